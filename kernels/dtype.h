@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Element types of checkpoints, weights, caches and wires, and the conversion
+// of single values. Rounding is to nearest even everywhere.
+#ifndef RINGFLEET_KERNELS_DTYPE_H_
+#define RINGFLEET_KERNELS_DTYPE_H_
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+
+namespace ringfleet::kernels {
+
+enum class Dtype : uint8_t { kF32, kBf16, kF16, kF8E4M3 };
+
+// Bytes of one element.
+size_t DtypeBytes(Dtype dtype);
+// "f32", "bf16", "f16", "f8_e4m3".
+absl::string_view DtypeName(Dtype dtype);
+
+inline float Bf16ToFloat(uint16_t bits) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
+
+inline uint16_t FloatToBf16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) {  // Keep a NaN a quiet NaN.
+    return static_cast<uint16_t>((bits >> 16) | 0x0040u);
+  }
+  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+// `value` rounded to bfloat16 and widened again.
+inline float RoundToBf16(float value) {
+  return Bf16ToFloat(FloatToBf16(value));
+}
+
+float F16ToFloat(uint16_t bits);
+
+// e4m3fn (OCP 8-bit floating point, "FN" variant): no infinities, 0x7F and
+// 0xFF are NaN, largest finite 448.
+float F8E4M3ToFloat(uint8_t bits);
+
+// Widens `count` elements of `dtype` at `source` (no alignment required) to
+// float32. Exact for every supported dtype.
+void ToFloat(Dtype dtype, const void* source, size_t count, float* destination);
+
+}  // namespace ringfleet::kernels
+
+#endif  // RINGFLEET_KERNELS_DTYPE_H_
