@@ -21,8 +21,8 @@ int main(int argc, char** argv) {
   if (status.ok() && yaml) {
     std::cout << ringfleet::cluster::FormatClusterConfig(*config);
   } else if (status.ok()) {
-    status = ringfleet::coordinator::cli::PrintTargets(*config, hosts,
-                                                       std::cout);
+    status =
+        ringfleet::coordinator::cli::PrintTargets(*config, hosts, std::cout);
   }
   if (status.ok()) return 0;
   std::cerr << "ringfleet: " << status.message() << "\n";
