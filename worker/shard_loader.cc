@@ -223,7 +223,12 @@ class Loader {
                              spec_.moe_intermediate_size, plan_.expert_columns,
                              &out->experts[e - plan_.experts.begin]));
     }
-    if (spec_.n_shared_experts == 0) return absl::OkStatus();
+    if (spec_.n_shared_experts == 0) {
+      out->shared.gate = WeightMatrix(options_.dtype, 0, hidden);
+      out->shared.up = WeightMatrix(options_.dtype, 0, hidden);
+      out->shared.down = WeightMatrix(options_.dtype, hidden, 0);
+      return absl::OkStatus();
+    }
     return Mlp(absl::StrCat(prefix, "shared_experts."),
                spec_.n_shared_experts * spec_.moe_intermediate_size,
                plan_.shared_columns, &out->shared);
