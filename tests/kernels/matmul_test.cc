@@ -96,7 +96,8 @@ TEST(MatMulTest, IsNearTheExactProduct) {
           EXPECT_NEAR(y[i * rows + o], exact,
                       Gamma(columns / 16.0 + 6) * magnitude)
               << DtypeName(dtype) << " columns " << columns;
-          EXPECT_EQ(y[i * rows + o], Dot(&x[i * columns], row.data(), columns));
+          EXPECT_EQ(y[i * rows + o],
+                    Dot(x.data() + i * columns, row.data(), columns));
         }
       }
     }

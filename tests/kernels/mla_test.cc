@@ -37,7 +37,7 @@ class Layer {
     const std::vector<float> weights =
         RandomFloats(kv_b_.rows() * sizes.rank, 12, -0.4f, 0.4f);
     for (size_t row = 0; row < kv_b_.rows(); ++row) {
-      kv_b_.Set(row, 0, &weights[row * sizes.rank], sizes.rank);
+      kv_b_.Set(row, 0, weights.data() + row * sizes.rank, sizes.rank);
       const size_t head = row / (sizes.nope + sizes.v);
       const size_t j = row % (sizes.nope + sizes.v);
       if (j >= sizes.nope) continue;
