@@ -89,7 +89,6 @@ absl::StatusOr<Value> Split(absl::string_view text, const Arguments& arguments,
       text.remove_prefix(end);
       text.remove_prefix(LeadingWhitespace(text));
     }
-    text.remove_suffix(TrailingWhitespace(text));
     if (!text.empty()) RF_RETURN_IF_ERROR(add(text));
     return Value::MakeList(std::move(parts));
   }
