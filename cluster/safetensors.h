@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads a checkpoint in the hub's format: *.safetensors files, with
+// model.safetensors.index.json when there are several. Only headers are read
+// when a checkpoint is opened; weights are read by byte range, so that a
+// worker touches what it owns.
+#ifndef RINGFLEET_CLUSTER_SAFETENSORS_H_
+#define RINGFLEET_CLUSTER_SAFETENSORS_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "kernels/dtype.h"
+
+namespace ringfleet::cluster {
+
+struct TensorInfo {
+  std::string name;
+  kernels::Dtype dtype;
+  std::vector<int64_t> shape;
+  int file = 0;         // Index into Checkpoint's files.
+  uint64_t offset = 0;  // From the start of the file.
+  uint64_t bytes = 0;
+};
+
+// Immutable and thread-safe once open.
+class Checkpoint {
+ public:
+  // Opens every file of the checkpoint and validates all headers: length,
+  // JSON, dtypes, shapes against byte counts, offsets inside the file and not
+  // overlapping, index against contents. Tensors of a dtype that Dtype does
+  // not name are kept out of reach: Find reports them as INVALID_ARGUMENT.
+  //
+  // Errors: NOT_FOUND (no checkpoint, a missing file), DATA_LOSS (corrupt,
+  // truncated), INVALID_ARGUMENT; each names file, value and expectation.
+  static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(
+      const std::string& model_dir);
+  ~Checkpoint();
+
+  // Errors: NOT_FOUND; INVALID_ARGUMENT for an unsupported dtype.
+  absl::StatusOr<const TensorInfo*> Find(absl::string_view name) const;
+  bool Contains(absl::string_view name) const;
+  // All names, sorted.
+  std::vector<std::string> Names() const;
+  const std::string& FileName(const TensorInfo& tensor) const;
+
+  // Reads bytes [offset, offset + size) of the tensor's data. DATA_LOSS when
+  // the file has become shorter. Counts into bytes_read().
+  absl::Status Read(const TensorInfo& tensor, uint64_t offset, size_t size,
+                    void* destination) const;
+  uint64_t bytes_read() const;
+
+  // Hex digest that tells checkpoints apart: config.json, the index, every
+  // header and file size, and a sample of each file's data (64 pages evenly
+  // spread, so a few MB for the largest models). Not a proof of integrity.
+  absl::StatusOr<std::string> Fingerprint() const;
+
+ private:
+  struct Impl;
+  explicit Checkpoint(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ringfleet::cluster
+
+#endif  // RINGFLEET_CLUSTER_SAFETENSORS_H_

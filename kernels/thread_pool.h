@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_KERNELS_THREAD_POOL_H_
+#define RINGFLEET_KERNELS_THREAD_POOL_H_
+
+#include <cstddef>
+#include <memory>
+
+#include "absl/functional/function_ref.h"
+
+namespace ringfleet::kernels {
+
+// A fixed set of threads for the loops inside a step. One thread at a time
+// calls ParallelFor; it takes part in the work. Waiting threads block.
+class ThreadPool {
+ public:
+  // `threads` counts the caller: 1 starts none. At least 1.
+  explicit ThreadPool(int threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int threads() const;
+
+  // Calls body(begin, end) on disjoint ranges that cover [0, count), each at
+  // least `grain` long where possible, and returns when all calls have. How
+  // the range is cut never changes a result. Allocates nothing.
+  void ParallelFor(size_t count, size_t grain,
+                   absl::FunctionRef<void(size_t begin, size_t end)> body);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ringfleet::kernels
+
+#endif  // RINGFLEET_KERNELS_THREAD_POOL_H_
