@@ -8,6 +8,7 @@
 #include "cluster/server.h"
 #include "coordinator/cli/call.h"
 #include "coordinator/cli/command.h"
+#include "coordinator/cli/targets.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -16,6 +17,7 @@ namespace {
 // Fleet, One-shot, Jobs, Tools.
 constexpr RegisterCommand kCommands[] = {
     RegisterCall,
+    RegisterTargets,
 };
 
 constexpr char kFooter[] = R"(
