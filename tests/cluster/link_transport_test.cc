@@ -23,17 +23,11 @@ using ::ringfleet::testing::RankOrderSum;
 using ::ringfleet::testing::RankValues;
 using ::ringfleet::testing::SumTolerance;
 using ::ringfleet::testing::UnevenOffsets;
+using ::ringfleet::testing::WholeWorld;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 Deadline Soon() { return Deadline::After(absl::Seconds(60)); }
-
-Group WholeWorld(int size) {
-  Group group;
-  group.ranks.resize(size);
-  std::iota(group.ranks.begin(), group.ranks.end(), 0);
-  return group;
-}
 
 class WorldTest : public ::testing::TestWithParam<int> {};
 

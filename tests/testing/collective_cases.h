@@ -5,12 +5,21 @@
 
 #include <cmath>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "cluster/communicator.h"
+#include "cluster/exchange.h"
 #include "kernels/dtype.h"
 
 namespace ringfleet::testing {
+
+inline cluster::Group WholeWorld(int size) {
+  cluster::Group group;
+  group.ranks.resize(size);
+  std::iota(group.ranks.begin(), group.ranks.end(), 0);
+  return group;
+}
 
 // Values of one rank: signs and magnitudes vary, so that the order of a sum
 // shows in its last bits.

@@ -1,0 +1,274 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Starts, stops and inspects the processes of a fleet on the hosts of its
+# cluster.yaml, over ssh, all hosts at once. See --help.
+set -uo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+
+usage() {
+  cat <<'END'
+usage: fleet.sh VERB --cluster FILE [options] [arguments]
+
+  start               start what is not running; a running process is kept
+  stop                end by recorded pid: SIGTERM, then SIGKILL after the grace
+  restart             stop, then start
+  status              running or not, and the pid
+  run COMMAND...      run a shell command, once on each host
+  copy FILE DEST      copy a file or a folder, once to each host; DEST is a
+                      name, or a folder when it ends in / or is one
+
+  --cluster FILE      the fleet; required
+  --hosts RANGE       ranks, both ends included ("0-3", "2"), or "coordinator";
+                      default: every worker and the coordinator
+  --bin-dir DIR       folder of ringfleet-worker and ringfleet-coordinator on
+                      the hosts; default: that of this machine's ringfleet
+  --timeout SECONDS   longest wait for one host (60; run and copy: 3600)
+  --grace SECONDS     between SIGTERM and SIGKILL (10)
+
+Each line of output begins with [rank host]. The exit code is 0 when every host
+did what was asked, 1 when some failed (the last line names them), 2 for a
+wrong call or cluster file. A fleet whose hosts are all loopback names and
+that has no ssh section runs on this machine without ssh.
+
+Environment: RINGFLEET_CLI (the ringfleet binary), RINGFLEET_BIN_DIR (as
+--bin-dir), RINGFLEET_SSH_OPTIONS (more arguments of ssh, split at blanks).
+
+  fleet.sh start --cluster cluster.yaml
+  fleet.sh run --cluster cluster.yaml --hosts 0-1 'nproc; free -g'
+  fleet.sh copy --cluster cluster.yaml build/bin/ringfleet-worker /opt/ringfleet/
+END
+}
+
+wrong_call() {
+  echo "fleet.sh: $* (see fleet.sh --help)" >&2
+  exit 2
+}
+
+parse_arguments() {
+  case ${1:-} in
+    -h | --help)
+      usage
+      exit 0
+      ;;
+    start | stop | restart | status | run | copy) verb=$1 ;;
+    '') wrong_call "no verb, want start, stop, restart, status, run or copy" ;;
+    *) wrong_call "unknown verb '$1', want start, stop, restart, status, run \
+or copy" ;;
+  esac
+  shift
+  cluster='' hosts='' limit='' grace=10 bin_dir=${RINGFLEET_BIN_DIR:-}
+  while (($# > 0)); do
+    case $1 in
+      -h | --help)
+        usage
+        exit 0
+        ;;
+      --)
+        shift
+        break
+        ;;
+      --cluster | --hosts | --bin-dir | --timeout | --grace)
+        (($# >= 2)) || wrong_call "$1 needs a value"
+        case $1 in
+          --cluster) cluster=$2 ;;
+          --hosts) hosts=$2 ;;
+          --bin-dir) bin_dir=$2 ;;
+          --timeout) limit=$2 ;;
+          --grace) grace=$2 ;;
+        esac
+        shift 2
+        ;;
+      -*) wrong_call "unknown option '$1'" ;;
+      *) break ;;
+    esac
+  done
+  arguments=("$@")
+
+  [[ -n $cluster ]] || wrong_call "no --cluster FILE"
+  if [[ -z $limit ]]; then
+    case $verb in run | copy) limit=3600 ;; *) limit=60 ;; esac
+  fi
+  [[ $limit =~ ^[1-9][0-9]{0,5}$ ]] ||
+    wrong_call "--timeout '$limit', want seconds from 1 to 999999"
+  [[ $grace =~ ^[0-9]{1,4}$ ]] ||
+    wrong_call "--grace '$grace', want seconds from 0 to 9999"
+  case $verb in
+    run) ((${#arguments[@]} >= 1)) || wrong_call "run: no command" ;;
+    copy)
+      ((${#arguments[@]} == 2)) || wrong_call "copy: want FILE DEST"
+      [[ -r ${arguments[0]} ]] ||
+        wrong_call "copy: '${arguments[0]}' is not a readable file or folder"
+      ;;
+    *)
+      ((${#arguments[@]} == 0)) ||
+        wrong_call "$verb takes no argument, got '${arguments[0]}'"
+      ;;
+  esac
+}
+
+find_binaries() {
+  cli=${RINGFLEET_CLI:-}
+  if [[ -z $cli ]]; then
+    cli=$here/../../../build/bin/ringfleet
+    [[ -x $cli ]] || cli=$(command -v ringfleet) ||
+      wrong_call "no ringfleet binary; build it or set RINGFLEET_CLI"
+  fi
+  cli=$(realpath "$cli")
+  bin_dir=${bin_dir:-$(dirname "$cli")}
+}
+
+# Fills the arrays below, one element a target, from `ringfleet targets`.
+read_targets() {
+  local lines key a b c d e f g
+  labels=() dests=() names=() listens=() threads=() numas=() memories=()
+  ssh_options=()
+  lines=$("$cli" targets --cluster "$cluster" ${hosts:+--hosts "$hosts"}) || exit 2
+  while IFS=$'\t' read -r key a b c d e f g; do
+    case $key in
+      fleet) fleet=$a ;;
+      log_dir) log_dir=$a ;;
+      insecure) insecure=$a ;;
+      coordinator) coordinator=$a ;;
+      ssh_option) ssh_options+=("$a") ;;
+      target)
+        labels+=("$a") dests+=("$b") names+=("$c") listens+=("$d")
+        threads+=("$e") numas+=("$f") memories+=("$g")
+        ;;
+    esac
+  done <<<"$lines"
+  ((${#labels[@]} > 0)) || wrong_call "$cli printed no targets"
+}
+
+# Sets `command` to how target $1 starts, but for what its host decides.
+compose_command() {
+  local i=$1
+  if [[ ${labels[i]} == coordinator ]]; then
+    command=("$bin_dir/ringfleet-coordinator")
+    return
+  fi
+  command=("$bin_dir/ringfleet-worker" --rank "${labels[i]}"
+    --listen "${listens[i]}" --advertise "${listens[i]}"
+    --coordinator "$coordinator" --threads "${threads[i]}")
+  [[ ${numas[i]} == - ]] || command+=(--numa-node "${numas[i]}")
+  [[ ${memories[i]} == - ]] || command+=(--memory-gib "${memories[i]}")
+  [[ $insecure == no ]] || command+=(--insecure)
+}
+
+# Quotes the arguments for any POSIX shell.
+quote() {
+  local argument
+  for argument in "$@"; do
+    printf " '%s'" "${argument//\'/\'\\\'\'}"
+  done
+}
+
+# Runs host.sh with the arguments after the destination; data on standard
+# input follows the script.
+reach() {
+  local dest=$1
+  shift
+  if [[ $dest == local ]]; then
+    cat "$here/host.sh" - |
+      timeout --foreground --kill-after=5 "$limit" bash -s -- "$@"
+    return
+  fi
+  # The first value of an ssh option wins, so the fleet's come first.
+  local extra
+  read -ra extra <<<"${RINGFLEET_SSH_OPTIONS:-}"
+  cat "$here/host.sh" - |
+    timeout --foreground --kill-after=5 "$limit" \
+      ssh -T "${extra[@]}" "${ssh_options[@]}" \
+      -o BatchMode=yes -o ConnectTimeout=10 \
+      -o ServerAliveInterval=5 -o ServerAliveCountMax=3 \
+      "$dest" "bash -s --$(quote "$@")"
+}
+
+# Does the verb on target $1.
+work_on() {
+  local i=$1 label command from name mode
+  label=${labels[i]}
+  [[ $label == coordinator ]] || label=rank-$label
+  case $verb in
+    start | restart)
+      compose_command "$i"
+      local before=()
+      [[ $verb == start ]] || before=("$grace")
+      { [[ $label != coordinator ]] || printf '%s\n' "$resolved"; } |
+        reach "${dests[i]}" "$verb" "$fleet" "$label" "${before[@]}" \
+          "$log_dir" "${command[@]}"
+      ;;
+    stop) reach "${dests[i]}" stop "$fleet" "$label" "$grace" </dev/null ;;
+    status) reach "${dests[i]}" status "$fleet" "$label" </dev/null ;;
+    run) reach "${dests[i]}" run "$limit" "${arguments[*]}" </dev/null ;;
+    copy)
+      from=${arguments[0]}
+      if [[ -d $from ]]; then
+        tar -cf - -C "$from" . | reach "${dests[i]}" copy folder \
+          "$(basename "$from")" - "${arguments[1]}"
+      else
+        mode=$(stat -L -c %a "$from")
+        name=$(basename "$from")
+        reach "${dests[i]}" copy file "$name" "$mode" "${arguments[1]}" <"$from"
+      fi
+      ;;
+  esac
+}
+
+# A host that several targets share runs a command, or gets a copy, once.
+keep_one_target_a_host() {
+  local -A seen=()
+  chosen=()
+  local i
+  for i in "${!labels[@]}"; do
+    case $verb in
+      run | copy) [[ -z ${seen[${dests[i]}]:-} ]] || continue ;;
+    esac
+    seen[${dests[i]}]=1
+    chosen+=("$i")
+  done
+}
+
+interrupted() {  # EXIT_CODE
+  local job
+  trap '' INT TERM
+  for job in "${jobs[@]}"; do
+    kill -TERM -- "-$job" 2>/dev/null
+  done
+  exit "$1"
+}
+
+parse_arguments "$@"
+find_binaries
+read_targets
+keep_one_target_a_host
+# Relative paths in the file must mean the same on the coordinator's host.
+resolved=$("$cli" targets --cluster "$cluster" --yaml) || exit 2
+
+jobs=()
+trap 'interrupted 130' INT
+trap 'interrupted 143' TERM
+set -m  # A process group each, so that an interrupt reaches all of a job.
+for i in "${chosen[@]}"; do
+  {
+    {
+      work_on "$i"
+      code=$?
+      ((code != 124)) || echo "no end within $limit s"
+      exit "$code"
+    } 2>&1 </dev/null | sed -u "s/^/[${labels[i]} ${names[i]}] /"
+  } &
+  jobs+=("$!")
+done
+set +m
+
+failed=()
+for n in "${!jobs[@]}"; do
+  i=${chosen[n]}
+  wait "${jobs[n]}" || failed+=("${labels[i]} (${names[i]})")
+done
+if ((${#failed[@]} > 0)); then
+  printf -v list ', %s' "${failed[@]}"
+  echo "fleet.sh: $verb failed on ${list:2}" >&2
+  exit 1
+fi

@@ -1,0 +1,223 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# The half of fleet.sh that runs on a host. It arrives on the standard input of
+# `bash -s -- VERB ...`, so nothing needs to be installed there; what follows
+# its last line on that input is the verb's data.
+#
+#   start   FLEET LABEL LOG_DIR PROGRAM [ARGUMENT...]   data: cluster.yaml
+#   stop    FLEET LABEL GRACE_SECONDS
+#   restart FLEET LABEL GRACE_SECONDS LOG_DIR PROGRAM [ARGUMENT...]
+#   status  FLEET LABEL
+#   run     SECONDS COMMAND
+#   copy    file|folder NAME MODE DESTINATION           data: bytes or a tar
+#
+# A process is recorded in LABEL.pid of the fleet's state folder as
+# "PID START BOOT": its id, its start in clock ticks since boot, and the boot.
+# Only a live process that matches all three is ever signalled.
+#
+# `A && B || fail` is meant: fail when either does. The log is an argument and
+# the output of one command on purpose.
+# shellcheck disable=SC2015,SC2094
+set -uo pipefail
+
+fail() {
+  echo "$*"
+  exit 1
+}
+
+enter_state_folder() {  # FLEET LABEL
+  state_dir=${XDG_STATE_HOME:-${HOME:?is not set}/.local/state}/ringfleet/$1
+  pid_file=$state_dir/$2.pid
+  mkdir -p "$state_dir" && cd "$state_dir" ||
+    fail "cannot create the state folder $state_dir"
+  # Two callers at once take turns.
+  exec 9>>"$2.lock"
+  flock -w 20 9 || fail "another start or stop holds $state_dir/$2.lock"
+}
+
+# Prints when process $1 started; fails when it is gone or a zombie.
+start_time() {
+  local stat fields
+  { stat=$(<"/proc/$1/stat"); } 2>/dev/null || return 1
+  # The name, in parentheses, may hold anything; the state follows it.
+  read -ra fields <<<"${stat##*) }"
+  [[ ${fields[0]} != [ZX] ]] && echo "${fields[19]}"
+}
+
+boot_id() {
+  cat /proc/sys/kernel/random/boot_id
+}
+
+# Prints the id of the recorded process if that very process is alive.
+recorded_pid() {
+  local pid start boot
+  read -r pid start boot 2>/dev/null <"$pid_file" || return 1
+  [[ $pid =~ ^[0-9]+$ && $boot == "$(boot_id)" ]] || return 1
+  [[ $(start_time "$pid") == "$start" ]] && echo "$pid"
+}
+
+start() {  # LABEL LOG_DIR PROGRAM [ARGUMENT...]
+  local label=$1 log_dir=$2 pid begun tries
+  shift 2
+  if [[ $label == coordinator ]]; then
+    cat >"cluster.yaml.$$" || fail "cannot write $state_dir/cluster.yaml"
+  fi
+  if pid=$(recorded_pid); then
+    rm -f "cluster.yaml.$$"
+    echo "already running pid $pid"
+    return
+  fi
+  if [[ $label == coordinator ]]; then
+    mv "cluster.yaml.$$" cluster.yaml || exit 1
+    set -- "$@" --cluster "$state_dir/cluster.yaml"
+  fi
+  [[ ! -e $pid_file ]] || echo "removing a stale pid file"
+  rm -f "$pid_file"
+  [[ -x $1 ]] || fail "no program $1 on this host, want the folder of the \
+binaries (--bin-dir)"
+  [[ $log_dir != - ]] || log_dir=$state_dir
+  local log=$log_dir/$label.log
+  mkdir -p "$log_dir" && : >>"$log" || fail "cannot write the log $log"
+  resolve_threads "$@"
+  # Its own session, no terminal, and no descriptor of its caller: one left
+  # open would keep a pipe or a lock of the caller's alive.
+  (
+    for fd in "/proc/$BASHPID/fd/"*; do
+      ((${fd##*/} <= 2)) || eval "exec ${fd##*/}>&-"
+    done
+    exec setsid nohup "${command[@]}" --log-file "$log"
+  ) </dev/null >>"$log" 2>&1 &
+  pid=$!
+  if begun=$(start_time "$pid"); then
+    echo "$pid $begun $(boot_id)" >"$pid_file.new" &&
+      mv "$pid_file.new" "$pid_file"
+  fi
+  # What cannot start (a port in use, a wrong flag) ends at once.
+  for ((tries = 0; tries < 5; ++tries)); do
+    if ! start_time "$pid" >/dev/null; then
+      wait "$pid"
+      local code=$?
+      rm -f "$pid_file"
+      echo "ended at once with exit code $code; the end of $log:"
+      tail -n 5 "$log"
+      exit 1
+    fi
+    sleep 0.1
+  done
+  echo "started pid $pid"
+}
+
+# Sets `command` to the arguments, with cores/N made a number.
+resolve_threads() {
+  local argument cores
+  command=()
+  for argument in "$@"; do
+    if [[ $argument =~ ^cores/([0-9]+)$ ]]; then
+      cores=$(nproc)
+      argument=$((cores / BASH_REMATCH[1]))
+      ((argument >= 1)) || argument=1
+    fi
+    command+=("$argument")
+  done
+}
+
+stop() {  # GRACE_SECONDS
+  local pid tries signal=TERM
+  if ! pid=$(recorded_pid); then
+    if [[ -e $pid_file ]]; then
+      rm -f "$pid_file"
+      echo "not running (removed a stale pid file)"
+    else
+      echo "not running"
+    fi
+    return
+  fi
+  kill -TERM "$pid"
+  for ((tries = 0; tries < $1 * 10; ++tries)); do
+    recorded_pid >/dev/null || break
+    sleep 0.1
+  done
+  if recorded_pid >/dev/null; then
+    signal=KILL
+    kill -KILL "$pid"
+    for ((tries = 0; tries < 50; ++tries)); do
+      recorded_pid >/dev/null || break
+      sleep 0.1
+    done
+  fi
+  ! recorded_pid >/dev/null || fail "pid $pid survives SIGKILL"
+  rm -f "$pid_file"
+  if [[ $signal == KILL ]]; then
+    echo "killed pid $pid after $1 s without an end"
+  else
+    echo "stopped pid $pid"
+  fi
+}
+
+status() {
+  local pid
+  if pid=$(recorded_pid); then
+    echo "running pid $pid"
+  elif [[ -e $pid_file ]]; then
+    echo "not running (stale pid file)"
+  else
+    echo "not running"
+  fi
+}
+
+copy() {  # file|folder NAME MODE DESTINATION
+  local kind=$1 name=$2 mode=$3 to=$4
+  [[ $to != -* ]] || to=./$to
+  # As cp does: into a folder, or under the name given.
+  if [[ $to == */ || -d $to ]]; then to=${to%/}/$name; fi
+  if [[ $kind == folder ]]; then
+    mkdir -p "$to" && tar -xf - -C "$to" || fail "cannot write $to"
+  else
+    # Whole or not at all: a running program must never see half a file.
+    local partial=$to.partial.$$
+    mkdir -p "$(dirname "$to")" && cat >"$partial" &&
+      chmod "$mode" "$partial" && mv "$partial" "$to" || {
+      rm -f "$partial"
+      fail "cannot write $to"
+    }
+  fi
+  echo "copied to $to"
+}
+
+# Bounded here too: a host that loses its caller must not work on for ever.
+run() {  # SECONDS COMMAND
+  timeout --kill-after=5 "$1" bash -c "$2" </dev/null &
+  local child=$!
+  trap 'kill -TERM "$child" 2>/dev/null' INT TERM
+  wait "$child"
+}
+
+main() {
+  local verb=$1
+  shift
+  case $verb in
+    run) run "$@" ;;
+    copy) copy "$@" ;;
+    start)
+      enter_state_folder "$1" "$2"
+      start "${@:2}"
+      ;;
+    stop)
+      enter_state_folder "$1" "$2"
+      stop "$3"
+      ;;
+    restart)
+      enter_state_folder "$1" "$2"
+      stop "$3"
+      start "$2" "${@:4}"
+      ;;
+    status)
+      enter_state_folder "$1" "$2"
+      status
+      ;;
+    *) fail "unknown verb $verb" ;;
+  esac
+}
+
+main "$@"; exit $?

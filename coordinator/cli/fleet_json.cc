@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cli/fleet_json.h"
+
+namespace ringfleet::coordinator::cli {
+
+std::string FleetStateName(v1::FleetState state) {
+  switch (state) {
+    case v1::FLEET_STATE_WAITING:
+      return "waiting";
+    case v1::FLEET_STATE_LOADING:
+      return "loading";
+    case v1::FLEET_STATE_READY:
+      return "ready";
+    case v1::FLEET_STATE_FAILED:
+      return "failed";
+    case v1::FLEET_STATE_STOPPING:
+      return "stopping";
+    default:
+      return "unknown";
+  }
+}
+
+std::string MemberStateName(v1::MemberState state) {
+  switch (state) {
+    case v1::MEMBER_STATE_REGISTERED:
+      return "registered";
+    case v1::MEMBER_STATE_LOADING:
+      return "loading";
+    case v1::MEMBER_STATE_READY:
+      return "ready";
+    case v1::MEMBER_STATE_LOST:
+      return "lost";
+    default:
+      return "unknown";
+  }
+}
+
+Json FleetSummary(const v1::ClusterState& state) {
+  Json workers = Json::array();
+  for (const v1::WorkerState& worker : state.workers()) {
+    workers.push_back({{"rank", worker.rank()},
+                       {"address", worker.address()},
+                       {"state", MemberStateName(worker.state())},
+                       {"pid", worker.pid()}});
+  }
+  return {{"epoch", state.epoch()},
+          {"state", FleetStateName(state.state())},
+          {"workers", workers}};
+}
+
+Json FleetDetails(const v1::ClusterState& state) {
+  Json workers = Json::array();
+  for (const v1::WorkerState& worker : state.workers()) {
+    workers.push_back({{"rank", worker.rank()},
+                       {"address", worker.address()},
+                       {"state", MemberStateName(worker.state())},
+                       {"pid", worker.pid()},
+                       {"version", worker.build().version()},
+                       {"resident_bytes", worker.resident_bytes()},
+                       {"cache_bytes", worker.cache_bytes()}});
+  }
+  return {{"epoch", state.epoch()},
+          {"state", FleetStateName(state.state())},
+          {"model", state.model()},
+          {"mesh",
+           {{"data", state.mesh().data()},
+            {"expert", state.mesh().expert()},
+            {"tensor", state.mesh().tensor()}}},
+          {"workers", workers},
+          {"requests",
+           {{"running", state.requests_running()},
+            {"waiting", state.requests_waiting()}}}};
+}
+
+}  // namespace ringfleet::coordinator::cli

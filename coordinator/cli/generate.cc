@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cli/generate.h"
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_format.h"
+#include "cluster/status.h"
+#include "cluster/status_macros.h"
+#include "coordinator/cli/interrupt.h"
+#include "coordinator/cli/json_output.h"
+#include "coordinator/cli/prompt_options.h"
+#include "coordinator/cli/session.h"
+
+namespace ringfleet::coordinator::cli {
+namespace {
+
+struct GenerateOptions {
+  SessionOptions session;
+  PromptOptions prompt;
+  int64_t max_tokens = -1;
+  float temperature = 0;
+  uint32_t top_k = 0;
+  float top_p = 1;
+  float min_p = 0;
+  uint64_t seed = 0;
+  bool ignore_eos = false;
+  bool mask_unused = false;
+  bool json = false;
+  bool detach = false;
+  bool is_job = false;  // `submit`: shows the id.
+  CLI::App* app = nullptr;
+};
+
+constexpr char kGenerateFooter[] = R"(
+Sampling that is not given follows the model's generation_config.json, else it
+is greedy. Text goes to stdout as it is written, the rest to stderr.
+
+Examples:
+  ringfleet generate --model tests/models/tiny-v3 -p "def main(" -n 40
+  ringfleet generate --model DIR --local 2 --dtype f32 --wire f32 --temp 0 \
+      --prompt-ids 0,318,287 -n 48 --ignore-eos --json
+  ringfleet generate --cluster cluster.yaml -f prompt.txt --temp 0.6 --top-p 0.95
+)";
+
+constexpr char kSubmitFooter[] = R"(
+The text streams back; --detach prints the job's id and leaves it running.
+
+Examples:
+  ringfleet submit --cluster cluster.yaml -p "def main(" -n 40
+  ringfleet submit --cluster cluster.yaml -f prompt.txt --detach
+)";
+
+void AddSamplingOptions(CLI::App& app, GenerateOptions& options) {
+  options.app = &app;
+  app.add_option("-n,--predict,--n-predict,--max-tokens", options.max_tokens,
+                 "Tokens to write; -1: until a stop or the context's end")
+      ->check(CLI::Range(int64_t{-1}, int64_t{1} << 30))
+      ->capture_default_str();
+  app.add_option("--temp,--temperature", options.temperature,
+                 "Temperature; 0: greedy");
+  app.add_option("--top-k", options.top_k,
+                 "Keep the K likeliest tokens; 0: off");
+  app.add_option("--top-p", options.top_p,
+                 "Keep the likeliest tokens of this mass; 1: off");
+  app.add_option("--min-p", options.min_p,
+                 "Keep tokens of this share of the likeliest; 0: off");
+  app.add_option("-s,--seed", options.seed, "Seed of the draws [random]");
+  app.add_flag("--ignore-eos", options.ignore_eos, "Go on past the end token");
+  app.add_flag("--mask-unused", options.mask_unused,
+               "Never draw ids that have no token");
+  app.add_flag("--json", options.json, "One JSON document on stdout");
+}
+
+v1::GenerateRequest MakeRequest(const GenerateOptions& options,
+                                const v1::Prompt& prompt) {
+  v1::GenerateRequest request;
+  *request.mutable_prompt() = prompt;
+  const CLI::App& app = *options.app;
+  if (app.count("--temp") > 0) request.set_temperature(options.temperature);
+  if (app.count("--top-k") > 0) request.set_top_k(options.top_k);
+  if (app.count("--top-p") > 0) request.set_top_p(options.top_p);
+  if (app.count("--min-p") > 0) request.set_min_p(options.min_p);
+  if (app.count("--seed") > 0) request.set_seed(options.seed);
+  request.set_max_tokens(options.max_tokens);
+  request.set_ignore_eos(options.ignore_eos);
+  request.set_mask_unused(options.mask_unused);
+  request.set_detach(options.detach);
+  return request;
+}
+
+// What a stream of events adds up to.
+struct Generated {
+  v1::GenerateEvent::Accepted accepted;
+  Json ids = Json::array();
+  Json logprobs = Json::array();
+  std::string text;
+  v1::GenerateEvent::Finished finished;
+};
+
+double PerSecond(const v1::Timings& timings) {
+  // The first token belongs to the prompt's time.
+  return timings.predicted_n() > 1 && timings.predicted_ms() > 0
+             ? (timings.predicted_n() - 1) * 1e3 / timings.predicted_ms()
+             : 0;
+}
+
+Json ToJson(const Generated& generated, bool with_id) {
+  const v1::Timings& timings = generated.finished.timings();
+  Json document;
+  if (with_id) document["id"] = generated.accepted.id();
+  document["prompt_ids"] = JsonArray(generated.accepted.prompt_ids());
+  document["ids"] = generated.ids;
+  document["text"] = generated.text;
+  document["logprobs"] = generated.logprobs;
+  document["finish_reason"] =
+      generated.finished.reason() == v1::FINISH_REASON_STOP ? "stop" : "length";
+  document["timings"] = {{"load_ms", timings.load_ms()},
+                         {"prompt_n", timings.prompt_n()},
+                         {"prompt_ms", timings.prompt_ms()},
+                         {"predicted_n", timings.predicted_n()},
+                         {"predicted_ms", timings.predicted_ms()},
+                         {"predicted_per_second", PerSecond(timings)}};
+  return document;
+}
+
+void PrintSummary(const Generated& generated) {
+  const v1::Timings& timings = generated.finished.timings();
+  const std::string line = absl::StrFormat(
+      "load %.0f ms | prompt %u tokens %.1f ms | %u tokens %.1f ms, %.2f "
+      "tokens/s | %s",
+      timings.load_ms(), timings.prompt_n(), timings.prompt_ms(),
+      timings.predicted_n(), timings.predicted_ms(), PerSecond(timings),
+      generated.finished.reason() == v1::FINISH_REASON_STOP ? "stop"
+                                                            : "length");
+  std::fprintf(stderr, "%s\n", line.c_str());
+}
+
+void PrintText(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+absl::Status Generate(const GenerateOptions& options, Session& session,
+                      const v1::Prompt& prompt) {
+  InterruptibleCall call;
+  const std::unique_ptr<grpc::ClientReader<v1::GenerateEvent>> reader =
+      session.stub().Generate(call.context(), MakeRequest(options, prompt));
+  Generated generated;
+  bool finished = false;
+  v1::GenerateEvent event;
+  while (reader->Read(&event)) {
+    switch (event.event_case()) {
+      case v1::GenerateEvent::kAccepted:
+        generated.accepted = event.accepted();
+        if (options.detach) {
+          // The job goes on without this call.
+          PrintJson({{"id", event.accepted().id()}});
+          call.context()->TryCancel();
+          while (reader->Read(&event)) {
+          }
+          reader->Finish();
+          return absl::OkStatus();
+        }
+        break;
+      case v1::GenerateEvent::kToken:
+        generated.ids.push_back(event.token().id());
+        generated.logprobs.push_back(event.token().logprob());
+        generated.text += event.token().text();
+        if (!options.json) PrintText(event.token().text());
+        break;
+      case v1::GenerateEvent::kFinished:
+        generated.finished = event.finished();
+        generated.text += event.finished().text();
+        if (!options.json) PrintText(event.finished().text() + "\n");
+        finished = true;
+        break;
+      case v1::GenerateEvent::EVENT_NOT_SET:
+        break;
+    }
+  }
+  RF_RETURN_IF_ERROR(cluster::FromGrpc(reader->Finish()));
+  if (!finished) {
+    return absl::UnavailableError("coordinator: the stream ended early");
+  }
+  if (options.json) {
+    PrintJson(ToJson(generated, options.is_job));
+  } else {
+    PrintSummary(generated);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Run(const GenerateOptions& options) {
+  RF_ASSIGN_OR_RETURN(const v1::Prompt prompt, ReadPrompt(options.prompt));
+  RF_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
+                      Session::Open(options.session));
+  return session->Finish(Generate(options, *session, prompt));
+}
+
+}  // namespace
+
+void RegisterGenerate(CLI::App& app, Invocation& invocation) {
+  CLI::App* verb = app.add_subcommand("generate", "Continue a prompt");
+  verb->group("One-shot");
+  verb->footer(kGenerateFooter);
+  auto options = std::make_shared<GenerateOptions>();
+  AddSessionOptions(*verb, options->session);
+  AddPromptOptions(*verb, "--prompt-ids", options->prompt);
+  AddSamplingOptions(*verb, *options);
+  verb->callback([options, &invocation] {
+    invocation.json = options->json;
+    invocation.run = [options] { return Run(*options); };
+  });
+}
+
+void RegisterSubmit(CLI::App& app, Invocation& invocation) {
+  CLI::App* verb =
+      app.add_subcommand("submit", "Submit a prompt to a running fleet");
+  verb->group("Jobs");
+  verb->footer(kSubmitFooter);
+  auto options = std::make_shared<GenerateOptions>();
+  options->is_job = true;
+  verb->add_option("--cluster", options->session.cluster,
+                   "Cluster file of the fleet")
+      ->required();
+  AddPromptOptions(*verb, "--prompt-ids", options->prompt);
+  AddSamplingOptions(*verb, *options);
+  verb->add_flag("--detach", options->detach,
+                 "Print {\"id\"} and leave the job running");
+  verb->callback([options, &invocation] {
+    invocation.json = options->json;
+    invocation.run = [options] { return Run(*options); };
+  });
+}
+
+}  // namespace ringfleet::coordinator::cli

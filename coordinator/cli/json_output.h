@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_COORDINATOR_CLI_JSON_OUTPUT_H_
+#define RINGFLEET_COORDINATOR_CLI_JSON_OUTPUT_H_
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace ringfleet::coordinator::cli {
+
+// Keys stay in the order they are written.
+using Json = nlohmann::ordered_json;
+
+// A repeated field as a JSON array.
+template <typename Repeated>
+Json JsonArray(const Repeated& values) {
+  Json array = Json::array();
+  for (const auto& value : values) array.push_back(value);
+  return array;
+}
+
+// The one document of a command on stdout. Bytes that are not UTF-8 become
+// U+FFFD; infinities and NaN become null.
+inline void PrintJson(const Json& document) {
+  const std::string text =
+      document.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fputc('\n', stdout);
+  std::fflush(stdout);
+}
+
+}  // namespace ringfleet::coordinator::cli
+
+#endif  // RINGFLEET_COORDINATOR_CLI_JSON_OUTPUT_H_

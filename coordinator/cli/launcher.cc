@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cli/launcher.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "cluster/status_macros.h"
+
+namespace ringfleet::coordinator::cli {
+namespace {
+
+using ::ringfleet::cluster::Deadline;
+
+// What poll() takes; at most a second, so that a deadline is never missed by
+// more where the clock and poll disagree.
+int PollMs(const Deadline& deadline) {
+  return static_cast<int>(absl::ToInt64Milliseconds(std::min(
+      deadline.Remaining() + absl::Milliseconds(1), absl::Seconds(1))));
+}
+
+absl::StatusOr<std::string> ScriptPath() {
+  const char* dir = std::getenv("RINGFLEET_LAUNCH_DIR");
+  const std::string path =
+      dir != nullptr && *dir != '\0'
+          ? absl::StrCat(dir, "/fleet.sh")
+          : absl::StrCat(RINGFLEET_SOURCE_DIR, "/cluster/launch/ssh/fleet.sh");
+  if (access(path.c_str(), X_OK) != 0) {
+    return absl::NotFoundError(
+        absl::StrCat(path, ": ", std::strerror(errno),
+                     ", want the launch script; RINGFLEET_LAUNCH_DIR names "
+                     "its folder"));
+  }
+  return path;
+}
+
+struct Child {
+  pid_t pid;
+  int output;  // Read end of its stdout and stderr.
+};
+
+absl::StatusOr<Child> Spawn(const std::vector<std::string>& arguments) {
+  std::vector<char*> argv;
+  for (const std::string& argument : arguments) {
+    argv.push_back(const_cast<char*>(argument.c_str()));
+  }
+  argv.push_back(nullptr);
+  // The script asks this very binary for the fleet's targets, unless told
+  // otherwise.
+  std::error_code error;
+  const std::string cli = absl::StrCat(
+      "RINGFLEET_CLI=",
+      std::filesystem::read_symlink("/proc/self/exe", error).string());
+  std::vector<char*> env;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    env.push_back(*entry);
+  }
+  if (std::getenv("RINGFLEET_CLI") == nullptr) {
+    env.push_back(const_cast<char*>(cli.c_str()));
+  }
+  env.push_back(nullptr);
+
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("pipe to ", arguments[0], ": ", std::strerror(errno)));
+  }
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid == 0) {  // Only async-signal-safe calls until exec.
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent) _exit(127);
+    const int null = open("/dev/null", O_RDONLY);
+    dup2(null, STDIN_FILENO);
+    dup2(ends[1], STDOUT_FILENO);
+    dup2(ends[1], STDERR_FILENO);
+    execve(argv[0], argv.data(), env.data());
+    _exit(127);
+  }
+  const int fork_errno = errno;
+  close(ends[1]);
+  if (pid < 0) {
+    close(ends[0]);
+    return absl::ResourceExhaustedError(
+        absl::StrCat("fork ", arguments[0], ": ", std::strerror(fork_errno)));
+  }
+  return Child{.pid = pid, .output = ends[0]};
+}
+
+// Reads until the end of the output; false when the deadline came first.
+bool Collect(int fd, const Deadline& deadline, std::string* output) {
+  char buffer[4096];
+  while (!deadline.Expired()) {
+    pollfd waiting = {.fd = fd, .events = POLLIN};
+    if (poll(&waiting, 1, PollMs(deadline)) <= 0) continue;
+    const ssize_t got = read(fd, buffer, sizeof(buffer));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return true;
+    output->append(buffer, static_cast<size_t>(got));
+    [[maybe_unused]] const ssize_t written =
+        write(STDERR_FILENO, buffer, static_cast<size_t>(got));
+  }
+  return false;
+}
+
+// True and the wait status when the child ends before the deadline.
+bool WaitUntil(pid_t pid, const Deadline& deadline, int* status) {
+  while (true) {
+    const pid_t ended = waitpid(pid, status, WNOHANG);
+    if (ended == pid) return true;
+    if (ended < 0 && errno != EINTR) {
+      *status = 127 << 8;
+      return true;
+    }
+    if (deadline.Expired()) return false;
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+}
+
+// The script's last word, without its name: "start failed on 2 (gamma)".
+std::string LastLine(absl::string_view output) {
+  output = absl::StripTrailingAsciiWhitespace(output);
+  const size_t end = output.rfind('\n');
+  if (end != absl::string_view::npos) output.remove_prefix(end + 1);
+  output = absl::StripPrefix(output, "fleet.sh: ");
+  return std::string(absl::StripPrefix(output, "ringfleet: "));
+}
+
+}  // namespace
+
+absl::Status RunLaunchScript(absl::string_view verb,
+                             const std::string& cluster_file,
+                             absl::string_view hosts, std::string* output,
+                             Deadline deadline) {
+  RF_ASSIGN_OR_RETURN(const std::string script, ScriptPath());
+  std::vector<std::string> arguments = {script, std::string(verb), "--cluster",
+                                        cluster_file};
+  if (!hosts.empty()) {
+    arguments.insert(arguments.end(), {"--hosts", std::string(hosts)});
+  }
+  RF_ASSIGN_OR_RETURN(const Child child, Spawn(arguments));
+  std::string collected;
+  int status = 0;
+  const bool in_time = Collect(child.output, deadline, &collected) &&
+                       WaitUntil(child.pid, deadline, &status);
+  close(child.output);
+  if (!in_time) {
+    kill(child.pid, SIGTERM);
+    if (!WaitUntil(child.pid, Deadline::After(absl::Seconds(5)), &status)) {
+      kill(child.pid, SIGKILL);
+      WaitUntil(child.pid, Deadline::Infinite(), &status);
+    }
+  }
+  if (output != nullptr) *output = collected;
+  if (!in_time) {
+    return absl::DeadlineExceededError(absl::StrCat(
+        "launch ", verb, ": the hosts of ", cluster_file,
+        " have not answered in time, want an answer before the deadline"));
+  }
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return absl::OkStatus();
+  const std::string message =
+      absl::StrCat("launch ", verb, ": ", LastLine(collected));
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 2) {
+    return absl::InvalidArgumentError(message);
+  }
+  return absl::UnavailableError(message);
+}
+
+std::vector<LaunchLine> ParseLaunchOutput(absl::string_view output) {
+  std::vector<LaunchLine> lines;
+  for (absl::string_view line : absl::StrSplit(output, '\n')) {
+    const size_t close_bracket = line.find("] ");
+    if (!absl::ConsumePrefix(&line, "[") ||
+        close_bracket == absl::string_view::npos) {
+      continue;
+    }
+    const std::pair<absl::string_view, absl::string_view> tag = absl::StrSplit(
+        line.substr(0, close_bracket - 1), absl::MaxSplits(' ', 1));
+    LaunchLine parsed{.label = std::string(tag.first),
+                      .host = std::string(tag.second),
+                      .text = std::string(line.substr(close_bracket + 1))};
+    const size_t pid = parsed.text.find("pid ");
+    if (pid != std::string::npos) {
+      const absl::string_view rest =
+          absl::string_view(parsed.text).substr(pid + 4);
+      const size_t digits = rest.find_first_not_of("0123456789");
+      if (!absl::SimpleAtoi(rest.substr(0, digits), &parsed.pid)) {
+        parsed.pid = 0;
+      }
+    }
+    lines.push_back(std::move(parsed));
+  }
+  return lines;
+}
+
+absl::StatusOr<std::string> StateDir(absl::string_view fleet) {
+  const char* state = std::getenv("XDG_STATE_HOME");
+  const char* home = std::getenv("HOME");
+  std::string dir;
+  if (state != nullptr && *state != '\0') {
+    dir = absl::StrCat(state, "/ringfleet/", fleet);
+  } else if (home != nullptr && *home != '\0') {
+    dir = absl::StrCat(home, "/.local/state/ringfleet/", fleet);
+  } else {
+    return absl::InvalidArgumentError(
+        "state folder: neither XDG_STATE_HOME nor HOME is set, want one");
+  }
+  std::error_code error;
+  std::filesystem::create_directories(dir, error);
+  if (error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("state folder ", dir, ": ", error.message(),
+                     ", want it writable; XDG_STATE_HOME moves it"));
+  }
+  return dir;
+}
+
+absl::StatusOr<FleetLock> FleetLock::Acquire(absl::string_view fleet,
+                                             Deadline deadline) {
+  RF_ASSIGN_OR_RETURN(const std::string dir, StateDir(fleet));
+  const std::string path = absl::StrCat(dir, "/launch.lock");
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": ", std::strerror(errno), ", want it writable"));
+  }
+  FleetLock lock(fd);
+  while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK && errno != EINTR) {
+      return absl::UnavailableError(
+          absl::StrCat(path, ": flock: ", std::strerror(errno)));
+    }
+    if (deadline.Expired()) {
+      char holder[32] = {};
+      [[maybe_unused]] const ssize_t got =
+          pread(fd, holder, sizeof(holder) - 1, 0);
+      return absl::UnavailableError(absl::StrCat(
+          "fleet ", fleet, ": pid ", absl::StripAsciiWhitespace(holder),
+          " starts or stops it and has not ended in time (", path, ")"));
+    }
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  const std::string pid = absl::StrCat(getpid(), "\n");
+  if (ftruncate(fd, 0) != 0 || pwrite(fd, pid.data(), pid.size(), 0) !=
+                                   static_cast<ssize_t>(pid.size())) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(path, ": cannot be written: ", std::strerror(errno)));
+  }
+  return lock;
+}
+
+FleetLock::FleetLock(FleetLock&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)) {}
+
+FleetLock& FleetLock::operator=(FleetLock&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+FleetLock::~FleetLock() {
+  if (fd_ >= 0) close(fd_);
+}
+
+}  // namespace ringfleet::coordinator::cli

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs cluster/launch/ssh/fleet.sh for `up`, `down` and `status`, and keeps
+// two of them from working on one fleet at the same time.
+#ifndef RINGFLEET_COORDINATOR_CLI_LAUNCHER_H_
+#define RINGFLEET_COORDINATOR_CLI_LAUNCHER_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "cluster/deadline.h"
+
+namespace ringfleet::coordinator::cli {
+
+// Runs "fleet.sh VERB --cluster CLUSTER_FILE [--hosts HOSTS]" from
+// $RINGFLEET_LAUNCH_DIR, else from the source tree this binary was built in.
+// Its output goes to stderr line by line as it comes, and into `output` if
+// not null. The script ends with this process: on a deadline, and when this
+// process dies. Call from a thread that lives as long as the process.
+//
+// Errors: UNAVAILABLE: some hosts failed; the message names them.
+//   INVALID_ARGUMENT: the cluster file or the range is wrong.
+//   DEADLINE_EXCEEDED. NOT_FOUND: no script.
+absl::Status RunLaunchScript(
+    absl::string_view verb, const std::string& cluster_file,
+    absl::string_view hosts, std::string* output,
+    cluster::Deadline deadline = cluster::Deadline::After(absl::Minutes(3)));
+
+// One "[LABEL HOST] TEXT" line of the script's output.
+struct LaunchLine {
+  std::string label;  // A rank, or "coordinator".
+  std::string host;
+  std::string text;
+  int pid = 0;  // The number after "pid " in `text`, if any.
+};
+std::vector<LaunchLine> ParseLaunchOutput(absl::string_view output);
+
+// $XDG_STATE_HOME/ringfleet/FLEET, else ~/.local/state/ringfleet/FLEET, on
+// this machine; created if absent. `fleet` is a ClusterConfig's name.
+absl::StatusOr<std::string> StateDir(absl::string_view fleet);
+
+// Held by whoever starts or stops a fleet from this machine. The kernel gives
+// it up when its holder dies. Not thread-safe.
+class FleetLock {
+ public:
+  // Waits for another holder until the deadline.
+  //
+  // Errors: UNAVAILABLE: still held; the message names the holder's pid.
+  static absl::StatusOr<FleetLock> Acquire(absl::string_view fleet,
+                                           cluster::Deadline deadline);
+
+  FleetLock(FleetLock&& other) noexcept;
+  FleetLock& operator=(FleetLock&& other) noexcept;
+  ~FleetLock();
+
+ private:
+  explicit FleetLock(int fd) : fd_(fd) {}
+
+  int fd_;  // -1: moved from.
+};
+
+}  // namespace ringfleet::coordinator::cli
+
+#endif  // RINGFLEET_COORDINATOR_CLI_LAUNCHER_H_

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_COORDINATOR_CLI_PROGRESS_H_
+#define RINGFLEET_COORDINATOR_CLI_PROGRESS_H_
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace ringfleet::coordinator::cli {
+
+// One progress line on stderr, redrawn in place; nothing when stderr is not a
+// terminal. Cleared when it goes out of scope.
+class Progress {
+ public:
+  Progress();
+  ~Progress();
+
+  // "waiting for workers, 1 of 2"
+  void Phase(absl::string_view text);
+  // "loading  41 %  |######      |  1.3 GB of 3.2 GB  410 MB/s  ETA 5 s"
+  void Bytes(absl::string_view label, uint64_t done, uint64_t total);
+
+ private:
+  void Draw(const std::string& line);
+  void Clear();
+
+  const bool terminal_;
+  std::string last_;
+  bool drawn_ = false;
+  std::chrono::steady_clock::time_point begun_;
+  bool counting_ = false;
+};
+
+}  // namespace ringfleet::coordinator::cli
+
+#endif  // RINGFLEET_COORDINATOR_CLI_PROGRESS_H_

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cli/prompt_options.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "cluster/status_macros.h"
+
+namespace ringfleet::coordinator::cli {
+
+void AddPromptOptions(CLI::App& app, const std::string& ids_option,
+                      PromptOptions& options) {
+  options.ids_option = ids_option;
+  options.text_given = app.add_option(
+      "-p,--prompt", options.text,
+      "Text; gets a BOS in front where the model's tokenizer says so");
+  options.file_given = app.add_option("-f,--file", options.file,
+                                      "File with the text; - for stdin");
+  options.ids_given = app.add_option(ids_option, options.ids,
+                                     "Token ids, used as they are: 1,2,3");
+}
+
+absl::StatusOr<std::vector<uint32_t>> ParseIds(absl::string_view option,
+                                               absl::string_view text) {
+  std::vector<uint32_t> ids;
+  if (absl::StripAsciiWhitespace(text).empty()) return ids;
+  for (absl::string_view part : absl::StrSplit(text, ',')) {
+    uint32_t id;
+    if (!absl::SimpleAtoi(part, &id)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("usage: ", option, ": '", part, "' at place ",
+                       ids.size() + 1, ", want a token id"));
+    }
+    ids.push_back(id);
+  }
+  return ids;
+}
+
+absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
+  if (path == "-") {
+    return std::string(std::istreambuf_iterator<char>(std::cin), {});
+  }
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    return absl::NotFoundError(
+        absl::StrCat("file ", path, ": ", std::strerror(errno)));
+  }
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  if (file.bad() || (text.empty() && !file.eof() && file.fail())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("file ", path, ": cannot be read"));
+  }
+  return text;
+}
+
+absl::StatusOr<v1::Prompt> ReadPrompt(const PromptOptions& options) {
+  const int given = (options.text_given->count() > 0) +
+                    (options.file_given->count() > 0) +
+                    (options.ids_given->count() > 0);
+  if (given != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("usage: ", given, " prompts given, want one of -p, -f, ",
+                     options.ids_option));
+  }
+  v1::Prompt prompt;
+  if (options.ids_given->count() > 0) {
+    RF_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids,
+                        ParseIds(options.ids_option, options.ids));
+    if (ids.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "usage: ", options.ids_option, " is empty, want at least one id"));
+    }
+    prompt.mutable_ids()->mutable_ids()->Add(ids.begin(), ids.end());
+    return prompt;
+  }
+  std::string text = options.text;
+  if (options.file_given->count() > 0) {
+    RF_ASSIGN_OR_RETURN(text, ReadTextFile(options.file));
+  }
+  if (text.empty()) {
+    return absl::InvalidArgumentError(
+        "usage: the prompt is empty, want at least one character");
+  }
+  prompt.set_text(text);
+  return prompt;
+}
+
+}  // namespace ringfleet::coordinator::cli

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cli/session.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <filesystem>
+#include <utility>
+
+#include "cluster/config.h"
+#include "cluster/server.h"
+#include "cluster/status.h"
+#include "cluster/status_macros.h"
+#include "coordinator/cli/interrupt.h"
+
+namespace ringfleet::coordinator::cli {
+namespace {
+
+constexpr int kMaxLocal = 16;
+constexpr std::chrono::seconds kDescribeTimeout{5};
+
+absl::StatusOr<kernels::Dtype> ParseDtype(const std::string& option,
+                                          const std::string& name) {
+  if (name == "f32") return kernels::Dtype::kF32;
+  if (name == "bf16") return kernels::Dtype::kBf16;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "usage: ", option, " ", name, ", want f32 or bf16 in this version"));
+}
+
+bool SamePath(const std::string& a, const std::string& b) {
+  std::error_code error;
+  return std::filesystem::weakly_canonical(a, error) ==
+         std::filesystem::weakly_canonical(b, error);
+}
+
+}  // namespace
+
+void AddSessionOptions(CLI::App& app, SessionOptions& options) {
+  app.add_option("-m,--model", options.model,
+                 "Folder of a checkpoint in the hub's format");
+  auto* cluster = app.add_option("--cluster", options.cluster,
+                                 "Cluster file of a running fleet");
+  app.add_option("--local", options.local,
+                 "Start this many workers on this machine for this command")
+      ->check(CLI::Range(1, kMaxLocal))
+      ->excludes(cluster)
+      ->capture_default_str();
+  app.add_option("--dtype", options.dtype, "Weights in memory: f32 or bf16")
+      ->capture_default_str();
+  app.add_option("--wire", options.wire,
+                 "Activations between workers: f32 or bf16")
+      ->capture_default_str();
+  app.add_option("-t,--threads", options.threads,
+                 "Threads per worker; 0: the cores divided by --local")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  app.add_option("-c,--ctx-size", options.context,
+                 "Positions per sequence; 0: the model's maximum, or what "
+                 "memory holds")
+      ->check(CLI::Range(0, 1 << 30))
+      ->capture_default_str();
+}
+
+std::shared_ptr<grpc::Channel> ConnectChannel(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
+                                   arguments);
+}
+
+absl::StatusOr<std::string> CoordinatorAddress(
+    const std::string& cluster_file) {
+  RF_ASSIGN_OR_RETURN(const cluster::ClusterConfig config,
+                      cluster::LoadClusterConfig(cluster_file));
+  return cluster::FormatAddress(
+      {config.coordinator.host, config.coordinator.port});
+}
+
+absl::StatusOr<std::unique_ptr<Session>> Session::Open(
+    const SessionOptions& options) {
+  std::unique_ptr<Session> session(new Session());
+  if (!options.cluster.empty()) {
+    RF_ASSIGN_OR_RETURN(const std::string address,
+                        CoordinatorAddress(options.cluster));
+    session->stub_ = v1::Coordinator::NewStub(ConnectChannel(address));
+    InterruptibleCall call;
+    call.context()->set_deadline(std::chrono::system_clock::now() +
+                                 kDescribeTimeout);
+    v1::ClusterState state;
+    const grpc::Status status = session->stub_->DescribeCluster(
+        call.context(), v1::DescribeClusterRequest(), &state);
+    RF_RETURN_IF_ERROR(Interrupt::Get().status());
+    if (!status.ok()) {
+      return absl::UnavailableError(
+          absl::StrCat("coordinator: no answer from ", address, " (",
+                       status.error_message(), "); is the fleet up?"));
+    }
+    if (!options.model.empty() && !SamePath(options.model, state.model())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("usage: --model ", options.model, ", but the fleet ",
+                       state.name(), " serves ", state.model()));
+    }
+    return session;
+  }
+  if (options.model.empty()) {
+    return absl::InvalidArgumentError(
+        "usage: no model, want --model DIR or --cluster FILE");
+  }
+  CoordinatorOptions coordinator;
+  coordinator.name = "local";
+  coordinator.model_dir = options.model;
+  coordinator.mesh = {.data = 1, .expert = 1, .tensor = options.local};
+  RF_ASSIGN_OR_RETURN(coordinator.dtype, ParseDtype("--dtype", options.dtype));
+  RF_ASSIGN_OR_RETURN(coordinator.wire, ParseDtype("--wire", options.wire));
+  coordinator.context = options.context;
+  coordinator.threads = options.threads;
+  coordinator.slots = 1;
+  coordinator.reference = options.reference;
+  RF_ASSIGN_OR_RETURN(session->local_,
+                      LocalFleet::Start(std::move(coordinator)));
+  session->stub_ =
+      v1::Coordinator::NewStub(ConnectChannel(session->local_->address()));
+  return session;
+}
+
+absl::Status Session::Finish(const absl::Status& status) {
+  RF_RETURN_IF_ERROR(Interrupt::Get().status());
+  if (!status.ok() && local_ != nullptr) local_->Explain(status);
+  return status;
+}
+
+}  // namespace ringfleet::coordinator::cli

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_COORDINATOR_CLI_SESSION_H_
+#define RINGFLEET_COORDINATOR_CLI_SESSION_H_
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "coordinator/cli/local_fleet.h"
+#include "protos/coordinator.grpc.pb.h"
+
+namespace ringfleet::coordinator::cli {
+
+// Which fleet a command talks to: --cluster or --local, and how a local one is
+// made.
+struct SessionOptions {
+  std::string model;
+  std::string cluster;
+  int local = 1;
+  std::string dtype = "bf16";
+  std::string wire = "bf16";
+  int threads = 0;
+  int context = 0;
+  bool reference = false;  // Set by a verb, not an option of its own.
+};
+
+// Adds --model, --cluster, --local, --dtype, --wire, -t, -c.
+void AddSessionOptions(CLI::App& app, SessionOptions& options);
+
+// A connection with the coordinator of a running fleet, or of one that this
+// process starts and stops.
+class Session {
+ public:
+  // Errors: INVALID_ARGUMENT for options that contradict each other, or a
+  // --model that is not the running fleet's; UNAVAILABLE without a
+  // coordinator; else of LocalFleet.
+  static absl::StatusOr<std::unique_ptr<Session>> Open(
+      const SessionOptions& options);
+
+  v1::Coordinator::Stub& stub() { return *stub_; }
+
+  // Passes `status` on, after showing what the logs of a local fleet tell.
+  absl::Status Finish(const absl::Status& status);
+
+ private:
+  Session() = default;
+
+  std::unique_ptr<LocalFleet> local_;
+  std::unique_ptr<v1::Coordinator::Stub> stub_;
+};
+
+// A channel to HOST:PORT as the command line's clients use it.
+std::shared_ptr<grpc::Channel> ConnectChannel(const std::string& address);
+
+// The coordinator's HOST:PORT of a cluster file.
+absl::StatusOr<std::string> CoordinatorAddress(const std::string& cluster_file);
+
+}  // namespace ringfleet::coordinator::cli
+
+#endif  // RINGFLEET_COORDINATOR_CLI_SESSION_H_

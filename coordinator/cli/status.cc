@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cli/status.h"
+
+#include <cstdio>
+#include <memory>
+#include <numeric>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cluster/status.h"
+#include "cluster/status_macros.h"
+#include "coordinator/cli/fleet_json.h"
+#include "coordinator/cli/interrupt.h"
+#include "coordinator/cli/launcher.h"
+#include "coordinator/cli/session.h"
+
+namespace ringfleet::coordinator::cli {
+namespace {
+
+struct StatusOptions {
+  SessionOptions session;
+  std::string output = "text";
+  bool experts = false;
+  bool counts = false;
+  bool reset = false;
+};
+
+constexpr char kFooter[] = R"(
+Examples:
+  ringfleet status --cluster cluster.yaml
+  ringfleet status --cluster cluster.yaml -o json
+  ringfleet status --cluster cluster.yaml --experts --counts --reset -o json
+)";
+
+// Shares of each layer's tokens, or exact totals.
+Json ExpertsJson(const v1::DescribeExpertsResponse& experts, bool counts) {
+  Json layers = Json::object();
+  for (const v1::ExpertCounts& layer : experts.layers()) {
+    Json values = Json::array();
+    if (counts) {
+      values = JsonArray(layer.tokens());
+    } else {
+      const double sum =
+          std::accumulate(layer.average().begin(), layer.average().end(), 0.0);
+      for (float average : layer.average()) {
+        values.push_back(sum > 0 ? average / sum : 0.0);
+      }
+    }
+    layers[absl::StrCat(layer.layer())] = values;
+  }
+  return layers;
+}
+
+void PrintText(const v1::ClusterState& state) {
+  std::printf("fleet %s: %s, epoch %llu\n", state.name().c_str(),
+              FleetStateName(state.state()).c_str(),
+              static_cast<unsigned long long>(state.epoch()));
+  std::printf("model %s, mesh data %u x expert %u x tensor %u, context %u\n",
+              state.model().c_str(), state.mesh().data(), state.mesh().expert(),
+              state.mesh().tensor(), state.context());
+  std::printf("requests %u running, %u waiting\n", state.requests_running(),
+              state.requests_waiting());
+  if (!state.error().empty()) {
+    std::printf("error %s\n", state.error().c_str());
+  }
+  std::printf("%4s  %-24s %-10s %8s %12s %12s  %s\n", "rank", "address",
+              "state", "pid", "weights MiB", "cache MiB", "version");
+  for (const v1::WorkerState& worker : state.workers()) {
+    std::printf(
+        "%4u  %-24s %-10s %8llu %12.1f %12.1f  %s\n", worker.rank(),
+        worker.address().c_str(), MemberStateName(worker.state()).c_str(),
+        static_cast<unsigned long long>(worker.pid()),
+        worker.resident_bytes() / 1048576.0, worker.cache_bytes() / 1048576.0,
+        worker.build().version().c_str());
+  }
+}
+
+void PrintExperts(const Json& experts) {
+  for (const auto& [layer, values] : experts.items()) {
+    std::printf("layer %s:", layer.c_str());
+    for (const Json& value : values) {
+      std::printf(value.is_number_integer() ? " %.0f" : " %.4f",
+                  value.get<double>());
+    }
+    std::printf("\n");
+  }
+}
+
+absl::Status Run(const StatusOptions& options) {
+  const bool json = options.output == "json";
+  absl::StatusOr<std::unique_ptr<Session>> opened =
+      Session::Open(options.session);
+  if (absl::IsUnavailable(opened.status()) && !json) {
+    // Without a coordinator the hosts can still tell which processes run.
+    RunLaunchScript("status", options.session.cluster, "", nullptr)
+        .IgnoreError();
+  }
+  RF_RETURN_IF_ERROR(opened.status());
+  Session& session = **opened;
+  v1::ClusterState state;
+  {
+    InterruptibleCall call;
+    RF_RETURN_IF_ERROR(cluster::FromGrpc(session.stub().DescribeCluster(
+        call.context(), v1::DescribeClusterRequest(), &state)));
+  }
+  Json document = FleetDetails(state);
+  if (options.experts) {
+    v1::DescribeExpertsRequest request;
+    request.set_reset_counts(options.reset);
+    v1::DescribeExpertsResponse experts;
+    InterruptibleCall call;
+    RF_RETURN_IF_ERROR(cluster::FromGrpc(
+        session.stub().DescribeExperts(call.context(), request, &experts)));
+    document["experts"] = ExpertsJson(experts, options.counts);
+  }
+  if (json) {
+    PrintJson(document);
+  } else {
+    PrintText(state);
+    if (options.experts) PrintExperts(document["experts"]);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void RegisterStatus(CLI::App& app, Invocation& invocation) {
+  CLI::App* verb = app.add_subcommand("status", "Show a fleet's state");
+  verb->group("Fleet");
+  verb->footer(kFooter);
+  auto options = std::make_shared<StatusOptions>();
+  verb->add_option("--cluster", options->session.cluster,
+                   "Cluster file of the fleet")
+      ->required();
+  verb->add_option("-o,--output", options->output, "text or json")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+  auto* experts = verb->add_flag("--experts", options->experts,
+                                 "Also each expert's share of the tokens");
+  verb->add_flag("--counts", options->counts,
+                 "Exact totals of tokens instead of recent shares")
+      ->needs(experts);
+  verb->add_flag("--reset", options->reset, "Zero the totals after printing")
+      ->needs(experts);
+  verb->callback([options, &invocation] {
+    invocation.json = options->output == "json";
+    invocation.run = [options] { return Run(*options); };
+  });
+}
+
+}  // namespace ringfleet::coordinator::cli

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cli/up_down.h"
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "cluster/config.h"
+#include "cluster/server.h"
+#include "cluster/status.h"
+#include "cluster/status_macros.h"
+#include "coordinator/cli/fleet_json.h"
+#include "coordinator/cli/interrupt.h"
+#include "coordinator/cli/launcher.h"
+#include "coordinator/cli/progress.h"
+#include "coordinator/cli/session.h"
+#include "protos/cluster.grpc.pb.h"
+#include "protos/coordinator.grpc.pb.h"
+
+namespace ringfleet::coordinator::cli {
+namespace {
+
+struct FleetOptions {
+  std::string cluster;
+  std::string hosts;
+  std::string output = "text";
+  double timeout_s = 1800;  // A large checkpoint from a slow disk.
+};
+
+constexpr char kUpFooter[] = R"(
+Starts the coordinator and the workers of the cluster file where they do not
+run yet, over ssh or directly (see cluster/launch/README.md), and returns when
+the fleet can generate.
+
+Examples:
+  ringfleet up --cluster cluster.yaml
+  ringfleet up --cluster cluster.yaml --hosts 0-3 -o json
+)";
+
+constexpr char kDownFooter[] = R"(
+Stops what `up` started: running jobs end with an error.
+
+Examples:
+  ringfleet down --cluster cluster.yaml
+)";
+
+// The fleet's state, if its coordinator answers.
+absl::StatusOr<v1::ClusterState> Describe(const std::string& address) {
+  const auto stub = v1::Coordinator::NewStub(ConnectChannel(address));
+  InterruptibleCall call;
+  call.context()->set_deadline(std::chrono::system_clock::now() +
+                               std::chrono::seconds(2));
+  v1::ClusterState state;
+  RF_RETURN_IF_ERROR(cluster::FromGrpc(stub->DescribeCluster(
+      call.context(), v1::DescribeClusterRequest(), &state)));
+  return state;
+}
+
+void ShowProgress(const v1::ClusterState& state, Progress& progress) {
+  if (state.state() == v1::FLEET_STATE_LOADING &&
+      state.load_bytes_total() > 0) {
+    progress.Bytes("loading", state.load_bytes_done(),
+                   state.load_bytes_total());
+  } else {
+    progress.Phase(absl::StrCat(FleetStateName(state.state()), ", ",
+                                state.workers_size(), " of ",
+                                state.world_size(), " workers"));
+  }
+}
+
+// Waits until the fleet is ready or has failed.
+absl::StatusOr<v1::ClusterState> WaitReady(const std::string& address,
+                                           double timeout_s) {
+  const auto stub = v1::Membership::NewStub(ConnectChannel(address));
+  InterruptibleCall call;
+  call.context()->set_wait_for_ready(true);
+  call.context()->set_deadline(
+      std::chrono::system_clock::now() +
+      std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1e3)));
+  const std::unique_ptr<grpc::ClientReader<v1::ClusterState>> reader =
+      stub->Watch(call.context(), v1::WatchRequest());
+  Progress progress;
+  v1::ClusterState state;
+  while (reader->Read(&state)) {
+    if (state.state() == v1::FLEET_STATE_READY) {
+      call.context()->TryCancel();
+      v1::ClusterState ignored;
+      while (reader->Read(&ignored)) {
+      }
+      reader->Finish();
+      return state;
+    }
+    if (state.state() == v1::FLEET_STATE_FAILED) {
+      call.context()->TryCancel();
+      v1::ClusterState ignored;
+      while (reader->Read(&ignored)) {
+      }
+      reader->Finish();
+      return absl::Status(static_cast<absl::StatusCode>(state.error_code()),
+                          state.error());
+    }
+    ShowProgress(state, progress);
+  }
+  RF_RETURN_IF_ERROR(Interrupt::Get().status());
+  const absl::Status status = cluster::FromGrpc(reader->Finish());
+  return absl::DeadlineExceededError(absl::StrCat(
+      "coordinator ", address, ": not ready after ", timeout_s,
+      " s: ", state.workers_size(), " of ", state.world_size(),
+      " workers registered", state.error().empty() ? "" : ", ", state.error(),
+      status.ok() ? "" : absl::StrCat(" (", status.message(), ")")));
+}
+
+void PrintSummary(const Json& summary, const FleetOptions& options) {
+  if (options.output == "json") {
+    PrintJson(summary);
+    return;
+  }
+  std::printf("%s, epoch %llu\n", summary["state"].get<std::string>().c_str(),
+              summary["epoch"].get<unsigned long long>());
+  for (const Json& worker : summary["workers"]) {
+    std::printf("rank %d  %s  %s  pid %lld\n", worker["rank"].get<int>(),
+                worker["address"].get<std::string>().c_str(),
+                worker["state"].get<std::string>().c_str(),
+                worker["pid"].get<long long>());
+  }
+}
+
+absl::Status Up(const FleetOptions& options) {
+  RF_ASSIGN_OR_RETURN(const cluster::ClusterConfig config,
+                      cluster::LoadClusterConfig(options.cluster));
+  RF_ASSIGN_OR_RETURN(
+      const FleetLock lock,
+      FleetLock::Acquire(config.name, cluster::Deadline::After(
+                                          absl::Seconds(options.timeout_s))));
+  const std::string address = cluster::FormatAddress(
+      {config.coordinator.host, config.coordinator.port});
+  const absl::StatusOr<v1::ClusterState> before = Describe(address);
+  RF_RETURN_IF_ERROR(Interrupt::Get().status());
+  if (before.ok() && before->name() != config.name) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("up: ", address, " belongs to fleet ", before->name(),
+                     ", want ", config.name));
+  }
+  const bool failed = before.ok() && before->state() == v1::FLEET_STATE_FAILED;
+  absl::Status status = RunLaunchScript(
+      failed ? "restart" : "start", options.cluster, options.hosts, nullptr);
+  absl::StatusOr<v1::ClusterState> state = status;
+  if (status.ok()) state = WaitReady(address, options.timeout_s);
+  if (!state.ok()) {
+    if (!before.ok()) {
+      // What this call started does not stay behind half done.
+      RunLaunchScript("stop", options.cluster, options.hosts, nullptr)
+          .IgnoreError();
+    }
+    return state.status();
+  }
+  PrintSummary(FleetSummary(*state), options);
+  return absl::OkStatus();
+}
+
+absl::Status Down(const FleetOptions& options) {
+  RF_ASSIGN_OR_RETURN(const cluster::ClusterConfig config,
+                      cluster::LoadClusterConfig(options.cluster));
+  RF_ASSIGN_OR_RETURN(
+      const FleetLock lock,
+      FleetLock::Acquire(config.name, cluster::Deadline::After(
+                                          absl::Seconds(options.timeout_s))));
+  const absl::StatusOr<v1::ClusterState> before =
+      Describe(cluster::FormatAddress(
+          {config.coordinator.host, config.coordinator.port}));
+  RF_RETURN_IF_ERROR(
+      RunLaunchScript("stop", options.cluster, options.hosts, nullptr));
+  Json workers = Json::array();
+  for (size_t rank = 0; rank < config.workers.size(); ++rank) {
+    workers.push_back(
+        {{"rank", rank},
+         {"address", cluster::FormatAddress({config.workers[rank].address,
+                                             config.workers[rank].port})},
+         {"state", "stopped"},
+         {"pid", 0}});
+  }
+  PrintSummary({{"epoch", before.ok() ? before->epoch() : 0},
+                {"state", "down"},
+                {"workers", workers}},
+               options);
+  return absl::OkStatus();
+}
+
+void AddFleetOptions(CLI::App& verb, FleetOptions& options) {
+  verb.add_option("--cluster", options.cluster, "Cluster file of the fleet")
+      ->required();
+  verb.add_option("--hosts", options.hosts,
+                  "Inclusive range of ranks, 0-3 or 2 [all]");
+  verb.add_option("-o,--output", options.output, "text or json")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+  verb.add_option("--timeout", options.timeout_s, "Seconds to wait")
+      ->check(CLI::Range(0.1, 1e6))
+      ->capture_default_str();
+}
+
+void Register(CLI::App& app, Invocation& invocation, const char* name,
+              const char* description, const char* footer,
+              absl::Status (*run)(const FleetOptions&)) {
+  CLI::App* verb = app.add_subcommand(name, description);
+  verb->group("Fleet");
+  verb->footer(footer);
+  auto options = std::make_shared<FleetOptions>();
+  AddFleetOptions(*verb, *options);
+  verb->callback([options, run, &invocation] {
+    invocation.json = options->output == "json";
+    invocation.run = [options, run] { return run(*options); };
+  });
+}
+
+}  // namespace
+
+void RegisterUp(CLI::App& app, Invocation& invocation) {
+  Register(app, invocation, "up", "Start a fleet on its hosts", kUpFooter, Up);
+}
+
+void RegisterDown(CLI::App& app, Invocation& invocation) {
+  Register(app, invocation, "down", "Stop a fleet", kDownFooter, Down);
+}
+
+}  // namespace ringfleet::coordinator::cli

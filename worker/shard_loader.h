@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fills the Weights of one rank from a checkpoint.
+#ifndef RINGFLEET_WORKER_SHARD_LOADER_H_
+#define RINGFLEET_WORKER_SHARD_LOADER_H_
+
+#include <cstdint>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cluster/model_spec.h"
+#include "cluster/safetensors.h"
+#include "cluster/shard_plan.h"
+#include "kernels/dtype.h"
+#include "kernels/thread_pool.h"
+#include "worker/weights.h"
+
+namespace ringfleet::worker {
+
+struct LoadOptions {
+  kernels::Dtype dtype = kernels::Dtype::kBf16;  // Of products: kF32 or kBf16.
+  // Load the multi-token prediction layer, where the model has one
+  // (num_nextn_predict_layers > 0) and the checkpoint holds it.
+  bool mtp = true;
+};
+
+// Told how much of Weights::bytes is filled, from 0 to bytes_total, on the
+// loading thread. A non-OK status stops the load and is what it returns.
+using LoadProgressCallback =
+    absl::FunctionRef<absl::Status(uint64_t bytes_done, uint64_t bytes_total)>;
+
+// Reads the rank's slices and only these: bytes read are its share of each
+// tensor, plus the scales of the fp8 blocks it touches. Tensors may be stored
+// as f32, bf16 or f16, and products also as fp8 with block scales; values are
+// rounded once, to options.dtype. The multi-token prediction layer's copies of
+// embedding and head are not read. `plan` must be made for `spec`.
+//
+// Beyond Weights::bytes at most 4 MiB per thread of `pool` and 16 MiB are
+// allocated at any time.
+//
+// Errors: those of TensorReader; INVALID_ARGUMENT for another options.dtype.
+absl::StatusOr<Weights> LoadShard(const cluster::Checkpoint& checkpoint,
+                                  const cluster::ModelSpec& spec,
+                                  const cluster::ShardPlan& plan,
+                                  const LoadOptions& options,
+                                  kernels::ThreadPool& pool,
+                                  LoadProgressCallback progress);
+
+// What Weights::bytes will be. Two details depend on the checkpoint: whether
+// the embedding is stored wider than bf16, and whether the multi-token
+// prediction layer is there. Without one they are taken as in the published
+// files, bf16 and yes. Saturates instead of overflowing.
+uint64_t ShardBytes(const cluster::ModelSpec& spec,
+                    const cluster::ShardPlan& plan, const LoadOptions& options,
+                    const cluster::Checkpoint* checkpoint = nullptr);
+
+}  // namespace ringfleet::worker
+
+#endif  // RINGFLEET_WORKER_SHARD_LOADER_H_

@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/tensor_reader.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "cluster/status_macros.h"
+#include "kernels/check.h"
+#include "kernels/dtype.h"
+
+namespace ringfleet::worker {
+namespace {
+
+using cluster::TensorInfo;
+using kernels::Dtype;
+
+// Values that are converted at a time; they stay in L1.
+constexpr int64_t kPiece = 1024;
+// Source bytes below which splitting a read over threads doesn't pay.
+constexpr int64_t kGrainBytes = 64 << 10;
+
+// The largest magnitude that stays finite in `dtype`. For bf16: the last
+// float32 that rounds down to the largest bf16.
+float Limit(Dtype dtype) {
+  return dtype == Dtype::kBf16 ? std::bit_cast<float>(0x7f7f7fffu)
+                               : std::numeric_limits<float>::max();
+}
+
+std::string ShapeText(const std::vector<int64_t>& shape) {
+  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+}
+
+int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+struct TensorReader::Job {
+  const TensorSlice* slice = nullptr;
+  const TensorInfo* info = nullptr;
+  int64_t tensor_columns = 0;
+  float limit = 0;
+  bool scaled = false;
+  BlockScales scales;
+  // Takes values of the slice; row and column count from its corner. Called
+  // from any thread, never for the same row from two.
+  absl::FunctionRef<void(int64_t row, int64_t column, const float* values,
+                         int64_t count)>
+      sink;
+};
+
+TensorReader::TensorReader(const cluster::Checkpoint& checkpoint,
+                           const cluster::ModelSpec& spec,
+                           kernels::ThreadPool& pool, Progress progress)
+    : checkpoint_(checkpoint),
+      spec_(spec),
+      pool_(pool),
+      progress_(std::move(progress)) {}
+
+std::unique_ptr<char[]> TensorReader::TakeBuffer() {
+  {
+    MutexLock lock(&mu_);
+    if (!free_buffers_.empty()) {
+      std::unique_ptr<char[]> buffer = std::move(free_buffers_.back());
+      free_buffers_.pop_back();
+      return buffer;
+    }
+  }
+  return std::make_unique_for_overwrite<char[]>(kReadBytes);
+}
+
+void TensorReader::GiveBuffer(std::unique_ptr<char[]> buffer) {
+  MutexLock lock(&mu_);
+  free_buffers_.push_back(std::move(buffer));
+}
+
+absl::StatusOr<const TensorInfo*> TensorReader::Resolve(
+    const TensorSlice& slice) const {
+  absl::StatusOr<const TensorInfo*> info = checkpoint_.Find(slice.name);
+  if (absl::IsNotFound(info.status())) {
+    return absl::DataLossError(absl::StrCat("missing tensor ", slice.name));
+  }
+  RF_RETURN_IF_ERROR(info.status());
+  if ((*info)->shape != slice.shape) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(slice.name, ": shape ", ShapeText((*info)->shape),
+                     ", want ", ShapeText(slice.shape)));
+  }
+  if ((*info)->dtype == Dtype::kF8E4M3) {
+    if (!slice.may_be_fp8) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(slice.name, ": dtype f8_e4m3, want f32, bf16 or f16"));
+    }
+    if (spec_.weight_block_rows == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(slice.name,
+                       ": dtype f8_e4m3, but config.json has no "
+                       "quantization_config"));
+    }
+  }
+  return info;
+}
+
+absl::StatusOr<TensorReader::BlockScales> TensorReader::ReadScales(
+    const TensorSlice& slice, const TensorInfo& weight) const {
+  const std::string name = absl::StrCat(slice.name, "_scale_inv");
+  BlockScales scales;
+  scales.block_rows = spec_.weight_block_rows;
+  scales.block_columns = spec_.weight_block_columns;
+  const std::vector<int64_t> want = {
+      CeilDivide(weight.shape[0], scales.block_rows),
+      CeilDivide(weight.shape[1], scales.block_columns)};
+  const absl::StatusOr<const TensorInfo*> info = checkpoint_.Find(name);
+  if (absl::IsNotFound(info.status())) {
+    return absl::DataLossError(absl::StrCat(
+        "missing tensor ", name, ", the scales of an f8_e4m3 weight"));
+  }
+  RF_RETURN_IF_ERROR(info.status());
+  if ((*info)->dtype != Dtype::kF32 || (*info)->shape != want) {
+    return absl::DataLossError(absl::StrCat(
+        name, ": ", kernels::DtypeName((*info)->dtype), " ",
+        ShapeText((*info)->shape), ", want f32 ", ShapeText(want)));
+  }
+  scales.first_row = slice.rows.begin / scales.block_rows;
+  scales.first_column = slice.columns.begin / scales.block_columns;
+  const int64_t rows =
+      CeilDivide(slice.rows.end, scales.block_rows) - scales.first_row;
+  scales.columns =
+      CeilDivide(slice.columns.end, scales.block_columns) - scales.first_column;
+  const uint64_t bytes = sizeof(float) * rows * scales.columns;
+  if (bytes > kMaxScaleBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": ", bytes, " bytes of scales, want at most ",
+                     kMaxScaleBytes, " (weight_block_size is too small)"));
+  }
+  scales.values.resize(rows * scales.columns);
+  for (int64_t i = 0; i < rows; ++i) {
+    float* row = scales.values.data() + i * scales.columns;
+    const int64_t first =
+        (scales.first_row + i) * want[1] + scales.first_column;
+    RF_RETURN_IF_ERROR(checkpoint_.Read(**info, sizeof(float) * first,
+                                        sizeof(float) * scales.columns, row));
+    for (int64_t j = 0; j < scales.columns; ++j) {
+      if (row[j] >= 0 && row[j] <= std::numeric_limits<float>::max()) continue;
+      return absl::DataLossError(absl::StrCat(
+          name, ": ", row[j], " at [", scales.first_row + i, ", ",
+          scales.first_column + j, "], want a finite number, not negative (",
+          checkpoint_.FileName(**info), ")"));
+    }
+  }
+  return scales;
+}
+
+absl::Status TensorReader::ConvertRow(const Job& job, const char* source,
+                                      int64_t row, int64_t column,
+                                      int64_t count) const {
+  float values[kPiece];
+  const Dtype dtype = job.info->dtype;
+  for (int64_t done = 0; done < count; done += kPiece) {
+    const int64_t size = std::min(kPiece, count - done);
+    const int64_t first = column + done;  // In the whole tensor.
+    const char* bytes = source + done * kernels::DtypeBytes(dtype);
+    kernels::ToFloat(dtype, bytes, size, values);
+    if (job.scaled) {
+      const BlockScales& scales = job.scales;
+      const float* scale_row =
+          scales.values.data() +
+          (row / scales.block_rows - scales.first_row) * scales.columns;
+      for (int64_t i = 0; i < size;) {
+        const int64_t block = (first + i) / scales.block_columns;
+        const int64_t end =
+            std::min(size, (block + 1) * scales.block_columns - first);
+        const float scale = scale_row[block - scales.first_column];
+        for (; i < end; ++i) values[i] *= scale;
+      }
+    }
+    bool finite = true;
+    for (int64_t i = 0; i < size; ++i) {
+      finite &= std::abs(values[i]) <= job.limit;
+    }
+    if (!finite) {
+      int64_t i = 0;
+      while (std::abs(values[i]) <= job.limit) ++i;
+      const auto code = static_cast<uint8_t>(bytes[i]);
+      const bool nan_code = dtype == Dtype::kF8E4M3 && (code & 0x7f) == 0x7f;
+      return absl::DataLossError(absl::StrCat(
+          job.slice->name, ": ",
+          nan_code ? absl::StrCat("NaN code 0x", absl::Hex(code))
+                   : absl::StrCat(values[i]),
+          " at ",
+          job.slice->shape.size() == 1 ? "[" : absl::StrCat("[", row, ", "),
+          first + i, "], want a finite number (",
+          checkpoint_.FileName(*job.info), ")"));
+    }
+    job.sink(row - job.slice->rows.begin, first - job.slice->columns.begin,
+             values, size);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TensorReader::ReadRows(const Job& job, int64_t begin,
+                                    int64_t end) {
+  const cluster::Range columns = job.slice->columns;
+  const int64_t element = kernels::DtypeBytes(job.info->dtype);
+  const int64_t columns_per_read =
+      std::min<int64_t>(columns.size(), kReadBytes / element);
+  // Whole rows lie one behind the other. Of a part of each row only that part
+  // is read: what lies between belongs to other ranks.
+  const int64_t rows_per_read =
+      columns_per_read == job.tensor_columns
+          ? std::max<int64_t>(1, kReadBytes / (columns_per_read * element))
+          : 1;
+  std::unique_ptr<char[]> buffer = TakeBuffer();
+  absl::Status status;
+  for (int64_t row = begin; row < end && status.ok(); row += rows_per_read) {
+    const int64_t rows = std::min(rows_per_read, end - row);
+    for (int64_t column = columns.begin; column < columns.end && status.ok();
+         column += columns_per_read) {
+      const int64_t count =
+          std::min<int64_t>(columns_per_read, columns.end - column);
+      status = checkpoint_.Read(*job.info,
+                                (row * job.tensor_columns + column) * element,
+                                rows * count * element, buffer.get());
+      for (int64_t i = 0; i < rows && status.ok(); ++i) {
+        status = ConvertRow(job, buffer.get() + i * count * element, row + i,
+                            column, count);
+      }
+    }
+  }
+  GiveBuffer(std::move(buffer));
+  return status;
+}
+
+absl::Status TensorReader::Run(const Job& job, uint64_t stored_bytes_per_row) {
+  const cluster::Range rows = job.slice->rows;
+  const int64_t row_bytes =
+      job.slice->columns.size() * kernels::DtypeBytes(job.info->dtype);
+  const int64_t grain = std::max<int64_t>(1, kGrainBytes / row_bytes);
+  // A batch gives every thread some reads, and progress is told in between.
+  const int64_t batch = std::max<int64_t>(
+      pool_.threads(), pool_.threads() * 4 * kReadBytes / row_bytes);
+  for (int64_t first = rows.begin; first < rows.end; first += batch) {
+    const int64_t count = std::min<int64_t>(batch, rows.end - first);
+    Mutex mu;
+    size_t failed_at = 0;
+    absl::Status failure;
+    pool_.ParallelFor(count, grain, [&](size_t begin, size_t end) {
+      const absl::Status status = ReadRows(job, first + begin, first + end);
+      if (status.ok()) return;
+      // The first in the tensor, so that every load names the same.
+      MutexLock lock(&mu);
+      if (failure.ok() || begin < failed_at) {
+        failed_at = begin;
+        failure = status;
+      }
+    });
+    RF_RETURN_IF_ERROR(failure);
+    RF_RETURN_IF_ERROR(progress_(stored_bytes_per_row * count));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<kernels::WeightMatrix> TensorReader::ReadMatrix(
+    const TensorSlice& slice, Dtype dtype) {
+  RF_ASSIGN_OR_RETURN(const TensorInfo* info, Resolve(slice));
+  // Bounded by the tensor, whose bytes the file was seen to hold.
+  kernels::WeightMatrix matrix(dtype, slice.rows.size(), slice.columns.size());
+  if (matrix.bytes() == 0) return matrix;
+  RF_CHECK(slice.shape.size() == 2 && slice.rows.end <= slice.shape[0] &&
+           slice.columns.end <= slice.shape[1]);
+  const auto store = [&matrix](int64_t row, int64_t column, const float* values,
+                               int64_t count) {
+    matrix.Set(row, column, values, count);
+  };
+  Job job{.slice = &slice,
+          .info = info,
+          .tensor_columns = slice.shape[1],
+          .limit = Limit(dtype),
+          .sink = store};
+  if (info->dtype == Dtype::kF8E4M3) {
+    job.scaled = true;
+    RF_ASSIGN_OR_RETURN(job.scales, ReadScales(slice, *info));
+  }
+  RF_RETURN_IF_ERROR(Run(job, matrix.bytes() / matrix.rows()));
+  return matrix;
+}
+
+absl::StatusOr<std::vector<float>> TensorReader::ReadFloats(
+    const TensorSlice& slice) {
+  RF_CHECK(!slice.may_be_fp8);
+  RF_ASSIGN_OR_RETURN(const TensorInfo* info, Resolve(slice));
+  const int64_t columns = slice.columns.size();
+  std::vector<float> floats(static_cast<size_t>(slice.rows.size()) * columns);
+  if (floats.empty()) return floats;
+  RF_CHECK(slice.columns.end <= slice.shape.back() &&
+           (slice.shape.size() == 1 ? slice.rows == cluster::Range{0, 1}
+                                    : slice.rows.end <= slice.shape[0]));
+  const auto store = [&](int64_t row, int64_t column, const float* values,
+                         int64_t count) {
+    std::copy_n(values, count, floats.data() + row * columns + column);
+  };
+  const Job job{.slice = &slice,
+                .info = info,
+                .tensor_columns = slice.shape.back(),
+                .limit = Limit(Dtype::kF32),
+                .sink = store};
+  RF_RETURN_IF_ERROR(Run(job, sizeof(float) * columns));
+  return floats;
+}
+
+}  // namespace ringfleet::worker

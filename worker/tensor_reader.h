@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_WORKER_TENSOR_READER_H_
+#define RINGFLEET_WORKER_TENSOR_READER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cluster/model_spec.h"
+#include "cluster/safetensors.h"
+#include "cluster/shard_plan.h"
+#include "kernels/mutex.h"
+#include "kernels/thread_pool.h"
+#include "kernels/weight_matrix.h"
+
+namespace ringfleet::worker {
+
+// A rectangle of a tensor of the checkpoint.
+struct TensorSlice {
+  std::string name;
+  std::vector<int64_t> shape;  // Wanted: [columns], or [rows, columns].
+  cluster::Range rows;         // {0, 1} of a vector.
+  cluster::Range columns;
+  // Whether fp8 with block scales is allowed (arXiv:2412.19437, section 3.3).
+  bool may_be_fp8 = false;
+};
+
+// Reads slices of tensors and widens them to float32, or stores them as a
+// WeightMatrix. Reads the bytes of the slice and, for fp8, the scales of its
+// blocks; nothing else. An fp8 element's scale is chosen by its row and column
+// in the whole tensor, so a slice may begin anywhere inside a block.
+//
+// Uses one buffer of kReadBytes per thread of the pool, and for fp8 at most
+// kMaxScaleBytes for the scales of one tensor.
+//
+// Errors, of every method:
+//   DATA_LOSS: the tensor is missing; a value is NaN or infinite, or would
+//     be in the wanted dtype; fp8 without scales, or scales that are not
+//     finite and positive or zero, or of another shape.
+//   INVALID_ARGUMENT: another shape or dtype than wanted.
+//   What `progress` returned.
+class TensorReader {
+ public:
+  static constexpr size_t kReadBytes = size_t{1} << 20;
+  static constexpr uint64_t kMaxScaleBytes = uint64_t{16} << 20;
+
+  // Told, on the calling thread, how many bytes of the result were stored
+  // since the last call. A non-OK status ends the read.
+  using Progress = std::function<absl::Status(uint64_t bytes)>;
+
+  // All but `progress` must outlive the reader. One thread at a time may use
+  // it.
+  TensorReader(const cluster::Checkpoint& checkpoint,
+               const cluster::ModelSpec& spec, kernels::ThreadPool& pool,
+               Progress progress);
+
+  // `dtype` is kF32 or kBf16. Each value is rounded at most once.
+  absl::StatusOr<kernels::WeightMatrix> ReadMatrix(const TensorSlice& slice,
+                                                   kernels::Dtype dtype);
+  // The slice in row-major order.
+  absl::StatusOr<std::vector<float>> ReadFloats(const TensorSlice& slice);
+
+ private:
+  struct BlockScales {
+    // [rows, columns] of the blocks that the slice touches, row-major.
+    std::vector<float> values;
+    int64_t first_row = 0;  // Of blocks, in the whole tensor.
+    int64_t first_column = 0;
+    int64_t columns = 0;
+    int64_t block_rows = 0;
+    int64_t block_columns = 0;
+  };
+  // One slice on its way.
+  struct Job;
+
+  absl::StatusOr<const cluster::TensorInfo*> Resolve(
+      const TensorSlice& slice) const;
+  absl::StatusOr<BlockScales> ReadScales(const TensorSlice& slice,
+                                         const cluster::TensorInfo& info) const;
+  absl::Status Run(const Job& job, uint64_t stored_bytes_per_row);
+  absl::Status ReadRows(const Job& job, int64_t begin, int64_t end);
+  absl::Status ConvertRow(const Job& job, const char* source, int64_t row,
+                          int64_t column, int64_t count) const;
+
+  std::unique_ptr<char[]> TakeBuffer();
+  void GiveBuffer(std::unique_ptr<char[]> buffer);
+
+  const cluster::Checkpoint& checkpoint_;
+  const cluster::ModelSpec& spec_;
+  kernels::ThreadPool& pool_;
+  const Progress progress_;
+  Mutex mu_;
+  std::vector<std::unique_ptr<char[]>> free_buffers_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace ringfleet::worker
+
+#endif  // RINGFLEET_WORKER_TENSOR_READER_H_
