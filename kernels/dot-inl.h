@@ -2,10 +2,10 @@
 // The inner loops of products and of attention, for weights and caches of
 // float32 and bfloat16 (held as uint16_t, widened on the fly).
 //
-// Vectors are written as GCC's and Clang's vector types, four lanes wide as in
-// SSE: a plain array of 16 sums is kept in memory by GCC 12 and costs a load
-// and a store per addition. Each row's operations and their order are the same
-// for every N, so that how rows are grouped never shows in a result.
+// Sums are held in vector types: GCC 12 keeps a plain array of 16 sums in
+// memory, at the cost of a load and a store per addition. Each row's operations
+// and their order are the same for every N, so that how rows are grouped never
+// shows in a result.
 #ifndef RINGFLEET_KERNELS_DOT_INL_H_
 #define RINGFLEET_KERNELS_DOT_INL_H_
 
@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "kernels/dtype.h"
+#include "kernels/f32x4.h"
 
 namespace ringfleet::kernels {
 
@@ -21,26 +22,23 @@ namespace ringfleet::kernels {
 // registers.
 inline constexpr size_t kDotRows = 3;
 
-using F32x4 = float __attribute__((vector_size(16)));
-
 inline float Widen(float value) { return value; }
 inline float Widen(uint16_t bits) { return Bf16ToFloat(bits); }
 
-inline void Load16(const float* source, F32x4 (&values)[4]) {
-  std::memcpy(values, source, sizeof(values));
+inline void Load8(const float* source, F32x4& low, F32x4& high) {
+  low = Load4(source);
+  high = Load4(source + 4);
 }
 
-inline void Load16(const uint16_t* source, F32x4 (&values)[4]) {
+inline void Load8(const uint16_t* source, F32x4& low, F32x4& high) {
   using U16x8 = uint16_t __attribute__((vector_size(16)));
   const U16x8 zero = {};
-  U16x8 bits[2];
-  std::memcpy(bits, source, sizeof(bits));
-  for (int i = 0; i < 2; ++i) {
-    values[2 * i] = reinterpret_cast<F32x4>(
-        __builtin_shufflevector(zero, bits[i], 0, 8, 1, 9, 2, 10, 3, 11));
-    values[2 * i + 1] = reinterpret_cast<F32x4>(
-        __builtin_shufflevector(zero, bits[i], 4, 12, 5, 13, 6, 14, 7, 15));
-  }
+  U16x8 bits;
+  std::memcpy(&bits, source, sizeof(bits));
+  low = reinterpret_cast<F32x4>(
+      __builtin_shufflevector(zero, bits, 0, 8, 1, 9, 2, 10, 3, 11));
+  high = reinterpret_cast<F32x4>(
+      __builtin_shufflevector(zero, bits, 4, 12, 5, 13, 6, 14, 7, 15));
 }
 
 // Adds up 16 partial sums: p and p + 8, then p + 4, p + 2, p + 1.
@@ -58,21 +56,25 @@ inline void DotRows(const Element* w, const float* const* rows, size_t size,
   F32x4 sums[N][4] = {};
   size_t i = 0;
   for (; i + 16 <= size; i += 16) {
-    F32x4 weights[4];
-    Load16(w + i, weights);
-    for (int q = 0; q < 4; ++q) {
+    for (int half = 0; half < 2; ++half) {
+      F32x4 weights[2];
+      Load8(w + i + 8 * half, weights[0], weights[1]);
       for (int n = 0; n < N; ++n) {
-        F32x4 v;
-        std::memcpy(&v, x[n] + i + 4 * q, sizeof(v));
-        sums[n][q] += v * weights[q];
+        for (int q = 0; q < 2; ++q) {
+          sums[n][2 * half + q] +=
+              Load4(x[n] + i + 8 * half + 4 * q) * weights[q];
+        }
       }
     }
   }
+  // A copy takes the rest: only constant indices leave `sums` in registers.
   for (int n = 0; n < N; ++n) {
+    F32x4 partial[4];
+    for (int q = 0; q < 4; ++q) partial[q] = sums[n][q];
     for (size_t p = 0; i + p < size; ++p) {
-      sums[n][p / 4][p % 4] += x[n][i + p] * Widen(w[i + p]);
+      partial[p / 4][p % 4] += x[n][i + p] * Widen(w[i + p]);
     }
-    out[n] = SumTree(sums[n]);
+    out[n] = SumTree(partial);
   }
 }
 
@@ -88,19 +90,22 @@ inline void WeightedSumRows(const Element* w, size_t stride, size_t count,
   for (; c + 16 <= size; c += 16) {
     F32x4 sums[N][4] = {};
     for (size_t t = 0; t < count; ++t) {
-      F32x4 weights[4];
-      Load16(w + t * stride + c, weights);
-      for (int n = 0; n < N; ++n) {
-        for (int q = 0; q < 4; ++q) sums[n][q] += weights[q] * scales[n][t];
+      for (int half = 0; half < 2; ++half) {
+        F32x4 weights[2];
+        Load8(w + t * stride + c + 8 * half, weights[0], weights[1]);
+        for (int n = 0; n < N; ++n) {
+          for (int q = 0; q < 2; ++q) {
+            sums[n][2 * half + q] += weights[q] * scales[n][t];
+          }
+        }
       }
     }
     for (int n = 0; n < N; ++n) {
-      F32x4 total[4];
-      std::memcpy(total, out[n] + c, sizeof(total));
       for (int q = 0; q < 4; ++q) {
-        total[q] = total[q] * old_factor[n] + sums[n][q] * new_factor[n];
+        float* total = out[n] + c + 4 * q;
+        Store4(Load4(total) * old_factor[n] + sums[n][q] * new_factor[n],
+               total);
       }
-      std::memcpy(out[n] + c, total, sizeof(total));
     }
   }
   for (; c < size; ++c) {

@@ -15,9 +15,12 @@ void AddScaledTo(float scale, const float* x, size_t size, float* y) {
 }
 
 void SiluMultiply(float* gate, const float* up, size_t size) {
-  for (size_t i = 0; i < size; ++i) {
-    gate[i] = gate[i] / (1.0f + ExpInline(-gate[i])) * up[i];
+  size_t i = 0;
+  for (; i + 4 <= size; i += 4) {
+    const F32x4 z = Load4(gate + i);
+    Store4(z / (1.0f + Exp(-z)) * Load4(up + i), gate + i);
   }
+  for (; i < size; ++i) gate[i] = gate[i] / (1.0f + Exp(-gate[i])) * up[i];
 }
 
 void FloatToBf16(const float* source, size_t size,

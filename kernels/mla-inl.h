@@ -90,8 +90,12 @@ inline SoftmaxSum ExponentiateBlock(float scale, size_t count, float* scores) {
     block.max = scores[t] > block.max ? scores[t] : block.max;
   }
   const float max = block.max;
-  for (size_t t = 0; t < count; ++t) scores[t] = ExpInline(scores[t] - max);
-  for (size_t t = 0; t < count; ++t) block.sum += scores[t];
+  size_t t = 0;
+  for (; t + 4 <= count; t += 4) {
+    Store4(Exp(Load4(scores + t) - max), scores + t);
+  }
+  for (; t < count; ++t) scores[t] = Exp(scores[t] - max);
+  for (t = 0; t < count; ++t) block.sum += scores[t];
   return block;
 }
 
@@ -110,8 +114,8 @@ inline void MergeBlock(const Element* values, size_t stride, size_t count,
     SoftmaxSum& state = *states[n];
     const float max = std::max(state.max, block.max);
     weights[n] = scores[n];
-    old_factor[n] = ExpInline(state.max - max);
-    new_factor[n] = ExpInline(block.max - max);
+    old_factor[n] = Exp(state.max - max);
+    new_factor[n] = Exp(block.max - max);
     state.sum = state.sum * old_factor[n] + block.sum * new_factor[n];
     state.max = max;
   }

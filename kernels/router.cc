@@ -40,14 +40,14 @@ void Softmax(absl::Span<float> scores) {
   for (const float score : scores) max = std::max(max, score);
   float sum = 0;
   for (float& score : scores) {
-    score = ExpInline(score - max);
+    score = Exp(score - max);
     sum += score;
   }
   for (float& score : scores) score /= sum;
 }
 
 void Sigmoid(absl::Span<float> scores) {
-  for (float& score : scores) score = 1.0f / (1.0f + ExpInline(-score));
+  for (float& score : scores) score = 1.0f / (1.0f + Exp(-score));
 }
 
 // Highest choice of a group, or the sum of its two highest.
@@ -143,7 +143,7 @@ void RouteRow(const RouterParameters& parameters, const float* bias,
 
 }  // namespace
 
-float DeterministicExp(float x) { return ExpInline(x); }
+float DeterministicExp(float x) { return Exp(x); }
 
 void RouteLogits(const RouterParameters& parameters, const float* logits,
                  size_t rows, const float* bias, float* scratch, int32_t* ids,

@@ -70,6 +70,8 @@ std::unique_ptr<char[]> TensorReader::TakeBuffer() {
       free_buffers_.pop_back();
       return buffer;
     }
+    // What bounds the memory of a load: one buffer for each thread.
+    RF_CHECK(++num_buffers_ <= pool_.threads());
   }
   return std::make_unique_for_overwrite<char[]>(kReadBytes);
 }

@@ -95,6 +95,7 @@ class TensorReader {
   kernels::ThreadPool& pool_;
   const Progress progress_;
   Mutex mu_;
+  int num_buffers_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<std::unique_ptr<char[]>> free_buffers_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -745,12 +745,16 @@ TEST_F(BadCheckpointTest, ValuesMustStayFiniteInTheLoadedDtype) {
 }
 
 TEST_F(BadCheckpointTest, TheFirstBadElementIsNamedWhateverTheThreads) {
-  for (const size_t index : {90 * 40 + 1, 50 * 40 + 2, 20 * 40 + 3}) {
+  // Enough rows for several calls of the pool.
+  spec_.vocab_size = 20000;
+  tensors_ = testing::RandomTensors(spec_, Dtype::kF8E4M3, 5);
+  for (const size_t index :
+       {19000 * 40 + 1, 9000 * 40 + 2, 5000 * 40 + 4, 2000 * 40 + 3}) {
     SetBf16("model.embed_tokens.weight", index, std::nanf(""));
   }
   for (int threads = 1; threads <= 4; ++threads) {
     EXPECT_THAT(std::string(Load({}, threads).message()),
-                HasSubstr("model.embed_tokens.weight: nan at [20, 3]"));
+                HasSubstr("model.embed_tokens.weight: nan at [2000, 3]"));
   }
 }
 

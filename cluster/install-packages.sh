@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Installs the Debian packages that ringfleet is built and tested with, where
+# they are missing. Needs root or sudo only then.
+set -euo pipefail
+
+packages=(
+  build-essential cmake ninja-build pkg-config
+  libabsl-dev libgrpc++-dev libprotobuf-dev protobuf-compiler
+  protobuf-compiler-grpc libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
+  libpcre2-dev libxxhash-dev
+)
+test_packages=(libgtest-dev libgmock-dev openssh-server openssh-client)
+
+case "${1:-}" in
+  "") ;;
+  --tests) packages+=("${test_packages[@]}") ;;
+  *)
+    echo "usage: $0 [--tests]" >&2
+    exit 2
+    ;;
+esac
+
+missing=()
+for package in "${packages[@]}"; do
+  status=$(dpkg-query -W -f='${Status}' "$package" 2>/dev/null || true)
+  [[ $status == "install ok installed" ]] || missing+=("$package")
+done
+if ((${#missing[@]} == 0)); then
+  echo "packages: all ${#packages[@]} are installed"
+  exit 0
+fi
+
+echo "packages: installing ${missing[*]}"
+sudo=()
+if ((EUID != 0)); then
+  command -v sudo >/dev/null || {
+    echo "packages: not root and no sudo; install by hand: ${missing[*]}" >&2
+    exit 1
+  }
+  sudo=(sudo)
+fi
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+export DEBIAN_FRONTEND=noninteractive
+if ! { "${sudo[@]}" apt-get update &&
+  "${sudo[@]}" apt-get install -y --no-install-recommends "${missing[@]}"; } \
+  >"$log" 2>&1; then
+  tail -n 20 "$log" >&2
+  echo "packages: installation failed" >&2
+  exit 1
+fi

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/testing/rank_world.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "cluster/safetensors.h"
+#include "gtest/gtest.h"
+#include "worker/kv_cache.h"
+#include "worker/model.h"
+#include "worker/shard_loader.h"
+#include "worker/timed_communicator.h"
+
+namespace ringfleet::testing {
+namespace {
+
+constexpr uint64_t kEpoch = 7;
+
+// Weights with the cache and model over them.
+struct Instance {
+  Instance(const cluster::ModelSpec& spec, const cluster::ShardPlan& plan,
+           worker::Weights loaded, kernels::Dtype dtype, cluster::Wire wire,
+           const RankWorldOptions& options, kernels::ThreadPool& pool,
+           worker::TimedCommunicator& communicator)
+      : weights(std::move(loaded)),
+        cache(dtype, worker::Model::CacheLayers(spec, weights),
+              spec.kv_lora_rank, spec.qk_rope_head_dim, options.slots,
+              options.context),
+        model(spec, plan, weights, pool, cache, communicator, wire) {}
+  worker::Weights weights;
+  worker::KvCache cache;
+  worker::Model model;
+};
+
+}  // namespace
+
+struct RankWorld::Rank {
+  Rank(MemoryWorld* world, int rank, int threads)
+      : pool(threads),
+        communicator(world, rank),
+        timed(&communicator, absl::Seconds(60)) {}
+  cluster::ShardPlan plan;
+  kernels::ThreadPool pool;
+  MemoryCommunicator communicator;
+  worker::TimedCommunicator timed;
+  std::unique_ptr<Instance> main;
+  std::unique_ptr<Instance> reference;
+  std::unique_ptr<worker::Executor> executor;
+};
+
+RankWorld::RankWorld(const std::string& model_dir,
+                     const RankWorldOptions& options)
+    : world_(options.mesh.world_size()) {
+  auto spec = cluster::LoadModelSpec(model_dir);
+  EXPECT_TRUE(spec.ok()) << spec.status();
+  spec_ = *spec;
+  auto checkpoint = cluster::Checkpoint::Open(model_dir);
+  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
+  for (int index = 0; index < world_.size(); ++index) {
+    auto rank = std::make_unique<Rank>(&world_, index, options.threads);
+    rank->plan = *cluster::PlanShard(spec_, options.mesh, index);
+    const auto make = [&](kernels::Dtype dtype, cluster::Wire wire) {
+      auto weights = worker::LoadShard(
+          **checkpoint, spec_, rank->plan, {.dtype = dtype}, rank->pool,
+          [](uint64_t, uint64_t) { return absl::OkStatus(); });
+      EXPECT_TRUE(weights.ok()) << weights.status();
+      return std::make_unique<Instance>(spec_, rank->plan, *std::move(weights),
+                                        dtype, wire, options, rank->pool,
+                                        rank->timed);
+    };
+    rank->main = make(options.dtype, options.wire);
+    worker::ModelInstance reference;
+    if (options.reference) {
+      rank->reference = make(kernels::Dtype::kF32, cluster::Wire::kF32);
+      reference = {&rank->reference->model, &rank->reference->cache};
+    }
+    rank->executor = std::make_unique<worker::Executor>(
+        kEpoch, worker::ModelInstance{&rank->main->model, &rank->main->cache},
+        reference, options.slots);
+    ranks_.push_back(std::move(rank));
+  }
+}
+
+RankWorld::~RankWorld() = default;
+
+std::vector<absl::Status> RankWorld::TryStep(
+    v1::StepPlan plan, std::vector<v1::StepResult>* results) {
+  plan.set_epoch(kEpoch);
+  plan.set_step(++step_);
+  results->assign(ranks_.size(), v1::StepResult());
+  std::vector<absl::Status> statuses(ranks_.size());
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      statuses[rank] = ranks_[rank]->executor->Step(plan, &(*results)[rank]);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return statuses;
+}
+
+std::vector<v1::StepResult> RankWorld::Step(v1::StepPlan plan) {
+  std::vector<v1::StepResult> results;
+  for (const absl::Status& status : TryStep(std::move(plan), &results)) {
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  return results;
+}
+
+v1::ScoreResult ScorePrompt(RankWorld& world, const std::vector<uint32_t>& ids,
+                            const v1::ScoreOptions& options, int span) {
+  v1::ScoreResult merged;
+  for (size_t done = 0; done < ids.size();) {
+    v1::StepPlan plan;
+    if (done == 0) {
+      v1::Admission* admission = plan.add_admissions();
+      admission->mutable_prompt_ids()->Add(ids.begin(), ids.end());
+      *admission->mutable_score() = options;
+    }
+    v1::PrefillSpan* prefill = plan.add_prefills();
+    prefill->set_count(std::min<size_t>(span, ids.size() - done));
+    done += prefill->count();
+    const std::vector<v1::StepResult> results = world.Step(plan);
+    EXPECT_EQ(results[0].slots_size(), 1);
+    if (results[0].slots_size() != 1) return merged;
+    merged.MergeFrom(results[0].slots(0).score());
+  }
+  v1::StepPlan release;
+  release.add_releases(0);
+  world.Step(release);
+  return merged;
+}
+
+GeneratedTokens GenerateTokens(RankWorld& world,
+                               const std::vector<uint32_t>& ids,
+                               const v1::SamplingParams& sampling, int count,
+                               int span) {
+  GeneratedTokens generated;
+  for (size_t done = 0; static_cast<int>(generated.ids.size()) < count;) {
+    v1::StepPlan plan;
+    if (done == 0) {
+      v1::Admission* admission = plan.add_admissions();
+      admission->mutable_prompt_ids()->Add(ids.begin(), ids.end());
+      *admission->mutable_sampling() = sampling;
+      admission->set_max_tokens(count);
+    }
+    if (done < ids.size()) {
+      v1::PrefillSpan* prefill = plan.add_prefills();
+      prefill->set_count(std::min<size_t>(span, ids.size() - done));
+      done += prefill->count();
+    } else {
+      plan.add_decodes(0);
+    }
+    const std::vector<v1::StepResult> results = world.Step(plan);
+    for (const v1::StepResult& result : results) {
+      EXPECT_EQ(result.SerializeAsString(), results[0].SerializeAsString());
+    }
+    if (done < ids.size()) continue;
+    EXPECT_EQ(results[0].slots_size(), 1);
+    if (results[0].slots_size() != 1) return generated;
+    generated.ids.push_back(results[0].slots(0).tokens(0));
+    generated.logprobs.push_back(results[0].slots(0).logprobs(0));
+  }
+  v1::StepPlan release;
+  release.add_releases(0);
+  world.Step(release);
+  return generated;
+}
+
+}  // namespace ringfleet::testing

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_TESTS_TESTING_RANK_WORLD_H_
+#define RINGFLEET_TESTS_TESTING_RANK_WORLD_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cluster/model_spec.h"
+#include "cluster/shard_plan.h"
+#include "kernels/thread_pool.h"
+#include "protos/worker.pb.h"
+#include "tests/testing/memory_communicator.h"
+#include "worker/executor.h"
+#include "worker/weights.h"
+
+namespace ringfleet::testing {
+
+struct RankWorldOptions {
+  cluster::MeshShape mesh;
+  kernels::Dtype dtype = kernels::Dtype::kF32;
+  cluster::Wire wire = cluster::Wire::kF32;
+  int slots = 4;
+  int context = 512;
+  int threads = 1;
+  bool reference = false;
+};
+
+// All ranks of a model in one process, each with its shard, cache and
+// executor, on threads while a step runs.
+class RankWorld {
+ public:
+  RankWorld(const std::string& model_dir, const RankWorldOptions& options);
+  ~RankWorld();
+
+  // Runs one plan on every rank (epoch and step are filled in) and returns
+  // each rank's result. Fails the test on an error.
+  std::vector<v1::StepResult> Step(v1::StepPlan plan);
+  // The same, but returns the statuses.
+  std::vector<absl::Status> TryStep(v1::StepPlan plan,
+                                    std::vector<v1::StepResult>* results);
+
+  const cluster::ModelSpec& spec() const { return spec_; }
+
+ private:
+  struct Rank;
+
+  cluster::ModelSpec spec_;
+  MemoryWorld world_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  uint64_t step_ = 0;
+};
+
+// Scores `ids` in slot 0 in spans of `span` tokens; rank 0's result.
+v1::ScoreResult ScorePrompt(RankWorld& world, const std::vector<uint32_t>& ids,
+                            const v1::ScoreOptions& options, int span);
+
+struct GeneratedTokens {
+  std::vector<uint32_t> ids;
+  std::vector<float> logprobs;
+};
+
+// Generates in slot 0; expects the same tokens from every rank.
+GeneratedTokens GenerateTokens(RankWorld& world,
+                               const std::vector<uint32_t>& ids,
+                               const v1::SamplingParams& sampling, int count,
+                               int span);
+
+}  // namespace ringfleet::testing
+
+#endif  // RINGFLEET_TESTS_TESTING_RANK_WORLD_H_
