@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// cluster.yaml, the one description of a fleet, as validated structs. What is
+// here can be trusted: names are fit for paths, addresses for sockets and
+// command lines, and the mesh covers the workers.
+//
+// Errors are INVALID_ARGUMENT, "FILE:LINE: what, want ..." for the first
+// problem in the file; NOT_FOUND when there is no file. Thread-safe.
+#ifndef RINGFLEET_CLUSTER_CONFIG_H_
+#define RINGFLEET_CLUSTER_CONFIG_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "cluster/host_address.h"
+#include "kernels/dtype.h"
+
+namespace ringfleet::cluster {
+
+// More ranks than this are not tested, and a ring over them is slow.
+inline constexpr int kMaxWorkers = 16;
+
+// data * expert * tensor == number of workers; tensor varies fastest.
+struct MeshConfig {
+  int data = 1;
+  int expert = 1;
+  int tensor = 1;
+};
+
+struct CoordinatorConfig {
+  std::string host = "127.0.0.1";  // Reached by ssh, listened on, advertised.
+  int port = 50051;
+  int http_port = 8080;  // Reserved for the HTTP API; nothing listens on it.
+};
+
+struct WorkerConfig {
+  std::string host = "127.0.0.1";  // Reached by ssh.
+  std::string address;             // Listened on and advertised; else `host`.
+  int port = 50052;                // 0: chosen by the kernel.
+  int threads = 0;                 // 0: one per core.
+  int numa_node = -1;              // -1: not bound to one.
+  double memory_gib = 0;           // 0: what the host has.
+};
+
+struct SshConfig {
+  std::string user;                  // Empty: as ssh decides.
+  int port = 0;                      // 0: as ssh decides.
+  std::vector<std::string> options;  // Arguments of ssh, one an element.
+};
+
+enum class SecurityMode {
+  kLoopback,  // Every process listens on a loopback address only.
+  kInsecure,  // Any address, neither encrypted nor authenticated.
+};
+
+struct ClusterConfig {
+  std::string name;   // [A-Za-z0-9._-]+; the file's stem unless given.
+  std::string model;  // Absolute path.
+  kernels::Dtype dtype = kernels::Dtype::kBf16;  // Of weights in memory.
+  kernels::Dtype wire = kernels::Dtype::kBf16;   // Between ranks.
+  int context = 0;  // Positions of a sequence; 0: decided at load.
+  MeshConfig mesh;
+  CoordinatorConfig coordinator;
+  std::vector<WorkerConfig> workers;  // Index = rank; 1 to kMaxWorkers.
+  std::optional<SshConfig> ssh;       // Present: hosts are reached by ssh.
+  std::string cache_dir;              // Absolute, or empty: none.
+  std::string log_dir;                // Absolute, or empty: the state folder.
+  SecurityMode security = SecurityMode::kLoopback;
+};
+
+// Reads `path`; relative paths inside count from its folder.
+absl::StatusOr<ClusterConfig> LoadClusterConfig(const std::string& path);
+
+// `file_name` appears in errors and gives the default name; `base_dir` is the
+// absolute folder that relative paths count from.
+absl::StatusOr<ClusterConfig> ParseClusterConfig(absl::string_view yaml,
+                                                 absl::string_view file_name,
+                                                 absl::string_view base_dir);
+
+// The same fleet as YAML with every default filled in and every path
+// absolute, so that it means the same in another folder.
+std::string FormatClusterConfig(const ClusterConfig& config);
+
+}  // namespace ringfleet::cluster
+
+#endif  // RINGFLEET_CLUSTER_CONFIG_H_

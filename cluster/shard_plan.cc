@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cluster/shard_plan.h"
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+
+namespace ringfleet::cluster {
+
+Range SplitRange(int total, int parts, int index) {
+  RF_CHECK(total >= 0 && parts >= 1 && index >= 0 && index < parts);
+  const auto border = [&](int64_t i) {
+    return static_cast<int>(i * total / parts);
+  };
+  return {border(index), border(index + 1)};
+}
+
+absl::StatusOr<ShardPlan> PlanShard(const ModelSpec& spec,
+                                    const MeshShape& mesh, int rank) {
+  // Far above any fleet, and low enough that the product can't overflow.
+  constexpr int kMaxAxis = 1 << 10;
+  const auto axis_ok = [](int size) { return size >= 1 && size <= kMaxAxis; };
+  if (!axis_ok(mesh.data) || !axis_ok(mesh.expert) || !axis_ok(mesh.tensor)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "mesh data ", mesh.data, " x expert ", mesh.expert, " x tensor ",
+        mesh.tensor, ": want every axis in 1 to ", kMaxAxis));
+  }
+  if (rank < 0 || rank >= mesh.world_size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", rank, ": want 0 to ", mesh.world_size() - 1, " (mesh data ",
+        mesh.data, " x expert ", mesh.expert, " x tensor ", mesh.tensor, ")"));
+  }
+  if (mesh.data > 1) {
+    return absl::UnimplementedError(
+        absl::StrCat("mesh data ", mesh.data, ": only 1 is supported"));
+  }
+  const int group_size = mesh.expert * mesh.tensor;
+  const int index = rank % group_size;
+  const int expert_index = index / mesh.tensor;
+  const int tensor_index = index % mesh.tensor;
+  ShardPlan plan;
+  plan.mesh = mesh;
+  plan.rank = rank;
+  plan.data_group = rank / group_size;
+  plan.heads = SplitRange(spec.num_attention_heads, group_size, index);
+  plan.experts = SplitRange(spec.n_routed_experts, mesh.expert, expert_index);
+  plan.expert_columns =
+      SplitRange(spec.moe_intermediate_size, mesh.tensor, tensor_index);
+  plan.shared_columns = SplitRange(
+      spec.n_shared_experts * spec.moe_intermediate_size, group_size, index);
+  plan.dense_columns = SplitRange(spec.intermediate_size, group_size, index);
+  plan.vocab = SplitRange(spec.vocab_size, group_size, index);
+  return plan;
+}
+
+}  // namespace ringfleet::cluster
