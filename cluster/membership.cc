@@ -22,17 +22,16 @@ absl::StatusOr<int> Membership::ChooseRank(
     const v1::RegisterRequest& request) const {
   const int world_size = options_.world_size;
   if (request.rank() < -1 || request.rank() >= world_size) {
-    return absl::OutOfRangeError(
-        absl::StrCat("worker at ", request.address(), ": rank ",
-                     request.rank(), ", want 0 to ", world_size - 1));
+    return absl::OutOfRangeError(absl::StrCat("worker at ", request.address(),
+                                              ": rank ", request.rank(),
+                                              ", want 0 to ", world_size - 1));
   }
   if (request.rank() >= 0) {
     const Seat& seat = seats_[request.rank()];
     if (seat.living() && seat.member->address != request.address()) {
-      return absl::AlreadyExistsError(
-          absl::StrCat("worker at ", request.address(), ": rank ",
-                       request.rank(), " is held by ",
-                       seat.member->Description(), ", which is alive"));
+      return absl::AlreadyExistsError(absl::StrCat(
+          "worker at ", request.address(), ": rank ", request.rank(),
+          " is held by ", seat.member->Description(), ", which is alive"));
     }
     return request.rank();
   }
@@ -59,11 +58,10 @@ absl::StatusOr<Member> Membership::Register(
     const std::string who = request.rank() < 0
                                 ? std::string("worker")
                                 : absl::StrCat("worker ", request.rank());
-    return absl::FailedPreconditionError(
-        absl::StrCat(who, " at ", request.address(), ": build ",
-                     request.build().build_id(), ", want ",
-                     options_.build.build_id(),
-                     "; install the same build on all hosts"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        who, " at ", request.address(), ": build ", request.build().build_id(),
+        ", want ", options_.build.build_id(),
+        "; install the same build on all hosts"));
   }
   RF_ASSIGN_OR_RETURN(const int rank, ChooseRank(request));
   // One process holds one rank: what it held before is given up.

@@ -187,9 +187,11 @@ absl::Status Scheduler::OnResult(const v1::StepResult& result) {
   const PlanInFlight flight = std::move(in_flight_.front());
   in_flight_.pop_front();
   for (const v1::SlotResult& slot : result.slots()) {
-    const auto it = std::find_if(
-        flight.sequences.begin(), flight.sequences.end(),
-        [&slot](const auto& sequence) { return sequence->slot == slot.slot(); });
+    const auto it =
+        std::find_if(flight.sequences.begin(), flight.sequences.end(),
+                     [&slot](const auto& sequence) {
+                       return sequence->slot == slot.slot();
+                     });
     if (it == flight.sequences.end()) {
       return absl::InternalError(
           absl::StrCat("step ", result.step(), ": result for slot ",
@@ -216,8 +218,8 @@ void Scheduler::Take(const v1::SlotResult& result, Sequence& sequence) {
     sequence.last_token = now_();
     if (sequence.tokens_seen++ == 0) sequence.first_token = sequence.last_token;
     const float logprob = i < result.logprobs_size() ? result.logprobs(i) : 0;
-    updates_.push_back({sequence.request,
-                        RequestUpdate::Token{result.tokens(i), logprob}});
+    updates_.push_back(
+        {sequence.request, RequestUpdate::Token{result.tokens(i), logprob}});
   }
   if (sequence.request->max_tokens == 0) return;  // Ends with its last span.
   if (result.finish() != v1::FINISH_REASON_UNSPECIFIED) {
@@ -245,9 +247,8 @@ std::vector<RequestUpdate> Scheduler::TakeUpdates() {
 }
 
 size_t Scheduler::running() const {
-  return std::count_if(order_.begin(), order_.end(), [this](uint32_t slot) {
-    return !slots_[slot]->ended;
-  });
+  return std::count_if(order_.begin(), order_.end(),
+                       [this](uint32_t slot) { return !slots_[slot]->ended; });
 }
 
 }  // namespace ringfleet::coordinator

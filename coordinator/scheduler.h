@@ -119,8 +119,8 @@ class Scheduler {
 
   struct PlanInFlight {
     uint64_t step = 0;
-    std::vector<std::shared_ptr<Sequence>> sequences;   // Of prefills, decodes.
-    std::vector<std::shared_ptr<Sequence>> evaluated;   // Whose prompt it ends.
+    std::vector<std::shared_ptr<Sequence>> sequences;  // Of prefills, decodes.
+    std::vector<std::shared_ptr<Sequence>> evaluated;  // Whose prompt it ends.
   };
 
   void Release(v1::StepPlan* plan);

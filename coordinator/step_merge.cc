@@ -56,10 +56,10 @@ absl::StatusOr<v1::StepResult> MergeStepResults(
   for (size_t rank = 1; rank < results.size(); ++rank) {
     const v1::StepResult& other = results[rank];
     if (other.epoch() != first.epoch() || other.step() != first.step()) {
-      return absl::InternalError(absl::StrCat(
-          "worker ", rank, " reports step ", other.step(), " of epoch ",
-          other.epoch(), ", worker 0 step ", first.step(), " of epoch ",
-          first.epoch()));
+      return absl::InternalError(
+          absl::StrCat("worker ", rank, " reports step ", other.step(),
+                       " of epoch ", other.epoch(), ", worker 0 step ",
+                       first.step(), " of epoch ", first.epoch()));
     }
     const Decisions got = DecisionsOf(other);
     Decisions either = want;
@@ -70,10 +70,9 @@ absl::StatusOr<v1::StepResult> MergeStepResults(
       if (a != want.end() && b != got.end() && Same(*a->second, *b->second)) {
         continue;
       }
-      return absl::InternalError(
-          absl::StrCat("step ", first.step(), ", slot ", slot, ": worker ",
-                       rank, " has ", Describe(got, slot), ", worker 0 has ",
-                       Describe(want, slot)));
+      return absl::InternalError(absl::StrCat(
+          "step ", first.step(), ", slot ", slot, ": worker ", rank, " has ",
+          Describe(got, slot), ", worker 0 has ", Describe(want, slot)));
     }
   }
   return first;
