@@ -316,8 +316,7 @@ void Fleet::EndEpoch(Epoch& epoch, const absl::Status& cause) {
     }
     if (!stopping_) {
       error_ = cause;
-      form_registrations_ =
-          epoch.permanent() ? formed_registrations_ + 1 : 0;
+      form_registrations_ = epoch.permanent() ? formed_registrations_ + 1 : 0;
       form_after_ = Deadline::After(pause_);
       pause_ = std::min(2 * pause_, kLongestPause);
       SetState(v1::FLEET_STATE_FAILED);
