@@ -15,16 +15,18 @@
 namespace ringfleet::cluster {
 
 bool IsLoopback(absl::string_view host) {
+  if (absl::EqualsIgnoreCase(host, "localhost") || host == "ip6-localhost") {
+    return true;
+  }
   const std::string text(host);
   in_addr v4;
-  in6_addr v6;
   if (inet_pton(AF_INET, text.c_str(), &v4) == 1) {
-    return (ntohl(v4.s_addr) >> 24) == 127;
+    return ntohl(v4.s_addr) >> 24 == 127;
   }
-  if (inet_pton(AF_INET6, text.c_str(), &v6) == 1) {
-    return IN6_IS_ADDR_LOOPBACK(&v6);
-  }
-  return text == "localhost" || text == "ip6-localhost";
+  in6_addr v6;
+  if (inet_pton(AF_INET6, text.c_str(), &v6) != 1) return false;
+  return IN6_IS_ADDR_LOOPBACK(&v6) ||
+         (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == 127);
 }
 
 std::string JoinHostPort(absl::string_view host, int port) {

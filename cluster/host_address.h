@@ -18,7 +18,8 @@ namespace ringfleet::cluster {
 absl::StatusOr<std::pair<int, int>> ParseHostRange(absl::string_view range,
                                                    int size);
 
-// "localhost", 127.0.0.0/8 or ::1, by spelling; no name is resolved.
+// "localhost", 127.0.0.0/8 or ::1 (also as ::ffff:127.x.y.z), by spelling; no
+// name is resolved.
 bool IsLoopback(absl::string_view host);
 
 // "host:port", with brackets around an IPv6 address.

@@ -22,6 +22,7 @@ class AlignedBuffer {
   size_t size() const { return size_; }
 
  private:
+  void* allocation_ = nullptr;  // What free() takes; data_ lies inside.
   char* data_ = nullptr;
   size_t size_ = 0;
 };

@@ -14,7 +14,7 @@
 
 namespace ringfleet::kernels {
 
-// Plain sum of x[i] * w[i] in that order.
+// The sum of x[i] * w[i] in that order; the same bits as in MatMul.
 float Dot(const float* x, const float* w, size_t size);
 
 // y[i, o] = sum_k x[i, k] * w[first_row + o, k], o < num_rows
@@ -32,6 +32,13 @@ struct MatMulArgs {
   size_t y_stride = 0;
 };
 void MatMul(const MatMulArgs& args, ThreadPool& pool);
+
+// The same on the calling thread; for use inside a ParallelFor.
+void MatMulOnThisThread(const MatMulArgs& args);
+
+// Items of `multiply_adds` each that a chunk of a ParallelFor should hold for
+// waking a thread to pay.
+size_t ProductGrain(size_t multiply_adds);
 
 // The whole of `w`, x and y dense.
 void MatMul(const WeightMatrix& w, const float* x, size_t batch, float* y,

@@ -41,7 +41,7 @@ struct MlaArgs {
   size_t v_dim = 0;
   float softmax_scale = 0;
   int64_t first_position = 0;  // Of the first query; its key is cached.
-  size_t num_queries = 0;      // Query i sees positions 0 .. first_position + i.
+  size_t num_queries = 0;  // Query i sees positions 0 .. first_position + i.
   // [num_queries, heads, nope_dim + rope_dim] f32, the rope part rotated.
   const float* q = nullptr;
   // [heads * (nope_dim + v_dim), kv_lora_rank]: per head W_UK, then W_UV.
@@ -61,8 +61,8 @@ void MlaAbsorbed(const MlaArgs& args, ThreadPool& pool);
 void MlaMaterialized(const MlaArgs& args, ThreadPool& pool);
 
 // Whether the materialised form needs fewer operations for these sizes:
-// r (dn + dv) (T - Lq) < Lq T (2 r - dn - dv), T = all visible positions, with the
-// mean visible length for queries inside the chunk.
+// r (dn + dv) (T - Lq) < Lq T (2 r - dn - dv), T = all visible positions, with
+// the mean visible length for queries inside the chunk.
 bool PreferMaterialized(const MlaArgs& args);
 
 }  // namespace ringfleet::kernels

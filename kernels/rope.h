@@ -33,6 +33,9 @@ class Rope {
 
   // Rotates x [dim] float32 in place to `position`. Angles in float64.
   void Rotate(float* x, int64_t position) const;
+  // The same for `rows` vectors that start `stride` floats apart, such as all
+  // heads of a token; the angles are made once.
+  void Rotate(float* x, size_t rows, size_t stride, int64_t position) const;
 
   const std::vector<double>& frequencies() const { return frequencies_; }
   // Multiplies cosine and sine: mscale / mscale_all_dim.

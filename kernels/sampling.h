@@ -6,6 +6,7 @@
 #ifndef RINGFLEET_KERNELS_SAMPLING_H_
 #define RINGFLEET_KERNELS_SAMPLING_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -21,9 +22,13 @@ struct DrawKey {
   uint64_t position = 0;  // Of the token that is drawn.
 };
 
+// Ten rounds of Philox-4x32 (Salmon et al., SC'11): a bijection of `counter`
+// for each `key`.
+std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter,
+                                   std::array<uint32_t, 2> key);
+
 // Standard Gumbel noise for one id: -log(-log(u)), u in (0, 1) from a
-// counter-based generator (Philox-4x32-10, Salmon et al., SC'11) keyed by
-// (seed, sample, position, id).
+// counter-based generator (Philox4x32) keyed by (seed, sample, position, id).
 double GumbelNoise(const DrawKey& key, uint32_t id);
 
 struct SamplingFilter {
@@ -42,21 +47,23 @@ struct Candidate {
   float logit = 0;
 };
 
-// Sum of exp(logit - max) and max over a shard; {0, -inf} when empty.
+// Sum of exp(logit / T - max) and max over a shard; {0, -inf} when empty. The
+// sum is relative to `max`, which is the highest logit / T, rounded. NaN logits
+// are left out.
 struct LogSumExp {
   double sum = 0;
   float max = 0;
   double Value() const;  // log(sum) + max
 };
-LogSumExp ReduceLogSumExp(absl::Span<const float> logits);
+LogSumExp ReduceLogSumExp(absl::Span<const float> logits,
+                          float temperature = 1);
 LogSumExp Merge(const LogSumExp& a, const LogSumExp& b);
 
-// Highest logit first, lower id first among equals.
+// Highest logit first, lower id first among equals, NaN after all others.
 bool Precedes(const Candidate& a, const Candidate& b);
 
 // The `count` first candidates of a shard whose first row has id `first_id`,
-// in Precedes order (fewer when the shard is smaller). NaN logits never
-// precede.
+// in Precedes order (fewer when the shard is smaller).
 std::vector<Candidate> TopCandidates(absl::Span<const float> logits,
                                      uint32_t first_id, size_t count);
 
@@ -71,9 +78,15 @@ size_t CountSurvivors(absl::Span<const Candidate> sorted,
                       bool complete);
 
 // Argmax over survivors of logit / T + gumbel; greedy takes the first.
-// Requires at least one.
+// Requires at least one. The order of the others has no influence, so the draw
+// among the winners of all shards is the draw from the whole vocabulary.
 Candidate Draw(absl::Span<const Candidate> survivors,
                const SamplingFilter& filter, const DrawKey& key);
+
+// The same over a whole shard, without filters: greedy takes the highest logit.
+// Requires at least one.
+Candidate DrawFromShard(absl::Span<const float> logits, uint32_t first_id,
+                        const SamplingFilter& filter, const DrawKey& key);
 
 }  // namespace ringfleet::kernels
 

@@ -17,14 +17,14 @@ namespace ringfleet::worker {
 // D hidden_size, H heads (local), rq q_lora_rank, r kv_lora_rank,
 // dn/dr/dv the head dimensions nope, rope and value.
 struct AttentionWeights {
-  kernels::WeightMatrix q_a;      // [rq, D]; empty without q_lora_rank.
-  std::vector<float> q_a_norm;    // [rq]; empty without q_lora_rank.
-  kernels::WeightMatrix q_b;      // [H (dn + dr), rq], or q_proj [.., D].
-  kernels::WeightMatrix kv_a;     // [r + dr, D]
-  std::vector<float> kv_a_norm;   // [r]
-  kernels::WeightMatrix kv_b;     // [H (dn + dv), r]
+  kernels::WeightMatrix q_a;            // [rq, D]; empty without q_lora_rank.
+  std::vector<float> q_a_norm;          // [rq]; empty without q_lora_rank.
+  kernels::WeightMatrix q_b;            // [H (dn + dr), rq], or q_proj [.., D].
+  kernels::WeightMatrix kv_a;           // [r + dr, D]
+  std::vector<float> kv_a_norm;         // [r]
+  kernels::WeightMatrix kv_b;           // [H (dn + dv), r]
   kernels::WeightMatrix uk_transposed;  // [H r, dn]: W_UK of kv_b, transposed.
-  kernels::WeightMatrix o;        // [D, H dv]
+  kernels::WeightMatrix o;              // [D, H dv]
 };
 
 // SwiGLU of local width F.
@@ -35,10 +35,10 @@ struct MlpWeights {
 };
 
 struct MoeWeights {
-  std::vector<float> router;       // [E, D], float32 whatever the dtype.
-  std::vector<float> router_bias;  // [E]; empty when the model has none.
-  std::vector<MlpWeights> experts; // ShardPlan::experts, in order.
-  MlpWeights shared;               // Width 0 without shared experts.
+  std::vector<float> router;        // [E, D], float32 whatever the dtype.
+  std::vector<float> router_bias;   // [E]; empty when the model has none.
+  std::vector<MlpWeights> experts;  // ShardPlan::experts, in order.
+  MlpWeights shared;                // Width 0 without shared experts.
 };
 
 struct LayerWeights {
@@ -53,20 +53,21 @@ struct LayerWeights {
 // The multi-token prediction layer (DeepSeek-V3, arXiv:2412.19437, section
 // 2.2). Embedding and head are the main model's.
 struct MtpWeights {
-  std::vector<float> enorm;        // [D], for the next token's embedding.
-  std::vector<float> hnorm;        // [D], for the hidden state.
-  kernels::WeightMatrix eh_proj;   // [D, 2 D], embedding half first.
-  LayerWeights layer;              // Always MoE.
-  std::vector<float> head_norm;    // [D]
+  std::vector<float> enorm;       // [D], for the next token's embedding.
+  std::vector<float> hnorm;       // [D], for the hidden state.
+  kernels::WeightMatrix eh_proj;  // [D, 2 D], embedding half first.
+  LayerWeights layer;             // Always MoE.
+  std::vector<float> head_norm;   // [D]
 };
 
 struct Weights {
-  kernels::WeightMatrix embedding;  // [V, D], replicated; bf16 unless stored wider and dtype is f32.
+  kernels::WeightMatrix embedding;  // [V, D], replicated; bf16 unless stored
+                                    // wider and dtype is f32.
   std::vector<LayerWeights> layers;
-  std::vector<float> final_norm;    // [D]
-  kernels::WeightMatrix head;       // [vocab (local), D]
-  std::vector<MtpWeights> mtp;      // One, or none.
-  uint64_t bytes = 0;               // Of all of the above.
+  std::vector<float> final_norm;  // [D]
+  kernels::WeightMatrix head;     // [vocab (local), D]
+  std::vector<MtpWeights> mtp;    // One, or none.
+  uint64_t bytes = 0;             // Of all of the above.
 };
 
 }  // namespace ringfleet::worker

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a verb of the command line joins it, and how its result leaves it.
+#ifndef RINGFLEET_COORDINATOR_CLI_COMMAND_H_
+#define RINGFLEET_COORDINATOR_CLI_COMMAND_H_
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+#include "absl/status/status.h"
+
+namespace ringfleet::coordinator::cli {
+
+// What main executes once the command line is parsed.
+struct Invocation {
+  std::function<absl::Status()> run;  // Set by the verb that was chosen.
+  bool json = false;                  // One JSON document on stdout.
+};
+
+// Adds one verb: its options, its group in the help text, a footer with
+// examples, and a callback that sets `invocation.run`. Both arguments outlive
+// the run. The message of a status that `run` returns starts with the layer
+// that failed ("call: ...", "worker 2: ...").
+using RegisterCommand = void (*)(CLI::App& app, Invocation& invocation);
+
+// 0 done; 2 usage or bad input (INVALID_ARGUMENT, OUT_OF_RANGE, NOT_FOUND,
+// ALREADY_EXISTS); 3 the fleet is unavailable, lost or late (UNAVAILABLE,
+// DEADLINE_EXCEEDED, ABORTED, FAILED_PRECONDITION); 4 corrupt data (DATA_LOSS);
+// 130 interrupted (CANCELLED); 1 anything else.
+int ExitCode(const absl::Status& status);
+
+// Prints "ringfleet: MESSAGE" as one line on stderr and, with `json`,
+// {"error":{"code":"UNAVAILABLE","message":"..."}} on stdout.
+void PrintError(const absl::Status& status, bool json);
+
+}  // namespace ringfleet::coordinator::cli
+
+#endif  // RINGFLEET_COORDINATOR_CLI_COMMAND_H_

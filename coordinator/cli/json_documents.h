@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Splits a sequence of JSON documents, as in `{"a":1} {"a":2}`, while its bytes
+// arrive. Finds only where documents end; whoever parses them judges them.
+#ifndef RINGFLEET_COORDINATOR_CLI_JSON_DOCUMENTS_H_
+#define RINGFLEET_COORDINATOR_CLI_JSON_DOCUMENTS_H_
+
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace ringfleet::coordinator::cli {
+
+class JsonDocuments {
+ public:
+  void Append(absl::string_view bytes);
+  // No more bytes will come: what is left, complete or not, is a document.
+  void End() { ended_ = true; }
+
+  // The next document, if all of it has arrived.
+  std::optional<std::string> Next();
+  bool ended() const { return ended_; }
+
+ private:
+  std::string text_;    // From the start of the next document.
+  size_t scanned_ = 0;  // Of `text_`.
+  int depth_ = 0;       // Of objects and arrays, after `scanned_` bytes.
+  bool in_string_ = false;
+  bool escaped_ = false;  // The next byte of a string is taken as it is.
+  bool ended_ = false;
+};
+
+}  // namespace ringfleet::coordinator::cli
+
+#endif  // RINGFLEET_COORDINATOR_CLI_JSON_DOCUMENTS_H_

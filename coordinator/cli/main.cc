@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command line: parses, runs one verb, reports its result.
+#include <cstdio>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "cluster/server.h"
+#include "coordinator/cli/call.h"
+#include "coordinator/cli/command.h"
+
+namespace ringfleet::coordinator::cli {
+namespace {
+
+// In the order of the help text, which shows the groups as they first appear:
+// Fleet, One-shot, Jobs, Tools.
+constexpr RegisterCommand kCommands[] = {
+    RegisterCall,
+};
+
+constexpr char kFooter[] = R"(
+`ringfleet VERB --help` explains a verb by examples.
+
+Errors are one line on stderr; with --json also {"error":{"code","message"}} on
+stdout. Exit: 0 done, 1 other failure, 2 usage or bad input, 3 fleet
+unavailable, lost or late, 4 corrupt or mismatching data, 130 interrupted.
+)";
+
+// Whether a command line that could not be parsed asks for JSON.
+bool AsksForJson(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const absl::string_view argument = argv[i];
+    if (argument == "--json" || argument == "-ojson") return true;
+    if (argument == "-o" && i + 1 < argc &&
+        absl::string_view(argv[i + 1]) == "json") {
+      return true;
+    }
+  }
+  return false;
+}
+
+int Main(int argc, char** argv) {
+  cluster::ConfigureGrpcProcess();
+  CLI::App app("Serves DeepSeek-class models on a fleet of CPU hosts.",
+               "ringfleet");
+  app.set_version_flag("--version", "ringfleet " RINGFLEET_VERSION);
+  // At most one verb also keeps the arguments of a verb from being taken for
+  // another verb.
+  app.require_subcommand(0, 1);
+  app.footer(kFooter);
+  Invocation invocation;
+  for (const RegisterCommand add : kCommands) add(app, invocation);
+
+  absl::Status status;
+  try {
+    app.parse(argc, argv);
+    if (!invocation.run) {
+      status = absl::InvalidArgumentError("no verb");
+    }
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // Help, version.
+    status = absl::InvalidArgumentError(error.what());
+  }
+  if (!status.ok()) {
+    status = absl::InvalidArgumentError(
+        absl::StrCat("usage: ", status.message(), " (see ringfleet --help)"));
+    invocation.json = AsksForJson(argc, argv);
+  } else {
+    status = invocation.run();
+  }
+  if (!status.ok()) PrintError(status, invocation.json);
+  return ExitCode(status);
+}
+
+}  // namespace
+}  // namespace ringfleet::coordinator::cli
+
+int main(int argc, char** argv) {
+  return ringfleet::coordinator::cli::Main(argc, argv);
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_WORKER_EPOCH_H_
+#define RINGFLEET_WORKER_EPOCH_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "absl/time/time.h"
+#include "cluster/group_communicator.h"
+#include "cluster/transport.h"
+#include "worker/executor.h"
+#include "worker/expert_statistics.h"
+#include "worker/kv_cache.h"
+#include "worker/loaded_shard.h"
+#include "worker/model.h"
+#include "worker/timed_communicator.h"
+
+namespace ringfleet::worker {
+
+// A loaded shard connected with its peers: what a Run stream drives. Step is
+// called by one thread; Abort from any.
+class Epoch {
+ public:
+  Epoch(uint64_t epoch, std::shared_ptr<LoadedShard> shard,
+        std::shared_ptr<ExpertStatistics> statistics,
+        std::unique_ptr<cluster::Transport> transport, cluster::Wire wire,
+        absl::Duration collective_timeout, int context);
+
+  absl::Status Step(const v1::StepPlan& plan, v1::StepResult* result);
+
+  // Wakes a step that waits for peers; it ends with the first cause.
+  void Abort(const absl::Status& cause) { transport_->Abort(cause); }
+
+  uint64_t number() const { return number_; }
+  uint64_t cache_bytes() const;
+
+ private:
+  // Cache and model of one set of weights.
+  struct Instance {
+    Instance(LoadedShard& shard, const Weights& weights,
+             kernels::Dtype cache_dtype, TimedCommunicator& communicator,
+             cluster::Wire wire, int context);
+    KvCache cache;
+    Model model;
+  };
+
+  const uint64_t number_;
+  const std::shared_ptr<LoadedShard> shard_;
+  const std::shared_ptr<ExpertStatistics> statistics_;
+  const std::unique_ptr<cluster::Transport> transport_;
+  cluster::GroupCommunicator communicator_;
+  TimedCommunicator timed_;
+  Instance main_;
+  std::optional<Instance> reference_;
+  Executor executor_;
+};
+
+}  // namespace ringfleet::worker
+
+#endif  // RINGFLEET_WORKER_EPOCH_H_

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/executor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "cluster/status_macros.h"
+
+namespace ringfleet::worker {
+namespace {
+
+kernels::SamplingFilter MakeFilter(const v1::SamplingParams& params) {
+  return {.temperature = params.temperature(),
+          .top_k = params.top_k(),
+          .top_p = params.top_p(),
+          .min_p = params.min_p()};
+}
+
+// Rows that one step may hold; bounds activations against a wrong plan.
+constexpr size_t kMaxRows = 8192;
+constexpr int kHiddenHead = 8;  // Numbers of a HiddenState.
+
+void AddHiddenState(const float* x, size_t size, v1::ScoreResult* score) {
+  v1::HiddenState* state = score->add_hidden_states();
+  double squares = 0;
+  for (size_t i = 0; i < size; ++i) {
+    if (i < kHiddenHead) state->add_head(x[i]);
+    squares += static_cast<double>(x[i]) * x[i];
+  }
+  state->set_norm(std::sqrt(squares));
+}
+
+}  // namespace
+
+Executor::Executor(uint64_t epoch, ModelInstance main, ModelInstance reference,
+                   int slots)
+    : epoch_(epoch),
+      main_(main),
+      reference_(reference),
+      scorer_(*main.model, reference.model),
+      sequences_(slots) {}
+
+absl::Status Executor::Step(const v1::StepPlan& plan, v1::StepResult* result) {
+  if (plan.epoch() != epoch_ || plan.step() != step_ + 1) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("plan of epoch ", plan.epoch(), " step ", plan.step(),
+                     ", want epoch ", epoch_, " step ", step_ + 1));
+  }
+  step_ = plan.step();
+  result->set_epoch(epoch_);
+  result->set_step(step_);
+  for (uint32_t slot : plan.releases()) RF_RETURN_IF_ERROR(Release(slot));
+  for (const v1::Admission& admission : plan.admissions()) {
+    RF_RETURN_IF_ERROR(Admit(admission));
+  }
+  RF_RETURN_IF_ERROR(AssembleBatch(plan));
+  if (batch_.rows() == 0) return absl::OkStatus();
+  RF_RETURN_IF_ERROR(EvaluateBatch(result));
+  RF_RETURN_IF_ERROR(ScoreSegments(result));
+  return DrawAndAdvance(result);
+}
+
+absl::StatusOr<Executor::Sequence*> Executor::ActiveSequence(uint32_t slot) {
+  if (slot >= sequences_.size() || !sequences_[slot].active) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("step ", step_, ": slot ", slot, " of ", sequences_.size(),
+                     " holds no sequence"));
+  }
+  return &sequences_[slot];
+}
+
+absl::Status Executor::Release(uint32_t slot) {
+  RF_ASSIGN_OR_RETURN(Sequence * sequence, ActiveSequence(slot));
+  *sequence = Sequence();
+  main_.cache->Release(slot);
+  if (reference_.cache != nullptr) reference_.cache->Release(slot);
+  return absl::OkStatus();
+}
+
+absl::Status Executor::Admit(const v1::Admission& admission) {
+  const auto error = [&](auto... parts) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("step ", step_, ": admission to slot ", admission.slot(),
+                     ": ", parts...));
+  };
+  if (admission.slot() >= sequences_.size()) {
+    return error("want below ", sequences_.size());
+  }
+  if (sequences_[admission.slot()].active) return error("slot is taken");
+  const int context = main_.cache->context();
+  if (admission.prompt_ids_size() < 1 ||
+      admission.prompt_ids_size() > context) {
+    return error("prompt of ", admission.prompt_ids_size(),
+                 " tokens, want 1 to ", context);
+  }
+  const uint32_t vocab = main_.model->spec().vocab_size;
+  for (uint32_t id : admission.prompt_ids()) {
+    if (id >= vocab) return error("token id ", id, ", want below ", vocab);
+  }
+  const float temperature = admission.sampling().temperature();
+  if (!(temperature >= 0) || std::isinf(temperature)) {
+    return error("temperature ", temperature, ", want 0 or more");
+  }
+  Sequence& sequence = sequences_[admission.slot()];
+  sequence.active = true;
+  sequence.admission = admission;
+  return absl::OkStatus();
+}
+
+void Executor::AppendSegment(uint32_t slot, Sequence& sequence, int rows) {
+  batch_.segments.push_back({.slot = static_cast<int>(slot),
+                             .first_row = batch_.ids.size(),
+                             .rows = static_cast<size_t>(rows),
+                             .first_position = sequence.length});
+  for (int row = 0; row < rows; ++row) {
+    const int position = sequence.length + row;
+    batch_.ids.push_back(position < sequence.prompt_size()
+                             ? sequence.admission.prompt_ids(position)
+                             : sequence.last_token);
+  }
+  main_.cache->Extend(slot, sequence.length + rows);
+  if (reference_.cache != nullptr) {
+    reference_.cache->Extend(slot, sequence.length + rows);
+  }
+}
+
+absl::Status Executor::AssembleBatch(const v1::StepPlan& plan) {
+  batch_.ids.clear();
+  batch_.segments.clear();
+  std::vector<bool> seen(sequences_.size());
+  const auto claim = [&](uint32_t slot) -> absl::Status {
+    if (seen[slot]) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("step ", step_, ": slot ", slot, " appears twice"));
+    }
+    seen[slot] = true;
+    return absl::OkStatus();
+  };
+  for (const v1::PrefillSpan& span : plan.prefills()) {
+    RF_ASSIGN_OR_RETURN(Sequence * sequence, ActiveSequence(span.slot()));
+    RF_RETURN_IF_ERROR(claim(span.slot()));
+    const uint32_t left =
+        std::max(sequence->prompt_size() - sequence->length, 0);
+    if (span.count() < 1 || span.count() > left) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("step ", step_, ": prefill of ", span.count(),
+                       " tokens in slot ", span.slot(), ", want 1 to ", left));
+    }
+    if (batch_.rows() + span.count() > kMaxRows) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "step ", step_, ": more than ", kMaxRows, " tokens in one step"));
+    }
+    AppendSegment(span.slot(), *sequence, static_cast<int>(span.count()));
+  }
+  for (uint32_t slot : plan.decodes()) {
+    RF_ASSIGN_OR_RETURN(Sequence * sequence, ActiveSequence(slot));
+    RF_RETURN_IF_ERROR(claim(slot));
+    if (sequence->ended) continue;
+    if (sequence->InPrompt() || sequence->generated == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("step ", step_, ": decode of slot ", slot,
+                       " before its prompt is evaluated"));
+    }
+    AppendSegment(slot, *sequence, 1);
+  }
+  return absl::OkStatus();
+}
+
+v1::SlotResult* Executor::ResultOf(int slot, v1::StepResult* result) {
+  for (v1::SlotResult& entry : *result->mutable_slots()) {
+    if (static_cast<int>(entry.slot()) == slot) return &entry;
+  }
+  v1::SlotResult* entry = result->add_slots();
+  entry->set_slot(slot);
+  return entry;
+}
+
+absl::Status Executor::EvaluateBatch(v1::StepResult* result) {
+  const size_t hidden_size = main_.model->spec().hidden_size;
+  const bool reports = main_.model->communicator().rank() == 0;
+  const auto observe = [&](int index, const float* x) {
+    if (!reports) return;
+    for (const BatchSegment& segment : batch_.segments) {
+      const Sequence& sequence = sequences_[segment.slot];
+      const bool ends_prompt =
+          segment.first_position + static_cast<int64_t>(segment.rows) ==
+          sequence.prompt_size();
+      if (sequence.admission.score().hidden() && ends_prompt) {
+        const size_t row = segment.first_row + segment.rows - 1;
+        AddHiddenState(x + row * hidden_size, hidden_size,
+                       ResultOf(segment.slot, result)->mutable_score());
+      }
+    }
+  };
+  float* hidden = Grow(hidden_, batch_.rows() * hidden_size);
+  RF_RETURN_IF_ERROR(main_.model->Forward(batch_, observe, hidden));
+  observe(main_.model->spec().num_hidden_layers, hidden);
+
+  const bool compares = std::any_of(
+      batch_.segments.begin(), batch_.segments.end(),
+      [&](const BatchSegment& segment) {
+        return sequences_[segment.slot].admission.score().reference();
+      });
+  if (compares && reference_.model != nullptr) {
+    RF_RETURN_IF_ERROR(reference_.model->Forward(
+        batch_, [](int, const float*) {},
+        Grow(reference_hidden_, batch_.rows() * hidden_size)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::ScoreSegments(v1::StepResult* result) {
+  const size_t hidden_size = main_.model->spec().hidden_size;
+  for (const BatchSegment& segment : batch_.segments) {
+    const Sequence& sequence = sequences_[segment.slot];
+    if (!sequence.admission.has_score() ||
+        segment.first_position >= sequence.prompt_size()) {
+      continue;
+    }
+    const size_t first = segment.first_row * hidden_size;
+    v1::ScoreResult score;
+    RF_RETURN_IF_ERROR(scorer_.Score(
+        {.options = &sequence.admission.score(),
+         .prompt = absl::MakeConstSpan(sequence.admission.prompt_ids().data(),
+                                       sequence.prompt_size()),
+         .segment = segment,
+         .hidden = hidden_.data() + first,
+         .reference_hidden = reference_.model == nullptr
+                                 ? nullptr
+                                 : reference_hidden_.data() + first},
+        &score));
+    if (main_.model->communicator().rank() == 0) {
+      ResultOf(segment.slot, result)->mutable_score()->MergeFrom(score);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::DrawAndAdvance(v1::StepResult* result) {
+  const size_t hidden_size = main_.model->spec().hidden_size;
+  std::vector<DrawRequest> requests;
+  std::vector<int> slots;
+  for (const BatchSegment& segment : batch_.segments) {
+    Sequence& sequence = sequences_[segment.slot];
+    sequence.length += static_cast<int>(segment.rows);
+    if (sequence.InPrompt() || sequence.admission.max_tokens() == 0) continue;
+    const v1::SamplingParams& sampling = sequence.admission.sampling();
+    requests.push_back(
+        {.filter = MakeFilter(sampling),
+         .key = {.seed = sampling.seed(),
+                 .sample = sampling.sample(),
+                 .position = static_cast<uint64_t>(sequence.length)},
+         .usable_vocab = sequence.admission.usable_vocab()});
+    slots.push_back(segment.slot);
+    std::memcpy(
+        Grow(draw_hidden_, requests.size() * hidden_size) +
+            (requests.size() - 1) * hidden_size,
+        hidden_.data() + (segment.first_row + segment.rows - 1) * hidden_size,
+        hidden_size * sizeof(float));
+  }
+  if (requests.empty()) return absl::OkStatus();
+
+  const cluster::Range vocab = main_.model->plan().vocab;
+  float* logits = Grow(draw_logits_, requests.size() * vocab.size());
+  main_.model->Logits(draw_hidden_.data(), requests.size(), logits);
+  RF_ASSIGN_OR_RETURN(
+      const std::vector<DrawnToken> drawn,
+      DrawTokens(requests, logits, vocab, main_.model->spec().vocab_size,
+                 main_.model->communicator()));
+  for (size_t i = 0; i < drawn.size(); ++i) {
+    Sequence& sequence = sequences_[slots[i]];
+    sequence.last_token = drawn[i].id;
+    ++sequence.generated;
+    v1::SlotResult* slot_result = ResultOf(slots[i], result);
+    slot_result->add_tokens(drawn[i].id);
+    slot_result->add_logprobs(drawn[i].logprob);
+    const auto& stop_ids = sequence.admission.stop_ids();
+    if (std::find(stop_ids.begin(), stop_ids.end(), drawn[i].id) !=
+        stop_ids.end()) {
+      slot_result->set_finish(v1::FINISH_REASON_STOP);
+    } else if (sequence.generated >= sequence.admission.max_tokens() ||
+               sequence.length >= main_.cache->context()) {
+      slot_result->set_finish(v1::FINISH_REASON_LENGTH);
+    }
+    sequence.ended = slot_result->finish() != v1::FINISH_REASON_UNSPECIFIED;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace ringfleet::worker

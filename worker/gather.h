@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_WORKER_GATHER_H_
+#define RINGFLEET_WORKER_GATHER_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "cluster/status_macros.h"
+#include "worker/timed_communicator.h"
+
+namespace ringfleet::worker {
+
+// Every rank contributes the same number of records and receives those of all
+// ranks, in rank order. T is plain data.
+template <typename T>
+absl::StatusOr<std::vector<T>> GatherRecords(TimedCommunicator& communicator,
+                                             absl::Span<const T> own) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  std::vector<uint64_t> offsets(communicator.size() + 1);
+  for (size_t rank = 0; rank < offsets.size(); ++rank) {
+    offsets[rank] = rank * own.size() * sizeof(T);
+  }
+  std::vector<T> all(communicator.size() * own.size());
+  std::copy(own.begin(), own.end(),
+            all.begin() + communicator.rank() * own.size());
+  RF_RETURN_IF_ERROR(communicator.AllGather(
+      absl::MakeSpan(reinterpret_cast<char*>(all.data()), offsets.back()),
+      offsets));
+  return all;
+}
+
+}  // namespace ringfleet::worker
+
+#endif  // RINGFLEET_WORKER_GATHER_H_

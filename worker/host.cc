@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/host.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace ringfleet::worker {
+namespace {
+
+// First number of a file that holds one; false when it is absent or "max".
+bool ReadNumber(const std::string& path, uint64_t* value) {
+  std::ifstream file(path);
+  std::string text;
+  return std::getline(file, text) && absl::SimpleAtoi(text, value);
+}
+
+uint64_t MemAvailable() {
+  std::ifstream file("/proc/meminfo");
+  std::string key;
+  uint64_t kib;
+  std::string unit;
+  while (file >> key >> kib && std::getline(file, unit)) {
+    if (key == "MemAvailable:") return kib << 10;
+  }
+  return std::numeric_limits<uint64_t>::max();
+}
+
+// What the cgroup (version 2) leaves.
+uint64_t CgroupAvailable() {
+  uint64_t limit;
+  uint64_t used;
+  if (!ReadNumber("/sys/fs/cgroup/memory.max", &limit) ||
+      !ReadNumber("/sys/fs/cgroup/memory.current", &used)) {
+    return std::numeric_limits<uint64_t>::max();
+  }
+  return limit > used ? limit - used : 0;
+}
+
+}  // namespace
+
+uint64_t AvailableMemoryBytes() {
+  return std::min(MemAvailable(), CgroupAvailable());
+}
+
+int AvailableCpus() {
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  if (sched_getaffinity(0, sizeof(cpus), &cpus) != 0) return 1;
+  return std::max(1, CPU_COUNT(&cpus));
+}
+
+absl::Status BindToNumaNode(int node) {
+  const std::string path =
+      absl::StrCat("/sys/devices/system/node/node", node, "/cpulist");
+  std::ifstream file(path);
+  std::string list;
+  if (!std::getline(file, list)) {
+    std::ifstream online_file("/sys/devices/system/node/online");
+    std::string online;
+    std::getline(online_file, online);
+    return absl::InvalidArgumentError(absl::StrCat(
+        "NUMA node ", node, ", want one of ", online.empty() ? "0" : online));
+  }
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  for (absl::string_view part : absl::StrSplit(list, ',', absl::SkipEmpty())) {
+    const std::vector<absl::string_view> ends = absl::StrSplit(part, '-');
+    int first;
+    int last;
+    if (!absl::SimpleAtoi(ends.front(), &first) ||
+        !absl::SimpleAtoi(ends.back(), &last)) {
+      continue;
+    }
+    for (int cpu = first; cpu <= last && cpu < CPU_SETSIZE; ++cpu) {
+      CPU_SET(cpu, &cpus);
+    }
+  }
+  if (sched_setaffinity(0, sizeof(cpus), &cpus) != 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "NUMA node ", node, ": CPUs ", list, ": ", std::strerror(errno)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace ringfleet::worker

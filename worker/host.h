@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_WORKER_HOST_H_
+#define RINGFLEET_WORKER_HOST_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+
+namespace ringfleet::worker {
+
+// Bytes that new processes can get without swapping: MemAvailable of
+// /proc/meminfo, or less where a cgroup limits this process. The largest
+// number when neither can be read.
+uint64_t AvailableMemoryBytes();
+
+// CPUs this process may run on.
+int AvailableCpus();
+
+// Runs this process and its future threads on the CPUs of one NUMA node.
+// Errors: INVALID_ARGUMENT names the node and the nodes there are.
+absl::Status BindToNumaNode(int node);
+
+}  // namespace ringfleet::worker
+
+#endif  // RINGFLEET_WORKER_HOST_H_

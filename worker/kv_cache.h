@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_WORKER_KV_CACHE_H_
+#define RINGFLEET_WORKER_KV_CACHE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/aligned_buffer.h"
+#include "kernels/dtype.h"
+#include "kernels/mla.h"
+
+namespace ringfleet::worker {
+
+// The latent cache of one data group: rows of (latent after its norm, rope key
+// after rotation) for every layer and position, in blocks of
+// kernels::kCacheBlockPositions that slots take from a common pool. Memory is
+// reserved at construction and becomes resident as it is written. Rows are
+// keyed by position: writing one again is harmless. Not thread-safe, but
+// distinct rows may be written from different threads.
+class KvCache {
+ public:
+  // `dtype` is kF32 or kBf16.
+  KvCache(kernels::Dtype dtype, int layers, int kv_lora_rank, int rope_dim,
+          int slots, int context);
+
+  static uint64_t Bytes(kernels::Dtype dtype, int layers, int kv_lora_rank,
+                        int rope_dim, int slots, int context);
+
+  // Gives `slot` blocks for positions [0, positions); positions <= context.
+  void Extend(int slot, int positions);
+  // Returns the blocks of `slot`.
+  void Release(int slot);
+
+  // `row` [kv_lora_rank + rope_dim] f32, rounded to the cache's dtype.
+  void Write(int slot, int layer, int64_t position, const float* row);
+
+  // The blocks of one layer of a slot, valid until the next call of View.
+  kernels::LatentCacheView View(int slot, int layer);
+
+  uint64_t bytes() const { return buffer_.size(); }
+  int context() const { return context_; }
+
+ private:
+  const kernels::Dtype dtype_;
+  const int kv_lora_rank_;
+  const int rope_dim_;
+  const int context_;
+  const uint64_t layer_bytes_;  // Of one layer in a block.
+  const uint64_t block_bytes_;  // Of all layers.
+  kernels::AlignedBuffer buffer_;
+  std::vector<char*> free_;                // Blocks nobody has.
+  std::vector<std::vector<char*>> slots_;  // Blocks by slot, by position.
+  std::vector<const char*> view_;
+};
+
+}  // namespace ringfleet::worker
+
+#endif  // RINGFLEET_WORKER_KV_CACHE_H_

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every layer of a rank's model works with.
+#ifndef RINGFLEET_WORKER_LAYER_CONTEXT_H_
+#define RINGFLEET_WORKER_LAYER_CONTEXT_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "cluster/communicator.h"
+#include "cluster/model_spec.h"
+#include "cluster/shard_plan.h"
+#include "kernels/rope.h"
+#include "kernels/thread_pool.h"
+#include "worker/batch.h"
+#include "worker/kv_cache.h"
+#include "worker/timed_communicator.h"
+
+namespace ringfleet::worker {
+
+// Buffers that grow to the largest step seen and are used again, so that a
+// decode step allocates nothing once it has run.
+struct Workspace {
+  std::vector<float> normed;         // [rows, D]
+  std::vector<float> partial;        // [rows, D], this rank's summand.
+  std::vector<float> q_latent;       // [rows, q_lora_rank]
+  std::vector<float> q;              // [rows, heads, dn + dr]
+  std::vector<float> kv;             // [rows, kv_lora_rank + dr]
+  std::vector<float> attended;       // [rows, heads, dv]
+  std::vector<float> gate;           // [rows, columns]
+  std::vector<float> up;             // [rows, columns]
+  std::vector<float> gathered;       // [rows of one expert, D]
+  std::vector<float> expert_out;     // [rows of one expert, D]
+  std::vector<float> route_scratch;  // [3 * experts]
+  std::vector<int32_t> route_ids;    // [rows, num_experts_per_tok]
+  std::vector<float> route_weights;  // [rows, num_experts_per_tok]
+  std::vector<uint32_t> assigned_rows;
+  std::vector<float> assigned_weights;
+};
+
+struct LayerContext {
+  const cluster::ModelSpec& spec;
+  const cluster::ShardPlan& plan;
+  const kernels::Rope& rope;
+  float softmax_scale;
+  kernels::ThreadPool& pool;
+  KvCache& cache;
+  TimedCommunicator& communicator;
+  cluster::Wire wire;
+  Workspace& workspace;
+  // Hash of all experts chosen in this step so far: it travels with the next
+  // all-reduce, so that ranks that route differently are found out at once.
+  uint64_t routing_hash = 0;
+  // Exact tokens per [layer][expert]; null: not counted.
+  std::vector<std::vector<uint64_t>>* expert_counts = nullptr;
+};
+
+// `buffer` with room for `size` elements.
+template <typename T>
+T* Grow(std::vector<T>& buffer, size_t size) {
+  if (buffer.size() < size) buffer.resize(size);
+  return buffer.data();
+}
+
+}  // namespace ringfleet::worker
+
+#endif  // RINGFLEET_WORKER_LAYER_CONTEXT_H_

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// ringfleet-worker: the daemon that owns one rank's weights.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include "cluster/build_info.h"
+#include "cluster/link_transport.h"
+#include "cluster/log.h"
+#include "cluster/process_limits.h"
+#include "cluster/server.h"
+#include "cluster/status_macros.h"
+#include "worker/host.h"
+#include "worker/membership_client.h"
+#include "worker/parent_watch.h"
+#include "worker/worker_service.h"
+
+namespace ringfleet::worker {
+namespace {
+
+constexpr char kFooter[] = R"(
+A worker owns one rank's slices of the weights and exchanges activations with
+the other workers. It does nothing by itself: it registers at the coordinator,
+which tells it what to load and whom to connect with. Workers and coordinator
+may be started in any order, and a worker that is started again rejoins.
+
+Examples:
+  A fleet of two workers on this machine, by hand:
+    ringfleet-coordinator --model DIR --world 2 &
+    ringfleet-worker --rank 0 --listen 127.0.0.1:50052 &
+    ringfleet-worker --rank 1 --listen 127.0.0.1:50053 &
+  On a host of a trusted network:
+    ringfleet-worker --rank 3 --listen 0.0.0.0:50052 --insecure \
+        --advertise node3:50052 --coordinator node0:50051
+  What it serves (gRPC reflection):
+    ringfleet call 127.0.0.1:50052 list
+
+Exit codes: 0 stopped by a signal, 1 failure, 2 usage, 3 refused by the
+coordinator.)";
+
+// Files and sockets a rank needs: two streams to each of 15 peers, the
+// control plane, a checkpoint's files (read a few at a time), and gRPC's own.
+constexpr size_t kOpenFiles = 128;
+
+struct Options {
+  int rank = -1;
+  std::string listen = "127.0.0.1:50052";
+  std::string advertise;
+  std::string coordinator = "127.0.0.1:50051";
+  int threads = 0;
+  int numa_node = -1;
+  double memory_gib = 0;
+  bool insecure = false;
+  std::string log_file;
+  std::string port_file;
+  int parent_fd = -1;
+};
+
+void AddOptions(CLI::App& app, Options& options) {
+  app.add_option("--rank", options.rank,
+                 "Place in the fleet, from 0; -1: any that is free")
+      ->check(CLI::Range(-1, 255))
+      ->capture_default_str();
+  app.add_option("--listen", options.listen,
+                 "HOST:PORT to serve on; port 0: any free one")
+      ->capture_default_str();
+  app.add_option("--advertise", options.advertise,
+                 "HOST:PORT where peers reach this worker [--listen's]");
+  app.add_option("--coordinator", options.coordinator,
+                 "HOST:PORT of the coordinator")
+      ->capture_default_str();
+  app.add_option("-t,--threads", options.threads,
+                 "Threads of the kernels; 0: all CPUs this process may use")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  app.add_option("--numa-node", options.numa_node,
+                 "Run on the CPUs of this NUMA node")
+      ->check(CLI::Range(0, 1023));
+  app.add_option("--memory-gib", options.memory_gib,
+                 "Memory for weights and cache; 0: what is available")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  app.add_flag("--insecure", options.insecure,
+               "Allow addresses other than loopback, without encryption: "
+               "anyone who reaches the port controls the worker");
+  app.add_option("--log-file", options.log_file,
+                 "Append the log here [stderr]");
+  app.add_option("--port-file", options.port_file,
+                 "Write the port that is listened on into this file");
+  app.add_option("--parent-fd", options.parent_fd,
+                 "Stop when the other end of this pipe closes (for programs "
+                 "that start workers)");
+}
+
+absl::Status Run(const Options& options) {
+  RF_RETURN_IF_ERROR(
+      cluster::InitLog(options.log_file, cluster::LogLevel::kInfo));
+  cluster::SetLogName(options.rank < 0 ? std::string("worker ?")
+                                       : absl::StrCat("worker ", options.rank));
+  cluster::RaiseOpenFileLimit();
+  RF_RETURN_IF_ERROR(cluster::CheckOpenFiles(kOpenFiles));
+  if (options.numa_node >= 0) {
+    RF_RETURN_IF_ERROR(BindToNumaNode(options.numa_node));
+  }
+  RF_ASSIGN_OR_RETURN(const cluster::ServerAddress listen,
+                      cluster::ParseAddress(options.listen));
+  const int threads = options.threads > 0 ? options.threads : AvailableCpus();
+  const auto memory_bytes =
+      static_cast<uint64_t>(options.memory_gib * (1ull << 30));
+
+  cluster::CollectiveEndpoint endpoint;
+  WorkerService service(&endpoint, threads, memory_bytes);
+  RF_ASSIGN_OR_RETURN(
+      const std::unique_ptr<cluster::DaemonServer> server,
+      cluster::DaemonServer::Start(listen, options.insecure,
+                                   [&](grpc::ServerBuilder& builder) {
+                                     endpoint.Register(builder);
+                                     builder.RegisterService(&service);
+                                   }));
+  endpoint.Start();
+  const std::string address =
+      options.advertise.empty()
+          ? cluster::FormatAddress({listen.host, server->port()})
+          : options.advertise;
+  RF_LOG(kInfo, "listening on port ", server->port(), ", known as ", address,
+         ", ", threads, " threads");
+  if (!options.port_file.empty()) {
+    std::ofstream(options.port_file) << server->port() << "\n";
+  }
+
+  v1::RegisterRequest registration;
+  registration.set_rank(options.rank);
+  registration.set_address(address);
+  *registration.mutable_build() = cluster::GetBuildInfo();
+  registration.set_pid(getpid());
+  char host[256] = "";
+  gethostname(host, sizeof(host) - 1);
+  registration.set_host(host);
+  registration.set_available_memory_bytes(
+      memory_bytes != 0 ? memory_bytes : AvailableMemoryBytes());
+  registration.set_threads(threads);
+
+  absl::Status refused;
+  {
+    MembershipClient membership(options.coordinator, registration,
+                                [&](const absl::Status& status) {
+                                  refused = status;
+                                  kill(getpid(), SIGTERM);
+                                });
+    const ParentWatch parent(options.parent_fd);
+    const int signal = cluster::WaitForSignal();
+    RF_LOG(kInfo, "stopping on ", strsignal(signal));
+  }
+  service.Abort(absl::UnavailableError("the worker was stopped"));
+  server->Shutdown(absl::Seconds(2));
+  endpoint.Shutdown();
+  return refused;
+}
+
+int Main(int argc, char** argv) {
+  cluster::ConfigureGrpcProcess();
+  cluster::BlockTerminationSignals();
+  CLI::App app("Owns one rank's weights in a ringfleet", "ringfleet-worker");
+  app.footer(kFooter);
+  app.set_version_flag("--version", cluster::GetBuildInfo().version());
+  Options options;
+  AddOptions(app, options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);
+    std::fprintf(stderr, "ringfleet-worker: usage: %s\n", error.what());
+    return 2;
+  }
+  const absl::Status status = Run(options);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "ringfleet-worker: %s\n",
+               std::string(status.message()).c_str());
+  return absl::IsInvalidArgument(status)      ? 2
+         : absl::IsFailedPrecondition(status) ? 3
+                                              : 1;
+}
+
+}  // namespace
+}  // namespace ringfleet::worker
+
+int main(int argc, char** argv) { return ringfleet::worker::Main(argc, argv); }

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/mla_layer.h"
+
+#include "kernels/matmul.h"
+#include "kernels/mla.h"
+#include "kernels/rms_norm.h"
+
+namespace ringfleet::worker {
+namespace {
+
+// [rows, heads, dn + dr], not yet rotated.
+void ProjectQueries(LayerContext& context, const AttentionWeights& weights,
+                    const float* x, size_t rows, float* q) {
+  if (weights.q_a.rows() == 0) {
+    kernels::MatMul(weights.q_b, x, rows, q, context.pool);
+    return;
+  }
+  const size_t rank = weights.q_a.rows();
+  float* latent = Grow(context.workspace.q_latent, rows * rank);
+  kernels::MatMul(weights.q_a, x, rows, latent, context.pool);
+  kernels::RmsNorm(latent, rows, rank, rank, weights.q_a_norm.data(),
+                   static_cast<float>(context.spec.rms_norm_eps), latent, rank);
+  kernels::MatMul(weights.q_b, latent, rows, q, context.pool);
+}
+
+}  // namespace
+
+void MlaLayer(LayerContext& context, const AttentionWeights& weights,
+              const Batch& batch, int layer, const float* x, float* partial) {
+  const cluster::ModelSpec& spec = context.spec;
+  const size_t rows = batch.rows();
+  const size_t heads = context.plan.heads.size();
+  const size_t nope = spec.qk_nope_head_dim;
+  const size_t latent = spec.kv_lora_rank;
+  const size_t head_dim = spec.qk_head_dim();
+  const size_t cache_row = spec.cache_row();
+
+  float* q = Grow(context.workspace.q, rows * heads * head_dim);
+  ProjectQueries(context, weights, x, rows, q);
+  float* kv = Grow(context.workspace.kv, rows * cache_row);
+  kernels::MatMul(weights.kv_a, x, rows, kv, context.pool);
+  // The norm covers the latent only; the rope key behind it stays as it is.
+  kernels::RmsNorm(kv, rows, latent, cache_row, weights.kv_a_norm.data(),
+                   static_cast<float>(spec.rms_norm_eps), kv, cache_row);
+
+  for (const BatchSegment& segment : batch.segments) {
+    context.pool.ParallelFor(
+        segment.rows, /*grain=*/16, [&](size_t begin, size_t end) {
+          for (size_t i = begin; i < end; ++i) {
+            const size_t row = segment.first_row + i;
+            const int64_t position =
+                segment.first_position + static_cast<int64_t>(i);
+            context.rope.Rotate(kv + row * cache_row + latent, position);
+            context.cache.Write(segment.slot, layer, position,
+                                kv + row * cache_row);
+            for (size_t head = 0; head < heads; ++head) {
+              context.rope.Rotate(q + (row * heads + head) * head_dim + nope,
+                                  position);
+            }
+          }
+        });
+  }
+
+  const size_t v_dim = spec.v_head_dim;
+  float* attended = Grow(context.workspace.attended, rows * heads * v_dim);
+  for (const BatchSegment& segment : batch.segments) {
+    const kernels::MlaArgs args = {
+        .cache = context.cache.View(segment.slot, layer),
+        .heads = heads,
+        .nope_dim = nope,
+        .v_dim = v_dim,
+        .softmax_scale = context.softmax_scale,
+        .first_position = segment.first_position,
+        .num_queries = segment.rows,
+        .q = q + segment.first_row * heads * head_dim,
+        .kv_b = &weights.kv_b,
+        .uk_transposed = &weights.uk_transposed,
+        .out = attended + segment.first_row * heads * v_dim,
+    };
+    if (kernels::PreferMaterialized(args)) {
+      kernels::MlaMaterialized(args, context.pool);
+    } else {
+      kernels::MlaAbsorbed(args, context.pool);
+    }
+  }
+  kernels::MatMul(weights.o, attended, rows, partial, context.pool);
+}
+
+}  // namespace ringfleet::worker

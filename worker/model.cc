@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/model.h"
+
+#include "cluster/status_macros.h"
+#include "kernels/check.h"
+#include "kernels/matmul.h"
+#include "kernels/rms_norm.h"
+#include "worker/decoder_layer.h"
+
+namespace ringfleet::worker {
+namespace {
+
+kernels::RopeParameters MakeRopeParameters(const cluster::ModelSpec& spec) {
+  kernels::RopeParameters parameters;
+  parameters.dim = spec.qk_rope_head_dim;
+  parameters.theta = spec.rope_theta;
+  if (spec.rope_scaling.has_value()) {
+    const cluster::YarnSpec& yarn = *spec.rope_scaling;
+    parameters.yarn = true;
+    parameters.factor = yarn.factor;
+    parameters.original_max_position_embeddings =
+        yarn.original_max_position_embeddings;
+    parameters.beta_fast = yarn.beta_fast;
+    parameters.beta_slow = yarn.beta_slow;
+    parameters.mscale = yarn.mscale;
+    parameters.mscale_all_dim = yarn.mscale_all_dim;
+  }
+  return parameters;
+}
+
+}  // namespace
+
+Model::Model(const cluster::ModelSpec& spec, const cluster::ShardPlan& plan,
+             const Weights& weights, kernels::ThreadPool& pool, KvCache& cache,
+             TimedCommunicator& communicator, cluster::Wire wire)
+    : spec_(spec),
+      plan_(plan),
+      weights_(weights),
+      rope_(MakeRopeParameters(spec)),
+      softmax_scale_(static_cast<float>(spec.SoftmaxScale())),
+      pool_(pool),
+      cache_(cache),
+      communicator_(communicator),
+      wire_(wire),
+      expert_counts_(spec.num_hidden_layers) {
+  for (int layer = 0; layer < spec.num_hidden_layers; ++layer) {
+    if (spec.IsMoeLayer(layer)) {
+      expert_counts_[layer].resize(spec.n_routed_experts);
+    }
+  }
+}
+
+int Model::CacheLayers(const cluster::ModelSpec& spec, const Weights& weights) {
+  return spec.num_hidden_layers + static_cast<int>(weights.mtp.size());
+}
+
+LayerContext Model::MakeContext() {
+  return {.spec = spec_,
+          .plan = plan_,
+          .rope = rope_,
+          .softmax_scale = softmax_scale_,
+          .pool = pool_,
+          .cache = cache_,
+          .communicator = communicator_,
+          .wire = wire_,
+          .workspace = workspace_};
+}
+
+absl::Status Model::Forward(const Batch& batch, Observer observer,
+                            float* hidden) {
+  const size_t size = spec_.hidden_size;
+  float* x = Grow(residual_, batch.rows() * size);
+  for (size_t row = 0; row < batch.rows(); ++row) {
+    weights_.embedding.GetRow(batch.ids[row], x + row * size);
+  }
+  observer(0, x);
+  LayerContext context = MakeContext();
+  context.expert_counts = &expert_counts_;
+  for (int layer = 0; layer < spec_.num_hidden_layers; ++layer) {
+    RF_RETURN_IF_ERROR(
+        DecoderLayer(context, weights_.layers[layer], batch, layer, x));
+    if (layer + 1 < spec_.num_hidden_layers) observer(layer + 1, x);
+  }
+  kernels::RmsNorm(x, batch.rows(), size, size, weights_.final_norm.data(),
+                   static_cast<float>(spec_.rms_norm_eps), hidden, size);
+  return absl::OkStatus();
+}
+
+absl::Status Model::ForwardMtp(const Batch& next, const float* hidden,
+                               float* out) {
+  RF_CHECK(has_mtp());
+  const MtpWeights& mtp = weights_.mtp[0];
+  const size_t size = spec_.hidden_size;
+  const size_t rows = next.rows();
+  const float eps = static_cast<float>(spec_.rms_norm_eps);
+  float* concat = Grow(mtp_concat_, rows * 2 * size);
+  for (size_t row = 0; row < rows; ++row) {
+    weights_.embedding.GetRow(next.ids[row], concat + row * 2 * size);
+  }
+  kernels::RmsNorm(concat, rows, size, 2 * size, mtp.enorm.data(), eps, concat,
+                   2 * size);
+  kernels::RmsNorm(hidden, rows, size, size, mtp.hnorm.data(), eps,
+                   concat + size, 2 * size);
+  float* x = Grow(residual_, rows * size);
+  kernels::MatMul(mtp.eh_proj, concat, rows, x, pool_);
+  LayerContext context = MakeContext();
+  RF_RETURN_IF_ERROR(
+      DecoderLayer(context, mtp.layer, next, spec_.num_hidden_layers, x));
+  kernels::RmsNorm(x, rows, size, size, mtp.head_norm.data(), eps, out, size);
+  return absl::OkStatus();
+}
+
+void Model::Logits(const float* hidden, size_t rows, float* logits) {
+  kernels::MatMul(weights_.head, hidden, rows, logits, pool_);
+}
+
+}  // namespace ringfleet::worker

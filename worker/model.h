@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_WORKER_MODEL_H_
+#define RINGFLEET_WORKER_MODEL_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "cluster/communicator.h"
+#include "cluster/model_spec.h"
+#include "cluster/shard_plan.h"
+#include "kernels/rope.h"
+#include "kernels/thread_pool.h"
+#include "worker/batch.h"
+#include "worker/kv_cache.h"
+#include "worker/layer_context.h"
+#include "worker/weights.h"
+
+namespace ringfleet::worker {
+
+// One rank's part of a model, in one epoch. The executor's thread calls it;
+// `pool` works for it during a call.
+class Model {
+ public:
+  // All arguments must outlive the model. `communicator` spans the ranks of
+  // this rank's data group.
+  Model(const cluster::ModelSpec& spec, const cluster::ShardPlan& plan,
+        const Weights& weights, kernels::ThreadPool& pool, KvCache& cache,
+        TimedCommunicator& communicator, cluster::Wire wire);
+
+  // Layers that need a cache: the main model's, and the MTP layer's behind.
+  static int CacheLayers(const cluster::ModelSpec& spec,
+                         const Weights& weights);
+
+  // Called with the residual stream [rows, D] after the embedding (0) and
+  // after layer i - 1 (i); not after the last layer.
+  using Observer = absl::FunctionRef<void(int index, const float* x)>;
+
+  // Evaluates a step: hidden [rows, D] f32 after the final norm, the same bits
+  // on every rank. Requires ids below the vocabulary's size, and slots that
+  // hold blocks for the batch's positions.
+  // Errors: of the collectives; the epoch is over.
+  absl::Status Forward(const Batch& batch, Observer observer, float* hidden);
+
+  // The multi-token prediction layer (DeepSeek-V3, arXiv:2412.19437, section
+  // 2.2) at the batch's positions: from hidden [rows, D] after the final norm
+  // and the ids that follow, what predicts the ids after those.
+  //   next.ids[i] is the token behind the position of row i
+  //   out [rows, D] f32, ready for the head; may not overlap hidden
+  // Requires has_mtp().
+  absl::Status ForwardMtp(const Batch& next, const float* hidden, float* out);
+  bool has_mtp() const { return !weights_.mtp.empty(); }
+
+  // logits [rows, plan().vocab.size()] = hidden W_head^T, this rank's rows.
+  void Logits(const float* hidden, size_t rows, float* logits);
+
+  const cluster::ModelSpec& spec() const { return spec_; }
+  const cluster::ShardPlan& plan() const { return plan_; }
+  TimedCommunicator& communicator() { return communicator_; }
+  // Exact tokens per [layer][expert], empty for dense layers.
+  std::vector<std::vector<uint64_t>>& expert_counts() { return expert_counts_; }
+
+ private:
+  LayerContext MakeContext();
+
+  const cluster::ModelSpec& spec_;
+  const cluster::ShardPlan& plan_;
+  const Weights& weights_;
+  const kernels::Rope rope_;
+  const float softmax_scale_;
+  kernels::ThreadPool& pool_;
+  KvCache& cache_;
+  TimedCommunicator& communicator_;
+  const cluster::Wire wire_;
+  Workspace workspace_;
+  std::vector<float> residual_;    // [rows, D]
+  std::vector<float> mtp_concat_;  // [rows, 2 D]
+  std::vector<std::vector<uint64_t>> expert_counts_;
+};
+
+}  // namespace ringfleet::worker
+
+#endif  // RINGFLEET_WORKER_MODEL_H_

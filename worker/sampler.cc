@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "cluster/status_macros.h"
+#include "worker/gather.h"
+
+namespace ringfleet::worker {
+namespace {
+
+using kernels::Candidate;
+using kernels::LogSumExp;
+
+// What a rank knows about one row of logits.
+struct RowSummary {
+  LogSumExp all;       // Over its rows of the vocabulary.
+  LogSumExp tempered;  // Of logit / T over its usable rows.
+  double score = -std::numeric_limits<double>::infinity();
+  Candidate best;      // Of the highest score: logit, or logit / T + noise.
+  uint32_t valid = 0;  // Whether there is a `best`.
+};
+
+absl::Span<const float> UsableLogits(const DrawRequest& request,
+                                     absl::Span<const float> logits,
+                                     cluster::Range vocab) {
+  if (request.usable_vocab == 0) return logits;
+  const int64_t usable =
+      static_cast<int64_t>(request.usable_vocab) - vocab.begin;
+  return logits.subspan(0,
+                        static_cast<size_t>(std::clamp<int64_t>(
+                            usable, 0, static_cast<int64_t>(logits.size()))));
+}
+
+RowSummary Summarize(const DrawRequest& request, absl::Span<const float> logits,
+                     cluster::Range vocab) {
+  RowSummary summary;
+  summary.all = kernels::ReduceLogSumExp(logits);
+  const absl::Span<const float> usable = UsableLogits(request, logits, vocab);
+  const float temperature = request.filter.temperature;
+  if (!request.filter.greedy() && request.filter.filters()) {
+    std::vector<float> tempered(usable.begin(), usable.end());
+    for (float& logit : tempered) logit /= temperature;
+    summary.tempered = kernels::ReduceLogSumExp(tempered);
+    return summary;  // Candidates decide.
+  }
+  for (size_t i = 0; i < usable.size(); ++i) {
+    const uint32_t id = vocab.begin + static_cast<uint32_t>(i);
+    const double score = request.filter.greedy()
+                             ? usable[i]
+                             : static_cast<double>(usable[i]) / temperature +
+                                   kernels::GumbelNoise(request.key, id);
+    if (score > summary.score || (summary.valid == 0 && !std::isnan(score))) {
+      summary.score = score;
+      summary.best = {.id = id, .logit = usable[i]};
+      summary.valid = 1;
+    }
+  }
+  return summary;
+}
+
+// Draws one row whose filters need candidates. A merged list is only certain
+// down to the last candidate that the shortest contribution reached.
+absl::StatusOr<Candidate> DrawFiltered(const DrawRequest& request,
+                                       absl::Span<const float> logits,
+                                       cluster::Range vocab, int vocab_size,
+                                       double log_z,
+                                       TimedCommunicator& communicator) {
+  // A nucleus of 0.95 rarely holds more than some hundred tokens.
+  constexpr size_t kFirstCandidates = 256;
+  const absl::Span<const float> usable = UsableLogits(request, logits, vocab);
+  const size_t total = request.usable_vocab == 0
+                           ? vocab_size
+                           : std::min<size_t>(request.usable_vocab, vocab_size);
+  size_t count = std::max<size_t>(kFirstCandidates, request.filter.top_k);
+  while (true) {
+    count = std::min(count, total);
+    RF_ASSIGN_OR_RETURN(
+        const std::vector<Candidate> sorted,
+        GatherTopCandidates(usable, vocab, static_cast<int>(total), count,
+                            communicator));
+    if (sorted.empty()) {
+      return absl::DataLossError("all logits of a token are NaN");
+    }
+    const size_t survivors = kernels::CountSurvivors(
+        sorted, request.filter, log_z, /*complete=*/count == total);
+    if (survivors > 0) {
+      return kernels::Draw(absl::MakeConstSpan(sorted).subspan(0, survivors),
+                           request.filter, request.key);
+    }
+    count *= 8;
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Candidate>> GatherTopCandidates(
+    absl::Span<const float> logits, cluster::Range vocab, int vocab_size,
+    size_t count, TimedCommunicator& communicator) {
+  // The first `count` of all ranks are among the first `count` of each. Ranks
+  // with fewer fill up with candidates that precede nothing.
+  count = std::min<size_t>(count, vocab_size);
+  std::vector<Candidate> own =
+      kernels::TopCandidates(logits, vocab.begin, count);
+  own.resize(count, {.id = std::numeric_limits<uint32_t>::max(),
+                     .logit = -std::numeric_limits<float>::infinity()});
+  RF_ASSIGN_OR_RETURN(std::vector<Candidate> all,
+                      GatherRecords(communicator, absl::MakeConstSpan(own)));
+  all.erase(std::remove_if(all.begin(), all.end(),
+                           [](const Candidate& candidate) {
+                             return candidate.id ==
+                                    std::numeric_limits<uint32_t>::max();
+                           }),
+            all.end());
+  std::sort(all.begin(), all.end(), kernels::Precedes);
+  if (all.size() > count) all.resize(count);
+  return all;
+}
+
+absl::StatusOr<std::vector<DrawnToken>> DrawTokens(
+    absl::Span<const DrawRequest> requests, const float* logits,
+    cluster::Range vocab, int vocab_size, TimedCommunicator& communicator) {
+  std::vector<RowSummary> own;
+  for (size_t row = 0; row < requests.size(); ++row) {
+    own.push_back(Summarize(
+        requests[row],
+        absl::MakeConstSpan(logits + row * vocab.size(), vocab.size()), vocab));
+  }
+  RF_ASSIGN_OR_RETURN(const std::vector<RowSummary> all,
+                      GatherRecords(communicator, absl::MakeConstSpan(own)));
+  std::vector<DrawnToken> drawn;
+  for (size_t row = 0; row < requests.size(); ++row) {
+    RowSummary merged = all[row];
+    for (int rank = 1; rank < communicator.size(); ++rank) {
+      const RowSummary& other = all[rank * requests.size() + row];
+      merged.all = kernels::Merge(merged.all, other.all);
+      merged.tempered = kernels::Merge(merged.tempered, other.tempered);
+      // Ranks hold ascending ids, so an equal score keeps the lower id.
+      if (other.valid != 0 &&
+          (merged.valid == 0 || other.score > merged.score)) {
+        merged.score = other.score;
+        merged.best = other.best;
+        merged.valid = 1;
+      }
+    }
+    const DrawRequest& request = requests[row];
+    Candidate winner = merged.best;
+    if (!request.filter.greedy() && request.filter.filters()) {
+      RF_ASSIGN_OR_RETURN(
+          winner,
+          DrawFiltered(
+              request,
+              absl::MakeConstSpan(logits + row * vocab.size(), vocab.size()),
+              vocab, vocab_size, merged.tempered.Value(), communicator));
+    } else if (merged.valid == 0) {
+      return absl::DataLossError("all logits of a token are NaN");
+    }
+    drawn.push_back(
+        {.id = winner.id,
+         .logprob = static_cast<float>(winner.logit - merged.all.Value())});
+  }
+  return drawn;
+}
+
+}  // namespace ringfleet::worker

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Draws tokens from a vocabulary that is spread over ranks. Every rank calls
+// with its rows of the logits and gets the same tokens.
+#ifndef RINGFLEET_WORKER_SAMPLER_H_
+#define RINGFLEET_WORKER_SAMPLER_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "cluster/shard_plan.h"
+#include "kernels/sampling.h"
+#include "worker/timed_communicator.h"
+
+namespace ringfleet::worker {
+
+struct DrawRequest {
+  kernels::SamplingFilter filter;
+  kernels::DrawKey key;
+  uint32_t usable_vocab = 0;  // Ids from here on are never drawn; 0: all are.
+};
+
+struct DrawnToken {
+  uint32_t id = 0;
+  float logprob = 0;  // Natural, of the model: no temperature, no filter.
+};
+
+// One token for each request.
+//   logits [requests, vocab.size()] f32: this rank's rows of the vocabulary
+// Without filters one small gather decides; with top-k, top-p or min-p the
+// ranks exchange their likeliest candidates, more of them until the filters
+// are decided.
+// Errors: of the collectives; DATA_LOSS when all logits of a row are NaN.
+absl::StatusOr<std::vector<DrawnToken>> DrawTokens(
+    absl::Span<const DrawRequest> requests, const float* logits,
+    cluster::Range vocab, int vocab_size, TimedCommunicator& communicator);
+
+// The `count` likeliest ids of one row, over all ranks, likeliest first.
+absl::StatusOr<std::vector<kernels::Candidate>> GatherTopCandidates(
+    absl::Span<const float> logits, cluster::Range vocab, int vocab_size,
+    size_t count, TimedCommunicator& communicator);
+
+}  // namespace ringfleet::worker
+
+#endif  // RINGFLEET_WORKER_SAMPLER_H_

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/worker_service.h"
+
+#include <chrono>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cluster/log.h"
+#include "cluster/status.h"
+#include "cluster/status_macros.h"
+#include "worker/host.h"
+#include "worker/plan_queue.h"
+
+namespace ringfleet::worker {
+namespace {
+
+// How long a new Load, Connect or Run waits for an old one to give way.
+constexpr std::chrono::seconds kTakeoverTime{10};
+
+absl::StatusOr<cluster::Wire> WireFromProto(v1::WireDtype wire) {
+  switch (wire) {
+    case v1::WIRE_DTYPE_F32:
+      return cluster::Wire::kF32;
+    case v1::WIRE_DTYPE_BF16:
+      return cluster::Wire::kBf16;
+    default:
+      return absl::InvalidArgumentError(absl::StrCat(
+          "connect: wire ", static_cast<int>(wire), ", want F32 or BF16"));
+  }
+}
+
+}  // namespace
+
+class WorkerService::Exclusive {
+ public:
+  Exclusive(WorkerService* service, grpc::ServerContext* context)
+      : service_(service) {
+    const auto deadline = std::chrono::steady_clock::now() + kTakeoverTime;
+    MutexLock lock(&service_->mu_);
+    while (service_->busy_) {
+      // TryCancel wakes a stream's reader, Abort a step that waits for peers.
+      service_->holder_->TryCancel();
+      if (service_->epoch_ != nullptr) {
+        service_->epoch_->Abort(
+            absl::CancelledError("another call took this worker over"));
+      }
+      if (!service_->idle_.WaitUntil(&service_->mu_, deadline) &&
+          std::chrono::steady_clock::now() >= deadline) {
+        return;
+      }
+    }
+    service_->busy_ = true;
+    service_->holder_ = context;
+    owns_ = true;
+  }
+  ~Exclusive() {
+    if (!owns_) return;
+    MutexLock lock(&service_->mu_);
+    service_->busy_ = false;
+    service_->holder_ = nullptr;
+    service_->idle_.NotifyAll();
+  }
+  Exclusive(const Exclusive&) = delete;
+  Exclusive& operator=(const Exclusive&) = delete;
+
+  absl::Status status() const {
+    return owns_ ? absl::OkStatus()
+                 : absl::FailedPreconditionError(
+                       "worker: another load or run has not ended");
+  }
+
+ private:
+  WorkerService* const service_;
+  bool owns_ = false;
+};
+
+WorkerService::WorkerService(cluster::CollectiveEndpoint* endpoint,
+                             int default_threads, uint64_t memory_limit_bytes)
+    : endpoint_(endpoint),
+      default_threads_(default_threads),
+      memory_limit_bytes_(memory_limit_bytes) {}
+
+WorkerService::~WorkerService() = default;
+
+grpc::Status WorkerService::Load(grpc::ServerContext* context,
+                                 const v1::LoadRequest* request,
+                                 grpc::ServerWriter<v1::LoadProgress>* writer) {
+  const Exclusive exclusive(this, context);
+  absl::Status status = exclusive.status();
+  if (status.ok()) status = LoadExclusive(context, *request, writer);
+  if (!status.ok()) RF_LOG(kError, "load failed: ", status.message());
+  return cluster::ToGrpc(status);
+}
+
+absl::Status WorkerService::LoadExclusive(
+    grpc::ServerContext* context, const v1::LoadRequest& request,
+    grpc::ServerWriter<v1::LoadProgress>* writer) {
+  {
+    // The old weights go before the new ones come, outside the lock.
+    std::shared_ptr<Epoch> old_epoch;
+    std::shared_ptr<LoadedShard> old_shard;
+    MutexLock lock(&mu_);
+    old_epoch.swap(epoch_);
+    old_shard.swap(shard_);
+  }
+  RF_LOG(kInfo, "loading ", request.model_path(), " as rank ",
+         request.layout().rank());
+  const auto report = [&](const v1::LoadProgress& progress) -> absl::Status {
+    if (context->IsCancelled() || !writer->Write(progress)) {
+      return absl::CancelledError("load: the coordinator went away");
+    }
+    return absl::OkStatus();
+  };
+  RF_ASSIGN_OR_RETURN(
+      std::unique_ptr<LoadedShard> loaded,
+      LoadShardFor(request, default_threads_,
+                   memory_limit_bytes_ != 0 ? memory_limit_bytes_
+                                            : AvailableMemoryBytes(),
+                   report));
+  v1::LoadProgress done;
+  done.set_fingerprint(loaded->fingerprint);
+  done.set_context(loaded->context);
+  done.set_resident_bytes(loaded->resident_bytes);
+  done.set_done(true);
+  {
+    MutexLock lock(&mu_);
+    shard_ = std::move(loaded);
+    statistics_ = std::make_shared<ExpertStatistics>();
+  }
+  RF_LOG(kInfo, "loaded ", done.resident_bytes() >> 20, " MiB of weights");
+  return report(done);
+}
+
+grpc::Status WorkerService::Connect(grpc::ServerContext* context,
+                                    const v1::ConnectRequest* request,
+                                    v1::ConnectResponse* response) {
+  const Exclusive exclusive(this, context);
+  absl::Status status = exclusive.status();
+  if (status.ok()) status = ConnectExclusive(*request, response);
+  if (!status.ok()) RF_LOG(kError, "connect failed: ", status.message());
+  return cluster::ToGrpc(status);
+}
+
+absl::Status WorkerService::ConnectExclusive(const v1::ConnectRequest& request,
+                                             v1::ConnectResponse* response) {
+  std::shared_ptr<LoadedShard> shard;
+  std::shared_ptr<ExpertStatistics> statistics;
+  {
+    std::shared_ptr<Epoch> old;
+    MutexLock lock(&mu_);
+    old.swap(epoch_);
+    shard = shard_;
+    statistics = statistics_;
+  }
+  if (shard == nullptr) {
+    return absl::FailedPreconditionError("connect: no weights are loaded");
+  }
+  const int world = shard->plan.mesh.world_size();
+  if (request.addresses_size() != world) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "connect: ", request.addresses_size(), " addresses, want ", world));
+  }
+  if (request.context() < 1 ||
+      request.context() > static_cast<uint32_t>(shard->context)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("connect: context of ", request.context(),
+                     " positions, want 1 to ", shard->context));
+  }
+  RF_ASSIGN_OR_RETURN(const cluster::Wire wire, WireFromProto(request.wire()));
+  const std::vector<std::string> addresses(request.addresses().begin(),
+                                           request.addresses().end());
+  RF_ASSIGN_OR_RETURN(
+      std::unique_ptr<cluster::Transport> transport,
+      endpoint_->Connect(
+          request.epoch(), shard->plan.rank, addresses, request.config_hash(),
+          request.ranks_on_host(),
+          cluster::Deadline::After(absl::Milliseconds(request.timeout_ms()))));
+  auto epoch = std::make_shared<Epoch>(
+      request.epoch(), shard, statistics, std::move(transport), wire,
+      absl::Milliseconds(request.collective_timeout_ms()),
+      static_cast<int>(request.context()));
+  response->set_cache_bytes(epoch->cache_bytes());
+  RF_LOG(kInfo, "connected with ", world - 1, " peers in epoch ",
+         request.epoch());
+  MutexLock lock(&mu_);
+  epoch_ = std::move(epoch);
+  return absl::OkStatus();
+}
+
+grpc::Status WorkerService::Run(
+    grpc::ServerContext* context,
+    grpc::ServerReaderWriter<v1::StepResult, v1::StepPlan>* stream) {
+  const Exclusive exclusive(this, context);
+  if (!exclusive.status().ok()) return cluster::ToGrpc(exclusive.status());
+  std::shared_ptr<Epoch> epoch;
+  {
+    MutexLock lock(&mu_);
+    epoch = epoch_;
+  }
+  if (epoch == nullptr) {
+    return cluster::ToGrpc(
+        absl::FailedPreconditionError("run: no epoch is connected"));
+  }
+  PlanQueue plans;
+  std::thread executor([&] {
+    v1::StepPlan plan;
+    while (plans.Pop(&plan)) {
+      v1::StepResult result;
+      const absl::Status status = epoch->Step(plan, &result);
+      if (!status.ok()) {
+        RF_LOG(kError, "step ", plan.step(), " failed: ", status.ToString());
+        result.set_epoch(plan.epoch());
+        result.set_step(plan.step());
+        result.mutable_error()->set_code(static_cast<uint32_t>(status.code()));
+        result.mutable_error()->set_message(std::string(status.message()));
+      }
+      if (!stream->Write(result) || !status.ok()) break;
+    }
+    plans.Close();
+  });
+  v1::StepPlan plan;
+  while (stream->Read(&plan)) {
+    // After a failed step the queue is closed; the coordinator ends the
+    // stream once it has read the error.
+    plans.Push(std::move(plan));
+  }
+  plans.Close();
+  epoch->Abort(absl::CancelledError("the coordinator ended the epoch"));
+  executor.join();
+  MutexLock lock(&mu_);
+  if (epoch_ == epoch) epoch_ = nullptr;
+  return grpc::Status::OK;
+}
+
+grpc::Status WorkerService::Statistics(grpc::ServerContext* context,
+                                       const v1::StatisticsRequest* request,
+                                       v1::StatisticsResponse* response) {
+  std::shared_ptr<LoadedShard> shard;
+  std::shared_ptr<ExpertStatistics> statistics;
+  {
+    MutexLock lock(&mu_);
+    shard = shard_;
+    statistics = statistics_;
+    if (epoch_ != nullptr) response->set_cache_bytes(epoch_->cache_bytes());
+  }
+  if (shard == nullptr) return grpc::Status::OK;
+  response->set_resident_bytes(shard->resident_bytes);
+  response->set_fingerprint(shard->fingerprint);
+  statistics->Read(request->reset_expert_counts(), response);
+  return grpc::Status::OK;
+}
+
+void WorkerService::Abort(const absl::Status& cause) {
+  MutexLock lock(&mu_);
+  if (epoch_ != nullptr) epoch_->Abort(cause);
+  if (holder_ != nullptr) holder_->TryCancel();
+}
+
+}  // namespace ringfleet::worker

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_WORKER_WORKER_SERVICE_H_
+#define RINGFLEET_WORKER_WORKER_SERVICE_H_
+
+#include <memory>
+
+#include "cluster/link_transport.h"
+#include "kernels/mutex.h"
+#include "protos/worker.grpc.pb.h"
+#include "worker/epoch.h"
+#include "worker/expert_statistics.h"
+#include "worker/loaded_shard.h"
+
+namespace ringfleet::worker {
+
+// The Worker service: holds one shard and at most one epoch. A coordinator
+// that starts over (Load or Connect while a run is active) ends that run.
+class WorkerService final : public v1::Worker::Service {
+ public:
+  // `endpoint` carries the links and must outlive the service.
+  WorkerService(cluster::CollectiveEndpoint* endpoint, int default_threads,
+                uint64_t memory_limit_bytes);
+  ~WorkerService() override;
+
+  grpc::Status Load(grpc::ServerContext* context,
+                    const v1::LoadRequest* request,
+                    grpc::ServerWriter<v1::LoadProgress>* writer) override;
+  grpc::Status Connect(grpc::ServerContext* context,
+                       const v1::ConnectRequest* request,
+                       v1::ConnectResponse* response) override;
+  grpc::Status Run(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<v1::StepResult, v1::StepPlan>* stream) override;
+  grpc::Status Statistics(grpc::ServerContext* context,
+                          const v1::StatisticsRequest* request,
+                          v1::StatisticsResponse* response) override;
+
+  // Ends a run with `cause`, so that the server can shut down at once.
+  void Abort(const absl::Status& cause);
+
+ private:
+  // Keeps what a call uses to itself: Load, Connect and Run exclude each
+  // other. Ends an active run first. FAILED_PRECONDITION when the other call
+  // does not give way within a few seconds.
+  class Exclusive;
+
+  absl::Status LoadExclusive(grpc::ServerContext* context,
+                             const v1::LoadRequest& request,
+                             grpc::ServerWriter<v1::LoadProgress>* writer);
+  absl::Status ConnectExclusive(const v1::ConnectRequest& request,
+                                v1::ConnectResponse* response);
+
+  cluster::CollectiveEndpoint* const endpoint_;
+  const int default_threads_;
+  const uint64_t memory_limit_bytes_;  // 0: what the host has available.
+
+  Mutex mu_;
+  CondVar idle_;
+  bool busy_ ABSL_GUARDED_BY(mu_) = false;
+  grpc::ServerContext* holder_ ABSL_GUARDED_BY(mu_) = nullptr;
+  std::shared_ptr<LoadedShard> shard_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<ExpertStatistics> statistics_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<Epoch> epoch_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace ringfleet::worker
+
+#endif  // RINGFLEET_WORKER_WORKER_SERVICE_H_
