@@ -59,18 +59,16 @@ std::deque<std::string> LastLines(const std::string& path, size_t count) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LocalFleet>> LocalFleet::Start(
-    CoordinatorOptions options) {
+    FleetOptions options) {
   cluster::RaiseOpenFileLimit();
   const int world = options.mesh.world_size();
   RF_RETURN_IF_ERROR(cluster::CheckOpenFiles(kOpenFiles + 4 * world));
-  const int threads = options.threads;
-  options.listen = {.host = "127.0.0.1", .port = 0};
+  if (options.threads == 0) options.threads = std::max(1, Cores() / world);
   options.one_shot = true;
   std::unique_ptr<LocalFleet> fleet(new LocalFleet());
   RF_ASSIGN_OR_RETURN(fleet->coordinator_,
-                      CoordinatorServer::Start(std::move(options)));
-  absl::Status status = fleet->SpawnWorkers(
-      world, threads > 0 ? threads : std::max(1, Cores() / world));
+                      CoordinatorServer::Start({.fleet = std::move(options)}));
+  absl::Status status = fleet->SpawnWorkers(world);
   if (status.ok()) status = fleet->WaitReady();
   if (!status.ok()) {
     fleet->Explain(status);
@@ -97,7 +95,7 @@ std::string LocalFleet::LogPath(int rank) const {
   return absl::StrCat(folder_, "/worker-", rank, ".log");
 }
 
-absl::Status LocalFleet::SpawnWorkers(int count, int threads) {
+absl::Status LocalFleet::SpawnWorkers(int count) {
   const char* base = std::getenv("TMPDIR");
   std::string folder = absl::StrCat(
       base == nullptr || *base == '\0' ? "/tmp" : base, "/ringfleet-XXXXXX");
@@ -119,17 +117,10 @@ absl::Status LocalFleet::SpawnWorkers(int count, int threads) {
   absl::Status status;
   for (int rank = 0; rank < count && status.ok(); ++rank) {
     const std::string log = LogPath(rank);
-    std::vector<std::string> arguments = {binary,
-                                          "--rank",
-                                          absl::StrCat(rank),
-                                          "--listen",
-                                          "127.0.0.1:0",
-                                          "--coordinator",
-                                          address(),
-                                          "--threads",
-                                          absl::StrCat(threads),
-                                          "--parent-fd",
-                                          absl::StrCat(inherited)};
+    std::vector<std::string> arguments = {
+        binary,     "--rank",      absl::StrCat(rank),
+        "--listen", "127.0.0.1:0", "--coordinator",
+        address(),  "--parent-fd", absl::StrCat(inherited)};
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
