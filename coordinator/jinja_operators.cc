@@ -197,7 +197,8 @@ absl::StatusOr<Value> Subscript(const Value& object, const Value& key,
     if (index < 0) index += size;
     if (index >= 0 && index < size) return items[index];
   } else if (object.AsString()) {
-    RF_RETURN_IF_ERROR(budget->Work(object.AsString()->size()));
+    RF_RETURN_IF_ERROR(
+        budget->Work(object.AsString()->size() * sizeof(absl::string_view)));
     const auto characters = Characters(*object.AsString());
     const auto size = static_cast<int64_t>(characters.size());
     if (index < 0) index += size;
