@@ -19,6 +19,8 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "cluster/log.h"
 #include "cluster/process_limits.h"
 #include "cluster/status_macros.h"
 #include "coordinator/cli/binaries.h"
@@ -66,6 +68,7 @@ absl::StatusOr<std::unique_ptr<LocalFleet>> LocalFleet::Start(
   if (options.threads == 0) options.threads = std::max(1, Cores() / world);
   options.one_shot = true;
   std::unique_ptr<LocalFleet> fleet(new LocalFleet());
+  RF_RETURN_IF_ERROR(fleet->MakeFolder());
   RF_ASSIGN_OR_RETURN(fleet->coordinator_,
                       CoordinatorServer::Start({.fleet = std::move(options)}));
   absl::Status status = fleet->SpawnWorkers(world);
@@ -95,7 +98,7 @@ std::string LocalFleet::LogPath(int rank) const {
   return absl::StrCat(folder_, "/worker-", rank, ".log");
 }
 
-absl::Status LocalFleet::SpawnWorkers(int count) {
+absl::Status LocalFleet::MakeFolder() {
   const char* base = std::getenv("TMPDIR");
   std::string folder = absl::StrCat(
       base == nullptr || *base == '\0' ? "/tmp" : base, "/ringfleet-XXXXXX");
@@ -104,6 +107,12 @@ absl::Status LocalFleet::SpawnWorkers(int count) {
                                             ": ", std::strerror(errno)));
   }
   folder_ = folder;
+  // This process's own lines belong beside those of the workers.
+  return cluster::InitLog(absl::StrCat(folder_, "/coordinator.log"),
+                          cluster::LogLevel::kInfo);
+}
+
+absl::Status LocalFleet::SpawnWorkers(int count) {
   int alive[2];
   if (pipe2(alive, O_CLOEXEC) != 0) {
     return absl::ResourceExhaustedError(

@@ -44,6 +44,7 @@ class LocalFleet {
   };
 
   LocalFleet() = default;
+  absl::Status MakeFolder();
   absl::Status SpawnWorkers(int count);
   absl::Status WaitReady();
   // Notices workers that ended; the first of them, or -1.
