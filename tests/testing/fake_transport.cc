@@ -65,7 +65,8 @@ class FakeNetwork::Rank : public cluster::Transport {
       return false;
     };
     while (network_->cause_.ok() && unread()) {
-      if (!Wait(deadline)) return absl::DeadlineExceededError("unread frames");
+      if (!Wait(deadline))
+        return absl::DeadlineExceededError("frames of this rank are unread");
     }
     return network_->cause_;
   }
