@@ -179,8 +179,8 @@ TEST(DesyncTest, ASkippedOperationIsAnError) {
     const uint64_t sequence = transport.rank() == 0 ? 17 : 18;
     Exchange exchange(&transport, &group, transport.rank(),
                       {.sequence = sequence, .count = 28}, Soon());
-    const absl::Status status = OneShotAllReduce(
-        exchange, absl::MakeSpan(data), Wire::kF32, scratch);
+    const absl::Status status =
+        OneShotAllReduce(exchange, absl::MakeSpan(data), Wire::kF32, scratch);
     transport.Abort(status);
     return status;
   });
