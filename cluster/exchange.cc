@@ -71,7 +71,7 @@ absl::Status Exchange::Receive(
   uint64_t received = 0;
   do {
     absl::StatusOr<ReceivedFrame> frame = transport_->Receive(peer, deadline_);
-    if (!frame.ok()) return frame.status();
+    if (!frame.ok()) return NameOperation(frame.status());
     RF_RETURN_IF_ERROR(CheckSameOperation(frame->header, peer));
     const bool fits = frame->payload_bytes <= bytes - received &&
                       (frame->payload_bytes > 0 || bytes == 0);
@@ -90,7 +90,15 @@ absl::Status Exchange::Receive(
   return absl::OkStatus();
 }
 
-absl::Status Exchange::Flush() { return transport_->Flush(deadline_); }
+absl::Status Exchange::Flush() {
+  return NameOperation(transport_->Flush(deadline_));
+}
+
+absl::Status Exchange::NameOperation(const absl::Status& status) const {
+  // Other errors may be the epoch's cause, which is the same on all ranks.
+  if (!absl::IsDeadlineExceeded(status)) return status;
+  return Annotate(status, OperationName(head_));
+}
 
 absl::Status Exchange::CheckSameOperation(const FrameHeader& theirs,
                                           int peer) const {

@@ -59,6 +59,8 @@ class Exchange {
  private:
   FrameHeader Seal(uint32_t step, uint64_t offset,
                    absl::Span<const char> chunk) const;
+  // Says in a missed deadline what was waited for.
+  absl::Status NameOperation(const absl::Status& status) const;
   absl::Status CheckSameOperation(const FrameHeader& theirs, int peer) const;
 
   Transport* const transport_;

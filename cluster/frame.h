@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -71,7 +71,7 @@ struct ReceivedFrame {
   FrameHeader header;
   // Contiguous pieces, in order, of any alignment and size: an element may
   // straddle two of them.
-  absl::InlinedVector<absl::Span<const char>, 4> payload;
+  std::vector<absl::Span<const char>> payload;
   size_t payload_bytes = 0;
   // Keeps what `payload` points at alive.
   std::shared_ptr<const void> owner;

@@ -130,7 +130,6 @@ class PeerLinks final : public Transport, private PeerStream::Events {
   std::function<void()> on_end_;
   std::vector<Peer> peers_;  // By rank; the own entry stays empty.
   bool connected_ = false;
-  bool ready_sent_ = false;
   bool abort_spread_ = false;
   bool closed_ = false;
 

@@ -35,6 +35,7 @@ TEST(ReduceScatterTest, OwnSegmentIsTheSumInRingOrder) {
   for (int ranks = 1; ranks <= 16; ++ranks) {
     for (const Wire wire : {Wire::kF32, Wire::kBf16}) {
       for (const size_t size : {0, 1, 2, 3, 7, 64, 1000, 7168, 300000}) {
+        if (size > 10000 && ranks > 5) continue;
         std::vector<std::vector<float>> values;
         for (int rank = 0; rank < ranks; ++rank) {
           values.push_back(RankValues(rank, size));

@@ -58,14 +58,15 @@ class FakeNetwork::Rank : public cluster::Transport {
 
   absl::Status Flush(Deadline deadline) override {
     MutexLock lock(&network_->mu_);
-    const auto unread = [&] {
+    const auto unread = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(network_->mu_) {
       for (int peer = 0; peer < world_size(); ++peer) {
         if (!Queue(rank_, peer).empty()) return true;
       }
       return false;
     };
     while (network_->cause_.ok() && unread()) {
-      if (!Wait(deadline)) return absl::DeadlineExceededError("unread frames");
+      if (!Wait(deadline))
+        return absl::DeadlineExceededError("frames of this rank are unread");
     }
     return network_->cause_;
   }

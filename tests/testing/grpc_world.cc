@@ -16,8 +16,8 @@ void GrpcWorld::RunConnected(
     }
     RF_CHECK(transport.ok());
     transports[rank] = *std::move(transport);
-    body(*transports[rank]);
   });
+  Run([&](int rank) { body(*transports[rank]); });
 }
 
 }  // namespace ringfleet::testing

@@ -65,8 +65,8 @@ class GrpcWorld {
     for (std::thread& thread : threads) thread.join();
   }
 
-  // Connects all ranks in `epoch` and runs body(transport) on each. All bodies
-  // have returned when the first transport is destroyed.
+  // Connects all ranks in `epoch`, then runs body(transport) on each. All
+  // bodies have returned when the first transport is destroyed.
   void RunConnected(const std::function<void(cluster::Transport&)>& body,
                     uint64_t epoch = 1);
 
