@@ -7,7 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "cluster/build_info.h"
+#include "cluster/config.h"
 #include "cluster/log.h"
+#include "cluster/shard_plan.h"
 #include "cluster/status_macros.h"
 
 namespace ringfleet::coordinator {
@@ -23,6 +25,11 @@ absl::Status Check(const FleetOptions& options,
     return absl::InvalidArgumentError(
         absl::StrCat("mesh ", mesh.data, "x", mesh.expert, "x", mesh.tensor,
                      ", want 1 or more on each axis"));
+  }
+  if (mesh.world_size() > cluster::kMaxWorkers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("mesh of ", mesh.world_size(), " ranks, want at most ",
+                     cluster::kMaxWorkers));
   }
   // Ranks' own checks would come only after all of them have registered.
   RF_RETURN_IF_ERROR(cluster::PlanShard(spec, mesh, /*rank=*/0).status());

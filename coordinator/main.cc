@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -67,6 +68,14 @@ absl::StatusOr<cluster::MeshShape> ParseMesh(const std::string& text) {
       !absl::SimpleAtoi(parts[2], &mesh.tensor)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--mesh ", text, ", want DATAxEXPERTxTENSOR as in 1x4x2"));
+  }
+  // Bounds the product that world_size() forms.
+  for (const int axis : {mesh.data, mesh.expert, mesh.tensor}) {
+    if (axis < 1 || axis > cluster::kMaxWorkers) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--mesh ", text, ": axis of ", axis, ", want 1 to ",
+                       cluster::kMaxWorkers));
+    }
   }
   return mesh;
 }

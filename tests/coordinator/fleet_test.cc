@@ -18,6 +18,7 @@ namespace {
 using cluster::Deadline;
 using ringfleet::testing::FakeWorker;
 using ringfleet::testing::Gate;
+using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
@@ -238,8 +239,10 @@ TEST_F(FleetTest, ALostWorkerFailsJobsAndIsReplaced) {
   EXPECT_EQ(outcome.status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(outcome.status.message()),
               MatchesRegex("worker 1 \\(127.0.0.1:[0-9]+, pid 1001\\) was lost "
-                           "during step 5: .*"));
-  EXPECT_THAT(outcome.tokens, ElementsAre(11, 12, 13, 14));
+                           "during step [45]: .*"));
+  // The result of step 4 may have been cut off on its way.
+  EXPECT_THAT(outcome.tokens,
+              AnyOf(ElementsAre(11, 12, 13), ElementsAre(11, 12, 13, 14)));
   const v1::ClusterState failed = WaitState(v1::FLEET_STATE_FAILED);
   EXPECT_EQ(failed.workers(0).state(), v1::MEMBER_STATE_REGISTERED);
   EXPECT_EQ(failed.workers(1).state(), v1::MEMBER_STATE_LOST);
