@@ -70,6 +70,9 @@ class CompletionPoller {
   bool PollUntil(absl::FunctionRef<bool()> done, Deadline deadline,
                  absl::Duration slice = kTick);
 
+  // Requires the role.
+  void set_spin(absl::Duration spin) { spin_ = spin; }
+
   // Makes the thread that polls look at its condition, from any thread.
   void Wake();
 
@@ -98,7 +101,7 @@ class CompletionPoller {
   void RunBackground();
 
   const std::unique_ptr<grpc::ServerCompletionQueue> queue_;
-  const absl::Duration spin_;
+  absl::Duration spin_;  // Guarded by the role.
   const std::function<void()> housekeeping_;
   std::thread background_;
   std::atomic<int> wanted_{0};  // Threads that wait for the role.

@@ -31,8 +31,7 @@ class Deadline {
   // Not negative; InfiniteDuration() without a deadline.
   absl::Duration Remaining(Clock::time_point now = Clock::now()) const {
     if (infinite()) return absl::InfiniteDuration();
-    return now >= when_ ? absl::ZeroDuration()
-                        : absl::FromChrono(when_ - now);
+    return now >= when_ ? absl::ZeroDuration() : absl::FromChrono(when_ - now);
   }
 
  private:

@@ -65,8 +65,7 @@ void CollectiveEndpoint::Register(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(
       GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
   impl_->poller = std::make_shared<CompletionPoller>(
-      builder.AddCompletionQueue(),
-      SpinTime(impl_->options.spin, impl_->options.ranks_on_host),
+      builder.AddCompletionQueue(), SpinTime(impl_->options.spin, 1),
       [impl = impl_.get()] { impl->service.Housekeeping(); });
 }
 
@@ -77,6 +76,11 @@ void CollectiveEndpoint::Start() {
     impl_->service.Start(impl_->poller);
   }
   impl_->poller->Start();
+}
+
+void CollectiveEndpoint::SetRanksOnHost(int ranks) {
+  CompletionPoller::Role role(impl_->poller.get());
+  impl_->poller->set_spin(SpinTime(impl_->options.spin, ranks));
 }
 
 absl::StatusOr<std::unique_ptr<Transport>> CollectiveEndpoint::Connect(

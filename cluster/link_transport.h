@@ -33,7 +33,6 @@ enum class Spin : uint8_t {
 class CollectiveEndpoint {
  public:
   struct Options {
-    int ranks_on_host = 1;  // Worker processes on this machine.
     Spin spin = Spin::kAuto;
     // Frames of one peer that nobody has received yet. Beyond this the peer is
     // no longer read, and gRPC's flow control holds it.
@@ -52,11 +51,14 @@ class CollectiveEndpoint {
   // while no collective does.
   void Start();
 
+  // How many worker processes share this machine (1 unless set): with more
+  // than there are cores, Spin::kAuto does not spin. Not during a Connect.
+  void SetRanksOnHost(int ranks);
+
   // Enters an epoch: ends the links of the epoch before, opens those to all
   // other ranks and returns when every rank has opened all of its own. All
   // ranks call it at about the same time; peers may be late. `addresses` are
   // those of all ranks, by rank; `config_hash` covers what all must agree in.
-  // Call it from the thread that uses the transport.
   //
   // Errors:
   //   FAILED_PRECONDITION: the epoch is not later than all before, here or at a

@@ -49,14 +49,13 @@ bool LogEnabled(LogLevel level) { return level >= g_least.load(); }
 
 void Log(LogLevel level, const char* file, int line, absl::string_view text) {
   const char* base = std::strrchr(file, '/');
-  const std::string time = absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ",
-                                            absl::Now(), absl::UTCTimeZone());
+  const std::string time = absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(),
+                                            absl::UTCTimeZone());
   MutexLock lock(&g_mu);
-  const std::string out =
-      absl::StrCat(time, " ", absl::string_view("DIWE").substr(
-                                  static_cast<int>(level), 1),
-                   " ", Name(), " ", base == nullptr ? file : base + 1, ":",
-                   line, "] ", text, "\n");
+  const std::string out = absl::StrCat(
+      time, " ", absl::string_view("DIWE").substr(static_cast<int>(level), 1),
+      " ", Name(), " ", base == nullptr ? file : base + 1, ":", line, "] ",
+      text, "\n");
   // One write call a line, so that lines of several processes do not mix.
   [[maybe_unused]] const ssize_t written = write(g_fd, out.data(), out.size());
 }

@@ -25,13 +25,13 @@ void Log(LogLevel level, const char* file, int line, absl::string_view text);
 }  // namespace ringfleet::cluster
 
 // RF_LOG(kInfo, "listening on ", port): arguments as for absl::StrCat.
-#define RF_LOG(level, ...)                                                 \
-  do {                                                                     \
-    using ::ringfleet::cluster::LogLevel;                                  \
-    if (::ringfleet::cluster::LogEnabled(LogLevel::level)) {               \
-      ::ringfleet::cluster::Log(LogLevel::level, __FILE__, __LINE__,       \
-                                absl::StrCat(__VA_ARGS__));                \
-    }                                                                      \
+#define RF_LOG(level, ...)                                           \
+  do {                                                               \
+    using ::ringfleet::cluster::LogLevel;                            \
+    if (::ringfleet::cluster::LogEnabled(LogLevel::level)) {         \
+      ::ringfleet::cluster::Log(LogLevel::level, __FILE__, __LINE__, \
+                                absl::StrCat(__VA_ARGS__));          \
+    }                                                                \
   } while (false)
 
 #endif  // RINGFLEET_CLUSTER_LOG_H_

@@ -39,12 +39,12 @@ struct MeshShape {
 struct ShardPlan {
   MeshShape mesh;
   int rank = 0;
-  int data_group = 0;       // This rank's coordinate along `data`.
+  int data_group = 0;  // This rank's coordinate along `data`.
   Range heads;
   Range experts;
-  Range expert_columns;     // Of moe_intermediate_size.
-  Range shared_columns;     // Of n_shared_experts * moe_intermediate_size.
-  Range dense_columns;      // Of intermediate_size.
+  Range expert_columns;  // Of moe_intermediate_size.
+  Range shared_columns;  // Of n_shared_experts * moe_intermediate_size.
+  Range dense_columns;   // Of intermediate_size.
   Range vocab;
 };
 

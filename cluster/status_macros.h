@@ -22,18 +22,20 @@ inline absl::Status Annotate(const absl::Status& status,
 
 }  // namespace ringfleet
 
-#define RF_RETURN_IF_ERROR(expression)                     \
-  do {                                                     \
-    absl::Status rf_status_ = (expression);                \
-    if (!rf_status_.ok()) [[unlikely]] return rf_status_;  \
+#define RF_RETURN_IF_ERROR(expression)      \
+  do {                                      \
+    absl::Status rf_status_ = (expression); \
+    if (!rf_status_.ok()) [[unlikely]]      \
+      return rf_status_;                    \
   } while (false)
 
 // RF_ASSIGN_OR_RETURN(auto x, F()): declares x from a StatusOr or returns.
 #define RF_ASSIGN_OR_RETURN(lhs, expression) \
   RF_ASSIGN_OR_RETURN_(RF_CONCAT_(rf_result_, __LINE__), lhs, expression)
-#define RF_ASSIGN_OR_RETURN_(result, lhs, expression)          \
-  auto result = (expression);                                  \
-  if (!result.ok()) [[unlikely]] return result.status();       \
+#define RF_ASSIGN_OR_RETURN_(result, lhs, expression) \
+  auto result = (expression);                         \
+  if (!result.ok()) [[unlikely]]                      \
+    return result.status();                           \
   lhs = *std::move(result)
 #define RF_CONCAT_(a, b) RF_CONCAT_INNER_(a, b)
 #define RF_CONCAT_INNER_(a, b) a##b

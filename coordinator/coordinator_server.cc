@@ -16,6 +16,9 @@ namespace ringfleet::coordinator {
 namespace {
 
 // A score of a long text goes beyond gRPC's 4 MiB default.
+// For the last statuses to reach their sockets.
+constexpr absl::Duration kFlushTime = absl::Milliseconds(100);
+
 constexpr int kMaxMessageBytes = 64 << 20;
 
 absl::Status Check(const FleetOptions& options,
@@ -80,7 +83,10 @@ CoordinatorServer::~CoordinatorServer() { Shutdown(); }
 
 void CoordinatorServer::Shutdown() {
   fleet_.Shutdown();
-  if (server_ != nullptr) server_->Shutdown(options_.shutdown_grace);
+  const auto deadline = cluster::Deadline::After(options_.shutdown_grace);
+  coordinator_service_.calls().WaitNone(deadline);
+  membership_service_.calls().WaitNone(deadline);
+  if (server_ != nullptr) server_->Shutdown(kFlushTime);
 }
 
 }  // namespace ringfleet::coordinator

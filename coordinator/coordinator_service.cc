@@ -124,6 +124,7 @@ absl::Status CoordinatorService::Follow(
 grpc::Status CoordinatorService::Generate(
     grpc::ServerContext* context, const v1::GenerateRequest* request,
     grpc::ServerWriter<v1::GenerateEvent>* writer) {
+  const cluster::ActiveCalls::Scope scope(&calls_);
   return cluster::ToGrpc(RunGenerate(context, *request, writer));
 }
 
@@ -182,6 +183,7 @@ absl::Status CoordinatorService::RunGenerate(
 grpc::Status CoordinatorService::Score(
     grpc::ServerContext* context, const v1::ScoreRequest* request,
     grpc::ServerWriter<v1::ScoreEvent>* writer) {
+  const cluster::ActiveCalls::Scope scope(&calls_);
   return cluster::ToGrpc(RunScore(context, *request, writer));
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "cluster/active_calls.h"
 #include "cluster/deadline.h"
 #include "coordinator/event_buffer.h"
 #include "coordinator/fleet.h"
@@ -49,6 +50,9 @@ class CoordinatorService final : public v1::Coordinator::Service {
                       const v1::CancelRequest* request,
                       v1::CancelResponse* response) override;
 
+  // The streams that are being served.
+  cluster::ActiveCalls& calls() { return calls_; }
+
  private:
   // A request whose events go into `events`, with an id.
   std::shared_ptr<Request> NewRequest(std::shared_ptr<EventBuffer> events);
@@ -75,6 +79,7 @@ class CoordinatorService final : public v1::Coordinator::Service {
   const bool reference_;
   const std::string id_prefix_;  // Random, so that ids differ after a restart.
   std::atomic<uint32_t> next_id_{1};
+  cluster::ActiveCalls calls_;
 };
 
 }  // namespace ringfleet::coordinator

@@ -33,6 +33,7 @@ grpc::Status MembershipService::Heartbeat(grpc::ServerContext*,
 grpc::Status MembershipService::Watch(
     grpc::ServerContext* context, const v1::WatchRequest*,
     grpc::ServerWriter<v1::ClusterState>* writer) {
+  const cluster::ActiveCalls::Scope scope(&calls_);
   uint64_t version = 0;  // Below the first one: the state comes at once.
   while (!context->IsCancelled()) {
     if (!fleet_->WaitForChange(&version,

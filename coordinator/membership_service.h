@@ -3,6 +3,7 @@
 #ifndef RINGFLEET_COORDINATOR_MEMBERSHIP_SERVICE_H_
 #define RINGFLEET_COORDINATOR_MEMBERSHIP_SERVICE_H_
 
+#include "cluster/active_calls.h"
 #include "coordinator/fleet.h"
 #include "protos/cluster.grpc.pb.h"
 
@@ -26,8 +27,12 @@ class MembershipService final : public v1::Membership::Service {
                      const v1::WatchRequest* request,
                      grpc::ServerWriter<v1::ClusterState>* writer) override;
 
+  // The streams that are being served.
+  cluster::ActiveCalls& calls() { return calls_; }
+
  private:
   Fleet* const fleet_;
+  cluster::ActiveCalls calls_;
 };
 
 }  // namespace ringfleet::coordinator

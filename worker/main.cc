@@ -47,6 +47,11 @@ coordinator.)";
 // control plane, a checkpoint's files (read a few at a time), and gRPC's own.
 constexpr size_t kOpenFiles = 128;
 
+// Calls end by their own errors within this time, and the last statuses reach
+// their sockets within that.
+constexpr absl::Duration kShutdownGrace = absl::Seconds(2);
+constexpr absl::Duration kFlushTime = absl::Milliseconds(100);
+
 struct Options {
   int rank = -1;
   std::string listen = "127.0.0.1:50052";
@@ -158,7 +163,8 @@ absl::Status Run(const Options& options) {
   }
   service.Abort(absl::UnavailableError("the worker was stopped"));
   endpoint.StopLinks();
-  server->Shutdown(absl::Seconds(2));
+  service.calls().WaitNone(cluster::Deadline::After(kShutdownGrace));
+  server->Shutdown(kFlushTime);
   endpoint.Shutdown();
   return refused;
 }

@@ -21,10 +21,11 @@ constexpr absl::Duration kLastRetry = absl::Seconds(2);
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  // The coordinator may come up at any moment: look for it often.
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  // The coordinator may come up at any moment: look for it often. The minimum
+  // is gRPC's name for the time that one attempt is given.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 3000);
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
                                    arguments);
 }
@@ -95,6 +96,8 @@ absl::Status MembershipClient::Serve() {
   const auto call = [&](auto method, const auto& request,
                         auto* response) -> absl::Status {
     grpc::ClientContext context;
+    // A channel only makes progress while a call waits on it.
+    context.set_wait_for_ready(true);
     context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);
     {
       MutexLock lock(&mu_);

@@ -86,6 +86,7 @@ WorkerService::~WorkerService() = default;
 grpc::Status WorkerService::Load(grpc::ServerContext* context,
                                  const v1::LoadRequest* request,
                                  grpc::ServerWriter<v1::LoadProgress>* writer) {
+  const cluster::ActiveCalls::Scope scope(&calls_);
   const Exclusive exclusive(this, context);
   absl::Status status = exclusive.status();
   if (status.ok()) status = LoadExclusive(context, *request, writer);
@@ -135,6 +136,7 @@ absl::Status WorkerService::LoadExclusive(
 grpc::Status WorkerService::Connect(grpc::ServerContext* context,
                                     const v1::ConnectRequest* request,
                                     v1::ConnectResponse* response) {
+  const cluster::ActiveCalls::Scope scope(&calls_);
   const Exclusive exclusive(this, context);
   absl::Status status = exclusive.status();
   if (status.ok()) status = ConnectExclusive(*request, response);
@@ -170,6 +172,7 @@ absl::Status WorkerService::ConnectExclusive(const v1::ConnectRequest& request,
   RF_ASSIGN_OR_RETURN(const cluster::Wire wire, WireFromProto(request.wire()));
   const std::vector<std::string> addresses(request.addresses().begin(),
                                            request.addresses().end());
+  endpoint_->SetRanksOnHost(static_cast<int>(request.ranks_on_host()));
   RF_ASSIGN_OR_RETURN(
       std::unique_ptr<cluster::Transport> transport,
       endpoint_->Connect(
@@ -190,6 +193,7 @@ absl::Status WorkerService::ConnectExclusive(const v1::ConnectRequest& request,
 grpc::Status WorkerService::Run(
     grpc::ServerContext* context,
     grpc::ServerReaderWriter<v1::StepResult, v1::StepPlan>* stream) {
+  const cluster::ActiveCalls::Scope scope(&calls_);
   const Exclusive exclusive(this, context);
   if (!exclusive.status().ok()) return cluster::ToGrpc(exclusive.status());
   std::shared_ptr<Epoch> epoch;

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "cluster/active_calls.h"
 #include "cluster/link_transport.h"
 #include "kernels/mutex.h"
 #include "protos/worker.grpc.pb.h"
@@ -35,8 +36,11 @@ class WorkerService final : public v1::Worker::Service {
                           const v1::StatisticsRequest* request,
                           v1::StatisticsResponse* response) override;
 
-  // Ends a run with `cause`, so that the server can shut down at once.
+  // Ends a run or load with `cause`, so that the server can shut down at once.
   void Abort(const absl::Status& cause);
+
+  // The streams that are being served.
+  cluster::ActiveCalls& calls() { return calls_; }
 
  private:
   // Keeps what a call uses to itself: Load, Connect and Run exclude each
@@ -53,6 +57,7 @@ class WorkerService final : public v1::Worker::Service {
   cluster::CollectiveEndpoint* const endpoint_;
   const int default_threads_;
   const uint64_t memory_limit_bytes_;  // 0: what the host has available.
+  cluster::ActiveCalls calls_;
 
   Mutex mu_;
   CondVar idle_;

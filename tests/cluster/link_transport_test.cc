@@ -112,7 +112,7 @@ TEST(LinkTransportTest, OneShotOverTheWireIsTheRankOrderSumBitwise) {
 
 // The waiting thread and the background thread take turns many times.
 TEST(LinkTransportTest, PausesBetweenOperationsLoseNothing) {
-  GrpcWorld world(2, {.ranks_on_host = 1, .spin = Spin::kAlways});
+  GrpcWorld world(2, {.spin = Spin::kAlways});
   world.RunConnected([&](Transport& transport) {
     GroupCommunicator group(&transport, WholeWorld(2));
     for (int round = 0; round < 60; ++round) {

@@ -19,7 +19,7 @@ namespace ringfleet::testing {
 class GrpcWorld {
  public:
   explicit GrpcWorld(int size, cluster::CollectiveEndpoint::Options options = {
-                                   .ranks_on_host = 64}) {
+                                   .spin = cluster::Spin::kNever}) {
     for (int rank = 0; rank < size; ++rank) {
       endpoints_.push_back(
           std::make_unique<cluster::CollectiveEndpoint>(options));
