@@ -112,7 +112,7 @@ absl::Status Run(const CallOptions& options) {
 void RegisterCall(CLI::App& app, Invocation& invocation) {
   auto options = std::make_shared<CallOptions>();
   CLI::App* verb = app.add_subcommand(
-      "call", "list, describe and call what a gRPC server offers");
+      "call", "List, describe and call what a gRPC server offers");
   verb->group("Fleet");
   verb->add_option("address", options->address, "the server, as HOST:PORT")
       ->required();

@@ -28,6 +28,16 @@ constexpr RegisterCommand kCommands[] = {
 };
 
 constexpr char kFooter[] = R"(
+Examples:
+  ringfleet generate --model tests/models/tiny-v3 -p "def main(" -n 40
+      one command, one worker; --local 2 splits the model over two
+  ringfleet up --cluster cluster.yaml
+  ringfleet submit --cluster cluster.yaml -p "def main("
+  ringfleet down --cluster cluster.yaml
+      a fleet that stays (cluster/launch/README.md)
+  ringfleet call 127.0.0.1:50051 list
+      what a daemon serves
+
 `ringfleet VERB --help` explains a verb by examples.
 
 Errors are one line on stderr; with --json also {"error":{"code","message"}} on

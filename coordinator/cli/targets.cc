@@ -110,7 +110,7 @@ absl::Status PrintTargets(const ClusterConfig& config, absl::string_view hosts,
 void RegisterTargets(CLI::App& app, Invocation& invocation) {
   auto options = std::make_shared<TargetsOptions>();
   CLI::App* verb = app.add_subcommand(
-      "targets", "what a cluster file starts, one process a line");
+      "targets", "Print what a cluster file starts, one process a line");
   verb->group("Fleet");
   verb->add_option("--cluster", options->cluster, "the cluster file")
       ->required();

@@ -146,8 +146,13 @@ absl::Status Up(const FleetOptions& options) {
                      ", want ", config.name));
   }
   const bool failed = before.ok() && before->state() == v1::FLEET_STATE_FAILED;
-  absl::Status status = RunLaunchScript(
-      failed ? "restart" : "start", options.cluster, options.hosts, nullptr);
+  const char* verb = failed ? "restart" : "start";
+  absl::Status status;
+  if (!options.hosts.empty()) {
+    // A range of ranks leaves out the coordinator, without which none is used.
+    status = RunLaunchScript(verb, options.cluster, "coordinator", nullptr);
+  }
+  status.Update(RunLaunchScript(verb, options.cluster, options.hosts, nullptr));
   absl::StatusOr<v1::ClusterState> state = status;
   if (status.ok()) state = WaitReady(address, options.timeout_s);
   if (!state.ok()) {

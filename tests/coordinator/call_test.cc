@@ -137,7 +137,7 @@ TEST_F(CallTest, ErrorsAreOneLineAndHaveTheirExitCode) {
 }
 
 TEST_F(CallTest, HelpAndVersionSucceed) {
-  EXPECT_THAT(RunCli("--help").out, HasSubstr("Fleet:\n  call "));
+  EXPECT_THAT(RunCli("--help").out, HasSubstr("Fleet:\n  up "));
   EXPECT_THAT(RunCli("call --help").out, HasSubstr("Examples:\n"));
   EXPECT_THAT(RunCli("--version").out, StartsWith("ringfleet "));
   for (const char* arguments : {"--help", "call --help", "--version"}) {
