@@ -14,8 +14,6 @@
 namespace ringfleet::testing {
 namespace {
 
-constexpr uint64_t kEpoch = 7;
-
 // Weights with the cache and model over them.
 struct Instance {
   Instance(const cluster::ModelSpec& spec, const cluster::ShardPlan& plan,
@@ -85,8 +83,8 @@ RankWorld::~RankWorld() = default;
 
 std::vector<absl::Status> RankWorld::TryStep(
     v1::StepPlan plan, std::vector<v1::StepResult>* results) {
-  plan.set_epoch(kEpoch);
-  plan.set_step(++step_);
+  if (plan.epoch() == 0) plan.set_epoch(kEpoch);
+  if (plan.step() == 0) plan.set_step(++step_);
   results->assign(ranks_.size(), v1::StepResult());
   std::vector<absl::Status> statuses(ranks_.size());
   std::vector<std::thread> threads;
@@ -105,6 +103,11 @@ std::vector<v1::StepResult> RankWorld::Step(v1::StepPlan plan) {
     EXPECT_TRUE(status.ok()) << status;
   }
   return results;
+}
+
+const std::vector<std::vector<uint64_t>>& RankWorld::ExpertCounts(
+    int rank) const {
+  return ranks_[rank]->main->model.expert_counts();
 }
 
 v1::ScoreResult ScorePrompt(RankWorld& world, const std::vector<uint32_t>& ids,
