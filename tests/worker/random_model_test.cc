@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <ostream>
 #include <random>
 #include <string>
 #include <vector>
@@ -44,6 +45,10 @@ struct Case {
   std::vector<int> lengths = {40};
   std::function<void(TestTensor&)> edit = nullptr;
 };
+
+std::ostream& operator<<(std::ostream& out, const Case& test) {
+  return out << test.name;
+}
 
 std::vector<uint32_t> RandomIds(int count, int vocab, uint64_t seed) {
   std::mt19937_64 random(seed);
