@@ -24,8 +24,8 @@ enum class Wire : uint8_t { kF32, kBf16 };
 //   UNAVAILABLE: a peer went away.   ABORTED: another rank gave up the epoch.
 //   DATA_LOSS: a frame is corrupt.
 //   FAILED_PRECONDITION: ranks disagree in operation, count or check.
-// After an error the epoch is over: every later operation returns the same
-// first cause.
+// After an error the epoch is over on all ranks: every later operation returns
+// the same first cause.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -33,9 +33,11 @@ class Communicator {
   virtual int rank() const = 0;  // Within the group.
   virtual int size() const = 0;
 
-  // data[i] = sum over ranks of data[i], the same bits on all ranks. Each
-  // partial is rounded to `wire` once and the sum once. `check` must be equal
-  // on all ranks; it travels with the frames.
+  // data[i] = sum over ranks of data[i], the same bits on all ranks. With bf16
+  // the sum is rounded once, and each partial at most once: small operations
+  // send rounded partials, large ones sums in float32. A single rank's data is
+  // its sum as it is. `check` must be equal on all ranks; it travels with the
+  // frames.
   virtual absl::Status AllReduce(absl::Span<float> data, Wire wire,
                                  uint64_t check, Deadline deadline) = 0;
 
@@ -48,7 +50,8 @@ class Communicator {
                                  Deadline deadline) = 0;
 
   // Rank r's segment, elements [offsets[r], offsets[r + 1]), becomes the sum
-  // over ranks; the rest of `data` is left unspecified.
+  // over ranks; the rest of `data` is left unspecified. Partial sums travel as
+  // float32: no value is rounded to `wire`, but ranks must agree in it.
   virtual absl::Status ReduceScatter(absl::Span<float> data,
                                      absl::Span<const uint64_t> offsets,
                                      Wire wire, Deadline deadline) = 0;

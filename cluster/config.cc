@@ -275,6 +275,19 @@ class Section {
     *out = word;
   }
 
+  // A host name or an address, fit for a socket and for ssh's command line.
+  void Host(absl::string_view key, std::string* out) const {
+    const Tree* tree = Scalar(key, "a host");
+    if (tree == nullptr) return;
+    if (absl::StartsWith(tree->scalar, "-") || tree->scalar.size() > 253 ||
+        !ParseAddress(FormatAddress({tree->scalar, 0})).ok()) {
+      reading_.Fail(tree->line, PathOf(key), ": '", tree->scalar,
+                    "', want a host name or an IP address");
+      return;
+    }
+    *out = tree->scalar;
+  }
+
   void Integer(absl::string_view key, int least, int most, int* out) const {
     const Tree* tree = Scalar(key, "a number");
     if (tree == nullptr) return;
@@ -375,7 +388,6 @@ class Section {
 };
 
 constexpr absl::string_view kNameCharacters = "._-";
-constexpr absl::string_view kHostCharacters = "._-:%";
 constexpr int kMaxPort = 65535;
 
 void CheckReachable(Reading* reading, int line, absl::string_view what,
@@ -404,7 +416,7 @@ void ReadWorkers(Reading* reading, const Section& top, ClusterConfig* config) {
   }
   // Where each address:port is taken, and by whom.
   std::map<std::string, std::pair<std::string, int>> taken;
-  taken[JoinHostPort(config->coordinator.host, config->coordinator.port)] = {
+  taken[FormatAddress({config->coordinator.host, config->coordinator.port})] = {
       "the coordinator", top.LineOf("coordinator")};
   for (size_t rank = 0; rank < list->items.size(); ++rank) {
     const std::string path = absl::StrCat("workers[", rank, "]");
@@ -412,9 +424,9 @@ void ReadWorkers(Reading* reading, const Section& top, ClusterConfig* config) {
         reading, &list->items[rank], path,
         {"host", "port", "address", "threads", "numa_node", "memory_gib"});
     WorkerConfig worker;
-    section.Word("host", kHostCharacters, &worker.host);
+    section.Host("host", &worker.host);
     worker.address = worker.host;
-    section.Word("address", kHostCharacters, &worker.address);
+    section.Host("address", &worker.address);
     section.Integer("port", 0, kMaxPort, &worker.port);
     section.Integer("threads", 1, 4096, &worker.threads);
     section.Integer("numa_node", 0, 1023, &worker.numa_node);
@@ -424,7 +436,7 @@ void ReadWorkers(Reading* reading, const Section& top, ClusterConfig* config) {
         absl::StrCat(path, ".", section.Find("address") ? "address" : "host"),
         worker.address, config->security);
     if (worker.port != 0) {
-      const std::string place = JoinHostPort(worker.address, worker.port);
+      const std::string place = FormatAddress({worker.address, worker.port});
       const auto [first, is_new] =
           taken.try_emplace(place, path, section.line());
       if (!is_new) {
@@ -538,7 +550,7 @@ absl::StatusOr<ClusterConfig> ParseClusterConfig(absl::string_view yaml,
 
   const Section coordinator(&reading, top.Find("coordinator"), "coordinator",
                             {"host", "port", "http_port"});
-  coordinator.Word("host", kHostCharacters, &config.coordinator.host);
+  coordinator.Host("host", &config.coordinator.host);
   coordinator.Integer("port", 1, kMaxPort, &config.coordinator.port);
   coordinator.Integer("http_port", 1, kMaxPort, &config.coordinator.http_port);
   CheckReachable(&reading, coordinator.LineOf("host"), "coordinator.host",

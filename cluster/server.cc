@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/server.h"
 
-#include <arpa/inet.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <netdb.h>
@@ -17,9 +16,6 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "cluster/status_macros.h"
 #include "kernels/check.h"
@@ -32,11 +28,6 @@ namespace {
 constexpr int kMaxReceiveBytes = 8 << 20;
 // Half of the interval at which peers ping, so that no ping counts as abuse.
 constexpr int kMinPingIntervalMs = 5000;
-
-absl::Status BadAddress(absl::string_view text, absl::string_view why) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "address \"", text, "\": ", why, "; want HOST:PORT or [IPV6]:PORT"));
-}
 
 absl::Status ListenError(const ServerAddress& listen, int error) {
   switch (error) {
@@ -103,57 +94,6 @@ sigset_t TerminationSignals() {
 }
 
 }  // namespace
-
-absl::StatusOr<ServerAddress> ParseAddress(absl::string_view text) {
-  const size_t colon = text.rfind(':');
-  if (colon == absl::string_view::npos) return BadAddress(text, "no port");
-  absl::string_view host = text.substr(0, colon);
-  const absl::string_view port_text = text.substr(colon + 1);
-  if (absl::StartsWith(host, "[") && absl::EndsWith(host, "]")) {
-    host = host.substr(1, host.size() - 2);
-    in6_addr ignored;
-    if (inet_pton(AF_INET6, std::string(host).c_str(), &ignored) != 1) {
-      return BadAddress(text, "no IPv6 address in the brackets");
-    }
-  } else if (absl::StrContains(host, ':')) {
-    return BadAddress(text, "an IPv6 host needs brackets");
-  } else if (host.empty()) {
-    return BadAddress(text, "no host");
-  } else if (!std::all_of(host.begin(), host.end(), [](char c) {
-               return absl::ascii_isalnum(c) || c == '.' || c == '-' ||
-                      c == '_';
-             })) {
-    return BadAddress(text, "the host has characters that no name has");
-  }
-  int port = 0;
-  if (port_text.empty() || port_text.size() > 5 ||
-      !std::all_of(port_text.begin(), port_text.end(), absl::ascii_isdigit) ||
-      !absl::SimpleAtoi(port_text, &port) || port > 65535) {
-    return BadAddress(text, absl::StrCat("port \"", port_text,
-                                         "\" is not a number of 0 to 65535"));
-  }
-  return ServerAddress{std::string(host), port};
-}
-
-std::string FormatAddress(const ServerAddress& address) {
-  if (absl::StrContains(address.host, ':')) {
-    return absl::StrCat("[", address.host, "]:", address.port);
-  }
-  return absl::StrCat(address.host, ":", address.port);
-}
-
-bool IsLoopback(absl::string_view host) {
-  if (absl::EqualsIgnoreCase(host, "localhost")) return true;
-  const std::string text(host);
-  in_addr v4;
-  if (inet_pton(AF_INET, text.c_str(), &v4) == 1) {
-    return ntohl(v4.s_addr) >> 24 == 127;
-  }
-  in6_addr v6;
-  if (inet_pton(AF_INET6, text.c_str(), &v6) != 1) return false;
-  return IN6_IS_ADDR_LOOPBACK(&v6) ||
-         (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == 127);
-}
 
 void ConfigureGrpcProcess() {
   setenv("GRPC_POLL_STRATEGY", "poll", /*overwrite=*/0);

@@ -15,20 +15,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "cluster/host_address.h"
 
 namespace ringfleet::cluster {
-
-struct ServerAddress {
-  std::string host;  // Name or number; IPv6 without brackets.
-  int port = 0;      // 0: any free port, when listening.
-};
-
-// Reads "HOST:PORT" or "[IPV6]:PORT". INVALID_ARGUMENT names what is wrong.
-absl::StatusOr<ServerAddress> ParseAddress(absl::string_view text);
-// The inverse: brackets around IPv6.
-std::string FormatAddress(const ServerAddress& address);
-// 127.0.0.0/8, ::1 (also as ::ffff:127.x.y.z) and the name "localhost".
-bool IsLoopback(absl::string_view host);
 
 // Chooses gRPC's "poll" strategy, in which each completion queue polls its own
 // sockets: under the default one, control traffic takes the poller's role away

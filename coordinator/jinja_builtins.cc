@@ -89,7 +89,6 @@ absl::StatusOr<Value> Split(absl::string_view text, const Arguments& arguments,
       text.remove_prefix(end);
       text.remove_prefix(LeadingWhitespace(text));
     }
-    text.remove_suffix(TrailingWhitespace(text));
     if (!text.empty()) RF_RETURN_IF_ERROR(add(text));
     return Value::MakeList(std::move(parts));
   }
@@ -120,6 +119,8 @@ absl::StatusOr<Value> Strip(absl::string_view name, absl::string_view text,
     return Text(text);
   }
   RF_ASSIGN_OR_RETURN(const std::string chars, StringArgument(name, bound[0]));
+  RF_RETURN_IF_ERROR(
+      budget->Work((chars.size() + text.size()) * sizeof(absl::string_view)));
   const std::vector<absl::string_view> set = Characters(chars);
   const std::vector<absl::string_view> characters = Characters(text);
   const auto stripped = [&](absl::string_view character) {
@@ -266,7 +267,8 @@ absl::StatusOr<Value> Length(const Value& value, const Arguments& arguments,
   RF_RETURN_IF_ERROR(Bind("length", arguments, {}).status());
   size_t size = 0;
   if (value.AsString()) {
-    RF_RETURN_IF_ERROR(budget->Work(value.AsString()->size()));
+    RF_RETURN_IF_ERROR(
+        budget->Work(value.AsString()->size() * sizeof(absl::string_view)));
     size = Characters(*value.AsString()).size();
   } else if (value.AsList()) {
     size = value.AsList()->items.size();

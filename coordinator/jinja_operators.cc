@@ -197,7 +197,8 @@ absl::StatusOr<Value> Subscript(const Value& object, const Value& key,
     if (index < 0) index += size;
     if (index >= 0 && index < size) return items[index];
   } else if (object.AsString()) {
-    RF_RETURN_IF_ERROR(budget->Work(object.AsString()->size()));
+    RF_RETURN_IF_ERROR(
+        budget->Work(object.AsString()->size() * sizeof(absl::string_view)));
     const auto characters = Characters(*object.AsString());
     const auto size = static_cast<int64_t>(characters.size());
     if (index < 0) index += size;
@@ -218,8 +219,13 @@ absl::StatusOr<Value> Slice(const Value& object, const Value& start,
   }
   RF_ASSIGN_OR_RETURN(const std::vector<Value> items, object.ToItems(budget));
   const auto size = static_cast<int64_t>(items.size());
-  // A step of more than the size takes one item, like the size itself.
-  RF_ASSIGN_OR_RETURN(const int64_t by, Bound(step, 0, -size - 1, size + 1, 1));
+  int64_t by = 1;
+  if (!step.IsNone() && !step.IsUndefined() && !ToInteger(step, &by)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a slice step that is ", step.TypeName()));
+  }
+  by =
+      std::clamp(by, -size - 1, size + 1);  // A longer step takes one item too.
   if (by == 0) return absl::InvalidArgumentError("a slice with step 0");
   const int64_t low = by > 0 ? 0 : -1;
   const int64_t high = by > 0 ? size : size - 1;

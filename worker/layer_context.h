@@ -30,6 +30,7 @@ struct Workspace {
   std::vector<float> up;             // [rows, columns]
   std::vector<float> gathered;       // [rows of one expert, D]
   std::vector<float> expert_out;     // [rows of one expert, D]
+  std::vector<float> route_logits;   // [rows, experts]
   std::vector<float> route_scratch;  // [3 * experts]
   std::vector<int32_t> route_ids;    // [rows, num_experts_per_tok]
   std::vector<float> route_weights;  // [rows, num_experts_per_tok]

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 
 #include "cluster/safetensors.h"
 #include "cluster/status_macros.h"
@@ -17,6 +18,10 @@ namespace {
 // beside weights and cache.
 constexpr uint64_t kOverheadBytes = 256ull << 20;
 constexpr int kMaxSlots = 1024;
+
+uint64_t SaturatingAdd(uint64_t a, uint64_t b) {
+  return a + b < a ? std::numeric_limits<uint64_t>::max() : a + b;
+}
 
 absl::StatusOr<kernels::Dtype> DtypeFromProto(v1::Dtype dtype) {
   switch (dtype) {
@@ -56,7 +61,8 @@ absl::StatusOr<int> FitContext(const cluster::ModelSpec& spec,
     return bytes;
   };
   const auto fits = [&](int context) {
-    return weight_bytes + kOverheadBytes + cache_bytes(context) <= limit;
+    return SaturatingAdd(weight_bytes, kOverheadBytes + cache_bytes(context)) <=
+           limit;
   };
   if (fits(wanted)) return wanted;
   if (request.context() != 0 || !fits(1)) {
@@ -104,9 +110,12 @@ absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
 
   const LoadOptions options = {.dtype = shard->dtype};
   const LoadOptions reference_options = {.dtype = kernels::Dtype::kF32};
-  uint64_t weight_bytes = ShardBytes(shard->spec, shard->plan, options);
+  uint64_t weight_bytes =
+      ShardBytes(shard->spec, shard->plan, options, checkpoint.get());
   if (request.reference()) {
-    weight_bytes += ShardBytes(shard->spec, shard->plan, reference_options);
+    weight_bytes = SaturatingAdd(
+        weight_bytes, ShardBytes(shard->spec, shard->plan, reference_options,
+                                 checkpoint.get()));
   }
   const uint64_t limit = request.memory_limit_bytes() != 0
                              ? request.memory_limit_bytes()

@@ -113,7 +113,7 @@ absl::Status Run(const Options& options) {
   const auto memory_bytes =
       static_cast<uint64_t>(options.memory_gib * (1ull << 30));
 
-  cluster::CollectiveEndpoint endpoint;
+  cluster::CollectiveEndpoint endpoint({});
   WorkerService service(&endpoint, threads, memory_bytes);
   RF_ASSIGN_OR_RETURN(
       const std::unique_ptr<cluster::DaemonServer> server,
@@ -157,6 +157,7 @@ absl::Status Run(const Options& options) {
     RF_LOG(kInfo, "stopping on ", strsignal(signal));
   }
   service.Abort(absl::UnavailableError("the worker was stopped"));
+  endpoint.StopLinks();
   server->Shutdown(absl::Seconds(2));
   endpoint.Shutdown();
   return refused;

@@ -53,10 +53,8 @@ void MlaLayer(LayerContext& context, const AttentionWeights& weights,
             context.rope.Rotate(kv + row * cache_row + latent, position);
             context.cache.Write(segment.slot, layer, position,
                                 kv + row * cache_row);
-            for (size_t head = 0; head < heads; ++head) {
-              context.rope.Rotate(q + (row * heads + head) * head_dim + nope,
-                                  position);
-            }
+            context.rope.Rotate(q + row * heads * head_dim + nope, heads,
+                                head_dim, position);
           }
         });
   }

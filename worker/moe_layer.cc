@@ -74,8 +74,10 @@ void MoeLayer(LayerContext& context, const MoeWeights& weights, int layer,
 
   int32_t* ids = Grow(workspace.route_ids, rows * chosen);
   float* route_weights = Grow(workspace.route_weights, rows * chosen);
-  kernels::Route(
-      MakeRouterParameters(spec), x, rows, hidden, weights.router.data(),
+  float* logits = Grow(workspace.route_logits, rows * spec.n_routed_experts);
+  kernels::MatMul(weights.router, x, rows, logits, context.pool);
+  kernels::RouteLogits(
+      MakeRouterParameters(spec), logits, rows,
       weights.router_bias.empty() ? nullptr : weights.router_bias.data(),
       Grow(workspace.route_scratch, 3 * spec.n_routed_experts), ids,
       route_weights);

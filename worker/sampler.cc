@@ -17,11 +17,14 @@ using kernels::LogSumExp;
 // What a rank knows about one row of logits.
 struct RowSummary {
   LogSumExp all;       // Over its rows of the vocabulary.
-  LogSumExp tempered;  // Of logit / T over its usable rows.
-  double score = -std::numeric_limits<double>::infinity();
-  Candidate best;      // Of the highest score: logit, or logit / T + noise.
+  LogSumExp tempered;  // Of logit / T over its usable rows, for filters.
+  Candidate best;      // Drawn from its usable rows, without filters.
   uint32_t valid = 0;  // Whether there is a `best`.
 };
+
+bool NeedsCandidates(const kernels::SamplingFilter& filter) {
+  return !filter.greedy() && filter.filters();
+}
 
 absl::Span<const float> UsableLogits(const DrawRequest& request,
                                      absl::Span<const float> logits,
@@ -39,24 +42,13 @@ RowSummary Summarize(const DrawRequest& request, absl::Span<const float> logits,
   RowSummary summary;
   summary.all = kernels::ReduceLogSumExp(logits);
   const absl::Span<const float> usable = UsableLogits(request, logits, vocab);
-  const float temperature = request.filter.temperature;
-  if (!request.filter.greedy() && request.filter.filters()) {
-    std::vector<float> tempered(usable.begin(), usable.end());
-    for (float& logit : tempered) logit /= temperature;
-    summary.tempered = kernels::ReduceLogSumExp(tempered);
-    return summary;  // Candidates decide.
-  }
-  for (size_t i = 0; i < usable.size(); ++i) {
-    const uint32_t id = vocab.begin + static_cast<uint32_t>(i);
-    const double score = request.filter.greedy()
-                             ? usable[i]
-                             : static_cast<double>(usable[i]) / temperature +
-                                   kernels::GumbelNoise(request.key, id);
-    if (score > summary.score || (summary.valid == 0 && !std::isnan(score))) {
-      summary.score = score;
-      summary.best = {.id = id, .logit = usable[i]};
-      summary.valid = 1;
-    }
+  if (NeedsCandidates(request.filter)) {
+    summary.tempered =
+        kernels::ReduceLogSumExp(usable, request.filter.temperature);
+  } else if (!usable.empty()) {
+    summary.best = kernels::DrawFromShard(usable, vocab.begin, request.filter,
+                                          request.key);
+    summary.valid = std::isnan(summary.best.logit) ? 0 : 1;
   }
   return summary;
 }
@@ -81,7 +73,8 @@ absl::StatusOr<Candidate> DrawFiltered(const DrawRequest& request,
         const std::vector<Candidate> sorted,
         GatherTopCandidates(usable, vocab, static_cast<int>(total), count,
                             communicator));
-    if (sorted.empty()) {
+    // A NaN ranks last, so a NaN in front means that there is nothing else.
+    if (sorted.empty() || std::isnan(sorted[0].logit)) {
       return absl::DataLossError("all logits of a token are NaN");
     }
     const size_t survivors = kernels::CountSurvivors(
@@ -132,34 +125,33 @@ absl::StatusOr<std::vector<DrawnToken>> DrawTokens(
                       GatherRecords(communicator, absl::MakeConstSpan(own)));
   std::vector<DrawnToken> drawn;
   for (size_t row = 0; row < requests.size(); ++row) {
-    RowSummary merged = all[row];
-    for (int rank = 1; rank < communicator.size(); ++rank) {
-      const RowSummary& other = all[rank * requests.size() + row];
-      merged.all = kernels::Merge(merged.all, other.all);
-      merged.tempered = kernels::Merge(merged.tempered, other.tempered);
-      // Ranks hold ascending ids, so an equal score keeps the lower id.
-      if (other.valid != 0 &&
-          (merged.valid == 0 || other.score > merged.score)) {
-        merged.score = other.score;
-        merged.best = other.best;
-        merged.valid = 1;
-      }
-    }
     const DrawRequest& request = requests[row];
-    Candidate winner = merged.best;
-    if (!request.filter.greedy() && request.filter.filters()) {
+    LogSumExp all_logits;
+    LogSumExp tempered;
+    std::vector<Candidate> winners;  // Of each rank.
+    for (int rank = 0; rank < communicator.size(); ++rank) {
+      const RowSummary& summary = all[rank * requests.size() + row];
+      all_logits = kernels::Merge(all_logits, summary.all);
+      tempered = kernels::Merge(tempered, summary.tempered);
+      if (summary.valid != 0) winners.push_back(summary.best);
+    }
+    Candidate winner;
+    if (NeedsCandidates(request.filter)) {
       RF_ASSIGN_OR_RETURN(
           winner,
           DrawFiltered(
               request,
               absl::MakeConstSpan(logits + row * vocab.size(), vocab.size()),
-              vocab, vocab_size, merged.tempered.Value(), communicator));
-    } else if (merged.valid == 0) {
+              vocab, vocab_size, tempered.Value(), communicator));
+    } else if (winners.empty()) {
       return absl::DataLossError("all logits of a token are NaN");
+    } else {
+      std::sort(winners.begin(), winners.end(), kernels::Precedes);
+      winner = kernels::Draw(winners, request.filter, request.key);
     }
     drawn.push_back(
         {.id = winner.id,
-         .logprob = static_cast<float>(winner.logit - merged.all.Value())});
+         .logprob = static_cast<float>(winner.logit - all_logits.Value())});
   }
   return drawn;
 }

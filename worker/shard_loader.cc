@@ -208,10 +208,11 @@ class Loader {
     const int hidden = spec_.hidden_size;
     RF_ASSIGN_OR_RETURN(
         out->router,
-        reader_.ReadFloats({.name = absl::StrCat(prefix, "gate.weight"),
+        reader_.ReadMatrix({.name = absl::StrCat(prefix, "gate.weight"),
                             .shape = {experts, hidden},
                             .rows = {0, experts},
-                            .columns = {0, hidden}}));
+                            .columns = {0, hidden}},
+                           kernels::Dtype::kF32));
     if (spec_.topk_method == cluster::TopkMethod::kNoauxTc) {
       RF_RETURN_IF_ERROR(
           Vector(absl::StrCat(prefix, "gate.e_score_correction_bias"), experts,

@@ -35,7 +35,7 @@ struct MlpWeights {
 };
 
 struct MoeWeights {
-  std::vector<float> router;        // [E, D], float32 whatever the dtype.
+  kernels::WeightMatrix router;     // [E, D], float32 whatever the dtype.
   std::vector<float> router_bias;   // [E]; empty when the model has none.
   std::vector<MlpWeights> experts;  // ShardPlan::experts, in order.
   MlpWeights shared;                // Width 0 without shared experts.

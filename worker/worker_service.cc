@@ -174,7 +174,6 @@ absl::Status WorkerService::ConnectExclusive(const v1::ConnectRequest& request,
       std::unique_ptr<cluster::Transport> transport,
       endpoint_->Connect(
           request.epoch(), shard->plan.rank, addresses, request.config_hash(),
-          request.ranks_on_host(),
           cluster::Deadline::After(absl::Milliseconds(request.timeout_ms()))));
   auto epoch = std::make_shared<Epoch>(
       request.epoch(), shard, statistics, std::move(transport), wire,

@@ -19,6 +19,8 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "cluster/log.h"
 #include "cluster/process_limits.h"
 #include "cluster/status_macros.h"
 #include "coordinator/cli/binaries.h"
@@ -59,18 +61,17 @@ std::deque<std::string> LastLines(const std::string& path, size_t count) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LocalFleet>> LocalFleet::Start(
-    CoordinatorOptions options) {
+    FleetOptions options) {
   cluster::RaiseOpenFileLimit();
   const int world = options.mesh.world_size();
   RF_RETURN_IF_ERROR(cluster::CheckOpenFiles(kOpenFiles + 4 * world));
-  const int threads = options.threads;
-  options.listen = {.host = "127.0.0.1", .port = 0};
+  if (options.threads == 0) options.threads = std::max(1, Cores() / world);
   options.one_shot = true;
   std::unique_ptr<LocalFleet> fleet(new LocalFleet());
+  RF_RETURN_IF_ERROR(fleet->MakeFolder());
   RF_ASSIGN_OR_RETURN(fleet->coordinator_,
-                      CoordinatorServer::Start(std::move(options)));
-  absl::Status status = fleet->SpawnWorkers(
-      world, threads > 0 ? threads : std::max(1, Cores() / world));
+                      CoordinatorServer::Start({.fleet = std::move(options)}));
+  absl::Status status = fleet->SpawnWorkers(world);
   if (status.ok()) status = fleet->WaitReady();
   if (!status.ok()) {
     fleet->Explain(status);
@@ -97,7 +98,7 @@ std::string LocalFleet::LogPath(int rank) const {
   return absl::StrCat(folder_, "/worker-", rank, ".log");
 }
 
-absl::Status LocalFleet::SpawnWorkers(int count, int threads) {
+absl::Status LocalFleet::MakeFolder() {
   const char* base = std::getenv("TMPDIR");
   std::string folder = absl::StrCat(
       base == nullptr || *base == '\0' ? "/tmp" : base, "/ringfleet-XXXXXX");
@@ -106,6 +107,12 @@ absl::Status LocalFleet::SpawnWorkers(int count, int threads) {
                                             ": ", std::strerror(errno)));
   }
   folder_ = folder;
+  // This process's own lines belong beside those of the workers.
+  return cluster::InitLog(absl::StrCat(folder_, "/coordinator.log"),
+                          cluster::LogLevel::kInfo);
+}
+
+absl::Status LocalFleet::SpawnWorkers(int count) {
   int alive[2];
   if (pipe2(alive, O_CLOEXEC) != 0) {
     return absl::ResourceExhaustedError(
@@ -119,17 +126,10 @@ absl::Status LocalFleet::SpawnWorkers(int count, int threads) {
   absl::Status status;
   for (int rank = 0; rank < count && status.ok(); ++rank) {
     const std::string log = LogPath(rank);
-    std::vector<std::string> arguments = {binary,
-                                          "--rank",
-                                          absl::StrCat(rank),
-                                          "--listen",
-                                          "127.0.0.1:0",
-                                          "--coordinator",
-                                          address(),
-                                          "--threads",
-                                          absl::StrCat(threads),
-                                          "--parent-fd",
-                                          absl::StrCat(inherited)};
+    std::vector<std::string> arguments = {
+        binary,     "--rank",      absl::StrCat(rank),
+        "--listen", "127.0.0.1:0", "--coordinator",
+        address(),  "--parent-fd", absl::StrCat(inherited)};
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);

@@ -21,11 +21,12 @@ namespace ringfleet::coordinator::cli {
 class LocalFleet {
  public:
   // Starts everything and returns when the fleet can generate. `options` says
-  // what to serve; its address and one_shot are set here.
+  // what to serve; one_shot is set here, and threads to a share of the cores
+  // unless given.
   //
   // Errors: of CoordinatorServer and of the workers; CANCELLED on a signal.
   static absl::StatusOr<std::unique_ptr<LocalFleet>> Start(
-      CoordinatorOptions options);
+      FleetOptions options);
   ~LocalFleet();
 
   std::string address() const;  // HOST:PORT of the coordinator.
@@ -43,7 +44,8 @@ class LocalFleet {
   };
 
   LocalFleet() = default;
-  absl::Status SpawnWorkers(int count, int threads);
+  absl::Status MakeFolder();
+  absl::Status SpawnWorkers(int count);
   absl::Status WaitReady();
   // Notices workers that ended; the first of them, or -1.
   int ReapExited();

@@ -8,6 +8,13 @@
 #include "cluster/server.h"
 #include "coordinator/cli/call.h"
 #include "coordinator/cli/command.h"
+#include "coordinator/cli/generate.h"
+#include "coordinator/cli/interrupt.h"
+#include "coordinator/cli/score.h"
+#include "coordinator/cli/status.h"
+#include "coordinator/cli/targets.h"
+#include "coordinator/cli/tokenize.h"
+#include "coordinator/cli/up_down.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -15,7 +22,9 @@ namespace {
 // In the order of the help text, which shows the groups as they first appear:
 // Fleet, One-shot, Jobs, Tools.
 constexpr RegisterCommand kCommands[] = {
-    RegisterCall,
+    RegisterUp,       RegisterDown,    RegisterStatus,   RegisterCall,
+    RegisterGenerate, RegisterScore,   RegisterTokenize, RegisterDetokenize,
+    RegisterSubmit,   RegisterTargets,
 };
 
 constexpr char kFooter[] = R"(
@@ -41,6 +50,7 @@ bool AsksForJson(int argc, char** argv) {
 
 int Main(int argc, char** argv) {
   cluster::ConfigureGrpcProcess();
+  cluster::BlockTerminationSignals();
   CLI::App app("Serves DeepSeek-class models on a fleet of CPU hosts.",
                "ringfleet");
   app.set_version_flag("--version", "ringfleet " RINGFLEET_VERSION);
@@ -66,6 +76,7 @@ int Main(int argc, char** argv) {
         absl::StrCat("usage: ", status.message(), " (see ringfleet --help)"));
     invocation.json = AsksForJson(argc, argv);
   } else {
+    Interrupt interrupt;
     status = invocation.run();
   }
   if (!status.ok()) PrintError(status, invocation.json);

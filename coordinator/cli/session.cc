@@ -18,10 +18,10 @@ namespace {
 constexpr int kMaxLocal = 16;
 constexpr std::chrono::seconds kDescribeTimeout{5};
 
-absl::StatusOr<kernels::Dtype> ParseDtype(const std::string& option,
-                                          const std::string& name) {
-  if (name == "f32") return kernels::Dtype::kF32;
-  if (name == "bf16") return kernels::Dtype::kBf16;
+// Whether `name` is f32; an error unless it is that or bf16.
+absl::StatusOr<bool> IsF32(const std::string& option, const std::string& name) {
+  if (name == "f32") return true;
+  if (name == "bf16") return false;
   return absl::InvalidArgumentError(absl::StrCat(
       "usage: ", option, " ", name, ", want f32 or bf16 in this version"));
 }
@@ -107,17 +107,20 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(
         "usage: no model, want --model DIR or --cluster FILE");
   }
   CoordinatorOptions coordinator;
-  coordinator.name = "local";
-  coordinator.model_dir = options.model;
-  coordinator.mesh = {.data = 1, .expert = 1, .tensor = options.local};
-  RF_ASSIGN_OR_RETURN(coordinator.dtype, ParseDtype("--dtype", options.dtype));
-  RF_ASSIGN_OR_RETURN(coordinator.wire, ParseDtype("--wire", options.wire));
-  coordinator.context = options.context;
-  coordinator.threads = options.threads;
-  coordinator.slots = 1;
-  coordinator.reference = options.reference;
-  RF_ASSIGN_OR_RETURN(session->local_,
-                      LocalFleet::Start(std::move(coordinator)));
+  RF_ASSIGN_OR_RETURN(const bool f32, IsF32("--dtype", options.dtype));
+  RF_ASSIGN_OR_RETURN(const bool wire_f32, IsF32("--wire", options.wire));
+  FleetOptions fleet;
+  fleet.name = "local";
+  // Workers run with this process's working directory, but say it once.
+  fleet.model_dir = std::filesystem::absolute(options.model).string();
+  fleet.mesh = {.data = 1, .expert = 1, .tensor = options.local};
+  fleet.dtype = f32 ? v1::DTYPE_F32 : v1::DTYPE_BF16;
+  fleet.wire = wire_f32 ? v1::WIRE_DTYPE_F32 : v1::WIRE_DTYPE_BF16;
+  fleet.context = options.context;
+  fleet.threads = options.threads;
+  fleet.slots = 1;
+  fleet.reference = options.reference;
+  RF_ASSIGN_OR_RETURN(session->local_, LocalFleet::Start(std::move(fleet)));
   session->stub_ =
       v1::Coordinator::NewStub(ConnectChannel(session->local_->address()));
   return session;

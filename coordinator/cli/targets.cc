@@ -2,6 +2,8 @@
 #include "coordinator/cli/targets.h"
 
 #include <algorithm>
+#include <iostream>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -46,8 +48,29 @@ std::string WorkerLine(const ClusterConfig& config, int rank) {
   const std::string memory =
       worker.memory_gib > 0 ? absl::StrCat(worker.memory_gib) : "-";
   return absl::StrCat("target\t", rank, "\t", destination, "\t", worker.host,
-                      "\t", cluster::JoinHostPort(worker.address, worker.port),
+                      "\t",
+                      cluster::FormatAddress({worker.address, worker.port}),
                       "\t", threads, "\t", numa, "\t", memory, "\n");
+}
+
+struct TargetsOptions {
+  std::string cluster;
+  std::string hosts;
+  bool yaml = false;
+};
+
+absl::Status Run(const TargetsOptions& options) {
+  RF_ASSIGN_OR_RETURN(const ClusterConfig config,
+                      cluster::LoadClusterConfig(options.cluster));
+  if (options.yaml) {
+    std::cout << cluster::FormatClusterConfig(config);
+  } else {
+    RF_RETURN_IF_ERROR(PrintTargets(config, options.hosts, std::cout));
+  }
+  if (!std::cout.flush()) {
+    return absl::ResourceExhaustedError("targets: cannot write to stdout");
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -59,8 +82,8 @@ absl::Status PrintTargets(const ClusterConfig& config, absl::string_view hosts,
   if (hosts != "coordinator") {
     RF_ASSIGN_OR_RETURN(ranks, cluster::ParseHostRange(hosts, size));
   }
-  const std::string coordinator =
-      cluster::JoinHostPort(config.coordinator.host, config.coordinator.port);
+  const std::string coordinator = cluster::FormatAddress(
+      {config.coordinator.host, config.coordinator.port});
   out << "fleet\t" << config.name << "\nlog_dir\t"
       << (config.log_dir.empty() ? "-" : config.log_dir) << "\ninsecure\t"
       << (config.security == SecurityMode::kInsecure ? "yes" : "no")
@@ -82,6 +105,31 @@ absl::Status PrintTargets(const ClusterConfig& config, absl::string_view hosts,
         << config.coordinator.host << "\t" << coordinator << "\t-\t-\t-\n";
   }
   return absl::OkStatus();
+}
+
+void RegisterTargets(CLI::App& app, Invocation& invocation) {
+  auto options = std::make_shared<TargetsOptions>();
+  CLI::App* verb = app.add_subcommand(
+      "targets", "what a cluster file starts, one process a line");
+  verb->group("Fleet");
+  verb->add_option("--cluster", options->cluster, "the cluster file")
+      ->required();
+  verb->add_option("--hosts", options->hosts,
+                   "ranks, both ends included (0-3, 2), or coordinator; "
+                   "default: all");
+  verb->add_flag("--yaml", options->yaml,
+                 "the file as understood: defaults filled in, paths absolute");
+  verb->footer(R"(
+Checks a cluster file without starting anything. The launch scripts read its
+output: fields separated by tabs, - where nothing is set.
+
+Examples:
+  ringfleet targets --cluster cluster.yaml
+  ringfleet targets --cluster cluster.yaml --yaml
+)");
+  verb->callback([options, &invocation] {
+    invocation.run = [options] { return Run(*options); };
+  });
 }
 
 }  // namespace ringfleet::coordinator::cli

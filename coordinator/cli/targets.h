@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "cluster/config.h"
+#include "coordinator/cli/command.h"
 
 namespace ringfleet::coordinator::cli {
 
@@ -30,6 +31,8 @@ namespace ringfleet::coordinator::cli {
 // Errors: INVALID_ARGUMENT: `hosts` is malformed or beyond the last rank.
 absl::Status PrintTargets(const cluster::ClusterConfig& config,
                           absl::string_view hosts, std::ostream& out);
+
+void RegisterTargets(CLI::App& app, Invocation& invocation);
 
 }  // namespace ringfleet::coordinator::cli
 

@@ -185,7 +185,7 @@ TEST(ChatTemplateTest, StringMethods) {
   EXPECT_EQ(Eval("'a,b,c'.split(',')"), "[\"a\", \"b\", \"c\"]");
   EXPECT_EQ(Eval("'a,b,c'.split(',', 1)"), "[\"a\", \"b,c\"]");
   EXPECT_EQ(Eval("' a  b '.split()"), "[\"a\", \"b\"]");
-  EXPECT_EQ(Eval("' a  b  c '.split(none, 1)"), "[\"a\", \"b  c\"]");
+  EXPECT_EQ(Eval("' a  b  c '.split(none, 1)"), "[\"a\", \"b  c \"]");
   EXPECT_EQ(Eval("'abc'.split('</think>')[-1]"), "\"abc\"");
   EXPECT_EQ(Eval("[' a '.strip(), ' a '.lstrip(), ' a '.rstrip()]"),
             "[\"a\", \"a \", \" a\"]");
@@ -379,7 +379,7 @@ TEST(ChatTemplateTest, DeepTemplatesAreStopped) {
     for (int i = 0; i < count; ++i) out += text;
     return out;
   };
-  for (const int count : {200, 100000}) {
+  for (const int count : {200, 50000}) {
     EXPECT_THAT(
         Render("{{ " + repeat("(", count) + "1" + repeat(")", count) + " }}"),
         HasSubstr("nesting deeper"));

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/utf8.h"
 
 namespace ringfleet::coordinator {
@@ -24,11 +25,6 @@ std::unique_ptr<Tokenizer> LoadModel(const std::string& name) {
   auto loaded = Tokenizer::Load(kModels + name);
   EXPECT_TRUE(loaded.ok()) << loaded.status();
   return loaded.ok() ? *std::move(loaded) : nullptr;
-}
-
-json ReadJson(const std::string& path) {
-  std::ifstream file(path);
-  return json::parse(file);
 }
 
 // A model folder of its own for each test.
@@ -339,7 +335,7 @@ TEST_F(TokenizerFilesTest, StripFlagsSwallowWhiteSpace) {
 }
 
 TEST_F(TokenizerFilesTest, MergesMayBeArraysAndWholePiecesMayGoFirst) {
-  tokenizer_["model"]["merges"] = {{"a", "b"}, {"ab", "ab"}};
+  tokenizer_["model"]["merges"] = json::parse(R"([["a", "b"], ["ab", "ab"]])");
   EXPECT_THAT(*LoadOk()->Encode("abab"), ElementsAre(5));
   tokenizer_["model"]["merges"] = json::array();
   EXPECT_THAT(*LoadOk()->Encode("abab"), ElementsAre(1, 2, 1, 2));
@@ -473,7 +469,7 @@ TEST_F(TokenizerFilesTest, DeepNestingIsRefused) {
   const std::string deep =
       std::string(1 << 18, '[') + std::string(1 << 18, ']');
   for (const char* field : {"model", "normalizer", "added_tokens"}) {
-    Write("tokenizer.json", std::string("{\"") + field + "\":" + deep + "}");
+    Write("tokenizer.json", absl::StrCat("{\"", field, "\":", deep, "}"));
     EXPECT_EQ(Tokenizer::Load(folder_).status().code(),
               absl::StatusCode::kInvalidArgument);
   }
@@ -500,7 +496,7 @@ TEST_F(TokenizerFilesTest, DamagedFilesNeverCrash) {
         default:
           text.insert(at, 1, "0123456789{}[]\",:"[random() % 17]);
       }
-      if (text.empty()) text = "x";
+      if (text.empty()) text.push_back('x');
     }
     Write("tokenizer.json", text);
     const auto tokenizer = Tokenizer::Load(folder_);

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cluster/completion_poller.h"
+
+#include <grpc/support/time.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/check.h"
+
+namespace ringfleet::cluster {
+namespace {
+
+// The background thread takes over from a thread that has not polled for this
+// long. Shorter, and it would take the role between the collectives of a
+// decode step; longer, and peers would wait for frames to be read.
+constexpr absl::Duration kTakeOver = absl::Milliseconds(10);
+
+gpr_timespec ToGpr(Deadline::Clock::time_point now,
+                   Deadline::Clock::time_point when) {
+  const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::max(when - now, Deadline::Clock::duration::zero()));
+  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                      gpr_time_from_nanos(left.count(), GPR_TIMESPAN));
+}
+
+}  // namespace
+
+CompletionPoller::CompletionPoller(
+    std::unique_ptr<grpc::ServerCompletionQueue> queue, absl::Duration spin,
+    std::function<void()> housekeeping)
+    : queue_(std::move(queue)),
+      spin_(spin),
+      housekeeping_(std::move(housekeeping)) {}
+
+CompletionPoller::~CompletionPoller() { RF_CHECK(closed()); }
+
+void CompletionPoller::Start() {
+  background_ = std::thread([this] { RunBackground(); });
+}
+
+void CompletionPoller::Acquire() {
+  wanted_.fetch_add(1);
+  bool background = false;
+  {
+    MutexLock lock(&mu_);
+    background = taken_ && taken_by_background_;
+  }
+  if (background) Wake();
+  MutexLock lock(&mu_);
+  while (taken_) changed_.Wait(&mu_);
+  taken_ = true;
+  ++uses_;
+  wanted_.fetch_sub(1);
+}
+
+void CompletionPoller::Release() {
+  MutexLock lock(&mu_);
+  taken_ = false;
+  taken_by_background_ = false;
+  if (wanted_.load() > 0) changed_.NotifyAll();
+}
+
+bool CompletionPoller::AcquireInBackground(uint64_t* uses) {
+  const auto next_look = Deadline::After(kTakeOver).when();
+  MutexLock lock(&mu_);
+  *uses = uses_;
+  while (!stopping_ && changed_.WaitUntil(&mu_, next_look)) {
+  }
+  // Somebody else polls, or did a moment ago and probably will again.
+  if (stopping_ || taken_ || wanted_.load() > 0 || *uses != uses_) return false;
+  taken_ = true;
+  taken_by_background_ = true;
+  return true;
+}
+
+void CompletionPoller::RunBackground() {
+  while (!stopping_) {
+    uint64_t uses = 0;
+    if (!AcquireInBackground(&uses)) continue;
+    PollUntil([this] { return stopping_ || wanted_.load() > 0; },
+              Deadline::Infinite());
+    Release();
+  }
+}
+
+bool CompletionPoller::PollUntil(absl::FunctionRef<bool()> done,
+                                 Deadline deadline, absl::Duration slice) {
+  if (done()) return true;
+  auto now = Deadline::Clock::now();
+  const auto spin_until = Deadline::After(spin_, now).when();
+  auto next_tick = Deadline::After(kTick, now).when();
+  while (true) {
+    const bool spin = now < spin_until;
+    const gpr_timespec until =
+        spin ? gpr_inf_past(GPR_CLOCK_MONOTONIC)
+             : ToGpr(now, std::min({deadline.when(), next_tick,
+                                    Deadline::After(slice, now).when()}));
+    void* tag = nullptr;
+    bool ok = false;
+    switch (queue_->AsyncNext(&tag, &ok, until)) {
+      case grpc::CompletionQueue::GOT_EVENT:
+        static_cast<Completion*>(tag)->OnComplete(ok);
+        break;
+      case grpc::CompletionQueue::SHUTDOWN:
+        return done();
+      case grpc::CompletionQueue::TIMEOUT:
+        break;
+    }
+    now = Deadline::Clock::now();
+    if (now >= next_tick) {
+      housekeeping_();
+      next_tick = Deadline::After(kTick, now).when();
+    }
+    if (done()) return true;
+    if (deadline.Expired(now)) return false;
+  }
+}
+
+void CompletionPoller::Wake() {
+  MutexLock lock(&wake_mu_);
+  if (alarm_pending_ || closed()) return;
+  alarm_pending_ = true;
+  alarm_.Set(queue_.get(), gpr_inf_past(GPR_CLOCK_MONOTONIC),
+             &alarm_completion_);
+}
+
+void CompletionPoller::AlarmCompletion::OnComplete(bool ok) {
+  MutexLock lock(&poller_->wake_mu_);
+  poller_->alarm_pending_ = false;
+}
+
+void CompletionPoller::Drain() {
+  if (closed()) return;
+  stopping_ = true;
+  {
+    MutexLock lock(&mu_);
+    changed_.NotifyAll();
+  }
+  Wake();
+  if (background_.joinable()) background_.join();
+  Role role(this);
+  {
+    MutexLock lock(&wake_mu_);
+    closed_.store(true, std::memory_order_release);
+  }
+  queue_->Shutdown();
+  void* tag = nullptr;
+  bool ok = false;
+  while (queue_->Next(&tag, &ok)) static_cast<Completion*>(tag)->OnComplete(ok);
+}
+
+}  // namespace ringfleet::cluster

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// One completion queue and the question of who polls it. gRPC does all its
+// work (reads, writes, answers to pings) inside the thread that polls, so the
+// thread that waits for a collective polls itself: a hand-over between threads
+// costs more than a small collective. When that thread computes for long, a
+// background thread takes over, so that peers see a living process.
+#ifndef RINGFLEET_CLUSTER_COMPLETION_POLLER_H_
+#define RINGFLEET_CLUSTER_COMPLETION_POLLER_H_
+
+#include <grpcpp/alarm.h>
+#include <grpcpp/completion_queue.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "absl/functional/function_ref.h"
+#include "absl/time/time.h"
+#include "cluster/deadline.h"
+#include "kernels/mutex.h"
+
+namespace ringfleet::cluster {
+
+// What a tag of the queue points to. Runs in the polling thread, which has the
+// role of the poller.
+class Completion {
+ public:
+  virtual void OnComplete(bool ok) = 0;
+
+ protected:
+  ~Completion() = default;
+};
+
+// All state that completions touch is guarded by a role, not by a lock: one
+// thread at a time has it, and taking it over orders memory between threads
+// (the queue itself is not instrumented for ThreadSanitizer). Thread-safe.
+class CompletionPoller {
+ public:
+  // `spin`: how long a wait asks the queue without blocking before it blocks.
+  // `housekeeping` runs in the role at least every kTick while someone polls.
+  CompletionPoller(std::unique_ptr<grpc::ServerCompletionQueue> queue,
+                   absl::Duration spin, std::function<void()> housekeeping);
+  // Requires that Drain has returned.
+  ~CompletionPoller();
+
+  static constexpr absl::Duration kTick = absl::Milliseconds(50);
+
+  // Starts the background thread.
+  void Start();
+
+  // Has the role while in scope. The background thread yields it at once, any
+  // other holder when its own wait ends. Not re-entrant.
+  class Role {
+   public:
+    explicit Role(CompletionPoller* poller) : poller_(poller) {
+      poller_->Acquire();
+    }
+    ~Role() { poller_->Release(); }
+    Role(const Role&) = delete;
+    Role& operator=(const Role&) = delete;
+
+   private:
+    CompletionPoller* const poller_;
+  };
+
+  // Requires the role. Runs completions until done() holds, which is what it
+  // returns, or until the deadline. `slice` bounds the time between two
+  // looks at done() when no completion arrives.
+  bool PollUntil(absl::FunctionRef<bool()> done, Deadline deadline,
+                 absl::Duration slice = kTick);
+
+  // Makes the thread that polls look at its condition, from any thread.
+  void Wake();
+
+  // Requires the role to start operations on it, and !closed().
+  grpc::ServerCompletionQueue* queue() const { return queue_.get(); }
+  // Set by Drain; no operation may be started afterwards.
+  bool closed() const { return closed_.load(std::memory_order_acquire); }
+
+  // Joins the background thread, shuts the queue down and runs what is left in
+  // it. Requires that the server of the queue is shut down. Idempotent.
+  void Drain();
+
+ private:
+  class AlarmCompletion : public Completion {
+   public:
+    explicit AlarmCompletion(CompletionPoller* poller) : poller_(poller) {}
+    void OnComplete(bool ok) override;
+
+   private:
+    CompletionPoller* const poller_;
+  };
+
+  void Acquire();
+  void Release();
+  bool AcquireInBackground(uint64_t* uses);
+  void RunBackground();
+
+  const std::unique_ptr<grpc::ServerCompletionQueue> queue_;
+  const absl::Duration spin_;
+  const std::function<void()> housekeeping_;
+  std::thread background_;
+  std::atomic<int> wanted_{0};  // Threads that wait for the role.
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> closed_{false};
+
+  Mutex mu_;
+  CondVar changed_;
+  bool taken_ ABSL_GUARDED_BY(mu_) = false;
+  bool taken_by_background_ ABSL_GUARDED_BY(mu_) = false;
+  uint64_t uses_ ABSL_GUARDED_BY(mu_) = 0;  // Times a caller took the role.
+
+  Mutex wake_mu_;  // Never held while a completion runs.
+  AlarmCompletion alarm_completion_{this};
+  grpc::Alarm alarm_ ABSL_GUARDED_BY(wake_mu_);
+  bool alarm_pending_ ABSL_GUARDED_BY(wake_mu_) = false;
+};
+
+}  // namespace ringfleet::cluster
+
+#endif  // RINGFLEET_CLUSTER_COMPLETION_POLLER_H_

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// CRC-32C (Castagnoli; RFC 3720, appendix B.4), by the SSE4.2 instruction that
+// every x86-64-v2 processor has.
+#ifndef RINGFLEET_CLUSTER_CRC32C_H_
+#define RINGFLEET_CLUSTER_CRC32C_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ringfleet::cluster {
+
+// The checksum of what `crc` covers (0 for nothing) followed by `size` bytes.
+uint32_t ExtendCrc32c(uint32_t crc, const void* data, size_t size);
+
+}  // namespace ringfleet::cluster
+
+#endif  // RINGFLEET_CLUSTER_CRC32C_H_

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cluster/link_transport.h"
+
+#include <grpcpp/server_builder.h>
+
+#include <atomic>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cluster/collective_service.h"
+#include "cluster/completion_poller.h"
+#include "cluster/peer_links.h"
+#include "cluster/status_macros.h"
+#include "kernels/check.h"
+#include "kernels/mutex.h"
+
+namespace ringfleet::cluster {
+namespace {
+
+// A round trip over loopback takes 25 to 35 us and a sleep and wake-up about
+// 50 us more: longer than this, and the sleep no longer shows.
+constexpr absl::Duration kSpinTime = absl::Microseconds(100);
+
+absl::Duration SpinTime(Spin spin, int ranks_on_host) {
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const bool yes = spin == Spin::kAlways ||
+                   (spin == Spin::kAuto && cores > 1 && ranks_on_host <= cores);
+  return yes ? kSpinTime : absl::ZeroDuration();
+}
+
+}  // namespace
+
+struct CollectiveEndpoint::Impl {
+  Options options;
+  CollectiveService service;  // Guarded by the poller's role.
+  std::shared_ptr<CompletionPoller> poller;
+  std::atomic<uint64_t> dropped_frames{0};
+
+  Mutex mu;
+  PeerLinks* links ABSL_GUARDED_BY(mu) = nullptr;  // Not yet closed.
+
+  void SetLinks(PeerLinks* value) {
+    MutexLock lock(&mu);
+    links = value;
+  }
+};
+
+CollectiveEndpoint::CollectiveEndpoint(Options options)
+    : impl_(new Impl{.options = options}) {}
+
+CollectiveEndpoint::~CollectiveEndpoint() {
+  RF_CHECK(impl_->poller == nullptr || impl_->poller->closed());
+}
+
+void CollectiveEndpoint::Register(grpc::ServerBuilder& builder) {
+  RF_CHECK(impl_->poller == nullptr);
+  builder.RegisterService(impl_->service.grpc_service());
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 1);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // Peers ping every 10 s; the default takes that for an attack.
+  builder.AddChannelArgument(
+      GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
+  impl_->poller = std::make_shared<CompletionPoller>(
+      builder.AddCompletionQueue(),
+      SpinTime(impl_->options.spin, impl_->options.ranks_on_host),
+      [impl = impl_.get()] { impl->service.Housekeeping(); });
+}
+
+void CollectiveEndpoint::Start() {
+  RF_CHECK(impl_->poller != nullptr);
+  {
+    CompletionPoller::Role role(impl_->poller.get());
+    impl_->service.Start(impl_->poller);
+  }
+  impl_->poller->Start();
+}
+
+absl::StatusOr<std::unique_ptr<Transport>> CollectiveEndpoint::Connect(
+    uint64_t epoch, int rank, const std::vector<std::string>& addresses,
+    uint64_t config_hash, Deadline deadline) {
+  if (rank < 0 || static_cast<size_t>(rank) >= addresses.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", rank, " of a world of ", addresses.size(), " addresses"));
+  }
+  std::unique_ptr<PeerLinks> links;
+  absl::Status status;
+  {
+    CompletionPoller::Role role(impl_->poller.get());
+    RF_RETURN_IF_ERROR(impl_->service.EnterEpoch(epoch));
+    links = std::make_unique<PeerLinks>(
+        impl_->poller,
+        PeerLinks::Config{
+            .self = {.epoch = epoch, .source = rank, .config = config_hash},
+            .addresses = addresses,
+            .max_queued_bytes = impl_->options.max_queued_bytes},
+        [impl = impl_.get()] {
+          impl->dropped_frames += impl->service.links()->dropped_frames();
+          impl->service.Detach();
+          impl->SetLinks(nullptr);
+        });
+    impl_->SetLinks(links.get());
+    impl_->service.Attach(links.get());
+    links->Dial();
+    status = links->AwaitConnected(deadline);
+  }
+  if (!status.ok()) return status;  // Destroying the links takes the role.
+  return links;
+}
+
+void CollectiveEndpoint::StopLinks() {
+  if (impl_->poller == nullptr || impl_->poller->closed()) return;
+  {
+    // Whoever waits for a frame has the role and must first let go of it.
+    MutexLock lock(&impl_->mu);
+    if (impl_->links != nullptr) {
+      impl_->links->Interrupt(
+          absl::UnavailableError("this worker is shutting down"));
+    }
+  }
+  CompletionPoller::Role role(impl_->poller.get());
+  impl_->service.Stop();
+}
+
+void CollectiveEndpoint::Shutdown() {
+  if (impl_->poller == nullptr) return;
+  StopLinks();
+  impl_->poller->Drain();
+}
+
+uint64_t CollectiveEndpoint::dropped_frames() const {
+  CompletionPoller::Role role(impl_->poller.get());
+  const PeerLinks* links = impl_->service.links();
+  return impl_->dropped_frames + (links ? links->dropped_frames() : 0);
+}
+
+}  // namespace ringfleet::cluster

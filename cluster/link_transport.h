@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// The collective transport over gRPC: what a worker process needs to open the
+// links of an epoch and to accept those of its peers. No gRPC channel, stream
+// or queue shows here; they are in peer_links.h and peer_stream.h.
+#ifndef RINGFLEET_CLUSTER_LINK_TRANSPORT_H_
+#define RINGFLEET_CLUSTER_LINK_TRANSPORT_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "cluster/deadline.h"
+#include "cluster/transport.h"
+
+namespace grpc {
+class ServerBuilder;
+}
+
+namespace ringfleet::cluster {
+
+// Whether a thread that waits for a frame asks without blocking at first.
+enum class Spin : uint8_t {
+  kAuto,  // When every rank on the host has a core of its own to spin on.
+  kAlways,
+  kNever,
+};
+
+// One per worker process. Must outlive the server it is registered on. The end
+// of a process, in this order: StopLinks(), grpc::Server::Shutdown(),
+// Shutdown(), the server's destructor, this one's.
+class CollectiveEndpoint {
+ public:
+  struct Options {
+    int ranks_on_host = 1;  // Worker processes on this machine.
+    Spin spin = Spin::kAuto;
+    // Frames of one peer that nobody has received yet. Beyond this the peer is
+    // no longer read, and gRPC's flow control holds it.
+    size_t max_queued_bytes = size_t{64} << 20;
+  };
+
+  explicit CollectiveEndpoint(Options options);
+  // Requires Shutdown() if Register() was called.
+  ~CollectiveEndpoint();
+
+  // Adds the service, its queue and the server's channel arguments. Call once,
+  // before the server starts.
+  void Register(grpc::ServerBuilder& builder);
+
+  // After the server has started: takes calls, and polls in the background
+  // while no collective does.
+  void Start();
+
+  // Enters an epoch: ends the links of the epoch before, opens those to all
+  // other ranks and returns when every rank has opened all of its own. All
+  // ranks call it at about the same time; peers may be late. `addresses` are
+  // those of all ranks, by rank; `config_hash` covers what all must agree in.
+  // Call it from the thread that uses the transport.
+  //
+  // Errors:
+  //   FAILED_PRECONDITION: the epoch is not later than all before, here or at a
+  //     peer, or a peer has another configuration (names both).
+  //   DEADLINE_EXCEEDED: names the ranks that are missing.
+  //   UNAVAILABLE: a peer went away.   INVALID_ARGUMENT: no such rank.
+  //   CANCELLED, UNAVAILABLE: StopLinks was called.
+  absl::StatusOr<std::unique_ptr<Transport>> Connect(
+      uint64_t epoch, int rank, const std::vector<std::string>& addresses,
+      uint64_t config_hash, Deadline deadline);
+
+  // Ends the epoch, closes all streams and refuses new ones, so that the
+  // server can be shut down at once. Idempotent; from any thread.
+  void StopLinks();
+
+  // StopLinks(), then drains the queue and joins the background thread.
+  // Requires that grpc::Server::Shutdown was called, or the server never
+  // started, and that the server still exists. Idempotent.
+  void Shutdown();
+
+  // Frames of another epoch that arrived over the links of this one and were
+  // dropped, over the life of the endpoint. From any thread that has no
+  // transport call under way.
+  uint64_t dropped_frames() const;
+
+ private:
+  struct Impl;
+  const std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ringfleet::cluster
+
+#endif  // RINGFLEET_CLUSTER_LINK_TRANSPORT_H_

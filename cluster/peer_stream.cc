@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cluster/peer_stream.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "cluster/status.h"
+
+namespace ringfleet::cluster {
+namespace {
+
+constexpr char kEpochHeader[] = "rf-epoch";
+constexpr char kSourceHeader[] = "rf-source";
+constexpr char kConfigHeader[] = "rf-config";
+
+using Headers = std::multimap<grpc::string_ref, grpc::string_ref>;
+
+template <typename Number>
+absl::Status ReadHeader(const Headers& headers, const char* name,
+                        Number* value) {
+  const auto found = headers.find(name);
+  if (found == headers.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the header ", name, " is missing"));
+  }
+  const absl::string_view text(found->second.data(), found->second.size());
+  if (!absl::SimpleAtoi(text, value)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the header ", name, " is '", text, "', want a number"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StreamIdentity> ReadIdentity(const Headers& headers) {
+  StreamIdentity identity;
+  for (const absl::Status& status :
+       {ReadHeader(headers, kEpochHeader, &identity.epoch),
+        ReadHeader(headers, kSourceHeader, &identity.source),
+        ReadHeader(headers, kConfigHeader, &identity.config)}) {
+    if (!status.ok()) return status;
+  }
+  return identity;
+}
+
+const char* MethodName(StreamKind kind) {
+  return kind == StreamKind::kLink ? "/ringfleet.v1.Collective/Link"
+                                   : "/ringfleet.v1.Collective/Control";
+}
+
+}  // namespace
+
+void PeerStream::Read() {
+  if (!can_start() || lost_) return;
+  reader_->Read(&read_buffer_, read_op_.Start(this));
+}
+
+void PeerStream::Write(grpc::ByteBuffer message) {
+  if (!can_start() || lost_) return;
+  writes_.push_back(std::move(message));
+  if (!write_pending_) StartNextWrite();
+}
+
+void PeerStream::StartNextWrite() {
+  write_pending_ = true;
+  writer_->Write(writes_.front(), write_op_.Start(this));
+  writes_.pop_front();
+}
+
+void PeerStream::Cancel() {
+  writes_.clear();
+  CancelCall();
+}
+
+void PeerStream::OnRead(bool ok) {
+  if (!ok) {
+    lost_ = true;
+    writes_.clear();
+    Lose();
+    return;
+  }
+  grpc::ByteBuffer message;
+  message.Swap(&read_buffer_);
+  if (events_ != nullptr) events_->OnMessage(*this, std::move(message));
+}
+
+void PeerStream::OnWrite(bool ok) {
+  write_pending_ = false;
+  if (!ok) {
+    lost_ = true;
+    writes_.clear();
+    Lose();
+  } else if (!writes_.empty() && can_start()) {
+    StartNextWrite();
+  }
+}
+
+void PeerStream::ReportOpen(const StreamIdentity& peer) {
+  if (events_ != nullptr) events_->OnOpen(*this, peer);
+}
+
+void PeerStream::ReportClosed(const absl::Status& status) {
+  lost_ = true;
+  if (Events* events = std::exchange(events_, nullptr)) {
+    events->OnClosed(*this, status);
+  }
+}
+
+ClientStream::ClientStream(std::shared_ptr<CompletionPoller> poller,
+                           StreamKind kind,
+                           std::shared_ptr<grpc::Channel> channel)
+    : PeerStream(std::move(poller), kind),
+      channel_(std::move(channel)),
+      stub_(channel_),
+      start_op_(static_cast<Op::Handler>(&ClientStream::OnStarted)),
+      headers_op_(static_cast<Op::Handler>(&ClientStream::OnHeaders)),
+      finish_op_(static_cast<Op::Handler>(&ClientStream::OnFinished)) {}
+
+std::shared_ptr<ClientStream> ClientStream::Dial(
+    std::shared_ptr<CompletionPoller> poller, StreamKind kind,
+    std::shared_ptr<grpc::Channel> channel, const StreamIdentity& self,
+    int peer, Events* events) {
+  std::shared_ptr<ClientStream> stream(
+      new ClientStream(std::move(poller), kind, std::move(channel)));
+  stream->set_peer(peer);
+  stream->set_events(events);
+  grpc::ClientContext& context = stream->context_;
+  context.AddMetadata(kEpochHeader, std::to_string(self.epoch));
+  context.AddMetadata(kSourceHeader, std::to_string(self.source));
+  context.AddMetadata(kConfigHeader, std::to_string(self.config));
+  context.set_wait_for_ready(true);
+  stream->call_ = stream->stub_.PrepareCall(&context, MethodName(kind),
+                                            stream->poller_->queue());
+  stream->reader_ = stream->call_.get();
+  stream->writer_ = stream->call_.get();
+  stream->call_->StartCall(stream->start_op_.Start(stream.get()));
+  return stream;
+}
+
+void ClientStream::OnStarted(bool ok) {
+  if (!can_start()) return;
+  if (!ok) return Lose();
+  call_->ReadInitialMetadata(headers_op_.Start(this));
+}
+
+void ClientStream::OnHeaders(bool ok) {
+  if (!can_start()) return;
+  // A refusal has no headers but a status, which Finish reads.
+  const absl::StatusOr<StreamIdentity> peer =
+      ReadIdentity(context_.GetServerInitialMetadata());
+  if (!ok || !peer.ok()) return Lose();
+  Read();
+  ReportOpen(*peer);
+}
+
+void ClientStream::Lose() {
+  if (finishing_ || !can_start()) return;
+  finishing_ = true;
+  call_->Finish(&status_, finish_op_.Start(this));
+}
+
+void ClientStream::OnFinished(bool ok) {
+  ReportClosed(status_.ok()
+                   ? absl::UnavailableError("the peer ended the stream")
+                   : FromGrpc(status_));
+}
+
+ServerStream::ServerStream(std::shared_ptr<CompletionPoller> poller,
+                           StreamKind kind, void* acceptor,
+                           OnArrival on_arrival)
+    : PeerStream(std::move(poller), kind),
+      acceptor_(acceptor),
+      on_arrival_(on_arrival),
+      arrival_op_(static_cast<Op::Handler>(&ServerStream::OnArrived)),
+      headers_op_(static_cast<Op::Handler>(&ServerStream::OnHeadersSent)),
+      refuse_op_(static_cast<Op::Handler>(&ServerStream::OnRefused)),
+      done_op_(static_cast<Op::Handler>(&ServerStream::OnDone)) {
+  reader_ = &call_;
+  writer_ = &call_;
+}
+
+void ServerStream::Expect(std::shared_ptr<CompletionPoller> poller,
+                          StreamKind kind, RawCollectiveService* service,
+                          void* acceptor, OnArrival on_arrival) {
+  grpc::ServerCompletionQueue* const queue = poller->queue();
+  std::shared_ptr<ServerStream> stream(
+      new ServerStream(std::move(poller), kind, acceptor, on_arrival));
+  // Delivered only after a call has arrived, so it holds the stream from then.
+  stream->context_.AsyncNotifyWhenDone(
+      static_cast<Completion*>(&stream->done_op_));
+  void* const tag = stream->arrival_op_.Start(stream.get());
+  if (kind == StreamKind::kLink) {
+    service->RequestLink(&stream->context_, &stream->call_, queue, queue, tag);
+  } else {
+    service->RequestControl(&stream->context_, &stream->call_, queue, queue,
+                            tag);
+  }
+}
+
+absl::StatusOr<StreamIdentity> ServerStream::Identity() const {
+  return ReadIdentity(context_.client_metadata());
+}
+
+void ServerStream::OnArrived(bool ok) {
+  if (!ok) return;  // The server shuts down.
+  done_op_.Start(this);
+  on_arrival_(acceptor_,
+              std::static_pointer_cast<ServerStream>(shared_from_this()));
+}
+
+void ServerStream::Accept(const StreamIdentity& self) {
+  if (!can_start()) return;
+  context_.AddInitialMetadata(kEpochHeader, std::to_string(self.epoch));
+  context_.AddInitialMetadata(kSourceHeader, std::to_string(self.source));
+  context_.AddInitialMetadata(kConfigHeader, std::to_string(self.config));
+  call_.SendInitialMetadata(headers_op_.Start(this));
+}
+
+void ServerStream::OnHeadersSent(bool ok) {
+  if (!ok) return Lose();
+  Read();
+  const absl::StatusOr<StreamIdentity> caller = Identity();
+  if (caller.ok()) ReportOpen(*caller);
+}
+
+void ServerStream::Refuse(const absl::Status& status) {
+  if (!can_start() || ended_) return;
+  call_.Finish(ToGrpc(status), refuse_op_.Start(this));
+}
+
+void ServerStream::Lose() {
+  ReportClosed(absl::UnavailableError("the peer ended the stream"));
+}
+
+void ServerStream::OnDone(bool ok) {
+  ended_ = true;
+  Lose();
+}
+
+}  // namespace ringfleet::cluster

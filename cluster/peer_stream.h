@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// One bidirectional gRPC stream of raw messages with a peer, from either end:
+// a read is posted whenever the owner has asked for one, and one write at a
+// time is under way with a queue behind it.
+#ifndef RINGFLEET_CLUSTER_PEER_STREAM_H_
+#define RINGFLEET_CLUSTER_PEER_STREAM_H_
+
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/support/async_stream.h>
+#include <grpcpp/support/byte_buffer.h>
+
+#include <deque>
+#include <memory>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cluster/completion_poller.h"
+#include "protos/collective.grpc.pb.h"
+
+namespace ringfleet::cluster {
+
+// What both ends of a stream say about themselves in the headers rf-epoch,
+// rf-source and rf-config.
+struct StreamIdentity {
+  uint64_t epoch = 0;
+  int source = 0;
+  uint64_t config = 0;
+};
+
+enum class StreamKind : uint8_t { kLink, kControl };
+
+// Every member function requires the poller's role. Completions keep the
+// stream alive, so it may be dropped at any time.
+class PeerStream : public std::enable_shared_from_this<PeerStream> {
+ public:
+  // Runs in the role. After OnClosed nothing more is reported.
+  class Events {
+   public:
+    virtual void OnOpen(PeerStream& stream, const StreamIdentity& peer) = 0;
+    virtual void OnMessage(PeerStream& stream, grpc::ByteBuffer message) = 0;
+    virtual void OnClosed(PeerStream& stream, const absl::Status& status) = 0;
+
+   protected:
+    ~Events() = default;
+  };
+
+  virtual ~PeerStream() = default;
+  PeerStream(const PeerStream&) = delete;
+  PeerStream& operator=(const PeerStream&) = delete;
+
+  StreamKind kind() const { return kind_; }
+  // Null stops the reports.
+  void set_events(Events* events) { events_ = events; }
+  // A label for the owner of the events: the rank at the other end.
+  int peer() const { return peer_; }
+  void set_peer(int peer) { peer_ = peer; }
+
+  // Posts a read; OnMessage reports it.
+  void Read();
+  void Write(grpc::ByteBuffer message);
+  bool writes_idle() const { return !write_pending_ && writes_.empty(); }
+  // Drops queued writes and ends the stream with an error.
+  void Cancel();
+
+ protected:
+  PeerStream(std::shared_ptr<CompletionPoller> poller, StreamKind kind)
+      : poller_(std::move(poller)), kind_(kind) {}
+
+  // A tag that keeps its stream alive while the queue has it.
+  class Op : public Completion {
+   public:
+    using Handler = void (PeerStream::*)(bool ok);
+    explicit Op(Handler handler) : handler_(handler) {}
+    void* Start(PeerStream* stream) {
+      stream_ = stream->shared_from_this();
+      return static_cast<Completion*>(this);
+    }
+    void OnComplete(bool ok) override {
+      const std::shared_ptr<PeerStream> stream = std::move(stream_);
+      ((*stream).*handler_)(ok);
+    }
+
+   private:
+    const Handler handler_;
+    std::shared_ptr<PeerStream> stream_;
+  };
+
+  bool can_start() const { return !poller_->closed(); }
+  void ReportOpen(const StreamIdentity& peer);
+  void ReportClosed(const absl::Status& status);
+  // A read or write failed: find out why and report it.
+  virtual void Lose() = 0;
+  virtual void CancelCall() = 0;
+
+  const std::shared_ptr<CompletionPoller> poller_;
+  const StreamKind kind_;
+  grpc::internal::AsyncReaderInterface<grpc::ByteBuffer>* reader_ = nullptr;
+  grpc::internal::AsyncWriterInterface<grpc::ByteBuffer>* writer_ = nullptr;
+
+ private:
+  void OnRead(bool ok);
+  void OnWrite(bool ok);
+  void StartNextWrite();
+
+  Events* events_ = nullptr;
+  int peer_ = -1;
+  bool lost_ = false;
+  bool write_pending_ = false;
+  std::deque<grpc::ByteBuffer> writes_;
+  grpc::ByteBuffer read_buffer_;
+  Op read_op_{&PeerStream::OnRead};
+  Op write_op_{&PeerStream::OnWrite};
+};
+
+// The end that opened the stream.
+class ClientStream : public PeerStream {
+ public:
+  // Opens a stream on `channel`, waiting for the peer's server to come up.
+  static std::shared_ptr<ClientStream> Dial(
+      std::shared_ptr<CompletionPoller> poller, StreamKind kind,
+      std::shared_ptr<grpc::Channel> channel, const StreamIdentity& self,
+      int peer, Events* events);
+
+ private:
+  ClientStream(std::shared_ptr<CompletionPoller> poller, StreamKind kind,
+               std::shared_ptr<grpc::Channel> channel);
+  void OnStarted(bool ok);
+  void OnHeaders(bool ok);
+  void OnFinished(bool ok);
+  void Lose() override;
+  void CancelCall() override { context_.TryCancel(); }
+
+  const std::shared_ptr<grpc::Channel> channel_;
+  grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> stub_;
+  grpc::ClientContext context_;
+  std::unique_ptr<
+      grpc::ClientAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>>
+      call_;
+  grpc::Status status_;
+  bool finishing_ = false;
+  Op start_op_;
+  Op headers_op_;
+  Op finish_op_;
+};
+
+// The methods of the service, with the messages left as bytes.
+using RawCollectiveService = v1::Collective::WithRawMethod_Link<
+    v1::Collective::WithRawMethod_Control<v1::Collective::Service>>;
+
+// The end that was called.
+class ServerStream : public PeerStream {
+ public:
+  // Runs in the role when a call has arrived. It may accept or refuse it then
+  // or later; a call that ends before is reported to the stream's Events.
+  using OnArrival = void (*)(void* acceptor,
+                             std::shared_ptr<ServerStream> stream);
+
+  // Waits for the next call of the method. Nothing is reported when the
+  // server shuts down first.
+  static void Expect(std::shared_ptr<CompletionPoller> poller, StreamKind kind,
+                     RawCollectiveService* service, void* acceptor,
+                     OnArrival on_arrival);
+
+  // What the caller's headers say, or INVALID_ARGUMENT.
+  absl::StatusOr<StreamIdentity> Identity() const;
+  // Sends `self` back. Then the stream is open.
+  void Accept(const StreamIdentity& self);
+  void Refuse(const absl::Status& status);
+  bool ended() const { return ended_; }
+
+ private:
+  ServerStream(std::shared_ptr<CompletionPoller> poller, StreamKind kind,
+               void* acceptor, OnArrival on_arrival);
+  void OnArrived(bool ok);
+  void OnHeadersSent(bool ok);
+  void OnRefused(bool ok) {}
+  void OnDone(bool ok);
+  void Lose() override;
+  void CancelCall() override { context_.TryCancel(); }
+
+  void* const acceptor_;
+  const OnArrival on_arrival_;
+  grpc::ServerContext context_;
+  grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> call_{
+      &context_};
+  bool ended_ = false;
+  Op arrival_op_;
+  Op headers_op_;
+  Op refuse_op_;
+  Op done_op_;
+};
+
+}  // namespace ringfleet::cluster
+
+#endif  // RINGFLEET_CLUSTER_PEER_STREAM_H_

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// One life of a fleet, from loading to its first failure: the same workers
+// load a model, connect with each other and run steps. It ends with one cause,
+// which every request of the epoch gets.
+#ifndef RINGFLEET_COORDINATOR_EPOCH_H_
+#define RINGFLEET_COORDINATOR_EPOCH_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "cluster/deadline.h"
+#include "cluster/membership.h"
+#include "cluster/shard_plan.h"
+#include "coordinator/worker_client.h"
+#include "kernels/mutex.h"
+#include "protos/types.pb.h"
+#include "protos/worker.pb.h"
+
+namespace ringfleet::coordinator {
+
+// What a fleet runs, and how long it waits.
+struct FleetOptions {
+  std::string name;
+  std::string model_dir;  // As the workers see it.
+  cluster::MeshShape mesh;
+  v1::Dtype dtype = v1::DTYPE_BF16;
+  v1::WireDtype wire = v1::WIRE_DTYPE_BF16;
+  uint32_t context = 0;  // Positions per slot; 0: as many as fit.
+  uint32_t slots = 4;
+  uint32_t threads = 0;    // Per worker; 0: the worker's own setting.
+  bool reference = false;  // Workers also load a plain float32 copy.
+  // Gives up at the first failure instead of forming again.
+  bool one_shot = false;
+  // By rank, in GiB; 0 or absent: a share of what the host has available.
+  std::vector<double> memory_gib;
+  absl::Duration lease = absl::Seconds(10);
+  absl::Duration collective_timeout = absl::Seconds(30);
+  absl::Duration connect_timeout = absl::Seconds(30);
+  absl::Duration load_timeout = absl::Hours(6);  // A large model over NFS.
+  // For one step, however slow the hosts: the last resort against a worker
+  // that keeps its lease but computes no more.
+  absl::Duration step_timeout = absl::Minutes(10);
+  // After a first failure, for a report that names its cause better: when a
+  // process dies, its peers often tell before its own connection breaks.
+  absl::Duration cause_grace = absl::Milliseconds(200);
+};
+
+// Where steps come from and results go. Called by the thread in RunSteps.
+class StepSource {
+ public:
+  virtual ~StepSource() = default;
+  // Nothing: until a result or Wake().
+  virtual std::optional<v1::StepPlan> NextPlan() = 0;
+  virtual absl::Status OnResult(const v1::StepResult& merged) = 0;
+};
+
+// Thread-safe; Form and RunSteps are called once each, by one thread.
+class Epoch {
+ public:
+  // `members` holds every rank's, in order. `on_change` is called without locks
+  // held when what Progress() returns has changed.
+  Epoch(const FleetOptions& options, uint64_t id,
+        std::vector<cluster::Member> members, std::function<void()> on_change);
+  ~Epoch();
+  Epoch(const Epoch&) = delete;
+  Epoch& operator=(const Epoch&) = delete;
+
+  // Loads and connects all ranks and opens their Run streams. On an error
+  // everything is cancelled.
+  absl::Status Form();
+
+  // Runs steps until the epoch fails or is stopped; returns the cause.
+  absl::Status RunSteps(StepSource& source);
+
+  // Makes RunSteps ask for a plan. Cheap.
+  void Wake();
+
+  // Ends the epoch with `cause`, which precedes any failure.
+  void Stop(const absl::Status& cause);
+
+  // Ends the epoch because a member is gone: its lease or its process.
+  void ReportLost(uint64_t member_id, absl::string_view why);
+
+  // To be called every 100 ms or so from a thread that nothing blocks: ends
+  // steps that take too long, and calls that hang on after a failure.
+  void Tick();
+
+  struct RankProgress {
+    uint64_t bytes_done = 0;
+    uint64_t bytes_total = 0;
+    uint64_t resident_bytes = 0;
+    uint64_t cache_bytes = 0;
+    bool loaded = false;
+  };
+  std::vector<RankProgress> Progress() const;
+
+  uint64_t id() const { return id_; }
+  // After Form: positions per slot.
+  uint32_t context() const;
+  const std::vector<cluster::Member>& members() const { return members_; }
+  WorkerClient& client(int rank) { return *clients_[rank]; }
+
+  // After the end: whether loading failed in a way that trying again cannot
+  // cure, and who has gone.
+  bool permanent() const;
+  std::vector<uint64_t> LostMembers() const;
+
+ private:
+  enum class Phase { kLoading, kConnecting, kRunning };
+
+  struct Failure {
+    int rank = 0;
+    absl::Status status;  // As the worker or the connection told it.
+    bool lost = false;    // Known to be gone.
+    Phase phase = Phase::kLoading;
+  };
+
+  absl::Status LoadAll();
+  absl::Status ConnectAll();
+  // Calls `call` for all ranks at once; the cause of the first failure.
+  absl::Status OnEveryRank(const std::function<absl::Status(int)>& call);
+  v1::LoadRequest LoadRequestFor(int rank) const;
+  uint64_t MemoryLimit(int rank) const;
+  int RanksOnHost(int rank) const;
+  void OnLoadProgress(int rank, const v1::LoadProgress& progress);
+  void OnStepResult(int rank, v1::StepResult result);
+  void Report(int rank, const absl::Status& status, bool lost);
+  // Ends the epoch with a status that this process has found itself.
+  void Decide(const absl::Status& verdict);
+  bool Ended() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return !verdict_.ok() || !failures_.empty();
+  }
+  bool ResultsComplete() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool IsLost(const Failure& failure) const;
+  int Weight(const Failure& failure) const;
+  std::string Where(Phase phase) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Waits for the best cause, cancels everything and returns it.
+  absl::Status Conclude();
+  void CancelAll();
+
+  const FleetOptions options_;
+  const uint64_t id_;
+  const std::vector<cluster::Member> members_;
+  const std::function<void()> on_change_;
+
+  mutable Mutex mu_;
+  CondVar changed_;
+  Phase phase_ ABSL_GUARDED_BY(mu_) = Phase::kLoading;
+  absl::Status verdict_ ABSL_GUARDED_BY(mu_);  // The cause, once decided.
+  bool permanent_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<Failure> failures_ ABSL_GUARDED_BY(mu_);  // At most one a rank.
+  cluster::Deadline cancel_at_ ABSL_GUARDED_BY(mu_) =
+      cluster::Deadline::Infinite();
+  std::vector<RankProgress> progress_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::string> fingerprints_ ABSL_GUARDED_BY(mu_);
+  uint32_t context_ ABSL_GUARDED_BY(mu_) = 0;
+  int unfinished_calls_ ABSL_GUARDED_BY(mu_) = 0;
+  bool woken_ ABSL_GUARDED_BY(mu_) = false;
+  // Steps sent and not yet merged, with the time by which each must be done.
+  std::deque<std::pair<uint64_t, cluster::Deadline>> steps_
+      ABSL_GUARDED_BY(mu_);
+  uint64_t last_step_ ABSL_GUARDED_BY(mu_) = 0;  // Sent.
+  std::vector<std::deque<v1::StepResult>> results_ ABSL_GUARDED_BY(mu_);
+
+  // Last, so that their threads end before what they report to.
+  std::vector<std::unique_ptr<WorkerClient>> clients_;
+};
+
+// Equal on all ranks that may connect: a hash of what they must agree in.
+uint64_t ConfigHash(const FleetOptions& options, absl::string_view fingerprint,
+                    uint32_t context);
+
+}  // namespace ringfleet::coordinator
+
+#endif  // RINGFLEET_COORDINATOR_EPOCH_H_

@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/fleet.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "cluster/log.h"
+#include "cluster/status_macros.h"
+
+namespace ringfleet::coordinator {
+namespace {
+
+using cluster::Deadline;
+
+// Leases, steps and hanging calls are looked at this often.
+constexpr absl::Duration kTick = absl::Milliseconds(100);
+constexpr absl::Duration kCancelledPoll = absl::Milliseconds(50);
+
+// Between failed epochs of the same workers.
+constexpr absl::Duration kFirstPause = absl::Milliseconds(500);
+constexpr absl::Duration kLongestPause = absl::Seconds(30);
+
+Deadline Earlier(Deadline a, Deadline b) { return a.when() < b.when() ? a : b; }
+
+}  // namespace
+
+Fleet::Fleet(FleetOptions options, v1::BuildInfo build)
+    : options_(std::move(options)),
+      build_(std::move(build)),
+      membership_({options_.mesh.world_size(), build_, options_.lease},
+                  absl::Now(), [] { return Deadline::Clock::now(); }),
+      pause_(kFirstPause),
+      form_after_(Deadline::Clock::now()) {
+  main_ = std::thread([this] { Main(); });
+  watchdog_ = std::thread([this] { Watchdog(); });
+}
+
+Fleet::~Fleet() { Shutdown(); }
+
+absl::StatusOr<v1::RegisterResponse> Fleet::Register(
+    const v1::RegisterRequest& request) {
+  v1::RegisterResponse response;
+  std::shared_ptr<Epoch> epoch;
+  uint64_t replaced = 0;
+  {
+    MutexLock lock(&mu_);
+    if (stopping_) return WhyNotReady();
+    RF_ASSIGN_OR_RETURN(const cluster::Member member,
+                        membership_.Register(request));
+    RF_LOG(kInfo, member.Description(), " on host ", member.host,
+           " has registered");
+    response.set_member_id(member.member_id);
+    response.set_rank(member.rank);
+    response.set_world_size(options_.mesh.world_size());
+    response.set_heartbeat_interval_ms(
+        absl::ToInt64Milliseconds(membership_.HeartbeatInterval()));
+    if (scheduler_ != nullptr || state_ == v1::FLEET_STATE_LOADING) {
+      epoch = epoch_;
+      replaced = epoch->members()[member.rank].member_id;
+    }
+    Changed();
+  }
+  // The epoch has a predecessor in this rank, which is gone.
+  if (epoch != nullptr) {
+    epoch->ReportLost(replaced, absl::StrCat("another process registered at ",
+                                             request.address()));
+  }
+  return response;
+}
+
+absl::Status Fleet::Heartbeat(uint64_t member_id) {
+  MutexLock lock(&mu_);
+  return membership_.Heartbeat(member_id);
+}
+
+v1::ClusterState Fleet::State() const {
+  v1::ClusterState state;
+  MutexLock lock(&mu_);
+  state.set_state(state_);
+  state.set_name(options_.name);
+  state.set_model(options_.model_dir);
+  state.mutable_mesh()->set_data(options_.mesh.data);
+  state.mutable_mesh()->set_expert(options_.mesh.expert);
+  state.mutable_mesh()->set_tensor(options_.mesh.tensor);
+  state.set_world_size(options_.mesh.world_size());
+  state.set_dtype(options_.dtype);
+  state.set_wire(options_.wire);
+  state.set_pid(getpid());
+  *state.mutable_build() = build_;
+  state.set_load_ms(load_ms_);
+  if (!error_.ok()) {
+    state.set_error(std::string(error_.message()));
+    state.set_error_code(static_cast<uint32_t>(error_.code()));
+  }
+  std::vector<Epoch::RankProgress> progress(options_.mesh.world_size());
+  const bool live =
+      state_ == v1::FLEET_STATE_LOADING || state_ == v1::FLEET_STATE_READY;
+  if (epoch_ != nullptr) {
+    state.set_epoch(epoch_->id());
+    state.set_context(epoch_->context());
+    if (live) progress = epoch_->Progress();
+  }
+  if (scheduler_ != nullptr) {
+    state.set_requests_running(scheduler_->running());
+    state.set_requests_waiting(scheduler_->waiting());
+  }
+  for (const auto& rank : progress) {
+    state.set_load_bytes_done(state.load_bytes_done() + rank.bytes_done);
+    state.set_load_bytes_total(state.load_bytes_total() + rank.bytes_total);
+  }
+  for (const cluster::Member& member : membership_.Members()) {
+    v1::WorkerState* worker = state.add_workers();
+    const Epoch::RankProgress& rank = progress[member.rank];
+    worker->set_rank(member.rank);
+    worker->set_address(member.address);
+    worker->set_pid(member.pid);
+    *worker->mutable_build() = member.build;
+    worker->set_resident_bytes(rank.resident_bytes);
+    worker->set_cache_bytes(rank.cache_bytes);
+    if (member.lost) {
+      worker->set_state(v1::MEMBER_STATE_LOST);
+    } else if (state_ == v1::FLEET_STATE_READY || rank.loaded) {
+      worker->set_state(v1::MEMBER_STATE_READY);
+    } else if (state_ == v1::FLEET_STATE_LOADING) {
+      worker->set_state(v1::MEMBER_STATE_LOADING);
+    } else {
+      worker->set_state(v1::MEMBER_STATE_REGISTERED);
+    }
+  }
+  return state;
+}
+
+void Fleet::Changed() {
+  ++version_;
+  changed_.NotifyAll();
+}
+
+void Fleet::SetState(v1::FleetState state) {
+  state_ = state;
+  Changed();
+}
+
+bool Fleet::WaitForChange(uint64_t* version, Deadline deadline) {
+  MutexLock lock(&mu_);
+  while (version_ == *version) {
+    if (deadline.Expired()) return false;
+    changed_.WaitUntil(&mu_, deadline.when());
+  }
+  *version = version_;
+  return true;
+}
+
+bool Fleet::FailedForGood() const {
+  return state_ == v1::FLEET_STATE_FAILED &&
+         (options_.one_shot ||
+          form_registrations_ > membership_.registrations());
+}
+
+absl::Status Fleet::WhyNotReady() const {
+  if (stopping_) return absl::UnavailableError("the coordinator is stopping");
+  if (FailedForGood()) return error_;
+  if (state_ == v1::FLEET_STATE_LOADING) {
+    return absl::UnavailableError("the fleet is not ready: it loads the model");
+  }
+  std::string why =
+      absl::StrCat("the fleet is not ready: it waits for worker ",
+                   absl::StrJoin(membership_.MissingRanks(), ", "), " of ",
+                   options_.mesh.world_size());
+  if (membership_.complete()) why = "the fleet is not ready: it forms again";
+  if (!error_.ok()) absl::StrAppend(&why, " (", error_.message(), ")");
+  return absl::UnavailableError(why);
+}
+
+absl::Status Fleet::WaitReady(Deadline deadline,
+                              const std::function<bool()>& cancelled) {
+  MutexLock lock(&mu_);
+  while (true) {
+    if (state_ == v1::FLEET_STATE_READY) return absl::OkStatus();
+    if (stopping_ || FailedForGood() || deadline.Expired()) {
+      return WhyNotReady();
+    }
+    changed_.WaitUntil(
+        &mu_, Earlier(deadline, Deadline::After(kCancelledPoll)).when());
+    if (cancelled == nullptr) continue;
+    mu_.Unlock();
+    const bool gone = cancelled();
+    mu_.Lock();
+    if (gone) {
+      return absl::CancelledError("the caller left before the fleet was ready");
+    }
+  }
+}
+
+absl::Status Fleet::Submit(std::shared_ptr<const Request> request) {
+  MutexLock lock(&mu_);
+  if (scheduler_ == nullptr) return WhyNotReady();
+  RF_RETURN_IF_ERROR(scheduler_->Submit(std::move(request)));
+  epoch_->Wake();
+  Changed();
+  return absl::OkStatus();
+}
+
+absl::Status Fleet::Cancel(absl::string_view id) {
+  MutexLock lock(&mu_);
+  if (scheduler_ == nullptr) {
+    return absl::NotFoundError(
+        absl::StrCat("job ", id, " is neither running nor waiting"));
+  }
+  RF_RETURN_IF_ERROR(scheduler_->Cancel(id));
+  epoch_->Wake();
+  Changed();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::StatisticsResponse> Fleet::Statistics(
+    bool reset_expert_counts, Deadline deadline) {
+  std::shared_ptr<Epoch> epoch;
+  {
+    MutexLock lock(&mu_);
+    if (state_ != v1::FLEET_STATE_READY) return WhyNotReady();
+    epoch = epoch_;
+  }
+  v1::StatisticsRequest request;
+  request.set_reset_expert_counts(reset_expert_counts);
+  return epoch->client(0).Statistics(request, deadline);
+}
+
+uint32_t Fleet::context() const {
+  MutexLock lock(&mu_);
+  return state_ == v1::FLEET_STATE_READY ? epoch_->context() : 0;
+}
+
+void Fleet::Shutdown() {
+  std::shared_ptr<Epoch> epoch;
+  {
+    MutexLock lock(&mu_);
+    if (stopping_) return;
+    stopping_ = true;
+    epoch = epoch_;
+    SetState(v1::FLEET_STATE_STOPPING);
+  }
+  if (epoch != nullptr) {
+    epoch->Stop(absl::UnavailableError("the coordinator is stopping"));
+  }
+  main_.join();
+  watchdog_.join();
+}
+
+void Fleet::Main() {
+  while (const std::shared_ptr<Epoch> epoch = NextEpoch()) {
+    const absl::Status cause = RunEpoch(*epoch);
+    EndEpoch(*epoch, cause);
+  }
+}
+
+bool Fleet::MayForm() const {
+  return membership_.complete() && form_after_.Expired() &&
+         membership_.registrations() >= form_registrations_ &&
+         !(options_.one_shot && !error_.ok());
+}
+
+std::shared_ptr<Epoch> Fleet::NextEpoch() {
+  MutexLock lock(&mu_);
+  while (!stopping_ && !MayForm()) {
+    changed_.WaitUntil(&mu_, Deadline::After(kTick).when());
+  }
+  if (stopping_) return nullptr;
+  epoch_ = std::make_shared<Epoch>(options_, membership_.NewEpoch(),
+                                   membership_.Members(), [this] {
+                                     MutexLock progress_lock(&mu_);
+                                     Changed();
+                                   });
+  formed_registrations_ = membership_.registrations();
+  SetState(v1::FLEET_STATE_LOADING);
+  RF_LOG(kInfo, "epoch ", epoch_->id(), ": loading ", options_.model_dir,
+         " on ", options_.mesh.world_size(), " workers");
+  return epoch_;
+}
+
+absl::Status Fleet::RunEpoch(Epoch& epoch) {
+  const absl::Time start = absl::Now();
+  RF_RETURN_IF_ERROR(epoch.Form());
+  {
+    MutexLock lock(&mu_);
+    if (stopping_) return WhyNotReady();
+    scheduler_ = std::make_unique<Scheduler>(
+        Scheduler::Options{epoch.id(), options_.slots, epoch.context()},
+        [] { return Deadline::Clock::now(); });
+    load_ms_ = absl::ToDoubleMilliseconds(absl::Now() - start);
+    error_ = absl::OkStatus();
+    SetState(v1::FLEET_STATE_READY);
+    RF_LOG(kInfo, "epoch ", epoch.id(), ": ready after ", load_ms_,
+           " ms, context ", epoch.context());
+  }
+  return epoch.RunSteps(*this);
+}
+
+void Fleet::EndEpoch(Epoch& epoch, const absl::Status& cause) {
+  std::vector<RequestUpdate> updates;
+  {
+    MutexLock lock(&mu_);
+    for (const uint64_t member_id : epoch.LostMembers()) {
+      membership_.Evict(member_id);
+    }
+    if (scheduler_ != nullptr) {
+      if (scheduler_->last_step() > 0) pause_ = kFirstPause;
+      scheduler_->FailAll(cause);
+      updates = scheduler_->TakeUpdates();
+      scheduler_.reset();
+    }
+    if (!stopping_) {
+      error_ = cause;
+      form_registrations_ = epoch.permanent() ? formed_registrations_ + 1 : 0;
+      form_after_ = Deadline::After(pause_);
+      pause_ = std::min(2 * pause_, kLongestPause);
+      SetState(v1::FLEET_STATE_FAILED);
+      RF_LOG(kError, "epoch ", epoch.id(), " has failed: ", cause.message());
+    }
+  }
+  for (const RequestUpdate& update : updates) update.Deliver();
+}
+
+std::optional<v1::StepPlan> Fleet::NextPlan() {
+  std::optional<v1::StepPlan> plan;
+  {
+    MutexLock lock(&mu_);
+    plan = scheduler_->NextPlan();
+  }
+  DeliverUpdates();
+  return plan;
+}
+
+absl::Status Fleet::OnResult(const v1::StepResult& merged) {
+  absl::Status status;
+  {
+    MutexLock lock(&mu_);
+    status = scheduler_->OnResult(merged);
+  }
+  DeliverUpdates();
+  return status;
+}
+
+void Fleet::DeliverUpdates() {
+  std::vector<RequestUpdate> updates;
+  {
+    MutexLock lock(&mu_);
+    updates = scheduler_->TakeUpdates();
+  }
+  for (const RequestUpdate& update : updates) update.Deliver();
+}
+
+void Fleet::Watchdog() {
+  while (true) {
+    std::shared_ptr<Epoch> epoch;
+    std::vector<cluster::Member> lost;
+    {
+      MutexLock lock(&mu_);
+      // The steps of the fleet also notify: wait for the whole tick.
+      const Deadline tick = Deadline::After(kTick);
+      while (!stopping_ && !tick.Expired()) {
+        changed_.WaitUntil(&mu_, tick.when());
+      }
+      if (stopping_) return;
+      lost = membership_.Expire();
+      if (!lost.empty()) Changed();
+      epoch = epoch_;
+    }
+    for (const cluster::Member& member : lost) {
+      RF_LOG(kWarning, member.Description(), " has lost its lease");
+      if (epoch == nullptr) continue;
+      epoch->ReportLost(member.member_id,
+                        absl::StrCat("no heartbeat for ",
+                                     absl::FormatDuration(options_.lease)));
+    }
+    if (epoch != nullptr) epoch->Tick();
+  }
+}
+
+}  // namespace ringfleet::coordinator

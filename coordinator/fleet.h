@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// The fleet as a whole: waits for workers, forms an epoch of them, runs the
+// scheduler's steps, and forms again when an epoch has failed.
+//
+//   WAITING -> LOADING -> READY -> FAILED -> LOADING -> ...  and STOPPING
+//
+// After a failure all workers load anew as soon as every rank has a living
+// member: at once when all have survived, with growing pauses when that fails
+// again and again. A failed load that trying again cannot cure (a bad or
+// different checkpoint, too little memory) waits until a worker registers.
+#ifndef RINGFLEET_COORDINATOR_FLEET_H_
+#define RINGFLEET_COORDINATOR_FLEET_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "cluster/deadline.h"
+#include "cluster/membership.h"
+#include "coordinator/epoch.h"
+#include "coordinator/request.h"
+#include "coordinator/scheduler.h"
+#include "kernels/mutex.h"
+#include "protos/cluster.pb.h"
+#include "protos/worker.pb.h"
+
+namespace ringfleet::coordinator {
+
+// Thread-safe.
+class Fleet : private StepSource {
+ public:
+  // `build` is what workers must be.
+  Fleet(FleetOptions options, v1::BuildInfo build);
+  ~Fleet() override;  // Shutdown, unless done before.
+  Fleet(const Fleet&) = delete;
+  Fleet& operator=(const Fleet&) = delete;
+
+  // As the Membership service defines them.
+  absl::StatusOr<v1::RegisterResponse> Register(
+      const v1::RegisterRequest& request);
+  absl::Status Heartbeat(uint64_t member_id);
+
+  v1::ClusterState State() const;
+
+  // Waits until the state has another version than `*version`, which becomes
+  // its version. False when the deadline passed first.
+  bool WaitForChange(uint64_t* version, cluster::Deadline deadline);
+
+  // Waits until requests can be submitted. `cancelled` is asked every 50 ms.
+  //
+  // Errors: the cause, when the fleet has failed and nothing but a user can
+  // help. UNAVAILABLE: the deadline has passed (names what the fleet waits
+  // for), or the coordinator stops. CANCELLED: `cancelled` said so.
+  absl::Status WaitReady(cluster::Deadline deadline,
+                         const std::function<bool()>& cancelled = nullptr);
+
+  // Queues a request, which gets its end through its events whatever happens.
+  //
+  // Errors (then no event follows): UNAVAILABLE: not ready.
+  // INVALID_ARGUMENT: see Scheduler::Submit.
+  absl::Status Submit(std::shared_ptr<const Request> request);
+
+  // NOT_FOUND: no such request waits or runs.
+  absl::Status Cancel(absl::string_view id);
+
+  // What rank 0 has counted. UNAVAILABLE: not ready.
+  absl::StatusOr<v1::StatisticsResponse> Statistics(bool reset_expert_counts,
+                                                    cluster::Deadline deadline);
+
+  // Positions per sequence; 0 unless ready.
+  uint32_t context() const;
+
+  // Fails all requests with UNAVAILABLE, ends the epoch and all waits. Later
+  // calls do nothing.
+  void Shutdown();
+
+ private:
+  std::optional<v1::StepPlan> NextPlan() override;
+  absl::Status OnResult(const v1::StepResult& merged) override;
+
+  void Main();      // Thread: forms epochs and runs them.
+  void Watchdog();  // Thread: leases and limits of time.
+  // Waits until an epoch may be formed; null when stopping.
+  std::shared_ptr<Epoch> NextEpoch();
+  absl::Status RunEpoch(Epoch& epoch);
+  void EndEpoch(Epoch& epoch, const absl::Status& cause);
+  bool MayForm() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status WhyNotReady() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool FailedForGood() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SetState(v1::FleetState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Changed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void DeliverUpdates();
+
+  const FleetOptions options_;
+  const v1::BuildInfo build_;
+
+  mutable Mutex mu_;
+  CondVar changed_;
+  cluster::Membership membership_ ABSL_GUARDED_BY(mu_);
+  v1::FleetState state_ ABSL_GUARDED_BY(mu_) = v1::FLEET_STATE_WAITING;
+  absl::Status error_ ABSL_GUARDED_BY(mu_);  // Of the last epoch.
+  uint64_t version_ ABSL_GUARDED_BY(mu_) = 1;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::shared_ptr<Epoch> epoch_
+      ABSL_GUARDED_BY(mu_);  // Forming, running, last.
+  std::unique_ptr<Scheduler> scheduler_ ABSL_GUARDED_BY(mu_);  // While READY.
+  double load_ms_ ABSL_GUARDED_BY(mu_) = 0;
+  // Registrations seen when the last epoch was formed.
+  uint64_t formed_registrations_ ABSL_GUARDED_BY(mu_) = 0;
+  // When the next epoch may be formed: after a pause, and when so many
+  // registrations have been seen.
+  absl::Duration pause_ ABSL_GUARDED_BY(mu_);
+  cluster::Deadline form_after_ ABSL_GUARDED_BY(mu_);
+  uint64_t form_registrations_ ABSL_GUARDED_BY(mu_) = 0;
+
+  std::thread main_;
+  std::thread watchdog_;
+};
+
+}  // namespace ringfleet::coordinator
+
+#endif  // RINGFLEET_COORDINATOR_FLEET_H_

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+// ringfleet-coordinator: owns a fleet's requests and its membership.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "cluster/build_info.h"
+#include "cluster/config.h"
+#include "cluster/log.h"
+#include "cluster/server.h"
+#include "cluster/status_macros.h"
+#include "coordinator/coordinator_server.h"
+
+namespace ringfleet::coordinator {
+namespace {
+
+constexpr char kFooter[] = R"(
+One coordinator and as many workers as the mesh has ranks make a fleet. Workers
+register by themselves; the order of the starts does not matter.
+
+Examples
+  A fleet as cluster.yaml describes it (ringfleet up does this on all hosts):
+    ringfleet-coordinator --cluster cluster.yaml
+
+  By hand, two workers on this machine, each holding half of every layer:
+    ringfleet-coordinator --model DIR --world 2 --listen 127.0.0.1:50051
+    ringfleet-worker --coordinator 127.0.0.1:50051 --rank 0
+    ringfleet-worker --coordinator 127.0.0.1:50051 --rank 1
+    ringfleet call 127.0.0.1:50051 ringfleet.v1.Coordinator/DescribeCluster '{}'
+
+  Experts over 4 ranks, the columns inside each expert over 2:
+    ringfleet-coordinator --model DIR --mesh 1x4x2
+
+SIGTERM or SIGINT ends it: running jobs fail with UNAVAILABLE, the workers stay
+and join the next coordinator. Exit: 0 ended by a signal, 1 other failure,
+2 usage or bad input.
+)";
+
+struct Flags {
+  std::string cluster;
+  std::string model;
+  int world = 0;
+  std::string mesh;
+  std::string listen = "127.0.0.1:50051";
+  std::string dtype = "bf16";
+  std::string wire = "bf16";
+  uint32_t context = 0;
+  uint32_t slots = 4;
+  bool reference = false;
+  bool insecure = false;
+  std::string port_file;
+  std::string log_file;
+  std::string log_level = "info";
+};
+
+absl::StatusOr<cluster::MeshShape> ParseMesh(const std::string& text) {
+  const std::vector<std::string> parts = absl::StrSplit(text, 'x');
+  cluster::MeshShape mesh;
+  if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &mesh.data) ||
+      !absl::SimpleAtoi(parts[1], &mesh.expert) ||
+      !absl::SimpleAtoi(parts[2], &mesh.tensor)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--mesh ", text, ", want DATAxEXPERTxTENSOR as in 1x4x2"));
+  }
+  // Bounds the product that world_size() forms.
+  for (const int axis : {mesh.data, mesh.expert, mesh.tensor}) {
+    if (axis < 1 || axis > cluster::kMaxWorkers) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--mesh ", text, ": axis of ", axis, ", want 1 to ",
+                       cluster::kMaxWorkers));
+    }
+  }
+  return mesh;
+}
+
+absl::StatusOr<CoordinatorOptions> FromFlags(const Flags& flags) {
+  CoordinatorOptions options;
+  if (flags.model.empty()) {
+    return absl::InvalidArgumentError("no --model and no --cluster, want one");
+  }
+  options.fleet.name = "ringfleet";
+  options.fleet.model_dir = flags.model;
+  if (!flags.mesh.empty()) {
+    RF_ASSIGN_OR_RETURN(options.fleet.mesh, ParseMesh(flags.mesh));
+    const int world_size = options.fleet.mesh.world_size();
+    if (flags.world != 0 && flags.world != world_size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--world ", flags.world, ", want ", world_size,
+                       " as --mesh ", flags.mesh, " has"));
+    }
+  } else {
+    options.fleet.mesh.tensor = flags.world == 0 ? 1 : flags.world;
+  }
+  options.fleet.dtype = flags.dtype == "f32" ? v1::DTYPE_F32 : v1::DTYPE_BF16;
+  options.fleet.wire =
+      flags.wire == "f32" ? v1::WIRE_DTYPE_F32 : v1::WIRE_DTYPE_BF16;
+  options.fleet.context = flags.context;
+  RF_ASSIGN_OR_RETURN(options.listen, cluster::ParseAddress(flags.listen));
+  return options;
+}
+
+absl::StatusOr<CoordinatorOptions> FromClusterFile(const Flags& flags) {
+  RF_ASSIGN_OR_RETURN(const cluster::ClusterConfig config,
+                      cluster::LoadClusterConfig(flags.cluster));
+  CoordinatorOptions options;
+  options.fleet.name = config.name;
+  options.fleet.model_dir = config.model;
+  options.fleet.mesh = {config.mesh.data, config.mesh.expert,
+                        config.mesh.tensor};
+  options.fleet.dtype =
+      config.dtype == kernels::Dtype::kF32 ? v1::DTYPE_F32 : v1::DTYPE_BF16;
+  options.fleet.wire = config.wire == kernels::Dtype::kF32
+                           ? v1::WIRE_DTYPE_F32
+                           : v1::WIRE_DTYPE_BF16;
+  options.fleet.context = config.context;
+  for (const cluster::WorkerConfig& worker : config.workers) {
+    options.fleet.memory_gib.push_back(worker.memory_gib);
+  }
+  options.listen = {config.coordinator.host, config.coordinator.port};
+  options.allow_insecure = config.security == cluster::SecurityMode::kInsecure;
+  return options;
+}
+
+// Written whole under another name first: a script that waits for the file
+// never reads a part of it.
+absl::Status WritePortFile(const std::string& path, int port) {
+  const std::string temporary = absl::StrCat(path, ".", getpid());
+  std::ofstream file(temporary);
+  file << port << "\n";
+  file.close();
+  if (!file || std::rename(temporary.c_str(), path.c_str()) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--port-file ", path, ": cannot be written"));
+  }
+  return absl::OkStatus();
+}
+
+cluster::LogLevel ParseLogLevel(const std::string& text) {
+  if (text == "debug") return cluster::LogLevel::kDebug;
+  if (text == "warning") return cluster::LogLevel::kWarning;
+  if (text == "error") return cluster::LogLevel::kError;
+  return cluster::LogLevel::kInfo;
+}
+
+absl::Status Run(const Flags& flags) {
+  cluster::SetLogName("coordinator");
+  RF_RETURN_IF_ERROR(
+      cluster::InitLog(flags.log_file, ParseLogLevel(flags.log_level)));
+  RF_ASSIGN_OR_RETURN(CoordinatorOptions options, flags.cluster.empty()
+                                                      ? FromFlags(flags)
+                                                      : FromClusterFile(flags));
+  options.fleet.slots = flags.slots;
+  options.fleet.reference = flags.reference;
+  options.allow_insecure |= flags.insecure;
+  RF_ASSIGN_OR_RETURN(const auto server,
+                      CoordinatorServer::Start(std::move(options)));
+  if (!flags.port_file.empty()) {
+    RF_RETURN_IF_ERROR(WritePortFile(flags.port_file, server->port()));
+  }
+  const int signal = cluster::WaitForSignal();
+  RF_LOG(kInfo, "stopping on signal ", signal);
+  server->Shutdown();
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  cluster::ConfigureGrpcProcess();
+  cluster::BlockTerminationSignals();
+  CLI::App app("Owns the requests and the membership of a ringfleet.",
+               "ringfleet-coordinator");
+  Flags flags;
+  app.set_version_flag("--version", cluster::GetBuildInfo().version());
+  app.footer(kFooter);
+  auto* by_file =
+      app.add_option("--cluster", flags.cluster, "cluster.yaml of the fleet");
+  const auto by_hand = [by_file](CLI::Option* option) {
+    return option->excludes(by_file);
+  };
+  by_hand(app.add_option("--model", flags.model,
+                         "Model folder, the same path on all hosts"));
+  by_hand(app.add_option("--world", flags.world,
+                         "Number of workers, split by tensor (default 1)"))
+      ->check(CLI::Range(1, cluster::kMaxWorkers));
+  by_hand(app.add_option("--mesh", flags.mesh, "DATAxEXPERTxTENSOR"));
+  by_hand(app.add_option("--listen", flags.listen,
+                         "HOST:PORT; port 0 takes any free one"))
+      ->capture_default_str();
+  by_hand(app.add_option("--dtype", flags.dtype, "Weights in memory"))
+      ->check(CLI::IsMember({"f32", "bf16"}))
+      ->capture_default_str();
+  by_hand(app.add_option("--wire", flags.wire, "Activations between ranks"))
+      ->check(CLI::IsMember({"f32", "bf16"}))
+      ->capture_default_str();
+  by_hand(app.add_option("-c,--ctx-size", flags.context,
+                         "Positions per sequence; 0: as many as fit"))
+      ->capture_default_str();
+  app.add_option("--parallel", flags.slots, "Sequences at a time")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_flag("--reference", flags.reference,
+               "Workers also hold a float32 copy, for score --reference");
+  app.add_flag("--insecure", flags.insecure,
+               "Allow listening on addresses that are not loopback");
+  app.add_option("--port-file", flags.port_file,
+                 "Write the port there once it is listened on");
+  app.add_option("--log-file", flags.log_file, "Append there, not on stderr");
+  app.add_option("--log-level", flags.log_level, "Least level that is logged")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
+      ->capture_default_str();
+  absl::Status status;
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // Help, version.
+    status = absl::InvalidArgumentError(absl::StrCat(
+        "usage: ", error.what(), " (see ringfleet-coordinator --help)"));
+  }
+  if (status.ok()) status = Run(flags);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "ringfleet-coordinator: %s\n",
+               std::string(status.message()).c_str());
+  return status.code() == absl::StatusCode::kInvalidArgument ||
+                 status.code() == absl::StatusCode::kNotFound
+             ? 2
+             : 1;
+}
+
+}  // namespace
+}  // namespace ringfleet::coordinator
+
+int main(int argc, char** argv) {
+  return ringfleet::coordinator::Main(argc, argv);
+}

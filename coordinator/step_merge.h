@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every rank computes every token. That all of them report the same is the
+// last check before a token leaves the fleet.
+#ifndef RINGFLEET_COORDINATOR_STEP_MERGE_H_
+#define RINGFLEET_COORDINATOR_STEP_MERGE_H_
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "protos/worker.pb.h"
+
+namespace ringfleet::coordinator {
+
+// The result of one step, given by all ranks, in rank order; probabilities
+// and scores are rank 0's. Entries with neither tokens nor an end carry no
+// decision and may be absent on other ranks. Requires at least one result.
+//
+// Errors: INTERNAL when two ranks differ in epoch, step, slots, tokens or
+// ends; names both ranks, the step, the slot and the two values.
+absl::StatusOr<v1::StepResult> MergeStepResults(
+    absl::Span<const v1::StepResult> results);
+
+}  // namespace ringfleet::coordinator
+
+#endif  // RINGFLEET_COORDINATOR_STEP_MERGE_H_

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/worker_client.h"
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/support/channel_arguments.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "cluster/status.h"
+
+namespace ringfleet::coordinator {
+namespace {
+
+// A span's score and a plan with a long prompt exceed gRPC's 4 MiB default;
+// the bound keeps a broken peer from filling memory.
+constexpr int kMaxMessageBytes = 64 << 20;
+
+// A host that vanished without closing its sockets is noticed after 20 s.
+constexpr int kKeepaliveMs = 10'000;
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
+  // Each epoch has connections of its own, without a predecessor's backoff.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
+                                   arguments);
+}
+
+void SetDeadline(grpc::ClientContext& context, cluster::Deadline deadline) {
+  if (deadline.infinite()) return;
+  context.set_deadline(std::chrono::system_clock::now() +
+                       absl::ToChronoMicroseconds(deadline.Remaining()));
+}
+
+}  // namespace
+
+class WorkerClient::ActiveCall {
+ public:
+  ActiveCall(WorkerClient* client, grpc::ClientContext* context)
+      : client_(client), context_(context) {
+    MutexLock lock(&client_->mu_);
+    client_->active_.push_back(context_);
+    if (client_->cancelled_) context_->TryCancel();
+  }
+  ~ActiveCall() {
+    MutexLock lock(&client_->mu_);
+    auto& active = client_->active_;
+    active.erase(std::find(active.begin(), active.end(), context_));
+  }
+
+ private:
+  WorkerClient* const client_;
+  grpc::ClientContext* const context_;
+};
+
+WorkerClient::WorkerClient(const std::string& address)
+    : channel_(MakeChannel(address)), stub_(v1::Worker::NewStub(channel_)) {}
+
+WorkerClient::~WorkerClient() {
+  Cancel();
+  if (reader_.joinable()) reader_.join();
+}
+
+absl::StatusOr<v1::LoadProgress> WorkerClient::Load(
+    const v1::LoadRequest& request, cluster::Deadline deadline,
+    const std::function<void(const v1::LoadProgress&)>& on_progress) {
+  grpc::ClientContext context;
+  SetDeadline(context, deadline);
+  const ActiveCall active(this, &context);
+  const auto reader = stub_->Load(&context, request);
+  v1::LoadProgress progress;
+  while (reader->Read(&progress)) on_progress(progress);
+  const absl::Status status = cluster::FromGrpc(reader->Finish());
+  if (!status.ok()) return status;
+  if (!progress.done()) {
+    return absl::InternalError("the load ended without a message of its end");
+  }
+  return progress;
+}
+
+absl::StatusOr<v1::ConnectResponse> WorkerClient::Connect(
+    const v1::ConnectRequest& request, cluster::Deadline deadline) {
+  grpc::ClientContext context;
+  SetDeadline(context, deadline);
+  const ActiveCall active(this, &context);
+  v1::ConnectResponse response;
+  const grpc::Status status = stub_->Connect(&context, request, &response);
+  if (!status.ok()) return cluster::FromGrpc(status);
+  return response;
+}
+
+absl::StatusOr<v1::StatisticsResponse> WorkerClient::Statistics(
+    const v1::StatisticsRequest& request, cluster::Deadline deadline) {
+  grpc::ClientContext context;
+  SetDeadline(context, deadline);
+  const ActiveCall active(this, &context);
+  v1::StatisticsResponse response;
+  const grpc::Status status = stub_->Statistics(&context, request, &response);
+  if (!status.ok()) return cluster::FromGrpc(status);
+  return response;
+}
+
+void WorkerClient::StartRun(std::function<void(v1::StepResult)> on_result,
+                            std::function<void(absl::Status)> on_end) {
+  on_result_ = std::move(on_result);
+  on_end_ = std::move(on_end);
+  run_ = stub_->Run(&run_context_);
+  reader_ = std::thread([this] { ReadResults(); });
+}
+
+void WorkerClient::ReadResults() {
+  const ActiveCall active(this, &run_context_);
+  v1::StepResult result;
+  while (run_->Read(&result)) on_result_(std::move(result));
+  on_end_(cluster::FromGrpc(run_->Finish()));
+}
+
+bool WorkerClient::Send(const v1::StepPlan& plan) { return run_->Write(plan); }
+
+void WorkerClient::Cancel() {
+  MutexLock lock(&mu_);
+  cancelled_ = true;
+  for (grpc::ClientContext* context : active_) context->TryCancel();
+}
+
+bool WorkerClient::Disconnected() const {
+  return channel_->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_READY;
+}
+
+}  // namespace ringfleet::coordinator

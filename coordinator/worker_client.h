@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// One worker as the coordinator sees it for the length of one epoch.
+#ifndef RINGFLEET_COORDINATOR_WORKER_CLIENT_H_
+#define RINGFLEET_COORDINATOR_WORKER_CLIENT_H_
+
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cluster/deadline.h"
+#include "kernels/mutex.h"
+#include "protos/worker.grpc.pb.h"
+
+namespace ringfleet::coordinator {
+
+// Calls block their thread. All functions may be called from any thread,
+// except that one thread at a time sends plans.
+class WorkerClient {
+ public:
+  explicit WorkerClient(const std::string& address);
+  ~WorkerClient();  // Cancels what runs and waits for it.
+  WorkerClient(const WorkerClient&) = delete;
+  WorkerClient& operator=(const WorkerClient&) = delete;
+
+  // Calls `on_progress` for each message, in this thread. OK only after the
+  // message that says `done`, which is returned.
+  absl::StatusOr<v1::LoadProgress> Load(
+      const v1::LoadRequest& request, cluster::Deadline deadline,
+      const std::function<void(const v1::LoadProgress&)>& on_progress);
+
+  absl::StatusOr<v1::ConnectResponse> Connect(const v1::ConnectRequest& request,
+                                              cluster::Deadline deadline);
+
+  absl::StatusOr<v1::StatisticsResponse> Statistics(
+      const v1::StatisticsRequest& request, cluster::Deadline deadline);
+
+  // Opens the Run stream. A thread of this object calls `on_result` for each
+  // result and, last, `on_end` with the reason why the stream ended; an end
+  // that the worker calls orderly is OK. The stream has no deadline of its own:
+  // the caller watches each step and cancels. Call at most once.
+  void StartRun(std::function<void(v1::StepResult)> on_result,
+                std::function<void(absl::Status)> on_end);
+
+  // False when the stream has ended; `on_end` tells why. Requires StartRun.
+  bool Send(const v1::StepPlan& plan);
+
+  // Ends what runs with CANCELLED, and every later call at once.
+  void Cancel();
+
+  // Whether the connection does not stand: after UNAVAILABLE this tells a
+  // process that has gone from one that answers and reports another's loss.
+  bool Disconnected() const;
+
+ private:
+  // Makes a call's context reachable for Cancel() while it runs.
+  class ActiveCall;
+
+  void ReadResults();
+
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::Worker::Stub> stub_;
+  grpc::ClientContext run_context_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::StepPlan, v1::StepResult>> run_;
+  std::function<void(v1::StepResult)> on_result_;
+  std::function<void(absl::Status)> on_end_;
+  std::thread reader_;
+
+  Mutex mu_;
+  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<grpc::ClientContext*> active_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace ringfleet::coordinator
+
+#endif  // RINGFLEET_COORDINATOR_WORKER_CLIENT_H_

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/step_merge.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace ringfleet::coordinator {
+namespace {
+
+v1::StepResult Result(uint64_t step, uint32_t slot, uint32_t token,
+                      v1::FinishReason finish = v1::FINISH_REASON_UNSPECIFIED) {
+  v1::StepResult result;
+  result.set_epoch(3);
+  result.set_step(step);
+  auto* out = result.add_slots();
+  out->set_slot(slot);
+  out->add_tokens(token);
+  out->set_finish(finish);
+  return result;
+}
+
+TEST(MergeStepResultsTest, AgreementGivesRankZerosResult) {
+  std::vector<v1::StepResult> results(3, Result(5, 2, 7));
+  results[0].mutable_slots(0)->add_logprobs(-0.5f);
+  results[0].mutable_slots(0)->mutable_score()->add_logprobs(-1);
+  results[2].mutable_slots(0)->add_logprobs(-0.25f);
+  const auto merged = MergeStepResults(results);
+  ASSERT_TRUE(merged.ok()) << merged.status();
+  EXPECT_EQ(merged->slots(0).logprobs(0), -0.5f);
+  EXPECT_EQ(merged->slots(0).score().logprobs_size(), 1);
+}
+
+TEST(MergeStepResultsTest, EntriesWithoutDecisionsMayBeAbsent) {
+  std::vector<v1::StepResult> results(2, Result(5, 2, 7));
+  auto* scored = results[0].add_slots();
+  scored->set_slot(3);
+  scored->mutable_score()->add_logprobs(-1);
+  EXPECT_TRUE(MergeStepResults(results).ok());
+}
+
+TEST(MergeStepResultsTest, OrderOfSlotsDoesNotMatter) {
+  std::vector<v1::StepResult> results = {Result(5, 1, 7), Result(5, 2, 8)};
+  *results[0].add_slots() = results[1].slots(0);
+  *results[1].add_slots() = results[0].slots(0);
+  EXPECT_TRUE(MergeStepResults(results).ok());
+}
+
+TEST(MergeStepResultsTest, AnotherTokenNamesRanksStepSlotAndTokens) {
+  const std::vector<v1::StepResult> results = {Result(5, 2, 7), Result(5, 2, 7),
+                                               Result(5, 2, 9)};
+  const absl::Status status = MergeStepResults(results).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(status.message(),
+            "step 5, slot 2: worker 2 has token 9, worker 0 has token 7");
+}
+
+TEST(MergeStepResultsTest, AnotherEndIsADifference) {
+  const std::vector<v1::StepResult> results = {
+      Result(5, 2, 7), Result(5, 2, 7, v1::FINISH_REASON_STOP)};
+  EXPECT_EQ(MergeStepResults(results).status().message(),
+            "step 5, slot 2: worker 1 has token 7 and the end "
+            "FINISH_REASON_STOP, worker 0 has token 7");
+}
+
+TEST(MergeStepResultsTest, AMissingOrExtraSlotIsADifference) {
+  v1::StepResult empty;
+  empty.set_epoch(3);
+  empty.set_step(5);
+  EXPECT_EQ(MergeStepResults({Result(5, 2, 7), empty}).status().message(),
+            "step 5, slot 2: worker 1 has nothing, worker 0 has token 7");
+  EXPECT_EQ(MergeStepResults({empty, Result(5, 2, 7)}).status().message(),
+            "step 5, slot 2: worker 1 has token 7, worker 0 has nothing");
+}
+
+TEST(MergeStepResultsTest, AnotherStepIsADifference) {
+  EXPECT_EQ(
+      MergeStepResults({Result(5, 2, 7), Result(6, 2, 7)}).status().message(),
+      "worker 1 reports step 6 of epoch 3, worker 0 step 5 of epoch 3");
+}
+
+}  // namespace
+}  // namespace ringfleet::coordinator

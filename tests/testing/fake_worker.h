@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+// A worker without a model, over real gRPC on loopback. It keeps the contract
+// of the Worker service: token k of a request is its first prompt id + k, the
+// probability of a prompt id is its own negative. A test makes it fail.
+#ifndef RINGFLEET_TESTS_TESTING_FAKE_WORKER_H_
+#define RINGFLEET_TESTS_TESTING_FAKE_WORKER_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "cluster/build_info.h"
+#include "cluster/status.h"
+#include "kernels/check.h"
+#include "kernels/mutex.h"
+#include "protos/cluster.pb.h"
+#include "protos/worker.grpc.pb.h"
+
+namespace ringfleet::testing {
+
+class FakeWorker final : public v1::Worker::Service {
+ public:
+  // May change the result of a step, fail it, or hold it up.
+  using StepHook =
+      std::function<absl::Status(const v1::StepPlan&, v1::StepResult*)>;
+
+  struct Behaviour {
+    std::string fingerprint = "f00d";
+    uint32_t context = 64;
+    absl::Status load_error;
+    bool hang_in_load = false;  // Until the call is cancelled.
+    absl::Status connect_error;
+    StepHook on_step;
+  };
+
+  FakeWorker(int rank, Behaviour behaviour)
+      : rank_(rank), behaviour_(std::move(behaviour)) {
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
+                             &port);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+    RF_CHECK(server_ != nullptr);
+    address_ = absl::StrCat("127.0.0.1:", port);
+  }
+  ~FakeWorker() override {
+    if (killer_.joinable()) killer_.join();
+    Die();
+  }
+
+  // Cuts all connections, as the end of the process does.
+  void Die() {
+    dead_ = true;
+    server_->Shutdown(std::chrono::system_clock::now());
+  }
+  // The same from inside a call, which the server waits for.
+  void DieFromInside() {
+    dead_ = true;
+    killer_ = std::thread([this] { Die(); });
+  }
+
+  v1::RegisterRequest Registration() const {
+    v1::RegisterRequest request;
+    request.set_rank(rank_);
+    request.set_address(address_);
+    *request.mutable_build() = cluster::GetBuildInfo();
+    request.set_pid(1000 + rank_);
+    request.set_host("one");
+    request.set_available_memory_bytes(1000);
+    return request;
+  }
+  const std::string& address() const { return address_; }
+
+  void SetBehaviour(Behaviour behaviour) {
+    MutexLock lock(&mu_);
+    behaviour_ = std::move(behaviour);
+  }
+  std::vector<v1::LoadRequest> loads() const {
+    MutexLock lock(&mu_);
+    return loads_;
+  }
+  std::vector<v1::ConnectRequest> connects() const {
+    MutexLock lock(&mu_);
+    return connects_;
+  }
+  std::vector<v1::Admission> admissions() const {
+    MutexLock lock(&mu_);
+    return admissions_;
+  }
+
+  grpc::Status Load(grpc::ServerContext* context,
+                    const v1::LoadRequest* request,
+                    grpc::ServerWriter<v1::LoadProgress>* writer) override {
+    const Behaviour behaviour = Now();
+    {
+      MutexLock lock(&mu_);
+      loads_.push_back(*request);
+    }
+    if (!behaviour.load_error.ok()) {
+      return cluster::ToGrpc(behaviour.load_error);
+    }
+    v1::LoadProgress progress;
+    progress.set_fingerprint(behaviour.fingerprint);
+    progress.set_bytes_total(100);
+    progress.set_resident_bytes(200);
+    progress.set_context(behaviour.context);
+    writer->Write(progress);
+    if (behaviour.hang_in_load) {
+      WaitCancelled(context);
+      return grpc::Status::CANCELLED;
+    }
+    progress.set_bytes_done(100);
+    progress.set_done(true);
+    writer->Write(progress);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Connect(grpc::ServerContext*, const v1::ConnectRequest* request,
+                       v1::ConnectResponse* response) override {
+    MutexLock lock(&mu_);
+    connects_.push_back(*request);
+    context_positions_ = request->context();
+    response->set_cache_bytes(300);
+    return cluster::ToGrpc(behaviour_.connect_error);
+  }
+
+  grpc::Status Run(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<v1::StepResult, v1::StepPlan>* stream) override {
+    std::map<uint32_t, Sequence> sequences;
+    v1::StepPlan plan;
+    while (stream->Read(&plan)) {
+      v1::StepResult result = Execute(plan, &sequences);
+      const StepHook hook = Now().on_step;
+      if (hook != nullptr) {
+        const absl::Status status = hook(plan, &result);
+        if (!status.ok()) return cluster::ToGrpc(status);
+      }
+      if (dead_) {
+        WaitCancelled(context);
+        return grpc::Status::CANCELLED;
+      }
+      stream->Write(result);
+    }
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Statistics(grpc::ServerContext*,
+                          const v1::StatisticsRequest* request,
+                          v1::StatisticsResponse* response) override {
+    v1::ExpertCounts* layer = response->add_layers();
+    layer->set_layer(request->reset_expert_counts() ? 2 : 1);
+    layer->add_tokens(rank_);
+    return grpc::Status::OK;
+  }
+
+ private:
+  struct Sequence {
+    v1::Admission admission;
+    uint32_t position = 0;  // Cached.
+    uint32_t tokens = 0;
+    bool ended = false;
+  };
+
+  Behaviour Now() const {
+    MutexLock lock(&mu_);
+    return behaviour_;
+  }
+
+  void WaitCancelled(grpc::ServerContext* context) {
+    Mutex mu;
+    CondVar never;
+    MutexLock lock(&mu);
+    while (!context->IsCancelled()) {
+      never.WaitUntil(
+          &mu, std::chrono::steady_clock::now() + std::chrono::milliseconds(2));
+    }
+  }
+
+  v1::StepResult Execute(const v1::StepPlan& plan,
+                         std::map<uint32_t, Sequence>* sequences) {
+    v1::StepResult result;
+    result.set_epoch(plan.epoch());
+    result.set_step(plan.step());
+    for (const uint32_t slot : plan.releases()) sequences->erase(slot);
+    for (const v1::Admission& admission : plan.admissions()) {
+      (*sequences)[admission.slot()].admission = admission;
+      MutexLock lock(&mu_);
+      admissions_.push_back(admission);
+    }
+    for (const v1::PrefillSpan& span : plan.prefills()) {
+      Sequence& sequence = sequences->at(span.slot());
+      const v1::Admission& admission = sequence.admission;
+      const uint32_t begin = sequence.position;
+      sequence.position += span.count();
+      const uint32_t prompt_n = admission.prompt_ids_size();
+      v1::SlotResult* slot = result.add_slots();
+      slot->set_slot(span.slot());
+      if (admission.has_score() && rank_ == 0) {
+        v1::ScoreResult* score = slot->mutable_score();
+        for (uint32_t i = begin; i < std::min(sequence.position, prompt_n - 1);
+             ++i) {
+          score->add_logprobs(-static_cast<float>(admission.prompt_ids(i + 1)));
+          score->set_compared(score->compared() + 1);
+        }
+        if (sequence.position == prompt_n && admission.score().top() > 0) {
+          score->add_top_ids(admission.prompt_ids(prompt_n - 1));
+        }
+      }
+      if (sequence.position == prompt_n && admission.max_tokens() > 0) {
+        Draw(&sequence, slot);
+      }
+    }
+    for (const uint32_t slot : plan.decodes()) {
+      Sequence& sequence = sequences->at(slot);
+      if (sequence.ended) continue;
+      ++sequence.position;
+      v1::SlotResult* out = result.add_slots();
+      out->set_slot(slot);
+      Draw(&sequence, out);
+    }
+    return result;
+  }
+
+  void Draw(Sequence* sequence, v1::SlotResult* out) {
+    const v1::Admission& admission = sequence->admission;
+    const uint32_t token = admission.prompt_ids(0) + ++sequence->tokens;
+    out->add_tokens(token);
+    out->add_logprobs(-0.5f);
+    const auto& stops = admission.stop_ids();
+    if (std::find(stops.begin(), stops.end(), token) != stops.end()) {
+      out->set_finish(v1::FINISH_REASON_STOP);
+    } else if (sequence->tokens == admission.max_tokens() ||
+               sequence->position == context_positions_) {
+      out->set_finish(v1::FINISH_REASON_LENGTH);
+    }
+    sequence->ended = out->finish() != v1::FINISH_REASON_UNSPECIFIED;
+  }
+
+  const int rank_;
+  std::string address_;
+  std::atomic<bool> dead_{false};
+  std::atomic<uint32_t> context_positions_{0};
+  mutable Mutex mu_;
+  Behaviour behaviour_ ABSL_GUARDED_BY(mu_);
+  std::vector<v1::LoadRequest> loads_ ABSL_GUARDED_BY(mu_);
+  std::vector<v1::ConnectRequest> connects_ ABSL_GUARDED_BY(mu_);
+  std::vector<v1::Admission> admissions_ ABSL_GUARDED_BY(mu_);
+  std::thread killer_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+// Closed until opened; a wait is bounded, so that a failing test ends.
+class Gate {
+ public:
+  void Open() {
+    MutexLock lock(&mu_);
+    open_ = true;
+    changed_.NotifyAll();
+  }
+  bool Wait(std::chrono::milliseconds limit = std::chrono::seconds(20)) {
+    const auto end = std::chrono::steady_clock::now() + limit;
+    MutexLock lock(&mu_);
+    while (!open_) {
+      if (!changed_.WaitUntil(&mu_, end)) return open_;
+    }
+    return true;
+  }
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  bool open_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace ringfleet::testing
+
+#endif  // RINGFLEET_TESTS_TESTING_FAKE_WORKER_H_
