@@ -209,6 +209,58 @@ TEST(SamplerTest, WidensTheExchangeUntilAFlatNucleusIsDecided) {
   EXPECT_GT(highest, 1200u);  // Not only from the first candidates.
 }
 
+// At this temperature a logit near 30 becomes 3e5, where float32 numbers lie
+// 0.03 apart: more than the nucleus may be off.
+TEST(SamplerTest, LowTemperaturesKeepTheNucleusExact) {
+  std::vector<Row> rows;
+  for (int i = 0; i < 200; ++i) {
+    std::vector<float> logits(50, 0.0f);
+    logits[20] = 30 + 0.01f * static_cast<float>(i);
+    logits[40] = logits[20] - 1.9e-5f;  // p about 0.547.
+    rows.push_back(
+        {.request = {.filter = {.temperature = 1e-4f, .top_p = 0.547f},
+                     .key = {.seed = 7, .position = static_cast<uint64_t>(i)}},
+         .logits = logits});
+  }
+  for (int size : {1, 2, 3}) {
+    const std::vector<DrawnToken> drawn = MustDraw(size, rows);
+    ASSERT_EQ(drawn.size(), rows.size());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      EXPECT_EQ(drawn[i].id, NaiveDraw(rows[i])) << "row " << i;
+    }
+  }
+}
+
+// Tempered, these lie where exp() in float64 is 0.
+TEST(SamplerTest, LogitsFarBelowZeroAreDrawnAlike) {
+  std::vector<Row> rows;
+  for (const SamplingFilter& filter :
+       {SamplingFilter{}, SamplingFilter{.temperature = 1},
+        SamplingFilter{.temperature = 0.01, .top_p = 0.9},
+        SamplingFilter{.temperature = 1, .top_p = 0.9}}) {
+    for (uint64_t i = 0; i < 40; ++i) {
+      std::vector<float> logits = NormalLogits(500, 1, i);
+      for (float& logit : logits) logit = filter.temperature * logit - 1000;
+      rows.push_back({.request = {.filter = filter, .key = {.position = i}},
+                      .logits = logits});
+      // Greedy, too, is decided by one logit.
+      if (filter.greedy()) rows.back().logits[i] = -998;
+    }
+  }
+  for (int size : {1, 2, 5}) {
+    const std::vector<DrawnToken> drawn = MustDraw(size, rows);
+    ASSERT_EQ(drawn.size(), rows.size());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const Row& row = rows[i];
+      EXPECT_EQ(drawn[i].id, row.request.filter.greedy() ? i : NaiveDraw(row))
+          << "row " << i;
+      std::vector<float> shifted = row.logits;
+      for (float& logit : shifted) logit += 1000;
+      EXPECT_NEAR(drawn[i].logprob, NaiveLogprob(shifted, drawn[i].id), 1e-4);
+    }
+  }
+}
+
 TEST(SamplerTest, GreedyTiesKeepTheLowerId) {
   std::vector<float> logits(64, -1.0f);
   for (uint32_t id : {13u, 30u, 31u, 63u}) logits[id] = 2.0f;
@@ -297,6 +349,28 @@ TEST(SamplerTest, SeedSampleAndPositionEachChangeTheDraw) {
   for (const DrawnToken& token : MustDraw(3, rows)) ids.push_back(token.id);
   std::sort(ids.begin(), ids.end());
   EXPECT_EQ(std::unique(ids.begin(), ids.end()), ids.end());
+}
+
+TEST(SamplerTest, RowsOfOnlyNanAreDataLossOnEveryRank) {
+  const std::vector<float> good = NormalLogits(600, 1, 2);
+  const std::vector<float> bad(600, kNan);
+  for (const SamplingFilter& filter :
+       {SamplingFilter{}, SamplingFilter{.temperature = 1},
+        SamplingFilter{.temperature = 1, .top_k = 5},
+        SamplingFilter{.temperature = 1, .top_p = 0.9},
+        SamplingFilter{.temperature = 1, .min_p = 0.1}}) {
+    for (int size : {1, 2, 5}) {
+      const auto results =
+          TryDraw(size, {{.request = {.filter = filter}, .logits = good},
+                         {.request = {.filter = filter}, .logits = bad}});
+      for (const auto& result : results) {
+        EXPECT_EQ(result.status().code(), absl::StatusCode::kDataLoss)
+            << "world size " << size << ", temperature " << filter.temperature
+            << ", top_k " << filter.top_k << ", top_p " << filter.top_p
+            << ", min_p " << filter.min_p;
+      }
+    }
+  }
 }
 
 TEST(SamplerTest, SingleNanLogitsAreNeverDrawn) {
