@@ -126,7 +126,12 @@ v1::ScoreResult ScorePrompt(RankWorld& world, const std::vector<uint32_t>& ids,
     const std::vector<v1::StepResult> results = world.Step(plan);
     EXPECT_EQ(results[0].slots_size(), 1);
     if (results[0].slots_size() != 1) return merged;
-    merged.MergeFrom(results[0].slots(0).score());
+    v1::ScoreResult score = results[0].slots(0).score();
+    score.set_kl_sum(merged.kl_sum() + score.kl_sum());
+    score.set_compared(merged.compared() + score.compared());
+    score.set_top1_agreements(merged.top1_agreements() +
+                              score.top1_agreements());
+    merged.MergeFrom(score);
   }
   v1::StepPlan release;
   release.add_releases(0);

@@ -58,7 +58,7 @@ class RankWorld {
   uint64_t step_ = 0;
 };
 
-// Scores `ids` in slot 0 in spans of `span` tokens; rank 0's result.
+// Scores `ids` in slot 0 in spans of `span` tokens; rank 0's results, joined.
 v1::ScoreResult ScorePrompt(RankWorld& world, const std::vector<uint32_t>& ids,
                             const v1::ScoreOptions& options, int span);
 
