@@ -77,7 +77,7 @@ double GumbelNoise(const DrawKey& key, uint32_t id) {
 double LogSumExp::Value() const { return std::log(sum) + max; }
 
 LogSumExp ReduceLogSumExp(absl::Span<const float> logits, float temperature) {
-  LogSumExp result = {.sum = 0, .max = -std::numeric_limits<float>::infinity()};
+  LogSumExp result;
   const double scale = static_cast<double>(temperature);
   for (const float logit : logits) result.max = std::max(result.max, logit);
   const double highest = result.max;

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -47,12 +48,12 @@ struct Candidate {
   float logit = 0;
 };
 
-// Sum of exp(logit / T - max) and max over a shard; {0, -inf} when empty. The
+// Sum of exp(logit / T - max) and max over a shard; of nothing by default. The
 // sum is relative to `max`, which is the highest logit / T, rounded. NaN logits
 // are left out.
 struct LogSumExp {
   double sum = 0;
-  float max = 0;
+  float max = -std::numeric_limits<float>::infinity();
   double Value() const;  // log(sum) + max
 };
 LogSumExp ReduceLogSumExp(absl::Span<const float> logits,

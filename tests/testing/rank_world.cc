@@ -14,8 +14,6 @@
 namespace ringfleet::testing {
 namespace {
 
-constexpr uint64_t kEpoch = 7;
-
 // Weights with the cache and model over them.
 struct Instance {
   Instance(const cluster::ModelSpec& spec, const cluster::ShardPlan& plan,
@@ -85,8 +83,8 @@ RankWorld::~RankWorld() = default;
 
 std::vector<absl::Status> RankWorld::TryStep(
     v1::StepPlan plan, std::vector<v1::StepResult>* results) {
-  plan.set_epoch(kEpoch);
-  plan.set_step(++step_);
+  if (plan.epoch() == 0) plan.set_epoch(kEpoch);
+  if (plan.step() == 0) plan.set_step(++step_);
   results->assign(ranks_.size(), v1::StepResult());
   std::vector<absl::Status> statuses(ranks_.size());
   std::vector<std::thread> threads;
@@ -107,6 +105,11 @@ std::vector<v1::StepResult> RankWorld::Step(v1::StepPlan plan) {
   return results;
 }
 
+const std::vector<std::vector<uint64_t>>& RankWorld::ExpertCounts(
+    int rank) const {
+  return ranks_[rank]->main->model.expert_counts();
+}
+
 v1::ScoreResult ScorePrompt(RankWorld& world, const std::vector<uint32_t>& ids,
                             const v1::ScoreOptions& options, int span) {
   v1::ScoreResult merged;
@@ -123,7 +126,12 @@ v1::ScoreResult ScorePrompt(RankWorld& world, const std::vector<uint32_t>& ids,
     const std::vector<v1::StepResult> results = world.Step(plan);
     EXPECT_EQ(results[0].slots_size(), 1);
     if (results[0].slots_size() != 1) return merged;
-    merged.MergeFrom(results[0].slots(0).score());
+    v1::ScoreResult score = results[0].slots(0).score();
+    score.set_kl_sum(merged.kl_sum() + score.kl_sum());
+    score.set_compared(merged.compared() + score.compared());
+    score.set_top1_agreements(merged.top1_agreements() +
+                              score.top1_agreements());
+    merged.MergeFrom(score);
   }
   v1::StepPlan release;
   release.add_releases(0);

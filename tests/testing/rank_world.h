@@ -31,17 +31,23 @@ struct RankWorldOptions {
 // executor, on threads while a step runs.
 class RankWorld {
  public:
+  static constexpr uint64_t kEpoch = 7;
+
   RankWorld(const std::string& model_dir, const RankWorldOptions& options);
   ~RankWorld();
 
-  // Runs one plan on every rank (epoch and step are filled in) and returns
-  // each rank's result. Fails the test on an error.
+  // Runs one plan on every rank (epoch and step are filled in where they are
+  // 0) and returns each rank's result. Fails the test on an error.
   std::vector<v1::StepResult> Step(v1::StepPlan plan);
   // The same, but returns the statuses.
   std::vector<absl::Status> TryStep(v1::StepPlan plan,
                                     std::vector<v1::StepResult>* results);
 
+  // Tokens that `rank` has routed since the start, [layer][expert].
+  const std::vector<std::vector<uint64_t>>& ExpertCounts(int rank) const;
+
   const cluster::ModelSpec& spec() const { return spec_; }
+  int size() const { return world_.size(); }
 
  private:
   struct Rank;
@@ -52,7 +58,7 @@ class RankWorld {
   uint64_t step_ = 0;
 };
 
-// Scores `ids` in slot 0 in spans of `span` tokens; rank 0's result.
+// Scores `ids` in slot 0 in spans of `span` tokens; rank 0's results, joined.
 v1::ScoreResult ScorePrompt(RankWorld& world, const std::vector<uint32_t>& ids,
                             const v1::ScoreOptions& options, int span);
 

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/kv_cache.h"
+
+#include <cstring>
+#include <set>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace ringfleet::worker {
+namespace {
+
+using kernels::Dtype;
+using kernels::kCacheBlockPositions;
+
+constexpr int kLatent = 5;
+constexpr int kRope = 2;
+constexpr int kRow = kLatent + kRope;
+
+// Distinct for every slot, layer, position and element; not exact in bf16.
+float ValueAt(int slot, int layer, int position, int element) {
+  return 1000.0f * static_cast<float>(slot) + 100.0f * layer +
+         static_cast<float>(position) + 0.0625f * element;
+}
+
+void WriteRows(KvCache& cache, int slot, int layers, int begin, int end) {
+  for (int layer = 0; layer < layers; ++layer) {
+    for (int position = begin; position < end; ++position) {
+      float row[kRow];
+      for (int i = 0; i < kRow; ++i) {
+        row[i] = ValueAt(slot, layer, position, i);
+      }
+      cache.Write(slot, layer, position, row);
+    }
+  }
+}
+
+float Element(const kernels::LatentCacheView& view, int position, int element) {
+  const size_t index = position % kCacheBlockPositions * kRow + element;
+  const char* block = view.blocks[position / kCacheBlockPositions];
+  float value;
+  kernels::ToFloat(view.dtype, block + index * kernels::DtypeBytes(view.dtype),
+                   1, &value);
+  return value;
+}
+
+class KvCacheTest : public ::testing::TestWithParam<Dtype> {
+ protected:
+  float Stored(float value) const {
+    return GetParam() == Dtype::kBf16 ? kernels::RoundToBf16(value) : value;
+  }
+  void ExpectRows(KvCache& cache, int slot, int layers, int end) {
+    for (int layer = 0; layer < layers; ++layer) {
+      const kernels::LatentCacheView view = cache.View(slot, layer);
+      ASSERT_EQ(view.dtype, GetParam());
+      ASSERT_EQ(view.kv_lora_rank, static_cast<size_t>(kLatent));
+      ASSERT_EQ(view.rope_dim, static_cast<size_t>(kRope));
+      for (int position = 0; position < end; ++position) {
+        for (int i = 0; i < kRow; ++i) {
+          ASSERT_EQ(Element(view, position, i),
+                    Stored(ValueAt(slot, layer, position, i)))
+              << "slot " << slot << " layer " << layer << " position "
+              << position << " element " << i;
+        }
+      }
+    }
+  }
+};
+
+TEST_P(KvCacheTest, SlotsLayersAndPositionsDoNotOverlap) {
+  KvCache cache(GetParam(), /*layers=*/3, kLatent, kRope, /*slots=*/3, 300);
+  for (int slot : {0, 1, 2}) cache.Extend(slot, 300);
+  for (int slot : {0, 1, 2}) WriteRows(cache, slot, 3, 0, 300);
+  for (int slot : {0, 1, 2}) ExpectRows(cache, slot, 3, 300);
+}
+
+TEST_P(KvCacheTest, RowsStayWhenASlotGrows) {
+  KvCache cache(GetParam(), 2, kLatent, kRope, 2, 400);
+  int written = 0;
+  for (int positions : {1, 127, 128, 129, 256, 257, 400}) {
+    cache.Extend(0, positions);
+    cache.Extend(1, positions);
+    EXPECT_EQ(cache.View(0, 1).blocks.size(),
+              (positions + kCacheBlockPositions - 1) / kCacheBlockPositions);
+    WriteRows(cache, 0, 2, written, positions);
+    WriteRows(cache, 1, 2, written, positions);
+    written = positions;
+    ExpectRows(cache, 0, 2, positions);
+    ExpectRows(cache, 1, 2, positions);
+  }
+}
+
+TEST_P(KvCacheTest, WritingAPositionAgainReplacesIt) {
+  KvCache cache(GetParam(), 1, kLatent, kRope, 1, 128);
+  cache.Extend(0, 4);
+  const float other[kRow] = {9, 9, 9, 9, 9, 9, 9};
+  cache.Write(0, 0, 2, other);
+  WriteRows(cache, 0, 1, 0, 4);
+  ExpectRows(cache, 0, 1, 4);
+}
+
+TEST_P(KvCacheTest, ReleasedBlocksServeOtherSlots) {
+  KvCache cache(GetParam(), 2, kLatent, kRope, 3, 256);
+  for (int round = 0; round < 4; ++round) {
+    std::set<const char*> blocks;
+    for (int slot : {0, 1, 2}) {
+      cache.Extend(slot, 256);
+      WriteRows(cache, slot, 2, 0, 256);
+      for (const char* block : cache.View(slot, 0).blocks) {
+        EXPECT_TRUE(blocks.insert(block).second) << "two slots share a block";
+      }
+    }
+    for (int slot : {0, 1, 2}) ExpectRows(cache, slot, 2, 256);
+    cache.Release(round % 3);
+    EXPECT_TRUE(cache.View(round % 3, 0).blocks.empty());
+  }
+}
+
+TEST_P(KvCacheTest, ReservesWholeBlocksOfEverySlot) {
+  const uint64_t bytes = KvCache::Bytes(GetParam(), 3, kLatent, kRope, 2, 129);
+  EXPECT_EQ(bytes,
+            uint64_t{2} * 2 * 128 * 3 * kRow * kernels::DtypeBytes(GetParam()));
+  const KvCache cache(GetParam(), 3, kLatent, kRope, 2, 129);
+  EXPECT_EQ(cache.bytes(), bytes);
+  EXPECT_EQ(cache.context(), 129);
+}
+
+TEST(KvCacheDeathTest, RefusesPositionsBeyondTheContext) {
+  KvCache cache(Dtype::kF32, 1, kLatent, kRope, 1, 100);
+  cache.Extend(0, 100);
+  EXPECT_DEATH(cache.Extend(0, 101), "positions <= context_");
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, KvCacheTest,
+                         ::testing::Values(Dtype::kF32, Dtype::kBf16),
+                         [](const auto& info) {
+                           return std::string(kernels::DtypeName(info.param));
+                         });
+
+}  // namespace
+}  // namespace ringfleet::worker
