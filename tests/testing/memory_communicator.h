@@ -2,6 +2,7 @@
 #ifndef RINGFLEET_TESTS_TESTING_MEMORY_COMMUNICATOR_H_
 #define RINGFLEET_TESTS_TESTING_MEMORY_COMMUNICATOR_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -83,8 +84,8 @@ class MemoryCommunicator final : public cluster::Communicator {
         rank_, std::string(data.data() + offsets[rank_],
                            offsets[rank_ + 1] - offsets[rank_]));
     for (int rank = 0; rank < size(); ++rank) {
-      std::memcpy(data.data() + offsets[rank], all[rank].data(),
-                  all[rank].size());
+      std::copy(all[rank].begin(), all[rank].end(),
+                data.begin() + offsets[rank]);
     }
     return absl::OkStatus();
   }
