@@ -153,8 +153,9 @@ absl::Status Up(const FleetOptions& options) {
     status = RunLaunchScript(verb, options.cluster, "coordinator", nullptr);
   }
   status.Update(RunLaunchScript(verb, options.cluster, options.hosts, nullptr));
-  absl::StatusOr<v1::ClusterState> state = status;
-  if (status.ok()) state = WaitReady(address, options.timeout_s);
+  absl::StatusOr<v1::ClusterState> state =
+      status.ok() ? WaitReady(address, options.timeout_s)
+                  : absl::StatusOr<v1::ClusterState>(status);
   if (!state.ok()) {
     if (!before.ok()) {
       // What this call started does not stay behind half done.
