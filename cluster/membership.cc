@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cluster/host_address.h"
 #include "cluster/status_macros.h"
 
 namespace ringfleet::cluster {
@@ -51,8 +52,12 @@ absl::StatusOr<int> Membership::ChooseRank(
 
 absl::StatusOr<Member> Membership::Register(
     const v1::RegisterRequest& request) {
-  if (request.address().empty()) {
-    return absl::InvalidArgumentError("registration without an address");
+  RF_ASSIGN_OR_RETURN(const ServerAddress address,
+                      ParseAddress(request.address()));
+  if (address.port == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("worker at ", request.address(),
+                     ": port 0, want the one that peers can reach"));
   }
   if (request.build().build_id() != options_.build.build_id()) {
     const std::string who = request.rank() < 0

@@ -75,7 +75,8 @@ void AddOptions(CLI::App& app, Options& options) {
                  "HOST:PORT to serve on; port 0: any free one")
       ->capture_default_str();
   app.add_option("--advertise", options.advertise,
-                 "HOST:PORT where peers reach this worker [--listen's]");
+                 "HOST:PORT where peers reach this worker; port 0: the "
+                 "one that is listened on [--listen's]");
   app.add_option("--coordinator", options.coordinator,
                  "HOST:PORT of the coordinator")
       ->capture_default_str();
@@ -128,10 +129,12 @@ absl::Status Run(const Options& options) {
                                      builder.RegisterService(&service);
                                    }));
   endpoint.Start();
-  const std::string address =
-      options.advertise.empty()
-          ? cluster::FormatAddress({listen.host, server->port()})
-          : options.advertise;
+  cluster::ServerAddress known = listen;
+  if (!options.advertise.empty()) {
+    RF_ASSIGN_OR_RETURN(known, cluster::ParseAddress(options.advertise));
+  }
+  if (known.port == 0) known.port = server->port();
+  const std::string address = cluster::FormatAddress(known);
   RF_LOG(kInfo, "listening on port ", server->port(), ", known as ", address,
          ", ", threads, " threads");
   if (!options.port_file.empty()) {
