@@ -416,8 +416,11 @@ absl::Status Epoch::Conclude() {
     }
     if (verdict_.ok()) {
       const bool lost = IsLost(*best);
+      // What a stopping worker cancels was not cancelled by the callers, who
+      // would take the code for their own doing.
       verdict_ = absl::Status(
-          best->status.code(),
+          absl::IsCancelled(best->status) ? absl::StatusCode::kUnavailable
+                                          : best->status.code(),
           absl::StrCat(members_[best->rank].Description(),
                        lost ? " was lost " : " failed ", Where(best->phase),
                        ": ", best->status.message()));

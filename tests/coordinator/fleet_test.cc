@@ -259,6 +259,19 @@ TEST_F(FleetTest, ALostWorkerFailsJobsAndIsReplaced) {
   ExpectGenerates();
 }
 
+// CANCELLED would tell the callers that they had cancelled their jobs.
+TEST_F(FleetTest, AWorkerThatCancelsItsRunIsUnavailable) {
+  behaviours_.resize(1);
+  behaviours_[0].on_step = [](const v1::StepPlan&, v1::StepResult*) {
+    return absl::CancelledError("stopping");
+  };
+  Start(1);
+  ASSERT_TRUE(WaitReady().ok());
+  const Outcome outcome = Await(*Submit("running", 10, 5, 40));
+  EXPECT_EQ(outcome.status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(outcome.status.message()), HasSubstr("stopping"));
+}
+
 TEST_F(FleetTest, DivergingRanksEndTheEpoch) {
   behaviours_.resize(2);
   behaviours_[1].on_step = [](const v1::StepPlan& plan,
