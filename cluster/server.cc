@@ -116,7 +116,7 @@ absl::StatusOr<std::unique_ptr<DaemonServer>> DaemonServer::Start(
     const ServerAddress& listen, bool allow_insecure,
     absl::FunctionRef<void(grpc::ServerBuilder&)> register_services) {
   if (!allow_insecure && !IsLoopback(listen.host)) {
-    return absl::FailedPreconditionError(
+    return absl::InvalidArgumentError(
         absl::StrCat("binding ", listen.host, " without TLS needs --insecure"));
   }
   RF_RETURN_IF_ERROR(CheckCanListen(listen));

@@ -40,7 +40,7 @@ class DaemonServer {
   // address. The services must outlive the server.
   //
   // Errors:
-  //   FAILED_PRECONDITION: the host is not loopback and !allow_insecure.
+  //   INVALID_ARGUMENT: the host is not loopback and !allow_insecure.
   //   UNAVAILABLE: the port is in use.
   //   PERMISSION_DENIED: the port is reserved for privileged processes.
   //   INVALID_ARGUMENT: no such host, or not an address of this machine.

@@ -151,8 +151,8 @@ TEST(DaemonServerTest, OtherHostsNeedInsecure) {
     const auto server = DaemonServer::Start({host, 0}, false, NoServices);
     ASSERT_FALSE(server.ok());
     EXPECT_EQ(server.status(),
-              absl::FailedPreconditionError(std::string("binding ") + host +
-                                            " without TLS needs --insecure"));
+              absl::InvalidArgumentError(std::string("binding ") + host +
+                                         " without TLS needs --insecure"));
   }
   const auto server = DaemonServer::Start({"0.0.0.0", 0}, true, NoServices);
   EXPECT_TRUE(server.ok()) << server.status();

@@ -444,7 +444,7 @@ TEST(CoordinatorServerTest, RefusesWhatCannotRun) {
   options.fleet.context = 0;
   options.listen = {"0.0.0.0", 0};
   EXPECT_EQ(CoordinatorServer::Start(options).status().code(),
-            absl::StatusCode::kFailedPrecondition);
+            absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace
