@@ -30,7 +30,8 @@ absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Load(
 
 absl::StatusOr<const Tokenizer*> ServedModel::tokenizer() const {
   if (tokenizer_ != nullptr) return tokenizer_.get();
-  return absl::FailedPreconditionError(
+  return absl::Status(
+      tokenizer_error_.code(),
       absl::StrCat("the model has no usable tokenizer, want ids instead of "
                    "text: ",
                    tokenizer_error_.message()));

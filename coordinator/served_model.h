@@ -30,7 +30,7 @@ class ServedModel {
   // The ids of a prompt.
   //
   // Errors: INVALID_ARGUMENT: it is empty, not UTF-8, or has an id that the
-  // model does not know. FAILED_PRECONDITION: text without a tokenizer.
+  // model does not know. Of tokenizer(): text without one.
   absl::StatusOr<std::vector<uint32_t>> PromptIds(
       const v1::Prompt& prompt) const;
 
@@ -43,13 +43,14 @@ class ServedModel {
   // config.json, else the tokenizer's.
   std::vector<uint32_t> StopIds() const;
 
-  // One past the last id that has a token. FAILED_PRECONDITION: no tokenizer.
+  // One past the last id that has a token. Errors: of tokenizer().
   absl::StatusOr<uint32_t> UsableVocab() const;
 
   // Why a score with these options is impossible, before the text's length.
   absl::Status CheckScore(const v1::ScoreOptions& options) const;
 
-  // FAILED_PRECONDITION, with the reason, when there is none.
+  // The error that Tokenizer::Load gave when there is none: the model's files
+  // are at fault, not the fleet.
   absl::StatusOr<const Tokenizer*> tokenizer() const;
 
   const cluster::ModelSpec& spec() const { return spec_; }
