@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a user or a disk can get wrong: each is one line on stderr that names
+// value, expectation and place, the right exit code, in bounded time, and the
+// fixture sees that no process and no temporary folder is left.
+#include <signal.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <ostream>
+
+#include "tests/integration/fleet_fixture.h"
+
+namespace ringfleet::integration {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using testing::ReadFile;
+using testing::WriteFile;
+
+constexpr char kFirstFile[] = "/model-00001-of-00002.safetensors";
+
+// A safetensors file taken apart.
+struct TensorFile {
+  explicit TensorFile(const std::string& file_path)
+      : path(file_path), data(ReadFile(file_path)) {
+    uint64_t length;
+    std::memcpy(&length, data.data(), sizeof(length));
+    header = json::parse(data.substr(8, length));
+    data.erase(0, 8 + length);
+  }
+  void Write() const {
+    WriteFile(path, testing::RawSafetensors(header.dump(), data));
+  }
+  // The first tensor whose name ends like this.
+  std::string Find(const std::string& suffix) const {
+    for (const auto& [name, entry] : header.items()) {
+      if (name.size() > suffix.size() &&
+          name.compare(name.size() - suffix.size(), suffix.size(), suffix) ==
+              0) {
+        return name;
+      }
+    }
+    ADD_FAILURE() << "no tensor " << suffix << " in " << path;
+    return "";
+  }
+
+  std::string path;
+  json header;
+  std::string data;
+};
+
+void EditConfig(const std::string& model,
+                const std::function<void(json&)>& edit) {
+  json config = json::parse(ReadFile(model + "/config.json"));
+  edit(config);
+  WriteFile(model + "/config.json", config.dump());
+}
+
+struct Damage {
+  const char* name;
+  void (*damage)(const std::string& model);
+  int code;
+  std::vector<std::string> mentions;
+};
+
+const Damage kDamages[] = {
+    {"MissingShard",
+     [](const std::string& model) {
+       std::filesystem::remove(model + kFirstFile);
+     },
+     2,
+     {"model-00001-of-00002.safetensors", "missing"}},
+    {"TruncatedFile",
+     [](const std::string& model) {
+       std::filesystem::resize_file(model + kFirstFile, 4'000'000);
+     },
+     4,
+     {"model-00001-of-00002.safetensors", "data_offsets", "bytes of data"}},
+    {"TruncatedHeader",
+     [](const std::string& model) {
+       std::filesystem::resize_file(model + kFirstFile, 100);
+     },
+     4,
+     {"model-00001-of-00002.safetensors", "header"}},
+    {"EmptyFile",
+     [](const std::string& model) { WriteFile(model + kFirstFile, ""); },
+     4,
+     {"model-00001-of-00002.safetensors"}},
+    {"AbsurdHeaderLength",
+     [](const std::string& model) {
+       std::string bytes = ReadFile(model + kFirstFile);
+       std::fill_n(bytes.begin(), 8, '\x7f');
+       WriteFile(model + kFirstFile, bytes);
+     },
+     4,
+     {"model-00001-of-00002.safetensors", "9187201950435737471"}},
+    {"OverlappingOffsets",
+     [](const std::string& model) {
+       TensorFile file(model + kFirstFile);
+       json& offsets = file.header[file.Find("up_proj.weight")]["data_offsets"];
+       for (json& offset : offsets) offset = offset.get<int64_t>() - 1;
+       file.Write();
+     },
+     4,
+     {"up_proj.weight", "overlap"}},
+    {"WrongShape",
+     [](const std::string& model) {
+       TensorFile file(model + kFirstFile);
+       json& shape = file.header[file.Find("down_proj.weight")]["shape"];
+       std::swap(shape[0], shape[1]);
+       file.Write();
+     },
+     2,
+     {"down_proj.weight", "shape [", "want [256, "}},
+    {"WrongDtype",
+     [](const std::string& model) {
+       TensorFile file(model + kFirstFile);
+       file.header[file.Find("down_proj.weight")]["dtype"] = "I8";
+       file.Write();
+     },
+     2,
+     {"down_proj.weight", "I8"}},
+    {"NanScale",
+     [](const std::string& model) {
+       TensorFile file(model + kFirstFile);
+       const float nan = std::numeric_limits<float>::quiet_NaN();
+       const json& entry = file.header[file.Find("o_proj.weight_scale_inv")];
+       std::memcpy(&file.data[entry["data_offsets"][0].get<size_t>()], &nan,
+                   sizeof(nan));
+       file.Write();
+     },
+     4,
+     {"o_proj.weight_scale_inv", "nan"}},
+    {"LlamaDistillate",
+     [](const std::string& model) {
+       EditConfig(model, [](json& config) {
+         config["architectures"] = {"LlamaForCausalLM"};
+         config["model_type"] = "llama";
+       });
+     },
+     2,
+     {"LlamaForCausalLM", "DeepseekV3ForCausalLM"}},
+    {"QwenDistillate",
+     [](const std::string& model) {
+       EditConfig(model, [](json& config) {
+         config["architectures"] = {"Qwen2ForCausalLM"};
+         config["model_type"] = "qwen2";
+       });
+     },
+     2,
+     {"Qwen2ForCausalLM", "DeepseekV3ForCausalLM"}},
+    {"NegativeDimension",
+     [](const std::string& model) {
+       EditConfig(model, [](json& config) { config["kv_lora_rank"] = -3; });
+     },
+     2,
+     {"config.json", "kv_lora_rank", "-3"}},
+    {"AbsurdDimension",
+     [](const std::string& model) {
+       EditConfig(model,
+                  [](json& config) { config["hidden_size"] = 1'000'000'000; });
+     },
+     2,
+     {"config.json", "hidden_size", "1000000000"}},
+    {"MalformedConfig",
+     [](const std::string& model) {
+       WriteFile(model + "/config.json", "{\"architectures\": [");
+     },
+     2,
+     {"config.json"}},
+    {"MalformedIndex",
+     [](const std::string& model) {
+       WriteFile(model + "/model.safetensors.index.json", "[]");
+     },
+     4,
+     {"model.safetensors.index.json"}},
+};
+
+// Not the bytes of the function pointer.
+void PrintTo(const Damage& damage, std::ostream* out) { *out << damage.name; }
+
+class DamagedModelTest : public FleetTest,
+                         public ::testing::WithParamInterface<Damage> {};
+
+TEST_P(DamagedModelTest, IsOneLineThatNamesThePlace) {
+  const std::string model = CopyModel();
+  GetParam().damage(model);
+  const Finished finished =
+      Cli({"generate", "--model", model, "--local", "2", "--prompt-ids",
+           "0,318,287", "-n", "2", "--json"});
+  EXPECT_EQ(finished.code, GetParam().code);
+  const std::string line = finished.error_line();
+  for (const std::string& part : GetParam().mentions) {
+    EXPECT_THAT(line, HasSubstr(part));
+  }
+  EXPECT_EQ(finished.document()["error"]["message"], line);
+}
+
+INSTANTIATE_TEST_SUITE_P(Checkpoints, DamagedModelTest,
+                         ::testing::ValuesIn(kDamages),
+                         [](const auto& info) { return info.param.name; });
+
+class BadInputTest : public HandFleet {
+ protected:
+  // Runs it twice: with --json the same line comes as a document, too.
+  void ExpectError(const Arguments& arguments, int code,
+                   const std::vector<std::string>& mentions,
+                   const RunOptions& options = {}) {
+    const Finished plain = Cli(arguments, options);
+    EXPECT_EQ(plain.code, code) << plain.errors;
+    EXPECT_EQ(plain.output, "");
+    const std::string line = plain.error_line();
+    for (const std::string& part : mentions) {
+      EXPECT_THAT(line, HasSubstr(part));
+    }
+    Arguments as_json = arguments;
+    as_json.push_back("--json");
+    const Finished finished = Cli(as_json, options);
+    EXPECT_EQ(finished.code, code);
+    const json document = finished.document();
+    ASSERT_TRUE(document.contains("error")) << document;
+    EXPECT_EQ(document["error"]["message"], finished.error_line());
+    EXPECT_TRUE(document["error"]["code"].is_string());
+  }
+};
+
+TEST_F(BadInputTest, MalformedTokenizer) {
+  const std::string model = CopyModel();
+  for (const char* content : {"{\"model\": [", "{}", "[1, 2]", ""}) {
+    SCOPED_TRACE(content);
+    WriteFile(model + "/tokenizer.json", content);
+    ExpectError({"tokenize", "--model", model, "-p", "x"}, 2,
+                {"tokenizer.json"});
+    ExpectError({"generate", "--model", model, "-p", "x", "-n", "1"}, 2,
+                {"tokenizer.json"});
+  }
+  EXPECT_EQ(
+      Cli({"generate", "--model", model, "--prompt-ids", "0,1", "-n", "1"})
+          .code,
+      0)
+      << "ids need no tokenizer";
+}
+
+TEST_F(BadInputTest, Prompts) {
+  const Arguments generate = {"generate", "--model", Model(), "-n", "1"};
+  const auto with = [&](Arguments more) {
+    Arguments all = generate;
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  ExpectError(with({"-p", ""}), 2, {"prompt is empty", "want"});
+  ExpectError(with({"--prompt-ids", ""}), 2, {"--prompt-ids", "empty"});
+  ExpectError(with({"--prompt-ids", "1,x,3"}), 2, {"'x'", "place 2", "want"});
+  ExpectError(with({"--prompt-ids", "1,-1"}), 2, {"'-1'", "want"});
+  ExpectError(with({"--prompt-ids", "0,2048"}), 2,
+              {"2048", "index 1", "vocab_size"});
+  ExpectError(with({}), 2, {"0 prompts", "-p"});
+  ExpectError(with({"-p", "x", "-f", "y"}), 2, {"2 prompts"});
+  ExpectError(with({"-f", File("absent.txt")}), 2, {"absent.txt"});
+  ExpectError(with({"-c", "8", "--prompt-ids", "1,2,3,4,5,6,7,8,9"}), 2,
+              {"9 tokens", "at most 8"});
+  ExpectError({"score", "--model", Model(), "--ids", "5000"}, 2,
+              {"5000", "vocab_size"});
+}
+
+TEST_F(BadInputTest, Options) {
+  const auto generate = [](Arguments more) {
+    Arguments all = {"generate", "--model", Model(), "-p", "x", "-n", "1"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  ExpectError(generate({"-c", "1025"}), 2, {"1025", "1024"});
+  ExpectError(generate({"--local", "0"}), 2, {"--local", "0", "1 to 16"});
+  ExpectError(generate({"--local", "17"}), 2, {"--local", "17", "1 to 16"});
+  ExpectError(generate({"--dtype", "int8"}), 2, {"int8", "f32 or bf16"});
+  ExpectError(generate({"--wire", "fp4"}), 2, {"fp4", "f32 or bf16"});
+  ExpectError(generate({"--bogus"}), 2, {"--bogus"});
+  ExpectError(generate({"--temp", "-1"}), 2, {"temperature", "-1"});
+  ExpectError(generate({"--top-p", "2"}), 2, {"top_p", "2"});
+  ExpectError(generate({"-n", "x"}), 2, {"x"});
+  ExpectError({"score", "--model", Model(), "-p", "x y", "--top", "4000"}, 2,
+              {"4000", "2048"});
+  ExpectError({"score", "--model", Model("tiny-v2"), "-p", "x y", "--mtp"}, 2,
+              {"mtp", "num_nextn_predict_layers"});
+  ExpectError({"frobnicate"}, 2, {"frobnicate"});
+  ExpectError({"generate", "-p", "x"}, 2, {"--model", "--cluster"});
+  ExpectError({"generate", "--model", File("absent"), "-p", "x"}, 2,
+              {"absent/config.json"});
+}
+
+TEST_F(BadInputTest, ClusterFiles) {
+  ExpectError({"submit", "--cluster", File("absent.yaml"), "-p", "x"}, 2,
+              {"absent.yaml"});
+  WriteFile(cluster(), "name: x\nmodel: m\nwrokers: []\n");
+  ExpectError({"submit", "--cluster", cluster(), "-p", "x"}, 2,
+              {"fleet.yaml", "wrokers", "workers", "3"});
+  WriteFile(cluster(), "name: [\n");
+  ExpectError({"submit", "--cluster", cluster(), "-p", "x"}, 2, {"fleet.yaml"});
+  // Nobody listens there.
+  WriteFile(cluster(), "name: x\nmodel: m\ncoordinator: {port: " +
+                           std::to_string(testing::FreePort()) +
+                           "}\nworkers:\n  - {port: 0}\n");
+  ExpectError({"submit", "--cluster", cluster(), "-p", "x"}, 3,
+              {"127.0.0.1:", "is the fleet up?"});
+}
+
+TEST_F(BadInputTest, TooFewFileDescriptors) {
+  ExpectError({"generate", "--model", Model(), "-p", "x", "-n", "1"}, 1,
+              {"open files", "20", "want at least"}, {.open_files = 20});
+  const Finished worker =
+      Run(RINGFLEET_WORKER_BINARY, {"--rank", "0"}, {.open_files = 20});
+  EXPECT_EQ(worker.code, 1);
+  EXPECT_THAT(worker.errors, HasSubstr("open files"));
+}
+
+// Every count between "refused" and "enough" must end in an error, not in a
+// hang.
+TEST_F(BadInputTest, EveryFileDescriptorLimitEnds) {
+  for (int limit = 24; limit <= 160; limit += kSanitized ? 68 : 17) {
+    SCOPED_TRACE(limit);
+    const Finished finished = Cli({"generate", "--model", Model(), "--local",
+                                   "2", "-p", "x", "-n", "1", "--json"},
+                                  {.open_files = limit});
+    if (finished.code != 0) {
+      EXPECT_THAT(finished.errors, HasSubstr("open files"));
+    }
+    RemoveKeptLogs();
+  }
+}
+
+TEST_F(BadInputTest, PortInUse) {
+  ASSERT_NO_FATAL_FAILURE(StartCoordinator(1));
+  const std::string address = "127.0.0.1:" + std::to_string(port());
+  const auto in_use =
+      HasSubstr("port " + std::to_string(port()) + " on 127.0.0.1 is in use");
+  const Finished coordinator = Run(RINGFLEET_COORDINATOR_BINARY,
+                                   {"--model", Model(), "--listen", address});
+  EXPECT_NE(coordinator.code, 0);
+  EXPECT_THAT(coordinator.errors, in_use);
+  const Finished worker = Run(RINGFLEET_WORKER_BINARY, {"--listen", address});
+  EXPECT_NE(worker.code, 0);
+  EXPECT_THAT(worker.errors, in_use);
+}
+
+TEST_F(BadInputTest, AnAddressThatIsNotLoopbackNeedsInsecure) {
+  const Finished coordinator =
+      Run(RINGFLEET_COORDINATOR_BINARY,
+          {"--model", Model(), "--listen", "0.0.0.0:0"});
+  EXPECT_EQ(coordinator.code, 2);
+  EXPECT_THAT(coordinator.errors,
+              AllOf(HasSubstr("0.0.0.0"), HasSubstr("--insecure")));
+}
+
+TEST_F(BadInputTest, AWorkerOfAnotherBuildIsRefused) {
+  ASSERT_NO_FATAL_FAILURE(StartCoordinator(1));
+  StartWorker(0, {.environment = {{"RINGFLEET_BUILD_ID", "other"}}});
+  EXPECT_EQ(workers_[0]->Wait(10), 3) << workers_[0]->errors();
+  EXPECT_THAT(workers_[0]->errors(),
+              AllOf(HasSubstr("other"), HasSubstr("build")));
+  EXPECT_EQ(Status()["state"], "waiting");
+  // The right one still may come.
+  StartWorker(0);
+  EXPECT_EQ(WaitForState("ready")["state"], "ready");
+}
+
+TEST_F(BadInputTest, AWorkerWithAnotherCheckpointFailsTheFleet) {
+  // The same relative path, another folder; one dimension of one differs.
+  CopyModel("tiny-v3", "a/model");
+  CopyModel("tiny-v3", "b/model");
+  EditConfig(File("b/model"),
+             [](json& config) { config["routed_scaling_factor"] = 2.25; });
+  const RunOptions in_a = {.folder = File("a")};
+  ASSERT_NO_FATAL_FAILURE(StartCoordinator(2, {}, in_a, 0, "model"));
+  StartWorker(0, in_a);
+  StartWorker(1, {.folder = File("b")});
+  EXPECT_EQ(WaitForState("failed")["state"], "failed");
+  const Finished finished =
+      Cli({"generate", "--cluster", cluster(), "-p", "x", "-n", "1", "--json"});
+  EXPECT_EQ(finished.code, 4);
+  EXPECT_THAT(finished.error_line(),
+              AllOf(HasSubstr("another checkpoint"), HasSubstr("worker 1"),
+                    HasSubstr("fingerprint")));
+}
+
+}  // namespace
+}  // namespace ringfleet::integration

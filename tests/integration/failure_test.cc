@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+// Processes that are interrupted, killed or frozen at any moment: everybody
+// else learns why, within a deadline, and the fleet comes back.
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <random>
+#include <thread>
+
+#include "tests/integration/fleet_fixture.h"
+
+namespace ringfleet::integration {
+namespace {
+
+// A worker that does not answer is lost after the lease of 10 s.
+constexpr double kLeaseSeconds = 14;
+
+Arguments LongGeneration(Arguments target) {
+  target.insert(target.begin(), "generate");
+  target.insert(target.end(),
+                {"-p", "def main(", "-n", "-1", "--ignore-eos", "--temp", "0"});
+  return target;
+}
+
+// The worker process of a local fleet, by its --rank.
+pid_t WorkerOf(const Process& cli, int rank) {
+  for (const pid_t pid : testing::ChildrenOf(cli.pid())) {
+    const std::vector<std::string> command = testing::CommandLine(pid);
+    const auto option = std::find(command.begin(), command.end(), "--rank");
+    if (option != command.end() && option + 1 != command.end() &&
+        *(option + 1) == std::to_string(rank)) {
+      return pid;
+    }
+  }
+  return -1;
+}
+
+class LocalFailureTest : public FleetTest {
+ protected:
+  std::unique_ptr<Process> StartGeneration(int world) {
+    return StartCli(
+        LongGeneration({"--model", Model(), "--local", std::to_string(world)}));
+  }
+  bool WaitForText(const Process& process) {
+    return WaitUntil(15, [&] { return !process.output().empty(); });
+  }
+};
+
+class SignalTest : public LocalFailureTest,
+                   public ::testing::WithParamInterface<int> {};
+
+TEST_P(SignalTest, InMidGenerationEndsWith130) {
+  const auto cli = StartGeneration(2);
+  ASSERT_TRUE(WaitForText(*cli)) << cli->errors();
+  cli->Signal(GetParam());
+  EXPECT_EQ(cli->Wait(5), 130) << cli->errors();
+  EXPECT_THAT(cli->errors(), HasSubstr("ringfleet: interrupted\n"));
+  ExpectNoProcesses(0.5);
+}
+
+TEST_P(SignalTest, WhileAWorkerIsFrozenInTheLoadEndsWith130) {
+  const auto cli = StartGeneration(2);
+  pid_t worker = -1;
+  ASSERT_TRUE(WaitUntil(10, [&] { return (worker = WorkerOf(*cli, 1)) > 0; }));
+  kill(worker, SIGSTOP);
+  ASSERT_TRUE(cli->output().empty()) << "too late to be in the load";
+  cli->Signal(GetParam());
+  EXPECT_EQ(cli->Wait(7), 130) << cli->errors();
+  ExpectNoProcesses(2);
+  RemoveKeptLogs();  // The grace may have passed: no time to clean up.
+}
+
+INSTANTIATE_TEST_SUITE_P(Signals, SignalTest,
+                         ::testing::Values(SIGINT, SIGTERM),
+                         [](const auto& info) {
+                           return info.param == SIGINT ? "Interrupt"
+                                                       : "Terminate";
+                         });
+
+TEST_F(LocalFailureTest, WorkersFollowAKilledCommand) {
+  const auto cli = StartGeneration(2);
+  ASSERT_TRUE(WaitForText(*cli)) << cli->errors();
+  EXPECT_EQ(Processes().size(), 3u);
+  cli->Signal(SIGKILL);
+  cli->Wait(1);
+  ExpectNoProcesses(2);
+  RemoveKeptLogs();
+}
+
+TEST_F(LocalFailureTest, AKilledWorkerIsNamed) {
+  const auto cli = StartGeneration(2);
+  ASSERT_TRUE(WaitForText(*cli)) << cli->errors();
+  kill(WorkerOf(*cli, 1), SIGKILL);
+  EXPECT_EQ(cli->Wait(5), 3);
+  EXPECT_THAT(cli->errors(), HasSubstr("ringfleet: worker 1"));
+  // The logs stay for the user, and the message says where.
+  EXPECT_THAT(cli->errors(), HasSubstr("worker logs are in " + File("tmp")));
+  RemoveKeptLogs();
+}
+
+TEST_F(LocalFailureTest, AWorkerKilledInTheLoadIsNamed) {
+  const auto cli = StartGeneration(2);
+  pid_t worker = -1;
+  ASSERT_TRUE(WaitUntil(10, [&] { return (worker = WorkerOf(*cli, 0)) > 0; }));
+  kill(worker, SIGKILL);
+  EXPECT_EQ(cli->Wait(10), 3);
+  EXPECT_THAT(cli->errors(), HasSubstr("worker 0"));
+  RemoveKeptLogs();
+}
+
+// Signals at random moments of start, load, generation and end.
+class KillPointTest : public LocalFailureTest {
+ protected:
+  void KillAtRandom(std::mt19937_64& random) {
+    const int signals[] = {SIGINT, SIGTERM, SIGKILL};
+    const int signal = signals[random() % 3];
+    const auto delay = std::chrono::milliseconds(
+        static_cast<int>((random() % 700) * testing::kSlowdown));
+    const bool worker_dies = random() % 2 == 0;
+    SCOPED_TRACE(::testing::Message()
+                 << "signal " << signal << " to "
+                 << (worker_dies ? "worker 1" : "the command") << " after "
+                 << delay.count() << " ms");
+    Arguments command = {"generate", "--model", Model(), "--local", "2", "-p",
+                         "def ",     "-n",      "40",    "--temp",  "0"};
+    const auto cli = StartCli(command);
+    std::this_thread::sleep_for(delay);
+    const pid_t target = worker_dies ? WorkerOf(*cli, 1) : cli->pid();
+    if (target > 0 && cli->Running()) kill(target, signal);
+    const Finished finished = Finish(*cli, 15);
+    // It may have been over, or not have set its handlers up yet.
+    const std::vector<int> allowed =
+        worker_dies ? std::vector<int>{0, 3}
+                    : std::vector<int>{0, 130, 128 + signal};
+    EXPECT_THAT(allowed, ::testing::Contains(finished.code)) << finished.errors;
+    ExpectNoProcesses(3);
+    if (finished.code == 0 || finished.code == 130) return;
+    RemoveKeptLogs();
+  }
+};
+
+TEST_F(KillPointTest, NothingIsLeftAfterASignalAtAnyMoment) {
+  std::mt19937_64 random(17);
+  for (int i = 0; i < (kSanitized ? 4 : 14); ++i) KillAtRandom(random);
+}
+
+TEST_F(KillPointTest, SoakNothingIsLeftAfterASignalAtAnyMoment) {
+  const char* const minutes = std::getenv("RINGFLEET_SOAK_MINUTES");
+  const auto end = std::chrono::steady_clock::now() +
+                   std::chrono::duration<double>(
+                       60.0 * std::atof(minutes == nullptr ? "1" : minutes));
+  std::mt19937_64 random(std::random_device{}());
+  int rounds = 0;
+  for (; std::chrono::steady_clock::now() < end && !HasFailure(); ++rounds) {
+    KillAtRandom(random);
+  }
+  RecordProperty("rounds", rounds);
+}
+
+class FleetFailureTest : public HandFleet {
+ protected:
+  std::unique_ptr<Process> StartGeneration() {
+    auto job = StartCli(LongGeneration({"--cluster", cluster()}));
+    EXPECT_TRUE(WaitUntil(15, [&] { return !job->output().empty(); }))
+        << job->errors();
+    return job;
+  }
+  json Ids() {
+    const Finished finished =
+        Cli({"generate", "--cluster", cluster(), "-p", "def main(", "-n", "12",
+             "--temp", "0", "--json"});
+    EXPECT_EQ(finished.code, 0) << finished.errors;
+    return finished.document()["ids"];
+  }
+};
+
+TEST_F(FleetFailureTest, AKilledWorkerIsNamedAndItsSuccessorJoins) {
+  ASSERT_NO_FATAL_FAILURE(StartFleet(2));
+  const json right = Ids();
+  for (const int rank : {1, 0}) {
+    const int epoch = Status()["epoch"];
+    const auto job = StartGeneration();
+    workers_[rank]->Signal(SIGKILL);
+    EXPECT_EQ(job->Wait(5), 3);
+    EXPECT_THAT(job->errors(),
+                HasSubstr("ringfleet: worker " + std::to_string(rank)));
+    workers_[rank]->Wait(1);
+    StartWorker(rank);
+    EXPECT_EQ(WaitForState("ready")["state"], "ready");
+    EXPECT_GT(Status()["epoch"], epoch);
+    EXPECT_EQ(Ids(), right);
+  }
+}
+
+TEST_F(FleetFailureTest, AStoppedWorkerEndsTheJobAndItsSuccessorJoins) {
+  ASSERT_NO_FATAL_FAILURE(StartFleet(2));
+  const json right = Ids();
+  const auto job = StartGeneration();
+  workers_[1]->Signal(SIGTERM);
+  EXPECT_EQ(job->Wait(5), 3);
+  EXPECT_THAT(job->errors(), HasSubstr("ringfleet: worker 1"));
+  EXPECT_EQ(workers_[1]->Wait(5), 0);
+  StartWorker(1);
+  EXPECT_EQ(WaitForState("ready")["state"], "ready");
+  EXPECT_EQ(Ids(), right);
+}
+
+TEST_F(FleetFailureTest, AFrozenWorkerIsGivenUpAndMayComeBack) {
+  ASSERT_NO_FATAL_FAILURE(StartFleet(2));
+  const json right = Ids();
+  const auto job = StartGeneration();
+  workers_[1]->Signal(SIGSTOP);
+  EXPECT_EQ(job->Wait(kLeaseSeconds), 3);
+  EXPECT_THAT(job->errors(), HasSubstr("ringfleet: worker 1"));
+  workers_[1]->Signal(SIGCONT);
+  EXPECT_EQ(WaitForState("ready")["state"], "ready")
+      << coordinator_->errors() << workers_[1]->errors();
+  EXPECT_EQ(Ids(), right);
+}
+
+TEST_F(FleetFailureTest, WorkersJoinARestartedCoordinator) {
+  ASSERT_NO_FATAL_FAILURE(StartFleet(2));
+  const json right = Ids();
+  const auto job = StartGeneration();
+  coordinator_->Signal(SIGKILL);
+  EXPECT_EQ(job->Wait(5), 3);
+  EXPECT_THAT(job->errors(), HasSubstr("ringfleet: "));
+  coordinator_->Wait(1);
+  ASSERT_NO_FATAL_FAILURE(StartCoordinator(2, {}, {}, port()));
+  EXPECT_EQ(WaitForState("ready", 30)["state"], "ready")
+      << coordinator_->errors() << workers_[0]->errors();
+  EXPECT_EQ(Ids(), right);
+}
+
+TEST_F(FleetFailureTest, AJobWaitsForAFleetThatForms) {
+  ASSERT_NO_FATAL_FAILURE(StartCoordinator(2));
+  StartWorker(0);
+  const auto job = StartCli({"submit", "--cluster", cluster(), "-p", "def ",
+                             "-n", "4", "--temp", "0", "--json"});
+  ASSERT_TRUE(
+      WaitUntil(10, [this] { return Status()["workers"].size() == 1; }));
+  EXPECT_TRUE(job->Running());
+  StartWorker(1);
+  EXPECT_EQ(Finish(*job).code, 0) << job->errors();
+}
+
+}  // namespace
+}  // namespace ringfleet::integration

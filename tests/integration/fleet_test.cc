@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fleets of daemons: started by hand and by `up`, used, stopped.
+#include <signal.h>
+
+#include <filesystem>
+
+#include "tests/integration/fleet_fixture.h"
+
+namespace ringfleet::integration {
+namespace {
+
+class DaemonTest : public HandFleet {
+ protected:
+  Arguments Submit(const std::string& prompt, int tokens = 24) const {
+    return {"submit",
+            "--cluster",
+            cluster(),
+            "-p",
+            prompt,
+            "-n",
+            std::to_string(tokens),
+            "--temp",
+            "0",
+            "--ignore-eos",
+            "--json"};
+  }
+};
+
+TEST_F(DaemonTest, AWorkerStartedBeforeTheCoordinatorJoins) {
+  const int port = testing::FreePort();
+  workers_[0] =
+      Start(RINGFLEET_WORKER_BINARY,
+            {"--rank", "0", "--listen", "127.0.0.1:0", "--coordinator",
+             "127.0.0.1:" + std::to_string(port), "--threads", "1"});
+  ASSERT_TRUE(WaitUntil(10, [&] {
+    return workers_[0]->errors().find("listening on port") != std::string::npos;
+  }));
+  ASSERT_NO_FATAL_FAILURE(StartCoordinator(1, {}, {}, port));
+  EXPECT_EQ(WaitForState("ready")["state"], "ready");
+}
+
+TEST_F(DaemonTest, SigtermEndsDaemonsWithCodeZero) {
+  ASSERT_NO_FATAL_FAILURE(StartFleet(2));
+  for (Process* process :
+       {workers_[0].get(), coordinator_.get(), workers_[1].get()}) {
+    process->Signal(SIGTERM);
+    EXPECT_EQ(process->Wait(5), 0) << process->errors();
+  }
+}
+
+TEST_F(DaemonTest, AnotherModelIsRefused) {
+  ASSERT_NO_FATAL_FAILURE(StartFleet(1));
+  const Finished finished = Cli({"generate", "--cluster", cluster(), "--model",
+                                 Model("tiny-v2"), "-p", "x", "-n", "1"});
+  EXPECT_EQ(finished.code, 2);
+  EXPECT_THAT(finished.error_line(),
+              AllOf(HasSubstr(Model("tiny-v2")), HasSubstr(Model("tiny-v3"))));
+  EXPECT_EQ(Cli({"generate", "--cluster", cluster(), "--model", Model(), "-p",
+                 "x", "-n", "1"})
+                .code,
+            0);
+}
+
+TEST_F(DaemonTest, ExpertCountsAreThoseOfTheGolden) {
+  ASSERT_NO_FATAL_FAILURE(StartFleet(2, {"--dtype", "f32", "--wire", "f32"}));
+  const json golden = Golden("tiny-v3");
+  const Finished scored =
+      Cli({"score", "--cluster", cluster(), "--ids",
+           JoinIds(golden["cases"].back()["prompt_ids"]), "--mtp", "--json"});
+  ASSERT_EQ(scored.code, 0) << scored.errors;
+  const Arguments counts = {"--experts", "--counts", "--reset"};
+  EXPECT_EQ(Status(counts)["experts"], golden["expert_counts_last_prompt"]);
+  for (const auto& [layer, values] : Status(counts)["experts"].items()) {
+    EXPECT_EQ(values, json(std::vector<int>(values.size(), 0)))
+        << "layer " << layer << " was not reset";
+  }
+}
+
+TEST_F(DaemonTest, MoreJobsThanSlotsAllFinishAsAlone) {
+  ASSERT_NO_FATAL_FAILURE(StartFleet(2, {"--parallel", "4"}));
+  std::vector<std::string> prompts;
+  std::vector<json> alone;
+  for (int i = 0; i < 6; ++i) {
+    prompts.push_back(std::string(1 + 7 * i, 'a') + "def f" +
+                      std::to_string(i) + "(");
+    alone.push_back(Cli(Submit(prompts.back())).document()["ids"]);
+    ASSERT_EQ(alone.back().size(), 24u);
+  }
+  std::vector<std::unique_ptr<Process>> jobs;
+  for (const std::string& prompt : prompts) {
+    jobs.push_back(StartCli(Submit(prompt)));
+  }
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const Finished finished = Finish(*jobs[i]);
+    ASSERT_EQ(finished.code, 0) << finished.errors;
+    EXPECT_EQ(finished.document()["ids"], alone[i]) << "job " << i;
+  }
+  const json requests = Status()["requests"];
+  EXPECT_EQ(requests, json({{"running", 0}, {"waiting", 0}}));
+}
+
+TEST_F(DaemonTest, ADetachedJobRunsOn) {
+  ASSERT_NO_FATAL_FAILURE(StartFleet(1));
+  Arguments command = {"submit", "--cluster", cluster(),     "-p",
+                       "def ",   "-n",        "300",         "--temp",
+                       "0",      "--detach",  "--ignore-eos"};
+  EXPECT_EQ(Cli(command).code, 0);
+  EXPECT_TRUE(
+      WaitUntil(20, [this] { return Status()["requests"]["running"] == 0; }));
+  // 4 prompt tokens or so and 300 new ones went through the experts.
+  const json experts = Status({"--experts", "--counts"})["experts"];
+  int tokens = 0;
+  for (const json& count : experts.begin().value()) tokens += count.get<int>();
+  EXPECT_GE(tokens, 299 * 4);  // Four experts a token.
+}
+
+TEST_F(DaemonTest, AJobWhoseCallerLeavesIsCancelled) {
+  ASSERT_NO_FATAL_FAILURE(StartFleet(1));
+  const auto job = StartCli({"submit", "--cluster", cluster(), "-p", "def ",
+                             "-n", "-1", "--ignore-eos", "--temp", "0"});
+  ASSERT_TRUE(WaitUntil(10, [&] { return !job->output().empty(); }));
+  job->Signal(SIGINT);
+  EXPECT_EQ(job->Wait(5), 130);
+  EXPECT_TRUE(
+      WaitUntil(5, [this] { return Status()["requests"]["running"] == 0; }));
+}
+
+class UpTest : public FleetTest {
+ protected:
+  void SetUp() override {
+    testing::WriteFile(cluster(),
+                       "name: integration\nmodel: " + Model() +
+                           "\ndtype: f32\nwire: f32\ncoordinator: {port: " +
+                           std::to_string(testing::FreePort()) +
+                           "}\nworkers:\n  - {port: 0, threads: 1}\n"
+                           "  - {port: 0, threads: 1}\n");
+  }
+  void TearDown() override {
+    Cli({"down", "--cluster", cluster()}, {.seconds = 40});
+  }
+  std::string cluster() const { return File("fleet.yaml"); }
+  Finished Up() {
+    return Cli({"up", "--cluster", cluster(), "-o", "json"}, {.seconds = 60});
+  }
+  Finished Down() {
+    return Cli({"down", "--cluster", cluster(), "-o", "json"}, {.seconds = 40});
+  }
+};
+
+std::vector<int> Pids(const json& summary) {
+  std::vector<int> pids;
+  for (const json& worker : summary["workers"]) pids.push_back(worker["pid"]);
+  return pids;
+}
+
+TEST_F(UpTest, UpAndDownAreIdempotent) {
+  const Finished first = Up();
+  ASSERT_EQ(first.code, 0) << first.errors;
+  const json up = first.document();
+  EXPECT_EQ(up["state"], "ready");
+  EXPECT_TRUE(up["epoch"].is_number_unsigned());
+  ASSERT_EQ(up["workers"].size(), 2u);
+  for (const json& worker : up["workers"]) {
+    EXPECT_EQ(worker["state"], "ready");
+    EXPECT_TRUE(worker["address"].is_string());
+    EXPECT_TRUE(worker["rank"].is_number_unsigned());
+  }
+  EXPECT_EQ(Processes().size(), 3u);
+
+  const Finished again = Up();
+  ASSERT_EQ(again.code, 0) << again.errors;
+  EXPECT_EQ(again.document(), up);
+
+  for (const char* verb : {"generate", "submit"}) {
+    const Finished generated = Cli({verb, "--cluster", cluster(), "-p", "def ",
+                                    "-n", "5", "--temp", "0", "--json"});
+    EXPECT_EQ(generated.code, 0) << generated.errors;
+    EXPECT_EQ(generated.document()["ids"].size(), 5u);
+  }
+  const json golden = Golden("tiny-v3")["cases"][0];
+  const Finished scored = Cli({"score", "--cluster", cluster(), "--ids",
+                               JoinIds(golden["prompt_ids"]), "--json"});
+  EXPECT_EQ(scored.document()["top_ids"], golden["top_ids"]);
+
+  const Finished down = Down();
+  ASSERT_EQ(down.code, 0) << down.errors;
+  ASSERT_EQ(down.document()["workers"].size(), 2u);
+  EXPECT_EQ(down.document()["epoch"], up["epoch"]);
+  for (const json& worker : down.document()["workers"]) {
+    EXPECT_EQ(worker["state"], "stopped");
+  }
+  ExpectNoProcesses(0.1);
+  EXPECT_EQ(Down().code, 0);
+
+  const Finished status = Cli({"status", "--cluster", cluster(), "-o", "json"});
+  EXPECT_EQ(status.code, 3);
+  EXPECT_EQ(status.document()["error"]["code"], "UNAVAILABLE");
+  EXPECT_THAT(status.error_line(), HasSubstr("127.0.0.1:"));
+}
+
+TEST_F(UpTest, TwoAtOnceStartOneFleet) {
+  const Arguments command = {"up", "--cluster", cluster(), "-o", "json"};
+  const auto first = StartCli(command);
+  const auto second = StartCli(command);
+  const Finished a = Finish(*first, 60);
+  const Finished b = Finish(*second, 60);
+  ASSERT_EQ(a.code, 0) << a.errors;
+  ASSERT_EQ(b.code, 0) << b.errors;
+  EXPECT_EQ(Pids(a.document()), Pids(b.document()));
+  EXPECT_EQ(Processes().size(), 3u);
+}
+
+TEST_F(UpTest, AFleetThatCannotLoadIsTakenDownAgain) {
+  const std::string model = CopyModel();
+  testing::WriteFile(model + "/model-00001-of-00002.safetensors", "short");
+  testing::WriteFile(cluster(), "name: integration\nmodel: " + model +
+                                    "\ncoordinator: {port: " +
+                                    std::to_string(testing::FreePort()) +
+                                    "}\nworkers:\n  - {port: 0}\n");
+  const Finished up = Up();
+  EXPECT_EQ(up.code, 4) << up.errors;
+  EXPECT_THAT(up.document()["error"]["message"].get<std::string>(),
+              HasSubstr("model-00001-of-00002.safetensors"));
+  ExpectNoProcesses(1);
+}
+
+TEST_F(UpTest, AClusterFileWithAnUnknownKeyNamesLineAndNearestKey) {
+  testing::WriteFile(
+      cluster(), "name: x\nmodle: " + Model() + "\nworkers:\n  - {port: 0}\n");
+  const Finished up = Up();
+  EXPECT_EQ(up.code, 2);
+  EXPECT_THAT(up.error_line(),
+              AllOf(HasSubstr("modle"), HasSubstr("model"), HasSubstr("2")));
+  testing::WriteFile(cluster(), "name: x\nmodel: m\nworkers:\n  - {port: 0}\n");
+}
+
+}  // namespace
+}  // namespace ringfleet::integration
