@@ -70,7 +70,9 @@ TEST_F(DaemonTest, ExpertCountsAreThoseOfTheGolden) {
   ASSERT_EQ(scored.code, 0) << scored.errors;
   const Arguments counts = {"--experts", "--counts", "--reset"};
   EXPECT_EQ(Status(counts)["experts"], golden["expert_counts_last_prompt"]);
-  for (const auto& [layer, values] : Status(counts)["experts"].items()) {
+  const json zeroed = Status(counts)["experts"];
+  ASSERT_FALSE(zeroed.empty());
+  for (const auto& [layer, values] : zeroed.items()) {
     EXPECT_EQ(values, json(std::vector<int>(values.size(), 0)))
         << "layer " << layer << " was not reset";
   }
@@ -184,9 +186,10 @@ TEST_F(UpTest, UpAndDownAreIdempotent) {
 
   const Finished down = Down();
   ASSERT_EQ(down.code, 0) << down.errors;
-  ASSERT_EQ(down.document()["workers"].size(), 2u);
-  EXPECT_EQ(down.document()["epoch"], up["epoch"]);
-  for (const json& worker : down.document()["workers"]) {
+  const json summary = down.document();
+  ASSERT_EQ(summary["workers"].size(), 2u);
+  EXPECT_EQ(summary["epoch"], up["epoch"]);
+  for (const json& worker : summary["workers"]) {
     EXPECT_EQ(worker["state"], "stopped");
   }
   ExpectNoProcesses(0.1);

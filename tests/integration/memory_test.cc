@@ -11,9 +11,14 @@ namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
 
-// The runtime, gRPC with its threads and windows, tokenizerless buffers of a
-// step, and the allocator's slack; measured below.
-constexpr uint64_t kConstant = 48 * kMiB;
+// Beside shard and cache: the runtime, gRPC with its threads and windows, the
+// buffers of a step, the allocator's slack. Measured on two cores: 5 MiB after
+// a score of 401 tokens on tiny-v3 at world sizes 1 and 4, 3 MiB after loading
+// a shard of 137 MiB. Machines with more cores have more arenas.
+constexpr uint64_t kConstant = 24 * kMiB;
+
+// VmHWM also counts the program's own pages; measured 20 MiB above the shard.
+constexpr uint64_t kPeakConstant = 48 * kMiB;
 
 class MemoryTest : public HandFleet {
  protected:
@@ -22,10 +27,11 @@ class MemoryTest : public HandFleet {
   }
   // Checks every worker against what `status` says it holds.
   void ExpectBounded(const char* when) {
-    for (const json& worker : Status()["workers"]) {
+    const json workers = Status()["workers"];
+    ASSERT_FALSE(workers.empty());
+    for (const json& worker : workers) {
       const auto anonymous =
           testing::StatusBytes(worker["pid"].get<int>(), "RssAnon");
-      const auto peak = testing::StatusBytes(worker["pid"].get<int>(), "VmHWM");
       const uint64_t held = worker["resident_bytes"].get<uint64_t>() +
                             worker["cache_bytes"].get<uint64_t>();
       EXPECT_GT(anonymous, worker["resident_bytes"].get<uint64_t>())
@@ -34,12 +40,6 @@ class MemoryTest : public HandFleet {
           << when << ": rank " << worker["rank"] << " has "
           << (anonymous - std::min(anonymous, held)) / kMiB
           << " MiB beside shard and cache";
-      std::printf(
-          "%s: rank %d: anonymous %.1f MiB, peak %.1f, shard %.1f, "
-          "cache %.1f\n",
-          when, worker["rank"].get<int>(), 1.0 * anonymous / kMiB,
-          1.0 * peak / kMiB, worker["resident_bytes"].get<double>() / kMiB,
-          worker["cache_bytes"].get<double>() / kMiB);
     }
   }
 };
@@ -88,9 +88,9 @@ TEST_F(MemoryTest, OfALargerModelEachWorkerHoldsItsHalf) {
   for (const json& worker : status["workers"]) {
     // The embedding, norms and latent projections are on both.
     EXPECT_LT(worker["resident_bytes"].get<uint64_t>(), bytes * 6 / 10);
-    // Not at any time in the load, either; this counts mapped program text.
+    // Not at any time in the load, either.
     EXPECT_LT(testing::StatusBytes(worker["pid"].get<int>(), "VmHWM"),
-              worker["resident_bytes"].get<uint64_t>() + 64 * kMiB);
+              worker["resident_bytes"].get<uint64_t>() + kPeakConstant);
   }
   ExpectBounded("loaded");
 }
