@@ -32,6 +32,7 @@ void CollectiveService::OnArrival(void* self,
 }
 
 void CollectiveService::Offer(std::shared_ptr<ServerStream> stream) {
+  if (stream->ended()) return;  // The caller has gone while it waited.
   const absl::StatusOr<StreamIdentity> caller = stream->Identity();
   if (!caller.ok()) return stream->Refuse(caller.status());
   if (stopped_) {

@@ -29,6 +29,10 @@ absl::Duration SpinTime(Spin spin, int ranks_on_host) {
   return yes ? kSpinTime : absl::ZeroDuration();
 }
 
+absl::Status StoppingError() {
+  return absl::UnavailableError("this worker is shutting down");
+}
+
 }  // namespace
 
 struct CollectiveEndpoint::Impl {
@@ -39,10 +43,12 @@ struct CollectiveEndpoint::Impl {
 
   Mutex mu;
   PeerLinks* links ABSL_GUARDED_BY(mu) = nullptr;  // Not yet closed.
+  bool stopping ABSL_GUARDED_BY(mu) = false;
 
   void SetLinks(PeerLinks* value) {
     MutexLock lock(&mu);
     links = value;
+    if (stopping && links != nullptr) links->Interrupt(StoppingError());
   }
 };
 
@@ -115,15 +121,18 @@ absl::StatusOr<std::unique_ptr<Transport>> CollectiveEndpoint::Connect(
   return links;
 }
 
+void CollectiveEndpoint::Interrupt(const absl::Status& cause) {
+  MutexLock lock(&impl_->mu);
+  if (impl_->links != nullptr) impl_->links->Interrupt(cause);
+}
+
 void CollectiveEndpoint::StopLinks() {
   if (impl_->poller == nullptr || impl_->poller->closed()) return;
   {
     // Whoever waits for a frame has the role and must first let go of it.
     MutexLock lock(&impl_->mu);
-    if (impl_->links != nullptr) {
-      impl_->links->Interrupt(
-          absl::UnavailableError("this worker is shutting down"));
-    }
+    impl_->stopping = true;
+    if (impl_->links != nullptr) impl_->links->Interrupt(StoppingError());
   }
   CompletionPoller::Role role(impl_->poller.get());
   impl_->service.Stop();

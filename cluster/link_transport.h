@@ -70,6 +70,10 @@ class CollectiveEndpoint {
       uint64_t epoch, int rank, const std::vector<std::string>& addresses,
       uint64_t config_hash, Deadline deadline);
 
+  // Ends the current epoch with `cause`: wakes a Connect, a Receive or a Flush
+  // that waits. Idempotent; from any thread; never waits itself.
+  void Interrupt(const absl::Status& cause);
+
   // Ends the epoch, closes all streams and refuses new ones, so that the
   // server can be shut down at once. Idempotent; from any thread.
   void StopLinks();

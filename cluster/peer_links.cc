@@ -213,9 +213,10 @@ absl::Status PeerLinks::AwaitConnected(Deadline deadline) {
     v1::ControlMessage message = NewControl();
     message.mutable_ready();
     ForEachPeer([&](int, Peer& peer) { WriteControl(peer, message); });
-    poller_->PollUntil([this] { return aborted() || AllReady(); }, deadline);
+    poller_->PollUntil(
+        [this] { return aborted() || (AllOpen() && AllReady()); }, deadline);
   }
-  if (!aborted() && AllReady()) {
+  if (!aborted() && AllOpen() && AllReady()) {
     connected_ = true;
     return absl::OkStatus();
   }
@@ -250,7 +251,12 @@ absl::Status PeerLinks::Send(int peer, const FrameHeader& header,
 
   CompletionPoller::Role role(poller_.get());
   if (aborted()) return Cause();
-  peers_[peer].link.stream->Write(std::move(message));
+  End& link = peers_[peer].link;
+  if (!link.open) {
+    return absl::UnavailableError(
+        absl::StrCat("no link with ", PeerName(peer)));
+  }
+  link.stream->Write(std::move(message));
   return absl::OkStatus();
 }
 
@@ -289,18 +295,22 @@ absl::StatusOr<ReceivedFrame> PeerLinks::Receive(int rank, Deadline deadline) {
   return frame;
 }
 
+bool PeerLinks::Released() const {
+  return ledger_->references.load(std::memory_order_acquire) == 1;
+}
+
 bool PeerLinks::AwaitPayload(Deadline deadline) {
-  const auto released = [this] {
-    return ledger_->references.load(std::memory_order_acquire) == 1;
-  };
-  return released() || poller_->PollUntil(released, deadline, kReleaseSlice);
+  return Released() || poller_->PollUntil([this] { return Released(); },
+                                          deadline, kReleaseSlice);
 }
 
 absl::Status PeerLinks::Flush(Deadline deadline) {
   CompletionPoller::Role role(poller_.get());
-  const bool released = AwaitPayload(deadline);
+  const bool was_aborted = aborted();
+  poller_->PollUntil([&] { return Released() || (!was_aborted && aborted()); },
+                     deadline, kReleaseSlice);
   if (aborted()) return Cause();
-  if (released) return absl::OkStatus();
+  if (Released()) return absl::OkStatus();
   return absl::DeadlineExceededError("a peer does not read what was sent");
 }
 

@@ -118,6 +118,7 @@ class PeerLinks final : public Transport, private PeerStream::Events {
               int suspect);
   void AbortInRole(const absl::Status& cause, int suspect);
   void SpreadAbort();
+  bool Released() const;  // Nothing refers to payload memory.
   bool AwaitPayload(Deadline deadline);
 
   const std::shared_ptr<CompletionPoller> poller_;

@@ -13,7 +13,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -110,6 +112,18 @@ int WaitForSignal() {
   int received = 0;
   RF_CHECK(sigwait(&signals, &received) == 0);
   return received;
+}
+
+absl::Status WritePortFile(const std::string& path, int port) {
+  const std::string temporary = absl::StrCat(path, ".", getpid());
+  std::ofstream file(temporary);
+  file << port << "\n";
+  file.close();
+  if (!file || std::rename(temporary.c_str(), path.c_str()) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--port-file ", path, ": cannot be written"));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<DaemonServer>> DaemonServer::Start(

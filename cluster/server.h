@@ -32,6 +32,10 @@ void BlockTerminationSignals();
 // Blocks until one of these signals arrives and returns its number.
 int WaitForSignal();
 
+// Writes a port into a file that appears whole, for scripts that wait for it.
+// INVALID_ARGUMENT when it cannot be written.
+absl::Status WritePortFile(const std::string& path, int port);
+
 // A running gRPC server with reflection and health. Thread-safe.
 class DaemonServer {
  public:

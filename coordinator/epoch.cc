@@ -283,6 +283,16 @@ bool Epoch::ResultsComplete() const {
 }
 
 void Epoch::OnStepResult(int rank, v1::StepResult result) {
+  if (result.has_error()) {
+    const uint32_t code = result.error().code();
+    Report(rank,
+           absl::Status(code >= 1 && code <= 16
+                            ? static_cast<absl::StatusCode>(code)
+                            : absl::StatusCode::kAborted,
+                        result.error().message()),
+           /*lost=*/false);
+    return;
+  }
   MutexLock lock(&mu_);
   results_[rank].push_back(std::move(result));
   changed_.NotifyAll();

@@ -266,11 +266,13 @@ bool Fleet::MayForm() const {
 }
 
 std::shared_ptr<Epoch> Fleet::NextEpoch() {
+  std::shared_ptr<Epoch> last;  // Joins its threads after the lock is gone.
   MutexLock lock(&mu_);
   while (!stopping_ && !MayForm()) {
     changed_.WaitUntil(&mu_, Deadline::After(kTick).when());
   }
   if (stopping_) return nullptr;
+  last = std::move(epoch_);
   epoch_ = std::make_shared<Epoch>(options_, membership_.NewEpoch(),
                                    membership_.Members(), [this] {
                                      MutexLock progress_lock(&mu_);

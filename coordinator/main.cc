@@ -130,18 +130,6 @@ absl::StatusOr<CoordinatorOptions> FromClusterFile(const Flags& flags) {
 
 // Written whole under another name first: a script that waits for the file
 // never reads a part of it.
-absl::Status WritePortFile(const std::string& path, int port) {
-  const std::string temporary = absl::StrCat(path, ".", getpid());
-  std::ofstream file(temporary);
-  file << port << "\n";
-  file.close();
-  if (!file || std::rename(temporary.c_str(), path.c_str()) != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--port-file ", path, ": cannot be written"));
-  }
-  return absl::OkStatus();
-}
-
 cluster::LogLevel ParseLogLevel(const std::string& text) {
   if (text == "debug") return cluster::LogLevel::kDebug;
   if (text == "warning") return cluster::LogLevel::kWarning;
@@ -162,7 +150,7 @@ absl::Status Run(const Flags& flags) {
   RF_ASSIGN_OR_RETURN(const auto server,
                       CoordinatorServer::Start(std::move(options)));
   if (!flags.port_file.empty()) {
-    RF_RETURN_IF_ERROR(WritePortFile(flags.port_file, server->port()));
+    RF_RETURN_IF_ERROR(cluster::WritePortFile(flags.port_file, server->port()));
   }
   const int signal = cluster::WaitForSignal();
   RF_LOG(kInfo, "stopping on signal ", signal);

@@ -39,6 +39,11 @@ absl::Status Scheduler::Submit(std::shared_ptr<const Request> request) {
         absl::StrCat("prompt of ", prompt_n, " tokens, want at most ",
                      options_.context, " (the context)"));
   }
+  if (queue_.size() >= kMaxWaiting) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(queue_.size(), " jobs are waiting, want fewer than ",
+                     kMaxWaiting, "; try again later"));
+  }
   queue_.Push(std::move(request));
   return absl::OkStatus();
 }
@@ -121,6 +126,8 @@ void Scheduler::Release(v1::StepPlan* plan) {
 void Scheduler::Admit(v1::StepPlan* plan) {
   for (uint32_t slot = 0; slot < slots_.size() && !queue_.empty(); ++slot) {
     if (slots_[slot] != nullptr) continue;
+    // A plan must stay below what a worker receives in one message.
+    if (plan->ByteSizeLong() > kMaxPlanBytes) break;
     auto sequence = std::make_shared<Sequence>();
     sequence->request = queue_.Pop();
     sequence->slot = slot;

@@ -37,6 +37,11 @@ inline constexpr uint32_t kPrefillChunk = 512;
 
 // Plans sent and not yet answered.
 inline constexpr int kMaxPlansInFlight = 2;
+// Jobs that may wait; each holds a thread of its call.
+inline constexpr size_t kMaxWaiting = 1024;
+// Beyond this a plan admits nobody else: workers receive messages of 8 MiB,
+// and one prompt of the longest context is under 1 MiB.
+inline constexpr size_t kMaxPlanBytes = size_t{4} << 20;
 
 // Something to tell the owner of a request.
 struct RequestUpdate {

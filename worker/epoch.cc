@@ -35,8 +35,7 @@ Epoch::Epoch(uint64_t epoch, std::shared_ptr<LoadedShard> shard,
              std::shared_ptr<ExpertStatistics> statistics,
              std::unique_ptr<cluster::Transport> transport, cluster::Wire wire,
              absl::Duration collective_timeout, int context)
-    : number_(epoch),
-      shard_(std::move(shard)),
+    : shard_(std::move(shard)),
       statistics_(std::move(statistics)),
       transport_(std::move(transport)),
       communicator_(transport_.get(),
@@ -53,6 +52,11 @@ Epoch::Epoch(uint64_t epoch, std::shared_ptr<LoadedShard> shard,
                                     &reference_->cache}
                     : ModelInstance{},
                 shard_->slots) {}
+
+Epoch::~Epoch() {
+  // First of all: payload on its way to a peer lies in the models' buffers.
+  transport_.reset();
+}
 
 absl::Status Epoch::Step(const v1::StepPlan& plan, v1::StepResult* result) {
   absl::Status status = executor_.Step(plan, result);

@@ -27,12 +27,13 @@ class Epoch {
         std::unique_ptr<cluster::Transport> transport, cluster::Wire wire,
         absl::Duration collective_timeout, int context);
 
+  ~Epoch();
+
   absl::Status Step(const v1::StepPlan& plan, v1::StepResult* result);
 
   // Wakes a step that waits for peers; it ends with the first cause.
   void Abort(const absl::Status& cause) { transport_->Abort(cause); }
 
-  uint64_t number() const { return number_; }
   uint64_t cache_bytes() const;
 
  private:
@@ -45,10 +46,9 @@ class Epoch {
     Model model;
   };
 
-  const uint64_t number_;
   const std::shared_ptr<LoadedShard> shard_;
   const std::shared_ptr<ExpertStatistics> statistics_;
-  const std::unique_ptr<cluster::Transport> transport_;
+  std::unique_ptr<cluster::Transport> transport_;
   cluster::GroupCommunicator communicator_;
   TimedCommunicator timed_;
   Instance main_;

@@ -2,8 +2,8 @@
 #ifndef RINGFLEET_WORKER_GATHER_H_
 #define RINGFLEET_WORKER_GATHER_H_
 
-#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 #include <vector>
 
@@ -24,12 +24,16 @@ absl::StatusOr<std::vector<T>> GatherRecords(TimedCommunicator& communicator,
   for (size_t rank = 0; rank < offsets.size(); ++rank) {
     offsets[rank] = rank * own.size() * sizeof(T);
   }
-  std::vector<T> all(communicator.size() * own.size());
-  std::copy(own.begin(), own.end(),
-            all.begin() + communicator.rank() * own.size());
+  std::vector<char>& buffer = communicator.gather_buffer();
+  if (buffer.size() < offsets.back()) buffer.resize(offsets.back());
+  if (!own.empty()) {
+    std::memcpy(buffer.data() + offsets[communicator.rank()], own.data(),
+                own.size() * sizeof(T));
+  }
   RF_RETURN_IF_ERROR(communicator.AllGather(
-      absl::MakeSpan(reinterpret_cast<char*>(all.data()), offsets.back()),
-      offsets));
+      absl::MakeSpan(buffer.data(), offsets.back()), offsets));
+  std::vector<T> all(communicator.size() * own.size());
+  if (!all.empty()) std::memcpy(all.data(), buffer.data(), offsets.back());
   return all;
 }
 

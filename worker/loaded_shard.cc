@@ -86,7 +86,7 @@ absl::StatusOr<int> FitContext(const cluster::ModelSpec& spec,
 
 absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
     const v1::LoadRequest& request, int default_threads,
-    uint64_t available_memory_bytes,
+    uint64_t own_limit_bytes, uint64_t available_memory_bytes,
     absl::FunctionRef<absl::Status(const v1::LoadProgress&)> report) {
   auto shard = std::make_unique<LoadedShard>();
   RF_ASSIGN_OR_RETURN(shard->dtype, DtypeFromProto(request.dtype()));
@@ -117,9 +117,12 @@ absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
         weight_bytes, ShardBytes(shard->spec, shard->plan, reference_options,
                                  checkpoint.get()));
   }
-  const uint64_t limit = request.memory_limit_bytes() != 0
-                             ? request.memory_limit_bytes()
-                             : available_memory_bytes;
+  uint64_t limit = available_memory_bytes;
+  if (own_limit_bytes != 0) {
+    limit = std::min(limit, own_limit_bytes);
+  } else if (request.memory_limit_bytes() != 0) {
+    limit = std::min(limit, request.memory_limit_bytes());
+  }
   shard->slots = static_cast<int>(request.slots());
   RF_ASSIGN_OR_RETURN(shard->context,
                       FitContext(shard->spec, request, shard->dtype,

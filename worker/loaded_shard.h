@@ -34,11 +34,12 @@ struct LoadedShard {
 
 // Serves Worker.Load. `report` gets the fingerprint before a weight is read,
 // then progress at most every 100 ms; a status it returns stops the load.
-// `default_threads` and `available_memory_bytes` apply where the request
-// leaves them open.
+// `default_threads` applies where the request leaves them open. Weights and
+// cache must fit into what the host has available and into the limit:
+// `own_limit_bytes` if it is not 0, else the request's if that is not 0.
 absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
     const v1::LoadRequest& request, int default_threads,
-    uint64_t available_memory_bytes,
+    uint64_t own_limit_bytes, uint64_t available_memory_bytes,
     absl::FunctionRef<absl::Status(const v1::LoadProgress&)> report);
 
 }  // namespace ringfleet::worker

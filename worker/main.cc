@@ -40,8 +40,8 @@ Examples:
   What it serves (gRPC reflection):
     ringfleet call 127.0.0.1:50052 list
 
-Exit codes: 0 stopped by a signal, 1 failure, 2 usage, 3 refused by the
-coordinator.)";
+Exit codes: 0 stopped by a signal, 1 failure, 2 usage or bad input, 3 refused
+by the coordinator as another build, or an address that needs --insecure.)";
 
 // Files and sockets a rank needs: two streams to each of 15 peers, the
 // control plane, a checkpoint's files (read a few at a time), and gRPC's own.
@@ -115,6 +115,10 @@ absl::Status Run(const Options& options) {
   }
   RF_ASSIGN_OR_RETURN(const cluster::ServerAddress listen,
                       cluster::ParseAddress(options.listen));
+  cluster::ServerAddress known = listen;
+  if (!options.advertise.empty()) {
+    RF_ASSIGN_OR_RETURN(known, cluster::ParseAddress(options.advertise));
+  }
   const int threads = options.threads > 0 ? options.threads : AvailableCpus();
   const auto memory_bytes =
       static_cast<uint64_t>(options.memory_gib * (1ull << 30));
@@ -129,18 +133,10 @@ absl::Status Run(const Options& options) {
                                      builder.RegisterService(&service);
                                    }));
   endpoint.Start();
-  cluster::ServerAddress known = listen;
-  if (!options.advertise.empty()) {
-    RF_ASSIGN_OR_RETURN(known, cluster::ParseAddress(options.advertise));
-  }
   if (known.port == 0) known.port = server->port();
   const std::string address = cluster::FormatAddress(known);
   RF_LOG(kInfo, "listening on port ", server->port(), ", known as ", address,
          ", ", threads, " threads");
-  if (!options.port_file.empty()) {
-    std::ofstream(options.port_file) << server->port() << "\n";
-  }
-
   v1::RegisterRequest registration;
   registration.set_rank(options.rank);
   registration.set_address(address);
@@ -154,7 +150,10 @@ absl::Status Run(const Options& options) {
   registration.set_threads(threads);
 
   absl::Status refused;
-  {
+  if (!options.port_file.empty()) {
+    refused = cluster::WritePortFile(options.port_file, server->port());
+  }
+  if (refused.ok()) {
     MembershipClient membership(options.coordinator, registration,
                                 [&](const absl::Status& status) {
                                   refused = status;

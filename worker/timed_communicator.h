@@ -2,6 +2,8 @@
 #ifndef RINGFLEET_WORKER_TIMED_COMMUNICATOR_H_
 #define RINGFLEET_WORKER_TIMED_COMMUNICATOR_H_
 
+#include <vector>
+
 #include "absl/time/time.h"
 #include "cluster/communicator.h"
 
@@ -27,10 +29,14 @@ class TimedCommunicator {
     return communicator_->AllGather(data, offsets,
                                     cluster::Deadline::After(timeout_));
   }
+  // Memory for what is being gathered: it outlives a failed operation, whose
+  // frames a slow peer may still be reading.
+  std::vector<char>& gather_buffer() { return gather_buffer_; }
 
  private:
   cluster::Communicator* const communicator_;
   const absl::Duration timeout_;
+  std::vector<char> gather_buffer_;
 };
 
 }  // namespace ringfleet::worker

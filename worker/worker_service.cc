@@ -39,12 +39,11 @@ class WorkerService::Exclusive {
     const auto deadline = std::chrono::steady_clock::now() + kTakeoverTime;
     MutexLock lock(&service_->mu_);
     while (service_->busy_) {
-      // TryCancel wakes a stream's reader, Abort a step that waits for peers.
+      // TryCancel wakes a stream's reader, Interrupt a step or a Connect that
+      // waits for peers.
       service_->holder_->TryCancel();
-      if (service_->epoch_ != nullptr) {
-        service_->epoch_->Abort(
-            absl::CancelledError("another call took this worker over"));
-      }
+      service_->endpoint_->Interrupt(
+          absl::CancelledError("another call took this worker over"));
       if (!service_->idle_.WaitUntil(&service_->mu_, deadline) &&
           std::chrono::steady_clock::now() >= deadline) {
         return;
@@ -115,10 +114,8 @@ absl::Status WorkerService::LoadExclusive(
   };
   RF_ASSIGN_OR_RETURN(
       std::unique_ptr<LoadedShard> loaded,
-      LoadShardFor(request, default_threads_,
-                   memory_limit_bytes_ != 0 ? memory_limit_bytes_
-                                            : AvailableMemoryBytes(),
-                   report));
+      LoadShardFor(request, default_threads_, memory_limit_bytes_,
+                   AvailableMemoryBytes(), report));
   v1::LoadProgress done;
   done.set_fingerprint(loaded->fingerprint);
   done.set_context(loaded->context);
@@ -256,7 +253,7 @@ grpc::Status WorkerService::Statistics(grpc::ServerContext* context,
 
 void WorkerService::Abort(const absl::Status& cause) {
   MutexLock lock(&mu_);
-  if (epoch_ != nullptr) epoch_->Abort(cause);
+  endpoint_->Interrupt(cause);
   if (holder_ != nullptr) holder_->TryCancel();
 }
 

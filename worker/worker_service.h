@@ -45,7 +45,7 @@ class WorkerService final : public v1::Worker::Service {
  private:
   // Keeps what a call uses to itself: Load, Connect and Run exclude each
   // other. Ends an active run first. FAILED_PRECONDITION when the other call
-  // does not give way within a few seconds.
+  // does not give way within ten seconds.
   class Exclusive;
 
   absl::Status LoadExclusive(grpc::ServerContext* context,

@@ -87,6 +87,10 @@ absl::StatusOr<Child> Spawn(const std::vector<std::string>& arguments) {
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid == 0) {  // Only async-signal-safe calls until exec.
+    // The script must be able to end on signals that this process blocks.
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, nullptr);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) _exit(127);
     const int null = open("/dev/null", O_RDONLY);

@@ -213,7 +213,8 @@ void LocalFleet::Explain(const absl::Status& status) {
   keep_folder_ = true;
   int failing = ReapExited();
   for (size_t rank = 0; failing < 0 && rank < children_.size(); ++rank) {
-    if (absl::StrContains(status.message(), absl::StrCat("worker ", rank))) {
+    if (absl::StrContains(status.message(),
+                          absl::StrCat("worker ", rank, " "))) {
       failing = static_cast<int>(rank);
     }
   }

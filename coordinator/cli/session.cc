@@ -106,7 +106,6 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(
     return absl::InvalidArgumentError(
         "usage: no model, want --model DIR or --cluster FILE");
   }
-  CoordinatorOptions coordinator;
   RF_ASSIGN_OR_RETURN(const bool f32, IsF32("--dtype", options.dtype));
   RF_ASSIGN_OR_RETURN(const bool wire_f32, IsF32("--wire", options.wire));
   FleetOptions fleet;

@@ -107,6 +107,9 @@ absl::StatusOr<v1::ClusterState> WaitReady(const std::string& address,
   }
   RF_RETURN_IF_ERROR(Interrupt::Get().status());
   const absl::Status status = cluster::FromGrpc(reader->Finish());
+  if (!status.ok() && !absl::IsDeadlineExceeded(status)) {
+    return Annotate(status, absl::StrCat("coordinator ", address));
+  }
   return absl::DeadlineExceededError(absl::StrCat(
       "coordinator ", address, ": not ready after ", timeout_s,
       " s: ", state.workers_size(), " of ", state.world_size(),
@@ -161,6 +164,10 @@ absl::Status Up(const FleetOptions& options) {
       // What this call started does not stay behind half done.
       RunLaunchScript("stop", options.cluster, options.hosts, nullptr)
           .IgnoreError();
+      if (!options.hosts.empty()) {
+        RunLaunchScript("stop", options.cluster, "coordinator", nullptr)
+            .IgnoreError();
+      }
     }
     return state.status();
   }
