@@ -290,7 +290,7 @@ void Epoch::OnStepResult(int rank, v1::StepResult result) {
                             ? static_cast<absl::StatusCode>(code)
                             : absl::StatusCode::kAborted,
                         result.error().message()),
-           /*lost=*/false);
+           /*lost=*/false, result.error().stopping());
     return;
   }
   MutexLock lock(&mu_);
@@ -323,7 +323,8 @@ void Epoch::ReportLost(uint64_t member_id, absl::string_view why) {
   }
 }
 
-void Epoch::Report(int rank, const absl::Status& status, bool lost) {
+void Epoch::Report(int rank, const absl::Status& status, bool lost,
+                   bool stopping) {
   {
     MutexLock lock(&mu_);
     if (failures_.empty()) {
@@ -333,9 +334,9 @@ void Epoch::Report(int rank, const absl::Status& status, bool lost) {
         failures_.begin(), failures_.end(),
         [rank](const Failure& failure) { return failure.rank == rank; });
     if (known == failures_.end()) {
-      failures_.push_back({rank, status, lost, phase_});
+      failures_.push_back({rank, status, lost, phase_, stopping});
     } else if (lost && !known->lost) {
-      *known = {rank, status, lost, phase_};
+      *known = {rank, status, lost, phase_, stopping};
     }
     changed_.NotifyAll();
   }
@@ -376,6 +377,7 @@ bool Epoch::IsLost(const Failure& failure) const {
 // of a worker's own, before what may be the echo of another's failure.
 int Epoch::Weight(const Failure& failure) const {
   if (IsLost(failure)) return 3;
+  if (failure.stopping) return 2;
   switch (failure.status.code()) {
     case absl::StatusCode::kAborted:
     case absl::StatusCode::kCancelled:

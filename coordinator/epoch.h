@@ -121,6 +121,7 @@ class Epoch {
     absl::Status status;  // As the worker or the connection told it.
     bool lost = false;    // Known to be gone.
     Phase phase = Phase::kLoading;
+    bool stopping = false;  // The worker says that it is being stopped.
   };
 
   absl::Status LoadAll();
@@ -132,7 +133,8 @@ class Epoch {
   int RanksOnHost(int rank) const;
   void OnLoadProgress(int rank, const v1::LoadProgress& progress);
   void OnStepResult(int rank, v1::StepResult result);
-  void Report(int rank, const absl::Status& status, bool lost);
+  void Report(int rank, const absl::Status& status, bool lost,
+              bool stopping = false);
   // Ends the epoch with a status that this process has found itself.
   void Decide(const absl::Status& verdict);
   bool Ended() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {

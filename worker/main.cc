@@ -47,9 +47,9 @@ by the coordinator as another build, or an address that needs --insecure.)";
 // control plane, a checkpoint's files (read a few at a time), and gRPC's own.
 constexpr size_t kOpenFiles = 128;
 
-// Calls end by their own errors within this time, and the last statuses reach
-// their sockets within that.
-constexpr absl::Duration kShutdownGrace = absl::Seconds(2);
+// A step in progress reports why it ends within this time, and the last
+// statuses reach their sockets within that.
+constexpr absl::Duration kReportTime = absl::Milliseconds(300);
 constexpr absl::Duration kFlushTime = absl::Milliseconds(100);
 
 struct Options {
@@ -165,7 +165,7 @@ absl::Status Run(const Options& options) {
   }
   service.Abort(absl::UnavailableError("the worker was stopped"));
   endpoint.StopLinks();
-  service.calls().WaitNone(cluster::Deadline::After(kShutdownGrace));
+  service.calls().WaitNone(cluster::Deadline::After(kReportTime));
   server->Shutdown(kFlushTime);
   endpoint.Shutdown();
   return refused;

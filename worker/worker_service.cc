@@ -214,6 +214,8 @@ grpc::Status WorkerService::Run(
         result.set_step(plan.step());
         result.mutable_error()->set_code(static_cast<uint32_t>(status.code()));
         result.mutable_error()->set_message(std::string(status.message()));
+        MutexLock lock(&mu_);
+        result.mutable_error()->set_stopping(stopping_);
       }
       if (!stream->Write(result) || !status.ok()) break;
     }
@@ -253,8 +255,8 @@ grpc::Status WorkerService::Statistics(grpc::ServerContext* context,
 
 void WorkerService::Abort(const absl::Status& cause) {
   MutexLock lock(&mu_);
+  stopping_ = true;
   endpoint_->Interrupt(cause);
-  if (holder_ != nullptr) holder_->TryCancel();
 }
 
 }  // namespace ringfleet::worker

@@ -36,7 +36,8 @@ class WorkerService final : public v1::Worker::Service {
                           const v1::StatisticsRequest* request,
                           v1::StatisticsResponse* response) override;
 
-  // Ends a run or load with `cause`, so that the server can shut down at once.
+  // Ends a run or load with `cause`, for good, so that the server can shut down
+  // at once.
   void Abort(const absl::Status& cause);
 
   // The streams that are being served.
@@ -62,6 +63,7 @@ class WorkerService final : public v1::Worker::Service {
   Mutex mu_;
   CondVar idle_;
   bool busy_ ABSL_GUARDED_BY(mu_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   grpc::ServerContext* holder_ ABSL_GUARDED_BY(mu_) = nullptr;
   std::shared_ptr<LoadedShard> shard_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<ExpertStatistics> statistics_ ABSL_GUARDED_BY(mu_);

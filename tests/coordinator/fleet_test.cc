@@ -316,6 +316,31 @@ TEST_F(FleetTest, TheCauseIsPreferredToItsEchoes) {
                    "number"));
 }
 
+// A worker that is being stopped tells so; its peers, which report the same
+// code and may be quicker, only echo it.
+TEST_F(FleetTest, AStoppingWorkerIsTheCause) {
+  behaviours_.resize(2);
+  const auto echoed = std::make_shared<Gate>();
+  behaviours_[0].on_step = [echoed](const v1::StepPlan&, v1::StepResult*) {
+    echoed->Open();
+    return absl::UnavailableError("layer 1: rank 1: the worker was stopped");
+  };
+  behaviours_[1].on_step = [echoed](const v1::StepPlan&,
+                                    v1::StepResult* result) {
+    echoed->Wait();
+    result->mutable_error()->set_stopping(true);
+    return absl::UnavailableError("the worker was stopped");
+  };
+  options_.one_shot = true;
+  options_.cause_grace = absl::Seconds(5);
+  Start(2);
+  ASSERT_TRUE(WaitReady().ok());
+  const Outcome outcome = Await(*Submit("a", 10, 5, 40));
+  EXPECT_THAT(std::string(outcome.status.message()),
+              MatchesRegex("worker 1 \\(.*\\) failed during step 1: the worker "
+                           "was stopped"));
+}
+
 TEST_F(FleetTest, AnExpiredLeaseEndsAHangingStep) {
   const auto never = std::make_shared<Gate>();
   behaviours_.resize(2);

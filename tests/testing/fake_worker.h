@@ -146,7 +146,17 @@ class FakeWorker final : public v1::Worker::Service {
       const StepHook hook = Now().on_step;
       if (hook != nullptr) {
         const absl::Status status = hook(plan, &result);
-        if (!status.ok()) return cluster::ToGrpc(status);
+        if (!status.ok()) {
+          // As the real worker: the last result carries the error, and the
+          // coordinator ends the stream.
+          result.mutable_error()->set_code(
+              static_cast<uint32_t>(status.code()));
+          result.mutable_error()->set_message(std::string(status.message()));
+          stream->Write(result);
+          while (stream->Read(&plan)) {
+          }
+          return grpc::Status::OK;
+        }
       }
       if (dead_) {
         WaitCancelled(context);
