@@ -82,7 +82,7 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(
     absl::StatusOr<FileReader> file =
         FileReader::Open(absl::StrCat(model_dir, "/", name));
     if (absl::IsNotFound(file.status()) && impl->index.has_value()) {
-      return absl::NotFoundError(absl::StrCat(model_dir, ": missing file ",
+      return absl::DataLossError(absl::StrCat(model_dir, ": missing file ",
                                               name, ", which the index names"));
     }
     RF_RETURN_IF_ERROR(file.status());

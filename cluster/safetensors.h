@@ -36,8 +36,9 @@ class Checkpoint {
   // overlapping, index against contents. Tensors of a dtype that Dtype does
   // not name are kept out of reach: Find reports them as INVALID_ARGUMENT.
   //
-  // Errors: NOT_FOUND (no checkpoint, a missing file), DATA_LOSS (corrupt,
-  // truncated), INVALID_ARGUMENT; each names file, value and expectation.
+  // Errors: NOT_FOUND (no checkpoint), DATA_LOSS (corrupt, truncated, a file of
+  // the index is missing), INVALID_ARGUMENT; each names file, value and
+  // expectation.
   static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(
       const std::string& model_dir);
   ~Checkpoint();

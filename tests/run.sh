@@ -91,8 +91,9 @@ step "packages"
 failed=0
 for build in "${builds[@]}"; do
   step "build: $build"
+  # GCC 12 warns of what is not there once it instruments code.
   werror=OFF
-  [[ ${CI:-} == true ]] && werror=ON
+  [[ ${CI:-} == true && $build == release ]] && werror=ON
   if ! { cmake --preset "$build" -S "$root" -DRINGFLEET_WERROR=$werror &&
     run_in "$build" cmake --build "$(build_dir "$build")" -j "$(nproc)"; } \
     >"$log" 2>&1; then

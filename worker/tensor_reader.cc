@@ -87,19 +87,22 @@ absl::StatusOr<const TensorInfo*> TensorReader::Resolve(
   if (absl::IsNotFound(info.status())) {
     return absl::DataLossError(absl::StrCat("missing tensor ", slice.name));
   }
+  if (absl::IsInvalidArgument(info.status())) {
+    return absl::DataLossError(info.status().message());  // Another dtype.
+  }
   RF_RETURN_IF_ERROR(info.status());
   if ((*info)->shape != slice.shape) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(slice.name, ": shape ", ShapeText((*info)->shape),
-                     ", want ", ShapeText(slice.shape)));
+    return absl::DataLossError(absl::StrCat(slice.name, ": shape ",
+                                            ShapeText((*info)->shape),
+                                            ", want ", ShapeText(slice.shape)));
   }
   if ((*info)->dtype == Dtype::kF8E4M3) {
     if (!slice.may_be_fp8) {
-      return absl::InvalidArgumentError(
+      return absl::DataLossError(
           absl::StrCat(slice.name, ": dtype f8_e4m3, want f32, bf16 or f16"));
     }
     if (spec_.weight_block_rows == 0) {
-      return absl::InvalidArgumentError(
+      return absl::DataLossError(
           absl::StrCat(slice.name,
                        ": dtype f8_e4m3, but config.json has no "
                        "quantization_config"));

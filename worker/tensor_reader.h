@@ -39,10 +39,11 @@ struct TensorSlice {
 // kMaxScaleBytes for the scales of one tensor.
 //
 // Errors, of every method:
-//   DATA_LOSS: the tensor is missing; a value is NaN or infinite, or would
-//     be in the wanted dtype; fp8 without scales, or scales that are not
-//     finite and positive or zero, or of another shape.
-//   INVALID_ARGUMENT: another shape or dtype than wanted.
+//   DATA_LOSS: the tensor is missing, or of another shape or dtype than the
+//     configuration asks for; a value is NaN or infinite, or would be in the
+//     wanted dtype; fp8 without scales, or scales that are not finite and
+//     positive or zero, or of another shape.
+//   INVALID_ARGUMENT: the configuration's blocks are too small.
 //   What `progress` returned.
 class TensorReader {
  public:

@@ -153,7 +153,7 @@ TEST(CheckpointTest, NamesAMissingFile) {
   testing::WriteCheckpoint(dir.path(), "{}", SomeTensors(), 3);
   std::filesystem::remove(dir.File("model-2-of-3.safetensors"));
   const absl::Status status = Checkpoint::Open(dir.path()).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("missing file model-2-of-3.safetensors"));
 }

@@ -38,7 +38,7 @@ struct TensorFile {
   // The first tensor whose name ends like this.
   std::string Find(const std::string& suffix) const {
     for (const auto& [name, entry] : header.items()) {
-      if (name.size() > suffix.size() &&
+      if (name.size() >= suffix.size() &&
           name.compare(name.size() - suffix.size(), suffix.size(), suffix) ==
               0) {
         return name;
@@ -72,7 +72,7 @@ const Damage kDamages[] = {
      [](const std::string& model) {
        std::filesystem::remove(model + kFirstFile);
      },
-     2,
+     4,
      {"model-00001-of-00002.safetensors", "missing"}},
     {"TruncatedFile",
      [](const std::string& model) {
@@ -114,7 +114,7 @@ const Damage kDamages[] = {
        std::swap(shape[0], shape[1]);
        file.Write();
      },
-     2,
+     4,
      {"down_proj.weight", "shape [", "want [256, "}},
     {"WrongDtype",
      [](const std::string& model) {
@@ -122,7 +122,7 @@ const Damage kDamages[] = {
        file.header[file.Find("down_proj.weight")]["dtype"] = "I8";
        file.Write();
      },
-     2,
+     4,
      {"down_proj.weight", "I8"}},
     {"NanScale",
      [](const std::string& model) {
@@ -135,6 +135,17 @@ const Damage kDamages[] = {
      },
      4,
      {"o_proj.weight_scale_inv", "nan"}},
+    {"NanLogits",  // Every weight is finite, what is computed is not.
+     [](const std::string& model) {
+       TensorFile file(model + "/model-00002-of-00002.safetensors");
+       const json& entry = file.header[file.Find("model.norm.weight")];
+       const size_t begin = entry["data_offsets"][0];
+       const size_t end = entry["data_offsets"][1];
+       std::fill(file.data.begin() + begin, file.data.begin() + end, '\x7f');
+       file.Write();
+     },
+     4,
+     {"worker", "step 1", "NaN"}},
     {"LlamaDistillate",
      [](const std::string& model) {
        EditConfig(model, [](json& config) {

@@ -427,7 +427,7 @@ TEST(SamplerTest, SeededGenerationIsTheSameAtEveryWorldSize) {
   std::vector<uint32_t> expected;
   for (int size = 1; size <= 8; ++size) {
     ringfleet::testing::RankWorld world(
-        std::string(RINGFLEET_TEST_MODELS) + "/tiny-v3",
+        RINGFLEET_TEST_MODELS "/tiny-v3",
         {.mesh = {.tensor = size}, .context = 64});
     const auto generated =
         ringfleet::testing::GenerateTokens(world, prompt, sampling, 12, 4);
