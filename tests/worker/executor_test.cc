@@ -20,7 +20,7 @@ using ringfleet::testing::RankWorldOptions;
 using ringfleet::testing::TempDir;
 
 std::string Folder(const std::string& model) {
-  return std::string(RINGFLEET_TEST_MODELS) + "/" + model;
+  return RINGFLEET_TEST_MODELS "/" + model;
 }
 
 // A sequence, the spans of its prompt, and when and where it runs.

@@ -77,7 +77,7 @@ class GoldenExpertCountsTest : public ::testing::TestWithParam<std::string> {};
 // Every rank counts all experts, also those it does not hold.
 TEST_P(GoldenExpertCountsTest, LastPromptRoutesAsInTheGoldens) {
   const std::string folder =
-      std::string(RINGFLEET_TEST_MODELS) + "/" + GetParam();
+      RINGFLEET_TEST_MODELS "/" + GetParam();
   std::ifstream file(folder + "/golden.json");
   const json golden = json::parse(file);
   const auto ids =

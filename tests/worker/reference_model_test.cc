@@ -20,7 +20,7 @@ class ReferenceModelTest : public ::testing::TestWithParam<std::string> {};
 // Prompts up to 140 tokens: the longer ones take seconds in float64.
 TEST_P(ReferenceModelTest, MatchesGoldenValues) {
   const std::string folder =
-      std::string(RINGFLEET_TEST_MODELS) + "/" + GetParam();
+      RINGFLEET_TEST_MODELS "/" + GetParam();
   std::ifstream file(folder + "/golden.json");
   const json golden = json::parse(file);
   ReferenceModel model(folder);

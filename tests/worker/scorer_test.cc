@@ -17,7 +17,7 @@ using ringfleet::testing::RankWorld;
 using ringfleet::testing::ScorePrompt;
 
 const std::string Folder(const std::string& model) {
-  return std::string(RINGFLEET_TEST_MODELS) + "/" + model;
+  return RINGFLEET_TEST_MODELS "/" + model;
 }
 
 std::vector<uint32_t> RandomIds(int count) {
