@@ -13,7 +13,7 @@ constexpr uint64_t kMiB = 1 << 20;
 
 // Beside shard and cache: the runtime, gRPC with its threads and windows, the
 // buffers of a step, the allocator's slack. Measured on two cores: 5 MiB after
-// a score of 401 tokens on tiny-v3 at world sizes 1 and 4, 3 MiB after loading
+// a score of 401 tokens on tiny-v3 at world sizes 1 and 4, 1.5 MiB after loading
 // a shard of 137 MiB. Machines with more cores have more arenas.
 constexpr uint64_t kConstant = 24 * kMiB;
 
