@@ -83,7 +83,6 @@ absl::StatusOr<Member> Membership::Register(
   member.pid = request.pid();
   member.build = request.build();
   member.available_memory_bytes = request.available_memory_bytes();
-  member.threads = request.threads();
   seats_[rank].member = member;
   seats_[rank].lease_end = Deadline::After(options_.lease, now_()).when();
   ++registrations_;

@@ -29,7 +29,6 @@ struct Member {
   uint64_t pid = 0;
   v1::BuildInfo build;
   uint64_t available_memory_bytes = 0;
-  uint32_t threads = 0;
   bool lost = false;  // Was here; the rank waits for a replacement.
 
   // "worker 1 (10.0.0.2:50052, pid 4711)"

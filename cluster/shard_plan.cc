@@ -41,7 +41,6 @@ absl::StatusOr<ShardPlan> PlanShard(const ModelSpec& spec,
   ShardPlan plan;
   plan.mesh = mesh;
   plan.rank = rank;
-  plan.data_group = rank / group_size;
   plan.heads = SplitRange(spec.num_attention_heads, group_size, index);
   plan.experts = SplitRange(spec.n_routed_experts, mesh.expert, expert_index);
   plan.expert_columns =

@@ -39,7 +39,6 @@ struct MeshShape {
 struct ShardPlan {
   MeshShape mesh;
   int rank = 0;
-  int data_group = 0;  // This rank's coordinate along `data`.
   Range heads;
   Range experts;
   Range expert_columns;  // Of moe_intermediate_size.

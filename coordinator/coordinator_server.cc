@@ -15,10 +15,10 @@
 namespace ringfleet::coordinator {
 namespace {
 
-// A score of a long text goes beyond gRPC's 4 MiB default.
 // For the last statuses to reach their sockets.
 constexpr absl::Duration kFlushTime = absl::Milliseconds(100);
 
+// A score of a long text goes beyond gRPC's 4 MiB default.
 constexpr int kMaxMessageBytes = 64 << 20;
 
 absl::Status Check(const FleetOptions& options,

@@ -100,7 +100,6 @@ class Scheduler {
 
   size_t running() const;
   size_t waiting() const { return queue_.size(); }
-  size_t plans_in_flight() const { return in_flight_.size(); }
   uint64_t last_step() const { return last_step_; }
 
  private:

@@ -5,7 +5,6 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <string>
 
@@ -147,7 +146,6 @@ absl::Status Run(const Options& options) {
   registration.set_host(host);
   registration.set_available_memory_bytes(
       memory_bytes != 0 ? memory_bytes : AvailableMemoryBytes());
-  registration.set_threads(threads);
 
   absl::Status refused;
   if (!options.port_file.empty()) {

@@ -49,7 +49,6 @@ TEST(PlanShardTest, RanksTileEveryAxisOfEveryMesh) {
         const auto plan = PlanShard(spec, mesh, rank);
         ASSERT_TRUE(plan.ok()) << plan.status();
         EXPECT_EQ(plan->rank, rank);
-        EXPECT_EQ(plan->data_group, 0);
         const auto count = [](Range range, std::vector<int>& owned) {
           for (int i = range.begin; i < range.end; ++i) ++owned[i];
         };
