@@ -10,7 +10,8 @@
 namespace ringfleet::cluster {
 
 // Raises the number of files that may be open to what the administrator
-// allows: a rank holds several connections to every other one.
+// allows: a rank holds several connections to every other one, a coordinator
+// those of its callers.
 void RaiseOpenFileLimit();
 
 // RESOURCE_EXHAUSTED when fewer than `needed` files may be open at a time.

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // ringfleet-coordinator: owns a fleet's requests and its membership.
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <fstream>
 #include <string>
 #include <vector>
 
@@ -14,6 +11,7 @@
 #include "cluster/build_info.h"
 #include "cluster/config.h"
 #include "cluster/log.h"
+#include "cluster/process_limits.h"
 #include "cluster/server.h"
 #include "cluster/status_macros.h"
 #include "coordinator/coordinator_server.h"
@@ -128,8 +126,6 @@ absl::StatusOr<CoordinatorOptions> FromClusterFile(const Flags& flags) {
   return options;
 }
 
-// Written whole under another name first: a script that waits for the file
-// never reads a part of it.
 cluster::LogLevel ParseLogLevel(const std::string& text) {
   if (text == "debug") return cluster::LogLevel::kDebug;
   if (text == "warning") return cluster::LogLevel::kWarning;
@@ -141,6 +137,8 @@ absl::Status Run(const Flags& flags) {
   cluster::SetLogName("coordinator");
   RF_RETURN_IF_ERROR(
       cluster::InitLog(flags.log_file, ParseLogLevel(flags.log_level)));
+  // Every job that waits or runs has a connection of its caller's.
+  cluster::RaiseOpenFileLimit();
   RF_ASSIGN_OR_RETURN(CoordinatorOptions options, flags.cluster.empty()
                                                       ? FromFlags(flags)
                                                       : FromClusterFile(flags));

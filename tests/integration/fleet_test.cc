@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <filesystem>
+#include <sstream>
 
 #include "tests/integration/fleet_fixture.h"
 
@@ -45,6 +46,34 @@ TEST_F(DaemonTest, SigtermEndsDaemonsWithCodeZero) {
        {workers_[0].get(), coordinator_.get(), workers_[1].get()}) {
     process->Signal(SIGTERM);
     EXPECT_EQ(process->Wait(5), 0) << process->errors();
+  }
+}
+
+// A shell's soft limit is often 1024, its hard limit far more.
+TEST_F(DaemonTest, DaemonsRaiseTheirLimitOfOpenFiles) {
+  constexpr char kLowered[] = "ulimit -S -n 200; exec \"$0\" \"$@\"";
+  const std::string port_file = File("port");
+  const auto coordinator =
+      Start("/bin/sh",
+            {"-c", kLowered, RINGFLEET_COORDINATOR_BINARY, "--model", Model(),
+             "--listen", "127.0.0.1:0", "--port-file", port_file});
+  const auto worker =
+      Start("/bin/sh",
+            {"-c", kLowered, RINGFLEET_WORKER_BINARY, "--listen", "127.0.0.1:0",
+             "--port-file", port_file + "2", "--coordinator", "127.0.0.1:1"});
+  ASSERT_TRUE(WaitUntil(10,
+                        [&] {
+                          return std::filesystem::exists(port_file) &&
+                                 std::filesystem::exists(port_file + "2");
+                        }))
+      << coordinator->errors() << worker->errors();
+  for (const Process* daemon : {coordinator.get(), worker.get()}) {
+    const std::string limits =
+        testing::ReadFile("/proc/" + std::to_string(daemon->pid()) + "/limits");
+    std::istringstream line(limits.substr(limits.find("Max open files")));
+    std::string word, soft, hard;
+    line >> word >> word >> word >> soft >> hard;
+    EXPECT_EQ(soft, hard);
   }
 }
 
