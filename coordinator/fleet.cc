@@ -228,6 +228,16 @@ absl::StatusOr<v1::StatisticsResponse> Fleet::Statistics(
   }
   v1::StatisticsRequest request;
   request.set_reset_expert_counts(reset_expert_counts);
+  // Rank 0 last: what it has counted is only forgotten once all others have
+  // forgotten theirs, so that a caller who is told of an error can ask again.
+  if (reset_expert_counts) {
+    for (int rank = 1; rank < options_.mesh.world_size(); ++rank) {
+      const absl::Status status =
+          epoch->client(rank).Statistics(request, deadline).status();
+      RF_RETURN_IF_ERROR(
+          Annotate(status, epoch->members()[rank].Description()));
+    }
+  }
   return epoch->client(0).Statistics(request, deadline);
 }
 

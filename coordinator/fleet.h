@@ -69,7 +69,8 @@ class Fleet : private StepSource {
   // NOT_FOUND: no such request waits or runs.
   absl::Status Cancel(absl::string_view id);
 
-  // What rank 0 has counted. UNAVAILABLE: not ready.
+  // What rank 0 has counted; a reset is for all ranks. UNAVAILABLE: not ready.
+  // Other errors are those of a worker.
   absl::StatusOr<v1::StatisticsResponse> Statistics(bool reset_expert_counts,
                                                     cluster::Deadline deadline);
 

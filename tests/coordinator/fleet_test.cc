@@ -142,9 +142,27 @@ TEST_F(FleetTest, FormsAndGenerates) {
     EXPECT_EQ(outcome.reason, v1::FINISH_REASON_LENGTH);
   }
   EXPECT_EQ(fleet_->State().requests_running(), 0u);
-  const auto statistics = fleet_->Statistics(true, Deadline::After(kLimit));
-  ASSERT_TRUE(statistics.ok());
-  EXPECT_EQ(statistics->layers(0).layer(), 2u);
+}
+
+TEST_F(FleetTest, AResetOfExpertCountsReachesEveryWorker) {
+  behaviours_.resize(3);
+  behaviours_[2].reset_error = absl::InternalError("no");
+  Start(3);
+  ASSERT_TRUE(WaitReady().ok());
+  const auto statistics = [this](bool reset) {
+    return fleet_->Statistics(reset, Deadline::After(kLimit));
+  };
+  EXPECT_THAT(statistics(false)->layers(0).tokens(), ElementsAre(7));
+  EXPECT_EQ(workers_[1]->expert_tokens(), 8u);
+
+  const auto failed = statistics(true);
+  EXPECT_EQ(failed.status().code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(failed.status().message()), HasSubstr("worker 2"));
+  workers_[2]->SetBehaviour({});
+  const auto last = statistics(true);
+  ASSERT_TRUE(last.ok()) << last.status();
+  EXPECT_THAT(last->layers(0).tokens(), ElementsAre(7));  // Not lost.
+  for (const auto& worker : workers_) EXPECT_EQ(worker->expert_tokens(), 0u);
 }
 
 TEST_F(FleetTest, TellsWorkersWhatTheyMustAgreeIn) {

@@ -41,11 +41,14 @@ class FakeWorker final : public v1::Worker::Service {
     absl::Status load_error;
     bool hang_in_load = false;  // Until the call is cancelled.
     absl::Status connect_error;
+    absl::Status reset_error;  // Of the counts of tokens.
     StepHook on_step;
   };
 
   FakeWorker(int rank, Behaviour behaviour)
-      : rank_(rank), behaviour_(std::move(behaviour)) {
+      : rank_(rank),
+        behaviour_(std::move(behaviour)),
+        expert_tokens_(7 + rank) {
     grpc::ServerBuilder builder;
     int port = 0;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
@@ -98,6 +101,11 @@ class FakeWorker final : public v1::Worker::Service {
   std::vector<v1::Admission> admissions() const {
     MutexLock lock(&mu_);
     return admissions_;
+  }
+  // Tokens of its one expert since the last reset: 7 + rank at first.
+  uint64_t expert_tokens() const {
+    MutexLock lock(&mu_);
+    return expert_tokens_;
   }
 
   grpc::Status Load(grpc::ServerContext* context,
@@ -171,8 +179,15 @@ class FakeWorker final : public v1::Worker::Service {
                           const v1::StatisticsRequest* request,
                           v1::StatisticsResponse* response) override {
     v1::ExpertCounts* layer = response->add_layers();
-    layer->set_layer(request->reset_expert_counts() ? 2 : 1);
-    layer->add_tokens(rank_);
+    layer->set_layer(1);
+    MutexLock lock(&mu_);
+    layer->add_tokens(expert_tokens_);
+    if (request->reset_expert_counts()) {
+      if (!behaviour_.reset_error.ok()) {
+        return cluster::ToGrpc(behaviour_.reset_error);
+      }
+      expert_tokens_ = 0;
+    }
     return grpc::Status::OK;
   }
 
@@ -268,6 +283,7 @@ class FakeWorker final : public v1::Worker::Service {
   std::vector<v1::LoadRequest> loads_ ABSL_GUARDED_BY(mu_);
   std::vector<v1::ConnectRequest> connects_ ABSL_GUARDED_BY(mu_);
   std::vector<v1::Admission> admissions_ ABSL_GUARDED_BY(mu_);
+  uint64_t expert_tokens_ ABSL_GUARDED_BY(mu_);
   std::thread killer_;
   std::unique_ptr<grpc::Server> server_;
 };
