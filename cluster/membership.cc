@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/membership.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,7 +17,8 @@ std::string Member::Description() const {
 Membership::Membership(Options options, absl::Time start, Now now)
     : options_(std::move(options)),
       now_(std::move(now)),
-      last_number_(static_cast<uint64_t>(absl::ToUnixMicros(start))),
+      last_epoch_(static_cast<uint64_t>(absl::ToUnixMicros(start))),
+      last_member_id_(last_epoch_),
       seats_(options_.world_size) {}
 
 absl::StatusOr<int> Membership::ChooseRank(
@@ -50,6 +52,13 @@ absl::StatusOr<int> Membership::ChooseRank(
   return free_rank;
 }
 
+absl::Status Membership::CheckEpoch(uint64_t epoch,
+                                    absl::string_view who) const {
+  if (epoch <= kMaxEpoch) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(who, ": last epoch ", epoch, ", want at most ", kMaxEpoch));
+}
+
 absl::StatusOr<Member> Membership::Register(
     const v1::RegisterRequest& request) {
   RF_ASSIGN_OR_RETURN(const ServerAddress address,
@@ -68,6 +77,8 @@ absl::StatusOr<Member> Membership::Register(
         ", want ", options_.build.build_id(),
         "; install the same build on all hosts"));
   }
+  RF_RETURN_IF_ERROR(CheckEpoch(request.last_epoch(),
+                                absl::StrCat("worker at ", request.address())));
   RF_ASSIGN_OR_RETURN(const int rank, ChooseRank(request));
   // One process holds one rank: what it held before is given up.
   for (Seat& seat : seats_) {
@@ -75,8 +86,9 @@ absl::StatusOr<Member> Membership::Register(
       seat.member.reset();
     }
   }
+  last_epoch_ = std::max(last_epoch_, request.last_epoch());
   Member member;
-  member.member_id = ++last_number_;
+  member.member_id = ++last_member_id_;
   member.rank = rank;
   member.address = request.address();
   member.host = request.host();
@@ -89,15 +101,19 @@ absl::StatusOr<Member> Membership::Register(
   return member;
 }
 
-absl::Status Membership::Heartbeat(uint64_t member_id) {
+absl::Status Membership::Heartbeat(const v1::HeartbeatRequest& request) {
   for (Seat& seat : seats_) {
-    if (seat.living() && seat.member->member_id == member_id) {
-      seat.lease_end = Deadline::After(options_.lease, now_()).when();
-      return absl::OkStatus();
+    if (!seat.living() || seat.member->member_id != request.member_id()) {
+      continue;
     }
+    RF_RETURN_IF_ERROR(
+        CheckEpoch(request.last_epoch(), seat.member->Description()));
+    last_epoch_ = std::max(last_epoch_, request.last_epoch());
+    seat.lease_end = Deadline::After(options_.lease, now_()).when();
+    return absl::OkStatus();
   }
   return absl::NotFoundError(
-      absl::StrCat("member ", member_id,
+      absl::StrCat("member ", request.member_id(),
                    " has no lease here: it ran out, or the coordinator was "
                    "restarted; register again"));
 }

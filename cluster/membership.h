@@ -14,11 +14,17 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "cluster/deadline.h"
 #include "protos/cluster.pb.h"
 
 namespace ringfleet::cluster {
+
+// The largest number of an epoch that is believed. Counting from the wall
+// clock's microseconds takes 290 000 years to get there, and from here a
+// counter cannot overflow.
+inline constexpr uint64_t kMaxEpoch = uint64_t{1} << 63;
 
 // One registered worker process.
 struct Member {
@@ -45,10 +51,12 @@ class Membership {
     absl::Duration lease = absl::Seconds(10);
   };
 
-  // `start` is the wall clock. Epochs and member ids count up from its
-  // microseconds, so that a coordinator that was restarted (later than that)
-  // never gives a number again: workers refuse an epoch older than theirs, and
-  // a heartbeat for the predecessor's registration finds nothing.
+  // `start` is the wall clock. Epochs, and apart from them member ids, count up
+  // from its microseconds, so that a coordinator that was restarted does not
+  // give a number again: a heartbeat for the predecessor's registration finds
+  // nothing. Should its clock be behind the predecessor's, the epochs that
+  // members report move the count of epochs: workers refuse one that is not
+  // later than all they have seen.
   Membership(Options options, absl::Time start, Now now);
 
   // Gives the member its rank, or any free one for rank -1. A registration
@@ -57,11 +65,12 @@ class Membership {
   //
   // Errors: FAILED_PRECONDITION: another build. ALREADY_EXISTS: a living worker
   // holds the rank. OUT_OF_RANGE: no such rank, or none free.
-  // INVALID_ARGUMENT: no address.
+  // INVALID_ARGUMENT: no address, or a last epoch above kMaxEpoch.
   absl::StatusOr<Member> Register(const v1::RegisterRequest& request);
 
   // Renews a lease. NOT_FOUND: it has run out or never was; register again.
-  absl::Status Heartbeat(uint64_t member_id);
+  // INVALID_ARGUMENT: a last epoch above kMaxEpoch.
+  absl::Status Heartbeat(const v1::HeartbeatRequest& request);
 
   // Marks as lost whose lease has run out and returns these.
   std::vector<Member> Expire();
@@ -79,8 +88,9 @@ class Membership {
   // Ranks without a living member, ascending.
   std::vector<int> MissingRanks() const;
 
-  // Larger than every number given before.
-  uint64_t NewEpoch() { return ++last_number_; }
+  // Larger than every number given before, and than every epoch that a member
+  // has reported.
+  uint64_t NewEpoch() { return ++last_epoch_; }
 
   // Grows with every registration.
   uint64_t registrations() const { return registrations_; }
@@ -96,10 +106,13 @@ class Membership {
   };
 
   absl::StatusOr<int> ChooseRank(const v1::RegisterRequest& request) const;
+  // `who` has seen `epoch`.
+  absl::Status CheckEpoch(uint64_t epoch, absl::string_view who) const;
 
   const Options options_;
   const Now now_;
-  uint64_t last_number_;
+  uint64_t last_epoch_;
+  uint64_t last_member_id_;
   uint64_t registrations_ = 0;
   std::vector<Seat> seats_;  // By rank.
 };

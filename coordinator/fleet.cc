@@ -74,9 +74,9 @@ absl::StatusOr<v1::RegisterResponse> Fleet::Register(
   return response;
 }
 
-absl::Status Fleet::Heartbeat(uint64_t member_id) {
+absl::Status Fleet::Heartbeat(const v1::HeartbeatRequest& request) {
   MutexLock lock(&mu_);
-  return membership_.Heartbeat(member_id);
+  return membership_.Heartbeat(request);
 }
 
 v1::ClusterState Fleet::State() const {

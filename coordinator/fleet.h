@@ -44,7 +44,7 @@ class Fleet : private StepSource {
   // As the Membership service defines them.
   absl::StatusOr<v1::RegisterResponse> Register(
       const v1::RegisterRequest& request);
-  absl::Status Heartbeat(uint64_t member_id);
+  absl::Status Heartbeat(const v1::HeartbeatRequest& request);
 
   v1::ClusterState State() const;
 

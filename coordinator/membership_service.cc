@@ -27,7 +27,7 @@ grpc::Status MembershipService::Register(grpc::ServerContext*,
 grpc::Status MembershipService::Heartbeat(grpc::ServerContext*,
                                           const v1::HeartbeatRequest* request,
                                           v1::HeartbeatResponse*) {
-  return cluster::ToGrpc(fleet_->Heartbeat(request->member_id()));
+  return cluster::ToGrpc(fleet_->Heartbeat(*request));
 }
 
 grpc::Status MembershipService::Watch(

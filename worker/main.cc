@@ -152,11 +152,13 @@ absl::Status Run(const Options& options) {
     refused = cluster::WritePortFile(options.port_file, server->port());
   }
   if (refused.ok()) {
-    MembershipClient membership(options.coordinator, registration,
-                                [&](const absl::Status& status) {
-                                  refused = status;
-                                  kill(getpid(), SIGTERM);
-                                });
+    MembershipClient membership(
+        options.coordinator, registration,
+        [&service] { return service.last_epoch(); },
+        [&](const absl::Status& status) {
+          refused = status;
+          kill(getpid(), SIGTERM);
+        });
     const ParentWatch parent(options.parent_fd);
     const int signal = cluster::WaitForSignal();
     RF_LOG(kInfo, "stopping on ", strsignal(signal));

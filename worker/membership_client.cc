@@ -39,9 +39,11 @@ bool IsFinal(const absl::Status& status) {
 
 MembershipClient::MembershipClient(
     const std::string& coordinator, v1::RegisterRequest request,
+    std::function<uint64_t()> last_epoch,
     std::function<void(const absl::Status&)> on_refused)
     : coordinator_(coordinator),
       request_(std::move(request)),
+      last_epoch_(std::move(last_epoch)),
       on_refused_(std::move(on_refused)),
       stub_(v1::Membership::NewStub(MakeChannel(coordinator))),
       thread_([this] { Loop(); }) {}
@@ -110,9 +112,11 @@ absl::Status MembershipClient::Serve() {
     call_ = nullptr;
     return cluster::FromGrpc(status);
   };
+  v1::RegisterRequest registration = request_;
+  registration.set_last_epoch(last_epoch_());
   v1::RegisterResponse registered;
   RF_RETURN_IF_ERROR(
-      call(&v1::Membership::Stub::Register, request_, &registered));
+      call(&v1::Membership::Stub::Register, registration, &registered));
   cluster::SetLogName(absl::StrCat("worker ", registered.rank()));
   RF_LOG(kInfo, "registered as rank ", registered.rank(), " of ",
          registered.world_size());
@@ -121,6 +125,7 @@ absl::Status MembershipClient::Serve() {
   const absl::Duration interval = absl::Milliseconds(
       std::clamp<uint32_t>(registered.heartbeat_interval_ms(), 10, 60000));
   while (Sleep(interval)) {
+    heartbeat.set_last_epoch(last_epoch_());
     v1::HeartbeatResponse response;
     RF_RETURN_IF_ERROR(
         call(&v1::Membership::Stub::Heartbeat, heartbeat, &response));

@@ -2,6 +2,7 @@
 #ifndef RINGFLEET_WORKER_MEMBERSHIP_CLIENT_H_
 #define RINGFLEET_WORKER_MEMBERSHIP_CLIENT_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -18,9 +19,12 @@ namespace ringfleet::worker {
 // or again, and renews the lease until stopped.
 class MembershipClient {
  public:
-  // `on_refused` runs once, on the client's thread, when the coordinator
-  // rejects this worker for good (another build, a rank outside the fleet).
+  // `last_epoch` is asked on the client's thread for what each registration and
+  // heartbeat reports. `on_refused` runs once, on that thread, when the
+  // coordinator rejects this worker for good (another build, a rank outside the
+  // fleet).
   MembershipClient(const std::string& coordinator, v1::RegisterRequest request,
+                   std::function<uint64_t()> last_epoch,
                    std::function<void(const absl::Status&)> on_refused);
   ~MembershipClient();  // Stops.
 
@@ -32,7 +36,8 @@ class MembershipClient {
   bool Sleep(absl::Duration duration);
 
   const std::string coordinator_;
-  const v1::RegisterRequest request_;
+  const v1::RegisterRequest request_;  // Without the last epoch.
+  const std::function<uint64_t()> last_epoch_;
   const std::function<void(const absl::Status&)> on_refused_;
   const std::unique_ptr<v1::Membership::Stub> stub_;
 

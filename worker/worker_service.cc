@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/worker_service.h"
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "cluster/log.h"
+#include "cluster/membership.h"
 #include "cluster/status.h"
 #include "cluster/status_macros.h"
 #include "worker/host.h"
@@ -167,9 +169,16 @@ absl::Status WorkerService::ConnectExclusive(const v1::ConnectRequest& request,
                      " positions, want 1 to ", shard->context));
   }
   RF_ASSIGN_OR_RETURN(const cluster::Wire wire, WireFromProto(request.wire()));
+  if (request.epoch() < 1 || request.epoch() > cluster::kMaxEpoch) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("connect: epoch ", request.epoch(), ", want 1 to ",
+                     cluster::kMaxEpoch));
+  }
   const std::vector<std::string> addresses(request.addresses().begin(),
                                            request.addresses().end());
   endpoint_->SetRanksOnHost(static_cast<int>(request.ranks_on_host()));
+  // Before it is entered: whoever registers meanwhile must not report less.
+  last_epoch_ = std::max<uint64_t>(last_epoch_, request.epoch());
   RF_ASSIGN_OR_RETURN(
       std::unique_ptr<cluster::Transport> transport,
       endpoint_->Connect(

@@ -2,6 +2,8 @@
 #ifndef RINGFLEET_WORKER_WORKER_SERVICE_H_
 #define RINGFLEET_WORKER_WORKER_SERVICE_H_
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 
 #include "cluster/active_calls.h"
@@ -40,6 +42,10 @@ class WorkerService final : public v1::Worker::Service {
   // at once.
   void Abort(const absl::Status& cause);
 
+  // The latest epoch that a coordinator has asked this worker to enter; 0:
+  // none. A later one is the only kind that it enters.
+  uint64_t last_epoch() const { return last_epoch_; }
+
   // The streams that are being served.
   cluster::ActiveCalls& calls() { return calls_; }
 
@@ -59,6 +65,7 @@ class WorkerService final : public v1::Worker::Service {
   const int default_threads_;
   const uint64_t memory_limit_bytes_;  // 0: what the host has available.
   cluster::ActiveCalls calls_;
+  std::atomic<uint64_t> last_epoch_{0};  // Written by the exclusive call.
 
   Mutex mu_;
   CondVar idle_;

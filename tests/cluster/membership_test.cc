@@ -36,6 +36,13 @@ class MembershipTest : public testing::Test {
     return request;
   }
 
+  static v1::HeartbeatRequest Beat(uint64_t member_id, uint64_t epoch = 0) {
+    v1::HeartbeatRequest request;
+    request.set_member_id(member_id);
+    request.set_last_epoch(epoch);
+    return request;
+  }
+
   void Advance(absl::Duration duration) {
     now_ += absl::ToChronoNanoseconds(duration);
   }
@@ -117,8 +124,9 @@ TEST_F(MembershipTest, ARegistrationFromTheSameAddressReplaces) {
   const uint64_t second = membership.Register(Worker(0, "a:1", 8))->member_id;
   EXPECT_NE(first, second);
   EXPECT_EQ(membership.Members()[0].pid, 8u);
-  EXPECT_EQ(membership.Heartbeat(first).code(), absl::StatusCode::kNotFound);
-  EXPECT_TRUE(membership.Heartbeat(second).ok());
+  EXPECT_EQ(membership.Heartbeat(Beat(first)).code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_TRUE(membership.Heartbeat(Beat(second)).ok());
 }
 
 TEST_F(MembershipTest, AProcessHoldsOneRank) {
@@ -134,13 +142,14 @@ TEST_F(MembershipTest, HeartbeatsKeepALease) {
   const uint64_t silent = membership.Register(Worker(1, "b:1"))->member_id;
   Advance(kLease - absl::Nanoseconds(1));
   EXPECT_THAT(membership.Expire(), IsEmpty());
-  ASSERT_TRUE(membership.Heartbeat(kept).ok());
+  ASSERT_TRUE(membership.Heartbeat(Beat(kept)).ok());
   Advance(absl::Nanoseconds(1));
   const auto lost = membership.Expire();
   ASSERT_EQ(lost.size(), 1u);
   EXPECT_EQ(lost[0].member_id, silent);
   EXPECT_THAT(membership.Expire(), IsEmpty());  // Told once.
-  EXPECT_EQ(membership.Heartbeat(silent).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(membership.Heartbeat(Beat(silent)).code(),
+            absl::StatusCode::kNotFound);
   EXPECT_THAT(membership.MissingRanks(), ElementsAre(1));
   // Still listed, as lost.
   ASSERT_EQ(membership.Members().size(), 2u);
@@ -159,15 +168,73 @@ TEST_F(MembershipTest, ALostRankIsFreeForAReplacement) {
   EXPECT_TRUE(membership.complete());
 }
 
-TEST_F(MembershipTest, EpochsAndMembersNeverShareANumberAlsoAfterARestart) {
+TEST_F(MembershipTest, ARestartGivesNoNumberAgain) {
   Membership first = Make(1, absl::FromUnixSeconds(1000));
   const uint64_t a = first.NewEpoch();
   const uint64_t b = first.NewEpoch();
   const uint64_t member = first.Register(Worker(0, "a:1"))->member_id;
   EXPECT_LT(a, b);
-  EXPECT_LT(b, member);
   Membership second = Make(1, absl::FromUnixMillis(1000001));
-  EXPECT_LT(member, second.NewEpoch());
+  EXPECT_LT(b, second.NewEpoch());
+  EXPECT_LT(member, second.Register(Worker(0, "a:1"))->member_id);
+}
+
+// A coordinator that is restarted on a host whose clock is behind.
+TEST_F(MembershipTest, EpochsAreLaterThanAllThatMembersReport) {
+  Membership first = Make(2, absl::FromUnixSeconds(2000));
+  first.NewEpoch();
+  const uint64_t seen = first.NewEpoch();
+  Membership second = Make(2, absl::FromUnixSeconds(1000));
+  v1::RegisterRequest worker = Worker(0, "a:1");
+  worker.set_last_epoch(seen);
+  ASSERT_TRUE(second.Register(worker).ok());
+  const uint64_t late = second.Register(Worker(1, "b:1"))->member_id;
+  const uint64_t epoch = second.NewEpoch();
+  EXPECT_GT(epoch, seen);
+  // A call of the predecessor's that arrived after the registration.
+  ASSERT_TRUE(second.Heartbeat(Beat(late, epoch + 5)).ok());
+  EXPECT_GT(second.NewEpoch(), epoch + 5);
+  // What was refused moves nothing.
+  worker = Worker(7, "c:1");
+  worker.set_last_epoch(epoch + 100);
+  EXPECT_FALSE(second.Register(worker).ok());
+  EXPECT_FALSE(second.Heartbeat(Beat(1, epoch + 100)).ok());
+  EXPECT_LT(second.NewEpoch(), epoch + 100);
+}
+
+// The predecessor had registered this worker after the last epoch. Were the ids
+// moved with the epochs, another worker could get the same one, and keep its
+// lease by this one's heartbeats.
+TEST_F(MembershipTest, ReportedEpochsDoNotMoveMemberIds) {
+  Membership first = Make(2, absl::FromUnixSeconds(2000));
+  ASSERT_TRUE(first.Register(Worker(0, "a:1")).ok());
+  const uint64_t seen = first.NewEpoch();
+  std::vector<uint64_t> old;
+  for (int i = 0; i < 9; ++i) {
+    old.push_back(first.Register(Worker(1, "b:1"))->member_id);
+  }
+  Membership second = Make(2, absl::FromUnixSeconds(1000));
+  v1::RegisterRequest worker = Worker(0, "a:1");
+  worker.set_last_epoch(seen);
+  ASSERT_TRUE(second.Register(worker).ok());
+  for (const uint64_t id : old) {
+    EXPECT_EQ(second.Heartbeat(Beat(id)).code(), absl::StatusCode::kNotFound);
+  }
+}
+
+TEST_F(MembershipTest, AnEpochThatNobodyCanHaveReachedIsRefused) {
+  Membership membership = Make(1);
+  v1::RegisterRequest worker = Worker(0, "a:1");
+  worker.set_last_epoch(kMaxEpoch + 1);
+  EXPECT_EQ(membership.Register(worker).status().message(),
+            "worker at a:1: last epoch 9223372036854775809, want at most "
+            "9223372036854775808");
+  worker.set_last_epoch(kMaxEpoch);
+  const auto member = membership.Register(worker);
+  ASSERT_TRUE(member.ok()) << member.status();
+  EXPECT_EQ(membership.NewEpoch(), kMaxEpoch + 1);
+  EXPECT_EQ(membership.Heartbeat(Beat(member->member_id, ~uint64_t{0})).code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "cluster/build_info.h"
 #include "coordinator/event_buffer.h"
 #include "tests/testing/fake_worker.h"
@@ -186,6 +187,29 @@ TEST_F(FleetTest, TellsWorkersWhatTheyMustAgreeIn) {
   EXPECT_EQ(connect[0].context(), 64u);
   EXPECT_EQ(connect[0].config_hash(), ConfigHash(options_, "f00d", 64));
   EXPECT_NE(connect[0].config_hash(), ConfigHash(options_, "beef", 64));
+}
+
+// The clock of a predecessor was an hour ahead. Workers would refuse an epoch
+// that is not later than all they have seen.
+TEST_F(FleetTest, AnEpochIsLaterThanAllThatItsWorkersHaveSeen) {
+  const auto seen =
+      static_cast<uint64_t>(absl::ToUnixMicros(absl::Now() + absl::Hours(1)));
+  Start(2);
+  ASSERT_TRUE(WaitReady().ok());
+  const uint64_t first = fleet_->State().epoch();
+  ASSERT_LT(first, seen);
+  v1::RegisterRequest again = workers_[1]->Registration();
+  again.set_last_epoch(seen);
+  ASSERT_TRUE(fleet_->Register(again).ok());
+  uint64_t version = 0;
+  while (fleet_->State().epoch() == first) {
+    ASSERT_TRUE(fleet_->WaitForChange(&version, Deadline::After(kLimit)));
+  }
+  ASSERT_TRUE(WaitReady().ok());
+  EXPECT_GT(fleet_->State().epoch(), seen);
+  for (const auto& worker : workers_) {
+    EXPECT_GT(worker->connects().back().epoch(), seen);
+  }
 }
 
 TEST_F(FleetTest, AnotherCheckpointFailsUntilAWorkerRegisters) {

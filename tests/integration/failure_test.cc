@@ -234,6 +234,33 @@ TEST_F(FleetFailureTest, WorkersJoinARestartedCoordinator) {
   EXPECT_EQ(Ids(), right);
 }
 
+// As after a coordinator whose clock was far ahead: the worker has seen an
+// epoch that its next coordinator would not count to by itself.
+TEST_F(FleetFailureTest, ACoordinatorWhoseClockIsBehindFormsALaterEpoch) {
+  ASSERT_NO_FATAL_FAILURE(StartFleet(1));
+  const json right = Ids();
+  const json before = Status();
+  const uint64_t ahead = before["epoch"].get<uint64_t>() + 3'600'000'000;
+  const std::string address = before["workers"][0]["address"];
+  coordinator_->Signal(SIGKILL);
+  coordinator_->Wait(1);
+  const json request = {{"epoch", ahead},
+                        {"addresses", {address}},
+                        {"wire", "WIRE_DTYPE_BF16"},
+                        {"timeoutMs", 5000},
+                        {"collectiveTimeoutMs", 5000},
+                        {"context", 16},
+                        {"ranksOnHost", 1}};
+  const Finished call =
+      Cli({"call", address, "ringfleet.v1.Worker/Connect", request.dump()});
+  ASSERT_EQ(call.code, 0) << call.errors;
+  ASSERT_NO_FATAL_FAILURE(StartCoordinator(1, {}, {}, port()));
+  const json after = WaitForState("ready");
+  EXPECT_EQ(after["state"], "ready") << coordinator_->errors();
+  EXPECT_GT(after["epoch"].get<uint64_t>(), ahead);
+  EXPECT_EQ(Ids(), right);
+}
+
 TEST_F(FleetFailureTest, AJobWaitsForAFleetThatForms) {
   ASSERT_NO_FATAL_FAILURE(StartCoordinator(2));
   StartWorker(0);

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Worker service over real gRPC, with a bundled model.
+#include "worker/worker_service.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "cluster/membership.h"
+#include "cluster/server.h"
+#include "kernels/check.h"
+
+namespace ringfleet::worker {
+namespace {
+
+class WorkerServiceTest : public ::testing::Test {
+ protected:
+  WorkerServiceTest()
+      : endpoint_({}), service_(&endpoint_, /*default_threads=*/1, 0) {
+    auto server =
+        cluster::DaemonServer::Start({"127.0.0.1", 0}, /*allow_insecure=*/false,
+                                     [this](grpc::ServerBuilder& builder) {
+                                       endpoint_.Register(builder);
+                                       builder.RegisterService(&service_);
+                                     });
+    RF_CHECK(server.ok());
+    server_ = *std::move(server);
+    endpoint_.Start();
+    address_ = absl::StrCat("127.0.0.1:", server_->port());
+    stub_ = v1::Worker::NewStub(
+        grpc::CreateChannel(address_, grpc::InsecureChannelCredentials()));
+  }
+  ~WorkerServiceTest() override {
+    service_.Abort(absl::UnavailableError("the test is over"));
+    endpoint_.StopLinks();
+    server_->Shutdown(absl::ZeroDuration());
+    endpoint_.Shutdown();
+  }
+
+  void Load(int world_size) {
+    v1::LoadRequest request;
+    request.set_model_path(RINGFLEET_TEST_MODELS "/tiny-v3");
+    request.set_dtype(v1::DTYPE_BF16);
+    request.mutable_layout()->mutable_mesh()->set_data(1);
+    request.mutable_layout()->mutable_mesh()->set_expert(1);
+    request.mutable_layout()->mutable_mesh()->set_tensor(world_size);
+    request.set_context(64);
+    request.set_slots(1);
+    grpc::ClientContext context;
+    const auto reader = stub_->Load(&context, request);
+    v1::LoadProgress progress;
+    while (reader->Read(&progress)) {
+    }
+    const grpc::Status status = reader->Finish();
+    ASSERT_TRUE(status.ok()) << status.error_message();
+  }
+
+  v1::ConnectRequest Connection(uint64_t epoch) const {
+    v1::ConnectRequest request;
+    request.set_epoch(epoch);
+    request.add_addresses(address_);
+    request.set_wire(v1::WIRE_DTYPE_BF16);
+    request.set_timeout_ms(600'000);
+    request.set_collective_timeout_ms(5000);
+    request.set_context(64);
+    request.set_ranks_on_host(1);
+    return request;
+  }
+
+  grpc::Status Connect(const v1::ConnectRequest& request,
+                       absl::Duration limit = absl::Seconds(30)) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() +
+                         absl::ToChronoMilliseconds(limit));
+    v1::ConnectResponse response;
+    return stub_->Connect(&context, request, &response);
+  }
+
+  cluster::CollectiveEndpoint endpoint_;
+  WorkerService service_;
+  std::unique_ptr<cluster::DaemonServer> server_;
+  std::string address_;
+  std::unique_ptr<v1::Worker::Stub> stub_;
+};
+
+TEST_F(WorkerServiceTest, RemembersTheLatestEpochItWasAskedToEnter) {
+  ASSERT_NO_FATAL_FAILURE(Load(1));
+  EXPECT_EQ(service_.last_epoch(), 0u);
+  EXPECT_TRUE(Connect(Connection(7)).ok());
+  EXPECT_EQ(service_.last_epoch(), 7u);
+  EXPECT_EQ(Connect(Connection(6)).error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(service_.last_epoch(), 7u);
+  EXPECT_EQ(Connect(Connection(cluster::kMaxEpoch + 1)).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(service_.last_epoch(), 7u);
+  EXPECT_TRUE(Connect(Connection(8)).ok());
+}
+
+}  // namespace
+}  // namespace ringfleet::worker
