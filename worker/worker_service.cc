@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -19,6 +20,49 @@ namespace {
 
 // How long a new Load, Connect or Run waits for an old one to give way.
 constexpr std::chrono::seconds kTakeoverTime{10};
+
+// How soon a caller that gave up is noticed.
+constexpr std::chrono::milliseconds kCancelledPoll{50};
+
+// Looks, while in scope, at whether the caller of a unary call has given up;
+// then calls `on_cancelled`, again and again, because what it is to wake may
+// not wait yet.
+class CancellationWatch {
+ public:
+  CancellationWatch(grpc::ServerContext* context,
+                    std::function<void()> on_cancelled)
+      : thread_([this, context, on_cancelled = std::move(on_cancelled)] {
+          while (!Done()) {
+            if (context->IsCancelled()) on_cancelled();
+          }
+        }) {}
+  ~CancellationWatch() {
+    {
+      MutexLock lock(&mu_);
+      done_ = true;
+      changed_.NotifyAll();
+    }
+    thread_.join();
+  }
+  CancellationWatch(const CancellationWatch&) = delete;
+  CancellationWatch& operator=(const CancellationWatch&) = delete;
+
+ private:
+  // After at most a poll's time.
+  bool Done() {
+    MutexLock lock(&mu_);
+    if (!done_) {
+      changed_.WaitUntil(&mu_,
+                         std::chrono::steady_clock::now() + kCancelledPoll);
+    }
+    return done_;
+  }
+
+  Mutex mu_;
+  CondVar changed_;
+  bool done_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread thread_;
+};
 
 absl::StatusOr<cluster::Wire> WireFromProto(v1::WireDtype wire) {
   switch (wire) {
@@ -138,12 +182,13 @@ grpc::Status WorkerService::Connect(grpc::ServerContext* context,
   const cluster::ActiveCalls::Scope scope(&calls_);
   const Exclusive exclusive(this, context);
   absl::Status status = exclusive.status();
-  if (status.ok()) status = ConnectExclusive(*request, response);
+  if (status.ok()) status = ConnectExclusive(context, *request, response);
   if (!status.ok()) RF_LOG(kError, "connect failed: ", status.message());
   return cluster::ToGrpc(status);
 }
 
-absl::Status WorkerService::ConnectExclusive(const v1::ConnectRequest& request,
+absl::Status WorkerService::ConnectExclusive(grpc::ServerContext* context,
+                                             const v1::ConnectRequest& request,
                                              v1::ConnectResponse* response) {
   std::shared_ptr<LoadedShard> shard;
   std::shared_ptr<ExpertStatistics> statistics;
@@ -179,6 +224,10 @@ absl::Status WorkerService::ConnectExclusive(const v1::ConnectRequest& request,
   endpoint_->SetRanksOnHost(static_cast<int>(request.ranks_on_host()));
   // Before it is entered: whoever registers meanwhile must not report less.
   last_epoch_ = std::max<uint64_t>(last_epoch_, request.epoch());
+  const CancellationWatch watch(context, [this] {
+    endpoint_->Interrupt(
+        absl::CancelledError("connect: the coordinator went away"));
+  });
   RF_ASSIGN_OR_RETURN(
       std::unique_ptr<cluster::Transport> transport,
       endpoint_->Connect(

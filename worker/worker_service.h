@@ -58,7 +58,8 @@ class WorkerService final : public v1::Worker::Service {
   absl::Status LoadExclusive(grpc::ServerContext* context,
                              const v1::LoadRequest& request,
                              grpc::ServerWriter<v1::LoadProgress>* writer);
-  absl::Status ConnectExclusive(const v1::ConnectRequest& request,
+  absl::Status ConnectExclusive(grpc::ServerContext* context,
+                                const v1::ConnectRequest& request,
                                 v1::ConnectResponse* response);
 
   cluster::CollectiveEndpoint* const endpoint_;

@@ -2,9 +2,12 @@
 // The Worker service over real gRPC, with a bundled model.
 #include "worker/worker_service.h"
 
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <memory>
@@ -17,6 +20,27 @@
 
 namespace ringfleet::worker {
 namespace {
+
+// A peer that takes connections and never says a word.
+class SilentPeer {
+ public:
+  SilentPeer() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    auto* any = reinterpret_cast<sockaddr*>(&address);
+    RF_CHECK(bind(fd_, any, size) == 0 && listen(fd_, 8) == 0 &&
+             getsockname(fd_, any, &size) == 0);
+    address_ = absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
+  }
+  ~SilentPeer() { close(fd_); }
+  const std::string& address() const { return address_; }
+
+ private:
+  const int fd_;
+  std::string address_;
+};
 
 class WorkerServiceTest : public ::testing::Test {
  protected:
@@ -100,6 +124,19 @@ TEST_F(WorkerServiceTest, RemembersTheLatestEpochItWasAskedToEnter) {
             grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(service_.last_epoch(), 7u);
   EXPECT_TRUE(Connect(Connection(8)).ok());
+}
+
+// The worker would wait for its peer for ten minutes.
+TEST_F(WorkerServiceTest, ACallerThatGivesUpEndsItsConnect) {
+  ASSERT_NO_FATAL_FAILURE(Load(2));
+  const SilentPeer peer;
+  v1::ConnectRequest request = Connection(7);
+  request.add_addresses(peer.address());
+  EXPECT_EQ(Connect(request, absl::Milliseconds(200)).error_code(),
+            grpc::StatusCode::DEADLINE_EXCEEDED);
+  const auto limit = cluster::Deadline::After(absl::Seconds(20));
+  service_.calls().WaitNone(limit);
+  EXPECT_FALSE(limit.Expired()) << "the worker still waits for the peer";
 }
 
 }  // namespace
