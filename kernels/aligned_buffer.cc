@@ -6,6 +6,8 @@
 #include <limits>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 
 namespace ringfleet::kernels {
@@ -15,15 +17,28 @@ constexpr size_t kAlignment = 64;
 
 }  // namespace
 
-AlignedBuffer::AlignedBuffer(size_t bytes) : size_(bytes) {
-  if (bytes == 0) return;
-  RF_CHECK(bytes <= std::numeric_limits<size_t>::max() - kAlignment);
+absl::StatusOr<AlignedBuffer> AlignedBuffer::Allocate(size_t bytes) {
+  AlignedBuffer buffer;
+  if (!buffer.TryAllocate(bytes)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("memory: the system refuses ", bytes, " bytes"));
+  }
+  return buffer;
+}
+
+AlignedBuffer::AlignedBuffer(size_t bytes) { RF_CHECK(TryAllocate(bytes)); }
+
+bool AlignedBuffer::TryAllocate(size_t bytes) {
+  if (bytes == 0) return true;
+  if (bytes > std::numeric_limits<size_t>::max() - kAlignment) return false;
   // calloc takes large blocks from fresh, untouched pages; aligned_alloc
   // followed by memset would make them resident on this thread's node.
   allocation_ = std::calloc(1, bytes + kAlignment - 1);
-  RF_CHECK(allocation_ != nullptr);
+  if (allocation_ == nullptr) return false;
   const uintptr_t address = reinterpret_cast<uintptr_t>(allocation_);
   data_ = static_cast<char*>(allocation_) + (-address & (kAlignment - 1));
+  size_ = bytes;
+  return true;
 }
 
 AlignedBuffer::~AlignedBuffer() { std::free(allocation_); }

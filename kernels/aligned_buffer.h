@@ -4,14 +4,20 @@
 
 #include <cstddef>
 
+#include "absl/status/statusor.h"
+
 namespace ringfleet::kernels {
 
 // Owns zeroed memory, aligned to 64 bytes (a cache line, an AVX-512 vector).
 // Pages become resident when they are first touched. Movable.
 class AlignedBuffer {
  public:
+  // For sizes that come from input. RESOURCE_EXHAUSTED, with the size: the
+  // system gives no more memory or address space (ulimit -v).
+  static absl::StatusOr<AlignedBuffer> Allocate(size_t bytes);
+
   AlignedBuffer() = default;
-  // Aborts only when the address space is exhausted; callers bound `bytes`.
+  // For sizes known to be small: aborts without memory.
   explicit AlignedBuffer(size_t bytes);
   ~AlignedBuffer();
   AlignedBuffer(AlignedBuffer&& other) noexcept;
@@ -22,6 +28,9 @@ class AlignedBuffer {
   size_t size() const { return size_; }
 
  private:
+  // False, and still empty, without memory.
+  bool TryAllocate(size_t bytes);
+
   void* allocation_ = nullptr;  // What free() takes; data_ lies inside.
   char* data_ = nullptr;
   size_t size_ = 0;

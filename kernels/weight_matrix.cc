@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "kernels/check.h"
 #include "kernels/elementwise.h"
@@ -11,20 +12,37 @@
 namespace ringfleet::kernels {
 namespace {
 
+// The largest number, which no system has, instead of an overflow.
 size_t MatrixBytes(Dtype dtype, size_t rows, size_t columns) {
   RF_CHECK(dtype == Dtype::kF32 || dtype == Dtype::kBf16);
-  const size_t limit = std::numeric_limits<size_t>::max() / DtypeBytes(dtype);
-  RF_CHECK(columns == 0 || rows <= limit / columns);
-  return rows * columns * DtypeBytes(dtype);
+  size_t bytes;
+  if (__builtin_mul_overflow(rows, columns, &bytes) ||
+      __builtin_mul_overflow(bytes, DtypeBytes(dtype), &bytes)) {
+    return std::numeric_limits<size_t>::max();
+  }
+  return bytes;
 }
 
 }  // namespace
 
+absl::StatusOr<WeightMatrix> WeightMatrix::Create(Dtype dtype, size_t rows,
+                                                  size_t columns) {
+  absl::StatusOr<AlignedBuffer> buffer =
+      AlignedBuffer::Allocate(MatrixBytes(dtype, rows, columns));
+  if (!buffer.ok()) return buffer.status();
+  return WeightMatrix(dtype, rows, columns, *std::move(buffer));
+}
+
 WeightMatrix::WeightMatrix(Dtype dtype, size_t rows, size_t columns)
+    : WeightMatrix(dtype, rows, columns,
+                   AlignedBuffer(MatrixBytes(dtype, rows, columns))) {}
+
+WeightMatrix::WeightMatrix(Dtype dtype, size_t rows, size_t columns,
+                           AlignedBuffer buffer)
     : dtype_(dtype),
       rows_(rows),
       columns_(columns),
-      buffer_(MatrixBytes(dtype, rows, columns)) {}
+      buffer_(std::move(buffer)) {}
 
 void WeightMatrix::Set(size_t row, size_t column, const float* values,
                        size_t count) {

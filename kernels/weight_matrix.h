@@ -4,6 +4,7 @@
 
 #include <cstddef>
 
+#include "absl/status/statusor.h"
 #include "kernels/aligned_buffer.h"
 #include "kernels/dtype.h"
 
@@ -14,8 +15,13 @@ namespace ringfleet::kernels {
 // matmul.cc only. Immutable after loading; then thread-safe.
 class WeightMatrix {
  public:
-  WeightMatrix() = default;
   // Zeros. `dtype` is kF32 or kBf16; either size may be 0.
+  // RESOURCE_EXHAUSTED as AlignedBuffer::Allocate.
+  static absl::StatusOr<WeightMatrix> Create(Dtype dtype, size_t rows,
+                                             size_t columns);
+
+  WeightMatrix() = default;
+  // The same for sizes known to be small: aborts without memory.
   WeightMatrix(Dtype dtype, size_t rows, size_t columns);
 
   Dtype dtype() const { return dtype_; }
@@ -35,6 +41,8 @@ class WeightMatrix {
   }
 
  private:
+  WeightMatrix(Dtype dtype, size_t rows, size_t columns, AlignedBuffer buffer);
+
   Dtype dtype_ = Dtype::kF32;
   size_t rows_ = 0;
   size_t columns_ = 0;

@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "cluster/status_macros.h"
+
 namespace ringfleet::worker {
 namespace {
 
@@ -19,35 +21,60 @@ cluster::Group WorldGroup(int world_size) {
   return group;
 }
 
+absl::StatusOr<KvCache> MakeCache(const LoadedShard& shard,
+                                  const Weights& weights, kernels::Dtype dtype,
+                                  int context) {
+  return KvCache::Create(dtype, Model::CacheLayers(shard.spec, weights),
+                         shard.spec.kv_lora_rank, shard.spec.qk_rope_head_dim,
+                         shard.slots, context);
+}
+
 }  // namespace
 
+absl::StatusOr<std::shared_ptr<Epoch>> Epoch::Create(
+    uint64_t epoch, std::shared_ptr<LoadedShard> shard,
+    std::shared_ptr<ExpertStatistics> statistics,
+    std::unique_ptr<cluster::Transport> transport, cluster::Wire wire,
+    absl::Duration collective_timeout, int context) {
+  RF_ASSIGN_OR_RETURN(KvCache cache,
+                      MakeCache(*shard, shard->weights, shard->dtype, context));
+  std::optional<KvCache> reference_cache;
+  if (shard->reference.has_value()) {
+    RF_ASSIGN_OR_RETURN(
+        KvCache reserved,
+        MakeCache(*shard, *shard->reference, kernels::Dtype::kF32, context));
+    reference_cache.emplace(std::move(reserved));
+  }
+  return std::shared_ptr<Epoch>(new Epoch(
+      epoch, std::move(shard), std::move(statistics), std::move(transport),
+      wire, collective_timeout, std::move(cache), std::move(reference_cache)));
+}
+
 Epoch::Instance::Instance(LoadedShard& shard, const Weights& weights,
-                          kernels::Dtype cache_dtype,
-                          TimedCommunicator& communicator, cluster::Wire wire,
-                          int context)
-    : cache(cache_dtype, Model::CacheLayers(shard.spec, weights),
-            shard.spec.kv_lora_rank, shard.spec.qk_rope_head_dim, shard.slots,
-            context),
+                          KvCache reserved, TimedCommunicator& communicator,
+                          cluster::Wire wire)
+    : cache(std::move(reserved)),
       model(shard.spec, shard.plan, weights, *shard.pool, cache, communicator,
             wire) {}
 
 Epoch::Epoch(uint64_t epoch, std::shared_ptr<LoadedShard> shard,
              std::shared_ptr<ExpertStatistics> statistics,
              std::unique_ptr<cluster::Transport> transport, cluster::Wire wire,
-             absl::Duration collective_timeout, int context)
+             absl::Duration collective_timeout, KvCache cache,
+             std::optional<KvCache> reference_cache)
     : shard_(std::move(shard)),
       statistics_(std::move(statistics)),
       transport_(std::move(transport)),
       communicator_(transport_.get(),
                     WorldGroup(shard_->plan.mesh.world_size())),
       timed_(&communicator_, collective_timeout),
-      main_(*shard_, shard_->weights, shard_->dtype, timed_, wire, context),
+      main_(*shard_, shard_->weights, std::move(cache), timed_, wire),
       executor_(epoch, {&main_.model, &main_.cache},
-                shard_->reference.has_value()
+                reference_cache.has_value()
                     ? ModelInstance{&reference_
                                          .emplace(*shard_, *shard_->reference,
-                                                  kernels::Dtype::kF32, timed_,
-                                                  cluster::Wire::kF32, context)
+                                                  *std::move(reference_cache),
+                                                  timed_, cluster::Wire::kF32)
                                          .model,
                                     &reference_->cache}
                     : ModelInstance{},

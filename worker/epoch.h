@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cluster/group_communicator.h"
 #include "cluster/transport.h"
@@ -22,10 +23,14 @@ namespace ringfleet::worker {
 // called by one thread; Abort from any.
 class Epoch {
  public:
-  Epoch(uint64_t epoch, std::shared_ptr<LoadedShard> shard,
-        std::shared_ptr<ExpertStatistics> statistics,
-        std::unique_ptr<cluster::Transport> transport, cluster::Wire wire,
-        absl::Duration collective_timeout, int context);
+  // Reserves the caches for `context` positions in each slot.
+  //
+  // Errors: RESOURCE_EXHAUSTED: the system has no memory for them.
+  static absl::StatusOr<std::shared_ptr<Epoch>> Create(
+      uint64_t epoch, std::shared_ptr<LoadedShard> shard,
+      std::shared_ptr<ExpertStatistics> statistics,
+      std::unique_ptr<cluster::Transport> transport, cluster::Wire wire,
+      absl::Duration collective_timeout, int context);
 
   ~Epoch();
 
@@ -39,12 +44,17 @@ class Epoch {
  private:
   // Cache and model of one set of weights.
   struct Instance {
-    Instance(LoadedShard& shard, const Weights& weights,
-             kernels::Dtype cache_dtype, TimedCommunicator& communicator,
-             cluster::Wire wire, int context);
+    Instance(LoadedShard& shard, const Weights& weights, KvCache reserved,
+             TimedCommunicator& communicator, cluster::Wire wire);
     KvCache cache;
     Model model;
   };
+
+  Epoch(uint64_t epoch, std::shared_ptr<LoadedShard> shard,
+        std::shared_ptr<ExpertStatistics> statistics,
+        std::unique_ptr<cluster::Transport> transport, cluster::Wire wire,
+        absl::Duration collective_timeout, KvCache cache,
+        std::optional<KvCache> reference_cache);
 
   const std::shared_ptr<LoadedShard> shard_;
   const std::shared_ptr<ExpertStatistics> statistics_;

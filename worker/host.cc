@@ -2,6 +2,8 @@
 #include "worker/host.h"
 
 #include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -51,6 +53,17 @@ uint64_t CgroupAvailable() {
 
 uint64_t AvailableMemoryBytes() {
   return std::min(MemAvailable(), CgroupAvailable());
+}
+
+uint64_t AvailableAddressSpaceBytes() {
+  rlimit limit = {};
+  uint64_t pages = 0;  // Mapped: the first number of the file.
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
+      !(std::ifstream("/proc/self/statm") >> pages)) {
+    return std::numeric_limits<uint64_t>::max();
+  }
+  const uint64_t mapped = pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  return limit.rlim_cur > mapped ? limit.rlim_cur - mapped : 0;
 }
 
 int AvailableCpus() {

@@ -13,6 +13,10 @@ namespace ringfleet::worker {
 // number when neither can be read.
 uint64_t AvailableMemoryBytes();
 
+// Bytes that this process may still map under its limit of address space
+// (ulimit -v); the largest number without one.
+uint64_t AvailableAddressSpaceBytes();
+
 // CPUs this process may run on.
 int AvailableCpus();
 

@@ -2,7 +2,10 @@
 #include "worker/kv_cache.h"
 
 #include <cstring>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "cluster/status_macros.h"
 #include "kernels/check.h"
 #include "kernels/elementwise.h"
 
@@ -29,15 +32,30 @@ uint64_t KvCache::Bytes(kernels::Dtype dtype, int layers, int kv_lora_rank,
          BlocksFor(context);
 }
 
+absl::StatusOr<KvCache> KvCache::Create(kernels::Dtype dtype, int layers,
+                                        int kv_lora_rank, int rope_dim,
+                                        int slots, int context) {
+  absl::StatusOr<kernels::AlignedBuffer> buffer =
+      kernels::AlignedBuffer::Allocate(
+          Bytes(dtype, layers, kv_lora_rank, rope_dim, slots, context));
+  if (!buffer.ok()) {
+    return Annotate(buffer.status(), absl::StrCat("cache of ", slots, " x ",
+                                                  context, " positions"));
+  }
+  return KvCache(dtype, layers, kv_lora_rank, rope_dim, slots, context,
+                 *std::move(buffer));
+}
+
 KvCache::KvCache(kernels::Dtype dtype, int layers, int kv_lora_rank,
-                 int rope_dim, int slots, int context)
+                 int rope_dim, int slots, int context,
+                 kernels::AlignedBuffer buffer)
     : dtype_(dtype),
       kv_lora_rank_(kv_lora_rank),
       rope_dim_(rope_dim),
       context_(context),
       layer_bytes_(LayerBytes(dtype, kv_lora_rank, rope_dim)),
       block_bytes_(layer_bytes_ * layers),
-      buffer_(Bytes(dtype, layers, kv_lora_rank, rope_dim, slots, context)),
+      buffer_(std::move(buffer)),
       slots_(slots) {
   const int blocks = slots * BlocksFor(context);
   free_.reserve(blocks);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "kernels/aligned_buffer.h"
 #include "kernels/dtype.h"
 #include "kernels/mla.h"
@@ -14,14 +15,16 @@ namespace ringfleet::worker {
 // The latent cache of one data group: rows of (latent after its norm, rope key
 // after rotation) for every layer and position, in blocks of
 // kernels::kCacheBlockPositions that slots take from a common pool. Memory is
-// reserved at construction and becomes resident as it is written. Rows are
+// reserved by Create and becomes resident as it is written. Rows are
 // keyed by position: writing one again is harmless. Not thread-safe, but
 // distinct rows may be written from different threads.
 class KvCache {
  public:
-  // `dtype` is kF32 or kBf16.
-  KvCache(kernels::Dtype dtype, int layers, int kv_lora_rank, int rope_dim,
-          int slots, int context);
+  // `dtype` is kF32 or kBf16. RESOURCE_EXHAUSTED, with the size: the system has
+  // no memory for it.
+  static absl::StatusOr<KvCache> Create(kernels::Dtype dtype, int layers,
+                                        int kv_lora_rank, int rope_dim,
+                                        int slots, int context);
 
   static uint64_t Bytes(kernels::Dtype dtype, int layers, int kv_lora_rank,
                         int rope_dim, int slots, int context);
@@ -41,6 +44,10 @@ class KvCache {
   int context() const { return context_; }
 
  private:
+  // `buffer` holds Bytes() of the other arguments.
+  KvCache(kernels::Dtype dtype, int layers, int kv_lora_rank, int rope_dim,
+          int slots, int context, kernels::AlignedBuffer buffer);
+
   const kernels::Dtype dtype_;
   const int kv_lora_rank_;
   const int rope_dim_;

@@ -50,14 +50,16 @@ Range Scale(Range range, int factor) {
 
 // W_UK of each head, transposed: row h * r + i, column j takes row
 // h * (dn + dv) + j, column i of kv_b.
-WeightMatrix TransposeUk(const ModelSpec& spec, const WeightMatrix& kv_b,
-                         kernels::ThreadPool& pool) {
+absl::StatusOr<WeightMatrix> TransposeUk(const ModelSpec& spec,
+                                         const WeightMatrix& kv_b,
+                                         kernels::ThreadPool& pool) {
   constexpr size_t kTile = 16;  // Rows of kv_b at a time: 64 B of each result.
   const size_t rank = spec.kv_lora_rank;
   const size_t nope = spec.qk_nope_head_dim;
   const size_t head_rows = nope + spec.v_head_dim;
   const size_t heads = kv_b.rows() / head_rows;
-  WeightMatrix uk(kv_b.dtype(), heads * rank, nope);
+  RF_ASSIGN_OR_RETURN(WeightMatrix uk,
+                      WeightMatrix::Create(kv_b.dtype(), heads * rank, nope));
   pool.ParallelFor(heads, 1, [&](size_t begin, size_t end) {
     std::vector<float> rows(kTile * rank);
     for (size_t head = begin; head < end; ++head) {
@@ -186,7 +188,8 @@ class Loader {
         Vector(name("kv_a_layernorm"), kv_rank, &out->kv_a_norm));
     RF_RETURN_IF_ERROR(Rows(name("kv_b_proj"), heads * kv_dim,
                             Scale(plan_.heads, kv_dim), kv_rank, &out->kv_b));
-    out->uk_transposed = TransposeUk(spec_, out->kv_b, pool_);
+    RF_ASSIGN_OR_RETURN(out->uk_transposed,
+                        TransposeUk(spec_, out->kv_b, pool_));
     RF_RETURN_IF_ERROR(Advance(out->uk_transposed.bytes()));
     return Columns(name("o_proj"), hidden, heads * spec_.v_head_dim,
                    Scale(plan_.heads, spec_.v_head_dim), &out->o);

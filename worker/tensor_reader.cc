@@ -273,8 +273,10 @@ absl::Status TensorReader::Run(const Job& job, uint64_t stored_bytes_per_row) {
 absl::StatusOr<kernels::WeightMatrix> TensorReader::ReadMatrix(
     const TensorSlice& slice, Dtype dtype) {
   RF_ASSIGN_OR_RETURN(const TensorInfo* info, Resolve(slice));
-  // Bounded by the tensor, whose bytes the file was seen to hold.
-  kernels::WeightMatrix matrix(dtype, slice.rows.size(), slice.columns.size());
+  absl::StatusOr<kernels::WeightMatrix> created = kernels::WeightMatrix::Create(
+      dtype, slice.rows.size(), slice.columns.size());
+  if (!created.ok()) return Annotate(created.status(), slice.name);
+  kernels::WeightMatrix matrix = *std::move(created);
   if (matrix.bytes() == 0) return matrix;
   RF_CHECK(slice.shape.size() == 2 && slice.rows.end <= slice.shape[0] &&
            slice.columns.end <= slice.shape[1]);

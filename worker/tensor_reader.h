@@ -44,6 +44,7 @@ struct TensorSlice {
 //     wanted dtype; fp8 without scales, or scales that are not finite and
 //     positive or zero, or of another shape.
 //   INVALID_ARGUMENT: the configuration's blocks are too small.
+//   RESOURCE_EXHAUSTED: the system has no memory for the matrix.
 //   What `progress` returned.
 class TensorReader {
  public:

@@ -160,8 +160,10 @@ absl::Status WorkerService::LoadExclusive(
   };
   RF_ASSIGN_OR_RETURN(
       std::unique_ptr<LoadedShard> loaded,
-      LoadShardFor(request, default_threads_, memory_limit_bytes_,
-                   AvailableMemoryBytes(), report));
+      LoadShardFor(
+          request, default_threads_, memory_limit_bytes_,
+          std::min(AvailableMemoryBytes(), AvailableAddressSpaceBytes()),
+          report));
   v1::LoadProgress done;
   done.set_fingerprint(loaded->fingerprint);
   done.set_context(loaded->context);
@@ -233,10 +235,11 @@ absl::Status WorkerService::ConnectExclusive(grpc::ServerContext* context,
       endpoint_->Connect(
           request.epoch(), shard->plan.rank, addresses, request.config_hash(),
           cluster::Deadline::After(absl::Milliseconds(request.timeout_ms()))));
-  auto epoch = std::make_shared<Epoch>(
-      request.epoch(), shard, statistics, std::move(transport), wire,
-      absl::Milliseconds(request.collective_timeout_ms()),
-      static_cast<int>(request.context()));
+  RF_ASSIGN_OR_RETURN(
+      std::shared_ptr<Epoch> epoch,
+      Epoch::Create(request.epoch(), shard, statistics, std::move(transport),
+                    wire, absl::Milliseconds(request.collective_timeout_ms()),
+                    static_cast<int>(request.context())));
   response->set_cache_bytes(epoch->cache_bytes());
   RF_LOG(kInfo, "connected with ", world - 1, " peers in epoch ",
          request.epoch());

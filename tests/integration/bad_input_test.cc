@@ -319,6 +319,25 @@ TEST_F(BadInputTest, ClusterFiles) {
               {"127.0.0.1:", "is the fleet up?"});
 }
 
+// The shard would fit into the machine, but not into the process (ulimit -v).
+TEST_F(BadInputTest, TooLittleAddressSpace) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's shadow is beyond every limit";
+  cluster::ModelSpec spec = testing::TinyV2LiteSpec();
+  spec.vocab_size = 1 << 18;
+  spec.hidden_size = 1 << 13;
+  std::filesystem::create_directories(File("model"));
+  testing::WriteHollowModel(File("model"), spec);
+  std::filesystem::create_directories(File("bin"));
+  const std::string worker = File("bin/ringfleet-worker");
+  WriteFile(worker, "#!/bin/sh\nulimit -v 4000000\nexec " +
+                        std::string(RINGFLEET_WORKER_BINARY) + " \"$@\"\n");
+  std::filesystem::permissions(worker, std::filesystem::perms::owner_all);
+  ExpectError({"generate", "--model", File("model"), "--prompt-ids", "0", "-n",
+               "1", "-t", "1"},
+              1, {"worker 0", "memory: weights of 8", "MiB"},
+              {.environment = {{"RINGFLEET_BIN_DIR", File("bin")}}});
+}
+
 TEST_F(BadInputTest, TooFewFileDescriptors) {
   ExpectError({"generate", "--model", Model(), "-p", "x", "-n", "1"}, 1,
               {"open files", "20", "want at least"}, {.open_files = 20});

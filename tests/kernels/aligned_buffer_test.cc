@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "gtest/gtest.h"
@@ -35,6 +36,25 @@ TEST(AlignedBufferTest, MovingTakesTheMemory) {
   third = std::move(second);
   EXPECT_EQ(third.size(), 100u);
   EXPECT_EQ(third.data()[99], 7);
+}
+
+// More than the address space of a process, and more than a size can count.
+TEST(AlignedBufferTest, MemoryThatCannotBeHadIsAnError) {
+  for (const size_t size : {size_t{1} << 60, ~size_t{0}}) {
+    const auto buffer = AlignedBuffer::Allocate(size);
+    EXPECT_EQ(buffer.status(),
+              absl::ResourceExhaustedError("memory: the system refuses " +
+                                           std::to_string(size) + " bytes"));
+  }
+}
+
+TEST(AlignedBufferTest, AllocateGivesWhatTheConstructorGives) {
+  EXPECT_EQ(AlignedBuffer::Allocate(0)->data(), nullptr);
+  const auto buffer = AlignedBuffer::Allocate(4097);
+  ASSERT_TRUE(buffer.ok()) << buffer.status();
+  EXPECT_EQ(buffer->size(), 4097u);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer->data()) % 64, 0u);
+  EXPECT_EQ(buffer->data()[4096], 0);
 }
 
 }  // namespace

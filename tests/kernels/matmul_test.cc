@@ -54,9 +54,22 @@ TEST(WeightMatrixTest, KeepsRoundedRows) {
 
 TEST(WeightMatrixTest, MayBeEmpty) {
   EXPECT_EQ(WeightMatrix(Dtype::kBf16, 0, 5).bytes(), 0u);
+  EXPECT_EQ(WeightMatrix::Create(Dtype::kBf16, 3, 5)->bytes(), 30u);
   WeightMatrix w(Dtype::kF32, 5, 0);
   w.Set(4, 0, nullptr, 0);
   w.GetRow(4, nullptr);
+}
+
+TEST(WeightMatrixTest, OneThatDoesNotFitIsAnErrorWithItsSize) {
+  EXPECT_EQ(WeightMatrix::Create(Dtype::kBf16, size_t{1} << 30, size_t{1} << 29)
+                .status(),
+            absl::ResourceExhaustedError(
+                "memory: the system refuses 1152921504606846976 bytes"));
+  // Nor does a size that no number counts.
+  EXPECT_EQ(WeightMatrix::Create(Dtype::kF32, size_t{1} << 40, size_t{1} << 40)
+                .status()
+                .code(),
+            absl::StatusCode::kResourceExhausted);
 }
 
 TEST(MatMulTest, DotAddsInThePromisedOrder) {

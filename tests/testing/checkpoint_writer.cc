@@ -471,4 +471,17 @@ void WriteRandomModel(const std::string& dir, const ModelSpec& spec,
                   num_files);
 }
 
+void WriteHollowModel(const std::string& dir, const ModelSpec& spec) {
+  const int64_t bytes = int64_t{2} * spec.vocab_size * spec.hidden_size;
+  const nlohmann::json header = {
+      {"model.embed_tokens.weight",
+       {{"dtype", "BF16"},
+        {"shape", {spec.vocab_size, spec.hidden_size}},
+        {"data_offsets", {0, bytes}}}}};
+  const std::string path = dir + "/model.safetensors";
+  WriteFile(path, RawSafetensors(header.dump(), ""));
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) + bytes);
+  WriteFile(dir + "/config.json", ConfigJson(spec));
+}
+
 }  // namespace ringfleet::testing

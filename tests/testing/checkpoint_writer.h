@@ -73,6 +73,10 @@ std::vector<TestTensor> RandomTensors(const cluster::ModelSpec& spec,
 void WriteRandomModel(const std::string& dir, const cluster::ModelSpec& spec,
                       kernels::Dtype dtype, uint64_t seed, int num_files = 3);
 
+// A model of which there is only the embedding, in bf16, and that only as a
+// hole in its file: for what happens before and while it is read.
+void WriteHollowModel(const std::string& dir, const cluster::ModelSpec& spec);
+
 }  // namespace ringfleet::testing
 
 #endif  // RINGFLEET_TESTS_TESTING_CHECKPOINT_WRITER_H_

@@ -21,9 +21,9 @@ struct Instance {
            const RankWorldOptions& options, kernels::ThreadPool& pool,
            worker::TimedCommunicator& communicator)
       : weights(std::move(loaded)),
-        cache(dtype, worker::Model::CacheLayers(spec, weights),
-              spec.kv_lora_rank, spec.qk_rope_head_dim, options.slots,
-              options.context),
+        cache(*worker::KvCache::Create(
+            dtype, worker::Model::CacheLayers(spec, weights), spec.kv_lora_rank,
+            spec.qk_rope_head_dim, options.slots, options.context)),
         model(spec, plan, weights, pool, cache, communicator, wire) {}
   worker::Weights weights;
   worker::KvCache cache;

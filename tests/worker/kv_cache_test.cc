@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/check.h"
 
 namespace ringfleet::worker {
 namespace {
@@ -16,6 +17,14 @@ using kernels::kCacheBlockPositions;
 constexpr int kLatent = 5;
 constexpr int kRope = 2;
 constexpr int kRow = kLatent + kRope;
+
+KvCache Make(Dtype dtype, int layers, int kv_lora_rank, int rope_dim, int slots,
+             int context) {
+  auto cache =
+      KvCache::Create(dtype, layers, kv_lora_rank, rope_dim, slots, context);
+  RF_CHECK(cache.ok());
+  return *std::move(cache);
+}
 
 // Distinct for every slot, layer, position and element; not exact in bf16.
 float ValueAt(int slot, int layer, int position, int element) {
@@ -68,14 +77,15 @@ class KvCacheTest : public ::testing::TestWithParam<Dtype> {
 };
 
 TEST_P(KvCacheTest, SlotsLayersAndPositionsDoNotOverlap) {
-  KvCache cache(GetParam(), /*layers=*/3, kLatent, kRope, /*slots=*/3, 300);
+  KvCache cache =
+      Make(GetParam(), /*layers=*/3, kLatent, kRope, /*slots=*/3, 300);
   for (int slot : {0, 1, 2}) cache.Extend(slot, 300);
   for (int slot : {0, 1, 2}) WriteRows(cache, slot, 3, 0, 300);
   for (int slot : {0, 1, 2}) ExpectRows(cache, slot, 3, 300);
 }
 
 TEST_P(KvCacheTest, RowsStayWhenASlotGrows) {
-  KvCache cache(GetParam(), 2, kLatent, kRope, 2, 400);
+  KvCache cache = Make(GetParam(), 2, kLatent, kRope, 2, 400);
   int written = 0;
   for (int positions : {1, 127, 128, 129, 256, 257, 400}) {
     cache.Extend(0, positions);
@@ -91,7 +101,7 @@ TEST_P(KvCacheTest, RowsStayWhenASlotGrows) {
 }
 
 TEST_P(KvCacheTest, WritingAPositionAgainReplacesIt) {
-  KvCache cache(GetParam(), 1, kLatent, kRope, 1, 128);
+  KvCache cache = Make(GetParam(), 1, kLatent, kRope, 1, 128);
   cache.Extend(0, 4);
   const float other[kRow] = {9, 9, 9, 9, 9, 9, 9};
   cache.Write(0, 0, 2, other);
@@ -100,7 +110,7 @@ TEST_P(KvCacheTest, WritingAPositionAgainReplacesIt) {
 }
 
 TEST_P(KvCacheTest, ReleasedBlocksServeOtherSlots) {
-  KvCache cache(GetParam(), 2, kLatent, kRope, 3, 256);
+  KvCache cache = Make(GetParam(), 2, kLatent, kRope, 3, 256);
   for (int round = 0; round < 4; ++round) {
     std::set<const char*> blocks;
     for (int slot : {0, 1, 2}) {
@@ -120,13 +130,22 @@ TEST_P(KvCacheTest, ReservesWholeBlocksOfEverySlot) {
   const uint64_t bytes = KvCache::Bytes(GetParam(), 3, kLatent, kRope, 2, 129);
   EXPECT_EQ(bytes,
             uint64_t{2} * 2 * 128 * 3 * kRow * kernels::DtypeBytes(GetParam()));
-  const KvCache cache(GetParam(), 3, kLatent, kRope, 2, 129);
+  const KvCache cache = Make(GetParam(), 3, kLatent, kRope, 2, 129);
   EXPECT_EQ(cache.bytes(), bytes);
   EXPECT_EQ(cache.context(), 129);
 }
 
+TEST(KvCacheMemoryTest, ACacheThatDoesNotFitIsAnErrorWithItsSize) {
+  const auto cache = KvCache::Create(Dtype::kF32, /*layers=*/61, 512, 64,
+                                     /*slots=*/1024, /*context=*/1 << 30);
+  EXPECT_EQ(cache.status(),
+            absl::ResourceExhaustedError(
+                "cache of 1024 x 1073741824 positions: memory: the system "
+                "refuses 154529762214150144 bytes"));
+}
+
 TEST(KvCacheDeathTest, RefusesPositionsBeyondTheContext) {
-  KvCache cache(Dtype::kF32, 1, kLatent, kRope, 1, 100);
+  KvCache cache = Make(Dtype::kF32, 1, kLatent, kRope, 1, 100);
   cache.Extend(0, 100);
   EXPECT_DEATH(cache.Extend(0, 101), "positions <= context_");
 }

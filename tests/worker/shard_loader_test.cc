@@ -3,11 +3,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <limits>
 #include <map>
@@ -15,7 +18,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/check.h"
 #include "tests/testing/checkpoint_writer.h"
+#include "tests/testing/process.h"
 
 namespace ringfleet::worker {
 namespace {
@@ -924,6 +929,45 @@ TEST(ShardBytesTest, SaturatesAtImpossibleSizes) {
   spec.n_routed_experts = 1 << 14;
   spec.num_hidden_layers = 1 << 12;
   EXPECT_EQ(ShardBytes(spec, *PlanShard(spec, {}, 0), {}), UINT64_MAX);
+}
+
+// Lowers the limit of the address space (ulimit -v) to what is mapped and
+// `more` bytes, while in scope.
+class AddressSpaceLimit {
+ public:
+  explicit AddressSpaceLimit(uint64_t more) {
+    RF_CHECK(getrlimit(RLIMIT_AS, &old_) == 0);
+    uint64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    rlimit limit = old_;
+    limit.rlim_cur = pages * sysconf(_SC_PAGESIZE) + more;
+    RF_CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+  }
+  ~AddressSpaceLimit() { setrlimit(RLIMIT_AS, &old_); }
+
+ private:
+  rlimit old_ = {};
+};
+
+TEST(ShardLoaderTest, AMatrixThatDoesNotFitIsAnErrorWithItsSize) {
+  if (testing::kSanitized) {
+    GTEST_SKIP() << "a sanitizer's shadow is beyond every limit";
+  }
+  ModelSpec spec = testing::TinyV2LiteSpec();
+  spec.vocab_size = 1 << 18;
+  spec.hidden_size = 1 << 13;
+  const testing::TempDir dir;
+  testing::WriteHollowModel(dir.path(), spec);
+  const auto checkpoint = Checkpoint::Open(dir.path());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const auto plan = cluster::PlanShard(spec, {}, /*rank=*/0);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  kernels::ThreadPool pool(1);
+  const AddressSpaceLimit limit(uint64_t{1} << 30);
+  EXPECT_EQ(LoadShard(**checkpoint, spec, *plan, {}, pool, Ignore).status(),
+            absl::ResourceExhaustedError(
+                "model.embed_tokens.weight: memory: the system refuses "
+                "4294967296 bytes"));
 }
 
 }  // namespace
