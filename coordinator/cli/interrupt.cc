@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 
 #include "kernels/check.h"
 
@@ -40,13 +39,23 @@ Interrupt& Interrupt::Get() {
   return *g_interrupt;
 }
 
-bool Interrupt::requested() {
-  MutexLock lock(&mu_);
-  return requested_;
+absl::Status Interrupt::status() const {
+  return requested() ? absl::CancelledError("interrupted") : absl::OkStatus();
 }
 
-absl::Status Interrupt::status() {
-  return requested() ? absl::CancelledError("interrupted") : absl::OkStatus();
+void Interrupt::Request() {
+  MutexLock lock(&mu_);
+  if (requested_) return;
+  requested_ = true;
+  give_up_ = std::chrono::steady_clock::now() + kGrace;
+  for (grpc::ClientContext* call : calls_) call->TryCancel();
+}
+
+void Interrupt::AllowCleanup(absl::Duration duration) {
+  MutexLock lock(&mu_);
+  if (!requested_) return;
+  give_up_ =
+      std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(duration);
 }
 
 void Interrupt::Loop() {
@@ -54,20 +63,21 @@ void Interrupt::Loop() {
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);
-  auto give_up = std::chrono::steady_clock::time_point::max();
   while (true) {
     // Short, because the destructor waits for it.
     const timespec wait = {.tv_sec = 0, .tv_nsec = 20'000'000};
     const int signal = sigtimedwait(&signals, nullptr, &wait);
-    if (std::chrono::steady_clock::now() >= give_up) _exit(kInterruptedExit);
-    MutexLock lock(&mu_);
-    if (stopping_) return;
-    if (signal < 0) continue;
-    // Workers started here follow: their pipe closes and the kernel kills them.
-    if (requested_) _exit(kInterruptedExit);
-    requested_ = true;
-    give_up = std::chrono::steady_clock::now() + kGrace;
-    for (grpc::ClientContext* call : calls_) call->TryCancel();
+    {
+      MutexLock lock(&mu_);
+      if (stopping_) return;
+      // Workers started here follow: their pipe closes and the kernel kills
+      // them.
+      if (std::chrono::steady_clock::now() >= give_up_ ||
+          (signal > 0 && requested_)) {
+        _exit(kInterruptedExit);
+      }
+    }
+    if (signal > 0) Request();
   }
 }
 

@@ -4,10 +4,13 @@
 
 #include <grpcpp/client_context.h>
 
+#include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "kernels/mutex.h"
 
 namespace ringfleet::coordinator::cli {
@@ -15,24 +18,35 @@ namespace ringfleet::coordinator::cli {
 // Turns SIGINT and SIGTERM into cancelled calls, so that a verb returns and
 // cleans up; a second signal, or a verb that does not return within five
 // seconds, ends the process. One per process, made by main's thread before
-// others, with the signals blocked.
+// others, with the signals blocked. Thread-safe.
 class Interrupt {
  public:
   Interrupt();
   ~Interrupt();
   static Interrupt& Get();
 
-  bool requested();
-  // CANCELLED once a signal has come, else OK.
-  absl::Status status();
+  // What a signal does.
+  void Request();
+
+  // A verb that has been interrupted takes at most this long from here on to
+  // clean up. A second signal still ends it at once.
+  void AllowCleanup(absl::Duration duration);
+
+  // May be asked in a child process after fork.
+  bool requested() const { return requested_; }
+  // CANCELLED once requested, else OK.
+  absl::Status status() const;
 
  private:
   friend class InterruptibleCall;
   void Loop();
 
+  std::atomic<bool> requested_{false};  // Set with mu_ held.
+
   Mutex mu_;
-  bool requested_ ABSL_GUARDED_BY(mu_) = false;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::chrono::steady_clock::time_point give_up_ ABSL_GUARDED_BY(mu_) =
+      std::chrono::steady_clock::time_point::max();
   std::vector<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mu_);
   std::thread thread_;
 };

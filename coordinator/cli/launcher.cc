@@ -25,17 +25,35 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "cluster/status_macros.h"
+#include "coordinator/cli/interrupt.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
 
 using ::ringfleet::cluster::Deadline;
 
-// What poll() takes; at most a second, so that a deadline is never missed by
-// more where the clock and poll disagree.
+// How soon an interrupt is noticed while the script says nothing.
+constexpr absl::Duration kPoll = absl::Milliseconds(20);
+
+// An interrupted fleet.sh ends what it has started, by force after four
+// seconds; then it ends itself.
+constexpr absl::Duration kScriptGrace = absl::Seconds(6);
+
+// What ends the wait for a script.
+struct Limit {
+  Deadline deadline;
+  bool interruptible;
+
+  bool Reached() const {
+    return deadline.Expired() ||
+           (interruptible && Interrupt::Get().requested());
+  }
+};
+
+// What poll() takes.
 int PollMs(const Deadline& deadline) {
-  return static_cast<int>(absl::ToInt64Milliseconds(std::min(
-      deadline.Remaining() + absl::Milliseconds(1), absl::Seconds(1))));
+  return static_cast<int>(absl::ToInt64Milliseconds(
+      std::min(deadline.Remaining() + absl::Milliseconds(1), kPoll)));
 }
 
 absl::StatusOr<std::string> ScriptPath() {
@@ -110,12 +128,12 @@ absl::StatusOr<Child> Spawn(const std::vector<std::string>& arguments) {
   return Child{.pid = pid, .output = ends[0]};
 }
 
-// Reads until the end of the output; false when the deadline came first.
-bool Collect(int fd, const Deadline& deadline, std::string* output) {
+// Reads until the end of the output; false when the limit came first.
+bool Collect(int fd, const Limit& limit, std::string* output) {
   char buffer[4096];
-  while (!deadline.Expired()) {
+  while (!limit.Reached()) {
     pollfd waiting = {.fd = fd, .events = POLLIN};
-    if (poll(&waiting, 1, PollMs(deadline)) <= 0) continue;
+    if (poll(&waiting, 1, PollMs(limit.deadline)) <= 0) continue;
     const ssize_t got = read(fd, buffer, sizeof(buffer));
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return true;
@@ -126,8 +144,8 @@ bool Collect(int fd, const Deadline& deadline, std::string* output) {
   return false;
 }
 
-// True and the wait status when the child ends before the deadline.
-bool WaitUntil(pid_t pid, const Deadline& deadline, int* status) {
+// True and the wait status when the child ends before the limit.
+bool WaitUntil(pid_t pid, const Limit& limit, int* status) {
   while (true) {
     const pid_t ended = waitpid(pid, status, WNOHANG);
     if (ended == pid) return true;
@@ -135,9 +153,18 @@ bool WaitUntil(pid_t pid, const Deadline& deadline, int* status) {
       *status = 127 << 8;
       return true;
     }
-    if (deadline.Expired()) return false;
+    if (limit.Reached()) return false;
     absl::SleepFor(absl::Milliseconds(5));
   }
+}
+
+// Asks the script to end, which ends its own children first, and waits for it.
+void End(pid_t pid, int* status) {
+  kill(pid, SIGTERM);
+  const Limit grace = {Deadline::After(kScriptGrace), /*interruptible=*/false};
+  if (WaitUntil(pid, grace, status)) return;
+  kill(pid, SIGKILL);
+  WaitUntil(pid, {Deadline::Infinite(), /*interruptible=*/false}, status);
 }
 
 // The script's last word, without its name: "start failed on 2 (gamma)".
@@ -154,7 +181,8 @@ std::string LastLine(absl::string_view output) {
 absl::Status RunLaunchScript(absl::string_view verb,
                              const std::string& cluster_file,
                              absl::string_view hosts, std::string* output,
-                             Deadline deadline) {
+                             Deadline deadline, bool interruptible) {
+  if (interruptible) RF_RETURN_IF_ERROR(Interrupt::Get().status());
   RF_ASSIGN_OR_RETURN(const std::string script, ScriptPath());
   std::vector<std::string> arguments = {script, std::string(verb), "--cluster",
                                         cluster_file};
@@ -164,23 +192,22 @@ absl::Status RunLaunchScript(absl::string_view verb,
   RF_ASSIGN_OR_RETURN(const Child child, Spawn(arguments));
   std::string collected;
   int status = 0;
-  const bool in_time = Collect(child.output, deadline, &collected) &&
-                       WaitUntil(child.pid, deadline, &status);
+  const Limit limit = {deadline, interruptible};
+  const bool ended = Collect(child.output, limit, &collected) &&
+                     WaitUntil(child.pid, limit, &status);
+  if (!ended) End(child.pid, &status);
   close(child.output);
-  if (!in_time) {
-    kill(child.pid, SIGTERM);
-    if (!WaitUntil(child.pid, Deadline::After(absl::Seconds(5)), &status)) {
-      kill(child.pid, SIGKILL);
-      WaitUntil(child.pid, Deadline::Infinite(), &status);
-    }
-  }
   if (output != nullptr) *output = collected;
-  if (!in_time) {
+  if (ended && WIFEXITED(status) && WEXITSTATUS(status) == 0) {
+    return absl::OkStatus();
+  }
+  // A terminal's Ctrl-C reaches the script, too, which then ends by itself.
+  if (interruptible) RF_RETURN_IF_ERROR(Interrupt::Get().status());
+  if (!ended) {
     return absl::DeadlineExceededError(absl::StrCat(
         "launch ", verb, ": the hosts of ", cluster_file,
         " have not answered in time, want an answer before the deadline"));
   }
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return absl::OkStatus();
   const std::string message =
       absl::StrCat("launch ", verb, ": ", LastLine(collected));
   if (WIFEXITED(status) && WEXITSTATUS(status) == 2) {
@@ -253,6 +280,7 @@ absl::StatusOr<FleetLock> FleetLock::Acquire(absl::string_view fleet,
       return absl::UnavailableError(
           absl::StrCat(path, ": flock: ", std::strerror(errno)));
     }
+    RF_RETURN_IF_ERROR(Interrupt::Get().status());
     if (deadline.Expired()) {
       char holder[32] = {};
       [[maybe_unused]] const ssize_t got =

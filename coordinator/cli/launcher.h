@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs cluster/launch/ssh/fleet.sh for `up`, `down` and `status`, and keeps
-// two of them from working on one fleet at the same time.
+// two of them from working on one fleet at the same time. Needs the process's
+// Interrupt.
 #ifndef RINGFLEET_COORDINATOR_CLI_LAUNCHER_H_
 #define RINGFLEET_COORDINATOR_CLI_LAUNCHER_H_
 
@@ -18,16 +19,20 @@ namespace ringfleet::coordinator::cli {
 // Runs "fleet.sh VERB --cluster CLUSTER_FILE [--hosts HOSTS]" from
 // $RINGFLEET_LAUNCH_DIR, else from the source tree this binary was built in.
 // Its output goes to stderr line by line as it comes, and into `output` if
-// not null. The script ends with this process: on a deadline, and when this
-// process dies. Call from a thread that lives as long as the process.
+// not null. The script is ended, with what it has started on this machine to
+// reach the hosts, on a deadline, on an interrupt, and when this process dies;
+// except for the last, it is waited for. Call from a thread that lives as long
+// as the process.
 //
 // Errors: UNAVAILABLE: some hosts failed; the message names them.
 //   INVALID_ARGUMENT: the cluster file or the range is wrong.
-//   DEADLINE_EXCEEDED. NOT_FOUND: no script.
+//   DEADLINE_EXCEEDED. NOT_FOUND: no script. CANCELLED: Interrupt's status,
+//   unless `interruptible` is false, as for what cleans up after one.
 absl::Status RunLaunchScript(
     absl::string_view verb, const std::string& cluster_file,
     absl::string_view hosts, std::string* output,
-    cluster::Deadline deadline = cluster::Deadline::After(absl::Minutes(3)));
+    cluster::Deadline deadline = cluster::Deadline::After(absl::Minutes(3)),
+    bool interruptible = true);
 
 // One "[LABEL HOST] TEXT" line of the script's output.
 struct LaunchLine {
@@ -46,9 +51,10 @@ absl::StatusOr<std::string> StateDir(absl::string_view fleet);
 // it up when its holder dies. Not thread-safe.
 class FleetLock {
  public:
-  // Waits for another holder until the deadline.
+  // Waits for another holder until the deadline or an interrupt.
   //
   // Errors: UNAVAILABLE: still held; the message names the holder's pid.
+  // CANCELLED: Interrupt's status.
   static absl::StatusOr<FleetLock> Acquire(absl::string_view fleet,
                                            cluster::Deadline deadline);
 

@@ -48,6 +48,11 @@ Examples:
   ringfleet down --cluster cluster.yaml
 )";
 
+// fleet.sh gives each process ten seconds after SIGTERM.
+constexpr absl::Duration kTakeBackTime = absl::Seconds(20);
+// What two calls of RunLaunchScript take beyond their deadline at most.
+constexpr absl::Duration kScriptEndTime = absl::Seconds(15);
+
 // The fleet's state, if its coordinator answers.
 absl::StatusOr<v1::ClusterState> Describe(const std::string& address) {
   const auto stub = v1::Coordinator::NewStub(ConnectChannel(address));
@@ -132,6 +137,24 @@ void PrintSummary(const Json& summary, const FleetOptions& options) {
   }
 }
 
+// Stops what a failed or interrupted `up` has started, as far as the hosts can
+// be reached in time.
+void TakeBack(const FleetOptions& options) {
+  Interrupt& interrupt = Interrupt::Get();
+  if (interrupt.requested()) {
+    std::fprintf(stderr, "interrupted: stopping what was started\n");
+    interrupt.AllowCleanup(kTakeBackTime + kScriptEndTime);
+  }
+  const auto deadline = cluster::Deadline::After(kTakeBackTime);
+  const auto stop = [&](absl::string_view hosts) {
+    RunLaunchScript("stop", options.cluster, hosts, nullptr, deadline,
+                    /*interruptible=*/false)
+        .IgnoreError();
+  };
+  stop(options.hosts);
+  if (!options.hosts.empty()) stop("coordinator");
+}
+
 absl::Status Up(const FleetOptions& options) {
   RF_ASSIGN_OR_RETURN(const cluster::ClusterConfig config,
                       cluster::LoadClusterConfig(options.cluster));
@@ -160,15 +183,9 @@ absl::Status Up(const FleetOptions& options) {
       status.ok() ? WaitReady(address, options.timeout_s)
                   : absl::StatusOr<v1::ClusterState>(status);
   if (!state.ok()) {
-    if (!before.ok()) {
-      // What this call started does not stay behind half done.
-      RunLaunchScript("stop", options.cluster, options.hosts, nullptr)
-          .IgnoreError();
-      if (!options.hosts.empty()) {
-        RunLaunchScript("stop", options.cluster, "coordinator", nullptr)
-            .IgnoreError();
-      }
-    }
+    // What this call started does not stay behind half done.
+    if (!before.ok()) TakeBack(options);
+    RF_RETURN_IF_ERROR(Interrupt::Get().status());
     return state.status();
   }
   PrintSummary(FleetSummary(*state), options);

@@ -12,10 +12,12 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "coordinator/cli/interrupt.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -46,7 +48,14 @@ class LauncherTest : public ::testing::Test {
     ASSERT_EQ(chmod(path.c_str(), 0755), 0);
   }
 
+  // Not followed by the end of the process, tests and all.
+  void Request() {
+    interrupt_.Request();
+    interrupt_.AllowCleanup(absl::Minutes(10));
+  }
+
   std::string dir_;
+  Interrupt interrupt_;
 };
 
 TEST_F(LauncherTest, ScriptGetsVerbFileRangeAndThisBinary) {
@@ -105,6 +114,49 @@ TEST_F(LauncherTest, DeadlineHoldsWhenAnotherProcessKeepsTheOutputOpen) {
   std::ifstream(absl::StrCat(dir_, "/pid")) >> pid;
   ASSERT_GT(pid, 0);
   kill(pid, SIGKILL);
+}
+
+TEST_F(LauncherTest, AnInterruptEndsAScriptWithItsChildrenAndWaitsForThem) {
+  const std::string fifo = absl::StrCat(dir_, "/fifo");
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  WriteScript(absl::StrCat(
+      "trap 'kill $child; wait; echo >", dir_, "/ended; exit 143' TERM\n",
+      "sleep 100 & child=$!\necho $$ $child >", fifo, "\nwait"));
+  pid_t script = 0, child = 0;
+  std::thread user([&] {
+    std::ifstream(fifo) >> script >> child;
+    Request();
+  });
+  EXPECT_EQ(RunLaunchScript("start", "f", "", nullptr),
+            absl::CancelledError("interrupted"));
+  user.join();
+  EXPECT_TRUE(std::filesystem::exists(absl::StrCat(dir_, "/ended")));
+  for (const pid_t pid : {script, child}) {
+    ASSERT_GT(pid, 0);
+    EXPECT_NE(kill(pid, 0), 0) << "pid " << pid << " is left";
+  }
+}
+
+TEST_F(LauncherTest, AfterAnInterruptOnlyWhatCleansUpIsStarted) {
+  WriteScript(absl::StrCat("echo $1 >>", dir_, "/verbs"));
+  Request();
+  EXPECT_EQ(RunLaunchScript("start", "f", "", nullptr),
+            absl::CancelledError("interrupted"));
+  EXPECT_EQ(RunLaunchScript("stop", "f", "", nullptr,
+                            Deadline::After(absl::Minutes(1)),
+                            /*interruptible=*/false),
+            absl::OkStatus());
+  std::string verbs;
+  std::getline(std::ifstream(absl::StrCat(dir_, "/verbs")), verbs, '\0');
+  EXPECT_EQ(verbs, "stop\n");
+}
+
+TEST_F(LauncherTest, AnInterruptEndsTheWaitForAFleet) {
+  const auto first = FleetLock::Acquire("f", Deadline::After(absl::Seconds(1)));
+  ASSERT_TRUE(first.ok()) << first.status();
+  Request();
+  EXPECT_EQ(FleetLock::Acquire("f", Deadline::After(absl::Minutes(1))).status(),
+            absl::CancelledError("interrupted"));
 }
 
 TEST_F(LauncherTest, ScriptEndsWithItsCaller) {

@@ -2,8 +2,13 @@
 // Fleets of daemons: started by hand and by `up`, used, stopped.
 #include <signal.h>
 
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
 #include <filesystem>
+#include <random>
 #include <sstream>
+#include <thread>
 
 #include "tests/integration/fleet_fixture.h"
 
@@ -240,6 +245,76 @@ TEST_F(UpTest, TwoAtOnceStartOneFleet) {
   ASSERT_EQ(b.code, 0) << b.errors;
   EXPECT_EQ(Pids(a.document()), Pids(b.document()));
   EXPECT_EQ(Processes().size(), 3u);
+}
+
+// Hosts that take a connection and then say nothing: `ssh` hangs with the verb
+// that it is given, and fails with any other.
+class HangingHostsTest : public UpTest {
+ protected:
+  void StartHanging(const std::string& verb) {
+    std::filesystem::create_directories(File("path"));
+    const std::string ssh = File("path/ssh");
+    testing::WriteFile(ssh, "#!/bin/sh\ncase \"$*\" in\n*\"'" + verb +
+                                "'\"*) exec sleep 600 ;;\nesac\necho >>" +
+                                File("others") + "\nexit 255\n");
+    std::filesystem::permissions(ssh, std::filesystem::perms::owner_all);
+    plain_ = testing::ReadFile(cluster());
+    testing::WriteFile(cluster(), plain_ + "ssh: {user: nobody}\n");
+    command_ = StartCli(
+        {verb == "stop" ? "down" : "up", "--cluster", cluster()},
+        {.environment = {{"PATH", File("path:") + std::getenv("PATH")}}});
+    EXPECT_TRUE(WaitUntil(20, [this] {
+      const std::vector<pid_t> pids = Processes();
+      return std::count_if(pids.begin(), pids.end(), [](pid_t pid) {
+               return testing::CommandLine(pid)[0] == "sleep";
+             }) == 3;
+    })) << command_->errors();
+  }
+  void TearDown() override { testing::WriteFile(cluster(), plain_); }
+  void ExpectInterrupted() {
+    command_->Signal(SIGINT);
+    EXPECT_EQ(command_->Wait(20), 130);
+    ExpectNoProcesses(0);
+    // It has come to its end, and was not ended by the clock.
+    EXPECT_THAT(command_->errors(), HasSubstr("ringfleet: interrupted\n"));
+  }
+
+  std::unique_ptr<Process> command_;
+
+ private:
+  std::string plain_;
+};
+
+TEST_F(HangingHostsTest, AnInterruptedUpLeavesNothingHereAndTakesBack) {
+  ASSERT_NO_FATAL_FAILURE(StartHanging("start"));
+  ExpectInterrupted();
+  // Each of three processes was to be stopped.
+  ASSERT_TRUE(std::filesystem::exists(File("others")));
+  EXPECT_EQ(testing::ReadFile(File("others")), "\n\n\n");
+}
+
+TEST_F(HangingHostsTest, AnInterruptedDownLeavesNothingHere) {
+  ASSERT_NO_FATAL_FAILURE(StartHanging("stop"));
+  ExpectInterrupted();
+}
+
+TEST_F(UpTest, AnInterruptAtAnyMomentLeavesNothing) {
+  std::mt19937_64 random(23);
+  for (int i = 0; i < (kSanitized ? 2 : 6); ++i) {
+    const auto delay = std::chrono::milliseconds(
+        static_cast<int>((random() % 1200) * testing::kSlowdown));
+    SCOPED_TRACE(::testing::Message() << "after " << delay.count() << " ms");
+    const auto up = StartCli({"up", "--cluster", cluster()});
+    std::this_thread::sleep_for(delay);
+    up->Signal(SIGINT);
+    const Finished finished = Finish(*up, 40);
+    if (finished.code == 0) {
+      EXPECT_EQ(Down().code, 0);
+    } else {
+      EXPECT_EQ(finished.code, 130) << finished.errors;
+    }
+    ExpectNoProcesses(0.1);
+  }
 }
 
 TEST_F(UpTest, AFleetThatCannotLoadIsTakenDownAgain) {

@@ -338,11 +338,23 @@ kill -TERM "$job"
 wait "$job"
 code=$?
 expect_code 143
-for _ in {1..100}; do
-  alive "$command_pid" || break
-  sleep 0.1
-done
 ! alive "$command_pid" || failed "the command lives"
+
+it "a start that is interrupted leaves no process that nobody finds"
+for delay in 0.05 0.1 0.12 0.14 0.16 0.18 0.2 0.25; do
+  "$fleet_sh" start --cluster "$tmp/fleet.yaml" --bin-dir "$tmp/bin" \
+    >"$tmp/interrupted" 2>&1 &
+  job=$!
+  sleep "$delay"
+  kill -TERM "$job" 2>/dev/null
+  wait "$job"
+  fleet stop
+  expect_code 0
+  for file in "$tmp"/started/*; do
+    [[ -e $file ]] || continue
+    ! alive "${file##*/}" || failed "${file##*/} lives, interrupted after $delay s"
+  done
+done
 
 # ---- Over ssh. ----
 

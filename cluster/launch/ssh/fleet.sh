@@ -229,15 +229,36 @@ keep_one_target_a_host() {
   done
 }
 
-interrupted() {  # EXIT_CODE
-  local job
-  trap '' INT TERM
-  for job in "${jobs[@]}"; do
-    kill -TERM -- "-$job" 2>/dev/null
+# Whether a process of group $1 or the following lives. `kill -0` would also
+# find dead ones, which the system's first process may take its time to bury.
+any_lives() {  # GROUP...
+  local stat fields
+  for stat in /proc/[0-9]*/stat; do
+    { read -r stat <"$stat"; } 2>/dev/null || continue
+    read -ra fields <<<"${stat##*) }"  # State, parent, group.
+    [[ ${fields[0]} == [ZX] || " $* " != *" ${fields[2]} "* ]] || return 0
   done
+  return 1
+}
+
+# Ends what the jobs run on this machine, and then itself.
+interrupted() {  # EXIT_CODE
+  local groups group tries
+  trap '' INT TERM
+  groups=("${jobs[@]}" ${!:+"$!"})  # The last one may not be in the list yet.
+  for group in "${groups[@]}"; do kill -TERM -- "-$group" 2>/dev/null; done
+  for ((tries = 0; tries < 40; ++tries)); do
+    any_lives "${groups[@]}" || exit "$1"
+    sleep 0.1
+  done
+  for group in "${groups[@]}"; do kill -KILL -- "-$group" 2>/dev/null; done
+  wait
   exit "$1"
 }
 
+jobs=()
+trap 'interrupted 130' INT
+trap 'interrupted 143' TERM
 parse_arguments "$@"
 find_binaries
 read_targets
@@ -245,9 +266,6 @@ keep_one_target_a_host
 # Relative paths in the file must mean the same on the coordinator's host.
 resolved=$("$cli" targets --cluster "$cluster" --yaml) || exit 2
 
-jobs=()
-trap 'interrupted 130' INT
-trap 'interrupted 143' TERM
 set -m  # A process group each, so that an interrupt reaches all of a job.
 for i in "${chosen[@]}"; do
   {

@@ -58,7 +58,7 @@ recorded_pid() {
 }
 
 start() {  # LABEL LOG_DIR PROGRAM [ARGUMENT...]
-  local label=$1 log_dir=$2 pid begun tries
+  local label=$1 log_dir=$2 pid begun gate tries
   shift 2
   if [[ $label == coordinator ]]; then
     cat >"cluster.yaml.$$" || fail "cannot write $state_dir/cluster.yaml"
@@ -81,18 +81,22 @@ binaries (--bin-dir)"
   mkdir -p "$log_dir" && : >>"$log" || fail "cannot write the log $log"
   resolve_threads "$@"
   # Its own session, no terminal, and no descriptor of its caller: one left
-  # open would keep a pipe or a lock of the caller's alive.
-  (
+  # open would keep a pipe or a lock of the caller's alive. It leaves its
+  # caller's process group, which an interrupt ends as a whole, only once it is
+  # recorded: nobody would find it otherwise.
+  exec {gate}> >(
+    read -r || exit
     for fd in "/proc/$BASHPID/fd/"*; do
       ((${fd##*/} <= 2)) || eval "exec ${fd##*/}>&-"
     done
-    exec setsid nohup "${command[@]}" --log-file "$log"
-  ) </dev/null >>"$log" 2>&1 &
+    exec setsid nohup "${command[@]}" --log-file "$log" </dev/null >>"$log" 2>&1
+  )
   pid=$!
-  if begun=$(start_time "$pid"); then
+  begun=$(start_time "$pid") &&
     echo "$pid $begun $(boot_id)" >"$pid_file.new" &&
-      mv "$pid_file.new" "$pid_file"
-  fi
+    mv "$pid_file.new" "$pid_file" || fail "cannot record pid $pid in $pid_file"
+  echo go >&"$gate"
+  exec {gate}>&-
   # What cannot start (a port in use, a wrong flag) ends at once.
   for ((tries = 0; tries < 5; ++tries)); do
     if ! start_time "$pid" >/dev/null; then
