@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -16,6 +15,7 @@
 #include "cluster/server.h"
 #include "cluster/status_macros.h"
 #include "coordinator/cli/json_documents.h"
+#include "coordinator/cli/output.h"
 #include "coordinator/reflection_client.h"
 
 namespace ringfleet::coordinator::cli {
@@ -44,14 +44,10 @@ absl::Status ReadStdin(JsonDocuments& documents) {
   return absl::OkStatus();
 }
 
-void Print(const std::string& text) {
-  fwrite(text.data(), 1, text.size(), stdout);
-  if (text.empty() || text.back() != '\n') fputc('\n', stdout);
-  fflush(stdout);  // Each reply of a stream is seen as it arrives.
-}
-
-void PrintLines(const std::vector<std::string>& lines) {
-  for (const std::string& line : lines) Print(line);
+// As a line of its own.
+absl::Status Print(const std::string& text) {
+  return PrintText(
+      absl::StrCat(text, text.empty() || text.back() != '\n' ? "\n" : ""));
 }
 
 absl::Status CallMethod(ReflectionClient& client, const CallOptions& options) {
@@ -73,11 +69,7 @@ absl::Status CallMethod(ReflectionClient& client, const CallOptions& options) {
         *document = *std::move(next);
         return Pull::kMessage;
       },
-      [](const std::string& reply) {
-        Print(reply);
-        return absl::OkStatus();
-      },
-      options.all_fields);
+      Print, options.all_fields);
 }
 
 absl::Status Run(const CallOptions& options) {
@@ -90,8 +82,9 @@ absl::Status Run(const CallOptions& options) {
                      ? client.ListServices()
                      : client.ListMethods(options.argument);
     RF_RETURN_IF_ERROR(names.status());
-    PrintLines(*names);
-    return absl::OkStatus();
+    std::string lines;
+    for (const std::string& name : *names) absl::StrAppend(&lines, name, "\n");
+    return PrintText(lines);
   }
   if (options.action == "describe") {
     std::vector<std::string> symbols = {options.argument};
@@ -100,7 +93,7 @@ absl::Status Run(const CallOptions& options) {
     }
     for (const std::string& symbol : symbols) {
       RF_ASSIGN_OR_RETURN(const std::string text, client.Describe(symbol));
-      Print(text);
+      RF_RETURN_IF_ERROR(Print(text));
     }
     return absl::OkStatus();
   }

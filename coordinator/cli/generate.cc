@@ -138,11 +138,6 @@ void PrintSummary(const Generated& generated) {
   std::fprintf(stderr, "%s\n", line.c_str());
 }
 
-void PrintText(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
-}
-
 absl::Status Generate(const GenerateOptions& options, Session& session,
                       const v1::Prompt& prompt) {
   InterruptibleCall call;
@@ -150,6 +145,13 @@ absl::Status Generate(const GenerateOptions& options, Session& session,
       session.stub().Generate(call.context(), MakeRequest(options, prompt));
   Generated generated;
   bool finished = false;
+  absl::Status printed;
+  const auto print = [&](const std::string& text) {
+    if (options.json || !printed.ok()) return;
+    printed = PrintText(text);
+    // The coordinator ends the job of a caller who leaves.
+    if (!printed.ok()) call.context()->TryCancel();
+  };
   v1::GenerateEvent event;
   while (reader->Read(&event)) {
     switch (event.event_case()) {
@@ -157,39 +159,38 @@ absl::Status Generate(const GenerateOptions& options, Session& session,
         generated.accepted = event.accepted();
         if (options.detach) {
           // The job goes on without this call.
-          PrintJson({{"id", event.accepted().id()}});
+          printed = PrintJson({{"id", event.accepted().id()}});
           call.context()->TryCancel();
           while (reader->Read(&event)) {
           }
           reader->Finish();
-          return absl::OkStatus();
+          return printed;
         }
         break;
       case v1::GenerateEvent::kToken:
         generated.ids.push_back(event.token().id());
         generated.logprobs.push_back(event.token().logprob());
         generated.text += event.token().text();
-        if (!options.json) PrintText(event.token().text());
+        print(event.token().text());
         break;
       case v1::GenerateEvent::kFinished:
         generated.finished = event.finished();
         generated.text += event.finished().text();
-        if (!options.json) PrintText(event.finished().text() + "\n");
+        print(event.finished().text() + "\n");
         finished = true;
         break;
       case v1::GenerateEvent::EVENT_NOT_SET:
         break;
     }
   }
-  RF_RETURN_IF_ERROR(cluster::FromGrpc(reader->Finish()));
+  const absl::Status status = cluster::FromGrpc(reader->Finish());
+  RF_RETURN_IF_ERROR(printed);
+  RF_RETURN_IF_ERROR(status);
   if (!finished) {
     return absl::UnavailableError("coordinator: the stream ended early");
   }
-  if (options.json) {
-    PrintJson(ToJson(generated, options.is_job));
-  } else {
-    PrintSummary(generated);
-  }
+  if (options.json) return PrintJson(ToJson(generated, options.is_job));
+  PrintSummary(generated);
   return absl::OkStatus();
 }
 

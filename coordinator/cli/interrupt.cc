@@ -12,7 +12,6 @@
 namespace ringfleet::coordinator::cli {
 namespace {
 
-constexpr int kInterruptedExit = 130;
 constexpr std::chrono::seconds kGrace{5};
 
 Interrupt* g_interrupt = nullptr;
@@ -22,6 +21,7 @@ Interrupt* g_interrupt = nullptr;
 Interrupt::Interrupt() {
   RF_CHECK(g_interrupt == nullptr);
   g_interrupt = this;
+  signal(SIGPIPE, SIG_IGN);
   thread_ = std::thread([this] { Loop(); });
 }
 
@@ -43,10 +43,16 @@ absl::Status Interrupt::status() const {
   return requested() ? absl::CancelledError("interrupted") : absl::OkStatus();
 }
 
-void Interrupt::Request() {
+int Interrupt::exit_code() {
+  MutexLock lock(&mu_);
+  return exit_code_;
+}
+
+void Interrupt::Request(int exit_code) {
   MutexLock lock(&mu_);
   if (requested_) return;
   requested_ = true;
+  exit_code_ = exit_code;
   give_up_ = std::chrono::steady_clock::now() + kGrace;
   for (grpc::ClientContext* call : calls_) call->TryCancel();
 }
@@ -74,7 +80,7 @@ void Interrupt::Loop() {
       // them.
       if (std::chrono::steady_clock::now() >= give_up_ ||
           (signal > 0 && requested_)) {
-        _exit(kInterruptedExit);
+        _exit(exit_code_);
       }
     }
     if (signal > 0) Request();

@@ -2,9 +2,11 @@
 #ifndef RINGFLEET_COORDINATOR_CLI_JSON_OUTPUT_H_
 #define RINGFLEET_COORDINATOR_CLI_JSON_OUTPUT_H_
 
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
+
+#include "absl/status/status.h"
+#include "coordinator/cli/output.h"
 
 namespace ringfleet::coordinator::cli {
 
@@ -20,13 +22,10 @@ Json JsonArray(const Repeated& values) {
 }
 
 // The one document of a command on stdout. Bytes that are not UTF-8 become
-// U+FFFD; infinities and NaN become null.
-inline void PrintJson(const Json& document) {
-  const std::string text =
-      document.dump(-1, ' ', false, Json::error_handler_t::replace);
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fputc('\n', stdout);
-  std::fflush(stdout);
+// U+FFFD; infinities and NaN become null. Errors: those of PrintText.
+inline absl::Status PrintJson(const Json& document) {
+  return PrintText(
+      document.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace ringfleet::coordinator::cli

@@ -109,6 +109,7 @@ absl::StatusOr<Child> Spawn(const std::vector<std::string>& arguments) {
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
+    signal(SIGPIPE, SIG_DFL);  // A shell cannot undo what it starts with.
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) _exit(127);
     const int null = open("/dev/null", O_RDONLY);

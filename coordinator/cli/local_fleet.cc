@@ -144,7 +144,12 @@ absl::Status LocalFleet::SpawnWorkers(int count) {
     // in order.
     posix_spawnattr_t attributes;
     posix_spawnattr_init(&attributes);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+    posix_spawnattr_setflags(&attributes,
+                             POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF);
+    sigset_t defaults;  // This process ignores it.
+    sigemptyset(&defaults);
+    sigaddset(&defaults, SIGPIPE);
+    posix_spawnattr_setsigdefault(&attributes, &defaults);
     pid_t pid;
     const int error = posix_spawn(&pid, binary.c_str(), &actions, &attributes,
                                   argv.data(), environ);

@@ -42,7 +42,8 @@ Examples:
 
 Errors are one line on stderr; with --json also {"error":{"code","message"}} on
 stdout. Exit: 0 done, 1 other failure, 2 usage or bad input, 3 fleet
-unavailable, lost or late, 4 corrupt or mismatching data, 130 interrupted.
+unavailable, lost or late, 4 corrupt or mismatching data, 130 interrupted,
+141 nobody reads stdout any more.
 )";
 
 // Whether a command line that could not be parsed asks for JSON.
@@ -72,6 +73,7 @@ int Main(int argc, char** argv) {
   for (const RegisterCommand add : kCommands) add(app, invocation);
 
   absl::Status status;
+  bool output_closed = false;
   try {
     app.parse(argc, argv);
     if (!invocation.run) {
@@ -88,7 +90,11 @@ int Main(int argc, char** argv) {
   } else {
     Interrupt interrupt;
     status = invocation.run();
+    output_closed = interrupt.exit_code() == kOutputClosedExit;
   }
+  // As a program that SIGPIPE ends: there is nothing to say, and nobody to
+  // tell.
+  if (output_closed) return kOutputClosedExit;
   if (!status.ok()) PrintError(status, invocation.json);
   return ExitCode(status);
 }

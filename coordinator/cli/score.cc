@@ -3,11 +3,11 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <numeric>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cluster/status.h"
 #include "cluster/status_macros.h"
@@ -71,30 +71,35 @@ Json ToJson(const v1::ScoreEvent::Result& result,
   return document;
 }
 
-void PrintTable(const v1::ScoreEvent::Result& result,
-                const ScoreCommandOptions& options) {
+std::string Table(const v1::ScoreEvent::Result& result,
+                  const ScoreCommandOptions& options) {
   const v1::ScoreResult& score = result.score();
+  std::string text;
   for (int i = 0; i < score.logprobs_size(); ++i) {
-    std::printf("%8d  id %6u  %10.5f\n", i + 1, result.ids(i + 1),
-                score.logprobs(i));
+    absl::StrAppendFormat(&text, "%8d  id %6u  %10.5f\n", i + 1,
+                          result.ids(i + 1), score.logprobs(i));
   }
-  std::printf("next:");
+  absl::StrAppend(&text, "next:");
   for (int i = 0; i < score.top_ids_size(); ++i) {
-    std::printf(" %u (%.4f)", score.top_ids(i), score.top_logprobs(i));
+    absl::StrAppendFormat(&text, " %u (%.4f)", score.top_ids(i),
+                          score.top_logprobs(i));
   }
-  std::printf("\n");
+  absl::StrAppend(&text, "\n");
   if (score.logprobs_size() > 0) {
     const double sum =
         std::accumulate(score.logprobs().begin(), score.logprobs().end(), 0.0);
     const double mean = sum / score.logprobs_size();
-    std::printf("%d tokens, %.5f nats a token, perplexity %.4f\n",
-                score.logprobs_size(), -mean, std::exp(-mean));
+    absl::StrAppendFormat(&text,
+                          "%d tokens, %.5f nats a token, perplexity %.4f\n",
+                          score.logprobs_size(), -mean, std::exp(-mean));
   }
   if (!options.reference.empty() && score.compared() > 0) {
-    std::printf("against float32: mean KL %.3e nats, top-1 agreement %.2f %%\n",
-                score.kl_sum() / score.compared(),
-                100.0 * score.top1_agreements() / score.compared());
+    absl::StrAppendFormat(
+        &text, "against float32: mean KL %.3e nats, top-1 agreement %.2f %%\n",
+        score.kl_sum() / score.compared(),
+        100.0 * score.top1_agreements() / score.compared());
   }
+  return text;
 }
 
 absl::Status Score(const ScoreCommandOptions& options, Session& session,
@@ -129,12 +134,8 @@ absl::Status Score(const ScoreCommandOptions& options, Session& session,
   if (!finished) {
     return absl::UnavailableError("coordinator: the stream ended early");
   }
-  if (options.json) {
-    PrintJson(ToJson(result, options));
-  } else {
-    PrintTable(result, options);
-  }
-  return absl::OkStatus();
+  return options.json ? PrintJson(ToJson(result, options))
+                      : PrintText(Table(result, options));
 }
 
 absl::Status Run(ScoreCommandOptions options) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/cli/status.h"
 
-#include <cstdio>
+#include <cstdint>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -52,39 +52,44 @@ Json ExpertsJson(const v1::DescribeExpertsResponse& experts, bool counts) {
   return layers;
 }
 
-void PrintText(const v1::ClusterState& state) {
-  std::printf("fleet %s: %s, epoch %llu\n", state.name().c_str(),
-              FleetStateName(state.state()).c_str(),
-              static_cast<unsigned long long>(state.epoch()));
-  std::printf("model %s, mesh data %u x expert %u x tensor %u, context %u\n",
-              state.model().c_str(), state.mesh().data(), state.mesh().expert(),
-              state.mesh().tensor(), state.context());
-  std::printf("requests %u running, %u waiting\n", state.requests_running(),
-              state.requests_waiting());
+std::string Text(const v1::ClusterState& state) {
+  std::string text = absl::StrFormat(
+      "fleet %s: %s, epoch %u\n"
+      "model %s, mesh data %u x expert %u x tensor %u, context %u\n"
+      "requests %u running, %u waiting\n",
+      state.name(), FleetStateName(state.state()), state.epoch(), state.model(),
+      state.mesh().data(), state.mesh().expert(), state.mesh().tensor(),
+      state.context(), state.requests_running(), state.requests_waiting());
   if (!state.error().empty()) {
-    std::printf("error %s\n", state.error().c_str());
+    absl::StrAppend(&text, "error ", state.error(), "\n");
   }
-  std::printf("%4s  %-24s %-10s %8s %12s %12s  %s\n", "rank", "address",
-              "state", "pid", "weights MiB", "cache MiB", "version");
+  absl::StrAppendFormat(&text, "%4s  %-24s %-10s %8s %12s %12s  %s\n", "rank",
+                        "address", "state", "pid", "weights MiB", "cache MiB",
+                        "version");
   for (const v1::WorkerState& worker : state.workers()) {
-    std::printf(
-        "%4u  %-24s %-10s %8llu %12.1f %12.1f  %s\n", worker.rank(),
-        worker.address().c_str(), MemberStateName(worker.state()).c_str(),
-        static_cast<unsigned long long>(worker.pid()),
+    absl::StrAppendFormat(
+        &text, "%4u  %-24s %-10s %8u %12.1f %12.1f  %s\n", worker.rank(),
+        worker.address(), MemberStateName(worker.state()), worker.pid(),
         worker.resident_bytes() / 1048576.0, worker.cache_bytes() / 1048576.0,
-        worker.build().version().c_str());
+        worker.build().version());
   }
+  return text;
 }
 
-void PrintExperts(const Json& experts) {
+std::string ExpertsText(const Json& experts) {
+  std::string text;
   for (const auto& [layer, values] : experts.items()) {
-    std::printf("layer %s:", layer.c_str());
+    absl::StrAppend(&text, "layer ", layer, ":");
     for (const Json& value : values) {
-      std::printf(value.is_number_integer() ? " %.0f" : " %.4f",
-                  value.get<double>());
+      if (value.is_number_integer()) {
+        absl::StrAppend(&text, " ", value.get<uint64_t>());
+      } else {
+        absl::StrAppendFormat(&text, " %.4f", value.get<double>());
+      }
     }
-    std::printf("\n");
+    absl::StrAppend(&text, "\n");
   }
+  return text;
 }
 
 absl::Status Run(const StatusOptions& options) {
@@ -114,13 +119,10 @@ absl::Status Run(const StatusOptions& options) {
         session.stub().DescribeExperts(call.context(), request, &experts)));
     document["experts"] = ExpertsJson(experts, options.counts);
   }
-  if (json) {
-    PrintJson(document);
-  } else {
-    PrintText(state);
-    if (options.experts) PrintExperts(document["experts"]);
-  }
-  return absl::OkStatus();
+  if (json) return PrintJson(document);
+  std::string text = Text(state);
+  if (options.experts) text += ExpertsText(document["experts"]);
+  return PrintText(text);
 }
 
 }  // namespace

@@ -2,13 +2,14 @@
 #include "coordinator/cli/targets.h"
 
 #include <algorithm>
-#include <iostream>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "cluster/status_macros.h"
+#include "coordinator/cli/output.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -62,15 +63,10 @@ struct TargetsOptions {
 absl::Status Run(const TargetsOptions& options) {
   RF_ASSIGN_OR_RETURN(const ClusterConfig config,
                       cluster::LoadClusterConfig(options.cluster));
-  if (options.yaml) {
-    std::cout << cluster::FormatClusterConfig(config);
-  } else {
-    RF_RETURN_IF_ERROR(PrintTargets(config, options.hosts, std::cout));
-  }
-  if (!std::cout.flush()) {
-    return absl::ResourceExhaustedError("targets: cannot write to stdout");
-  }
-  return absl::OkStatus();
+  if (options.yaml) return PrintText(cluster::FormatClusterConfig(config));
+  std::ostringstream lines;
+  RF_RETURN_IF_ERROR(PrintTargets(config, options.hosts, lines));
+  return PrintText(lines.str());
 }
 
 }  // namespace

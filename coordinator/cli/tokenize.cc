@@ -2,11 +2,12 @@
 #include "coordinator/cli/tokenize.h"
 
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "cluster/status.h"
 #include "cluster/status_macros.h"
 #include "coordinator/cli/interrupt.h"
@@ -96,17 +97,17 @@ absl::Status RunTokenize(const TokenizeOptions& options) {
                         TokenizeOnFleet(*session, text, options.bos));
   }
   if (options.json) {
-    PrintJson({{"ids", JsonArray(tokenized.ids)},
-               {"pieces", JsonArray(tokenized.pieces)}});
-    return absl::OkStatus();
+    return PrintJson({{"ids", JsonArray(tokenized.ids)},
+                      {"pieces", JsonArray(tokenized.pieces)}});
   }
+  std::string lines;
   for (size_t i = 0; i < tokenized.ids.size(); ++i) {
-    std::printf("%6u  %s\n", tokenized.ids[i],
-                Json(tokenized.pieces[i])
-                    .dump(-1, ' ', false, Json::error_handler_t::replace)
-                    .c_str());
+    absl::StrAppendFormat(
+        &lines, "%6u  %s\n", tokenized.ids[i],
+        Json(tokenized.pieces[i])
+            .dump(-1, ' ', false, Json::error_handler_t::replace));
   }
-  return absl::OkStatus();
+  return PrintText(lines);
 }
 
 absl::Status RunDetokenize(const TokenizeOptions& options) {
@@ -129,12 +130,7 @@ absl::Status RunDetokenize(const TokenizeOptions& options) {
         session->stub().Detokenize(call.context(), request, &response)));
     text = response.text();
   }
-  if (options.json) {
-    PrintJson({{"text", text}});
-  } else {
-    std::printf("%s\n", text.c_str());
-  }
-  return absl::OkStatus();
+  return options.json ? PrintJson({{"text", text}}) : PrintText(text + "\n");
 }
 
 // --model or --cluster; a tokenizer needs no workers.

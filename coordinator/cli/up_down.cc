@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "cluster/config.h"
 #include "cluster/server.h"
@@ -122,19 +123,18 @@ absl::StatusOr<v1::ClusterState> WaitReady(const std::string& address,
       status.ok() ? "" : absl::StrCat(" (", status.message(), ")")));
 }
 
-void PrintSummary(const Json& summary, const FleetOptions& options) {
-  if (options.output == "json") {
-    PrintJson(summary);
-    return;
-  }
-  std::printf("%s, epoch %llu\n", summary["state"].get<std::string>().c_str(),
-              summary["epoch"].get<unsigned long long>());
+absl::Status PrintSummary(const Json& summary, const FleetOptions& options) {
+  if (options.output == "json") return PrintJson(summary);
+  std::string text =
+      absl::StrFormat("%s, epoch %u\n", summary["state"].get<std::string>(),
+                      summary["epoch"].get<uint64_t>());
   for (const Json& worker : summary["workers"]) {
-    std::printf("rank %d  %s  %s  pid %lld\n", worker["rank"].get<int>(),
-                worker["address"].get<std::string>().c_str(),
-                worker["state"].get<std::string>().c_str(),
-                worker["pid"].get<long long>());
+    absl::StrAppendFormat(
+        &text, "rank %d  %s  %s  pid %d\n", worker["rank"].get<int>(),
+        worker["address"].get<std::string>(),
+        worker["state"].get<std::string>(), worker["pid"].get<int64_t>());
   }
+  return PrintText(text);
 }
 
 // Stops what a failed or interrupted `up` has started, as far as the hosts can
@@ -188,8 +188,7 @@ absl::Status Up(const FleetOptions& options) {
     RF_RETURN_IF_ERROR(Interrupt::Get().status());
     return state.status();
   }
-  PrintSummary(FleetSummary(*state), options);
-  return absl::OkStatus();
+  return PrintSummary(FleetSummary(*state), options);
 }
 
 absl::Status Down(const FleetOptions& options) {
@@ -213,11 +212,10 @@ absl::Status Down(const FleetOptions& options) {
          {"state", "stopped"},
          {"pid", 0}});
   }
-  PrintSummary({{"epoch", before.ok() ? before->epoch() : 0},
-                {"state", "down"},
-                {"workers", workers}},
-               options);
-  return absl::OkStatus();
+  return PrintSummary({{"epoch", before.ok() ? before->epoch() : 0},
+                       {"state", "down"},
+                       {"workers", workers}},
+                      options);
 }
 
 void AddFleetOptions(CLI::App& verb, FleetOptions& options) {

@@ -137,6 +137,14 @@ TEST_F(LauncherTest, AnInterruptEndsAScriptWithItsChildrenAndWaitsForThem) {
   }
 }
 
+// A shell that starts with the signal ignored cannot give it to its pipelines.
+TEST_F(LauncherTest, ScriptsEndByClosedPipesThoughThisProcessDoesNot) {
+  WriteScript("yes | head -n 1 >/dev/null; echo ${PIPESTATUS[0]}");
+  std::string output;
+  ASSERT_TRUE(RunLaunchScript("start", "f", "", &output).ok());
+  EXPECT_EQ(output, "141\n");
+}
+
 TEST_F(LauncherTest, AfterAnInterruptOnlyWhatCleansUpIsStarted) {
   WriteScript(absl::StrCat("echo $1 >>", dir_, "/verbs"));
   Request();

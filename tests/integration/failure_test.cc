@@ -79,6 +79,49 @@ INSTANTIATE_TEST_SUITE_P(Signals, SignalTest,
                                                        : "Terminate";
                          });
 
+// A shell's pipeline: the command's exit code becomes the shell's.
+class ClosedOutputTest : public HandFleet {
+ protected:
+  std::unique_ptr<Process> StartPiped(Arguments arguments,
+                                      const std::string& into) {
+    arguments.insert(arguments.begin(), RINGFLEET_BINARY);
+    arguments.insert(arguments.begin(), {"-c", "\"$0\" \"$@\" " + into +
+                                                   "; exit ${PIPESTATUS[0]}"});
+    return Start("/bin/bash", arguments);
+  }
+};
+
+// The fixture sees that no folder and no worker is left.
+TEST_F(ClosedOutputTest, AReaderThatLeavesEndsALocalFleet) {
+  const auto text =
+      StartPiped(LongGeneration({"--model", Model()}), "| head -c 1");
+  EXPECT_EQ(text->Wait(20), 141) << text->errors();
+  EXPECT_EQ(text->errors(), "");
+  EXPECT_EQ(text->output().size(), 1u);
+  ExpectNoProcesses(0.5);
+  const auto document = StartPiped(
+      {"score", "--model", Model(), "-p", "def ", "--json"}, "| true");
+  EXPECT_EQ(document->Wait(20), 141) << document->errors();
+  EXPECT_EQ(document->errors(), "");
+}
+
+TEST_F(ClosedOutputTest, AReaderThatLeavesCancelsTheJob) {
+  ASSERT_NO_FATAL_FAILURE(StartFleet(1));
+  const auto job =
+      StartPiped(LongGeneration({"--cluster", cluster()}), "| head -c 1");
+  EXPECT_EQ(job->Wait(20), 141) << job->errors();
+  EXPECT_TRUE(
+      WaitUntil(5, [this] { return Status()["requests"]["running"] == 0; }));
+}
+
+TEST_F(ClosedOutputTest, AFullDiskIsAnError) {
+  const auto job =
+      StartPiped({"tokenize", "--model", Model(), "-p", "def "}, ">/dev/full");
+  EXPECT_EQ(job->Wait(20), 1);
+  EXPECT_THAT(job->errors(), HasSubstr("ringfleet: stdout: cannot be written: "
+                                       "No space left on device\n"));
+}
+
 TEST_F(LocalFailureTest, WorkersFollowAKilledCommand) {
   const auto cli = StartGeneration(2);
   ASSERT_TRUE(WaitForText(*cli)) << cli->errors();
