@@ -138,8 +138,8 @@ void PrintSummary(const Generated& generated) {
   std::fprintf(stderr, "%s\n", line.c_str());
 }
 
-absl::Status Generate(const GenerateOptions& options, Session& session,
-                      const v1::Prompt& prompt) {
+absl::StatusOr<Generated> Generate(const GenerateOptions& options,
+                                   Session& session, const v1::Prompt& prompt) {
   InterruptibleCall call;
   const std::unique_ptr<grpc::ClientReader<v1::GenerateEvent>> reader =
       session.stub().Generate(call.context(), MakeRequest(options, prompt));
@@ -159,12 +159,11 @@ absl::Status Generate(const GenerateOptions& options, Session& session,
         generated.accepted = event.accepted();
         if (options.detach) {
           // The job goes on without this call.
-          printed = PrintJson({{"id", event.accepted().id()}});
           call.context()->TryCancel();
           while (reader->Read(&event)) {
           }
           reader->Finish();
-          return printed;
+          return generated;
         }
         break;
       case v1::GenerateEvent::kToken:
@@ -189,16 +188,20 @@ absl::Status Generate(const GenerateOptions& options, Session& session,
   if (!finished) {
     return absl::UnavailableError("coordinator: the stream ended early");
   }
-  if (options.json) return PrintJson(ToJson(generated, options.is_job));
-  PrintSummary(generated);
-  return absl::OkStatus();
+  return generated;
 }
 
 absl::Status Run(const GenerateOptions& options) {
   RF_ASSIGN_OR_RETURN(const v1::Prompt prompt, ReadPrompt(options.prompt));
   RF_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
                       Session::Open(options.session));
-  return session->Finish(Generate(options, *session, prompt));
+  const absl::StatusOr<Generated> generated =
+      Generate(options, *session, prompt);
+  RF_RETURN_IF_ERROR(session->Finish(generated.status()));
+  if (options.detach) return PrintJson({{"id", generated->accepted.id()}});
+  if (options.json) return PrintJson(ToJson(*generated, options.is_job));
+  PrintSummary(*generated);
+  return absl::OkStatus();
 }
 
 }  // namespace

@@ -81,13 +81,23 @@ absl::StatusOr<std::unique_ptr<LocalFleet>> LocalFleet::Start(
 }
 
 LocalFleet::~LocalFleet() {
-  if (coordinator_ != nullptr) coordinator_->Shutdown();
-  StopWorkers();
+  Stop().IgnoreError();
   if (alive_pipe_ >= 0) close(alive_pipe_);
   if (!folder_.empty() && !keep_folder_) {
     std::error_code ignored;
     std::filesystem::remove_all(folder_, ignored);
   }
+}
+
+absl::Status LocalFleet::Stop() {
+  if (coordinator_ != nullptr) coordinator_->Shutdown();
+  StopWorkers();
+  const int failed = FailedWorker();
+  if (failed < 0) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat("local: worker ", failed, " ",
+                   DescribeExit(children_[failed].wait_status),
+                   " when the command was done, want 0"));
 }
 
 std::string LocalFleet::address() const {
@@ -179,6 +189,13 @@ int LocalFleet::ReapExited() {
   return first;
 }
 
+int LocalFleet::FailedWorker() const {
+  for (size_t rank = 0; rank < children_.size(); ++rank) {
+    if (children_[rank].failed()) return static_cast<int>(rank);
+  }
+  return -1;
+}
+
 absl::Status LocalFleet::WaitReady() {
   Progress progress;
   while (true) {
@@ -216,7 +233,8 @@ void LocalFleet::Explain(const absl::Status& status) {
     return;
   }
   keep_folder_ = true;
-  int failing = ReapExited();
+  const int exited = ReapExited();
+  int failing = FailedWorker() >= 0 ? FailedWorker() : exited;
   for (size_t rank = 0; failing < 0 && rank < children_.size(); ++rank) {
     if (absl::StrContains(status.message(),
                           absl::StrCat("worker ", rank, " "))) {
@@ -249,6 +267,7 @@ void LocalFleet::StopWorkers() {
     kill(child.pid, SIGKILL);
     waitpid(child.pid, &child.wait_status, 0);
     child.exited = true;
+    child.killed = true;
   }
 }
 

@@ -31,6 +31,13 @@ class LocalFleet {
 
   std::string address() const;  // HOST:PORT of the coordinator.
 
+  // Stops the workers and the coordinator, at the end of a command that has
+  // succeeded. Later calls do nothing.
+  //
+  // Errors: INTERNAL: a worker ended by itself with a signal or an exit code
+  // other than 0; what it computed may be wrong.
+  absl::Status Stop();
+
   // Keeps the logs and shows on stderr where they are and how the log of the
   // failing worker ends, unless `status` speaks for itself (bad input, bad
   // files, an interrupt).
@@ -41,6 +48,9 @@ class LocalFleet {
     pid_t pid = -1;
     bool exited = false;
     int wait_status = 0;
+    bool killed = false;  // By this process, for taking too long.
+
+    bool failed() const { return exited && !killed && wait_status != 0; }
   };
 
   LocalFleet() = default;
@@ -49,6 +59,8 @@ class LocalFleet {
   absl::Status WaitReady();
   // Notices workers that ended; the first of them, or -1.
   int ReapExited();
+  // The first that failed, or -1.
+  int FailedWorker() const;
   std::string LogPath(int rank) const;
   void StopWorkers();
 

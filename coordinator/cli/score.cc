@@ -102,8 +102,9 @@ std::string Table(const v1::ScoreEvent::Result& result,
   return text;
 }
 
-absl::Status Score(const ScoreCommandOptions& options, Session& session,
-                   const v1::Prompt& prompt) {
+absl::StatusOr<v1::ScoreEvent::Result> Score(const ScoreCommandOptions& options,
+                                             Session& session,
+                                             const v1::Prompt& prompt) {
   v1::ScoreRequest request;
   *request.mutable_prompt() = prompt;
   request.mutable_options()->set_top(options.top);
@@ -134,8 +135,7 @@ absl::Status Score(const ScoreCommandOptions& options, Session& session,
   if (!finished) {
     return absl::UnavailableError("coordinator: the stream ended early");
   }
-  return options.json ? PrintJson(ToJson(result, options))
-                      : PrintText(Table(result, options));
+  return result;
 }
 
 absl::Status Run(ScoreCommandOptions options) {
@@ -147,7 +147,11 @@ absl::Status Run(ScoreCommandOptions options) {
   options.session.reference = !options.reference.empty();
   RF_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
                       Session::Open(options.session));
-  return session->Finish(Score(options, *session, prompt));
+  const absl::StatusOr<v1::ScoreEvent::Result> result =
+      Score(options, *session, prompt);
+  RF_RETURN_IF_ERROR(session->Finish(result.status()));
+  return options.json ? PrintJson(ToJson(*result, options))
+                      : PrintText(Table(*result, options));
 }
 
 }  // namespace

@@ -125,9 +125,11 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(
   return session;
 }
 
-absl::Status Session::Finish(const absl::Status& status) {
+absl::Status Session::Finish(absl::Status status) {
   RF_RETURN_IF_ERROR(Interrupt::Get().status());
-  if (!status.ok() && local_ != nullptr) local_->Explain(status);
+  if (local_ == nullptr) return status;
+  if (status.ok()) status = local_->Stop();
+  if (!status.ok()) local_->Explain(status);
   return status;
 }
 

@@ -40,8 +40,11 @@ class Session {
 
   v1::Coordinator::Stub& stub() { return *stub_; }
 
-  // Passes `status` on, after showing what the logs of a local fleet tell.
-  absl::Status Finish(const absl::Status& status);
+  // Stops a local fleet after a command that ended with `status`, and passes
+  // that on, unless it was interrupted or a worker failed in the end; after
+  // showing what the logs tell of an error. To be called before the result is
+  // printed: either that or an error is the command's one document.
+  absl::Status Finish(absl::Status status);
 
  private:
   Session() = default;
