@@ -46,11 +46,14 @@ Examples:
 )";
 
 constexpr char kSubmitFooter[] = R"(
-The text streams back; --detach prints the job's id and leaves it running.
+The text streams back; --detach prints the job's id and leaves it running. Its
+text goes nowhere then, because jobs are not stored.
 
 Examples:
   ringfleet submit --cluster cluster.yaml -p "def main(" -n 40
   ringfleet submit --cluster cluster.yaml -f prompt.txt --detach
+  ringfleet call HOST:PORT ringfleet.v1.Coordinator/Cancel '{"id":"ID"}'
+      ends a job; HOST:PORT is the coordinator
 )";
 
 void AddSamplingOptions(CLI::App& app, GenerateOptions& options) {

@@ -20,7 +20,7 @@ namespace ringfleet::coordinator::cli {
 namespace {
 
 // In the order of the help text, which shows the groups as they first appear:
-// Fleet, One-shot, Jobs, Tools.
+// Fleet, One-shot, Jobs.
 constexpr RegisterCommand kCommands[] = {
     RegisterUp,       RegisterDown,    RegisterStatus,   RegisterCall,
     RegisterGenerate, RegisterScore,   RegisterTokenize, RegisterDetokenize,
