@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All-gather: every rank ends with the segments of all ranks.
+// All-gather: every rank ends with the segments of all, in rank order.
 #ifndef RINGFLEET_CLUSTER_ALL_GATHER_H_
 #define RINGFLEET_CLUSTER_ALL_GATHER_H_
 
@@ -7,25 +7,29 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "cluster/chunks.h"
 #include "cluster/exchange.h"
 
 namespace ringfleet::cluster {
 
-// Rank r's segment is bytes [offsets[r], offsets[r + 1]) of `data`; the own one
-// is in place on entry. `offsets` has size() + 1 ascending entries that end
-// within `data`. Both return once nothing of `data` is still being sent. The
-// errors are those of Exchange.
+// Every rank sends its segment directly to all others. `segment` may lie at
+// its place in `output`. Format: ByteFormat with Value char, or WireFormat
+// with Value float. `segment` is no longer read on return.
+template <typename Format, typename Value>
+absl::Status DirectAllGather(Exchange& exchange, const Format& format,
+                             absl::Span<const Value> segment,
+                             absl::Span<Value> output,
+                             absl::Span<const uint64_t> offsets);
 
-// Every rank sends its segment to every other: one step.
-absl::Status OneShotAllGather(Exchange& exchange, absl::Span<char> data,
-                              absl::Span<const uint64_t> offsets);
+// Receives into `output` what every other rank sends of its segment in `step`.
+template <typename Format, typename Value>
+absl::Status ReceiveSegments(Exchange& exchange, const Format& format,
+                             uint32_t step, absl::Span<Value> output,
+                             absl::Span<const uint64_t> offsets);
 
-// Segments walk around the ring: size() - 1 steps, numbered from `first_step`,
-// each forwarding what the step before received. Every rank talks to its two
-// neighbours only, and every link carries the same bytes.
-absl::Status RingAllGather(Exchange& exchange, absl::Span<char> data,
-                           absl::Span<const uint64_t> offsets,
-                           uint32_t first_step = 0);
+inline Range SegmentOf(absl::Span<const uint64_t> offsets, int rank) {
+  return {offsets[rank], offsets[rank + 1]};
+}
 
 }  // namespace ringfleet::cluster
 

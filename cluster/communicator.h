@@ -5,6 +5,7 @@
 #ifndef RINGFLEET_CLUSTER_COMMUNICATOR_H_
 #define RINGFLEET_CLUSTER_COMMUNICATOR_H_
 
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/status/status.h"
@@ -14,10 +15,24 @@
 namespace ringfleet::cluster {
 
 // Type of elements between ranks; sums are always made in float32.
-enum class Wire : uint8_t { kF32, kBf16 };
+enum class Wire : uint8_t { kF32 = 0, kBf16 = 1, kInt8 = 2 };
+
+// How float32 values travel. Int8 has a scale for every 128 elements, counted
+// from the start of each row of `row_elements`; 0: all elements are one row.
+struct Encoding {
+  Wire wire = Wire::kF32;
+  size_t row_elements = 0;
+};
 
 // One rank's view of a group within an epoch. Not thread-safe: one thread
 // (the executor's) calls the operations, because that thread polls.
+//
+// Where an operation has an input and an output, they are the same memory (in
+// place) or do not overlap. Values that were rounded on the wire are rounded
+// on every rank, their sender's own copy included, so that all ranks always
+// hold the same bits. `offsets` have size() + 1 ascending entries, the same on
+// all ranks: rank r's segment is [offsets[r], offsets[r + 1]); segments may be
+// empty or uneven.
 //
 // Errors of every operation:
 //   DEADLINE_EXCEEDED: names the operation and the rank that did not answer.
@@ -33,28 +48,51 @@ class Communicator {
   virtual int rank() const = 0;  // Within the group.
   virtual int size() const = 0;
 
-  // data[i] = sum over ranks of data[i], the same bits on all ranks. With bf16
-  // the sum is rounded once, and each partial at most once: small operations
-  // send rounded partials, large ones sums in float32. A single rank's data is
-  // its sum as it is. `check` must be equal on all ranks; it travels with the
-  // frames.
-  virtual absl::Status AllReduce(absl::Span<float> data, Wire wire,
+  // output[i] = sum over ranks of input[i], the same bits on all ranks. On a
+  // bf16 or int8 wire each partial is rounded once and the sum once; a ring
+  // (see AlgorithmTable) sends partial sums in float32 and rounds only the
+  // sum. A single rank's input is its sum as it is. `check` must be equal on
+  // all ranks; it travels with the frames.
+  virtual absl::Status AllReduce(absl::Span<const float> input,
+                                 absl::Span<float> output, Encoding encoding,
                                  uint64_t check, Deadline deadline) = 0;
 
-  // Every rank ends with all segments, in rank order, in `data`. Rank r's
-  // segment is bytes [offsets[r], offsets[r + 1]); the own one is already in
-  // place. `offsets` has size() + 1 entries, the same on all ranks; segments
-  // may be empty or uneven.
-  virtual absl::Status AllGather(absl::Span<char> data,
+  // Every rank ends with all segments, in rank order, in `output`. `segment`
+  // is the own one, in place when it lies at its place in `output`.
+  virtual absl::Status AllGather(absl::Span<const char> segment,
+                                 absl::Span<char> output,
                                  absl::Span<const uint64_t> offsets,
                                  Deadline deadline) = 0;
 
-  // Rank r's segment, elements [offsets[r], offsets[r + 1]), becomes the sum
-  // over ranks; the rest of `data` is left unspecified. Partial sums travel as
-  // float32: no value is rounded to `wire`, but ranks must agree in it.
-  virtual absl::Status ReduceScatter(absl::Span<float> data,
+  // The same for float32 values, rounded to the encoding on the way.
+  virtual absl::Status AllGather(absl::Span<const float> segment,
+                                 absl::Span<float> output,
+                                 absl::Span<const uint64_t> offsets,
+                                 Encoding encoding, Deadline deadline) = 0;
+
+  // `segment`, the own one, becomes its part of the sum over ranks of `input`;
+  // in place when it lies at its place in `input`, which is then left
+  // unspecified elsewhere. A direct one rounds each partial once to the
+  // encoding, a ring sends partial sums in float32.
+  virtual absl::Status ReduceScatter(absl::Span<float> input,
+                                     absl::Span<float> segment,
                                      absl::Span<const uint64_t> offsets,
-                                     Wire wire, Deadline deadline) = 0;
+                                     Encoding encoding, Deadline deadline) = 0;
+
+  // Sends input[input_offsets[r], input_offsets[r + 1]) to rank r and receives
+  // rank r's part for this rank into [output_offsets[r], ...) of `output`,
+  // which does not overlap the input. Offsets are this rank's own; what one
+  // rank sends to another must be what that one expects. Rows of the encoding
+  // are counted from the start of each part.
+  virtual absl::Status AllToAll(absl::Span<const float> input,
+                                absl::Span<const uint64_t> input_offsets,
+                                absl::Span<float> output,
+                                absl::Span<const uint64_t> output_offsets,
+                                Encoding encoding, Deadline deadline) = 0;
+
+  // `values` of rank `root` replace those of every other rank.
+  virtual absl::Status Broadcast(absl::Span<float> values, int root,
+                                 Encoding encoding, Deadline deadline) = 0;
 
   // Returns after every rank has entered.
   virtual absl::Status Barrier(Deadline deadline) = 0;

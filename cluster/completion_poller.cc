@@ -16,6 +16,15 @@ namespace {
 // decode step; longer, and peers would wait for frames to be read.
 constexpr absl::Duration kTakeOver = absl::Milliseconds(10);
 
+// Beside a bypass: the queue is looked at this often by a thread that spins,
+// and by one that sleeps each time it wakes, which happens at least so often.
+// When frames come through the queue too, a sleep is what they may be late by.
+constexpr absl::Duration kQueueLook = absl::Microseconds(200);
+constexpr absl::Duration kExclusiveSleep = absl::Milliseconds(1);
+constexpr absl::Duration kSharedSleep = absl::Microseconds(100);
+// The background thread, for which nobody waits.
+constexpr absl::Duration kBackgroundSleep = absl::Milliseconds(5);
+
 gpr_timespec ToGpr(Deadline::Clock::time_point now,
                    Deadline::Clock::time_point when) {
   const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -78,39 +87,73 @@ void CompletionPoller::RunBackground() {
   while (!stopping_) {
     uint64_t uses = 0;
     if (!AcquireInBackground(&uses)) continue;
-    PollUntil([this] { return stopping_ || wanted_.load() > 0; },
-              Deadline::Infinite());
+    Poll([this] { return stopping_ || wanted_.load() > 0; },
+         Deadline::Infinite(), kTick, /*background=*/true);
     Release();
   }
 }
 
+void CompletionPoller::set_bypass(Bypass* bypass) {
+  MutexLock lock(&wake_mu_);
+  bypass_ = bypass;
+}
+
+CompletionPoller::Next CompletionPoller::RunNext(gpr_timespec until) {
+  void* tag = nullptr;
+  bool ok = false;
+  switch (queue_->AsyncNext(&tag, &ok, until)) {
+    case grpc::CompletionQueue::GOT_EVENT:
+      static_cast<Completion*>(tag)->OnComplete(ok);
+      return Next::kEvent;
+    case grpc::CompletionQueue::SHUTDOWN:
+      return Next::kShutdown;
+    case grpc::CompletionQueue::TIMEOUT:
+      break;
+  }
+  return Next::kNone;
+}
+
 bool CompletionPoller::PollUntil(absl::FunctionRef<bool()> done,
                                  Deadline deadline, absl::Duration slice) {
+  return Poll(done, deadline, slice, /*background=*/false);
+}
+
+bool CompletionPoller::Poll(absl::FunctionRef<bool()> done, Deadline deadline,
+                            absl::Duration slice, bool background) {
   if (done()) return true;
+  const gpr_timespec at_once = gpr_inf_past(GPR_CLOCK_MONOTONIC);
   auto now = Deadline::Clock::now();
   const auto spin_until = Deadline::After(spin_, now).when();
-  auto next_tick = Deadline::After(kTick, now).when();
   while (true) {
     const bool spin = now < spin_until;
-    const gpr_timespec until =
-        spin ? gpr_inf_past(GPR_CLOCK_MONOTONIC)
-             : ToGpr(now, std::min({deadline.when(), next_tick,
-                                    Deadline::After(slice, now).when()}));
-    void* tag = nullptr;
-    bool ok = false;
-    switch (queue_->AsyncNext(&tag, &ok, until)) {
-      case grpc::CompletionQueue::GOT_EVENT:
-        static_cast<Completion*>(tag)->OnComplete(ok);
-        break;
-      case grpc::CompletionQueue::SHUTDOWN:
+    if (bypass_ == nullptr) {
+      const auto until = std::min(
+          {deadline.when(), next_tick_, Deadline::After(slice, now).when()});
+      if (RunNext(spin ? at_once : ToGpr(now, until)) == Next::kShutdown) {
         return done();
-      case grpc::CompletionQueue::TIMEOUT:
-        break;
+      }
+    } else {
+      // However fast frames come, the queue has its turn.
+      if (bypass_->Poll() && now < next_look_ && done()) return true;
+      const bool exclusive = bypass_->exclusive();
+      if (!spin || !exclusive || now >= next_look_) {
+        const Next next = RunNext(at_once);
+        if (next == Next::kShutdown) return done();
+        next_look_ = Deadline::After(kQueueLook, now).when();
+        if (!spin && next == Next::kNone && !done() && bypass_ != nullptr) {
+          bypass_->Sleep(std::min(
+              {deadline.Remaining(now), slice,
+               background ? kBackgroundSleep
+                          : (exclusive ? kExclusiveSleep : kSharedSleep)}));
+        }
+      } else {
+        __builtin_ia32_pause();
+      }
     }
     now = Deadline::Clock::now();
-    if (now >= next_tick) {
+    if (now >= next_tick_) {
       housekeeping_();
-      next_tick = Deadline::After(kTick, now).when();
+      next_tick_ = Deadline::After(kTick, now).when();
     }
     if (done()) return true;
     if (deadline.Expired(now)) return false;
@@ -119,6 +162,7 @@ bool CompletionPoller::PollUntil(absl::FunctionRef<bool()> done,
 
 void CompletionPoller::Wake() {
   MutexLock lock(&wake_mu_);
+  if (bypass_ != nullptr) return bypass_->Wake();
   if (alarm_pending_ || closed()) return;
   alarm_pending_ = true;
   alarm_.Set(queue_.get(), gpr_inf_past(GPR_CLOCK_MONOTONIC),

@@ -73,6 +73,26 @@ class CompletionPoller {
   // Requires the role.
   void set_spin(absl::Duration spin) { spin_ = spin; }
 
+  // Messages that reach this process past the queue. They are polled first
+  // and slept for; the queue is still looked at, less often when it carries
+  // nothing that anybody waits for.
+  class Bypass {
+   public:
+    // [role] Moves what can be moved, without waiting. True if anything did.
+    virtual bool Poll() = 0;
+    // [role] Waits until Poll can move something, for Wake, or for `timeout`.
+    virtual void Sleep(absl::Duration timeout) = 0;
+    // From any thread: ends a Sleep, or the next one.
+    virtual void Wake() = 0;
+    // [role] Whether the queue carries no frames.
+    virtual bool exclusive() const = 0;
+
+   protected:
+    ~Bypass() = default;
+  };
+  // Requires the role. Null: there is none.
+  void set_bypass(Bypass* bypass);
+
   // Makes the thread that polls look at its condition, from any thread.
   void Wake();
 
@@ -99,9 +119,16 @@ class CompletionPoller {
   void Release();
   bool AcquireInBackground(uint64_t* uses);
   void RunBackground();
+  bool Poll(absl::FunctionRef<bool()> done, Deadline deadline,
+            absl::Duration slice, bool background);
+  // Runs one completion. kShutdown: there will be no more.
+  enum class Next { kEvent, kNone, kShutdown };
+  Next RunNext(gpr_timespec until);
 
   const std::unique_ptr<grpc::ServerCompletionQueue> queue_;
-  absl::Duration spin_;  // Guarded by the role.
+  absl::Duration spin_;  // Guarded by the role, as the next two.
+  Deadline::Clock::time_point next_tick_;
+  Deadline::Clock::time_point next_look_;  // At the queue, beside a bypass.
   const std::function<void()> housekeeping_;
   std::thread background_;
   std::atomic<int> wanted_{0};  // Threads that wait for the role.
@@ -118,6 +145,8 @@ class CompletionPoller {
   AlarmCompletion alarm_completion_{this};
   grpc::Alarm alarm_ ABSL_GUARDED_BY(wake_mu_);
   bool alarm_pending_ ABSL_GUARDED_BY(wake_mu_) = false;
+  // Written in the role and under the lock, so that either is enough to read.
+  Bypass* bypass_ = nullptr;
 };
 
 }  // namespace ringfleet::cluster

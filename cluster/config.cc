@@ -517,8 +517,8 @@ absl::StatusOr<ClusterConfig> ParseClusterConfig(absl::string_view yaml,
   ClusterConfig config;
   const Section top(
       &reading, &root, "",
-      {"name", "model", "dtype", "wire", "context", "mesh", "coordinator",
-       "workers", "ssh", "cache_dir", "log_dir", "security"});
+      {"name", "model", "dtype", "wire", "collectives", "context", "mesh",
+       "coordinator", "workers", "ssh", "cache_dir", "log_dir", "security"});
 
   config.name = std::filesystem::path(std::string(file_name)).stem().string();
   for (char& c : config.name) {
@@ -534,6 +534,7 @@ absl::StatusOr<ClusterConfig> ParseClusterConfig(absl::string_view yaml,
   }
   top.Dtype("dtype", &config.dtype);
   top.Dtype("wire", &config.wire);
+  top.Path("collectives", &config.collectives);
   top.Integer("context", 1, 1 << 24, &config.context);
   top.Path("cache_dir", &config.cache_dir);
   top.Path("log_dir", &config.log_dir);

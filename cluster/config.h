@@ -60,6 +60,7 @@ struct ClusterConfig {
   std::string model;  // Absolute path.
   kernels::Dtype dtype = kernels::Dtype::kBf16;  // Of weights in memory.
   kernels::Dtype wire = kernels::Dtype::kBf16;   // Between ranks.
+  std::string collectives;  // Absolute path of an AlgorithmTable, or empty.
   int context = 0;  // Positions of a sequence; 0: decided at load.
   MeshConfig mesh;
   CoordinatorConfig coordinator;

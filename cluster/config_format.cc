@@ -26,6 +26,9 @@ std::string FormatClusterConfig(const ClusterConfig& config) {
       "name: ", Quoted(config.name), "\nmodel: ", Quoted(config.model),
       "\ndtype: ", kernels::DtypeName(config.dtype),
       "\nwire: ", kernels::DtypeName(config.wire), "\n");
+  if (!config.collectives.empty()) {
+    absl::StrAppend(&out, "collectives: ", Quoted(config.collectives), "\n");
+  }
   if (config.context > 0)
     absl::StrAppend(&out, "context: ", config.context, "\n");
   absl::StrAppend(

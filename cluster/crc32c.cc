@@ -9,50 +9,58 @@
 namespace ringfleet::cluster {
 namespace {
 
-// The instruction takes three cycles but one may start every cycle, so three
-// blocks are summed side by side and then joined. A block is long enough that
-// joining (eight table look-ups) costs little, and three fit 28 KB nine times.
-constexpr size_t kBlockBytes = 1024;
-constexpr int kBlockLog2Bits = 13;
-static_assert(kBlockBytes * 8 == 1 << kBlockLog2Bits);
+// A checksum is a polynomial over GF(2) modulo P, the highest bit the
+// coefficient of x^0. Following it by n zero bits multiplies it by x^n.
+constexpr uint32_t kPolynomial = 0x82f63b78u;  // P without x^32.
+constexpr uint32_t kOne = 1u << 31;
+constexpr uint32_t kOneZeroByte = kOne >> 8;  // x^8.
 
-// A linear map of 32-bit checksums: row i is the image of bit i.
-using BitMatrix = std::array<uint32_t, 32>;
-
-constexpr uint32_t Apply(const BitMatrix& matrix, uint32_t vector) {
-  uint32_t image = 0;
-  for (int bit = 0; bit < 32; ++bit) {
-    if ((vector >> bit) & 1u) image ^= matrix[bit];
+constexpr uint32_t Multiply(uint32_t a, uint32_t b) {
+  uint32_t product = 0;
+  for (int bit = 31; bit >= 0; --bit) {
+    product ^= b & (0u - ((a >> bit) & 1u));
+    b = (b >> 1) ^ (kPolynomial & (0u - (b & 1u)));  // Times x.
   }
-  return image;
+  return product;
 }
 
-// table[k][b]: what byte k of a checksum becomes when a block of zeros follows.
-using ShiftTable = std::array<std::array<uint32_t, 256>, 4>;
+// [k][d]: d * 16^k zero bytes, for every hexadecimal digit d of a size.
+using ZeroBytesTable = std::array<std::array<uint32_t, 16>, 16>;
 
-constexpr ShiftTable MakeShiftTable() {
-  BitMatrix zeros = {};  // Follows one zero bit; squared below.
-  zeros[0] = 0x82f63b78u;
-  for (int bit = 1; bit < 32; ++bit) zeros[bit] = 1u << (bit - 1);
-  for (int square = 0; square < kBlockLog2Bits; ++square) {
-    BitMatrix twice = {};
-    for (int bit = 0; bit < 32; ++bit) twice[bit] = Apply(zeros, zeros[bit]);
-    zeros = twice;
-  }
-  ShiftTable table = {};
-  for (int byte = 0; byte < 4; ++byte) {
-    for (uint32_t value = 0; value < 256; ++value) {
-      table[byte][value] = Apply(zeros, value << (8 * byte));
-    }
+constexpr ZeroBytesTable MakeZeroBytesTable() {
+  ZeroBytesTable table = {};
+  uint32_t unit = kOneZeroByte;
+  for (auto& powers : table) {
+    powers[0] = kOne;
+    for (int d = 1; d < 16; ++d) powers[d] = Multiply(powers[d - 1], unit);
+    unit = Multiply(powers[15], unit);
   }
   return table;
 }
 
-constexpr ShiftTable kShiftTable = MakeShiftTable();
+constexpr ZeroBytesTable kZeroBytes = MakeZeroBytesTable();
 
-uint32_t ShiftOneBlock(uint32_t crc) {
-  return kShiftTable[0][crc & 0xff] ^ kShiftTable[1][(crc >> 8) & 0xff] ^
-         kShiftTable[2][(crc >> 16) & 0xff] ^ kShiftTable[3][crc >> 24];
+// What `crc` becomes when `bytes` zero bytes follow.
+constexpr uint32_t FollowByZeros(uint32_t crc, size_t bytes) {
+  for (int k = 0; bytes > 0; ++k, bytes >>= 4) {
+    if (bytes & 15) crc = Multiply(crc, kZeroBytes[k][bytes & 15]);
+  }
+  return crc;
+}
+
+// [k][b]: what byte k of a checksum, of value b, becomes when a block of zeros
+// follows.
+using ShiftTable = std::array<std::array<uint32_t, 256>, 4>;
+
+constexpr ShiftTable MakeShiftTable(size_t block_bytes) {
+  const uint32_t factor = FollowByZeros(kOne, block_bytes);
+  ShiftTable table = {};
+  for (int byte = 0; byte < 4; ++byte) {
+    for (uint32_t value = 0; value < 256; ++value) {
+      table[byte][value] = Multiply(factor, value << (8 * byte));
+    }
+  }
+  return table;
 }
 
 uint64_t Load64(const char* p) {
@@ -61,30 +69,54 @@ uint64_t Load64(const char* p) {
   return value;
 }
 
+// The instruction takes three cycles but one may start every cycle, so three
+// blocks are summed side by side and then joined, by four table look-ups each.
+template <size_t kBlockBytes>
+class TripleBlocks {
+ public:
+  // Advances `data` and `size` past all triples of blocks.
+  static uint64_t Extend(uint64_t sum, const char*& data, size_t& size) {
+    for (; size >= 3 * kBlockBytes; size -= 3 * kBlockBytes) {
+      uint64_t second = 0;
+      uint64_t third = 0;
+      for (size_t i = 0; i < kBlockBytes; i += 8) {
+        sum = _mm_crc32_u64(sum, Load64(data + i));
+        second = _mm_crc32_u64(second, Load64(data + kBlockBytes + i));
+        third = _mm_crc32_u64(third, Load64(data + 2 * kBlockBytes + i));
+      }
+      sum = Shift(static_cast<uint32_t>(sum)) ^ second;
+      sum = Shift(static_cast<uint32_t>(sum)) ^ third;
+      data += 3 * kBlockBytes;
+    }
+    return sum;
+  }
+
+ private:
+  static uint32_t Shift(uint32_t crc) {
+    return kTable[0][crc & 0xff] ^ kTable[1][(crc >> 8) & 0xff] ^
+           kTable[2][(crc >> 16) & 0xff] ^ kTable[3][crc >> 24];
+  }
+  static constexpr ShiftTable kTable = MakeShiftTable(kBlockBytes);
+};
+
 }  // namespace
 
 uint32_t ExtendCrc32c(uint32_t crc, const void* data, size_t size) {
   const char* p = static_cast<const char*>(data);
   uint64_t sum = ~crc;
-  while (size >= 3 * kBlockBytes) {
-    uint64_t second = 0;
-    uint64_t third = 0;
-    for (size_t i = 0; i < kBlockBytes; i += 8) {
-      sum = _mm_crc32_u64(sum, Load64(p + i));
-      second = _mm_crc32_u64(second, Load64(p + kBlockBytes + i));
-      third = _mm_crc32_u64(third, Load64(p + 2 * kBlockBytes + i));
-    }
-    sum = ShiftOneBlock(static_cast<uint32_t>(sum)) ^ second;
-    sum = ShiftOneBlock(static_cast<uint32_t>(sum)) ^ third;
-    p += 3 * kBlockBytes;
-    size -= 3 * kBlockBytes;
-  }
+  // Long blocks make joining cheap, short ones leave little to the end.
+  sum = TripleBlocks<1024>::Extend(sum, p, size);
+  sum = TripleBlocks<128>::Extend(sum, p, size);
   for (; size >= 8; p += 8, size -= 8) sum = _mm_crc32_u64(sum, Load64(p));
   uint32_t tail = static_cast<uint32_t>(sum);
   for (; size > 0; ++p, --size) {
     tail = _mm_crc32_u8(tail, static_cast<unsigned char>(*p));
   }
   return ~tail;
+}
+
+uint32_t CombineCrc32c(uint32_t crc_a, uint32_t crc_b, size_t size_b) {
+  return FollowByZeros(crc_a, size_b) ^ crc_b;
 }
 
 }  // namespace ringfleet::cluster

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/exchange.h"
 
-#include <algorithm>
+#include <array>
+#include <numeric>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "cluster/crc32c.h"
 #include "cluster/status_macros.h"
+#include "kernels/check.h"
 
 namespace ringfleet::cluster {
 namespace {
@@ -15,83 +19,123 @@ std::string OperationName(const FrameHeader& h) {
                       h.count, " elements in group ", h.group);
 }
 
+uint32_t PayloadCrc(absl::Span<const char> payload) {
+  return ExtendCrc32c(0, payload.data(), payload.size());
+}
+
 }  // namespace
 
+Group WorldGroup(int world_size) {
+  Group group;
+  group.ranks.resize(world_size);
+  std::iota(group.ranks.begin(), group.ranks.end(), 0);
+  return group;
+}
+
 Exchange::Exchange(Transport* transport, const Group* group, int rank,
-                   FrameHeader head, Deadline deadline)
+                   FrameHeader head, Deadline deadline, SendArena* arena,
+                   FlightRecorder* recorder)
     : transport_(transport),
       group_(group),
       rank_(rank),
       head_(head),
-      deadline_(deadline) {
+      deadline_(deadline),
+      arena_(arena),
+      recorder_(recorder) {
   head_.source = static_cast<uint32_t>(transport->rank());
   head_.epoch = transport->epoch();
 }
 
-FrameHeader Exchange::Seal(uint32_t step, uint64_t offset,
-                           absl::Span<const char> chunk) const {
+absl::StatusOr<SendArena::Block*> Exchange::NextBlock(size_t bytes) {
+  absl::StatusOr<SendArena::Block*> block =
+      arena_->Next(*transport_, bytes, deadline_);
+  if (!block.ok()) return NameOperation(block.status());
+  return block;
+}
+
+absl::Status Exchange::AwaitCallerMemory() {
+  return NameOperation(transport_->AwaitReleased(arena_->caller(), deadline_));
+}
+
+FrameHeader Exchange::Seal(Lane lane, Place place, uint32_t payload_crc,
+                           size_t payload_bytes) const {
   FrameHeader header = head_;
-  header.step = step;
-  header.offset_bytes = offset;
-  header.crc32c = FrameCrc(header, chunk);
+  header.op_descriptor = WithLane(head_.op_descriptor, lane);
+  header.step = place.step;
+  header.offset_bytes = place.offset;
+  header.crc32c = FrameCrc(header, payload_crc, payload_bytes);
   return header;
 }
 
-absl::Status Exchange::Send(int to, uint32_t step,
-                            absl::Span<const char> payload) {
-  size_t offset = 0;
-  do {
-    const auto chunk = payload.subspan(offset, kMaxPayloadBytes);
-    RF_RETURN_IF_ERROR(
-        transport_->Send(group_->ranks[to], Seal(step, offset, chunk), chunk));
-    offset += chunk.size();
-  } while (offset < payload.size());
+absl::Status Exchange::Send(int to, Lane lane, Place place,
+                            absl::Span<const char> payload,
+                            PayloadLedger& ledger) {
+  return transport_->Send(
+      group_->ranks[to], lane,
+      Seal(lane, place, PayloadCrc(payload), payload.size()), payload, ledger);
+}
+
+absl::Status Exchange::SendToOthers(Place place, absl::Span<const char> payload,
+                                    PayloadLedger& ledger) {
+  const FrameHeader header =
+      Seal(Lane::kDirect, place, PayloadCrc(payload), payload.size());
+  for (int distance = 1; distance < size(); ++distance) {
+    RF_RETURN_IF_ERROR(transport_->Send(group_->ranks[Wrap(rank_ + distance)],
+                                        Lane::kDirect, header, payload,
+                                        ledger));
+  }
   return absl::OkStatus();
 }
 
-absl::Status Exchange::SendToOthers(uint32_t step,
-                                    absl::Span<const char> payload) {
-  size_t offset = 0;
-  do {
-    const auto chunk = payload.subspan(offset, kMaxPayloadBytes);
-    const FrameHeader header = Seal(step, offset, chunk);  // Summed once.
-    for (int distance = 1; distance < size(); ++distance) {
-      RF_RETURN_IF_ERROR(transport_->Send(group_->ranks[Wrap(rank_ + distance)],
-                                          header, chunk));
-    }
-    offset += chunk.size();
-  } while (offset < payload.size());
-  return absl::OkStatus();
+absl::Status Exchange::Forward(int to, Lane lane, uint32_t step,
+                               const FrameBody& frame) {
+  return transport_->Forward(group_->ranks[to], lane,
+                             Seal(lane, {step, frame.header.offset_bytes},
+                                  frame.payload_crc, frame.payload_bytes),
+                             frame);
 }
 
-absl::Status Exchange::Receive(
-    int from, uint32_t step, uint64_t bytes,
-    absl::FunctionRef<void(absl::Span<const char>)> consume) {
-  const int peer = group_->ranks[from];
-  uint64_t received = 0;
-  do {
-    absl::StatusOr<ReceivedFrame> frame = transport_->Receive(peer, deadline_);
-    if (!frame.ok()) return NameOperation(frame.status());
-    RF_RETURN_IF_ERROR(CheckSameOperation(frame->header, peer));
-    const bool fits = frame->payload_bytes <= bytes - received &&
-                      (frame->payload_bytes > 0 || bytes == 0);
-    if (frame->header.step != step || frame->header.offset_bytes != received ||
-        !fits) {
-      return absl::FailedPreconditionError(absl::StrFormat(
-          "rank %d sends %d bytes at offset %d in step %d of %s, want at most "
-          "%d at %d in step %d",
-          peer, frame->payload_bytes, frame->header.offset_bytes,
-          frame->header.step, OperationName(head_), bytes - received, received,
-          step));
-    }
-    for (const auto piece : frame->payload) consume(piece);
-    received += frame->payload_bytes;
-  } while (received < bytes);
-  return absl::OkStatus();
+absl::StatusOr<ReceivedFrame> Exchange::Receive(int from, Lane lane,
+                                                Place place, uint64_t bytes) {
+  const Incoming source{from, lane};
+  size_t index = 0;
+  absl::StatusOr<ReceivedFrame> frame =
+      ReceiveAny(absl::MakeConstSpan(&source, 1), &index);
+  if (!frame.ok()) return frame;
+  RF_RETURN_IF_ERROR(CheckPlace(**frame, from, place, bytes));
+  return frame;
 }
 
-absl::Status Exchange::Flush() {
-  return NameOperation(transport_->Flush(deadline_));
+absl::StatusOr<ReceivedFrame> Exchange::ReceiveAny(
+    absl::Span<const Incoming> sources, size_t* index) {
+  std::array<Source, 2> peers;  // A ring's two directions.
+  RF_CHECK(!sources.empty() && sources.size() <= peers.size());
+  for (size_t i = 0; i < sources.size(); ++i) {
+    peers[i] = {group_->ranks[sources[i].from], sources[i].lane};
+  }
+  if (recorder_ != nullptr) recorder_->WaitFor(peers[0].peer);
+  absl::StatusOr<ReceivedFrame> frame = transport_->Receive(
+      absl::MakeConstSpan(peers).subspan(0, sources.size()), deadline_, index);
+  if (!frame.ok()) return NameOperation(frame.status());
+  const int peer = peers[*index].peer;
+  if (recorder_ != nullptr) recorder_->Frame(peer);
+  RF_RETURN_IF_ERROR(
+      CheckSameOperation((*frame)->header, peer, sources[*index].lane));
+  return frame;
+}
+
+absl::Status Exchange::CheckPlace(const FrameBody& frame, int from, Place place,
+                                  uint64_t bytes) const {
+  const FrameHeader& theirs = frame.header;
+  if (theirs.step == place.step && theirs.offset_bytes == place.offset &&
+      frame.payload_bytes == bytes) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "rank %d sends %d bytes at offset %d in step %d of %s, want %d at %d in "
+      "step %d",
+      group_->ranks[from], frame.payload_bytes, theirs.offset_bytes,
+      theirs.step, OperationName(head_), bytes, place.offset, place.step));
 }
 
 absl::Status Exchange::NameOperation(const absl::Status& status) const {
@@ -100,10 +144,10 @@ absl::Status Exchange::NameOperation(const absl::Status& status) const {
   return Annotate(status, OperationName(head_));
 }
 
-absl::Status Exchange::CheckSameOperation(const FrameHeader& theirs,
-                                          int peer) const {
+absl::Status Exchange::CheckSameOperation(const FrameHeader& theirs, int peer,
+                                          Lane lane) const {
   if (theirs.group != head_.group || theirs.sequence != head_.sequence ||
-      theirs.op_descriptor != head_.op_descriptor ||
+      theirs.op_descriptor != WithLane(head_.op_descriptor, lane) ||
       theirs.count != head_.count) {
     return absl::FailedPreconditionError(
         absl::StrCat("rank ", peer, " is in ", OperationName(theirs),

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// One operation of a group, as the algorithms see it: messages between ranks
-// of the group, cut into frames, each frame checked to belong to this very
-// operation.
+// One operation of a group, as the algorithms see it: frames between ranks of
+// the group, each checked to belong to this very operation and to be the one
+// that comes next.
 #ifndef RINGFLEET_CLUSTER_EXCHANGE_H_
 #define RINGFLEET_CLUSTER_EXCHANGE_H_
 
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "cluster/deadline.h"
+#include "cluster/flight_recorder.h"
 #include "cluster/frame.h"
+#include "cluster/send_arena.h"
 #include "cluster/transport.h"
 
 namespace ringfleet::cluster {
@@ -25,78 +26,84 @@ struct Group {
   std::vector<int> ranks;
 };
 
-// Lives as long as one operation. Not thread-safe.
+// The group of all ranks, in order; mesh axes have other ids.
+Group WorldGroup(int world_size);
+
+// Lives as long as one operation. Not thread-safe; allocates nothing. Ranks
+// are those of the group.
 class Exchange {
  public:
   // `head` names the operation: group, sequence, op_descriptor, check, count.
-  // The rest is filled in per frame. `transport` and `group` must outlive it.
+  // The rest is filled in per frame. All pointers must outlive it; `recorder`
+  // may be null.
   Exchange(Transport* transport, const Group* group, int rank, FrameHeader head,
-           Deadline deadline);
+           Deadline deadline, SendArena* arena, FlightRecorder* recorder);
 
-  int rank() const { return rank_; }  // In the group, as all ranks below.
+  int rank() const { return rank_; }
   int size() const { return static_cast<int>(group_->ranks.size()); }
   int Wrap(int rank) const { return ((rank % size()) + size()) % size(); }
 
-  // Queues one message to `to`. An empty one is a frame without payload, so
-  // that ranks meet, and compare what they are doing, in every step.
-  // `payload` as for Transport::Send.
-  absl::Status Send(int to, uint32_t step, absl::Span<const char> payload);
+  // A block for `bytes` of encoded elements, free of earlier operations.
+  absl::StatusOr<SendArena::Block*> NextBlock(size_t bytes);
+  PayloadLedger& caller_ledger() { return arena_->caller(); }
+  // Waits until the caller's own memory is no longer being sent.
+  absl::Status AwaitCallerMemory();
 
-  // The same message to every other rank, the next one first: starting at
-  // different ranks spreads the load over all links.
-  absl::Status SendToOthers(uint32_t step, absl::Span<const char> payload);
+  // Where a frame stands in the operation: `offset` counts bytes of the
+  // segment that `step` exchanges.
+  struct Place {
+    uint32_t step = 0;
+    uint64_t offset = 0;
+  };
 
-  // Receives the message of `bytes` that `from` sent in `step` and passes its
-  // contiguous pieces on, in order and where they were received.
+  // Queues one frame; an empty `payload` lets ranks meet, and compare what
+  // they are doing, where there is nothing to send. `payload` and `ledger` as
+  // for Transport::Send.
+  absl::Status Send(int to, Lane lane, Place place,
+                    absl::Span<const char> payload, PayloadLedger& ledger);
+
+  // The same frame to every other rank, the next one first: starting at
+  // different ranks spreads the load over all links. Its sum is made once.
+  absl::Status SendToOthers(Place place, absl::Span<const char> payload,
+                            PayloadLedger& ledger);
+
+  // Passes a received frame on in `step`, at the same offset.
+  absl::Status Forward(int to, Lane lane, uint32_t step,
+                       const FrameBody& frame);
+
+  // The next frame of `from`, which must be at `place` and hold `bytes`.
   //
   // Errors: those of Transport::Receive; FAILED_PRECONDITION when `from` is in
-  // another operation or step, or sends another number of bytes.
-  absl::Status Receive(int from, uint32_t step, uint64_t bytes,
-                       absl::FunctionRef<void(absl::Span<const char>)> consume);
+  // another operation, at another place, or sends another number of bytes.
+  absl::StatusOr<ReceivedFrame> Receive(int from, Lane lane, Place place,
+                                        uint64_t bytes);
 
-  absl::Status Flush();
+  // The next frame on the lane of any source, of this operation; the caller
+  // checks its place with CheckPlace.
+  struct Incoming {
+    int from = 0;
+    Lane lane = Lane::kDirect;
+  };
+  absl::StatusOr<ReceivedFrame> ReceiveAny(absl::Span<const Incoming> sources,
+                                           size_t* index);
+  absl::Status CheckPlace(const FrameBody& frame, int from, Place place,
+                          uint64_t bytes) const;
 
  private:
-  FrameHeader Seal(uint32_t step, uint64_t offset,
-                   absl::Span<const char> chunk) const;
+  FrameHeader Seal(Lane lane, Place place, uint32_t payload_crc,
+                   size_t payload_bytes) const;
   // Says in a missed deadline what was waited for.
   absl::Status NameOperation(const absl::Status& status) const;
-  absl::Status CheckSameOperation(const FrameHeader& theirs, int peer) const;
+  absl::Status CheckSameOperation(const FrameHeader& theirs, int peer,
+                                  Lane lane) const;
 
   Transport* const transport_;
   const Group* const group_;
   const int rank_;
   FrameHeader head_;
   const Deadline deadline_;
-};
-
-// Cuts a stream of pieces into elements of kBytes: whole ones are passed on
-// where they lie (unaligned), one that straddles two pieces from a carry.
-template <size_t kBytes>
-class ElementReader {
- public:
-  // consume(const char* elements, size_t count)
-  template <typename Consumer>
-  void Feed(absl::Span<const char> piece, Consumer&& consume) {
-    if (carried_ > 0) {
-      const auto rest = piece.subspan(0, kBytes - carried_);
-      std::memcpy(carry_ + carried_, rest.data(), rest.size());
-      carried_ += rest.size();
-      piece.remove_prefix(rest.size());
-      if (carried_ < kBytes) return;
-      consume(carry_, size_t{1});
-      carried_ = 0;
-    }
-    const size_t whole = piece.size() / kBytes;
-    if (whole > 0) consume(piece.data(), whole);
-    piece.remove_prefix(whole * kBytes);
-    if (!piece.empty()) std::memcpy(carry_, piece.data(), piece.size());
-    carried_ = piece.size();
-  }
-
- private:
-  char carry_[kBytes];
-  size_t carried_ = 0;
+  SendArena* const arena_;
+  FlightRecorder* const recorder_;
 };
 
 }  // namespace ringfleet::cluster

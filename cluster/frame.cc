@@ -74,39 +74,35 @@ bool DecodeFrameHeader(const char* bytes, size_t message_bytes,
   return as_written && length == message_bytes - kFrameHeaderBytes;
 }
 
-absl::StatusOr<ReceivedFrame> ParseWithProtobuf(
-    absl::Span<const absl::Span<const char>> pieces, size_t message_bytes) {
+absl::Status ParseWithProtobuf(absl::Span<const absl::Span<const char>> pieces,
+                               size_t message_bytes, FrameBody* frame) {
   std::string message;
   message.reserve(message_bytes);
   for (const auto piece : pieces) message.append(piece.data(), piece.size());
-  auto parsed = std::make_shared<v1::Frame>();
-  if (!parsed->ParseFromString(message)) {
+  v1::Frame parsed;
+  if (!parsed.ParseFromString(message)) {
     return absl::DataLossError(
         absl::StrCat("a message of ", message_bytes, " bytes is no Frame"));
   }
-  if (parsed->payload().size() > kMaxPayloadBytes) {
+  if (parsed.payload().size() > kMaxPayloadBytes) {
     return absl::DataLossError(
-        absl::StrCat("a frame's payload has ", parsed->payload().size(),
+        absl::StrCat("a frame's payload has ", parsed.payload().size(),
                      " bytes, want at most ", kMaxPayloadBytes));
   }
-  ReceivedFrame frame;
-  frame.header = {.group = parsed->group(),
-                  .source = parsed->source(),
-                  .epoch = parsed->epoch(),
-                  .sequence = parsed->sequence(),
-                  .op_descriptor = parsed->op_descriptor(),
-                  .step = parsed->step(),
-                  .offset_bytes = parsed->offset_bytes(),
-                  .crc32c = parsed->crc32c(),
-                  .check = parsed->check(),
-                  .count = parsed->count()};
-  frame.payload_bytes = parsed->payload().size();
-  if (frame.payload_bytes > 0) {
-    frame.payload.push_back(
-        {parsed->payload().data(), parsed->payload().size()});
-  }
-  frame.owner = std::move(parsed);
-  return frame;
+  frame->header = {.group = parsed.group(),
+                   .source = parsed.source(),
+                   .epoch = parsed.epoch(),
+                   .sequence = parsed.sequence(),
+                   .op_descriptor = parsed.op_descriptor(),
+                   .step = parsed.step(),
+                   .offset_bytes = parsed.offset_bytes(),
+                   .crc32c = parsed.crc32c(),
+                   .check = parsed.check(),
+                   .count = parsed.count()};
+  frame->copy = std::move(*parsed.mutable_payload());
+  frame->payload_bytes = frame->copy.size();
+  if (frame->payload_bytes > 0) frame->payload.push_back(frame->copy);
+  return absl::OkStatus();
 }
 
 // Copies the first `size` bytes of `pieces`, which have as many.
@@ -127,7 +123,7 @@ uint32_t PackDescriptor(const OpDescriptor& d) {
   return static_cast<uint32_t>(d.operation) |
          static_cast<uint32_t>(d.algorithm) << 8 |
          static_cast<uint32_t>(d.wire) << 16 |
-         static_cast<uint32_t>(d.direction) << 24;
+         static_cast<uint32_t>(d.lane) << 24;
 }
 
 std::string DescriptorName(uint32_t op_descriptor) {
@@ -138,23 +134,17 @@ std::string DescriptorName(uint32_t op_descriptor) {
   };
   return absl::StrCat(
       name(op_descriptor & 0xff,
-           {"?0", "all_reduce", "all_gather", "reduce_scatter", "barrier"}),
-      " (", name(op_descriptor >> 8 & 0xff, {"?0", "one_shot", "ring"}), ", ",
-      name(op_descriptor >> 16 & 0xff, {"f32", "bf16"}),
+           {"?0", "all_reduce", "all_gather", "reduce_scatter", "barrier",
+            "all_to_all", "broadcast"}),
+      " (",
+      name(op_descriptor >> 8 & 0xff, {"?0", "one_shot", "ring", "two_shot"}),
+      ", ", name(op_descriptor >> 16 & 0xff, {"f32", "bf16", "int8"}),
       name(op_descriptor >> 24, {"", ", right", ", left"}), ")");
 }
 
-uint32_t FrameCrc(const FrameHeader& header,
-                  absl::Span<const absl::Span<const char>> payload) {
-  uint32_t crc = HeaderCrc(header);
-  for (const auto piece : payload) {
-    crc = ExtendCrc32c(crc, piece.data(), piece.size());
-  }
-  return crc;
-}
-
-uint32_t FrameCrc(const FrameHeader& header, absl::Span<const char> payload) {
-  return ExtendCrc32c(HeaderCrc(header), payload.data(), payload.size());
+uint32_t FrameCrc(const FrameHeader& header, uint32_t payload_crc,
+                  size_t payload_bytes) {
+  return CombineCrc32c(HeaderCrc(header), payload_crc, payload_bytes);
 }
 
 void EncodeFrameHeader(const FrameHeader& header, size_t payload_bytes,
@@ -172,14 +162,14 @@ void EncodeFrameHeader(const FrameHeader& header, size_t payload_bytes,
   *out = static_cast<char>(payload_bytes >> (7 * (kPaddedLengthBytes - 1)));
 }
 
-absl::StatusOr<ReceivedFrame> ParseFrame(
-    absl::Span<const absl::Span<const char>> pieces,
-    std::shared_ptr<const void> owner) {
+absl::Status ParseFrame(absl::Span<const absl::Span<const char>> pieces,
+                        FrameBody* frame) {
+  frame->payload.clear();
   size_t message_bytes = 0;
   for (const auto piece : pieces) message_bytes += piece.size();
   if (message_bytes < kFrameHeaderBytes ||
       message_bytes > kFrameHeaderBytes + kMaxPayloadBytes) {
-    return ParseWithProtobuf(pieces, message_bytes);
+    return ParseWithProtobuf(pieces, message_bytes, frame);
   }
   char straddling[kFrameHeaderBytes];
   const char* bytes = pieces[0].data();
@@ -187,31 +177,34 @@ absl::StatusOr<ReceivedFrame> ParseFrame(
     CopyPrefix(pieces, kFrameHeaderBytes, straddling);
     bytes = straddling;
   }
-  ReceivedFrame frame;
-  if (!DecodeFrameHeader(bytes, message_bytes, &frame.header)) {
-    return ParseWithProtobuf(pieces, message_bytes);
+  if (!DecodeFrameHeader(bytes, message_bytes, &frame->header)) {
+    return ParseWithProtobuf(pieces, message_bytes, frame);
   }
   size_t skip = kFrameHeaderBytes;
   for (auto piece : pieces) {
     const size_t skipped = std::min(skip, piece.size());
     skip -= skipped;
     piece.remove_prefix(skipped);
-    if (!piece.empty()) frame.payload.push_back(piece);
+    if (!piece.empty()) frame->payload.push_back(piece);
   }
-  frame.payload_bytes = message_bytes - kFrameHeaderBytes;
-  frame.owner = std::move(owner);
-  return frame;
+  frame->payload_bytes = message_bytes - kFrameHeaderBytes;
+  return absl::OkStatus();
 }
 
-absl::Status CheckCrc(const ReceivedFrame& frame, int peer) {
-  const uint32_t crc = FrameCrc(frame.header, frame.payload);
-  if (crc == frame.header.crc32c) return absl::OkStatus();
+absl::Status CheckCrc(FrameBody* frame, int peer) {
+  uint32_t payload_crc = 0;
+  for (const auto piece : frame->payload) {
+    payload_crc = ExtendCrc32c(payload_crc, piece.data(), piece.size());
+  }
+  frame->payload_crc = payload_crc;
+  const FrameHeader& header = frame->header;
+  const uint32_t crc = FrameCrc(header, payload_crc, frame->payload_bytes);
+  if (crc == header.crc32c) return absl::OkStatus();
   return absl::DataLossError(absl::StrFormat(
       "a frame of rank %d (%s #%u, offset %u, %u bytes) has crc32c %08x, its "
       "header says %08x",
-      peer, DescriptorName(frame.header.op_descriptor), frame.header.sequence,
-      frame.header.offset_bytes, frame.payload_bytes, crc,
-      frame.header.crc32c));
+      peer, DescriptorName(header.op_descriptor), header.sequence,
+      header.offset_bytes, frame->payload_bytes, crc, header.crc32c));
 }
 
 }  // namespace ringfleet::cluster

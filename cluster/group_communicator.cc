@@ -2,11 +2,18 @@
 #include "cluster/group_communicator.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "cluster/all_gather.h"
+#include "cluster/all_reduce.h"
+#include "cluster/all_to_all.h"
+#include "cluster/broadcast.h"
 #include "cluster/reduce_scatter.h"
+#include "cluster/ring.h"
+#include "cluster/status_macros.h"
+#include "cluster/wire_format.h"
 #include "kernels/check.h"
 
 namespace ringfleet::cluster {
@@ -32,35 +39,35 @@ uint64_t HashOffsets(absl::Span<const uint64_t> offsets) {
   return hash;
 }
 
-constexpr Direction DirectionOf(Algorithm algorithm) {
-  return algorithm == Algorithm::kRing ? Direction::kRight : Direction::kNone;
-}
+// Segments of about equal size, on borders of the format.
+class EvenOffsets {
+ public:
+  EvenOffsets(const WireFormat& format, size_t count, int ranks)
+      : size_(static_cast<size_t>(ranks) + 1) {
+    for (size_t r = 0; r < size_; ++r) {
+      offsets_[r] = format.FloorToBorder(count / (size_ - 1) * r +
+                                         count % (size_ - 1) * r / (size_ - 1));
+    }
+    offsets_[size_ - 1] = count;
+  }
+  absl::Span<const uint64_t> span() const { return {offsets_.data(), size_}; }
+
+ private:
+  std::array<uint64_t, kMaxGroupSize + 1> offsets_;
+  const size_t size_;
+};
 
 }  // namespace
 
-Algorithm ChooseAlgorithm(Operation operation, uint64_t bytes, int size) {
-  // One shot costs one latency but sends everything size - 1 times; the ring
-  // sends each byte twice at most but needs up to 2 (size - 1) latencies. The
-  // borders follow the alpha-beta model with 40 us per message at 10 Gbit/s.
-  // Between two ranks a one-shot all-reduce sends no more than a ring does.
-  switch (operation) {
-    case Operation::kAllReduce:
-      return bytes <= (size == 2 ? 1u << 20 : 64u << 10) ? Algorithm::kOneShot
-                                                         : Algorithm::kRing;
-    case Operation::kAllGather:
-      return bytes <= 64u << 10 ? Algorithm::kOneShot : Algorithm::kRing;
-    case Operation::kReduceScatter:
-      return Algorithm::kRing;
-    case Operation::kBarrier:
-      return Algorithm::kOneShot;
-  }
-  return Algorithm::kRing;
-}
-
-GroupCommunicator::GroupCommunicator(Transport* transport, Group group)
+GroupCommunicator::GroupCommunicator(Transport* transport, Group group,
+                                     AlgorithmTable table,
+                                     FlightRecorder* recorder)
     : transport_(transport),
       group_(std::move(group)),
+      table_(std::move(table)),
+      recorder_(recorder),
       rank_(PositionOf(transport->rank(), group_.ranks)) {
+  RF_CHECK(group_.ranks.size() <= kMaxGroupSize);
   for (const int rank : group_.ranks) {
     RF_CHECK(rank >= 0 && rank < transport->world_size());
     RF_CHECK(std::count(group_.ranks.begin(), group_.ranks.end(), rank) == 1);
@@ -69,23 +76,36 @@ GroupCommunicator::GroupCommunicator(Transport* transport, Group group)
 
 Exchange GroupCommunicator::Begin(const OpDescriptor& descriptor,
                                   uint64_t check, uint64_t count,
-                                  Deadline deadline) {
+                                  uint64_t bytes, Deadline deadline) {
   FrameHeader head;
   head.group = group_.id;
   head.sequence = ++sequence_;
   head.op_descriptor = PackDescriptor(descriptor);
   head.check = check;
   head.count = count;
-  return Exchange(transport_, &group_, rank_, head, deadline);
+  if (recorder_ != nullptr) {
+    recorder_->Begin({.epoch = transport_->epoch(),
+                      .group = head.group,
+                      .sequence = head.sequence,
+                      .op_descriptor = head.op_descriptor,
+                      .count = count,
+                      .bytes = bytes});
+  }
+  return Exchange(transport_, &group_, rank_, head, deadline, &arena_,
+                  recorder_);
 }
 
 absl::Status GroupCommunicator::End(absl::Status status) {
-  if (status.ok()) return status;
-  transport_->Abort(status);
-  // Frames that still point at the caller's memory are given up. An earlier
-  // cause, from here or from another rank, is the one to report.
-  const absl::Status first = transport_->Flush(Deadline::After(kReclaimTime));
-  return first.ok() ? status : first;
+  if (!status.ok()) {
+    transport_->Abort(status);
+    // Frames that still point at the caller's memory are given up. An earlier
+    // cause, from here or from another rank, is the one to report.
+    const absl::Status first = transport_->AwaitReleased(
+        arena_.caller(), Deadline::After(kReclaimTime));
+    if (!first.ok()) status = first;
+  }
+  if (recorder_ != nullptr) recorder_->End(status);
+  return status;
 }
 
 absl::Status GroupCommunicator::CheckOffsets(absl::Span<const uint64_t> offsets,
@@ -104,54 +124,189 @@ absl::Status GroupCommunicator::CheckOffsets(absl::Span<const uint64_t> offsets,
   return absl::OkStatus();
 }
 
-absl::Status GroupCommunicator::AllReduce(absl::Span<float> data, Wire wire,
-                                          uint64_t check, Deadline deadline) {
-  const uint64_t bytes = data.size() * (wire == Wire::kF32 ? 4 : 2);
-  const Algorithm algorithm =
-      ChooseAlgorithm(Operation::kAllReduce, bytes, size());
-  Exchange exchange =
-      Begin({Operation::kAllReduce, algorithm, wire, DirectionOf(algorithm)},
-            check, data.size(), deadline);
-  if (size() == 1) return End(exchange.Flush());
-  return End(algorithm == Algorithm::kOneShot
-                 ? OneShotAllReduce(exchange, data, wire, scratch_)
-                 : RingAllReduce(exchange, data, wire, scratch_));
+absl::Status GroupCommunicator::CheckSegments(
+    absl::Span<const uint64_t> offsets, uint64_t limit, size_t own,
+    const WireFormat& format) const {
+  RF_RETURN_IF_ERROR(CheckOffsets(offsets, limit));
+  const Range segment = SegmentOf(offsets, rank_);
+  if (own != segment.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", rank_, "'s segment has ", own, " elements, want ",
+                     segment.size()));
+  }
+  if (format.wire() != Wire::kInt8) return absl::OkStatus();
+  for (const uint64_t offset : offsets) {
+    if (offset != offsets.back() && format.FloorToBorder(offset) != offset) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("segment offset ", offset,
+                       " lies within a group of the int8 wire, "
+                       "want ",
+                       format.FloorToBorder(offset), " or a later border"));
+    }
+  }
+  return absl::OkStatus();
 }
 
-absl::Status GroupCommunicator::AllGather(absl::Span<char> data,
+absl::Status GroupCommunicator::AllReduce(absl::Span<const float> input,
+                                          absl::Span<float> output,
+                                          Encoding encoding, uint64_t check,
+                                          Deadline deadline) {
+  const WireFormat format(encoding.wire, encoding.row_elements);
+  const uint64_t bytes = format.EncodedBytes(0, input.size());
+  const Algorithm algorithm =
+      table_.Choose(Operation::kAllReduce, bytes, size());
+  Exchange exchange = Begin({Operation::kAllReduce, algorithm, encoding.wire},
+                            check, input.size(), bytes, deadline);
+  if (output.size() != input.size()) {
+    return End(absl::InvalidArgumentError(absl::StrCat(
+        "an all_reduce of ", input.size(), " elements into ", output.size())));
+  }
+  if (size() == 1) {
+    if (input.data() != output.data()) {
+      std::copy(input.begin(), input.end(), output.begin());
+    }
+    return End(exchange.AwaitCallerMemory());
+  }
+  if (algorithm == Algorithm::kOneShot) {
+    return End(OneShotAllReduce(exchange, format, input, output));
+  }
+  const EvenOffsets offsets(format, input.size(), size());
+  return End(
+      algorithm == Algorithm::kTwoShot
+          ? TwoShotAllReduce(exchange, format, input, output, offsets.span())
+          : RingAllReduce(exchange, format, input, output, offsets.span()));
+}
+
+template <typename Format, typename Value>
+absl::Status GroupCommunicator::Gather(const Format& format, Wire wire,
+                                       absl::Span<const Value> segment,
+                                       absl::Span<Value> output,
+                                       absl::Span<const uint64_t> offsets,
+                                       Deadline deadline) {
+  const uint64_t bytes = format.EncodedBytes(offsets.front(), offsets.back());
+  const Algorithm algorithm =
+      table_.Choose(Operation::kAllGather, bytes, size());
+  Exchange exchange =
+      Begin({Operation::kAllGather, algorithm, wire}, HashOffsets(offsets),
+            offsets.back(), bytes, deadline);
+  if (size() == 1) {
+    Value* const own = output.data() + offsets.front();
+    if (segment.data() != own) std::copy(segment.begin(), segment.end(), own);
+    return End(exchange.AwaitCallerMemory());
+  }
+  return End(algorithm == Algorithm::kOneShot
+                 ? DirectAllGather(exchange, format, segment, output, offsets)
+                 : RingAllGather(exchange, format, segment, output, offsets));
+}
+
+absl::Status GroupCommunicator::AllGather(absl::Span<const char> segment,
+                                          absl::Span<char> output,
                                           absl::Span<const uint64_t> offsets,
                                           Deadline deadline) {
-  absl::Status valid = CheckOffsets(offsets, data.size());
+  absl::Status valid = CheckSegments(offsets, output.size(), segment.size(),
+                                     WireFormat(Wire::kF32, 0));
   if (!valid.ok()) return End(std::move(valid));
-  const Algorithm algorithm = ChooseAlgorithm(
-      Operation::kAllGather, offsets.back() - offsets.front(), size());
-  Exchange exchange = Begin(
-      {Operation::kAllGather, algorithm, Wire::kF32, DirectionOf(algorithm)},
-      HashOffsets(offsets), offsets.back(), deadline);
-  return End(algorithm == Algorithm::kOneShot
-                 ? OneShotAllGather(exchange, data, offsets)
-                 : RingAllGather(exchange, data, offsets));
+  return Gather(ByteFormat(), Wire::kF32, segment, output, offsets, deadline);
+}
+
+absl::Status GroupCommunicator::AllGather(absl::Span<const float> segment,
+                                          absl::Span<float> output,
+                                          absl::Span<const uint64_t> offsets,
+                                          Encoding encoding,
+                                          Deadline deadline) {
+  const WireFormat format(encoding.wire, encoding.row_elements);
+  absl::Status valid =
+      CheckSegments(offsets, output.size(), segment.size(), format);
+  if (!valid.ok()) return End(std::move(valid));
+  return Gather(format, encoding.wire, segment, output, offsets, deadline);
 }
 
 absl::Status GroupCommunicator::ReduceScatter(
-    absl::Span<float> data, absl::Span<const uint64_t> offsets, Wire wire,
-    Deadline deadline) {
-  absl::Status valid = CheckOffsets(offsets, data.size());
+    absl::Span<float> input, absl::Span<float> segment,
+    absl::Span<const uint64_t> offsets, Encoding encoding, Deadline deadline) {
+  const WireFormat format(encoding.wire, encoding.row_elements);
+  absl::Status valid =
+      CheckSegments(offsets, input.size(), segment.size(), format);
   if (!valid.ok()) return End(std::move(valid));
-  Exchange exchange = Begin(
-      {Operation::kReduceScatter, Algorithm::kRing, wire, Direction::kRight},
-      HashOffsets(offsets), offsets.back(), deadline);
-  absl::Status status = RingReduceScatter(exchange, data, offsets);
-  if (status.ok()) status = exchange.Flush();
+  const uint64_t bytes = format.EncodedBytes(offsets.front(), offsets.back());
+  const Algorithm algorithm =
+      table_.Choose(Operation::kReduceScatter, bytes, size());
+  Exchange exchange =
+      Begin({Operation::kReduceScatter, algorithm, encoding.wire},
+            HashOffsets(offsets), offsets.back(), bytes, deadline);
+  if (size() == 1) {
+    float* const own = input.data() + offsets.front();
+    if (segment.data() != own) {
+      std::copy(own, own + segment.size(), segment.begin());
+    }
+    return End(exchange.AwaitCallerMemory());
+  }
+  if (algorithm == Algorithm::kRing) {
+    return End(RingReduceScatter(exchange, format, input, segment, offsets));
+  }
+  absl::Status status = DirectReduceScatter(
+      exchange, format, 0, input, segment, offsets,
+      [](const ChunkCursor<WireFormat>&) { return absl::OkStatus(); });
+  if (status.ok()) status = exchange.AwaitCallerMemory();
   return End(std::move(status));
 }
 
+absl::Status GroupCommunicator::AllToAll(
+    absl::Span<const float> input, absl::Span<const uint64_t> input_offsets,
+    absl::Span<float> output, absl::Span<const uint64_t> output_offsets,
+    Encoding encoding, Deadline deadline) {
+  absl::Status valid = CheckOffsets(input_offsets, input.size());
+  if (valid.ok()) valid = CheckOffsets(output_offsets, output.size());
+  if (!valid.ok()) return End(std::move(valid));
+  const Range own = SegmentOf(input_offsets, rank_);
+  const Range kept = SegmentOf(output_offsets, rank_);
+  if (own.size() != kept.size()) {
+    return End(absl::InvalidArgumentError(
+        absl::StrCat("rank ", rank_, " keeps ", own.size(),
+                     " elements of its own, want ", kept.size())));
+  }
+  const WireFormat format(encoding.wire, encoding.row_elements);
+  // Ranks send different amounts, so the count says nothing.
+  Exchange exchange =
+      Begin({Operation::kAllToAll, Algorithm::kOneShot, encoding.wire}, 0, 0,
+            format.EncodedBytes(0, input_offsets.back()), deadline);
+  if (size() == 1) {
+    std::copy(input.begin() + own.begin, input.begin() + own.end,
+              output.begin() + kept.begin);
+    return End(exchange.AwaitCallerMemory());
+  }
+  return End(DirectAllToAll(exchange, format, input, input_offsets, output,
+                            output_offsets));
+}
+
+absl::Status GroupCommunicator::Broadcast(absl::Span<float> values, int root,
+                                          Encoding encoding,
+                                          Deadline deadline) {
+  if (root < 0 || root >= size()) {
+    return End(absl::InvalidArgumentError(
+        absl::StrCat("a broadcast of rank ", root, " in a group of ", size())));
+  }
+  const WireFormat format(encoding.wire, encoding.row_elements);
+  const uint64_t bytes = format.EncodedBytes(0, values.size());
+  const Algorithm algorithm =
+      table_.Choose(Operation::kBroadcast, bytes, size());
+  Exchange exchange =
+      Begin({Operation::kBroadcast, algorithm, encoding.wire},
+            static_cast<uint64_t>(root), values.size(), bytes, deadline);
+  if (size() == 1) return End(exchange.AwaitCallerMemory());
+  return End(algorithm == Algorithm::kOneShot
+                 ? OneShotBroadcast(exchange, format, root, values)
+                 : RingBroadcast(exchange, format, root, values));
+}
+
 absl::Status GroupCommunicator::Barrier(Deadline deadline) {
-  Exchange exchange = Begin(
-      {Operation::kBarrier, Algorithm::kOneShot, Wire::kF32, Direction::kNone},
-      0, 0, deadline);
-  const std::vector<uint64_t> empty(group_.ranks.size() + 1, 0);
-  return End(OneShotAllGather(exchange, {}, empty));
+  Exchange exchange =
+      Begin({Operation::kBarrier, Algorithm::kOneShot, Wire::kF32}, 0, 0, 0,
+            deadline);
+  constexpr std::array<uint64_t, kMaxGroupSize + 1> kNothing = {};
+  return End(DirectAllGather<ByteFormat, char>(
+      exchange, ByteFormat(), {}, {},
+      absl::MakeConstSpan(kNothing).subspan(0, group_.ranks.size() + 1)));
 }
 
 }  // namespace ringfleet::cluster

@@ -5,17 +5,15 @@
 
 #include <cstdint>
 
-#include "cluster/all_reduce.h"
+#include "cluster/algorithm_table.h"
 #include "cluster/communicator.h"
 #include "cluster/exchange.h"
+#include "cluster/flight_recorder.h"
+#include "cluster/send_arena.h"
 #include "cluster/transport.h"
+#include "cluster/wire_format.h"
 
 namespace ringfleet::cluster {
-
-// By operation, bytes and ranks only, never by time: the order of a sum, and
-// so its last bits, must not change from run to run. `bytes` is what one rank
-// contributes to an all-reduce, as sent, or the whole of a gathered buffer.
-Algorithm ChooseAlgorithm(Operation operation, uint64_t bytes, int size);
 
 // Several communicators may share a transport when every two ranks enter the
 // operations that they have in common in the same order.
@@ -25,37 +23,62 @@ Algorithm ChooseAlgorithm(Operation operation, uint64_t bytes, int size);
 // socket full; destroying the transport settles that too.
 class GroupCommunicator : public Communicator {
  public:
-  // `transport` must outlive the communicator. Requires that `group.ranks` are
-  // distinct ranks of the transport's world and contain its own.
-  GroupCommunicator(Transport* transport, Group group);
+  // `transport` and `recorder` (may be null) must outlive the communicator.
+  // Requires that `group.ranks` are distinct ranks of the transport's world
+  // and contain its own.
+  GroupCommunicator(Transport* transport, Group group, AlgorithmTable table,
+                    FlightRecorder* recorder);
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(group_.ranks.size()); }
 
-  absl::Status AllReduce(absl::Span<float> data, Wire wire, uint64_t check,
-                         Deadline deadline) override;
-  absl::Status AllGather(absl::Span<char> data,
+  absl::Status AllReduce(absl::Span<const float> input,
+                         absl::Span<float> output, Encoding encoding,
+                         uint64_t check, Deadline deadline) override;
+  absl::Status AllGather(absl::Span<const char> segment,
+                         absl::Span<char> output,
                          absl::Span<const uint64_t> offsets,
                          Deadline deadline) override;
-  absl::Status ReduceScatter(absl::Span<float> data,
-                             absl::Span<const uint64_t> offsets, Wire wire,
-                             Deadline deadline) override;
+  absl::Status AllGather(absl::Span<const float> segment,
+                         absl::Span<float> output,
+                         absl::Span<const uint64_t> offsets, Encoding encoding,
+                         Deadline deadline) override;
+  absl::Status ReduceScatter(absl::Span<float> input, absl::Span<float> segment,
+                             absl::Span<const uint64_t> offsets,
+                             Encoding encoding, Deadline deadline) override;
+  absl::Status AllToAll(absl::Span<const float> input,
+                        absl::Span<const uint64_t> input_offsets,
+                        absl::Span<float> output,
+                        absl::Span<const uint64_t> output_offsets,
+                        Encoding encoding, Deadline deadline) override;
+  absl::Status Broadcast(absl::Span<float> values, int root, Encoding encoding,
+                         Deadline deadline) override;
   absl::Status Barrier(Deadline deadline) override;
 
  private:
   Exchange Begin(const OpDescriptor& descriptor, uint64_t check, uint64_t count,
-                 Deadline deadline);
+                 uint64_t bytes, Deadline deadline);
   // Passes `status` on; an error ends the epoch first.
   absl::Status End(absl::Status status);
-  // INVALID_ARGUMENT unless `offsets` are segments of `limit` bytes/elements.
+  // INVALID_ARGUMENT unless `offsets` are segments of `limit` elements.
   absl::Status CheckOffsets(absl::Span<const uint64_t> offsets,
                             uint64_t limit) const;
+  // The same, and that the own segment has `own` elements and no offset cuts
+  // a group of the format in two.
+  absl::Status CheckSegments(absl::Span<const uint64_t> offsets, uint64_t limit,
+                             size_t own, const WireFormat& format) const;
+  template <typename Format, typename Value>
+  absl::Status Gather(const Format& format, Wire wire,
+                      absl::Span<const Value> segment, absl::Span<Value> output,
+                      absl::Span<const uint64_t> offsets, Deadline deadline);
 
   Transport* const transport_;
   const Group group_;
+  const AlgorithmTable table_;
+  FlightRecorder* const recorder_;
   const int rank_;
   uint64_t sequence_ = 0;  // Operations begun.
-  ReduceScratch scratch_;
+  SendArena arena_;
 };
 
 }  // namespace ringfleet::cluster

@@ -8,18 +8,23 @@ packages=(
   build-essential cmake ninja-build pkg-config
   libabsl-dev libgrpc++-dev libprotobuf-dev protobuf-compiler
   protobuf-compiler-grpc libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
-  libpcre2-dev libxxhash-dev
+  libhwy-dev libpcre2-dev libxxhash-dev
 )
-test_packages=(libgtest-dev libgmock-dev openssh-server openssh-client)
+test_packages=(libgtest-dev libgmock-dev openssh-server openssh-client iproute2
+  nftables)
 
-case "${1:-}" in
-  "") ;;
-  --tests) packages+=("${test_packages[@]}") ;;
-  *)
-    echo "usage: $0 [--tests]" >&2
-    exit 2
-    ;;
-esac
+perf_packages=(libbenchmark-dev)
+
+for option in "$@"; do
+  case "$option" in
+    --tests) packages+=("${test_packages[@]}") ;;
+    --perf) packages+=("${perf_packages[@]}") ;;
+    *)
+      echo "usage: $0 [--tests] [--perf]" >&2
+      exit 2
+      ;;
+  esac
+done
 
 missing=()
 for package in "${packages[@]}"; do

@@ -33,6 +33,23 @@ absl::Status StoppingError() {
   return absl::UnavailableError("this worker is shutting down");
 }
 
+absl::Status CheckWorld(const CollectiveEndpoint::World& world, int rank) {
+  const int size = static_cast<int>(world.addresses.size());
+  if (rank < 0 || rank >= size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", rank, " of a world of ", size, " addresses"));
+  }
+  for (const std::vector<int>& ring : world.rings) {
+    for (const int member : ring) {
+      if (member < 0 || member >= size) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("a ring has rank ", member, " of a world of ", size));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 struct CollectiveEndpoint::Impl {
@@ -84,30 +101,28 @@ void CollectiveEndpoint::Start() {
   impl_->poller->Start();
 }
 
-void CollectiveEndpoint::SetRanksOnHost(int ranks) {
+void CollectiveEndpoint::SetRanksOnHost(int ranks, std::optional<Spin> spin) {
   CompletionPoller::Role role(impl_->poller.get());
-  impl_->poller->set_spin(SpinTime(impl_->options.spin, ranks));
+  impl_->poller->set_spin(SpinTime(spin.value_or(impl_->options.spin), ranks));
 }
 
 absl::StatusOr<std::unique_ptr<Transport>> CollectiveEndpoint::Connect(
-    uint64_t epoch, int rank, const std::vector<std::string>& addresses,
-    uint64_t config_hash, Deadline deadline) {
-  if (rank < 0 || static_cast<size_t>(rank) >= addresses.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "rank ", rank, " of a world of ", addresses.size(), " addresses"));
-  }
+    uint64_t epoch, int rank, const World& world, Deadline deadline) {
+  RF_RETURN_IF_ERROR(CheckWorld(world, rank));
   std::unique_ptr<PeerLinks> links;
   absl::Status status;
   {
     CompletionPoller::Role role(impl_->poller.get());
     RF_RETURN_IF_ERROR(impl_->service.EnterEpoch(epoch));
+    PeerLinks::Config config;
+    config.self.epoch = epoch;
+    config.self.source = rank;
+    config.self.config = world.config_hash;
+    config.world = world;
+    config.warm_up_bytes = impl_->options.warm_up_bytes;
+    config.max_queued_bytes = impl_->options.max_queued_bytes;
     links = std::make_unique<PeerLinks>(
-        impl_->poller,
-        PeerLinks::Config{
-            .self = {.epoch = epoch, .source = rank, .config = config_hash},
-            .addresses = addresses,
-            .max_queued_bytes = impl_->options.max_queued_bytes},
-        [impl = impl_.get()] {
+        impl_->poller, std::move(config), [impl = impl_.get()] {
           impl->dropped_frames += impl->service.links()->dropped_frames();
           impl->service.Detach();
           impl->SetLinks(nullptr);
@@ -142,6 +157,12 @@ void CollectiveEndpoint::Shutdown() {
   if (impl_->poller == nullptr) return;
   StopLinks();
   impl_->poller->Drain();
+}
+
+int CollectiveEndpoint::shared_lanes() const {
+  CompletionPoller::Role role(impl_->poller.get());
+  const PeerLinks* links = impl_->service.links();
+  return links != nullptr ? links->shared_lanes() : 0;
 }
 
 uint64_t CollectiveEndpoint::dropped_frames() const {

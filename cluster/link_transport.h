@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,12 @@ enum class Spin : uint8_t {
   kNever,
 };
 
+// What carries frames between two ranks of one host.
+enum class TransportKind : uint8_t {
+  kAuto,  // Shared memory, where both processes can open each other's.
+  kGrpc,  // Streams, as between hosts.
+};
+
 // One per worker process. Must outlive the server it is registered on. The end
 // of a process, in this order: StopLinks(), grpc::Server::Shutdown(),
 // Shutdown(), the server's destructor, this one's.
@@ -34,9 +41,24 @@ class CollectiveEndpoint {
  public:
   struct Options {
     Spin spin = Spin::kAuto;
-    // Frames of one peer that nobody has received yet. Beyond this the peer is
-    // no longer read, and gRPC's flow control holds it.
+    // Frames of one lane of a peer that nobody has received yet. Beyond this
+    // the lane is no longer read, and gRPC's flow control holds the peer.
     size_t max_queued_bytes = size_t{64} << 20;
+    // Zeros that each end of a new lane sends before the first frame. gRPC's
+    // flow-control windows start at 64 KiB and grow only with what has flowed:
+    // over loopback the first 128 KiB take 200 us without these, 65 us with
+    // 1 MiB, and no less with 4 MiB; 7 MiB show no difference.
+    size_t warm_up_bytes = size_t{1} << 20;
+  };
+
+  // What all ranks of an epoch agree in.
+  struct World {
+    std::vector<std::string> addresses;  // By rank.
+    // The rings that frames will go round: ranks, each followed by the next
+    // one in the ring. Neighbours get the lanes kRight and kLeft.
+    std::vector<std::vector<int>> rings;
+    TransportKind transport = TransportKind::kAuto;
+    uint64_t config_hash = 0;  // Covers what else there is, and is compared.
   };
 
   explicit CollectiveEndpoint(Options options);
@@ -53,25 +75,25 @@ class CollectiveEndpoint {
 
   // How many worker processes share this machine (1 unless set): with more
   // than there are cores, Spin::kAuto does not spin. Not during a Connect.
-  void SetRanksOnHost(int ranks);
+  // `spin` replaces that of the options until the next call.
+  void SetRanksOnHost(int ranks, std::optional<Spin> spin = std::nullopt);
 
   // Enters an epoch: ends the links of the epoch before, opens those to all
   // other ranks and returns when every rank has opened all of its own. All
-  // ranks call it at about the same time; peers may be late. `addresses` are
-  // those of all ranks, by rank; `config_hash` covers what all must agree in.
+  // ranks call it at about the same time; peers may be late.
   //
   // Errors:
   //   FAILED_PRECONDITION: the epoch is not later than all before, here or at a
-  //     peer, or a peer has another configuration (names both).
+  //     peer, or a peer has another configuration (names both) or other rings.
   //   DEADLINE_EXCEEDED: names the ranks that are missing.
   //   UNAVAILABLE: a peer went away.   INVALID_ARGUMENT: no such rank.
   //   CANCELLED, UNAVAILABLE: StopLinks was called.
-  absl::StatusOr<std::unique_ptr<Transport>> Connect(
-      uint64_t epoch, int rank, const std::vector<std::string>& addresses,
-      uint64_t config_hash, Deadline deadline);
+  absl::StatusOr<std::unique_ptr<Transport>> Connect(uint64_t epoch, int rank,
+                                                     const World& world,
+                                                     Deadline deadline);
 
-  // Ends the current epoch with `cause`: wakes a Connect, a Receive or a Flush
-  // that waits. Idempotent; from any thread; never waits itself.
+  // Ends the current epoch with `cause`: wakes a Connect, a Receive or an
+  // AwaitReleased that waits. Idempotent; from any thread; never waits itself.
   void Interrupt(const absl::Status& cause);
 
   // Ends the epoch, closes all streams and refuses new ones, so that the
@@ -82,6 +104,10 @@ class CollectiveEndpoint {
   // Requires that grpc::Server::Shutdown was called, or the server never
   // started, and that the server still exists. Idempotent.
   void Shutdown();
+
+  // Lanes whose frames this rank writes to shared memory, in the current epoch.
+  // From any thread that has no transport call under way.
+  int shared_lanes() const;
 
   // Frames of another epoch that arrived over the links of this one and were
   // dropped, over the life of the endpoint. From any thread that has no

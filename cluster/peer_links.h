@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The transport of one epoch over gRPC: to every other rank one Link stream
-// for frames and one Control stream, each on its own connection.
+// The transport of one epoch over gRPC: to every other rank a Control stream
+// and a Link stream for each lane, each on its own connection. Between ranks of
+// one host frames go through shared memory instead, where the ends of a Link
+// agree on it as it opens; the stream then only tells whether the peer lives.
 #ifndef RINGFLEET_CLUSTER_PEER_LINKS_H_
 #define RINGFLEET_CLUSTER_PEER_LINKS_H_
 
+#include <array>
 #include <atomic>
 #include <cstdint>
-#include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,39 +17,53 @@
 
 #include "absl/functional/function_ref.h"
 #include "cluster/completion_poller.h"
+#include "cluster/link_message.h"
+#include "cluster/link_transport.h"
 #include "cluster/peer_stream.h"
+#include "cluster/ring_queue.h"
+#include "cluster/shared_lanes.h"
 #include "cluster/transport.h"
 #include "kernels/mutex.h"
 
 namespace ringfleet::cluster {
 
 // Functions marked [role] require the poller's role; the others take it.
-class PeerLinks final : public Transport, private PeerStream::Events {
+class PeerLinks final : public Transport,
+                        private PeerStream::Events,
+                        private SharedLanes::Events {
  public:
   struct Config {
     StreamIdentity self;
-    std::vector<std::string> addresses;  // Of all ranks.
-    size_t max_queued_bytes = 0;         // Unconsumed, per peer.
+    CollectiveEndpoint::World world;
+    size_t warm_up_bytes = 0;     // Per lane, as in CollectiveEndpoint.
+    size_t max_queued_bytes = 0;  // Unconsumed, per lane of a peer.
   };
-  // `on_end` runs once, in the role, when the links are closed.
+  // [role] `on_end` runs once, in the role, when the links are closed.
   PeerLinks(std::shared_ptr<CompletionPoller> poller, Config config,
             std::function<void()> on_end);
   ~PeerLinks() override;
 
   int rank() const override { return config_.self.source; }
-  int world_size() const override {
-    return static_cast<int>(config_.addresses.size());
-  }
+  int world_size() const override { return static_cast<int>(peers_.size()); }
   uint64_t epoch() const override { return config_.self.epoch; }
 
-  absl::Status Send(int peer, const FrameHeader& header,
-                    absl::Span<const char> payload) override;
-  absl::StatusOr<ReceivedFrame> Receive(int peer, Deadline deadline) override;
-  absl::Status Flush(Deadline deadline) override;
+  // FAILED_PRECONDITION: there is no such lane to `peer`.
+  absl::Status Send(int peer, Lane lane, const FrameHeader& header,
+                    absl::Span<const char> payload,
+                    PayloadLedger& ledger) override;
+  // Requires that `frame` came from this transport.
+  absl::Status Forward(int peer, Lane lane, const FrameHeader& header,
+                       const FrameBody& frame) override;
+  // UNAVAILABLE when the peers of all sources have left.
+  absl::StatusOr<ReceivedFrame> Receive(absl::Span<const Source> sources,
+                                        Deadline deadline,
+                                        size_t* index) override;
+  absl::Status AwaitReleased(const PayloadLedger& ledger,
+                             Deadline deadline) override;
   void Abort(const absl::Status& cause) override;
 
-  // Wakes whoever waits in Receive or Flush with `cause`, without waiting for
-  // the role; peers are told when the links are closed.
+  // Wakes whoever waits in Receive or AwaitReleased with `cause`, without
+  // waiting for the role; peers are told when the links are closed.
   void Interrupt(const absl::Status& cause);
 
   // [role] Dials the ranks below this one.
@@ -57,60 +74,74 @@ class PeerLinks final : public Transport, private PeerStream::Events {
   // [role] Waits until every rank has opened all its links. On an error the
   // epoch is aborted.
   absl::Status AwaitConnected(Deadline deadline);
-  // [role] Looks at what only time tells: peers that lost one of their two
+  // [role] Looks at what only time tells: peers that lost one of their
   // streams, and calls to repeat.
   void Housekeeping();
   // [role] Tells peers that this rank leaves, unless it aborted; closes all
   // streams. Later calls return `reason` or the earlier cause. Idempotent.
   void Close(const absl::Status& reason);
 
+  // [role] Lanes whose frames go to shared memory.
+  int shared_lanes() const;
   // Frames of another epoch, which are dropped.
   uint64_t dropped_frames() const { return dropped_frames_.load(); }
 
  private:
   // One stream with a peer. `stream` is null until dialled or accepted.
   struct End {
+    bool wanted = false;  // Both sides open it.
+    bool shared = false;  // Frames are written to shared memory.
     std::shared_ptr<PeerStream> stream;
     bool open = false;
     bool lost = false;
     std::optional<Deadline> redial;
-  };
-  struct Peer {
-    End link;
-    End control;
-    bool ready = false;  // It has opened all its links.
-    bool left = false;
-    std::optional<Deadline> verdict;  // When one lost stream counts as both.
-    std::string loss;
-    std::deque<ReceivedFrame> frames;
+    RingQueue<LinkFramePtr> frames;
     size_t queued_bytes = 0;
     bool read_due = false;  // No read is posted because too much is queued.
   };
-  // Counts the slices that point at payload memory; each holds a reference
-  // and may outlive the links.
-  struct PayloadLedger {
-    std::atomic<int64_t> references{1};
-    static void Release(void* ledger);
+  static constexpr int kControlEnd = kLanes;  // Behind the lanes.
+  struct Peer {
+    std::array<End, kLanes + 1> ends;
+    bool ready = false;  // It has opened all its links.
+    bool left = false;
+    std::optional<Deadline> verdict;  // When lost streams count as a lost peer.
+    std::string loss;
+
+    End& lane(Lane lane) { return ends[static_cast<size_t>(lane)]; }
+    End& control() { return ends[kControlEnd]; }
   };
 
+  // Opening (peer_links_opening.cc).
+  void WantRings();
+  void ShareMemory();
+  bool Listen(int peer, Lane lane);
+  void DialOne(int peer, int end, bool share);
   void OnOpen(PeerStream& stream, const StreamIdentity& peer) override;
-  void OnMessage(PeerStream& stream, grpc::ByteBuffer message) override;
-  void OnClosed(PeerStream& stream, const absl::Status& status) override;
-  void OnFrame(PeerStream& stream, const grpc::ByteBuffer& message);
-  void OnControl(PeerStream& stream, const grpc::ByteBuffer& message);
-
-  void DialOne(int peer, StreamKind kind);
-  End& EndOf(Peer& peer, StreamKind kind) {
-    return kind == StreamKind::kLink ? peer.link : peer.control;
-  }
+  void WarmUp(int peer, Lane lane);
   bool AllOpen() const;
   bool AllReady() const;
-  std::string PeerName(int peer) const;
+  bool LinksIdle() const;
   std::string MissingPeers() const;
-  void ForEachPeer(absl::FunctionRef<void(int, Peer&)> visit);
+
+  // Moving frames (peer_links.cc).
+  absl::Status CheckOpen(int peer, Lane lane);
+  void WriteFrame(int peer, Lane lane, const FrameHeader& header,
+                  absl::Span<const char> payload, PayloadLedger& ledger);
+  bool WritesIdle(int peer, int end) const;
+  absl::Status AwaitLastWords(absl::Span<const Source> sources,
+                              Deadline deadline);
+  void OnMessage(PeerStream& stream, const grpc::ByteBuffer& message) override;
+  bool WantsFrame(int peer, Lane lane) override;
+  void OnSharedFrame(int peer, Lane lane, LinkFramePtr frame) override;
+  void OnSharedError(int peer, const absl::Status& status) override;
+  void OnFrame(int peer, Lane lane, LinkFramePtr frame);
+
+  // Control and failure (peer_links_failure.cc).
+  void OnControl(PeerStream& stream, const grpc::ByteBuffer& message);
+  void OnClosed(PeerStream& stream, const absl::Status& status) override;
+  void OnStartFailed(PeerStream& stream, const absl::Status& status);
   void WriteControl(Peer& peer, const v1::ControlMessage& message);
   v1::ControlMessage NewControl() const;
-
   bool aborted() const { return aborted_.load(std::memory_order_acquire); }
   absl::Status Cause();
   // Keeps the first cause. `origin` is the text peers get to read.
@@ -118,18 +149,30 @@ class PeerLinks final : public Transport, private PeerStream::Events {
               int suspect);
   void AbortInRole(const absl::Status& cause, int suspect);
   void SpreadAbort();
-  bool Released() const;  // Nothing refers to payload memory.
-  bool AwaitPayload(Deadline deadline);
+  void DropWrites(int peer, int end);
+
+  int EndIndex(const PeerStream& stream) const {
+    return stream.kind() == StreamKind::kControl
+               ? kControlEnd
+               : static_cast<int>(stream.lane());
+  }
+  End& EndOf(const PeerStream& stream) {
+    return peers_[stream.peer()].ends[EndIndex(stream)];
+  }
+  std::string PeerName(int peer) const;
+  std::string PeerNames(absl::Span<const Source> sources) const;
+  void ForEachPeer(absl::FunctionRef<void(int, Peer&)> visit);
 
   const std::shared_ptr<CompletionPoller> poller_;
   const Config config_;
-  PayloadLedger* const ledger_;
+  MessagePool pool_;  // Guarded by the role; outlives the frames in peers_.
   std::atomic<bool> aborted_{false};
   std::atomic<uint64_t> dropped_frames_{0};
 
   // Guarded by the role.
   std::function<void()> on_end_;
-  std::vector<Peer> peers_;  // By rank; the own entry stays empty.
+  std::vector<Peer> peers_;              // By rank; the own entry stays empty.
+  std::unique_ptr<SharedLanes> shared_;  // Null when streams carry all frames.
   bool connected_ = false;
   bool abort_spread_ = false;
   bool closed_ = false;

@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "cluster/status.h"
+#include "cluster/status_macros.h"
 
 namespace ringfleet::cluster {
 namespace {
@@ -14,6 +15,8 @@ namespace {
 constexpr char kEpochHeader[] = "rf-epoch";
 constexpr char kSourceHeader[] = "rf-source";
 constexpr char kConfigHeader[] = "rf-config";
+constexpr char kLaneHeader[] = "rf-lane";
+constexpr char kSharedHeader[] = "rf-shm";
 
 using Headers = std::multimap<grpc::string_ref, grpc::string_ref>;
 
@@ -33,7 +36,8 @@ absl::Status ReadHeader(const Headers& headers, const char* name,
   return absl::OkStatus();
 }
 
-absl::StatusOr<StreamIdentity> ReadIdentity(const Headers& headers) {
+absl::StatusOr<StreamIdentity> ReadIdentity(StreamKind kind,
+                                            const Headers& headers) {
   StreamIdentity identity;
   for (const absl::Status& status :
        {ReadHeader(headers, kEpochHeader, &identity.epoch),
@@ -41,7 +45,33 @@ absl::StatusOr<StreamIdentity> ReadIdentity(const Headers& headers) {
         ReadHeader(headers, kConfigHeader, &identity.config)}) {
     if (!status.ok()) return status;
   }
+  if (kind == StreamKind::kLink) {
+    int lane = 0;
+    RF_RETURN_IF_ERROR(ReadHeader(headers, kLaneHeader, &lane));
+    if (lane < 0 || lane >= kLanes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the header ", kLaneHeader, " is ", lane, ", want 0 to ",
+                       kLanes - 1));
+    }
+    identity.lane = static_cast<Lane>(lane);
+    const auto shared = headers.find(kSharedHeader);
+    if (shared != headers.end()) {
+      identity.shared.assign(shared->second.data(), shared->second.size());
+    }
+  }
   return identity;
+}
+
+// add(name, value) for every header.
+template <typename Add>
+void WriteIdentity(StreamKind kind, const StreamIdentity& self, Add&& add) {
+  add(kEpochHeader, std::to_string(self.epoch));
+  add(kSourceHeader, std::to_string(self.source));
+  add(kConfigHeader, std::to_string(self.config));
+  if (kind == StreamKind::kLink) {
+    add(kLaneHeader, std::to_string(static_cast<int>(self.lane)));
+    if (!self.shared.empty()) add(kSharedHeader, self.shared);
+  }
 }
 
 const char* MethodName(StreamKind kind) {
@@ -56,16 +86,15 @@ void PeerStream::Read() {
   reader_->Read(&read_buffer_, read_op_.Start(this));
 }
 
-void PeerStream::Write(grpc::ByteBuffer message) {
+void PeerStream::Write(grpc::ByteBuffer&& message) {
   if (!can_start() || lost_) return;
-  writes_.push_back(std::move(message));
+  writes_.push_back(Message(std::move(message)));
   if (!write_pending_) StartNextWrite();
 }
 
 void PeerStream::StartNextWrite() {
   write_pending_ = true;
-  writer_->Write(writes_.front(), write_op_.Start(this));
-  writes_.pop_front();
+  writer_->Write(writes_.pop_front().bytes, write_op_.Start(this));
 }
 
 void PeerStream::Cancel() {
@@ -82,7 +111,7 @@ void PeerStream::OnRead(bool ok) {
   }
   grpc::ByteBuffer message;
   message.Swap(&read_buffer_);
-  if (events_ != nullptr) events_->OnMessage(*this, std::move(message));
+  if (events_ != nullptr) events_->OnMessage(*this, message);
 }
 
 void PeerStream::OnWrite(bool ok) {
@@ -123,12 +152,12 @@ std::shared_ptr<ClientStream> ClientStream::Dial(
     int peer, Events* events) {
   std::shared_ptr<ClientStream> stream(
       new ClientStream(std::move(poller), kind, std::move(channel)));
-  stream->set_peer(peer);
+  stream->set_peer(peer, self.lane);
   stream->set_events(events);
   grpc::ClientContext& context = stream->context_;
-  context.AddMetadata(kEpochHeader, std::to_string(self.epoch));
-  context.AddMetadata(kSourceHeader, std::to_string(self.source));
-  context.AddMetadata(kConfigHeader, std::to_string(self.config));
+  WriteIdentity(kind, self, [&](const char* name, const std::string& value) {
+    context.AddMetadata(name, value);
+  });
   context.set_wait_for_ready(true);
   stream->call_ = stream->stub_.PrepareCall(&context, MethodName(kind),
                                             stream->poller_->queue());
@@ -148,7 +177,7 @@ void ClientStream::OnHeaders(bool ok) {
   if (!can_start()) return;
   // A refusal has no headers but a status, which Finish reads.
   const absl::StatusOr<StreamIdentity> peer =
-      ReadIdentity(context_.GetServerInitialMetadata());
+      ReadIdentity(kind_, context_.GetServerInitialMetadata());
   if (!ok || !peer.ok()) return Lose();
   Read();
   ReportOpen(*peer);
@@ -199,7 +228,7 @@ void ServerStream::Expect(std::shared_ptr<CompletionPoller> poller,
 }
 
 absl::StatusOr<StreamIdentity> ServerStream::Identity() const {
-  return ReadIdentity(context_.client_metadata());
+  return ReadIdentity(kind_, context_.client_metadata());
 }
 
 void ServerStream::OnArrived(bool ok) {
@@ -211,9 +240,9 @@ void ServerStream::OnArrived(bool ok) {
 
 void ServerStream::Accept(const StreamIdentity& self) {
   if (!can_start()) return;
-  context_.AddInitialMetadata(kEpochHeader, std::to_string(self.epoch));
-  context_.AddInitialMetadata(kSourceHeader, std::to_string(self.source));
-  context_.AddInitialMetadata(kConfigHeader, std::to_string(self.config));
+  WriteIdentity(kind_, self, [&](const char* name, const std::string& value) {
+    context_.AddInitialMetadata(name, value);
+  });
   call_.SendInitialMetadata(headers_op_.Start(this));
 }
 

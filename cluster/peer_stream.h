@@ -10,23 +10,26 @@
 #include <grpcpp/support/async_stream.h>
 #include <grpcpp/support/byte_buffer.h>
 
-#include <deque>
 #include <memory>
-#include <optional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cluster/completion_poller.h"
+#include "cluster/ring_queue.h"
+#include "cluster/transport.h"
 #include "protos/collective.grpc.pb.h"
 
 namespace ringfleet::cluster {
 
 // What both ends of a stream say about themselves in the headers rf-epoch,
-// rf-source and rf-config.
+// rf-source, rf-config and, of a Link, rf-lane and rf-shm.
 struct StreamIdentity {
   uint64_t epoch = 0;
   int source = 0;
   uint64_t config = 0;
+  Lane lane = Lane::kDirect;
+  std::string shared = {};  // SharedSegment's offer; empty: there is none.
 };
 
 enum class StreamKind : uint8_t { kLink, kControl };
@@ -39,7 +42,8 @@ class PeerStream : public std::enable_shared_from_this<PeerStream> {
   class Events {
    public:
     virtual void OnOpen(PeerStream& stream, const StreamIdentity& peer) = 0;
-    virtual void OnMessage(PeerStream& stream, grpc::ByteBuffer message) = 0;
+    virtual void OnMessage(PeerStream& stream,
+                           const grpc::ByteBuffer& message) = 0;
     virtual void OnClosed(PeerStream& stream, const absl::Status& status) = 0;
 
    protected:
@@ -53,13 +57,19 @@ class PeerStream : public std::enable_shared_from_this<PeerStream> {
   StreamKind kind() const { return kind_; }
   // Null stops the reports.
   void set_events(Events* events) { events_ = events; }
-  // A label for the owner of the events: the rank at the other end.
+  // Labels for the owner of the events: the rank at the other end, and the
+  // lane of a Link.
   int peer() const { return peer_; }
-  void set_peer(int peer) { peer_ = peer; }
+  Lane lane() const { return lane_; }
+  void set_peer(int peer, Lane lane) {
+    peer_ = peer;
+    lane_ = lane;
+  }
 
   // Posts a read; OnMessage reports it.
   void Read();
-  void Write(grpc::ByteBuffer message);
+  // Takes `message`.
+  void Write(grpc::ByteBuffer&& message);
   bool writes_idle() const { return !write_pending_ && writes_.empty(); }
   // Drops queued writes and ends the stream with an error.
   void Cancel();
@@ -104,11 +114,26 @@ class PeerStream : public std::enable_shared_from_this<PeerStream> {
   void OnWrite(bool ok);
   void StartNextWrite();
 
+  // A ByteBuffer that moves; its own move is a copy, and holds the slices.
+  struct Message {
+    Message() = default;
+    explicit Message(grpc::ByteBuffer&& from) { bytes.Swap(&from); }
+    Message(Message&& other) noexcept { bytes.Swap(&other.bytes); }
+    Message& operator=(Message&& other) noexcept {
+      bytes.Clear();
+      bytes.Swap(&other.bytes);
+      return *this;
+    }
+
+    grpc::ByteBuffer bytes;
+  };
+
   Events* events_ = nullptr;
   int peer_ = -1;
+  Lane lane_ = Lane::kDirect;
   bool lost_ = false;
   bool write_pending_ = false;
-  std::deque<grpc::ByteBuffer> writes_;
+  RingQueue<Message> writes_;
   grpc::ByteBuffer read_buffer_;
   Op read_op_{&PeerStream::OnRead};
   Op write_op_{&PeerStream::OnWrite};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/process_limits.h"
 
+#include <malloc.h>
 #include <sys/resource.h>
 
 #include "absl/strings/str_cat.h"
@@ -21,6 +22,14 @@ void RaiseOpenFileLimit() {
   rlimit limit = OpenFileLimit();
   limit.rlim_cur = limit.rlim_max;
   setrlimit(RLIMIT_NOFILE, &limit);  // CheckOpenFiles() sees a refusal.
+}
+
+void KeepFreedMemory() {
+  // What several lanes have in flight, with room to spare.
+  mallopt(M_TRIM_THRESHOLD, 256 << 20);
+  // The largest threshold that malloc reaches by itself; setting the other one
+  // ends that adaptation.
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
 }
 
 absl::Status CheckOpenFiles(size_t needed) {

@@ -5,23 +5,26 @@
 
 #include <cstdint>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "cluster/chunks.h"
 #include "cluster/exchange.h"
+#include "cluster/wire_format.h"
 
 namespace ringfleet::cluster {
 
-// Rank r's segment, elements [offsets[r], offsets[r + 1]) of `data`, becomes
-// the sum over ranks; the rest of `data` is left unspecified. Partial sums
-// walk around the ring in size() - 1 steps from 0: a segment starts at the
-// rank after its owner and every rank it passes adds its own values, in
-// float32, so segment r is summed in the order r + 1, r + 2, ..., r.
-//
-// Does not flush: other segments than rank r's may still be read after the
-// return, until Exchange::Flush. They may be overwritten with what other ranks
-// computed from them, because that proves them received.
-absl::Status RingReduceScatter(Exchange& exchange, absl::Span<float> data,
-                               absl::Span<const uint64_t> offsets);
+// Every rank sends its partial of each segment, rounded to the format, directly
+// to the segment's owner in `step`; the owner sums in rank order, its own
+// partial rounded as well. `segment` may lie at its place in `input`.
+// `reduced` is called with every chunk of the own segment as soon as its sum
+// is in `segment`. The caller's memory may still be read on return, until
+// Exchange::AwaitCallerMemory.
+absl::Status DirectReduceScatter(
+    Exchange& exchange, const WireFormat& format, uint32_t step,
+    absl::Span<const float> input, absl::Span<float> segment,
+    absl::Span<const uint64_t> offsets,
+    absl::FunctionRef<absl::Status(const ChunkCursor<WireFormat>&)> reduced);
 
 }  // namespace ringfleet::cluster
 

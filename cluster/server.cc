@@ -2,7 +2,6 @@
 #include "cluster/server.h"
 
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
-#include <grpcpp/health_check_service_interface.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -21,7 +20,6 @@
 #include "absl/strings/str_cat.h"
 #include "cluster/status_macros.h"
 #include "kernels/check.h"
-#include "protos/health.pb.h"
 
 namespace ringfleet::cluster {
 namespace {
@@ -135,11 +133,8 @@ absl::StatusOr<std::unique_ptr<DaemonServer>> DaemonServer::Start(
   }
   RF_RETURN_IF_ERROR(CheckCanListen(listen));
 
-  // Both act on every builder of the process and may be repeated.
+  // Acts on every builder of the process and may be repeated.
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  grpc::EnableDefaultHealthCheckService(true);
-  // The reference links the descriptor that reflection looks up.
-  grpc::health::v1::HealthCheckRequest::descriptor();
 
   grpc::ServerBuilder builder;
   int port = 0;
@@ -158,6 +153,8 @@ absl::StatusOr<std::unique_ptr<DaemonServer>> DaemonServer::Start(
   builder.SetSyncServerOption(Option::NUM_CQS, 1);
   builder.SetSyncServerOption(Option::MIN_POLLERS, 1);
   builder.SetSyncServerOption(Option::MAX_POLLERS, 2);
+  auto health = std::make_unique<HealthService>();
+  builder.RegisterService(health.get());
   register_services(builder);
 
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
@@ -168,20 +165,21 @@ absl::StatusOr<std::unique_ptr<DaemonServer>> DaemonServer::Start(
         absl::StrCat("gRPC cannot listen on ", FormatAddress(listen)));
   }
   return std::unique_ptr<DaemonServer>(
-      new DaemonServer(std::move(server), port));
+      new DaemonServer(std::move(health), std::move(server), port));
 }
 
-DaemonServer::DaemonServer(std::unique_ptr<grpc::Server> server, int port)
-    : server_(std::move(server)), port_(port) {}
+DaemonServer::DaemonServer(std::unique_ptr<HealthService> health,
+                           std::unique_ptr<grpc::Server> server, int port)
+    : health_(std::move(health)), server_(std::move(server)), port_(port) {}
 
 DaemonServer::~DaemonServer() { Shutdown(absl::ZeroDuration()); }
 
 void DaemonServer::SetServing(const std::string& service, bool serving) {
-  server_->GetHealthCheckService()->SetServingStatus(service, serving);
+  health_->SetServing(service, serving);
 }
 
 void DaemonServer::Shutdown(absl::Duration grace) {
-  server_->GetHealthCheckService()->Shutdown();
+  health_->Shutdown();
   server_->Shutdown(
       std::chrono::system_clock::now() +
       absl::ToChronoMicroseconds(std::min(grace, absl::Hours(1))));

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "cluster/health_service.h"
 #include "cluster/host_address.h"
 
 namespace ringfleet::cluster {
@@ -70,8 +71,10 @@ class DaemonServer {
   void Shutdown(absl::Duration grace);
 
  private:
-  DaemonServer(std::unique_ptr<grpc::Server> server, int port);
+  DaemonServer(std::unique_ptr<HealthService> health,
+               std::unique_ptr<grpc::Server> server, int port);
 
+  const std::unique_ptr<HealthService> health_;  // Outlives the server.
   const std::unique_ptr<grpc::Server> server_;
   const int port_;
 };

@@ -10,12 +10,23 @@
 #include "absl/types/span.h"
 #include "cluster/deadline.h"
 #include "cluster/frame.h"
+#include "cluster/payload_ledger.h"
 
 namespace ringfleet::cluster {
 
-// The links of one rank with all others, for one epoch. Send, Receive and
-// Flush belong to one thread at a time, the executor's, because it polls the
-// links while it waits; Abort may come from any thread.
+// Where frames come from.
+struct Source {
+  int peer = 0;
+  Lane lane = Lane::kDirect;
+};
+
+// The links of one rank with all others, for one epoch. Send, Forward, Receive
+// and AwaitReleased belong to one thread at a time, the executor's, because it
+// polls the links while it waits; Abort may come from any thread.
+//
+// The direct lane leads to every rank, the lanes of a ring at least to the
+// neighbours in it: kRight carries frames to the next rank of a ring, kLeft to
+// the previous one.
 //
 // The first failure (a lost peer, an unreadable frame, Abort on any rank)
 // ends the epoch: from then on every call returns its status.
@@ -27,29 +38,37 @@ class Transport {
   virtual int world_size() const = 0;
   virtual uint64_t epoch() const = 0;
 
-  // Queues a frame behind those already sent to `peer`; never blocks. The
-  // header is complete, crc32c included. `payload`, at most kMaxPayloadBytes,
-  // is not copied: it must stay unchanged until `peer` is known to have it or
-  // Flush returned, and valid until Flush returned OK or the transport is
-  // destroyed.
-  virtual absl::Status Send(int peer, const FrameHeader& header,
-                            absl::Span<const char> payload) = 0;
+  // Queues a frame behind those already sent to `peer` on `lane`; never
+  // blocks. The header is complete, crc32c included. `payload`, at most
+  // kMaxPayloadBytes, is not copied: it must stay unchanged until `peer` is
+  // known to have it or `ledger` is released, and valid until `ledger` is
+  // released or the transport is destroyed.
+  virtual absl::Status Send(int peer, Lane lane, const FrameHeader& header,
+                            absl::Span<const char> payload,
+                            PayloadLedger& ledger) = 0;
 
-  // The next frame of `peer`, in the order it sent them, its checksum
-  // compared. All links make progress meanwhile.
+  // Sends the payload of a received frame on, under another header, without
+  // touching it where the links allow that. `frame` may be dropped afterwards.
+  virtual absl::Status Forward(int peer, Lane lane, const FrameHeader& header,
+                               const FrameBody& frame) = 0;
+
+  // The next frame of any of `sources`, the first of them that has one, and in
+  // `index` which that was. Frames of one source come in the order it sent
+  // them, their checksums compared. All links make progress meanwhile.
   //
   // Errors: DEADLINE_EXCEEDED; UNAVAILABLE: the peer left; DATA_LOSS.
-  virtual absl::StatusOr<ReceivedFrame> Receive(int peer,
-                                                Deadline deadline) = 0;
+  virtual absl::StatusOr<ReceivedFrame> Receive(
+      absl::Span<const Source> sources, Deadline deadline, size_t* index) = 0;
 
-  // Waits until nothing refers to payload memory any more. It tries so after
-  // an abort too, and then returns the abort's cause.
+  // Waits until nothing refers to the payload of `ledger` any more. It tries
+  // so after an abort too, and then returns the abort's cause.
   //
   // Errors: DEADLINE_EXCEEDED.
-  virtual absl::Status Flush(Deadline deadline) = 0;
+  virtual absl::Status AwaitReleased(const PayloadLedger& ledger,
+                                     Deadline deadline) = 0;
 
   // Ends the epoch here and, as far as they can be reached, on all ranks. The
-  // first cause wins; it wakes whoever waits in Receive or Flush.
+  // first cause wins; it wakes whoever waits in Receive or AwaitReleased.
   virtual void Abort(const absl::Status& cause) = 0;
 };
 

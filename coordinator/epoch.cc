@@ -50,7 +50,7 @@ uint64_t ConfigHash(const FleetOptions& options, absl::string_view fingerprint,
       " mesh=", options.mesh.data, "x", options.mesh.expert, "x",
       options.mesh.tensor, " dtype=", static_cast<int>(options.dtype),
       " wire=", static_cast<int>(options.wire), " context=", context,
-      " slots=", options.slots);
+      " slots=", options.slots, " collectives=", options.collectives.Hash());
   return XXH64(text.data(), text.size(), /*seed=*/0);
 }
 
@@ -189,6 +189,7 @@ absl::Status Epoch::ConnectAll() {
     request.add_addresses(member.address);
   }
   request.set_wire(options_.wire);
+  request.set_algorithm_table(options_.collectives.ToJson());
   request.set_timeout_ms(absl::ToInt64Milliseconds(options_.connect_timeout));
   request.set_collective_timeout_ms(
       absl::ToInt64Milliseconds(options_.collective_timeout));

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "cluster/algorithm_table.h"
 #include "cluster/deadline.h"
 #include "cluster/membership.h"
 #include "cluster/shard_plan.h"
@@ -33,6 +34,8 @@ struct FleetOptions {
   cluster::MeshShape mesh;
   v1::Dtype dtype = v1::DTYPE_BF16;
   v1::WireDtype wire = v1::WIRE_DTYPE_BF16;
+  // Which algorithm carries which collective.
+  cluster::AlgorithmTable collectives = cluster::AlgorithmTable::Default();
   uint32_t context = 0;  // Positions per slot; 0: as many as fit.
   uint32_t slots = 4;
   uint32_t threads = 0;    // Per worker; 0: the worker's own setting.

@@ -49,6 +49,7 @@ struct Flags {
   std::string listen = "127.0.0.1:50051";
   std::string dtype = "bf16";
   std::string wire = "bf16";
+  std::string collectives;
   uint32_t context = 0;
   uint32_t slots = 4;
   bool reference = false;
@@ -99,6 +100,10 @@ absl::StatusOr<CoordinatorOptions> FromFlags(const Flags& flags) {
   options.fleet.dtype = flags.dtype == "f32" ? v1::DTYPE_F32 : v1::DTYPE_BF16;
   options.fleet.wire =
       flags.wire == "f32" ? v1::WIRE_DTYPE_F32 : v1::WIRE_DTYPE_BF16;
+  if (!flags.collectives.empty()) {
+    RF_ASSIGN_OR_RETURN(options.fleet.collectives,
+                        cluster::AlgorithmTable::Load(flags.collectives));
+  }
   options.fleet.context = flags.context;
   RF_ASSIGN_OR_RETURN(options.listen, cluster::ParseAddress(flags.listen));
   return options;
@@ -117,6 +122,10 @@ absl::StatusOr<CoordinatorOptions> FromClusterFile(const Flags& flags) {
   options.fleet.wire = config.wire == kernels::Dtype::kF32
                            ? v1::WIRE_DTYPE_F32
                            : v1::WIRE_DTYPE_BF16;
+  if (!config.collectives.empty()) {
+    RF_ASSIGN_OR_RETURN(options.fleet.collectives,
+                        cluster::AlgorithmTable::Load(config.collectives));
+  }
   options.fleet.context = config.context;
   for (const cluster::WorkerConfig& worker : config.workers) {
     options.fleet.memory_gib.push_back(worker.memory_gib);
@@ -184,6 +193,9 @@ int Main(int argc, char** argv) {
   by_hand(app.add_option("--wire", flags.wire, "Activations between ranks"))
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();
+  by_hand(app.add_option("--collectives", flags.collectives,
+                         "Algorithms of collectives, a file that ringfleet "
+                         "collectives --calibrate wrote"));
   by_hand(app.add_option("-c,--ctx-size", flags.context,
                          "Positions per sequence; 0: as many as fit"))
       ->capture_default_str();

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "cluster/status.h"
 
 namespace ringfleet::coordinator {
@@ -106,6 +107,34 @@ absl::StatusOr<v1::StatisticsResponse> WorkerClient::Statistics(
   const grpc::Status status = stub_->Statistics(&context, request, &response);
   if (!status.ok()) return cluster::FromGrpc(status);
   return response;
+}
+
+absl::Status WorkerClient::MeasureCollectives(
+    const v1::MeasureCollectivesRequest& request,
+    const std::function<void(const v1::MeasureCollectivesProgress&)>&
+        on_progress,
+    const std::function<void()>& await_others) {
+  grpc::ClientContext context;
+  const ActiveCall active(this, &context);
+  const auto stream = stub_->MeasureCollectives(&context);
+  stream->Write(request);  // A failure shows in Read and Finish.
+  v1::MeasureCollectivesProgress progress;
+  uint32_t done = 0;
+  const uint32_t total = static_cast<uint32_t>(request.cases_size());
+  while (done < total && stream->Read(&progress)) {
+    done = progress.done();
+    on_progress(progress);
+  }
+  if (done == total) await_others();
+  stream->WritesDone();
+  while (stream->Read(&progress)) {
+  }
+  const absl::Status status = cluster::FromGrpc(stream->Finish());
+  if (status.ok() && done < total) {
+    return absl::InternalError(absl::StrCat("the measurement ended after ",
+                                            done, " of ", total, " cases"));
+  }
+  return status;
 }
 
 void WorkerClient::StartRun(std::function<void(v1::StepResult)> on_result,

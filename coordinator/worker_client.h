@@ -41,6 +41,15 @@ class WorkerClient {
   absl::StatusOr<v1::StatisticsResponse> Statistics(
       const v1::StatisticsRequest& request, cluster::Deadline deadline);
 
+  // Calls `on_progress` for each message, in this thread, and `await_others`
+  // when this rank has done all cases; the rank leaves the epoch when that
+  // returns. OK only after the last case.
+  absl::Status MeasureCollectives(
+      const v1::MeasureCollectivesRequest& request,
+      const std::function<void(const v1::MeasureCollectivesProgress&)>&
+          on_progress,
+      const std::function<void()>& await_others);
+
   // Opens the Run stream. A thread of this object calls `on_result` for each
   // result and, last, `on_end` with the reason why the stream ended; an end
   // that the worker calls orderly is OK. The stream has no deadline of its own:

@@ -13,8 +13,10 @@ namespace {
 absl::Status AddReduced(LayerContext& context, const char* part, int layer,
                         float* partial, size_t size, float* x) {
   RF_RETURN_IF_ERROR(Annotate(
-      context.communicator.AllReduce(absl::MakeSpan(partial, size),
-                                     context.wire, context.routing_hash),
+      context.communicator.AllReduce(
+          absl::MakeSpan(partial, size),
+          {context.wire, static_cast<size_t>(context.spec.hidden_size)},
+          context.routing_hash),
       absl::StrCat("layer ", layer, " ", part)));
   kernels::AddTo(partial, size, x);
   return absl::OkStatus();

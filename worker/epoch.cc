@@ -1,25 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/epoch.h"
 
-#include <numeric>
 #include <utility>
-#include <vector>
 
 #include "cluster/status_macros.h"
 
 namespace ringfleet::worker {
 namespace {
-
-// The communicator of all ranks. Mesh axes get their own, with other ids.
-constexpr uint32_t kWorldGroup = 0;
-
-cluster::Group WorldGroup(int world_size) {
-  cluster::Group group;
-  group.id = kWorldGroup;
-  group.ranks.resize(world_size);
-  std::iota(group.ranks.begin(), group.ranks.end(), 0);
-  return group;
-}
 
 absl::StatusOr<KvCache> MakeCache(const LoadedShard& shard,
                                   const Weights& weights, kernels::Dtype dtype,
@@ -34,7 +21,8 @@ absl::StatusOr<KvCache> MakeCache(const LoadedShard& shard,
 absl::StatusOr<std::shared_ptr<Epoch>> Epoch::Create(
     uint64_t epoch, std::shared_ptr<LoadedShard> shard,
     std::shared_ptr<ExpertStatistics> statistics,
-    std::unique_ptr<cluster::Transport> transport, cluster::Wire wire,
+    std::unique_ptr<cluster::Transport> transport,
+    cluster::AlgorithmTable table, cluster::Wire wire,
     absl::Duration collective_timeout, int context) {
   RF_ASSIGN_OR_RETURN(KvCache cache,
                       MakeCache(*shard, shard->weights, shard->dtype, context));
@@ -47,7 +35,8 @@ absl::StatusOr<std::shared_ptr<Epoch>> Epoch::Create(
   }
   return std::shared_ptr<Epoch>(new Epoch(
       epoch, std::move(shard), std::move(statistics), std::move(transport),
-      wire, collective_timeout, std::move(cache), std::move(reference_cache)));
+      std::move(table), wire, collective_timeout, std::move(cache),
+      std::move(reference_cache)));
 }
 
 Epoch::Instance::Instance(LoadedShard& shard, const Weights& weights,
@@ -59,14 +48,16 @@ Epoch::Instance::Instance(LoadedShard& shard, const Weights& weights,
 
 Epoch::Epoch(uint64_t epoch, std::shared_ptr<LoadedShard> shard,
              std::shared_ptr<ExpertStatistics> statistics,
-             std::unique_ptr<cluster::Transport> transport, cluster::Wire wire,
+             std::unique_ptr<cluster::Transport> transport,
+             cluster::AlgorithmTable table, cluster::Wire wire,
              absl::Duration collective_timeout, KvCache cache,
              std::optional<KvCache> reference_cache)
     : shard_(std::move(shard)),
       statistics_(std::move(statistics)),
       transport_(std::move(transport)),
       communicator_(transport_.get(),
-                    WorldGroup(shard_->plan.mesh.world_size())),
+                    cluster::WorldGroup(shard_->plan.mesh.world_size()),
+                    std::move(table), /*recorder=*/nullptr),
       timed_(&communicator_, collective_timeout),
       main_(*shard_, shard_->weights, std::move(cache), timed_, wire),
       executor_(epoch, {&main_.model, &main_.cache},

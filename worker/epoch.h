@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "cluster/algorithm_table.h"
 #include "cluster/group_communicator.h"
 #include "cluster/transport.h"
 #include "worker/executor.h"
@@ -29,7 +30,8 @@ class Epoch {
   static absl::StatusOr<std::shared_ptr<Epoch>> Create(
       uint64_t epoch, std::shared_ptr<LoadedShard> shard,
       std::shared_ptr<ExpertStatistics> statistics,
-      std::unique_ptr<cluster::Transport> transport, cluster::Wire wire,
+      std::unique_ptr<cluster::Transport> transport,
+      cluster::AlgorithmTable table, cluster::Wire wire,
       absl::Duration collective_timeout, int context);
 
   ~Epoch();
@@ -52,7 +54,8 @@ class Epoch {
 
   Epoch(uint64_t epoch, std::shared_ptr<LoadedShard> shard,
         std::shared_ptr<ExpertStatistics> statistics,
-        std::unique_ptr<cluster::Transport> transport, cluster::Wire wire,
+        std::unique_ptr<cluster::Transport> transport,
+        cluster::AlgorithmTable table, cluster::Wire wire,
         absl::Duration collective_timeout, KvCache cache,
         std::optional<KvCache> reference_cache);
 

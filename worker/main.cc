@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "cluster/build_info.h"
@@ -26,7 +27,9 @@ constexpr char kFooter[] = R"(
 A worker owns one rank's slices of the weights and exchanges activations with
 the other workers. It does nothing by itself: it registers at the coordinator,
 which tells it what to load and whom to connect with. Workers and coordinator
-may be started in any order, and a worker that is started again rejoins.
+may be started in any order, and a worker that is started again rejoins. With
+--coordinator none it registers nowhere and waits for calls, such as those of
+`ringfleet collectives`.
 
 Examples:
   A fleet of two workers on this machine, by hand:
@@ -41,6 +44,9 @@ Examples:
 
 Exit codes: 0 stopped by a signal, 1 failure, 2 usage or bad input, 3 refused
 by the coordinator as another build, or an address that needs --insecure.)";
+
+// Instead of an address: no registration.
+constexpr absl::string_view kNoCoordinator = "none";
 
 // Files and sockets a rank needs: two streams to each of 15 peers, the
 // control plane, a checkpoint's files (read a few at a time), and gRPC's own.
@@ -77,7 +83,7 @@ void AddOptions(CLI::App& app, Options& options) {
                  "HOST:PORT where peers reach this worker; port 0: the "
                  "one that is listened on [--listen's]");
   app.add_option("--coordinator", options.coordinator,
-                 "HOST:PORT of the coordinator")
+                 "HOST:PORT of the coordinator; none: serve without one")
       ->capture_default_str();
   app.add_option("-t,--threads", options.threads,
                  "Threads of the kernels; 0: all CPUs this process may use")
@@ -108,6 +114,7 @@ absl::Status Run(const Options& options) {
   cluster::SetLogName(options.rank < 0 ? std::string("worker ?")
                                        : absl::StrCat("worker ", options.rank));
   cluster::RaiseOpenFileLimit();
+  cluster::KeepFreedMemory();
   RF_RETURN_IF_ERROR(cluster::CheckOpenFiles(kOpenFiles));
   if (options.numa_node >= 0) {
     RF_RETURN_IF_ERROR(BindToNumaNode(options.numa_node));
@@ -152,13 +159,16 @@ absl::Status Run(const Options& options) {
     refused = cluster::WritePortFile(options.port_file, server->port());
   }
   if (refused.ok()) {
-    MembershipClient membership(
-        options.coordinator, registration,
-        [&service] { return service.last_epoch(); },
-        [&](const absl::Status& status) {
-          refused = status;
-          kill(getpid(), SIGTERM);
-        });
+    std::optional<MembershipClient> membership;
+    if (options.coordinator != kNoCoordinator) {
+      membership.emplace(
+          options.coordinator, registration,
+          [&service] { return service.last_epoch(); },
+          [&](const absl::Status& status) {
+            refused = status;
+            kill(getpid(), SIGTERM);
+          });
+    }
     const ParentWatch parent(options.parent_fd);
     const int signal = cluster::WaitForSignal();
     RF_LOG(kInfo, "stopping on ", strsignal(signal));

@@ -19,15 +19,19 @@ class TimedCommunicator {
   int rank() const { return communicator_->rank(); }
   int size() const { return communicator_->size(); }
 
-  absl::Status AllReduce(absl::Span<float> data, cluster::Wire wire,
+  // In place.
+  absl::Status AllReduce(absl::Span<float> data, cluster::Encoding encoding,
                          uint64_t check) {
-    return communicator_->AllReduce(data, wire, check,
+    return communicator_->AllReduce(data, data, encoding, check,
                                     cluster::Deadline::After(timeout_));
   }
+  // In place.
   absl::Status AllGather(absl::Span<char> data,
                          absl::Span<const uint64_t> offsets) {
-    return communicator_->AllGather(data, offsets,
-                                    cluster::Deadline::After(timeout_));
+    const uint64_t begin = offsets[rank()];
+    return communicator_->AllGather(
+        data.subspan(begin, offsets[rank() + 1] - begin), data, offsets,
+        cluster::Deadline::After(timeout_));
   }
   // Memory for what is being gathered: it outlives a failed operation, whose
   // frames a slow peer may still be reading.

@@ -13,6 +13,7 @@
 #include "cluster/status.h"
 #include "cluster/status_macros.h"
 #include "worker/host.h"
+#include "worker/measure_collectives.h"
 #include "worker/plan_queue.h"
 
 namespace ringfleet::worker {
@@ -24,7 +25,7 @@ constexpr std::chrono::seconds kTakeoverTime{10};
 // How soon a caller that gave up is noticed.
 constexpr std::chrono::milliseconds kCancelledPoll{50};
 
-// Looks, while in scope, at whether the caller of a unary call has given up;
+// Looks, while in scope, at whether the caller of a call has given up;
 // then calls `on_cancelled`, again and again, because what it is to wake may
 // not wait yet.
 class CancellationWatch {
@@ -80,10 +81,22 @@ absl::StatusOr<cluster::Wire> WireFromProto(v1::WireDtype wire) {
 
 class WorkerService::Exclusive {
  public:
-  Exclusive(WorkerService* service, grpc::ServerContext* context)
+  // kTakeOver ends an active call first; FAILED_PRECONDITION when that does not
+  // give way within ten seconds. kIfIdle leaves an active call, and an epoch
+  // that a run may be about to use, alone: FAILED_PRECONDITION.
+  enum class Mode { kTakeOver, kIfIdle };
+
+  Exclusive(WorkerService* service, grpc::ServerContext* context,
+            Mode mode = Mode::kTakeOver)
       : service_(service) {
     const auto deadline = std::chrono::steady_clock::now() + kTakeoverTime;
     MutexLock lock(&service_->mu_);
+    if (mode == Mode::kIfIdle &&
+        (service_->busy_ || service_->epoch_ != nullptr)) {
+      refusal_ = absl::FailedPreconditionError(
+          "worker: it is loading or running a model, want it idle");
+      return;
+    }
     while (service_->busy_) {
       // TryCancel wakes a stream's reader, Interrupt a step or a Connect that
       // waits for peers.
@@ -92,15 +105,16 @@ class WorkerService::Exclusive {
           absl::CancelledError("another call took this worker over"));
       if (!service_->idle_.WaitUntil(&service_->mu_, deadline) &&
           std::chrono::steady_clock::now() >= deadline) {
+        refusal_ = absl::FailedPreconditionError(
+            "worker: another load or run has not ended");
         return;
       }
     }
     service_->busy_ = true;
     service_->holder_ = context;
-    owns_ = true;
   }
   ~Exclusive() {
-    if (!owns_) return;
+    if (!refusal_.ok()) return;
     MutexLock lock(&service_->mu_);
     service_->busy_ = false;
     service_->holder_ = nullptr;
@@ -109,15 +123,11 @@ class WorkerService::Exclusive {
   Exclusive(const Exclusive&) = delete;
   Exclusive& operator=(const Exclusive&) = delete;
 
-  absl::Status status() const {
-    return owns_ ? absl::OkStatus()
-                 : absl::FailedPreconditionError(
-                       "worker: another load or run has not ended");
-  }
+  const absl::Status& status() const { return refusal_; }
 
  private:
   WorkerService* const service_;
-  bool owns_ = false;
+  absl::Status refusal_;
 };
 
 WorkerService::WorkerService(cluster::CollectiveEndpoint* endpoint,
@@ -216,13 +226,20 @@ absl::Status WorkerService::ConnectExclusive(grpc::ServerContext* context,
                      " positions, want 1 to ", shard->context));
   }
   RF_ASSIGN_OR_RETURN(const cluster::Wire wire, WireFromProto(request.wire()));
+  cluster::AlgorithmTable table = cluster::AlgorithmTable::Default();
+  if (!request.algorithm_table().empty()) {
+    RF_ASSIGN_OR_RETURN(
+        table, cluster::AlgorithmTable::FromJson(request.algorithm_table()));
+  }
   if (request.epoch() < 1 || request.epoch() > cluster::kMaxEpoch) {
     return absl::InvalidArgumentError(
         absl::StrCat("connect: epoch ", request.epoch(), ", want 1 to ",
                      cluster::kMaxEpoch));
   }
-  const std::vector<std::string> addresses(request.addresses().begin(),
-                                           request.addresses().end());
+  cluster::CollectiveEndpoint::World peers{
+      .addresses = {request.addresses().begin(), request.addresses().end()},
+      .rings = {cluster::WorldGroup(world).ranks},
+      .config_hash = request.config_hash()};
   endpoint_->SetRanksOnHost(static_cast<int>(request.ranks_on_host()));
   // Before it is entered: whoever registers meanwhile must not report less.
   last_epoch_ = std::max<uint64_t>(last_epoch_, request.epoch());
@@ -233,12 +250,13 @@ absl::Status WorkerService::ConnectExclusive(grpc::ServerContext* context,
   RF_ASSIGN_OR_RETURN(
       std::unique_ptr<cluster::Transport> transport,
       endpoint_->Connect(
-          request.epoch(), shard->plan.rank, addresses, request.config_hash(),
+          request.epoch(), shard->plan.rank, peers,
           cluster::Deadline::After(absl::Milliseconds(request.timeout_ms()))));
   RF_ASSIGN_OR_RETURN(
       std::shared_ptr<Epoch> epoch,
       Epoch::Create(request.epoch(), shard, statistics, std::move(transport),
-                    wire, absl::Milliseconds(request.collective_timeout_ms()),
+                    std::move(table), wire,
+                    absl::Milliseconds(request.collective_timeout_ms()),
                     static_cast<int>(request.context())));
   response->set_cache_bytes(epoch->cache_bytes());
   RF_LOG(kInfo, "connected with ", world - 1, " peers in epoch ",
@@ -312,6 +330,44 @@ grpc::Status WorkerService::Statistics(grpc::ServerContext* context,
   response->set_fingerprint(shard->fingerprint);
   statistics->Read(request->reset_expert_counts(), response);
   return grpc::Status::OK;
+}
+
+grpc::Status WorkerService::MeasureCollectives(
+    grpc::ServerContext* context,
+    grpc::ServerReaderWriter<v1::MeasureCollectivesProgress,
+                             v1::MeasureCollectivesRequest>* stream) {
+  const cluster::ActiveCalls::Scope scope(&calls_);
+  v1::MeasureCollectivesRequest request;
+  if (!stream->Read(&request)) {
+    return cluster::ToGrpc(
+        absl::InvalidArgumentError("collectives: no request, want one"));
+  }
+  const Exclusive exclusive(this, context, Exclusive::Mode::kIfIdle);
+  absl::Status status = exclusive.status();
+  if (status.ok()) {
+    if (request.epoch() <= cluster::kMaxEpoch) {
+      last_epoch_ = std::max<uint64_t>(last_epoch_, request.epoch());
+    }
+    const CancellationWatch watch(context, [this] {
+      endpoint_->Interrupt(
+          absl::CancelledError("collectives: the caller went away"));
+    });
+    status = worker::MeasureCollectives(
+        request, AvailableMemoryBytes(), *endpoint_,
+        [stream](const v1::MeasureCollectivesProgress& progress) {
+          return stream->Write(progress)
+                     ? absl::OkStatus()
+                     : absl::CancelledError("collectives: the caller left");
+        },
+        [stream] {
+          // Until the caller has heard of all ranks, or has gone.
+          v1::MeasureCollectivesRequest ignored;
+          while (stream->Read(&ignored)) {
+          }
+        });
+  }
+  if (!status.ok()) RF_LOG(kError, "collectives failed: ", status.message());
+  return cluster::ToGrpc(status);
 }
 
 void WorkerService::Abort(const absl::Status& cause) {

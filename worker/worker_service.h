@@ -37,6 +37,10 @@ class WorkerService final : public v1::Worker::Service {
   grpc::Status Statistics(grpc::ServerContext* context,
                           const v1::StatisticsRequest* request,
                           v1::StatisticsResponse* response) override;
+  grpc::Status MeasureCollectives(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<v1::MeasureCollectivesProgress,
+                               v1::MeasureCollectivesRequest>* stream) override;
 
   // Ends a run or load with `cause`, for good, so that the server can shut down
   // at once.
@@ -50,9 +54,8 @@ class WorkerService final : public v1::Worker::Service {
   cluster::ActiveCalls& calls() { return calls_; }
 
  private:
-  // Keeps what a call uses to itself: Load, Connect and Run exclude each
-  // other. Ends an active run first. FAILED_PRECONDITION when the other call
-  // does not give way within ten seconds.
+  // Keeps what a call uses to itself: Load, Connect, Run and
+  // MeasureCollectives exclude each other.
   class Exclusive;
 
   absl::Status LoadExclusive(grpc::ServerContext* context,

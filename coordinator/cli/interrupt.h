@@ -40,7 +40,7 @@ class Interrupt {
 
   // May be asked in a child process after fork.
   bool requested() const { return requested_; }
-  // CANCELLED once requested, else OK.
+  // CANCELLED once a signal has come, else OK.
   absl::Status status() const;
   // Of the request; 0 without one.
   int exit_code();

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "cluster/server.h"
 #include "coordinator/cli/call.h"
+#include "coordinator/cli/collectives.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/generate.h"
 #include "coordinator/cli/interrupt.h"
@@ -22,9 +23,9 @@ namespace {
 // In the order of the help text, which shows the groups as they first appear:
 // Fleet, One-shot, Jobs.
 constexpr RegisterCommand kCommands[] = {
-    RegisterUp,       RegisterDown,    RegisterStatus,   RegisterCall,
-    RegisterGenerate, RegisterScore,   RegisterTokenize, RegisterDetokenize,
-    RegisterSubmit,   RegisterTargets,
+    RegisterUp,       RegisterDown,    RegisterStatus,      RegisterCall,
+    RegisterGenerate, RegisterScore,   RegisterTokenize,    RegisterDetokenize,
+    RegisterSubmit,   RegisterTargets, RegisterCollectives,
 };
 
 constexpr char kFooter[] = R"(

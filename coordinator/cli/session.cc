@@ -49,6 +49,10 @@ void AddSessionOptions(CLI::App& app, SessionOptions& options) {
   app.add_option("--wire", options.wire,
                  "Activations between workers: f32 or bf16")
       ->capture_default_str();
+  app.add_option("--collectives", options.collectives,
+                 "Which algorithm carries which collective between local "
+                 "workers: a file that `collectives --calibrate` wrote")
+      ->excludes(cluster);
   app.add_option("-t,--threads", options.threads,
                  "Threads per worker; 0: the cores divided by --local")
       ->check(CLI::Range(0, 1024))
@@ -115,6 +119,16 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(
   fleet.mesh = {.data = 1, .expert = 1, .tensor = options.local};
   fleet.dtype = f32 ? v1::DTYPE_F32 : v1::DTYPE_BF16;
   fleet.wire = wire_f32 ? v1::WIRE_DTYPE_F32 : v1::WIRE_DTYPE_BF16;
+  if (!options.collectives.empty()) {
+    absl::StatusOr<cluster::AlgorithmTable> table =
+        cluster::AlgorithmTable::Load(options.collectives);
+    if (!table.ok()) {
+      return absl::Status(
+          table.status().code(),
+          absl::StrCat("usage: --collectives ", table.status().message()));
+    }
+    fleet.collectives = *std::move(table);
+  }
   fleet.context = options.context;
   fleet.threads = options.threads;
   fleet.slots = 1;

@@ -20,12 +20,13 @@ struct SessionOptions {
   int local = 1;
   std::string dtype = "bf16";
   std::string wire = "bf16";
+  std::string collectives;
   int threads = 0;
   int context = 0;
   bool reference = false;  // Set by a verb, not an option of its own.
 };
 
-// Adds --model, --cluster, --local, --dtype, --wire, -t, -c.
+// Adds --model, --cluster, --local, --dtype, --wire, --collectives, -t, -c.
 void AddSessionOptions(CLI::App& app, SessionOptions& options);
 
 // A connection with the coordinator of a running fleet, or of one that this

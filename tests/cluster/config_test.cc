@@ -41,6 +41,7 @@ TEST(ConfigTest, DefaultsFillWhatTheFileLeavesOut) {
   EXPECT_EQ(config->model, "/base/tiny");
   EXPECT_EQ(config->dtype, kernels::Dtype::kBf16);
   EXPECT_EQ(config->wire, kernels::Dtype::kBf16);
+  EXPECT_EQ(config->collectives, "");
   EXPECT_EQ(config->context, 0);
   EXPECT_EQ(config->coordinator.host, "127.0.0.1");
   EXPECT_EQ(config->coordinator.port, 50051);
@@ -80,6 +81,7 @@ TEST(ConfigTest, SampleDescribesFourRanksOverSsh) {
 TEST(ConfigTest, FormattedConfigMeansTheSameElsewhere) {
   const auto config = Parse(
       "name: x.y\nmodel: 'a \"b\" \\c'\ndtype: f32\nwire: f32\ncontext: 77\n"
+      "collectives: t.json\n"
       "mesh: {expert: 2}\n"
       "coordinator: {host: localhost, port: 1, http_port: 2}\n"
       "workers:\n  - {address: 127.0.0.2, threads: 3, numa_node: 0}\n"
@@ -94,6 +96,7 @@ TEST(ConfigTest, FormattedConfigMeansTheSameElsewhere) {
   EXPECT_EQ(again->name, "x.y");
   EXPECT_EQ(again->model, "/base/a \"b\" \\c");
   EXPECT_EQ(again->dtype, kernels::Dtype::kF32);
+  EXPECT_EQ(again->collectives, "/base/t.json");
   EXPECT_EQ(again->context, 77);
   EXPECT_EQ(again->mesh.expert, 2);
   EXPECT_EQ(again->mesh.tensor, 1);

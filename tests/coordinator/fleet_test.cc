@@ -168,6 +168,8 @@ TEST_F(FleetTest, AResetOfExpertCountsReachesEveryWorker) {
 
 TEST_F(FleetTest, TellsWorkersWhatTheyMustAgreeIn) {
   options_.memory_gib = {0, 2};
+  options_.collectives =
+      cluster::AlgorithmTable::Only(cluster::Algorithm::kTwoShot);
   Start(2);
   ASSERT_TRUE(WaitReady().ok());
   const auto first = workers_[0]->loads();
@@ -187,6 +189,10 @@ TEST_F(FleetTest, TellsWorkersWhatTheyMustAgreeIn) {
   EXPECT_EQ(connect[0].context(), 64u);
   EXPECT_EQ(connect[0].config_hash(), ConfigHash(options_, "f00d", 64));
   EXPECT_NE(connect[0].config_hash(), ConfigHash(options_, "beef", 64));
+  EXPECT_EQ(connect[0].algorithm_table(), options_.collectives.ToJson());
+  FleetOptions rings = options_;
+  rings.collectives = cluster::AlgorithmTable::Only(cluster::Algorithm::kRing);
+  EXPECT_NE(connect[0].config_hash(), ConfigHash(rings, "f00d", 64));
 }
 
 // The clock of a predecessor was an hour ahead. Workers would refuse an epoch

@@ -266,7 +266,9 @@ class HangingHostsTest : public UpTest {
     EXPECT_TRUE(WaitUntil(20, [this] {
       const std::vector<pid_t> pids = Processes();
       return std::count_if(pids.begin(), pids.end(), [](pid_t pid) {
-               return testing::CommandLine(pid)[0] == "sleep";
+               // Empty when the process has just ended.
+               const auto words = testing::CommandLine(pid);
+               return !words.empty() && words[0] == "sleep";
              }) == 3;
     })) << command_->errors();
   }

@@ -3,6 +3,7 @@
 #ifndef RINGFLEET_TESTS_TESTING_COLLECTIVE_CASES_H_
 #define RINGFLEET_TESTS_TESTING_COLLECTIVE_CASES_H_
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <numeric>
@@ -13,13 +14,6 @@
 #include "kernels/dtype.h"
 
 namespace ringfleet::testing {
-
-inline cluster::Group WholeWorld(int size) {
-  cluster::Group group;
-  group.ranks.resize(size);
-  std::iota(group.ranks.begin(), group.ranks.end(), 0);
-  return group;
-}
 
 // Values of one rank: signs and magnitudes vary, so that the order of a sum
 // shows in its last bits.
@@ -34,61 +28,86 @@ inline std::vector<float> RankValues(int rank, size_t count) {
   return values;
 }
 
-// What a one-shot all-reduce returns: partials rounded to the wire, summed in
-// rank order in float32, the sum rounded to the wire.
-inline std::vector<float> RankOrderSum(int ranks, size_t count,
-                                       cluster::Wire wire) {
-  const bool bf16 = wire == cluster::Wire::kBf16;
+// Values as they arrive over a wire, computed plainly: int8 has a scale for
+// every 128 elements from the start of each row.
+inline void RoundToWire(cluster::Wire wire, size_t row_elements,
+                        std::vector<float>& values) {
+  if (wire == cluster::Wire::kBf16) {
+    for (float& value : values) value = kernels::RoundToBf16(value);
+  }
+  if (wire != cluster::Wire::kInt8 || values.empty()) return;
+  const size_t row = row_elements == 0 ? values.size() : row_elements;
+  size_t begin = 0;
+  while (begin < values.size()) {
+    const size_t in_row = row - begin % row;
+    const size_t end =
+        std::min(values.size(), begin + std::min<size_t>(in_row, 128));
+    float max = 0;
+    for (size_t i = begin; i < end; ++i) {
+      max = std::max(max, std::fabs(values[i]));
+    }
+    const float scale = max / 127.0f;
+    const float inverse = 127.0f / max;
+    for (size_t i = begin; i < end; ++i) {
+      const float code = max == 0 ? 0.0f : std::nearbyint(values[i] * inverse);
+      values[i] = std::clamp(code, -127.0f, 127.0f) * scale;
+    }
+    begin = end;
+  }
+}
+
+// The sum of partials rounded to the wire, in rank order in float32: what a
+// direct reduce-scatter returns.
+inline std::vector<float> RankOrderPartialSum(int ranks, size_t count,
+                                              cluster::Wire wire,
+                                              size_t row_elements = 0) {
   std::vector<float> sum(count);
   for (int rank = 0; rank < ranks; ++rank) {
-    const std::vector<float> values = RankValues(rank, count);
+    std::vector<float> part = RankValues(rank, count);
+    RoundToWire(wire, row_elements, part);
     for (size_t i = 0; i < count; ++i) {
-      const float part = bf16 ? kernels::RoundToBf16(values[i]) : values[i];
-      sum[i] = rank == 0 ? part : sum[i] + part;
+      sum[i] = rank == 0 ? part[i] : sum[i] + part[i];
     }
   }
-  if (bf16) {
-    for (float& value : sum) value = kernels::RoundToBf16(value);
+  return sum;
+}
+
+// What a one-shot and a two-shot all-reduce return: that sum, rounded again.
+inline std::vector<float> RankOrderSum(int ranks, size_t count,
+                                       cluster::Wire wire,
+                                       size_t row_elements = 0) {
+  std::vector<float> sum =
+      RankOrderPartialSum(ranks, count, wire, row_elements);
+  RoundToWire(wire, row_elements, sum);
+  return sum;
+}
+
+// What walking around a ring of `ranks` adds up to in float32, at the rank
+// `owner` where the walk ends: to the right owner + 1, owner + 2, ..., owner.
+inline std::vector<float> RingOrderSum(int ranks, int owner, bool to_the_right,
+                                       size_t count) {
+  const int sign = to_the_right ? 1 : -1;
+  std::vector<float> sum(count);
+  for (int hop = 1; hop <= ranks; ++hop) {
+    const int rank = ((owner + sign * hop) % ranks + ranks) % ranks;
+    const std::vector<float> values = RankValues(rank, count);
+    for (size_t i = 0; i < count; ++i) {
+      sum[i] = hop == 1 ? values[i] : sum[i] + values[i];
+    }
   }
   return sum;
 }
 
-// How far a sum may be from the exact one, element by element: `roundings`
-// units of half an ulp of the sum of magnitudes.
-inline std::vector<float> SumTolerance(int ranks, size_t count,
-                                       cluster::Wire wire) {
-  std::vector<float> magnitude(count);
-  for (int rank = 0; rank < ranks; ++rank) {
-    const std::vector<float> values = RankValues(rank, count);
-    for (size_t i = 0; i < count; ++i) magnitude[i] += std::fabs(values[i]);
-  }
-  // float32 rounds every addition to 2^-24; bf16 rounds partials and sum to
-  // 2^-8 each.
-  const float unit =
-      wire == cluster::Wire::kBf16
-          ? 2.1f * std::ldexp(1.0f, -8)
-          : static_cast<float>(ranks + 1) * std::ldexp(1.0f, -24);
-  for (float& value : magnitude) value *= unit;
-  return magnitude;
-}
-
-// The exact sum, in double.
-inline std::vector<double> ExactSum(int ranks, size_t count) {
-  std::vector<double> sum(count);
-  for (int rank = 0; rank < ranks; ++rank) {
-    const std::vector<float> values = RankValues(rank, count);
-    for (size_t i = 0; i < count; ++i) sum[i] += values[i];
-  }
-  return sum;
-}
-
-// Uneven segments of `count` elements, some of them empty.
-inline std::vector<uint64_t> UnevenOffsets(int ranks, size_t count) {
+// Uneven segments of `count` elements, some of them empty, their borders at
+// multiples of `unit`.
+inline std::vector<uint64_t> UnevenOffsets(int ranks, size_t count,
+                                           size_t unit = 1) {
   std::vector<uint64_t> offsets(ranks + 1);
   for (int rank = 1; rank < ranks; ++rank) {
     // Squares of the even ranks: odd ranks own nothing.
     const uint64_t r = static_cast<uint64_t>(rank) / 2 * 2;
-    offsets[rank] = count * r * r / (static_cast<uint64_t>(ranks) * ranks);
+    offsets[rank] =
+        count * r * r / (static_cast<uint64_t>(ranks) * ranks) / unit * unit;
   }
   offsets[ranks] = count;
   return offsets;

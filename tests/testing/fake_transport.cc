@@ -12,8 +12,12 @@ namespace ringfleet::testing {
 
 using cluster::CheckCrc;
 using cluster::Deadline;
+using cluster::FrameBody;
 using cluster::FrameHeader;
+using cluster::Lane;
+using cluster::PayloadLedger;
 using cluster::ReceivedFrame;
+using cluster::Source;
 
 class FakeNetwork::Rank : public cluster::Transport {
  public:
@@ -23,50 +27,55 @@ class FakeNetwork::Rank : public cluster::Transport {
   int world_size() const override { return network_->world_size_; }
   uint64_t epoch() const override { return 1; }
 
-  absl::Status Send(int peer, const FrameHeader& header,
-                    absl::Span<const char> payload) override {
-    MutexLock lock(&network_->mu_);
-    if (!network_->cause_.ok()) return network_->cause_;
-    FrameHeader sent = header;
-    if (network_->tamper_ && !network_->tamper_(rank_, peer, sent)) {
-      return absl::OkStatus();
-    }
-    Queue(rank_, peer).push_back({sent, payload});
-    network_->changed_.NotifyAll();
-    return absl::OkStatus();
+  absl::Status Send(int peer, Lane lane, const FrameHeader& header,
+                    absl::Span<const char> payload,
+                    PayloadLedger& ledger) override {
+    return Post(peer, lane, header, payload, ledger.Hold(), nullptr);
   }
 
-  absl::StatusOr<ReceivedFrame> Receive(int peer, Deadline deadline) override {
-    ReceivedFrame frame;
+  absl::Status Forward(int peer, Lane lane, const FrameHeader& header,
+                       const FrameBody& frame) override {
+    ReceivedFrame copy(NewBody(frame.payload));
+    const absl::Span<const char> payload = MemoryOf(*copy);
+    return Post(peer, lane, header, payload, nullptr, std::move(copy));
+  }
+
+  absl::StatusOr<ReceivedFrame> Receive(absl::Span<const Source> sources,
+                                        Deadline deadline,
+                                        size_t* index) override {
+    Sent sent;
     {
       MutexLock lock(&network_->mu_);
-      auto& queue = Queue(peer, rank_);
-      while (network_->cause_.ok() && queue.empty()) {
+      while (network_->cause_.ok() && !Find(sources, index)) {
         if (!Wait(deadline)) {
           return absl::DeadlineExceededError(
-              absl::StrCat("no frame from rank ", peer));
+              absl::StrCat("no frame from rank ", sources[0].peer));
         }
       }
       if (!network_->cause_.ok()) return network_->cause_;
-      Copy(queue.front(), &frame);
-      queue.pop_front();
+      sent =
+          Queue(sources[*index].peer, rank_, sources[*index].lane).pop_front();
+    }
+    ReceivedFrame frame = std::move(sent.body);
+    if (frame == nullptr) frame.reset(NewBody({&sent.payload, 1}));
+    CutIntoPieces(*frame);
+    frame->header = sent.header;
+    if (sent.reference != nullptr) {
+      PayloadLedger::Drop(sent.reference);
+      MutexLock lock(&network_->mu_);
       network_->changed_.NotifyAll();
     }
-    RF_RETURN_IF_ERROR(CheckCrc(frame, peer));
+    RF_RETURN_IF_ERROR(CheckCrc(frame.get(), sources[*index].peer));
     return frame;
   }
 
-  absl::Status Flush(Deadline deadline) override {
+  absl::Status AwaitReleased(const PayloadLedger& ledger,
+                             Deadline deadline) override {
     MutexLock lock(&network_->mu_);
-    const auto unread = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(network_->mu_) {
-      for (int peer = 0; peer < world_size(); ++peer) {
-        if (!Queue(rank_, peer).empty()) return true;
-      }
-      return false;
-    };
-    while (network_->cause_.ok() && unread()) {
-      if (!Wait(deadline))
+    while (network_->cause_.ok() && !ledger.released()) {
+      if (!Wait(deadline)) {
         return absl::DeadlineExceededError("frames of this rank are unread");
+      }
     }
     return network_->cause_;
   }
@@ -74,14 +83,50 @@ class FakeNetwork::Rank : public cluster::Transport {
   void Abort(const absl::Status& cause) override {
     MutexLock lock(&network_->mu_);
     if (network_->cause_.ok()) network_->cause_ = cause;
-    for (auto& queue : network_->queues_) queue.clear();
+    for (auto& queue : network_->queues_) {
+      while (!queue.empty()) Discard(queue.pop_front());
+    }
     network_->changed_.NotifyAll();
   }
 
  private:
-  std::deque<Sent>& Queue(int from, int to)
+  static void Discard(Sent sent) {
+    if (sent.reference != nullptr) PayloadLedger::Drop(sent.reference);
+  }
+
+  static absl::Span<const char> MemoryOf(const FrameBody& body) {
+    return static_cast<const Body&>(body).memory;
+  }
+
+  absl::Status Post(int peer, Lane lane, FrameHeader header,
+                    absl::Span<const char> payload, void* reference,
+                    ReceivedFrame body) {
+    Sent sent{header, payload, reference, std::move(body)};
+    MutexLock lock(&network_->mu_);
+    if (!network_->cause_.ok() ||
+        (network_->tamper_ && !network_->tamper_(rank_, peer, sent.header))) {
+      Discard(std::move(sent));
+      return network_->cause_;
+    }
+    Queue(rank_, peer, lane).push_back(std::move(sent));
+    network_->changed_.NotifyAll();
+    return absl::OkStatus();
+  }
+
+  bool Find(absl::Span<const Source> sources, size_t* index)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(network_->mu_) {
-    return network_->queues_[from * network_->world_size_ + to];
+    for (*index = 0; *index < sources.size(); ++*index) {
+      const Source& source = sources[*index];
+      if (!Queue(source.peer, rank_, source.lane).empty()) return true;
+    }
+    return false;
+  }
+
+  cluster::RingQueue<Sent>& Queue(int from, int to, Lane lane)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(network_->mu_) {
+    return network_
+        ->queues_[(from * network_->world_size_ + to) * cluster::kLanes +
+                  static_cast<int>(lane)];
   }
 
   bool Wait(Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(network_->mu_) {
@@ -92,16 +137,23 @@ class FakeNetwork::Rank : public cluster::Transport {
     return network_->changed_.WaitUntil(&network_->mu_, deadline.when());
   }
 
-  void Copy(const Sent& sent, ReceivedFrame* frame) {
-    auto copy =
-        std::make_shared<std::string>(sent.payload.data(), sent.payload.size());
-    frame->header = sent.header;
-    frame->payload_bytes = copy->size();
-    for (size_t i = 0; i < copy->size(); i += network_->piece_bytes_) {
-      frame->payload.push_back(
-          absl::MakeConstSpan(*copy).subspan(i, network_->piece_bytes_));
+  Body* NewBody(absl::Span<const absl::Span<const char>> pieces) {
+    Body* const body = network_->bodies_.Take();
+    body->network = network_;
+    body->memory.clear();
+    for (const auto piece : pieces) {
+      body->memory.insert(body->memory.end(), piece.begin(), piece.end());
     }
-    frame->owner = std::move(copy);
+    return body;
+  }
+
+  void CutIntoPieces(FrameBody& frame) {
+    const absl::Span<const char> memory = MemoryOf(frame);
+    frame.payload.clear();
+    frame.payload_bytes = memory.size();
+    for (size_t i = 0; i < memory.size(); i += network_->piece_bytes_) {
+      frame.payload.push_back(memory.subspan(i, network_->piece_bytes_));
+    }
   }
 
   FakeNetwork* const network_;
@@ -111,7 +163,7 @@ class FakeNetwork::Rank : public cluster::Transport {
 FakeNetwork::FakeNetwork(int world_size, size_t piece_bytes)
     : world_size_(world_size),
       piece_bytes_(piece_bytes),
-      queues_(static_cast<size_t>(world_size) * world_size) {
+      queues_(static_cast<size_t>(world_size) * world_size * cluster::kLanes) {
   for (int rank = 0; rank < world_size; ++rank) {
     ranks_.push_back(std::make_unique<Rank>(this, rank));
   }

@@ -2,16 +2,17 @@
 // An in-memory transport for ranks on threads. It keeps what the real one
 // promises and nothing more: payload is read only when the receiver takes the
 // frame, so memory that an algorithm changes too early fails the checksum;
-// payload arrives in pieces of an odd size, so elements straddle them.
+// payload arrives in pieces of an odd size, so elements straddle them. Once
+// warm it allocates nothing, so what an operation allocates can be counted.
 #ifndef RINGFLEET_TESTS_TESTING_FAKE_TRANSPORT_H_
 #define RINGFLEET_TESTS_TESTING_FAKE_TRANSPORT_H_
 
-#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "cluster/ring_queue.h"
 #include "cluster/transport.h"
 #include "kernels/mutex.h"
 
@@ -37,21 +38,34 @@ class FakeNetwork {
 
  private:
   class Rank;
+
+  // The memory of received or forwarded frames.
+  class Body : public cluster::FrameBody {
+   public:
+    void Recycle() override { network->bodies_.Return(this); }
+
+    FakeNetwork* network = nullptr;
+    std::vector<char> memory;
+  };
+
   struct Sent {
     cluster::FrameHeader header;
-    absl::Span<const char> payload;
+    absl::Span<const char> payload;  // The sender's memory, or the body's.
+    void* reference = nullptr;       // Of the sender's ledger.
+    cluster::ReceivedFrame body;
   };
 
   const int world_size_;
   const size_t piece_bytes_;
+  cluster::FramePool<Body> bodies_;
   std::vector<std::unique_ptr<Rank>> ranks_;
 
   Mutex mu_;
   CondVar changed_;
   Tamper tamper_ ABSL_GUARDED_BY(mu_);
   absl::Status cause_ ABSL_GUARDED_BY(mu_);
-  // [from * world_size + to]
-  std::vector<std::deque<Sent>> queues_ ABSL_GUARDED_BY(mu_);
+  // [(from * world_size + to) * lanes + lane]
+  std::vector<cluster::RingQueue<Sent>> queues_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace ringfleet::testing

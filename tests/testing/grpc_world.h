@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that talk over real gRPC on loopback, all in this process: one server
-// and one CollectiveEndpoint each, ports chosen by the kernel.
+// and one CollectiveEndpoint each, ports chosen by the kernel, one ring of all.
 #ifndef RINGFLEET_TESTS_TESTING_GRPC_WORLD_H_
 #define RINGFLEET_TESTS_TESTING_GRPC_WORLD_H_
 
@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,8 +19,14 @@ namespace ringfleet::testing {
 
 class GrpcWorld {
  public:
-  explicit GrpcWorld(int size, cluster::CollectiveEndpoint::Options options = {
-                                   .spin = cluster::Spin::kNever}) {
+  using Options = cluster::CollectiveEndpoint::Options;
+  using World = cluster::CollectiveEndpoint::World;
+
+  explicit GrpcWorld(
+      int size,
+      Options options = {.spin = cluster::Spin::kNever, .warm_up_bytes = 0},
+      cluster::TransportKind transport = cluster::TransportKind::kGrpc) {
+    world_.transport = transport;
     for (int rank = 0; rank < size; ++rank) {
       endpoints_.push_back(
           std::make_unique<cluster::CollectiveEndpoint>(options));
@@ -30,8 +37,11 @@ class GrpcWorld {
       endpoints_.back()->Register(builder);
       servers_.push_back(builder.BuildAndStart());
       endpoints_.back()->Start();
-      addresses_.push_back("127.0.0.1:" + std::to_string(port));
+      world_.addresses.push_back("127.0.0.1:" + std::to_string(port));
     }
+    world_.rings.emplace_back(size);
+    std::iota(world_.rings[0].begin(), world_.rings[0].end(), 0);
+    world_.config_hash = 7;
   }
   ~GrpcWorld() {
     for (int rank = 0; rank < size(); ++rank) Kill(rank);
@@ -39,14 +49,23 @@ class GrpcWorld {
 
   int size() const { return static_cast<int>(endpoints_.size()); }
   cluster::CollectiveEndpoint& endpoint(int rank) { return *endpoints_[rank]; }
-  const std::vector<std::string>& addresses() const { return addresses_; }
+  // What the ranks are told; change it before they connect.
+  World& world() { return world_; }
+  const std::vector<std::string>& addresses() const { return world_.addresses; }
 
   absl::StatusOr<std::unique_ptr<cluster::Transport>> Connect(
-      int rank, uint64_t epoch = 1, uint64_t config = 7,
+      int rank, uint64_t epoch = 1,
       absl::Duration timeout = absl::Seconds(30)) {
-    return endpoints_[rank]->Connect(epoch, rank, addresses_, config,
+    World world = world_;
+    if (rank == streams_only_) {
+      world.transport = cluster::TransportKind::kGrpc;
+    }
+    return endpoints_[rank]->Connect(epoch, rank, world,
                                      cluster::Deadline::After(timeout));
   }
+
+  // From now on `rank` connects as if it were on a host of its own.
+  void UseStreamsOnly(int rank) { streams_only_ = rank; }
 
   // Takes a rank's server and all its streams down.
   void Kill(int rank) {
@@ -73,7 +92,8 @@ class GrpcWorld {
  private:
   std::vector<std::unique_ptr<cluster::CollectiveEndpoint>> endpoints_;
   std::vector<std::unique_ptr<grpc::Server>> servers_;
-  std::vector<std::string> addresses_;
+  World world_;
+  int streams_only_ = -1;
 };
 
 }  // namespace ringfleet::testing

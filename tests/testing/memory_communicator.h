@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "cluster/communicator.h"
-#include "kernels/dtype.h"
 #include "kernels/mutex.h"
+#include "tests/testing/collective_cases.h"
 
 namespace ringfleet::testing {
 
@@ -54,46 +54,43 @@ class MemoryCommunicator final : public cluster::Communicator {
   int rank() const override { return rank_; }
   int size() const override { return world_->size(); }
 
-  absl::Status AllReduce(absl::Span<float> data, cluster::Wire wire,
+  absl::Status AllReduce(absl::Span<const float> input,
+                         absl::Span<float> output, cluster::Encoding encoding,
                          uint64_t check, cluster::Deadline) override {
-    Round(data, wire);
-    std::string bytes(reinterpret_cast<const char*>(data.data()),
-                      data.size() * sizeof(float));
+    std::vector<float> part(input.begin(), input.end());
+    RoundToWire(encoding.wire, encoding.row_elements, part);
+    std::string bytes(reinterpret_cast<const char*>(part.data()),
+                      part.size() * sizeof(float));
     bytes.append(reinterpret_cast<const char*>(&check), sizeof(check));
-    std::fill(data.begin(), data.end(), 0.0f);
-    for (const std::string& part : world_->Exchange(rank_, bytes)) {
-      if (part.size() != bytes.size() ||
-          std::memcmp(part.data() + data.size() * sizeof(float), &check,
+    std::vector<float> sum(input.size());
+    for (const std::string& other : world_->Exchange(rank_, bytes)) {
+      if (other.size() != bytes.size() ||
+          std::memcmp(other.data() + sum.size() * sizeof(float), &check,
                       sizeof(check)) != 0) {
         return absl::FailedPreconditionError("ranks disagree");
       }
-      for (size_t i = 0; i < data.size(); ++i) {
+      for (size_t i = 0; i < sum.size(); ++i) {
         float value;
-        std::memcpy(&value, part.data() + i * sizeof(float), sizeof(float));
-        data[i] += value;
+        std::memcpy(&value, other.data() + i * sizeof(float), sizeof(float));
+        sum[i] += value;
       }
     }
-    Round(data, wire);
+    RoundToWire(encoding.wire, encoding.row_elements, sum);
+    std::copy(sum.begin(), sum.end(), output.begin());
     return absl::OkStatus();
   }
 
-  absl::Status AllGather(absl::Span<char> data,
+  absl::Status AllGather(absl::Span<const char> segment,
+                         absl::Span<char> output,
                          absl::Span<const uint64_t> offsets,
                          cluster::Deadline) override {
-    const std::vector<std::string> all = world_->Exchange(
-        rank_, std::string(data.data() + offsets[rank_],
-                           offsets[rank_ + 1] - offsets[rank_]));
+    const std::vector<std::string> all =
+        world_->Exchange(rank_, std::string(segment.data(), segment.size()));
     for (int rank = 0; rank < size(); ++rank) {
       std::copy(all[rank].begin(), all[rank].end(),
-                data.begin() + offsets[rank]);
+                output.begin() + offsets[rank]);
     }
     return absl::OkStatus();
-  }
-
-  absl::Status ReduceScatter(absl::Span<float> data, absl::Span<const uint64_t>,
-                             cluster::Wire wire,
-                             cluster::Deadline deadline) override {
-    return AllReduce(data, wire, 0, deadline);
   }
 
   absl::Status Barrier(cluster::Deadline) override {
@@ -101,10 +98,30 @@ class MemoryCommunicator final : public cluster::Communicator {
     return absl::OkStatus();
   }
 
+  // Models do not use the others.
+  absl::Status AllGather(absl::Span<const float>, absl::Span<float>,
+                         absl::Span<const uint64_t>, cluster::Encoding,
+                         cluster::Deadline) override {
+    return NotHere();
+  }
+  absl::Status ReduceScatter(absl::Span<float>, absl::Span<float>,
+                             absl::Span<const uint64_t>, cluster::Encoding,
+                             cluster::Deadline) override {
+    return NotHere();
+  }
+  absl::Status AllToAll(absl::Span<const float>, absl::Span<const uint64_t>,
+                        absl::Span<float>, absl::Span<const uint64_t>,
+                        cluster::Encoding, cluster::Deadline) override {
+    return NotHere();
+  }
+  absl::Status Broadcast(absl::Span<float>, int, cluster::Encoding,
+                         cluster::Deadline) override {
+    return NotHere();
+  }
+
  private:
-  static void Round(absl::Span<float> data, cluster::Wire wire) {
-    if (wire != cluster::Wire::kBf16) return;
-    for (float& value : data) value = kernels::RoundToBf16(value);
+  static absl::Status NotHere() {
+    return absl::UnimplementedError("not an operation of a model");
   }
 
   MemoryWorld* const world_;

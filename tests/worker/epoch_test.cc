@@ -28,10 +28,10 @@ TEST(EpochTest, CachesThatCannotBeReservedAreAnError) {
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   const std::shared_ptr<LoadedShard> shard = *std::move(loaded);
   const auto create = [&shard](int context) {
-    return Epoch::Create(/*epoch=*/1, shard,
-                         std::make_shared<ExpertStatistics>(),
-                         /*transport=*/nullptr, cluster::Wire::kF32,
-                         absl::Seconds(1), context)
+    return Epoch::Create(
+               /*epoch=*/1, shard, std::make_shared<ExpertStatistics>(),
+               /*transport=*/nullptr, cluster::AlgorithmTable::Default(),
+               cluster::Wire::kF32, absl::Seconds(1), context)
         .status();
   };
   // Far beyond the address space of a process.

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/mutex.h"
@@ -58,25 +59,25 @@ class FakeMembership final : public v1::Membership::Service {
 
   // Waits for the n-th registration, counted from 1.
   v1::RegisterRequest Registration(size_t n) {
-    const auto end = Limit();
     MutexLock lock(&mu_);
-    while (registrations_.size() < n && changed_.WaitUntil(&mu_, end)) {
-    }
+    Await([&] { return registrations_.size() >= n; });
     return registrations_.size() < n ? v1::RegisterRequest()
                                      : registrations_[n - 1];
   }
   // Waits for a heartbeat that reports `epoch`.
   bool HasBeat(uint64_t epoch) {
-    const auto end = Limit();
     MutexLock lock(&mu_);
-    while (last_beat_.last_epoch() != epoch && changed_.WaitUntil(&mu_, end)) {
-    }
+    Await([&] { return last_beat_.last_epoch() == epoch; });
     return last_beat_.last_epoch() == epoch;
   }
 
  private:
-  static std::chrono::steady_clock::time_point Limit() {
-    return std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  void Await(const std::function<bool()>& condition)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const auto end =
+        std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (!condition() && changed_.WaitUntil(&mu_, end)) {
+    }
   }
 
   int port_ = 0;

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_CLUSTER_ALL_TO_ALL_H_
+#define RINGFLEET_CLUSTER_ALL_TO_ALL_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "cluster/exchange.h"
+#include "cluster/wire_format.h"
+
+namespace ringfleet::cluster {
+
+// Part r of `input` goes to rank r, directly; part r of `output` comes from
+// there. Each part is encoded by itself, from the start of a row, so what
+// arrives does not depend on what other ranks get; the own part is rounded as
+// if it had been sent. The input is no longer read on return.
+absl::Status DirectAllToAll(Exchange& exchange, const WireFormat& format,
+                            absl::Span<const float> input,
+                            absl::Span<const uint64_t> input_offsets,
+                            absl::Span<float> output,
+                            absl::Span<const uint64_t> output_offsets);
+
+}  // namespace ringfleet::cluster
+
+#endif  // RINGFLEET_CLUSTER_ALL_TO_ALL_H_

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// How an operation's elements are cut into frames. Sender and receiver cut
+// alike, so a frame needs to say only where it stands.
+#ifndef RINGFLEET_CLUSTER_CHUNKS_H_
+#define RINGFLEET_CLUSTER_CHUNKS_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "cluster/frame.h"
+#include "cluster/wire_format.h"
+
+namespace ringfleet::cluster {
+
+// A frame carries this many elements, less where a segment ends: 256 KiB of
+// float32. Larger frames delay the next hop of a ring, smaller ones cost more
+// system calls.
+inline constexpr size_t kChunkElements = size_t{1} << 16;
+inline constexpr size_t kChunkBytes = kChunkElements * sizeof(float);
+
+// Elements [begin, end) of a tensor.
+struct Range {
+  size_t begin = 0;
+  size_t end = 0;
+
+  size_t size() const { return end - begin; }
+};
+
+// Bytes that travel as they are: WireFormat's interface where one element is
+// one byte.
+class ByteFormat {
+ public:
+  static constexpr size_t kChunk = kChunkBytes;
+
+  bool IdentityBytes() const { return true; }
+  size_t EncodedBytes(size_t begin, size_t end) const { return end - begin; }
+  size_t FloorToBorder(size_t element) const { return element; }
+  void Encode(const char* values, size_t begin, size_t end, char* out) const {
+    std::memcpy(out, values, end - begin);
+  }
+  void Decode(absl::Span<const absl::Span<const char>> pieces, size_t begin,
+              size_t end, char* out) const {
+    for (const auto piece : pieces) {
+      std::memcpy(out, piece.data(), piece.size());
+      out += piece.size();
+    }
+  }
+};
+
+// Walks the chunks of a range in order; an empty range has one empty chunk.
+template <typename Format>
+class ChunkCursor {
+ public:
+  ChunkCursor(const Format& format, Range range)
+      : format_(format), range_(range) {
+    FindEnd();
+  }
+
+  Range chunk() const { return {begin_, end_}; }
+  // Elements before the chunk.
+  size_t consumed() const { return begin_ - range_.begin; }
+  // Of the chunk's first byte in the encoded range.
+  uint64_t offset() const { return offset_; }
+  size_t bytes() const { return format_.EncodedBytes(begin_, end_); }
+
+  // False when this was the last one.
+  bool Next() {
+    if (end_ == range_.end) return false;
+    offset_ += bytes();
+    begin_ = end_;
+    FindEnd();
+    return true;
+  }
+
+ private:
+  static constexpr size_t kChunk = [] {
+    if constexpr (requires { Format::kChunk; }) {
+      return Format::kChunk;
+    } else {
+      return kChunkElements;
+    }
+  }();
+
+  void FindEnd() {
+    end_ = range_.end;
+    if (range_.end - begin_ > kChunk) {
+      end_ = format_.FloorToBorder(begin_ + kChunk);
+    }
+  }
+
+  const Format& format_;
+  const Range range_;
+  size_t begin_ = range_.begin;
+  size_t end_ = range_.begin;
+  uint64_t offset_ = 0;
+};
+
+template <typename T>
+absl::Span<const char> BytesOf(const T* values, size_t count) {
+  return {reinterpret_cast<const char*>(values), count * sizeof(T)};
+}
+
+}  // namespace ringfleet::cluster
+
+#endif  // RINGFLEET_CLUSTER_CHUNKS_H_

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cluster/flight_recorder.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "cluster/frame.h"
+
+namespace ringfleet::cluster {
+namespace {
+
+using Clock = Deadline::Clock;
+
+// "2.1ms": three digits are enough, and nanoseconds would bury them.
+std::string DurationText(Clock::duration duration) {
+  const absl::Duration exact = absl::FromChrono(duration);
+  for (const absl::Duration unit :
+       {absl::Seconds(1), absl::Milliseconds(1), absl::Microseconds(1)}) {
+    if (exact >= unit) {
+      return absl::FormatDuration(absl::Trunc(exact, unit / 100));
+    }
+  }
+  return absl::FormatDuration(exact);
+}
+
+}  // namespace
+
+FlightRecorder::FlightRecorder() : ring_(kCapacity) {}
+
+void FlightRecorder::Begin(const FlightRecord& record) {
+  const Clock::time_point now = Clock::now();
+  MutexLock lock(&mu_);
+  FlightRecord& own = ring_[begun_++ % kCapacity];
+  own = record;
+  own.state = FlightRecord::State::kRunning;
+  own.code = absl::StatusCode::kOk;
+  own.frames = 0;
+  own.begin = own.first_frame = own.last_frame = own.end = now;
+}
+
+void FlightRecorder::Frame(int rank) {
+  const Clock::time_point now = Clock::now();
+  MutexLock lock(&mu_);
+  if (begun_ == 0) return;
+  FlightRecord& record = ring_[(begun_ - 1) % kCapacity];
+  if (record.frames++ == 0) record.first_frame = now;
+  record.last_frame = now;
+  record.waiting_for = rank;
+}
+
+void FlightRecorder::WaitFor(int rank) {
+  MutexLock lock(&mu_);
+  if (begun_ > 0) ring_[(begun_ - 1) % kCapacity].waiting_for = rank;
+}
+
+void FlightRecorder::End(const absl::Status& status) {
+  const Clock::time_point now = Clock::now();
+  MutexLock lock(&mu_);
+  if (begun_ == 0) return;
+  FlightRecord& record = ring_[(begun_ - 1) % kCapacity];
+  record.state =
+      status.ok() ? FlightRecord::State::kDone : FlightRecord::State::kFailed;
+  record.code = status.code();
+  record.end = now;
+}
+
+std::vector<FlightRecord> FlightRecorder::Records() const {
+  std::vector<FlightRecord> records;
+  records.reserve(kCapacity);
+  MutexLock lock(&mu_);
+  const uint64_t kept = std::min<uint64_t>(begun_, kCapacity);
+  for (uint64_t i = begun_ - kept; i < begun_; ++i) {
+    records.push_back(ring_[i % kCapacity]);
+  }
+  return records;
+}
+
+std::optional<FlightRecord> FlightRecorder::Latest() const {
+  MutexLock lock(&mu_);
+  if (begun_ == 0) return std::nullopt;
+  return ring_[(begun_ - 1) % kCapacity];
+}
+
+std::string FlightRecorder::Line(const FlightRecord& record,
+                                 Clock::time_point now) {
+  std::string line = absl::StrCat("epoch ", record.epoch);
+  if (record.group != 0) absl::StrAppend(&line, " group ", record.group);
+  absl::StrAppend(&line, " #", record.sequence, " ",
+                  DescriptorName(record.op_descriptor), ", ", record.count,
+                  " elements, ", record.bytes, " bytes: ");
+  const char* last_rank = "the last of rank ";
+  switch (record.state) {
+    case FlightRecord::State::kRunning:
+      absl::StrAppend(&line, "running for ", DurationText(now - record.begin));
+      last_rank = "waits for rank ";
+      break;
+    case FlightRecord::State::kDone:
+      absl::StrAppend(&line, "done in ",
+                      DurationText(record.end - record.begin));
+      break;
+    case FlightRecord::State::kFailed:
+      absl::StrAppend(&line, "failed after ",
+                      DurationText(record.end - record.begin), " (",
+                      absl::StatusCodeToString(record.code), ")");
+      last_rank = "waited for rank ";
+      break;
+  }
+  absl::StrAppend(&line, ", ", record.frames, " frames");
+  if (record.frames > 0) {
+    absl::StrAppend(&line, " after ",
+                    DurationText(record.first_frame - record.begin), " to ",
+                    DurationText(record.last_frame - record.begin));
+  }
+  if (record.waiting_for >= 0) {
+    absl::StrAppend(&line, ", ", last_rank, record.waiting_for);
+  }
+  return line;
+}
+
+absl::Status WriteFlightFile(const std::string& path, absl::string_view title,
+                             const FlightRecorder& recorder) {
+  const Clock::time_point now = Clock::now();
+  const absl::Time wall = absl::Now();
+  // Whole or not at all: a reader may look at any time.
+  const std::string unfinished = path + ".part";
+  std::ofstream file(unfinished, std::ios::trunc);
+  file << title << "\n";
+  for (const FlightRecord& record : recorder.Records()) {
+    const absl::Time begin = wall - absl::FromChrono(now - record.begin);
+    file << absl::FormatTime("%Y-%m-%dT%H:%M:%E6SZ", begin, absl::UTCTimeZone())
+         << " " << FlightRecorder::Line(record, now) << "\n";
+  }
+  file.close();
+  if (!file || std::rename(unfinished.c_str(), path.c_str()) != 0) {
+    return absl::UnavailableError(absl::StrCat(
+        "flight records: cannot write ", path, ": ", std::strerror(errno)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace ringfleet::cluster

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cluster/link_message.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "kernels/check.h"
+
+namespace ringfleet::cluster {
+namespace {
+
+// Where a message begins in a frame's own memory, so that its payload starts
+// a cache line.
+constexpr size_t kLineBytes = 64;
+constexpr size_t kMessageOffset =
+    (kLineBytes - kFrameHeaderBytes % kLineBytes) % kLineBytes;
+// Own memory comes in multiples of this, so that frames of about the same size
+// can follow each other in it.
+constexpr size_t kBlockBytes = size_t{64} << 10;
+
+// A slice that begins with the header and has `room` bytes behind it; `*rest`
+// points there.
+grpc::Slice HeaderSlice(const FrameHeader& header, size_t payload_bytes,
+                        size_t room, char** rest) {
+  grpc::Slice slice(kFrameHeaderBytes + room);
+  char* const out =
+      reinterpret_cast<char*>(const_cast<uint8_t*>(slice.begin()));
+  EncodeFrameHeader(header, payload_bytes, out);
+  *rest = out + kFrameHeaderBytes;
+  return slice;
+}
+
+}  // namespace
+
+void DumpPieces(const grpc::ByteBuffer& message,
+                std::vector<grpc::Slice>* slices,
+                std::vector<absl::Span<const char>>* pieces) {
+  // An empty message has no slices, and Dump may then fail.
+  if (!message.Dump(slices).ok()) slices->clear();
+  pieces->clear();
+  for (const grpc::Slice& slice : *slices) {
+    pieces->push_back(
+        {reinterpret_cast<const char*>(slice.begin()), slice.size()});
+  }
+}
+
+LinkFrame::~LinkFrame() { std::free(memory_); }
+
+absl::Status LinkFrame::Parse(const grpc::ByteBuffer& message) {
+  DumpPieces(message, &slices_, &pieces_);
+  return ParseFrame(pieces_, this);
+}
+
+char* LinkFrame::Reserve(size_t message_bytes) {
+  const size_t needed = kMessageOffset + message_bytes;
+  if (memory_bytes_ < needed) {
+    memory_bytes_ = (needed + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+    std::free(memory_);
+    memory_ = static_cast<char*>(std::aligned_alloc(kLineBytes, memory_bytes_));
+    RF_CHECK(memory_ != nullptr);
+  }
+  message_bytes_ = message_bytes;
+  return memory_ + kMessageOffset;
+}
+
+absl::Status LinkFrame::ParseReserved() {
+  pieces_.clear();
+  pieces_.push_back({memory_ + kMessageOffset, message_bytes_});
+  return ParseFrame(pieces_, this);
+}
+
+bool LinkFrame::AppendPayload(std::vector<grpc::Slice>* slices) const {
+  if (slices_.empty() || !copy.empty()) return false;
+  size_t skip = kFrameHeaderBytes;
+  for (const grpc::Slice& slice : slices_) {
+    const size_t skipped = std::min(skip, slice.size());
+    skip -= skipped;
+    if (skipped == slice.size()) continue;
+    slices->push_back(skipped == 0 ? slice : slice.sub(skipped, slice.size()));
+  }
+  return true;
+}
+
+LinkFrame* LinkFrame::Share() const {
+  holders_.fetch_add(1, std::memory_order_relaxed);
+  return const_cast<LinkFrame*>(this);
+}
+
+void LinkFrame::Recycle() {
+  if (holders_.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+  slices_.clear();
+  payload.clear();
+  payload_bytes = 0;
+  copy.clear();
+  pool_->Return(this);
+}
+
+LinkFramePtr MessagePool::TakeFrame() {
+  LinkFrame* const frame = state_->frames.Take();
+  frame->pool_ = &state_->frames;
+  frame->holders_.store(1, std::memory_order_relaxed);
+  return LinkFramePtr(frame);
+}
+
+grpc::Slice MessagePool::SliceOf(absl::Span<const char> payload, void* ledger,
+                                 LinkFrame* frame) {
+  Hold* const hold = state_->holds.Take();
+  *hold = {.state = state_, .ledger = ledger, .frame = frame};
+  state_->references.fetch_add(1, std::memory_order_relaxed);
+  return grpc::Slice(const_cast<char*>(payload.data()), payload.size(),
+                     &Release, hold);
+}
+
+grpc::ByteBuffer MessagePool::Write(const FrameHeader& header,
+                                    absl::Span<const char> payload,
+                                    PayloadLedger& ledger) {
+  const bool copy = payload.size() < kCopyBytes;
+  char* rest = nullptr;
+  grpc::Slice slices[2] = {
+      HeaderSlice(header, payload.size(), copy ? payload.size() : 0, &rest),
+      {}};
+  if (copy) {
+    std::copy(payload.begin(), payload.end(), rest);
+  } else {
+    slices[1] = SliceOf(payload, ledger.Hold(), nullptr);
+  }
+  return grpc::ByteBuffer(slices, copy ? 1 : 2);
+}
+
+grpc::ByteBuffer MessagePool::Forward(const FrameHeader& header,
+                                      const LinkFrame& frame) {
+  const bool copy = frame.payload_bytes < kCopyBytes;
+  char* rest = nullptr;
+  slices_.clear();
+  slices_.push_back(HeaderSlice(header, frame.payload_bytes,
+                                copy ? frame.payload_bytes : 0, &rest));
+  if (copy || !frame.AppendPayload(&slices_)) {
+    for (const auto piece : frame.payload) {
+      if (copy) {
+        rest = std::copy(piece.begin(), piece.end(), rest);
+      } else {
+        slices_.push_back(SliceOf(piece, nullptr, frame.Share()));
+      }
+    }
+  }
+  grpc::ByteBuffer message(slices_.data(), slices_.size());
+  slices_.clear();
+  return message;
+}
+
+void MessagePool::Release(void* hold) {
+  auto* const self = static_cast<Hold*>(hold);
+  State* const state = self->state;
+  if (self->ledger != nullptr) PayloadLedger::Drop(self->ledger);
+  if (self->frame != nullptr) self->frame->Recycle();
+  state->holds.Return(self);
+  state->Drop();
+}
+
+void MessagePool::State::Drop() {
+  if (references.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+}
+
+}  // namespace ringfleet::cluster

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// How an epoch ends: the first cause, from here or from any peer, reaches
+// everybody over the Control streams, and everything is given back.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cluster/log.h"
+#include "cluster/peer_links.h"
+#include "cluster/status_macros.h"
+#include "kernels/check.h"
+
+namespace ringfleet::cluster {
+namespace {
+
+// A failing rank cancels its Link streams after it has written the cause on
+// Control: another connection, which may be slower.
+constexpr absl::Duration kVerdictDelay = absl::Milliseconds(200);
+constexpr absl::Duration kRedialDelay = absl::Milliseconds(100);
+// Closing waits this long for the last control messages and for memory. What
+// a peer that stopped reading still holds by then is given up.
+constexpr absl::Duration kFarewellTime = absl::Milliseconds(200);
+constexpr absl::Duration kReleaseTime = absl::Seconds(1);
+// Releases are no completions: looked for this often while blocked.
+constexpr absl::Duration kReleaseSlice = absl::Milliseconds(1);
+
+const char* EndName(int end) {
+  constexpr const char* kNames[kLanes + 1] = {"link", "right link", "left link",
+                                              "control"};
+  return kNames[end];
+}
+
+absl::StatusCode CodeFromWire(uint32_t code) {
+  return code >= 1 && code <= 16 ? static_cast<absl::StatusCode>(code)
+                                 : absl::StatusCode::kAborted;
+}
+
+}  // namespace
+
+v1::ControlMessage PeerLinks::NewControl() const {
+  v1::ControlMessage message;
+  message.set_epoch(epoch());
+  message.set_source(static_cast<uint32_t>(rank()));
+  return message;
+}
+
+void PeerLinks::WriteControl(Peer& peer, const v1::ControlMessage& message) {
+  End& end = peer.control();
+  if (!end.open || end.lost) return;
+  const std::string bytes = message.SerializeAsString();
+  const grpc::Slice slice(bytes);
+  end.stream->Write(grpc::ByteBuffer(&slice, 1));
+}
+
+void PeerLinks::OnControl(PeerStream& stream, const grpc::ByteBuffer& message) {
+  const int rank = stream.peer();
+  std::vector<grpc::Slice> slices;
+  std::vector<absl::Span<const char>> pieces;
+  DumpPieces(message, &slices, &pieces);
+  std::string bytes;
+  for (const auto piece : pieces) bytes.append(piece.data(), piece.size());
+  v1::ControlMessage control;
+  if (!control.ParseFromString(bytes)) {
+    return AbortInRole(
+        absl::DataLossError(absl::StrCat("a control message of ",
+                                         PeerName(rank), " is malformed")),
+        rank);
+  }
+  if (control.epoch() != epoch()) return;
+  switch (control.body_case()) {
+    case v1::ControlMessage::kReady:
+      peers_[rank].ready = true;
+      break;
+    case v1::ControlMessage::kLeave:
+      peers_[rank].left = true;
+      break;
+    case v1::ControlMessage::kAbort: {
+      const auto& abort = control.abort();
+      const absl::Status cause(CodeFromWire(abort.code()), abort.message());
+      if (Record(cause, abort.message(), static_cast<int>(abort.suspect()))) {
+        SpreadAbort();
+      }
+      break;
+    }
+    case v1::ControlMessage::BODY_NOT_SET:
+      break;
+  }
+}
+
+void PeerLinks::OnClosed(PeerStream& stream, const absl::Status& status) {
+  const int rank = stream.peer();
+  Peer& peer = peers_[rank];
+  End& end = EndOf(stream);
+  if (end.stream.get() != &stream) return;
+  if (aborted() || closed_) {
+    end.lost = true;
+    return;
+  }
+  if (!connected_ && !peer.ready) return OnStartFailed(stream, status);
+  end.lost = true;
+  DropWrites(rank, EndIndex(stream));
+  if (peer.left) return;
+  absl::StrAppend(&peer.loss, peer.loss.empty() ? "" : "; ",
+                  EndName(EndIndex(stream)), ": ", status.message());
+  bool link_lost = false;
+  for (int lane = 0; lane < kLanes; ++lane) link_lost |= peer.ends[lane].lost;
+  if (link_lost && peer.control().lost) {
+    AbortInRole(absl::UnavailableError(
+                    absl::StrCat("lost ", PeerName(rank), ": ", peer.loss)),
+                rank);
+  } else if (!peer.verdict.has_value()) {
+    peer.verdict = Deadline::After(kVerdictDelay);
+  }
+}
+
+// The peer is only starting, or starting again: be patient until the deadline.
+void PeerLinks::OnStartFailed(PeerStream& stream, const absl::Status& status) {
+  const int peer = stream.peer();
+  End& end = EndOf(stream);
+  DropWrites(peer, EndIndex(stream));
+  const bool accepted_here = peer > rank();
+  if (accepted_here) {
+    end = End{.wanted = true};
+  } else if (absl::IsUnavailable(status) || absl::IsCancelled(status)) {
+    end = End{.wanted = true, .redial = Deadline::After(kRedialDelay)};
+  } else {
+    AbortInRole(Annotate(status, PeerName(peer)), peer);
+  }
+}
+
+void PeerLinks::Housekeeping() {
+  if (aborted() || closed_) return;
+  ForEachPeer([this](int rank, Peer& peer) {
+    for (int end = 0; end <= kControlEnd; ++end) {
+      const std::optional<Deadline>& redial = peer.ends[end].redial;
+      if (redial.has_value() && redial->Expired())
+        DialOne(rank, end, /*share=*/false);
+    }
+    if (peer.verdict.has_value() && peer.verdict->Expired() && !peer.left) {
+      AbortInRole(absl::UnavailableError(
+                      absl::StrCat("lost ", PeerName(rank), ": ", peer.loss)),
+                  rank);
+    }
+  });
+}
+
+bool PeerLinks::Record(const absl::Status& cause, const std::string& origin,
+                       int suspect) {
+  MutexLock lock(&mu_);
+  if (!cause_.ok()) return false;
+  cause_ = cause;
+  origin_ = origin;
+  suspect_ = suspect;
+  aborted_.store(true, std::memory_order_release);
+  return true;
+}
+
+absl::Status PeerLinks::Cause() {
+  MutexLock lock(&mu_);
+  return cause_;
+}
+
+void PeerLinks::Interrupt(const absl::Status& cause) {
+  RF_CHECK(!cause.ok());
+  Record(cause, absl::StrCat("rank ", rank(), ": ", cause.message()), rank());
+  poller_->Wake();
+}
+
+void PeerLinks::Abort(const absl::Status& cause) {
+  Interrupt(cause);
+  CompletionPoller::Role role(poller_.get());
+  SpreadAbort();
+}
+
+void PeerLinks::AbortInRole(const absl::Status& cause, int suspect) {
+  if (Record(cause, absl::StrCat("rank ", rank(), ": ", cause.message()),
+             suspect)) {
+    SpreadAbort();
+  }
+}
+
+void PeerLinks::SpreadAbort() {
+  if (std::exchange(abort_spread_, true) || closed_) return;
+  v1::ControlMessage message = NewControl();
+  {
+    MutexLock lock(&mu_);
+    RF_LOG(kWarning, "epoch ", epoch(), " aborted: ", cause_.ToString());
+    message.mutable_abort()->set_code(static_cast<uint32_t>(cause_.code()));
+    message.mutable_abort()->set_message(origin_);
+    message.mutable_abort()->set_suspect(static_cast<uint32_t>(suspect_));
+  }
+  ForEachPeer([&](int rank, Peer& peer) {
+    WriteControl(peer, message);
+    for (int lane = 0; lane < kLanes; ++lane) {
+      End& end = peer.ends[lane];
+      end.frames.clear();
+      end.queued_bytes = 0;
+      if (end.stream != nullptr) end.stream->Cancel();
+      DropWrites(rank, lane);
+    }
+  });
+}
+
+// Frames for shared memory that there was no room for yet.
+void PeerLinks::DropWrites(int peer, int end) {
+  if (peers_[peer].ends[end].shared) {
+    shared_->DropWrites(peer, static_cast<Lane>(end));
+  }
+}
+
+void PeerLinks::Close(const absl::Status& reason) {
+  if (closed_) return;
+  if (on_end_) on_end_();
+  if (aborted()) {
+    SpreadAbort();
+  } else {
+    v1::ControlMessage message = NewControl();
+    message.mutable_leave();
+    ForEachPeer([&](int, Peer& peer) { WriteControl(peer, message); });
+  }
+  Record(reason, std::string(reason.message()), rank());
+  closed_ = true;
+  if (poller_->closed()) return poller_->set_bypass(nullptr);
+  poller_->PollUntil(
+      [this] {
+        bool idle = true;
+        ForEachPeer([&](int rank, Peer& peer) {
+          idle &= WritesIdle(rank, kControlEnd);
+          for (int lane = 0; lane < kLanes; ++lane) {
+            idle &= !peer.ends[lane].shared || WritesIdle(rank, lane);
+          }
+        });
+        return idle;
+      },
+      Deadline::After(kFarewellTime));
+  poller_->set_bypass(nullptr);
+  ForEachPeer([this](int rank, Peer& peer) {
+    for (int i = 0; i <= kControlEnd; ++i) {
+      End& end = peer.ends[i];
+      end.frames.clear();
+      DropWrites(rank, i);
+      if (end.stream == nullptr) continue;
+      end.stream->set_events(nullptr);
+      end.stream->Cancel();
+      end.stream.reset();
+    }
+  });
+  if (!pool_.released() &&
+      !poller_->PollUntil([this] { return pool_.released(); },
+                          Deadline::After(kReleaseTime), kReleaseSlice)) {
+    RF_LOG(kError, "epoch ", epoch(),
+           ": a peer that does not read still holds payload memory");
+  }
+}
+
+}  // namespace ringfleet::cluster

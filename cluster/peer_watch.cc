@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cluster/peer_watch.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace ringfleet::cluster {
+namespace {
+
+using Time = PeerWatch::Time;
+using Result = ReachabilityProbe::Result;
+
+// How long a pause of this process remains an explanation.
+constexpr absl::Duration kAwayMatters = absl::Seconds(1);
+
+std::string SecondsText(absl::Duration duration) {
+  return absl::FormatDuration(absl::Trunc(duration, absl::Milliseconds(10)));
+}
+
+std::string OperationText(const Activity& activity) {
+  std::string text = absl::StrCat(DescriptorName(activity.op_descriptor), " #",
+                                  activity.sequence);
+  if (activity.group != 0) {
+    absl::StrAppend(&text, " of group ", activity.group);
+  }
+  return text;
+}
+
+std::string Operations(uint64_t count) {
+  return absl::StrCat(count, count == 1 ? " operation" : " operations");
+}
+
+}  // namespace
+
+PeerWatch::PeerWatch(int rank, std::vector<std::string> addresses)
+    : rank_(rank),
+      addresses_(std::move(addresses)),
+      peers_(addresses_.size()) {}
+
+std::string PeerWatch::Name(int peer) const {
+  return absl::StrCat("rank ", peer, " (", addresses_[peer], ")");
+}
+
+void PeerWatch::Start(Time now) {
+  for (Peer& peer : peers_) peer.heard = now;
+  last_tick_ = now;
+}
+
+void PeerWatch::Tick(Time now) {
+  const Time::duration pause = now - last_tick_;
+  last_tick_ = now;
+  const bool away = absl::FromChrono(pause) >= kSilent;
+  if (away) {
+    away_ = absl::FromChrono(pause);
+    away_until_ = now;
+  }
+  for (Peer& peer : peers_) {
+    if (std::exchange(peer.frame_came, false)) {
+      peer.heard = now;
+      peer.unanswered = 0;
+    } else if (away) {
+      peer.heard = std::min(peer.heard + pause, now);
+    }
+  }
+}
+
+void PeerWatch::OnHeartbeat(int peer, Activity activity, Time now) {
+  Peer& from = peers_[peer];
+  from.heard = now;
+  from.activity = std::move(activity);
+  from.unanswered = 0;
+}
+
+bool PeerWatch::WantsProbe(int peer, Time now) const {
+  const Time begin = peers_[peer].probe_begin;
+  return SilentFor(peer, now) >= kSilent &&
+         (begin == Time::min() ||
+          absl::FromChrono(now - begin) >= kProbePeriod);
+}
+
+void PeerWatch::OnProbeBegin(int peer, Time now) {
+  peers_[peer].probe_begin = now;
+  peers_[peer].probing = true;
+}
+
+void PeerWatch::OnProbe(int peer, Result result) {
+  Peer& about = peers_[peer];
+  about.probing = false;
+  about.probed = result;
+  about.probed_begin = about.probe_begin;
+  about.unanswered = result == Result::kNoAnswer ? about.unanswered + 1 : 0;
+}
+
+Result PeerWatch::Probed(int peer) const {
+  const Peer& about = peers_[peer];
+  return about.probed_begin >= about.heard ? about.probed : Result::kUnknown;
+}
+
+absl::Duration PeerWatch::SilentFor(int peer, Time now) const {
+  const Peer& about = peers_[peer];
+  return about.frame_came || now < about.heard
+             ? absl::ZeroDuration()
+             : absl::FromChrono(now - about.heard);
+}
+
+std::optional<PeerWatch::Verdict> PeerWatch::FindLost(Time now) const {
+  for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
+    const Peer& about = peers_[peer];
+    if (peer == rank_ || SilentFor(peer, now) < kGone) continue;
+    if (Probed(peer) == Result::kRefused || about.unanswered >= kUnanswered) {
+      return Verdict{peer, absl::StrCat("lost ", Name(peer), ", which ",
+                                        FindSilent(peer, now).text)};
+    }
+  }
+  return std::nullopt;
+}
+
+PeerWatch::Finding PeerWatch::FindSilent(int peer, Time now) const {
+  const std::string silence =
+      absl::StrCat("silent for ", SecondsText(SilentFor(peer, now)));
+  Finding finding = {.weight = Weight::kGone, .rank = peer};
+  switch (Probed(peer)) {
+    case Result::kRefused:
+      finding.text = absl::StrCat("has ended: ", silence,
+                                  ", and nobody listens at its address");
+      break;
+    case Result::kNoAnswer:
+      finding.text = absl::StrCat("is unreachable: ", silence,
+                                  ", and its host does not answer");
+      break;
+    case Result::kConnected:
+      finding.weight = Weight::kSilent;
+      finding.text = absl::StrCat("is stopped or starved: ", silence,
+                                  ", though its host accepts connections");
+      break;
+    case Result::kPending:
+    case Result::kUnknown:
+      finding.weight = Weight::kSilent;
+      finding.text = absl::StrCat("has been ", silence);
+      if (peers_[peer].probing) {
+        absl::StrAppend(
+            &finding.text, ", and its host has not answered for ",
+            SecondsText(absl::FromChrono(now - peers_[peer].probe_begin)));
+      }
+      break;
+  }
+  return finding;
+}
+
+PeerWatch::Finding PeerWatch::FindAlive(int peer, const Activity& own) const {
+  const Activity& theirs = peers_[peer].activity;
+  Finding finding = {.weight = Weight::kElsewhere, .rank = peer};
+  if (!theirs.known) {
+    finding.weight = Weight::kSlow;
+    finding.text = "is alive";
+  } else if (theirs.sequence == 0) {
+    finding.text = "is alive, but idle: it has not entered any operation";
+  } else if (!own.known || theirs.group != own.group) {
+    finding.text =
+        theirs.running
+            ? absl::StrCat("is alive, in ", OperationText(theirs))
+            : absl::StrCat("is alive, but idle since ", OperationText(theirs));
+  } else if (theirs.sequence < own.sequence) {
+    finding.text =
+        theirs.running
+            ? absl::StrCat("is alive, in ", OperationText(theirs), ", ",
+                           Operations(own.sequence - theirs.sequence),
+                           " behind")
+            : absl::StrCat(
+                  "is alive, but idle: it has not entered this "
+                  "operation, its last was ",
+                  OperationText(theirs));
+  } else if (theirs.sequence > own.sequence) {
+    finding.text =
+        absl::StrCat("is alive, in ", OperationText(theirs), ", ",
+                     Operations(theirs.sequence - own.sequence), " ahead");
+  } else if (theirs.op_descriptor != own.op_descriptor) {
+    finding.text = absl::StrCat("is alive, but in another operation, ",
+                                OperationText(theirs));
+  } else if (!theirs.running) {
+    finding.text =
+        "is alive and has finished this operation, but its frames do not "
+        "arrive";
+  } else {
+    finding.weight = Weight::kSlow;
+    finding.text = "is alive and in this operation, but slow";
+  }
+  return finding;
+}
+
+PeerWatch::Finding PeerWatch::Find(int peer, const Activity& own, Time now,
+                                   std::vector<bool>& visited) const {
+  visited[peer] = true;
+  const Peer& about = peers_[peer];
+  if (SilentFor(peer, now) >= kSilent || Probed(peer) == Result::kRefused) {
+    return FindSilent(peer, now);
+  }
+  const Finding finding = FindAlive(peer, own);
+  if (!about.activity.running || about.activity.waiting_for.empty()) {
+    return finding;
+  }
+  // It is held up itself. Follow to whoever has the best reason.
+  Finding worst;
+  int through = -1;
+  bool waits_for_us = false;
+  for (const int other : about.activity.waiting_for) {
+    if (other == rank_) waits_for_us = true;
+    if (other == rank_ || visited[other]) continue;
+    Finding next = Find(other, own, now, visited);
+    if (next.weight > worst.weight) {
+      worst = std::move(next);
+      through = other;
+    }
+  }
+  if (worst.weight > Weight::kWaits && worst.weight >= finding.weight) {
+    worst.text =
+        absl::StrCat("waits for ", Name(through), ", which ", worst.text);
+    return worst;
+  }
+  if (finding.weight > Weight::kSlow) return finding;
+  return {.weight = Weight::kWaits,
+          .rank = peer,
+          .text = absl::StrCat("is alive and in this operation, and waits for ",
+                               waits_for_us
+                                   ? std::string("this rank")
+                                   : Name(about.activity.waiting_for.front()))};
+}
+
+PeerWatch::Verdict PeerWatch::Explain(absl::Span<const int> missing,
+                                      const Activity& own, Time now) const {
+  Finding worst;
+  int through = missing.front();
+  for (const int peer : missing) {
+    std::vector<bool> visited(peers_.size(), false);
+    Finding finding = Find(peer, own, now, visited);
+    if (finding.weight > worst.weight) {
+      worst = std::move(finding);
+      through = peer;
+    }
+  }
+  std::string text =
+      absl::StrCat("no frame from ", Name(through), ", which ", worst.text);
+  std::vector<int> others;
+  for (const int peer : missing) {
+    if (peer != through) others.push_back(peer);
+  }
+  if (!others.empty()) {
+    absl::StrAppend(&text, "; none from rank ", absl::StrJoin(others, ", "),
+                    " either");
+  }
+  if (away_until_ != Time::min() &&
+      absl::FromChrono(now - away_until_) < kAwayMatters) {
+    absl::StrAppend(&text, "; this rank itself did not run for ",
+                    SecondsText(away_));
+  }
+  return {worst.rank, std::move(text)};
+}
+
+std::string PeerWatch::ExplainClosed(int peer) const {
+  switch (Probed(peer)) {
+    case Result::kRefused:
+      return "its process has ended: nobody listens at its address";
+    case Result::kNoAnswer:
+      return "its host does not answer";
+    case Result::kConnected:
+      return "its address still accepts connections";
+    case Result::kPending:
+    case Result::kUnknown:
+      return "";
+  }
+  return "";
+}
+
+}  // namespace ringfleet::cluster

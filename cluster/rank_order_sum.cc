@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cluster/rank_order_sum.h"
+
+#include "cluster/status_macros.h"
+
+namespace ringfleet::cluster {
+
+absl::Status SumInRankOrder(Exchange& exchange, const WireFormat& format,
+                            Range chunk, Exchange::Place place,
+                            absl::Span<const char> own, bool sum_has_own,
+                            float* sum) {
+  const auto [begin, end] = chunk;
+  const size_t bytes = format.EncodedBytes(begin, end);
+  // Ranks 0 and 1 start from their own partial: a + b is b + a, bit for bit.
+  const bool own_first = exchange.rank() <= 1;
+  if (own_first && !sum_has_own) format.Decode({&own, 1}, begin, end, sum);
+  bool started = own_first;
+  for (int from = 0; from < exchange.size(); ++from) {
+    if (from == exchange.rank()) {
+      if (!own_first) format.Accumulate({&own, 1}, begin, end, sum);
+      continue;
+    }
+    RF_ASSIGN_OR_RETURN(const ReceivedFrame frame,
+                        exchange.Receive(from, Lane::kDirect, place, bytes));
+    if (started) {
+      format.Accumulate(frame->payload, begin, end, sum);
+    } else {
+      format.Decode(frame->payload, begin, end, sum);
+      started = true;
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace ringfleet::cluster

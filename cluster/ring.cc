@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cluster/ring.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "absl/functional/function_ref.h"
+#include "cluster/all_gather.h"
+#include "cluster/status_macros.h"
+
+namespace ringfleet::cluster {
+namespace {
+
+// One direction of the ring: what comes in, in order, step by step.
+struct Flow {
+  Lane lane = Lane::kRight;
+  int sign = 1;  // Of the direction: +1 leads to the next rank.
+  int to = 0;
+  int from = 0;
+};
+
+Flow FlowOf(const Exchange& exchange, Lane lane) {
+  const int sign = lane == Lane::kRight ? 1 : -1;
+  return {lane, sign, exchange.Wrap(exchange.rank() + sign),
+          exchange.Wrap(exchange.rank() - sign)};
+}
+
+constexpr std::array<Lane, 2> kRingLanes = {Lane::kRight, Lane::kLeft};
+
+// The half of a range that travels in one direction.
+template <typename Format>
+Range PartOf(const Format& format, Range range, Lane lane) {
+  const size_t middle = std::max(
+      range.begin, format.FloorToBorder(range.begin + range.size() / 2));
+  return lane == Lane::kRight ? Range{range.begin, middle}
+                              : Range{middle, range.end};
+}
+
+// The chunks that come in on both lanes. Schedule:
+//   Range Part(const Flow&, uint32_t step): what arrives in a step;
+//   bool Encoded(uint32_t step): in the format, else in float32;
+//   uint32_t FirstStep(flow): the number that the first of them has on the
+//   wire;
+//   Status Arrived(flow, step, chunk, offset, frame).
+template <typename Format, typename Schedule>
+class RingReceiver {
+ public:
+  RingReceiver(Exchange& exchange, const Format& format, Schedule& schedule,
+               std::array<uint32_t, 2> steps)
+      : exchange_(exchange), format_(format), schedule_(schedule) {
+    for (size_t i = 0; i < 2; ++i) {
+      lanes_[i].flow = FlowOf(exchange, kRingLanes[i]);
+      lanes_[i].steps = steps[i];
+      if (steps[i] > 0) lanes_[i].BeginStep(format_, schedule_);
+    }
+  }
+
+  absl::Status Run() {
+    size_t favoured = 0;  // Takes turns, so that neither direction starves.
+    while (true) {
+      std::array<Exchange::Incoming, 2> sources;
+      std::array<LaneState*, 2> states;
+      size_t count = 0;
+      for (size_t i = 0; i < 2; ++i) {
+        LaneState& lane = lanes_[(favoured + i) % 2];
+        if (lane.step == lane.steps) continue;
+        states[count] = &lane;
+        sources[count++] = {lane.flow.from, lane.flow.lane};
+      }
+      if (count == 0) return absl::OkStatus();
+      favoured = 1 - favoured;
+      size_t index = 0;
+      RF_ASSIGN_OR_RETURN(
+          const ReceivedFrame frame,
+          exchange_.ReceiveAny(absl::MakeConstSpan(sources).subspan(0, count),
+                               &index));
+      RF_RETURN_IF_ERROR(Take(*states[index], *frame));
+    }
+  }
+
+ private:
+  struct LaneState {
+    Flow flow;
+    uint32_t step = 0;
+    uint32_t steps = 0;
+    std::optional<ChunkCursor<Format>> cursor;
+
+    void BeginStep(const Format& format, Schedule& schedule) {
+      cursor.emplace(format, schedule.Part(flow, step));
+    }
+  };
+
+  absl::Status Take(LaneState& lane, const FrameBody& frame) {
+    ChunkCursor<Format>& cursor = *lane.cursor;
+    const Range chunk = cursor.chunk();
+    const bool encoded = schedule_.Encoded(lane.step);
+    const uint64_t offset =
+        encoded ? cursor.offset() : cursor.consumed() * sizeof(float);
+    RF_RETURN_IF_ERROR(exchange_.CheckPlace(
+        frame, lane.flow.from,
+        {schedule_.FirstStep(lane.flow) + lane.step, offset},
+        encoded ? cursor.bytes() : chunk.size() * sizeof(float)));
+    RF_RETURN_IF_ERROR(schedule_.Arrived(lane.flow, lane.step, cursor, frame));
+    if (!cursor.Next() && ++lane.step < lane.steps) {
+      lane.BeginStep(format_, schedule_);
+    }
+    return absl::OkStatus();
+  }
+
+  Exchange& exchange_;
+  const Format& format_;
+  Schedule& schedule_;
+  std::array<LaneState, 2> lanes_;
+};
+
+// A reduce phase, a gather phase, or one after the other.
+template <typename Format, typename Value>
+class RingSchedule {
+ public:
+  struct Buffers {
+    absl::Span<const Value> input;     // All segments; for the reduce phase.
+    absl::Span<Value> partial;         // Where partial sums of `input` lie.
+    absl::Span<Value> segment;         // The own one, reduced.
+    absl::Span<const Value> gathered;  // The own one, to be gathered.
+    absl::Span<Value> output;          // All segments; for the gather phase.
+  };
+
+  RingSchedule(Exchange& exchange, const Format& format,
+               absl::Span<const uint64_t> offsets, bool reduce, bool gather,
+               const Buffers& buffers)
+      : exchange_(exchange),
+        format_(format),
+        offsets_(offsets),
+        hops_(static_cast<uint32_t>(exchange.size() - 1)),
+        reduce_steps_(reduce ? hops_ : 0),
+        gather_(gather),
+        own_(SegmentOf(offsets, exchange.rank())),
+        buffers_(buffers) {}
+
+  absl::Status Run() {
+    if (gather_ && !format_.IdentityBytes()) {
+      RF_ASSIGN_OR_RETURN(block_, exchange_.NextBlock(format_.EncodedBytes(
+                                      own_.begin, own_.end)));
+    }
+    RF_RETURN_IF_ERROR(SendFirst());
+    const uint32_t steps = reduce_steps_ + (gather_ ? hops_ : 0);
+    RF_RETURN_IF_ERROR((RingReceiver<Format, RingSchedule>(
+                            exchange_, format_, *this, {steps, steps})
+                            .Run()));
+    return exchange_.AwaitCallerMemory();
+  }
+
+  bool Encoded(uint32_t step) const { return step >= reduce_steps_; }
+  uint32_t FirstStep(const Flow&) const { return 0; }
+
+  Range Part(const Flow& flow, uint32_t step) const {
+    // A segment has walked from its first rank as many hops as steps are over.
+    const int hop = static_cast<int>(step);
+    const int behind =
+        Encoded(step) ? hop - static_cast<int>(reduce_steps_) + 1 : hop + 2;
+    const int owner = exchange_.Wrap(exchange_.rank() - flow.sign * behind);
+    return PartOf(format_, SegmentOf(offsets_, owner), flow.lane);
+  }
+
+  absl::Status Arrived(const Flow& flow, uint32_t step,
+                       const ChunkCursor<Format>& cursor,
+                       const FrameBody& frame) {
+    const auto [begin, end] = cursor.chunk();
+    if (Encoded(step)) {
+      if (step + 1 < reduce_steps_ + hops_) {
+        RF_RETURN_IF_ERROR(
+            exchange_.Forward(flow.to, flow.lane, step + 1, frame));
+      }
+      format_.Decode(frame.payload, begin, end, buffers_.output.data() + begin);
+      return absl::OkStatus();
+    }
+    if constexpr (std::is_same_v<Value, float>) {
+      const bool last = step + 1 == reduce_steps_;
+      Value* const sum = last ? buffers_.segment.data() + (begin - own_.begin)
+                              : buffers_.partial.data() + begin;
+      const Value* const own = buffers_.input.data() + begin;
+      if (sum != own) std::copy(own, own + (end - begin), sum);
+      const WireFormat f32(Wire::kF32, 0);
+      f32.Accumulate(frame.payload, begin, end, sum);
+      if (!last) {
+        return exchange_.Send(
+            flow.to, flow.lane, {step + 1, cursor.consumed() * sizeof(Value)},
+            BytesOf(sum, end - begin), exchange_.caller_ledger());
+      }
+    }
+    return gather_ ? SendOwn(flow, cursor) : absl::OkStatus();
+  }
+
+ private:
+  // Sends what needs nobody else's: the segment behind the own one, to be
+  // reduced, or the own one.
+  absl::Status SendFirst() {
+    const std::array<Flow, 2> flows = {FlowOf(exchange_, Lane::kRight),
+                                       FlowOf(exchange_, Lane::kLeft)};
+    std::array<std::optional<ChunkCursor<Format>>, 2> cursors;
+    for (size_t i = 0; i < 2; ++i) {
+      const int behind = reduce_steps_ > 0 ? 1 : 0;
+      const int owner =
+          exchange_.Wrap(exchange_.rank() - flows[i].sign * behind);
+      cursors[i].emplace(
+          format_, PartOf(format_, SegmentOf(offsets_, owner), flows[i].lane));
+    }
+    bool more = true;
+    while (more) {  // In turns: both neighbours begin at once.
+      more = false;
+      for (size_t i = 0; i < 2; ++i) {
+        if (!cursors[i].has_value()) continue;
+        RF_RETURN_IF_ERROR(reduce_steps_ > 0
+                               ? SendPartial(flows[i], *cursors[i])
+                               : SendOwn(flows[i], *cursors[i]));
+        if (cursors[i]->Next()) {
+          more = true;
+        } else {
+          cursors[i].reset();
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status SendPartial(const Flow& flow,
+                           const ChunkCursor<Format>& cursor) {
+    const auto [begin, end] = cursor.chunk();
+    return exchange_.Send(flow.to, flow.lane,
+                          {0, cursor.consumed() * sizeof(Value)},
+                          BytesOf(buffers_.input.data() + begin, end - begin),
+                          exchange_.caller_ledger());
+  }
+
+  // The first hop of the gather phase, and the own copy as others get it.
+  absl::Status SendOwn(const Flow& flow, const ChunkCursor<Format>& cursor) {
+    const auto [begin, end] = cursor.chunk();
+    const Value* const values = buffers_.gathered.data() + (begin - own_.begin);
+    Value* const out = buffers_.output.data() + begin;
+    const Exchange::Place place{reduce_steps_, cursor.offset()};
+    if (block_ == nullptr) {
+      if (values != out) std::copy(values, values + (end - begin), out);
+      return exchange_.Send(flow.to, flow.lane, place,
+                            BytesOf(values, end - begin),
+                            exchange_.caller_ledger());
+    }
+    char* const encoded =
+        block_->data() + format_.EncodedBytes(own_.begin, begin);
+    const absl::Span<const char> sent(encoded, cursor.bytes());
+    format_.Encode(values, begin, end, encoded);
+    format_.Decode({&sent, 1}, begin, end, out);
+    return exchange_.Send(flow.to, flow.lane, place, sent, block_->ledger);
+  }
+
+  Exchange& exchange_;
+  const Format& format_;
+  const absl::Span<const uint64_t> offsets_;
+  const uint32_t hops_;  // Of one phase.
+  const uint32_t reduce_steps_;
+  const bool gather_;
+  const Range own_;
+  const Buffers buffers_;
+  SendArena::Block* block_ = nullptr;  // The own segment, encoded.
+};
+
+// What comes in of a broadcast, passed on until the last rank has it.
+class BroadcastSchedule {
+ public:
+  BroadcastSchedule(Exchange& exchange, const WireFormat& format, int root,
+                    absl::Span<float> values)
+      : exchange_(exchange), format_(format), root_(root), values_(values) {}
+
+  // Hops from the root in the direction of a flow.
+  uint32_t Distance(const Flow& flow) const {
+    return static_cast<uint32_t>(
+        exchange_.Wrap(flow.sign * (exchange_.rank() - root_)));
+  }
+
+  bool Encoded(uint32_t) const { return true; }
+  uint32_t FirstStep(const Flow& flow) const { return Distance(flow) - 1; }
+  Range Part(const Flow& flow, uint32_t) const {
+    return PartOf(format_, {0, values_.size()}, flow.lane);
+  }
+  absl::Status Arrived(const Flow& flow, uint32_t,
+                       const ChunkCursor<WireFormat>& cursor,
+                       const FrameBody& frame) {
+    const uint32_t hop = Distance(flow);
+    if (static_cast<int>(hop) + 1 < exchange_.size()) {
+      RF_RETURN_IF_ERROR(exchange_.Forward(flow.to, flow.lane, hop, frame));
+    }
+    const auto [begin, end] = cursor.chunk();
+    format_.Decode(frame.payload, begin, end, values_.data() + begin);
+    return absl::OkStatus();
+  }
+
+ private:
+  Exchange& exchange_;
+  const WireFormat& format_;
+  const int root_;
+  const absl::Span<float> values_;
+};
+
+}  // namespace
+
+absl::Status RingAllReduce(Exchange& exchange, const WireFormat& format,
+                           absl::Span<const float> input,
+                           absl::Span<float> output,
+                           absl::Span<const uint64_t> offsets) {
+  const Range own = SegmentOf(offsets, exchange.rank());
+  const auto segment = output.subspan(own.begin, own.size());
+  return RingSchedule<WireFormat, float>(exchange, format, offsets,
+                                         /*reduce=*/true, /*gather=*/true,
+                                         {.input = input,
+                                          .partial = output,
+                                          .segment = segment,
+                                          .gathered = segment,
+                                          .output = output})
+      .Run();
+}
+
+absl::Status RingReduceScatter(Exchange& exchange, const WireFormat& format,
+                               absl::Span<float> input,
+                               absl::Span<float> segment,
+                               absl::Span<const uint64_t> offsets) {
+  return RingSchedule<WireFormat, float>(
+             exchange, format, offsets, /*reduce=*/true, /*gather=*/false,
+             {.input = input, .partial = input, .segment = segment})
+      .Run();
+}
+
+template <typename Format, typename Value>
+absl::Status RingAllGather(Exchange& exchange, const Format& format,
+                           absl::Span<const Value> segment,
+                           absl::Span<Value> output,
+                           absl::Span<const uint64_t> offsets) {
+  return RingSchedule<Format, Value>(exchange, format, offsets,
+                                     /*reduce=*/false, /*gather=*/true,
+                                     {.gathered = segment, .output = output})
+      .Run();
+}
+
+template absl::Status RingAllGather(Exchange&, const ByteFormat&,
+                                    absl::Span<const char>, absl::Span<char>,
+                                    absl::Span<const uint64_t>);
+template absl::Status RingAllGather(Exchange&, const WireFormat&,
+                                    absl::Span<const float>, absl::Span<float>,
+                                    absl::Span<const uint64_t>);
+
+absl::Status RingBroadcast(Exchange& exchange, const WireFormat& format,
+                           int root, absl::Span<float> values) {
+  BroadcastSchedule schedule(exchange, format, root, values);
+  if (exchange.rank() != root) {
+    return RingReceiver<WireFormat, BroadcastSchedule>(exchange, format,
+                                                       schedule, {1, 1})
+        .Run();
+  }
+  SendArena::Block* block = nullptr;
+  if (!format.IdentityBytes()) {
+    RF_ASSIGN_OR_RETURN(
+        block, exchange.NextBlock(format.EncodedBytes(0, values.size())));
+  }
+  for (const Lane lane : kRingLanes) {
+    const Flow flow = FlowOf(exchange, lane);
+    ChunkCursor cursor(format, schedule.Part(flow, 0));
+    do {
+      const auto [begin, end] = cursor.chunk();
+      float* const chunk = values.data() + begin;
+      if (block == nullptr) {
+        RF_RETURN_IF_ERROR(exchange.Send(flow.to, lane, {0, cursor.offset()},
+                                         BytesOf(chunk, end - begin),
+                                         exchange.caller_ledger()));
+        continue;
+      }
+      char* const encoded = block->data() + format.EncodedBytes(0, begin);
+      const absl::Span<const char> sent(encoded, cursor.bytes());
+      format.Encode(chunk, begin, end, encoded);
+      format.Decode({&sent, 1}, begin, end, chunk);
+      RF_RETURN_IF_ERROR(exchange.Send(flow.to, lane, {0, cursor.offset()},
+                                       sent, block->ledger));
+    } while (cursor.Next());
+  }
+  return exchange.AwaitCallerMemory();
+}
+
+}  // namespace ringfleet::cluster

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cluster/send_arena.h"
+
+#include "cluster/status_macros.h"
+
+namespace ringfleet::cluster {
+
+absl::StatusOr<SendArena::Block*> SendArena::Next(Transport& transport,
+                                                  size_t bytes,
+                                                  Deadline deadline) {
+  Block& block = blocks_[next_];
+  next_ = (next_ + 1) % kBlocks;
+  if (!block.ledger.released()) {
+    RF_RETURN_IF_ERROR(transport.AwaitReleased(block.ledger, deadline));
+  }
+  if (block.capacity < bytes) {
+    block.memory =
+        block.ledger.Keep(std::make_unique_for_overwrite<char[]>(bytes));
+    block.capacity = bytes;
+  }
+  return &block;
+}
+
+}  // namespace ringfleet::cluster

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cluster/shared_ring.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace ringfleet::cluster {
+
+void RingWriter::LoadTail() {
+  const uint64_t tail = ring_.control->tail.load(std::memory_order_seq_cst);
+  // It only moves on, and never past what was written.
+  corrupt_ |= tail < tail_ || tail > head_;
+  if (!corrupt_) tail_ = tail;
+}
+
+size_t RingWriter::Write(const char* bytes, size_t size) {
+  if (ring_.size - (head_ - tail_) < size) LoadTail();
+  if (corrupt_) return 0;
+  size = std::min<size_t>(size, ring_.size - (head_ - tail_));
+  const size_t at = head_ & (ring_.size - 1);
+  const size_t until_end = std::min(size, ring_.size - at);
+  std::memcpy(ring_.data + at, bytes, until_end);
+  std::memcpy(ring_.data, bytes + until_end, size - until_end);
+  head_ += size;
+  return size;
+}
+
+bool RingWriter::WaitForRoom() {
+  // Both sides write before they read, in one order: either the reader sees
+  // this after it has moved on, or its move is seen here.
+  ring_.control->writer_waits.store(1, std::memory_order_seq_cst);
+  LoadTail();
+  return corrupt_ || head_ - tail_ == ring_.size;
+}
+
+size_t RingReader::Available() {
+  const uint64_t head = ring_.control->head.load(std::memory_order_seq_cst);
+  corrupt_ |= head - tail_ > ring_.size;
+  return corrupt_ ? 0 : head - tail_;
+}
+
+void RingReader::Read(char* bytes, size_t size) {
+  const size_t at = tail_ & (ring_.size - 1);
+  const size_t until_end = std::min(size, ring_.size - at);
+  std::memcpy(bytes, ring_.data + at, until_end);
+  std::memcpy(bytes + until_end, ring_.data, size - until_end);
+  tail_ += size;
+}
+
+bool RingReader::Release() {
+  ring_.control->tail.store(tail_, std::memory_order_seq_cst);
+  return ring_.control->writer_waits.load(std::memory_order_seq_cst) != 0 &&
+         ring_.control->writer_waits.exchange(0) != 0;
+}
+
+}  // namespace ringfleet::cluster

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cli/collectives_request.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "cluster/algorithm_table.h"
+#include "cluster/status_macros.h"
+#include "coordinator/cli/byte_sizes.h"
+#include "coordinator/cli/calibration.h"
+
+namespace ringfleet::coordinator::cli {
+namespace {
+
+using cluster::Algorithm;
+using cluster::Operation;
+using cluster::Wire;
+
+constexpr Operation kOperations[] = {
+    Operation::kAllReduce, Operation::kAllGather, Operation::kReduceScatter,
+    Operation::kAllToAll,  Operation::kBroadcast, Operation::kBarrier};
+constexpr Algorithm kAlgorithms[] = {Algorithm::kOneShot, Algorithm::kTwoShot,
+                                     Algorithm::kRing};
+constexpr uint64_t kDefaultBytes[] = {4, 14 << 10, 28 << 10, 1792 << 10,
+                                      7 << 20};
+constexpr uint32_t kConnectTimeoutMs = 30'000;
+
+// An algorithm to ask for; nothing: as the table says.
+using Choice = std::optional<Algorithm>;
+
+absl::Status Usage(absl::string_view text) {
+  return absl::InvalidArgumentError(absl::StrCat("usage: ", text));
+}
+
+absl::Status Usage(absl::string_view option, const absl::Status& status) {
+  return absl::Status(status.code(),
+                      absl::StrCat("usage: ", option, ": ", status.message()));
+}
+
+// The operations, and whether they were listed by name.
+absl::StatusOr<std::vector<Operation>> Operations(
+    const CollectivesOptions& options, bool* by_name) {
+  *by_name = false;
+  if (options.ops.empty()) {
+    return options.calibrate ? CalibratedOperations()
+                             : std::vector<Operation>{Operation::kAllReduce};
+  }
+  if (options.ops == "all") {
+    if (options.calibrate) return CalibratedOperations();
+    return std::vector<Operation>(std::begin(kOperations),
+                                  std::end(kOperations));
+  }
+  *by_name = true;
+  std::vector<Operation> operations;
+  for (const absl::string_view name : absl::StrSplit(options.ops, ',')) {
+    if (name == "all_gather_matmul" || name == "matmul_reduce_scatter") {
+      return Usage(absl::StrCat(
+          "--op ", name, " is not in this version, want one of all, ",
+          absl::StrJoin(kOperations, ", ", [](std::string* out, Operation op) {
+            absl::StrAppend(out, cluster::OperationText(op));
+          })));
+    }
+    const absl::StatusOr<Operation> operation = cluster::ParseOperation(name);
+    if (!operation.ok()) return Usage("--op", operation.status());
+    const std::vector<Operation> calibrated = CalibratedOperations();
+    if (options.calibrate && std::find(calibrated.begin(), calibrated.end(),
+                                       *operation) == calibrated.end()) {
+      return Usage(absl::StrCat("--calibrate --op ", name,
+                                ": it has one algorithm, nothing to choose"));
+    }
+    operations.push_back(*operation);
+  }
+  return operations;
+}
+
+absl::StatusOr<std::vector<Choice>> Choices(const CollectivesOptions& options) {
+  if (options.calibrate) {
+    if (options.algos != "auto") {
+      return Usage(
+          absl::StrCat("--calibrate --algo ", options.algos,
+                       ": it measures all algorithms, want no --algo"));
+    }
+    return std::vector<Choice>(std::begin(kAlgorithms), std::end(kAlgorithms));
+  }
+  std::vector<Choice> choices;
+  for (const absl::string_view name : absl::StrSplit(options.algos, ',')) {
+    if (name == "auto") {
+      choices.push_back(std::nullopt);
+      continue;
+    }
+    const absl::StatusOr<Algorithm> algorithm = cluster::ParseAlgorithm(name);
+    if (!algorithm.ok()) {
+      return Usage("--algo", absl::InvalidArgumentError(absl::StrCat(
+                                 algorithm.status().message(), ", auto")));
+    }
+    choices.push_back(*algorithm);
+  }
+  return choices;
+}
+
+absl::StatusOr<std::vector<v1::WireDtype>> Wires(
+    const CollectivesOptions& options) {
+  std::vector<v1::WireDtype> wires;
+  for (const absl::string_view name : absl::StrSplit(options.wires, ',')) {
+    const absl::StatusOr<Wire> wire = cluster::ParseWire(name);
+    if (!wire.ok()) return Usage("--wire", wire.status());
+    wires.push_back(*wire == Wire::kF32    ? v1::WIRE_DTYPE_F32
+                    : *wire == Wire::kBf16 ? v1::WIRE_DTYPE_BF16
+                                           : v1::WIRE_DTYPE_INT8);
+  }
+  if (options.calibrate && wires.size() > 1) {
+    return Usage(absl::StrCat("--calibrate --wire ", options.wires,
+                              ": want one wire; borders are in bytes as they "
+                              "travel and hold for all"));
+  }
+  return wires;
+}
+
+absl::StatusOr<std::vector<uint64_t>> Sizes(const CollectivesOptions& options) {
+  if (!options.bytes.empty()) return ParseByteSizes(options.bytes);
+  if (options.calibrate) return CalibrationLadder();
+  return std::vector<uint64_t>(std::begin(kDefaultBytes),
+                               std::end(kDefaultBytes));
+}
+
+absl::Status NoSuchAlgorithm(Operation operation, Algorithm algorithm) {
+  std::vector<absl::string_view> supported;
+  for (const Algorithm other : kAlgorithms) {
+    if (cluster::Supports(operation, other)) {
+      supported.push_back(cluster::AlgorithmText(other));
+    }
+  }
+  return Usage(absl::StrCat("--op ", cluster::OperationText(operation),
+                            " --algo ", cluster::AlgorithmText(algorithm),
+                            ": there is none, want auto or ",
+                            absl::StrJoin(supported, " or ")));
+}
+
+absl::Status AddCases(const CollectivesOptions& options,
+                      v1::MeasureCollectivesRequest* request) {
+  bool by_name = false;
+  RF_ASSIGN_OR_RETURN(const std::vector<Operation> operations,
+                      Operations(options, &by_name));
+  RF_ASSIGN_OR_RETURN(const std::vector<Choice> choices, Choices(options));
+  RF_ASSIGN_OR_RETURN(const std::vector<v1::WireDtype> wires, Wires(options));
+  RF_ASSIGN_OR_RETURN(const std::vector<uint64_t> sizes, Sizes(options));
+  const auto add = [&](Operation operation, v1::WireDtype wire, uint64_t bytes,
+                       const Choice& choice) {
+    v1::CollectiveCase* added = request->add_cases();
+    // Protocol numbers are those of a frame's descriptor (types.proto).
+    added->set_operation(static_cast<v1::CollectiveOperation>(operation));
+    if (choice.has_value()) {
+      added->set_algorithm(static_cast<v1::CollectiveAlgorithm>(*choice));
+    }
+    added->set_wire(wire);
+    added->set_bytes(bytes);
+  };
+  for (const Operation operation : operations) {
+    std::vector<Choice> existing;
+    for (const Choice& choice : choices) {
+      if (!choice.has_value() || cluster::Supports(operation, *choice)) {
+        existing.push_back(choice);
+      } else if (by_name && !options.calibrate) {
+        return NoSuchAlgorithm(operation, *choice);
+      }
+    }
+    if (operation == Operation::kBarrier) {
+      for (const Choice& choice : existing) {
+        add(operation, v1::WIRE_DTYPE_F32, 0, choice);
+      }
+      continue;
+    }
+    for (const v1::WireDtype wire : wires) {
+      for (const uint64_t bytes : sizes) {
+        for (const Choice& choice : existing) {
+          add(operation, wire, bytes, choice);
+        }
+      }
+    }
+  }
+  if (request->cases_size() == 0) {
+    return Usage(absl::StrCat("--op ", options.ops, " --algo ", options.algos,
+                              ": nothing to measure"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<v1::MeasureCollectivesRequest> CollectivesRequest(
+    const CollectivesOptions& options) {
+  if (options.tune) {
+    return Usage(
+        "--tune chooses tiles of all_gather_matmul and matmul_reduce_scatter, "
+        "which are not in this version");
+  }
+  v1::MeasureCollectivesRequest request;
+  RF_RETURN_IF_ERROR(AddCases(options, &request));
+  if (options.transport == "auto") {
+    request.set_transport(v1::TRANSPORT_KIND_AUTO);
+  } else if (options.transport == "grpc") {
+    request.set_transport(v1::TRANSPORT_KIND_GRPC);
+  } else {
+    return Usage(
+        absl::StrCat("--transport ", options.transport, ", want grpc or auto"));
+  }
+  if (options.poll == "auto") {
+    request.set_poll(v1::POLL_MODE_AUTO);
+  } else if (options.poll == "spin") {
+    request.set_poll(v1::POLL_MODE_SPIN);
+  } else if (options.poll == "block") {
+    request.set_poll(v1::POLL_MODE_BLOCK);
+  } else {
+    return Usage(
+        absl::StrCat("--poll ", options.poll, ", want spin, block or auto"));
+  }
+  cluster::AlgorithmTable table = cluster::AlgorithmTable::Default();
+  if (!options.table.empty()) {
+    absl::StatusOr<cluster::AlgorithmTable> loaded =
+        cluster::AlgorithmTable::Load(options.table);
+    if (!loaded.ok()) return Usage("--table", loaded.status());
+    table = *std::move(loaded);
+  }
+  request.set_algorithm_table(table.ToJson());
+  const double seconds =
+      options.seconds > 0 ? options.seconds : (options.calibrate ? 0.3 : 2.0);
+  request.set_iterations(static_cast<uint32_t>(options.iterations));
+  request.set_case_ms(static_cast<uint32_t>(std::max(1.0, seconds * 1e3)));
+  request.set_timeout_ms(kConnectTimeoutMs);
+  request.set_collective_timeout_ms(
+      static_cast<uint32_t>(options.timeout_s * 1e3));
+  return request;
+}
+
+}  // namespace ringfleet::coordinator::cli

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// The collectives over real streams; what they compute is the subject of
+// collectives_test.cc, over a network in memory.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cluster/group_communicator.h"
+#include "tests/testing/collective_cases.h"
+#include "tests/testing/grpc_world.h"
+#include "tests/testing/plain_peer.h"
+
+namespace ringfleet::cluster {
+namespace {
+
+using ::ringfleet::testing::GrpcWorld;
+using ::ringfleet::testing::PlainPeer;
+using ::ringfleet::testing::RankOrderPartialSum;
+using ::ringfleet::testing::RankOrderSum;
+using ::ringfleet::testing::RankValues;
+using ::ringfleet::testing::UnevenOffsets;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+Deadline Soon() { return Deadline::After(absl::Seconds(60)); }
+
+GroupCommunicator Group(Transport& transport,
+                        AlgorithmTable table = AlgorithmTable::Default()) {
+  return GroupCommunicator(&transport, WorldGroup(transport.world_size()),
+                           std::move(table), nullptr);
+}
+
+class LinkCollectivesTest : public ::testing::TestWithParam<int> {};
+
+INSTANTIATE_TEST_SUITE_P(Sizes, LinkCollectivesTest,
+                         ::testing::Values(1, 2, 3, 5, 8));
+
+TEST_P(LinkCollectivesTest, AllReduceIsTheSumBitwise) {
+  const int ranks = GetParam();
+  const std::vector<size_t> sizes = {0, 1, 2, 3, 7, 64, 1000, 7168, 300000};
+  GrpcWorld world(ranks);
+  uint64_t epoch = 0;
+  for (const Wire wire : {Wire::kF32, Wire::kBf16, Wire::kInt8}) {
+    for (const Algorithm algorithm :
+         {Algorithm::kOneShot, Algorithm::kTwoShot}) {
+      world.RunConnected(
+          [&](Transport& transport) {
+            GroupCommunicator group =
+                Group(transport, AlgorithmTable::Only(algorithm));
+            for (const size_t size : sizes) {
+              std::vector<float> data = RankValues(transport.rank(), size);
+              const absl::Status status =
+                  group.AllReduce(data, absl::MakeSpan(data), {wire},
+                                  /*check=*/size, Soon());
+              ASSERT_TRUE(status.ok()) << status;
+              ASSERT_EQ(data, ranks == 1 ? RankValues(0, size)
+                                         : RankOrderSum(ranks, size, wire));
+            }
+          },
+          ++epoch);
+    }
+  }
+}
+
+TEST_P(LinkCollectivesTest, RanksOfARingAgreeBitwise) {
+  const int ranks = GetParam();
+  const std::vector<size_t> sizes = {0, 1, 3, 1000, 300000};
+  GrpcWorld world(ranks);
+  std::vector<std::vector<std::vector<float>>> results(ranks);
+  world.RunConnected([&](Transport& transport) {
+    GroupCommunicator group =
+        Group(transport, AlgorithmTable::Only(Algorithm::kRing));
+    for (const size_t size : sizes) {
+      std::vector<float> data = RankValues(transport.rank(), size);
+      const absl::Status status = group.AllReduce(data, absl::MakeSpan(data),
+                                                  {Wire::kBf16}, size, Soon());
+      ASSERT_TRUE(status.ok()) << status;
+      results[transport.rank()].push_back(std::move(data));
+      // Segments of many chunks, some empty, in both directions at once.
+      const std::vector<uint64_t> offsets = UnevenOffsets(ranks, size);
+      const uint64_t begin = offsets[group.rank()];
+      std::string text(size, '?');
+      for (uint64_t i = begin; i < offsets[group.rank() + 1]; ++i) {
+        text[i] = static_cast<char>(i);
+      }
+      const std::string segment =
+          text.substr(begin, offsets[group.rank() + 1] - begin);
+      ASSERT_TRUE(
+          group.AllGather(segment, absl::MakeSpan(text), offsets, Soon()).ok());
+      for (size_t i = 0; i < size; ++i) {
+        ASSERT_EQ(text[i], static_cast<char>(i));
+      }
+      ASSERT_TRUE(group.Barrier(Soon()).ok());
+    }
+  });
+  for (const auto& result : results) EXPECT_EQ(result, results[0]);
+}
+
+TEST(LinkCollectivesTest, NamesTheOperationAndTheRankThatDoesNotAnswer) {
+  GrpcWorld world(2);
+  world.RunConnected([&](Transport& transport) {
+    if (transport.rank() == 1) {  // Waits, but for something else.
+      const Source source = {0, Lane::kRight};
+      size_t index = 0;
+      const absl::Status status =
+          transport.Receive({&source, 1}, Deadline::Infinite(), &index)
+              .status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+      return;
+    }
+    GroupCommunicator group = Group(transport);
+    const absl::Status status =
+        group.Barrier(Deadline::After(absl::Milliseconds(100)));
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("barrier"), HasSubstr("rank 1")));
+  });
+}
+
+TEST(LinkCollectivesTest, ADesyncIsNamedOnBothSides) {
+  GrpcWorld world(2);
+  world.RunConnected([&](Transport& transport) {
+    GroupCommunicator group = Group(transport);
+    std::vector<float> data(transport.rank() == 0 ? 28 : 40);
+    const absl::Status status =
+        group.AllReduce(data, absl::MakeSpan(data), {}, 0, Soon());
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("of 28 elements"), HasSubstr("of 40")));
+  });
+}
+
+TEST(LinkCollectivesTest, ANewEpochFormsAfterAnAbort) {
+  GrpcWorld world(3);
+  for (uint64_t epoch = 1; epoch <= 5; ++epoch) {
+    world.RunConnected(
+        [&](Transport& transport) {
+          EXPECT_EQ(transport.epoch(), epoch);
+          if (epoch % 2 == 0 && transport.rank() == 1) {
+            return transport.Abort(absl::InternalError("test"));
+          }
+          GroupCommunicator group = Group(transport);
+          std::vector<float> data = {1};
+          const absl::Status status =
+              group.AllReduce(data, absl::MakeSpan(data), {}, 0, Soon());
+          EXPECT_EQ(status.ok(), epoch % 2 == 1) << status;
+          EXPECT_TRUE(!status.ok() || data[0] == 3.0f);
+        },
+        epoch);
+  }
+}
+
+// Nothing but what the .proto file says.
+TEST(LinkCollectivesTest, GeneratedCodeTakesPart) {
+  GrpcWorld world(2);
+  world.world().rings.clear();
+  PlainPeer peer(world.addresses()[0]);
+  std::thread other([&] {
+    peer.Join();
+    v1::Frame frame;
+    ASSERT_TRUE(peer.link().Read(&frame));
+    EXPECT_EQ(frame.count(), 2u);
+    EXPECT_EQ(frame.check(), 99u);
+    ASSERT_EQ(frame.payload().size(), 8u);
+    const float mine[2] = {10, 20};
+    frame.set_source(1);
+    frame.set_payload(std::string(reinterpret_cast<const char*>(mine), 8));
+    PlainPeer::Seal(frame);
+    peer.link().Write(frame);
+  });
+  const auto transport = world.Connect(0);
+  ASSERT_TRUE(transport.ok()) << transport.status();
+  GroupCommunicator group = Group(**transport);
+  std::vector<float> data = {1, 2};
+  const absl::Status status =
+      group.AllReduce(data, absl::MakeSpan(data), {}, 99, Soon());
+  other.join();
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(data, (std::vector<float>{11, 22}));
+}
+
+}  // namespace
+}  // namespace ringfleet::cluster

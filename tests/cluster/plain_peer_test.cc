@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+// The transport against a peer that does what it likes.
+#include "tests/testing/plain_peer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "cluster/link_transport.h"
+#include "tests/testing/grpc_world.h"
+
+namespace ringfleet::cluster {
+namespace {
+
+using ::ringfleet::testing::GrpcWorld;
+using ::ringfleet::testing::PlainPeer;
+using ::testing::HasSubstr;
+
+Deadline Soon() { return Deadline::After(absl::Seconds(60)); }
+
+class PlainPeerTest : public ::testing::Test {
+ protected:
+  explicit PlainPeerTest(size_t max_queued_bytes = 64 << 20,
+                         size_t warm_up_bytes = 0)
+      : world_(2, {.spin = Spin::kNever,
+                   .max_queued_bytes = max_queued_bytes,
+                   .warm_up_bytes = warm_up_bytes}),
+        peer_(world_.addresses()[0]) {
+    world_.world().rings.clear();
+    std::thread connecting([this] {
+      auto transport = world_.Connect(0);
+      ASSERT_TRUE(transport.ok()) << transport.status();
+      transport_ = *std::move(transport);
+    });
+    peer_.Join();
+    connecting.join();
+  }
+
+  absl::StatusOr<ReceivedFrame> Receive(Deadline deadline = Soon()) {
+    const Source source = {1, Lane::kDirect};
+    size_t index = 0;
+    return transport_->Receive({&source, 1}, deadline, &index);
+  }
+
+  GrpcWorld world_;
+  PlainPeer peer_;
+  std::unique_ptr<Transport> transport_;
+};
+
+TEST_F(PlainPeerTest, ACorruptByteIsDataLoss) {
+  v1::Frame frame = PlainPeer::Frame(1, "payload");
+  frame.set_payload("pAyload");
+  peer_.link().Write(frame);
+  const auto received = Receive();
+  EXPECT_EQ(received.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(received.status().message()), HasSubstr("rank 1"));
+}
+
+TEST_F(PlainPeerTest, FramesOfAnotherEpochAreDroppedAndCounted) {
+  for (const uint64_t epoch : {0, 2, 1}) {
+    v1::Frame frame = PlainPeer::Frame(1, "");
+    frame.set_epoch(epoch);
+    PlainPeer::Seal(frame);
+    peer_.link().Write(frame);
+  }
+  const auto received = Receive();
+  ASSERT_TRUE(received.ok()) << received.status();
+  EXPECT_EQ((*received)->header.epoch, 1u);
+  EXPECT_EQ(world_.endpoint(0).dropped_frames(), 2u);
+}
+
+TEST_F(PlainPeerTest, AFrameInTheNameOfAnotherRankIsDataLoss) {
+  v1::Frame frame = PlainPeer::Frame(1, "");
+  frame.set_source(0);
+  peer_.link().Write(frame);
+  EXPECT_EQ(Receive().status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_F(PlainPeerTest, WarmUpFramesAreDropped) {
+  v1::Frame frame = PlainPeer::Frame(0, "warm");
+  frame.set_op_descriptor(kWarmUpDescriptor);
+  peer_.link().Write(frame);
+  peer_.link().Write(PlainPeer::Frame(0, "real"));
+  const auto received = Receive();
+  ASSERT_TRUE(received.ok()) << received.status();
+  EXPECT_EQ((*received)->header.op_descriptor, PackDescriptor({}));
+}
+
+class WarmUpTest : public PlainPeerTest {
+ protected:
+  WarmUpTest() : PlainPeerTest(1 << 20, /*warm_up_bytes=*/50000) {}
+};
+
+TEST_F(WarmUpTest, SendsWholeFramesOfZerosFirst) {
+  v1::Frame frame;
+  ASSERT_TRUE(peer_.link().Read(&frame));
+  EXPECT_EQ(frame.op_descriptor(), kWarmUpDescriptor);
+  EXPECT_EQ(frame.sequence(), 0u);
+  EXPECT_EQ(frame.payload(), std::string(50000, '\0'));
+  v1::Frame sealed = frame;
+  PlainPeer::Seal(sealed);
+  EXPECT_EQ(frame.crc32c(), sealed.crc32c());
+}
+
+TEST_F(PlainPeerTest, ASecondConnectionIsRefused) {
+  PlainPeer second(world_.addresses()[0]);
+  v1::Frame frame;
+  EXPECT_FALSE(second.link().Read(&frame));
+  const grpc::Status status = second.LinkStatus();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(status.error_message(), HasSubstr("already"));
+}
+
+TEST_F(PlainPeerTest, AnUnknownLaneIsRefused) {
+  const auto stub = v1::Collective::NewStub(grpc::CreateChannel(
+      world_.addresses()[0], grpc::InsecureChannelCredentials()));
+  for (const char* lane : {"3", "-1", "right", ""}) {
+    grpc::ClientContext context;
+    context.AddMetadata("rf-epoch", "1");
+    context.AddMetadata("rf-source", "1");
+    context.AddMetadata("rf-config", "7");
+    context.AddMetadata("rf-lane", lane);
+    const grpc::Status status = stub->Link(&context)->Finish();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(status.error_message(), HasSubstr("rf-lane"));
+  }
+}
+
+TEST_F(PlainPeerTest, AStaleStreamNeverReachesTheNewEpoch) {
+  transport_.reset();
+  PlainPeer late(world_.addresses()[0]);
+  v1::Frame frame;
+  EXPECT_FALSE(late.link().Read(&frame));
+  EXPECT_EQ(late.LinkStatus().error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
+}
+
+TEST_F(PlainPeerTest, ReceivesTheCauseOfAnAbort) {
+  transport_->Abort(absl::InternalError("test"));
+  v1::ControlMessage message;
+  ASSERT_TRUE(peer_.control().Read(&message));
+  ASSERT_TRUE(message.has_abort());
+  EXPECT_EQ(message.abort().code(),
+            static_cast<uint32_t>(absl::StatusCode::kInternal));
+  EXPECT_EQ(message.abort().message(), "rank 0: test");
+}
+
+// The link and the word that the peer left come over different connections.
+TEST_F(PlainPeerTest, TheLinkMayEndBeforeThePeerSaysThatItLeaves) {
+  std::thread leaving([this] {
+    peer_.EndLink();
+    v1::ControlMessage leave = PlainPeer::Control();
+    leave.mutable_leave();
+    peer_.control().Write(leave);
+  });
+  const auto received = Receive(Deadline::Infinite());
+  leaving.join();
+  EXPECT_EQ(received.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(received.status().message()),
+              HasSubstr("has left epoch 1"));
+}
+
+// Memory comes back when the epoch ends, whatever the peer does.
+TEST_F(PlainPeerTest, APeerThatDoesNotReadHoldsMemoryUntilTheAbort) {
+  const std::string payload(kMaxPayloadBytes, 'x');
+  PayloadLedger ledger;
+  for (uint64_t i = 0; i < 64; ++i) {
+    ASSERT_TRUE(transport_
+                    ->Send(1, Lane::kDirect,
+                           {.epoch = 1, .sequence = i, .op_descriptor = 1},
+                           payload, ledger)
+                    .ok());
+  }
+  EXPECT_EQ(
+      transport_->AwaitReleased(ledger, Deadline::After(absl::Milliseconds(50)))
+          .code(),
+      absl::StatusCode::kDeadlineExceeded);
+  EXPECT_FALSE(ledger.released());
+  transport_->Abort(absl::InternalError("enough"));
+  EXPECT_EQ(transport_->AwaitReleased(ledger, Soon()),
+            absl::InternalError("enough"));
+  transport_.reset();
+}
+
+class FloodTest : public PlainPeerTest {
+ protected:
+  FloodTest() : PlainPeerTest(/*max_queued_bytes=*/1 << 20) {}
+};
+
+// A peer that sends without end is held by flow control once the limit is
+// queued, and goes on when frames are taken.
+TEST_F(FloodTest, IsHeldAndThenResumed) {
+  constexpr int kFrames = 400;
+  std::atomic<int> written{0};
+  std::thread flood([&] {
+    for (int i = 0; i < kFrames; ++i) {
+      if (!peer_.link().Write(
+              PlainPeer::Frame(i, std::string(100 << 10, 'x')))) {
+        return;
+      }
+      ++written;
+    }
+  });
+  // Nothing is taken: the writer must come to rest far below the end.
+  int seen = -1;
+  while (seen != written || written == 0) {
+    seen = written;
+    const auto until =
+        std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
+    while (std::chrono::steady_clock::now() < until) {
+      std::this_thread::yield();
+    }
+  }
+  EXPECT_LT(written, kFrames / 2);
+  for (int i = 0; i < kFrames; ++i) {
+    const auto frame = Receive();
+    ASSERT_TRUE(frame.ok()) << frame.status();
+    ASSERT_EQ((*frame)->header.sequence, static_cast<uint64_t>(i));
+  }
+  flood.join();
+}
+
+}  // namespace
+}  // namespace ringfleet::cluster

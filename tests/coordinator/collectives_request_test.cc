@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cli/collectives_request.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cluster/algorithm_table.h"
+#include "coordinator/cli/calibration.h"
+#include "coordinator/cli/collectives_report.h"
+
+namespace ringfleet::coordinator::cli {
+namespace {
+
+using ::testing::Contains;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+std::vector<std::string> Cases(const CollectivesOptions& options) {
+  const auto request = CollectivesRequest(options);
+  if (!request.ok()) return {std::string(request.status().message())};
+  std::vector<std::string> names;
+  for (const v1::CollectiveCase& one : request->cases()) {
+    const auto algorithm = cluster::AlgorithmText(
+        static_cast<cluster::Algorithm>(one.algorithm()));
+    names.push_back(absl::StrCat(
+        cluster::OperationText(
+            static_cast<cluster::Operation>(one.operation())),
+        " ", algorithm.empty() ? "auto" : algorithm, " ",
+        v1::WireDtype_Name(one.wire()).substr(11), " ", one.bytes()));
+  }
+  return names;
+}
+
+std::string ErrorOf(const CollectivesOptions& options) {
+  const auto request = CollectivesRequest(options);
+  if (request.ok()) return "accepted";
+  EXPECT_EQ(request.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(request.status().message());
+}
+
+TEST(CollectivesRequestTest, DefaultsAreAModelsSizes) {
+  EXPECT_THAT(
+      Cases({}),
+      ElementsAre("all_reduce auto F32 4", "all_reduce auto F32 14336",
+                  "all_reduce auto F32 28672", "all_reduce auto F32 1835008",
+                  "all_reduce auto F32 7340032"));
+  const auto request = CollectivesRequest({.timeout_s = 1.5});
+  EXPECT_EQ(request->transport(), v1::TRANSPORT_KIND_GRPC);
+  EXPECT_EQ(request->poll(), v1::POLL_MODE_AUTO);
+  EXPECT_EQ(request->case_ms(), 2000u);
+  EXPECT_EQ(request->collective_timeout_ms(), 1500u);
+  EXPECT_EQ(request->algorithm_table(),
+            cluster::AlgorithmTable::Default().ToJson());
+}
+
+TEST(CollectivesRequestTest, ListsCombineAndAlgorithmsVaryFastest) {
+  EXPECT_THAT(
+      Cases({.ops = "all_reduce",
+             .bytes = "4,8",
+             .algos = "two_shot,auto",
+             .wires = "f32,int8"}),
+      ElementsAre("all_reduce two_shot F32 4", "all_reduce auto F32 4",
+                  "all_reduce two_shot F32 8", "all_reduce auto F32 8",
+                  "all_reduce two_shot INT8 4", "all_reduce auto INT8 4",
+                  "all_reduce two_shot INT8 8", "all_reduce auto INT8 8"));
+}
+
+TEST(CollectivesRequestTest, AllLeavesOutWhatDoesNotExist) {
+  EXPECT_THAT(
+      Cases({.ops = "all", .bytes = "4", .wires = "bf16"}),
+      ElementsAre("all_reduce auto BF16 4", "all_gather auto BF16 4",
+                  "reduce_scatter auto BF16 4", "all_to_all auto BF16 4",
+                  "broadcast auto BF16 4", "barrier auto F32 0"));
+  EXPECT_THAT(Cases({.ops = "all", .bytes = "4", .algos = "two_shot"}),
+              ElementsAre("all_reduce two_shot F32 4"));
+  EXPECT_THAT(Cases({.ops = "all", .bytes = "4,8", .algos = "ring,one_shot"}),
+              Contains("barrier one_shot F32 0").Times(1));
+}
+
+TEST(CollectivesRequestTest, AlgorithmsOfANamedOperationMustExist) {
+  EXPECT_EQ(ErrorOf({.ops = "all_reduce,all_gather", .algos = "two_shot"}),
+            "usage: --op all_gather --algo two_shot: there is none, want auto "
+            "or one_shot or ring");
+  EXPECT_EQ(ErrorOf({.ops = "all_to_all", .algos = "one_shot,ring"}),
+            "usage: --op all_to_all --algo ring: there is none, want auto or "
+            "one_shot");
+}
+
+TEST(CollectivesRequestTest, ErrorsNameWhatThereIs) {
+  EXPECT_THAT(ErrorOf({.ops = "all_reduse"}),
+              HasSubstr("usage: --op: operation 'all_reduse', want one of "
+                        "all_reduce, "));
+  EXPECT_THAT(ErrorOf({.algos = "tree"}),
+              HasSubstr("want one of one_shot, two_shot, ring, auto"));
+  EXPECT_THAT(ErrorOf({.wires = "fp8"}), HasSubstr("want one of f32, bf16, "));
+  EXPECT_THAT(ErrorOf({.bytes = "5"}), HasSubstr("--bytes '5'"));
+  EXPECT_THAT(ErrorOf({.transport = "tcp"}), HasSubstr("want grpc or auto"));
+  EXPECT_THAT(ErrorOf({.poll = "busy"}), HasSubstr("want spin, block or auto"));
+  EXPECT_THAT(ErrorOf({.ops = "all_gather_matmul"}),
+              HasSubstr("not in this version, want one of all, all_reduce"));
+  EXPECT_THAT(ErrorOf({.ops = "matmul_reduce_scatter"}),
+              HasSubstr("not in this version"));
+  EXPECT_THAT(ErrorOf({.tune = true}), HasSubstr("--tune"));
+  EXPECT_THAT(Cases({.table = "/absent"}),
+              ElementsAre(HasSubstr("usage: --table: /absent: no such file")));
+}
+
+TEST(CollectivesRequestTest, CalibrationMeasuresEveryAlgorithmOfItsLadder) {
+  const auto cases = Cases({.calibrate = true});
+  // One operation of three algorithms and three of two.
+  EXPECT_THAT(cases, SizeIs((3 + 3 * 2) * CalibrationLadder().size()));
+  EXPECT_THAT(cases, Each(Not(HasSubstr("auto"))));
+  EXPECT_THAT(
+      Cases({.ops = "broadcast", .bytes = "4k", .calibrate = true}),
+      ElementsAre("broadcast one_shot F32 4096", "broadcast ring F32 4096"));
+  EXPECT_THAT(ErrorOf({.ops = "barrier", .calibrate = true}),
+              HasSubstr("one algorithm"));
+  EXPECT_THAT(ErrorOf({.algos = "ring", .calibrate = true}),
+              HasSubstr("--algo ring"));
+  EXPECT_THAT(ErrorOf({.wires = "f32,bf16", .calibrate = true}),
+              HasSubstr("want one wire"));
+}
+
+v1::CollectiveFigures Figures(v1::CollectiveOperation operation) {
+  v1::CollectiveFigures figures;
+  figures.mutable_measured()->set_operation(operation);
+  figures.mutable_measured()->set_algorithm(v1::COLLECTIVE_ALGORITHM_RING);
+  figures.mutable_measured()->set_wire(v1::WIRE_DTYPE_BF16);
+  figures.mutable_measured()->set_bytes(4'000'000);
+  figures.set_transport("grpc");
+  figures.set_wire_bytes(2'000'000);
+  figures.set_iterations(100);
+  figures.set_p50_us(1000);
+  figures.set_p99_us(1500);
+  figures.set_cpu_seconds_per_gb(0.5);
+  figures.set_hash(0xabcdef);
+  return figures;
+}
+
+// nccl-tests, doc/PERFORMANCE.md, for 4 ranks: 4 MB in 1 ms.
+TEST(CollectivesReportTest, BandwidthsFollowNcclTests) {
+  const auto busbw = [](v1::CollectiveOperation operation) {
+    const Bandwidths bandwidths = BandwidthsOf(Figures(operation), 4);
+    EXPECT_DOUBLE_EQ(bandwidths.algbw_gbps, 4);
+    return bandwidths.busbw_gbps;
+  };
+  EXPECT_DOUBLE_EQ(busbw(v1::COLLECTIVE_OPERATION_ALL_REDUCE), 6);
+  EXPECT_DOUBLE_EQ(busbw(v1::COLLECTIVE_OPERATION_ALL_GATHER), 3);
+  EXPECT_DOUBLE_EQ(busbw(v1::COLLECTIVE_OPERATION_REDUCE_SCATTER), 3);
+  EXPECT_DOUBLE_EQ(busbw(v1::COLLECTIVE_OPERATION_ALL_TO_ALL), 3);
+  EXPECT_DOUBLE_EQ(busbw(v1::COLLECTIVE_OPERATION_BROADCAST), 4);
+  v1::CollectiveFigures barrier = Figures(v1::COLLECTIVE_OPERATION_BARRIER);
+  barrier.mutable_measured()->set_bytes(0);
+  EXPECT_EQ(BandwidthsOf(barrier, 4).algbw_gbps, 0);
+}
+
+TEST(CollectivesReportTest, JsonHasTheContractsKeysInOrder) {
+  const Json rows = CollectivesJson(
+      {Figures(v1::COLLECTIVE_OPERATION_ALL_REDUCE)}, /*world=*/4);
+  EXPECT_EQ(rows.dump(),
+            R"([{"op":"all_reduce","algo":"ring","wire":"bf16",)"
+            R"("transport":"grpc","world":4,"bytes":4000000,"p50_us":1000.0,)"
+            R"("p99_us":1500.0,"algbw_gbps":4.0,"busbw_gbps":6.0,)"
+            R"("cpu_s_per_gb":0.5,"wrong":0,"hash":"0000000000abcdef",)"
+            R"("wire_bytes":2000000,"iterations":100}])");
+  const std::string table = CollectivesTable(
+      {Figures(v1::COLLECTIVE_OPERATION_ALL_REDUCE)}, /*world=*/4);
+  EXPECT_THAT(table, HasSubstr("| all_reduce | ring | bf16 | grpc | 4 | "
+                               "4000000 | 1000.0 | 1500.0 | 4.000 | 6.000 | "
+                               "0.500 | 0 | 0000000000abcdef |\n"));
+}
+
+}  // namespace
+}  // namespace ringfleet::coordinator::cli

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// A peer that speaks the protocol between ranks with nothing but generated
+// code: rank 1 of a world of two without rings, whose rank 0 is under test.
+#ifndef RINGFLEET_TESTS_TESTING_PLAIN_PEER_H_
+#define RINGFLEET_TESTS_TESTING_PLAIN_PEER_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cluster/crc32c.h"
+#include "cluster/frame.h"
+#include "kernels/check.h"
+#include "protos/collective.grpc.pb.h"
+
+namespace ringfleet::testing {
+
+class PlainPeer {
+ public:
+  // Opens both streams with rank 0 at `address`; `headers` come on top of what
+  // the protocol asks for.
+  explicit PlainPeer(
+      const std::string& address, uint64_t epoch = 1,
+      const std::vector<std::pair<std::string, std::string>>& headers = {})
+      : stub_(v1::Collective::NewStub(
+            grpc::CreateChannel(address, grpc::InsecureChannelCredentials()))) {
+    for (grpc::ClientContext* context : {&link_context_, &control_context_}) {
+      context->AddMetadata("rf-epoch", std::to_string(epoch));
+      context->AddMetadata("rf-source", "1");
+      context->AddMetadata("rf-config", "7");
+    }
+    link_context_.AddMetadata("rf-lane", "0");
+    for (const auto& [name, value] : headers) {
+      link_context_.AddMetadata(name, value);
+    }
+    link_ = stub_->Link(&link_context_);
+    control_ = stub_->Control(&control_context_);
+  }
+  ~PlainPeer() {
+    control_context_.TryCancel();
+    EndLink();
+    control_->Finish();
+  }
+
+  // Breaks the link.
+  void EndLink() {
+    link_context_.TryCancel();
+    if (!link_finished_) LinkStatus();
+  }
+  // How the link ended. Requires that it has.
+  grpc::Status LinkStatus() {
+    link_finished_ = true;
+    return link_->Finish();
+  }
+
+  // Until both streams are accepted and rank 0 is ready.
+  void Join() {
+    link_->WaitForInitialMetadata();
+    control_->WaitForInitialMetadata();
+    v1::ControlMessage message = Control();
+    message.mutable_ready();
+    control_->Write(message);
+    RF_CHECK(control_->Read(&message) && message.has_ready());
+  }
+
+  static v1::ControlMessage Control() {
+    v1::ControlMessage message;
+    message.set_epoch(1);
+    message.set_source(1);
+    return message;
+  }
+  // A frame of this peer in epoch 1, with its checksum.
+  static v1::Frame Frame(uint64_t sequence, const std::string& payload) {
+    v1::Frame frame;
+    frame.set_source(1);
+    frame.set_epoch(1);
+    frame.set_sequence(sequence);
+    frame.set_op_descriptor(cluster::PackDescriptor({}));
+    frame.set_payload(payload);
+    Seal(frame);
+    return frame;
+  }
+  static void Seal(v1::Frame& frame) {
+    const cluster::FrameHeader header = {.group = frame.group(),
+                                         .source = frame.source(),
+                                         .epoch = frame.epoch(),
+                                         .sequence = frame.sequence(),
+                                         .op_descriptor = frame.op_descriptor(),
+                                         .step = frame.step(),
+                                         .offset_bytes = frame.offset_bytes(),
+                                         .check = frame.check(),
+                                         .count = frame.count()};
+    const std::string& payload = frame.payload();
+    frame.set_crc32c(cluster::FrameCrc(
+        header, cluster::ExtendCrc32c(0, payload.data(), payload.size()),
+        payload.size()));
+  }
+
+  grpc::ClientReaderWriter<v1::Frame, v1::Frame>& link() { return *link_; }
+  grpc::ClientReaderWriter<v1::ControlMessage, v1::ControlMessage>& control() {
+    return *control_;
+  }
+  // The headers that rank 0 answered with. Requires Join().
+  const grpc::ClientContext& link_context() const { return link_context_; }
+
+ private:
+  const std::unique_ptr<v1::Collective::Stub> stub_;
+  bool link_finished_ = false;
+  grpc::ClientContext link_context_;
+  grpc::ClientContext control_context_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::Frame, v1::Frame>> link_;
+  std::unique_ptr<
+      grpc::ClientReaderWriter<v1::ControlMessage, v1::ControlMessage>>
+      control_;
+};
+
+}  // namespace ringfleet::testing
+
+#endif  // RINGFLEET_TESTS_TESTING_PLAIN_PEER_H_

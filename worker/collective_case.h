@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// One collective over generated vectors, and what its result must be: every
+// rank can generate every rank's vector, so each computes by itself, block by
+// block, what the others should have sent.
+#ifndef RINGFLEET_WORKER_COLLECTIVE_CASE_H_
+#define RINGFLEET_WORKER_COLLECTIVE_CASE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "cluster/communicator.h"
+#include "cluster/deadline.h"
+#include "cluster/frame.h"
+
+namespace ringfleet::worker {
+
+// Element `index` of rank `rank`'s vector: 24 bits of significance, magnitudes
+// from 2^-30 to 1, both signs, so that the order of a sum shows in its bits.
+float GeneratedElement(int rank, size_t index);
+
+// Bytes of `count` elements as they travel, in one row.
+uint64_t WireBytes(cluster::Wire wire, uint64_t count);
+
+// Belongs to the thread of the communicator, which must outlive it.
+class CollectiveCase {
+ public:
+  struct Spec {
+    cluster::Operation operation = cluster::Operation::kAllReduce;
+    // The one that will run; decides what is expected.
+    cluster::Algorithm algorithm = cluster::Algorithm::kOneShot;
+    cluster::Wire wire = cluster::Wire::kF32;
+    // Elements of the whole vector: the sum, what is gathered, what is
+    // scattered, what one rank sends to all. 0 for a barrier.
+    size_t count = 0;
+  };
+
+  CollectiveCase(cluster::Communicator* communicator, const Spec& spec);
+
+  // Memory that a case takes on each rank.
+  static uint64_t MemoryBytes(const Spec& spec);
+
+  // Generates the input anew and spoils the output. Run may overwrite its
+  // input: some collectives are in place.
+  void Reset();
+  absl::Status Run(cluster::Deadline deadline);
+
+  // Elements of this rank's result that are not what they must be, after one
+  // Run on a Reset case. Bit for bit where the algorithm fixes the order of
+  // the sum; where it does not (a ring starts each segment's sum elsewhere)
+  // within the error bound of a sum of size() float32 terms in any order,
+  // plus the rounding of the sum to the wire.
+  uint64_t CountWrong() const;
+  // Of this rank's result.
+  uint64_t ResultHash() const;
+  // Whether all ranks must have the same result.
+  bool Replicated() const;
+
+  const Spec& spec() const { return spec_; }
+
+ private:
+  // Elements [begin, end) of one rank's vector, or of the sum of all.
+  struct Part {
+    static constexpr int kSum = -1;
+
+    int source = kSum;
+    size_t begin = 0;
+    size_t end = 0;
+    size_t place = 0;  // Of the first one in the result.
+  };
+
+  // What the result consists of, in order.
+  std::vector<Part> Parts() const;
+  absl::Span<const float> result() const;
+  // The input of `rank` as others see it.
+  void Contribution(int rank, size_t begin, size_t end, float* out) const;
+  uint64_t CountWrongCopies(const Part& part) const;
+  uint64_t CountWrongSums(const Part& part) const;
+  uint64_t CountDistantSums(const Part& part) const;
+
+  cluster::Communicator* const communicator_;
+  const Spec spec_;
+  const int rank_;
+  const int size_;
+  std::vector<uint64_t> offsets_;         // Of segments of the vector.
+  std::vector<uint64_t> output_offsets_;  // Of an all_to_all.
+  std::vector<float> input_;
+  std::vector<float> output_;
+};
+
+}  // namespace ringfleet::worker
+
+#endif  // RINGFLEET_WORKER_COLLECTIVE_CASE_H_

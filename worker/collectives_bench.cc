@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/collectives_bench.h"
+
+#include <time.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "cluster/status_macros.h"
+
+namespace ringfleet::worker {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// OSU's counts: messages to 64 KiB are repeated more often.
+constexpr uint64_t kSmallBytes = 64 << 10;
+struct Counts {
+  int warm_up;
+  int timed;
+};
+Counts CountsFor(uint64_t bytes) {
+  return bytes <= kSmallBytes ? Counts{100, 1000} : Counts{10, 100};
+}
+// However long one takes: a median needs some.
+constexpr int kLeastIterations = 5;
+
+double Seconds(Clock::duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+// Of all threads of this process, in user and kernel mode.
+double ProcessCpuSeconds() {
+  timespec time;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) +
+         static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+// The smallest value that a share of at least `quantile` of `sorted` does not
+// exceed.
+double Percentile(const std::vector<double>& sorted, double quantile) {
+  const double position =
+      std::ceil(quantile * static_cast<double>(sorted.size()));
+  return sorted[static_cast<size_t>(std::max(position, 1.0)) - 1];
+}
+
+}  // namespace
+
+template <typename T>
+absl::StatusOr<std::vector<T>> CollectivesBench::Gather(
+    cluster::Communicator& control, const T* values, size_t count) {
+  const size_t ranks = static_cast<size_t>(control.size());
+  const size_t bytes = count * sizeof(T);
+  std::vector<uint64_t> offsets(ranks + 1);
+  for (size_t r = 0; r <= ranks; ++r) offsets[r] = r * bytes;
+  gathered_.resize(ranks * bytes);
+  char* const own = gathered_.data() + offsets[control.rank()];
+  if (bytes > 0) std::memcpy(own, values, bytes);
+  RF_RETURN_IF_ERROR(control.AllGather(absl::Span<const char>(own, bytes),
+                                       absl::MakeSpan(gathered_), offsets,
+                                       Soon()));
+  std::vector<T> all(ranks * count);
+  if (!all.empty()) std::memcpy(all.data(), gathered_.data(), ranks * bytes);
+  return all;
+}
+
+absl::StatusOr<CollectivesBench::Report> CollectivesBench::Verify(
+    cluster::Communicator& control) {
+  case_->Reset();
+  RF_RETURN_IF_ERROR(control.Barrier(Soon()));
+  const Clock::time_point begin = Clock::now();
+  RF_RETURN_IF_ERROR(case_->Run(Soon()));
+  Report mine;
+  mine.seconds = Seconds(Clock::now() - begin);
+  mine.wrong = case_->CountWrong();
+  mine.hash = case_->ResultHash();
+  RF_ASSIGN_OR_RETURN(const std::vector<Report> all, Gather(control, &mine, 1));
+  Report merged{.hash = all[0].hash};
+  std::vector<uint64_t> hashes;
+  for (const Report& report : all) {
+    merged.seconds = std::max(merged.seconds, report.seconds);
+    merged.wrong += report.wrong;
+    hashes.push_back(report.hash);
+  }
+  if (case_->Replicated()) {
+    merged.wrong += static_cast<uint64_t>(
+        std::count_if(hashes.begin(), hashes.end(),
+                      [&](uint64_t hash) { return hash != hashes[0]; }));
+  } else {
+    merged.hash = XXH64(hashes.data(), hashes.size() * sizeof(uint64_t), 0);
+  }
+  return merged;
+}
+
+int CollectivesBench::Fitting(double share, double seconds, int least,
+                              int most) const {
+  const double fitting = share * absl::ToDoubleSeconds(options_.case_time) /
+                         std::max(seconds, 1e-9);
+  return static_cast<int>(std::clamp<double>(fitting, least, most));
+}
+
+absl::StatusOr<double> CollectivesBench::Iterate(cluster::Communicator& control,
+                                                 int count) {
+  double cpu = 0;
+  for (int i = 0; i < count; ++i) {
+    RF_RETURN_IF_ERROR(control.Barrier(Soon()));
+    const cluster::Deadline deadline = Soon();
+    const double cpu_begin = ProcessCpuSeconds();
+    const Clock::time_point begin = Clock::now();
+    RF_RETURN_IF_ERROR(case_->Run(deadline));
+    const Clock::time_point end = Clock::now();
+    cpu += ProcessCpuSeconds() - cpu_begin;
+    times_.push_back(static_cast<float>(Seconds(end - begin) * 1e6));
+  }
+  return cpu;
+}
+
+absl::StatusOr<CollectiveFigures> CollectivesBench::Measure(
+    cluster::Communicator& control, cluster::Communicator& measured,
+    const CollectiveCase::Spec& spec) {
+  case_ = std::make_unique<CollectiveCase>(&measured, spec);
+  return MeasureCase(control);
+}
+
+absl::StatusOr<CollectiveFigures> CollectivesBench::MeasureCase(
+    cluster::Communicator& control) {
+  const uint64_t bytes = sizeof(float) * case_->spec().count;
+  RF_ASSIGN_OR_RETURN(const Report first, Verify(control));
+
+  // How often is decided by all ranks alike, from the slowest one's time.
+  const Counts counts = CountsFor(bytes);
+  const int warm_up = Fitting(0.25, first.seconds, 1, counts.warm_up);
+  times_.clear();
+  const Clock::time_point begin = Clock::now();
+  RF_RETURN_IF_ERROR(Iterate(control, warm_up).status());
+  const double own_seconds = Seconds(Clock::now() - begin) / warm_up;
+  RF_ASSIGN_OR_RETURN(const std::vector<double> seconds,
+                      Gather(control, &own_seconds, 1));
+  const int timed =
+      options_.iterations > 0
+          ? options_.iterations
+          : Fitting(0.75, *std::max_element(seconds.begin(), seconds.end()),
+                    kLeastIterations, counts.timed);
+  times_.clear();
+  times_.reserve(timed);
+  RF_ASSIGN_OR_RETURN(const double own_cpu, Iterate(control, timed));
+
+  RF_ASSIGN_OR_RETURN(const std::vector<float> times,
+                      Gather(control, times_.data(), times_.size()));
+  RF_ASSIGN_OR_RETURN(const std::vector<double> cpu,
+                      Gather(control, &own_cpu, 1));
+  RF_ASSIGN_OR_RETURN(const Report last, Verify(control));
+
+  CollectiveFigures figures;
+  figures.iterations = timed;
+  std::vector<double> means(timed);
+  for (size_t i = 0; i < times.size(); ++i) {
+    means[i % timed] += times[i] / control.size();
+  }
+  std::sort(means.begin(), means.end());
+  figures.p50_us = Percentile(means, 0.5);
+  figures.p99_us = Percentile(means, 0.99);
+  if (bytes > 0) {
+    double sum = 0;
+    for (const double rank_seconds : cpu) sum += rank_seconds;
+    figures.cpu_seconds_per_gb =
+        sum / control.size() / (static_cast<double>(bytes) * timed * 1e-9);
+  }
+  figures.wrong =
+      std::max(first.wrong, last.wrong) + (last.hash != first.hash ? 1 : 0);
+  figures.hash = first.hash;
+  return figures;
+}
+
+}  // namespace ringfleet::worker

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/measure_collectives.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cluster/group_communicator.h"
+#include "cluster/membership.h"
+#include "cluster/status_macros.h"
+#include "worker/collectives_bench.h"
+
+namespace ringfleet::worker {
+namespace {
+
+using cluster::Algorithm;
+using cluster::AlgorithmTable;
+using cluster::Operation;
+using cluster::Wire;
+
+constexpr int kMaxCases = 4096;
+constexpr int kMaxIterations = 1'000'000;
+// Beyond this a rank waits too long for another that generates its vector.
+constexpr uint64_t kMaxBytes = uint64_t{4} << 30;
+// Of the memory that is available; the rest is for frames under way.
+constexpr double kMemoryShare = 0.8;
+
+constexpr Algorithm kAlgorithms[] = {Algorithm::kOneShot, Algorithm::kTwoShot,
+                                     Algorithm::kRing};
+
+// Protocol numbers are those of a frame's descriptor (types.proto).
+absl::StatusOr<Operation> OperationFromProto(v1::CollectiveOperation value) {
+  const auto operation = static_cast<Operation>(value);
+  if (!v1::CollectiveOperation_IsValid(value) ||
+      cluster::OperationText(operation).empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("operation ", static_cast<int>(value), ", want 1 to ",
+                     static_cast<int>(v1::CollectiveOperation_MAX)));
+  }
+  return operation;
+}
+
+absl::StatusOr<Wire> WireFromProto(v1::WireDtype value) {
+  switch (value) {
+    case v1::WIRE_DTYPE_F32:
+      return Wire::kF32;
+    case v1::WIRE_DTYPE_BF16:
+      return Wire::kBf16;
+    case v1::WIRE_DTYPE_INT8:
+      return Wire::kInt8;
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("wire ", static_cast<int>(value), ", want 1 to ",
+                       static_cast<int>(v1::WireDtype_MAX)));
+  }
+}
+
+v1::WireDtype ToProto(Wire wire) {
+  switch (wire) {
+    case Wire::kF32:
+      return v1::WIRE_DTYPE_F32;
+    case Wire::kBf16:
+      return v1::WIRE_DTYPE_BF16;
+    case Wire::kInt8:
+      break;
+  }
+  return v1::WIRE_DTYPE_INT8;
+}
+
+std::optional<cluster::Spin> SpinFor(v1::PollMode poll) {
+  switch (poll) {
+    case v1::POLL_MODE_AUTO:
+      return cluster::Spin::kAuto;
+    case v1::POLL_MODE_SPIN:
+      return cluster::Spin::kAlways;
+    case v1::POLL_MODE_BLOCK:
+      return cluster::Spin::kNever;
+    default:
+      return std::nullopt;
+  }
+}
+
+// What carries the frames of this rank.
+std::string TransportName(const v1::MeasureCollectivesRequest& request,
+                          int shared_lanes) {
+  if (shared_lanes == 0) return "grpc";
+  const bool one_host = request.ranks_on_host() ==
+                        static_cast<uint32_t>(request.addresses_size());
+  return one_host ? "shm" : "grpc+shm";
+}
+
+absl::StatusOr<CollectivesPlan::Case> PlanCase(const v1::CollectiveCase& asked,
+                                               const AlgorithmTable& table,
+                                               int world_size) {
+  CollectivesPlan::Case planned;
+  CollectiveCase::Spec& spec = planned.spec;
+  RF_ASSIGN_OR_RETURN(spec.operation, OperationFromProto(asked.operation()));
+  RF_ASSIGN_OR_RETURN(spec.wire, WireFromProto(asked.wire()));
+  const uint64_t bytes =
+      spec.operation == Operation::kBarrier ? 0 : asked.bytes();
+  if (bytes % sizeof(float) != 0 || bytes > kMaxBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        bytes, " bytes, want a multiple of 4, at most ", kMaxBytes));
+  }
+  spec.count = bytes / sizeof(float);
+  planned.by_table = asked.algorithm() == v1::COLLECTIVE_ALGORITHM_UNSPECIFIED;
+  spec.algorithm =
+      planned.by_table
+          ? table.Choose(spec.operation, WireBytes(spec.wire, spec.count),
+                         world_size)
+          : static_cast<Algorithm>(asked.algorithm());
+  if (!v1::CollectiveAlgorithm_IsValid(asked.algorithm()) ||
+      !cluster::Supports(spec.operation, spec.algorithm)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "algorithm ", static_cast<int>(asked.algorithm()), " of ",
+        cluster::OperationText(spec.operation), ", want one that there is"));
+  }
+  return planned;
+}
+
+uint64_t ConfigHash(v1::MeasureCollectivesRequest request,
+                    const AlgorithmTable& table) {
+  request.clear_rank();
+  request.clear_ranks_on_host();
+  request.clear_algorithm_table();
+  const std::string text = absl::StrCat("collectives ", table.Hash(), " ",
+                                        request.SerializeAsString());
+  return XXH64(text.data(), text.size(), /*seed=*/0);
+}
+
+// All ranks under another id: a communicator of its own.
+cluster::Group World(uint32_t id, int world_size) {
+  cluster::Group group = cluster::WorldGroup(world_size);
+  group.id = id;
+  return group;
+}
+
+// The same ranks under each algorithm; the first follows the table.
+class Communicators {
+ public:
+  Communicators(cluster::Transport* transport, const AlgorithmTable& table) {
+    const int world_size = transport->world_size();
+    by_table_ = std::make_unique<cluster::GroupCommunicator>(
+        transport, cluster::WorldGroup(world_size), table, nullptr);
+    for (const Algorithm algorithm : kAlgorithms) {
+      const auto id = static_cast<uint32_t>(algorithm);
+      forced_.push_back(std::make_unique<cluster::GroupCommunicator>(
+          transport, World(id, world_size), AlgorithmTable::Only(algorithm),
+          nullptr));
+    }
+  }
+
+  cluster::Communicator& by_table() { return *by_table_; }
+  cluster::Communicator& For(const CollectivesPlan::Case& planned) {
+    if (planned.by_table) return *by_table_;
+    const auto* found = std::find(
+        std::begin(kAlgorithms), std::end(kAlgorithms), planned.spec.algorithm);
+    return *forced_[found - std::begin(kAlgorithms)];
+  }
+
+ private:
+  std::unique_ptr<cluster::GroupCommunicator> by_table_;
+  std::vector<std::unique_ptr<cluster::GroupCommunicator>> forced_;
+};
+
+v1::CollectiveFigures ToProto(const CollectiveCase::Spec& spec,
+                              const CollectiveFigures& figures) {
+  v1::CollectiveFigures proto;
+  v1::CollectiveCase* measured = proto.mutable_measured();
+  measured->set_operation(static_cast<v1::CollectiveOperation>(spec.operation));
+  measured->set_algorithm(static_cast<v1::CollectiveAlgorithm>(spec.algorithm));
+  measured->set_wire(ToProto(spec.wire));
+  measured->set_bytes(sizeof(float) * spec.count);
+  proto.set_wire_bytes(WireBytes(spec.wire, spec.count));
+  proto.set_iterations(figures.iterations);
+  proto.set_p50_us(figures.p50_us);
+  proto.set_p99_us(figures.p99_us);
+  proto.set_cpu_seconds_per_gb(figures.cpu_seconds_per_gb);
+  proto.set_wrong(figures.wrong);
+  proto.set_hash(figures.hash);
+  return proto;
+}
+
+}  // namespace
+
+absl::StatusOr<CollectivesPlan> PlanCollectives(
+    const v1::MeasureCollectivesRequest& request, uint64_t available_bytes) {
+  const int world_size = request.addresses_size();
+  if (world_size < 1 || world_size > cluster::kMaxGroupSize) {
+    return absl::InvalidArgumentError(absl::StrCat("collectives: ", world_size,
+                                                   " addresses, want 1 to ",
+                                                   cluster::kMaxGroupSize));
+  }
+  if (request.rank() >= static_cast<uint32_t>(world_size)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "collectives: rank ", request.rank(), ", want 0 to ", world_size - 1));
+  }
+  if (request.epoch() < 1 || request.epoch() > cluster::kMaxEpoch) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("collectives: epoch ", request.epoch(), ", want 1 to ",
+                     cluster::kMaxEpoch));
+  }
+  if (request.cases_size() < 1 || request.cases_size() > kMaxCases) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("collectives: ", request.cases_size(),
+                     " cases, want 1 to ", kMaxCases));
+  }
+  if (request.iterations() > kMaxIterations) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("collectives: ", request.iterations(),
+                     " iterations, want at most ", kMaxIterations));
+  }
+  CollectivesPlan plan;
+  if (!request.algorithm_table().empty()) {
+    RF_ASSIGN_OR_RETURN(plan.table,
+                        AlgorithmTable::FromJson(request.algorithm_table()));
+  }
+  const double ranks = std::max(1u, request.ranks_on_host());
+  for (const v1::CollectiveCase& asked : request.cases()) {
+    absl::StatusOr<CollectivesPlan::Case> planned =
+        PlanCase(asked, plan.table, world_size);
+    if (!planned.ok()) {
+      return absl::Status(planned.status().code(),
+                          absl::StrCat("collectives: case ", plan.cases.size(),
+                                       ": ", planned.status().message()));
+    }
+    const auto needed =
+        static_cast<double>(CollectiveCase::MemoryBytes(planned->spec)) * ranks;
+    if (needed > kMemoryShare * static_cast<double>(available_bytes)) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("collectives: ", asked.bytes(), " bytes need ",
+                       needed / 1e9, " GB on this host, of which ",
+                       available_bytes / 1e9, " GB are available"));
+    }
+    plan.cases.push_back(*std::move(planned));
+  }
+  plan.config_hash = ConfigHash(request, plan.table);
+  return plan;
+}
+
+absl::Status MeasureCollectives(
+    const v1::MeasureCollectivesRequest& request, uint64_t available_bytes,
+    cluster::CollectiveEndpoint& endpoint,
+    absl::FunctionRef<absl::Status(const v1::MeasureCollectivesProgress&)>
+        report,
+    absl::FunctionRef<void()> await_end) {
+  RF_ASSIGN_OR_RETURN(const CollectivesPlan plan,
+                      PlanCollectives(request, available_bytes));
+  // Declared before the transport, which may refer to its buffers to the end.
+  CollectivesBench bench(
+      {.iterations = static_cast<int>(request.iterations()),
+       .case_time = absl::Milliseconds(request.case_ms()),
+       .timeout = absl::Milliseconds(request.collective_timeout_ms())});
+  endpoint.SetRanksOnHost(static_cast<int>(request.ranks_on_host()),
+                          SpinFor(request.poll()));
+  RF_ASSIGN_OR_RETURN(
+      const std::unique_ptr<cluster::Transport> transport,
+      endpoint.Connect(
+          request.epoch(), static_cast<int>(request.rank()),
+          {.addresses = {request.addresses().begin(),
+                         request.addresses().end()},
+           .rings = {cluster::WorldGroup(request.addresses_size()).ranks},
+           .transport = request.transport() == v1::TRANSPORT_KIND_GRPC
+                            ? cluster::TransportKind::kGrpc
+                            : cluster::TransportKind::kAuto,
+           .config_hash = plan.config_hash},
+          cluster::Deadline::After(absl::Milliseconds(request.timeout_ms()))));
+  Communicators communicators(transport.get(), plan.table);
+  const std::string carrier = TransportName(request, endpoint.shared_lanes());
+  v1::MeasureCollectivesProgress progress;
+  progress.set_total(request.cases_size());
+  for (const CollectivesPlan::Case& planned : plan.cases) {
+    RF_ASSIGN_OR_RETURN(
+        const CollectiveFigures figures,
+        bench.Measure(communicators.by_table(), communicators.For(planned),
+                      planned.spec));
+    progress.set_done(progress.done() + 1);
+    if (request.rank() == 0) {
+      *progress.mutable_figures() = ToProto(planned.spec, figures);
+      progress.mutable_figures()->set_transport(carrier);
+    }
+    RF_RETURN_IF_ERROR(report(progress));
+  }
+  await_end();
+  return absl::OkStatus();
+}
+
+}  // namespace ringfleet::worker
