@@ -24,6 +24,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/types/span.h"
+#include "cluster/algorithm_table.h"
 #include "cluster/status_macros.h"
 
 namespace ringfleet::cluster {
@@ -330,6 +331,18 @@ class Section {
             .string();
   }
 
+  void WireType(absl::string_view key, Wire* out) const {
+    const Tree* tree = Scalar(key, "f32, bf16 or int8");
+    if (tree == nullptr) return;
+    const absl::StatusOr<Wire> wire = ParseWire(tree->scalar);
+    if (wire.ok()) {
+      *out = *wire;
+    } else {
+      reading_.Fail(tree->line, PathOf(key), ": '", tree->scalar,
+                    "', want f32, bf16 or int8");
+    }
+  }
+
   void Dtype(absl::string_view key, kernels::Dtype* out) const {
     const Tree* tree = Scalar(key, "f32 or bf16");
     if (tree == nullptr) return;
@@ -533,7 +546,7 @@ absl::StatusOr<ClusterConfig> ParseClusterConfig(absl::string_view yaml,
     reading.Fail(root.line, "model: missing, want the checkpoint's folder");
   }
   top.Dtype("dtype", &config.dtype);
-  top.Dtype("wire", &config.wire);
+  top.WireType("wire", &config.wire);
   top.Path("collectives", &config.collectives);
   top.Integer("context", 1, 1 << 24, &config.context);
   top.Path("cache_dir", &config.cache_dir);

@@ -14,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "cluster/communicator.h"
 #include "cluster/host_address.h"
 #include "kernels/dtype.h"
 
@@ -59,9 +60,9 @@ struct ClusterConfig {
   std::string name;   // [A-Za-z0-9._-]+; the file's stem unless given.
   std::string model;  // Absolute path.
   kernels::Dtype dtype = kernels::Dtype::kBf16;  // Of weights in memory.
-  kernels::Dtype wire = kernels::Dtype::kBf16;   // Between ranks.
+  Wire wire = Wire::kBf16;                       // Between ranks.
   std::string collectives;  // Absolute path of an AlgorithmTable, or empty.
-  int context = 0;  // Positions of a sequence; 0: decided at load.
+  int context = 0;          // Positions of a sequence; 0: decided at load.
   MeshConfig mesh;
   CoordinatorConfig coordinator;
   std::vector<WorkerConfig> workers;  // Index = rank; 1 to kMaxWorkers.

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "cluster/algorithm_table.h"
 #include "cluster/config.h"
 
 namespace ringfleet::cluster {
@@ -22,10 +23,10 @@ std::string Quoted(absl::string_view text) {
 }  // namespace
 
 std::string FormatClusterConfig(const ClusterConfig& config) {
-  std::string out = absl::StrCat(
-      "name: ", Quoted(config.name), "\nmodel: ", Quoted(config.model),
-      "\ndtype: ", kernels::DtypeName(config.dtype),
-      "\nwire: ", kernels::DtypeName(config.wire), "\n");
+  std::string out = absl::StrCat("name: ", Quoted(config.name),
+                                 "\nmodel: ", Quoted(config.model),
+                                 "\ndtype: ", kernels::DtypeName(config.dtype),
+                                 "\nwire: ", WireText(config.wire), "\n");
   if (!config.collectives.empty()) {
     absl::StrAppend(&out, "collectives: ", Quoted(config.collectives), "\n");
   }

@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "cluster/deadline.h"
+#include "cluster/flight_recorder.h"
 #include "cluster/transport.h"
 
 namespace grpc {
@@ -49,6 +50,9 @@ class CollectiveEndpoint {
     // over loopback the first 128 KiB take 200 us without these, 65 us with
     // 1 MiB, and no less with 4 MiB; 7 MiB show no difference.
     size_t warm_up_bytes = size_t{1} << 20;
+    // The operations of this rank, of which peers are told; must outlive the
+    // endpoint. Null: they learn only that it is alive.
+    const FlightRecorder* recorder = nullptr;
   };
 
   // What all ranks of an epoch agree in.

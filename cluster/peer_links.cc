@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cluster/status_macros.h"
@@ -17,6 +18,8 @@ namespace {
 constexpr size_t kFrameOverheadBytes = 512;
 // Releases are no completions: looked for this often while blocked.
 constexpr absl::Duration kReleaseSlice = absl::Milliseconds(1);
+// Neither are answers to probes.
+constexpr absl::Duration kInquirySlice = absl::Milliseconds(2);
 // After an abort the streams are cancelled. What gRPC has not let go of by
 // then is in the hands of a peer that does not read.
 constexpr absl::Duration kAbortedReleaseTime = absl::Seconds(1);
@@ -32,8 +35,11 @@ PeerLinks::PeerLinks(std::shared_ptr<CompletionPoller> poller, Config config,
                      std::function<void()> on_end)
     : poller_(std::move(poller)),
       config_(std::move(config)),
+      blamed_(config_.self.source),
       on_end_(std::move(on_end)),
-      peers_(config_.world.addresses.size()) {
+      peers_(config_.world.addresses.size()),
+      monitor_(config_.self.epoch, config_.self.source, config_.world.addresses,
+               config_.recorder) {
   WantRings();
   ShareMemory();
 }
@@ -130,15 +136,14 @@ absl::StatusOr<ReceivedFrame> PeerLinks::Receive(
   ReceivedFrame frame;
   {
     CompletionPoller::Role role(poller_.get());
+    awaited_ = sources;
+    const auto done = absl::MakeCleanup([this] { awaited_ = {}; });
     poller_->PollUntil([&] { return find() || aborted(); }, deadline);
     if (!aborted() && all_lost) {
       RF_RETURN_IF_ERROR(AwaitLastWords(sources, deadline));
     }
     if (aborted()) return Cause();
-    if (*index == sources.size()) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("no frame from ", PeerNames(sources)));
-    }
+    if (*index == sources.size()) return ExplainDelay("no frame from ");
     const Source& source = sources[*index];
     End& end = peers_[source.peer].lane(source.lane);
     frame = end.frames.pop_front();
@@ -148,8 +153,52 @@ absl::StatusOr<ReceivedFrame> PeerLinks::Receive(
       end.stream->Read();
     }
   }
-  RF_RETURN_IF_ERROR(CheckCrc(frame.get(), sources[*index].peer));
+  const absl::Status intact = CheckCrc(frame.get(), sources[*index].peer);
+  if (!intact.ok()) {
+    blamed_ = sources[*index].peer;
+    return intact;
+  }
   return frame;
+}
+
+std::vector<int> PeerLinks::AwaitedPeers() const {
+  std::vector<int> peers;
+  // Each once: a ring of two waits for the same peer on two lanes.
+  for (const Source& source : awaited_) {
+    if (std::find(peers.begin(), peers.end(), source.peer) == peers.end()) {
+      peers.push_back(source.peer);
+    }
+  }
+  if (!releasing_) return peers;
+  for (int peer = 0; peer < world_size(); ++peer) {
+    bool idle = true;
+    for (int lane = 0; lane < kLanes; ++lane) idle &= WritesIdle(peer, lane);
+    if (!idle) peers.push_back(peer);
+  }
+  return peers;
+}
+
+// The deadline has passed. Silence may take a moment more to explain.
+absl::Status PeerLinks::ExplainDelay(absl::string_view what) {
+  PeerWatch::Verdict verdict;
+  const auto known = [&] {
+    if (aborted()) return true;
+    const PeerMonitor::Time now = Deadline::Clock::now();
+    const std::vector<int> peers = AwaitedPeers();
+    if (peers.empty()) {
+      verdict = {.suspect = rank(), .text = "nobody: gRPC holds it"};
+      return true;
+    }
+    // Where there is no reason to be seen, another rank may have one.
+    const bool settled = monitor_.Settled(now);
+    verdict = monitor_.Explain(peers, now);
+    return settled && verdict.certain;
+  };
+  poller_->PollUntil(known, Deadline::After(PeerMonitor::kInquiryTime),
+                     kInquirySlice);
+  if (aborted()) return Cause();
+  blamed_ = verdict.suspect;
+  return absl::DeadlineExceededError(absl::StrCat(what, verdict.text));
 }
 
 // All lanes of `sources` have ended and no frame is left. Why, the peers say on
@@ -172,6 +221,8 @@ absl::Status PeerLinks::AwaitReleased(const PayloadLedger& ledger,
                                       Deadline deadline) {
   if (ledger.released() && !aborted()) return absl::OkStatus();
   CompletionPoller::Role role(poller_.get());
+  releasing_ = true;
+  const auto done = absl::MakeCleanup([this] { releasing_ = false; });
   poller_->PollUntil([&] { return ledger.released() || aborted(); }, deadline,
                      kReleaseSlice);
   if (aborted()) {
@@ -182,7 +233,7 @@ absl::Status PeerLinks::AwaitReleased(const PayloadLedger& ledger,
     return Cause();
   }
   if (ledger.released()) return absl::OkStatus();
-  return absl::DeadlineExceededError("a peer does not read what was sent");
+  return ExplainDelay("what was sent is not read by ");
 }
 
 bool PeerLinks::WritesIdle(int peer, int end) const {
@@ -235,6 +286,7 @@ void PeerLinks::OnFrame(int peer, Lane lane, LinkFramePtr frame) {
             PeerName(peer), " sends a frame of rank ", header.source)),
         peer);
   }
+  monitor_.OnFrame(peer, header);
   const bool warm_up =
       header.op_descriptor == kWarmUpDescriptor && header.sequence == 0;
   if (aborted() || warm_up) return;

@@ -19,6 +19,7 @@
 #include "cluster/completion_poller.h"
 #include "cluster/link_message.h"
 #include "cluster/link_transport.h"
+#include "cluster/peer_monitor.h"
 #include "cluster/peer_stream.h"
 #include "cluster/ring_queue.h"
 #include "cluster/shared_lanes.h"
@@ -37,6 +38,7 @@ class PeerLinks final : public Transport,
     CollectiveEndpoint::World world;
     size_t warm_up_bytes = 0;     // Per lane, as in CollectiveEndpoint.
     size_t max_queued_bytes = 0;  // Unconsumed, per lane of a peer.
+    const FlightRecorder* recorder = nullptr;
   };
   // [role] `on_end` runs once, in the role, when the links are closed.
   PeerLinks(std::shared_ptr<CompletionPoller> poller, Config config,
@@ -75,7 +77,8 @@ class PeerLinks final : public Transport,
   // epoch is aborted.
   absl::Status AwaitConnected(Deadline deadline);
   // [role] Looks at what only time tells: peers that lost one of their
-  // streams, and calls to repeat.
+  // streams, that are silent, and calls to repeat; tells them what this rank
+  // does.
   void Housekeeping();
   // [role] Tells peers that this rank leaves, unless it aborted; closes all
   // streams. Later calls return `reason` or the earlier cause. Idempotent.
@@ -105,7 +108,8 @@ class PeerLinks final : public Transport,
     bool ready = false;  // It has opened all its links.
     bool left = false;
     std::optional<Deadline> verdict;  // When lost streams count as a lost peer.
-    std::string loss;
+    // What ended, and how: "link, control", "Socket closed".
+    std::vector<std::pair<std::string, std::string>> losses;
 
     End& lane(Lane lane) { return ends[static_cast<size_t>(lane)]; }
     End& control() { return ends[kControlEnd]; }
@@ -118,6 +122,7 @@ class PeerLinks final : public Transport,
   void DialOne(int peer, int end, bool share);
   void OnOpen(PeerStream& stream, const StreamIdentity& peer) override;
   void WarmUp(int peer, Lane lane);
+  void LocatePeer(const PeerStream& stream);
   bool AllOpen() const;
   bool AllReady() const;
   bool LinksIdle() const;
@@ -128,6 +133,8 @@ class PeerLinks final : public Transport,
   void WriteFrame(int peer, Lane lane, const FrameHeader& header,
                   absl::Span<const char> payload, PayloadLedger& ledger);
   bool WritesIdle(int peer, int end) const;
+  std::vector<int> AwaitedPeers() const;
+  absl::Status ExplainDelay(absl::string_view what);
   absl::Status AwaitLastWords(absl::Span<const Source> sources,
                               Deadline deadline);
   void OnMessage(PeerStream& stream, const grpc::ByteBuffer& message) override;
@@ -139,6 +146,10 @@ class PeerLinks final : public Transport,
   // Control and failure (peer_links_failure.cc).
   void OnControl(PeerStream& stream, const grpc::ByteBuffer& message);
   void OnClosed(PeerStream& stream, const absl::Status& status) override;
+  static void NoteLoss(Peer& peer, absl::string_view end,
+                       const absl::Status& status);
+  void OnPeerLost(int rank);
+  void SendHeartbeats();
   void OnStartFailed(PeerStream& stream, const absl::Status& status);
   void WriteControl(Peer& peer, const v1::ControlMessage& message);
   v1::ControlMessage NewControl() const;
@@ -168,11 +179,16 @@ class PeerLinks final : public Transport,
   MessagePool pool_;  // Guarded by the role; outlives the frames in peers_.
   std::atomic<bool> aborted_{false};
   std::atomic<uint64_t> dropped_frames_{0};
+  // Whom the error that Receive returned last blames.
+  std::atomic<int> blamed_;
 
   // Guarded by the role.
   std::function<void()> on_end_;
   std::vector<Peer> peers_;              // By rank; the own entry stays empty.
   std::unique_ptr<SharedLanes> shared_;  // Null when streams carry all frames.
+  PeerMonitor monitor_;
+  absl::Span<const Source> awaited_;  // By Receive.
+  bool releasing_ = false;            // AwaitReleased waits.
   bool connected_ = false;
   bool abort_spread_ = false;
   bool closed_ = false;

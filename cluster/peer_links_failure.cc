@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "cluster/log.h"
 #include "cluster/peer_links.h"
 #include "cluster/status_macros.h"
@@ -15,6 +16,9 @@ namespace {
 // A failing rank cancels its Link streams after it has written the cause on
 // Control: another connection, which may be slower.
 constexpr absl::Duration kVerdictDelay = absl::Milliseconds(200);
+// Of a process that dies, the kernel ends the connections a moment before the
+// port, and not at once on all ranks: whether it has ended shows after this.
+constexpr absl::Duration kTeardownTime = absl::Milliseconds(20);
 constexpr absl::Duration kRedialDelay = absl::Milliseconds(100);
 // Closing waits this long for the last control messages and for memory. What
 // a peer that stopped reading still holds by then is given up.
@@ -72,6 +76,10 @@ void PeerLinks::OnControl(PeerStream& stream, const grpc::ByteBuffer& message) {
       break;
     case v1::ControlMessage::kLeave:
       peers_[rank].left = true;
+      monitor_.Forget(rank);
+      break;
+    case v1::ControlMessage::kHeartbeat:
+      monitor_.OnHeartbeat(rank, control.heartbeat(), Deadline::Clock::now());
       break;
     case v1::ControlMessage::kAbort: {
       const auto& abort = control.abort();
@@ -99,17 +107,38 @@ void PeerLinks::OnClosed(PeerStream& stream, const absl::Status& status) {
   end.lost = true;
   DropWrites(rank, EndIndex(stream));
   if (peer.left) return;
-  absl::StrAppend(&peer.loss, peer.loss.empty() ? "" : "; ",
-                  EndName(EndIndex(stream)), ": ", status.message());
+  NoteLoss(peer, EndName(EndIndex(stream)), status);
   bool link_lost = false;
   for (int lane = 0; lane < kLanes; ++lane) link_lost |= peer.ends[lane].lost;
-  if (link_lost && peer.control().lost) {
-    AbortInRole(absl::UnavailableError(
-                    absl::StrCat("lost ", PeerName(rank), ": ", peer.loss)),
-                rank);
-  } else if (!peer.verdict.has_value()) {
-    peer.verdict = Deadline::After(kVerdictDelay);
+  const bool lost = link_lost && peer.control().lost;
+  const bool ended = monitor_.AskClosed(rank, Deadline::Clock::now());
+  if (lost && ended) return OnPeerLost(rank);
+  const Deadline verdict =
+      Deadline::After(lost ? kTeardownTime : kVerdictDelay);
+  if (!peer.verdict.has_value() || verdict.when() < peer.verdict->when()) {
+    peer.verdict = verdict;
   }
+}
+
+void PeerLinks::NoteLoss(Peer& peer, absl::string_view end,
+                         const absl::Status& status) {
+  for (auto& [ends, reason] : peer.losses) {
+    if (reason != status.message()) continue;
+    absl::StrAppend(&ends, ", ", end);
+    return;
+  }
+  peer.losses.emplace_back(end, status.message());
+}
+
+void PeerLinks::OnPeerLost(int rank) {
+  std::vector<std::string> losses;
+  for (const auto& [ends, reason] : peers_[rank].losses) {
+    losses.push_back(absl::StrCat(ends, ": ", reason));
+  }
+  AbortInRole(absl::UnavailableError(absl::StrCat(
+                  "lost ", PeerName(rank), ": ", absl::StrJoin(losses, "; "),
+                  monitor_.ExplainClosed(rank, Deadline::Clock::now()))),
+              rank);
 }
 
 // The peer is only starting, or starting again: be patient until the deadline.
@@ -129,6 +158,11 @@ void PeerLinks::OnStartFailed(PeerStream& stream, const absl::Status& status) {
 
 void PeerLinks::Housekeeping() {
   if (aborted() || closed_) return;
+  SendHeartbeats();
+  const auto silent = monitor_.Tick(Deadline::Clock::now());
+  if (silent.has_value()) {
+    return AbortInRole(absl::UnavailableError(silent->text), silent->suspect);
+  }
   ForEachPeer([this](int rank, Peer& peer) {
     for (int end = 0; end <= kControlEnd; ++end) {
       const std::optional<Deadline>& redial = peer.ends[end].redial;
@@ -136,9 +170,22 @@ void PeerLinks::Housekeeping() {
         DialOne(rank, end, /*share=*/false);
     }
     if (peer.verdict.has_value() && peer.verdict->Expired() && !peer.left) {
-      AbortInRole(absl::UnavailableError(
-                      absl::StrCat("lost ", PeerName(rank), ": ", peer.loss)),
-                  rank);
+      monitor_.AskClosed(rank, Deadline::Clock::now());
+      OnPeerLost(rank);
+    }
+  });
+}
+
+void PeerLinks::SendHeartbeats() {
+  const PeerMonitor::Time now = Deadline::Clock::now();
+  if (!monitor_.HeartbeatDue(now)) return;
+  v1::ControlMessage message = NewControl();
+  *message.mutable_heartbeat() = monitor_.MakeHeartbeat(AwaitedPeers(), now);
+  ForEachPeer([&](int, Peer& peer) {
+    // Nothing piles up for a peer that does not read.
+    const End& control = peer.control();
+    if (control.open && control.stream->writes_idle()) {
+      WriteControl(peer, message);
     }
   });
 }
@@ -161,7 +208,7 @@ absl::Status PeerLinks::Cause() {
 
 void PeerLinks::Interrupt(const absl::Status& cause) {
   RF_CHECK(!cause.ok());
-  Record(cause, absl::StrCat("rank ", rank(), ": ", cause.message()), rank());
+  Record(cause, absl::StrCat("rank ", rank(), ": ", cause.message()), blamed_);
   poller_->Wake();
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the links of an epoch come to be: the higher rank of a pair dials, and
 // nobody is ready before every stream is open and warm.
+#include <arpa/inet.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 
@@ -9,7 +10,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "cluster/crc32c.h"
+#include "cluster/host_address.h"
 #include "cluster/log.h"
 #include "cluster/peer_links.h"
 
@@ -42,6 +46,22 @@ std::shared_ptr<grpc::Channel> NewChannel(const std::string& address) {
 
 // What warm-up frames carry.
 constexpr char kZeros[size_t{256} << 10] = {};
+
+bool IsNumeric(const std::string& host) {
+  in6_addr address;
+  return inet_pton(AF_INET, host.c_str(), &address) == 1 ||
+         inet_pton(AF_INET6, host.c_str(), &address) == 1;
+}
+
+// "127.0.0.1:50052" of "ipv4:127.0.0.1:50052", "[::1]:50052" of
+// "ipv6:%5B::1%5D:50052"; "" of anything else.
+std::string NumericAddress(absl::string_view remote) {
+  if (!absl::ConsumePrefix(&remote, "ipv4:") &&
+      !absl::ConsumePrefix(&remote, "ipv6:")) {
+    return "";
+  }
+  return absl::StrReplaceAll(remote, {{"%5B", "["}, {"%5D", "]"}});
+}
 
 }  // namespace
 
@@ -171,6 +191,7 @@ void PeerLinks::OnOpen(PeerStream& stream, const StreamIdentity& peer) {
   }
   End& end = EndOf(stream);
   end.open = true;
+  LocatePeer(stream);
   if (stream.kind() == StreamKind::kControl) return;
   const bool dialled_here = rank < this->rank();
   if (dialled_here && shared_ != nullptr && !peer.shared.empty() &&
@@ -178,6 +199,19 @@ void PeerLinks::OnOpen(PeerStream& stream, const StreamIdentity& peer) {
     end.shared = shared_->Attach(rank, peer.lane, peer.shared).ok();
   }
   WarmUp(rank, stream.lane());
+}
+
+// Probes look no names up: where the address of a peer has one, they go to the
+// number that the connection with it has.
+void PeerLinks::LocatePeer(const PeerStream& stream) {
+  const int peer = stream.peer();
+  const std::string number = NumericAddress(stream.remote());
+  auto address = ParseAddress(config_.world.addresses[peer]);
+  auto located = ParseAddress(number);
+  if (!address.ok() || !located.ok() || IsNumeric(address->host)) return;
+  // A caller's connection comes from another port than the one it serves.
+  located->port = address->port;
+  monitor_.SetProbeAddress(peer, FormatAddress(*located));
 }
 
 void PeerLinks::WarmUp(int peer, Lane lane) {
@@ -260,6 +294,7 @@ absl::Status PeerLinks::AwaitConnected(Deadline deadline) {
       }
     }
     if (shared_ != nullptr) shared_->set_exclusive(shared_lanes() == lanes);
+    monitor_.Start(Deadline::Clock::now());
     return absl::OkStatus();
   }
   if (!aborted()) {

@@ -70,6 +70,8 @@ class PeerStream : public std::enable_shared_from_this<PeerStream> {
   void Read();
   // Takes `message`.
   void Write(grpc::ByteBuffer&& message);
+  // Of the other end, as gRPC writes it: "ipv4:127.0.0.1:50052".
+  virtual std::string remote() const = 0;
   bool writes_idle() const { return !write_pending_ && writes_.empty(); }
   // Drops queued writes and ends the stream with an error.
   void Cancel();
@@ -156,6 +158,7 @@ class ClientStream : public PeerStream {
   void OnFinished(bool ok);
   void Lose() override;
   void CancelCall() override { context_.TryCancel(); }
+  std::string remote() const override { return context_.peer(); }
 
   const std::shared_ptr<grpc::Channel> channel_;
   grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> stub_;
@@ -204,6 +207,7 @@ class ServerStream : public PeerStream {
   void OnDone(bool ok);
   void Lose() override;
   void CancelCall() override { context_.TryCancel(); }
+  std::string remote() const override { return context_.peer(); }
 
   void* const acceptor_;
   const OnArrival on_arrival_;

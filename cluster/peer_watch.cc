@@ -101,9 +101,17 @@ Result PeerWatch::Probed(int peer) const {
 
 absl::Duration PeerWatch::SilentFor(int peer, Time now) const {
   const Peer& about = peers_[peer];
-  return about.frame_came || now < about.heard
+  return about.left || about.frame_came || now < about.heard
              ? absl::ZeroDuration()
              : absl::FromChrono(now - about.heard);
+}
+
+std::vector<int> PeerWatch::Unheard(Time now) const {
+  std::vector<int> peers;
+  for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
+    if (peer != rank_ && SilentFor(peer, now) >= kSilent) peers.push_back(peer);
+  }
+  return peers;
 }
 
 std::optional<PeerWatch::Verdict> PeerWatch::FindLost(Time now) const {
@@ -111,8 +119,9 @@ std::optional<PeerWatch::Verdict> PeerWatch::FindLost(Time now) const {
     const Peer& about = peers_[peer];
     if (peer == rank_ || SilentFor(peer, now) < kGone) continue;
     if (Probed(peer) == Result::kRefused || about.unanswered >= kUnanswered) {
-      return Verdict{peer, absl::StrCat("lost ", Name(peer), ", which ",
-                                        FindSilent(peer, now).text)};
+      return Verdict{.suspect = peer,
+                     .text = absl::StrCat("lost ", Name(peer), ", which ",
+                                          FindSilent(peer, now).text)};
     }
   }
   return std::nullopt;
@@ -182,11 +191,11 @@ PeerWatch::Finding PeerWatch::FindAlive(int peer, const Activity& own) const {
                                 OperationText(theirs));
   } else if (!theirs.running) {
     finding.text =
-        "is alive and has finished this operation, but its frames do not "
+        "is alive and has finished the operation, but its frames do not "
         "arrive";
   } else {
     finding.weight = Weight::kSlow;
-    finding.text = "is alive and in this operation, but slow";
+    finding.text = "is alive and in the same operation, but slow";
   }
   return finding;
 }
@@ -198,35 +207,50 @@ PeerWatch::Finding PeerWatch::Find(int peer, const Activity& own, Time now,
   if (SilentFor(peer, now) >= kSilent || Probed(peer) == Result::kRefused) {
     return FindSilent(peer, now);
   }
+  if (about.left) {
+    return {
+        .weight = Weight::kGone, .rank = peer, .text = "has left the epoch"};
+  }
   const Finding finding = FindAlive(peer, own);
   if (!about.activity.running || about.activity.waiting_for.empty()) {
     return finding;
   }
-  // It is held up itself. Follow to whoever has the best reason.
+  // Wherever it is, it is held up itself. Follow to whoever has the best
+  // reason, seen from there.
   Finding worst;
   int through = -1;
   bool waits_for_us = false;
   for (const int other : about.activity.waiting_for) {
     if (other == rank_) waits_for_us = true;
     if (other == rank_ || visited[other]) continue;
-    Finding next = Find(other, own, now, visited);
+    Finding next = Find(other, about.activity, now, visited);
+    const std::vector<int>& unheard = about.activity.unheard;
+    if (next.weight < Weight::kSilent &&
+        std::find(unheard.begin(), unheard.end(), other) != unheard.end()) {
+      next = {.weight = Weight::kSilent,
+              .rank = other,
+              .text = "is unreachable from there, though not from here"};
+    }
     if (next.weight > worst.weight) {
       worst = std::move(next);
       through = other;
     }
   }
-  if (worst.weight > Weight::kWaits && worst.weight >= finding.weight) {
+  const bool elsewhere = finding.weight == Weight::kElsewhere;
+  if (worst.weight > Weight::kWaits) {
     worst.text =
-        absl::StrCat("waits for ", Name(through), ", which ", worst.text);
+        absl::StrCat(elsewhere ? finding.text : "", elsewhere ? ", and " : "",
+                     "waits for ", Name(through), ", which ", worst.text);
     return worst;
   }
-  if (finding.weight > Weight::kSlow) return finding;
-  return {.weight = Weight::kWaits,
+  if (elsewhere && !waits_for_us) return finding;
+  return {.weight = elsewhere ? Weight::kElsewhere : Weight::kWaits,
           .rank = peer,
-          .text = absl::StrCat("is alive and in this operation, and waits for ",
-                               waits_for_us
-                                   ? std::string("this rank")
-                                   : Name(about.activity.waiting_for.front()))};
+          .text = absl::StrCat(
+              elsewhere ? finding.text : "is alive and in the same operation",
+              ", and waits for ",
+              waits_for_us ? std::string("this rank")
+                           : Name(about.activity.waiting_for.front()))};
 }
 
 PeerWatch::Verdict PeerWatch::Explain(absl::Span<const int> missing,
@@ -241,22 +265,24 @@ PeerWatch::Verdict PeerWatch::Explain(absl::Span<const int> missing,
       through = peer;
     }
   }
-  std::string text =
-      absl::StrCat("no frame from ", Name(through), ", which ", worst.text);
+  std::string text = absl::StrCat(Name(through), ", which ", worst.text);
   std::vector<int> others;
   for (const int peer : missing) {
     if (peer != through) others.push_back(peer);
   }
   if (!others.empty()) {
-    absl::StrAppend(&text, "; none from rank ", absl::StrJoin(others, ", "),
-                    " either");
+    absl::StrAppend(&text, "; nor from rank ", absl::StrJoin(others, ", "));
   }
-  if (away_until_ != Time::min() &&
-      absl::FromChrono(now - away_until_) < kAwayMatters) {
+  if (WasAway(now)) {
     absl::StrAppend(&text, "; this rank itself did not run for ",
                     SecondsText(away_));
   }
-  return {worst.rank, std::move(text)};
+  return {worst.rank, worst.weight > Weight::kSlow, std::move(text)};
+}
+
+bool PeerWatch::WasAway(Time now) const {
+  return away_until_ != Time::min() &&
+         absl::FromChrono(now - away_until_) < kAwayMatters;
 }
 
 std::string PeerWatch::ExplainClosed(int peer) const {

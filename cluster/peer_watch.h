@@ -30,6 +30,7 @@ struct Activity {
   uint64_t sequence = 0;
   uint32_t op_descriptor = 0;
   std::vector<int> waiting_for;  // Ranks whose frames it waits for.
+  std::vector<int> unheard;      // Ranks that it hears nothing of.
 
   bool operator==(const Activity&) const = default;
 };
@@ -54,7 +55,8 @@ class PeerWatch {
   static constexpr int kUnanswered = 3;
 
   struct Verdict {
-    int suspect = -1;  // The rank to blame, in the world.
+    int suspect = -1;     // The rank to blame, in the world.
+    bool certain = true;  // False when it only is slow, or waits as others do.
     std::string text;
   };
 
@@ -63,6 +65,8 @@ class PeerWatch {
 
   // From now on peers are expected to be heard.
   void Start(Time now);
+  // A peer that has left is no longer expected to be.
+  void Forget(int peer) { peers_[peer].left = true; }
   // Call often. A pause between two calls that is as long as kSilent means that
   // this process did not run: nobody else is blamed for that time.
   void Tick(Time now);
@@ -87,13 +91,19 @@ class PeerWatch {
   void OnProbe(int peer, ReachabilityProbe::Result result);
 
   absl::Duration SilentFor(int peer, Time now) const;
+  // Peers that are silent.
+  std::vector<int> Unheard(Time now) const;
+  // What the last probe since `peer` was heard found; kUnknown if none did.
+  ReachabilityProbe::Result Probed(int peer) const;
   // A peer that is lost by the rule above.
   std::optional<Verdict> FindLost(Time now) const;
-  // Why no frame comes from any of `missing`, which is not empty, while this
-  // rank does `own`: "no frame from rank 3 (host:1), which waits for rank 2
-  // (host:2), which is stopped: ...".
+  // Who of `missing`, which is not empty, holds this rank up while it does
+  // `own`, and why: "rank 3 (host:1), which waits for rank 2 (host:2), which is
+  // stopped or starved: ...".
   Verdict Explain(absl::Span<const int> missing, const Activity& own,
                   Time now) const;
+  // This process did not run for a while, and may have missed everything.
+  bool WasAway(Time now) const;
   // What is known of a peer whose connections have ended; "" if nothing.
   std::string ExplainClosed(int peer) const;
 
@@ -103,6 +113,7 @@ class PeerWatch {
  private:
   struct Peer {
     Time heard;
+    bool left = false;
     bool frame_came = false;
     Activity activity;
     Time probe_begin = Time::min();
@@ -119,8 +130,6 @@ class PeerWatch {
     std::string text;  // Follows "rank 2 (address), which ".
   };
 
-  // What the last probe since `peer` was heard found; kUnknown if none did.
-  ReachabilityProbe::Result Probed(int peer) const;
   Finding Find(int peer, const Activity& own, Time now,
                std::vector<bool>& visited) const;
   Finding FindSilent(int peer, Time now) const;

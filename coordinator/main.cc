@@ -8,12 +8,14 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "cluster/algorithm_table.h"
 #include "cluster/build_info.h"
 #include "cluster/config.h"
 #include "cluster/log.h"
 #include "cluster/process_limits.h"
 #include "cluster/server.h"
 #include "cluster/status_macros.h"
+#include "cluster/wire_proto.h"
 #include "coordinator/coordinator_server.h"
 
 namespace ringfleet::coordinator {
@@ -98,8 +100,8 @@ absl::StatusOr<CoordinatorOptions> FromFlags(const Flags& flags) {
     options.fleet.mesh.tensor = flags.world == 0 ? 1 : flags.world;
   }
   options.fleet.dtype = flags.dtype == "f32" ? v1::DTYPE_F32 : v1::DTYPE_BF16;
-  options.fleet.wire =
-      flags.wire == "f32" ? v1::WIRE_DTYPE_F32 : v1::WIRE_DTYPE_BF16;
+  RF_ASSIGN_OR_RETURN(const cluster::Wire wire, cluster::ParseWire(flags.wire));
+  options.fleet.wire = cluster::WireToProto(wire);
   if (!flags.collectives.empty()) {
     RF_ASSIGN_OR_RETURN(options.fleet.collectives,
                         cluster::AlgorithmTable::Load(flags.collectives));
@@ -119,9 +121,7 @@ absl::StatusOr<CoordinatorOptions> FromClusterFile(const Flags& flags) {
                         config.mesh.tensor};
   options.fleet.dtype =
       config.dtype == kernels::Dtype::kF32 ? v1::DTYPE_F32 : v1::DTYPE_BF16;
-  options.fleet.wire = config.wire == kernels::Dtype::kF32
-                           ? v1::WIRE_DTYPE_F32
-                           : v1::WIRE_DTYPE_BF16;
+  options.fleet.wire = cluster::WireToProto(config.wire);
   if (!config.collectives.empty()) {
     RF_ASSIGN_OR_RETURN(options.fleet.collectives,
                         cluster::AlgorithmTable::Load(config.collectives));
@@ -191,7 +191,7 @@ int Main(int argc, char** argv) {
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();
   by_hand(app.add_option("--wire", flags.wire, "Activations between ranks"))
-      ->check(CLI::IsMember({"f32", "bf16"}))
+      ->check(CLI::IsMember({"f32", "bf16", "int8"}))
       ->capture_default_str();
   by_hand(app.add_option("--collectives", flags.collectives,
                          "Algorithms of collectives, a file that ringfleet "

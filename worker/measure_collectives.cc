@@ -13,6 +13,7 @@
 #include "cluster/group_communicator.h"
 #include "cluster/membership.h"
 #include "cluster/status_macros.h"
+#include "cluster/wire_proto.h"
 #include "worker/collectives_bench.h"
 
 namespace ringfleet::worker {
@@ -45,33 +46,6 @@ absl::StatusOr<Operation> OperationFromProto(v1::CollectiveOperation value) {
   return operation;
 }
 
-absl::StatusOr<Wire> WireFromProto(v1::WireDtype value) {
-  switch (value) {
-    case v1::WIRE_DTYPE_F32:
-      return Wire::kF32;
-    case v1::WIRE_DTYPE_BF16:
-      return Wire::kBf16;
-    case v1::WIRE_DTYPE_INT8:
-      return Wire::kInt8;
-    default:
-      return absl::InvalidArgumentError(
-          absl::StrCat("wire ", static_cast<int>(value), ", want 1 to ",
-                       static_cast<int>(v1::WireDtype_MAX)));
-  }
-}
-
-v1::WireDtype ToProto(Wire wire) {
-  switch (wire) {
-    case Wire::kF32:
-      return v1::WIRE_DTYPE_F32;
-    case Wire::kBf16:
-      return v1::WIRE_DTYPE_BF16;
-    case Wire::kInt8:
-      break;
-  }
-  return v1::WIRE_DTYPE_INT8;
-}
-
 std::optional<cluster::Spin> SpinFor(v1::PollMode poll) {
   switch (poll) {
     case v1::POLL_MODE_AUTO:
@@ -100,7 +74,7 @@ absl::StatusOr<CollectivesPlan::Case> PlanCase(const v1::CollectiveCase& asked,
   CollectivesPlan::Case planned;
   CollectiveCase::Spec& spec = planned.spec;
   RF_ASSIGN_OR_RETURN(spec.operation, OperationFromProto(asked.operation()));
-  RF_ASSIGN_OR_RETURN(spec.wire, WireFromProto(asked.wire()));
+  RF_ASSIGN_OR_RETURN(spec.wire, cluster::WireFromProto(asked.wire()));
   const uint64_t bytes =
       spec.operation == Operation::kBarrier ? 0 : asked.bytes();
   if (bytes % sizeof(float) != 0 || bytes > kMaxBytes) {
@@ -174,7 +148,7 @@ v1::CollectiveFigures ToProto(const CollectiveCase::Spec& spec,
   v1::CollectiveCase* measured = proto.mutable_measured();
   measured->set_operation(static_cast<v1::CollectiveOperation>(spec.operation));
   measured->set_algorithm(static_cast<v1::CollectiveAlgorithm>(spec.algorithm));
-  measured->set_wire(ToProto(spec.wire));
+  measured->set_wire(cluster::WireToProto(spec.wire));
   measured->set_bytes(sizeof(float) * spec.count);
   proto.set_wire_bytes(WireBytes(spec.wire, spec.count));
   proto.set_iterations(figures.iterations);

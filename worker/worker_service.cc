@@ -12,6 +12,7 @@
 #include "cluster/membership.h"
 #include "cluster/status.h"
 #include "cluster/status_macros.h"
+#include "cluster/wire_proto.h"
 #include "worker/host.h"
 #include "worker/measure_collectives.h"
 #include "worker/plan_queue.h"
@@ -64,18 +65,6 @@ class CancellationWatch {
   bool done_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;
 };
-
-absl::StatusOr<cluster::Wire> WireFromProto(v1::WireDtype wire) {
-  switch (wire) {
-    case v1::WIRE_DTYPE_F32:
-      return cluster::Wire::kF32;
-    case v1::WIRE_DTYPE_BF16:
-      return cluster::Wire::kBf16;
-    default:
-      return absl::InvalidArgumentError(absl::StrCat(
-          "connect: wire ", static_cast<int>(wire), ", want F32 or BF16"));
-  }
-}
 
 }  // namespace
 
@@ -225,7 +214,8 @@ absl::Status WorkerService::ConnectExclusive(grpc::ServerContext* context,
         absl::StrCat("connect: context of ", request.context(),
                      " positions, want 1 to ", shard->context));
   }
-  RF_ASSIGN_OR_RETURN(const cluster::Wire wire, WireFromProto(request.wire()));
+  RF_ASSIGN_OR_RETURN(const cluster::Wire wire,
+                      cluster::WireFromProto(request.wire()));
   cluster::AlgorithmTable table = cluster::AlgorithmTable::Default();
   if (!request.algorithm_table().empty()) {
     RF_ASSIGN_OR_RETURN(

@@ -5,6 +5,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "cluster/algorithm_table.h"
+#include "cluster/wire_proto.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -26,16 +27,8 @@ std::string AlgorithmName(const v1::CollectiveCase& measured) {
 }
 
 std::string WireName(const v1::CollectiveCase& measured) {
-  switch (measured.wire()) {
-    case v1::WIRE_DTYPE_F32:
-      return "f32";
-    case v1::WIRE_DTYPE_BF16:
-      return "bf16";
-    case v1::WIRE_DTYPE_INT8:
-      return "int8";
-    default:
-      return "";
-  }
+  const absl::StatusOr<Wire> wire = cluster::WireFromProto(measured.wire());
+  return wire.ok() ? std::string(cluster::WireText(*wire)) : "";
 }
 
 std::string HashText(const v1::CollectiveFigures& figures) {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "cluster/algorithm_table.h"
 #include "cluster/status_macros.h"
+#include "cluster/wire_proto.h"
 #include "coordinator/cli/byte_sizes.h"
 #include "coordinator/cli/calibration.h"
 
@@ -109,9 +110,7 @@ absl::StatusOr<std::vector<v1::WireDtype>> Wires(
   for (const absl::string_view name : absl::StrSplit(options.wires, ',')) {
     const absl::StatusOr<Wire> wire = cluster::ParseWire(name);
     if (!wire.ok()) return Usage("--wire", wire.status());
-    wires.push_back(*wire == Wire::kF32    ? v1::WIRE_DTYPE_F32
-                    : *wire == Wire::kBf16 ? v1::WIRE_DTYPE_BF16
-                                           : v1::WIRE_DTYPE_INT8);
+    wires.push_back(cluster::WireToProto(*wire));
   }
   if (options.calibrate && wires.size() > 1) {
     return Usage(absl::StrCat("--calibrate --wire ", options.wires,

@@ -6,10 +6,12 @@
 #include <filesystem>
 #include <utility>
 
+#include "cluster/algorithm_table.h"
 #include "cluster/config.h"
 #include "cluster/server.h"
 #include "cluster/status.h"
 #include "cluster/status_macros.h"
+#include "cluster/wire_proto.h"
 #include "coordinator/cli/interrupt.h"
 
 namespace ringfleet::coordinator::cli {
@@ -47,7 +49,7 @@ void AddSessionOptions(CLI::App& app, SessionOptions& options) {
   app.add_option("--dtype", options.dtype, "Weights in memory: f32 or bf16")
       ->capture_default_str();
   app.add_option("--wire", options.wire,
-                 "Activations between workers: f32 or bf16")
+                 "Activations between workers: f32, bf16 or int8")
       ->capture_default_str();
   app.add_option("--collectives", options.collectives,
                  "Which algorithm carries which collective between local "
@@ -111,14 +113,18 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(
         "usage: no model, want --model DIR or --cluster FILE");
   }
   RF_ASSIGN_OR_RETURN(const bool f32, IsF32("--dtype", options.dtype));
-  RF_ASSIGN_OR_RETURN(const bool wire_f32, IsF32("--wire", options.wire));
+  const absl::StatusOr<cluster::Wire> wire = cluster::ParseWire(options.wire);
+  if (!wire.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("usage: --wire ", wire.status().message()));
+  }
   FleetOptions fleet;
   fleet.name = "local";
   // Workers run with this process's working directory, but say it once.
   fleet.model_dir = std::filesystem::absolute(options.model).string();
   fleet.mesh = {.data = 1, .expert = 1, .tensor = options.local};
   fleet.dtype = f32 ? v1::DTYPE_F32 : v1::DTYPE_BF16;
-  fleet.wire = wire_f32 ? v1::WIRE_DTYPE_F32 : v1::WIRE_DTYPE_BF16;
+  fleet.wire = cluster::WireToProto(*wire);
   if (!options.collectives.empty()) {
     absl::StatusOr<cluster::AlgorithmTable> table =
         cluster::AlgorithmTable::Load(options.collectives);

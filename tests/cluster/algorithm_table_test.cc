@@ -65,7 +65,7 @@ TEST(AlgorithmTableTest, DefaultsFollowTheModel) {
     return table.Choose(Operation::kAllReduce, bytes, size);
   };
   EXPECT_EQ(choose(kMiB, 2), Algorithm::kOneShot);
-  EXPECT_EQ(choose(kMiB + 1, 2), Algorithm::kTwoShot);
+  EXPECT_EQ(choose(kMiB + 1, 2), Algorithm::kRing);
   // One row of 7168 floats.
   EXPECT_EQ(choose(28672, 4), Algorithm::kOneShot);
   EXPECT_EQ(choose(28672, 8), Algorithm::kTwoShot);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "cluster/chunks.h"
 #include "cluster/group_communicator.h"
 #include "cluster/status_macros.h"
 #include "tests/testing/collective_cases.h"
@@ -32,7 +33,7 @@ struct Buffers {
         output(kCount) {
     for (int r = 0; r <= ranks; ++r) parts.push_back(kCount / ranks * r);
   }
-  static constexpr size_t kCount = 150000;  // Three chunks.
+  static constexpr size_t kCount = 2 * kChunkElements + 5000;
   std::vector<uint64_t> offsets;
   std::vector<uint64_t> parts;
   std::vector<float> input;

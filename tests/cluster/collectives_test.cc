@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "cluster/chunks.h"
 #include "cluster/group_communicator.h"
 #include "cluster/status_macros.h"
 #include "tests/testing/collective_cases.h"
@@ -27,8 +28,8 @@ using ::testing::Each;
 
 Deadline Soon() { return Deadline::After(absl::Seconds(60)); }
 
-// 70000 and 300000 are cut into several chunks; 7168 with rows of 1000 has
-// groups of 104 elements.
+// The longest are cut into several chunks; 7168 with rows of 1000 has groups of
+// 104 elements.
 struct Shape {
   size_t count;
   size_t row;
@@ -36,12 +37,12 @@ struct Shape {
 constexpr Shape kShapes[] = {{0, 0},    {1, 0},       {2, 1},
                              {3, 2},    {129, 0},     {1000, 300},
                              {7168, 0}, {7168, 1000}, {70000, 7000}};
-constexpr Shape kLong = {300000, 5000};
+constexpr Shape kLong = {3 * kChunkElements + 700, 5000};
 
 std::vector<Shape> ShapesFor(int ranks) {
   std::vector<Shape> shapes(std::begin(kShapes), std::end(kShapes));
   if (ranks > 6) shapes.pop_back();
-  if (ranks <= 3) shapes.push_back(kLong);
+  if (ranks == 2 || ranks == 3) shapes.push_back(kLong);
   return shapes;
 }
 

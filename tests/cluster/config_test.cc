@@ -40,7 +40,7 @@ TEST(ConfigTest, DefaultsFillWhatTheFileLeavesOut) {
   EXPECT_EQ(config->name, "cluster");
   EXPECT_EQ(config->model, "/base/tiny");
   EXPECT_EQ(config->dtype, kernels::Dtype::kBf16);
-  EXPECT_EQ(config->wire, kernels::Dtype::kBf16);
+  EXPECT_EQ(config->wire, Wire::kBf16);
   EXPECT_EQ(config->collectives, "");
   EXPECT_EQ(config->context, 0);
   EXPECT_EQ(config->coordinator.host, "127.0.0.1");
@@ -138,8 +138,8 @@ TEST(ConfigTest, WrongValueNamesLineValueAndExpectation) {
   } kCases[] = {
       {"dtype: fp8", "dtype: 'fp8', want f32 or bf16"},
       {"dtype: int8", "dtype: 'int8' is not in this version, want f32 or bf16"},
-      {"wire: int4", "wire: 'int4' is not in this version, want f32 or bf16"},
-      {"wire: [f32]", "wire is a list, want f32 or bf16"},
+      {"wire: int4", "wire: 'int4', want f32, bf16 or int8"},
+      {"wire: [f32]", "wire is a list, want f32, bf16 or int8"},
       {"context: 0", "context: '0', want a whole number from 1 to 16777216"},
       {"context: many", "context: 'many', want a whole number"},
       {"context: 99999999999", "context: '99999999999', want a whole number"},

@@ -78,7 +78,7 @@ TEST_F(PeerWatchTest, AStoppedPeerIsSilentButItsHostAnswers) {
   Run(absl::Milliseconds(1200), {2});
   Probe(2, Result::kConnected);
   EXPECT_EQ(Explain({2}),
-            "no frame from rank 2 (c:3), which is stopped or starved: silent "
+            "rank 2 (c:3), which is stopped or starved: silent "
             "for 1.2s, though its host accepts connections");
   EXPECT_EQ(suspect_, 2);
 }
@@ -87,7 +87,7 @@ TEST_F(PeerWatchTest, ADeadPeersHostRefuses) {
   Run(absl::Milliseconds(300), {2});
   Probe(2, Result::kRefused);
   EXPECT_EQ(Explain({2}),
-            "no frame from rank 2 (c:3), which has ended: silent for 300ms, "
+            "rank 2 (c:3), which has ended: silent for 300ms, "
             "and nobody listens at its address");
 }
 
@@ -95,14 +95,13 @@ TEST_F(PeerWatchTest, AnUnreachablePeersHostDoesNotAnswer) {
   Run(absl::Milliseconds(500), {2});
   Probe(2, Result::kNoAnswer);
   EXPECT_EQ(Explain({2}),
-            "no frame from rank 2 (c:3), which is unreachable: silent for "
+            "rank 2 (c:3), which is unreachable: silent for "
             "500ms, and its host does not answer");
 }
 
 TEST_F(PeerWatchTest, ASilentPeerThatNobodyProbedIsOnlySilent) {
   Run(absl::Milliseconds(300), {2});
-  EXPECT_EQ(Explain({2}),
-            "no frame from rank 2 (c:3), which has been silent for 300ms");
+  EXPECT_EQ(Explain({2}), "rank 2 (c:3), which has been silent for 300ms");
   watch_.OnProbeBegin(2, now_);
   Pass(absl::Milliseconds(90));
   EXPECT_THAT(Explain({2}), HasSubstr("silent for 390ms, and its host has not "
@@ -122,7 +121,7 @@ TEST_F(PeerWatchTest, AnIdlePeerHasNotEntered) {
   activities_[2] = IdleAfter(16);
   Run(absl::Milliseconds(100));
   EXPECT_EQ(Explain({2}),
-            "no frame from rank 2 (c:3), which is alive, but idle: it has not "
+            "rank 2 (c:3), which is alive, but idle: it has not "
             "entered this operation, its last was all_reduce (one_shot, f32) "
             "#16");
   activities_[2] = {.known = true};
@@ -134,7 +133,7 @@ TEST_F(PeerWatchTest, APeerBehindOrAheadIsTold) {
   activities_[2] = In(14);
   Run(absl::Milliseconds(100));
   EXPECT_EQ(Explain({2}),
-            "no frame from rank 2 (c:3), which is alive, in all_reduce "
+            "rank 2 (c:3), which is alive, in all_reduce "
             "(one_shot, f32) #14, 3 operations behind");
   activities_[2] = In(18);
   Run(absl::Milliseconds(100));
@@ -161,7 +160,7 @@ TEST_F(PeerWatchTest, APeerInAnotherGroupIsTold) {
 TEST_F(PeerWatchTest, ASlowPeerIsInTheOperation) {
   Run(absl::Milliseconds(100));
   EXPECT_EQ(Explain({2}),
-            "no frame from rank 2 (c:3), which is alive and in this operation, "
+            "rank 2 (c:3), which is alive and in the same operation, "
             "but slow");
   activities_[2].running = false;
   Run(absl::Milliseconds(100));
@@ -171,7 +170,7 @@ TEST_F(PeerWatchTest, ASlowPeerIsInTheOperation) {
 TEST_F(PeerWatchTest, APeerWithoutAnAccountIsOnlyAlive) {
   activities_[2] = {};
   Run(absl::Milliseconds(100));
-  EXPECT_EQ(Explain({2}), "no frame from rank 2 (c:3), which is alive");
+  EXPECT_EQ(Explain({2}), "rank 2 (c:3), which is alive");
 }
 
 // Without heartbeats in between, a frame tells as much.
@@ -184,7 +183,7 @@ TEST_F(PeerWatchTest, FramesAreSignsOfLifeAndOfPlace) {
   header.op_descriptor = kAllReduce;
   watch_.OnFrame(2, header);
   EXPECT_EQ(watch_.SilentFor(2, now_), absl::ZeroDuration());
-  EXPECT_THAT(Explain({2}), HasSubstr("in this operation"));
+  EXPECT_THAT(Explain({2}), HasSubstr("in the same operation"));
   Run(absl::Milliseconds(100), {2});
   EXPECT_EQ(watch_.SilentFor(2, now_), absl::Milliseconds(50));
 }
@@ -197,7 +196,7 @@ TEST_F(PeerWatchTest, ALateFrameDoesNotUndoAHeartbeat) {
   header.sequence = 17;
   header.op_descriptor = kAllReduce;
   watch_.OnFrame(2, header);
-  EXPECT_THAT(Explain({2}), HasSubstr("has finished this operation"));
+  EXPECT_THAT(Explain({2}), HasSubstr("has finished the operation"));
 }
 
 TEST_F(PeerWatchTest, ARingNamesTheRankThatHoldsItUp) {
@@ -209,7 +208,7 @@ TEST_F(PeerWatchTest, ARingNamesTheRankThatHoldsItUp) {
   Probe(1, Result::kConnected);
   EXPECT_THAT(
       Explain({3}),
-      StartsWith("no frame from rank 3 (d:4), which waits for rank 2 (c:3), "
+      StartsWith("rank 3 (d:4), which waits for rank 2 (c:3), "
                  "which waits for rank 1 (b:2), which is stopped or starved"));
   EXPECT_EQ(suspect_, 1);
 }
@@ -222,9 +221,9 @@ TEST_F(PeerWatchTest, TheWorstOfSeveralReasonsIsNamed) {
   const std::string text = Explain({3, 1});
   EXPECT_EQ(suspect_, 2);
   EXPECT_EQ(text,
-            "no frame from rank 1 (b:2), which waits for rank 2 (c:3), which "
+            "rank 1 (b:2), which waits for rank 2 (c:3), which "
             "has ended: silent for 300ms, and nobody listens at its address; "
-            "none from rank 3 either");
+            "nor from rank 3");
 }
 
 TEST_F(PeerWatchTest, ARankThatWaitsForAnIdleOneIsNotToBlame) {
@@ -236,6 +235,53 @@ TEST_F(PeerWatchTest, ARankThatWaitsForAnIdleOneIsNotToBlame) {
   EXPECT_EQ(suspect_, 3);
 }
 
+// Some ranks skipped an operation: whoever waits in it waits for those, and
+// those for them.
+TEST_F(PeerWatchTest,
+       RanksThatWaitForEachOtherInDifferentOperationsAreBothNamed) {
+  activities_[3] = In(8, {2, 0});
+  activities_[3].group = 3;
+  activities_[2] = In(17, {3});
+  Run(absl::Milliseconds(100));
+  EXPECT_EQ(
+      Explain({3}),
+      "rank 3 (d:4), which is alive, in all_reduce (one_shot, f32) #8 of "
+      "group 3, and waits for rank 2 (c:3), which is alive, in all_reduce "
+      "(one_shot, f32) #17");
+  activities_[3].waiting_for = {0};
+  Run(absl::Milliseconds(100));
+  EXPECT_EQ(Explain({3}),
+            "rank 3 (d:4), which is alive, in all_reduce (one_shot, f32) #8 of "
+            "group 3, and waits for this rank");
+}
+
+// The others are in its operation still, or in the next one already.
+TEST_F(PeerWatchTest, ASlowRankIsNamedByRanksThatAreAhead) {
+  activities_[1] = In(16, {2});
+  activities_[2] = In(16);
+  Run(absl::Milliseconds(100));
+  EXPECT_EQ(
+      Explain({1}),
+      "rank 1 (b:2), which is alive, in all_reduce (one_shot, f32) #16, 1 "
+      "operation behind, and waits for rank 2 (c:3), which is alive and "
+      "in the same operation, but slow");
+  EXPECT_EQ(suspect_, 2);
+}
+
+// Two ranks lost each other, and this one hears both.
+TEST_F(PeerWatchTest, APeerThatIsCutOffFromAnotherOneIsTold) {
+  activities_[1].waiting_for = {2};
+  activities_[1].unheard = {2};
+  activities_[2].waiting_for = {1};
+  Run(absl::Milliseconds(100));
+  EXPECT_EQ(Explain({1}),
+            "rank 1 (b:2), which waits for rank 2 (c:3), which is unreachable "
+            "from there, though not from here");
+  EXPECT_TRUE(watch_.Unheard(now_).empty());
+  Run(absl::Milliseconds(300), {1, 3});
+  EXPECT_EQ(watch_.Unheard(now_), (std::vector<int>{1, 3}));
+}
+
 TEST_F(PeerWatchTest, ACircleOfWaitsEnds) {
   activities_[1].waiting_for = {2};
   activities_[2].waiting_for = {3};
@@ -245,7 +291,7 @@ TEST_F(PeerWatchTest, ACircleOfWaitsEnds) {
   activities_[1].waiting_for = {0};
   Run(absl::Milliseconds(100));
   EXPECT_EQ(Explain({1}),
-            "no frame from rank 1 (b:2), which is alive and in this operation, "
+            "rank 1 (b:2), which is alive and in the same operation, "
             "and waits for this rank");
 }
 

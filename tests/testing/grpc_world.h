@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "cluster/flight_recorder.h"
 #include "cluster/link_transport.h"
 
 namespace ringfleet::testing {
@@ -25,9 +26,12 @@ class GrpcWorld {
   explicit GrpcWorld(
       int size,
       Options options = {.spin = cluster::Spin::kNever, .warm_up_bytes = 0},
-      cluster::TransportKind transport = cluster::TransportKind::kGrpc) {
+      cluster::TransportKind transport = cluster::TransportKind::kGrpc,
+      bool record = true) {
     world_.transport = transport;
     for (int rank = 0; rank < size; ++rank) {
+      recorders_.push_back(std::make_unique<cluster::FlightRecorder>());
+      options.recorder = record ? recorders_.back().get() : nullptr;
       endpoints_.push_back(
           std::make_unique<cluster::CollectiveEndpoint>(options));
       grpc::ServerBuilder builder;
@@ -49,6 +53,8 @@ class GrpcWorld {
 
   int size() const { return static_cast<int>(endpoints_.size()); }
   cluster::CollectiveEndpoint& endpoint(int rank) { return *endpoints_[rank]; }
+  // Of the operations of a rank, for its communicators.
+  cluster::FlightRecorder& recorder(int rank) { return *recorders_[rank]; }
   // What the ranks are told; change it before they connect.
   World& world() { return world_; }
   const std::vector<std::string>& addresses() const { return world_.addresses; }
@@ -90,6 +96,7 @@ class GrpcWorld {
                     uint64_t epoch = 1);
 
  private:
+  std::vector<std::unique_ptr<cluster::FlightRecorder>> recorders_;
   std::vector<std::unique_ptr<cluster::CollectiveEndpoint>> endpoints_;
   std::vector<std::unique_ptr<grpc::Server>> servers_;
   World world_;

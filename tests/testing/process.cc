@@ -85,13 +85,22 @@ Process::Process(ProcessOptions options) : options_(std::move(options)) {
   envp.push_back(nullptr);
   const std::string out = options_.capture + ".out";
   const std::string err = options_.capture + ".err";
+  // What an earlier process wrote there is not this one's.
+  unlink(out.c_str());
+  unlink(err.c_str());
+  int input[2] = {-1, -1};
+  if (options_.input) RF_CHECK(pipe2(input, O_CLOEXEC) == 0);
   pid_ = fork();
   RF_CHECK(pid_ >= 0);
-  if (pid_ > 0) return;
+  if (pid_ > 0) {
+    if (options_.input) close(input[0]);
+    input_ = input[1];
+    return;
+  }
   // The child of a process with one thread.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC;
-  dup2(open("/dev/null", O_RDONLY), STDIN_FILENO);
+  dup2(options_.input ? input[0] : open("/dev/null", O_RDONLY), STDIN_FILENO);
   dup2(open(out.c_str(), kFlags, 0600), STDOUT_FILENO);
   dup2(open(err.c_str(), kFlags, 0600), STDERR_FILENO);
   for (int fd = 3; fd < 64; ++fd) close(fd);
@@ -108,6 +117,7 @@ Process::Process(ProcessOptions options) : options_(std::move(options)) {
 }
 
 Process::~Process() {
+  if (input_ >= 0) close(input_);
   if (code_.has_value()) return;
   kill(pid_, SIGKILL);
   waitpid(pid_, nullptr, 0);
@@ -128,6 +138,15 @@ bool Process::Running() {
 std::optional<int> Process::Wait(double seconds) {
   WaitUntil(seconds, [this] { return !Running(); });
   return code_;
+}
+
+void Process::Write(const std::string& text) const {
+  RF_CHECK(input_ >= 0);
+  // A process that has gone must not take the test along.
+  const auto old = signal(SIGPIPE, SIG_IGN);
+  [[maybe_unused]] const ssize_t written =
+      write(input_, text.data(), text.size());
+  signal(SIGPIPE, old);
 }
 
 std::string Process::output() const {

@@ -33,6 +33,7 @@ struct ProcessOptions {
   std::string folder;                              // To run in; "": the same.
   std::string capture;  // Path prefix of the two files with the output.
   int open_files = 0;   // Limit of file descriptors; 0: the caller's.
+  bool input = false;   // Write() reaches its stdin; else that is empty.
 };
 
 // A child process. Dies with its object, and with the test's process. Use from
@@ -50,6 +51,8 @@ class Process {
   // of a release build.
   std::optional<int> Wait(double seconds);
   bool Running();
+  // Requires options.input. Lost when the process no longer reads.
+  void Write(const std::string& text) const;
 
   std::string output() const;  // Of stdout, so far.
   std::string errors() const;  // Of stderr, so far.
@@ -57,6 +60,7 @@ class Process {
  private:
   const ProcessOptions options_;
   pid_t pid_ = -1;
+  int input_ = -1;
   std::optional<int> code_;
 };
 

@@ -124,7 +124,7 @@ TEST(PlanCollectivesTest, RefusesWhatItCannotMeasure) {
       second(static_cast<v1::CollectiveOperation>(257), kTable, kF32, 4),
       HasSubstr("operation 257"));
   EXPECT_EQ(second(kSum, kTable, v1::WIRE_DTYPE_UNSPECIFIED, 4),
-            "collectives: case 1: wire 0, want 1 to 3");
+            "collectives: case 1: wire 0, want F32, BF16 or INT8");
   EXPECT_EQ(second(v1::COLLECTIVE_OPERATION_ALL_GATHER,
                    v1::COLLECTIVE_ALGORITHM_TWO_SHOT, kF32, 4),
             "collectives: case 1: algorithm 3 of all_gather, want one that "
