@@ -6,9 +6,10 @@
 //   on_network --gbit 1 --delay-us 200 -- build/bin/tcp_twin
 //       --rank {rank} --addresses {addresses}
 //
-// {rank} becomes the host, {addresses} where its peers are reached, at one port
-// on every host; through relays, where there is a delay. Prints what the
-// programs printed, host by host. Needs root.
+// {rank} becomes the host, {addresses} where it listens and its peers are
+// reached, at one port on every host; through relays, where there is a delay.
+// {reached} is where every host is reached by others, {listen} where this one
+// listens. Prints what the programs printed, host by host. Needs root.
 #include <stdlib.h>
 
 #include <CLI/CLI.hpp>
@@ -73,6 +74,8 @@ int Run(const Options& options) {
     for (const std::string& part : options.command) {
       command.push_back(absl::StrReplaceAll(
           part, {{"{rank}", std::to_string(host)},
+                 {"{listen}", direct[host]},
+                 {"{reached}", absl::StrJoin(reached, ",")},
                  {"{addresses}", absl::StrJoin(addresses, ",")}}));
     }
     processes.push_back(std::make_unique<Process>(testing::ProcessOptions{

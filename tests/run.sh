@@ -11,7 +11,8 @@ usage: tests/run.sh [--release | --asan | --tsan] [--soak [MINUTES]] [-R REGEX]
 Without options: all three builds and all tests but the long ones.
   --release | --asan | --tsan   only this build (may be repeated)
   --soak [MINUTES]              the long tests of the release build, with full
-                                fault counts, for about MINUTES [10]
+                                fault counts, for about MINUTES [10] each, and
+                                the fuzzer of frames for a quarter of that
   -R REGEX                      only tests whose name matches
 EOF
 }
@@ -52,8 +53,11 @@ fi
 log=$(mktemp)
 summary=$(mktemp)
 tokenizer=
+artifacts=
 cleanup() {
   rm -f "$log" "$summary"
+  # Only what a crash left in there is worth keeping.
+  if [[ -n $artifacts ]]; then rmdir "$artifacts" 2>/dev/null || true; fi
   if [[ -n $tokenizer ]]; then rm -rf "$tokenizer"; fi
 }
 trap cleanup EXIT
@@ -84,6 +88,7 @@ run_in() {
 }
 
 steps=$((1 + 2 * ${#builds[@]}))
+if [[ -n $soak ]]; then steps=$((steps + 1)); fi
 at=1
 step() {
   echo "[$at/$steps] $1 ($(date +%H:%M:%S))"
@@ -131,6 +136,52 @@ for build in "${builds[@]}"; do
   fi
   printf '%-8s %s\n' "$build" "$(grep -E 'tests passed' "$log" || echo 'no summary')" >>"$summary"
 done
+
+# Whether clang++ can link a libFuzzer target.
+has_fuzzer() {
+  local -r probe=$1/probe
+  echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }' >"$probe.cc"
+  clang++ -fsanitize=fuzzer "$probe.cc" -o "$probe" >/dev/null 2>&1
+  local -r status=$?
+  rm -f "$probe" "$probe.cc"
+  return "$status"
+}
+
+# One line of summary on the fuzzer; not 0 when it found something.
+fuzz() {
+  local -r seconds=$1
+  if ! command -v clang++ >/dev/null; then
+    echo "skipped: clang++ is not installed"
+    return 0
+  fi
+  artifacts=$(mktemp -d)
+  if ! has_fuzzer "$artifacts"; then
+    echo "skipped: clang++ has no libFuzzer (package libclang-rt-dev)"
+    return 0
+  fi
+  if ! { cmake --preset fuzz -S "$root" &&
+    cmake --build "$root/build/fuzz" -j "$(nproc)" --target frame_fuzz; } \
+    >"$log" 2>&1; then
+    tail -n 40 "$log" >&2
+    echo "the build failed"
+    return 1
+  fi
+  if ! "$root/build/fuzz/bin/frame_fuzz" -max_total_time="$seconds" -max_len=4096 \
+    -artifact_prefix="$artifacts/" >"$log" 2>&1; then
+    tail -n 40 "$log" >&2
+    echo "found: see $(echo "$artifacts"/*)"
+    return 1
+  fi
+  echo "$(grep -E '^Done [0-9]+ runs' "$log" || echo 'no summary'), nothing found"
+}
+
+if [[ -n $soak ]]; then
+  step "fuzzer: frame_fuzz"
+  fuzzed=$(mktemp)
+  fuzz "$((soak * 15 > 0 ? soak * 15 : 1))" >"$fuzzed" || failed=1
+  printf '%-8s %s\n' fuzz "$(cat "$fuzzed")" | tee -a "$summary"
+  rm -f "$fuzzed"
+fi
 
 echo
 cat "$summary"

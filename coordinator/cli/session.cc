@@ -116,7 +116,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(
   const absl::StatusOr<cluster::Wire> wire = cluster::ParseWire(options.wire);
   if (!wire.ok()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("usage: --wire ", wire.status().message()));
+        absl::StrCat("usage: --", wire.status().message()));
   }
   FleetOptions fleet;
   fleet.name = "local";

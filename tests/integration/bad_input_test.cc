@@ -288,7 +288,7 @@ TEST_F(BadInputTest, Options) {
   ExpectError(generate({"--local", "0"}), 2, {"--local", "0", "1 to 16"});
   ExpectError(generate({"--local", "17"}), 2, {"--local", "17", "1 to 16"});
   ExpectError(generate({"--dtype", "int8"}), 2, {"int8", "f32 or bf16"});
-  ExpectError(generate({"--wire", "fp4"}), 2, {"fp4", "f32 or bf16"});
+  ExpectError(generate({"--wire", "fp4"}), 2, {"--wire 'fp4'", "f32, bf16, int8"});
   ExpectError(generate({"--bogus"}), 2, {"--bogus"});
   ExpectError(generate({"--temp", "-1"}), 2, {"temperature", "-1"});
   ExpectError(generate({"--top-p", "2"}), 2, {"top_p", "2"});
