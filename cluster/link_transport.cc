@@ -101,6 +101,10 @@ void CollectiveEndpoint::Start() {
   impl_->poller->Start();
 }
 
+FlightRecorder* CollectiveEndpoint::recorder() const {
+  return impl_->options.recorder;
+}
+
 void CollectiveEndpoint::SetRanksOnHost(int ranks, std::optional<Spin> spin) {
   CompletionPoller::Role role(impl_->poller.get());
   impl_->poller->set_spin(SpinTime(spin.value_or(impl_->options.spin), ranks));

@@ -50,9 +50,9 @@ class CollectiveEndpoint {
     // over loopback the first 128 KiB take 200 us without these, 65 us with
     // 1 MiB, and no less with 4 MiB; 7 MiB show no difference.
     size_t warm_up_bytes = size_t{1} << 20;
-    // The operations of this rank, of which peers are told; must outlive the
-    // endpoint. Null: they learn only that it is alive.
-    const FlightRecorder* recorder = nullptr;
+    // For the operations of this rank, of which peers are told; must outlive
+    // the endpoint. Null: they learn only that it is alive.
+    FlightRecorder* recorder = nullptr;
   };
 
   // What all ranks of an epoch agree in.
@@ -76,6 +76,9 @@ class CollectiveEndpoint {
   // After the server has started: takes calls, and polls in the background
   // while no collective does.
   void Start();
+
+  // Options::recorder; communicators over this endpoint's transports use it.
+  FlightRecorder* recorder() const;
 
   // How many worker processes share this machine (1 unless set): with more
   // than there are cores, Spin::kAuto does not spin. Not during a Connect.

@@ -22,8 +22,8 @@ absl::StatusOr<std::shared_ptr<Epoch>> Epoch::Create(
     uint64_t epoch, std::shared_ptr<LoadedShard> shard,
     std::shared_ptr<ExpertStatistics> statistics,
     std::unique_ptr<cluster::Transport> transport,
-    cluster::AlgorithmTable table, cluster::Wire wire,
-    absl::Duration collective_timeout, int context) {
+    cluster::AlgorithmTable table, cluster::FlightRecorder* recorder,
+    cluster::Wire wire, absl::Duration collective_timeout, int context) {
   RF_ASSIGN_OR_RETURN(KvCache cache,
                       MakeCache(*shard, shard->weights, shard->dtype, context));
   std::optional<KvCache> reference_cache;
@@ -35,7 +35,7 @@ absl::StatusOr<std::shared_ptr<Epoch>> Epoch::Create(
   }
   return std::shared_ptr<Epoch>(new Epoch(
       epoch, std::move(shard), std::move(statistics), std::move(transport),
-      std::move(table), wire, collective_timeout, std::move(cache),
+      std::move(table), recorder, wire, collective_timeout, std::move(cache),
       std::move(reference_cache)));
 }
 
@@ -49,15 +49,15 @@ Epoch::Instance::Instance(LoadedShard& shard, const Weights& weights,
 Epoch::Epoch(uint64_t epoch, std::shared_ptr<LoadedShard> shard,
              std::shared_ptr<ExpertStatistics> statistics,
              std::unique_ptr<cluster::Transport> transport,
-             cluster::AlgorithmTable table, cluster::Wire wire,
-             absl::Duration collective_timeout, KvCache cache,
-             std::optional<KvCache> reference_cache)
+             cluster::AlgorithmTable table, cluster::FlightRecorder* recorder,
+             cluster::Wire wire, absl::Duration collective_timeout,
+             KvCache cache, std::optional<KvCache> reference_cache)
     : shard_(std::move(shard)),
       statistics_(std::move(statistics)),
       transport_(std::move(transport)),
       communicator_(transport_.get(),
                     cluster::WorldGroup(shard_->plan.mesh.world_size()),
-                    std::move(table), /*recorder=*/nullptr),
+                    std::move(table), recorder),
       timed_(&communicator_, collective_timeout),
       main_(*shard_, shard_->weights, std::move(cache), timed_, wire),
       executor_(epoch, {&main_.model, &main_.cache},

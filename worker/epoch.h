@@ -24,15 +24,16 @@ namespace ringfleet::worker {
 // called by one thread; Abort from any.
 class Epoch {
  public:
-  // Reserves the caches for `context` positions in each slot.
+  // Reserves the caches for `context` positions in each slot. `recorder` (may
+  // be null) must outlive the epoch.
   //
   // Errors: RESOURCE_EXHAUSTED: the system has no memory for them.
   static absl::StatusOr<std::shared_ptr<Epoch>> Create(
       uint64_t epoch, std::shared_ptr<LoadedShard> shard,
       std::shared_ptr<ExpertStatistics> statistics,
       std::unique_ptr<cluster::Transport> transport,
-      cluster::AlgorithmTable table, cluster::Wire wire,
-      absl::Duration collective_timeout, int context);
+      cluster::AlgorithmTable table, cluster::FlightRecorder* recorder,
+      cluster::Wire wire, absl::Duration collective_timeout, int context);
 
   ~Epoch();
 
@@ -55,8 +56,8 @@ class Epoch {
   Epoch(uint64_t epoch, std::shared_ptr<LoadedShard> shard,
         std::shared_ptr<ExpertStatistics> statistics,
         std::unique_ptr<cluster::Transport> transport,
-        cluster::AlgorithmTable table, cluster::Wire wire,
-        absl::Duration collective_timeout, KvCache cache,
+        cluster::AlgorithmTable table, cluster::FlightRecorder* recorder,
+        cluster::Wire wire, absl::Duration collective_timeout, KvCache cache,
         std::optional<KvCache> reference_cache);
 
   const std::shared_ptr<LoadedShard> shard_;

@@ -15,6 +15,7 @@
 #include "cluster/process_limits.h"
 #include "cluster/server.h"
 #include "cluster/status_macros.h"
+#include "worker/flight_log.h"
 #include "worker/host.h"
 #include "worker/membership_client.h"
 #include "worker/parent_watch.h"
@@ -129,8 +130,9 @@ absl::Status Run(const Options& options) {
   const auto memory_bytes =
       static_cast<uint64_t>(options.memory_gib * (1ull << 30));
 
-  cluster::CollectiveEndpoint endpoint({});
-  WorkerService service(&endpoint, threads, memory_bytes);
+  FlightLog flight(options.log_file);
+  cluster::CollectiveEndpoint endpoint({.recorder = &flight.recorder()});
+  WorkerService service(&endpoint, &flight, threads, memory_bytes);
   RF_ASSIGN_OR_RETURN(
       const std::unique_ptr<cluster::DaemonServer> server,
       cluster::DaemonServer::Start(listen, options.insecure,

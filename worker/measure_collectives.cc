@@ -117,15 +117,16 @@ cluster::Group World(uint32_t id, int world_size) {
 // The same ranks under each algorithm; the first follows the table.
 class Communicators {
  public:
-  Communicators(cluster::Transport* transport, const AlgorithmTable& table) {
+  Communicators(cluster::Transport* transport, const AlgorithmTable& table,
+                cluster::FlightRecorder* recorder) {
     const int world_size = transport->world_size();
     by_table_ = std::make_unique<cluster::GroupCommunicator>(
-        transport, cluster::WorldGroup(world_size), table, nullptr);
+        transport, cluster::WorldGroup(world_size), table, recorder);
     for (const Algorithm algorithm : kAlgorithms) {
       const auto id = static_cast<uint32_t>(algorithm);
       forced_.push_back(std::make_unique<cluster::GroupCommunicator>(
           transport, World(id, world_size), AlgorithmTable::Only(algorithm),
-          nullptr));
+          recorder));
     }
   }
 
@@ -244,7 +245,7 @@ absl::Status MeasureCollectives(
                             : cluster::TransportKind::kAuto,
            .config_hash = plan.config_hash},
           cluster::Deadline::After(absl::Milliseconds(request.timeout_ms()))));
-  Communicators communicators(transport.get(), plan.table);
+  Communicators communicators(transport.get(), plan.table, endpoint.recorder());
   const std::string carrier = TransportName(request, endpoint.shared_lanes());
   v1::MeasureCollectivesProgress progress;
   progress.set_total(request.cases_size());

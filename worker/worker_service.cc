@@ -120,8 +120,10 @@ class WorkerService::Exclusive {
 };
 
 WorkerService::WorkerService(cluster::CollectiveEndpoint* endpoint,
-                             int default_threads, uint64_t memory_limit_bytes)
+                             FlightLog* flight, int default_threads,
+                             uint64_t memory_limit_bytes)
     : endpoint_(endpoint),
+      flight_(flight),
       default_threads_(default_threads),
       memory_limit_bytes_(memory_limit_bytes) {}
 
@@ -245,7 +247,7 @@ absl::Status WorkerService::ConnectExclusive(grpc::ServerContext* context,
   RF_ASSIGN_OR_RETURN(
       std::shared_ptr<Epoch> epoch,
       Epoch::Create(request.epoch(), shard, statistics, std::move(transport),
-                    std::move(table), wire,
+                    std::move(table), endpoint_->recorder(), wire,
                     absl::Milliseconds(request.collective_timeout_ms()),
                     static_cast<int>(request.context())));
   response->set_cache_bytes(epoch->cache_bytes());
@@ -279,6 +281,7 @@ grpc::Status WorkerService::Run(
       const absl::Status status = epoch->Step(plan, &result);
       if (!status.ok()) {
         RF_LOG(kError, "step ", plan.step(), " failed: ", status.ToString());
+        flight_->Report(status);
         result.set_epoch(plan.epoch());
         result.set_step(plan.step());
         result.mutable_error()->set_code(static_cast<uint32_t>(status.code()));
@@ -301,6 +304,13 @@ grpc::Status WorkerService::Run(
   executor.join();
   MutexLock lock(&mu_);
   if (epoch_ == epoch) epoch_ = nullptr;
+  return grpc::Status::OK;
+}
+
+grpc::Status WorkerService::FlightRecords(
+    grpc::ServerContext* context, const v1::FlightRecordsRequest* request,
+    v1::FlightRecordsResponse* response) {
+  flight_->Read(request->limit(), response);
   return grpc::Status::OK;
 }
 
@@ -356,7 +366,10 @@ grpc::Status WorkerService::MeasureCollectives(
           }
         });
   }
-  if (!status.ok()) RF_LOG(kError, "collectives failed: ", status.message());
+  if (!status.ok()) {
+    RF_LOG(kError, "collectives failed: ", status.message());
+    flight_->Report(status);
+  }
   return cluster::ToGrpc(status);
 }
 

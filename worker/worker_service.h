@@ -12,6 +12,7 @@
 #include "protos/worker.grpc.pb.h"
 #include "worker/epoch.h"
 #include "worker/expert_statistics.h"
+#include "worker/flight_log.h"
 #include "worker/loaded_shard.h"
 
 namespace ringfleet::worker {
@@ -20,9 +21,10 @@ namespace ringfleet::worker {
 // that starts over (Load or Connect while a run is active) ends that run.
 class WorkerService final : public v1::Worker::Service {
  public:
-  // `endpoint` carries the links and must outlive the service.
-  WorkerService(cluster::CollectiveEndpoint* endpoint, int default_threads,
-                uint64_t memory_limit_bytes);
+  // `endpoint` carries the links, and `flight` has its recorder; both must
+  // outlive the service.
+  WorkerService(cluster::CollectiveEndpoint* endpoint, FlightLog* flight,
+                int default_threads, uint64_t memory_limit_bytes);
   ~WorkerService() override;
 
   grpc::Status Load(grpc::ServerContext* context,
@@ -37,6 +39,9 @@ class WorkerService final : public v1::Worker::Service {
   grpc::Status Statistics(grpc::ServerContext* context,
                           const v1::StatisticsRequest* request,
                           v1::StatisticsResponse* response) override;
+  grpc::Status FlightRecords(grpc::ServerContext* context,
+                             const v1::FlightRecordsRequest* request,
+                             v1::FlightRecordsResponse* response) override;
   grpc::Status MeasureCollectives(
       grpc::ServerContext* context,
       grpc::ServerReaderWriter<v1::MeasureCollectivesProgress,
@@ -66,6 +71,7 @@ class WorkerService final : public v1::Worker::Service {
                                 v1::ConnectResponse* response);
 
   cluster::CollectiveEndpoint* const endpoint_;
+  FlightLog* const flight_;
   const int default_threads_;
   const uint64_t memory_limit_bytes_;  // 0: what the host has available.
   cluster::ActiveCalls calls_;

@@ -135,6 +135,21 @@ TEST_F(DaemonTest, MoreJobsThanSlotsAllFinishAsAlone) {
   EXPECT_EQ(requests, json({{"running", 0}, {"waiting", 0}}));
 }
 
+TEST_F(DaemonTest, AWorkersLastCollectivesAreReadable) {
+  ASSERT_NO_FATAL_FAILURE(StartFleet(2));
+  ASSERT_EQ(Cli(Submit("def f(")).code, 0);
+  const std::string address = Status()["workers"][1]["address"];
+  const Finished call = Cli({"call", address,
+                             "ringfleet.v1.Worker/FlightRecords",
+                             R"({"limit": 3})"});
+  ASSERT_EQ(call.code, 0) << call.errors;
+  const json records = call.document()["records"];
+  ASSERT_EQ(records.size(), 3u) << call.output;
+  EXPECT_EQ(records[2]["state"], "STATE_DONE");
+  EXPECT_EQ(records[2]["waitingFor"], 0);
+  EXPECT_FALSE(records[2]["operation"].get<std::string>().empty());
+}
+
 TEST_F(DaemonTest, ADetachedJobRunsOn) {
   ASSERT_NO_FATAL_FAILURE(StartFleet(1));
   Arguments command = {"submit", "--cluster", cluster(),     "-p",

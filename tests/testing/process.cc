@@ -24,9 +24,16 @@
 namespace ringfleet::testing {
 namespace {
 
+// A process may end while its file in /proc is read, and streams then throw
+// from iterators; what was read until then is as good as nothing.
 std::string ReadAll(const std::string& path) {
+  std::string text;
   std::ifstream file(path, std::ios::binary);
-  return std::string(std::istreambuf_iterator<char>(file), {});
+  char part[4096];
+  while (file.read(part, sizeof(part)) || file.gcount() > 0) {
+    text.append(part, static_cast<size_t>(file.gcount()));
+  }
+  return text;
 }
 
 std::vector<std::string> SplitAtZeros(const std::string& text) {

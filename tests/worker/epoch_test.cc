@@ -31,7 +31,8 @@ TEST(EpochTest, CachesThatCannotBeReservedAreAnError) {
     return Epoch::Create(
                /*epoch=*/1, shard, std::make_shared<ExpertStatistics>(),
                /*transport=*/nullptr, cluster::AlgorithmTable::Default(),
-               cluster::Wire::kF32, absl::Seconds(1), context)
+               /*recorder=*/nullptr, cluster::Wire::kF32, absl::Seconds(1),
+               context)
         .status();
   };
   // Far beyond the address space of a process.

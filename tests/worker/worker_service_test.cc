@@ -45,7 +45,8 @@ class SilentPeer {
 class WorkerServiceTest : public ::testing::Test {
  protected:
   WorkerServiceTest()
-      : endpoint_({}), service_(&endpoint_, /*default_threads=*/1, 0) {
+      : endpoint_({.recorder = &flight_.recorder()}),
+        service_(&endpoint_, &flight_, /*default_threads=*/1, 0) {
     auto server =
         cluster::DaemonServer::Start({"127.0.0.1", 0}, /*allow_insecure=*/false,
                                      [this](grpc::ServerBuilder& builder) {
@@ -105,6 +106,7 @@ class WorkerServiceTest : public ::testing::Test {
     return stub_->Connect(&context, request, &response);
   }
 
+  FlightLog flight_{""};
   cluster::CollectiveEndpoint endpoint_;
   WorkerService service_;
   std::unique_ptr<cluster::DaemonServer> server_;
@@ -124,6 +126,22 @@ TEST_F(WorkerServiceTest, RemembersTheLatestEpochItWasAskedToEnter) {
             grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(service_.last_epoch(), 7u);
   EXPECT_TRUE(Connect(Connection(8)).ok());
+}
+
+TEST_F(WorkerServiceTest, ServesTheLatestFlightRecords) {
+  for (const uint64_t sequence : {1, 2, 3}) {
+    flight_.recorder().Begin({.epoch = 7, .sequence = sequence, .count = 5});
+  }
+  grpc::ClientContext context;
+  v1::FlightRecordsRequest request;
+  request.set_limit(2);
+  v1::FlightRecordsResponse response;
+  ASSERT_TRUE(stub_->FlightRecords(&context, request, &response).ok());
+  ASSERT_EQ(response.records_size(), 2);
+  EXPECT_EQ(response.records(0).sequence(), 2u);
+  EXPECT_EQ(response.records(1).sequence(), 3u);
+  EXPECT_EQ(response.records(1).epoch(), 7u);
+  EXPECT_EQ(response.records(1).state(), v1::FlightRecord::STATE_RUNNING);
 }
 
 // The worker would wait for its peer for ten minutes.
