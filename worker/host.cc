@@ -73,6 +73,24 @@ int AvailableCpus() {
   return std::max(1, CPU_COUNT(&cpus));
 }
 
+ScopedCpuPin::ScopedCpuPin(int index) {
+  CPU_ZERO(&before_);
+  if (sched_getaffinity(0, sizeof(before_), &before_) != 0) return;
+  int left = index % std::max(1, CPU_COUNT(&before_));
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &before_) || left-- > 0) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    pinned_ = sched_setaffinity(0, sizeof(one), &one) == 0;
+    return;
+  }
+}
+
+ScopedCpuPin::~ScopedCpuPin() {
+  if (pinned_) sched_setaffinity(0, sizeof(before_), &before_);
+}
+
 absl::Status BindToNumaNode(int node) {
   const std::string path =
       absl::StrCat("/sys/devices/system/node/node", node, "/cpulist");

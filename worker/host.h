@@ -2,6 +2,8 @@
 #ifndef RINGFLEET_WORKER_HOST_H_
 #define RINGFLEET_WORKER_HOST_H_
 
+#include <sched.h>
+
 #include <cstdint>
 
 #include "absl/status/status.h"
@@ -19,6 +21,23 @@ uint64_t AvailableAddressSpaceBytes();
 
 // CPUs this process may run on.
 int AvailableCpus();
+
+// Keeps the calling thread on one of its CPUs, the `index`-th modulo their
+// number, while in scope; its threads to come too. Two threads that wait for
+// each other by spinning need this: once on one CPU, each runs only when the
+// other has given up, and a busy machine never moves them apart. Does nothing
+// when the system refuses.
+class ScopedCpuPin {
+ public:
+  explicit ScopedCpuPin(int index);
+  ~ScopedCpuPin();
+  ScopedCpuPin(const ScopedCpuPin&) = delete;
+  ScopedCpuPin& operator=(const ScopedCpuPin&) = delete;
+
+ private:
+  bool pinned_ = false;
+  cpu_set_t before_;
+};
 
 // Runs this process and its future threads on the CPUs of one NUMA node.
 // Errors: INVALID_ARGUMENT names the node and the nodes there are.

@@ -15,6 +15,7 @@
 #include "cluster/status_macros.h"
 #include "cluster/wire_proto.h"
 #include "worker/collectives_bench.h"
+#include "worker/host.h"
 
 namespace ringfleet::worker {
 namespace {
@@ -101,6 +102,7 @@ uint64_t ConfigHash(v1::MeasureCollectivesRequest request,
                     const AlgorithmTable& table) {
   request.clear_rank();
   request.clear_ranks_on_host();
+  request.clear_rank_on_host();
   request.clear_algorithm_table();
   const std::string text = absl::StrCat("collectives ", table.Hash(), " ",
                                         request.SerializeAsString());
@@ -231,6 +233,11 @@ absl::Status MeasureCollectives(
       {.iterations = static_cast<int>(request.iterations()),
        .case_time = absl::Milliseconds(request.case_ms()),
        .timeout = absl::Milliseconds(request.collective_timeout_ms())});
+  std::optional<ScopedCpuPin> pin;
+  if (request.pin() &&
+      request.ranks_on_host() <= static_cast<uint32_t>(AvailableCpus())) {
+    pin.emplace(static_cast<int>(request.rank_on_host() % CPU_SETSIZE));
+  }
   endpoint.SetRanksOnHost(static_cast<int>(request.ranks_on_host()),
                           SpinFor(request.poll()));
   RF_ASSIGN_OR_RETURN(

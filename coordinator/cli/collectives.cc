@@ -104,11 +104,7 @@ absl::StatusOr<BenchWorkers> WorkersOf(const VerbOptions& options) {
     }
     workers.addresses.push_back(
         cluster::FormatAddress({worker.address, worker.port}));
-    workers.ranks_on_host.push_back(static_cast<int>(
-        std::count_if(config.workers.begin(), config.workers.end(),
-                      [&](const cluster::WorkerConfig& other) {
-                        return other.host == worker.host;
-                      })));
+    workers.hosts.push_back(worker.host);
   }
   const std::string coordinator = cluster::FormatAddress(
       {config.coordinator.host, config.coordinator.port});
@@ -168,7 +164,9 @@ absl::StatusOr<std::vector<v1::CollectiveFigures>> MeasureLocally(
         local->WaitAddresses();
     status = addresses.status();
     if (status.ok()) {
-      figures = Measure({*addresses, std::vector<int>(world, world)}, request);
+      figures =
+          Measure({*addresses, std::vector<std::string>(world, "this machine")},
+                  request);
       status = figures.status();
     }
   }
@@ -311,6 +309,9 @@ void RegisterCollectives(CLI::App& app, Invocation& invocation) {
                    "How a worker waits: spin, block, or auto: spin where every "
                    "worker of a host has a core")
       ->capture_default_str();
+  verb->add_flag("--no-pin", what.no_pin,
+                 "Let workers move between cores; else each keeps one while "
+                 "there are enough, as mpirun does it");
   verb->add_option("--table", what.table,
                    "What auto follows, and what --calibrate starts from: a "
                    "file that --calibrate wrote");

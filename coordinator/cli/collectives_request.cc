@@ -230,6 +230,7 @@ absl::StatusOr<v1::MeasureCollectivesRequest> CollectivesRequest(
       options.seconds > 0 ? options.seconds : (options.calibrate ? 0.3 : 2.0);
   request.set_iterations(static_cast<uint32_t>(options.iterations));
   request.set_case_ms(static_cast<uint32_t>(std::max(1.0, seconds * 1e3)));
+  request.set_pin(!options.no_pin);
   request.set_timeout_ms(kConnectTimeoutMs);
   request.set_collective_timeout_ms(
       static_cast<uint32_t>(options.timeout_s * 1e3));

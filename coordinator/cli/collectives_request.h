@@ -21,6 +21,7 @@ struct CollectivesOptions {
   int iterations = 0;
   double seconds = 0;    // Of each case; 0: 2, or 0.3 of a calibration.
   double timeout_s = 0;  // Of each collective.
+  bool no_pin = false;
   bool calibrate = false;
   bool tune = false;
 };

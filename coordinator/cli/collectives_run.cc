@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/cli/collectives_run.h"
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <thread>
@@ -80,7 +81,11 @@ class Run {
   void Call(size_t rank) {
     v1::MeasureCollectivesRequest mine = request_;
     mine.set_rank(static_cast<uint32_t>(rank));
-    mine.set_ranks_on_host(workers_.ranks_on_host[rank]);
+    const auto& hosts = workers_.hosts;
+    mine.set_ranks_on_host(static_cast<uint32_t>(
+        std::count(hosts.begin(), hosts.end(), hosts[rank])));
+    mine.set_rank_on_host(static_cast<uint32_t>(
+        std::count(hosts.begin(), hosts.begin() + rank, hosts[rank])));
     const absl::Status status = clients_[rank]->MeasureCollectives(
         mine,
         [this](const v1::MeasureCollectivesProgress& progress) {

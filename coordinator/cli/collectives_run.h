@@ -14,7 +14,7 @@ namespace ringfleet::coordinator::cli {
 // Idle workers, by rank.
 struct BenchWorkers {
   std::vector<std::string> addresses;  // HOST:PORT
-  std::vector<int> ranks_on_host;      // Workers that share the rank's machine.
+  std::vector<std::string> hosts;      // Equal: on the same machine.
 };
 
 // Asks all workers for the cases of `request`, whose rank, addresses, ranks on

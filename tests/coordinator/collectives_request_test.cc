@@ -54,6 +54,7 @@ TEST(CollectivesRequestTest, DefaultsAreAModelsSizes) {
   const auto request = CollectivesRequest({.timeout_s = 1.5});
   EXPECT_EQ(request->transport(), v1::TRANSPORT_KIND_GRPC);
   EXPECT_EQ(request->poll(), v1::POLL_MODE_AUTO);
+  EXPECT_TRUE(request->pin());
   EXPECT_EQ(request->case_ms(), 2000u);
   EXPECT_EQ(request->collective_timeout_ms(), 1500u);
   EXPECT_EQ(request->algorithm_table(),

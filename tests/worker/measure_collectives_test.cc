@@ -152,6 +152,7 @@ TEST(PlanCollectivesTest, TheHashCoversWhatRanksShare) {
   v1::MeasureCollectivesRequest request = OneCase();
   request.set_rank(1);
   request.set_ranks_on_host(7);
+  request.set_rank_on_host(3);
   request.set_algorithm_table(cluster::AlgorithmTable::Default().ToJson());
   EXPECT_EQ(hash(request), reference);
   request.set_algorithm_table(
