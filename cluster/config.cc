@@ -26,6 +26,7 @@
 #include "absl/types/span.h"
 #include "cluster/algorithm_table.h"
 #include "cluster/status_macros.h"
+#include "cluster/weight_dtype.h"
 
 namespace ringfleet::cluster {
 namespace {
@@ -343,20 +344,15 @@ class Section {
     }
   }
 
-  void Dtype(absl::string_view key, kernels::Dtype* out) const {
-    const Tree* tree = Scalar(key, "f32 or bf16");
+  void Dtype(absl::string_view key, v1::Dtype* out) const {
+    const Tree* tree = Scalar(key, kWeightDtypeChoices);
     if (tree == nullptr) return;
-    const std::string& word = tree->scalar;
-    if (word == "f32") {
-      *out = kernels::Dtype::kF32;
-    } else if (word == "bf16") {
-      *out = kernels::Dtype::kBf16;
-    } else if (word == "int8" || word == "int4") {
-      reading_.Fail(tree->line, PathOf(key), ": '", word,
-                    "' is not in this version, want f32 or bf16");
+    const absl::StatusOr<v1::Dtype> dtype = ParseWeightDtype(tree->scalar);
+    if (dtype.ok()) {
+      *out = *dtype;
     } else {
-      reading_.Fail(tree->line, PathOf(key), ": '", word,
-                    "', want f32 or bf16");
+      reading_.Fail(tree->line, PathOf(key), ": '", tree->scalar, "', want ",
+                    kWeightDtypeChoices);
     }
   }
 

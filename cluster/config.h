@@ -16,7 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "cluster/communicator.h"
 #include "cluster/host_address.h"
-#include "kernels/dtype.h"
+#include "protos/types.pb.h"
 
 namespace ringfleet::cluster {
 
@@ -59,8 +59,8 @@ enum class SecurityMode {
 struct ClusterConfig {
   std::string name;   // [A-Za-z0-9._-]+; the file's stem unless given.
   std::string model;  // Absolute path.
-  kernels::Dtype dtype = kernels::Dtype::kBf16;  // Of weights in memory.
-  Wire wire = Wire::kBf16;                       // Between ranks.
+  v1::Dtype dtype = v1::DTYPE_INT8;  // Of weights in memory.
+  Wire wire = Wire::kBf16;           // Between ranks.
   std::string collectives;  // Absolute path of an AlgorithmTable, or empty.
   int context = 0;          // Positions of a sequence; 0: decided at load.
   MeshConfig mesh;

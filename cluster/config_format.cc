@@ -6,6 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "cluster/algorithm_table.h"
 #include "cluster/config.h"
+#include "cluster/weight_dtype.h"
 
 namespace ringfleet::cluster {
 namespace {
@@ -25,7 +26,7 @@ std::string Quoted(absl::string_view text) {
 std::string FormatClusterConfig(const ClusterConfig& config) {
   std::string out = absl::StrCat("name: ", Quoted(config.name),
                                  "\nmodel: ", Quoted(config.model),
-                                 "\ndtype: ", kernels::DtypeName(config.dtype),
+                                 "\ndtype: ", WeightDtypeName(config.dtype),
                                  "\nwire: ", WireText(config.wire), "\n");
   if (!config.collectives.empty()) {
     absl::StrAppend(&out, "collectives: ", Quoted(config.collectives), "\n");

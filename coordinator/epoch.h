@@ -32,7 +32,7 @@ struct FleetOptions {
   std::string name;
   std::string model_dir;  // As the workers see it.
   cluster::MeshShape mesh;
-  v1::Dtype dtype = v1::DTYPE_BF16;
+  v1::Dtype dtype = v1::DTYPE_INT8;
   v1::WireDtype wire = v1::WIRE_DTYPE_BF16;
   // Which algorithm carries which collective.
   cluster::AlgorithmTable collectives = cluster::AlgorithmTable::Default();

@@ -15,6 +15,7 @@
 #include "cluster/process_limits.h"
 #include "cluster/server.h"
 #include "cluster/status_macros.h"
+#include "cluster/weight_dtype.h"
 #include "cluster/wire_proto.h"
 #include "coordinator/coordinator_server.h"
 
@@ -49,7 +50,7 @@ struct Flags {
   int world = 0;
   std::string mesh;
   std::string listen = "127.0.0.1:50051";
-  std::string dtype = "bf16";
+  std::string dtype = "int8";
   std::string wire = "bf16";
   std::string collectives;
   uint32_t context = 0;
@@ -99,7 +100,8 @@ absl::StatusOr<CoordinatorOptions> FromFlags(const Flags& flags) {
   } else {
     options.fleet.mesh.tensor = flags.world == 0 ? 1 : flags.world;
   }
-  options.fleet.dtype = flags.dtype == "f32" ? v1::DTYPE_F32 : v1::DTYPE_BF16;
+  RF_ASSIGN_OR_RETURN(options.fleet.dtype,
+                      cluster::ParseWeightDtype(flags.dtype));
   RF_ASSIGN_OR_RETURN(const cluster::Wire wire, cluster::ParseWire(flags.wire));
   options.fleet.wire = cluster::WireToProto(wire);
   if (!flags.collectives.empty()) {
@@ -119,8 +121,7 @@ absl::StatusOr<CoordinatorOptions> FromClusterFile(const Flags& flags) {
   options.fleet.model_dir = config.model;
   options.fleet.mesh = {config.mesh.data, config.mesh.expert,
                         config.mesh.tensor};
-  options.fleet.dtype =
-      config.dtype == kernels::Dtype::kF32 ? v1::DTYPE_F32 : v1::DTYPE_BF16;
+  options.fleet.dtype = config.dtype;
   options.fleet.wire = cluster::WireToProto(config.wire);
   if (!config.collectives.empty()) {
     RF_ASSIGN_OR_RETURN(options.fleet.collectives,
@@ -188,7 +189,7 @@ int Main(int argc, char** argv) {
                          "HOST:PORT; port 0 takes any free one"))
       ->capture_default_str();
   by_hand(app.add_option("--dtype", flags.dtype, "Weights in memory"))
-      ->check(CLI::IsMember({"f32", "bf16"}))
+      ->check(CLI::IsMember(cluster::WeightDtypeNames()))
       ->capture_default_str();
   by_hand(app.add_option("--wire", flags.wire, "Activations between ranks"))
       ->check(CLI::IsMember({"f32", "bf16", "int8"}))

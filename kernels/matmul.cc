@@ -6,66 +6,68 @@
 
 #include "kernels/check.h"
 #include "kernels/dot-inl.h"
+#include "kernels/panel.h"
 
 namespace ringfleet::kernels {
 namespace {
-
-// Bytes of x that stay in a core's L2 (256 KB and more on hosts of the last
-// decade) while every weight row of a chunk passes over them.
-constexpr size_t kRowBlockBytes = 192 * 1024;
 
 // Multiply-adds that one thread does in about the time that waking the pool
 // takes (10 us): smaller products, and smaller chunks, don't pay.
 constexpr size_t kMinChunkMultiplyAdds = size_t{1} << 16;
 
-// y[., o] for all rows of one block of x.
-template <typename Element>
-void MultiplyRow(const Element* w, const float* x, size_t batch,
-                 size_t x_stride, size_t columns, float* y, size_t y_stride) {
-  size_t i = 0;
-  for (; i + kDotRows <= batch; i += kDotRows) {
-    const float* rows[kDotRows];
-    float out[kDotRows];
-    for (size_t n = 0; n < kDotRows; ++n) rows[n] = x + (i + n) * x_stride;
-    DotRows<kDotRows>(w, rows, columns, out);
-    for (size_t n = 0; n < kDotRows; ++n) y[(i + n) * y_stride] = out[n];
-  }
-  for (; i < batch; ++i) {
-    const float* row = x + i * x_stride;
-    DotRows<1>(w, &row, columns, &y[i * y_stride]);
-  }
+void Check(const MatMulArgs& args) {
+  RF_CHECK(args.first_row <= args.w->rows());
+  RF_CHECK(args.num_rows <= args.w->rows() - args.first_row);
+  RF_CHECK(args.batch == 0 ||
+           args.first_x + (args.batch - 1) * args.x_step < args.x->rows());
+  RF_CHECK(args.batch == 0 ||
+           args.x->form() == ActivationFormFor(args.w->form()));
 }
 
-// Blocks of x outside, weight rows inside: a weight row is read from memory
-// once per block and serves all of its rows.
-template <typename Element>
-void MultiplyRows(const MatMulArgs& args, size_t begin, size_t end) {
-  const size_t columns = args.w->columns();
-  const size_t fitting =
-      kRowBlockBytes / (std::max<size_t>(columns, 1) * sizeof(float));
-  const size_t block = std::max(fitting / kDotRows * kDotRows, kDotRows);
-  for (size_t i = 0; i < args.batch; i += block) {
-    const size_t rows = std::min(block, args.batch - i);
-    for (size_t o = begin; o < end; ++o) {
-      const auto* w =
-          static_cast<const Element*>(args.w->Row(args.first_row + o));
-      MultiplyRow(w, args.x + i * args.x_stride, rows, args.x_stride, columns,
-                  args.y + i * args.y_stride + o, args.y_stride);
+size_t FirstPanel(const MatMulArgs& args) {
+  return args.first_row / kPanelRows;
+}
+
+size_t NumPanels(const MatMulArgs& args) {
+  if (args.num_rows == 0 || args.batch == 0) return 0;
+  return (args.first_row + args.num_rows - 1) / kPanelRows + 1 -
+         FirstPanel(args);
+}
+
+size_t Grain(const MatMulArgs& args) {
+  return ProductGrain(kPanelRows * args.w->columns() * args.batch);
+}
+
+// What of panel `index`, counted from the first of the product, it asks for.
+void MultiplyPanelOf(const MatMulArgs& args, size_t index,
+                     const uint8_t* next) {
+  const size_t panel = FirstPanel(args) + index;
+  const size_t panel_begin = panel * kPanelRows;
+  const size_t begin = std::max(args.first_row, panel_begin);
+  const size_t end =
+      std::min(args.first_row + args.num_rows, panel_begin + kPanelRows);
+  for (size_t first = 0; first < args.batch; first += kMaxPanelBatch) {
+    PanelBatch batch;
+    const size_t count = std::min(kMaxPanelBatch, args.batch - first);
+    for (size_t i = 0; i < count; ++i) {
+      batch.Add(*args.x, args.first_x + (first + i) * args.x_step);
+    }
+    PanelTile tile;
+    MultiplyPanel(*args.w, panel, batch, next, &tile);
+    for (size_t i = 0; i < count; ++i) {
+      std::copy(tile.Row(i) + (begin - panel_begin),
+                tile.Row(i) + (end - panel_begin),
+                args.y + (first + i) * args.y_stride + begin - args.first_row);
     }
   }
 }
 
-void Multiply(const MatMulArgs& args, size_t begin, size_t end) {
-  if (args.w->dtype() == Dtype::kBf16) {
-    MultiplyRows<uint16_t>(args, begin, end);
-  } else {
-    MultiplyRows<float>(args, begin, end);
-  }
-}
-
-void CheckRange(const MatMulArgs& args) {
-  RF_CHECK(args.first_row <= args.w->rows());
-  RF_CHECK(args.num_rows <= args.w->rows() - args.first_row);
+// Where the panel behind `index` lies, as far as one does.
+const uint8_t* NextPanel(const MatMulArgs& args, size_t index) {
+  const size_t next = FirstPanel(args) + index + 1;
+  return next < args.w->num_panels() && args.w->panel_bytes() > 0
+             ? args.w->Panel(next)
+             : nullptr;
 }
 
 }  // namespace
@@ -80,29 +82,58 @@ size_t ProductGrain(size_t multiply_adds) {
   return 1 + kMinChunkMultiplyAdds / std::max<size_t>(multiply_adds, 1);
 }
 
-void MatMul(const MatMulArgs& args, ThreadPool& pool) {
-  CheckRange(args);
-  const size_t grain = ProductGrain(args.w->columns() * args.batch);
-  pool.ParallelFor(args.num_rows, grain, [&args](size_t begin, size_t end) {
-    Multiply(args, begin, end);
+void MatMul(absl::Span<const MatMulArgs> products, ThreadPool& pool) {
+  size_t total = 0;
+  size_t grain = 1;
+  for (const MatMulArgs& args : products) {
+    Check(args);
+    total += NumPanels(args);
+    grain = std::max(grain, Grain(args));
+  }
+  pool.ParallelFor(total, grain, [products](size_t begin, size_t end) {
+    size_t product = 0;
+    size_t first = 0;  // Of the product's panels.
+    for (size_t i = begin; i < end; ++i) {
+      while (i - first >= NumPanels(products[product])) {
+        first += NumPanels(products[product++]);
+      }
+      const MatMulArgs& args = products[product];
+      MultiplyPanelOf(args, i - first, NextPanel(args, i - first));
+    }
   });
 }
 
-void MatMulOnThisThread(const MatMulArgs& args) {
-  CheckRange(args);
-  Multiply(args, 0, args.num_rows);
+void MatMul(const WeightMatrix& w, const Activations& x, float* y,
+            ThreadPool& pool) {
+  const MatMulArgs args = {.w = &w,
+                           .num_rows = w.rows(),
+                           .x = &x,
+                           .batch = x.rows(),
+                           .y = y,
+                           .y_stride = w.rows()};
+  MatMul(absl::MakeConstSpan(&args, 1), pool);
 }
 
-void MatMul(const WeightMatrix& w, const float* x, size_t batch, float* y,
-            ThreadPool& pool) {
-  MatMul({.w = &w,
-          .num_rows = w.rows(),
-          .x = x,
-          .batch = batch,
-          .x_stride = w.columns(),
-          .y = y,
-          .y_stride = w.rows()},
-         pool);
+void MatMulPerHead(const PerHeadArgs& args, ThreadPool& pool) {
+  const auto product = [&args](size_t head) {
+    MatMulArgs moved = args.first;
+    moved.first_row += head * args.row_step;
+    moved.first_x += head * args.x_step;
+    moved.y += head * args.y_step;
+    return moved;
+  };
+  if (args.heads == 0 || args.first.batch == 0) return;
+  Check(product(args.heads - 1));
+  // Where a head's rows begin inside a panel, it touches one more.
+  const size_t panels = args.first.num_rows / kPanelRows + 2;
+  pool.ParallelFor(
+      args.heads * panels, Grain(args.first), [&](size_t begin, size_t end) {
+        for (size_t i = begin; i < end; ++i) {
+          const MatMulArgs head = product(i / panels);
+          if (i % panels >= NumPanels(head)) continue;
+          MultiplyPanelOf(head, i % panels, NextPanel(head, i % panels));
+        }
+      });
 }
 
 }  // namespace ringfleet::kernels

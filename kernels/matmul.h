@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // y = x W^T for every weight form. Row invariance: a result depends on its
 // row of x and its row of W only, bit for bit, not on the number of rows, the
-// threads or the part of W that is asked for. Each dot product is made in
-// float32 in 16 partial sums (partial p takes elements 16 i + p) that one
-// fixed tree adds up; multiply then add, never fused.
+// threads or the part of W that is asked for. Integer forms: see panel.h.
+// Float forms: each dot product is made in float32 in 16 partial sums (partial
+// p takes elements 16 i + p) that one fixed tree adds up; multiply then add,
+// never fused.
 #ifndef RINGFLEET_KERNELS_MATMUL_H_
 #define RINGFLEET_KERNELS_MATMUL_H_
 
 #include <cstddef>
 
+#include "absl/types/span.h"
+#include "kernels/activations.h"
 #include "kernels/thread_pool.h"
 #include "kernels/weight_matrix.h"
 
@@ -17,32 +20,44 @@ namespace ringfleet::kernels {
 // The sum of x[i] * w[i] in that order; the same bits as in MatMul.
 float Dot(const float* x, const float* w, size_t size);
 
-// y[i, o] = sum_k x[i, k] * w[first_row + o, k], o < num_rows
-//   x [batch, w.columns()] f32, rows x_stride apart
-//   y [batch, num_rows]    f32, rows y_stride apart; overlaps neither input
+// y[i, o] = sum_k x[first_x + i * x_step, k] * w[first_row + o, k],
+// i < batch, o < num_rows
+//   x of ActivationFormFor(w->form()) and of w->columns() columns
+//   y [batch, num_rows] f32, rows y_stride apart; overlaps neither input
 // Zero batch, rows or columns are allowed (an empty sum is 0).
 struct MatMulArgs {
   const WeightMatrix* w = nullptr;
   size_t first_row = 0;
   size_t num_rows = 0;
-  const float* x = nullptr;
+  const Activations* x = nullptr;
+  size_t first_x = 0;
+  size_t x_step = 1;
   size_t batch = 0;
-  size_t x_stride = 0;
   float* y = nullptr;
   size_t y_stride = 0;
 };
-void MatMul(const MatMulArgs& args, ThreadPool& pool);
 
-// The same on the calling thread; for use inside a ParallelFor.
-void MatMulOnThisThread(const MatMulArgs& args);
+// All of `products` in one loop over the threads, in this order.
+void MatMul(absl::Span<const MatMulArgs> products, ThreadPool& pool);
+
+// The whole of `w` and of x; y dense.
+void MatMul(const WeightMatrix& w, const Activations& x, float* y,
+            ThreadPool& pool);
+
+// A product for each of `heads` heads: head h's is `first`, moved by h times
+// the steps. Many small products that share the threads.
+struct PerHeadArgs {
+  MatMulArgs first;
+  size_t heads = 0;
+  size_t row_step = 0;  // Of w.
+  size_t x_step = 0;    // Rows of x.
+  size_t y_step = 0;    // Elements.
+};
+void MatMulPerHead(const PerHeadArgs& args, ThreadPool& pool);
 
 // Items of `multiply_adds` each that a chunk of a ParallelFor should hold for
 // waking a thread to pay.
 size_t ProductGrain(size_t multiply_adds);
-
-// The whole of `w`, x and y dense.
-void MatMul(const WeightMatrix& w, const float* x, size_t batch, float* y,
-            ThreadPool& pool);
 
 }  // namespace ringfleet::kernels
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the two forms of latent attention share: products with one matrix per
-// head, and the softmax over one cache block that is merged into the sums of
-// the blocks before it.
+// What the two forms of latent attention share: the softmax over one cache
+// block that is merged into the sums of the blocks before it.
 //
 // Within a block the scores are taken relative to the block's own maximum, not
 // to the running one: the block's sums then depend on nothing outside it, and
@@ -23,46 +22,6 @@
 #include "kernels/thread_pool.h"
 
 namespace ringfleet::kernels {
-
-// For every head h: y[h][i, o] = sum_k x[h][i, k] * w[first_row(h) + o, k].
-struct HeadProduct {
-  const WeightMatrix* w = nullptr;
-  size_t first_row = 0;  // Of head 0.
-  size_t head_rows = 0;  // From one head's first row to the next's.
-  size_t num_rows = 0;   // Of one head.
-  size_t heads = 0;
-  const float* x = nullptr;
-  size_t x_head_stride = 0;
-  size_t x_stride = 0;
-  size_t batch = 0;
-  float* y = nullptr;
-  size_t y_head_stride = 0;
-  size_t y_stride = 0;
-};
-
-// Cuts the heads' rows together, so that few heads still use many threads.
-inline void MultiplyPerHead(const HeadProduct& product, ThreadPool& pool) {
-  const size_t grain = ProductGrain(product.w->columns() * product.batch);
-  pool.ParallelFor(
-      product.heads * product.num_rows, grain,
-      [&product](size_t begin, size_t end) {
-        while (begin < end) {
-          const size_t head = begin / product.num_rows;
-          const size_t row = begin % product.num_rows;
-          const size_t rows = std::min(end - begin, product.num_rows - row);
-          MatMulOnThisThread(
-              {.w = product.w,
-               .first_row = product.first_row + head * product.head_rows + row,
-               .num_rows = rows,
-               .x = product.x + head * product.x_head_stride,
-               .batch = product.batch,
-               .x_stride = product.x_stride,
-               .y = product.y + head * product.y_head_stride + row,
-               .y_stride = product.y_stride});
-          begin += rows;
-        }
-      });
-}
 
 // scores[n][t] = keys[t] . queries[n], t < count.
 template <int N, typename Element>

@@ -92,6 +92,7 @@ void MlaAbsorbed(const MlaArgs& args, ThreadPool& pool) {
   std::vector<float> queries(max_queries * heads * latent_dim);
   std::vector<float> sums(max_queries * heads * rank);
   std::vector<SoftmaxSum> states(max_queries * heads);
+  Activations x;
 
   for (size_t first = 0; first < args.num_queries; first += max_queries) {
     const size_t num_queries = std::min(max_queries, args.num_queries - first);
@@ -100,18 +101,20 @@ void MlaAbsorbed(const MlaArgs& args, ThreadPool& pool) {
     std::fill(sums.begin(), sums.end(), 0.0f);
     std::fill(states.begin(), states.end(), SoftmaxSum{});
 
-    MultiplyPerHead({.w = args.uk_transposed,
-                     .head_rows = rank,
-                     .num_rows = rank,
-                     .heads = heads,
-                     .x = q,
-                     .x_head_stride = head_dim,
-                     .x_stride = heads * head_dim,
-                     .batch = num_queries,
-                     .y = queries.data(),
-                     .y_head_stride = latent_dim,
-                     .y_stride = heads * latent_dim},
-                    pool);
+    x.Assign(ActivationFormFor(args.uk_transposed->form()), q, num_rows,
+             args.nope_dim, head_dim, pool);
+    MatMulPerHead({.first = {.w = args.uk_transposed,
+                             .num_rows = rank,
+                             .x = &x,
+                             .x_step = heads,
+                             .batch = num_queries,
+                             .y = queries.data(),
+                             .y_stride = heads * latent_dim},
+                   .heads = heads,
+                   .row_step = rank,
+                   .x_step = 1,
+                   .y_step = latent_dim},
+                  pool);
     for (size_t row = 0; row < num_rows; ++row) {
       std::copy_n(q + row * head_dim + args.nope_dim, args.cache.rope_dim,
                   queries.data() + row * latent_dim + rank);
@@ -133,19 +136,21 @@ void MlaAbsorbed(const MlaArgs& args, ThreadPool& pool) {
                        }
                      });
 
-    MultiplyPerHead({.w = args.kv_b,
-                     .first_row = args.nope_dim,
-                     .head_rows = args.nope_dim + args.v_dim,
-                     .num_rows = args.v_dim,
-                     .heads = heads,
-                     .x = sums.data(),
-                     .x_head_stride = rank,
-                     .x_stride = heads * rank,
-                     .batch = num_queries,
-                     .y = args.out + first * heads * args.v_dim,
-                     .y_head_stride = args.v_dim,
-                     .y_stride = heads * args.v_dim},
-                    pool);
+    x.Assign(ActivationFormFor(args.kv_b->form()), sums.data(), num_rows, rank,
+             rank, pool);
+    MatMulPerHead({.first = {.w = args.kv_b,
+                             .first_row = args.nope_dim,
+                             .num_rows = args.v_dim,
+                             .x = &x,
+                             .x_step = heads,
+                             .batch = num_queries,
+                             .y = args.out + first * heads * args.v_dim,
+                             .y_stride = heads * args.v_dim},
+                   .heads = heads,
+                   .row_step = args.nope_dim + args.v_dim,
+                   .x_step = 1,
+                   .y_step = args.v_dim},
+                  pool);
   }
 }
 

@@ -98,6 +98,7 @@ void MlaMaterialized(const MlaArgs& args, ThreadPool& pool) {
   std::vector<float> latents(widen ? max_positions * latent_dim : 0);
   std::vector<float> expanded(heads * max_positions * expanded_dim);
   std::vector<SoftmaxSum> states(args.num_queries * heads);
+  Activations x;
   std::fill_n(args.out, args.num_queries * heads * args.v_dim, 0.0f);
 
   for (size_t b = 0; b < NumBlocks(args); ++b) {
@@ -119,17 +120,18 @@ void MlaMaterialized(const MlaArgs& args, ThreadPool& pool) {
         .positions = positions,
         .first_query = begin > first_position ? begin - first_position : 0,
         .states = states.data()};
-    MultiplyPerHead({.w = args.kv_b,
-                     .head_rows = expanded_dim,
-                     .num_rows = expanded_dim,
-                     .heads = heads,
-                     .x = block.latents,
-                     .x_stride = latent_dim,
-                     .batch = positions,
-                     .y = expanded.data(),
-                     .y_head_stride = positions * expanded_dim,
-                     .y_stride = expanded_dim},
-                    pool);
+    x.Assign(ActivationFormFor(args.kv_b->form()), block.latents, positions,
+             rank, latent_dim, pool);
+    MatMulPerHead({.first = {.w = args.kv_b,
+                             .num_rows = expanded_dim,
+                             .x = &x,
+                             .batch = positions,
+                             .y = expanded.data(),
+                             .y_stride = expanded_dim},
+                   .heads = heads,
+                   .row_step = expanded_dim,
+                   .y_step = positions * expanded_dim},
+                  pool);
     pool.ParallelFor(
         heads * block.num_rows_per_head(),
         ProductGrain(positions * (expanded_dim + args.cache.rope_dim)),

@@ -4,14 +4,25 @@
 
 #include <cstddef>
 
+#include "kernels/thread_pool.h"
+
 namespace ringfleet::kernels {
 
 // y[j] = gain[j] * (x[j] / sqrt(mean_k(x[k]^2) + eps)), float32 (Zhang &
 // Sennrich, arXiv:1910.07467). The sum of squares is made in the fixed order
-// of matmul.h, so that hosts of different instruction sets route alike.
+// of matmul.h and every operation rounds on its own, so that all instruction
+// sets give the same bits and hosts of different kinds route alike.
 //   x, y [rows, size], rows x_stride and y_stride apart; y may be x.
 void RmsNorm(const float* x, size_t rows, size_t size, size_t x_stride,
-             const float* gain, float eps, float* y, size_t y_stride);
+             const float* gain, float eps, float* y, size_t y_stride,
+             ThreadPool& pool);
+
+// x += summand, then y = RmsNorm(x): one pass over what a block of a decoder
+// layer hands to the next.
+//   x, summand, y [rows, size], dense; x may overlap neither other.
+void AddRmsNorm(const float* summand, size_t rows, size_t size,
+                const float* gain, float eps, float* x, float* y,
+                ThreadPool& pool);
 
 }  // namespace ringfleet::kernels
 

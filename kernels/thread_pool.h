@@ -10,7 +10,9 @@
 namespace ringfleet::kernels {
 
 // A fixed set of threads for the loops inside a step. One thread at a time
-// calls ParallelFor; it takes part in the work. Waiting threads block.
+// calls ParallelFor; it takes part in the work. A thread that waits spins for
+// a third of a millisecond, as long as a product or an exchange between two
+// loops may take, and then sleeps.
 class ThreadPool {
  public:
   // `threads` counts the caller: 1 starts none. At least 1.

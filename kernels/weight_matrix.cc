@@ -1,69 +1,183 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/weight_matrix.h"
 
-#include <cstdint>
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <utility>
+#include <vector>
 
 #include "kernels/check.h"
+#include "kernels/dtype.h"
 #include "kernels/elementwise.h"
 
 namespace ringfleet::kernels {
 namespace {
 
-// The largest number, which no system has, instead of an overflow.
-size_t MatrixBytes(Dtype dtype, size_t rows, size_t columns) {
-  RF_CHECK(dtype == Dtype::kF32 || dtype == Dtype::kBf16);
-  size_t bytes;
-  if (__builtin_mul_overflow(rows, columns, &bytes) ||
-      __builtin_mul_overflow(bytes, DtypeBytes(dtype), &bytes)) {
-    return std::numeric_limits<size_t>::max();
+uint64_t DivideUp(uint64_t a, uint64_t b) { return a / b + (a % b != 0); }
+
+// Of one panel of an integer form; saturates.
+uint64_t PanelBytes(WeightForm form, uint64_t columns) {
+  uint64_t bytes = 0;
+  if (form == WeightForm::kInt8) {
+    if (__builtin_mul_overflow(DivideUp(columns, kStepColumns), kStepBytes,
+                               &bytes) ||
+        __builtin_add_overflow(bytes, kPanelRows * sizeof(float), &bytes)) {
+      return std::numeric_limits<uint64_t>::max();
+    }
+  } else if (__builtin_mul_overflow(DivideUp(columns, kInt4Group),
+                                    kInt4GroupBytes, &bytes)) {
+    return std::numeric_limits<uint64_t>::max();
   }
   return bytes;
 }
 
-}  // namespace
-
-absl::StatusOr<WeightMatrix> WeightMatrix::Create(Dtype dtype, size_t rows,
-                                                  size_t columns) {
-  absl::StatusOr<AlignedBuffer> buffer =
-      AlignedBuffer::Allocate(MatrixBytes(dtype, rows, columns));
-  if (!buffer.ok()) return buffer.status();
-  return WeightMatrix(dtype, rows, columns, *std::move(buffer));
+bool IsPacked(WeightForm form) {
+  return form == WeightForm::kInt8 || form == WeightForm::kInt4;
 }
 
-WeightMatrix::WeightMatrix(Dtype dtype, size_t rows, size_t columns)
-    : WeightMatrix(dtype, rows, columns,
-                   AlignedBuffer(MatrixBytes(dtype, rows, columns))) {}
+// Codes of one row are four bytes in every step.
+void StoreInt8Row(const float* values, size_t columns, size_t lane,
+                  uint8_t* panel) {
+  std::vector<int8_t> codes(DivideUp(columns, kStepColumns) * kStepColumns);
+  const float scale = QuantizeInt8(values, columns, codes.data());
+  uint8_t* step = panel + lane * kStepColumns;
+  for (size_t i = 0; i < codes.size(); i += kStepColumns, step += kStepBytes) {
+    for (size_t j = 0; j < kStepColumns; ++j) {
+      step[j] = static_cast<uint8_t>(codes[i + j] + 128);
+    }
+  }
+  float* scales = reinterpret_cast<float*>(panel + codes.size() / kStepColumns *
+                                                       kStepBytes);
+  scales[lane] = scale;
+}
 
-WeightMatrix::WeightMatrix(Dtype dtype, size_t rows, size_t columns,
+void StoreInt4Row(const float* values, size_t columns, size_t lane,
+                  uint8_t* panel) {
+  for (size_t first = 0; first < columns;
+       first += kInt4Group, panel += kInt4GroupBytes) {
+    uint8_t codes[kInt4Group];
+    std::fill(codes, codes + kInt4Group, 8);
+    const float scale = QuantizeInt4(
+        values + first, std::min(kInt4Group, columns - first), codes);
+    reinterpret_cast<uint16_t*>(panel)[lane] = FloatToBf16(scale);
+    uint8_t* pair = panel + kInt4ScaleBytes + lane * kStepColumns;
+    for (size_t i = 0; i < kInt4Group;
+         i += 2 * kStepColumns, pair += kStepBytes) {
+      for (size_t j = 0; j < kStepColumns; ++j) {
+        pair[j] = static_cast<uint8_t>(codes[i + j] |
+                                       (codes[i + kStepColumns + j] << 4));
+      }
+    }
+  }
+}
+
+void LoadInt8Row(const uint8_t* panel, size_t columns, size_t lane,
+                 float* values) {
+  const size_t steps = DivideUp(columns, kStepColumns);
+  float scale;
+  std::memcpy(&scale, panel + steps * kStepBytes + lane * sizeof(float),
+              sizeof(scale));
+  for (size_t i = 0; i < columns; ++i) {
+    const int code = panel[i / kStepColumns * kStepBytes + lane * kStepColumns +
+                           i % kStepColumns];
+    values[i] = static_cast<float>(code - 128) * scale;
+  }
+}
+
+void LoadInt4Row(const uint8_t* panel, size_t columns, size_t lane,
+                 float* values) {
+  for (size_t i = 0; i < columns; ++i) {
+    const uint8_t* group = panel + i / kInt4Group * kInt4GroupBytes;
+    uint16_t scale;
+    std::memcpy(&scale, group + lane * sizeof(scale), sizeof(scale));
+    const size_t column = i % kInt4Group;
+    const uint8_t pair =
+        group[kInt4ScaleBytes + column / (2 * kStepColumns) * kStepBytes +
+              lane * kStepColumns + column % kStepColumns];
+    const int code = column / kStepColumns % 2 == 0 ? pair & 15 : pair >> 4;
+    values[i] = static_cast<float>(code - 8) * Bf16ToFloat(scale);
+  }
+}
+
+}  // namespace
+
+absl::string_view WeightFormName(WeightForm form) {
+  constexpr absl::string_view kNames[] = {"f32", "bf16", "int8", "int4"};
+  return kNames[static_cast<size_t>(form)];
+}
+
+uint64_t WeightMatrix::Bytes(WeightForm form, uint64_t rows, uint64_t columns) {
+  uint64_t bytes = 0;
+  const bool overflows =
+      IsPacked(form)
+          ? __builtin_mul_overflow(DivideUp(rows, kPanelRows),
+                                   columns == 0 ? 0 : PanelBytes(form, columns),
+                                   &bytes)
+          : __builtin_mul_overflow(rows, columns, &bytes) ||
+                __builtin_mul_overflow(
+                    bytes, form == WeightForm::kF32 ? 4u : 2u, &bytes);
+  return overflows ? std::numeric_limits<uint64_t>::max() : bytes;
+}
+
+absl::StatusOr<WeightMatrix> WeightMatrix::Create(WeightForm form, size_t rows,
+                                                  size_t columns) {
+  absl::StatusOr<AlignedBuffer> buffer =
+      AlignedBuffer::Allocate(Bytes(form, rows, columns));
+  if (!buffer.ok()) return buffer.status();
+  return WeightMatrix(form, rows, columns, *std::move(buffer));
+}
+
+WeightMatrix::WeightMatrix(WeightForm form, size_t rows, size_t columns)
+    : WeightMatrix(form, rows, columns,
+                   AlignedBuffer(Bytes(form, rows, columns))) {}
+
+WeightMatrix::WeightMatrix(WeightForm form, size_t rows, size_t columns,
                            AlignedBuffer buffer)
-    : dtype_(dtype),
+    : form_(form),
       rows_(rows),
       columns_(columns),
+      panel_bytes_(IsPacked(form) && columns > 0 ? PanelBytes(form, columns)
+                                                 : 0),
       buffer_(std::move(buffer)) {}
 
-void WeightMatrix::Set(size_t row, size_t column, const float* values,
-                       size_t count) {
-  RF_CHECK(row < rows_ && column <= columns_ && count <= columns_ - column);
-  if (count == 0) return;
-  char* destination =
-      buffer_.data() + (row * columns_ + column) * DtypeBytes(dtype_);
-  if (dtype_ == Dtype::kF32) {
-    std::memcpy(destination, values, count * sizeof(float));
-  } else {
-    FloatToBf16(values, count, reinterpret_cast<uint16_t*>(destination));
+void WeightMatrix::SetRow(size_t row, const float* values) {
+  RF_CHECK(row < rows_);
+  if (columns_ == 0) return;
+  auto* panel = reinterpret_cast<uint8_t*>(buffer_.data()) +
+                row / kPanelRows * panel_bytes_;
+  const size_t lane = row % kPanelRows;
+  switch (form_) {
+    case WeightForm::kF32:
+      std::memcpy(buffer_.data() + RowOffset(row), values,
+                  columns_ * sizeof(float));
+      return;
+    case WeightForm::kBf16:
+      FloatToBf16(values, columns_,
+                  reinterpret_cast<uint16_t*>(buffer_.data() + RowOffset(row)));
+      return;
+    case WeightForm::kInt8:
+      return StoreInt8Row(values, columns_, lane, panel);
+    case WeightForm::kInt4:
+      return StoreInt4Row(values, columns_, lane, panel);
   }
 }
 
 void WeightMatrix::GetRow(size_t row, float* values) const {
   RF_CHECK(row < rows_);
   if (columns_ == 0) return;
-  if (dtype_ == Dtype::kF32) {
-    std::memcpy(values, Row(row), columns_ * sizeof(float));
-  } else {
-    Bf16ToFloat(static_cast<const uint16_t*>(Row(row)), columns_, values);
+  const size_t lane = row % kPanelRows;
+  switch (form_) {
+    case WeightForm::kF32:
+      std::memcpy(values, Row(row), columns_ * sizeof(float));
+      return;
+    case WeightForm::kBf16:
+      Bf16ToFloat(static_cast<const uint16_t*>(Row(row)), columns_, values);
+      return;
+    case WeightForm::kInt8:
+      return LoadInt8Row(Panel(row / kPanelRows), columns_, lane, values);
+    case WeightForm::kInt4:
+      return LoadInt4Row(Panel(row / kPanelRows), columns_, lane, values);
   }
 }
 

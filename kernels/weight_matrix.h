@@ -3,51 +3,103 @@
 #define RINGFLEET_KERNELS_WEIGHT_MATRIX_H_
 
 #include <cstddef>
+#include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "kernels/activations.h"
 #include "kernels/aligned_buffer.h"
-#include "kernels/dtype.h"
 
 namespace ringfleet::kernels {
 
+// How the weights of a product lie in memory.
+//   kF32, kBf16: elements, row-major.
+//   kInt8: codes -127..127 with a float32 scale for each row (output).
+//   kInt4: codes -8..7 with a bfloat16 scale for each kInt4Group of a row.
+// Rows of the integer forms are packed into panels, see WeightMatrix::Panel.
+enum class WeightForm : uint8_t { kF32, kBf16, kInt8, kInt4 };
+
+// "f32", "bf16", "int8", "int4".
+absl::string_view WeightFormName(WeightForm form);
+
+// What a product with such weights reads.
+inline Activations::Form ActivationFormFor(WeightForm form) {
+  return form == WeightForm::kInt8 || form == WeightForm::kInt4
+             ? Activations::Form::kInt8
+             : Activations::Form::kF32;
+}
+
+// Outputs that are computed together: four vectors of 16 int32 sums. Products
+// are cut into panels of so many rows, whatever the form.
+inline constexpr size_t kPanelRows = 64;
+
 // Owns the weights of one product, [rows, columns] = [out, in], in the form
-// the kernels read. How elements are laid out is known to this file and
-// matmul.cc only. Immutable after loading; then thread-safe.
+// the kernels read. How elements are laid out is known to this file and the
+// panel kernels only. Immutable after loading; then thread-safe.
 class WeightMatrix {
  public:
-  // Zeros. `dtype` is kF32 or kBf16; either size may be 0.
+  // Zeros, until rows are set. Either size may be 0.
   // RESOURCE_EXHAUSTED as AlignedBuffer::Allocate.
-  static absl::StatusOr<WeightMatrix> Create(Dtype dtype, size_t rows,
+  static absl::StatusOr<WeightMatrix> Create(WeightForm form, size_t rows,
                                              size_t columns);
 
   WeightMatrix() = default;
   // The same for sizes known to be small: aborts without memory.
-  WeightMatrix(Dtype dtype, size_t rows, size_t columns);
+  WeightMatrix(WeightForm form, size_t rows, size_t columns);
 
-  Dtype dtype() const { return dtype_; }
+  // What bytes() of such a matrix is; saturates instead of overflowing.
+  static uint64_t Bytes(WeightForm form, uint64_t rows, uint64_t columns);
+
+  WeightForm form() const { return form_; }
   size_t rows() const { return rows_; }
   size_t columns() const { return columns_; }
+  // With scales, and with the padding of the last panel.
   size_t bytes() const { return buffer_.size(); }
 
-  // Stores `count` values at [row, column...], rounded to dtype(). Distinct
-  // rows may be set from different threads.
-  void Set(size_t row, size_t column, const float* values, size_t count);
-  // Widens row `row` to float32.
+  // Stores values [columns], finite, rounded to form(). Distinct rows may be
+  // set from different threads.
+  void SetRow(size_t row, const float* values);
+  // What row `row` has been rounded to.
   void GetRow(size_t row, float* values) const;
 
-  // Row-major elements of dtype(), for kernels.
-  const void* Row(size_t row) const {
-    return buffer_.data() + row * columns_ * DtypeBytes(dtype_);
+  // Row-major elements; kF32 and kBf16 only.
+  const void* Row(size_t row) const { return buffer_.data() + RowOffset(row); }
+
+  size_t num_panels() const { return (rows_ + kPanelRows - 1) / kPanelRows; }
+  // Rows [index * kPanelRows, ...), padded to kPanelRows; kInt8 and kInt4 only.
+  // Codes stand in steps of four columns, [steps][kPanelRows][4], the columns
+  // padded to whole steps; a step is what one instruction per 16 rows takes.
+  //   kInt8: the steps, codes as bytes + 128; then f32 scales [kPanelRows].
+  //   kInt4: for each kInt4Group: bf16 scales [kPanelRows]; then pairs of
+  //     steps, the first in the low and the second in the high four bits,
+  //     codes + 8. Columns are padded to a whole group.
+  const uint8_t* Panel(size_t index) const {
+    return reinterpret_cast<const uint8_t*>(buffer_.data()) +
+           index * panel_bytes_;
   }
+  size_t panel_bytes() const { return panel_bytes_; }
 
  private:
-  WeightMatrix(Dtype dtype, size_t rows, size_t columns, AlignedBuffer buffer);
+  WeightMatrix(WeightForm form, size_t rows, size_t columns,
+               AlignedBuffer buffer);
 
-  Dtype dtype_ = Dtype::kF32;
+  size_t RowOffset(size_t row) const {
+    return row * columns_ * (form_ == WeightForm::kF32 ? 4 : 2);
+  }
+
+  WeightForm form_ = WeightForm::kF32;
   size_t rows_ = 0;
   size_t columns_ = 0;
+  size_t panel_bytes_ = 0;
   AlignedBuffer buffer_;
 };
+
+// Layout of the integer forms' panels, for the kernels.
+inline constexpr size_t kStepColumns = 4;
+inline constexpr size_t kStepBytes = kPanelRows * kStepColumns;  // int8
+inline constexpr size_t kInt4ScaleBytes = kPanelRows * sizeof(uint16_t);
+inline constexpr size_t kInt4GroupBytes =
+    kInt4ScaleBytes + kPanelRows * kInt4Group / 2;
 
 }  // namespace ringfleet::kernels
 

@@ -10,16 +10,15 @@
 namespace ringfleet::worker {
 namespace {
 
-absl::Status AddReduced(LayerContext& context, const char* part, int layer,
-                        float* partial, size_t size, float* x) {
-  RF_RETURN_IF_ERROR(Annotate(
+// partial [rows, D] becomes the sum of all ranks'.
+absl::Status Reduce(LayerContext& context, const char* part, int layer,
+                    float* partial, size_t size) {
+  return Annotate(
       context.communicator.AllReduce(
           absl::MakeSpan(partial, size),
           {context.wire, static_cast<size_t>(context.spec.hidden_size)},
           context.routing_hash),
-      absl::StrCat("layer ", layer, " ", part)));
-  kernels::AddTo(partial, size, x);
-  return absl::OkStatus();
+      absl::StrCat("layer ", layer, " ", part));
 }
 
 }  // namespace
@@ -33,19 +32,25 @@ absl::Status DecoderLayer(LayerContext& context, const LayerWeights& weights,
   float* partial = Grow(context.workspace.partial, rows * hidden);
 
   kernels::RmsNorm(x, rows, hidden, hidden, weights.input_norm.data(), eps,
-                   normed, hidden);
+                   normed, hidden, context.pool);
   MlaLayer(context, weights.attention, batch, layer, normed, partial);
   RF_RETURN_IF_ERROR(
-      AddReduced(context, "attention", layer, partial, rows * hidden, x));
+      Reduce(context, "attention", layer, partial, rows * hidden));
 
-  kernels::RmsNorm(x, rows, hidden, hidden, weights.post_attention_norm.data(),
-                   eps, normed, hidden);
+  kernels::AddRmsNorm(partial, rows, hidden, weights.post_attention_norm.data(),
+                      eps, x, normed, context.pool);
   if (weights.is_moe) {
     MoeLayer(context, weights.moe, layer, normed, rows, partial);
   } else {
-    SwigluMlp(context, weights.dense, normed, rows, partial);
+    DenseMlp(context, weights.dense, normed, rows, partial);
   }
-  return AddReduced(context, "feed-forward", layer, partial, rows * hidden, x);
+  RF_RETURN_IF_ERROR(
+      Reduce(context, "feed-forward", layer, partial, rows * hidden));
+  context.pool.ParallelFor(rows, /*grain=*/16, [&](size_t begin, size_t end) {
+    kernels::AddTo(partial + begin * hidden, (end - begin) * hidden,
+                   x + begin * hidden);
+  });
+  return absl::OkStatus();
 }
 
 }  // namespace ringfleet::worker

@@ -24,8 +24,8 @@ absl::StatusOr<std::shared_ptr<Epoch>> Epoch::Create(
     std::unique_ptr<cluster::Transport> transport,
     cluster::AlgorithmTable table, cluster::FlightRecorder* recorder,
     cluster::Wire wire, absl::Duration collective_timeout, int context) {
-  RF_ASSIGN_OR_RETURN(KvCache cache,
-                      MakeCache(*shard, shard->weights, shard->dtype, context));
+  RF_ASSIGN_OR_RETURN(KvCache cache, MakeCache(*shard, shard->weights,
+                                               shard->cache_dtype, context));
   std::optional<KvCache> reference_cache;
   if (shard->reference.has_value()) {
     RF_ASSIGN_OR_RETURN(

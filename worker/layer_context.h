@@ -9,7 +9,9 @@
 #include "cluster/communicator.h"
 #include "cluster/model_spec.h"
 #include "cluster/shard_plan.h"
+#include "kernels/activations.h"
 #include "kernels/rope.h"
+#include "kernels/swiglu.h"
 #include "kernels/thread_pool.h"
 #include "worker/batch.h"
 #include "worker/kv_cache.h"
@@ -20,22 +22,26 @@ namespace ringfleet::worker {
 // Buffers that grow to the largest step seen and are used again, so that a
 // decode step allocates nothing once it has run.
 struct Workspace {
-  std::vector<float> normed;         // [rows, D]
-  std::vector<float> partial;        // [rows, D], this rank's summand.
-  std::vector<float> q_latent;       // [rows, q_lora_rank]
-  std::vector<float> q;              // [rows, heads, dn + dr]
-  std::vector<float> kv;             // [rows, kv_lora_rank + dr]
-  std::vector<float> attended;       // [rows, heads, dv]
-  std::vector<float> gate;           // [rows, columns]
-  std::vector<float> up;             // [rows, columns]
-  std::vector<float> gathered;       // [rows of one expert, D]
-  std::vector<float> expert_out;     // [rows of one expert, D]
-  std::vector<float> route_logits;   // [rows, experts]
-  std::vector<float> route_scratch;  // [3 * experts]
-  std::vector<int32_t> route_ids;    // [rows, num_experts_per_tok]
-  std::vector<float> route_weights;  // [rows, num_experts_per_tok]
-  std::vector<uint32_t> assigned_rows;
-  std::vector<float> assigned_weights;
+  std::vector<float> normed;        // [rows, D]
+  kernels::Activations x;           // [rows, D]: `normed`, for products.
+  std::vector<float> partial;       // [rows, D], this rank's summand.
+  std::vector<float> q_latent;      // [rows, q_lora_rank]
+  kernels::Activations q_latent_x;  // The same, for q_b.
+  std::vector<float> q;             // [rows, heads, dn + dr]
+  std::vector<float> kv;            // [rows, kv_lora_rank + dr]
+  std::vector<float> attended;      // [rows, heads, dv]
+  kernels::Activations attended_x;  // The same, for o.
+  kernels::SwigluWorkspace swiglu;
+  std::vector<kernels::SwigluExpert> experts;  // That have tokens in a step.
+  kernels::Activations router_x;               // [rows, D], float32.
+  std::vector<float> route_logits;             // [rows, experts]
+  std::vector<float> route_scratch;            // [3 * experts]
+  std::vector<int32_t> route_ids;              // [rows, num_experts_per_tok]
+  std::vector<float> route_weights;            // [rows, num_experts_per_tok]
+  std::vector<uint32_t> all_rows;              // 0, 1, ... rows - 1.
+  std::vector<uint32_t> assigned_rows;         // By expert, ascending.
+  std::vector<float> assigned_weights;         // Of the same.
+  std::vector<size_t> first_assigned;          // [experts + 1]
 };
 
 struct LayerContext {

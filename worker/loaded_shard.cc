@@ -7,6 +7,7 @@
 
 #include "cluster/safetensors.h"
 #include "cluster/status_macros.h"
+#include "cluster/weight_dtype.h"
 #include "worker/kv_cache.h"
 #include "worker/model.h"
 #include "worker/shard_loader.h"
@@ -23,15 +24,29 @@ uint64_t SaturatingAdd(uint64_t a, uint64_t b) {
   return a + b < a ? std::numeric_limits<uint64_t>::max() : a + b;
 }
 
-absl::StatusOr<kernels::Dtype> DtypeFromProto(v1::Dtype dtype) {
+absl::StatusOr<LoadOptions> MakeLoadOptions(v1::Dtype dtype) {
+  LoadOptions options;
   switch (dtype) {
     case v1::DTYPE_F32:
-      return kernels::Dtype::kF32;
+      options.form = kernels::WeightForm::kF32;
+      return options;
     case v1::DTYPE_BF16:
-      return kernels::Dtype::kBf16;
+      options.form = kernels::WeightForm::kBf16;
+      return options;
+    case v1::DTYPE_INT8:
+      options.form = kernels::WeightForm::kInt8;
+      return options;
+    case v1::DTYPE_INT4:
+      options.form = kernels::WeightForm::kInt4;
+      return options;
+    case v1::DTYPE_INT4_EXPERTS:
+      options.form = kernels::WeightForm::kInt8;
+      options.expert_form = kernels::WeightForm::kInt4;
+      return options;
     default:
-      return absl::InvalidArgumentError(absl::StrCat(
-          "load: dtype ", static_cast<int>(dtype), ", want F32 or BF16"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("load: dtype ", static_cast<int>(dtype), ", want ",
+                       cluster::kWeightDtypeChoices));
   }
 }
 
@@ -89,7 +104,11 @@ absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
     uint64_t own_limit_bytes, uint64_t available_memory_bytes,
     absl::FunctionRef<absl::Status(const v1::LoadProgress&)> report) {
   auto shard = std::make_unique<LoadedShard>();
-  RF_ASSIGN_OR_RETURN(shard->dtype, DtypeFromProto(request.dtype()));
+  RF_ASSIGN_OR_RETURN(const LoadOptions options,
+                      MakeLoadOptions(request.dtype()));
+  shard->cache_dtype = options.form == kernels::WeightForm::kF32
+                           ? kernels::Dtype::kF32
+                           : kernels::Dtype::kBf16;
   if (request.slots() < 1 || request.slots() > kMaxSlots) {
     return absl::InvalidArgumentError(absl::StrCat(
         "load: ", request.slots(), " slots, want 1 to ", kMaxSlots));
@@ -108,8 +127,7 @@ absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
                       cluster::Checkpoint::Open(request.model_path()));
   RF_ASSIGN_OR_RETURN(shard->fingerprint, checkpoint->Fingerprint());
 
-  const LoadOptions options = {.dtype = shard->dtype};
-  const LoadOptions reference_options = {.dtype = kernels::Dtype::kF32};
+  const LoadOptions reference_options = {.form = kernels::WeightForm::kF32};
   uint64_t weight_bytes =
       ShardBytes(shard->spec, shard->plan, options, checkpoint.get());
   if (request.reference()) {
@@ -125,7 +143,7 @@ absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
   }
   shard->slots = static_cast<int>(request.slots());
   RF_ASSIGN_OR_RETURN(shard->context,
-                      FitContext(shard->spec, request, shard->dtype,
+                      FitContext(shard->spec, request, shard->cache_dtype,
                                  shard->spec.num_nextn_predict_layers > 0,
                                  weight_bytes, limit));
 

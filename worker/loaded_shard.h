@@ -22,7 +22,7 @@ namespace ringfleet::worker {
 struct LoadedShard {
   cluster::ModelSpec spec;
   cluster::ShardPlan plan;
-  kernels::Dtype dtype = kernels::Dtype::kBf16;
+  kernels::Dtype cache_dtype = kernels::Dtype::kBf16;
   std::string fingerprint;
   Weights weights;
   std::optional<Weights> reference;  // Plain float32, on request.

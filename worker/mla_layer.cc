@@ -8,19 +8,36 @@
 namespace ringfleet::worker {
 namespace {
 
-// [rows, heads, dn + dr], not yet rotated.
-void ProjectQueries(LayerContext& context, const AttentionWeights& weights,
-                    const float* x, size_t rows, float* q) {
-  if (weights.q_a.rows() == 0) {
-    kernels::MatMul(weights.q_b, x, rows, q, context.pool);
-    return;
-  }
+// [rows, heads, dn + dr], not yet rotated, and [rows, r + dr] latents with
+// their rope keys, neither normed nor rotated.
+void ProjectInputs(LayerContext& context, const AttentionWeights& weights,
+                   const float* x, size_t rows, float* q, float* kv) {
+  Workspace& workspace = context.workspace;
+  workspace.x.Assign(kernels::ActivationFormFor(weights.kv_a.form()), x, rows,
+                     weights.kv_a.columns(), weights.kv_a.columns(),
+                     context.pool);
+  const bool has_rank = weights.q_a.rows() > 0;
+  const kernels::WeightMatrix& first = has_rank ? weights.q_a : weights.q_b;
   const size_t rank = weights.q_a.rows();
-  float* latent = Grow(context.workspace.q_latent, rows * rank);
-  kernels::MatMul(weights.q_a, x, rows, latent, context.pool);
+  float* latent = Grow(workspace.q_latent, rows * rank);
+  const auto product = [&](const kernels::WeightMatrix& w, float* y) {
+    return kernels::MatMulArgs{.w = &w,
+                               .num_rows = w.rows(),
+                               .x = &workspace.x,
+                               .batch = rows,
+                               .y = y,
+                               .y_stride = w.rows()};
+  };
+  kernels::MatMul(
+      {product(first, has_rank ? latent : q), product(weights.kv_a, kv)},
+      context.pool);
+  if (!has_rank) return;
   kernels::RmsNorm(latent, rows, rank, rank, weights.q_a_norm.data(),
-                   static_cast<float>(context.spec.rms_norm_eps), latent, rank);
-  kernels::MatMul(weights.q_b, latent, rows, q, context.pool);
+                   static_cast<float>(context.spec.rms_norm_eps), latent, rank,
+                   context.pool);
+  workspace.q_latent_x.Assign(kernels::ActivationFormFor(weights.q_b.form()),
+                              latent, rows, rank, rank, context.pool);
+  kernels::MatMul(weights.q_b, workspace.q_latent_x, q, context.pool);
 }
 
 }  // namespace
@@ -36,12 +53,12 @@ void MlaLayer(LayerContext& context, const AttentionWeights& weights,
   const size_t cache_row = spec.cache_row();
 
   float* q = Grow(context.workspace.q, rows * heads * head_dim);
-  ProjectQueries(context, weights, x, rows, q);
   float* kv = Grow(context.workspace.kv, rows * cache_row);
-  kernels::MatMul(weights.kv_a, x, rows, kv, context.pool);
+  ProjectInputs(context, weights, x, rows, q, kv);
   // The norm covers the latent only; the rope key behind it stays as it is.
   kernels::RmsNorm(kv, rows, latent, cache_row, weights.kv_a_norm.data(),
-                   static_cast<float>(spec.rms_norm_eps), kv, cache_row);
+                   static_cast<float>(spec.rms_norm_eps), kv, cache_row,
+                   context.pool);
 
   for (const BatchSegment& segment : batch.segments) {
     context.pool.ParallelFor(
@@ -81,7 +98,11 @@ void MlaLayer(LayerContext& context, const AttentionWeights& weights,
       kernels::MlaAbsorbed(args, context.pool);
     }
   }
-  kernels::MatMul(weights.o, attended, rows, partial, context.pool);
+  context.workspace.attended_x.Assign(
+      kernels::ActivationFormFor(weights.o.form()), attended, rows,
+      heads * v_dim, heads * v_dim, context.pool);
+  kernels::MatMul(weights.o, context.workspace.attended_x, partial,
+                  context.pool);
 }
 
 }  // namespace ringfleet::worker

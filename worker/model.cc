@@ -82,7 +82,7 @@ absl::Status Model::Forward(const Batch& batch, Observer observer,
     if (layer + 1 < spec_.num_hidden_layers) observer(layer + 1, x);
   }
   kernels::RmsNorm(x, batch.rows(), size, size, weights_.final_norm.data(),
-                   static_cast<float>(spec_.rms_norm_eps), hidden, size);
+                   static_cast<float>(spec_.rms_norm_eps), hidden, size, pool_);
   return absl::OkStatus();
 }
 
@@ -98,20 +98,25 @@ absl::Status Model::ForwardMtp(const Batch& next, const float* hidden,
     weights_.embedding.GetRow(next.ids[row], concat + row * 2 * size);
   }
   kernels::RmsNorm(concat, rows, size, 2 * size, mtp.enorm.data(), eps, concat,
-                   2 * size);
+                   2 * size, pool_);
   kernels::RmsNorm(hidden, rows, size, size, mtp.hnorm.data(), eps,
-                   concat + size, 2 * size);
+                   concat + size, 2 * size, pool_);
   float* x = Grow(residual_, rows * size);
-  kernels::MatMul(mtp.eh_proj, concat, rows, x, pool_);
+  workspace_.x.Assign(kernels::ActivationFormFor(mtp.eh_proj.form()), concat,
+                      rows, 2 * size, 2 * size, pool_);
+  kernels::MatMul(mtp.eh_proj, workspace_.x, x, pool_);
   LayerContext context = MakeContext();
   RF_RETURN_IF_ERROR(
       DecoderLayer(context, mtp.layer, next, spec_.num_hidden_layers, x));
-  kernels::RmsNorm(x, rows, size, size, mtp.head_norm.data(), eps, out, size);
+  kernels::RmsNorm(x, rows, size, size, mtp.head_norm.data(), eps, out, size,
+                   pool_);
   return absl::OkStatus();
 }
 
 void Model::Logits(const float* hidden, size_t rows, float* logits) {
-  kernels::MatMul(weights_.head, hidden, rows, logits, pool_);
+  workspace_.x.Assign(kernels::ActivationFormFor(weights_.head.form()), hidden,
+                      rows, spec_.hidden_size, spec_.hidden_size, pool_);
+  kernels::MatMul(weights_.head, workspace_.x, logits, pool_);
 }
 
 }  // namespace ringfleet::worker

@@ -2,7 +2,7 @@
 #include "worker/moe_layer.h"
 
 #include <algorithm>
-#include <cstring>
+#include <numeric>
 
 #include "kernels/elementwise.h"
 #include "kernels/matmul.h"
@@ -46,73 +46,117 @@ uint64_t HashIds(uint64_t hash, const int32_t* ids, size_t count) {
   return hash;
 }
 
-}  // namespace
-
-void SwigluMlp(LayerContext& context, const MlpWeights& weights, const float* x,
-               size_t rows, float* out) {
-  const size_t columns = weights.gate.rows();
-  float* gate = Grow(context.workspace.gate, rows * columns);
-  float* up = Grow(context.workspace.up, rows * columns);
-  kernels::MatMul(weights.gate, x, rows, gate, context.pool);
-  kernels::MatMul(weights.up, x, rows, up, context.pool);
-  kernels::SiluMultiply(gate, up, rows * columns);
-  kernels::MatMul(weights.down, gate, rows, out, context.pool);
+kernels::SwigluExpert ExpertOf(const MlpWeights& weights,
+                               absl::Span<const uint32_t> rows,
+                               const float* row_weights) {
+  return {.gate = &weights.gate,
+          .up = &weights.up,
+          .down = &weights.down,
+          .rows = rows,
+          .weights = row_weights};
 }
 
-void MoeLayer(LayerContext& context, const MoeWeights& weights, int layer,
-              const float* x, size_t rows, float* partial) {
+absl::Span<const uint32_t> AllRows(Workspace& workspace, size_t rows) {
+  while (workspace.all_rows.size() < rows) {
+    workspace.all_rows.push_back(
+        static_cast<uint32_t>(workspace.all_rows.size()));
+  }
+  return absl::MakeConstSpan(workspace.all_rows.data(), rows);
+}
+
+// Routes every row and writes ids and weights [rows, num_experts_per_tok] to
+// the workspace.
+void RouteRows(LayerContext& context, const MoeWeights& weights, int layer,
+               const float* x, size_t rows) {
   const cluster::ModelSpec& spec = context.spec;
   Workspace& workspace = context.workspace;
-  const size_t hidden = spec.hidden_size;
-  const size_t chosen = spec.num_experts_per_tok;
-
-  if (weights.shared.gate.rows() > 0) {
-    SwigluMlp(context, weights.shared, x, rows, partial);
-  } else {
-    std::fill(partial, partial + rows * hidden, 0.0f);
-  }
-
-  int32_t* ids = Grow(workspace.route_ids, rows * chosen);
-  float* route_weights = Grow(workspace.route_weights, rows * chosen);
+  const size_t count = rows * spec.num_experts_per_tok;
+  int32_t* ids = Grow(workspace.route_ids, count);
   float* logits = Grow(workspace.route_logits, rows * spec.n_routed_experts);
-  kernels::MatMul(weights.router, x, rows, logits, context.pool);
+  workspace.router_x.Assign(kernels::Activations::Form::kF32, x, rows,
+                            spec.hidden_size, spec.hidden_size, context.pool);
+  kernels::MatMul(weights.router, workspace.router_x, logits, context.pool);
   kernels::RouteLogits(
       MakeRouterParameters(spec), logits, rows,
       weights.router_bias.empty() ? nullptr : weights.router_bias.data(),
       Grow(workspace.route_scratch, 3 * spec.n_routed_experts), ids,
-      route_weights);
-  context.routing_hash = HashIds(context.routing_hash, ids, rows * chosen);
+      Grow(workspace.route_weights, count));
+  context.routing_hash = HashIds(context.routing_hash, ids, count);
   if (context.expert_counts != nullptr) {
     std::vector<uint64_t>& counts = (*context.expert_counts)[layer];
-    for (size_t i = 0; i < rows * chosen; ++i) ++counts[ids[i]];
+    for (size_t i = 0; i < count; ++i) ++counts[ids[i]];
   }
+}
 
+// Sorts the routed (row, weight) pairs by this rank's experts: those of expert
+// owned.begin + e are [first_assigned[e], first_assigned[e + 1]), rows
+// ascending.
+void AssignRows(LayerContext& context, size_t rows) {
+  Workspace& workspace = context.workspace;
   const cluster::Range owned = context.plan.experts;
-  for (int expert = owned.begin; expert < owned.end; ++expert) {
-    workspace.assigned_rows.clear();
-    workspace.assigned_weights.clear();
-    for (size_t i = 0; i < rows * chosen; ++i) {
-      if (ids[i] != expert) continue;
-      workspace.assigned_rows.push_back(static_cast<uint32_t>(i / chosen));
-      workspace.assigned_weights.push_back(route_weights[i]);
-    }
-    const size_t assigned = workspace.assigned_rows.size();
-    if (assigned == 0) continue;
-    float* gathered = Grow(workspace.gathered, assigned * hidden);
-    for (size_t i = 0; i < assigned; ++i) {
-      std::memcpy(gathered + i * hidden,
-                  x + workspace.assigned_rows[i] * hidden,
-                  hidden * sizeof(float));
-    }
-    float* out = Grow(workspace.expert_out, assigned * hidden);
-    SwigluMlp(context, weights.experts[expert - owned.begin], gathered,
-              assigned, out);
-    for (size_t i = 0; i < assigned; ++i) {
-      kernels::AddScaledTo(workspace.assigned_weights[i], out + i * hidden,
-                           hidden,
-                           partial + workspace.assigned_rows[i] * hidden);
-    }
+  const size_t chosen = context.spec.num_experts_per_tok;
+  const size_t count = rows * chosen;
+  std::vector<size_t>& first = workspace.first_assigned;
+  first.assign(owned.size() + 1, 0);
+  for (size_t i = 0; i < count; ++i) {
+    const int expert = workspace.route_ids[i] - owned.begin;
+    if (expert >= 0 && expert < owned.size()) ++first[expert + 1];
   }
+  std::partial_sum(first.begin(), first.end(), first.begin());
+  uint32_t* assigned_rows = Grow(workspace.assigned_rows, count);
+  float* assigned_weights = Grow(workspace.assigned_weights, count);
+  for (size_t i = 0; i < count; ++i) {
+    const int expert = workspace.route_ids[i] - owned.begin;
+    if (expert < 0 || expert >= owned.size()) continue;
+    const size_t at = first[expert]++;
+    assigned_rows[at] = static_cast<uint32_t>(i / chosen);
+    assigned_weights[at] = workspace.route_weights[i];
+  }
+  // Each entry has become the begin of the one behind it.
+  std::copy_backward(first.begin(), first.end() - 1, first.end());
+  first[0] = 0;
+}
+
+}  // namespace
+
+void DenseMlp(LayerContext& context, const MlpWeights& weights, const float* x,
+              size_t rows, float* out) {
+  Workspace& workspace = context.workspace;
+  const size_t hidden = context.spec.hidden_size;
+  workspace.x.Assign(kernels::ActivationFormFor(weights.gate.form()), x, rows,
+                     hidden, hidden, context.pool);
+  const kernels::SwigluExpert mlp =
+      ExpertOf(weights, AllRows(workspace, rows), nullptr);
+  kernels::Swiglu(absl::MakeConstSpan(&mlp, 1), workspace.x, hidden, out,
+                  &workspace.swiglu, context.pool);
+}
+
+void MoeLayer(LayerContext& context, const MoeWeights& weights, int layer,
+              const float* x, size_t rows, float* partial) {
+  Workspace& workspace = context.workspace;
+  const size_t hidden = context.spec.hidden_size;
+  RouteRows(context, weights, layer, x, rows);
+  AssignRows(context, rows);
+
+  // Gate, up and down of all experts are of one form.
+  workspace.x.Assign(kernels::ActivationFormFor(weights.shared.gate.form()), x,
+                     rows, hidden, hidden, context.pool);
+  workspace.experts.clear();
+  if (weights.shared.gate.rows() > 0) {
+    workspace.experts.push_back(
+        ExpertOf(weights.shared, AllRows(workspace, rows), nullptr));
+  }
+  for (size_t e = 0; e < weights.experts.size(); ++e) {
+    const size_t begin = workspace.first_assigned[e];
+    const size_t size = workspace.first_assigned[e + 1] - begin;
+    if (size == 0) continue;
+    workspace.experts.push_back(ExpertOf(
+        weights.experts[e],
+        absl::MakeConstSpan(workspace.assigned_rows.data() + begin, size),
+        workspace.assigned_weights.data() + begin));
+  }
+  kernels::Swiglu(workspace.experts, workspace.x, hidden, partial,
+                  &workspace.swiglu, context.pool);
 }
 
 }  // namespace ringfleet::worker

@@ -8,9 +8,9 @@
 namespace ringfleet::worker {
 
 // down(silu(gate x) * (up x)) over this rank's columns.
-//   x, out [rows, D] f32, not overlapping
-void SwigluMlp(LayerContext& context, const MlpWeights& weights, const float* x,
-               size_t rows, float* out);
+//   x, out [rows, D] f32, dense, not overlapping
+void DenseMlp(LayerContext& context, const MlpWeights& weights, const float* x,
+              size_t rows, float* out);
 
 // Mixture of experts: routed experts of this rank, weighted, plus its part of
 // the shared expert, in one summand (DeepSeek-V3, arXiv:2412.19437, section

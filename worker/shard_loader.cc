@@ -18,7 +18,7 @@ using cluster::Checkpoint;
 using cluster::ModelSpec;
 using cluster::Range;
 using cluster::ShardPlan;
-using kernels::Dtype;
+using kernels::WeightForm;
 using kernels::WeightMatrix;
 
 constexpr char kEmbedding[] = "model.embed_tokens.weight";
@@ -35,49 +35,28 @@ bool HasMtp(const ModelSpec& spec, const LoadOptions& options,
 }
 
 // Rows are looked up, not multiplied, so nothing is gained by widening bf16.
-Dtype EmbeddingDtype(const LoadOptions& options, const Checkpoint* checkpoint) {
-  if (options.dtype == Dtype::kBf16 || checkpoint == nullptr) {
-    return Dtype::kBf16;
+WeightForm EmbeddingForm(const LoadOptions& options,
+                         const Checkpoint* checkpoint) {
+  if (options.form != WeightForm::kF32 || checkpoint == nullptr) {
+    return WeightForm::kBf16;
   }
   const auto info = checkpoint->Find(kEmbedding);
-  return !info.ok() || (*info)->dtype == Dtype::kBf16 ? Dtype::kBf16
-                                                      : Dtype::kF32;
+  return !info.ok() || (*info)->dtype == kernels::Dtype::kBf16
+             ? WeightForm::kBf16
+             : WeightForm::kF32;
+}
+
+WeightForm ExpertForm(const LoadOptions& options) {
+  return options.expert_form.value_or(options.form);
 }
 
 Range Scale(Range range, int factor) {
   return {range.begin * factor, range.end * factor};
 }
 
-// W_UK of each head, transposed: row h * r + i, column j takes row
-// h * (dn + dv) + j, column i of kv_b.
-absl::StatusOr<WeightMatrix> TransposeUk(const ModelSpec& spec,
-                                         const WeightMatrix& kv_b,
-                                         kernels::ThreadPool& pool) {
-  constexpr size_t kTile = 16;  // Rows of kv_b at a time: 64 B of each result.
-  const size_t rank = spec.kv_lora_rank;
-  const size_t nope = spec.qk_nope_head_dim;
-  const size_t head_rows = nope + spec.v_head_dim;
-  const size_t heads = kv_b.rows() / head_rows;
-  RF_ASSIGN_OR_RETURN(WeightMatrix uk,
-                      WeightMatrix::Create(kv_b.dtype(), heads * rank, nope));
-  pool.ParallelFor(heads, 1, [&](size_t begin, size_t end) {
-    std::vector<float> rows(kTile * rank);
-    for (size_t head = begin; head < end; ++head) {
-      for (size_t j = 0; j < nope; j += kTile) {
-        const size_t count = std::min(kTile, nope - j);
-        for (size_t k = 0; k < count; ++k) {
-          kv_b.GetRow(head * head_rows + j + k, rows.data() + k * rank);
-        }
-        for (size_t i = 0; i < rank; ++i) {
-          float column[kTile];
-          for (size_t k = 0; k < count; ++k) column[k] = rows[k * rank + i];
-          uk.Set(head * rank + i, j, column, count);
-        }
-      }
-    }
-  });
-  return uk;
-}
+// Floats of kv_b that are held at a time to be transposed: 8 MiB, 16 heads of
+// the published models.
+constexpr int64_t kMaxHeldFloats = int64_t{2} << 20;
 
 class Loader {
  public:
@@ -101,7 +80,7 @@ class Loader {
                                .shape = {spec_.vocab_size, hidden},
                                .rows = {0, spec_.vocab_size},
                                .columns = {0, hidden}},
-                              EmbeddingDtype(options_, &checkpoint_),
+                              EmbeddingForm(options_, &checkpoint_),
                               &weights->embedding));
     weights->layers.resize(spec_.num_hidden_layers);
     for (int i = 0; i < spec_.num_hidden_layers; ++i) {
@@ -115,7 +94,7 @@ class Loader {
          .shape = {spec_.vocab_size, hidden},
          .rows = plan_.vocab,
          .columns = {0, hidden}},
-        options_.dtype, &weights->head));
+        options_.form, &weights->head));
     if (HasMtp(spec_, options_, &checkpoint_)) {
       RF_RETURN_IF_ERROR(Mtp(&weights->mtp.emplace_back()));
     }
@@ -129,31 +108,76 @@ class Loader {
     return progress_(bytes_done_, bytes_total_);
   }
 
-  absl::Status Matrix(const TensorSlice& slice, Dtype dtype,
+  absl::Status Matrix(const TensorSlice& slice, WeightForm form,
                       WeightMatrix* matrix) {
-    RF_ASSIGN_OR_RETURN(*matrix, reader_.ReadMatrix(slice, dtype));
+    RF_ASSIGN_OR_RETURN(*matrix, reader_.ReadMatrix(slice, form));
     return absl::OkStatus();
   }
 
   // The rows `rows` of a product [num_rows, num_columns].
   absl::Status Rows(std::string name, int num_rows, Range rows, int num_columns,
-                    WeightMatrix* matrix) {
+                    WeightForm form, WeightMatrix* matrix) {
     return Matrix({.name = std::move(name),
                    .shape = {num_rows, num_columns},
                    .rows = rows,
                    .columns = {0, num_columns},
                    .may_be_fp8 = true},
-                  options_.dtype, matrix);
+                  form, matrix);
   }
 
   absl::Status Columns(std::string name, int num_rows, int num_columns,
-                       Range columns, WeightMatrix* matrix) {
+                       Range columns, WeightForm form, WeightMatrix* matrix) {
     return Matrix({.name = std::move(name),
                    .shape = {num_rows, num_columns},
                    .rows = {0, num_rows},
                    .columns = columns,
                    .may_be_fp8 = true},
-                  options_.dtype, matrix);
+                  form, matrix);
+  }
+
+  // kv_b, and W_UK of each head transposed: row h * r + i, column j takes row
+  // h * (dn + dv) + j, column i of kv_b. Both are rounded from what is stored.
+  absl::Status KeyValueProducts(const std::string& name,
+                                AttentionWeights* out) {
+    const int64_t rank = spec_.kv_lora_rank;
+    const int64_t nope = spec_.qk_nope_head_dim;
+    const int64_t head_rows = nope + spec_.v_head_dim;
+    const int64_t heads = plan_.heads.size();
+    RF_ASSIGN_OR_RETURN(out->kv_b, WeightMatrix::Create(
+                                       options_.form, heads * head_rows, rank));
+    RF_ASSIGN_OR_RETURN(
+        out->uk_transposed,
+        WeightMatrix::Create(options_.form, heads * rank, nope));
+    const int64_t held = std::clamp<int64_t>(
+        kMaxHeldFloats / (head_rows * rank), 1, std::max<int64_t>(heads, 1));
+    std::vector<float> floats(heads == 0 ? 0 : held * head_rows * rank);
+    for (int64_t head = 0; head < heads; head += held) {
+      const int64_t count = std::min(held, heads - head);
+      const int64_t first_row = head * head_rows;
+      const int begin =
+          static_cast<int>(plan_.heads.begin * head_rows + first_row);
+      RF_RETURN_IF_ERROR(reader_.ReadRows(
+          {.name = name,
+           .shape = {spec_.num_attention_heads * head_rows, rank},
+           .rows = {begin, begin + static_cast<int>(count * head_rows)},
+           .columns = {0, spec_.kv_lora_rank},
+           .may_be_fp8 = true},
+          options_.form, /*stored_bytes_per_row=*/0,
+          [&](int64_t row, const float* values) {
+            out->kv_b.SetRow(first_row + row, values);
+            std::copy_n(values, rank, floats.data() + row * rank);
+          }));
+      pool_.ParallelFor(count * rank, 1, [&](size_t first, size_t last) {
+        std::vector<float> column(nope);
+        for (size_t i = first; i < last; ++i) {
+          const float* uk = floats.data() + i / rank * head_rows * rank;
+          for (int64_t j = 0; j < nope; ++j)
+            column[j] = uk[j * rank + i % rank];
+          out->uk_transposed.SetRow(head * rank + i, column.data());
+        }
+      });
+    }
+    return Advance(out->kv_b.bytes() + out->uk_transposed.bytes());
   }
 
   absl::Status Vector(std::string name, int size, std::vector<float>* vector) {
@@ -168,42 +192,40 @@ class Loader {
     const int hidden = spec_.hidden_size;
     const int heads = spec_.num_attention_heads;
     const int q_dim = spec_.qk_head_dim();
-    const int kv_dim = spec_.qk_nope_head_dim + spec_.v_head_dim;
     const int q_rank = spec_.q_lora_rank;
     const int kv_rank = spec_.kv_lora_rank;
     const auto name = [&prefix](absl::string_view part) {
       return absl::StrCat(prefix, part, ".weight");
     };
     if (q_rank > 0) {
-      RF_RETURN_IF_ERROR(
-          Rows(name("q_a_proj"), q_rank, {0, q_rank}, hidden, &out->q_a));
+      RF_RETURN_IF_ERROR(Rows(name("q_a_proj"), q_rank, {0, q_rank}, hidden,
+                              options_.form, &out->q_a));
       RF_RETURN_IF_ERROR(Vector(name("q_a_layernorm"), q_rank, &out->q_a_norm));
     }
     RF_RETURN_IF_ERROR(Rows(name(q_rank > 0 ? "q_b_proj" : "q_proj"),
                             heads * q_dim, Scale(plan_.heads, q_dim),
-                            q_rank > 0 ? q_rank : hidden, &out->q_b));
+                            q_rank > 0 ? q_rank : hidden, options_.form,
+                            &out->q_b));
     RF_RETURN_IF_ERROR(Rows(name("kv_a_proj_with_mqa"), spec_.cache_row(),
-                            {0, spec_.cache_row()}, hidden, &out->kv_a));
+                            {0, spec_.cache_row()}, hidden, options_.form,
+                            &out->kv_a));
     RF_RETURN_IF_ERROR(
         Vector(name("kv_a_layernorm"), kv_rank, &out->kv_a_norm));
-    RF_RETURN_IF_ERROR(Rows(name("kv_b_proj"), heads * kv_dim,
-                            Scale(plan_.heads, kv_dim), kv_rank, &out->kv_b));
-    RF_ASSIGN_OR_RETURN(out->uk_transposed,
-                        TransposeUk(spec_, out->kv_b, pool_));
-    RF_RETURN_IF_ERROR(Advance(out->uk_transposed.bytes()));
+    RF_RETURN_IF_ERROR(KeyValueProducts(name("kv_b_proj"), out));
     return Columns(name("o_proj"), hidden, heads * spec_.v_head_dim,
-                   Scale(plan_.heads, spec_.v_head_dim), &out->o);
+                   Scale(plan_.heads, spec_.v_head_dim), options_.form,
+                   &out->o);
   }
 
   absl::Status Mlp(const std::string& prefix, int width, Range columns,
-                   MlpWeights* out) {
+                   WeightForm form, MlpWeights* out) {
     const int hidden = spec_.hidden_size;
     RF_RETURN_IF_ERROR(Rows(absl::StrCat(prefix, "gate_proj.weight"), width,
-                            columns, hidden, &out->gate));
+                            columns, hidden, form, &out->gate));
     RF_RETURN_IF_ERROR(Rows(absl::StrCat(prefix, "up_proj.weight"), width,
-                            columns, hidden, &out->up));
+                            columns, hidden, form, &out->up));
     return Columns(absl::StrCat(prefix, "down_proj.weight"), hidden, width,
-                   columns, &out->down);
+                   columns, form, &out->down);
   }
 
   absl::Status Moe(const std::string& prefix, MoeWeights* out) {
@@ -215,7 +237,7 @@ class Loader {
                             .shape = {experts, hidden},
                             .rows = {0, experts},
                             .columns = {0, hidden}},
-                           kernels::Dtype::kF32));
+                           WeightForm::kF32));
     if (spec_.topk_method == cluster::TopkMethod::kNoauxTc) {
       RF_RETURN_IF_ERROR(
           Vector(absl::StrCat(prefix, "gate.e_score_correction_bias"), experts,
@@ -225,17 +247,18 @@ class Loader {
     for (int e = plan_.experts.begin; e < plan_.experts.end; ++e) {
       RF_RETURN_IF_ERROR(Mlp(absl::StrCat(prefix, "experts.", e, "."),
                              spec_.moe_intermediate_size, plan_.expert_columns,
+                             ExpertForm(options_),
                              &out->experts[e - plan_.experts.begin]));
     }
     if (spec_.n_shared_experts == 0) {
-      out->shared.gate = WeightMatrix(options_.dtype, 0, hidden);
-      out->shared.up = WeightMatrix(options_.dtype, 0, hidden);
-      out->shared.down = WeightMatrix(options_.dtype, hidden, 0);
+      out->shared.gate = WeightMatrix(options_.form, 0, hidden);
+      out->shared.up = WeightMatrix(options_.form, 0, hidden);
+      out->shared.down = WeightMatrix(options_.form, hidden, 0);
       return absl::OkStatus();
     }
     return Mlp(absl::StrCat(prefix, "shared_experts."),
                spec_.n_shared_experts * spec_.moe_intermediate_size,
-               plan_.shared_columns, &out->shared);
+               plan_.shared_columns, options_.form, &out->shared);
   }
 
   absl::Status Layer(const std::string& prefix, bool is_moe,
@@ -250,7 +273,8 @@ class Loader {
     out->is_moe = is_moe;
     const std::string mlp = absl::StrCat(prefix, "mlp.");
     if (is_moe) return Moe(mlp, &out->moe);
-    return Mlp(mlp, spec_.intermediate_size, plan_.dense_columns, &out->dense);
+    return Mlp(mlp, spec_.intermediate_size, plan_.dense_columns, options_.form,
+               &out->dense);
   }
 
   absl::Status Mtp(MtpWeights* out) {
@@ -265,7 +289,7 @@ class Loader {
                                .shape = {hidden, 2 * hidden},
                                .rows = {0, hidden},
                                .columns = {0, 2 * hidden}},
-                              options_.dtype, &out->eh_proj));
+                              options_.form, &out->eh_proj));
     RF_RETURN_IF_ERROR(Layer(prefix, spec_.n_routed_experts > 0, &out->layer));
     return Vector(absl::StrCat(prefix, "shared_head.norm.weight"), hidden,
                   &out->head_norm);
@@ -285,51 +309,56 @@ class Loader {
 // Adds up sizes; sticks to the maximum instead of overflowing.
 class Tally {
  public:
-  void Add(uint64_t count, uint64_t rows, uint64_t columns, uint64_t bytes) {
-    uint64_t product = 0;
-    if (__builtin_mul_overflow(rows, columns, &product) ||
-        __builtin_mul_overflow(product, count, &product) ||
-        __builtin_mul_overflow(product, bytes, &product) ||
-        __builtin_add_overflow(total_, product, &total_)) {
-      total_ = std::numeric_limits<uint64_t>::max();
-      overflow_ = true;
-    }
+  void Matrices(uint64_t count, WeightForm form, uint64_t rows,
+                uint64_t columns) {
+    Add(count, WeightMatrix::Bytes(form, rows, columns));
   }
-  uint64_t total() const {
-    return overflow_ ? std::numeric_limits<uint64_t>::max() : total_;
+  void Vectors(uint64_t count, uint64_t size) {
+    Add(count, WeightMatrix::Bytes(WeightForm::kF32, 1, size));
   }
+  uint64_t total() const { return total_; }
 
  private:
+  void Add(uint64_t count, uint64_t bytes) {
+    uint64_t product = 0;
+    if (__builtin_mul_overflow(count, bytes, &product) ||
+        __builtin_add_overflow(total_, product, &total_)) {
+      total_ = std::numeric_limits<uint64_t>::max();
+    }
+  }
+
   uint64_t total_ = 0;
-  bool overflow_ = false;
 };
 
-void AddLayer(const ModelSpec& spec, const ShardPlan& plan, uint64_t element,
-              bool is_moe, Tally* tally) {
+void AddLayer(const ModelSpec& spec, const ShardPlan& plan,
+              const LoadOptions& options, bool is_moe, Tally* tally) {
+  const WeightForm form = options.form;
   const uint64_t hidden = spec.hidden_size;
   const uint64_t heads = plan.heads.size();
   const uint64_t q_rank = spec.q_lora_rank;
   const uint64_t kv_rank = spec.kv_lora_rank;
-  tally->Add(2, 1, hidden, sizeof(float));  // Norms.
-  tally->Add(1, q_rank, hidden, element);   // q_a, where there is one.
-  tally->Add(1, 1, q_rank, sizeof(float));
-  tally->Add(heads, spec.qk_head_dim(), q_rank > 0 ? q_rank : hidden, element);
-  tally->Add(1, spec.cache_row(), hidden, element);
-  tally->Add(1, 1, kv_rank, sizeof(float));
-  tally->Add(heads, spec.qk_nope_head_dim + spec.v_head_dim, kv_rank, element);
-  tally->Add(heads, spec.qk_nope_head_dim, kv_rank, element);  // Transposed.
-  tally->Add(heads, spec.v_head_dim, hidden, element);
-  if (!is_moe) {
-    tally->Add(3, plan.dense_columns.size(), hidden, element);
-    return;
-  }
-  tally->Add(1, spec.n_routed_experts, hidden, sizeof(float));
+  tally->Vectors(2, hidden);
+  tally->Matrices(1, form, q_rank, hidden);  // q_a, where there is one.
+  tally->Vectors(1, q_rank);
+  tally->Matrices(1, form, heads * spec.qk_head_dim(),
+                  q_rank > 0 ? q_rank : hidden);
+  tally->Matrices(1, form, spec.cache_row(), hidden);
+  tally->Vectors(1, kv_rank);
+  tally->Matrices(1, form, heads * (spec.qk_nope_head_dim + spec.v_head_dim),
+                  kv_rank);
+  tally->Matrices(1, form, heads * kv_rank, spec.qk_nope_head_dim);
+  tally->Matrices(1, form, hidden, heads * spec.v_head_dim);
+  const auto mlps = [&](uint64_t count, WeightForm of, uint64_t width) {
+    tally->Matrices(2 * count, of, width, hidden);
+    tally->Matrices(count, of, hidden, width);
+  };
+  if (!is_moe) return mlps(1, form, plan.dense_columns.size());
+  tally->Matrices(1, WeightForm::kF32, spec.n_routed_experts, hidden);
   if (spec.topk_method == cluster::TopkMethod::kNoauxTc) {
-    tally->Add(1, 1, spec.n_routed_experts, sizeof(float));
+    tally->Vectors(1, spec.n_routed_experts);
   }
-  tally->Add(3 * static_cast<uint64_t>(plan.experts.size()),
-             plan.expert_columns.size(), hidden, element);
-  tally->Add(3, plan.shared_columns.size(), hidden, element);
+  mlps(plan.experts.size(), ExpertForm(options), plan.expert_columns.size());
+  mlps(1, form, plan.shared_columns.size());
 }
 
 }  // namespace
@@ -339,11 +368,6 @@ absl::StatusOr<Weights> LoadShard(const Checkpoint& checkpoint,
                                   const LoadOptions& options,
                                   kernels::ThreadPool& pool,
                                   LoadProgressCallback progress) {
-  if (options.dtype != Dtype::kF32 && options.dtype != Dtype::kBf16) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("weights of dtype ", kernels::DtypeName(options.dtype),
-                     ": want f32 or bf16"));
-  }
   Weights weights;
   Loader loader(checkpoint, spec, plan, options, pool, progress);
   RF_RETURN_IF_ERROR(loader.Load(&weights));
@@ -352,20 +376,19 @@ absl::StatusOr<Weights> LoadShard(const Checkpoint& checkpoint,
 
 uint64_t ShardBytes(const ModelSpec& spec, const ShardPlan& plan,
                     const LoadOptions& options, const Checkpoint* checkpoint) {
-  const uint64_t element = kernels::DtypeBytes(options.dtype);
   const uint64_t hidden = spec.hidden_size;
   Tally tally;
-  tally.Add(1, spec.vocab_size, hidden,
-            kernels::DtypeBytes(EmbeddingDtype(options, checkpoint)));
+  tally.Matrices(1, EmbeddingForm(options, checkpoint), spec.vocab_size,
+                 hidden);
   for (int i = 0; i < spec.num_hidden_layers; ++i) {
-    AddLayer(spec, plan, element, spec.IsMoeLayer(i), &tally);
+    AddLayer(spec, plan, options, spec.IsMoeLayer(i), &tally);
   }
-  tally.Add(1, 1, hidden, sizeof(float));
-  tally.Add(1, plan.vocab.size(), hidden, element);
+  tally.Vectors(1, hidden);
+  tally.Matrices(1, options.form, plan.vocab.size(), hidden);
   if (HasMtp(spec, options, checkpoint)) {
-    tally.Add(3, 1, hidden, sizeof(float));
-    tally.Add(2, hidden, hidden, element);
-    AddLayer(spec, plan, element, spec.n_routed_experts > 0, &tally);
+    tally.Vectors(3, hidden);
+    tally.Matrices(1, options.form, hidden, 2 * hidden);
+    AddLayer(spec, plan, options, spec.n_routed_experts > 0, &tally);
   }
   return tally.total();
 }

@@ -4,6 +4,7 @@
 #define RINGFLEET_WORKER_SHARD_LOADER_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -11,14 +12,16 @@
 #include "cluster/model_spec.h"
 #include "cluster/safetensors.h"
 #include "cluster/shard_plan.h"
-#include "kernels/dtype.h"
 #include "kernels/thread_pool.h"
+#include "kernels/weight_matrix.h"
 #include "worker/weights.h"
 
 namespace ringfleet::worker {
 
 struct LoadOptions {
-  kernels::Dtype dtype = kernels::Dtype::kBf16;  // Of products: kF32 or kBf16.
+  kernels::WeightForm form = kernels::WeightForm::kBf16;  // Of products.
+  // Of the routed experts' products; unset: `form`.
+  std::optional<kernels::WeightForm> expert_form;
   // Load the multi-token prediction layer, where the model has one
   // (num_nextn_predict_layers > 0) and the checkpoint holds it.
   bool mtp = true;
@@ -32,13 +35,13 @@ using LoadProgressCallback =
 // Reads the rank's slices and only these: bytes read are its share of each
 // tensor, plus the scales of the fp8 blocks it touches. Tensors may be stored
 // as f32, bf16 or f16, and products also as fp8 with block scales; values are
-// rounded once, to options.dtype. The multi-token prediction layer's copies of
+// rounded once, to options.form. The multi-token prediction layer's copies of
 // embedding and head are not read. `plan` must be made for `spec`.
 //
-// Beyond Weights::bytes at most 4 MiB per thread of `pool` and 16 MiB are
+// Beyond Weights::bytes at most 4 MiB per thread of `pool` and 24 MiB are
 // allocated at any time.
 //
-// Errors: those of TensorReader; INVALID_ARGUMENT for another options.dtype.
+// Errors: those of TensorReader.
 absl::StatusOr<Weights> LoadShard(const cluster::Checkpoint& checkpoint,
                                   const cluster::ModelSpec& spec,
                                   const cluster::ShardPlan& plan,

@@ -19,17 +19,18 @@ namespace {
 
 using cluster::TensorInfo;
 using kernels::Dtype;
+using kernels::WeightForm;
 
 // Values that are converted at a time; they stay in L1.
 constexpr int64_t kPiece = 1024;
 // Source bytes below which splitting a read over threads doesn't pay.
 constexpr int64_t kGrainBytes = 64 << 10;
 
-// The largest magnitude that stays finite in `dtype`. For bf16: the last
-// float32 that rounds down to the largest bf16.
-float Limit(Dtype dtype) {
-  return dtype == Dtype::kBf16 ? std::bit_cast<float>(0x7f7f7fffu)
-                               : std::numeric_limits<float>::max();
+// The largest magnitude that stays finite. For bf16: the last float32 that
+// rounds down to the largest bf16.
+float Limit(WeightForm form) {
+  return form == WeightForm::kBf16 ? std::bit_cast<float>(0x7f7f7fffu)
+                                   : std::numeric_limits<float>::max();
 }
 
 std::string ShapeText(const std::vector<int64_t>& shape) {
@@ -47,11 +48,7 @@ struct TensorReader::Job {
   float limit = 0;
   bool scaled = false;
   BlockScales scales;
-  // Takes values of the slice; row and column count from its corner. Called
-  // from any thread, never for the same row from two.
-  absl::FunctionRef<void(int64_t row, int64_t column, const float* values,
-                         int64_t count)>
-      sink;
+  RowSink sink;
 };
 
 TensorReader::TensorReader(const cluster::Checkpoint& checkpoint,
@@ -62,21 +59,21 @@ TensorReader::TensorReader(const cluster::Checkpoint& checkpoint,
       pool_(pool),
       progress_(std::move(progress)) {}
 
-std::unique_ptr<char[]> TensorReader::TakeBuffer() {
+TensorReader::Buffer TensorReader::TakeBuffer() {
   {
     MutexLock lock(&mu_);
     if (!free_buffers_.empty()) {
-      std::unique_ptr<char[]> buffer = std::move(free_buffers_.back());
+      Buffer buffer = std::move(free_buffers_.back());
       free_buffers_.pop_back();
       return buffer;
     }
     // What bounds the memory of a load: one buffer for each thread.
     RF_CHECK(++num_buffers_ <= pool_.threads());
   }
-  return std::make_unique_for_overwrite<char[]>(kReadBytes);
+  return {.bytes = std::make_unique_for_overwrite<char[]>(kReadBytes)};
 }
 
-void TensorReader::GiveBuffer(std::unique_ptr<char[]> buffer) {
+void TensorReader::GiveBuffer(Buffer buffer) {
   MutexLock lock(&mu_);
   free_buffers_.push_back(std::move(buffer));
 }
@@ -161,12 +158,11 @@ absl::StatusOr<TensorReader::BlockScales> TensorReader::ReadScales(
   return scales;
 }
 
-absl::Status TensorReader::ConvertRow(const Job& job, const char* source,
-                                      int64_t row, int64_t column,
-                                      int64_t count) const {
-  float values[kPiece];
+absl::Status TensorReader::ConvertPart(const Job& job, const char* source,
+                                       int64_t row, int64_t column,
+                                       int64_t count, float* values) const {
   const Dtype dtype = job.info->dtype;
-  for (int64_t done = 0; done < count; done += kPiece) {
+  for (int64_t done = 0; done < count; done += kPiece, values += kPiece) {
     const int64_t size = std::min(kPiece, count - done);
     const int64_t first = column + done;  // In the whole tensor.
     const char* bytes = source + done * kernels::DtypeBytes(dtype);
@@ -202,14 +198,12 @@ absl::Status TensorReader::ConvertRow(const Job& job, const char* source,
           first + i, "], want a finite number (",
           checkpoint_.FileName(*job.info), ")"));
     }
-    job.sink(row - job.slice->rows.begin, first - job.slice->columns.begin,
-             values, size);
   }
   return absl::OkStatus();
 }
 
-absl::Status TensorReader::ReadRows(const Job& job, int64_t begin,
-                                    int64_t end) {
+absl::Status TensorReader::ReadRange(const Job& job, int64_t begin,
+                                     int64_t end) {
   const cluster::Range columns = job.slice->columns;
   const int64_t element = kernels::DtypeBytes(job.info->dtype);
   const int64_t columns_per_read =
@@ -220,7 +214,8 @@ absl::Status TensorReader::ReadRows(const Job& job, int64_t begin,
       columns_per_read == job.tensor_columns
           ? std::max<int64_t>(1, kReadBytes / (columns_per_read * element))
           : 1;
-  std::unique_ptr<char[]> buffer = TakeBuffer();
+  Buffer buffer = TakeBuffer();
+  buffer.row.resize(std::max<size_t>(buffer.row.size(), columns.size()));
   absl::Status status;
   for (int64_t row = begin; row < end && status.ok(); row += rows_per_read) {
     const int64_t rows = std::min(rows_per_read, end - row);
@@ -230,10 +225,14 @@ absl::Status TensorReader::ReadRows(const Job& job, int64_t begin,
           std::min<int64_t>(columns_per_read, columns.end - column);
       status = checkpoint_.Read(*job.info,
                                 (row * job.tensor_columns + column) * element,
-                                rows * count * element, buffer.get());
+                                rows * count * element, buffer.bytes.get());
       for (int64_t i = 0; i < rows && status.ok(); ++i) {
-        status = ConvertRow(job, buffer.get() + i * count * element, row + i,
-                            column, count);
+        status = ConvertPart(job, buffer.bytes.get() + i * count * element,
+                             row + i, column, count,
+                             buffer.row.data() + column - columns.begin);
+        if (status.ok() && column + count == columns.end) {
+          job.sink(row + i - job.slice->rows.begin, buffer.row.data());
+        }
       }
     }
   }
@@ -255,7 +254,7 @@ absl::Status TensorReader::Run(const Job& job, uint64_t stored_bytes_per_row) {
     size_t failed_at = 0;
     absl::Status failure;
     pool_.ParallelFor(count, grain, [&](size_t begin, size_t end) {
-      const absl::Status status = ReadRows(job, first + begin, first + end);
+      const absl::Status status = ReadRange(job, first + begin, first + end);
       if (status.ok()) return;
       // The first in the tensor, so that every load names the same.
       MutexLock lock(&mu);
@@ -270,53 +269,55 @@ absl::Status TensorReader::Run(const Job& job, uint64_t stored_bytes_per_row) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<kernels::WeightMatrix> TensorReader::ReadMatrix(
-    const TensorSlice& slice, Dtype dtype) {
+absl::Status TensorReader::ReadRows(const TensorSlice& slice, WeightForm form,
+                                    uint64_t stored_bytes_per_row,
+                                    RowSink sink) {
   RF_ASSIGN_OR_RETURN(const TensorInfo* info, Resolve(slice));
-  absl::StatusOr<kernels::WeightMatrix> created = kernels::WeightMatrix::Create(
-      dtype, slice.rows.size(), slice.columns.size());
-  if (!created.ok()) return Annotate(created.status(), slice.name);
-  kernels::WeightMatrix matrix = *std::move(created);
-  if (matrix.bytes() == 0) return matrix;
-  RF_CHECK(slice.shape.size() == 2 && slice.rows.end <= slice.shape[0] &&
-           slice.columns.end <= slice.shape[1]);
-  const auto store = [&matrix](int64_t row, int64_t column, const float* values,
-                               int64_t count) {
-    matrix.Set(row, column, values, count);
-  };
+  if (slice.rows.size() == 0 || slice.columns.size() == 0) {
+    return absl::OkStatus();
+  }
+  RF_CHECK(slice.columns.end <= slice.shape.back() &&
+           (slice.shape.size() == 1 ? slice.rows == cluster::Range{0, 1}
+                                    : slice.rows.end <= slice.shape[0]));
   Job job{.slice = &slice,
           .info = info,
-          .tensor_columns = slice.shape[1],
-          .limit = Limit(dtype),
-          .sink = store};
+          .tensor_columns = slice.shape.back(),
+          .limit = Limit(form),
+          .sink = sink};
   if (info->dtype == Dtype::kF8E4M3) {
     job.scaled = true;
     RF_ASSIGN_OR_RETURN(job.scales, ReadScales(slice, *info));
   }
-  RF_RETURN_IF_ERROR(Run(job, matrix.bytes() / matrix.rows()));
+  return Run(job, stored_bytes_per_row);
+}
+
+absl::StatusOr<kernels::WeightMatrix> TensorReader::ReadMatrix(
+    const TensorSlice& slice, WeightForm form) {
+  absl::StatusOr<kernels::WeightMatrix> created = kernels::WeightMatrix::Create(
+      form, slice.rows.size(), slice.columns.size());
+  if (!created.ok()) return Annotate(created.status(), slice.name);
+  kernels::WeightMatrix matrix = *std::move(created);
+  const uint64_t row_bytes =
+      matrix.rows() == 0 ? 0 : matrix.bytes() / matrix.rows();
+  RF_RETURN_IF_ERROR(ReadRows(slice, form, row_bytes,
+                              [&matrix](int64_t row, const float* values) {
+                                matrix.SetRow(row, values);
+                              }));
+  // Of the last panel's padding.
+  RF_RETURN_IF_ERROR(progress_(matrix.bytes() - row_bytes * matrix.rows()));
   return matrix;
 }
 
 absl::StatusOr<std::vector<float>> TensorReader::ReadFloats(
     const TensorSlice& slice) {
   RF_CHECK(!slice.may_be_fp8);
-  RF_ASSIGN_OR_RETURN(const TensorInfo* info, Resolve(slice));
-  const int64_t columns = slice.columns.size();
-  std::vector<float> floats(static_cast<size_t>(slice.rows.size()) * columns);
-  if (floats.empty()) return floats;
-  RF_CHECK(slice.columns.end <= slice.shape.back() &&
-           (slice.shape.size() == 1 ? slice.rows == cluster::Range{0, 1}
-                                    : slice.rows.end <= slice.shape[0]));
-  const auto store = [&](int64_t row, int64_t column, const float* values,
-                         int64_t count) {
-    std::copy_n(values, count, floats.data() + row * columns + column);
-  };
-  const Job job{.slice = &slice,
-                .info = info,
-                .tensor_columns = slice.shape.back(),
-                .limit = Limit(Dtype::kF32),
-                .sink = store};
-  RF_RETURN_IF_ERROR(Run(job, sizeof(float) * columns));
+  const size_t columns = slice.columns.size();
+  std::vector<float> floats(slice.rows.size() * columns);
+  RF_RETURN_IF_ERROR(ReadRows(slice, WeightForm::kF32, sizeof(float) * columns,
+                              [&](int64_t row, const float* values) {
+                                std::copy_n(values, columns,
+                                            floats.data() + row * columns);
+                              }));
   return floats;
 }
 

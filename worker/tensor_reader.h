@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cluster/model_spec.h"
@@ -35,7 +36,8 @@ struct TensorSlice {
 // blocks; nothing else. An fp8 element's scale is chosen by its row and column
 // in the whole tensor, so a slice may begin anywhere inside a block.
 //
-// Uses one buffer of kReadBytes per thread of the pool, and for fp8 at most
+// Uses one buffer of kReadBytes and one row of floats per thread of the pool,
+// and for fp8 at most
 // kMaxScaleBytes for the scales of one tensor.
 //
 // Errors, of every method:
@@ -61,9 +63,17 @@ class TensorReader {
                const cluster::ModelSpec& spec, kernels::ThreadPool& pool,
                Progress progress);
 
-  // `dtype` is kF32 or kBf16. Each value is rounded at most once.
+  // Each value is rounded at most once.
   absl::StatusOr<kernels::WeightMatrix> ReadMatrix(const TensorSlice& slice,
-                                                   kernels::Dtype dtype);
+                                                   kernels::WeightForm form);
+
+  // Takes values [slice.columns.size()] of a row; rows count from the slice's
+  // first. Called from any thread, never for the same row twice.
+  using RowSink = absl::FunctionRef<void(int64_t row, const float* values)>;
+  // The slice row by row; a value that is not finite in `form` is an error.
+  // `stored_bytes_per_row` are what progress counts.
+  absl::Status ReadRows(const TensorSlice& slice, kernels::WeightForm form,
+                        uint64_t stored_bytes_per_row, RowSink sink);
   // The slice in row-major order.
   absl::StatusOr<std::vector<float>> ReadFloats(const TensorSlice& slice);
 
@@ -85,12 +95,18 @@ class TensorReader {
   absl::StatusOr<BlockScales> ReadScales(const TensorSlice& slice,
                                          const cluster::TensorInfo& info) const;
   absl::Status Run(const Job& job, uint64_t stored_bytes_per_row);
-  absl::Status ReadRows(const Job& job, int64_t begin, int64_t end);
-  absl::Status ConvertRow(const Job& job, const char* source, int64_t row,
-                          int64_t column, int64_t count) const;
+  absl::Status ReadRange(const Job& job, int64_t begin, int64_t end);
+  // Widens columns [column, column + count) of a row.
+  absl::Status ConvertPart(const Job& job, const char* source, int64_t row,
+                           int64_t column, int64_t count, float* values) const;
 
-  std::unique_ptr<char[]> TakeBuffer();
-  void GiveBuffer(std::unique_ptr<char[]> buffer);
+  // What a thread reads into, and widens to.
+  struct Buffer {
+    std::unique_ptr<char[]> bytes;
+    std::vector<float> row;
+  };
+  Buffer TakeBuffer();
+  void GiveBuffer(Buffer buffer);
 
   const cluster::Checkpoint& checkpoint_;
   const cluster::ModelSpec& spec_;
@@ -98,7 +114,7 @@ class TensorReader {
   const Progress progress_;
   Mutex mu_;
   int num_buffers_ ABSL_GUARDED_BY(mu_) = 0;
-  std::vector<std::unique_ptr<char[]>> free_buffers_ ABSL_GUARDED_BY(mu_);
+  std::vector<Buffer> free_buffers_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace ringfleet::worker

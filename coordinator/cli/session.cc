@@ -6,11 +6,13 @@
 #include <filesystem>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "cluster/algorithm_table.h"
 #include "cluster/config.h"
 #include "cluster/server.h"
 #include "cluster/status.h"
 #include "cluster/status_macros.h"
+#include "cluster/weight_dtype.h"
 #include "cluster/wire_proto.h"
 #include "coordinator/cli/interrupt.h"
 
@@ -19,14 +21,6 @@ namespace {
 
 constexpr int kMaxLocal = 16;
 constexpr std::chrono::seconds kDescribeTimeout{5};
-
-// Whether `name` is f32; an error unless it is that or bf16.
-absl::StatusOr<bool> IsF32(const std::string& option, const std::string& name) {
-  if (name == "f32") return true;
-  if (name == "bf16") return false;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "usage: ", option, " ", name, ", want f32 or bf16 in this version"));
-}
 
 bool SamePath(const std::string& a, const std::string& b) {
   std::error_code error;
@@ -46,7 +40,9 @@ void AddSessionOptions(CLI::App& app, SessionOptions& options) {
       ->check(CLI::Range(1, kMaxLocal))
       ->excludes(cluster)
       ->capture_default_str();
-  app.add_option("--dtype", options.dtype, "Weights in memory: f32 or bf16")
+  app.add_option(
+         "--dtype", options.dtype,
+         absl::StrCat("Weights in memory: ", cluster::kWeightDtypeChoices))
       ->capture_default_str();
   app.add_option("--wire", options.wire,
                  "Activations between workers: f32, bf16 or int8")
@@ -112,7 +108,12 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(
     return absl::InvalidArgumentError(
         "usage: no model, want --model DIR or --cluster FILE");
   }
-  RF_ASSIGN_OR_RETURN(const bool f32, IsF32("--dtype", options.dtype));
+  const absl::StatusOr<v1::Dtype> dtype =
+      cluster::ParseWeightDtype(options.dtype);
+  if (!dtype.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("usage: --", dtype.status().message()));
+  }
   const absl::StatusOr<cluster::Wire> wire = cluster::ParseWire(options.wire);
   if (!wire.ok()) {
     return absl::InvalidArgumentError(
@@ -123,7 +124,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(
   // Workers run with this process's working directory, but say it once.
   fleet.model_dir = std::filesystem::absolute(options.model).string();
   fleet.mesh = {.data = 1, .expert = 1, .tensor = options.local};
-  fleet.dtype = f32 ? v1::DTYPE_F32 : v1::DTYPE_BF16;
+  fleet.dtype = *dtype;
   fleet.wire = cluster::WireToProto(*wire);
   if (!options.collectives.empty()) {
     absl::StatusOr<cluster::AlgorithmTable> table =

@@ -18,7 +18,7 @@ struct SessionOptions {
   std::string model;
   std::string cluster;
   int local = 1;
-  std::string dtype = "bf16";
+  std::string dtype = "int8";
   std::string wire = "bf16";
   std::string collectives;
   int threads = 0;

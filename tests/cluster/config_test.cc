@@ -39,7 +39,7 @@ TEST(ConfigTest, DefaultsFillWhatTheFileLeavesOut) {
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->name, "cluster");
   EXPECT_EQ(config->model, "/base/tiny");
-  EXPECT_EQ(config->dtype, kernels::Dtype::kBf16);
+  EXPECT_EQ(config->dtype, v1::DTYPE_INT8);
   EXPECT_EQ(config->wire, Wire::kBf16);
   EXPECT_EQ(config->collectives, "");
   EXPECT_EQ(config->context, 0);
@@ -95,7 +95,7 @@ TEST(ConfigTest, FormattedConfigMeansTheSameElsewhere) {
   EXPECT_EQ(FormatClusterConfig(*again), text);
   EXPECT_EQ(again->name, "x.y");
   EXPECT_EQ(again->model, "/base/a \"b\" \\c");
-  EXPECT_EQ(again->dtype, kernels::Dtype::kF32);
+  EXPECT_EQ(again->dtype, v1::DTYPE_F32);
   EXPECT_EQ(again->collectives, "/base/t.json");
   EXPECT_EQ(again->context, 77);
   EXPECT_EQ(again->mesh.expert, 2);
@@ -136,8 +136,8 @@ TEST(ConfigTest, WrongValueNamesLineValueAndExpectation) {
     const char* line;
     const char* error;
   } kCases[] = {
-      {"dtype: fp8", "dtype: 'fp8', want f32 or bf16"},
-      {"dtype: int8", "dtype: 'int8' is not in this version, want f32 or bf16"},
+      {"dtype: fp8",
+       "dtype: 'fp8', want f32, bf16, int8, int4-experts or int4"},
       {"wire: int4", "wire: 'int4', want f32, bf16 or int8"},
       {"wire: [f32]", "wire is a list, want f32, bf16 or int8"},
       {"context: 0", "context: '0', want a whole number from 1 to 16777216"},

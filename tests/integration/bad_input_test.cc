@@ -287,8 +287,9 @@ TEST_F(BadInputTest, Options) {
   ExpectError(generate({"-c", "1025"}), 2, {"1025", "1024"});
   ExpectError(generate({"--local", "0"}), 2, {"--local", "0", "1 to 16"});
   ExpectError(generate({"--local", "17"}), 2, {"--local", "17", "1 to 16"});
-  ExpectError(generate({"--dtype", "int8"}), 2, {"int8", "f32 or bf16"});
-  ExpectError(generate({"--wire", "fp4"}), 2, {"--wire 'fp4'", "f32, bf16, int8"});
+  ExpectError(generate({"--dtype", "fp8"}), 2, {"fp8", "int4-experts or int4"});
+  ExpectError(generate({"--wire", "fp4"}), 2,
+              {"--wire 'fp4'", "f32, bf16, int8"});
   ExpectError(generate({"--bogus"}), 2, {"--bogus"});
   ExpectError(generate({"--temp", "-1"}), 2, {"temperature", "-1"});
   ExpectError(generate({"--top-p", "2"}), 2, {"top_p", "2"});
@@ -334,7 +335,7 @@ TEST_F(BadInputTest, TooLittleAddressSpace) {
   std::filesystem::permissions(worker, std::filesystem::perms::owner_all);
   ExpectError({"generate", "--model", File("model"), "--prompt-ids", "0", "-n",
                "1", "-t", "1"},
-              1, {"worker 0", "memory: weights of 8", "MiB"},
+              1, {"worker 0", "memory: weights of 6", "MiB"},
               {.environment = {{"RINGFLEET_BIN_DIR", File("bin")}}});
 }
 

@@ -1,27 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/matmul.h"
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "kernels/dtype.h"
+#include "kernels/isa.h"
 #include "tests/kernels/random_floats.h"
 
 namespace ringfleet::kernels {
 namespace {
 
-constexpr size_t kColumns[] = {0,  1,  2,  3,   15,  16,  17,  31,
-                               32, 33, 47, 128, 255, 512, 1000};
+constexpr size_t kColumns[] = {0,   1,   2,   3,   4,   15,  16,
+                               17,  31,  32,  33,  47,  127, 128,
+                               129, 160, 255, 256, 260, 512, 1000};
+constexpr WeightForm kForms[] = {WeightForm::kF32, WeightForm::kBf16,
+                                 WeightForm::kInt8, WeightForm::kInt4};
 
-WeightMatrix RandomWeights(Dtype dtype, size_t rows, size_t columns,
-                           uint32_t seed) {
-  WeightMatrix w(dtype, rows, columns);
-  const std::vector<float> values = RandomFloats(rows * columns, seed);
+WeightMatrix MatrixOf(WeightForm form, size_t rows, size_t columns,
+                      const std::vector<float>& values) {
+  WeightMatrix w(form, rows, columns);
   for (size_t row = 0; row < rows; ++row) {
-    w.Set(row, 0, values.data() + row * columns, columns);
+    w.SetRow(row, values.data() + row * columns);
   }
   return w;
+}
+
+WeightMatrix RandomWeights(WeightForm form, size_t rows, size_t columns,
+                           uint32_t seed) {
+  return MatrixOf(form, rows, columns, RandomFloats(rows * columns, seed));
+}
+
+Activations MakeActivations(WeightForm form, const std::vector<float>& x,
+                            size_t rows, size_t columns) {
+  ThreadPool pool(1);
+  Activations activations;
+  activations.Assign(ActivationFormFor(form), x.data(), rows, columns, columns,
+                     pool);
+  return activations;
 }
 
 // The order that matmul.h promises, one addition after the other.
@@ -34,42 +53,153 @@ float FixedOrderDot(const float* x, const float* w, size_t size) {
   return sums[0];
 }
 
+// What an integer form's code is: its value over its scale.
+int64_t Code(float value, float scale) {
+  return scale == 0 ? 0 : std::llround(value / scale);
+}
+
+float MaxMagnitude(const float* values, size_t count) {
+  float max = 0;
+  for (size_t i = 0; i < count; ++i) max = std::max(max, std::abs(values[i]));
+  return max;
+}
+
+// The formulas of panel.h, one operation after the other, for one row of
+// activations and one of weights as WeightMatrix::GetRow gives them.
+float PlainInt8(const float* x, const float* w, size_t columns) {
+  // A row's largest code is 127, so that its scale can be read back.
+  const float w_scale = MaxMagnitude(w, columns) / 127;
+  float sum = 0;
+  for (size_t first = 0; first < columns; first += kActivationGroup) {
+    const size_t count = std::min(kActivationGroup, columns - first);
+    int8_t codes[kActivationGroup];
+    const float x_scale = QuantizeInt8(x + first, count, codes);
+    int64_t dot = 0;
+    for (size_t i = 0; i < count; ++i) {
+      dot += codes[i] * Code(w[first + i], w_scale);
+    }
+    sum += static_cast<float>(dot) * x_scale;
+  }
+  return sum;
+}
+
+float PlainInt4(const float* x, const float* w, size_t columns) {
+  float sum = 0;
+  for (size_t first = 0; first < columns; first += kActivationGroup) {
+    const size_t count = std::min(kActivationGroup, columns - first);
+    int8_t codes[kActivationGroup];
+    const float x_scale = QuantizeInt8(x + first, count, codes);
+    float inner = 0;
+    for (size_t part = 0; part < count; part += kInt4Group) {
+      const size_t size = std::min(kInt4Group, count - part);
+      uint8_t w_codes[kInt4Group];
+      const float w_scale = QuantizeInt4(w + first + part, size, w_codes);
+      int64_t dot = 0;
+      for (size_t i = 0; i < size; ++i) {
+        dot += codes[part + i] * (static_cast<int64_t>(w_codes[i]) - 8);
+      }
+      inner += static_cast<float>(dot) * w_scale;
+    }
+    sum += inner * x_scale;
+  }
+  return sum;
+}
+
+// Runs `body` on every instruction set of this machine.
+void OnEveryIsa(const std::function<void()>& body) {
+  for (const Isa isa : SupportedIsas()) {
+    SCOPED_TRACE(IsaName(isa));
+    ForceIsa(isa);
+    body();
+  }
+  ForceIsa(SupportedIsas().back());
+}
+
 TEST(WeightMatrixTest, KeepsRoundedRows) {
-  for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
-    WeightMatrix w(dtype, 3, 7);
-    EXPECT_EQ(w.bytes(), 21 * DtypeBytes(dtype));
+  for (const WeightForm form : {WeightForm::kF32, WeightForm::kBf16}) {
+    WeightMatrix w(form, 3, 7);
     const std::vector<float> values = RandomFloats(7, 1);
-    w.Set(1, 0, values.data(), 3);
-    w.Set(1, 3, values.data() + 3, 4);
+    w.SetRow(1, values.data());
     std::vector<float> row(7, -1);
     w.GetRow(0, row.data());
     EXPECT_EQ(row, std::vector<float>(7, 0));
     w.GetRow(1, row.data());
     for (size_t i = 0; i < 7; ++i) {
       EXPECT_EQ(row[i],
-                dtype == Dtype::kF32 ? values[i] : RoundToBf16(values[i]));
+                form == WeightForm::kF32 ? values[i] : RoundToBf16(values[i]));
+    }
+  }
+}
+
+// Half a step of the codes: max / 127 / 2 of a row, and of a group of 32 with
+// 16 codes max / 7.5 / 2 for the best scale, one bf16 rounding (2^-8) apart.
+TEST(WeightMatrixTest, IntegerRowsAreWithinHalfAStep) {
+  for (const size_t columns : {1, 5, 32, 33, 127, 130, 256}) {
+    const size_t rows = 67;
+    const std::vector<float> values = RandomFloats(rows * columns, 2);
+    const WeightMatrix int8 =
+        MatrixOf(WeightForm::kInt8, rows, columns, values);
+    const WeightMatrix int4 =
+        MatrixOf(WeightForm::kInt4, rows, columns, values);
+    std::vector<float> row(columns);
+    for (size_t r = 0; r < rows; ++r) {
+      const float* exact = &values[r * columns];
+      int8.GetRow(r, row.data());
+      const float step = MaxMagnitude(exact, columns) / 127;
+      for (size_t i = 0; i < columns; ++i) {
+        ASSERT_NEAR(row[i], exact[i], step * 0.5001f);
+      }
+      int4.GetRow(r, row.data());
+      for (size_t g = 0; g < columns; g += kInt4Group) {
+        const size_t count = std::min(kInt4Group, columns - g);
+        const float max = MaxMagnitude(exact + g, count);
+        double squares = 0;
+        double bound = 0;
+        for (size_t i = g; i < g + count; ++i) {
+          squares += std::pow(row[i] - exact[i], 2);
+          // What codes for max / 7.5 with the same rounding would do at worst.
+          bound += std::pow(max / 7.5 * 0.51 + max / 256, 2);
+        }
+        ASSERT_LE(squares, bound);
+      }
     }
   }
 }
 
 TEST(WeightMatrixTest, MayBeEmpty) {
-  EXPECT_EQ(WeightMatrix(Dtype::kBf16, 0, 5).bytes(), 0u);
-  EXPECT_EQ(WeightMatrix::Create(Dtype::kBf16, 3, 5)->bytes(), 30u);
-  WeightMatrix w(Dtype::kF32, 5, 0);
-  w.Set(4, 0, nullptr, 0);
-  w.GetRow(4, nullptr);
+  for (const WeightForm form : kForms) {
+    EXPECT_EQ(WeightMatrix(form, 0, 5).bytes(), 0u);
+    WeightMatrix w(form, 5, 0);
+    EXPECT_EQ(w.bytes(), 0u);
+    w.SetRow(4, nullptr);
+    w.GetRow(4, nullptr);
+  }
+}
+
+TEST(WeightMatrixTest, CountsItsBytes) {
+  EXPECT_EQ(WeightMatrix(WeightForm::kF32, 3, 5).bytes(), 60u);
+  EXPECT_EQ(WeightMatrix(WeightForm::kBf16, 3, 5).bytes(), 30u);
+  // 65 rows are two panels of 64; 129 columns are 33 steps of 4.
+  EXPECT_EQ(WeightMatrix(WeightForm::kInt8, 65, 129).bytes(),
+            2u * 64 * (33 * 4 + 4));
+  // 5 groups of 32 columns, half a byte each, with a bf16 scale.
+  EXPECT_EQ(WeightMatrix(WeightForm::kInt4, 65, 129).bytes(),
+            2u * 64 * 5 * (16 + 2));
 }
 
 TEST(WeightMatrixTest, OneThatDoesNotFitIsAnErrorWithItsSize) {
-  EXPECT_EQ(WeightMatrix::Create(Dtype::kBf16, size_t{1} << 30, size_t{1} << 29)
-                .status(),
-            absl::ResourceExhaustedError(
-                "memory: the system refuses 1152921504606846976 bytes"));
+  EXPECT_EQ(
+      WeightMatrix::Create(WeightForm::kBf16, size_t{1} << 30, size_t{1} << 29)
+          .status(),
+      absl::ResourceExhaustedError(
+          "memory: the system refuses 1152921504606846976 bytes"));
   // Nor does a size that no number counts.
-  EXPECT_EQ(WeightMatrix::Create(Dtype::kF32, size_t{1} << 40, size_t{1} << 40)
-                .status()
-                .code(),
-            absl::StatusCode::kResourceExhausted);
+  for (const WeightForm form : kForms) {
+    EXPECT_EQ(WeightMatrix::Create(form, size_t{1} << 40, size_t{1} << 40)
+                  .status()
+                  .code(),
+              absl::StatusCode::kResourceExhausted);
+  }
 }
 
 TEST(MatMulTest, DotAddsInThePromisedOrder) {
@@ -84,16 +214,16 @@ TEST(MatMulTest, DotAddsInThePromisedOrder) {
 
 // A product passes through its multiplication, at most ceil(n / 16) additions
 // in its partial sum and 4 in the tree: |error| <= gamma(n / 16 + 6) |x| |w|.
-TEST(MatMulTest, IsNearTheExactProduct) {
+TEST(MatMulTest, FloatFormsAreNearTheExactProduct) {
   ThreadPool pool(2);
-  for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
+  for (const WeightForm form : {WeightForm::kF32, WeightForm::kBf16}) {
     for (const size_t columns : kColumns) {
-      const size_t rows = 5;
+      const size_t rows = 69;
       const size_t batch = 4;
-      const WeightMatrix w = RandomWeights(dtype, rows, columns, 3);
+      const WeightMatrix w = RandomWeights(form, rows, columns, 3);
       const std::vector<float> x = RandomFloats(batch * columns, 4);
       std::vector<float> y(batch * rows, NAN);
-      MatMul(w, x.data(), batch, y.data(), pool);
+      MatMul(w, MakeActivations(form, x, batch, columns), y.data(), pool);
       std::vector<float> row(columns);
       for (size_t o = 0; o < rows; ++o) {
         w.GetRow(o, row.data());
@@ -108,7 +238,7 @@ TEST(MatMulTest, IsNearTheExactProduct) {
           }
           EXPECT_NEAR(y[i * rows + o], exact,
                       Gamma(columns / 16.0 + 6) * magnitude)
-              << DtypeName(dtype) << " columns " << columns;
+              << WeightFormName(form) << " columns " << columns;
           EXPECT_EQ(y[i * rows + o],
                     Dot(x.data() + i * columns, row.data(), columns));
         }
@@ -117,65 +247,248 @@ TEST(MatMulTest, IsNearTheExactProduct) {
   }
 }
 
-// Large enough for many chunks per thread and, with 64 rows of 3000 columns,
-// for several blocks of x.
+// Bit for bit, on every instruction set: the sums are integers.
+TEST(MatMulTest, Int8IsItsFormula) {
+  ThreadPool pool(2);
+  for (const size_t columns : kColumns) {
+    for (const size_t rows : {1, 64, 77}) {
+      for (const size_t batch : {1, 2, 3, 4, 5, 6, 7, 13, 49}) {
+        const std::vector<float> values = RandomFloats(rows * columns, 3);
+        const WeightMatrix w =
+            MatrixOf(WeightForm::kInt8, rows, columns, values);
+        const std::vector<float> x = RandomFloats(batch * columns, 4);
+        const Activations activations =
+            MakeActivations(WeightForm::kInt8, x, batch, columns);
+        OnEveryIsa([&] {
+          std::vector<float> y(batch * rows, NAN);
+          MatMul(w, activations, y.data(), pool);
+          std::vector<float> row(columns);
+          for (size_t o = 0; o < rows; ++o) {
+            w.GetRow(o, row.data());
+            const float scale =
+                MaxMagnitude(values.data() + o * columns, columns) / 127.0f;
+            for (size_t i = 0; i < batch; ++i) {
+              ASSERT_EQ(y[i * rows + o],
+                        PlainInt8(&x[i * columns], row.data(), columns) * scale)
+                  << columns << " columns, row " << i << " output " << o;
+            }
+          }
+        });
+      }
+    }
+  }
+}
+
+TEST(MatMulTest, Int4IsItsFormula) {
+  ThreadPool pool(2);
+  for (const size_t columns : kColumns) {
+    for (const size_t rows : {1, 64, 77}) {
+      for (const size_t batch : {1, 2, 3, 4, 5, 6, 7, 13, 49}) {
+        const std::vector<float> values = RandomFloats(rows * columns, 5);
+        const WeightMatrix w =
+            MatrixOf(WeightForm::kInt4, rows, columns, values);
+        const std::vector<float> x = RandomFloats(batch * columns, 6);
+        const Activations activations =
+            MakeActivations(WeightForm::kInt4, x, batch, columns);
+        OnEveryIsa([&] {
+          std::vector<float> y(batch * rows, NAN);
+          MatMul(w, activations, y.data(), pool);
+          for (size_t o = 0; o < rows; ++o) {
+            for (size_t i = 0; i < batch; ++i) {
+              ASSERT_EQ(
+                  y[i * rows + o],
+                  PlainInt4(&x[i * columns], &values[o * columns], columns))
+                  << columns << " columns, row " << i << " output " << o;
+            }
+          }
+        });
+      }
+    }
+  }
+}
+
+// All codes at their ends: the largest sums that a group can have.
+TEST(MatMulTest, ExtremeCodesDoNotOverflow) {
+  ThreadPool pool(1);
+  const size_t columns = 16384;
+  for (const float sign : {1.0f, -1.0f}) {
+    const std::vector<float> x(7 * columns, 2.0f);
+    const std::vector<float> values(3 * columns, sign * 3.0f);
+    for (const WeightForm form : {WeightForm::kInt8, WeightForm::kInt4}) {
+      const WeightMatrix w = MatrixOf(form, 3, columns, values);
+      std::vector<float> row(columns);
+      w.GetRow(0, row.data());
+      const Activations activations = MakeActivations(form, x, 7, columns);
+      OnEveryIsa([&] {
+        std::vector<float> y(7 * 3);
+        MatMul(w, activations, y.data(), pool);
+        for (const float value : y) {
+          // 128 partial sums, each rounded a few times.
+          EXPECT_NEAR(value, 2.0 * row[0] * columns,
+                      Gamma(160) * std::abs(2.0 * row[0] * columns));
+        }
+      });
+    }
+  }
+}
+
+TEST(MatMulTest, WhatIsNotFiniteShows) {
+  ThreadPool pool(1);
+  const size_t columns = 300;
+  for (const WeightForm form : kForms) {
+    const WeightMatrix w = RandomWeights(form, 5, columns, 8);
+    std::vector<float> x = RandomFloats(2 * columns, 9);
+    x[columns + 200] = INFINITY;
+    std::vector<float> y(2 * 5);
+    MatMul(w, MakeActivations(form, x, 2, columns), y.data(), pool);
+    for (size_t o = 0; o < 5; ++o) {
+      EXPECT_TRUE(std::isfinite(y[o]));
+      EXPECT_FALSE(std::isfinite(y[5 + o])) << WeightFormName(form);
+    }
+  }
+}
+
+// Large enough for many chunks per thread and several batches of rows.
 TEST(MatMulTest, ResultsDependOnTheirOwnRowsOnly) {
   const size_t rows = 301;
-  const size_t columns = 3001;
+  const size_t columns = 1501;
   const size_t batch = 64;
   const std::vector<float> x = RandomFloats(batch * columns, 5);
-  for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
-    const WeightMatrix w = RandomWeights(dtype, rows, columns, 6);
+  for (const WeightForm form : kForms) {
+    const WeightMatrix w = RandomWeights(form, rows, columns, 6);
+    const Activations activations = MakeActivations(form, x, batch, columns);
+    const auto multiply = [&](size_t first, size_t count, ThreadPool& pool) {
+      std::vector<float> y(count * rows, NAN);
+      MatMul({{.w = &w,
+               .num_rows = rows,
+               .x = &activations,
+               .first_x = first,
+               .batch = count,
+               .y = y.data(),
+               .y_stride = rows}},
+             pool);
+      return y;
+    };
     ThreadPool one(1);
-    std::vector<float> expected(batch * rows);
+    std::vector<float> expected;
     for (size_t i = 0; i < batch; ++i) {
-      MatMul(w, &x[i * columns], 1, &expected[i * rows], one);
+      const std::vector<float> y = multiply(i, 1, one);
+      expected.insert(expected.end(), y.begin(), y.end());
     }
     for (int threads = 1; threads <= 4; ++threads) {
       ThreadPool pool(threads);
       for (const size_t part : {size_t{1}, size_t{7}, batch}) {
-        std::vector<float> y(part * rows, NAN);
-        MatMul(w, &x[(batch - part) * columns], part, y.data(), pool);
+        const std::vector<float> y = multiply(batch - part, part, pool);
         for (size_t i = 0; i < part * rows; ++i) {
-          ASSERT_EQ(y[i], expected[(batch - part) * rows + i]);
+          ASSERT_EQ(y[i], expected[(batch - part) * rows + i])
+              << WeightFormName(form);
         }
       }
     }
   }
 }
 
-TEST(MatMulTest, SubRangesAndStridesTouchOnlyTheirPart) {
-  const size_t columns = 37;
-  const WeightMatrix w = RandomWeights(Dtype::kBf16, 20, columns, 7);
+TEST(MatMulTest, SubRangesAndStepsTouchOnlyTheirPart) {
+  const size_t columns = 137;
+  const size_t batch = 3;
+  const size_t y_stride = 110;
+  const std::vector<float> x = RandomFloats(8 * columns, 8);
   ThreadPool pool(3);
-  const size_t batch = 5;
-  const size_t x_stride = columns + 3;
-  const size_t y_stride = 11;
-  const std::vector<float> x = RandomFloats(batch * x_stride, 8);
-  for (const bool on_this_thread : {false, true}) {
+  for (const WeightForm form : kForms) {
+    const WeightMatrix w = RandomWeights(form, 200, columns, 7);
+    const Activations activations = MakeActivations(form, x, 8, columns);
+    std::vector<float> whole(8 * 200);
+    MatMul(w, activations, whole.data(), pool);
     std::vector<float> y(batch * y_stride, 42);
-    const MatMulArgs args = {.w = &w,
-                             .first_row = 13,
-                             .num_rows = 7,
-                             .x = x.data(),
-                             .batch = batch,
-                             .x_stride = x_stride,
-                             .y = y.data(),
-                             .y_stride = y_stride};
-    if (on_this_thread) {
-      MatMulOnThisThread(args);
-    } else {
-      MatMul(args, pool);
-    }
-    std::vector<float> row(columns);
+    MatMul({{.w = &w,
+             .first_row = 43,
+             .num_rows = 101,
+             .x = &activations,
+             .first_x = 1,
+             .x_step = 3,
+             .batch = batch,
+             .y = y.data(),
+             .y_stride = y_stride}},
+           pool);
     for (size_t i = 0; i < batch; ++i) {
       for (size_t o = 0; o < y_stride; ++o) {
-        float expected = 42;
-        if (o < 7) {
-          w.GetRow(13 + o, row.data());
-          expected = Dot(&x[i * x_stride], row.data(), columns);
+        EXPECT_EQ(y[i * y_stride + o],
+                  o < 101 ? whole[(1 + 3 * i) * 200 + 43 + o] : 42.0f);
+      }
+    }
+  }
+}
+
+TEST(MatMulTest, SeveralProductsShareOneLoop) {
+  const size_t columns = 200;
+  const std::vector<float> x = RandomFloats(2 * columns, 8);
+  ThreadPool pool(3);
+  for (const WeightForm form : kForms) {
+    const Activations activations = MakeActivations(form, x, 2, columns);
+    std::vector<WeightMatrix> matrices;
+    std::vector<std::vector<float>> results;
+    for (const size_t rows : {5, 0, 129, 64}) {
+      matrices.push_back(RandomWeights(form, rows, columns, 7));
+      results.emplace_back(2 * rows, NAN);
+    }
+    std::vector<MatMulArgs> products;
+    for (size_t i = 0; i < matrices.size(); ++i) {
+      products.push_back({.w = &matrices[i],
+                          .num_rows = matrices[i].rows(),
+                          .x = &activations,
+                          .batch = 2,
+                          .y = results[i].data(),
+                          .y_stride = matrices[i].rows()});
+    }
+    MatMul(products, pool);
+    for (size_t i = 0; i < matrices.size(); ++i) {
+      std::vector<float> alone(2 * matrices[i].rows());
+      MatMul(matrices[i], activations, alone.data(), pool);
+      EXPECT_EQ(results[i], alone);
+    }
+  }
+}
+
+TEST(MatMulTest, HeadsMoveByTheirSteps) {
+  const size_t heads = 5;
+  const size_t head_rows = 70;
+  const size_t columns = 40;
+  const size_t batch = 3;
+  ThreadPool pool(2);
+  const std::vector<float> x = RandomFloats(batch * heads * columns, 8);
+  for (const WeightForm form : kForms) {
+    const WeightMatrix w = RandomWeights(form, heads * head_rows, columns, 7);
+    const Activations activations =
+        MakeActivations(form, x, batch * heads, columns);
+    std::vector<float> y(batch * heads * 33, NAN);
+    MatMulPerHead({.first = {.w = &w,
+                             .first_row = 20,
+                             .num_rows = 33,
+                             .x = &activations,
+                             .x_step = heads,
+                             .batch = batch,
+                             .y = y.data(),
+                             .y_stride = heads * 33},
+                   .heads = heads,
+                   .row_step = head_rows,
+                   .x_step = 1,
+                   .y_step = 33},
+                  pool);
+    for (size_t i = 0; i < batch; ++i) {
+      for (size_t h = 0; h < heads; ++h) {
+        std::vector<float> alone(33);
+        MatMul({{.w = &w,
+                 .first_row = 20 + h * head_rows,
+                 .num_rows = 33,
+                 .x = &activations,
+                 .first_x = i * heads + h,
+                 .batch = 1,
+                 .y = alone.data(),
+                 .y_stride = 33}},
+               pool);
+        for (size_t o = 0; o < 33; ++o) {
+          EXPECT_EQ(y[(i * heads + h) * 33 + o], alone[o]);
         }
-        EXPECT_EQ(y[i * y_stride + o], expected);
       }
     }
   }
@@ -183,15 +496,17 @@ TEST(MatMulTest, SubRangesAndStridesTouchOnlyTheirPart) {
 
 TEST(MatMulTest, ZeroSizesAreAllowed) {
   ThreadPool pool(2);
-  const WeightMatrix no_columns(Dtype::kBf16, 3, 0);
-  std::vector<float> y(6, 1);
-  MatMul(no_columns, nullptr, 2, y.data(), pool);
-  EXPECT_EQ(y, std::vector<float>(6, 0));
-  const WeightMatrix no_rows(Dtype::kF32, 0, 3);
-  const std::vector<float> x(6, 1);
-  MatMul(no_rows, x.data(), 2, nullptr, pool);
-  const WeightMatrix w(Dtype::kF32, 2, 3);
-  MatMul(w, nullptr, 0, nullptr, pool);
+  for (const WeightForm form : kForms) {
+    const WeightMatrix no_columns(form, 3, 0);
+    std::vector<float> y(6, 1);
+    MatMul(no_columns, MakeActivations(form, {}, 2, 0), y.data(), pool);
+    EXPECT_EQ(y, std::vector<float>(6, 0));
+    const WeightMatrix no_rows(form, 0, 3);
+    MatMul(no_rows, MakeActivations(form, std::vector<float>(6, 1), 2, 3),
+           nullptr, pool);
+    const WeightMatrix w(form, 2, 3);
+    MatMul(w, MakeActivations(form, {}, 0, 3), nullptr, pool);
+  }
 }
 
 }  // namespace

@@ -28,23 +28,25 @@ struct Sizes {
 class Layer {
  public:
   Layer(const Sizes& sizes, size_t positions, Dtype cache_dtype,
-        Dtype weight_dtype = Dtype::kF32)
+        WeightForm weight_form = WeightForm::kF32)
       : sizes_(sizes),
         dtype_(cache_dtype),
-        kv_b_(weight_dtype, sizes.heads * (sizes.nope + sizes.v), sizes.rank),
-        uk_transposed_(weight_dtype, sizes.heads * sizes.rank, sizes.nope),
+        kv_b_(weight_form, sizes.heads * (sizes.nope + sizes.v), sizes.rank),
+        uk_transposed_(weight_form, sizes.heads * sizes.rank, sizes.nope),
         rows_(RandomFloats(positions * row_size(), 11)) {
     const std::vector<float> weights =
         RandomFloats(kv_b_.rows() * sizes.rank, 12, -0.4f, 0.4f);
     for (size_t row = 0; row < kv_b_.rows(); ++row) {
-      kv_b_.Set(row, 0, weights.data() + row * sizes.rank, sizes.rank);
-      const size_t head = row / (sizes.nope + sizes.v);
-      const size_t j = row % (sizes.nope + sizes.v);
-      if (j >= sizes.nope) continue;
-      for (size_t c = 0; c < sizes.rank; ++c) {
-        uk_transposed_.Set(head * sizes.rank + c, j,
-                           &weights[row * sizes.rank + c], 1);
+      kv_b_.SetRow(row, weights.data() + row * sizes.rank);
+    }
+    std::vector<float> column(sizes.nope);
+    for (size_t row = 0; row < uk_transposed_.rows(); ++row) {
+      const size_t head = row / sizes.rank;
+      for (size_t j = 0; j < sizes.nope; ++j) {
+        column[j] = weights[(head * (sizes.nope + sizes.v) + j) * sizes.rank +
+                            row % sizes.rank];
       }
+      uk_transposed_.SetRow(row, column.data());
     }
     const size_t num_blocks =
         (positions + kCacheBlockPositions - 1) / kCacheBlockPositions;
@@ -219,7 +221,7 @@ TEST(MlaTest, AbsorbedIsRowInvariant) {
   const Sizes sizes;
   const size_t positions = 300;
   for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
-    const Layer layer(sizes, positions, dtype, Dtype::kBf16);
+    const Layer layer(sizes, positions, dtype, WeightForm::kBf16);
     const size_t num_queries = 290;  // More rows than one pass holds.
     const int64_t first = static_cast<int64_t>(positions - num_queries);
     const std::vector<float> q = RandomFloats(num_queries * layer.q_size(), 31);

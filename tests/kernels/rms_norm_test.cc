@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/isa.h"
 #include "tests/kernels/random_floats.h"
 
 namespace ringfleet::kernels {
@@ -19,7 +20,8 @@ TEST(RmsNormTest, IsNearTheExactResult) {
     const std::vector<float> gain = RandomFloats(size, 2, 0.5f, 2);
     std::vector<float> y(2 * size);
     const float eps = 1e-6f;
-    RmsNorm(x.data(), 2, size, size, gain.data(), eps, y.data(), size);
+    ThreadPool pool(1);
+    RmsNorm(x.data(), 2, size, size, gain.data(), eps, y.data(), size, pool);
     for (size_t row = 0; row < 2; ++row) {
       double squares = 0;
       for (size_t j = 0; j < size; ++j) {
@@ -35,10 +37,50 @@ TEST(RmsNormTest, IsNearTheExactResult) {
   }
 }
 
+// What makes hosts of different kinds choose the same experts.
+TEST(RmsNormTest, EveryInstructionSetGivesTheSameBits) {
+  ThreadPool pool(2);
+  for (const size_t size : {1, 5, 16, 31, 100, 7168}) {
+    const std::vector<float> x = RandomFloats(5 * size, 1, -3, 3);
+    const std::vector<float> gain = RandomFloats(size, 2, 0.5f, 2);
+    std::vector<float> first;
+    for (const Isa isa : SupportedIsas()) {
+      ForceIsa(isa);
+      std::vector<float> y(5 * size);
+      RmsNorm(x.data(), 5, size, size, gain.data(), 1e-6f, y.data(), size,
+              pool);
+      if (first.empty()) first = y;
+      EXPECT_EQ(y, first) << IsaName(isa) << " size " << size;
+    }
+    ForceIsa(SupportedIsas().back());
+  }
+}
+
+TEST(RmsNormTest, AddRmsNormIsAnAdditionAndANorm) {
+  ThreadPool pool(2);
+  for (const size_t size : {1, 5, 16, 31, 100, 7168}) {
+    const size_t rows = 7;
+    std::vector<float> x = RandomFloats(rows * size, 1);
+    const std::vector<float> summand = RandomFloats(rows * size, 2);
+    const std::vector<float> gain = RandomFloats(size, 3);
+    std::vector<float> sums(rows * size);
+    std::vector<float> expected(rows * size);
+    for (size_t i = 0; i < x.size(); ++i) sums[i] = x[i] + summand[i];
+    RmsNorm(sums.data(), rows, size, size, gain.data(), 1e-6f, expected.data(),
+            size, pool);
+    std::vector<float> y(rows * size);
+    AddRmsNorm(summand.data(), rows, size, gain.data(), 1e-6f, x.data(),
+               y.data(), pool);
+    EXPECT_EQ(x, sums);
+    EXPECT_EQ(y, expected);
+  }
+}
+
 TEST(RmsNormTest, EpsilonKeepsZerosFinite) {
   const std::vector<float> gain(4, 1);
   std::vector<float> x(4, 0);
-  RmsNorm(x.data(), 1, 4, 4, gain.data(), 1e-6f, x.data(), 4);
+  ThreadPool pool(1);
+  RmsNorm(x.data(), 1, 4, 4, gain.data(), 1e-6f, x.data(), 4, pool);
   EXPECT_EQ(x, std::vector<float>(4, 0));
 }
 
@@ -48,12 +90,13 @@ TEST(RmsNormTest, WorksInPlaceOnStridedRows) {
   const std::vector<float> gain = RandomFloats(size, 3);
   const std::vector<float> x = RandomFloats(3 * stride, 4);
   std::vector<float> in_place = x;
+  ThreadPool pool(3);
   RmsNorm(in_place.data(), 3, size, stride, gain.data(), 1e-6f, in_place.data(),
-          stride);
+          stride, pool);
   for (size_t row = 0; row < 3; ++row) {
     std::vector<float> y(size);
-    RmsNorm(&x[row * stride], 1, size, size, gain.data(), 1e-6f, y.data(),
-            size);
+    RmsNorm(&x[row * stride], 1, size, size, gain.data(), 1e-6f, y.data(), size,
+            pool);
     for (size_t j = 0; j < stride; ++j) {
       const float expected = j < size ? y[j] : x[row * stride + j];
       EXPECT_EQ(in_place[row * stride + j], expected);

@@ -268,11 +268,14 @@ TEST(RouterTest, RouteMakesTheLogitsOfMatMul) {
   const RouterParameters parameters = EightExperts(RouterMethod::kNoauxTc);
   const std::vector<float> x = RandomFloats(rows * hidden, 1);
   const std::vector<float> weight = RandomFloats(8 * hidden, 2);
-  WeightMatrix w(Dtype::kF32, 8, hidden);
-  for (size_t e = 0; e < 8; ++e) w.Set(e, 0, &weight[e * hidden], hidden);
+  WeightMatrix w(WeightForm::kF32, 8, hidden);
+  for (size_t e = 0; e < 8; ++e) w.SetRow(e, &weight[e * hidden]);
   std::vector<float> logits(rows * 8);
   ThreadPool pool(2);
-  MatMul(w, x.data(), rows, logits.data(), pool);
+  Activations activations;
+  activations.Assign(Activations::Form::kF32, x.data(), rows, hidden, hidden,
+                     pool);
+  MatMul(w, activations, logits.data(), pool);
   const Choice expected = ChooseFromLogits(parameters, logits, kBias);
 
   std::vector<float> scratch(24);

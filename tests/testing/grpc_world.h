@@ -61,7 +61,7 @@ class GrpcWorld {
 
   absl::StatusOr<std::unique_ptr<cluster::Transport>> Connect(
       int rank, uint64_t epoch = 1,
-      absl::Duration timeout = absl::Seconds(30)) {
+      absl::Duration timeout = absl::Seconds(100)) {
     World world = world_;
     if (rank == streams_only_) {
       world.transport = cluster::TransportKind::kGrpc;

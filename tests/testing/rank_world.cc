@@ -17,13 +17,14 @@ namespace {
 // Weights with the cache and model over them.
 struct Instance {
   Instance(const cluster::ModelSpec& spec, const cluster::ShardPlan& plan,
-           worker::Weights loaded, kernels::Dtype dtype, cluster::Wire wire,
-           const RankWorldOptions& options, kernels::ThreadPool& pool,
-           worker::TimedCommunicator& communicator)
+           worker::Weights loaded, kernels::Dtype cache_dtype,
+           cluster::Wire wire, const RankWorldOptions& options,
+           kernels::ThreadPool& pool, worker::TimedCommunicator& communicator)
       : weights(std::move(loaded)),
         cache(*worker::KvCache::Create(
-            dtype, worker::Model::CacheLayers(spec, weights), spec.kv_lora_rank,
-            spec.qk_rope_head_dim, options.slots, options.context)),
+            cache_dtype, worker::Model::CacheLayers(spec, weights),
+            spec.kv_lora_rank, spec.qk_rope_head_dim, options.slots,
+            options.context)),
         model(spec, plan, weights, pool, cache, communicator, wire) {}
   worker::Weights weights;
   worker::KvCache cache;
@@ -57,19 +58,21 @@ RankWorld::RankWorld(const std::string& model_dir,
   for (int index = 0; index < world_.size(); ++index) {
     auto rank = std::make_unique<Rank>(&world_, index, options.threads);
     rank->plan = *cluster::PlanShard(spec_, options.mesh, index);
-    const auto make = [&](kernels::Dtype dtype, cluster::Wire wire) {
+    const auto make = [&](kernels::WeightForm form, cluster::Wire wire) {
       auto weights = worker::LoadShard(
-          **checkpoint, spec_, rank->plan, {.dtype = dtype}, rank->pool,
+          **checkpoint, spec_, rank->plan, {.form = form}, rank->pool,
           [](uint64_t, uint64_t) { return absl::OkStatus(); });
       EXPECT_TRUE(weights.ok()) << weights.status();
       return std::make_unique<Instance>(spec_, rank->plan, *std::move(weights),
-                                        dtype, wire, options, rank->pool,
-                                        rank->timed);
+                                        form == kernels::WeightForm::kF32
+                                            ? kernels::Dtype::kF32
+                                            : kernels::Dtype::kBf16,
+                                        wire, options, rank->pool, rank->timed);
     };
-    rank->main = make(options.dtype, options.wire);
+    rank->main = make(options.form, options.wire);
     worker::ModelInstance reference;
     if (options.reference) {
-      rank->reference = make(kernels::Dtype::kF32, cluster::Wire::kF32);
+      rank->reference = make(kernels::WeightForm::kF32, cluster::Wire::kF32);
       reference = {&rank->reference->model, &rank->reference->cache};
     }
     rank->executor = std::make_unique<worker::Executor>(

@@ -19,7 +19,7 @@ namespace ringfleet::testing {
 
 struct RankWorldOptions {
   cluster::MeshShape mesh;
-  kernels::Dtype dtype = kernels::Dtype::kF32;
+  kernels::WeightForm form = kernels::WeightForm::kF32;
   cluster::Wire wire = cluster::Wire::kF32;
   int slots = 4;
   int context = 512;

@@ -167,11 +167,16 @@ INSTANTIATE_TEST_SUITE_P(
                       Variant{"f32_three_ranks", {.mesh = {.tensor = 3}}},
                       Variant{"bf16_two_ranks",
                               {.mesh = {.tensor = 2},
-                               .dtype = kernels::Dtype::kBf16,
+                               .form = kernels::WeightForm::kBf16,
+                               .wire = cluster::Wire::kBf16}},
+                      Variant{"int8", {.form = kernels::WeightForm::kInt8}},
+                      Variant{"int4_two_ranks",
+                              {.mesh = {.tensor = 2},
+                               .form = kernels::WeightForm::kInt4,
                                .wire = cluster::Wire::kBf16}},
                       Variant{"bf16_expert_mesh",
                               {.mesh = {.expert = 2},
-                               .dtype = kernels::Dtype::kBf16,
+                               .form = kernels::WeightForm::kBf16,
                                .wire = cluster::Wire::kBf16}}),
     [](const auto& info) { return info.param.name; });
 

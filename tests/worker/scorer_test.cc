@@ -12,7 +12,7 @@
 namespace ringfleet::worker {
 namespace {
 
-using kernels::Dtype;
+using kernels::WeightForm;
 using ringfleet::testing::RankWorld;
 using ringfleet::testing::ScorePrompt;
 
@@ -119,9 +119,9 @@ TEST(ScorerTest, Bf16DivergesALittleFromTheReference) {
   options.set_reference(true);
   double kl_of_one_rank = 0;
   for (int tensor : {1, 2}) {
-    RankWorld world(
-        Folder("tiny-v2-lite"),
-        {.mesh = {.tensor = tensor}, .dtype = Dtype::kBf16, .reference = true});
+    RankWorld world(Folder("tiny-v2-lite"), {.mesh = {.tensor = tensor},
+                                             .form = WeightForm::kBf16,
+                                             .reference = true});
     const v1::ScoreResult score =
         ScorePrompt(world, RandomIds(100), options, 64);
     ASSERT_EQ(score.compared(), 99u);
@@ -138,8 +138,8 @@ TEST(ScorerTest, Bf16DivergesALittleFromTheReference) {
 // `vocab_size` candidates of both models are all probabilities.
 TEST(ScorerTest, DivergenceIsThatOfTheWholeDistributions) {
   const std::vector<uint32_t> ids = {3, 1000};
-  const auto distribution = [&](Dtype dtype) {
-    RankWorld world(Folder("tiny-v2"), {.dtype = dtype});
+  const auto distribution = [&](WeightForm form) {
+    RankWorld world(Folder("tiny-v2"), {.form = form});
     v1::ScoreOptions options;
     options.set_top(2048);
     const v1::ScoreResult score = ScorePrompt(world, {3}, options, 1);
@@ -149,14 +149,14 @@ TEST(ScorerTest, DivergenceIsThatOfTheWholeDistributions) {
     }
     return logprobs;
   };
-  const std::vector<double> log_p = distribution(Dtype::kF32);
-  const std::vector<double> log_q = distribution(Dtype::kBf16);
+  const std::vector<double> log_p = distribution(WeightForm::kF32);
+  const std::vector<double> log_q = distribution(WeightForm::kBf16);
   double kl = 0;
   for (size_t i = 0; i < log_p.size(); ++i) {
     kl += std::exp(log_p[i]) * (log_p[i] - log_q[i]);
   }
   RankWorld world(Folder("tiny-v2"),
-                  {.dtype = Dtype::kBf16, .reference = true});
+                  {.form = WeightForm::kBf16, .reference = true});
   v1::ScoreOptions options;
   options.set_reference(true);
   // In spans of one, as the distributions above were made.

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/activations.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "kernels/check.h"
+
+namespace ringfleet::kernels {
+namespace {
+
+// Elements that a thread quantises in about the time it takes to wake it.
+constexpr size_t kGrainElements = size_t{1} << 14;
+
+template <typename T>
+void GrowTo(size_t size, std::vector<T>* buffer) {
+  if (buffer->size() < size) buffer->resize(size);
+}
+
+}  // namespace
+
+void Activations::Reshape(Form form, size_t rows, size_t columns) {
+  form_ = form;
+  rows_ = rows;
+  columns_ = columns;
+  groups_ = (columns + kActivationGroup - 1) / kActivationGroup;
+  if (form == Form::kF32) {
+    GrowTo(rows * columns, &own_values_);
+    values_ = own_values_.data();
+    stride_ = columns;
+    return;
+  }
+  // Whole groups: a row never shares a cache line with the next one's.
+  code_stride_ = groups_ * kActivationGroup;
+  GrowTo(rows * code_stride_, &codes_);
+  GrowTo(rows * groups_, &scales_);
+  GrowTo(rows * groups_ * kSumsPerGroup, &sums_);
+}
+
+void Activations::Assign(Form form, const float* x, size_t rows, size_t columns,
+                         size_t x_stride, ThreadPool& pool) {
+  if (form == Form::kF32) {
+    form_ = form;
+    rows_ = rows;
+    columns_ = columns;
+    groups_ = (columns + kActivationGroup - 1) / kActivationGroup;
+    values_ = x;
+    stride_ = x_stride;
+    return;
+  }
+  Reshape(form, rows, columns);
+  pool.ParallelFor(rows, 1 + kGrainElements / std::max<size_t>(columns, 1),
+                   [&](size_t begin, size_t end) {
+                     for (size_t row = begin; row < end; ++row) {
+                       SetRow(row, x + row * x_stride);
+                     }
+                   });
+}
+
+void Activations::SetRow(size_t row, const float* values) {
+  for (size_t group = 0; group < groups_; ++group) {
+    SetGroup(row, group, values + group * kActivationGroup);
+  }
+}
+
+void Activations::SetGroup(size_t row, size_t group, const float* values) {
+  RF_CHECK(row < rows_ && group < groups_);
+  const size_t first = group * kActivationGroup;
+  const size_t count = std::min(kActivationGroup, columns_ - first);
+  if (form_ == Form::kF32) {
+    std::memcpy(own_values_.data() + row * columns_ + first, values,
+                count * sizeof(float));
+    return;
+  }
+  int8_t* codes = codes_.data() + row * code_stride_ + first;
+  scales_[row * groups_ + group] = QuantizeInt8(values, count, codes);
+  std::fill(codes + count, codes + kActivationGroup, 0);
+  int32_t* sums = sums_.data() + (row * groups_ + group) * kSumsPerGroup;
+  for (size_t i = 0; i < kSumsPerGroup; ++i) {
+    const int8_t* part = codes + i * kInt4Group;
+    sums[i] = std::accumulate(part, part + kInt4Group, 0);
+  }
+}
+
+}  // namespace ringfleet::kernels

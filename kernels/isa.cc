@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/isa.h"
+
+#include <atomic>
+#include <iterator>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "hwy/highway.h"
+#include "kernels/check.h"
+
+namespace ringfleet::kernels {
+namespace {
+
+constexpr absl::string_view kNames[] = {"sse4",   "avx2",        "avx_vnni",
+                                        "avx512", "avx512_vnni", "avx512_bf16"};
+
+// The compiler's runtime asks CPUID and, through XGETBV, whether the system
+// saves the registers. Its list lacks AVX-VNNI: leaf 7, subleaf 1, EAX bit 4.
+bool HasAvxVnni() {
+  uint32_t a = 7, b = 0, c = 1, d = 0;
+  __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+  return (a & (1u << 4)) != 0;
+}
+
+bool Supports(Isa isa) {
+  switch (isa) {
+    case Isa::kSse4:
+      return true;
+    case Isa::kAvx2:
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    case Isa::kAvxVnni:
+      return Supports(Isa::kAvx2) && HasAvxVnni();
+    case Isa::kAvx512:
+      return Supports(Isa::kAvx2) && __builtin_cpu_supports("avx512f") &&
+             __builtin_cpu_supports("avx512bw") &&
+             __builtin_cpu_supports("avx512dq") &&
+             __builtin_cpu_supports("avx512vl");
+    case Isa::kAvx512Vnni:
+      return Supports(Isa::kAvx512) && __builtin_cpu_supports("avx512vnni");
+    case Isa::kAvx512Bf16:
+      return Supports(Isa::kAvx512Vnni) && __builtin_cpu_supports("avx512bf16");
+  }
+  return false;
+}
+
+std::atomic<Isa>& Current() {
+  static std::atomic<Isa> current{SupportedIsas().back()};
+  return current;
+}
+
+// Targets of Highway's, as bits, that `isa` includes.
+int64_t HighwayTargets(Isa isa) {
+  int64_t targets = HWY_SSE4 | HWY_SSSE3;
+  if (isa >= Isa::kAvx2) targets |= HWY_AVX2;
+  if (isa >= Isa::kAvx512) targets |= HWY_AVX3;
+  if (isa >= Isa::kAvx512Vnni) targets |= HWY_AVX3_DL;
+  return targets;
+}
+
+}  // namespace
+
+absl::string_view IsaName(Isa isa) { return kNames[static_cast<size_t>(isa)]; }
+
+absl::StatusOr<Isa> ParseIsa(absl::string_view name) {
+  for (size_t i = 0; i < std::size(kNames); ++i) {
+    if (name == kNames[i]) return static_cast<Isa>(i);
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "instruction set ", name, ", want one of ", absl::StrJoin(kNames, ", ")));
+}
+
+std::vector<Isa> SupportedIsas() {
+  std::vector<Isa> isas;
+  for (size_t i = 0; i < std::size(kNames); ++i) {
+    if (Supports(static_cast<Isa>(i))) isas.push_back(static_cast<Isa>(i));
+  }
+  return isas;
+}
+
+Isa CurrentIsa() { return Current().load(std::memory_order_relaxed); }
+
+void ForceIsa(Isa isa) {
+  RF_CHECK(Supports(isa));
+  Current().store(isa, std::memory_order_relaxed);
+  hwy::SetSupportedTargetsForTest(0);  // Back to what CPUID says.
+  const int64_t targets = hwy::SupportedTargets() & HighwayTargets(isa);
+  hwy::SetSupportedTargetsForTest(targets);
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+}
+
+}  // namespace ringfleet::kernels

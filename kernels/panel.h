@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// The innermost product: some rows of activations times one panel of weights.
+// Everything that multiplies by weights is made of it.
+//
+// Sums are exact or in one fixed order, so a result depends on its row of
+// activations and its row of weights only, bit for bit, not on which rows are
+// computed together. Integer forms give the same bits on every instruction
+// set:
+//   kInt8: y = w_scale * sum_g x_scale[g] * dot_g
+//   kInt4: y = sum_g x_scale[g] * sum_s w_scale[s] * dot_s
+// where dot_g is the exact integer product of group g of kActivationGroup
+// columns, dot_s that of its part s of kInt4Group; every multiplication and
+// addition rounds, in ascending order. Float forms: see matmul.h.
+#ifndef RINGFLEET_KERNELS_PANEL_H_
+#define RINGFLEET_KERNELS_PANEL_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/activations.h"
+#include "kernels/isa.h"
+#include "kernels/weight_matrix.h"
+
+namespace ringfleet::kernels {
+
+// Rows of activations that go through a panel together. With a group of the
+// panel's codes (4 KB), the rows' codes (3 KB) and the sums (12 KB) stay in a
+// level-1 cache of 32 KB, and each code that is read from there serves up to
+// six rows.
+inline constexpr size_t kMaxPanelBatch = 48;
+
+// Some rows of one Activations.
+struct PanelBatch {
+  size_t size = 0;  // At most kMaxPanelBatch.
+  size_t columns = 0;
+  const float* values[kMaxPanelBatch];  // kF32
+  const int8_t* codes[kMaxPanelBatch];  // kInt8
+  const float* scales[kMaxPanelBatch];  // kInt8
+  const int32_t* sums[kMaxPanelBatch];  // kInt8
+
+  // Adds row `row` of x; all rows must come from Activations of one form and
+  // one number of columns.
+  void Add(const Activations& x, size_t row);
+};
+
+// A tile of results, [kMaxPanelBatch][kPanelRows].
+struct PanelTile {
+  alignas(64) float values[kMaxPanelBatch * kPanelRows];
+  float* Row(size_t i) { return values + i * kPanelRows; }
+};
+
+// tile[i][o] = sum_k x[i][k] * w[kPanelRows * panel + o][k] for i < x.size and
+// the rows of the panel that w has; the rest of the tile is undefined.
+// `next` is weights that this thread reads next, or null: a hint.
+// Requires x of ActivationFormFor(w.form()) and of w.columns() columns.
+void MultiplyPanel(const WeightMatrix& w, size_t panel, const PanelBatch& x,
+                   const uint8_t* next, PanelTile* tile);
+
+// The integer forms' kernels: sums over groups, not yet multiplied with
+// kInt8's scales of rows. One for each kind of instruction; each gives the
+// same bits.
+using IntegerPanelKernel = void (*)(const uint8_t* panel, const PanelBatch& x,
+                                    const uint8_t* next, float* tile);
+struct IntegerPanelKernels {
+  IntegerPanelKernel int8;
+  IntegerPanelKernel int4;
+};
+IntegerPanelKernels HighwayPanelKernels();     // Any processor.
+IntegerPanelKernels Avx512VnniPanelKernels();  // From kAvx512Vnni on.
+
+}  // namespace ringfleet::kernels
+
+#endif  // RINGFLEET_KERNELS_PANEL_H_

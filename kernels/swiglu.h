@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// SwiGLU feed-forward products (arXiv:2002.05202), of one dense layer or of
+// the experts that have tokens, in two loops over the threads however many
+// there are:
+//   hidden = silu(gate x) * (up x), in the form that `down` reads: both
+//     products, SiLU and the quantisation of a group are one task;
+//   out = sum over the experts, in order, of weight * (down hidden): one task
+//     has all experts of some outputs, so that every sum has one order.
+#ifndef RINGFLEET_KERNELS_SWIGLU_H_
+#define RINGFLEET_KERNELS_SWIGLU_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "kernels/activations.h"
+#include "kernels/thread_pool.h"
+#include "kernels/weight_matrix.h"
+
+namespace ringfleet::kernels {
+
+// One feed-forward network and its tokens.
+struct SwigluExpert {
+  const WeightMatrix* gate = nullptr;  // [width, columns of x]
+  const WeightMatrix* up = nullptr;    // [width, columns of x]
+  const WeightMatrix* down = nullptr;  // [D, width]
+  // Rows of x, ascending, and the weight of each; without `weights` all 1.
+  absl::Span<const uint32_t> rows;
+  const float* weights = nullptr;
+};
+
+// Buffers that keep their memory from call to call.
+struct SwigluWorkspace {
+  // By expert: its tokens' hidden rows.
+  std::vector<Activations> hidden;
+  std::vector<size_t> first_task;
+};
+
+// out[t] = sum over `experts` in their order, as far as they have row t, of
+//   weight * down(silu(gate x[t]) * (up x[t])); 0 where no expert has it.
+//   x [tokens, columns] in the form that gate and up read; both are of one form
+//   out [tokens, D] f32, dense; overlaps no input
+// Row invariant. Experts without rows are not visited.
+void Swiglu(absl::Span<const SwigluExpert> experts, const Activations& x,
+            size_t hidden_size, float* out, SwigluWorkspace* workspace,
+            ThreadPool& pool);
+
+}  // namespace ringfleet::kernels
+
+#endif  // RINGFLEET_KERNELS_SWIGLU_H_

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/swiglu.h"
+
+#include <cmath>
+#include <deque>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/elementwise.h"
+#include "kernels/isa.h"
+#include "kernels/matmul.h"
+#include "tests/kernels/random_floats.h"
+
+namespace ringfleet::kernels {
+namespace {
+
+constexpr WeightForm kForms[] = {WeightForm::kF32, WeightForm::kBf16,
+                                 WeightForm::kInt8, WeightForm::kInt4};
+
+struct Network {
+  Network(WeightForm form, size_t columns, size_t width, size_t hidden_size,
+          uint32_t seed)
+      : gate(Random(form, width, columns, seed)),
+        up(Random(form, width, columns, seed + 1)),
+        down(Random(form, hidden_size, width, seed + 2)) {}
+
+  static WeightMatrix Random(WeightForm form, size_t rows, size_t columns,
+                             uint32_t seed) {
+    WeightMatrix w(form, rows, columns);
+    const std::vector<float> values = RandomFloats(rows * columns, seed);
+    for (size_t row = 0; row < rows; ++row) {
+      w.SetRow(row, values.data() + row * columns);
+    }
+    return w;
+  }
+
+  SwigluExpert Expert(absl::Span<const uint32_t> rows,
+                      const float* weights) const {
+    return {.gate = &gate,
+            .up = &up,
+            .down = &down,
+            .rows = rows,
+            .weights = weights};
+  }
+
+  WeightMatrix gate;
+  WeightMatrix up;
+  WeightMatrix down;
+};
+
+// One row through one network, product by product.
+std::vector<float> Plain(const Network& network, const Activations& x,
+                         size_t row, ThreadPool& pool) {
+  const size_t width = network.gate.rows();
+  const auto multiply = [&](const WeightMatrix& w, const Activations& input,
+                            size_t index) {
+    std::vector<float> y(w.rows());
+    MatMul({{.w = &w,
+             .num_rows = w.rows(),
+             .x = &input,
+             .first_x = index,
+             .batch = 1,
+             .y = y.data(),
+             .y_stride = w.rows()}},
+           pool);
+    return y;
+  };
+  std::vector<float> gate = multiply(network.gate, x, row);
+  const std::vector<float> up = multiply(network.up, x, row);
+  SiluMultiply(gate.data(), up.data(), width);
+  Activations hidden;
+  hidden.Assign(ActivationFormFor(network.down.form()), gate.data(), 1, width,
+                width, pool);
+  return multiply(network.down, hidden, 0);
+}
+
+class SwigluTest : public ::testing::TestWithParam<WeightForm> {};
+
+// Experts of different widths, one without rows and one of width 0; rows that
+// many, one and no expert has. Bitwise: the same sums in the same order.
+TEST_P(SwigluTest, IsTheWeightedSumOfItsNetworks) {
+  const size_t columns = 150;
+  const size_t hidden_size = 97;
+  const size_t tokens = 60;
+  const std::vector<float> values = RandomFloats(tokens * columns, 1);
+  std::deque<Network> networks;
+  for (const size_t width : {200, 1, 0, 64, 129}) {
+    networks.emplace_back(GetParam(), columns, width, hidden_size,
+                          static_cast<uint32_t>(10 + 3 * networks.size()));
+  }
+  std::vector<uint32_t> all;
+  for (uint32_t i = 0; i < 55; ++i) all.push_back(i);
+  const std::vector<uint32_t> some = {0, 2, 3, 50, 54};
+  const std::vector<uint32_t> one = {7};
+  const std::vector<float> weights = RandomFloats(5, 2);
+  const float half = 0.5f;
+  const std::vector<SwigluExpert> experts = {
+      networks[0].Expert(all, nullptr), networks[1].Expert(one, &half),
+      networks[2].Expert(all, nullptr), networks[3].Expert({}, nullptr),
+      networks[4].Expert(some, weights.data())};
+
+  for (int threads = 1; threads <= 3; ++threads) {
+    ThreadPool pool(threads);
+    Activations x;
+    x.Assign(ActivationFormFor(GetParam()), values.data(), tokens, columns,
+             columns, pool);
+    SwigluWorkspace workspace;
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      std::vector<float> out(tokens * hidden_size, NAN);
+      Swiglu(experts, x, hidden_size, out.data(), &workspace, pool);
+      for (uint32_t row = 0; row < tokens; ++row) {
+        std::vector<float> expected(hidden_size);
+        for (size_t e = 0; e < experts.size(); ++e) {
+          for (size_t i = 0; i < experts[e].rows.size(); ++i) {
+            if (experts[e].rows[i] != row || networks[e].gate.rows() == 0) {
+              continue;
+            }
+            AddScaledTo(
+                experts[e].weights == nullptr ? 1.0f : experts[e].weights[i],
+                Plain(networks[e], x, row, pool).data(), hidden_size,
+                expected.data());
+          }
+        }
+        for (size_t o = 0; o < hidden_size; ++o) {
+          ASSERT_EQ(out[row * hidden_size + o], expected[o])
+              << "row " << row << " output " << o;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(SwigluTest, WithoutExpertsIsZero) {
+  ThreadPool pool(2);
+  const std::vector<float> values = RandomFloats(3 * 8, 1);
+  Activations x;
+  x.Assign(ActivationFormFor(GetParam()), values.data(), 3, 8, 8, pool);
+  SwigluWorkspace workspace;
+  std::vector<float> out(3 * 70, NAN);
+  Swiglu({}, x, 70, out.data(), &workspace, pool);
+  EXPECT_EQ(out, std::vector<float>(3 * 70, 0));
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, SwigluTest, ::testing::ValuesIn(kForms),
+                         [](const auto& info) {
+                           return std::string(WeightFormName(info.param));
+                         });
+
+}  // namespace
+}  // namespace ringfleet::kernels
