@@ -5,40 +5,9 @@
 #include <cstring>
 
 #include "kernels/check.h"
-#include "kernels/dot-inl.h"
 
 namespace ringfleet::kernels {
 namespace {
-
-// Bytes of float activations that stay in a core's L2 (256 KB and more on
-// hosts of the last decade) while the panel's rows pass over them.
-constexpr size_t kFloatBlockBytes = 192 * 1024;
-
-template <typename Element>
-void MultiplyFloats(const WeightMatrix& w, size_t panel, const PanelBatch& x,
-                    PanelTile* tile) {
-  const size_t columns = w.columns();
-  const size_t first = panel * kPanelRows;
-  const size_t rows = std::min(kPanelRows, w.rows() - first);
-  const size_t fitting =
-      kFloatBlockBytes / (std::max<size_t>(columns, 1) * sizeof(float));
-  const size_t block = std::max(fitting / kDotRows * kDotRows, kDotRows);
-  for (size_t begin = 0; begin < x.size; begin += block) {
-    const size_t end = std::min(begin + block, x.size);
-    for (size_t o = 0; o < rows; ++o) {
-      const auto* weights = static_cast<const Element*>(w.Row(first + o));
-      size_t i = begin;
-      for (; i + kDotRows <= end; i += kDotRows) {
-        float out[kDotRows];
-        DotRows<kDotRows>(weights, x.values + i, columns, out);
-        for (size_t n = 0; n < kDotRows; ++n) tile->Row(i + n)[o] = out[n];
-      }
-      for (; i < end; ++i) {
-        DotRows<1>(weights, x.values + i, columns, &tile->Row(i)[o]);
-      }
-    }
-  }
-}
 
 IntegerPanelKernels KernelsOf(Isa isa) {
 #if defined(__x86_64__)
@@ -85,11 +54,15 @@ void MultiplyPanel(const WeightMatrix& w, size_t panel, const PanelBatch& x,
     std::memset(tile->values, 0, x.size * kPanelRows * sizeof(float));
     return;
   }
+  const size_t first = panel * kPanelRows;
+  const size_t rows = std::min(kPanelRows, w.rows() - first);
   switch (w.form()) {
     case WeightForm::kF32:
-      return MultiplyFloats<float>(w, panel, x, tile);
+      return MultiplyF32Panel(static_cast<const float*>(w.Row(first)), rows, x,
+                              tile->values);
     case WeightForm::kBf16:
-      return MultiplyFloats<uint16_t>(w, panel, x, tile);
+      return MultiplyBf16Panel(static_cast<const uint16_t*>(w.Row(first)), rows,
+                               x, tile->values);
     case WeightForm::kInt8:
     case WeightForm::kInt4:
       return MultiplyIntegers(w, panel, x, next, tile);

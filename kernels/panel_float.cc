@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// Panels of float32 and bfloat16 weights. Every dot product has 16 partial
+// sums: one vector of AVX-512, two of AVX2, four of SSE4. A tile is as many
+// rows of activations and of weights as leave its sums in registers; each
+// pair's operations and their order are the same in every tile.
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/dtype.h"
+#include "kernels/panel.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/panel_float.cc"
+#include "hwy/foreach_target.h"  // Compiles this file once per target.
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ringfleet::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using D = hn::CappedTag<float, 16>;
+using V = hn::Vec<D>;
+constexpr size_t kLanes = hn::MaxLanes(D());
+constexpr size_t kVectors = 16 / kLanes;  // Of one dot product's sums.
+constexpr size_t kMaxX = kVectors == 1 ? 6 : 3;
+constexpr size_t kMaxW = 4 / kVectors;
+
+HWY_INLINE V Widen(const float* values) { return hn::LoadU(D(), values); }
+
+HWY_INLINE V Widen(const uint16_t* bits) {
+  const hn::RebindToUnsigned<D> d32;
+  const hn::Rebind<uint16_t, D> d16;
+  return hn::BitCast(
+      D(), hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, bits))));
+}
+
+HWY_INLINE float WidenOne(float value) { return value; }
+HWY_INLINE float WidenOne(uint16_t bits) { return Bf16ToFloat(bits); }
+
+// Partial sums p and p + 8, then p + 4, p + 2, p + 1.
+HWY_INLINE float SumTree(float* sums) {
+  for (size_t half = 8; half > 0; half /= 2) {
+    for (size_t p = 0; p < half; ++p) sums[p] += sums[p + half];
+  }
+  return sums[0];
+}
+
+// out[i * kPanelRows + o] = x[i] . w[o], weight rows `columns` apart.
+template <size_t X, size_t W, typename Element>
+HWY_INLINE void DotTile(const Element* HWY_RESTRICT w, const float* const* x,
+                        size_t columns, float* HWY_RESTRICT out) {
+  V sums[X][W][kVectors];
+  for (size_t i = 0; i < X; ++i) {
+    for (size_t o = 0; o < W; ++o) {
+      for (size_t v = 0; v < kVectors; ++v) sums[i][o][v] = hn::Zero(D());
+    }
+  }
+  size_t k = 0;
+  for (; k + 16 <= columns; k += 16) {
+    for (size_t v = 0; v < kVectors; ++v) {
+      V weights[W];
+      for (size_t o = 0; o < W; ++o) {
+        weights[o] = Widen(w + o * columns + k + v * kLanes);
+      }
+      for (size_t i = 0; i < X; ++i) {
+        const V values = hn::LoadU(D(), x[i] + k + v * kLanes);
+        for (size_t o = 0; o < W; ++o) {
+          sums[i][o][v] =
+              hn::Add(sums[i][o][v], hn::Mul(values, weights[o]));
+        }
+      }
+    }
+  }
+  for (size_t i = 0; i < X; ++i) {
+    for (size_t o = 0; o < W; ++o) {
+      HWY_ALIGN float partial[16];
+      for (size_t v = 0; v < kVectors; ++v) {
+        hn::Store(sums[i][o][v], D(), partial + v * kLanes);
+      }
+      for (size_t p = 0; k + p < columns; ++p) {
+        partial[p] += x[i][k + p] * WidenOne(w[o * columns + k + p]);
+      }
+      out[i * kPanelRows + o] = SumTree(partial);
+    }
+  }
+}
+
+template <size_t X, typename Element>
+HWY_INLINE void DotRows(const Element* w, size_t rows, const float* const* x,
+                        size_t columns, float* out) {
+  size_t o = 0;
+  for (; o + kMaxW <= rows; o += kMaxW) {
+    DotTile<X, kMaxW>(w + o * columns, x, columns, out + o);
+  }
+  for (; o < rows; ++o) DotTile<X, 1>(w + o * columns, x, columns, out + o);
+}
+
+template <typename Element>
+HWY_INLINE void Multiply(const Element* w, size_t rows, const PanelBatch& x,
+                         float* tile) {
+  for (size_t i = 0; i < x.size; i += kMaxX) {
+    const float* const* values = x.values + i;
+    float* out = tile + i * kPanelRows;
+    switch (std::min(kMaxX, x.size - i)) {
+      case 1:
+        DotRows<1>(w, rows, values, x.columns, out);
+        break;
+      case 2:
+        DotRows<2>(w, rows, values, x.columns, out);
+        break;
+      case 3:
+        DotRows<3>(w, rows, values, x.columns, out);
+        break;
+      case 4:
+        DotRows<std::min<size_t>(kMaxX, 4)>(w, rows, values, x.columns, out);
+        break;
+      case 5:
+        DotRows<std::min<size_t>(kMaxX, 5)>(w, rows, values, x.columns, out);
+        break;
+      default:
+        DotRows<kMaxX>(w, rows, values, x.columns, out);
+    }
+  }
+}
+
+void MultiplyF32(const float* w, size_t rows, const PanelBatch& x,
+                 float* tile) {
+  Multiply(w, rows, x, tile);
+}
+
+void MultiplyBf16(const uint16_t* w, size_t rows, const PanelBatch& x,
+                  float* tile) {
+  Multiply(w, rows, x, tile);
+}
+
+}  // namespace ringfleet::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace ringfleet::kernels {
+
+HWY_EXPORT(MultiplyF32);
+HWY_EXPORT(MultiplyBf16);
+
+void MultiplyF32Panel(const float* w, size_t rows, const PanelBatch& x,
+                      float* tile) {
+  HWY_DYNAMIC_DISPATCH(MultiplyF32)(w, rows, x, tile);
+}
+
+void MultiplyBf16Panel(const uint16_t* w, size_t rows, const PanelBatch& x,
+                       float* tile) {
+  HWY_DYNAMIC_DISPATCH(MultiplyBf16)(w, rows, x, tile);
+}
+
+}  // namespace ringfleet::kernels
+#endif  // HWY_ONCE
