@@ -39,7 +39,8 @@ Executor::Executor(uint64_t epoch, ModelInstance main, ModelInstance reference,
       main_(main),
       reference_(reference),
       scorer_(*main.model, reference.model),
-      sequences_(slots) {}
+      sequences_(slots),
+      drawer_(&main.model->communicator()) {}
 
 absl::Status Executor::Step(const v1::StepPlan& plan, v1::StepResult* result) {
   if (plan.epoch() != epoch_ || plan.step() != step_ + 1) {
@@ -128,13 +129,13 @@ void Executor::AppendSegment(uint32_t slot, Sequence& sequence, int rows) {
 absl::Status Executor::AssembleBatch(const v1::StepPlan& plan) {
   batch_.ids.clear();
   batch_.segments.clear();
-  std::vector<bool> seen(sequences_.size());
+  seen_.assign(sequences_.size(), 0);
   const auto claim = [&](uint32_t slot) -> absl::Status {
-    if (seen[slot]) {
+    if (seen_[slot] != 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("step ", step_, ": slot ", slot, " appears twice"));
     }
-    seen[slot] = true;
+    seen_[slot] = 1;
     return absl::OkStatus();
   };
   for (const v1::PrefillSpan& span : plan.prefills()) {
@@ -239,40 +240,39 @@ absl::Status Executor::ScoreSegments(v1::StepResult* result) {
 
 absl::Status Executor::DrawAndAdvance(v1::StepResult* result) {
   const size_t hidden_size = main_.model->spec().hidden_size;
-  std::vector<DrawRequest> requests;
-  std::vector<int> slots;
+  draws_.clear();
+  draw_slots_.clear();
   for (const BatchSegment& segment : batch_.segments) {
     Sequence& sequence = sequences_[segment.slot];
     sequence.length += static_cast<int>(segment.rows);
     if (sequence.InPrompt() || sequence.admission.max_tokens() == 0) continue;
     const v1::SamplingParams& sampling = sequence.admission.sampling();
-    requests.push_back(
+    draws_.push_back(
         {.filter = MakeFilter(sampling),
          .key = {.seed = sampling.seed(),
                  .sample = sampling.sample(),
                  .position = static_cast<uint64_t>(sequence.length)},
          .usable_vocab = sequence.admission.usable_vocab()});
-    slots.push_back(segment.slot);
+    draw_slots_.push_back(segment.slot);
     std::memcpy(
-        Grow(draw_hidden_, requests.size() * hidden_size) +
-            (requests.size() - 1) * hidden_size,
+        Grow(draw_hidden_, draws_.size() * hidden_size) +
+            (draws_.size() - 1) * hidden_size,
         hidden_.data() + (segment.first_row + segment.rows - 1) * hidden_size,
         hidden_size * sizeof(float));
   }
-  if (requests.empty()) return absl::OkStatus();
+  if (draws_.empty()) return absl::OkStatus();
 
   const cluster::Range vocab = main_.model->plan().vocab;
-  float* logits = Grow(draw_logits_, requests.size() * vocab.size());
-  main_.model->Logits(draw_hidden_.data(), requests.size(), logits);
+  float* logits = Grow(draw_logits_, draws_.size() * vocab.size());
+  main_.model->Logits(draw_hidden_.data(), draws_.size(), logits);
   RF_ASSIGN_OR_RETURN(
-      const std::vector<DrawnToken> drawn,
-      DrawTokens(requests, logits, vocab, main_.model->spec().vocab_size,
-                 main_.model->communicator()));
+      const absl::Span<const DrawnToken> drawn,
+      drawer_.Draw(draws_, logits, vocab, main_.model->spec().vocab_size));
   for (size_t i = 0; i < drawn.size(); ++i) {
-    Sequence& sequence = sequences_[slots[i]];
+    Sequence& sequence = sequences_[draw_slots_[i]];
     sequence.last_token = drawn[i].id;
     ++sequence.generated;
-    v1::SlotResult* slot_result = ResultOf(slots[i], result);
+    v1::SlotResult* slot_result = ResultOf(draw_slots_[i], result);
     slot_result->add_tokens(drawn[i].id);
     slot_result->add_logprobs(drawn[i].logprob);
     const auto& stop_ids = sequence.admission.stop_ids();

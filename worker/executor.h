@@ -68,7 +68,12 @@ class Executor {
   Scorer scorer_;
   uint64_t step_ = 0;
   std::vector<Sequence> sequences_;  // By slot.
+  // Buffers of a step, which the next one uses again.
   Batch batch_;
+  std::vector<char> seen_;  // By slot: it is in batch_.
+  std::vector<DrawRequest> draws_;
+  std::vector<int> draw_slots_;
+  TokenDrawer drawer_;
   std::vector<float> hidden_;            // [rows, D]
   std::vector<float> reference_hidden_;  // [rows, D]
   std::vector<float> draw_hidden_;       // [draws, D]

@@ -7,20 +7,21 @@
 #include <type_traits>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "cluster/status_macros.h"
 #include "worker/timed_communicator.h"
 
 namespace ringfleet::worker {
 
-// Every rank contributes the same number of records and receives those of all
-// ranks, in rank order. T is plain data.
+// Every rank contributes the same number of records; `all` becomes those of
+// all ranks, in rank order, and keeps its memory. T is plain data.
 template <typename T>
-absl::StatusOr<std::vector<T>> GatherRecords(TimedCommunicator& communicator,
-                                             absl::Span<const T> own) {
+absl::Status GatherRecords(TimedCommunicator& communicator,
+                           absl::Span<const T> own, std::vector<T>* all) {
   static_assert(std::is_trivially_copyable_v<T>);
-  std::vector<uint64_t> offsets(communicator.size() + 1);
+  std::vector<uint64_t>& offsets = communicator.gather_offsets();
+  offsets.resize(communicator.size() + 1);
   for (size_t rank = 0; rank < offsets.size(); ++rank) {
     offsets[rank] = rank * own.size() * sizeof(T);
   }
@@ -32,9 +33,9 @@ absl::StatusOr<std::vector<T>> GatherRecords(TimedCommunicator& communicator,
   }
   RF_RETURN_IF_ERROR(communicator.AllGather(
       absl::MakeSpan(buffer.data(), offsets.back()), offsets));
-  std::vector<T> all(communicator.size() * own.size());
-  if (!all.empty()) std::memcpy(all.data(), buffer.data(), offsets.back());
-  return all;
+  all->resize(communicator.size() * own.size());
+  if (!all->empty()) std::memcpy(all->data(), buffer.data(), offsets.back());
+  return absl::OkStatus();
 }
 
 }  // namespace ringfleet::worker

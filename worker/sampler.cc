@@ -14,14 +14,6 @@ namespace {
 using kernels::Candidate;
 using kernels::LogSumExp;
 
-// What a rank knows about one row of logits.
-struct RowSummary {
-  LogSumExp all;       // Over its rows of the vocabulary.
-  LogSumExp tempered;  // Of logit / T over its usable rows, for filters.
-  Candidate best;      // Drawn from its usable rows, without filters.
-  uint32_t valid = 0;  // Whether there is a `best`.
-};
-
 bool NeedsCandidates(const kernels::SamplingFilter& filter) {
   return !filter.greedy() && filter.filters();
 }
@@ -35,22 +27,6 @@ absl::Span<const float> UsableLogits(const DrawRequest& request,
   return logits.subspan(0,
                         static_cast<size_t>(std::clamp<int64_t>(
                             usable, 0, static_cast<int64_t>(logits.size()))));
-}
-
-RowSummary Summarize(const DrawRequest& request, absl::Span<const float> logits,
-                     cluster::Range vocab) {
-  RowSummary summary;
-  summary.all = kernels::ReduceLogSumExp(logits);
-  const absl::Span<const float> usable = UsableLogits(request, logits, vocab);
-  if (NeedsCandidates(request.filter)) {
-    summary.tempered =
-        kernels::ReduceLogSumExp(usable, request.filter.temperature);
-  } else if (!usable.empty()) {
-    summary.best = kernels::DrawFromShard(usable, vocab.begin, request.filter,
-                                          request.key);
-    summary.valid = std::isnan(summary.best.logit) ? 0 : 1;
-  }
-  return summary;
 }
 
 // Draws one row whose filters need candidates. A merged list is only certain
@@ -99,8 +75,9 @@ absl::StatusOr<std::vector<Candidate>> GatherTopCandidates(
       kernels::TopCandidates(logits, vocab.begin, count);
   own.resize(count, {.id = std::numeric_limits<uint32_t>::max(),
                      .logit = -std::numeric_limits<float>::infinity()});
-  RF_ASSIGN_OR_RETURN(std::vector<Candidate> all,
-                      GatherRecords(communicator, absl::MakeConstSpan(own)));
+  std::vector<Candidate> all;
+  RF_RETURN_IF_ERROR(
+      GatherRecords(communicator, absl::MakeConstSpan(own), &all));
   all.erase(std::remove_if(all.begin(), all.end(),
                            [](const Candidate& candidate) {
                              return candidate.id ==
@@ -112,48 +89,63 @@ absl::StatusOr<std::vector<Candidate>> GatherTopCandidates(
   return all;
 }
 
-absl::StatusOr<std::vector<DrawnToken>> DrawTokens(
-    absl::Span<const DrawRequest> requests, const float* logits,
-    cluster::Range vocab, int vocab_size, TimedCommunicator& communicator) {
-  std::vector<RowSummary> own;
-  for (size_t row = 0; row < requests.size(); ++row) {
-    own.push_back(Summarize(
-        requests[row],
-        absl::MakeConstSpan(logits + row * vocab.size(), vocab.size()), vocab));
+TokenDrawer::RowSummary TokenDrawer::Summarize(const DrawRequest& request,
+                                               absl::Span<const float> logits,
+                                               cluster::Range vocab) {
+  RowSummary summary;
+  summary.all = kernels::ReduceLogSumExp(logits);
+  const absl::Span<const float> usable = UsableLogits(request, logits, vocab);
+  if (NeedsCandidates(request.filter)) {
+    summary.tempered =
+        kernels::ReduceLogSumExp(usable, request.filter.temperature);
+  } else if (!usable.empty()) {
+    summary.best = kernels::DrawFromShard(usable, vocab.begin, request.filter,
+                                          request.key);
+    summary.valid = std::isnan(summary.best.logit) ? 0 : 1;
   }
-  RF_ASSIGN_OR_RETURN(const std::vector<RowSummary> all,
-                      GatherRecords(communicator, absl::MakeConstSpan(own)));
-  std::vector<DrawnToken> drawn;
+  return summary;
+}
+
+absl::StatusOr<absl::Span<const DrawnToken>> TokenDrawer::Draw(
+    absl::Span<const DrawRequest> requests, const float* logits,
+    cluster::Range vocab, int vocab_size) {
+  const auto row_logits = [&](size_t row) {
+    return absl::MakeConstSpan(logits + row * vocab.size(), vocab.size());
+  };
+  own_.clear();
+  for (size_t row = 0; row < requests.size(); ++row) {
+    own_.push_back(Summarize(requests[row], row_logits(row), vocab));
+  }
+  RF_RETURN_IF_ERROR(
+      GatherRecords(communicator_, absl::MakeConstSpan(own_), &all_));
+  drawn_.clear();
   for (size_t row = 0; row < requests.size(); ++row) {
     const DrawRequest& request = requests[row];
     LogSumExp all_logits;
     LogSumExp tempered;
-    std::vector<Candidate> winners;  // Of each rank.
-    for (int rank = 0; rank < communicator.size(); ++rank) {
-      const RowSummary& summary = all[rank * requests.size() + row];
+    winners_.clear();
+    for (int rank = 0; rank < communicator_.size(); ++rank) {
+      const RowSummary& summary = all_[rank * requests.size() + row];
       all_logits = kernels::Merge(all_logits, summary.all);
       tempered = kernels::Merge(tempered, summary.tempered);
-      if (summary.valid != 0) winners.push_back(summary.best);
+      if (summary.valid != 0) winners_.push_back(summary.best);
     }
     Candidate winner;
     if (NeedsCandidates(request.filter)) {
       RF_ASSIGN_OR_RETURN(
-          winner,
-          DrawFiltered(
-              request,
-              absl::MakeConstSpan(logits + row * vocab.size(), vocab.size()),
-              vocab, vocab_size, tempered.Value(), communicator));
-    } else if (winners.empty()) {
+          winner, DrawFiltered(request, row_logits(row), vocab, vocab_size,
+                               tempered.Value(), communicator_));
+    } else if (winners_.empty()) {
       return absl::DataLossError("all logits of a token are NaN");
     } else {
-      std::sort(winners.begin(), winners.end(), kernels::Precedes);
-      winner = kernels::Draw(winners, request.filter, request.key);
+      std::sort(winners_.begin(), winners_.end(), kernels::Precedes);
+      winner = kernels::Draw(winners_, request.filter, request.key);
     }
-    drawn.push_back(
+    drawn_.push_back(
         {.id = winner.id,
          .logprob = static_cast<float>(winner.logit - all_logits.Value())});
   }
-  return drawn;
+  return absl::MakeConstSpan(drawn_);
 }
 
 }  // namespace ringfleet::worker

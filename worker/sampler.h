@@ -26,15 +26,43 @@ struct DrawnToken {
   float logprob = 0;  // Natural, of the model: no temperature, no filter.
 };
 
-// One token for each request.
-//   logits [requests, vocab.size()] f32: this rank's rows of the vocabulary
-// Without filters one small gather decides; with top-k, top-p or min-p the
-// ranks exchange their likeliest candidates, more of them until the filters
-// are decided.
-// Errors: of the collectives; DATA_LOSS when all logits of a row are NaN.
-absl::StatusOr<std::vector<DrawnToken>> DrawTokens(
-    absl::Span<const DrawRequest> requests, const float* logits,
-    cluster::Range vocab, int vocab_size, TimedCommunicator& communicator);
+// Draws tokens from logits that are spread over the ranks. Without filters it
+// allocates nothing once its buffers have grown. One thread uses it.
+class TokenDrawer {
+ public:
+  // `communicator` must outlive it.
+  explicit TokenDrawer(TimedCommunicator* communicator)
+      : communicator_(*communicator) {}
+
+  // One token for each request, valid until the next call.
+  //   logits [requests, vocab.size()] f32: this rank's rows of the vocabulary
+  // Without filters one small gather decides; with top-k, top-p or min-p the
+  // ranks exchange their likeliest candidates, more of them until the filters
+  // are decided.
+  // Errors: of the collectives; DATA_LOSS when all logits of a row are NaN.
+  absl::StatusOr<absl::Span<const DrawnToken>> Draw(
+      absl::Span<const DrawRequest> requests, const float* logits,
+      cluster::Range vocab, int vocab_size);
+
+ private:
+  // What a rank knows about one row of logits.
+  struct RowSummary {
+    kernels::LogSumExp all;       // Over its rows of the vocabulary.
+    kernels::LogSumExp tempered;  // Of logit / T over its usable rows, for
+                                  // filters.
+    kernels::Candidate best;  // Drawn from its usable rows, without filters.
+    uint32_t valid = 0;       // Whether there is a `best`.
+  };
+  static RowSummary Summarize(const DrawRequest& request,
+                              absl::Span<const float> logits,
+                              cluster::Range vocab);
+
+  TimedCommunicator& communicator_;
+  std::vector<RowSummary> own_;
+  std::vector<RowSummary> all_;              // [ranks, requests]
+  std::vector<kernels::Candidate> winners_;  // Of one row, by rank.
+  std::vector<DrawnToken> drawn_;
+};
 
 // The `count` likeliest ids of one row, over all ranks, likeliest first.
 absl::StatusOr<std::vector<kernels::Candidate>> GatherTopCandidates(

@@ -45,8 +45,8 @@ RowScore SummarizeRow(const float* logits, cluster::Range vocab,
 
 absl::StatusOr<std::vector<RowScore>> MergeOverRanks(
     absl::Span<const RowScore> own, TimedCommunicator& communicator) {
-  RF_ASSIGN_OR_RETURN(const std::vector<RowScore> all,
-                      GatherRecords(communicator, own));
+  std::vector<RowScore> all;
+  RF_RETURN_IF_ERROR(GatherRecords(communicator, own, &all));
   std::vector<RowScore> merged(all.begin(), all.begin() + own.size());
   for (int rank = 1; rank < communicator.size(); ++rank) {
     for (size_t row = 0; row < own.size(); ++row) {
@@ -170,9 +170,9 @@ absl::Status Scorer::Compare(const ScoreSpan& span, v1::ScoreResult* result) {
         result->set_top1_agreements(result->top1_agreements() + 1);
       }
     }
-    RF_ASSIGN_OR_RETURN(
-        const std::vector<double> kl,
-        GatherRecords(model_.communicator(), absl::MakeConstSpan(&own_kl, 1)));
+    std::vector<double> kl;
+    RF_RETURN_IF_ERROR(GatherRecords(model_.communicator(),
+                                     absl::MakeConstSpan(&own_kl, 1), &kl));
     for (double part : kl) result->set_kl_sum(result->kl_sum() + part);
     result->set_compared(result->compared() + static_cast<uint32_t>(rows));
   }

@@ -36,11 +36,14 @@ class TimedCommunicator {
   // Memory for what is being gathered: it outlives a failed operation, whose
   // frames a slow peer may still be reading.
   std::vector<char>& gather_buffer() { return gather_buffer_; }
+  // Borders of the ranks' parts in it.
+  std::vector<uint64_t>& gather_offsets() { return gather_offsets_; }
 
  private:
   cluster::Communicator* const communicator_;
   const absl::Duration timeout_;
   std::vector<char> gather_buffer_;
+  std::vector<uint64_t> gather_offsets_;
 };
 
 }  // namespace ringfleet::worker

@@ -57,8 +57,13 @@ std::vector<absl::StatusOr<std::vector<DrawnToken>>> TryDraw(
       logits.insert(logits.end(), row.logits.begin() + vocab.begin,
                     row.logits.begin() + vocab.end);
     }
-    results[rank] =
-        DrawTokens(requests, logits.data(), vocab, vocab_size, communicator);
+    TokenDrawer drawer(&communicator);
+    const auto drawn = drawer.Draw(requests, logits.data(), vocab, vocab_size);
+    if (drawn.ok()) {
+      results[rank] = std::vector<DrawnToken>(drawn->begin(), drawn->end());
+    } else {
+      results[rank] = drawn.status();
+    }
   });
   return results;
 }
