@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/aligned_buffer.h"
 
+#include <sys/mman.h>
+
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
@@ -14,6 +16,14 @@ namespace ringfleet::kernels {
 namespace {
 
 constexpr size_t kAlignment = 64;
+
+// Buffers from this size on begin at a huge page's border and ask for huge
+// pages: one row of a product then misses 512 times fewer translations.
+constexpr size_t kHugePageBytes = size_t{2} << 20;
+
+size_t AlignmentOf(size_t bytes) {
+  return bytes >= 2 * kHugePageBytes ? kHugePageBytes : kAlignment;
+}
 
 }  // namespace
 
@@ -30,14 +40,20 @@ AlignedBuffer::AlignedBuffer(size_t bytes) { RF_CHECK(TryAllocate(bytes)); }
 
 bool AlignedBuffer::TryAllocate(size_t bytes) {
   if (bytes == 0) return true;
-  if (bytes > std::numeric_limits<size_t>::max() - kAlignment) return false;
+  const size_t alignment = AlignmentOf(bytes);
+  if (bytes > std::numeric_limits<size_t>::max() - alignment) return false;
   // calloc takes large blocks from fresh, untouched pages; aligned_alloc
   // followed by memset would make them resident on this thread's node.
-  allocation_ = std::calloc(1, bytes + kAlignment - 1);
+  allocation_ = std::calloc(1, bytes + alignment - 1);
   if (allocation_ == nullptr) return false;
   const uintptr_t address = reinterpret_cast<uintptr_t>(allocation_);
-  data_ = static_cast<char*>(allocation_) + (-address & (kAlignment - 1));
+  data_ = static_cast<char*>(allocation_) + (-address & (alignment - 1));
   size_ = bytes;
+  if (alignment == kHugePageBytes) {
+    // A hint: without huge pages everything works as well, only slower.
+    static_cast<void>(
+        madvise(data_, bytes / kHugePageBytes * kHugePageBytes, MADV_HUGEPAGE));
+  }
   return true;
 }
 

@@ -9,7 +9,8 @@
 namespace ringfleet::kernels {
 
 // Owns zeroed memory, aligned to 64 bytes (a cache line, an AVX-512 vector).
-// Pages become resident when they are first touched. Movable.
+// Pages become resident when they are first touched; large buffers ask the
+// system for huge pages. Movable.
 class AlignedBuffer {
  public:
   // For sizes that come from input. RESOURCE_EXHAUSTED, with the size: the
