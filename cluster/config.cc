@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/config.h"
 
-#include <yaml-cpp/eventhandler.h>
-#include <yaml-cpp/exceptions.h>
-#include <yaml-cpp/mark.h>
-#include <yaml-cpp/parser.h>
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -13,7 +8,6 @@
 #include <initializer_list>
 #include <limits>
 #include <map>
-#include <sstream>
 #include <system_error>
 
 #include "absl/status/status.h"
@@ -25,152 +19,14 @@
 #include "absl/strings/str_split.h"
 #include "absl/types/span.h"
 #include "cluster/algorithm_table.h"
+#include "cluster/config_tree.h"
 #include "cluster/status_macros.h"
 #include "cluster/weight_dtype.h"
 
 namespace ringfleet::cluster {
 namespace {
 
-// A description of 16 hosts takes 2 KiB.
-constexpr size_t kMaxFileBytes = size_t{1} << 20;
-// The deepest legal value is an element of ssh.options, at depth 3.
-constexpr size_t kMaxDepth = 8;
-
-// ---- YAML to a tree. ----
-
-// Built from parser events rather than with YAML::Node: that keeps the line of
-// every key, sees duplicate keys, and refuses anchors and aliases (which can
-// expand a small file without bound) before anything is expanded.
-struct Tree {
-  enum Kind { kNull, kScalar, kSequence, kMap } kind = kNull;
-  int line = 1;
-  std::string scalar;
-  std::vector<Tree> keys;   // Of a map: scalars, keys[i] names items[i].
-  std::vector<Tree> items;  // Of a map or a sequence.
-};
-
-class TreeBuilder : public YAML::EventHandler {
- public:
-  Tree root;
-
-  void OnDocumentStart(const YAML::Mark& mark) override {}
-  void OnDocumentEnd() override {}
-  void OnAnchor(const YAML::Mark& mark, const std::string& name) override {
-    throw YAML::ParserException(
-        mark, absl::StrCat("anchor '&", name, "' is not supported here"));
-  }
-  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
-    throw YAML::ParserException(mark, "aliases are not supported here");
-  }
-  void OnNull(const YAML::Mark& mark, YAML::anchor_t) override {
-    Add(mark, {.kind = Tree::kNull});
-  }
-  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t,
-                const std::string& value) override {
-    CheckTag(mark, tag);
-    if (std::any_of(value.begin(), value.end(), absl::ascii_iscntrl)) {
-      throw YAML::ParserException(mark, "value holds a control character");
-    }
-    // Plain "~" and "null" come as OnNull or as scalars, by position.
-    if (tag == "?" && (value == "~" || value == "null")) {
-      return OnNull(mark, 0);
-    }
-    Add(mark, {.kind = Tree::kScalar, .scalar = value});
-  }
-  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag,
-                       YAML::anchor_t, YAML::EmitterStyle::value) override {
-    CheckTag(mark, tag);
-    Open(mark, {.kind = Tree::kSequence});
-  }
-  void OnSequenceEnd() override { Close(); }
-  void OnMapStart(const YAML::Mark& mark, const std::string& tag,
-                  YAML::anchor_t, YAML::EmitterStyle::value) override {
-    CheckTag(mark, tag);
-    Open(mark, {.kind = Tree::kMap});
-  }
-  void OnMapEnd() override { Close(); }
-
- private:
-  static void CheckTag(const YAML::Mark& mark, const std::string& tag) {
-    // "?" is a plain value, "!" a quoted one.
-    if (tag.empty() || tag == "?" || tag == "!") return;
-    throw YAML::ParserException(
-        mark, absl::StrCat("tag '", tag, "' is not supported here"));
-  }
-
-  void Add(const YAML::Mark& mark, Tree tree) {
-    // An omitted value has no place of its own: it gets its key's line.
-    tree.line = mark.line >= 0 ? mark.line + 1 : 0;
-    if (open_.empty()) {
-      root = std::move(tree);
-      return;
-    }
-    Tree& parent = open_.back();
-    if (parent.kind == Tree::kMap &&
-        parent.keys.size() == parent.items.size()) {
-      if (tree.kind != Tree::kScalar) {
-        throw YAML::ParserException(mark, "a key must be a plain word");
-      }
-      parent.keys.push_back(std::move(tree));
-      return;
-    }
-    if (tree.line == 0 || tree.kind == Tree::kNull) {
-      tree.line = parent.kind == Tree::kMap ? parent.keys.back().line
-                                            : std::max(tree.line, parent.line);
-    }
-    parent.items.push_back(std::move(tree));
-  }
-
-  void Open(const YAML::Mark& mark, Tree tree) {
-    if (open_.size() >= kMaxDepth) {
-      throw YAML::ParserException(
-          mark, absl::StrCat("nested deeper than ", kMaxDepth, " levels"));
-    }
-    tree.line = mark.line + 1;
-    open_.push_back(std::move(tree));
-  }
-
-  void Close() {
-    Tree tree = std::move(open_.back());
-    open_.pop_back();
-    YAML::Mark mark;
-    mark.line = tree.line - 1;
-    Add(mark, std::move(tree));
-  }
-
-  std::vector<Tree> open_;  // Unfinished maps and sequences, outermost first.
-};
-
-absl::StatusOr<Tree> ParseTree(absl::string_view yaml, absl::string_view file) {
-  if (yaml.size() > kMaxFileBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(file, ": larger than ", kMaxFileBytes,
-                     " bytes, want a description of a fleet"));
-  }
-  try {
-    std::istringstream in{std::string(yaml)};
-    YAML::Parser parser(in);
-    TreeBuilder builder, second;
-    if (!parser.HandleNextDocument(builder)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(file, ":1: empty, want at least 'model' and 'workers'"));
-    }
-    if (parser.HandleNextDocument(second)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(file, ":", second.root.line,
-                       ": a second document, want one in a file"));
-    }
-    return std::move(builder.root);
-  } catch (const YAML::Exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        file, ":", std::max(error.mark.line, 0) + 1, ": ", error.msg));
-  } catch (const std::exception& error) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(file, ": not YAML: ", error.what()));
-  }
-}
-
-// ---- The tree to structs. ----
+using Tree = ConfigTree;
 
 size_t EditDistance(absl::string_view a, absl::string_view b) {
   std::vector<size_t> row(b.size() + 1);
@@ -521,7 +377,7 @@ void ReadSsh(Reading* reading, const Section& top, ClusterConfig* config) {
 absl::StatusOr<ClusterConfig> ParseClusterConfig(absl::string_view yaml,
                                                  absl::string_view file_name,
                                                  absl::string_view base_dir) {
-  RF_ASSIGN_OR_RETURN(const Tree root, ParseTree(yaml, file_name));
+  RF_ASSIGN_OR_RETURN(const Tree root, ParseConfigTree(yaml, file_name));
   Reading reading{.file = file_name, .base_dir = base_dir};
   ClusterConfig config;
   const Section top(
@@ -582,7 +438,7 @@ absl::StatusOr<ClusterConfig> LoadClusterConfig(const std::string& path) {
         absl::StrCat(path, ": no such file, want a cluster.yaml"));
   }
   std::ifstream in(absolute, std::ios::binary);
-  std::string yaml(kMaxFileBytes + 1, '\0');
+  std::string yaml(kMaxConfigFileBytes + 1, '\0');
   in.read(yaml.data(), static_cast<std::streamsize>(yaml.size()));
   if (in.bad() || (in.fail() && !in.eof())) {
     return absl::InvalidArgumentError(
