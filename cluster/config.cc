@@ -21,6 +21,7 @@
 #include "cluster/algorithm_table.h"
 #include "cluster/config_tree.h"
 #include "cluster/status_macros.h"
+#include "cluster/synthetic_model.h"
 #include "cluster/weight_dtype.h"
 
 namespace ringfleet::cluster {
@@ -172,6 +173,20 @@ class Section {
     *out = value;
   }
 
+  // A path, or the name of a synthetic model; required.
+  void Model(absl::string_view key, std::string* out) const {
+    const Tree* tree = Find(key);
+    if (tree == nullptr) {
+      reading_.Fail(line(), key, ": missing, want the checkpoint's folder");
+    } else if (!IsSyntheticModel(tree->scalar)) {
+      Path(key, out);
+    } else if (const auto name = ParseSyntheticModel(tree->scalar); name.ok()) {
+      *out = tree->scalar;
+    } else {
+      reading_.Fail(tree->line, key, ": ", name.status().message());
+    }
+  }
+
   // A path, made absolute.
   void Path(absl::string_view key, std::string* out) const {
     const Tree* tree = Scalar(key, "a path");
@@ -182,10 +197,8 @@ class Section {
                     "is not expanded)");
       return;
     }
-    *out =
-        (std::filesystem::path(std::string(reading_.base_dir)) / tree->scalar)
-            .lexically_normal()
-            .string();
+    const std::filesystem::path base(std::string(reading_.base_dir));
+    *out = (base / tree->scalar).lexically_normal().string();
   }
 
   void WireType(absl::string_view key, Wire* out) const {
@@ -393,10 +406,7 @@ absl::StatusOr<ClusterConfig> ParseClusterConfig(absl::string_view yaml,
   }
   if (config.name.empty() || config.name[0] == '-') config.name = "fleet";
   top.Word("name", kNameCharacters, &config.name);
-  top.Path("model", &config.model);
-  if (top.Find("model") == nullptr) {
-    reading.Fail(root.line, "model: missing, want the checkpoint's folder");
-  }
+  top.Model("model", &config.model);
   top.Dtype("dtype", &config.dtype);
   top.WireType("wire", &config.wire);
   top.Path("collectives", &config.collectives);

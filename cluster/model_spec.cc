@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "cluster/file_reader.h"
+#include "cluster/model_files.h"
 #include "cluster/status_macros.h"
 #include "nlohmann/json.hpp"
 
@@ -455,23 +455,22 @@ absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(
   return defaults;
 }
 
-absl::StatusOr<ModelSpec> LoadModelSpec(const std::string& model_dir) {
-  RF_ASSIGN_OR_RETURN(
-      const std::string json,
-      ReadSmallFile(absl::StrCat(model_dir, "/config.json"), kMaxConfigBytes));
+absl::StatusOr<ModelSpec> LoadModelSpec(const std::string& model) {
+  RF_ASSIGN_OR_RETURN(const std::string json,
+                      ReadModelFile(model, "config.json", kMaxConfigBytes));
   absl::StatusOr<ModelSpec> spec = ParseModelSpec(json);
-  if (!spec.ok()) return Annotate(spec.status(), model_dir);
+  if (!spec.ok()) return Annotate(spec.status(), model);
   return spec;
 }
 
 absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(
-    const std::string& model_dir) {
-  const absl::StatusOr<std::string> json = ReadSmallFile(
-      absl::StrCat(model_dir, "/generation_config.json"), kMaxConfigBytes);
+    const std::string& model) {
+  const absl::StatusOr<std::string> json =
+      ReadModelFile(model, "generation_config.json", kMaxConfigBytes);
   if (absl::IsNotFound(json.status())) return GenerationDefaults();
   RF_RETURN_IF_ERROR(json.status());
   absl::StatusOr<GenerationDefaults> defaults = ParseGenerationDefaults(*json);
-  if (!defaults.ok()) return Annotate(defaults.status(), model_dir);
+  if (!defaults.ok()) return Annotate(defaults.status(), model);
   return defaults;
 }
 

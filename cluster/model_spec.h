@@ -95,11 +95,12 @@ absl::StatusOr<ModelSpec> ParseModelSpec(absl::string_view json);
 absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(
     absl::string_view json);
 
-// The same from a model folder's config.json (NOT_FOUND when absent) and
-// generation_config.json (defaults when absent).
-absl::StatusOr<ModelSpec> LoadModelSpec(const std::string& model_dir);
+// The same from the config.json (NOT_FOUND when absent) and the
+// generation_config.json (defaults when absent) of a model: a folder, or a
+// synthetic model's name.
+absl::StatusOr<ModelSpec> LoadModelSpec(const std::string& model);
 absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(
-    const std::string& model_dir);
+    const std::string& model);
 
 }  // namespace ringfleet::cluster
 

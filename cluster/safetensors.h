@@ -2,7 +2,8 @@
 // Reads a checkpoint in the hub's format: *.safetensors files, with
 // model.safetensors.index.json when there are several. Only headers are read
 // when a checkpoint is opened; weights are read by byte range, so that a
-// worker touches what it owns.
+// worker touches what it owns. A synthetic checkpoint (synthetic_model.h) is
+// read in the same way, without files.
 #ifndef RINGFLEET_CLUSTER_SAFETENSORS_H_
 #define RINGFLEET_CLUSTER_SAFETENSORS_H_
 
@@ -35,12 +36,13 @@ class Checkpoint {
   // JSON, dtypes, shapes against byte counts, offsets inside the file and not
   // overlapping, index against contents. Tensors of a dtype that Dtype does
   // not name are kept out of reach: Find reports them as INVALID_ARGUMENT.
+  // `model` is a folder, or the name of a synthetic model.
   //
   // Errors: NOT_FOUND (no checkpoint), DATA_LOSS (corrupt, truncated, a file of
   // the index is missing), INVALID_ARGUMENT; each names file, value and
   // expectation.
   static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(
-      const std::string& model_dir);
+      const std::string& model);
   ~Checkpoint();
 
   // Errors: NOT_FOUND; INVALID_ARGUMENT for an unsupported dtype.
@@ -58,7 +60,8 @@ class Checkpoint {
 
   // Hex digest that tells checkpoints apart: config.json, the index, every
   // header and file size, and a sample of each file's data (64 pages evenly
-  // spread, so a few MB for the largest models). Not a proof of integrity.
+  // spread, so a few MB for the largest models). Not a proof of integrity. A
+  // synthetic checkpoint has the digest of the files that it would be.
   absl::StatusOr<std::string> Fingerprint() const;
 
  private:

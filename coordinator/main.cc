@@ -180,7 +180,8 @@ int Main(int argc, char** argv) {
     return option->excludes(by_file);
   };
   by_hand(app.add_option("--model", flags.model,
-                         "Model folder, the same path on all hosts"));
+                         "Model folder, the same path on all hosts, or "
+                         "synth:PRESET for random weights"));
   by_hand(app.add_option("--world", flags.world,
                          "Number of workers, split by tensor (default 1)"))
       ->check(CLI::Range(1, cluster::kMaxWorkers));

@@ -8,7 +8,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "cluster/model_files.h"
 #include "cluster/status_macros.h"
+#include "cluster/synthetic_model.h"
 #include "coordinator/tokenizer_files.h"
 #include "coordinator/utf8.h"
 
@@ -19,7 +21,12 @@ namespace {
 constexpr uintmax_t kMaxFileBytes = 256 << 20;
 
 // NOT_FOUND when there is no such file.
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
+absl::StatusOr<std::string> ReadFile(const std::string& model,
+                                     absl::string_view name) {
+  if (cluster::IsSyntheticModel(model)) {
+    return cluster::ReadModelFile(model, name, kMaxFileBytes);
+  }
+  const std::string path = absl::StrCat(model, "/", name);
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) {
     return absl::NotFoundError(absl::StrCat(path, ": no such file"));
@@ -60,22 +67,24 @@ absl::Status ForEachPart(const AddedTokenMatcher& matcher,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(
-    const std::string& model_dir) {
+    const std::string& model) {
   std::unique_ptr<Tokenizer> tokenizer(new Tokenizer);
-  std::string path = absl::StrCat(model_dir, "/tokenizer.json");
-  RF_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  RF_RETURN_IF_ERROR(Annotate(tokenizer->ReadTokenizerJson(text), path));
+  RF_ASSIGN_OR_RETURN(const std::string text,
+                      ReadFile(model, "tokenizer.json"));
+  RF_RETURN_IF_ERROR(Annotate(tokenizer->ReadTokenizerJson(text),
+                              absl::StrCat(model, "/tokenizer.json")));
 
-  path = absl::StrCat(model_dir, "/tokenizer_config.json");
-  const absl::StatusOr<std::string> config = ReadFile(path);
+  const absl::StatusOr<std::string> config =
+      ReadFile(model, "tokenizer_config.json");
   if (config.ok()) {
-    RF_RETURN_IF_ERROR(Annotate(tokenizer->ReadTokenizerConfig(*config), path));
+    RF_RETURN_IF_ERROR(Annotate(tokenizer->ReadTokenizerConfig(*config),
+                                absl::StrCat(model, "/tokenizer_config.json")));
   } else if (!absl::IsNotFound(config.status())) {
     return config.status();
   }
 
-  path = absl::StrCat(model_dir, "/chat_template.jinja");
-  absl::StatusOr<std::string> chat_template = ReadFile(path);
+  absl::StatusOr<std::string> chat_template =
+      ReadFile(model, "chat_template.jinja");
   if (chat_template.ok()) {
     tokenizer->chat_template_ = *std::move(chat_template);
   } else if (!absl::IsNotFound(chat_template.status())) {

@@ -24,12 +24,13 @@ namespace ringfleet::coordinator {
 class Tokenizer {
  public:
   // Reads tokenizer.json and, where present, tokenizer_config.json and
-  // chat_template.jinja (which then replaces the config's template).
+  // chat_template.jinja (which then replaces the config's template) of a model:
+  // a folder, or a synthetic model's name.
   //   NOT_FOUND: there is no tokenizer.json.
   //   INVALID_ARGUMENT: malformed or unsupported; names the field and value.
   //   UNAVAILABLE: a file is there but cannot be read.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(
-      const std::string& model_dir);
+      const std::string& model);
 
   // Text to ids, without BOS. Added tokens are recognised wherever their text
   // stands. INVALID_ARGUMENT when `text` is not UTF-8 (names the byte offset),

@@ -3,12 +3,12 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "cluster/algorithm_table.h"
 #include "cluster/config.h"
+#include "cluster/model_files.h"
 #include "cluster/server.h"
 #include "cluster/status.h"
 #include "cluster/status_macros.h"
@@ -22,17 +22,12 @@ namespace {
 constexpr int kMaxLocal = 16;
 constexpr std::chrono::seconds kDescribeTimeout{5};
 
-bool SamePath(const std::string& a, const std::string& b) {
-  std::error_code error;
-  return std::filesystem::weakly_canonical(a, error) ==
-         std::filesystem::weakly_canonical(b, error);
-}
-
 }  // namespace
 
 void AddSessionOptions(CLI::App& app, SessionOptions& options) {
   app.add_option("-m,--model", options.model,
-                 "Folder of a checkpoint in the hub's format");
+                 "Folder of a checkpoint in the hub's format, or "
+                 "synth:tiny, synth:r1-slice for random weights");
   auto* cluster = app.add_option("--cluster", options.cluster,
                                  "Cluster file of a running fleet");
   app.add_option("--local", options.local,
@@ -97,7 +92,8 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(
           absl::StrCat("coordinator: no answer from ", address, " (",
                        status.error_message(), "); is the fleet up?"));
     }
-    if (!options.model.empty() && !SamePath(options.model, state.model())) {
+    if (!options.model.empty() &&
+        !cluster::IsSameModel(options.model, state.model())) {
       return absl::InvalidArgumentError(
           absl::StrCat("usage: --model ", options.model, ", but the fleet ",
                        state.name(), " serves ", state.model()));
@@ -122,7 +118,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(
   FleetOptions fleet;
   fleet.name = "local";
   // Workers run with this process's working directory, but say it once.
-  fleet.model_dir = std::filesystem::absolute(options.model).string();
+  fleet.model_dir = cluster::AbsoluteModel(options.model);
   fleet.mesh = {.data = 1, .expert = 1, .tensor = options.local};
   fleet.dtype = *dtype;
   fleet.wire = cluster::WireToProto(*wire);

@@ -137,7 +137,8 @@ absl::Status RunDetokenize(const TokenizeOptions& options) {
 void AddSourceOptions(CLI::App& verb, TokenizeOptions& options) {
   CLI::Option_group* source = verb.add_option_group("source");
   source->add_option("-m,--model", options.session.model,
-                     "Folder of a checkpoint in the hub's format");
+                     "Folder of a checkpoint in the hub's format, or "
+                     "synth:tiny, synth:r1-slice");
   source->add_option("--cluster", options.session.cluster,
                      "Cluster file of a running fleet");
   source->require_option(1);

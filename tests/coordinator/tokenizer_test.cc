@@ -8,6 +8,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/utf8.h"
@@ -506,6 +508,34 @@ TEST_F(TokenizerFilesTest, DamagedFilesNeverCrash) {
     if (ids.ok()) (*tokenizer)->Decode(*ids, true);
   }
   EXPECT_GT(loaded, 0);
+}
+
+TEST(SyntheticTokenizerTest, EveryIdHasATextOfItsOwn) {
+  for (const auto& [model, vocab_size] :
+       {std::pair("synth:tiny", 512u), std::pair("synth:r1-slice", 32768u)}) {
+    const auto loaded = Tokenizer::Load(model);
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    const Tokenizer& tokenizer = **loaded;
+    EXPECT_EQ(tokenizer.id_limit(), vocab_size);
+    std::set<absl::string_view> texts;
+    for (uint32_t id = 0; id < vocab_size; ++id) {
+      EXPECT_NE(tokenizer.TokenBytes(id), "") << id;
+      EXPECT_EQ(tokenizer.IsSpecial(id), id < 3) << id;
+      texts.insert(tokenizer.TokenBytes(id));
+    }
+    EXPECT_EQ(texts.size(), vocab_size);
+    EXPECT_EQ(tokenizer.bos_id(), 0u);
+    EXPECT_EQ(tokenizer.eos_id(), 1u);
+
+    std::string text = "the quick\n brown FOX";
+    for (int byte = 0; byte < 128; ++byte) text.push_back(byte);
+    absl::StrAppend(&text, " \u00e9\u4e2d\U0001f600");
+    const auto ids = tokenizer.EncodePrompt(text);
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    EXPECT_EQ(ids->front(), 0u);
+    EXPECT_LT(ids->size(), text.size());  // Letters are merged.
+    EXPECT_EQ(tokenizer.Decode(*ids, false), text);
+  }
 }
 
 }  // namespace

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// A checkpoint in the files of a folder.
+#include <list>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cluster/checkpoint_source.h"
+#include "cluster/file_reader.h"
+#include "cluster/safetensors_header.h"
+#include "cluster/status_macros.h"
+#include "kernels/mutex.h"
+
+namespace ringfleet::cluster {
+namespace {
+
+// Enough for a load that goes layer by layer; shards of a layer are few.
+constexpr size_t kMaxOpenFiles = 32;
+
+class CheckpointFolder final : public CheckpointSource {
+ public:
+  absl::Status Open(const std::string& model_dir);
+
+  absl::Status Read(int file, uint64_t offset, size_t size,
+                    void* destination) const override {
+    RF_ASSIGN_OR_RETURN(const std::shared_ptr<const FileReader> reader,
+                        Acquire(file));
+    RF_RETURN_IF_ERROR(reader->Read(offset, size, destination));
+    // After the read: what was read came from the file that was validated.
+    return reader->CheckUnchanged();
+  }
+
+ private:
+  absl::Status AddFile(const CheckpointLayout& layout, int index);
+
+  // An open reader of file `index`: at most kMaxOpenFiles stay open, the least
+  // recently used is closed once nobody reads from it.
+  absl::StatusOr<std::shared_ptr<const FileReader>> Acquire(int index) const;
+
+  std::vector<FileReader::Identity> identities_;  // By file.
+  mutable Mutex mu_;
+  mutable std::list<std::pair<int, std::shared_ptr<const FileReader>>> open_
+      ABSL_GUARDED_BY(mu_);
+};
+
+absl::StatusOr<std::shared_ptr<const FileReader>> CheckpointFolder::Acquire(
+    int index) const {
+  {
+    MutexLock lock(&mu_);
+    for (auto it = open_.begin(); it != open_.end(); ++it) {
+      if (it->first != index) continue;
+      open_.splice(open_.begin(), open_, it);
+      return it->second;
+    }
+  }
+  RF_ASSIGN_OR_RETURN(FileReader reader,
+                      FileReader::Open(absl::StrCat(
+                          contents_.model, "/", contents_.files[index].name)));
+  if (!(reader.identity() == identities_[index])) {
+    return absl::DataLossError(absl::StrCat(
+        reader.path(), ": changed after the checkpoint was opened (",
+        identities_[index].size, " bytes then, ", reader.size(), " now)"));
+  }
+  auto shared = std::make_shared<const FileReader>(std::move(reader));
+  MutexLock lock(&mu_);
+  open_.emplace_front(index, shared);
+  if (open_.size() > kMaxOpenFiles) open_.pop_back();
+  return shared;
+}
+
+absl::Status CheckpointFolder::AddFile(const CheckpointLayout& layout,
+                                       int index) {
+  const std::string& name = layout.files[index];
+  absl::StatusOr<FileReader> file =
+      FileReader::Open(absl::StrCat(contents_.model, "/", name));
+  if (absl::IsNotFound(file.status()) && contents_.index.has_value()) {
+    return absl::DataLossError(absl::StrCat(contents_.model, ": missing file ",
+                                            name, ", which the index names"));
+  }
+  RF_RETURN_IF_ERROR(file.status());
+  RF_ASSIGN_OR_RETURN(Header header, ReadHeader(*file));
+  identities_.push_back(file->identity());
+  contents_.files.push_back(
+      {.name = name,
+       .size = file->size(),
+       .header_bytes = 8 + header.text.size(),
+       .header_hash = XXH3_128bits(header.text.data(), header.text.size())});
+  for (HeaderEntry& entry : header.entries) {
+    entry.info.file = index;
+    if (contents_.index.has_value()) {
+      // What the index doesn't place in this file is left alone.
+      const auto it = layout.weight_map.find(entry.info.name);
+      if (it == layout.weight_map.end() || it->second != index) continue;
+    }
+    std::string key = entry.info.name;
+    if (entry.unsupported_dtype.empty()) {
+      contents_.tensors.emplace(std::move(key), std::move(entry.info));
+    } else {
+      contents_.unsupported.emplace(std::move(key),
+                                    std::move(entry.unsupported_dtype));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointFolder::Open(const std::string& model_dir) {
+  RF_ASSIGN_OR_RETURN(CheckpointLayout layout, FindCheckpointLayout(model_dir));
+  contents_.model = model_dir;
+  contents_.index = std::move(layout.index);
+  for (size_t i = 0; i < layout.files.size(); ++i) {
+    RF_RETURN_IF_ERROR(AddFile(layout, static_cast<int>(i)));
+  }
+  // Lowest name first, so that the message doesn't depend on hashing.
+  const std::string* missing = nullptr;
+  for (const auto& [name, file] : layout.weight_map) {
+    if (!contents_.tensors.contains(name) &&
+        !contents_.unsupported.contains(name) &&
+        (missing == nullptr || name < *missing)) {
+      missing = &name;
+    }
+  }
+  if (missing == nullptr) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(
+      model_dir, ": the index names ", *missing, " in ",
+      layout.files[layout.weight_map[*missing]], ", which lacks it"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CheckpointSource>> OpenCheckpointFolder(
+    const std::string& model_dir) {
+  auto folder = std::make_unique<CheckpointFolder>();
+  RF_RETURN_IF_ERROR(folder->Open(model_dir));
+  return folder;
+}
+
+}  // namespace ringfleet::cluster

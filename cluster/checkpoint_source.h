@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_CLUSTER_CHECKPOINT_SOURCE_H_
+#define RINGFLEET_CLUSTER_CHECKPOINT_SOURCE_H_
+
+#include <xxhash.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cluster/safetensors.h"
+
+namespace ringfleet::cluster {
+
+// What a checkpoint's headers say, however its bytes come about.
+struct CheckpointContents {
+  struct File {
+    std::string name;
+    uint64_t size = 0;
+    uint64_t header_bytes = 0;  // With the length before it.
+    XXH128_hash_t header_hash = {};
+  };
+  std::string model;  // A folder, or the name of a synthetic model.
+  std::vector<File> files;
+  std::optional<std::string> index;  // Text of model.safetensors.index.json.
+  absl::flat_hash_map<std::string, TensorInfo> tensors;
+  absl::flat_hash_map<std::string, std::string> unsupported;  // Name to dtype.
+};
+
+// The bytes of a checkpoint's files: read from a folder, or made when asked
+// for. Immutable; thread-safe.
+class CheckpointSource {
+ public:
+  virtual ~CheckpointSource() = default;
+  const CheckpointContents& contents() const { return contents_; }
+
+  // Bytes [offset, offset + size) of a file, its header included; the range
+  // lies in the file. DATA_LOSS when the file is no longer what was opened.
+  virtual absl::Status Read(int file, uint64_t offset, size_t size,
+                            void* destination) const = 0;
+
+ protected:
+  CheckpointContents contents_;
+};
+
+// The checkpoint in a folder, all headers validated. Errors: those of
+// Checkpoint::Open.
+absl::StatusOr<std::unique_ptr<CheckpointSource>> OpenCheckpointFolder(
+    const std::string& model_dir);
+
+}  // namespace ringfleet::cluster
+
+#endif  // RINGFLEET_CLUSTER_CHECKPOINT_SOURCE_H_
