@@ -16,6 +16,7 @@
 #include "worker/host.h"
 #include "worker/measure_collectives.h"
 #include "worker/plan_queue.h"
+#include "worker/synthesize.h"
 
 namespace ringfleet::worker {
 namespace {
@@ -370,6 +371,33 @@ grpc::Status WorkerService::MeasureCollectives(
     RF_LOG(kError, "collectives failed: ", status.message());
     flight_->Report(status);
   }
+  return cluster::ToGrpc(status);
+}
+
+grpc::Status WorkerService::Synthesize(
+    grpc::ServerContext* context, const v1::SynthesizeRequest* request,
+    grpc::ServerWriter<v1::SynthesizeProgress>* writer) {
+  const cluster::ActiveCalls::Scope scope(&calls_);
+  const Exclusive exclusive(this, context, Exclusive::Mode::kIfIdle);
+  absl::Status status = exclusive.status();
+  if (status.ok()) {
+    RF_LOG(kInfo, "writing ", request->model(), " into ", request->folder());
+    status = worker::Synthesize(
+        *request, default_threads_,
+        [&](const v1::SynthesizeProgress& progress) -> absl::Status {
+          {
+            MutexLock lock(&mu_);
+            if (stopping_) {
+              return absl::UnavailableError("the worker was stopped");
+            }
+          }
+          if (context->IsCancelled() || !writer->Write(progress)) {
+            return absl::CancelledError("synth: the caller went away");
+          }
+          return absl::OkStatus();
+        });
+  }
+  if (!status.ok()) RF_LOG(kError, "synth failed: ", status.message());
   return cluster::ToGrpc(status);
 }
 

@@ -46,6 +46,9 @@ class WorkerService final : public v1::Worker::Service {
       grpc::ServerContext* context,
       grpc::ServerReaderWriter<v1::MeasureCollectivesProgress,
                                v1::MeasureCollectivesRequest>* stream) override;
+  grpc::Status Synthesize(
+      grpc::ServerContext* context, const v1::SynthesizeRequest* request,
+      grpc::ServerWriter<v1::SynthesizeProgress>* writer) override;
 
   // Ends a run or load with `cause`, for good, so that the server can shut down
   // at once.
@@ -59,8 +62,8 @@ class WorkerService final : public v1::Worker::Service {
   cluster::ActiveCalls& calls() { return calls_; }
 
  private:
-  // Keeps what a call uses to itself: Load, Connect, Run and
-  // MeasureCollectives exclude each other.
+  // Keeps what a call uses to itself: Load, Connect, Run, MeasureCollectives
+  // and Synthesize exclude each other.
   class Exclusive;
 
   absl::Status LoadExclusive(grpc::ServerContext* context,

@@ -205,7 +205,8 @@ absl::StatusOr<std::vector<std::string>> LocalWorkers::WaitAddresses() {
 void LocalWorkers::Explain(const absl::Status& status) {
   if (absl::IsInvalidArgument(status) || absl::IsNotFound(status) ||
       absl::IsOutOfRange(status) || absl::IsDataLoss(status) ||
-      absl::IsCancelled(status) || absl::IsResourceExhausted(status)) {
+      absl::IsCancelled(status) || absl::IsResourceExhausted(status) ||
+      absl::IsAlreadyExists(status) || absl::IsPermissionDenied(status)) {
     return;
   }
   keep_folder_ = true;

@@ -13,6 +13,7 @@
 #include "coordinator/cli/interrupt.h"
 #include "coordinator/cli/score.h"
 #include "coordinator/cli/status.h"
+#include "coordinator/cli/synth.h"
 #include "coordinator/cli/targets.h"
 #include "coordinator/cli/tokenize.h"
 #include "coordinator/cli/up_down.h"
@@ -25,7 +26,7 @@ namespace {
 constexpr RegisterCommand kCommands[] = {
     RegisterUp,       RegisterDown,    RegisterStatus,      RegisterCall,
     RegisterGenerate, RegisterScore,   RegisterTokenize,    RegisterDetokenize,
-    RegisterSubmit,   RegisterTargets, RegisterCollectives,
+    RegisterSubmit,   RegisterTargets, RegisterCollectives, RegisterSynth,
 };
 
 constexpr char kFooter[] = R"(

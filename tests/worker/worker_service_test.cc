@@ -144,6 +144,24 @@ TEST_F(WorkerServiceTest, ServesTheLatestFlightRecords) {
   EXPECT_EQ(response.records(1).state(), v1::FlightRecord::STATE_RUNNING);
 }
 
+TEST_F(WorkerServiceTest, WritesNoCheckpointWhileAModelIsConnected) {
+  const auto synthesize = [this](const std::string& folder) {
+    v1::SynthesizeRequest request;
+    request.set_model("synth:tiny");
+    request.set_folder(folder);
+    grpc::ClientContext context;
+    const auto reader = stub_->Synthesize(&context, request);
+    v1::SynthesizeProgress progress;
+    while (reader->Read(&progress)) {
+    }
+    return reader->Finish().error_code();
+  };
+  EXPECT_EQ(synthesize("/proc/none"), grpc::StatusCode::INVALID_ARGUMENT);
+  ASSERT_NO_FATAL_FAILURE(Load(1));
+  ASSERT_TRUE(Connect(Connection(7)).ok());
+  EXPECT_EQ(synthesize("/proc/none"), grpc::StatusCode::FAILED_PRECONDITION);
+}
+
 // The worker would wait for its peer for ten minutes.
 TEST_F(WorkerServiceTest, ACallerThatGivesUpEndsItsConnect) {
   ASSERT_NO_FATAL_FAILURE(Load(2));
