@@ -45,6 +45,7 @@ size_t DtypeBytes(Dtype dtype) {
     case Dtype::kF16:
       return 2;
     case Dtype::kF8E4M3:
+    case Dtype::kInt8:
       return 1;
   }
   RF_CHECK(false);
@@ -60,6 +61,8 @@ absl::string_view DtypeName(Dtype dtype) {
       return "f16";
     case Dtype::kF8E4M3:
       return "f8_e4m3";
+    case Dtype::kInt8:
+      return "int8";
   }
   RF_CHECK(false);
 }
@@ -102,6 +105,11 @@ void ToFloat(Dtype dtype, const void* source, size_t count,
       for (size_t i = 0; i < count; ++i) destination[i] = table[bytes[i]];
       return;
     }
+    case Dtype::kInt8:
+      for (size_t i = 0; i < count; ++i) {
+        destination[i] = static_cast<float>(static_cast<int8_t>(bytes[i]));
+      }
+      return;
   }
 }
 

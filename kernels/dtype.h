@@ -12,11 +12,12 @@
 
 namespace ringfleet::kernels {
 
-enum class Dtype : uint8_t { kF32, kBf16, kF16, kF8E4M3 };
+// kInt8: codes, whose scales lie elsewhere.
+enum class Dtype : uint8_t { kF32, kBf16, kF16, kF8E4M3, kInt8 };
 
 // Bytes of one element.
 size_t DtypeBytes(Dtype dtype);
-// "f32", "bf16", "f16", "f8_e4m3".
+// "f32", "bf16", "f16", "f8_e4m3", "int8".
 absl::string_view DtypeName(Dtype dtype);
 
 inline float Bf16ToFloat(uint16_t bits) {
@@ -43,7 +44,7 @@ float F16ToFloat(uint16_t bits);
 float F8E4M3ToFloat(uint8_t bits);
 
 // Widens `count` elements of `dtype` at `source` (no alignment required) to
-// float32. Exact for every supported dtype.
+// float32, int8 codes without their scale. Exact.
 void ToFloat(Dtype dtype, const void* source, size_t count, float* destination);
 
 }  // namespace ringfleet::kernels

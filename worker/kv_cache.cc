@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/kv_cache.h"
 
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "cluster/status_macros.h"
 #include "kernels/check.h"
-#include "kernels/elementwise.h"
 
 namespace ringfleet::worker {
 namespace {
@@ -19,16 +17,23 @@ int BlocksFor(int positions) {
                           kCacheBlockPositions);
 }
 
-uint64_t LayerBytes(kernels::Dtype dtype, int kv_lora_rank, int rope_dim) {
-  return kCacheBlockPositions * static_cast<uint64_t>(kv_lora_rank + rope_dim) *
-         kernels::DtypeBytes(dtype);
+kernels::LatentRowFormat Format(kernels::Dtype dtype, int kv_lora_rank,
+                                int rope_dim) {
+  return {.dtype = dtype,
+          .kv_lora_rank = static_cast<size_t>(kv_lora_rank),
+          .rope_dim = static_cast<size_t>(rope_dim)};
+}
+
+// Of one layer in a block.
+uint64_t LayerBytes(const kernels::LatentRowFormat& format) {
+  return kCacheBlockPositions * uint64_t{format.bytes()};
 }
 
 }  // namespace
 
 uint64_t KvCache::Bytes(kernels::Dtype dtype, int layers, int kv_lora_rank,
                         int rope_dim, int slots, int context) {
-  return LayerBytes(dtype, kv_lora_rank, rope_dim) * layers * slots *
+  return LayerBytes(Format(dtype, kv_lora_rank, rope_dim)) * layers * slots *
          BlocksFor(context);
 }
 
@@ -42,28 +47,28 @@ absl::StatusOr<KvCache> KvCache::Create(kernels::Dtype dtype, int layers,
     return Annotate(buffer.status(), absl::StrCat("cache of ", slots, " x ",
                                                   context, " positions"));
   }
-  return KvCache(dtype, layers, kv_lora_rank, rope_dim, slots, context,
+  return KvCache(Format(dtype, kv_lora_rank, rope_dim), layers, slots, context,
                  *std::move(buffer));
 }
 
-KvCache::KvCache(kernels::Dtype dtype, int layers, int kv_lora_rank,
-                 int rope_dim, int slots, int context,
-                 kernels::AlignedBuffer buffer)
-    : dtype_(dtype),
-      kv_lora_rank_(kv_lora_rank),
-      rope_dim_(rope_dim),
+KvCache::KvCache(kernels::LatentRowFormat format, int layers, int slots,
+                 int context, kernels::AlignedBuffer buffer)
+    : format_(format),
       context_(context),
-      layer_bytes_(LayerBytes(dtype, kv_lora_rank, rope_dim)),
+      layer_bytes_(LayerBytes(format)),
       block_bytes_(layer_bytes_ * layers),
       buffer_(std::move(buffer)),
-      slots_(slots) {
+      slots_(slots),
+      views_(slots) {
   const int blocks = slots * BlocksFor(context);
   free_.reserve(blocks);
   for (int block = blocks; block-- > 0;) {
     free_.push_back(buffer_.data() + block * block_bytes_);
   }
-  for (std::vector<char*>& slot : slots_) slot.reserve(BlocksFor(context));
-  view_.reserve(BlocksFor(context));
+  for (int slot = 0; slot < slots; ++slot) {
+    slots_[slot].reserve(BlocksFor(context));
+    views_[slot].reserve(BlocksFor(context));
+  }
 }
 
 void KvCache::Extend(int slot, int positions) {
@@ -83,27 +88,19 @@ void KvCache::Release(int slot) {
 }
 
 void KvCache::Write(int slot, int layer, int64_t position, const float* row) {
-  const size_t numbers = kv_lora_rank_ + rope_dim_;
-  char* destination =
+  kernels::StoreLatentRow(
+      format_, row,
       slots_[slot][position / kCacheBlockPositions] + layer * layer_bytes_ +
-      (position % kCacheBlockPositions) * numbers * kernels::DtypeBytes(dtype_);
-  if (dtype_ == kernels::Dtype::kBf16) {
-    kernels::FloatToBf16(row, numbers,
-                         reinterpret_cast<uint16_t*>(destination));
-  } else {
-    std::memcpy(destination, row, numbers * sizeof(float));
-  }
+          (position % kCacheBlockPositions) * format_.bytes());
 }
 
-kernels::LatentCacheView KvCache::View(int slot, int layer) {
-  view_.clear();
+absl::Span<const char* const> KvCache::Blocks(int slot, int layer) {
+  std::vector<const char*>& view = views_[slot];
+  view.clear();
   for (const char* block : slots_[slot]) {
-    view_.push_back(block + layer * layer_bytes_);
+    view.push_back(block + layer * layer_bytes_);
   }
-  return {.dtype = dtype_,
-          .kv_lora_rank = static_cast<size_t>(kv_lora_rank_),
-          .rope_dim = static_cast<size_t>(rope_dim_),
-          .blocks = view_};
+  return view;
 }
 
 }  // namespace ringfleet::worker

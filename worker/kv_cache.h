@@ -6,9 +6,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "kernels/aligned_buffer.h"
 #include "kernels/dtype.h"
-#include "kernels/mla.h"
+#include "kernels/latent_cache.h"
 
 namespace ringfleet::worker {
 
@@ -20,8 +21,8 @@ namespace ringfleet::worker {
 // distinct rows may be written from different threads.
 class KvCache {
  public:
-  // `dtype` is kF32 or kBf16. RESOURCE_EXHAUSTED, with the size: the system has
-  // no memory for it.
+  // `dtype` is kF32, kBf16 or kInt8. RESOURCE_EXHAUSTED, with the size: the
+  // system has no memory for it.
   static absl::StatusOr<KvCache> Create(kernels::Dtype dtype, int layers,
                                         int kv_lora_rank, int rope_dim,
                                         int slots, int context);
@@ -37,27 +38,27 @@ class KvCache {
   // `row` [kv_lora_rank + rope_dim] f32, rounded to the cache's dtype.
   void Write(int slot, int layer, int64_t position, const float* row);
 
-  // The blocks of one layer of a slot, valid until the next call of View.
-  kernels::LatentCacheView View(int slot, int layer);
+  // The blocks of one layer of a slot, valid until the next call for this slot.
+  absl::Span<const char* const> Blocks(int slot, int layer);
+
+  const kernels::LatentRowFormat& format() const { return format_; }
 
   uint64_t bytes() const { return buffer_.size(); }
   int context() const { return context_; }
 
  private:
   // `buffer` holds Bytes() of the other arguments.
-  KvCache(kernels::Dtype dtype, int layers, int kv_lora_rank, int rope_dim,
-          int slots, int context, kernels::AlignedBuffer buffer);
+  KvCache(kernels::LatentRowFormat format, int layers, int slots, int context,
+          kernels::AlignedBuffer buffer);
 
-  const kernels::Dtype dtype_;
-  const int kv_lora_rank_;
-  const int rope_dim_;
+  const kernels::LatentRowFormat format_;
   const int context_;
   const uint64_t layer_bytes_;  // Of one layer in a block.
   const uint64_t block_bytes_;  // Of all layers.
   kernels::AlignedBuffer buffer_;
-  std::vector<char*> free_;                // Blocks nobody has.
-  std::vector<std::vector<char*>> slots_;  // Blocks by slot, by position.
-  std::vector<const char*> view_;
+  std::vector<char*> free_;                      // Blocks nobody has.
+  std::vector<std::vector<char*>> slots_;        // Blocks by slot, by position.
+  std::vector<std::vector<const char*>> views_;  // What Blocks returned.
 };
 
 }  // namespace ringfleet::worker

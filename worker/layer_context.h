@@ -10,6 +10,7 @@
 #include "cluster/model_spec.h"
 #include "cluster/shard_plan.h"
 #include "kernels/activations.h"
+#include "kernels/mla.h"
 #include "kernels/rope.h"
 #include "kernels/swiglu.h"
 #include "kernels/thread_pool.h"
@@ -31,6 +32,8 @@ struct Workspace {
   std::vector<float> kv;            // [rows, kv_lora_rank + dr]
   std::vector<float> attended;      // [rows, heads, dv]
   kernels::Activations attended_x;  // The same, for o.
+  std::vector<kernels::MlaSegment> segments;
+  kernels::MlaWorkspace attention;
   kernels::SwigluWorkspace swiglu;
   std::vector<kernels::SwigluExpert> experts;  // That have tokens in a step.
   kernels::Activations router_x;               // [rows, D], float32.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/mla_layer.h"
 
+#include <vector>
+
 #include "kernels/matmul.h"
 #include "kernels/mla.h"
 #include "kernels/rms_norm.h"
@@ -78,26 +80,35 @@ void MlaLayer(LayerContext& context, const AttentionWeights& weights,
 
   const size_t v_dim = spec.v_head_dim;
   float* attended = Grow(context.workspace.attended, rows * heads * v_dim);
-  for (const BatchSegment& segment : batch.segments) {
-    const kernels::MlaArgs args = {
-        .cache = context.cache.View(segment.slot, layer),
-        .heads = heads,
-        .nope_dim = nope,
-        .v_dim = v_dim,
-        .softmax_scale = context.softmax_scale,
-        .first_position = segment.first_position,
-        .num_queries = segment.rows,
-        .q = q + segment.first_row * heads * head_dim,
-        .kv_b = &weights.kv_b,
-        .uk_transposed = &weights.uk_transposed,
-        .out = attended + segment.first_row * heads * v_dim,
-    };
-    if (kernels::PreferMaterialized(args)) {
-      kernels::MlaMaterialized(args, context.pool);
+  const kernels::MlaArgs args = {
+      .format = context.cache.format(),
+      .heads = heads,
+      .nope_dim = nope,
+      .v_dim = v_dim,
+      .softmax_scale = context.softmax_scale,
+      .q = q,
+      .kv_b = &weights.kv_b,
+      .uk_transposed = &weights.uk_transposed,
+      .out = attended,
+  };
+  // Few queries of many sequences attend together; many of one, on their own.
+  std::vector<kernels::MlaSegment>& absorbed = context.workspace.segments;
+  absorbed.clear();
+  for (const BatchSegment& part : batch.segments) {
+    const kernels::MlaSegment segment = {
+        .blocks = context.cache.Blocks(part.slot, layer),
+        .first_position = part.first_position,
+        .num_queries = part.rows,
+        .first_row = part.first_row};
+    if (kernels::PreferMaterialized(args, segment)) {
+      kernels::MlaMaterialized(args, segment, context.workspace.attention,
+                               context.pool);
     } else {
-      kernels::MlaAbsorbed(args, context.pool);
+      absorbed.push_back(segment);
     }
   }
+  kernels::MlaAbsorbed(args, absorbed, context.workspace.attention,
+                       context.pool);
   context.workspace.attended_x.Assign(
       kernels::ActivationFormFor(weights.o.form()), attended, rows,
       heads * v_dim, heads * v_dim, context.pool);

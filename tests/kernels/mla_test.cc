@@ -4,36 +4,39 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/aligned_buffer.h"
 #include "kernels/dtype.h"
+#include "tests/kernels/each_isa.h"
+#include "tests/kernels/latent_sequence.h"
 #include "tests/kernels/random_floats.h"
 
 namespace ringfleet::kernels {
 namespace {
 
+constexpr float kScale = 0.2f;
+
 struct Sizes {
   size_t heads = 5;
-  size_t rank = 40;  // Two vectors of 16 and a tail.
+  size_t rank = 40;
   size_t rope = 6;
   size_t nope = 19;
   size_t v = 21;
 };
 
-// Random weights and a random cache of `positions` rows. What lies behind them
-// in the last block is NaN: reading it would show.
+// Random weights and a random cache of `positions` rows.
 class Layer {
  public:
   Layer(const Sizes& sizes, size_t positions, Dtype cache_dtype,
         WeightForm weight_form = WeightForm::kF32)
       : sizes_(sizes),
-        dtype_(cache_dtype),
+        format_{.dtype = cache_dtype,
+                .kv_lora_rank = sizes.rank,
+                .rope_dim = sizes.rope},
         kv_b_(weight_form, sizes.heads * (sizes.nope + sizes.v), sizes.rank),
         uk_transposed_(weight_form, sizes.heads * sizes.rank, sizes.nope),
-        rows_(RandomFloats(positions * row_size(), 11)) {
+        sequence_(format_, RandomFloats(positions * format_.numbers(), 11)) {
     const std::vector<float> weights =
         RandomFloats(kv_b_.rows() * sizes.rank, 12, -0.4f, 0.4f);
     for (size_t row = 0; row < kv_b_.rows(); ++row) {
@@ -48,271 +51,349 @@ class Layer {
       }
       uk_transposed_.SetRow(row, column.data());
     }
-    const size_t num_blocks =
-        (positions + kCacheBlockPositions - 1) / kCacheBlockPositions;
-    for (size_t b = 0; b < num_blocks; ++b) {
-      const size_t size = kCacheBlockPositions * row_size();
-      blocks_.emplace_back(size * DtypeBytes(dtype_));
-      for (size_t i = 0; i < size; ++i) {
-        const size_t index = b * size + i;
-        const float value = index < rows_.size()
-                                ? rows_[index]
-                                : std::numeric_limits<float>::quiet_NaN();
-        if (dtype_ == Dtype::kF32) {
-          std::memcpy(blocks_[b].data() + 4 * i, &value, 4);
-        } else {
-          const uint16_t bits = FloatToBf16(value);
-          std::memcpy(blocks_[b].data() + 2 * i, &bits, 2);
-          if (index < rows_.size()) rows_[index] = Bf16ToFloat(bits);
-        }
-      }
-      block_pointers_.push_back(blocks_[b].data());
-    }
   }
 
-  size_t row_size() const { return sizes_.rank + sizes_.rope; }
   size_t out_size() const { return sizes_.heads * sizes_.v; }
   size_t q_size() const { return sizes_.heads * (sizes_.nope + sizes_.rope); }
+  MlaSegment Segment(int64_t first_position, size_t num_queries,
+                     size_t first_row = 0) const {
+    return sequence_.Segment(first_position, num_queries, first_row);
+  }
 
-  MlaArgs Args(int64_t first_position, size_t num_queries, const float* q,
-               float* out) const {
-    return {.cache = {.dtype = dtype_,
-                      .kv_lora_rank = sizes_.rank,
-                      .rope_dim = sizes_.rope,
-                      .blocks = block_pointers_},
+  MlaArgs Args(const float* q, float* out) const {
+    return {.format = format_,
             .heads = sizes_.heads,
             .nope_dim = sizes_.nope,
             .v_dim = sizes_.v,
-            .softmax_scale = 0.2f,
-            .first_position = first_position,
-            .num_queries = num_queries,
+            .softmax_scale = kScale,
             .q = q,
             .kv_b = &kv_b_,
             .uk_transposed = &uk_transposed_,
             .out = out};
   }
 
-  // Plain attention in double, keys and values expanded one by one.
-  std::vector<double> Expected(int64_t position, const float* q) const {
-    std::vector<double> result(out_size());
-    std::vector<float> weights(sizes_.rank);
+  struct Result {
+    double value = 0;
+    double tolerance = 0;
+  };
+
+  // Plain attention in double, keys and values expanded one by one, for one
+  // query at `position`: [heads, v].
+  //
+  // With a relative error of `unit` in every factor of a score (queries, and
+  // keys as they are in either form) a score is off by twice that of the sum
+  // of its terms' magnitudes, and so, relatively, is its weight; weights and
+  // values are off by `unit` each. The magnitudes are those of the absorbed
+  // form, whose terms are the larger ones.
+  std::vector<Result> Expected(int64_t position, const float* q,
+                               double unit) const {
+    std::vector<Result> results(out_size());
+    const std::vector<float>& cached = sequence_.rows();
     const size_t visible = static_cast<size_t>(position) + 1;
+    const size_t numbers = format_.numbers();
+    std::vector<float> row(sizes_.rank);
     for (size_t h = 0; h < sizes_.heads; ++h) {
       const float* query = q + h * (sizes_.nope + sizes_.rope);
-      const auto expand = [&](size_t j, size_t t) {
-        kv_b_.GetRow(h * (sizes_.nope + sizes_.v) + j, weights.data());
-        double sum = 0;
+      const size_t first = h * (sizes_.nope + sizes_.v);
+      std::vector<double> latent(sizes_.rank);
+      std::vector<double> latent_magnitude(sizes_.rank);
+      for (size_t j = 0; j < sizes_.nope; ++j) {
+        kv_b_.GetRow(first + j, row.data());
         for (size_t c = 0; c < sizes_.rank; ++c) {
-          sum += static_cast<double>(weights[c]) * rows_[t * row_size() + c];
+          latent[c] += static_cast<double>(query[j]) * row[c];
+          latent_magnitude[c] += std::abs(double{query[j]} * row[c]);
         }
-        return sum;
-      };
+      }
       std::vector<double> p(visible);
+      std::vector<double> errors(visible);
       double total = 0;
       for (size_t t = 0; t < visible; ++t) {
+        const float* key = &cached[t * numbers];
         double score = 0;
-        for (size_t j = 0; j < sizes_.nope; ++j) {
-          score += query[j] * expand(j, t);
+        double magnitude = 0;
+        for (size_t c = 0; c < sizes_.rank; ++c) {
+          score += latent[c] * key[c];
+          magnitude += latent_magnitude[c] * std::abs(key[c]);
         }
         for (size_t j = 0; j < sizes_.rope; ++j) {
-          score += static_cast<double>(query[sizes_.nope + j]) *
-                   rows_[t * row_size() + sizes_.rank + j];
+          const double term =
+              double{query[sizes_.nope + j]} * key[sizes_.rank + j];
+          score += term;
+          magnitude += std::abs(term);
         }
-        p[t] = std::exp(static_cast<double>(0.2f) * score);
+        p[t] = std::exp(double{kScale} * score);
+        errors[t] = std::expm1(2 * unit * double{kScale} * magnitude);
         total += p[t];
       }
       for (size_t j = 0; j < sizes_.v; ++j) {
-        double sum = 0;
+        kv_b_.GetRow(first + sizes_.nope + j, row.data());
+        std::vector<double> values(visible);
+        std::vector<double> magnitudes(visible);
+        Result& result = results[h * sizes_.v + j];
         for (size_t t = 0; t < visible; ++t) {
-          sum += p[t] * expand(sizes_.nope + j, t);
+          for (size_t c = 0; c < sizes_.rank; ++c) {
+            const double term = double{row[c]} * cached[t * numbers + c];
+            values[t] += term;
+            magnitudes[t] += std::abs(term);
+          }
+          result.value += p[t] / total * values[t];
         }
-        result[h * sizes_.v + j] = sum / total;
+        double mean_error = 0;
+        for (size_t t = 0; t < visible; ++t) {
+          mean_error += p[t] / total * errors[t];
+        }
+        for (size_t t = 0; t < visible; ++t) {
+          const double weight = p[t] / total * (1 + errors[t] + mean_error);
+          result.tolerance +=
+              weight * (errors[t] * std::abs(values[t] - result.value) +
+                        2 * unit * magnitudes[t]);
+        }
+        // The mean error moves the result through the sum of weights: second
+        // order, as the first cancels against result.value above.
+        result.tolerance *= 1 + mean_error;
       }
     }
-    return result;
+    return results;
   }
-
-  // Largest |latent . W_UV| of any head and position: the scale of errors.
-  double ValueBound() const { return 0.4 * static_cast<double>(sizes_.rank); }
 
  private:
   const Sizes sizes_;
-  const Dtype dtype_;
+  const LatentRowFormat format_;
   WeightMatrix kv_b_;
   WeightMatrix uk_transposed_;
-  std::vector<float> rows_;  // [positions, rank + rope], as cached
-  std::vector<AlignedBuffer> blocks_;
-  std::vector<const char*> block_pointers_;
+  const LatentSequence sequence_;
 };
 
-using Kernel = void (*)(const MlaArgs&, ThreadPool&);
+using Kernel = void (*)(const MlaArgs&, const MlaSegment&, ThreadPool&);
 
-// Errors in the scores: products of nope * rank terms below 0.4 each plus rope
-// terms, scaled by 0.2, with gamma(nope + rank + 20); they enter the
-// probabilities absolutely, twice (numerator and sum). Sums over positions are
-// averages of values below rank * 0.4 and take at most 128 additions in a
-// block, 3 a merge and rank / 16 + 6 in the products.
-double Tolerance(const Sizes& sizes, const Layer& layer) {
-  const double nope = static_cast<double>(sizes.nope);
-  const double rank = static_cast<double>(sizes.rank);
-  const double score =
-      0.2 * (0.4 * nope * rank + static_cast<double>(sizes.rope));
-  return layer.ValueBound() *
-         (2 * score * Gamma(nope + rank + 20) + 2 * Gamma(128 + 30 + rank));
+void Absorbed(const MlaArgs& args, const MlaSegment& segment,
+              ThreadPool& pool) {
+  MlaWorkspace workspace;
+  MlaAbsorbed(args, {&segment, 1}, workspace, pool);
 }
 
-TEST(MlaTest, BothFormsMatchPlainAttentionAtBlockBorders) {
-  const Sizes sizes;
+void Materialized(const MlaArgs& args, const MlaSegment& segment,
+                  ThreadPool& pool) {
+  MlaWorkspace workspace;
+  MlaMaterialized(args, segment, workspace, pool);
+}
+
+// Relative error of what enters the products: bfloat16's, or that of a float32
+// sum over every size there is.
+double Unit(const Sizes& sizes, size_t positions, Dtype cache) {
+  const double float_unit = Gamma(static_cast<double>(
+      sizes.nope + sizes.rank + sizes.rope + positions + 40));
+  const bool bf16 = cache != Dtype::kF32 && CurrentIsa() == Isa::kAvx512Bf16;
+  return float_unit + (bf16 ? 0x1p-8 : 0);
+}
+
+void ExpectPlainAttention(const Sizes& sizes, size_t positions,
+                          size_t num_queries, Dtype dtype) {
   ThreadPool pool(2);
-  for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
-    for (const size_t positions : {1, 2, 127, 128, 129, 257}) {
-      const Layer layer(sizes, positions, dtype);
-      const size_t num_queries = std::min<size_t>(positions, 4);
+  const Layer layer(sizes, positions, dtype);
+  const int64_t first = static_cast<int64_t>(positions - num_queries);
+  const std::vector<float> q = RandomFloats(num_queries * layer.q_size(),
+                                            static_cast<uint32_t>(positions));
+  for (const Kernel kernel : {&Absorbed, &Materialized}) {
+    std::vector<float> out(num_queries * layer.out_size(), NAN);
+    kernel(layer.Args(q.data(), out.data()), layer.Segment(first, num_queries),
+           pool);
+    for (size_t i = 0; i < num_queries; ++i) {
+      const auto expected =
+          layer.Expected(first + static_cast<int64_t>(i),
+                         &q[i * layer.q_size()], Unit(sizes, positions, dtype));
+      for (size_t j = 0; j < expected.size(); ++j) {
+        ASSERT_NEAR(out[i * layer.out_size() + j], expected[j].value,
+                    expected[j].tolerance)
+            << DtypeName(dtype) << ", " << positions << " positions, query "
+            << i << ", " << (kernel == &Absorbed ? "absorbed" : "materialized");
+      }
+    }
+  }
+}
+
+constexpr Dtype kCacheDtypes[] = {Dtype::kF32, Dtype::kBf16, Dtype::kInt8};
+
+TEST(MlaTest, BothFormsMatchPlainAttentionAtBlockBorders) {
+  ForEachIsa([] {
+    for (const Dtype dtype : kCacheDtypes) {
+      for (const size_t positions : {1, 2, 127, 128, 129, 257}) {
+        ExpectPlainAttention({}, positions, std::min<size_t>(positions, 4),
+                             dtype);
+      }
+    }
+  });
+}
+
+// Groups of 64 queries, whole and cut, on both sides of block borders.
+TEST(MlaTest, BothFormsMatchPlainAttentionForManyQueries) {
+  ForEachIsa([] {
+    for (const Dtype dtype : kCacheDtypes) {
+      for (const size_t num_queries : {63, 64, 65, 70, 150}) {
+        ExpectPlainAttention({.heads = 1, .nope = 8, .v = 5}, 170, num_queries,
+                             dtype);
+      }
+    }
+  });
+}
+
+TEST(MlaTest, BothFormsMatchPlainAttentionForOtherSizes) {
+  ForEachIsa([] {
+    for (const Dtype dtype : kCacheDtypes) {
+      for (const Sizes& sizes :
+           {Sizes{.heads = 1, .rope = 0}, Sizes{.heads = 1, .nope = 0},
+            Sizes{.heads = 2, .rope = 5, .nope = 9},
+            Sizes{.heads = 2, .rank = 33, .rope = 3, .nope = 4, .v = 70},
+            Sizes{.heads = 17, .rank = 16, .rope = 16, .nope = 32, .v = 64}}) {
+        ExpectPlainAttention(sizes, 150, 3, dtype);
+      }
+    }
+  });
+}
+
+// Relative to the norm of a query's result: 1e-5 is 170 u, about what the
+// additions over a block and the products' tails allow.
+TEST(MlaTest, TheFormsAgreeInFloat32) {
+  const Sizes sizes = {
+      .heads = 4, .rank = 512, .rope = 64, .nope = 128, .v = 128};
+  ForEachIsa([&] {
+    ThreadPool pool(2);
+    const size_t positions = 300;
+    const Layer layer(sizes, positions, Dtype::kF32);
+    for (const size_t num_queries : {1, 7, 40}) {
+      const MlaSegment segment = layer.Segment(
+          static_cast<int64_t>(positions - num_queries), num_queries);
+      const std::vector<float> q =
+          RandomFloats(num_queries * layer.q_size(), 21);
+      std::vector<float> absorbed(num_queries * layer.out_size());
+      std::vector<float> materialized(num_queries * layer.out_size());
+      Absorbed(layer.Args(q.data(), absorbed.data()), segment, pool);
+      Materialized(layer.Args(q.data(), materialized.data()), segment, pool);
+      double difference = 0;
+      double norm = 0;
+      for (size_t i = 0; i < absorbed.size(); ++i) {
+        difference += std::pow(double{absorbed[i]} - materialized[i], 2.0);
+        norm += std::pow(materialized[i], 2.0);
+      }
+      EXPECT_LT(std::sqrt(difference / norm), 1e-5) << num_queries;
+    }
+  });
+}
+
+// The bits of a query do not depend on the queries beside it, the sequences of
+// the call, or the threads.
+TEST(MlaTest, AbsorbedIsRowInvariant) {
+  const Sizes sizes = {.heads =
+                           70};  // 117 queries are more than one pass holds.
+  const size_t positions = 300;
+  ForEachIsa([&] {
+    for (const Dtype dtype : kCacheDtypes) {
+      const Layer layer(sizes, positions, dtype, WeightForm::kInt8);
+      const size_t num_queries = 150;
       const int64_t first = static_cast<int64_t>(positions - num_queries);
-      const std::vector<float> q = RandomFloats(num_queries * layer.q_size(),
-                                                static_cast<int>(positions));
-      for (const Kernel kernel : {&MlaAbsorbed, &MlaMaterialized}) {
-        std::vector<float> out(num_queries * layer.out_size(), NAN);
-        kernel(layer.Args(first, num_queries, q.data(), out.data()), pool);
-        for (size_t i = 0; i < num_queries; ++i) {
-          const std::vector<double> expected = layer.Expected(
-              first + static_cast<int64_t>(i), &q[i * layer.q_size()]);
-          for (size_t j = 0; j < expected.size(); ++j) {
-            ASSERT_NEAR(out[i * layer.out_size() + j], expected[j],
-                        Tolerance(sizes, layer))
-                << positions << " positions, query " << i;
+      const std::vector<float> q =
+          RandomFloats(num_queries * layer.q_size(), 31);
+      std::vector<float> expected(num_queries * layer.out_size());
+      ThreadPool one(1);
+      for (size_t i = 0; i < num_queries; ++i) {
+        Absorbed(layer.Args(q.data(), expected.data()),
+                 layer.Segment(first + static_cast<int64_t>(i), 1, i), one);
+      }
+      for (int threads = 1; threads <= 3; ++threads) {
+        ThreadPool pool(threads);
+        MlaWorkspace workspace;
+        std::vector<float> out(expected.size(), NAN);
+        const MlaSegment segments[] = {
+            layer.Segment(first, 1, 0), layer.Segment(first + 1, 130, 1),
+            layer.Segment(first + 131, 2, 131),
+            layer.Segment(first + 133, num_queries - 133, 133)};
+        MlaAbsorbed(layer.Args(q.data(), out.data()), segments, workspace,
+                    pool);
+        ASSERT_EQ(std::memcmp(out.data(), expected.data(),
+                              out.size() * sizeof(float)),
+                  0)
+            << DtypeName(dtype) << ", " << threads << " threads";
+      }
+    }
+  });
+}
+
+// Rows of other segments lie between those of the absorbed ones.
+TEST(MlaTest, AbsorbedLeavesOtherRowsAlone) {
+  const Sizes sizes;
+  const Layer layer(sizes, 20, Dtype::kBf16);
+  const std::vector<float> q = RandomFloats(9 * layer.q_size(), 35);
+  std::vector<float> out(9 * layer.out_size(), -7);
+  ThreadPool pool(2);
+  MlaWorkspace workspace;
+  const MlaSegment segments[] = {layer.Segment(3, 2, 1),
+                                 layer.Segment(10, 1, 6)};
+  MlaAbsorbed(layer.Args(q.data(), out.data()), segments, workspace, pool);
+  std::vector<float> expected(9 * layer.out_size(), -7);
+  for (const MlaSegment& segment : segments) {
+    Absorbed(layer.Args(q.data(), expected.data()), segment, pool);
+  }
+  EXPECT_EQ(out, expected);
+  EXPECT_NE(out[layer.out_size()], -7);
+  EXPECT_EQ(out[3 * layer.out_size()], -7);
+}
+
+TEST(MlaTest, MaterializedDependsNeitherOnThreadsNorOnOtherQueries) {
+  const size_t positions = 260;
+  ForEachIsa([&] {
+    for (const Dtype dtype : kCacheDtypes) {
+      const Layer layer({}, positions, dtype);
+      const std::vector<float> q = RandomFloats(positions * layer.q_size(), 41);
+      std::vector<float> expected(positions * layer.out_size());
+      ThreadPool one(1);
+      Materialized(layer.Args(q.data(), expected.data()),
+                   layer.Segment(0, positions), one);
+      for (int threads = 1; threads <= 4; ++threads) {
+        ThreadPool pool(threads);
+        for (const size_t begin : {0, 1, 127, 128, 200, 259}) {
+          std::vector<float> out(expected.size(), NAN);
+          Materialized(layer.Args(q.data(), out.data()),
+                       layer.Segment(static_cast<int64_t>(begin),
+                                     positions - begin, begin),
+                       pool);
+          for (size_t i = begin * layer.out_size(); i < out.size(); ++i) {
+            ASSERT_EQ(out[i], expected[i]);
           }
         }
       }
     }
-  }
-}
-
-// Relative to the norm of a query's result: 1e-5 is 170 u, about what the 128
-// additions of a block and the products' tails allow.
-TEST(MlaTest, TheFormsAgreeInFloat32) {
-  const Sizes sizes = {
-      .heads = 4, .rank = 512, .rope = 64, .nope = 128, .v = 128};
-  ThreadPool pool(2);
-  const size_t positions = 300;
-  const Layer layer(sizes, positions, Dtype::kF32);
-  for (const size_t num_queries : {1, 7, 40}) {
-    const int64_t first = static_cast<int64_t>(positions - num_queries);
-    const std::vector<float> q = RandomFloats(num_queries * layer.q_size(), 21);
-    std::vector<float> absorbed(num_queries * layer.out_size());
-    std::vector<float> materialized(num_queries * layer.out_size());
-    MlaAbsorbed(layer.Args(first, num_queries, q.data(), absorbed.data()),
-                pool);
-    MlaMaterialized(
-        layer.Args(first, num_queries, q.data(), materialized.data()), pool);
-    double difference = 0;
-    double norm = 0;
-    for (size_t i = 0; i < absorbed.size(); ++i) {
-      difference += std::pow(double{absorbed[i]} - materialized[i], 2.0);
-      norm += std::pow(materialized[i], 2.0);
-    }
-    EXPECT_LT(std::sqrt(difference / norm), 1e-5) << num_queries;
-  }
-}
-
-// The bits of a query do not depend on the queries beside it, the threads, or
-// what is cached behind it.
-TEST(MlaTest, AbsorbedIsRowInvariant) {
-  const Sizes sizes;
-  const size_t positions = 300;
-  for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
-    const Layer layer(sizes, positions, dtype, WeightForm::kBf16);
-    const size_t num_queries = 290;  // More rows than one pass holds.
-    const int64_t first = static_cast<int64_t>(positions - num_queries);
-    const std::vector<float> q = RandomFloats(num_queries * layer.q_size(), 31);
-    std::vector<float> expected(num_queries * layer.out_size());
-    ThreadPool one(1);
-    for (size_t i = 0; i < num_queries; ++i) {
-      MlaAbsorbed(
-          layer.Args(first + static_cast<int64_t>(i), 1, &q[i * layer.q_size()],
-                     &expected[i * layer.out_size()]),
-          one);
-    }
-    for (int threads = 1; threads <= 4; ++threads) {
-      ThreadPool pool(threads);
-      for (const size_t begin : {size_t{0}, size_t{117}, num_queries - 7}) {
-        const size_t count = num_queries - begin;
-        std::vector<float> out(count * layer.out_size(), NAN);
-        MlaAbsorbed(layer.Args(first + static_cast<int64_t>(begin), count,
-                               &q[begin * layer.q_size()], out.data()),
-                    pool);
-        for (size_t i = 0; i < out.size(); ++i) {
-          ASSERT_EQ(out[i], expected[begin * layer.out_size() + i]);
-        }
-      }
-    }
-  }
-}
-
-TEST(MlaTest, MaterializedDependsNeitherOnThreadsNorOnOtherQueries) {
-  const Sizes sizes;
-  const size_t positions = 260;
-  const Layer layer(sizes, positions, Dtype::kBf16);
-  const std::vector<float> q = RandomFloats(positions * layer.q_size(), 41);
-  std::vector<float> expected(positions * layer.out_size());
-  ThreadPool one(1);
-  MlaMaterialized(layer.Args(0, positions, q.data(), expected.data()), one);
-  for (int threads = 2; threads <= 4; ++threads) {
-    ThreadPool pool(threads);
-    for (const size_t begin : {0, 1, 127, 128, 200}) {
-      const size_t count = positions - begin;
-      std::vector<float> out(count * layer.out_size(), NAN);
-      MlaMaterialized(layer.Args(static_cast<int64_t>(begin), count,
-                                 &q[begin * layer.q_size()], out.data()),
-                      pool);
-      for (size_t i = 0; i < out.size(); ++i) {
-        ASSERT_EQ(out[i], expected[begin * layer.out_size() + i]);
-      }
-    }
-  }
+  });
 }
 
 // Scores of some hundreds: exp of them overflows unless the maximum is taken
-// off, within a block and across blocks.
+// off, within a block and across blocks. The bound is that of |W_UV latent|.
 TEST(MlaTest, LargeScoresStayFinite) {
   const Sizes sizes;
-  ThreadPool pool(1);
-  const size_t positions = 400;
-  const Layer layer(sizes, positions, Dtype::kF32);
-  std::vector<float> q = RandomFloats(layer.q_size(), 51, -500, 500);
-  for (const Kernel kernel : {&MlaAbsorbed, &MlaMaterialized}) {
-    std::vector<float> out(layer.out_size(), NAN);
-    kernel(layer.Args(positions - 1, 1, q.data(), out.data()), pool);
-    for (const float value : out) {
-      EXPECT_LE(std::abs(value), layer.ValueBound());
+  ForEachIsa([&] {
+    ThreadPool pool(1);
+    const size_t positions = 400;
+    for (const Dtype dtype : kCacheDtypes) {
+      const Layer layer(sizes, positions, dtype);
+      const std::vector<float> q = RandomFloats(layer.q_size(), 51, -500, 500);
+      for (const Kernel kernel : {&Absorbed, &Materialized}) {
+        std::vector<float> out(layer.out_size(), NAN);
+        kernel(layer.Args(q.data(), out.data()),
+               layer.Segment(positions - 1, 1), pool);
+        for (const float value : out) {
+          ASSERT_LE(std::abs(value), 0.41 * static_cast<double>(sizes.rank));
+        }
+      }
     }
-  }
+  });
 }
 
 TEST(MlaTest, NoHeadsAndNoQueriesDoNothing) {
   ThreadPool pool(2);
   const Layer no_heads({.heads = 0}, 3, Dtype::kF32);
   const Layer layer({}, 3, Dtype::kF32);
-  for (const Kernel kernel : {&MlaAbsorbed, &MlaMaterialized}) {
-    kernel(no_heads.Args(2, 1, nullptr, nullptr), pool);
-    kernel(layer.Args(3, 0, nullptr, nullptr), pool);
-  }
-}
-
-TEST(MlaTest, OneHeadWithoutRopeOrNope) {
-  ThreadPool pool(3);
-  for (const Sizes sizes :
-       {Sizes{.heads = 1, .rope = 0}, Sizes{.heads = 1, .nope = 0}}) {
-    const Layer layer(sizes, 150, Dtype::kF32);
-    const std::vector<float> q = RandomFloats(layer.q_size(), 61);
-    const std::vector<double> expected = layer.Expected(149, q.data());
-    for (const Kernel kernel : {&MlaAbsorbed, &MlaMaterialized}) {
-      std::vector<float> out(layer.out_size(), NAN);
-      kernel(layer.Args(149, 1, q.data(), out.data()), pool);
-      for (size_t j = 0; j < out.size(); ++j) {
-        EXPECT_NEAR(out[j], expected[j], Tolerance(sizes, layer));
-      }
-    }
+  for (const Kernel kernel : {&Absorbed, &Materialized}) {
+    kernel(no_heads.Args(nullptr, nullptr), no_heads.Segment(2, 1), pool);
+    kernel(layer.Args(nullptr, nullptr), layer.Segment(3, 0), pool);
   }
 }
 
@@ -320,14 +401,14 @@ TEST(MlaTest, OneHeadWithoutRopeOrNope) {
 // sees all T positions; the causal mean moves it up slightly.
 TEST(MlaTest, PrefersTheMaterializedFormFromThePublishedBorder) {
   MlaArgs args;
-  args.cache.kv_lora_rank = 512;
-  args.cache.rope_dim = 64;
+  args.format.kv_lora_rank = 512;
+  args.format.rope_dim = 64;
   args.nope_dim = 128;
   args.v_dim = 128;
   const auto prefers = [&](int64_t total, int64_t queries) {
-    args.first_position = total - queries;
-    args.num_queries = static_cast<size_t>(queries);
-    return PreferMaterialized(args);
+    return PreferMaterialized(args,
+                              {.first_position = total - queries,
+                               .num_queries = static_cast<size_t>(queries)});
   };
   EXPECT_FALSE(prefers(4096, 1));
   EXPECT_FALSE(prefers(4096, 8));

@@ -209,6 +209,8 @@ const char* HeaderDtype(Dtype dtype) {
       return "F16";
     case Dtype::kF8E4M3:
       return "F8_E4M3";
+    case Dtype::kInt8:
+      return "I8";
   }
   RF_CHECK(false);
 }
@@ -270,6 +272,9 @@ TestTensor MakeTensor(std::string name, Dtype dtype, std::vector<int64_t> shape,
       }
       case Dtype::kF8E4M3:
         *out = static_cast<char>(NearestF8(values[i]));
+        break;
+      case Dtype::kInt8:
+        *out = static_cast<char>(static_cast<int8_t>(values[i]));
         break;
     }
   }

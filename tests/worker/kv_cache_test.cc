@@ -44,33 +44,40 @@ void WriteRows(KvCache& cache, int slot, int layers, int begin, int end) {
   }
 }
 
-float Element(const kernels::LatentCacheView& view, int position, int element) {
-  const size_t index = position % kCacheBlockPositions * kRow + element;
-  const char* block = view.blocks[position / kCacheBlockPositions];
-  float value;
-  kernels::ToFloat(view.dtype, block + index * kernels::DtypeBytes(view.dtype),
-                   1, &value);
-  return value;
+std::vector<float> RowAt(KvCache& cache, int slot, int layer, int position) {
+  const kernels::LatentRowFormat& format = cache.format();
+  const char* block =
+      cache.Blocks(slot, layer)[position / kCacheBlockPositions];
+  std::vector<float> row(kRow);
+  kernels::LoadLatentRows(
+      format, block + position % kCacheBlockPositions * format.bytes(), 1,
+      row.data(), kRow);
+  return row;
+}
+
+// What the cache makes of the row at a position.
+std::vector<float> StoredRow(const kernels::LatentRowFormat& format, int slot,
+                             int layer, int position) {
+  std::vector<float> row(kRow);
+  for (int i = 0; i < kRow; ++i) row[i] = ValueAt(slot, layer, position, i);
+  std::vector<char> stored(format.bytes());
+  kernels::StoreLatentRow(format, row.data(), stored.data());
+  kernels::LoadLatentRows(format, stored.data(), 1, row.data(), kRow);
+  return row;
 }
 
 class KvCacheTest : public ::testing::TestWithParam<Dtype> {
  protected:
-  float Stored(float value) const {
-    return GetParam() == Dtype::kBf16 ? kernels::RoundToBf16(value) : value;
-  }
   void ExpectRows(KvCache& cache, int slot, int layers, int end) {
+    EXPECT_EQ(cache.format().dtype, GetParam());
+    EXPECT_EQ(cache.format().kv_lora_rank, static_cast<size_t>(kLatent));
+    EXPECT_EQ(cache.format().rope_dim, static_cast<size_t>(kRope));
     for (int layer = 0; layer < layers; ++layer) {
-      const kernels::LatentCacheView view = cache.View(slot, layer);
-      ASSERT_EQ(view.dtype, GetParam());
-      ASSERT_EQ(view.kv_lora_rank, static_cast<size_t>(kLatent));
-      ASSERT_EQ(view.rope_dim, static_cast<size_t>(kRope));
       for (int position = 0; position < end; ++position) {
-        for (int i = 0; i < kRow; ++i) {
-          ASSERT_EQ(Element(view, position, i),
-                    Stored(ValueAt(slot, layer, position, i)))
-              << "slot " << slot << " layer " << layer << " position "
-              << position << " element " << i;
-        }
+        ASSERT_EQ(RowAt(cache, slot, layer, position),
+                  StoredRow(cache.format(), slot, layer, position))
+            << "slot " << slot << " layer " << layer << " position "
+            << position;
       }
     }
   }
@@ -90,7 +97,7 @@ TEST_P(KvCacheTest, RowsStayWhenASlotGrows) {
   for (int positions : {1, 127, 128, 129, 256, 257, 400}) {
     cache.Extend(0, positions);
     cache.Extend(1, positions);
-    EXPECT_EQ(cache.View(0, 1).blocks.size(),
+    EXPECT_EQ(cache.Blocks(0, 1).size(),
               (positions + kCacheBlockPositions - 1) / kCacheBlockPositions);
     WriteRows(cache, 0, 2, written, positions);
     WriteRows(cache, 1, 2, written, positions);
@@ -116,20 +123,20 @@ TEST_P(KvCacheTest, ReleasedBlocksServeOtherSlots) {
     for (int slot : {0, 1, 2}) {
       cache.Extend(slot, 256);
       WriteRows(cache, slot, 2, 0, 256);
-      for (const char* block : cache.View(slot, 0).blocks) {
+      for (const char* block : cache.Blocks(slot, 0)) {
         EXPECT_TRUE(blocks.insert(block).second) << "two slots share a block";
       }
     }
     for (int slot : {0, 1, 2}) ExpectRows(cache, slot, 2, 256);
     cache.Release(round % 3);
-    EXPECT_TRUE(cache.View(round % 3, 0).blocks.empty());
+    EXPECT_TRUE(cache.Blocks(round % 3, 0).empty());
   }
 }
 
 TEST_P(KvCacheTest, ReservesWholeBlocksOfEverySlot) {
   const uint64_t bytes = KvCache::Bytes(GetParam(), 3, kLatent, kRope, 2, 129);
-  EXPECT_EQ(bytes,
-            uint64_t{2} * 2 * 128 * 3 * kRow * kernels::DtypeBytes(GetParam()));
+  const kernels::LatentRowFormat format = {GetParam(), kLatent, kRope};
+  EXPECT_EQ(bytes, uint64_t{2} * 2 * 128 * 3 * format.bytes());
   const KvCache cache = Make(GetParam(), 3, kLatent, kRope, 2, 129);
   EXPECT_EQ(cache.bytes(), bytes);
   EXPECT_EQ(cache.context(), 129);
@@ -151,7 +158,8 @@ TEST(KvCacheDeathTest, RefusesPositionsBeyondTheContext) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, KvCacheTest,
-                         ::testing::Values(Dtype::kF32, Dtype::kBf16),
+                         ::testing::Values(Dtype::kF32, Dtype::kBf16,
+                                           Dtype::kInt8),
                          [](const auto& info) {
                            return std::string(kernels::DtypeName(info.param));
                          });
