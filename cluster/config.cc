@@ -19,6 +19,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/types/span.h"
 #include "cluster/algorithm_table.h"
+#include "cluster/cache_dtype.h"
 #include "cluster/config_tree.h"
 #include "cluster/status_macros.h"
 #include "cluster/synthetic_model.h"
@@ -213,6 +214,18 @@ class Section {
     }
   }
 
+  void CacheDtype(absl::string_view key, v1::CacheDtype* out) const {
+    const Tree* tree = Scalar(key, kCacheDtypeChoices);
+    if (tree == nullptr) return;
+    const absl::StatusOr<v1::CacheDtype> dtype = ParseCacheDtype(tree->scalar);
+    if (dtype.ok()) {
+      *out = *dtype;
+    } else {
+      reading_.Fail(tree->line, PathOf(key), ": '", tree->scalar, "', want ",
+                    kCacheDtypeChoices);
+    }
+  }
+
   void Dtype(absl::string_view key, v1::Dtype* out) const {
     const Tree* tree = Scalar(key, kWeightDtypeChoices);
     if (tree == nullptr) return;
@@ -393,10 +406,10 @@ absl::StatusOr<ClusterConfig> ParseClusterConfig(absl::string_view yaml,
   RF_ASSIGN_OR_RETURN(const Tree root, ParseConfigTree(yaml, file_name));
   Reading reading{.file = file_name, .base_dir = base_dir};
   ClusterConfig config;
-  const Section top(
-      &reading, &root, "",
-      {"name", "model", "dtype", "wire", "collectives", "context", "mesh",
-       "coordinator", "workers", "ssh", "cache_dir", "log_dir", "security"});
+  const Section top(&reading, &root, "",
+                    {"name", "model", "dtype", "cache_type", "wire",
+                     "collectives", "context", "mesh", "coordinator", "workers",
+                     "ssh", "cache_dir", "log_dir", "security"});
 
   config.name = std::filesystem::path(std::string(file_name)).stem().string();
   for (char& c : config.name) {
@@ -408,6 +421,7 @@ absl::StatusOr<ClusterConfig> ParseClusterConfig(absl::string_view yaml,
   top.Word("name", kNameCharacters, &config.name);
   top.Model("model", &config.model);
   top.Dtype("dtype", &config.dtype);
+  top.CacheDtype("cache_type", &config.cache_dtype);
   top.WireType("wire", &config.wire);
   top.Path("collectives", &config.collectives);
   top.Integer("context", 1, 1 << 24, &config.context);

@@ -61,6 +61,9 @@ struct ClusterConfig {
   std::string model;  // Absolute path.
   v1::Dtype dtype = v1::DTYPE_INT8;  // Of weights in memory.
   Wire wire = Wire::kBf16;           // Between ranks.
+  // Of the latent cache; unspecified: float32 with float32 weights, else
+  // bfloat16.
+  v1::CacheDtype cache_dtype = v1::CACHE_DTYPE_UNSPECIFIED;
   std::string collectives;  // Absolute path of an AlgorithmTable, or empty.
   int context = 0;          // Positions of a sequence; 0: decided at load.
   MeshConfig mesh;

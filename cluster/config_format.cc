@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cluster/algorithm_table.h"
+#include "cluster/cache_dtype.h"
 #include "cluster/config.h"
 #include "cluster/weight_dtype.h"
 
@@ -28,6 +29,10 @@ std::string FormatClusterConfig(const ClusterConfig& config) {
                                  "\nmodel: ", Quoted(config.model),
                                  "\ndtype: ", WeightDtypeName(config.dtype),
                                  "\nwire: ", WireText(config.wire), "\n");
+  if (config.cache_dtype != v1::CACHE_DTYPE_UNSPECIFIED) {
+    absl::StrAppend(&out, "cache_type: ", CacheDtypeName(config.cache_dtype),
+                    "\n");
+  }
   if (!config.collectives.empty()) {
     absl::StrAppend(&out, "collectives: ", Quoted(config.collectives), "\n");
   }

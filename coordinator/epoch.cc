@@ -49,6 +49,7 @@ uint64_t ConfigHash(const FleetOptions& options, absl::string_view fingerprint,
       "protocol=", kProtocolVersion, " model=", fingerprint,
       " mesh=", options.mesh.data, "x", options.mesh.expert, "x",
       options.mesh.tensor, " dtype=", static_cast<int>(options.dtype),
+      " cache=", static_cast<int>(options.cache_dtype),
       " wire=", static_cast<int>(options.wire), " context=", context,
       " slots=", options.slots, " collectives=", options.collectives.Hash());
   return XXH64(text.data(), text.size(), /*seed=*/0);
@@ -118,6 +119,7 @@ v1::LoadRequest Epoch::LoadRequestFor(int rank) const {
   v1::LoadRequest request;
   request.set_model_path(options_.model_dir);
   request.set_dtype(options_.dtype);
+  request.set_cache_dtype(options_.cache_dtype);
   v1::Mesh* mesh = request.mutable_layout()->mutable_mesh();
   mesh->set_data(options_.mesh.data);
   mesh->set_expert(options_.mesh.expert);

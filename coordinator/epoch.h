@@ -33,6 +33,7 @@ struct FleetOptions {
   std::string model_dir;  // As the workers see it.
   cluster::MeshShape mesh;
   v1::Dtype dtype = v1::DTYPE_INT8;
+  v1::CacheDtype cache_dtype = v1::CACHE_DTYPE_UNSPECIFIED;
   v1::WireDtype wire = v1::WIRE_DTYPE_BF16;
   // Which algorithm carries which collective.
   cluster::AlgorithmTable collectives = cluster::AlgorithmTable::Default();

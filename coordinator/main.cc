@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "cluster/algorithm_table.h"
 #include "cluster/build_info.h"
+#include "cluster/cache_dtype.h"
 #include "cluster/config.h"
 #include "cluster/log.h"
 #include "cluster/process_limits.h"
@@ -51,6 +52,7 @@ struct Flags {
   std::string mesh;
   std::string listen = "127.0.0.1:50051";
   std::string dtype = "int8";
+  std::string cache_type;
   std::string wire = "bf16";
   std::string collectives;
   uint32_t context = 0;
@@ -102,6 +104,10 @@ absl::StatusOr<CoordinatorOptions> FromFlags(const Flags& flags) {
   }
   RF_ASSIGN_OR_RETURN(options.fleet.dtype,
                       cluster::ParseWeightDtype(flags.dtype));
+  if (!flags.cache_type.empty()) {
+    RF_ASSIGN_OR_RETURN(options.fleet.cache_dtype,
+                        cluster::ParseCacheDtype(flags.cache_type));
+  }
   RF_ASSIGN_OR_RETURN(const cluster::Wire wire, cluster::ParseWire(flags.wire));
   options.fleet.wire = cluster::WireToProto(wire);
   if (!flags.collectives.empty()) {
@@ -122,6 +128,7 @@ absl::StatusOr<CoordinatorOptions> FromClusterFile(const Flags& flags) {
   options.fleet.mesh = {config.mesh.data, config.mesh.expert,
                         config.mesh.tensor};
   options.fleet.dtype = config.dtype;
+  options.fleet.cache_dtype = config.cache_dtype;
   options.fleet.wire = cluster::WireToProto(config.wire);
   if (!config.collectives.empty()) {
     RF_ASSIGN_OR_RETURN(options.fleet.collectives,
@@ -192,6 +199,10 @@ int Main(int argc, char** argv) {
   by_hand(app.add_option("--dtype", flags.dtype, "Weights in memory"))
       ->check(CLI::IsMember(cluster::WeightDtypeNames()))
       ->capture_default_str();
+  by_hand(app.add_option("--cache-type", flags.cache_type,
+                         "Latent cache (default f32 with --dtype f32, else "
+                         "bf16)"))
+      ->check(CLI::IsMember({"f32", "bf16", "int8"}));
   by_hand(app.add_option("--wire", flags.wire, "Activations between ranks"))
       ->check(CLI::IsMember({"f32", "bf16", "int8"}))
       ->capture_default_str();

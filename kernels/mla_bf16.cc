@@ -3,19 +3,22 @@
 // adds the products of a pair of bfloat16 numbers to a float32 sum. Contraction
 // therefore goes over pairs: of neighbours in a key, of neighbouring positions
 // in a column of values.
-//
-// This file is compiled with flags of its own. Everything here is in an
-// unnamed namespace and nothing inline of another header is used, so that no
-// other file can end up with a function compiled for AVX-512.
 #include <immintrin.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
+#include "hwy/base.h"
 #include "kernels/latent_cache.h"
 #include "kernels/mla_block.h"
 
+#if defined(__x86_64__)
+
+// GCC 12 finds its own intrinsics' undefined vectors uninitialised.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+
+HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")
 namespace ringfleet::kernels {
 namespace {
 
@@ -543,3 +546,6 @@ const MlaKernels& MlaKernelsBf16() {
 }
 
 }  // namespace ringfleet::kernels
+HWY_POP_ATTRIBUTES
+
+#endif  // defined(__x86_64__)

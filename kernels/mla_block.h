@@ -17,9 +17,6 @@
 // steps, or positions, in ascending order, however rows and columns are
 // grouped. A position that a lane does not see adds an exact zero, as long as
 // its value is finite.
-//
-// This header is plain data: translation units with other compiler flags
-// include it.
 #ifndef RINGFLEET_KERNELS_MLA_BLOCK_H_
 #define RINGFLEET_KERNELS_MLA_BLOCK_H_
 

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <limits>
 
+#include "cluster/cache_dtype.h"
 #include "cluster/safetensors.h"
 #include "cluster/status_macros.h"
 #include "cluster/weight_dtype.h"
@@ -50,10 +51,29 @@ absl::StatusOr<LoadOptions> MakeLoadOptions(v1::Dtype dtype) {
   }
 }
 
+absl::StatusOr<kernels::Dtype> CacheDtypeFor(v1::CacheDtype dtype,
+                                             kernels::WeightForm weights) {
+  switch (dtype) {
+    case v1::CACHE_DTYPE_UNSPECIFIED:
+      return weights == kernels::WeightForm::kF32 ? kernels::Dtype::kF32
+                                                  : kernels::Dtype::kBf16;
+    case v1::CACHE_DTYPE_F32:
+      return kernels::Dtype::kF32;
+    case v1::CACHE_DTYPE_BF16:
+      return kernels::Dtype::kBf16;
+    case v1::CACHE_DTYPE_INT8:
+      return kernels::Dtype::kInt8;
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("load: cache dtype ", static_cast<int>(dtype), ", want ",
+                       cluster::kCacheDtypeChoices));
+  }
+}
+
 // Positions per slot that fit beside the weights, at most `wanted`.
 absl::StatusOr<int> FitContext(const cluster::ModelSpec& spec,
                                const v1::LoadRequest& request,
-                               kernels::Dtype dtype, bool mtp,
+                               kernels::Dtype cache_dtype, bool mtp,
                                uint64_t weight_bytes, uint64_t limit) {
   const int wanted =
       request.context() == 0
@@ -67,7 +87,7 @@ absl::StatusOr<int> FitContext(const cluster::ModelSpec& spec,
   const auto cache_bytes = [&](int context) {
     const int layers = spec.num_hidden_layers + (mtp ? 1 : 0);
     const int slots = static_cast<int>(request.slots());
-    uint64_t bytes = KvCache::Bytes(dtype, layers, spec.kv_lora_rank,
+    uint64_t bytes = KvCache::Bytes(cache_dtype, layers, spec.kv_lora_rank,
                                     spec.qk_rope_head_dim, slots, context);
     if (request.reference()) {
       bytes += KvCache::Bytes(kernels::Dtype::kF32, layers, spec.kv_lora_rank,
@@ -106,9 +126,8 @@ absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
   auto shard = std::make_unique<LoadedShard>();
   RF_ASSIGN_OR_RETURN(const LoadOptions options,
                       MakeLoadOptions(request.dtype()));
-  shard->cache_dtype = options.form == kernels::WeightForm::kF32
-                           ? kernels::Dtype::kF32
-                           : kernels::Dtype::kBf16;
+  RF_ASSIGN_OR_RETURN(shard->cache_dtype,
+                      CacheDtypeFor(request.cache_dtype(), options.form));
   if (request.slots() < 1 || request.slots() > kMaxSlots) {
     return absl::InvalidArgumentError(absl::StrCat(
         "load: ", request.slots(), " slots, want 1 to ", kMaxSlots));

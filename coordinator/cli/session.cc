@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cluster/algorithm_table.h"
+#include "cluster/cache_dtype.h"
 #include "cluster/config.h"
 #include "cluster/model_files.h"
 #include "cluster/server.h"
@@ -39,6 +40,9 @@ void AddSessionOptions(CLI::App& app, SessionOptions& options) {
          "--dtype", options.dtype,
          absl::StrCat("Weights in memory: ", cluster::kWeightDtypeChoices))
       ->capture_default_str();
+  app.add_option("--cache-type", options.cache_type,
+                 absl::StrCat("Latent cache: ", cluster::kCacheDtypeChoices,
+                              " (default f32 with --dtype f32, else bf16)"));
   app.add_option("--wire", options.wire,
                  "Activations between workers: f32, bf16 or int8")
       ->capture_default_str();
@@ -110,6 +114,16 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(
     return absl::InvalidArgumentError(
         absl::StrCat("usage: --", dtype.status().message()));
   }
+  v1::CacheDtype cache_dtype = v1::CACHE_DTYPE_UNSPECIFIED;
+  if (!options.cache_type.empty()) {
+    const absl::StatusOr<v1::CacheDtype> parsed =
+        cluster::ParseCacheDtype(options.cache_type);
+    if (!parsed.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("usage: ", parsed.status().message()));
+    }
+    cache_dtype = *parsed;
+  }
   const absl::StatusOr<cluster::Wire> wire = cluster::ParseWire(options.wire);
   if (!wire.ok()) {
     return absl::InvalidArgumentError(
@@ -121,6 +135,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(
   fleet.model_dir = cluster::AbsoluteModel(options.model);
   fleet.mesh = {.data = 1, .expert = 1, .tensor = options.local};
   fleet.dtype = *dtype;
+  fleet.cache_dtype = cache_dtype;
   fleet.wire = cluster::WireToProto(*wire);
   if (!options.collectives.empty()) {
     absl::StatusOr<cluster::AlgorithmTable> table =

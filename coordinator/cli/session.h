@@ -19,6 +19,7 @@ struct SessionOptions {
   std::string cluster;
   int local = 1;
   std::string dtype = "int8";
+  std::string cache_type;
   std::string wire = "bf16";
   std::string collectives;
   int threads = 0;
@@ -26,7 +27,8 @@ struct SessionOptions {
   bool reference = false;  // Set by a verb, not an option of its own.
 };
 
-// Adds --model, --cluster, --local, --dtype, --wire, --collectives, -t, -c.
+// Adds --model, --cluster, --local, --dtype, --cache-type, --wire,
+// --collectives, -t, -c.
 void AddSessionOptions(CLI::App& app, SessionOptions& options);
 
 // A connection with the coordinator of a running fleet, or of one that this

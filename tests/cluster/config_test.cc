@@ -40,6 +40,7 @@ TEST(ConfigTest, DefaultsFillWhatTheFileLeavesOut) {
   EXPECT_EQ(config->name, "cluster");
   EXPECT_EQ(config->model, "/base/tiny");
   EXPECT_EQ(config->dtype, v1::DTYPE_INT8);
+  EXPECT_EQ(config->cache_dtype, v1::CACHE_DTYPE_UNSPECIFIED);
   EXPECT_EQ(config->wire, Wire::kBf16);
   EXPECT_EQ(config->collectives, "");
   EXPECT_EQ(config->context, 0);
@@ -81,6 +82,7 @@ TEST(ConfigTest, SampleDescribesFourRanksOverSsh) {
 TEST(ConfigTest, FormattedConfigMeansTheSameElsewhere) {
   const auto config = Parse(
       "name: x.y\nmodel: 'a \"b\" \\c'\ndtype: f32\nwire: f32\ncontext: 77\n"
+      "cache_type: int8\n"
       "collectives: t.json\n"
       "mesh: {expert: 2}\n"
       "coordinator: {host: localhost, port: 1, http_port: 2}\n"
@@ -96,6 +98,7 @@ TEST(ConfigTest, FormattedConfigMeansTheSameElsewhere) {
   EXPECT_EQ(again->name, "x.y");
   EXPECT_EQ(again->model, "/base/a \"b\" \\c");
   EXPECT_EQ(again->dtype, v1::DTYPE_F32);
+  EXPECT_EQ(again->cache_dtype, v1::CACHE_DTYPE_INT8);
   EXPECT_EQ(again->collectives, "/base/t.json");
   EXPECT_EQ(again->context, 77);
   EXPECT_EQ(again->mesh.expert, 2);
@@ -138,6 +141,8 @@ TEST(ConfigTest, WrongValueNamesLineValueAndExpectation) {
   } kCases[] = {
       {"dtype: fp8",
        "dtype: 'fp8', want f32, bf16, int8, int4-experts or int4"},
+      {"cache_type: int4", "cache_type: 'int4', want f32, bf16 or int8"},
+      {"cache_type:", "cache_type has no value, want f32, bf16 or int8"},
       {"wire: int4", "wire: 'int4', want f32, bf16 or int8"},
       {"wire: [f32]", "wire is a list, want f32, bf16 or int8"},
       {"context: 0", "context: '0', want a whole number from 1 to 16777216"},

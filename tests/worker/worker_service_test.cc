@@ -12,11 +12,14 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "cluster/membership.h"
+#include "cluster/model_spec.h"
 #include "cluster/server.h"
 #include "kernels/check.h"
+#include "kernels/latent_cache.h"
 
 namespace ringfleet::worker {
 namespace {
@@ -67,10 +70,12 @@ class WorkerServiceTest : public ::testing::Test {
     endpoint_.Shutdown();
   }
 
-  void Load(int world_size) {
+  void Load(int world_size,
+            v1::CacheDtype cache_dtype = v1::CACHE_DTYPE_UNSPECIFIED) {
     v1::LoadRequest request;
     request.set_model_path(RINGFLEET_TEST_MODELS "/tiny-v3");
     request.set_dtype(v1::DTYPE_BF16);
+    request.set_cache_dtype(cache_dtype);
     request.mutable_layout()->mutable_mesh()->set_data(1);
     request.mutable_layout()->mutable_mesh()->set_expert(1);
     request.mutable_layout()->mutable_mesh()->set_tensor(world_size);
@@ -98,12 +103,15 @@ class WorkerServiceTest : public ::testing::Test {
   }
 
   grpc::Status Connect(const v1::ConnectRequest& request,
-                       absl::Duration limit = absl::Seconds(30)) {
+                       absl::Duration limit = absl::Seconds(30),
+                       uint64_t* cache_bytes = nullptr) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() +
                          absl::ToChronoMilliseconds(limit));
     v1::ConnectResponse response;
-    return stub_->Connect(&context, request, &response);
+    const grpc::Status status = stub_->Connect(&context, request, &response);
+    if (cache_bytes != nullptr) *cache_bytes = response.cache_bytes();
+    return status;
   }
 
   FlightLog flight_{""};
@@ -126,6 +134,27 @@ TEST_F(WorkerServiceTest, RemembersTheLatestEpochItWasAskedToEnter) {
             grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(service_.last_epoch(), 7u);
   EXPECT_TRUE(Connect(Connection(8)).ok());
+}
+
+// One block of positions in every layer: those of the model and of its MTP.
+TEST_F(WorkerServiceTest, TheCacheTypeDecidesTheSizeOfTheCache) {
+  const auto spec = cluster::LoadModelSpec(RINGFLEET_TEST_MODELS "/tiny-v3");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const int layers = spec->num_hidden_layers + spec->num_nextn_predict_layers;
+  uint64_t epoch = 1;
+  for (const auto& [proto, dtype] :
+       {std::pair(v1::CACHE_DTYPE_UNSPECIFIED, kernels::Dtype::kBf16),
+        std::pair(v1::CACHE_DTYPE_F32, kernels::Dtype::kF32),
+        std::pair(v1::CACHE_DTYPE_BF16, kernels::Dtype::kBf16),
+        std::pair(v1::CACHE_DTYPE_INT8, kernels::Dtype::kInt8)}) {
+    ASSERT_NO_FATAL_FAILURE(Load(1, proto));
+    uint64_t bytes = 0;
+    ASSERT_TRUE(Connect(Connection(epoch++), absl::Seconds(30), &bytes).ok());
+    const kernels::LatentRowFormat format = {
+        dtype, static_cast<size_t>(spec->kv_lora_rank),
+        static_cast<size_t>(spec->qk_rope_head_dim)};
+    EXPECT_EQ(bytes, layers * kernels::kCacheBlockPositions * format.bytes());
+  }
 }
 
 TEST_F(WorkerServiceTest, ServesTheLatestFlightRecords) {
