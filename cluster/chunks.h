@@ -79,18 +79,20 @@ class ChunkCursor {
   }
 
  private:
-  static constexpr size_t kChunk = [] {
+  // Elements of a chunk: no frame's payload may be larger than it allows.
+  size_t MaxElements() const {
     if constexpr (requires { Format::kChunk; }) {
       return Format::kChunk;
     } else {
-      return kChunkElements;
+      return std::min(kChunkElements,
+                      kMaxPayloadBytes / format_.MaxElementBytes());
     }
-  }();
+  }
 
   void FindEnd() {
     end_ = range_.end;
-    if (range_.end - begin_ > kChunk) {
-      end_ = format_.FloorToBorder(begin_ + kChunk);
+    if (range_.end - begin_ > MaxElements()) {
+      end_ = format_.FloorToBorder(begin_ + MaxElements());
     }
   }
 

@@ -122,6 +122,12 @@ size_t WireFormat::EncodedBytes(size_t begin, size_t end) const {
   return bytes + (GroupsBefore(end) - GroupsBefore(begin)) * kScaleBytes;
 }
 
+size_t WireFormat::MaxElementBytes() const {
+  const size_t bytes = ElementBytes(wire_);
+  if (wire_ != Wire::kInt8) return bytes;
+  return bytes + (kScaleBytes + row_elements_ - 1) / row_elements_;
+}
+
 size_t WireFormat::FloorToBorder(size_t element) const {
   if (wire_ != Wire::kInt8) return element - element % kBorderElements;
   return element - element % row_elements_ % kGroup;

@@ -42,6 +42,10 @@ class WireFormat {
   // Bytes of the range's frame.
   size_t EncodedBytes(size_t begin, size_t end) const;
 
+  // What one element takes at most: of int8 with rows of one, a code and a
+  // scale.
+  size_t MaxElementBytes() const;
+
   // The last border at or before `element`.
   size_t FloorToBorder(size_t element) const;
 

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "cluster/chunks.h"
 #include "gtest/gtest.h"
 #include "kernels/dtype.h"
 
@@ -346,6 +347,26 @@ TEST(WireFormatTest, AFaultStaysVisibleInItsGroupOnly) {
     EXPECT_EQ(std::isnan(got[i]), faulty) << i;
     if (!faulty) {
       EXPECT_EQ(got[i], 1.0f) << i;
+    }
+  }
+}
+
+// Rows of one element take five bytes for each on an int8 wire.
+TEST(WireFormatTest, EveryChunkFitsAFrame) {
+  for (const Wire wire : {Wire::kF32, Wire::kBf16, Wire::kInt8}) {
+    for (const size_t row : {0, 1, 2, 3, 4, 127, 128, 129, 7168}) {
+      const WireFormat format(wire, row);
+      const size_t size = 3 * kChunkElements + 77;
+      ChunkCursor cursor(format, Range{0, size});
+      size_t seen = 0;
+      do {
+        EXPECT_LE(cursor.bytes(), kMaxPayloadBytes)
+            << "row " << row << " begin " << cursor.chunk().begin;
+        EXPECT_EQ(cursor.chunk().begin, seen);
+        EXPECT_GT(cursor.chunk().size(), 0u);
+        seen = cursor.chunk().end;
+      } while (cursor.Next());
+      EXPECT_EQ(seen, size);
     }
   }
 }
