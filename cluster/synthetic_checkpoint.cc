@@ -32,6 +32,8 @@ absl::string_view DtypeText(Dtype dtype) {
       return "F16";
     case Dtype::kF8E4M3:
       return "F8_E4M3";
+    case Dtype::kInt8:
+      break;  // Of caches, not of checkpoints.
   }
   RF_CHECK(false);
 }

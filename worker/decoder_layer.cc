@@ -13,12 +13,12 @@ namespace {
 // partial [rows, D] becomes the sum of all ranks'.
 absl::Status Reduce(LayerContext& context, const char* part, int layer,
                     float* partial, size_t size) {
-  return Annotate(
-      context.communicator.AllReduce(
-          absl::MakeSpan(partial, size),
-          {context.wire, static_cast<size_t>(context.spec.hidden_size)},
-          context.routing_hash),
-      absl::StrCat("layer ", layer, " ", part));
+  const absl::Status status = context.communicator.AllReduce(
+      absl::MakeSpan(partial, size),
+      {context.wire, static_cast<size_t>(context.spec.hidden_size)},
+      context.routing_hash);
+  if (status.ok()) return status;  // A step allocates nothing, no text either.
+  return Annotate(status, absl::StrCat("layer ", layer, " ", part));
 }
 
 }  // namespace

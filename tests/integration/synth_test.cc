@@ -51,7 +51,9 @@ TEST_F(SynthTest, FolderAndNameAreTheSameModel) {
     const json memory = Generate("synth:tiny,zipf=1,seed=7", local);
     EXPECT_EQ(memory["ids"], folder["ids"]) << local << " workers";
     EXPECT_EQ(memory["text"], folder["text"]) << local << " workers";
-    if (local == 1) EXPECT_EQ(memory["logprobs"], folder["logprobs"]);
+    if (local == 1) {
+      EXPECT_EQ(memory["logprobs"], folder["logprobs"]);
+    }
   }
   EXPECT_NE(Generate("synth:tiny", 1)["ids"], folder["ids"]);
 }

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// A decode step allocates nothing once its buffers have grown.
+#include <gtest/gtest.h>
+
+#include "cluster/safetensors.h"
+#include "cluster/shard_plan.h"
+#include "tests/testing/count_allocations.h"
+#include "worker/executor.h"
+#include "worker/shard_loader.h"
+
+namespace ringfleet::worker {
+namespace {
+
+// The only rank of its world: every sum and gather is what it has.
+class LoneCommunicator final : public cluster::Communicator {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  absl::Status AllReduce(absl::Span<const float>, absl::Span<float>,
+                         cluster::Encoding, uint64_t,
+                         cluster::Deadline) override {
+    return absl::OkStatus();
+  }
+  absl::Status AllGather(absl::Span<const char>, absl::Span<char>,
+                         absl::Span<const uint64_t>,
+                         cluster::Deadline) override {
+    return absl::OkStatus();
+  }
+  absl::Status AllGather(absl::Span<const float>, absl::Span<float>,
+                         absl::Span<const uint64_t>, cluster::Encoding,
+                         cluster::Deadline) override {
+    return absl::UnimplementedError("not part of a step");
+  }
+  absl::Status ReduceScatter(absl::Span<float>, absl::Span<float>,
+                             absl::Span<const uint64_t>, cluster::Encoding,
+                             cluster::Deadline) override {
+    return absl::UnimplementedError("not part of a step");
+  }
+  absl::Status AllToAll(absl::Span<const float>, absl::Span<const uint64_t>,
+                        absl::Span<float>, absl::Span<const uint64_t>,
+                        cluster::Encoding, cluster::Deadline) override {
+    return absl::UnimplementedError("not part of a step");
+  }
+  absl::Status Broadcast(absl::Span<float>, int, cluster::Encoding,
+                         cluster::Deadline) override {
+    return absl::UnimplementedError("not part of a step");
+  }
+  absl::Status Barrier(cluster::Deadline) override { return absl::OkStatus(); }
+};
+
+class DecodeAllocationTest
+    : public ::testing::TestWithParam<kernels::WeightForm> {};
+
+TEST_P(DecodeAllocationTest, WarmStepsAllocateNothing) {
+  if (!testing::CountsAllocations()) {
+    GTEST_SKIP() << "a sanitizer has an allocator of its own";
+  }
+  const std::string folder = std::string(RINGFLEET_TEST_MODELS) + "/tiny-v3";
+  const auto spec = cluster::LoadModelSpec(folder);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const auto checkpoint = cluster::Checkpoint::Open(folder);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const auto plan = cluster::PlanShard(*spec, {}, 0);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  kernels::ThreadPool pool(2);
+  auto weights =
+      LoadShard(**checkpoint, *spec, *plan, {.form = GetParam()}, pool,
+                [](uint64_t, uint64_t) { return absl::OkStatus(); });
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  constexpr int kSlots = 3;
+  auto cache = KvCache::Create(
+      GetParam() == kernels::WeightForm::kF32 ? kernels::Dtype::kF32
+                                              : kernels::Dtype::kBf16,
+      Model::CacheLayers(*spec, *weights), spec->kv_lora_rank,
+      spec->qk_rope_head_dim, kSlots, /*context=*/256);
+  ASSERT_TRUE(cache.ok()) << cache.status();
+  LoneCommunicator lone;
+  TimedCommunicator communicator(&lone, absl::Seconds(60));
+  Model model(*spec, *plan, *weights, pool, *cache, communicator,
+              cluster::Wire::kF32);
+  Executor executor(/*epoch=*/1, {&model, &*cache}, {}, kSlots);
+
+  v1::StepPlan step;
+  step.set_epoch(1);
+  step.set_step(1);
+  for (uint32_t slot = 0; slot < kSlots; ++slot) {
+    v1::Admission* admission = step.add_admissions();
+    admission->set_slot(slot);
+    for (uint32_t id = 0; id < 5 + 90 * slot; ++id) {
+      admission->add_prompt_ids(id);
+    }
+    admission->set_max_tokens(1000);
+    // One is greedy, the others are not.
+    admission->mutable_sampling()->set_temperature(0.5f * slot);
+    v1::PrefillSpan* prefill = step.add_prefills();
+    prefill->set_slot(slot);
+    prefill->set_count(admission->prompt_ids_size());
+  }
+  v1::StepResult result;
+  ASSERT_TRUE(executor.Step(step, &result).ok());
+
+  step.clear_admissions();
+  step.clear_prefills();
+  for (uint32_t slot = 0; slot < kSlots; ++slot) step.add_decodes(slot);
+  size_t allocations = 0;
+  // The first steps grow buffers, and so do those that begin a cache block
+  // (128 positions: slot 1 has 95 to begin with, slot 2 has 185).
+  for (uint64_t i = 2; i < 30; ++i) {
+    step.set_step(i);
+    result.Clear();
+    const size_t before = testing::AllocationCount();
+    const absl::Status status = executor.Step(step, &result);
+    if (i >= 5) allocations += testing::AllocationCount() - before;
+    ASSERT_TRUE(status.ok()) << status;
+    ASSERT_EQ(result.slots_size(), kSlots);
+  }
+  EXPECT_EQ(allocations, 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Forms, DecodeAllocationTest,
+    ::testing::Values(kernels::WeightForm::kF32, kernels::WeightForm::kBf16,
+                      kernels::WeightForm::kInt8, kernels::WeightForm::kInt4),
+    [](const auto& info) {
+      return std::string(kernels::WeightFormName(info.param));
+    });
+
+}  // namespace
+}  // namespace ringfleet::worker
