@@ -75,7 +75,12 @@ absl::StatusOr<v1::StepResult> MergeStepResults(
           Describe(got, slot), ", worker 0 has ", Describe(want, slot)));
     }
   }
-  return first;
+  v1::StepResult merged = first;
+  uint64_t bytes_read = 0;
+  for (const v1::StepResult& result : results)
+    bytes_read += result.bytes_read();
+  merged.set_bytes_read(bytes_read);
+  return merged;
 }
 
 }  // namespace ringfleet::coordinator

@@ -11,8 +11,9 @@
 namespace ringfleet::coordinator {
 
 // The result of one step, given by all ranks, in rank order; probabilities
-// and scores are rank 0's. Entries with neither tokens nor an end carry no
-// decision and may be absent on other ranks. Requires at least one result.
+// and scores are rank 0's, the bytes read are everybody's sum. Entries with
+// neither tokens nor an end carry no decision and may be absent on other ranks.
+// Requires at least one result.
 //
 // Errors: INTERNAL when two ranks differ in epoch, step, slots, tokens or
 // ends; names both ranks, the step, the slot and the two values.

@@ -109,6 +109,30 @@ absl::StatusOr<v1::StatisticsResponse> WorkerClient::Statistics(
   return response;
 }
 
+absl::StatusOr<v1::MeasureMemoryResponse> WorkerClient::MeasureMemory(
+    const v1::MeasureMemoryRequest& request, cluster::Deadline deadline,
+    const std::function<void()>& await_others) {
+  grpc::ClientContext context;
+  SetDeadline(context, deadline);
+  const ActiveCall active(this, &context);
+  const auto stream = stub_->MeasureMemory(&context);
+  stream->Write(request);  // A failure shows in Read and Finish.
+  v1::MeasureMemoryResponse response;
+  int received = 0;
+  while (stream->Read(&response)) {
+    if (received++ > 0) continue;
+    await_others();
+    stream->Write(request);
+    stream->WritesDone();
+  }
+  const absl::Status status = cluster::FromGrpc(stream->Finish());
+  if (!status.ok()) return status;
+  if (received < 2) {
+    return absl::InternalError("the measurement ended without a result");
+  }
+  return response;
+}
+
 absl::Status WorkerClient::MeasureCollectives(
     const v1::MeasureCollectivesRequest& request,
     const std::function<void(const v1::MeasureCollectivesProgress&)>&

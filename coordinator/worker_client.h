@@ -41,6 +41,12 @@ class WorkerClient {
   absl::StatusOr<v1::StatisticsResponse> Statistics(
       const v1::StatisticsRequest& request, cluster::Deadline deadline);
 
+  // Calls `await_others` when the worker is ready; it measures when that
+  // returns.
+  absl::StatusOr<v1::MeasureMemoryResponse> MeasureMemory(
+      const v1::MeasureMemoryRequest& request, cluster::Deadline deadline,
+      const std::function<void()>& await_others);
+
   // Calls `on_progress` for each message, in this thread, and `await_others`
   // when this rank has done all cases; the rank leaves the epoch when that
   // returns. OK only after the last case.

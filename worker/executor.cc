@@ -55,11 +55,17 @@ absl::Status Executor::Step(const v1::StepPlan& plan, v1::StepResult* result) {
   for (const v1::Admission& admission : plan.admissions()) {
     RF_RETURN_IF_ERROR(Admit(admission));
   }
+  for (const v1::Rewind& rewind : plan.rewinds()) {
+    RF_RETURN_IF_ERROR(RewindSequence(rewind));
+  }
   RF_RETURN_IF_ERROR(AssembleBatch(plan));
   if (batch_.rows() == 0) return absl::OkStatus();
+  const uint64_t bytes_before = main_.model->bytes_read();
   RF_RETURN_IF_ERROR(EvaluateBatch(result));
   RF_RETURN_IF_ERROR(ScoreSegments(result));
-  return DrawAndAdvance(result);
+  RF_RETURN_IF_ERROR(DrawAndAdvance(result));
+  result->set_bytes_read(main_.model->bytes_read() - bytes_before);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Executor::Sequence*> Executor::ActiveSequence(uint32_t slot) {
@@ -99,6 +105,9 @@ absl::Status Executor::Admit(const v1::Admission& admission) {
   for (uint32_t id : admission.prompt_ids()) {
     if (id >= vocab) return error("token id ", id, ", want below ", vocab);
   }
+  for (uint32_t id : admission.forced_ids()) {
+    if (id >= vocab) return error("forced id ", id, ", want below ", vocab);
+  }
   const float temperature = admission.sampling().temperature();
   if (!(temperature >= 0) || std::isinf(temperature)) {
     return error("temperature ", temperature, ", want 0 or more");
@@ -106,6 +115,25 @@ absl::Status Executor::Admit(const v1::Admission& admission) {
   Sequence& sequence = sequences_[admission.slot()];
   sequence.active = true;
   sequence.admission = admission;
+  return absl::OkStatus();
+}
+
+absl::Status Executor::RewindSequence(const v1::Rewind& rewind) {
+  RF_ASSIGN_OR_RETURN(Sequence * sequence, ActiveSequence(rewind.slot()));
+  const int64_t length = rewind.length();
+  const int64_t behind = length - sequence->prompt_size();  // The prompt.
+  const auto& forced = sequence->admission.forced_ids();
+  if (length > sequence->length || behind >= forced.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("step ", step_, ": slot ", rewind.slot(), " goes back to ",
+                     length, " positions, want at most ", sequence->length,
+                     " and less than the prompt's and forced ids, ",
+                     sequence->prompt_size() + forced.size()));
+  }
+  sequence->length = static_cast<int>(length);
+  sequence->generated = behind < 0 ? 0 : static_cast<uint32_t>(behind) + 1;
+  if (behind >= 0) sequence->last_token = forced[static_cast<int>(behind)];
+  sequence->ended = false;
   return absl::OkStatus();
 }
 
@@ -270,7 +298,11 @@ absl::Status Executor::DrawAndAdvance(v1::StepResult* result) {
       drawer_.Draw(draws_, logits, vocab, main_.model->spec().vocab_size));
   for (size_t i = 0; i < drawn.size(); ++i) {
     Sequence& sequence = sequences_[draw_slots_[i]];
-    sequence.last_token = drawn[i].id;
+    const auto& forced = sequence.admission.forced_ids();
+    sequence.last_token =
+        sequence.generated < static_cast<uint32_t>(forced.size())
+            ? forced[static_cast<int>(sequence.generated)]
+            : drawn[i].id;
     ++sequence.generated;
     v1::SlotResult* slot_result = ResultOf(draw_slots_[i], result);
     slot_result->add_tokens(drawn[i].id);

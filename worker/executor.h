@@ -53,6 +53,7 @@ class Executor {
 
   absl::Status Admit(const v1::Admission& admission);
   absl::Status Release(uint32_t slot);
+  absl::Status RewindSequence(const v1::Rewind& rewind);
   absl::StatusOr<Sequence*> ActiveSequence(uint32_t slot);
   // Collects the step's tokens into batch_ and gives them cache blocks.
   absl::Status AssembleBatch(const v1::StepPlan& plan);

@@ -10,9 +10,11 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -64,6 +66,48 @@ uint64_t AvailableAddressSpaceBytes() {
   }
   const uint64_t mapped = pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   return limit.rlim_cur > mapped ? limit.rlim_cur - mapped : 0;
+}
+
+uint64_t LastLevelCacheBytes() {
+  // CPUs that share a cache name the same CPUs in shared_cpu_list.
+  std::set<std::string> seen;
+  uint64_t bytes = 0;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    std::string shared;
+    std::string size;
+    for (int index = 0; index < 8; ++index) {  // The last one is the largest.
+      const std::string folder = absl::StrCat("/sys/devices/system/cpu/cpu",
+                                              cpu, "/cache/index", index, "/");
+      std::ifstream shared_file(folder + "shared_cpu_list");
+      std::ifstream size_file(folder + "size");
+      std::string next_shared;
+      std::string next_size;
+      if (!std::getline(shared_file, next_shared) ||
+          !std::getline(size_file, next_size)) {
+        break;
+      }
+      shared = next_shared;
+      size = next_size;
+    }
+    uint64_t kib = 0;  // "32768K"
+    if (size.empty() || size.back() != 'K' ||
+        !absl::SimpleAtoi(size.substr(0, size.size() - 1), &kib)) {
+      continue;
+    }
+    if (seen.insert(shared).second) bytes += kib << 10;
+  }
+  return bytes;
+}
+
+std::string CpuModel() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const size_t colon = line.find(':');
+    if (colon == std::string::npos || line.rfind("model name", 0) != 0)
+      continue;
+    return std::string(absl::StripAsciiWhitespace(line.substr(colon + 1)));
+  }
+  return "";
 }
 
 int AvailableCpus() {

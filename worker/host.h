@@ -5,6 +5,7 @@
 #include <sched.h>
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 
@@ -18,6 +19,13 @@ uint64_t AvailableMemoryBytes();
 // Bytes that this process may still map under its limit of address space
 // (ulimit -v); the largest number without one.
 uint64_t AvailableAddressSpaceBytes();
+
+// All last-level caches of this machine together, from /sys; 0 when it does not
+// tell.
+uint64_t LastLevelCacheBytes();
+
+// Model name of the first processor in /proc/cpuinfo; empty when it has none.
+std::string CpuModel();
 
 // CPUs this process may run on.
 int AvailableCpus();

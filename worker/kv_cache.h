@@ -44,6 +44,10 @@ class KvCache {
   const kernels::LatentRowFormat& format() const { return format_; }
 
   uint64_t bytes() const { return buffer_.size(); }
+  // Of one position in one layer.
+  uint64_t row_bytes() const {
+    return layer_bytes_ / kernels::kCacheBlockPositions;
+  }
   int context() const { return context_; }
 
  private:

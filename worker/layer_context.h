@@ -62,6 +62,8 @@ struct LayerContext {
   uint64_t routing_hash = 0;
   // Exact tokens per [layer][expert]; null: not counted.
   std::vector<std::vector<uint64_t>>* expert_counts = nullptr;
+  // Of weights and cache that the layers needed so far (StepResult.bytes_read).
+  uint64_t bytes_read = 0;
 };
 
 // `buffer` with room for `size` elements.

@@ -6,6 +6,7 @@
 #include "kernels/matmul.h"
 #include "kernels/mla.h"
 #include "kernels/rms_norm.h"
+#include "worker/read_bytes.h"
 
 namespace ringfleet::worker {
 namespace {
@@ -54,6 +55,7 @@ void MlaLayer(LayerContext& context, const AttentionWeights& weights,
   const size_t head_dim = spec.qk_head_dim();
   const size_t cache_row = spec.cache_row();
 
+  context.bytes_read += AttentionReadBytes(context, weights, batch);
   float* q = Grow(context.workspace.q, rows * heads * head_dim);
   float* kv = Grow(context.workspace.kv, rows * cache_row);
   ProjectInputs(context, weights, x, rows, q, kv);

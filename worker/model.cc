@@ -81,6 +81,7 @@ absl::Status Model::Forward(const Batch& batch, Observer observer,
         DecoderLayer(context, weights_.layers[layer], batch, layer, x));
     if (layer + 1 < spec_.num_hidden_layers) observer(layer + 1, x);
   }
+  bytes_read_ += context.bytes_read;
   kernels::RmsNorm(x, batch.rows(), size, size, weights_.final_norm.data(),
                    static_cast<float>(spec_.rms_norm_eps), hidden, size, pool_);
   return absl::OkStatus();
@@ -108,12 +109,14 @@ absl::Status Model::ForwardMtp(const Batch& next, const float* hidden,
   LayerContext context = MakeContext();
   RF_RETURN_IF_ERROR(
       DecoderLayer(context, mtp.layer, next, spec_.num_hidden_layers, x));
+  bytes_read_ += mtp.eh_proj.bytes() + context.bytes_read;
   kernels::RmsNorm(x, rows, size, size, mtp.head_norm.data(), eps, out, size,
                    pool_);
   return absl::OkStatus();
 }
 
 void Model::Logits(const float* hidden, size_t rows, float* logits) {
+  bytes_read_ += weights_.head.bytes();
   workspace_.x.Assign(kernels::ActivationFormFor(weights_.head.form()), hidden,
                       rows, spec_.hidden_size, spec_.hidden_size, pool_);
   kernels::MatMul(weights_.head, workspace_.x, logits, pool_);

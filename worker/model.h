@@ -60,6 +60,9 @@ class Model {
   TimedCommunicator& communicator() { return communicator_; }
   // Exact tokens per [layer][expert], empty for dense layers.
   std::vector<std::vector<uint64_t>>& expert_counts() { return expert_counts_; }
+  // Of weights and cache that the calls above needed, since the model was made
+  // (StepResult.bytes_read).
+  uint64_t bytes_read() const { return bytes_read_; }
 
  private:
   LayerContext MakeContext();
@@ -77,6 +80,7 @@ class Model {
   std::vector<float> residual_;    // [rows, D]
   std::vector<float> mtp_concat_;  // [rows, 2 D]
   std::vector<std::vector<uint64_t>> expert_counts_;
+  uint64_t bytes_read_ = 0;
 };
 
 }  // namespace ringfleet::worker

@@ -7,6 +7,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/matmul.h"
 #include "kernels/router.h"
+#include "worker/read_bytes.h"
 
 namespace ringfleet::worker {
 namespace {
@@ -46,9 +47,10 @@ uint64_t HashIds(uint64_t hash, const int32_t* ids, size_t count) {
   return hash;
 }
 
-kernels::SwigluExpert ExpertOf(const MlpWeights& weights,
+kernels::SwigluExpert ExpertOf(LayerContext& context, const MlpWeights& weights,
                                absl::Span<const uint32_t> rows,
                                const float* row_weights) {
+  context.bytes_read += MlpReadBytes(weights);
   return {.gate = &weights.gate,
           .up = &weights.up,
           .down = &weights.down,
@@ -73,6 +75,7 @@ void RouteRows(LayerContext& context, const MoeWeights& weights, int layer,
   const size_t count = rows * spec.num_experts_per_tok;
   int32_t* ids = Grow(workspace.route_ids, count);
   float* logits = Grow(workspace.route_logits, rows * spec.n_routed_experts);
+  context.bytes_read += weights.router.bytes();
   workspace.router_x.Assign(kernels::Activations::Form::kF32, x, rows,
                             spec.hidden_size, spec.hidden_size, context.pool);
   kernels::MatMul(weights.router, workspace.router_x, logits, context.pool);
@@ -126,7 +129,7 @@ void DenseMlp(LayerContext& context, const MlpWeights& weights, const float* x,
   workspace.x.Assign(kernels::ActivationFormFor(weights.gate.form()), x, rows,
                      hidden, hidden, context.pool);
   const kernels::SwigluExpert mlp =
-      ExpertOf(weights, AllRows(workspace, rows), nullptr);
+      ExpertOf(context, weights, AllRows(workspace, rows), nullptr);
   kernels::Swiglu(absl::MakeConstSpan(&mlp, 1), workspace.x, hidden, out,
                   &workspace.swiglu, context.pool);
 }
@@ -144,14 +147,14 @@ void MoeLayer(LayerContext& context, const MoeWeights& weights, int layer,
   workspace.experts.clear();
   if (weights.shared.gate.rows() > 0) {
     workspace.experts.push_back(
-        ExpertOf(weights.shared, AllRows(workspace, rows), nullptr));
+        ExpertOf(context, weights.shared, AllRows(workspace, rows), nullptr));
   }
   for (size_t e = 0; e < weights.experts.size(); ++e) {
     const size_t begin = workspace.first_assigned[e];
     const size_t size = workspace.first_assigned[e + 1] - begin;
     if (size == 0) continue;
     workspace.experts.push_back(ExpertOf(
-        weights.experts[e],
+        context, weights.experts[e],
         absl::MakeConstSpan(workspace.assigned_rows.data() + begin, size),
         workspace.assigned_weights.data() + begin));
   }

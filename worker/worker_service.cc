@@ -15,6 +15,7 @@
 #include "cluster/wire_proto.h"
 #include "worker/host.h"
 #include "worker/measure_collectives.h"
+#include "worker/measure_memory.h"
 #include "worker/plan_queue.h"
 #include "worker/synthesize.h"
 
@@ -329,6 +330,8 @@ grpc::Status WorkerService::Statistics(grpc::ServerContext* context,
   if (shard == nullptr) return grpc::Status::OK;
   response->set_resident_bytes(shard->resident_bytes);
   response->set_fingerprint(shard->fingerprint);
+  response->set_threads(static_cast<uint32_t>(shard->pool->threads()));
+  response->set_cpu(CpuModel());
   statistics->Read(request->reset_expert_counts(), response);
   return grpc::Status::OK;
 }
@@ -399,6 +402,41 @@ grpc::Status WorkerService::Synthesize(
   }
   if (!status.ok()) RF_LOG(kError, "synth failed: ", status.message());
   return cluster::ToGrpc(status);
+}
+
+grpc::Status WorkerService::MeasureMemory(
+    grpc::ServerContext* context,
+    grpc::ServerReaderWriter<v1::MeasureMemoryResponse,
+                             v1::MeasureMemoryRequest>* stream) {
+  const cluster::ActiveCalls::Scope scope(&calls_);
+  v1::MeasureMemoryRequest request;
+  if (!stream->Read(&request)) {
+    return cluster::ToGrpc(
+        absl::InvalidArgumentError("memory: no request, want one"));
+  }
+  if (measures_memory_.exchange(true)) {
+    return cluster::ToGrpc(absl::FailedPreconditionError(
+        "memory: another measurement of this worker runs"));
+  }
+  int threads = default_threads_;
+  {
+    MutexLock lock(&mu_);
+    if (shard_ != nullptr) threads = shard_->pool->threads();
+  }
+  const auto measured = worker::MeasureMemory(
+      request, threads,
+      [stream] {
+        v1::MeasureMemoryRequest start;
+        return stream->Write(v1::MeasureMemoryResponse()) &&
+               stream->Read(&start);
+      },
+      [this, context] {
+        MutexLock lock(&mu_);
+        return stopping_ || context->IsCancelled();
+      });
+  measures_memory_ = false;
+  if (measured.ok()) stream->Write(*measured);
+  return cluster::ToGrpc(measured.status());
 }
 
 void WorkerService::Abort(const absl::Status& cause) {

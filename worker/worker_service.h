@@ -50,6 +50,11 @@ class WorkerService final : public v1::Worker::Service {
       grpc::ServerContext* context, const v1::SynthesizeRequest* request,
       grpc::ServerWriter<v1::SynthesizeProgress>* writer) override;
 
+  grpc::Status MeasureMemory(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<v1::MeasureMemoryResponse,
+                               v1::MeasureMemoryRequest>* stream) override;
+
   // Ends a run or load with `cause`, for good, so that the server can shut down
   // at once.
   void Abort(const absl::Status& cause);
@@ -79,6 +84,7 @@ class WorkerService final : public v1::Worker::Service {
   const uint64_t memory_limit_bytes_;  // 0: what the host has available.
   cluster::ActiveCalls calls_;
   std::atomic<uint64_t> last_epoch_{0};  // Written by the exclusive call.
+  std::atomic<bool> measures_memory_{false};
 
   Mutex mu_;
   CondVar idle_;

@@ -31,6 +31,12 @@ TEST(MergeStepResultsTest, AgreementGivesRankZerosResult) {
   EXPECT_EQ(merged->slots(0).score().logprobs_size(), 1);
 }
 
+TEST(MergeStepResultsTest, BytesReadAddUp) {
+  std::vector<v1::StepResult> results(3, Result(5, 2, 7));
+  for (int rank = 0; rank < 3; ++rank) results[rank].set_bytes_read(10 << rank);
+  EXPECT_EQ(MergeStepResults(results)->bytes_read(), 70u);
+}
+
 TEST(MergeStepResultsTest, EntriesWithoutDecisionsMayBeAbsent) {
   std::vector<v1::StepResult> results(2, Result(5, 2, 7));
   auto* scored = results[0].add_slots();
