@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "cluster/status.h"
 #include "cluster/status_macros.h"
+#include "coordinator/bench_run.h"
 #include "coordinator/score_windows.h"
 
 namespace ringfleet::coordinator {
@@ -303,6 +304,22 @@ grpc::Status CoordinatorService::Cancel(grpc::ServerContext*,
                                         const v1::CancelRequest* request,
                                         v1::CancelResponse*) {
   return cluster::ToGrpc(fleet_->Cancel(request->id()));
+}
+
+grpc::Status CoordinatorService::Bench(
+    grpc::ServerContext* context, const v1::BenchRequest* request,
+    grpc::ServerWriter<v1::BenchProgress>* writer) {
+  const cluster::ActiveCalls::Scope scope(&calls_);
+  const auto cancelled = [context] { return context->IsCancelled(); };
+  absl::Status status =
+      fleet_->WaitReady(DeadlineOf(*context, kLongestWait), cancelled);
+  if (status.ok()) {
+    status = RunBench(*request, *model_, *fleet_, cancelled,
+                      [writer](const v1::BenchProgress& progress) {
+                        return writer->Write(progress);
+                      });
+  }
+  return cluster::ToGrpc(status);
 }
 
 }  // namespace ringfleet::coordinator

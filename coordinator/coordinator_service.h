@@ -49,6 +49,9 @@ class CoordinatorService final : public v1::Coordinator::Service {
   grpc::Status Cancel(grpc::ServerContext* context,
                       const v1::CancelRequest* request,
                       v1::CancelResponse* response) override;
+  grpc::Status Bench(grpc::ServerContext* context,
+                     const v1::BenchRequest* request,
+                     grpc::ServerWriter<v1::BenchProgress>* writer) override;
 
   // The streams that are being served.
   cluster::ActiveCalls& calls() { return calls_; }

@@ -324,6 +324,8 @@ void Fleet::EndEpoch(Epoch& epoch, const absl::Status& cause) {
       if (scheduler_->last_step() > 0) pause_ = kFirstPause;
       scheduler_->FailAll(cause);
       updates = scheduler_->TakeUpdates();
+      if (bench_ != nullptr) bench_->Fail(cause);
+      bench_.reset();
       scheduler_.reset();
     }
     if (!stopping_) {
@@ -342,7 +344,8 @@ std::optional<v1::StepPlan> Fleet::NextPlan() {
   std::optional<v1::StepPlan> plan;
   {
     MutexLock lock(&mu_);
-    plan = scheduler_->NextPlan();
+    plan = BenchPlans() ? bench_->NextPlan() : scheduler_->NextPlan();
+    RetireBench();
   }
   DeliverUpdates();
   return plan;
@@ -352,7 +355,9 @@ absl::Status Fleet::OnResult(const v1::StepResult& merged) {
   absl::Status status;
   {
     MutexLock lock(&mu_);
-    status = scheduler_->OnResult(merged);
+    status = bench_ != nullptr && bench_->owns() ? bench_->OnResult(merged)
+                                                 : scheduler_->OnResult(merged);
+    RetireBench();
   }
   DeliverUpdates();
   return status;

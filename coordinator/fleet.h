@@ -23,6 +23,7 @@
 #include "absl/strings/string_view.h"
 #include "cluster/deadline.h"
 #include "cluster/membership.h"
+#include "coordinator/bench_planner.h"
 #include "coordinator/epoch.h"
 #include "coordinator/request.h"
 #include "coordinator/scheduler.h"
@@ -74,8 +75,30 @@ class Fleet : private StepSource {
   absl::StatusOr<v1::StatisticsResponse> Statistics(bool reset_expert_counts,
                                                     cluster::Deadline deadline);
 
+  // Lets `bench` plan the steps as soon as nothing else runs, until it is done;
+  // it learns of everything through its events, also of the epoch's end. Waits
+  // a moment for a benchmark before it whose caller may have left.
+  //
+  // Errors: UNAVAILABLE: not ready. FAILED_PRECONDITION: another benchmark
+  // runs, or, with `only_if_idle`, requests run or wait.
+  absl::Status StartBench(std::shared_ptr<BenchPlanner> bench,
+                          bool only_if_idle);
+  // Lets it plan, after it has said that it owns the fleet.
+  void GoOnWithBench(BenchPlanner& bench);
+  // Ends it at the next step. Does nothing to one that is done.
+  void CancelBench(BenchPlanner& bench, const absl::Status& cause);
+
+  // What each host reads from memory, GB/s of 1e9 bytes, all its workers at
+  // once; the mean over the hosts. Slows steps down. UNAVAILABLE: not ready.
+  // Other errors are those of a worker.
+  absl::StatusOr<double> MeasureHostRead();
+
+  // Machines that the workers of the epoch run on; 0 before the first one.
+  int CountHosts() const;
+
   // Positions per sequence; 0 unless ready.
   uint32_t context() const;
+  uint32_t slots() const { return options_.slots; }
 
   // Fails all requests with UNAVAILABLE, ends the epoch and all waits. Later
   // calls do nothing.
@@ -97,6 +120,10 @@ class Fleet : private StepSource {
   void SetState(v1::FleetState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Changed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void DeliverUpdates();
+  // Whether the benchmark makes the plans; takes it over when it may.
+  bool BenchPlans() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Gives the fleet back after a benchmark that is done.
+  void RetireBench() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const FleetOptions options_;
   const v1::BuildInfo build_;
@@ -111,6 +138,7 @@ class Fleet : private StepSource {
   std::shared_ptr<Epoch> epoch_
       ABSL_GUARDED_BY(mu_);  // Forming, running, last.
   std::unique_ptr<Scheduler> scheduler_ ABSL_GUARDED_BY(mu_);  // While READY.
+  std::shared_ptr<BenchPlanner> bench_ ABSL_GUARDED_BY(mu_);   // Or null.
   double load_ms_ ABSL_GUARDED_BY(mu_) = 0;
   // Registrations seen when the last epoch was formed.
   uint64_t formed_registrations_ ABSL_GUARDED_BY(mu_) = 0;

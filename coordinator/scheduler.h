@@ -98,6 +98,11 @@ class Scheduler {
 
   std::vector<RequestUpdate> TakeUpdates();
 
+  // No plan is in flight, and no slot taken.
+  bool quiet() const { return order_.empty() && in_flight_.empty(); }
+  // Somebody else has planned the steps up to `last_step`. Requires quiet().
+  void ContinueAfter(uint64_t last_step) { last_step_ = last_step; }
+
   size_t running() const;
   size_t waiting() const { return queue_.size(); }
   uint64_t last_step() const { return last_step_; }

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The command line: parses, runs one verb, reports its result.
+#include <algorithm>
 #include <cstdio>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cluster/server.h"
+#include "coordinator/cli/bench.h"
+#include "coordinator/cli/bench_request.h"
 #include "coordinator/cli/call.h"
 #include "coordinator/cli/collectives.h"
 #include "coordinator/cli/command.h"
@@ -27,6 +32,7 @@ constexpr RegisterCommand kCommands[] = {
     RegisterUp,       RegisterDown,    RegisterStatus,      RegisterCall,
     RegisterGenerate, RegisterScore,   RegisterTokenize,    RegisterDetokenize,
     RegisterSubmit,   RegisterTargets, RegisterCollectives, RegisterSynth,
+    RegisterBench,
 };
 
 constexpr char kFooter[] = R"(
@@ -77,7 +83,12 @@ int Main(int argc, char** argv) {
   absl::Status status;
   bool output_closed = false;
   try {
-    app.parse(argc, argv);
+    std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+    if (!arguments.empty() && arguments[0] == "bench") {
+      arguments = WithLongOptions(std::move(arguments));
+    }
+    std::reverse(arguments.begin(), arguments.end());  // As CLI11 wants them.
+    app.parse(arguments);
     if (!invocation.run) {
       status = absl::InvalidArgumentError("no verb");
     }

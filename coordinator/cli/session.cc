@@ -149,7 +149,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(
   }
   fleet.context = options.context;
   fleet.threads = options.threads;
-  fleet.slots = 1;
+  fleet.slots = options.slots;
   fleet.reference = options.reference;
   RF_ASSIGN_OR_RETURN(session->local_, LocalFleet::Start(std::move(fleet)));
   session->stub_ =

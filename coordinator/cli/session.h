@@ -24,7 +24,9 @@ struct SessionOptions {
   std::string collectives;
   int threads = 0;
   int context = 0;
-  bool reference = false;  // Set by a verb, not an option of its own.
+  // Set by a verb, not options of their own.
+  bool reference = false;
+  uint32_t slots = 1;  // Sequences at the same time.
 };
 
 // Adds --model, --cluster, --local, --dtype, --cache-type, --wire,

@@ -42,6 +42,8 @@ class FakeWorker final : public v1::Worker::Service {
     bool hang_in_load = false;  // Until the call is cancelled.
     absl::Status connect_error;
     absl::Status reset_error;  // Of the counts of tokens.
+    absl::Status memory_error;
+    std::string host = "one";
     StepHook on_step;
   };
 
@@ -80,7 +82,7 @@ class FakeWorker final : public v1::Worker::Service {
     request.set_address(address_);
     *request.mutable_build() = cluster::GetBuildInfo();
     request.set_pid(1000 + rank_);
-    request.set_host("one");
+    request.set_host(Now().host);
     request.set_available_memory_bytes(1000);
     return request;
   }
@@ -175,9 +177,31 @@ class FakeWorker final : public v1::Worker::Service {
     return grpc::Status::OK;
   }
 
+  grpc::Status MeasureMemory(
+      grpc::ServerContext*,
+      grpc::ServerReaderWriter<v1::MeasureMemoryResponse,
+                               v1::MeasureMemoryRequest>* stream) override {
+    v1::MeasureMemoryRequest request;
+    stream->Read(&request);
+    const Behaviour behaviour = Now();
+    if (!behaviour.memory_error.ok()) {
+      return cluster::ToGrpc(behaviour.memory_error);
+    }
+    stream->Write(v1::MeasureMemoryResponse());
+    if (!stream->Read(&request)) return grpc::Status::CANCELLED;
+    v1::MeasureMemoryResponse response;
+    for (uint32_t i = 0; i < request.slices(); ++i) {
+      response.add_slice_bytes(i == 2 ? 3'000'000'000 : 1'000'000'000);
+    }
+    stream->Write(response);
+    return grpc::Status::OK;
+  }
+
   grpc::Status Statistics(grpc::ServerContext*,
                           const v1::StatisticsRequest* request,
                           v1::StatisticsResponse* response) override {
+    response->set_threads(3);
+    response->set_cpu("a fake");
     v1::ExpertCounts* layer = response->add_layers();
     layer->set_layer(1);
     MutexLock lock(&mu_);
@@ -219,11 +243,20 @@ class FakeWorker final : public v1::Worker::Service {
     v1::StepResult result;
     result.set_epoch(plan.epoch());
     result.set_step(plan.step());
+    result.set_bytes_read(100 * (rank_ + 1));
     for (const uint32_t slot : plan.releases()) sequences->erase(slot);
     for (const v1::Admission& admission : plan.admissions()) {
       (*sequences)[admission.slot()].admission = admission;
       MutexLock lock(&mu_);
       admissions_.push_back(admission);
+    }
+    for (const v1::Rewind& rewind : plan.rewinds()) {
+      Sequence& sequence = sequences->at(rewind.slot());
+      const uint32_t prompt_n = sequence.admission.prompt_ids_size();
+      sequence.position = rewind.length();
+      sequence.tokens =
+          rewind.length() < prompt_n ? 0 : rewind.length() - prompt_n + 1;
+      sequence.ended = false;
     }
     for (const v1::PrefillSpan& span : plan.prefills()) {
       Sequence& sequence = sequences->at(span.slot());
