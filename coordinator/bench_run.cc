@@ -59,6 +59,7 @@ absl::StatusOr<v1::BenchProgress> MakeSetup(const v1::BenchRequest& request,
   setup->set_model_type(model.spec().model_type);
   setup->set_parameters(cluster::CountParameters(model.spec()));
   setup->set_dtype(state.dtype());
+  setup->set_cache_dtype(fleet.cache_dtype());
   setup->set_wire(state.wire());
   setup->set_world(state.world_size());
   for (const v1::WorkerState& worker : state.workers()) {

@@ -99,6 +99,14 @@ class Fleet : private StepSource {
   // Positions per sequence; 0 unless ready.
   uint32_t context() const;
   uint32_t slots() const { return options_.slots; }
+  // Of the latent cache: as asked for, or what follows from the weights.
+  v1::CacheDtype cache_dtype() const {
+    if (options_.cache_dtype != v1::CACHE_DTYPE_UNSPECIFIED) {
+      return options_.cache_dtype;
+    }
+    return options_.dtype == v1::DTYPE_F32 ? v1::CACHE_DTYPE_F32
+                                           : v1::CACHE_DTYPE_BF16;
+  }
 
   // Fails all requests with UNAVAILABLE, ends the epoch and all waits. Later
   // calls do nothing.

@@ -5,11 +5,14 @@
 #include <cmath>
 #include <numeric>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
+#include "cluster/algorithm_table.h"
+#include "cluster/cache_dtype.h"
+#include "cluster/weight_dtype.h"
+#include "cluster/wire_proto.h"
 #include "coordinator/cli/bench_request.h"
 
 namespace ringfleet::coordinator::cli {
@@ -44,18 +47,16 @@ double Deviation(const std::vector<double>& values) {
 }
 
 std::string DtypeName(v1::Dtype dtype) {
-  // DTYPE_BF16 -> bf16
-  std::string name = v1::Dtype_Name(dtype);
-  name.erase(0, name.find('_') + 1);
-  for (char& c : name) c = absl::ascii_tolower(c);
-  return name;
+  return std::string(cluster::WeightDtypeName(dtype));
 }
 
 std::string WireName(v1::WireDtype wire) {
-  std::string name = v1::WireDtype_Name(wire);
-  name.erase(0, name.rfind('_') + 1);
-  for (char& c : name) c = absl::ascii_tolower(c);
-  return name;
+  const absl::StatusOr<cluster::Wire> known = cluster::WireFromProto(wire);
+  return known.ok() ? std::string(cluster::WireText(*known)) : "";
+}
+
+std::string CacheName(const v1::BenchProgress::Setup& setup) {
+  return std::string(cluster::CacheDtypeName(setup.cache_dtype()));
 }
 
 std::string SizeText(uint64_t bytes) {
@@ -151,6 +152,8 @@ Json BenchJson(const BenchResult& result) {
           {"n_batch", setup.prefill_chunk()},
           {"n_ubatch", setup.prefill_chunk()},
           {"n_threads", setup.threads()},
+          {"type_k", CacheName(setup)},
+          {"type_v", CacheName(setup)},
           {"n_prompt", test.n_prompt()},
           {"n_gen", test.n_gen()},
           {"n_depth", test.n_depth()},

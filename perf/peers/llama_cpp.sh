@@ -13,7 +13,7 @@ usage: perf/peers/llama_cpp.sh [--type q8_0|q4_0] [--model M] [--dtype D]
 
   --type     llama.cpp's weights [q8_0]
   --model    ringfleet's model, of the same sizes [synth:r1-slice]
-  --dtype    ringfleet's weights in memory [bf16]
+  --dtype    ringfleet's weights in memory [int8]
   --threads  of both [all cores]
   --rounds   each program measures everything once a round; medians are
              compared [3]
@@ -27,7 +27,7 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 version=0.3.36
 type=q8_0
 model=synth:r1-slice
-dtype=bf16
+dtype=int8
 threads=$(nproc)
 rounds=3
 quick=0

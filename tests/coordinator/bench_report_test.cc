@@ -100,6 +100,7 @@ BenchResult Result() {
   setup.set_parameters(4'330'000'000);
   setup.set_weight_bytes(uint64_t{5} << 29);
   setup.set_dtype(v1::DTYPE_BF16);
+  setup.set_cache_dtype(v1::CACHE_DTYPE_BF16);
   setup.set_wire(v1::WIRE_DTYPE_INT8);
   setup.set_world(4);
   setup.set_hosts(2);
@@ -158,6 +159,7 @@ TEST(BenchReportTest, JsonHasLlamaBenchsKeysAndOurs) {
   EXPECT_EQ(json["samples_ns"].dump(), "[1000000000,500000000]");
   EXPECT_EQ(json["samples_ts"].dump(), "[80.0,160.0]");
   EXPECT_EQ(json["wire"], "int8");
+  EXPECT_EQ(json["type_k"], "bf16");
   EXPECT_EQ(json["host_read_gbps"], 25);
   BenchResult unmeasured = Result();
   unmeasured.setup.set_host_read_gbps(0);

@@ -66,8 +66,9 @@ class BenchTest : public HandFleet {};
 
 TEST_F(BenchTest, PrintsLlamaBenchsKeysAndCountsBytes) {
   const Finished finished =
-      Cli({"bench", "--model", Model(), "--local", "2", "-p", "16", "-n", "4",
-           "-d", "0,8", "-np", "1,2", "-r", "2", "-t", "1", "-o", "json"},
+      Cli({"bench", "--model", Model(), "--local", "2",    "-p",  "16",
+           "-n",    "4",       "-d",    "0,8",     "-np",  "1,2", "-r",
+           "2",     "-t",      "1",     "--dtype", "bf16", "-o",  "json"},
           {.seconds = 90});
   ASSERT_EQ(finished.code, 0) << finished.errors;
   EXPECT_EQ(finished.errors, "");

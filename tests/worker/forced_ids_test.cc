@@ -148,7 +148,7 @@ uint64_t BytesOfOneToken(const cluster::ModelSpec& spec, uint64_t element,
 }
 
 TEST_F(ForcedIdsTest, AStepCountsWhatItNeedsFromMemory) {
-  RankWorld world(folder_->path(), {.dtype = kernels::Dtype::kBf16});
+  RankWorld world(folder_->path(), {.form = kernels::WeightForm::kBf16});
   world.Step(Admit(3, 4, 5));
   // The fourth position is written, then read with the others.
   const uint64_t one = world.Step(Decode())[0].bytes_read();
@@ -178,7 +178,7 @@ TEST_F(ForcedIdsTest, AStepCountsWhatItNeedsFromMemory) {
 // Two tokens in one step share every matrix; of the experts only those that
 // both choose.
 TEST_F(ForcedIdsTest, TokensOfAStepShareMatrices) {
-  RankWorld world(folder_->path(), {.dtype = kernels::Dtype::kBf16});
+  RankWorld world(folder_->path(), {.form = kernels::WeightForm::kBf16});
   v1::StepPlan admit = Admit(3, 4, 5);
   v1::StepPlan second = Admit(3, 4, 5);
   second.mutable_admissions(0)->set_slot(1);
