@@ -12,6 +12,7 @@ namespace {
 IntegerPanelKernels KernelsOf(Isa isa) {
 #if defined(__x86_64__)
   if (isa >= Isa::kAvx512Vnni) return Avx512VnniPanelKernels();
+  if (isa == Isa::kAvxVnni) return AvxVnniPanelKernels();
 #endif
   return HighwayPanelKernels();
 }

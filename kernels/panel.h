@@ -73,6 +73,7 @@ struct IntegerPanelKernels {
   IntegerPanelKernel int4;
 };
 IntegerPanelKernels HighwayPanelKernels();     // Any processor.
+IntegerPanelKernels AvxVnniPanelKernels();     // kAvxVnni.
 IntegerPanelKernels Avx512VnniPanelKernels();  // From kAvx512Vnni on.
 
 }  // namespace ringfleet::kernels

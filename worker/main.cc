@@ -3,18 +3,22 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "cluster/build_info.h"
 #include "cluster/link_transport.h"
 #include "cluster/log.h"
 #include "cluster/process_limits.h"
 #include "cluster/server.h"
 #include "cluster/status_macros.h"
+#include "kernels/isa.h"
 #include "worker/flight_log.h"
 #include "worker/host.h"
 #include "worker/membership_client.h"
@@ -65,6 +69,7 @@ struct Options {
   std::string coordinator = "127.0.0.1:50051";
   int threads = 0;
   int numa_node = -1;
+  std::string isa;
   double memory_gib = 0;
   bool insecure = false;
   std::string log_file;
@@ -93,6 +98,10 @@ void AddOptions(CLI::App& app, Options& options) {
   app.add_option("--numa-node", options.numa_node,
                  "Run on the CPUs of this NUMA node")
       ->check(CLI::Range(0, 1023));
+  app.add_option("--isa", options.isa,
+                 "Hold the kernels back to an instruction set: sse4, avx2, "
+                 "avx_vnni, avx512, avx512_vnni or avx512_bf16 [the best]")
+      ->envname("RINGFLEET_ISA");
   app.add_option("--memory-gib", options.memory_gib,
                  "Memory for weights and cache; 0: what is available")
       ->check(CLI::Range(0.0, 1e6))
@@ -109,6 +118,20 @@ void AddOptions(CLI::App& app, Options& options) {
                  "that start workers)");
 }
 
+// An empty name leaves the choice to the kernels.
+absl::Status ChooseIsa(const std::string& name) {
+  if (name.empty()) return absl::OkStatus();
+  RF_ASSIGN_OR_RETURN(const kernels::Isa isa, kernels::ParseIsa(name));
+  const std::vector<kernels::Isa> supported = kernels::SupportedIsas();
+  if (std::find(supported.begin(), supported.end(), isa) == supported.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--isa ", name, ": this processor has ",
+                     kernels::IsaName(supported.back()), " at most"));
+  }
+  kernels::ForceIsa(isa);
+  return absl::OkStatus();
+}
+
 absl::Status Run(const Options& options) {
   RF_RETURN_IF_ERROR(
       cluster::InitLog(options.log_file, cluster::LogLevel::kInfo));
@@ -120,6 +143,7 @@ absl::Status Run(const Options& options) {
   if (options.numa_node >= 0) {
     RF_RETURN_IF_ERROR(BindToNumaNode(options.numa_node));
   }
+  RF_RETURN_IF_ERROR(ChooseIsa(options.isa));
   RF_ASSIGN_OR_RETURN(const cluster::ServerAddress listen,
                       cluster::ParseAddress(options.listen));
   cluster::ServerAddress known = listen;

@@ -55,6 +55,8 @@ Examples:
   ringfleet bench --model tests/models/tiny-v3 -p 128 -n 32 -r 3
   ringfleet bench --model DIR --local 2 -p 512 -n 128 -d 0,2048 -np 1,8,32
   ringfleet bench --model DIR -p 0 -n 64 -t 1,2,4 -o csv
+  RINGFLEET_ISA=avx2 ringfleet bench --model DIR
+      workers held back to an instruction set (ringfleet-worker --isa)
   ringfleet bench --cluster cluster.yaml -np 1-4*2 -o json
       a running fleet that has nothing else to do; -np at most its slots
 )";

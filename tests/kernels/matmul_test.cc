@@ -3,12 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "kernels/dtype.h"
-#include "kernels/isa.h"
+#include "tests/kernels/each_isa.h"
 #include "tests/kernels/random_floats.h"
 
 namespace ringfleet::kernels {
@@ -103,16 +102,6 @@ float PlainInt4(const float* x, const float* w, size_t columns) {
     sum += inner * x_scale;
   }
   return sum;
-}
-
-// Runs `body` on every instruction set of this machine.
-void OnEveryIsa(const std::function<void()>& body) {
-  for (const Isa isa : SupportedIsas()) {
-    SCOPED_TRACE(IsaName(isa));
-    ForceIsa(isa);
-    body();
-  }
-  ForceIsa(SupportedIsas().back());
 }
 
 TEST(WeightMatrixTest, KeepsRoundedRows) {
@@ -222,9 +211,8 @@ TEST(MatMulTest, FloatFormsAreNearTheExactProduct) {
       const size_t batch = 11;
       const WeightMatrix w = RandomWeights(form, rows, columns, 3);
       const std::vector<float> x = RandomFloats(batch * columns, 4);
-      const Activations activations =
-          MakeActivations(form, x, batch, columns);
-      OnEveryIsa([&] {
+      const Activations activations = MakeActivations(form, x, batch, columns);
+      ForEachIsa([&] {
         std::vector<float> y(batch * rows, NAN);
         MatMul(w, activations, y.data(), pool);
         std::vector<float> row(columns);
@@ -268,7 +256,7 @@ TEST(MatMulTest, Int8IsItsFormula) {
         const std::vector<float> x = RandomFloats(batch * columns, 4);
         const Activations activations =
             MakeActivations(WeightForm::kInt8, x, batch, columns);
-        OnEveryIsa([&] {
+        ForEachIsa([&] {
           std::vector<float> y(batch * rows, NAN);
           MatMul(w, activations, y.data(), pool);
           std::vector<float> row(columns);
@@ -299,7 +287,7 @@ TEST(MatMulTest, Int4IsItsFormula) {
         const std::vector<float> x = RandomFloats(batch * columns, 6);
         const Activations activations =
             MakeActivations(WeightForm::kInt4, x, batch, columns);
-        OnEveryIsa([&] {
+        ForEachIsa([&] {
           std::vector<float> y(batch * rows, NAN);
           MatMul(w, activations, y.data(), pool);
           for (size_t o = 0; o < rows; ++o) {
@@ -328,7 +316,7 @@ TEST(MatMulTest, ExtremeCodesDoNotOverflow) {
       std::vector<float> row(columns);
       w.GetRow(0, row.data());
       const Activations activations = MakeActivations(form, x, 7, columns);
-      OnEveryIsa([&] {
+      ForEachIsa([&] {
         std::vector<float> y(7 * 3);
         MatMul(w, activations, y.data(), pool);
         for (const float value : y) {

@@ -7,7 +7,6 @@
 
 #include "gtest/gtest.h"
 #include "kernels/elementwise.h"
-#include "kernels/isa.h"
 #include "kernels/matmul.h"
 #include "tests/kernels/random_floats.h"
 
