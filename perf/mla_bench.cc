@@ -8,13 +8,13 @@
 // is read of the cache once.
 //
 // "CPU" is the time of both threads together: on a machine that other processes
-// share, half of it is what "Time" would be without them. RINGFLEET_ISA (0
-// SSE4, 1 AVX2, 3 AVX-512, 5 AVX-512 with bfloat16) forces an instruction set.
+// share, half of it is what "Time" would be without them. RINGFLEET_ISA (sse4,
+// avx2, avx512, avx512_bf16 ...) forces an instruction set.
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <memory>
+#include <string>
 #include <vector>
 
 #include "benchmark/benchmark.h"
@@ -36,12 +36,15 @@ constexpr size_t kV = 128;
 constexpr int kThreads = 2;
 
 void ForceIsaFromEnvironment() {
-  static const bool forced = [] {
-    const char* isa = std::getenv("RINGFLEET_ISA");
-    if (isa != nullptr) ForceIsa(static_cast<Isa>(std::atoi(isa)));
-    return true;
-  }();
-  benchmark::DoNotOptimize(forced);
+  const char* name = std::getenv("RINGFLEET_ISA");
+  if (name == nullptr) return;
+  const auto isa = ParseIsa(name);
+  if (!isa.ok()) {
+    std::fprintf(stderr, "RINGFLEET_ISA: %s\n",
+                 std::string(isa.status().message()).c_str());
+    std::exit(2);
+  }
+  ForceIsa(*isa);
 }
 
 std::vector<float> Values(size_t count) {
