@@ -15,8 +15,10 @@
 
 #if defined(__x86_64__)
 
+#ifndef __clang__
 // GCC 12 finds its own intrinsics' undefined vectors uninitialised.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")
 namespace ringfleet::kernels {
