@@ -2,6 +2,7 @@
 #include "cluster/expert_popularity.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 #include <utility>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/synthetic_tokenizer.h"
 
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -123,7 +124,6 @@ TEST(SynthesizeTest, GoesOnWhereAnInterruptedRunStopped) {
   const TempDir dir;
   // What a process that was killed leaves: a marker, whole and partial files.
   WriteFile(dir.File(".incomplete"), "");
-  const auto names = FilesIn(dir.path());
   const auto source = cluster::SyntheticCheckpoint::Open("synth:tiny");
   const auto& files = (*source)->contents().files;
   WriteFile(dir.File(files[0].name), "old");
