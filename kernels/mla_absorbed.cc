@@ -36,10 +36,13 @@ void AbsorbKeys(const MlaArgs& args, const float* q, size_t queries,
                  .x_step = 1,
                  .y_step = numbers},
                 pool);
-  for (size_t row = 0; row < queries * args.heads; ++row) {
-    std::copy_n(q + row * head_dim + args.nope_dim, rope_dim,
-                latent + row * numbers + rank);
-  }
+  pool.ParallelFor(queries * args.heads, ProductGrain(rope_dim),
+                   [&](size_t begin, size_t end) {
+                     for (size_t row = begin; row < end; ++row) {
+                       std::copy_n(q + row * head_dim + args.nope_dim, rope_dim,
+                                   latent + row * numbers + rank);
+                     }
+                   });
 }
 
 // W_UV of the weighted sums of latents:
