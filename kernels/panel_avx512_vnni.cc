@@ -20,6 +20,7 @@
 
 #ifndef __clang__
 // GCC 12 finds its own intrinsics' undefined vectors uninitialised.
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 
