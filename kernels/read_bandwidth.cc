@@ -27,7 +27,11 @@ uint64_t SumWords(const uint64_t* HWY_RESTRICT words, size_t count) {
     sum3 = hn::Add(sum3, hn::LoadU(d, words + i + 3 * lanes));
   }
   const auto all = hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3));
-  uint64_t sum = hn::GetLane(hn::SumOfLanes(d, all));
+  // GCC's reduction of AVX-512 adds signed numbers, which may not overflow.
+  HWY_ALIGN uint64_t parts[hn::MaxLanes(d)];
+  hn::Store(all, d, parts);
+  uint64_t sum = 0;
+  for (size_t lane = 0; lane < lanes; ++lane) sum += parts[lane];
   for (; i < count; ++i) sum += words[i];
   return sum;
 }

@@ -132,7 +132,7 @@ TEST(WeightMatrixTest, IntegerRowsAreWithinHalfAStep) {
         MatrixOf(WeightForm::kInt4, rows, columns, values);
     std::vector<float> row(columns);
     for (size_t r = 0; r < rows; ++r) {
-      const float* exact = &values[r * columns];
+      const float* exact = values.data() + r * columns;
       int8.GetRow(r, row.data());
       const float step = MaxMagnitude(exact, columns) / 127;
       for (size_t i = 0; i < columns; ++i) {
@@ -218,7 +218,8 @@ TEST(MatMulTest, FloatFormsAreNearTheExactProduct) {
         std::vector<float> row(columns);
         for (size_t i = 0; i < batch * rows; ++i) {
           w.GetRow(i % rows, row.data());
-          ASSERT_EQ(y[i], Dot(&x[i / rows * columns], row.data(), columns));
+          ASSERT_EQ(y[i],
+                    Dot(x.data() + i / rows * columns, row.data(), columns));
         }
       });
       std::vector<float> y(batch * rows, NAN);
@@ -266,7 +267,8 @@ TEST(MatMulTest, Int8IsItsFormula) {
                 MaxMagnitude(values.data() + o * columns, columns) / 127.0f;
             for (size_t i = 0; i < batch; ++i) {
               ASSERT_EQ(y[i * rows + o],
-                        PlainInt8(&x[i * columns], row.data(), columns) * scale)
+                        PlainInt8(x.data() + i * columns, row.data(), columns) *
+                            scale)
                   << columns << " columns, row " << i << " output " << o;
             }
           }
@@ -292,9 +294,9 @@ TEST(MatMulTest, Int4IsItsFormula) {
           MatMul(w, activations, y.data(), pool);
           for (size_t o = 0; o < rows; ++o) {
             for (size_t i = 0; i < batch; ++i) {
-              ASSERT_EQ(
-                  y[i * rows + o],
-                  PlainInt4(&x[i * columns], &values[o * columns], columns))
+              ASSERT_EQ(y[i * rows + o],
+                        PlainInt4(x.data() + i * columns,
+                                  values.data() + o * columns, columns))
                   << columns << " columns, row " << i << " output " << o;
             }
           }
