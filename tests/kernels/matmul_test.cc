@@ -281,25 +281,23 @@ TEST(MatMulTest, Int8IsItsFormula) {
 TEST(MatMulTest, Int4IsItsFormula) {
   ThreadPool pool(2);
   for (const size_t columns : kColumns) {
-    for (const size_t rows : {1, 64, 77}) {
-      for (const size_t batch : {1, 2, 3, 4, 5, 6, 7, 13, 49}) {
+    for (const size_t rows : {1, 77}) {
+      for (const size_t batch : {1, 2, 3, 6, 7, 49}) {
         const std::vector<float> values = RandomFloats(rows * columns, 5);
         const WeightMatrix w =
             MatrixOf(WeightForm::kInt4, rows, columns, values);
         const std::vector<float> x = RandomFloats(batch * columns, 6);
         const Activations activations =
             MakeActivations(WeightForm::kInt4, x, batch, columns);
+        std::vector<float> expected(batch * rows);
+        for (size_t i = 0; i < batch * rows; ++i) {
+          expected[i] = PlainInt4(x.data() + i / rows * columns,
+                                  values.data() + i % rows * columns, columns);
+        }
         ForEachIsa([&] {
           std::vector<float> y(batch * rows, NAN);
           MatMul(w, activations, y.data(), pool);
-          for (size_t o = 0; o < rows; ++o) {
-            for (size_t i = 0; i < batch; ++i) {
-              ASSERT_EQ(y[i * rows + o],
-                        PlainInt4(x.data() + i * columns,
-                                  values.data() + o * columns, columns))
-                  << columns << " columns, row " << i << " output " << o;
-            }
-          }
+          ASSERT_EQ(y, expected) << columns << " columns, " << batch << " rows";
         });
       }
     }
