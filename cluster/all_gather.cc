@@ -31,7 +31,7 @@ absl::Status DirectAllGather(Exchange& exchange, const Format& format,
                              absl::Span<const Value> segment,
                              absl::Span<Value> output,
                              absl::Span<const uint64_t> offsets) {
-  const Range own = SegmentOf(offsets, exchange.rank());
+  const ElementRange own = SegmentOf(offsets, exchange.rank());
   const bool as_it_lies = format.IdentityBytes();
   SendArena::Block* block = nullptr;
   if (!as_it_lies) {

@@ -27,7 +27,7 @@ absl::Status ReceiveSegments(Exchange& exchange, const Format& format,
                              uint32_t step, absl::Span<Value> output,
                              absl::Span<const uint64_t> offsets);
 
-inline Range SegmentOf(absl::Span<const uint64_t> offsets, int rank) {
+inline ElementRange SegmentOf(absl::Span<const uint64_t> offsets, int rank) {
   return {offsets[rank], offsets[rank + 1]};
 }
 

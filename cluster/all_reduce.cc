@@ -12,7 +12,7 @@ namespace ringfleet::cluster {
 absl::Status OneShotAllReduce(Exchange& exchange, const WireFormat& format,
                               absl::Span<const float> input,
                               absl::Span<float> output) {
-  const Range all{0, input.size()};
+  const ElementRange all{0, input.size()};
   const bool in_place = input.data() == output.data();
   const bool identity = format.IdentityBytes();
   const bool as_it_lies = identity && !in_place;
@@ -57,7 +57,7 @@ absl::Status TwoShotAllReduce(Exchange& exchange, const WireFormat& format,
                               absl::Span<const uint64_t> offsets) {
   constexpr uint32_t kReduce = 1;
   constexpr uint32_t kGather = 2;
-  const Range own = SegmentOf(offsets, exchange.rank());
+  const ElementRange own = SegmentOf(offsets, exchange.rank());
   const auto segment = output.subspan(own.begin, own.size());
   SendArena::Block* block = nullptr;
   if (!format.IdentityBytes()) {

@@ -38,7 +38,7 @@ absl::Status DirectAllToAll(Exchange& exchange, const WireFormat& format,
                             absl::Span<const uint64_t> output_offsets) {
   const int rank = exchange.rank();
   const auto part = [](auto data, absl::Span<const uint64_t> offsets, int r) {
-    const Range range = SegmentOf(offsets, r);
+    const ElementRange range = SegmentOf(offsets, r);
     return data.subspan(range.begin, range.size());
   };
   SendArena::Block* block = nullptr;

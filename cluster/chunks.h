@@ -25,7 +25,7 @@ inline constexpr size_t kChunkElements = size_t{1} << 18;
 inline constexpr size_t kChunkBytes = kChunkElements * sizeof(float);
 
 // Elements [begin, end) of a tensor.
-struct Range {
+struct ElementRange {
   size_t begin = 0;
   size_t end = 0;
 
@@ -57,12 +57,12 @@ class ByteFormat {
 template <typename Format>
 class ChunkCursor {
  public:
-  ChunkCursor(const Format& format, Range range)
+  ChunkCursor(const Format& format, ElementRange range)
       : format_(format), range_(range) {
     FindEnd();
   }
 
-  Range chunk() const { return {begin_, end_}; }
+  ElementRange chunk() const { return {begin_, end_}; }
   // Elements before the chunk.
   size_t consumed() const { return begin_ - range_.begin; }
   // Of the chunk's first byte in the encoded range.
@@ -97,7 +97,7 @@ class ChunkCursor {
   }
 
   const Format& format_;
-  const Range range_;
+  const ElementRange range_;
   size_t begin_ = range_.begin;
   size_t end_ = range_.begin;
   uint64_t offset_ = 0;

@@ -128,7 +128,7 @@ absl::Status GroupCommunicator::CheckSegments(
     absl::Span<const uint64_t> offsets, uint64_t limit, size_t own,
     const WireFormat& format) const {
   RF_RETURN_IF_ERROR(CheckOffsets(offsets, limit));
-  const Range segment = SegmentOf(offsets, rank_);
+  const ElementRange segment = SegmentOf(offsets, rank_);
   if (own != segment.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", rank_, "'s segment has ", own, " elements, want ",
@@ -258,8 +258,8 @@ absl::Status GroupCommunicator::AllToAll(
   absl::Status valid = CheckOffsets(input_offsets, input.size());
   if (valid.ok()) valid = CheckOffsets(output_offsets, output.size());
   if (!valid.ok()) return End(std::move(valid));
-  const Range own = SegmentOf(input_offsets, rank_);
-  const Range kept = SegmentOf(output_offsets, rank_);
+  const ElementRange own = SegmentOf(input_offsets, rank_);
+  const ElementRange kept = SegmentOf(output_offsets, rank_);
   if (own.size() != kept.size()) {
     return End(absl::InvalidArgumentError(
         absl::StrCat("rank ", rank_, " keeps ", own.size(),

@@ -16,8 +16,6 @@ namespace {
 // What a queued frame costs beside its payload, so that a flood of empty
 // frames is bounded too.
 constexpr size_t kFrameOverheadBytes = 512;
-// Releases are no completions: looked for this often while blocked.
-constexpr absl::Duration kReleaseSlice = absl::Milliseconds(1);
 // Neither are answers to probes.
 constexpr absl::Duration kInquirySlice = absl::Milliseconds(2);
 // After an abort the streams are cancelled. What gRPC has not let go of by

@@ -103,6 +103,8 @@ class PeerLinks final : public Transport,
     bool read_due = false;  // No read is posted because too much is queued.
   };
   static constexpr int kControlEnd = kLanes;  // Behind the lanes.
+  // Releases are no completions: looked for this often while blocked.
+  static constexpr absl::Duration kReleaseSlice = absl::Milliseconds(1);
   struct Peer {
     std::array<End, kLanes + 1> ends;
     bool ready = false;  // It has opened all its links.

@@ -24,8 +24,6 @@ constexpr absl::Duration kRedialDelay = absl::Milliseconds(100);
 // a peer that stopped reading still holds by then is given up.
 constexpr absl::Duration kFarewellTime = absl::Milliseconds(200);
 constexpr absl::Duration kReleaseTime = absl::Seconds(1);
-// Releases are no completions: looked for this often while blocked.
-constexpr absl::Duration kReleaseSlice = absl::Milliseconds(1);
 
 const char* EndName(int end) {
   constexpr const char* kNames[kLanes + 1] = {"link", "right link", "left link",

@@ -19,7 +19,7 @@ namespace ringfleet::cluster {
 //
 // Errors: those of Exchange::Receive.
 absl::Status SumInRankOrder(Exchange& exchange, const WireFormat& format,
-                            Range chunk, Exchange::Place place,
+                            ElementRange chunk, Exchange::Place place,
                             absl::Span<const char> own, bool sum_has_own,
                             float* sum);
 

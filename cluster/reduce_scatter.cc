@@ -18,7 +18,7 @@ absl::Status SendPartials(Exchange& exchange, const WireFormat& format,
                           SendArena::Block* block) {
   for (int distance = 1; distance < exchange.size(); ++distance) {
     const int to = exchange.Wrap(exchange.rank() + distance);
-    const Range segment = SegmentOf(offsets, to);
+    const ElementRange segment = SegmentOf(offsets, to);
     const size_t base = format.EncodedBytes(offsets[0], segment.begin);
     ChunkCursor cursor(format, segment);
     do {
@@ -47,7 +47,7 @@ absl::Status DirectReduceScatter(
     absl::Span<const float> input, absl::Span<float> segment,
     absl::Span<const uint64_t> offsets,
     absl::FunctionRef<absl::Status(const ChunkCursor<WireFormat>&)> reduced) {
-  const Range own = SegmentOf(offsets, exchange.rank());
+  const ElementRange own = SegmentOf(offsets, exchange.rank());
   const bool identity = format.IdentityBytes();
   const bool in_place = segment.data() == input.data() + own.begin;
   // The own partial is needed as it would be sent when rounding changes it,

@@ -30,15 +30,15 @@ constexpr std::array<Lane, 2> kRingLanes = {Lane::kRight, Lane::kLeft};
 
 // The half of a range that travels in one direction.
 template <typename Format>
-Range PartOf(const Format& format, Range range, Lane lane) {
+ElementRange PartOf(const Format& format, ElementRange range, Lane lane) {
   const size_t middle = std::max(
       range.begin, format.FloorToBorder(range.begin + range.size() / 2));
-  return lane == Lane::kRight ? Range{range.begin, middle}
-                              : Range{middle, range.end};
+  return lane == Lane::kRight ? ElementRange{range.begin, middle}
+                              : ElementRange{middle, range.end};
 }
 
 // The chunks that come in on both lanes. Schedule:
-//   Range Part(const Flow&, uint32_t step): what arrives in a step;
+//   ElementRange Part(const Flow&, uint32_t step): what arrives in a step;
 //   bool Encoded(uint32_t step): in the format, else in float32;
 //   uint32_t FirstStep(flow): the number that the first of them has on the
 //   wire;
@@ -93,7 +93,7 @@ class RingReceiver {
 
   absl::Status Take(LaneState& lane, const FrameBody& frame) {
     ChunkCursor<Format>& cursor = *lane.cursor;
-    const Range chunk = cursor.chunk();
+    const ElementRange chunk = cursor.chunk();
     const bool encoded = schedule_.Encoded(lane.step);
     const uint64_t offset =
         encoded ? cursor.offset() : cursor.consumed() * sizeof(float);
@@ -154,7 +154,7 @@ class RingSchedule {
   bool Encoded(uint32_t step) const { return step >= reduce_steps_; }
   uint32_t FirstStep(const Flow&) const { return 0; }
 
-  Range Part(const Flow& flow, uint32_t step) const {
+  ElementRange Part(const Flow& flow, uint32_t step) const {
     // A segment has walked from its first rank as many hops as steps are over.
     const int hop = static_cast<int>(step);
     const int behind =
@@ -259,7 +259,7 @@ class RingSchedule {
   const uint32_t hops_;  // Of one phase.
   const uint32_t reduce_steps_;
   const bool gather_;
-  const Range own_;
+  const ElementRange own_;
   const Buffers buffers_;
   SendArena::Block* block_ = nullptr;  // The own segment, encoded.
 };
@@ -279,7 +279,7 @@ class BroadcastSchedule {
 
   bool Encoded(uint32_t) const { return true; }
   uint32_t FirstStep(const Flow& flow) const { return Distance(flow) - 1; }
-  Range Part(const Flow& flow, uint32_t) const {
+  ElementRange Part(const Flow& flow, uint32_t) const {
     return PartOf(format_, {0, values_.size()}, flow.lane);
   }
   absl::Status Arrived(const Flow& flow, uint32_t,
@@ -307,7 +307,7 @@ absl::Status RingAllReduce(Exchange& exchange, const WireFormat& format,
                            absl::Span<const float> input,
                            absl::Span<float> output,
                            absl::Span<const uint64_t> offsets) {
-  const Range own = SegmentOf(offsets, exchange.rank());
+  const ElementRange own = SegmentOf(offsets, exchange.rank());
   const auto segment = output.subspan(own.begin, own.size());
   return RingSchedule<WireFormat, float>(exchange, format, offsets,
                                          /*reduce=*/true, /*gather=*/true,
