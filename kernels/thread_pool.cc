@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/thread_pool.h"
 
+#include <pthread.h>
+#include <sched.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -59,6 +62,14 @@ bool Spin(Done done) {
   }
 }
 
+// Refused, the thread runs wherever the system puts it.
+void StayOn(int cpu) {
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  CPU_SET(cpu, &cpus);
+  pthread_setaffinity_np(pthread_self(), sizeof(cpus), &cpus);
+}
+
 }  // namespace
 
 // One word says which loop is open and which of its chunks is next; taking a
@@ -70,10 +81,14 @@ class ThreadPool::Impl {
  public:
   using Body = absl::FunctionRef<void(size_t begin, size_t end)>;
 
-  explicit Impl(int threads) {
+  Impl(int threads, absl::Span<const int> cpus)
+      : pinned_(cpus.size() == static_cast<size_t>(threads)) {
     threads_.reserve(threads - 1);
     for (int i = 1; i < threads; ++i) {
-      threads_.emplace_back([this] { RunThread(); });
+      threads_.emplace_back([this, cpu = pinned_ ? cpus[i] : -1] {
+        if (cpu >= 0) StayOn(cpu);
+        RunThread();
+      });
     }
   }
 
@@ -87,6 +102,7 @@ class ThreadPool::Impl {
   }
 
   int threads() const { return static_cast<int>(threads_.size()) + 1; }
+  bool pinned() const { return pinned_; }
 
   void ParallelFor(size_t count, size_t num_chunks, const Body& body) {
     RF_CHECK(!open_.exchange(true));  // Not nested, one caller at a time.
@@ -164,6 +180,7 @@ class ThreadPool::Impl {
     }
   }
 
+  const bool pinned_;
   std::vector<std::thread> threads_;
   CondVar opened_;
   CondVar finished_;
@@ -180,12 +197,13 @@ class ThreadPool::Impl {
   Mutex mu_;
 };
 
-ThreadPool::ThreadPool(int threads)
-    : impl_(std::make_unique<Impl>(std::max(threads, 1))) {}
+ThreadPool::ThreadPool(int threads, absl::Span<const int> cpus)
+    : impl_(std::make_unique<Impl>(std::max(threads, 1), cpus)) {}
 
 ThreadPool::~ThreadPool() = default;
 
 int ThreadPool::threads() const { return impl_->threads(); }
+bool ThreadPool::pinned() const { return impl_->pinned(); }
 
 void ThreadPool::ParallelFor(
     size_t count, size_t grain,

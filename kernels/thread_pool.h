@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
 
 namespace ringfleet::kernels {
 
@@ -15,13 +16,16 @@ namespace ringfleet::kernels {
 // loops may take, and then sleeps.
 class ThreadPool {
  public:
-  // `threads` counts the caller: 1 starts none. At least 1.
-  explicit ThreadPool(int threads);
+  // `threads` counts the caller, thread 0: 1 starts none. At least 1. If
+  // `cpus` names as many, thread i stays on cpus[i] where the system lets it;
+  // the place of the caller is the caller's affair.
+  explicit ThreadPool(int threads, absl::Span<const int> cpus = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int threads() const;
+  bool pinned() const;
 
   // Calls body(begin, end) on disjoint ranges that cover [0, count), each at
   // least `grain` long where possible, and returns when all calls have. How

@@ -44,6 +44,10 @@ class Epoch {
 
   uint64_t cache_bytes() const;
 
+  // Each kernel thread has a CPU of its own: the one that calls Step is to stay
+  // on the first.
+  bool pinned() const { return shard_->pool->pinned(); }
+
  private:
   // Cache and model of one set of weights.
   struct Instance {

@@ -117,6 +117,18 @@ int AvailableCpus() {
   return std::max(1, CPU_COUNT(&cpus));
 }
 
+std::vector<int> OneCpuEach(int threads) {
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  if (sched_getaffinity(0, sizeof(cpus), &cpus) != 0) return {};
+  if (CPU_COUNT(&cpus) != threads) return {};
+  std::vector<int> numbers;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &cpus)) numbers.push_back(cpu);
+  }
+  return numbers;
+}
+
 ScopedCpuPin::ScopedCpuPin(int index) {
   CPU_ZERO(&before_);
   if (sched_getaffinity(0, sizeof(before_), &before_) != 0) return;

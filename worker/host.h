@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 
@@ -27,8 +28,12 @@ uint64_t LastLevelCacheBytes();
 // Model name of the first processor in /proc/cpuinfo; empty when it has none.
 std::string CpuModel();
 
-// CPUs this process may run on.
+// How many CPUs this process may run on.
 int AvailableCpus();
+
+// Those CPUs if they are as many as `threads`, so that each thread can have
+// one to itself; else none, because others may want the rest.
+std::vector<int> OneCpuEach(int threads);
 
 // Keeps the calling thread on one of its CPUs, the `index`-th modulo their
 // number, while in scope; its threads to come too. Two threads that wait for

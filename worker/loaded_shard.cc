@@ -9,6 +9,7 @@
 #include "cluster/safetensors.h"
 #include "cluster/status_macros.h"
 #include "cluster/weight_dtype.h"
+#include "worker/host.h"
 #include "worker/kv_cache.h"
 #include "worker/model.h"
 #include "worker/shard_loader.h"
@@ -176,7 +177,8 @@ absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
       request.threads() != 0
           ? static_cast<int>(std::min<uint32_t>(request.threads(), 1024))
           : default_threads;
-  shard->pool = std::make_unique<kernels::ThreadPool>(threads);
+  shard->pool =
+      std::make_unique<kernels::ThreadPool>(threads, OneCpuEach(threads));
   const int copies = request.reference() ? 2 : 1;
   int copies_done = 0;
   std::chrono::steady_clock::time_point last_report;  // The clock's epoch.

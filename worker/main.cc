@@ -28,7 +28,7 @@
 namespace ringfleet::worker {
 namespace {
 
-constexpr char kFooter[] = R"(
+constexpr char kWorkerFooter[] = R"(
 A worker owns one rank's slices of the weights and exchanges activations with
 the other workers. It does nothing by itself: it registers at the coordinator,
 which tells it what to load and whom to connect with. Workers and coordinator
@@ -211,7 +211,7 @@ int Main(int argc, char** argv) {
   cluster::ConfigureGrpcProcess();
   cluster::BlockTerminationSignals();
   CLI::App app("Owns one rank's weights in a ringfleet", "ringfleet-worker");
-  app.footer(kFooter);
+  app.footer(kWorkerFooter);
   app.set_version_flag("--version", cluster::GetBuildInfo().version());
   Options options;
   AddOptions(app, options);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -277,6 +278,8 @@ grpc::Status WorkerService::Run(
   }
   PlanQueue plans;
   std::thread executor([&] {
+    std::optional<ScopedCpuPin> pin;
+    if (epoch->pinned()) pin.emplace(0);
     v1::StepPlan plan;
     while (plans.Pop(&plan)) {
       v1::StepResult result;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/thread_pool.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -30,6 +32,35 @@ TEST(ThreadPoolTest, CoversEveryIndexOnce) {
       }
     }
   }
+}
+
+TEST(ThreadPoolTest, PinnedThreadsStayOnTheirCpus) {
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  ASSERT_EQ(sched_getaffinity(0, sizeof(all), &all), 0);
+  int last = 0;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &all)) last = cpu;
+  }
+  EXPECT_FALSE(ThreadPool(2).pinned());
+  ThreadPool pool(3, {last, last, last});
+  EXPECT_TRUE(pool.pinned());
+  const std::thread::id caller = std::this_thread::get_id();
+  // Every thread of the pool takes a chunk: none ends before all have begun.
+  std::atomic<int> begun{0};
+  pool.ParallelFor(3, 1, [&](size_t, size_t) {
+    ++begun;
+    while (begun < 3) std::this_thread::yield();
+    cpu_set_t own;
+    CPU_ZERO(&own);
+    sched_getaffinity(0, sizeof(own), &own);
+    if (std::this_thread::get_id() == caller) {
+      EXPECT_TRUE(CPU_EQUAL(&own, &all));
+    } else {
+      EXPECT_EQ(CPU_COUNT(&own), 1);
+      EXPECT_TRUE(CPU_ISSET(last, &own));
+    }
+  });
 }
 
 TEST(ThreadPoolTest, RangesAreAtLeastTheGrain) {
