@@ -20,8 +20,7 @@ namespace {
 
 using cluster::Deadline;
 
-constexpr absl::Duration kPoll = absl::Milliseconds(50);
-constexpr absl::Duration kStatisticsTimeout = absl::Seconds(30);
+constexpr absl::Duration kStepPoll = absl::Milliseconds(50);
 constexpr uint32_t kMaxRepetitions = 1000;
 
 absl::Status CheckRequest(const v1::BenchRequest& request, Fleet& fleet) {
@@ -89,7 +88,7 @@ absl::Status RunTest(
     absl::FunctionRef<bool(const BenchEvents::Sample&)> on_sample) {
   RF_RETURN_IF_ERROR(fleet.StartBench(planner, only_if_idle));
   while (true) {
-    const auto event = planner->events().Pop(Deadline::After(kPoll));
+    const auto event = planner->events().Pop(Deadline::After(kStepPoll));
     absl::Status status;
     if (!event.has_value()) {
       if (cancelled()) {
@@ -125,7 +124,7 @@ absl::Status RunBench(
         absl::Milliseconds(index == 0 ? 0 : request.delay_ms()));
     while (!delay.Expired()) {
       if (cancelled()) return left;
-      absl::SleepFor(std::min(delay.Remaining(), kPoll));
+      absl::SleepFor(std::min(delay.Remaining(), kStepPoll));
     }
     const auto planner = std::make_shared<BenchPlanner>(
         BenchPlanner::Options{

@@ -24,7 +24,6 @@ using cluster::Deadline;
 constexpr absl::Duration kLongestWait = absl::Minutes(10);
 // How soon a caller that has gone is noticed while no token arrives.
 constexpr absl::Duration kCancelledPoll = absl::Milliseconds(50);
-constexpr absl::Duration kStatisticsTimeout = absl::Seconds(30);
 
 std::string RandomPrefix() {
   std::random_device random;

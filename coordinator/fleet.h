@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "cluster/deadline.h"
 #include "cluster/membership.h"
 #include "coordinator/bench_planner.h"
@@ -32,6 +33,9 @@
 #include "protos/worker.pb.h"
 
 namespace ringfleet::coordinator {
+
+// For Statistics, where the caller sets no deadline.
+inline constexpr absl::Duration kStatisticsTimeout = absl::Seconds(30);
 
 // Thread-safe.
 class Fleet : private StepSource {

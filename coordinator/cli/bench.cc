@@ -23,7 +23,7 @@
 namespace ringfleet::coordinator::cli {
 namespace {
 
-constexpr char kFooter[] = R"(
+constexpr char kBenchFooter[] = R"(
 Times prompts and generation as llama.cpp's llama-bench does, under its names
 and keys, so that the two can be put side by side. Lists are as in 1,8,32, 1-8,
 0-1024+512 or 1-8*2; every combination is one test:
@@ -61,7 +61,7 @@ Examples:
       a running fleet that has nothing else to do; -np at most its slots
 )";
 
-struct VerbOptions {
+struct BenchVerb {
   SessionOptions session;
   BenchOptions what;
   std::string format = "md";
@@ -191,7 +191,7 @@ absl::StatusOr<v1::BenchProgress::Setup> Measure(
   return result.setup;
 }
 
-absl::Status Run(const VerbOptions& options) {
+absl::Status Run(const BenchVerb& options) {
   RF_ASSIGN_OR_RETURN(const v1::BenchRequest request,
                       MakeBenchRequest(options.what));
   std::vector<uint32_t> threads = {0};
@@ -237,8 +237,8 @@ void RegisterBench(CLI::App& app, Invocation& invocation) {
   CLI::App* verb = app.add_subcommand(
       "bench", "Measure tokens per second, as llama-bench does");
   verb->group("Tools");
-  verb->footer(kFooter);
-  auto options = std::make_shared<VerbOptions>();
+  verb->footer(kBenchFooter);
+  auto options = std::make_shared<BenchVerb>();
   BenchOptions& what = options->what;
   AddSessionOptions(*verb, options->session);
   // A list here.

@@ -33,7 +33,7 @@ namespace {
 constexpr int kDefaultWorld = 2;
 constexpr std::chrono::seconds kDescribeTimeout{2};
 
-constexpr char kFooter[] = R"(
+constexpr char kCollectivesFooter[] = R"(
 Starts workers on this machine (or uses idle ones of a cluster file) and times
 the exchanges a model makes between them, over vectors of generated numbers.
 
@@ -76,7 +76,7 @@ fraction is rounded down to whole elements. Two workers that spin need two
 cores; with more workers than cores expect times of the scheduler's.
 )";
 
-struct VerbOptions {
+struct CollectivesVerb {
   CollectivesOptions what;
   int world = 0;  // 0: 2, or that of the cluster file.
   std::string cluster;
@@ -86,7 +86,7 @@ struct VerbOptions {
 
 // The workers of a cluster file, which must not belong to a running fleet: its
 // coordinator would take them back in the middle.
-absl::StatusOr<BenchWorkers> WorkersOf(const VerbOptions& options) {
+absl::StatusOr<BenchWorkers> WorkersOf(const CollectivesVerb& options) {
   RF_ASSIGN_OR_RETURN(const cluster::ClusterConfig config,
                       cluster::LoadClusterConfig(options.cluster));
   const size_t world = config.workers.size();
@@ -227,13 +227,13 @@ absl::Status WriteFile(const std::string& path, const std::string& text) {
                     "collectives: --output ", path, " cannot be written"));
 }
 
-absl::Status PrintRows(const VerbOptions& options, int world,
+absl::Status PrintRows(const CollectivesVerb& options, int world,
                        const std::vector<v1::CollectiveFigures>& all) {
   return options.format == "json" ? PrintJson(CollectivesJson(all, world))
                                   : PrintText(CollectivesTable(all, world));
 }
 
-absl::Status Run(const VerbOptions& options, Invocation& invocation) {
+absl::Status Run(const CollectivesVerb& options, Invocation& invocation) {
   RF_ASSIGN_OR_RETURN(const v1::MeasureCollectivesRequest request,
                       CollectivesRequest(options.what));
   absl::StatusOr<std::vector<v1::CollectiveFigures>> all;
@@ -282,8 +282,8 @@ void RegisterCollectives(CLI::App& app, Invocation& invocation) {
   CLI::App* verb = app.add_subcommand(
       "collectives", "Measure and check the exchanges between workers");
   verb->group("Tools");
-  verb->footer(kFooter);
-  auto options = std::make_shared<VerbOptions>();
+  verb->footer(kCollectivesFooter);
+  auto options = std::make_shared<CollectivesVerb>();
   CollectivesOptions& what = options->what;
   verb->add_option("--world", options->world,
                    "Workers to start on this machine [2]")

@@ -22,7 +22,7 @@ namespace {
 // After a first failure, for a report that explains it better: peers of a
 // worker that died often tell before its own connection breaks.
 constexpr absl::Duration kCauseGrace = absl::Milliseconds(200);
-constexpr std::chrono::milliseconds kPoll{50};
+constexpr std::chrono::milliseconds kResultPoll{50};
 
 // How well a status explains why all ranks ended.
 int Weight(const absl::Status& status) {
@@ -115,7 +115,8 @@ class Run {
       {
         MutexLock lock(&mu_);
         if (ended_ == clients_.size()) return;
-        changed_.WaitUntil(&mu_, std::chrono::steady_clock::now() + kPoll);
+        changed_.WaitUntil(&mu_,
+                           std::chrono::steady_clock::now() + kResultPoll);
         if (failed_ && cancel_at.infinite()) {
           cancel_at = cluster::Deadline::After(kCauseGrace);
         }

@@ -33,7 +33,7 @@ namespace {
 using ::ringfleet::cluster::Deadline;
 
 // How soon an interrupt is noticed while the script says nothing.
-constexpr absl::Duration kPoll = absl::Milliseconds(20);
+constexpr absl::Duration kOutputPoll = absl::Milliseconds(20);
 
 // An interrupted fleet.sh ends what it has started, by force after four
 // seconds; then it ends itself.
@@ -53,7 +53,7 @@ struct Limit {
 // What poll() takes.
 int PollMs(const Deadline& deadline) {
   return static_cast<int>(absl::ToInt64Milliseconds(
-      std::min(deadline.Remaining() + absl::Milliseconds(1), kPoll)));
+      std::min(deadline.Remaining() + absl::Milliseconds(1), kOutputPoll)));
 }
 
 absl::StatusOr<std::string> ScriptPath() {

@@ -14,7 +14,7 @@
 namespace ringfleet::coordinator::cli {
 namespace {
 
-constexpr std::chrono::milliseconds kPoll{10};
+constexpr std::chrono::milliseconds kFormingPoll{10};
 
 int Cores() { return std::max(1u, std::thread::hardware_concurrency()); }
 
@@ -70,7 +70,7 @@ absl::Status LocalFleet::WaitReady() {
       progress.Phase(absl::StrCat("starting workers, ", state.workers_size(),
                                   " of ", state.world_size()));
     }
-    std::this_thread::sleep_for(kPoll);
+    std::this_thread::sleep_for(kFormingPoll);
   }
 }
 

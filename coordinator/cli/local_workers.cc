@@ -31,7 +31,7 @@ namespace {
 
 // Workers answer SIGTERM at the next step; after this they are killed.
 constexpr std::chrono::seconds kStopGrace{3};
-constexpr std::chrono::milliseconds kPoll{10};
+constexpr std::chrono::milliseconds kExitPoll{10};
 constexpr int kLogLines = 5;
 
 // Files that this process and its gRPC need beside a few for each worker.
@@ -196,7 +196,7 @@ absl::StatusOr<std::vector<std::string>> LocalWorkers::WaitAddresses() {
     if (file >> port) {
       addresses.push_back(absl::StrCat("127.0.0.1:", port));
     } else {
-      std::this_thread::sleep_for(kPoll);
+      std::this_thread::sleep_for(kExitPoll);
     }
   }
   return addresses;
@@ -237,7 +237,7 @@ void LocalWorkers::EndAll() {
                        [](const Child& child) { return child.exited; });
   };
   while (!all_exited() && std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::sleep_for(kPoll);
+    std::this_thread::sleep_for(kExitPoll);
   }
   for (Child& child : children_) {
     if (child.exited) continue;

@@ -35,7 +35,7 @@ constexpr RegisterCommand kCommands[] = {
     RegisterBench,
 };
 
-constexpr char kFooter[] = R"(
+constexpr char kProgramFooter[] = R"(
 Examples:
   ringfleet generate --model tests/models/tiny-v3 -p "def main(" -n 40
       one command, one worker; --local 2 splits the model over two
@@ -76,7 +76,7 @@ int Main(int argc, char** argv) {
   // At most one verb also keeps the arguments of a verb from being taken for
   // another verb.
   app.require_subcommand(0, 1);
-  app.footer(kFooter);
+  app.footer(kProgramFooter);
   Invocation invocation;
   for (const RegisterCommand add : kCommands) add(app, invocation);
 

@@ -30,7 +30,7 @@ struct ScoreCommandOptions {
   bool json = false;
 };
 
-constexpr char kFooter[] = R"(
+constexpr char kScoreFooter[] = R"(
 Prints log p(ids[i+1] | ids[..i]) for each id but the first, and the likeliest
 ids after the last. A text longer than the context is scored in windows, each
 starting with the last id of the one before.
@@ -160,7 +160,7 @@ void RegisterScore(CLI::App& app, Invocation& invocation) {
   CLI::App* verb =
       app.add_subcommand("score", "Print the probabilities of a text");
   verb->group("One-shot");
-  verb->footer(kFooter);
+  verb->footer(kScoreFooter);
   auto options = std::make_shared<ScoreCommandOptions>();
   AddSessionOptions(*verb, options->session);
   AddPromptOptions(*verb, "--ids", options->prompt);

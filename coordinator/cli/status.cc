@@ -26,7 +26,7 @@ struct StatusOptions {
   bool reset = false;
 };
 
-constexpr char kFooter[] = R"(
+constexpr char kStatusFooter[] = R"(
 Examples:
   ringfleet status --cluster cluster.yaml
   ringfleet status --cluster cluster.yaml -o json
@@ -130,7 +130,7 @@ absl::Status Run(const StatusOptions& options) {
 void RegisterStatus(CLI::App& app, Invocation& invocation) {
   CLI::App* verb = app.add_subcommand("status", "Show a fleet's state");
   verb->group("Fleet");
-  verb->footer(kFooter);
+  verb->footer(kStatusFooter);
   auto options = std::make_shared<StatusOptions>();
   verb->add_option("--cluster", options->session.cluster,
                    "Cluster file of the fleet")

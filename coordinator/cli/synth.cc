@@ -24,7 +24,7 @@
 namespace ringfleet::coordinator::cli {
 namespace {
 
-constexpr char kFooter[] = R"(
+constexpr char kSynthFooter[] = R"(
 Writes a checkpoint of random weights in the form in which DeepSeek-R1 is
 published: fp8 e4m3 blocks with scales, the rest bf16, config.json, a tokenizer
 in which every id has text. For measurements and tests; what such a model says
@@ -156,7 +156,7 @@ void RegisterSynth(CLI::App& app, Invocation& invocation) {
   CLI::App* verb =
       app.add_subcommand("synth", "Write a checkpoint of random weights");
   verb->group("Tools");
-  verb->footer(kFooter);
+  verb->footer(kSynthFooter);
   auto options = std::make_shared<SynthOptions>();
   verb->add_option("--preset", options->model.preset,
                    absl::StrJoin(cluster::SyntheticPresets(), " or "))

@@ -9,16 +9,16 @@
 #include "cluster/group_communicator.h"
 #include "tests/testing/collective_cases.h"
 #include "tests/testing/fake_transport.h"
+#include "tests/testing/soon.h"
 
 namespace ringfleet::cluster {
 namespace {
 
 using ::ringfleet::testing::FakeNetwork;
+using ::ringfleet::testing::Soon;
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
-
-Deadline Soon() { return Deadline::After(absl::Seconds(60)); }
 
 absl::Status GatherInPlace(GroupCommunicator& group, absl::Span<char> data,
                            const std::vector<uint64_t>& offsets,

@@ -7,6 +7,7 @@
 #include "cluster/group_communicator.h"
 #include "tests/testing/collective_cases.h"
 #include "tests/testing/fake_transport.h"
+#include "tests/testing/soon.h"
 
 namespace ringfleet::cluster {
 namespace {
@@ -14,11 +15,10 @@ namespace {
 using ::ringfleet::testing::FakeNetwork;
 using ::ringfleet::testing::RankOrderSum;
 using ::ringfleet::testing::RankValues;
+using ::ringfleet::testing::Soon;
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
-
-Deadline Soon() { return Deadline::After(absl::Seconds(60)); }
 
 absl::Status AllReduceInPlace(GroupCommunicator& group,
                               std::vector<float>& data, Wire wire,

@@ -13,6 +13,7 @@
 #include "cluster/status_macros.h"
 #include "tests/testing/collective_cases.h"
 #include "tests/testing/fake_transport.h"
+#include "tests/testing/soon.h"
 
 namespace ringfleet::cluster {
 namespace {
@@ -23,10 +24,9 @@ using ::ringfleet::testing::RankOrderSum;
 using ::ringfleet::testing::RankValues;
 using ::ringfleet::testing::RingOrderSum;
 using ::ringfleet::testing::RoundToWire;
+using ::ringfleet::testing::Soon;
 using ::ringfleet::testing::UnevenOffsets;
 using ::testing::Each;
-
-Deadline Soon() { return Deadline::After(absl::Seconds(60)); }
 
 // The longest are cut into several chunks; 7168 with rows of 1000 has groups of
 // 104 elements.

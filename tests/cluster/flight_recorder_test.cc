@@ -22,7 +22,7 @@ using ::testing::MatchesRegex;
 using ::testing::Not;
 using State = FlightRecord::State;
 
-FlightRecord Operation(uint64_t sequence) {
+FlightRecord Recorded(uint64_t sequence) {
   FlightRecord record;
   record.epoch = 3;
   record.sequence = sequence;
@@ -44,7 +44,7 @@ TEST(FlightRecorderTest, IsEmptyBeforeTheFirstOperation) {
 
 TEST(FlightRecorderTest, FollowsAnOperationFromBeginToEnd) {
   FlightRecorder recorder;
-  recorder.Begin(Operation(17));
+  recorder.Begin(Recorded(17));
   recorder.WaitFor(2);
   FlightRecord record = *recorder.Latest();
   EXPECT_EQ(record.state, State::kRunning);
@@ -69,7 +69,7 @@ TEST(FlightRecorderTest, FollowsAnOperationFromBeginToEnd) {
 // What the caller leaves in the fields that the recorder fills in is dropped.
 TEST(FlightRecorderTest, BeginIgnoresTimesAndStateOfItsArgument) {
   FlightRecorder recorder;
-  FlightRecord stale = Operation(1);
+  FlightRecord stale = Recorded(1);
   stale.state = State::kFailed;
   stale.code = absl::StatusCode::kAborted;
   stale.frames = 9;
@@ -84,7 +84,7 @@ TEST(FlightRecorderTest, KeepsTheLastOnesOldestFirst) {
   FlightRecorder recorder;
   const uint64_t begun = FlightRecorder::kCapacity + 10;
   for (uint64_t i = 1; i <= begun; ++i) {
-    recorder.Begin(Operation(i));
+    recorder.Begin(Recorded(i));
     recorder.End(absl::OkStatus());
   }
   const std::vector<FlightRecord> records = recorder.Records();
@@ -98,7 +98,7 @@ TEST(FlightRecorderTest, KeepsTheLastOnesOldestFirst) {
 
 TEST(FlightRecorderTest, LinesTellWhatIsMissing) {
   const Deadline::Clock::time_point begin{std::chrono::seconds(100)};
-  FlightRecord record = Operation(17);
+  FlightRecord record = Recorded(17);
   record.begin = record.first_frame = record.last_frame = record.end = begin;
   record.waiting_for = 2;
   const auto now = begin + std::chrono::microseconds(250400);
@@ -142,7 +142,7 @@ TEST(FlightRecorderTest, MayBeReadWhileOperationsRun) {
     }
   });
   for (uint64_t i = 1; i <= 3 * FlightRecorder::kCapacity; ++i) {
-    FlightRecord record = Operation(i);
+    FlightRecord record = Recorded(i);
     record.count = i;
     recorder.Begin(record);
     recorder.Frame(1);
@@ -165,7 +165,7 @@ class FlightFileTest : public ::testing::Test {
 
 TEST_F(FlightFileTest, HoldsEveryRecordBehindItsTime) {
   FlightRecorder recorder;
-  for (const uint64_t sequence : {1, 2, 3}) recorder.Begin(Operation(sequence));
+  for (const uint64_t sequence : {1, 2, 3}) recorder.Begin(Recorded(sequence));
   recorder.End(absl::AbortedError("x"));
   const std::string path = folder_ + "/worker.log.flight";
   std::ofstream(path) << "of an earlier failure";

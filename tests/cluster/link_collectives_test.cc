@@ -8,6 +8,7 @@
 #include "tests/testing/collective_cases.h"
 #include "tests/testing/grpc_world.h"
 #include "tests/testing/plain_peer.h"
+#include "tests/testing/soon.h"
 
 namespace ringfleet::cluster {
 namespace {
@@ -17,11 +18,10 @@ using ::ringfleet::testing::PlainPeer;
 using ::ringfleet::testing::RankOrderPartialSum;
 using ::ringfleet::testing::RankOrderSum;
 using ::ringfleet::testing::RankValues;
+using ::ringfleet::testing::Soon;
 using ::ringfleet::testing::UnevenOffsets;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-Deadline Soon() { return Deadline::After(absl::Seconds(60)); }
 
 GroupCommunicator Group(Transport& transport,
                         AlgorithmTable table = AlgorithmTable::Default()) {

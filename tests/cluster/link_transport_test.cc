@@ -10,17 +10,17 @@
 #include "absl/strings/str_cat.h"
 #include "cluster/crc32c.h"
 #include "tests/testing/grpc_world.h"
+#include "tests/testing/soon.h"
 
 namespace ringfleet::cluster {
 namespace {
 
 using ::ringfleet::testing::GrpcWorld;
+using ::ringfleet::testing::Soon;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr Lane kAllLanes[] = {Lane::kDirect, Lane::kRight, Lane::kLeft};
-
-Deadline Soon() { return Deadline::After(absl::Seconds(60)); }
 
 FrameHeader Header(const Transport& transport, uint64_t sequence,
                    absl::Span<const char> payload) {

@@ -15,7 +15,7 @@ using ::testing::IsEmpty;
 
 constexpr absl::Duration kLease = absl::Seconds(10);
 
-class MembershipTest : public testing::Test {
+class MembershipTest : public ::testing::Test {
  protected:
   Membership Make(int world_size,
                   absl::Time start = absl::FromUnixSeconds(1000)) {

@@ -11,16 +11,17 @@
 
 #include "cluster/group_communicator.h"
 #include "tests/testing/grpc_world.h"
+#include "tests/testing/soon.h"
 
 namespace ringfleet::cluster {
 namespace {
 
 using ::ringfleet::testing::GrpcWorld;
+using ::ringfleet::testing::Soon;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-Deadline Soon() { return Deadline::After(absl::Seconds(60)); }
 // Long enough that heartbeats have told what they can.
 Deadline Short() { return Deadline::After(absl::Milliseconds(500)); }
 

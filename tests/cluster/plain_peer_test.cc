@@ -10,15 +10,15 @@
 
 #include "cluster/link_transport.h"
 #include "tests/testing/grpc_world.h"
+#include "tests/testing/soon.h"
 
 namespace ringfleet::cluster {
 namespace {
 
 using ::ringfleet::testing::GrpcWorld;
 using ::ringfleet::testing::PlainPeer;
+using ::ringfleet::testing::Soon;
 using ::testing::HasSubstr;
-
-Deadline Soon() { return Deadline::After(absl::Seconds(60)); }
 
 class PlainPeerTest : public ::testing::Test {
  protected:

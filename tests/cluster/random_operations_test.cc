@@ -35,7 +35,7 @@ using ::ringfleet::testing::GrpcWorld;
 using ::ringfleet::testing::kSanitized;
 using ::ringfleet::testing::kSlowdown;
 
-Deadline Soon() { return Deadline::After(absl::Seconds(120) * kSlowdown); }
+Deadline Unhurried() { return Deadline::After(absl::Seconds(120) * kSlowdown); }
 
 template <typename T>
 uint64_t HashOf(absl::Span<const T> values) {
@@ -75,7 +75,7 @@ class StepRunner {
         Broadcast();
         break;
       default:
-        seen_.transport = group_.Barrier(Soon());
+        seen_.transport = group_.Barrier(Unhurried());
     }
     return seen_;
   }
@@ -157,7 +157,7 @@ class StepRunner {
     Buffer<float> output(step_.count, step_.shift);
     Buffer<float>& result = step_.in_place ? input : output;
     seen_.transport = group_.AllReduce(input.span(), result.span(),
-                                       step_.encoding, step_.seed, Soon());
+                                       step_.encoding, step_.seed, Unhurried());
     if (!seen_.transport.ok()) return;
     if (!step_.in_place) Expect(input.Check(0, step_.count, own.data()));
     const absl::Span<const float> got = result.span();
@@ -179,7 +179,7 @@ class StepRunner {
     const auto place = input.span().subspan(begin(), end() - begin());
     const auto segment = step_.in_place ? place : output.span();
     seen_.transport = group_.ReduceScatter(input.span(), segment, step_.offsets,
-                                           step_.encoding, Soon());
+                                           step_.encoding, Unhurried());
     if (!seen_.transport.ok()) return;
     std::vector<float> want = Sum(step_.count);
     if (IsRing(step_.offsets.front(), step_.count)) {
@@ -237,7 +237,7 @@ class StepRunner {
     Rounded(want);
     GatherValues(all, want, [&](auto segment, auto output) {
       return group_.AllGather(segment, output, step_.offsets, step_.encoding,
-                              Soon());
+                              Unhurried());
     });
   }
 
@@ -247,7 +247,7 @@ class StepRunner {
       all[i] = static_cast<char>(Mix(step_.seed + i));
     }
     GatherValues(all, all, [&](auto segment, auto output) {
-      return group_.AllGather(segment, output, step_.offsets, Soon());
+      return group_.AllGather(segment, output, step_.offsets, Unhurried());
     });
   }
 
@@ -275,7 +275,7 @@ class StepRunner {
     Buffer<float> input(values, step_.shift);
     Buffer<float> output(got.back(), step_.shift);
     seen_.transport = group_.AllToAll(input.span(), sent, output.span(), got,
-                                      step_.encoding, Soon());
+                                      step_.encoding, Unhurried());
     if (!seen_.transport.ok()) return;
     Expect(input.Check(0, values.size(), values.data()));
     Expect(output.Check(got.front(), got.back(), want.data()));
@@ -283,8 +283,8 @@ class StepRunner {
 
   void Broadcast() {
     Buffer<float> values(Of(me_, step_.count), step_.shift);
-    seen_.transport =
-        group_.Broadcast(values.span(), step_.root, step_.encoding, Soon());
+    seen_.transport = group_.Broadcast(values.span(), step_.root,
+                                       step_.encoding, Unhurried());
     if (!seen_.transport.ok()) return;
     seen_.hash = HashOf<float>(values.span());
     std::vector<float> want = Of(step_.root, step_.count);

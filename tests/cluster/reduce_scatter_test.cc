@@ -8,14 +8,14 @@
 #include "cluster/group_communicator.h"
 #include "tests/testing/collective_cases.h"
 #include "tests/testing/fake_transport.h"
+#include "tests/testing/soon.h"
 
 namespace ringfleet::cluster {
 namespace {
 
 using ::ringfleet::testing::FakeNetwork;
+using ::ringfleet::testing::Soon;
 using ::testing::Each;
-
-Deadline Soon() { return Deadline::After(absl::Seconds(60)); }
 
 TEST(ReduceScatterTest, GroupsOfOneAxisDoNotMix) {
   // Ranks 0, 2 and ranks 1, 3 are two groups; the third holds all, backwards.

@@ -18,6 +18,7 @@
 #include "tests/testing/grpc_world.h"
 #include "tests/testing/plain_peer.h"
 #include "tests/testing/process.h"
+#include "tests/testing/soon.h"
 
 namespace ringfleet::cluster {
 namespace {
@@ -27,9 +28,8 @@ using ::ringfleet::testing::CountsAllocations;
 using ::ringfleet::testing::GrpcWorld;
 using ::ringfleet::testing::PlainPeer;
 using ::ringfleet::testing::Process;
+using ::ringfleet::testing::Soon;
 using ::testing::HasSubstr;
-
-Deadline Soon() { return Deadline::After(absl::Seconds(60)); }
 
 // Rank 1, with a segment of its own and its end of the ring to rank 0, where
 // it may write anything.

@@ -357,7 +357,7 @@ TEST(WireFormatTest, EveryChunkFitsAFrame) {
     for (const size_t row : {0, 1, 2, 3, 4, 127, 128, 129, 7168}) {
       const WireFormat format(wire, row);
       const size_t size = 3 * kChunkElements + 77;
-      ChunkCursor cursor(format, Range{0, size});
+      ChunkCursor cursor(format, ElementRange{0, size});
       size_t seen = 0;
       do {
         EXPECT_LE(cursor.bytes(), kMaxPayloadBytes)

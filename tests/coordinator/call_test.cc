@@ -42,7 +42,7 @@ Result RunCli(const std::string& arguments, const std::string& input = "") {
   return result;
 }
 
-class CallTest : public testing::Test {
+class CallTest : public ::testing::Test {
  protected:
   void SetUp() override {
     auto started = cluster::DaemonServer::Start({"127.0.0.1", 0}, false,

@@ -28,7 +28,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr char kModel[] = RINGFLEET_SOURCE_DIR "/tests/models/tiny-v3";
-constexpr absl::Duration kLimit = absl::Seconds(30);
+constexpr absl::Duration kServiceLimit = absl::Seconds(30);
 
 std::chrono::system_clock::time_point In(absl::Duration duration) {
   return std::chrono::system_clock::now() +
@@ -72,7 +72,8 @@ class CoordinatorServiceTest : public ::testing::Test {
   void StartReady(FakeWorker::Behaviour behaviour = {}) {
     Start();
     Join(0, behaviour);
-    const absl::Status status = server_->WaitReady(Deadline::After(kLimit));
+    const absl::Status status =
+        server_->WaitReady(Deadline::After(kServiceLimit));
     ASSERT_TRUE(status.ok()) << status;
   }
 
@@ -94,7 +95,7 @@ class CoordinatorServiceTest : public ::testing::Test {
   };
 
   Generated Generate(const v1::GenerateRequest& request,
-                     absl::Duration limit = kLimit) {
+                     absl::Duration limit = kServiceLimit) {
     grpc::ClientContext context;
     context.set_deadline(In(limit));
     const auto reader = coordinator_->Generate(&context, request);
@@ -116,7 +117,7 @@ class CoordinatorServiceTest : public ::testing::Test {
   grpc::Status Score(const v1::ScoreRequest& request,
                      v1::ScoreEvent::Result* result, int* progress = nullptr) {
     grpc::ClientContext context;
-    context.set_deadline(In(kLimit));
+    context.set_deadline(In(kServiceLimit));
     const auto reader = coordinator_->Score(&context, request);
     v1::ScoreEvent event;
     while (reader->Read(&event)) {
@@ -130,7 +131,7 @@ class CoordinatorServiceTest : public ::testing::Test {
   bool WatchUntil(
       const std::function<bool(const v1::ClusterState&)>& condition) {
     grpc::ClientContext context;
-    context.set_deadline(In(kLimit));
+    context.set_deadline(In(kServiceLimit));
     const auto reader = membership_->Watch(&context, v1::WatchRequest());
     v1::ClusterState state;
     bool found = false;

@@ -64,7 +64,7 @@ class ProgressWorker final : public v1::Worker::Service {
   }
 };
 
-class ReflectionClientTest : public testing::Test {
+class ReflectionClientTest : public ::testing::Test {
  protected:
   void SetUp() override {
     auto started = cluster::DaemonServer::Start(

@@ -43,7 +43,7 @@ std::vector<std::pair<uint32_t, uint32_t>> Spans(const v1::StepPlan& plan) {
   return spans;
 }
 
-class SchedulerTest : public testing::Test {
+class SchedulerTest : public ::testing::Test {
  protected:
   void Make(uint32_t slots, uint32_t context) {
     scheduler_.emplace(Scheduler::Options{77, slots, context},

@@ -27,7 +27,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::microseconds kSpin(50);
 constexpr size_t kReadBytes = 256 << 10;
 
-[[noreturn]] void Fail(const std::string& what) {
+[[noreturn]] void FailRelay(const std::string& what) {
   std::fprintf(stderr, "relay: %s: %s\n", what.c_str(), std::strerror(errno));
   std::exit(1);
 }
@@ -217,7 +217,7 @@ class Relay::Connection {
     const int change = at.watched == 0 ? EPOLL_CTL_ADD
                        : events == 0   ? EPOLL_CTL_DEL
                                        : EPOLL_CTL_MOD;
-    if (epoll_ctl(epoll_, change, at.fd(), &event) != 0) Fail("epoll_ctl");
+    if (epoll_ctl(epoll_, change, at.fd(), &event) != 0) FailRelay("epoll_ctl");
     at.watched = events;
   }
 
@@ -232,7 +232,7 @@ Relay::Relay(RelayOptions options) : options_(std::move(options)) {
   // Sleeping is late by the slack, 50 us unless it is set.
   prctl(PR_SET_TIMERSLACK, 1);
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
-  if (epoll_ < 0) Fail("epoll_create1");
+  if (epoll_ < 0) FailRelay("epoll_create1");
   for (const RelayRoute& route : options_.routes) {
     auto listener = std::make_unique<Listener>();
     listener->socket = BoundSocket(route.listen, SOCK_STREAM | SOCK_NONBLOCK);
@@ -241,7 +241,7 @@ Relay::Relay(RelayOptions options) : options_(std::move(options)) {
     event.events = EPOLLIN;
     event.data.u64 = reinterpret_cast<uint64_t>(listener.get()) | kIsListener;
     if (epoll_ctl(epoll_, EPOLL_CTL_ADD, listener->socket.fd(), &event) != 0) {
-      Fail("epoll_ctl");
+      FailRelay("epoll_ctl");
     }
     listeners_.push_back(std::move(listener));
   }
@@ -291,7 +291,7 @@ void Relay::Run() {
     }
     epoll_event events[64];
     const int count = epoll_pwait2(epoll_, events, 64, limit, nullptr);
-    if (count < 0 && errno != EINTR) Fail("epoll_pwait2");
+    if (count < 0 && errno != EINTR) FailRelay("epoll_pwait2");
     for (int i = 0; i < count; ++i) {
       const uint64_t tag = events[i].data.u64 & 3;
       void* const target = reinterpret_cast<void*>(events[i].data.u64 - tag);

@@ -30,7 +30,9 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-absl::Status Ignore(const v1::SynthesizeProgress&) { return absl::OkStatus(); }
+absl::Status IgnoreProgress(const v1::SynthesizeProgress&) {
+  return absl::OkStatus();
+}
 
 v1::SynthesizeRequest Request(const std::string& folder,
                               const std::string& model = "synth:tiny",
@@ -98,24 +100,26 @@ TEST(SynthesizeTest, WritesTheSameBytesWithAnyNumberOfThreads) {
 TEST(SynthesizeTest, RefusesAFolderWithOtherFiles) {
   const TempDir dir;
   WriteFile(dir.File("precious.txt"), "x");
-  const absl::Status status = Synthesize(Request(dir.path()), 1, Ignore);
+  const absl::Status status =
+      Synthesize(Request(dir.path()), 1, IgnoreProgress);
   EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
   EXPECT_THAT(std::string(status.message()), HasSubstr(dir.path()));
   EXPECT_THAT(FilesIn(dir.path()), ::testing::ElementsAre("precious.txt"));
 
   v1::SynthesizeRequest forced = Request(dir.path());
   forced.set_overwrite(true);
-  ASSERT_TRUE(Synthesize(forced, 1, Ignore).ok());
+  ASSERT_TRUE(Synthesize(forced, 1, IgnoreProgress).ok());
   EXPECT_EQ(ReadFile(dir.File("precious.txt")), "x");
   EXPECT_TRUE(cluster::Checkpoint::Open(dir.path()).ok());
 }
 
 TEST(SynthesizeTest, RefusesACompleteCheckpoint) {
   const TempDir dir;
-  ASSERT_TRUE(Synthesize(Request(dir.path()), 1, Ignore).ok());
+  ASSERT_TRUE(Synthesize(Request(dir.path()), 1, IgnoreProgress).ok());
   const auto before = ContentsOf(dir.path());
   EXPECT_EQ(
-      Synthesize(Request(dir.path(), "synth:tiny,seed=1"), 1, Ignore).code(),
+      Synthesize(Request(dir.path(), "synth:tiny,seed=1"), 1, IgnoreProgress)
+          .code(),
       absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(ContentsOf(dir.path()), before);
 }
@@ -128,7 +132,7 @@ TEST(SynthesizeTest, GoesOnWhereAnInterruptedRunStopped) {
   const auto& files = (*source)->contents().files;
   WriteFile(dir.File(files[0].name), "old");
   WriteFile(dir.File(files[1].name + ".partial"), "old");
-  ASSERT_TRUE(Synthesize(Request(dir.path()), 1, Ignore).ok());
+  ASSERT_TRUE(Synthesize(Request(dir.path()), 1, IgnoreProgress).ok());
   EXPECT_TRUE(cluster::Checkpoint::Open(dir.path()).ok());
   for (const std::string& name : FilesIn(dir.path())) {
     EXPECT_NE(name, ".incomplete");
@@ -140,7 +144,7 @@ TEST(SynthesizeTest, AnInterruptedFolderWithMoreInItIsRefused) {
   const TempDir dir;
   WriteFile(dir.File(".incomplete"), "");
   WriteFile(dir.File("notes.txt"), "x");
-  EXPECT_EQ(Synthesize(Request(dir.path()), 1, Ignore).code(),
+  EXPECT_EQ(Synthesize(Request(dir.path()), 1, IgnoreProgress).code(),
             absl::StatusCode::kAlreadyExists);
   EXPECT_THAT(FilesIn(dir.path()), Contains("notes.txt"));
 }
@@ -195,7 +199,8 @@ TEST(SynthesizeTest, NamesTheFileThatDoesNotFit) {
   const auto handler = signal(SIGXFSZ, SIG_IGN);  // An error instead.
   const rlimit small = {100'000, before.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-  const absl::Status status = Synthesize(Request(dir.File("new")), 1, Ignore);
+  const absl::Status status =
+      Synthesize(Request(dir.File("new")), 1, IgnoreProgress);
   setrlimit(RLIMIT_FSIZE, &before);
   signal(SIGXFSZ, handler);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
@@ -208,13 +213,14 @@ TEST(SynthesizeTest, RejectsPathsThatAreNoFolders) {
   const TempDir dir;
   WriteFile(dir.File("file"), "x");
   for (const std::string& path : {dir.File("file"), dir.File("file/below")}) {
-    const absl::Status status = Synthesize(Request(path), 1, Ignore);
+    const absl::Status status = Synthesize(Request(path), 1, IgnoreProgress);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << path;
     EXPECT_THAT(std::string(status.message()), HasSubstr(path));
   }
-  EXPECT_EQ(Synthesize(Request(""), 1, Ignore).code(),
+  EXPECT_EQ(Synthesize(Request(""), 1, IgnoreProgress).code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(Synthesize(Request(dir.File("x"), "synth:huge"), 1, Ignore).code(),
+  EXPECT_EQ(Synthesize(Request(dir.File("x"), "synth:huge"), 1, IgnoreProgress)
+                .code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_FALSE(std::filesystem::exists(dir.File("x")));
   EXPECT_EQ(ReadFile(dir.File("file")), "x");

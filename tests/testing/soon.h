@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_TESTS_TESTING_SOON_H_
+#define RINGFLEET_TESTS_TESTING_SOON_H_
+
+#include "absl/time/time.h"
+#include "cluster/deadline.h"
+
+namespace ringfleet::testing {
+
+// For what must not run into its deadline, however busy the machine.
+inline cluster::Deadline Soon() {
+  return cluster::Deadline::After(absl::Seconds(60));
+}
+
+}  // namespace ringfleet::testing
+
+#endif  // RINGFLEET_TESTS_TESTING_SOON_H_
