@@ -88,7 +88,8 @@ alive() {
   [[ ${stat##*) } != [ZX]* ]]
 }
 
-# ---- The stand-ins: they record themselves, then sleep until signalled. ----
+# ---- The stand-ins: they record themselves, say that they listen, and sleep
+# until signalled. ----
 
 stand_in() {  # NAME
   cat >"$tmp/bin/$1" <<END
@@ -99,6 +100,8 @@ echo "cwd \$PWD"
 ls -m /proc/\$\$/fd
 [[ ! -e $tmp/stubborn ]] || trap '' TERM
 if [[ -e $tmp/broken ]]; then echo "address already in use"; exit 7; fi
+while [[ \$# -gt 0 && \$1 != --port-file ]]; do shift; done
+echo 1 >"\$2"
 # The folder in the command line tells the clean-up whose process this is.
 exec -a "$tmp/$1" sleep 600
 END
@@ -132,7 +135,8 @@ check_verbs() {
   output=$(cat "$XDG_STATE_HOME/ringfleet/$name/rank-1.log")
   expect_line "ringfleet-worker --rank 1 --listen 127.0.0.2:7102 --advertise \
 127.0.0.2:7102 --coordinator 127.0.0.1:7100 --threads 3 --numa-node 0 \
---memory-gib 1.5 --log-file $XDG_STATE_HOME/ringfleet/$name/rank-1.log"
+--memory-gib 1.5 --log-file $XDG_STATE_HOME/ringfleet/$name/rank-1.log \
+--port-file $XDG_STATE_HOME/ringfleet/$name/rank-1.port"
   # Nothing inherited, but for bash's own 255: its script.
   expect_line '0, 1, 2, 255'
   expect_line "cwd $XDG_STATE_HOME/ringfleet/$name"

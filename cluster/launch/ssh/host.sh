@@ -77,7 +77,8 @@ start() {  # LABEL LOG_DIR PROGRAM [ARGUMENT...]
   [[ -x $1 ]] || fail "no program $1 on this host, want the folder of the \
 binaries (--bin-dir)"
   [[ $log_dir != - ]] || log_dir=$state_dir
-  local log=$log_dir/$label.log
+  local log=$log_dir/$label.log port_file=$state_dir/$label.port
+  rm -f "$port_file"
   mkdir -p "$log_dir" && : >>"$log" || fail "cannot write the log $log"
   resolve_threads "$@"
   # Its own session, no terminal, and no descriptor of its caller: one left
@@ -89,7 +90,8 @@ binaries (--bin-dir)"
     for fd in "/proc/$BASHPID/fd/"*; do
       ((${fd##*/} <= 2)) || eval "exec ${fd##*/}>&-"
     done
-    exec setsid nohup "${command[@]}" --log-file "$log" </dev/null >>"$log" 2>&1
+    exec setsid nohup "${command[@]}" --log-file "$log" \
+      --port-file "$port_file" </dev/null >>"$log" 2>&1
   )
   pid=$!
   begun=$(start_time "$pid") &&
@@ -97,8 +99,8 @@ binaries (--bin-dir)"
     mv "$pid_file.new" "$pid_file" || fail "cannot record pid $pid in $pid_file"
   echo go >&"$gate"
   exec {gate}>&-
-  # What cannot start (a port in use, a wrong flag) ends at once.
-  for ((tries = 0; tries < 5; ++tries)); do
+  # What cannot start (a port in use, a wrong flag) ends before it listens.
+  for ((tries = 0; tries < 100; ++tries)); do
     if ! start_time "$pid" >/dev/null; then
       wait "$pid"
       local code=$?
@@ -107,9 +109,13 @@ binaries (--bin-dir)"
       tail -n 5 "$log"
       exit 1
     fi
+    if [[ -s $port_file ]]; then
+      echo "started pid $pid"
+      return
+    fi
     sleep 0.1
   done
-  echo "started pid $pid"
+  echo "started pid $pid, which does not listen yet; see $log"
 }
 
 # Sets `command` to the arguments, with cores/N made a number.
