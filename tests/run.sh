@@ -112,9 +112,12 @@ for build in "${builds[@]}"; do
   if [[ $build == tsan ]]; then
     targets=(--target ringfleet_kernels_test ringfleet_cluster_test
       ringfleet_worker_test)
-    # Under it the longest tests take minutes and run nothing that others don't:
-    # whole models, eight ranks in one process, loads by one thread.
-    labels=(-L unit -E 'GreedyContinuation|RandomModel|Sizes/.*/8$|^BadCheckpoint|BundledModelsLoad')
+    # Under it the longest tests take minutes and let no two threads meet that
+    # others don't: arithmetic, loads by one thread, whole models, eight ranks.
+    alone='IsItsFormula|^MlaTest.*(FormsMatch|FormsAgree)|^WireFormat|^ModelSpec'
+    alone+='|TileEveryWeight|^BadCheckpoint|BundledModelsLoad|^ScorerTest'
+    alone+='|RandomModel|GreedyContinuation|SeededGeneration|Sizes/.*/8$'
+    labels=(-L unit -E "$alone")
   fi
   if ! { cmake --preset "$build" -S "$root" -DRINGFLEET_WERROR=$werror &&
     run_in "$build" cmake --build "$(build_dir "$build")" -j "$(nproc)" \

@@ -537,7 +537,7 @@ TEST(ShardLoaderTest, BundledModelsLoadAtEveryWorldSize) {
           {tensor, names.at((*info)->dtype), (*info)->shape, std::move(data)});
     }
     ShardChecker checker(*spec, tensors, {.form = WeightForm::kBf16});
-    for (int size = 1; size <= 8; ++size) {
+    for (int size = 1; size <= 8; size += testing::kSanitized ? 3 : 1) {
       checker.Check(dir, {.tensor = size}, 2);
     }
     checker.Check(dir, {.expert = 3, .tensor = 2}, 2);
@@ -626,10 +626,14 @@ TEST_F(BadCheckpointTest, TheSoundOneLoads) {
   EXPECT_TRUE(Load().ok()) << Load();
 }
 
+// A sanitizer sees enough in one tensor of five.
+constexpr size_t kTensorStep = testing::kSanitized ? 5 : 1;
+
 TEST_F(BadCheckpointTest, EveryMissingTensorIsNamed) {
-  const std::string copies = absl::StrCat("model.layers.", 3, ".");
+  const std::string copies = "model.layers.3.";
   const std::vector<TestTensor> all = tensors_;
-  for (const TestTensor& tensor : all) {
+  for (size_t i = 0; i < all.size(); i += kTensorStep) {
+    const TestTensor& tensor = all[i];
     tensors_ = all;
     Remove(tensor.name);
     // The copies of embedding and head are not read.
@@ -648,7 +652,7 @@ TEST_F(BadCheckpointTest, EveryMissingTensorIsNamed) {
 TEST_F(BadCheckpointTest, EveryWrongShapeIsNamed) {
   const std::string copies = "model.layers.3.";
   const std::vector<TestTensor> all = tensors_;
-  for (size_t i = 0; i < all.size(); ++i) {
+  for (size_t i = 0; i < all.size(); i += kTensorStep) {
     if (all[i].name == copies + "embed_tokens.weight" ||
         all[i].name == copies + "shared_head.head.weight") {
       continue;
