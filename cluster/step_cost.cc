@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cluster/step_cost.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "cluster/algorithm_table.h"
+#include "kernels/latent_cache.h"
+#include "kernels/mla.h"
+
+namespace ringfleet::cluster {
+namespace {
+
+using kernels::WeightForm;
+
+// Of time spent on two things that overlap.
+double Overlap(double a, double b) {
+  const double a2 = a * a;
+  const double b2 = b * b;
+  return std::sqrt(std::sqrt(a2 * a2 + b2 * b2));
+}
+
+double ReadRate(const HostSpec& host) {
+  return std::min(host.read_bytes_per_second, host.threads * kReadPerThread);
+}
+
+// Rates of 128 rows beside int8's 765 GOPS (perf/README.md, "Products").
+double FormRate(WeightForm form) {
+  switch (form) {
+    case WeightForm::kInt8:
+      return 1;
+    case WeightForm::kInt4:
+      return 0.76;
+    case WeightForm::kBf16:
+      return 0.21;
+    case WeightForm::kF32:
+      return 0.235;
+  }
+  return 1;
+}
+
+// 8 rows reach 0.74 of the rate of 128, 32 rows 0.93. Steps of 512 tokens lose
+// what single products do not show: fitted to 155 tokens/s of pp512 where pp128
+// has 190 ("Tokens per second").
+double RowRate(double rows) {
+  if (rows <= 128) return std::min(1.0, 1.02 * rows / (rows + 3));
+  return 1 - 0.28 * std::min(1.0, (rows - 128) / 384);
+}
+
+// Latent attention's rate beside int8 products ("Latent attention": 250 GFLOP/s
+// with 16 heads, 350 with 128; of expanded keys and values 237).
+double AbsorbedRate(double heads, kernels::Dtype cache) {
+  const double rate = 0.49 * heads / (heads + 8);
+  return cache == kernels::Dtype::kF32 ? rate * 0.53 : rate;
+}
+constexpr double kMaterializedRate = 0.31;
+
+PartCost Products(const std::vector<LocalMatrix>& matrices,
+                  WeightClass weight_class, double rows, const HostSpec& host) {
+  PartCost cost;
+  for (const LocalMatrix& matrix : matrices) {
+    if (matrix.tensor->weight_class == weight_class &&
+        matrix.tensor->rows > 0) {
+      cost.Add(ProductCost(matrix, rows, host));
+    }
+  }
+  return cost;
+}
+
+// With o further messages behind a first one.
+double MessageSeconds(int messages, const NetworkSpec& network) {
+  return network.latency_seconds + kMessageSeconds +
+         (messages - 1) * kFurtherMessageSeconds;
+}
+
+double ByteSeconds(const NetworkSpec& network) {
+  return std::max(kSoftwareSecondsPerByte,
+                  1 / (network.bytes_per_second * kPayloadShare));
+}
+
+}  // namespace
+
+PartCost ProductCost(const LocalMatrix& matrix, double rows,
+                     const HostSpec& host) {
+  PartCost cost = {.bytes = static_cast<double>(matrix.bytes)};
+  if (matrix.bytes == 0 || rows <= 0) return {};
+  const double operations = 2 * rows * static_cast<double>(matrix.rows) *
+                            static_cast<double>(matrix.columns);
+  cost.seconds = Overlap(cost.bytes / ReadRate(host),
+                         operations / (host.int8_ops_per_second *
+                                       FormRate(matrix.form) * RowRate(rows)));
+  return cost;
+}
+
+ExchangeCost AllReduceCost(uint64_t bytes, int size,
+                           const NetworkSpec& network) {
+  if (size < 2) return {};
+  const double n = static_cast<double>(bytes);
+  const double per_byte = ByteSeconds(network);
+  const double share = 2 * n * (size - 1) / size;
+  const ExchangeCost two_shot = {
+      .seconds = 2 * MessageSeconds(size - 1, network) + share * per_byte,
+      .sent_bytes = share};
+  const ExchangeCost ring = {
+      .seconds = 2 * (size - 1) * MessageSeconds(1, network) + share * per_byte,
+      .sent_bytes = share};
+  if (size > kMaxGroupSize) {
+    return two_shot.seconds < ring.seconds ? two_shot : ring;
+  }
+  switch (
+      AlgorithmTable::Default().Choose(Operation::kAllReduce, bytes, size)) {
+    case Algorithm::kTwoShot:
+      return two_shot;
+    case Algorithm::kRing:
+      return ring;
+    default:
+      return {.seconds =
+                  MessageSeconds(size - 1, network) + (size - 1) * n * per_byte,
+              .sent_bytes = (size - 1) * n};
+  }
+}
+
+ExchangeCost AllGatherCost(uint64_t bytes, int size,
+                           const NetworkSpec& network) {
+  if (size < 2) return {};
+  const double sent = static_cast<double>(bytes) * (size - 1) / size;
+  return {.seconds =
+              MessageSeconds(size - 1, network) + sent * ByteSeconds(network),
+          .sent_bytes = sent};
+}
+
+double DistinctExperts(double experts, double chosen, double tokens) {
+  if (experts <= 0) return 0;
+  return experts * (1 - std::pow(1 - chosen / experts, tokens));
+}
+
+double MeanMaximum(int trials, double p, int groups) {
+  if (groups <= 1 || p >= 1) return trials * p;
+  // Sum over j >= 0 of P(maximum > j) = 1 - P(one <= j)^groups.
+  double mass = std::pow(1 - p, trials);  // P(one == j)
+  double below = mass;                    // P(one <= j)
+  double mean = 0;
+  for (int j = 0; j < trials; ++j) {
+    mean += 1 - std::pow(std::min(below, 1.0), groups);
+    mass *= static_cast<double>(trials - j) / (j + 1) * p / (1 - p);
+    below += mass;
+  }
+  return mean;
+}
+
+RankShare::RankShare(const CostInputs& inputs,
+                     const std::vector<ModelTensor>& dense,
+                     const std::vector<ModelTensor>& moe,
+                     const std::vector<ModelTensor>& root,
+                     const ShardPlan& plan, const HostSpec& host)
+    : inputs_(inputs),
+      plan_(plan),
+      host_(host),
+      dense_(LocalMatrices(dense, inputs.spec, plan, inputs.forms)),
+      moe_(LocalMatrices(moe, inputs.spec, plan, inputs.forms)),
+      root_(LocalMatrices(root, inputs.spec, plan, inputs.forms)) {}
+
+PartCost RankShare::Attention(const StepShape& step) const {
+  const ModelSpec& spec = inputs_.spec;
+  const double tokens = static_cast<double>(step.tokens());
+  const double heads = plan_.heads.size();
+  const double nope_and_v = spec.qk_nope_head_dim + spec.v_head_dim;
+  const kernels::LatentRowFormat format = {
+      .dtype = inputs_.cache_dtype,
+      .kv_lora_rank = static_cast<size_t>(spec.kv_lora_rank),
+      .rope_dim = static_cast<size_t>(spec.qk_rope_head_dim)};
+  const bool expands = kernels::PreferMaterialized(
+      {.format = format,
+       .heads = static_cast<size_t>(plan_.heads.size()),
+       .nope_dim = static_cast<size_t>(spec.qk_nope_head_dim),
+       .v_dim = static_cast<size_t>(spec.v_head_dim)},
+      {.first_position = step.first_position,
+       .num_queries = static_cast<size_t>(step.rows)});
+  const double positions = static_cast<double>(step.first_position + step.rows);
+
+  PartCost cost;
+  for (const LocalMatrix& matrix : dense_) {
+    if (matrix.tensor->weight_class != WeightClass::kAttention) continue;
+    if (matrix.transposed_bytes == 0) {
+      cost.Add(ProductCost(matrix, tokens, host_));
+    } else if (expands) {
+      // Every visible position of every sequence, the weights once.
+      cost.Add(ProductCost(
+          matrix, static_cast<double>(step.sequences) * positions, host_));
+    } else {
+      // W_UK's copy instead of its rows of kv_b, so together all rows.
+      LocalMatrix values = matrix;
+      values.rows = static_cast<uint64_t>(heads) * spec.v_head_dim;
+      values.bytes = static_cast<uint64_t>(static_cast<double>(matrix.bytes) *
+                                           spec.v_head_dim / nope_and_v);
+      LocalMatrix keys = matrix;
+      keys.rows = static_cast<uint64_t>(heads) * spec.kv_lora_rank;
+      keys.columns = spec.qk_nope_head_dim;
+      keys.bytes = matrix.transposed_bytes;
+      cost.Add(ProductCost(values, tokens, host_));
+      cost.Add(ProductCost(keys, tokens, host_));
+    }
+  }
+  const double visible = static_cast<double>(step.first_position) +
+                         (static_cast<double>(step.rows) + 1) / 2;
+  const double per_pair = expands
+                              ? 2.0 * (spec.qk_head_dim() + spec.v_head_dim)
+                              : 2.0 * (spec.cache_row() + spec.kv_lora_rank);
+  const double rate =
+      host_.int8_ops_per_second *
+      (expands ? kMaterializedRate
+               : AbsorbedRate(std::max(heads, 1.0), inputs_.cache_dtype));
+  PartCost core = {.bytes = static_cast<double>(step.sequences) * positions *
+                            static_cast<double>(format.bytes())};
+  // A rank without heads still writes the rows, and counts them as read.
+  if (heads > 0) {
+    core.seconds = Overlap(core.bytes / ReadRate(host_),
+                           tokens * visible * heads * per_pair / rate);
+  }
+  cost.Add(core);
+  return cost;
+}
+
+PartCost RankShare::DenseMlp(double tokens) const {
+  return Products(dense_, WeightClass::kDenseMlp, tokens, host_);
+}
+
+PartCost RankShare::Moe(double tokens, bool busiest) const {
+  const ModelSpec& spec = inputs_.spec;
+  PartCost cost = Products(moe_, WeightClass::kRouter, tokens, host_);
+  cost.Add(Products(moe_, WeightClass::kSharedExperts, tokens, host_));
+  const double experts = spec.n_routed_experts;
+  const double chosen = spec.num_experts_per_tok;
+  const double p = DistinctExperts(experts, chosen, tokens) / experts;
+  double rows = tokens * chosen / (experts * p);  // Of an expert that has any.
+  const double mean = plan_.experts.size() * p;
+  double visited = mean;
+  const int groups = plan_.mesh.expert;
+  if (busiest && groups > 1) {
+    visited = MeanMaximum(plan_.experts.size(), p, groups);
+    // All have some: now the number of their tokens differs, like the largest
+    // of `groups` normal numbers.
+    rows *= 1 + p * std::sqrt(2 * std::log(groups) * (groups - 1) /
+                              (tokens * chosen));
+  }
+  const PartCost expert =
+      Products(moe_, WeightClass::kRoutedExperts, rows, host_);
+  cost.Add({.seconds = expert.seconds * visited, .bytes = expert.bytes * mean});
+  return cost;
+}
+
+PartCost RankShare::Head(double tokens) const {
+  return Products(root_, WeightClass::kHead, tokens, host_);
+}
+
+}  // namespace ringfleet::cluster

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// How long parts of a step take on a host and between hosts, by a stated
+// model: what must be read from memory, what must be multiplied, what travels.
+// Constants are measured (perf/README.md) or said to be assumed.
+//
+//   product    fourth root of (bytes / read rate)^4 + (operations / rate)^4:
+//              reading and multiplying overlap, less well where they balance
+//   rate       int8 rate of large products, less for few rows and other forms
+//   attention  operations over cached positions against the cache's bytes
+//   exchange   latency + software per message, bytes over the link, by the
+//              algorithm that the default table chooses
+//
+// The bytes are those that workers count (StepResult.bytes_read).
+#ifndef RINGFLEET_CLUSTER_STEP_COST_H_
+#define RINGFLEET_CLUSTER_STEP_COST_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cluster/communicator.h"
+#include "cluster/model_spec.h"
+#include "cluster/model_tensors.h"
+#include "cluster/shard_plan.h"
+#include "cluster/shard_sizes.h"
+#include "kernels/dtype.h"
+
+namespace ringfleet::cluster {
+
+// What a rank has of a machine.
+struct HostSpec {
+  std::string name;
+  uint64_t memory_bytes = 0;         // For weights, cache and buffers.
+  double read_bytes_per_second = 0;  // Of all its threads together.
+  double int8_ops_per_second = 0;    // Of large products; a MAC is two.
+  int threads = 1;
+};
+
+// The slowest pair of ranks: every exchange waits for it.
+struct NetworkSpec {
+  double bytes_per_second = 0;  // One direction, headers included.
+  double latency_seconds = 0;   // One way, without this program's software.
+};
+
+// Measured on two Zen 4 cores; see perf/README.md for the tables.
+inline constexpr double kInt8OpsPerCore = 383e9;  // "Products": 765 / 2.
+// What the product of one row takes from memory that gives more: 31 to 40 GB/s
+// with two threads where reading alone reaches 56 to 61.
+inline constexpr double kReadPerThread = 18e9;
+// Software of one message between two processes, and of each further one
+// ("Collectives against these": 17 to 23 us for 4 bytes).
+inline constexpr double kMessageSeconds = 15e-6;
+inline constexpr double kFurtherMessageSeconds = 8e-6;
+// Per byte in sender's and receiver's software: 0.6 to 1.5 ms for 1.8 MB.
+inline constexpr double kSoftwareSecondsPerByte = 0.4e-9;
+// Ethernet's and TCP's headers: 1448 of 1514 bytes are payload.
+inline constexpr double kPayloadShare = 1448.0 / 1514.0;
+// Loops over the threads, norms, routing, sampling ("The demo model": 7 layers
+// with nothing to read take 0.94 ms).
+inline constexpr double kLayerOverheadSeconds = 0.1e-3;
+
+// One step: `sequences` of `rows` new tokens each, all behind `first_position`
+// cached ones.
+struct StepShape {
+  int64_t sequences = 1;
+  int64_t rows = 1;
+  int64_t first_position = 0;
+  bool draws = true;  // A token of each sequence: the head is needed.
+  int64_t tokens() const { return sequences * rows; }
+};
+
+struct StepCost {
+  // Seconds. Ranks wait for each other twice a layer, so a part is the slowest
+  // rank's.
+  double attention = 0;
+  double feed_forward = 0;
+  double head = 0;
+  double exchange = 0;
+  double overhead = 0;
+  double bytes_read = 0;  // From memory, of all ranks together.
+  double wire_bytes = 0;  // Sent by one rank.
+  int collectives = 0;    // That sum or gather activations.
+  double seconds() const {
+    return attention + feed_forward + head + exchange + overhead;
+  }
+};
+
+struct CostInputs {
+  ModelSpec spec;
+  WeightForms forms;
+  kernels::Dtype cache_dtype = kernels::Dtype::kBf16;
+  Wire wire = Wire::kBf16;
+  std::vector<HostSpec> hosts;  // By rank.
+  NetworkSpec network;
+};
+
+// Seconds and bytes of one rank's part.
+struct PartCost {
+  double seconds = 0;
+  double bytes = 0;
+  void Add(const PartCost& other) {
+    seconds += other.seconds;
+    bytes += other.bytes;
+  }
+};
+
+// `rows` rows of activations times the matrix.
+PartCost ProductCost(const LocalMatrix& matrix, double rows,
+                     const HostSpec& host);
+
+// Seconds of one exchange between `size` ranks, and what each sends. `bytes`:
+// the whole vector as it travels.
+struct ExchangeCost {
+  double seconds = 0;
+  double sent_bytes = 0;
+};
+ExchangeCost AllReduceCost(uint64_t bytes, int size,
+                           const NetworkSpec& network);
+// Also of a reduce-scatter. Direct: one step.
+ExchangeCost AllGatherCost(uint64_t bytes, int size,
+                           const NetworkSpec& network);
+
+// Mean number of distinct experts of `experts` that `tokens` tokens choose,
+// each `chosen` of them with equal probability.
+double DistinctExperts(double experts, double chosen, double tokens);
+
+// The mean of the largest of `groups` independent binomial numbers of `trials`
+// with probability p: what the busiest of the ranks that divide the experts has
+// to read.
+double MeanMaximum(int trials, double p, int groups);
+
+// One rank's matrices of a layer with experts or without.
+class RankShare {
+ public:
+  // All arguments must outlive it.
+  RankShare(const CostInputs& inputs, const std::vector<ModelTensor>& dense,
+            const std::vector<ModelTensor>& moe,
+            const std::vector<ModelTensor>& root, const ShardPlan& plan,
+            const HostSpec& host);
+
+  const ShardPlan& plan() const { return plan_; }
+  const HostSpec& host() const { return host_; }
+
+  PartCost Attention(const StepShape& step) const;
+  // Of `tokens` tokens.
+  PartCost DenseMlp(double tokens) const;
+  // `busiest`: of the ranks that divide the experts, the one with most work;
+  // else the mean. Bytes are always the mean.
+  PartCost Moe(double tokens, bool busiest) const;
+  PartCost Head(double tokens) const;
+
+ private:
+  const CostInputs& inputs_;
+  const ShardPlan plan_;
+  const HostSpec host_;
+  std::vector<LocalMatrix> dense_;
+  std::vector<LocalMatrix> moe_;
+  std::vector<LocalMatrix> root_;
+};
+
+}  // namespace ringfleet::cluster
+
+#endif  // RINGFLEET_CLUSTER_STEP_COST_H_

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a step takes under each way of spreading a model over hosts. kMesh is
+// what workers do; the others are estimated so that a plan can say what they
+// would give.
+#ifndef RINGFLEET_CLUSTER_STRATEGY_COST_H_
+#define RINGFLEET_CLUSTER_STRATEGY_COST_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cluster/shard_plan.h"
+#include "cluster/shard_sizes.h"
+#include "cluster/step_cost.h"
+
+namespace ringfleet::cluster {
+
+enum class StrategyKind : uint8_t {
+  // Heads over expert x tensor, experts over `expert`, their columns over
+  // `tensor`, activations replicated, two all-reduces a layer.
+  kMesh,
+  // The same with sequences and their cache divided over `data`: attention in
+  // a group of expert x tensor ranks, experts over all.
+  kDataGroups,
+  // A mesh whose prompts are divided over the ranks between blocks: latents
+  // and activations are gathered and scattered while products run.
+  kSequenceParallel,
+  // Every rank holds a share of all weights, gathers each layer's before use,
+  // and works on its own sequences.
+  kGatheredWeights,
+  // Consecutive layers on each rank.
+  kPipeline,
+};
+
+struct Strategy {
+  StrategyKind kind = StrategyKind::kMesh;
+  MeshShape mesh;
+  // "tensor 4", "expert 2 x tensor 2", "layer pipeline 4", ...
+  std::string Name() const;
+  // Whether workers can do this.
+  bool IsRunnable() const;
+};
+
+// A model on a fleet: what every strategy is computed from. Immutable.
+class ModelOnFleet {
+ public:
+  explicit ModelOnFleet(CostInputs inputs);
+  ModelOnFleet(const ModelOnFleet&) = delete;
+  ModelOnFleet& operator=(const ModelOnFleet&) = delete;
+
+  const CostInputs& inputs() const { return inputs_; }
+  int world() const { return static_cast<int>(inputs_.hosts.size()); }
+  RankShare Share(const ShardPlan& plan, int rank) const;
+
+ private:
+  const CostInputs inputs_;
+  const std::vector<ModelTensor> dense_;
+  const std::vector<ModelTensor> moe_;
+  const std::vector<ModelTensor> root_;
+};
+
+// One strategy for one model and fleet. Requires mesh.world_size() ==
+// model.world().
+class StrategyCost {
+ public:
+  // `model` must outlive it.
+  StrategyCost(const ModelOnFleet& model, const Strategy& strategy);
+
+  const Strategy& strategy() const { return strategy_; }
+  StepCost Step(const StepShape& step) const;
+  // One prompt of `tokens` tokens, `chunk` a step as the coordinator plans it.
+  double PrefillSeconds(int64_t tokens, int64_t chunk) const;
+
+  ShardSizes Weights(int rank) const;
+  // For `batch` sequences of `context` positions.
+  uint64_t CacheBytes(int rank, int64_t batch, int64_t context) const;
+
+ private:
+  StepCost MeshStep(const StepShape& step) const;
+  StepCost GatheredStep(const StepShape& step) const;
+  StepCost PipelineStep(const StepShape& step) const;
+  double PipelinePrefill(int64_t tokens, int64_t chunk) const;
+  // Seconds of each stage for one such step, hops excluded.
+  std::vector<StepCost> Stages(const StepShape& step) const;
+  uint64_t ActivationBytes(int64_t tokens) const;  // As they travel.
+  int MoeLayers() const;
+
+  const ModelOnFleet& model_;
+  const Strategy strategy_;
+  std::vector<RankShare> shares_;  // By rank.
+};
+
+}  // namespace ringfleet::cluster
+
+#endif  // RINGFLEET_CLUSTER_STRATEGY_COST_H_
