@@ -18,7 +18,7 @@ namespace {
 
 using kernels::Dtype;
 
-uint64_t Elements(const TensorInfo& info) {
+uint64_t ElementsOf(const TensorInfo& info) {
   uint64_t elements = 1;
   for (const int64_t size : info.shape) elements *= size;
   return elements;
@@ -95,7 +95,7 @@ class Inspector {
         result_.classes[static_cast<size_t>(tensor.weight_class)];
     ++tally.tensors;
     tally.bytes += (*info)->bytes;
-    if (!is_scale) tally.parameters += Elements(**info);
+    if (!is_scale) tally.parameters += ElementsOf(**info);
     return *info;
   }
 
@@ -151,7 +151,7 @@ class Inspector {
     }
     const auto add = [&info](TensorTally& tally) {
       ++tally.tensors;
-      tally.parameters += Elements(**info);
+      tally.parameters += ElementsOf(**info);
       tally.bytes += (*info)->bytes;
     };
     add(result_.dtypes[std::string(kernels::DtypeName((*info)->dtype))]);

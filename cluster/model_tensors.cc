@@ -13,9 +13,9 @@ constexpr absl::string_view kClassNames[kNumWeightClasses] = {
     "shared_experts", "routed_experts", "router",
     "norms",          "head",           "mtp"};
 
-class Builder {
+class TensorLister {
  public:
-  explicit Builder(const ModelSpec& spec) : spec_(spec) {}
+  explicit TensorLister(const ModelSpec& spec) : spec_(spec) {}
 
   std::vector<ModelTensor> Take() { return std::move(tensors_); }
 
@@ -140,8 +140,9 @@ class Builder {
   std::vector<ModelTensor> tensors_;
 };
 
-void Add(const std::vector<ModelTensor>& tensors, const ModelSpec& spec,
-         uint64_t times, CheckpointSizes* sizes) {
+void AddPublished(const std::vector<ModelTensor>& tensors,
+                  const ModelSpec& spec, uint64_t times,
+                  CheckpointSizes* sizes) {
   const auto blocks = [](int64_t size, int64_t block) {
     return static_cast<uint64_t>((size + block - 1) / block);
   };
@@ -169,19 +170,19 @@ absl::string_view WeightClassName(WeightClass weight_class) {
 }
 
 std::vector<ModelTensor> RootTensors(const ModelSpec& spec) {
-  Builder builder(spec);
+  TensorLister builder(spec);
   builder.Root();
   return builder.Take();
 }
 
 std::vector<ModelTensor> LayerTensors(const ModelSpec& spec, bool is_moe) {
-  Builder builder(spec);
+  TensorLister builder(spec);
   builder.Layer(is_moe);
   return builder.Take();
 }
 
 std::vector<ModelTensor> MtpTensors(const ModelSpec& spec) {
-  Builder builder(spec);
+  TensorLister builder(spec);
   builder.Mtp();
   return builder.Take();
 }
@@ -252,12 +253,13 @@ CheckpointSizes PublishedSizes(const ModelSpec& spec) {
   for (int i = 0; i < spec.num_hidden_layers; ++i) {
     if (spec.IsMoeLayer(i)) ++moe_layers;
   }
-  Add(RootTensors(spec), spec, 1, &sizes);
-  Add(LayerTensors(spec, false), spec, spec.num_hidden_layers - moe_layers,
-      &sizes);
-  if (moe_layers > 0) Add(LayerTensors(spec, true), spec, moe_layers, &sizes);
+  AddPublished(RootTensors(spec), spec, 1, &sizes);
+  AddPublished(LayerTensors(spec, false), spec,
+               spec.num_hidden_layers - moe_layers, &sizes);
+  if (moe_layers > 0)
+    AddPublished(LayerTensors(spec, true), spec, moe_layers, &sizes);
   if (spec.num_nextn_predict_layers > 0) {
-    Add(MtpTensors(spec), spec, spec.num_nextn_predict_layers, &sizes);
+    AddPublished(MtpTensors(spec), spec, spec.num_nextn_predict_layers, &sizes);
   }
   return sizes;
 }

@@ -16,9 +16,9 @@ WeightForm FormOf(const ModelTensor& tensor, const WeightForms& forms) {
   return tensor.each_expert ? forms.experts : forms.products;
 }
 
-void Add(const std::vector<ModelTensor>& tensors, const ModelSpec& spec,
-         const ShardPlan& plan, const WeightForms& forms, uint64_t times,
-         ShardSizes* sizes) {
+void AddLocal(const std::vector<ModelTensor>& tensors, const ModelSpec& spec,
+              const ShardPlan& plan, const WeightForms& forms, uint64_t times,
+              ShardSizes* sizes) {
   for (const LocalMatrix& matrix : LocalMatrices(tensors, spec, plan, forms)) {
     const uint64_t count =
         times * (matrix.tensor->each_expert ? plan.experts.size() : 1);
@@ -106,15 +106,15 @@ ShardSizes StageSizesOf(const ModelSpec& spec, const ShardPlan& plan,
     if (spec.IsMoeLayer(i)) ++moe_layers;
   }
   if (moe_layers > 0) {
-    Add(LayerTensors(spec, true), spec, plan, forms, moe_layers, &sizes);
+    AddLocal(LayerTensors(spec, true), spec, plan, forms, moe_layers, &sizes);
   }
-  Add(LayerTensors(spec, false), spec, plan, forms, layers.size() - moe_layers,
-      &sizes);
+  AddLocal(LayerTensors(spec, false), spec, plan, forms,
+           layers.size() - moe_layers, &sizes);
   // A tied head is a matrix of its own in memory, in another form.
   ModelSpec untied = spec;
   untied.tie_word_embeddings = false;
   ShardSizes root;
-  Add(RootTensors(untied), untied, plan, forms, 1, &root);
+  AddLocal(RootTensors(untied), untied, plan, forms, 1, &root);
   const auto take = [&](WeightClass weight_class) {
     const auto index = static_cast<size_t>(weight_class);
     sizes.bytes[index] += root.bytes[index];
@@ -133,7 +133,7 @@ ShardSizes ShardSizesOf(const ModelSpec& spec, const ShardPlan& plan,
       StageSizesOf(spec, plan, forms, {0, spec.num_hidden_layers}, true, true);
   // Only the first of several such layers is loaded.
   if (spec.num_nextn_predict_layers > 0) {
-    Add(MtpTensors(spec), spec, plan, forms, 1, &sizes);
+    AddLocal(MtpTensors(spec), spec, plan, forms, 1, &sizes);
   }
   return sizes;
 }

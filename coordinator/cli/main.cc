@@ -15,7 +15,9 @@
 #include "coordinator/cli/collectives.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/generate.h"
+#include "coordinator/cli/inspect.h"
 #include "coordinator/cli/interrupt.h"
+#include "coordinator/cli/plan.h"
 #include "coordinator/cli/score.h"
 #include "coordinator/cli/status.h"
 #include "coordinator/cli/synth.h"
@@ -32,7 +34,7 @@ constexpr RegisterCommand kCommands[] = {
     RegisterUp,       RegisterDown,    RegisterStatus,      RegisterCall,
     RegisterGenerate, RegisterScore,   RegisterTokenize,    RegisterDetokenize,
     RegisterSubmit,   RegisterTargets, RegisterCollectives, RegisterSynth,
-    RegisterBench,
+    RegisterBench,    RegisterPlan,    RegisterInspect,
 };
 
 constexpr char kProgramFooter[] = R"(

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cli/plan_fleet.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cluster/file_reader.h"
+#include "cluster/status_macros.h"
+#include "coordinator/cli/json_output.h"
+
+namespace ringfleet::coordinator::cli {
+namespace {
+
+using cluster::HostSpec;
+
+constexpr double kGib = 1073741824.0;
+constexpr uint64_t kMaxFleetFileBytes = 16 << 20;
+// Servers have 3 to 14 GB/s of memory a core.
+constexpr double kReadPerCore = 10e9;
+
+absl::Status Missing(absl::string_view flag, absl::string_view what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("usage: no ", flag, ", want ", what));
+}
+
+// What a flag says, or why it must be given.
+absl::StatusOr<double> Wanted(const std::optional<double>& value,
+                              absl::string_view flag, absl::string_view what) {
+  if (!value.has_value()) return Missing(flag, what);
+  return *value;
+}
+
+absl::Status CheckPositive(const std::optional<double>& value,
+                           absl::string_view flag, absl::string_view unit,
+                           double most) {
+  if (!value.has_value() || (*value > 0 && *value <= most)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("usage: ", flag, " ", *value, ", want more than 0 ", unit,
+                   ", at most ", static_cast<int64_t>(most)));
+}
+
+absl::Status CheckFlags(const PlanOptions& options) {
+  RF_RETURN_IF_ERROR(
+      CheckPositive(options.memory_gib, "--memory", "GiB", 1 << 20));
+  RF_RETURN_IF_ERROR(
+      CheckPositive(options.bandwidth_gbps, "--bandwidth", "GB/s", 1e6));
+  RF_RETURN_IF_ERROR(
+      CheckPositive(options.network_gbit, "--network", "Gbit/s", 1e5));
+  RF_RETURN_IF_ERROR(CheckPositive(options.gops, "--gops", "GOPS", 1e9));
+  if (options.latency_us.has_value() &&
+      !(*options.latency_us >= 0 && *options.latency_us <= 1e7)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "usage: --latency ", *options.latency_us, ", want 0 to 10000000 us"));
+  }
+  if (options.threads.has_value() &&
+      !(*options.threads >= 1 && *options.threads <= 1024)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "usage: --threads ", *options.threads, ", want 1 to 1024"));
+  }
+  return absl::OkStatus();
+}
+
+// Network of a fleet by flags; one host needs none.
+absl::Status SetNetwork(const PlanOptions& options, PlanFleet* fleet) {
+  if (fleet->hosts.size() == 1) {
+    fleet->network.bytes_per_second =
+        options.network_gbit.value_or(10) * 1e9 / 8;
+    fleet->network.latency_seconds = options.latency_us.value_or(0) * 1e-6;
+    return absl::OkStatus();
+  }
+  RF_ASSIGN_OR_RETURN(
+      const double gbit,
+      Wanted(options.network_gbit, "--network", "a host's network in Gbit/s"));
+  RF_ASSIGN_OR_RETURN(const double latency,
+                      Wanted(options.latency_us, "--latency",
+                             "the network's one-way latency in us"));
+  fleet->network = {.bytes_per_second = gbit * 1e9 / 8,
+                    .latency_seconds = latency * 1e-6};
+  return absl::OkStatus();
+}
+
+// Threads and arithmetic of a rank that has `part` of a host.
+void SetCompute(const PlanOptions& options, int threads, double part,
+                HostSpec* host, std::vector<std::string>* assumptions) {
+  const bool assumed = threads == 0;
+  if (assumed) {
+    threads = std::max(1, static_cast<int>(std::lround(
+                              host->read_bytes_per_second / kReadPerCore)));
+  }
+  host->threads = threads;
+  host->int8_ops_per_second = options.gops.has_value()
+                                  ? *options.gops * 1e9 * part
+                                  : threads * cluster::kInt8OpsPerCore;
+  if (!assumptions->empty()) return;  // Of all hosts alike.
+  if (assumed) {
+    assumptions->push_back(
+        absl::StrFormat("%d threads a worker: %.0f GB/s of memory a core "
+                        "(--threads)",
+                        threads, kReadPerCore * 1e-9));
+  }
+  if (!options.gops.has_value()) {
+    assumptions->push_back(absl::StrFormat(
+        "%.0f GOPS of int8 products a worker: %.0f a core, as a Zen 4 core "
+        "with AVX-512 VNNI has; AVX2 has 100 (--gops)",
+        host->int8_ops_per_second * 1e-9, cluster::kInt8OpsPerCore * 1e-9));
+  }
+}
+
+absl::StatusOr<PlanFleet> FleetOfFlags(const PlanOptions& options) {
+  if (!options.hosts.has_value()) {
+    return Missing("--hosts", "--hosts N or --fleet FILE");
+  }
+  if (*options.hosts < 1 || *options.hosts > cluster::kMaxPlannedHosts) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("usage: --hosts ", *options.hosts, ", want 1 to ",
+                     cluster::kMaxPlannedHosts));
+  }
+  RF_ASSIGN_OR_RETURN(
+      const double memory,
+      Wanted(options.memory_gib, "--memory", "a host's memory in GiB"));
+  RF_ASSIGN_OR_RETURN(const double bandwidth,
+                      Wanted(options.bandwidth_gbps, "--bandwidth",
+                             "a host's memory bandwidth in GB/s"));
+  PlanFleet fleet;
+  for (int i = 0; i < *options.hosts; ++i) {
+    HostSpec host = {.name = absl::StrCat("host ", i),
+                     .memory_bytes = static_cast<uint64_t>(memory * kGib),
+                     .read_bytes_per_second = bandwidth * 1e9};
+    SetCompute(options, options.threads.value_or(0), 1, &host,
+               &fleet.assumptions);
+    fleet.hosts.push_back(std::move(host));
+  }
+  RF_RETURN_IF_ERROR(SetNetwork(options, &fleet));
+  return fleet;
+}
+
+absl::StatusOr<PlanFleet> FleetOfConfig(const PlanOptions& options) {
+  PlanFleet fleet;
+  RF_ASSIGN_OR_RETURN(fleet.config, cluster::LoadClusterConfig(options.fleet));
+  fleet.model = fleet.config->model;
+  std::map<std::string, int> on_host;
+  for (const cluster::WorkerConfig& worker : fleet.config->workers) {
+    ++on_host[worker.host];
+  }
+  RF_ASSIGN_OR_RETURN(const double bandwidth,
+                      Wanted(options.bandwidth_gbps, "--bandwidth",
+                             "a host's memory bandwidth in GB/s, which a "
+                             "cluster file does not say"));
+  for (size_t rank = 0; rank < fleet.config->workers.size(); ++rank) {
+    const cluster::WorkerConfig& worker = fleet.config->workers[rank];
+    const double part = 1.0 / on_host[worker.host];
+    HostSpec host = {
+        .name = absl::StrCat("rank ", rank, " (", worker.host, ")"),
+        .read_bytes_per_second = bandwidth * 1e9 * part};
+    if (worker.memory_gib > 0) {
+      host.memory_bytes = static_cast<uint64_t>(worker.memory_gib * kGib);
+    } else {
+      RF_ASSIGN_OR_RETURN(
+          const double memory,
+          Wanted(options.memory_gib, "--memory",
+                 absl::StrCat("a host's memory in GiB: worker ", rank, " of ",
+                              options.fleet, " has no memory_gib")));
+      host.memory_bytes = static_cast<uint64_t>(memory * part * kGib);
+    }
+    int threads = worker.threads;
+    if (threads == 0 && options.threads.has_value()) {
+      threads = std::max(1, static_cast<int>(*options.threads * part));
+    }
+    SetCompute(options, threads, part, &host, &fleet.assumptions);
+    fleet.hosts.push_back(std::move(host));
+  }
+  RF_RETURN_IF_ERROR(SetNetwork(options, &fleet));
+  return fleet;
+}
+
+// A positive number of an object.
+absl::StatusOr<double> Measured(const Json& object, const char* key,
+                                absl::string_view place, double least) {
+  const auto it = object.find(key);
+  if (it != object.end() && it->is_number() && it->get<double>() >= least) {
+    return it->get<double>();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      place, ".", key, ": ", it == object.end() ? "missing" : it->dump(),
+      ", want a number, as doctor -o json prints it"));
+}
+
+}  // namespace
+
+absl::StatusOr<PlanFleet> ParseMeasuredFleet(absl::string_view json,
+                                             absl::string_view name,
+                                             const PlanOptions& options) {
+  const Json document = Json::parse(json.begin(), json.end(), nullptr,
+                                    /*allow_exceptions=*/false);
+  if (!document.is_object() || !document.contains("workers") ||
+      !document["workers"].is_array() || document["workers"].empty() ||
+      document["workers"].size() > cluster::kMaxPlannedHosts) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, ": want an object with \"workers\", 1 to ",
+        cluster::kMaxPlannedHosts, " of them, as doctor -o json prints it"));
+  }
+  PlanFleet fleet;
+  for (const Json& worker : document["workers"]) {
+    const std::string place =
+        absl::StrCat(name, ": workers[", fleet.hosts.size(), "]");
+    if (!worker.is_object()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(place, ": ", worker.dump(), ", want an object"));
+    }
+    RF_ASSIGN_OR_RETURN(const double memory,
+                        Measured(worker, "memory_gib", place, 1e-6));
+    RF_ASSIGN_OR_RETURN(const double read,
+                        Measured(worker, "read_gbps", place, 1e-6));
+    RF_ASSIGN_OR_RETURN(const double gops,
+                        Measured(worker, "int8_gops", place, 1e-6));
+    RF_ASSIGN_OR_RETURN(const double threads,
+                        Measured(worker, "threads", place, 1));
+    const auto host = worker.find("host");
+    fleet.hosts.push_back(
+        {.name = absl::StrCat("rank ", fleet.hosts.size(), " (",
+                              host != worker.end() && host->is_string()
+                                  ? host->get<std::string>()
+                                  : "?",
+                              ")"),
+         .memory_bytes = static_cast<uint64_t>(
+             std::min(options.memory_gib.value_or(memory), 1048576.0) * kGib),
+         .read_bytes_per_second = options.bandwidth_gbps.value_or(read) * 1e9,
+         .int8_ops_per_second = options.gops.value_or(gops) * 1e9,
+         .threads = options.threads.value_or(
+             static_cast<int>(std::min(threads, 1024.0)))});
+  }
+  if (fleet.hosts.size() > 1 && document.contains("network") &&
+      document["network"].is_object()) {
+    const Json& network = document["network"];
+    const std::string place = absl::StrCat(name, ": network");
+    PlanOptions measured = options;
+    if (!measured.network_gbit.has_value()) {
+      RF_ASSIGN_OR_RETURN(measured.network_gbit,
+                          Measured(network, "gbit", place, 1e-6));
+    }
+    if (!measured.latency_us.has_value()) {
+      RF_ASSIGN_OR_RETURN(measured.latency_us,
+                          Measured(network, "latency_us", place, 0));
+    }
+    RF_RETURN_IF_ERROR(SetNetwork(measured, &fleet));
+  } else {
+    RF_RETURN_IF_ERROR(SetNetwork(options, &fleet));
+  }
+  const auto model = document.find("model");
+  if (model != document.end() && model->is_string()) {
+    fleet.model = model->get<std::string>();
+  }
+  return fleet;
+}
+
+absl::StatusOr<PlanFleet> ReadPlanFleet(const PlanOptions& options) {
+  RF_RETURN_IF_ERROR(CheckFlags(options));
+  if (options.fleet.empty()) return FleetOfFlags(options);
+  if (options.hosts.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("usage: --hosts ", *options.hosts, " with --fleet ",
+                     options.fleet, ", want one of them"));
+  }
+  if (!absl::EndsWith(options.fleet, ".json")) return FleetOfConfig(options);
+  RF_ASSIGN_OR_RETURN(
+      const std::string json,
+      cluster::ReadSmallFile(options.fleet, kMaxFleetFileBytes));
+  return ParseMeasuredFleet(json, options.fleet, options);
+}
+
+}  // namespace ringfleet::coordinator::cli

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// `ringfleet plan` and `inspect` as programs call them.
+#include <filesystem>
+
+#include "tests/integration/fleet_fixture.h"
+#include "tests/testing/r1_spec.h"
+
+namespace ringfleet::integration {
+namespace {
+
+class PlanCliTest : public FleetTest {};
+
+TEST_F(PlanCliTest, PlansFromAConfigurationAlone) {
+  testing::WriteFile(File("config.json"), testing::R1Config());
+  const Arguments command = {"plan",        "--model",   File("config.json"),
+                             "--hosts",     "8",         "--memory",
+                             "128",         "--network", "25",
+                             "--bandwidth", "200",       "--latency",
+                             "20",          "-o",        "json"};
+  const Finished finished = Cli(command);
+  EXPECT_EQ(finished.code, 0) << finished.errors;
+  EXPECT_EQ(finished.errors, "");
+  EXPECT_EQ(finished.document()["parameters"], 671026419200u);
+  Arguments small = command;
+  small[6] = "1";
+  const Finished none = Cli(small);
+  EXPECT_EQ(none.code, 0) << none.errors;
+  EXPECT_EQ(none.document()["fits"], false);
+  small[6] = "0";
+  const Finished wrong = Cli(small);
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_THAT(wrong.error_line(), HasSubstr("--memory 0"));
+  EXPECT_TRUE(wrong.document().contains("error"));
+}
+
+TEST_F(PlanCliTest, InspectsACheckpoint) {
+  const Finished finished = Cli({"inspect", Model(), "-o", "json"});
+  ASSERT_EQ(finished.code, 0) << finished.errors;
+  const json document = finished.document();
+  EXPECT_EQ(document["ok"], true);
+  EXPECT_EQ(document["architecture"], "DeepseekV3ForCausalLM");
+  EXPECT_EQ(document["mtp"], true);
+  EXPECT_EQ(document["quantization"]["method"], "fp8");
+  EXPECT_EQ(document["shards"].size(), 2u);
+  EXPECT_EQ(document["tokenizer"]["tokens"], 2044);
+  EXPECT_TRUE(document["missing"].empty());
+  const Finished text = Cli({"inspect", Model()});
+  EXPECT_EQ(text.code, 0);
+  EXPECT_THAT(text.output, HasSubstr("| routed_experts |"));
+}
+
+TEST_F(PlanCliTest, AnIncompleteCheckpointIsNamedAndExits4) {
+  const std::string copy = File("copy");
+  std::filesystem::copy(Model("tiny-v2"), copy);
+  json config = json::parse(testing::ReadFile(copy + "/config.json"));
+  config["num_hidden_layers"] = config["num_hidden_layers"].get<int>() + 1;
+  testing::WriteFile(copy + "/config.json", config.dump());
+  const Finished finished = Cli({"inspect", "--model", copy, "-o", "json"});
+  EXPECT_EQ(finished.code, 4);
+  EXPECT_THAT(finished.error_line(), HasSubstr("missing tensor model.layers."));
+  const json document = finished.document();  // One, with both.
+  EXPECT_EQ(document["ok"], false);
+  EXPECT_FALSE(document["missing"].empty());
+  EXPECT_EQ(document["error"]["code"], "DATA_LOSS");
+  EXPECT_EQ(Cli({"inspect", File("nothing")}).code, 2);
+}
+
+}  // namespace
+}  // namespace ringfleet::integration
