@@ -36,20 +36,29 @@ bool IsPacked(WeightForm form) {
   return form == WeightForm::kInt8 || form == WeightForm::kInt4;
 }
 
-// Codes of one row are four bytes in every step.
-void StoreInt8Row(const float* values, size_t columns, size_t lane,
-                  uint8_t* panel) {
-  std::vector<int8_t> codes(DivideUp(columns, kStepColumns) * kStepColumns);
-  const float scale = QuantizeInt8(values, columns, codes.data());
-  uint8_t* step = panel + lane * kStepColumns;
-  for (size_t i = 0; i < codes.size(); i += kStepColumns, step += kStepBytes) {
-    for (size_t j = 0; j < kStepColumns; ++j) {
-      step[j] = static_cast<uint8_t>(codes[i + j] + 128);
+// The codes of rows lie in every step one behind the other, four bytes each.
+// `padded` columns are whole steps.
+template <size_t kCount>
+void StoreSteps(const int8_t* codes, size_t stride, size_t padded,
+                uint8_t* step) {
+  for (size_t i = 0; i < padded; i += kStepColumns, step += kStepBytes) {
+    for (size_t row = 0; row < kCount; ++row) {
+      uint32_t four;
+      std::memcpy(&four, codes + row * stride + i, sizeof(four));
+      four ^= 0x80808080u;  // code + 128, without a carry between the bytes.
+      std::memcpy(step + row * kStepColumns, &four, sizeof(four));
     }
   }
-  float* scales = reinterpret_cast<float*>(panel + codes.size() / kStepColumns *
-                                                       kStepBytes);
-  scales[lane] = scale;
+}
+
+void StoreInt8Row(const float* values, size_t columns, size_t lane,
+                  uint8_t* panel) {
+  const size_t padded = DivideUp(columns, kStepColumns) * kStepColumns;
+  std::vector<int8_t> codes(padded);
+  const float scale = QuantizeInt8(values, columns, codes.data());
+  StoreSteps<1>(codes.data(), padded, padded, panel + lane * kStepColumns);
+  std::memcpy(panel + padded * kPanelRows + lane * sizeof(scale), &scale,
+              sizeof(scale));
 }
 
 void StoreInt4Row(const float* values, size_t columns, size_t lane,
@@ -128,6 +137,17 @@ absl::StatusOr<WeightMatrix> WeightMatrix::Create(WeightForm form, size_t rows,
   return WeightMatrix(form, rows, columns, *std::move(buffer));
 }
 
+WeightMatrix WeightMatrix::View(WeightForm form, size_t rows, size_t columns,
+                                const char* data,
+                                std::shared_ptr<const void> keeper) {
+  RF_CHECK(keeper != nullptr && reinterpret_cast<uintptr_t>(data) % 64 == 0);
+  WeightMatrix matrix(form, rows, columns, AlignedBuffer());
+  matrix.keeper_ = std::move(keeper);
+  matrix.view_ = data;
+  matrix.view_bytes_ = Bytes(form, rows, columns);
+  return matrix;
+}
+
 WeightMatrix::WeightMatrix(WeightForm form, size_t rows, size_t columns)
     : WeightMatrix(form, rows, columns,
                    AlignedBuffer(Bytes(form, rows, columns))) {}
@@ -142,7 +162,7 @@ WeightMatrix::WeightMatrix(WeightForm form, size_t rows, size_t columns,
       buffer_(std::move(buffer)) {}
 
 void WeightMatrix::SetRow(size_t row, const float* values) {
-  RF_CHECK(row < rows_);
+  RF_CHECK(row < rows_ && keeper_ == nullptr);
   if (columns_ == 0) return;
   auto* panel = reinterpret_cast<uint8_t*>(buffer_.data()) +
                 row / kPanelRows * panel_bytes_;
@@ -161,6 +181,27 @@ void WeightMatrix::SetRow(size_t row, const float* values) {
     case WeightForm::kInt4:
       return StoreInt4Row(values, columns_, lane, panel);
   }
+}
+
+void WeightMatrix::SetInt8Rows(size_t row, size_t count, const int8_t* codes,
+                               size_t stride, const float* scales) {
+  const size_t lane = row % kPanelRows;
+  RF_CHECK(form_ == WeightForm::kInt8 && keeper_ == nullptr &&
+           row + count <= rows_ && lane + count <= kPanelRows);
+  if (columns_ == 0) return;
+  auto* panel = reinterpret_cast<uint8_t*>(buffer_.data()) +
+                row / kPanelRows * panel_bytes_;
+  const size_t padded = DivideUp(columns_, kStepColumns) * kStepColumns;
+  uint8_t* step = panel + lane * kStepColumns;
+  if (count == 16) {
+    StoreSteps<16>(codes, stride, padded, step);
+  } else {
+    for (size_t i = 0; i < count; ++i, step += kStepColumns) {
+      StoreSteps<1>(codes + i * stride, stride, padded, step);
+    }
+  }
+  std::memcpy(panel + padded * kPanelRows + lane * sizeof(float), scales,
+              count * sizeof(float));
 }
 
 void WeightMatrix::GetRow(size_t row, float* values) const {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -33,15 +34,26 @@ inline Activations::Form ActivationFormFor(WeightForm form) {
 // are cut into panels of so many rows, whatever the form.
 inline constexpr size_t kPanelRows = 64;
 
-// Owns the weights of one product, [rows, columns] = [out, in], in the form
-// the kernels read. How elements are laid out is known to this file and the
-// panel kernels only. Immutable after loading; then thread-safe.
+// Raised whenever bytes of a form come to mean something else: what was packed
+// before, and kept in a file, is then packed again.
+inline constexpr int kWeightFormat = 1;
+
+// The weights of one product, [rows, columns] = [out, in], in the form the
+// kernels read: owned, or bytes of a file that is mapped. How elements are laid
+// out is known to this file and the panel kernels only, and does not depend on
+// the processor. Immutable after loading; then thread-safe.
 class WeightMatrix {
  public:
   // Zeros, until rows are set. Either size may be 0.
   // RESOURCE_EXHAUSTED as AlignedBuffer::Allocate.
   static absl::StatusOr<WeightMatrix> Create(WeightForm form, size_t rows,
                                              size_t columns);
+
+  // Weights that lie elsewhere: Bytes(form, rows, columns) bytes at `data`,
+  // aligned to 64, which `keeper` keeps there, unchanged. Rows cannot be set.
+  static WeightMatrix View(WeightForm form, size_t rows, size_t columns,
+                           const char* data,
+                           std::shared_ptr<const void> keeper);
 
   WeightMatrix() = default;
   // The same for sizes known to be small: aborts without memory.
@@ -54,16 +66,22 @@ class WeightMatrix {
   size_t rows() const { return rows_; }
   size_t columns() const { return columns_; }
   // With scales, and with the padding of the last panel.
-  size_t bytes() const { return buffer_.size(); }
+  size_t bytes() const { return keeper_ ? view_bytes_ : buffer_.size(); }
+  const char* data() const { return keeper_ ? view_ : buffer_.data(); }
 
   // Stores values [columns], finite, rounded to form(). Distinct rows may be
   // set from different threads.
   void SetRow(size_t row, const float* values);
+  // Stores `count` rows of kInt8 that have been quantized (QuantizeInt8): codes
+  // `stride` apart, the columns padded with zeros to whole steps. The rows are
+  // of one panel. Distinct rows may be set from different threads.
+  void SetInt8Rows(size_t row, size_t count, const int8_t* codes, size_t stride,
+                   const float* scales);
   // What row `row` has been rounded to.
   void GetRow(size_t row, float* values) const;
 
   // Row-major elements; kF32 and kBf16 only.
-  const void* Row(size_t row) const { return buffer_.data() + RowOffset(row); }
+  const void* Row(size_t row) const { return data() + RowOffset(row); }
 
   size_t num_panels() const { return (rows_ + kPanelRows - 1) / kPanelRows; }
   // Rows [index * kPanelRows, ...), padded to kPanelRows; kInt8 and kInt4 only.
@@ -74,8 +92,7 @@ class WeightMatrix {
   //     steps, the first in the low and the second in the high four bits,
   //     codes + 8. Columns are padded to a whole group.
   const uint8_t* Panel(size_t index) const {
-    return reinterpret_cast<const uint8_t*>(buffer_.data()) +
-           index * panel_bytes_;
+    return reinterpret_cast<const uint8_t*>(data()) + index * panel_bytes_;
   }
   size_t panel_bytes() const { return panel_bytes_; }
 
@@ -92,6 +109,10 @@ class WeightMatrix {
   size_t columns_ = 0;
   size_t panel_bytes_ = 0;
   AlignedBuffer buffer_;
+  // Of a view, which has no buffer; null otherwise.
+  std::shared_ptr<const void> keeper_;
+  const char* view_ = nullptr;
+  size_t view_bytes_ = 0;
 };
 
 // Layout of the integer forms' panels, for the kernels.

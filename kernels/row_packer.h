@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_KERNELS_ROW_PACKER_H_
+#define RINGFLEET_KERNELS_ROW_PACKER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/weight_matrix.h"
+
+namespace ringfleet::kernels {
+
+// Rows on their way into a WeightMatrix, with the bits that SetRow gives. A
+// panel of kInt8 has the codes of 16 rows in each cache line: rows are rounded
+// one by one, and stored 16 together. Holds 16 rows of codes. One thread may
+// use it; another one may fill another 16 rows at the same time.
+class RowPacker {
+ public:
+  static constexpr size_t kRows = 16;
+
+  // Rows of another matrix come next. After Flush.
+  void Begin(WeightMatrix* matrix);
+  // `row` follows the one before, or was flushed in between.
+  void Set(size_t row, const float* values);
+  // Stores what is not stored yet.
+  void Flush();
+
+ private:
+  WeightMatrix* matrix_ = nullptr;
+  size_t first_ = 0;  // Row of the first that is held.
+  size_t held_ = 0;
+  size_t stride_ = 0;  // Between the codes of two rows.
+  std::vector<int8_t> codes_;
+  float scales_[kRows];
+};
+
+}  // namespace ringfleet::kernels
+
+#endif  // RINGFLEET_KERNELS_ROW_PACKER_H_
