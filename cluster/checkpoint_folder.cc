@@ -30,6 +30,17 @@ class CheckpointFolder final : public CheckpointSource {
     return reader->CheckUnchanged();
   }
 
+  absl::Status ReadRows(int file, uint64_t offset, size_t size, uint64_t stride,
+                        size_t count, char* destination) const override {
+    RF_ASSIGN_OR_RETURN(const std::shared_ptr<const FileReader> reader,
+                        Acquire(file));
+    for (size_t i = 0; i < count; ++i) {
+      RF_RETURN_IF_ERROR(
+          reader->Read(offset + i * stride, size, destination + i * size));
+    }
+    return reader->CheckUnchanged();
+  }
+
  private:
   absl::Status AddFile(const CheckpointLayout& layout, int index);
 
@@ -83,6 +94,7 @@ absl::Status CheckpointFolder::AddFile(const CheckpointLayout& layout,
   contents_.files.push_back(
       {.name = name,
        .size = file->size(),
+       .modified_ns = file->identity().modified_ns,
        .header_bytes = 8 + header.text.size(),
        .header_hash = XXH3_128bits(header.text.data(), header.text.size())});
   for (HeaderEntry& entry : header.entries) {

@@ -23,6 +23,7 @@ struct CheckpointContents {
   struct File {
     std::string name;
     uint64_t size = 0;
+    int64_t modified_ns = 0;    // 0 of what is made when asked for.
     uint64_t header_bytes = 0;  // With the length before it.
     XXH128_hash_t header_hash = {};
   };
@@ -44,6 +45,18 @@ class CheckpointSource {
   // lies in the file. DATA_LOSS when the file is no longer what was opened.
   virtual absl::Status Read(int file, uint64_t offset, size_t size,
                             void* destination) const = 0;
+
+  // The same for `count` ranges that begin `stride` bytes apart, stored one
+  // behind the other.
+  virtual absl::Status ReadRows(int file, uint64_t offset, size_t size,
+                                uint64_t stride, size_t count,
+                                char* destination) const {
+    absl::Status status;
+    for (size_t i = 0; i < count && status.ok(); ++i) {
+      status = Read(file, offset + i * stride, size, destination + i * size);
+    }
+    return status;
+  }
 
  protected:
   CheckpointContents contents_;

@@ -22,15 +22,46 @@ namespace {
 constexpr int kSampledPages = 64;
 constexpr size_t kPageBytes = 4096;
 
+// XXH3-128 of parts, each preceded by its length, so that no two lists of parts
+// share one stream of bytes.
+class PartsHash {
+ public:
+  PartsHash() : state_(XXH3_createState(), XXH3_freeState) {
+    XXH3_128bits_reset(state_.get());
+  }
+  void Add(absl::string_view part) {
+    const uint64_t size = part.size();
+    XXH3_128bits_update(state_.get(), &size, sizeof(size));
+    XXH3_128bits_update(state_.get(), part.data(), part.size());
+  }
+  std::string Hex() const {
+    XXH128_canonical_t digest;
+    XXH128_canonicalFromHash(&digest, XXH3_128bits_digest(state_.get()));
+    std::string hex;
+    for (const unsigned char byte : digest.digest) {
+      absl::StrAppendFormat(&hex, "%02x", byte);
+    }
+    return hex;
+  }
+
+ private:
+  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state_;
+};
+
 }  // namespace
 
 struct Checkpoint::Impl {
   explicit Impl(std::unique_ptr<const CheckpointSource> opened)
-      : source(std::move(opened)), contents(source->contents()) {}
+      : source(std::move(opened)), contents(source->contents()) {
+    for (const CheckpointContents::File& file : contents.files) {
+      other_bytes_read += file.header_bytes;
+    }
+  }
 
   const std::unique_ptr<const CheckpointSource> source;
   const CheckpointContents& contents;
   mutable std::atomic<uint64_t> bytes_read = 0;
+  mutable std::atomic<uint64_t> other_bytes_read = 0;
 };
 
 absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(
@@ -100,57 +131,97 @@ absl::Status Checkpoint::Read(const TensorInfo& tensor, uint64_t offset,
   return absl::OkStatus();
 }
 
+absl::Status Checkpoint::ReadRows(const TensorInfo& tensor, uint64_t offset,
+                                  size_t size, uint64_t stride, size_t count,
+                                  char* destination) const {
+  if (size == 0 || count == 0) return absl::OkStatus();
+  if (stride == size) {
+    return Read(tensor, offset, size * count, destination);
+  }
+  uint64_t span = 0;  // From the first range's begin to the last one's end.
+  if (__builtin_mul_overflow(stride, count - 1, &span) ||
+      __builtin_add_overflow(span, size, &span) || offset > tensor.bytes ||
+      span > tensor.bytes - offset) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        tensor.name, ": read of ", count, " ranges of ", size, " bytes, ",
+        stride, " apart, from ", offset, ", want them within ", tensor.bytes));
+  }
+  RF_RETURN_IF_ERROR(
+      Annotate(impl_->source->ReadRows(tensor.file, tensor.offset + offset,
+                                       size, stride, count, destination),
+               tensor.name));
+  impl_->bytes_read.fetch_add(size * count, std::memory_order_relaxed);
+  return absl::OkStatus();
+}
+
 uint64_t Checkpoint::bytes_read() const {
   return impl_->bytes_read.load(std::memory_order_relaxed);
 }
 
-absl::StatusOr<std::string> Checkpoint::Fingerprint() const {
-  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(
-      XXH3_createState(), XXH3_freeState);
-  XXH3_128bits_reset(state.get());
-  // Each part is preceded by its length, so that no two lists of parts share
-  // one stream of bytes.
-  const auto add = [&state](absl::string_view part) {
-    const uint64_t size = part.size();
-    XXH3_128bits_update(state.get(), &size, sizeof(size));
-    XXH3_128bits_update(state.get(), part.data(), part.size());
-  };
+uint64_t Checkpoint::other_bytes_read() const {
+  return impl_->other_bytes_read.load(std::memory_order_relaxed);
+}
+
+absl::StatusOr<std::vector<Checkpoint::FileFacts>> Checkpoint::Describe()
+    const {
   const absl::StatusOr<std::string> config =
       ReadModelFile(impl_->contents.model, "config.json", kMaxHeaderBytes);
   if (!config.ok() && !absl::IsNotFound(config.status())) {
     return config.status();
   }
-  add(config.ok() ? *config : "");
-  add(impl_->contents.index.value_or(""));
+  const auto whole = [](absl::string_view name, absl::string_view text) {
+    return FileFacts{.name = std::string(name),
+                     .bytes = text.size(),
+                     .header_hash = XXH3_64bits(text.data(), text.size())};
+  };
+  std::vector<FileFacts> all = {
+      whole("config.json", config.ok() ? *config : ""),
+      whole("model.safetensors.index.json",
+            impl_->contents.index.value_or(""))};
   std::string page(kPageBytes, '\0');
   for (size_t i = 0; i < impl_->contents.files.size(); ++i) {
     const CheckpointContents::File& file = impl_->contents.files[i];
-    add(file.name);
-    XXH128_canonical_t header;
-    XXH128_canonicalFromHash(&header, file.header_hash);
-    add(absl::string_view(reinterpret_cast<const char*>(header.digest),
-                          sizeof(header.digest)));
-    add(absl::StrCat(file.size));
+    FileFacts facts = {.name = file.name,
+                       .bytes = file.size,
+                       .header_hash = file.header_hash.low64};
     // Page p starts at p/63 of the way from the first to the last page.
     const uint64_t data = file.size - file.header_bytes;
     const uint64_t last = data > kPageBytes ? data - kPageBytes : 0;
     for (uint64_t p = 0; p < kSampledPages; ++p) {
       const uint64_t offset =
-          last / (kSampledPages - 1) * p +
+          file.header_bytes + last / (kSampledPages - 1) * p +
           last % (kSampledPages - 1) * p / (kSampledPages - 1);
-      const size_t size = std::min<uint64_t>(kPageBytes, data - offset);
-      RF_RETURN_IF_ERROR(impl_->source->Read(
-          static_cast<int>(i), file.header_bytes + offset, size, page.data()));
-      add(absl::string_view(page.data(), size));
+      const size_t size = std::min<uint64_t>(kPageBytes, file.size - offset);
+      RF_RETURN_IF_ERROR(
+          impl_->source->Read(static_cast<int>(i), offset, size, page.data()));
+      impl_->other_bytes_read.fetch_add(size, std::memory_order_relaxed);
+      facts.pages.emplace_back(offset, XXH3_64bits(page.data(), size));
+    }
+    all.push_back(std::move(facts));
+  }
+  return all;
+}
+
+absl::StatusOr<std::string> Checkpoint::Fingerprint() const {
+  RF_ASSIGN_OR_RETURN(const std::vector<FileFacts> files, Describe());
+  PartsHash hash;
+  for (const FileFacts& file : files) {
+    hash.Add(file.name);
+    hash.Add(absl::StrCat(file.bytes, " ", file.header_hash));
+    for (const auto& [offset, page] : file.pages) {
+      hash.Add(absl::StrCat(offset, " ", page));
     }
   }
-  XXH128_canonical_t digest;
-  XXH128_canonicalFromHash(&digest, XXH3_128bits_digest(state.get()));
-  std::string hex;
-  for (const unsigned char byte : digest.digest) {
-    absl::StrAppendFormat(&hex, "%02x", byte);
+  return hash.Hex();
+}
+
+std::string Checkpoint::FileState() const {
+  PartsHash hash;
+  for (const CheckpointContents::File& file : impl_->contents.files) {
+    hash.Add(file.name);
+    hash.Add(absl::StrCat(file.size, " ", file.modified_ns));
   }
-  return hex;
+  return hash.Hex();
 }
 
 }  // namespace ringfleet::cluster

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -56,13 +57,34 @@ class Checkpoint {
   // the file has become shorter. Counts into bytes_read().
   absl::Status Read(const TensorInfo& tensor, uint64_t offset, size_t size,
                     void* destination) const;
+  // The same for `count` ranges that begin `stride` bytes apart, stored one
+  // behind the other. What lies between them is not read.
+  absl::Status ReadRows(const TensorInfo& tensor, uint64_t offset, size_t size,
+                        uint64_t stride, size_t count, char* destination) const;
   uint64_t bytes_read() const;
+  // What Open and Fingerprint have read beside it.
+  uint64_t other_bytes_read() const;
 
   // Hex digest that tells checkpoints apart: config.json, the index, every
   // header and file size, and a sample of each file's data (64 pages evenly
   // spread, so a few MB for the largest models). Not a proof of integrity. A
   // synthetic checkpoint has the digest of the files that it would be.
   absl::StatusOr<std::string> Fingerprint() const;
+
+  // What tells checkpoints apart, file by file: what Fingerprint hashes.
+  struct FileFacts {
+    std::string name;
+    uint64_t bytes = 0;
+    uint64_t header_hash = 0;  // Of config.json and the index: of all of it.
+    // Of each sampled page: where it begins in the file, and its hash.
+    std::vector<std::pair<uint64_t, uint64_t>> pages;
+  };
+  absl::StatusOr<std::vector<FileFacts>> Describe() const;
+
+  // Hex digest of the files' names, sizes and times of modification on this
+  // host: a file that was written to since, even one byte of it, gives another
+  // one; a copy may, too.
+  std::string FileState() const;
 
  private:
   struct Impl;

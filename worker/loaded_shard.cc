@@ -5,7 +5,9 @@
 #include <chrono>
 #include <limits>
 
+#include "absl/strings/str_cat.h"
 #include "cluster/cache_dtype.h"
+#include "cluster/log.h"
 #include "cluster/safetensors.h"
 #include "cluster/status_macros.h"
 #include "cluster/weight_dtype.h"
@@ -118,11 +120,101 @@ absl::StatusOr<int> FitContext(const cluster::ModelSpec& spec,
   return low;
 }
 
+// Tells of progress over several stages, not too often.
+class StagedProgress {
+ public:
+  StagedProgress(
+      v1::LoadProgress* message, uint64_t bytes_total,
+      absl::FunctionRef<absl::Status(const v1::LoadProgress&)> report)
+      : message_(message), report_(report) {
+    message_->set_bytes_total(bytes_total);
+  }
+
+  // For what loads; valid while this object is.
+  auto Callback() {
+    return [this](uint64_t done, uint64_t total) { return Tell(done, total); };
+  }
+  // The stage that begins is `bytes` behind the one before.
+  void NextStage(uint64_t bytes) { stage_begin_ += bytes; }
+
+  // What `report` said last: a load ends with it when it is not OK.
+  const absl::Status& stopped() const { return stopped_; }
+
+ private:
+  absl::Status Tell(uint64_t done, uint64_t total) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - last_report_ < std::chrono::milliseconds(100) && done < total) {
+      return absl::OkStatus();
+    }
+    last_report_ = now;
+    // A stage may turn out smaller than it was thought to be.
+    message_->set_bytes_done(
+        std::min(stage_begin_ + done, message_->bytes_total()));
+    stopped_ = report_(*message_);
+    return stopped_;
+  }
+  v1::LoadProgress* const message_;
+  const absl::FunctionRef<absl::Status(const v1::LoadProgress&)> report_;
+  uint64_t stage_begin_ = 0;
+  absl::Status stopped_;
+  std::chrono::steady_clock::time_point last_report_;  // The clock's epoch.
+};
+
+// Fills in the weights, from the folder of packed shards if there is a sound
+// one, else from the checkpoint.
+absl::Status LoadWeights(const cluster::Checkpoint& checkpoint,
+                         const LoadOptions& options,
+                         const std::optional<ShardCache>& cache,
+                         StagedProgress& progress, LoadedShard* shard) {
+  if (cache.has_value()) {
+    const auto packed = cache->Open(*shard->pool, progress.Callback());
+    RF_RETURN_IF_ERROR(progress.stopped());
+    shard->cache_status = packed.status();
+    if (packed.ok()) {
+      auto weights = MapShard(**packed, checkpoint, shard->spec, shard->plan,
+                              options, *shard->pool);
+      if (weights.ok()) {
+        shard->weights = *std::move(weights);
+        shard->from_cache = true;
+        return absl::OkStatus();
+      }
+      shard->cache_status = weights.status();
+    }
+    if (!absl::IsNotFound(shard->cache_status)) {
+      // A shard of what the checkpoint was before is no surprise; damage is.
+      if (absl::IsDataLoss(shard->cache_status)) {
+        shard->warning =
+            absl::StrCat(shard->cache_status.message(), "; packed anew");
+      }
+      RF_LOG(kWarning, shard->cache_status.message(), "; packing anew");
+    }
+  }
+  RF_ASSIGN_OR_RETURN(shard->weights,
+                      LoadShard(checkpoint, shard->spec, shard->plan, options,
+                                *shard->pool, progress.Callback(),
+                                cache.has_value() ? &shard->parts : nullptr));
+  shard->unsaved = cache;
+  return absl::OkStatus();
+}
+
+// Writes the shard now. That it cannot is a warning, unless the load was
+// stopped.
+absl::Status Save(StagedProgress& progress, LoadedShard* shard) {
+  shard->cache_status =
+      shard->unsaved->Write(shard->parts, *shard->pool, progress.Callback());
+  shard->unsaved.reset();
+  RF_RETURN_IF_ERROR(progress.stopped());
+  if (shard->cache_status.ok()) return absl::OkStatus();
+  shard->warning = absl::StrCat("the packed shard is not kept: ",
+                                shard->cache_status.message());
+  RF_LOG(kWarning, shard->warning);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
-    const v1::LoadRequest& request, int default_threads,
-    uint64_t own_limit_bytes, uint64_t available_memory_bytes,
+    const v1::LoadRequest& request, const LoadSettings& settings,
     absl::FunctionRef<absl::Status(const v1::LoadProgress&)> report) {
   auto shard = std::make_unique<LoadedShard>();
   RF_ASSIGN_OR_RETURN(const LoadOptions options,
@@ -148,16 +240,17 @@ absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
   RF_ASSIGN_OR_RETURN(shard->fingerprint, checkpoint->Fingerprint());
 
   const LoadOptions reference_options = {.form = kernels::WeightForm::kF32};
-  uint64_t weight_bytes =
+  const uint64_t packed_bytes =
       ShardBytes(shard->spec, shard->plan, options, checkpoint.get());
+  uint64_t weight_bytes = packed_bytes;
   if (request.reference()) {
     weight_bytes = SaturatingAdd(
         weight_bytes, ShardBytes(shard->spec, shard->plan, reference_options,
                                  checkpoint.get()));
   }
-  uint64_t limit = available_memory_bytes;
-  if (own_limit_bytes != 0) {
-    limit = std::min(limit, own_limit_bytes);
+  uint64_t limit = settings.available_memory_bytes;
+  if (settings.memory_limit_bytes != 0) {
+    limit = std::min(limit, settings.memory_limit_bytes);
   } else if (request.memory_limit_bytes() != 0) {
     limit = std::min(limit, request.memory_limit_bytes());
   }
@@ -176,35 +269,72 @@ absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
   const int threads =
       request.threads() != 0
           ? static_cast<int>(std::min<uint32_t>(request.threads(), 1024))
-          : default_threads;
+          : settings.threads;
   shard->pool =
       std::make_unique<kernels::ThreadPool>(threads, OneCpuEach(threads));
-  const int copies = request.reference() ? 2 : 1;
-  int copies_done = 0;
-  std::chrono::steady_clock::time_point last_report;  // The clock's epoch.
-  const auto on_progress = [&](uint64_t done, uint64_t total) -> absl::Status {
-    const auto now = std::chrono::steady_clock::now();
-    if (now - last_report < std::chrono::milliseconds(100) && done < total) {
-      return absl::OkStatus();
+  const std::string& folder = settings.shard_cache.empty()
+                                  ? request.shard_cache()
+                                  : settings.shard_cache;
+  std::optional<ShardCache> cache;
+  if (!folder.empty()) {
+    cache = ShardCache::Of(folder, *checkpoint, shard->fingerprint, shard->plan,
+                           options);
+  }
+  const bool may_save = cache.has_value() && request.await_shard_cache();
+  StagedProgress on_progress(
+      &progress,
+      may_save ? SaturatingAdd(weight_bytes, packed_bytes) : weight_bytes,
+      report);
+  RF_RETURN_IF_ERROR(
+      LoadWeights(*checkpoint, options, cache, on_progress, shard.get()));
+  on_progress.NextStage(packed_bytes);
+  if (may_save) {
+    if (shard->unsaved.has_value()) {
+      RF_RETURN_IF_ERROR(Save(on_progress, shard.get()));
     }
-    last_report = now;
-    progress.set_bytes_done(copies_done * total + done);
-    progress.set_bytes_total(copies * total);
-    return report(progress);
-  };
-  RF_ASSIGN_OR_RETURN(shard->weights,
-                      LoadShard(*checkpoint, shard->spec, shard->plan, options,
-                                *shard->pool, on_progress));
+    on_progress.NextStage(packed_bytes);
+  }
   shard->resident_bytes = shard->weights.bytes;
   if (request.reference()) {
-    copies_done = 1;
     RF_ASSIGN_OR_RETURN(
         shard->reference,
         LoadShard(*checkpoint, shard->spec, shard->plan, reference_options,
-                  *shard->pool, on_progress));
+                  *shard->pool, on_progress.Callback()));
     shard->resident_bytes += shard->reference->bytes;
   }
+  shard->tensor_bytes_read = checkpoint->bytes_read();
+  shard->other_bytes_read = checkpoint->other_bytes_read();
   return shard;
+}
+
+absl::Status PackShard(
+    const v1::LoadRequest& request, const LoadSettings& settings,
+    absl::FunctionRef<absl::Status(const v1::LoadProgress&)> report) {
+  v1::LoadRequest packing = request;
+  packing.set_context(1);
+  packing.set_slots(1);
+  packing.set_reference(false);
+  packing.set_await_shard_cache(true);
+  if (packing.shard_cache().empty() && settings.shard_cache.empty()) {
+    return absl::InvalidArgumentError("no folder for packed shards");
+  }
+  RF_ASSIGN_OR_RETURN(const std::unique_ptr<LoadedShard> shard,
+                      LoadShardFor(packing, settings, report));
+  RF_RETURN_IF_ERROR(shard->cache_status);
+  return report(DoneMessage(*shard));
+}
+
+v1::LoadProgress DoneMessage(const LoadedShard& shard) {
+  v1::LoadProgress done;
+  done.set_fingerprint(shard.fingerprint);
+  done.set_context(shard.context);
+  done.set_resident_bytes(shard.resident_bytes);
+  done.set_tensor_bytes_read(shard.tensor_bytes_read);
+  done.set_other_bytes_read(shard.other_bytes_read);
+  done.set_from_shard_cache(shard.from_cache);
+  done.set_warning(shard.warning);
+  done.set_done(true);
+  return done;
 }
 
 }  // namespace ringfleet::worker

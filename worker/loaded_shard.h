@@ -6,14 +6,18 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cluster/model_spec.h"
 #include "cluster/shard_plan.h"
 #include "kernels/dtype.h"
 #include "kernels/thread_pool.h"
 #include "protos/worker.pb.h"
+#include "worker/packed_shard.h"
+#include "worker/shard_cache.h"
 #include "worker/weights.h"
 
 namespace ringfleet::worker {
@@ -30,17 +34,44 @@ struct LoadedShard {
   int context = 0;              // Positions per slot that fit.
   uint64_t resident_bytes = 0;  // Of all weights.
   std::unique_ptr<kernels::ThreadPool> pool;
+
+  // How it came about.
+  uint64_t tensor_bytes_read = 0;  // As in LoadProgress.
+  uint64_t other_bytes_read = 0;
+  bool from_cache = false;
+  // Why the folder of packed shards does not hold this one; OK when it does, or
+  // there is no folder.
+  absl::Status cache_status;
+  std::string warning;  // For the user: what went wrong there.
+  // Where `parts`, which are its weights, are yet to be written.
+  std::optional<ShardCache> unsaved;
+  std::vector<PackedPart> parts;
+};
+
+// What a worker was started with.
+struct LoadSettings {
+  int threads = 1;                  // Unless a request names a number.
+  uint64_t memory_limit_bytes = 0;  // 0: the request's.
+  std::string shard_cache;          // Empty: the request's.
+  uint64_t available_memory_bytes = 0;
 };
 
 // Serves Worker.Load. `report` gets the fingerprint before a weight is read,
 // then progress at most every 100 ms; a status it returns stops the load.
-// `default_threads` applies where the request leaves them open. Weights and
-// cache must fit into what the host has available and into the limit:
-// `own_limit_bytes` if it is not 0, else the request's if that is not 0.
+// Weights and cache must fit into what the host has available and into the
+// limit. A folder of packed shards that is of no use is no error.
 absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
-    const v1::LoadRequest& request, int default_threads,
-    uint64_t own_limit_bytes, uint64_t available_memory_bytes,
+    const v1::LoadRequest& request, const LoadSettings& settings,
     absl::FunctionRef<absl::Status(const v1::LoadProgress&)> report);
+
+// Serves Worker.Convert: puts the shard of a request into its folder, unless a
+// sound one is there.
+absl::Status PackShard(
+    const v1::LoadRequest& request, const LoadSettings& settings,
+    absl::FunctionRef<absl::Status(const v1::LoadProgress&)> report);
+
+// The last message of a load.
+v1::LoadProgress DoneMessage(const LoadedShard& shard);
 
 }  // namespace ringfleet::worker
 

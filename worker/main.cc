@@ -71,6 +71,7 @@ struct Options {
   int numa_node = -1;
   std::string isa;
   double memory_gib = 0;
+  std::string cache_dir;
   bool insecure = false;
   std::string log_file;
   std::string port_file;
@@ -106,6 +107,9 @@ void AddOptions(CLI::App& app, Options& options) {
                  "Memory for weights and cache; 0: what is available")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
+  app.add_option("--cache-dir", options.cache_dir,
+                 "Keep the packed shard in this folder and map it on the next "
+                 "start [the coordinator's --cache-dir]");
   app.add_flag("--insecure", options.insecure,
                "Allow addresses other than loopback, without encryption: "
                "anyone who reaches the port controls the worker");
@@ -156,7 +160,8 @@ absl::Status Run(const Options& options) {
 
   FlightLog flight(options.log_file);
   cluster::CollectiveEndpoint endpoint({.recorder = &flight.recorder()});
-  WorkerService service(&endpoint, &flight, threads, memory_bytes);
+  WorkerService service(&endpoint, &flight, threads, memory_bytes,
+                        options.cache_dir);
   RF_ASSIGN_OR_RETURN(
       const std::unique_ptr<cluster::DaemonServer> server,
       cluster::DaemonServer::Start(listen, options.insecure,
@@ -210,6 +215,7 @@ absl::Status Run(const Options& options) {
 int Main(int argc, char** argv) {
   cluster::ConfigureGrpcProcess();
   cluster::BlockTerminationSignals();
+  std::signal(SIGXFSZ, SIG_IGN);  // A limit on files' sizes is an error.
   CLI::App app("Owns one rank's weights in a ringfleet", "ringfleet-worker");
   app.footer(kWorkerFooter);
   app.set_version_flag("--version", cluster::GetBuildInfo().version());

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cluster/status_macros.h"
+#include "worker/shard_parts.h"
 #include "worker/tensor_reader.h"
 
 namespace ringfleet::worker {
@@ -20,35 +21,6 @@ using cluster::Range;
 using cluster::ShardPlan;
 using kernels::WeightForm;
 using kernels::WeightMatrix;
-
-constexpr char kEmbedding[] = "model.embed_tokens.weight";
-
-bool HasMtp(const ModelSpec& spec, const LoadOptions& options,
-            const Checkpoint* checkpoint) {
-  if (!options.mtp || spec.num_nextn_predict_layers == 0) return false;
-  if (checkpoint == nullptr) return true;
-  const std::string layer =
-      absl::StrCat("model.layers.", spec.num_hidden_layers, ".");
-  return checkpoint->Contains(absl::StrCat(layer, "eh_proj.weight")) ||
-         checkpoint->Contains(absl::StrCat(layer, "enorm.weight")) ||
-         checkpoint->Contains(absl::StrCat(layer, "hnorm.weight"));
-}
-
-// Rows are looked up, not multiplied, so nothing is gained by widening bf16.
-WeightForm EmbeddingForm(const LoadOptions& options,
-                         const Checkpoint* checkpoint) {
-  if (options.form != WeightForm::kF32 || checkpoint == nullptr) {
-    return WeightForm::kBf16;
-  }
-  const auto info = checkpoint->Find(kEmbedding);
-  return !info.ok() || (*info)->dtype == kernels::Dtype::kBf16
-             ? WeightForm::kBf16
-             : WeightForm::kF32;
-}
-
-WeightForm ExpertForm(const LoadOptions& options) {
-  return options.expert_form.value_or(options.form);
-}
 
 Range Scale(Range range, int factor) {
   return {range.begin * factor, range.end * factor};
@@ -62,13 +34,16 @@ class Loader {
  public:
   Loader(const Checkpoint& checkpoint, const ModelSpec& spec,
          const ShardPlan& plan, const LoadOptions& options,
-         kernels::ThreadPool& pool, LoadProgressCallback progress)
+         kernels::ThreadPool& pool, LoadProgressCallback progress,
+         const PackedShard* packed, std::vector<PackedPart>* parts)
       : checkpoint_(checkpoint),
         spec_(spec),
         plan_(plan),
         options_(options),
         pool_(pool),
         progress_(progress),
+        packed_(packed),
+        parts_(parts),
         bytes_total_(ShardBytes(spec, plan, options, &checkpoint)),
         reader_(checkpoint, spec, pool,
                 [this](uint64_t bytes) { return Advance(bytes); }) {}
@@ -99,6 +74,10 @@ class Loader {
       RF_RETURN_IF_ERROR(Mtp(&weights->mtp.emplace_back()));
     }
     weights->bytes = bytes_done_;
+    if (packed_ != nullptr && next_ != packed_->size()) {
+      return absl::DataLossError(absl::StrCat(
+          packed_->path(), ": ", packed_->size(), " matrices, want ", next_));
+    }
     return absl::OkStatus();
   }
 
@@ -110,8 +89,35 @@ class Loader {
 
   absl::Status Matrix(const TensorSlice& slice, WeightForm form,
                       WeightMatrix* matrix) {
+    if (packed_ != nullptr) {
+      return Take(slice.name, form, slice.rows.size(), slice.columns.size(),
+                  matrix);
+    }
     RF_ASSIGN_OR_RETURN(*matrix, reader_.ReadMatrix(slice, form));
+    Note(slice.name, *matrix);
     return absl::OkStatus();
+  }
+
+  // The next matrix of the packed shard.
+  absl::Status Take(absl::string_view name, WeightForm form, int64_t rows,
+                    int64_t columns, WeightMatrix* matrix) {
+    if (next_ == packed_->size()) {
+      return absl::DataLossError(
+          absl::StrCat(packed_->path(), ": ends before ", name));
+    }
+    RF_ASSIGN_OR_RETURN(*matrix,
+                        packed_->Matrix(next_++, name, form, rows, columns));
+    return Advance(matrix->bytes());
+  }
+
+  void Note(absl::string_view name, const WeightMatrix& matrix) {
+    if (parts_ == nullptr) return;
+    parts_->push_back({.name = std::string(name),
+                       .form = matrix.form(),
+                       .rows = matrix.rows(),
+                       .columns = matrix.columns(),
+                       .data = matrix.data(),
+                       .bytes = matrix.bytes()});
   }
 
   // The rows `rows` of a product [num_rows, num_columns].
@@ -143,6 +149,13 @@ class Loader {
     const int64_t nope = spec_.qk_nope_head_dim;
     const int64_t head_rows = nope + spec_.v_head_dim;
     const int64_t heads = plan_.heads.size();
+    const std::string transposed = absl::StrCat(name, " (W_UK transposed)");
+    if (packed_ != nullptr) {
+      RF_RETURN_IF_ERROR(
+          Take(name, options_.form, heads * head_rows, rank, &out->kv_b));
+      return Take(transposed, options_.form, heads * rank, nope,
+                  &out->uk_transposed);
+    }
     RF_ASSIGN_OR_RETURN(out->kv_b, WeightMatrix::Create(
                                        options_.form, heads * head_rows, rank));
     RF_ASSIGN_OR_RETURN(
@@ -177,14 +190,32 @@ class Loader {
         }
       });
     }
+    Note(name, out->kv_b);
+    Note(transposed, out->uk_transposed);
     return Advance(out->kv_b.bytes() + out->uk_transposed.bytes());
   }
 
-  absl::Status Vector(std::string name, int size, std::vector<float>* vector) {
-    RF_ASSIGN_OR_RETURN(*vector, reader_.ReadFloats({.name = std::move(name),
+  absl::Status Vector(const std::string& name, int size,
+                      std::vector<float>* vector) {
+    if (packed_ != nullptr) {
+      WeightMatrix matrix;
+      RF_RETURN_IF_ERROR(Take(name, WeightForm::kF32, 1, size, &matrix));
+      vector->resize(size);
+      matrix.GetRow(0, vector->data());
+      return absl::OkStatus();
+    }
+    RF_ASSIGN_OR_RETURN(*vector, reader_.ReadFloats({.name = name,
                                                      .shape = {size},
                                                      .rows = {0, 1},
                                                      .columns = {0, size}}));
+    if (parts_ != nullptr) {
+      parts_->push_back({.name = name,
+                         .form = WeightForm::kF32,
+                         .rows = 1,
+                         .columns = vector->size(),
+                         .data = reinterpret_cast<const char*>(vector->data()),
+                         .bytes = vector->size() * sizeof(float)});
+    }
     return absl::OkStatus();
   }
 
@@ -231,13 +262,11 @@ class Loader {
   absl::Status Moe(const std::string& prefix, MoeWeights* out) {
     const int experts = spec_.n_routed_experts;
     const int hidden = spec_.hidden_size;
-    RF_ASSIGN_OR_RETURN(
-        out->router,
-        reader_.ReadMatrix({.name = absl::StrCat(prefix, "gate.weight"),
-                            .shape = {experts, hidden},
-                            .rows = {0, experts},
-                            .columns = {0, hidden}},
-                           WeightForm::kF32));
+    RF_RETURN_IF_ERROR(Matrix({.name = absl::StrCat(prefix, "gate.weight"),
+                               .shape = {experts, hidden},
+                               .rows = {0, experts},
+                               .columns = {0, hidden}},
+                              WeightForm::kF32, &out->router));
     if (spec_.topk_method == cluster::TopkMethod::kNoauxTc) {
       RF_RETURN_IF_ERROR(
           Vector(absl::StrCat(prefix, "gate.e_score_correction_bias"), experts,
@@ -301,65 +330,13 @@ class Loader {
   const LoadOptions& options_;
   kernels::ThreadPool& pool_;
   const LoadProgressCallback progress_;
+  const PackedShard* const packed_;       // Instead of the checkpoint, or null.
+  std::vector<PackedPart>* const parts_;  // Or null.
+  size_t next_ = 0;                       // Of packed_.
   const uint64_t bytes_total_;
   uint64_t bytes_done_ = 0;
   TensorReader reader_;
 };
-
-// Adds up sizes; sticks to the maximum instead of overflowing.
-class Tally {
- public:
-  void Matrices(uint64_t count, WeightForm form, uint64_t rows,
-                uint64_t columns) {
-    Add(count, WeightMatrix::Bytes(form, rows, columns));
-  }
-  void Vectors(uint64_t count, uint64_t size) {
-    Add(count, WeightMatrix::Bytes(WeightForm::kF32, 1, size));
-  }
-  uint64_t total() const { return total_; }
-
- private:
-  void Add(uint64_t count, uint64_t bytes) {
-    uint64_t product = 0;
-    if (__builtin_mul_overflow(count, bytes, &product) ||
-        __builtin_add_overflow(total_, product, &total_)) {
-      total_ = std::numeric_limits<uint64_t>::max();
-    }
-  }
-
-  uint64_t total_ = 0;
-};
-
-void AddLayer(const ModelSpec& spec, const ShardPlan& plan,
-              const LoadOptions& options, bool is_moe, Tally* tally) {
-  const WeightForm form = options.form;
-  const uint64_t hidden = spec.hidden_size;
-  const uint64_t heads = plan.heads.size();
-  const uint64_t q_rank = spec.q_lora_rank;
-  const uint64_t kv_rank = spec.kv_lora_rank;
-  tally->Vectors(2, hidden);
-  tally->Matrices(1, form, q_rank, hidden);  // q_a, where there is one.
-  tally->Vectors(1, q_rank);
-  tally->Matrices(1, form, heads * spec.qk_head_dim(),
-                  q_rank > 0 ? q_rank : hidden);
-  tally->Matrices(1, form, spec.cache_row(), hidden);
-  tally->Vectors(1, kv_rank);
-  tally->Matrices(1, form, heads * (spec.qk_nope_head_dim + spec.v_head_dim),
-                  kv_rank);
-  tally->Matrices(1, form, heads * kv_rank, spec.qk_nope_head_dim);
-  tally->Matrices(1, form, hidden, heads * spec.v_head_dim);
-  const auto mlps = [&](uint64_t count, WeightForm of, uint64_t width) {
-    tally->Matrices(2 * count, of, width, hidden);
-    tally->Matrices(count, of, hidden, width);
-  };
-  if (!is_moe) return mlps(1, form, plan.dense_columns.size());
-  tally->Matrices(1, WeightForm::kF32, spec.n_routed_experts, hidden);
-  if (spec.topk_method == cluster::TopkMethod::kNoauxTc) {
-    tally->Vectors(1, spec.n_routed_experts);
-  }
-  mlps(plan.experts.size(), ExpertForm(options), plan.expert_columns.size());
-  mlps(1, form, plan.shared_columns.size());
-}
 
 }  // namespace
 
@@ -367,30 +344,26 @@ absl::StatusOr<Weights> LoadShard(const Checkpoint& checkpoint,
                                   const ModelSpec& spec, const ShardPlan& plan,
                                   const LoadOptions& options,
                                   kernels::ThreadPool& pool,
-                                  LoadProgressCallback progress) {
+                                  LoadProgressCallback progress,
+                                  std::vector<PackedPart>* parts) {
   Weights weights;
-  Loader loader(checkpoint, spec, plan, options, pool, progress);
+  Loader loader(checkpoint, spec, plan, options, pool, progress,
+                /*packed=*/nullptr, parts);
   RF_RETURN_IF_ERROR(loader.Load(&weights));
   return weights;
 }
 
-uint64_t ShardBytes(const ModelSpec& spec, const ShardPlan& plan,
-                    const LoadOptions& options, const Checkpoint* checkpoint) {
-  const uint64_t hidden = spec.hidden_size;
-  Tally tally;
-  tally.Matrices(1, EmbeddingForm(options, checkpoint), spec.vocab_size,
-                 hidden);
-  for (int i = 0; i < spec.num_hidden_layers; ++i) {
-    AddLayer(spec, plan, options, spec.IsMoeLayer(i), &tally);
-  }
-  tally.Vectors(1, hidden);
-  tally.Matrices(1, options.form, plan.vocab.size(), hidden);
-  if (HasMtp(spec, options, checkpoint)) {
-    tally.Vectors(3, hidden);
-    tally.Matrices(1, options.form, hidden, 2 * hidden);
-    AddLayer(spec, plan, options, spec.n_routed_experts > 0, &tally);
-  }
-  return tally.total();
+absl::StatusOr<Weights> MapShard(const PackedShard& packed,
+                                 const Checkpoint& checkpoint,
+                                 const ModelSpec& spec, const ShardPlan& plan,
+                                 const LoadOptions& options,
+                                 kernels::ThreadPool& pool) {
+  Weights weights;
+  const auto silent = [](uint64_t, uint64_t) { return absl::OkStatus(); };
+  Loader loader(checkpoint, spec, plan, options, pool, silent, &packed,
+                /*parts=*/nullptr);
+  RF_RETURN_IF_ERROR(loader.Load(&weights));
+  return weights;
 }
 
 }  // namespace ringfleet::worker

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -14,6 +15,7 @@
 #include "cluster/shard_plan.h"
 #include "kernels/thread_pool.h"
 #include "kernels/weight_matrix.h"
+#include "worker/packed_shard.h"
 #include "worker/weights.h"
 
 namespace ringfleet::worker {
@@ -41,13 +43,28 @@ using LoadProgressCallback =
 // Beyond Weights::bytes at most 4 MiB per thread of `pool` and 24 MiB are
 // allocated at any time.
 //
+// `parts`, if not null, gets what a packed shard of these weights consists of;
+// it is valid while they, or what they were moved to, live.
+//
 // Errors: those of TensorReader.
 absl::StatusOr<Weights> LoadShard(const cluster::Checkpoint& checkpoint,
                                   const cluster::ModelSpec& spec,
                                   const cluster::ShardPlan& plan,
                                   const LoadOptions& options,
                                   kernels::ThreadPool& pool,
-                                  LoadProgressCallback progress);
+                                  LoadProgressCallback progress,
+                                  std::vector<PackedPart>* parts = nullptr);
+
+// The same weights from a packed shard, which its matrices keep mapped. Of the
+// checkpoint nothing but the headers is looked at. Verify the shard first.
+//
+// Errors: DATA_LOSS: the shard holds something else.
+absl::StatusOr<Weights> MapShard(const PackedShard& packed,
+                                 const cluster::Checkpoint& checkpoint,
+                                 const cluster::ModelSpec& spec,
+                                 const cluster::ShardPlan& plan,
+                                 const LoadOptions& options,
+                                 kernels::ThreadPool& pool);
 
 // What Weights::bytes will be. Two details depend on the checkpoint: whether
 // the embedding is stored wider than bf16, and whether the multi-token

@@ -13,6 +13,7 @@
 #include "cluster/status_macros.h"
 #include "kernels/check.h"
 #include "kernels/dtype.h"
+#include "kernels/widen.h"
 
 namespace ringfleet::worker {
 namespace {
@@ -48,7 +49,8 @@ struct TensorReader::Job {
   float limit = 0;
   bool scaled = false;
   BlockScales scales;
-  RowSink sink;
+  const RowSink* sink = nullptr;  // One of these two takes rows.
+  kernels::WeightMatrix* matrix = nullptr;
 };
 
 TensorReader::TensorReader(const cluster::Checkpoint& checkpoint,
@@ -166,8 +168,11 @@ absl::Status TensorReader::ConvertPart(const Job& job, const char* source,
     const int64_t size = std::min(kPiece, count - done);
     const int64_t first = column + done;  // In the whole tensor.
     const char* bytes = source + done * kernels::DtypeBytes(dtype);
-    kernels::ToFloat(dtype, bytes, size, values);
-    if (job.scaled) {
+    bool finite = true;
+    if (!job.scaled) {
+      finite =
+          kernels::WidenScaled(dtype, bytes, size, 1.0f, job.limit, values);
+    } else {
       const BlockScales& scales = job.scales;
       const float* scale_row =
           scales.values.data() +
@@ -176,13 +181,11 @@ absl::Status TensorReader::ConvertPart(const Job& job, const char* source,
         const int64_t block = (first + i) / scales.block_columns;
         const int64_t end =
             std::min(size, (block + 1) * scales.block_columns - first);
-        const float scale = scale_row[block - scales.first_column];
-        for (; i < end; ++i) values[i] *= scale;
+        finite &= kernels::WidenScaled(dtype, bytes + i, end - i,
+                                       scale_row[block - scales.first_column],
+                                       job.limit, values + i);
+        i = end;
       }
-    }
-    bool finite = true;
-    for (int64_t i = 0; i < size; ++i) {
-      finite &= std::abs(values[i]) <= job.limit;
     }
     if (!finite) {
       int64_t i = 0;
@@ -208,14 +211,15 @@ absl::Status TensorReader::ReadRange(const Job& job, int64_t begin,
   const int64_t element = kernels::DtypeBytes(job.info->dtype);
   const int64_t columns_per_read =
       std::min<int64_t>(columns.size(), kReadBytes / element);
-  // Whole rows lie one behind the other. Of a part of each row only that part
-  // is read: what lies between belongs to other ranks.
+  // Of a part of each row only that part is read: what lies between belongs to
+  // other ranks.
   const int64_t rows_per_read =
-      columns_per_read == job.tensor_columns
+      columns_per_read == columns.size()
           ? std::max<int64_t>(1, kReadBytes / (columns_per_read * element))
           : 1;
   Buffer buffer = TakeBuffer();
   buffer.row.resize(std::max<size_t>(buffer.row.size(), columns.size()));
+  if (job.matrix != nullptr) buffer.packer.Begin(job.matrix);
   absl::Status status;
   for (int64_t row = begin; row < end && status.ok(); row += rows_per_read) {
     const int64_t rows = std::min(rows_per_read, end - row);
@@ -223,19 +227,25 @@ absl::Status TensorReader::ReadRange(const Job& job, int64_t begin,
          column += columns_per_read) {
       const int64_t count =
           std::min<int64_t>(columns_per_read, columns.end - column);
-      status = checkpoint_.Read(*job.info,
-                                (row * job.tensor_columns + column) * element,
-                                rows * count * element, buffer.bytes.get());
+      status = checkpoint_.ReadRows(
+          *job.info, (row * job.tensor_columns + column) * element,
+          count * element, job.tensor_columns * element, rows,
+          buffer.bytes.get());
       for (int64_t i = 0; i < rows && status.ok(); ++i) {
         status = ConvertPart(job, buffer.bytes.get() + i * count * element,
                              row + i, column, count,
                              buffer.row.data() + column - columns.begin);
-        if (status.ok() && column + count == columns.end) {
-          job.sink(row + i - job.slice->rows.begin, buffer.row.data());
+        if (!status.ok() || column + count < columns.end) continue;
+        const int64_t result_row = row + i - job.slice->rows.begin;
+        if (job.matrix != nullptr) {
+          buffer.packer.Set(result_row, buffer.row.data());
+        } else {
+          (*job.sink)(result_row, buffer.row.data());
         }
       }
     }
   }
+  buffer.packer.Flush();
   GiveBuffer(std::move(buffer));
   return status;
 }
@@ -244,17 +254,25 @@ absl::Status TensorReader::Run(const Job& job, uint64_t stored_bytes_per_row) {
   const cluster::Range rows = job.slice->rows;
   const int64_t row_bytes =
       job.slice->columns.size() * kernels::DtypeBytes(job.info->dtype);
-  const int64_t grain = std::max<int64_t>(1, kGrainBytes / row_bytes);
+  // What is packed together stays on one thread.
+  constexpr int64_t kGroup = kernels::RowPacker::kRows;
+  const int64_t grain =
+      std::max<int64_t>(1, kGrainBytes / (kGroup * row_bytes));
   // A batch gives every thread some reads, and progress is told in between.
-  const int64_t batch = std::max<int64_t>(
-      pool_.threads(), pool_.threads() * 4 * kReadBytes / row_bytes);
+  const int64_t batch =
+      kGroup * std::max<int64_t>(
+                   pool_.threads(),
+                   pool_.threads() * 4 * kReadBytes / (kGroup * row_bytes));
   for (int64_t first = rows.begin; first < rows.end; first += batch) {
     const int64_t count = std::min<int64_t>(batch, rows.end - first);
     Mutex mu;
     size_t failed_at = 0;
     absl::Status failure;
-    pool_.ParallelFor(count, grain, [&](size_t begin, size_t end) {
-      const absl::Status status = ReadRange(job, first + begin, first + end);
+    const int64_t groups = CeilDivide(count, kGroup);
+    pool_.ParallelFor(groups, grain, [&](size_t begin, size_t end) {
+      const absl::Status status =
+          ReadRange(job, first + begin * kGroup,
+                    first + std::min<int64_t>(count, end * kGroup));
       if (status.ok()) return;
       // The first in the tensor, so that every load names the same.
       MutexLock lock(&mu);
@@ -272,6 +290,14 @@ absl::Status TensorReader::Run(const Job& job, uint64_t stored_bytes_per_row) {
 absl::Status TensorReader::ReadRows(const TensorSlice& slice, WeightForm form,
                                     uint64_t stored_bytes_per_row,
                                     RowSink sink) {
+  return ReadSlice(slice, form, stored_bytes_per_row, &sink,
+                   /*matrix=*/nullptr);
+}
+
+absl::Status TensorReader::ReadSlice(const TensorSlice& slice, WeightForm form,
+                                     uint64_t stored_bytes_per_row,
+                                     const RowSink* sink,
+                                     kernels::WeightMatrix* matrix) {
   RF_ASSIGN_OR_RETURN(const TensorInfo* info, Resolve(slice));
   if (slice.rows.size() == 0 || slice.columns.size() == 0) {
     return absl::OkStatus();
@@ -283,7 +309,8 @@ absl::Status TensorReader::ReadRows(const TensorSlice& slice, WeightForm form,
           .info = info,
           .tensor_columns = slice.shape.back(),
           .limit = Limit(form),
-          .sink = sink};
+          .sink = sink,
+          .matrix = matrix};
   if (info->dtype == Dtype::kF8E4M3) {
     job.scaled = true;
     RF_ASSIGN_OR_RETURN(job.scales, ReadScales(slice, *info));
@@ -299,10 +326,8 @@ absl::StatusOr<kernels::WeightMatrix> TensorReader::ReadMatrix(
   kernels::WeightMatrix matrix = *std::move(created);
   const uint64_t row_bytes =
       matrix.rows() == 0 ? 0 : matrix.bytes() / matrix.rows();
-  RF_RETURN_IF_ERROR(ReadRows(slice, form, row_bytes,
-                              [&matrix](int64_t row, const float* values) {
-                                matrix.SetRow(row, values);
-                              }));
+  RF_RETURN_IF_ERROR(
+      ReadSlice(slice, form, row_bytes, /*sink=*/nullptr, &matrix));
   // Of the last panel's padding.
   RF_RETURN_IF_ERROR(progress_(matrix.bytes() - row_bytes * matrix.rows()));
   return matrix;

@@ -16,6 +16,7 @@
 #include "cluster/safetensors.h"
 #include "cluster/shard_plan.h"
 #include "kernels/mutex.h"
+#include "kernels/row_packer.h"
 #include "kernels/thread_pool.h"
 #include "kernels/weight_matrix.h"
 
@@ -36,9 +37,8 @@ struct TensorSlice {
 // blocks; nothing else. An fp8 element's scale is chosen by its row and column
 // in the whole tensor, so a slice may begin anywhere inside a block.
 //
-// Uses one buffer of kReadBytes and one row of floats per thread of the pool,
-// and for fp8 at most
-// kMaxScaleBytes for the scales of one tensor.
+// Uses one buffer of kReadBytes, one row of floats and 16 of codes per thread
+// of the pool, and for fp8 at most kMaxScaleBytes for the scales of one tensor.
 //
 // Errors, of every method:
 //   DATA_LOSS: the tensor is missing, or of another shape or dtype than the
@@ -94,6 +94,9 @@ class TensorReader {
       const TensorSlice& slice) const;
   absl::StatusOr<BlockScales> ReadScales(const TensorSlice& slice,
                                          const cluster::TensorInfo& info) const;
+  absl::Status ReadSlice(const TensorSlice& slice, kernels::WeightForm form,
+                         uint64_t stored_bytes_per_row, const RowSink* sink,
+                         kernels::WeightMatrix* matrix);
   absl::Status Run(const Job& job, uint64_t stored_bytes_per_row);
   absl::Status ReadRange(const Job& job, int64_t begin, int64_t end);
   // Widens columns [column, column + count) of a row.
@@ -104,6 +107,7 @@ class TensorReader {
   struct Buffer {
     std::unique_ptr<char[]> bytes;
     std::vector<float> row;
+    kernels::RowPacker packer;
   };
   Buffer TakeBuffer();
   void GiveBuffer(Buffer buffer);

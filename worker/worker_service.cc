@@ -9,11 +9,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "cluster/log.h"
 #include "cluster/membership.h"
 #include "cluster/status.h"
 #include "cluster/status_macros.h"
 #include "cluster/wire_proto.h"
+#include "worker/describe_checkpoint.h"
 #include "worker/host.h"
 #include "worker/measure_collectives.h"
 #include "worker/measure_memory.h"
@@ -68,6 +71,16 @@ class CancellationWatch {
   bool done_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;
 };
+
+void LogLoad(const LoadedShard& shard, absl::Duration time) {
+  const double seconds = absl::ToDoubleSeconds(time);
+  RF_LOG(kInfo, "loaded ", shard.resident_bytes >> 20, " MiB of weights in ",
+         seconds, " s, ",
+         static_cast<double>(shard.resident_bytes) / 1e9 / seconds, " GB/s ",
+         shard.from_cache ? "from the packed shard" : "from the checkpoint",
+         "; read ", shard.tensor_bytes_read, " bytes of tensors, ",
+         shard.other_bytes_read, " of headers and samples");
+}
 
 }  // namespace
 
@@ -124,13 +137,28 @@ class WorkerService::Exclusive {
 
 WorkerService::WorkerService(cluster::CollectiveEndpoint* endpoint,
                              FlightLog* flight, int default_threads,
-                             uint64_t memory_limit_bytes)
+                             uint64_t memory_limit_bytes,
+                             std::string shard_cache)
     : endpoint_(endpoint),
       flight_(flight),
       default_threads_(default_threads),
-      memory_limit_bytes_(memory_limit_bytes) {}
+      memory_limit_bytes_(memory_limit_bytes),
+      shard_cache_(std::move(shard_cache)) {}
 
 WorkerService::~WorkerService() = default;
+
+LoadSettings WorkerService::SettingsNow() const {
+  return {.threads = default_threads_,
+          .memory_limit_bytes = memory_limit_bytes_,
+          .shard_cache = shard_cache_,
+          .available_memory_bytes =
+              std::min(AvailableMemoryBytes(), AvailableAddressSpaceBytes())};
+}
+
+bool WorkerService::stopping() {
+  MutexLock lock(&mu_);
+  return stopping_;
+}
 
 grpc::Status WorkerService::Load(grpc::ServerContext* context,
                                  const v1::LoadRequest* request,
@@ -146,6 +174,7 @@ grpc::Status WorkerService::Load(grpc::ServerContext* context,
 absl::Status WorkerService::LoadExclusive(
     grpc::ServerContext* context, const v1::LoadRequest& request,
     grpc::ServerWriter<v1::LoadProgress>* writer) {
+  saver_.End();
   {
     // The old weights go before the new ones come, outside the lock.
     std::shared_ptr<Epoch> old_epoch;
@@ -162,23 +191,17 @@ absl::Status WorkerService::LoadExclusive(
     }
     return absl::OkStatus();
   };
-  RF_ASSIGN_OR_RETURN(
-      std::unique_ptr<LoadedShard> loaded,
-      LoadShardFor(
-          request, default_threads_, memory_limit_bytes_,
-          std::min(AvailableMemoryBytes(), AvailableAddressSpaceBytes()),
-          report));
-  v1::LoadProgress done;
-  done.set_fingerprint(loaded->fingerprint);
-  done.set_context(loaded->context);
-  done.set_resident_bytes(loaded->resident_bytes);
-  done.set_done(true);
+  const absl::Time begun = absl::Now();
+  RF_ASSIGN_OR_RETURN(std::shared_ptr<LoadedShard> loaded,
+                      LoadShardFor(request, SettingsNow(), report));
+  LogLoad(*loaded, absl::Now() - begun);
+  const v1::LoadProgress done = DoneMessage(*loaded);
+  if (loaded->unsaved.has_value()) saver_.Start(loaded);
   {
     MutexLock lock(&mu_);
     shard_ = std::move(loaded);
     statistics_ = std::make_shared<ExpertStatistics>();
   }
-  RF_LOG(kInfo, "loaded ", done.resident_bytes() >> 20, " MiB of weights");
   return report(done);
 }
 
@@ -391,11 +414,8 @@ grpc::Status WorkerService::Synthesize(
     status = worker::Synthesize(
         *request, default_threads_,
         [&](const v1::SynthesizeProgress& progress) -> absl::Status {
-          {
-            MutexLock lock(&mu_);
-            if (stopping_) {
-              return absl::UnavailableError("the worker was stopped");
-            }
+          if (stopping()) {
+            return absl::UnavailableError("the worker was stopped");
           }
           if (context->IsCancelled() || !writer->Write(progress)) {
             return absl::CancelledError("synth: the caller went away");
@@ -405,6 +425,46 @@ grpc::Status WorkerService::Synthesize(
   }
   if (!status.ok()) RF_LOG(kError, "synth failed: ", status.message());
   return cluster::ToGrpc(status);
+}
+
+grpc::Status WorkerService::Convert(
+    grpc::ServerContext* context, const v1::LoadRequest* request,
+    grpc::ServerWriter<v1::LoadProgress>* writer) {
+  const cluster::ActiveCalls::Scope scope(&calls_);
+  const Exclusive exclusive(this, context, Exclusive::Mode::kIfIdle);
+  if (!exclusive.status().ok()) return cluster::ToGrpc(exclusive.status());
+  RF_LOG(kInfo, "packing ", request->model_path(), " for rank ",
+         request->layout().rank());
+  const absl::Status status = PackShard(
+      *request, SettingsNow(),
+      [&](const v1::LoadProgress& progress) -> absl::Status {
+        if (stopping()) {
+          return absl::UnavailableError("the worker was stopped");
+        }
+        if (context->IsCancelled() || !writer->Write(progress)) {
+          return absl::CancelledError("convert: the caller went away");
+        }
+        return absl::OkStatus();
+      });
+  if (!status.ok()) RF_LOG(kError, "convert failed: ", status.message());
+  return cluster::ToGrpc(status);
+}
+
+grpc::Status WorkerService::DescribeCheckpoint(
+    grpc::ServerContext* context, const v1::DescribeCheckpointRequest* request,
+    grpc::ServerWriter<v1::CheckpointFacts>* writer) {
+  const cluster::ActiveCalls::Scope scope(&calls_);
+  return cluster::ToGrpc(worker::DescribeCheckpoint(
+      *request, default_threads_,
+      [&](const v1::CheckpointFacts& facts) -> absl::Status {
+        if (stopping()) {
+          return absl::UnavailableError("the worker was stopped");
+        }
+        if (context->IsCancelled() || !writer->Write(facts)) {
+          return absl::CancelledError("checkpoint: the caller went away");
+        }
+        return absl::OkStatus();
+      }));
 }
 
 grpc::Status WorkerService::MeasureMemory(
@@ -443,6 +503,7 @@ grpc::Status WorkerService::MeasureMemory(
 }
 
 void WorkerService::Abort(const absl::Status& cause) {
+  saver_.Stop();
   MutexLock lock(&mu_);
   stopping_ = true;
   endpoint_->Interrupt(cause);

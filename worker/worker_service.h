@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "cluster/active_calls.h"
 #include "cluster/link_transport.h"
@@ -14,6 +15,7 @@
 #include "worker/expert_statistics.h"
 #include "worker/flight_log.h"
 #include "worker/loaded_shard.h"
+#include "worker/shard_saver.h"
 
 namespace ringfleet::worker {
 
@@ -22,9 +24,11 @@ namespace ringfleet::worker {
 class WorkerService final : public v1::Worker::Service {
  public:
   // `endpoint` carries the links, and `flight` has its recorder; both must
-  // outlive the service.
+  // outlive the service. `shard_cache` is the folder of packed shards; empty:
+  // the coordinator's choice.
   WorkerService(cluster::CollectiveEndpoint* endpoint, FlightLog* flight,
-                int default_threads, uint64_t memory_limit_bytes);
+                int default_threads, uint64_t memory_limit_bytes,
+                std::string shard_cache = "");
   ~WorkerService() override;
 
   grpc::Status Load(grpc::ServerContext* context,
@@ -49,6 +53,13 @@ class WorkerService final : public v1::Worker::Service {
   grpc::Status Synthesize(
       grpc::ServerContext* context, const v1::SynthesizeRequest* request,
       grpc::ServerWriter<v1::SynthesizeProgress>* writer) override;
+  grpc::Status Convert(grpc::ServerContext* context,
+                       const v1::LoadRequest* request,
+                       grpc::ServerWriter<v1::LoadProgress>* writer) override;
+  grpc::Status DescribeCheckpoint(
+      grpc::ServerContext* context,
+      const v1::DescribeCheckpointRequest* request,
+      grpc::ServerWriter<v1::CheckpointFacts>* writer) override;
 
   grpc::Status MeasureMemory(
       grpc::ServerContext* context,
@@ -67,8 +78,8 @@ class WorkerService final : public v1::Worker::Service {
   cluster::ActiveCalls& calls() { return calls_; }
 
  private:
-  // Keeps what a call uses to itself: Load, Connect, Run, MeasureCollectives
-  // and Synthesize exclude each other.
+  // Keeps what a call uses to itself: Load, Connect, Run, MeasureCollectives,
+  // Synthesize and Convert exclude each other.
   class Exclusive;
 
   absl::Status LoadExclusive(grpc::ServerContext* context,
@@ -77,11 +88,14 @@ class WorkerService final : public v1::Worker::Service {
   absl::Status ConnectExclusive(grpc::ServerContext* context,
                                 const v1::ConnectRequest& request,
                                 v1::ConnectResponse* response);
+  LoadSettings SettingsNow() const;
+  bool stopping();
 
   cluster::CollectiveEndpoint* const endpoint_;
   FlightLog* const flight_;
   const int default_threads_;
   const uint64_t memory_limit_bytes_;  // 0: what the host has available.
+  const std::string shard_cache_;      // Empty: what a request names.
   cluster::ActiveCalls calls_;
   std::atomic<uint64_t> last_epoch_{0};  // Written by the exclusive call.
   std::atomic<bool> measures_memory_{false};
@@ -94,6 +108,8 @@ class WorkerService final : public v1::Worker::Service {
   std::shared_ptr<LoadedShard> shard_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<ExpertStatistics> statistics_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<Epoch> epoch_ ABSL_GUARDED_BY(mu_);
+
+  ShardSaver saver_;  // Started and ended by the exclusive call.
 };
 
 }  // namespace ringfleet::worker

@@ -22,8 +22,9 @@ TEST(EpochTest, CachesThatCannotBeReservedAreAnError) {
   request.set_slots(1024);
   request.set_context(16);
   auto loaded =
-      LoadShardFor(request, /*default_threads=*/1, /*own_limit_bytes=*/0,
-                   std::numeric_limits<uint64_t>::max(),
+      LoadShardFor(request,
+                   {.available_memory_bytes =
+                        std::numeric_limits<uint64_t>::max()},
                    [](const v1::LoadProgress&) { return absl::OkStatus(); });
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   const std::shared_ptr<LoadedShard> shard = *std::move(loaded);

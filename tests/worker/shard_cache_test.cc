@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/shard_cache.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <limits>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/testing/checkpoint_writer.h"
+#include "worker/loaded_shard.h"
+
+namespace ringfleet::worker {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+absl::Status IgnoreSaving(uint64_t, uint64_t) { return absl::OkStatus(); }
+
+std::string PartsText(const std::vector<PackedPart>& parts) {
+  std::string bytes;
+  for (const PackedPart& part : parts) {
+    absl::StrAppend(&bytes, part.name, " ", part.rows, " ", part.columns, " ",
+                    absl::string_view(part.data, part.bytes));
+  }
+  return bytes;
+}
+
+class ShardCacheTest : public ::testing::Test {
+ protected:
+  ShardCacheTest() {
+    request_.set_model_path(RINGFLEET_TEST_MODELS "/tiny-v3");
+    request_.set_dtype(v1::DTYPE_INT8);
+    request_.set_shard_cache(folder_.File("cache"));
+    request_.set_await_shard_cache(true);
+    request_.set_context(16);
+    request_.set_slots(1);
+    SetLayout(1, 0);
+  }
+
+  void SetLayout(int tensor, int rank) {
+    v1::Mesh* mesh = request_.mutable_layout()->mutable_mesh();
+    mesh->set_data(1);
+    mesh->set_expert(1);
+    mesh->set_tensor(tensor);
+    request_.mutable_layout()->set_rank(rank);
+  }
+
+  std::unique_ptr<LoadedShard> Load() {
+    auto loaded = LoadShardFor(request_, Settings(),
+                               [](const auto&) { return absl::OkStatus(); });
+    EXPECT_TRUE(loaded.ok()) << loaded.status();
+    return loaded.ok() ? *std::move(loaded) : nullptr;
+  }
+
+  static LoadSettings Settings() {
+    return {.threads = 2,
+            .available_memory_bytes = std::numeric_limits<uint64_t>::max()};
+  }
+
+  std::vector<std::string> Files() const {
+    std::vector<std::string> files;
+    if (!std::filesystem::exists(request_.shard_cache())) return files;
+    for (const auto& entry :
+         std::filesystem::directory_iterator(request_.shard_cache())) {
+      files.push_back(entry.path().string());
+    }
+    return files;
+  }
+
+  testing::TempDir folder_;
+  v1::LoadRequest request_;
+};
+
+TEST_F(ShardCacheTest, TheSecondLoadMapsTheSameBytesAndReadsNoTensor) {
+  for (const v1::Dtype dtype : {v1::DTYPE_F32, v1::DTYPE_BF16, v1::DTYPE_INT8,
+                                v1::DTYPE_INT4, v1::DTYPE_INT4_EXPERTS}) {
+    request_.set_dtype(dtype);
+    for (const auto& [world, rank] :
+         std::vector<std::pair<int, int>>{{1, 0}, {3, 0}, {3, 2}}) {
+      SetLayout(world, rank);
+      const auto first = Load();
+      ASSERT_NE(first, nullptr);
+      EXPECT_FALSE(first->from_cache);
+      EXPECT_GT(first->tensor_bytes_read, 0u);
+      const auto second = Load();
+      ASSERT_NE(second, nullptr);
+      EXPECT_TRUE(second->from_cache);
+      EXPECT_EQ(second->tensor_bytes_read, 0u);
+      EXPECT_EQ(second->warning, "");
+      EXPECT_EQ(second->weights.bytes, first->weights.bytes);
+      ASSERT_EQ(second->weights.head.bytes(), first->weights.head.bytes());
+      EXPECT_EQ(
+          std::string(second->weights.head.data(),
+                      second->weights.head.bytes()),
+          std::string(first->weights.head.data(), first->weights.head.bytes()));
+      EXPECT_EQ(second->weights.final_norm, first->weights.final_norm);
+    }
+  }
+  EXPECT_THAT(Files(), SizeIs(15));
+}
+
+TEST_F(ShardCacheTest, EveryPartComesBack) {
+  request_.set_await_shard_cache(false);
+  const auto first = Load();
+  ASSERT_NE(first, nullptr);
+  ASSERT_TRUE(first->unsaved.has_value());
+  kernels::ThreadPool pool(1);
+  ASSERT_TRUE(first->unsaved->Write(first->parts, pool, IgnoreSaving).ok());
+  const auto packed = first->unsaved->Open(pool, IgnoreSaving);
+  ASSERT_TRUE(packed.ok()) << packed.status();
+  ASSERT_EQ((*packed)->size(), first->parts.size());
+  std::vector<PackedPart> parts = first->parts;
+  std::vector<kernels::WeightMatrix> matrices;
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    auto matrix = (*packed)->Matrix(i, parts[i].name, parts[i].form,
+                                    parts[i].rows, parts[i].columns);
+    ASSERT_TRUE(matrix.ok()) << matrix.status();
+    parts[i].data = matrix->data();
+    bytes += matrix->bytes();
+    matrices.push_back(*std::move(matrix));
+  }
+  EXPECT_EQ(PartsText(parts), PartsText(first->parts));
+  EXPECT_EQ(bytes, first->weights.bytes);
+}
+
+TEST_F(ShardCacheTest, AFlippedByteIsNamedAndTheShardPackedAnew) {
+  const auto first = Load();
+  ASSERT_THAT(Files(), SizeIs(1));
+  const std::string sound = testing::ReadFile(Files()[0]);
+  std::string damaged = sound;
+  damaged[damaged.size() / 2] ^= 4;
+  testing::WriteFile(Files()[0], damaged);
+  const auto second = Load();
+  ASSERT_NE(second, nullptr);
+  EXPECT_FALSE(second->from_cache);
+  EXPECT_THAT(second->warning, HasSubstr(Files()[0]));
+  EXPECT_THAT(second->warning,
+              HasSubstr("differ from their hash; packed anew"));
+  EXPECT_THAT(second->warning, HasSubstr("model."));
+  EXPECT_EQ(testing::ReadFile(Files()[0]), sound);
+  EXPECT_TRUE(Load()->from_cache);
+}
+
+TEST_F(ShardCacheTest, ATruncatedFileIsPackedAnew) {
+  Load();
+  const std::string sound = testing::ReadFile(Files()[0]);
+  for (const size_t size : {size_t{0}, size_t{4096}, sound.size() - 1}) {
+    std::filesystem::resize_file(Files()[0], size);
+    const auto loaded = Load();
+    EXPECT_FALSE(loaded->from_cache);
+    EXPECT_THAT(loaded->warning, HasSubstr("packed anew"));
+    EXPECT_EQ(testing::ReadFile(Files()[0]), sound);
+  }
+}
+
+TEST_F(ShardCacheTest, ACheckpointThatWasWrittenToIsPackedAnew) {
+  const std::string model = folder_.File("model");
+  std::filesystem::copy(request_.model_path(), model);
+  request_.set_model_path(model);
+  Load();
+  EXPECT_TRUE(Load()->from_cache);
+  for (const auto& entry : std::filesystem::directory_iterator(model)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    // The same size, and a page that the fingerprint may not cover.
+    std::string bytes = testing::ReadFile(entry.path());
+    bytes[bytes.size() - 5000] ^= 1;
+    testing::WriteFile(entry.path(), bytes);
+    std::filesystem::last_write_time(
+        entry.path(), std::filesystem::file_time_type::clock::now() +
+                          std::chrono::seconds(5));
+    break;
+  }
+  EXPECT_FALSE(Load()->from_cache);
+  EXPECT_TRUE(Load()->from_cache);
+}
+
+TEST_F(ShardCacheTest, AFolderThatCannotBeWrittenIsAWarning) {
+  testing::WriteFile(folder_.File("file"), "");
+  request_.set_shard_cache(folder_.File("file") + "/cache");
+  const auto loaded = Load();
+  ASSERT_NE(loaded, nullptr);
+  EXPECT_THAT(loaded->warning, HasSubstr("the packed shard is not kept: "));
+  EXPECT_THAT(loaded->warning, HasSubstr("Not a directory"));
+  const absl::Status status = PackShard(
+      request_, Settings(), [](const auto&) { return absl::OkStatus(); });
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(std::string(status.message()), HasSubstr("Not a directory"));
+}
+
+TEST_F(ShardCacheTest, AFolderWithoutPermissionIsAWarning) {
+  if (geteuid() == 0) GTEST_SKIP() << "root may write everywhere";
+  std::filesystem::create_directories(request_.shard_cache());
+  std::filesystem::permissions(
+      request_.shard_cache(),
+      std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
+  EXPECT_THAT(Load()->warning, HasSubstr("Permission denied"));
+}
+
+TEST_F(ShardCacheTest, AFileSizeLimitIsAWarningAndLeavesNothing) {
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small = {.rlim_cur = 1 << 16, .rlim_max = before.rlim_max};
+  const auto old = signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const auto loaded = Load();
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  signal(SIGXFSZ, old);
+  ASSERT_NE(loaded, nullptr);
+  EXPECT_THAT(loaded->warning, HasSubstr("File too large"));
+  EXPECT_THAT(Files(), IsEmpty());
+}
+
+TEST_F(ShardCacheTest, AFullDiskIsAWarningAndLeavesNothing) {
+  std::filesystem::create_directories(request_.shard_cache());
+  const char* at = request_.shard_cache().c_str();
+  if (mount("tmpfs", at, "tmpfs", 0, "size=64k") != 0) {
+    GTEST_SKIP() << "a small file system cannot be mounted here";
+  }
+  const auto loaded = Load();
+  const std::vector<std::string> files = Files();
+  umount(at);
+  ASSERT_NE(loaded, nullptr);
+  EXPECT_THAT(loaded->warning, HasSubstr("No space left on device"));
+  EXPECT_THAT(files, IsEmpty());
+}
+
+TEST_F(ShardCacheTest, WritersOfOneShardDoNotDisturbEachOther) {
+  request_.set_await_shard_cache(false);
+  const auto shard = Load();
+  ASSERT_NE(shard, nullptr);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&shard] {
+      kernels::ThreadPool pool(1);
+      for (int round = 0; round < 5; ++round) {
+        EXPECT_TRUE(
+            shard->unsaved->Write(shard->parts, pool, IgnoreSaving).ok());
+        EXPECT_TRUE(shard->unsaved->Open(pool, IgnoreSaving).ok());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(Files(), SizeIs(1));
+}
+
+// A process that is killed at each moment at which a write tells of progress:
+// what it leaves is never taken for a shard, and goes with the next write.
+TEST_F(ShardCacheTest, AKillDuringAWriteIsRecoveredFrom) {
+  request_.set_await_shard_cache(false);
+  const auto shard = Load();
+  ASSERT_NE(shard, nullptr);
+  int steps = 0;
+  kernels::ThreadPool pool(1);
+  ASSERT_TRUE(shard->unsaved
+                  ->Write(shard->parts, pool,
+                          [&steps](uint64_t, uint64_t) {
+                            ++steps;
+                            return absl::OkStatus();
+                          })
+                  .ok());
+  ASSERT_GT(steps, 10);
+  const std::string sound = testing::ReadFile(shard->unsaved->path());
+  for (const bool replaces : {false, true}) {
+    for (int step = 0; step < steps; step += steps / 8) {
+      if (!replaces) std::filesystem::remove(shard->unsaved->path());
+      const pid_t child = fork();
+      if (child == 0) {
+        kernels::ThreadPool own(1);
+        int left = step;
+        static_cast<void>(shard->unsaved->Write(shard->parts, own,
+                                                [&left](uint64_t, uint64_t) {
+                                                  if (left-- == 0)
+                                                    raise(SIGKILL);
+                                                  return absl::OkStatus();
+                                                }));
+        _exit(1);
+      }
+      int status = 0;
+      ASSERT_EQ(waitpid(child, &status, 0), child);
+      ASSERT_TRUE(WIFSIGNALED(status)) << "step " << step;
+      EXPECT_THAT(Files(), SizeIs(replaces ? 2 : 1)) << "step " << step;
+      const auto opened = shard->unsaved->Open(pool, IgnoreSaving);
+      EXPECT_EQ(opened.status().code(),
+                replaces ? absl::StatusCode::kOk : absl::StatusCode::kNotFound);
+      ASSERT_TRUE(shard->unsaved->Write(shard->parts, pool, IgnoreSaving).ok());
+      EXPECT_THAT(Files(), SizeIs(1));
+      EXPECT_EQ(testing::ReadFile(shard->unsaved->path()), sound);
+    }
+  }
+}
+
+TEST_F(ShardCacheTest, AStoppedWriteLeavesNothing) {
+  request_.set_await_shard_cache(false);
+  const auto shard = Load();
+  kernels::ThreadPool pool(1);
+  int left = 5;
+  const absl::Status status =
+      shard->unsaved->Write(shard->parts, pool, [&left](uint64_t, uint64_t) {
+        return left-- > 0 ? absl::OkStatus() : absl::CancelledError("enough");
+      });
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
+  EXPECT_THAT(Files(), IsEmpty());
+}
+
+TEST_F(ShardCacheTest, AStopWhileSavingEndsTheLoad) {
+  int after = -1;  // Messages since everything was loaded.
+  const auto loaded = LoadShardFor(
+      request_, Settings(), [&after](const v1::LoadProgress& progress) {
+        if (progress.bytes_total() > 0 &&
+            2 * progress.bytes_done() >= progress.bytes_total()) {
+          ++after;
+        }
+        return after > 0 ? absl::CancelledError("enough") : absl::OkStatus();
+      });
+  EXPECT_EQ(loaded.status().code(), absl::StatusCode::kCancelled);
+  EXPECT_THAT(Files(), IsEmpty());
+}
+
+TEST_F(ShardCacheTest, PackingLeavesASoundShardAlone) {
+  std::vector<bool> from_cache;
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(
+        PackShard(request_, Settings(), [&](const v1::LoadProgress& progress) {
+          if (progress.done()) {
+            from_cache.push_back(progress.from_shard_cache());
+          }
+          return absl::OkStatus();
+        }).ok());
+  }
+  EXPECT_EQ(from_cache, (std::vector<bool>{false, true}));
+  request_.clear_shard_cache();
+  EXPECT_EQ(PackShard(request_, Settings(),
+                      [](const auto&) { return absl::OkStatus(); })
+                .code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace ringfleet::worker

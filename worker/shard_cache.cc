@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/shard_cache.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "cluster/status_macros.h"
+
+namespace ringfleet::worker {
+namespace {
+
+constexpr absl::string_view kUnfinished = ".partial.";
+
+absl::Status FileFailure(absl::string_view path, int error) {
+  const bool full =
+      error == ENOSPC || error == EDQUOT || error == EMFILE || error == ENFILE;
+  const bool denied = error == EACCES || error == EPERM || error == EROFS;
+  return absl::Status(full     ? absl::StatusCode::kResourceExhausted
+                      : denied ? absl::StatusCode::kPermissionDenied
+                               : absl::StatusCode::kUnavailable,
+                      absl::StrCat(path, ": ", std::strerror(error)));
+}
+
+// Of the weights: "int8", or "int8+int4" where routed experts differ.
+std::string Forms(const LoadOptions& options) {
+  std::string forms(kernels::WeightFormName(options.form));
+  if (options.expert_form.value_or(options.form) != options.form) {
+    absl::StrAppend(&forms, "+", kernels::WeightFormName(*options.expert_form));
+  }
+  return forms;
+}
+
+// So that a renamed file is still there after the power failed.
+void FlushFolder(const std::string& folder) {
+  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return;
+  static_cast<void>(fsync(fd));
+  close(fd);
+}
+
+}  // namespace
+
+ShardCache ShardCache::Of(const std::string& folder,
+                          const cluster::Checkpoint& checkpoint,
+                          const std::string& fingerprint,
+                          const cluster::ShardPlan& plan,
+                          const LoadOptions& options) {
+  const std::string layout =
+      absl::StrCat(plan.mesh.data, "x", plan.mesh.expert, "x", plan.mesh.tensor,
+                   "-rank", plan.rank, "-", Forms(options));
+  return ShardCache(
+      folder, absl::StrCat(folder, "/", fingerprint, "-", layout, ".packed"),
+      absl::StrCat("checkpoint ", fingerprint, " files ",
+                   checkpoint.FileState(), " layout ", layout, " mtp ",
+                   options.mtp ? 1 : 0, " weights ", kernels::kWeightFormat));
+}
+
+absl::StatusOr<std::shared_ptr<const PackedShard>> ShardCache::Open(
+    kernels::ThreadPool& pool, PackedShardProgress progress) const {
+  RF_ASSIGN_OR_RETURN(std::shared_ptr<const PackedShard> shard,
+                      PackedShard::Open(path_, key_));
+  RF_RETURN_IF_ERROR(shard->Verify(pool, progress));
+  // Says when it was used; not permitted to readers of another's folder.
+  static_cast<void>(utimensat(AT_FDCWD, path_.c_str(), nullptr, 0));
+  return shard;
+}
+
+void ShardCache::RemoveLeftovers() const {
+  const std::string prefix = absl::StrCat(
+      std::filesystem::path(path_).filename().string(), kUnfinished);
+  std::error_code error;
+  std::filesystem::directory_iterator entry(folder_, error), end;
+  for (; !error && entry != end; entry.increment(error)) {
+    if (!absl::StartsWith(entry->path().filename().string(), prefix)) continue;
+    const int fd = open(entry->path().c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) continue;
+    // Whoever writes it holds the lock; the kernel frees that of a dead one.
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0) unlink(entry->path().c_str());
+    close(fd);
+  }
+}
+
+absl::Status ShardCache::Write(const std::vector<PackedPart>& parts,
+                               kernels::ThreadPool& pool,
+                               PackedShardProgress progress) const {
+  static std::atomic<int> counter = 0;
+  std::error_code error;
+  std::filesystem::create_directories(folder_, error);
+  if (error) return FileFailure(folder_, error.value());
+  RemoveLeftovers();
+  const std::string partial =
+      absl::StrCat(path_, kUnfinished, getpid(), ".", counter.fetch_add(1));
+  const int fd =
+      open(partial.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (fd < 0) return FileFailure(partial, errno);
+  auto remover = absl::MakeCleanup([&] { unlink(partial.c_str()); });
+  const auto closer = absl::MakeCleanup([fd] { close(fd); });
+  if (flock(fd, LOCK_EX | LOCK_NB) != 0) return FileFailure(partial, errno);
+  const absl::Status status = WritePackedShard(fd, key_, parts, pool, progress);
+  if (!status.ok()) return Annotate(status, path_);
+  if (rename(partial.c_str(), path_.c_str()) != 0) {
+    return FileFailure(path_, errno);
+  }
+  std::move(remover).Cancel();
+  FlushFolder(folder_);
+  return absl::OkStatus();
+}
+
+}  // namespace ringfleet::worker
