@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "cluster/log.h"
 #include "cluster/status_macros.h"
+#include "coordinator/checkpoint_difference.h"
 #include "coordinator/step_merge.h"
 
 namespace ringfleet::coordinator {
@@ -27,6 +28,10 @@ constexpr double kMemoryShare = 0.9;
 // How long Connect may take beyond the workers' own limit, so that their
 // status, which names a peer, arrives first.
 constexpr absl::Duration kConnectMargin = absl::Seconds(5);
+
+// How long workers may take to say what they read when they read different
+// things; without an answer the difference is only not named.
+constexpr absl::Duration kDescribeTime = absl::Seconds(30);
 
 bool IsIncurable(const absl::Status& status) {
   switch (status.code()) {
@@ -107,8 +112,14 @@ absl::Status Epoch::LoadAll() {
     if (last.context() == 0) {
       return absl::InternalError("it offers a context of 0 positions");
     }
+    if (!last.warning().empty()) {
+      RF_LOG(kWarning, members_[rank].Description(), ": ", last.warning());
+    }
     MutexLock lock(&mu_);
     progress_[rank].loaded = true;
+    progress_[rank].tensor_bytes_read = last.tensor_bytes_read();
+    progress_[rank].from_shard_cache = last.from_shard_cache();
+    progress_[rank].warning = last.warning();
     context_ =
         context_ == 0 ? last.context() : std::min(context_, last.context());
     return absl::OkStatus();
@@ -130,6 +141,8 @@ v1::LoadRequest Epoch::LoadRequestFor(int rank) const {
   request.set_memory_limit_bytes(MemoryLimit(rank));
   request.set_reference(options_.reference);
   request.set_threads(options_.threads);
+  request.set_shard_cache(options_.shard_cache);
+  request.set_await_shard_cache(options_.await_shard_cache);
   return request;
 }
 
@@ -158,30 +171,56 @@ int Epoch::RanksOnHost(int rank) const {
 }
 
 void Epoch::OnLoadProgress(int rank, const v1::LoadProgress& progress) {
-  absl::Status difference;
+  int lowest = -1;
+  int other = -1;  // Whose fingerprint is not that of `lowest`.
+  std::string message;
   {
     MutexLock lock(&mu_);
     RankProgress& mine = progress_[rank];
-    mine.bytes_done = progress.bytes_done();
-    mine.bytes_total = progress.bytes_total();
+    // The last message has other figures instead.
+    if (!progress.done()) {
+      mine.bytes_done = progress.bytes_done();
+      mine.bytes_total = progress.bytes_total();
+    } else {
+      mine.bytes_done = mine.bytes_total;
+    }
     mine.resident_bytes = progress.resident_bytes();
     if (!progress.fingerprint().empty()) {
       fingerprints_[rank] = progress.fingerprint();
     }
-    int lowest = -1;
-    for (size_t i = 0; i < fingerprints_.size() && difference.ok(); ++i) {
+    for (size_t i = 0; i < fingerprints_.size() && !comparing_; ++i) {
       if (fingerprints_[i].empty()) continue;
       if (lowest < 0) lowest = static_cast<int>(i);
       if (fingerprints_[i] == fingerprints_[lowest]) continue;
-      difference = absl::DataLossError(
+      other = static_cast<int>(i);
+      message =
           absl::StrCat("worker ", i, " reads another checkpoint: fingerprint ",
                        fingerprints_[i], ", worker ", lowest, " has ",
-                       fingerprints_[lowest], " (", options_.model_dir, ")"));
-      permanent_ = true;
+                       fingerprints_[lowest], " (", options_.model_dir);
+      comparing_ = true;
     }
   }
-  if (!difference.ok()) Decide(difference);
+  if (other >= 0) {
+    const std::string what = CompareCheckpoints(lowest, other);
+    if (!what.empty()) absl::StrAppend(&message, "; ", what);
+    {
+      MutexLock lock(&mu_);
+      permanent_ = true;
+    }
+    Decide(absl::DataLossError(absl::StrCat(message, ")")));
+  }
   on_change_();
+}
+
+std::string Epoch::CompareCheckpoints(int want, int got) {
+  v1::DescribeCheckpointRequest request;
+  request.set_model_path(options_.model_dir);
+  const Deadline deadline = Deadline::After(kDescribeTime);
+  const auto wanted = clients_[want]->DescribeCheckpoint(request, deadline);
+  if (!wanted.ok()) return "";
+  const auto found = clients_[got]->DescribeCheckpoint(request, deadline);
+  if (!found.ok()) return "";
+  return FindDifference(*wanted, *found);
 }
 
 absl::Status Epoch::ConnectAll() {
@@ -422,8 +461,10 @@ absl::Status Epoch::Conclude() {
           best = &failure;
         }
       }
-      if (Weight(*best) == 3 || failures_.size() == members_.size() ||
-          grace.Expired()) {
+      // Who compares decides.
+      if (!comparing_ &&
+          (Weight(*best) == 3 || failures_.size() == members_.size() ||
+           grace.Expired())) {
         break;
       }
       changed_.WaitUntil(

@@ -41,6 +41,11 @@ struct FleetOptions {
   uint32_t slots = 4;
   uint32_t threads = 0;    // Per worker; 0: the worker's own setting.
   bool reference = false;  // Workers also load a plain float32 copy.
+  // Folder of packed shards on each worker's disk; empty: none, unless a worker
+  // was started with one.
+  std::string shard_cache;
+  // Ready only when a shard that had to be packed is in there.
+  bool await_shard_cache = false;
   // Gives up at the first failure instead of forming again.
   bool one_shot = false;
   // By rank, in GiB; 0 or absent: a share of what the host has available.
@@ -102,6 +107,9 @@ class Epoch {
     uint64_t bytes_total = 0;
     uint64_t resident_bytes = 0;
     uint64_t cache_bytes = 0;
+    uint64_t tensor_bytes_read = 0;  // This and the next as in LoadProgress.
+    bool from_shard_cache = false;
+    std::string warning;
     bool loaded = false;
   };
   std::vector<RankProgress> Progress() const;
@@ -136,6 +144,8 @@ class Epoch {
   uint64_t MemoryLimit(int rank) const;
   int RanksOnHost(int rank) const;
   void OnLoadProgress(int rank, const v1::LoadProgress& progress);
+  // What two ranks read differently, if they can tell; else nothing.
+  std::string CompareCheckpoints(int want, int got);
   void OnStepResult(int rank, v1::StepResult result);
   void Report(int rank, const absl::Status& status, bool lost,
               bool stopping = false);
@@ -167,6 +177,7 @@ class Epoch {
       cluster::Deadline::Infinite();
   std::vector<RankProgress> progress_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> fingerprints_ ABSL_GUARDED_BY(mu_);
+  bool comparing_ ABSL_GUARDED_BY(mu_) = false;  // Two that differ.
   uint32_t context_ ABSL_GUARDED_BY(mu_) = 0;
   int unfinished_calls_ ABSL_GUARDED_BY(mu_) = 0;
   bool woken_ ABSL_GUARDED_BY(mu_) = false;

@@ -123,6 +123,12 @@ v1::ClusterState Fleet::State() const {
     *worker->mutable_build() = member.build;
     worker->set_resident_bytes(rank.resident_bytes);
     worker->set_cache_bytes(rank.cache_bytes);
+    worker->set_host(member.host);
+    worker->set_load_bytes_done(rank.bytes_done);
+    worker->set_load_bytes_total(rank.bytes_total);
+    worker->set_from_shard_cache(rank.from_shard_cache);
+    worker->set_load_warning(rank.warning);
+    worker->set_tensor_bytes_read(rank.tensor_bytes_read);
     if (member.lost) {
       worker->set_state(v1::MEMBER_STATE_LOST);
     } else if (state_ == v1::FLEET_STATE_READY || rank.loaded) {

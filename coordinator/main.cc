@@ -58,6 +58,7 @@ struct Flags {
   uint32_t context = 0;
   uint32_t slots = 4;
   bool reference = false;
+  std::string cache_dir;
   bool insecure = false;
   std::string port_file;
   std::string log_file;
@@ -115,6 +116,7 @@ absl::StatusOr<CoordinatorOptions> FromFlags(const Flags& flags) {
                         cluster::AlgorithmTable::Load(flags.collectives));
   }
   options.fleet.context = flags.context;
+  options.fleet.shard_cache = flags.cache_dir;
   RF_ASSIGN_OR_RETURN(options.listen, cluster::ParseAddress(flags.listen));
   return options;
 }
@@ -135,6 +137,7 @@ absl::StatusOr<CoordinatorOptions> FromClusterFile(const Flags& flags) {
                         cluster::AlgorithmTable::Load(config.collectives));
   }
   options.fleet.context = config.context;
+  options.fleet.shard_cache = config.cache_dir;
   for (const cluster::WorkerConfig& worker : config.workers) {
     options.fleet.memory_gib.push_back(worker.memory_gib);
   }
@@ -212,6 +215,9 @@ int Main(int argc, char** argv) {
   by_hand(app.add_option("-c,--ctx-size", flags.context,
                          "Positions per sequence; 0: as many as fit"))
       ->capture_default_str();
+  by_hand(app.add_option("--cache-dir", flags.cache_dir,
+                         "Folder on each worker's disk for packed shards, "
+                         "which the next start maps"));
   app.add_option("--parallel", flags.slots, "Sequences at a time")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();

@@ -87,6 +87,20 @@ absl::StatusOr<v1::LoadProgress> WorkerClient::Load(
   return progress;
 }
 
+absl::StatusOr<v1::CheckpointFacts> WorkerClient::DescribeCheckpoint(
+    const v1::DescribeCheckpointRequest& request, cluster::Deadline deadline) {
+  grpc::ClientContext context;
+  SetDeadline(context, deadline);
+  const ActiveCall active(this, &context);
+  const auto reader = stub_->DescribeCheckpoint(&context, request);
+  v1::CheckpointFacts all;
+  v1::CheckpointFacts facts;
+  while (reader->Read(&facts)) all.MergeFrom(facts);
+  const absl::Status status = cluster::FromGrpc(reader->Finish());
+  if (!status.ok()) return status;
+  return all;
+}
+
 absl::StatusOr<v1::ConnectResponse> WorkerClient::Connect(
     const v1::ConnectRequest& request, cluster::Deadline deadline) {
   grpc::ClientContext context;

@@ -35,6 +35,10 @@ class WorkerClient {
       const v1::LoadRequest& request, cluster::Deadline deadline,
       const std::function<void(const v1::LoadProgress&)>& on_progress);
 
+  // All messages joined.
+  absl::StatusOr<v1::CheckpointFacts> DescribeCheckpoint(
+      const v1::DescribeCheckpointRequest& request, cluster::Deadline deadline);
+
   absl::StatusOr<v1::ConnectResponse> Connect(const v1::ConnectRequest& request,
                                               cluster::Deadline deadline);
 

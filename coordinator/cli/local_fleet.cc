@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "cluster/status_macros.h"
 #include "coordinator/cli/interrupt.h"
+#include "coordinator/cli/load_progress.h"
 #include "coordinator/cli/progress.h"
 
 namespace ringfleet::coordinator::cli {
@@ -32,6 +33,7 @@ absl::StatusOr<std::unique_ptr<LocalFleet>> LocalFleet::Start(
   absl::Status status =
       fleet->workers_->Spawn({"--coordinator", fleet->address()});
   if (status.ok()) status = fleet->WaitReady();
+  if (status.ok()) ShowLoadWarnings(fleet->coordinator_->state());
   if (!status.ok()) {
     fleet->Explain(status);
     return status;
@@ -63,13 +65,7 @@ absl::Status LocalFleet::WaitReady() {
                           state.error());
     }
     RF_RETURN_IF_ERROR(workers_->CheckRunning());
-    if (state.load_bytes_total() > 0) {
-      progress.Bytes("loading", state.load_bytes_done(),
-                     state.load_bytes_total());
-    } else {
-      progress.Phase(absl::StrCat("starting workers, ", state.workers_size(),
-                                  " of ", state.world_size()));
-    }
+    ShowLoading(state, progress);
     std::this_thread::sleep_for(kFormingPoll);
   }
 }

@@ -14,6 +14,7 @@
 #include "coordinator/cli/call.h"
 #include "coordinator/cli/collectives.h"
 #include "coordinator/cli/command.h"
+#include "coordinator/cli/convert.h"
 #include "coordinator/cli/generate.h"
 #include "coordinator/cli/inspect.h"
 #include "coordinator/cli/interrupt.h"
@@ -34,7 +35,7 @@ constexpr RegisterCommand kCommands[] = {
     RegisterUp,       RegisterDown,    RegisterStatus,      RegisterCall,
     RegisterGenerate, RegisterScore,   RegisterTokenize,    RegisterDetokenize,
     RegisterSubmit,   RegisterTargets, RegisterCollectives, RegisterSynth,
-    RegisterBench,    RegisterPlan,    RegisterInspect,
+    RegisterBench,    RegisterPlan,    RegisterInspect,     RegisterConvert,
 };
 
 constexpr char kProgramFooter[] = R"(

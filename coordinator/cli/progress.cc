@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 namespace ringfleet::coordinator::cli {
@@ -42,7 +43,8 @@ void Progress::Draw(const std::string& line) {
 
 void Progress::Phase(absl::string_view text) { Draw(std::string(text)); }
 
-void Progress::Bytes(absl::string_view label, uint64_t done, uint64_t total) {
+void Progress::Bytes(absl::string_view label, uint64_t done, uint64_t total,
+                     absl::string_view more) {
   const auto now = std::chrono::steady_clock::now();
   if (!counting_) begun_ = now;
   counting_ = true;
@@ -59,6 +61,7 @@ void Progress::Bytes(absl::string_view label, uint64_t done, uint64_t total) {
     absl::StrAppendFormat(&line, "  %s/s  ETA %.0f s", HumanBytes(rate),
                           (total - std::min(done, total)) / rate);
   }
+  if (!more.empty()) absl::StrAppend(&line, "  ", more);
   Draw(line);
 }
 

@@ -19,8 +19,10 @@ class Progress {
 
   // "waiting for workers, 1 of 2"
   void Phase(absl::string_view text);
-  // "loading  41 %  |######      |  1.3 GB of 3.2 GB  410 MB/s  ETA 5 s"
-  void Bytes(absl::string_view label, uint64_t done, uint64_t total);
+  // "loading  41 % |######      | 1.3 GB of 3.2 GB  410.0 MB/s  ETA 5 s", then
+  // `more`.
+  void Bytes(absl::string_view label, uint64_t done, uint64_t total,
+             absl::string_view more = "");
 
  private:
   void Draw(const std::string& line);

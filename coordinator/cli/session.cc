@@ -3,6 +3,8 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -49,6 +51,10 @@ void AddSessionOptions(CLI::App& app, SessionOptions& options) {
   app.add_option("--collectives", options.collectives,
                  "Which algorithm carries which collective between local "
                  "workers: a file that `collectives --calibrate` wrote")
+      ->excludes(cluster);
+  app.add_option("--cache-dir", options.cache_dir,
+                 "Folder for the local workers' packed weights: the first "
+                 "command writes them there, the next ones map them")
       ->excludes(cluster);
   app.add_option("-t,--threads", options.threads,
                  "Threads per worker; 0: the cores divided by --local")
@@ -146,6 +152,13 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(
           absl::StrCat("usage: --collectives ", table.status().message()));
     }
     fleet.collectives = *std::move(table);
+  }
+  if (!options.cache_dir.empty()) {
+    std::error_code error;  // With one, the path stays as it is.
+    fleet.shard_cache = std::filesystem::absolute(options.cache_dir, error);
+    if (error) fleet.shard_cache = options.cache_dir;
+    // The workers end with the command.
+    fleet.await_shard_cache = true;
   }
   fleet.context = options.context;
   fleet.threads = options.threads;

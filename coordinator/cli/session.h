@@ -22,6 +22,7 @@ struct SessionOptions {
   std::string cache_type;
   std::string wire = "bf16";
   std::string collectives;
+  std::string cache_dir;
   int threads = 0;
   int context = 0;
   // Set by a verb, not options of their own.
@@ -30,7 +31,7 @@ struct SessionOptions {
 };
 
 // Adds --model, --cluster, --local, --dtype, --cache-type, --wire,
-// --collectives, -t, -c.
+// --collectives, --cache-dir, -t, -c.
 void AddSessionOptions(CLI::App& app, SessionOptions& options);
 
 // A connection with the coordinator of a running fleet, or of one that this

@@ -17,6 +17,7 @@
 #include "coordinator/cli/fleet_json.h"
 #include "coordinator/cli/interrupt.h"
 #include "coordinator/cli/launcher.h"
+#include "coordinator/cli/load_progress.h"
 #include "coordinator/cli/progress.h"
 #include "coordinator/cli/session.h"
 #include "protos/cluster.grpc.pb.h"
@@ -69,8 +70,7 @@ absl::StatusOr<v1::ClusterState> Describe(const std::string& address) {
 void ShowProgress(const v1::ClusterState& state, Progress& progress) {
   if (state.state() == v1::FLEET_STATE_LOADING &&
       state.load_bytes_total() > 0) {
-    progress.Bytes("loading", state.load_bytes_done(),
-                   state.load_bytes_total());
+    ShowLoading(state, progress);
   } else {
     progress.Phase(absl::StrCat(FleetStateName(state.state()), ", ",
                                 state.workers_size(), " of ",
