@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+// How fast workers load a checkpoint: beside plain reading of as many bytes
+// with a conversion that does nothing but move bytes through memory, and from
+// packed shards on the second start. One process a worker, as a fleet has them;
+// the files are in the page cache, because the first, unmeasured load reads
+// them.
+//
+//   load_bench --model DIR [--workers N] [-t THREADS] [--rounds N] --cache-dir
+//   DIR
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "cluster/file_reader.h"
+#include "kernels/aligned_buffer.h"
+#include "kernels/check.h"
+#include "kernels/thread_pool.h"
+#include "worker/loaded_shard.h"
+
+namespace ringfleet::perf {
+namespace {
+
+constexpr uint64_t kReadBytes = 1 << 20;
+
+struct Flags {
+  std::string model;
+  std::string cache_dir;
+  int workers = 2;
+  int threads = 0;
+  int rounds = 3;
+};
+
+// Of one worker, or the sum and the longest time over all.
+struct Figures {
+  double seconds = 0;
+  double cpu_seconds = 0;  // Of the process, user and system: the sum.
+  uint64_t read_bytes = 0;
+  uint64_t packed_bytes = 0;
+  uint64_t anonymous_bytes = 0;  // More than before, at the end; the largest.
+  int from_cache = 0;
+};
+
+uint64_t AnonymousBytes() {
+  std::ifstream file("/proc/self/status");
+  for (std::string word; file >> word;) {
+    uint64_t kib = 0;
+    if (word == "RssAnon:" && file >> kib) return kib << 10;
+  }
+  return 0;
+}
+
+double CpuSeconds() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+         static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) /
+             1e6;
+}
+
+// A worker's part of the files' bytes, read in order; each byte is changed and
+// stored into fresh memory.
+Figures ReadPlainly(const Flags& flags, int rank, uint64_t bytes) {
+  std::vector<cluster::FileReader> files;
+  for (const auto& entry : std::filesystem::directory_iterator(flags.model)) {
+    if (!absl::EndsWith(entry.path().string(), ".safetensors")) continue;
+    auto file = cluster::FileReader::Open(entry.path().string());
+    RF_CHECK(file.ok());
+    files.push_back(*std::move(file));
+  }
+  struct Piece {
+    const cluster::FileReader* file;
+    uint64_t offset, size, to;
+  };
+  std::vector<Piece> pieces;
+  uint64_t total = 0;
+  for (const auto& file : files) {
+    const uint64_t part = file.size() / flags.workers;
+    for (uint64_t at = 0; at < part && total < bytes; at += kReadBytes) {
+      const uint64_t size = std::min({kReadBytes, part - at, bytes - total});
+      pieces.push_back({&file, rank * part + at, size, total});
+      total += size;
+    }
+  }
+  kernels::ThreadPool pool(flags.threads);
+  kernels::AlignedBuffer result(total);
+  const auto begun = std::chrono::steady_clock::now();
+  pool.ParallelFor(pieces.size(), 1, [&](size_t begin, size_t end) {
+    std::vector<char> buffer(kReadBytes);
+    for (size_t i = begin; i < end; ++i) {
+      const Piece& piece = pieces[i];
+      RF_CHECK(piece.file->Read(piece.offset, piece.size, buffer.data()).ok());
+      char* to = result.data() + piece.to;
+      for (uint64_t j = 0; j < piece.size; ++j) {
+        to[j] = static_cast<char>(buffer[j] ^ 0x80);
+      }
+    }
+  });
+  const std::chrono::duration<double> seconds =
+      std::chrono::steady_clock::now() - begun;
+  return {.seconds = seconds.count(), .read_bytes = total};
+}
+
+Figures Load(const Flags& flags, int rank, bool cached) {
+  v1::LoadRequest request;
+  request.set_model_path(flags.model);
+  request.set_dtype(v1::DTYPE_INT8);
+  request.set_slots(1);
+  request.set_context(64);
+  request.mutable_layout()->set_rank(rank);
+  v1::Mesh* mesh = request.mutable_layout()->mutable_mesh();
+  mesh->set_data(1);
+  mesh->set_expert(1);
+  mesh->set_tensor(flags.workers);
+  if (cached) {
+    request.set_shard_cache(flags.cache_dir);
+    request.set_await_shard_cache(true);
+  }
+  const uint64_t before = AnonymousBytes();
+  uint64_t most = before;
+  const auto begun = std::chrono::steady_clock::now();
+  const auto shard = worker::LoadShardFor(
+      request,
+      {.threads = flags.threads,
+       .available_memory_bytes = std::numeric_limits<uint64_t>::max()},
+      [&most](const v1::LoadProgress&) {
+        most = std::max(most, AnonymousBytes());
+        return absl::OkStatus();
+      });
+  const std::chrono::duration<double> seconds =
+      std::chrono::steady_clock::now() - begun;
+  if (!shard.ok()) {
+    std::fprintf(stderr, "%s\n", std::string(shard.status().message()).c_str());
+    _exit(1);
+  }
+  return {.seconds = seconds.count(),
+          .read_bytes = (*shard)->tensor_bytes_read,
+          .packed_bytes = (*shard)->resident_bytes,
+          .anonymous_bytes = std::max(most, AnonymousBytes()) - before,
+          .from_cache = (*shard)->from_cache ? 1 : 0};
+}
+
+// Runs `body` in a process for each worker, at the same time.
+Figures OnWorkers(const Flags& flags,
+                  const std::function<Figures(int rank)>& body) {
+  int ends[2];
+  RF_CHECK(pipe(ends) == 0);
+  for (int rank = 0; rank < flags.workers; ++rank) {
+    const pid_t child = fork();
+    RF_CHECK(child >= 0);
+    if (child > 0) continue;
+    Figures mine = body(rank);
+    mine.cpu_seconds = CpuSeconds();
+    _exit(write(ends[1], &mine, sizeof(mine)) == sizeof(mine) ? 0 : 1);
+  }
+  close(ends[1]);
+  Figures all;
+  Figures mine;
+  int heard = 0;
+  for (; read(ends[0], &mine, sizeof(mine)) == sizeof(mine); ++heard) {
+    all.seconds = std::max(all.seconds, mine.seconds);
+    all.cpu_seconds += mine.cpu_seconds;
+    all.read_bytes += mine.read_bytes;
+    all.packed_bytes += mine.packed_bytes;
+    all.anonymous_bytes = std::max(all.anonymous_bytes, mine.anonymous_bytes);
+    all.from_cache += mine.from_cache;
+  }
+  close(ends[0]);
+  while (wait(nullptr) > 0) {
+  }
+  RF_CHECK(heard == flags.workers);
+  return all;
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Of one thing that is measured, by round.
+struct Series {
+  std::vector<double> seconds, cpu_seconds;
+  void Add(const Figures& figures) {
+    seconds.push_back(figures.seconds);
+    cpu_seconds.push_back(figures.cpu_seconds);
+  }
+};
+
+void Print(const char* what, const Series& series, uint64_t bytes) {
+  const double seconds = Median(series.seconds);
+  std::printf("%-34s %7.3f s  %6.2f GB/s  %7.3f s of CPU\n", what, seconds,
+              static_cast<double>(bytes) / 1e9 / seconds,
+              Median(series.cpu_seconds));
+}
+
+// a / b, round by round.
+void PrintRatios(const char* what, const std::vector<double>& a,
+                 const std::vector<double>& b) {
+  std::vector<double> ratios;
+  for (size_t i = 0; i < a.size(); ++i) ratios.push_back(a[i] / b[i]);
+  std::printf("%s: %.2f (%.2f to %.2f)\n", what, Median(ratios),
+              *std::min_element(ratios.begin(), ratios.end()),
+              *std::max_element(ratios.begin(), ratios.end()));
+}
+
+void Run(const Flags& flags) {
+  const auto load = [&](bool cached) {
+    return OnWorkers(flags,
+                     [&](int rank) { return Load(flags, rank, cached); });
+  };
+  const Figures warm = load(false);
+  const uint64_t share = warm.read_bytes / flags.workers;
+  Series plain, first, saving, second;
+  saving.Add(load(true));
+  for (int round = 0; round < flags.rounds; ++round) {
+    plain.Add(OnWorkers(
+        flags, [&](int rank) { return ReadPlainly(flags, rank, share); }));
+    first.Add(load(false));
+    const Figures mapped = load(true);
+    RF_CHECK(mapped.from_cache == flags.workers && mapped.read_bytes == 0);
+    second.Add(mapped);
+  }
+  Print("plain reading and moving", plain, warm.read_bytes);
+  Print("load", first, warm.read_bytes);
+  Print("load that keeps its shards, once", saving, warm.read_bytes);
+  Print("load from packed shards", second, warm.packed_bytes);
+  PrintRatios("rate of a load / plain, by time", plain.seconds, first.seconds);
+  PrintRatios("rate of a load / plain, by CPU time", plain.cpu_seconds,
+              first.cpu_seconds);
+  PrintRatios("load / load from packed shards, by time", first.seconds,
+              second.seconds);
+  PrintRatios("load / load from packed shards, by CPU time", first.cpu_seconds,
+              second.cpu_seconds);
+  std::printf(
+      "%d workers of %d threads, medians of %d rounds; %.3f GB of "
+      "tensors read, %.3f GB packed; at most %.0f MiB of a worker's "
+      "memory beside its shard\n",
+      flags.workers, flags.threads, flags.rounds,
+      static_cast<double>(warm.read_bytes) / 1e9,
+      static_cast<double>(warm.packed_bytes) / 1e9,
+      (static_cast<double>(warm.anonymous_bytes) -
+       static_cast<double>(warm.packed_bytes) / flags.workers) /
+          (1 << 20));
+}
+
+}  // namespace
+}  // namespace ringfleet::perf
+
+int main(int argc, char** argv) {
+  ringfleet::perf::Flags flags;
+  CLI::App app("Measures how fast workers load");
+  app.add_option("--model", flags.model, "Folder of a checkpoint")->required();
+  app.add_option("--cache-dir", flags.cache_dir,
+                 "For packed shards; a new folder, to be deleted afterwards")
+      ->required();
+  app.add_option("--workers", flags.workers)->check(CLI::Range(1, 16));
+  app.add_option("-t,--threads", flags.threads, "Of a worker [cores / N]");
+  app.add_option("--rounds", flags.rounds)->check(CLI::Range(1, 99));
+  CLI11_PARSE(app, argc, argv);
+  if (flags.threads == 0) {
+    flags.threads =
+        std::max<int>(1, std::thread::hardware_concurrency() / flags.workers);
+  }
+  ringfleet::perf::Run(flags);
+}
