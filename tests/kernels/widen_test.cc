@@ -17,7 +17,7 @@ constexpr float kNoWidenLimit = std::numeric_limits<float>::max();
 
 TEST(WidenTest, GivesTheBitsOfToFloatTimesTheScale) {
   // Every code of 8 and of 16 bits, from every alignment and with every tail.
-  std::vector<uint8_t> bytes(2 * 65536 + 64);
+  std::vector<uint8_t> bytes(2 * 65536 + 256);
   for (size_t i = 0; i < 65536; ++i) {
     bytes[2 * i] = static_cast<uint8_t>(i);
     bytes[2 * i + 1] = static_cast<uint8_t>(i >> 8);
