@@ -188,6 +188,7 @@ absl::Status Up(const FleetOptions& options) {
     RF_RETURN_IF_ERROR(Interrupt::Get().status());
     return state.status();
   }
+  ShowLoadWarnings(*state);
   return PrintSummary(FleetSummary(*state), options);
 }
 
