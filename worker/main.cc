@@ -21,6 +21,7 @@
 #include "kernels/isa.h"
 #include "worker/flight_log.h"
 #include "worker/host.h"
+#include "worker/host_service.h"
 #include "worker/membership_client.h"
 #include "worker/parent_watch.h"
 #include "worker/worker_service.h"
@@ -162,12 +163,14 @@ absl::Status Run(const Options& options) {
   cluster::CollectiveEndpoint endpoint({.recorder = &flight.recorder()});
   WorkerService service(&endpoint, &flight, threads, memory_bytes,
                         options.cache_dir);
+  HostService host_service(threads, memory_bytes);
   RF_ASSIGN_OR_RETURN(
       const std::unique_ptr<cluster::DaemonServer> server,
       cluster::DaemonServer::Start(listen, options.insecure,
                                    [&](grpc::ServerBuilder& builder) {
                                      endpoint.Register(builder);
                                      builder.RegisterService(&service);
+                                     builder.RegisterService(&host_service);
                                    }));
   endpoint.Start();
   if (known.port == 0) known.port = server->port();

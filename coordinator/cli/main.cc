@@ -15,6 +15,7 @@
 #include "coordinator/cli/collectives.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/convert.h"
+#include "coordinator/cli/doctor.h"
 #include "coordinator/cli/generate.h"
 #include "coordinator/cli/inspect.h"
 #include "coordinator/cli/interrupt.h"
@@ -36,6 +37,7 @@ constexpr RegisterCommand kCommands[] = {
     RegisterGenerate, RegisterScore,   RegisterTokenize,    RegisterDetokenize,
     RegisterSubmit,   RegisterTargets, RegisterCollectives, RegisterSynth,
     RegisterBench,    RegisterPlan,    RegisterInspect,     RegisterConvert,
+    RegisterDoctor,
 };
 
 constexpr char kProgramFooter[] = R"(

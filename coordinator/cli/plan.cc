@@ -26,9 +26,8 @@ read, no host is asked. --explain adds the model behind the predictions.
 The fleet is N equal hosts (--hosts, --memory, --bandwidth, --network,
 --latency), a cluster file with --bandwidth, --network and --latency for what it
 does not say (its memory_gib and threads may differ by worker; workers of one host
-share it), or a JSON file with what was measured on each worker: {"workers":
-[{"host","threads","memory_gib","read_gbps","int8_gops"}],"network":{"gbit",
-"latency_us"}}. --memory is what a worker may use: what the system and others
+share it), or what `ringfleet doctor -o json` printed: {"workers":[{"host","threads",
+"memory_gib","read_gbps","int8_gops"}],"network":{"gbit","latency_us"}}. --memory is what a worker may use: what the system and others
 need is not in it.
 
 A model that does not fit is no error: "fits" is false and "hosts_needed" says how

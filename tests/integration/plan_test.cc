@@ -33,6 +33,35 @@ TEST_F(PlanCliTest, PlansFromAConfigurationAlone) {
   EXPECT_TRUE(wrong.document().contains("error"));
 }
 
+// What one prints the other reads.
+TEST_F(PlanCliTest, DoctorFeedsPlan) {
+  const Finished examined =
+      Cli({"doctor", "--local", "2", "--threads", "1", "--time-ms", "20",
+           "--model", Model(), "-o", "json"},
+          {.seconds = 90});
+  ASSERT_EQ(examined.code, 0) << examined.errors;
+  const json document = examined.document();
+  ASSERT_EQ(document["workers"].size(), 2u);
+  for (const json& worker : document["workers"]) {
+    EXPECT_GT(worker["read_gbps"], 0);
+    EXPECT_GT(worker["int8_gops"], 0);
+    EXPECT_GT(worker["memory_gib"], 0);
+    EXPECT_EQ(worker["threads"], 1);
+    EXPECT_TRUE(worker["isa"].is_string());
+  }
+  ASSERT_EQ(document["pairs"].size(), 1u);
+  EXPECT_GT(document["pairs"][0]["all_reduce_4b_us"], 0);
+  EXPECT_GT(document["network"]["gbit"], 0);
+  EXPECT_TRUE(document["advice"].is_array());
+  testing::WriteFile(File("measured.json"), examined.output);
+  const Finished planned = Cli({"plan", "--fleet", File("measured.json"),
+                                "--context", "64", "-o", "json"});
+  ASSERT_EQ(planned.code, 0) << planned.errors;
+  EXPECT_EQ(planned.document()["hosts"].size(), 2u);
+  EXPECT_EQ(planned.document()["fits"], true);
+  EXPECT_TRUE(planned.document()["assumptions"].empty());
+}
+
 TEST_F(PlanCliTest, InspectsACheckpoint) {
   const Finished finished = Cli({"inspect", Model(), "-o", "json"});
   ASSERT_EQ(finished.code, 0) << finished.errors;

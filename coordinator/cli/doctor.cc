@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cli/doctor.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cluster/config.h"
+#include "cluster/host_address.h"
+#include "cluster/model_files.h"
+#include "cluster/status_macros.h"
+#include "coordinator/cli/doctor_report.h"
+#include "coordinator/cli/doctor_run.h"
+#include "coordinator/cli/json_output.h"
+#include "coordinator/cli/local_workers.h"
+#include "coordinator/cli/output.h"
+
+namespace ringfleet::coordinator::cli {
+namespace {
+
+constexpr char kDoctorFooter[] = R"(
+Measures on running workers what `ringfleet plan` otherwise assumes: the rates of
+int8 products and of reading memory with all workers at work, exchanges between
+every two of them, the disk that holds --model, free memory, clocks, builds,
+instruction sets, NUMA nodes; then says what to change. `-o json` prints what
+`ringfleet plan --fleet FILE.json` reads.
+
+--local N starts N workers on this machine for this command. --cluster needs the
+workers of a cluster file, running; while they serve a model, their links are not
+measured, the measurements slow it down for some seconds, and free memory is what
+the model leaves: for a plan examine workers that have loaded none. Rates are of
+this moment: other programs that run make them, and the plan, smaller.
+
+Examples:
+  ringfleet doctor
+  ringfleet doctor --local 2 --model DIR -o json
+  ringfleet doctor --cluster cluster.yaml
+)";
+
+struct DoctorVerb {
+  std::string cluster;
+  int local = 1;
+  int threads = 0;
+  std::string model;
+  std::string format = "md";
+  DoctorOptions what;
+};
+
+absl::StatusOr<DoctorFindings> ExamineCluster(const DoctorVerb& options,
+                                              std::string* model) {
+  RF_ASSIGN_OR_RETURN(const cluster::ClusterConfig config,
+                      cluster::LoadClusterConfig(options.cluster));
+  if (model->empty()) *model = config.model;
+  BenchWorkers workers;
+  for (const cluster::WorkerConfig& worker : config.workers) {
+    workers.addresses.push_back(cluster::FormatAddress(
+        {worker.address.empty() ? worker.host : worker.address, worker.port}));
+    workers.hosts.push_back(worker.host);
+  }
+  DoctorOptions what = options.what;
+  what.disk_path = *model;
+  return ExamineWorkers(workers, what);
+}
+
+absl::StatusOr<DoctorFindings> ExamineLocally(const DoctorVerb& options) {
+  RF_ASSIGN_OR_RETURN(const std::unique_ptr<LocalWorkers> local,
+                      LocalWorkers::Create(options.local));
+  // As a fleet of local workers has them.
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int threads = options.threads > 0 ? options.threads
+                                          : std::max(1, cores / options.local);
+  absl::StatusOr<DoctorFindings> findings;
+  absl::Status status = local->Spawn(
+      {"--coordinator", "none", "--threads", absl::StrCat(threads)});
+  if (status.ok()) {
+    const auto addresses = local->WaitAddresses();
+    status = addresses.status();
+    if (status.ok()) {
+      DoctorOptions what = options.what;
+      what.disk_path = options.model;
+      findings = ExamineWorkers(
+          {*addresses,
+           std::vector<std::string>(addresses->size(), "this machine")},
+          what);
+      status = findings.status();
+    }
+  }
+  if (status.ok()) status = local->Stop();
+  if (status.ok()) return findings;
+  local->Explain(status);
+  return status;
+}
+
+absl::Status RunDoctor(const DoctorVerb& options) {
+  std::string model =
+      options.model.empty() ? "" : cluster::AbsoluteModel(options.model);
+  absl::StatusOr<DoctorFindings> findings =
+      options.cluster.empty() ? ExamineLocally(options)
+                              : ExamineCluster(options, &model);
+  if (!findings.ok()) return Annotate(findings.status(), "doctor");
+  findings->model = model;
+  return options.format == "json" ? PrintJson(DoctorJson(*findings))
+                                  : PrintText(DoctorMarkdown(*findings));
+}
+
+}  // namespace
+
+void RegisterDoctor(CLI::App& app, Invocation& invocation) {
+  CLI::App* verb = app.add_subcommand(
+      "doctor", "Measure a fleet's hosts and links, and say what to change");
+  verb->group("Fleet");
+  verb->footer(kDoctorFooter);
+  auto options = std::make_shared<DoctorVerb>();
+  auto* cluster = verb->add_option("--cluster", options->cluster,
+                                   "Cluster file whose workers run");
+  verb->add_option("--local", options->local,
+                   "Start this many workers on this machine")
+      ->check(CLI::Range(1, 16))
+      ->excludes(cluster)
+      ->capture_default_str();
+  verb->add_option("-t,--threads", options->threads,
+                   "Threads per local worker; 0: the cores divided by --local")
+      ->check(CLI::Range(0, 1024))
+      ->excludes(cluster)
+      ->capture_default_str();
+  verb->add_option("-m,--model", options->model,
+                   "Checkpoint whose disk is read; a plan is for it");
+  verb->add_option("--time-ms", options->what.time_ms,
+                   "Of each measurement, milliseconds")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
+  verb->add_option("-o,--output", options->format, "md or json")
+      ->check(CLI::IsMember({"md", "json"}))
+      ->capture_default_str();
+  verb->add_flag(
+      "--json", [options](int64_t) { options->format = "json"; },
+      "The same as -o json");
+  verb->callback([options, &invocation] {
+    invocation.json = options->format == "json";
+    invocation.run = [options] { return RunDoctor(*options); };
+  });
+}
+
+}  // namespace ringfleet::coordinator::cli

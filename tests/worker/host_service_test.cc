@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/host_service.h"
+
+#include <cmath>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/checkpoint_writer.h"
+#include "worker/host.h"
+
+namespace ringfleet::worker {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(HostServiceTest, ReportsWhatThisHostIs) {
+  HostService service(/*threads=*/2, /*memory_limit_bytes=*/1 << 20);
+  v1::MeasureHostRequest request;
+  request.set_time_ms(1);
+  v1::HostReport report;
+  const grpc::Status status = service.Measure(nullptr, &request, &report);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_FALSE(report.host().empty());
+  EXPECT_FALSE(report.isa().empty());
+  EXPECT_FALSE(report.build().build_id().empty());
+  EXPECT_EQ(report.threads(), 2u);
+  EXPECT_EQ(report.cpus(), static_cast<uint32_t>(AvailableCpus()));
+  EXPECT_GE(report.numa_nodes(), 1u);
+  EXPECT_EQ(report.available_memory_bytes(), 1u << 20);
+  EXPECT_GT(report.int8_ops_per_second(), 0);
+  EXPECT_TRUE(std::isfinite(report.int8_ops_per_second()));
+  EXPECT_EQ(report.disk_bytes_per_second(), 0);  // Nothing to read was named.
+  EXPECT_GT(report.unix_ns(), 0);
+}
+
+TEST(HostServiceTest, NoTimeOrTooMuchIsRefused) {
+  HostService service(1, 0);
+  for (const uint32_t time_ms : {0u, 10'001u}) {
+    v1::MeasureHostRequest request;
+    request.set_time_ms(time_ms);
+    v1::HostReport report;
+    const grpc::Status status = service.Measure(nullptr, &request, &report);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(status.error_message(), HasSubstr("want 1 to 10000"));
+  }
+}
+
+TEST(MeasureDiskRateTest, WhatIsNotThereIsNotMeasured) {
+  EXPECT_EQ(MeasureDiskRate("", absl::Milliseconds(1)), 0);
+  EXPECT_EQ(MeasureDiskRate("/nowhere/at/all", absl::Milliseconds(1)), 0);
+  const ringfleet::testing::TempDir empty;
+  EXPECT_EQ(MeasureDiskRate(empty.path(), absl::Milliseconds(1)), 0);
+  // Some file systems cannot read past the page cache: 0 then, else a rate.
+  ringfleet::testing::WriteFile(empty.File("small"), "x");
+  ringfleet::testing::WriteFile(empty.File("large"), std::string(8192, 'y'));
+  EXPECT_GE(MeasureDiskRate(empty.path(), absl::Milliseconds(1)), 0);
+}
+
+}  // namespace
+}  // namespace ringfleet::worker

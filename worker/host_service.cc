@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/host_service.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "cluster/build_info.h"
+#include "cluster/status.h"
+#include "cluster/status_macros.h"
+#include "kernels/activations.h"
+#include "kernels/isa.h"
+#include "kernels/matmul.h"
+#include "kernels/weight_matrix.h"
+#include "worker/host.h"
+
+namespace ringfleet::worker {
+namespace {
+
+constexpr size_t kProbeOutputs = 4096;
+constexpr size_t kProbeInputs = 7168;
+constexpr size_t kProbeRows = 128;
+constexpr uint32_t kLongestProbeMs = 10'000;
+constexpr size_t kDiskRead = size_t{4} << 20;
+
+uint32_t CountNumaNodes() {
+  std::error_code error;
+  uint32_t nodes = 0;
+  for (std::filesystem::directory_iterator
+           it("/sys/devices/system/node", error),
+       end;
+       !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name.rfind("node", 0) == 0 && name.size() > 4) ++nodes;
+  }
+  return std::max(nodes, 1u);
+}
+
+// `path` itself, or the largest file of a folder.
+std::string FileToRead(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(path, error)) return path;
+  std::string largest;
+  uint64_t size = 0;
+  for (std::filesystem::directory_iterator it(path, error), end;
+       !error && it != end; it.increment(error)) {
+    std::error_code unreadable;
+    const uint64_t bytes = it->file_size(unreadable);
+    if (unreadable || bytes <= size) continue;
+    size = bytes;
+    largest = it->path().string();
+  }
+  return largest;
+}
+
+}  // namespace
+
+absl::StatusOr<double> MeasureInt8Rate(kernels::ThreadPool& pool,
+                                       absl::Duration time) {
+  RF_ASSIGN_OR_RETURN(
+      kernels::WeightMatrix weights,
+      kernels::WeightMatrix::Create(kernels::WeightForm::kInt8, kProbeOutputs,
+                                    kProbeInputs));
+  std::vector<float> x(kProbeRows * kProbeInputs);
+  for (size_t i = 0; i < x.size(); ++i) {
+    x[i] = std::sin(static_cast<float>(i));
+  }
+  pool.ParallelFor(kProbeOutputs, 1, [&](size_t begin, size_t end) {
+    for (size_t row = begin; row < end; ++row) {
+      weights.SetRow(row, x.data() + row % kProbeRows * kProbeInputs);
+    }
+  });
+  kernels::Activations activations;
+  activations.Assign(kernels::Activations::Form::kInt8, x.data(), kProbeRows,
+                     kProbeInputs, kProbeInputs, pool);
+  std::vector<float> y(kProbeRows * kProbeOutputs);
+  kernels::MatMul(weights, activations, y.data(), pool);  // Warm.
+  const absl::Time begun = absl::Now();
+  int products = 0;
+  absl::Duration taken;
+  do {
+    kernels::MatMul(weights, activations, y.data(), pool);
+    ++products;
+    taken = absl::Now() - begun;
+  } while (taken < time);
+  return 2.0 * kProbeRows * kProbeOutputs * kProbeInputs * products /
+         absl::ToDoubleSeconds(taken);
+}
+
+double MeasureDiskRate(const std::string& path, absl::Duration time) {
+  if (path.empty()) return 0;
+  const int fd =
+      open(FileToRead(path).c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC);
+  if (fd < 0) return 0;
+  const std::unique_ptr<void, decltype(&std::free)> buffer(
+      std::aligned_alloc(4096, kDiskRead), &std::free);
+  const absl::Time begun = absl::Now();
+  uint64_t bytes = 0;
+  while (buffer != nullptr && absl::Now() - begun < time) {
+    const ssize_t size =
+        pread(fd, buffer.get(), kDiskRead, static_cast<off_t>(bytes));
+    if (size <= 0) break;
+    bytes += static_cast<uint64_t>(size);
+    if (static_cast<size_t>(size) < kDiskRead) break;
+  }
+  const double seconds = absl::ToDoubleSeconds(absl::Now() - begun);
+  close(fd);
+  return bytes == 0 ? 0 : static_cast<double>(bytes) / seconds;
+}
+
+grpc::Status HostService::Measure(grpc::ServerContext*,
+                                  const v1::MeasureHostRequest* request,
+                                  v1::HostReport* report) {
+  if (request->time_ms() == 0 || request->time_ms() > kLongestProbeMs) {
+    return cluster::ToGrpc(absl::InvalidArgumentError(absl::StrCat(
+        "host: ", request->time_ms(), " ms, want 1 to ", kLongestProbeMs)));
+  }
+  if (active_.exchange(true)) {
+    return cluster::ToGrpc(absl::FailedPreconditionError(
+        "host: another measurement of this worker runs"));
+  }
+  const absl::Duration time = absl::Milliseconds(request->time_ms());
+  // Threads of its own: a connected model's are left alone.
+  absl::StatusOr<double> rate;
+  {
+    kernels::ThreadPool pool(threads_);
+    rate = MeasureInt8Rate(pool, time);
+  }
+  report->set_disk_bytes_per_second(MeasureDiskRate(request->path(), time));
+  active_ = false;
+  if (!rate.ok()) return cluster::ToGrpc(rate.status());
+  report->set_int8_ops_per_second(*rate);
+  char host[256] = "";
+  gethostname(host, sizeof(host) - 1);
+  report->set_host(host);
+  *report->mutable_build() = cluster::GetBuildInfo();
+  report->set_cpu(CpuModel());
+  report->set_isa(std::string(kernels::IsaName(kernels::CurrentIsa())));
+  report->set_threads(static_cast<uint32_t>(threads_));
+  report->set_cpus(static_cast<uint32_t>(AvailableCpus()));
+  report->set_numa_nodes(CountNumaNodes());
+  const uint64_t available = AvailableMemoryBytes();
+  report->set_available_memory_bytes(
+      memory_limit_bytes_ == 0 ? available
+                               : std::min(available, memory_limit_bytes_));
+  report->set_unix_ns(absl::GetCurrentTimeNanos());
+  return grpc::Status::OK;
+}
+
+}  // namespace ringfleet::worker
