@@ -98,8 +98,8 @@ absl::StatusOr<double> MeasureInt8Rate(kernels::ThreadPool& pool,
 
 double MeasureDiskRate(const std::string& path, absl::Duration time) {
   if (path.empty()) return 0;
-  const int fd =
-      open(FileToRead(path).c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC);
+  const int fd = open(FileToRead(path).c_str(),
+                      O_RDONLY | O_DIRECT | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) return 0;
   const std::unique_ptr<void, decltype(&std::free)> buffer(
       std::aligned_alloc(4096, kDiskRead), &std::free);
