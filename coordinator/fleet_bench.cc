@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "cluster/status_macros.h"
 #include "coordinator/fleet.h"
+#include "coordinator/gathering.h"
 
 namespace ringfleet::coordinator {
 namespace {
@@ -27,29 +28,6 @@ constexpr absl::Duration kRetireTime = absl::Seconds(30);
 constexpr uint32_t kSliceMs = 100;
 constexpr uint32_t kSlices = 10;
 constexpr absl::Duration kMeasureTimeout = absl::Seconds(60);
-
-// Lets threads go on when all have come, or one will not come.
-class Gathering {
- public:
-  explicit Gathering(size_t count) : missing_(count) {}
-  void AwaitOthers() {
-    MutexLock lock(&mu_);
-    --missing_;
-    changed_.NotifyAll();
-    while (missing_ > 0 && !failed_) changed_.Wait(&mu_);
-  }
-  void Fail() {
-    MutexLock lock(&mu_);
-    failed_ = true;
-    changed_.NotifyAll();
-  }
-
- private:
-  Mutex mu_;
-  CondVar changed_;
-  size_t missing_ ABSL_GUARDED_BY(mu_);
-  bool failed_ ABSL_GUARDED_BY(mu_) = false;
-};
 
 }  // namespace
 

@@ -17,8 +17,8 @@
 #include "cluster/status_macros.h"
 #include "coordinator/cli/interrupt.h"
 #include "coordinator/cli/session.h"
+#include "coordinator/gathering.h"
 #include "coordinator/worker_client.h"
-#include "kernels/mutex.h"
 #include "protos/host.grpc.pb.h"
 
 namespace ringfleet::coordinator::cli {
@@ -88,29 +88,6 @@ absl::Status CompareClock(const std::string& address,
   return absl::OkStatus();
 }
 
-// Lets calls go on together.
-class StartLine {
- public:
-  explicit StartLine(size_t count) : missing_(count) {}
-  void AwaitOthers() {
-    MutexLock lock(&mu_);
-    --missing_;
-    changed_.NotifyAll();
-    while (missing_ > 0 && !failed_) changed_.Wait(&mu_);
-  }
-  void Fail() {
-    MutexLock lock(&mu_);
-    failed_ = true;
-    changed_.NotifyAll();
-  }
-
- private:
-  Mutex mu_;
-  CondVar changed_;
-  size_t missing_ ABSL_GUARDED_BY(mu_);
-  bool failed_ ABSL_GUARDED_BY(mu_) = false;
-};
-
 // Each worker's part of the slice in which its host reads most.
 absl::Status MeasureReads(const BenchWorkers& workers,
                           const DoctorOptions& options,
@@ -119,7 +96,7 @@ absl::Status MeasureReads(const BenchWorkers& workers,
   const uint32_t slices = std::max<uint32_t>(options.time_ms / kReadSliceMs, 1);
   std::vector<std::vector<double>> bytes(count,
                                          std::vector<double>(slices, 0.0));
-  StartLine line(count);
+  Gathering line(count);
   RF_RETURN_IF_ERROR(AskAll(
       count,
       [&](size_t rank) -> absl::Status {
