@@ -29,6 +29,7 @@ constexpr char kWhitespaceClass[] =
 // Kilobytes of backtracking memory for one match.
 constexpr uint32_t kHeapLimitKb = 64 * 1024;
 
+// A deleter by one of PCRE2's functions.
 template <auto kFree>
 struct Free {
   template <typename T>
@@ -36,7 +37,6 @@ struct Free {
     kFree(p);
   }
 };
-using Code = std::unique_ptr<pcre2_code, Free<pcre2_code_free>>;
 using CompileContext =
     std::unique_ptr<pcre2_compile_context, Free<pcre2_compile_context_free>>;
 using MatchContext =
@@ -194,7 +194,10 @@ class PreTokenizer::Rule {
   }
 
  private:
-  Code code_;
+  struct FreeCode {
+    void operator()(pcre2_code* code) const { pcre2_code_free(code); }
+  };
+  std::unique_ptr<pcre2_code, FreeCode> code_;
   bool keep_matches_ = true;
   bool keep_gaps_ = true;
 };

@@ -25,7 +25,7 @@
 #include "tests/cluster/random_steps.h"
 #include "tests/testing/fake_transport.h"
 #include "tests/testing/grpc_world.h"
-#include "tests/testing/process.h"
+#include "tests/testing/sanitized.h"
 
 namespace ringfleet::cluster {
 namespace {

@@ -7,7 +7,7 @@
 #include <random>
 
 #include "coordinator/jinja_value.h"
-#include "tests/testing/process.h"
+#include "tests/testing/sanitized.h"
 
 namespace ringfleet::coordinator {
 namespace {
@@ -339,9 +339,6 @@ TEST(ChatTemplateTest, HostileTemplatesAreStopped) {
   json many = json::array();
   for (int i = 0; i < 3000; ++i) many.push_back(i);
   const json l = {{"l", many}};
-  EXPECT_THAT(
-      Render("{% for i in l %}{% for j in l %}{% endfor %}{% endfor %}", l),
-      HasSubstr("steps"));
   EXPECT_THAT(Render("{% set ns = namespace(s='x') %}{% for i in l %}{% set "
                      "ns.s = ns.s + ns.s %}{% endfor %}",
                      l),
@@ -367,8 +364,11 @@ TEST(ChatTemplateTest, HostileTemplatesAreStopped) {
   EXPECT_EQ(Render("{% set ns = namespace() %}{% set ns.me = ns %}{{ ns.me.me "
                    "is defined }}"),
             "True");
-  // The limit on steps once more, at a minute each under a sanitizer.
+  // The limit on steps, at tens of seconds each under a sanitizer.
   if (ringfleet::testing::kSanitized) return;
+  EXPECT_THAT(
+      Render("{% for i in l %}{% for j in l %}{% endfor %}{% endfor %}", l),
+      HasSubstr("steps"));
   const std::string doubling =
       "{% set ns = namespace(a=1, b=1) %}{% for i in l[:60] %}{% set ns.a = "
       "[ns.a, ns.a] %}{% set ns.b = [ns.b, ns.b] %}{% endfor %}";

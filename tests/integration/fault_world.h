@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tests/integration/rank_process.h"
+#include "tests/testing/sanitized.h"
 #include "tests/testing/test_network.h"
 
 namespace ringfleet::integration {

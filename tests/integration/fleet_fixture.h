@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "tests/testing/checkpoint_writer.h"
 #include "tests/testing/process.h"
+#include "tests/testing/sanitized.h"
 
 namespace ringfleet::integration {
 

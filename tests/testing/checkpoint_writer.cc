@@ -242,9 +242,13 @@ void WriteFile(const std::string& path, absl::string_view content) {
 }
 
 std::string ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
   RF_CHECK(file.good());
-  return std::string(std::istreambuf_iterator<char>(file), {});
+  std::string bytes(static_cast<size_t>(file.tellg()), '\0');
+  file.seekg(0);
+  file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  RF_CHECK(file.good());
+  return bytes;
 }
 
 TestTensor MakeTensor(std::string name, Dtype dtype, std::vector<int64_t> shape,

@@ -20,6 +20,7 @@
 #include <thread>
 
 #include "kernels/check.h"
+#include "tests/testing/sanitized.h"
 
 namespace ringfleet::testing {
 namespace {

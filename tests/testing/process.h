@@ -14,19 +14,6 @@
 
 namespace ringfleet::testing {
 
-// How much longer everything takes in this build: sanitizers slow the data
-// path and, more so, the start of a process.
-#if defined(__SANITIZE_THREAD__)
-inline constexpr double kSlowdown = 8;
-inline constexpr bool kSanitized = true;
-#elif defined(__SANITIZE_ADDRESS__)
-inline constexpr double kSlowdown = 4;
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr double kSlowdown = 1;
-inline constexpr bool kSanitized = false;
-#endif
-
 struct ProcessOptions {
   std::vector<std::string> command;                // A path, then arguments.
   std::map<std::string, std::string> environment;  // Beside the caller's.

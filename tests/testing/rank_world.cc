@@ -12,10 +12,9 @@
 #include "worker/timed_communicator.h"
 
 namespace ringfleet::testing {
-namespace {
 
 // Weights with the cache and model over them.
-struct Instance {
+struct RankWorld::Instance {
   Instance(const cluster::ModelSpec& spec, const cluster::ShardPlan& plan,
            worker::Weights loaded, kernels::Dtype cache_dtype,
            cluster::Wire wire, const RankWorldOptions& options,
@@ -30,8 +29,6 @@ struct Instance {
   worker::KvCache cache;
   worker::Model model;
 };
-
-}  // namespace
 
 struct RankWorld::Rank {
   Rank(MemoryWorld* world, int rank, int threads)

@@ -50,6 +50,7 @@ class RankWorld {
   int size() const { return world_.size(); }
 
  private:
+  struct Instance;
   struct Rank;
 
   cluster::ModelSpec spec_;

@@ -10,6 +10,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/testing/rank_world.h"
+#include "tests/testing/sanitized.h"
 
 namespace ringfleet::worker {
 namespace {
@@ -119,6 +120,8 @@ std::vector<Case> AllCases() {
   std::vector<Case> cases;
   for (const char* model : {"tiny-v2", "tiny-v2-lite", "tiny-v3"}) {
     for (int world : {1, 2, 3, 4}) {
+      // What 2 and 4 ranks do differs from the others in no memory access.
+      if (testing::kSanitized && world % 2 == 0) continue;
       cases.push_back({model, {.data = 1, .expert = 1, .tensor = world}});
     }
     cases.push_back({model, {.data = 1, .expert = 2, .tensor = 1}});

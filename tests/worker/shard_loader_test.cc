@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tests/testing/sanitized.h"
 #include "worker/shard_loader.h"
 
 #include <gmock/gmock.h>
@@ -20,7 +21,6 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "tests/testing/checkpoint_writer.h"
-#include "tests/testing/process.h"
 
 namespace ringfleet::worker {
 namespace {
