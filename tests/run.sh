@@ -134,7 +134,7 @@ for build in "${builds[@]}"; do
     export RINGFLEET_SOAK_MINUTES=$soak
   fi
   if ! run_in "$build" ctest --test-dir "$(build_dir "$build")" \
-    --output-on-failure -j "$(nproc)" --no-tests=error "${labels[@]}" \
+    --output-on-failure -j "$(($(nproc) + 1))" --no-tests=error "${labels[@]}" \
     "${filter[@]}" 2>&1 | tee "$log" | grep -vE '^ *Start +[0-9]+:|\.+ +Passed'; then
     failed=1
   fi

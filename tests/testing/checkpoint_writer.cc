@@ -7,8 +7,8 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <random>
+#include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -242,13 +242,11 @@ void WriteFile(const std::string& path, absl::string_view content) {
 }
 
 std::string ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  std::ifstream file(path, std::ios::binary);
   RF_CHECK(file.good());
-  std::string bytes(static_cast<size_t>(file.tellg()), '\0');
-  file.seekg(0);
-  file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  RF_CHECK(file.good());
-  return bytes;
+  std::ostringstream bytes;
+  bytes << file.rdbuf();
+  return std::move(bytes).str();
 }
 
 TestTensor MakeTensor(std::string name, Dtype dtype, std::vector<int64_t> shape,
