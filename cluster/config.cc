@@ -21,6 +21,7 @@
 #include "cluster/algorithm_table.h"
 #include "cluster/cache_dtype.h"
 #include "cluster/config_tree.h"
+#include "cluster/prefill_strategy.h"
 #include "cluster/status_macros.h"
 #include "cluster/synthetic_model.h"
 #include "cluster/weight_dtype.h"
@@ -211,6 +212,19 @@ class Section {
     } else {
       reading_.Fail(tree->line, PathOf(key), ": '", tree->scalar,
                     "', want f32, bf16 or int8");
+    }
+  }
+
+  void Strategy(absl::string_view key, v1::PrefillStrategy* out) const {
+    const Tree* tree = Scalar(key, kPrefillStrategyChoices);
+    if (tree == nullptr) return;
+    const absl::StatusOr<v1::PrefillStrategy> strategy =
+        ParsePrefillStrategy(tree->scalar);
+    if (strategy.ok()) {
+      *out = *strategy;
+    } else {
+      reading_.Fail(tree->line, PathOf(key), ": '", tree->scalar, "', want ",
+                    kPrefillStrategyChoices);
     }
   }
 
@@ -406,10 +420,11 @@ absl::StatusOr<ClusterConfig> ParseClusterConfig(absl::string_view yaml,
   RF_ASSIGN_OR_RETURN(const Tree root, ParseConfigTree(yaml, file_name));
   Reading reading{.file = file_name, .base_dir = base_dir};
   ClusterConfig config;
-  const Section top(&reading, &root, "",
-                    {"name", "model", "dtype", "cache_type", "wire",
-                     "collectives", "context", "mesh", "coordinator", "workers",
-                     "ssh", "cache_dir", "log_dir", "security"});
+  const Section top(
+      &reading, &root, "",
+      {"name", "model", "dtype", "cache_type", "wire", "prefill_strategy",
+       "collectives", "context", "mesh", "coordinator", "workers", "ssh",
+       "cache_dir", "log_dir", "security"});
 
   config.name = std::filesystem::path(std::string(file_name)).stem().string();
   for (char& c : config.name) {
@@ -423,6 +438,7 @@ absl::StatusOr<ClusterConfig> ParseClusterConfig(absl::string_view yaml,
   top.Dtype("dtype", &config.dtype);
   top.CacheDtype("cache_type", &config.cache_dtype);
   top.WireType("wire", &config.wire);
+  top.Strategy("prefill_strategy", &config.prefill_strategy);
   top.Path("collectives", &config.collectives);
   top.Integer("context", 1, 1 << 24, &config.context);
   top.Path("cache_dir", &config.cache_dir);

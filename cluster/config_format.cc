@@ -7,6 +7,7 @@
 #include "cluster/algorithm_table.h"
 #include "cluster/cache_dtype.h"
 #include "cluster/config.h"
+#include "cluster/prefill_strategy.h"
 #include "cluster/weight_dtype.h"
 
 namespace ringfleet::cluster {
@@ -29,6 +30,10 @@ std::string FormatClusterConfig(const ClusterConfig& config) {
                                  "\nmodel: ", Quoted(config.model),
                                  "\ndtype: ", WeightDtypeName(config.dtype),
                                  "\nwire: ", WireText(config.wire), "\n");
+  if (config.prefill_strategy != v1::PREFILL_STRATEGY_AUTO) {
+    absl::StrAppend(&out, "prefill_strategy: ",
+                    PrefillStrategyName(config.prefill_strategy), "\n");
+  }
   if (config.cache_dtype != v1::CACHE_DTYPE_UNSPECIFIED) {
     absl::StrAppend(&out, "cache_type: ", CacheDtypeName(config.cache_dtype),
                     "\n");

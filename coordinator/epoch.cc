@@ -56,6 +56,7 @@ uint64_t ConfigHash(const FleetOptions& options, absl::string_view fingerprint,
       options.mesh.tensor, " dtype=", static_cast<int>(options.dtype),
       " cache=", static_cast<int>(options.cache_dtype),
       " wire=", static_cast<int>(options.wire), " context=", context,
+      " prefill=", static_cast<int>(options.prefill_strategy),
       " slots=", options.slots, " collectives=", options.collectives.Hash());
   return XXH64(text.data(), text.size(), /*seed=*/0);
 }
@@ -230,6 +231,7 @@ absl::Status Epoch::ConnectAll() {
     request.add_addresses(member.address);
   }
   request.set_wire(options_.wire);
+  request.set_prefill_strategy(options_.prefill_strategy);
   request.set_algorithm_table(options_.collectives.ToJson());
   request.set_timeout_ms(absl::ToInt64Milliseconds(options_.connect_timeout));
   request.set_collective_timeout_ms(

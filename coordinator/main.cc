@@ -13,6 +13,7 @@
 #include "cluster/cache_dtype.h"
 #include "cluster/config.h"
 #include "cluster/log.h"
+#include "cluster/prefill_strategy.h"
 #include "cluster/process_limits.h"
 #include "cluster/server.h"
 #include "cluster/status_macros.h"
@@ -54,6 +55,7 @@ struct Flags {
   std::string dtype = "int8";
   std::string cache_type;
   std::string wire = "bf16";
+  std::string prefill_strategy = "auto";
   std::string collectives;
   uint32_t context = 0;
   uint32_t slots = 4;
@@ -111,6 +113,8 @@ absl::StatusOr<CoordinatorOptions> FromFlags(const Flags& flags) {
   }
   RF_ASSIGN_OR_RETURN(const cluster::Wire wire, cluster::ParseWire(flags.wire));
   options.fleet.wire = cluster::WireToProto(wire);
+  RF_ASSIGN_OR_RETURN(options.fleet.prefill_strategy,
+                      cluster::ParsePrefillStrategy(flags.prefill_strategy));
   if (!flags.collectives.empty()) {
     RF_ASSIGN_OR_RETURN(options.fleet.collectives,
                         cluster::AlgorithmTable::Load(flags.collectives));
@@ -132,6 +136,7 @@ absl::StatusOr<CoordinatorOptions> FromClusterFile(const Flags& flags) {
   options.fleet.dtype = config.dtype;
   options.fleet.cache_dtype = config.cache_dtype;
   options.fleet.wire = cluster::WireToProto(config.wire);
+  options.fleet.prefill_strategy = config.prefill_strategy;
   if (!config.collectives.empty()) {
     RF_ASSIGN_OR_RETURN(options.fleet.collectives,
                         cluster::AlgorithmTable::Load(config.collectives));
@@ -208,6 +213,10 @@ int Main(int argc, char** argv) {
       ->check(CLI::IsMember({"f32", "bf16", "int8"}));
   by_hand(app.add_option("--wire", flags.wire, "Activations between ranks"))
       ->check(CLI::IsMember({"f32", "bf16", "int8"}))
+      ->capture_default_str();
+  by_hand(app.add_option("--prefill-strategy", flags.prefill_strategy,
+                         absl::StrCat("How ranks share out a prompt's tokens: ",
+                                      cluster::kPrefillStrategyChoices)))
       ->capture_default_str();
   by_hand(app.add_option("--collectives", flags.collectives,
                          "Algorithms of collectives, a file that ringfleet "

@@ -76,11 +76,45 @@ void Activations::SetGroup(size_t row, size_t group, const float* values) {
   int8_t* codes = codes_.data() + row * code_stride_ + first;
   scales_[row * groups_ + group] = QuantizeInt8(values, count, codes);
   std::fill(codes + count, codes + kActivationGroup, 0);
+  SumCodes(row, group);
+}
+
+void Activations::SumCodes(size_t row, size_t group) {
+  const int8_t* codes = Codes(row) + group * kActivationGroup;
   int32_t* sums = sums_.data() + (row * groups_ + group) * kSumsPerGroup;
   for (size_t i = 0; i < kSumsPerGroup; ++i) {
     const int8_t* part = codes + i * kInt4Group;
     sums[i] = std::accumulate(part, part + kInt4Group, 0);
   }
+}
+
+size_t Activations::StoredRowBytes() const {
+  if (form_ == Form::kF32) return columns_ * sizeof(float);
+  return columns_ + groups_ * sizeof(float);
+}
+
+void Activations::StoreRow(size_t row, char* destination) const {
+  if (form_ == Form::kF32) {
+    std::memcpy(destination, Values(row), columns_ * sizeof(float));
+    return;
+  }
+  std::memcpy(destination, Codes(row), columns_);
+  std::memcpy(destination + columns_, Scales(row), groups_ * sizeof(float));
+}
+
+void Activations::LoadRow(size_t row, const char* stored) {
+  RF_CHECK(row < rows_);
+  if (form_ == Form::kF32) {
+    std::memcpy(own_values_.data() + row * columns_, stored,
+                columns_ * sizeof(float));
+    return;
+  }
+  int8_t* codes = codes_.data() + row * code_stride_;
+  std::memcpy(codes, stored, columns_);
+  std::fill(codes + columns_, codes + code_stride_, 0);
+  std::memcpy(scales_.data() + row * groups_, stored + columns_,
+              groups_ * sizeof(float));
+  for (size_t group = 0; group < groups_; ++group) SumCodes(row, group);
 }
 
 }  // namespace ringfleet::kernels

@@ -34,6 +34,13 @@ class Activations {
   void SetRow(size_t row, const float* values);
   void SetGroup(size_t row, size_t group, const float* values);
 
+  // A row as bytes that another process can load, and how many these are:
+  // kF32 the values, kInt8 codes and then scales.
+  size_t StoredRowBytes() const;
+  void StoreRow(size_t row, char* destination) const;
+  // After a Reshape to the form and columns of what was stored.
+  void LoadRow(size_t row, const char* stored);
+
   Form form() const { return form_; }
   size_t rows() const { return rows_; }
   size_t columns() const { return columns_; }
@@ -63,6 +70,8 @@ class Activations {
   }
 
  private:
+  void SumCodes(size_t row, size_t group);
+
   Form form_ = Form::kF32;
   size_t rows_ = 0;
   size_t columns_ = 0;

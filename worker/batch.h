@@ -2,6 +2,7 @@
 #ifndef RINGFLEET_WORKER_BATCH_H_
 #define RINGFLEET_WORKER_BATCH_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -23,6 +24,19 @@ struct Batch {
 
   size_t rows() const { return ids.size(); }
 };
+
+// Calls visit(row, slot, position) for rows [begin, end) of a batch.
+template <typename Visit>
+void ForEachRow(const Batch& batch, size_t begin, size_t end, Visit visit) {
+  for (const BatchSegment& segment : batch.segments) {
+    const size_t last = std::min(end, segment.first_row + segment.rows);
+    for (size_t row = std::max(begin, segment.first_row); row < last; ++row) {
+      visit(row, segment.slot,
+            segment.first_position +
+                static_cast<int64_t>(row - segment.first_row));
+    }
+  }
+}
 
 }  // namespace ringfleet::worker
 

@@ -39,10 +39,15 @@ absl::Status DecoderLayer(LayerContext& context, const LayerWeights& weights,
 
   kernels::AddRmsNorm(partial, rows, hidden, weights.post_attention_norm.data(),
                       eps, x, normed, context.pool);
+  kernels::Activations& x_normed = context.workspace.x;
+  x_normed.Assign(FeedForwardForm(weights), normed, rows, hidden, hidden,
+                  context.pool);
   if (weights.is_moe) {
-    MoeLayer(context, weights.moe, layer, normed, rows, partial);
+    RouteRows(context, weights.moe, normed, rows);
+    NoteRoutes(context, layer, rows);
+    ExpertProducts(context, weights.moe, x_normed, partial);
   } else {
-    DenseMlp(context, weights.dense, normed, rows, partial);
+    DenseMlp(context, weights.dense, x_normed, partial);
   }
   RF_RETURN_IF_ERROR(
       Reduce(context, "feed-forward", layer, partial, rows * hidden));

@@ -16,6 +16,12 @@ absl::StatusOr<KvCache> MakeCache(const LoadedShard& shard,
                          shard.slots, context);
 }
 
+// What a model is compared with rounds nothing on the wire.
+ModelSettings ReferenceSettings(ModelSettings settings) {
+  settings.wire = cluster::Wire::kF32;
+  return settings;
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Epoch>> Epoch::Create(
@@ -23,7 +29,8 @@ absl::StatusOr<std::shared_ptr<Epoch>> Epoch::Create(
     std::shared_ptr<ExpertStatistics> statistics,
     std::unique_ptr<cluster::Transport> transport,
     cluster::AlgorithmTable table, cluster::FlightRecorder* recorder,
-    cluster::Wire wire, absl::Duration collective_timeout, int context) {
+    const ModelSettings& settings, absl::Duration collective_timeout,
+    int context) {
   RF_ASSIGN_OR_RETURN(KvCache cache, MakeCache(*shard, shard->weights,
                                                shard->cache_dtype, context));
   std::optional<KvCache> reference_cache;
@@ -35,22 +42,22 @@ absl::StatusOr<std::shared_ptr<Epoch>> Epoch::Create(
   }
   return std::shared_ptr<Epoch>(new Epoch(
       epoch, std::move(shard), std::move(statistics), std::move(transport),
-      std::move(table), recorder, wire, collective_timeout, std::move(cache),
-      std::move(reference_cache)));
+      std::move(table), recorder, settings, collective_timeout,
+      std::move(cache), std::move(reference_cache)));
 }
 
 Epoch::Instance::Instance(LoadedShard& shard, const Weights& weights,
                           KvCache reserved, TimedCommunicator& communicator,
-                          cluster::Wire wire)
+                          const ModelSettings& settings)
     : cache(std::move(reserved)),
       model(shard.spec, shard.plan, weights, *shard.pool, cache, communicator,
-            wire) {}
+            settings) {}
 
 Epoch::Epoch(uint64_t epoch, std::shared_ptr<LoadedShard> shard,
              std::shared_ptr<ExpertStatistics> statistics,
              std::unique_ptr<cluster::Transport> transport,
              cluster::AlgorithmTable table, cluster::FlightRecorder* recorder,
-             cluster::Wire wire, absl::Duration collective_timeout,
+             const ModelSettings& settings, absl::Duration collective_timeout,
              KvCache cache, std::optional<KvCache> reference_cache)
     : shard_(std::move(shard)),
       statistics_(std::move(statistics)),
@@ -59,17 +66,18 @@ Epoch::Epoch(uint64_t epoch, std::shared_ptr<LoadedShard> shard,
                     cluster::WorldGroup(shard_->plan.mesh.world_size()),
                     std::move(table), recorder),
       timed_(&communicator_, collective_timeout),
-      main_(*shard_, shard_->weights, std::move(cache), timed_, wire),
-      executor_(epoch, {&main_.model, &main_.cache},
-                reference_cache.has_value()
-                    ? ModelInstance{&reference_
-                                         .emplace(*shard_, *shard_->reference,
-                                                  *std::move(reference_cache),
-                                                  timed_, cluster::Wire::kF32)
-                                         .model,
-                                    &reference_->cache}
-                    : ModelInstance{},
-                shard_->slots) {}
+      main_(*shard_, shard_->weights, std::move(cache), timed_, settings),
+      executor_(
+          epoch, {&main_.model, &main_.cache},
+          reference_cache.has_value()
+              ? ModelInstance{&reference_
+                                   .emplace(*shard_, *shard_->reference,
+                                            *std::move(reference_cache), timed_,
+                                            ReferenceSettings(settings))
+                                   .model,
+                              &reference_->cache}
+              : ModelInstance{},
+          shard_->slots) {}
 
 Epoch::~Epoch() {
   // First of all: payload on its way to a peer lies in the models' buffers.

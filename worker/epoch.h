@@ -33,7 +33,8 @@ class Epoch {
       std::shared_ptr<ExpertStatistics> statistics,
       std::unique_ptr<cluster::Transport> transport,
       cluster::AlgorithmTable table, cluster::FlightRecorder* recorder,
-      cluster::Wire wire, absl::Duration collective_timeout, int context);
+      const ModelSettings& settings, absl::Duration collective_timeout,
+      int context);
 
   ~Epoch();
 
@@ -52,7 +53,7 @@ class Epoch {
   // Cache and model of one set of weights.
   struct Instance {
     Instance(LoadedShard& shard, const Weights& weights, KvCache reserved,
-             TimedCommunicator& communicator, cluster::Wire wire);
+             TimedCommunicator& communicator, const ModelSettings& settings);
     KvCache cache;
     Model model;
   };
@@ -61,8 +62,8 @@ class Epoch {
         std::shared_ptr<ExpertStatistics> statistics,
         std::unique_ptr<cluster::Transport> transport,
         cluster::AlgorithmTable table, cluster::FlightRecorder* recorder,
-        cluster::Wire wire, absl::Duration collective_timeout, KvCache cache,
-        std::optional<KvCache> reference_cache);
+        const ModelSettings& settings, absl::Duration collective_timeout,
+        KvCache cache, std::optional<KvCache> reference_cache);
 
   const std::shared_ptr<LoadedShard> shard_;
   const std::shared_ptr<ExpertStatistics> statistics_;

@@ -205,8 +205,21 @@ v1::SlotResult* Executor::ResultOf(int slot, v1::StepResult* result) {
   return entry;
 }
 
+// Rows whose hidden states are scored or drawn from.
+void Executor::CollectWantedRows() {
+  wanted_rows_.clear();
+  for (const BatchSegment& segment : batch_.segments) {
+    const size_t end = segment.first_row + segment.rows;
+    const bool scored = sequences_[segment.slot].admission.has_score();
+    for (size_t row = scored ? segment.first_row : end - 1; row < end; ++row) {
+      wanted_rows_.push_back(static_cast<uint32_t>(row));
+    }
+  }
+}
+
 absl::Status Executor::EvaluateBatch(v1::StepResult* result) {
   const size_t hidden_size = main_.model->spec().hidden_size;
+  CollectWantedRows();
   const bool reports = main_.model->communicator().rank() == 0;
   const auto observe = [&](int index, const float* x) {
     if (!reports) return;
@@ -222,18 +235,26 @@ absl::Status Executor::EvaluateBatch(v1::StepResult* result) {
       }
     }
   };
+  const auto any = [this](auto wants) {
+    return std::any_of(
+        batch_.segments.begin(), batch_.segments.end(),
+        [&](const BatchSegment& segment) {
+          return wants(sequences_[segment.slot].admission.score());
+        });
+  };
   float* hidden = Grow(hidden_, batch_.rows() * hidden_size);
-  RF_RETURN_IF_ERROR(main_.model->Forward(batch_, observe, hidden));
+  std::optional<Model::Observer> observer;
+  if (any([](const v1::ScoreOptions& score) { return score.hidden(); })) {
+    observer.emplace(observe);
+  }
+  RF_RETURN_IF_ERROR(
+      main_.model->Forward(batch_, wanted_rows_, observer, hidden));
   observe(main_.model->spec().num_hidden_layers, hidden);
 
-  const bool compares = std::any_of(
-      batch_.segments.begin(), batch_.segments.end(),
-      [&](const BatchSegment& segment) {
-        return sequences_[segment.slot].admission.score().reference();
-      });
-  if (compares && reference_.model != nullptr) {
+  if (reference_.model != nullptr &&
+      any([](const v1::ScoreOptions& score) { return score.reference(); })) {
     RF_RETURN_IF_ERROR(reference_.model->Forward(
-        batch_, [](int, const float*) {},
+        batch_, wanted_rows_, std::nullopt,
         Grow(reference_hidden_, batch_.rows() * hidden_size)));
   }
   return absl::OkStatus();

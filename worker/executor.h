@@ -58,6 +58,7 @@ class Executor {
   // Collects the step's tokens into batch_ and gives them cache blocks.
   absl::Status AssembleBatch(const v1::StepPlan& plan);
   void AppendSegment(uint32_t slot, Sequence& sequence, int rows);
+  void CollectWantedRows();
   absl::Status EvaluateBatch(v1::StepResult* result);
   absl::Status ScoreSegments(v1::StepResult* result);
   absl::Status DrawAndAdvance(v1::StepResult* result);
@@ -72,6 +73,7 @@ class Executor {
   // Buffers of a step, which the next one uses again.
   Batch batch_;
   std::vector<char> seen_;  // By slot: it is in batch_.
+  std::vector<uint32_t> wanted_rows_;
   std::vector<DrawRequest> draws_;
   std::vector<int> draw_slots_;
   TokenDrawer drawer_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/kv_cache.h"
 
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -88,10 +89,17 @@ void KvCache::Release(int slot) {
 }
 
 void KvCache::Write(int slot, int layer, int64_t position, const float* row) {
-  kernels::StoreLatentRow(
-      format_, row,
-      slots_[slot][position / kCacheBlockPositions] + layer * layer_bytes_ +
-          (position % kCacheBlockPositions) * format_.bytes());
+  kernels::StoreLatentRow(format_, row, Row(slot, layer, position));
+}
+
+void KvCache::WriteStored(int slot, int layer, int64_t position,
+                          const char* row) {
+  std::memcpy(Row(slot, layer, position), row, format_.bytes());
+}
+
+char* KvCache::Row(int slot, int layer, int64_t position) {
+  return slots_[slot][position / kCacheBlockPositions] + layer * layer_bytes_ +
+         (position % kCacheBlockPositions) * format_.bytes();
 }
 
 absl::Span<const char* const> KvCache::Blocks(int slot, int layer) {

@@ -38,6 +38,9 @@ class KvCache {
   // `row` [kv_lora_rank + rope_dim] f32, rounded to the cache's dtype.
   void Write(int slot, int layer, int64_t position, const float* row);
 
+  // A row that StoreLatentRow made, as it is.
+  void WriteStored(int slot, int layer, int64_t position, const char* row);
+
   // The blocks of one layer of a slot, valid until the next call for this slot.
   absl::Span<const char* const> Blocks(int slot, int layer);
 
@@ -54,6 +57,8 @@ class KvCache {
   // `buffer` holds Bytes() of the other arguments.
   KvCache(kernels::LatentRowFormat format, int layers, int slots, int context,
           kernels::AlignedBuffer buffer);
+
+  char* Row(int slot, int layer, int64_t position);
 
   const kernels::LatentRowFormat format_;
   const int context_;

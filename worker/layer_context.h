@@ -10,6 +10,7 @@
 #include "cluster/model_spec.h"
 #include "cluster/shard_plan.h"
 #include "kernels/activations.h"
+#include "kernels/aligned_buffer.h"
 #include "kernels/mla.h"
 #include "kernels/rope.h"
 #include "kernels/swiglu.h"
@@ -41,6 +42,11 @@ struct Workspace {
   std::vector<float> route_scratch;            // [3 * experts]
   std::vector<int32_t> route_ids;              // [rows, num_experts_per_tok]
   std::vector<float> route_weights;            // [rows, num_experts_per_tok]
+  Batch own_batch;                             // This rank's rows of a step.
+  kernels::Activations gathered_x;             // Of all ranks' rows.
+  kernels::AlignedBuffer gathered_weights;     // Of all ranks, packed.
+  std::vector<float> reduced;                  // [own rows, D]
+  std::vector<uint64_t> element_offsets;       // Of each rank's rows, times D.
   std::vector<uint32_t> all_rows;              // 0, 1, ... rows - 1.
   std::vector<uint32_t> assigned_rows;         // By expert, ascending.
   std::vector<float> assigned_weights;         // Of the same.
@@ -50,6 +56,7 @@ struct Workspace {
 struct LayerContext {
   const cluster::ModelSpec& spec;
   const cluster::ShardPlan& plan;
+  const std::vector<cluster::ShardPlan>& plans;  // Of all ranks.
   const kernels::Rope& rope;
   float softmax_scale;
   kernels::ThreadPool& pool;

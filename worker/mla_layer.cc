@@ -9,20 +9,21 @@
 #include "worker/read_bytes.h"
 
 namespace ringfleet::worker {
-namespace {
-
-// [rows, heads, dn + dr], not yet rotated, and [rows, r + dr] latents with
-// their rope keys, neither normed nor rotated.
-void ProjectInputs(LayerContext& context, const AttentionWeights& weights,
-                   const float* x, size_t rows, float* q, float* kv) {
+const kernels::Activations& MakeLatents(LayerContext& context,
+                                        const AttentionWeights& weights,
+                                        const Batch& batch, size_t first_row,
+                                        size_t rows, const float* x) {
+  const cluster::ModelSpec& spec = context.spec;
   Workspace& workspace = context.workspace;
+  const float eps = static_cast<float>(spec.rms_norm_eps);
+  const size_t latent = spec.kv_lora_rank;
+  const size_t cache_row = spec.cache_row();
+  const size_t query_rank = weights.q_a.rows();
   workspace.x.Assign(kernels::ActivationFormFor(weights.kv_a.form()), x, rows,
                      weights.kv_a.columns(), weights.kv_a.columns(),
                      context.pool);
-  const bool has_rank = weights.q_a.rows() > 0;
-  const kernels::WeightMatrix& first = has_rank ? weights.q_a : weights.q_b;
-  const size_t rank = weights.q_a.rows();
-  float* latent = Grow(workspace.q_latent, rows * rank);
+  float* query = Grow(workspace.q_latent, rows * query_rank);
+  float* kv = Grow(workspace.kv, rows * cache_row);
   const auto product = [&](const kernels::WeightMatrix& w, float* y) {
     return kernels::MatMulArgs{.w = &w,
                                .num_rows = w.rows(),
@@ -31,56 +32,51 @@ void ProjectInputs(LayerContext& context, const AttentionWeights& weights,
                                .y = y,
                                .y_stride = w.rows()};
   };
-  kernels::MatMul(
-      {product(first, has_rank ? latent : q), product(weights.kv_a, kv)},
-      context.pool);
-  if (!has_rank) return;
-  kernels::RmsNorm(latent, rows, rank, rank, weights.q_a_norm.data(),
-                   static_cast<float>(context.spec.rms_norm_eps), latent, rank,
-                   context.pool);
-  workspace.q_latent_x.Assign(kernels::ActivationFormFor(weights.q_b.form()),
-                              latent, rows, rank, rank, context.pool);
-  kernels::MatMul(weights.q_b, workspace.q_latent_x, q, context.pool);
+  if (query_rank > 0) {
+    kernels::MatMul({product(weights.q_a, query), product(weights.kv_a, kv)},
+                    context.pool);
+    kernels::RmsNorm(query, rows, query_rank, query_rank,
+                     weights.q_a_norm.data(), eps, query, query_rank,
+                     context.pool);
+    workspace.q_latent_x.Assign(kernels::ActivationFormFor(weights.q_b.form()),
+                                query, rows, query_rank, query_rank,
+                                context.pool);
+  } else {
+    kernels::MatMul({product(weights.kv_a, kv)}, context.pool);
+  }
+  // The norm covers the latent only; the rope key behind it stays as it is.
+  kernels::RmsNorm(kv, rows, latent, cache_row, weights.kv_a_norm.data(), eps,
+                   kv, cache_row, context.pool);
+  context.pool.ParallelFor(rows, /*grain=*/16, [&](size_t begin, size_t end) {
+    ForEachRow(batch, first_row + begin, first_row + end,
+               [&](size_t row, int, int64_t position) {
+                 context.rope.Rotate(
+                     kv + (row - first_row) * cache_row + latent, position);
+               });
+  });
+  return query_rank > 0 ? workspace.q_latent_x : workspace.x;
 }
 
-}  // namespace
-
-void MlaLayer(LayerContext& context, const AttentionWeights& weights,
-              const Batch& batch, int layer, const float* x, float* partial) {
+void Attend(LayerContext& context, const AttentionWeights& weights,
+            const Batch& batch, int layer, const kernels::Activations& query_x,
+            float* partial) {
   const cluster::ModelSpec& spec = context.spec;
   const size_t rows = batch.rows();
-  const size_t heads = context.plan.heads.size();
+  const size_t v_dim = spec.v_head_dim;
+  const size_t heads = weights.o.columns() / v_dim;
   const size_t nope = spec.qk_nope_head_dim;
-  const size_t latent = spec.kv_lora_rank;
   const size_t head_dim = spec.qk_head_dim();
-  const size_t cache_row = spec.cache_row();
 
   context.bytes_read += AttentionReadBytes(context, weights, batch);
   float* q = Grow(context.workspace.q, rows * heads * head_dim);
-  float* kv = Grow(context.workspace.kv, rows * cache_row);
-  ProjectInputs(context, weights, x, rows, q, kv);
-  // The norm covers the latent only; the rope key behind it stays as it is.
-  kernels::RmsNorm(kv, rows, latent, cache_row, weights.kv_a_norm.data(),
-                   static_cast<float>(spec.rms_norm_eps), kv, cache_row,
-                   context.pool);
+  kernels::MatMul(weights.q_b, query_x, q, context.pool);
+  context.pool.ParallelFor(rows, /*grain=*/16, [&](size_t begin, size_t end) {
+    ForEachRow(batch, begin, end, [&](size_t row, int, int64_t position) {
+      context.rope.Rotate(q + row * heads * head_dim + nope, heads, head_dim,
+                          position);
+    });
+  });
 
-  for (const BatchSegment& segment : batch.segments) {
-    context.pool.ParallelFor(
-        segment.rows, /*grain=*/16, [&](size_t begin, size_t end) {
-          for (size_t i = begin; i < end; ++i) {
-            const size_t row = segment.first_row + i;
-            const int64_t position =
-                segment.first_position + static_cast<int64_t>(i);
-            context.rope.Rotate(kv + row * cache_row + latent, position);
-            context.cache.Write(segment.slot, layer, position,
-                                kv + row * cache_row);
-            context.rope.Rotate(q + row * heads * head_dim + nope, heads,
-                                head_dim, position);
-          }
-        });
-  }
-
-  const size_t v_dim = spec.v_head_dim;
   float* attended = Grow(context.workspace.attended, rows * heads * v_dim);
   const kernels::MlaArgs args = {
       .format = context.cache.format(),
@@ -116,6 +112,22 @@ void MlaLayer(LayerContext& context, const AttentionWeights& weights,
       heads * v_dim, heads * v_dim, context.pool);
   kernels::MatMul(weights.o, context.workspace.attended_x, partial,
                   context.pool);
+}
+
+void MlaLayer(LayerContext& context, const AttentionWeights& weights,
+              const Batch& batch, int layer, const float* x, float* partial) {
+  const kernels::Activations& query_x =
+      MakeLatents(context, weights, batch, 0, batch.rows(), x);
+  const size_t cache_row = context.spec.cache_row();
+  const float* kv = context.workspace.kv.data();
+  context.pool.ParallelFor(
+      batch.rows(), /*grain=*/16, [&](size_t begin, size_t end) {
+        ForEachRow(
+            batch, begin, end, [&](size_t row, int slot, int64_t position) {
+              context.cache.Write(slot, layer, position, kv + row * cache_row);
+            });
+      });
+  Attend(context, weights, batch, layer, query_x, partial);
 }
 
 }  // namespace ringfleet::worker

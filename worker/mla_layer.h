@@ -1,17 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
+// Multi-head latent attention of a rank's heads over one step's tokens
+// (DeepSeek-V2, arXiv:2405.04434, section 2.1), in two halves: latents, which
+// depend on a token alone and which any rank can make, and what a rank's heads
+// make of them.
 #ifndef RINGFLEET_WORKER_MLA_LAYER_H_
 #define RINGFLEET_WORKER_MLA_LAYER_H_
+
+#include <cstddef>
 
 #include "worker/layer_context.h"
 #include "worker/weights.h"
 
 namespace ringfleet::worker {
 
-// Multi-head latent attention of this rank's heads over one step's tokens
-// (DeepSeek-V2, arXiv:2405.04434, section 2.1): makes latents (replicated on
-// every rank), writes them to the cache of `layer`, attends, and projects.
-//   x       [rows, D] f32, dense, after the input norm
-//   partial [rows, D] f32: to be summed over ranks
+// Latents of rows [first_row, first_row + rows) of the batch:
+//   x [rows, D] f32, dense, after the input norm
+// Fills workspace.kv [rows, r + dr] f32, normed and rotated, as the cache
+// stores it. Returns the input of the query product, [rows, rq] normed (or x
+// itself where a model has no q_lora_rank), which lies in the workspace.
+const kernels::Activations& MakeLatents(LayerContext& context,
+                                        const AttentionWeights& weights,
+                                        const Batch& batch, size_t first_row,
+                                        size_t rows, const float* x);
+
+// Attends with the heads that `weights` has, and projects. The cache of `layer`
+// holds all rows of the batch.
+//   query_x [rows of the batch, rq] as MakeLatents returns it
+//   partial [rows of the batch, D] f32: to be summed over ranks
+void Attend(LayerContext& context, const AttentionWeights& weights,
+            const Batch& batch, int layer, const kernels::Activations& query_x,
+            float* partial);
+
+// Both halves over all rows of the batch, with the latents written to the
+// cache in between.
+//   x, partial [rows of the batch, D]
 void MlaLayer(LayerContext& context, const AttentionWeights& weights,
               const Batch& batch, int layer, const float* x, float* partial);
 

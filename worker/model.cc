@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/model.h"
 
+#include <algorithm>
+
+#include "cluster/prefill_strategy.h"
 #include "cluster/status_macros.h"
 #include "kernels/check.h"
 #include "kernels/matmul.h"
 #include "kernels/rms_norm.h"
 #include "worker/decoder_layer.h"
+#include "worker/row_gather.h"
+#include "worker/sequence_parallel.h"
+#include "worker/weight_gather.h"
 
 namespace ringfleet::worker {
 namespace {
@@ -28,20 +34,31 @@ kernels::RopeParameters MakeRopeParameters(const cluster::ModelSpec& spec) {
   return parameters;
 }
 
+std::vector<cluster::ShardPlan> PlanAllShards(const cluster::ModelSpec& spec,
+                                              const cluster::MeshShape& mesh) {
+  std::vector<cluster::ShardPlan> plans;
+  for (int rank = 0; rank < mesh.world_size(); ++rank) {
+    // The mesh is that of a plan, so this one exists.
+    plans.push_back(*cluster::PlanShard(spec, mesh, rank));
+  }
+  return plans;
+}
+
 }  // namespace
 
 Model::Model(const cluster::ModelSpec& spec, const cluster::ShardPlan& plan,
              const Weights& weights, kernels::ThreadPool& pool, KvCache& cache,
-             TimedCommunicator& communicator, cluster::Wire wire)
+             TimedCommunicator& communicator, const ModelSettings& settings)
     : spec_(spec),
       plan_(plan),
+      plans_(PlanAllShards(spec, plan.mesh)),
       weights_(weights),
       rope_(MakeRopeParameters(spec)),
       softmax_scale_(static_cast<float>(spec.SoftmaxScale())),
       pool_(pool),
       cache_(cache),
       communicator_(communicator),
-      wire_(wire),
+      settings_(settings),
       expert_counts_(spec.num_hidden_layers) {
   for (int layer = 0; layer < spec.num_hidden_layers; ++layer) {
     if (spec.IsMoeLayer(layer)) {
@@ -57,34 +74,84 @@ int Model::CacheLayers(const cluster::ModelSpec& spec, const Weights& weights) {
 LayerContext Model::MakeContext() {
   return {.spec = spec_,
           .plan = plan_,
+          .plans = plans_,
           .rope = rope_,
           .softmax_scale = softmax_scale_,
           .pool = pool_,
           .cache = cache_,
           .communicator = communicator_,
-          .wire = wire_,
+          .wire = settings_.wire,
           .workspace = workspace_};
 }
 
-absl::Status Model::Forward(const Batch& batch, Observer observer,
-                            float* hidden) {
+absl::Status Model::Forward(const Batch& batch,
+                            absl::Span<const uint32_t> wanted,
+                            std::optional<Observer> observer, float* hidden) {
+  size_t longest = 0;
+  for (const BatchSegment& segment : batch.segments) {
+    longest = std::max(longest, segment.rows);
+  }
+  const v1::PrefillStrategy strategy = cluster::StrategyOfStep(
+      settings_.prefill_strategy, batch.rows(), longest, communicator_.size());
+  if (strategy != v1::PREFILL_STRATEGY_REPLICATED) {
+    return ForwardSplit(strategy, batch, wanted, observer, hidden);
+  }
   const size_t size = spec_.hidden_size;
   float* x = Grow(residual_, batch.rows() * size);
   for (size_t row = 0; row < batch.rows(); ++row) {
     weights_.embedding.GetRow(batch.ids[row], x + row * size);
   }
-  observer(0, x);
+  if (observer.has_value()) (*observer)(0, x);
   LayerContext context = MakeContext();
   context.expert_counts = &expert_counts_;
   for (int layer = 0; layer < spec_.num_hidden_layers; ++layer) {
     RF_RETURN_IF_ERROR(
         DecoderLayer(context, weights_.layers[layer], batch, layer, x));
-    if (layer + 1 < spec_.num_hidden_layers) observer(layer + 1, x);
+    if (observer.has_value() && layer + 1 < spec_.num_hidden_layers) {
+      (*observer)(layer + 1, x);
+    }
   }
   bytes_read_ += context.bytes_read;
   kernels::RmsNorm(x, batch.rows(), size, size, weights_.final_norm.data(),
                    static_cast<float>(spec_.rms_norm_eps), hidden, size, pool_);
   return absl::OkStatus();
+}
+
+absl::Status Model::ForwardSplit(v1::PrefillStrategy strategy,
+                                 const Batch& batch,
+                                 absl::Span<const uint32_t> wanted,
+                                 std::optional<Observer> observer,
+                                 float* hidden) {
+  split_.Assign(batch.rows(), communicator_.size(), communicator_.rank());
+  const size_t size = spec_.hidden_size;
+  float* x = Grow(residual_, split_.size() * size);
+  for (size_t i = 0; i < split_.size(); ++i) {
+    weights_.embedding.GetRow(batch.ids[split_.begin() + i], x + i * size);
+  }
+  LayerContext context = MakeContext();
+  context.expert_counts = &expert_counts_;
+  const auto observe = [&](int index) -> absl::Status {
+    if (!observer.has_value()) return absl::OkStatus();
+    RF_RETURN_IF_ERROR(GatherWantedRows(context, split_, x, wanted, hidden));
+    (*observer)(index, hidden);
+    return absl::OkStatus();
+  };
+  RF_RETURN_IF_ERROR(observe(0));
+  for (int layer = 0; layer < spec_.num_hidden_layers; ++layer) {
+    const LayerWeights& weights = weights_.layers[layer];
+    RF_RETURN_IF_ERROR(
+        strategy == v1::PREFILL_STRATEGY_WEIGHT_GATHER
+            ? WeightGatherLayer(context, weights, batch, split_, layer, x)
+            : SequenceParallelLayer(context, weights, batch, split_, layer, x));
+    if (layer + 1 < spec_.num_hidden_layers) {
+      RF_RETURN_IF_ERROR(observe(layer + 1));
+    }
+  }
+  bytes_read_ += context.bytes_read;
+  float* own = Grow(final_, split_.size() * size);
+  kernels::RmsNorm(x, split_.size(), size, size, weights_.final_norm.data(),
+                   static_cast<float>(spec_.rms_norm_eps), own, size, pool_);
+  return GatherWantedRows(context, split_, own, wanted, hidden);
 }
 
 absl::Status Model::ForwardMtp(const Batch& next, const float* hidden,

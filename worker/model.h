@@ -3,21 +3,31 @@
 #define RINGFLEET_WORKER_MODEL_H_
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "cluster/communicator.h"
 #include "cluster/model_spec.h"
 #include "cluster/shard_plan.h"
 #include "kernels/rope.h"
 #include "kernels/thread_pool.h"
+#include "protos/types.pb.h"
 #include "worker/batch.h"
 #include "worker/kv_cache.h"
 #include "worker/layer_context.h"
+#include "worker/row_split.h"
 #include "worker/weights.h"
 
 namespace ringfleet::worker {
+
+// What all ranks of an epoch agree in.
+struct ModelSettings {
+  cluster::Wire wire = cluster::Wire::kF32;
+  v1::PrefillStrategy prefill_strategy = v1::PREFILL_STRATEGY_AUTO;
+};
 
 // One rank's part of a model, in one epoch. The executor's thread calls it;
 // `pool` works for it during a call.
@@ -27,21 +37,24 @@ class Model {
   // this rank's data group.
   Model(const cluster::ModelSpec& spec, const cluster::ShardPlan& plan,
         const Weights& weights, kernels::ThreadPool& pool, KvCache& cache,
-        TimedCommunicator& communicator, cluster::Wire wire);
+        TimedCommunicator& communicator, const ModelSettings& settings);
 
   // Layers that need a cache: the main model's, and the MTP layer's behind.
   static int CacheLayers(const cluster::ModelSpec& spec,
                          const Weights& weights);
 
-  // Called with the residual stream [rows, D] after the embedding (0) and
-  // after layer i - 1 (i); not after the last layer.
+  // Called with the wanted rows of the residual stream, x [rows, D], after the
+  // embedding (0) and after layer i - 1 (i); not after the last layer.
   using Observer = absl::FunctionRef<void(int index, const float* x)>;
 
   // Evaluates a step: hidden [rows, D] f32 after the final norm, the same bits
-  // on every rank. Requires ids below the vocabulary's size, and slots that
-  // hold blocks for the batch's positions.
+  // on every rank, in the `wanted` rows (ascending, the same on every rank);
+  // other rows are unspecified. Requires ids below the vocabulary's size, and
+  // slots that hold blocks for the batch's positions. All ranks observe or
+  // none.
   // Errors: of the collectives; the epoch is over.
-  absl::Status Forward(const Batch& batch, Observer observer, float* hidden);
+  absl::Status Forward(const Batch& batch, absl::Span<const uint32_t> wanted,
+                       std::optional<Observer> observer, float* hidden);
 
   // The multi-token prediction layer (DeepSeek-V3, arXiv:2412.19437, section
   // 2.2) at the batch's positions: from hidden [rows, D] after the final norm
@@ -66,18 +79,26 @@ class Model {
 
  private:
   LayerContext MakeContext();
+  // Forward with rows dealt out over the ranks, by SEQUENCE_PARALLEL or
+  // WEIGHT_GATHER.
+  absl::Status ForwardSplit(v1::PrefillStrategy strategy, const Batch& batch,
+                            absl::Span<const uint32_t> wanted,
+                            std::optional<Observer> observer, float* hidden);
 
   const cluster::ModelSpec& spec_;
   const cluster::ShardPlan& plan_;
+  const std::vector<cluster::ShardPlan> plans_;  // Of all ranks.
   const Weights& weights_;
   const kernels::Rope rope_;
   const float softmax_scale_;
   kernels::ThreadPool& pool_;
   KvCache& cache_;
   TimedCommunicator& communicator_;
-  const cluster::Wire wire_;
+  const ModelSettings settings_;
   Workspace workspace_;
-  std::vector<float> residual_;    // [rows, D]
+  RowSplit split_;
+  std::vector<float> residual_;    // [rows, D], or of this rank's rows.
+  std::vector<float> final_;       // [own rows, D]
   std::vector<float> mtp_concat_;  // [rows, 2 D]
   std::vector<std::vector<uint64_t>> expert_counts_;
   uint64_t bytes_read_ = 0;

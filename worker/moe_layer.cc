@@ -66,14 +66,22 @@ absl::Span<const uint32_t> AllRows(Workspace& workspace, size_t rows) {
   return absl::MakeConstSpan(workspace.all_rows.data(), rows);
 }
 
-// Routes every row and writes ids and weights [rows, num_experts_per_tok] to
-// the workspace.
-void RouteRows(LayerContext& context, const MoeWeights& weights, int layer,
-               const float* x, size_t rows) {
+}  // namespace
+
+void DenseMlp(LayerContext& context, const MlpWeights& weights,
+              const kernels::Activations& x, float* out) {
+  Workspace& workspace = context.workspace;
+  const kernels::SwigluExpert mlp =
+      ExpertOf(context, weights, AllRows(workspace, x.rows()), nullptr);
+  kernels::Swiglu(absl::MakeConstSpan(&mlp, 1), x, context.spec.hidden_size,
+                  out, &workspace.swiglu, context.pool);
+}
+
+void RouteRows(LayerContext& context, const MoeWeights& weights, const float* x,
+               size_t rows) {
   const cluster::ModelSpec& spec = context.spec;
   Workspace& workspace = context.workspace;
   const size_t count = rows * spec.num_experts_per_tok;
-  int32_t* ids = Grow(workspace.route_ids, count);
   float* logits = Grow(workspace.route_logits, rows * spec.n_routed_experts);
   context.bytes_read += weights.router.bytes();
   workspace.router_x.Assign(kernels::Activations::Form::kF32, x, rows,
@@ -82,35 +90,35 @@ void RouteRows(LayerContext& context, const MoeWeights& weights, int layer,
   kernels::RouteLogits(
       MakeRouterParameters(spec), logits, rows,
       weights.router_bias.empty() ? nullptr : weights.router_bias.data(),
-      Grow(workspace.route_scratch, 3 * spec.n_routed_experts), ids,
-      Grow(workspace.route_weights, count));
-  context.routing_hash = HashIds(context.routing_hash, ids, count);
-  if (context.expert_counts != nullptr) {
-    std::vector<uint64_t>& counts = (*context.expert_counts)[layer];
-    for (size_t i = 0; i < count; ++i) ++counts[ids[i]];
-  }
+      Grow(workspace.route_scratch, 3 * spec.n_routed_experts),
+      Grow(workspace.route_ids, count), Grow(workspace.route_weights, count));
 }
 
-// Sorts the routed (row, weight) pairs by this rank's experts: those of expert
-// owned.begin + e are [first_assigned[e], first_assigned[e + 1]), rows
-// ascending.
-void AssignRows(LayerContext& context, size_t rows) {
+void NoteRoutes(LayerContext& context, int layer, size_t rows) {
+  const int32_t* ids = context.workspace.route_ids.data();
+  const size_t count = rows * context.spec.num_experts_per_tok;
+  context.routing_hash = HashIds(context.routing_hash, ids, count);
+  if (context.expert_counts == nullptr) return;
+  std::vector<uint64_t>& counts = (*context.expert_counts)[layer];
+  for (size_t i = 0; i < count; ++i) ++counts[ids[i]];
+}
+
+void AssignRows(LayerContext& context, cluster::Range experts, size_t rows) {
   Workspace& workspace = context.workspace;
-  const cluster::Range owned = context.plan.experts;
   const size_t chosen = context.spec.num_experts_per_tok;
   const size_t count = rows * chosen;
   std::vector<size_t>& first = workspace.first_assigned;
-  first.assign(owned.size() + 1, 0);
+  first.assign(experts.size() + 1, 0);
   for (size_t i = 0; i < count; ++i) {
-    const int expert = workspace.route_ids[i] - owned.begin;
-    if (expert >= 0 && expert < owned.size()) ++first[expert + 1];
+    const int expert = workspace.route_ids[i] - experts.begin;
+    if (expert >= 0 && expert < experts.size()) ++first[expert + 1];
   }
   std::partial_sum(first.begin(), first.end(), first.begin());
   uint32_t* assigned_rows = Grow(workspace.assigned_rows, count);
   float* assigned_weights = Grow(workspace.assigned_weights, count);
   for (size_t i = 0; i < count; ++i) {
-    const int expert = workspace.route_ids[i] - owned.begin;
-    if (expert < 0 || expert >= owned.size()) continue;
+    const int expert = workspace.route_ids[i] - experts.begin;
+    if (expert < 0 || expert >= experts.size()) continue;
     const size_t at = first[expert]++;
     assigned_rows[at] = static_cast<uint32_t>(i / chosen);
     assigned_weights[at] = workspace.route_weights[i];
@@ -120,30 +128,11 @@ void AssignRows(LayerContext& context, size_t rows) {
   first[0] = 0;
 }
 
-}  // namespace
-
-void DenseMlp(LayerContext& context, const MlpWeights& weights, const float* x,
-              size_t rows, float* out) {
+void ExpertProducts(LayerContext& context, const MoeWeights& weights,
+                    const kernels::Activations& x, float* partial) {
   Workspace& workspace = context.workspace;
-  const size_t hidden = context.spec.hidden_size;
-  workspace.x.Assign(kernels::ActivationFormFor(weights.gate.form()), x, rows,
-                     hidden, hidden, context.pool);
-  const kernels::SwigluExpert mlp =
-      ExpertOf(context, weights, AllRows(workspace, rows), nullptr);
-  kernels::Swiglu(absl::MakeConstSpan(&mlp, 1), workspace.x, hidden, out,
-                  &workspace.swiglu, context.pool);
-}
-
-void MoeLayer(LayerContext& context, const MoeWeights& weights, int layer,
-              const float* x, size_t rows, float* partial) {
-  Workspace& workspace = context.workspace;
-  const size_t hidden = context.spec.hidden_size;
-  RouteRows(context, weights, layer, x, rows);
-  AssignRows(context, rows);
-
-  // Gate, up and down of all experts are of one form.
-  workspace.x.Assign(kernels::ActivationFormFor(weights.shared.gate.form()), x,
-                     rows, hidden, hidden, context.pool);
+  const size_t rows = x.rows();
+  AssignRows(context, context.plan.experts, rows);
   workspace.experts.clear();
   if (weights.shared.gate.rows() > 0) {
     workspace.experts.push_back(
@@ -158,7 +147,7 @@ void MoeLayer(LayerContext& context, const MoeWeights& weights, int layer,
         absl::MakeConstSpan(workspace.assigned_rows.data() + begin, size),
         workspace.assigned_weights.data() + begin));
   }
-  kernels::Swiglu(workspace.experts, workspace.x, hidden, partial,
+  kernels::Swiglu(workspace.experts, x, context.spec.hidden_size, partial,
                   &workspace.swiglu, context.pool);
 }
 

@@ -273,6 +273,7 @@ class Loader {
                  &out->router_bias));
     }
     out->experts.resize(plan_.experts.size());
+    out->expert_form = ExpertForm(options_);
     for (int e = plan_.experts.begin; e < plan_.experts.end; ++e) {
       RF_RETURN_IF_ERROR(Mlp(absl::StrCat(prefix, "experts.", e, "."),
                              spec_.moe_intermediate_size, plan_.expert_columns,

@@ -33,6 +33,14 @@ class TimedCommunicator {
         data.subspan(begin, offsets[rank() + 1] - begin), data, offsets,
         cluster::Deadline::After(timeout_));
   }
+  // `segment` becomes this rank's part of the sum over ranks of `input`, which
+  // is left unspecified.
+  absl::Status ReduceScatter(absl::Span<float> input, absl::Span<float> segment,
+                             absl::Span<const uint64_t> offsets,
+                             cluster::Encoding encoding) {
+    return communicator_->ReduceScatter(input, segment, offsets, encoding,
+                                        cluster::Deadline::After(timeout_));
+  }
   // Memory for what is being gathered: it outlives a failed operation, whose
   // frames a slow peer may still be reading.
   std::vector<char>& gather_buffer() { return gather_buffer_; }

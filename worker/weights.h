@@ -38,7 +38,8 @@ struct MoeWeights {
   kernels::WeightMatrix router;     // [E, D], float32 whatever the dtype.
   std::vector<float> router_bias;   // [E]; empty when the model has none.
   std::vector<MlpWeights> experts;  // ShardPlan::experts, in order.
-  MlpWeights shared;                // Width 0 without shared experts.
+  kernels::WeightForm expert_form = kernels::WeightForm::kF32;
+  MlpWeights shared;  // Width 0 without shared experts.
 };
 
 struct LayerWeights {
@@ -49,6 +50,14 @@ struct LayerWeights {
   MlpWeights dense;  // Unless is_moe.
   MoeWeights moe;    // If is_moe.
 };
+
+// In which gate and up of the feed-forward part, all of one form, read their
+// input.
+inline kernels::Activations::Form FeedForwardForm(const LayerWeights& weights) {
+  return kernels::ActivationFormFor(weights.is_moe
+                                        ? weights.moe.shared.gate.form()
+                                        : weights.dense.gate.form());
+}
 
 // The multi-token prediction layer (DeepSeek-V3, arXiv:2412.19437, section
 // 2.2). Embedding and head are the main model's.

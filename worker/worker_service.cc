@@ -272,10 +272,12 @@ absl::Status WorkerService::ConnectExclusive(grpc::ServerContext* context,
           cluster::Deadline::After(absl::Milliseconds(request.timeout_ms()))));
   RF_ASSIGN_OR_RETURN(
       std::shared_ptr<Epoch> epoch,
-      Epoch::Create(request.epoch(), shard, statistics, std::move(transport),
-                    std::move(table), endpoint_->recorder(), wire,
-                    absl::Milliseconds(request.collective_timeout_ms()),
-                    static_cast<int>(request.context())));
+      Epoch::Create(
+          request.epoch(), shard, statistics, std::move(transport),
+          std::move(table), endpoint_->recorder(),
+          {.wire = wire, .prefill_strategy = request.prefill_strategy()},
+          absl::Milliseconds(request.collective_timeout_ms()),
+          static_cast<int>(request.context())));
   response->set_cache_bytes(epoch->cache_bytes());
   RF_LOG(kInfo, "connected with ", world - 1, " peers in epoch ",
          request.epoch());

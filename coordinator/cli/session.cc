@@ -12,6 +12,7 @@
 #include "cluster/cache_dtype.h"
 #include "cluster/config.h"
 #include "cluster/model_files.h"
+#include "cluster/prefill_strategy.h"
 #include "cluster/server.h"
 #include "cluster/status.h"
 #include "cluster/status_macros.h"
@@ -47,6 +48,13 @@ void AddSessionOptions(CLI::App& app, SessionOptions& options) {
                               " (default f32 with --dtype f32, else bf16)"));
   app.add_option("--wire", options.wire,
                  "Activations between workers: f32, bf16 or int8")
+      ->capture_default_str();
+  app.add_option("--prefill-strategy", options.prefill_strategy,
+                 absl::StrCat("How workers share out a prompt's tokens: ",
+                              cluster::kPrefillStrategyChoices,
+                              "; auto: sequence_parallel from ",
+                              cluster::kMinShardedRows, " tokens per worker"))
+      ->excludes(cluster)
       ->capture_default_str();
   app.add_option("--collectives", options.collectives,
                  "Which algorithm carries which collective between local "
@@ -135,6 +143,12 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(
     return absl::InvalidArgumentError(
         absl::StrCat("usage: --", wire.status().message()));
   }
+  const absl::StatusOr<v1::PrefillStrategy> prefill_strategy =
+      cluster::ParsePrefillStrategy(options.prefill_strategy);
+  if (!prefill_strategy.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("usage: --", prefill_strategy.status().message()));
+  }
   FleetOptions fleet;
   fleet.name = "local";
   // Workers run with this process's working directory, but say it once.
@@ -143,6 +157,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(
   fleet.dtype = *dtype;
   fleet.cache_dtype = cache_dtype;
   fleet.wire = cluster::WireToProto(*wire);
+  fleet.prefill_strategy = *prefill_strategy;
   if (!options.collectives.empty()) {
     absl::StatusOr<cluster::AlgorithmTable> table =
         cluster::AlgorithmTable::Load(options.collectives);

@@ -21,6 +21,7 @@ struct SessionOptions {
   std::string dtype = "int8";
   std::string cache_type;
   std::string wire = "bf16";
+  std::string prefill_strategy = "auto";
   std::string collectives;
   std::string cache_dir;
   int threads = 0;
@@ -31,7 +32,7 @@ struct SessionOptions {
 };
 
 // Adds --model, --cluster, --local, --dtype, --cache-type, --wire,
-// --collectives, --cache-dir, -t, -c.
+// --prefill-strategy, --collectives, --cache-dir, -t, -c.
 void AddSessionOptions(CLI::App& app, SessionOptions& options);
 
 // A connection with the coordinator of a running fleet, or of one that this

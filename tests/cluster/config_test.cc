@@ -81,7 +81,8 @@ TEST(ConfigTest, SampleDescribesFourRanksOverSsh) {
 
 TEST(ConfigTest, FormattedConfigMeansTheSameElsewhere) {
   const auto config = Parse(
-      "name: x.y\nmodel: 'a \"b\" \\c'\ndtype: f32\nwire: f32\ncontext: 77\n"
+      "name: x.y\nmodel: 'a \"b\" \\c'\ndtype: f32\nwire: f32\n"
+      "prefill_strategy: weight_gather\ncontext: 77\n"
       "cache_type: int8\n"
       "collectives: t.json\n"
       "mesh: {expert: 2}\n"
@@ -99,6 +100,7 @@ TEST(ConfigTest, FormattedConfigMeansTheSameElsewhere) {
   EXPECT_EQ(again->model, "/base/a \"b\" \\c");
   EXPECT_EQ(again->dtype, v1::DTYPE_F32);
   EXPECT_EQ(again->cache_dtype, v1::CACHE_DTYPE_INT8);
+  EXPECT_EQ(again->prefill_strategy, v1::PREFILL_STRATEGY_WEIGHT_GATHER);
   EXPECT_EQ(again->collectives, "/base/t.json");
   EXPECT_EQ(again->context, 77);
   EXPECT_EQ(again->mesh.expert, 2);
@@ -145,6 +147,9 @@ TEST(ConfigTest, WrongValueNamesLineValueAndExpectation) {
       {"cache_type:", "cache_type has no value, want f32, bf16 or int8"},
       {"wire: int4", "wire: 'int4', want f32, bf16 or int8"},
       {"wire: [f32]", "wire is a list, want f32, bf16 or int8"},
+      {"prefill_strategy: tp",
+       "prefill_strategy: 'tp', want auto, replicated, sequence_parallel or "
+       "weight_gather"},
       {"context: 0", "context: '0', want a whole number from 1 to 16777216"},
       {"context: many", "context: 'many', want a whole number"},
       {"context: 99999999999", "context: '99999999999', want a whole number"},

@@ -24,7 +24,8 @@ struct RankWorld::Instance {
             cache_dtype, worker::Model::CacheLayers(spec, weights),
             spec.kv_lora_rank, spec.qk_rope_head_dim, options.slots,
             options.context)),
-        model(spec, plan, weights, pool, cache, communicator, wire) {}
+        model(spec, plan, weights, pool, cache, communicator,
+              {.wire = wire, .prefill_strategy = options.prefill_strategy}) {}
   worker::Weights weights;
   worker::KvCache cache;
   worker::Model model;

@@ -21,6 +21,7 @@ struct RankWorldOptions {
   cluster::MeshShape mesh;
   kernels::WeightForm form = kernels::WeightForm::kF32;
   cluster::Wire wire = cluster::Wire::kF32;
+  v1::PrefillStrategy prefill_strategy = v1::PREFILL_STRATEGY_AUTO;
   int slots = 4;
   int context = 512;
   int threads = 1;

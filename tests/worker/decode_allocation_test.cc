@@ -77,7 +77,7 @@ TEST_P(DecodeAllocationTest, WarmStepsAllocateNothing) {
   LoneCommunicator lone;
   TimedCommunicator communicator(&lone, absl::Seconds(60));
   Model model(*spec, *plan, *weights, pool, *cache, communicator,
-              cluster::Wire::kF32);
+              ModelSettings());
   Executor executor(/*epoch=*/1, {&model, &*cache}, {}, kSlots);
 
   v1::StepPlan step;

@@ -32,7 +32,7 @@ TEST(EpochTest, CachesThatCannotBeReservedAreAnError) {
     return Epoch::Create(
                /*epoch=*/1, shard, std::make_shared<ExpertStatistics>(),
                /*transport=*/nullptr, cluster::AlgorithmTable::Default(),
-               /*recorder=*/nullptr, cluster::Wire::kF32, absl::Seconds(1),
+               /*recorder=*/nullptr, {}, absl::Seconds(1),
                context)
         .status();
   };

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "cluster/prefill_strategy.h"
 #include "gtest/gtest.h"
 #include "tests/testing/rank_world.h"
 #include "tests/testing/sanitized.h"
@@ -32,6 +33,7 @@ constexpr double kMargin = 1e-3;
 struct Case {
   std::string model;
   cluster::MeshShape mesh;
+  v1::PrefillStrategy strategy = v1::PREFILL_STRATEGY_REPLICATED;
 };
 
 class GoldenTest : public ::testing::TestWithParam<Case> {
@@ -46,7 +48,8 @@ class GoldenTest : public ::testing::TestWithParam<Case> {
 };
 
 TEST_P(GoldenTest, PromptProbabilitiesAndHiddenStates) {
-  RankWorld world(folder_, {.mesh = GetParam().mesh});
+  RankWorld world(folder_, {.mesh = GetParam().mesh,
+                            .prefill_strategy = GetParam().strategy});
   for (const json& expected : golden_["cases"]) {
     const auto ids = expected["prompt_ids"].get<std::vector<uint32_t>>();
     SCOPED_TRACE(::testing::Message() << ids.size() << " prompt tokens");
@@ -99,7 +102,8 @@ TEST_P(GoldenTest, PromptProbabilitiesAndHiddenStates) {
 }
 
 TEST_P(GoldenTest, GreedyContinuation) {
-  RankWorld world(folder_, {.mesh = GetParam().mesh});
+  RankWorld world(folder_, {.mesh = GetParam().mesh,
+                            .prefill_strategy = GetParam().strategy});
   for (const json& expected : golden_["cases"]) {
     const auto ids = expected["prompt_ids"].get<std::vector<uint32_t>>();
     const auto greedy = expected["greedy_ids"].get<std::vector<uint32_t>>();
@@ -125,6 +129,15 @@ std::vector<Case> AllCases() {
       cases.push_back({model, {.data = 1, .expert = 1, .tensor = world}});
     }
     cases.push_back({model, {.data = 1, .expert = 2, .tensor = 1}});
+    cases.push_back({model,
+                     {.data = 1, .expert = 1, .tensor = 3},
+                     v1::PREFILL_STRATEGY_SEQUENCE_PARALLEL});
+    cases.push_back({model,
+                     {.data = 1, .expert = 1, .tensor = 3},
+                     v1::PREFILL_STRATEGY_WEIGHT_GATHER});
+    cases.push_back({model,
+                     {.data = 1, .expert = 2, .tensor = 2},
+                     v1::PREFILL_STRATEGY_WEIGHT_GATHER});
   }
   // More ranks than heads or columns divide into.
   cases.push_back({"tiny-v2", {.data = 1, .expert = 1, .tensor = 7}});
@@ -139,7 +152,8 @@ std::string CaseName(const ::testing::TestParamInfo<Case>& info) {
     if (c == '-') c = '_';
   }
   return name + "_expert" + std::to_string(info.param.mesh.expert) + "_tensor" +
-         std::to_string(info.param.mesh.tensor);
+         std::to_string(info.param.mesh.tensor) + "_" +
+         std::string(cluster::PrefillStrategyName(info.param.strategy));
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenTest, ::testing::ValuesIn(AllCases()),
