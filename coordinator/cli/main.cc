@@ -16,6 +16,7 @@
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/convert.h"
 #include "coordinator/cli/doctor.h"
+#include "coordinator/cli/eplb.h"
 #include "coordinator/cli/generate.h"
 #include "coordinator/cli/inspect.h"
 #include "coordinator/cli/interrupt.h"
@@ -37,7 +38,7 @@ constexpr RegisterCommand kCommands[] = {
     RegisterGenerate, RegisterScore,   RegisterTokenize,    RegisterDetokenize,
     RegisterSubmit,   RegisterTargets, RegisterCollectives, RegisterSynth,
     RegisterBench,    RegisterPlan,    RegisterInspect,     RegisterConvert,
-    RegisterDoctor,
+    RegisterDoctor,   RegisterEplb,
 };
 
 constexpr char kProgramFooter[] = R"(

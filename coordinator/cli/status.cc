@@ -5,11 +5,13 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cluster/status.h"
 #include "cluster/status_macros.h"
+#include "coordinator/cli/expert_map.h"
 #include "coordinator/cli/fleet_json.h"
 #include "coordinator/cli/interrupt.h"
 #include "coordinator/cli/launcher.h"
@@ -27,8 +29,17 @@ struct StatusOptions {
 };
 
 constexpr char kStatusFooter[] = R"(
+--experts draws a line for each layer and a cell for each expert, by its share of
+the tokens of about the last hundred steps; in colours where the output is a terminal
+and NO_COLOR is unset. max/mean says how uneven a layer is: on as many workers as
+experts its step takes that many times what it could. --counts shows the exact totals
+since the fleet's start or the last --reset instead, and their numbers: each token
+counts once for every expert that it was sent to, on however many workers.
+`ringfleet eplb` places copies of experts by what -o json prints.
+
 Examples:
   ringfleet status --cluster cluster.yaml
+  ringfleet status --cluster cluster.yaml --experts
   ringfleet status --cluster cluster.yaml -o json
   ringfleet status --cluster cluster.yaml --experts --counts --reset -o json
 )";
@@ -76,16 +87,19 @@ std::string Text(const v1::ClusterState& state) {
   return text;
 }
 
-std::string ExpertsText(const Json& experts) {
-  std::string text;
+// The map; with `counts` the totals of each layer after it.
+std::string ExpertsText(const Json& experts, bool counts) {
+  std::vector<ExpertRow> rows;
+  for (const auto& [layer, values] : experts.items()) {
+    rows.push_back({layer, values.get<std::vector<double>>()});
+  }
+  if (rows.empty()) return "no expert has had a token yet\n";
+  std::string text = ExpertMap(rows, MapStyleOfOutput());
+  if (!counts) return text;
   for (const auto& [layer, values] : experts.items()) {
     absl::StrAppend(&text, "layer ", layer, ":");
     for (const Json& value : values) {
-      if (value.is_number_integer()) {
-        absl::StrAppend(&text, " ", value.get<uint64_t>());
-      } else {
-        absl::StrAppendFormat(&text, " %.4f", value.get<double>());
-      }
+      absl::StrAppend(&text, " ", value.get<uint64_t>());
     }
     absl::StrAppend(&text, "\n");
   }
@@ -121,7 +135,9 @@ absl::Status Run(const StatusOptions& options) {
   }
   if (json) return PrintJson(document);
   std::string text = Text(state);
-  if (options.experts) text += ExpertsText(document["experts"]);
+  if (options.experts) {
+    text += "\n" + ExpertsText(document["experts"], options.counts);
+  }
   return PrintText(text);
 }
 

@@ -251,6 +251,38 @@ TEST_F(UpTest, UpAndDownAreIdempotent) {
   EXPECT_THAT(status.error_line(), HasSubstr("127.0.0.1:"));
 }
 
+// Both workers count every token; only what came after the reset is shown.
+TEST_F(UpTest, ExpertCountsSinceAResetAreThoseOfTheGolden) {
+  ASSERT_EQ(Up().code, 0);
+  const json golden = Golden("tiny-v3");
+  const std::string ids = JoinIds(golden["cases"].back()["prompt_ids"]);
+  const Arguments reset = {"status",    "--cluster", cluster(),
+                           "--experts", "--counts",  "--reset"};
+  Arguments counts = reset;
+  counts.insert(counts.end(), {"-o", "json"});
+  const Arguments score = {"score", "--cluster", cluster(),
+                           "--ids", ids,         "--json"};
+  // The one token that is drawn is not fed to the model.
+  const Arguments submit = {"submit", "--cluster", cluster(), "--prompt-ids",
+                            ids,      "-n",        "1",       "--json"};
+  for (const Arguments& command : {score, submit}) {
+    ASSERT_EQ(
+        Cli({"generate", "--cluster", cluster(), "-p", "def ", "-n", "3"}).code,
+        0);
+    ASSERT_EQ(Cli(reset).code, 0);
+    const Finished finished = Cli(command);
+    ASSERT_EQ(finished.code, 0) << finished.errors;
+    EXPECT_EQ(Cli(counts).document()["experts"],
+              golden["expert_counts_last_prompt"]);
+  }
+  // The last of these has zeroed them.
+  const Finished text = Cli(reset);
+  EXPECT_THAT(text.output,
+              AllOf(HasSubstr("    1        -  ................\n"),
+                    HasSubstr("layer 1: 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n")));
+  EXPECT_EQ(text.output.find('\033'), std::string::npos);
+}
+
 TEST_F(UpTest, TwoAtOnceStartOneFleet) {
   const Arguments command = {"up", "--cluster", cluster(), "-o", "json"};
   const auto first = StartCli(command);
