@@ -24,6 +24,7 @@
 #include "cluster/prefill_strategy.h"
 #include "cluster/status_macros.h"
 #include "cluster/synthetic_model.h"
+#include "cluster/transport_kind.h"
 #include "cluster/weight_dtype.h"
 
 namespace ringfleet::cluster {
@@ -203,52 +204,18 @@ class Section {
     *out = (base / tree->scalar).lexically_normal().string();
   }
 
-  void WireType(absl::string_view key, Wire* out) const {
-    const Tree* tree = Scalar(key, "f32, bf16 or int8");
+  // A name that `parse` (StatusOr<T> of a string) knows.
+  template <typename Parse, typename T>
+  void Choice(absl::string_view key, absl::string_view choices, Parse parse,
+              T* out) const {
+    const Tree* tree = Scalar(key, choices);
     if (tree == nullptr) return;
-    const absl::StatusOr<Wire> wire = ParseWire(tree->scalar);
-    if (wire.ok()) {
-      *out = *wire;
-    } else {
-      reading_.Fail(tree->line, PathOf(key), ": '", tree->scalar,
-                    "', want f32, bf16 or int8");
-    }
-  }
-
-  void Strategy(absl::string_view key, v1::PrefillStrategy* out) const {
-    const Tree* tree = Scalar(key, kPrefillStrategyChoices);
-    if (tree == nullptr) return;
-    const absl::StatusOr<v1::PrefillStrategy> strategy =
-        ParsePrefillStrategy(tree->scalar);
-    if (strategy.ok()) {
-      *out = *strategy;
+    const absl::StatusOr<T> value = parse(tree->scalar);
+    if (value.ok()) {
+      *out = *value;
     } else {
       reading_.Fail(tree->line, PathOf(key), ": '", tree->scalar, "', want ",
-                    kPrefillStrategyChoices);
-    }
-  }
-
-  void CacheDtype(absl::string_view key, v1::CacheDtype* out) const {
-    const Tree* tree = Scalar(key, kCacheDtypeChoices);
-    if (tree == nullptr) return;
-    const absl::StatusOr<v1::CacheDtype> dtype = ParseCacheDtype(tree->scalar);
-    if (dtype.ok()) {
-      *out = *dtype;
-    } else {
-      reading_.Fail(tree->line, PathOf(key), ": '", tree->scalar, "', want ",
-                    kCacheDtypeChoices);
-    }
-  }
-
-  void Dtype(absl::string_view key, v1::Dtype* out) const {
-    const Tree* tree = Scalar(key, kWeightDtypeChoices);
-    if (tree == nullptr) return;
-    const absl::StatusOr<v1::Dtype> dtype = ParseWeightDtype(tree->scalar);
-    if (dtype.ok()) {
-      *out = *dtype;
-    } else {
-      reading_.Fail(tree->line, PathOf(key), ": '", tree->scalar, "', want ",
-                    kWeightDtypeChoices);
+                    choices);
     }
   }
 
@@ -423,8 +390,8 @@ absl::StatusOr<ClusterConfig> ParseClusterConfig(absl::string_view yaml,
   const Section top(
       &reading, &root, "",
       {"name", "model", "dtype", "cache_type", "wire", "prefill_strategy",
-       "collectives", "context", "mesh", "coordinator", "workers", "ssh",
-       "cache_dir", "log_dir", "security"});
+       "transport", "collectives", "context", "mesh", "coordinator", "workers",
+       "ssh", "cache_dir", "log_dir", "security"});
 
   config.name = std::filesystem::path(std::string(file_name)).stem().string();
   for (char& c : config.name) {
@@ -435,10 +402,13 @@ absl::StatusOr<ClusterConfig> ParseClusterConfig(absl::string_view yaml,
   if (config.name.empty() || config.name[0] == '-') config.name = "fleet";
   top.Word("name", kNameCharacters, &config.name);
   top.Model("model", &config.model);
-  top.Dtype("dtype", &config.dtype);
-  top.CacheDtype("cache_type", &config.cache_dtype);
-  top.WireType("wire", &config.wire);
-  top.Strategy("prefill_strategy", &config.prefill_strategy);
+  top.Choice("dtype", kWeightDtypeChoices, ParseWeightDtype, &config.dtype);
+  top.Choice("cache_type", kCacheDtypeChoices, ParseCacheDtype,
+             &config.cache_dtype);
+  top.Choice("wire", "f32, bf16 or int8", ParseWire, &config.wire);
+  top.Choice("prefill_strategy", kPrefillStrategyChoices, ParsePrefillStrategy,
+             &config.prefill_strategy);
+  top.Choice("transport", kTransportChoices, ParseTransport, &config.transport);
   top.Path("collectives", &config.collectives);
   top.Integer("context", 1, 1 << 24, &config.context);
   top.Path("cache_dir", &config.cache_dir);

@@ -61,6 +61,7 @@ struct ClusterConfig {
   std::string model;  // Absolute path.
   v1::Dtype dtype = v1::DTYPE_INT8;  // Of weights in memory.
   Wire wire = Wire::kBf16;           // Between ranks.
+  v1::TransportKind transport = v1::TRANSPORT_KIND_AUTO;
   v1::PrefillStrategy prefill_strategy = v1::PREFILL_STRATEGY_AUTO;
   // Of the latent cache; unspecified: float32 with float32 weights, else
   // bfloat16.

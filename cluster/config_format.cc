@@ -8,6 +8,7 @@
 #include "cluster/cache_dtype.h"
 #include "cluster/config.h"
 #include "cluster/prefill_strategy.h"
+#include "cluster/transport_kind.h"
 #include "cluster/weight_dtype.h"
 
 namespace ringfleet::cluster {
@@ -30,6 +31,9 @@ std::string FormatClusterConfig(const ClusterConfig& config) {
                                  "\nmodel: ", Quoted(config.model),
                                  "\ndtype: ", WeightDtypeName(config.dtype),
                                  "\nwire: ", WireText(config.wire), "\n");
+  if (config.transport != v1::TRANSPORT_KIND_AUTO) {
+    absl::StrAppend(&out, "transport: ", TransportName(config.transport), "\n");
+  }
   if (config.prefill_strategy != v1::PREFILL_STRATEGY_AUTO) {
     absl::StrAppend(&out, "prefill_strategy: ",
                     PrefillStrategyName(config.prefill_strategy), "\n");

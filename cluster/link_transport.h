@@ -15,6 +15,7 @@
 #include "cluster/deadline.h"
 #include "cluster/flight_recorder.h"
 #include "cluster/transport.h"
+#include "cluster/transport_kind.h"
 
 namespace grpc {
 class ServerBuilder;
@@ -29,11 +30,6 @@ enum class Spin : uint8_t {
   kNever,
 };
 
-// What carries frames between two ranks of one host.
-enum class TransportKind : uint8_t {
-  kAuto,  // Shared memory, where both processes can open each other's.
-  kGrpc,  // Streams, as between hosts.
-};
 
 // One per worker process. Must outlive the server it is registered on. The end
 // of a process, in this order: StopLinks(), grpc::Server::Shutdown(),

@@ -232,6 +232,7 @@ absl::Status Epoch::ConnectAll() {
   }
   request.set_wire(options_.wire);
   request.set_prefill_strategy(options_.prefill_strategy);
+  request.set_transport(options_.transport);
   request.set_algorithm_table(options_.collectives.ToJson());
   request.set_timeout_ms(absl::ToInt64Milliseconds(options_.connect_timeout));
   request.set_collective_timeout_ms(

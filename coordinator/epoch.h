@@ -36,6 +36,7 @@ struct FleetOptions {
   v1::CacheDtype cache_dtype = v1::CACHE_DTYPE_UNSPECIFIED;
   v1::WireDtype wire = v1::WIRE_DTYPE_BF16;
   v1::PrefillStrategy prefill_strategy = v1::PREFILL_STRATEGY_AUTO;
+  v1::TransportKind transport = v1::TRANSPORT_KIND_AUTO;
   // Which algorithm carries which collective.
   cluster::AlgorithmTable collectives = cluster::AlgorithmTable::Default();
   uint32_t context = 0;  // Positions per slot; 0: as many as fit.

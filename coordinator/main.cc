@@ -17,6 +17,7 @@
 #include "cluster/process_limits.h"
 #include "cluster/server.h"
 #include "cluster/status_macros.h"
+#include "cluster/transport_kind.h"
 #include "cluster/weight_dtype.h"
 #include "cluster/wire_proto.h"
 #include "coordinator/coordinator_server.h"
@@ -56,6 +57,7 @@ struct Flags {
   std::string cache_type;
   std::string wire = "bf16";
   std::string prefill_strategy = "auto";
+  std::string transport = "auto";
   std::string collectives;
   uint32_t context = 0;
   uint32_t slots = 4;
@@ -115,6 +117,8 @@ absl::StatusOr<CoordinatorOptions> FromFlags(const Flags& flags) {
   options.fleet.wire = cluster::WireToProto(wire);
   RF_ASSIGN_OR_RETURN(options.fleet.prefill_strategy,
                       cluster::ParsePrefillStrategy(flags.prefill_strategy));
+  RF_ASSIGN_OR_RETURN(options.fleet.transport,
+                      cluster::ParseTransport(flags.transport));
   if (!flags.collectives.empty()) {
     RF_ASSIGN_OR_RETURN(options.fleet.collectives,
                         cluster::AlgorithmTable::Load(flags.collectives));
@@ -137,6 +141,7 @@ absl::StatusOr<CoordinatorOptions> FromClusterFile(const Flags& flags) {
   options.fleet.cache_dtype = config.cache_dtype;
   options.fleet.wire = cluster::WireToProto(config.wire);
   options.fleet.prefill_strategy = config.prefill_strategy;
+  options.fleet.transport = config.transport;
   if (!config.collectives.empty()) {
     RF_ASSIGN_OR_RETURN(options.fleet.collectives,
                         cluster::AlgorithmTable::Load(config.collectives));
@@ -217,6 +222,10 @@ int Main(int argc, char** argv) {
   by_hand(app.add_option("--prefill-strategy", flags.prefill_strategy,
                          absl::StrCat("How ranks share out a prompt's tokens: ",
                                       cluster::kPrefillStrategyChoices)))
+      ->capture_default_str();
+  by_hand(app.add_option("--transport", flags.transport,
+                         "Between ranks: grpc, or auto: what ranks of one host "
+                         "agree on"))
       ->capture_default_str();
   by_hand(app.add_option("--collectives", flags.collectives,
                          "Algorithms of collectives, a file that ringfleet "

@@ -247,9 +247,7 @@ absl::Status MeasureCollectives(
           {.addresses = {request.addresses().begin(),
                          request.addresses().end()},
            .rings = {cluster::WorldGroup(request.addresses_size()).ranks},
-           .transport = request.transport() == v1::TRANSPORT_KIND_GRPC
-                            ? cluster::TransportKind::kGrpc
-                            : cluster::TransportKind::kAuto,
+           .transport = cluster::TransportFromProto(request.transport()),
            .config_hash = plan.config_hash},
           cluster::Deadline::After(absl::Milliseconds(request.timeout_ms()))));
   Communicators communicators(transport.get(), plan.table, endpoint.recorder());

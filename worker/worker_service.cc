@@ -257,6 +257,7 @@ absl::Status WorkerService::ConnectExclusive(grpc::ServerContext* context,
   cluster::CollectiveEndpoint::World peers{
       .addresses = {request.addresses().begin(), request.addresses().end()},
       .rings = {cluster::WorldGroup(world).ranks},
+      .transport = cluster::TransportFromProto(request.transport()),
       .config_hash = request.config_hash()};
   endpoint_->SetRanksOnHost(static_cast<int>(request.ranks_on_host()));
   // Before it is entered: whoever registers meanwhile must not report less.

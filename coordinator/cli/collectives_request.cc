@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "cluster/algorithm_table.h"
 #include "cluster/status_macros.h"
+#include "cluster/transport_kind.h"
 #include "cluster/wire_proto.h"
 #include "coordinator/cli/byte_sizes.h"
 #include "coordinator/cli/calibration.h"
@@ -200,14 +201,12 @@ absl::StatusOr<v1::MeasureCollectivesRequest> CollectivesRequest(
   }
   v1::MeasureCollectivesRequest request;
   RF_RETURN_IF_ERROR(AddCases(options, &request));
-  if (options.transport == "auto") {
-    request.set_transport(v1::TRANSPORT_KIND_AUTO);
-  } else if (options.transport == "grpc") {
-    request.set_transport(v1::TRANSPORT_KIND_GRPC);
-  } else {
-    return Usage(
-        absl::StrCat("--transport ", options.transport, ", want grpc or auto"));
+  const absl::StatusOr<v1::TransportKind> transport =
+      cluster::ParseTransport(options.transport);
+  if (!transport.ok()) {
+    return Usage(absl::StrCat("--", transport.status().message()));
   }
+  request.set_transport(*transport);
   if (options.poll == "auto") {
     request.set_poll(v1::POLL_MODE_AUTO);
   } else if (options.poll == "spin") {

@@ -16,6 +16,7 @@
 #include "cluster/server.h"
 #include "cluster/status.h"
 #include "cluster/status_macros.h"
+#include "cluster/transport_kind.h"
 #include "cluster/weight_dtype.h"
 #include "cluster/wire_proto.h"
 #include "coordinator/cli/interrupt.h"
@@ -54,6 +55,11 @@ void AddSessionOptions(CLI::App& app, SessionOptions& options) {
                               cluster::kPrefillStrategyChoices,
                               "; auto: sequence_parallel from ",
                               cluster::kMinShardedRows, " tokens per worker"))
+      ->excludes(cluster)
+      ->capture_default_str();
+  app.add_option("--transport", options.transport,
+                 "Between local workers: grpc, or auto: what workers of one "
+                 "host agree on")
       ->excludes(cluster)
       ->capture_default_str();
   app.add_option("--collectives", options.collectives,
@@ -149,6 +155,12 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(
     return absl::InvalidArgumentError(
         absl::StrCat("usage: --", prefill_strategy.status().message()));
   }
+  const absl::StatusOr<v1::TransportKind> transport =
+      cluster::ParseTransport(options.transport);
+  if (!transport.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("usage: --", transport.status().message()));
+  }
   FleetOptions fleet;
   fleet.name = "local";
   // Workers run with this process's working directory, but say it once.
@@ -158,6 +170,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(
   fleet.cache_dtype = cache_dtype;
   fleet.wire = cluster::WireToProto(*wire);
   fleet.prefill_strategy = *prefill_strategy;
+  fleet.transport = *transport;
   if (!options.collectives.empty()) {
     absl::StatusOr<cluster::AlgorithmTable> table =
         cluster::AlgorithmTable::Load(options.collectives);

@@ -22,6 +22,7 @@ struct SessionOptions {
   std::string cache_type;
   std::string wire = "bf16";
   std::string prefill_strategy = "auto";
+  std::string transport = "auto";
   std::string collectives;
   std::string cache_dir;
   int threads = 0;
@@ -32,7 +33,7 @@ struct SessionOptions {
 };
 
 // Adds --model, --cluster, --local, --dtype, --cache-type, --wire,
-// --prefill-strategy, --collectives, --cache-dir, -t, -c.
+// --prefill-strategy, --transport, --collectives, --cache-dir, -t, -c.
 void AddSessionOptions(CLI::App& app, SessionOptions& options);
 
 // A connection with the coordinator of a running fleet, or of one that this

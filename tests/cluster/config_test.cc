@@ -147,6 +147,7 @@ TEST(ConfigTest, WrongValueNamesLineValueAndExpectation) {
       {"cache_type:", "cache_type has no value, want f32, bf16 or int8"},
       {"wire: int4", "wire: 'int4', want f32, bf16 or int8"},
       {"wire: [f32]", "wire is a list, want f32, bf16 or int8"},
+      {"transport: tcp", "transport: 'tcp', want grpc or auto"},
       {"prefill_strategy: tp",
        "prefill_strategy: 'tp', want auto, replicated, sequence_parallel or "
        "weight_gather"},
