@@ -33,6 +33,9 @@ class Activations {
   // Sets row `row` after a Reshape, whole or the elements of one group.
   void SetRow(size_t row, const float* values);
   void SetGroup(size_t row, size_t group, const float* values);
+  // kInt8: sets a row to what another Activations has quantised, whose codes
+  // [columns] and scales [groups] f32, of any alignment, these are.
+  void SetCodes(size_t row, const char* codes, const char* scales);
 
   Form form() const { return form_; }
   size_t rows() const { return rows_; }
@@ -63,6 +66,8 @@ class Activations {
   }
 
  private:
+  void SumCodes(size_t row, size_t group);
+
   Form form_ = Form::kF32;
   size_t rows_ = 0;
   size_t columns_ = 0;
