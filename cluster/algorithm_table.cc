@@ -38,6 +38,8 @@ constexpr Named<Operation> kOperations[] = {
     {Operation::kAllToAll, "all_to_all"},
     {Operation::kBroadcast, "broadcast"},
     {Operation::kBarrier, "barrier"},
+    {Operation::kAllGatherMatmul, "all_gather_matmul"},
+    {Operation::kMatmulReduceScatter, "matmul_reduce_scatter"},
 };
 constexpr Named<Algorithm> kAlgorithms[] = {
     {Algorithm::kOneShot, "one_shot"},
@@ -243,6 +245,10 @@ absl::StatusOr<Wire> ParseWire(absl::string_view text) {
 }
 
 bool Supports(Operation operation, Algorithm algorithm) {
+  if (operation == Operation::kAllGatherMatmul ||
+      operation == Operation::kMatmulReduceScatter) {
+    return algorithm == Algorithm::kRing;
+  }
   switch (algorithm) {
     case Algorithm::kOneShot:
       return true;
@@ -354,6 +360,7 @@ std::string AlgorithmTable::ToJson() const {
 
 Algorithm AlgorithmTable::Choose(Operation operation, uint64_t bytes,
                                  int size) const {
+  if (!Supports(operation, Algorithm::kOneShot)) return Algorithm::kRing;
   if (size < 2 || size > kMaxGroupSize ||
       !Supports(operation, Algorithm::kRing)) {
     return Algorithm::kOneShot;

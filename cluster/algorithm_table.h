@@ -27,8 +27,9 @@ absl::StatusOr<Operation> ParseOperation(absl::string_view text);
 absl::StatusOr<Algorithm> ParseAlgorithm(absl::string_view text);
 absl::StatusOr<Wire> ParseWire(absl::string_view text);
 
-// Whether there is such an implementation: one_shot of everything, two_shot of
-// all_reduce, ring of all_reduce, all_gather, reduce_scatter and broadcast.
+// Whether there is such an implementation: two_shot of all_reduce, ring of
+// all_reduce, all_gather, reduce_scatter and broadcast; one_shot of everything
+// but the operations that are fused with a product, which are rings.
 bool Supports(Operation operation, Algorithm algorithm);
 
 class AlgorithmTable {
@@ -64,7 +65,7 @@ class AlgorithmTable {
   static absl::StatusOr<AlgorithmTable> Load(const std::string& path);
   std::string ToJson() const;
 
-  // One shot where there is no choice, and within a single rank.
+  // The one there is where there is no choice; one shot within a single rank.
   Algorithm Choose(Operation operation, uint64_t bytes, int size) const;
 
   const std::vector<Row>& rows() const { return rows_; }

@@ -53,12 +53,17 @@ class ByteFormat {
   }
 };
 
-// Walks the chunks of a range in order; an empty range has one empty chunk.
+// Between any so many elements every format has a border.
+inline constexpr size_t kLeastChunkElements = 256;
+
+// Walks the chunks of a range in order; an empty range has one empty chunk. A
+// chunk has at most `max_elements`, which are kLeastChunkElements or more.
 template <typename Format>
 class ChunkCursor {
  public:
-  ChunkCursor(const Format& format, ElementRange range)
-      : format_(format), range_(range) {
+  ChunkCursor(const Format& format, ElementRange range,
+              size_t max_elements = ~size_t{0})
+      : format_(format), range_(range), max_elements_(max_elements) {
     FindEnd();
   }
 
@@ -82,10 +87,10 @@ class ChunkCursor {
   // Elements of a chunk: no frame's payload may be larger than it allows.
   size_t MaxElements() const {
     if constexpr (requires { Format::kChunk; }) {
-      return Format::kChunk;
+      return std::min(max_elements_, Format::kChunk);
     } else {
-      return std::min(kChunkElements,
-                      kMaxPayloadBytes / format_.MaxElementBytes());
+      return std::min({max_elements_, kChunkElements,
+                       kMaxPayloadBytes / format_.MaxElementBytes()});
     }
   }
 
@@ -98,6 +103,7 @@ class ChunkCursor {
 
   const Format& format_;
   const ElementRange range_;
+  const size_t max_elements_;
   size_t begin_ = range_.begin;
   size_t end_ = range_.begin;
   uint64_t offset_ = 0;

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "cluster/deadline.h"
+#include "cluster/row_halves.h"
 
 namespace ringfleet::cluster {
 
@@ -24,8 +25,48 @@ struct Encoding {
   size_t row_elements = 0;
 };
 
-// One rank's view of a group within an epoch. Not thread-safe: one thread
-// (the executor's) calls the operations, because that thread polls.
+// How the operations in halves, which are fused with a product of a matrix,
+// cut its rows. The same on all ranks.
+struct HalvesLayout {
+  size_t rows = 0;      // Of all ranks; shared out as RowHalves has it.
+  size_t row_size = 0;  // Bytes of a gathered row, elements of a reduced one.
+  // About what a frame carries: whole rows where one fits. Each is passed on,
+  // and reported, as it comes.
+  size_t segment_bytes = 0;
+};
+
+// What a gather in halves reports. It is called by the thread in GatherHalves.
+class HalvesReceiver {
+ public:
+  // The first bytes of `which` leave this rank.
+  virtual void Sends(uint32_t step, ShardHalf which) = 0;
+  // The next bytes of `which`, in order, in `pieces` of any size.
+  virtual void Arrived(ShardHalf which,
+                       absl::Span<const absl::Span<const char>> pieces) = 0;
+
+ protected:
+  ~HalvesReceiver() = default;
+};
+
+// What a reduction in halves adds up. It is called by the thread in
+// ReduceHalves, while another one computes the partials.
+class HalvesSource {
+ public:
+  virtual void Sends(uint32_t step, ShardHalf which) = 0;
+  // This rank's summand of `which`, [its rows, row_size] float32. What others
+  // have added up is added to it there.
+  virtual float* Partial(ShardHalf which) = 0;
+  // Rows of it, from the first on, that have been computed. After more have,
+  // somebody must call Wake.
+  virtual size_t Ready(ShardHalf which) = 0;
+
+ protected:
+  ~HalvesSource() = default;
+};
+
+// One rank's view of a group within an epoch. Not thread-safe but for Wake: one
+// thread at a time (the executor's, or one that communicates while that one
+// computes) calls the operations, because that thread polls.
 //
 // Where an operation has an input and an output, they are the same memory (in
 // place) or do not overlap. Values that were rounded on the wire are rounded
@@ -93,6 +134,32 @@ class Communicator {
   // `values` of rank `root` replace those of every other rank.
   virtual absl::Status Broadcast(absl::Span<float> values, int root,
                                  Encoding encoding, Deadline deadline) = 0;
+
+  // An all-gather along the ring that reports bytes as they come. Left halves
+  // travel to the left: in step s = 0 .. size() - 2 rank r sends half
+  // (r + s).kLeft to rank r - 1 and (r - s).kRight to rank r + 1, the own ones
+  // first, the others segment by segment as they arrive. `own` has this rank's
+  // rows, row_size bytes each, and is no longer read on return. `check` must be
+  // equal on all ranks. Nothing is reported of the own rows.
+  virtual absl::Status GatherHalves(const HalvesLayout& layout,
+                                    absl::Span<const char> own,
+                                    HalvesReceiver& receiver, uint64_t check,
+                                    Deadline deadline) = 0;
+
+  // The same backwards: rank r ends with the sum over ranks of its own halves,
+  // in source.Partial. In step s = 0 .. size() - 2 it sends (r - 1 - s).kLeft
+  // to rank r + 1 and (r + 1 + s).kRight to rank r - 1, each its own summand
+  // added to what came in step s - 1; the own ones come last. So the sum of
+  // d.kLeft is made in the order of ranks d + 1, d + 2, ..., d, that of
+  // d.kRight in the order d - 1, d - 2, ..., d, rounded to the encoding
+  // whenever it travels. Memory of all partials is the caller's again on
+  // return.
+  virtual absl::Status ReduceHalves(const HalvesLayout& layout,
+                                    Encoding encoding, HalvesSource& source,
+                                    uint64_t check, Deadline deadline) = 0;
+
+  // Makes ReduceHalves look at what is ready. From any thread.
+  virtual void Wake() = 0;
 
   // Returns after every rank has entered.
   virtual absl::Status Barrier(Deadline deadline) = 0;

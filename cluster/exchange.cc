@@ -108,15 +108,30 @@ absl::StatusOr<ReceivedFrame> Exchange::Receive(int from, Lane lane,
 
 absl::StatusOr<ReceivedFrame> Exchange::ReceiveAny(
     absl::Span<const Incoming> sources, size_t* index) {
+  RF_CHECK(!sources.empty());
+  return ReceiveBy(&Transport::Receive, sources, index);
+}
+
+absl::StatusOr<ReceivedFrame> Exchange::ReceiveUnlessWoken(
+    absl::Span<const Incoming> sources, size_t* index) {
+  return ReceiveBy(&Transport::ReceiveUnlessWoken, sources, index);
+}
+
+absl::StatusOr<ReceivedFrame> Exchange::ReceiveBy(
+    ReceiveFunction receive, absl::Span<const Incoming> sources,
+    size_t* index) {
   std::array<Source, 2> peers;  // A ring's two directions.
-  RF_CHECK(!sources.empty() && sources.size() <= peers.size());
+  RF_CHECK(sources.size() <= peers.size());
   for (size_t i = 0; i < sources.size(); ++i) {
     peers[i] = {group_->ranks[sources[i].from], sources[i].lane};
   }
-  if (recorder_ != nullptr) recorder_->WaitFor(peers[0].peer);
-  absl::StatusOr<ReceivedFrame> frame = transport_->Receive(
+  if (recorder_ != nullptr && !sources.empty()) {
+    recorder_->WaitFor(peers[0].peer);
+  }
+  absl::StatusOr<ReceivedFrame> frame = (transport_->*receive)(
       absl::MakeConstSpan(peers).subspan(0, sources.size()), deadline_, index);
   if (!frame.ok()) return NameOperation(frame.status());
+  if (*frame == nullptr) return frame;
   const int peer = peers[*index].peer;
   if (recorder_ != nullptr) recorder_->Frame(peer);
   RF_RETURN_IF_ERROR(

@@ -86,10 +86,18 @@ class Exchange {
   };
   absl::StatusOr<ReceivedFrame> ReceiveAny(absl::Span<const Incoming> sources,
                                            size_t* index);
+  // The same, or null when Transport::Wake was called; `sources` may be empty.
+  absl::StatusOr<ReceivedFrame> ReceiveUnlessWoken(
+      absl::Span<const Incoming> sources, size_t* index);
   absl::Status CheckPlace(const FrameBody& frame, int from, Place place,
                           uint64_t bytes) const;
 
  private:
+  using ReceiveFunction = absl::StatusOr<ReceivedFrame> (Transport::*)(
+      absl::Span<const Source>, Deadline, size_t*);
+  absl::StatusOr<ReceivedFrame> ReceiveBy(ReceiveFunction receive,
+                                          absl::Span<const Incoming> sources,
+                                          size_t* index);
   FrameHeader Seal(Lane lane, Place place, uint32_t payload_crc,
                    size_t payload_bytes) const;
   // Says in a missed deadline what was waited for.

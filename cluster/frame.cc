@@ -135,7 +135,8 @@ std::string DescriptorName(uint32_t op_descriptor) {
   return absl::StrCat(
       name(op_descriptor & 0xff,
            {"?0", "all_reduce", "all_gather", "reduce_scatter", "barrier",
-            "all_to_all", "broadcast"}),
+            "all_to_all", "broadcast", "all_gather_matmul",
+            "matmul_reduce_scatter"}),
       " (",
       name(op_descriptor >> 8 & 0xff, {"?0", "one_shot", "ring", "two_shot"}),
       ", ", name(op_descriptor >> 16 & 0xff, {"f32", "bf16", "int8"}),

@@ -12,6 +12,7 @@
 #include "cluster/broadcast.h"
 #include "cluster/reduce_scatter.h"
 #include "cluster/ring.h"
+#include "cluster/ring_halves.h"
 #include "cluster/status_macros.h"
 #include "cluster/wire_format.h"
 #include "kernels/check.h"
@@ -297,6 +298,43 @@ absl::Status GroupCommunicator::Broadcast(absl::Span<float> values, int root,
   return End(algorithm == Algorithm::kOneShot
                  ? OneShotBroadcast(exchange, format, root, values)
                  : RingBroadcast(exchange, format, root, values));
+}
+
+absl::Status GroupCommunicator::GatherHalves(const HalvesLayout& layout,
+                                             absl::Span<const char> own,
+                                             HalvesReceiver& receiver,
+                                             uint64_t check,
+                                             Deadline deadline) {
+  const std::array<uint64_t, 4> agreed = {layout.rows, layout.row_size,
+                                          layout.segment_bytes, check};
+  const uint64_t bytes = layout.rows * layout.row_size;
+  Exchange exchange =
+      Begin({Operation::kAllGatherMatmul, Algorithm::kRing, Wire::kF32},
+            HashOffsets(agreed), bytes, bytes, deadline);
+  const size_t want =
+      RowHalves(layout.rows, size()).Shard(rank_).size() * layout.row_size;
+  if (own.size() != want) {
+    return End(absl::InvalidArgumentError(
+        absl::StrCat("rank ", rank_, " gathers ", own.size(),
+                     " bytes of its own, want ", want)));
+  }
+  if (size() == 1) return End(exchange.AwaitCallerMemory());
+  return End(RingGatherHalves(exchange, layout, own, receiver));
+}
+
+absl::Status GroupCommunicator::ReduceHalves(const HalvesLayout& layout,
+                                             Encoding encoding,
+                                             HalvesSource& source,
+                                             uint64_t check,
+                                             Deadline deadline) {
+  const std::array<uint64_t, 4> agreed = {layout.rows, layout.row_size,
+                                          layout.segment_bytes, check};
+  const WireFormat format(encoding.wire, encoding.row_elements);
+  const uint64_t count = layout.rows * layout.row_size;
+  Exchange exchange = Begin(
+      {Operation::kMatmulReduceScatter, Algorithm::kRing, encoding.wire},
+      HashOffsets(agreed), count, format.EncodedBytes(0, count), deadline);
+  return End(RingReduceHalves(exchange, layout, format, source));
 }
 
 absl::Status GroupCommunicator::Barrier(Deadline deadline) {

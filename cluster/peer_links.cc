@@ -114,13 +114,29 @@ absl::Status PeerLinks::Forward(int peer, Lane lane, const FrameHeader& header,
 
 absl::StatusOr<ReceivedFrame> PeerLinks::Receive(
     absl::Span<const Source> sources, Deadline deadline, size_t* index) {
+  return ReceiveFrame(sources, deadline, /*unless_woken=*/false, index);
+}
+
+absl::StatusOr<ReceivedFrame> PeerLinks::ReceiveUnlessWoken(
+    absl::Span<const Source> sources, Deadline deadline, size_t* index) {
+  return ReceiveFrame(sources, deadline, /*unless_woken=*/true, index);
+}
+
+void PeerLinks::Wake() {
+  woken_.store(true);
+  poller_->Wake();
+}
+
+absl::StatusOr<ReceivedFrame> PeerLinks::ReceiveFrame(
+    absl::Span<const Source> sources, Deadline deadline, bool unless_woken,
+    size_t* index) {
   for (const Source& source : sources) {
     RF_CHECK(source.peer >= 0 && source.peer < world_size() &&
              source.peer != rank());
   }
   bool all_lost = false;
   const auto find = [&] {
-    bool lost = true;
+    bool lost = !sources.empty();
     for (*index = 0; *index < sources.size(); ++*index) {
       const Source& source = sources[*index];
       End& end = peers_[source.peer].lane(source.lane);
@@ -136,12 +152,20 @@ absl::StatusOr<ReceivedFrame> PeerLinks::Receive(
     CompletionPoller::Role role(poller_.get());
     awaited_ = sources;
     const auto done = absl::MakeCleanup([this] { awaited_ = {}; });
-    poller_->PollUntil([&] { return find() || aborted(); }, deadline);
+    poller_->PollUntil(
+        [&] { return find() || aborted() || (unless_woken && woken_.load()); },
+        deadline);
     if (!aborted() && all_lost) {
       RF_RETURN_IF_ERROR(AwaitLastWords(sources, deadline));
     }
     if (aborted()) return Cause();
-    if (*index == sources.size()) return ExplainDelay("no frame from ");
+    if (*index == sources.size()) {
+      if (unless_woken && woken_.exchange(false)) return ReceivedFrame();
+      if (sources.empty()) {
+        return absl::DeadlineExceededError("this rank has nothing to send yet");
+      }
+      return ExplainDelay("no frame from ");
+    }
     const Source& source = sources[*index];
     End& end = peers_[source.peer].lane(source.lane);
     frame = end.frames.pop_front();

@@ -60,6 +60,10 @@ class PeerLinks final : public Transport,
   absl::StatusOr<ReceivedFrame> Receive(absl::Span<const Source> sources,
                                         Deadline deadline,
                                         size_t* index) override;
+  absl::StatusOr<ReceivedFrame> ReceiveUnlessWoken(
+      absl::Span<const Source> sources, Deadline deadline,
+      size_t* index) override;
+  void Wake() override;
   absl::Status AwaitReleased(const PayloadLedger& ledger,
                              Deadline deadline) override;
   void Abort(const absl::Status& cause) override;
@@ -132,6 +136,10 @@ class PeerLinks final : public Transport,
 
   // Moving frames (peer_links.cc).
   absl::Status CheckOpen(int peer, Lane lane);
+  // Null when `unless_woken` and woken_.
+  absl::StatusOr<ReceivedFrame> ReceiveFrame(absl::Span<const Source> sources,
+                                             Deadline deadline,
+                                             bool unless_woken, size_t* index);
   void WriteFrame(int peer, Lane lane, const FrameHeader& header,
                   absl::Span<const char> payload, PayloadLedger& ledger);
   bool WritesIdle(int peer, int end) const;
@@ -180,6 +188,7 @@ class PeerLinks final : public Transport,
   const Config config_;
   MessagePool pool_;  // Guarded by the role; outlives the frames in peers_.
   std::atomic<bool> aborted_{false};
+  std::atomic<bool> woken_{false};
   std::atomic<uint64_t> dropped_frames_{0};
   // Whom the error that Receive returned last blames.
   std::atomic<int> blamed_;

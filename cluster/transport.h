@@ -20,9 +20,10 @@ struct Source {
   Lane lane = Lane::kDirect;
 };
 
-// The links of one rank with all others, for one epoch. Send, Forward, Receive
-// and AwaitReleased belong to one thread at a time, the executor's, because it
-// polls the links while it waits; Abort may come from any thread.
+// The links of one rank with all others, for one epoch. Its functions belong to
+// one thread at a time, because that polls the links while it waits: the
+// executor's, or one that communicates while the executor's computes. Only Wake
+// and Abort may come from any thread.
 //
 // The direct lane leads to every rank, the lanes of a ring at least to the
 // neighbours in it: kRight carries frames to the next rank of a ring, kLeft to
@@ -59,6 +60,12 @@ class Transport {
   // Errors: DEADLINE_EXCEEDED; UNAVAILABLE: the peer left; DATA_LOSS.
   virtual absl::StatusOr<ReceivedFrame> Receive(
       absl::Span<const Source> sources, Deadline deadline, size_t* index) = 0;
+
+  // The same, but null instead of a frame when Wake was called after the last
+  // time that it returned null. Without `sources` it waits for Wake alone.
+  virtual absl::StatusOr<ReceivedFrame> ReceiveUnlessWoken(
+      absl::Span<const Source> sources, Deadline deadline, size_t* index) = 0;
+  virtual void Wake() = 0;
 
   // Waits until nothing refers to the payload of `ledger` any more. It tries
   // so after an abort too, and then returns the abort's cause.

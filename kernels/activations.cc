@@ -79,8 +79,19 @@ void Activations::SetGroup(size_t row, size_t group, const float* values) {
   SumCodes(row, group);
 }
 
+void Activations::SetCodes(size_t row, const char* codes, const char* scales) {
+  RF_CHECK(form_ == Form::kInt8 && row < rows_);
+  if (columns_ == 0) return;
+  int8_t* const own = codes_.data() + row * code_stride_;
+  std::memcpy(own, codes, columns_);
+  std::fill(own + columns_, own + code_stride_, 0);
+  std::memcpy(scales_.data() + row * groups_, scales, groups_ * sizeof(float));
+  for (size_t group = 0; group < groups_; ++group) SumCodes(row, group);
+}
+
 void Activations::SumCodes(size_t row, size_t group) {
-  const int8_t* codes = Codes(row) + group * kActivationGroup;
+  const int8_t* const codes =
+      codes_.data() + row * code_stride_ + group * kActivationGroup;
   int32_t* sums = sums_.data() + (row * groups_ + group) * kSumsPerGroup;
   for (size_t i = 0; i < kSumsPerGroup; ++i) {
     const int8_t* part = codes + i * kInt4Group;
@@ -109,12 +120,7 @@ void Activations::LoadRow(size_t row, const char* stored) {
                 columns_ * sizeof(float));
     return;
   }
-  int8_t* codes = codes_.data() + row * code_stride_;
-  std::memcpy(codes, stored, columns_);
-  std::fill(codes + columns_, codes + code_stride_, 0);
-  std::memcpy(scales_.data() + row * groups_, stored + columns_,
-              groups_ * sizeof(float));
-  for (size_t group = 0; group < groups_; ++group) SumCodes(row, group);
+  SetCodes(row, stored, stored + columns_);
 }
 
 }  // namespace ringfleet::kernels

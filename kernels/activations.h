@@ -33,6 +33,9 @@ class Activations {
   // Sets row `row` after a Reshape, whole or the elements of one group.
   void SetRow(size_t row, const float* values);
   void SetGroup(size_t row, size_t group, const float* values);
+  // kInt8: sets a row to what another Activations has quantised, whose codes
+  // [columns] and scales [groups] f32, of any alignment, these are.
+  void SetCodes(size_t row, const char* codes, const char* scales);
 
   // A row as bytes that another process can load, and how many these are:
   // kF32 the values, kInt8 codes and then scales.

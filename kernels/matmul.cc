@@ -62,6 +62,57 @@ void MultiplyPanelOf(const MatMulArgs& args, size_t index,
   }
 }
 
+size_t TilePanels(const MatMulRangesArgs& args) {
+  return std::max<size_t>(args.tile_columns / kPanelRows, 1);
+}
+
+size_t NumTiles(const MatMulRangesArgs& args) {
+  const size_t panels = TilePanels(args);
+  return (args.w->num_panels() + panels - 1) / panels;
+}
+
+// The next rows of the ranges, at most a batch of them, from `range` and `row`
+// in it on.
+size_t NextBatch(const MatMulRangesArgs& args, size_t& range, size_t& row,
+                 PanelBatch& batch, size_t* rows) {
+  size_t count = 0;
+  for (; range < args.ranges.size(); ++range, row = 0) {
+    const RowRange rows_of = args.ranges[range];
+    for (; row < rows_of.size(); ++row) {
+      if (count == kMaxPanelBatch) return count;
+      rows[count++] = rows_of.begin + row;
+      batch.Add(*args.x, rows_of.begin + row);
+    }
+  }
+  return count;
+}
+
+void MultiplyTile(const MatMulRangesArgs& args, size_t tile_index) {
+  const size_t first = tile_index * TilePanels(args);
+  const size_t last = std::min(first + TilePanels(args), args.w->num_panels());
+  size_t range = 0, row = 0;
+  for (;;) {
+    PanelBatch batch;
+    size_t rows[kMaxPanelBatch];
+    const size_t count = NextBatch(args, range, row, batch, rows);
+    if (count == 0) return;
+    for (size_t panel = first; panel < last; ++panel) {
+      PanelTile tile;
+      const bool more = panel + 1 < args.w->num_panels();
+      MultiplyPanel(*args.w, panel, batch,
+                    more && args.w->panel_bytes() > 0 ? args.w->Panel(panel + 1)
+                                                      : nullptr,
+                    &tile);
+      const size_t begin = panel * kPanelRows;
+      const size_t size = std::min(kPanelRows, args.w->rows() - begin);
+      for (size_t i = 0; i < count; ++i) {
+        std::copy(tile.Row(i), tile.Row(i) + size,
+                  args.y + (rows[i] - args.first_y) * args.y_stride + begin);
+      }
+    }
+  }
+}
+
 // Where the panel behind `index` lies, as far as one does.
 const uint8_t* NextPanel(const MatMulArgs& args, size_t index) {
   const size_t next = FirstPanel(args) + index + 1;
@@ -112,6 +163,33 @@ void MatMul(const WeightMatrix& w, const Activations& x, float* y,
                            .y = y,
                            .y_stride = w.rows()};
   MatMul(absl::MakeConstSpan(&args, 1), pool);
+}
+
+void MatMulRanges(absl::Span<const MatMulRangesArgs> products,
+                  ThreadPool& pool) {
+  size_t tiles = 0;
+  size_t grain = 1;
+  for (const MatMulRangesArgs& args : products) {
+    size_t rows = 0;
+    for (const RowRange range : args.ranges) {
+      RF_CHECK(range.begin >= args.first_y && range.end <= args.x->rows());
+      rows += range.size();
+    }
+    RF_CHECK(rows == 0 || args.x->form() == ActivationFormFor(args.w->form()));
+    tiles += NumTiles(args);
+    grain = std::max(grain, ProductGrain(TilePanels(args) * kPanelRows *
+                                         args.w->columns() * rows));
+  }
+  pool.ParallelFor(tiles, grain, [products](size_t begin, size_t end) {
+    size_t product = 0;
+    size_t first = 0;  // Of the product's tiles.
+    for (size_t i = begin; i < end; ++i) {
+      while (i - first >= NumTiles(products[product])) {
+        first += NumTiles(products[product++]);
+      }
+      MultiplyTile(products[product], i - first);
+    }
+  });
 }
 
 void MatMulPerHead(const PerHeadArgs& args, ThreadPool& pool) {

@@ -12,6 +12,7 @@
 
 #include "absl/types/span.h"
 #include "kernels/activations.h"
+#include "kernels/row_range.h"
 #include "kernels/thread_pool.h"
 #include "kernels/weight_matrix.h"
 
@@ -43,6 +44,25 @@ void MatMul(absl::Span<const MatMulArgs> products, ThreadPool& pool);
 // The whole of `w` and of x; y dense.
 void MatMul(const WeightMatrix& w, const Activations& x, float* y,
             ThreadPool& pool);
+
+// y[i - first_y, o] = sum_k x[i, k] * w[o, k] for rows i of `ranges` only, o <
+// w->rows(); x of ActivationFormFor(w->form()) and of w->columns() columns.
+// Each row of y, y_stride apart, belongs to one row of x; other rows stay as
+// they are. Weights are read once for all ranges: `tile_columns` outputs, whole
+// panels of them, go through all rows before the next ones.
+struct MatMulRangesArgs {
+  const WeightMatrix* w = nullptr;
+  const Activations* x = nullptr;
+  absl::Span<const RowRange> ranges;
+  float* y = nullptr;
+  size_t y_stride = 0;
+  size_t first_y = 0;
+  size_t tile_columns = 0;  // 0: one panel.
+};
+
+// All of `products` in one loop over the threads.
+void MatMulRanges(absl::Span<const MatMulRangesArgs> products,
+                  ThreadPool& pool);
 
 // A product for each of `heads` heads: head h's is `first`, moved by h times
 // the steps. Many small products that share the threads.

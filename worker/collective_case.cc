@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/check.h"
 #include "kernels/dtype.h"
 #include "kernels/reduce.h"
 
@@ -130,6 +131,9 @@ CollectiveCase::CollectiveCase(cluster::Communicator* communicator,
     case Operation::kBroadcast:
     case Operation::kBarrier:
       break;  // In place, and nothing.
+    case Operation::kAllGatherMatmul:
+    case Operation::kMatmulReduceScatter:
+      RF_CHECK(false);
   }
   Reset();
 }
@@ -172,6 +176,9 @@ absl::Status CollectiveCase::Run(cluster::Deadline deadline) {
       return communicator_->Broadcast(input, /*root=*/0, encoding, deadline);
     case Operation::kBarrier:
       return communicator_->Barrier(deadline);
+    case Operation::kAllGatherMatmul:
+    case Operation::kMatmulReduceScatter:
+      break;
   }
   return absl::InvalidArgumentError("no such collective");
 }
@@ -213,6 +220,8 @@ std::vector<CollectiveCase::Part> CollectiveCase::Parts() const {
       parts.push_back({/*source=*/0, 0, spec_.count, 0});
       break;
     case Operation::kBarrier:
+    case Operation::kAllGatherMatmul:
+    case Operation::kMatmulReduceScatter:
       break;
   }
   return parts;

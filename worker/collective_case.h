@@ -24,7 +24,8 @@ float GeneratedElement(int rank, size_t index);
 // Bytes of `count` elements as they travel, in one row.
 uint64_t WireBytes(cluster::Wire wire, uint64_t count);
 
-// Belongs to the thread of the communicator, which must outlive it.
+// Of the operations that are not fused with a product. Belongs to the thread of
+// the communicator, which must outlive it.
 class CollectiveCase {
  public:
   struct Spec {

@@ -105,6 +105,39 @@ INSTANTIATE_TEST_SUITE_P(, LinkWorldTest,
                                   std::to_string(std::get<0>(info.param));
                          });
 
+// A frame is preferred to a wake-up, and one wake-up ends one wait, whether it
+// comes before or during it.
+TEST_P(LinkTransportTest, AWakeEndsOneWait) {
+  KindWorld world(2, GetParam());
+  world.RunConnected([&](Transport& transport) {
+    const Source source = {1 - transport.rank(), Lane::kRight};
+    size_t index = 0;
+    const auto wait = [&](absl::Span<const Source> sources, Deadline deadline) {
+      return transport.ReceiveUnlessWoken(sources, deadline, &index);
+    };
+    transport.Wake();
+    absl::StatusOr<ReceivedFrame> woken = wait({&source, 1}, Soon());
+    ASSERT_TRUE(woken.ok()) << woken.status();
+    EXPECT_EQ(*woken, nullptr);
+
+    std::thread other([&] { transport.Wake(); });
+    woken = wait({}, Soon());
+    other.join();
+    ASSERT_TRUE(woken.ok()) << woken.status();
+    EXPECT_EQ(*woken, nullptr);
+
+    PayloadLedger ledger;
+    const std::string text = Text(transport.rank(), Lane::kRight, 1, 5000);
+    ASSERT_TRUE(
+        Send(transport, source.peer, Lane::kRight, 1, text, ledger).ok());
+    absl::StatusOr<ReceivedFrame> frame = wait({&source, 1}, Soon());
+    ASSERT_TRUE(frame.ok()) << frame.status();
+    ASSERT_NE(*frame, nullptr);
+    EXPECT_EQ(PayloadOf(**frame), Text(source.peer, Lane::kRight, 1, 5000));
+    EXPECT_TRUE(transport.AwaitReleased(ledger, Soon()).ok());
+  });
+}
+
 TEST_P(LinkWorldTest, EveryLaneCarriesItsFramesInOrder) {
   const auto [ranks, kind] = GetParam();
   const std::vector<size_t> sizes = {0,      1,     4095,   4096,

@@ -446,6 +446,85 @@ TEST(MatMulTest, SeveralProductsShareOneLoop) {
   }
 }
 
+// Some rows, in two ranges, of two products, by tiles of several panels: the
+// bits of the whole product, and nothing else is written.
+TEST(MatMulTest, RangesOfRowsAreThoseOfTheWholeProduct) {
+  constexpr size_t kRows = 130, kInputs = 100;
+  const std::vector<RowRange> ranges = {{3, 71}, {90, 127}};
+  for (const WeightForm form : kForms) {
+    const std::vector<float> x = RandomFloats(kRows * kInputs, 1);
+    const Activations activations = MakeActivations(form, x, kRows, kInputs);
+    for (const size_t outputs :
+         {size_t{0}, size_t{1}, size_t{64}, size_t{300}}) {
+      const WeightMatrix w = RandomWeights(form, outputs, kInputs, 2);
+      const WeightMatrix w2 = RandomWeights(form, 70, kInputs, 3);
+      for (const int threads : {1, 3}) {
+        ThreadPool pool(threads);
+        std::vector<float> whole(kRows * outputs), whole2(kRows * 70);
+        MatMul(w, activations, whole.data(), pool);
+        MatMul(w2, activations, whole2.data(), pool);
+        for (const size_t tile : {size_t{0}, size_t{64}, size_t{192}}) {
+          const size_t stride = outputs + 2;
+          std::vector<float> y(kRows * stride, 7), y2(kRows * 70, 7);
+          MatMulRanges({{.w = &w,
+                         .x = &activations,
+                         .ranges = ranges,
+                         .y = y.data(),
+                         .y_stride = stride,
+                         .first_y = 3,
+                         .tile_columns = tile},
+                        {.w = &w2,
+                         .x = &activations,
+                         .ranges = ranges,
+                         .y = y2.data(),
+                         .y_stride = 70,
+                         .tile_columns = tile}},
+                       pool);
+          for (size_t row = 0; row < kRows; ++row) {
+            const bool within =
+                (row >= 3 && row < 71) || (row >= 90 && row < 127);
+            for (size_t o = 0; o < stride && row >= 3; ++o) {
+              ASSERT_EQ(y[(row - 3) * stride + o],
+                        within && o < outputs ? whole[row * outputs + o] : 7);
+            }
+            for (size_t o = 0; o < 70; ++o) {
+              ASSERT_EQ(y2[row * 70 + o], within ? whole2[row * 70 + o] : 7);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// A row that another Activations has quantised multiplies as if it had been
+// quantised here.
+TEST(MatMulTest, CodesThatTravelledAreTheSameRow) {
+  ThreadPool pool(1);
+  for (const WeightForm form : {WeightForm::kInt8, WeightForm::kInt4}) {
+    for (const size_t columns : kColumns) {
+      const WeightMatrix w = RandomWeights(form, 70, columns, 4);
+      const std::vector<float> x = RandomFloats(3 * columns, 5);
+      const Activations sent = MakeActivations(form, x, 3, columns);
+      Activations come;
+      come.Reshape(Activations::Form::kInt8, 3, columns);
+      for (size_t row = 0; row < 3; ++row) {
+        // Of any alignment.
+        std::vector<char> bytes(1 + columns + sent.groups() * sizeof(float));
+        std::copy_n(reinterpret_cast<const char*>(sent.Codes(row)), columns,
+                    bytes.data() + 1);
+        std::copy_n(reinterpret_cast<const char*>(sent.Scales(row)),
+                    sent.groups() * sizeof(float), bytes.data() + 1 + columns);
+        come.SetCodes(row, bytes.data() + 1, bytes.data() + 1 + columns);
+      }
+      std::vector<float> want(3 * 70), got(3 * 70);
+      MatMul(w, sent, want.data(), pool);
+      MatMul(w, come, got.data(), pool);
+      ASSERT_EQ(got, want) << columns;
+    }
+  }
+}
+
 TEST(MatMulTest, HeadsMoveByTheirSteps) {
   const size_t heads = 5;
   const size_t head_rows = 70;

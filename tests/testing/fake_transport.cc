@@ -43,13 +43,37 @@ class FakeNetwork::Rank : public cluster::Transport {
   absl::StatusOr<ReceivedFrame> Receive(absl::Span<const Source> sources,
                                         Deadline deadline,
                                         size_t* index) override {
+    return ReceiveFrame(sources, deadline, /*unless_woken=*/false, index);
+  }
+
+  absl::StatusOr<ReceivedFrame> ReceiveUnlessWoken(
+      absl::Span<const Source> sources, Deadline deadline,
+      size_t* index) override {
+    return ReceiveFrame(sources, deadline, /*unless_woken=*/true, index);
+  }
+
+  void Wake() override {
+    MutexLock lock(&network_->mu_);
+    woken_ = true;
+    network_->changed_.NotifyAll();
+  }
+
+  absl::StatusOr<ReceivedFrame> ReceiveFrame(absl::Span<const Source> sources,
+                                             Deadline deadline,
+                                             bool unless_woken, size_t* index) {
     Sent sent;
     {
       MutexLock lock(&network_->mu_);
       while (network_->cause_.ok() && !Find(sources, index)) {
+        if (unless_woken && woken_) {
+          woken_ = false;
+          return ReceivedFrame();
+        }
         if (!Wait(deadline)) {
           return absl::DeadlineExceededError(
-              absl::StrCat("no frame from rank ", sources[0].peer));
+              sources.empty()
+                  ? "this rank has nothing to send yet"
+                  : absl::StrCat("no frame from rank ", sources[0].peer));
         }
       }
       if (!network_->cause_.ok()) return network_->cause_;
@@ -160,6 +184,7 @@ class FakeNetwork::Rank : public cluster::Transport {
 
   FakeNetwork* const network_;
   const int rank_;
+  bool woken_ = false;  // Guarded by the network's lock.
 };
 
 FakeNetwork::FakeNetwork(int world_size, size_t piece_bytes)

@@ -69,6 +69,12 @@ class FaultTransport final : public cluster::Transport {
       size_t* index) override {
     return links_->Receive(sources, deadline, index);
   }
+  absl::StatusOr<cluster::ReceivedFrame> ReceiveUnlessWoken(
+      absl::Span<const cluster::Source> sources, cluster::Deadline deadline,
+      size_t* index) override {
+    return links_->ReceiveUnlessWoken(sources, deadline, index);
+  }
+  void Wake() override { links_->Wake(); }
   absl::Status AwaitReleased(const cluster::PayloadLedger& ledger,
                              cluster::Deadline deadline) override {
     return links_->AwaitReleased(ledger, deadline);

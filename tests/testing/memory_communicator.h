@@ -134,6 +134,17 @@ class MemoryCommunicator final : public cluster::Communicator {
                          cluster::Deadline) override {
     return NotHere();
   }
+  absl::Status GatherHalves(const cluster::HalvesLayout&,
+                            absl::Span<const char>, cluster::HalvesReceiver&,
+                            uint64_t, cluster::Deadline) override {
+    return NotHere();
+  }
+  absl::Status ReduceHalves(const cluster::HalvesLayout&, cluster::Encoding,
+                            cluster::HalvesSource&, uint64_t,
+                            cluster::Deadline) override {
+    return NotHere();
+  }
+  void Wake() override {}
 
  private:
   static absl::Status NotHere() {

@@ -170,6 +170,9 @@ absl::Status OperationStream::RunOne(const DrawnOperation& drawn,
       return Broadcast(drawn, deadline);
     case Operation::kBarrier:
       return communicators_[drawn.table]->Barrier(deadline);
+    case Operation::kAllGatherMatmul:
+    case Operation::kMatmulReduceScatter:
+      break;  // Never drawn: they need products (tests/worker).
   }
   return absl::InternalError("no such operation");
 }

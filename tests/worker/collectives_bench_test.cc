@@ -100,6 +100,18 @@ class MeddlingCommunicator final : public Communicator {
                          Deadline deadline) override {
     return Then(real_->Broadcast(values, root, encoding, deadline), values);
   }
+  absl::Status GatherHalves(const cluster::HalvesLayout& layout,
+                            absl::Span<const char> own,
+                            cluster::HalvesReceiver& receiver, uint64_t check,
+                            Deadline deadline) override {
+    return real_->GatherHalves(layout, own, receiver, check, deadline);
+  }
+  absl::Status ReduceHalves(const cluster::HalvesLayout& layout,
+                            Encoding encoding, cluster::HalvesSource& source,
+                            uint64_t check, Deadline deadline) override {
+    return real_->ReduceHalves(layout, encoding, source, check, deadline);
+  }
+  void Wake() override { real_->Wake(); }
   absl::Status Barrier(Deadline deadline) override {
     return real_->Barrier(deadline);
   }

@@ -45,6 +45,17 @@ class LoneCommunicator final : public cluster::Communicator {
                          cluster::Deadline) override {
     return absl::UnimplementedError("not part of a step");
   }
+  absl::Status GatherHalves(const cluster::HalvesLayout&,
+                            absl::Span<const char>, cluster::HalvesReceiver&,
+                            uint64_t, cluster::Deadline) override {
+    return absl::UnimplementedError("not part of a step");
+  }
+  absl::Status ReduceHalves(const cluster::HalvesLayout&, cluster::Encoding,
+                            cluster::HalvesSource&, uint64_t,
+                            cluster::Deadline) override {
+    return absl::UnimplementedError("not part of a step");
+  }
+  void Wake() override {}
   absl::Status Barrier(cluster::Deadline) override { return absl::OkStatus(); }
 };
 

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the rows of a matrix are shared out over the ranks of a ring, and which
+// of them travel in which direction.
+#ifndef RINGFLEET_CLUSTER_ROW_HALVES_H_
+#define RINGFLEET_CLUSTER_ROW_HALVES_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/row_range.h"
+
+namespace ringfleet::cluster {
+
+// The first rows of a shard, kLeft, and the rest, kRight. A gather sends them
+// in the direction they are named after; a reduction, which is a gather in
+// reverse, the other way.
+enum class Half : uint8_t { kLeft = 0, kRight = 1 };
+
+// One half of one rank's rows.
+struct ShardHalf {
+  int shard = 0;
+  Half half = Half::kLeft;
+
+  bool operator==(const ShardHalf&) const = default;
+};
+
+// Rank q has the rows from floor(q rows / ranks) up to floor((q + 1) rows /
+// ranks), and its left half is the longer one if they are odd. Halves and
+// shards may be empty.
+class RowHalves {
+ public:
+  RowHalves(size_t rows, int ranks)
+      : rows_(rows), ranks_(static_cast<size_t>(ranks)) {}
+
+  size_t rows() const { return rows_; }
+
+  kernels::RowRange Shard(int shard) const {
+    const auto q = static_cast<size_t>(shard);
+    return {FirstRow(q), FirstRow(q + 1)};
+  }
+
+  kernels::RowRange Of(ShardHalf which) const {
+    const kernels::RowRange all = Shard(which.shard);
+    const size_t middle = all.begin + (all.size() + 1) / 2;
+    return which.half == Half::kLeft ? kernels::RowRange{all.begin, middle}
+                                     : kernels::RowRange{middle, all.end};
+  }
+
+ private:
+  // floor(q rows / ranks), without overflow.
+  size_t FirstRow(size_t q) const {
+    return rows_ / ranks_ * q + rows_ % ranks_ * q / ranks_;
+  }
+
+  size_t rows_;
+  size_t ranks_;
+};
+
+}  // namespace ringfleet::cluster
+
+#endif  // RINGFLEET_CLUSTER_ROW_HALVES_H_

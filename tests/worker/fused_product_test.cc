@@ -1,0 +1,829 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products that are fused with an exchange, over a network in memory: their
+// schedule, their bits, and what happens when a rank is slow or dies.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <latch>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cluster/group_communicator.h"
+#include "cluster/status_macros.h"
+#include "kernels/dtype.h"
+#include "kernels/matmul.h"
+#include "kernels/mutex.h"
+#include "tests/testing/collective_cases.h"
+#include "tests/testing/count_allocations.h"
+#include "tests/testing/fake_transport.h"
+#include "tests/testing/grpc_world.h"
+#include "tests/testing/slow_transport.h"
+#include "tests/testing/soon.h"
+#include "worker/all_gather_matmul.h"
+#include "worker/matmul_reduce_scatter.h"
+
+namespace ringfleet::worker {
+namespace {
+
+using ::ringfleet::testing::AllocationCount;
+using ::ringfleet::testing::FakeNetwork;
+using ::ringfleet::testing::GrpcWorld;
+using ::ringfleet::testing::RankValues;
+using ::ringfleet::testing::RoundToWire;
+using ::ringfleet::testing::SlowTransport;
+using ::ringfleet::testing::Soon;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+using cluster::GroupCommunicator;
+using cluster::Half;
+using cluster::RowHalves;
+using cluster::ShardHalf;
+using cluster::Transport;
+using cluster::Wire;
+using kernels::Activations;
+using kernels::RowRange;
+using kernels::ThreadPool;
+using kernels::WeightForm;
+using kernels::WeightMatrix;
+
+// How weights lie: in a form of a WeightMatrix, or as [in, out].
+enum class Layout { kF32, kBf16, kInt8, kInt4, kInOut };
+constexpr Layout kLayouts[] = {Layout::kF32, Layout::kBf16, Layout::kInt8,
+                               Layout::kInt4, Layout::kInOut};
+
+const char* LayoutName(Layout layout) {
+  constexpr const char* kNames[] = {"F32", "Bf16", "Int8", "Int4", "InOut"};
+  return kNames[static_cast<size_t>(layout)];
+}
+
+// One rank's weights, [columns] outputs of [depth] inputs.
+class TestWeights {
+ public:
+  TestWeights(Layout layout, size_t depth, size_t columns, int seed)
+      : depth_(depth), columns_(columns) {
+    const std::vector<float> values = RankValues(seed, depth * columns);
+    if (layout == Layout::kInOut) {
+      in_out_.resize(depth * columns);
+      for (size_t o = 0; o < columns; ++o) {
+        for (size_t k = 0; k < depth; ++k) {
+          in_out_[k * columns + o] = values[o * depth + k];
+        }
+      }
+      return;
+    }
+    packed_ = std::make_unique<WeightMatrix>(static_cast<WeightForm>(layout),
+                                             columns, depth);
+    for (size_t o = 0; o < columns; ++o) {
+      packed_->SetRow(o, values.data() + o * depth);
+    }
+  }
+
+  FusedWeights view() const {
+    if (packed_ != nullptr) return {.packed = packed_.get()};
+    return {.in_out = in_out_.data(),
+            .in_out_depth = depth_,
+            .in_out_columns = columns_};
+  }
+
+  // x [rows, depth] times them, row by row.
+  std::vector<float> Product(const std::vector<float>& x, size_t rows) const {
+    std::vector<float> y(rows * columns_);
+    if (packed_ == nullptr) {
+      for (size_t i = 0; i < rows; ++i) {
+        for (size_t o = 0; o < columns_; ++o) {
+          for (size_t k = 0; k < depth_; ++k) {
+            y[i * columns_ + o] +=
+                x[i * depth_ + k] * in_out_[k * columns_ + o];
+          }
+        }
+      }
+      return y;
+    }
+    ThreadPool pool(1);
+    Activations activations;
+    activations.Assign(view().form(), x.data(), rows, depth_, depth_, pool);
+    kernels::MatMul(*packed_, activations, y.data(), pool);
+    return y;
+  }
+
+ private:
+  size_t depth_;
+  size_t columns_;
+  std::unique_ptr<WeightMatrix> packed_;
+  std::vector<float> in_out_;
+};
+
+absl::Status ExpectSameBits(absl::Span<const float> got,
+                            absl::Span<const float> want) {
+  if (got.size() != want.size()) return absl::InternalError("another size");
+  for (size_t i = 0; i < want.size(); ++i) {
+    if (got[i] != want[i]) {
+      return absl::InternalError(
+          absl::StrCat("element ", i, " is ", got[i], ", want ", want[i]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Runs body on each rank with a communicator of the world.
+using RankBody = std::function<absl::Status(GroupCommunicator&)>;
+std::vector<absl::Status> RunRanks(FakeNetwork& network, const RankBody& body) {
+  return network.RunOnEveryRank([&](Transport& transport) {
+    GroupCommunicator group(&transport,
+                            cluster::WorldGroup(transport.world_size()),
+                            cluster::AlgorithmTable::Default(), nullptr);
+    return body(group);
+  });
+}
+
+struct GatherShape {
+  size_t rows = 0;
+  size_t depth = 0;
+  size_t columns = 0;  // Of each rank.
+  size_t attached = 0;
+};
+
+// One rank's part of gathering `shape` and what comes of it. x of rank q is
+// `RankValues(q)`.
+class GatherCase {
+ public:
+  GatherCase(int ranks, int rank, const GatherShape& shape, Layout layout,
+             Wire wire, int threads = 1)
+      : shape_(shape),
+        rank_(rank),
+        halves_(shape.rows, ranks),
+        wire_(wire),
+        weights_(layout, shape.depth, shape.columns, 100 + rank),
+        second_(layout, shape.depth, 3, 200 + rank),
+        pool_(threads),
+        tiles_(weights_.view().DefaultTiles()) {
+    for (int q = 0; q < ranks; ++q) {
+      const size_t own = halves_.Shard(q).size();
+      Append(RankValues(q, own * shape.depth), x_);
+      Append(RankValues(50 + q, own * shape.attached), attached_);
+    }
+    y_.resize(shape.rows * shape.columns);
+    y2_.resize(shape.rows * 3);
+    all_attached_.resize(shape.rows * shape.attached);
+  }
+
+  FusedTiles& tiles() { return tiles_; }
+
+  absl::Status Run(cluster::Communicator& group,
+                   FusedObserver* observer = nullptr,
+                   cluster::Deadline deadline = Soon()) {
+    const size_t first = halves_.Shard(rank_).begin;
+    const std::vector<FusedOutput> products = {
+        {.weights = weights_.view(),
+         .y = y_.data(),
+         .y_stride = shape_.columns},
+        {.weights = second_.view(), .y = y2_.data(), .y_stride = 3}};
+    std::fill(y_.begin(), y_.end(), -7.0f);
+    return AllGatherMatmul(
+        {.rows = shape_.rows,
+         .columns = shape_.depth,
+         .attached_columns = shape_.attached,
+         .form = weights_.view().form(),
+         .wire = wire_,
+         .tiles = tiles_,
+         .x = x_.data() + first * shape_.depth,
+         .products = products,
+         .attached = attached_.data() + first * shape_.attached,
+         .all_attached = all_attached_.data()},
+        group, workspace_, pool_, deadline, observer);
+  }
+
+  // Gathered first, then multiplied.
+  absl::Status Check() {
+    if (want_.empty()) {
+      std::vector<float> x = x_;
+      if (weights_.view().form() == Activations::Form::kF32) {
+        RoundToWire(wire_, shape_.depth, x);
+      }
+      want_.push_back(weights_.Product(x, shape_.rows));
+      want_.push_back(second_.Product(x, shape_.rows));
+      want_.push_back(attached_);
+      RoundToWire(wire_, shape_.attached, want_[2]);
+    }
+    RF_RETURN_IF_ERROR(ExpectSameBits(y_, want_[0]));
+    RF_RETURN_IF_ERROR(ExpectSameBits(y2_, want_[1]));
+    return ExpectSameBits(all_attached_, want_[2]);
+  }
+
+ private:
+  static void Append(const std::vector<float>& values, std::vector<float>& to) {
+    to.insert(to.end(), values.begin(), values.end());
+  }
+
+  const GatherShape shape_;
+  const int rank_;
+  const RowHalves halves_;
+  const Wire wire_;
+  const TestWeights weights_;
+  const TestWeights second_;
+  ThreadPool pool_;
+  FusedTiles tiles_;
+  std::vector<float> x_;         // Of all ranks.
+  std::vector<float> attached_;  // Of all ranks.
+  std::vector<float> all_attached_;
+  std::vector<float> y_;
+  std::vector<float> y2_;
+  std::vector<std::vector<float>> want_;  // Of y_, y2_ and all_attached_.
+  FusedWorkspace workspace_;
+};
+
+struct ScatterShape {
+  size_t rows = 0;
+  size_t depth = 0;  // Of each rank.
+  size_t columns = 0;
+};
+
+// x of rank q is RankValues(q), of which a column in front is left out.
+class ScatterCase {
+ public:
+  ScatterCase(int ranks, int rank, const ScatterShape& shape, Layout layout,
+              Wire wire, int threads = 1)
+      : shape_(shape),
+        ranks_(ranks),
+        rank_(rank),
+        halves_(shape.rows, ranks),
+        layout_(layout),
+        wire_(wire),
+        weights_(layout, shape.depth, shape.columns, 300 + rank),
+        pool_(threads),
+        tiles_(weights_.view().DefaultTiles()),
+        x_(RankValues(rank, shape.rows * (shape.depth + 1))),
+        out_(halves_.Shard(rank).size() * shape.columns) {}
+
+  FusedTiles& tiles() { return tiles_; }
+
+  absl::Status Run(cluster::Communicator& group,
+                   FusedObserver* observer = nullptr,
+                   cluster::Deadline deadline = Soon()) {
+    std::fill(out_.begin(), out_.end(), -7.0f);
+    return MatmulReduceScatter({.rows = shape_.rows,
+                                .wire = wire_,
+                                .tiles = tiles_,
+                                .x = x_.data() + 1,
+                                .x_stride = shape_.depth + 1,
+                                .weights = weights_.view(),
+                                .out = out_.data()},
+                               group, workspace_, pool_, deadline, observer);
+  }
+
+  absl::Status Check() {
+    if (want_.empty()) want_ = Expected();
+    return ExpectSameBits(out_, want_);
+  }
+
+ private:
+  // Every half in the order in which its sum walks.
+  std::vector<float> Expected() const {
+    std::vector<float> want(out_.size());
+    const RowRange own = halves_.Shard(rank_);
+    for (const Half half : {Half::kLeft, Half::kRight}) {
+      const RowRange rows = halves_.Of({rank_, half});
+      const int sign = half == Half::kLeft ? 1 : -1;
+      const size_t begin = (rows.begin - own.begin) * shape_.columns;
+      const size_t count = rows.size() * shape_.columns;
+      std::vector<float> sum(count);
+      for (int hop = 1; hop <= ranks_; ++hop) {
+        const int rank = ((rank_ + sign * hop) % ranks_ + ranks_) % ranks_;
+        const std::vector<float> partial = Partial(rank, rows);
+        for (size_t i = 0; i < count; ++i) {
+          sum[i] = hop == 1 ? partial[i] : sum[i] + partial[i];
+        }
+        if (hop < ranks_) RoundToWire(wire_, shape_.columns, sum);
+      }
+      std::copy(sum.begin(), sum.end(), want.begin() + begin);
+    }
+    return want;
+  }
+
+  std::vector<float> Partial(int rank, RowRange rows) const {
+    const std::vector<float> all =
+        RankValues(rank, shape_.rows * (shape_.depth + 1));
+    std::vector<float> x;
+    for (size_t row = rows.begin; row < rows.end; ++row) {
+      const float* begin = all.data() + row * (shape_.depth + 1) + 1;
+      x.insert(x.end(), begin, begin + shape_.depth);
+    }
+    return TestWeights(layout_, shape_.depth, shape_.columns, 300 + rank)
+        .Product(x, rows.size());
+  }
+
+  const ScatterShape shape_;
+  const int ranks_;
+  const int rank_;
+  const RowHalves halves_;
+  const Layout layout_;
+  const Wire wire_;
+  const TestWeights weights_;
+  ThreadPool pool_;
+  FusedTiles tiles_;
+  const std::vector<float> x_;
+  std::vector<float> out_;
+  std::vector<float> want_;
+  FusedWorkspace workspace_;
+};
+
+absl::Status Named(const absl::Status& status, int ranks, int rank, size_t rows,
+                   Layout layout) {
+  return Annotate(status, absl::StrCat(ranks, " ranks, rank ", rank, ", ", rows,
+                                       " rows, layout ", LayoutName(layout)));
+}
+
+// Records what a rank's two threads do, "kind step half" each.
+class Trace final : public FusedObserver {
+ public:
+  void Sent(int step, ShardHalf half) override { Add('s', step, half); }
+  void Multiplied(int step, ShardHalf half) override { Add('m', step, half); }
+  void Written(int step, ShardHalf half) override { Add('w', step, half); }
+
+  // The halves of `kind` in `step`, as they came.
+  std::string Of(char kind, int step) {
+    MutexLock lock(&mu_);
+    std::string all;
+    for (const Event& event : events_) {
+      if (event.kind != kind || event.step != step) continue;
+      absl::StrAppend(&all, all.empty() ? "" : " ", event.half.shard,
+                      event.half.half == Half::kLeft ? "L" : "R");
+    }
+    return all;
+  }
+  // Steps of one kind and direction never go back.
+  bool InOrder() {
+    MutexLock lock(&mu_);
+    for (size_t i = 0; i < events_.size(); ++i) {
+      for (size_t j = i + 1; j < events_.size(); ++j) {
+        if (events_[i].kind == events_[j].kind &&
+            events_[i].half.half == events_[j].half.half &&
+            events_[i].step >= events_[j].step) {
+          return false;
+        }
+      }
+    }
+    return true;
+  }
+  size_t size() {
+    MutexLock lock(&mu_);
+    return events_.size();
+  }
+
+ private:
+  struct Event {
+    char kind;
+    int step;
+    ShardHalf half;
+  };
+  void Add(char kind, int step, ShardHalf half) {
+    MutexLock lock(&mu_);
+    events_.push_back({kind, step, half});
+  }
+
+  Mutex mu_;
+  std::vector<Event> events_ ABSL_GUARDED_BY(mu_);
+};
+
+std::string Pair(int left, int right) {
+  return absl::StrCat(left, "L ", right, "R");
+}
+
+// The traces of all ranks of one gather, or one reduction, by rank.
+template <typename Case, typename Shape>
+std::vector<std::unique_ptr<Trace>> TraceOf(int ranks, const Shape& shape) {
+  std::vector<std::unique_ptr<Trace>> traces(ranks);
+  for (auto& trace : traces) trace = std::make_unique<Trace>();
+  FakeNetwork network(ranks);
+  EXPECT_THAT(RunRanks(network,
+                       [&](GroupCommunicator& group) {
+                         return Case(ranks, group.rank(), shape, Layout::kF32,
+                                     Wire::kF32)
+                             .Run(group, traces[group.rank()].get());
+                       }),
+              Each(absl::OkStatus()));
+  return traces;
+}
+
+// The table of the published schedule for four ranks, column by column.
+TEST(AllGatherMatmulTest, FollowsThePublishedScheduleOfFourRanks) {
+  const auto traces = TraceOf<GatherCase>(4, GatherShape{64, 16, 5});
+  const char* const kSentLeft[3][4] = {{"0L", "1L", "2L", "3L"},
+                                       {"1L", "2L", "3L", "0L"},
+                                       {"2L", "3L", "0L", "1L"}};
+  const char* const kSentRight[3][4] = {{"0R", "1R", "2R", "3R"},
+                                        {"3R", "0R", "1R", "2R"},
+                                        {"2R", "3R", "0R", "1R"}};
+  const char* const kMultiplied[4][4] = {{"0L 0R", "1L 1R", "2L 2R", "3L 3R"},
+                                         {"1L 3R", "2L 0R", "3L 1R", "0L 2R"},
+                                         {"2L 2R", "3L 3R", "0L 0R", "1L 1R"},
+                                         {"3L 1R", "0L 2R", "1L 3R", "2L 0R"}};
+  for (int rank = 0; rank < 4; ++rank) {
+    Trace& trace = *traces[rank];
+    for (int step = 0; step < 6; ++step) {
+      SCOPED_TRACE(absl::StrCat("rank ", rank, ", step ", step));
+      const std::string sent = trace.Of('s', step);
+      if (step < 3) {
+        EXPECT_THAT(sent, HasSubstr(kSentLeft[step][rank]));
+        EXPECT_THAT(sent, HasSubstr(kSentRight[step][rank]));
+      }
+      EXPECT_EQ(sent.size(), step < 3 ? 5u : 0u);
+      EXPECT_EQ(trace.Of('m', step),
+                step >= 1 && step <= 4 ? kMultiplied[step - 1][rank] : "");
+      EXPECT_EQ(trace.Of('w', step),
+                step >= 2 ? kMultiplied[step - 2][rank] : "");
+    }
+  }
+}
+
+TEST(AllGatherMatmulTest, EveryWorldSizeFollowsTheSchedule) {
+  for (const int ranks : {1, 2, 3, 4, 5, 8}) {
+    const auto traces = TraceOf<GatherCase>(ranks, GatherShape{23, 7, 3});
+    for (int r = 0; r < ranks; ++r) {
+      Trace& trace = *traces[r];
+      EXPECT_TRUE(trace.InOrder());
+      const auto left = [&](int o) { return (r + o) % ranks; };
+      const auto right = [&](int o) { return (r - o + 2 * ranks) % ranks; };
+      for (int step = 0; step <= ranks + 1; ++step) {
+        SCOPED_TRACE(absl::StrCat(ranks, " ranks, rank ", r, ", step ", step));
+        const std::string sent = trace.Of('s', step);
+        if (step <= ranks - 2) {
+          EXPECT_THAT(sent, HasSubstr(absl::StrCat(left(step), "L")));
+          EXPECT_THAT(sent, HasSubstr(absl::StrCat(right(step), "R")));
+        } else {
+          EXPECT_EQ(sent, "");
+        }
+        const bool multiplies = step >= 1 && step <= ranks;
+        EXPECT_EQ(trace.Of('m', step),
+                  multiplies ? Pair(left(step - 1), right(step - 1)) : "");
+        EXPECT_EQ(trace.Of('w', step),
+                  step >= 2 ? Pair(left(step - 2), right(step - 2)) : "");
+      }
+      // Two halves sent in T - 1 steps, multiplied and written in T.
+      EXPECT_EQ(trace.size(), static_cast<size_t>(2 * (3 * ranks - 1)));
+    }
+  }
+}
+
+TEST(MatmulReduceScatterTest, EveryWorldSizeFollowsTheMirroredSchedule) {
+  for (const int ranks : {1, 2, 3, 4, 5, 8}) {
+    const auto traces = TraceOf<ScatterCase>(ranks, ScatterShape{23, 7, 3});
+    for (int r = 0; r < ranks; ++r) {
+      Trace& trace = *traces[r];
+      EXPECT_TRUE(trace.InOrder());
+      for (int step = 0; step < ranks; ++step) {
+        SCOPED_TRACE(absl::StrCat(ranks, " ranks, rank ", r, ", step ", step));
+        const int left = (r - 1 - step + 2 * ranks) % ranks;
+        const int right = (r + 1 + step) % ranks;
+        EXPECT_EQ(trace.Of('m', step), Pair(left, right));
+        const std::string sent = trace.Of('s', step);
+        if (step < ranks - 1) {
+          EXPECT_THAT(sent, HasSubstr(absl::StrCat(left, "L")));
+          EXPECT_THAT(sent, HasSubstr(absl::StrCat(right, "R")));
+        } else {
+          EXPECT_EQ(sent, "");
+        }
+        EXPECT_EQ(trace.Of('w', step), step == ranks - 1 ? Pair(r, r) : "");
+      }
+      EXPECT_EQ(trace.size(), static_cast<size_t>(2 * (2 * ranks - 1) + 2));
+    }
+  }
+}
+
+class FusedSweep : public ::testing::TestWithParam<Layout> {};
+
+INSTANTIATE_TEST_SUITE_P(Layouts, FusedSweep, ::testing::ValuesIn(kLayouts),
+                         [](const auto& info) {
+                           return std::string(LayoutName(info.param));
+                         });
+
+// Fewer rows than ranks, odd ones, more than one batch of a panel; no rows, no
+// inputs and no outputs too.
+constexpr GatherShape kGatherShapes[] = {
+    {0, 5, 3, 0},    {1, 1, 1, 1},     {3, 64, 65, 2}, {7, 130, 64, 0},
+    {16, 200, 5, 9}, {129, 33, 70, 3}, {5, 0, 4, 2},   {6, 8, 0, 1}};
+
+TEST_P(FusedSweep, GatheringIsBitwiseWhatGatherThenMultiplyGives) {
+  for (const int ranks : {1, 2, 3, 4, 8}) {
+    for (const GatherShape& shape : kGatherShapes) {
+      FakeNetwork network(ranks, /*piece_bytes=*/61);
+      EXPECT_THAT(
+          RunRanks(
+              network,
+              [&](GroupCommunicator& group) -> absl::Status {
+                for (const Wire wire : {Wire::kF32, Wire::kBf16, Wire::kInt8}) {
+                  GatherCase one(ranks, group.rank(), shape, GetParam(), wire,
+                                 /*threads=*/1 + ranks % 2);
+                  one.tiles().segment_bytes = 600;
+                  one.tiles().piece_rows = 1 + ranks;
+                  for (int i = 0; i < 10; ++i) {
+                    absl::Status status = one.Run(group);
+                    if (status.ok()) status = one.Check();
+                    if (!status.ok()) {
+                      return Named(status, ranks, group.rank(), shape.rows,
+                                   GetParam());
+                    }
+                  }
+                }
+                return absl::OkStatus();
+              }),
+          Each(absl::OkStatus()));
+    }
+  }
+}
+
+constexpr ScatterShape kScatterShapes[] = {
+    {0, 5, 3},     {1, 1, 1},    {3, 64, 65}, {7, 130, 64}, {16, 200, 5},
+    {129, 33, 70}, {250, 9, 40}, {5, 0, 4},   {6, 8, 0}};
+
+TEST_P(FusedSweep, ReducingIsBitwiseThePlainSumInTheStatedOrder) {
+  for (const int ranks : {1, 2, 3, 4, 8}) {
+    for (const ScatterShape& shape : kScatterShapes) {
+      FakeNetwork network(ranks, /*piece_bytes=*/61);
+      EXPECT_THAT(
+          RunRanks(
+              network,
+              [&](GroupCommunicator& group) -> absl::Status {
+                for (const Wire wire : {Wire::kF32, Wire::kBf16, Wire::kInt8}) {
+                  ScatterCase one(ranks, group.rank(), shape, GetParam(), wire,
+                                  /*threads=*/1 + ranks % 2);
+                  one.tiles().segment_bytes = 3000;
+                  for (int i = 0; i < 10; ++i) {
+                    absl::Status status = one.Run(group);
+                    if (status.ok()) status = one.Check();
+                    if (!status.ok()) {
+                      return Named(status, ranks, group.rank(), shape.rows,
+                                   GetParam());
+                    }
+                  }
+                }
+                return absl::OkStatus();
+              }),
+          Each(absl::OkStatus()));
+    }
+  }
+}
+
+// Tiles of one, two and three blocks each way; none changes a bit.
+TEST(FusedTilesTest, TilesAndSegmentsChangeNoBit) {
+  constexpr size_t kDepth = 96;
+  constexpr size_t kColumns = 192;
+  for (const Layout layout : {Layout::kInt8, Layout::kBf16, Layout::kInOut}) {
+    for (const size_t columns : {size_t{64}, size_t{100}, kColumns}) {
+      for (const size_t depth : {size_t{32}, size_t{50}, kDepth}) {
+        for (const size_t segment : {size_t{1}, size_t{1} << 20}) {
+          const auto set = [&](FusedTiles& tiles) {
+            tiles = {.tile_columns = columns,
+                     .tile_depth = depth,
+                     .segment_bytes = segment,
+                     .piece_rows = 1 + depth / 16};
+          };
+          FakeNetwork network(3);
+          EXPECT_THAT(RunRanks(network,
+                               [&](GroupCommunicator& group) -> absl::Status {
+                                 GatherCase gather(3, group.rank(),
+                                                   {31, kDepth, kColumns, 1},
+                                                   layout, Wire::kF32);
+                                 set(gather.tiles());
+                                 RF_RETURN_IF_ERROR(gather.Run(group));
+                                 RF_RETURN_IF_ERROR(gather.Check());
+                                 ScatterCase scatter(3, group.rank(),
+                                                     {31, kDepth, kColumns},
+                                                     layout, Wire::kF32);
+                                 set(scatter.tiles());
+                                 RF_RETURN_IF_ERROR(scatter.Run(group));
+                                 return scatter.Check();
+                               }),
+                      Each(absl::OkStatus()));
+        }
+      }
+    }
+  }
+}
+
+TEST(FusedTilesTest, TheDefaultFitsHalfOfALevel2Cache) {
+  const FusedTiles wide = FusedTiles::Default(1536, 1);
+  EXPECT_EQ(wide.tile_columns % kernels::kPanelRows, 0u);
+  EXPECT_GE(wide.tile_columns, FusedTiles::Default(7168, 1).tile_columns);
+  EXPECT_EQ(FusedTiles::Default(size_t{1} << 20, 4).tile_columns,
+            kernels::kPanelRows);
+  EXPECT_EQ(FusedTiles::Default(0, 1).tile_columns, 4096u);
+  EXPECT_EQ(wide, FusedTiles::Default(1536, 1));
+}
+
+// A row longer than a frame comes in several.
+TEST(AllGatherMatmulTest, RowsLongerThanAFrameArrive) {
+  FakeNetwork network(3, /*piece_bytes=*/100'003);
+  EXPECT_THAT(RunRanks(network,
+                       [&](GroupCommunicator& group) -> absl::Status {
+                         GatherCase one(3, group.rank(), {5, 300'001, 2, 3},
+                                        Layout::kF32, Wire::kF32);
+                         RF_RETURN_IF_ERROR(one.Run(group));
+                         return one.Check();
+                       }),
+              Each(absl::OkStatus()));
+}
+
+// Gathers and reductions follow each other, and one of the ranks, or one of
+// the directions, is late with everything: neither bits nor calls get mixed up.
+TEST(FusedDelayTest, LateRanksAndDirectionsChangeNoBit) {
+  struct Delay {
+    int rank;
+    bool left;
+    bool right;
+  };
+  for (const int ranks : {2, 3, 4}) {
+    for (const Delay delay : {Delay{0, true, true}, Delay{1, true, false},
+                              Delay{1, false, true}, Delay{-1, true, false}}) {
+      FakeNetwork network(ranks);
+      const auto statuses =
+          network.RunOnEveryRank([&](Transport& transport) -> absl::Status {
+            const bool slow = delay.rank < 0 || delay.rank == transport.rank();
+            SlowTransport late(&transport,
+                               slow && delay.right ? absl::Microseconds(150)
+                                                   : absl::ZeroDuration(),
+                               slow && delay.left ? absl::Microseconds(150)
+                                                  : absl::ZeroDuration());
+            GroupCommunicator group(&late, cluster::WorldGroup(ranks),
+                                    cluster::AlgorithmTable::Default(),
+                                    nullptr);
+            GatherCase gather(ranks, group.rank(), {37, 70, 65, 2},
+                              Layout::kInt8, Wire::kBf16, /*threads=*/2);
+            ScatterCase scatter(ranks, group.rank(), {37, 70, 65},
+                                Layout::kInt8, Wire::kF32, /*threads=*/2);
+            gather.tiles().segment_bytes = 256;
+            scatter.tiles().segment_bytes = 1200;
+            for (int i = 0; i < 10; ++i) {
+              RF_RETURN_IF_ERROR(gather.Run(group));
+              RF_RETURN_IF_ERROR(gather.Check());
+              RF_RETURN_IF_ERROR(gather.Run(group));
+              RF_RETURN_IF_ERROR(scatter.Run(group));
+              RF_RETURN_IF_ERROR(gather.Check());
+              RF_RETURN_IF_ERROR(scatter.Check());
+            }
+            return absl::OkStatus();
+          });
+      EXPECT_THAT(statuses, Each(absl::OkStatus()));
+    }
+  }
+}
+
+// A rank from which and to which nothing gets through from the n-th frame on:
+// nobody waits beyond the deadline, and all ranks get the error.
+TEST(FusedFailureTest, ARankThatFallsSilentInTheMiddleIsAnErrorOnAllRanks) {
+  for (const bool gather : {true, false}) {
+    for (const int survives : {0, 1, 3}) {
+      FakeNetwork network(4);
+      int frames = 0;
+      network.set_tamper([&](int from, int to, cluster::FrameHeader&) {
+        return (from != 2 && to != 2) || frames++ < survives;
+      });
+      const auto begin = std::chrono::steady_clock::now();
+      const auto statuses =
+          RunRanks(network, [&](GroupCommunicator& group) -> absl::Status {
+            const cluster::Deadline deadline =
+                cluster::Deadline::After(absl::Milliseconds(200));
+            if (gather) {
+              GatherCase one(4, group.rank(), {40, 64, 33, 0}, Layout::kInt8,
+                             Wire::kF32);
+              return one.Run(group, nullptr, deadline);
+            }
+            ScatterCase one(4, group.rank(), {40, 64, 33}, Layout::kInt8,
+                            Wire::kF32);
+            return one.Run(group, nullptr, deadline);
+          });
+      for (const absl::Status& status : statuses) {
+        EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+        EXPECT_THAT(
+            std::string(status.message()),
+            HasSubstr(gather ? "all_gather_matmul" : "matmul_reduce_scatter"));
+      }
+      EXPECT_LT(std::chrono::steady_clock::now() - begin,
+                std::chrono::seconds(20));
+    }
+  }
+}
+
+TEST(FusedFailureTest, AnAbortWakesBothThreads) {
+  FakeNetwork network(3);
+  const absl::Status cause = absl::UnavailableError("rank 1: lease expired");
+  const auto statuses =
+      RunRanks(network, [&](GroupCommunicator& group) -> absl::Status {
+        if (group.rank() == 1) {
+          network.transport(1).Abort(cause);
+          return cause;
+        }
+        GatherCase one(3, group.rank(), {9, 8, 3, 0}, Layout::kF32, Wire::kF32);
+        return one.Run(group, nullptr, cluster::Deadline::Infinite());
+      });
+  EXPECT_THAT(statuses, Each(cause));
+}
+
+TEST(FusedFailureTest, DifferentSegmentsAreFoundOut) {
+  FakeNetwork network(2);
+  const auto statuses =
+      RunRanks(network, [&](GroupCommunicator& group) -> absl::Status {
+        GatherCase one(2, group.rank(), {9, 8, 3, 0}, Layout::kF32, Wire::kF32);
+        one.tiles().segment_bytes += static_cast<size_t>(group.rank());
+        return one.Run(group);
+      });
+  for (const absl::Status& status : statuses) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("different segments"));
+  }
+}
+
+// Over real streams: right, and an error everywhere when a rank goes away while
+// others are in a call.
+TEST(FusedLinkTest, RunsOverStreamsAndEndsWithARank) {
+  constexpr int kRanks = 3;
+  for (const bool gathers : {true, false}) {
+    GrpcWorld world(kRanks);
+    std::vector<absl::Status> statuses(kRanks);
+    std::latch all_were_right(kRanks);
+    const auto begin = std::chrono::steady_clock::now();
+    world.RunConnected([&](Transport& transport) {
+      GroupCommunicator group(&transport, cluster::WorldGroup(kRanks),
+                              cluster::AlgorithmTable::Default(), nullptr);
+      const int rank = group.rank();
+      GatherCase gather(kRanks, rank, {120, 700, 130, 5}, Layout::kInt8,
+                        Wire::kBf16, /*threads=*/2);
+      ScatterCase scatter(kRanks, rank, {120, 700, 130}, Layout::kInt8,
+                          Wire::kBf16, /*threads=*/2);
+      gather.tiles().segment_bytes = 4000;
+      for (int i = 0; i < 5; ++i) {
+        EXPECT_EQ(gather.Run(group), absl::OkStatus());
+        EXPECT_EQ(scatter.Run(group), absl::OkStatus());
+        EXPECT_EQ(gather.Check(), absl::OkStatus());
+        EXPECT_EQ(scatter.Check(), absl::OkStatus());
+      }
+      all_were_right.arrive_and_wait();
+      if (rank == 1) return world.Kill(1);
+      statuses[rank] = gathers ? gather.Run(group) : scatter.Run(group);
+    });
+    EXPECT_LT(std::chrono::steady_clock::now() - begin,
+              std::chrono::seconds(50));
+    EXPECT_EQ(statuses[0].code(), absl::StatusCode::kUnavailable)
+        << statuses[0];
+    EXPECT_EQ(statuses[2].code(), absl::StatusCode::kUnavailable)
+        << statuses[2];
+  }
+}
+
+TEST(FusedAllocationTest, WarmCallsAllocateNothing) {
+  if (!testing::CountsAllocations()) {
+    GTEST_SKIP() << "a sanitizer has the allocator";
+  }
+  FakeNetwork network(2);
+  // How far ranks run ahead of each other differs from round to round; what a
+  // call allocates shows in all of them.
+  size_t least = ~size_t{0};
+  EXPECT_THAT(
+      RunRanks(network,
+               [&](GroupCommunicator& group) -> absl::Status {
+                 const TestWeights w(Layout::kInt8, 128, 64, 1);
+                 const TestWeights back(Layout::kInt8, 64, 128, 2);
+                 ThreadPool pool(1);
+                 FusedWorkspace gathering, scattering;
+                 const std::vector<float> x = RankValues(0, 20 * 128);
+                 std::vector<float> y(40 * 64), z(20 * 128);
+                 const FusedOutput product = {
+                     .weights = w.view(), .y = y.data(), .y_stride = 64};
+                 for (int round = 0; round < 30; ++round) {
+                   const size_t before = AllocationCount();
+                   RF_RETURN_IF_ERROR(group.Barrier(Soon()));
+                   RF_RETURN_IF_ERROR(
+                       AllGatherMatmul({.rows = 40,
+                                        .columns = 128,
+                                        .form = Activations::Form::kInt8,
+                                        .x = x.data(),
+                                        .products = {&product, 1}},
+                                       group, gathering, pool, Soon()));
+                   RF_RETURN_IF_ERROR(
+                       MatmulReduceScatter({.rows = 40,
+                                            .wire = Wire::kBf16,
+                                            .x = y.data(),
+                                            .x_stride = 64,
+                                            .weights = back.view(),
+                                            .out = z.data()},
+                                           group, scattering, pool, Soon()));
+                   RF_RETURN_IF_ERROR(group.Barrier(Soon()));
+                   if (group.rank() == 0) {
+                     least = std::min(least, AllocationCount() - before);
+                   }
+                 }
+                 return absl::OkStatus();
+               }),
+      Each(absl::OkStatus()));
+  EXPECT_EQ(least, 0u);
+}
+
+}  // namespace
+}  // namespace ringfleet::worker

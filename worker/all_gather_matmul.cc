@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/all_gather_matmul.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "kernels/check.h"
+#include "worker/row_codec.h"
+
+namespace ringfleet::worker {
+namespace {
+
+using cluster::Half;
+using cluster::ShardHalf;
+using kernels::Activations;
+using kernels::RowRange;
+
+// Elements that a thread encodes in about the time it takes to wake it.
+constexpr size_t kEncodeGrain = size_t{1} << 14;
+
+template <typename T>
+void GrowTo(size_t size, std::vector<T>* buffer) {
+  if (buffer->size() < size) buffer->resize(size);
+}
+
+class GatherPipeline final : public cluster::HalvesReceiver {
+ public:
+  GatherPipeline(const AllGatherMatmulArgs& args,
+                 cluster::Communicator& communicator, FusedWorkspace& workspace,
+                 kernels::ThreadPool& pool, FusedObserver* observer)
+      : args_(args),
+        communicator_(communicator),
+        workspace_(workspace),
+        pool_(pool),
+        observer_(observer),
+        ranks_(communicator.size()),
+        rank_(communicator.rank()),
+        halves_(args.rows, ranks_),
+        codec_(args.form, args.columns, args.attached_columns, args.wire) {}
+
+  absl::Status Run(cluster::Deadline deadline) {
+    Prepare();
+    const RowRange own = halves_.Shard(rank_);
+    const auto communicate = [&] {
+      absl::Status status = communicator_.GatherHalves(
+          {.rows = args_.rows,
+           .row_size = codec_.row_bytes(),
+           .segment_bytes = args_.tiles.segment_bytes},
+          {workspace_.encoded.data(), own.size() * codec_.row_bytes()}, *this,
+          /*check=*/0, deadline);
+      if (!status.ok()) workspace_.progress.Fail();
+      return status;
+    };
+    const absl::FunctionRef<absl::Status()> body(communicate);
+    workspace_.thread.Start(body);
+    for (int step = 0; step <= ranks_ + 1; ++step) {
+      if (step >= 2) Report(&FusedObserver::Written, step, HalvesAt(step - 2));
+      if (step < 1 || step > ranks_) continue;
+      if (!Multiply(step)) break;
+    }
+    return workspace_.thread.Await();
+  }
+
+  void Sends(uint32_t step, ShardHalf which) override {
+    if (observer_ != nullptr) observer_->Sent(static_cast<int>(step), which);
+  }
+
+  void Arrived(ShardHalf which,
+               absl::Span<const absl::Span<const char>> pieces) override {
+    const size_t side = static_cast<size_t>(which.half);
+    std::vector<char>& partly = workspace_.partly[side];
+    const size_t row_bytes = codec_.row_bytes();
+    if (row_bytes == 0) return;
+    size_t complete = 0;
+    size_t row = halves_.Of(which).begin + workspace_.progress.Of(which);
+    for (absl::Span<const char> piece : pieces) {
+      while (!piece.empty()) {
+        // Whole rows are read where they lie, others once they are together.
+        const char* bytes = piece.data();
+        size_t taken = row_bytes;
+        if (partly_bytes_[side] > 0 || piece.size() < row_bytes) {
+          taken = std::min(piece.size(), row_bytes - partly_bytes_[side]);
+          std::memcpy(partly.data() + partly_bytes_[side], piece.data(), taken);
+          partly_bytes_[side] += taken;
+          bytes = partly.data();
+        }
+        piece.remove_prefix(taken);
+        if (partly_bytes_[side] > 0 && partly_bytes_[side] < row_bytes)
+          continue;
+        partly_bytes_[side] = 0;
+        Decode(bytes, row++);
+        ++complete;
+      }
+    }
+    if (complete > 0) workspace_.progress.Add(which, complete);
+  }
+
+ private:
+  std::array<ShardHalf, 2> HalvesAt(int offset) const {
+    return {ShardHalf{(rank_ + offset) % ranks_, Half::kLeft},
+            ShardHalf{(rank_ - offset + ranks_) % ranks_, Half::kRight}};
+  }
+
+  void Report(void (FusedObserver::*what)(int, ShardHalf), int step,
+              const std::array<ShardHalf, 2>& halves) {
+    if (observer_ == nullptr) return;
+    for (const ShardHalf half : halves) (observer_->*what)(step, half);
+  }
+
+  float* ValuesOf(size_t row) {
+    return args_.form == Activations::Form::kF32
+               ? workspace_.values.data() + row * args_.columns
+               : nullptr;
+  }
+
+  void Decode(const char* bytes, size_t row) {
+    codec_.Decode(bytes, workspace_.x, row, ValuesOf(row),
+                  args_.all_attached + row * args_.attached_columns);
+  }
+
+  // Memory for all rows, and the own ones in it as others will get them.
+  void Prepare() {
+    Activations& x = workspace_.x;
+    if (args_.form == Activations::Form::kF32) {
+      GrowTo(args_.rows * args_.columns, &workspace_.values);
+      x.Assign(args_.form, workspace_.values.data(), args_.rows, args_.columns,
+               args_.columns, pool_);
+    } else {
+      x.Reshape(args_.form, args_.rows, args_.columns);
+    }
+    const RowRange own = halves_.Shard(rank_);
+    GrowTo(own.size() * codec_.row_bytes(), &workspace_.encoded);
+    for (auto& partly : workspace_.partly) GrowTo(codec_.row_bytes(), &partly);
+    const size_t row_elements = args_.columns + args_.attached_columns;
+    pool_.ParallelFor(own.size(),
+                      1 + kEncodeGrain / std::max<size_t>(row_elements, 1),
+                      [&](size_t begin, size_t end) {
+                        for (size_t i = begin; i < end; ++i)
+                          EncodeOwn(i, own.begin + i);
+                      });
+    workspace_.progress.Reset(ranks_);
+    for (const ShardHalf half : HalvesAt(0)) {
+      workspace_.progress.Add(half, halves_.Of(half).size());
+    }
+  }
+
+  void EncodeOwn(size_t index, size_t row) {
+    const float* const values = args_.x + index * args_.columns;
+    const float* const attached =
+        args_.attached + index * args_.attached_columns;
+    char* const out = workspace_.encoded.data() + index * codec_.row_bytes();
+    if (args_.form == Activations::Form::kInt8) {
+      workspace_.x.SetRow(row, values);
+    }
+    codec_.Encode(workspace_.x, row, values, attached, out);
+    Decode(out, row);
+  }
+
+  // False when rows will not come.
+  bool Multiply(int step) {
+    const std::array<ShardHalf, 2> halves = HalvesAt(step - 1);
+    Report(&FusedObserver::Multiplied, step, halves);
+    const std::array<RowRange, 2> all = {halves_.Of(halves[0]),
+                                         halves_.Of(halves[1])};
+    const size_t total = all[0].size() + all[1].size();
+    std::array<size_t, 2> done = {0, 0};
+    while (done[0] + done[1] < total) {
+      const size_t least =
+          std::min(total, done[0] + done[1] +
+                              std::max<size_t>(args_.tiles.piece_rows, 1));
+      std::array<size_t, 2> come;
+      if (!workspace_.progress.Await(halves, least, &come)) return false;
+      const std::array<RowRange, 2> piece = {
+          RowRange{all[0].begin + done[0], all[0].begin + come[0]},
+          RowRange{all[1].begin + done[1], all[1].begin + come[1]}};
+      MultiplyRanges(args_.products, workspace_.x, piece, args_.tiles, pool_);
+      done = come;
+    }
+    return true;
+  }
+
+  const AllGatherMatmulArgs& args_;
+  cluster::Communicator& communicator_;
+  FusedWorkspace& workspace_;
+  kernels::ThreadPool& pool_;
+  FusedObserver* const observer_;
+  const int ranks_;
+  const int rank_;
+  const cluster::RowHalves halves_;
+  const RowCodec codec_;
+  std::array<size_t, 2> partly_bytes_ = {0, 0};  // In workspace_.partly.
+};
+
+}  // namespace
+
+absl::Status AllGatherMatmul(const AllGatherMatmulArgs& args,
+                             cluster::Communicator& communicator,
+                             FusedWorkspace& workspace,
+                             kernels::ThreadPool& pool,
+                             cluster::Deadline deadline,
+                             FusedObserver* observer) {
+  for (const FusedOutput& product : args.products) {
+    RF_CHECK(product.weights.depth() == args.columns &&
+             product.weights.form() == args.form);
+  }
+  return GatherPipeline(args, communicator, workspace, pool, observer)
+      .Run(deadline);
+}
+
+}  // namespace ringfleet::worker

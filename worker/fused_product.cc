@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/fused_product.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "kernels/matmul.h"
+#include "kernels/matmul_in_out.h"
+
+namespace ringfleet::worker {
+namespace {
+
+// Where the system does not tell: what Zen 4 and Sapphire Rapids have at least.
+constexpr double kUsualLevel2Bytes = 1 << 20;
+
+double HalfLevel2Bytes() {
+  const long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  return (bytes > 0 ? static_cast<double>(bytes) : kUsualLevel2Bytes) / 2;
+}
+
+}  // namespace
+
+FusedTiles FusedTiles::Default(size_t depth, double element_bytes) {
+  FusedTiles tiles;
+  const double panel = static_cast<double>(kernels::kPanelRows) *
+                       static_cast<double>(std::max<size_t>(depth, 1)) *
+                       element_bytes;
+  const double panels =
+      std::clamp(HalfLevel2Bytes() / panel, 1.0, 64.0);  // 4096 outputs.
+  tiles.tile_columns = static_cast<size_t>(panels) * kernels::kPanelRows;
+  // One panel's inputs, where even that is more than the cache holds.
+  const double deepest =
+      HalfLevel2Bytes() /
+      (static_cast<double>(tiles.tile_columns) * element_bytes);
+  tiles.tile_depth = std::max<size_t>(static_cast<size_t>(deepest), 1);
+  return tiles;
+}
+
+FusedTiles FusedWeights::DefaultTiles() const {
+  if (packed == nullptr) return FusedTiles::Default(depth(), sizeof(float));
+  switch (packed->form()) {
+    case kernels::WeightForm::kF32:
+      return FusedTiles::Default(depth(), 4);
+    case kernels::WeightForm::kBf16:
+      return FusedTiles::Default(depth(), 2);
+    case kernels::WeightForm::kInt8:
+      return FusedTiles::Default(depth(), 1);
+    case kernels::WeightForm::kInt4:
+      break;
+  }
+  return FusedTiles::Default(depth(), 0.5);
+}
+
+void MultiplyRanges(absl::Span<const FusedOutput> outputs,
+                    const kernels::Activations& x,
+                    absl::Span<const kernels::RowRange> ranges,
+                    const FusedTiles& tiles, kernels::ThreadPool& pool) {
+  // Packed products that follow each other share one loop over the threads.
+  constexpr size_t kMost = 4;
+  std::array<kernels::MatMulRangesArgs, kMost> packed;
+  size_t count = 0;
+  const auto flush = [&] {
+    kernels::MatMulRanges({packed.data(), count}, pool);
+    count = 0;
+  };
+  for (const FusedOutput& output : outputs) {
+    const FusedWeights& weights = output.weights;
+    if (weights.packed != nullptr) {
+      if (count == kMost) flush();
+      packed[count++] = {.w = weights.packed,
+                         .x = &x,
+                         .ranges = ranges,
+                         .y = output.y,
+                         .y_stride = output.y_stride,
+                         .first_y = output.first_y,
+                         .tile_columns = tiles.tile_columns};
+    } else {
+      kernels::MatMulInOut({.b = weights.in_out,
+                            .depth = weights.in_out_depth,
+                            .columns = weights.in_out_columns,
+                            .x = &x,
+                            .ranges = ranges,
+                            .y = output.y,
+                            .y_stride = output.y_stride,
+                            .first_y = output.first_y,
+                            .tile_columns = tiles.tile_columns,
+                            .tile_depth = tiles.tile_depth},
+                           pool);
+    }
+  }
+  if (count > 0) flush();
+}
+
+void HalfProgress::Reset(int ranks) {
+  MutexLock lock(&mu_);
+  failed_ = false;
+  rows_.assign(static_cast<size_t>(ranks) * 2, 0);
+}
+
+void HalfProgress::Add(cluster::ShardHalf half, size_t rows) {
+  MutexLock lock(&mu_);
+  rows_[Index(half)] += rows;
+  changed_.NotifyAll();
+}
+
+size_t HalfProgress::Of(cluster::ShardHalf half) {
+  MutexLock lock(&mu_);
+  return rows_[Index(half)];
+}
+
+void HalfProgress::Fail() {
+  MutexLock lock(&mu_);
+  failed_ = true;
+  changed_.NotifyAll();
+}
+
+bool HalfProgress::Await(std::array<cluster::ShardHalf, 2> halves, size_t least,
+                         std::array<size_t, 2>* rows) {
+  MutexLock lock(&mu_);
+  for (;;) {
+    for (size_t i = 0; i < 2; ++i) (*rows)[i] = rows_[Index(halves[i])];
+    if ((*rows)[0] + (*rows)[1] >= least) return true;
+    if (failed_) return false;
+    changed_.Wait(&mu_);
+  }
+}
+
+}  // namespace ringfleet::worker

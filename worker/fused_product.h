@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the products that are fused with an exchange of rows have in common:
+// their weights, how they are cut, who may watch, and memory.
+#ifndef RINGFLEET_WORKER_FUSED_PRODUCT_H_
+#define RINGFLEET_WORKER_FUSED_PRODUCT_H_
+
+#include <array>
+#include <cstddef>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "cluster/row_halves.h"
+#include "kernels/activations.h"
+#include "kernels/mutex.h"
+#include "kernels/row_range.h"
+#include "kernels/thread_pool.h"
+#include "kernels/weight_matrix.h"
+#include "worker/communication_thread.h"
+
+namespace ringfleet::worker {
+
+// How a fused product is cut. No setting changes a bit of a result; those
+// marked [all ranks] must be equal on all of them, or the call fails.
+struct FusedTiles {
+  // Outputs, whole panels, and of in_out weights inputs, that go through all
+  // rows of a piece before the next ones.
+  size_t tile_columns = 0;
+  size_t tile_depth = 0;
+  // About what a frame carries [all ranks]: a hop takes as long, and a frame
+  // costs 10 to 20 us of CPU time.
+  size_t segment_bytes = size_t{64} << 10;
+  // Rows that a product is worth beginning for while others are on their way:
+  // each product reads the weights once, and with so many rows that takes no
+  // longer than multiplying by them (int8, one Zen 4 core: 400 GOPS and 20 GB/s
+  // meet at 10 rows).
+  size_t piece_rows = 16;
+
+  // Tiles of weights with `depth` inputs of `element_bytes` each that take at
+  // most half of a level-2 cache, as the system reports it.
+  static FusedTiles Default(size_t depth, double element_bytes);
+
+  bool operator==(const FusedTiles&) const = default;
+};
+
+// One rank's weights of a product, [columns] outputs of [depth] inputs: packed,
+// or float32 that lie as [depth, columns].
+struct FusedWeights {
+  const kernels::WeightMatrix* packed = nullptr;
+  const float* in_out = nullptr;  // Read when `packed` is null.
+  size_t in_out_depth = 0;
+  size_t in_out_columns = 0;
+
+  size_t depth() const { return packed ? packed->columns() : in_out_depth; }
+  size_t columns() const { return packed ? packed->rows() : in_out_columns; }
+  kernels::Activations::Form form() const {
+    return packed ? kernels::ActivationFormFor(packed->form())
+                  : kernels::Activations::Form::kF32;
+  }
+  // The tiles that fit them.
+  FusedTiles DefaultTiles() const;
+};
+
+// Where the outputs for rows go: row i to y + (i - first_y) * y_stride, f32.
+struct FusedOutput {
+  FusedWeights weights;
+  float* y = nullptr;
+  size_t y_stride = 0;
+  size_t first_y = 0;
+};
+
+// Multiplies rows `ranges` of x by the weights of each output.
+void MultiplyRanges(absl::Span<const FusedOutput> outputs,
+                    const kernels::Activations& x,
+                    absl::Span<const kernels::RowRange> ranges,
+                    const FusedTiles& tiles, kernels::ThreadPool& pool);
+
+// Sees the schedule as it runs. Sent is called by the communication thread, in
+// order for each direction, the others by the caller's thread.
+class FusedObserver {
+ public:
+  // Step `step` begins to send, to multiply by the rows of, or has stored the
+  // outputs of a half.
+  virtual void Sent(int step, cluster::ShardHalf half) = 0;
+  virtual void Multiplied(int step, cluster::ShardHalf half) = 0;
+  virtual void Written(int step, cluster::ShardHalf half) = 0;
+
+ protected:
+  ~FusedObserver() = default;
+};
+
+// Rows of each half that have come, or have been computed: what the two threads
+// of a fused product tell each other. Thread-safe.
+class HalfProgress {
+ public:
+  void Reset(int ranks);
+  void Add(cluster::ShardHalf half, size_t rows);
+  size_t Of(cluster::ShardHalf half);
+  // Ends all waits: no more rows will come.
+  void Fail();
+
+  // Waits until there are at least `least` rows in both halves together, and
+  // returns the rows of each; false after Fail.
+  bool Await(std::array<cluster::ShardHalf, 2> halves, size_t least,
+             std::array<size_t, 2>* rows);
+
+ private:
+  static size_t Index(cluster::ShardHalf half) {
+    return static_cast<size_t>(half.shard) * 2 + static_cast<size_t>(half.half);
+  }
+
+  Mutex mu_;
+  CondVar changed_;
+  bool failed_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<size_t> rows_ ABSL_GUARDED_BY(mu_);
+};
+
+// Memory and the communication thread of fused products, one at a time. Grows
+// to the largest one, then allocates nothing. Must outlive the transport: after
+// an error a peer may still be reading its buffers.
+struct FusedWorkspace {
+  CommunicationThread thread;
+  HalfProgress progress;
+  kernels::Activations x;
+  std::vector<float> values;  // What `x` of form kF32 points at.
+  std::vector<char> encoded;  // Rows that are sent.
+  std::array<std::vector<char>, 2>
+      partly;                  // A row of each half that has not come whole.
+  std::vector<float> partial;  // [rows, columns], summands.
+};
+
+}  // namespace ringfleet::worker
+
+#endif  // RINGFLEET_WORKER_FUSED_PRODUCT_H_

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Multiplies and adds up over ranks meanwhile: a row-parallel layer whose
+// output is sharded over tokens, the mirror of all_gather_matmul.h.
+//
+// World size T; rank r holds X_r [rows, depth], its columns of X, and its rows
+// Y_r of the weights; rank d ends with its share of the rows of the sum of all
+// X_r Y_r. In step s = 0 .. T - 1 rank r, indices modulo T,
+//   multiplies (r - 1 - s).L and (r + 1 + s).R,
+//   adds what has come for these halves from the left (L) and right (R),
+//   sends the sums of L to the right and of R to the left       s <= T - 2
+// so that the own halves come last: the sum of d.L is made in the order of
+// ranks d + 1, d + 2, ..., d, that of d.R in the order d - 1, d - 2, ..., d.
+// Sums travel while the next halves are multiplied, segment by segment as the
+// rows are computed.
+#ifndef RINGFLEET_WORKER_MATMUL_REDUCE_SCATTER_H_
+#define RINGFLEET_WORKER_MATMUL_REDUCE_SCATTER_H_
+
+#include <cstddef>
+
+#include "absl/status/status.h"
+#include "cluster/communicator.h"
+#include "cluster/deadline.h"
+#include "kernels/thread_pool.h"
+#include "worker/fused_product.h"
+
+namespace ringfleet::worker {
+
+struct MatmulReduceScatterArgs {
+  // Equal on all ranks, as is the number of outputs of the weights.
+  size_t rows = 0;
+  // What sums are rounded to each time they travel, T - 1 times; kF32 is exact
+  // to the order above.
+  cluster::Wire wire = cluster::Wire::kF32;
+  FusedTiles tiles;
+
+  // [rows, weights.depth()] f32, rows x_stride apart.
+  const float* x = nullptr;
+  size_t x_stride = 0;
+  FusedWeights weights;
+  // [own rows, weights.columns()] f32, row-major.
+  float* out = nullptr;
+};
+
+// Errors: those of the Communicator's operations; `out` is then unspecified.
+// The deadline includes the products: others wait for their sums. `observer`
+// may be null; the own halves are written in step T - 1.
+absl::Status MatmulReduceScatter(const MatmulReduceScatterArgs& args,
+                                 cluster::Communicator& communicator,
+                                 FusedWorkspace& workspace,
+                                 kernels::ThreadPool& pool,
+                                 cluster::Deadline deadline,
+                                 FusedObserver* observer = nullptr);
+
+}  // namespace ringfleet::worker
+
+#endif  // RINGFLEET_WORKER_MATMUL_REDUCE_SCATTER_H_
