@@ -42,7 +42,7 @@ constexpr Algorithm kAlgorithms[] = {Algorithm::kOneShot, Algorithm::kTwoShot,
                                      Algorithm::kRing};
 constexpr Wire kWires[] = {Wire::kF32, Wire::kBf16, Wire::kInt8};
 
-Deadline Soon() { return Deadline::After(absl::Seconds(60)); }
+Deadline WithinAMinute() { return Deadline::After(absl::Seconds(60)); }
 
 std::string Name(const CollectiveCase::Spec& spec) {
   return absl::StrCat(cluster::OperationText(spec.operation), " ",
@@ -170,7 +170,7 @@ TEST(CollectiveCaseTest, EveryCollectiveMeetsItsReference) {
               CollectiveCase bench(&group, {operation, algorithm, wire, count});
               for (int repeat = 0; repeat < 2; ++repeat) {
                 bench.Reset();
-                const absl::Status status = bench.Run(Soon());
+                const absl::Status status = bench.Run(WithinAMinute());
                 if (!status.ok()) return status;
                 EXPECT_EQ(bench.CountWrong(), 0u)
                     << Name(bench.spec()) << ", " << ranks << " ranks";
@@ -193,7 +193,7 @@ TEST(CollectiveCaseTest, OneShotAndTwoShotGiveTheSameBits) {
         for (const size_t count : {1, 1000, 7168}) {
           CollectiveCase bench(&group,
                                {Operation::kAllReduce, algorithm, wire, count});
-          const absl::Status status = bench.Run(Soon());
+          const absl::Status status = bench.Run(WithinAMinute());
           if (!status.ok()) return status;
           MutexLock lock(&mu);
           hashes[{wire, count}].insert(bench.ResultHash());
@@ -212,7 +212,7 @@ TEST(CollectiveCaseTest, AnOutputThatNobodyWroteIsWrong) {
     for (const Operation operation : kOperations) {
       CollectiveCase bench(&group,
                            {operation, Algorithm::kOneShot, Wire::kF32, 1000});
-      const absl::Status status = bench.Run(Soon());
+      const absl::Status status = bench.Run(WithinAMinute());
       if (!status.ok()) return status;
       bench.Reset();
       const bool has_own =
@@ -248,7 +248,7 @@ TEST(CollectiveCaseTest, OneWrongElementIsFound) {
                     : std::bit_cast<float>(std::bit_cast<uint32_t>(value) ^ 1u);
           });
           CollectiveCase bench(&meddling, {operation, algorithm, wire, 3000});
-          const absl::Status status = bench.Run(Soon());
+          const absl::Status status = bench.Run(WithinAMinute());
           if (!status.ok()) return status;
           EXPECT_EQ(bench.CountWrong(), group.rank() == 1 ? 1u : 0u)
               << Name(bench.spec());
@@ -271,7 +271,7 @@ TEST(CollectiveCaseTest, ARingsBoundIsTighterThanAnyContribution) {
         });
         CollectiveCase bench(
             &meddling, {Operation::kAllReduce, Algorithm::kRing, wire, 10000});
-        const absl::Status status = bench.Run(Soon());
+        const absl::Status status = bench.Run(WithinAMinute());
         if (!status.ok()) return status;
         // Some contributions are smaller than an int8 step.
         EXPECT_GT(bench.CountWrong(), wire == Wire::kInt8 ? 7000u : 9000u);
