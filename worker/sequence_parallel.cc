@@ -60,12 +60,14 @@ absl::Status GatherNormed(LayerContext& context, const RowSplit& split,
       context, split, x_bytes + ids_bytes + weights_bytes,
       [&](size_t i, char* record) {
         own.StoreRow(i, record);
+        if (!routed) return;
         std::memcpy(record + x_bytes, ids + i * chosen, ids_bytes);
         std::memcpy(record + x_bytes + ids_bytes, weights + i * chosen,
                     weights_bytes);
       },
       [&](size_t row, const char* record) {
         all.LoadRow(row, record);
+        if (!routed) return;
         std::memcpy(ids + row * chosen, record + x_bytes, ids_bytes);
         std::memcpy(weights + row * chosen, record + x_bytes + ids_bytes,
                     weights_bytes);
