@@ -105,8 +105,7 @@ INSTANTIATE_TEST_SUITE_P(, LinkWorldTest,
                                   std::to_string(std::get<0>(info.param));
                          });
 
-// One wake-up ends one wait, whether it
-// comes before or during it.
+// One wake-up ends one wait, whether it comes before or during it.
 TEST_P(LinkTransportTest, AWakeEndsOneWait) {
   KindWorld world(2, GetParam());
   world.RunConnected([&](Transport& transport) {
