@@ -48,7 +48,8 @@ host() {
   world=$(tr ',' '\n' <<<"$reached" | wc -l)
   for ((round = 0; round < rounds; ++round)); do
     for strategy in ${strategies//,/ }; do
-      "$bin/ringfleet-coordinator" --listen "$coordinator" --insecure \
+      setpriv --pdeathsig TERM "$bin/ringfleet-coordinator" \
+        --listen "$coordinator" --insecure \
         --world "$world" --model "$model" --prefill-strategy "$strategy" \
         --transport grpc --parallel 1 --log-file "$folder/log.coordinator" 9>&- &
       daemon=$!
