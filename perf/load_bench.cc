@@ -306,7 +306,10 @@ void Run(const Flags& flags) {
   Print("load that keeps its shards, once", saving, warm.read_bytes);
   Print("load from packed shards", second, warm.packed_bytes);
   Print("load fetched over loopback", fetched, warm.read_bytes);
-  PrintRatios("load / load fetched, by time", first.seconds, fetched.seconds);
+  PrintRatios("rate fetched / rate of a load, by time", first.seconds,
+              fetched.seconds);
+  PrintRatios("rate fetched / rate of a load, by CPU time", first.cpu_seconds,
+              fetched.cpu_seconds);
   PrintRatios("rate of a load / plain, by time", plain.seconds, first.seconds);
   PrintRatios("rate of a load / plain, by CPU time", plain.cpu_seconds,
               first.cpu_seconds);
