@@ -14,6 +14,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cluster/checkpoint_fetcher.h"
 #include "cluster/safetensors.h"
 
 namespace ringfleet::cluster {
@@ -29,13 +30,14 @@ struct CheckpointContents {
   };
   std::string model;  // A folder, or the name of a synthetic model.
   std::vector<File> files;
-  std::optional<std::string> index;  // Text of model.safetensors.index.json.
+  std::optional<std::string> config;  // Text of config.json.
+  std::optional<std::string> index;   // Of model.safetensors.index.json.
   absl::flat_hash_map<std::string, TensorInfo> tensors;
   absl::flat_hash_map<std::string, std::string> unsupported;  // Name to dtype.
 };
 
-// The bytes of a checkpoint's files: read from a folder, or made when asked
-// for. Immutable; thread-safe.
+// The bytes of a checkpoint's files: read from a folder, fetched from other
+// hosts, or made when asked for. Immutable; thread-safe.
 class CheckpointSource {
  public:
   virtual ~CheckpointSource() = default;
@@ -58,14 +60,21 @@ class CheckpointSource {
     return status;
   }
 
+  // Whether the bytes of a file come from other hosts, and how many have so
+  // far, of whatever file.
+  virtual bool Fetches(int /*file*/) const { return false; }
+  virtual uint64_t bytes_fetched() const { return 0; }
+
  protected:
   CheckpointContents contents_;
 };
 
-// The checkpoint in a folder, all headers validated. Errors: those of
+// The checkpoint in a folder, all headers validated. With `fetcher`, files that
+// are not there are fetched; the folder need not exist. Errors: those of
 // Checkpoint::Open.
 absl::StatusOr<std::unique_ptr<CheckpointSource>> OpenCheckpointFolder(
-    const std::string& model_dir);
+    const std::string& model_dir,
+    std::unique_ptr<const CheckpointFetcher> fetcher = nullptr);
 
 }  // namespace ringfleet::cluster
 

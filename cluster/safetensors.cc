@@ -10,8 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cluster/checkpoint_source.h"
-#include "cluster/model_files.h"
-#include "cluster/safetensors_header.h"
 #include "cluster/status_macros.h"
 #include "cluster/synthetic_checkpoint.h"
 #include "cluster/synthetic_model.h"
@@ -53,14 +51,22 @@ class PartsHash {
 struct Checkpoint::Impl {
   explicit Impl(std::unique_ptr<const CheckpointSource> opened)
       : source(std::move(opened)), contents(source->contents()) {
-    for (const CheckpointContents::File& file : contents.files) {
-      other_bytes_read += file.header_bytes;
+    for (size_t i = 0; i < contents.files.size(); ++i) {
+      if (source->Fetches(static_cast<int>(i))) continue;
+      other_bytes_read += contents.files[i].header_bytes;
     }
+  }
+
+  // Of a tensor in `file`.
+  void Count(int file, uint64_t bytes) const {
+    (source->Fetches(file) ? bytes_fetched : bytes_read)
+        .fetch_add(bytes, std::memory_order_relaxed);
   }
 
   const std::unique_ptr<const CheckpointSource> source;
   const CheckpointContents& contents;
   mutable std::atomic<uint64_t> bytes_read = 0;
+  mutable std::atomic<uint64_t> bytes_fetched = 0;
   mutable std::atomic<uint64_t> other_bytes_read = 0;
 };
 
@@ -72,6 +78,15 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(
   } else {
     RF_ASSIGN_OR_RETURN(source, OpenCheckpointFolder(model));
   }
+  return std::unique_ptr<Checkpoint>(
+      new Checkpoint(std::make_unique<Impl>(std::move(source))));
+}
+
+absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::OpenFetching(
+    const std::string& model,
+    std::unique_ptr<const CheckpointFetcher> fetcher) {
+  RF_ASSIGN_OR_RETURN(std::unique_ptr<CheckpointSource> source,
+                      OpenCheckpointFolder(model, std::move(fetcher)));
   return std::unique_ptr<Checkpoint>(
       new Checkpoint(std::make_unique<Impl>(std::move(source))));
 }
@@ -127,7 +142,7 @@ absl::Status Checkpoint::Read(const TensorInfo& tensor, uint64_t offset,
       Annotate(impl_->source->Read(tensor.file, tensor.offset + offset, size,
                                    destination),
                tensor.name));
-  impl_->bytes_read.fetch_add(size, std::memory_order_relaxed);
+  impl_->Count(tensor.file, size);
   return absl::OkStatus();
 }
 
@@ -150,7 +165,7 @@ absl::Status Checkpoint::ReadRows(const TensorInfo& tensor, uint64_t offset,
       Annotate(impl_->source->ReadRows(tensor.file, tensor.offset + offset,
                                        size, stride, count, destination),
                tensor.name));
-  impl_->bytes_read.fetch_add(size * count, std::memory_order_relaxed);
+  impl_->Count(tensor.file, size * count);
   return absl::OkStatus();
 }
 
@@ -162,22 +177,30 @@ uint64_t Checkpoint::other_bytes_read() const {
   return impl_->other_bytes_read.load(std::memory_order_relaxed);
 }
 
+uint64_t Checkpoint::bytes_fetched() const {
+  return impl_->bytes_fetched.load(std::memory_order_relaxed);
+}
+
+uint64_t Checkpoint::other_bytes_fetched() const {
+  // Of tensors first: what is fetched meanwhile only makes the rest larger.
+  const uint64_t tensors = bytes_fetched();
+  return impl_->source->bytes_fetched() - tensors;
+}
+
+std::string Checkpoint::config() const {
+  return impl_->contents.config.value_or("");
+}
+
 absl::StatusOr<std::vector<Checkpoint::FileFacts>> Checkpoint::Describe()
     const {
-  const absl::StatusOr<std::string> config =
-      ReadModelFile(impl_->contents.model, "config.json", kMaxHeaderBytes);
-  if (!config.ok() && !absl::IsNotFound(config.status())) {
-    return config.status();
-  }
   const auto whole = [](absl::string_view name, absl::string_view text) {
     return FileFacts{.name = std::string(name),
                      .bytes = text.size(),
                      .header_hash = XXH3_64bits(text.data(), text.size())};
   };
-  std::vector<FileFacts> all = {
-      whole("config.json", config.ok() ? *config : ""),
-      whole("model.safetensors.index.json",
-            impl_->contents.index.value_or(""))};
+  std::vector<FileFacts> all = {whole("config.json", config()),
+                                whole("model.safetensors.index.json",
+                                      impl_->contents.index.value_or(""))};
   std::string page(kPageBytes, '\0');
   for (size_t i = 0; i < impl_->contents.files.size(); ++i) {
     const CheckpointContents::File& file = impl_->contents.files[i];
@@ -194,7 +217,9 @@ absl::StatusOr<std::vector<Checkpoint::FileFacts>> Checkpoint::Describe()
       const size_t size = std::min<uint64_t>(kPageBytes, file.size - offset);
       RF_RETURN_IF_ERROR(
           impl_->source->Read(static_cast<int>(i), offset, size, page.data()));
-      impl_->other_bytes_read.fetch_add(size, std::memory_order_relaxed);
+      if (!impl_->source->Fetches(static_cast<int>(i))) {
+        impl_->other_bytes_read.fetch_add(size, std::memory_order_relaxed);
+      }
       facts.pages.emplace_back(offset, XXH3_64bits(page.data(), size));
     }
     all.push_back(std::move(facts));

@@ -21,6 +21,8 @@
 
 namespace ringfleet::cluster {
 
+class CheckpointFetcher;
+
 struct TensorInfo {
   std::string name;
   kernels::Dtype dtype;
@@ -44,6 +46,12 @@ class Checkpoint {
   // expectation.
   static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(
       const std::string& model);
+  // The same for a folder whose missing files, maybe all of them, other hosts
+  // have. Errors: those of `fetcher`, too; DATA_LOSS when a file here has
+  // another size than there.
+  static absl::StatusOr<std::unique_ptr<Checkpoint>> OpenFetching(
+      const std::string& model,
+      std::unique_ptr<const CheckpointFetcher> fetcher);
   ~Checkpoint();
 
   // Errors: NOT_FOUND; INVALID_ARGUMENT for an unsupported dtype.
@@ -64,6 +72,13 @@ class Checkpoint {
   uint64_t bytes_read() const;
   // What Open and Fingerprint have read beside it.
   uint64_t other_bytes_read() const;
+  // The same of what other hosts were asked for, which is not counted above:
+  // tensors, and all the rest with configuration and index.
+  uint64_t bytes_fetched() const;
+  uint64_t other_bytes_fetched() const;
+
+  // The text of config.json; empty without one.
+  std::string config() const;
 
   // Hex digest that tells checkpoints apart: config.json, the index, every
   // header and file size, and a sample of each file's data (64 pages evenly

@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "cluster/file_reader.h"
 #include "cluster/status_macros.h"
 #include "nlohmann/json.hpp"
 
@@ -19,7 +20,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr char kIndexName[] = "model.safetensors.index.json";
 constexpr size_t kMaxDimensions = 8;
 
 struct DtypeEntry {
@@ -136,6 +136,8 @@ absl::StatusOr<HeaderEntry> ParseEntry(const std::string& name,
   return entry;
 }
 
+}  // namespace
+
 absl::StatusOr<CheckpointLayout> ParseIndex(std::string text,
                                             const std::string& path) {
   RF_ASSIGN_OR_RETURN(const Json json, ParseStrict(text, path));
@@ -172,34 +174,33 @@ absl::StatusOr<CheckpointLayout> ParseIndex(std::string text,
   return layout;
 }
 
-}  // namespace
-
-absl::StatusOr<Header> ReadHeader(const FileReader& file) {
-  const auto bad = [&file](const auto&... problem) {
-    return absl::DataLossError(absl::StrCat(file.path(), ": ", problem...));
+absl::StatusOr<Header> ReadHeader(const std::string& path, uint64_t file_bytes,
+                                  ReadBytes read) {
+  const auto bad = [&path](const auto&... problem) {
+    return absl::DataLossError(absl::StrCat(path, ": ", problem...));
   };
-  if (file.size() < 8) {
-    return bad(file.size(), " bytes, want at least 8: truncated");
+  if (file_bytes < 8) {
+    return bad(file_bytes, " bytes, want at least 8: truncated");
   }
   uint8_t prefix[8];
-  RF_RETURN_IF_ERROR(file.Read(0, sizeof(prefix), prefix));
+  RF_RETURN_IF_ERROR(read(0, sizeof(prefix), prefix));
   uint64_t length = 0;
   for (int i = 7; i >= 0; --i) length = length << 8 | prefix[i];
-  if (length > kMaxHeaderBytes || length > file.size() - 8) {
+  if (length > kMaxHeaderBytes || length > file_bytes - 8) {
     return bad("header of ", length, " bytes, want at most ",
-               std::min(kMaxHeaderBytes, file.size() - 8),
+               std::min(kMaxHeaderBytes, file_bytes - 8),
                ": corrupt or truncated");
   }
   Header header;
   header.text.resize(length);
-  RF_RETURN_IF_ERROR(file.Read(8, length, header.text.data()));
-  RF_ASSIGN_OR_RETURN(const Json json, ParseStrict(header.text, file.path()));
+  RF_RETURN_IF_ERROR(read(8, length, header.text.data()));
+  RF_ASSIGN_OR_RETURN(const Json json, ParseStrict(header.text, path));
   const uint64_t data_begin = 8 + length;
   for (const auto& [name, value] : json.items()) {
     if (name == "__metadata__") continue;
     absl::StatusOr<HeaderEntry> entry =
-        ParseEntry(name, value, data_begin, file.size() - data_begin);
-    if (!entry.ok()) return Annotate(entry.status(), file.path());
+        ParseEntry(name, value, data_begin, file_bytes - data_begin);
+    if (!entry.ok()) return Annotate(entry.status(), path);
     header.entries.push_back(*std::move(entry));
   }
   std::vector<const TensorInfo*> order;

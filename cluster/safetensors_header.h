@@ -6,20 +6,24 @@
 #ifndef RINGFLEET_CLUSTER_SAFETENSORS_HEADER_H_
 #define RINGFLEET_CLUSTER_SAFETENSORS_HEADER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "cluster/file_reader.h"
 #include "cluster/safetensors.h"
 
 namespace ringfleet::cluster {
 
 // The format's own limit on a header; DeepSeek-R1's index has 9 MB.
 inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;
+
+inline constexpr char kIndexName[] = "model.safetensors.index.json";
 
 // A tensor of a header, whether or not its dtype can be read.
 struct HeaderEntry {
@@ -32,11 +36,18 @@ struct Header {
   std::vector<HeaderEntry> entries;
 };
 
-// Reads and validates the header of a file: every range lies in the data, none
-// overlaps another, and each has the size of its shape.
+// Reads `size` bytes of a file from `offset` on.
+using ReadBytes = absl::FunctionRef<absl::Status(uint64_t offset, size_t size,
+                                                 void* destination)>;
+
+// Reads and validates the header of a file of `file_bytes`: every range lies in
+// the data, none overlaps another, and each has the size of its shape. `path`
+// is for messages.
 //
-// Errors: DATA_LOSS, with the file, the tensor, the value and the expectation.
-absl::StatusOr<Header> ReadHeader(const FileReader& file);
+// Errors: DATA_LOSS, with the file, the tensor, the value and the expectation;
+// those of `read`.
+absl::StatusOr<Header> ReadHeader(const std::string& path, uint64_t file_bytes,
+                                  ReadBytes read);
 
 // The files of a checkpoint, and by the index which holds which tensor.
 struct CheckpointLayout {
@@ -44,6 +55,12 @@ struct CheckpointLayout {
   std::optional<std::string> index;                  // Its text.
   absl::flat_hash_map<std::string, int> weight_map;  // Empty without index.
 };
+
+// Of an index, whose text this is; `path` is for messages.
+//
+// Errors: DATA_LOSS, INVALID_ARGUMENT as of FindCheckpointLayout.
+absl::StatusOr<CheckpointLayout> ParseIndex(std::string text,
+                                            const std::string& path);
 
 // Errors: NOT_FOUND (no checkpoint), DATA_LOSS (corrupt index),
 // INVALID_ARGUMENT (several files without an index, or an index that names

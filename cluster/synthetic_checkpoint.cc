@@ -67,8 +67,10 @@ absl::StatusOr<std::unique_ptr<SyntheticCheckpoint>> SyntheticCheckpoint::Open(
   RF_ASSIGN_OR_RETURN(const std::string config,
                       SyntheticFile(parsed, "config.json"));
   RF_ASSIGN_OR_RETURN(const ModelSpec spec, ParseModelSpec(config));
-  return std::unique_ptr<SyntheticCheckpoint>(
+  std::unique_ptr<SyntheticCheckpoint> checkpoint(
       new SyntheticCheckpoint(parsed, spec));
+  checkpoint->contents_.config = config;
+  return checkpoint;
 }
 
 SyntheticCheckpoint::SyntheticCheckpoint(const SyntheticModel& model,

@@ -55,7 +55,10 @@ CoordinatorServer::CoordinatorServer(CoordinatorOptions options,
       model_(std::move(model)),
       fleet_(options_.fleet, cluster::GetBuildInfo()),
       coordinator_service_(model_.get(), &fleet_, options_.fleet.reference),
-      membership_service_(&fleet_) {}
+      membership_service_(&fleet_) {
+  // Workers are told of it only if all its files are there.
+  files_service_.Serve(options_.fleet.model_dir);
+}
 
 absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
     CoordinatorOptions options) {
@@ -72,6 +75,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
             builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
             builder.RegisterService(&coordinator->coordinator_service_);
             builder.RegisterService(&coordinator->membership_service_);
+            builder.RegisterService(&coordinator->files_service_);
           }));
   RF_LOG(kInfo, "listening on ",
          cluster::FormatAddress(

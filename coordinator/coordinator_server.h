@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "cluster/checkpoint_files_service.h"
 #include "cluster/deadline.h"
 #include "cluster/server.h"
 #include "coordinator/coordinator_service.h"
@@ -64,6 +65,7 @@ class CoordinatorServer {
   Fleet fleet_;
   CoordinatorService coordinator_service_;
   MembershipService membership_service_;
+  cluster::CheckpointFilesService files_service_;
   std::unique_ptr<cluster::DaemonServer> server_;
 };
 

@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "cluster/log.h"
 #include "cluster/status_macros.h"
-#include "coordinator/checkpoint_difference.h"
 #include "coordinator/step_merge.h"
 
 namespace ringfleet::coordinator {
@@ -28,10 +27,6 @@ constexpr double kMemoryShare = 0.9;
 // How long Connect may take beyond the workers' own limit, so that their
 // status, which names a peer, arrives first.
 constexpr absl::Duration kConnectMargin = absl::Seconds(5);
-
-// How long workers may take to say what they read when they read different
-// things; without an answer the difference is only not named.
-constexpr absl::Duration kDescribeTime = absl::Seconds(30);
 
 bool IsIncurable(const absl::Status& status) {
   switch (status.code()) {
@@ -69,6 +64,7 @@ Epoch::Epoch(const FleetOptions& options, uint64_t id,
       members_(std::move(members)),
       on_change_(std::move(on_change)),
       progress_(members_.size()),
+      found_(members_.size()),
       fingerprints_(members_.size()),
       results_(members_.size()) {
   for (const cluster::Member& member : members_) {
@@ -79,6 +75,7 @@ Epoch::Epoch(const FleetOptions& options, uint64_t id,
 Epoch::~Epoch() { CancelAll(); }
 
 absl::Status Epoch::Form() {
+  RF_RETURN_IF_ERROR(FindFiles());
   RF_RETURN_IF_ERROR(LoadAll());
   RF_RETURN_IF_ERROR(ConnectAll());
   {
@@ -119,6 +116,7 @@ absl::Status Epoch::LoadAll() {
     MutexLock lock(&mu_);
     progress_[rank].loaded = true;
     progress_[rank].tensor_bytes_read = last.tensor_bytes_read();
+    progress_[rank].tensor_bytes_fetched = last.tensor_bytes_fetched();
     progress_[rank].from_shard_cache = last.from_shard_cache();
     progress_[rank].warning = last.warning();
     context_ =
@@ -144,6 +142,10 @@ v1::LoadRequest Epoch::LoadRequestFor(int rank) const {
   request.set_threads(options_.threads);
   request.set_shard_cache(options_.shard_cache);
   request.set_await_shard_cache(options_.await_shard_cache);
+  MutexLock lock(&mu_);
+  if (!found_[rank].missing().empty()) {
+    request.mutable_sources()->Assign(sources_.begin(), sources_.end());
+  }
   return request;
 }
 
@@ -186,6 +188,7 @@ void Epoch::OnLoadProgress(int rank, const v1::LoadProgress& progress) {
       mine.bytes_done = mine.bytes_total;
     }
     mine.resident_bytes = progress.resident_bytes();
+    mine.bytes_fetched = progress.bytes_fetched();
     if (!progress.fingerprint().empty()) {
       fingerprints_[rank] = progress.fingerprint();
     }
@@ -211,17 +214,6 @@ void Epoch::OnLoadProgress(int rank, const v1::LoadProgress& progress) {
     Decide(absl::DataLossError(absl::StrCat(message, ")")));
   }
   on_change_();
-}
-
-std::string Epoch::CompareCheckpoints(int want, int got) {
-  v1::DescribeCheckpointRequest request;
-  request.set_model_path(options_.model_dir);
-  const Deadline deadline = Deadline::After(kDescribeTime);
-  const auto wanted = clients_[want]->DescribeCheckpoint(request, deadline);
-  if (!wanted.ok()) return "";
-  const auto found = clients_[got]->DescribeCheckpoint(request, deadline);
-  if (!found.ok()) return "";
-  return FindDifference(*wanted, *found);
 }
 
 absl::Status Epoch::ConnectAll() {

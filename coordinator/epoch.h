@@ -109,7 +109,10 @@ class Epoch {
     uint64_t bytes_total = 0;
     uint64_t resident_bytes = 0;
     uint64_t cache_bytes = 0;
-    uint64_t tensor_bytes_read = 0;  // This and the next as in LoadProgress.
+    std::string fetches_from;    // As in WorkerState.
+    uint64_t bytes_fetched = 0;  // This and the next as in LoadProgress.
+    uint64_t tensor_bytes_fetched = 0;
+    uint64_t tensor_bytes_read = 0;
     bool from_shard_cache = false;
     std::string warning;
     bool loaded = false;
@@ -138,6 +141,8 @@ class Epoch {
     bool stopping = false;  // The worker says that it is being stopped.
   };
 
+  // Asks all ranks what they have, so that some can fetch it from others.
+  absl::Status FindFiles();
   absl::Status LoadAll();
   absl::Status ConnectAll();
   // Calls `call` for all ranks at once; the cause of the first failure.
@@ -146,6 +151,8 @@ class Epoch {
   uint64_t MemoryLimit(int rank) const;
   int RanksOnHost(int rank) const;
   void OnLoadProgress(int rank, const v1::LoadProgress& progress);
+  // The rank itself, or of one that fetches a source of the same checkpoint.
+  int RankWithFiles(int rank) const;
   // What two ranks read differently, if they can tell; else nothing.
   std::string CompareCheckpoints(int want, int got);
   void OnStepResult(int rank, v1::StepResult result);
@@ -178,6 +185,9 @@ class Epoch {
   cluster::Deadline cancel_at_ ABSL_GUARDED_BY(mu_) =
       cluster::Deadline::Infinite();
   std::vector<RankProgress> progress_ ABSL_GUARDED_BY(mu_);
+  // Who has which files, by rank, and what follows for those that lack some.
+  std::vector<v1::FindCheckpointResponse> found_ ABSL_GUARDED_BY(mu_);
+  std::vector<v1::FileSource> sources_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> fingerprints_ ABSL_GUARDED_BY(mu_);
   bool comparing_ ABSL_GUARDED_BY(mu_) = false;  // Two that differ.
   uint32_t context_ ABSL_GUARDED_BY(mu_) = 0;

@@ -129,6 +129,9 @@ v1::ClusterState Fleet::State() const {
     worker->set_from_shard_cache(rank.from_shard_cache);
     worker->set_load_warning(rank.warning);
     worker->set_tensor_bytes_read(rank.tensor_bytes_read);
+    worker->set_bytes_fetched(rank.bytes_fetched);
+    worker->set_tensor_bytes_fetched(rank.tensor_bytes_fetched);
+    worker->set_fetches_from(rank.fetches_from);
     if (member.lost) {
       worker->set_state(v1::MEMBER_STATE_LOST);
     } else if (state_ == v1::FLEET_STATE_READY || rank.loaded) {

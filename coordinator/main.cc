@@ -201,7 +201,8 @@ int Main(int argc, char** argv) {
   };
   by_hand(app.add_option("--model", flags.model,
                          "Model folder, the same path on all hosts, or "
-                         "synth:PRESET for random weights"));
+                         "synth:PRESET for random weights; workers without "
+                         "the folder fetch their part from others"));
   by_hand(app.add_option("--world", flags.world,
                          "Number of workers, split by tensor (default 1)"))
       ->check(CLI::Range(1, cluster::kMaxWorkers));

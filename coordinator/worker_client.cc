@@ -5,7 +5,6 @@
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/support/channel_arguments.h>
 
-#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -14,6 +13,8 @@
 
 namespace ringfleet::coordinator {
 namespace {
+
+using Call = cluster::CancellableCalls::Scope;
 
 // A span's score and a plan with a long prompt exceed gRPC's 4 MiB default;
 // the bound keeps a broken peer from filling memory.
@@ -43,25 +44,6 @@ void SetDeadline(grpc::ClientContext& context, cluster::Deadline deadline) {
 
 }  // namespace
 
-class WorkerClient::ActiveCall {
- public:
-  ActiveCall(WorkerClient* client, grpc::ClientContext* context)
-      : client_(client), context_(context) {
-    MutexLock lock(&client_->mu_);
-    client_->active_.push_back(context_);
-    if (client_->cancelled_) context_->TryCancel();
-  }
-  ~ActiveCall() {
-    MutexLock lock(&client_->mu_);
-    auto& active = client_->active_;
-    active.erase(std::find(active.begin(), active.end(), context_));
-  }
-
- private:
-  WorkerClient* const client_;
-  grpc::ClientContext* const context_;
-};
-
 WorkerClient::WorkerClient(const std::string& address)
     : channel_(MakeChannel(address)), stub_(v1::Worker::NewStub(channel_)) {}
 
@@ -75,7 +57,7 @@ absl::StatusOr<v1::LoadProgress> WorkerClient::Load(
     const std::function<void(const v1::LoadProgress&)>& on_progress) {
   grpc::ClientContext context;
   SetDeadline(context, deadline);
-  const ActiveCall active(this, &context);
+  const Call call(&calls_, &context);
   const auto reader = stub_->Load(&context, request);
   v1::LoadProgress progress;
   while (reader->Read(&progress)) on_progress(progress);
@@ -87,11 +69,23 @@ absl::StatusOr<v1::LoadProgress> WorkerClient::Load(
   return progress;
 }
 
+absl::StatusOr<v1::FindCheckpointResponse> WorkerClient::FindCheckpoint(
+    const v1::FindCheckpointRequest& request, cluster::Deadline deadline) {
+  grpc::ClientContext context;
+  SetDeadline(context, deadline);
+  const Call call(&calls_, &context);
+  v1::FindCheckpointResponse response;
+  const grpc::Status status =
+      stub_->FindCheckpoint(&context, request, &response);
+  if (!status.ok()) return cluster::FromGrpc(status);
+  return response;
+}
+
 absl::StatusOr<v1::CheckpointFacts> WorkerClient::DescribeCheckpoint(
     const v1::DescribeCheckpointRequest& request, cluster::Deadline deadline) {
   grpc::ClientContext context;
   SetDeadline(context, deadline);
-  const ActiveCall active(this, &context);
+  const Call call(&calls_, &context);
   const auto reader = stub_->DescribeCheckpoint(&context, request);
   v1::CheckpointFacts all;
   v1::CheckpointFacts facts;
@@ -105,7 +99,7 @@ absl::StatusOr<v1::ConnectResponse> WorkerClient::Connect(
     const v1::ConnectRequest& request, cluster::Deadline deadline) {
   grpc::ClientContext context;
   SetDeadline(context, deadline);
-  const ActiveCall active(this, &context);
+  const Call call(&calls_, &context);
   v1::ConnectResponse response;
   const grpc::Status status = stub_->Connect(&context, request, &response);
   if (!status.ok()) return cluster::FromGrpc(status);
@@ -116,7 +110,7 @@ absl::StatusOr<v1::StatisticsResponse> WorkerClient::Statistics(
     const v1::StatisticsRequest& request, cluster::Deadline deadline) {
   grpc::ClientContext context;
   SetDeadline(context, deadline);
-  const ActiveCall active(this, &context);
+  const Call call(&calls_, &context);
   v1::StatisticsResponse response;
   const grpc::Status status = stub_->Statistics(&context, request, &response);
   if (!status.ok()) return cluster::FromGrpc(status);
@@ -128,7 +122,7 @@ absl::StatusOr<v1::MeasureMemoryResponse> WorkerClient::MeasureMemory(
     const std::function<void()>& await_others) {
   grpc::ClientContext context;
   SetDeadline(context, deadline);
-  const ActiveCall active(this, &context);
+  const Call call(&calls_, &context);
   const auto stream = stub_->MeasureMemory(&context);
   stream->Write(request);  // A failure shows in Read and Finish.
   v1::MeasureMemoryResponse response;
@@ -153,7 +147,7 @@ absl::Status WorkerClient::MeasureCollectives(
         on_progress,
     const std::function<void()>& await_others) {
   grpc::ClientContext context;
-  const ActiveCall active(this, &context);
+  const Call call(&calls_, &context);
   const auto stream = stub_->MeasureCollectives(&context);
   stream->Write(request);  // A failure shows in Read and Finish.
   v1::MeasureCollectivesProgress progress;
@@ -184,7 +178,7 @@ void WorkerClient::StartRun(std::function<void(v1::StepResult)> on_result,
 }
 
 void WorkerClient::ReadResults() {
-  const ActiveCall active(this, &run_context_);
+  const Call call(&calls_, &run_context_);
   v1::StepResult result;
   while (run_->Read(&result)) on_result_(std::move(result));
   on_end_(cluster::FromGrpc(run_->Finish()));
@@ -192,11 +186,7 @@ void WorkerClient::ReadResults() {
 
 bool WorkerClient::Send(const v1::StepPlan& plan) { return run_->Write(plan); }
 
-void WorkerClient::Cancel() {
-  MutexLock lock(&mu_);
-  cancelled_ = true;
-  for (grpc::ClientContext* context : active_) context->TryCancel();
-}
+void WorkerClient::Cancel() { calls_.Cancel(); }
 
 bool WorkerClient::Disconnected() const {
   return channel_->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_READY;

@@ -10,12 +10,11 @@
 #include <memory>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cluster/cancellable_calls.h"
 #include "cluster/deadline.h"
-#include "kernels/mutex.h"
 #include "protos/worker.grpc.pb.h"
 
 namespace ringfleet::coordinator {
@@ -34,6 +33,9 @@ class WorkerClient {
   absl::StatusOr<v1::LoadProgress> Load(
       const v1::LoadRequest& request, cluster::Deadline deadline,
       const std::function<void(const v1::LoadProgress&)>& on_progress);
+
+  absl::StatusOr<v1::FindCheckpointResponse> FindCheckpoint(
+      const v1::FindCheckpointRequest& request, cluster::Deadline deadline);
 
   // All messages joined.
   absl::StatusOr<v1::CheckpointFacts> DescribeCheckpoint(
@@ -78,9 +80,6 @@ class WorkerClient {
   bool Disconnected() const;
 
  private:
-  // Makes a call's context reachable for Cancel() while it runs.
-  class ActiveCall;
-
   void ReadResults();
 
   const std::shared_ptr<grpc::Channel> channel_;
@@ -90,10 +89,7 @@ class WorkerClient {
   std::function<void(v1::StepResult)> on_result_;
   std::function<void(absl::Status)> on_end_;
   std::thread reader_;
-
-  Mutex mu_;
-  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
-  std::vector<grpc::ClientContext*> active_ ABSL_GUARDED_BY(mu_);
+  cluster::CancellableCalls calls_;
 };
 
 }  // namespace ringfleet::coordinator

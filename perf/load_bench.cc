@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // How fast workers load a checkpoint: beside plain reading of as many bytes
-// with a conversion that does nothing but move bytes through memory, and from
-// packed shards on the second start. One process a worker, as a fleet has them;
-// the files are in the page cache, because the first, unmeasured load reads
-// them.
+// with a conversion that does nothing but move bytes through memory, from
+// packed shards on the second start, and fetched over loopback from one process
+// that has the files. One process a worker, as a fleet has them; the files are
+// in the page cache, because the first, unmeasured load reads them.
 //
 //   load_bench --model DIR [--workers N] [-t THREADS] [--rounds N] --cache-dir
 //   DIR
@@ -24,7 +24,9 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "cluster/checkpoint_files_service.h"
 #include "cluster/file_reader.h"
+#include "cluster/server.h"
 #include "kernels/aligned_buffer.h"
 #include "kernels/check.h"
 #include "kernels/thread_pool.h"
@@ -113,9 +115,68 @@ Figures ReadPlainly(const Flags& flags, int rank, uint64_t bytes) {
   return {.seconds = seconds.count(), .read_bytes = total};
 }
 
-Figures Load(const Flags& flags, int rank, bool cached) {
+enum class Way { kRead, kCached, kFetch };
+
+// A process that serves the model's files, as its name in the folder above. A
+// child of its own, like the workers: gRPC does not live through a fork.
+class FileServer {
+ public:
+  explicit FileServer(const std::string& model) {
+    int port[2], life[2];
+    RF_CHECK(pipe(port) == 0 && pipe(life) == 0);
+    child_ = fork();
+    RF_CHECK(child_ >= 0);
+    if (child_ == 0) {
+      close(life[1]);
+      cluster::ConfigureGrpcProcess();
+      const std::filesystem::path path(model);
+      std::filesystem::current_path(path.parent_path());
+      cluster::CheckpointFilesService service;
+      service.Serve(path.filename());
+      const auto server = cluster::DaemonServer::Start(
+          {"127.0.0.1", 0}, /*allow_insecure=*/false,
+          [&](grpc::ServerBuilder& builder) {
+            builder.RegisterService(&service);
+          });
+      RF_CHECK(server.ok());
+      const int number = (*server)->port();
+      RF_CHECK(write(port[1], &number, sizeof(number)) == sizeof(number));
+      char end;
+      _exit(read(life[0], &end, 1) == 0 ? 0 : 1);  // When the parent ends.
+    }
+    close(port[1]);
+    close(life[0]);
+    life_ = life[1];
+    RF_CHECK(read(port[0], &port_, sizeof(port_)) == sizeof(port_));
+    close(port[0]);
+  }
+  ~FileServer() {
+    close(life_);
+    waitpid(child_, nullptr, 0);
+  }
+  FileServer(const FileServer&) = delete;
+  FileServer& operator=(const FileServer&) = delete;
+
+  int port() const { return port_; }
+
+ private:
+  pid_t child_ = -1;
+  int life_ = -1;
+  int port_ = 0;
+};
+
+Figures Load(const Flags& flags, int rank, Way way, int server_port) {
   v1::LoadRequest request;
   request.set_model_path(flags.model);
+  if (way == Way::kFetch) {
+    // Where the model's name names nothing.
+    std::filesystem::current_path(flags.cache_dir);
+    cluster::ConfigureGrpcProcess();
+    request.set_model_path(std::filesystem::path(flags.model).filename());
+    v1::FileSource* source = request.add_sources();
+    source->set_name("the server");
+    source->set_address("127.0.0.1:" + std::to_string(server_port));
+  }
   request.set_dtype(v1::DTYPE_INT8);
   request.set_slots(1);
   request.set_context(64);
@@ -124,7 +185,7 @@ Figures Load(const Flags& flags, int rank, bool cached) {
   mesh->set_data(1);
   mesh->set_expert(1);
   mesh->set_tensor(flags.workers);
-  if (cached) {
+  if (way == Way::kCached) {
     request.set_shard_cache(flags.cache_dir);
     request.set_await_shard_cache(true);
   }
@@ -146,7 +207,8 @@ Figures Load(const Flags& flags, int rank, bool cached) {
     _exit(1);
   }
   return {.seconds = seconds.count(),
-          .read_bytes = (*shard)->tensor_bytes_read,
+          .read_bytes =
+              (*shard)->tensor_bytes_read + (*shard)->tensor_bytes_fetched,
           .packed_bytes = (*shard)->resident_bytes,
           .anonymous_bytes = std::max(most, AnonymousBytes()) - before,
           .from_cache = (*shard)->from_cache ? 1 : 0};
@@ -157,9 +219,11 @@ Figures OnWorkers(const Flags& flags,
                   const std::function<Figures(int rank)>& body) {
   int ends[2];
   RF_CHECK(pipe(ends) == 0);
+  std::vector<pid_t> children;
   for (int rank = 0; rank < flags.workers; ++rank) {
     const pid_t child = fork();
     RF_CHECK(child >= 0);
+    children.push_back(child);
     if (child > 0) continue;
     Figures mine = body(rank);
     mine.cpu_seconds = CpuSeconds();
@@ -178,8 +242,7 @@ Figures OnWorkers(const Flags& flags,
     all.from_cache += mine.from_cache;
   }
   close(ends[0]);
-  while (wait(nullptr) > 0) {
-  }
+  for (const pid_t child : children) waitpid(child, nullptr, 0);
   RF_CHECK(heard == flags.workers);
   return all;
 }
@@ -216,26 +279,37 @@ void PrintRatios(const char* what, const std::vector<double>& a,
 }
 
 void Run(const Flags& flags) {
-  const auto load = [&](bool cached) {
-    return OnWorkers(flags,
-                     [&](int rank) { return Load(flags, rank, cached); });
+  const FileServer server(flags.model);
+  const auto load = [&](Way way) {
+    return OnWorkers(
+        flags, [&](int rank) { return Load(flags, rank, way, server.port()); });
   };
-  const Figures warm = load(false);
+  const Figures warm = load(Way::kRead);
   const uint64_t share = warm.read_bytes / flags.workers;
-  Series plain, first, saving, second;
-  saving.Add(load(true));
+  Series plain, first, saving, second, fetched;
+  uint64_t fetched_anonymous = 0;
+  saving.Add(load(Way::kCached));
   for (int round = 0; round < flags.rounds; ++round) {
     plain.Add(OnWorkers(
         flags, [&](int rank) { return ReadPlainly(flags, rank, share); }));
-    first.Add(load(false));
-    const Figures mapped = load(true);
+    first.Add(load(Way::kRead));
+    const Figures mapped = load(Way::kCached);
     RF_CHECK(mapped.from_cache == flags.workers && mapped.read_bytes == 0);
     second.Add(mapped);
+    const Figures remote = load(Way::kFetch);
+    RF_CHECK(remote.read_bytes == warm.read_bytes);
+    fetched.Add(remote);
+    fetched_anonymous = std::max(fetched_anonymous, remote.anonymous_bytes);
   }
   Print("plain reading and moving", plain, warm.read_bytes);
   Print("load", first, warm.read_bytes);
   Print("load that keeps its shards, once", saving, warm.read_bytes);
   Print("load from packed shards", second, warm.packed_bytes);
+  Print("load fetched over loopback", fetched, warm.read_bytes);
+  PrintRatios("rate fetched / rate of a load, by time", first.seconds,
+              fetched.seconds);
+  PrintRatios("rate fetched / rate of a load, by CPU time", first.cpu_seconds,
+              fetched.cpu_seconds);
   PrintRatios("rate of a load / plain, by time", plain.seconds, first.seconds);
   PrintRatios("rate of a load / plain, by CPU time", plain.cpu_seconds,
               first.cpu_seconds);
@@ -243,16 +317,19 @@ void Run(const Flags& flags) {
               second.seconds);
   PrintRatios("load / load from packed shards, by CPU time", first.cpu_seconds,
               second.cpu_seconds);
+  const auto beside = [&](uint64_t anonymous_bytes) {
+    return (static_cast<double>(anonymous_bytes) -
+            static_cast<double>(warm.packed_bytes) / flags.workers) /
+           (1 << 20);
+  };
   std::printf(
       "%d workers of %d threads, medians of %d rounds; %.3f GB of "
       "tensors read, %.3f GB packed; at most %.0f MiB of a worker's "
-      "memory beside its shard\n",
+      "memory beside its shard, %.0f when it fetches\n",
       flags.workers, flags.threads, flags.rounds,
       static_cast<double>(warm.read_bytes) / 1e9,
       static_cast<double>(warm.packed_bytes) / 1e9,
-      (static_cast<double>(warm.anonymous_bytes) -
-       static_cast<double>(warm.packed_bytes) / flags.workers) /
-          (1 << 20));
+      beside(warm.anonymous_bytes), beside(fetched_anonymous));
 }
 
 }  // namespace
@@ -273,5 +350,6 @@ int main(int argc, char** argv) {
     flags.threads =
         std::max<int>(1, std::thread::hardware_concurrency() / flags.workers);
   }
+  flags.model = std::filesystem::canonical(flags.model);
   ringfleet::perf::Run(flags);
 }

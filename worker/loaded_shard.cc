@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "cluster/cache_dtype.h"
@@ -14,6 +15,7 @@
 #include "worker/host.h"
 #include "worker/kv_cache.h"
 #include "worker/model.h"
+#include "worker/open_checkpoint.h"
 #include "worker/shard_loader.h"
 
 namespace ringfleet::worker {
@@ -124,9 +126,10 @@ absl::StatusOr<int> FitContext(const cluster::ModelSpec& spec,
 class StagedProgress {
  public:
   StagedProgress(
-      v1::LoadProgress* message, uint64_t bytes_total,
+      v1::LoadProgress* message, const cluster::Checkpoint& checkpoint,
+      uint64_t bytes_total,
       absl::FunctionRef<absl::Status(const v1::LoadProgress&)> report)
-      : message_(message), report_(report) {
+      : message_(message), checkpoint_(checkpoint), report_(report) {
     message_->set_bytes_total(bytes_total);
   }
 
@@ -150,10 +153,13 @@ class StagedProgress {
     // A stage may turn out smaller than it was thought to be.
     message_->set_bytes_done(
         std::min(stage_begin_ + done, message_->bytes_total()));
+    message_->set_bytes_fetched(checkpoint_.bytes_fetched() +
+                                checkpoint_.other_bytes_fetched());
     stopped_ = report_(*message_);
     return stopped_;
   }
   v1::LoadProgress* const message_;
+  const cluster::Checkpoint& checkpoint_;
   const absl::FunctionRef<absl::Status(const v1::LoadProgress&)> report_;
   uint64_t stage_begin_ = 0;
   absl::Status stopped_;
@@ -225,8 +231,16 @@ absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
     return absl::InvalidArgumentError(absl::StrCat(
         "load: ", request.slots(), " slots, want 1 to ", kMaxSlots));
   }
-  RF_ASSIGN_OR_RETURN(shard->spec,
-                      cluster::LoadModelSpec(request.model_path()));
+  cluster::CancellableCalls never_cancelled;
+  RF_ASSIGN_OR_RETURN(
+      OpenedCheckpoint opened,
+      OpenCheckpointFor(
+          request, settings.coordinator,
+          settings.fetching == nullptr ? &never_cancelled : settings.fetching));
+  const std::unique_ptr<cluster::Checkpoint> checkpoint =
+      std::move(opened.checkpoint);
+  shard->spec = std::move(opened.spec);
+  shard->fingerprint = std::move(opened.fingerprint);
   const v1::Mesh& mesh = request.layout().mesh();
   RF_ASSIGN_OR_RETURN(
       shard->plan,
@@ -235,9 +249,6 @@ absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
                           .expert = static_cast<int>(mesh.expert()),
                           .tensor = static_cast<int>(mesh.tensor())},
                          static_cast<int>(request.layout().rank())));
-  RF_ASSIGN_OR_RETURN(const std::unique_ptr<cluster::Checkpoint> checkpoint,
-                      cluster::Checkpoint::Open(request.model_path()));
-  RF_ASSIGN_OR_RETURN(shard->fingerprint, checkpoint->Fingerprint());
 
   const LoadOptions reference_options = {.form = kernels::WeightForm::kF32};
   const uint64_t packed_bytes =
@@ -282,7 +293,7 @@ absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
   }
   const bool may_save = cache.has_value() && request.await_shard_cache();
   StagedProgress on_progress(
-      &progress,
+      &progress, *checkpoint,
       may_save ? SaturatingAdd(weight_bytes, packed_bytes) : weight_bytes,
       report);
   RF_RETURN_IF_ERROR(
@@ -304,6 +315,12 @@ absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
   }
   shard->tensor_bytes_read = checkpoint->bytes_read();
   shard->other_bytes_read = checkpoint->other_bytes_read();
+  shard->tensor_bytes_fetched = checkpoint->bytes_fetched();
+  shard->other_bytes_fetched = checkpoint->other_bytes_fetched();
+  if (!opened.fetching.empty()) {
+    shard->warning = absl::StrCat(
+        shard->warning, shard->warning.empty() ? "" : "; ", opened.fetching);
+  }
   return shard;
 }
 
@@ -331,6 +348,9 @@ v1::LoadProgress DoneMessage(const LoadedShard& shard) {
   done.set_resident_bytes(shard.resident_bytes);
   done.set_tensor_bytes_read(shard.tensor_bytes_read);
   done.set_other_bytes_read(shard.other_bytes_read);
+  done.set_bytes_fetched(shard.tensor_bytes_fetched +
+                         shard.other_bytes_fetched);
+  done.set_tensor_bytes_fetched(shard.tensor_bytes_fetched);
   done.set_from_shard_cache(shard.from_cache);
   done.set_warning(shard.warning);
   done.set_done(true);

@@ -11,6 +11,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cluster/cancellable_calls.h"
 #include "cluster/model_spec.h"
 #include "cluster/shard_plan.h"
 #include "kernels/dtype.h"
@@ -38,11 +39,14 @@ struct LoadedShard {
   // How it came about.
   uint64_t tensor_bytes_read = 0;  // As in LoadProgress.
   uint64_t other_bytes_read = 0;
+  uint64_t tensor_bytes_fetched = 0;
+  uint64_t other_bytes_fetched = 0;
   bool from_cache = false;
   // Why the folder of packed shards does not hold this one; OK when it does, or
   // there is no folder.
   absl::Status cache_status;
-  std::string warning;  // For the user: what went wrong there.
+  // For the user: what went wrong there, and what had to be fetched.
+  std::string warning;
   // Where `parts`, which are its weights, are yet to be written.
   std::optional<ShardCache> unsaved;
   std::vector<PackedPart> parts;
@@ -54,6 +58,9 @@ struct LoadSettings {
   uint64_t memory_limit_bytes = 0;  // 0: the request's.
   std::string shard_cache;          // Empty: the request's.
   uint64_t available_memory_bytes = 0;
+  std::string coordinator;  // Where sources without an address are.
+  // Ends what is fetched from other hosts; null: nothing does.
+  cluster::CancellableCalls* fetching = nullptr;
 };
 
 // Serves Worker.Load. `report` gets the fingerprint before a weight is read,

@@ -55,8 +55,9 @@ by the coordinator as another build, or an address that needs --insecure.)";
 constexpr absl::string_view kNoCoordinator = "none";
 
 // Files and sockets a rank needs: two streams to each of 15 peers, the
-// control plane, a checkpoint's files (read a few at a time), and gRPC's own.
-constexpr size_t kOpenFiles = 128;
+// control plane, a checkpoint's files (read a few at a time, here and by up to
+// 32 calls of other hosts), and gRPC's own.
+constexpr size_t kOpenFiles = 160;
 
 // A step in progress reports why it ends within this time, and the last
 // statuses reach their sockets within that.
@@ -162,16 +163,17 @@ absl::Status Run(const Options& options) {
   FlightLog flight(options.log_file);
   cluster::CollectiveEndpoint endpoint({.recorder = &flight.recorder()});
   WorkerService service(&endpoint, &flight, threads, memory_bytes,
-                        options.cache_dir);
+                        options.cache_dir, options.coordinator);
   HostService host_service(threads, memory_bytes);
   RF_ASSIGN_OR_RETURN(
       const std::unique_ptr<cluster::DaemonServer> server,
-      cluster::DaemonServer::Start(listen, options.insecure,
-                                   [&](grpc::ServerBuilder& builder) {
-                                     endpoint.Register(builder);
-                                     builder.RegisterService(&service);
-                                     builder.RegisterService(&host_service);
-                                   }));
+      cluster::DaemonServer::Start(
+          listen, options.insecure, [&](grpc::ServerBuilder& builder) {
+            endpoint.Register(builder);
+            builder.RegisterService(&service);
+            builder.RegisterService(&service.checkpoint_files());
+            builder.RegisterService(&host_service);
+          }));
   endpoint.Start();
   if (known.port == 0) known.port = server->port();
   const std::string address = cluster::FormatAddress(known);

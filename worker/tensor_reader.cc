@@ -143,12 +143,13 @@ absl::StatusOr<TensorReader::BlockScales> TensorReader::ReadScales(
                      kMaxScaleBytes, " (weight_block_size is too small)"));
   }
   scales.values.resize(rows * scales.columns);
+  RF_RETURN_IF_ERROR(checkpoint_.ReadRows(
+      **info,
+      sizeof(float) * (scales.first_row * want[1] + scales.first_column),
+      sizeof(float) * scales.columns, sizeof(float) * want[1], rows,
+      reinterpret_cast<char*>(scales.values.data())));
   for (int64_t i = 0; i < rows; ++i) {
-    float* row = scales.values.data() + i * scales.columns;
-    const int64_t first =
-        (scales.first_row + i) * want[1] + scales.first_column;
-    RF_RETURN_IF_ERROR(checkpoint_.Read(**info, sizeof(float) * first,
-                                        sizeof(float) * scales.columns, row));
+    const float* row = scales.values.data() + i * scales.columns;
     for (int64_t j = 0; j < scales.columns; ++j) {
       if (row[j] >= 0 && row[j] <= std::numeric_limits<float>::max()) continue;
       return absl::DataLossError(absl::StrCat(

@@ -11,10 +11,12 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "cluster/checkpoint_files.h"
 #include "cluster/log.h"
 #include "cluster/membership.h"
 #include "cluster/status.h"
 #include "cluster/status_macros.h"
+#include "cluster/synthetic_model.h"
 #include "cluster/wire_proto.h"
 #include "worker/describe_checkpoint.h"
 #include "worker/host.h"
@@ -79,7 +81,8 @@ void LogLoad(const LoadedShard& shard, absl::Duration time) {
          static_cast<double>(shard.resident_bytes) / 1e9 / seconds, " GB/s ",
          shard.from_cache ? "from the packed shard" : "from the checkpoint",
          "; read ", shard.tensor_bytes_read, " bytes of tensors, ",
-         shard.other_bytes_read, " of headers and samples");
+         shard.other_bytes_read, " of headers and samples; fetched ",
+         shard.tensor_bytes_fetched, " and ", shard.other_bytes_fetched);
 }
 
 }  // namespace
@@ -138,12 +141,13 @@ class WorkerService::Exclusive {
 WorkerService::WorkerService(cluster::CollectiveEndpoint* endpoint,
                              FlightLog* flight, int default_threads,
                              uint64_t memory_limit_bytes,
-                             std::string shard_cache)
+                             std::string shard_cache, std::string coordinator)
     : endpoint_(endpoint),
       flight_(flight),
       default_threads_(default_threads),
       memory_limit_bytes_(memory_limit_bytes),
-      shard_cache_(std::move(shard_cache)) {}
+      shard_cache_(std::move(shard_cache)),
+      coordinator_(std::move(coordinator)) {}
 
 WorkerService::~WorkerService() = default;
 
@@ -152,7 +156,8 @@ LoadSettings WorkerService::SettingsNow() const {
           .memory_limit_bytes = memory_limit_bytes_,
           .shard_cache = shard_cache_,
           .available_memory_bytes =
-              std::min(AvailableMemoryBytes(), AvailableAddressSpaceBytes())};
+              std::min(AvailableMemoryBytes(), AvailableAddressSpaceBytes()),
+          .coordinator = coordinator_};
 }
 
 bool WorkerService::stopping() {
@@ -191,9 +196,17 @@ absl::Status WorkerService::LoadExclusive(
     }
     return absl::OkStatus();
   };
+  LoadSettings settings = SettingsNow();
+  // A source that answers slowly must not hold up who takes this worker over.
+  cluster::CancellableCalls fetching;
+  std::optional<CancellationWatch> watch;
+  if (request.sources_size() > 0) {
+    settings.fetching = &fetching;
+    watch.emplace(context, [&fetching] { fetching.Cancel(); });
+  }
   const absl::Time begun = absl::Now();
   RF_ASSIGN_OR_RETURN(std::shared_ptr<LoadedShard> loaded,
-                      LoadShardFor(request, SettingsNow(), report));
+                      LoadShardFor(request, settings, report));
   LogLoad(*loaded, absl::Now() - begun);
   const v1::LoadProgress done = DoneMessage(*loaded);
   if (loaded->unsaved.has_value()) saver_.Start(loaded);
@@ -468,6 +481,20 @@ grpc::Status WorkerService::DescribeCheckpoint(
         }
         return absl::OkStatus();
       }));
+}
+
+grpc::Status WorkerService::FindCheckpoint(
+    grpc::ServerContext* context, const v1::FindCheckpointRequest* request,
+    v1::FindCheckpointResponse* response) {
+  const std::string& model = request->model_path();
+  if (cluster::IsSyntheticModel(model)) return grpc::Status::OK;
+  const absl::Status found = cluster::ListCheckpointFiles(model).status();
+  response->set_complete(found.ok());
+  if (found.ok()) files_.Serve(model);
+  if (absl::IsNotFound(found)) {
+    response->set_missing(std::string(found.message()));
+  }
+  return grpc::Status::OK;
 }
 
 grpc::Status WorkerService::MeasureMemory(

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "cluster/active_calls.h"
+#include "cluster/checkpoint_files_service.h"
 #include "cluster/link_transport.h"
 #include "kernels/mutex.h"
 #include "protos/worker.grpc.pb.h"
@@ -25,10 +26,10 @@ class WorkerService final : public v1::Worker::Service {
  public:
   // `endpoint` carries the links, and `flight` has its recorder; both must
   // outlive the service. `shard_cache` is the folder of packed shards; empty:
-  // the coordinator's choice.
+  // the coordinator's choice. `coordinator` is where this worker reaches it.
   WorkerService(cluster::CollectiveEndpoint* endpoint, FlightLog* flight,
                 int default_threads, uint64_t memory_limit_bytes,
-                std::string shard_cache = "");
+                std::string shard_cache = "", std::string coordinator = "");
   ~WorkerService() override;
 
   grpc::Status Load(grpc::ServerContext* context,
@@ -60,7 +61,9 @@ class WorkerService final : public v1::Worker::Service {
       grpc::ServerContext* context,
       const v1::DescribeCheckpointRequest* request,
       grpc::ServerWriter<v1::CheckpointFacts>* writer) override;
-
+  grpc::Status FindCheckpoint(grpc::ServerContext* context,
+                              const v1::FindCheckpointRequest* request,
+                              v1::FindCheckpointResponse* response) override;
   grpc::Status MeasureMemory(
       grpc::ServerContext* context,
       grpc::ServerReaderWriter<v1::MeasureMemoryResponse,
@@ -73,6 +76,9 @@ class WorkerService final : public v1::Worker::Service {
   // The latest epoch that a coordinator has asked this worker to enter; 0:
   // none. A later one is the only kind that it enters.
   uint64_t last_epoch() const { return last_epoch_; }
+
+  // Serves what FindCheckpoint has found; to be registered beside this service.
+  cluster::CheckpointFilesService& checkpoint_files() { return files_; }
 
   // The streams that are being served.
   cluster::ActiveCalls& calls() { return calls_; }
@@ -96,6 +102,8 @@ class WorkerService final : public v1::Worker::Service {
   const int default_threads_;
   const uint64_t memory_limit_bytes_;  // 0: what the host has available.
   const std::string shard_cache_;      // Empty: what a request names.
+  const std::string coordinator_;
+  cluster::CheckpointFilesService files_;
   cluster::ActiveCalls calls_;
   std::atomic<uint64_t> last_epoch_{0};  // Written by the exclusive call.
   std::atomic<bool> measures_memory_{false};

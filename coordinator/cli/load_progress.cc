@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 
 namespace ringfleet::coordinator::cli {
 
@@ -15,8 +17,29 @@ void ShowLoading(const v1::ClusterState& state, Progress& progress) {
                                 " of ", state.world_size()));
     return;
   }
-  progress.Bytes("loading", state.load_bytes_done(), state.load_bytes_total(),
-                 SlowestRank(state));
+  const std::string slowest = SlowestRank(state);
+  const std::string fetching = FetchingRanks(state);
+  progress.Bytes(
+      "loading", state.load_bytes_done(), state.load_bytes_total(),
+      absl::StrCat(slowest, slowest.empty() || fetching.empty() ? "" : "  ",
+                   fetching));
+}
+
+std::string FetchingRanks(const v1::ClusterState& state) {
+  std::vector<uint32_t> ranks;
+  uint64_t bytes = 0;
+  std::string sources;  // The same for all of them.
+  for (const v1::WorkerState& worker : state.workers()) {
+    if (worker.fetches_from().empty()) continue;
+    ranks.push_back(worker.rank());
+    bytes += worker.bytes_fetched();
+    sources = worker.fetches_from();
+  }
+  if (ranks.empty()) return "";
+  return absl::StrFormat("fetched %.1f GB: %s %s from %s",
+                         static_cast<double>(bytes) / 1e9,
+                         ranks.size() == 1 ? "rank" : "ranks",
+                         absl::StrJoin(ranks, ", "), sources);
 }
 
 std::string SlowestRank(const v1::ClusterState& state) {

@@ -36,7 +36,8 @@ struct FleetOptions {
 constexpr char kUpFooter[] = R"(
 Starts the coordinator and the workers of the cluster file where they do not
 run yet, over ssh or directly (see cluster/launch/README.md), and returns when
-the fleet can generate.
+the fleet can generate. Hosts without the model's files fetch what they need
+from those that have them, and a warning says which.
 
 Examples:
   ringfleet up --cluster cluster.yaml

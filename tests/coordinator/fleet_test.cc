@@ -406,6 +406,22 @@ TEST_F(FleetTest, AnExpiredLeaseEndsAHangingStep) {
   never->Open();
 }
 
+TEST_F(FleetTest, RanksWithoutFilesAreToldWhoHasThem) {
+  behaviours_.resize(3);
+  behaviours_[1].missing = "/models/none: no such folder";
+  Start(3);
+  ASSERT_TRUE(WaitReady().ok());
+  const v1::ClusterState state = fleet_->State();
+  EXPECT_EQ(state.workers(0).fetches_from(), "");
+  EXPECT_EQ(state.workers(1).fetches_from(), "worker 0, worker 2");
+  EXPECT_EQ(workers_[0]->loads()[0].sources_size(), 0);
+  const v1::LoadRequest request = workers_[1]->loads()[0];
+  ASSERT_EQ(request.sources_size(), 2);
+  EXPECT_EQ(request.sources(0).name(), "worker 0");
+  EXPECT_EQ(request.sources(0).address(), workers_[0]->address());
+  EXPECT_EQ(request.sources(1).address(), workers_[2]->address());
+}
+
 TEST_F(FleetTest, AStepThatNeverEndsIsEnded) {
   const auto never = std::make_shared<Gate>();
   behaviours_.resize(2);

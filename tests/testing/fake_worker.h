@@ -38,6 +38,7 @@ class FakeWorker final : public v1::Worker::Service {
   struct Behaviour {
     std::string fingerprint = "f00d";
     uint32_t context = 64;
+    std::string missing;  // Of the model's files; empty: they are all there.
     absl::Status load_error;
     bool hang_in_load = false;  // Until the call is cancelled.
     absl::Status connect_error;
@@ -108,6 +109,14 @@ class FakeWorker final : public v1::Worker::Service {
   uint64_t expert_tokens() const {
     MutexLock lock(&mu_);
     return expert_tokens_;
+  }
+
+  grpc::Status FindCheckpoint(grpc::ServerContext*,
+                              const v1::FindCheckpointRequest*,
+                              v1::FindCheckpointResponse* response) override {
+    response->set_missing(Now().missing);
+    response->set_complete(response->missing().empty());
+    return grpc::Status::OK;
   }
 
   grpc::Status Load(grpc::ServerContext* context,
