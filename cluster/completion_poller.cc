@@ -88,7 +88,7 @@ void CompletionPoller::RunBackground() {
     uint64_t uses = 0;
     if (!AcquireInBackground(&uses)) continue;
     Poll([this] { return stopping_ || wanted_.load() > 0; },
-         Deadline::Infinite(), kTick, /*background=*/true);
+         Deadline::Infinite(), kTick, spin_, /*background=*/true);
     Release();
   }
 }
@@ -115,15 +115,22 @@ CompletionPoller::Next CompletionPoller::RunNext(gpr_timespec until) {
 
 bool CompletionPoller::PollUntil(absl::FunctionRef<bool()> done,
                                  Deadline deadline, absl::Duration slice) {
-  return Poll(done, deadline, slice, /*background=*/false);
+  return Poll(done, deadline, slice, spin_, /*background=*/false);
+}
+
+bool CompletionPoller::BlockUntil(absl::FunctionRef<bool()> done,
+                                  Deadline deadline) {
+  return Poll(done, deadline, kTick, absl::ZeroDuration(),
+              /*background=*/false);
 }
 
 bool CompletionPoller::Poll(absl::FunctionRef<bool()> done, Deadline deadline,
-                            absl::Duration slice, bool background) {
+                            absl::Duration slice, absl::Duration spin_time,
+                            bool background) {
   if (done()) return true;
   const gpr_timespec at_once = gpr_inf_past(GPR_CLOCK_MONOTONIC);
   auto now = Deadline::Clock::now();
-  const auto spin_until = Deadline::After(spin_, now).when();
+  const auto spin_until = Deadline::After(spin_time, now).when();
   while (true) {
     const bool spin = now < spin_until;
     if (bypass_ == nullptr) {

@@ -69,6 +69,8 @@ class CompletionPoller {
   // looks at done() when no completion arrives.
   bool PollUntil(absl::FunctionRef<bool()> done, Deadline deadline,
                  absl::Duration slice = kTick);
+  // The same, but blocks at once: other threads can use the core.
+  bool BlockUntil(absl::FunctionRef<bool()> done, Deadline deadline);
 
   // Requires the role.
   void set_spin(absl::Duration spin) { spin_ = spin; }
@@ -120,7 +122,7 @@ class CompletionPoller {
   bool AcquireInBackground(uint64_t* uses);
   void RunBackground();
   bool Poll(absl::FunctionRef<bool()> done, Deadline deadline,
-            absl::Duration slice, bool background);
+            absl::Duration slice, absl::Duration spin, bool background);
   // Runs one completion. kShutdown: there will be no more.
   enum class Next { kEvent, kNone, kShutdown };
   Next RunNext(gpr_timespec until);

@@ -109,7 +109,11 @@ absl::StatusOr<ReceivedFrame> Exchange::Receive(int from, Lane lane,
 absl::StatusOr<ReceivedFrame> Exchange::ReceiveAny(
     absl::Span<const Incoming> sources, size_t* index) {
   RF_CHECK(!sources.empty());
-  return ReceiveBy(&Transport::Receive, sources, index);
+  if (!beside_compute_) return ReceiveBy(&Transport::Receive, sources, index);
+  for (;;) {  // Whoever wakes this thread has no message for it.
+    absl::StatusOr<ReceivedFrame> frame = ReceiveUnlessWoken(sources, index);
+    if (!frame.ok() || *frame != nullptr) return frame;
+  }
 }
 
 absl::StatusOr<ReceivedFrame> Exchange::ReceiveUnlessWoken(

@@ -78,6 +78,9 @@ class Exchange {
   absl::StatusOr<ReceivedFrame> Receive(int from, Lane lane, Place place,
                                         uint64_t bytes);
 
+  // From here on ReceiveAny leaves the core to threads that compute.
+  void SetBesideCompute() { beside_compute_ = true; }
+
   // The next frame on the lane of any source, of this operation; the caller
   // checks its place with CheckPlace.
   struct Incoming {
@@ -86,7 +89,8 @@ class Exchange {
   };
   absl::StatusOr<ReceivedFrame> ReceiveAny(absl::Span<const Incoming> sources,
                                            size_t* index);
-  // The same, or null when Transport::Wake was called; `sources` may be empty.
+  // The same beside threads that compute, or null when Transport::Wake was
+  // called; `sources` may be empty.
   absl::StatusOr<ReceivedFrame> ReceiveUnlessWoken(
       absl::Span<const Incoming> sources, size_t* index);
   absl::Status CheckPlace(const FrameBody& frame, int from, Place place,
@@ -112,6 +116,7 @@ class Exchange {
   const Deadline deadline_;
   SendArena* const arena_;
   FlightRecorder* const recorder_;
+  bool beside_compute_ = false;
 };
 
 }  // namespace ringfleet::cluster

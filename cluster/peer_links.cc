@@ -152,9 +152,12 @@ absl::StatusOr<ReceivedFrame> PeerLinks::ReceiveFrame(
     CompletionPoller::Role role(poller_.get());
     awaited_ = sources;
     const auto done = absl::MakeCleanup([this] { awaited_ = {}; });
-    poller_->PollUntil(
-        [&] { return find() || aborted() || (unless_woken && woken_.load()); },
-        deadline);
+    if (unless_woken) {
+      poller_->BlockUntil([&] { return find() || aborted() || woken_.load(); },
+                          deadline);
+    } else {
+      poller_->PollUntil([&] { return find() || aborted(); }, deadline);
+    }
     if (!aborted() && all_lost) {
       RF_RETURN_IF_ERROR(AwaitLastWords(sources, deadline));
     }

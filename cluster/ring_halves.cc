@@ -255,6 +255,7 @@ class ReduceHalvesSchedule {
 absl::Status RingGatherHalves(Exchange& exchange, const HalvesLayout& layout,
                               absl::Span<const char> own,
                               HalvesReceiver& receiver) {
+  exchange.SetBesideCompute();
   return GatherHalvesSchedule(exchange, layout, receiver).Run(own);
 }
 

@@ -61,8 +61,10 @@ class Transport {
   virtual absl::StatusOr<ReceivedFrame> Receive(
       absl::Span<const Source> sources, Deadline deadline, size_t* index) = 0;
 
-  // The same, but null instead of a frame when Wake was called after the last
-  // time that it returned null. Without `sources` it waits for Wake alone.
+  // The same for a thread beside others that compute: it leaves them the core
+  // while it waits, and returns null instead of a frame when Wake was called
+  // after the last time that it returned null. Without `sources` it waits for
+  // Wake alone.
   virtual absl::StatusOr<ReceivedFrame> ReceiveUnlessWoken(
       absl::Span<const Source> sources, Deadline deadline, size_t* index) = 0;
   virtual void Wake() = 0;

@@ -7,7 +7,8 @@ set -euo pipefail
 usage() {
   cat <<'USAGE'
 usage: perf/network_bench.sh [--world N] [--gbit R] [--delay-us D]
-                             [--burst-bytes B] [--bin DIR] -- OPTIONS
+                             [--burst-bytes B] [--bin DIR] [--pin] [--json]
+                             -- OPTIONS
 
 Starts one worker in each of N network namespaces [2], whose links carry R
 Gbit/s each way [0: not limited] and delay everything by D us one way [0], runs
@@ -24,7 +25,10 @@ Gbit/s each way [0: not limited] and delay everything by D us one way [0], runs
   cores     of the machine that all workers together kept busy, by their own
             count; what the kernel does for the links is not all in it
 
-and at the end the share of the machine's CPU time that nobody used meanwhile:
+--pin keeps each worker on one CPU, in turns; --json prints the command's rows
+instead of this table.
+
+At the end comes the share of the machine's CPU time that nobody used meanwhile:
 near 0, the machine was what bounded the figures.
 
 Needs root, and build/bin with -DRINGFLEET_PERF=ON.
@@ -36,7 +40,8 @@ host() {
   local rank=$1 listen=$2 reached=$3 folder=$4 bin=$5
   shift 5
   ((rank > 0)) || exec 9<>"$folder/alive"
-  "$bin/ringfleet-worker" --rank "$rank" --listen "$listen" --insecure \
+  ${PIN_WORKERS:+taskset -c $((rank % $(nproc)))} \
+    "$bin/ringfleet-worker" --rank "$rank" --listen "$listen" --insecure \
     --coordinator none --port-file "$folder/port.$rank" --parent-fd 3 \
     --log-file "$folder/log.$rank" --threads 1 3<"$folder/alive" 9>&- &
   if ((rank > 0)); then
@@ -76,9 +81,19 @@ fi
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 bin=$root/build/bin
-world=2 gbit=0 delay=0 burst=0
+world=2 gbit=0 delay=0 burst=0 json=
 while (($# > 0)); do
   case "$1" in
+    --pin)
+      export PIN_WORKERS=1
+      shift
+      continue
+      ;;
+    --json)
+      json=1
+      shift
+      continue
+      ;;
     --world) world=${2:?--world needs a number} ;;
     --gbit) gbit=${2:?--gbit needs a number} ;;
     --delay-us) delay=${2:?--delay-us needs a number} ;;
@@ -106,6 +121,11 @@ mkfifo "$folder/alive"
 "$root/build/bin/on_network" --hosts "$world" --gbit "$gbit" \
   --delay-us "$delay" --burst-bytes "$burst" -- "$root/perf/network_bench.sh" \
   --host "{rank}" "{listen}" "{reached}" "$folder" "$bin" "$@"
+
+if [[ -n $json ]]; then
+  cat "$folder/rows.json"
+  exit
+fi
 
 python3 - "$folder" "$world" "$gbit" "$delay" <<'END'
 import json, sys

@@ -227,7 +227,7 @@ std::vector<CollectiveCase::Part> CollectiveCase::Parts() const {
   return parts;
 }
 
-uint64_t CollectiveCase::CountWrong() const {
+uint64_t CollectiveCase::CountWrong() {
   uint64_t wrong = 0;
   for (const Part& part : Parts()) {
     wrong += part.source != Part::kSum             ? CountWrongCopies(part)

@@ -14,6 +14,7 @@
 #include "cluster/communicator.h"
 #include "cluster/deadline.h"
 #include "cluster/frame.h"
+#include "worker/bench_case.h"
 
 namespace ringfleet::worker {
 
@@ -26,7 +27,7 @@ uint64_t WireBytes(cluster::Wire wire, uint64_t count);
 
 // Of the operations that are not fused with a product. Belongs to the thread of
 // the communicator, which must outlive it.
-class CollectiveCase {
+class CollectiveCase final : public BenchCase {
  public:
   struct Spec {
     cluster::Operation operation = cluster::Operation::kAllReduce;
@@ -43,21 +44,20 @@ class CollectiveCase {
   // Memory that a case takes on each rank.
   static uint64_t MemoryBytes(const Spec& spec);
 
-  // Generates the input anew and spoils the output. Run may overwrite its
-  // input: some collectives are in place.
-  void Reset();
+  uint64_t bytes() const override { return sizeof(float) * spec_.count; }
+  void Reset() override;
+  absl::Status Run(int, cluster::Deadline deadline) override {
+    return Run(deadline);
+  }
   absl::Status Run(cluster::Deadline deadline);
 
-  // Elements of this rank's result that are not what they must be, after one
-  // Run on a Reset case. Bit for bit where the algorithm fixes the order of
+  // Bit for bit where the algorithm fixes the order of
   // the sum; where it does not (a ring starts each segment's sum elsewhere)
   // within the error bound of a sum of size() float32 terms in any order,
   // plus the rounding of the sum to the wire.
-  uint64_t CountWrong() const;
-  // Of this rank's result.
-  uint64_t ResultHash() const;
-  // Whether all ranks must have the same result.
-  bool Replicated() const;
+  uint64_t CountWrong() override;
+  uint64_t ResultHash() const override;
+  bool Replicated() const override;
 
   const Spec& spec() const { return spec_; }
 

@@ -74,7 +74,7 @@ absl::StatusOr<CollectivesBench::Report> CollectivesBench::Verify(
   case_->Reset();
   RF_RETURN_IF_ERROR(control.Barrier(Soon()));
   const Clock::time_point begin = Clock::now();
-  RF_RETURN_IF_ERROR(case_->Run(Soon()));
+  RF_RETURN_IF_ERROR(case_->Run(/*way=*/0, Soon()));
   Report mine;
   mine.seconds = Seconds(Clock::now() - begin);
   mine.wrong = case_->CountWrong();
@@ -107,15 +107,22 @@ int CollectivesBench::Fitting(double share, double seconds, int least,
 absl::StatusOr<double> CollectivesBench::Iterate(cluster::Communicator& control,
                                                  int count) {
   double cpu = 0;
+  times_.resize(static_cast<size_t>(case_->num_ways()));
+  for (std::vector<float>& times : times_) {
+    times.clear();
+    times.reserve(count);
+  }
   for (int i = 0; i < count; ++i) {
-    RF_RETURN_IF_ERROR(control.Barrier(Soon()));
-    const cluster::Deadline deadline = Soon();
-    const double cpu_begin = ProcessCpuSeconds();
-    const Clock::time_point begin = Clock::now();
-    RF_RETURN_IF_ERROR(case_->Run(deadline));
-    const Clock::time_point end = Clock::now();
-    cpu += ProcessCpuSeconds() - cpu_begin;
-    times_.push_back(static_cast<float>(Seconds(end - begin) * 1e6));
+    for (int way = 0; way < case_->num_ways(); ++way) {
+      RF_RETURN_IF_ERROR(control.Barrier(Soon()));
+      const cluster::Deadline deadline = Soon();
+      const double cpu_begin = ProcessCpuSeconds();
+      const Clock::time_point begin = Clock::now();
+      RF_RETURN_IF_ERROR(case_->Run(way, deadline));
+      const Clock::time_point end = Clock::now();
+      if (way == 0) cpu += ProcessCpuSeconds() - cpu_begin;
+      times_[way].push_back(static_cast<float>(Seconds(end - begin) * 1e6));
+    }
   }
   return cpu;
 }
@@ -123,19 +130,19 @@ absl::StatusOr<double> CollectivesBench::Iterate(cluster::Communicator& control,
 absl::StatusOr<CollectiveFigures> CollectivesBench::Measure(
     cluster::Communicator& control, cluster::Communicator& measured,
     const CollectiveCase::Spec& spec) {
-  case_ = std::make_unique<CollectiveCase>(&measured, spec);
-  return MeasureCase(control);
+  return Measure(control, std::make_unique<CollectiveCase>(&measured, spec));
 }
 
-absl::StatusOr<CollectiveFigures> CollectivesBench::MeasureCase(
-    cluster::Communicator& control) {
-  const uint64_t bytes = sizeof(float) * case_->spec().count;
+absl::StatusOr<CollectiveFigures> CollectivesBench::Measure(
+    cluster::Communicator& control, std::unique_ptr<BenchCase> measured) {
+  case_ = std::move(measured);
+  const uint64_t bytes = case_->bytes();
   RF_ASSIGN_OR_RETURN(const Report first, Verify(control));
 
   // How often is decided by all ranks alike, from the slowest one's time.
   const Counts counts = CountsFor(bytes);
-  const int warm_up = Fitting(0.25, first.seconds, 1, counts.warm_up);
-  times_.clear();
+  const int warm_up =
+      Fitting(0.25, first.seconds * case_->num_ways(), 1, counts.warm_up);
   const Clock::time_point begin = Clock::now();
   RF_RETURN_IF_ERROR(Iterate(control, warm_up).status());
   const double own_seconds = Seconds(Clock::now() - begin) / warm_up;
@@ -146,25 +153,26 @@ absl::StatusOr<CollectiveFigures> CollectivesBench::MeasureCase(
           ? options_.iterations
           : Fitting(0.75, *std::max_element(seconds.begin(), seconds.end()),
                     kLeastIterations, counts.timed);
-  times_.clear();
-  times_.reserve(timed);
   RF_ASSIGN_OR_RETURN(const double own_cpu, Iterate(control, timed));
 
-  RF_ASSIGN_OR_RETURN(const std::vector<float> times,
-                      Gather(control, times_.data(), times_.size()));
+  CollectiveFigures figures;
+  for (const std::vector<float>& own : times_) {
+    RF_ASSIGN_OR_RETURN(const std::vector<float> times,
+                        Gather(control, own.data(), own.size()));
+    std::vector<double> means(timed);
+    for (size_t i = 0; i < times.size(); ++i) {
+      means[i % timed] += times[i] / control.size();
+    }
+    std::sort(means.begin(), means.end());
+    if (figures.way_p50_us.empty()) figures.p99_us = Percentile(means, 0.99);
+    figures.way_p50_us.push_back(Percentile(means, 0.5));
+  }
   RF_ASSIGN_OR_RETURN(const std::vector<double> cpu,
                       Gather(control, &own_cpu, 1));
   RF_ASSIGN_OR_RETURN(const Report last, Verify(control));
 
-  CollectiveFigures figures;
   figures.iterations = timed;
-  std::vector<double> means(timed);
-  for (size_t i = 0; i < times.size(); ++i) {
-    means[i % timed] += times[i] / control.size();
-  }
-  std::sort(means.begin(), means.end());
-  figures.p50_us = Percentile(means, 0.5);
-  figures.p99_us = Percentile(means, 0.99);
+  figures.p50_us = figures.way_p50_us[0];
   if (bytes > 0) {
     double sum = 0;
     for (const double rank_seconds : cpu) sum += rank_seconds;

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cluster/communicator.h"
+#include "worker/bench_case.h"
 #include "worker/collective_case.h"
 
 namespace ringfleet::worker {
@@ -24,6 +25,8 @@ struct CollectiveFigures {
   int iterations = 0;
   double p50_us = 0;
   double p99_us = 0;
+  // Of each way of doing it, which take turns; the first is p50_us.
+  std::vector<double> way_p50_us;
   // Of one process (all its threads, system calls included) during the timed
   // iterations without their barriers, the mean over the ranks, for 1e9 bytes
   // of the vector in memory; 0 without bytes.
@@ -54,6 +57,9 @@ class CollectivesBench {
   absl::StatusOr<CollectiveFigures> Measure(cluster::Communicator& control,
                                             cluster::Communicator& measured,
                                             const CollectiveCase::Spec& spec);
+  // The same of any case, whose communicator is the one measured.
+  absl::StatusOr<CollectiveFigures> Measure(
+      cluster::Communicator& control, std::unique_ptr<BenchCase> measured);
 
  private:
   struct Report {  // What a rank tells the others.
@@ -73,13 +79,11 @@ class CollectivesBench {
   absl::StatusOr<Report> Verify(cluster::Communicator& control);
   // Iterations that fit into a share of the time at `seconds` each.
   int Fitting(double share, double seconds, int least, int most) const;
-  // Appends to times_, in us, and returns the CPU seconds.
+  // Appends to times_, in us, and returns the CPU seconds of the first way.
   absl::StatusOr<double> Iterate(cluster::Communicator& control, int count);
-  absl::StatusOr<CollectiveFigures> MeasureCase(cluster::Communicator& control);
-
   const Options options_;
-  std::unique_ptr<CollectiveCase> case_;
-  std::vector<float> times_;
+  std::unique_ptr<BenchCase> case_;
+  std::vector<std::vector<float>> times_;  // By way, then iteration.
   std::vector<char> gathered_;
 };
 

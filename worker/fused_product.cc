@@ -115,6 +115,11 @@ void HalfProgress::Fail() {
   changed_.NotifyAll();
 }
 
+bool HalfProgress::failed() {
+  MutexLock lock(&mu_);
+  return failed_;
+}
+
 bool HalfProgress::Await(std::array<cluster::ShardHalf, 2> halves, size_t least,
                          std::array<size_t, 2>* rows) {
   MutexLock lock(&mu_);

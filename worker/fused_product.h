@@ -95,8 +95,9 @@ class HalfProgress {
   void Reset(int ranks);
   void Add(cluster::ShardHalf half, size_t rows);
   size_t Of(cluster::ShardHalf half);
-  // Ends all waits: no more rows will come.
+  // Ends all waits: no more rows will come, or are wanted.
   void Fail();
+  bool failed();
 
   // Waits until there are at least `least` rows in both halves together, and
   // returns the rows of each; false after Fail.

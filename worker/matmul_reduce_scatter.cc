@@ -40,11 +40,13 @@ class ScatterPipeline final : public cluster::HalvesSource {
   absl::Status Run(cluster::Deadline deadline) {
     Prepare();
     const auto communicate = [&] {
-      return communicator_.ReduceHalves(
+      absl::Status status = communicator_.ReduceHalves(
           {.rows = args_.rows,
            .row_size = columns_,
            .segment_bytes = args_.tiles.segment_bytes},
           {args_.wire, columns_}, *this, /*check=*/0, deadline);
+      if (!status.ok()) workspace_.progress.Fail();
+      return status;
     };
     const absl::FunctionRef<absl::Status()> body(communicate);
     workspace_.thread.Start(body);
@@ -120,6 +122,7 @@ class ScatterPipeline final : public cluster::HalvesSource {
     }
     const bool last = step == ranks_ - 1;
     while (left[0].size() + left[1].size() > 0) {
+      if (workspace_.progress.failed()) return;
       std::array<RowRange, 2> piece = left;
       for (size_t i = 0; i < 2; ++i) {
         if (!last) {

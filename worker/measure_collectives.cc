@@ -13,7 +13,10 @@
 #include "cluster/group_communicator.h"
 #include "cluster/membership.h"
 #include "cluster/status_macros.h"
+#include "cluster/tile_table.h"
+#include "cluster/weight_dtype.h"
 #include "cluster/wire_proto.h"
+#include "kernels/thread_pool.h"
 #include "worker/collectives_bench.h"
 #include "worker/host.h"
 
@@ -26,9 +29,11 @@ using cluster::Operation;
 using cluster::Wire;
 
 constexpr int kMaxCases = 4096;
+constexpr uint32_t kMaxThreads = 1024;
 constexpr int kMaxIterations = 1'000'000;
 // Beyond this a rank waits too long for another that generates its vector.
 constexpr uint64_t kMaxBytes = uint64_t{4} << 30;
+constexpr uint64_t kMaxProductSize = uint64_t{1} << 20;
 // Of the memory that is available; the rest is for frames under way.
 constexpr double kMemoryShare = 0.8;
 
@@ -37,12 +42,11 @@ constexpr Algorithm kAlgorithms[] = {Algorithm::kOneShot, Algorithm::kTwoShot,
 
 // Protocol numbers are those of a frame's descriptor (types.proto).
 absl::StatusOr<Operation> OperationFromProto(v1::CollectiveOperation value) {
-  // Those above are parts of products, which are not measured here.
-  constexpr v1::CollectiveOperation kLast = v1::COLLECTIVE_OPERATION_BROADCAST;
-  if (value <= v1::COLLECTIVE_OPERATION_UNSPECIFIED || value > kLast) {
+  if (value == v1::COLLECTIVE_OPERATION_UNSPECIFIED ||
+      !v1::CollectiveOperation_IsValid(value)) {
     return absl::InvalidArgumentError(
         absl::StrCat("operation ", static_cast<int>(value), ", want 1 to ",
-                     static_cast<int>(kLast)));
+                     static_cast<int>(v1::CollectiveOperation_MAX)));
   }
   return static_cast<Operation>(value);
 }
@@ -69,8 +73,71 @@ std::string TransportName(const v1::MeasureCollectivesRequest& request,
   return one_host ? "shm" : "grpc+shm";
 }
 
+absl::StatusOr<kernels::WeightForm> FormFromProto(v1::Dtype dtype) {
+  switch (dtype) {
+    case v1::DTYPE_F32:
+      return kernels::WeightForm::kF32;
+    case v1::DTYPE_BF16:
+      return kernels::WeightForm::kBf16;
+    case v1::DTYPE_INT8:
+      return kernels::WeightForm::kInt8;
+    case v1::DTYPE_INT4:
+      return kernels::WeightForm::kInt4;
+    default:
+      return absl::InvalidArgumentError(absl::StrCat(
+          "dtype ", static_cast<int>(dtype), ", want F32, BF16, INT8 or INT4"));
+  }
+}
+
+// What the request, or its table for this processor, says of the tiles.
+absl::StatusOr<FusedCase::Spec> PlanFused(const v1::CollectiveCase& asked,
+                                          const CollectiveCase::Spec& spec,
+                                          const cluster::TileTable& tiles,
+                                          int world_size) {
+  const v1::FusedProduct& product = asked.product();
+  FusedCase::Spec fused = {.operation = spec.operation, .wire = spec.wire};
+  for (const uint64_t size :
+       {product.rows(), product.inputs(), product.outputs()}) {
+    if (size < 1 || size > kMaxProductSize) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "product: a size of ", size, ", want 1 to ", kMaxProductSize));
+    }
+  }
+  fused.rows = product.rows();
+  fused.inputs = product.inputs();
+  fused.outputs = product.outputs();
+  RF_ASSIGN_OR_RETURN(fused.form, FormFromProto(product.dtype()));
+  FusedTiles cut = FusedTiles::Default(
+      spec.operation == Operation::kAllGatherMatmul
+          ? fused.inputs
+          : fused.inputs / static_cast<size_t>(world_size),
+      static_cast<double>(kernels::WeightMatrix::Bytes(fused.form, 64, 4096)) /
+          (64 * 4096));
+  if (product.has_tiles()) {
+    cut.tile_columns = product.tiles().tile_columns();
+    cut.segment_bytes = product.tiles().segment_bytes();
+    cut.piece_rows = product.tiles().piece_rows();
+  } else if (const cluster::TileTable::Row* row =
+                 tiles.Find({.cpu = CpuModel(),
+                             .operation = spec.operation,
+                             .rows = fused.rows,
+                             .inputs = fused.inputs,
+                             .outputs = fused.outputs,
+                             .dtype = std::string(
+                                 cluster::WeightDtypeName(product.dtype())),
+                             .world = world_size});
+             row != nullptr) {
+    cut.tile_columns = row->tile_columns;
+    cut.segment_bytes = row->segment_bytes;
+    cut.piece_rows = row->piece_rows;
+  }
+  fused.tiles = cut;
+  return fused;
+}
+
 absl::StatusOr<CollectivesPlan::Case> PlanCase(const v1::CollectiveCase& asked,
                                                const AlgorithmTable& table,
+                                               const cluster::TileTable& tiles,
                                                int world_size) {
   CollectivesPlan::Case planned;
   CollectiveCase::Spec& spec = planned.spec;
@@ -95,6 +162,10 @@ absl::StatusOr<CollectivesPlan::Case> PlanCase(const v1::CollectiveCase& asked,
         "algorithm ", static_cast<int>(asked.algorithm()), " of ",
         cluster::OperationText(spec.operation), ", want one that there is"));
   }
+  if (!cluster::Supports(spec.operation, Algorithm::kOneShot)) {
+    RF_ASSIGN_OR_RETURN(planned.fused,
+                        PlanFused(asked, spec, tiles, world_size));
+  }
   return planned;
 }
 
@@ -104,6 +175,7 @@ uint64_t ConfigHash(v1::MeasureCollectivesRequest request,
   request.clear_ranks_on_host();
   request.clear_rank_on_host();
   request.clear_algorithm_table();
+  request.clear_threads();
   const std::string text = absl::StrCat("collectives ", table.Hash(), " ",
                                         request.SerializeAsString());
   return XXH64(text.data(), text.size(), /*seed=*/0);
@@ -144,6 +216,25 @@ class Communicators {
   std::unique_ptr<cluster::GroupCommunicator> by_table_;
   std::vector<std::unique_ptr<cluster::GroupCommunicator>> forced_;
 };
+
+void DescribeFused(const FusedCase::Spec& spec, const v1::Dtype dtype,
+                   const CollectiveFigures& figures,
+                   v1::CollectiveFigures* proto) {
+  v1::FusedProduct* product = proto->mutable_measured()->mutable_product();
+  product->set_rows(spec.rows);
+  product->set_inputs(spec.inputs);
+  product->set_outputs(spec.outputs);
+  product->set_dtype(dtype);
+  product->mutable_tiles()->set_tile_columns(spec.tiles->tile_columns);
+  product->mutable_tiles()->set_segment_bytes(spec.tiles->segment_bytes);
+  product->mutable_tiles()->set_piece_rows(spec.tiles->piece_rows);
+  proto->mutable_measured()->set_bytes(FusedCase::MatrixBytes(spec));
+  proto->set_wire_bytes(FusedCase::WireBytes(spec));
+  proto->set_unfused_us(figures.way_p50_us[FusedCase::kUnfused]);
+  proto->set_compute_us(figures.way_p50_us[FusedCase::kCompute]);
+  proto->set_communicate_us(figures.way_p50_us[FusedCase::kCommunicate]);
+  proto->set_cpu(CpuModel());
+}
 
 v1::CollectiveFigures ToProto(const CollectiveCase::Spec& spec,
                               const CollectiveFigures& figures) {
@@ -197,17 +288,25 @@ absl::StatusOr<CollectivesPlan> PlanCollectives(
     RF_ASSIGN_OR_RETURN(plan.table,
                         AlgorithmTable::FromJson(request.algorithm_table()));
   }
+  cluster::TileTable tiles;
+  if (!request.tile_table().empty()) {
+    RF_ASSIGN_OR_RETURN(tiles,
+                        cluster::TileTable::FromJson(request.tile_table()));
+  }
   const double ranks = std::max(1u, request.ranks_on_host());
   for (const v1::CollectiveCase& asked : request.cases()) {
     absl::StatusOr<CollectivesPlan::Case> planned =
-        PlanCase(asked, plan.table, world_size);
+        PlanCase(asked, plan.table, tiles, world_size);
     if (!planned.ok()) {
       return absl::Status(planned.status().code(),
                           absl::StrCat("collectives: case ", plan.cases.size(),
                                        ": ", planned.status().message()));
     }
-    const auto needed =
-        static_cast<double>(CollectiveCase::MemoryBytes(planned->spec)) * ranks;
+    const uint64_t bytes =
+        planned->fused.has_value()
+            ? FusedCase::MemoryBytes(*planned->fused, world_size)
+            : CollectiveCase::MemoryBytes(planned->spec);
+    const auto needed = static_cast<double>(bytes) * ranks;
     if (needed > kMemoryShare * static_cast<double>(available_bytes)) {
       return absl::ResourceExhaustedError(
           absl::StrCat("collectives: ", asked.bytes(), " bytes need ",
@@ -228,13 +327,20 @@ absl::Status MeasureCollectives(
     absl::FunctionRef<void()> await_end) {
   RF_ASSIGN_OR_RETURN(const CollectivesPlan plan,
                       PlanCollectives(request, available_bytes));
+  const int threads =
+      request.threads() > 0
+          ? static_cast<int>(std::min(request.threads(), kMaxThreads))
+          : std::max(1, AvailableCpus() / static_cast<int>(std::max(
+                                              1u, request.ranks_on_host())));
+  // Where products have several threads, these need cores of their own.
+  kernels::ThreadPool pool(threads);
   // Declared before the transport, which may refer to its buffers to the end.
   CollectivesBench bench(
       {.iterations = static_cast<int>(request.iterations()),
        .case_time = absl::Milliseconds(request.case_ms()),
        .timeout = absl::Milliseconds(request.collective_timeout_ms())});
   std::optional<ScopedCpuPin> pin;
-  if (request.pin() &&
+  if (request.pin() && threads == 1 &&
       request.ranks_on_host() <= static_cast<uint32_t>(AvailableCpus())) {
     pin.emplace(static_cast<int>(request.rank_on_host() % CPU_SETSIZE));
   }
@@ -255,13 +361,23 @@ absl::Status MeasureCollectives(
   v1::MeasureCollectivesProgress progress;
   progress.set_total(request.cases_size());
   for (const CollectivesPlan::Case& planned : plan.cases) {
+    cluster::Communicator& measured = communicators.For(planned);
     RF_ASSIGN_OR_RETURN(
         const CollectiveFigures figures,
-        bench.Measure(communicators.by_table(), communicators.For(planned),
-                      planned.spec));
+        planned.fused.has_value()
+            ? bench.Measure(
+                  communicators.by_table(),
+                  std::make_unique<FusedCase>(&measured, &pool, *planned.fused))
+            : bench.Measure(communicators.by_table(), measured, planned.spec));
     progress.set_done(progress.done() + 1);
     if (request.rank() == 0) {
       *progress.mutable_figures() = ToProto(planned.spec, figures);
+      if (planned.fused.has_value()) {
+        const v1::CollectiveCase& asked =
+            request.cases(static_cast<int>(progress.done()) - 1);
+        DescribeFused(*planned.fused, asked.product().dtype(), figures,
+                      progress.mutable_figures());
+      }
       progress.mutable_figures()->set_transport(carrier);
     }
     RF_RETURN_IF_ERROR(report(progress));

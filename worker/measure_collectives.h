@@ -3,6 +3,7 @@
 #define RINGFLEET_WORKER_MEASURE_COLLECTIVES_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -12,6 +13,7 @@
 #include "cluster/link_transport.h"
 #include "protos/worker.pb.h"
 #include "worker/collective_case.h"
+#include "worker/fused_case.h"
 
 namespace ringfleet::worker {
 
@@ -20,6 +22,8 @@ struct CollectivesPlan {
   struct Case {
     CollectiveCase::Spec spec;
     bool by_table = false;  // spec.algorithm is what the table chooses.
+    // Of an operation that is fused with a product, which `spec` only names.
+    std::optional<FusedCase::Spec> fused;
   };
 
   cluster::AlgorithmTable table = cluster::AlgorithmTable::Default();

@@ -17,6 +17,8 @@
 #include "cluster/config.h"
 #include "cluster/status.h"
 #include "cluster/status_macros.h"
+#include "cluster/tile_table.h"
+#include "cluster/weight_dtype.h"
 #include "coordinator/cli/calibration.h"
 #include "coordinator/cli/collectives_report.h"
 #include "coordinator/cli/collectives_request.h"
@@ -54,11 +56,26 @@ Each line is one operation over one vector by one algorithm:
                 whose result is not rank 0's. Anything but 0 ends with exit 4
   hash          of the result; one_shot and two_shot must agree
 
+all_gather_matmul and matmul_reduce_scatter multiply [m, k] by [k, n] while they
+exchange: the first gathers the rows of [m, k] for the columns that each worker
+has of the weights, the second adds up [m, n] over workers that have a share of
+k each and scatters its rows. For these
+  bytes         of the matrix that is exchanged as float32, [m, k] or [m, n];
+                without --m, --bytes decides about m (rounded down)
+  p50, p99      of the fused operation; between its iterations run, and are
+                printed beside it, the same one after the other (unfused), the
+                product alone (compute) and the exchange alone (comm)
+  overlap       1 - (fused - compute) / comm: what of the exchange the product
+                hides (as OSU's); at most compute / comm if that is below 1
+  wire          of [m, k] for float weights and of partial sums; [m, k] for
+                integer weights travels as the codes that the product reads
+
 Algorithms: one_shot sends everything to everybody, two_shot the segments to
 their owners and the sums back, ring both ways round. auto is what a model's
 exchange of that size takes; --calibrate measures where the borders between them
 lie here and writes them as a table, for --collectives of other commands and for
-`collectives:` of a cluster file.
+`collectives:` of a cluster file. --tune tries how fused products may be cut and
+writes the best, by processor and shape, for --tiles; no cut changes a result.
 
 Examples:
   ringfleet collectives --world 2 --op all_reduce --bytes 4,28k,1.8m
@@ -66,6 +83,8 @@ Examples:
   ringfleet collectives --world 4 --algo one_shot,two_shot,ring --bytes 64k,1m
   ringfleet collectives --world 2 --wire bf16 --poll spin
   ringfleet collectives --world 4 --calibrate --output collectives.json
+  ringfleet collectives --world 2 --op all_gather_matmul --m 128,512
+  ringfleet collectives --tune --m 512 --n 24576 --k 1536 --output tiles.json
   ringfleet collectives --cluster cluster.yaml
       between hosts: workers that run without their coordinator, as
       `cluster/launch/ssh/fleet.sh start --cluster cluster.yaml --hosts 0-3`
@@ -80,7 +99,7 @@ struct CollectivesVerb {
   CollectivesOptions what;
   int world = 0;  // 0: 2, or that of the cluster file.
   std::string cluster;
-  std::string output;  // Of a calibration: where its table goes.
+  std::string output;  // Of a calibration or tuning: where its table goes.
   std::string format = "md";
 };
 
@@ -218,6 +237,43 @@ absl::StatusOr<cluster::AlgorithmTable> Calibrate(
   return cluster::AlgorithmTable::FromRows(rows);
 }
 
+// The table of the request with the best cut of each shape that was measured.
+absl::StatusOr<cluster::TileTable> Tune(
+    const v1::MeasureCollectivesRequest& request,
+    const std::vector<v1::CollectiveFigures>& all, int world) {
+  cluster::TileTable table;
+  if (!request.tile_table().empty()) {
+    RF_ASSIGN_OR_RETURN(table,
+                        cluster::TileTable::FromJson(request.tile_table()));
+  }
+  std::vector<std::pair<cluster::TileTable::Row, double>> best;
+  for (const v1::CollectiveFigures& figures : all) {
+    const v1::FusedProduct& product = figures.measured().product();
+    const cluster::TileTable::Row row = {
+        .key = {.cpu = figures.cpu(),
+                .operation = static_cast<cluster::Operation>(
+                    figures.measured().operation()),
+                .rows = product.rows(),
+                .inputs = product.inputs(),
+                .outputs = product.outputs(),
+                .dtype = std::string(cluster::WeightDtypeName(product.dtype())),
+                .world = world},
+        .tile_columns = product.tiles().tile_columns(),
+        .segment_bytes = product.tiles().segment_bytes(),
+        .piece_rows = product.tiles().piece_rows()};
+    const auto same = std::find_if(
+        best.begin(), best.end(),
+        [&](const auto& other) { return other.first.key == row.key; });
+    if (same == best.end()) {
+      best.emplace_back(row, figures.p50_us());
+    } else if (figures.p50_us() < same->second) {
+      *same = {row, figures.p50_us()};
+    }
+  }
+  for (const auto& [row, time] : best) table.Set(row);
+  return table;
+}
+
 absl::Status WriteFile(const std::string& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
   file << text;
@@ -247,6 +303,11 @@ absl::Status Run(const CollectivesVerb& options, Invocation& invocation) {
     return absl::InvalidArgumentError(
         "usage: --calibrate --world 1, want 2 or more");
   }
+  if (!options.output.empty() && !options.what.calibrate &&
+      !options.what.tune) {
+    return absl::InvalidArgumentError(
+        "usage: --output is for --calibrate or --tune");
+  }
   // Found out before minutes of measuring.
   if (!options.output.empty() &&
       !std::ofstream(options.output, std::ios::app)) {
@@ -257,7 +318,7 @@ absl::Status Run(const CollectivesVerb& options, Invocation& invocation) {
                                  : Measure(remote, request);
   RF_RETURN_IF_ERROR(all.status());
   const absl::Status right = CheckRight(*all);
-  if (!options.what.calibrate) {
+  if (!options.what.calibrate && !options.what.tune) {
     RF_RETURN_IF_ERROR(PrintRows(options, world, *all));
     // The rows are the one document of this command, also when they show an
     // error.
@@ -265,15 +326,23 @@ absl::Status Run(const CollectivesVerb& options, Invocation& invocation) {
     return right;
   }
   RF_RETURN_IF_ERROR(right);
-  RF_ASSIGN_OR_RETURN(const cluster::AlgorithmTable table,
-                      Calibrate(request, *all, world));
+  std::string text;
+  if (options.what.tune) {
+    RF_ASSIGN_OR_RETURN(const cluster::TileTable table,
+                        Tune(request, *all, world));
+    text = table.ToJson();
+  } else {
+    RF_ASSIGN_OR_RETURN(const cluster::AlgorithmTable table,
+                        Calibrate(request, *all, world));
+    text = table.ToJson();
+  }
   if (options.output.empty()) {
     std::fputs(CollectivesTable(*all, world).c_str(), stderr);
-    return PrintText(table.ToJson());
+    return PrintText(text);
   }
   RF_RETURN_IF_ERROR(PrintRows(options, world, *all));
   invocation.json = false;
-  return WriteFile(options.output, table.ToJson());
+  return WriteFile(options.output, text);
 }
 
 }  // namespace
@@ -292,7 +361,8 @@ void RegisterCollectives(CLI::App& app, Invocation& invocation) {
                    "Cluster file of idle workers, which run already");
   verb->add_option("--op", what.ops,
                    "all_reduce, all_gather, reduce_scatter, all_to_all, "
-                   "broadcast, barrier; several, or all [all_reduce]");
+                   "broadcast, barrier; several, or all of these; or "
+                   "all_gather_matmul, matmul_reduce_scatter [all_reduce]");
   verb->add_option("--bytes", what.bytes,
                    "Sizes of the vector, as in 4,28k,1.8m,1GiB "
                    "[4,14k,28k,1792k,7m]");
@@ -320,7 +390,8 @@ void RegisterCollectives(CLI::App& app, Invocation& invocation) {
       ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();
   verb->add_option("--seconds", what.seconds,
-                   "About what one line may take [2; 0.3 of --calibrate]")
+                   "About what one line may take [2; 0.3 of --calibrate and "
+                   "--tune]")
       ->check(CLI::Range(0.001, 3600.0));
   what.timeout_s = 30;
   verb->add_option("--timeout", what.timeout_s,
@@ -330,11 +401,27 @@ void RegisterCollectives(CLI::App& app, Invocation& invocation) {
   auto* calibrate = verb->add_flag(
       "--calibrate", what.calibrate,
       "Find the borders between the algorithms and write them as a table");
-  // Hidden: known only to say that it is not in this version.
-  verb->add_flag("--tune", what.tune)->group("")->excludes(calibrate);
+  verb->add_flag("--tune", what.tune,
+                 "Find the best cuts of fused products and write them as a "
+                 "table")
+      ->excludes(calibrate);
   verb->add_option("--output", options->output,
-                   "File for the table of --calibrate [stdout]")
-      ->needs(calibrate);
+                   "File for the table of --calibrate or --tune [stdout]");
+  verb->add_option("--m", what.m,
+                   "Rows of fused products, several [512, or by --bytes]");
+  verb->add_option("--n", what.n, "Their outputs [24576; 7168 of a scatter]")
+      ->check(CLI::Range(1, 1 << 20));
+  verb->add_option("--k", what.k, "Their inputs [1536; 16384 of a scatter]")
+      ->check(CLI::Range(1, 1 << 20));
+  verb->add_option("--dtype", what.dtype,
+                   "Their weights: f32, bf16, int8 or int4")
+      ->capture_default_str();
+  verb->add_option(
+      "--tiles", what.tiles,
+      "How they are cut: a file that --tune wrote [by the caches]");
+  verb->add_option("-t,--threads", what.threads,
+                   "For them, of each worker [its share of the cores]")
+      ->check(CLI::Range(1, 1024));
   auto* format = verb->add_option("-o", options->format, "md or json")
                      ->check(CLI::IsMember({"md", "json"}))
                      ->capture_default_str();

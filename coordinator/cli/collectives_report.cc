@@ -5,6 +5,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "cluster/algorithm_table.h"
+#include "cluster/weight_dtype.h"
 #include "cluster/wire_proto.h"
 
 namespace ringfleet::coordinator::cli {
@@ -49,10 +50,18 @@ Bandwidths BandwidthsOf(const v1::CollectiveFigures& figures, int world) {
     case v1::COLLECTIVE_OPERATION_ALL_GATHER:
     case v1::COLLECTIVE_OPERATION_REDUCE_SCATTER:
     case v1::COLLECTIVE_OPERATION_ALL_TO_ALL:
+    case v1::COLLECTIVE_OPERATION_ALL_GATHER_MATMUL:
+    case v1::COLLECTIVE_OPERATION_MATMUL_REDUCE_SCATTER:
       return {algbw, algbw * share};
     default:
       return {algbw, algbw};
   }
+}
+
+double OverlapOf(const v1::CollectiveFigures& figures) {
+  if (figures.communicate_us() <= 0) return 0;
+  return 1 -
+         (figures.p50_us() - figures.compute_us()) / figures.communicate_us();
 }
 
 Json CollectivesJson(const std::vector<v1::CollectiveFigures>& all, int world) {
@@ -75,6 +84,20 @@ Json CollectivesJson(const std::vector<v1::CollectiveFigures>& all, int world) {
                     {"hash", HashText(figures)},
                     {"wire_bytes", figures.wire_bytes()},
                     {"iterations", figures.iterations()}});
+    if (!measured.has_product()) continue;
+    const v1::FusedProduct& product = measured.product();
+    rows.back().update(
+        {{"m", product.rows()},
+         {"n", product.outputs()},
+         {"k", product.inputs()},
+         {"dtype", std::string(cluster::WeightDtypeName(product.dtype()))},
+         {"unfused_us", figures.unfused_us()},
+         {"compute_us", figures.compute_us()},
+         {"comm_us", figures.communicate_us()},
+         {"overlap", OverlapOf(figures)},
+         {"tile_columns", product.tiles().tile_columns()},
+         {"segment_bytes", product.tiles().segment_bytes()},
+         {"piece_rows", product.tiles().piece_rows()}});
   }
   return rows;
 }
@@ -96,6 +119,30 @@ std::string CollectivesTable(const std::vector<v1::CollectiveFigures>& all,
         figures.transport(), world, measured.bytes(), figures.p50_us(),
         figures.p99_us(), bandwidths.algbw_gbps, bandwidths.busbw_gbps,
         figures.cpu_seconds_per_gb(), figures.wrong(), HashText(figures));
+  }
+  bool first = true;
+  for (const v1::CollectiveFigures& figures : all) {
+    const v1::CollectiveCase& measured = figures.measured();
+    if (!measured.has_product()) continue;
+    if (first) {
+      absl::StrAppend(&table,
+                      "\n| op | m | n | k | dtype | wire | world | fused ms | "
+                      "unfused ms | compute ms | comm ms | overlap |\n"
+                      "|---|---:|---:|---:|---|---|---:|---:|---:|---:|---:|"
+                      "---:|\n");
+      first = false;
+    }
+    const v1::FusedProduct& product = measured.product();
+    absl::StrAppendFormat(
+        &table,
+        "| %s | %d | %d | %d | %s | %s | %d | %.2f | %.2f | %.2f | %.2f | "
+        "%.1f %% |\n",
+        OperationName(measured), product.rows(), product.outputs(),
+        product.inputs(),
+        std::string(cluster::WeightDtypeName(product.dtype())),
+        WireName(measured), world, figures.p50_us() * 1e-3,
+        figures.unfused_us() * 1e-3, figures.compute_us() * 1e-3,
+        figures.communicate_us() * 1e-3, OverlapOf(figures) * 100);
   }
   return table;
 }

@@ -20,12 +20,20 @@ struct Bandwidths {
 };
 Bandwidths BandwidthsOf(const v1::CollectiveFigures& figures, int world);
 
+// Of an operation that is fused with a product: the share of the exchange's
+// time that the product hides, 1 - (fused - compute) / communicate, as the OSU
+// benchmarks count it.
+double OverlapOf(const v1::CollectiveFigures& figures);
+
 // An array of {op,algo,wire,transport,world,bytes,p50_us,p99_us,algbw_gbps,
 // busbw_gbps,cpu_s_per_gb,wrong,hash,wire_bytes,iterations}; the hash as 16
-// hexadecimal digits.
+// hexadecimal digits. Of fused operations also
+// {m,n,k,dtype,unfused_us,compute_us,comm_us,overlap,tile_columns,
+// segment_bytes,piece_rows}.
 Json CollectivesJson(const std::vector<v1::CollectiveFigures>& all, int world);
 
-// The same as a table in Markdown.
+// The same as a table in Markdown; fused operations have one of their own
+// behind it.
 std::string CollectivesTable(const std::vector<v1::CollectiveFigures>& all,
                              int world);
 

@@ -6,12 +6,15 @@
 #include <optional>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "cluster/algorithm_table.h"
 #include "cluster/status_macros.h"
+#include "cluster/tile_table.h"
 #include "cluster/transport_kind.h"
+#include "cluster/weight_dtype.h"
 #include "cluster/wire_proto.h"
 #include "coordinator/cli/byte_sizes.h"
 #include "coordinator/cli/calibration.h"
@@ -32,6 +35,20 @@ constexpr uint64_t kDefaultBytes[] = {4, 14 << 10, 28 << 10, 1792 << 10,
                                       7 << 20};
 constexpr uint32_t kConnectTimeoutMs = 30'000;
 
+// Products of R1: q_b and o, and rows of a prompt.
+constexpr uint64_t kGatherInputs = 1536, kGatherOutputs = 24576;
+constexpr uint64_t kScatterInputs = 16384, kScatterOutputs = 7168;
+constexpr uint64_t kDefaultRows = 512;
+constexpr uint64_t kMostRows = uint64_t{1} << 20;
+// What a tuning tries.
+constexpr uint64_t kTileColumns[] = {64, 128, 320, 1024};
+constexpr uint64_t kSegmentBytes[] = {16 << 10, 64 << 10, 256 << 10};
+constexpr uint64_t kPieceRows[] = {8, 16, 48};
+
+bool IsFused(Operation operation) {
+  return !cluster::Supports(operation, Algorithm::kOneShot);
+}
+
 // An algorithm to ask for; nothing: as the table says.
 using Choice = std::optional<Algorithm>;
 
@@ -48,6 +65,10 @@ absl::Status Usage(absl::string_view option, const absl::Status& status) {
 absl::StatusOr<std::vector<Operation>> Operations(
     const CollectivesOptions& options, bool* by_name) {
   *by_name = false;
+  if (options.ops.empty() && options.tune) {
+    return std::vector<Operation>{Operation::kAllGatherMatmul,
+                                  Operation::kMatmulReduceScatter};
+  }
   if (options.ops.empty()) {
     return options.calibrate ? CalibratedOperations()
                              : std::vector<Operation>{Operation::kAllReduce};
@@ -60,13 +81,6 @@ absl::StatusOr<std::vector<Operation>> Operations(
   *by_name = true;
   std::vector<Operation> operations;
   for (const absl::string_view name : absl::StrSplit(options.ops, ',')) {
-    if (name == "all_gather_matmul" || name == "matmul_reduce_scatter") {
-      return Usage(absl::StrCat(
-          "--op ", name, " is not in this version, want one of all, ",
-          absl::StrJoin(kOperations, ", ", [](std::string* out, Operation op) {
-            absl::StrAppend(out, cluster::OperationText(op));
-          })));
-    }
     const absl::StatusOr<Operation> operation = cluster::ParseOperation(name);
     if (!operation.ok()) return Usage("--op", operation.status());
     const std::vector<Operation> calibrated = CalibratedOperations();
@@ -74,6 +88,11 @@ absl::StatusOr<std::vector<Operation>> Operations(
                                        *operation) == calibrated.end()) {
       return Usage(absl::StrCat("--calibrate --op ", name,
                                 ": it has one algorithm, nothing to choose"));
+    }
+    if (options.tune && !IsFused(*operation)) {
+      return Usage(absl::StrCat("--tune --op ", name,
+                                ", want all_gather_matmul or "
+                                "matmul_reduce_scatter"));
     }
     operations.push_back(*operation);
   }
@@ -141,6 +160,81 @@ absl::Status NoSuchAlgorithm(Operation operation, Algorithm algorithm) {
                             absl::StrJoin(supported, " or ")));
 }
 
+absl::StatusOr<std::vector<uint64_t>> Rows(const CollectivesOptions& options,
+                                           uint64_t row_elements) {
+  std::vector<uint64_t> rows;
+  if (options.m.empty() && options.bytes.empty()) return {{kDefaultRows}};
+  if (options.m.empty()) {
+    RF_ASSIGN_OR_RETURN(const std::vector<uint64_t> sizes,
+                        ParseByteSizes(options.bytes));
+    for (const uint64_t bytes : sizes) {
+      rows.push_back(
+          std::max<uint64_t>(bytes / sizeof(float) / row_elements, 1));
+    }
+    return rows;
+  }
+  for (const absl::string_view text : absl::StrSplit(options.m, ',')) {
+    uint64_t value = 0;
+    if (!absl::SimpleAtoi(text, &value) || value < 1 || value > kMostRows) {
+      return Usage(
+          absl::StrCat("--m '", text, "', want rows, 1 to ", kMostRows));
+    }
+    rows.push_back(value);
+  }
+  return rows;
+}
+
+// The products of one operation, each with every cut of a tuning.
+absl::Status AddFused(const CollectivesOptions& options, Operation operation,
+                      const std::vector<v1::WireDtype>& wires,
+                      v1::MeasureCollectivesRequest* request) {
+  const bool gathers = operation == Operation::kAllGatherMatmul;
+  const uint64_t k =
+      options.k > 0 ? options.k : (gathers ? kGatherInputs : kScatterInputs);
+  const uint64_t n =
+      options.n > 0 ? options.n : (gathers ? kGatherOutputs : kScatterOutputs);
+  RF_ASSIGN_OR_RETURN(const std::vector<uint64_t> rows,
+                      Rows(options, gathers ? k : n));
+  const absl::StatusOr<v1::Dtype> dtype =
+      cluster::ParseWeightDtype(options.dtype);
+  if (!dtype.ok()) return Usage("--dtype", dtype.status());
+  if (*dtype == v1::DTYPE_INT4_EXPERTS) {
+    return Usage(absl::StrCat("--dtype ", options.dtype,
+                              ": one product, want f32, bf16, int8 or int4"));
+  }
+  const auto add = [&](v1::WireDtype wire, uint64_t m) {
+    v1::CollectiveCase* added = request->add_cases();
+    added->set_operation(static_cast<v1::CollectiveOperation>(operation));
+    added->set_wire(wire);
+    v1::FusedProduct* product = added->mutable_product();
+    product->set_rows(m);
+    product->set_inputs(k);
+    product->set_outputs(n);
+    product->set_dtype(*dtype);
+    added->set_bytes(m * (gathers ? k : n) * sizeof(float));
+    return product;
+  };
+  for (const v1::WireDtype wire : wires) {
+    for (const uint64_t m : rows) {
+      if (!options.tune) {
+        add(wire, m);
+        continue;
+      }
+      for (const uint64_t columns : kTileColumns) {
+        for (const uint64_t segment : kSegmentBytes) {
+          for (const uint64_t piece : kPieceRows) {
+            v1::FusedTiles* tiles = add(wire, m)->mutable_tiles();
+            tiles->set_tile_columns(columns);
+            tiles->set_segment_bytes(segment);
+            tiles->set_piece_rows(piece);
+          }
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status AddCases(const CollectivesOptions& options,
                       v1::MeasureCollectivesRequest* request) {
   bool by_name = false;
@@ -149,6 +243,9 @@ absl::Status AddCases(const CollectivesOptions& options,
   RF_ASSIGN_OR_RETURN(const std::vector<Choice> choices, Choices(options));
   RF_ASSIGN_OR_RETURN(const std::vector<v1::WireDtype> wires, Wires(options));
   RF_ASSIGN_OR_RETURN(const std::vector<uint64_t> sizes, Sizes(options));
+  if (options.tune && wires.size() > 1) {
+    return Usage(absl::StrCat("--tune --wire ", options.wires, ": want one"));
+  }
   const auto add = [&](Operation operation, v1::WireDtype wire, uint64_t bytes,
                        const Choice& choice) {
     v1::CollectiveCase* added = request->add_cases();
@@ -168,6 +265,12 @@ absl::Status AddCases(const CollectivesOptions& options,
       } else if (by_name && !options.calibrate) {
         return NoSuchAlgorithm(operation, *choice);
       }
+    }
+    if (IsFused(operation)) {
+      if (!existing.empty()) {
+        RF_RETURN_IF_ERROR(AddFused(options, operation, wires, request));
+      }
+      continue;
     }
     if (operation == Operation::kBarrier) {
       for (const Choice& choice : existing) {
@@ -194,11 +297,6 @@ absl::Status AddCases(const CollectivesOptions& options,
 
 absl::StatusOr<v1::MeasureCollectivesRequest> CollectivesRequest(
     const CollectivesOptions& options) {
-  if (options.tune) {
-    return Usage(
-        "--tune chooses tiles of all_gather_matmul and matmul_reduce_scatter, "
-        "which are not in this version");
-  }
   v1::MeasureCollectivesRequest request;
   RF_RETURN_IF_ERROR(AddCases(options, &request));
   const absl::StatusOr<v1::TransportKind> transport =
@@ -225,8 +323,16 @@ absl::StatusOr<v1::MeasureCollectivesRequest> CollectivesRequest(
     table = *std::move(loaded);
   }
   request.set_algorithm_table(table.ToJson());
+  if (!options.tiles.empty()) {
+    const absl::StatusOr<cluster::TileTable> tiles =
+        cluster::TileTable::Load(options.tiles);
+    if (!tiles.ok()) return Usage("--tiles", tiles.status());
+    request.set_tile_table(tiles->ToJson());
+  }
+  request.set_threads(static_cast<uint32_t>(options.threads));
+  const bool many = options.calibrate || options.tune;
   const double seconds =
-      options.seconds > 0 ? options.seconds : (options.calibrate ? 0.3 : 2.0);
+      options.seconds > 0 ? options.seconds : (many ? 0.3 : 2.0);
   request.set_iterations(static_cast<uint32_t>(options.iterations));
   request.set_case_ms(static_cast<uint32_t>(std::max(1.0, seconds * 1e3)));
   request.set_pin(!options.no_pin);

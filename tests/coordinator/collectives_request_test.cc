@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -104,13 +105,91 @@ TEST(CollectivesRequestTest, ErrorsNameWhatThereIs) {
   EXPECT_THAT(ErrorOf({.bytes = "5"}), HasSubstr("--bytes '5'"));
   EXPECT_THAT(ErrorOf({.transport = "tcp"}), HasSubstr("want grpc or auto"));
   EXPECT_THAT(ErrorOf({.poll = "busy"}), HasSubstr("want spin, block or auto"));
-  EXPECT_THAT(ErrorOf({.ops = "all_gather_matmul"}),
-              HasSubstr("not in this version, want one of all, all_reduce"));
-  EXPECT_THAT(ErrorOf({.ops = "matmul_reduce_scatter"}),
-              HasSubstr("not in this version"));
-  EXPECT_THAT(ErrorOf({.tune = true}), HasSubstr("--tune"));
+  EXPECT_EQ(ErrorOf({.ops = "all_gather_matmul", .algos = "one_shot"}),
+            "usage: --op all_gather_matmul --algo one_shot: there is none, "
+            "want auto or ring");
+  EXPECT_THAT(ErrorOf({.ops = "all_gather_matmul", .m = "12,0"}),
+              HasSubstr("usage: --m '0', want rows, 1 to "));
+  EXPECT_THAT(ErrorOf({.ops = "all_gather_matmul", .dtype = "int4-experts"}),
+              HasSubstr("want f32, bf16, int8 or int4"));
+  EXPECT_THAT(ErrorOf({.ops = "all_gather_matmul", .dtype = "fp8"}),
+              HasSubstr("usage: --dtype: "));
+  EXPECT_THAT(ErrorOf({.ops = "all_reduce", .tune = true}),
+              HasSubstr("usage: --tune --op all_reduce, want"));
+  EXPECT_THAT(ErrorOf({.wires = "f32,bf16", .tune = true}),
+              HasSubstr("usage: --tune --wire f32,bf16: want one"));
+  EXPECT_THAT(Cases({.tiles = "/absent"}),
+              ElementsAre(HasSubstr("usage: --tiles: /absent: no such file")));
   EXPECT_THAT(Cases({.table = "/absent"}),
               ElementsAre(HasSubstr("usage: --table: /absent: no such file")));
+}
+
+std::vector<std::string> Products(const CollectivesOptions& options) {
+  const auto request = CollectivesRequest(options);
+  if (!request.ok()) return {std::string(request.status().message())};
+  std::vector<std::string> all;
+  for (const v1::CollectiveCase& one : request->cases()) {
+    const v1::FusedProduct& product = one.product();
+    all.push_back(absl::StrCat(
+        product.rows(), " x ", product.inputs(), " x ", product.outputs(), " ",
+        v1::Dtype_Name(product.dtype()), " of ", one.bytes()));
+  }
+  return all;
+}
+
+TEST(CollectivesRequestTest, ProductsHaveTheShapesOfR1OrTheirOwn) {
+  EXPECT_THAT(Products({.ops = "all_gather_matmul,matmul_reduce_scatter"}),
+              ElementsAre("512 x 1536 x 24576 DTYPE_INT8 of 3145728",
+                          "512 x 16384 x 7168 DTYPE_INT8 of 14680064"));
+  EXPECT_THAT(Products({.ops = "all_gather_matmul",
+                        .m = "3,64",
+                        .n = 70,
+                        .k = 10,
+                        .dtype = "bf16"}),
+              ElementsAre("3 x 10 x 70 DTYPE_BF16 of 120",
+                          "64 x 10 x 70 DTYPE_BF16 of 2560"));
+  // Bytes are those of the matrix that is exchanged.
+  EXPECT_THAT(Products({.ops = "matmul_reduce_scatter",
+                        .bytes = "4,1m",
+                        .n = 1024,
+                        .k = 10}),
+              ElementsAre("1 x 10 x 1024 DTYPE_INT8 of 4096",
+                          "256 x 10 x 1024 DTYPE_INT8 of 1048576"));
+}
+
+TEST(CollectivesRequestTest, ATuningTriesCutsOfEachShape) {
+  const auto request = CollectivesRequest({.m = "64", .tune = true});
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->cases_size() % 2, 0);
+  std::set<std::string> cuts;
+  for (const v1::CollectiveCase& one : request->cases()) {
+    ASSERT_TRUE(one.product().has_tiles());
+    cuts.insert(one.product().tiles().SerializeAsString());
+  }
+  EXPECT_EQ(cuts.size(), static_cast<size_t>(request->cases_size() / 2));
+  EXPECT_EQ(request->case_ms(), 300u);
+}
+
+TEST(CollectivesReportTest, OverlapIsWhatTheProductHides) {
+  v1::CollectiveFigures figures;
+  figures.mutable_measured()->set_operation(
+      v1::COLLECTIVE_OPERATION_ALL_GATHER_MATMUL);
+  v1::FusedProduct* product = figures.mutable_measured()->mutable_product();
+  product->set_rows(64);
+  product->set_dtype(v1::DTYPE_INT8);
+  figures.set_p50_us(130);
+  figures.set_unfused_us(200);
+  figures.set_compute_us(100);
+  figures.set_communicate_us(100);
+  EXPECT_DOUBLE_EQ(OverlapOf(figures), 0.7);
+  const Json rows = CollectivesJson({figures}, 2);
+  EXPECT_EQ(rows[0]["m"], 64);
+  EXPECT_EQ(rows[0]["dtype"], "int8");
+  EXPECT_DOUBLE_EQ(rows[0]["overlap"], 0.7);
+  EXPECT_THAT(CollectivesTable({figures}, 2),
+              HasSubstr("| 0.13 | 0.20 | 0.10 | 0.10 | 70.0 % |"));
+  figures.set_communicate_us(0);  // A single rank.
+  EXPECT_EQ(OverlapOf(figures), 0);
 }
 
 TEST(CollectivesRequestTest, CalibrationMeasuresEveryAlgorithmOfItsLadder) {

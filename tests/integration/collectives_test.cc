@@ -141,6 +141,53 @@ TEST_F(CollectivesTest, CalibrationFeedsOtherCommands) {
   EXPECT_EQ(rows[2]["algo"], "ring");
 }
 
+TEST_F(CollectivesTest, FusedProductsAreRightAndTuned) {
+  const Arguments shape = {"--m",
+                           "40",
+                           "--n",
+                           "200",
+                           "--k",
+                           "96",
+                           "--op",
+                           "all_gather_matmul,"
+                           "matmul_reduce_scatter"};
+  for (const char* world : {"1", "3"}) {
+    Arguments arguments = shape;
+    arguments.insert(arguments.end(), {"--world", world, "--wire", "f32,bf16"});
+    const json rows = Rows(arguments);
+    ASSERT_EQ(rows.size(), 4u);
+    for (const json& row : rows) {
+      EXPECT_EQ(row["wrong"], 0) << row;
+      EXPECT_EQ(row["algo"], "ring");
+      EXPECT_EQ(row["m"], 40);
+      EXPECT_EQ(row["dtype"], "int8");
+      for (const char* key :
+           {"p50_us", "unfused_us", "compute_us", "comm_us"}) {
+        EXPECT_GT(row[key], 0) << key << " in " << row;
+      }
+      EXPECT_TRUE(row["overlap"].is_number());
+      EXPECT_EQ(row["bytes"],
+                row["op"] == "all_gather_matmul" ? 40 * 96 * 4 : 40 * 200 * 4);
+    }
+  }
+  const std::string tiles = File("tiles.json");
+  Arguments tune = {"collectives", "--tune",   "--seconds",
+                    "0.001",       "--output", tiles};
+  tune.insert(tune.end(), shape.begin(), shape.end());
+  const Finished finished = Cli(tune, {.seconds = 120});
+  ASSERT_EQ(finished.code, 0) << finished.errors;
+  const json written = json::parse(testing::ReadFile(tiles));
+  ASSERT_EQ(written["rows"].size(), 2u);
+  Arguments use = shape;
+  use.insert(use.end(), {"--tiles", tiles});
+  const json rows = Rows(use);
+  for (size_t i = 0; i < 2; ++i) {
+    for (const char* key : {"tile_columns", "segment_bytes", "piece_rows"}) {
+      EXPECT_EQ(rows[i][key], written["rows"][i][key]) << key;
+    }
+  }
+}
+
 // A model's exchanges follow the table too: sums in another order, the same
 // tokens.
 TEST_F(CollectivesTest, AModelRunsOverTheTable) {
@@ -168,8 +215,10 @@ TEST_F(CollectivesTest, AModelRunsOverTheTable) {
 TEST_F(CollectivesTest, UsageErrorsNameWhatThereIs) {
   ExpectUsageError({"--op", "all_gather", "--algo", "two_shot"},
                    "want auto or one_shot or ring");
-  ExpectUsageError({"--op", "matmul_reduce_scatter"}, "not in this version");
-  ExpectUsageError({"--tune"}, "not in this version");
+  ExpectUsageError({"--op", "matmul_reduce_scatter", "--algo", "one_shot"},
+                   "want auto or ring");
+  ExpectUsageError({"--tune", "--op", "barrier"}, "want all_gather_matmul");
+  ExpectUsageError({"--output", File("t.json")}, "--calibrate or --tune");
   ExpectUsageError({"--bytes", "6"}, "'6', want a multiple of 4");
   ExpectUsageError({"--world", "17"}, "--world");
   ExpectUsageError({"--output", "x"}, "--calibrate");

@@ -16,7 +16,9 @@
 #include "cluster/group_communicator.h"
 #include "kernels/mutex.h"
 #include "tests/testing/fake_transport.h"
+#include "tests/testing/soon.h"
 #include "worker/collective_case.h"
+#include "worker/fused_case.h"
 
 namespace ringfleet::worker {
 namespace {
@@ -317,6 +319,63 @@ TEST(CollectivesBenchTest, AllRanksReportTheSame) {
                 name.find("barrier") == std::string::npos);
     }
   }
+}
+
+// Fused products over all worlds and forms, and what they are compared with:
+// a gather that is fused or not has the same bits.
+TEST(FusedCaseTest, EveryWayIsRight) {
+  for (const Operation operation :
+       {Operation::kAllGatherMatmul, Operation::kMatmulReduceScatter}) {
+    for (const int ranks : {1, 2, 3}) {
+      OnEveryRank(ranks, Algorithm::kRing, [&](GroupCommunicator& group) {
+        kernels::ThreadPool pool(1);
+        for (const auto form :
+             {kernels::WeightForm::kF32, kernels::WeightForm::kInt8}) {
+          for (const Wire wire : kWires) {
+            FusedCase one(&group, &pool, {operation, wire, 37, 130, 70, form});
+            absl::Status status;
+            uint64_t fused = 0;
+            for (const int way :
+                 {FusedCase::kFused, FusedCase::kCompute, FusedCase::kUnfused,
+                  FusedCase::kCommunicate, FusedCase::kFused}) {
+              if (way == FusedCase::kFused) one.Reset();
+              status = one.Run(way, testing::Soon());
+              if (!status.ok()) return status;
+              if (way == FusedCase::kFused) {
+                EXPECT_EQ(one.CountWrong(), 0u);
+                fused = one.ResultHash();
+              } else if (way == FusedCase::kUnfused &&
+                         operation == Operation::kAllGatherMatmul) {
+                EXPECT_EQ(one.ResultHash(), fused);
+              }
+            }
+            one.Reset();  // Nothing has been written.
+            EXPECT_GT(one.CountWrong(), 0u);
+          }
+        }
+        return absl::OkStatus();
+      });
+    }
+  }
+}
+
+TEST(FusedCaseTest, TheBenchTimesEveryWay) {
+  OnEveryRank(2, Algorithm::kRing, [&](GroupCommunicator& group) {
+    kernels::ThreadPool pool(1);
+    CollectivesBench bench(Quick());
+    const auto figures = bench.Measure(
+        group, std::make_unique<FusedCase>(
+                   &group, &pool,
+                   FusedCase::Spec{Operation::kMatmulReduceScatter, Wire::kF32,
+                                   40, 64, 65}));
+    if (!figures.ok()) return figures.status();
+    EXPECT_EQ(figures->wrong, 0u);
+    EXPECT_EQ(figures->iterations, 20);
+    EXPECT_THAT(figures->way_p50_us, SizeIs(FusedCase::kWays));
+    EXPECT_THAT(figures->way_p50_us, Each(::testing::Gt(0)));
+    EXPECT_EQ(figures->p50_us, figures->way_p50_us[FusedCase::kFused]);
+    return absl::OkStatus();
+  });
 }
 
 // An exchange that is right at first and wrong in the end, as a buffer that is

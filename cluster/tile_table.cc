@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cluster/tile_table.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cluster/algorithm_table.h"
+#include "cluster/status_macros.h"
+
+namespace ringfleet::cluster {
+namespace {
+
+using TileJson = nlohmann::ordered_json;
+
+// A row takes 200 bytes.
+constexpr uintmax_t kMaxTileTableBytes = uintmax_t{4} << 20;
+
+absl::Status TileTableError(absl::string_view where, absl::string_view what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("tile table: ", where, ": ", what));
+}
+
+absl::Status ReadField(const TileJson& json, const char* name,
+                       const std::string& where, std::string* out) {
+  const auto found = json.find(name);
+  if (found == json.end() || !found->is_string()) {
+    return TileTableError(where, absl::StrCat(name, ", want a string"));
+  }
+  *out = found->get<std::string>();
+  return absl::OkStatus();
+}
+
+absl::Status ReadField(const TileJson& json, const char* name,
+                       const std::string& where, uint64_t* out) {
+  const auto found = json.find(name);
+  if (found == json.end() || !found->is_number_unsigned()) {
+    return TileTableError(where, absl::StrCat(name, ", want a whole number"));
+  }
+  *out = found->get<uint64_t>();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TileTable::Row> RowFromJson(const TileJson& json,
+                                           const std::string& where) {
+  if (!json.is_object()) return TileTableError(where, "want an object");
+  TileTable::Row row;
+  std::string operation;
+  uint64_t world = 0;
+  RF_RETURN_IF_ERROR(ReadField(json, "cpu", where, &row.key.cpu));
+  RF_RETURN_IF_ERROR(ReadField(json, "operation", where, &operation));
+  RF_RETURN_IF_ERROR(ReadField(json, "m", where, &row.key.rows));
+  RF_RETURN_IF_ERROR(ReadField(json, "n", where, &row.key.outputs));
+  RF_RETURN_IF_ERROR(ReadField(json, "k", where, &row.key.inputs));
+  RF_RETURN_IF_ERROR(ReadField(json, "dtype", where, &row.key.dtype));
+  RF_RETURN_IF_ERROR(ReadField(json, "world", where, &world));
+  RF_RETURN_IF_ERROR(ReadField(json, "tile_columns", where, &row.tile_columns));
+  RF_RETURN_IF_ERROR(
+      ReadField(json, "segment_bytes", where, &row.segment_bytes));
+  RF_RETURN_IF_ERROR(ReadField(json, "piece_rows", where, &row.piece_rows));
+  const absl::StatusOr<Operation> parsed = ParseOperation(operation);
+  if (!parsed.ok() || Supports(*parsed, Algorithm::kOneShot)) {
+    return TileTableError(where, absl::StrCat("operation '", operation,
+                                              "', want all_gather_matmul or "
+                                              "matmul_reduce_scatter"));
+  }
+  row.key.operation = *parsed;
+  if (world < 1 || world > kMaxGroupSize) {
+    return TileTableError(
+        where, absl::StrCat("world ", world, ", want 1 to ", kMaxGroupSize));
+  }
+  row.key.world = static_cast<int>(world);
+  return row;
+}
+
+}  // namespace
+
+absl::StatusOr<TileTable> TileTable::FromJson(absl::string_view text) {
+  const TileJson json = TileJson::parse(text.begin(), text.end(),
+                                        /*callback=*/nullptr,
+                                        /*allow_exceptions=*/false);
+  const auto found = json.is_object() ? json.find("rows") : json.end();
+  if (!json.is_object() || found == json.end() || !found->is_array()) {
+    return TileTableError("document", "want {\"rows\":[...]}");
+  }
+  TileTable table;
+  for (size_t i = 0; i < found->size(); ++i) {
+    RF_ASSIGN_OR_RETURN(Row row,
+                        RowFromJson((*found)[i], absl::StrCat("row ", i)));
+    table.Set(std::move(row));
+  }
+  return table;
+}
+
+absl::StatusOr<TileTable> TileTable::Load(const std::string& path) {
+  std::error_code error;
+  const uintmax_t bytes = std::filesystem::file_size(path, error);
+  std::ifstream file(path, std::ios::binary);
+  if (error || !file) {
+    return absl::NotFoundError(absl::StrCat(path, ": no such file"));
+  }
+  if (bytes > kMaxTileTableBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": ", bytes, " bytes, want a tile table of at most ",
+                     kMaxTileTableBytes));
+  }
+  std::ostringstream text;
+  text << file.rdbuf();
+  absl::StatusOr<TileTable> table = FromJson(text.str());
+  if (!table.ok()) return Annotate(table.status(), path);
+  return table;
+}
+
+std::string TileTable::ToJson() const {
+  TileJson rows = TileJson::array();
+  for (const Row& row : rows_) {
+    rows.push_back(
+        {{"cpu", row.key.cpu},
+         {"operation", std::string(OperationText(row.key.operation))},
+         {"m", row.key.rows},
+         {"n", row.key.outputs},
+         {"k", row.key.inputs},
+         {"dtype", row.key.dtype},
+         {"world", row.key.world},
+         {"tile_columns", row.tile_columns},
+         {"segment_bytes", row.segment_bytes},
+         {"piece_rows", row.piece_rows}});
+  }
+  return TileJson{{"rows", rows}}.dump(1) + "\n";
+}
+
+const TileTable::Row* TileTable::Find(const Key& key) const {
+  const auto found =
+      std::find_if(rows_.begin(), rows_.end(),
+                   [&](const Row& row) { return row.key == key; });
+  return found == rows_.end() ? nullptr : &*found;
+}
+
+void TileTable::Set(Row row) {
+  for (Row& other : rows_) {
+    if (other.key == row.key) {
+      other = std::move(row);
+      return;
+    }
+  }
+  rows_.push_back(std::move(row));
+}
+
+}  // namespace ringfleet::cluster

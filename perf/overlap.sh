@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# How much of an exchange hides behind the product it is fused with, over links
+# of a test network; see usage.
+set -euo pipefail
+
+usage() {
+  cat <<'USAGE'
+usage: perf/overlap.sh [--worlds "2 4"] [--rows 128,512] [--ratios "1 2"]
+                       [--shapes "q_b gate_up o"] [--wire f32] [--seconds S]
+                       [--bin DIR]
+
+For each world size and each product of a layer of R1 (int8 weights, one thread
+a worker, each on one CPU in turns, one worker in each network namespace):
+measures the product alone without a limit of the links, sets the links' rate so
+that the exchange alone should take 1/ratio of that, and prints what
+`ringfleet collectives` finds there:
+
+  compute, comm  the product alone, the exchange alone
+  c/c            compute over comm, as found
+  unfused        one after the other
+  fused          both together; its four figures alternate
+  overlap        1 - (fused - compute) / comm (as the OSU benchmarks count);
+                 at most c/c where that is below 1
+  gain           unfused over fused; at most 2
+
+  q_b      all_gather_matmul      1536 -> 24576
+  gate_up  all_gather_matmul      7168 -> 36864, of a dense layer
+  o        matmul_reduce_scatter  16384 -> 7168
+
+Needs root, and build/bin with -DRINGFLEET_PERF=ON.
+USAGE
+}
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+worlds="2 4" rows=128,512 ratios="1 2" shapes="q_b gate_up o" wire=f32
+seconds=4 bin=$root/build/bin
+while (($# > 0)); do
+  case "$1" in
+    --worlds) worlds=${2:?} ;;
+    --rows) rows=${2:?} ;;
+    --ratios) ratios=${2:?} ;;
+    --shapes) shapes=${2:?} ;;
+    --wire) wire=${2:?} ;;
+    --seconds) seconds=${2:?} ;;
+    --bin) bin=${2:?} ;;
+    -h | --help)
+      usage
+      exit 0
+      ;;
+    *)
+      usage >&2
+      exit 2
+      ;;
+  esac
+  shift 2
+done
+
+# Rows of a run: world, Gbit/s, operation and shape, rows of X, seconds.
+measure() {
+  local world=$1 gbit=$2 shape=$3 m=$4 time=$5 what
+  case "$shape" in
+    q_b) what="--op all_gather_matmul --k 1536 --n 24576" ;;
+    gate_up) what="--op all_gather_matmul --k 7168 --n 36864" ;;
+    o) what="--op matmul_reduce_scatter --k 16384 --n 7168" ;;
+    *)
+      usage >&2
+      exit 2
+      ;;
+  esac
+  # A burst of 16 KiB: packets of 8 KiB, and little that passes unlimited.
+  "$root/perf/network_bench.sh" --world "$world" --gbit "$gbit" \
+    --burst-bytes 16384 --bin "$bin" --pin --json -- $what --m "$m" \
+    --wire "$wire" --poll block --threads 1 --seconds "$time" --timeout 120
+}
+
+echo "| product | ranks | m | Mbit/s | compute ms | comm ms | c/c | unfused ms" \
+  "| fused ms | overlap | gain |"
+echo "|---|---|---|---|---|---|---|---|---|---|---|"
+for world in $worlds; do
+  for shape in $shapes; do
+    for m in ${rows//,/ }; do
+      alone=$(measure "$world" 0 "$shape" "$m" 1)
+      for ratio in $ratios; do
+        gbit=$(python3 -c '
+import json, sys
+row = json.loads(sys.argv[1])[0]
+world, ratio = int(sys.argv[2]), float(sys.argv[3])
+sent = row["wire_bytes"] * (world - 1) / world
+seconds = row["compute_us"] * 1e-6 / ratio
+print(f"{sent * 8 / seconds / 1e9 * 1514 / 1448:.4f}")
+' "$alone" "$world" "$ratio")
+        measure "$world" "$gbit" "$shape" "$m" "$seconds" | python3 -c '
+import json, sys
+row = json.load(sys.stdin)[0]
+if row["wrong"]:
+    sys.exit("overlap: wrong elements")
+shape, gbit = sys.argv[1], float(sys.argv[2])
+world, m = row["world"], row["m"]
+fused, unfused = row["p50_us"] / 1e3, row["unfused_us"] / 1e3
+compute, comm = row["compute_us"] / 1e3, row["comm_us"] / 1e3
+overlap = row["overlap"]
+print(f"| {shape} | {world} | {m} | {gbit * 1e3:.0f} | {compute:.1f} "
+      f"| {comm:.1f} | {compute / comm:.2f} | {unfused:.1f} | {fused:.1f} "
+      f"| {overlap:.0%} | {unfused / fused:.2f} |")
+' "$shape" "$gbit"
+      done
+    done
+  done
+done
