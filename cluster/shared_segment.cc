@@ -27,14 +27,14 @@ namespace ringfleet::cluster {
 namespace {
 
 constexpr uint64_t kMagic = 0x31676e6972666572;  // Changes with the layout.
-constexpr size_t kPageBytes = 4096;
-static_assert(sizeof(SegmentHeader) <= kPageBytes);
-static_assert(sizeof(RingControl) <= kPageBytes);
+constexpr size_t kHeaderBytes = 4096;
+static_assert(sizeof(SegmentHeader) <= kHeaderBytes);
+static_assert(sizeof(RingControl) <= kHeaderBytes);
 // Control and data; pages, so that a peer can map its rings alone.
-constexpr size_t kRingStride = kPageBytes + kSharedRingBytes;
+constexpr size_t kRingStride = kHeaderBytes + kSharedRingBytes;
 
 size_t SegmentBytes(int world_size) {
-  return kPageBytes + static_cast<size_t>(world_size) * kLanes * kRingStride;
+  return kHeaderBytes + static_cast<size_t>(world_size) * kLanes * kRingStride;
 }
 
 std::string BootId() {
@@ -121,7 +121,7 @@ SharedSegment& SharedSegment::operator=(SharedSegment&& other) noexcept {
 }
 
 void SharedSegment::Unmap() {
-  if (header_ != nullptr) munmap(header_, kPageBytes);
+  if (header_ != nullptr) munmap(header_, kHeaderBytes);
   if (rings_ != nullptr) munmap(rings_, rings_bytes_);
   if (fd_ >= 0) close(fd_);
   header_ = nullptr;
@@ -142,9 +142,9 @@ absl::StatusOr<SharedSegment> SharedSegment::Create(uint64_t epoch, int rank,
     return SystemError(absl::StrCat(bytes, " bytes"));
   }
   segment.header_ =
-      reinterpret_cast<SegmentHeader*>(Map(segment.fd_, 0, kPageBytes));
-  segment.rings_bytes_ = bytes - kPageBytes;
-  segment.rings_ = Map(segment.fd_, kPageBytes, segment.rings_bytes_);
+      reinterpret_cast<SegmentHeader*>(Map(segment.fd_, 0, kHeaderBytes));
+  segment.rings_bytes_ = bytes - kHeaderBytes;
+  segment.rings_ = Map(segment.fd_, kHeaderBytes, segment.rings_bytes_);
   SegmentHeader* const header = segment.header_;
   if (header == nullptr || segment.rings_ == nullptr)
     return SystemError("mmap");
@@ -178,11 +178,11 @@ absl::StatusOr<SharedSegment> SharedSegment::Open(absl::string_view text,
   SharedSegment segment;
   absl::Status status = CheckFile(fd, world_size);
   if (status.ok()) {
-    segment.header_ = reinterpret_cast<SegmentHeader*>(Map(fd, 0, kPageBytes));
+    segment.header_ = reinterpret_cast<SegmentHeader*>(Map(fd, 0, kHeaderBytes));
     segment.first_writer_ = self;
     segment.rings_bytes_ = kLanes * kRingStride;
     segment.rings_ =
-        Map(fd, kPageBytes + static_cast<size_t>(self) * segment.rings_bytes_,
+        Map(fd, kHeaderBytes + static_cast<size_t>(self) * segment.rings_bytes_,
             segment.rings_bytes_);
     if (segment.header_ == nullptr || segment.rings_ == nullptr) {
       status = SystemError("mmap");
@@ -209,7 +209,7 @@ SharedRing SharedSegment::Ring(int writer, Lane lane) const {
            (index + 1) * kRingStride <= rings_bytes_);
   char* const at = rings_ + index * kRingStride;
   return {.control = reinterpret_cast<RingControl*>(at),
-          .data = at + kPageBytes,
+          .data = at + kHeaderBytes,
           .size = kSharedRingBytes};
 }
 

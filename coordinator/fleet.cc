@@ -20,7 +20,7 @@ using cluster::Deadline;
 
 // Leases, steps and hanging calls are looked at this often.
 constexpr absl::Duration kTick = absl::Milliseconds(100);
-constexpr absl::Duration kCancelledPoll = absl::Milliseconds(50);
+constexpr absl::Duration kFormedPoll = absl::Milliseconds(50);
 
 // Between failed epochs of the same workers.
 constexpr absl::Duration kFirstPause = absl::Milliseconds(500);
@@ -194,8 +194,8 @@ absl::Status Fleet::WaitReady(Deadline deadline,
     if (stopping_ || FailedForGood() || deadline.Expired()) {
       return WhyNotReady();
     }
-    changed_.WaitUntil(
-        &mu_, Earlier(deadline, Deadline::After(kCancelledPoll)).when());
+    changed_.WaitUntil(&mu_,
+                       Earlier(deadline, Deadline::After(kFormedPoll)).when());
     if (cancelled == nullptr) continue;
     mu_.Unlock();
     const bool gone = cancelled();

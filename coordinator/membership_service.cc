@@ -11,7 +11,7 @@ namespace ringfleet::coordinator {
 namespace {
 
 // How soon a watcher that has gone is noticed.
-constexpr absl::Duration kCancelledPoll = absl::Milliseconds(100);
+constexpr absl::Duration kMemberPoll = absl::Milliseconds(100);
 
 }  // namespace
 
@@ -37,7 +37,7 @@ grpc::Status MembershipService::Watch(
   uint64_t version = 0;  // Below the first one: the state comes at once.
   while (!context->IsCancelled()) {
     if (!fleet_->WaitForChange(&version,
-                               cluster::Deadline::After(kCancelledPoll))) {
+                               cluster::Deadline::After(kMemberPoll))) {
       continue;
     }
     const v1::ClusterState state = fleet_->State();

@@ -89,7 +89,7 @@ std::string SpellOutWhitespace(absl::string_view pattern) {
   return out;
 }
 
-absl::Status Invalid(absl::string_view where, absl::string_view message) {
+absl::Status InvalidRule(absl::string_view where, absl::string_view message) {
   return absl::InvalidArgumentError(absl::StrCat(where, ": ", message));
 }
 
@@ -97,7 +97,7 @@ absl::StatusOr<std::string> StringField(const json& object, const char* key,
                                         absl::string_view where) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_string()) {
-    return Invalid(where, absl::StrCat("\"", key, "\" is not a string"));
+    return InvalidRule(where, absl::StrCat("\"", key, "\" is not a string"));
   }
   return found->get<std::string>();
 }
@@ -107,7 +107,7 @@ absl::StatusOr<bool> BoolField(const json& object, const char* key,
   const auto found = object.find(key);
   if (found == object.end()) return fallback;
   if (!found->is_boolean()) {
-    return Invalid(where, absl::StrCat("\"", key, "\" is not a boolean"));
+    return InvalidRule(where, absl::StrCat("\"", key, "\" is not a boolean"));
   }
   return found->get<bool>();
 }
@@ -135,8 +135,8 @@ class PreTokenizer::Rule {
         pcre2_compile(reinterpret_cast<PCRE2_SPTR>(spelled.data()),
                       spelled.size(), options, &error, &offset, context.get()));
     if (rule->code_ == nullptr) {
-      return Invalid(where, absl::StrCat("expression \"", pattern,
-                                         "\": ", Pcre2Message(error)));
+      return InvalidRule(where, absl::StrCat("expression \"", pattern,
+                                             "\": ", Pcre2Message(error)));
     }
     // Where there is no JIT compiler, pcre2_match interprets.
     pcre2_jit_compile(rule->code_.get(), PCRE2_JIT_COMPLETE);
@@ -207,13 +207,14 @@ PreTokenizer::~PreTokenizer() = default;
 
 // Adds what one pre-tokenizer other than a Sequence does.
 absl::Status PreTokenizer::AddRules(const json& spec, const char* where) {
-  if (!spec.is_object()) return Invalid(where, "is not an object");
+  if (!spec.is_object()) return InvalidRule(where, "is not an object");
   RF_ASSIGN_OR_RETURN(const std::string type, StringField(spec, "type", where));
   if (type == "ByteLevel") {
     RF_ASSIGN_OR_RETURN(const bool prefix,
                         BoolField(spec, "add_prefix_space", true, where));
     if (prefix) {
-      return Invalid(where, "ByteLevel add_prefix_space true is not supported");
+      return InvalidRule(where,
+                         "ByteLevel add_prefix_space true is not supported");
     }
     RF_ASSIGN_OR_RETURN(const bool use_regex,
                         BoolField(spec, "use_regex", true, where));
@@ -233,15 +234,15 @@ absl::Status PreTokenizer::AddRules(const json& spec, const char* where) {
     return absl::OkStatus();
   }
   if (type != "Split") {
-    return Invalid(where,
-                   absl::StrCat("type \"", type,
-                                "\" is not supported, want Split, Digits or "
-                                "ByteLevel"));
+    return InvalidRule(
+        where, absl::StrCat("type \"", type,
+                            "\" is not supported, want Split, Digits or "
+                            "ByteLevel"));
   }
   const auto pattern = spec.find("pattern");
   if (pattern == spec.end() || !pattern->is_object() || pattern->size() != 1) {
-    return Invalid(where,
-                   "\"pattern\" is not {\"Regex\": ...} or {\"String\": ...}");
+    return InvalidRule(
+        where, "\"pattern\" is not {\"Regex\": ...} or {\"String\": ...}");
   }
   const bool literal = pattern->contains("String");
   RF_ASSIGN_OR_RETURN(
@@ -252,9 +253,10 @@ absl::Status PreTokenizer::AddRules(const json& spec, const char* where) {
   RF_ASSIGN_OR_RETURN(const bool invert,
                       BoolField(spec, "invert", false, where));
   if (behavior != "Isolated" && behavior != "Removed") {
-    return Invalid(where, absl::StrCat("behavior \"", behavior,
-                                       "\" is not supported, want Isolated or "
-                                       "Removed"));
+    return InvalidRule(where,
+                       absl::StrCat("behavior \"", behavior,
+                                    "\" is not supported, want Isolated or "
+                                    "Removed"));
   }
   RF_ASSIGN_OR_RETURN(auto rule, Rule::Compile(text, literal, where));
   if (behavior == "Removed") rule->Keep(invert, !invert);
@@ -266,23 +268,24 @@ absl::StatusOr<std::unique_ptr<PreTokenizer>> PreTokenizer::Parse(
     const json& spec) {
   constexpr char kWhere[] = "pre_tokenizer";
   if (!spec.is_object()) {
-    return Invalid(kWhere, "is not an object, want ByteLevel or a Sequence");
+    return InvalidRule(kWhere,
+                       "is not an object, want ByteLevel or a Sequence");
   }
   std::unique_ptr<PreTokenizer> result(new PreTokenizer);
   RF_ASSIGN_OR_RETURN(const std::string type,
                       StringField(spec, "type", kWhere));
   if (type != "Sequence") {
     if (type != "ByteLevel") {
-      return Invalid(kWhere, absl::StrCat("type \"", type,
-                                          "\" is not supported alone, want "
-                                          "ByteLevel or a Sequence"));
+      return InvalidRule(kWhere, absl::StrCat("type \"", type,
+                                              "\" is not supported alone, want "
+                                              "ByteLevel or a Sequence"));
     }
     RF_RETURN_IF_ERROR(result->AddRules(spec, kWhere));
     return result;
   }
   const auto parts = spec.find("pretokenizers");
   if (parts == spec.end() || !parts->is_array()) {
-    return Invalid(kWhere, "\"pretokenizers\" is not an array");
+    return InvalidRule(kWhere, "\"pretokenizers\" is not an array");
   }
   for (size_t i = 0; i < parts->size(); ++i) {
     const json& part = (*parts)[i];
@@ -292,10 +295,11 @@ absl::StatusOr<std::unique_ptr<PreTokenizer>> PreTokenizer::Parse(
     // Later parts would see bytes spelled as characters.
     const bool byte_level = part.at("type") == "ByteLevel";
     if (byte_level != (i + 1 == parts->size())) {
-      return Invalid(where, "ByteLevel must be the last part, and only that");
+      return InvalidRule(where,
+                         "ByteLevel must be the last part, and only that");
     }
   }
-  if (parts->empty()) return Invalid(kWhere, "has no ByteLevel part");
+  if (parts->empty()) return InvalidRule(kWhere, "has no ByteLevel part");
   return result;
 }
 

@@ -16,7 +16,7 @@ using nlohmann::json;
 // Longest text of an added token; bounds the time of a search.
 constexpr size_t kMaxAddedTokenBytes = 4096;
 
-absl::Status Invalid(absl::string_view field, absl::string_view message) {
+absl::Status InvalidField(absl::string_view field, absl::string_view message) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", message));
 }
 
@@ -52,8 +52,8 @@ absl::StatusOr<bool> BoolField(const json& object, const char* key,
   const json* value = Find(object, key);
   if (value == nullptr) return false;
   if (!value->is_boolean()) {
-    return Invalid(absl::StrCat(where, ".", key),
-                   absl::StrCat(Show(*value), " is not a boolean"));
+    return InvalidField(absl::StrCat(where, ".", key),
+                        absl::StrCat(Show(*value), " is not a boolean"));
   }
   return value->get<bool>();
 }
@@ -61,8 +61,8 @@ absl::StatusOr<bool> BoolField(const json& object, const char* key,
 absl::StatusOr<uint32_t> TokenId(const json& value, absl::string_view where) {
   if (!value.is_number_unsigned() ||
       value.get<uint64_t>() >= TokenizerSpec::kMaxTokenId) {
-    return Invalid(where, absl::StrCat("id ", Show(value), ", want 0 to ",
-                                       TokenizerSpec::kMaxTokenId - 1));
+    return InvalidField(where, absl::StrCat("id ", Show(value), ", want 0 to ",
+                                            TokenizerSpec::kMaxTokenId - 1));
   }
   return value.get<uint32_t>();
 }
@@ -71,14 +71,15 @@ absl::StatusOr<uint32_t> TokenId(const json& value, absl::string_view where) {
 absl::Status CheckModelFields(const json& model) {
   const json* type = Find(model, "type");
   if (type != nullptr && *type != "BPE") {
-    return Invalid("model.type", absl::StrCat(Show(*type), ", want \"BPE\""));
+    return InvalidField("model.type",
+                        absl::StrCat(Show(*type), ", want \"BPE\""));
   }
   for (const char* key : {"unk_token", "continuing_subword_prefix",
                           "end_of_word_suffix", "dropout", "byte_fallback"}) {
     const json* value = Find(model, key);
     if (value != nullptr && *value != "" && *value != false && *value != 0.0) {
-      return Invalid(absl::StrCat("model.", key),
-                     absl::StrCat(Show(*value), " is not supported"));
+      return InvalidField(absl::StrCat("model.", key),
+                          absl::StrCat(Show(*value), " is not supported"));
     }
   }
   return absl::OkStatus();
@@ -95,10 +96,10 @@ absl::Status CheckSurroundings(const json& root) {
         normalizer->is_object() ? Find(*normalizer, "type") : nullptr;
     if (type == nullptr || *type != "Sequence" || list == nullptr ||
         !list->is_array() || !list->empty()) {
-      return Invalid("normalizer",
-                     absl::StrCat("type ", type ? Show(*type) : "absent",
-                                  " is not supported, want null or an empty "
-                                  "Sequence"));
+      return InvalidField(
+          "normalizer", absl::StrCat("type ", type ? Show(*type) : "absent",
+                                     " is not supported, want null or an empty "
+                                     "Sequence"));
     }
   }
   for (const char* key : {"post_processor", "decoder"}) {
@@ -106,7 +107,8 @@ absl::Status CheckSurroundings(const json& root) {
     if (value == nullptr) continue;
     const json* type = value->is_object() ? Find(*value, "type") : nullptr;
     if (type == nullptr || *type != "ByteLevel") {
-      return Invalid(key, absl::StrCat("type ", type ? Show(*type) : "absent",
+      return InvalidField(key,
+                          absl::StrCat("type ", type ? Show(*type) : "absent",
                                        ", want null or \"ByteLevel\""));
     }
   }
@@ -132,9 +134,10 @@ absl::Status ReadMerges(const json& merges, TokenizerSpec* spec) {
       right = merge[1].get<std::string>();
     }
     if (left.empty() || right.empty()) {
-      return Invalid(where, absl::StrCat(Show(merge),
-                                         ", want \"left right\" or [\"left\", "
-                                         "\"right\"]"));
+      return InvalidField(where,
+                          absl::StrCat(Show(merge),
+                                       ", want \"left right\" or [\"left\", "
+                                       "\"right\"]"));
     }
     spec->merges.emplace_back(std::move(left), std::move(right));
   }
@@ -145,18 +148,18 @@ absl::Status ReadAddedTokens(const json& list, TokenizerSpec* spec) {
   for (size_t i = 0; i < list.size(); ++i) {
     const json& entry = list[i];
     const std::string where = absl::StrCat("added_tokens[", i, "]");
-    if (!entry.is_object()) return Invalid(where, "is not an object");
+    if (!entry.is_object()) return InvalidField(where, "is not an object");
     const json* content = Find(entry, "content");
     const json* id = Find(entry, "id");
     if (content == nullptr || !content->is_string() || id == nullptr) {
-      return Invalid(where, "needs a string \"content\" and an \"id\"");
+      return InvalidField(where, "needs a string \"content\" and an \"id\"");
     }
     AddedToken token;
     token.content = content->get<std::string>();
     if (token.content.empty() || token.content.size() > kMaxAddedTokenBytes) {
-      return Invalid(where,
-                     absl::StrCat("content of ", token.content.size(),
-                                  " bytes, want 1 to ", kMaxAddedTokenBytes));
+      return InvalidField(
+          where, absl::StrCat("content of ", token.content.size(),
+                              " bytes, want 1 to ", kMaxAddedTokenBytes));
     }
     RF_ASSIGN_OR_RETURN(token.id, TokenId(*id, where));
     RF_ASSIGN_OR_RETURN(token.special, BoolField(entry, "special", where));
@@ -166,7 +169,7 @@ absl::Status ReadAddedTokens(const json& list, TokenizerSpec* spec) {
                         BoolField(entry, "normalized", where));
     RF_ASSIGN_OR_RETURN(const bool single_word,
                         BoolField(entry, "single_word", where));
-    if (single_word) return Invalid(where, "single_word is not supported");
+    if (single_word) return InvalidField(where, "single_word is not supported");
     spec->added_tokens.push_back(std::move(token));
   }
   return absl::OkStatus();
@@ -179,9 +182,10 @@ absl::Status CheckIds(const TokenizerSpec& spec) {
   for (const auto& [text, id] : spec.vocab) {
     const auto inserted = text_of.emplace(id, text);
     if (!inserted.second) {
-      return Invalid("model.vocab", absl::StrCat("id ", id, " names both \"",
-                                                 inserted.first->second,
-                                                 "\" and \"", text, "\""));
+      return InvalidField(
+          "model.vocab",
+          absl::StrCat("id ", id, " names both \"", inserted.first->second,
+                       "\" and \"", text, "\""));
     }
     id_of.emplace(text, id);
   }
@@ -191,7 +195,7 @@ absl::Status CheckIds(const TokenizerSpec& spec) {
     const auto text = text_of.emplace(token.id, token.content).first;
     if (id->second != token.id || text->second != token.content ||
         !added.emplace(token.content, token.id).second) {
-      return Invalid(
+      return InvalidField(
           "added_tokens",
           absl::StrCat("\"", token.content, "\" with id ", token.id,
                        " meets \"", text->second, "\" with id ", id->second));
@@ -207,7 +211,7 @@ absl::Status ReadToken(const json& root, const char* key,
   if (value == nullptr) return absl::OkStatus();
   if (value->is_object()) value = Find(*value, "content");
   if (value == nullptr || !value->is_string()) {
-    return Invalid(key, "is neither a string nor {\"content\": string}");
+    return InvalidField(key, "is neither a string nor {\"content\": string}");
   }
   *out = value->get<std::string>();
   return absl::OkStatus();
@@ -231,8 +235,9 @@ absl::Status ReadTemplate(const json& value, std::string* out) {
       }
     }
   }
-  return Invalid("chat_template",
-                 "is neither a string nor a list with a \"default\" template");
+  return InvalidField(
+      "chat_template",
+      "is neither a string nor a list with a \"default\" template");
 }
 
 // Byte of each code point of the byte alphabet, or -1.
@@ -270,12 +275,12 @@ absl::StatusOr<TokenizerSpec> ParseTokenizerJson(absl::string_view text) {
   RF_RETURN_IF_ERROR(CheckSurroundings(root));
   const json* model = Find(root, "model");
   if (model == nullptr || !model->is_object()) {
-    return Invalid("model", "is not an object");
+    return InvalidField("model", "is not an object");
   }
   RF_RETURN_IF_ERROR(CheckModelFields(*model));
   const json* vocab = Find(*model, "vocab");
   if (vocab == nullptr || !vocab->is_object() || vocab->empty()) {
-    return Invalid("model.vocab", "is not an object with tokens");
+    return InvalidField("model.vocab", "is not an object with tokens");
   }
   TokenizerSpec spec;
   spec.vocab.reserve(vocab->size());
@@ -289,12 +294,13 @@ absl::StatusOr<TokenizerSpec> ParseTokenizerJson(absl::string_view text) {
                       BoolField(*model, "ignore_merges", "model"));
   const json* merges = Find(*model, "merges");
   if (merges == nullptr || !merges->is_array()) {
-    return Invalid("model.merges", "is not an array");
+    return InvalidField("model.merges", "is not an array");
   }
   RF_RETURN_IF_ERROR(ReadMerges(*merges, &spec));
   const json* added = Find(root, "added_tokens");
   if (added != nullptr) {
-    if (!added->is_array()) return Invalid("added_tokens", "is not an array");
+    if (!added->is_array())
+      return InvalidField("added_tokens", "is not an array");
     RF_RETURN_IF_ERROR(ReadAddedTokens(*added, &spec));
   }
   RF_RETURN_IF_ERROR(CheckIds(spec));
@@ -312,9 +318,9 @@ absl::StatusOr<TokenizerConfig> ParseTokenizerConfig(absl::string_view text) {
                       BoolField(root, "add_bos_token", "tokenizer_config"));
   RF_ASSIGN_OR_RETURN(const bool add_eos,
                       BoolField(root, "add_eos_token", "tokenizer_config"));
-  if (add_eos) return Invalid("add_eos_token", "true is not supported");
+  if (add_eos) return InvalidField("add_eos_token", "true is not supported");
   if (config.add_bos_token && !config.bos_token.has_value()) {
-    return Invalid("add_bos_token", "true, but there is no bos_token");
+    return InvalidField("add_bos_token", "true, but there is no bos_token");
   }
   const json* chat_template = Find(root, "chat_template");
   if (chat_template != nullptr) {

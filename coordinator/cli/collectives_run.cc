@@ -41,9 +41,10 @@ int Weight(const absl::Status& status) {
 }
 
 // One call a rank, each in its own thread.
-class Run {
+class CallOnEveryRank {
  public:
-  Run(const BenchWorkers& workers, v1::MeasureCollectivesRequest request,
+  CallOnEveryRank(
+      const BenchWorkers& workers, v1::MeasureCollectivesRequest request,
       const std::function<void(const v1::CollectiveFigures&)>& on_figures)
       : workers_(workers),
         request_(std::move(request)),
@@ -152,7 +153,7 @@ absl::StatusOr<std::vector<v1::CollectiveFigures>> RunCollectives(
   for (const std::string& address : workers.addresses) {
     request.add_addresses(address);
   }
-  return Run(workers, std::move(request), on_figures).Await();
+  return CallOnEveryRank(workers, std::move(request), on_figures).Await();
 }
 
 }  // namespace ringfleet::coordinator::cli

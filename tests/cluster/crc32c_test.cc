@@ -12,7 +12,7 @@
 namespace ringfleet::cluster {
 namespace {
 
-std::vector<char> RandomBytes(size_t size, uint32_t seed) {
+std::vector<char> RandomChars(size_t size, uint32_t seed) {
   std::mt19937 generator(seed);
   std::vector<char> bytes(size);
   for (char& byte : bytes) byte = static_cast<char>(generator());
@@ -40,7 +40,7 @@ TEST(Crc32cTest, KnownVectors) {
 }
 
 TEST(Crc32cTest, EverySizeAndAlignmentMatchesTheDefinition) {
-  const std::vector<char> bytes = RandomBytes(12000, 1);
+  const std::vector<char> bytes = RandomChars(12000, 1);
   const auto compare = [&](size_t start, size_t size) {
     ASSERT_EQ(ExtendCrc32c(0, bytes.data() + start, size),
               ReferenceCrc32c(bytes.data() + start, size))
@@ -52,7 +52,7 @@ TEST(Crc32cTest, EverySizeAndAlignmentMatchesTheDefinition) {
 }
 
 TEST(Crc32cTest, CombinesAnySplit) {
-  const std::vector<char> bytes = RandomBytes(100000, 2);
+  const std::vector<char> bytes = RandomChars(100000, 2);
   std::mt19937 generator(3);
   for (int round = 0; round < 2000; ++round) {
     const size_t end = generator() % (bytes.size() + 1);
@@ -72,7 +72,7 @@ TEST(Crc32cTest, CombinesAnySplit) {
 // n copies of a block, n * size far beyond 2^32 bytes, put together from runs
 // of 2^k copies: the longest run first, or last.
 TEST(Crc32cTest, CombinesBeyondFourGiga) {
-  const std::vector<char> block = RandomBytes(1000003, 4);
+  const std::vector<char> block = RandomChars(1000003, 4);
   constexpr int kRuns = 20;
   uint32_t run[kRuns] = {ExtendCrc32c(0, block.data(), block.size())};
   const auto size = [&](int k) { return block.size() << k; };

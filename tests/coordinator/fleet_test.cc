@@ -25,7 +25,7 @@ using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 using ::testing::SizeIs;
 
-constexpr absl::Duration kLimit = absl::Seconds(30);
+constexpr absl::Duration kFleetLimit = absl::Seconds(30);
 
 struct Outcome {
   std::vector<uint32_t> tokens;
@@ -54,12 +54,12 @@ class FleetTest : public ::testing::Test {
   }
 
   absl::Status WaitReady() {
-    return fleet_->WaitReady(Deadline::After(kLimit));
+    return fleet_->WaitReady(Deadline::After(kFleetLimit));
   }
 
   // Waits until the state is `want`; returns it.
   v1::ClusterState WaitState(v1::FleetState want) {
-    const Deadline deadline = Deadline::After(kLimit);
+    const Deadline deadline = Deadline::After(kFleetLimit);
     uint64_t version = 0;
     while (fleet_->WaitForChange(&version, deadline)) {
       const v1::ClusterState state = fleet_->State();
@@ -84,7 +84,7 @@ class FleetTest : public ::testing::Test {
 
   static Outcome Await(EventBuffer& events) {
     Outcome outcome;
-    const Deadline deadline = Deadline::After(kLimit);
+    const Deadline deadline = Deadline::After(kFleetLimit);
     while (auto event = events.Pop(deadline)) {
       if (const auto* token = std::get_if<RequestUpdate::Token>(&*event)) {
         outcome.tokens.push_back(token->id);
@@ -151,7 +151,7 @@ TEST_F(FleetTest, AResetOfExpertCountsReachesEveryWorker) {
   Start(3);
   ASSERT_TRUE(WaitReady().ok());
   const auto statistics = [this](bool reset) {
-    return fleet_->Statistics(reset, Deadline::After(kLimit));
+    return fleet_->Statistics(reset, Deadline::After(kFleetLimit));
   };
   EXPECT_THAT(statistics(false)->layers(0).tokens(), ElementsAre(7));
   EXPECT_EQ(workers_[1]->expert_tokens(), 8u);
@@ -209,7 +209,7 @@ TEST_F(FleetTest, AnEpochIsLaterThanAllThatItsWorkersHaveSeen) {
   ASSERT_TRUE(fleet_->Register(again).ok());
   uint64_t version = 0;
   while (fleet_->State().epoch() == first) {
-    ASSERT_TRUE(fleet_->WaitForChange(&version, Deadline::After(kLimit)));
+    ASSERT_TRUE(fleet_->WaitForChange(&version, Deadline::After(kFleetLimit)));
   }
   ASSERT_TRUE(WaitReady().ok());
   EXPECT_GT(fleet_->State().epoch(), seen);

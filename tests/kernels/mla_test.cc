@@ -16,7 +16,7 @@
 namespace ringfleet::kernels {
 namespace {
 
-constexpr float kScale = 0.2f;
+constexpr float kLayerScale = 0.2f;
 
 struct Sizes {
   size_t heads = 5;
@@ -66,7 +66,7 @@ class Layer {
             .heads = sizes_.heads,
             .nope_dim = sizes_.nope,
             .v_dim = sizes_.v,
-            .softmax_scale = kScale,
+            .softmax_scale = kLayerScale,
             .q = q,
             .kv_b = &kv_b_,
             .uk_transposed = &uk_transposed_,
@@ -122,8 +122,8 @@ class Layer {
           score += term;
           magnitude += std::abs(term);
         }
-        p[t] = std::exp(double{kScale} * score);
-        errors[t] = std::expm1(2 * unit * double{kScale} * magnitude);
+        p[t] = std::exp(double{kLayerScale} * score);
+        errors[t] = std::expm1(2 * unit * double{kLayerScale} * magnitude);
         total += p[t];
       }
       for (size_t j = 0; j < sizes_.v; ++j) {
@@ -213,11 +213,11 @@ void ExpectPlainAttention(const Sizes& sizes, size_t positions,
   }
 }
 
-constexpr Dtype kCacheDtypes[] = {Dtype::kF32, Dtype::kBf16, Dtype::kInt8};
+constexpr Dtype kLatentDtypes[] = {Dtype::kF32, Dtype::kBf16, Dtype::kInt8};
 
 TEST(MlaTest, BothFormsMatchPlainAttentionAtBlockBorders) {
   ForEachIsa([] {
-    for (const Dtype dtype : kCacheDtypes) {
+    for (const Dtype dtype : kLatentDtypes) {
       for (const size_t positions : {1, 2, 127, 128, 129, 257}) {
         ExpectPlainAttention({}, positions, std::min<size_t>(positions, 4),
                              dtype);
@@ -229,7 +229,7 @@ TEST(MlaTest, BothFormsMatchPlainAttentionAtBlockBorders) {
 // Groups of 64 queries, whole and cut, on both sides of block borders.
 TEST(MlaTest, BothFormsMatchPlainAttentionForManyQueries) {
   ForEachIsa([] {
-    for (const Dtype dtype : kCacheDtypes) {
+    for (const Dtype dtype : kLatentDtypes) {
       for (const size_t num_queries : {63, 64, 65, 70, 150}) {
         ExpectPlainAttention({.heads = 1, .nope = 8, .v = 5}, 170, num_queries,
                              dtype);
@@ -240,7 +240,7 @@ TEST(MlaTest, BothFormsMatchPlainAttentionForManyQueries) {
 
 TEST(MlaTest, BothFormsMatchPlainAttentionForOtherSizes) {
   ForEachIsa([] {
-    for (const Dtype dtype : kCacheDtypes) {
+    for (const Dtype dtype : kLatentDtypes) {
       for (const Sizes& sizes :
            {Sizes{.heads = 1, .rope = 0}, Sizes{.heads = 1, .nope = 0},
             Sizes{.heads = 2, .rope = 5, .nope = 9},
@@ -288,7 +288,7 @@ TEST(MlaTest, AbsorbedIsRowInvariant) {
                            70};  // 117 queries are more than one pass holds.
   const size_t positions = 300;
   ForEachIsa([&] {
-    for (const Dtype dtype : kCacheDtypes) {
+    for (const Dtype dtype : kLatentDtypes) {
       const Layer layer(sizes, positions, dtype, WeightForm::kInt8);
       const size_t num_queries = 150;
       const int64_t first = static_cast<int64_t>(positions - num_queries);
@@ -343,7 +343,7 @@ TEST(MlaTest, AbsorbedLeavesOtherRowsAlone) {
 TEST(MlaTest, MaterializedDependsNeitherOnThreadsNorOnOtherQueries) {
   const size_t positions = 260;
   ForEachIsa([&] {
-    for (const Dtype dtype : kCacheDtypes) {
+    for (const Dtype dtype : kLatentDtypes) {
       const Layer layer({}, positions, dtype);
       const std::vector<float> q = RandomFloats(positions * layer.q_size(), 41);
       std::vector<float> expected(positions * layer.out_size());
@@ -374,7 +374,7 @@ TEST(MlaTest, LargeScoresStayFinite) {
   ForEachIsa([&] {
     ThreadPool pool(1);
     const size_t positions = 400;
-    for (const Dtype dtype : kCacheDtypes) {
+    for (const Dtype dtype : kLatentDtypes) {
       const Layer layer(sizes, positions, dtype);
       const std::vector<float> q = RandomFloats(layer.q_size(), 51, -500, 500);
       for (const Kernel kernel : {&Absorbed, &Materialized}) {

@@ -16,8 +16,8 @@ namespace {
 
 using ::testing::ElementsAre;
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
 
 std::vector<uint32_t> Ids(const std::vector<Candidate>& candidates) {
   std::vector<uint32_t> ids;
@@ -141,19 +141,21 @@ TEST(SamplingTest, AnySplitOfTheVocabularyDrawsTheSameToken) {
 TEST(SamplingTest, GreedyTakesTheLowestIdOfTheHighestLogit) {
   const SamplingFilter greedy;
   EXPECT_EQ(DrawFromShard({1.0f, 3.0f, 3.0f, 2.0f}, 10, greedy, {}).id, 11u);
-  EXPECT_EQ(DrawFromShard({kNan, -kInfinity, -5.0f}, 0, greedy, {}).id, 2u);
+  EXPECT_EQ(DrawFromShard({kNotANumber, -kInf, -5.0f}, 0, greedy, {}).id, 2u);
   EXPECT_EQ(Draw({{7, 2.0f}, {3, 1.0f}}, greedy, {}).id, 7u);
 }
 
 TEST(SamplingTest, NanIsNeverDrawnBesideANumber) {
   const SamplingFilter filter = {.temperature = 1};
   for (uint64_t position = 0; position < 20; ++position) {
-    EXPECT_EQ(
-        DrawFromShard({kNan, -1.0f, kNan}, 0, filter, {0, 0, position}).id, 1u);
-    EXPECT_EQ(Draw({{0, kNan}, {1, -kInfinity}}, filter, {0, 0, position}).id,
+    EXPECT_EQ(DrawFromShard({kNotANumber, -1.0f, kNotANumber}, 0, filter,
+                            {0, 0, position})
+                  .id,
+              1u);
+    EXPECT_EQ(Draw({{0, kNotANumber}, {1, -kInf}}, filter, {0, 0, position}).id,
               1u);
   }
-  EXPECT_EQ(DrawFromShard({kNan, kNan}, 4, filter, {}).id, 4u);
+  EXPECT_EQ(DrawFromShard({kNotANumber, kNotANumber}, 4, filter, {}).id, 4u);
 }
 
 TEST(SamplingTest, LogSumExpOfShardsMerges) {
@@ -179,10 +181,10 @@ TEST(SamplingTest, LogSumExpOfShardsMerges) {
 TEST(SamplingTest, LogSumExpOfNothingIsMinusInfinity) {
   const LogSumExp empty = ReduceLogSumExp({});
   EXPECT_EQ(empty.sum, 0);
-  EXPECT_EQ(empty.max, -kInfinity);
-  EXPECT_EQ(Merge(empty, empty).Value(), -kInfinity);
-  EXPECT_EQ(ReduceLogSumExp({-kInfinity, kNan}).Value(), -kInfinity);
-  EXPECT_NEAR(ReduceLogSumExp({kNan, 2.0f, -kInfinity}).Value(), 2, 1e-12);
+  EXPECT_EQ(empty.max, -kInf);
+  EXPECT_EQ(Merge(empty, empty).Value(), -kInf);
+  EXPECT_EQ(ReduceLogSumExp({-kInf, kNotANumber}).Value(), -kInf);
+  EXPECT_NEAR(ReduceLogSumExp({kNotANumber, 2.0f, -kInf}).Value(), 2, 1e-12);
   EXPECT_NEAR(Merge(empty, ReduceLogSumExp({1.0f})).Value(), 1, 1e-12);
 }
 
@@ -190,10 +192,10 @@ TEST(SamplingTest, TopCandidatesAreThePrefixOfTheSortedShard) {
   std::vector<float> logits = RandomFloats(500, 8, -3, 3);
   // Many ties, and values that are no numbers.
   for (float& logit : logits) logit = std::round(logit * 4) / 4;
-  logits[17] = kNan;
-  logits[300] = kNan;
-  logits[44] = -kInfinity;
-  logits[45] = kInfinity;
+  logits[17] = kNotANumber;
+  logits[300] = kNotANumber;
+  logits[44] = -kInf;
+  logits[45] = kInf;
   std::vector<Candidate> sorted;
   for (uint32_t i = 0; i < 500; ++i) sorted.push_back({1000 + i, logits[i]});
   std::stable_sort(sorted.begin(), sorted.end(),
@@ -329,9 +331,10 @@ TEST(SamplingTest, NoFilterKeepsEverything) {
 TEST(SamplingTest, BrokenLogitsLeaveAtLeastOneToken) {
   const SamplingFilter filter = {
       .temperature = 1, .top_k = 2, .top_p = 0.5f, .min_p = 0.1f};
-  for (const float value : {kNan, kInfinity, -kInfinity}) {
-    const std::vector<Candidate> sorted = {{0, value}, {1, value}, {2, kNan}};
-    for (const double log_z : {0.0, double{kInfinity}, double{kNan}}) {
+  for (const float value : {kNotANumber, kInf, -kInf}) {
+    const std::vector<Candidate> sorted = {
+        {0, value}, {1, value}, {2, kNotANumber}};
+    for (const double log_z : {0.0, double{kInf}, double{kNotANumber}}) {
       EXPECT_GE(CountSurvivors(sorted, filter, log_z, true), 1u);
       EXPECT_GE(CountSurvivors(sorted, {.temperature = 1, .top_p = 0.5f}, log_z,
                                true),
