@@ -67,7 +67,7 @@ void MultiplyGateAndUp(const SwigluExpert& expert, const Activations& x,
 // Adds an expert's part to one panel of outputs.
 void AddDown(const SwigluExpert& expert, const Activations& hidden,
              size_t panel, const uint8_t* next, size_t hidden_size,
-             float* out) {
+             const SwigluOutput& out) {
   const size_t width = std::min(kPanelRows, hidden_size - panel * kPanelRows);
   for (size_t first = 0; first < expert.rows.size(); first += kMaxPanelBatch) {
     const size_t count = std::min(kMaxPanelBatch, expert.rows.size() - first);
@@ -76,8 +76,9 @@ void AddDown(const SwigluExpert& expert, const Activations& hidden,
     PanelTile tile;
     MultiplyPanel(*expert.down, panel, batch, next, &tile);
     for (size_t i = 0; i < count; ++i) {
-      float* sums =
-          out + expert.rows[first + i] * hidden_size + panel * kPanelRows;
+      float* sums = out.y +
+                    (expert.rows[first + i] - out.first_y) * hidden_size +
+                    panel * kPanelRows;
       const float weight =
           expert.weights == nullptr ? 1.0f : expert.weights[first + i];
       AddScaledTo(weight, tile.Row(i), width, sums);
@@ -93,8 +94,8 @@ size_t MultiplyAdds(const SwigluExpert& expert, size_t outputs,
 }  // namespace
 
 void Swiglu(absl::Span<const SwigluExpert> experts, const Activations& x,
-            size_t hidden_size, float* out, SwigluWorkspace* workspace,
-            ThreadPool& pool) {
+            size_t hidden_size, const SwigluOutput& out,
+            SwigluWorkspace* workspace, ThreadPool& pool) {
   std::vector<Activations>& hidden = workspace->hidden;
   if (hidden.size() < experts.size()) hidden.resize(experts.size());
   std::vector<size_t>& first_task = workspace->first_task;
@@ -149,8 +150,11 @@ void Swiglu(absl::Span<const SwigluExpert> experts, const Activations& x,
         for (size_t panel = begin; panel < end; ++panel) {
           const size_t first = panel * kPanelRows;
           const size_t width = std::min(kPanelRows, hidden_size - first);
-          for (size_t row = 0; row < x.rows(); ++row) {
-            std::fill_n(out + row * hidden_size + first, width, 0.0f);
+          for (const RowRange& rows : out.rows) {
+            for (size_t row = rows.begin; row < rows.end; ++row) {
+              std::fill_n(out.y + (row - out.first_y) * hidden_size + first,
+                          width, 0.0f);
+            }
           }
           size_t e = 0;
           while (e < experts.size() && !visited(e)) ++e;

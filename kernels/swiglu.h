@@ -15,6 +15,7 @@
 
 #include "absl/types/span.h"
 #include "kernels/activations.h"
+#include "kernels/row_range.h"
 #include "kernels/thread_pool.h"
 #include "kernels/weight_matrix.h"
 
@@ -37,14 +38,22 @@ struct SwigluWorkspace {
   std::vector<size_t> first_task;
 };
 
+// Where the sums of rows go: those of row t to y + (t - first_y) * D, f32.
+struct SwigluOutput {
+  float* y = nullptr;
+  size_t first_y = 0;
+  // The rows that are set; no expert has others.
+  absl::Span<const RowRange> rows;
+};
+
 // out[t] = sum over `experts` in their order, as far as they have row t, of
 //   weight * down(silu(gate x[t]) * (up x[t])); 0 where no expert has it.
 //   x [tokens, columns] in the form that gate and up read; both are of one form
-//   out [tokens, D] f32, dense; overlaps no input
+//   out.y overlaps no input
 // Row invariant. Experts without rows are not visited.
 void Swiglu(absl::Span<const SwigluExpert> experts, const Activations& x,
-            size_t hidden_size, float* out, SwigluWorkspace* workspace,
-            ThreadPool& pool);
+            size_t hidden_size, const SwigluOutput& out,
+            SwigluWorkspace* workspace, ThreadPool& pool);
 
 }  // namespace ringfleet::kernels
 

@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "kernels/check.h"
-#include "worker/row_codec.h"
 
 namespace ringfleet::worker {
 namespace {
@@ -16,8 +15,8 @@ using cluster::ShardHalf;
 using kernels::Activations;
 using kernels::RowRange;
 
-// Elements that a thread encodes in about the time it takes to wake it.
-constexpr size_t kEncodeGrain = size_t{1} << 14;
+// Bytes that a thread copies in about the time it takes to wake it.
+constexpr size_t kCopyGrain = size_t{1} << 16;
 
 template <typename T>
 void GrowTo(size_t size, std::vector<T>* buffer) {
@@ -37,7 +36,8 @@ class GatherPipeline final : public cluster::HalvesReceiver {
         ranks_(communicator.size()),
         rank_(communicator.rank()),
         halves_(args.rows, ranks_),
-        codec_(args.form, args.columns, args.attached_columns, args.wire) {}
+        x_bytes_(args.x->StoredRowBytes()),
+        row_bytes_(x_bytes_ + args.attached_bytes) {}
 
   absl::Status Run(cluster::Deadline deadline) {
     Prepare();
@@ -45,9 +45,9 @@ class GatherPipeline final : public cluster::HalvesReceiver {
     const auto communicate = [&] {
       absl::Status status = communicator_.GatherHalves(
           {.rows = args_.rows,
-           .row_size = codec_.row_bytes(),
+           .row_size = row_bytes_,
            .segment_bytes = args_.tiles.segment_bytes},
-          {workspace_.encoded.data(), own.size() * codec_.row_bytes()}, *this,
+          {workspace_.encoded.data(), own.size() * row_bytes_}, *this,
           /*check=*/0, deadline);
       if (!status.ok()) workspace_.progress.Fail();
       return status;
@@ -70,26 +70,26 @@ class GatherPipeline final : public cluster::HalvesReceiver {
                absl::Span<const absl::Span<const char>> pieces) override {
     const size_t side = static_cast<size_t>(which.half);
     std::vector<char>& partly = workspace_.partly[side];
-    const size_t row_bytes = codec_.row_bytes();
-    if (row_bytes == 0) return;
+    if (row_bytes_ == 0) return;
     size_t complete = 0;
     size_t row = halves_.Of(which).begin + workspace_.progress.Of(which);
     for (absl::Span<const char> piece : pieces) {
       while (!piece.empty()) {
         // Whole rows are read where they lie, others once they are together.
         const char* bytes = piece.data();
-        size_t taken = row_bytes;
-        if (partly_bytes_[side] > 0 || piece.size() < row_bytes) {
-          taken = std::min(piece.size(), row_bytes - partly_bytes_[side]);
+        size_t taken = row_bytes_;
+        if (partly_bytes_[side] > 0 || piece.size() < row_bytes_) {
+          taken = std::min(piece.size(), row_bytes_ - partly_bytes_[side]);
           std::memcpy(partly.data() + partly_bytes_[side], piece.data(), taken);
           partly_bytes_[side] += taken;
           bytes = partly.data();
         }
         piece.remove_prefix(taken);
-        if (partly_bytes_[side] > 0 && partly_bytes_[side] < row_bytes)
+        if (partly_bytes_[side] > 0 && partly_bytes_[side] < row_bytes_) {
           continue;
+        }
         partly_bytes_[side] = 0;
-        Decode(bytes, row++);
+        Load(row++, bytes);
         ++complete;
       }
     }
@@ -108,36 +108,25 @@ class GatherPipeline final : public cluster::HalvesReceiver {
     for (const ShardHalf half : halves) (observer_->*what)(step, half);
   }
 
-  float* ValuesOf(size_t row) {
-    return args_.form == Activations::Form::kF32
-               ? workspace_.values.data() + row * args_.columns
-               : nullptr;
-  }
-
-  void Decode(const char* bytes, size_t row) {
-    codec_.Decode(bytes, workspace_.x, row, ValuesOf(row),
-                  args_.all_attached + row * args_.attached_columns);
+  void Load(size_t row, const char* bytes) {
+    workspace_.x.LoadRow(row, bytes);
+    if (args_.attached_bytes > 0) {
+      args_.attachment->Load(row, bytes + x_bytes_);
+    }
   }
 
   // Memory for all rows, and the own ones in it as others will get them.
   void Prepare() {
-    Activations& x = workspace_.x;
-    if (args_.form == Activations::Form::kF32) {
-      GrowTo(args_.rows * args_.columns, &workspace_.values);
-      x.Assign(args_.form, workspace_.values.data(), args_.rows, args_.columns,
-               args_.columns, pool_);
-    } else {
-      x.Reshape(args_.form, args_.rows, args_.columns);
-    }
+    workspace_.x.Reshape(args_.x->form(), args_.rows, args_.x->columns());
     const RowRange own = halves_.Shard(rank_);
-    GrowTo(own.size() * codec_.row_bytes(), &workspace_.encoded);
-    for (auto& partly : workspace_.partly) GrowTo(codec_.row_bytes(), &partly);
-    const size_t row_elements = args_.columns + args_.attached_columns;
+    GrowTo(own.size() * row_bytes_, &workspace_.encoded);
+    for (auto& partly : workspace_.partly) GrowTo(row_bytes_, &partly);
     pool_.ParallelFor(own.size(),
-                      1 + kEncodeGrain / std::max<size_t>(row_elements, 1),
+                      1 + kCopyGrain / std::max<size_t>(row_bytes_, 1),
                       [&](size_t begin, size_t end) {
-                        for (size_t i = begin; i < end; ++i)
-                          EncodeOwn(i, own.begin + i);
+                        for (size_t i = begin; i < end; ++i) {
+                          StoreOwn(i, own.begin + i);
+                        }
                       });
     workspace_.progress.Reset(ranks_);
     for (const ShardHalf half : HalvesAt(0)) {
@@ -145,16 +134,13 @@ class GatherPipeline final : public cluster::HalvesReceiver {
     }
   }
 
-  void EncodeOwn(size_t index, size_t row) {
-    const float* const values = args_.x + index * args_.columns;
-    const float* const attached =
-        args_.attached + index * args_.attached_columns;
-    char* const out = workspace_.encoded.data() + index * codec_.row_bytes();
-    if (args_.form == Activations::Form::kInt8) {
-      workspace_.x.SetRow(row, values);
+  void StoreOwn(size_t index, size_t row) {
+    char* const out = workspace_.encoded.data() + index * row_bytes_;
+    args_.x->StoreRow(index, out);
+    if (args_.attached_bytes > 0) {
+      args_.attachment->Store(index, out + x_bytes_);
     }
-    codec_.Encode(workspace_.x, row, values, attached, out);
-    Decode(out, row);
+    Load(row, out);
   }
 
   // False when rows will not come.
@@ -188,7 +174,8 @@ class GatherPipeline final : public cluster::HalvesReceiver {
   const int ranks_;
   const int rank_;
   const cluster::RowHalves halves_;
-  const RowCodec codec_;
+  const size_t x_bytes_;    // Of a row, to be multiplied.
+  const size_t row_bytes_;  // The same and what is attached.
   std::array<size_t, 2> partly_bytes_ = {0, 0};  // In workspace_.partly.
 };
 
@@ -201,8 +188,8 @@ absl::Status AllGatherMatmul(const AllGatherMatmulArgs& args,
                              cluster::Deadline deadline,
                              FusedObserver* observer) {
   for (const FusedOutput& product : args.products) {
-    RF_CHECK(product.weights.depth() == args.columns &&
-             product.weights.form() == args.form);
+    RF_CHECK(product.weights.depth() == args.x->columns() &&
+             product.weights.form() == args.x->form());
   }
   return GatherPipeline(args, communicator, workspace, pool, observer)
       .Run(deadline);

@@ -32,32 +32,38 @@
 
 namespace ringfleet::worker {
 
+// What travels with rows beside the columns that are multiplied.
+class RowAttachment {
+ public:
+  // Writes that of this rank's i-th row, or takes that of row `row`, one of
+  // this rank's or another's, when the row has come. Called by several threads
+  // at a time, for different rows.
+  virtual void Store(size_t i, char* bytes) const = 0;
+  virtual void Load(size_t row, const char* bytes) = 0;
+
+ protected:
+  ~RowAttachment() = default;
+};
+
 struct AllGatherMatmulArgs {
   // Equal on all ranks.
   size_t rows = 0;
-  size_t columns = 0;
-  size_t attached_columns = 0;
-  kernels::Activations::Form form = kernels::Activations::Form::kF32;
-  // Of float weights' rows and of what is attached; rows for integer weights
-  // travel as the codes that the products read.
-  cluster::Wire wire = cluster::Wire::kF32;
+  size_t attached_bytes = 0;
   FusedTiles tiles;
 
-  // [own rows, columns] f32, this rank's share of X, row-major.
-  const float* x = nullptr;
-  // Products of all rows, each with weights of `columns` inputs and of `form`;
+  // [own rows, columns], this rank's share of X; form and columns are equal on
+  // all ranks. Rows travel as the products read them: float32, or codes and
+  // scales, a byte and a thirty-second for each element.
+  const kernels::Activations* x = nullptr;
+  // Products of all rows, each with weights of x's columns and form;
   // y [rows, ...], rows in order. None: the rows are only gathered.
   absl::Span<const FusedOutput> products;
-  // Gathered beside x and multiplied by nothing: [own rows, attached_columns]
-  // f32, row-major, and where those of all ranks go, [rows, attached_columns].
-  const float* attached = nullptr;
-  float* all_attached = nullptr;
+  RowAttachment* attachment = nullptr;  // Not read if attached_bytes is 0.
 };
 
 // On return every product is complete, workspace.x has all rows (for products
-// to come), and `all_attached` is filled. Products have the same bits as if the
-// rows had been gathered first, on every rank. Rows that the wire rounds are
-// rounded on their own rank too. `observer` may be null.
+// to come), and the attachment those of all. Products have the same bits as if
+// the rows had been gathered first, on every rank. `observer` may be null.
 //
 // Errors: those of the Communicator's operations; the outputs are then
 // unspecified. The deadline is that of the communication.

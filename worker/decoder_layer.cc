@@ -42,13 +42,11 @@ absl::Status DecoderLayer(LayerContext& context, const LayerWeights& weights,
   kernels::Activations& x_normed = context.workspace.x;
   x_normed.Assign(FeedForwardForm(weights), normed, rows, hidden, hidden,
                   context.pool);
-  if (weights.is_moe) {
-    RouteRows(context, weights.moe, normed, rows);
-    NoteRoutes(context, layer, rows);
-    ExpertProducts(context, weights.moe, x_normed, partial);
-  } else {
-    DenseMlp(context, weights.dense, x_normed, partial);
-  }
+  const kernels::RowRange all_rows = {0, rows};
+  const kernels::SwigluOutput out = {.y = partial, .rows = {&all_rows, 1}};
+  if (weights.is_moe) RouteRows(context, weights.moe, normed, rows);
+  NoteFeedForward(context, weights, layer, rows);
+  FeedForward(context, weights, x_normed, out);
   RF_RETURN_IF_ERROR(
       Reduce(context, "feed-forward", layer, partial, rows * hidden));
   context.pool.ParallelFor(rows, /*grain=*/16, [&](size_t begin, size_t end) {

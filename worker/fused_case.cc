@@ -11,7 +11,6 @@
 #include "cluster/wire_format.h"
 #include "kernels/matmul.h"
 #include "worker/collective_case.h"
-#include "worker/row_codec.h"
 
 namespace ringfleet::worker {
 namespace {
@@ -103,9 +102,9 @@ uint64_t FusedCase::MatrixBytes(const Spec& spec) {
 
 uint64_t FusedCase::WireBytes(const Spec& spec) {
   if (spec.operation == cluster::Operation::kAllGatherMatmul) {
-    const RowCodec codec(kernels::ActivationFormFor(spec.form), spec.inputs, 0,
-                         spec.wire);
-    return Product({spec.rows, codec.row_bytes()});
+    Activations row;
+    row.Reshape(kernels::ActivationFormFor(spec.form), 0, spec.inputs);
+    return Product({spec.rows, row.StoredRowBytes()});
   }
   return cluster::WireFormat(spec.wire, spec.outputs)
       .EncodedBytes(0, spec.rows * spec.outputs);
@@ -151,13 +150,13 @@ absl::Status FusedCase::Gather(bool multiply, cluster::Deadline deadline) {
   const FusedOutput output = {.weights = {.packed = &weights_},
                               .y = result_.data(),
                               .y_stride = weights_.rows()};
+  own_x_.Assign(kernels::ActivationFormFor(spec_.form), x_.data(),
+                halves_.Shard(rank_).size(), spec_.inputs, spec_.inputs,
+                *pool_);
   return AllGatherMatmul(
       {.rows = spec_.rows,
-       .columns = spec_.inputs,
-       .form = kernels::ActivationFormFor(spec_.form),
-       .wire = spec_.wire,
        .tiles = tiles_,
-       .x = x_.data(),
+       .x = &own_x_,
        .products = {&output, multiply ? size_t{1} : size_t{0}}},
       *communicator_, workspace_, *pool_, deadline);
 }
@@ -216,12 +215,6 @@ uint64_t FusedCase::CountWrong() {
   std::vector<float> x(spec_.rows * spec_.inputs);
   GenerateRows(0, {0, spec_.rows}, x.data());
   const auto form = kernels::ActivationFormFor(spec_.form);
-  if (form == Activations::Form::kF32) {
-    const cluster::WireFormat format(spec_.wire, spec_.inputs);
-    for (size_t row = 0; row < spec_.rows; ++row) {
-      format.Round(0, spec_.inputs, x.data() + row * spec_.inputs);
-    }
-  }
   Activations activations;
   activations.Assign(form, x.data(), spec_.rows, spec_.inputs, spec_.inputs,
                      *pool_);

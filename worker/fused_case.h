@@ -27,7 +27,7 @@ class FusedCase final : public BenchCase {
  public:
   struct Spec {
     cluster::Operation operation = cluster::Operation::kAllGatherMatmul;
-    cluster::Wire wire = cluster::Wire::kF32;
+    cluster::Wire wire = cluster::Wire::kF32;  // Of sums.
     size_t rows = 0;
     size_t inputs = 0;
     size_t outputs = 0;
@@ -82,6 +82,7 @@ class FusedCase final : public BenchCase {
   kernels::WeightMatrix nothing_;  // [outputs, 0]
   FusedTiles tiles_;
   std::vector<float> x_;        // This rank's share.
+  kernels::Activations own_x_;  // The same as a gather's products read it.
   std::vector<float> result_;   // [rows, own outputs], or [own rows, outputs]
   std::vector<float> partial_;  // [rows, outputs] of a scatter.
   std::vector<uint64_t> offsets_;

@@ -122,7 +122,6 @@ struct FusedWorkspace {
   CommunicationThread thread;
   HalfProgress progress;
   kernels::Activations x;
-  std::vector<float> values;  // What `x` of form kF32 points at.
   std::vector<char> encoded;  // Rows that are sent.
   std::array<std::vector<char>, 2>
       partly;                  // A row of each half that has not come whole.

@@ -29,7 +29,7 @@ struct Workspace {
   std::vector<float> partial;       // [rows, D], this rank's summand.
   std::vector<float> q_latent;      // [rows, q_lora_rank]
   kernels::Activations q_latent_x;  // The same, for q_b.
-  std::vector<float> q;             // [rows, heads, dn + dr]
+  std::vector<float> q;             // [rows, heads, dn + dr], then rotated.
   std::vector<float> kv;            // [rows, kv_lora_rank + dr]
   std::vector<float> attended;      // [rows, heads, dv]
   kernels::Activations attended_x;  // The same, for o.
@@ -47,10 +47,11 @@ struct Workspace {
   kernels::AlignedBuffer gathered_weights;     // Of all ranks, packed.
   std::vector<float> reduced;                  // [own rows, D]
   std::vector<uint64_t> element_offsets;       // Of each rank's rows, times D.
-  std::vector<uint32_t> all_rows;              // 0, 1, ... rows - 1.
+  std::vector<uint32_t> listed_rows;           // Of a network for all tokens.
   std::vector<uint32_t> assigned_rows;         // By expert, ascending.
   std::vector<float> assigned_weights;         // Of the same.
   std::vector<size_t> first_assigned;          // [experts + 1]
+  std::vector<char> chosen_experts;            // By any token, [own experts].
 };
 
 struct LayerContext {
@@ -63,6 +64,7 @@ struct LayerContext {
   KvCache& cache;
   TimedCommunicator& communicator;
   cluster::Wire wire;
+  size_t fuse_rows;  // As in ModelSettings.
   Workspace& workspace;
   // Hash of all experts chosen in this step so far: it travels with the next
   // all-reduce, so that ranks that route differently are found out at once.

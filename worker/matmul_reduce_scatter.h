@@ -1,17 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Multiplies and adds up over ranks meanwhile: a row-parallel layer whose
-// output is sharded over tokens, the mirror of all_gather_matmul.h.
-//
-// World size T; rank r holds X_r [rows, depth], its columns of X, and its rows
-// Y_r of the weights; rank d ends with its share of the rows of the sum of all
-// X_r Y_r. In step s = 0 .. T - 1 rank r, indices modulo T,
-//   multiplies (r - 1 - s).L and (r + 1 + s).R,
-//   adds what has come for these halves from the left (L) and right (R),
-//   sends the sums of L to the right and of R to the left       s <= T - 2
-// so that the own halves come last: the sum of d.L is made in the order of
-// ranks d + 1, d + 2, ..., d, that of d.R in the order d - 1, d - 2, ..., d.
-// Sums travel while the next halves are multiplied, segment by segment as the
-// rows are computed.
+// Multiplies and adds up over ranks meanwhile (reduce_scatter_while.h): a
+// row-parallel layer whose output is sharded over tokens, the mirror of
+// all_gather_matmul.h. Rank r holds X_r [rows, depth], its columns of X, and
+// its rows Y_r of the weights; rank d ends with its share of the rows of the
+// sum of all X_r Y_r.
 #ifndef RINGFLEET_WORKER_MATMUL_REDUCE_SCATTER_H_
 #define RINGFLEET_WORKER_MATMUL_REDUCE_SCATTER_H_
 

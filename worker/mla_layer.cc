@@ -9,6 +9,7 @@
 #include "worker/read_bytes.h"
 
 namespace ringfleet::worker {
+
 const kernels::Activations& MakeLatents(LayerContext& context,
                                         const AttentionWeights& weights,
                                         const Batch& batch, size_t first_row,
@@ -57,9 +58,8 @@ const kernels::Activations& MakeLatents(LayerContext& context,
   return query_rank > 0 ? workspace.q_latent_x : workspace.x;
 }
 
-void Attend(LayerContext& context, const AttentionWeights& weights,
-            const Batch& batch, int layer, const kernels::Activations& query_x,
-            float* partial) {
+const float* AttendHeads(LayerContext& context, const AttentionWeights& weights,
+                         const Batch& batch, int layer) {
   const cluster::ModelSpec& spec = context.spec;
   const size_t rows = batch.rows();
   const size_t v_dim = spec.v_head_dim;
@@ -68,8 +68,7 @@ void Attend(LayerContext& context, const AttentionWeights& weights,
   const size_t head_dim = spec.qk_head_dim();
 
   context.bytes_read += AttentionReadBytes(context, weights, batch);
-  float* q = Grow(context.workspace.q, rows * heads * head_dim);
-  kernels::MatMul(weights.q_b, query_x, q, context.pool);
+  float* const q = context.workspace.q.data();
   context.pool.ParallelFor(rows, /*grain=*/16, [&](size_t begin, size_t end) {
     ForEachRow(batch, begin, end, [&](size_t row, int, int64_t position) {
       context.rope.Rotate(q + row * heads * head_dim + nope, heads, head_dim,
@@ -107,9 +106,20 @@ void Attend(LayerContext& context, const AttentionWeights& weights,
   }
   kernels::MlaAbsorbed(args, absorbed, context.workspace.attention,
                        context.pool);
+  return attended;
+}
+
+void Attend(LayerContext& context, const AttentionWeights& weights,
+            const Batch& batch, int layer, const kernels::Activations& query_x,
+            float* partial) {
+  kernels::MatMul(weights.q_b, query_x,
+                  Grow(context.workspace.q, batch.rows() * weights.q_b.rows()),
+                  context.pool);
+  const float* attended = AttendHeads(context, weights, batch, layer);
+  const size_t columns = weights.o.columns();
   context.workspace.attended_x.Assign(
-      kernels::ActivationFormFor(weights.o.form()), attended, rows,
-      heads * v_dim, heads * v_dim, context.pool);
+      kernels::ActivationFormFor(weights.o.form()), attended, batch.rows(),
+      columns, columns, context.pool);
   kernels::MatMul(weights.o, context.workspace.attended_x, partial,
                   context.pool);
 }

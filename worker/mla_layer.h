@@ -23,8 +23,14 @@ const kernels::Activations& MakeLatents(LayerContext& context,
                                         const Batch& batch, size_t first_row,
                                         size_t rows, const float* x);
 
-// Attends with the heads that `weights` has, and projects. The cache of `layer`
-// holds all rows of the batch.
+// Attends with the heads that `weights` has. The cache of `layer` holds all
+// rows of the batch, and workspace.q [rows of the batch, heads, dn + dr] the
+// products of their queries' latents and q_b, which are rotated in place.
+// Returns [rows of the batch, heads * dv] f32, in the workspace.
+const float* AttendHeads(LayerContext& context, const AttentionWeights& weights,
+                         const Batch& batch, int layer);
+
+// The query product, AttendHeads and the output product.
 //   query_x [rows of the batch, rq] as MakeLatents returns it
 //   partial [rows of the batch, D] f32: to be summed over ranks
 void Attend(LayerContext& context, const AttentionWeights& weights,

@@ -81,6 +81,7 @@ LayerContext Model::MakeContext() {
           .cache = cache_,
           .communicator = communicator_,
           .wire = settings_.wire,
+          .fuse_rows = settings_.fuse_rows,
           .workspace = workspace_};
 }
 

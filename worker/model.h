@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "cluster/communicator.h"
 #include "cluster/model_spec.h"
+#include "cluster/prefill_strategy.h"
 #include "cluster/shard_plan.h"
 #include "kernels/rope.h"
 #include "kernels/thread_pool.h"
@@ -27,6 +28,9 @@ namespace ringfleet::worker {
 struct ModelSettings {
   cluster::Wire wire = cluster::Wire::kF32;
   v1::PrefillStrategy prefill_strategy = v1::PREFILL_STRATEGY_AUTO;
+  // Rows per rank from which sequence-parallel layers multiply while they
+  // exchange rows, and do not do one after the other.
+  size_t fuse_rows = cluster::kMinShardedRows;
 };
 
 // One rank's part of a model, in one epoch. The executor's thread calls it;

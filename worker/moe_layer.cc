@@ -47,10 +47,9 @@ uint64_t HashIds(uint64_t hash, const int32_t* ids, size_t count) {
   return hash;
 }
 
-kernels::SwigluExpert ExpertOf(LayerContext& context, const MlpWeights& weights,
+kernels::SwigluExpert ExpertOf(const MlpWeights& weights,
                                absl::Span<const uint32_t> rows,
                                const float* row_weights) {
-  context.bytes_read += MlpReadBytes(weights);
   return {.gate = &weights.gate,
           .up = &weights.up,
           .down = &weights.down,
@@ -58,23 +57,17 @@ kernels::SwigluExpert ExpertOf(LayerContext& context, const MlpWeights& weights,
           .weights = row_weights};
 }
 
-absl::Span<const uint32_t> AllRows(Workspace& workspace, size_t rows) {
-  while (workspace.all_rows.size() < rows) {
-    workspace.all_rows.push_back(
-        static_cast<uint32_t>(workspace.all_rows.size()));
-  }
-  return absl::MakeConstSpan(workspace.all_rows.data(), rows);
-}
-
 }  // namespace
 
-void DenseMlp(LayerContext& context, const MlpWeights& weights,
-              const kernels::Activations& x, float* out) {
-  Workspace& workspace = context.workspace;
-  const kernels::SwigluExpert mlp =
-      ExpertOf(context, weights, AllRows(workspace, x.rows()), nullptr);
-  kernels::Swiglu(absl::MakeConstSpan(&mlp, 1), x, context.spec.hidden_size,
-                  out, &workspace.swiglu, context.pool);
+absl::Span<const uint32_t> ListRows(Workspace& workspace,
+                                    absl::Span<const kernels::RowRange> rows) {
+  workspace.listed_rows.clear();
+  for (const kernels::RowRange& range : rows) {
+    for (size_t row = range.begin; row < range.end; ++row) {
+      workspace.listed_rows.push_back(static_cast<uint32_t>(row));
+    }
+  }
+  return workspace.listed_rows;
 }
 
 void RouteRows(LayerContext& context, const MoeWeights& weights, const float* x,
@@ -103,52 +96,87 @@ void NoteRoutes(LayerContext& context, int layer, size_t rows) {
   for (size_t i = 0; i < count; ++i) ++counts[ids[i]];
 }
 
-void AssignRows(LayerContext& context, cluster::Range experts, size_t rows) {
+void AssignRows(LayerContext& context, cluster::Range experts,
+                absl::Span<const kernels::RowRange> rows) {
   Workspace& workspace = context.workspace;
   const size_t chosen = context.spec.num_experts_per_tok;
-  const size_t count = rows * chosen;
+  const auto for_each_route = [&](auto visit) {
+    for (const kernels::RowRange& range : rows) {
+      for (size_t i = range.begin * chosen; i < range.end * chosen; ++i) {
+        const int expert = workspace.route_ids[i] - experts.begin;
+        if (expert >= 0 && expert < experts.size()) visit(i, expert);
+      }
+    }
+  };
   std::vector<size_t>& first = workspace.first_assigned;
   first.assign(experts.size() + 1, 0);
-  for (size_t i = 0; i < count; ++i) {
-    const int expert = workspace.route_ids[i] - experts.begin;
-    if (expert >= 0 && expert < experts.size()) ++first[expert + 1];
-  }
+  for_each_route([&](size_t, int expert) { ++first[expert + 1]; });
   std::partial_sum(first.begin(), first.end(), first.begin());
-  uint32_t* assigned_rows = Grow(workspace.assigned_rows, count);
-  float* assigned_weights = Grow(workspace.assigned_weights, count);
-  for (size_t i = 0; i < count; ++i) {
-    const int expert = workspace.route_ids[i] - experts.begin;
-    if (expert < 0 || expert >= experts.size()) continue;
+  uint32_t* assigned_rows = Grow(workspace.assigned_rows, first.back());
+  float* assigned_weights = Grow(workspace.assigned_weights, first.back());
+  for_each_route([&](size_t i, int expert) {
     const size_t at = first[expert]++;
     assigned_rows[at] = static_cast<uint32_t>(i / chosen);
     assigned_weights[at] = workspace.route_weights[i];
-  }
+  });
   // Each entry has become the begin of the one behind it.
   std::copy_backward(first.begin(), first.end() - 1, first.end());
   first[0] = 0;
 }
 
-void ExpertProducts(LayerContext& context, const MoeWeights& weights,
-                    const kernels::Activations& x, float* partial) {
+void NoteFeedForward(LayerContext& context, const LayerWeights& weights,
+                     int layer, size_t rows) {
+  if (!weights.is_moe) {
+    context.bytes_read += MlpReadBytes(weights.dense);
+    return;
+  }
+  NoteRoutes(context, layer, rows);
   Workspace& workspace = context.workspace;
-  const size_t rows = x.rows();
-  AssignRows(context, context.plan.experts, rows);
-  workspace.experts.clear();
-  if (weights.shared.gate.rows() > 0) {
-    workspace.experts.push_back(
-        ExpertOf(context, weights.shared, AllRows(workspace, rows), nullptr));
+  const cluster::Range own = context.plan.experts;
+  std::vector<char>& chosen = workspace.chosen_experts;
+  chosen.assign(own.size(), 0);
+  const size_t count = rows * context.spec.num_experts_per_tok;
+  for (size_t i = 0; i < count; ++i) {
+    const int expert = workspace.route_ids[i] - own.begin;
+    if (expert >= 0 && expert < own.size()) chosen[expert] = 1;
   }
-  for (size_t e = 0; e < weights.experts.size(); ++e) {
-    const size_t begin = workspace.first_assigned[e];
-    const size_t size = workspace.first_assigned[e + 1] - begin;
-    if (size == 0) continue;
-    workspace.experts.push_back(ExpertOf(
-        context, weights.experts[e],
-        absl::MakeConstSpan(workspace.assigned_rows.data() + begin, size),
-        workspace.assigned_weights.data() + begin));
+  for (size_t e = 0; e < chosen.size(); ++e) {
+    if (chosen[e] == 0) continue;
+    context.bytes_read += MlpReadBytes(weights.moe.experts[e]);
   }
-  kernels::Swiglu(workspace.experts, x, context.spec.hidden_size, partial,
-                  &workspace.swiglu, context.pool);
+  if (weights.moe.shared.gate.rows() > 0) {
+    context.bytes_read += MlpReadBytes(weights.moe.shared);
+  }
+}
+
+void FeedForward(LayerContext& context, const LayerWeights& weights,
+                 const kernels::Activations& x,
+                 const kernels::SwigluOutput& out) {
+  Workspace& workspace = context.workspace;
+  std::vector<kernels::SwigluExpert>& networks = workspace.experts;
+  networks.clear();
+  const MoeWeights& moe = weights.moe;
+  if (!weights.is_moe) {
+    networks.push_back(
+        ExpertOf(weights.dense, ListRows(workspace, out.rows), nullptr));
+  } else if (moe.shared.gate.rows() > 0) {
+    networks.push_back(
+        ExpertOf(moe.shared, ListRows(workspace, out.rows), nullptr));
+  }
+  if (weights.is_moe) {
+    AssignRows(context, context.plan.experts, out.rows);
+    for (size_t e = 0; e < moe.experts.size(); ++e) {
+      const size_t begin = workspace.first_assigned[e];
+      const size_t size = workspace.first_assigned[e + 1] - begin;
+      if (size == 0) continue;
+      networks.push_back(ExpertOf(
+          moe.experts[e],
+          absl::MakeConstSpan(workspace.assigned_rows.data() + begin, size),
+          workspace.assigned_weights.data() + begin));
+    }
+  }
+  kernels::Swiglu(networks, x, context.spec.hidden_size, out, &workspace.swiglu,
+                  context.pool);
 }
 
 }  // namespace ringfleet::worker

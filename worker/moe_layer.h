@@ -13,11 +13,9 @@
 
 namespace ringfleet::worker {
 
-// down(silu(gate x) * (up x)) over this rank's columns.
-//   x [rows, D] in the form that gate and up read
-//   out [rows, D] f32, dense
-void DenseMlp(LayerContext& context, const MlpWeights& weights,
-              const kernels::Activations& x, float* out);
+// The tokens of `rows`, one by one, in the workspace until it is called again.
+absl::Span<const uint32_t> ListRows(Workspace& workspace,
+                                    absl::Span<const kernels::RowRange> rows);
 
 // Routes `rows` tokens, x [rows, D] f32, dense: ids and weights
 // [rows, num_experts_per_tok] go to the workspace.
@@ -28,19 +26,29 @@ void RouteRows(LayerContext& context, const MoeWeights& weights, const float* x,
 // that ranks compare and in the counts.
 void NoteRoutes(LayerContext& context, int layer, size_t rows);
 
-// Sorts the workspace's routes of `rows` tokens by expert: those of expert
-// experts.begin + e are [first_assigned[e], first_assigned[e + 1]) of
-// assigned_rows, ascending, and of assigned_weights.
-void AssignRows(LayerContext& context, cluster::Range experts, size_t rows);
+// Sorts the workspace's routes of the tokens `rows`, ascending, by expert:
+// those of expert experts.begin + e are [first_assigned[e], first_assigned[e +
+// 1]) of assigned_rows, ascending, and of assigned_weights.
+void AssignRows(LayerContext& context, cluster::Range experts,
+                absl::Span<const kernels::RowRange> rows);
 
-// Routed experts of this rank, weighted, plus its part of the shared expert,
-// in one summand. Dropless: experts without tokens are not visited. A token's
-// summands are added in ascending order of expert, so its result does not
-// depend on what else is in the batch.
-//   x [rows, D] in the form that experts read; the workspace has their routes
-//   partial [rows, D] f32: to be summed over ranks
-void ExpertProducts(LayerContext& context, const MoeWeights& weights,
-                    const kernels::Activations& x, float* partial);
+// What the feed-forward products of a step's `rows` tokens will read and route,
+// once however the tokens are cut: call before FeedForward, which does not.
+void NoteFeedForward(LayerContext& context, const LayerWeights& weights,
+                     int layer, size_t rows);
+
+// This rank's summand of the feed-forward part, for the rows of `out`,
+// ascending: down(silu(gate x) * (up x)) over its columns of a dense layer, or
+// its routed experts, weighted, plus its part of the shared expert. Dropless:
+// experts without tokens are not visited. A token's summands are added in
+// ascending order of expert, so its result does not depend on what else is in
+// the batch.
+//   x [rows, D] in the form that the products read; the workspace has the
+//     routes of these tokens
+//   out: to be summed over ranks
+void FeedForward(LayerContext& context, const LayerWeights& weights,
+                 const kernels::Activations& x,
+                 const kernels::SwigluOutput& out);
 
 }  // namespace ringfleet::worker
 

@@ -7,6 +7,7 @@
 #include "cluster/status_macros.h"
 #include "cluster/wire_format.h"
 #include "kernels/elementwise.h"
+#include "kernels/matmul.h"
 #include "kernels/rms_norm.h"
 #include "worker/mla_layer.h"
 #include "worker/moe_layer.h"
@@ -15,32 +16,82 @@
 namespace ringfleet::worker {
 namespace {
 
-// Every rank gets the query latents of all rows, in workspace.gathered_x, and
-// their cache rows, in the cache.
-absl::Status GatherLatents(LayerContext& context, const Batch& batch,
+// Whether this step's exchanges run beside products. With fewer rows a rank
+// would read its weights once more for each piece, for too few of them.
+bool Fuses(const LayerContext& context, const RowSplit& split) {
+  return split.rows() / static_cast<size_t>(context.communicator.size()) >=
+         context.fuse_rows;
+}
+
+// The same for sums, which the ring rounds to the wire's format on each of its
+// hops: only where that is no more often than in any other algorithm.
+bool FusesSums(const LayerContext& context, const RowSplit& split) {
+  return Fuses(context, split) && (context.wire == cluster::Wire::kF32 ||
+                                   context.communicator.size() == 2);
+}
+
+// Rows of one layer's cache: from workspace.kv to every rank's cache.
+class CacheRows final : public RowAttachment {
+ public:
+  CacheRows(LayerContext& context, const Batch& batch, int layer)
+      : context_(context), batch_(batch), layer_(layer) {}
+
+  size_t bytes() const { return context_.cache.format().bytes(); }
+
+  void Store(size_t i, char* bytes) const override {
+    kernels::StoreLatentRow(
+        context_.cache.format(),
+        context_.workspace.kv.data() + i * context_.spec.cache_row(), bytes);
+  }
+  void Load(size_t row, const char* bytes) override {
+    ForEachRow(batch_, row, row + 1, [&](size_t, int slot, int64_t position) {
+      context_.cache.WriteStored(slot, layer_, position, bytes);
+    });
+  }
+
+ private:
+  LayerContext& context_;
+  const Batch& batch_;
+  const int layer_;
+};
+
+// Every rank gets the cache rows of all rows, in the cache, and the products of
+// their query latents and its part of q_b, in workspace.q.
+//   query_x [split.size(), rq]
+absl::Status GatherQueries(LayerContext& context,
+                           const kernels::WeightMatrix& q_b, const Batch& batch,
                            const RowSplit& split, int layer,
                            const kernels::Activations& query_x) {
   Workspace& workspace = context.workspace;
-  const kernels::LatentRowFormat& format = context.cache.format();
-  const size_t cache_row = context.spec.cache_row();
+  CacheRows cache_rows(context, batch, layer);
+  float* q = Grow(workspace.q, split.rows() * q_b.rows());
+  if (Fuses(context, split)) {
+    const FusedOutput product = {
+        .weights = {.packed = &q_b}, .y = q, .y_stride = q_b.rows()};
+    return context.communicator.AllGatherMatmul(
+        {.rows = split.rows(),
+         .attached_bytes = cache_rows.bytes(),
+         .tiles = product.weights.DefaultTiles(),
+         .x = &query_x,
+         .products = {&product, 1},
+         .attachment = &cache_rows},
+        context.pool);
+  }
   kernels::Activations& all = workspace.gathered_x;
   all.Reshape(query_x.form(), split.rows(), query_x.columns());
   const size_t query_bytes = all.StoredRowBytes();
-  return GatherRows(
-      context, split, query_bytes + format.bytes(),
+  RF_RETURN_IF_ERROR(GatherRows(
+      context, split, query_bytes + cache_rows.bytes(),
       [&](size_t i, char* record) {
         query_x.StoreRow(i, record);
-        kernels::StoreLatentRow(format, workspace.kv.data() + i * cache_row,
-                                record + query_bytes);
+        cache_rows.Store(i, record + query_bytes);
       },
       [&](size_t row, const char* record) {
         all.LoadRow(row, record);
-        ForEachRow(batch, row, row + 1,
-                   [&](size_t, int slot, int64_t position) {
-                     context.cache.WriteStored(slot, layer, position,
-                                               record + query_bytes);
-                   });
-      });
+        cache_rows.Load(row, record + query_bytes);
+      }));
+  kernels::MatMul(q_b, all, q, context.pool);
+  return absl::OkStatus();
 }
 
 // Every rank gets the normed activations of all rows, in workspace.gathered_x,
@@ -100,6 +151,65 @@ absl::StatusOr<const float*> ReduceScatterRows(LayerContext& context,
   return reduced;
 }
 
+// This rank's rows of the sum over ranks of attended w, [split.size(), D].
+//   attended [split.rows(), w.columns()] f32
+absl::StatusOr<const float*> ProjectAndScatter(LayerContext& context,
+                                               const kernels::WeightMatrix& w,
+                                               const float* attended,
+                                               const RowSplit& split) {
+  Workspace& workspace = context.workspace;
+  if (FusesSums(context, split)) {
+    const FusedWeights weights = {.packed = &w};
+    float* out = Grow(workspace.reduced, split.size() * w.rows());
+    RF_RETURN_IF_ERROR(context.communicator.MatmulReduceScatter(
+        {.rows = split.rows(),
+         .wire = context.wire,
+         .tiles = weights.DefaultTiles(),
+         .x = attended,
+         .x_stride = w.columns(),
+         .weights = weights,
+         .out = out},
+        context.pool));
+    return out;
+  }
+  workspace.attended_x.Assign(kernels::ActivationFormFor(w.form()), attended,
+                              split.rows(), w.columns(), w.columns(),
+                              context.pool);
+  float* partial = Grow(workspace.partial, split.rows() * w.rows());
+  kernels::MatMul(w, workspace.attended_x, partial, context.pool);
+  return ReduceScatterRows(context, split, partial);
+}
+
+// The same of the feed-forward part of x, all rows.
+absl::StatusOr<const float*> FeedForwardAndScatter(
+    LayerContext& context, const LayerWeights& weights,
+    const kernels::Activations& x, const RowSplit& split) {
+  const size_t hidden = context.spec.hidden_size;
+  if (FusesSums(context, split)) {
+    float* out = Grow(context.workspace.reduced, split.size() * hidden);
+    // Each piece reads the weights of all experts it has tokens for: the halves
+    // of a step in one.
+    RF_RETURN_IF_ERROR(context.communicator.ReduceScatterWhile(
+        {.rows = split.rows(),
+         .columns = hidden,
+         .wire = context.wire,
+         .segment_bytes = FusedTiles().segment_bytes,
+         .piece_rows = split.rows(),
+         .most_piece_rows = split.rows(),
+         .out = out},
+        [&](absl::Span<const kernels::RowRange> rows, float* y,
+            size_t first_y) {
+          FeedForward(context, weights, x,
+                      {.y = y, .first_y = first_y, .rows = rows});
+        }));
+    return out;
+  }
+  float* partial = Grow(context.workspace.partial, split.rows() * hidden);
+  const kernels::RowRange all = {0, split.rows()};
+  FeedForward(context, weights, x, {.y = partial, .rows = {&all, 1}});
+  return ReduceScatterRows(context, split, partial);
+}
+
 absl::Status RunLayer(LayerContext& context, const LayerWeights& weights,
                       const Batch& batch, const RowSplit& split, int layer,
                       float* x) {
@@ -108,32 +218,29 @@ absl::Status RunLayer(LayerContext& context, const LayerWeights& weights,
   const size_t hidden = context.spec.hidden_size;
   const float eps = static_cast<float>(context.spec.rms_norm_eps);
   float* normed = Grow(workspace.normed, own * hidden);
-  float* partial = Grow(workspace.partial, split.rows() * hidden);
 
   kernels::RmsNorm(x, own, hidden, hidden, weights.input_norm.data(), eps,
                    normed, hidden, context.pool);
   const kernels::Activations& query_x = MakeLatents(
       context, weights.attention, batch, split.begin(), own, normed);
-  RF_RETURN_IF_ERROR(GatherLatents(context, batch, split, layer, query_x));
-  Attend(context, weights.attention, batch, layer, workspace.gathered_x,
-         partial);
-  RF_ASSIGN_OR_RETURN(const float* attended,
-                      ReduceScatterRows(context, split, partial));
+  RF_RETURN_IF_ERROR(GatherQueries(context, weights.attention.q_b, batch, split,
+                                   layer, query_x));
+  const float* attended = AttendHeads(context, weights.attention, batch, layer);
+  RF_ASSIGN_OR_RETURN(
+      const float* projected,
+      ProjectAndScatter(context, weights.attention.o, attended, split));
 
-  kernels::AddRmsNorm(attended, own, hidden, weights.post_attention_norm.data(),
-                      eps, x, normed, context.pool);
+  kernels::AddRmsNorm(projected, own, hidden,
+                      weights.post_attention_norm.data(), eps, x, normed,
+                      context.pool);
   workspace.x.Assign(FeedForwardForm(weights), normed, own, hidden, hidden,
                      context.pool);
   if (weights.is_moe) RouteRows(context, weights.moe, normed, own);
   RF_RETURN_IF_ERROR(GatherNormed(context, split, weights.is_moe, workspace.x));
-  if (weights.is_moe) {
-    NoteRoutes(context, layer, split.rows());
-    ExpertProducts(context, weights.moe, workspace.gathered_x, partial);
-  } else {
-    DenseMlp(context, weights.dense, workspace.gathered_x, partial);
-  }
-  RF_ASSIGN_OR_RETURN(const float* fed,
-                      ReduceScatterRows(context, split, partial));
+  NoteFeedForward(context, weights, layer, split.rows());
+  RF_ASSIGN_OR_RETURN(
+      const float* fed,
+      FeedForwardAndScatter(context, weights, workspace.gathered_x, split));
   context.pool.ParallelFor(own, kRowGrain, [&](size_t begin, size_t end) {
     kernels::AddTo(fed + begin * hidden, (end - begin) * hidden,
                    x + begin * hidden);

@@ -2,10 +2,14 @@
 #ifndef RINGFLEET_WORKER_TIMED_COMMUNICATOR_H_
 #define RINGFLEET_WORKER_TIMED_COMMUNICATOR_H_
 
+#include <memory>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "cluster/communicator.h"
+#include "worker/all_gather_matmul.h"
+#include "worker/matmul_reduce_scatter.h"
+#include "worker/reduce_scatter_while.h"
 
 namespace ringfleet::worker {
 
@@ -41,6 +45,24 @@ class TimedCommunicator {
     return communicator_->ReduceScatter(input, segment, offsets, encoding,
                                         cluster::Deadline::After(timeout_));
   }
+  // Products that are fused with an exchange; the results' rows are those of
+  // RowHalves.
+  absl::Status AllGatherMatmul(const AllGatherMatmulArgs& args,
+                               kernels::ThreadPool& pool) {
+    return worker::AllGatherMatmul(args, *communicator_, fused(), pool,
+                                   cluster::Deadline::After(timeout_));
+  }
+  absl::Status MatmulReduceScatter(const MatmulReduceScatterArgs& args,
+                                   kernels::ThreadPool& pool) {
+    return worker::MatmulReduceScatter(args, *communicator_, fused(), pool,
+                                       cluster::Deadline::After(timeout_));
+  }
+  absl::Status ReduceScatterWhile(const ReduceScatterWhileArgs& args,
+                                  ComputeRows compute) {
+    return worker::ReduceScatterWhile(args, compute, *communicator_, fused(),
+                                      cluster::Deadline::After(timeout_));
+  }
+
   // Memory for what is being gathered: it outlives a failed operation, whose
   // frames a slow peer may still be reading.
   std::vector<char>& gather_buffer() { return gather_buffer_; }
@@ -48,10 +70,17 @@ class TimedCommunicator {
   std::vector<uint64_t>& gather_offsets() { return gather_offsets_; }
 
  private:
+  // Made when it is first wanted: it has a thread.
+  FusedWorkspace& fused() {
+    if (fused_ == nullptr) fused_ = std::make_unique<FusedWorkspace>();
+    return *fused_;
+  }
+
   cluster::Communicator* const communicator_;
   const absl::Duration timeout_;
   std::vector<char> gather_buffer_;
   std::vector<uint64_t> gather_offsets_;
+  std::unique_ptr<FusedWorkspace> fused_;
 };
 
 }  // namespace ringfleet::worker

@@ -196,7 +196,9 @@ absl::Status AddNetwork(LayerContext& context, kernels::WeightForm form,
                                                .down = &views[2],
                                                .rows = rows,
                                                .weights = row_weights};
-        kernels::Swiglu(absl::MakeConstSpan(&network, 1), x, hidden, partial,
+        const kernels::RowRange all = {0, x.rows()};
+        kernels::Swiglu(absl::MakeConstSpan(&network, 1), x, hidden,
+                        {.y = partial, .rows = {&all, 1}},
                         &context.workspace.swiglu, context.pool);
         AddAll(context, partial, x.rows() * hidden, sum);
       });
@@ -231,11 +233,9 @@ absl::Status AddFeedForward(LayerContext& context, const LayerWeights& weights,
   Workspace& workspace = context.workspace;
   const size_t own = split.size();
   const kernels::Activations& x = workspace.x;
-  while (workspace.all_rows.size() < own) {
-    workspace.all_rows.push_back(
-        static_cast<uint32_t>(workspace.all_rows.size()));
-  }
-  const auto all_rows = absl::MakeConstSpan(workspace.all_rows.data(), own);
+  const kernels::RowRange own_rows = {0, own};
+  const absl::Span<const uint32_t> all_rows =
+      ListRows(workspace, {&own_rows, 1});
   const auto& plans = context.plans;
   if (!weights.is_moe) {
     return AddNetwork(
@@ -248,7 +248,7 @@ absl::Status AddFeedForward(LayerContext& context, const LayerWeights& weights,
   std::vector<char> wanted;
   RF_RETURN_IF_ERROR(ShareRoutes(context, split, layer, wanted));
   const int experts = context.spec.n_routed_experts;
-  AssignRows(context, {0, experts}, own);
+  AssignRows(context, {0, experts}, {&own_rows, 1});
   RF_RETURN_IF_ERROR(AddNetwork(
       context, moe.shared.gate.form(),
       [&](int rank) -> size_t { return plans[rank].shared_columns.size(); },

@@ -106,7 +106,9 @@ TEST_P(SwigluTest, IsTheWeightedSumOfItsNetworks) {
     SwigluWorkspace workspace;
     for (int repeat = 0; repeat < 2; ++repeat) {
       std::vector<float> out(tokens * hidden_size, NAN);
-      Swiglu(experts, x, hidden_size, out.data(), &workspace, pool);
+      const RowRange rows = {0, tokens};
+      Swiglu(experts, x, hidden_size, {.y = out.data(), .rows = {&rows, 1}},
+             &workspace, pool);
       for (uint32_t row = 0; row < tokens; ++row) {
         std::vector<float> expected(hidden_size);
         for (size_t e = 0; e < experts.size(); ++e) {
@@ -136,8 +138,52 @@ TEST_P(SwigluTest, WithoutExpertsIsZero) {
   x.Assign(ActivationFormFor(GetParam()), values.data(), 3, 8, 8, pool);
   SwigluWorkspace workspace;
   std::vector<float> out(3 * 70, NAN);
-  Swiglu({}, x, 70, out.data(), &workspace, pool);
+  const RowRange rows = {0, 3};
+  Swiglu({}, x, 70, {.y = out.data(), .rows = {&rows, 1}}, &workspace, pool);
   EXPECT_EQ(out, std::vector<float>(3 * 70, 0));
+}
+
+// Rows in two calls, of two ranges and of one, have the bits of one call, and
+// no others are touched.
+TEST_P(SwigluTest, RowsStandAlone) {
+  const size_t columns = 70;
+  const size_t hidden_size = 33;
+  const size_t tokens = 19;
+  ThreadPool pool(2);
+  const std::vector<float> values = RandomFloats(tokens * columns, 1);
+  Activations x;
+  x.Assign(ActivationFormFor(GetParam()), values.data(), tokens, columns,
+           columns, pool);
+  const Network network(GetParam(), columns, 130, hidden_size, 3);
+  SwigluWorkspace workspace;
+  const auto run = [&](std::vector<RowRange> ranges, size_t first_y,
+                       std::vector<float> out) {
+    std::vector<uint32_t> rows;
+    for (const RowRange& range : ranges) {
+      for (size_t row = range.begin; row < range.end; ++row) {
+        rows.push_back(static_cast<uint32_t>(row));
+      }
+    }
+    const SwigluExpert expert = network.Expert(rows, nullptr);
+    Swiglu({&expert, 1}, x, hidden_size,
+           {.y = out.data(), .first_y = first_y, .rows = ranges}, &workspace,
+           pool);
+    return out;
+  };
+  const std::vector<float> whole =
+      run({{0, tokens}}, 0, std::vector<float>(tokens * hidden_size, NAN));
+  const std::vector<float> outer =
+      run({{0, 5}, {11, tokens}}, 0, std::vector<float>(whole.size(), 7));
+  const std::vector<float> inner =
+      run({{5, 11}}, 5, std::vector<float>(6 * hidden_size, NAN));
+  for (size_t i = 0; i < whole.size(); ++i) {
+    const size_t row = i / hidden_size;
+    const bool is_inner = row >= 5 && row < 11;
+    ASSERT_EQ(outer[i], is_inner ? 7 : whole[i]) << "row " << row;
+    if (is_inner) {
+      ASSERT_EQ(inner[i - 5 * hidden_size], whole[i]);
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, SwigluTest, ::testing::ValuesIn(kForms),

@@ -3,9 +3,11 @@
 #define RINGFLEET_TESTS_TESTING_MEMORY_COMMUNICATOR_H_
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cluster/communicator.h"
@@ -119,6 +121,77 @@ class MemoryCommunicator final : public cluster::Communicator {
     return absl::OkStatus();
   }
 
+  absl::Status GatherHalves(const cluster::HalvesLayout& layout,
+                            absl::Span<const char> own,
+                            cluster::HalvesReceiver& receiver, uint64_t,
+                            cluster::Deadline) override {
+    const cluster::RowHalves halves(layout.rows, size());
+    const std::vector<std::string> all =
+        world_->Exchange(rank_, std::string(own.data(), own.size()));
+    for (int shard = 0; shard < size(); ++shard) {
+      if (shard == rank_) continue;
+      for (const auto half : {cluster::Half::kLeft, cluster::Half::kRight}) {
+        const kernels::RowRange rows = halves.Of({shard, half});
+        const absl::Span<const char> piece =
+            absl::MakeConstSpan(all[shard])
+                .subspan(
+                    (rows.begin - halves.Shard(shard).begin) * layout.row_size,
+                    rows.size() * layout.row_size);
+        receiver.Arrived({shard, half}, {&piece, 1});
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // In the ring's order, rounded to the wire on each hop.
+  absl::Status ReduceHalves(const cluster::HalvesLayout& layout,
+                            cluster::Encoding encoding,
+                            cluster::HalvesSource& source, uint64_t,
+                            cluster::Deadline) override {
+    const cluster::RowHalves halves(layout.rows, size());
+    std::vector<float> partial(layout.rows * layout.row_size);
+    const auto for_each_half = [&](int shard, auto visit) {
+      for (const auto half : {cluster::Half::kLeft, cluster::Half::kRight}) {
+        const kernels::RowRange rows = halves.Of({shard, half});
+        visit(cluster::ShardHalf{shard, half}, rows.size(),
+              rows.begin * layout.row_size, rows.size() * layout.row_size);
+      }
+    };
+    for (int shard = 0; shard < size(); ++shard) {
+      for_each_half(shard, [&](cluster::ShardHalf which, size_t rows,
+                               size_t begin, size_t count) {
+        while (source.Ready(which) < rows) {
+          std::this_thread::sleep_for(std::chrono::microseconds(50));
+        }
+        if (count > 0) {
+          std::copy_n(source.Partial(which), count, partial.data() + begin);
+        }
+      });
+    }
+    const std::vector<std::string> all = world_->Exchange(
+        rank_, std::string(reinterpret_cast<const char*>(partial.data()),
+                           partial.size() * sizeof(float)));
+    for_each_half(rank_, [&](cluster::ShardHalf which, size_t, size_t begin,
+                             size_t count) {
+      const int step = which.half == cluster::Half::kLeft ? 1 : size() - 1;
+      std::vector<float> sum(count);
+      for (int hop = 1; hop <= size(); ++hop) {
+        const std::string& other = all[(rank_ + hop * step) % size()];
+        for (size_t i = 0; i < count; ++i) {
+          float value;
+          std::memcpy(&value, other.data() + (begin + i) * sizeof(float),
+                      sizeof(float));
+          sum[i] += value;
+        }
+        if (hop < size()) {
+          RoundToWire(encoding.wire, encoding.row_elements, sum);
+        }
+      }
+      std::copy(sum.begin(), sum.end(), source.Partial(which));
+    });
+    return absl::OkStatus();
+  }
+
   // Models do not use the others.
   absl::Status AllGather(absl::Span<const float>, absl::Span<float>,
                          absl::Span<const uint64_t>, cluster::Encoding,
@@ -132,16 +205,6 @@ class MemoryCommunicator final : public cluster::Communicator {
   }
   absl::Status Broadcast(absl::Span<float>, int, cluster::Encoding,
                          cluster::Deadline) override {
-    return NotHere();
-  }
-  absl::Status GatherHalves(const cluster::HalvesLayout&,
-                            absl::Span<const char>, cluster::HalvesReceiver&,
-                            uint64_t, cluster::Deadline) override {
-    return NotHere();
-  }
-  absl::Status ReduceHalves(const cluster::HalvesLayout&, cluster::Encoding,
-                            cluster::HalvesSource&, uint64_t,
-                            cluster::Deadline) override {
     return NotHere();
   }
   void Wake() override {}

@@ -25,7 +25,9 @@ struct RankWorld::Instance {
             spec.kv_lora_rank, spec.qk_rope_head_dim, options.slots,
             options.context)),
         model(spec, plan, weights, pool, cache, communicator,
-              {.wire = wire, .prefill_strategy = options.prefill_strategy}) {}
+              {.wire = wire,
+               .prefill_strategy = options.prefill_strategy,
+               .fuse_rows = options.fuse_rows}) {}
   worker::Weights weights;
   worker::KvCache cache;
   worker::Model model;

@@ -13,6 +13,7 @@
 #include "protos/worker.pb.h"
 #include "tests/testing/memory_communicator.h"
 #include "worker/executor.h"
+#include "worker/model.h"
 #include "worker/weights.h"
 
 namespace ringfleet::testing {
@@ -22,6 +23,7 @@ struct RankWorldOptions {
   kernels::WeightForm form = kernels::WeightForm::kF32;
   cluster::Wire wire = cluster::Wire::kF32;
   v1::PrefillStrategy prefill_strategy = v1::PREFILL_STRATEGY_AUTO;
+  size_t fuse_rows = worker::ModelSettings().fuse_rows;
   int slots = 4;
   int context = 512;
   int threads = 1;

@@ -188,6 +188,8 @@ INSTANTIATE_TEST_SUITE_P(
                                .wire = cluster::Wire::kBf16}}),
     [](const auto& info) { return info.param.name; });
 
+constexpr size_t kNeverFuses = ~size_t{0};
+
 class PrefillStrategyTest : public ::testing::TestWithParam<Variant> {};
 
 TEST_P(PrefillStrategyTest, RowsDealtOutGetTheSameBits) {
@@ -210,6 +212,7 @@ TEST_P(PrefillStrategyTest, RowsDealtOutGetTheSameBits) {
     const std::vector<v1::SlotResult> expected = RunJobs(replicated, jobs);
     options.threads = 2;
     options.prefill_strategy = v1::PREFILL_STRATEGY_SEQUENCE_PARALLEL;
+    options.fuse_rows = kNeverFuses;
     RankWorld split(Folder(model), options);
     const std::vector<v1::SlotResult> actual = RunJobs(split, jobs);
     for (size_t i = 0; i < jobs.size(); ++i) ExpectSame(actual[i], expected[i]);
@@ -235,6 +238,40 @@ INSTANTIATE_TEST_SUITE_P(
                                .form = kernels::WeightForm::kBf16,
                                .wire = cluster::Wire::kBf16}}),
     [](const auto& info) { return info.param.name; });
+
+// Exchanges beside products are gathers of the same bits, and sums of two
+// summands or sums that keep their order.
+TEST_P(PrefillStrategyTest, ExchangesBesideProductsGiveTheSameBits) {
+  RankWorldOptions options = GetParam().options;
+  if (options.mesh.expert * options.mesh.tensor > 2 &&
+      options.wire == cluster::Wire::kF32) {
+    GTEST_SKIP() << "another order of sums";
+  }
+  std::vector<Job> jobs = {MakeJob(0, 7, {40, 1, 90}, 2),
+                           MakeJob(1, 50, {2, 33}, 3, 1),
+                           MakeJob(2, 12, {3, 2}, 3, 2)};
+  jobs[1].admission.mutable_score()->set_hidden(true);
+  options.context = 256;
+  options.prefill_strategy = v1::PREFILL_STRATEGY_SEQUENCE_PARALLEL;
+  for (const char* model : {"tiny-v2", "tiny-v2-lite", "tiny-v3"}) {
+    SCOPED_TRACE(model);
+    options.fuse_rows = kNeverFuses;
+    RankWorld plain(Folder(model), options);
+    const std::vector<v1::SlotResult> expected = RunJobs(plain, jobs);
+    for (const int threads : {1, 2}) {
+      options.threads = threads;
+      options.fuse_rows = 0;
+      RankWorld fused(Folder(model), options);
+      const std::vector<v1::SlotResult> actual = RunJobs(fused, jobs);
+      for (size_t i = 0; i < jobs.size(); ++i) {
+        ExpectSame(actual[i], expected[i]);
+      }
+      for (int rank = 0; rank < fused.size(); ++rank) {
+        EXPECT_EQ(fused.ExpertCounts(rank), plain.ExpertCounts(0));
+      }
+    }
+  }
+}
 
 // Another order of sums moves a rounded activation by a code now and then and a
 // probability by hundredths; a wrong or misplaced matrix moves it by nats. (Of

@@ -17,322 +17,43 @@
 #include "cluster/group_communicator.h"
 #include "cluster/status_macros.h"
 #include "kernels/dtype.h"
-#include "kernels/matmul.h"
 #include "kernels/mutex.h"
 #include "tests/testing/collective_cases.h"
 #include "tests/testing/count_allocations.h"
 #include "tests/testing/fake_transport.h"
+#include "tests/testing/fused_cases.h"
 #include "tests/testing/grpc_world.h"
 #include "tests/testing/slow_transport.h"
 #include "tests/testing/soon.h"
-#include "worker/all_gather_matmul.h"
-#include "worker/matmul_reduce_scatter.h"
 
 namespace ringfleet::worker {
 namespace {
 
 using ::ringfleet::testing::AllocationCount;
 using ::ringfleet::testing::FakeNetwork;
+using ::ringfleet::testing::GatherCase;
+using ::ringfleet::testing::GatherShape;
 using ::ringfleet::testing::GrpcWorld;
+using ::ringfleet::testing::kLayouts;
+using ::ringfleet::testing::Layout;
+using ::ringfleet::testing::LayoutName;
 using ::ringfleet::testing::RankValues;
-using ::ringfleet::testing::RoundToWire;
+using ::ringfleet::testing::RunRanks;
+using ::ringfleet::testing::ScatterCase;
+using ::ringfleet::testing::ScatterShape;
 using ::ringfleet::testing::SlowTransport;
 using ::ringfleet::testing::Soon;
+using ::ringfleet::testing::TestWeights;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
 using cluster::GroupCommunicator;
 using cluster::Half;
-using cluster::RowHalves;
 using cluster::ShardHalf;
 using cluster::Transport;
 using cluster::Wire;
 using kernels::Activations;
-using kernels::RowRange;
 using kernels::ThreadPool;
-using kernels::WeightForm;
-using kernels::WeightMatrix;
-
-// How weights lie: in a form of a WeightMatrix, or as [in, out].
-enum class Layout { kF32, kBf16, kInt8, kInt4, kInOut };
-constexpr Layout kLayouts[] = {Layout::kF32, Layout::kBf16, Layout::kInt8,
-                               Layout::kInt4, Layout::kInOut};
-
-const char* LayoutName(Layout layout) {
-  constexpr const char* kNames[] = {"F32", "Bf16", "Int8", "Int4", "InOut"};
-  return kNames[static_cast<size_t>(layout)];
-}
-
-// One rank's weights, [columns] outputs of [depth] inputs.
-class TestWeights {
- public:
-  TestWeights(Layout layout, size_t depth, size_t columns, int seed)
-      : depth_(depth), columns_(columns) {
-    const std::vector<float> values = RankValues(seed, depth * columns);
-    if (layout == Layout::kInOut) {
-      in_out_.resize(depth * columns);
-      for (size_t o = 0; o < columns; ++o) {
-        for (size_t k = 0; k < depth; ++k) {
-          in_out_[k * columns + o] = values[o * depth + k];
-        }
-      }
-      return;
-    }
-    packed_ = std::make_unique<WeightMatrix>(static_cast<WeightForm>(layout),
-                                             columns, depth);
-    for (size_t o = 0; o < columns; ++o) {
-      packed_->SetRow(o, values.data() + o * depth);
-    }
-  }
-
-  FusedWeights view() const {
-    if (packed_ != nullptr) return {.packed = packed_.get()};
-    return {.in_out = in_out_.data(),
-            .in_out_depth = depth_,
-            .in_out_columns = columns_};
-  }
-
-  // x [rows, depth] times them, row by row.
-  std::vector<float> Product(const std::vector<float>& x, size_t rows) const {
-    std::vector<float> y(rows * columns_);
-    if (packed_ == nullptr) {
-      for (size_t i = 0; i < rows; ++i) {
-        for (size_t o = 0; o < columns_; ++o) {
-          for (size_t k = 0; k < depth_; ++k) {
-            y[i * columns_ + o] +=
-                x[i * depth_ + k] * in_out_[k * columns_ + o];
-          }
-        }
-      }
-      return y;
-    }
-    ThreadPool pool(1);
-    Activations activations;
-    activations.Assign(view().form(), x.data(), rows, depth_, depth_, pool);
-    kernels::MatMul(*packed_, activations, y.data(), pool);
-    return y;
-  }
-
- private:
-  size_t depth_;
-  size_t columns_;
-  std::unique_ptr<WeightMatrix> packed_;
-  std::vector<float> in_out_;
-};
-
-absl::Status ExpectSameBits(absl::Span<const float> got,
-                            absl::Span<const float> want) {
-  if (got.size() != want.size()) return absl::InternalError("another size");
-  for (size_t i = 0; i < want.size(); ++i) {
-    if (got[i] != want[i]) {
-      return absl::InternalError(
-          absl::StrCat("element ", i, " is ", got[i], ", want ", want[i]));
-    }
-  }
-  return absl::OkStatus();
-}
-
-// Runs body on each rank with a communicator of the world.
-using RankBody = std::function<absl::Status(GroupCommunicator&)>;
-std::vector<absl::Status> RunRanks(FakeNetwork& network, const RankBody& body) {
-  return network.RunOnEveryRank([&](Transport& transport) {
-    GroupCommunicator group(&transport,
-                            cluster::WorldGroup(transport.world_size()),
-                            cluster::AlgorithmTable::Default(), nullptr);
-    return body(group);
-  });
-}
-
-struct GatherShape {
-  size_t rows = 0;
-  size_t depth = 0;
-  size_t columns = 0;  // Of each rank.
-  size_t attached = 0;
-};
-
-// One rank's part of gathering `shape` and what comes of it. x of rank q is
-// `RankValues(q)`.
-class GatherCase {
- public:
-  GatherCase(int ranks, int rank, const GatherShape& shape, Layout layout,
-             Wire wire, int threads = 1)
-      : shape_(shape),
-        rank_(rank),
-        halves_(shape.rows, ranks),
-        wire_(wire),
-        weights_(layout, shape.depth, shape.columns, 100 + rank),
-        second_(layout, shape.depth, 3, 200 + rank),
-        pool_(threads),
-        tiles_(weights_.view().DefaultTiles()) {
-    for (int q = 0; q < ranks; ++q) {
-      const size_t own = halves_.Shard(q).size();
-      Append(RankValues(q, own * shape.depth), x_);
-      Append(RankValues(50 + q, own * shape.attached), attached_);
-    }
-    y_.resize(shape.rows * shape.columns);
-    y2_.resize(shape.rows * 3);
-    all_attached_.resize(shape.rows * shape.attached);
-  }
-
-  FusedTiles& tiles() { return tiles_; }
-
-  absl::Status Run(cluster::Communicator& group,
-                   FusedObserver* observer = nullptr,
-                   cluster::Deadline deadline = Soon()) {
-    const size_t first = halves_.Shard(rank_).begin;
-    const std::vector<FusedOutput> products = {
-        {.weights = weights_.view(),
-         .y = y_.data(),
-         .y_stride = shape_.columns},
-        {.weights = second_.view(), .y = y2_.data(), .y_stride = 3}};
-    std::fill(y_.begin(), y_.end(), -7.0f);
-    return AllGatherMatmul(
-        {.rows = shape_.rows,
-         .columns = shape_.depth,
-         .attached_columns = shape_.attached,
-         .form = weights_.view().form(),
-         .wire = wire_,
-         .tiles = tiles_,
-         .x = x_.data() + first * shape_.depth,
-         .products = products,
-         .attached = attached_.data() + first * shape_.attached,
-         .all_attached = all_attached_.data()},
-        group, workspace_, pool_, deadline, observer);
-  }
-
-  // Gathered first, then multiplied.
-  absl::Status Check() {
-    if (want_.empty()) {
-      std::vector<float> x = x_;
-      if (weights_.view().form() == Activations::Form::kF32) {
-        RoundToWire(wire_, shape_.depth, x);
-      }
-      want_.push_back(weights_.Product(x, shape_.rows));
-      want_.push_back(second_.Product(x, shape_.rows));
-      want_.push_back(attached_);
-      RoundToWire(wire_, shape_.attached, want_[2]);
-    }
-    RF_RETURN_IF_ERROR(ExpectSameBits(y_, want_[0]));
-    RF_RETURN_IF_ERROR(ExpectSameBits(y2_, want_[1]));
-    return ExpectSameBits(all_attached_, want_[2]);
-  }
-
- private:
-  static void Append(const std::vector<float>& values, std::vector<float>& to) {
-    to.insert(to.end(), values.begin(), values.end());
-  }
-
-  const GatherShape shape_;
-  const int rank_;
-  const RowHalves halves_;
-  const Wire wire_;
-  const TestWeights weights_;
-  const TestWeights second_;
-  ThreadPool pool_;
-  FusedTiles tiles_;
-  std::vector<float> x_;         // Of all ranks.
-  std::vector<float> attached_;  // Of all ranks.
-  std::vector<float> all_attached_;
-  std::vector<float> y_;
-  std::vector<float> y2_;
-  std::vector<std::vector<float>> want_;  // Of y_, y2_ and all_attached_.
-  FusedWorkspace workspace_;
-};
-
-struct ScatterShape {
-  size_t rows = 0;
-  size_t depth = 0;  // Of each rank.
-  size_t columns = 0;
-};
-
-// x of rank q is RankValues(q), of which a column in front is left out.
-class ScatterCase {
- public:
-  ScatterCase(int ranks, int rank, const ScatterShape& shape, Layout layout,
-              Wire wire, int threads = 1)
-      : shape_(shape),
-        ranks_(ranks),
-        rank_(rank),
-        halves_(shape.rows, ranks),
-        layout_(layout),
-        wire_(wire),
-        weights_(layout, shape.depth, shape.columns, 300 + rank),
-        pool_(threads),
-        tiles_(weights_.view().DefaultTiles()),
-        x_(RankValues(rank, shape.rows * (shape.depth + 1))),
-        out_(halves_.Shard(rank).size() * shape.columns) {}
-
-  FusedTiles& tiles() { return tiles_; }
-
-  absl::Status Run(cluster::Communicator& group,
-                   FusedObserver* observer = nullptr,
-                   cluster::Deadline deadline = Soon()) {
-    std::fill(out_.begin(), out_.end(), -7.0f);
-    return MatmulReduceScatter({.rows = shape_.rows,
-                                .wire = wire_,
-                                .tiles = tiles_,
-                                .x = x_.data() + 1,
-                                .x_stride = shape_.depth + 1,
-                                .weights = weights_.view(),
-                                .out = out_.data()},
-                               group, workspace_, pool_, deadline, observer);
-  }
-
-  absl::Status Check() {
-    if (want_.empty()) want_ = Expected();
-    return ExpectSameBits(out_, want_);
-  }
-
- private:
-  // Every half in the order in which its sum walks.
-  std::vector<float> Expected() const {
-    std::vector<float> want(out_.size());
-    const RowRange own = halves_.Shard(rank_);
-    for (const Half half : {Half::kLeft, Half::kRight}) {
-      const RowRange rows = halves_.Of({rank_, half});
-      const int sign = half == Half::kLeft ? 1 : -1;
-      const size_t begin = (rows.begin - own.begin) * shape_.columns;
-      const size_t count = rows.size() * shape_.columns;
-      std::vector<float> sum(count);
-      for (int hop = 1; hop <= ranks_; ++hop) {
-        const int rank = ((rank_ + sign * hop) % ranks_ + ranks_) % ranks_;
-        const std::vector<float> partial = Partial(rank, rows);
-        for (size_t i = 0; i < count; ++i) {
-          sum[i] = hop == 1 ? partial[i] : sum[i] + partial[i];
-        }
-        if (hop < ranks_) RoundToWire(wire_, shape_.columns, sum);
-      }
-      std::copy(sum.begin(), sum.end(), want.begin() + begin);
-    }
-    return want;
-  }
-
-  std::vector<float> Partial(int rank, RowRange rows) const {
-    const std::vector<float> all =
-        RankValues(rank, shape_.rows * (shape_.depth + 1));
-    std::vector<float> x;
-    for (size_t row = rows.begin; row < rows.end; ++row) {
-      const float* begin = all.data() + row * (shape_.depth + 1) + 1;
-      x.insert(x.end(), begin, begin + shape_.depth);
-    }
-    return TestWeights(layout_, shape_.depth, shape_.columns, 300 + rank)
-        .Product(x, rows.size());
-  }
-
-  const ScatterShape shape_;
-  const int ranks_;
-  const int rank_;
-  const RowHalves halves_;
-  const Layout layout_;
-  const Wire wire_;
-  const TestWeights weights_;
-  ThreadPool pool_;
-  FusedTiles tiles_;
-  const std::vector<float> x_;
-  std::vector<float> out_;
-  std::vector<float> want_;
-  FusedWorkspace workspace_;
-};
 
 absl::Status Named(const absl::Status& status, int ranks, int rank, size_t rows,
                    Layout layout) {
@@ -397,15 +118,16 @@ std::string Pair(int left, int right) {
 }
 
 // The traces of all ranks of one gather, or one reduction, by rank.
-template <typename Case, typename Shape>
-std::vector<std::unique_ptr<Trace>> TraceOf(int ranks, const Shape& shape) {
+template <typename Case, typename Shape, typename... Wires>
+std::vector<std::unique_ptr<Trace>> TraceOf(int ranks, const Shape& shape,
+                                            Wires... wire) {
   std::vector<std::unique_ptr<Trace>> traces(ranks);
   for (auto& trace : traces) trace = std::make_unique<Trace>();
   FakeNetwork network(ranks);
   EXPECT_THAT(RunRanks(network,
                        [&](GroupCommunicator& group) {
                          return Case(ranks, group.rank(), shape, Layout::kF32,
-                                     Wire::kF32)
+                                     wire...)
                              .Run(group, traces[group.rank()].get());
                        }),
               Each(absl::OkStatus()));
@@ -474,7 +196,8 @@ TEST(AllGatherMatmulTest, EveryWorldSizeFollowsTheSchedule) {
 
 TEST(MatmulReduceScatterTest, EveryWorldSizeFollowsTheMirroredSchedule) {
   for (const int ranks : {1, 2, 3, 4, 5, 8}) {
-    const auto traces = TraceOf<ScatterCase>(ranks, ScatterShape{23, 7, 3});
+    const auto traces =
+        TraceOf<ScatterCase>(ranks, ScatterShape{23, 7, 3}, Wire::kF32);
     for (int r = 0; r < ranks; ++r) {
       Trace& trace = *traces[r];
       EXPECT_TRUE(trace.InOrder());
@@ -514,27 +237,24 @@ TEST_P(FusedSweep, GatheringIsBitwiseWhatGatherThenMultiplyGives) {
   for (const int ranks : {1, 2, 3, 4, 8}) {
     for (const GatherShape& shape : kGatherShapes) {
       FakeNetwork network(ranks, /*piece_bytes=*/61);
-      EXPECT_THAT(
-          RunRanks(
-              network,
-              [&](GroupCommunicator& group) -> absl::Status {
-                for (const Wire wire : {Wire::kF32, Wire::kBf16, Wire::kInt8}) {
-                  GatherCase one(ranks, group.rank(), shape, GetParam(), wire,
-                                 /*threads=*/1 + ranks % 2);
-                  one.tiles().segment_bytes = 600;
-                  one.tiles().piece_rows = 1 + ranks;
-                  for (int i = 0; i < 10; ++i) {
-                    absl::Status status = one.Run(group);
-                    if (status.ok()) status = one.Check();
-                    if (!status.ok()) {
-                      return Named(status, ranks, group.rank(), shape.rows,
-                                   GetParam());
-                    }
-                  }
-                }
-                return absl::OkStatus();
-              }),
-          Each(absl::OkStatus()));
+      EXPECT_THAT(RunRanks(network,
+                           [&](GroupCommunicator& group) -> absl::Status {
+                             GatherCase one(ranks, group.rank(), shape,
+                                            GetParam(),
+                                            /*threads=*/1 + ranks % 2);
+                             one.tiles().segment_bytes = 600;
+                             one.tiles().piece_rows = 1 + ranks;
+                             for (int i = 0; i < 10; ++i) {
+                               absl::Status status = one.Run(group);
+                               if (status.ok()) status = one.Check();
+                               if (!status.ok()) {
+                                 return Named(status, ranks, group.rank(),
+                                              shape.rows, GetParam());
+                               }
+                             }
+                             return absl::OkStatus();
+                           }),
+                  Each(absl::OkStatus()));
     }
   }
 }
@@ -590,7 +310,7 @@ TEST(FusedTilesTest, TilesAndSegmentsChangeNoBit) {
                                [&](GroupCommunicator& group) -> absl::Status {
                                  GatherCase gather(3, group.rank(),
                                                    {31, kDepth, kColumns, 1},
-                                                   layout, Wire::kF32);
+                                                   layout);
                                  set(gather.tiles());
                                  RF_RETURN_IF_ERROR(gather.Run(group));
                                  RF_RETURN_IF_ERROR(gather.Check());
@@ -621,14 +341,15 @@ TEST(FusedTilesTest, TheDefaultFitsHalfOfALevel2Cache) {
 // A row longer than a frame comes in several.
 TEST(AllGatherMatmulTest, RowsLongerThanAFrameArrive) {
   FakeNetwork network(3, /*piece_bytes=*/100'003);
-  EXPECT_THAT(RunRanks(network,
-                       [&](GroupCommunicator& group) -> absl::Status {
-                         GatherCase one(3, group.rank(), {5, 300'001, 2, 3},
-                                        Layout::kF32, Wire::kF32);
-                         RF_RETURN_IF_ERROR(one.Run(group));
-                         return one.Check();
-                       }),
-              Each(absl::OkStatus()));
+  EXPECT_THAT(
+      RunRanks(
+          network,
+          [&](GroupCommunicator& group) -> absl::Status {
+            GatherCase one(3, group.rank(), {5, 300'001, 2, 3}, Layout::kF32);
+            RF_RETURN_IF_ERROR(one.Run(group));
+            return one.Check();
+          }),
+      Each(absl::OkStatus()));
 }
 
 // Gathers and reductions follow each other, and one of the ranks, or one of
@@ -655,7 +376,7 @@ TEST(FusedDelayTest, LateRanksAndDirectionsChangeNoBit) {
                                     cluster::AlgorithmTable::Default(),
                                     nullptr);
             GatherCase gather(ranks, group.rank(), {37, 70, 65, 2},
-                              Layout::kInt8, Wire::kBf16, /*threads=*/2);
+                              Layout::kInt8, /*threads=*/2);
             ScatterCase scatter(ranks, group.rank(), {37, 70, 65},
                                 Layout::kInt8, Wire::kF32, /*threads=*/2);
             gather.tiles().segment_bytes = 256;
@@ -691,8 +412,7 @@ TEST(FusedFailureTest, ARankThatFallsSilentInTheMiddleIsAnErrorOnAllRanks) {
             const cluster::Deadline deadline =
                 cluster::Deadline::After(absl::Milliseconds(200));
             if (gather) {
-              GatherCase one(4, group.rank(), {40, 64, 33, 0}, Layout::kInt8,
-                             Wire::kF32);
+              GatherCase one(4, group.rank(), {40, 64, 33, 0}, Layout::kInt8);
               return one.Run(group, nullptr, deadline);
             }
             ScatterCase one(4, group.rank(), {40, 64, 33}, Layout::kInt8,
@@ -720,7 +440,7 @@ TEST(FusedFailureTest, AnAbortWakesBothThreads) {
           network.transport(1).Abort(cause);
           return cause;
         }
-        GatherCase one(3, group.rank(), {9, 8, 3, 0}, Layout::kF32, Wire::kF32);
+        GatherCase one(3, group.rank(), {9, 8, 3, 0}, Layout::kF32);
         return one.Run(group, nullptr, cluster::Deadline::Infinite());
       });
   EXPECT_THAT(statuses, Each(cause));
@@ -730,7 +450,7 @@ TEST(FusedFailureTest, DifferentSegmentsAreFoundOut) {
   FakeNetwork network(2);
   const auto statuses =
       RunRanks(network, [&](GroupCommunicator& group) -> absl::Status {
-        GatherCase one(2, group.rank(), {9, 8, 3, 0}, Layout::kF32, Wire::kF32);
+        GatherCase one(2, group.rank(), {9, 8, 3, 0}, Layout::kF32);
         one.tiles().segment_bytes += static_cast<size_t>(group.rank());
         return one.Run(group);
       });
@@ -754,7 +474,7 @@ TEST(FusedLinkTest, RunsOverStreamsAndEndsWithARank) {
                               cluster::AlgorithmTable::Default(), nullptr);
       const int rank = group.rank();
       GatherCase gather(kRanks, rank, {120, 700, 130, 5}, Layout::kInt8,
-                        Wire::kBf16, /*threads=*/2);
+                        /*threads=*/2);
       ScatterCase scatter(kRanks, rank, {120, 700, 130}, Layout::kInt8,
                           Wire::kBf16, /*threads=*/2);
       gather.tiles().segment_bytes = 4000;
@@ -792,20 +512,19 @@ TEST(FusedAllocationTest, WarmCallsAllocateNothing) {
                  const TestWeights back(Layout::kInt8, 64, 128, 2);
                  ThreadPool pool(1);
                  FusedWorkspace gathering, scattering;
-                 const std::vector<float> x = RankValues(0, 20 * 128);
+                 const std::vector<float> values = RankValues(0, 20 * 128);
+                 Activations x;
+                 x.Assign(Activations::Form::kInt8, values.data(), 20, 128, 128,
+                          pool);
                  std::vector<float> y(40 * 64), z(20 * 128);
                  const FusedOutput product = {
                      .weights = w.view(), .y = y.data(), .y_stride = 64};
                  for (int round = 0; round < 30; ++round) {
                    const size_t before = AllocationCount();
                    RF_RETURN_IF_ERROR(group.Barrier(Soon()));
-                   RF_RETURN_IF_ERROR(
-                       AllGatherMatmul({.rows = 40,
-                                        .columns = 128,
-                                        .form = Activations::Form::kInt8,
-                                        .x = x.data(),
-                                        .products = {&product, 1}},
-                                       group, gathering, pool, Soon()));
+                   RF_RETURN_IF_ERROR(AllGatherMatmul(
+                       {.rows = 40, .x = &x, .products = {&product, 1}}, group,
+                       gathering, pool, Soon()));
                    RF_RETURN_IF_ERROR(
                        MatmulReduceScatter({.rows = 40,
                                             .wire = Wire::kBf16,

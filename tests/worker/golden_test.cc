@@ -34,6 +34,9 @@ struct Case {
   std::string model;
   cluster::MeshShape mesh;
   v1::PrefillStrategy strategy = v1::PREFILL_STRATEGY_REPLICATED;
+  bool fused = false;  // Exchanges beside products, of any number of rows.
+
+  size_t FuseRows() const { return fused ? 0 : ~size_t{0}; }
 };
 
 class GoldenTest : public ::testing::TestWithParam<Case> {
@@ -49,7 +52,8 @@ class GoldenTest : public ::testing::TestWithParam<Case> {
 
 TEST_P(GoldenTest, PromptProbabilitiesAndHiddenStates) {
   RankWorld world(folder_, {.mesh = GetParam().mesh,
-                            .prefill_strategy = GetParam().strategy});
+                            .prefill_strategy = GetParam().strategy,
+                            .fuse_rows = GetParam().FuseRows()});
   for (const json& expected : golden_["cases"]) {
     const auto ids = expected["prompt_ids"].get<std::vector<uint32_t>>();
     SCOPED_TRACE(::testing::Message() << ids.size() << " prompt tokens");
@@ -103,7 +107,8 @@ TEST_P(GoldenTest, PromptProbabilitiesAndHiddenStates) {
 
 TEST_P(GoldenTest, GreedyContinuation) {
   RankWorld world(folder_, {.mesh = GetParam().mesh,
-                            .prefill_strategy = GetParam().strategy});
+                            .prefill_strategy = GetParam().strategy,
+                            .fuse_rows = GetParam().FuseRows()});
   for (const json& expected : golden_["cases"]) {
     const auto ids = expected["prompt_ids"].get<std::vector<uint32_t>>();
     const auto greedy = expected["greedy_ids"].get<std::vector<uint32_t>>();
@@ -133,6 +138,10 @@ std::vector<Case> AllCases() {
                      {.data = 1, .expert = 1, .tensor = 3},
                      v1::PREFILL_STRATEGY_SEQUENCE_PARALLEL});
     cases.push_back({model,
+                     {.data = 1, .expert = 2, .tensor = 2},
+                     v1::PREFILL_STRATEGY_SEQUENCE_PARALLEL,
+                     /*fused=*/true});
+    cases.push_back({model,
                      {.data = 1, .expert = 1, .tensor = 3},
                      v1::PREFILL_STRATEGY_WEIGHT_GATHER});
     cases.push_back({model,
@@ -153,7 +162,8 @@ std::string CaseName(const ::testing::TestParamInfo<Case>& info) {
   }
   return name + "_expert" + std::to_string(info.param.mesh.expert) + "_tensor" +
          std::to_string(info.param.mesh.tensor) + "_" +
-         std::string(cluster::PrefillStrategyName(info.param.strategy));
+         std::string(cluster::PrefillStrategyName(info.param.strategy)) +
+         (info.param.fused ? "_fused" : "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenTest, ::testing::ValuesIn(AllCases()),

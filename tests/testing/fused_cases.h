@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+// One rank's part of a product that is fused with an exchange, and what must
+// come of it.
+#ifndef RINGFLEET_TESTS_TESTING_FUSED_CASES_H_
+#define RINGFLEET_TESTS_TESTING_FUSED_CASES_H_
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cluster/group_communicator.h"
+#include "cluster/status_macros.h"
+#include "kernels/matmul.h"
+#include "tests/testing/collective_cases.h"
+#include "tests/testing/fake_transport.h"
+#include "tests/testing/soon.h"
+#include "worker/all_gather_matmul.h"
+#include "worker/matmul_reduce_scatter.h"
+
+namespace ringfleet::testing {
+
+// How weights lie: in a form of a kernels::WeightMatrix, or as [in, out].
+enum class Layout { kF32, kBf16, kInt8, kInt4, kInOut };
+inline constexpr Layout kLayouts[] = {
+    Layout::kF32, Layout::kBf16, Layout::kInt8, Layout::kInt4, Layout::kInOut};
+
+inline const char* LayoutName(Layout layout) {
+  constexpr const char* kNames[] = {"F32", "Bf16", "Int8", "Int4", "InOut"};
+  return kNames[static_cast<size_t>(layout)];
+}
+
+// One rank's weights, [columns] outputs of [depth] inputs.
+class TestWeights {
+ public:
+  TestWeights(Layout layout, size_t depth, size_t columns, int seed)
+      : depth_(depth), columns_(columns) {
+    const std::vector<float> values = RankValues(seed, depth * columns);
+    if (layout == Layout::kInOut) {
+      in_out_.resize(depth * columns);
+      for (size_t o = 0; o < columns; ++o) {
+        for (size_t k = 0; k < depth; ++k) {
+          in_out_[k * columns + o] = values[o * depth + k];
+        }
+      }
+      return;
+    }
+    packed_ = std::make_unique<kernels::WeightMatrix>(
+        static_cast<kernels::WeightForm>(layout), columns, depth);
+    for (size_t o = 0; o < columns; ++o) {
+      packed_->SetRow(o, values.data() + o * depth);
+    }
+  }
+
+  worker::FusedWeights view() const {
+    if (packed_ != nullptr) return {.packed = packed_.get()};
+    return {.in_out = in_out_.data(),
+            .in_out_depth = depth_,
+            .in_out_columns = columns_};
+  }
+
+  // x [rows, depth] times them, row by row.
+  std::vector<float> Product(const std::vector<float>& x, size_t rows) const {
+    std::vector<float> y(rows * columns_);
+    if (packed_ == nullptr) {
+      for (size_t i = 0; i < rows; ++i) {
+        for (size_t o = 0; o < columns_; ++o) {
+          for (size_t k = 0; k < depth_; ++k) {
+            y[i * columns_ + o] +=
+                x[i * depth_ + k] * in_out_[k * columns_ + o];
+          }
+        }
+      }
+      return y;
+    }
+    kernels::ThreadPool pool(1);
+    kernels::Activations activations;
+    activations.Assign(view().form(), x.data(), rows, depth_, depth_, pool);
+    kernels::MatMul(*packed_, activations, y.data(), pool);
+    return y;
+  }
+
+ private:
+  size_t depth_;
+  size_t columns_;
+  std::unique_ptr<kernels::WeightMatrix> packed_;
+  std::vector<float> in_out_;
+};
+
+inline absl::Status ExpectSameBits(absl::Span<const float> got,
+                                   absl::Span<const float> want) {
+  if (got.size() != want.size()) return absl::InternalError("another size");
+  for (size_t i = 0; i < want.size(); ++i) {
+    if (got[i] != want[i]) {
+      return absl::InternalError(
+          absl::StrCat("element ", i, " is ", got[i], ", want ", want[i]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Runs body on each rank with a communicator of the world.
+using RankBody = std::function<absl::Status(cluster::GroupCommunicator&)>;
+inline std::vector<absl::Status> RunRanks(FakeNetwork& network,
+                                          const RankBody& body) {
+  return network.RunOnEveryRank([&](cluster::Transport& transport) {
+    cluster::GroupCommunicator group(
+        &transport, cluster::WorldGroup(transport.world_size()),
+        cluster::AlgorithmTable::Default(), nullptr);
+    return body(group);
+  });
+}
+
+struct GatherShape {
+  size_t rows = 0;
+  size_t depth = 0;
+  size_t columns = 0;  // Of each rank.
+  size_t attached = 0;
+};
+
+// One rank's part of gathering `shape` and what comes of it. x of rank q is
+// `RankValues(q)`.
+class GatherCase {
+ public:
+  GatherCase(int ranks, int rank, const GatherShape& shape, Layout layout,
+             int threads = 1)
+      : shape_(shape),
+        rank_(rank),
+        halves_(shape.rows, ranks),
+        weights_(layout, shape.depth, shape.columns, 100 + rank),
+        second_(layout, shape.depth, 3, 200 + rank),
+        pool_(threads),
+        tiles_(weights_.view().DefaultTiles()) {
+    for (int q = 0; q < ranks; ++q) {
+      const size_t own = halves_.Shard(q).size();
+      Append(RankValues(q, own * shape.depth), x_);
+      Append(RankValues(50 + q, own * shape.attached), attached_);
+    }
+    own_x_.Assign(weights_.view().form(),
+                  x_.data() + halves_.Shard(rank).begin * shape.depth,
+                  halves_.Shard(rank).size(), shape.depth, shape.depth, pool_);
+    y_.resize(shape.rows * shape.columns);
+    y2_.resize(shape.rows * 3);
+    all_attached_.resize(shape.rows * shape.attached);
+  }
+
+  worker::FusedTiles& tiles() { return tiles_; }
+
+  absl::Status Run(cluster::Communicator& group,
+                   worker::FusedObserver* observer = nullptr,
+                   cluster::Deadline deadline = Soon()) {
+    const std::vector<worker::FusedOutput> products = {
+        {.weights = weights_.view(),
+         .y = y_.data(),
+         .y_stride = shape_.columns},
+        {.weights = second_.view(), .y = y2_.data(), .y_stride = 3}};
+    std::fill(y_.begin(), y_.end(), -7.0f);
+    Attachment attachment(*this);
+    return worker::AllGatherMatmul(
+        {.rows = shape_.rows,
+         .attached_bytes = shape_.attached * sizeof(float),
+         .tiles = tiles_,
+         .x = &own_x_,
+         .products = products,
+         .attachment = &attachment},
+        group, workspace_, pool_, deadline, observer);
+  }
+
+  // Gathered first, then multiplied.
+  absl::Status Check() {
+    if (want_.empty()) {
+      want_.push_back(weights_.Product(x_, shape_.rows));
+      want_.push_back(second_.Product(x_, shape_.rows));
+    }
+    RF_RETURN_IF_ERROR(ExpectSameBits(y_, want_[0]));
+    RF_RETURN_IF_ERROR(ExpectSameBits(y2_, want_[1]));
+    return ExpectSameBits(all_attached_, attached_);
+  }
+
+ private:
+  class Attachment final : public worker::RowAttachment {
+   public:
+    explicit Attachment(GatherCase& of) : of_(of) {}
+    void Store(size_t i, char* bytes) const override {
+      const size_t row = of_.halves_.Shard(of_.rank_).begin + i;
+      std::memcpy(bytes, of_.attached_.data() + row * of_.shape_.attached,
+                  of_.shape_.attached * sizeof(float));
+    }
+    void Load(size_t row, const char* bytes) override {
+      std::memcpy(of_.all_attached_.data() + row * of_.shape_.attached, bytes,
+                  of_.shape_.attached * sizeof(float));
+    }
+
+   private:
+    GatherCase& of_;
+  };
+
+  static void Append(const std::vector<float>& values, std::vector<float>& to) {
+    to.insert(to.end(), values.begin(), values.end());
+  }
+
+  const GatherShape shape_;
+  const int rank_;
+  const cluster::RowHalves halves_;
+  const TestWeights weights_;
+  const TestWeights second_;
+  kernels::ThreadPool pool_;
+  worker::FusedTiles tiles_;
+  std::vector<float> x_;  // Of all ranks.
+  kernels::Activations own_x_;
+  std::vector<float> attached_;  // Of all ranks.
+  std::vector<float> all_attached_;
+  std::vector<float> y_;
+  std::vector<float> y2_;
+  std::vector<std::vector<float>> want_;  // Of y_ and y2_.
+  worker::FusedWorkspace workspace_;
+};
+
+struct ScatterShape {
+  size_t rows = 0;
+  size_t depth = 0;  // Of each rank.
+  size_t columns = 0;
+};
+
+// x of rank q is RankValues(q), of which a column in front is left out.
+class ScatterCase {
+ public:
+  ScatterCase(int ranks, int rank, const ScatterShape& shape, Layout layout,
+              cluster::Wire wire, int threads = 1)
+      : shape_(shape),
+        ranks_(ranks),
+        rank_(rank),
+        halves_(shape.rows, ranks),
+        layout_(layout),
+        wire_(wire),
+        weights_(layout, shape.depth, shape.columns, 300 + rank),
+        pool_(threads),
+        tiles_(weights_.view().DefaultTiles()),
+        x_(RankValues(rank, shape.rows * (shape.depth + 1))),
+        out_(halves_.Shard(rank).size() * shape.columns) {}
+
+  worker::FusedTiles& tiles() { return tiles_; }
+
+  absl::Status Run(cluster::Communicator& group,
+                   worker::FusedObserver* observer = nullptr,
+                   cluster::Deadline deadline = Soon()) {
+    std::fill(out_.begin(), out_.end(), -7.0f);
+    return worker::MatmulReduceScatter({.rows = shape_.rows,
+                                        .wire = wire_,
+                                        .tiles = tiles_,
+                                        .x = x_.data() + 1,
+                                        .x_stride = shape_.depth + 1,
+                                        .weights = weights_.view(),
+                                        .out = out_.data()},
+                                       group, workspace_, pool_, deadline,
+                                       observer);
+  }
+
+  absl::Status Check() {
+    if (want_.empty()) want_ = Expected();
+    return ExpectSameBits(out_, want_);
+  }
+
+ private:
+  // Every half in the order in which its sum walks.
+  std::vector<float> Expected() const {
+    std::vector<float> want(out_.size());
+    const kernels::RowRange own = halves_.Shard(rank_);
+    for (const cluster::Half half :
+         {cluster::Half::kLeft, cluster::Half::kRight}) {
+      const kernels::RowRange rows = halves_.Of({rank_, half});
+      const int sign = half == cluster::Half::kLeft ? 1 : -1;
+      const size_t begin = (rows.begin - own.begin) * shape_.columns;
+      const size_t count = rows.size() * shape_.columns;
+      std::vector<float> sum(count);
+      for (int hop = 1; hop <= ranks_; ++hop) {
+        const int rank = ((rank_ + sign * hop) % ranks_ + ranks_) % ranks_;
+        const std::vector<float> partial = Partial(rank, rows);
+        for (size_t i = 0; i < count; ++i) {
+          sum[i] = hop == 1 ? partial[i] : sum[i] + partial[i];
+        }
+        if (hop < ranks_) RoundToWire(wire_, shape_.columns, sum);
+      }
+      std::copy(sum.begin(), sum.end(), want.begin() + begin);
+    }
+    return want;
+  }
+
+  std::vector<float> Partial(int rank, kernels::RowRange rows) const {
+    const std::vector<float> all =
+        RankValues(rank, shape_.rows * (shape_.depth + 1));
+    std::vector<float> x;
+    for (size_t row = rows.begin; row < rows.end; ++row) {
+      const float* begin = all.data() + row * (shape_.depth + 1) + 1;
+      x.insert(x.end(), begin, begin + shape_.depth);
+    }
+    return TestWeights(layout_, shape_.depth, shape_.columns, 300 + rank)
+        .Product(x, rows.size());
+  }
+
+  const ScatterShape shape_;
+  const int ranks_;
+  const int rank_;
+  const cluster::RowHalves halves_;
+  const Layout layout_;
+  const cluster::Wire wire_;
+  const TestWeights weights_;
+  kernels::ThreadPool pool_;
+  worker::FusedTiles tiles_;
+  const std::vector<float> x_;
+  std::vector<float> out_;
+  std::vector<float> want_;
+  worker::FusedWorkspace workspace_;
+};
+
+}  // namespace ringfleet::testing
+
+#endif  // RINGFLEET_TESTS_TESTING_FUSED_CASES_H_

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Computes rows and meanwhile adds them up over ranks: what row-parallel layers
+// whose output is sharded over tokens end with.
+//
+// World size T; every rank has a summand of all rows, and rank d ends with its
+// share of the rows of the sum. In step s = 0 .. T - 1 rank r, indices modulo
+// T,
+//   computes (r - 1 - s).L and (r + 1 + s).R,
+//   adds what has come for these halves from the left (L) and right (R),
+//   sends the sums of L to the right and of R to the left       s <= T - 2
+// so that the own halves come last: the sum of d.L is made in the order of
+// ranks d + 1, d + 2, ..., d, that of d.R in the order d - 1, d - 2, ..., d.
+// Sums travel while the next halves are computed, segment by segment as the
+// rows are there.
+#ifndef RINGFLEET_WORKER_REDUCE_SCATTER_WHILE_H_
+#define RINGFLEET_WORKER_REDUCE_SCATTER_WHILE_H_
+
+#include <cstddef>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "cluster/communicator.h"
+#include "cluster/deadline.h"
+#include "cluster/wire_format.h"
+#include "kernels/row_range.h"
+#include "worker/fused_product.h"
+
+namespace ringfleet::worker {
+
+struct ReduceScatterWhileArgs {
+  // Equal on all ranks.
+  size_t rows = 0;
+  size_t columns = 0;
+  // What sums are rounded to each time they travel, T - 1 times; kF32 is exact
+  // to the order above.
+  cluster::Wire wire = cluster::Wire::kF32;
+  size_t segment_bytes = 0;  // As in FusedTiles.
+
+  // Rows of each half that are computed before they are handed on: `piece_rows`
+  // at first, so that sums are under way soon, then twice as many and so on, up
+  // to `most_piece_rows`. The own halves, which nobody waits for, are one
+  // piece.
+  size_t piece_rows = 0;
+  size_t most_piece_rows = 0;
+
+  // [own rows, columns] f32, row-major.
+  float* out = nullptr;
+};
+
+// Computes this rank's summand of `rows`, one or two ranges, ascending; that of
+// row i goes to y + (i - first_y) * columns, f32.
+using ComputeRows = absl::FunctionRef<void(
+    absl::Span<const kernels::RowRange> rows, float* y, size_t first_y)>;
+
+// Errors: those of the Communicator's operations; `out` is then unspecified.
+// The deadline includes the computation: others wait for their sums. `observer`
+// may be null; the own halves are written in step T - 1.
+absl::Status ReduceScatterWhile(const ReduceScatterWhileArgs& args,
+                                ComputeRows compute,
+                                cluster::Communicator& communicator,
+                                FusedWorkspace& workspace,
+                                cluster::Deadline deadline,
+                                FusedObserver* observer = nullptr);
+
+}  // namespace ringfleet::worker
+
+#endif  // RINGFLEET_WORKER_REDUCE_SCATTER_WHILE_H_
