@@ -23,6 +23,10 @@ that the exchange alone should take 1/ratio of that, and prints what
   overlap        1 - (fused - compute) / comm (as the OSU benchmarks count);
                  at most c/c where that is below 1
   gain           unfused over fused; at most 2
+  CPU            what the exchange alone takes of a core's time while it runs,
+                 the kernel's part of the emulated links included
+  / bound        fused over the larger of comm and compute + CPU: a core that
+                 sends does not multiply
 
   q_b      all_gather_matmul      1536 -> 24576
   gate_up  all_gather_matmul      7168 -> 36864, of a dense layer
@@ -74,9 +78,22 @@ measure() {
     --wire "$wire" --poll block --threads 1 --seconds "$time" --timeout 120
 }
 
+# CPU milliseconds on each core while the exchange of a run runs alone: world,
+# Gbit/s, shape, bytes that travel of all ranks together.
+transfer_cpu() {
+  local world=$1 gbit=$2 shape=$3 bytes=$4 op=all_gather
+  [[ $shape == o ]] && op=reduce_scatter
+  "$root/perf/network_bench.sh" --world "$world" --gbit "$gbit" \
+    --burst-bytes 16384 --bin "$bin" --pin -- --op "$op" --algo ring \
+    --bytes "$((bytes / 4 * 4))" --wire f32 --poll block --seconds "$seconds" \
+    --timeout 120 | awk -F'[|%:]' '
+      $2 ~ /ring|_/ && NF > 8 && $7 + 0 > 0 { p50 = $7 }
+      /^CPU:/ { print p50 / 1000 * (1 - $2 / 100) }'
+}
+
 echo "| product | ranks | m | Mbit/s | compute ms | comm ms | c/c | unfused ms" \
-  "| fused ms | overlap | gain |"
-echo "|---|---|---|---|---|---|---|---|---|---|---|"
+  "| fused ms | overlap | gain | CPU ms | / bound |"
+echo "|---|---|---|---|---|---|---|---|---|---|---|---|---|"
 for world in $worlds; do
   for shape in $shapes; do
     for m in ${rows//,/ }; do
@@ -90,20 +107,25 @@ sent = row["wire_bytes"] * (world - 1) / world
 seconds = row["compute_us"] * 1e-6 / ratio
 print(f"{sent * 8 / seconds / 1e9 * 1514 / 1448:.4f}")
 ' "$alone" "$world" "$ratio")
+        bytes=$(python3 -c 'import json, sys
+print(json.loads(sys.argv[1])[0]["wire_bytes"])' "$alone")
+        cpu=$(transfer_cpu "$world" "$gbit" "$shape" "$bytes")
         measure "$world" "$gbit" "$shape" "$m" "$seconds" | python3 -c '
 import json, sys
 row = json.load(sys.stdin)[0]
 if row["wrong"]:
     sys.exit("overlap: wrong elements")
-shape, gbit = sys.argv[1], float(sys.argv[2])
+shape, gbit, cpu = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
+bound = max(row["comm_us"], row["compute_us"] + cpu * 1e3) / 1e3
 world, m = row["world"], row["m"]
 fused, unfused = row["p50_us"] / 1e3, row["unfused_us"] / 1e3
 compute, comm = row["compute_us"] / 1e3, row["comm_us"] / 1e3
 overlap = row["overlap"]
 print(f"| {shape} | {world} | {m} | {gbit * 1e3:.0f} | {compute:.1f} "
       f"| {comm:.1f} | {compute / comm:.2f} | {unfused:.1f} | {fused:.1f} "
-      f"| {overlap:.0%} | {unfused / fused:.2f} |")
-' "$shape" "$gbit"
+      f"| {overlap:.0%} | {unfused / fused:.2f} | {cpu:.0f} "
+      f"| {fused / bound:.2f} |")
+' "$shape" "$gbit" "$cpu"
       done
     done
   done

@@ -12,6 +12,9 @@ using cluster::Half;
 using cluster::ShardHalf;
 using kernels::RowRange;
 
+// Of each piece over the one before it.
+constexpr size_t kPieceGrowth = 4;
+
 class ScatterPipeline final : public cluster::HalvesSource {
  public:
   ScatterPipeline(const ReduceScatterWhileArgs& args, ComputeRows compute,
@@ -98,7 +101,7 @@ class ScatterPipeline final : public cluster::HalvesSource {
         workspace_.progress.Add(halves[i], piece[i].size());
       }
       communicator_.Wake();
-      *piece_rows = std::min(*piece_rows * 2,
+      *piece_rows = std::min(*piece_rows * kPieceGrowth,
                              std::max(*piece_rows, args_.most_piece_rows));
     }
     // Halves without rows are ready too.
