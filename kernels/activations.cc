@@ -105,6 +105,7 @@ size_t Activations::StoredRowBytes() const {
 }
 
 void Activations::StoreRow(size_t row, char* destination) const {
+  if (columns_ == 0) return;  // Nor is there memory for them.
   if (form_ == Form::kF32) {
     std::memcpy(destination, Values(row), columns_ * sizeof(float));
     return;
@@ -115,6 +116,7 @@ void Activations::StoreRow(size_t row, char* destination) const {
 
 void Activations::LoadRow(size_t row, const char* stored) {
   RF_CHECK(row < rows_);
+  if (columns_ == 0) return;
   if (form_ == Form::kF32) {
     std::memcpy(own_values_.data() + row * columns_, stored,
                 columns_ * sizeof(float));
