@@ -118,10 +118,6 @@ std::string CannotRun(const Strategy& strategy) {
                           " workers");
     case StrategyKind::kDataGroups:
       return "this program runs data 1 only";
-    case StrategyKind::kSequenceParallel:
-      return "this program replicates activations in prefill";
-    case StrategyKind::kGatheredWeights:
-      return "this program does not gather weights";
     case StrategyKind::kPipeline:
       return "this program has no layer pipeline";
   }
@@ -286,12 +282,14 @@ FleetPlan MakeFleetPlan(const PlanRequest& request) {
       plan.alternatives.push_back(*std::move(groups));
     }
     const MeshShape mesh = plan.choice.strategy.mesh;
-    for (const StrategyKind kind :
-         {StrategyKind::kSequenceParallel, StrategyKind::kGatheredWeights,
-          StrategyKind::kPipeline}) {
+    for (const v1::PrefillStrategy prefill :
+         {v1::PREFILL_STRATEGY_REPLICATED,
+          v1::PREFILL_STRATEGY_WEIGHT_GATHER}) {
       plan.alternatives.push_back(
-          Evaluate(model, request, {.kind = kind, .mesh = mesh}));
+          Evaluate(model, request, {.mesh = mesh, .prefill = prefill}));
     }
+    plan.alternatives.push_back(Evaluate(
+        model, request, {.kind = StrategyKind::kPipeline, .mesh = mesh}));
   }
   for (Candidate& candidate : plan.alternatives) {
     candidate.why_not = WhyNot(candidate, plan.choice, request.inputs);

@@ -67,6 +67,20 @@ PartCost Products(const std::vector<LocalMatrix>& matrices,
   return cost;
 }
 
+// Those that heads divide like this, but for what expands the cache's latents.
+PartCost AttentionProducts(const std::vector<LocalMatrix>& matrices,
+                           Split split, double rows, const HostSpec& host) {
+  PartCost cost;
+  for (const LocalMatrix& matrix : matrices) {
+    const ModelTensor& tensor = *matrix.tensor;
+    if (tensor.weight_class == WeightClass::kAttention && tensor.rows > 0 &&
+        tensor.split == split && matrix.transposed_bytes == 0) {
+      cost.Add(ProductCost(matrix, rows, host));
+    }
+  }
+  return cost;
+}
+
 // With o further messages behind a first one.
 double MessageSeconds(int messages, const NetworkSpec& network) {
   return network.latency_seconds + kMessageSeconds +
@@ -251,6 +265,22 @@ PartCost RankShare::Moe(double tokens, bool busiest) const {
 
 PartCost RankShare::Head(double tokens) const {
   return Products(root_, WeightClass::kHead, tokens, host_);
+}
+
+PartCost RankShare::Latents(double rows) const {
+  return AttentionProducts(dense_, Split::kNone, rows, host_);
+}
+
+PartCost RankShare::Router(double rows) const {
+  return Products(moe_, WeightClass::kRouter, rows, host_);
+}
+
+PartCost RankShare::Queries(double rows) const {
+  return AttentionProducts(dense_, Split::kHeadRows, rows, host_);
+}
+
+PartCost RankShare::Outputs(double rows) const {
+  return AttentionProducts(dense_, Split::kHeadColumns, rows, host_);
 }
 
 }  // namespace ringfleet::cluster

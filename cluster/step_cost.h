@@ -149,6 +149,14 @@ class RankShare {
   PartCost Moe(double tokens, bool busiest) const;
   PartCost Head(double tokens) const;
 
+  // Products within the parts above that every rank has whole: of latents,
+  // and the router.
+  PartCost Latents(double rows) const;
+  PartCost Router(double rows) const;
+  // Those that exchanges of a prompt run beside: queries and outputs of heads.
+  PartCost Queries(double rows) const;
+  PartCost Outputs(double rows) const;
+
  private:
   const CostInputs& inputs_;
   const ShardPlan plan_;

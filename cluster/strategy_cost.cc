@@ -7,7 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "cluster/algorithm_table.h"
 #include "cluster/wire_format.h"
+#include "kernels/activations.h"
 #include "kernels/check.h"
+#include "kernels/latent_cache.h"
+#include "kernels/weight_matrix.h"
 
 namespace ringfleet::cluster {
 namespace {
@@ -20,13 +23,19 @@ ModelSpec WithOwnHead(ModelSpec spec) {
   return spec;
 }
 
+// A row as products of that form read it.
+size_t ActivationRowBytes(const WeightForms& forms, size_t columns) {
+  kernels::Activations row;
+  row.Reshape(kernels::ActivationFormFor(forms.products), 0, columns);
+  return row.StoredRowBytes();
+}
+
 int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The share of a rank under a strategy.
 ShardPlan PlanFor(const ModelSpec& spec, const Strategy& strategy, int rank) {
   MeshShape mesh = strategy.mesh;
-  if (strategy.kind == StrategyKind::kGatheredWeights ||
-      strategy.kind == StrategyKind::kPipeline) {
+  if (strategy.kind == StrategyKind::kPipeline) {
     return PlanShard(spec, {}, 0).value();
   }
   const int groups = mesh.data;
@@ -49,13 +58,10 @@ std::string Strategy::Name() const {
   };
   switch (kind) {
     case StrategyKind::kMesh:
-      return axes();
+      if (prefill == v1::PREFILL_STRATEGY_AUTO) return axes();
+      return absl::StrCat(PrefillStrategyName(prefill), " prefill, ", axes());
     case StrategyKind::kDataGroups:
       return absl::StrCat("data ", mesh.data, " x ", axes());
-    case StrategyKind::kSequenceParallel:
-      return absl::StrCat("sequence-parallel prefill, ", axes());
-    case StrategyKind::kGatheredWeights:
-      return absl::StrCat("weight gathering ", mesh.world_size());
     case StrategyKind::kPipeline:
       return absl::StrCat("layer pipeline ", mesh.world_size());
   }
@@ -84,6 +90,10 @@ StrategyCost::StrategyCost(const ModelOnFleet& model, const Strategy& strategy)
   for (int rank = 0; rank < model.world(); ++rank) {
     shares_.push_back(
         model.Share(PlanFor(model.inputs().spec, strategy, rank), rank));
+    if (strategy.prefill == v1::PREFILL_STRATEGY_WEIGHT_GATHER) {
+      whole_.push_back(
+          model.Share(PlanShard(model.inputs().spec, {}, 0).value(), rank));
+    }
   }
 }
 
@@ -103,17 +113,21 @@ int StrategyCost::MoeLayers() const {
 }
 
 StepCost StrategyCost::Step(const StepShape& step) const {
-  switch (strategy_.kind) {
-    case StrategyKind::kGatheredWeights:
+  if (strategy_.kind == StrategyKind::kPipeline) return PipelineStep(step);
+  if (strategy_.kind == StrategyKind::kDataGroups) return MeshStep(step, false);
+  switch (StrategyOfStep(strategy_.prefill, step.tokens(), step.rows,
+                         model_.world())) {
+    case v1::PREFILL_STRATEGY_WEIGHT_GATHER:
       return GatheredStep(step);
-    case StrategyKind::kPipeline:
-      return PipelineStep(step);
+    case v1::PREFILL_STRATEGY_SEQUENCE_PARALLEL:
+      return MeshStep(step, true);
     default:
-      return MeshStep(step);
+      return MeshStep(step, false);
   }
 }
 
-StepCost StrategyCost::MeshStep(const StepShape& step) const {
+StepCost StrategyCost::MeshStep(const StepShape& step,
+                                bool sequence_parallel) const {
   const ModelSpec& spec = model_.inputs().spec;
   const NetworkSpec& network = model_.inputs().network;
   const int world = model_.world();
@@ -127,16 +141,21 @@ StepCost StrategyCost::MeshStep(const StepShape& step) const {
   StepCost cost;
   double moe = 0;
   double dense = 0;
+  // What each rank has whole it computes for its own tokens only.
+  const double own = sequence_parallel ? tokens / world : tokens;
   for (const RankShare& share : shares_) {
     const PartCost attention = share.Attention(in_group);
     const PartCost mlp = share.DenseMlp(tokens);
-    cost.attention = std::max(cost.attention, attention.seconds);
+    cost.attention = std::max(
+        cost.attention, attention.seconds - share.Latents(tokens).seconds +
+                            share.Latents(own).seconds);
     dense = std::max(dense, mlp.seconds);
     cost.bytes_read += attention.bytes * layers;
     cost.bytes_read += mlp.bytes * (layers - moe_layers);
     if (moe_layers > 0) {
       const PartCost experts = share.Moe(tokens, /*busiest=*/true);
-      moe = std::max(moe, experts.seconds);
+      moe = std::max(moe, experts.seconds - share.Router(tokens).seconds +
+                              share.Router(own).seconds);
       cost.bytes_read += experts.bytes * moe_layers;
     }
     if (step.draws) {
@@ -154,18 +173,9 @@ StepCost StrategyCost::MeshStep(const StepShape& step) const {
     cost.exchange += times * exchange.seconds;
     cost.wire_bytes += times * exchange.sent_bytes;
   };
-  if (strategy_.kind == StrategyKind::kSequenceParallel && step.rows > 1) {
-    // Latents, activations; the sums of attention and of experts. They travel
-    // while products run.
-    const uint64_t hidden = ActivationBytes(step.tokens());
-    const uint64_t latents =
-        hidden * (spec.q_lora_rank + spec.cache_row()) / spec.hidden_size;
-    add(AllGatherCost(latents, world, network), layers);
-    add(AllGatherCost(hidden, world, network), 3 * layers);
-    cost.collectives = 4 * layers;
-    const double hidden_behind = cost.attention + cost.feed_forward;
-    cost.exchange =
-        std::max(0.1 * cost.exchange, cost.exchange - hidden_behind);
+  if (sequence_parallel) {
+    AddSequenceParallelExchange(step, dense, layers - moe_layers, &cost);
+    AddSequenceParallelExchange(step, moe, moe_layers, &cost);
   } else if (groups > 1) {
     add(AllReduceCost(ActivationBytes(in_group.tokens()), world / groups,
                       network),
@@ -184,13 +194,62 @@ StepCost StrategyCost::MeshStep(const StepShape& step) const {
   return cost;
 }
 
+void StrategyCost::AddSequenceParallelExchange(const StepShape& step,
+                                               double feed_forward, int layers,
+                                               StepCost* cost) const {
+  const CostInputs& inputs = model_.inputs();
+  const ModelSpec& spec = inputs.spec;
+  const int world = model_.world();
+  const auto tokens = static_cast<uint64_t>(step.tokens());
+  const kernels::LatentRowFormat cache_row = {
+      .dtype = inputs.cache_dtype,
+      .kv_lora_rank = static_cast<size_t>(spec.kv_lora_rank),
+      .rope_dim = static_cast<size_t>(spec.qk_rope_head_dim)};
+  const size_t query_columns =
+      spec.q_lora_rank > 0 ? spec.q_lora_rank : spec.hidden_size;
+  const auto gather = [&](size_t columns, size_t more) {
+    return AllGatherCost(
+        tokens * (ActivationRowBytes(inputs.forms, columns) + more), world,
+        inputs.network);
+  };
+  const ExchangeCost latents = gather(query_columns, cache_row.bytes());
+  const ExchangeCost normed =
+      gather(spec.hidden_size,
+             spec.num_experts_per_tok * (sizeof(int32_t) + sizeof(float)));
+  const ExchangeCost sums =
+      AllGatherCost(ActivationBytes(step.tokens()), world, inputs.network);
+  double queries = 0;
+  double outputs = 0;
+  for (const RankShare& share : shares_) {
+    const auto rows = static_cast<double>(tokens);
+    queries = std::max(queries, share.Queries(rows).seconds);
+    outputs = std::max(outputs, share.Outputs(rows).seconds);
+  }
+  const auto add = [&](const ExchangeCost& exchange, double behind) {
+    // A core that sends does not multiply.
+    const double least = exchange.sent_bytes * kSoftwareSecondsPerByte;
+    cost->exchange += layers * std::max({0.0, exchange.seconds - behind,
+                                         std::min(exchange.seconds, least)});
+    cost->wire_bytes += layers * exchange.sent_bytes;
+    cost->collectives += layers;
+  };
+  // As workers decide (worker/sequence_parallel.cc).
+  const bool beside = tokens / static_cast<uint64_t>(world) >= kMinShardedRows;
+  const bool sums_beside = beside && (inputs.wire == Wire::kF32 || world == 2);
+  add(latents, beside ? queries : 0);
+  add(sums, sums_beside ? outputs : 0);
+  add(normed, 0);
+  // Sums travel once the first of `world` parts has been computed.
+  add(sums, sums_beside ? feed_forward * (world - 1) / world : 0);
+}
+
 StepCost StrategyCost::GatheredStep(const StepShape& step) const {
   const ModelSpec& spec = model_.inputs().spec;
   const int world = model_.world();
   const int layers = spec.num_hidden_layers;
   const int moe_layers = MoeLayers();
   StepShape own = step;
-  if (step.sequences >= world || step.rows == 1) {
+  if (step.sequences >= world) {
     own.sequences = CeilDivide(step.sequences, world);
   } else {
     own.rows = CeilDivide(step.rows, world);
@@ -203,7 +262,7 @@ StepCost StrategyCost::GatheredStep(const StepShape& step) const {
   double dense = 0;
   double moe = 0;
   const double tokens = static_cast<double>(own.tokens());
-  for (const RankShare& share : shares_) {
+  for (const RankShare& share : whole_) {
     const PartCost attention = share.Attention(own);
     const PartCost mlp = share.DenseMlp(tokens);
     const PartCost experts =
@@ -232,8 +291,7 @@ StepCost StrategyCost::GatheredStep(const StepShape& step) const {
                                               world, model_.inputs().network);
   cost.wire_bytes = exchange.sent_bytes;
   cost.collectives = 2 * layers;
-  cost.exchange =
-      std::max(0.0, exchange.seconds - cost.attention - cost.feed_forward);
+  cost.exchange = exchange.seconds;
   return cost;
 }
 
@@ -319,8 +377,6 @@ double StrategyCost::PrefillSeconds(int64_t tokens, int64_t chunk) const {
   if (strategy_.kind == StrategyKind::kPipeline) {
     return PipelinePrefill(tokens, chunk);
   }
-  // A rank that gathers weights takes as many tokens at once as a step holds.
-  if (strategy_.kind == StrategyKind::kGatheredWeights) chunk = 8192;
   const auto step = [&](int64_t first) {
     return Step({.rows = std::min(chunk, tokens - first),
                  .first_position = first,
@@ -348,11 +404,7 @@ ShardSizes StrategyCost::Weights(int rank) const {
         SplitRange(spec.num_hidden_layers, model_.world(), rank), rank == 0,
         rank + 1 == model_.world());
   }
-  ShardSizes sizes = ShardSizesOf(spec, plan, forms);
-  if (strategy_.kind == StrategyKind::kGatheredWeights) {
-    for (uint64_t& bytes : sizes.bytes) bytes = bytes / model_.world() + 1;
-  }
-  return sizes;
+  return ShardSizesOf(spec, plan, forms);
 }
 
 uint64_t StrategyCost::CacheBytes(int rank, int64_t batch,
@@ -361,8 +413,6 @@ uint64_t StrategyCost::CacheBytes(int rank, int64_t batch,
   int64_t sequences = batch;
   if (strategy_.kind == StrategyKind::kDataGroups) {
     sequences = CeilDivide(batch, strategy_.mesh.data);
-  } else if (strategy_.kind == StrategyKind::kGatheredWeights) {
-    sequences = CeilDivide(batch, model_.world());
   }
   const uint64_t all =
       cluster::CacheBytes(inputs.spec, inputs.cache_dtype, sequences, context);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step takes under each way of spreading a model over hosts. kMesh is
-// what workers do; the others are estimated so that a plan can say what they
+// What a step takes under each way of spreading a model over hosts. A mesh is
+// what workers run; the others are estimated so that a plan can say what they
 // would give.
 #ifndef RINGFLEET_CLUSTER_STRATEGY_COST_H_
 #define RINGFLEET_CLUSTER_STRATEGY_COST_H_
@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cluster/prefill_strategy.h"
 #include "cluster/shard_plan.h"
 #include "cluster/shard_sizes.h"
 #include "cluster/step_cost.h"
@@ -17,17 +18,11 @@ namespace ringfleet::cluster {
 
 enum class StrategyKind : uint8_t {
   // Heads over expert x tensor, experts over `expert`, their columns over
-  // `tensor`, activations replicated, two all-reduces a layer.
+  // `tensor`; prompts by Strategy.prefill.
   kMesh,
   // The same with sequences and their cache divided over `data`: attention in
   // a group of expert x tensor ranks, experts over all.
   kDataGroups,
-  // A mesh whose prompts are divided over the ranks between blocks: latents
-  // and activations are gathered and scattered while products run.
-  kSequenceParallel,
-  // Every rank holds a share of all weights, gathers each layer's before use,
-  // and works on its own sequences.
-  kGatheredWeights,
   // Consecutive layers on each rank.
   kPipeline,
 };
@@ -35,7 +30,13 @@ enum class StrategyKind : uint8_t {
 struct Strategy {
   StrategyKind kind = StrategyKind::kMesh;
   MeshShape mesh;
-  // "tensor 4", "expert 2 x tensor 2", "layer pipeline 4", ...
+  // How a mesh evaluates prompts. REPLICATED: two all-reduces of activations a
+  // layer, as a decode step has them. SEQUENCE_PARALLEL: each rank has its
+  // share of the tokens between blocks. WEIGHT_GATHER: of the tokens all the
+  // time, and gets the weights of each layer. AUTO: as prefill_strategy.h has
+  // it.
+  v1::PrefillStrategy prefill = v1::PREFILL_STRATEGY_AUTO;
+  // "tensor 4", "replicated prefill, tensor 4", "layer pipeline 4", ...
   std::string Name() const;
   // Whether workers can do this.
   bool IsRunnable() const;
@@ -76,7 +77,12 @@ class StrategyCost {
   uint64_t CacheBytes(int rank, int64_t batch, int64_t context) const;
 
  private:
-  StepCost MeshStep(const StepShape& step) const;
+  // Replicated activations, unless sequence_parallel.
+  StepCost MeshStep(const StepShape& step, bool sequence_parallel) const;
+  // Of a sequence-parallel layer, what is not hidden behind products of
+  // `feed_forward` seconds and of the attention.
+  void AddSequenceParallelExchange(const StepShape& step, double feed_forward,
+                                   int layers, StepCost* cost) const;
   StepCost GatheredStep(const StepShape& step) const;
   StepCost PipelineStep(const StepShape& step) const;
   double PipelinePrefill(int64_t tokens, int64_t chunk) const;
@@ -88,6 +94,8 @@ class StrategyCost {
   const ModelOnFleet& model_;
   const Strategy strategy_;
   std::vector<RankShare> shares_;  // By rank.
+  // As if a rank had everything, where it gathers weights.
+  std::vector<RankShare> whole_;
 };
 
 }  // namespace ringfleet::cluster

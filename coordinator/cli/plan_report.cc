@@ -171,8 +171,8 @@ void AppendTable(const std::vector<TableCell>& cells, std::string* out) {
 }
 
 constexpr char kModelText[] = R"(
-How times are predicted. Ranks wait for each other at two all-reduces a layer,
-so each half of a layer takes as long as on its slowest host:
+How times are predicted. Ranks wait for each other in each half of a layer, so
+each half takes as long as on its slowest host:
   product    bytes / read rate and operations / rate overlap as the fourth root
              of the sum of their fourth powers; the read rate is the host's, at
              most 18 GB/s a thread
@@ -187,6 +187,10 @@ so each half of a layer takes as long as on its slowest host:
   exchange   (latency + 15 us) a message, 8 us for each further one, bytes at the
              network's rate or 0.4 ns each in software; one shot, two shots or a
              ring as the default table chooses
+  prompts    from 32 tokens a rank on each rank has its share of the tokens
+             between blocks: latents and router for these only, four exchanges
+             of which what lasts longer than the product beside it counts, or
+             what its software takes; else, and to generate, two all-reduces
   the rest   0.1 ms a layer
 Prompts go in steps of 512 tokens. Weights are split evenly over ranks whatever
 their speed. Latents' products, router, norms and embedding are on every rank.

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 
 #include "tests/testing/checkpoint_writer.h"
 #include "tests/testing/r1_spec.h"
@@ -12,6 +13,7 @@
 namespace ringfleet::cluster {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr uint64_t kGib = uint64_t{1} << 30;
@@ -95,7 +97,8 @@ TEST(PlannerTest, OneSequenceDividesEveryExpert) {
 
 TEST(PlannerTest, ListsEveryStrategyAndWhyItLoses) {
   const FleetPlan plan = MakeFleetPlan(R1Request(4, 256));
-  bool kinds[5] = {};
+  bool kinds[3] = {};
+  std::set<v1::PrefillStrategy> prefills;
   for (const Candidate& candidate : plan.alternatives) {
     kinds[static_cast<int>(candidate.strategy.kind)] = true;
     EXPECT_FALSE(candidate.why_not.empty()) << candidate.strategy.Name();
@@ -104,15 +107,33 @@ TEST(PlannerTest, ListsEveryStrategyAndWhyItLoses) {
     if (candidate.strategy.kind != StrategyKind::kMesh) {
       EXPECT_FALSE(candidate.runnable);
       EXPECT_THAT(candidate.why_not, HasSubstr("this program"));
+    } else if (candidate.strategy.mesh.tensor ==
+               plan.choice.strategy.mesh.tensor) {
+      prefills.insert(candidate.strategy.prefill);
+      EXPECT_TRUE(candidate.runnable);
+      EXPECT_EQ(candidate.decode_tps, plan.choice.decode_tps);
+      EXPECT_LT(candidate.prefill_tps, plan.choice.prefill_tps);
     }
   }
   for (const bool seen : kinds) EXPECT_TRUE(seen);
-  // Gathering 37 GB of weights for a token cannot win.
-  for (const Candidate& candidate : plan.alternatives) {
-    if (candidate.strategy.kind == StrategyKind::kGatheredWeights) {
-      EXPECT_LT(candidate.decode_tps, 0.1 * plan.choice.decode_tps);
-    }
-  }
+  EXPECT_THAT(prefills, ElementsAre(v1::PREFILL_STRATEGY_REPLICATED,
+                                    v1::PREFILL_STRATEGY_WEIGHT_GATHER));
+}
+
+// What is exchanged beside products costs its software until it takes longer.
+TEST(PlannerTest, ExchangesOfPromptsHideBehindProducts) {
+  const auto prefill = [](double gbit, Wire wire) {
+    PlanRequest request = R1Request(2, 1024);
+    request.inputs.wire = wire;
+    request.inputs.network.bytes_per_second = gbit * 1e9 / 8;
+    return MakeFleetPlan(request).choice.prefill_tps;
+  };
+  const double fast = prefill(1000, Wire::kBf16);
+  EXPECT_GT(prefill(100, Wire::kBf16), 0.97 * fast);
+  EXPECT_LT(prefill(0.1, Wire::kBf16), 0.5 * fast);
+  // Twice the bytes, hidden just the same: at 12 GB/s of the link and 2.5 GB/s
+  // of software another part in thirty.
+  EXPECT_GT(prefill(100, Wire::kF32), 0.95 * fast);
 }
 
 TEST(PlannerTest, MoreOfAnythingIsNotSlower) {
