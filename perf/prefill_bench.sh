@@ -14,7 +14,8 @@ carry R Gbit/s each way [1] and delay everything by D us one way [0], and a
 coordinator beside the first; measures `ringfleet bench OPTIONS` with each
 --prefill-strategy of LIST [replicated,sequence_parallel] in turn, K times [3],
 over gRPC. Prints tokens per second of every test, best and median, and over the
-first strategy's of the same round (median).
+first strategy's of the same round (median); of prompts also that ratio as
+`ringfleet plan` predicts it, for hosts that share this machine's cores.
 
   perf/prefill_bench.sh --world 2 -- -p 512,2048 -n 0 -r 1
 
@@ -115,10 +116,31 @@ mkfifo "$folder/alive"
   --burst-bytes "$burst" -- "$root/perf/prefill_bench.sh" --host "{rank}" \
   "{listen}" "{reached}" "$folder" "$bin" "$model" "$strategies" "$rounds" "$@"
 
-python3 - "$folder" "$strategies" "$rounds" <<'END'
-import json, statistics, sys
+python3 - "$folder" "$strategies" "$rounds" "$bin" "$model" "$world" "$gbit" \
+  "$delay" <<'END'
+import json, os, statistics, subprocess, sys
 
 folder, strategies, rounds = sys.argv[1], sys.argv[2].split(","), int(sys.argv[3])
+bin, model, world, gbit, delay = sys.argv[4:9]
+
+
+# Tokens per second of one thread a host, 383 GOPS and 18 GB/s where it has a
+# core for itself.
+def predicted(tokens):
+    share = min(1, os.cpu_count() / int(world))
+    plan = json.loads(subprocess.run(
+        [bin + "/ringfleet", "plan", "--model", model, "--hosts", world,
+         "--memory", "1024", "--threads", "1", "--gops", str(383 * share),
+         "--bandwidth", str(18 * share), "--network", gbit, "--latency",
+         str(30 + float(delay)), "--context", str(tokens), "-o", "json"],
+        check=True, stdout=subprocess.PIPE).stdout)
+    rates = {"auto": plan["prefill_tps"], "sequence_parallel": plan["prefill_tps"]}
+    for other in plan["alternatives"]:
+        if " prefill, " in other["name"]:
+            rates[other["name"].split()[0]] = other["prefill_tps"]
+    return rates
+
+
 rates = {}  # By strategy, then test: tokens per second of each round.
 for strategy in strategies:
     for round in range(rounds):
@@ -127,12 +149,14 @@ for strategy in strategies:
             rates.setdefault(strategy, {}).setdefault(test, []).append(
                 row["avg_ts"])
 print("| test | strategy | t/s, best / median | over "
-      f"{strategies[0]} |\n|---|---|---|---|")
+      f"{strategies[0]} | plan |\n|---|---|---|---|---|")
 for test in rates[strategies[0]]:
     base = rates[strategies[0]][test]
+    plan = predicted(int(test[2:])) if test.startswith("pp") else {}
     for strategy in strategies:
         own = rates[strategy][test]
         ratio = statistics.median(a / b for a, b in zip(own, base))
+        said = (f"{plan[strategy] / plan[strategies[0]]:.2f}" if plan else "-")
         print(f"| {test} | {strategy} | {max(own):.1f} / "
-              f"{statistics.median(own):.1f} | {ratio:.2f} |")
+              f"{statistics.median(own):.1f} | {ratio:.2f} | {said} |")
 END
