@@ -17,6 +17,7 @@ int ExitCode(const absl::Status& status) {
     case absl::StatusCode::kOutOfRange:
     case absl::StatusCode::kNotFound:
     case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kPermissionDenied:
       return 2;
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kDeadlineExceeded:

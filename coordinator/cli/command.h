@@ -23,7 +23,7 @@ struct Invocation {
 using RegisterCommand = void (*)(CLI::App& app, Invocation& invocation);
 
 // 0 done; 2 usage or bad input (INVALID_ARGUMENT, OUT_OF_RANGE, NOT_FOUND,
-// ALREADY_EXISTS); 3 the fleet is unavailable, lost or late (UNAVAILABLE,
+// ALREADY_EXISTS, PERMISSION_DENIED); 3 the fleet is unavailable, lost or late (UNAVAILABLE,
 // DEADLINE_EXCEEDED, ABORTED, FAILED_PRECONDITION); 4 corrupt data (DATA_LOSS);
 // 130 interrupted (CANCELLED); 1 anything else.
 int ExitCode(const absl::Status& status);

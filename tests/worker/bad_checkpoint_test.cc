@@ -14,7 +14,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cluster/checkpoint_files.h"
 #include "tests/testing/checkpoint_writer.h"
+#include "tests/testing/restrictions.h"
 #include "tests/testing/sanitized.h"
 #include "worker/shard_loader.h"
 
@@ -26,6 +28,7 @@ using cluster::MeshShape;
 using cluster::ModelSpec;
 using kernels::Dtype;
 using kernels::WeightForm;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::TestTensor;
 
@@ -263,6 +266,34 @@ TEST_F(BadCheckpointTest, TheFirstBadElementIsNamedWhateverTheThreads) {
   for (int threads = 1; threads <= 4; ++threads) {
     EXPECT_THAT(std::string(Load({}, threads).message()),
                 HasSubstr("model.embed_tokens.weight: nan at [2000, 3]"));
+  }
+}
+
+// Each file of a checkpoint, and its folder. Nobody takes it for missing, which
+// would be fetched from other hosts.
+TEST_F(BadCheckpointTest, WhatMayNotBeReadIsNamed) {
+  const testing::TempDir dir;
+  testing::WriteCheckpoint(dir.path(), testing::ConfigJson(spec_), tensors_, 2);
+  std::vector<std::string> paths = {dir.path()};
+  for (const auto& entry : std::filesystem::directory_iterator(dir.path())) {
+    paths.push_back(entry.path().string());
+  }
+  ASSERT_EQ(paths.size(), 5u);  // Two files, an index, a configuration.
+  const testing::BoundByPermissions bound;
+  for (const std::string& path : paths) {
+    const auto before = std::filesystem::status(path).permissions();
+    std::filesystem::permissions(path, std::filesystem::perms::none);
+    const absl::Status opened = Checkpoint::Open(dir.path()).status();
+    EXPECT_EQ(opened.code(), absl::StatusCode::kPermissionDenied) << opened;
+    EXPECT_THAT(std::string(opened.message()),
+                AllOf(HasSubstr(path), HasSubstr("Permission denied")));
+    const absl::Status listed =
+        cluster::ListCheckpointFiles(dir.path()).status();
+    EXPECT_EQ(listed.code(), absl::StatusCode::kPermissionDenied) << listed;
+    EXPECT_THAT(std::string(listed.message()),
+                AllOf(HasSubstr(path), HasSubstr("Permission denied")));
+    std::filesystem::permissions(path, before);
+    EXPECT_TRUE(Checkpoint::Open(dir.path()).ok());
   }
 }
 
