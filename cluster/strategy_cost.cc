@@ -63,8 +63,9 @@ std::string Strategy::Name() const {
 }
 
 bool Strategy::IsRunnable() const {
-  return kind == StrategyKind::kMesh && mesh.data == 1 &&
-         mesh.world_size() <= kMaxGroupSize;
+  return (kind == StrategyKind::kMesh ||
+          kind == StrategyKind::kSequenceParallel) &&
+         mesh.data == 1 && mesh.world_size() <= kMaxGroupSize;
 }
 
 ModelOnFleet::ModelOnFleet(CostInputs inputs)
