@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "cluster/file_error.h"
 #include "cluster/file_reader.h"
 #include "cluster/safetensors_header.h"
 #include "cluster/status_macros.h"
@@ -25,6 +26,9 @@ absl::StatusOr<std::vector<std::string>> ListCheckpointFiles(
     const std::string& model_dir) {
   std::error_code error;
   if (!std::filesystem::is_directory(model_dir, error)) {
+    if (error == std::errc::permission_denied) {
+      return FileError(model_dir, error.value());
+    }
     return absl::NotFoundError(absl::StrCat(model_dir, ": no such folder"));
   }
   const std::string index = absl::StrCat(model_dir, "/", kIndexName);

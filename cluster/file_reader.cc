@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cluster/file_error.h"
 #include "cluster/status_macros.h"
 
 namespace ringfleet::cluster {
@@ -38,13 +39,11 @@ absl::StatusOr<FileReader> FileReader::Open(const std::string& path) {
     if (errno == ENOENT || errno == ENOTDIR) {
       return absl::NotFoundError(absl::StrCat(path, ": no such file"));
     }
-    return absl::FailedPreconditionError(
-        absl::StrCat(path, ": can't open: ", std::strerror(errno)));
+    return FileError(absl::StrCat(path, ": can't open"), errno);
   }
   struct stat info;
   if (fstat(reader.fd_, &info) != 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path, ": can't stat: ", std::strerror(errno)));
+    return FileError(absl::StrCat(path, ": can't stat"), errno);
   }
   if (!S_ISREG(info.st_mode)) {
     return absl::FailedPreconditionError(

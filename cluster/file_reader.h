@@ -17,7 +17,7 @@ namespace ringfleet::cluster {
 class FileReader {
  public:
   // Errors: NOT_FOUND when there is no such file; FAILED_PRECONDITION when it
-  // is not a regular file or can't be opened. Both name the path.
+  // is not a regular file; else those of FileError. All name the path.
   static absl::StatusOr<FileReader> Open(const std::string& path);
 
   FileReader() = default;

@@ -136,7 +136,8 @@ std::string RatioText(double rate, double reference) {
   return "as fast";
 }
 
-// The part of a decode step in which two candidates differ most.
+// The part of a decode step in which two candidates differ most; empty when
+// that is too little to be seen.
 std::string PartText(const StepCost& cost, const StepCost& reference) {
   struct Part {
     const char* name;
@@ -153,9 +154,13 @@ std::string PartText(const StepCost& cost, const StepCost& reference) {
   for (const Part& part : kParts) {
     if (difference(part) > difference(*largest)) largest = &part;
   }
-  return absl::StrFormat("%s take %.2f ms a step instead of %.2f",
-                         largest->name, 1e3 * (cost.*largest->seconds),
-                         1e3 * (reference.*largest->seconds));
+  const std::string own =
+      absl::StrFormat("%.2f", 1e3 * (cost.*largest->seconds));
+  const std::string other =
+      absl::StrFormat("%.2f", 1e3 * (reference.*largest->seconds));
+  if (own == other) return "";
+  return absl::StrCat(largest->name, " take ", own, " ms a step instead of ",
+                      other);
 }
 
 std::string WhyNot(const Candidate& candidate, const Candidate& choice,
@@ -170,8 +175,9 @@ std::string WhyNot(const Candidate& candidate, const Candidate& choice,
   absl::StrAppend(&text, text.empty() ? "" : "; ", "decode ",
                   RatioText(candidate.decode_tps, choice.decode_tps),
                   ", prefill ",
-                  RatioText(candidate.prefill_tps, choice.prefill_tps), ": ",
-                  PartText(candidate.decode, choice.decode));
+                  RatioText(candidate.prefill_tps, choice.prefill_tps));
+  const std::string part = PartText(candidate.decode, choice.decode);
+  if (!part.empty()) absl::StrAppend(&text, ": ", part);
   return text;
 }
 

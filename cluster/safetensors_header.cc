@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "cluster/file_error.h"
 #include "cluster/file_reader.h"
 #include "cluster/status_macros.h"
 #include "nlohmann/json.hpp"
@@ -235,9 +236,10 @@ absl::StatusOr<CheckpointLayout> FindCheckpointLayout(
       layout.files.push_back(std::move(name));
     }
   }
-  if (error) {
+  if (error == std::errc::no_such_file_or_directory) {
     return absl::NotFoundError(absl::StrCat(model_dir, ": ", error.message()));
   }
+  if (error) return FileError(model_dir, error.value());
   std::sort(layout.files.begin(), layout.files.end());
   if (std::binary_search(layout.files.begin(), layout.files.end(),
                          "model.safetensors")) {

@@ -32,6 +32,7 @@ bool IsIncurable(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kPermissionDenied:
     case absl::StatusCode::kDataLoss:
     case absl::StatusCode::kResourceExhausted:
     case absl::StatusCode::kUnimplemented:

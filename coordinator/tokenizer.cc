@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/tokenizer.h"
 
-#include <filesystem>
-#include <fstream>
-#include <system_error>
+#include <cstdint>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "cluster/model_files.h"
 #include "cluster/status_macros.h"
-#include "cluster/synthetic_model.h"
 #include "coordinator/tokenizer_files.h"
 #include "coordinator/utf8.h"
 
@@ -18,33 +15,7 @@ namespace ringfleet::coordinator {
 namespace {
 
 // R1's tokenizer.json has 8 MB.
-constexpr uintmax_t kMaxFileBytes = 256 << 20;
-
-// NOT_FOUND when there is no such file.
-absl::StatusOr<std::string> ReadFile(const std::string& model,
-                                     absl::string_view name) {
-  if (cluster::IsSyntheticModel(model)) {
-    return cluster::ReadModelFile(model, name, kMaxFileBytes);
-  }
-  const std::string path = absl::StrCat(model, "/", name);
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) {
-    return absl::NotFoundError(absl::StrCat(path, ": no such file"));
-  }
-  const uintmax_t size = std::filesystem::file_size(path, error);
-  if (error)
-    return absl::UnavailableError(absl::StrCat(path, ": ", error.message()));
-  if (size > kMaxFileBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": ", size, " bytes, want at most ", kMaxFileBytes));
-  }
-  std::string text(size, '\0');
-  std::ifstream file(path, std::ios::binary);
-  if (!file.read(text.data(), static_cast<std::streamsize>(size))) {
-    return absl::UnavailableError(absl::StrCat(path, ": cannot be read"));
-  }
-  return text;
-}
+constexpr uint64_t kMaxFileBytes = 256 << 20;
 
 // Calls on_gap(text) and on_token(id) for the parts of `text` in order; the
 // gaps are not empty.
@@ -69,13 +40,14 @@ absl::Status ForEachPart(const AddedTokenMatcher& matcher,
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(
     const std::string& model) {
   std::unique_ptr<Tokenizer> tokenizer(new Tokenizer);
-  RF_ASSIGN_OR_RETURN(const std::string text,
-                      ReadFile(model, "tokenizer.json"));
+  RF_ASSIGN_OR_RETURN(
+      const std::string text,
+      cluster::ReadModelFile(model, "tokenizer.json", kMaxFileBytes));
   RF_RETURN_IF_ERROR(Annotate(tokenizer->ReadTokenizerJson(text),
                               absl::StrCat(model, "/tokenizer.json")));
 
   const absl::StatusOr<std::string> config =
-      ReadFile(model, "tokenizer_config.json");
+      cluster::ReadModelFile(model, "tokenizer_config.json", kMaxFileBytes);
   if (config.ok()) {
     RF_RETURN_IF_ERROR(Annotate(tokenizer->ReadTokenizerConfig(*config),
                                 absl::StrCat(model, "/tokenizer_config.json")));
@@ -84,7 +56,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(
   }
 
   absl::StatusOr<std::string> chat_template =
-      ReadFile(model, "chat_template.jinja");
+      cluster::ReadModelFile(model, "chat_template.jinja", kMaxFileBytes);
   if (chat_template.ok()) {
     tokenizer->chat_template_ = *std::move(chat_template);
   } else if (!absl::IsNotFound(chat_template.status())) {

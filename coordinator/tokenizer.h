@@ -28,7 +28,7 @@ class Tokenizer {
   // a folder, or a synthetic model's name.
   //   NOT_FOUND: there is no tokenizer.json.
   //   INVALID_ARGUMENT: malformed or unsupported; names the field and value.
-  //   UNAVAILABLE: a file is there but cannot be read.
+  //   Those of FileReader: a file is there but cannot be read.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(
       const std::string& model);
 

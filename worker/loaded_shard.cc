@@ -332,9 +332,14 @@ absl::Status PackShard(
   packing.set_slots(1);
   packing.set_reference(false);
   packing.set_await_shard_cache(true);
-  if (packing.shard_cache().empty() && settings.shard_cache.empty()) {
+  const std::string& folder = settings.shard_cache.empty()
+                                  ? packing.shard_cache()
+                                  : settings.shard_cache;
+  if (folder.empty()) {
     return absl::InvalidArgumentError("no folder for packed shards");
   }
+  // Before a checkpoint is read for nothing.
+  RF_RETURN_IF_ERROR(ShardCache::MakeFolder(folder));
   RF_ASSIGN_OR_RETURN(const std::unique_ptr<LoadedShard> shard,
                       LoadShardFor(packing, settings, report));
   RF_RETURN_IF_ERROR(shard->cache_status);

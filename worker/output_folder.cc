@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -17,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "cluster/file_error.h"
 #include "cluster/status_macros.h"
 #include "kernels/check.h"
 
@@ -25,29 +25,6 @@ namespace {
 
 constexpr absl::string_view kMarker = ".incomplete";
 constexpr absl::string_view kPartial = ".partial";
-
-absl::StatusCode CodeOf(int error) {
-  switch (error) {
-    case EACCES:
-    case EPERM:
-    case EROFS:
-      return absl::StatusCode::kPermissionDenied;
-    case ENOSPC:
-    case EDQUOT:
-    case EFBIG:
-    case EMFILE:
-    case ENFILE:
-      return absl::StatusCode::kResourceExhausted;
-    case ENOENT:
-    case ENOTDIR:
-    case ENAMETOOLONG:
-    case ELOOP:
-    case EEXIST:
-      return absl::StatusCode::kInvalidArgument;
-    default:
-      return absl::StatusCode::kUnavailable;
-  }
-}
 
 int OpenAgain(const std::string& path, int flags) {
   int fd;
@@ -64,9 +41,7 @@ std::string OutputFolder::PathOf(absl::string_view name) const {
 }
 
 absl::Status OutputFolder::Failure(absl::string_view name, int error) const {
-  return absl::Status(CodeOf(error),
-                      absl::StrCat(name.empty() ? path_ : PathOf(name), ": ",
-                                   std::strerror(error)));
+  return cluster::FileError(name.empty() ? path_ : PathOf(name), error);
 }
 
 absl::StatusOr<std::unique_ptr<OutputFolder>> OutputFolder::Open(

@@ -21,9 +21,8 @@ namespace ringfleet::worker {
 // that two do not write at once. Unless Finish is called, everything written
 // goes, and the folder, too, if it was made. Data are not flushed to the disk.
 //
-// Messages start with the folder. What the system reports becomes
-// PERMISSION_DENIED, RESOURCE_EXHAUSTED (no space left, a quota or a limit),
-// INVALID_ARGUMENT (a part of the path is no folder) or UNAVAILABLE.
+// Messages start with the folder. What the system reports becomes what
+// cluster::FileError makes of it.
 class OutputFolder {
  public:
   // Makes the folder if it is not there. `names` are all files that will be

@@ -17,12 +17,14 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "cluster/file_error.h"
 #include "cluster/status_macros.h"
 #include "kernels/mutex.h"
 
 namespace ringfleet::worker {
 namespace {
 
+using cluster::FileError;
 using kernels::WeightForm;
 
 constexpr uint64_t kFilePage = 4096;
@@ -72,21 +74,12 @@ uint64_t CountBlocks(uint64_t bytes) {
   return bytes / kHashedBytes + (bytes % kHashedBytes != 0);
 }
 
-absl::Status SystemError(absl::string_view what, int error) {
-  const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
-  const bool denied = error == EACCES || error == EPERM || error == EROFS;
-  return absl::Status(full     ? absl::StatusCode::kResourceExhausted
-                      : denied ? absl::StatusCode::kPermissionDenied
-                               : absl::StatusCode::kUnavailable,
-                      absl::StrCat(what, ": ", std::strerror(error)));
-}
-
 absl::Status WriteAll(int fd, uint64_t offset, const char* data,
                       uint64_t size) {
   while (size > 0) {
     const ssize_t written = pwrite(fd, data, size, static_cast<off_t>(offset));
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return SystemError("write", written < 0 ? errno : ENOSPC);
+    if (written <= 0) return FileError("write", written < 0 ? errno : ENOSPC);
     data += written;
     offset += static_cast<uint64_t>(written);
     size -= static_cast<uint64_t>(written);
@@ -202,7 +195,7 @@ absl::Status WritePackedShard(int fd, absl::string_view key,
   // A full disk is found here where the file system can reserve.
   if (fallocate(fd, 0, 0, static_cast<off_t>(table_offset)) != 0 &&
       errno != EOPNOTSUPP && errno != EINTR && errno != ENOSYS) {
-    return SystemError(absl::StrCat("reserve ", table_offset, " bytes"), errno);
+    return FileError(absl::StrCat("reserve ", table_offset, " bytes"), errno);
   }
   v1::PackedShardTable table;
   table.set_key(std::string(key));
@@ -230,7 +223,7 @@ absl::Status WritePackedShard(int fd, absl::string_view key,
   }
   const std::string text = table.SerializeAsString();
   RF_RETURN_IF_ERROR(WriteAll(fd, offset, text.data(), text.size()));
-  if (fdatasync(fd) != 0) return SystemError("flush", errno);
+  if (fdatasync(fd) != 0) return FileError("flush", errno);
   Header header = {.version = kPackedShardVersion,
                    .page_bytes = kFilePage,
                    .file_bytes = offset + text.size(),
@@ -240,7 +233,7 @@ absl::Status WritePackedShard(int fd, absl::string_view key,
   std::memcpy(header.magic, kMagic, sizeof(kMagic));
   const Page page = MakePage(header);
   RF_RETURN_IF_ERROR(WriteAll(fd, 0, page.data(), page.size()));
-  if (fsync(fd) != 0) return SystemError("flush", errno);
+  if (fsync(fd) != 0) return FileError("flush", errno);
   return absl::OkStatus();
 }
 

@@ -8,7 +8,6 @@
 
 #include <atomic>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -16,22 +15,15 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "cluster/file_error.h"
 #include "cluster/status_macros.h"
 
 namespace ringfleet::worker {
 namespace {
 
-constexpr absl::string_view kUnfinished = ".partial.";
+using cluster::FileError;
 
-absl::Status FileFailure(absl::string_view path, int error) {
-  const bool full =
-      error == ENOSPC || error == EDQUOT || error == EMFILE || error == ENFILE;
-  const bool denied = error == EACCES || error == EPERM || error == EROFS;
-  return absl::Status(full     ? absl::StatusCode::kResourceExhausted
-                      : denied ? absl::StatusCode::kPermissionDenied
-                               : absl::StatusCode::kUnavailable,
-                      absl::StrCat(path, ": ", std::strerror(error)));
-}
+constexpr absl::string_view kUnfinished = ".partial.";
 
 // Of the weights: "int8", or "int8+int4" where routed experts differ.
 std::string Forms(const LoadOptions& options) {
@@ -67,6 +59,12 @@ ShardCache ShardCache::Of(const std::string& folder,
                    options.mtp ? 1 : 0, " weights ", kernels::kWeightFormat));
 }
 
+absl::Status ShardCache::MakeFolder(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  return error ? FileError(folder, error.value()) : absl::OkStatus();
+}
+
 absl::StatusOr<std::shared_ptr<const PackedShard>> ShardCache::Open(
     kernels::ThreadPool& pool, PackedShardProgress progress) const {
   RF_ASSIGN_OR_RETURN(std::shared_ptr<const PackedShard> shard,
@@ -96,22 +94,20 @@ absl::Status ShardCache::Write(const std::vector<PackedPart>& parts,
                                kernels::ThreadPool& pool,
                                PackedShardProgress progress) const {
   static std::atomic<int> counter = 0;
-  std::error_code error;
-  std::filesystem::create_directories(folder_, error);
-  if (error) return FileFailure(folder_, error.value());
+  RF_RETURN_IF_ERROR(MakeFolder(folder_));
   RemoveLeftovers();
   const std::string partial =
       absl::StrCat(path_, kUnfinished, getpid(), ".", counter.fetch_add(1));
   const int fd =
       open(partial.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (fd < 0) return FileFailure(partial, errno);
+  if (fd < 0) return FileError(partial, errno);
   auto remover = absl::MakeCleanup([&] { unlink(partial.c_str()); });
   const auto closer = absl::MakeCleanup([fd] { close(fd); });
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0) return FileFailure(partial, errno);
+  if (flock(fd, LOCK_EX | LOCK_NB) != 0) return FileError(partial, errno);
   const absl::Status status = WritePackedShard(fd, key_, parts, pool, progress);
   if (!status.ok()) return Annotate(status, path_);
   if (rename(partial.c_str(), path_.c_str()) != 0) {
-    return FileFailure(path_, errno);
+    return FileError(path_, errno);
   }
   std::move(remover).Cancel();
   FlushFolder(folder_);

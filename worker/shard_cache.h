@@ -36,14 +36,17 @@ class ShardCache {
                        const cluster::ShardPlan& plan,
                        const LoadOptions& options);
 
+  // Makes a folder, and those above it. Errors: those of cluster::FileError.
+  static absl::Status MakeFolder(const std::string& folder);
+
   // The shard, every byte of it checked. Errors: those of PackedShard,
   // NOT_FOUND when there is none, and what `progress` returned.
   absl::StatusOr<std::shared_ptr<const PackedShard>> Open(
       kernels::ThreadPool& pool, PackedShardProgress progress) const;
 
   // Puts a shard there. On an error nothing has changed; messages begin with
-  // the path. Errors: PERMISSION_DENIED, RESOURCE_EXHAUSTED (no space left),
-  // UNAVAILABLE, and what `progress` returned.
+  // the path. Errors: those of cluster::FileError, and what `progress`
+  // returned.
   absl::Status Write(const std::vector<PackedPart>& parts,
                      kernels::ThreadPool& pool,
                      PackedShardProgress progress) const;

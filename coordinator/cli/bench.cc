@@ -268,13 +268,7 @@ void RegisterBench(CLI::App& app, Invocation& invocation) {
                  "bandwidth_share");
   verb->add_flag("--progress", options->progress,
                  "Say on stderr what is being done, also without a terminal");
-  auto* format =
-      verb->add_option("-o,--output", options->format, "md, csv, json or jsonl")
-          ->check(CLI::IsMember({"md", "csv", "json", "jsonl"}))
-          ->capture_default_str();
-  verb->add_flag_callback(
-          "--json", [options] { options->format = "json"; }, "As -o json")
-      ->excludes(format);
+  AddFormatOptions(*verb, {"md", "csv", "json", "jsonl"}, &options->format);
   verb->callback([options, &invocation] {
     invocation.json = options->format == "json" || options->format == "jsonl";
     invocation.run = [options] { return Run(*options); };

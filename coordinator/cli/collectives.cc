@@ -422,12 +422,7 @@ void RegisterCollectives(CLI::App& app, Invocation& invocation) {
   verb->add_option("-t,--threads", what.threads,
                    "For them, of each worker [its share of the cores]")
       ->check(CLI::Range(1, 1024));
-  auto* format = verb->add_option("-o", options->format, "md or json")
-                     ->check(CLI::IsMember({"md", "json"}))
-                     ->capture_default_str();
-  verb->add_flag_callback(
-          "--json", [options] { options->format = "json"; }, "As -o json")
-      ->excludes(format);
+  AddFormatOptions(*verb, {"md", "json"}, &options->format, "-o");
   verb->callback([options, &invocation] {
     invocation.json = options->format == "json";
     invocation.run = [options, &invocation] {

@@ -6,8 +6,31 @@
 #include <string>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 
 namespace ringfleet::coordinator::cli {
+
+void AddFormatOptions(CLI::App& verb, const std::vector<std::string>& formats,
+                      std::string* format, const char* names) {
+  std::string choices = formats.front();
+  for (size_t i = 1; i < formats.size(); ++i) {
+    absl::StrAppend(&choices, i + 1 < formats.size() ? ", " : " or ",
+                    formats[i]);
+  }
+  const CLI::Option* output = verb.add_option(names, *format, choices)
+                                  ->check(CLI::IsMember(formats))
+                                  ->capture_default_str();
+  // CLI11 looks at options in the order in which they were added.
+  verb.add_flag_callback(
+      "--json",
+      [output, format] {
+        if (output->count() > 0 && *format != "json") {
+          throw CLI::ExcludesError("--json", absl::StrCat("-o ", *format));
+        }
+        *format = "json";
+      },
+      "The same as -o json");
+}
 
 int ExitCode(const absl::Status& status) {
   switch (status.code()) {
@@ -17,6 +40,7 @@ int ExitCode(const absl::Status& status) {
     case absl::StatusCode::kOutOfRange:
     case absl::StatusCode::kNotFound:
     case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kPermissionDenied:
       return 2;
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kDeadlineExceeded:

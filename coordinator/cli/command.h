@@ -5,6 +5,8 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 
@@ -22,10 +24,17 @@ struct Invocation {
 // that failed ("call: ...", "worker 2: ...").
 using RegisterCommand = void (*)(CLI::App& app, Invocation& invocation);
 
+// Adds -o/--output, which takes one of `formats`, and --json, the same as
+// -o json and an error beside another format. `format` holds the default and
+// outlives the run. A verb that writes files has another --output: `names` are
+// then fewer.
+void AddFormatOptions(CLI::App& verb, const std::vector<std::string>& formats,
+                      std::string* format, const char* names = "-o,--output");
+
 // 0 done; 2 usage or bad input (INVALID_ARGUMENT, OUT_OF_RANGE, NOT_FOUND,
-// ALREADY_EXISTS); 3 the fleet is unavailable, lost or late (UNAVAILABLE,
-// DEADLINE_EXCEEDED, ABORTED, FAILED_PRECONDITION); 4 corrupt data (DATA_LOSS);
-// 130 interrupted (CANCELLED); 1 anything else.
+// ALREADY_EXISTS, PERMISSION_DENIED); 3 the fleet is unavailable, lost or late
+// (UNAVAILABLE, DEADLINE_EXCEEDED, ABORTED, FAILED_PRECONDITION); 4 corrupt
+// data (DATA_LOSS); 130 interrupted (CANCELLED); 1 anything else.
 int ExitCode(const absl::Status& status);
 
 // Prints "ringfleet: MESSAGE" as one line on stderr and, with `json`,

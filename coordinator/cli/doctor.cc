@@ -132,12 +132,7 @@ void RegisterDoctor(CLI::App& app, Invocation& invocation) {
                    "Of each measurement, milliseconds")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
-  verb->add_option("-o,--output", options->format, "md or json")
-      ->check(CLI::IsMember({"md", "json"}))
-      ->capture_default_str();
-  verb->add_flag(
-      "--json", [options](int64_t) { options->format = "json"; },
-      "The same as -o json");
+  AddFormatOptions(*verb, {"md", "json"}, &options->format);
   verb->callback([options, &invocation] {
     invocation.json = options->format == "json";
     invocation.run = [options] { return RunDoctor(*options); };

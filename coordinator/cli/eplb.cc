@@ -193,12 +193,7 @@ void RegisterEplb(CLI::App& app, Invocation& invocation) {
       ->excludes(slots);
   verb->add_option("--gpu-speeds", options->gpu_speeds,
                    "Speed of each GPU, as in 1,1,0.5");
-  verb->add_option("-o,--output", options->format, "md or json")
-      ->check(CLI::IsMember({"md", "json"}))
-      ->capture_default_str();
-  verb->add_flag(
-      "--json", [options](int64_t) { options->format = "json"; },
-      "The same as -o json");
+  AddFormatOptions(*verb, {"md", "json"}, &options->format);
   verb->callback([options, &invocation] {
     invocation.json = options->format == "json";
     invocation.run = [options] { return Run(*options); };

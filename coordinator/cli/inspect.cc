@@ -246,12 +246,7 @@ void RegisterInspect(CLI::App& app, Invocation& invocation) {
   verb->add_option("model,-m,--model", options->model,
                    "Folder of a checkpoint in the hub's format, or synth:NAME")
       ->required();
-  verb->add_option("-o,--output", options->format, "md or json")
-      ->check(CLI::IsMember({"md", "json"}))
-      ->capture_default_str();
-  verb->add_flag(
-      "--json", [options](int64_t) { options->format = "json"; },
-      "The same as -o json");
+  AddFormatOptions(*verb, {"md", "json"}, &options->format);
   verb->callback([options, &invocation] {
     invocation.json = options->format == "json";
     invocation.run = [options, &invocation] {

@@ -5,11 +5,10 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
-#include <fstream>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "cluster/file_error.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -83,16 +82,21 @@ absl::StatusOr<v1::CheckpointFacts> ParseManifest(const std::string& text) {
 absl::Status WriteManifest(const std::string& path,
                            const v1::CheckpointFacts& facts) {
   const std::string partial = absl::StrCat(path, ".partial.", getpid());
-  std::ofstream file(partial, std::ios::binary);
-  file << ManifestJson(facts).dump(1) << "\n";
-  file.close();
-  if (!file.fail() && std::rename(partial.c_str(), path.c_str()) == 0) {
+  const std::string text = ManifestJson(facts).dump(1) + "\n";
+  std::FILE* const file = std::fopen(partial.c_str(), "we");
+  if (file == nullptr) return cluster::FileError(path, errno);
+  // Neither hides the other's error.
+  int error = 0;
+  if (std::fwrite(text.data(), 1, text.size(), file) != text.size()) {
+    error = errno;
+  }
+  if (std::fclose(file) != 0 && error == 0) error = errno;
+  if (error == 0 && std::rename(partial.c_str(), path.c_str()) == 0) {
     return absl::OkStatus();
   }
-  const int error = errno;
+  if (error == 0) error = errno;
   unlink(partial.c_str());
-  return absl::UnavailableError(
-      absl::StrCat(path, ": cannot be written: ", std::strerror(error)));
+  return cluster::FileError(path, error);
 }
 
 }  // namespace ringfleet::coordinator::cli

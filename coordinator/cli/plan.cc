@@ -94,12 +94,7 @@ void RegisterPlan(CLI::App& app, Invocation& invocation) {
   verb->add_option(
       "--wire", what.wire,
       "Activations between workers: f32, bf16 or int8 (default bf16)");
-  verb->add_option("-o,--output", options->format, "md or json")
-      ->check(CLI::IsMember({"md", "json"}))
-      ->capture_default_str();
-  verb->add_flag(
-      "--json", [options](int64_t) { options->format = "json"; },
-      "The same as -o json");
+  AddFormatOptions(*verb, {"md", "json"}, &options->format);
   verb->add_flag("--explain", options->explain,
                  "Also print how times are predicted");
   verb->callback([options, &invocation] {

@@ -151,9 +151,7 @@ void RegisterStatus(CLI::App& app, Invocation& invocation) {
   verb->add_option("--cluster", options->session.cluster,
                    "Cluster file of the fleet")
       ->required();
-  verb->add_option("-o,--output", options->output, "text or json")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
+  AddFormatOptions(*verb, {"text", "json"}, &options->output);
   auto* experts = verb->add_flag("--experts", options->experts,
                                  "Also each expert's share of the tokens");
   verb->add_flag("--counts", options->counts,

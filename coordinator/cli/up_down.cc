@@ -225,9 +225,7 @@ void AddFleetOptions(CLI::App& verb, FleetOptions& options) {
       ->required();
   verb.add_option("--hosts", options.hosts,
                   "Inclusive range of ranks, 0-3 or 2 [all]");
-  verb.add_option("-o,--output", options.output, "text or json")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
+  AddFormatOptions(verb, {"text", "json"}, &options.output);
   verb.add_option("--timeout", options.timeout_s, "Seconds to wait")
       ->check(CLI::Range(0.1, 1e6))
       ->capture_default_str();

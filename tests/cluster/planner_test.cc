@@ -104,8 +104,11 @@ TEST(PlannerTest, ListsEveryStrategyAndWhyItLoses) {
     EXPECT_FALSE(candidate.why_not.empty()) << candidate.strategy.Name();
     EXPECT_GT(candidate.decode_tps, 0);
     EXPECT_GT(candidate.prefill_tps, 0);
-    if (candidate.strategy.kind != StrategyKind::kMesh) {
-      EXPECT_FALSE(candidate.runnable);
+    const bool runs =
+        candidate.strategy.kind == StrategyKind::kMesh ||
+        candidate.strategy.kind == StrategyKind::kSequenceParallel;
+    EXPECT_EQ(candidate.runnable, runs) << candidate.strategy.Name();
+    if (!runs) {
       EXPECT_THAT(candidate.why_not, HasSubstr("this program"));
     } else if (candidate.strategy.mesh.tensor ==
                plan.choice.strategy.mesh.tensor) {
@@ -134,6 +137,26 @@ TEST(PlannerTest, ExchangesOfPromptsHideBehindProducts) {
   // Twice the bytes, hidden just the same: at 12 GB/s of the link and 2.5 GB/s
   // of software another part in thirty.
   EXPECT_GT(prefill(100, Wire::kF32), 0.95 * fast);
+}
+
+// A reason names what differs in the digits that it shows. What only changes
+// prompts takes as long in every part of a decode step.
+TEST(PlannerTest, AReasonIsADifference) {
+  const FleetPlan plan = MakeFleetPlan(R1Request(4, 256));
+  int reasons = 0;
+  for (const Candidate& candidate : plan.alternatives) {
+    const std::string& text = candidate.why_not;
+    const size_t at = text.find(" ms a step instead of ");
+    if (candidate.strategy.prefill != v1::PREFILL_STRATEGY_AUTO) {
+      EXPECT_EQ(at, std::string::npos) << text;
+    }
+    if (at == std::string::npos) continue;
+    ++reasons;
+    const std::string own = text.substr(0, at);
+    EXPECT_NE(own.substr(own.rfind(' ') + 1), text.substr(text.rfind(' ') + 1))
+        << text;
+  }
+  EXPECT_GE(reasons, 3);
 }
 
 TEST(PlannerTest, MoreOfAnythingIsNotSlower) {

@@ -196,6 +196,21 @@ TEST_F(JsonOutputTest, RunningFleet) {
   }
 }
 
+// Both spellings, and another format beside --json, of a verb that prints
+// tables.
+TEST_F(JsonOutputTest, JsonAndOtherFormatsExcludeEachOther) {
+  const json document = Cli({"inspect", Model(), "-o", "json"}).document();
+  EXPECT_EQ(Cli({"inspect", Model(), "--json"}).document(), document);
+  EXPECT_EQ(Cli({"inspect", Model(), "-o", "json", "--json"}).document(),
+            document);
+  const Finished both = Cli({"inspect", Model(), "--json", "-o", "md"});
+  EXPECT_EQ(both.code, 2);
+  EXPECT_THAT(both.error_line(), HasSubstr("--json excludes -o md"));
+  const Finished unknown = Cli({"inspect", Model(), "-o", "csv", "--json"});
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_THAT(unknown.error_line(), HasSubstr("csv not in {md,json}"));
+}
+
 TEST_F(JsonOutputTest, Errors) {
   const Finished finished =
       Cli({"generate", "--model", File("absent"), "-p", "x", "--json"});

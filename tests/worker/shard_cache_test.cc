@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/testing/checkpoint_writer.h"
+#include "tests/testing/restrictions.h"
 #include "worker/loaded_shard.h"
 
 namespace ringfleet::worker {
@@ -48,6 +48,13 @@ class ShardCacheTest : public ::testing::Test {
     request_.set_context(16);
     request_.set_slots(1);
     SetLayout(1, 0);
+  }
+
+  // Some tests leave a folder that only root can remove.
+  void TearDown() override {
+    std::error_code ignored;
+    std::filesystem::permissions(request_.shard_cache(),
+                                 std::filesystem::perms::owner_all, ignored);
   }
 
   void SetLayout(int tensor, int rank) {
@@ -202,12 +209,52 @@ TEST_F(ShardCacheTest, AFolderThatCannotBeWrittenIsAWarning) {
 }
 
 TEST_F(ShardCacheTest, AFolderWithoutPermissionIsAWarning) {
-  if (geteuid() == 0) GTEST_SKIP() << "root may write everywhere";
   std::filesystem::create_directories(request_.shard_cache());
   std::filesystem::permissions(
       request_.shard_cache(),
       std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
-  EXPECT_THAT(Load()->warning, HasSubstr("Permission denied"));
+  const testing::BoundByPermissions bound;
+  const auto loaded = Load();
+  ASSERT_NE(loaded, nullptr);
+  EXPECT_THAT(loaded->warning, HasSubstr("the packed shard is not kept: "));
+  EXPECT_THAT(loaded->warning, HasSubstr(request_.shard_cache()));
+  EXPECT_THAT(loaded->warning, HasSubstr("Permission denied"));
+  EXPECT_THAT(Files(), IsEmpty());
+}
+
+// Another user's, say. It can be neither read nor replaced.
+TEST_F(ShardCacheTest, AShardWithoutPermissionIsPackedAnewInMemory) {
+  Load();
+  ASSERT_THAT(Files(), SizeIs(1));
+  const std::string sound = testing::ReadFile(Files()[0]);
+  std::filesystem::permissions(Files()[0], std::filesystem::perms::none);
+  std::filesystem::permissions(
+      request_.shard_cache(),
+      std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
+  {
+    const testing::BoundByPermissions bound;
+    const auto loaded = Load();
+    ASSERT_NE(loaded, nullptr);
+    EXPECT_FALSE(loaded->from_cache);
+    EXPECT_THAT(loaded->warning, HasSubstr("Permission denied"));
+    const absl::Status packed = PackShard(
+        request_, Settings(), [](const auto&) { return absl::OkStatus(); });
+    EXPECT_EQ(packed.code(), absl::StatusCode::kPermissionDenied) << packed;
+  }
+  EXPECT_EQ(testing::ReadFile(Files()[0]), sound);
+}
+
+// One that may be read but not written to, as on a mount for readers only.
+TEST_F(ShardCacheTest, AFolderThatMayOnlyBeReadIsUsed) {
+  Load();
+  std::filesystem::permissions(
+      request_.shard_cache(),
+      std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
+  const testing::BoundByPermissions bound;
+  const auto loaded = Load();
+  ASSERT_NE(loaded, nullptr);
+  EXPECT_TRUE(loaded->from_cache);
+  EXPECT_EQ(loaded->warning, "");
 }
 
 TEST_F(ShardCacheTest, AFileSizeLimitIsAWarningAndLeavesNothing) {
@@ -226,16 +273,39 @@ TEST_F(ShardCacheTest, AFileSizeLimitIsAWarningAndLeavesNothing) {
 
 TEST_F(ShardCacheTest, AFullDiskIsAWarningAndLeavesNothing) {
   std::filesystem::create_directories(request_.shard_cache());
-  const char* at = request_.shard_cache().c_str();
-  if (mount("tmpfs", at, "tmpfs", 0, "size=64k") != 0) {
-    GTEST_SKIP() << "a small file system cannot be mounted here";
-  }
+  const std::string why =
+      testing::WithSmallDisk(request_.shard_cache(), 64 << 10, [this] {
+        const auto loaded = Load();
+        ASSERT_NE(loaded, nullptr);
+        EXPECT_THAT(loaded->warning, HasSubstr("No space left on device"));
+        EXPECT_THAT(Files(), IsEmpty());
+        EXPECT_EQ(PackShard(request_, Settings(),
+                            [](const auto&) { return absl::OkStatus(); })
+                      .code(),
+                  absl::StatusCode::kResourceExhausted);
+        EXPECT_THAT(Files(), IsEmpty());
+      });
+  if (!why.empty()) GTEST_SKIP() << why;
+}
+
+// Space for one shard, but not for two: what is there stays in use.
+TEST_F(ShardCacheTest, ADiskThatFillsLeavesTheShardsThatAreThere) {
   const auto loaded = Load();
-  const std::vector<std::string> files = Files();
-  umount(at);
   ASSERT_NE(loaded, nullptr);
-  EXPECT_THAT(loaded->warning, HasSubstr("No space left on device"));
-  EXPECT_THAT(files, IsEmpty());
+  const uint64_t bytes = loaded->weights.bytes * 5 / 4;
+  const std::string why =
+      testing::WithSmallDisk(request_.shard_cache(), bytes, [this] {
+        EXPECT_EQ(Load()->warning, "");
+        ASSERT_THAT(Files(), SizeIs(1));
+        const std::string sound = testing::ReadFile(Files()[0]);
+        request_.set_dtype(v1::DTYPE_BF16);
+        EXPECT_THAT(Load()->warning, HasSubstr("No space left on device"));
+        ASSERT_THAT(Files(), SizeIs(1));
+        EXPECT_EQ(testing::ReadFile(Files()[0]), sound);
+        request_.set_dtype(v1::DTYPE_INT8);
+        EXPECT_TRUE(Load()->from_cache);
+      });
+  if (!why.empty()) GTEST_SKIP() << why;
 }
 
 TEST_F(ShardCacheTest, WritersOfOneShardDoNotDisturbEachOther) {
