@@ -23,7 +23,7 @@ using cluster::Deadline;
 
 constexpr absl::Duration kLongestWait = absl::Minutes(10);
 // How soon a caller that has gone is noticed while no token arrives.
-constexpr absl::Duration kCancelledPoll = absl::Milliseconds(50);
+constexpr absl::Duration kCallerPoll = absl::Milliseconds(50);
 
 std::string RandomPrefix() {
   std::random_device random;
@@ -98,7 +98,7 @@ absl::Status CoordinatorService::Follow(
     grpc::ServerContext* context, const Request& request, EventBuffer& events,
     bool detach, const std::function<bool(EventBuffer::Event&)>& on_event) {
   while (true) {
-    auto event = events.Pop(Deadline::After(kCancelledPoll));
+    auto event = events.Pop(Deadline::After(kCallerPoll));
     if (event.has_value()) {
       if (const auto* failed = std::get_if<absl::Status>(&*event)) {
         return *failed;
