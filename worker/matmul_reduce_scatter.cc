@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "cluster/trace_recorder.h"
 #include "kernels/panel.h"
 
 namespace ringfleet::worker {
@@ -52,7 +53,7 @@ class ScatterPipeline final : public cluster::HalvesSource {
     workspace_.thread.Start(body);
     size_t piece_rows = std::max<size_t>(args_.tiles.piece_rows / 2, 1);
     for (int step = 0; step < ranks_; ++step) Multiply(step, &piece_rows);
-    const absl::Status status = workspace_.thread.Await();
+    const absl::Status status = AwaitSums();
     if (status.ok() && observer_ != nullptr) {
       for (const ShardHalf half : HalvesAt(ranks_ - 1)) {
         observer_->Written(ranks_ - 1, half);
@@ -75,6 +76,12 @@ class ScatterPipeline final : public cluster::HalvesSource {
   std::array<ShardHalf, 2> HalvesAt(int step) const {
     return {ShardHalf{(rank_ - 1 - step + 2 * ranks_) % ranks_, Half::kLeft},
             ShardHalf{(rank_ + 1 + step) % ranks_, Half::kRight}};
+  }
+
+  absl::Status AwaitSums() {
+    const cluster::TraceScope scope(communicator_.trace(), kWaitForSends,
+                                    cluster::TraceEvent::Kind::kWait);
+    return workspace_.thread.Await();
   }
 
   // Own rows are added up where they stay.
@@ -144,6 +151,7 @@ class ScatterPipeline final : public cluster::HalvesSource {
 
   void MultiplyPiece(const std::array<ShardHalf, 2>& halves,
                      const std::array<RowRange, 2>& piece) {
+    const cluster::TraceScope scope(communicator_.trace(), kMultiplyPiece);
     FusedOutput output = {.weights = args_.weights, .y_stride = columns_};
     // Both halves of a step are the own ones or neither is.
     if (halves[0].shard == rank_) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/mla_layer.h"
 
+#include <optional>
 #include <vector>
 
 #include "kernels/matmul.h"
@@ -13,6 +14,7 @@ const kernels::Activations& MakeLatents(LayerContext& context,
                                         const AttentionWeights& weights,
                                         const Batch& batch, size_t first_row,
                                         size_t rows, const float* x) {
+  const cluster::TraceScope scope(context.trace, "latents");
   const cluster::ModelSpec& spec = context.spec;
   Workspace& workspace = context.workspace;
   const float eps = static_cast<float>(spec.rms_norm_eps);
@@ -67,6 +69,8 @@ void Attend(LayerContext& context, const AttentionWeights& weights,
   const size_t nope = spec.qk_nope_head_dim;
   const size_t head_dim = spec.qk_head_dim();
 
+  std::optional<cluster::TraceScope> scope;
+  scope.emplace(context.trace, "attention");
   context.bytes_read += AttentionReadBytes(context, weights, batch);
   float* q = Grow(context.workspace.q, rows * heads * head_dim);
   kernels::MatMul(weights.q_b, query_x, q, context.pool);
@@ -107,6 +111,7 @@ void Attend(LayerContext& context, const AttentionWeights& weights,
   }
   kernels::MlaAbsorbed(args, absorbed, context.workspace.attention,
                        context.pool);
+  scope.emplace(context.trace, "output product");
   context.workspace.attended_x.Assign(
       kernels::ActivationFormFor(weights.o.form()), attended, rows,
       heads * v_dim, heads * v_dim, context.pool);

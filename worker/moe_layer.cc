@@ -70,6 +70,7 @@ absl::Span<const uint32_t> AllRows(Workspace& workspace, size_t rows) {
 
 void DenseMlp(LayerContext& context, const MlpWeights& weights,
               const kernels::Activations& x, float* out) {
+  const cluster::TraceScope scope(context.trace, "dense MLP");
   Workspace& workspace = context.workspace;
   const kernels::SwigluExpert mlp =
       ExpertOf(context, weights, AllRows(workspace, x.rows()), nullptr);
@@ -79,6 +80,7 @@ void DenseMlp(LayerContext& context, const MlpWeights& weights,
 
 void RouteRows(LayerContext& context, const MoeWeights& weights, const float* x,
                size_t rows) {
+  const cluster::TraceScope scope(context.trace, "routing");
   const cluster::ModelSpec& spec = context.spec;
   Workspace& workspace = context.workspace;
   const size_t count = rows * spec.num_experts_per_tok;
@@ -130,6 +132,7 @@ void AssignRows(LayerContext& context, cluster::Range experts, size_t rows) {
 
 void ExpertProducts(LayerContext& context, const MoeWeights& weights,
                     const kernels::Activations& x, float* partial) {
+  const cluster::TraceScope scope(context.trace, "experts");
   Workspace& workspace = context.workspace;
   const size_t rows = x.rows();
   AssignRows(context, context.plan.experts, rows);
