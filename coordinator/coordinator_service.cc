@@ -321,4 +321,32 @@ grpc::Status CoordinatorService::Bench(
   return cluster::ToGrpc(status);
 }
 
+grpc::Status CoordinatorService::Trace(
+    grpc::ServerContext* context,
+    grpc::ServerReaderWriter<v1::TraceProgress, v1::TraceRequest>* stream) {
+  const cluster::ActiveCalls::Scope scope(&calls_);
+  v1::TraceRequest request;
+  if (!stream->Read(&request)) {
+    return cluster::ToGrpc(
+        absl::InvalidArgumentError("trace: no request, want one"));
+  }
+  absl::Status status =
+      fleet_->WaitReady(DeadlineOf(*context, kLongestWait),
+                        [context] { return context->IsCancelled(); });
+  if (status.ok()) {
+    status = fleet_->Trace(
+        request,
+        [context, stream] {
+          v1::TraceRequest ignored;
+          while (stream->Read(&ignored)) {  // Until the caller ends its side.
+          }
+          return !context->IsCancelled();
+        },
+        [stream](const v1::TraceProgress& progress) {
+          stream->Write(progress);  // A caller that has gone needs none.
+        });
+  }
+  return cluster::ToGrpc(status);
+}
+
 }  // namespace ringfleet::coordinator
