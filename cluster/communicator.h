@@ -15,6 +15,8 @@
 
 namespace ringfleet::cluster {
 
+class TraceRecorder;
+
 // Type of elements between ranks; sums are always made in float32.
 enum class Wire : uint8_t { kF32 = 0, kBf16 = 1, kInt8 = 2 };
 
@@ -88,6 +90,10 @@ class Communicator {
 
   virtual int rank() const = 0;  // Within the group.
   virtual int size() const = 0;
+
+  // Where operations are recorded, and what their caller does between them may
+  // be; or null.
+  virtual TraceRecorder* trace() const { return nullptr; }
 
   // output[i] = sum over ranks of input[i], the same bits on all ranks. On a
   // bf16 or int8 wire each partial is rounded once and the sum once; a ring

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "cluster/algorithm_table.h"
 #include "cluster/crc32c.h"
 #include "cluster/status_macros.h"
 #include "kernels/check.h"
@@ -17,6 +18,34 @@ namespace {
 std::string OperationName(const FrameHeader& h) {
   return absl::StrCat(DescriptorName(h.op_descriptor), " #", h.sequence, " of ",
                       h.count, " elements in group ", h.group);
+}
+
+Operation OperationOf(const FrameHeader& h) {
+  return static_cast<Operation>(h.op_descriptor & 0xff);
+}
+
+// Operations in halves run beside the product that they are fused with.
+TraceEvent::Thread ThreadOf(Operation operation) {
+  return operation == Operation::kAllGatherMatmul ||
+                 operation == Operation::kMatmulReduceScatter
+             ? TraceEvent::Thread::kCommunication
+             : TraceEvent::Thread::kExecutor;
+}
+
+// For a frame, and for rows that another thread computes.
+constexpr absl::string_view kWaitForFrame = "wait";
+constexpr absl::string_view kWaitForRows = "wait for rows";
+
+// What is done to frames of each lane.
+absl::string_view SendText(Lane lane) {
+  return lane == Lane::kDirect  ? "send"
+         : lane == Lane::kRight ? "send right"
+                                : "send left";
+}
+absl::string_view ReceiveText(Lane lane) {
+  return lane == Lane::kDirect  ? "receive"
+         : lane == Lane::kRight ? "receive right"
+                                : "receive left";
 }
 
 uint32_t PayloadCrc(absl::Span<const char> payload) {
@@ -33,20 +62,58 @@ Group WorldGroup(int world_size) {
 }
 
 Exchange::Exchange(Transport* transport, const Group* group, int rank,
-                   FrameHeader head, Deadline deadline, SendArena* arena,
-                   FlightRecorder* recorder)
+                   FrameHeader head, uint64_t bytes, Deadline deadline,
+                   SendArena* arena, FlightRecorder* recorder,
+                   TraceRecorder* trace)
     : transport_(transport),
       group_(group),
       rank_(rank),
       head_(head),
       deadline_(deadline),
       arena_(arena),
-      recorder_(recorder) {
+      recorder_(recorder),
+      trace_(trace != nullptr && trace->on() ? trace : nullptr),
+      thread_(ThreadOf(OperationOf(head))),
+      operation_(trace_, Event(OperationText(OperationOf(head)),
+                               TraceEvent::Kind::kCollective, -1, bytes)) {
   head_.source = static_cast<uint32_t>(transport->rank());
   head_.epoch = transport->epoch();
 }
 
+TraceEvent Exchange::Event(absl::string_view name, TraceEvent::Kind kind,
+                           int peer, uint64_t bytes) const {
+  return {.name = name,
+          .kind = kind,
+          .thread = thread_,
+          .peer = peer < 0 ? -1 : group_->ranks[peer],
+          .bytes = bytes};
+}
+
+void Exchange::TraceReceived(TraceEvent wait, const ReceivedFrame& frame,
+                             absl::Span<const Incoming> sources, size_t index) {
+  wait.end_ns = TraceNow();
+  if (frame != nullptr) {
+    const Incoming& source = sources[index];
+    receive_ = Event(ReceiveText(source.lane), TraceEvent::Kind::kReceive,
+                     source.from, frame->payload_bytes);
+    receive_.begin_ns = wait.end_ns;
+    wait.peer = receive_.peer;
+    wait.bytes = frame->payload_bytes;
+  }
+  trace_->Add(wait);
+}
+
+void Exchange::EndReceive() {
+  if (receive_.name.empty()) return;
+  receive_.end_ns = TraceNow();
+  trace_->Add(receive_);
+  receive_.name = {};
+}
+
 absl::StatusOr<SendArena::Block*> Exchange::NextBlock(size_t bytes) {
+  EndReceive();
+  const TraceScope scope(trace_,
+                         Event("memory", TraceEvent::Kind::kWait, -1, bytes));
   absl::StatusOr<SendArena::Block*> block =
       arena_->Next(*transport_, bytes, deadline_);
   if (!block.ok()) return NameOperation(block.status());
@@ -54,6 +121,9 @@ absl::StatusOr<SendArena::Block*> Exchange::NextBlock(size_t bytes) {
 }
 
 absl::Status Exchange::AwaitCallerMemory() {
+  EndReceive();
+  const TraceScope scope(trace_,
+                         Event("memory", TraceEvent::Kind::kWait, -1, 0));
   return NameOperation(transport_->AwaitReleased(arena_->caller(), deadline_));
 }
 
@@ -70,6 +140,8 @@ FrameHeader Exchange::Seal(Lane lane, Place place, uint32_t payload_crc,
 absl::Status Exchange::Send(int to, Lane lane, Place place,
                             absl::Span<const char> payload,
                             PayloadLedger& ledger) {
+  const TraceScope scope(trace_, Event(SendText(lane), TraceEvent::Kind::kSend,
+                                       to, payload.size()));
   return transport_->Send(
       group_->ranks[to], lane,
       Seal(lane, place, PayloadCrc(payload), payload.size()), payload, ledger);
@@ -80,15 +152,20 @@ absl::Status Exchange::SendToOthers(Place place, absl::Span<const char> payload,
   const FrameHeader header =
       Seal(Lane::kDirect, place, PayloadCrc(payload), payload.size());
   for (int distance = 1; distance < size(); ++distance) {
-    RF_RETURN_IF_ERROR(transport_->Send(group_->ranks[Wrap(rank_ + distance)],
-                                        Lane::kDirect, header, payload,
-                                        ledger));
+    const int to = Wrap(rank_ + distance);
+    const TraceScope scope(
+        trace_, Event(SendText(Lane::kDirect), TraceEvent::Kind::kSend, to,
+                      payload.size()));
+    RF_RETURN_IF_ERROR(transport_->Send(group_->ranks[to], Lane::kDirect,
+                                        header, payload, ledger));
   }
   return absl::OkStatus();
 }
 
 absl::Status Exchange::Forward(int to, Lane lane, uint32_t step,
                                const FrameBody& frame) {
+  const TraceScope scope(trace_, Event(SendText(lane), TraceEvent::Kind::kSend,
+                                       to, frame.payload_bytes));
   return transport_->Forward(group_->ranks[to], lane,
                              Seal(lane, {step, frame.header.offset_bytes},
                                   frame.payload_crc, frame.payload_bytes),
@@ -132,9 +209,15 @@ absl::StatusOr<ReceivedFrame> Exchange::ReceiveBy(
   if (recorder_ != nullptr && !sources.empty()) {
     recorder_->WaitFor(peers[0].peer);
   }
+  EndReceive();
+  TraceEvent wait =
+      Event(sources.empty() ? kWaitForRows : kWaitForFrame,
+            TraceEvent::Kind::kWait, sources.empty() ? -1 : sources[0].from, 0);
+  if (trace_ != nullptr) wait.begin_ns = TraceNow();
   absl::StatusOr<ReceivedFrame> frame = (transport_->*receive)(
       absl::MakeConstSpan(peers).subspan(0, sources.size()), deadline_, index);
   if (!frame.ok()) return NameOperation(frame.status());
+  if (trace_ != nullptr) TraceReceived(wait, *frame, sources, *index);
   if (*frame == nullptr) return frame;
   const int peer = peers[*index].peer;
   if (recorder_ != nullptr) recorder_->Frame(peer);

@@ -15,6 +15,7 @@
 #include "cluster/flight_recorder.h"
 #include "cluster/frame.h"
 #include "cluster/send_arena.h"
+#include "cluster/trace_recorder.h"
 #include "cluster/transport.h"
 
 namespace ringfleet::cluster {
@@ -34,10 +35,16 @@ Group WorldGroup(int world_size);
 class Exchange {
  public:
   // `head` names the operation: group, sequence, op_descriptor, check, count.
-  // The rest is filled in per frame. All pointers must outlive it; `recorder`
-  // may be null.
+  // The rest is filled in per frame. `bytes` are those of the whole vector as
+  // it travels. All pointers must outlive it; `recorder` and `trace` may be
+  // null.
   Exchange(Transport* transport, const Group* group, int rank, FrameHeader head,
-           Deadline deadline, SendArena* arena, FlightRecorder* recorder);
+           uint64_t bytes, Deadline deadline, SendArena* arena,
+           FlightRecorder* recorder, TraceRecorder* trace);
+  // The operation has ended, for its trace.
+  ~Exchange() { EndReceive(); }
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(group_->ranks.size()); }
@@ -104,6 +111,15 @@ class Exchange {
                                           size_t* index);
   FrameHeader Seal(Lane lane, Place place, uint32_t payload_crc,
                    size_t payload_bytes) const;
+  // Without times. `peer`: of the group, -1: none.
+  TraceEvent Event(absl::string_view name, TraceEvent::Kind kind, int peer,
+                   uint64_t bytes) const;
+  // A wait has ended, with `frame` of sources[index] or null.
+  void TraceReceived(TraceEvent wait, const ReceivedFrame& frame,
+                     absl::Span<const Incoming> sources, size_t index);
+  // The frame that came last has been dealt with, as far as a trace is
+  // concerned.
+  void EndReceive();
   // Says in a missed deadline what was waited for.
   absl::Status NameOperation(const absl::Status& status) const;
   absl::Status CheckSameOperation(const FrameHeader& theirs, int peer,
@@ -116,6 +132,10 @@ class Exchange {
   const Deadline deadline_;
   SendArena* const arena_;
   FlightRecorder* const recorder_;
+  TraceRecorder* const trace_;  // Null unless it was on at the beginning.
+  const TraceEvent::Thread thread_;
+  const TraceScope operation_;
+  TraceEvent receive_;  // Without a name: no frame has come.
   bool beside_compute_ = false;
 };
 

@@ -62,11 +62,13 @@ class EvenOffsets {
 
 GroupCommunicator::GroupCommunicator(Transport* transport, Group group,
                                      AlgorithmTable table,
-                                     FlightRecorder* recorder)
+                                     FlightRecorder* recorder,
+                                     TraceRecorder* trace)
     : transport_(transport),
       group_(std::move(group)),
       table_(std::move(table)),
       recorder_(recorder),
+      trace_(trace),
       rank_(PositionOf(transport->rank(), group_.ranks)) {
   RF_CHECK(group_.ranks.size() <= kMaxGroupSize);
   for (const int rank : group_.ranks) {
@@ -92,8 +94,8 @@ Exchange GroupCommunicator::Begin(const OpDescriptor& descriptor,
                       .count = count,
                       .bytes = bytes});
   }
-  return Exchange(transport_, &group_, rank_, head, deadline, &arena_,
-                  recorder_);
+  return Exchange(transport_, &group_, rank_, head, bytes, deadline, &arena_,
+                  recorder_, trace_);
 }
 
 absl::Status GroupCommunicator::End(absl::Status status) {

@@ -10,6 +10,7 @@
 #include "cluster/exchange.h"
 #include "cluster/flight_recorder.h"
 #include "cluster/send_arena.h"
+#include "cluster/trace_recorder.h"
 #include "cluster/transport.h"
 #include "cluster/wire_format.h"
 
@@ -23,14 +24,16 @@ namespace ringfleet::cluster {
 // socket full; destroying the transport settles that too.
 class GroupCommunicator : public Communicator {
  public:
-  // `transport` and `recorder` (may be null) must outlive the communicator.
+  // `transport`, `recorder` and `trace` (may be null, these two) must outlive
+  // the communicator.
   // Requires that `group.ranks` are distinct ranks of the transport's world
   // and contain its own.
   GroupCommunicator(Transport* transport, Group group, AlgorithmTable table,
-                    FlightRecorder* recorder);
+                    FlightRecorder* recorder, TraceRecorder* trace = nullptr);
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(group_.ranks.size()); }
+  TraceRecorder* trace() const override { return trace_; }
 
   absl::Status AllReduce(absl::Span<const float> input,
                          absl::Span<float> output, Encoding encoding,
@@ -84,6 +87,7 @@ class GroupCommunicator : public Communicator {
   const Group group_;
   const AlgorithmTable table_;
   FlightRecorder* const recorder_;
+  TraceRecorder* const trace_;
   const int rank_;
   uint64_t sequence_ = 0;  // Operations begun.
   SendArena arena_;

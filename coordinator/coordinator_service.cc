@@ -23,7 +23,7 @@ using cluster::Deadline;
 
 constexpr absl::Duration kLongestWait = absl::Minutes(10);
 // How soon a caller that has gone is noticed while no token arrives.
-constexpr absl::Duration kCancelledPoll = absl::Milliseconds(50);
+constexpr absl::Duration kCallerPoll = absl::Milliseconds(50);
 
 std::string RandomPrefix() {
   std::random_device random;
@@ -98,7 +98,7 @@ absl::Status CoordinatorService::Follow(
     grpc::ServerContext* context, const Request& request, EventBuffer& events,
     bool detach, const std::function<bool(EventBuffer::Event&)>& on_event) {
   while (true) {
-    auto event = events.Pop(Deadline::After(kCancelledPoll));
+    auto event = events.Pop(Deadline::After(kCallerPoll));
     if (event.has_value()) {
       if (const auto* failed = std::get_if<absl::Status>(&*event)) {
         return *failed;
@@ -317,6 +317,34 @@ grpc::Status CoordinatorService::Bench(
                       [writer](const v1::BenchProgress& progress) {
                         return writer->Write(progress);
                       });
+  }
+  return cluster::ToGrpc(status);
+}
+
+grpc::Status CoordinatorService::Trace(
+    grpc::ServerContext* context,
+    grpc::ServerReaderWriter<v1::TraceProgress, v1::TraceRequest>* stream) {
+  const cluster::ActiveCalls::Scope scope(&calls_);
+  v1::TraceRequest request;
+  if (!stream->Read(&request)) {
+    return cluster::ToGrpc(
+        absl::InvalidArgumentError("trace: no request, want one"));
+  }
+  absl::Status status =
+      fleet_->WaitReady(DeadlineOf(*context, kLongestWait),
+                        [context] { return context->IsCancelled(); });
+  if (status.ok()) {
+    status = fleet_->Trace(
+        request,
+        [context, stream] {
+          v1::TraceRequest ignored;
+          while (stream->Read(&ignored)) {  // Until the caller ends its side.
+          }
+          return !context->IsCancelled();
+        },
+        [stream](const v1::TraceProgress& progress) {
+          stream->Write(progress);  // A caller that has gone needs none.
+        });
   }
   return cluster::ToGrpc(status);
 }

@@ -52,6 +52,10 @@ class CoordinatorService final : public v1::Coordinator::Service {
   grpc::Status Bench(grpc::ServerContext* context,
                      const v1::BenchRequest* request,
                      grpc::ServerWriter<v1::BenchProgress>* writer) override;
+  grpc::Status Trace(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<v1::TraceProgress, v1::TraceRequest>* stream)
+      override;
 
   // The streams that are being served.
   cluster::ActiveCalls& calls() { return calls_; }

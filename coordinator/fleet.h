@@ -30,6 +30,7 @@
 #include "coordinator/scheduler.h"
 #include "kernels/mutex.h"
 #include "protos/cluster.pb.h"
+#include "protos/coordinator.pb.h"
 #include "protos/worker.pb.h"
 
 namespace ringfleet::coordinator {
@@ -96,6 +97,16 @@ class Fleet : private StepSource {
   // once; the mean over the hosts. Slows steps down. UNAVAILABLE: not ready.
   // Other errors are those of a worker.
   absl::StatusOr<double> MeasureHostRead();
+
+  // Records what the workers do until `await_end` returns, which is called once
+  // all of them record, and calls `on_progress`, by one thread at a time: with
+  // `started` before that, with each rank's description and events behind it.
+  // False from `await_end`: nobody wants them any more.
+  //
+  // Errors: UNAVAILABLE: not ready. Others are those of a worker, by name.
+  absl::Status Trace(
+      const v1::TraceRequest& request, const std::function<bool()>& await_end,
+      const std::function<void(const v1::TraceProgress&)>& on_progress);
 
   // Machines that the workers of the epoch run on; 0 before the first one.
   int CountHosts() const;

@@ -45,7 +45,9 @@ void SetDeadline(grpc::ClientContext& context, cluster::Deadline deadline) {
 }  // namespace
 
 WorkerClient::WorkerClient(const std::string& address)
-    : channel_(MakeChannel(address)), stub_(v1::Worker::NewStub(channel_)) {}
+    : channel_(MakeChannel(address)),
+      stub_(v1::Worker::NewStub(channel_)),
+      host_(v1::Host::NewStub(channel_)) {}
 
 WorkerClient::~WorkerClient() {
   Cancel();
@@ -115,6 +117,42 @@ absl::StatusOr<v1::StatisticsResponse> WorkerClient::Statistics(
   const grpc::Status status = stub_->Statistics(&context, request, &response);
   if (!status.ok()) return cluster::FromGrpc(status);
   return response;
+}
+
+absl::StatusOr<v1::ClockReading> WorkerClient::ReadClock(
+    cluster::Deadline deadline) {
+  grpc::ClientContext context;
+  SetDeadline(context, deadline);
+  const Call call(&calls_, &context);
+  v1::ClockReading reading;
+  const grpc::Status status =
+      host_->ReadClock(&context, v1::ReadClockRequest(), &reading);
+  if (!status.ok()) return cluster::FromGrpc(status);
+  return reading;
+}
+
+absl::Status WorkerClient::Trace(
+    const v1::TraceRequest& request, const std::function<bool()>& await_end,
+    const std::function<absl::Status(v1::TraceChunk)>& on_chunk) {
+  grpc::ClientContext context;
+  const Call call(&calls_, &context);
+  const auto stream = stub_->Trace(&context);
+  stream->Write(request);  // A failure shows in Read and Finish.
+  v1::TraceChunk chunk;
+  absl::Status taken;
+  const bool recorded = stream->Read(&chunk);
+  if (recorded) {
+    if (!await_end()) context.TryCancel();
+    stream->WritesDone();
+    while (stream->Read(&chunk)) {
+      if (taken.ok()) taken = on_chunk(std::move(chunk));
+    }
+  }
+  const absl::Status status = cluster::FromGrpc(stream->Finish());
+  if (status.ok() && !recorded) {
+    return absl::InternalError("the trace ended before it began");
+  }
+  return taken.ok() ? status : taken;
 }
 
 absl::StatusOr<v1::MeasureMemoryResponse> WorkerClient::MeasureMemory(

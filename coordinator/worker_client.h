@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "cluster/cancellable_calls.h"
 #include "cluster/deadline.h"
+#include "protos/host.grpc.pb.h"
 #include "protos/worker.grpc.pb.h"
 
 namespace ringfleet::coordinator {
@@ -46,6 +47,15 @@ class WorkerClient {
 
   absl::StatusOr<v1::StatisticsResponse> Statistics(
       const v1::StatisticsRequest& request, cluster::Deadline deadline);
+
+  absl::StatusOr<v1::ClockReading> ReadClock(cluster::Deadline deadline);
+
+  // Calls `await_end` once the worker records; it stops when that returns, and
+  // `on_chunk` is called for each message that it sends then. CANCELLED when
+  // `await_end` returns false; the first error of `on_chunk` ends it.
+  absl::Status Trace(
+      const v1::TraceRequest& request, const std::function<bool()>& await_end,
+      const std::function<absl::Status(v1::TraceChunk)>& on_chunk);
 
   // Calls `await_others` when the worker is ready; it measures when that
   // returns.
@@ -84,6 +94,7 @@ class WorkerClient {
 
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Worker::Stub> stub_;
+  const std::unique_ptr<v1::Host::Stub> host_;
   grpc::ClientContext run_context_;
   std::unique_ptr<grpc::ClientReaderWriter<v1::StepPlan, v1::StepResult>> run_;
   std::function<void(v1::StepResult)> on_result_;

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstring>
 
+#include "cluster/trace_recorder.h"
 #include "kernels/check.h"
 
 namespace ringfleet::worker {
@@ -59,6 +60,8 @@ class GatherPipeline final : public cluster::HalvesReceiver {
       if (step < 1 || step > ranks_) continue;
       if (!Multiply(step)) break;
     }
+    const cluster::TraceScope scope(communicator_.trace(), kWaitForSends,
+                                    cluster::TraceEvent::Kind::kWait);
     return workspace_.thread.Await();
   }
 
@@ -156,10 +159,15 @@ class GatherPipeline final : public cluster::HalvesReceiver {
           std::min(total, done[0] + done[1] +
                               std::max<size_t>(args_.tiles.piece_rows, 1));
       std::array<size_t, 2> come;
-      if (!workspace_.progress.Await(halves, least, &come)) return false;
+      {
+        const cluster::TraceScope scope(communicator_.trace(), "wait for rows",
+                                        cluster::TraceEvent::Kind::kWait);
+        if (!workspace_.progress.Await(halves, least, &come)) return false;
+      }
       const std::array<RowRange, 2> piece = {
           RowRange{all[0].begin + done[0], all[0].begin + come[0]},
           RowRange{all[1].begin + done[1], all[1].begin + come[1]}};
+      const cluster::TraceScope scope(communicator_.trace(), kMultiplyPiece);
       MultiplyRanges(args_.products, workspace_.x, piece, args_.tiles, pool_);
       done = come;
     }

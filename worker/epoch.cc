@@ -29,8 +29,8 @@ absl::StatusOr<std::shared_ptr<Epoch>> Epoch::Create(
     std::shared_ptr<ExpertStatistics> statistics,
     std::unique_ptr<cluster::Transport> transport,
     cluster::AlgorithmTable table, cluster::FlightRecorder* recorder,
-    const ModelSettings& settings, absl::Duration collective_timeout,
-    int context) {
+    cluster::TraceRecorder* trace, const ModelSettings& settings,
+    absl::Duration collective_timeout, int context) {
   RF_ASSIGN_OR_RETURN(KvCache cache, MakeCache(*shard, shard->weights,
                                                shard->cache_dtype, context));
   std::optional<KvCache> reference_cache;
@@ -42,7 +42,7 @@ absl::StatusOr<std::shared_ptr<Epoch>> Epoch::Create(
   }
   return std::shared_ptr<Epoch>(new Epoch(
       epoch, std::move(shard), std::move(statistics), std::move(transport),
-      std::move(table), recorder, settings, collective_timeout,
+      std::move(table), recorder, trace, settings, collective_timeout,
       std::move(cache), std::move(reference_cache)));
 }
 
@@ -57,14 +57,15 @@ Epoch::Epoch(uint64_t epoch, std::shared_ptr<LoadedShard> shard,
              std::shared_ptr<ExpertStatistics> statistics,
              std::unique_ptr<cluster::Transport> transport,
              cluster::AlgorithmTable table, cluster::FlightRecorder* recorder,
-             const ModelSettings& settings, absl::Duration collective_timeout,
-             KvCache cache, std::optional<KvCache> reference_cache)
+             cluster::TraceRecorder* trace, const ModelSettings& settings,
+             absl::Duration collective_timeout, KvCache cache,
+             std::optional<KvCache> reference_cache)
     : shard_(std::move(shard)),
       statistics_(std::move(statistics)),
       transport_(std::move(transport)),
       communicator_(transport_.get(),
                     cluster::WorldGroup(shard_->plan.mesh.world_size()),
-                    std::move(table), recorder),
+                    std::move(table), recorder, trace),
       timed_(&communicator_, collective_timeout),
       main_(*shard_, shard_->weights, std::move(cache), timed_, settings),
       executor_(

@@ -24,8 +24,8 @@ namespace ringfleet::worker {
 // called by one thread; Abort from any.
 class Epoch {
  public:
-  // Reserves the caches for `context` positions in each slot. `recorder` (may
-  // be null) must outlive the epoch.
+  // Reserves the caches for `context` positions in each slot. `recorder` and
+  // `trace` (may be null) must outlive the epoch.
   //
   // Errors: RESOURCE_EXHAUSTED: the system has no memory for them.
   static absl::StatusOr<std::shared_ptr<Epoch>> Create(
@@ -33,8 +33,8 @@ class Epoch {
       std::shared_ptr<ExpertStatistics> statistics,
       std::unique_ptr<cluster::Transport> transport,
       cluster::AlgorithmTable table, cluster::FlightRecorder* recorder,
-      const ModelSettings& settings, absl::Duration collective_timeout,
-      int context);
+      cluster::TraceRecorder* trace, const ModelSettings& settings,
+      absl::Duration collective_timeout, int context);
 
   ~Epoch();
 
@@ -62,8 +62,9 @@ class Epoch {
         std::shared_ptr<ExpertStatistics> statistics,
         std::unique_ptr<cluster::Transport> transport,
         cluster::AlgorithmTable table, cluster::FlightRecorder* recorder,
-        const ModelSettings& settings, absl::Duration collective_timeout,
-        KvCache cache, std::optional<KvCache> reference_cache);
+        cluster::TraceRecorder* trace, const ModelSettings& settings,
+        absl::Duration collective_timeout, KvCache cache,
+        std::optional<KvCache> reference_cache);
 
   const std::shared_ptr<LoadedShard> shard_;
   const std::shared_ptr<ExpertStatistics> statistics_;

@@ -60,6 +60,8 @@ absl::Status Executor::Step(const v1::StepPlan& plan, v1::StepResult* result) {
   }
   RF_RETURN_IF_ERROR(AssembleBatch(plan));
   if (batch_.rows() == 0) return absl::OkStatus();
+  const auto scope =
+      cluster::TraceScope::Step(main_.model->communicator().trace(), step_);
   const uint64_t bytes_before = main_.model->bytes_read();
   RF_RETURN_IF_ERROR(EvaluateBatch(result));
   RF_RETURN_IF_ERROR(ScoreSegments(result));
@@ -314,6 +316,8 @@ absl::Status Executor::DrawAndAdvance(v1::StepResult* result) {
   const cluster::Range vocab = main_.model->plan().vocab;
   float* logits = Grow(draw_logits_, draws_.size() * vocab.size());
   main_.model->Logits(draw_hidden_.data(), draws_.size(), logits);
+  const cluster::TraceScope scope(main_.model->communicator().trace(),
+                                  "sampling");
   RF_ASSIGN_OR_RETURN(
       const absl::Span<const DrawnToken> drawn,
       drawer_.Draw(draws_, logits, vocab, main_.model->spec().vocab_size));

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "cluster/row_halves.h"
 #include "kernels/activations.h"
@@ -18,6 +19,11 @@
 #include "worker/communication_thread.h"
 
 namespace ringfleet::worker {
+
+// In a trace: a piece that is multiplied, and the caller's wait for the other
+// thread when nothing is left to multiply.
+inline constexpr absl::string_view kMultiplyPiece = "multiply";
+inline constexpr absl::string_view kWaitForSends = "wait for sends";
 
 // How a fused product is cut. No setting changes a bit of a result; those
 // marked [all ranks] must be equal on all of them, or the call fails.

@@ -17,6 +17,7 @@
 #include "cluster/build_info.h"
 #include "cluster/status.h"
 #include "cluster/status_macros.h"
+#include "cluster/trace_recorder.h"
 #include "kernels/activations.h"
 #include "kernels/isa.h"
 #include "kernels/matmul.h"
@@ -152,7 +153,14 @@ grpc::Status HostService::Measure(grpc::ServerContext*,
   report->set_available_memory_bytes(
       memory_limit_bytes_ == 0 ? available
                                : std::min(available, memory_limit_bytes_));
-  report->set_unix_ns(absl::GetCurrentTimeNanos());
+  return grpc::Status::OK;
+}
+
+grpc::Status HostService::ReadClock(grpc::ServerContext*,
+                                    const v1::ReadClockRequest*,
+                                    v1::ClockReading* reading) {
+  reading->set_unix_ns(absl::GetCurrentTimeNanos());
+  reading->set_steady_ns(cluster::TraceNow());
   return grpc::Status::OK;
 }
 

@@ -33,6 +33,9 @@ class HostService final : public v1::Host::Service {
   grpc::Status Measure(grpc::ServerContext* context,
                        const v1::MeasureHostRequest* request,
                        v1::HostReport* report) override;
+  grpc::Status ReadClock(grpc::ServerContext* context,
+                         const v1::ReadClockRequest* request,
+                         v1::ClockReading* reading) override;
 
  private:
   const int threads_;

@@ -9,6 +9,7 @@
 #include "cluster/communicator.h"
 #include "cluster/model_spec.h"
 #include "cluster/shard_plan.h"
+#include "cluster/trace_recorder.h"
 #include "kernels/activations.h"
 #include "kernels/aligned_buffer.h"
 #include "kernels/mla.h"
@@ -66,6 +67,7 @@ struct LayerContext {
   cluster::Wire wire;
   size_t fuse_rows;  // As in ModelSettings.
   Workspace& workspace;
+  cluster::TraceRecorder* trace = nullptr;  // Or null.
   // Hash of all experts chosen in this step so far: it travels with the next
   // all-reduce, so that ranks that route differently are found out at once.
   uint64_t routing_hash = 0;

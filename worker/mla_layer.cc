@@ -14,6 +14,7 @@ const kernels::Activations& MakeLatents(LayerContext& context,
                                         const AttentionWeights& weights,
                                         const Batch& batch, size_t first_row,
                                         size_t rows, const float* x) {
+  const cluster::TraceScope scope(context.trace, "latents");
   const cluster::ModelSpec& spec = context.spec;
   Workspace& workspace = context.workspace;
   const float eps = static_cast<float>(spec.rms_norm_eps);
@@ -67,6 +68,7 @@ const float* AttendHeads(LayerContext& context, const AttentionWeights& weights,
   const size_t nope = spec.qk_nope_head_dim;
   const size_t head_dim = spec.qk_head_dim();
 
+  const cluster::TraceScope scope(context.trace, "attention");
   context.bytes_read += AttentionReadBytes(context, weights, batch);
   float* const q = context.workspace.q.data();
   context.pool.ParallelFor(rows, /*grain=*/16, [&](size_t begin, size_t end) {
@@ -112,10 +114,15 @@ const float* AttendHeads(LayerContext& context, const AttentionWeights& weights,
 void Attend(LayerContext& context, const AttentionWeights& weights,
             const Batch& batch, int layer, const kernels::Activations& query_x,
             float* partial) {
-  kernels::MatMul(weights.q_b, query_x,
-                  Grow(context.workspace.q, batch.rows() * weights.q_b.rows()),
-                  context.pool);
+  {
+    const cluster::TraceScope scope(context.trace, "query product");
+    kernels::MatMul(
+        weights.q_b, query_x,
+        Grow(context.workspace.q, batch.rows() * weights.q_b.rows()),
+        context.pool);
+  }
   const float* attended = AttendHeads(context, weights, batch, layer);
+  const cluster::TraceScope scope(context.trace, "output product");
   const size_t columns = weights.o.columns();
   context.workspace.attended_x.Assign(
       kernels::ActivationFormFor(weights.o.form()), attended, batch.rows(),

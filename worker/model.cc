@@ -82,7 +82,8 @@ LayerContext Model::MakeContext() {
           .communicator = communicator_,
           .wire = settings_.wire,
           .fuse_rows = settings_.fuse_rows,
-          .workspace = workspace_};
+          .workspace = workspace_,
+          .trace = communicator_.trace()};
 }
 
 absl::Status Model::Forward(const Batch& batch,
@@ -106,6 +107,7 @@ absl::Status Model::Forward(const Batch& batch,
   LayerContext context = MakeContext();
   context.expert_counts = &expert_counts_;
   for (int layer = 0; layer < spec_.num_hidden_layers; ++layer) {
+    const auto scope = cluster::TraceScope::Layer(context.trace, layer);
     RF_RETURN_IF_ERROR(
         DecoderLayer(context, weights_.layers[layer], batch, layer, x));
     if (observer.has_value() && layer + 1 < spec_.num_hidden_layers) {
@@ -139,6 +141,7 @@ absl::Status Model::ForwardSplit(v1::PrefillStrategy strategy,
   };
   RF_RETURN_IF_ERROR(observe(0));
   for (int layer = 0; layer < spec_.num_hidden_layers; ++layer) {
+    const auto scope = cluster::TraceScope::Layer(context.trace, layer);
     const LayerWeights& weights = weights_.layers[layer];
     RF_RETURN_IF_ERROR(
         strategy == v1::PREFILL_STRATEGY_WEIGHT_GATHER
@@ -175,6 +178,8 @@ absl::Status Model::ForwardMtp(const Batch& next, const float* hidden,
                       rows, 2 * size, 2 * size, pool_);
   kernels::MatMul(mtp.eh_proj, workspace_.x, x, pool_);
   LayerContext context = MakeContext();
+  const auto scope =
+      cluster::TraceScope::Layer(context.trace, spec_.num_hidden_layers);
   RF_RETURN_IF_ERROR(
       DecoderLayer(context, mtp.layer, next, spec_.num_hidden_layers, x));
   bytes_read_ += mtp.eh_proj.bytes() + context.bytes_read;
@@ -184,6 +189,7 @@ absl::Status Model::ForwardMtp(const Batch& next, const float* hidden,
 }
 
 void Model::Logits(const float* hidden, size_t rows, float* logits) {
+  const cluster::TraceScope scope(communicator_.trace(), "head");
   bytes_read_ += weights_.head.bytes();
   workspace_.x.Assign(kernels::ActivationFormFor(weights_.head.form()), hidden,
                       rows, spec_.hidden_size, spec_.hidden_size, pool_);

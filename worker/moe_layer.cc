@@ -72,6 +72,7 @@ absl::Span<const uint32_t> ListRows(Workspace& workspace,
 
 void RouteRows(LayerContext& context, const MoeWeights& weights, const float* x,
                size_t rows) {
+  const cluster::TraceScope scope(context.trace, "routing");
   const cluster::ModelSpec& spec = context.spec;
   Workspace& workspace = context.workspace;
   const size_t count = rows * spec.num_experts_per_tok;
@@ -152,6 +153,8 @@ void NoteFeedForward(LayerContext& context, const LayerWeights& weights,
 void FeedForward(LayerContext& context, const LayerWeights& weights,
                  const kernels::Activations& x,
                  const kernels::SwigluOutput& out) {
+  const cluster::TraceScope scope(context.trace,
+                                  weights.is_moe ? "experts" : "dense MLP");
   Workspace& workspace = context.workspace;
   std::vector<kernels::SwigluExpert>& networks = workspace.experts;
   networks.clear();

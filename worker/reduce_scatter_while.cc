@@ -5,6 +5,8 @@
 #include <array>
 #include <utility>
 
+#include "cluster/trace_recorder.h"
+
 namespace ringfleet::worker {
 namespace {
 
@@ -47,7 +49,7 @@ class ScatterPipeline final : public cluster::HalvesSource {
     workspace_.thread.Start(body);
     size_t piece_rows = std::max<size_t>(args_.piece_rows, 1);
     for (int step = 0; step < ranks_; ++step) Compute(step, &piece_rows);
-    const absl::Status status = workspace_.thread.Await();
+    const absl::Status status = AwaitSums();
     if (status.ok() && observer_ != nullptr) {
       for (const ShardHalf half : HalvesAt(ranks_ - 1)) {
         observer_->Written(ranks_ - 1, half);
@@ -70,6 +72,12 @@ class ScatterPipeline final : public cluster::HalvesSource {
   std::array<ShardHalf, 2> HalvesAt(int step) const {
     return {ShardHalf{(rank_ - 1 - step + 2 * ranks_) % ranks_, Half::kLeft},
             ShardHalf{(rank_ + 1 + step) % ranks_, Half::kRight}};
+  }
+
+  absl::Status AwaitSums() {
+    const cluster::TraceScope scope(communicator_.trace(), kWaitForSends,
+                                    cluster::TraceEvent::Kind::kWait);
+    return workspace_.thread.Await();
   }
 
   // Own rows are added up where they stay.
@@ -110,6 +118,7 @@ class ScatterPipeline final : public cluster::HalvesSource {
 
   // Both halves of a step are the own ones or neither is.
   void ComputePiece(int shard, std::array<RowRange, 2> piece) {
+    const cluster::TraceScope scope(communicator_.trace(), kMultiplyPiece);
     if (piece[1].begin < piece[0].begin) std::swap(piece[0], piece[1]);
     if (shard == rank_) {
       compute_(piece, args_.out, halves_.Shard(rank_).begin);

@@ -22,6 +22,7 @@ class TimedCommunicator {
 
   int rank() const { return communicator_->rank(); }
   int size() const { return communicator_->size(); }
+  cluster::TraceRecorder* trace() const { return communicator_->trace(); }
 
   // In place.
   absl::Status AllReduce(absl::Span<float> data, cluster::Encoding encoding,

@@ -189,6 +189,7 @@ absl::Status AddNetwork(LayerContext& context, kernels::WeightForm form,
   return GatherMatrices<3>(
       context, shape, mine, [&](int, std::array<WeightMatrix, 3> views) {
         if (rows.empty() || views[0].rows() == 0) return;
+        const cluster::TraceScope scope(context.trace, "feed-forward");
         for (const WeightMatrix& view : views)
           context.bytes_read += view.bytes();
         const kernels::SwigluExpert network = {.gate = &views[0],

@@ -24,6 +24,7 @@
 #include "worker/measure_memory.h"
 #include "worker/plan_queue.h"
 #include "worker/synthesize.h"
+#include "worker/trace_chunks.h"
 
 namespace ringfleet::worker {
 namespace {
@@ -288,7 +289,7 @@ absl::Status WorkerService::ConnectExclusive(grpc::ServerContext* context,
       std::shared_ptr<Epoch> epoch,
       Epoch::Create(
           request.epoch(), shard, statistics, std::move(transport),
-          std::move(table), endpoint_->recorder(),
+          std::move(table), endpoint_->recorder(), &trace_,
           {.wire = wire, .prefill_strategy = request.prefill_strategy()},
           absl::Milliseconds(request.collective_timeout_ms()),
           static_cast<int>(request.context())));
@@ -355,6 +356,40 @@ grpc::Status WorkerService::FlightRecords(
     grpc::ServerContext* context, const v1::FlightRecordsRequest* request,
     v1::FlightRecordsResponse* response) {
   flight_->Read(request->limit(), response);
+  return grpc::Status::OK;
+}
+
+grpc::Status WorkerService::Trace(
+    grpc::ServerContext* context,
+    grpc::ServerReaderWriter<v1::TraceChunk, v1::TraceRequest>* stream) {
+  const cluster::ActiveCalls::Scope scope(&calls_);
+  v1::TraceRequest request;
+  if (!stream->Read(&request)) {
+    return cluster::ToGrpc(
+        absl::InvalidArgumentError("trace: no request, want one"));
+  }
+  const absl::Status started = trace_.Start(
+      request.max_events() == 0 ? cluster::TraceRecorder::kDefaultEvents
+                                : request.max_events());
+  if (!started.ok()) return cluster::ToGrpc(started);
+  {
+    MutexLock lock(&mu_);
+    tracing_ = context;
+    if (stopping_) context->TryCancel();
+  }
+  stream->Write(v1::TraceChunk());
+  while (stream->Read(&request)) {  // Until the caller ends its side.
+  }
+  {
+    MutexLock lock(&mu_);
+    tracing_ = nullptr;
+  }
+  const cluster::TraceRecorder::Trace trace = trace_.Stop();
+  if (!context->IsCancelled()) {
+    SendTrace(trace, [stream](const v1::TraceChunk& chunk) {
+      return stream->Write(chunk);
+    });
+  }
   return grpc::Status::OK;
 }
 
@@ -536,6 +571,7 @@ void WorkerService::Abort(const absl::Status& cause) {
   saver_.Stop();
   MutexLock lock(&mu_);
   stopping_ = true;
+  if (tracing_ != nullptr) tracing_->TryCancel();
   endpoint_->Interrupt(cause);
 }
 

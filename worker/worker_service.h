@@ -10,6 +10,7 @@
 #include "cluster/active_calls.h"
 #include "cluster/checkpoint_files_service.h"
 #include "cluster/link_transport.h"
+#include "cluster/trace_recorder.h"
 #include "kernels/mutex.h"
 #include "protos/worker.grpc.pb.h"
 #include "worker/epoch.h"
@@ -47,6 +48,9 @@ class WorkerService final : public v1::Worker::Service {
   grpc::Status FlightRecords(grpc::ServerContext* context,
                              const v1::FlightRecordsRequest* request,
                              v1::FlightRecordsResponse* response) override;
+  grpc::Status Trace(grpc::ServerContext* context,
+                     grpc::ServerReaderWriter<v1::TraceChunk, v1::TraceRequest>*
+                         stream) override;
   grpc::Status MeasureCollectives(
       grpc::ServerContext* context,
       grpc::ServerReaderWriter<v1::MeasureCollectivesProgress,
@@ -107,12 +111,14 @@ class WorkerService final : public v1::Worker::Service {
   cluster::ActiveCalls calls_;
   std::atomic<uint64_t> last_epoch_{0};  // Written by the exclusive call.
   std::atomic<bool> measures_memory_{false};
+  cluster::TraceRecorder trace_;  // Of all epochs.
 
   Mutex mu_;
   CondVar idle_;
   bool busy_ ABSL_GUARDED_BY(mu_) = false;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   grpc::ServerContext* holder_ ABSL_GUARDED_BY(mu_) = nullptr;
+  grpc::ServerContext* tracing_ ABSL_GUARDED_BY(mu_) = nullptr;
   std::shared_ptr<LoadedShard> shard_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<ExpertStatistics> statistics_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<Epoch> epoch_ ABSL_GUARDED_BY(mu_);

@@ -198,6 +198,11 @@ absl::Status Run(const BenchVerb& options) {
   if (!options.what.threads.empty()) {
     RF_ASSIGN_OR_RETURN(threads, ParseNumbers("-t", options.what.threads));
   }
+  if (threads.size() > 1 && !options.session.trace.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("usage: --trace with ", threads.size(),
+                     " values of -t, want one: each is a fleet of its own"));
+  }
   const BenchNeeds needs = NeedsOf(request);
   SessionOptions session_options = options.session;
   session_options.slots = needs.slots;

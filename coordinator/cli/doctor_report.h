@@ -18,8 +18,8 @@ struct WorkerFindings {
   std::string address;  // HOST:PORT
   v1::HostReport report;
   double read_bytes_per_second = 0;
-  double clock_skew_ms = 0;       // Against this process, by half a round trip.
-  double clock_uncertain_ms = 0;  // Half of that round trip.
+  double clock_skew_ms = 0;       // Theirs less this process's.
+  double clock_uncertain_ms = 0;  // Of that, at most.
 };
 
 // Two workers alone. Of all-reduces, whose times a plan predicts.

@@ -17,6 +17,7 @@
 #include "cluster/status_macros.h"
 #include "coordinator/cli/interrupt.h"
 #include "coordinator/cli/session.h"
+#include "coordinator/clock_offset.h"
 #include "coordinator/gathering.h"
 #include "coordinator/worker_client.h"
 #include "protos/host.grpc.pb.h"
@@ -63,28 +64,24 @@ absl::Status MeasureHost(const std::string& address,
       stub->Measure(call.context(), request, &findings->report));
 }
 
-// Again, as short as it can be: the reply's time lies between the two here.
 absl::Status CompareClock(const std::string& address,
                           WorkerFindings* findings) {
   const auto stub = v1::Host::NewStub(ConnectChannel(address));
-  v1::MeasureHostRequest request;
-  request.set_time_ms(1);
-  v1::HostReport report;
-  for (int i = 0; i < 2; ++i) {  // The first connects.
+  const auto theirs = [&stub]() -> absl::StatusOr<int64_t> {
     InterruptibleCall call;
     call.context()->set_deadline(
         std::chrono::system_clock::now() +
         std::chrono::milliseconds(absl::ToInt64Milliseconds(kReplyTime)));
-    const int64_t sent = absl::GetCurrentTimeNanos();
-    RF_RETURN_IF_ERROR(
-        cluster::FromGrpc(stub->Measure(call.context(), request, &report)));
-    const int64_t received = absl::GetCurrentTimeNanos();
-    // The report leaves last, so the reply is nearly all that follows it.
-    findings->clock_uncertain_ms =
-        static_cast<double>(received - sent) * 0.5e-6;
-    findings->clock_skew_ms =
-        static_cast<double>(report.unix_ns() - received) * 1e-6;
-  }
+    v1::ClockReading reading;
+    RF_RETURN_IF_ERROR(cluster::FromGrpc(
+        stub->ReadClock(call.context(), v1::ReadClockRequest(), &reading)));
+    return reading.unix_ns();
+  };
+  RF_ASSIGN_OR_RETURN(
+      const ClockOffset clock,
+      MeasureClockOffset([] { return absl::GetCurrentTimeNanos(); }, theirs));
+  findings->clock_skew_ms = static_cast<double>(clock.offset_ns) * 1e-6;
+  findings->clock_uncertain_ms = static_cast<double>(clock.error_ns) * 1e-6;
   return absl::OkStatus();
 }
 

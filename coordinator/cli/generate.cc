@@ -43,6 +43,7 @@ Examples:
   ringfleet generate --model DIR --local 2 --dtype f32 --wire f32 --temp 0 \
       --prompt-ids 0,318,287 -n 48 --ignore-eos --json
   ringfleet generate --cluster cluster.yaml -f prompt.txt --temp 0.6 --top-p 0.95
+  ringfleet generate --model DIR --local 2 -f prompt.txt -n 1 --trace trace.json
 )";
 
 constexpr char kSubmitFooter[] = R"(
@@ -52,6 +53,7 @@ text goes nowhere then, because jobs are not stored.
 Examples:
   ringfleet submit --cluster cluster.yaml -p "def main(" -n 40
   ringfleet submit --cluster cluster.yaml -f prompt.txt --detach
+  ringfleet submit --cluster cluster.yaml -f prompt.txt --trace trace.json
   ringfleet call HOST:PORT ringfleet.v1.Coordinator/Cancel '{"id":"ID"}'
       ends a job; HOST:PORT is the coordinator
 )";
@@ -235,8 +237,10 @@ void RegisterSubmit(CLI::App& app, Invocation& invocation) {
       ->required();
   AddPromptOptions(*verb, "--prompt-ids", options->prompt);
   AddSamplingOptions(*verb, *options);
+  auto* trace = AddTraceOption(*verb, options->session);
   verb->add_flag("--detach", options->detach,
-                 "Print {\"id\"} and leave the job running");
+                 "Print {\"id\"} and leave the job running")
+      ->excludes(trace);
   verb->callback([options, &invocation] {
     invocation.json = options->json;
     invocation.run = [options] { return Run(*options); };

@@ -16,6 +16,7 @@
 #include "cluster/server.h"
 #include "cluster/status.h"
 #include "cluster/status_macros.h"
+#include "cluster/trace_recorder.h"
 #include "cluster/transport_kind.h"
 #include "cluster/weight_dtype.h"
 #include "cluster/wire_proto.h"
@@ -79,6 +80,16 @@ void AddSessionOptions(CLI::App& app, SessionOptions& options) {
                  "memory holds")
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();
+  AddTraceOption(app, options);
+}
+
+CLI::Option* AddTraceOption(CLI::App& app, SessionOptions& options) {
+  return app.add_option(
+      "--trace", options.trace,
+      absl::StrCat("Write what every worker computes, sends, receives and "
+                   "waits for meanwhile, of other jobs too, as JSON for "
+                   "ui.perfetto.dev and perf/overlap: the latest ",
+                   cluster::TraceRecorder::kDefaultEvents, " events of each"));
 }
 
 std::shared_ptr<grpc::Channel> ConnectChannel(const std::string& address) {
@@ -100,30 +111,40 @@ absl::StatusOr<std::string> CoordinatorAddress(
 absl::StatusOr<std::unique_ptr<Session>> Session::Open(
     const SessionOptions& options) {
   std::unique_ptr<Session> session(new Session());
-  if (!options.cluster.empty()) {
-    RF_ASSIGN_OR_RETURN(const std::string address,
-                        CoordinatorAddress(options.cluster));
-    session->stub_ = v1::Coordinator::NewStub(ConnectChannel(address));
-    InterruptibleCall call;
-    call.context()->set_deadline(std::chrono::system_clock::now() +
-                                 kDescribeTimeout);
-    v1::ClusterState state;
-    const grpc::Status status = session->stub_->DescribeCluster(
-        call.context(), v1::DescribeClusterRequest(), &state);
-    RF_RETURN_IF_ERROR(Interrupt::Get().status());
-    if (!status.ok()) {
-      return absl::UnavailableError(
-          absl::StrCat("coordinator: no answer from ", address, " (",
-                       status.error_message(), "); is the fleet up?"));
-    }
-    if (!options.model.empty() &&
-        !cluster::IsSameModel(options.model, state.model())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("usage: --model ", options.model, ", but the fleet ",
-                       state.name(), " serves ", state.model()));
-    }
-    return session;
+  RF_RETURN_IF_ERROR(session->trace_.Open(options.trace));
+  RF_RETURN_IF_ERROR(options.cluster.empty() ? session->StartLocally(options)
+                                             : session->Connect(options));
+  const absl::Status traced = session->trace_.Start(*session->stub_);
+  if (!traced.ok()) return session->Finish(traced);
+  return session;
+}
+
+absl::Status Session::Connect(const SessionOptions& options) {
+  RF_ASSIGN_OR_RETURN(const std::string address,
+                      CoordinatorAddress(options.cluster));
+  stub_ = v1::Coordinator::NewStub(ConnectChannel(address));
+  InterruptibleCall call;
+  call.context()->set_deadline(std::chrono::system_clock::now() +
+                               kDescribeTimeout);
+  v1::ClusterState state;
+  const grpc::Status status = stub_->DescribeCluster(
+      call.context(), v1::DescribeClusterRequest(), &state);
+  RF_RETURN_IF_ERROR(Interrupt::Get().status());
+  if (!status.ok()) {
+    return absl::UnavailableError(
+        absl::StrCat("coordinator: no answer from ", address, " (",
+                     status.error_message(), "); is the fleet up?"));
   }
+  if (!options.model.empty() &&
+      !cluster::IsSameModel(options.model, state.model())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("usage: --model ", options.model, ", but the fleet ",
+                     state.name(), " serves ", state.model()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Session::StartLocally(const SessionOptions& options) {
   if (options.model.empty()) {
     return absl::InvalidArgumentError(
         "usage: no model, want --model DIR or --cluster FILE");
@@ -192,14 +213,14 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(
   fleet.threads = options.threads;
   fleet.slots = options.slots;
   fleet.reference = options.reference;
-  RF_ASSIGN_OR_RETURN(session->local_, LocalFleet::Start(std::move(fleet)));
-  session->stub_ =
-      v1::Coordinator::NewStub(ConnectChannel(session->local_->address()));
-  return session;
+  RF_ASSIGN_OR_RETURN(local_, LocalFleet::Start(std::move(fleet)));
+  stub_ = v1::Coordinator::NewStub(ConnectChannel(local_->address()));
+  return absl::OkStatus();
 }
 
 absl::Status Session::Finish(absl::Status status) {
   RF_RETURN_IF_ERROR(Interrupt::Get().status());
+  if (status.ok()) status = trace_.Finish();
   if (local_ == nullptr) return status;
   if (status.ok()) status = local_->Stop();
   if (!status.ok()) local_->Explain(status);

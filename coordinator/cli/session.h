@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "coordinator/cli/local_fleet.h"
+#include "coordinator/cli/trace_call.h"
 #include "protos/coordinator.grpc.pb.h"
 
 namespace ringfleet::coordinator::cli {
@@ -27,38 +28,45 @@ struct SessionOptions {
   std::string cache_dir;
   int threads = 0;
   int context = 0;
+  std::string trace;
   // Set by a verb, not options of their own.
   bool reference = false;
   uint32_t slots = 1;  // Sequences at the same time.
 };
 
 // Adds --model, --cluster, --local, --dtype, --cache-type, --wire,
-// --prefill-strategy, --transport, --collectives, --cache-dir, -t, -c.
+// --prefill-strategy, --transport, --collectives, --cache-dir, -t, -c, --trace.
 void AddSessionOptions(CLI::App& app, SessionOptions& options);
+// --trace alone.
+CLI::Option* AddTraceOption(CLI::App& app, SessionOptions& options);
 
 // A connection with the coordinator of a running fleet, or of one that this
 // process starts and stops.
 class Session {
  public:
-  // Errors: INVALID_ARGUMENT for options that contradict each other, or a
-  // --model that is not the running fleet's; UNAVAILABLE without a
-  // coordinator; else of LocalFleet.
+  // Errors: INVALID_ARGUMENT for options that contradict each other, a --model
+  // that is not the running fleet's, or a --trace that cannot be written;
+  // UNAVAILABLE without a coordinator; else of LocalFleet and of the trace.
   static absl::StatusOr<std::unique_ptr<Session>> Open(
       const SessionOptions& options);
 
   v1::Coordinator::Stub& stub() { return *stub_; }
 
-  // Stops a local fleet after a command that ended with `status`, and passes
-  // that on, unless it was interrupted or a worker failed in the end; after
-  // showing what the logs tell of an error. To be called before the result is
-  // printed: either that or an error is the command's one document.
+  // Writes the trace and stops a local fleet after a command that ended with
+  // `status`, and passes that on, unless it was interrupted, the trace or a
+  // worker failed in the end; after showing what the logs tell of an error. To
+  // be called before the result is printed: either that or an error is the
+  // command's one document.
   absl::Status Finish(absl::Status status);
 
  private:
   Session() = default;
+  absl::Status Connect(const SessionOptions& options);
+  absl::Status StartLocally(const SessionOptions& options);
 
   std::unique_ptr<LocalFleet> local_;
   std::unique_ptr<v1::Coordinator::Stub> stub_;
+  TraceCall trace_;
 };
 
 // A channel to HOST:PORT as the command line's clients use it.

@@ -68,28 +68,36 @@ TEST_P(AllocationTest, WarmOperationsAllocateNothing) {
   constexpr int kRanks = 4;
   FakeNetwork network(kRanks);
   FlightRecorder recorders[kRanks];
+  TraceRecorder traces[kRanks];
   // How far ranks run ahead of each other, and so how long queues get, differs
   // from round to round; what an operation allocates shows in all of them.
+  constexpr int kRounds = 20;
   size_t least = ~size_t{0};
+  size_t least_traced = ~size_t{0};
   const auto statuses =
       network.RunOnEveryRank([&](Transport& transport) -> absl::Status {
-        GroupCommunicator group(&transport, WorldGroup(kRanks),
-                                AlgorithmTable::Only(GetParam()),
-                                &recorders[transport.rank()]);
+        GroupCommunicator group(
+            &transport, WorldGroup(kRanks), AlgorithmTable::Only(GetParam()),
+            &recorders[transport.rank()], &traces[transport.rank()]);
         Buffers buffers(kRanks, transport.rank());
-        for (int round = 0; round < 30; ++round) {
+        for (int round = 0; round < 2 * kRounds; ++round) {
+          if (round == kRounds) {
+            RF_RETURN_IF_ERROR(traces[transport.rank()].Start(1000));
+          }
           const size_t before = AllocationCount();
           RF_RETURN_IF_ERROR(group.Barrier(Deadline::Infinite()));
           RF_RETURN_IF_ERROR(RunAll(group, buffers));
           RF_RETURN_IF_ERROR(group.Barrier(Deadline::Infinite()));
           if (group.rank() == 0) {
-            least = std::min(least, AllocationCount() - before);
+            size_t& fewest = round < kRounds ? least : least_traced;
+            fewest = std::min(fewest, AllocationCount() - before);
           }
         }
         return absl::OkStatus();
       });
   EXPECT_THAT(statuses, Each(absl::OkStatus()));
   EXPECT_EQ(least, 0u);
+  EXPECT_EQ(least_traced, 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, AllocationTest,

@@ -22,9 +22,11 @@
 #include "absl/strings/str_cat.h"
 #include "cluster/build_info.h"
 #include "cluster/status.h"
+#include "cluster/trace_recorder.h"
 #include "kernels/check.h"
 #include "kernels/mutex.h"
 #include "protos/cluster.pb.h"
+#include "protos/host.grpc.pb.h"
 #include "protos/worker.grpc.pb.h"
 
 namespace ringfleet::testing {
@@ -44,6 +46,8 @@ class FakeWorker final : public v1::Worker::Service {
     absl::Status connect_error;
     absl::Status reset_error;  // Of the counts of tokens.
     absl::Status memory_error;
+    absl::Status trace_error;
+    int64_t clock_ahead_ns = 0;  // Of this process's.
     std::string host = "one";
     StepHook on_step;
   };
@@ -57,6 +61,7 @@ class FakeWorker final : public v1::Worker::Service {
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
                              &port);
     builder.RegisterService(this);
+    builder.RegisterService(&host_);
     server_ = builder.BuildAndStart();
     RF_CHECK(server_ != nullptr);
     address_ = absl::StrCat("127.0.0.1:", port);
@@ -206,6 +211,38 @@ class FakeWorker final : public v1::Worker::Service {
     return grpc::Status::OK;
   }
 
+  // Two events of one microsecond, by its own clock: when it began to record
+  // and when it ended.
+  grpc::Status Trace(grpc::ServerContext*,
+                     grpc::ServerReaderWriter<v1::TraceChunk, v1::TraceRequest>*
+                         stream) override {
+    v1::TraceRequest request;
+    stream->Read(&request);
+    const Behaviour behaviour = Now();
+    if (!behaviour.trace_error.ok()) {
+      return cluster::ToGrpc(behaviour.trace_error);
+    }
+    v1::TraceChunk chunk;
+    chunk.add_names("began");
+    chunk.add_names("ended");
+    chunk.set_dropped(request.max_events());
+    const auto add = [&](uint32_t name) {
+      v1::TraceEvent* event = chunk.add_events();
+      event->set_name(name);
+      event->set_kind(v1::TraceEvent::KIND_COMPUTE);
+      event->set_thread(v1::TraceEvent::THREAD_EXECUTOR);
+      event->set_begin_ns(cluster::TraceNow() + behaviour.clock_ahead_ns);
+      event->set_duration_ns(1000);
+    };
+    add(0);
+    stream->Write(v1::TraceChunk());
+    while (stream->Read(&request)) {
+    }
+    add(1);
+    stream->Write(chunk);
+    return grpc::Status::OK;
+  }
+
   grpc::Status Statistics(grpc::ServerContext*,
                           const v1::StatisticsRequest* request,
                           v1::StatisticsResponse* response) override {
@@ -230,6 +267,20 @@ class FakeWorker final : public v1::Worker::Service {
     uint32_t position = 0;  // Cached.
     uint32_t tokens = 0;
     bool ended = false;
+  };
+
+  class FakeHost final : public v1::Host::Service {
+   public:
+    explicit FakeHost(const FakeWorker* worker) : worker_(worker) {}
+    grpc::Status ReadClock(grpc::ServerContext*, const v1::ReadClockRequest*,
+                           v1::ClockReading* reading) override {
+      reading->set_steady_ns(cluster::TraceNow() +
+                             worker_->Now().clock_ahead_ns);
+      return grpc::Status::OK;
+    }
+
+   private:
+    const FakeWorker* const worker_;
   };
 
   Behaviour Now() const {
@@ -317,6 +368,7 @@ class FakeWorker final : public v1::Worker::Service {
   }
 
   const int rank_;
+  FakeHost host_{this};
   std::string address_;
   std::atomic<bool> dead_{false};
   std::atomic<uint32_t> context_positions_{0};

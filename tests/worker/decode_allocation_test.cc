@@ -2,9 +2,12 @@
 // A decode step allocates nothing once its buffers have grown.
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "cluster/safetensors.h"
 #include "cluster/shard_plan.h"
 #include "tests/testing/count_allocations.h"
+#include "tests/testing/trace_checks.h"
 #include "worker/executor.h"
 #include "worker/shard_loader.h"
 
@@ -14,6 +17,8 @@ namespace {
 // The only rank of its world: every sum and gather is what it has.
 class LoneCommunicator final : public cluster::Communicator {
  public:
+  explicit LoneCommunicator(cluster::TraceRecorder* trace) : trace_(trace) {}
+  cluster::TraceRecorder* trace() const override { return trace_; }
   int rank() const override { return 0; }
   int size() const override { return 1; }
   absl::Status AllReduce(absl::Span<const float>, absl::Span<float>,
@@ -57,6 +62,9 @@ class LoneCommunicator final : public cluster::Communicator {
   }
   void Wake() override {}
   absl::Status Barrier(cluster::Deadline) override { return absl::OkStatus(); }
+
+ private:
+  cluster::TraceRecorder* const trace_;
 };
 
 class DecodeAllocationTest
@@ -85,7 +93,8 @@ TEST_P(DecodeAllocationTest, WarmStepsAllocateNothing) {
       Model::CacheLayers(*spec, *weights), spec->kv_lora_rank,
       spec->qk_rope_head_dim, kSlots, /*context=*/256);
   ASSERT_TRUE(cache.ok()) << cache.status();
-  LoneCommunicator lone;
+  cluster::TraceRecorder trace;
+  LoneCommunicator lone(&trace);
   TimedCommunicator communicator(&lone, absl::Seconds(60));
   Model model(*spec, *plan, *weights, pool, *cache, communicator,
               ModelSettings());
@@ -114,9 +123,15 @@ TEST_P(DecodeAllocationTest, WarmStepsAllocateNothing) {
   step.clear_prefills();
   for (uint32_t slot = 0; slot < kSlots; ++slot) step.add_decodes(slot);
   size_t allocations = 0;
+  // A trace that is on from some step on allocates nothing in those either.
+  constexpr uint64_t kFirstTraced = 17;
+  constexpr uint64_t kLast = 29;
   // The first steps grow buffers, and so do those that begin a cache block
   // (128 positions: slot 1 has 95 to begin with, slot 2 has 185).
-  for (uint64_t i = 2; i < 30; ++i) {
+  for (uint64_t i = 2; i <= kLast; ++i) {
+    if (i == kFirstTraced) {
+      ASSERT_TRUE(trace.Start(10'000).ok());
+    }
     step.set_step(i);
     result.Clear();
     const size_t before = testing::AllocationCount();
@@ -126,6 +141,32 @@ TEST_P(DecodeAllocationTest, WarmStepsAllocateNothing) {
     ASSERT_EQ(result.slots_size(), kSlots);
   }
   EXPECT_EQ(allocations, 0u);
+
+  const auto events = trace.Stop().events;
+  EXPECT_EQ(testing::TraceError(events), "");
+  std::map<absl::string_view, uint64_t> counts;
+  for (const cluster::TraceEvent& event : events) {
+    ++counts[event.name];
+    EXPECT_GE(event.step, kFirstTraced);
+    EXPECT_LE(event.step, kLast);
+    const bool in_layer = event.name != "step" && event.name != "head" &&
+                          event.name != "sampling";
+    EXPECT_EQ(event.layer >= 0, in_layer) << event.name;
+  }
+  const uint64_t steps = kLast - kFirstTraced + 1;
+  const uint64_t layers = steps * spec->num_hidden_layers;
+  const uint64_t dense = steps * spec->first_k_dense_replace;
+  EXPECT_EQ(counts, (std::map<absl::string_view, uint64_t>{
+                        {"step", steps},
+                        {"head", steps},
+                        {"sampling", steps},
+                        {"layer", layers},
+                        {"latents", layers},
+                        {"attention", layers},
+                        {"output product", layers},
+                        {"dense MLP", dense},
+                        {"routing", layers - dense},
+                        {"experts", layers - dense}}));
 }
 
 INSTANTIATE_TEST_SUITE_P(

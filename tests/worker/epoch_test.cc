@@ -21,18 +21,16 @@ TEST(EpochTest, CachesThatCannotBeReservedAreAnError) {
   request.mutable_layout()->mutable_mesh()->set_tensor(1);
   request.set_slots(1024);
   request.set_context(16);
-  auto loaded =
-      LoadShardFor(request,
-                   {.available_memory_bytes =
-                        std::numeric_limits<uint64_t>::max()},
-                   [](const v1::LoadProgress&) { return absl::OkStatus(); });
+  auto loaded = LoadShardFor(
+      request, {.available_memory_bytes = std::numeric_limits<uint64_t>::max()},
+      [](const v1::LoadProgress&) { return absl::OkStatus(); });
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   const std::shared_ptr<LoadedShard> shard = *std::move(loaded);
   const auto create = [&shard](int context) {
     return Epoch::Create(
                /*epoch=*/1, shard, std::make_shared<ExpertStatistics>(),
                /*transport=*/nullptr, cluster::AlgorithmTable::Default(),
-               /*recorder=*/nullptr, {}, absl::Seconds(1),
+               /*recorder=*/nullptr, /*trace=*/nullptr, {}, absl::Seconds(1),
                context)
         .status();
   };

@@ -173,6 +173,77 @@ TEST_F(WorkerServiceTest, ServesTheLatestFlightRecords) {
   EXPECT_EQ(response.records(1).state(), v1::FlightRecord::STATE_RUNNING);
 }
 
+// One prompt of three tokens, in one step, with a trace around it.
+TEST_F(WorkerServiceTest, ATraceHoldsTheStepsOfItsTime) {
+  ASSERT_NO_FATAL_FAILURE(Load(1));
+  ASSERT_TRUE(Connect(Connection(7)).ok());
+  grpc::ClientContext run_context;
+  const auto run = stub_->Run(&run_context);
+  v1::StepPlan plan;
+  plan.set_epoch(7);
+  plan.set_step(1);
+  for (uint32_t id : {5, 6, 7}) {
+    if (plan.admissions_size() == 0) plan.add_admissions()->set_max_tokens(9);
+    plan.mutable_admissions(0)->add_prompt_ids(id);
+  }
+  plan.add_prefills()->set_count(3);
+  const auto step = [&] {
+    v1::StepResult result;
+    EXPECT_TRUE(run->Write(plan) && run->Read(&result));
+    EXPECT_FALSE(result.has_error()) << result.error().message();
+    plan.Clear();
+    plan.set_epoch(7);
+    plan.set_step(result.step() + 1);
+    plan.add_decodes(0);
+  };
+  step();
+  grpc::ClientContext context;
+  const auto trace = stub_->Trace(&context);
+  v1::TraceRequest request;
+  request.set_max_events(2);
+  v1::TraceChunk chunk;
+  ASSERT_TRUE(trace->Write(request) && trace->Read(&chunk));
+  EXPECT_EQ(chunk.events_size(), 0);
+  step();
+  trace->WritesDone();
+  ASSERT_TRUE(trace->Read(&chunk));
+  step();
+  ASSERT_EQ(chunk.events_size(), 2);
+  EXPECT_GT(chunk.dropped(), 0u);
+  EXPECT_EQ(chunk.names(chunk.events(0).name()), "sampling");
+  EXPECT_EQ(chunk.names(chunk.events(1).name()), "step");
+  EXPECT_EQ(chunk.events(1).step(), 2u);
+  EXPECT_FALSE(trace->Read(&chunk));
+  EXPECT_TRUE(trace->Finish().ok());
+}
+
+TEST_F(WorkerServiceTest, OneTraceAtATimeAndABrokenOneEnds) {
+  grpc::ClientContext context;
+  const auto trace = stub_->Trace(&context);
+  v1::TraceRequest request;
+  v1::TraceChunk chunk;
+  ASSERT_TRUE(trace->Write(request) && trace->Read(&chunk));
+  const auto another = [&](uint32_t max_events) {
+    grpc::ClientContext other_context;
+    const auto other = stub_->Trace(&other_context);
+    v1::TraceRequest other_request;
+    other_request.set_max_events(max_events);
+    other->Write(other_request);
+    other->WritesDone();
+    while (other->Read(&chunk)) {
+    }
+    return other->Finish().error_code();
+  };
+  EXPECT_EQ(another(0), grpc::StatusCode::FAILED_PRECONDITION);
+  context.TryCancel();
+  EXPECT_EQ(trace->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  const auto limit = cluster::Deadline::After(absl::Seconds(20));
+  service_.calls().WaitNone(limit);
+  EXPECT_FALSE(limit.Expired()) << "the worker still records";
+  EXPECT_EQ(another(~0u), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(another(0), grpc::StatusCode::OK);
+}
+
 TEST_F(WorkerServiceTest, WritesNoCheckpointWhileAModelIsConnected) {
   const auto synthesize = [this](const std::string& folder) {
     v1::SynthesizeRequest request;

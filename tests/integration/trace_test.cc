@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// `--trace` with real workers.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/integration/fleet_fixture.h"
+
+namespace ringfleet::integration {
+namespace {
+
+using ::testing::StartsWith;
+
+struct Span {
+  double begin = 0;
+  double end = 0;
+};
+
+// Complete events of a trace, of one rank and thread and some kinds.
+std::vector<Span> SpansOf(const json& trace, int rank, int thread,
+                          const std::vector<std::string>& kinds) {
+  std::vector<Span> spans;
+  for (const json& event : trace["traceEvents"]) {
+    if (event["ph"] != "X" || event["pid"] != rank || event["tid"] != thread ||
+        std::count(kinds.begin(), kinds.end(),
+                   event["cat"].get<std::string>()) == 0) {
+      continue;
+    }
+    const double begin = event["ts"];
+    spans.push_back({begin, begin + event["dur"].get<double>()});
+  }
+  return spans;
+}
+
+double Total(const std::vector<Span>& spans) {
+  double total = 0;
+  for (const Span& span : spans) total += span.end - span.begin;
+  return total;
+}
+
+// Expects that any two lie within each other or apart; times are rounded to a
+// nanosecond, which double precision keeps to a part of one.
+void ExpectNested(std::vector<Span> spans) {
+  constexpr double kRounding = 0.0015;
+  std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) {
+    return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;
+  });
+  std::vector<Span> around;
+  for (const Span& span : spans) {
+    ASSERT_LE(span.begin, span.end);
+    while (!around.empty() && around.back().end <= span.begin + kRounding) {
+      around.pop_back();
+    }
+    if (!around.empty()) {
+      ASSERT_LE(span.end, around.back().end + kRounding);
+    }
+    around.push_back(span);
+  }
+}
+
+// What holds for the trace of any command that ran steps on `world` ranks.
+void ExpectTrace(const json& trace, int world) {
+  const std::vector<std::string> all = {
+      "step", "layer", "compute", "collective", "send", "receive", "wait"};
+  EXPECT_EQ(trace["displayTimeUnit"], "ms");
+  for (const json& event : trace["traceEvents"]) {
+    ASSERT_TRUE(event["ph"] == "X" || event["ph"] == "M") << event;
+    ASSERT_TRUE(event["name"].is_string() && event["pid"].is_number() &&
+                event["tid"].is_number())
+        << event;
+  }
+  ASSERT_EQ(trace["otherData"]["ranks"].size(), static_cast<size_t>(world));
+  for (int rank = 0; rank < world; ++rank) {
+    const json& about = trace["otherData"]["ranks"][rank];
+    EXPECT_EQ(about["rank"], rank);
+    EXPECT_EQ(about["dropped"], 0);
+    EXPECT_GT(about["events"], 0);
+    // One machine has one steady clock.
+    for (const char* when : {"clock_began", "clock_ended"}) {
+      EXPECT_GT(about[when]["error_us"], 0);
+      EXPECT_LE(std::abs(about[when]["offset_us"].get<double>()),
+                about[when]["error_us"].get<double>());
+    }
+    ExpectNested(SpansOf(trace, rank, 1, all));
+    const double steps = Total(SpansOf(trace, rank, 1, {"step"}));
+    const double layers = Total(SpansOf(trace, rank, 1, {"layer"}));
+    const double compute = Total(SpansOf(trace, rank, 1, {"compute"}));
+    const double operations = Total(SpansOf(trace, rank, 1, {"collective"}));
+    const double waits = Total(SpansOf(trace, rank, 1, {"wait"}));
+    EXPECT_GT(layers, 0);
+    EXPECT_GT(compute, 0);
+    EXPECT_LT(layers, steps);
+    EXPECT_LT(operations, steps);
+    EXPECT_LE(waits, operations);
+    if (world > 1) {
+      EXPECT_GT(waits, 0);
+      EXPECT_FALSE(SpansOf(trace, rank, 1, {"send"}).empty());
+      EXPECT_FALSE(SpansOf(trace, rank, 1, {"receive"}).empty());
+    }
+    // Of what is neither, such as norms, there is little; the machine may do
+    // something else for a while.
+    EXPECT_GT(compute + operations, 0.5 * steps);
+  }
+}
+
+class TraceTest : public HandFleet {
+ protected:
+  // Enough for three ranks to share it out by tokens.
+  static std::string LongPrompt() {
+    json ids = json::array();
+    for (int id = 0; id < 100; ++id) ids.push_back(id);
+    return JoinIds(ids);
+  }
+  std::string trace() const { return File("trace.json"); }
+  json Trace() const { return json::parse(testing::ReadFile(trace())); }
+};
+
+TEST_F(TraceTest, ALocalPromptShowsEveryRank) {
+  const Finished finished =
+      Cli({"generate", "--model", Model(), "--local", "3", "-t", "1", "-n", "4",
+           "--prompt-ids", LongPrompt(), "--temp", "0", "--ignore-eos",
+           "--trace", trace(), "--json"},
+          {.seconds = 60});
+  ASSERT_EQ(finished.code, 0) << finished.errors;
+  EXPECT_EQ(finished.document()["ids"].size(), 4u);
+  EXPECT_THAT(finished.errors, HasSubstr(" trace events are in " + trace()));
+  ExpectTrace(Trace(), 3);
+  EXPECT_FALSE(std::filesystem::exists(trace() + ".part"));
+}
+
+TEST_F(TraceTest, ARunningFleetIsTracedAgainAndAgain) {
+  ASSERT_NO_FATAL_FAILURE(StartFleet(2));
+  WaitForState("ready");
+  for (const Arguments& command :
+       {Arguments{"submit", "--prompt-ids", "1,2,3", "-n", "3"},
+        Arguments{"score", "--ids", "1,2,3,4"},
+        Arguments{"bench", "-p", "8", "-n", "2", "-r", "1",
+                  "--no-memory-test"}}) {
+    Arguments arguments = command;
+    for (const std::string& more : {std::string("--cluster"), cluster(),
+                                    std::string("--trace"), trace()}) {
+      arguments.push_back(more);
+    }
+    const Finished finished = Cli(arguments);
+    ASSERT_EQ(finished.code, 0) << finished.errors;
+    ExpectTrace(Trace(), 2);
+    std::filesystem::remove(trace());
+  }
+}
+
+TEST_F(TraceTest, AFileThatCannotBeWrittenEndsTheCommandFirst) {
+  const Finished finished =
+      Cli({"generate", "--model", Model(), "-p", "x", "-n", "1", "--trace",
+           File("none/trace.json"), "--json"});
+  EXPECT_EQ(finished.code, 2);
+  EXPECT_THAT(finished.error_line(),
+              StartsWith(absl::StrCat("usage: --trace ",
+                                      File("none/trace.json"), ": cannot")));
+}
+
+TEST_F(TraceTest, ATraceOfSeveralFleetsIsRefused) {
+  const Finished finished = Cli({"bench", "--model", Model(), "-t", "1,2",
+                                 "--trace", trace(), "-o", "json"});
+  EXPECT_EQ(finished.code, 2);
+  EXPECT_THAT(finished.error_line(), StartsWith("usage: --trace with 2"));
+}
+
+}  // namespace
+}  // namespace ringfleet::integration
