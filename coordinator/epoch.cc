@@ -58,11 +58,12 @@ uint64_t ConfigHash(const FleetOptions& options, absl::string_view fingerprint,
 }
 
 Epoch::Epoch(const FleetOptions& options, uint64_t id,
-             std::vector<cluster::Member> members,
+             std::vector<cluster::Member> members, std::string fingerprint,
              std::function<void()> on_change)
     : options_(options),
       id_(id),
       members_(std::move(members)),
+      fleet_fingerprint_(std::move(fingerprint)),
       on_change_(std::move(on_change)),
       progress_(members_.size()),
       found_(members_.size()),
@@ -174,6 +175,22 @@ int Epoch::RanksOnHost(int rank) const {
       }));
 }
 
+void Epoch::CheckUnchanged(int rank, const std::string& fingerprint) {
+  if (fleet_fingerprint_.empty() || fingerprint.empty() ||
+      fingerprint == fleet_fingerprint_) {
+    return;
+  }
+  {
+    MutexLock lock(&mu_);
+    permanent_ = true;
+  }
+  // The coordinator's own part of it, tokenizer and all, is still the first.
+  Decide(absl::DataLossError(absl::StrCat(
+      "worker ", rank, ": the checkpoint has changed since the fleet began: ",
+      "fingerprint ", fingerprint, ", want ", fleet_fingerprint_, " (",
+      options_.model_dir, "); to serve what is there now, restart the fleet")));
+}
+
 void Epoch::OnLoadProgress(int rank, const v1::LoadProgress& progress) {
   int lowest = -1;
   int other = -1;  // Whose fingerprint is not that of `lowest`.
@@ -214,6 +231,7 @@ void Epoch::OnLoadProgress(int rank, const v1::LoadProgress& progress) {
     }
     Decide(absl::DataLossError(absl::StrCat(message, ")")));
   }
+  CheckUnchanged(rank, progress.fingerprint());
   on_change_();
 }
 
@@ -498,6 +516,11 @@ std::vector<Epoch::RankProgress> Epoch::Progress() const {
 uint32_t Epoch::context() const {
   MutexLock lock(&mu_);
   return context_;
+}
+
+std::string Epoch::fingerprint() const {
+  MutexLock lock(&mu_);
+  return fingerprints_[0];
 }
 
 bool Epoch::permanent() const {

@@ -76,10 +76,13 @@ class StepSource {
 // Thread-safe; Form and RunSteps are called once each, by one thread.
 class Epoch {
  public:
-  // `members` holds every rank's, in order. `on_change` is called without locks
-  // held when what Progress() returns has changed.
+  // `members` holds every rank's, in order. `fingerprint` is that of the
+  // checkpoint that the fleet has begun with; empty: it begins with this epoch.
+  // `on_change` is called without locks held when what Progress() returns has
+  // changed.
   Epoch(const FleetOptions& options, uint64_t id,
-        std::vector<cluster::Member> members, std::function<void()> on_change);
+        std::vector<cluster::Member> members, std::string fingerprint,
+        std::function<void()> on_change);
   ~Epoch();
   Epoch(const Epoch&) = delete;
   Epoch& operator=(const Epoch&) = delete;
@@ -120,8 +123,9 @@ class Epoch {
   std::vector<RankProgress> Progress() const;
 
   uint64_t id() const { return id_; }
-  // After Form: positions per slot.
+  // After Form: positions per slot, and which checkpoint all ranks have read.
   uint32_t context() const;
+  std::string fingerprint() const;
   const std::vector<cluster::Member>& members() const { return members_; }
   WorkerClient& client(int rank) { return *clients_[rank]; }
 
@@ -151,6 +155,8 @@ class Epoch {
   uint64_t MemoryLimit(int rank) const;
   int RanksOnHost(int rank) const;
   void OnLoadProgress(int rank, const v1::LoadProgress& progress);
+  // Ends the epoch unless a rank reads what the fleet has begun with.
+  void CheckUnchanged(int rank, const std::string& fingerprint);
   // The rank itself, or of one that fetches a source of the same checkpoint.
   int RankWithFiles(int rank) const;
   // What two ranks read differently, if they can tell; else nothing.
@@ -174,6 +180,7 @@ class Epoch {
   const FleetOptions options_;
   const uint64_t id_;
   const std::vector<cluster::Member> members_;
+  const std::string fleet_fingerprint_;
   const std::function<void()> on_change_;
 
   mutable Mutex mu_;

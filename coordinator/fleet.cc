@@ -293,7 +293,7 @@ std::shared_ptr<Epoch> Fleet::NextEpoch() {
   if (stopping_) return nullptr;
   last = std::move(epoch_);
   epoch_ = std::make_shared<Epoch>(options_, membership_.NewEpoch(),
-                                   membership_.Members(), [this] {
+                                   membership_.Members(), fingerprint_, [this] {
                                      MutexLock progress_lock(&mu_);
                                      Changed();
                                    });
@@ -315,6 +315,7 @@ absl::Status Fleet::RunEpoch(Epoch& epoch) {
         [] { return Deadline::Clock::now(); });
     load_ms_ = absl::ToDoubleMilliseconds(absl::Now() - start);
     error_ = absl::OkStatus();
+    fingerprint_ = epoch.fingerprint();
     SetState(v1::FLEET_STATE_READY);
     RF_LOG(kInfo, "epoch ", epoch.id(), ": ready after ", load_ms_,
            " ms, context ", epoch.context());

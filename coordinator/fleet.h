@@ -163,6 +163,8 @@ class Fleet : private StepSource {
   std::unique_ptr<Scheduler> scheduler_ ABSL_GUARDED_BY(mu_);  // While READY.
   std::shared_ptr<BenchPlanner> bench_ ABSL_GUARDED_BY(mu_);   // Or null.
   double load_ms_ ABSL_GUARDED_BY(mu_) = 0;
+  // Of the checkpoint that the first epoch has read; empty before that.
+  std::string fingerprint_ ABSL_GUARDED_BY(mu_);
   // Registrations seen when the last epoch was formed.
   uint64_t formed_registrations_ ABSL_GUARDED_BY(mu_) = 0;
   // When the next epoch may be formed: after a pause, and when so many

@@ -239,6 +239,32 @@ TEST_F(FleetTest, AnotherCheckpointFailsUntilAWorkerRegisters) {
   ExpectGenerates();
 }
 
+// All workers agree on what they read, but the fleet has begun with something
+// else.
+TEST_F(FleetTest, ACheckpointThatChangesUnderTheFleetIsNotServed) {
+  Start(2);
+  ASSERT_TRUE(WaitReady().ok());
+  for (const auto& worker : workers_) {
+    worker->SetBehaviour({.fingerprint = "beef"});
+  }
+  ASSERT_TRUE(fleet_->Register(workers_[1]->Registration()).ok());
+  uint64_t version = 0;
+  while (fleet_->State().state() != v1::FLEET_STATE_FAILED ||
+         fleet_->State().error_code() !=
+             static_cast<uint32_t>(absl::StatusCode::kDataLoss)) {
+    ASSERT_TRUE(fleet_->WaitForChange(&version, Deadline::After(kLimit)));
+  }
+  EXPECT_THAT(fleet_->State().error(),
+              MatchesRegex("worker [01]: the checkpoint has changed since the "
+                           "fleet began: fingerprint beef, want f00d .*; to "
+                           "serve what is there now, restart the fleet"));
+  // As it was before.
+  for (const auto& worker : workers_) worker->SetBehaviour({});
+  ASSERT_TRUE(fleet_->Register(workers_[1]->Registration()).ok());
+  ASSERT_TRUE(WaitReady().ok());
+  ExpectGenerates();
+}
+
 TEST_F(FleetTest, AnIncurableLoadErrorNamesTheWorkerAndStays) {
   behaviours_.resize(2);
   behaviours_[1].load_error =
