@@ -18,6 +18,7 @@ namespace ringfleet::integration {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 
 // Workers that keep packed shards die and come back.
 class LoadKillFleetTest : public HandFleet {
@@ -334,6 +335,121 @@ TEST_F(LoadingFaultsTest, ACheckpointThatChangesUnderAFleetIsNamed) {
     })) << coordinator_->errors();
     EXPECT_EQ(generate().document()["ids"], right);
   }
+}
+
+// A fleet on two hosts, as far as `ssh` and its mounts tell: what stands for
+// ssh runs a command where the host's own folder lies at File("cache"), and for
+// beta no model at File("model").
+class ConvertOnHostsTest : public LoadingFaultsTest {
+ protected:
+  void SetUp() override {
+    if (!MayMount()) GTEST_SKIP() << "no file system can be mounted here";
+    CopyModel();
+    for (const char* host : {"alpha", "beta"}) {
+      std::filesystem::create_directories(File(host));
+    }
+    std::filesystem::create_directories(File("nothing"));
+    std::filesystem::create_directories(File("path"));
+    testing::WriteFile(
+        File("path/ssh"),
+        "#!/bin/bash\nwhile [[ $1 == -* ]]; do\n  [[ $1 == -T ]] || shift\n"
+        "  shift\ndone\nexport HOST_FOLDER=" +
+            File("") +
+            "/$1 HOST=$1 COMMAND=$2\nexec unshare --mount bash -c '" +
+            "mount --bind \"$HOST_FOLDER\" " + File("cache") +
+            " && { [[ $HOST != beta ]] || mount --bind " + File("nothing") +
+            " " + File("model") + "; } && exec bash -c \"$COMMAND\"'\n");
+    std::filesystem::permissions(File("path/ssh"),
+                                 std::filesystem::perms::owner_all);
+    for (int& port : ports_) port = testing::FreePort();
+    WriteCluster(ports_[1]);
+  }
+  void TearDown() override {
+    if (!IsSkipped()) CliOverSsh({"down", "--cluster", cluster()});
+  }
+
+  void WriteCluster(int beta_port) {
+    testing::WriteFile(
+        cluster(),
+        "name: hosts\nmodel: " + File("model") +
+            "\ncache_dir: " + File("cache") +
+            "\ncoordinator: {port: " + std::to_string(ports_[2]) +
+            "}\nworkers:\n  - {host: alpha, "
+            "address: 127.0.0.1, threads: 1, port: " +
+            std::to_string(ports_[0]) +
+            "}\n  - {host: beta, address: 127.0.0.1, threads: 1, port: " +
+            std::to_string(beta_port) + "}\n");
+  }
+  Finished CliOverSsh(Arguments arguments) {
+    return Cli(std::move(arguments),
+               {.environment = {{"PATH", File("path:") + std::getenv("PATH")}},
+                .seconds = 60});
+  }
+  std::vector<std::string> ShardsOn(const std::string& host) const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(File(host))) {
+      names.push_back(entry.path().filename().string());
+    }
+    return names;
+  }
+
+  int ports_[3] = {};
+};
+
+TEST_F(ConvertOnHostsTest, EachHostPacksItsRankAndFetchesWhatItLacks) {
+  const Arguments convert = {"convert", "--cluster", cluster(), "--json"};
+  const Finished first = CliOverSsh(convert);
+  ASSERT_EQ(first.code, 0) << first.errors;
+  EXPECT_EQ(first.document()["packed"], 2);
+  EXPECT_THAT(ShardsOn("alpha"),
+              ElementsAre(HasSubstr("-1x1x2-rank0-int8.packed")));
+  EXPECT_THAT(ShardsOn("beta"),
+              ElementsAre(HasSubstr("-1x1x2-rank1-int8.packed")));
+  EXPECT_TRUE(std::filesystem::exists(File("cache/manifest.json")));
+  ExpectNoProcesses(0);
+  const Finished again = CliOverSsh(convert);
+  ASSERT_EQ(again.code, 0) << again.errors;
+  EXPECT_EQ(again.document()["kept"], 2);
+  EXPECT_EQ(CliOverSsh({"convert", "--cluster", cluster(), "--check",
+                        File("cache/manifest.json")})
+                .code,
+            0);
+  ExpectNoProcesses(0);
+}
+
+TEST_F(ConvertOnHostsTest, SaysWhyItCannot) {
+  // A host whose folder cannot be made.
+  testing::WriteFile(File("alpha/file"), "");
+  const Finished failed =
+      CliOverSsh({"convert", "--cluster", cluster(), "--cache-dir",
+                  File("cache/file/shards"), "--json"});
+  EXPECT_EQ(failed.code, 2);
+  EXPECT_THAT(failed.document()["error"]["message"].get<std::string>(),
+              AllOf(HasSubstr("rank 0 on alpha: "),
+                    HasSubstr(File("cache/file/shards")),
+                    HasSubstr("Not a directory")));
+  ExpectNoProcesses(0);
+
+  WriteCluster(/*beta_port=*/0);
+  const Finished unknown =
+      CliOverSsh({"convert", "--cluster", cluster(), "--json"});
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_THAT(unknown.error_line(), HasSubstr("worker 1 has port 0"));
+
+  // Something that the command has not started.
+  WriteCluster(ports_[1]);
+  const auto other = Start(RINGFLEET_WORKER_BINARY,
+                           {"--coordinator", "none", "--listen",
+                            "127.0.0.1:" + std::to_string(ports_[1])});
+  Finished runs;
+  ASSERT_TRUE(WaitUntil(10, [&] {
+    return other->errors().find("listening") != std::string::npos;
+  })) << other->errors();
+  runs = CliOverSsh({"convert", "--cluster", cluster(), "--json"});
+  EXPECT_EQ(runs.code, 3);
+  EXPECT_THAT(runs.error_line(), AllOf(HasSubstr("worker 1 (127.0.0.1:"),
+                                       HasSubstr("runs, want it down")));
+  EXPECT_TRUE(other->Running());
 }
 
 }  // namespace
