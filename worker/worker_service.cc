@@ -486,8 +486,12 @@ grpc::Status WorkerService::Convert(
   if (!exclusive.status().ok()) return cluster::ToGrpc(exclusive.status());
   RF_LOG(kInfo, "packing ", request->model_path(), " for rank ",
          request->layout().rank());
+  LoadSettings settings = SettingsNow();
+  cluster::CancellableCalls fetching;
+  settings.fetching = &fetching;
+  const CancellationWatch watch(context, [&fetching] { fetching.Cancel(); });
   const absl::Status status = PackShard(
-      *request, SettingsNow(),
+      *request, settings,
       [&](const v1::LoadProgress& progress) -> absl::Status {
         if (stopping()) {
           return absl::UnavailableError("the worker was stopped");

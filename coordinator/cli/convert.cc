@@ -14,43 +14,41 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cluster/config.h"
-#include "cluster/file_reader.h"
 #include "cluster/model_files.h"
-#include "cluster/shard_plan.h"
-#include "cluster/status.h"
 #include "cluster/status_macros.h"
 #include "cluster/weight_dtype.h"
-#include "coordinator/checkpoint_difference.h"
-#include "coordinator/cli/interrupt.h"
+#include "coordinator/cli/host_workers.h"
 #include "coordinator/cli/json_output.h"
 #include "coordinator/cli/local_workers.h"
-#include "coordinator/cli/manifest.h"
-#include "coordinator/cli/progress.h"
-#include "coordinator/cli/session.h"
-#include "kernels/mutex.h"
-#include "protos/worker.grpc.pb.h"
+#include "coordinator/cli/packing.h"
+#include "coordinator/cli/targets.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
 
 constexpr char kConvertFooter[] = R"(
-Makes the packed weights of every rank of a layout, on this machine and ahead of
-time, so that not even the first start of a fleet has to pack them. One file a
-rank; what is there and sound is left alone. The folder is the --cache-dir, or
-the cache_dir of the cluster file, with which the workers are started:
+Makes the packed weights of every rank of a layout ahead of time, so that not
+even the first start of a fleet has to pack them. One file a rank; what is there
+and sound is left alone. The folder is the --cache-dir, or the cache_dir of the
+cluster file, with which the workers are started:
 
   FINGERPRINT-1x1x4-rank0-int8.packed   the weights of rank 0 of 4
   manifest.json                         dtype, shape and XXH3-64 of each tensor
 
-A file fits one state of the checkpoint's files, one layout and one dtype, on any
-processor. Copy rank R's file to the host of rank R, with the checkpoint's times
-(rsync -t), which are part of what the file fits.
+--cluster makes each on the host of its rank: it starts the workers of the file,
+which must not run, and stops them. Hosts without the model's files fetch what
+they need from those that have them; the manifest is written on this machine.
+Where all hosts are this machine nothing of the fleet is started, nor in the way.
 
---local N works with N processes, each on its ranks; --world N with one. With
---check a checkpoint is read whole and compared with a manifest; the first tensor
-that differs is named (exit code 4). A fleet's workers compare headers, sizes and
-a sample of every file at each start, which costs no time but does not see every
-byte.
+--local N packs on this machine with N processes, each for its ranks; --world N
+with one. A file fits one state of the checkpoint's files, one layout and one
+dtype, on any processor. To use rank R's file on another host copy the
+checkpoint's times, too (rsync -t), which are part of what the file fits.
+
+With --check a checkpoint is read whole and compared with a manifest, with
+--cluster on every host that has it; the first tensor that differs is named (exit
+code 4). A fleet's workers compare headers, sizes and a sample of every file at
+each start, which costs no time but does not see every byte.
 
 Files are replaced only by newer ones of the same name. Delete any of them at any
 time; `find DIR -name '*.packed' -mtime +30 -delete` drops what no worker has
@@ -75,16 +73,6 @@ struct ConvertOptions {
   bool json = false;
 };
 
-// What is to be made, by how many workers.
-struct PackingWork {
-  std::string model;
-  std::string folder;
-  cluster::MeshShape mesh;
-  v1::Dtype dtype = v1::DTYPE_INT8;
-  int workers = 1;
-  uint32_t threads = 1;  // Of each.
-};
-
 absl::StatusOr<PackingWork> PlanWork(const ConvertOptions& options) {
   PackingWork work;
   std::string folder = options.cache_dir;
@@ -101,6 +89,10 @@ absl::StatusOr<PackingWork> PlanWork(const ConvertOptions& options) {
     work.dtype = config.dtype;
     work.mesh = {config.mesh.data, config.mesh.expert, config.mesh.tensor};
     if (folder.empty()) folder = config.cache_dir;
+    if (UsesSsh(config)) {
+      work.workers = work.mesh.world_size();
+      work.fleet = config;
+    }
   }
   if (model.empty()) {
     return absl::InvalidArgumentError(
@@ -115,199 +107,69 @@ absl::StatusOr<PackingWork> PlanWork(const ConvertOptions& options) {
   std::error_code error;  // With one, the path stays as it is.
   if (!folder.empty()) work.folder = std::filesystem::absolute(folder, error);
   if (error) work.folder = folder;
-  work.threads =
-      options.threads != 0
-          ? options.threads
-          : std::max(1u, std::thread::hardware_concurrency() / work.workers);
+  work.threads = options.threads;
+  if (work.threads == 0 && !work.fleet.has_value()) {
+    work.threads =
+        std::max(1u, std::thread::hardware_concurrency() / work.workers);
+  }
   return work;
 }
 
-// Adds up what several workers are at.
-class SharedProgress {
- public:
-  explicit SharedProgress(size_t parts) : done_(parts), total_(parts) {}
-
-  void Set(size_t part, uint64_t done, uint64_t total) {
-    MutexLock lock(&mu_);
-    done_[part] = done;
-    total_[part] = total;
-    uint64_t sum = 0;
-    uint64_t sum_total = 0;
-    for (size_t i = 0; i < done_.size(); ++i) {
-      sum += done_[i];
-      // What has not begun is taken to be as large as this.
-      sum_total += total_[i] != 0 ? total_[i] : total;
-    }
-    bar_.Bytes("packing", sum, sum_total);
+// What the command is for, once there are workers.
+absl::StatusOr<PackingResult> UseWorkers(const ConvertOptions& options,
+                                         const PackingWork& work,
+                                         std::vector<std::string> addresses) {
+  if (options.check.empty()) {
+    return Pack(work, std::move(addresses), !options.no_manifest);
   }
-
- private:
-  Mutex mu_;
-  std::vector<uint64_t> done_ ABSL_GUARDED_BY(mu_);
-  std::vector<uint64_t> total_ ABSL_GUARDED_BY(mu_);
-  Progress bar_ ABSL_GUARDED_BY(mu_);
-};
-
-absl::StatusOr<v1::LoadProgress> PackRank(v1::Worker::Stub& stub,
-                                          const PackingWork& work, int rank,
-                                          SharedProgress& progress) {
-  v1::LoadRequest request;
-  request.set_model_path(work.model);
-  request.set_dtype(work.dtype);
-  request.mutable_layout()->set_rank(rank);
-  v1::Mesh* mesh = request.mutable_layout()->mutable_mesh();
-  mesh->set_data(work.mesh.data);
-  mesh->set_expert(work.mesh.expert);
-  mesh->set_tensor(work.mesh.tensor);
-  request.set_threads(work.threads);
-  request.set_shard_cache(work.folder);
-  InterruptibleCall call;
-  const auto reader = stub.Convert(call.context(), request);
-  v1::LoadProgress message;
-  while (reader->Read(&message)) {
-    if (message.done()) continue;
-    progress.Set(rank, message.bytes_done(), message.bytes_total());
-  }
-  RF_RETURN_IF_ERROR(cluster::FromGrpc(reader->Finish()));
-  if (!message.done()) {
-    return absl::InternalError("ended without a message of its end");
-  }
-  return message;
+  RF_RETURN_IF_ERROR(
+      CheckCheckpoint(work, std::move(addresses), options.check));
+  return PackingResult();
 }
 
-// The hashes of one worker's part of the tensors, and the files.
-absl::StatusOr<v1::CheckpointFacts> HashPart(v1::Worker::Stub& stub,
-                                             const PackingWork& work,
-                                             int part) {
-  v1::DescribeCheckpointRequest request;
-  request.set_model_path(work.model);
-  request.set_parts(work.workers);
-  request.set_part(part);
-  request.set_threads(work.threads);
-  InterruptibleCall call;
-  const auto reader = stub.DescribeCheckpoint(call.context(), request);
-  v1::CheckpointFacts all;
-  v1::CheckpointFacts facts;
-  while (reader->Read(&facts)) all.MergeFrom(facts);
-  RF_RETURN_IF_ERROR(cluster::FromGrpc(reader->Finish()));
-  return all;
+absl::StatusOr<PackingResult> ConvertHere(const ConvertOptions& options,
+                                          const PackingWork& work) {
+  RF_ASSIGN_OR_RETURN(const std::unique_ptr<LocalWorkers> local,
+                      LocalWorkers::Create(work.workers));
+  absl::StatusOr<PackingResult> result =
+      [&]() -> absl::StatusOr<PackingResult> {
+    RF_RETURN_IF_ERROR(local->Spawn({"--coordinator", "none"}));
+    RF_ASSIGN_OR_RETURN(const std::vector<std::string> addresses,
+                        local->WaitAddresses());
+    RF_ASSIGN_OR_RETURN(const PackingResult done,
+                        UseWorkers(options, work, addresses));
+    RF_RETURN_IF_ERROR(local->Stop());
+    return done;
+  }();
+  if (result.ok()) return result;
+  absl::Status status = result.status();
+  // A worker that has ended explains more than its broken connection.
+  if (absl::IsUnavailable(status)) {
+    const absl::Status ended = local->CheckRunning();
+    if (!ended.ok()) status = ended;
+  }
+  local->Explain(status);
+  return status;
 }
 
-// Calls body(worker) for each worker at the same time; the first error.
-absl::Status OnEachWorker(int workers,
-                          const std::function<absl::Status(int)>& body) {
-  std::vector<absl::Status> results(workers);
-  std::vector<std::thread> threads;
-  for (int i = 0; i < workers; ++i) {
-    threads.emplace_back([&, i] { results[i] = body(i); });
-  }
-  for (std::thread& thread : threads) thread.join();
-  RF_RETURN_IF_ERROR(Interrupt::Get().status());
-  for (const absl::Status& result : results) RF_RETURN_IF_ERROR(result);
-  return absl::OkStatus();
-}
-
-using Stubs = std::vector<std::unique_ptr<v1::Worker::Stub>>;
-
-absl::StatusOr<v1::CheckpointFacts> HashCheckpoint(const Stubs& stubs,
-                                                   const PackingWork& work) {
-  std::vector<v1::CheckpointFacts> parts(work.workers);
-  Progress bar;
-  bar.Phase("hashing tensors");
-  RF_RETURN_IF_ERROR(OnEachWorker(work.workers, [&](int i) -> absl::Status {
-    RF_ASSIGN_OR_RETURN(parts[i], HashPart(*stubs[i], work, i));
-    return absl::OkStatus();
-  }));
-  v1::CheckpointFacts all = parts[0];
-  for (int i = 1; i < work.workers; ++i) {
-    all.mutable_tensors()->MergeFrom(parts[i].tensors());
-  }
-  return all;
-}
-
-absl::Status CheckManifest(const Stubs& stubs, const PackingWork& work,
-                           const std::string& path) {
-  constexpr uint64_t kMaxManifest = uint64_t{1} << 30;
-  RF_ASSIGN_OR_RETURN(const std::string text,
-                      cluster::ReadSmallFile(path, kMaxManifest));
-  const auto want = ParseManifest(text);
-  if (!want.ok()) return Annotate(want.status(), path);
-  RF_ASSIGN_OR_RETURN(v1::CheckpointFacts got, HashCheckpoint(stubs, work));
-  // Names of files may differ; tensors may not.
-  got.clear_files();
-  const std::string difference = FindDifference(*want, got);
-  if (difference.empty()) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(work.model, " is not what ", path,
-                                          " describes: ", difference));
-}
-
-struct Result {
-  int packed = 0;
-  int kept = 0;
-  uint64_t bytes = 0;  // Of all ranks' weights.
-};
-
-absl::StatusOr<Result> Convert(const Stubs& stubs, const PackingWork& work,
-                               bool manifest) {
-  const int world = work.mesh.world_size();
-  std::vector<v1::LoadProgress> done(world);
-  {
-    SharedProgress progress(world);
-    RF_RETURN_IF_ERROR(
-        OnEachWorker(work.workers, [&](int worker) -> absl::Status {
-          for (int rank = worker; rank < world; rank += work.workers) {
-            const auto packed = PackRank(*stubs[worker], work, rank, progress);
-            if (!packed.ok()) {
-              return Annotate(packed.status(), absl::StrCat("rank ", rank));
-            }
-            done[rank] = *packed;
-          }
-          return absl::OkStatus();
-        }));
-  }
-  Result result;
-  for (const v1::LoadProgress& rank : done) {
-    ++(rank.from_shard_cache() ? result.kept : result.packed);
-    result.bytes += rank.resident_bytes();
-  }
-  if (manifest) {
-    RF_ASSIGN_OR_RETURN(const v1::CheckpointFacts facts,
-                        HashCheckpoint(stubs, work));
-    RF_RETURN_IF_ERROR(
-        WriteManifest(absl::StrCat(work.folder, "/manifest.json"), facts));
-  }
+absl::StatusOr<PackingResult> ConvertOnHosts(const ConvertOptions& options,
+                                             const PackingWork& work) {
+  RF_ASSIGN_OR_RETURN(const std::unique_ptr<HostWorkers> hosts,
+                      HostWorkers::Start(options.cluster, *work.fleet));
+  RF_ASSIGN_OR_RETURN(
+      const PackingResult result,
+      UseWorkers(options, work, HostWorkers::Addresses(*work.fleet)));
+  RF_RETURN_IF_ERROR(hosts->Stop());
   return result;
 }
 
 absl::Status Run(const ConvertOptions& options) {
   RF_ASSIGN_OR_RETURN(const PackingWork work, PlanWork(options));
   const auto begun = std::chrono::steady_clock::now();
-  RF_ASSIGN_OR_RETURN(const std::unique_ptr<LocalWorkers> local,
-                      LocalWorkers::Create(work.workers));
-  Result result;
-  absl::Status status = [&]() -> absl::Status {
-    RF_RETURN_IF_ERROR(local->Spawn({"--coordinator", "none"}));
-    RF_ASSIGN_OR_RETURN(const std::vector<std::string> addresses,
-                        local->WaitAddresses());
-    Stubs stubs;
-    for (const std::string& address : addresses) {
-      stubs.push_back(v1::Worker::NewStub(ConnectChannel(address)));
-    }
-    if (!options.check.empty()) {
-      return CheckManifest(stubs, work, options.check);
-    }
-    RF_ASSIGN_OR_RETURN(result, Convert(stubs, work, !options.no_manifest));
-    return local->Stop();
-  }();
-  if (!status.ok()) {
-    // A worker that has ended explains more than its broken connection.
-    if (absl::IsUnavailable(status)) {
-      const absl::Status ended = local->CheckRunning();
-      if (!ended.ok()) status = ended;
-    }
-    local->Explain(status);
-    return Annotate(status, "convert");
-  }
+  const absl::StatusOr<PackingResult> result =
+      work.fleet.has_value() ? ConvertOnHosts(options, work)
+                             : ConvertHere(options, work);
+  if (!result.ok()) return Annotate(result.status(), "convert");
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begun)
           .count();
@@ -315,9 +177,9 @@ absl::Status Run(const ConvertOptions& options) {
     return PrintJson({{"model", work.model},
                       {"path", work.folder},
                       {"check", options.check},
-                      {"packed", result.packed},
-                      {"kept", result.kept},
-                      {"bytes", result.bytes},
+                      {"packed", result->packed},
+                      {"kept", result->kept},
+                      {"bytes", result->bytes},
                       {"seconds", seconds}});
   }
   if (!options.check.empty()) {
@@ -326,8 +188,8 @@ absl::Status Run(const ConvertOptions& options) {
   }
   return PrintText(absl::StrFormat(
       "%s: %d shards packed, %d there already, %.2f GB in %.1f s\n",
-      work.folder, result.packed, result.kept,
-      static_cast<double>(result.bytes) / 1e9, seconds));
+      work.folder, result->packed, result->kept,
+      static_cast<double>(result->bytes) / 1e9, seconds));
 }
 
 }  // namespace
@@ -340,7 +202,7 @@ void RegisterConvert(CLI::App& app, Invocation& invocation) {
   auto options = std::make_shared<ConvertOptions>();
   auto* cluster = verb->add_option("--cluster", options->cluster,
                                    "The layout, model, dtype and folder of "
-                                   "this cluster file");
+                                   "this cluster file, on its hosts");
   verb->add_option("-m,--model", options->model,
                    "Folder of a checkpoint in the hub's format, or synth:NAME")
       ->excludes(cluster);

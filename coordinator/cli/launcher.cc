@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -38,6 +39,11 @@ constexpr absl::Duration kOutputPoll = absl::Milliseconds(20);
 // An interrupted fleet.sh ends what it has started, by force after four
 // seconds; then it ends itself.
 constexpr absl::Duration kScriptGrace = absl::Seconds(6);
+
+// fleet.sh gives each process ten seconds after SIGTERM.
+constexpr absl::Duration kTakeBackTime = absl::Seconds(20);
+// What two calls of RunLaunchScript take beyond their deadline at most.
+constexpr absl::Duration kScriptEndTime = absl::Seconds(15);
 
 // What ends the wait for a script.
 struct Limit {
@@ -215,6 +221,21 @@ absl::Status RunLaunchScript(absl::string_view verb,
     return absl::InvalidArgumentError(message);
   }
   return absl::UnavailableError(message);
+}
+
+void TakeBack(const std::string& cluster_file,
+              const std::vector<std::string>& hosts) {
+  Interrupt& interrupt = Interrupt::Get();
+  if (interrupt.requested()) {
+    std::fprintf(stderr, "interrupted: stopping what was started\n");
+    interrupt.AllowCleanup(kTakeBackTime + kScriptEndTime);
+  }
+  const auto deadline = Deadline::After(kTakeBackTime);
+  for (const std::string& some : hosts) {
+    RunLaunchScript("stop", cluster_file, some, nullptr, deadline,
+                    /*interruptible=*/false)
+        .IgnoreError();
+  }
 }
 
 std::vector<LaunchLine> ParseLaunchOutput(absl::string_view output) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs cluster/launch/ssh/fleet.sh for `up`, `down` and `status`, and keeps
+// Runs cluster/launch/ssh/fleet.sh for `up`, `down` and `convert`, and keeps
 // two of them from working on one fleet at the same time. Needs the process's
 // Interrupt.
 #ifndef RINGFLEET_COORDINATOR_CLI_LAUNCHER_H_
@@ -33,6 +33,12 @@ absl::Status RunLaunchScript(
     absl::string_view hosts, std::string* output,
     cluster::Deadline deadline = cluster::Deadline::After(absl::Minutes(3)),
     bool interruptible = true);
+
+// Stops what a command has started and does not leave behind, `hosts` as for
+// RunLaunchScript one after the other, as far as they can be reached in time.
+// Says so after an interrupt.
+void TakeBack(const std::string& cluster_file,
+              const std::vector<std::string>& hosts);
 
 // One "[LABEL HOST] TEXT" line of the script's output.
 struct LaunchLine {

@@ -18,15 +18,6 @@ using ::ringfleet::cluster::ClusterConfig;
 using ::ringfleet::cluster::SecurityMode;
 using ::ringfleet::cluster::WorkerConfig;
 
-bool UsesSsh(const ClusterConfig& config) {
-  return config.ssh.has_value() ||
-         !cluster::IsLoopback(config.coordinator.host) ||
-         std::any_of(config.workers.begin(), config.workers.end(),
-                     [](const WorkerConfig& worker) {
-                       return !cluster::IsLoopback(worker.host);
-                     });
-}
-
 std::string Destination(const ClusterConfig& config, const std::string& host) {
   if (!UsesSsh(config)) return "local";
   if (!config.ssh.has_value() || config.ssh->user.empty()) return host;
@@ -70,6 +61,15 @@ absl::Status Run(const TargetsOptions& options) {
 }
 
 }  // namespace
+
+bool UsesSsh(const ClusterConfig& config) {
+  return config.ssh.has_value() ||
+         !cluster::IsLoopback(config.coordinator.host) ||
+         std::any_of(config.workers.begin(), config.workers.end(),
+                     [](const WorkerConfig& worker) {
+                       return !cluster::IsLoopback(worker.host);
+                     });
+}
 
 absl::Status PrintTargets(const ClusterConfig& config, absl::string_view hosts,
                           std::ostream& out) {

@@ -13,6 +13,10 @@
 
 namespace ringfleet::coordinator::cli {
 
+// Whether processes start over ssh: an ssh section is there, or a host is no
+// loopback name.
+bool UsesSsh(const cluster::ClusterConfig& config);
+
 // Writes one line a fact, fields separated by tabs, "-" where nothing is set:
 //
 //   fleet        NAME

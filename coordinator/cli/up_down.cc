@@ -3,9 +3,9 @@
 
 #include <chrono>
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -50,11 +50,6 @@ Stops what `up` started: running jobs end with an error.
 Examples:
   ringfleet down --cluster cluster.yaml
 )";
-
-// fleet.sh gives each process ten seconds after SIGTERM.
-constexpr absl::Duration kTakeBackTime = absl::Seconds(20);
-// What two calls of RunLaunchScript take beyond their deadline at most.
-constexpr absl::Duration kScriptEndTime = absl::Seconds(15);
 
 // The fleet's state, if its coordinator answers.
 absl::StatusOr<v1::ClusterState> Describe(const std::string& address) {
@@ -138,24 +133,6 @@ absl::Status PrintSummary(const Json& summary, const FleetOptions& options) {
   return PrintText(text);
 }
 
-// Stops what a failed or interrupted `up` has started, as far as the hosts can
-// be reached in time.
-void TakeBack(const FleetOptions& options) {
-  Interrupt& interrupt = Interrupt::Get();
-  if (interrupt.requested()) {
-    std::fprintf(stderr, "interrupted: stopping what was started\n");
-    interrupt.AllowCleanup(kTakeBackTime + kScriptEndTime);
-  }
-  const auto deadline = cluster::Deadline::After(kTakeBackTime);
-  const auto stop = [&](absl::string_view hosts) {
-    RunLaunchScript("stop", options.cluster, hosts, nullptr, deadline,
-                    /*interruptible=*/false)
-        .IgnoreError();
-  };
-  stop(options.hosts);
-  if (!options.hosts.empty()) stop("coordinator");
-}
-
 absl::Status Up(const FleetOptions& options) {
   RF_ASSIGN_OR_RETURN(const cluster::ClusterConfig config,
                       cluster::LoadClusterConfig(options.cluster));
@@ -185,7 +162,12 @@ absl::Status Up(const FleetOptions& options) {
                   : absl::StatusOr<v1::ClusterState>(status);
   if (!state.ok()) {
     // What this call started does not stay behind half done.
-    if (!before.ok()) TakeBack(options);
+    if (!before.ok()) {
+      TakeBack(options.cluster,
+               options.hosts.empty()
+                   ? std::vector<std::string>{""}
+                   : std::vector<std::string>{options.hosts, "coordinator"});
+    }
     RF_RETURN_IF_ERROR(Interrupt::Get().status());
     return state.status();
   }

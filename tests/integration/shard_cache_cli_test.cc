@@ -36,12 +36,6 @@ class ShardCacheCliTest : public HandFleet {
     std::sort(paths.begin(), paths.end());
     return paths;
   }
-
-  static void FlipByte(const std::string& path, size_t at) {
-    std::string bytes = testing::ReadFile(path);
-    bytes[at] ^= 1;
-    testing::WriteFile(path, bytes);
-  }
 };
 
 TEST_F(ShardCacheCliTest, PackedWeightsGiveTheSameBits) {
@@ -62,7 +56,7 @@ TEST_F(ShardCacheCliTest, PackedWeightsGiveTheSameBits) {
 TEST_F(ShardCacheCliTest, ADamagedShardIsNamedAndReplaced) {
   const json want = Generate("int8", Cached()).document();
   ASSERT_THAT(Shards(), SizeIs(2));
-  FlipByte(Shards()[1], std::filesystem::file_size(Shards()[1]) / 3);
+  testing::FlipByte(Shards()[1], std::filesystem::file_size(Shards()[1]) / 3);
   const Finished damaged = Generate("int8", Cached());
   EXPECT_EQ(damaged.code, 0);
   EXPECT_EQ(damaged.document()["logprobs"], want["logprobs"]);
@@ -125,7 +119,7 @@ TEST_F(ShardCacheCliTest, ConvertPacksAheadAndChecksTheCheckpoint) {
   EXPECT_TRUE(manifest["tensors"].contains("model.norm.weight"));
   for (const auto& entry : std::filesystem::directory_iterator(model)) {
     if (entry.path().extension() != ".safetensors") continue;
-    FlipByte(entry.path().string(), entry.file_size() - 1);
+    testing::FlipByte(entry.path().string(), entry.file_size() - 1);
     break;
   }
   const Finished differs = Cli(check);
@@ -135,12 +129,14 @@ TEST_F(ShardCacheCliTest, ConvertPacksAheadAndChecksTheCheckpoint) {
 
 TEST_F(ShardCacheCliTest, ConvertNeedsAFolderThatCanBeWritten) {
   EXPECT_EQ(Cli({"convert", "--model", Model(), "--world", "2"}).code, 2);
-  testing::WriteFile(File("cache"), "");
-  const Finished finished = Cli(
-      {"convert", "--model", Model(), "--cache-dir", File("cache"), "--json"});
-  EXPECT_NE(finished.code, 0);
-  EXPECT_THAT(finished.errors, HasSubstr("Not a directory"));
-  RemoveKeptLogs();
+  testing::WriteFile(File("file"), "");
+  for (const std::string& folder : {File("file"), File("file/cache")}) {
+    const Finished finished =
+        Cli({"convert", "--model", Model(), "--cache-dir", folder, "--json"});
+    EXPECT_EQ(finished.code, 2);
+    EXPECT_THAT(finished.error_line(), HasSubstr(folder + ": Not a directory"));
+    EXPECT_EQ(finished.document()["error"]["message"], finished.error_line());
+  }
 }
 
 TEST_F(ShardCacheCliTest, WorkersWithDifferentTensorsSayWhichOne) {
@@ -150,7 +146,7 @@ TEST_F(ShardCacheCliTest, WorkersWithDifferentTensorsSayWhichOne) {
        std::filesystem::directory_iterator(File("b/model"))) {
     // The last page of a file is one of those that the fingerprint covers.
     if (entry.path().extension() != ".safetensors") continue;
-    FlipByte(entry.path().string(), entry.file_size() - 1);
+    testing::FlipByte(entry.path().string(), entry.file_size() - 1);
     break;
   }
   const RunOptions in_a = {.folder = File("a")};

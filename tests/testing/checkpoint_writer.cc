@@ -249,6 +249,17 @@ std::string ReadFile(const std::string& path) {
   return std::move(bytes).str();
 }
 
+void FlipByte(const std::string& path, uint64_t offset) {
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekg(static_cast<std::streamoff>(offset));
+  const int byte = file.get();
+  RF_CHECK(file.good());
+  file.seekp(static_cast<std::streamoff>(offset));
+  file.put(static_cast<char>(byte ^ 1));
+  file.close();
+  RF_CHECK(file.good());
+}
+
 TestTensor MakeTensor(std::string name, Dtype dtype, std::vector<int64_t> shape,
                       const std::vector<float>& values) {
   int64_t count = 1;

@@ -30,6 +30,8 @@ class TempDir {
 
 void WriteFile(const std::string& path, absl::string_view content);
 std::string ReadFile(const std::string& path);
+// Changes the lowest bit of the byte at `offset`, which the file has.
+void FlipByte(const std::string& path, uint64_t offset);
 
 struct TestTensor {
   std::string name;
