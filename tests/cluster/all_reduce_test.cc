@@ -123,7 +123,8 @@ TEST(DesyncTest, ASkippedOperationIsAnError) {
     std::vector<float> data(28);
     const uint64_t sequence = transport.rank() == 0 ? 17 : 18;
     Exchange exchange(&transport, &group, transport.rank(),
-                      {.sequence = sequence, .count = 28}, Soon(), &arena,
+                      {.sequence = sequence, .count = 28},
+                      data.size() * sizeof(float), Soon(), &arena, nullptr,
                       nullptr);
     const absl::Status status = OneShotAllReduce(
         exchange, WireFormat(Wire::kF32, 0), data, absl::MakeSpan(data));

@@ -51,16 +51,16 @@ absl::Status RunTraced(cluster::Communicator& group, bool gathers) {
   const kernels::RowRange own = halves.Shard(group.rank());
   std::vector<float> y(kTracedRows * kTracedColumns);
   if (gathers) {
-    const std::vector<float> x =
+    const std::vector<float> values =
         RankValues(group.rank(), own.size() * kTracedDepth);
+    kernels::Activations x;
+    x.Assign(view.form(), values.data(), own.size(), kTracedDepth, kTracedDepth,
+             pool);
     const std::vector<FusedOutput> products = {
         {.weights = view, .y = y.data(), .y_stride = kTracedColumns}};
     return AllGatherMatmul({.rows = kTracedRows,
-                            .columns = kTracedDepth,
-                            .form = view.form(),
-                            .wire = cluster::Wire::kF32,
                             .tiles = tiles,
-                            .x = x.data(),
+                            .x = &x,
                             .products = products},
                            group, workspace, pool, Soon(), nullptr);
   }
