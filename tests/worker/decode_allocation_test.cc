@@ -162,6 +162,7 @@ TEST_P(DecodeAllocationTest, WarmStepsAllocateNothing) {
                         {"sampling", steps},
                         {"layer", layers},
                         {"latents", layers},
+                        {"query product", layers},
                         {"attention", layers},
                         {"output product", layers},
                         {"dense MLP", dense},
