@@ -26,7 +26,10 @@
 #include "absl/strings/match.h"
 #include "cluster/checkpoint_files_service.h"
 #include "cluster/file_reader.h"
+#include "cluster/model_spec.h"
+#include "cluster/model_tensors.h"
 #include "cluster/server.h"
+#include "cluster/shard_plan.h"
 #include "kernels/aligned_buffer.h"
 #include "kernels/check.h"
 #include "kernels/thread_pool.h"
@@ -48,8 +51,9 @@ struct Flags {
 // Of one worker, or the sum and the longest time over all.
 struct Figures {
   double seconds = 0;
-  double cpu_seconds = 0;  // Of the process, user and system: the sum.
-  uint64_t read_bytes = 0;
+  double cpu_seconds = 0;    // Of the process, user and system: the sum.
+  uint64_t read_bytes = 0;   // Of tensors.
+  uint64_t other_bytes = 0;  // Headers and samples, read beside them.
   uint64_t packed_bytes = 0;
   uint64_t anonymous_bytes = 0;  // More than before, at the end; the largest.
   int from_cache = 0;
@@ -165,6 +169,52 @@ class FileServer {
   int port_ = 0;
 };
 
+// What a rank must read: its slices of the published tensors, and the scales of
+// their fp8 blocks. A slice that begins inside a block, as none of R1's does,
+// touches one more row or column of blocks than is counted here.
+uint64_t ShareBytes(const cluster::ModelSpec& spec,
+                    const cluster::ShardPlan& plan) {
+  uint64_t share = 0;
+  const auto add = [&](const std::vector<cluster::ModelTensor>& tensors) {
+    for (const cluster::ModelTensor& tensor : tensors) {
+      if (tensor.is_copy) continue;
+      const cluster::LocalShape shape =
+          cluster::LocalShapeOf(tensor, spec, plan);
+      const uint64_t rows = shape.is_vector ? 1 : shape.rows;
+      const uint64_t columns = shape.columns;
+      uint64_t bytes = rows * columns * (tensor.stored_f32 ? 4 : 2);
+      if (tensor.may_be_fp8 && spec.weight_block_rows > 0) {
+        const uint64_t block_rows = spec.weight_block_rows;
+        const uint64_t block_columns = spec.weight_block_columns;
+        bytes = rows * columns +
+                sizeof(float) * ((rows + block_rows - 1) / block_rows) *
+                    ((columns + block_columns - 1) / block_columns);
+      }
+      share += bytes * (tensor.each_expert ? plan.experts.size() : 1);
+    }
+  };
+  add(cluster::RootTensors(spec));
+  for (int i = 0; i < spec.num_hidden_layers; ++i) {
+    add(cluster::LayerTensors(spec, spec.IsMoeLayer(i)));
+  }
+  if (spec.num_nextn_predict_layers > 0) add(cluster::MtpTensors(spec));
+  return share;
+}
+
+// All ranks' together.
+uint64_t SharesBytes(const Flags& flags) {
+  const auto spec = cluster::LoadModelSpec(flags.model);
+  RF_CHECK(spec.ok());
+  uint64_t bytes = 0;
+  for (int rank = 0; rank < flags.workers; ++rank) {
+    const auto plan =
+        cluster::PlanShard(*spec, {.tensor = flags.workers}, rank);
+    RF_CHECK(plan.ok());
+    bytes += ShareBytes(*spec, *plan);
+  }
+  return bytes;
+}
+
 Figures Load(const Flags& flags, int rank, Way way, int server_port) {
   v1::LoadRequest request;
   request.set_model_path(flags.model);
@@ -206,12 +256,14 @@ Figures Load(const Flags& flags, int rank, Way way, int server_port) {
     std::fprintf(stderr, "%s\n", std::string(shard.status().message()).c_str());
     _exit(1);
   }
-  return {.seconds = seconds.count(),
-          .read_bytes =
-              (*shard)->tensor_bytes_read + (*shard)->tensor_bytes_fetched,
-          .packed_bytes = (*shard)->resident_bytes,
-          .anonymous_bytes = std::max(most, AnonymousBytes()) - before,
-          .from_cache = (*shard)->from_cache ? 1 : 0};
+  return {
+      .seconds = seconds.count(),
+      .read_bytes =
+          (*shard)->tensor_bytes_read + (*shard)->tensor_bytes_fetched,
+      .other_bytes = (*shard)->other_bytes_read + (*shard)->other_bytes_fetched,
+      .packed_bytes = (*shard)->resident_bytes,
+      .anonymous_bytes = std::max(most, AnonymousBytes()) - before,
+      .from_cache = (*shard)->from_cache ? 1 : 0};
 }
 
 // Runs `body` in a process for each worker, at the same time.
@@ -237,6 +289,7 @@ Figures OnWorkers(const Flags& flags,
     all.seconds = std::max(all.seconds, mine.seconds);
     all.cpu_seconds += mine.cpu_seconds;
     all.read_bytes += mine.read_bytes;
+    all.other_bytes += mine.other_bytes;
     all.packed_bytes += mine.packed_bytes;
     all.anonymous_bytes = std::max(all.anonymous_bytes, mine.anonymous_bytes);
     all.from_cache += mine.from_cache;
@@ -322,13 +375,22 @@ void Run(const Flags& flags) {
             static_cast<double>(warm.packed_bytes) / flags.workers) /
            (1 << 20);
   };
+  const auto gigabytes = [](uint64_t bytes) {
+    return static_cast<double>(bytes) / 1e9;
+  };
   std::printf(
-      "%d workers of %d threads, medians of %d rounds; %.3f GB of "
-      "tensors read, %.3f GB packed; at most %.0f MiB of a worker's "
-      "memory beside its shard, %.0f when it fetches\n",
-      flags.workers, flags.threads, flags.rounds,
-      static_cast<double>(warm.read_bytes) / 1e9,
-      static_cast<double>(warm.packed_bytes) / 1e9,
+      "%d workers of %d threads, medians of %d rounds; %.3f GB packed\n",
+      flags.workers, flags.threads, flags.rounds, gigabytes(warm.packed_bytes));
+  const uint64_t shares = SharesBytes(flags);
+  const uint64_t all_read = warm.read_bytes + warm.other_bytes;
+  std::printf(
+      "read: %.6f GB of tensors and %.6f GB beside them; shares of %.6f GB "
+      "and %+.3f %%, bound +2 %%\n",
+      gigabytes(warm.read_bytes), gigabytes(warm.other_bytes),
+      gigabytes(shares), 100 * (gigabytes(all_read) / gigabytes(shares) - 1));
+  std::printf(
+      "memory: at most a worker's packed shard and %.0f MiB, %.0f when it "
+      "fetches; bound 256 MiB\n",
       beside(warm.anonymous_bytes), beside(fetched_anonymous));
 }
 
