@@ -6,7 +6,7 @@ set -euo pipefail
 
 usage() {
   cat <<'USAGE'
-usage: perf/overlap.sh [--worlds "2 4"] [--rows 128,512] [--ratios "1 2"]
+usage: perf/overlap_bench.sh [--worlds "2 4"] [--rows 128,512] [--ratios "1 2"]
                        [--shapes "q_b gate_up o"] [--wire f32] [--seconds S]
                        [--bin DIR]
 
