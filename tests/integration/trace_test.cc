@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `--trace` with real workers.
+// `--trace` with real workers, and `perf/overlap`, which draws it.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -167,6 +169,39 @@ TEST_F(TraceTest, ATraceOfSeveralFleetsIsRefused) {
                                  "--trace", trace(), "-o", "json"});
   EXPECT_EQ(finished.code, 2);
   EXPECT_THAT(finished.error_line(), StartsWith("usage: --trace with 2"));
+}
+
+TEST_F(TraceTest, OverlapDrawsEachRank) {
+  if (access("/usr/bin/python3", X_OK) != 0) {
+    GTEST_SKIP() << "no /usr/bin/python3, which perf/overlap needs";
+  }
+  const Finished traced =
+      Cli({"score", "--model", Model(), "--local", "2", "-t", "1", "--ids",
+           LongPrompt(), "--trace", trace()},
+          {.seconds = 60});
+  ASSERT_EQ(traced.code, 0) << traced.errors;
+  const std::string script = RINGFLEET_SOURCE_DIR "/perf/overlap";
+  for (const char* step : {"longest", "all", "1"}) {
+    const std::string svg = File("overlap.svg");
+    const Finished drawn =
+        Run("/usr/bin/python3", {script, trace(), svg, "--step", step});
+    ASSERT_EQ(drawn.code, 0) << drawn.errors;
+    EXPECT_THAT(drawn.output, HasSubstr("\n| 0 | "));
+    EXPECT_THAT(drawn.output, HasSubstr("\n| 1 | "));
+    const std::string text = testing::ReadFile(svg);
+    for (const char* what : {"rank 0", "rank 1", "computes", "sends", "waits",
+                             "hidden: ", "executor"}) {
+      EXPECT_THAT(text, HasSubstr(what));
+    }
+    const Finished parsed = Run(
+        "/usr/bin/python3",
+        {"-c", "import sys, xml.dom.minidom as d; d.parse(sys.argv[1])", svg});
+    EXPECT_EQ(parsed.code, 0) << parsed.errors;
+  }
+  const Finished wrong =
+      Run("/usr/bin/python3", {script, trace(), File("x.svg"), "--step", "99"});
+  EXPECT_EQ(wrong.code, 1);
+  EXPECT_THAT(wrong.errors, HasSubstr("no step 99"));
 }
 
 }  // namespace
