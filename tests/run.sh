@@ -119,6 +119,7 @@ for build in "${builds[@]}"; do
     # others don't: arithmetic, loads by one thread, whole models, eight ranks.
     alone='IsItsFormula|^MlaTest.*(FormsMatch|FormsAgree)|^WireFormat|^ModelSpec'
     alone+='|TileEveryWeight|^BadCheckpoint|BundledModelsLoad|^ScorerTest'
+    alone+='|FoldersBitForBit|RowsDealtOut|GatheredWeights|^LoadShare'
     alone+='|RandomModel|GreedyContinuation|SeededGeneration|Sizes/.*/8$'
     labels=(-L unit -E "$alone")
   fi
