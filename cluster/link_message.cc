@@ -12,9 +12,9 @@ namespace {
 
 // Where a message begins in a frame's own memory, so that its payload starts
 // a cache line.
-constexpr size_t kLineBytes = 64;
+constexpr size_t kAlignment = 64;
 constexpr size_t kMessageOffset =
-    (kLineBytes - kFrameHeaderBytes % kLineBytes) % kLineBytes;
+    (kAlignment - kFrameHeaderBytes % kAlignment) % kAlignment;
 // Own memory comes in multiples of this, so that frames of about the same size
 // can follow each other in it.
 constexpr size_t kBlockBytes = size_t{64} << 10;
@@ -57,7 +57,7 @@ char* LinkFrame::Reserve(size_t message_bytes) {
   if (memory_bytes_ < needed) {
     memory_bytes_ = (needed + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
     std::free(memory_);
-    memory_ = static_cast<char*>(std::aligned_alloc(kLineBytes, memory_bytes_));
+    memory_ = static_cast<char*>(std::aligned_alloc(kAlignment, memory_bytes_));
     RF_CHECK(memory_ != nullptr);
   }
   message_bytes_ = message_bytes;

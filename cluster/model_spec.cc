@@ -15,8 +15,6 @@
 namespace ringfleet::cluster {
 namespace {
 
-using Json = nlohmann::json;
-
 // Bounds that keep every product of two sizes of one matrix below 2^31 or
 // within int64, and that published models stay far below.
 constexpr int kMaxHidden = 1 << 20;
@@ -30,9 +28,9 @@ constexpr uint64_t kMaxConfigBytes = 1 << 20;
 constexpr uint32_t kMaxTokenId = kMaxWidth;
 
 // Enough of a value to recognise it in a message.
-std::string Show(const Json& value) {
+std::string Show(const nlohmann::json& value) {
   std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true,
-                                Json::error_handler_t::replace);
+                                nlohmann::json::error_handler_t::replace);
   if (text.size() > 80) text = absl::StrCat(text.substr(0, 77), "...");
   return text;
 }
@@ -41,7 +39,7 @@ std::string Show(const Json& value) {
 // a parser reads like the list of its fields. A null member counts as absent.
 class Fields {
  public:
-  Fields(const Json& object, std::string prefix)
+  Fields(const nlohmann::json& object, std::string prefix)
       : object_(object), prefix_(std::move(prefix)) {}
 
   const absl::Status& status() const { return status_; }
@@ -53,7 +51,7 @@ class Fields {
   }
 
   // Null when absent.
-  const Json* Get(const char* field) const {
+  const nlohmann::json* Get(const char* field) const {
     const auto it = object_.find(field);
     return it == object_.end() || it->is_null() ? nullptr : &*it;
   }
@@ -70,7 +68,7 @@ class Fields {
   }
 
   bool Bool(const char* field, bool fallback) {
-    const Json* value = Get(field);
+    const nlohmann::json* value = Get(field);
     if (value == nullptr) return fallback;
     if (!value->is_boolean()) {
       Fail(field, absl::StrCat(Show(*value), ", want true or false"));
@@ -80,7 +78,7 @@ class Fields {
   }
 
   std::string String(const char* field, absl::string_view fallback) {
-    const Json* value = Get(field);
+    const nlohmann::json* value = Get(field);
     if (value == nullptr) return std::string(fallback);
     if (!value->is_string()) {
       Fail(field, absl::StrCat(Show(*value), ", want a string"));
@@ -92,10 +90,10 @@ class Fields {
   // A token id or a list of them.
   std::vector<uint32_t> TokenIds(const char* field, uint32_t vocab_size,
                                  std::vector<uint32_t> fallback) {
-    const Json* value = Get(field);
+    const nlohmann::json* value = Get(field);
     if (value == nullptr) return fallback;
     std::vector<uint32_t> ids;
-    const auto take = [&](const Json& id) {
+    const auto take = [&](const nlohmann::json& id) {
       if (id.is_number_unsigned() && id.get<uint64_t>() < vocab_size) {
         ids.push_back(id.get<uint32_t>());
         return;
@@ -104,7 +102,7 @@ class Fields {
                                vocab_size - 1));
     };
     if (value->is_array()) {
-      for (const Json& id : *value) take(id);
+      for (const nlohmann::json& id : *value) take(id);
     } else {
       take(*value);
     }
@@ -114,7 +112,7 @@ class Fields {
  private:
   std::optional<double> Checked(const char* field, double low, double high,
                                 bool integer, std::optional<double> fallback) {
-    const Json* value = Get(field);
+    const nlohmann::json* value = Get(field);
     const auto border = [&](double x) {
       return integer ? absl::StrCat(static_cast<int64_t>(x)) : Show(x);
     };
@@ -136,31 +134,31 @@ class Fields {
     return std::nullopt;
   }
 
-  const Json& object_;
+  const nlohmann::json& object_;
   const std::string prefix_;
   absl::Status status_;
 };
 
-absl::StatusOr<Json> ParseObject(absl::string_view json,
-                                 absl::string_view file) {
+absl::StatusOr<nlohmann::json> ParseObject(absl::string_view json,
+                                           absl::string_view file) {
   if (json.size() > kMaxConfigBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         file, ": ", json.size(), " bytes, want at most ", kMaxConfigBytes));
   }
   try {
-    Json value = Json::parse(json.begin(), json.end());
+    nlohmann::json value = nlohmann::json::parse(json.begin(), json.end());
     if (!value.is_object()) {
       return absl::InvalidArgumentError(
           absl::StrCat(file, ": ", Show(value), ", want a JSON object"));
     }
     return value;
-  } catch (const Json::exception& e) {
+  } catch (const nlohmann::json::exception& e) {
     return absl::InvalidArgumentError(absl::StrCat(file, ": ", e.what()));
   }
 }
 
 // DeepseekV2ForCausalLM or DeepseekV3ForCausalLM.
-absl::StatusOr<std::string> Architecture(const Json& config) {
+absl::StatusOr<std::string> Architecture(const nlohmann::json& config) {
   const auto wrong = [](absl::string_view what, absl::string_view value) {
     return absl::InvalidArgumentError(
         absl::StrCat(what, " ", value,
@@ -191,7 +189,7 @@ absl::StatusOr<std::string> Architecture(const Json& config) {
   return wrong("model_type", name);
 }
 
-absl::Status ParseRopeScaling(const Json& object, YarnSpec* yarn) {
+absl::Status ParseRopeScaling(const nlohmann::json& object, YarnSpec* yarn) {
   if (!object.is_object()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "config.json: rope_scaling: ", Show(object), ", want an object"));
@@ -219,7 +217,7 @@ absl::Status ParseRopeScaling(const Json& object, YarnSpec* yarn) {
   return fields.status();
 }
 
-absl::Status ParseQuantization(const Json& object, ModelSpec* spec) {
+absl::Status ParseQuantization(const nlohmann::json& object, ModelSpec* spec) {
   if (!object.is_object()) {
     return absl::InvalidArgumentError(
         absl::StrCat("config.json: quantization_config: ", Show(object),
@@ -235,8 +233,8 @@ absl::Status ParseQuantization(const Json& object, ModelSpec* spec) {
     fields.Fail("fmt", absl::StrCat("\"", format, "\", want \"e4m3\""));
   }
   RF_RETURN_IF_ERROR(fields.status());
-  const Json* block = fields.Get("weight_block_size");
-  const auto size_ok = [](const Json& size) {
+  const nlohmann::json* block = fields.Get("weight_block_size");
+  const auto size_ok = [](const nlohmann::json& size) {
     return size.is_number_unsigned() && size.get<uint64_t>() >= 1 &&
            size.get<uint64_t>() <= kMaxRank;
   };
@@ -383,7 +381,8 @@ double ModelSpec::SoftmaxScale() const {
 }
 
 absl::StatusOr<ModelSpec> ParseModelSpec(absl::string_view json) {
-  RF_ASSIGN_OR_RETURN(const Json config, ParseObject(json, "config.json"));
+  RF_ASSIGN_OR_RETURN(const nlohmann::json config,
+                      ParseObject(json, "config.json"));
   ModelSpec spec;
   RF_ASSIGN_OR_RETURN(spec.architecture, Architecture(config));
   const bool v3 = spec.architecture == "DeepseekV3ForCausalLM";
@@ -428,11 +427,12 @@ absl::StatusOr<ModelSpec> ParseModelSpec(absl::string_view json) {
       "eos_token_id", vocab_size, or_default("eos_token_id", v3 ? 1 : 100001));
   RF_RETURN_IF_ERROR(fields.status());
 
-  if (const Json* scaling = fields.Get("rope_scaling"); scaling != nullptr) {
+  if (const nlohmann::json* scaling = fields.Get("rope_scaling");
+      scaling != nullptr) {
     RF_RETURN_IF_ERROR(
         ParseRopeScaling(*scaling, &spec.rope_scaling.emplace()));
   }
-  if (const Json* quantization = fields.Get("quantization_config");
+  if (const nlohmann::json* quantization = fields.Get("quantization_config");
       quantization != nullptr) {
     RF_RETURN_IF_ERROR(ParseQuantization(*quantization, &spec));
   }
@@ -441,7 +441,7 @@ absl::StatusOr<ModelSpec> ParseModelSpec(absl::string_view json) {
 
 absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(
     absl::string_view json) {
-  RF_ASSIGN_OR_RETURN(const Json config,
+  RF_ASSIGN_OR_RETURN(const nlohmann::json config,
                       ParseObject(json, "generation_config.json"));
   GenerationDefaults defaults;
   Fields fields(config, "generation_config.json: ");

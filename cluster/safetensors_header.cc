@@ -19,8 +19,6 @@
 namespace ringfleet::cluster {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr size_t kMaxDimensions = 8;
 
 struct DtypeEntry {
@@ -42,17 +40,17 @@ constexpr DtypeEntry kDtypes[] = {
 
 // Parses `text`; duplicate keys and nesting deeper than any header has are
 // errors. `what` names the text in messages.
-absl::StatusOr<Json> ParseStrict(absl::string_view text,
-                                 absl::string_view what) {
+absl::StatusOr<nlohmann::json> ParseStrict(absl::string_view text,
+                                           absl::string_view what) {
   std::vector<absl::flat_hash_set<std::string>> keys;
-  const auto on_event = [&keys](int depth, Json::parse_event_t event,
-                                Json& value) {
+  const auto on_event = [&keys](int depth, nlohmann::json::parse_event_t event,
+                                nlohmann::json& value) {
     if (depth > 4) throw std::runtime_error("nested too deeply");
-    if (event == Json::parse_event_t::object_start) {
+    if (event == nlohmann::json::parse_event_t::object_start) {
       keys.emplace_back();
-    } else if (event == Json::parse_event_t::object_end) {
+    } else if (event == nlohmann::json::parse_event_t::object_end) {
       keys.pop_back();
-    } else if (event == Json::parse_event_t::key) {
+    } else if (event == nlohmann::json::parse_event_t::key) {
       auto& name = value.get_ref<const std::string&>();
       if (!keys.back().insert(name).second) {
         throw std::runtime_error(absl::StrCat("duplicate key \"", name, "\""));
@@ -61,7 +59,8 @@ absl::StatusOr<Json> ParseStrict(absl::string_view text,
     return true;
   };
   try {
-    Json value = Json::parse(text.begin(), text.end(), on_event);
+    nlohmann::json value =
+        nlohmann::json::parse(text.begin(), text.end(), on_event);
     if (!value.is_object()) {
       return absl::DataLossError(absl::StrCat(what, ": want a JSON object"));
     }
@@ -71,10 +70,11 @@ absl::StatusOr<Json> ParseStrict(absl::string_view text,
   }
 }
 
-bool IsCount(const Json& value) { return value.is_number_unsigned(); }
+bool IsCount(const nlohmann::json& value) { return value.is_number_unsigned(); }
 
 absl::StatusOr<HeaderEntry> ParseEntry(const std::string& name,
-                                       const Json& value, uint64_t data_begin,
+                                       const nlohmann::json& value,
+                                       uint64_t data_begin,
                                        uint64_t data_bytes) {
   const auto bad = [&name](const auto&... problem) {
     return absl::DataLossError(absl::StrCat("tensor ", name, ": ", problem...));
@@ -83,9 +83,9 @@ absl::StatusOr<HeaderEntry> ParseEntry(const std::string& name,
       !value.contains("shape") || !value.contains("data_offsets")) {
     return bad("want dtype, shape and data_offsets");
   }
-  const Json& dtype = value["dtype"];
-  const Json& shape = value["shape"];
-  const Json& offsets = value["data_offsets"];
+  const nlohmann::json& dtype = value["dtype"];
+  const nlohmann::json& shape = value["shape"];
+  const nlohmann::json& offsets = value["data_offsets"];
   if (!dtype.is_string()) return bad("dtype: want a string");
   if (!shape.is_array() || shape.size() > kMaxDimensions ||
       !std::all_of(shape.begin(), shape.end(), IsCount)) {
@@ -107,7 +107,7 @@ absl::StatusOr<HeaderEntry> ParseEntry(const std::string& name,
   entry.info.bytes = end - begin;
   uint64_t count = 1;
   bool overflow = false;
-  for (const Json& size : shape) {
+  for (const nlohmann::json& size : shape) {
     const auto n = size.get<uint64_t>();
     overflow |= n > static_cast<uint64_t>(INT64_MAX);
     overflow |= __builtin_mul_overflow(count, n, &count);
@@ -141,7 +141,7 @@ absl::StatusOr<HeaderEntry> ParseEntry(const std::string& name,
 
 absl::StatusOr<CheckpointLayout> ParseIndex(std::string text,
                                             const std::string& path) {
-  RF_ASSIGN_OR_RETURN(const Json json, ParseStrict(text, path));
+  RF_ASSIGN_OR_RETURN(const nlohmann::json json, ParseStrict(text, path));
   const auto map = json.find("weight_map");
   if (map == json.end() || !map->is_object() || map->empty()) {
     return absl::DataLossError(
@@ -195,7 +195,8 @@ absl::StatusOr<Header> ReadHeader(const std::string& path, uint64_t file_bytes,
   Header header;
   header.text.resize(length);
   RF_RETURN_IF_ERROR(read(8, length, header.text.data()));
-  RF_ASSIGN_OR_RETURN(const Json json, ParseStrict(header.text, path));
+  RF_ASSIGN_OR_RETURN(const nlohmann::json json,
+                      ParseStrict(header.text, path));
   const uint64_t data_begin = 8 + length;
   for (const auto& [name, value] : json.items()) {
     if (name == "__metadata__") continue;

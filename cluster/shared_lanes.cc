@@ -18,7 +18,7 @@ constexpr size_t kLineBytes = 64;
 constexpr size_t kPieceBytes = size_t{8} << 10;
 // Room is given back in pieces of this size: the writer looks for it rarely.
 constexpr size_t kReleaseBytes = size_t{64} << 10;
-constexpr char kZeros[kLineBytes] = {};
+constexpr char kNothing[kLineBytes] = {};
 
 size_t Padding(size_t bytes) {
   return (kLineBytes - bytes % kLineBytes) % kLineBytes;
@@ -161,7 +161,7 @@ bool SharedLanes::Write(OneLane& lane, Outgoing& record) {
   } else {
     all = all && write(record.payload);
   }
-  all = all && write({kZeros, Padding(kHeadBytes + record.payload_bytes)});
+  all = all && write({kNothing, Padding(kHeadBytes + record.payload_bytes)});
   lane.writer.Publish();
   segments_[lane.peer].RingDoorbell();
   return all;

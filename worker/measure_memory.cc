@@ -24,10 +24,10 @@ constexpr uint64_t kLeastTestBytes = uint64_t{512} << 20;
 // Of one read between two looks at the clock: a few milliseconds, much less
 // than a slice.
 constexpr size_t kPassBytes = size_t{64} << 20;
-constexpr size_t kPieceBytes = size_t{1} << 20;
+constexpr size_t kReadPieceBytes = size_t{1} << 20;
 constexpr uint64_t kLongestMs = 60'000;
 
-double Seconds(Clock::duration duration) {
+double ToSeconds(Clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
@@ -71,14 +71,15 @@ absl::StatusOr<v1::MeasureMemoryResponse> MeasureMemory(
         absl::StrCat("memory: a buffer of ", bytes >> 20, " MiB, the host has ",
                      AvailableMemoryBytes() >> 20, " MiB available"));
   }
-  const size_t pieces = std::max<size_t>(bytes / kPieceBytes, 1);
-  RF_ASSIGN_OR_RETURN(kernels::AlignedBuffer buffer,
-                      kernels::AlignedBuffer::Allocate(pieces * kPieceBytes));
+  const size_t pieces = std::max<size_t>(bytes / kReadPieceBytes, 1);
+  RF_ASSIGN_OR_RETURN(
+      kernels::AlignedBuffer buffer,
+      kernels::AlignedBuffer::Allocate(pieces * kReadPieceBytes));
   kernels::ThreadPool pool(threads);
   // Pages become resident on the nodes of the threads that read them.
   pool.ParallelFor(pieces, 1, [&buffer](size_t begin, size_t end) {
-    std::memset(buffer.data() + begin * kPieceBytes, 1,
-                (end - begin) * kPieceBytes);
+    std::memset(buffer.data() + begin * kReadPieceBytes, 1,
+                (end - begin) * kReadPieceBytes);
   });
 
   const absl::Status left =
@@ -90,26 +91,26 @@ absl::StatusOr<v1::MeasureMemoryResponse> MeasureMemory(
                     static_cast<int>(request.slices()));
   std::atomic<uint64_t> sum{0};  // Read for its own sake.
   size_t next = 0;
-  const size_t pass = std::min(pieces, kPassBytes / kPieceBytes);
+  const size_t pass = std::min(pieces, kPassBytes / kReadPieceBytes);
   // From before the first slice to behind the last one, so that no neighbour
   // has the memory to itself in any of them.
   while (true) {
     const Clock::time_point begun = Clock::now();
-    if (Seconds(begun - start - slice) > slices.end()) break;
+    if (ToSeconds(begun - start - slice) > slices.end()) break;
     if (cancelled()) return left;
     pool.ParallelFor(pass, 1, [&](size_t begin, size_t end) {
       uint64_t part = 0;
       for (size_t i = begin; i < end; ++i) {
         part += kernels::SumWords(
             reinterpret_cast<const uint64_t*>(
-                buffer.data() + (next + i) % pieces * kPieceBytes),
-            kPieceBytes / sizeof(uint64_t));
+                buffer.data() + (next + i) % pieces * kReadPieceBytes),
+            kReadPieceBytes / sizeof(uint64_t));
       }
       sum.fetch_add(part, std::memory_order_relaxed);
     });
     next = (next + pass) % pieces;
-    slices.Add(Seconds(begun - start), Seconds(Clock::now() - start),
-               static_cast<double>(pass * kPieceBytes));
+    slices.Add(ToSeconds(begun - start), ToSeconds(Clock::now() - start),
+               static_cast<double>(pass * kReadPieceBytes));
   }
   v1::MeasureMemoryResponse response;
   for (const double read : slices.bytes()) {

@@ -20,8 +20,8 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr Operation kOperations[] = {
     Operation::kAllReduce, Operation::kAllGather, Operation::kReduceScatter,
     Operation::kAllToAll,  Operation::kBroadcast, Operation::kBarrier};
-constexpr Algorithm kAlgorithms[] = {Algorithm::kOneShot, Algorithm::kTwoShot,
-                                     Algorithm::kRing};
+constexpr Algorithm kEveryAlgorithm[] = {Algorithm::kOneShot,
+                                         Algorithm::kTwoShot, Algorithm::kRing};
 
 std::string ErrorOfRows(const std::vector<Row>& rows) {
   const auto table = AlgorithmTable::FromRows(rows);
@@ -43,7 +43,7 @@ TEST(AlgorithmTableTest, NamesGoThereAndBack) {
     ASSERT_TRUE(parsed.ok()) << parsed.status();
     EXPECT_EQ(*parsed, operation);
   }
-  for (const Algorithm algorithm : kAlgorithms) {
+  for (const Algorithm algorithm : kEveryAlgorithm) {
     EXPECT_EQ(ParseAlgorithm(AlgorithmText(algorithm)).value(), algorithm);
   }
   for (const Wire wire : {Wire::kF32, Wire::kBf16, Wire::kInt8}) {
@@ -95,7 +95,7 @@ TEST(AlgorithmTableTest, DefaultsFollowTheModel) {
 
 TEST(AlgorithmTableTest, EveryChoiceIsSupported) {
   std::vector<AlgorithmTable> tables = {AlgorithmTable::Default()};
-  for (const Algorithm only : kAlgorithms) {
+  for (const Algorithm only : kEveryAlgorithm) {
     tables.push_back(AlgorithmTable::Only(only));
   }
   for (const AlgorithmTable& table : tables) {
@@ -112,7 +112,7 @@ TEST(AlgorithmTableTest, EveryChoiceIsSupported) {
 }
 
 TEST(AlgorithmTableTest, OnlyHoldsForEverySizeOfVector) {
-  for (const Algorithm only : kAlgorithms) {
+  for (const Algorithm only : kEveryAlgorithm) {
     const AlgorithmTable table = AlgorithmTable::Only(only);
     for (const Operation operation : kOperations) {
       for (const uint64_t bytes : {uint64_t{0}, uint64_t{4}, ~uint64_t{0}}) {
@@ -181,7 +181,7 @@ TEST(AlgorithmTableTest, JsonGoesThereAndBack) {
 
 TEST(AlgorithmTableTest, HashTellsTablesApart) {
   std::set<uint64_t> hashes = {AlgorithmTable::Default().Hash()};
-  for (const Algorithm only : kAlgorithms) {
+  for (const Algorithm only : kEveryAlgorithm) {
     hashes.insert(AlgorithmTable::Only(only).Hash());
   }
   hashes.insert(AlgorithmTable::FromRows({{Operation::kAllReduce, 16, 1, 2}})

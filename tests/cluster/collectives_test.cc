@@ -21,6 +21,7 @@ namespace {
 
 using ::ringfleet::testing::FakeNetwork;
 using ::ringfleet::testing::kSanitized;
+using ::ringfleet::testing::kSlowdown;
 using ::ringfleet::testing::RankOrderPartialSum;
 using ::ringfleet::testing::RankOrderSum;
 using ::ringfleet::testing::RankValues;
@@ -51,8 +52,10 @@ std::vector<Shape> ShapesFor(int ranks) {
 // Runs body for every shape and wire on each rank of every world size.
 using Body = std::function<absl::Status(GroupCommunicator&, Shape, Wire)>;
 void ForAll(Algorithm algorithm, const Body& body) {
-  // Under a sanitizer a rank costs tens of times as much.
-  for (int ranks = 1; ranks <= 16; ranks += kSanitized && ranks > 4 ? 4 : 1) {
+  // Under a sanitizer a rank costs tens of times as much, and under that of
+  // threads, of which it has one, the most.
+  const int most = kSlowdown > 4 ? 5 : 16;
+  for (int ranks = 1; ranks <= most; ranks += kSanitized && ranks > 4 ? 4 : 1) {
     FakeNetwork network(ranks, /*piece_bytes=*/1001);
     const auto statuses =
         network.RunOnEveryRank([&](Transport& transport) -> absl::Status {

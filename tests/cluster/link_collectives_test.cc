@@ -23,8 +23,8 @@ using ::ringfleet::testing::UnevenOffsets;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-GroupCommunicator Group(Transport& transport,
-                        AlgorithmTable table = AlgorithmTable::Default()) {
+GroupCommunicator AllRanks(Transport& transport,
+                           AlgorithmTable table = AlgorithmTable::Default()) {
   return GroupCommunicator(&transport, WorldGroup(transport.world_size()),
                            std::move(table), nullptr);
 }
@@ -45,7 +45,7 @@ TEST_P(LinkCollectivesTest, AllReduceIsTheSumBitwise) {
       world.RunConnected(
           [&](Transport& transport) {
             GroupCommunicator group =
-                Group(transport, AlgorithmTable::Only(algorithm));
+                AllRanks(transport, AlgorithmTable::Only(algorithm));
             for (const size_t size : sizes) {
               std::vector<float> data = RankValues(transport.rank(), size);
               const absl::Status status =
@@ -68,7 +68,7 @@ TEST_P(LinkCollectivesTest, RanksOfARingAgreeBitwise) {
   std::vector<std::vector<std::vector<float>>> results(ranks);
   world.RunConnected([&](Transport& transport) {
     GroupCommunicator group =
-        Group(transport, AlgorithmTable::Only(Algorithm::kRing));
+        AllRanks(transport, AlgorithmTable::Only(Algorithm::kRing));
     for (const size_t size : sizes) {
       std::vector<float> data = RankValues(transport.rank(), size);
       const absl::Status status = group.AllReduce(data, absl::MakeSpan(data),
@@ -107,7 +107,7 @@ TEST(LinkCollectivesTest, NamesTheOperationAndTheRankThatDoesNotAnswer) {
       EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
       return;
     }
-    GroupCommunicator group = Group(transport);
+    GroupCommunicator group = AllRanks(transport);
     const absl::Status status =
         group.Barrier(Deadline::After(absl::Milliseconds(100)));
     EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
@@ -119,7 +119,7 @@ TEST(LinkCollectivesTest, NamesTheOperationAndTheRankThatDoesNotAnswer) {
 TEST(LinkCollectivesTest, ADesyncIsNamedOnBothSides) {
   GrpcWorld world(2);
   world.RunConnected([&](Transport& transport) {
-    GroupCommunicator group = Group(transport);
+    GroupCommunicator group = AllRanks(transport);
     std::vector<float> data(transport.rank() == 0 ? 28 : 40);
     const absl::Status status =
         group.AllReduce(data, absl::MakeSpan(data), {}, 0, Soon());
@@ -138,7 +138,7 @@ TEST(LinkCollectivesTest, ANewEpochFormsAfterAnAbort) {
           if (epoch % 2 == 0 && transport.rank() == 1) {
             return transport.Abort(absl::InternalError("test"));
           }
-          GroupCommunicator group = Group(transport);
+          GroupCommunicator group = AllRanks(transport);
           std::vector<float> data = {1};
           const absl::Status status =
               group.AllReduce(data, absl::MakeSpan(data), {}, 0, Soon());
@@ -169,7 +169,7 @@ TEST(LinkCollectivesTest, GeneratedCodeTakesPart) {
   });
   const auto transport = world.Connect(0);
   ASSERT_TRUE(transport.ok()) << transport.status();
-  GroupCommunicator group = Group(**transport);
+  GroupCommunicator group = AllRanks(**transport);
   std::vector<float> data = {1, 2};
   const absl::Status status =
       group.AllReduce(data, absl::MakeSpan(data), {}, 99, Soon());

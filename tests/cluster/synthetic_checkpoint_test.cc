@@ -66,7 +66,7 @@ double RootMeanSquare(const std::vector<float>& values) {
 
 // From the architecture's description alone (DeepSeek-V3, arXiv:2412.19437,
 // section 2.1); nothing is generated.
-uint64_t CountParameters(const ModelSpec& spec) {
+uint64_t CountWritten(const ModelSpec& spec) {
   const uint64_t hidden = spec.hidden_size;
   const uint64_t heads = spec.num_attention_heads;
   const uint64_t attention =
@@ -95,10 +95,10 @@ TEST(SyntheticCheckpointTest, R1SliceHas4Point33BillionParameters) {
   const auto checkpoint = Synthetic("synth:r1-slice");
   const auto spec = LoadModelSpec("synth:r1-slice");
   ASSERT_TRUE(spec.ok()) << spec.status();
-  EXPECT_EQ(checkpoint->parameters(), CountParameters(*spec));
+  EXPECT_EQ(checkpoint->parameters(), CountWritten(*spec));
   EXPECT_EQ(checkpoint->parameters(), 4'334'607'424u);
   EXPECT_EQ(Synthetic("synth:tiny")->parameters(),
-            CountParameters(*LoadModelSpec("synth:tiny")));
+            CountWritten(*LoadModelSpec("synth:tiny")));
 }
 
 TEST(SyntheticCheckpointTest, SplitsIntoFilesOfAtMostAGibibyte) {

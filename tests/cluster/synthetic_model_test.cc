@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string Problem(const std::string& name) {
+std::string ModelProblem(const std::string& name) {
   const auto model = ParseSyntheticModel(name);
   EXPECT_EQ(model.status().code(), absl::StatusCode::kInvalidArgument) << name;
   EXPECT_THAT(std::string(model.status().message()), HasSubstr(name));
@@ -34,18 +34,18 @@ TEST(SyntheticModelTest, NamesReadBackAsTheSameModel) {
 }
 
 TEST(SyntheticModelTest, RejectsNamesOfNoModel) {
-  EXPECT_THAT(Problem("synth:"), HasSubstr("want tiny or r1-slice"));
-  EXPECT_THAT(Problem("synth:r2"), HasSubstr("want tiny or r1-slice"));
-  EXPECT_THAT(Problem("synth:tiny,"), HasSubstr("want seed=S or zipf=A"));
-  EXPECT_THAT(Problem("synth:tiny,depth=3"), HasSubstr("\"depth=3\""));
-  EXPECT_THAT(Problem("synth:tiny,seed=-1"), HasSubstr("seed -1"));
-  EXPECT_THAT(Problem("synth:tiny,seed=18446744073709551616"),
+  EXPECT_THAT(ModelProblem("synth:"), HasSubstr("want tiny or r1-slice"));
+  EXPECT_THAT(ModelProblem("synth:r2"), HasSubstr("want tiny or r1-slice"));
+  EXPECT_THAT(ModelProblem("synth:tiny,"), HasSubstr("want seed=S or zipf=A"));
+  EXPECT_THAT(ModelProblem("synth:tiny,depth=3"), HasSubstr("\"depth=3\""));
+  EXPECT_THAT(ModelProblem("synth:tiny,seed=-1"), HasSubstr("seed -1"));
+  EXPECT_THAT(ModelProblem("synth:tiny,seed=18446744073709551616"),
               HasSubstr("2^64"));
-  EXPECT_THAT(Problem("synth:tiny,seed=1,seed=1"), HasSubstr("twice"));
-  EXPECT_THAT(Problem("synth:tiny,zipf=-0.1"), HasSubstr("0 to 3"));
-  EXPECT_THAT(Problem("synth:tiny,zipf=3.01"), HasSubstr("0 to 3"));
-  EXPECT_THAT(Problem("synth:tiny,zipf=nan"), HasSubstr("zipf nan"));
-  EXPECT_THAT(Problem("tiny"), HasSubstr("want synth:PRESET"));
+  EXPECT_THAT(ModelProblem("synth:tiny,seed=1,seed=1"), HasSubstr("twice"));
+  EXPECT_THAT(ModelProblem("synth:tiny,zipf=-0.1"), HasSubstr("0 to 3"));
+  EXPECT_THAT(ModelProblem("synth:tiny,zipf=3.01"), HasSubstr("0 to 3"));
+  EXPECT_THAT(ModelProblem("synth:tiny,zipf=nan"), HasSubstr("zipf nan"));
+  EXPECT_THAT(ModelProblem("tiny"), HasSubstr("want synth:PRESET"));
   EXPECT_EQ(LoadModelSpec("synth:r2").status().code(),
             absl::StatusCode::kInvalidArgument);
 }

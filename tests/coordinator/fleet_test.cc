@@ -12,6 +12,7 @@
 #include "cluster/build_info.h"
 #include "coordinator/event_buffer.h"
 #include "tests/testing/fake_worker.h"
+#include "tests/testing/soon.h"
 
 namespace ringfleet::coordinator {
 namespace {
@@ -252,7 +253,7 @@ TEST_F(FleetTest, ACheckpointThatChangesUnderTheFleetIsNotServed) {
   while (fleet_->State().state() != v1::FLEET_STATE_FAILED ||
          fleet_->State().error_code() !=
              static_cast<uint32_t>(absl::StatusCode::kDataLoss)) {
-    ASSERT_TRUE(fleet_->WaitForChange(&version, Deadline::After(kLimit)));
+    ASSERT_TRUE(fleet_->WaitForChange(&version, testing::Soon()));
   }
   EXPECT_THAT(fleet_->State().error(),
               MatchesRegex("worker [01]: the checkpoint has changed since the "

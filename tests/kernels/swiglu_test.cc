@@ -13,8 +13,8 @@
 namespace ringfleet::kernels {
 namespace {
 
-constexpr WeightForm kForms[] = {WeightForm::kF32, WeightForm::kBf16,
-                                 WeightForm::kInt8, WeightForm::kInt4};
+constexpr WeightForm kSwigluForms[] = {WeightForm::kF32, WeightForm::kBf16,
+                                       WeightForm::kInt8, WeightForm::kInt4};
 
 struct Network {
   Network(WeightForm form, size_t columns, size_t width, size_t hidden_size,
@@ -186,7 +186,7 @@ TEST_P(SwigluTest, RowsStandAlone) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, SwigluTest, ::testing::ValuesIn(kForms),
+INSTANTIATE_TEST_SUITE_P(Forms, SwigluTest, ::testing::ValuesIn(kSwigluForms),
                          [](const auto& info) {
                            return std::string(WeightFormName(info.param));
                          });

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/testing/bundled_model.h"
 #include "tests/testing/checkpoint_writer.h"
 #include "tests/testing/rank_world.h"
 #include "tests/testing/sanitized.h"
@@ -17,13 +18,10 @@
 namespace ringfleet::worker {
 namespace {
 
+using ringfleet::testing::BundledModel;
 using ringfleet::testing::RankWorld;
 using ringfleet::testing::RankWorldOptions;
 using ringfleet::testing::TempDir;
-
-std::string Folder(const std::string& model) {
-  return RINGFLEET_TEST_MODELS "/" + model;
-}
 
 // A sequence, the spans of its prompt, and when and where it runs.
 struct Job {
@@ -146,9 +144,11 @@ TEST_P(RowInvarianceTest, CompanySlotAndThreadsDoNotChangeABit) {
   subject.admission.mutable_sampling()->set_seed(3);
   subject.admission.mutable_score()->set_hidden(true);
   subject.admission.mutable_score()->set_top(4);
+  const std::string model =
+      BundledModel(testing::kSanitized ? "tiny-v2" : "tiny-v3");
   v1::SlotResult alone;
   {
-    RankWorld world(Folder("tiny-v3"), options);
+    RankWorld world(model, options);
     alone = RunJobs(world, {subject})[0];
     ASSERT_EQ(alone.tokens_size(), 8);
     ASSERT_EQ(alone.score().logprobs_size(), 11);
@@ -156,7 +156,7 @@ TEST_P(RowInvarianceTest, CompanySlotAndThreadsDoNotChangeABit) {
   for (const int threads : {1, 3}) {
     SCOPED_TRACE(::testing::Message() << threads << " threads");
     options.threads = threads;
-    RankWorld world(Folder("tiny-v3"), options);
+    RankWorld world(model, options);
     for (const uint32_t slot : {0u, 3u}) {
       Job moved = subject;
       moved.start = 2;
@@ -194,7 +194,7 @@ constexpr size_t kNeverFuses = ~size_t{0};
 // as the next is.
 const std::vector<const char*> kSplitModels =
     testing::kSanitized
-        ? std::vector<const char*>{"tiny-v3"}
+        ? std::vector<const char*>{"tiny-v2"}
         : std::vector<const char*>{"tiny-v2", "tiny-v2-lite", "tiny-v3"};
 
 class PrefillStrategyTest : public ::testing::TestWithParam<Variant> {};
@@ -215,12 +215,12 @@ TEST_P(PrefillStrategyTest, RowsDealtOutGetTheSameBits) {
     SCOPED_TRACE(model);
     options.threads = 1;
     options.prefill_strategy = v1::PREFILL_STRATEGY_REPLICATED;
-    RankWorld replicated(Folder(model), options);
+    RankWorld replicated(BundledModel(model), options);
     const std::vector<v1::SlotResult> expected = RunJobs(replicated, jobs);
     options.threads = 2;
     options.prefill_strategy = v1::PREFILL_STRATEGY_SEQUENCE_PARALLEL;
     options.fuse_rows = kNeverFuses;
-    RankWorld split(Folder(model), options);
+    RankWorld split(BundledModel(model), options);
     const std::vector<v1::SlotResult> actual = RunJobs(split, jobs);
     for (size_t i = 0; i < jobs.size(); ++i) ExpectSame(actual[i], expected[i]);
     for (int rank = 0; rank < split.size(); ++rank) {
@@ -263,13 +263,13 @@ TEST_P(PrefillStrategyTest, ExchangesBesideProductsGiveTheSameBits) {
   for (const char* model : kSplitModels) {
     SCOPED_TRACE(model);
     options.fuse_rows = kNeverFuses;
-    RankWorld plain(Folder(model), options);
+    RankWorld plain(BundledModel(model), options);
     const std::vector<v1::SlotResult> expected = RunJobs(plain, jobs);
     for (const int threads : {2, 1}) {
       if (testing::kSanitized && threads == 1) continue;
       options.threads = threads;
       options.fuse_rows = 0;
-      RankWorld fused(Folder(model), options);
+      RankWorld fused(BundledModel(model), options);
       const std::vector<v1::SlotResult> actual = RunJobs(fused, jobs);
       for (size_t i = 0; i < jobs.size(); ++i) {
         ExpectSame(actual[i], expected[i]);
@@ -291,10 +291,10 @@ TEST_P(PrefillStrategyTest, GatheredWeightsAreTheRanksOwn) {
   options.context = 256;
   options.wire = cluster::Wire::kF32;  // Nothing is rounded between ranks here.
   options.prefill_strategy = v1::PREFILL_STRATEGY_REPLICATED;
-  RankWorld replicated(Folder("tiny-v3"), options);
+  RankWorld replicated(BundledModel("tiny-v3"), options);
   const v1::SlotResult expected = RunJobs(replicated, {job})[0];
   options.prefill_strategy = v1::PREFILL_STRATEGY_WEIGHT_GATHER;
-  RankWorld gathering(Folder("tiny-v3"), options);
+  RankWorld gathering(BundledModel("tiny-v3"), options);
   const v1::SlotResult actual = RunJobs(gathering, {job})[0];
   ASSERT_EQ(actual.score().logprobs_size(), expected.score().logprobs_size());
   double difference = 0;

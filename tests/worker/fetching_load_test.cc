@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cluster/cancellable_calls.h"
+#include "tests/testing/bundled_model.h"
 #include "tests/testing/checkpoint_writer.h"
 #include "tests/testing/file_servers.h"
 #include "worker/loaded_shard.h"
@@ -20,14 +21,11 @@ namespace ringfleet::worker {
 namespace {
 
 using ::testing::AllOf;
+using testing::BundledModel;
 using ::testing::HasSubstr;
 using testing::OtherHost;
 
 constexpr char kIndex[] = "model.safetensors.index.json";
-
-std::string Bundled(const std::string& name) {
-  return std::string(RINGFLEET_TEST_MODELS) + "/" + name;
-}
 
 LoadSettings Settings() {
   return {.threads = 2,
@@ -95,7 +93,7 @@ class FetchingLoadTest : public ::testing::Test {
   std::string CopyWithout(const std::string& name,
                           const std::vector<std::string>& missing) {
     const std::string copy = folder_.File(name);
-    std::filesystem::copy(Bundled(name), copy);
+    std::filesystem::copy(BundledModel(name), copy);
     for (const std::string& file : missing) {
       EXPECT_TRUE(std::filesystem::remove(copy + "/" + file)) << file;
     }
@@ -103,7 +101,7 @@ class FetchingLoadTest : public ::testing::Test {
   }
 
   static uint64_t Size(const std::string& model, const std::string& file) {
-    return std::filesystem::file_size(Bundled(model) + "/" + file);
+    return std::filesystem::file_size(BundledModel(model) + "/" + file);
   }
 
   testing::TempDir folder_;
@@ -111,11 +109,11 @@ class FetchingLoadTest : public ::testing::Test {
 
 TEST_F(FetchingLoadTest, FetchedWeightsAreTheFoldersBitForBit) {
   for (const std::string model : {"tiny-v2", "tiny-v2-lite", "tiny-v3"}) {
-    const OtherHost host(Bundled(model));
+    const OtherHost host(BundledModel(model));
     for (int world = 1; world <= 3; ++world) {
       for (int rank = 0; rank < world; ++rank) {
         SCOPED_TRACE(absl::StrCat(model, " rank ", rank, " of ", world));
-        const auto want = Load(Kept(Request(Bundled(model), world, rank)));
+        const auto want = Load(Kept(Request(BundledModel(model), world, rank)));
         const auto got =
             Load(Kept(Fetching(folder_.File("none"), world, rank, {&host})));
         ASSERT_TRUE(want.ok()) << want.status();
@@ -125,7 +123,7 @@ TEST_F(FetchingLoadTest, FetchedWeightsAreTheFoldersBitForBit) {
         // folder itself nothing.
         EXPECT_EQ((*got)->tensor_bytes_fetched, (*want)->tensor_bytes_read);
         uint64_t texts = Size(model, "config.json");
-        if (std::filesystem::exists(Bundled(model) + "/" + kIndex)) {
+        if (std::filesystem::exists(BundledModel(model) + "/" + kIndex)) {
           texts += Size(model, kIndex);
         }
         EXPECT_EQ((*got)->other_bytes_fetched,
@@ -143,8 +141,8 @@ TEST_F(FetchingLoadTest, FetchedWeightsAreTheFoldersBitForBit) {
 }
 
 TEST_F(FetchingLoadTest, OnlyWhatIsMissingIsFetched) {
-  const OtherHost host(Bundled("tiny-v3"));
-  const auto want = Load(Kept(Request(Bundled("tiny-v3"), 2, 1)));
+  const OtherHost host(BundledModel("tiny-v3"));
+  const auto want = Load(Kept(Request(BundledModel("tiny-v3"), 2, 1)));
   ASSERT_TRUE(want.ok()) << want.status();
   for (const std::vector<std::string>& missing :
        std::vector<std::vector<std::string>>{
@@ -164,7 +162,7 @@ TEST_F(FetchingLoadTest, OnlyWhatIsMissingIsFetched) {
 }
 
 TEST_F(FetchingLoadTest, FilesOfAnotherCheckpointAreNotMixedIn) {
-  const OtherHost host(Bundled("tiny-v3"));
+  const OtherHost host(BundledModel("tiny-v3"));
   std::string part =
       CopyWithout("tiny-v3", {"model-00002-of-00002.safetensors"});
   const std::string first = part + "/model-00001-of-00002.safetensors";
@@ -183,7 +181,7 @@ TEST_F(FetchingLoadTest, FilesOfAnotherCheckpointAreNotMixedIn) {
 }
 
 TEST_F(FetchingLoadTest, AFolderThatIsCompleteNeedsNoSource) {
-  v1::LoadRequest request = Request(Bundled("tiny-v3"), 1, 0);
+  v1::LoadRequest request = Request(BundledModel("tiny-v3"), 1, 0);
   request.add_sources()->set_address("127.0.0.1:1");
   const auto loaded = Load(request);
   ASSERT_TRUE(loaded.ok()) << loaded.status();
@@ -191,7 +189,7 @@ TEST_F(FetchingLoadTest, AFolderThatIsCompleteNeedsNoSource) {
 }
 
 TEST_F(FetchingLoadTest, ASourceWithoutAnAddressIsTheCoordinator) {
-  const OtherHost host(Bundled("tiny-v3"));
+  const OtherHost host(BundledModel("tiny-v3"));
   v1::LoadRequest request = Request(folder_.File("none"), 1, 0);
   request.add_sources()->set_name("the coordinator");
   LoadSettings settings = Settings();
@@ -202,7 +200,7 @@ TEST_F(FetchingLoadTest, ASourceWithoutAnAddressIsTheCoordinator) {
 }
 
 TEST_F(FetchingLoadTest, TheSecondLoadFetchesNoTensor) {
-  const OtherHost host(Bundled("tiny-v3"));
+  const OtherHost host(BundledModel("tiny-v3"));
   v1::LoadRequest request = Fetching(folder_.File("none"), 2, 0, {&host});
   request.set_shard_cache(folder_.File("cache"));
   request.set_await_shard_cache(true);
@@ -218,8 +216,8 @@ TEST_F(FetchingLoadTest, TheSecondLoadFetchesNoTensor) {
 }
 
 TEST_F(FetchingLoadTest, WhenOneSourceGoesTheOtherOneServes) {
-  OtherHost goes(Bundled("tiny-v3"));
-  const OtherHost stays(Bundled("tiny-v3"));
+  OtherHost goes(BundledModel("tiny-v3"));
+  const OtherHost stays(BundledModel("tiny-v3"));
   v1::LoadRequest request =
       Kept(Fetching(folder_.File("none"), 1, 0, {&goes, &stays}));
   bool stopped = false;
@@ -231,13 +229,13 @@ TEST_F(FetchingLoadTest, WhenOneSourceGoesTheOtherOneServes) {
       });
   ASSERT_TRUE(got.ok()) << got.status();
   EXPECT_TRUE(stopped);
-  const auto want = Load(Kept(Request(Bundled("tiny-v3"), 1, 0)));
+  const auto want = Load(Kept(Request(BundledModel("tiny-v3"), 1, 0)));
   ASSERT_TRUE(want.ok()) << want.status();
   ExpectSameWeights(**got, **want);
 }
 
 TEST_F(FetchingLoadTest, WithoutASourceTheLoadEndsAndSaysWhy) {
-  OtherHost goes(Bundled("tiny-v3"));
+  OtherHost goes(BundledModel("tiny-v3"));
   v1::LoadRequest request = Fetching(folder_.File("none"), 1, 0, {&goes});
   const auto got =
       LoadShardFor(request, Settings(), [&](const v1::LoadProgress& progress) {
@@ -251,7 +249,7 @@ TEST_F(FetchingLoadTest, WithoutASourceTheLoadEndsAndSaysWhy) {
 }
 
 TEST_F(FetchingLoadTest, CancellingEndsTheLoad) {
-  const OtherHost host(Bundled("tiny-v3"));
+  const OtherHost host(BundledModel("tiny-v3"));
   cluster::CancellableCalls calls;
   LoadSettings settings = Settings();
   settings.fetching = &calls;

@@ -31,13 +31,13 @@ using ringfleet::testing::TestTensor;
 
 // Sums of some hundred float32 products of size 1 over a few layers come to
 // 2e-6; tied embeddings have logits, and errors, ten times as large.
-constexpr double kLogprobTolerance = 5e-5;
-constexpr double kHiddenTolerance = 1e-5;  // Of the row's L2 norm.
+constexpr double kRandomLogprobTolerance = 5e-5;
+constexpr double kRandomHiddenTolerance = 1e-5;  // Of the row's L2 norm.
 // float32 scores are off by some 1e-6: with this distance between the chosen
 // and the others no expert changes.
 constexpr double kMinRouteGap = 1e-4;
 
-struct Case {
+struct RandomCase {
   std::string name;
   ModelSpec spec;
   uint64_t seed = 1;
@@ -46,7 +46,7 @@ struct Case {
   std::function<void(TestTensor&)> edit = nullptr;
 };
 
-std::ostream& operator<<(std::ostream& out, const Case& test) {
+std::ostream& operator<<(std::ostream& out, const RandomCase& test) {
   return out << test.name;
 }
 
@@ -107,7 +107,7 @@ void ExpectMatches(const ReferenceOutput& expected,
   const auto compare = [&](float actual, const ringfleet::testing::Vector& row,
                            uint32_t id, const char* what, size_t position) {
     const double error = std::abs(actual - LogProbability(row, id));
-    EXPECT_LE(error, kLogprobTolerance)
+    EXPECT_LE(error, kRandomLogprobTolerance)
         << what << " at position " << position << " of " << ids.size();
     *max_error = std::max(*max_error, error);
   };
@@ -132,9 +132,9 @@ void ExpectMatches(const ReferenceOutput& expected,
     for (double value : row) squares += value * value;
     const double norm = std::sqrt(squares);
     const v1::HiddenState& state = score.hidden_states(layer);
-    EXPECT_NEAR(state.norm(), norm, kHiddenTolerance * norm);
+    EXPECT_NEAR(state.norm(), norm, kRandomHiddenTolerance * norm);
     for (int i = 0; i < state.head_size(); ++i) {
-      EXPECT_NEAR(state.head(i), row[i], kHiddenTolerance * norm)
+      EXPECT_NEAR(state.head(i), row[i], kRandomHiddenTolerance * norm)
           << "layer " << layer << " element " << i;
     }
   }
@@ -148,10 +148,10 @@ void ExpectMatches(const ReferenceOutput& expected,
   }
 }
 
-class RandomModelTest : public ::testing::TestWithParam<Case> {};
+class RandomModelTest : public ::testing::TestWithParam<RandomCase> {};
 
 TEST_P(RandomModelTest, MatchesFloat64OnAnyMesh) {
-  const Case& test = GetParam();
+  const RandomCase& test = GetParam();
   TempDir folder;
   std::vector<TestTensor> tensors =
       ringfleet::testing::RandomTensors(test.spec, test.dtype, test.seed);
@@ -195,8 +195,8 @@ TEST_P(RandomModelTest, MatchesFloat64OnAnyMesh) {
   RecordProperty("max_logprob_error", std::to_string(max_error * 1e6) + "e-6");
 }
 
-std::vector<Case> AllCases() {
-  std::vector<Case> cases;
+std::vector<RandomCase> RandomCases() {
+  std::vector<RandomCase> cases;
   cases.push_back({.name = "experts_in_three_groups_fp8_blocks_of_128",
                    .spec = With(V3(200, 509),
                                 [](ModelSpec& spec) {
@@ -315,7 +315,7 @@ std::vector<Case> AllCases() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, RandomModelTest,
-                         ::testing::ValuesIn(AllCases()),
+                         ::testing::ValuesIn(RandomCases()),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

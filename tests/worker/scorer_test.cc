@@ -7,18 +7,16 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/testing/bundled_model.h"
 #include "tests/testing/rank_world.h"
 
 namespace ringfleet::worker {
 namespace {
 
 using kernels::WeightForm;
+using ringfleet::testing::BundledModel;
 using ringfleet::testing::RankWorld;
 using ringfleet::testing::ScorePrompt;
-
-const std::string Folder(const std::string& model) {
-  return RINGFLEET_TEST_MODELS "/" + model;
-}
 
 std::vector<uint32_t> RandomIds(int count) {
   std::mt19937_64 random(11);
@@ -31,7 +29,7 @@ std::vector<uint32_t> RandomIds(int count) {
 // round differently: some 1e-6 of logits near 1.
 TEST(ScorerTest, SpansOfAnyLengthGiveTheSameScores) {
   const std::vector<uint32_t> ids = RandomIds(133);
-  RankWorld world(Folder("tiny-v3"), {.mesh = {.tensor = 2}});
+  RankWorld world(BundledModel("tiny-v3"), {.mesh = {.tensor = 2}});
   v1::ScoreOptions options;
   options.set_top(5);
   options.set_hidden(true);
@@ -66,7 +64,7 @@ TEST(ScorerTest, SpansOfAnyLengthGiveTheSameScores) {
 
 TEST(ScorerTest, SpansOfEqualLengthGiveTheSameBits) {
   const std::vector<uint32_t> ids = RandomIds(40);
-  RankWorld world(Folder("tiny-v2"), {});
+  RankWorld world(BundledModel("tiny-v2"), {});
   v1::ScoreOptions options;
   options.set_top(3);
   EXPECT_EQ(ScorePrompt(world, ids, options, 7).SerializeAsString(),
@@ -74,7 +72,7 @@ TEST(ScorerTest, SpansOfEqualLengthGiveTheSameBits) {
 }
 
 TEST(ScorerTest, ASingleTokenHasTopCandidatesOnly) {
-  RankWorld world(Folder("tiny-v3"), {.mesh = {.tensor = 3}});
+  RankWorld world(BundledModel("tiny-v3"), {.mesh = {.tensor = 3}});
   v1::ScoreOptions options;
   options.set_top(4000);  // More than there are.
   options.set_mtp(true);
@@ -88,7 +86,7 @@ TEST(ScorerTest, ASingleTokenHasTopCandidatesOnly) {
 }
 
 TEST(ScorerTest, NothingIsAddedThatWasNotAskedFor) {
-  RankWorld world(Folder("tiny-v3"), {.reference = true});
+  RankWorld world(BundledModel("tiny-v3"), {.reference = true});
   const v1::ScoreResult score =
       ScorePrompt(world, RandomIds(9), v1::ScoreOptions(), 4);
   EXPECT_EQ(score.logprobs_size(), 8);
@@ -102,7 +100,7 @@ TEST(ScorerTest, TheReferencePathIsItsOwnReference) {
   v1::ScoreOptions options;
   options.set_reference(true);
   for (int tensor : {1, 3}) {
-    RankWorld world(Folder("tiny-v3"),
+    RankWorld world(BundledModel("tiny-v3"),
                     {.mesh = {.tensor = tensor}, .reference = true});
     for (int span : {512, 33}) {
       const v1::ScoreResult score =
@@ -119,9 +117,9 @@ TEST(ScorerTest, Bf16DivergesALittleFromTheReference) {
   options.set_reference(true);
   double kl_of_one_rank = 0;
   for (int tensor : {1, 2}) {
-    RankWorld world(Folder("tiny-v2-lite"), {.mesh = {.tensor = tensor},
-                                             .form = WeightForm::kBf16,
-                                             .reference = true});
+    RankWorld world(BundledModel("tiny-v2-lite"), {.mesh = {.tensor = tensor},
+                                                   .form = WeightForm::kBf16,
+                                                   .reference = true});
     const v1::ScoreResult score =
         ScorePrompt(world, RandomIds(100), options, 64);
     ASSERT_EQ(score.compared(), 99u);
@@ -139,7 +137,7 @@ TEST(ScorerTest, Bf16DivergesALittleFromTheReference) {
 TEST(ScorerTest, DivergenceIsThatOfTheWholeDistributions) {
   const std::vector<uint32_t> ids = {3, 1000};
   const auto distribution = [&](WeightForm form) {
-    RankWorld world(Folder("tiny-v2"), {.form = form});
+    RankWorld world(BundledModel("tiny-v2"), {.form = form});
     v1::ScoreOptions options;
     options.set_top(2048);
     const v1::ScoreResult score = ScorePrompt(world, {3}, options, 1);
@@ -155,7 +153,7 @@ TEST(ScorerTest, DivergenceIsThatOfTheWholeDistributions) {
   for (size_t i = 0; i < log_p.size(); ++i) {
     kl += std::exp(log_p[i]) * (log_p[i] - log_q[i]);
   }
-  RankWorld world(Folder("tiny-v2"),
+  RankWorld world(BundledModel("tiny-v2"),
                   {.form = WeightForm::kBf16, .reference = true});
   v1::ScoreOptions options;
   options.set_reference(true);

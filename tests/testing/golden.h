@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// What golden.json of a bundled checkpoint says, against what a model gave:
+// float32 outputs of an independent implementation on exactly these weights.
+#ifndef RINGFLEET_TESTS_TESTING_GOLDEN_H_
+#define RINGFLEET_TESTS_TESTING_GOLDEN_H_
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "protos/worker.pb.h"
+
+namespace ringfleet::testing {
+
+// Two implementations that sum in float32 in different orders agree to about
+// 1e-4 on these models (the goldens' own two do); 2e-4 leaves room for both.
+inline constexpr double kGoldenLogprobTolerance = 2e-4;
+// Of the layer's L2 norm: sqrt(hidden) roundings of 2^-24 a layer, over a few
+// layers, and the goldens' five decimals.
+inline constexpr double kGoldenHiddenTolerance = 1e-5;
+// Greedy tokens are compared while the winner's margin exceeds this.
+inline constexpr double kGoldenMargin = 1e-3;
+
+inline nlohmann::json ReadGolden(const std::string& folder) {
+  std::ifstream file(folder + "/golden.json");
+  return nlohmann::json::parse(file);
+}
+
+inline std::vector<uint32_t> PromptOf(const nlohmann::json& expected) {
+  return expected["prompt_ids"].get<std::vector<uint32_t>>();
+}
+
+// What ExpectScore compares.
+inline v1::ScoreOptions ScoreOptionsOf(const nlohmann::json& expected) {
+  v1::ScoreOptions options;
+  options.set_top(8);
+  options.set_hidden(expected.contains("hidden_states"));
+  options.set_mtp(expected.contains("mtp_top_ids"));
+  return options;
+}
+
+inline void ExpectScore(const nlohmann::json& expected,
+                        const v1::ScoreResult& score) {
+  using nlohmann::json;
+  const json& logprobs = expected["prompt_token_logprobs"];
+  ASSERT_EQ(score.logprobs_size(), static_cast<int>(logprobs.size()));
+  for (int i = 0; i < score.logprobs_size(); ++i) {
+    EXPECT_NEAR(score.logprobs(i), logprobs[i].get<double>(),
+                kGoldenLogprobTolerance)
+        << "position " << i;
+  }
+  ASSERT_EQ(score.top_ids_size(), 8);
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_EQ(score.top_ids(i), expected["top_ids"][i].get<uint32_t>());
+    EXPECT_NEAR(score.top_logprobs(i),
+                expected["top_logprobs"][i].get<double>(),
+                kGoldenLogprobTolerance);
+  }
+  if (expected.contains("hidden_states")) {
+    const json& states = expected["hidden_states"];
+    ASSERT_EQ(score.hidden_states_size(), static_cast<int>(states.size()));
+    for (int layer = 0; layer < score.hidden_states_size(); ++layer) {
+      const double norm = states[layer]["last_token_norm"].get<double>();
+      // The goldens are rounded to five decimals.
+      const double bound = kGoldenHiddenTolerance * norm + 0.6e-5;
+      for (int i = 0; i < 8; ++i) {
+        EXPECT_NEAR(score.hidden_states(layer).head(i),
+                    states[layer]["last_token_head"][i].get<double>(), bound)
+            << "layer " << layer << " element " << i;
+      }
+      EXPECT_NEAR(score.hidden_states(layer).norm(), norm,
+                  kGoldenHiddenTolerance * norm + 0.6e-4);
+    }
+  }
+  if (expected.contains("mtp_top_ids")) {
+    const json& mtp_ids = expected["mtp_top_ids"];
+    ASSERT_EQ(score.mtp_top_ids_size(), static_cast<int>(mtp_ids.size()));
+    for (int i = 0; i < score.mtp_top_ids_size(); ++i) {
+      EXPECT_EQ(score.mtp_top_ids(i), mtp_ids[i].get<uint32_t>());
+      EXPECT_NEAR(score.mtp_top_logprobs(i),
+                  expected["mtp_top_logprobs"][i].get<double>(),
+                  kGoldenLogprobTolerance);
+    }
+  }
+}
+
+inline void ExpectGreedy(const nlohmann::json& expected,
+                         const std::vector<uint32_t>& generated) {
+  const auto greedy = expected["greedy_ids"].get<std::vector<uint32_t>>();
+  ASSERT_LE(generated.size(), greedy.size());
+  for (size_t i = 0; i < generated.size(); ++i) {
+    if (generated[i] == greedy[i]) continue;
+    EXPECT_LE(expected["greedy_gap"][i].get<double>(), kGoldenMargin)
+        << expected["prompt_ids"].size() << " prompt tokens, token " << i
+        << " is " << generated[i] << ", want " << greedy[i];
+    break;  // Another text from here on.
+  }
+}
+
+}  // namespace ringfleet::testing
+
+#endif  // RINGFLEET_TESTS_TESTING_GOLDEN_H_
