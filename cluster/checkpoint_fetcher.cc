@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/checkpoint_fetcher.h"
 
-#include <grpcpp/create_channel.h>
-#include <grpcpp/security/credentials.h>
-#include <grpcpp/support/channel_arguments.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -13,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "cluster/channel.h"
 #include "cluster/crc32c.h"
 #include "cluster/deadline.h"
 #include "cluster/log.h"
@@ -31,19 +28,12 @@ constexpr std::chrono::milliseconds kFetchCancelledPoll{50};
 constexpr int kFetchKeepaliveMs = 10'000;
 
 std::shared_ptr<grpc::Channel> FetchChannel(const std::string& address) {
-  grpc::ChannelArguments arguments;
+  grpc::ChannelArguments arguments = DirectArguments();
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   // A host that vanished without closing its sockets is noticed after 20 s.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kFetchKeepaliveMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kFetchKeepaliveMs);
-  // A connection that broke is made anew between attempts.
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 3000);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
-                                   arguments);
+  return OpenChannel(address, arguments);
 }
 
 // Whether asking the same source again is of no use.
@@ -86,7 +76,8 @@ absl::Status Unusable(const v1::ListFilesResponse& list) {
 struct CheckpointFetcher::Peer {
   explicit Peer(const Source& from)
       : source(from),
-        stub(v1::CheckpointFiles::NewStub(FetchChannel(from.address))) {}
+        channel(FetchChannel(from.address)),
+        stub(v1::CheckpointFiles::NewStub(channel)) {}
 
   // "worker 0 at node1:50052".
   std::string Description() const {
@@ -94,6 +85,7 @@ struct CheckpointFetcher::Peer {
   }
 
   const Source source;
+  const std::shared_ptr<grpc::Channel> channel;
   const std::unique_ptr<v1::CheckpointFiles::Stub> stub;
   // Guarded by the fetcher's mu_.
   int calls = 0;
@@ -130,6 +122,7 @@ absl::StatusOr<std::unique_ptr<CheckpointFetcher>> CheckpointFetcher::Open(
     absl::Status status;
     {
       const CancellableCalls::Scope call(calls, &context);
+      AwaitConnection(*peer->channel);  // Without one, the call says why.
       status = FromGrpc(peer->stub->List(&context, request, &list));
     }
     if (calls->cancelled()) return absl::CancelledError("fetch: cancelled");

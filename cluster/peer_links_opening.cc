@@ -2,8 +2,6 @@
 // How the links of an epoch come to be: the higher rank of a pair dials, and
 // nobody is ready before every stream is open and warm.
 #include <arpa/inet.h>
-#include <grpcpp/create_channel.h>
-#include <grpcpp/security/credentials.h>
 
 #include <algorithm>
 #include <utility>
@@ -12,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "cluster/channel.h"
 #include "cluster/crc32c.h"
 #include "cluster/host_address.h"
 #include "cluster/log.h"
@@ -21,13 +20,9 @@ namespace ringfleet::cluster {
 namespace {
 
 std::shared_ptr<grpc::Channel> NewChannel(const std::string& address) {
-  grpc::ChannelArguments args;
-  // Its own connection: equal channels would share one, and a control message
-  // would wait behind megabytes of frames.
-  args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  grpc::ChannelArguments args = DirectArguments();
   // Retries keep what was sent until the peer answers.
   args.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // Flow-control windows grow only by this estimate.
   args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 1);
   // A host that vanishes is noticed after 20 s; pings are answered during long
@@ -36,12 +31,7 @@ std::shared_ptr<grpc::Channel> NewChannel(const std::string& address) {
   args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
   args.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // Ranks start at about the same time; find each other quickly.
-  args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
-  args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
-                                   args);
+  return OpenChannel(address, args);
 }
 
 // What warm-up frames carry.

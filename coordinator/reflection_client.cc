@@ -4,7 +4,6 @@
 #include <google/protobuf/descriptor.pb.h>
 #include <google/protobuf/util/json_util.h>
 #include <google/protobuf/util/type_resolver_util.h>
-#include <grpcpp/create_channel.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -14,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "cluster/channel.h"
 #include "cluster/status_macros.h"
 
 namespace ringfleet::coordinator {
@@ -66,17 +66,20 @@ ReflectionClient::ReflectionClient(const cluster::ServerAddress& address,
     : address_(cluster::FormatAddress(address)),
       deadline_(deadline),
       channel_([&] {
-        grpc::ChannelArguments arguments;
+        grpc::ChannelArguments arguments = cluster::DirectArguments();
         arguments.SetMaxReceiveMessageSize(kMaxReplyBytes);
-        // Hosts of a fleet are reached directly.
-        arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-        return grpc::CreateCustomChannel(absl::StrCat("dns:///", address_),
-                                         grpc::InsecureChannelCredentials(),
-                                         arguments);
+        return cluster::OpenChannel(absl::StrCat("dns:///", address_),
+                                    arguments);
       }()),
       reflection_(channel_, address_, deadline_),
       resolver_(
           pb::util::NewTypeResolverForDescriptorPool(kTypePrefix, &pool_)) {}
+
+absl::Status ReflectionClient::Connect() {
+  if (cluster::AwaitConnection(*channel_)) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("no connection with ", address_, "; does it run?"));
+}
 
 absl::Status ReflectionClient::AddFile(const std::string& name,
                                        ReflectionProtocol::Files& fetched,

@@ -30,9 +30,12 @@ namespace ringfleet::coordinator {
 // Not thread-safe.
 class ReflectionClient {
  public:
-  // Connects on first use. `deadline` ends all calls together.
+  // `deadline` ends all calls together.
   ReflectionClient(const cluster::ServerAddress& address,
                    cluster::Deadline deadline);
+
+  // Without it the first of the other calls connects, at its first attempt.
+  absl::Status Connect();
 
   // Full names, sorted.
   absl::StatusOr<std::vector<std::string>> ListServices();

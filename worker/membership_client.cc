@@ -7,6 +7,7 @@
 #include <chrono>
 #include <utility>
 
+#include "cluster/channel.h"
 #include "cluster/log.h"
 #include "cluster/status.h"
 #include "cluster/status_macros.h"
@@ -17,18 +18,6 @@ namespace {
 constexpr std::chrono::seconds kCallTimeout{5};
 constexpr absl::Duration kFirstRetry = absl::Milliseconds(50);
 constexpr absl::Duration kLastRetry = absl::Seconds(2);
-
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  // The coordinator may come up at any moment: look for it often. The minimum
-  // is gRPC's name for the time that one attempt is given.
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 3000);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
-                                   arguments);
-}
 
 bool IsFinal(const absl::Status& status) {
   return absl::IsFailedPrecondition(status) || absl::IsOutOfRange(status) ||
@@ -45,7 +34,7 @@ MembershipClient::MembershipClient(
       request_(std::move(request)),
       last_epoch_(std::move(last_epoch)),
       on_refused_(std::move(on_refused)),
-      stub_(v1::Membership::NewStub(MakeChannel(coordinator))),
+      stub_(v1::Membership::NewStub(cluster::OpenChannel(coordinator))),
       thread_([this] { Loop(); }) {}
 
 MembershipClient::~MembershipClient() {

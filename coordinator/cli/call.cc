@@ -77,6 +77,7 @@ absl::Status Run(const CallOptions& options) {
                       cluster::ParseAddress(options.address));
   ReflectionClient client(address, cluster::Deadline::After(
                                        absl::Seconds(options.timeout_seconds)));
+  RF_RETURN_IF_ERROR(client.Connect());
   if (options.action == "list") {
     auto names = options.argument.empty()
                      ? client.ListServices()

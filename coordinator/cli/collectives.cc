@@ -33,7 +33,7 @@ namespace ringfleet::coordinator::cli {
 namespace {
 
 constexpr int kDefaultWorld = 2;
-constexpr std::chrono::seconds kDescribeTimeout{2};
+constexpr std::chrono::seconds kAnswerTimeout{2};
 
 constexpr char kCollectivesFooter[] = R"(
 Starts workers on this machine (or uses idle ones of a cluster file) and times
@@ -129,7 +129,7 @@ absl::StatusOr<BenchWorkers> WorkersOf(const CollectivesVerb& options) {
       {config.coordinator.host, config.coordinator.port});
   InterruptibleCall call;
   call.context()->set_deadline(std::chrono::system_clock::now() +
-                               kDescribeTimeout);
+                               kAnswerTimeout);
   v1::ClusterState state;
   const grpc::Status status =
       v1::Coordinator::NewStub(ConnectChannel(coordinator))

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/cli/host_workers.h"
 
-#include <chrono>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "cluster/channel.h"
 #include "cluster/deadline.h"
 #include "cluster/host_address.h"
 #include "cluster/status_macros.h"
 #include "coordinator/cli/interrupt.h"
-#include "coordinator/cli/session.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -19,7 +19,7 @@ using cluster::ClusterConfig;
 using cluster::Deadline;
 
 // For a host of this network to say whether anybody listens on a port.
-constexpr std::chrono::milliseconds kConnectTime{300};
+constexpr absl::Duration kConnectTime = absl::Milliseconds(300);
 // From a worker's process, which the launch script has seen, to its port.
 constexpr absl::Duration kAnswerTime = absl::Seconds(30);
 // Another command that starts or stops the fleet.
@@ -27,12 +27,9 @@ constexpr absl::Duration kLockTime = absl::Minutes(3);
 
 // Tries at least once.
 bool Answers(const std::string& address, Deadline deadline) {
+  const std::shared_ptr<grpc::Channel> channel = cluster::OpenChannel(address);
   do {
-    // Anew, because a channel that was refused pauses longer than that.
-    if (ConnectChannel(address)->WaitForConnected(
-            std::chrono::system_clock::now() + kConnectTime)) {
-      return true;
-    }
+    if (cluster::AwaitConnection(*channel, kConnectTime)) return true;
   } while (!deadline.Expired() && !Interrupt::Get().requested());
   return false;
 }
