@@ -21,6 +21,7 @@
 #include "cluster/algorithm_table.h"
 #include "cluster/cache_dtype.h"
 #include "cluster/config_tree.h"
+#include "cluster/placement.h"
 #include "cluster/prefill_strategy.h"
 #include "cluster/status_macros.h"
 #include "cluster/synthetic_model.h"
@@ -292,9 +293,9 @@ void ReadWorkers(Reading* reading, const Section& top, ClusterConfig* config) {
       "the coordinator", top.LineOf("coordinator")};
   for (size_t rank = 0; rank < list->items.size(); ++rank) {
     const std::string path = absl::StrCat("workers[", rank, "]");
-    const Section section(
-        reading, &list->items[rank], path,
-        {"host", "port", "address", "threads", "numa_node", "memory_gib"});
+    const Section section(reading, &list->items[rank], path,
+                          {"host", "port", "address", "threads", "numa_node",
+                           "memory_gib", "read_gbps"});
     WorkerConfig worker;
     section.Host("host", &worker.host);
     worker.address = worker.host;
@@ -303,6 +304,7 @@ void ReadWorkers(Reading* reading, const Section& top, ClusterConfig* config) {
     section.Integer("threads", 1, 4096, &worker.threads);
     section.Integer("numa_node", 0, 1023, &worker.numa_node);
     section.Number("memory_gib", 1 << 20, &worker.memory_gib);
+    section.Number("read_gbps", 1 << 20, &worker.read_gbps);
     CheckReachable(
         reading, section.LineOf(section.Find("address") ? "address" : "host"),
         absl::StrCat(path, ".", section.Find("address") ? "address" : "host"),
@@ -352,6 +354,23 @@ void ReadMesh(Reading* reading, const Section& top, ClusterConfig* config) {
   config->mesh = {.data = 1, .expert = expert, .tensor = tensor};
 }
 
+void ReadExperts(Reading* reading, const Section& top, ExpertsConfig* experts) {
+  const Section section(reading, top.Find("experts"), "experts",
+                        {"slots", "rebalance", "interval_s", "threshold"});
+  section.Integer("slots", 1, kMaxReplicas, &experts->slots);
+  std::string rebalance = "off";
+  section.Text("rebalance", &rebalance);
+  int interval_s = 60;
+  section.Integer("interval_s", 1, 1 << 20, &interval_s);
+  section.Number("threshold", 1 << 10, &experts->threshold);
+  if (rebalance == "auto") {
+    experts->interval_s = interval_s;
+  } else if (rebalance != "off") {
+    reading->Fail(section.LineOf("rebalance"), "experts.rebalance: '",
+                  rebalance, "', want auto or off");
+  }
+}
+
 void ReadSsh(Reading* reading, const Section& top, ClusterConfig* config) {
   const Tree* tree = top.Find("ssh");
   if (tree == nullptr) return;
@@ -390,8 +409,8 @@ absl::StatusOr<ClusterConfig> ParseClusterConfig(absl::string_view yaml,
   const Section top(
       &reading, &root, "",
       {"name", "model", "dtype", "cache_type", "wire", "prefill_strategy",
-       "transport", "collectives", "context", "mesh", "coordinator", "workers",
-       "ssh", "cache_dir", "log_dir", "security"});
+       "transport", "collectives", "context", "mesh", "experts", "coordinator",
+       "workers", "ssh", "cache_dir", "log_dir", "security"});
 
   config.name = std::filesystem::path(std::string(file_name)).stem().string();
   for (char& c : config.name) {
@@ -434,6 +453,7 @@ absl::StatusOr<ClusterConfig> ParseClusterConfig(absl::string_view yaml,
 
   ReadWorkers(&reading, top, &config);
   ReadMesh(&reading, top, &config);
+  ReadExperts(&reading, top, &config.experts);
   ReadSsh(&reading, top, &config);
   if (!reading.status.ok()) return reading.status;
   return config;

@@ -30,6 +30,13 @@ struct MeshConfig {
   int tensor = 1;
 };
 
+// Copies of experts, and whether they move by themselves.
+struct ExpertsConfig {
+  int slots = 0;           // Of a layer, on all workers; 0: no copies.
+  int interval_s = 0;      // Between looking at the imbalance; 0: never.
+  double threshold = 1.2;  // Imbalance from which on they move.
+};
+
 struct CoordinatorConfig {
   std::string host = "127.0.0.1";  // Reached by ssh, listened on, advertised.
   int port = 50051;
@@ -43,6 +50,7 @@ struct WorkerConfig {
   int threads = 0;                 // 0: one per core.
   int numa_node = -1;              // -1: not bound to one.
   double memory_gib = 0;           // 0: what the host has.
+  double read_gbps = 0;            // Of memory, as doctor measures; 0: unknown.
 };
 
 struct SshConfig {
@@ -69,6 +77,7 @@ struct ClusterConfig {
   std::string collectives;  // Absolute path of an AlgorithmTable, or empty.
   int context = 0;          // Positions of a sequence; 0: decided at load.
   MeshConfig mesh;
+  ExpertsConfig experts;
   CoordinatorConfig coordinator;
   std::vector<WorkerConfig> workers;  // Index = rank; 1 to kMaxWorkers.
   std::optional<SshConfig> ssh;       // Present: hosts are reached by ssh.

@@ -47,12 +47,23 @@ std::string FormatClusterConfig(const ClusterConfig& config) {
   }
   if (config.context > 0)
     absl::StrAppend(&out, "context: ", config.context, "\n");
-  absl::StrAppend(
-      &out, "mesh: {data: ", config.mesh.data, ", expert: ", config.mesh.expert,
-      ", tensor: ", config.mesh.tensor,
-      "}\ncoordinator: {host: ", Quoted(config.coordinator.host),
-      ", port: ", config.coordinator.port,
-      ", http_port: ", config.coordinator.http_port, "}\nworkers:\n");
+  absl::StrAppend(&out, "mesh: {data: ", config.mesh.data,
+                  ", expert: ", config.mesh.expert,
+                  ", tensor: ", config.mesh.tensor, "}\n");
+  const ExpertsConfig& experts = config.experts;
+  if (experts.slots > 0 || experts.interval_s > 0) {
+    absl::StrAppend(&out, "experts: {threshold: ", experts.threshold);
+    if (experts.slots > 0) absl::StrAppend(&out, ", slots: ", experts.slots);
+    if (experts.interval_s > 0) {
+      absl::StrAppend(&out,
+                      ", rebalance: auto, interval_s: ", experts.interval_s);
+    }
+    absl::StrAppend(&out, "}\n");
+  }
+  absl::StrAppend(&out, "coordinator: {host: ", Quoted(config.coordinator.host),
+                  ", port: ", config.coordinator.port,
+                  ", http_port: ", config.coordinator.http_port,
+                  "}\nworkers:\n");
   for (const WorkerConfig& worker : config.workers) {
     absl::StrAppend(&out, "  - {host: ", Quoted(worker.host),
                     ", address: ", Quoted(worker.address),
@@ -64,6 +75,9 @@ std::string FormatClusterConfig(const ClusterConfig& config) {
     }
     if (worker.memory_gib > 0) {
       absl::StrAppend(&out, ", memory_gib: ", worker.memory_gib);
+    }
+    if (worker.read_gbps > 0) {
+      absl::StrAppend(&out, ", read_gbps: ", worker.read_gbps);
     }
     absl::StrAppend(&out, "}\n");
   }

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/shard_plan.h"
 
+#include <vector>
+
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "cluster/config.h"
 #include "kernels/check.h"
 
 namespace ringfleet::cluster {
@@ -13,6 +18,25 @@ Range SplitRange(int total, int parts, int index) {
     return static_cast<int>(i * total / parts);
   };
   return {border(index), border(index + 1)};
+}
+
+absl::StatusOr<MeshShape> ParseMesh(absl::string_view text) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, 'x');
+  MeshShape mesh;
+  if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &mesh.data) ||
+      !absl::SimpleAtoi(parts[1], &mesh.expert) ||
+      !absl::SimpleAtoi(parts[2], &mesh.tensor)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--mesh ", text, ", want DATAxEXPERTxTENSOR as in 1x4x2"));
+  }
+  // Bounds the product that world_size() forms.
+  for (const int axis : {mesh.data, mesh.expert, mesh.tensor}) {
+    if (axis < 1 || axis > kMaxWorkers) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--mesh ", text, ": axis of ", axis, ", want 1 to ", kMaxWorkers));
+    }
+  }
+  return mesh;
 }
 
 absl::StatusOr<ShardPlan> PlanShard(const ModelSpec& spec,
@@ -41,6 +65,7 @@ absl::StatusOr<ShardPlan> PlanShard(const ModelSpec& spec,
   ShardPlan plan;
   plan.mesh = mesh;
   plan.rank = rank;
+  plan.expert_place = expert_index;
   plan.heads = SplitRange(spec.num_attention_heads, group_size, index);
   plan.experts = SplitRange(spec.n_routed_experts, mesh.expert, expert_index);
   plan.expert_columns =

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "cluster/model_spec.h"
 
 namespace ringfleet::cluster {
@@ -31,16 +32,22 @@ struct MeshShape {
   int world_size() const { return data * expert * tensor; }
 };
 
+// "1x4x2": DATAxEXPERTxTENSOR.
+// Errors: INVALID_ARGUMENT: not that, or an axis that is not 1 to kMaxWorkers.
+absl::StatusOr<MeshShape> ParseMesh(absl::string_view text);
+
 // What one rank owns. Attention: heads over expert x tensor (rows of q_b or
 // q_proj and kv_b, columns of o_proj); the products that make latents (q_a,
 // kv_a), the router, all norms and the embedding are replicated. Experts over
-// `expert`, the columns inside an expert over `tensor`; the shared expert and
+// `expert`, by an ExpertLayout; the columns inside an expert over `tensor`; the
+// shared expert and
 // dense layers over expert x tensor; vocabulary rows of the head likewise.
 struct ShardPlan {
   MeshShape mesh;
   int rank = 0;
   Range heads;
-  Range experts;
+  int expert_place = 0;  // Coordinate on the expert axis.
+  Range experts;         // Where each is once and consecutive ones together.
   Range expert_columns;  // Of moe_intermediate_size.
   Range shared_columns;  // Of n_shared_experts * moe_intermediate_size.
   Range dense_columns;   // Of intermediate_size.

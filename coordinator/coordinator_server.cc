@@ -3,13 +3,16 @@
 
 #include <grpcpp/server_builder.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "cluster/build_info.h"
+#include "cluster/channel.h"
 #include "cluster/config.h"
 #include "cluster/log.h"
 #include "cluster/shard_plan.h"
+#include "cluster/shard_sizes.h"
 #include "cluster/status_macros.h"
 
 namespace ringfleet::coordinator {
@@ -17,9 +20,6 @@ namespace {
 
 // For the last statuses to reach their sockets.
 constexpr absl::Duration kFlushTime = absl::Milliseconds(100);
-
-// A score of a long text goes beyond gRPC's 4 MiB default.
-constexpr int kMaxMessageBytes = 64 << 20;
 
 absl::Status Check(const FleetOptions& options,
                    const cluster::ModelSpec& spec) {
@@ -47,6 +47,61 @@ absl::Status Check(const FleetOptions& options,
   return absl::OkStatus();
 }
 
+// Of each place, by that of its ranks: they wait for each other, so the least
+// of them, as often as there are ranks. Empty if that of a rank is not known.
+std::vector<double> OfPlaces(const std::vector<double>& by_rank,
+                             const cluster::MeshShape& mesh) {
+  if (by_rank.size() != static_cast<size_t>(mesh.world_size())) return {};
+  std::vector<double> places;
+  for (int place = 0; place < mesh.expert; ++place) {
+    const auto first = by_rank.begin() + place * mesh.tensor;
+    places.push_back(*std::min_element(first, first + mesh.tensor) *
+                     mesh.tensor);
+    if (places.back() <= 0) return {};
+  }
+  return places;
+}
+
+// Fills in what follows from the model and the mesh.
+absl::Status PlaceExperts(const cluster::ModelSpec& spec,
+                          FleetOptions* options) {
+  ExpertFacts& facts = options->experts;
+  for (int layer = 0; layer < spec.num_hidden_layers; ++layer) {
+    if (spec.IsMoeLayer(layer)) facts.layers.push_back(layer);
+  }
+  facts.num_layers = spec.num_hidden_layers + 1;
+  facts.num_experts = spec.n_routed_experts;
+  facts.num_groups = std::max(spec.n_group, 1);
+  facts.num_places = options->mesh.expert;
+  const kernels::WeightForm form = cluster::FormsOf(options->dtype).experts;
+  for (int i = 0; i < options->mesh.tensor; ++i) {
+    const auto columns = static_cast<size_t>(
+        cluster::SplitRange(spec.moe_intermediate_size, options->mesh.tensor, i)
+            .size());
+    const size_t hidden = spec.hidden_size;
+    facts.expert_bytes +=
+        2 * kernels::WeightMatrix::Bytes(form, columns, hidden) +
+        kernels::WeightMatrix::Bytes(form, hidden, columns);
+  }
+  if (facts.layers.empty()) {
+    if (options->expert_slots == 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("expert slots ", options->expert_slots,
+                     ", want none: ", options->model_dir, " has no experts"));
+  }
+  facts.place_memory = OfPlaces(options->memory_gib, options->mesh);
+  for (const double gbps : OfPlaces(options->read_gbps, options->mesh)) {
+    facts.place_speeds.push_back(static_cast<float>(gbps));
+  }
+  RF_ASSIGN_OR_RETURN(
+      facts.place_slots,
+      DealSlots(options->expert_slots == 0 ? facts.num_experts
+                                           : options->expert_slots,
+                facts.num_experts, facts.num_places, facts.place_memory));
+  RF_ASSIGN_OR_RETURN(options->layout, InitialLayout(facts));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 CoordinatorServer::CoordinatorServer(CoordinatorOptions options,
@@ -65,6 +120,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   RF_ASSIGN_OR_RETURN(std::unique_ptr<ServedModel> model,
                       ServedModel::Load(options.fleet.model_dir));
   RF_RETURN_IF_ERROR(Check(options.fleet, model->spec()));
+  RF_RETURN_IF_ERROR(PlaceExperts(model->spec(), &options.fleet));
   auto coordinator = std::unique_ptr<CoordinatorServer>(
       new CoordinatorServer(std::move(options), std::move(model)));
   RF_ASSIGN_OR_RETURN(
@@ -72,7 +128,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
       cluster::DaemonServer::Start(
           coordinator->options_.listen, coordinator->options_.allow_insecure,
           [&coordinator](grpc::ServerBuilder& builder) {
-            builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+            builder.SetMaxReceiveMessageSize(cluster::kMaxMessageBytes);
             builder.RegisterService(&coordinator->coordinator_service_);
             builder.RegisterService(&coordinator->membership_service_);
             builder.RegisterService(&coordinator->files_service_);

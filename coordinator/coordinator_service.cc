@@ -295,6 +295,9 @@ grpc::Status CoordinatorService::DescribeExperts(
   auto statistics = fleet_->Statistics(
       request->reset_counts(), DeadlineOf(*context, kStatisticsTimeout));
   if (!statistics.ok()) return cluster::ToGrpc(statistics.status());
+  for (v1::ExpertBalance& layer : fleet_->BalanceOf(*statistics)) {
+    *response->add_balance() = std::move(layer);
+  }
   *response->mutable_layers() = std::move(*statistics->mutable_layers());
   return grpc::Status::OK;
 }
@@ -317,6 +320,23 @@ grpc::Status CoordinatorService::Bench(
                       [writer](const v1::BenchProgress& progress) {
                         return writer->Write(progress);
                       });
+  }
+  return cluster::ToGrpc(status);
+}
+
+grpc::Status CoordinatorService::Rebalance(
+    grpc::ServerContext* context, const v1::RebalanceRequest* request,
+    grpc::ServerWriter<v1::RebalanceProgress>* writer) {
+  const cluster::ActiveCalls::Scope scope(&calls_);
+  absl::Status status =
+      fleet_->WaitReady(DeadlineOf(*context, kLongestWait),
+                        [context] { return context->IsCancelled(); });
+  if (status.ok()) {
+    status = fleet_->Rebalance(
+        *request, /*threshold=*/0,
+        [context, writer](const v1::RebalanceProgress& progress) {
+          return !context->IsCancelled() && writer->Write(progress);
+        });
   }
   return cluster::ToGrpc(status);
 }

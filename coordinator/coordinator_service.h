@@ -52,6 +52,9 @@ class CoordinatorService final : public v1::Coordinator::Service {
   grpc::Status Bench(grpc::ServerContext* context,
                      const v1::BenchRequest* request,
                      grpc::ServerWriter<v1::BenchProgress>* writer) override;
+  grpc::Status Rebalance(
+      grpc::ServerContext* context, const v1::RebalanceRequest* request,
+      grpc::ServerWriter<v1::RebalanceProgress>* writer) override;
   grpc::Status Trace(
       grpc::ServerContext* context,
       grpc::ServerReaderWriter<v1::TraceProgress, v1::TraceRequest>* stream)

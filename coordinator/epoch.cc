@@ -57,10 +57,10 @@ uint64_t ConfigHash(const FleetOptions& options, absl::string_view fingerprint,
   return XXH64(text.data(), text.size(), /*seed=*/0);
 }
 
-Epoch::Epoch(const FleetOptions& options, uint64_t id,
+Epoch::Epoch(FleetOptions options, uint64_t id,
              std::vector<cluster::Member> members, std::string fingerprint,
              std::function<void()> on_change)
-    : options_(options),
+    : options_(std::move(options)),
       id_(id),
       members_(std::move(members)),
       fleet_fingerprint_(std::move(fingerprint)),
@@ -127,6 +127,12 @@ absl::Status Epoch::LoadAll() {
   });
 }
 
+v1::ExpertLayout Epoch::Experts() const {
+  const cluster::ExpertLayout& layout = options_.layout;
+  return layout.Difference(cluster::ExpertLayout(
+      layout.num_layers(), layout.num_experts(), layout.num_places()));
+}
+
 v1::LoadRequest Epoch::LoadRequestFor(int rank) const {
   v1::LoadRequest request;
   request.set_model_path(options_.model_dir);
@@ -137,6 +143,7 @@ v1::LoadRequest Epoch::LoadRequestFor(int rank) const {
   mesh->set_expert(options_.mesh.expert);
   mesh->set_tensor(options_.mesh.tensor);
   request.mutable_layout()->set_rank(rank);
+  *request.mutable_layout()->mutable_experts() = Experts();
   request.set_context(options_.context);
   request.set_slots(options_.slots);
   request.set_memory_limit_bytes(MemoryLimit(rank));
@@ -506,6 +513,11 @@ absl::Status Epoch::Conclude() {
 
 void Epoch::CancelAll() {
   for (const auto& client : clients_) client->Cancel();
+}
+
+void Epoch::SetResidentBytes(int rank, uint64_t bytes) {
+  MutexLock lock(&mu_);
+  progress_[rank].resident_bytes = bytes;
 }
 
 std::vector<Epoch::RankProgress> Epoch::Progress() const {

@@ -18,8 +18,10 @@
 #include "absl/time/time.h"
 #include "cluster/algorithm_table.h"
 #include "cluster/deadline.h"
+#include "cluster/expert_layout.h"
 #include "cluster/membership.h"
 #include "cluster/shard_plan.h"
+#include "coordinator/expert_balance.h"
 #include "coordinator/worker_client.h"
 #include "kernels/mutex.h"
 #include "protos/types.pb.h"
@@ -36,6 +38,16 @@ struct FleetOptions {
   v1::CacheDtype cache_dtype = v1::CACHE_DTYPE_UNSPECIFIED;
   v1::WireDtype wire = v1::WIRE_DTYPE_BF16;
   v1::PrefillStrategy prefill_strategy = v1::PREFILL_STRATEGY_AUTO;
+  // Of all places in a layer; 0: no copies.
+  int expert_slots = 0;
+  // How often experts are moved by themselves, if the imbalance is at least
+  // that; 0: never.
+  absl::Duration rebalance_interval;
+  double rebalance_threshold = 1.2;
+  // Follow from the model and the mesh: what there is to balance, and where
+  // experts are to begin with.
+  ExpertFacts experts;
+  cluster::ExpertLayout layout;
   v1::TransportKind transport = v1::TRANSPORT_KIND_AUTO;
   // Which algorithm carries which collective.
   cluster::AlgorithmTable collectives = cluster::AlgorithmTable::Default();
@@ -52,6 +64,8 @@ struct FleetOptions {
   bool one_shot = false;
   // By rank, in GiB; 0 or absent: a share of what the host has available.
   std::vector<double> memory_gib;
+  // By rank, of memory; 0 or absent: unknown.
+  std::vector<double> read_gbps;
   absl::Duration lease = absl::Seconds(10);
   absl::Duration collective_timeout = absl::Seconds(30);
   absl::Duration connect_timeout = absl::Seconds(30);
@@ -80,9 +94,8 @@ class Epoch {
   // checkpoint that the fleet has begun with; empty: it begins with this epoch.
   // `on_change` is called without locks held when what Progress() returns has
   // changed.
-  Epoch(const FleetOptions& options, uint64_t id,
-        std::vector<cluster::Member> members, std::string fingerprint,
-        std::function<void()> on_change);
+  Epoch(FleetOptions options, uint64_t id, std::vector<cluster::Member> members,
+        std::string fingerprint, std::function<void()> on_change);
   ~Epoch();
   Epoch(const Epoch&) = delete;
   Epoch& operator=(const Epoch&) = delete;
@@ -121,6 +134,8 @@ class Epoch {
     bool loaded = false;
   };
   std::vector<RankProgress> Progress() const;
+  // What a rank holds once its experts have moved.
+  void SetResidentBytes(int rank, uint64_t bytes);
 
   uint64_t id() const { return id_; }
   // After Form: positions per slot, and which checkpoint all ranks have read.
@@ -151,6 +166,8 @@ class Epoch {
   absl::Status ConnectAll();
   // Calls `call` for all ranks at once; the cause of the first failure.
   absl::Status OnEveryRank(const std::function<absl::Status(int)>& call);
+  // As messages have it.
+  v1::ExpertLayout Experts() const;
   v1::LoadRequest LoadRequestFor(int rank) const;
   uint64_t MemoryLimit(int rank) const;
   int RanksOnHost(int rank) const;

@@ -35,10 +35,15 @@ Fleet::Fleet(FleetOptions options, v1::BuildInfo build)
       build_(std::move(build)),
       membership_({options_.mesh.world_size(), build_, options_.lease},
                   absl::Now(), [] { return Deadline::Clock::now(); }),
+      layout_(options_.layout),
+      place_slots_(options_.experts.place_slots),
       pause_(kFirstPause),
       form_after_(Deadline::Clock::now()) {
   main_ = std::thread([this] { Main(); });
   watchdog_ = std::thread([this] { Watchdog(); });
+  if (options_.rebalance_interval > absl::ZeroDuration()) {
+    balancer_ = std::thread([this] { Balancer(); });
+  }
 }
 
 Fleet::~Fleet() { Shutdown(); }
@@ -269,6 +274,7 @@ void Fleet::Shutdown() {
   }
   main_.join();
   watchdog_.join();
+  if (balancer_.joinable()) balancer_.join();
 }
 
 void Fleet::Main() {
@@ -292,7 +298,9 @@ std::shared_ptr<Epoch> Fleet::NextEpoch() {
   }
   if (stopping_) return nullptr;
   last = std::move(epoch_);
-  epoch_ = std::make_shared<Epoch>(options_, membership_.NewEpoch(),
+  FleetOptions options = options_;
+  options.layout = layout_;
+  epoch_ = std::make_shared<Epoch>(std::move(options), membership_.NewEpoch(),
                                    membership_.Members(), fingerprint_, [this] {
                                      MutexLock progress_lock(&mu_);
                                      Changed();
@@ -332,6 +340,7 @@ void Fleet::EndEpoch(Epoch& epoch, const absl::Status& cause) {
     }
     if (scheduler_ != nullptr) {
       if (scheduler_->last_step() > 0) pause_ = kFirstPause;
+      FailMove(cause);
       scheduler_->FailAll(cause);
       updates = scheduler_->TakeUpdates();
       if (bench_ != nullptr) bench_->Fail(cause);
@@ -355,6 +364,7 @@ std::optional<v1::StepPlan> Fleet::NextPlan() {
   {
     MutexLock lock(&mu_);
     plan = BenchPlans() ? bench_->NextPlan() : scheduler_->NextPlan();
+    PlanMove(&plan);
     RetireBench();
   }
   DeliverUpdates();
@@ -367,6 +377,7 @@ absl::Status Fleet::OnResult(const v1::StepResult& merged) {
     MutexLock lock(&mu_);
     status = bench_ != nullptr && bench_->owns() ? bench_->OnResult(merged)
                                                  : scheduler_->OnResult(merged);
+    NoteMoved(merged.step());
     RetireBench();
   }
   DeliverUpdates();

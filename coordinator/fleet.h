@@ -80,6 +80,11 @@ class Fleet : private StepSource {
   absl::StatusOr<v1::StatisticsResponse> Statistics(bool reset_expert_counts,
                                                     cluster::Deadline deadline);
 
+  // How busy the experts' places are by these statistics; nothing where there
+  // is one place.
+  std::vector<v1::ExpertBalance> BalanceOf(
+      const v1::StatisticsResponse& statistics) const;
+
   // Lets `bench` plan the steps as soon as nothing else runs, until it is done;
   // it learns of everything through its events, also of the epoch's end. Waits
   // a moment for a benchmark before it whose caller may have left.
@@ -107,6 +112,19 @@ class Fleet : private StepSource {
   absl::Status Trace(
       const v1::TraceRequest& request, const std::function<bool()>& await_end,
       const std::function<void(const v1::TraceProgress&)>& on_progress);
+
+  // Moves experts to where they balance what the ranks have had to do: first
+  // tells of a proposal, then, unless that is all that is wanted, of loading,
+  // while steps go on. Nothing moves if the imbalance is below `threshold`.
+  // False from `on_progress`: the caller left. What has moved before an error
+  // stays.
+  //
+  // Errors: UNAVAILABLE: not ready. FAILED_PRECONDITION: experts are moving.
+  // INVALID_ARGUMENT: they have one place only. DEADLINE_EXCEEDED: a benchmark
+  // leaves no step for it. Others are those of a worker, by name.
+  absl::Status Rebalance(
+      const v1::RebalanceRequest& request, double threshold,
+      const std::function<bool(const v1::RebalanceProgress&)>& on_progress);
 
   // Machines that the workers of the epoch run on; 0 before the first one.
   int CountHosts() const;
@@ -143,10 +161,33 @@ class Fleet : private StepSource {
   void SetState(v1::FleetState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Changed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void DeliverUpdates();
+  void Balancer();  // Thread: moves experts from time to time.
+  // `threshold`: imbalance below which nothing moves.
+  absl::Status MoveExperts(
+      Epoch& epoch, const ExpertFacts& facts,
+      const v1::RebalanceRequest& request, double threshold,
+      const std::function<bool(const v1::RebalanceProgress&)>& on_progress);
+  // Lets the next plan say that experts, which all ranks have prepared, change
+  // places, and waits for its result.
+  absl::Status SwitchExperts(Epoch& epoch, uint64_t number,
+                             const cluster::ExpertLayout& layout);
+  void PlanMove(std::optional<v1::StepPlan>* plan)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void NoteMoved(uint64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void FailMove(const absl::Status& cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Whether the benchmark makes the plans; takes it over when it may.
   bool BenchPlans() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Gives the fleet back after a benchmark that is done.
   void RetireBench() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // Experts about to change places.
+  struct ExpertMove {
+    uint64_t number = 0;
+    cluster::ExpertLayout layout;  // From then on.
+    uint64_t step = 0;             // Whose plan says so; 0: none yet.
+    bool ended = false;
+    absl::Status status;  // Once ended.
+  };
 
   const FleetOptions options_;
   const v1::BuildInfo build_;
@@ -162,6 +203,12 @@ class Fleet : private StepSource {
       ABSL_GUARDED_BY(mu_);  // Forming, running, last.
   std::unique_ptr<Scheduler> scheduler_ ABSL_GUARDED_BY(mu_);  // While READY.
   std::shared_ptr<BenchPlanner> bench_ ABSL_GUARDED_BY(mu_);   // Or null.
+  // Where experts are, in this epoch and the next.
+  cluster::ExpertLayout layout_ ABSL_GUARDED_BY(mu_);
+  std::vector<int> place_slots_ ABSL_GUARDED_BY(mu_);      // As in ExpertFacts.
+  std::shared_ptr<ExpertMove> move_ ABSL_GUARDED_BY(mu_);  // Or null.
+  uint64_t last_move_ ABSL_GUARDED_BY(mu_) = 0;
+  bool rebalancing_ ABSL_GUARDED_BY(mu_) = false;
   double load_ms_ ABSL_GUARDED_BY(mu_) = 0;
   // Of the checkpoint that the first epoch has read; empty before that.
   std::string fingerprint_ ABSL_GUARDED_BY(mu_);
@@ -175,6 +222,7 @@ class Fleet : private StepSource {
 
   std::thread main_;
   std::thread watchdog_;
+  std::thread balancer_;  // If experts move by themselves.
 };
 
 }  // namespace ringfleet::coordinator

@@ -5,17 +5,17 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "cluster/algorithm_table.h"
 #include "cluster/build_info.h"
 #include "cluster/cache_dtype.h"
 #include "cluster/config.h"
 #include "cluster/log.h"
+#include "cluster/placement.h"
 #include "cluster/prefill_strategy.h"
 #include "cluster/process_limits.h"
 #include "cluster/server.h"
+#include "cluster/shard_plan.h"
 #include "cluster/status_macros.h"
 #include "cluster/transport_kind.h"
 #include "cluster/weight_dtype.h"
@@ -52,6 +52,7 @@ struct Flags {
   std::string model;
   int world = 0;
   std::string mesh;
+  int expert_slots = 0;
   std::string listen = "127.0.0.1:50051";
   std::string dtype = "int8";
   std::string cache_type;
@@ -69,26 +70,6 @@ struct Flags {
   std::string log_level = "info";
 };
 
-absl::StatusOr<cluster::MeshShape> ParseMesh(const std::string& text) {
-  const std::vector<std::string> parts = absl::StrSplit(text, 'x');
-  cluster::MeshShape mesh;
-  if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &mesh.data) ||
-      !absl::SimpleAtoi(parts[1], &mesh.expert) ||
-      !absl::SimpleAtoi(parts[2], &mesh.tensor)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--mesh ", text, ", want DATAxEXPERTxTENSOR as in 1x4x2"));
-  }
-  // Bounds the product that world_size() forms.
-  for (const int axis : {mesh.data, mesh.expert, mesh.tensor}) {
-    if (axis < 1 || axis > cluster::kMaxWorkers) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--mesh ", text, ": axis of ", axis, ", want 1 to ",
-                       cluster::kMaxWorkers));
-    }
-  }
-  return mesh;
-}
-
 absl::StatusOr<CoordinatorOptions> FromFlags(const Flags& flags) {
   CoordinatorOptions options;
   if (flags.model.empty()) {
@@ -97,7 +78,7 @@ absl::StatusOr<CoordinatorOptions> FromFlags(const Flags& flags) {
   options.fleet.name = "ringfleet";
   options.fleet.model_dir = flags.model;
   if (!flags.mesh.empty()) {
-    RF_ASSIGN_OR_RETURN(options.fleet.mesh, ParseMesh(flags.mesh));
+    RF_ASSIGN_OR_RETURN(options.fleet.mesh, cluster::ParseMesh(flags.mesh));
     const int world_size = options.fleet.mesh.world_size();
     if (flags.world != 0 && flags.world != world_size) {
       return absl::InvalidArgumentError(
@@ -107,6 +88,7 @@ absl::StatusOr<CoordinatorOptions> FromFlags(const Flags& flags) {
   } else {
     options.fleet.mesh.tensor = flags.world == 0 ? 1 : flags.world;
   }
+  options.fleet.expert_slots = flags.expert_slots;
   RF_ASSIGN_OR_RETURN(options.fleet.dtype,
                       cluster::ParseWeightDtype(flags.dtype));
   if (!flags.cache_type.empty()) {
@@ -137,6 +119,9 @@ absl::StatusOr<CoordinatorOptions> FromClusterFile(const Flags& flags) {
   options.fleet.model_dir = config.model;
   options.fleet.mesh = {config.mesh.data, config.mesh.expert,
                         config.mesh.tensor};
+  options.fleet.expert_slots = config.experts.slots;
+  options.fleet.rebalance_interval = absl::Seconds(config.experts.interval_s);
+  options.fleet.rebalance_threshold = config.experts.threshold;
   options.fleet.dtype = config.dtype;
   options.fleet.cache_dtype = config.cache_dtype;
   options.fleet.wire = cluster::WireToProto(config.wire);
@@ -150,6 +135,7 @@ absl::StatusOr<CoordinatorOptions> FromClusterFile(const Flags& flags) {
   options.fleet.shard_cache = config.cache_dir;
   for (const cluster::WorkerConfig& worker : config.workers) {
     options.fleet.memory_gib.push_back(worker.memory_gib);
+    options.fleet.read_gbps.push_back(worker.read_gbps);
   }
   options.listen = {config.coordinator.host, config.coordinator.port};
   options.allow_insecure = config.security == cluster::SecurityMode::kInsecure;
@@ -207,6 +193,11 @@ int Main(int argc, char** argv) {
                          "Number of workers, split by tensor (default 1)"))
       ->check(CLI::Range(1, cluster::kMaxWorkers));
   by_hand(app.add_option("--mesh", flags.mesh, "DATAxEXPERTxTENSOR"));
+  by_hand(app.add_option("--expert-slots", flags.expert_slots,
+                         "Experts that all places of the mesh's expert axis "
+                         "hold together, in each layer: beyond the model's "
+                         "number, copies; 0: no copies"))
+      ->check(CLI::Range(0, cluster::kMaxReplicas));
   by_hand(app.add_option("--listen", flags.listen,
                          "HOST:PORT; port 0 takes any free one"))
       ->capture_default_str();

@@ -103,6 +103,15 @@ std::optional<v1::StepPlan> Scheduler::NextPlan() {
       plan.decodes().empty()) {
     return std::nullopt;
   }
+  return Send(std::move(plan), std::move(flight));
+}
+
+std::optional<v1::StepPlan> Scheduler::EmptyPlan() {
+  if (in_flight_.size() >= kMaxPlansInFlight) return std::nullopt;
+  return Send(v1::StepPlan(), PlanInFlight());
+}
+
+v1::StepPlan Scheduler::Send(v1::StepPlan plan, PlanInFlight flight) {
   plan.set_epoch(options_.epoch);
   plan.set_step(++last_step_);
   flight.step = last_step_;

@@ -91,6 +91,10 @@ class Scheduler {
   // plans as allowed are in flight.
   std::optional<v1::StepPlan> NextPlan();
 
+  // A step without work, or nothing when as many plans as allowed are in
+  // flight.
+  std::optional<v1::StepPlan> EmptyPlan();
+
   // Takes the result of the oldest plan in flight, on which all ranks agree.
   //
   // Errors: INTERNAL: another step, or a slot that the plan does not name.
@@ -132,6 +136,8 @@ class Scheduler {
     std::vector<std::shared_ptr<Sequence>> evaluated;  // Whose prompt it ends.
   };
 
+  // Numbers a plan, which is in flight from then on.
+  v1::StepPlan Send(v1::StepPlan plan, PlanInFlight flight);
   void Release(v1::StepPlan* plan);
   void Admit(v1::StepPlan* plan);
   void PlanPrefills(v1::StepPlan* plan, PlanInFlight* flight);

@@ -1,45 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/worker_client.h"
 
-#include <grpcpp/create_channel.h>
-#include <grpcpp/security/credentials.h>
-#include <grpcpp/support/channel_arguments.h>
-
 #include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cluster/channel.h"
 #include "cluster/status.h"
+#include "cluster/status_macros.h"
 
 namespace ringfleet::coordinator {
 namespace {
 
 using Call = cluster::CancellableCalls::Scope;
 
-// A span's score and a plan with a long prompt exceed gRPC's 4 MiB default;
-// the bound keeps a broken peer from filling memory.
-constexpr int kMaxMessageBytes = 64 << 20;
-
 // A host that vanished without closing its sockets is noticed after 20 s.
 constexpr int kKeepaliveMs = 10'000;
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  grpc::ChannelArguments arguments = cluster::DirectArguments();
+  arguments.SetMaxReceiveMessageSize(cluster::kMaxMessageBytes);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
-  // Each epoch has connections of its own, without a predecessor's backoff.
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
-                                   arguments);
-}
-
-void SetDeadline(grpc::ClientContext& context, cluster::Deadline deadline) {
-  if (deadline.infinite()) return;
-  context.set_deadline(std::chrono::system_clock::now() +
-                       absl::ToChronoMicroseconds(deadline.Remaining()));
+  return cluster::OpenChannel(address, arguments);
 }
 
 }  // namespace
@@ -54,11 +38,19 @@ WorkerClient::~WorkerClient() {
   if (reader_.joinable()) reader_.join();
 }
 
+void WorkerClient::Prepare(grpc::ClientContext& context,
+                           cluster::Deadline deadline) {
+  std::call_once(first_call_, [this] { cluster::AwaitConnection(*channel_); });
+  if (deadline.infinite()) return;
+  context.set_deadline(std::chrono::system_clock::now() +
+                       absl::ToChronoMicroseconds(deadline.Remaining()));
+}
+
 absl::StatusOr<v1::LoadProgress> WorkerClient::Load(
     const v1::LoadRequest& request, cluster::Deadline deadline,
     const std::function<void(const v1::LoadProgress&)>& on_progress) {
   grpc::ClientContext context;
-  SetDeadline(context, deadline);
+  Prepare(context, deadline);
   const Call call(&calls_, &context);
   const auto reader = stub_->Load(&context, request);
   v1::LoadProgress progress;
@@ -74,7 +66,7 @@ absl::StatusOr<v1::LoadProgress> WorkerClient::Load(
 absl::StatusOr<v1::FindCheckpointResponse> WorkerClient::FindCheckpoint(
     const v1::FindCheckpointRequest& request, cluster::Deadline deadline) {
   grpc::ClientContext context;
-  SetDeadline(context, deadline);
+  Prepare(context, deadline);
   const Call call(&calls_, &context);
   v1::FindCheckpointResponse response;
   const grpc::Status status =
@@ -86,7 +78,7 @@ absl::StatusOr<v1::FindCheckpointResponse> WorkerClient::FindCheckpoint(
 absl::StatusOr<v1::CheckpointFacts> WorkerClient::DescribeCheckpoint(
     const v1::DescribeCheckpointRequest& request, cluster::Deadline deadline) {
   grpc::ClientContext context;
-  SetDeadline(context, deadline);
+  Prepare(context, deadline);
   const Call call(&calls_, &context);
   const auto reader = stub_->DescribeCheckpoint(&context, request);
   v1::CheckpointFacts all;
@@ -100,7 +92,7 @@ absl::StatusOr<v1::CheckpointFacts> WorkerClient::DescribeCheckpoint(
 absl::StatusOr<v1::ConnectResponse> WorkerClient::Connect(
     const v1::ConnectRequest& request, cluster::Deadline deadline) {
   grpc::ClientContext context;
-  SetDeadline(context, deadline);
+  Prepare(context, deadline);
   const Call call(&calls_, &context);
   v1::ConnectResponse response;
   const grpc::Status status = stub_->Connect(&context, request, &response);
@@ -108,10 +100,28 @@ absl::StatusOr<v1::ConnectResponse> WorkerClient::Connect(
   return response;
 }
 
+absl::Status WorkerClient::PrepareExperts(
+    const v1::PrepareExpertsRequest& request, cluster::Deadline deadline,
+    const std::function<bool(uint64_t)>& on_bytes) {
+  grpc::ClientContext context;
+  Prepare(context, deadline);
+  const Call call(&calls_, &context);
+  const auto reader = stub_->PrepareExperts(&context, request);
+  v1::PrepareExpertsProgress progress;
+  while (reader->Read(&progress)) {
+    if (!on_bytes(progress.bytes_done())) context.TryCancel();
+  }
+  RF_RETURN_IF_ERROR(cluster::FromGrpc(reader->Finish()));
+  if (!progress.done()) {
+    return absl::InternalError("preparing experts ended without its message");
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<v1::StatisticsResponse> WorkerClient::Statistics(
     const v1::StatisticsRequest& request, cluster::Deadline deadline) {
   grpc::ClientContext context;
-  SetDeadline(context, deadline);
+  Prepare(context, deadline);
   const Call call(&calls_, &context);
   v1::StatisticsResponse response;
   const grpc::Status status = stub_->Statistics(&context, request, &response);
@@ -122,7 +132,7 @@ absl::StatusOr<v1::StatisticsResponse> WorkerClient::Statistics(
 absl::StatusOr<v1::ClockReading> WorkerClient::ReadClock(
     cluster::Deadline deadline) {
   grpc::ClientContext context;
-  SetDeadline(context, deadline);
+  Prepare(context, deadline);
   const Call call(&calls_, &context);
   v1::ClockReading reading;
   const grpc::Status status =
@@ -159,7 +169,7 @@ absl::StatusOr<v1::MeasureMemoryResponse> WorkerClient::MeasureMemory(
     const v1::MeasureMemoryRequest& request, cluster::Deadline deadline,
     const std::function<void()>& await_others) {
   grpc::ClientContext context;
-  SetDeadline(context, deadline);
+  Prepare(context, deadline);
   const Call call(&calls_, &context);
   const auto stream = stub_->MeasureMemory(&context);
   stream->Write(request);  // A failure shows in Read and Finish.

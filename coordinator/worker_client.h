@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 
@@ -44,6 +45,12 @@ class WorkerClient {
 
   absl::StatusOr<v1::ConnectResponse> Connect(const v1::ConnectRequest& request,
                                               cluster::Deadline deadline);
+
+  // Calls `on_bytes` with the bytes loaded so far, in this thread; false from
+  // it ends the call with CANCELLED.
+  absl::Status PrepareExperts(const v1::PrepareExpertsRequest& request,
+                              cluster::Deadline deadline,
+                              const std::function<bool(uint64_t)>& on_bytes);
 
   absl::StatusOr<v1::StatisticsResponse> Statistics(
       const v1::StatisticsRequest& request, cluster::Deadline deadline);
@@ -90,9 +97,12 @@ class WorkerClient {
   bool Disconnected() const;
 
  private:
+  // What every call with an end of its own begins with.
+  void Prepare(grpc::ClientContext& context, cluster::Deadline deadline);
   void ReadResults();
 
   const std::shared_ptr<grpc::Channel> channel_;
+  std::once_flag first_call_;
   const std::unique_ptr<v1::Worker::Stub> stub_;
   const std::unique_ptr<v1::Host::Stub> host_;
   grpc::ClientContext run_context_;

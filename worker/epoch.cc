@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "cluster/status_macros.h"
 
 namespace ringfleet::worker {
@@ -14,6 +15,12 @@ absl::StatusOr<KvCache> MakeCache(const LoadedShard& shard,
   return KvCache::Create(dtype, Model::CacheLayers(shard.spec, weights),
                          shard.spec.kv_lora_rank, shard.spec.qk_rope_head_dim,
                          shard.slots, context);
+}
+
+bool HasExperts(const Weights& weights, uint32_t layer) {
+  if (layer < weights.layers.size()) return weights.layers[layer].is_moe;
+  const uint32_t behind = layer - static_cast<uint32_t>(weights.layers.size());
+  return behind < weights.mtp.size() && weights.mtp[behind].layer.is_moe;
 }
 
 // What a model is compared with rounds nothing on the wire.
@@ -50,8 +57,8 @@ Epoch::Instance::Instance(LoadedShard& shard, const Weights& weights,
                           KvCache reserved, TimedCommunicator& communicator,
                           const ModelSettings& settings)
     : cache(std::move(reserved)),
-      model(shard.spec, shard.plan, weights, *shard.pool, cache, communicator,
-            settings) {}
+      model(shard.spec, shard.plan, shard.layout, weights, *shard.pool, cache,
+            communicator, settings) {}
 
 Epoch::Epoch(uint64_t epoch, std::shared_ptr<LoadedShard> shard,
              std::shared_ptr<ExpertStatistics> statistics,
@@ -60,7 +67,9 @@ Epoch::Epoch(uint64_t epoch, std::shared_ptr<LoadedShard> shard,
              cluster::TraceRecorder* trace, const ModelSettings& settings,
              absl::Duration collective_timeout, KvCache cache,
              std::optional<KvCache> reference_cache)
-    : shard_(std::move(shard)),
+    : id_(epoch),
+      shard_(std::move(shard)),
+      layout_(shard_->layout),
       statistics_(std::move(statistics)),
       transport_(std::move(transport)),
       communicator_(transport_.get(),
@@ -85,8 +94,68 @@ Epoch::~Epoch() {
   transport_.reset();
 }
 
+absl::Status Epoch::PrepareExperts(
+    uint64_t number, const v1::ExpertLayout& changes, uint64_t available_bytes,
+    const std::string& coordinator, cluster::CancellableCalls* fetching,
+    absl::FunctionRef<absl::Status(uint64_t, uint64_t)> report) {
+  for (const v1::ExpertLayer& layer : changes.layers()) {
+    if (!HasExperts(shard_->weights, layer.layer())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("experts: layer ", layer.layer(), " has none"));
+    }
+  }
+  cluster::ExpertLayout now;
+  {
+    std::optional<StagedWeights> old;  // Freed outside the lock.
+    MutexLock lock(&mu_);
+    now = layout_;
+    old.swap(staged_);
+  }
+  cluster::ExpertLayout next = now;
+  RF_RETURN_IF_ERROR(next.Merge(changes));
+  const auto stop_early = [&](uint64_t done, uint64_t total) -> absl::Status {
+    if (aborted_) return absl::CancelledError("experts: the epoch is over");
+    return report(done, total);
+  };
+  RF_ASSIGN_OR_RETURN(StagedWeights staged,
+                      StageExperts(*shard_, now, next, available_bytes,
+                                   coordinator, fetching, stop_early));
+  MutexLock lock(&mu_);
+  staged_number_ = number;
+  staged_ = std::move(staged);
+  return absl::OkStatus();
+}
+
+absl::Status Epoch::SwitchTo(uint64_t number) {
+  std::optional<StagedWeights> staged;
+  {
+    MutexLock lock(&mu_);
+    if (!staged_.has_value() || staged_number_ != number) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("experts: move ", number, " is not prepared here"));
+    }
+    staged.swap(staged_);
+    layout_ = staged->main.layout;
+  }
+  const int place = shard_->plan.expert_place;
+  cluster::ExpertLayout next = staged->main.layout;
+  SwitchExperts(shard_->layout, place, std::move(staged->main),
+                &shard_->weights);
+  uint64_t bytes = shard_->weights.bytes;
+  if (staged->reference.has_value()) {
+    SwitchExperts(shard_->layout, place, *std::move(staged->reference),
+                  &*shard_->reference);
+    bytes += shard_->reference->bytes;
+  }
+  shard_->layout = std::move(next);
+  shard_->resident_bytes = bytes;
+  return absl::OkStatus();
+}
+
 absl::Status Epoch::Step(const v1::StepPlan& plan, v1::StepResult* result) {
-  absl::Status status = executor_.Step(plan, result);
+  absl::Status status;
+  if (plan.expert_move() != 0) status = SwitchTo(plan.expert_move());
+  if (status.ok()) status = executor_.Step(plan, result);
   if (status.ok()) {
     statistics_->AddStep(main_.model.expert_counts());
   } else {

@@ -1,9 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/expert_statistics.h"
 
+#include <algorithm>
+
 namespace ringfleet::worker {
 
 void ExpertStatistics::AddStep(std::vector<std::vector<uint64_t>>& counts) {
+  // One that only freed slots or moved experts says nothing of an average step.
+  const bool empty =
+      std::all_of(counts.begin(), counts.end(), [](const auto& layer) {
+        return std::all_of(layer.begin(), layer.end(),
+                           [](uint64_t count) { return count == 0; });
+      });
+  if (empty) return;
   MutexLock lock(&mu_);
   totals_.resize(counts.size());
   averages_.resize(counts.size());

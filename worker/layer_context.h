@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cluster/communicator.h"
+#include "cluster/expert_layout.h"
 #include "cluster/model_spec.h"
 #include "cluster/shard_plan.h"
 #include "cluster/trace_recorder.h"
@@ -17,6 +18,7 @@
 #include "kernels/swiglu.h"
 #include "kernels/thread_pool.h"
 #include "worker/batch.h"
+#include "worker/expert_dispatch.h"
 #include "worker/kv_cache.h"
 #include "worker/timed_communicator.h"
 
@@ -43,22 +45,25 @@ struct Workspace {
   std::vector<float> route_scratch;            // [3 * experts]
   std::vector<int32_t> route_ids;              // [rows, num_experts_per_tok]
   std::vector<float> route_weights;            // [rows, num_experts_per_tok]
-  Batch own_batch;                             // This rank's rows of a step.
-  kernels::Activations gathered_x;             // Of all ranks' rows.
-  kernels::AlignedBuffer gathered_weights;     // Of all ranks, packed.
-  std::vector<float> reduced;                  // [own rows, D]
-  std::vector<uint64_t> element_offsets;       // Of each rank's rows, times D.
-  std::vector<uint32_t> listed_rows;           // Of a network for all tokens.
-  std::vector<uint32_t> assigned_rows;         // By expert, ascending.
-  std::vector<float> assigned_weights;         // Of the same.
-  std::vector<size_t> first_assigned;          // [experts + 1]
-  std::vector<char> chosen_experts;            // By any token, [own experts].
+  ExpertDispatch dispatch;
+  std::vector<int32_t> route_slots;  // [rows, num_experts_per_tok], or -1.
+  Batch own_batch;                   // This rank's rows of a step.
+  kernels::Activations gathered_x;   // Of all ranks' rows.
+  kernels::AlignedBuffer gathered_weights;  // Of all ranks, packed.
+  std::vector<float> reduced;               // [own rows, D]
+  std::vector<uint64_t> element_offsets;    // Of each rank's rows, times D.
+  std::vector<uint32_t> listed_rows;        // Of a network for all tokens.
+  std::vector<uint32_t> assigned_rows;      // By expert, ascending.
+  std::vector<float> assigned_weights;      // Of the same.
+  std::vector<size_t> first_assigned;       // [experts + 1]
+  std::vector<char> chosen_experts;         // By any token, [own experts].
 };
 
 struct LayerContext {
   const cluster::ModelSpec& spec;
   const cluster::ShardPlan& plan;
   const std::vector<cluster::ShardPlan>& plans;  // Of all ranks.
+  const cluster::ExpertLayout& layout;
   const kernels::Rope& rope;
   float softmax_scale;
   kernels::ThreadPool& pool;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "cluster/cache_dtype.h"
 #include "cluster/log.h"
+#include "cluster/placement.h"
 #include "cluster/safetensors.h"
 #include "cluster/status_macros.h"
 #include "cluster/weight_dtype.h"
@@ -73,6 +74,21 @@ absl::StatusOr<kernels::Dtype> CacheDtypeFor(v1::CacheDtype dtype,
           absl::StrCat("load: cache dtype ", static_cast<int>(dtype), ", want ",
                        cluster::kCacheDtypeChoices));
   }
+}
+
+absl::StatusOr<cluster::ExpertLayout> LayoutFor(
+    const cluster::ModelSpec& spec, const cluster::ShardPlan& plan,
+    const v1::ExpertLayout& wanted) {
+  const int64_t layers = int64_t{spec.num_hidden_layers} + 1;  // And MTP.
+  if (layers * spec.n_routed_experts > cluster::kMaxPlacementEntries) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "load: ", spec.n_routed_experts, " experts in each of ", layers,
+        " layers, want at most ", cluster::kMaxPlacementEntries, " in all"));
+  }
+  cluster::ExpertLayout layout(static_cast<int>(layers), spec.n_routed_experts,
+                               plan.mesh.expert);
+  RF_RETURN_IF_ERROR(layout.Merge(wanted));
+  return layout;
 }
 
 // Positions per slot that fit beside the weights, at most `wanted`.
@@ -223,8 +239,9 @@ absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
     const v1::LoadRequest& request, const LoadSettings& settings,
     absl::FunctionRef<absl::Status(const v1::LoadProgress&)> report) {
   auto shard = std::make_unique<LoadedShard>();
-  RF_ASSIGN_OR_RETURN(const LoadOptions options,
-                      MakeLoadOptions(request.dtype()));
+  RF_ASSIGN_OR_RETURN(LoadOptions options, MakeLoadOptions(request.dtype()));
+  shard->request = request;
+  shard->options = options;
   RF_ASSIGN_OR_RETURN(shard->cache_dtype,
                       CacheDtypeFor(request.cache_dtype(), options.form));
   if (request.slots() < 1 || request.slots() > kMaxSlots) {
@@ -250,7 +267,12 @@ absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
                           .tensor = static_cast<int>(mesh.tensor())},
                          static_cast<int>(request.layout().rank())));
 
-  const LoadOptions reference_options = {.form = kernels::WeightForm::kF32};
+  RF_ASSIGN_OR_RETURN(shard->layout, LayoutFor(shard->spec, shard->plan,
+                                               request.layout().experts()));
+  LoadOptions reference_options = {.form = kernels::WeightForm::kF32};
+  if (request.layout().experts().layers_size() > 0) {
+    options.experts = reference_options.experts = &shard->layout;
+  }
   const uint64_t packed_bytes =
       ShardBytes(shard->spec, shard->plan, options, checkpoint.get());
   uint64_t weight_bytes = packed_bytes;

@@ -2,6 +2,7 @@
 #ifndef RINGFLEET_WORKER_LOADED_SHARD_H_
 #define RINGFLEET_WORKER_LOADED_SHARD_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cluster/cancellable_calls.h"
+#include "cluster/expert_layout.h"
 #include "cluster/model_spec.h"
 #include "cluster/shard_plan.h"
 #include "kernels/dtype.h"
@@ -19,21 +21,26 @@
 #include "protos/worker.pb.h"
 #include "worker/packed_shard.h"
 #include "worker/shard_cache.h"
+#include "worker/shard_loader.h"
 #include "worker/weights.h"
 
 namespace ringfleet::worker {
 
-// What a rank holds between epochs: its slices of one checkpoint. Immutable.
+// What a rank holds between epochs: its slices of one checkpoint. Immutable,
+// but that experts may move between two steps.
 struct LoadedShard {
+  v1::LoadRequest request;
+  LoadOptions options;  // Without `experts`: `layout` says that.
   cluster::ModelSpec spec;
   cluster::ShardPlan plan;
+  cluster::ExpertLayout layout;  // Of all places.
   kernels::Dtype cache_dtype = kernels::Dtype::kBf16;
   std::string fingerprint;
   Weights weights;
   std::optional<Weights> reference;  // Plain float32, on request.
   int slots = 0;
-  int context = 0;              // Positions per slot that fit.
-  uint64_t resident_bytes = 0;  // Of all weights.
+  int context = 0;                           // Positions per slot that fit.
+  std::atomic<uint64_t> resident_bytes = 0;  // Of all weights.
   std::unique_ptr<kernels::ThreadPool> pool;
 
   // How it came about.

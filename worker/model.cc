@@ -47,11 +47,13 @@ std::vector<cluster::ShardPlan> PlanAllShards(const cluster::ModelSpec& spec,
 }  // namespace
 
 Model::Model(const cluster::ModelSpec& spec, const cluster::ShardPlan& plan,
-             const Weights& weights, kernels::ThreadPool& pool, KvCache& cache,
+             const cluster::ExpertLayout& layout, const Weights& weights,
+             kernels::ThreadPool& pool, KvCache& cache,
              TimedCommunicator& communicator, const ModelSettings& settings)
     : spec_(spec),
       plan_(plan),
       plans_(PlanAllShards(spec, plan.mesh)),
+      layout_(layout),
       weights_(weights),
       rope_(MakeRopeParameters(spec)),
       softmax_scale_(static_cast<float>(spec.SoftmaxScale())),
@@ -75,6 +77,7 @@ LayerContext Model::MakeContext() {
   return {.spec = spec_,
           .plan = plan_,
           .plans = plans_,
+          .layout = layout_,
           .rope = rope_,
           .softmax_scale = softmax_scale_,
           .pool = pool_,

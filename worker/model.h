@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "cluster/communicator.h"
+#include "cluster/expert_layout.h"
 #include "cluster/model_spec.h"
 #include "cluster/prefill_strategy.h"
 #include "cluster/shard_plan.h"
@@ -38,9 +39,11 @@ struct ModelSettings {
 class Model {
  public:
   // All arguments must outlive the model. `communicator` spans the ranks of
-  // this rank's data group.
+  // this rank's data group. Between calls, on all ranks alike, experts may
+  // move: in `layout` and with it in `weights`.
   Model(const cluster::ModelSpec& spec, const cluster::ShardPlan& plan,
-        const Weights& weights, kernels::ThreadPool& pool, KvCache& cache,
+        const cluster::ExpertLayout& layout, const Weights& weights,
+        kernels::ThreadPool& pool, KvCache& cache,
         TimedCommunicator& communicator, const ModelSettings& settings);
 
   // Layers that need a cache: the main model's, and the MTP layer's behind.
@@ -92,6 +95,7 @@ class Model {
   const cluster::ModelSpec& spec_;
   const cluster::ShardPlan& plan_;
   const std::vector<cluster::ShardPlan> plans_;  // Of all ranks.
+  const cluster::ExpertLayout& layout_;
   const Weights& weights_;
   const kernels::Rope rope_;
   const float softmax_scale_;

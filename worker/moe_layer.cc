@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "absl/base/casts.h"
 #include "kernels/elementwise.h"
 #include "kernels/matmul.h"
 #include "kernels/router.h"
@@ -38,11 +39,20 @@ kernels::RouterParameters MakeRouterParameters(const cluster::ModelSpec& spec) {
   return parameters;
 }
 
-// FNV-1a over the chosen ids, carried on from layer to layer.
-uint64_t HashIds(uint64_t hash, const int32_t* ids, size_t count) {
-  constexpr uint64_t kPrime = 0x100000001b3;
-  for (size_t i = 0; i < count; ++i) {
-    hash = (hash ^ static_cast<uint64_t>(ids[i] + 1)) * kPrime;
+// FNV-1a over what every rank has decided alike, carried on from layer to
+// layer.
+constexpr uint64_t kHashPrime = 0x100000001b3;
+
+uint64_t HashIds(uint64_t hash, absl::Span<const int32_t> ids) {
+  for (const int32_t id : ids) {
+    hash = (hash ^ static_cast<uint64_t>(id + 1)) * kHashPrime;
+  }
+  return hash;
+}
+
+uint64_t HashLoads(uint64_t hash, absl::Span<const double> loads) {
+  for (const double load : loads) {
+    hash = (hash ^ absl::bit_cast<uint64_t>(load)) * kHashPrime;
   }
   return hash;
 }
@@ -91,32 +101,32 @@ void RouteRows(LayerContext& context, const MoeWeights& weights, const float* x,
 void NoteRoutes(LayerContext& context, int layer, size_t rows) {
   const int32_t* ids = context.workspace.route_ids.data();
   const size_t count = rows * context.spec.num_experts_per_tok;
-  context.routing_hash = HashIds(context.routing_hash, ids, count);
+  context.routing_hash =
+      HashIds(context.routing_hash, absl::MakeConstSpan(ids, count));
   if (context.expert_counts == nullptr) return;
   std::vector<uint64_t>& counts = (*context.expert_counts)[layer];
   for (size_t i = 0; i < count; ++i) ++counts[ids[i]];
 }
 
-void AssignRows(LayerContext& context, cluster::Range experts,
+void AssignRows(LayerContext& context, const int32_t* slots, size_t num_slots,
                 absl::Span<const kernels::RowRange> rows) {
   Workspace& workspace = context.workspace;
   const size_t chosen = context.spec.num_experts_per_tok;
   const auto for_each_route = [&](auto visit) {
     for (const kernels::RowRange& range : rows) {
       for (size_t i = range.begin * chosen; i < range.end * chosen; ++i) {
-        const int expert = workspace.route_ids[i] - experts.begin;
-        if (expert >= 0 && expert < experts.size()) visit(i, expert);
+        if (slots[i] >= 0) visit(i, slots[i]);
       }
     }
   };
   std::vector<size_t>& first = workspace.first_assigned;
-  first.assign(experts.size() + 1, 0);
-  for_each_route([&](size_t, int expert) { ++first[expert + 1]; });
+  first.assign(num_slots + 1, 0);
+  for_each_route([&](size_t, int32_t slot) { ++first[slot + 1]; });
   std::partial_sum(first.begin(), first.end(), first.begin());
   uint32_t* assigned_rows = Grow(workspace.assigned_rows, first.back());
   float* assigned_weights = Grow(workspace.assigned_weights, first.back());
-  for_each_route([&](size_t i, int expert) {
-    const size_t at = first[expert]++;
+  for_each_route([&](size_t i, int32_t slot) {
+    const size_t at = first[slot]++;
     assigned_rows[at] = static_cast<uint32_t>(i / chosen);
     assigned_weights[at] = workspace.route_weights[i];
   });
@@ -133,13 +143,18 @@ void NoteFeedForward(LayerContext& context, const LayerWeights& weights,
   }
   NoteRoutes(context, layer, rows);
   Workspace& workspace = context.workspace;
-  const cluster::Range own = context.plan.experts;
-  std::vector<char>& chosen = workspace.chosen_experts;
-  chosen.assign(own.size(), 0);
   const size_t count = rows * context.spec.num_experts_per_tok;
+  int32_t* slots = Grow(workspace.route_slots, count);
+  workspace.dispatch.Assign(
+      context.layout, layer, context.plan.expert_place,
+      absl::MakeConstSpan(workspace.route_ids.data(), count), slots);
+  // Finds out ranks that have experts elsewhere.
+  context.routing_hash =
+      HashLoads(context.routing_hash, workspace.dispatch.loads());
+  std::vector<char>& chosen = workspace.chosen_experts;
+  chosen.assign(weights.moe.experts.size(), 0);
   for (size_t i = 0; i < count; ++i) {
-    const int expert = workspace.route_ids[i] - own.begin;
-    if (expert >= 0 && expert < own.size()) chosen[expert] = 1;
+    if (slots[i] >= 0) chosen[slots[i]] = 1;
   }
   for (size_t e = 0; e < chosen.size(); ++e) {
     if (chosen[e] == 0) continue;
@@ -167,7 +182,8 @@ void FeedForward(LayerContext& context, const LayerWeights& weights,
         ExpertOf(moe.shared, ListRows(workspace, out.rows), nullptr));
   }
   if (weights.is_moe) {
-    AssignRows(context, context.plan.experts, out.rows);
+    AssignRows(context, workspace.route_slots.data(), moe.experts.size(),
+               out.rows);
     for (size_t e = 0; e < moe.experts.size(); ++e) {
       const size_t begin = workspace.first_assigned[e];
       const size_t size = workspace.first_assigned[e + 1] - begin;

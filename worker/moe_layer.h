@@ -26,14 +26,16 @@ void RouteRows(LayerContext& context, const MoeWeights& weights, const float* x,
 // that ranks compare and in the counts.
 void NoteRoutes(LayerContext& context, int layer, size_t rows);
 
-// Sorts the workspace's routes of the tokens `rows`, ascending, by expert:
-// those of expert experts.begin + e are [first_assigned[e], first_assigned[e +
-// 1]) of assigned_rows, ascending, and of assigned_weights.
-void AssignRows(LayerContext& context, cluster::Range experts,
+// Sorts the workspace's routes of the tokens `rows`, ascending, by where they
+// go: `slots` [all tokens, num_experts_per_tok], below num_slots or -1. Those
+// of slot s are [first_assigned[s], first_assigned[s + 1]) of assigned_rows,
+// ascending, and of assigned_weights.
+void AssignRows(LayerContext& context, const int32_t* slots, size_t num_slots,
                 absl::Span<const kernels::RowRange> rows);
 
 // What the feed-forward products of a step's `rows` tokens will read and route,
-// once however the tokens are cut: call before FeedForward, which does not.
+// and which of them are this rank's, once however the tokens are cut: call
+// before FeedForward, which does not.
 void NoteFeedForward(LayerContext& context, const LayerWeights& weights,
                      int layer, size_t rows);
 
@@ -42,7 +44,8 @@ void NoteFeedForward(LayerContext& context, const LayerWeights& weights,
 // its routed experts, weighted, plus its part of the shared expert. Dropless:
 // experts without tokens are not visited. A token's summands are added in
 // ascending order of expert, so its result does not depend on what else is in
-// the batch.
+// the batch, unless experts have copies: which ranks sum what then follows from
+// all tokens.
 //   x [rows, D] in the form that the products read; the workspace has the
 //     routes of these tokens
 //   out: to be summed over ranks

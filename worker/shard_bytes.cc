@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How large a shard will be.
 #include <limits>
+#include <numeric>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -37,6 +38,23 @@ WeightForm EmbeddingForm(const LoadOptions& options,
              : WeightForm::kF32;
 }
 
+size_t CountHeldExperts(const ShardPlan& plan, const LoadOptions& options,
+                        int layer) {
+  if (options.experts == nullptr) return plan.experts.size();
+  return options.experts->Held(layer, plan.expert_place).size();
+}
+
+std::vector<int32_t> HeldExperts(const ShardPlan& plan,
+                                 const LoadOptions& options, int layer) {
+  if (options.experts != nullptr) {
+    const auto held = options.experts->Held(layer, plan.expert_place);
+    return {held.begin(), held.end()};
+  }
+  std::vector<int32_t> held(plan.experts.size());
+  std::iota(held.begin(), held.end(), plan.experts.begin);
+  return held;
+}
+
 namespace {
 
 // Adds up sizes; sticks to the maximum instead of overflowing.
@@ -64,7 +82,8 @@ class Tally {
 };
 
 void AddLayer(const ModelSpec& spec, const ShardPlan& plan,
-              const LoadOptions& options, bool is_moe, Tally* tally) {
+              const LoadOptions& options, int layer, bool is_moe,
+              Tally* tally) {
   const WeightForm form = options.form;
   const uint64_t hidden = spec.hidden_size;
   const uint64_t heads = plan.heads.size();
@@ -90,7 +109,8 @@ void AddLayer(const ModelSpec& spec, const ShardPlan& plan,
   if (spec.topk_method == cluster::TopkMethod::kNoauxTc) {
     tally->Vectors(1, spec.n_routed_experts);
   }
-  mlps(plan.experts.size(), ExpertForm(options), plan.expert_columns.size());
+  mlps(CountHeldExperts(plan, options, layer), ExpertForm(options),
+       plan.expert_columns.size());
   mlps(1, form, plan.shared_columns.size());
 }
 
@@ -103,14 +123,15 @@ uint64_t ShardBytes(const ModelSpec& spec, const ShardPlan& plan,
   tally.Matrices(1, EmbeddingForm(options, checkpoint), spec.vocab_size,
                  hidden);
   for (int i = 0; i < spec.num_hidden_layers; ++i) {
-    AddLayer(spec, plan, options, spec.IsMoeLayer(i), &tally);
+    AddLayer(spec, plan, options, i, spec.IsMoeLayer(i), &tally);
   }
   tally.Vectors(1, hidden);
   tally.Matrices(1, options.form, plan.vocab.size(), hidden);
   if (HasMtp(spec, options, checkpoint)) {
     tally.Vectors(3, hidden);
     tally.Matrices(1, options.form, hidden, 2 * hidden);
-    AddLayer(spec, plan, options, spec.n_routed_experts > 0, &tally);
+    AddLayer(spec, plan, options, spec.num_hidden_layers,
+             spec.n_routed_experts > 0, &tally);
   }
   return tally.total();
 }

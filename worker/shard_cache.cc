@@ -5,6 +5,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <atomic>
 #include <cerrno>
@@ -15,6 +16,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "cluster/file_error.h"
 #include "cluster/status_macros.h"
 
@@ -32,6 +34,18 @@ std::string Forms(const LoadOptions& options) {
     absl::StrAppend(&forms, "+", kernels::WeightFormName(*options.expert_form));
   }
   return forms;
+}
+
+// Of the experts that the rank holds; 0 for consecutive ones.
+uint64_t HashExperts(const cluster::ShardPlan& plan,
+                     const cluster::ExpertLayout* layout) {
+  if (layout == nullptr) return 0;
+  std::string held;
+  for (int layer = 0; layer < layout->num_layers(); ++layer) {
+    absl::StrAppend(
+        &held, absl::StrJoin(layout->Held(layer, plan.expert_place), ","), ";");
+  }
+  return XXH3_64bits(held.data(), held.size());
 }
 
 // So that a renamed file is still there after the power failed.
@@ -56,7 +70,8 @@ ShardCache ShardCache::Of(const std::string& folder,
       folder, absl::StrCat(folder, "/", fingerprint, "-", layout, ".packed"),
       absl::StrCat("checkpoint ", fingerprint, " files ",
                    checkpoint.FileState(), " layout ", layout, " mtp ",
-                   options.mtp ? 1 : 0, " weights ", kernels::kWeightFormat));
+                   options.mtp ? 1 : 0, " weights ", kernels::kWeightFormat,
+                   " experts ", HashExperts(plan, options.experts)));
 }
 
 absl::Status ShardCache::MakeFolder(const std::string& folder) {

@@ -59,8 +59,7 @@ class Loader {
                               &weights->embedding));
     weights->layers.resize(spec_.num_hidden_layers);
     for (int i = 0; i < spec_.num_hidden_layers; ++i) {
-      RF_RETURN_IF_ERROR(Layer(absl::StrCat("model.layers.", i, "."),
-                               spec_.IsMoeLayer(i), &weights->layers[i]));
+      RF_RETURN_IF_ERROR(Layer(i, spec_.IsMoeLayer(i), &weights->layers[i]));
     }
     RF_RETURN_IF_ERROR(
         Vector("model.norm.weight", hidden, &weights->final_norm));
@@ -81,7 +80,17 @@ class Loader {
     return absl::OkStatus();
   }
 
+  absl::Status Expert(int layer, int expert, MlpWeights* out) {
+    return Mlp(absl::StrCat(LayerPrefix(layer), "mlp.experts.", expert, "."),
+               spec_.moe_intermediate_size, plan_.expert_columns,
+               ExpertForm(options_), out);
+  }
+
  private:
+  static std::string LayerPrefix(int layer) {
+    return absl::StrCat("model.layers.", layer, ".");
+  }
+
   absl::Status Advance(uint64_t bytes) {
     bytes_done_ += bytes;
     return progress_(bytes_done_, bytes_total_);
@@ -259,7 +268,7 @@ class Loader {
                    columns, form, &out->down);
   }
 
-  absl::Status Moe(const std::string& prefix, MoeWeights* out) {
+  absl::Status Moe(int layer, const std::string& prefix, MoeWeights* out) {
     const int experts = spec_.n_routed_experts;
     const int hidden = spec_.hidden_size;
     RF_RETURN_IF_ERROR(Matrix({.name = absl::StrCat(prefix, "gate.weight"),
@@ -272,13 +281,11 @@ class Loader {
           Vector(absl::StrCat(prefix, "gate.e_score_correction_bias"), experts,
                  &out->router_bias));
     }
-    out->experts.resize(plan_.experts.size());
+    const std::vector<int32_t> held = HeldExperts(plan_, options_, layer);
+    out->experts.resize(held.size());
     out->expert_form = ExpertForm(options_);
-    for (int e = plan_.experts.begin; e < plan_.experts.end; ++e) {
-      RF_RETURN_IF_ERROR(Mlp(absl::StrCat(prefix, "experts.", e, "."),
-                             spec_.moe_intermediate_size, plan_.expert_columns,
-                             ExpertForm(options_),
-                             &out->experts[e - plan_.experts.begin]));
+    for (size_t i = 0; i < held.size(); ++i) {
+      RF_RETURN_IF_ERROR(Expert(layer, held[i], &out->experts[i]));
     }
     if (spec_.n_shared_experts == 0) {
       out->shared.gate = WeightMatrix(options_.form, 0, hidden);
@@ -291,8 +298,8 @@ class Loader {
                plan_.shared_columns, options_.form, &out->shared);
   }
 
-  absl::Status Layer(const std::string& prefix, bool is_moe,
-                     LayerWeights* out) {
+  absl::Status Layer(int layer, bool is_moe, LayerWeights* out) {
+    const std::string prefix = LayerPrefix(layer);
     RF_RETURN_IF_ERROR(Vector(absl::StrCat(prefix, "input_layernorm.weight"),
                               spec_.hidden_size, &out->input_norm));
     RF_RETURN_IF_ERROR(
@@ -302,14 +309,13 @@ class Loader {
         Attention(absl::StrCat(prefix, "self_attn."), &out->attention));
     out->is_moe = is_moe;
     const std::string mlp = absl::StrCat(prefix, "mlp.");
-    if (is_moe) return Moe(mlp, &out->moe);
+    if (is_moe) return Moe(layer, mlp, &out->moe);
     return Mlp(mlp, spec_.intermediate_size, plan_.dense_columns, options_.form,
                &out->dense);
   }
 
   absl::Status Mtp(MtpWeights* out) {
-    const std::string prefix =
-        absl::StrCat("model.layers.", spec_.num_hidden_layers, ".");
+    const std::string prefix = LayerPrefix(spec_.num_hidden_layers);
     const int hidden = spec_.hidden_size;
     RF_RETURN_IF_ERROR(
         Vector(absl::StrCat(prefix, "enorm.weight"), hidden, &out->enorm));
@@ -320,7 +326,8 @@ class Loader {
                                .rows = {0, hidden},
                                .columns = {0, 2 * hidden}},
                               options_.form, &out->eh_proj));
-    RF_RETURN_IF_ERROR(Layer(prefix, spec_.n_routed_experts > 0, &out->layer));
+    RF_RETURN_IF_ERROR(Layer(spec_.num_hidden_layers,
+                             spec_.n_routed_experts > 0, &out->layer));
     return Vector(absl::StrCat(prefix, "shared_head.norm.weight"), hidden,
                   &out->head_norm);
   }
@@ -351,6 +358,19 @@ absl::StatusOr<Weights> LoadShard(const Checkpoint& checkpoint,
   Loader loader(checkpoint, spec, plan, options, pool, progress,
                 /*packed=*/nullptr, parts);
   RF_RETURN_IF_ERROR(loader.Load(&weights));
+  return weights;
+}
+
+absl::StatusOr<MlpWeights> LoadExpert(const Checkpoint& checkpoint,
+                                      const ModelSpec& spec,
+                                      const ShardPlan& plan,
+                                      const LoadOptions& options, int layer,
+                                      int expert, kernels::ThreadPool& pool) {
+  MlpWeights weights;
+  const auto silent = [](uint64_t, uint64_t) { return absl::OkStatus(); };
+  Loader loader(checkpoint, spec, plan, options, pool, silent,
+                /*packed=*/nullptr, /*parts=*/nullptr);
+  RF_RETURN_IF_ERROR(loader.Expert(layer, expert, &weights));
   return weights;
 }
 

@@ -10,6 +10,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cluster/expert_layout.h"
 #include "cluster/model_spec.h"
 #include "cluster/safetensors.h"
 #include "cluster/shard_plan.h"
@@ -24,6 +25,8 @@ struct LoadOptions {
   kernels::WeightForm form = kernels::WeightForm::kBf16;  // Of products.
   // Of the routed experts' products; unset: `form`.
   std::optional<kernels::WeightForm> expert_form;
+  // Null: ShardPlan::experts. Of the model's layers and the plan's mesh.
+  const cluster::ExpertLayout* experts = nullptr;
   // Load the multi-token prediction layer, where the model has one
   // (num_nextn_predict_layers > 0) and the checkpoint holds it.
   bool mtp = true;
@@ -65,6 +68,16 @@ absl::StatusOr<Weights> MapShard(const PackedShard& packed,
                                  const cluster::ShardPlan& plan,
                                  const LoadOptions& options,
                                  kernels::ThreadPool& pool);
+
+// One routed expert of a layer, as LoadShard would load it. The multi-token
+// prediction layer is behind the others.
+//
+// Errors: those of TensorReader.
+absl::StatusOr<MlpWeights> LoadExpert(const cluster::Checkpoint& checkpoint,
+                                      const cluster::ModelSpec& spec,
+                                      const cluster::ShardPlan& plan,
+                                      const LoadOptions& options, int layer,
+                                      int expert, kernels::ThreadPool& pool);
 
 // What Weights::bytes will be. Two details depend on the checkpoint: whether
 // the embedding is stored wider than bf16, and whether the multi-token

@@ -4,6 +4,9 @@
 #ifndef RINGFLEET_WORKER_SHARD_PARTS_H_
 #define RINGFLEET_WORKER_SHARD_PARTS_H_
 
+#include <cstdint>
+#include <vector>
+
 #include "cluster/model_spec.h"
 #include "cluster/safetensors.h"
 #include "kernels/weight_matrix.h"
@@ -25,6 +28,12 @@ kernels::WeightForm EmbeddingForm(const LoadOptions& options,
 inline kernels::WeightForm ExpertForm(const LoadOptions& options) {
   return options.expert_form.value_or(options.form);
 }
+
+// The experts of this rank in a layer, ascending, and how many.
+std::vector<int32_t> HeldExperts(const cluster::ShardPlan& plan,
+                                 const LoadOptions& options, int layer);
+size_t CountHeldExperts(const cluster::ShardPlan& plan,
+                        const LoadOptions& options, int layer);
 
 }  // namespace ringfleet::worker
 

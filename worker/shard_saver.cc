@@ -14,6 +14,7 @@ void ShardSaver::End() {
 }
 
 void ShardSaver::Start(std::shared_ptr<const LoadedShard> shard) {
+  busy_ = true;
   thread_ = std::thread([this, shard = std::move(shard)] {
     // The shard's own threads compute.
     kernels::ThreadPool pool(1);
@@ -22,6 +23,7 @@ void ShardSaver::Start(std::shared_ptr<const LoadedShard> shard) {
           if (!stop_) return absl::OkStatus();
           return absl::CancelledError("the shard is no longer in use");
         });
+    busy_ = false;
     if (status.ok()) {
       RF_LOG(kInfo, "kept the packed shard as ", shard->unsaved->path());
     } else {

@@ -25,11 +25,14 @@ class ShardSaver {
   void End();
   // The same without waiting.
   void Stop() { stop_ = true; }
+  // Whether it reads the weights of a shard.
+  bool busy() const { return busy_; }
   // After End. `shard` has `unsaved`.
   void Start(std::shared_ptr<const LoadedShard> shard);
 
  private:
   std::atomic<bool> stop_ = false;
+  std::atomic<bool> busy_ = false;
   std::thread thread_;
 };
 

@@ -249,15 +249,16 @@ absl::Status AddFeedForward(LayerContext& context, const LayerWeights& weights,
   std::vector<char> wanted;
   RF_RETURN_IF_ERROR(ShareRoutes(context, split, layer, wanted));
   const int experts = context.spec.n_routed_experts;
-  AssignRows(context, {0, experts}, {&own_rows, 1});
+  AssignRows(context, workspace.route_ids.data(), experts, {&own_rows, 1});
   RF_RETURN_IF_ERROR(AddNetwork(
       context, moe.shared.gate.form(),
       [&](int rank) -> size_t { return plans[rank].shared_columns.size(); },
       &moe.shared, all_rows, nullptr, x, sum));
   for (int e = 0; e < experts; ++e) {
     if (wanted[e] == 0) continue;
+    const int giver = context.layout.Places(layer, e)[0];
     const auto owns = [&](int rank) {
-      return e >= plans[rank].experts.begin && e < plans[rank].experts.end;
+      return plans[rank].expert_place == giver;
     };
     const int rank = context.communicator.rank();
     const size_t begin = workspace.first_assigned[e];
@@ -266,7 +267,8 @@ absl::Status AddFeedForward(LayerContext& context, const LayerWeights& weights,
         [&](int r) -> size_t {
           return owns(r) ? plans[r].expert_columns.size() : 0;
         },
-        owns(rank) ? &moe.experts[e - plans[rank].experts.begin] : nullptr,
+        owns(rank) ? &moe.experts[context.layout.IndexOf(layer, giver, e)]
+                   : nullptr,
         absl::MakeConstSpan(workspace.assigned_rows.data() + begin,
                             workspace.first_assigned[e + 1] - begin),
         workspace.assigned_weights.data() + begin, x, sum));

@@ -37,7 +37,7 @@ struct MlpWeights {
 struct MoeWeights {
   kernels::WeightMatrix router;     // [E, D], float32 whatever the dtype.
   std::vector<float> router_bias;   // [E]; empty when the model has none.
-  std::vector<MlpWeights> experts;  // ShardPlan::experts, in order.
+  std::vector<MlpWeights> experts;  // As ExpertLayout::Held has them.
   kernels::WeightForm expert_form = kernels::WeightForm::kF32;
   MlpWeights shared;  // Width 0 without shared experts.
 };

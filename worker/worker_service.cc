@@ -9,16 +9,16 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "cluster/checkpoint_files.h"
+#include "cluster/cancellable_calls.h"
 #include "cluster/log.h"
 #include "cluster/membership.h"
 #include "cluster/status.h"
 #include "cluster/status_macros.h"
-#include "cluster/synthetic_model.h"
 #include "cluster/wire_proto.h"
-#include "worker/describe_checkpoint.h"
+#include "worker/cancellation_watch.h"
 #include "worker/host.h"
 #include "worker/measure_collectives.h"
 #include "worker/measure_memory.h"
@@ -31,49 +31,6 @@ namespace {
 
 // How long a new Load, Connect or Run waits for an old one to give way.
 constexpr std::chrono::seconds kTakeoverTime{10};
-
-// How soon a caller that gave up is noticed.
-constexpr std::chrono::milliseconds kCancelledPoll{50};
-
-// Looks, while in scope, at whether the caller of a call has given up;
-// then calls `on_cancelled`, again and again, because what it is to wake may
-// not wait yet.
-class CancellationWatch {
- public:
-  CancellationWatch(grpc::ServerContext* context,
-                    std::function<void()> on_cancelled)
-      : thread_([this, context, on_cancelled = std::move(on_cancelled)] {
-          while (!Done()) {
-            if (context->IsCancelled()) on_cancelled();
-          }
-        }) {}
-  ~CancellationWatch() {
-    {
-      MutexLock lock(&mu_);
-      done_ = true;
-      changed_.NotifyAll();
-    }
-    thread_.join();
-  }
-  CancellationWatch(const CancellationWatch&) = delete;
-  CancellationWatch& operator=(const CancellationWatch&) = delete;
-
- private:
-  // After at most a poll's time.
-  bool Done() {
-    MutexLock lock(&mu_);
-    if (!done_) {
-      changed_.WaitUntil(&mu_,
-                         std::chrono::steady_clock::now() + kCancelledPoll);
-    }
-    return done_;
-  }
-
-  Mutex mu_;
-  CondVar changed_;
-  bool done_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread thread_;
-};
 
 void LogLoad(const LoadedShard& shard, absl::Duration time) {
   const double seconds = absl::ToDoubleSeconds(time);
@@ -503,37 +460,6 @@ grpc::Status WorkerService::Convert(
       });
   if (!status.ok()) RF_LOG(kError, "convert failed: ", status.message());
   return cluster::ToGrpc(status);
-}
-
-grpc::Status WorkerService::DescribeCheckpoint(
-    grpc::ServerContext* context, const v1::DescribeCheckpointRequest* request,
-    grpc::ServerWriter<v1::CheckpointFacts>* writer) {
-  const cluster::ActiveCalls::Scope scope(&calls_);
-  return cluster::ToGrpc(worker::DescribeCheckpoint(
-      *request, default_threads_,
-      [&](const v1::CheckpointFacts& facts) -> absl::Status {
-        if (stopping()) {
-          return absl::UnavailableError("the worker was stopped");
-        }
-        if (context->IsCancelled() || !writer->Write(facts)) {
-          return absl::CancelledError("checkpoint: the caller went away");
-        }
-        return absl::OkStatus();
-      }));
-}
-
-grpc::Status WorkerService::FindCheckpoint(
-    grpc::ServerContext* context, const v1::FindCheckpointRequest* request,
-    v1::FindCheckpointResponse* response) {
-  const std::string& model = request->model_path();
-  if (cluster::IsSyntheticModel(model)) return grpc::Status::OK;
-  const absl::Status found = cluster::ListCheckpointFiles(model).status();
-  response->set_complete(found.ok());
-  if (found.ok()) files_.Serve(model);
-  if (absl::IsNotFound(found)) {
-    response->set_missing(std::string(found.message()));
-  }
-  return grpc::Status::OK;
 }
 
 grpc::Status WorkerService::MeasureMemory(

@@ -42,6 +42,9 @@ class WorkerService final : public v1::Worker::Service {
   grpc::Status Run(
       grpc::ServerContext* context,
       grpc::ServerReaderWriter<v1::StepResult, v1::StepPlan>* stream) override;
+  grpc::Status PrepareExperts(
+      grpc::ServerContext* context, const v1::PrepareExpertsRequest* request,
+      grpc::ServerWriter<v1::PrepareExpertsProgress>* writer) override;
   grpc::Status Statistics(grpc::ServerContext* context,
                           const v1::StatisticsRequest* request,
                           v1::StatisticsResponse* response) override;
@@ -95,6 +98,9 @@ class WorkerService final : public v1::Worker::Service {
   absl::Status LoadExclusive(grpc::ServerContext* context,
                              const v1::LoadRequest& request,
                              grpc::ServerWriter<v1::LoadProgress>* writer);
+  absl::Status PrepareInEpoch(
+      grpc::ServerContext* context, const v1::PrepareExpertsRequest& request,
+      grpc::ServerWriter<v1::PrepareExpertsProgress>* writer);
   absl::Status ConnectExclusive(grpc::ServerContext* context,
                                 const v1::ConnectRequest& request,
                                 v1::ConnectResponse* response);
@@ -111,6 +117,7 @@ class WorkerService final : public v1::Worker::Service {
   cluster::ActiveCalls calls_;
   std::atomic<uint64_t> last_epoch_{0};  // Written by the exclusive call.
   std::atomic<bool> measures_memory_{false};
+  std::atomic<bool> prepares_experts_{false};
   cluster::TraceRecorder trace_;  // Of all epochs.
 
   Mutex mu_;

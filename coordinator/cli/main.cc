@@ -21,6 +21,7 @@
 #include "coordinator/cli/inspect.h"
 #include "coordinator/cli/interrupt.h"
 #include "coordinator/cli/plan.h"
+#include "coordinator/cli/rebalance.h"
 #include "coordinator/cli/score.h"
 #include "coordinator/cli/status.h"
 #include "coordinator/cli/synth.h"
@@ -38,7 +39,7 @@ constexpr RegisterCommand kCommands[] = {
     RegisterGenerate, RegisterScore,   RegisterTokenize,    RegisterDetokenize,
     RegisterSubmit,   RegisterTargets, RegisterCollectives, RegisterSynth,
     RegisterBench,    RegisterPlan,    RegisterInspect,     RegisterConvert,
-    RegisterDoctor,   RegisterEplb,
+    RegisterDoctor,   RegisterEplb,    RegisterRebalance,
 };
 
 constexpr char kProgramFooter[] = R"(

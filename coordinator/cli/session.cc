@@ -10,10 +10,13 @@
 #include "absl/strings/str_cat.h"
 #include "cluster/algorithm_table.h"
 #include "cluster/cache_dtype.h"
+#include "cluster/channel.h"
 #include "cluster/config.h"
 #include "cluster/model_files.h"
+#include "cluster/placement.h"
 #include "cluster/prefill_strategy.h"
 #include "cluster/server.h"
+#include "cluster/shard_plan.h"
 #include "cluster/status.h"
 #include "cluster/status_macros.h"
 #include "cluster/trace_recorder.h"
@@ -80,6 +83,16 @@ void AddSessionOptions(CLI::App& app, SessionOptions& options) {
                  "memory holds")
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();
+  app.add_option("--mesh", options.mesh,
+                 "DATAxEXPERTxTENSOR of the local workers, as in 1x2x1 "
+                 "[1x1xN: every worker has a part of each expert]")
+      ->excludes(cluster);
+  app.add_option("--expert-slots", options.expert_slots,
+                 "Experts that the places of the mesh's expert axis hold "
+                 "together in each layer; beyond the model's number, copies; "
+                 "0: no copies")
+      ->excludes(cluster)
+      ->check(CLI::Range(0, cluster::kMaxReplicas));
   AddTraceOption(app, options);
 }
 
@@ -93,11 +106,9 @@ CLI::Option* AddTraceOption(CLI::App& app, SessionOptions& options) {
 }
 
 std::shared_ptr<grpc::Channel> ConnectChannel(const std::string& address) {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
-                                   arguments);
+  std::shared_ptr<grpc::Channel> channel = cluster::OpenChannel(address);
+  cluster::AwaitConnection(*channel);  // Without one, the calls say why.
+  return channel;
 }
 
 absl::StatusOr<std::string> CoordinatorAddress(
@@ -187,6 +198,22 @@ absl::Status Session::StartLocally(const SessionOptions& options) {
   // Workers run with this process's working directory, but say it once.
   fleet.model_dir = cluster::AbsoluteModel(options.model);
   fleet.mesh = {.data = 1, .expert = 1, .tensor = options.local};
+  if (!options.mesh.empty()) {
+    const absl::StatusOr<cluster::MeshShape> mesh =
+        cluster::ParseMesh(options.mesh);
+    if (!mesh.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("usage: ", mesh.status().message()));
+    }
+    if (mesh->world_size() != options.local) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("usage: --mesh ", options.mesh, " has ",
+                       mesh->world_size(), " ranks, want --local ",
+                       mesh->world_size(), " beside it, not ", options.local));
+    }
+    fleet.mesh = *mesh;
+  }
+  fleet.expert_slots = options.expert_slots;
   fleet.dtype = *dtype;
   fleet.cache_dtype = cache_dtype;
   fleet.wire = cluster::WireToProto(*wire);

@@ -19,6 +19,8 @@ struct SessionOptions {
   std::string model;
   std::string cluster;
   int local = 1;
+  std::string mesh;
+  int expert_slots = 0;
   std::string dtype = "int8";
   std::string cache_type;
   std::string wire = "bf16";
@@ -35,7 +37,8 @@ struct SessionOptions {
 };
 
 // Adds --model, --cluster, --local, --dtype, --cache-type, --wire,
-// --prefill-strategy, --transport, --collectives, --cache-dir, -t, -c, --trace.
+// --mesh, --expert-slots, --prefill-strategy, --transport, --collectives,
+// --cache-dir, -t, -c, --trace.
 void AddSessionOptions(CLI::App& app, SessionOptions& options);
 // --trace alone.
 CLI::Option* AddTraceOption(CLI::App& app, SessionOptions& options);
@@ -69,7 +72,8 @@ class Session {
   TraceCall trace_;
 };
 
-// A channel to HOST:PORT as the command line's clients use it.
+// A channel to HOST:PORT whose connection stands, or could not be made within
+// cluster::kFirstConnection.
 std::shared_ptr<grpc::Channel> ConnectChannel(const std::string& address);
 
 // The coordinator's HOST:PORT of a cluster file.

@@ -34,7 +34,9 @@ the tokens of about the last hundred steps; in colours where the output is a ter
 and NO_COLOR is unset. max/mean says how uneven a layer is: on as many workers as
 experts its step takes that many times what it could. --counts shows the exact totals
 since the fleet's start or the last --reset instead, and their numbers: each token
-counts once for every expert that it was sent to, on however many workers.
+counts once for every expert that it was sent to, on however many workers. Where the
+mesh has an expert axis, it also says how busy its places are; `ringfleet rebalance`
+evens them out.
 `ringfleet eplb` places copies of experts by what -o json prints.
 
 Examples:
@@ -106,6 +108,27 @@ std::string ExpertsText(const Json& experts, bool counts) {
   return text;
 }
 
+Json BalanceJson(const v1::DescribeExpertsResponse& experts) {
+  Json layers = Json::object();
+  for (const v1::ExpertBalance& layer : experts.balance()) {
+    layers[std::to_string(layer.layer())] = {{"held", layer.held()},
+                                             {"imbalance", layer.imbalance()}};
+  }
+  return layers;
+}
+
+std::string BalanceText(const v1::DescribeExpertsResponse& experts) {
+  std::string text;
+  for (const v1::ExpertBalance& layer : experts.balance()) {
+    absl::StrAppendFormat(
+        &text,
+        "layer %u: %u experts in all places, the busiest has %.3f times "
+        "the mean to do\n",
+        layer.layer(), layer.held(), layer.imbalance());
+  }
+  return text;
+}
+
 absl::Status Run(const StatusOptions& options) {
   const bool json = options.output == "json";
   absl::StatusOr<std::unique_ptr<Session>> opened =
@@ -124,19 +147,23 @@ absl::Status Run(const StatusOptions& options) {
         call.context(), v1::DescribeClusterRequest(), &state)));
   }
   Json document = FleetDetails(state);
+  v1::DescribeExpertsResponse experts;
   if (options.experts) {
     v1::DescribeExpertsRequest request;
     request.set_reset_counts(options.reset);
-    v1::DescribeExpertsResponse experts;
     InterruptibleCall call;
     RF_RETURN_IF_ERROR(cluster::FromGrpc(
         session.stub().DescribeExperts(call.context(), request, &experts)));
     document["experts"] = ExpertsJson(experts, options.counts);
+    if (experts.balance_size() > 0) {
+      document["expert_balance"] = BalanceJson(experts);
+    }
   }
   if (json) return PrintJson(document);
   std::string text = Text(state);
   if (options.experts) {
-    text += "\n" + ExpertsText(document["experts"], options.counts);
+    text += "\n" + ExpertsText(document["experts"], options.counts) +
+            BalanceText(experts);
   }
   return PrintText(text);
 }

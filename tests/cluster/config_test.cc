@@ -86,9 +86,10 @@ TEST(ConfigTest, FormattedConfigMeansTheSameElsewhere) {
       "cache_type: int8\n"
       "collectives: t.json\n"
       "mesh: {expert: 2}\n"
+      "experts: {slots: 40, rebalance: auto, interval_s: 30, threshold: 1.5}\n"
       "coordinator: {host: localhost, port: 1, http_port: 2}\n"
       "workers:\n  - {address: 127.0.0.2, threads: 3, numa_node: 0}\n"
-      "  - {host: \"::1\", port: 0, memory_gib: 1.5}\n"
+      "  - {host: \"::1\", port: 0, memory_gib: 1.5, read_gbps: 9}\n"
       "ssh: {user: me, port: 22, options: '-o A=b'}\n"
       "cache_dir: ../c\nlog_dir: /l\nsecurity: {mode: insecure}\n");
   ASSERT_TRUE(config.ok()) << config.status();
@@ -104,6 +105,9 @@ TEST(ConfigTest, FormattedConfigMeansTheSameElsewhere) {
   EXPECT_EQ(again->collectives, "/base/t.json");
   EXPECT_EQ(again->context, 77);
   EXPECT_EQ(again->mesh.expert, 2);
+  EXPECT_EQ(again->experts.slots, 40);
+  EXPECT_EQ(again->experts.interval_s, 30);
+  EXPECT_EQ(again->experts.threshold, 1.5);
   EXPECT_EQ(again->mesh.tensor, 1);
   EXPECT_EQ(again->workers[0].address, "127.0.0.2");
   EXPECT_EQ(again->workers[0].threads, 3);
@@ -111,6 +115,7 @@ TEST(ConfigTest, FormattedConfigMeansTheSameElsewhere) {
   EXPECT_EQ(again->workers[1].host, "::1");
   EXPECT_EQ(again->workers[1].port, 0);
   EXPECT_EQ(again->workers[1].memory_gib, 1.5);
+  EXPECT_EQ(again->workers[1].read_gbps, 9);
   EXPECT_THAT(again->ssh->options, ElementsAre("-o", "A=b"));
   EXPECT_EQ(again->cache_dir, "/c");
   EXPECT_EQ(again->log_dir, "/l");
@@ -162,6 +167,8 @@ TEST(ConfigTest, WrongValueNamesLineValueAndExpectation) {
       {"cache_dir: {a: b}", "cache_dir is a map, want a path"},
       {"mesh: 4", "mesh is not a map, want keys among data, expert, tensor"},
       {"mesh: {data: 2}", "mesh.data: 2 is not in this version, want 1"},
+      {"experts: {slots: 0}", "experts.slots: '0', want a whole number from 1"},
+      {"experts: {rebalance: on}", "experts.rebalance: 'on', want auto or off"},
       {"mesh: {tensor: 0}", "mesh.tensor: '0', want a whole number from 1"},
       {"mesh: {tensor: 3}",
        "mesh: data 1 x expert 1 x tensor 3 is 3 ranks, want the 2 workers"},

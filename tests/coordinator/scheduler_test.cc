@@ -523,5 +523,21 @@ TEST_F(SchedulerTest, RandomLoadEndsEveryRequestOnceAndLeaksNoSlot) {
   }
 }
 
+TEST_F(SchedulerTest, AnEmptyPlanIsAStepLikeOthers) {
+  Make(1, 64);
+  for (uint64_t step = 1; step <= kMaxPlansInFlight; ++step) {
+    const auto plan = scheduler_->EmptyPlan();
+    ASSERT_TRUE(plan.has_value());
+    EXPECT_EQ(plan->step(), step);
+    EXPECT_EQ(plan->epoch(), 77u);
+  }
+  EXPECT_FALSE(scheduler_->EmptyPlan().has_value());
+  v1::StepResult result;
+  result.set_epoch(77);
+  result.set_step(1);
+  EXPECT_TRUE(scheduler_->OnResult(result).ok());
+  EXPECT_EQ(scheduler_->EmptyPlan()->step(), kMaxPlansInFlight + 1u);
+}
+
 }  // namespace
 }  // namespace ringfleet::coordinator

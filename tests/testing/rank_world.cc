@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <thread>
 
-#include "cluster/safetensors.h"
 #include "gtest/gtest.h"
+#include "worker/expert_migration.h"
 #include "worker/kv_cache.h"
 #include "worker/model.h"
 #include "worker/shard_loader.h"
@@ -16,15 +16,16 @@ namespace ringfleet::testing {
 // Weights with the cache and model over them.
 struct RankWorld::Instance {
   Instance(const cluster::ModelSpec& spec, const cluster::ShardPlan& plan,
-           worker::Weights loaded, kernels::Dtype cache_dtype,
-           cluster::Wire wire, const RankWorldOptions& options,
-           kernels::ThreadPool& pool, worker::TimedCommunicator& communicator)
+           const cluster::ExpertLayout& layout, worker::Weights loaded,
+           kernels::Dtype cache_dtype, cluster::Wire wire,
+           const RankWorldOptions& options, kernels::ThreadPool& pool,
+           worker::TimedCommunicator& communicator)
       : weights(std::move(loaded)),
         cache(*worker::KvCache::Create(
             cache_dtype, worker::Model::CacheLayers(spec, weights),
             spec.kv_lora_rank, spec.qk_rope_head_dim, options.slots,
             options.context)),
-        model(spec, plan, weights, pool, cache, communicator,
+        model(spec, plan, layout, weights, pool, cache, communicator,
               {.wire = wire,
                .prefill_strategy = options.prefill_strategy,
                .fuse_rows = options.fuse_rows}) {}
@@ -39,6 +40,8 @@ struct RankWorld::Rank {
         communicator(world, rank),
         timed(&communicator, absl::Seconds(60)) {}
   cluster::ShardPlan plan;
+  cluster::ExpertLayout layout;
+  kernels::WeightForm form = kernels::WeightForm::kF32;
   kernels::ThreadPool pool;
   MemoryCommunicator communicator;
   worker::TimedCommunicator timed;
@@ -55,19 +58,27 @@ RankWorld::RankWorld(const std::string& model_dir,
   spec_ = *spec;
   auto checkpoint = cluster::Checkpoint::Open(model_dir);
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
+  checkpoint_ = *std::move(checkpoint);
   for (int index = 0; index < world_.size(); ++index) {
     auto rank = std::make_unique<Rank>(&world_, index, options.threads);
     rank->plan = *cluster::PlanShard(spec_, options.mesh, index);
+    rank->layout =
+        cluster::ExpertLayout(spec_.num_hidden_layers + 1,
+                              spec_.n_routed_experts, options.mesh.expert);
+    const absl::Status merged = rank->layout.Merge(options.experts);
+    EXPECT_TRUE(merged.ok()) << merged;
+    rank->form = options.form;
     const auto make = [&](kernels::WeightForm form, cluster::Wire wire) {
       auto weights = worker::LoadShard(
-          **checkpoint, spec_, rank->plan, {.form = form}, rank->pool,
+          *checkpoint_, spec_, rank->plan,
+          {.form = form, .experts = &rank->layout}, rank->pool,
           [](uint64_t, uint64_t) { return absl::OkStatus(); });
       EXPECT_TRUE(weights.ok()) << weights.status();
-      return std::make_unique<Instance>(spec_, rank->plan, *std::move(weights),
-                                        form == kernels::WeightForm::kF32
-                                            ? kernels::Dtype::kF32
+      return std::make_unique<Instance>(
+          spec_, rank->plan, rank->layout, *std::move(weights),
+          form == kernels::WeightForm::kF32 ? kernels::Dtype::kF32
                                             : kernels::Dtype::kBf16,
-                                        wire, options, rank->pool, rank->timed);
+          wire, options, rank->pool, rank->timed);
     };
     rank->main = make(options.form, options.wire);
     worker::ModelInstance reference;
@@ -106,6 +117,34 @@ std::vector<v1::StepResult> RankWorld::Step(v1::StepPlan plan) {
     EXPECT_TRUE(status.ok()) << status;
   }
   return results;
+}
+
+void RankWorld::MoveExperts(const cluster::ExpertLayout& next) {
+  for (const std::unique_ptr<Rank>& rank : ranks_) {
+    const int place = rank->plan.expert_place;
+    const auto move = [&](kernels::WeightForm form, worker::Weights* weights) {
+      worker::StagedExperts staged = {
+          .layout = next,
+          .missing = worker::MissingExperts(rank->layout, next, place)};
+      for (const worker::MissingExpert& missing : staged.missing) {
+        auto loaded =
+            worker::LoadExpert(*checkpoint_, spec_, rank->plan, {.form = form},
+                               missing.layer, missing.expert, rank->pool);
+        EXPECT_TRUE(loaded.ok()) << loaded.status();
+        staged.loaded.push_back(*std::move(loaded));
+      }
+      worker::SwitchExperts(rank->layout, place, std::move(staged), weights);
+    };
+    move(rank->form, &rank->main->weights);
+    if (rank->reference != nullptr) {
+      move(kernels::WeightForm::kF32, &rank->reference->weights);
+    }
+    rank->layout = next;
+  }
+}
+
+const cluster::ExpertLayout& RankWorld::experts() const {
+  return ranks_[0]->layout;
 }
 
 const std::vector<std::vector<uint64_t>>& RankWorld::ExpertCounts(

@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "cluster/expert_layout.h"
 #include "cluster/model_spec.h"
+#include "cluster/safetensors.h"
 #include "cluster/shard_plan.h"
 #include "kernels/thread_pool.h"
 #include "protos/worker.pb.h"
@@ -28,6 +30,7 @@ struct RankWorldOptions {
   int context = 512;
   int threads = 1;
   bool reference = false;
+  v1::ExpertLayout experts;
 };
 
 // All ranks of a model in one process, each with its shard, cache and
@@ -46,6 +49,10 @@ class RankWorld {
   std::vector<absl::Status> TryStep(v1::StepPlan plan,
                                     std::vector<v1::StepResult>* results);
 
+  // Moves experts on all ranks, from the checkpoint.
+  void MoveExperts(const cluster::ExpertLayout& next);
+  const cluster::ExpertLayout& experts() const;
+
   // Tokens that `rank` has routed since the start, [layer][expert].
   const std::vector<std::vector<uint64_t>>& ExpertCounts(int rank) const;
 
@@ -57,6 +64,7 @@ class RankWorld {
   struct Rank;
 
   cluster::ModelSpec spec_;
+  std::unique_ptr<cluster::Checkpoint> checkpoint_;
   MemoryWorld world_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   uint64_t step_ = 0;

@@ -96,7 +96,9 @@ TEST_P(DecodeAllocationTest, WarmStepsAllocateNothing) {
   cluster::TraceRecorder trace;
   LoneCommunicator lone(&trace);
   TimedCommunicator communicator(&lone, absl::Seconds(60));
-  Model model(*spec, *plan, *weights, pool, *cache, communicator,
+  const cluster::ExpertLayout layout(spec->num_hidden_layers + 1,
+                                     spec->n_routed_experts, 1);
+  Model model(*spec, *plan, layout, *weights, pool, *cache, communicator,
               ModelSettings());
   Executor executor(/*epoch=*/1, {&model, &*cache}, {}, kSlots);
 

@@ -91,6 +91,32 @@ class ShardCacheTest : public ::testing::Test {
   v1::LoadRequest request_;
 };
 
+TEST_F(ShardCacheTest, AShardHasTheExpertsOfItsLayout) {
+  v1::Mesh* mesh = request_.mutable_layout()->mutable_mesh();
+  mesh->set_expert(2);
+  const std::unique_ptr<LoadedShard> plain = Load();
+  ASSERT_NE(plain, nullptr);
+  EXPECT_FALSE(plain->from_cache);
+  // A copy of the other place's last expert.
+  v1::ExpertLayer* layer =
+      request_.mutable_layout()->mutable_experts()->add_layers();
+  layer->set_layer(1);
+  for (const int first : {0, 8}) {
+    v1::ExpertPlace* place = layer->add_places();
+    for (int e = first; e < first + 8; ++e) place->add_experts(e);
+    if (first == 0) place->add_experts(15);
+  }
+  for (const bool mapped : {false, true}) {
+    const std::unique_ptr<LoadedShard> copies = Load();
+    ASSERT_NE(copies, nullptr);
+    EXPECT_EQ(copies->from_cache, mapped);
+    EXPECT_EQ(copies->weights.layers[1].moe.experts.size(), 9u);
+    EXPECT_EQ(copies->weights.layers[2].moe.experts.size(), 8u);
+    EXPECT_GT(copies->weights.bytes, plain->weights.bytes);
+    EXPECT_EQ(copies->layout.IndexOf(1, 0, 15), 8);
+  }
+}
+
 TEST_F(ShardCacheTest, TheSecondLoadMapsTheSameBytesAndReadsNoTensor) {
   for (const v1::Dtype dtype : {v1::DTYPE_F32, v1::DTYPE_BF16, v1::DTYPE_INT8,
                                 v1::DTYPE_INT4, v1::DTYPE_INT4_EXPERTS}) {

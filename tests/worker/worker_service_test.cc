@@ -90,6 +90,26 @@ class WorkerServiceTest : public ::testing::Test {
     ASSERT_TRUE(status.ok()) << status.error_message();
   }
 
+  // Asks for layer 1 to lose no expert and to get none: the mesh has one place.
+  grpc::Status PrepareExperts(uint64_t epoch, uint64_t move, uint32_t layer = 1,
+                              uint32_t experts = 16) {
+    v1::PrepareExpertsRequest request;
+    request.set_epoch(epoch);
+    request.set_move(move);
+    v1::ExpertLayer* changed = request.mutable_layout()->add_layers();
+    changed->set_layer(layer);
+    v1::ExpertPlace* place = changed->add_places();
+    for (uint32_t e = 0; e < experts; ++e) place->add_experts(e);
+    grpc::ClientContext context;
+    const auto reader = stub_->PrepareExperts(&context, request);
+    v1::PrepareExpertsProgress progress;
+    while (reader->Read(&progress)) {
+    }
+    const grpc::Status status = reader->Finish();
+    EXPECT_EQ(progress.done(), status.ok());
+    return status;
+  }
+
   v1::ConnectRequest Connection(uint64_t epoch) const {
     v1::ConnectRequest request;
     request.set_epoch(epoch);
@@ -242,6 +262,41 @@ TEST_F(WorkerServiceTest, OneTraceAtATimeAndABrokenOneEnds) {
   EXPECT_FALSE(limit.Expired()) << "the worker still records";
   EXPECT_EQ(another(~0u), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(another(0), grpc::StatusCode::OK);
+}
+
+TEST_F(WorkerServiceTest, ExpertsArePreparedForTheConnectedEpoch) {
+  EXPECT_EQ(PrepareExperts(7, 1).error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
+  ASSERT_NO_FATAL_FAILURE(Load(1));
+  ASSERT_TRUE(Connect(Connection(7)).ok());
+  EXPECT_EQ(PrepareExperts(6, 1).error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(PrepareExperts(7, 0).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(PrepareExperts(7, 1, /*layer=*/99).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(PrepareExperts(7, 1, /*layer=*/0).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);  // Dense.
+  EXPECT_EQ(PrepareExperts(7, 1, 1, /*experts=*/15).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_TRUE(PrepareExperts(7, 1).ok());
+  EXPECT_TRUE(PrepareExperts(7, 2).ok());
+
+  grpc::ClientContext context;
+  const auto stream = stub_->Run(&context);
+  v1::StepPlan plan;
+  plan.set_epoch(7);
+  plan.set_step(1);
+  plan.set_expert_move(2);
+  v1::StepResult result;
+  ASSERT_TRUE(stream->Write(plan) && stream->Read(&result));
+  EXPECT_FALSE(result.has_error()) << result.error().message();
+  // It has been used, and the first one was dropped for it.
+  plan.set_step(2);
+  plan.set_expert_move(1);
+  ASSERT_TRUE(stream->Write(plan) && stream->Read(&result));
+  EXPECT_THAT(result.error().message(),
+              ::testing::HasSubstr("move 1 is not prepared"));
 }
 
 TEST_F(WorkerServiceTest, WritesNoCheckpointWhileAModelIsConnected) {
