@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cerrno>
 #include <filesystem>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -46,6 +47,38 @@ uint64_t HashExperts(const cluster::ShardPlan& plan,
         &held, absl::StrJoin(layout->Held(layer, plan.expert_place), ","), ";");
   }
   return XXH3_64bits(held.data(), held.size());
+}
+
+struct PartialFile {
+  std::string path;
+  int fd;
+};
+
+// A new file beside `path` that holds its lock. Between its creation and its
+// lock it looks like what a dead writer left: a file that was removed then is
+// made again under another name.
+absl::StatusOr<PartialFile> CreateLocked(const std::string& path) {
+  static std::atomic<int> counter = 0;
+  while (true) {
+    PartialFile file{.path = absl::StrCat(path, kUnfinished, getpid(), ".",
+                                          counter.fetch_add(1)),
+                     .fd = -1};
+    file.fd =
+        open(file.path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (file.fd < 0) return FileError(file.path, errno);
+    auto undo = absl::MakeCleanup([&file] {
+      unlink(file.path.c_str());
+      close(file.fd);
+    });
+    while (flock(file.fd, LOCK_EX) != 0) {
+      if (errno != EINTR) return FileError(file.path, errno);
+    }
+    struct stat state = {};
+    if (fstat(file.fd, &state) != 0) return FileError(file.path, errno);
+    if (state.st_nlink == 0) continue;
+    std::move(undo).Cancel();
+    return file;
+  }
 }
 
 // So that a renamed file is still there after the power failed.
@@ -108,20 +141,15 @@ void ShardCache::RemoveLeftovers() const {
 absl::Status ShardCache::Write(const std::vector<PackedPart>& parts,
                                kernels::ThreadPool& pool,
                                PackedShardProgress progress) const {
-  static std::atomic<int> counter = 0;
   RF_RETURN_IF_ERROR(MakeFolder(folder_));
   RemoveLeftovers();
-  const std::string partial =
-      absl::StrCat(path_, kUnfinished, getpid(), ".", counter.fetch_add(1));
-  const int fd =
-      open(partial.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (fd < 0) return FileError(partial, errno);
-  auto remover = absl::MakeCleanup([&] { unlink(partial.c_str()); });
-  const auto closer = absl::MakeCleanup([fd] { close(fd); });
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0) return FileError(partial, errno);
-  const absl::Status status = WritePackedShard(fd, key_, parts, pool, progress);
+  RF_ASSIGN_OR_RETURN(const PartialFile partial, CreateLocked(path_));
+  auto remover = absl::MakeCleanup([&] { unlink(partial.path.c_str()); });
+  const auto closer = absl::MakeCleanup([&] { close(partial.fd); });
+  const absl::Status status =
+      WritePackedShard(partial.fd, key_, parts, pool, progress);
   if (!status.ok()) return Annotate(status, path_);
-  if (rename(partial.c_str(), path_.c_str()) != 0) {
+  if (rename(partial.path.c_str(), path_.c_str()) != 0) {
     return FileError(path_, errno);
   }
   std::move(remover).Cancel();

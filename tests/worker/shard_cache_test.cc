@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/shard_cache.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <limits>
 #include <string>
@@ -15,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/testing/checkpoint_writer.h"
 #include "tests/testing/restrictions.h"
@@ -351,6 +355,40 @@ TEST_F(ShardCacheTest, WritersOfOneShardDoNotDisturbEachOther) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_THAT(Files(), SizeIs(1));
+}
+
+// Whoever clears away what dead writers left sees the file of a live one before
+// it is locked, too.
+TEST_F(ShardCacheTest, AWriterOutlivesWhoeverClearsAway) {
+  request_.set_await_shard_cache(false);
+  const auto shard = Load();
+  ASSERT_NE(shard, nullptr);
+  std::filesystem::create_directories(request_.shard_cache());
+  std::atomic<bool> stop = false;
+  int removed = 0;
+  std::thread remover([&] {
+    while (!stop) {
+      for (const std::string& path : Files()) {
+        if (!absl::StrContains(path, ".partial.")) continue;
+        const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+        if (fd < 0) continue;
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
+          removed += unlink(path.c_str()) == 0 ? 1 : 0;
+        }
+        close(fd);
+      }
+    }
+  });
+  kernels::ThreadPool pool(1);
+  const std::vector<PackedPart> parts = {shard->parts[0]};
+  for (int round = 0; round < 1000; ++round) {
+    const absl::Status written =
+        shard->unsaved->Write(parts, pool, IgnoreSaving);
+    EXPECT_TRUE(written.ok()) << written << " in round " << round;
+  }
+  stop = true;
+  remover.join();
+  EXPECT_THAT(Files(), SizeIs(1)) << removed << " removed";
 }
 
 // A process that is killed at each moment at which a write tells of progress:
