@@ -2,6 +2,7 @@
 #include "cluster/all_to_all.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "cluster/all_gather.h"
 #include "cluster/chunks.h"
@@ -11,8 +12,9 @@ namespace ringfleet::cluster {
 namespace {
 
 // Sends `values`, encoded into `encoded` unless they travel as they lie.
-absl::Status SendPart(Exchange& exchange, const WireFormat& format, int to,
-                      absl::Span<const float> values, char* encoded,
+template <typename Format, typename Value>
+absl::Status SendPart(Exchange& exchange, const Format& format, int to,
+                      absl::Span<const Value> values, char* encoded,
                       PayloadLedger& ledger) {
   ChunkCursor cursor(format, {0, values.size()});
   do {
@@ -31,10 +33,11 @@ absl::Status SendPart(Exchange& exchange, const WireFormat& format, int to,
 
 }  // namespace
 
-absl::Status DirectAllToAll(Exchange& exchange, const WireFormat& format,
-                            absl::Span<const float> input,
+template <typename Format, typename Value>
+absl::Status DirectAllToAll(Exchange& exchange, const Format& format,
+                            absl::Span<const Value> input,
                             absl::Span<const uint64_t> input_offsets,
-                            absl::Span<float> output,
+                            absl::Span<Value> output,
                             absl::Span<const uint64_t> output_offsets) {
   const int rank = exchange.rank();
   const auto part = [](auto data, absl::Span<const uint64_t> offsets, int r) {
@@ -52,7 +55,7 @@ absl::Status DirectAllToAll(Exchange& exchange, const WireFormat& format,
   size_t used = 0;
   for (int distance = 1; distance < exchange.size(); ++distance) {
     const int to = exchange.Wrap(rank + distance);
-    const absl::Span<const float> values = part(input, input_offsets, to);
+    const absl::Span<const Value> values = part(input, input_offsets, to);
     RF_RETURN_IF_ERROR(
         SendPart(exchange, format, to, values,
                  block == nullptr ? nullptr : block->data() + used,
@@ -60,14 +63,16 @@ absl::Status DirectAllToAll(Exchange& exchange, const WireFormat& format,
     used += format.EncodedBytes(0, values.size());
   }
 
-  const absl::Span<const float> own = part(input, input_offsets, rank);
-  const absl::Span<float> kept = part(output, output_offsets, rank);
+  const absl::Span<const Value> own = part(input, input_offsets, rank);
+  const absl::Span<Value> kept = part(output, output_offsets, rank);
   std::copy(own.begin(), own.end(), kept.begin());
-  format.Round(0, kept.size(), kept.data());
+  if constexpr (std::is_same_v<Value, float>) {
+    format.Round(0, kept.size(), kept.data());
+  }
 
   for (int distance = 1; distance < exchange.size(); ++distance) {
     const int from = exchange.Wrap(rank - distance);
-    const absl::Span<float> values = part(output, output_offsets, from);
+    const absl::Span<Value> values = part(output, output_offsets, from);
     ChunkCursor cursor(format, {0, values.size()});
     do {
       RF_ASSIGN_OR_RETURN(
@@ -80,5 +85,16 @@ absl::Status DirectAllToAll(Exchange& exchange, const WireFormat& format,
   }
   return exchange.AwaitCallerMemory();
 }
+
+template absl::Status DirectAllToAll(Exchange&, const ByteFormat&,
+                                     absl::Span<const char>,
+                                     absl::Span<const uint64_t>,
+                                     absl::Span<char>,
+                                     absl::Span<const uint64_t>);
+template absl::Status DirectAllToAll(Exchange&, const WireFormat&,
+                                     absl::Span<const float>,
+                                     absl::Span<const uint64_t>,
+                                     absl::Span<float>,
+                                     absl::Span<const uint64_t>);
 
 }  // namespace ringfleet::cluster

@@ -7,18 +7,19 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "cluster/exchange.h"
-#include "cluster/wire_format.h"
 
 namespace ringfleet::cluster {
 
 // Part r of `input` goes to rank r, directly; part r of `output` comes from
 // there. Each part is encoded by itself, from the start of a row, so what
 // arrives does not depend on what other ranks get; the own part is rounded as
-// if it had been sent. The input is no longer read on return.
-absl::Status DirectAllToAll(Exchange& exchange, const WireFormat& format,
-                            absl::Span<const float> input,
+// if it had been sent. Format: ByteFormat with Value char, or WireFormat with
+// Value float. The input is no longer read on return.
+template <typename Format, typename Value>
+absl::Status DirectAllToAll(Exchange& exchange, const Format& format,
+                            absl::Span<const Value> input,
                             absl::Span<const uint64_t> input_offsets,
-                            absl::Span<float> output,
+                            absl::Span<Value> output,
                             absl::Span<const uint64_t> output_offsets);
 
 }  // namespace ringfleet::cluster

@@ -136,6 +136,12 @@ class Communicator {
                                 absl::Span<float> output,
                                 absl::Span<const uint64_t> output_offsets,
                                 Encoding encoding, Deadline deadline) = 0;
+  // The same for bytes, which arrive as they are.
+  virtual absl::Status AllToAll(absl::Span<const char> input,
+                                absl::Span<const uint64_t> input_offsets,
+                                absl::Span<char> output,
+                                absl::Span<const uint64_t> output_offsets,
+                                Deadline deadline) = 0;
 
   // `values` of rank `root` replace those of every other rank.
   virtual absl::Status Broadcast(absl::Span<float> values, int root,

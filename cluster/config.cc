@@ -337,21 +337,18 @@ void ReadMesh(Reading* reading, const Section& top, ClusterConfig* config) {
   };
   int data = read("data"), expert = read("expert"), tensor = read("tensor");
   if (!reading->status.ok()) return;
-  if (data > 1) {
-    reading->Fail(section.LineOf("data"), "mesh.data: ", data,
-                  " is not in this version, want 1 or auto");
-    return;
-  }
   // Few sequences decode fastest when every rank reads a slice of every
-  // expert, so what is free goes to the tensor axis.
-  if (expert == 0) expert = tensor == 0 ? 1 : std::max(1, world / tensor);
-  if (tensor == 0) tensor = std::max(1, world / expert);
-  if (expert * tensor != world) {
-    reading->Fail(section.line(), "mesh: data 1 x expert ", expert,
-                  " x tensor ", tensor, " is ", expert * tensor,
+  // expert and of every head, so what is free goes to the tensor axis.
+  if (data == 0) data = 1;
+  const int group = std::max(1, world / data);
+  if (expert == 0) expert = tensor == 0 ? 1 : std::max(1, group / tensor);
+  if (tensor == 0) tensor = std::max(1, group / expert);
+  if (data * expert * tensor != world) {
+    reading->Fail(section.line(), "mesh: data ", data, " x expert ", expert,
+                  " x tensor ", tensor, " is ", data * expert * tensor,
                   " ranks, want the ", world, " workers of this file");
   }
-  config->mesh = {.data = 1, .expert = expert, .tensor = tensor};
+  config->mesh = {.data = data, .expert = expert, .tensor = tensor};
 }
 
 void ReadExperts(Reading* reading, const Section& top, ExpertsConfig* experts) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the copies of a model's routed experts are. A place is a coordinate of
-// the mesh's expert axis: the ranks of a place hold the columns of the same
-// experts.
+// Where the copies of a model's routed experts are. A place is a coordinate on
+// the mesh's data and expert axes, d * expert + e: its ranks hold the columns
+// of the same experts.
 #ifndef RINGFLEET_CLUSTER_EXPERT_LAYOUT_H_
 #define RINGFLEET_CLUSTER_EXPERT_LAYOUT_H_
 

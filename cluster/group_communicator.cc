@@ -254,10 +254,11 @@ absl::Status GroupCommunicator::ReduceScatter(
   return End(std::move(status));
 }
 
-absl::Status GroupCommunicator::AllToAll(
-    absl::Span<const float> input, absl::Span<const uint64_t> input_offsets,
-    absl::Span<float> output, absl::Span<const uint64_t> output_offsets,
-    Encoding encoding, Deadline deadline) {
+template <typename Format, typename Value>
+absl::Status GroupCommunicator::ExchangeParts(
+    const Format& format, Wire wire, absl::Span<const Value> input,
+    absl::Span<const uint64_t> input_offsets, absl::Span<Value> output,
+    absl::Span<const uint64_t> output_offsets, Deadline deadline) {
   absl::Status valid = CheckOffsets(input_offsets, input.size());
   if (valid.ok()) valid = CheckOffsets(output_offsets, output.size());
   if (!valid.ok()) return End(std::move(valid));
@@ -268,10 +269,9 @@ absl::Status GroupCommunicator::AllToAll(
         absl::StrCat("rank ", rank_, " keeps ", own.size(),
                      " elements of its own, want ", kept.size())));
   }
-  const WireFormat format(encoding.wire, encoding.row_elements);
   // Ranks send different amounts, so the count says nothing.
   Exchange exchange =
-      Begin({Operation::kAllToAll, Algorithm::kOneShot, encoding.wire}, 0, 0,
+      Begin({Operation::kAllToAll, Algorithm::kOneShot, wire}, 0, 0,
             format.EncodedBytes(0, input_offsets.back()), deadline);
   if (size() == 1) {
     std::copy(input.begin() + own.begin, input.begin() + own.end,
@@ -280,6 +280,23 @@ absl::Status GroupCommunicator::AllToAll(
   }
   return End(DirectAllToAll(exchange, format, input, input_offsets, output,
                             output_offsets));
+}
+
+absl::Status GroupCommunicator::AllToAll(
+    absl::Span<const float> input, absl::Span<const uint64_t> input_offsets,
+    absl::Span<float> output, absl::Span<const uint64_t> output_offsets,
+    Encoding encoding, Deadline deadline) {
+  return ExchangeParts(WireFormat(encoding.wire, encoding.row_elements),
+                       encoding.wire, input, input_offsets, output,
+                       output_offsets, deadline);
+}
+
+absl::Status GroupCommunicator::AllToAll(
+    absl::Span<const char> input, absl::Span<const uint64_t> input_offsets,
+    absl::Span<char> output, absl::Span<const uint64_t> output_offsets,
+    Deadline deadline) {
+  return ExchangeParts(ByteFormat(), Wire::kF32, input, input_offsets, output,
+                       output_offsets, deadline);
 }
 
 absl::Status GroupCommunicator::Broadcast(absl::Span<float> values, int root,

@@ -54,6 +54,11 @@ class GroupCommunicator : public Communicator {
                         absl::Span<float> output,
                         absl::Span<const uint64_t> output_offsets,
                         Encoding encoding, Deadline deadline) override;
+  absl::Status AllToAll(absl::Span<const char> input,
+                        absl::Span<const uint64_t> input_offsets,
+                        absl::Span<char> output,
+                        absl::Span<const uint64_t> output_offsets,
+                        Deadline deadline) override;
   absl::Status Broadcast(absl::Span<float> values, int root, Encoding encoding,
                          Deadline deadline) override;
   absl::Status GatherHalves(const HalvesLayout& layout,
@@ -82,6 +87,14 @@ class GroupCommunicator : public Communicator {
   absl::Status Gather(const Format& format, Wire wire,
                       absl::Span<const Value> segment, absl::Span<Value> output,
                       absl::Span<const uint64_t> offsets, Deadline deadline);
+
+  template <typename Format, typename Value>
+  absl::Status ExchangeParts(const Format& format, Wire wire,
+                             absl::Span<const Value> input,
+                             absl::Span<const uint64_t> input_offsets,
+                             absl::Span<Value> output,
+                             absl::Span<const uint64_t> output_offsets,
+                             Deadline deadline);
 
   Transport* const transport_;
   const Group group_;

@@ -54,20 +54,17 @@ absl::StatusOr<ShardPlan> PlanShard(const ModelSpec& spec,
         "rank ", rank, ": want 0 to ", mesh.world_size() - 1, " (mesh data ",
         mesh.data, " x expert ", mesh.expert, " x tensor ", mesh.tensor, ")"));
   }
-  if (mesh.data > 1) {
-    return absl::UnimplementedError(
-        absl::StrCat("mesh data ", mesh.data, ": only 1 is supported"));
-  }
-  const int group_size = mesh.expert * mesh.tensor;
+  const int group_size = mesh.group_size();
   const int index = rank % group_size;
-  const int expert_index = index / mesh.tensor;
-  const int tensor_index = index % mesh.tensor;
+  const int tensor_index = rank % mesh.tensor;
   ShardPlan plan;
   plan.mesh = mesh;
   plan.rank = rank;
-  plan.expert_place = expert_index;
+  plan.data_group = rank / group_size;
+  plan.expert_place = rank / mesh.tensor;
   plan.heads = SplitRange(spec.num_attention_heads, group_size, index);
-  plan.experts = SplitRange(spec.n_routed_experts, mesh.expert, expert_index);
+  plan.experts =
+      SplitRange(spec.n_routed_experts, mesh.num_places(), plan.expert_place);
   plan.expert_columns =
       SplitRange(spec.moe_intermediate_size, mesh.tensor, tensor_index);
   plan.shared_columns = SplitRange(

@@ -30,23 +30,29 @@ struct MeshShape {
   int expert = 1;
   int tensor = 1;
   int world_size() const { return data * expert * tensor; }
+  // Ranks of a data group.
+  int group_size() const { return expert * tensor; }
+  // Where experts can be: each is `tensor` ranks that share its columns.
+  int num_places() const { return data * expert; }
 };
 
 // "1x4x2": DATAxEXPERTxTENSOR.
 // Errors: INVALID_ARGUMENT: not that, or an axis that is not 1 to kMaxWorkers.
 absl::StatusOr<MeshShape> ParseMesh(absl::string_view text);
 
-// What one rank owns. Attention: heads over expert x tensor (rows of q_b or
-// q_proj and kv_b, columns of o_proj); the products that make latents (q_a,
-// kv_a), the router, all norms and the embedding are replicated. Experts over
-// `expert`, by an ExpertLayout; the columns inside an expert over `tensor`; the
-// shared expert and
-// dense layers over expert x tensor; vocabulary rows of the head likewise.
+// What one rank owns. A data group is a whole model but for the experts, with
+// sequences and caches of its own. Attention: heads over expert x tensor (rows
+// of q_b or q_proj and kv_b, columns of o_proj); the products that make latents
+// (q_a, kv_a), the router, all norms and the embedding are replicated. Experts
+// over data x expert, by an ExpertLayout; the columns inside an expert over
+// `tensor`; the shared expert and dense layers over expert x tensor; vocabulary
+// rows of the head likewise.
 struct ShardPlan {
   MeshShape mesh;
   int rank = 0;
+  int data_group = 0;
   Range heads;
-  int expert_place = 0;  // Coordinate on the expert axis.
+  int expert_place = 0;  // Coordinate on data x expert.
   Range experts;         // Where each is once and consecutive ones together.
   Range expert_columns;  // Of moe_intermediate_size.
   Range shared_columns;  // Of n_shared_experts * moe_intermediate_size.
@@ -54,8 +60,7 @@ struct ShardPlan {
   Range vocab;
 };
 
-// Errors: INVALID_ARGUMENT for a rank outside the mesh or an empty axis;
-// UNIMPLEMENTED for data > 1.
+// Errors: INVALID_ARGUMENT for a rank outside the mesh or an empty axis.
 absl::StatusOr<ShardPlan> PlanShard(const ModelSpec& spec,
                                     const MeshShape& mesh, int rank);
 

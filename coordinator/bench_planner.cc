@@ -105,42 +105,50 @@ void BenchPlanner::Fail(const absl::Status& cause) {
   Enter(Phase::kDone);
 }
 
-uint32_t BenchPlanner::IdAt(uint32_t slot, uint32_t position) const {
+uint32_t BenchPlanner::SlotOf(size_t sequence) const {
+  const auto index = static_cast<uint32_t>(sequence);
+  return index % options_.groups * options_.group_slots +
+         index / options_.groups;
+}
+
+uint32_t BenchPlanner::IdAt(uint32_t sequence, uint32_t position) const {
   if (position == 0) return options_.bos_id;
-  const uint64_t key = kSeed + (uint64_t{slot} << 32) + position;
+  const uint64_t key = kSeed + (uint64_t{sequence} << 32) + position;
   return static_cast<uint32_t>(Mix(key * 0x9e3779b97f4a7c15u) %
                                options_.vocab_size);
 }
 
-void BenchPlanner::Admit(uint32_t slot, v1::StepPlan* plan) const {
+void BenchPlanner::Admit(uint32_t sequence, v1::StepPlan* plan) const {
   v1::Admission* admission = plan->add_admissions();
-  admission->set_slot(slot);
+  admission->set_slot(SlotOf(sequence));
   for (uint32_t i = 0; i < shape_.prompt_n; ++i) {
-    admission->add_prompt_ids(IdAt(slot, i));
+    admission->add_prompt_ids(IdAt(sequence, i));
   }
   // The prompt's end draws a token, and so does every token generated; no id
   // ends a sequence. Greedy, as SamplingParams are by default.
   admission->set_max_tokens(options_.test.n_gen() + 1);
   for (uint32_t i = 0; i < options_.test.n_gen(); ++i) {
-    admission->add_forced_ids(IdAt(slot, shape_.prompt_n + i));
+    admission->add_forced_ids(IdAt(sequence, shape_.prompt_n + i));
   }
 }
 
 bool BenchPlanner::PlanPrompts(uint32_t limit, v1::StepPlan* plan) {
-  uint32_t budget = kPrefillChunk;
+  std::vector<uint32_t> budgets(options_.groups, kPrefillChunk);
   bool any = false;
-  for (uint32_t slot = 0; slot < sequences_.size(); ++slot) {
-    Sequence& sequence = sequences_[slot];
+  for (uint32_t i = 0; i < sequences_.size(); ++i) {
+    Sequence& sequence = sequences_[i];
+    uint32_t& budget = budgets[i % options_.groups];
+    if (budget == 0) continue;
     if (!sequence.admitted) {
-      if (budget == 0 || plan->ByteSizeLong() > kMaxPlanBytes) return true;
-      Admit(slot, plan);
+      if (plan->ByteSizeLong() > kMaxPlanBytes) return true;
+      Admit(i, plan);
       sequence.admitted = any = true;
     }
     const uint32_t count =
         std::min(budget, limit - std::min(limit, sequence.length));
     if (count == 0) continue;
     v1::PrefillSpan* span = plan->add_prefills();
-    span->set_slot(slot);
+    span->set_slot(SlotOf(i));
     span->set_count(count);
     sequence.length += count;
     budget -= count;
@@ -152,27 +160,27 @@ bool BenchPlanner::PlanPrompts(uint32_t limit, v1::StepPlan* plan) {
 bool BenchPlanner::PlanDecodes(uint32_t count, v1::StepPlan* plan) {
   // All sequences are equally far.
   if (sequences_[0].decodes >= count) return false;
-  for (uint32_t slot = 0; slot < sequences_.size(); ++slot) {
-    plan->add_decodes(slot);
-    ++sequences_[slot].decodes;
+  for (size_t i = 0; i < sequences_.size(); ++i) {
+    plan->add_decodes(SlotOf(i));
+    ++sequences_[i].decodes;
   }
   return true;
 }
 
 void BenchPlanner::PlanRewinds(v1::StepPlan* plan) {
   if (!std::exchange(rewind_, false)) return;
-  for (uint32_t slot = 0; slot < sequences_.size(); ++slot) {
+  for (size_t i = 0; i < sequences_.size(); ++i) {
     v1::Rewind* rewind = plan->add_rewinds();
-    rewind->set_slot(slot);
+    rewind->set_slot(SlotOf(i));
     rewind->set_length(shape_.fill_n);
   }
 }
 
 bool BenchPlanner::PlanReleases(v1::StepPlan* plan) {
   bool any = false;
-  for (uint32_t slot = 0; slot < sequences_.size(); ++slot) {
-    if (!std::exchange(sequences_[slot].admitted, false)) continue;
-    plan->add_releases(slot);
+  for (size_t i = 0; i < sequences_.size(); ++i) {
+    if (!std::exchange(sequences_[i].admitted, false)) continue;
+    plan->add_releases(SlotOf(i));
     any = true;
   }
   return any;

@@ -74,6 +74,8 @@ class BenchPlanner {
     bool warmup = true;
     uint32_t vocab_size = 1;
     uint32_t bos_id = 0;  // First of every sequence; the others are random.
+    uint32_t groups = 1;  // Data groups; sequences go to one after the other.
+    uint32_t group_slots = 0;  // Of each, where there are several.
   };
 
   // Requires a test that CheckBenchTest finds in order.
@@ -119,11 +121,12 @@ class BenchPlanner {
   };
 
   // The id of a sequence's position, prompt and generated alike.
-  uint32_t IdAt(uint32_t slot, uint32_t position) const;
-  void Admit(uint32_t slot, v1::StepPlan* plan) const;
+  uint32_t IdAt(uint32_t sequence, uint32_t position) const;
+  uint32_t SlotOf(size_t sequence) const;
+  void Admit(uint32_t sequence, v1::StepPlan* plan) const;
   // Adds prompt tokens up to `limit` positions of each sequence and one chunk
-  // in all, admitting sequences as they are reached; whether anything was
-  // added.
+  // for each data group, admitting sequences as they are reached; whether
+  // anything was added.
   bool PlanPrompts(uint32_t limit, v1::StepPlan* plan);
   bool PlanDecodes(uint32_t count, v1::StepPlan* plan);
   void PlanRewinds(v1::StepPlan* plan);
@@ -144,9 +147,9 @@ class BenchPlanner {
   uint64_t epoch_ = 0;
   uint64_t last_step_ = 0;
   std::deque<uint64_t> in_flight_;
-  std::vector<Sequence> sequences_;  // By slot.
-  bool rewind_ = false;              // With the next plan.
-  bool warmed_ = false;              // The warm-up's one plan is made.
+  std::vector<Sequence> sequences_;
+  bool rewind_ = false;  // With the next plan.
+  bool warmed_ = false;  // The warm-up's one plan is made.
   uint32_t repetition_ = 0;
   bool clock_runs_ = false;
   cluster::Deadline::Clock::time_point begun_;

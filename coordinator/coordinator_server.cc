@@ -36,6 +36,12 @@ absl::Status Check(const FleetOptions& options,
   }
   // Ranks' own checks would come only after all of them have registered.
   RF_RETURN_IF_ERROR(cluster::PlanShard(spec, mesh, /*rank=*/0).status());
+  if (mesh.data > 1 &&
+      options.prefill_strategy == v1::PREFILL_STRATEGY_WEIGHT_GATHER) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "prefill strategy weight_gather with mesh data ", mesh.data,
+        ", want another, or data 1: a data group lacks the experts of others"));
+  }
   if (options.slots < 1) {
     return absl::InvalidArgumentError("slots 0, want 1 or more");
   }
@@ -53,7 +59,7 @@ std::vector<double> OfPlaces(const std::vector<double>& by_rank,
                              const cluster::MeshShape& mesh) {
   if (by_rank.size() != static_cast<size_t>(mesh.world_size())) return {};
   std::vector<double> places;
-  for (int place = 0; place < mesh.expert; ++place) {
+  for (int place = 0; place < mesh.num_places(); ++place) {
     const auto first = by_rank.begin() + place * mesh.tensor;
     places.push_back(*std::min_element(first, first + mesh.tensor) *
                      mesh.tensor);
@@ -72,7 +78,7 @@ absl::Status PlaceExperts(const cluster::ModelSpec& spec,
   facts.num_layers = spec.num_hidden_layers + 1;
   facts.num_experts = spec.n_routed_experts;
   facts.num_groups = std::max(spec.n_group, 1);
-  facts.num_places = options->mesh.expert;
+  facts.num_places = options->mesh.num_places();
   const kernels::WeightForm form = cluster::FormsOf(options->dtype).experts;
   for (int i = 0; i < options->mesh.tensor; ++i) {
     const auto columns = static_cast<size_t>(

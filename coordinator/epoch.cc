@@ -145,7 +145,7 @@ v1::LoadRequest Epoch::LoadRequestFor(int rank) const {
   request.mutable_layout()->set_rank(rank);
   *request.mutable_layout()->mutable_experts() = Experts();
   request.set_context(options_.context);
-  request.set_slots(options_.slots);
+  request.set_slots(options_.GroupSlots());
   request.set_memory_limit_bytes(MemoryLimit(rank));
   request.set_reference(options_.reference);
   request.set_threads(options_.threads);
@@ -328,7 +328,8 @@ absl::Status Epoch::RunSteps(StepSource& source) {
       }
     }
     if (results.empty()) continue;
-    const auto merged = MergeStepResults(results);
+    const auto merged = MergeStepResults(
+        results, static_cast<size_t>(options_.mesh.group_size()));
     absl::Status status = merged.status();
     if (merged.ok() && merged->epoch() != id_) {
       status = absl::InternalError(

@@ -51,8 +51,8 @@ struct FleetOptions {
   v1::TransportKind transport = v1::TRANSPORT_KIND_AUTO;
   // Which algorithm carries which collective.
   cluster::AlgorithmTable collectives = cluster::AlgorithmTable::Default();
-  uint32_t context = 0;  // Positions per slot; 0: as many as fit.
-  uint32_t slots = 4;
+  uint32_t context = 0;    // Positions per slot; 0: as many as fit.
+  uint32_t slots = 4;      // Sequences at once, over all data groups.
   uint32_t threads = 0;    // Per worker; 0: the worker's own setting.
   bool reference = false;  // Workers also load a plain float32 copy.
   // Folder of packed shards on each worker's disk; empty: none, unless a worker
@@ -76,6 +76,12 @@ struct FleetOptions {
   // After a first failure, for a report that names its cause better: when a
   // process dies, its peers often tell before its own connection breaks.
   absl::Duration cause_grace = absl::Milliseconds(200);
+
+  // Slots of each data group, whose ranks have a cache for them.
+  uint32_t GroupSlots() const {
+    const auto groups = static_cast<uint32_t>(mesh.data);
+    return slots / groups + (slots % groups != 0);
+  }
 };
 
 // Where steps come from and results go. Called by the thread in RunSteps.

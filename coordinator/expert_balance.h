@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where experts should be, by what they have had to do: cluster/placement for
-// the places of a mesh's expert axis, and what getting there takes.
+// the places of a mesh's data and expert axes, and what getting there takes.
 #ifndef RINGFLEET_COORDINATOR_EXPERT_BALANCE_H_
 #define RINGFLEET_COORDINATOR_EXPERT_BALANCE_H_
 

@@ -319,7 +319,10 @@ absl::Status Fleet::RunEpoch(Epoch& epoch) {
     MutexLock lock(&mu_);
     if (stopping_) return WhyNotReady();
     scheduler_ = std::make_unique<Scheduler>(
-        Scheduler::Options{epoch.id(), options_.slots, epoch.context()},
+        Scheduler::Options{.epoch = epoch.id(),
+                           .groups = data_groups(),
+                           .slots = group_slots(),
+                           .context = epoch.context()},
         [] { return Deadline::Clock::now(); });
     load_ms_ = absl::ToDoubleMilliseconds(absl::Now() - start);
     error_ = absl::OkStatus();

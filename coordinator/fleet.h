@@ -132,6 +132,11 @@ class Fleet : private StepSource {
   // Positions per sequence; 0 unless ready.
   uint32_t context() const;
   uint32_t slots() const { return options_.slots; }
+  // Data groups, and slots of each.
+  uint32_t data_groups() const {
+    return static_cast<uint32_t>(options_.mesh.data);
+  }
+  uint32_t group_slots() const { return options_.GroupSlots(); }
   // Of the latent cache: as asked for, or what follows from the weights.
   v1::CacheDtype cache_dtype() const {
     if (options_.cache_dtype != v1::CACHE_DTYPE_UNSPECIFIED) {

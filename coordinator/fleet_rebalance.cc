@@ -196,7 +196,8 @@ absl::Status Fleet::Rebalance(
     if (state_ != v1::FLEET_STATE_READY) return WhyNotReady();
     if (facts.layers.empty() || facts.num_places < 2) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "rebalance: the mesh's expert axis is ", options_.mesh.expert,
+          "rebalance: the mesh's data and expert axes are ", options_.mesh.data,
+          " x ", options_.mesh.expert,
           ", want 2 or more: every rank has a part of each expert, so all are "
           "equally busy"));
     }

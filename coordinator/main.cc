@@ -193,10 +193,11 @@ int Main(int argc, char** argv) {
                          "Number of workers, split by tensor (default 1)"))
       ->check(CLI::Range(1, cluster::kMaxWorkers));
   by_hand(app.add_option("--mesh", flags.mesh, "DATAxEXPERTxTENSOR"));
-  by_hand(app.add_option("--expert-slots", flags.expert_slots,
-                         "Experts that all places of the mesh's expert axis "
-                         "hold together, in each layer: beyond the model's "
-                         "number, copies; 0: no copies"))
+  by_hand(app.add_option(
+              "--expert-slots", flags.expert_slots,
+              "Experts that all places of the mesh's data and "
+              "expert axes hold together, in each layer: beyond the model's "
+              "number, copies; 0: no copies"))
       ->check(CLI::Range(0, cluster::kMaxReplicas));
   by_hand(app.add_option("--listen", flags.listen,
                          "HOST:PORT; port 0 takes any free one"))

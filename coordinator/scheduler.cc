@@ -29,7 +29,9 @@ void RequestUpdate::Deliver() const {
 }
 
 Scheduler::Scheduler(Options options, Now now)
-    : options_(options), now_(std::move(now)), slots_(options.slots) {}
+    : options_(options),
+      now_(std::move(now)),
+      slots_(size_t{options.groups} * options.slots) {}
 
 absl::Status Scheduler::Submit(std::shared_ptr<const Request> request) {
   const size_t prompt_n = request->prompt_ids.size();
@@ -132,11 +134,34 @@ void Scheduler::Release(v1::StepPlan* plan) {
   order_ = std::move(going_on);
 }
 
+std::optional<uint32_t> Scheduler::FreeSlot() const {
+  std::optional<uint32_t> best;
+  uint32_t least = options_.slots;
+  for (uint32_t group = 0; group < options_.groups; ++group) {
+    std::optional<uint32_t> free;
+    uint32_t taken = 0;
+    for (uint32_t i = 0; i < options_.slots; ++i) {
+      const uint32_t slot = group * options_.slots + i;
+      if (slots_[slot] != nullptr) {
+        ++taken;
+      } else if (!free.has_value()) {
+        free = slot;
+      }
+    }
+    if (taken >= least) continue;
+    least = taken;
+    best = free;
+  }
+  return best;
+}
+
 void Scheduler::Admit(v1::StepPlan* plan) {
-  for (uint32_t slot = 0; slot < slots_.size() && !queue_.empty(); ++slot) {
-    if (slots_[slot] != nullptr) continue;
+  while (!queue_.empty()) {
+    const std::optional<uint32_t> free = FreeSlot();
+    if (!free.has_value()) break;
     // A plan must stay below what a worker receives in one message.
     if (plan->ByteSizeLong() > kMaxPlanBytes) break;
+    const uint32_t slot = *free;
     auto sequence = std::make_shared<Sequence>();
     sequence->request = queue_.Pop();
     sequence->slot = slot;
@@ -158,9 +183,9 @@ void Scheduler::Admit(v1::StepPlan* plan) {
 }
 
 void Scheduler::PlanPrefills(v1::StepPlan* plan, PlanInFlight* flight) {
-  uint32_t budget = kPrefillChunk;
+  std::vector<uint32_t> budgets(options_.groups, kPrefillChunk);
   for (const uint32_t slot : order_) {
-    if (budget == 0) break;
+    uint32_t& budget = budgets[slot / options_.slots];
     Sequence& sequence = *slots_[slot];
     const uint32_t count =
         std::min(budget, sequence.prompt_n() - sequence.prompt_planned);

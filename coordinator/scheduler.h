@@ -30,9 +30,9 @@
 
 namespace ringfleet::coordinator {
 
-// New prompt tokens in one step, over all slots. Large enough that weights are
-// read for many rows at once, small enough that running sequences wait for one
-// chunk only.
+// New prompt tokens in one step, over all slots of a data group. Large enough
+// that weights are read for many rows at once, small enough that running
+// sequences wait for one chunk only.
 inline constexpr uint32_t kPrefillChunk = 512;
 
 // Plans sent and not yet answered.
@@ -68,7 +68,8 @@ class Scheduler {
 
   struct Options {
     uint64_t epoch = 0;
-    uint32_t slots = 1;
+    uint32_t groups = 1;   // Data groups, which work side by side.
+    uint32_t slots = 1;    // Of each; those of group g begin at g * slots.
     uint32_t context = 1;  // Positions per slot.
   };
 
@@ -140,6 +141,8 @@ class Scheduler {
   v1::StepPlan Send(v1::StepPlan plan, PlanInFlight flight);
   void Release(v1::StepPlan* plan);
   void Admit(v1::StepPlan* plan);
+  // A free one in the group with the fewest taken; nothing: all are taken.
+  std::optional<uint32_t> FreeSlot() const;
   void PlanPrefills(v1::StepPlan* plan, PlanInFlight* flight);
   void PlanDecodes(const std::vector<uint32_t>& slots, v1::StepPlan* plan,
                    PlanInFlight* flight);

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "cluster/status_macros.h"
 
 namespace ringfleet::coordinator {
 namespace {
@@ -47,38 +48,59 @@ bool Same(const v1::SlotResult& a, const v1::SlotResult& b) {
                     b.tokens().end());
 }
 
+// That rank `rank` decided what rank `first` did.
+absl::Status CompareDecisions(absl::Span<const v1::StepResult> results,
+                              size_t first, size_t rank) {
+  const Decisions want = DecisionsOf(results[first]);
+  const Decisions got = DecisionsOf(results[rank]);
+  Decisions either = want;
+  either.insert(got.begin(), got.end());
+  for (const auto& [slot, unused] : either) {
+    const auto a = want.find(slot);
+    const auto b = got.find(slot);
+    if (a != want.end() && b != got.end() && Same(*a->second, *b->second)) {
+      continue;
+    }
+    return absl::InternalError(
+        absl::StrCat("step ", results[first].step(), ", slot ", slot,
+                     ": worker ", rank, " has ", Describe(got, slot),
+                     ", worker ", first, " has ", Describe(want, slot)));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<v1::StepResult> MergeStepResults(
-    absl::Span<const v1::StepResult> results) {
-  const v1::StepResult& first = results[0];
-  const Decisions want = DecisionsOf(first);
-  for (size_t rank = 1; rank < results.size(); ++rank) {
-    const v1::StepResult& other = results[rank];
-    if (other.epoch() != first.epoch() || other.step() != first.step()) {
+    absl::Span<const v1::StepResult> results, size_t group_size) {
+  v1::StepResult merged = results[0];
+  std::map<uint32_t, size_t> reporters;  // Of slots, by their first rank.
+  merged.clear_slots();
+  uint64_t bytes_read = 0;
+  for (size_t rank = 0; rank < results.size(); ++rank) {
+    const v1::StepResult& result = results[rank];
+    if (result.epoch() != merged.epoch() || result.step() != merged.step()) {
       return absl::InternalError(
-          absl::StrCat("worker ", rank, " reports step ", other.step(),
-                       " of epoch ", other.epoch(), ", worker 0 step ",
-                       first.step(), " of epoch ", first.epoch()));
+          absl::StrCat("worker ", rank, " reports step ", result.step(),
+                       " of epoch ", result.epoch(), ", worker 0 step ",
+                       merged.step(), " of epoch ", merged.epoch()));
     }
-    const Decisions got = DecisionsOf(other);
-    Decisions either = want;
-    either.insert(got.begin(), got.end());
-    for (const auto& [slot, unused] : either) {
-      const auto a = want.find(slot);
-      const auto b = got.find(slot);
-      if (a != want.end() && b != got.end() && Same(*a->second, *b->second)) {
-        continue;
+    bytes_read += result.bytes_read();
+    const size_t first = rank - rank % group_size;
+    if (rank != first) {
+      RF_RETURN_IF_ERROR(CompareDecisions(results, first, rank));
+      continue;
+    }
+    for (const v1::SlotResult& slot : result.slots()) {
+      const auto [known, fresh] = reporters.emplace(slot.slot(), rank);
+      if (!fresh) {
+        return absl::InternalError(absl::StrCat(
+            "step ", result.step(), ", slot ", slot.slot(), ": worker ", rank,
+            " reports it, which worker ", known->second, " has"));
       }
-      return absl::InternalError(absl::StrCat(
-          "step ", first.step(), ", slot ", slot, ": worker ", rank, " has ",
-          Describe(got, slot), ", worker 0 has ", Describe(want, slot)));
+      *merged.add_slots() = slot;
     }
   }
-  v1::StepResult merged = first;
-  uint64_t bytes_read = 0;
-  for (const v1::StepResult& result : results)
-    bytes_read += result.bytes_read();
   merged.set_bytes_read(bytes_read);
   return merged;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every rank computes every token. That all of them report the same is the
-// last check before a token leaves the fleet.
+// Every rank of a data group computes each of its tokens. That all of them
+// report the same is the last check before a token leaves the fleet.
 #ifndef RINGFLEET_COORDINATOR_STEP_MERGE_H_
 #define RINGFLEET_COORDINATOR_STEP_MERGE_H_
 
@@ -10,15 +10,17 @@
 
 namespace ringfleet::coordinator {
 
-// The result of one step, given by all ranks, in rank order; probabilities
-// and scores are rank 0's, the bytes read are everybody's sum. Entries with
-// neither tokens nor an end carry no decision and may be absent on other ranks.
-// Requires at least one result.
+// The result of one step, given by all ranks, in rank order, of which each
+// `group_size` are a data group and know of its slots only; probabilities and
+// scores are those of a group's first rank, the bytes read are everybody's sum.
+// Entries with neither tokens nor an end carry no decision and may be absent on
+// other ranks. Requires at least one result.
 //
-// Errors: INTERNAL when two ranks differ in epoch, step, slots, tokens or
-// ends; names both ranks, the step, the slot and the two values.
+// Errors: INTERNAL when two ranks differ in epoch or step, or two of a group in
+// slots, tokens or ends, or when groups name the same slot; names both ranks,
+// the step, the slot and the two values.
 absl::StatusOr<v1::StepResult> MergeStepResults(
-    absl::Span<const v1::StepResult> results);
+    absl::Span<const v1::StepResult> results, size_t group_size);
 
 }  // namespace ringfleet::coordinator
 

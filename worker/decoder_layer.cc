@@ -4,6 +4,7 @@
 #include "cluster/status_macros.h"
 #include "kernels/elementwise.h"
 #include "kernels/rms_norm.h"
+#include "worker/expert_exchange.h"
 #include "worker/mla_layer.h"
 #include "worker/moe_layer.h"
 
@@ -21,11 +22,22 @@ absl::Status Reduce(LayerContext& context, const char* part, int layer,
   return Annotate(status, absl::StrCat("layer ", layer, " ", part));
 }
 
+// A step in which only other data groups have tokens: these may need this
+// rank's experts.
+absl::Status ServeOtherGroups(LayerContext& context,
+                              const LayerWeights& weights, int layer) {
+  if (!weights.is_moe) return absl::OkStatus();
+  kernels::Activations& none = context.workspace.x;
+  none.Reshape(FeedForwardForm(weights), 0, context.spec.hidden_size);
+  return ExchangedFeedForward(context, weights, none, layer).status();
+}
+
 }  // namespace
 
 absl::Status DecoderLayer(LayerContext& context, const LayerWeights& weights,
                           const Batch& batch, int layer, float* x) {
   const size_t rows = batch.rows();
+  if (rows == 0) return ServeOtherGroups(context, weights, layer);
   const size_t hidden = context.spec.hidden_size;
   const float eps = static_cast<float>(context.spec.rms_norm_eps);
   float* normed = Grow(context.workspace.normed, rows * hidden);
@@ -42,11 +54,16 @@ absl::Status DecoderLayer(LayerContext& context, const LayerWeights& weights,
   kernels::Activations& x_normed = context.workspace.x;
   x_normed.Assign(FeedForwardForm(weights), normed, rows, hidden, hidden,
                   context.pool);
-  const kernels::RowRange all_rows = {0, rows};
-  const kernels::SwigluOutput out = {.y = partial, .rows = {&all_rows, 1}};
   if (weights.is_moe) RouteRows(context, weights.moe, normed, rows);
-  NoteFeedForward(context, weights, layer, rows);
-  FeedForward(context, weights, x_normed, out);
+  if (weights.is_moe && context.data_axis != nullptr) {
+    RF_ASSIGN_OR_RETURN(
+        partial, ExchangedFeedForward(context, weights, x_normed, layer));
+  } else {
+    const kernels::RowRange all_rows = {0, rows};
+    NoteFeedForward(context, weights, layer);
+    FeedForward(context, weights, x_normed,
+                {.y = partial, .rows = {&all_rows, 1}});
+  }
   RF_RETURN_IF_ERROR(
       Reduce(context, "feed-forward", layer, partial, rows * hidden));
   context.pool.ParallelFor(rows, /*grain=*/16, [&](size_t begin, size_t end) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cluster/mesh_groups.h"
 #include "cluster/status_macros.h"
 
 namespace ringfleet::worker {
@@ -55,10 +56,11 @@ absl::StatusOr<std::shared_ptr<Epoch>> Epoch::Create(
 
 Epoch::Instance::Instance(LoadedShard& shard, const Weights& weights,
                           KvCache reserved, TimedCommunicator& communicator,
+                          TimedCommunicator* data_axis,
                           const ModelSettings& settings)
     : cache(std::move(reserved)),
       model(shard.spec, shard.plan, shard.layout, weights, *shard.pool, cache,
-            communicator, settings) {}
+            communicator, data_axis, settings) {}
 
 Epoch::Epoch(uint64_t epoch, std::shared_ptr<LoadedShard> shard,
              std::shared_ptr<ExpertStatistics> statistics,
@@ -73,21 +75,33 @@ Epoch::Epoch(uint64_t epoch, std::shared_ptr<LoadedShard> shard,
       statistics_(std::move(statistics)),
       transport_(std::move(transport)),
       communicator_(transport_.get(),
-                    cluster::WorldGroup(shard_->plan.mesh.world_size()),
-                    std::move(table), recorder, trace),
+                    cluster::DataGroupOf(shard_->plan.mesh, shard_->plan.rank),
+                    table, recorder, trace),
       timed_(&communicator_, collective_timeout),
-      main_(*shard_, shard_->weights, std::move(cache), timed_, settings),
-      executor_(
-          epoch, {&main_.model, &main_.cache},
-          reference_cache.has_value()
-              ? ModelInstance{&reference_
-                                   .emplace(*shard_, *shard_->reference,
-                                            *std::move(reference_cache), timed_,
-                                            ReferenceSettings(settings))
-                                   .model,
-                              &reference_->cache}
-              : ModelInstance{},
-          shard_->slots) {}
+      data_communicator_(
+          shard_->plan.mesh.data == 1
+              ? nullptr
+              : std::make_unique<cluster::GroupCommunicator>(
+                    transport_.get(),
+                    cluster::DataAxisOf(shard_->plan.mesh, shard_->plan.rank),
+                    table, recorder, trace)),
+      data_axis_(data_communicator_ == nullptr
+                     ? nullptr
+                     : std::make_unique<TimedCommunicator>(
+                           data_communicator_.get(), collective_timeout)),
+      main_(*shard_, shard_->weights, std::move(cache), timed_,
+            data_axis_.get(), settings),
+      executor_(epoch, {&main_.model, &main_.cache},
+                reference_cache.has_value()
+                    ? ModelInstance{&reference_
+                                         .emplace(*shard_, *shard_->reference,
+                                                  *std::move(reference_cache),
+                                                  timed_, data_axis_.get(),
+                                                  ReferenceSettings(settings))
+                                         .model,
+                                    &reference_->cache}
+                    : ModelInstance{},
+                shard_->slots) {}
 
 Epoch::~Epoch() {
   // First of all: payload on its way to a peer lies in the models' buffers.

@@ -73,7 +73,8 @@ class Epoch {
   // Cache and model of one set of weights.
   struct Instance {
     Instance(LoadedShard& shard, const Weights& weights, KvCache reserved,
-             TimedCommunicator& communicator, const ModelSettings& settings);
+             TimedCommunicator& communicator, TimedCommunicator* data_axis,
+             const ModelSettings& settings);
     KvCache cache;
     Model model;
   };
@@ -99,8 +100,11 @@ class Epoch {
   std::optional<StagedWeights> staged_ ABSL_GUARDED_BY(mu_);
   const std::shared_ptr<ExpertStatistics> statistics_;
   std::unique_ptr<cluster::Transport> transport_;
-  cluster::GroupCommunicator communicator_;
+  cluster::GroupCommunicator communicator_;  // Of the data group.
   TimedCommunicator timed_;
+  // Over data groups; null where there is one.
+  const std::unique_ptr<cluster::GroupCommunicator> data_communicator_;
+  const std::unique_ptr<TimedCommunicator> data_axis_;
   Instance main_;
   std::optional<Instance> reference_;
   Executor executor_;

@@ -38,8 +38,10 @@ Executor::Executor(uint64_t epoch, ModelInstance main, ModelInstance reference,
     : epoch_(epoch),
       main_(main),
       reference_(reference),
+      slots_(slots),
+      group_(main.model->plan().data_group),
       scorer_(*main.model, reference.model),
-      sequences_(slots),
+      sequences_(static_cast<size_t>(main.model->plan().mesh.data) * slots),
       drawer_(&main.model->communicator()) {}
 
 absl::Status Executor::Step(const v1::StepPlan& plan, v1::StepResult* result) {
@@ -59,7 +61,7 @@ absl::Status Executor::Step(const v1::StepPlan& plan, v1::StepResult* result) {
     RF_RETURN_IF_ERROR(RewindSequence(rewind));
   }
   RF_RETURN_IF_ERROR(AssembleBatch(plan));
-  if (batch_.rows() == 0) return absl::OkStatus();
+  if (!passes_.any) return absl::OkStatus();
   const auto scope =
       cluster::TraceScope::Step(main_.model->communicator().trace(), step_);
   const uint64_t bytes_before = main_.model->bytes_read();
@@ -82,8 +84,11 @@ absl::StatusOr<Executor::Sequence*> Executor::ActiveSequence(uint32_t slot) {
 absl::Status Executor::Release(uint32_t slot) {
   RF_ASSIGN_OR_RETURN(Sequence * sequence, ActiveSequence(slot));
   *sequence = Sequence();
-  main_.cache->Release(slot);
-  if (reference_.cache != nullptr) reference_.cache->Release(slot);
+  if (!IsOwn(slot)) return absl::OkStatus();
+  main_.cache->Release(static_cast<int>(slot) % slots_);
+  if (reference_.cache != nullptr) {
+    reference_.cache->Release(static_cast<int>(slot) % slots_);
+  }
   return absl::OkStatus();
 }
 
@@ -140,7 +145,13 @@ absl::Status Executor::RewindSequence(const v1::Rewind& rewind) {
 }
 
 void Executor::AppendSegment(uint32_t slot, Sequence& sequence, int rows) {
-  batch_.segments.push_back({.slot = static_cast<int>(slot),
+  passes_.any = true;
+  if (!IsOwn(slot)) {
+    sequence.length += rows;
+    return;
+  }
+  const int own_slot = static_cast<int>(slot) % slots_;
+  batch_.segments.push_back({.slot = own_slot,
                              .first_row = batch_.ids.size(),
                              .rows = static_cast<size_t>(rows),
                              .first_position = sequence.length});
@@ -150,15 +161,30 @@ void Executor::AppendSegment(uint32_t slot, Sequence& sequence, int rows) {
                              ? sequence.admission.prompt_ids(position)
                              : sequence.last_token);
   }
-  main_.cache->Extend(slot, sequence.length + rows);
+  main_.cache->Extend(own_slot, sequence.length + rows);
   if (reference_.cache != nullptr) {
-    reference_.cache->Extend(slot, sequence.length + rows);
+    reference_.cache->Extend(own_slot, sequence.length + rows);
+  }
+}
+
+void Executor::NoteScoring(uint32_t slot, const Sequence& sequence,
+                           uint32_t count) {
+  const v1::ScoreOptions& score = sequence.admission.score();
+  passes_.hidden |= score.hidden();
+  passes_.reference |= score.reference();
+  // The MTP layer looks at tokens that have a successor.
+  const int64_t rows = std::min<int64_t>(
+      count, int64_t{sequence.prompt_size()} - 1 - sequence.length);
+  if (score.mtp() && rows > 0 && main_.model->has_mtp()) {
+    ++passes_.mtp[GroupOf(slot)];
   }
 }
 
 absl::Status Executor::AssembleBatch(const v1::StepPlan& plan) {
   batch_.ids.clear();
   batch_.segments.clear();
+  passes_.any = passes_.hidden = passes_.reference = false;
+  passes_.mtp.assign(main_.model->plan().mesh.data, 0);
   seen_.assign(sequences_.size(), 0);
   const auto claim = [&](uint32_t slot) -> absl::Status {
     if (seen_[slot] != 0) {
@@ -182,13 +208,14 @@ absl::Status Executor::AssembleBatch(const v1::StepPlan& plan) {
       return absl::InvalidArgumentError(absl::StrCat(
           "step ", step_, ": more than ", kMaxRows, " tokens in one step"));
     }
+    NoteScoring(span.slot(), *sequence, span.count());
     AppendSegment(span.slot(), *sequence, static_cast<int>(span.count()));
   }
   for (uint32_t slot : plan.decodes()) {
     RF_ASSIGN_OR_RETURN(Sequence * sequence, ActiveSequence(slot));
     RF_RETURN_IF_ERROR(claim(slot));
     if (sequence->ended) continue;
-    if (sequence->InPrompt() || sequence->generated == 0) {
+    if (sequence->InPrompt() || (IsOwn(slot) && sequence->generated == 0)) {
       return absl::InvalidArgumentError(
           absl::StrCat("step ", step_, ": decode of slot ", slot,
                        " before its prompt is evaluated"));
@@ -198,9 +225,11 @@ absl::Status Executor::AssembleBatch(const v1::StepPlan& plan) {
   return absl::OkStatus();
 }
 
-v1::SlotResult* Executor::ResultOf(int slot, v1::StepResult* result) {
+v1::SlotResult* Executor::ResultOf(const BatchSegment& segment,
+                                   v1::StepResult* result) {
+  const auto slot = static_cast<uint32_t>(group_ * slots_ + segment.slot);
   for (v1::SlotResult& entry : *result->mutable_slots()) {
-    if (static_cast<int>(entry.slot()) == slot) return &entry;
+    if (entry.slot() == slot) return &entry;
   }
   v1::SlotResult* entry = result->add_slots();
   entry->set_slot(slot);
@@ -212,7 +241,7 @@ void Executor::CollectWantedRows() {
   wanted_rows_.clear();
   for (const BatchSegment& segment : batch_.segments) {
     const size_t end = segment.first_row + segment.rows;
-    const bool scored = sequences_[segment.slot].admission.has_score();
+    const bool scored = SequenceOf(segment).admission.has_score();
     for (size_t row = scored ? segment.first_row : end - 1; row < end; ++row) {
       wanted_rows_.push_back(static_cast<uint32_t>(row));
     }
@@ -226,35 +255,25 @@ absl::Status Executor::EvaluateBatch(v1::StepResult* result) {
   const auto observe = [&](int index, const float* x) {
     if (!reports) return;
     for (const BatchSegment& segment : batch_.segments) {
-      const Sequence& sequence = sequences_[segment.slot];
+      const Sequence& sequence = SequenceOf(segment);
       const bool ends_prompt =
           segment.first_position + static_cast<int64_t>(segment.rows) ==
           sequence.prompt_size();
       if (sequence.admission.score().hidden() && ends_prompt) {
         const size_t row = segment.first_row + segment.rows - 1;
         AddHiddenState(x + row * hidden_size, hidden_size,
-                       ResultOf(segment.slot, result)->mutable_score());
+                       ResultOf(segment, result)->mutable_score());
       }
     }
   };
-  const auto any = [this](auto wants) {
-    return std::any_of(
-        batch_.segments.begin(), batch_.segments.end(),
-        [&](const BatchSegment& segment) {
-          return wants(sequences_[segment.slot].admission.score());
-        });
-  };
   float* hidden = Grow(hidden_, batch_.rows() * hidden_size);
   std::optional<Model::Observer> observer;
-  if (any([](const v1::ScoreOptions& score) { return score.hidden(); })) {
-    observer.emplace(observe);
-  }
+  if (passes_.hidden) observer.emplace(observe);
   RF_RETURN_IF_ERROR(
       main_.model->Forward(batch_, wanted_rows_, observer, hidden));
   observe(main_.model->spec().num_hidden_layers, hidden);
 
-  if (reference_.model != nullptr &&
-      any([](const v1::ScoreOptions& score) { return score.reference(); })) {
+  if (reference_.model != nullptr && passes_.reference) {
     RF_RETURN_IF_ERROR(reference_.model->Forward(
         batch_, wanted_rows_, std::nullopt,
         Grow(reference_hidden_, batch_.rows() * hidden_size)));
@@ -265,7 +284,7 @@ absl::Status Executor::EvaluateBatch(v1::StepResult* result) {
 absl::Status Executor::ScoreSegments(v1::StepResult* result) {
   const size_t hidden_size = main_.model->spec().hidden_size;
   for (const BatchSegment& segment : batch_.segments) {
-    const Sequence& sequence = sequences_[segment.slot];
+    const Sequence& sequence = SequenceOf(segment);
     if (!sequence.admission.has_score() ||
         segment.first_position >= sequence.prompt_size()) {
       continue;
@@ -283,8 +302,14 @@ absl::Status Executor::ScoreSegments(v1::StepResult* result) {
                                  : reference_hidden_.data() + first},
         &score));
     if (main_.model->communicator().rank() == 0) {
-      ResultOf(segment.slot, result)->mutable_score()->MergeFrom(score);
+      ResultOf(segment, result)->mutable_score()->MergeFrom(score);
     }
+  }
+  // Experts of this rank may be wanted for what other groups score.
+  const int most = *std::max_element(passes_.mtp.begin(), passes_.mtp.end());
+  const Batch none;
+  for (int pass = passes_.mtp[group_]; pass < most; ++pass) {
+    RF_RETURN_IF_ERROR(main_.model->ForwardMtp(none, nullptr, nullptr));
   }
   return absl::OkStatus();
 }
@@ -292,9 +317,9 @@ absl::Status Executor::ScoreSegments(v1::StepResult* result) {
 absl::Status Executor::DrawAndAdvance(v1::StepResult* result) {
   const size_t hidden_size = main_.model->spec().hidden_size;
   draws_.clear();
-  draw_slots_.clear();
+  drawn_segments_.clear();
   for (const BatchSegment& segment : batch_.segments) {
-    Sequence& sequence = sequences_[segment.slot];
+    Sequence& sequence = SequenceOf(segment);
     sequence.length += static_cast<int>(segment.rows);
     if (sequence.InPrompt() || sequence.admission.max_tokens() == 0) continue;
     const v1::SamplingParams& sampling = sequence.admission.sampling();
@@ -304,7 +329,7 @@ absl::Status Executor::DrawAndAdvance(v1::StepResult* result) {
                  .sample = sampling.sample(),
                  .position = static_cast<uint64_t>(sequence.length)},
          .usable_vocab = sequence.admission.usable_vocab()});
-    draw_slots_.push_back(segment.slot);
+    drawn_segments_.push_back(&segment);
     std::memcpy(
         Grow(draw_hidden_, draws_.size() * hidden_size) +
             (draws_.size() - 1) * hidden_size,
@@ -322,14 +347,14 @@ absl::Status Executor::DrawAndAdvance(v1::StepResult* result) {
       const absl::Span<const DrawnToken> drawn,
       drawer_.Draw(draws_, logits, vocab, main_.model->spec().vocab_size));
   for (size_t i = 0; i < drawn.size(); ++i) {
-    Sequence& sequence = sequences_[draw_slots_[i]];
+    Sequence& sequence = SequenceOf(*drawn_segments_[i]);
     const auto& forced = sequence.admission.forced_ids();
     sequence.last_token =
         sequence.generated < static_cast<uint32_t>(forced.size())
             ? forced[static_cast<int>(sequence.generated)]
             : drawn[i].id;
     ++sequence.generated;
-    v1::SlotResult* slot_result = ResultOf(draw_slots_[i], result);
+    v1::SlotResult* slot_result = ResultOf(*drawn_segments_[i], result);
     slot_result->add_tokens(drawn[i].id);
     slot_result->add_logprobs(drawn[i].logprob);
     const auto& stop_ids = sequence.admission.stop_ids();

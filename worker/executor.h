@@ -22,10 +22,13 @@ struct ModelInstance {
 };
 
 // Executes step plans. Keeps every sequence's state (length, last token, end)
-// in its slot and advances it as all other ranks do, so a plan never names
-// them. One thread calls it.
+// in its slot and advances it as all other ranks of its data group do, so a
+// plan never names them. Of other groups' sequences it knows what the plans
+// say, which is enough to enter the same passes over the model. One thread
+// calls it.
 class Executor {
  public:
+  // `slots`: of a data group; the group d has [d * slots, (d + 1) * slots).
   // `reference` has null pointers unless a plain float32 copy is loaded.
   Executor(uint64_t epoch, ModelInstance main, ModelInstance reference,
            int slots);
@@ -51,6 +54,14 @@ class Executor {
     bool InPrompt() const { return length < prompt_size(); }
   };
 
+  // What any data group's part of a step makes all of them do.
+  struct Passes {
+    bool any = false;        // Rows at all.
+    bool hidden = false;     // Hidden states are observed.
+    bool reference = false;  // The plain copy evaluates them, too.
+    std::vector<int> mtp;    // Evaluations of the MTP layer, by group.
+  };
+
   absl::Status Admit(const v1::Admission& admission);
   absl::Status Release(uint32_t slot);
   absl::Status RewindSequence(const v1::Rewind& rewind);
@@ -58,24 +69,35 @@ class Executor {
   // Collects the step's tokens into batch_ and gives them cache blocks.
   absl::Status AssembleBatch(const v1::StepPlan& plan);
   void AppendSegment(uint32_t slot, Sequence& sequence, int rows);
+  // Notes what prefilling `count` tokens of a scored prompt takes.
+  void NoteScoring(uint32_t slot, const Sequence& sequence, uint32_t count);
+  int GroupOf(uint32_t slot) const { return static_cast<int>(slot) / slots_; }
+  bool IsOwn(uint32_t slot) const { return GroupOf(slot) == group_; }
+  // The segment's sequence.
+  Sequence& SequenceOf(const BatchSegment& segment) {
+    return sequences_[group_ * slots_ + segment.slot];
+  }
   void CollectWantedRows();
   absl::Status EvaluateBatch(v1::StepResult* result);
   absl::Status ScoreSegments(v1::StepResult* result);
   absl::Status DrawAndAdvance(v1::StepResult* result);
-  v1::SlotResult* ResultOf(int slot, v1::StepResult* result);
+  v1::SlotResult* ResultOf(const BatchSegment& segment, v1::StepResult* result);
 
   const uint64_t epoch_;
   const ModelInstance main_;
   const ModelInstance reference_;
+  const int slots_;  // Of each data group.
+  const int group_;
   Scorer scorer_;
   uint64_t step_ = 0;
-  std::vector<Sequence> sequences_;  // By slot.
+  std::vector<Sequence> sequences_;  // By slot, of all groups.
   // Buffers of a step, which the next one uses again.
   Batch batch_;
   std::vector<char> seen_;  // By slot: it is in batch_.
   std::vector<uint32_t> wanted_rows_;
+  Passes passes_;
   std::vector<DrawRequest> draws_;
-  std::vector<int> draw_slots_;
+  std::vector<const BatchSegment*> drawn_segments_;
   TokenDrawer drawer_;
   std::vector<float> hidden_;            // [rows, D]
   std::vector<float> reference_hidden_;  // [rows, D]

@@ -12,18 +12,13 @@ using cluster::ExpertCost;
 using cluster::kExpertReadTokens;
 
 void ExpertDispatch::Assign(const cluster::ExpertLayout& layout, int layer,
-                            int place, absl::Span<const int32_t> route_ids,
-                            int32_t* slots) {
+                            absl::Span<const int32_t> route_ids,
+                            absl::Span<const size_t> group_ends) {
   const int experts = layout.num_experts();
   rows_.assign(experts, 0);
   for (const int32_t expert : route_ids) ++rows_[expert];
   loads_.assign(layout.num_places(), 0.0);
   const absl::Span<const double> slowness = layout.slowness();
-  shares_.assign(experts, Share());
-  const absl::Span<const int32_t> held = layout.Held(layer, place);
-  for (size_t i = 0; i < held.size(); ++i) {
-    shares_[held[i]].slot = static_cast<int32_t>(i);
-  }
   choices_.clear();
   for (int expert = 0; expert < experts; ++expert) {
     if (rows_[expert] == 0) continue;
@@ -34,42 +29,69 @@ void ExpertDispatch::Assign(const cluster::ExpertLayout& layout, int layer,
     }
     loads_[places[0]] +=
         static_cast<double>(ExpertCost(rows_[expert])) * slowness[places[0]];
-    if (places[0] == place) shares_[expert].end = rows_[expert];
   }
   std::sort(choices_.begin(), choices_.end(), [this](int32_t a, int32_t b) {
     return rows_[a] != rows_[b] ? rows_[a] > rows_[b] : a < b;
   });
-  DealChoices(layout, layer, place);
+  DealChoices(layout, layer);
+  places_.resize(route_ids.size());
+  const auto group_places =
+      static_cast<int32_t>(layout.num_places() / group_ends.size());
+  size_t route = 0;
+  for (size_t group = 0; group < group_ends.size(); ++group) {
+    const auto first = static_cast<int32_t>(group) * group_places;
+    for (; route < group_ends[group]; ++route) {
+      const absl::Span<const int32_t> places =
+          layout.Places(layer, route_ids[route]);
+      places_[route] = places.size() == 1 ? places[0]
+                                          : Take(places, route_ids[route],
+                                                 first, first + group_places);
+    }
+  }
   for (size_t i = 0; i < route_ids.size(); ++i) {
-    Share& share = shares_[route_ids[i]];
-    const int64_t at = share.seen++;
-    slots[i] = at >= share.begin && at < share.end ? share.slot : -1;
+    if (places_[i] >= 0) continue;
+    places_[i] = Take(layout.Places(layer, route_ids[i]), route_ids[i], 0,
+                      layout.num_places());
   }
 }
 
-void ExpertDispatch::DealChoices(const cluster::ExpertLayout& layout, int layer,
-                                 int place) {
+int32_t ExpertDispatch::Take(absl::Span<const int32_t> places, int expert,
+                             int32_t begin, int32_t end) {
+  int64_t* const parts = parts_.data() + first_part_[expert];
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (places[i] < begin || places[i] >= end || parts[i] == 0) continue;
+    --parts[i];
+    return places[i];
+  }
+  return -1;
+}
+
+void ExpertDispatch::FindSlots(const cluster::ExpertLayout& layout, int layer,
+                               int place, absl::Span<const int32_t> route_ids,
+                               int32_t* slots) {
+  slots_.assign(layout.num_experts(), -1);
+  const absl::Span<const int32_t> held = layout.Held(layer, place);
+  for (size_t i = 0; i < held.size(); ++i) {
+    slots_[held[i]] = static_cast<int32_t>(i);
+  }
+  for (size_t i = 0; i < route_ids.size(); ++i) {
+    slots[i] = places_[i] == place ? slots_[route_ids[i]] : -1;
+  }
+}
+
+void ExpertDispatch::DealChoices(const cluster::ExpertLayout& layout,
+                                 int layer) {
   parts_.clear();
+  first_part_.resize(layout.num_experts());
   for (int round = 0; round < cluster::kDealRounds; ++round) {
     size_t first = 0;
     for (const int32_t expert : choices_) {
       const absl::Span<const int32_t> places = layout.Places(layer, expert);
       if (round == 0) parts_.resize(first + places.size(), 0);
+      first_part_[expert] = first;
       Deal(places, layout.slowness(), rows_[expert],
            absl::MakeSpan(parts_).subspan(first, places.size()));
       first += places.size();
-    }
-  }
-  size_t part = 0;
-  for (const int32_t expert : choices_) {
-    int64_t begin = 0;
-    for (const int32_t at : layout.Places(layer, expert)) {
-      const int64_t rows = parts_[part++];
-      if (at == place) {
-        shares_[expert].begin = begin;
-        shares_[expert].end = begin + rows;
-      }
-      begin += rows;
     }
   }
 }

@@ -24,6 +24,23 @@
 
 namespace ringfleet::worker {
 
+// Tokens on their way between data groups (expert_exchange.h).
+struct RowExchange {
+  std::vector<size_t> route_ends;       // By group, of all groups' routes.
+  std::vector<uint32_t> sent_rows;      // Own ones, group by group.
+  std::vector<uint32_t> received_rows;  // Of all groups' rows.
+  std::vector<uint64_t> sent_ends;      // By group, from 0 on.
+  std::vector<uint64_t> received_ends;
+  std::vector<uint64_t> from;  // The two in bytes or elements.
+  std::vector<uint64_t> to;
+  std::vector<char> sent;
+  std::vector<char> received;
+  std::vector<float> returned;  // [sent rows, D]
+  kernels::Activations x;       // Own rows and received ones.
+  std::vector<int32_t> slots;   // Of these.
+  std::vector<float> weights;
+};
+
 // Buffers that grow to the largest step seen and are used again, so that a
 // decode step allocates nothing once it has run.
 struct Workspace {
@@ -47,8 +64,9 @@ struct Workspace {
   std::vector<float> route_weights;            // [rows, num_experts_per_tok]
   ExpertDispatch dispatch;
   std::vector<int32_t> route_slots;  // [rows, num_experts_per_tok], or -1.
-  Batch own_batch;                   // This rank's rows of a step.
-  kernels::Activations gathered_x;   // Of all ranks' rows.
+  RowExchange exchange;
+  Batch own_batch;                          // This rank's rows of a step.
+  kernels::Activations gathered_x;          // Of all ranks' rows.
   kernels::AlignedBuffer gathered_weights;  // Of all ranks, packed.
   std::vector<float> reduced;               // [own rows, D]
   std::vector<uint64_t> element_offsets;    // Of each rank's rows, times D.
@@ -57,6 +75,16 @@ struct Workspace {
   std::vector<float> assigned_weights;      // Of the same.
   std::vector<size_t> first_assigned;       // [experts + 1]
   std::vector<char> chosen_experts;         // By any token, [own experts].
+};
+
+// How the tokens of one pass over the layers are spread over data groups.
+struct GroupRows {
+  std::vector<uint64_t> offsets;  // [groups + 1] of all groups' rows.
+  int group = 0;                  // This rank's.
+
+  size_t all() const { return offsets.back(); }
+  size_t begin() const { return offsets[group]; }
+  size_t own() const { return offsets[group + 1] - offsets[group]; }
 };
 
 struct LayerContext {
@@ -68,7 +96,9 @@ struct LayerContext {
   float softmax_scale;
   kernels::ThreadPool& pool;
   KvCache& cache;
-  TimedCommunicator& communicator;
+  TimedCommunicator& communicator;  // Of the data group.
+  TimedCommunicator* data_axis;     // Null where there is one data group.
+  const GroupRows& group_rows;
   cluster::Wire wire;
   size_t fuse_rows;  // As in ModelSettings.
   Workspace& workspace;

@@ -86,7 +86,7 @@ absl::StatusOr<cluster::ExpertLayout> LayoutFor(
         " layers, want at most ", cluster::kMaxPlacementEntries, " in all"));
   }
   cluster::ExpertLayout layout(static_cast<int>(layers), spec.n_routed_experts,
-                               plan.mesh.expert);
+                               plan.mesh.num_places());
   RF_RETURN_IF_ERROR(layout.Merge(wanted));
   return layout;
 }

@@ -9,6 +9,7 @@
 #include "kernels/matmul.h"
 #include "kernels/rms_norm.h"
 #include "worker/decoder_layer.h"
+#include "worker/gather.h"
 #include "worker/row_gather.h"
 #include "worker/sequence_parallel.h"
 #include "worker/weight_gather.h"
@@ -49,7 +50,8 @@ std::vector<cluster::ShardPlan> PlanAllShards(const cluster::ModelSpec& spec,
 Model::Model(const cluster::ModelSpec& spec, const cluster::ShardPlan& plan,
              const cluster::ExpertLayout& layout, const Weights& weights,
              kernels::ThreadPool& pool, KvCache& cache,
-             TimedCommunicator& communicator, const ModelSettings& settings)
+             TimedCommunicator& communicator, TimedCommunicator* data_axis,
+             const ModelSettings& settings)
     : spec_(spec),
       plan_(plan),
       plans_(PlanAllShards(spec, plan.mesh)),
@@ -60,6 +62,7 @@ Model::Model(const cluster::ModelSpec& spec, const cluster::ShardPlan& plan,
       pool_(pool),
       cache_(cache),
       communicator_(communicator),
+      data_axis_(data_axis),
       settings_(settings),
       expert_counts_(spec.num_hidden_layers) {
   for (int layer = 0; layer < spec.num_hidden_layers; ++layer) {
@@ -83,15 +86,35 @@ LayerContext Model::MakeContext() {
           .pool = pool_,
           .cache = cache_,
           .communicator = communicator_,
+          .data_axis = data_axis_,
+          .group_rows = group_rows_,
           .wire = settings_.wire,
           .fuse_rows = settings_.fuse_rows,
           .workspace = workspace_,
           .trace = communicator_.trace()};
 }
 
+absl::Status Model::ShareRowCounts(size_t rows) {
+  group_rows_.group = plan_.data_group;
+  if (data_axis_ == nullptr) {
+    group_rows_.offsets.assign({0, rows});
+    return absl::OkStatus();
+  }
+  const uint64_t own = rows;
+  RF_RETURN_IF_ERROR(
+      GatherRecords(*data_axis_, absl::MakeConstSpan(&own, 1), &row_counts_));
+  group_rows_.offsets.assign(1, 0);
+  for (const uint64_t count : row_counts_) {
+    group_rows_.offsets.push_back(group_rows_.offsets.back() + count);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Model::Forward(const Batch& batch,
                             absl::Span<const uint32_t> wanted,
                             std::optional<Observer> observer, float* hidden) {
+  RF_RETURN_IF_ERROR(ShareRowCounts(batch.rows()));
+  if (group_rows_.all() == 0) return absl::OkStatus();
   size_t longest = 0;
   for (const BatchSegment& segment : batch.segments) {
     longest = std::max(longest, segment.rows);
@@ -118,6 +141,7 @@ absl::Status Model::Forward(const Batch& batch,
     }
   }
   bytes_read_ += context.bytes_read;
+  if (batch.rows() == 0) return absl::OkStatus();
   kernels::RmsNorm(x, batch.rows(), size, size, weights_.final_norm.data(),
                    static_cast<float>(spec_.rms_norm_eps), hidden, size, pool_);
   return absl::OkStatus();
@@ -167,7 +191,17 @@ absl::Status Model::ForwardMtp(const Batch& next, const float* hidden,
   const MtpWeights& mtp = weights_.mtp[0];
   const size_t size = spec_.hidden_size;
   const size_t rows = next.rows();
+  RF_RETURN_IF_ERROR(ShareRowCounts(rows));
   const float eps = static_cast<float>(spec_.rms_norm_eps);
+  LayerContext context = MakeContext();
+  const auto scope =
+      cluster::TraceScope::Layer(context.trace, spec_.num_hidden_layers);
+  if (rows == 0) {
+    RF_RETURN_IF_ERROR(DecoderLayer(context, mtp.layer, next,
+                                    spec_.num_hidden_layers, nullptr));
+    bytes_read_ += context.bytes_read;
+    return absl::OkStatus();
+  }
   float* concat = Grow(mtp_concat_, rows * 2 * size);
   for (size_t row = 0; row < rows; ++row) {
     weights_.embedding.GetRow(next.ids[row], concat + row * 2 * size);
@@ -180,9 +214,6 @@ absl::Status Model::ForwardMtp(const Batch& next, const float* hidden,
   workspace_.x.Assign(kernels::ActivationFormFor(mtp.eh_proj.form()), concat,
                       rows, 2 * size, 2 * size, pool_);
   kernels::MatMul(mtp.eh_proj, workspace_.x, x, pool_);
-  LayerContext context = MakeContext();
-  const auto scope =
-      cluster::TraceScope::Layer(context.trace, spec_.num_hidden_layers);
   RF_RETURN_IF_ERROR(
       DecoderLayer(context, mtp.layer, next, spec_.num_hidden_layers, x));
   bytes_read_ += mtp.eh_proj.bytes() + context.bytes_read;

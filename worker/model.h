@@ -39,12 +39,14 @@ struct ModelSettings {
 class Model {
  public:
   // All arguments must outlive the model. `communicator` spans the ranks of
-  // this rank's data group. Between calls, on all ranks alike, experts may
-  // move: in `layout` and with it in `weights`.
+  // this rank's data group, `data_axis` those that have its place in each
+  // group; null where there is one group. Between calls, on all ranks alike,
+  // experts may move: in `layout` and with it in `weights`.
   Model(const cluster::ModelSpec& spec, const cluster::ShardPlan& plan,
         const cluster::ExpertLayout& layout, const Weights& weights,
         kernels::ThreadPool& pool, KvCache& cache,
-        TimedCommunicator& communicator, const ModelSettings& settings);
+        TimedCommunicator& communicator, TimedCommunicator* data_axis,
+        const ModelSettings& settings);
 
   // Layers that need a cache: the main model's, and the MTP layer's behind.
   static int CacheLayers(const cluster::ModelSpec& spec,
@@ -55,10 +57,11 @@ class Model {
   using Observer = absl::FunctionRef<void(int index, const float* x)>;
 
   // Evaluates a step: hidden [rows, D] f32 after the final norm, the same bits
-  // on every rank, in the `wanted` rows (ascending, the same on every rank);
-  // other rows are unspecified. Requires ids below the vocabulary's size, and
-  // slots that hold blocks for the batch's positions. All ranks observe or
-  // none.
+  // on every rank of the data group, in the `wanted` rows (ascending, the same
+  // on each); other rows are unspecified. Requires ids below the vocabulary's
+  // size, and slots that hold blocks for the batch's positions. All ranks
+  // observe or none. All data groups call it, with their own batches, which may
+  // be empty; the same holds for ForwardMtp.
   // Errors: of the collectives; the epoch is over.
   absl::Status Forward(const Batch& batch, absl::Span<const uint32_t> wanted,
                        std::optional<Observer> observer, float* hidden);
@@ -86,6 +89,8 @@ class Model {
 
  private:
   LayerContext MakeContext();
+  // How many rows each data group has in the pass that begins.
+  absl::Status ShareRowCounts(size_t rows);
   // Forward with rows dealt out over the ranks, by SEQUENCE_PARALLEL or
   // WEIGHT_GATHER.
   absl::Status ForwardSplit(v1::PrefillStrategy strategy, const Batch& batch,
@@ -102,8 +107,11 @@ class Model {
   kernels::ThreadPool& pool_;
   KvCache& cache_;
   TimedCommunicator& communicator_;
+  TimedCommunicator* const data_axis_;
   const ModelSettings settings_;
   Workspace workspace_;
+  GroupRows group_rows_;
+  std::vector<uint64_t> row_counts_;  // By group.
   RowSplit split_;
   std::vector<float> residual_;    // [rows, D], or of this rank's rows.
   std::vector<float> final_;       // [own rows, D]

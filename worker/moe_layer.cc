@@ -70,10 +70,11 @@ kernels::SwigluExpert ExpertOf(const MlpWeights& weights,
 }  // namespace
 
 absl::Span<const uint32_t> ListRows(Workspace& workspace,
-                                    absl::Span<const kernels::RowRange> rows) {
+                                    absl::Span<const kernels::RowRange> rows,
+                                    size_t end) {
   workspace.listed_rows.clear();
   for (const kernels::RowRange& range : rows) {
-    for (size_t row = range.begin; row < range.end; ++row) {
+    for (size_t row = range.begin; row < std::min(range.end, end); ++row) {
       workspace.listed_rows.push_back(static_cast<uint32_t>(row));
     }
   }
@@ -136,18 +137,26 @@ void AssignRows(LayerContext& context, const int32_t* slots, size_t num_slots,
 }
 
 void NoteFeedForward(LayerContext& context, const LayerWeights& weights,
-                     int layer, size_t rows) {
+                     int layer) {
   if (!weights.is_moe) {
     context.bytes_read += MlpReadBytes(weights.dense);
     return;
   }
-  NoteRoutes(context, layer, rows);
   Workspace& workspace = context.workspace;
-  const size_t count = rows * context.spec.num_experts_per_tok;
+  const GroupRows& group_rows = context.group_rows;
+  NoteRoutes(context, layer, group_rows.all());
+  const size_t each = context.spec.num_experts_per_tok;
+  const size_t count = group_rows.all() * each;
+  const absl::Span<const int32_t> ids(workspace.route_ids.data(), count);
+  std::vector<size_t>& ends = workspace.exchange.route_ends;
+  ends.clear();
+  for (size_t group = 1; group < group_rows.offsets.size(); ++group) {
+    ends.push_back(group_rows.offsets[group] * each);
+  }
   int32_t* slots = Grow(workspace.route_slots, count);
-  workspace.dispatch.Assign(
-      context.layout, layer, context.plan.expert_place,
-      absl::MakeConstSpan(workspace.route_ids.data(), count), slots);
+  workspace.dispatch.Assign(context.layout, layer, ids, ends);
+  workspace.dispatch.FindSlots(context.layout, layer, context.plan.expert_place,
+                               ids, slots);
   // Finds out ranks that have experts elsewhere.
   context.routing_hash =
       HashLoads(context.routing_hash, workspace.dispatch.loads());
@@ -178,8 +187,11 @@ void FeedForward(LayerContext& context, const LayerWeights& weights,
     networks.push_back(
         ExpertOf(weights.dense, ListRows(workspace, out.rows), nullptr));
   } else if (moe.shared.gate.rows() > 0) {
-    networks.push_back(
-        ExpertOf(moe.shared, ListRows(workspace, out.rows), nullptr));
+    // Another data group's tokens have theirs there.
+    networks.push_back(ExpertOf(
+        moe.shared,
+        ListRows(workspace, out.rows, /*end=*/context.group_rows.own()),
+        nullptr));
   }
   if (weights.is_moe) {
     AssignRows(context, workspace.route_slots.data(), moe.experts.size(),

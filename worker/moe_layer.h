@@ -7,15 +7,18 @@
 #define RINGFLEET_WORKER_MOE_LAYER_H_
 
 #include <cstddef>
+#include <limits>
 
 #include "worker/layer_context.h"
 #include "worker/weights.h"
 
 namespace ringfleet::worker {
 
-// The tokens of `rows`, one by one, in the workspace until it is called again.
-absl::Span<const uint32_t> ListRows(Workspace& workspace,
-                                    absl::Span<const kernels::RowRange> rows);
+// The tokens of `rows` before `end`, one by one, in the workspace until it is
+// called again.
+absl::Span<const uint32_t> ListRows(
+    Workspace& workspace, absl::Span<const kernels::RowRange> rows,
+    size_t end = std::numeric_limits<size_t>::max());
 
 // Routes `rows` tokens, x [rows, D] f32, dense: ids and weights
 // [rows, num_experts_per_tok] go to the workspace.
@@ -33,11 +36,12 @@ void NoteRoutes(LayerContext& context, int layer, size_t rows);
 void AssignRows(LayerContext& context, const int32_t* slots, size_t num_slots,
                 absl::Span<const kernels::RowRange> rows);
 
-// What the feed-forward products of a step's `rows` tokens will read and route,
-// and which of them are this rank's, once however the tokens are cut: call
-// before FeedForward, which does not.
+// What the feed-forward products of a step's tokens will read and route, and
+// which of them are this rank's, once however the tokens are cut: call before
+// FeedForward, which does not. The workspace has the routes of all data groups'
+// tokens.
 void NoteFeedForward(LayerContext& context, const LayerWeights& weights,
-                     int layer, size_t rows);
+                     int layer);
 
 // This rank's summand of the feed-forward part, for the rows of `out`,
 // ascending: down(silu(gate x) * (up x)) over its columns of a dense layer, or
@@ -47,7 +51,7 @@ void NoteFeedForward(LayerContext& context, const LayerWeights& weights,
 // the batch, unless experts have copies: which ranks sum what then follows from
 // all tokens.
 //   x [rows, D] in the form that the products read; the workspace has the
-//     routes of these tokens
+//     routes of these tokens, of which the data group's own come first
 //   out: to be summed over ranks
 void FeedForward(LayerContext& context, const LayerWeights& weights,
                  const kernels::Activations& x,

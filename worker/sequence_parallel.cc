@@ -9,6 +9,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/matmul.h"
 #include "kernels/rms_norm.h"
+#include "worker/expert_exchange.h"
 #include "worker/mla_layer.h"
 #include "worker/moe_layer.h"
 #include "worker/row_gather.h"
@@ -183,8 +184,14 @@ absl::StatusOr<const float*> ProjectAndScatter(LayerContext& context,
 // The same of the feed-forward part of x, all rows.
 absl::StatusOr<const float*> FeedForwardAndScatter(
     LayerContext& context, const LayerWeights& weights,
-    const kernels::Activations& x, const RowSplit& split) {
+    const kernels::Activations& x, const RowSplit& split, int layer) {
   const size_t hidden = context.spec.hidden_size;
+  if (weights.is_moe && context.data_axis != nullptr) {
+    RF_ASSIGN_OR_RETURN(float* partial,
+                        ExchangedFeedForward(context, weights, x, layer));
+    return ReduceScatterRows(context, split, partial);
+  }
+  NoteFeedForward(context, weights, layer);
   if (FusesSums(context, split)) {
     float* out = Grow(context.workspace.reduced, split.size() * hidden);
     // Each piece reads the weights of all experts it has tokens for: the halves
@@ -237,10 +244,10 @@ absl::Status RunLayer(LayerContext& context, const LayerWeights& weights,
                      context.pool);
   if (weights.is_moe) RouteRows(context, weights.moe, normed, own);
   RF_RETURN_IF_ERROR(GatherNormed(context, split, weights.is_moe, workspace.x));
-  NoteFeedForward(context, weights, layer, split.rows());
   RF_ASSIGN_OR_RETURN(
       const float* fed,
-      FeedForwardAndScatter(context, weights, workspace.gathered_x, split));
+      FeedForwardAndScatter(context, weights, workspace.gathered_x, split,
+                            layer));
   context.pool.ParallelFor(own, kRowGrain, [&](size_t begin, size_t end) {
     kernels::AddTo(fed + begin * hidden, (end - begin) * hidden,
                    x + begin * hidden);

@@ -38,6 +38,23 @@ class TimedCommunicator {
         data.subspan(begin, offsets[rank() + 1] - begin), data, offsets,
         cluster::Deadline::After(timeout_));
   }
+  // As the communicator's, of bytes and of values.
+  absl::Status AllToAll(absl::Span<const char> input,
+                        absl::Span<const uint64_t> input_offsets,
+                        absl::Span<char> output,
+                        absl::Span<const uint64_t> output_offsets) {
+    return communicator_->AllToAll(input, input_offsets, output, output_offsets,
+                                   cluster::Deadline::After(timeout_));
+  }
+  absl::Status AllToAll(absl::Span<const float> input,
+                        absl::Span<const uint64_t> input_offsets,
+                        absl::Span<float> output,
+                        absl::Span<const uint64_t> output_offsets,
+                        cluster::Encoding encoding) {
+    return communicator_->AllToAll(input, input_offsets, output, output_offsets,
+                                   encoding,
+                                   cluster::Deadline::After(timeout_));
+  }
   // `segment` becomes this rank's part of the sum over ranks of `input`, which
   // is left unspecified.
   absl::Status ReduceScatter(absl::Span<float> input, absl::Span<float> segment,

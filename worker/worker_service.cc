@@ -15,6 +15,7 @@
 #include "cluster/cancellable_calls.h"
 #include "cluster/log.h"
 #include "cluster/membership.h"
+#include "cluster/mesh_groups.h"
 #include "cluster/status.h"
 #include "cluster/status_macros.h"
 #include "cluster/wire_proto.h"
@@ -213,6 +214,13 @@ absl::Status WorkerService::ConnectExclusive(grpc::ServerContext* context,
         absl::StrCat("connect: context of ", request.context(),
                      " positions, want 1 to ", shard->context));
   }
+  if (shard->plan.mesh.data > 1 &&
+      request.prefill_strategy() == v1::PREFILL_STRATEGY_WEIGHT_GATHER) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("connect: weights are gathered within one data group, "
+                     "want 1, there are ",
+                     shard->plan.mesh.data));
+  }
   RF_ASSIGN_OR_RETURN(const cluster::Wire wire,
                       cluster::WireFromProto(request.wire()));
   cluster::AlgorithmTable table = cluster::AlgorithmTable::Default();
@@ -227,7 +235,8 @@ absl::Status WorkerService::ConnectExclusive(grpc::ServerContext* context,
   }
   cluster::CollectiveEndpoint::World peers{
       .addresses = {request.addresses().begin(), request.addresses().end()},
-      .rings = {cluster::WorldGroup(world).ranks},
+      .rings = {cluster::DataGroupOf(shard->plan.mesh, shard->plan.rank).ranks,
+                cluster::DataAxisOf(shard->plan.mesh, shard->plan.rank).ranks},
       .transport = cluster::TransportFromProto(request.transport()),
       .config_hash = request.config_hash()};
   endpoint_->SetRanksOnHost(static_cast<int>(request.ranks_on_host()));

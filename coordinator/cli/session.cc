@@ -87,10 +87,11 @@ void AddSessionOptions(CLI::App& app, SessionOptions& options) {
                  "DATAxEXPERTxTENSOR of the local workers, as in 1x2x1 "
                  "[1x1xN: every worker has a part of each expert]")
       ->excludes(cluster);
-  app.add_option("--expert-slots", options.expert_slots,
-                 "Experts that the places of the mesh's expert axis hold "
-                 "together in each layer; beyond the model's number, copies; "
-                 "0: no copies")
+  app.add_option(
+         "--expert-slots", options.expert_slots,
+         "Experts that the places of the mesh's data and expert axes hold "
+         "together in each layer; beyond the model's number, copies; "
+         "0: no copies")
       ->excludes(cluster)
       ->check(CLI::Range(0, cluster::kMaxReplicas));
   AddTraceOption(app, options);

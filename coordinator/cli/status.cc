@@ -35,7 +35,7 @@ and NO_COLOR is unset. max/mean says how uneven a layer is: on as many workers a
 experts its step takes that many times what it could. --counts shows the exact totals
 since the fleet's start or the last --reset instead, and their numbers: each token
 counts once for every expert that it was sent to, on however many workers. Where the
-mesh has an expert axis, it also says how busy its places are; `ringfleet rebalance`
+mesh has several places for experts, it also says how busy its places are; `ringfleet rebalance`
 evens them out.
 `ringfleet eplb` places copies of experts by what -o json prints.
 

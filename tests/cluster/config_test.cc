@@ -166,7 +166,9 @@ TEST(ConfigTest, WrongValueNamesLineValueAndExpectation) {
       {"log_dir: ~/logs", "log_dir: '~/logs', want a path"},
       {"cache_dir: {a: b}", "cache_dir is a map, want a path"},
       {"mesh: 4", "mesh is not a map, want keys among data, expert, tensor"},
-      {"mesh: {data: 2}", "mesh.data: 2 is not in this version, want 1"},
+      {"mesh: {data: 3}",
+       "mesh: data 3 x expert 1 x tensor 1 is 3 ranks, want the 2 workers"},
+      {"mesh: {data: 0}", "mesh.data: '0', want a whole number from 1"},
       {"experts: {slots: 0}", "experts.slots: '0', want a whole number from 1"},
       {"experts: {rebalance: on}", "experts.rebalance: 'on', want auto or off"},
       {"mesh: {tensor: 0}", "mesh.tensor: '0', want a whole number from 1"},
@@ -268,6 +270,8 @@ TEST(ConfigTest, AutoMeshGivesTheRestToTensor) {
   };
   EXPECT_EQ(mesh("{data: auto, expert: auto, tensor: auto}"), "1x1x4");
   EXPECT_EQ(mesh("{expert: 2}"), "1x2x2");
+  EXPECT_EQ(mesh("{data: 2}"), "2x1x2");
+  EXPECT_EQ(mesh("{data: 2, expert: 2}"), "2x2x1");
   EXPECT_EQ(mesh("{tensor: 2}"), "1x2x2");
   EXPECT_EQ(mesh("{data: 1, expert: 4, tensor: 1}"), "1x4x1");
 }

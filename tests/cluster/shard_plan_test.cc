@@ -80,6 +80,29 @@ TEST(PlanShardTest, TensorIsTheFastestAxis) {
   EXPECT_EQ(plan->dense_columns, (Range{45, 54}));  // 5 of 8, 72 columns.
 }
 
+TEST(PlanShardTest, ADataGroupIsAWholeModelButForTheExperts) {
+  const ModelSpec spec = testing::TinyV3Spec();
+  const MeshShape mesh = {.data = 3, .expert = 2, .tensor = 2};
+  std::vector<int> experts(spec.n_routed_experts);
+  for (int rank = 0; rank < mesh.world_size(); ++rank) {
+    const auto plan = PlanShard(spec, mesh, rank);
+    ASSERT_TRUE(plan.ok());
+    const auto alone =
+        PlanShard(spec, {.data = 1, .expert = 2, .tensor = 2}, rank % 4);
+    ASSERT_TRUE(alone.ok());
+    EXPECT_EQ(plan->data_group, rank / 4);
+    EXPECT_EQ(plan->expert_place, rank / 2);
+    EXPECT_EQ(plan->heads, alone->heads);
+    EXPECT_EQ(plan->vocab, alone->vocab);
+    EXPECT_EQ(plan->dense_columns, alone->dense_columns);
+    EXPECT_EQ(plan->shared_columns, alone->shared_columns);
+    EXPECT_EQ(plan->expert_columns, alone->expert_columns);
+    if (rank % 2 != 0) continue;
+    for (int e = plan->experts.begin; e < plan->experts.end; ++e) ++experts[e];
+  }
+  EXPECT_EQ(experts, std::vector<int>(experts.size(), 1));
+}
+
 TEST(PlanShardTest, ARankMayOwnNoHead) {
   const ModelSpec spec = testing::TinyV3Spec();  // 6 heads.
   int idle = 0;
@@ -103,7 +126,7 @@ TEST(PlanShardTest, RejectsImpossibleMeshesAndRanks) {
   EXPECT_EQ(code({.tensor = -2}, 0), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code({.data = 1 << 20, .expert = 1 << 20, .tensor = 1 << 20}, 0),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(code({.data = 2}, 1), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(code({.data = 2}, 2), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -39,13 +39,16 @@ class BenchPlannerTest : public ::testing::Test {
     uint32_t length = 0;
   };
 
-  void Make(const v1::BenchTest& test, uint32_t repetitions,
-            bool warmup = true) {
+  void Make(const v1::BenchTest& test, uint32_t repetitions, bool warmup = true,
+            uint32_t groups = 1, uint32_t group_slots = 0) {
+    groups_ = groups;
     planner_.emplace(BenchPlanner::Options{.test = test,
                                            .repetitions = repetitions,
                                            .warmup = warmup,
                                            .vocab_size = 1000,
-                                           .bos_id = 7},
+                                           .bos_id = 7,
+                                           .groups = groups,
+                                           .group_slots = group_slots},
                      [this] { return now_; });
   }
 
@@ -82,7 +85,7 @@ class BenchPlannerTest : public ::testing::Test {
                 static_cast<uint32_t>(sequence.admission.prompt_ids_size()));
       list("prompt", absl::StrCat(span.slot(), ":", span.count()));
     }
-    EXPECT_LE(prompts, kPrefillChunk);
+    EXPECT_LE(prompts, groups_ * kPrefillChunk);
     for (const uint32_t slot : plan.decodes()) {
       Sequence& sequence = slots_.at(slot);
       const v1::Admission& admission = sequence.admission;
@@ -139,6 +142,7 @@ class BenchPlannerTest : public ::testing::Test {
   }
 
   cluster::Deadline::Clock::time_point now_{std::chrono::hours(1)};
+  uint32_t groups_ = 1;
   std::optional<BenchPlanner> planner_;
   uint64_t step_ = 40;  // Of whoever had the fleet before.
   std::map<uint32_t, Sequence> slots_;
@@ -270,6 +274,15 @@ TEST_F(BenchPlannerTest, ACancelledOneFreesItsSlotsBehindWhatIsInFlight) {
   TakeEvents();
   EXPECT_THAT(samples_ms_, IsEmpty());
   EXPECT_THAT(ends_, ElementsAre(absl::CancelledError("gone")));
+}
+
+TEST_F(BenchPlannerTest, SequencesGoToDataGroupsInTurn) {
+  Make(Sizes(400, 0, 0, 3), 1, /*warmup=*/false, /*groups=*/2,
+       /*group_slots=*/8);
+  Run();
+  EXPECT_THAT(steps_, ElementsAre("admit0 | admit8 | admit1",
+                                  "prompt0:400 | prompt8:400 | prompt1:112",
+                                  "prompt1:288", "free0 | free8 | free1"));
 }
 
 TEST_F(BenchPlannerTest, TheEndOfTheEpochIsItsEnd) {

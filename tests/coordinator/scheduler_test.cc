@@ -45,9 +45,11 @@ std::vector<std::pair<uint32_t, uint32_t>> Spans(const v1::StepPlan& plan) {
 
 class SchedulerTest : public ::testing::Test {
  protected:
-  void Make(uint32_t slots, uint32_t context) {
-    scheduler_.emplace(Scheduler::Options{77, slots, context},
-                       [this] { return now_; });
+  void Make(uint32_t slots, uint32_t context, uint32_t groups = 1) {
+    scheduler_.emplace(
+        Scheduler::Options{
+            .epoch = 77, .groups = groups, .slots = slots, .context = context},
+        [this] { return now_; });
   }
 
   absl::Status Submit(const std::string& id, uint32_t prompt_n,
@@ -125,6 +127,22 @@ TEST_F(SchedulerTest, PlansAheadAndAtMostTwo) {
   EXPECT_FALSE(scheduler_->NextPlan().has_value());
   ASSERT_TRUE(scheduler_->OnResult(Result(1, {{0, kGoesOn}})).ok());
   EXPECT_EQ(scheduler_->NextPlan()->step(), 3u);
+}
+
+TEST_F(SchedulerTest, DataGroupsGetEquallyManyAndAChunkEach) {
+  Make(/*slots=*/2, /*context=*/2000, /*groups=*/2);
+  for (const char* id : {"a", "b", "c", "d", "e"}) {
+    ASSERT_TRUE(Submit(id, 500, 50).ok());
+  }
+  const auto first = scheduler_->NextPlan();
+  ASSERT_TRUE(first.has_value());
+  EXPECT_THAT(Slots(first->admissions()), ElementsAre(0, 2, 1, 3));
+  EXPECT_THAT(Spans(*first),
+              ElementsAre(std::make_pair(0u, 500u), std::make_pair(2u, 500u),
+                          std::make_pair(1u, 12u), std::make_pair(3u, 12u)));
+  // A slot of the second group becomes free.
+  ASSERT_TRUE(scheduler_->OnResult(Result(1, {{0, kGoesOn}, {2, kStop}})).ok());
+  EXPECT_THAT(Slots(scheduler_->NextPlan()->admissions()), ElementsAre(2));
 }
 
 TEST_F(SchedulerTest, AStopEndsTheRequestAndReleasesTheSlotOneStepLate) {

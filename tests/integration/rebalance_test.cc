@@ -134,7 +134,8 @@ TEST_F(RebalanceTest, WithOnePlaceThereIsNothingToMove) {
   ASSERT_NO_FATAL_FAILURE(StartFleet(2));
   const Finished refused = Cli({"rebalance", "--cluster", cluster()});
   EXPECT_EQ(refused.code, 2);
-  EXPECT_THAT(refused.error_line(), HasSubstr("the mesh's expert axis is 1"));
+  EXPECT_THAT(refused.error_line(),
+              HasSubstr("the mesh's data and expert axes are 1 x 1"));
 }
 
 TEST_F(RebalanceTest, LocalFleetsHaveMeshesAndCopies) {

@@ -192,15 +192,64 @@ class MemoryCommunicator final : public cluster::Communicator {
     return absl::OkStatus();
   }
 
+  absl::Status AllToAll(absl::Span<const char> input,
+                        absl::Span<const uint64_t> input_offsets,
+                        absl::Span<char> output,
+                        absl::Span<const uint64_t> output_offsets,
+                        cluster::Deadline) override {
+    std::string sent(reinterpret_cast<const char*>(input_offsets.data()),
+                     input_offsets.size() * sizeof(uint64_t));
+    const size_t head = sent.size();
+    sent.append(input.data(), input.size());
+    const std::vector<std::string> all = world_->Exchange(rank_, sent);
+    for (int rank = 0; rank < size(); ++rank) {
+      uint64_t part[2];  // For this rank.
+      std::memcpy(part, all[rank].data() + rank_ * sizeof(uint64_t),
+                  sizeof(part));
+      if (part[1] - part[0] !=
+          output_offsets[rank + 1] - output_offsets[rank]) {
+        return absl::FailedPreconditionError("ranks disagree in their parts");
+      }
+      std::copy_n(all[rank].data() + head + part[0], part[1] - part[0],
+                  output.data() + output_offsets[rank]);
+    }
+    return absl::OkStatus();
+  }
+
+  // Each part rounded to the wire, its own too.
+  absl::Status AllToAll(absl::Span<const float> input,
+                        absl::Span<const uint64_t> input_offsets,
+                        absl::Span<float> output,
+                        absl::Span<const uint64_t> output_offsets,
+                        cluster::Encoding encoding,
+                        cluster::Deadline deadline) override {
+    std::vector<float> sent;
+    const auto in_bytes = [](absl::Span<const uint64_t> offsets) {
+      std::vector<uint64_t> bytes;
+      for (const uint64_t offset : offsets) {
+        bytes.push_back(offset * sizeof(float));
+      }
+      return bytes;
+    };
+    for (int rank = 0; rank < size(); ++rank) {
+      std::vector<float> part(input.begin() + input_offsets[rank],
+                              input.begin() + input_offsets[rank + 1]);
+      RoundToWire(encoding.wire, encoding.row_elements, part);
+      sent.insert(sent.end(), part.begin(), part.end());
+    }
+    return AllToAll(
+        absl::MakeConstSpan(reinterpret_cast<const char*>(sent.data()),
+                            sent.size() * sizeof(float)),
+        in_bytes(input_offsets),
+        absl::MakeSpan(reinterpret_cast<char*>(output.data()),
+                       output.size() * sizeof(float)),
+        in_bytes(output_offsets), deadline);
+  }
+
   // Models do not use the others.
   absl::Status AllGather(absl::Span<const float>, absl::Span<float>,
                          absl::Span<const uint64_t>, cluster::Encoding,
                          cluster::Deadline) override {
-    return NotHere();
-  }
-  absl::Status AllToAll(absl::Span<const float>, absl::Span<const uint64_t>,
-                        absl::Span<float>, absl::Span<const uint64_t>,
-                        cluster::Encoding, cluster::Deadline) override {
     return NotHere();
   }
   absl::Status Broadcast(absl::Span<float>, int, cluster::Encoding,

@@ -19,13 +19,14 @@ struct RankWorld::Instance {
            const cluster::ExpertLayout& layout, worker::Weights loaded,
            kernels::Dtype cache_dtype, cluster::Wire wire,
            const RankWorldOptions& options, kernels::ThreadPool& pool,
-           worker::TimedCommunicator& communicator)
+           worker::TimedCommunicator& communicator,
+           worker::TimedCommunicator* data_axis)
       : weights(std::move(loaded)),
         cache(*worker::KvCache::Create(
             cache_dtype, worker::Model::CacheLayers(spec, weights),
             spec.kv_lora_rank, spec.qk_rope_head_dim, options.slots,
             options.context)),
-        model(spec, plan, layout, weights, pool, cache, communicator,
+        model(spec, plan, layout, weights, pool, cache, communicator, data_axis,
               {.wire = wire,
                .prefill_strategy = options.prefill_strategy,
                .fuse_rows = options.fuse_rows}) {}
@@ -35,36 +36,49 @@ struct RankWorld::Instance {
 };
 
 struct RankWorld::Rank {
-  Rank(MemoryWorld* world, int rank, int threads)
-      : pool(threads),
-        communicator(world, rank),
-        timed(&communicator, absl::Seconds(60)) {}
+  Rank(const cluster::ShardPlan& shard_plan, MemoryWorld* group,
+       MemoryWorld* axis, int threads)
+      : plan(shard_plan),
+        pool(threads),
+        communicator(group, plan.rank % group->size()),
+        timed(&communicator, absl::Seconds(60)),
+        data_communicator(axis, plan.data_group),
+        data_axis(&data_communicator, absl::Seconds(60)) {}
   cluster::ShardPlan plan;
   cluster::ExpertLayout layout;
   kernels::WeightForm form = kernels::WeightForm::kF32;
   kernels::ThreadPool pool;
   MemoryCommunicator communicator;
   worker::TimedCommunicator timed;
+  MemoryCommunicator data_communicator;
+  worker::TimedCommunicator data_axis;
   std::unique_ptr<Instance> main;
   std::unique_ptr<Instance> reference;
   std::unique_ptr<worker::Executor> executor;
 };
 
 RankWorld::RankWorld(const std::string& model_dir,
-                     const RankWorldOptions& options)
-    : world_(options.mesh.world_size()) {
+                     const RankWorldOptions& options) {
   auto spec = cluster::LoadModelSpec(model_dir);
   EXPECT_TRUE(spec.ok()) << spec.status();
   spec_ = *spec;
   auto checkpoint = cluster::Checkpoint::Open(model_dir);
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
   checkpoint_ = *std::move(checkpoint);
-  for (int index = 0; index < world_.size(); ++index) {
-    auto rank = std::make_unique<Rank>(&world_, index, options.threads);
-    rank->plan = *cluster::PlanShard(spec_, options.mesh, index);
-    rank->layout =
-        cluster::ExpertLayout(spec_.num_hidden_layers + 1,
-                              spec_.n_routed_experts, options.mesh.expert);
+  const cluster::MeshShape& mesh = options.mesh;
+  for (int group = 0; group < mesh.data; ++group) {
+    groups_.push_back(std::make_unique<MemoryWorld>(mesh.group_size()));
+  }
+  for (int place = 0; place < mesh.group_size(); ++place) {
+    axes_.push_back(std::make_unique<MemoryWorld>(mesh.data));
+  }
+  for (int index = 0; index < mesh.world_size(); ++index) {
+    const cluster::ShardPlan plan = *cluster::PlanShard(spec_, mesh, index);
+    auto rank = std::make_unique<Rank>(plan, groups_[plan.data_group].get(),
+                                       axes_[index % mesh.group_size()].get(),
+                                       options.threads);
+    rank->layout = cluster::ExpertLayout(
+        spec_.num_hidden_layers + 1, spec_.n_routed_experts, mesh.num_places());
     const absl::Status merged = rank->layout.Merge(options.experts);
     EXPECT_TRUE(merged.ok()) << merged;
     rank->form = options.form;
@@ -78,7 +92,8 @@ RankWorld::RankWorld(const std::string& model_dir,
           spec_, rank->plan, rank->layout, *std::move(weights),
           form == kernels::WeightForm::kF32 ? kernels::Dtype::kF32
                                             : kernels::Dtype::kBf16,
-          wire, options, rank->pool, rank->timed);
+          wire, options, rank->pool, rank->timed,
+          mesh.data == 1 ? nullptr : &rank->data_axis);
     };
     rank->main = make(options.form, options.wire);
     worker::ModelInstance reference;
@@ -143,6 +158,10 @@ void RankWorld::MoveExperts(const cluster::ExpertLayout& next) {
   }
 }
 
+int RankWorld::data_group(int rank) const {
+  return ranks_[rank]->plan.data_group;
+}
+
 const cluster::ExpertLayout& RankWorld::experts() const {
   return ranks_[0]->layout;
 }
@@ -202,8 +221,9 @@ GeneratedTokens GenerateTokens(RankWorld& world,
       plan.add_decodes(0);
     }
     const std::vector<v1::StepResult> results = world.Step(plan);
-    for (const v1::StepResult& result : results) {
-      v1::StepResult agreed = result;  // But for what each rank reads.
+    for (int rank = 0; rank < world.size(); ++rank) {
+      if (world.data_group(rank) != 0) continue;  // Of slot 0.
+      v1::StepResult agreed = results[rank];  // But for what each rank reads.
       agreed.set_bytes_read(results[0].bytes_read());
       EXPECT_EQ(agreed.SerializeAsString(), results[0].SerializeAsString());
     }

@@ -43,7 +43,8 @@ class RankWorld {
   ~RankWorld();
 
   // Runs one plan on every rank (epoch and step are filled in where they are
-  // 0) and returns each rank's result. Fails the test on an error.
+  // 0) and returns each rank's result. Fails the test on an error. Slots of the
+  // data group d are [d * options.slots, (d + 1) * options.slots).
   std::vector<v1::StepResult> Step(v1::StepPlan plan);
   // The same, but returns the statuses.
   std::vector<absl::Status> TryStep(v1::StepPlan plan,
@@ -57,7 +58,8 @@ class RankWorld {
   const std::vector<std::vector<uint64_t>>& ExpertCounts(int rank) const;
 
   const cluster::ModelSpec& spec() const { return spec_; }
-  int size() const { return world_.size(); }
+  int size() const { return static_cast<int>(ranks_.size()); }
+  int data_group(int rank) const;
 
  private:
   struct Instance;
@@ -65,7 +67,9 @@ class RankWorld {
 
   cluster::ModelSpec spec_;
   std::unique_ptr<cluster::Checkpoint> checkpoint_;
-  MemoryWorld world_;
+  // By data group, and by place in each: what the ranks of both share.
+  std::vector<std::unique_ptr<MemoryWorld>> groups_;
+  std::vector<std::unique_ptr<MemoryWorld>> axes_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   uint64_t step_ = 0;
 };

@@ -89,6 +89,14 @@ class MeddlingCommunicator final : public Communicator {
         real_->ReduceScatter(input, segment, offsets, encoding, deadline),
         segment);
   }
+  absl::Status AllToAll(absl::Span<const char> input,
+                        absl::Span<const uint64_t> input_offsets,
+                        absl::Span<char> output,
+                        absl::Span<const uint64_t> output_offsets,
+                        Deadline deadline) override {
+    return real_->AllToAll(input, input_offsets, output, output_offsets,
+                           deadline);
+  }
   absl::Status AllToAll(absl::Span<const float> input,
                         absl::Span<const uint64_t> input_offsets,
                         absl::Span<float> output,

@@ -41,6 +41,11 @@ class LoneCommunicator final : public cluster::Communicator {
                              cluster::Deadline) override {
     return absl::UnimplementedError("not part of a step");
   }
+  absl::Status AllToAll(absl::Span<const char>, absl::Span<const uint64_t>,
+                        absl::Span<char>, absl::Span<const uint64_t>,
+                        cluster::Deadline) override {
+    return absl::UnimplementedError("not part of a step");
+  }
   absl::Status AllToAll(absl::Span<const float>, absl::Span<const uint64_t>,
                         absl::Span<float>, absl::Span<const uint64_t>,
                         cluster::Encoding, cluster::Deadline) override {
@@ -99,7 +104,7 @@ TEST_P(DecodeAllocationTest, WarmStepsAllocateNothing) {
   const cluster::ExpertLayout layout(spec->num_hidden_layers + 1,
                                      spec->n_routed_experts, 1);
   Model model(*spec, *plan, layout, *weights, pool, *cache, communicator,
-              ModelSettings());
+              /*data_axis=*/nullptr, ModelSettings());
   Executor executor(/*epoch=*/1, {&model, &*cache}, {}, kSlots);
 
   v1::StepPlan step;

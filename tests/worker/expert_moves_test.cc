@@ -110,10 +110,17 @@ TEST_P(ExpertMovesTest, GoldensHoldWhileExpertsMove) {
 
 std::vector<LayoutCase> LayoutCases() {
   std::vector<LayoutCase> cases;
-  const std::vector<cluster::MeshShape> meshes = {
-      {.expert = 2, .tensor = 1}, {.expert = 4, .tensor = 1},
-      {.expert = 2, .tensor = 2}, {.expert = 6, .tensor = 1},
-      {.expert = 3, .tensor = 2}, {.expert = 2, .tensor = 3}};
+  // All that have more than one place for an expert, of 2, 4 and 6 ranks.
+  std::vector<cluster::MeshShape> meshes;
+  for (const int world : {2, 4, 6}) {
+    for (int data = 1; data <= world; ++data) {
+      for (int expert = 1; data * expert <= world; ++expert) {
+        const int tensor = world / (data * expert);
+        if (data * expert * tensor != world || tensor == world) continue;
+        meshes.push_back({data, expert, tensor});
+      }
+    }
+  }
   for (const char* model : {"tiny-v2", "tiny-v2-lite", "tiny-v3"}) {
     // One model is accessed as the next is.
     if (testing::kSanitized && cases.size() > 0) break;
@@ -123,6 +130,9 @@ std::vector<LayoutCase> LayoutCases() {
     }
     cases.push_back({model,
                      {.expert = 2, .tensor = 2},
+                     v1::PREFILL_STRATEGY_SEQUENCE_PARALLEL});
+    cases.push_back({model,
+                     {.data = 2, .expert = 1, .tensor = 2},
                      v1::PREFILL_STRATEGY_SEQUENCE_PARALLEL});
     cases.push_back({model,
                      {.expert = 3, .tensor = 1},
@@ -136,7 +146,8 @@ std::string LayoutCaseName(const ::testing::TestParamInfo<LayoutCase>& info) {
   for (char& c : name) {
     if (c == '-') c = '_';
   }
-  return name + "_expert" + std::to_string(info.param.mesh.expert) + "_tensor" +
+  return name + "_data" + std::to_string(info.param.mesh.data) + "_expert" +
+         std::to_string(info.param.mesh.expert) + "_tensor" +
          std::to_string(info.param.mesh.tensor) + "_" +
          std::string(cluster::PrefillStrategyName(info.param.strategy));
 }
