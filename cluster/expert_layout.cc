@@ -111,6 +111,29 @@ absl::Status ExpertLayout::SetSpeeds(absl::Span<const float> speeds) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<ExpertLayout> ExpertLayout::Of(
+    absl::Span<const int> places, absl::Span<const int> layers) const {
+  ExpertLayout part(num_layers(), num_experts_,
+                    static_cast<int>(places.size()));
+  std::vector<float> speeds;
+  for (const int place : places) {
+    speeds.push_back(static_cast<float>(1 / slowness_[place]));
+  }
+  RF_RETURN_IF_ERROR(part.SetSpeeds(speeds));
+  for (const int layer : layers) {
+    std::vector<std::vector<int32_t>> held;
+    for (const int place : places) {
+      const absl::Span<const int32_t> experts = Held(layer, place);
+      held.emplace_back(experts.begin(), experts.end());
+    }
+    const absl::Status status = part.SetLayer(layer, std::move(held));
+    if (!status.ok()) {
+      return absl::FailedPreconditionError(status.message());
+    }
+  }
+  return part;
+}
+
 absl::Status ExpertLayout::Merge(const v1::ExpertLayout& message) {
   if (message.speeds_size() > 0) {
     RF_RETURN_IF_ERROR(SetSpeeds(message.speeds()));

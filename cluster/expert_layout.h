@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "protos/types.pb.h"
 
@@ -47,6 +48,12 @@ class ExpertLayout {
   // `speeds` [num_places] in any unit.
   // Errors: INVALID_ARGUMENT: not as many as places, or not positive numbers.
   absl::Status SetSpeeds(absl::Span<const float> speeds);
+
+  // The same for some of the places alone, in their order. `layers`: those with
+  // experts; of others, who holds what says nothing.
+  // Errors: FAILED_PRECONDITION: an expert of one of these has no copy there.
+  absl::StatusOr<ExpertLayout> Of(absl::Span<const int> places,
+                                  absl::Span<const int> layers) const;
 
   // Layers that the message does not name stay as they are, and so do speeds if
   // it has none. The errors of SetLayer and SetSpeeds; layers before a bad one

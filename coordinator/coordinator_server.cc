@@ -76,6 +76,7 @@ absl::Status PlaceExperts(const cluster::ModelSpec& spec,
     if (spec.IsMoeLayer(layer)) facts.layers.push_back(layer);
   }
   facts.num_layers = spec.num_hidden_layers + 1;
+  facts.mtp = spec.num_nextn_predict_layers > 0;
   facts.num_experts = spec.n_routed_experts;
   facts.num_groups = std::max(spec.n_group, 1);
   facts.num_places = options->mesh.num_places();

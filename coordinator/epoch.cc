@@ -78,7 +78,7 @@ Epoch::~Epoch() { CancelAll(); }
 
 absl::Status Epoch::Form() {
   RF_RETURN_IF_ERROR(FindFiles());
-  RF_RETURN_IF_ERROR(LoadAll());
+  RF_RETURN_IF_ERROR(Load([](int) { return true; }));
   RF_RETURN_IF_ERROR(ConnectAll());
   {
     MutexLock lock(&mu_);
@@ -100,8 +100,16 @@ absl::Status Epoch::Form() {
   return absl::OkStatus();
 }
 
-absl::Status Epoch::LoadAll() {
-  return OnEveryRank([this](int rank) -> absl::Status {
+absl::Status Epoch::LoadAhead(const std::vector<int>& ranks) {
+  RF_RETURN_IF_ERROR(FindFiles());
+  return Load([&ranks](int rank) {
+    return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+  });
+}
+
+absl::Status Epoch::Load(const std::function<bool(int)>& loads) {
+  return OnEveryRank([this, &loads](int rank) -> absl::Status {
+    if (!loads(rank)) return absl::OkStatus();
     RF_ASSIGN_OR_RETURN(
         const v1::LoadProgress last,
         clients_[rank]->Load(LoadRequestFor(rank),
@@ -121,6 +129,7 @@ absl::Status Epoch::LoadAll() {
     progress_[rank].tensor_bytes_fetched = last.tensor_bytes_fetched();
     progress_[rank].from_shard_cache = last.from_shard_cache();
     progress_[rank].warning = last.warning();
+    progress_[rank].kept = last.kept();
     context_ =
         context_ == 0 ? last.context() : std::min(context_, last.context());
     return absl::OkStatus();
@@ -380,9 +389,10 @@ void Epoch::Decide(const absl::Status& verdict) {
 }
 
 void Epoch::ReportLost(uint64_t member_id, absl::string_view why) {
-  for (const cluster::Member& member : members_) {
-    if (member.member_id == member_id) {
-      Report(member.rank, absl::UnavailableError(why), /*lost=*/true);
+  for (size_t rank = 0; rank < members_.size(); ++rank) {
+    if (members_[rank].member_id == member_id) {
+      Report(static_cast<int>(rank), absl::UnavailableError(why),
+             /*lost=*/true);
     }
   }
 }

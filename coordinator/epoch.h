@@ -96,7 +96,8 @@ class StepSource {
 // Thread-safe; Form and RunSteps are called once each, by one thread.
 class Epoch {
  public:
-  // `members` holds every rank's, in order. `fingerprint` is that of the
+  // `members` holds every rank's, in order; in the fleet they may have other
+  // ranks. `fingerprint` is that of the
   // checkpoint that the fleet has begun with; empty: it begins with this epoch.
   // `on_change` is called without locks held when what Progress() returns has
   // changed.
@@ -109,6 +110,11 @@ class Epoch {
   // Loads and connects all ranks and opens their Run streams. On an error
   // everything is cancelled.
   absl::Status Form();
+
+  // Instead of Form: makes some ranks load what they are to have in an epoch
+  // like this one, while others may serve in another. Who has loaded it keeps
+  // it then.
+  absl::Status LoadAhead(const std::vector<int>& ranks);
 
   // Runs steps until the epoch fails or is stopped; returns the cause.
   absl::Status RunSteps(StepSource& source);
@@ -136,6 +142,7 @@ class Epoch {
     uint64_t tensor_bytes_fetched = 0;
     uint64_t tensor_bytes_read = 0;
     bool from_shard_cache = false;
+    bool kept = false;
     std::string warning;
     bool loaded = false;
   };
@@ -148,6 +155,7 @@ class Epoch {
   uint32_t context() const;
   std::string fingerprint() const;
   const std::vector<cluster::Member>& members() const { return members_; }
+  const cluster::MeshShape& mesh() const { return options_.mesh; }
   WorkerClient& client(int rank) { return *clients_[rank]; }
 
   // After the end: whether loading failed in a way that trying again cannot
@@ -168,7 +176,8 @@ class Epoch {
 
   // Asks all ranks what they have, so that some can fetch it from others.
   absl::Status FindFiles();
-  absl::Status LoadAll();
+  // Those ranks of which `loads` says so.
+  absl::Status Load(const std::function<bool(int)>& loads);
   absl::Status ConnectAll();
   // Calls `call` for all ranks at once; the cause of the first failure.
   absl::Status OnEveryRank(const std::function<absl::Status(int)>& call);

@@ -44,8 +44,9 @@ absl::Status Epoch::FindFiles() {
   }
   const bool here = cluster::ListCheckpointFiles(options_.model_dir).ok();
   MutexLock lock(&mu_);
-  for (const cluster::Member& member : members_) {
-    if (!found_[member.rank].complete()) continue;
+  for (size_t rank = 0; rank < members_.size(); ++rank) {
+    if (!found_[rank].complete()) continue;
+    const cluster::Member& member = members_[rank];
     v1::FileSource& source = sources_.emplace_back();
     source.set_name(absl::StrCat("worker ", member.rank));
     source.set_address(member.address);
@@ -55,14 +56,14 @@ absl::Status Epoch::FindFiles() {
       sources_, ", ", [](std::string* out, const v1::FileSource& source) {
         absl::StrAppend(out, source.name());
       });
-  for (const cluster::Member& member : members_) {
-    const std::string& missing = found_[member.rank].missing();
+  for (size_t rank = 0; rank < members_.size(); ++rank) {
+    const std::string& missing = found_[rank].missing();
     if (missing.empty()) continue;
-    RF_LOG(kWarning, member.Description(), ": ", missing,
+    RF_LOG(kWarning, members_[rank].Description(), ": ", missing,
            names.empty() ? ", nor has anyone else these files"
                          : "; it fetches what it needs from ",
            names);
-    progress_[member.rank].fetches_from = names;
+    progress_[rank].fetches_from = names;
   }
   return absl::OkStatus();
 }

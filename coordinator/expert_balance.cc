@@ -335,6 +335,9 @@ absl::StatusOr<ExpertLayout> InitialLayout(const ExpertFacts& facts) {
   for (const int layer : facts.layers) {
     RF_RETURN_IF_ERROR(layout.SetLayer(layer, lists));
   }
+  if (facts.mtp) {
+    RF_RETURN_IF_ERROR(layout.SetLayer(facts.num_layers - 1, std::move(lists)));
+  }
   return layout;
 }
 

@@ -19,6 +19,7 @@ namespace ringfleet::coordinator {
 struct ExpertFacts {
   std::vector<int> layers;  // With experts; not the MTP layer.
   int num_layers = 0;       // All of them, the MTP layer's place included.
+  bool mtp = false;         // The last of them is there.
   int num_experts = 0;
   int num_groups = 1;  // As the router limits its choice.
   int num_places = 1;
@@ -78,8 +79,9 @@ absl::StatusOr<BalanceProposal> ProposeLayout(
     const std::vector<std::vector<double>>& tokens,
     cluster::PlacementPolicy policy, int nodes);
 
-// Where experts are before anything is known of them: each once and
-// consecutive ones together, and spare slots filled as for equal loads.
+// Where experts are before anything is known of them, those of the MTP layer
+// too: each once and consecutive ones together, and spare slots filled as for
+// equal loads.
 absl::StatusOr<cluster::ExpertLayout> InitialLayout(const ExpertFacts& facts);
 
 }  // namespace ringfleet::coordinator

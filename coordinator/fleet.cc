@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "cluster/log.h"
 #include "cluster/status_macros.h"
+#include "coordinator/survivors.h"
 
 namespace ringfleet::coordinator {
 namespace {
@@ -44,6 +45,9 @@ Fleet::Fleet(FleetOptions options, v1::BuildInfo build)
   if (options_.rebalance_interval > absl::ZeroDuration()) {
     balancer_ = std::thread([this] { Balancer(); });
   }
+  if (options_.mesh.data > 1 && !options_.one_shot) {
+    grower_ = std::thread([this] { Grower(); });
+  }
 }
 
 Fleet::~Fleet() { Shutdown(); }
@@ -66,8 +70,11 @@ absl::StatusOr<v1::RegisterResponse> Fleet::Register(
     response.set_heartbeat_interval_ms(
         absl::ToInt64Milliseconds(membership_.HeartbeatInterval()));
     if (scheduler_ != nullptr || state_ == v1::FLEET_STATE_LOADING) {
-      epoch = epoch_;
-      replaced = epoch->members()[member.rank].member_id;
+      for (const cluster::Member& old : epoch_->members()) {
+        if (old.rank != member.rank) continue;
+        epoch = epoch_;
+        replaced = old.member_id;
+      }
     }
     Changed();
   }
@@ -90,9 +97,12 @@ v1::ClusterState Fleet::State() const {
   state.set_state(state_);
   state.set_name(options_.name);
   state.set_model(options_.model_dir);
-  state.mutable_mesh()->set_data(options_.mesh.data);
-  state.mutable_mesh()->set_expert(options_.mesh.expert);
-  state.mutable_mesh()->set_tensor(options_.mesh.tensor);
+  const bool live =
+      state_ == v1::FLEET_STATE_LOADING || state_ == v1::FLEET_STATE_READY;
+  const cluster::MeshShape mesh = live ? epoch_->mesh() : options_.mesh;
+  state.mutable_mesh()->set_data(mesh.data);
+  state.mutable_mesh()->set_expert(mesh.expert);
+  state.mutable_mesh()->set_tensor(mesh.tensor);
   state.set_world_size(options_.mesh.world_size());
   state.set_dtype(options_.dtype);
   state.set_wire(options_.wire);
@@ -103,13 +113,20 @@ v1::ClusterState Fleet::State() const {
     state.set_error(std::string(error_.message()));
     state.set_error_code(static_cast<uint32_t>(error_.code()));
   }
+  // By rank of the fleet; of those that the epoch has.
   std::vector<Epoch::RankProgress> progress(options_.mesh.world_size());
-  const bool live =
-      state_ == v1::FLEET_STATE_LOADING || state_ == v1::FLEET_STATE_READY;
+  std::vector<char> serves(options_.mesh.world_size(), 0);
   if (epoch_ != nullptr) {
     state.set_epoch(epoch_->id());
     state.set_context(epoch_->context());
-    if (live) progress = epoch_->Progress();
+    if (live) {
+      std::vector<Epoch::RankProgress> of_epoch = epoch_->Progress();
+      for (size_t i = 0; i < of_epoch.size(); ++i) {
+        const int rank = epoch_->members()[i].rank;
+        progress[rank] = std::move(of_epoch[i]);
+        serves[rank] = 1;
+      }
+    }
   }
   if (scheduler_ != nullptr) {
     state.set_requests_running(scheduler_->running());
@@ -137,8 +154,11 @@ v1::ClusterState Fleet::State() const {
     worker->set_bytes_fetched(rank.bytes_fetched);
     worker->set_tensor_bytes_fetched(rank.tensor_bytes_fetched);
     worker->set_fetches_from(rank.fetches_from);
+    worker->set_kept(rank.kept);
     if (member.lost) {
       worker->set_state(v1::MEMBER_STATE_LOST);
+    } else if (live && serves[member.rank] == 0) {
+      worker->set_state(v1::MEMBER_STATE_REGISTERED);
     } else if (state_ == v1::FLEET_STATE_READY || rank.loaded) {
       worker->set_state(v1::MEMBER_STATE_READY);
     } else if (state_ == v1::FLEET_STATE_LOADING) {
@@ -221,14 +241,27 @@ absl::Status Fleet::Submit(std::shared_ptr<const Request> request) {
 }
 
 absl::Status Fleet::Cancel(absl::string_view id) {
-  MutexLock lock(&mu_);
-  if (scheduler_ == nullptr) {
-    return absl::NotFoundError(
-        absl::StrCat("job ", id, " is neither running nor waiting"));
+  RequestUpdate cancelled;
+  {
+    MutexLock lock(&mu_);
+    if (scheduler_ != nullptr) {
+      RF_RETURN_IF_ERROR(scheduler_->Cancel(id));
+      epoch_->Wake();
+      Changed();
+      return absl::OkStatus();
+    }
+    const auto found =
+        std::find_if(handed_over_.begin(), handed_over_.end(),
+                     [&](const auto& request) { return request->id == id; });
+    if (found == handed_over_.end()) {
+      return absl::NotFoundError(
+          absl::StrCat("job ", id, " is neither running nor waiting"));
+    }
+    cancelled = {*found, absl::CancelledError(
+                             absl::StrCat("job ", id, " was cancelled"))};
+    handed_over_.erase(found);
   }
-  RF_RETURN_IF_ERROR(scheduler_->Cancel(id));
-  epoch_->Wake();
-  Changed();
+  cancelled.Deliver();
   return absl::OkStatus();
 }
 
@@ -245,7 +278,8 @@ absl::StatusOr<v1::StatisticsResponse> Fleet::Statistics(
   // Rank 0 last: what it has counted is only forgotten once all others have
   // forgotten theirs, so that a caller who is told of an error can ask again.
   if (reset_expert_counts) {
-    for (int rank = 1; rank < options_.mesh.world_size(); ++rank) {
+    const int ranks = static_cast<int>(epoch->members().size());
+    for (int rank = 1; rank < ranks; ++rank) {
       const absl::Status status =
           epoch->client(rank).Statistics(request, deadline).status();
       RF_RETURN_IF_ERROR(
@@ -262,19 +296,23 @@ uint32_t Fleet::context() const {
 
 void Fleet::Shutdown() {
   std::shared_ptr<Epoch> epoch;
+  std::shared_ptr<Epoch> ahead;
   {
     MutexLock lock(&mu_);
     if (stopping_) return;
     stopping_ = true;
     epoch = epoch_;
+    ahead = ahead_;
     SetState(v1::FLEET_STATE_STOPPING);
   }
-  if (epoch != nullptr) {
-    epoch->Stop(absl::UnavailableError("the coordinator is stopping"));
-  }
+  const absl::Status cause =
+      absl::UnavailableError("the coordinator is stopping");
+  if (epoch != nullptr) epoch->Stop(cause);
+  if (ahead != nullptr) ahead->Stop(cause);
   main_.join();
   watchdog_.join();
   if (balancer_.joinable()) balancer_.join();
+  if (grower_.joinable()) grower_.join();
 }
 
 void Fleet::Main() {
@@ -282,10 +320,21 @@ void Fleet::Main() {
     const absl::Status cause = RunEpoch(*epoch);
     EndEpoch(*epoch, cause);
   }
+  FailHandedOver(absl::UnavailableError("the coordinator is stopping"));
+}
+
+FleetOptions Fleet::WholeFleet() const {
+  FleetOptions options = options_;
+  options.layout = layout_;
+  return options;
 }
 
 bool Fleet::MayForm() const {
-  return membership_.complete() && form_after_.Expired() &&
+  return (membership_.complete() ||
+          // A fleet begins with all that belong to it.
+          (!fingerprint_.empty() &&
+           FindSurvivors(WholeFleet(), membership_.MissingRanks()).ok())) &&
+         form_after_.Expired() &&
          membership_.registrations() >= form_registrations_ &&
          !(options_.one_shot && !error_.ok());
 }
@@ -298,17 +347,25 @@ std::shared_ptr<Epoch> Fleet::NextEpoch() {
   }
   if (stopping_) return nullptr;
   last = std::move(epoch_);
-  FleetOptions options = options_;
-  options.layout = layout_;
+  FleetOptions options = WholeFleet();
+  std::vector<cluster::Member> members = membership_.Members();
+  if (!membership_.complete()) {
+    Survivors survivors = *FindSurvivors(options, membership_.MissingRanks());
+    std::vector<cluster::Member> alive;
+    for (const int rank : survivors.ranks) alive.push_back(members[rank]);
+    members = std::move(alive);
+    options = std::move(survivors.options);
+  }
+  const size_t ranks = members.size();
   epoch_ = std::make_shared<Epoch>(std::move(options), membership_.NewEpoch(),
-                                   membership_.Members(), fingerprint_, [this] {
+                                   std::move(members), fingerprint_, [this] {
                                      MutexLock progress_lock(&mu_);
                                      Changed();
                                    });
   formed_registrations_ = membership_.registrations();
   SetState(v1::FLEET_STATE_LOADING);
   RF_LOG(kInfo, "epoch ", epoch_->id(), ": loading ", options_.model_dir,
-         " on ", options_.mesh.world_size(), " workers");
+         " on ", ranks, " of ", options_.mesh.world_size(), " workers");
   return epoch_;
 }
 
@@ -320,7 +377,7 @@ absl::Status Fleet::RunEpoch(Epoch& epoch) {
     if (stopping_) return WhyNotReady();
     scheduler_ = std::make_unique<Scheduler>(
         Scheduler::Options{.epoch = epoch.id(),
-                           .groups = data_groups(),
+                           .groups = static_cast<uint32_t>(epoch.mesh().data),
                            .slots = group_slots(),
                            .context = epoch.context()},
         [] { return Deadline::Clock::now(); });
@@ -331,26 +388,34 @@ absl::Status Fleet::RunEpoch(Epoch& epoch) {
     RF_LOG(kInfo, "epoch ", epoch.id(), ": ready after ", load_ms_,
            " ms, context ", epoch.context());
   }
+  TakeOver();
   return epoch.RunSteps(*this);
 }
 
 void Fleet::EndEpoch(Epoch& epoch, const absl::Status& cause) {
   std::vector<RequestUpdate> updates;
+  bool ran = false;
   {
     MutexLock lock(&mu_);
+    ran = scheduler_ != nullptr;
     for (const uint64_t member_id : epoch.LostMembers()) {
       membership_.Evict(member_id);
     }
     if (scheduler_ != nullptr) {
       if (scheduler_->last_step() > 0) pause_ = kFirstPause;
       FailMove(cause);
+      if (handing_over_) handed_over_ = scheduler_->TakeWaiting();
       scheduler_->FailAll(cause);
       updates = scheduler_->TakeUpdates();
       if (bench_ != nullptr) bench_->Fail(cause);
       bench_.reset();
       scheduler_.reset();
     }
-    if (!stopping_) {
+    if (!stopping_ && std::exchange(handing_over_, false)) {
+      form_after_ = Deadline::After(absl::ZeroDuration());
+      SetState(v1::FLEET_STATE_FAILED);
+      RF_LOG(kInfo, "epoch ", epoch.id(), " has ended: ", cause.message());
+    } else if (!stopping_) {
       error_ = cause;
       form_registrations_ = epoch.permanent() ? formed_registrations_ + 1 : 0;
       form_after_ = Deadline::After(pause_);
@@ -360,6 +425,7 @@ void Fleet::EndEpoch(Epoch& epoch, const absl::Status& cause) {
     }
   }
   for (const RequestUpdate& update : updates) update.Deliver();
+  if (!ran) FailHandedOver(cause);
 }
 
 std::optional<v1::StepPlan> Fleet::NextPlan() {

@@ -4,10 +4,14 @@
 //
 //   WAITING -> LOADING -> READY -> FAILED -> LOADING -> ...  and STOPPING
 //
-// After a failure all workers load anew as soon as every rank has a living
-// member: at once when all have survived, with growing pauses when that fails
-// again and again. A failed load that trying again cannot cure (a bad or
-// different checkpoint, too little memory) waits until a worker registers.
+// After a failure all workers form an epoch again as soon as every rank has a
+// living member: at once when all have survived, with growing pauses when that
+// fails again and again. Who still holds what it is to have loads nothing.
+// Where whole data groups have survived and hold all experts between them, they
+// go on alone; once every rank has a member again, the missing ones load beside
+// them, and all form an epoch when no sequence runs. A failed load that trying
+// again cannot cure (a bad or different checkpoint, too little memory) waits
+// until a worker registers.
 #ifndef RINGFLEET_COORDINATOR_FLEET_H_
 #define RINGFLEET_COORDINATOR_FLEET_H_
 
@@ -158,6 +162,21 @@ class Fleet : private StepSource {
   void Watchdog();  // Thread: leases and limits of time.
   // Waits until an epoch may be formed; null when stopping.
   std::shared_ptr<Epoch> NextEpoch();
+  // Of the whole fleet, with experts where they are now.
+  FleetOptions WholeFleet() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whether the epoch lacks ranks of the fleet.
+  bool Narrowed(const Epoch& epoch) const {
+    return static_cast<int>(epoch.members().size()) <
+           options_.mesh.world_size();
+  }
+  void Grower();  // Thread: makes a narrowed epoch's fleet whole again.
+  // Loads what `epoch` lacks while it serves.
+  absl::Status LoadMissing(const Epoch& epoch);
+  // Ends `epoch` when no sequence runs; who waits enters the next one.
+  void HandOver(Epoch& epoch);
+  void TakeOver();
+  // When no epoch follows for them.
+  void FailHandedOver(const absl::Status& cause);
   absl::Status RunEpoch(Epoch& epoch);
   void EndEpoch(Epoch& epoch, const absl::Status& cause);
   bool MayForm() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -214,6 +233,13 @@ class Fleet : private StepSource {
   std::shared_ptr<ExpertMove> move_ ABSL_GUARDED_BY(mu_);  // Or null.
   uint64_t last_move_ ABSL_GUARDED_BY(mu_) = 0;
   bool rebalancing_ ABSL_GUARDED_BY(mu_) = false;
+  // An epoch like the one that follows a narrowed one, while its missing ranks
+  // load; or null.
+  std::shared_ptr<Epoch> ahead_ ABSL_GUARDED_BY(mu_);
+  // The epoch is about to end for the sake of a whole one.
+  bool handing_over_ ABSL_GUARDED_BY(mu_) = false;
+  // Who waited when it ended.
+  std::vector<std::shared_ptr<const Request>> handed_over_ ABSL_GUARDED_BY(mu_);
   double load_ms_ ABSL_GUARDED_BY(mu_) = 0;
   // Of the checkpoint that the first epoch has read; empty before that.
   std::string fingerprint_ ABSL_GUARDED_BY(mu_);
@@ -228,6 +254,7 @@ class Fleet : private StepSource {
   std::thread main_;
   std::thread watchdog_;
   std::thread balancer_;  // If experts move by themselves.
+  std::thread grower_;    // If there are several data groups.
 };
 
 }  // namespace ringfleet::coordinator

@@ -169,6 +169,7 @@ std::vector<v1::ExpertBalance> Fleet::BalanceOf(
   const auto tokens = AverageTokens(facts, statistics);
   if (facts.num_places < 2 || !tokens.ok()) return balance;
   MutexLock lock(&mu_);
+  if (epoch_ == nullptr || Narrowed(*epoch_)) return balance;
   for (size_t row = 0; row < facts.layers.size(); ++row) {
     const int layer = facts.layers[row];
     std::vector<double> costs;
@@ -200,6 +201,12 @@ absl::Status Fleet::Rebalance(
           " x ", options_.mesh.expert,
           ", want 2 or more: every rank has a part of each expert, so all are "
           "equally busy"));
+    }
+    if (Narrowed(*epoch_)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("rebalance: ", epoch_->members().size(), " of ",
+                       options_.mesh.world_size(),
+                       " workers serve; experts move again ", "when all do"));
     }
     if (rebalancing_) {
       return absl::FailedPreconditionError(
@@ -303,7 +310,7 @@ void Fleet::Balancer() {
         changed_.WaitUntil(&mu_, next.when());
       }
       if (stopping_) return;
-      if (state_ != v1::FLEET_STATE_READY) continue;
+      if (state_ != v1::FLEET_STATE_READY || Narrowed(*epoch_)) continue;
     }
     const absl::Status status =
         Rebalance(v1::RebalanceRequest(), options_.rebalance_threshold,

@@ -140,8 +140,8 @@ absl::Status Fleet::Trace(
   };
   std::vector<absl::Status> statuses(members.size());
   std::vector<std::thread> threads;
-  for (const cluster::Member& member : members) {
-    threads.emplace_back([&, rank = member.rank] {
+  for (size_t i = 0; i < members.size(); ++i) {
+    threads.emplace_back([&, rank = static_cast<int>(i)] {
       statuses[rank] = TraceWorker(members[rank], epoch->client(rank), request,
                                    begun_ns, gate, write);
       if (!statuses[rank].ok()) gate.Fail();
@@ -156,11 +156,11 @@ absl::Status Fleet::Trace(
   for (std::thread& thread : threads) thread.join();
   // A worker that gave up first tells more than those that were given up.
   absl::Status first;
-  for (const cluster::Member& member : members) {
-    const absl::Status& status = statuses[member.rank];
+  for (size_t rank = 0; rank < members.size(); ++rank) {
+    const absl::Status& status = statuses[rank];
     if (status.ok() || (!first.ok() && absl::IsCancelled(status))) continue;
     if (first.ok() || absl::IsCancelled(first)) {
-      first = Annotate(status, member.Description());
+      first = Annotate(status, members[rank].Description());
     }
   }
   return first;

@@ -155,8 +155,14 @@ std::optional<uint32_t> Scheduler::FreeSlot() const {
   return best;
 }
 
+std::vector<std::shared_ptr<const Request>> Scheduler::TakeWaiting() {
+  std::vector<std::shared_ptr<const Request>> waiting;
+  while (auto request = queue_.Pop()) waiting.push_back(std::move(request));
+  return waiting;
+}
+
 void Scheduler::Admit(v1::StepPlan* plan) {
-  while (!queue_.empty()) {
+  while (!held_ && !queue_.empty()) {
     const std::optional<uint32_t> free = FreeSlot();
     if (!free.has_value()) break;
     // A plan must stay below what a worker receives in one message.

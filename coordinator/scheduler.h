@@ -103,6 +103,11 @@ class Scheduler {
 
   std::vector<RequestUpdate> TakeUpdates();
 
+  // While held, nobody who waits enters a slot.
+  void Hold(bool held) { held_ = held; }
+  // Everybody who waits, in order; they are no longer this scheduler's.
+  std::vector<std::shared_ptr<const Request>> TakeWaiting();
+
   // No plan is in flight, and no slot taken.
   bool quiet() const { return order_.empty() && in_flight_.empty(); }
   // Somebody else has planned the steps up to `last_step`. Requires quiet().
@@ -154,6 +159,7 @@ class Scheduler {
   const Options options_;
   const Now now_;
   uint64_t last_step_ = 0;
+  bool held_ = false;
   RequestQueue queue_;
   std::vector<std::shared_ptr<Sequence>> slots_;  // Null: free.
   // Slots with a sequence, in the order of admission.

@@ -18,12 +18,6 @@ absl::StatusOr<KvCache> MakeCache(const LoadedShard& shard,
                          shard.slots, context);
 }
 
-bool HasExperts(const Weights& weights, uint32_t layer) {
-  if (layer < weights.layers.size()) return weights.layers[layer].is_moe;
-  const uint32_t behind = layer - static_cast<uint32_t>(weights.layers.size());
-  return behind < weights.mtp.size() && weights.mtp[behind].layer.is_moe;
-}
-
 // What a model is compared with rounds nothing on the wire.
 ModelSettings ReferenceSettings(ModelSettings settings) {
   settings.wire = cluster::Wire::kF32;

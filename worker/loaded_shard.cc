@@ -138,6 +138,58 @@ absl::StatusOr<int> FitContext(const cluster::ModelSpec& spec,
   return low;
 }
 
+// What weights and cache of a shard may take together.
+uint64_t LimitFor(const v1::LoadRequest& request, const LoadSettings& settings,
+                  uint64_t held_bytes) {
+  const uint64_t available =
+      SaturatingAdd(settings.available_memory_bytes, held_bytes);
+  if (settings.memory_limit_bytes != 0) {
+    return std::min(available, settings.memory_limit_bytes);
+  }
+  if (request.memory_limit_bytes() != 0) {
+    return std::min(available, request.memory_limit_bytes());
+  }
+  return available;
+}
+
+absl::StatusOr<int> SlotsOf(const v1::LoadRequest& request) {
+  if (request.slots() < 1 || request.slots() > kMaxSlots) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "load: ", request.slots(), " slots, want 1 to ", kMaxSlots));
+  }
+  return static_cast<int>(request.slots());
+}
+
+absl::StatusOr<cluster::ShardPlan> PlanFor(const cluster::ModelSpec& spec,
+                                           const v1::ParallelLayout& layout) {
+  return cluster::PlanShard(
+      spec,
+      {.data = static_cast<int>(layout.mesh().data()),
+       .expert = static_cast<int>(layout.mesh().expert()),
+       .tensor = static_cast<int>(layout.mesh().tensor())},
+      static_cast<int>(layout.rank()));
+}
+
+// Whether what two requests load differs in nothing but the slices.
+bool SameWeights(v1::LoadRequest a, v1::LoadRequest b) {
+  for (v1::LoadRequest* request : {&a, &b}) {
+    request->clear_layout();
+    request->clear_context();
+    request->clear_slots();
+    request->clear_memory_limit_bytes();
+    request->clear_sources();
+    request->clear_shard_cache();
+    request->clear_await_shard_cache();
+  }
+  return a.SerializeAsString() == b.SerializeAsString();
+}
+
+bool SameSlices(const cluster::ShardPlan& a, const cluster::ShardPlan& b) {
+  return a.heads == b.heads && a.expert_columns == b.expert_columns &&
+         a.shared_columns == b.shared_columns &&
+         a.dense_columns == b.dense_columns && a.vocab == b.vocab;
+}
+
 // Tells of progress over several stages, not too often.
 class StagedProgress {
  public:
@@ -244,10 +296,7 @@ absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
   shard->options = options;
   RF_ASSIGN_OR_RETURN(shard->cache_dtype,
                       CacheDtypeFor(request.cache_dtype(), options.form));
-  if (request.slots() < 1 || request.slots() > kMaxSlots) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "load: ", request.slots(), " slots, want 1 to ", kMaxSlots));
-  }
+  RF_ASSIGN_OR_RETURN(shard->slots, SlotsOf(request));
   cluster::CancellableCalls never_cancelled;
   RF_ASSIGN_OR_RETURN(
       OpenedCheckpoint opened,
@@ -258,15 +307,8 @@ absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
       std::move(opened.checkpoint);
   shard->spec = std::move(opened.spec);
   shard->fingerprint = std::move(opened.fingerprint);
-  const v1::Mesh& mesh = request.layout().mesh();
-  RF_ASSIGN_OR_RETURN(
-      shard->plan,
-      cluster::PlanShard(shard->spec,
-                         {.data = static_cast<int>(mesh.data()),
-                          .expert = static_cast<int>(mesh.expert()),
-                          .tensor = static_cast<int>(mesh.tensor())},
-                         static_cast<int>(request.layout().rank())));
-
+  shard->file_state = checkpoint->FileState();
+  RF_ASSIGN_OR_RETURN(shard->plan, PlanFor(shard->spec, request.layout()));
   RF_ASSIGN_OR_RETURN(shard->layout, LayoutFor(shard->spec, shard->plan,
                                                request.layout().experts()));
   LoadOptions reference_options = {.form = kernels::WeightForm::kF32};
@@ -281,17 +323,10 @@ absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
         weight_bytes, ShardBytes(shard->spec, shard->plan, reference_options,
                                  checkpoint.get()));
   }
-  uint64_t limit = settings.available_memory_bytes;
-  if (settings.memory_limit_bytes != 0) {
-    limit = std::min(limit, settings.memory_limit_bytes);
-  } else if (request.memory_limit_bytes() != 0) {
-    limit = std::min(limit, request.memory_limit_bytes());
-  }
-  shard->slots = static_cast<int>(request.slots());
   RF_ASSIGN_OR_RETURN(shard->context,
                       FitContext(shard->spec, request, shard->cache_dtype,
                                  shard->spec.num_nextn_predict_layers > 0,
-                                 weight_bytes, limit));
+                                 weight_bytes, LimitFor(request, settings, 0)));
 
   v1::LoadProgress progress;
   progress.set_fingerprint(shard->fingerprint);
@@ -346,6 +381,52 @@ absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
   return shard;
 }
 
+absl::StatusOr<bool> KeepShard(const v1::LoadRequest& request,
+                               const LoadSettings& settings,
+                               LoadedShard* shard) {
+  if (!SameWeights(request, shard->request)) return false;
+  if (request.await_shard_cache() && shard->unsaved.has_value()) return false;
+  RF_ASSIGN_OR_RETURN(const cluster::ShardPlan plan,
+                      PlanFor(shard->spec, request.layout()));
+  if (!SameSlices(plan, shard->plan)) return false;
+  RF_ASSIGN_OR_RETURN(cluster::ExpertLayout layout,
+                      LayoutFor(shard->spec, plan, request.layout().experts()));
+  for (int layer = 0; layer < layout.num_layers(); ++layer) {
+    if (!HasExperts(shard->weights, layer)) continue;
+    if (layout.Held(layer, plan.expert_place) !=
+        shard->layout.Held(layer, shard->plan.expert_place)) {
+      return false;
+    }
+  }
+  cluster::CancellableCalls never_cancelled;
+  RF_ASSIGN_OR_RETURN(
+      const OpenedCheckpoint opened,
+      OpenCheckpointFor(
+          request, settings.coordinator,
+          settings.fetching == nullptr ? &never_cancelled : settings.fetching));
+  if (opened.fingerprint != shard->fingerprint ||
+      opened.checkpoint->FileState() != shard->file_state) {
+    return false;
+  }
+  RF_ASSIGN_OR_RETURN(const int slots, SlotsOf(request));
+  RF_ASSIGN_OR_RETURN(
+      shard->context,
+      FitContext(shard->spec, request, shard->cache_dtype,
+                 shard->spec.num_nextn_predict_layers > 0,
+                 shard->resident_bytes,
+                 LimitFor(request, settings, shard->resident_bytes)));
+  shard->slots = slots;
+  shard->plan = plan;
+  shard->layout = std::move(layout);
+  shard->request = request;
+  shard->tensor_bytes_read = shard->other_bytes_read = 0;
+  shard->tensor_bytes_fetched = shard->other_bytes_fetched = 0;
+  shard->from_cache = false;
+  shard->kept = true;
+  shard->warning.clear();
+  return true;
+}
+
 absl::Status PackShard(
     const v1::LoadRequest& request, const LoadSettings& settings,
     absl::FunctionRef<absl::Status(const v1::LoadProgress&)> report) {
@@ -380,6 +461,7 @@ v1::LoadProgress DoneMessage(const LoadedShard& shard) {
   done.set_tensor_bytes_fetched(shard.tensor_bytes_fetched);
   done.set_from_shard_cache(shard.from_cache);
   done.set_warning(shard.warning);
+  done.set_kept(shard.kept);
   done.set_done(true);
   return done;
 }

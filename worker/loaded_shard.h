@@ -36,6 +36,7 @@ struct LoadedShard {
   cluster::ExpertLayout layout;  // Of all places.
   kernels::Dtype cache_dtype = kernels::Dtype::kBf16;
   std::string fingerprint;
+  std::string file_state;  // Of the checkpoint: Checkpoint::FileState.
   Weights weights;
   std::optional<Weights> reference;  // Plain float32, on request.
   int slots = 0;
@@ -49,6 +50,7 @@ struct LoadedShard {
   uint64_t tensor_bytes_fetched = 0;
   uint64_t other_bytes_fetched = 0;
   bool from_cache = false;
+  bool kept = false;  // From an epoch before; then the figures above are 0.
   // Why the folder of packed shards does not hold this one; OK when it does, or
   // there is no folder.
   absl::Status cache_status;
@@ -77,6 +79,16 @@ struct LoadSettings {
 absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
     const v1::LoadRequest& request, const LoadSettings& settings,
     absl::FunctionRef<absl::Status(const v1::LoadProgress&)> report);
+
+// Makes a shard that is loaded that of `request`, if its slices are those that
+// it asks for: of the same files, as whatever rank of whatever mesh, with other
+// slots and positions. False: they are not, and the shard is left as it is.
+// Requires that nobody else uses it.
+//
+// Errors: those of LoadShardFor.
+absl::StatusOr<bool> KeepShard(const v1::LoadRequest& request,
+                               const LoadSettings& settings,
+                               LoadedShard* shard);
 
 // Serves Worker.Convert: puts the shard of a request into its folder, unless a
 // sound one is there.

@@ -79,6 +79,14 @@ struct Weights {
   uint64_t bytes = 0;             // Of all of the above.
 };
 
+// Of a layer as ExpertLayout counts them, the multi-token prediction layer
+// behind the others.
+inline bool HasExperts(const Weights& weights, uint32_t layer) {
+  if (layer < weights.layers.size()) return weights.layers[layer].is_moe;
+  const uint32_t behind = layer - static_cast<uint32_t>(weights.layers.size());
+  return behind < weights.mtp.size() && weights.mtp[behind].layer.is_moe;
+}
+
 }  // namespace ringfleet::worker
 
 #endif  // RINGFLEET_WORKER_WEIGHTS_H_

@@ -34,6 +34,10 @@ namespace {
 constexpr std::chrono::seconds kTakeoverTime{10};
 
 void LogLoad(const LoadedShard& shard, absl::Duration time) {
+  if (shard.kept) {
+    RF_LOG(kInfo, "kept ", shard.resident_bytes >> 20, " MiB of weights");
+    return;
+  }
   const double seconds = absl::ToDoubleSeconds(time);
   RF_LOG(kInfo, "loaded ", shard.resident_bytes >> 20, " MiB of weights in ",
          seconds, " s, ",
@@ -138,14 +142,14 @@ grpc::Status WorkerService::Load(grpc::ServerContext* context,
 absl::Status WorkerService::LoadExclusive(
     grpc::ServerContext* context, const v1::LoadRequest& request,
     grpc::ServerWriter<v1::LoadProgress>* writer) {
+  const bool was_saving = saver_.busy();
   saver_.End();
+  std::shared_ptr<LoadedShard> held;
   {
-    // The old weights go before the new ones come, outside the lock.
-    std::shared_ptr<Epoch> old_epoch;
-    std::shared_ptr<LoadedShard> old_shard;
+    std::shared_ptr<Epoch> old_epoch;  // Ends outside the lock.
     MutexLock lock(&mu_);
     old_epoch.swap(epoch_);
-    old_shard.swap(shard_);
+    held.swap(shard_);
   }
   RF_LOG(kInfo, "loading ", request.model_path(), " as rank ",
          request.layout().rank());
@@ -164,11 +168,22 @@ absl::Status WorkerService::LoadExclusive(
     watch.emplace(context, [&fetching] { fetching.Cancel(); });
   }
   const absl::Time begun = absl::Now();
-  RF_ASSIGN_OR_RETURN(std::shared_ptr<LoadedShard> loaded,
-                      LoadShardFor(request, settings, report));
+  std::shared_ptr<LoadedShard> loaded;
+  bool save = was_saving;
+  if (held != nullptr && held.use_count() == 1) {
+    RF_ASSIGN_OR_RETURN(const bool kept,
+                        KeepShard(request, settings, held.get()));
+    if (kept) loaded = held;
+  }
+  // The old weights go before the new ones come.
+  held.reset();
+  if (loaded == nullptr) {
+    RF_ASSIGN_OR_RETURN(loaded, LoadShardFor(request, settings, report));
+    save = loaded->unsaved.has_value();
+  }
   LogLoad(*loaded, absl::Now() - begun);
   const v1::LoadProgress done = DoneMessage(*loaded);
-  if (loaded->unsaved.has_value()) saver_.Start(loaded);
+  if (save) saver_.Start(loaded);
   {
     MutexLock lock(&mu_);
     shard_ = std::move(loaded);

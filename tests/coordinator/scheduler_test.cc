@@ -145,6 +145,29 @@ TEST_F(SchedulerTest, DataGroupsGetEquallyManyAndAChunkEach) {
   EXPECT_THAT(Slots(scheduler_->NextPlan()->admissions()), ElementsAre(2));
 }
 
+TEST_F(SchedulerTest, NobodyEntersWhileItIsHeld) {
+  Make(2, 100);
+  ASSERT_TRUE(Submit("a", 10, 50).ok());
+  scheduler_->NextPlan();
+  scheduler_->Hold(true);
+  ASSERT_TRUE(Submit("b", 10, 50).ok());
+  EXPECT_THAT(scheduler_->NextPlan()->admissions(), IsEmpty());
+  ASSERT_TRUE(scheduler_->OnResult(Result(1, {{0, kStop}})).ok());
+  ASSERT_TRUE(scheduler_->OnResult(Result(2, {})).ok());
+  EXPECT_FALSE(scheduler_->quiet());  // Its slot is to be released.
+  ASSERT_TRUE(scheduler_->NextPlan().has_value());
+  ASSERT_TRUE(scheduler_->OnResult(Result(3, {})).ok());
+  EXPECT_TRUE(scheduler_->quiet());
+  EXPECT_FALSE(scheduler_->NextPlan().has_value());
+  const auto waiting = scheduler_->TakeWaiting();
+  ASSERT_EQ(waiting.size(), 1u);
+  EXPECT_EQ(waiting[0]->id, "b");
+  EXPECT_EQ(scheduler_->waiting(), 0u);
+  ASSERT_TRUE(Submit("c", 10, 50).ok());
+  scheduler_->Hold(false);
+  EXPECT_THAT(Slots(scheduler_->NextPlan()->admissions()), ElementsAre(0));
+}
+
 TEST_F(SchedulerTest, AStopEndsTheRequestAndReleasesTheSlotOneStepLate) {
   Make(1, 100);
   ASSERT_TRUE(Submit("a", 4, 50).ok());
