@@ -48,11 +48,15 @@ void CollectiveService::Offer(std::shared_ptr<ServerStream> stream) {
     return;
   }
   if (caller->epoch < epoch_ || links_ == nullptr) {
-    return stream->Refuse(absl::FailedPreconditionError(
+    std::string why =
         absl::StrCat("rank ", caller->source, " calls in epoch ", caller->epoch,
                      caller->epoch < epoch_ ? ", this rank is in epoch "
                                             : ", this rank has left epoch ",
-                     epoch_)));
+                     epoch_);
+    if (caller->epoch == epoch_ && !left_because_.ok()) {
+      absl::StrAppend(&why, ": ", left_because_.message());
+    }
+    return stream->Refuse(absl::FailedPreconditionError(why));
   }
   links_->Admit(std::move(stream), *caller);
 }
@@ -76,7 +80,10 @@ void CollectiveService::Attach(PeerLinks* links) {
   for (auto& stream : std::exchange(early_, {})) Offer(std::move(stream));
 }
 
-void CollectiveService::Detach() { links_ = nullptr; }
+void CollectiveService::Detach() {
+  left_because_ = links_->Cause();
+  links_ = nullptr;
+}
 
 void CollectiveService::Stop() {
   stopped_ = true;

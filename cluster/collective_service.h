@@ -45,6 +45,7 @@ class CollectiveService {
   std::shared_ptr<CompletionPoller> poller_;
   uint64_t epoch_ = 0;  // The latest entered.
   PeerLinks* links_ = nullptr;
+  absl::Status left_because_;  // Of that epoch, once it has no links.
   std::vector<std::shared_ptr<ServerStream>> early_;  // Of later epochs.
   bool stopped_ = false;
 };

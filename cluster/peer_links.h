@@ -91,6 +91,8 @@ class PeerLinks final : public Transport,
   // [role] Lanes whose frames go to shared memory.
   int shared_lanes() const;
   // Frames of another epoch, which are dropped.
+  // What has ended the epoch; OK while nothing has.
+  absl::Status Cause();
   uint64_t dropped_frames() const { return dropped_frames_.load(); }
 
  private:
@@ -164,7 +166,6 @@ class PeerLinks final : public Transport,
   void WriteControl(Peer& peer, const v1::ControlMessage& message);
   v1::ControlMessage NewControl() const;
   bool aborted() const { return aborted_.load(std::memory_order_acquire); }
-  absl::Status Cause();
   // Keeps the first cause. `origin` is the text peers get to read.
   bool Record(const absl::Status& cause, const std::string& origin,
               int suspect);

@@ -54,8 +54,15 @@ log=$(mktemp)
 summary=$(mktemp)
 tokenizer=
 artifacts=
+building=  # The process of a build under way.
 cleanup() {
-  rm -f "$log" "$summary"
+  if [[ -n $building ]]; then
+    for child in $(pgrep -P "$building"); do  # ninja's parent
+      pkill -TERM -P "$child" || true
+    done
+    wait "$building" 2>/dev/null || true
+  fi
+  rm -f "$log" "$log".* "$summary"
   # Only what a crash left in there is worth keeping.
   if [[ -n $artifacts ]]; then rmdir "$artifacts" 2>/dev/null || true; fi
   if [[ -n $tokenizer ]]; then rm -rf "$tokenizer"; fi
@@ -98,45 +105,91 @@ step() {
   at=$((at + 1))
 }
 
+# What ThreadSanitizer does not run: the longest, which let no two threads meet
+# that others don't (arithmetic, loads by one thread, whole models, eight
+# ranks), and what has no threads at all.
+tsan_except='*IsItsFormula*:MlaTest.*:MlaDecodeTest.IsRow*:WireFormat*'
+tsan_except+=':ModelSpec*:*TileEveryWeight*:BadCheckpoint*:*BundledModelsLoad*'
+tsan_except+=':ScorerTest*:*FoldersBitForBit*:*RowsDealtOut*:*GatheredWeights*'
+tsan_except+=':LoadShare*:*RandomModel*:*GreedyContinuation*:*SeededGeneration*'
+tsan_except+=':Sizes/*/5:Sizes/*/8:*GoldenTest*tiny_v3*:*GoldenTest*tiny_v2_lite*'
+tsan_except+=':*GoldenExpertCounts*:*EveryWorldSize*:RowInvarianceTest*'
+tsan_except+=':*RowInvarianceTest*:*ReferenceModel*:*ManyLong*:*HoldWherever*'
+tsan_except+=':*WidensTheExchange*:*TheSecondLoadMaps*:*InvalidPlan*'
+tsan_except+=':*Popularity*:*ConfigTest*:*Planner*:*Placement*:*StepCost*'
+tsan_except+=':SyntheticModel*:*Safetensors*:ModelTensors*:*ExpertDispatch*'
+
+# Tests that passed in processes that several share.
+count_sharded() {
+  if [[ $shards == OFF || $1 == release ]]; then return; fi
+  grep -hoE '^\[  PASSED  \] [0-9]+' \
+    "$(build_dir "$1")/Testing/Temporary/LastTest.log" |
+    awk '{ sum += $4 } END { printf " (processes, of %d tests)", sum }'
+}
+
+# Whether unit tests share processes: not where some are picked by name.
+shards=OFF
+if ((${#filter[@]} == 0)) && [[ -z $soak ]]; then shards=ON; fi
+
+# Configures and builds; what is said goes to the log of this build.
+build() {
+  local -r build=$1
+  # GCC 12 warns of what is not there once it instruments code.
+  local werror=OFF sharded=$shards except= targets=()
+  if [[ $build == release ]]; then
+    sharded=OFF
+    if [[ ${CI:-} == true ]]; then werror=ON; fi
+  fi
+  # ThreadSanitizer sees no order inside the packaged gRPC and protobuf, which
+  # are not instrumented. It judges what is ours alone: kernels, collectives
+  # over their own queues, and the model; the services run under the others.
+  if [[ $build == tsan ]]; then
+    targets=(--target ringfleet_kernels_test ringfleet_cluster_test
+      ringfleet_worker_test)
+    except=$tsan_except
+  fi
+  { cmake --preset "$build" -S "$root" -DRINGFLEET_WERROR=$werror \
+    -DRINGFLEET_TEST_SHARDS="$sharded" -DRINGFLEET_TEST_EXCEPT="$except" &&
+    run_in "$build" cmake --build "$(build_dir "$build")" -j "$(nproc)" \
+      "${targets[@]}"; } >"$log.$build" 2>&1
+}
+
+# Waits for the build that is under way, or does it.
+finish_build() {
+  local -r build=$1
+  if [[ -n $building ]]; then
+    wait "$building" && building= && return
+    building=
+  else
+    build "$build" && return
+  fi
+  grep -E -A8 'error|FAILED' "$log.$build" | head -n 60 >&2 ||
+    tail -n 40 "$log.$build" >&2
+  echo "build $build failed" >&2
+  exit 1
+}
+
 step "packages"
 "$root/cluster/install-packages.sh" --tests
 
 failed=0
-for build in "${builds[@]}"; do
+for i in "${!builds[@]}"; do
+  build=${builds[i]}
   step "build: $build"
-  # GCC 12 warns of what is not there once it instruments code.
-  werror=OFF
-  [[ ${CI:-} == true && $build == release ]] && werror=ON
-  # ThreadSanitizer sees no order inside the packaged gRPC and protobuf, which
-  # are not instrumented. It judges what is ours alone: kernels, collectives
-  # over their own queues, and the model; the services run under the others.
-  targets=()
+  finish_build "$build"
+
+  # Tests wait more than they compute: the next build takes what they leave.
+  next=${builds[i + 1]:-}
+  if [[ -n $next ]]; then
+    build "$next" &
+    building=$!
+    renice -n 19 -p "$building" >/dev/null 2>&1 || true
+  fi
+  step "tests: $build"
   labels=(-LE soak)
   if [[ $build == tsan ]]; then
-    targets=(--target ringfleet_kernels_test ringfleet_cluster_test
-      ringfleet_worker_test)
-    # Under it the longest tests take minutes and let no two threads meet that
-    # others don't: arithmetic, loads by one thread, whole models, eight ranks.
-    alone='IsItsFormula|^MlaTest.*(FormsMatch|FormsAgree)|^WireFormat|^ModelSpec'
-    alone+='|TileEveryWeight|^BadCheckpoint|BundledModelsLoad|^ScorerTest'
-    alone+='|FoldersBitForBit|RowsDealtOut|GatheredWeights|^LoadShare'
-    alone+='|RandomModel|GreedyContinuation|SeededGeneration|Sizes/.*/8$'
-    alone+='|GoldenTest.*tiny_v(3|2_lite)|GoldenExpertCounts|EveryWorldSize'
-    alone+='|RowInvarianceTest.*/(f32|int4_two_ranks|bf16.*)$|ReferenceModel'
-    alone+='|^MlaTest.Absorbed|^MlaDecodeTest.IsRow|ManyLong|WidensTheExchange'
-    alone+='|TheSecondLoadMaps|HoldWherever'
-    labels=(-L unit -E "$alone")
+    labels=(-L unit -E '^ringfleet_(worker_service|coordinator)_test')
   fi
-  if ! { cmake --preset "$build" -S "$root" -DRINGFLEET_WERROR=$werror &&
-    run_in "$build" cmake --build "$(build_dir "$build")" -j "$(nproc)" \
-      "${targets[@]}"; } \
-    >"$log" 2>&1; then
-    grep -E -A8 'error|FAILED' "$log" | head -n 60 >&2 || tail -n 40 "$log" >&2
-    echo "build $build failed" >&2
-    exit 1
-  fi
-
-  step "tests: $build"
   if [[ -n $soak ]]; then
     labels=(-L soak)
     export RINGFLEET_SOAK_MINUTES=$soak
@@ -146,7 +199,9 @@ for build in "${builds[@]}"; do
     "${filter[@]}" 2>&1 | tee "$log" | grep -vE '^ *Start +[0-9]+:|\.+ +Passed'; then
     failed=1
   fi
-  printf '%-8s %s\n' "$build" "$(grep -E 'tests passed' "$log" || echo 'no summary')" >>"$summary"
+  printf '%-8s %s%s\n' "$build" \
+    "$(grep -E 'tests passed' "$log" || echo 'no summary')" \
+    "$(count_sharded "$build")" >>"$summary"
 done
 
 # Whether clang++ can link a libFuzzer target.

@@ -405,7 +405,10 @@ TEST(SharedLanesTest, AKilledPeerIsNoticedAndLeavesNothing) {
   Process peer(
       {.command = {"/proc/self/exe", "--gtest_filter=SharedPeerProcess.*",
                    "--gtest_also_run_disabled_tests"},
-       .environment = {{kRank0, world.addresses()[0]}}});
+       // Whatever shard this test is in, that one is the child's only one.
+       .environment = {{kRank0, world.addresses()[0]},
+                       {"GTEST_TOTAL_SHARDS", "1"},
+                       {"GTEST_SHARD_INDEX", "0"}}});
   auto transport = world.Connect(0);
   ASSERT_TRUE(transport.ok()) << transport.status();
   ASSERT_EQ(world.endpoint(0).shared_lanes(), 1);
