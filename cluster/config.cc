@@ -352,8 +352,10 @@ void ReadMesh(Reading* reading, const Section& top, ClusterConfig* config) {
 }
 
 void ReadExperts(Reading* reading, const Section& top, ExpertsConfig* experts) {
-  const Section section(reading, top.Find("experts"), "experts",
-                        {"slots", "rebalance", "interval_s", "threshold"});
+  const Section section(
+      reading, top.Find("experts"), "experts",
+      {"slots", "capacity", "rebalance", "interval_s", "threshold"});
+  section.Number("capacity", 1 << 10, &experts->capacity);
   section.Integer("slots", 1, kMaxReplicas, &experts->slots);
   std::string rebalance = "off";
   section.Text("rebalance", &rebalance);

@@ -33,6 +33,7 @@ struct MeshConfig {
 // Copies of experts, and whether they move by themselves.
 struct ExpertsConfig {
   int slots = 0;           // Of a layer, on all workers; 0: no copies.
+  double capacity = 0;     // Of a place, in fair shares; 0: no limit.
   int interval_s = 0;      // Between looking at the imbalance; 0: never.
   double threshold = 1.2;  // Imbalance from which on they move.
 };

@@ -51,9 +51,12 @@ std::string FormatClusterConfig(const ClusterConfig& config) {
                   ", expert: ", config.mesh.expert,
                   ", tensor: ", config.mesh.tensor, "}\n");
   const ExpertsConfig& experts = config.experts;
-  if (experts.slots > 0 || experts.interval_s > 0) {
+  if (experts.slots > 0 || experts.capacity > 0 || experts.interval_s > 0) {
     absl::StrAppend(&out, "experts: {threshold: ", experts.threshold);
     if (experts.slots > 0) absl::StrAppend(&out, ", slots: ", experts.slots);
+    if (experts.capacity > 0) {
+      absl::StrAppend(&out, ", capacity: ", experts.capacity);
+    }
     if (experts.interval_s > 0) {
       absl::StrAppend(&out,
                       ", rebalance: auto, interval_s: ", experts.interval_s);

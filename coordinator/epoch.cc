@@ -53,7 +53,8 @@ uint64_t ConfigHash(const FleetOptions& options, absl::string_view fingerprint,
       " cache=", static_cast<int>(options.cache_dtype),
       " wire=", static_cast<int>(options.wire), " context=", context,
       " prefill=", static_cast<int>(options.prefill_strategy),
-      " slots=", options.slots, " collectives=", options.collectives.Hash());
+      " slots=", options.slots, " capacity=", options.expert_capacity,
+      " collectives=", options.collectives.Hash());
   return XXH64(text.data(), text.size(), /*seed=*/0);
 }
 
@@ -260,6 +261,7 @@ absl::Status Epoch::ConnectAll() {
   request.set_wire(options_.wire);
   request.set_prefill_strategy(options_.prefill_strategy);
   request.set_transport(options_.transport);
+  request.set_expert_capacity(options_.expert_capacity);
   request.set_algorithm_table(options_.collectives.ToJson());
   request.set_timeout_ms(absl::ToInt64Milliseconds(options_.connect_timeout));
   request.set_collective_timeout_ms(

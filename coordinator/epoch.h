@@ -40,6 +40,8 @@ struct FleetOptions {
   v1::PrefillStrategy prefill_strategy = v1::PREFILL_STRATEGY_AUTO;
   // Of all places in a layer; 0: no copies.
   int expert_slots = 0;
+  // Routes that a place takes in a layer, in fair shares; 0: all.
+  double expert_capacity = 0;
   // How often experts are moved by themselves, if the imbalance is at least
   // that; 0: never.
   absl::Duration rebalance_interval;

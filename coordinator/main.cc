@@ -53,6 +53,7 @@ struct Flags {
   int world = 0;
   std::string mesh;
   int expert_slots = 0;
+  double expert_capacity = 0;
   std::string listen = "127.0.0.1:50051";
   std::string dtype = "int8";
   std::string cache_type;
@@ -89,6 +90,7 @@ absl::StatusOr<CoordinatorOptions> FromFlags(const Flags& flags) {
     options.fleet.mesh.tensor = flags.world == 0 ? 1 : flags.world;
   }
   options.fleet.expert_slots = flags.expert_slots;
+  options.fleet.expert_capacity = flags.expert_capacity;
   RF_ASSIGN_OR_RETURN(options.fleet.dtype,
                       cluster::ParseWeightDtype(flags.dtype));
   if (!flags.cache_type.empty()) {
@@ -120,6 +122,7 @@ absl::StatusOr<CoordinatorOptions> FromClusterFile(const Flags& flags) {
   options.fleet.mesh = {config.mesh.data, config.mesh.expert,
                         config.mesh.tensor};
   options.fleet.expert_slots = config.experts.slots;
+  options.fleet.expert_capacity = config.experts.capacity;
   options.fleet.rebalance_interval = absl::Seconds(config.experts.interval_s);
   options.fleet.rebalance_threshold = config.experts.threshold;
   options.fleet.dtype = config.dtype;
@@ -199,6 +202,11 @@ int Main(int argc, char** argv) {
               "expert axes hold together, in each layer: beyond the model's "
               "number, copies; 0: no copies"))
       ->check(CLI::Range(0, cluster::kMaxReplicas));
+  by_hand(app.add_option("--expert-capacity", flags.expert_capacity,
+                         "Tokens that a place takes in a layer, in fair "
+                         "shares, as in 2: what is beyond is dropped and "
+                         "counted; 0: nothing is"))
+      ->check(CLI::Range(0.0, 1024.0));
   by_hand(app.add_option("--listen", flags.listen,
                          "HOST:PORT; port 0 takes any free one"))
       ->capture_default_str();

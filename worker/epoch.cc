@@ -18,9 +18,10 @@ absl::StatusOr<KvCache> MakeCache(const LoadedShard& shard,
                          shard.slots, context);
 }
 
-// What a model is compared with rounds nothing on the wire.
+// What a model is compared with rounds nothing on the wire and drops nothing.
 ModelSettings ReferenceSettings(ModelSettings settings) {
   settings.wire = cluster::Wire::kF32;
+  settings.expert_capacity = 0;
   return settings;
 }
 
@@ -165,7 +166,8 @@ absl::Status Epoch::Step(const v1::StepPlan& plan, v1::StepResult* result) {
   if (plan.expert_move() != 0) status = SwitchTo(plan.expert_move());
   if (status.ok()) status = executor_.Step(plan, result);
   if (status.ok()) {
-    statistics_->AddStep(main_.model.expert_counts());
+    statistics_->AddStep(main_.model.expert_counts(),
+                         main_.model.dropped_counts());
   } else {
     transport_->Abort(status);
   }

@@ -34,6 +34,7 @@ void ExpertDispatch::Assign(const cluster::ExpertLayout& layout, int layer,
     return rows_[a] != rows_[b] ? rows_[a] > rows_[b] : a < b;
   });
   DealChoices(layout, layer);
+  dropped_ = 0;
   places_.resize(route_ids.size());
   const auto group_places =
       static_cast<int32_t>(layout.num_places() / group_ends.size());
@@ -52,6 +53,28 @@ void ExpertDispatch::Assign(const cluster::ExpertLayout& layout, int layer,
     if (places_[i] >= 0) continue;
     places_[i] = Take(layout.Places(layer, route_ids[i]), route_ids[i], 0,
                       layout.num_places());
+  }
+}
+
+void ExpertDispatch::LimitPlaces(double capacity,
+                                 absl::Span<const float> weights) {
+  const size_t limit = static_cast<size_t>(
+      std::ceil(capacity * static_cast<double>(places_.size()) /
+                static_cast<double>(loads_.size())));
+  taken_.resize(loads_.size());
+  for (std::vector<size_t>& routes : taken_) routes.clear();
+  for (size_t i = 0; i < places_.size(); ++i) taken_[places_[i]].push_back(i);
+  for (std::vector<size_t>& routes : taken_) {
+    if (routes.size() <= limit) continue;
+    const auto kept_end = routes.begin() + static_cast<ptrdiff_t>(limit);
+    std::nth_element(
+        routes.begin(), kept_end, routes.end(), [&](size_t a, size_t b) {
+          return weights[a] != weights[b] ? weights[a] > weights[b] : a < b;
+        });
+    for (auto route = kept_end; route != routes.end(); ++route) {
+      places_[*route] = -1;
+    }
+    dropped_ += routes.size() - limit;
   }
 }
 

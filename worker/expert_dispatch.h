@@ -33,8 +33,14 @@ class ExpertDispatch {
               absl::Span<const int32_t> route_ids,
               absl::Span<const size_t> group_ends);
 
-  // Of the last Assign: by route.
+  // Drops what a place has beyond `capacity` times its fair share of the
+  // routes, rounded up: those with the least router weight, of equals the later
+  // ones. weights [routes]
+  void LimitPlaces(double capacity, absl::Span<const float> weights);
+
+  // Of the last Assign: by route; -1: it was dropped.
   absl::Span<const int32_t> places() const { return places_; }
+  uint64_t dropped() const { return dropped_; }
   // slots [routes]: where Held(layer, place) has the expert of the same routes,
   // if that place is to multiply the token, else -1.
   void FindSlots(const cluster::ExpertLayout& layout, int layer, int place,
@@ -61,7 +67,9 @@ class ExpertDispatch {
   std::vector<size_t> first_part_;  // By expert: of a choice, in parts_.
   std::vector<int32_t> lightest_;
   std::vector<int32_t> places_;  // By route.
-  std::vector<int32_t> slots_;   // By expert.
+  uint64_t dropped_ = 0;
+  std::vector<int32_t> slots_;              // By expert.
+  std::vector<std::vector<size_t>> taken_;  // Routes, by place.
 };
 
 }  // namespace ringfleet::worker

@@ -2,10 +2,12 @@
 #include "worker/expert_statistics.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace ringfleet::worker {
 
-void ExpertStatistics::AddStep(std::vector<std::vector<uint64_t>>& counts) {
+void ExpertStatistics::AddStep(std::vector<std::vector<uint64_t>>& counts,
+                               std::vector<uint64_t>& dropped) {
   // One that only freed slots or moved experts says nothing of an average step.
   const bool empty =
       std::all_of(counts.begin(), counts.end(), [](const auto& layer) {
@@ -16,9 +18,11 @@ void ExpertStatistics::AddStep(std::vector<std::vector<uint64_t>>& counts) {
   MutexLock lock(&mu_);
   totals_.resize(counts.size());
   averages_.resize(counts.size());
+  dropped_.resize(counts.size());
   for (size_t layer = 0; layer < counts.size(); ++layer) {
     std::vector<uint64_t>& totals = totals_[layer];
     std::vector<float>& averages = averages_[layer];
+    dropped_[layer] += std::exchange(dropped[layer], 0);
     totals.resize(counts[layer].size());
     averages.resize(counts[layer].size());
     for (size_t expert = 0; expert < totals.size(); ++expert) {
@@ -44,7 +48,10 @@ void ExpertStatistics::Read(bool reset, v1::StatisticsResponse* response) {
     entry->mutable_tokens()->Add(totals_[layer].begin(), totals_[layer].end());
     entry->mutable_average()->Add(averages_[layer].begin(),
                                   averages_[layer].end());
-    if (reset) totals_[layer].assign(totals_[layer].size(), 0);
+    entry->set_dropped(dropped_[layer]);
+    if (!reset) continue;
+    totals_[layer].assign(totals_[layer].size(), 0);
+    dropped_[layer] = 0;
   }
 }
 

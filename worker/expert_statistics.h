@@ -15,8 +15,10 @@ namespace ringfleet::worker {
 // reads.
 class ExpertStatistics {
  public:
-  // `counts` [layer][expert] of one step; empty for dense layers. Zeroes it.
-  void AddStep(std::vector<std::vector<uint64_t>>& counts);
+  // `counts` [layer][expert] of one step; empty for dense layers; `dropped`
+  // [layer] of these. Zeroes both.
+  void AddStep(std::vector<std::vector<uint64_t>>& counts,
+               std::vector<uint64_t>& dropped);
 
   // Appends the MoE layers, ascending; then zeroes the totals if asked.
   void Read(bool reset, v1::StatisticsResponse* response);
@@ -29,6 +31,7 @@ class ExpertStatistics {
   uint64_t steps_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<std::vector<uint64_t>> totals_ ABSL_GUARDED_BY(mu_);
   std::vector<std::vector<float>> averages_ ABSL_GUARDED_BY(mu_);
+  std::vector<uint64_t> dropped_ ABSL_GUARDED_BY(mu_);  // By layer.
 };
 
 }  // namespace ringfleet::worker

@@ -100,7 +100,8 @@ struct LayerContext {
   TimedCommunicator* data_axis;     // Null where there is one data group.
   const GroupRows& group_rows;
   cluster::Wire wire;
-  size_t fuse_rows;  // As in ModelSettings.
+  size_t fuse_rows;  // This and the next as in ModelSettings.
+  double expert_capacity;
   Workspace& workspace;
   cluster::TraceRecorder* trace = nullptr;  // Or null.
   // Hash of all experts chosen in this step so far: it travels with the next
@@ -108,6 +109,8 @@ struct LayerContext {
   uint64_t routing_hash = 0;
   // Exact tokens per [layer][expert]; null: not counted.
   std::vector<std::vector<uint64_t>>* expert_counts = nullptr;
+  // Of these, by layer: beyond the capacity of places.
+  std::vector<uint64_t>* dropped_counts = nullptr;
   // Of weights and cache that the layers needed so far (StepResult.bytes_read).
   uint64_t bytes_read = 0;
 };

@@ -64,7 +64,8 @@ Model::Model(const cluster::ModelSpec& spec, const cluster::ShardPlan& plan,
       communicator_(communicator),
       data_axis_(data_axis),
       settings_(settings),
-      expert_counts_(spec.num_hidden_layers) {
+      expert_counts_(spec.num_hidden_layers),
+      dropped_counts_(spec.num_hidden_layers) {
   for (int layer = 0; layer < spec.num_hidden_layers; ++layer) {
     if (spec.IsMoeLayer(layer)) {
       expert_counts_[layer].resize(spec.n_routed_experts);
@@ -90,6 +91,7 @@ LayerContext Model::MakeContext() {
           .group_rows = group_rows_,
           .wire = settings_.wire,
           .fuse_rows = settings_.fuse_rows,
+          .expert_capacity = settings_.expert_capacity,
           .workspace = workspace_,
           .trace = communicator_.trace()};
 }
@@ -132,6 +134,7 @@ absl::Status Model::Forward(const Batch& batch,
   if (observer.has_value()) (*observer)(0, x);
   LayerContext context = MakeContext();
   context.expert_counts = &expert_counts_;
+  context.dropped_counts = &dropped_counts_;
   for (int layer = 0; layer < spec_.num_hidden_layers; ++layer) {
     const auto scope = cluster::TraceScope::Layer(context.trace, layer);
     RF_RETURN_IF_ERROR(
@@ -160,6 +163,7 @@ absl::Status Model::ForwardSplit(v1::PrefillStrategy strategy,
   }
   LayerContext context = MakeContext();
   context.expert_counts = &expert_counts_;
+  context.dropped_counts = &dropped_counts_;
   const auto observe = [&](int index) -> absl::Status {
     if (!observer.has_value()) return absl::OkStatus();
     RF_RETURN_IF_ERROR(GatherWantedRows(context, split_, x, wanted, hidden));

@@ -32,6 +32,9 @@ struct ModelSettings {
   // Rows per rank from which sequence-parallel layers multiply while they
   // exchange rows, and do not do one after the other.
   size_t fuse_rows = cluster::kMinShardedRows;
+  // Routes that a place takes in a layer, in fair shares, but where weights are
+  // gathered; 0: all (ExpertDispatch::LimitPlaces).
+  double expert_capacity = 0;
 };
 
 // One rank's part of a model, in one epoch. The executor's thread calls it;
@@ -83,6 +86,8 @@ class Model {
   TimedCommunicator& communicator() { return communicator_; }
   // Exact tokens per [layer][expert], empty for dense layers.
   std::vector<std::vector<uint64_t>>& expert_counts() { return expert_counts_; }
+  // Of these, by layer, those that no place took.
+  std::vector<uint64_t>& dropped_counts() { return dropped_counts_; }
   // Of weights and cache that the calls above needed, since the model was made
   // (StepResult.bytes_read).
   uint64_t bytes_read() const { return bytes_read_; }
@@ -117,6 +122,7 @@ class Model {
   std::vector<float> final_;       // [own rows, D]
   std::vector<float> mtp_concat_;  // [rows, 2 D]
   std::vector<std::vector<uint64_t>> expert_counts_;
+  std::vector<uint64_t> dropped_counts_;
   uint64_t bytes_read_ = 0;
 };
 

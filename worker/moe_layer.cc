@@ -155,6 +155,14 @@ void NoteFeedForward(LayerContext& context, const LayerWeights& weights,
   }
   int32_t* slots = Grow(workspace.route_slots, count);
   workspace.dispatch.Assign(context.layout, layer, ids, ends);
+  if (context.expert_capacity > 0) {
+    workspace.dispatch.LimitPlaces(
+        context.expert_capacity,
+        absl::MakeConstSpan(workspace.route_weights.data(), count));
+    if (context.dropped_counts != nullptr) {
+      (*context.dropped_counts)[layer] += workspace.dispatch.dropped();
+    }
+  }
   workspace.dispatch.FindSlots(context.layout, layer, context.plan.expert_place,
                                ids, slots);
   // Finds out ranks that have experts elsewhere.

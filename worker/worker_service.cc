@@ -187,7 +187,7 @@ absl::Status WorkerService::LoadExclusive(
   {
     MutexLock lock(&mu_);
     shard_ = std::move(loaded);
-    statistics_ = std::make_shared<ExpertStatistics>();
+    if (!shard_->kept) statistics_ = std::make_shared<ExpertStatistics>();
   }
   return report(done);
 }
@@ -243,6 +243,11 @@ absl::Status WorkerService::ConnectExclusive(grpc::ServerContext* context,
     RF_ASSIGN_OR_RETURN(
         table, cluster::AlgorithmTable::FromJson(request.algorithm_table()));
   }
+  if (!(request.expert_capacity() >= 0)) {
+    return absl::InvalidArgumentError(absl::StrCat("connect: expert capacity ",
+                                                   request.expert_capacity(),
+                                                   ", want 0 or more"));
+  }
   if (request.epoch() < 1 || request.epoch() > cluster::kMaxEpoch) {
     return absl::InvalidArgumentError(
         absl::StrCat("connect: epoch ", request.epoch(), ", want 1 to ",
@@ -268,12 +273,13 @@ absl::Status WorkerService::ConnectExclusive(grpc::ServerContext* context,
           cluster::Deadline::After(absl::Milliseconds(request.timeout_ms()))));
   RF_ASSIGN_OR_RETURN(
       std::shared_ptr<Epoch> epoch,
-      Epoch::Create(
-          request.epoch(), shard, statistics, std::move(transport),
-          std::move(table), endpoint_->recorder(), &trace_,
-          {.wire = wire, .prefill_strategy = request.prefill_strategy()},
-          absl::Milliseconds(request.collective_timeout_ms()),
-          static_cast<int>(request.context())));
+      Epoch::Create(request.epoch(), shard, statistics, std::move(transport),
+                    std::move(table), endpoint_->recorder(), &trace_,
+                    {.wire = wire,
+                     .prefill_strategy = request.prefill_strategy(),
+                     .expert_capacity = request.expert_capacity()},
+                    absl::Milliseconds(request.collective_timeout_ms()),
+                    static_cast<int>(request.context())));
   response->set_cache_bytes(epoch->cache_bytes());
   RF_LOG(kInfo, "connected with ", world - 1, " peers in epoch ",
          request.epoch());

@@ -94,6 +94,11 @@ void AddSessionOptions(CLI::App& app, SessionOptions& options) {
          "0: no copies")
       ->excludes(cluster)
       ->check(CLI::Range(0, cluster::kMaxReplicas));
+  app.add_option("--expert-capacity", options.expert_capacity,
+                 "Tokens that a place takes in a layer, in fair shares, as in "
+                 "2: what is beyond is dropped and counted; 0: nothing is")
+      ->excludes(cluster)
+      ->check(CLI::Range(0.0, 1024.0));
   AddTraceOption(app, options);
 }
 
@@ -215,6 +220,7 @@ absl::Status Session::StartLocally(const SessionOptions& options) {
     fleet.mesh = *mesh;
   }
   fleet.expert_slots = options.expert_slots;
+  fleet.expert_capacity = options.expert_capacity;
   fleet.dtype = *dtype;
   fleet.cache_dtype = cache_dtype;
   fleet.wire = cluster::WireToProto(*wire);

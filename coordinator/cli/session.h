@@ -21,6 +21,7 @@ struct SessionOptions {
   int local = 1;
   std::string mesh;
   int expert_slots = 0;
+  double expert_capacity = 0;
   std::string dtype = "int8";
   std::string cache_type;
   std::string wire = "bf16";
@@ -36,9 +37,9 @@ struct SessionOptions {
   uint32_t slots = 1;  // Sequences at the same time.
 };
 
-// Adds --model, --cluster, --local, --dtype, --cache-type, --wire,
-// --mesh, --expert-slots, --prefill-strategy, --transport, --collectives,
-// --cache-dir, -t, -c, --trace.
+// Adds --model, --cluster, --local, --dtype, --cache-type, --wire, --mesh,
+// --expert-slots, --expert-capacity, --prefill-strategy, --transport,
+// --collectives, --cache-dir, -t, -c, --trace.
 void AddSessionOptions(CLI::App& app, SessionOptions& options);
 // --trace alone.
 CLI::Option* AddTraceOption(CLI::App& app, SessionOptions& options);

@@ -35,8 +35,9 @@ and NO_COLOR is unset. max/mean says how uneven a layer is: on as many workers a
 experts its step takes that many times what it could. --counts shows the exact totals
 since the fleet's start or the last --reset instead, and their numbers: each token
 counts once for every expert that it was sent to, on however many workers. Where the
-mesh has several places for experts, it also says how busy its places are; `ringfleet rebalance`
-evens them out.
+mesh has several places for experts, it also says how busy these are; `ringfleet
+rebalance` evens them out. With a capacity (experts.capacity of the cluster file) it
+says what was beyond that and got nothing from an expert, since the last --reset.
 `ringfleet eplb` places copies of experts by what -o json prints.
 
 Examples:
@@ -129,6 +130,31 @@ std::string BalanceText(const v1::DescribeExpertsResponse& experts) {
   return text;
 }
 
+// {"LAYER": routes} of layers that have dropped any.
+Json DroppedJson(const v1::DescribeExpertsResponse& experts) {
+  Json layers = Json::object();
+  for (const v1::ExpertCounts& layer : experts.layers()) {
+    if (layer.dropped() == 0) continue;
+    layers[std::to_string(layer.layer())] = layer.dropped();
+  }
+  return layers;
+}
+
+std::string DroppedText(const v1::DescribeExpertsResponse& experts) {
+  std::string text;
+  for (const v1::ExpertCounts& layer : experts.layers()) {
+    if (layer.dropped() == 0) continue;
+    const uint64_t all = std::accumulate(layer.tokens().begin(),
+                                         layer.tokens().end(), uint64_t{0});
+    absl::StrAppendFormat(
+        &text, "layer %u: %u of %u routes (%.2f %%) beyond the capacity\n",
+        layer.layer(), layer.dropped(), all,
+        100.0 * static_cast<double>(layer.dropped()) /
+            static_cast<double>(all));
+  }
+  return text;
+}
+
 absl::Status Run(const StatusOptions& options) {
   const bool json = options.output == "json";
   absl::StatusOr<std::unique_ptr<Session>> opened =
@@ -158,12 +184,14 @@ absl::Status Run(const StatusOptions& options) {
     if (experts.balance_size() > 0) {
       document["expert_balance"] = BalanceJson(experts);
     }
+    Json dropped = DroppedJson(experts);
+    if (!dropped.empty()) document["experts_dropped"] = std::move(dropped);
   }
   if (json) return PrintJson(document);
   std::string text = Text(state);
   if (options.experts) {
     text += "\n" + ExpertsText(document["experts"], options.counts) +
-            BalanceText(experts);
+            BalanceText(experts) + DroppedText(experts);
   }
   return PrintText(text);
 }

@@ -29,7 +29,8 @@ struct RankWorld::Instance {
         model(spec, plan, layout, weights, pool, cache, communicator, data_axis,
               {.wire = wire,
                .prefill_strategy = options.prefill_strategy,
-               .fuse_rows = options.fuse_rows}) {}
+               .fuse_rows = options.fuse_rows,
+               .expert_capacity = options.expert_capacity}) {}
   worker::Weights weights;
   worker::KvCache cache;
   worker::Model model;
@@ -169,6 +170,10 @@ const cluster::ExpertLayout& RankWorld::experts() const {
 const std::vector<std::vector<uint64_t>>& RankWorld::ExpertCounts(
     int rank) const {
   return ranks_[rank]->main->model.expert_counts();
+}
+
+const std::vector<uint64_t>& RankWorld::DroppedCounts(int rank) const {
+  return ranks_[rank]->main->model.dropped_counts();
 }
 
 v1::ScoreResult ScorePrompt(RankWorld& world, const std::vector<uint32_t>& ids,

@@ -31,6 +31,7 @@ struct RankWorldOptions {
   int threads = 1;
   bool reference = false;
   v1::ExpertLayout experts;
+  double expert_capacity = 0;
 };
 
 // All ranks of a model in one process, each with its shard, cache and
@@ -56,6 +57,9 @@ class RankWorld {
 
   // Tokens that `rank` has routed since the start, [layer][expert].
   const std::vector<std::vector<uint64_t>>& ExpertCounts(int rank) const;
+
+  // Of these, by layer, what was beyond the capacity.
+  const std::vector<uint64_t>& DroppedCounts(int rank) const;
 
   const cluster::ModelSpec& spec() const { return spec_; }
   int size() const { return static_cast<int>(ranks_.size()); }

@@ -182,6 +182,40 @@ TEST_P(DataGroupsTest, ExpertsAreCountedOverGroups) {
   }
 }
 
+// All ranks drop the same routes: a wide limit none, a tight one what does not
+// fit, and the result is still near.
+TEST_P(DataGroupsTest, CapacityIsCountedAlikeEverywhere) {
+  const json& expected = golden_["cases"][0];
+  const std::vector<uint32_t> ids = testing::PromptOf(expected);
+  const auto mean_error = [&](const RankWorld& world,
+                              const v1::ScoreResult& score) {
+    for (int rank = 1; rank < world.size(); ++rank) {
+      EXPECT_EQ(world.DroppedCounts(rank), world.DroppedCounts(0));
+    }
+    double error = 0;
+    for (int i = 0; i < score.logprobs_size(); ++i) {
+      error += std::abs(score.logprobs(i) -
+                        expected["prompt_token_logprobs"][i].get<double>());
+    }
+    return error / score.logprobs_size();
+  };
+  const auto run = [&](double capacity, uint64_t* dropped) {
+    RankWorld world(
+        folder_,
+        {.mesh = GetParam(), .slots = kSlots, .expert_capacity = capacity});
+    const v1::ScoreResult score =
+        ScorePrompt(world, ids, testing::ScoreOptionsOf(expected), 128);
+    *dropped = 0;
+    for (const uint64_t count : world.DroppedCounts(0)) *dropped += count;
+    return mean_error(world, score);
+  };
+  uint64_t dropped = 0;
+  EXPECT_LT(run(GetParam().num_places(), &dropped), 1e-4);
+  EXPECT_EQ(dropped, 0u);
+  EXPECT_GT(run(0.5, &dropped), 1e-3);
+  EXPECT_GT(dropped, 0u);
+}
+
 // A bfloat16 or int8 wire rounds what comes back, and nothing else changes.
 TEST_P(DataGroupsTest, RoundedWires) {
   const json& expected = golden_["cases"][0];

@@ -153,6 +153,30 @@ TEST(ExpertDispatchTest, AFasterPlaceGetsMore) {
               ::testing::ElementsAre(0, 0, 0));
 }
 
+// What a place has beyond so many fair shares is dropped, the least weight
+// first and of equals the later route.
+TEST(ExpertDispatchTest, PlacesTakeNoMoreThanTheirCapacity) {
+  const ExpertLayout layout(1, 4, 2);
+  const std::vector<int32_t> ids = {0, 1, 0, 1, 0, 2};
+  const std::vector<float> weights = {0.5f, 0.2f, 0.2f, 0.9f, 0.2f, 0.1f};
+  ExpertDispatch dispatch;
+  const auto limited = [&](double capacity) {
+    dispatch.Assign(layout, 0, ids, {ids.size()});
+    EXPECT_EQ(dispatch.dropped(), 0u);
+    dispatch.LimitPlaces(capacity, weights);
+    return std::vector<int32_t>(dispatch.places().begin(),
+                                dispatch.places().end());
+  };
+  EXPECT_THAT(limited(2), ::testing::ElementsAre(0, 0, 0, 0, 0, 1));
+  EXPECT_EQ(dispatch.dropped(), 0u);
+  EXPECT_THAT(limited(1), ::testing::ElementsAre(0, 0, -1, 0, -1, 1));
+  EXPECT_EQ(dispatch.dropped(), 2u);
+  std::vector<int32_t> slots(ids.size());
+  dispatch.FindSlots(layout, 0, 0, ids, slots.data());
+  EXPECT_THAT(slots, ::testing::ElementsAre(0, 1, -1, 1, -1, -1));
+  EXPECT_THAT(limited(0.1), ::testing::ElementsAre(-1, -1, -1, 0, -1, 1));
+}
+
 // Two groups of one place each that hold all experts: who has more tokens keeps
 // most of its own, and places are as busy as with one group.
 TEST(ExpertDispatchTest, TokensStayInTheirGroupWhereThatIsEven) {

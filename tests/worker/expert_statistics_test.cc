@@ -25,7 +25,9 @@ TEST(ExpertStatisticsTest, TotalsAreExactAndSkipDenseLayers) {
   ExpertStatistics statistics;
   for (uint64_t step = 1; step <= 3; ++step) {
     Counts counts = {{}, {step, 0, 5}, {}, {0, 10 * step, 1}};
-    statistics.AddStep(counts);
+    std::vector<uint64_t> dropped = {0, 0, 0, 2 * step};
+    statistics.AddStep(counts, dropped);
+    EXPECT_EQ(dropped, std::vector<uint64_t>(4));
     EXPECT_EQ(counts, (Counts{{}, {0, 0, 0}, {}, {0, 0, 0}}));
   }
   const v1::StatisticsResponse response = Read(statistics);
@@ -39,15 +41,19 @@ TEST(ExpertStatisticsTest, TotalsAreExactAndSkipDenseLayers) {
   };
   EXPECT_EQ(tokens(0), (std::vector<uint64_t>{6, 0, 15}));
   EXPECT_EQ(tokens(1), (std::vector<uint64_t>{0, 60, 3}));
+  EXPECT_EQ(response.layers(0).dropped(), 0u);
+  EXPECT_EQ(response.layers(1).dropped(), 12u);
 }
 
 TEST(ExpertStatisticsTest, ResetZeroesTotalsAfterReadingAndKeepsAverages) {
   ExpertStatistics statistics;
   Counts counts = {{4, 8}};
-  statistics.AddStep(counts);
+  std::vector<uint64_t> dropped = {3};
+  statistics.AddStep(counts, dropped);
   EXPECT_EQ(Read(statistics, /*reset=*/true).layers(0).tokens(1), 8u);
   const v1::StatisticsResponse after = Read(statistics);
   EXPECT_EQ(after.layers(0).tokens(1), 0u);
+  EXPECT_EQ(after.layers(0).dropped(), 0u);
   EXPECT_EQ(after.layers(0).average(1), 8.0f);
   EXPECT_EQ(after.steps(), 1u);
 }
@@ -57,7 +63,8 @@ TEST(ExpertStatisticsTest, AverageFollowsAChangeWithinSomeHundredSteps) {
   const auto add = [&](uint64_t tokens, int steps) {
     for (int i = 0; i < steps; ++i) {
       Counts counts = {{tokens}};
-      statistics.AddStep(counts);
+      std::vector<uint64_t> dropped = {0};
+      statistics.AddStep(counts, dropped);
     }
     return Read(statistics).layers(0).average(0);
   };
@@ -76,8 +83,7 @@ class GoldenExpertCountsTest : public ::testing::TestWithParam<std::string> {};
 
 // Every rank counts all experts, also those it does not hold.
 TEST_P(GoldenExpertCountsTest, LastPromptRoutesAsInTheGoldens) {
-  const std::string folder =
-      RINGFLEET_TEST_MODELS "/" + GetParam();
+  const std::string folder = RINGFLEET_TEST_MODELS "/" + GetParam();
   std::ifstream file(folder + "/golden.json");
   const json golden = json::parse(file);
   const auto ids =
