@@ -21,9 +21,13 @@ constexpr double kTie = 0.01;
 
 std::vector<MeshShape> Meshes(int world) {
   std::vector<MeshShape> meshes;
-  for (int expert = 1; expert <= world; ++expert) {
-    if (world % expert != 0) continue;
-    meshes.push_back({.data = 1, .expert = expert, .tensor = world / expert});
+  for (int data = 1; data <= world; ++data) {
+    if (world % data != 0) continue;
+    for (int expert = 1; expert <= world / data; ++expert) {
+      if (world / data % expert != 0) continue;
+      meshes.push_back(
+          {.data = data, .expert = expert, .tensor = world / data / expert});
+    }
   }
   return meshes;
 }
@@ -114,10 +118,11 @@ std::string MemoryText(const Candidate& candidate, const CostInputs& inputs) {
 std::string CannotRun(const Strategy& strategy) {
   switch (strategy.kind) {
     case StrategyKind::kMesh:
+      if (strategy.mesh.world_size() <= kMaxGroupSize) {
+        return "data groups lack the weights of other groups' experts";
+      }
       return absl::StrCat("this program runs at most ", kMaxGroupSize,
                           " workers");
-    case StrategyKind::kDataGroups:
-      return "this program runs data 1 only";
     case StrategyKind::kPipeline:
       return "this program has no layer pipeline";
   }
@@ -181,25 +186,18 @@ std::string WhyNot(const Candidate& candidate, const Candidate& choice,
   return text;
 }
 
-// The better of the ways to have data groups; none of a prime world size's
-// would be smaller than the whole.
-std::optional<Candidate> BestDataGroups(const ModelOnFleet& model,
-                                        const PlanRequest& request) {
+// Of the candidates with several data groups only the best stays.
+void KeepBestDataGroups(std::vector<Candidate>* candidates) {
+  const auto has_groups = [](const Candidate& candidate) {
+    return candidate.strategy.mesh.data > 1;
+  };
   std::optional<Candidate> best;
-  for (int data = 2; data <= model.world(); ++data) {
-    if (model.world() % data != 0) continue;
-    const int rest = model.world() / data;
-    for (const auto& [expert, tensor] : {std::pair(rest, 1), {1, rest}}) {
-      Candidate candidate = Evaluate(
-          model, request,
-          {.kind = StrategyKind::kDataGroups,
-           .mesh = {.data = data, .expert = expert, .tensor = tensor}});
-      if (!best.has_value() || Better(candidate, *best)) {
-        best = std::move(candidate);
-      }
-    }
+  for (const Candidate& candidate : *candidates) {
+    if (!has_groups(candidate)) continue;
+    if (!best.has_value() || Better(candidate, *best)) best = candidate;
   }
-  return best;
+  std::erase_if(*candidates, has_groups);
+  if (best.has_value()) candidates->push_back(*std::move(best));
 }
 
 // A fleet of `hosts` hosts of which each has the least of all.
@@ -221,8 +219,9 @@ CostInputs Uniform(const CostInputs& inputs, int hosts) {
 bool MeshFits(const PlanRequest& request, const HostSpec& host,
               const MeshShape& mesh) {
   const CostInputs& inputs = request.inputs;
+  const int64_t sequences = (request.batch + mesh.data - 1) / mesh.data;
   RankMemory use = {.cache_bytes = CacheBytes(inputs.spec, inputs.cache_dtype,
-                                              request.batch, request.context),
+                                              sequences, request.context),
                     .buffer_bytes = kPlannedBufferBytes};
   for (int rank = 0; rank < mesh.world_size(); ++rank) {
     use.weights = ShardSizesOf(
@@ -261,7 +260,7 @@ uint64_t MaxPositions(const Candidate& choice, const CostInputs& inputs) {
     least = std::min(least,
                      left <= 0 ? 0 : static_cast<uint64_t>(left) / block_bytes);
   }
-  return least * kBlock;
+  return least * kBlock * choice.strategy.mesh.data;
 }
 
 }  // namespace
@@ -282,11 +281,9 @@ FleetPlan MakeFleetPlan(const PlanRequest& request) {
   plan.choice = *best;
   plan.fits = plan.choice.fits;
   candidates.erase(best);
+  KeepBestDataGroups(&candidates);
   plan.alternatives = std::move(candidates);
   if (world > 1) {
-    if (std::optional<Candidate> groups = BestDataGroups(model, request)) {
-      plan.alternatives.push_back(*std::move(groups));
-    }
     const MeshShape mesh = plan.choice.strategy.mesh;
     for (const v1::PrefillStrategy prefill :
          {v1::PREFILL_STRATEGY_REPLICATED,

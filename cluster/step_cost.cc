@@ -239,23 +239,23 @@ PartCost RankShare::DenseMlp(double tokens) const {
   return Products(dense_, WeightClass::kDenseMlp, tokens, host_);
 }
 
-PartCost RankShare::Moe(double tokens, bool busiest) const {
+PartCost RankShare::Moe(double own, double all, bool busiest) const {
   const ModelSpec& spec = inputs_.spec;
-  PartCost cost = Products(moe_, WeightClass::kRouter, tokens, host_);
-  cost.Add(Products(moe_, WeightClass::kSharedExperts, tokens, host_));
+  PartCost cost = Products(moe_, WeightClass::kRouter, own, host_);
+  cost.Add(Products(moe_, WeightClass::kSharedExperts, own, host_));
   const double experts = spec.n_routed_experts;
   const double chosen = spec.num_experts_per_tok;
-  const double p = DistinctExperts(experts, chosen, tokens) / experts;
-  double rows = tokens * chosen / (experts * p);  // Of an expert that has any.
+  const double p = DistinctExperts(experts, chosen, all) / experts;
+  double rows = all * chosen / (experts * p);  // Of an expert that has any.
   const double mean = plan_.experts.size() * p;
   double visited = mean;
-  const int groups = plan_.mesh.expert;
+  const int groups = plan_.mesh.num_places();
   if (busiest && groups > 1) {
     visited = MeanMaximum(plan_.experts.size(), p, groups);
     // All have some: now the number of their tokens differs, like the largest
     // of `groups` normal numbers.
-    rows *= 1 + p * std::sqrt(2 * std::log(groups) * (groups - 1) /
-                              (tokens * chosen));
+    rows *=
+        1 + p * std::sqrt(2 * std::log(groups) * (groups - 1) / (all * chosen));
   }
   const PartCost expert =
       Products(moe_, WeightClass::kRoutedExperts, rows, host_);

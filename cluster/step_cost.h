@@ -144,9 +144,11 @@ class RankShare {
   PartCost Attention(const StepShape& step) const;
   // Of `tokens` tokens.
   PartCost DenseMlp(double tokens) const;
-  // `busiest`: of the ranks that divide the experts, the one with most work;
-  // else the mean. Bytes are always the mean.
-  PartCost Moe(double tokens, bool busiest) const;
+  // Router and shared expert for `own` tokens, routed experts for those of
+  // `all` tokens that come to this rank. `busiest`: of the ranks that divide
+  // the experts, the one with most work; else the mean. Bytes are always the
+  // mean.
+  PartCost Moe(double own, double all, bool busiest) const;
   PartCost Head(double tokens) const;
 
   // Products within the parts above that every rank has whole: of latents,

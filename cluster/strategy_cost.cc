@@ -2,6 +2,7 @@
 #include "cluster/strategy_cost.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -34,24 +35,22 @@ int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The share of a rank under a strategy.
 ShardPlan PlanFor(const ModelSpec& spec, const Strategy& strategy, int rank) {
-  MeshShape mesh = strategy.mesh;
   if (strategy.kind == StrategyKind::kPipeline) {
     return PlanShard(spec, {}, 0).value();
   }
-  const int groups = mesh.data;
-  mesh = {.data = 1, .expert = groups * mesh.expert, .tensor = mesh.tensor};
-  ShardPlan plan = PlanShard(spec, mesh, rank).value();
-  if (groups > 1) {
-    const int size = strategy.mesh.world_size() / groups;
-    plan.heads = SplitRange(spec.num_attention_heads, size, rank % size);
-  }
-  return plan;
+  return PlanShard(spec, strategy.mesh, rank).value();
 }
 
 }  // namespace
 
 std::string Strategy::Name() const {
-  const auto axes = [this] {
+  const auto axes = [this]() -> std::string {
+    if (mesh.data > 1) {
+      std::string text = absl::StrCat("data ", mesh.data);
+      if (mesh.expert > 1) absl::StrAppend(&text, " x expert ", mesh.expert);
+      if (mesh.tensor > 1) absl::StrAppend(&text, " x tensor ", mesh.tensor);
+      return text;
+    }
     if (mesh.expert == 1) return absl::StrCat("tensor ", mesh.tensor);
     if (mesh.tensor == 1) return absl::StrCat("expert ", mesh.expert);
     return absl::StrCat("expert ", mesh.expert, " x tensor ", mesh.tensor);
@@ -60,8 +59,6 @@ std::string Strategy::Name() const {
     case StrategyKind::kMesh:
       if (prefill == v1::PREFILL_STRATEGY_AUTO) return axes();
       return absl::StrCat(PrefillStrategyName(prefill), " prefill, ", axes());
-    case StrategyKind::kDataGroups:
-      return absl::StrCat("data ", mesh.data, " x ", axes());
     case StrategyKind::kPipeline:
       return absl::StrCat("layer pipeline ", mesh.world_size());
   }
@@ -69,8 +66,8 @@ std::string Strategy::Name() const {
 }
 
 bool Strategy::IsRunnable() const {
-  return kind == StrategyKind::kMesh && mesh.data == 1 &&
-         mesh.world_size() <= kMaxGroupSize;
+  return kind == StrategyKind::kMesh && mesh.world_size() <= kMaxGroupSize &&
+         (mesh.data == 1 || prefill != v1::PREFILL_STRATEGY_WEIGHT_GATHER);
 }
 
 ModelOnFleet::ModelOnFleet(CostInputs inputs)
@@ -114,9 +111,10 @@ int StrategyCost::MoeLayers() const {
 
 StepCost StrategyCost::Step(const StepShape& step) const {
   if (strategy_.kind == StrategyKind::kPipeline) return PipelineStep(step);
-  if (strategy_.kind == StrategyKind::kDataGroups) return MeshStep(step, false);
-  switch (StrategyOfStep(strategy_.prefill, step.tokens(), step.rows,
-                         model_.world())) {
+  const int groups = strategy_.mesh.data;
+  switch (StrategyOfStep(strategy_.prefill,
+                         CeilDivide(step.sequences, groups) * step.rows,
+                         step.rows, model_.world() / groups)) {
     case v1::PREFILL_STRATEGY_WEIGHT_GATHER:
       return GatheredStep(step);
     case v1::PREFILL_STRATEGY_SEQUENCE_PARALLEL:
@@ -130,19 +128,19 @@ StepCost StrategyCost::MeshStep(const StepShape& step,
                                 bool sequence_parallel) const {
   const ModelSpec& spec = model_.inputs().spec;
   const NetworkSpec& network = model_.inputs().network;
-  const int world = model_.world();
   const int groups = strategy_.mesh.data;
+  const int group_size = model_.world() / groups;
   const int layers = spec.num_hidden_layers;
   const int moe_layers = MoeLayers();
-  const double tokens = static_cast<double>(step.tokens());
   StepShape in_group = step;
   in_group.sequences = CeilDivide(step.sequences, groups);
+  const double tokens = static_cast<double>(in_group.tokens());
 
   StepCost cost;
   double moe = 0;
   double dense = 0;
   // What each rank has whole it computes for its own tokens only.
-  const double own = sequence_parallel ? tokens / world : tokens;
+  const double own = sequence_parallel ? tokens / group_size : tokens;
   for (const RankShare& share : shares_) {
     const PartCost attention = share.Attention(in_group);
     const PartCost mlp = share.DenseMlp(tokens);
@@ -153,13 +151,14 @@ StepCost StrategyCost::MeshStep(const StepShape& step,
     cost.bytes_read += attention.bytes * layers;
     cost.bytes_read += mlp.bytes * (layers - moe_layers);
     if (moe_layers > 0) {
-      const PartCost experts = share.Moe(tokens, /*busiest=*/true);
+      const PartCost experts = share.Moe(
+          tokens, static_cast<double>(step.tokens()), /*busiest=*/true);
       moe = std::max(moe, experts.seconds - share.Router(tokens).seconds +
                               share.Router(own).seconds);
       cost.bytes_read += experts.bytes * moe_layers;
     }
     if (step.draws) {
-      const PartCost head = share.Head(static_cast<double>(step.sequences));
+      const PartCost head = share.Head(static_cast<double>(in_group.sequences));
       cost.head = std::max(cost.head, head.seconds);
       cost.bytes_read += head.bytes;
     }
@@ -167,39 +166,66 @@ StepCost StrategyCost::MeshStep(const StepShape& step,
   cost.attention *= layers;
   cost.feed_forward = dense * (layers - moe_layers) + moe * moe_layers;
   cost.overhead = kLayerOverheadSeconds * layers;
-  if (world == 1) return cost;
+  if (model_.world() == 1) return cost;
 
   const auto add = [&cost](const ExchangeCost& exchange, int times) {
     cost.exchange += times * exchange.seconds;
     cost.wire_bytes += times * exchange.sent_bytes;
   };
   if (sequence_parallel) {
-    AddSequenceParallelExchange(step, dense, layers - moe_layers, &cost);
-    AddSequenceParallelExchange(step, moe, moe_layers, &cost);
-  } else if (groups > 1) {
-    add(AllReduceCost(ActivationBytes(in_group.tokens()), world / groups,
-                      network),
-        layers);
-    add(AllGatherCost(ActivationBytes(step.tokens()), groups, network), layers);
-    add(AllReduceCost(ActivationBytes(step.tokens()), world, network), layers);
-    cost.collectives = 3 * layers;
-  } else {
-    add(AllReduceCost(ActivationBytes(step.tokens()), world, network),
+    AddSequenceParallelExchange(in_group, dense, /*travels=*/false,
+                                layers - moe_layers, &cost);
+    AddSequenceParallelExchange(in_group, moe, groups > 1, moe_layers, &cost);
+  } else if (group_size > 1) {
+    add(AllReduceCost(ActivationBytes(in_group.tokens()), group_size, network),
         2 * layers);
     cost.collectives = 2 * layers;
   }
-  if (step.draws) {
-    add(AllGatherCost(kDrawBytes * world * step.sequences, world, network), 1);
+  if (groups > 1) {
+    // How many rows each group has in the step.
+    add(AllGatherCost(sizeof(uint64_t) * groups, groups, network), 1);
+    AddExpertExchange(in_group, moe_layers, &cost);
+  }
+  if (step.draws && group_size > 1) {
+    add(AllGatherCost(kDrawBytes * group_size * in_group.sequences, group_size,
+                      network),
+        1);
   }
   return cost;
 }
 
+void StrategyCost::AddExpertExchange(const StepShape& in_group, int layers,
+                                     StepCost* cost) const {
+  const CostInputs& inputs = model_.inputs();
+  const ModelSpec& spec = inputs.spec;
+  const int groups = strategy_.mesh.data;
+  const auto tokens = static_cast<double>(in_group.tokens());
+  const double route_bytes =
+      spec.num_experts_per_tok * (sizeof(int32_t) + sizeof(float));
+  // Of a group's tokens those that need a certain other place.
+  const double go =
+      tokens * (1 - std::pow(1 - 1.0 / strategy_.mesh.num_places(),
+                             spec.num_experts_per_tok));
+  const auto add = [&](double bytes_of_each) {
+    const ExchangeCost exchange = AllGatherCost(
+        static_cast<uint64_t>(bytes_of_each * groups), groups, inputs.network);
+    cost->exchange += layers * exchange.seconds;
+    cost->wire_bytes += layers * exchange.sent_bytes;
+    cost->collectives += layers;
+  };
+  add(tokens * route_bytes);
+  add(go *
+      static_cast<double>(ActivationRowBytes(inputs.forms, spec.hidden_size)));
+  add(go * static_cast<double>(ActivationBytes(1)));
+}
+
 void StrategyCost::AddSequenceParallelExchange(const StepShape& step,
-                                               double feed_forward, int layers,
+                                               double feed_forward,
+                                               bool travels, int layers,
                                                StepCost* cost) const {
   const CostInputs& inputs = model_.inputs();
   const ModelSpec& spec = inputs.spec;
-  const int world = model_.world();
+  const int world = strategy_.mesh.group_size();
   const auto tokens = static_cast<uint64_t>(step.tokens());
   const kernels::LatentRowFormat cache_row = {
       .dtype = inputs.cache_dtype,
@@ -240,7 +266,7 @@ void StrategyCost::AddSequenceParallelExchange(const StepShape& step,
   add(sums, sums_beside ? outputs : 0);
   add(normed, 0);
   // Sums travel once the first of `world` parts has been computed.
-  add(sums, sums_beside ? feed_forward * (world - 1) / world : 0);
+  add(sums, sums_beside && !travels ? feed_forward * (world - 1) / world : 0);
 }
 
 StepCost StrategyCost::GatheredStep(const StepShape& step) const {
@@ -265,8 +291,9 @@ StepCost StrategyCost::GatheredStep(const StepShape& step) const {
   for (const RankShare& share : whole_) {
     const PartCost attention = share.Attention(own);
     const PartCost mlp = share.DenseMlp(tokens);
-    const PartCost experts =
-        moe_layers > 0 ? share.Moe(tokens, /*busiest=*/false) : PartCost();
+    const PartCost experts = moe_layers > 0
+                                 ? share.Moe(tokens, tokens, /*busiest=*/false)
+                                 : PartCost();
     const PartCost head = share.Head(static_cast<double>(own.sequences));
     cost.attention = std::max(cost.attention, attention.seconds);
     cost.head = std::max(cost.head, step.draws ? head.seconds : 0);
@@ -306,7 +333,9 @@ std::vector<StepCost> StrategyCost::Stages(const StepShape& step) const {
     const PartCost attention = shares_[rank].Attention(step);
     const PartCost dense = shares_[rank].DenseMlp(tokens);
     PartCost moe;
-    if (MoeLayers() > 0) moe = shares_[rank].Moe(tokens, /*busiest=*/false);
+    if (MoeLayers() > 0) {
+      moe = shares_[rank].Moe(tokens, tokens, /*busiest=*/false);
+    }
     for (int layer = range.begin; layer < range.end; ++layer) {
       const PartCost& mlp = spec.IsMoeLayer(layer) ? moe : dense;
       stage.attention += attention.seconds;
@@ -410,10 +439,10 @@ ShardSizes StrategyCost::Weights(int rank) const {
 uint64_t StrategyCost::CacheBytes(int rank, int64_t batch,
                                   int64_t context) const {
   const CostInputs& inputs = model_.inputs();
-  int64_t sequences = batch;
-  if (strategy_.kind == StrategyKind::kDataGroups) {
-    sequences = CeilDivide(batch, strategy_.mesh.data);
-  }
+  // A pipeline's mesh is that of the plan's choice.
+  const int groups =
+      strategy_.kind == StrategyKind::kMesh ? strategy_.mesh.data : 1;
+  const int64_t sequences = CeilDivide(batch, groups);
   const uint64_t all =
       cluster::CacheBytes(inputs.spec, inputs.cache_dtype, sequences, context);
   if (strategy_.kind != StrategyKind::kPipeline) return all;

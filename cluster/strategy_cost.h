@@ -17,12 +17,10 @@
 namespace ringfleet::cluster {
 
 enum class StrategyKind : uint8_t {
-  // Heads over expert x tensor, experts over `expert`, their columns over
-  // `tensor`; prompts by Strategy.prefill.
+  // Sequences and their caches over `data`, heads over expert x tensor, experts
+  // over data x expert, their columns over `tensor`; prompts by
+  // Strategy.prefill.
   kMesh,
-  // The same with sequences and their cache divided over `data`: attention in
-  // a group of expert x tensor ranks, experts over all.
-  kDataGroups,
   // Consecutive layers on each rank.
   kPipeline,
 };
@@ -79,10 +77,16 @@ class StrategyCost {
  private:
   // Replicated activations, unless sequence_parallel.
   StepCost MeshStep(const StepShape& step, bool sequence_parallel) const;
-  // Of a sequence-parallel layer, what is not hidden behind products of
-  // `feed_forward` seconds and of the attention.
+  // Of a data group's sequence-parallel layer, what is not hidden behind
+  // products of `feed_forward` seconds and of the attention. `travels`: tokens
+  // go to other groups' experts, and nothing beside the feed-forward products.
   void AddSequenceParallelExchange(const StepShape& step, double feed_forward,
-                                   int layers, StepCost* cost) const;
+                                   bool travels, int layers,
+                                   StepCost* cost) const;
+  // Of a layer of experts with several data groups, each with the tokens of
+  // `in_group`.
+  void AddExpertExchange(const StepShape& in_group, int layers,
+                         StepCost* cost) const;
   StepCost GatheredStep(const StepShape& step) const;
   StepCost PipelineStep(const StepShape& step) const;
   double PipelinePrefill(int64_t tokens, int64_t chunk) const;

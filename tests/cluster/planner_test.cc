@@ -97,10 +97,12 @@ TEST(PlannerTest, OneSequenceDividesEveryExpert) {
 
 TEST(PlannerTest, ListsEveryStrategyAndWhyItLoses) {
   const FleetPlan plan = MakeFleetPlan(R1Request(4, 256));
-  bool kinds[3] = {};
+  bool pipeline = false;
+  int data_groups = 0;
   std::set<v1::PrefillStrategy> prefills;
   for (const Candidate& candidate : plan.alternatives) {
-    kinds[static_cast<int>(candidate.strategy.kind)] = true;
+    pipeline |= candidate.strategy.kind == StrategyKind::kPipeline;
+    data_groups += candidate.strategy.mesh.data > 1;
     EXPECT_FALSE(candidate.why_not.empty()) << candidate.strategy.Name();
     EXPECT_GT(candidate.decode_tps, 0);
     EXPECT_GT(candidate.prefill_tps, 0);
@@ -109,15 +111,43 @@ TEST(PlannerTest, ListsEveryStrategyAndWhyItLoses) {
     if (!runs) {
       EXPECT_THAT(candidate.why_not, HasSubstr("this program"));
     } else if (candidate.strategy.mesh.tensor ==
-               plan.choice.strategy.mesh.tensor) {
+                   plan.choice.strategy.mesh.tensor &&
+               candidate.strategy.mesh.data == 1) {
       prefills.insert(candidate.strategy.prefill);
       EXPECT_EQ(candidate.decode_tps, plan.choice.decode_tps);
       EXPECT_LT(candidate.prefill_tps, plan.choice.prefill_tps);
     }
   }
-  for (const bool seen : kinds) EXPECT_TRUE(seen);
+  EXPECT_TRUE(pipeline);
+  EXPECT_EQ(data_groups, 1);  // The best of them.
   EXPECT_THAT(prefills, ElementsAre(v1::PREFILL_STRATEGY_REPLICATED,
                                     v1::PREFILL_STRATEGY_WEIGHT_GATHER));
+}
+
+// Many long sequences: reading the cache that all ranks of a group hold costs
+// more than sending tokens to other groups' experts.
+TEST(PlannerTest, LongCachesAreDividedOverDataGroups) {
+  PlanRequest request = R1Request(16, 128);
+  request.batch = 32;
+  request.context = 8192;
+  const FleetPlan plan = MakeFleetPlan(request);
+  ASSERT_TRUE(plan.fits);
+  EXPECT_GT(plan.choice.strategy.mesh.data, 1);
+  EXPECT_TRUE(plan.choice.runnable);
+  double one_group = 0;
+  for (const Candidate& candidate : plan.alternatives) {
+    EXPECT_EQ(candidate.strategy.mesh.data > 1 && candidate.runnable &&
+                  candidate.decode_tps > plan.choice.decode_tps,
+              false);
+    if (candidate.strategy.mesh.data == 1 && candidate.runnable) {
+      one_group = std::max(one_group, candidate.decode_tps);
+    }
+  }
+  EXPECT_GT(plan.choice.decode_tps, 1.2 * one_group);
+  // Each group's cache holds its own sequences.
+  EXPECT_EQ(plan.choice.ranks[0].cache_bytes,
+            CacheBytes(request.inputs.spec, request.inputs.cache_dtype,
+                       32 / plan.choice.strategy.mesh.data, 8192));
 }
 
 // What is exchanged beside products costs its software until it takes longer.
