@@ -77,8 +77,11 @@ BenchPlanner::BenchPlanner(Options options, Now now)
       now_(std::move(now)),
       sequences_(options_.test.n_parallel()) {}
 
-void BenchPlanner::Own(uint64_t epoch, uint64_t last_step) {
+void BenchPlanner::Own(uint64_t epoch, uint64_t last_step, uint32_t groups,
+                       uint32_t group_slots) {
   epoch_ = epoch;
+  groups_ = groups;
+  group_slots_ = group_slots;
   last_step_ = last_step;
   phase_ = Phase::kOwning;
   events_.Push(BenchEvents::Owned());
@@ -107,8 +110,7 @@ void BenchPlanner::Fail(const absl::Status& cause) {
 
 uint32_t BenchPlanner::SlotOf(size_t sequence) const {
   const auto index = static_cast<uint32_t>(sequence);
-  return index % options_.groups * options_.group_slots +
-         index / options_.groups;
+  return index % groups_ * group_slots_ + index / groups_;
 }
 
 uint32_t BenchPlanner::IdAt(uint32_t sequence, uint32_t position) const {
@@ -133,11 +135,11 @@ void BenchPlanner::Admit(uint32_t sequence, v1::StepPlan* plan) const {
 }
 
 bool BenchPlanner::PlanPrompts(uint32_t limit, v1::StepPlan* plan) {
-  std::vector<uint32_t> budgets(options_.groups, kPrefillChunk);
+  std::vector<uint32_t> budgets(groups_, kPrefillChunk);
   bool any = false;
   for (uint32_t i = 0; i < sequences_.size(); ++i) {
     Sequence& sequence = sequences_[i];
-    uint32_t& budget = budgets[i % options_.groups];
+    uint32_t& budget = budgets[i % groups_];
     if (budget == 0) continue;
     if (!sequence.admitted) {
       if (plan->ByteSizeLong() > kMaxPlanBytes) return true;

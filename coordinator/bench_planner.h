@@ -74,16 +74,16 @@ class BenchPlanner {
     bool warmup = true;
     uint32_t vocab_size = 1;
     uint32_t bos_id = 0;  // First of every sequence; the others are random.
-    uint32_t groups = 1;  // Data groups; sequences go to one after the other.
-    uint32_t group_slots = 0;  // Of each, where there are several.
   };
 
   // Requires a test that CheckBenchTest finds in order.
   BenchPlanner(Options options, Now now);
 
   // Takes the fleet over: nothing is in flight and no slot is taken. Plans
-  // continue behind `last_step`.
-  void Own(uint64_t epoch, uint64_t last_step);
+  // continue behind `last_step`. Sequences go to one of `groups` data groups
+  // after the other, whose slots begin at multiples of `group_slots`.
+  void Own(uint64_t epoch, uint64_t last_step, uint32_t groups,
+           uint32_t group_slots);
   bool owns() const { return phase_ != Phase::kWaiting; }
   // Lets it plan, once it owns the fleet.
   void Start();
@@ -96,6 +96,7 @@ class BenchPlanner {
   bool done() const { return phase_ == Phase::kDone; }
   uint64_t last_step() const { return last_step_; }
   bool cancelled() const { return !verdict_.ok(); }
+  uint32_t sequences() const { return options_.test.n_parallel(); }
 
   // As a StepSource.
   std::optional<v1::StepPlan> NextPlan();
@@ -145,6 +146,8 @@ class BenchPlanner {
   Phase phase_ = Phase::kWaiting;
   absl::Status verdict_;
   uint64_t epoch_ = 0;
+  uint32_t groups_ = 1;
+  uint32_t group_slots_ = 0;
   uint64_t last_step_ = 0;
   std::deque<uint64_t> in_flight_;
   std::vector<Sequence> sequences_;

@@ -132,9 +132,7 @@ absl::Status RunBench(
             .repetitions = request.repetitions(),
             .warmup = !request.no_warmup(),
             .vocab_size = static_cast<uint32_t>(model.spec().vocab_size),
-            .bos_id = BosId(model),
-            .groups = fleet.data_groups(),
-            .group_slots = fleet.group_slots()},
+            .bos_id = BosId(model)},
         [] { return Deadline::Clock::now(); });
     RF_RETURN_IF_ERROR(RunTest(
         planner, /*only_if_idle=*/index == 0, fleet, cancelled,

@@ -203,9 +203,10 @@ void Epoch::CheckUnchanged(int rank, const std::string& fingerprint) {
   }
   // The coordinator's own part of it, tokenizer and all, is still the first.
   Decide(absl::DataLossError(absl::StrCat(
-      "worker ", rank, ": the checkpoint has changed since the fleet began: ",
-      "fingerprint ", fingerprint, ", want ", fleet_fingerprint_, " (",
-      options_.model_dir, "); to serve what is there now, restart the fleet")));
+      "worker ", members_[rank].rank,
+      ": the checkpoint has changed since the fleet began: ", "fingerprint ",
+      fingerprint, ", want ", fleet_fingerprint_, " (", options_.model_dir,
+      "); to serve what is there now, restart the fleet")));
 }
 
 void Epoch::OnLoadProgress(int rank, const v1::LoadProgress& progress) {
@@ -232,10 +233,11 @@ void Epoch::OnLoadProgress(int rank, const v1::LoadProgress& progress) {
       if (lowest < 0) lowest = static_cast<int>(i);
       if (fingerprints_[i] == fingerprints_[lowest]) continue;
       other = static_cast<int>(i);
-      message =
-          absl::StrCat("worker ", i, " reads another checkpoint: fingerprint ",
-                       fingerprints_[i], ", worker ", lowest, " has ",
-                       fingerprints_[lowest], " (", options_.model_dir);
+      message = absl::StrCat("worker ", members_[i].rank,
+                             " reads another checkpoint: fingerprint ",
+                             fingerprints_[i], ", worker ",
+                             members_[lowest].rank, " has ",
+                             fingerprints_[lowest], " (", options_.model_dir);
       comparing_ = true;
     }
   }

@@ -329,12 +329,34 @@ FleetOptions Fleet::WholeFleet() const {
   return options;
 }
 
+std::vector<int> Fleet::AbsentRanks() const {
+  std::vector<int> absent = membership_.MissingRanks();
+  if (membership_.registrations() == excluded_registrations_) {
+    absent.insert(absent.end(), excluded_ranks_.begin(), excluded_ranks_.end());
+  }
+  return absent;
+}
+
+std::optional<Fleet::Formation> Fleet::NextFormation() const {
+  std::vector<cluster::Member> members = membership_.Members();
+  const std::vector<int> absent = AbsentRanks();
+  // A fleet begins with all that belong to it.
+  if (!absent.empty() && !fingerprint_.empty()) {
+    absl::StatusOr<Survivors> survivors = FindSurvivors(WholeFleet(), absent);
+    if (survivors.ok()) {
+      std::erase_if(members, [&](const cluster::Member& member) {
+        return !std::binary_search(survivors->ranks.begin(),
+                                   survivors->ranks.end(), member.rank);
+      });
+      return Formation{std::move(survivors->options), std::move(members)};
+    }
+  }
+  if (!membership_.complete()) return std::nullopt;
+  return Formation{WholeFleet(), std::move(members)};
+}
+
 bool Fleet::MayForm() const {
-  return (membership_.complete() ||
-          // A fleet begins with all that belong to it.
-          (!fingerprint_.empty() &&
-           FindSurvivors(WholeFleet(), membership_.MissingRanks()).ok())) &&
-         form_after_.Expired() &&
+  return form_after_.Expired() && ahead_ == nullptr &&
          membership_.registrations() >= form_registrations_ &&
          !(options_.one_shot && !error_.ok());
 }
@@ -342,26 +364,28 @@ bool Fleet::MayForm() const {
 std::shared_ptr<Epoch> Fleet::NextEpoch() {
   std::shared_ptr<Epoch> last;  // Joins its threads after the lock is gone.
   MutexLock lock(&mu_);
-  while (!stopping_ && !MayForm()) {
+  std::optional<Formation> next;
+  while (!stopping_) {
+    next = NextFormation();
+    if (next.has_value() && MayForm()) break;
+    if (!next.has_value() && !handed_over_.empty()) {
+      const absl::Status cause = WhyNotReady();
+      mu_.Unlock();
+      FailHandedOver(cause);
+      mu_.Lock();
+      continue;
+    }
     changed_.WaitUntil(&mu_, Deadline::After(kTick).when());
   }
   if (stopping_) return nullptr;
   last = std::move(epoch_);
-  FleetOptions options = WholeFleet();
-  std::vector<cluster::Member> members = membership_.Members();
-  if (!membership_.complete()) {
-    Survivors survivors = *FindSurvivors(options, membership_.MissingRanks());
-    std::vector<cluster::Member> alive;
-    for (const int rank : survivors.ranks) alive.push_back(members[rank]);
-    members = std::move(alive);
-    options = std::move(survivors.options);
-  }
-  const size_t ranks = members.size();
-  epoch_ = std::make_shared<Epoch>(std::move(options), membership_.NewEpoch(),
-                                   std::move(members), fingerprint_, [this] {
-                                     MutexLock progress_lock(&mu_);
-                                     Changed();
-                                   });
+  const size_t ranks = next->members.size();
+  epoch_ =
+      std::make_shared<Epoch>(std::move(next->options), membership_.NewEpoch(),
+                              std::move(next->members), fingerprint_, [this] {
+                                MutexLock progress_lock(&mu_);
+                                Changed();
+                              });
   formed_registrations_ = membership_.registrations();
   SetState(v1::FLEET_STATE_LOADING);
   RF_LOG(kInfo, "epoch ", epoch_->id(), ": loading ", options_.model_dir,
@@ -372,15 +396,21 @@ std::shared_ptr<Epoch> Fleet::NextEpoch() {
 absl::Status Fleet::RunEpoch(Epoch& epoch) {
   const absl::Time start = absl::Now();
   RF_RETURN_IF_ERROR(epoch.Form());
+  std::vector<RequestUpdate> refused;
   {
     MutexLock lock(&mu_);
     if (stopping_) return WhyNotReady();
     scheduler_ = std::make_unique<Scheduler>(
         Scheduler::Options{.epoch = epoch.id(),
                            .groups = static_cast<uint32_t>(epoch.mesh().data),
-                           .slots = group_slots(),
+                           .slots = options_.GroupSlots(),
                            .context = epoch.context()},
         [] { return Deadline::Clock::now(); });
+    // Who waited is first, before anybody else can be submitted.
+    for (auto& request : std::exchange(handed_over_, {})) {
+      const absl::Status status = scheduler_->Submit(request);
+      if (!status.ok()) refused.push_back({std::move(request), status});
+    }
     load_ms_ = absl::ToDoubleMilliseconds(absl::Now() - start);
     error_ = absl::OkStatus();
     fingerprint_ = epoch.fingerprint();
@@ -388,16 +418,19 @@ absl::Status Fleet::RunEpoch(Epoch& epoch) {
     RF_LOG(kInfo, "epoch ", epoch.id(), ": ready after ", load_ms_,
            " ms, context ", epoch.context());
   }
-  TakeOver();
+  for (const RequestUpdate& update : refused) update.Deliver();
   return epoch.RunSteps(*this);
 }
 
 void Fleet::EndEpoch(Epoch& epoch, const absl::Status& cause) {
   std::vector<RequestUpdate> updates;
+  std::shared_ptr<Epoch> ahead;
   bool ran = false;
   {
     MutexLock lock(&mu_);
     ran = scheduler_ != nullptr;
+    // What it loads would meet the next epoch.
+    ahead = ahead_;
     for (const uint64_t member_id : epoch.LostMembers()) {
       membership_.Evict(member_id);
     }
@@ -418,6 +451,11 @@ void Fleet::EndEpoch(Epoch& epoch, const absl::Status& cause) {
     } else if (!stopping_) {
       error_ = cause;
       form_registrations_ = epoch.permanent() ? formed_registrations_ + 1 : 0;
+      if (!Narrowed(epoch) && !grown_ranks_.empty()) {
+        excluded_ranks_ = std::exchange(grown_ranks_, {});
+        excluded_registrations_ = membership_.registrations();
+        form_registrations_ = 0;
+      }
       form_after_ = Deadline::After(pause_);
       pause_ = std::min(2 * pause_, kLongestPause);
       SetState(v1::FLEET_STATE_FAILED);
@@ -425,6 +463,7 @@ void Fleet::EndEpoch(Epoch& epoch, const absl::Status& cause) {
     }
   }
   for (const RequestUpdate& update : updates) update.Deliver();
+  if (ahead != nullptr) ahead->Stop(cause);
   if (!ran) FailHandedOver(cause);
 }
 
@@ -447,6 +486,7 @@ absl::Status Fleet::OnResult(const v1::StepResult& merged) {
     status = bench_ != nullptr && bench_->owns() ? bench_->OnResult(merged)
                                                  : scheduler_->OnResult(merged);
     NoteMoved(merged.step());
+    if (!Narrowed(*epoch_)) grown_ranks_.clear();
     RetireBench();
   }
   DeliverUpdates();

@@ -136,11 +136,6 @@ class Fleet : private StepSource {
   // Positions per sequence; 0 unless ready.
   uint32_t context() const;
   uint32_t slots() const { return options_.slots; }
-  // Data groups, and slots of each.
-  uint32_t data_groups() const {
-    return static_cast<uint32_t>(options_.mesh.data);
-  }
-  uint32_t group_slots() const { return options_.GroupSlots(); }
   // Of the latent cache: as asked for, or what follows from the weights.
   v1::CacheDtype cache_dtype() const {
     if (options_.cache_dtype != v1::CACHE_DTYPE_UNSPECIFIED) {
@@ -164,6 +159,16 @@ class Fleet : private StepSource {
   std::shared_ptr<Epoch> NextEpoch();
   // Of the whole fleet, with experts where they are now.
   FleetOptions WholeFleet() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Ranks that an epoch has to do without: those that have no member, and those
+  // with which the fleet did not become whole before anybody else registered.
+  std::vector<int> AbsentRanks() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Of the next epoch, if one can be formed of those that are there.
+  struct Formation {
+    FleetOptions options;
+    std::vector<cluster::Member> members;
+  };
+  std::optional<Formation> NextFormation() const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Whether the epoch lacks ranks of the fleet.
   bool Narrowed(const Epoch& epoch) const {
     return static_cast<int>(epoch.members().size()) <
@@ -172,13 +177,15 @@ class Fleet : private StepSource {
   void Grower();  // Thread: makes a narrowed epoch's fleet whole again.
   // Loads what `epoch` lacks while it serves.
   absl::Status LoadMissing(const Epoch& epoch);
-  // Ends `epoch` when no sequence runs; who waits enters the next one.
-  void HandOver(Epoch& epoch);
-  void TakeOver();
+  // Ends `epoch` when no sequence runs; who waits enters the next one. False:
+  // it goes on, because sequences ran on for too long, or somebody is gone
+  // again.
+  bool HandOver(Epoch& epoch);
   // When no epoch follows for them.
   void FailHandedOver(const absl::Status& cause);
   absl::Status RunEpoch(Epoch& epoch);
   void EndEpoch(Epoch& epoch, const absl::Status& cause);
+  // When one may, if it can.
   bool MayForm() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status WhyNotReady() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool FailedForGood() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -238,6 +245,12 @@ class Fleet : private StepSource {
   std::shared_ptr<Epoch> ahead_ ABSL_GUARDED_BY(mu_);
   // The epoch is about to end for the sake of a whole one.
   bool handing_over_ ABSL_GUARDED_BY(mu_) = false;
+  // Ranks that the epoch after a handover has and the one before had not; none
+  // once it has run a step.
+  std::vector<int> grown_ranks_ ABSL_GUARDED_BY(mu_);
+  // Ranks to do without while so many registrations have been seen.
+  std::vector<int> excluded_ranks_ ABSL_GUARDED_BY(mu_);
+  uint64_t excluded_registrations_ ABSL_GUARDED_BY(mu_) = 0;
   // Who waited when it ended.
   std::vector<std::shared_ptr<const Request>> handed_over_ ABSL_GUARDED_BY(mu_);
   double load_ms_ ABSL_GUARDED_BY(mu_) = 0;

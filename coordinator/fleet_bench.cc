@@ -53,6 +53,14 @@ absl::Status Fleet::StartBench(std::shared_ptr<BenchPlanner> bench,
         absl::StrCat("bench: ", running, " jobs run and ", waiting,
                      " wait, want an idle fleet"));
   }
+  const uint32_t slots =
+      static_cast<uint32_t>(epoch_->mesh().data) * options_.GroupSlots();
+  if (bench->sequences() > slots) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("bench: ", bench->sequences(), " sequences, want at most ",
+                     slots, ": ", epoch_->members().size(), " of ",
+                     options_.mesh.world_size(), " workers serve"));
+  }
   bench_ = std::move(bench);
   epoch_->Wake();
   return absl::OkStatus();
@@ -78,7 +86,9 @@ void Fleet::CancelBench(BenchPlanner& bench, const absl::Status& cause) {
 bool Fleet::BenchPlans() {
   if (bench_ == nullptr) return false;
   if (!bench_->owns() && scheduler_->quiet()) {
-    bench_->Own(epoch_->id(), scheduler_->last_step());
+    bench_->Own(epoch_->id(), scheduler_->last_step(),
+                static_cast<uint32_t>(epoch_->mesh().data),
+                options_.GroupSlots());
   }
   return bench_->owns();
 }

@@ -13,13 +13,16 @@ namespace {
 
 using cluster::Deadline;
 
-// Whether sequences still run is looked at this often.
+// Whether sequences still run is looked at this often, and for so long nobody
+// new begins meanwhile; then all go on for as long before it is tried again.
 constexpr absl::Duration kQuietPoll = absl::Milliseconds(20);
+constexpr absl::Duration kLongestHold = absl::Seconds(30);
 
 }  // namespace
 
 void Fleet::Grower() {
   uint64_t tried = 0;  // Registrations seen when the last attempt failed.
+  Deadline not_before = Deadline::After(absl::ZeroDuration());
   while (true) {
     std::shared_ptr<Epoch> epoch;
     uint64_t registrations = 0;
@@ -27,8 +30,13 @@ void Fleet::Grower() {
       MutexLock lock(&mu_);
       while (!stopping_ &&
              !(state_ == v1::FLEET_STATE_READY && Narrowed(*epoch_) &&
-               membership_.complete() && membership_.registrations() > tried)) {
-        changed_.Wait(&mu_);
+               AbsentRanks().empty() && membership_.registrations() > tried &&
+               not_before.Expired())) {
+        if (not_before.Expired()) {
+          changed_.Wait(&mu_);
+        } else {
+          changed_.WaitUntil(&mu_, not_before.when());
+        }
       }
       if (stopping_) return;
       epoch = epoch_;
@@ -40,7 +48,7 @@ void Fleet::Grower() {
       tried = registrations;
       continue;
     }
-    HandOver(*epoch);
+    if (!HandOver(*epoch)) not_before = Deadline::After(kLongestHold);
   }
 }
 
@@ -49,7 +57,10 @@ absl::Status Fleet::LoadMissing(const Epoch& epoch) {
   std::vector<int> missing;
   {
     MutexLock lock(&mu_);
-    if (stopping_ || !membership_.complete()) return WhyNotReady();
+    if (stopping_ || epoch_.get() != &epoch || scheduler_ == nullptr ||
+        !membership_.complete()) {
+      return WhyNotReady();
+    }
     const std::vector<cluster::Member> members = membership_.Members();
     for (const cluster::Member& member : members) {
       if (std::none_of(epoch.members().begin(), epoch.members().end(),
@@ -65,44 +76,47 @@ absl::Status Fleet::LoadMissing(const Epoch& epoch) {
   const absl::Status status = ahead->LoadAhead(missing);
   MutexLock lock(&mu_);
   ahead_.reset();
+  Changed();
   return status;
 }
 
-void Fleet::HandOver(Epoch& epoch) {
+bool Fleet::HandOver(Epoch& epoch) {
+  const Deadline deadline = Deadline::After(kLongestHold);
   MutexLock lock(&mu_);
-  const auto goes_on = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  const auto serves = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return !stopping_ && epoch_.get() == &epoch && scheduler_ != nullptr;
   };
-  if (!goes_on()) return;
+  const auto quiet = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return scheduler_->quiet() && bench_ == nullptr;
+  };
+  if (!serves()) return true;
   scheduler_->Hold(true);
-  while (goes_on() && membership_.complete() &&
-         !(scheduler_->quiet() && bench_ == nullptr)) {
+  while (serves() && membership_.complete() && !quiet() &&
+         !deadline.Expired()) {
     changed_.WaitUntil(&mu_, Deadline::After(kQuietPoll).when());
   }
-  if (!goes_on()) return;
-  if (!membership_.complete()) {
+  if (!serves()) return true;
+  if (!membership_.complete() || !quiet()) {
     scheduler_->Hold(false);
     epoch.Wake();
-    return;
+    return false;
   }
   handing_over_ = true;
+  grown_ranks_.clear();
+  for (int rank = 0; rank < options_.mesh.world_size(); ++rank) {
+    if (std::none_of(epoch.members().begin(), epoch.members().end(),
+                     [&](const cluster::Member& serving) {
+                       return serving.rank == rank;
+                     })) {
+      grown_ranks_.push_back(rank);
+    }
+  }
   mu_.Unlock();
   epoch.Stop(absl::UnavailableError("all workers are there again"));
   mu_.Lock();
   // What follows is another epoch's.
   while (!stopping_ && epoch_.get() == &epoch) changed_.Wait(&mu_);
-}
-
-void Fleet::TakeOver() {
-  std::vector<RequestUpdate> refused;
-  {
-    MutexLock lock(&mu_);
-    for (auto& request : std::exchange(handed_over_, {})) {
-      const absl::Status status = scheduler_->Submit(request);
-      if (!status.ok()) refused.push_back({std::move(request), status});
-    }
-  }
-  for (const RequestUpdate& update : refused) update.Deliver();
+  return true;
 }
 
 void Fleet::FailHandedOver(const absl::Status& cause) {

@@ -47,6 +47,7 @@ absl::StatusOr<Survivors> FindSurvivors(const FleetOptions& options,
       options.GroupSlots() * static_cast<uint32_t>(narrowed.mesh.data);
   narrowed.memory_gib = Select(options.memory_gib, survivors.ranks);
   narrowed.read_gbps = Select(options.read_gbps, survivors.ranks);
+  if (options.layout.num_layers() == 0) return survivors;  // No experts.
   std::vector<int> layers = options.experts.layers;
   if (options.experts.mtp) layers.push_back(options.experts.num_layers - 1);
   RF_ASSIGN_OR_RETURN(narrowed.layout, options.layout.Of(places, layers));

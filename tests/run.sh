@@ -55,11 +55,19 @@ summary=$(mktemp)
 tokenizer=
 artifacts=
 building=  # The process of a build under way.
+# Ends what the process has started, and that in turn.
+end_children() {
+  local child
+  for child in $(pgrep -P "$1"); do
+    end_children "$child"
+    kill -TERM "$child" 2>/dev/null || true
+  done
+}
 cleanup() {
   if [[ -n $building ]]; then
-    for child in $(pgrep -P "$building"); do  # ninja's parent
-      pkill -TERM -P "$child" || true
-    done
+    kill -STOP "$building" 2>/dev/null || true  # It starts nothing more.
+    end_children "$building"
+    kill -KILL "$building" 2>/dev/null || true
     wait "$building" 2>/dev/null || true
   fi
   rm -f "$log" "$log".* "$summary"

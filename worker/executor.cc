@@ -214,7 +214,11 @@ absl::Status Executor::AssembleBatch(const v1::StepPlan& plan) {
   for (uint32_t slot : plan.decodes()) {
     RF_ASSIGN_OR_RETURN(Sequence * sequence, ActiveSequence(slot));
     RF_RETURN_IF_ERROR(claim(slot));
-    if (sequence->ended) continue;
+    if (sequence->ended) {
+      // Other groups do not know of its end.
+      passes_.any |= main_.model->plan().mesh.data > 1;
+      continue;
+    }
     if (sequence->InPrompt() || (IsOwn(slot) && sequence->generated == 0)) {
       return absl::InvalidArgumentError(
           absl::StrCat("step ", step_, ": decode of slot ", slot,

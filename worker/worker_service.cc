@@ -170,6 +170,12 @@ absl::Status WorkerService::LoadExclusive(
   const absl::Time begun = absl::Now();
   std::shared_ptr<LoadedShard> loaded;
   bool save = was_saving;
+  // Who prepares a move of experts in the epoch that has ended is told so, but
+  // may be in the middle of a read.
+  const auto released = std::chrono::steady_clock::now() + kTakeoverTime;
+  while (held.use_count() > 1 && std::chrono::steady_clock::now() < released) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
   if (held != nullptr && held.use_count() == 1) {
     RF_ASSIGN_OR_RETURN(const bool kept,
                         KeepShard(request, settings, held.get()));

@@ -42,13 +42,12 @@ class BenchPlannerTest : public ::testing::Test {
   void Make(const v1::BenchTest& test, uint32_t repetitions, bool warmup = true,
             uint32_t groups = 1, uint32_t group_slots = 0) {
     groups_ = groups;
+    group_slots_ = group_slots;
     planner_.emplace(BenchPlanner::Options{.test = test,
                                            .repetitions = repetitions,
                                            .warmup = warmup,
                                            .vocab_size = 1000,
-                                           .bos_id = 7,
-                                           .groups = groups,
-                                           .group_slots = group_slots},
+                                           .bos_id = 7},
                      [this] { return now_; });
   }
 
@@ -103,7 +102,7 @@ class BenchPlannerTest : public ::testing::Test {
 
   // Until the planner has nothing more to do; what it did, and what it told.
   void Run() {
-    planner_->Own(5, step_);
+    planner_->Own(5, step_, groups_, group_slots_);
     planner_->Start();
     std::deque<v1::StepPlan> in_flight;
     for (int guard = 0; guard < 10'000; ++guard) {
@@ -143,6 +142,7 @@ class BenchPlannerTest : public ::testing::Test {
 
   cluster::Deadline::Clock::time_point now_{std::chrono::hours(1)};
   uint32_t groups_ = 1;
+  uint32_t group_slots_ = 0;
   std::optional<BenchPlanner> planner_;
   uint64_t step_ = 40;  // Of whoever had the fleet before.
   std::map<uint32_t, Sequence> slots_;
@@ -204,7 +204,7 @@ TEST_F(BenchPlannerTest, IdsAreRandomTheSameInEveryRunAndOthersPerSequence) {
   std::vector<std::vector<uint32_t>> ids(2);
   for (int run = 0; run < 2; ++run) {
     Make(Sizes(0, 5, 20, 2), 1);
-    planner_->Own(5, step_);
+    planner_->Own(5, step_, groups_, group_slots_);
     planner_->Start();
     const auto plan = planner_->NextPlan();
     ASSERT_TRUE(plan.has_value());
@@ -231,7 +231,7 @@ TEST_F(BenchPlannerTest, PlansNothingBeforeItIsStarted) {
   Make(Sizes(0, 3, 0, 1), 1);
   EXPECT_FALSE(planner_->owns());
   EXPECT_EQ(planner_->NextPlan(), std::nullopt);
-  planner_->Own(5, step_);
+  planner_->Own(5, step_, groups_, group_slots_);
   EXPECT_TRUE(planner_->owns());
   EXPECT_EQ(planner_->NextPlan(), std::nullopt);
   EXPECT_FALSE(planner_->done());
@@ -243,7 +243,7 @@ TEST_F(BenchPlannerTest, PlansNothingBeforeItIsStarted) {
 
 TEST_F(BenchPlannerTest, ACancelledOneFreesItsSlotsBehindWhatIsInFlight) {
   Make(Sizes(0, 100, 0, 3), 1);
-  planner_->Own(5, step_);
+  planner_->Own(5, step_, groups_, group_slots_);
   planner_->Start();
   uint64_t last = 0;
   // Filling, warming up, the first two timed steps.
@@ -287,7 +287,7 @@ TEST_F(BenchPlannerTest, SequencesGoToDataGroupsInTurn) {
 
 TEST_F(BenchPlannerTest, TheEndOfTheEpochIsItsEnd) {
   Make(Sizes(0, 100, 0, 3), 1);
-  planner_->Own(5, step_);
+  planner_->Own(5, step_, groups_, group_slots_);
   planner_->Start();
   ASSERT_TRUE(planner_->NextPlan().has_value());
   planner_->Fail(absl::UnavailableError("worker 1 was lost"));
@@ -299,7 +299,7 @@ TEST_F(BenchPlannerTest, TheEndOfTheEpochIsItsEnd) {
 
 TEST_F(BenchPlannerTest, AResultOfAnotherStepIsAnError) {
   Make(Sizes(0, 3, 0, 1), 1);
-  planner_->Own(5, step_);
+  planner_->Own(5, step_, groups_, group_slots_);
   planner_->Start();
   ASSERT_TRUE(planner_->NextPlan().has_value());
   v1::StepResult result;

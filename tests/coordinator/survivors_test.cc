@@ -71,6 +71,15 @@ TEST(SurvivorsTest, AnExpertWithoutACopyElsewhereEndsIt) {
   EXPECT_TRUE(FindSurvivors(options, {1}).ok());
 }
 
+TEST(SurvivorsTest, WithoutExpertsAnyGroupWillDo) {
+  FleetOptions options;
+  options.mesh = {2, 1, 1};
+  const auto survivors = FindSurvivors(options, {0});
+  ASSERT_TRUE(survivors.ok()) << survivors.status();
+  EXPECT_THAT(survivors->ranks, ElementsAre(1));
+  EXPECT_EQ(survivors->options.layout.num_layers(), 0);
+}
+
 TEST(SurvivorsTest, AWholeGroupIsNeeded) {
   EXPECT_THAT(
       std::string(FindSurvivors(Options(kTwice), {0, 4, 8}).status().message()),

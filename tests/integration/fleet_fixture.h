@@ -4,6 +4,7 @@
 #ifndef RINGFLEET_TESTS_INTEGRATION_FLEET_FIXTURE_H_
 #define RINGFLEET_TESTS_INTEGRATION_FLEET_FIXTURE_H_
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -85,7 +86,7 @@ class FleetTest : public ::testing::Test {
  private:
   testing::TempDir folder_;
   const std::string marker_;
-  int next_capture_ = 0;
+  std::atomic<int> next_capture_ = 0;  // Some tests have users on threads.
 };
 
 // A coordinator and workers, each started by hand.

@@ -118,6 +118,49 @@ TEST_P(DataGroupsTest, GreedyContinuationsOfUnevenSequences) {
   }
 }
 
+// A sequence ends by a token of its own, which only its group knows: the plan
+// that was made before its end makes all groups take the same steps, and the
+// next sequence, in another group, is as it should be.
+TEST_P(DataGroupsTest, AnEndThatOnlyOneGroupKnows) {
+  const json& expected = golden_["cases"][0];
+  const auto greedy = expected["greedy_ids"].get<std::vector<uint32_t>>();
+  RankWorld world(folder_, {.mesh = GetParam(), .slots = kSlots});
+  const std::vector<uint32_t> ids = testing::PromptOf(expected);
+  std::map<uint32_t, std::vector<uint32_t>> tokens;
+  std::map<uint32_t, v1::ScoreResult> scores;
+  const auto step = [&](const v1::StepPlan& plan) {
+    Collect(world, GetParam().group_size(), kSlots, world.Step(plan), &tokens,
+            &scores);
+  };
+  const auto admit = [&](uint32_t slot, uint32_t stop, uint32_t count) {
+    v1::StepPlan plan;
+    v1::Admission* admission = plan.add_admissions();
+    admission->set_slot(slot);
+    admission->mutable_prompt_ids()->Add(ids.begin(), ids.end());
+    admission->set_max_tokens(count);
+    admission->add_stop_ids(stop);
+    v1::PrefillSpan* span = plan.add_prefills();
+    span->set_slot(slot);
+    span->set_count(static_cast<uint32_t>(ids.size()));
+    return plan;
+  };
+  step(admit(0, greedy[0], 50));
+  v1::StepPlan surplus;
+  surplus.add_decodes(0);
+  step(surplus);
+  v1::StepPlan next = admit(kSlots, greedy[0] + 1, 3);
+  next.add_releases(0);
+  step(next);
+  for (int i = 0; i < 2; ++i) {
+    v1::StepPlan decode;
+    decode.add_decodes(kSlots);
+    step(decode);
+  }
+  EXPECT_THAT(tokens[0], ::testing::ElementsAre(greedy[0]));
+  testing::ExpectGreedy(expected, tokens[kSlots]);
+  EXPECT_EQ(tokens[kSlots].size(), 3u);
+}
+
 // Two groups score one prompt each at once, a third two of them: with hidden
 // states, the multi-token prediction layer and a plain copy to compare with.
 TEST_P(DataGroupsTest, ScoresAtOnce) {
