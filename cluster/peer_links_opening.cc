@@ -148,9 +148,15 @@ void PeerLinks::Admit(std::shared_ptr<ServerStream> stream,
     return AbortInRole(disagreement, peer);
   }
   if (end.stream != nullptr) {
-    return stream->Refuse(absl::FailedPreconditionError(
-        absl::StrCat("rank ", peer, " already has this stream with rank ",
-                     rank(), " in epoch ", epoch())));
+    // While links open, a caller whose connection broke may be back before the
+    // loss is seen here: it calls again, and finds out in time whether there
+    // are two of it.
+    const absl::StatusCode code = connected_
+                                      ? absl::StatusCode::kFailedPrecondition
+                                      : absl::StatusCode::kUnavailable;
+    return stream->Refuse(absl::Status(
+        code, absl::StrCat("rank ", peer, " already has this stream with rank ",
+                           rank(), " in epoch ", epoch())));
   }
   end = End{.wanted = true, .stream = stream};
   stream->set_events(this);

@@ -113,6 +113,34 @@ TEST_F(PlainPeerTest, ASecondConnectionIsRefused) {
   EXPECT_THAT(status.error_message(), HasSubstr("already"));
 }
 
+// Before all links are open a caller may only be back after a broken
+// connection.
+TEST(PlainPeerStartTest, WhileLinksOpenASecondOneMayTryAgain) {
+  GrpcWorld world(2, {.spin = Spin::kNever, .warm_up_bytes = 0});
+  world.world().rings.clear();
+  absl::Status connected = absl::UnknownError("still connecting");
+  std::thread connecting([&] { connected = world.Connect(0).status(); });
+  {
+    PlainPeer first(world.addresses()[0]);
+    first.link().WaitForInitialMetadata();
+    first.control().WaitForInitialMetadata();
+    {
+      PlainPeer second(world.addresses()[0]);
+      v1::Frame frame;
+      EXPECT_FALSE(second.link().Read(&frame));
+      const grpc::Status status = second.LinkStatus();
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+      EXPECT_THAT(status.error_message(), HasSubstr("already"));
+    }
+    v1::ControlMessage message = PlainPeer::Control();
+    message.mutable_ready();
+    first.control().Write(message);
+    EXPECT_TRUE(first.control().Read(&message) && message.has_ready());
+    connecting.join();
+  }
+  EXPECT_TRUE(connected.ok()) << connected;
+}
+
 TEST_F(PlainPeerTest, AnUnknownLaneIsRefused) {
   const auto stub = v1::Collective::NewStub(grpc::CreateChannel(
       world_.addresses()[0], grpc::InsecureChannelCredentials()));
