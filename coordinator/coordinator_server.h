@@ -38,7 +38,8 @@ class CoordinatorServer {
   //
   // Errors: those of ServedModel::Load and DaemonServer::Start;
   // INVALID_ARGUMENT: an empty mesh axis, no slots, a context beyond the
-  // model's. UNIMPLEMENTED: a mesh with more than one data group.
+  // model's, weights gathered in a mesh with several data groups, or expert
+  // slots that do not fit the mesh.
   static absl::StatusOr<std::unique_ptr<CoordinatorServer>> Start(
       CoordinatorOptions options);
   ~CoordinatorServer();  // Shutdown, unless done before.

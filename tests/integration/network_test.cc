@@ -154,20 +154,20 @@ class Datagrams {
   sockaddr_in to_ = {};
 };
 
-// A link never carries more than its rate, and a bulk transfer comes near it,
-// in the best of some attempts. How near is up to what else the machine does:
-// half is far above what a wrong unit or direction would give.
+// A link never carries more than its rate, and a bulk transfer reaches it: in
+// the best of some attempts, because other work on the machine can only slow
+// it.
 TEST_F(TestNetworkTest, LinkCarriesItsRateEachWay) {
   constexpr double kRate = 1;  // Gbit/s
   const TestNetwork network({.hosts = 2, .gbit_per_second = kRate});
   for (const auto& [from, to] : {std::pair{0, 1}, std::pair{1, 0}}) {
     double best = 0;
-    for (int attempt = 0; attempt < 10 && best < 0.5 * kRate; ++attempt) {
+    for (int attempt = 0; attempt < 100 && best < 0.9 * kRate; ++attempt) {
       const double rate = Rate(network, {{from, to}}, 20'000'000);
       EXPECT_LE(rate, 1.1 * kRate);
       best = std::max(best, rate);
     }
-    EXPECT_GE(best, 0.5 * kRate);
+    EXPECT_GE(best, 0.9 * kRate);
   }
 }
 
