@@ -344,6 +344,32 @@ code=$?
 expect_code 143
 ! alive "$command_pid" || failed "the command lives"
 
+it "an interrupted command ends in order, and is waited for"
+"$fleet_sh" run --cluster "$tmp/fleet.yaml" --timeout 60 \
+  "trap 'trap \"\" TERM; sleep 0.3; echo ended; sleep 0.3; touch $tmp/ended; exit' TERM
+   echo \$\$ >$tmp/pipe; while :; do sleep 0.05; done" >"$tmp/interrupted" 2>&1 &
+job=$!
+read -r -t 20 command_pid <"$tmp/pipe" || failed "the command did not begin"
+kill -TERM "$job"
+wait "$job"
+code=$?
+output=$(<"$tmp/interrupted")
+expect_code 143
+expect_line "\[0 127.0.0.1\] ended"
+[[ -e $tmp/ended ]] || failed "the command did not come to its end"
+! alive "$command_pid" || failed "the command lives"
+
+it "an interrupted command that does not end is killed"
+"$fleet_sh" run --cluster "$tmp/fleet.yaml" --timeout 60 \
+  "trap '' TERM; echo \$\$ >$tmp/pipe; exec sleep 600" >"$tmp/interrupted" 2>&1 &
+job=$!
+read -r -t 20 command_pid <"$tmp/pipe" || failed "the command did not begin"
+kill -TERM "$job"
+wait "$job"
+code=$?
+expect_code 143
+! alive "$command_pid" || failed "the command lives"
+
 it "a start that is interrupted leaves no process that nobody finds"
 for delay in 0.05 0.1 0.12 0.14 0.16 0.18 0.2 0.25; do
   "$fleet_sh" start --cluster "$tmp/fleet.yaml" --bin-dir "$tmp/bin" \

@@ -215,6 +215,13 @@ work_on() {
   esac
 }
 
+# Puts $1 before each line. Outlives an interrupt: who writes as it ends would
+# otherwise die of a broken pipe instead of ending in order.
+label_lines() {
+  trap '' INT TERM
+  exec sed -u "s/^/$1/"
+}
+
 # A host that several targets share runs a command, or gets a copy, once.
 keep_one_target_a_host() {
   local -A seen=()
@@ -241,13 +248,14 @@ any_lives() {  # GROUP...
   return 1
 }
 
-# Ends what the jobs run on this machine, and then itself.
+# Ends what the jobs run on this machine, and then itself. A host's part, and
+# ssh, are killed by their `timeout` after 5 s; these here a second later.
 interrupted() {  # EXIT_CODE
   local groups group tries
   trap '' INT TERM
   groups=("${jobs[@]}" ${!:+"$!"})  # The last one may not be in the list yet.
   for group in "${groups[@]}"; do kill -TERM -- "-$group" 2>/dev/null; done
-  for ((tries = 0; tries < 40; ++tries)); do
+  for ((tries = 0; tries < 60; ++tries)); do
     any_lives "${groups[@]}" || exit "$1"
     sleep 0.1
   done
@@ -274,7 +282,7 @@ for i in "${chosen[@]}"; do
       code=$?
       ((code != 124)) || echo "no end within $limit s"
       exit "$code"
-    } 2>&1 </dev/null | sed -u "s/^/[${labels[i]} ${names[i]}] /"
+    } 2>&1 </dev/null | label_lines "[${labels[i]} ${names[i]}] "
   } &
   jobs+=("$!")
 done

@@ -196,11 +196,18 @@ copy() {  # file|folder NAME MODE DESTINATION
 }
 
 # Bounded here too: a host that loses its caller must not work on for ever.
+# Ends behind the command, also when a signal asks for an end; who ignores that
+# is killed before the caller loses its patience (5 s).
 run() {  # SECONDS COMMAND
-  timeout --kill-after=5 "$1" bash -c "$2" </dev/null &
-  local child=$!
-  trap 'kill -TERM "$child" 2>/dev/null' INT TERM
-  wait "$child"
+  local child='' asked='' code
+  # Before there is a child: the signal may come as early as its first output.
+  trap 'asked=yes; [[ -z $child ]] || kill -TERM "$child" 2>/dev/null' INT TERM
+  timeout --kill-after=3 "$1" bash -c "$2" </dev/null &
+  child=$!
+  [[ -z $asked ]] || kill -TERM "$child" 2>/dev/null
+  # A signal ends the wait, not the command.
+  while wait "$child"; code=$?; kill -0 "$child" 2>/dev/null; do :; done
+  return "$code"
 }
 
 main() {
