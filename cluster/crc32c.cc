@@ -6,23 +6,16 @@
 #include <array>
 #include <cstring>
 
+#include "cluster/crc32c_fold.h"
+#include "cluster/crc32c_polynomial.h"
+
 namespace ringfleet::cluster {
 namespace {
 
-// A checksum is a polynomial over GF(2) modulo P, the highest bit the
-// coefficient of x^0. Following it by n zero bits multiplies it by x^n.
-constexpr uint32_t kPolynomial = 0x82f63b78u;  // P without x^32.
-constexpr uint32_t kOne = 1u << 31;
-constexpr uint32_t kOneZeroByte = kOne >> 8;  // x^8.
+constexpr uint32_t kOneZeroByte = CrcPowerOfX(8);
 
-constexpr uint32_t Multiply(uint32_t a, uint32_t b) {
-  uint32_t product = 0;
-  for (int bit = 31; bit >= 0; --bit) {
-    product ^= b & (0u - ((a >> bit) & 1u));
-    b = (b >> 1) ^ (kPolynomial & (0u - (b & 1u)));  // Times x.
-  }
-  return product;
-}
+// Shorter data is left to the SSE4.2 instruction.
+constexpr size_t kFoldFrom = 2 * kCrcFoldBytes;
 
 // [k][d]: d * 16^k zero bytes, for every hexadecimal digit d of a size.
 using ZeroBytesTable = std::array<std::array<uint32_t, 16>, 16>;
@@ -31,9 +24,9 @@ constexpr ZeroBytesTable MakeZeroBytesTable() {
   ZeroBytesTable table = {};
   uint32_t unit = kOneZeroByte;
   for (auto& powers : table) {
-    powers[0] = kOne;
-    for (int d = 1; d < 16; ++d) powers[d] = Multiply(powers[d - 1], unit);
-    unit = Multiply(powers[15], unit);
+    powers[0] = kCrcOne;
+    for (int d = 1; d < 16; ++d) powers[d] = MultiplyCrc(powers[d - 1], unit);
+    unit = MultiplyCrc(powers[15], unit);
   }
   return table;
 }
@@ -43,7 +36,7 @@ constexpr ZeroBytesTable kZeroBytes = MakeZeroBytesTable();
 // What `crc` becomes when `bytes` zero bytes follow.
 constexpr uint32_t FollowByZeros(uint32_t crc, size_t bytes) {
   for (int k = 0; bytes > 0; ++k, bytes >>= 4) {
-    if (bytes & 15) crc = Multiply(crc, kZeroBytes[k][bytes & 15]);
+    if (bytes & 15) crc = MultiplyCrc(crc, kZeroBytes[k][bytes & 15]);
   }
   return crc;
 }
@@ -53,11 +46,11 @@ constexpr uint32_t FollowByZeros(uint32_t crc, size_t bytes) {
 using ShiftTable = std::array<std::array<uint32_t, 256>, 4>;
 
 constexpr ShiftTable MakeShiftTable(size_t block_bytes) {
-  const uint32_t factor = FollowByZeros(kOne, block_bytes);
+  const uint32_t factor = FollowByZeros(kCrcOne, block_bytes);
   ShiftTable table = {};
   for (int byte = 0; byte < 4; ++byte) {
     for (uint32_t value = 0; value < 256; ++value) {
-      table[byte][value] = Multiply(factor, value << (8 * byte));
+      table[byte][value] = MultiplyCrc(factor, value << (8 * byte));
     }
   }
   return table;
@@ -102,6 +95,17 @@ class TripleBlocks {
 }  // namespace
 
 uint32_t ExtendCrc32c(uint32_t crc, const void* data, size_t size) {
+  const char* p = static_cast<const char*>(data);
+  if (size >= kFoldFrom && CanFoldCrc32c()) {
+    const size_t folded = size - size % kCrcFoldBytes;
+    crc = ~FoldCrc32c(~crc, p, folded);
+    p += folded;
+    size -= folded;
+  }
+  return ExtendCrc32cBySse42(crc, p, size);
+}
+
+uint32_t ExtendCrc32cBySse42(uint32_t crc, const void* data, size_t size) {
   const char* p = static_cast<const char*>(data);
   uint64_t sum = ~crc;
   // Long blocks make joining cheap, short ones leave little to the end.

@@ -13,21 +13,29 @@ absl::Status SumInRankOrder(Exchange& exchange, const WireFormat& format,
   const size_t bytes = format.EncodedBytes(begin, end);
   // Ranks 0 and 1 start from their own partial: a + b is b + a, bit for bit.
   const bool own_first = exchange.rank() <= 1;
-  if (own_first && !sum_has_own) format.Decode({&own, 1}, begin, end, sum);
-  bool started = own_first;
+  // What the next frame is added to; nothing yet, so that it is the sum.
+  const float* base = nullptr;
+  if (own_first) {
+    base = sum;
+    if (!sum_has_own && format.IdentityBytes()) {
+      base = reinterpret_cast<const float*>(own.data());
+    } else if (!sum_has_own) {
+      format.Decode({&own, 1}, begin, end, sum);
+    }
+  }
   for (int from = 0; from < exchange.size(); ++from) {
     if (from == exchange.rank()) {
-      if (!own_first) format.Accumulate({&own, 1}, begin, end, sum);
+      if (!own_first) format.Accumulate({&own, 1}, begin, end, sum, sum);
       continue;
     }
     RF_ASSIGN_OR_RETURN(const ReceivedFrame frame,
                         exchange.Receive(from, Lane::kDirect, place, bytes));
-    if (started) {
-      format.Accumulate(frame->payload, begin, end, sum);
+    if (base != nullptr) {
+      format.Accumulate(frame->payload, begin, end, base, sum);
     } else {
       format.Decode(frame->payload, begin, end, sum);
-      started = true;
     }
+    base = sum;
   }
   return absl::OkStatus();
 }

@@ -87,9 +87,8 @@ class RingSchedule {
       Value* const sum = last ? buffers_.segment.data() + (begin - own_.begin)
                               : buffers_.partial.data() + begin;
       const Value* const own = buffers_.input.data() + begin;
-      if (sum != own) std::copy(own, own + (end - begin), sum);
       const WireFormat f32(Wire::kF32, 0);
-      f32.Accumulate(frame.payload, begin, end, sum);
+      f32.Accumulate(frame.payload, begin, end, own, sum);
       if (!last) {
         return exchange_.Send(
             flow.to, flow.lane, {step + 1, cursor.consumed() * sizeof(Value)},

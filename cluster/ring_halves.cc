@@ -208,8 +208,8 @@ class ReduceHalvesSchedule {
         frame, lane.flow.from,
         {static_cast<uint32_t>(lane.step - 1), lane.cursor->offset()},
         lane.cursor->bytes()));
-    format_.Accumulate(frame.payload, begin, end,
-                       source_.Partial(lane.which) + begin);
+    float* const partial = source_.Partial(lane.which) + begin;
+    format_.Accumulate(frame.payload, begin, end, partial, partial);
     return Pass(lane);
   }
 

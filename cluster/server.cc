@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "cluster/status_macros.h"
 #include "kernels/check.h"
 
@@ -98,6 +99,7 @@ sigset_t TerminationSignals() {
 void ConfigureGrpcProcess() {
   setenv("GRPC_POLL_STRATEGY", "poll", /*overwrite=*/0);
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 }
 
 void BlockTerminationSignals() {

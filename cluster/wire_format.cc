@@ -34,10 +34,6 @@ size_t ElementBytes(Wire wire) {
   RF_CHECK(false);
 }
 
-void CopyF32(const char* bytes, size_t count, float* out) {
-  std::memcpy(out, bytes, count * sizeof(float));
-}
-
 // A position within pieces.
 class PieceReader {
  public:
@@ -81,23 +77,25 @@ class PieceReader {
   WireFormat::Pieces rest_;
 };
 
-// Passes `count` elements on to consume(bytes, count, target): whole ones where
-// they lie, one that straddles pieces from a copy.
+// Passes `count` elements on to consume(bytes, count, base, target): whole ones
+// where they lie, one that straddles pieces from a copy.
 template <size_t kBytes, typename Consumer>
-void ReadElements(PieceReader& reader, size_t count, float* target,
-                  Consumer consume) {
+void ReadElements(PieceReader& reader, size_t count, const float* base,
+                  float* target, Consumer consume) {
   while (count > 0) {
     const absl::Span<const char> run = reader.Run();
     const size_t whole = std::min(run.size() / kBytes, count);
     if (whole > 0) {
-      consume(run.data(), whole, target);
+      consume(run.data(), whole, base, target);
       reader.Consume(whole * kBytes);
+      base += whole;
       target += whole;
       count -= whole;
     } else {
       char element[kBytes];
       reader.Copy(kBytes, element);
-      consume(element, size_t{1}, target);
+      consume(element, size_t{1}, base, target);
+      ++base;
       ++target;
       --count;
     }
@@ -170,22 +168,25 @@ void WireFormat::Encode(const float* values, size_t begin, size_t end,
 }
 
 struct WireFormat::Sink {
-  void (*f32)(const char* bytes, size_t count, float* target);
-  void (*bf16)(const char* bytes, size_t count, float* target);
-  void (*int8)(const char* codes, size_t count, float scale, float* target);
+  void (*f32)(const char* bytes, size_t count, const float* base,
+              float* target);
+  void (*bf16)(const char* bytes, size_t count, const float* base,
+               float* target);
+  void (*int8)(const char* codes, size_t count, float scale, const float* base,
+               float* target);
 };
 
 void WireFormat::ReadFrame(const Sink& sink, Pieces pieces, size_t begin,
-                           size_t end, float* target) const {
+                           size_t end, const float* base, float* target) const {
   size_t bytes = 0;
   for (const absl::Span<const char> piece : pieces) bytes += piece.size();
   RF_CHECK(bytes == EncodedBytes(begin, end));
   PieceReader reader(pieces);
   switch (wire_) {
     case Wire::kF32:
-      return ReadElements<4>(reader, end - begin, target, sink.f32);
+      return ReadElements<4>(reader, end - begin, base, target, sink.f32);
     case Wire::kBf16:
-      return ReadElements<2>(reader, end - begin, target, sink.bf16);
+      return ReadElements<2>(reader, end - begin, base, target, sink.bf16);
     case Wire::kInt8:
       break;
   }
@@ -195,19 +196,28 @@ void WireFormat::ReadFrame(const Sink& sink, Pieces pieces, size_t begin,
   ForEachGroup(begin, end, [&](size_t size) {
     float scale;
     scales.Copy(kScaleBytes, reinterpret_cast<char*>(&scale));
-    ReadElements<1>(reader, size, target,
-                    [&sink, scale](const char* codes, size_t count, float* to) {
-                      sink.int8(codes, count, scale, to);
+    ReadElements<1>(reader, size, base, target,
+                    [&sink, scale](const char* codes, size_t count,
+                                   const float* from, float* to) {
+                      sink.int8(codes, count, scale, from, to);
                     });
+    base += size;
     target += size;
   });
 }
 
 void WireFormat::Decode(Pieces pieces, size_t begin, size_t end,
                         float* out) const {
-  static constexpr Sink kAssign = {CopyF32, kernels::DecodeBf16,
-                                   kernels::DecodeInt8Group};
-  ReadFrame(kAssign, pieces, begin, end, out);
+  static constexpr Sink kAssign = {
+      [](const char* bytes, size_t count, const float*, float* to) {
+        std::memcpy(to, bytes, count * sizeof(float));
+      },
+      [](const char* bytes, size_t count, const float*, float* to) {
+        kernels::DecodeBf16(bytes, count, to);
+      },
+      [](const char* codes, size_t count, float scale, const float*,
+         float* to) { kernels::DecodeInt8Group(codes, count, scale, to); }};
+  ReadFrame(kAssign, pieces, begin, end, out, out);
 }
 
 void WireFormat::Round(size_t begin, size_t end, float* values) const {
@@ -229,10 +239,10 @@ void WireFormat::Round(size_t begin, size_t end, float* values) const {
 }
 
 void WireFormat::Accumulate(Pieces pieces, size_t begin, size_t end,
-                            float* sum) const {
+                            const float* base, float* sum) const {
   static constexpr Sink kAdd = {kernels::AddF32, kernels::AddBf16,
                                 kernels::AddInt8Group};
-  ReadFrame(kAdd, pieces, begin, end, sum);
+  ReadFrame(kAdd, pieces, begin, end, base, sum);
 }
 
 }  // namespace ringfleet::cluster

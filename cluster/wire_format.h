@@ -58,8 +58,10 @@ class WireFormat {
   // end) in all, which the caller has compared with what a peer sent.
   void Decode(Pieces pieces, size_t begin, size_t end, float* out) const;
 
-  // sum[i] += element i of the frame, in float32; else as Decode.
-  void Accumulate(Pieces pieces, size_t begin, size_t end, float* sum) const;
+  // sum[i] = base[i] + element i of the frame, in float32; else as Decode.
+  // `base` may be `sum`.
+  void Accumulate(Pieces pieces, size_t begin, size_t end, const float* base,
+                  float* sum) const;
 
   // Replaces values by what they would arrive as.
   void Round(size_t begin, size_t end, float* values) const;
@@ -71,7 +73,7 @@ class WireFormat {
   void ForEachGroup(size_t begin, size_t end, Visit visit) const;
   struct Sink;  // What is done with the elements of a frame.
   void ReadFrame(const Sink& sink, Pieces pieces, size_t begin, size_t end,
-                 float* target) const;
+                 const float* base, float* target) const;
 
   const Wire wire_;
   const size_t row_elements_;

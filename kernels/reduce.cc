@@ -74,25 +74,25 @@ void Decode(Elements elements, size_t count, float* HWY_RESTRICT out) {
 }
 
 template <class Elements>
-void Add(Elements elements, size_t count, float* HWY_RESTRICT sum) {
+void Add(Elements elements, size_t count, const float* base, float* sum) {
   const F32 d;
   size_t i = 0;
   for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
-    hn::StoreU(hn::Add(hn::LoadU(d, sum + i), elements.Vector(i)), d, sum + i);
+    hn::StoreU(hn::Add(hn::LoadU(d, base + i), elements.Vector(i)), d, sum + i);
   }
-  for (; i < count; ++i) sum[i] += elements.Scalar(i);
+  for (; i < count; ++i) sum[i] = base[i] + elements.Scalar(i);
 }
 
-void AddF32(const char* bytes, size_t count, float* sum) {
-  Add(F32Elements{reinterpret_cast<const uint8_t*>(bytes)}, count, sum);
+void AddF32(const char* bytes, size_t count, const float* base, float* sum) {
+  Add(F32Elements{reinterpret_cast<const uint8_t*>(bytes)}, count, base, sum);
 }
 
 void DecodeBf16(const char* bytes, size_t count, float* out) {
   Decode(Bf16Elements{reinterpret_cast<const uint8_t*>(bytes)}, count, out);
 }
 
-void AddBf16(const char* bytes, size_t count, float* sum) {
-  Add(Bf16Elements{reinterpret_cast<const uint8_t*>(bytes)}, count, sum);
+void AddBf16(const char* bytes, size_t count, const float* base, float* sum) {
+  Add(Bf16Elements{reinterpret_cast<const uint8_t*>(bytes)}, count, base, sum);
 }
 
 void EncodeBf16(const float* HWY_RESTRICT values, size_t count,
@@ -171,8 +171,10 @@ void DecodeInt8Group(const char* codes, size_t count, float scale, float* out) {
          out);
 }
 
-void AddInt8Group(const char* codes, size_t count, float scale, float* sum) {
-  Add(Int8Elements{reinterpret_cast<const int8_t*>(codes), scale}, count, sum);
+void AddInt8Group(const char* codes, size_t count, float scale,
+                  const float* base, float* sum) {
+  Add(Int8Elements{reinterpret_cast<const int8_t*>(codes), scale}, count, base,
+      sum);
 }
 
 }  // namespace ringfleet::kernels::HWY_NAMESPACE
@@ -190,8 +192,8 @@ HWY_EXPORT(EncodeInt8Group);
 HWY_EXPORT(DecodeInt8Group);
 HWY_EXPORT(AddInt8Group);
 
-void AddF32(const char* bytes, size_t count, float* sum) {
-  HWY_DYNAMIC_DISPATCH(AddF32)(bytes, count, sum);
+void AddF32(const char* bytes, size_t count, const float* base, float* sum) {
+  HWY_DYNAMIC_DISPATCH(AddF32)(bytes, count, base, sum);
 }
 
 void EncodeBf16(const float* values, size_t count, char* bytes) {
@@ -202,8 +204,8 @@ void DecodeBf16(const char* bytes, size_t count, float* out) {
   HWY_DYNAMIC_DISPATCH(DecodeBf16)(bytes, count, out);
 }
 
-void AddBf16(const char* bytes, size_t count, float* sum) {
-  HWY_DYNAMIC_DISPATCH(AddBf16)(bytes, count, sum);
+void AddBf16(const char* bytes, size_t count, const float* base, float* sum) {
+  HWY_DYNAMIC_DISPATCH(AddBf16)(bytes, count, base, sum);
 }
 
 float EncodeInt8Group(const float* values, size_t count, char* codes) {
@@ -215,8 +217,9 @@ void DecodeInt8Group(const char* codes, size_t count, float scale, float* out) {
   HWY_DYNAMIC_DISPATCH(DecodeInt8Group)(codes, count, scale, out);
 }
 
-void AddInt8Group(const char* codes, size_t count, float scale, float* sum) {
-  HWY_DYNAMIC_DISPATCH(AddInt8Group)(codes, count, scale, sum);
+void AddInt8Group(const char* codes, size_t count, float scale,
+                  const float* base, float* sum) {
+  HWY_DYNAMIC_DISPATCH(AddInt8Group)(codes, count, scale, base, sum);
 }
 
 }  // namespace ringfleet::kernels

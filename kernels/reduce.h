@@ -6,7 +6,7 @@
 // are float32, product and addition rounded one after the other, so every
 // instruction set gives the same bits (where two NaNs are added, which of them
 // results is open). Thread-safe for distinct outputs; inputs and outputs must
-// not overlap; nothing allocates.
+// not overlap, but for `base`, which may be `sum`; nothing allocates.
 #ifndef RINGFLEET_KERNELS_REDUCE_H_
 #define RINGFLEET_KERNELS_REDUCE_H_
 
@@ -14,14 +14,14 @@
 
 namespace ringfleet::kernels {
 
-// sum[i] += element i; elements are float32.
-void AddF32(const char* bytes, size_t count, float* sum);
+// sum[i] = base[i] + element i; elements are float32.
+void AddF32(const char* bytes, size_t count, const float* base, float* sum);
 
 // bfloat16 elements. Encoding rounds to nearest even and keeps infinities and
 // NaNs, bit for bit as FloatToBf16 does.
 void EncodeBf16(const float* values, size_t count, char* bytes);
 void DecodeBf16(const char* bytes, size_t count, float* out);
-void AddBf16(const char* bytes, size_t count, float* sum);
+void AddBf16(const char* bytes, size_t count, const float* base, float* sum);
 
 // Elements of an int8 group, which share one scale. 128 float32 values become
 // 132 bytes, 3 % of overhead over the codes; DeepSeek-V3 quantises activations
@@ -44,8 +44,9 @@ float EncodeInt8Group(const float* values, size_t count, char* codes);
 // out[i] = codes[i] * scale, for any `count`: a part of a group, too.
 void DecodeInt8Group(const char* codes, size_t count, float scale, float* out);
 
-// sum[i] += codes[i] * scale, the product rounded first.
-void AddInt8Group(const char* codes, size_t count, float scale, float* sum);
+// sum[i] = base[i] + codes[i] * scale, the product rounded first.
+void AddInt8Group(const char* codes, size_t count, float scale,
+                  const float* base, float* sum);
 
 }  // namespace ringfleet::kernels
 

@@ -118,7 +118,7 @@ done
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 mkfifo "$folder/alive"
-"$root/build/bin/on_network" --hosts "$world" --gbit "$gbit" \
+"$bin/on_network" --hosts "$world" --gbit "$gbit" \
   --delay-us "$delay" --burst-bytes "$burst" -- "$root/perf/network_bench.sh" \
   --host "{rank}" "{listen}" "{reached}" "$folder" "$bin" "$@"
 

@@ -54,7 +54,7 @@ void Measure(benchmark::State& state, double bytes, const Body& body) {
 
 void AddF32(benchmark::State& state) {
   Measure(state, 12, [](Vectors& v) {
-    kernels::AddF32(v.wire(), v.count, v.floats.data());
+    kernels::AddF32(v.wire(), v.count, v.floats.data(), v.floats.data());
   });
 }
 
@@ -72,7 +72,7 @@ void DecodeBf16(benchmark::State& state) {
 
 void AddBf16(benchmark::State& state) {
   Measure(state, 10, [](Vectors& v) {
-    kernels::AddBf16(v.wire(), v.count, v.floats.data());
+    kernels::AddBf16(v.wire(), v.count, v.floats.data(), v.floats.data());
   });
 }
 
@@ -96,7 +96,8 @@ void DecodeInt8(benchmark::State& state) {
 void AddInt8(benchmark::State& state) {
   Measure(state, 9, [](Vectors& v) {
     for (size_t i = 0; i + kGroup <= v.count; i += kGroup) {
-      kernels::AddInt8Group(v.wire() + i, kGroup, 0.5f, v.floats.data() + i);
+      float* const sum = v.floats.data() + i;
+      kernels::AddInt8Group(v.wire() + i, kGroup, 0.5f, sum, sum);
     }
   });
 }
@@ -114,7 +115,7 @@ void AccumulateFrame(benchmark::State& state) {
     pieces.emplace_back(v.wire() + at, std::min<size_t>(8187, bytes - at));
   }
   for (auto _ : state) {
-    format.Accumulate(pieces, 0, v.count, v.floats.data());
+    format.Accumulate(pieces, 0, v.count, v.floats.data(), v.floats.data());
     benchmark::ClobberMemory();
   }
   state.SetBytesProcessed(static_cast<int64_t>(state.iterations()) *

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cluster/crc32c_fold.h"
 #include "gtest/gtest.h"
 
 namespace ringfleet::cluster {
@@ -42,13 +43,34 @@ TEST(Crc32cTest, KnownVectors) {
 TEST(Crc32cTest, EverySizeAndAlignmentMatchesTheDefinition) {
   const std::vector<char> bytes = RandomChars(12000, 1);
   const auto compare = [&](size_t start, size_t size) {
-    ASSERT_EQ(ExtendCrc32c(0, bytes.data() + start, size),
-              ReferenceCrc32c(bytes.data() + start, size))
+    const char* const data = bytes.data() + start;
+    const uint32_t reference = ReferenceCrc32c(data, size);
+    ASSERT_EQ(ExtendCrc32c(0, data, size), reference)
+        << size << " bytes at " << start;
+    ASSERT_EQ(ExtendCrc32cBySse42(0, data, size), reference)
         << size << " bytes at " << start;
   };
   for (size_t size = 0; size <= 900; ++size) compare(size % 8, size);
   for (size_t size = 3000; size < 3600; size += 7) compare(size % 8, size);
   for (size_t start = 0; start < 64; ++start) compare(start, 7408);
+}
+
+// Beside what ExtendCrc32c makes of the sizes above with this processor.
+TEST(Crc32cTest, FoldedDataMatchesTheDefinition) {
+  if (!CanFoldCrc32c()) GTEST_SKIP() << "no AVX-512 with VPCLMULQDQ";
+  const std::vector<char> bytes = RandomChars(8 * kCrcFoldBytes + 64, 5);
+  for (size_t size = kCrcFoldBytes; size <= 8 * kCrcFoldBytes;
+       size += kCrcFoldBytes) {
+    for (size_t start = 0; start < 64; start += 7) {
+      const char* const data = bytes.data() + start;
+      ASSERT_EQ(~FoldCrc32c(~0u, data, size), ReferenceCrc32c(data, size))
+          << size << " bytes at " << start;
+      // Behind other data.
+      ASSERT_EQ(~FoldCrc32c(~ReferenceCrc32c(bytes.data(), start), data, size),
+                ReferenceCrc32c(bytes.data(), start + size))
+          << size << " bytes at " << start;
+    }
+  }
 }
 
 TEST(Crc32cTest, CombinesAnySplit) {

@@ -203,7 +203,10 @@ TEST(WireFormatTest, PiecesOfAnySizeDecodeAndAccumulateAlike) {
                              tensor.values.begin() + end);
       std::vector<float> want_sum = sum;
       for (size_t i = 0; i < sum.size(); ++i) want_sum[i] += want[i];
-      format.Accumulate(pieces.get(), begin, end, sum.data());
+      std::vector<float> apart(end - begin);
+      format.Accumulate(pieces.get(), begin, end, sum.data(), apart.data());
+      ASSERT_EQ(Bits(apart), Bits(want_sum));
+      format.Accumulate(pieces.get(), begin, end, sum.data(), sum.data());
       ASSERT_EQ(Bits(sum), Bits(want_sum));
     }
   }
@@ -303,7 +306,7 @@ TEST(WireFormatTest, EmptyRangeNeedsNoPieces) {
     EXPECT_EQ(format.EncodedBytes(100 * 32, 100 * 32), 0u);
     format.Encode(nullptr, 0, 0, nullptr);
     format.Decode({}, 0, 0, nullptr);
-    format.Accumulate({}, 0, 0, nullptr);
+    format.Accumulate({}, 0, 0, nullptr, nullptr);
   }
 }
 

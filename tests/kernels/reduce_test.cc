@@ -127,7 +127,7 @@ TEST(ReduceTest, AddF32AddsUnalignedElements) {
       for (size_t i = 0; i < count; ++i) want[i] = sum[i] + values[i];
       WireBytes bytes(4 * count, offset);
       Copy(values.data(), 4 * count, bytes.data());
-      AddF32(bytes.data(), count, sum.data());
+      AddF32(bytes.data(), count, sum.data(), sum.data());
       ASSERT_EQ(Bits(sum), Bits(want)) << count << " at " << offset;
     });
   });
@@ -180,7 +180,7 @@ TEST(ReduceTest, Bf16DecodesAndAddsUnalignedElements) {
       std::vector<float> sum = Values(count, 5, finite);
       std::vector<float> want(count);
       for (size_t i = 0; i < count; ++i) want[i] = sum[i] + values[i];
-      AddBf16(bytes.data(), count, sum.data());
+      AddBf16(bytes.data(), count, sum.data(), sum.data());
       ASSERT_EQ(Bits(sum), Bits(want)) << count << " at " << offset;
     });
   });
@@ -295,7 +295,7 @@ TEST(ReduceTest, Int8DecodesAndAddsUnalignedElements) {
       std::vector<float> sum = Values(count, 7, finite);
       std::vector<float> want(count);
       for (size_t i = 0; i < count; ++i) want[i] = sum[i] + product[i];
-      AddInt8Group(bytes.data(), count, scale, sum.data());
+      AddInt8Group(bytes.data(), count, scale, sum.data(), sum.data());
       ASSERT_EQ(Bits(sum), Bits(want)) << count << " at " << offset;
     });
   });
