@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "cluster/group_communicator.h"
+#include "cluster/server.h"
 #include "kernels/check.h"
 #include "perf/tcp_mesh.h"
 #include "perf/twin_schedules.h"
@@ -119,6 +120,7 @@ void MeasureSockets(double seconds, int pauses) {
 }  // namespace ringfleet::perf
 
 int main(int argc, char** argv) {
+  ringfleet::cluster::ConfigureGrpcProcess();
   const double seconds = argc > 1 ? std::atof(argv[1]) : 60;
   const int pauses = argc > 2 ? std::atoi(argv[2]) : 3;
   ringfleet::perf::MeasureGrpc(seconds, pauses);
