@@ -36,6 +36,7 @@ void Activations::Reshape(Form form, size_t rows, size_t columns) {
   GrowTo(rows * code_stride_, &codes_);
   GrowTo(rows * groups_, &scales_);
   GrowTo(rows * groups_ * kSumsPerGroup, &sums_);
+  GrowTo(rows * groups_, &biases_);
 }
 
 void Activations::Assign(Form form, const float* x, size_t rows, size_t columns,
@@ -93,10 +94,13 @@ void Activations::SumCodes(size_t row, size_t group) {
   const int8_t* const codes =
       codes_.data() + row * code_stride_ + group * kActivationGroup;
   int32_t* sums = sums_.data() + (row * groups_ + group) * kSumsPerGroup;
+  int32_t all = 0;
   for (size_t i = 0; i < kSumsPerGroup; ++i) {
     const int8_t* part = codes + i * kInt4Group;
     sums[i] = std::accumulate(part, part + kInt4Group, 0);
+    all += sums[i];
   }
+  biases_[row * groups_ + group] = 128 * all;
 }
 
 size_t Activations::StoredRowBytes() const {

@@ -65,11 +65,10 @@ class Activations {
     return sums_.data() + row * groups_ * kSumsPerGroup;
   }
   static constexpr size_t kSumsPerGroup = kActivationGroup / kInt4Group;
-  // Of one group, whose sums begin at `sums`.
-  static int32_t GroupSum(const int32_t* sums) {
-    int32_t sum = 0;
-    for (size_t i = 0; i < kSumsPerGroup; ++i) sum += sums[i];
-    return sum;
+  // kInt8: 128 times the sum of a group's codes, [groups]: what a product with
+  // codes of weights + 128 has too much.
+  const int32_t* Biases(size_t row) const {
+    return biases_.data() + row * groups_;
   }
 
  private:
@@ -86,6 +85,7 @@ class Activations {
   std::vector<int8_t> codes_;
   std::vector<float> scales_;
   std::vector<int32_t> sums_;
+  std::vector<int32_t> biases_;
 };
 
 }  // namespace ringfleet::kernels

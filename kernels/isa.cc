@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/isa.h"
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <iterator>
 
@@ -13,15 +16,35 @@
 namespace ringfleet::kernels {
 namespace {
 
-constexpr absl::string_view kNames[] = {"sse4",   "avx2",        "avx_vnni",
-                                        "avx512", "avx512_vnni", "avx512_bf16"};
+constexpr absl::string_view kNames[] = {"sse4",    "avx2",        "avx_vnni",
+                                        "avx512",  "avx512_vnni", "avx512_bf16",
+                                        "amx_int8"};
+
+struct CpuidRegisters {
+  uint32_t a = 0, b = 0, c = 0, d = 0;
+};
+
+CpuidRegisters Leaf7(uint32_t subleaf) {
+  CpuidRegisters r = {.a = 7, .c = subleaf};
+  __asm__("cpuid" : "+a"(r.a), "=b"(r.b), "+c"(r.c), "=d"(r.d));
+  return r;
+}
 
 // The compiler's runtime asks CPUID and, through XGETBV, whether the system
 // saves the registers. Its list lacks AVX-VNNI: leaf 7, subleaf 1, EAX bit 4.
-bool HasAvxVnni() {
-  uint32_t a = 7, b = 0, c = 1, d = 0;
-  __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
-  return (a & (1u << 4)) != 0;
+bool HasAvxVnni() { return (Leaf7(1).a & (1u << 4)) != 0; }
+
+// AMX-TILE and AMX-INT8: leaf 7, EDX bits 24 and 25. The system saves the
+// registers of processes that asked for it (Linux: Documentation/arch/x86/
+// xstate.rst), which all of their threads may then use.
+bool HasAmxInt8() {
+  constexpr uint32_t kBits = 1u << 24 | 1u << 25;
+  constexpr int kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr int kTileData = 18;               // XFEATURE_XTILEDATA
+  static const bool has =
+      (Leaf7(0).d & kBits) == kBits &&
+      syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return has;
 }
 
 bool Supports(Isa isa) {
@@ -41,6 +64,8 @@ bool Supports(Isa isa) {
       return Supports(Isa::kAvx512) && __builtin_cpu_supports("avx512vnni");
     case Isa::kAvx512Bf16:
       return Supports(Isa::kAvx512Vnni) && __builtin_cpu_supports("avx512bf16");
+    case Isa::kAmxInt8:
+      return Supports(Isa::kAvx512Bf16) && HasAmxInt8();
   }
   return false;
 }
@@ -80,6 +105,11 @@ std::vector<Isa> SupportedIsas() {
 }
 
 Isa CurrentIsa() { return Current().load(std::memory_order_relaxed); }
+
+bool AsksForLinesAhead() {
+  static const bool intel = __builtin_cpu_is("intel");
+  return intel;
+}
 
 void ForceIsa(Isa isa) {
   RF_CHECK(Supports(isa));

@@ -105,7 +105,7 @@ struct MlaKernels {
 
 // float32 through Highway, for every host.
 const MlaKernels& MlaKernelsF32();
-// bfloat16 with float32 sums, for Isa::kAvx512Bf16 only.
+// bfloat16 with float32 sums, from Isa::kAvx512Bf16 on.
 const MlaKernels& MlaKernelsBf16();
 
 // Elements from one row to the next in scratch.

@@ -19,7 +19,7 @@ namespace ringfleet::kernels {
 
 inline const MlaKernels& MlaKernelsFor(Dtype cache_dtype) {
   const bool bf16 =
-      cache_dtype != Dtype::kF32 && CurrentIsa() == Isa::kAvx512Bf16;
+      cache_dtype != Dtype::kF32 && CurrentIsa() >= Isa::kAvx512Bf16;
   return bf16 ? MlaKernelsBf16() : MlaKernelsF32();
 }
 

@@ -11,6 +11,7 @@ namespace {
 
 IntegerPanelKernels KernelsOf(Isa isa) {
 #if defined(__x86_64__)
+  if (isa >= Isa::kAmxInt8) return AmxPanelKernels();
   if (isa >= Isa::kAvx512Vnni) return Avx512VnniPanelKernels();
   if (isa == Isa::kAvxVnni) return AvxVnniPanelKernels();
 #endif
@@ -44,6 +45,7 @@ void PanelBatch::Add(const Activations& x, size_t row) {
     codes[size] = x.Codes(row);
     scales[size] = x.Scales(row);
     sums[size] = x.Sums(row);
+    biases[size] = x.Biases(row);
   }
   ++size;
 }

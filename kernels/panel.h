@@ -36,7 +36,8 @@ struct PanelBatch {
   const float* values[kMaxPanelBatch];  // kF32
   const int8_t* codes[kMaxPanelBatch];  // kInt8
   const float* scales[kMaxPanelBatch];  // kInt8
-  const int32_t* sums[kMaxPanelBatch];  // kInt8
+  const int32_t* sums[kMaxPanelBatch];    // kInt8
+  const int32_t* biases[kMaxPanelBatch];  // kInt8
 
   // Adds row `row` of x; all rows must come from Activations of one form and
   // one number of columns.
@@ -75,6 +76,7 @@ struct IntegerPanelKernels {
 IntegerPanelKernels HighwayPanelKernels();     // Any processor.
 IntegerPanelKernels AvxVnniPanelKernels();     // kAvxVnni.
 IntegerPanelKernels Avx512VnniPanelKernels();  // From kAvx512Vnni on.
+IntegerPanelKernels AmxPanelKernels();         // From kAmxInt8 on.
 
 }  // namespace ringfleet::kernels
 

@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "hwy/base.h"
+#include "kernels/isa.h"
 #include "kernels/panel.h"
 
 #if defined(__x86_64__)
@@ -34,8 +35,7 @@ constexpr size_t kLineBytes = 64;
 constexpr size_t kGroupSteps = kActivationGroup / kStepColumns;
 // Prefetches run so many groups ahead, 16 KB of int8 codes: 0.6 us at the rate
 // of one core, several latencies of the memory (measured: 8 rows 380 -> 540
-// GOPS on two cores against prefetches within the group). With one tile they
-// would halve what one core reads (19 instead of 34 GB/s).
+// GOPS on two cores against prefetches within the group).
 constexpr size_t kGroupsAhead = 4;
 
 inline void DotBytes(__m512i weights, __m512i codes, __m512i& sum) {
@@ -88,6 +88,7 @@ struct RowGroup {
   const int8_t* codes[Rows];
   float scales[Rows];
   const int32_t* sums[Rows];
+  int32_t biases[Rows];
 };
 
 template <int Rows>
@@ -97,6 +98,7 @@ RowGroup<Rows> Select(const PanelBatch& x, size_t row, size_t group) {
     rows.codes[i] = x.codes[row + i] + group * kActivationGroup;
     rows.scales[i] = x.scales[row + i][group];
     rows.sums[i] = x.sums[row + i] + group * Activations::kSumsPerGroup;
+    rows.biases[i] = x.biases[row + i][group];
   }
   return rows;
 }
@@ -113,8 +115,7 @@ void Int8Group(const uint8_t* weights, size_t steps, const RowGroup<Rows>& rows,
   __m512i sums[Rows][kVectors];
 #pragma GCC unroll 8
   for (int i = 0; i < Rows; ++i) {
-    const __m512i start =
-        _mm512_set1_epi32(-128 * Activations::GroupSum(rows.sums[i]));
+    const __m512i start = _mm512_set1_epi32(-rows.biases[i]);
 #pragma GCC unroll 4
     for (int j = 0; j < kVectors; ++j) sums[i][j] = start;
   }
@@ -289,9 +290,11 @@ void Multiply(const uint8_t* panel, const PanelBatch& x, const uint8_t* next,
     const size_t ahead = group + kGroupsAhead;
     const uint8_t* wanted = nullptr;
     if (ahead < groups) {
-      // One tile reads front to back, which the processor foresees better: its
-      // prefetcher has more lines under way than instructions can ask for.
-      if (NumTiles(x) > 1) wanted = panel + ahead * Weights::kGroupBytes;
+      // One tile reads front to back, which some processors foresee better:
+      // their prefetcher has more lines under way than instructions ask for.
+      if (NumTiles(x) > 1 || AsksForLinesAhead()) {
+        wanted = panel + ahead * Weights::kGroupBytes;
+      }
     } else if (next != nullptr) {
       // It cannot know where the thread goes on.
       wanted = next + (ahead - groups) * Weights::kGroupBytes;

@@ -113,7 +113,7 @@ HWY_INLINE void Int8Block(const uint8_t* weights, size_t steps,
     }
   }
   for (size_t i = 0; i < Rows; ++i) {
-    const int32_t start = -128 * Activations::GroupSum(rows.Sums(i));
+    const int32_t start = -rows.x->biases[rows.row + i][rows.group];
     const auto scale = hn::Set(F32(), rows.Scale(i));
     FinishBlock(sums[i], start, [&](size_t at, hn::Vec<F32> values) {
       AddScaled(values, scale, rows.Tile(i) + output + at);

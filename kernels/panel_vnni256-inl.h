@@ -51,9 +51,7 @@ void Int8Block(const uint8_t* weights, size_t steps, const PanelBatch& x,
 #pragma GCC unroll 3
   for (int i = 0; i < Rows; ++i) {
     codes[i] = x.codes[row + i] + group * kActivationGroup;
-    const __m256i start = _mm256_set1_epi32(
-        -128 * Activations::GroupSum(x.sums[row + i] +
-                                     group * Activations::kSumsPerGroup));
+    const __m256i start = _mm256_set1_epi32(-x.biases[row + i][group]);
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) sums[i][v] = start;
   }

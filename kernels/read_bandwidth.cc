@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/read_bandwidth.h"
 
+#include "kernels/isa.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/read_bandwidth.cc"
 #include "hwy/foreach_target.h"  // Compiles this file once per target.
@@ -10,9 +12,13 @@ HWY_BEFORE_NAMESPACE();
 namespace ringfleet::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+// 16 KB, as in panel_avx512_vnni.cc.
+constexpr size_t kWordsAhead = 2048;
+
 // Four independent sums: the loads of several cache lines are under way at any
 // time, whatever the latency of an addition.
-uint64_t SumWords(const uint64_t* HWY_RESTRICT words, size_t count) {
+template <bool kAsk>
+uint64_t Sum(const uint64_t* HWY_RESTRICT words, size_t count) {
   const hn::ScalableTag<uint64_t> d;
   const size_t lanes = hn::Lanes(d);
   auto sum0 = hn::Zero(d);
@@ -25,6 +31,11 @@ uint64_t SumWords(const uint64_t* HWY_RESTRICT words, size_t count) {
     sum1 = hn::Add(sum1, hn::LoadU(d, words + i + lanes));
     sum2 = hn::Add(sum2, hn::LoadU(d, words + i + 2 * lanes));
     sum3 = hn::Add(sum3, hn::LoadU(d, words + i + 3 * lanes));
+    if (kAsk) {
+      for (size_t line = 0; line < 4 * lanes; line += 8) {
+        __builtin_prefetch(words + i + kWordsAhead + line, 0, 2);
+      }
+    }
   }
   const auto all = hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3));
   // GCC's reduction of AVX-512 adds signed numbers, which may not overflow.
@@ -34,6 +45,11 @@ uint64_t SumWords(const uint64_t* HWY_RESTRICT words, size_t count) {
   for (size_t lane = 0; lane < lanes; ++lane) sum += parts[lane];
   for (; i < count; ++i) sum += words[i];
   return sum;
+}
+
+uint64_t SumWords(const uint64_t* words, size_t count) {
+  return AsksForLinesAhead() ? Sum<true>(words, count)
+                             : Sum<false>(words, count);
 }
 
 }  // namespace ringfleet::kernels::HWY_NAMESPACE

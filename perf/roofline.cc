@@ -11,6 +11,7 @@
 #include "hwy/base.h"
 #include "kernels/aligned_buffer.h"
 #include "kernels/isa.h"
+#include "kernels/read_bandwidth.h"
 
 namespace ringfleet::perf {
 namespace {
@@ -124,13 +125,30 @@ void Int16Loop128() {
   }
 }
 
-void ReadLoop(const char* from, size_t bytes) {
-  uint64_t sums[8] = {};
-  const auto* words = reinterpret_cast<const uint64_t*>(from);
-  for (size_t i = 0; i + 8 <= bytes / 8; i += 8) {
-    for (int j = 0; j < 8; ++j) sums[j] += words[i + j];
+// Rows, columns of the second factor, and depth of one product.
+constexpr int kTileSize[3] = {16, 16, 64};
+
+__attribute__((target("amx-tile,amx-int8"))) void Int8TileLoop() {
+  struct alignas(64) {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16};
+  } config;
+  __asm__ volatile("" : : : "memory");  // GCC 12 does not see it read.
+  _tile_loadconfig(&config);
+  for (int64_t step = 0; step < kSteps; ++step) {
+    for (int i = 0; i < kSums; i += 4) {
+      _tile_dpbsud(0, 4, 5);
+      _tile_dpbsud(1, 4, 5);
+      _tile_dpbsud(2, 4, 5);
+      _tile_dpbsud(3, 4, 5);
+    }
   }
-  for (const uint64_t sum : sums) sink = sum;
+  _tile_release();
+}
+
+void ReadLoop(const char* from, size_t bytes) {
+  sink = kernels::SumWords(reinterpret_cast<const uint64_t*>(from), bytes / 8);
 }
 
 // The best rate of `work` units over all threads of the pool.
@@ -171,7 +189,10 @@ Roofline MeasureRoofline(kernels::ThreadPool& pool) {
                      });
   });
   const Isa isa = kernels::CurrentIsa();
-  if (isa >= Isa::kAvx512Vnni) {
+  if (isa >= Isa::kAmxInt8) {
+    roofline.int8_gops = LoopRate(
+        pool, &Int8TileLoop, 2.0 * kTileSize[0] * kTileSize[1] * kTileSize[2]);
+  } else if (isa >= Isa::kAvx512Vnni) {
     roofline.int8_gops = LoopRate(pool, &Int8Loop512, 128);
   } else if (isa >= Isa::kAvx2) {
     roofline.int8_gops = LoopRate(pool, &Int16Loop256, 32);

@@ -103,7 +103,8 @@ void AddOptions(CLI::App& app, Options& options) {
       ->check(CLI::Range(0, 1023));
   app.add_option("--isa", options.isa,
                  "Hold the kernels back to an instruction set: sse4, avx2, "
-                 "avx_vnni, avx512, avx512_vnni or avx512_bf16 [the best]")
+                 "avx_vnni, avx512, avx512_vnni, avx512_bf16 or amx_int8 "
+                 "[the best]")
       ->envname("RINGFLEET_ISA");
   app.add_option("--memory-gib", options.memory_gib,
                  "Memory for weights and cache; 0: what is available")

@@ -22,7 +22,7 @@ constexpr float kScale = 0.2f;
 constexpr double kBf16Unit = 0x1p-8;
 
 bool ComputesInBf16(Dtype cache) {
-  return cache != Dtype::kF32 && CurrentIsa() == Isa::kAvx512Bf16;
+  return cache != Dtype::kF32 && CurrentIsa() >= Isa::kAvx512Bf16;
 }
 
 // Sequences and queries of one call.

@@ -184,7 +184,7 @@ void Materialized(const MlaArgs& args, const MlaSegment& segment,
 double Unit(const Sizes& sizes, size_t positions, Dtype cache) {
   const double float_unit = Gamma(static_cast<double>(
       sizes.nope + sizes.rank + sizes.rope + positions + 40));
-  const bool bf16 = cache != Dtype::kF32 && CurrentIsa() == Isa::kAvx512Bf16;
+  const bool bf16 = cache != Dtype::kF32 && CurrentIsa() >= Isa::kAvx512Bf16;
   return float_unit + (bf16 ? 0x1p-8 : 0);
 }
 

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+// Panels of int8 weights with AMX, which multiplies [16, 64] codes of
+// activations by [64, 16] codes of weights in one instruction (Intel,
+// "Architecture Instruction Set Extensions Programming Reference", chapter 3).
+// A panel's steps are the rows that the instruction wants of its second
+// factor, so weights are read where they lie; a product is one group of
+// columns, whose exact sums are then scaled as in panel_avx512_vnni.cc.
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <iterator>
+
+#include "hwy/base.h"
+#include "kernels/panel.h"
+
+#if defined(__x86_64__)
+
+#ifndef __clang__
+// GCC 12 finds its own intrinsics' undefined vectors uninitialised.
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
+HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,amx-tile,amx-int8")
+namespace ringfleet::kernels {
+namespace {
+
+constexpr size_t kTileRows = 16;
+constexpr size_t kTileOutputs = 16;
+constexpr size_t kLine = 64;
+constexpr size_t kGroupLines =
+    kActivationGroup / kStepColumns * kStepBytes / kLine;
+// Groups that go through a tile of rows together: their codes stay in
+// registers, their weights (16 KB) and the sums of 48 rows (12 KB) in a level-1
+// cache of 48 KB.
+constexpr size_t kBlockGroups = 4;
+
+// What LDTILECFG reads.
+struct alignas(64) TileConfig {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {};
+  uint8_t rows[16] = {};
+};
+static_assert(sizeof(TileConfig) == 64);
+
+// Registers: sums, weights, and from kFirstCodes on the activations of
+// kBlockGroups groups. GCC 12's intrinsics take nothing but digits.
+constexpr int kFirstSums = 0, kFirstWeights = 2, kFirstCodes = 4;
+
+// GCC 12's intrinsics do not say that they read memory.
+inline void WriteBeforeTilesRead() { __asm__ volatile("" : : : "memory"); }
+
+void Configure(size_t rows, size_t columns) {
+  const size_t steps = (columns + kStepColumns - 1) / kStepColumns;
+  TileConfig config;
+  const auto set = [&config](int tile, size_t tile_rows, size_t bytes) {
+    config.rows[tile] = static_cast<uint8_t>(tile_rows);
+    config.row_bytes[tile] = static_cast<uint16_t>(bytes);
+  };
+  for (int i = 0; i < 2; ++i) {
+    set(kFirstSums + i, rows, kLine);
+    set(kFirstWeights + i, steps, kLine);
+  }
+  for (size_t group = 0; group < kBlockGroups; ++group) {
+    set(kFirstCodes + static_cast<int>(group), rows, steps * kStepColumns);
+  }
+  WriteBeforeTilesRead();
+  _tile_loadconfig(&config);
+}
+
+// Some rows of a batch in some groups.
+struct Part {
+  const PanelBatch* x;
+  size_t block, groups;                // The first group and how many.
+  size_t row, rows;                    // The same.
+  const int8_t* codes = nullptr;       // Of the first row and group,
+  size_t stride = 0;                   // and how far apart rows lie.
+  const int8_t* next_codes = nullptr;  // Of the part that follows, or null.
+};
+
+// For rows that do not lie at equal distances.
+struct Gathered {
+  static constexpr size_t kStride = kBlockGroups * kActivationGroup;
+  alignas(64) int8_t codes[kTileRows * kStride];
+};
+
+bool EquallySpaced(const PanelBatch& x, size_t first, size_t count) {
+  for (size_t i = 2; i < count; ++i) {
+    if (x.codes[first + i] - x.codes[first + i - 1] !=
+        x.codes[first + 1] - x.codes[first]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void SetCodes(Part& part, Gathered& gathered) {
+  const PanelBatch& x = *part.x;
+  const size_t first = part.block * kActivationGroup;
+  if (EquallySpaced(x, part.row, part.rows)) {
+    part.codes = x.codes[part.row] + first;
+    part.stride = part.rows > 1 ? x.codes[part.row + 1] - x.codes[part.row] : 0;
+    return;
+  }
+  for (size_t i = 0; i < part.rows; ++i) {
+    std::memcpy(gathered.codes + i * Gathered::kStride,
+                x.codes[part.row + i] + first, part.groups * kActivationGroup);
+  }
+  part.codes = gathered.codes;
+  part.stride = Gathered::kStride;
+}
+
+// Lines that are asked for between products.
+struct Ahead {
+  const uint8_t* from = nullptr;
+  size_t lines = 0;  // For each product.
+};
+
+inline void Ask(Ahead& ahead) {
+  for (size_t i = 0; i < ahead.lines; ++i, ahead.from += kLine) {
+    _mm_prefetch(reinterpret_cast<const char*>(ahead.from), _MM_HINT_T1);
+  }
+}
+
+// Asks for the codes of the part that follows, line `index` of each row: they
+// lie far apart, where the processor foresees nothing.
+inline void AskCodes(const Part& part, size_t index) {
+  const int8_t* line = part.next_codes;
+  if (line == nullptr || index >= kBlockGroups) return;
+  line += index * kLine;
+  for (size_t i = 0; i < part.rows; ++i, line += part.stride) {
+    _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T0);
+  }
+}
+
+// The sums of some groups for kTileOutputs outputs.
+struct Sums {
+  alignas(64) int32_t of[kBlockGroups][kTileRows * kTileOutputs];
+};
+
+void LoadCodes(const Part& part) {
+  const int8_t* const codes = part.codes;
+  WriteBeforeTilesRead();
+  _tile_loadd(4, codes, part.stride);
+  if (part.groups > 1) _tile_loadd(5, codes + kActivationGroup, part.stride);
+  if (part.groups > 2) {
+    _tile_loadd(6, codes + 2 * kActivationGroup, part.stride);
+  }
+  if (part.groups > 3) {
+    _tile_loadd(7, codes + 3 * kActivationGroup, part.stride);
+  }
+}
+
+inline void MultiplyGroup(const uint8_t* weights, size_t group, Sums& sums) {
+  const uint8_t* const from = weights + group * kGroupLines * kLine;
+  switch (group) {
+    case 0:
+      _tile_zero(0);
+      _tile_loadd(2, from, kStepBytes);
+      _tile_dpbsud(0, 4, 2);
+      _tile_stored(0, sums.of[0], kLine);
+      break;
+    case 1:
+      _tile_zero(1);
+      _tile_loadd(3, from, kStepBytes);
+      _tile_dpbsud(1, 5, 3);
+      _tile_stored(1, sums.of[1], kLine);
+      break;
+    case 2:
+      _tile_zero(0);
+      _tile_loadd(2, from, kStepBytes);
+      _tile_dpbsud(0, 6, 2);
+      _tile_stored(0, sums.of[2], kLine);
+      break;
+    case 3:
+      _tile_zero(1);
+      _tile_loadd(3, from, kStepBytes);
+      _tile_dpbsud(1, 7, 3);
+      _tile_stored(1, sums.of[3], kLine);
+      break;
+  }
+}
+
+// tile[i] += scale * dot, group by group, for rows [begin, end) of a part.
+template <size_t kGroups>
+inline void AddScaled(const Sums& sums, const Part& part, size_t begin,
+                      size_t end, float* tile) {
+  for (size_t i = begin; i < end; ++i) {
+    const int32_t* const biases = part.x->biases[part.row + i] + part.block;
+    const float* const scales = part.x->scales[part.row + i] + part.block;
+    __m512 sum = _mm512_load_ps(tile + i * kPanelRows);
+#pragma GCC unroll 4
+    for (size_t group = 0; group < kGroups; ++group) {
+      const __m512i dot =
+          _mm512_sub_epi32(_mm512_load_si512(sums.of[group] + i * kTileOutputs),
+                           _mm512_set1_epi32(biases[group]));
+      sum = _mm512_add_ps(sum, _mm512_mul_ps(_mm512_cvtepi32_ps(dot),
+                                             _mm512_set1_ps(scales[group])));
+    }
+    _mm512_store_ps(tile + i * kPanelRows, sum);
+  }
+}
+
+// A part, for all outputs of a panel. The products for 16 outputs run while
+// the sums of the 16 before are scaled: a read that follows the store of sums
+// at once waits for it.
+template <size_t kGroups>
+void MultiplyPart(const uint8_t* weights, const Part& part, Ahead& ahead,
+                  float* tile) {
+  Sums sums[2];
+  LoadCodes(part);
+  for (size_t group = 0; group < kGroups; ++group) {
+    MultiplyGroup(weights, group, sums[0]);
+  }
+#pragma GCC unroll 4
+  for (size_t output = 0; output < kPanelRows; output += kTileOutputs) {
+    const size_t next = output + kTileOutputs;
+    const Sums& ready = sums[output / kTileOutputs % 2];
+    Sums& begun = sums[next / kTileOutputs % 2];
+#pragma GCC unroll 4
+    for (size_t group = 0; group < kGroups; ++group) {
+      Ask(ahead);
+      AskCodes(part, output / kTileOutputs * kGroups + group);
+      if (next < kPanelRows) {
+        MultiplyGroup(weights + next * kStepColumns, group, begun);
+      }
+      AddScaled<kGroups>(ready, part, group * part.rows / kGroups,
+                         (group + 1) * part.rows / kGroups, tile + output);
+    }
+  }
+}
+
+using PartKernel = void (*)(const uint8_t*, const Part&, Ahead&, float*);
+constexpr PartKernel kPartKernels[] = {nullptr, &MultiplyPart<1>,
+                                       &MultiplyPart<2>, &MultiplyPart<3>,
+                                       &MultiplyPart<4>};
+static_assert(std::size(kPartKernels) == kBlockGroups + 1);
+
+// What is read behind a block: the next one, or where the thread goes on.
+Ahead BehindBlock(const uint8_t* weights, size_t block, size_t columns,
+                  const uint8_t* next, size_t tiles) {
+  const size_t behind = block + kBlockGroups;
+  const size_t all = (columns + kActivationGroup - 1) / kActivationGroup;
+  Ahead ahead;
+  if (behind + kBlockGroups <= all) {
+    ahead.from = weights + kBlockGroups * kGroupLines * kLine;
+  } else if (behind >= all) {
+    ahead.from = next;
+  }
+  constexpr size_t kProducts = kBlockGroups * (kPanelRows / kTileOutputs);
+  if (ahead.from != nullptr) {
+    ahead.lines = kBlockGroups * kGroupLines / (kProducts * tiles);
+  }
+  return ahead;
+}
+
+// `groups` groups of `columns` columns each, from `first` on.
+void MultiplyGroups(const uint8_t* panel, size_t first, size_t groups,
+                    size_t columns, const PanelBatch& x, const uint8_t* next,
+                    float* tile) {
+  const size_t tiles = (x.size + kTileRows - 1) / kTileRows;
+  size_t configured = 0;
+  Gathered gathered;
+  for (size_t block = first; block < first + groups; block += kBlockGroups) {
+    const uint8_t* const weights = panel + block * kGroupLines * kLine;
+    Ahead ahead = BehindBlock(weights, block, x.columns, next, tiles);
+    for (size_t t = 0; t < tiles; ++t) {
+      Part part = {.x = &x,
+                   .block = block,
+                   .groups = std::min(kBlockGroups, first + groups - block),
+                   .row = t * x.size / tiles};
+      part.rows = (t + 1) * x.size / tiles - part.row;
+      SetCodes(part, gathered);
+      // The tile behind this one, or the first in the next block.
+      const bool last = t + 1 == tiles;
+      const size_t next_row = last ? 0 : part.row + part.rows;
+      const size_t next_block = last ? block + kBlockGroups : block;
+      if (next_block + kBlockGroups <= first + groups) {
+        part.next_codes = x.codes[next_row] + next_block * kActivationGroup;
+      }
+      if (part.rows != configured) Configure(part.rows, columns);
+      configured = part.rows;
+      kPartKernels[part.groups](weights, part, ahead,
+                                tile + part.row * kPanelRows);
+    }
+  }
+}
+
+void MultiplyByTiles(const uint8_t* panel, const PanelBatch& x,
+                     const uint8_t* next, float* tile) {
+  for (size_t i = 0; i < x.size * kPanelRows; i += 16) {
+    _mm512_store_ps(tile + i, _mm512_setzero_ps());
+  }
+  const size_t groups = x.columns / kActivationGroup;
+  const size_t rest = x.columns % kActivationGroup;
+  MultiplyGroups(panel, 0, groups, kActivationGroup, x, next, tile);
+  if (rest > 0) MultiplyGroups(panel, groups, 1, rest, x, next, tile);
+  _tile_release();
+}
+
+// Fewer rows leave most of a tile empty: VNNI is faster.
+constexpr size_t kLeastRows = 10;
+
+void Multiply(const uint8_t* panel, const PanelBatch& x, const uint8_t* next,
+              float* tile) {
+  if (x.size >= kLeastRows) return MultiplyByTiles(panel, x, next, tile);
+  Avx512VnniPanelKernels().int8(panel, x, next, tile);
+}
+
+}  // namespace
+
+IntegerPanelKernels AmxPanelKernels() {
+  return {.int8 = &Multiply, .int4 = Avx512VnniPanelKernels().int4};
+}
+
+}  // namespace ringfleet::kernels
+HWY_POP_ATTRIBUTES
+
+#endif  // defined(__x86_64__)
