@@ -469,9 +469,8 @@ TEST(RandomOperationsSoakTest, EveryRankGetsTheReferencesBits) {
     constexpr Network kChoices[] = {Network::kMemory, Network::kMemory,
                                     Network::kStreams, Network::kSharedMemory};
     const Network network = kChoices[random.Below(4)];
-    // ThreadSanitizer does not connect 16 ranks in one process in time.
-    const bool many = random.OneIn(24) && kSlowdown <= 4;
-    const int ranks = many ? 16 : 1 + static_cast<int>(random.Below(8));
+    const int ranks =
+        random.OneIn(24) ? 16 : 1 + static_cast<int>(random.Below(8));
     const int done = Stream(seed, network, ranks, 200).Run();
     operations += done;
     by_network[static_cast<int>(network)] += done;
