@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <iterator>
+#include <utility>
 
 #include "hwy/base.h"
 #include "kernels/panel.h"
@@ -47,12 +47,35 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
-// Registers: sums, weights, and from kFirstCodes on the activations of
-// kBlockGroups groups. GCC 12's intrinsics take nothing but digits.
-constexpr int kFirstSums = 0, kFirstWeights = 2, kFirstCodes = 4;
+// Registers: two of sums, two of weights, and the activations of kBlockGroups
+// groups.
+constexpr int kSums = 0, kWeights = 2, kCodes = 4;
 
-// GCC 12's intrinsics do not say that they read memory.
-inline void WriteBeforeTilesRead() { __asm__ volatile("" : : : "memory"); }
+// GCC 12's intrinsics take nothing but digits for registers, and do not say
+// that they read memory.
+template <int kTile>
+inline void LoadTile(const void* from, size_t stride) {
+  __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2"
+                   :
+                   : "r"(from), "r"(stride), "i"(kTile)
+                   : "memory");
+}
+
+template <int kTile>
+inline void StoreTile(void* to, size_t stride) {
+  __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)"
+                   :
+                   : "r"(to), "r"(stride), "i"(kTile)
+                   : "memory");
+}
+
+// sums = codes * weights, signed by unsigned.
+template <int kSumsTile, int kCodesTile, int kWeightsTile>
+inline void MultiplyTiles() {
+  __asm__ volatile("tilezero %%tmm%c0\n\ttdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0"
+                   :
+                   : "i"(kSumsTile), "i"(kCodesTile), "i"(kWeightsTile));
+}
 
 void Configure(size_t rows, size_t columns) {
   const size_t steps = (columns + kStepColumns - 1) / kStepColumns;
@@ -62,14 +85,13 @@ void Configure(size_t rows, size_t columns) {
     config.row_bytes[tile] = static_cast<uint16_t>(bytes);
   };
   for (int i = 0; i < 2; ++i) {
-    set(kFirstSums + i, rows, kLine);
-    set(kFirstWeights + i, steps, kLine);
+    set(kSums + i, rows, kLine);
+    set(kWeights + i, steps, kLine);
   }
   for (size_t group = 0; group < kBlockGroups; ++group) {
-    set(kFirstCodes + static_cast<int>(group), rows, steps * kStepColumns);
+    set(kCodes + static_cast<int>(group), rows, steps * kStepColumns);
   }
-  WriteBeforeTilesRead();
-  _tile_loadconfig(&config);
+  __asm__ volatile("ldtilecfg %0" : : "m"(config));
 }
 
 // Some rows of a batch in some groups.
@@ -142,47 +164,15 @@ struct Sums {
   alignas(64) int32_t of[kBlockGroups][kTileRows * kTileOutputs];
 };
 
-void LoadCodes(const Part& part) {
-  const int8_t* const codes = part.codes;
-  WriteBeforeTilesRead();
-  _tile_loadd(4, codes, part.stride);
-  if (part.groups > 1) _tile_loadd(5, codes + kActivationGroup, part.stride);
-  if (part.groups > 2) {
-    _tile_loadd(6, codes + 2 * kActivationGroup, part.stride);
-  }
-  if (part.groups > 3) {
-    _tile_loadd(7, codes + 3 * kActivationGroup, part.stride);
-  }
-}
-
-inline void MultiplyGroup(const uint8_t* weights, size_t group, Sums& sums) {
-  const uint8_t* const from = weights + group * kGroupLines * kLine;
-  switch (group) {
-    case 0:
-      _tile_zero(0);
-      _tile_loadd(2, from, kStepBytes);
-      _tile_dpbsud(0, 4, 2);
-      _tile_stored(0, sums.of[0], kLine);
-      break;
-    case 1:
-      _tile_zero(1);
-      _tile_loadd(3, from, kStepBytes);
-      _tile_dpbsud(1, 5, 3);
-      _tile_stored(1, sums.of[1], kLine);
-      break;
-    case 2:
-      _tile_zero(0);
-      _tile_loadd(2, from, kStepBytes);
-      _tile_dpbsud(0, 6, 2);
-      _tile_stored(0, sums.of[2], kLine);
-      break;
-    case 3:
-      _tile_zero(1);
-      _tile_loadd(3, from, kStepBytes);
-      _tile_dpbsud(1, 7, 3);
-      _tile_stored(1, sums.of[3], kLine);
-      break;
-  }
+// One group for kTileOutputs outputs; groups take the registers in turns.
+template <size_t kGroup>
+inline void MultiplyGroup(const uint8_t* weights, Sums& sums) {
+  constexpr int kTurn = kGroup % 2;
+  constexpr int kOwnCodes = kCodes + static_cast<int>(kGroup);
+  LoadTile<kWeights + kTurn>(weights + kGroup * kGroupLines * kLine,
+                             kStepBytes);
+  MultiplyTiles<kSums + kTurn, kOwnCodes, kWeights + kTurn>();
+  StoreTile<kSums + kTurn>(sums.of[kGroup], kLine);
 }
 
 // tile[i] += scale * dot, group by group, for rows [begin, end) of a part.
@@ -208,37 +198,51 @@ inline void AddScaled(const Sums& sums, const Part& part, size_t begin,
 // A part, for all outputs of a panel. The products for 16 outputs run while
 // the sums of the 16 before are scaled: a read that follows the store of sums
 // at once waits for it.
-template <size_t kGroups>
-void MultiplyPart(const uint8_t* weights, const Part& part, Ahead& ahead,
-                  float* tile) {
+template <size_t... kGroup>
+void MultiplyPart(std::index_sequence<kGroup...>, const uint8_t* weights,
+                  const Part& part, Ahead& ahead, float* tile) {
+  constexpr size_t kGroups = sizeof...(kGroup);
   Sums sums[2];
-  LoadCodes(part);
-  for (size_t group = 0; group < kGroups; ++group) {
-    MultiplyGroup(weights, group, sums[0]);
-  }
+  (LoadTile<kCodes + static_cast<int>(kGroup)>(
+       part.codes + kGroup * kActivationGroup, part.stride),
+   ...);
+  (MultiplyGroup<kGroup>(weights, sums[0]), ...);
 #pragma GCC unroll 4
   for (size_t output = 0; output < kPanelRows; output += kTileOutputs) {
     const size_t next = output + kTileOutputs;
     const Sums& ready = sums[output / kTileOutputs % 2];
     Sums& begun = sums[next / kTileOutputs % 2];
-#pragma GCC unroll 4
-    for (size_t group = 0; group < kGroups; ++group) {
+    const auto step = [&]<size_t kOne>() {
       Ask(ahead);
-      AskCodes(part, output / kTileOutputs * kGroups + group);
+      AskCodes(part, output / kTileOutputs * kGroups + kOne);
       if (next < kPanelRows) {
-        MultiplyGroup(weights + next * kStepColumns, group, begun);
+        MultiplyGroup<kOne>(weights + next * kStepColumns, begun);
       }
-      AddScaled<kGroups>(ready, part, group * part.rows / kGroups,
-                         (group + 1) * part.rows / kGroups, tile + output);
-    }
+      AddScaled<kGroups>(ready, part, kOne * part.rows / kGroups,
+                         (kOne + 1) * part.rows / kGroups, tile + output);
+    };
+    (step.template operator()<kGroup>(), ...);
   }
 }
 
-using PartKernel = void (*)(const uint8_t*, const Part&, Ahead&, float*);
-constexpr PartKernel kPartKernels[] = {nullptr, &MultiplyPart<1>,
-                                       &MultiplyPart<2>, &MultiplyPart<3>,
-                                       &MultiplyPart<4>};
-static_assert(std::size(kPartKernels) == kBlockGroups + 1);
+void MultiplyPart(const uint8_t* weights, const Part& part, Ahead& ahead,
+                  float* tile) {
+  static_assert(kBlockGroups == 4);
+  switch (part.groups) {
+    case 1:
+      return MultiplyPart(std::make_index_sequence<1>(), weights, part, ahead,
+                          tile);
+    case 2:
+      return MultiplyPart(std::make_index_sequence<2>(), weights, part, ahead,
+                          tile);
+    case 3:
+      return MultiplyPart(std::make_index_sequence<3>(), weights, part, ahead,
+                          tile);
+    default:
+      return MultiplyPart(std::make_index_sequence<4>(), weights, part, ahead,
+                          tile);
+  }
+}
 
 // What is read behind a block: the next one, or where the thread goes on.
 Ahead BehindBlock(const uint8_t* weights, size_t block, size_t columns,
@@ -284,8 +288,7 @@ void MultiplyGroups(const uint8_t* panel, size_t first, size_t groups,
       }
       if (part.rows != configured) Configure(part.rows, columns);
       configured = part.rows;
-      kPartKernels[part.groups](weights, part, ahead,
-                                tile + part.row * kPanelRows);
+      MultiplyPart(weights, part, ahead, tile + part.row * kPanelRows);
     }
   }
 }

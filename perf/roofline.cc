@@ -134,8 +134,8 @@ __attribute__((target("amx-tile,amx-int8"))) void Int8TileLoop() {
     uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64};
     uint8_t rows[16] = {16, 16, 16, 16, 16, 16};
   } config;
-  __asm__ volatile("" : : : "memory");  // GCC 12 does not see it read.
-  _tile_loadconfig(&config);
+  // GCC 12's intrinsic does not say that it reads all of it.
+  __asm__ volatile("ldtilecfg %0" : : "m"(config));
   for (int64_t step = 0; step < kSteps; ++step) {
     for (int i = 0; i < kSums; i += 4) {
       _tile_dpbsud(0, 4, 5);
