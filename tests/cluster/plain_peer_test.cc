@@ -9,12 +9,14 @@
 #include <thread>
 
 #include "cluster/link_transport.h"
+#include "tests/testing/connected_channel.h"
 #include "tests/testing/grpc_world.h"
 #include "tests/testing/soon.h"
 
 namespace ringfleet::cluster {
 namespace {
 
+using ::ringfleet::testing::ConnectedChannel;
 using ::ringfleet::testing::GrpcWorld;
 using ::ringfleet::testing::PlainPeer;
 using ::ringfleet::testing::Soon;
@@ -142,8 +144,8 @@ TEST(PlainPeerStartTest, WhileLinksOpenASecondOneMayTryAgain) {
 }
 
 TEST_F(PlainPeerTest, AnUnknownLaneIsRefused) {
-  const auto stub = v1::Collective::NewStub(grpc::CreateChannel(
-      world_.addresses()[0], grpc::InsecureChannelCredentials()));
+  const auto stub =
+      v1::Collective::NewStub(ConnectedChannel(world_.addresses()[0]));
   for (const char* lane : {"3", "-1", "right", ""}) {
     grpc::ClientContext context;
     context.AddMetadata("rf-epoch", "1");

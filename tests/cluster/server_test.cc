@@ -2,7 +2,6 @@
 #include "cluster/server.h"
 
 #include <gmock/gmock.h>
-#include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -16,6 +15,7 @@
 
 #include "cluster/process_limits.h"
 #include "protos/health.grpc.pb.h"
+#include "tests/testing/connected_channel.h"
 
 namespace ringfleet::cluster {
 namespace {
@@ -36,9 +36,8 @@ void SetDeadline(grpc::ClientContext& context) {
 class HealthClient {
  public:
   explicit HealthClient(const DaemonServer& server)
-      : stub_(grpc::health::v1::Health::NewStub(
-            grpc::CreateChannel(FormatAddress({"127.0.0.1", server.port()}),
-                                grpc::InsecureChannelCredentials()))) {}
+      : stub_(grpc::health::v1::Health::NewStub(testing::ConnectedChannel(
+            FormatAddress({"127.0.0.1", server.port()})))) {}
 
   // The answer, or UNKNOWN and the error in `error`.
   HealthCheckResponse::ServingStatus Check(const std::string& service,

@@ -163,10 +163,11 @@ TEST(SharedLanesTest, APositionThatCannotBeIsDataLoss) {
     peer.from_rank_0().control->tail = tail;
     const std::string payload(kMaxPayloadBytes, 'x');
     PayloadLedger ledger;
-    for (int i = 0; i < 2; ++i) {  // The second does not fit.
-      ASSERT_TRUE(peer.rank_0()
-                      .Send(1, Lane::kDirect, {.epoch = 1}, payload, ledger)
-                      .ok());
+    // The second does not fit; by then the position may have been seen.
+    for (int i = 0; i < 2; ++i) {
+      const absl::Status sent =
+          peer.rank_0().Send(1, Lane::kDirect, {.epoch = 1}, payload, ledger);
+      EXPECT_TRUE(sent.ok() || absl::IsDataLoss(sent)) << sent;
     }
     ExpectDataLoss(peer);
     EXPECT_TRUE(ledger.released());
@@ -309,9 +310,7 @@ TEST(SharedLanesTest, AnOfferMayWaitForTheEpoch) {
   // Calls of a connection are taken in order: when this one is refused, the
   // peer's has come.
   grpc::ClientContext context;
-  EXPECT_EQ(v1::Collective::NewStub(
-                grpc::CreateChannel(world.addresses()[0],
-                                    grpc::InsecureChannelCredentials()))
+  EXPECT_EQ(v1::Collective::NewStub(peer.channel())
                 ->Link(&context)
                 ->Finish()
                 .error_code(),

@@ -16,6 +16,7 @@
 #include "coordinator/coordinator_server.h"
 #include "coordinator/tokenizer.h"
 #include "protos/cluster.grpc.pb.h"
+#include "tests/testing/connected_channel.h"
 #include "tests/testing/fake_worker.h"
 
 namespace ringfleet::coordinator {
@@ -48,9 +49,8 @@ class CoordinatorServiceTest : public ::testing::Test {
     auto server = CoordinatorServer::Start(options);
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
-    const auto channel =
-        grpc::CreateChannel(absl::StrCat("127.0.0.1:", server_->port()),
-                            grpc::InsecureChannelCredentials());
+    const auto channel = testing::ConnectedChannel(
+        absl::StrCat("127.0.0.1:", server_->port()));
     coordinator_ = v1::Coordinator::NewStub(channel);
     membership_ = v1::Membership::NewStub(channel);
   }

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/coordinator_server.h"
 #include "protos/cluster.grpc.pb.h"
+#include "tests/testing/connected_channel.h"
 #include "tests/testing/fake_worker.h"
 
 namespace ringfleet::coordinator {
@@ -35,9 +36,8 @@ class TraceServiceTest : public ::testing::Test {
     auto server = CoordinatorServer::Start(options);
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
-    const auto channel =
-        grpc::CreateChannel(absl::StrCat("127.0.0.1:", server_->port()),
-                            grpc::InsecureChannelCredentials());
+    const auto channel = testing::ConnectedChannel(
+        absl::StrCat("127.0.0.1:", server_->port()));
     coordinator_ = v1::Coordinator::NewStub(channel);
     const auto membership = v1::Membership::NewStub(channel);
     for (size_t rank = 0; rank < behaviours.size(); ++rank) {

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "protos/collective.grpc.pb.h"
+#include "tests/testing/connected_channel.h"
 
 namespace ringfleet::testing {
 namespace {
@@ -134,8 +135,8 @@ void FaultTransport::SendStale(int peer, Lane lane, FrameHeader header) {
 // Lower ranks do not call higher ones at all; that is refused as well.
 void FaultTransport::OpenDuplicates() {
   const int callee = rank() == 0 ? 1 : 0;
-  const auto stub = v1::Collective::NewStub(grpc::CreateChannel(
-      addresses_[callee], grpc::InsecureChannelCredentials()));
+  const auto stub =
+      v1::Collective::NewStub(ConnectedChannel(addresses_[callee]));
   grpc::ClientContext link_context;
   AddIdentity(link_context, epoch(), rank(), config_);
   const auto link = stub->Link(&link_context);

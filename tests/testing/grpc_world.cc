@@ -7,17 +7,18 @@ namespace ringfleet::testing {
 
 void GrpcWorld::RunConnected(
     const std::function<void(cluster::Transport&)>& body, uint64_t epoch) {
-  std::vector<std::unique_ptr<cluster::Transport>> transports(size());
-  Run([&](int rank) {
-    auto transport = Connect(rank, epoch);
-    if (!transport.ok()) {
-      fprintf(stderr, "rank %d: %s\n", rank,
-              transport.status().ToString().c_str());
-    }
-    RF_CHECK(transport.ok());
-    transports[rank] = *std::move(transport);
-  });
-  Run([&](int rank) { body(*transports[rank]); });
+  std::vector<absl::StatusOr<std::unique_ptr<cluster::Transport>>> connected(
+      size());
+  Run([&](int rank) { connected[rank] = Connect(rank, epoch); });
+  bool all = true;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (connected[rank].ok()) continue;
+    all = false;
+    fprintf(stderr, "rank %d: %s\n", rank,
+            connected[rank].status().ToString().c_str());
+  }
+  RF_CHECK(all);
+  Run([&](int rank) { body(**connected[rank]); });
 }
 
 }  // namespace ringfleet::testing

@@ -14,6 +14,7 @@
 #include "cluster/frame.h"
 #include "kernels/check.h"
 #include "protos/collective.grpc.pb.h"
+#include "tests/testing/connected_channel.h"
 
 namespace ringfleet::testing {
 
@@ -24,8 +25,8 @@ class PlainPeer {
   explicit PlainPeer(
       const std::string& address, uint64_t epoch = 1,
       const std::vector<std::pair<std::string, std::string>>& headers = {})
-      : stub_(v1::Collective::NewStub(
-            grpc::CreateChannel(address, grpc::InsecureChannelCredentials()))) {
+      : channel_(ConnectedChannel(address)),
+        stub_(v1::Collective::NewStub(channel_)) {
     for (grpc::ClientContext* context : {&link_context_, &control_context_}) {
       context->AddMetadata("rf-epoch", std::to_string(epoch));
       context->AddMetadata("rf-source", "1");
@@ -102,10 +103,13 @@ class PlainPeer {
   grpc::ClientReaderWriter<v1::ControlMessage, v1::ControlMessage>& control() {
     return *control_;
   }
+  // The connection with rank 0, which carries both streams.
+  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
   // The headers that rank 0 answered with. Requires Join().
   const grpc::ClientContext& link_context() const { return link_context_; }
 
  private:
+  const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Collective::Stub> stub_;
   bool link_finished_ = false;
   grpc::ClientContext link_context_;

@@ -20,6 +20,7 @@
 #include "cluster/server.h"
 #include "kernels/check.h"
 #include "kernels/latent_cache.h"
+#include "tests/testing/connected_channel.h"
 
 namespace ringfleet::worker {
 namespace {
@@ -60,8 +61,7 @@ class WorkerServiceTest : public ::testing::Test {
     server_ = *std::move(server);
     endpoint_.Start();
     address_ = absl::StrCat("127.0.0.1:", server_->port());
-    stub_ = v1::Worker::NewStub(
-        grpc::CreateChannel(address_, grpc::InsecureChannelCredentials()));
+    stub_ = v1::Worker::NewStub(testing::ConnectedChannel(address_));
   }
   ~WorkerServiceTest() override {
     service_.Abort(absl::UnavailableError("the test is over"));

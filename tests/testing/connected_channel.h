@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Clients of a test, which call right away.
+#ifndef RINGFLEET_TESTS_TESTING_CONNECTED_CHANNEL_H_
+#define RINGFLEET_TESTS_TESTING_CONNECTED_CHANNEL_H_
+
+#include <memory>
+#include <string>
+
+#include "cluster/channel.h"
+#include "kernels/check.h"
+
+namespace ringfleet::testing {
+
+// Whose connection stands, so that no call meets an attempt that gRPC takes for
+// a failed one (see cluster::AwaitConnection). Requires a server at `address`.
+inline std::shared_ptr<grpc::Channel> ConnectedChannel(
+    const std::string& address) {
+  std::shared_ptr<grpc::Channel> channel = cluster::OpenChannel(address);
+  RF_CHECK(cluster::AwaitConnection(*channel, absl::Seconds(60)));
+  return channel;
+}
+
+}  // namespace ringfleet::testing
+
+#endif  // RINGFLEET_TESTS_TESTING_CONNECTED_CHANNEL_H_
