@@ -18,7 +18,7 @@ namespace {
 
 constexpr absl::string_view kNames[] = {"sse4",    "avx2",        "avx_vnni",
                                         "avx512",  "avx512_vnni", "avx512_bf16",
-                                        "amx_int8"};
+                                        "amx"};
 
 struct CpuidRegisters {
   uint32_t a = 0, b = 0, c = 0, d = 0;
@@ -34,11 +34,11 @@ CpuidRegisters Leaf7(uint32_t subleaf) {
 // saves the registers. Its list lacks AVX-VNNI: leaf 7, subleaf 1, EAX bit 4.
 bool HasAvxVnni() { return (Leaf7(1).a & (1u << 4)) != 0; }
 
-// AMX-TILE and AMX-INT8: leaf 7, EDX bits 24 and 25. The system saves the
+// AMX-BF16, AMX-TILE and AMX-INT8: leaf 7, EDX bits 22, 24 and 25. The system saves the
 // registers of processes that asked for it (Linux: Documentation/arch/x86/
 // xstate.rst), which all of their threads may then use.
-bool HasAmxInt8() {
-  constexpr uint32_t kBits = 1u << 24 | 1u << 25;
+bool HasAmx() {
+  constexpr uint32_t kBits = 1u << 22 | 1u << 24 | 1u << 25;
   constexpr int kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
   constexpr int kTileData = 18;               // XFEATURE_XTILEDATA
   static const bool has =
@@ -64,8 +64,8 @@ bool Supports(Isa isa) {
       return Supports(Isa::kAvx512) && __builtin_cpu_supports("avx512vnni");
     case Isa::kAvx512Bf16:
       return Supports(Isa::kAvx512Vnni) && __builtin_cpu_supports("avx512bf16");
-    case Isa::kAmxInt8:
-      return Supports(Isa::kAvx512Bf16) && HasAmxInt8();
+    case Isa::kAmx:
+      return Supports(Isa::kAvx512Bf16) && HasAmx();
   }
   return false;
 }

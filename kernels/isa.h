@@ -22,11 +22,11 @@ enum class Isa : uint8_t {
   kAvx512,      // F, BW, DQ, VL: x86-64-v4.
   kAvx512Vnni,  // Dot products of bytes.
   kAvx512Bf16,  // And of bfloat16.
-  kAmxInt8,     // Products of tiles of bytes.
+  kAmx,         // Products of tiles of bytes and of bfloat16.
 };
 
 // "sse4", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16",
-// "amx_int8".
+// "amx".
 absl::string_view IsaName(Isa isa);
 // INVALID_ARGUMENT, with the names there are.
 absl::StatusOr<Isa> ParseIsa(absl::string_view name);

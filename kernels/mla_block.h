@@ -107,6 +107,8 @@ struct MlaKernels {
 const MlaKernels& MlaKernelsF32();
 // bfloat16 with float32 sums, from Isa::kAvx512Bf16 on.
 const MlaKernels& MlaKernelsBf16();
+// The same in tiles, from Isa::kAmx on.
+const MlaKernels& MlaKernelsAmx();
 
 // Elements from one row to the next in scratch.
 constexpr size_t PaddedNumbers(size_t numbers) {

@@ -18,9 +18,11 @@
 namespace ringfleet::kernels {
 
 inline const MlaKernels& MlaKernelsFor(Dtype cache_dtype) {
-  const bool bf16 =
-      cache_dtype != Dtype::kF32 && CurrentIsa() >= Isa::kAvx512Bf16;
-  return bf16 ? MlaKernelsBf16() : MlaKernelsF32();
+  const Isa isa = CurrentIsa();
+  if (cache_dtype == Dtype::kF32 || isa < Isa::kAvx512Bf16) {
+    return MlaKernelsF32();
+  }
+  return isa >= Isa::kAmx ? MlaKernelsAmx() : MlaKernelsBf16();
 }
 
 // Positions of block `block` that a query at `position` sees.

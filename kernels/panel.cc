@@ -11,7 +11,7 @@ namespace {
 
 IntegerPanelKernels KernelsOf(Isa isa) {
 #if defined(__x86_64__)
-  if (isa >= Isa::kAmxInt8) return AmxPanelKernels();
+  if (isa >= Isa::kAmx) return AmxPanelKernels();
   if (isa >= Isa::kAvx512Vnni) return Avx512VnniPanelKernels();
   if (isa == Isa::kAvxVnni) return AvxVnniPanelKernels();
 #endif

@@ -76,7 +76,7 @@ struct IntegerPanelKernels {
 IntegerPanelKernels HighwayPanelKernels();     // Any processor.
 IntegerPanelKernels AvxVnniPanelKernels();     // kAvxVnni.
 IntegerPanelKernels Avx512VnniPanelKernels();  // From kAvx512Vnni on.
-IntegerPanelKernels AmxPanelKernels();         // From kAmxInt8 on.
+IntegerPanelKernels AmxPanelKernels();         // From kAmx on.
 
 }  // namespace ringfleet::kernels
 

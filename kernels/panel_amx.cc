@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Panels of int8 weights with AMX, which multiplies [16, 64] codes of
-// activations by [64, 16] codes of weights in one instruction (Intel,
-// "Architecture Instruction Set Extensions Programming Reference", chapter 3).
+// activations by [64, 16] codes of weights in one instruction.
 // A panel's steps are the rows that the instruction wants of its second
 // factor, so weights are read where they lie; a product is one group of
 // columns, whose exact sums are then scaled as in panel_avx512_vnni.cc.
@@ -13,6 +12,7 @@
 #include <utility>
 
 #include "hwy/base.h"
+#include "kernels/amx_tiles.h"
 #include "kernels/panel.h"
 
 #if defined(__x86_64__)
@@ -27,9 +27,8 @@ HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,amx-tile,amx-int8")
 namespace ringfleet::kernels {
 namespace {
 
-constexpr size_t kTileRows = 16;
 constexpr size_t kTileOutputs = 16;
-constexpr size_t kLine = 64;
+constexpr size_t kLine = kTileRowBytes;
 constexpr size_t kGroupLines =
     kActivationGroup / kStepColumns * kStepBytes / kLine;
 // Groups that go through a tile of rows together: their codes stay in
@@ -37,61 +36,21 @@ constexpr size_t kGroupLines =
 // cache of 48 KB.
 constexpr size_t kBlockGroups = 4;
 
-// What LDTILECFG reads.
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
-static_assert(sizeof(TileConfig) == 64);
-
 // Registers: two of sums, two of weights, and the activations of kBlockGroups
 // groups.
 constexpr int kSums = 0, kWeights = 2, kCodes = 4;
 
-// GCC 12's intrinsics take nothing but digits for registers, and do not say
-// that they read memory.
-template <int kTile>
-inline void LoadTile(const void* from, size_t stride) {
-  __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2"
-                   :
-                   : "r"(from), "r"(stride), "i"(kTile)
-                   : "memory");
-}
-
-template <int kTile>
-inline void StoreTile(void* to, size_t stride) {
-  __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)"
-                   :
-                   : "r"(to), "r"(stride), "i"(kTile)
-                   : "memory");
-}
-
-// sums = codes * weights, signed by unsigned.
-template <int kSumsTile, int kCodesTile, int kWeightsTile>
-inline void MultiplyTiles() {
-  __asm__ volatile("tilezero %%tmm%c0\n\ttdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0"
-                   :
-                   : "i"(kSumsTile), "i"(kCodesTile), "i"(kWeightsTile));
-}
-
 void Configure(size_t rows, size_t columns) {
   const size_t steps = (columns + kStepColumns - 1) / kStepColumns;
   TileConfig config;
-  const auto set = [&config](int tile, size_t tile_rows, size_t bytes) {
-    config.rows[tile] = static_cast<uint8_t>(tile_rows);
-    config.row_bytes[tile] = static_cast<uint16_t>(bytes);
-  };
   for (int i = 0; i < 2; ++i) {
-    set(kSums + i, rows, kLine);
-    set(kWeights + i, steps, kLine);
+    config.Set(kSums + i, rows, kLine);
+    config.Set(kWeights + i, steps, kLine);
   }
   for (size_t group = 0; group < kBlockGroups; ++group) {
-    set(kCodes + static_cast<int>(group), rows, steps * kStepColumns);
+    config.Set(kCodes + static_cast<int>(group), rows, steps * kStepColumns);
   }
-  __asm__ volatile("ldtilecfg %0" : : "m"(config));
+  config.Load();
 }
 
 // Some rows of a batch in some groups.
@@ -171,7 +130,8 @@ inline void MultiplyGroup(const uint8_t* weights, Sums& sums) {
   constexpr int kOwnCodes = kCodes + static_cast<int>(kGroup);
   LoadTile<kWeights + kTurn>(weights + kGroup * kGroupLines * kLine,
                              kStepBytes);
-  MultiplyTiles<kSums + kTurn, kOwnCodes, kWeights + kTurn>();
+  ZeroTile<kSums + kTurn>();
+  AddInt8Product<kSums + kTurn, kOwnCodes, kWeights + kTurn>();
   StoreTile<kSums + kTurn>(sums.of[kGroup], kLine);
 }
 
@@ -302,7 +262,7 @@ void MultiplyByTiles(const uint8_t* panel, const PanelBatch& x,
   const size_t rest = x.columns % kActivationGroup;
   MultiplyGroups(panel, 0, groups, kActivationGroup, x, next, tile);
   if (rest > 0) MultiplyGroups(panel, groups, 1, rest, x, next, tile);
-  _tile_release();
+  ReleaseTiles();
 }
 
 // Fewer rows leave most of a tile empty: VNNI is faster.

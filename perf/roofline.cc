@@ -10,6 +10,7 @@
 
 #include "hwy/base.h"
 #include "kernels/aligned_buffer.h"
+#include "kernels/amx_tiles.h"
 #include "kernels/isa.h"
 #include "kernels/read_bandwidth.h"
 
@@ -125,26 +126,43 @@ void Int16Loop128() {
   }
 }
 
-// Rows, columns of the second factor, and depth of one product.
-constexpr int kTileSize[3] = {16, 16, 64};
+// Operations of one product of tiles: rows, columns of the second factor,
+// numbers in a row of the first.
+constexpr double kInt8TileOperations = 2.0 * 16 * 16 * 64;
+constexpr double kBf16TileOperations = 2.0 * 16 * 16 * 32;
 
-__attribute__((target("amx-tile,amx-int8"))) void Int8TileLoop() {
-  struct alignas(64) {
-    uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64};
-    uint8_t rows[16] = {16, 16, 16, 16, 16, 16};
-  } config;
-  // GCC 12's intrinsic does not say that it reads all of it.
-  __asm__ volatile("ldtilecfg %0" : : "m"(config));
+void ConfigureTiles() {
+  kernels::TileConfig config;
+  for (int tile = 0; tile < 6; ++tile) {
+    config.Set(tile, kernels::kTileRows, kernels::kTileRowBytes);
+  }
+  config.Load();
+}
+
+void Int8TileLoop() {
+  ConfigureTiles();
   for (int64_t step = 0; step < kSteps; ++step) {
     for (int i = 0; i < kSums; i += 4) {
-      _tile_dpbsud(0, 4, 5);
-      _tile_dpbsud(1, 4, 5);
-      _tile_dpbsud(2, 4, 5);
-      _tile_dpbsud(3, 4, 5);
+      kernels::AddInt8Product<0, 4, 5>();
+      kernels::AddInt8Product<1, 4, 5>();
+      kernels::AddInt8Product<2, 4, 5>();
+      kernels::AddInt8Product<3, 4, 5>();
     }
   }
-  _tile_release();
+  kernels::ReleaseTiles();
+}
+
+void Bf16TileLoop() {
+  ConfigureTiles();
+  for (int64_t step = 0; step < kSteps; ++step) {
+    for (int i = 0; i < kSums; i += 4) {
+      kernels::AddBf16Product<0, 4, 5>();
+      kernels::AddBf16Product<1, 4, 5>();
+      kernels::AddBf16Product<2, 4, 5>();
+      kernels::AddBf16Product<3, 4, 5>();
+    }
+  }
+  kernels::ReleaseTiles();
 }
 
 void ReadLoop(const char* from, size_t bytes) {
@@ -189,9 +207,8 @@ Roofline MeasureRoofline(kernels::ThreadPool& pool) {
                      });
   });
   const Isa isa = kernels::CurrentIsa();
-  if (isa >= Isa::kAmxInt8) {
-    roofline.int8_gops = LoopRate(
-        pool, &Int8TileLoop, 2.0 * kTileSize[0] * kTileSize[1] * kTileSize[2]);
+  if (isa >= Isa::kAmx) {
+    roofline.int8_gops = LoopRate(pool, &Int8TileLoop, kInt8TileOperations);
   } else if (isa >= Isa::kAvx512Vnni) {
     roofline.int8_gops = LoopRate(pool, &Int8Loop512, 128);
   } else if (isa >= Isa::kAvx2) {
@@ -206,9 +223,13 @@ Roofline MeasureRoofline(kernels::ThreadPool& pool) {
   } else {
     roofline.f32_gflops = LoopRate(pool, &F32Loop128, 8);
   }
-  roofline.bf16_gflops = isa >= Isa::kAvx512Bf16
-                             ? LoopRate(pool, &Bf16Loop512, 64)
-                             : roofline.f32_gflops;
+  if (isa >= Isa::kAmx) {
+    roofline.bf16_gflops = LoopRate(pool, &Bf16TileLoop, kBf16TileOperations);
+  } else if (isa >= Isa::kAvx512Bf16) {
+    roofline.bf16_gflops = LoopRate(pool, &Bf16Loop512, 64);
+  } else {
+    roofline.bf16_gflops = roofline.f32_gflops;
+  }
   return roofline;
 }
 

@@ -103,7 +103,7 @@ void AddOptions(CLI::App& app, Options& options) {
       ->check(CLI::Range(0, 1023));
   app.add_option("--isa", options.isa,
                  "Hold the kernels back to an instruction set: sse4, avx2, "
-                 "avx_vnni, avx512, avx512_vnni, avx512_bf16 or amx_int8 "
+                 "avx_vnni, avx512, avx512_vnni, avx512_bf16 or amx "
                  "[the best]")
       ->envname("RINGFLEET_ISA");
   app.add_option("--memory-gib", options.memory_gib,

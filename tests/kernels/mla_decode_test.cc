@@ -34,8 +34,15 @@ class Call {
   // The last `num_queries` of `positions` cached ones.
   void AddSequence(size_t positions, size_t num_queries, uint32_t seed,
                    float q_bound = 1) {
+    AddSequence(RandomFloats(positions * format_.numbers(), seed), num_queries,
+                seed, q_bound);
+  }
+  // The same of given rows.
+  void AddSequence(const std::vector<float>& cached, size_t num_queries,
+                   uint32_t seed, float q_bound = 1) {
     const size_t numbers = format_.numbers();
-    sequences_.emplace_back(format_, RandomFloats(positions * numbers, seed));
+    const size_t positions = cached.size() / numbers;
+    sequences_.emplace_back(format_, cached);
     segments_.push_back(sequences_.back().Segment(
         static_cast<int64_t>(positions - num_queries), num_queries, rows()));
     const std::vector<float> q = RandomFloats(num_queries * heads_ * numbers,
@@ -295,6 +302,29 @@ TEST(MlaDecodeTest, IsRowInvariant) {
               0)
               << threads << " threads";
           std::rotate(segments.begin(), segments.begin() + 1, segments.end());
+        }
+      }
+    }
+  });
+}
+
+// A sequence without a number in it is attended to before others, in the same
+// scratch.
+TEST(MlaDecodeTest, WhatIsNotANumberStaysInItsSequence) {
+  ForEachIsa([] {
+    for (const Dtype dtype : kCacheDtypes) {
+      for (const size_t heads : {5, 64}) {
+        Call call({.dtype = dtype, .kv_lora_rank = 72, .rope_dim = 6}, heads);
+        call.AddSequence(std::vector<float>(128 * 78, NAN), 1, 100);
+        call.AddSequence(5, 1, 101);
+        call.AddSequence(37, 1, 102);
+        const std::vector<float> out = call.Run(/*threads=*/1);
+        EXPECT_TRUE(std::isnan(out[0]));
+        const std::vector<float> others =
+            call.Run({call.segments()[1], call.segments()[2]}, /*threads=*/1);
+        for (size_t i = call.row_size(); i < out.size(); ++i) {
+          ASSERT_EQ(out[i], others[i])
+              << DtypeName(dtype) << " " << heads << " heads";
         }
       }
     }
