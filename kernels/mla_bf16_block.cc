@@ -155,9 +155,12 @@ void PackValues(const void* rows, size_t stride_bytes, size_t count, size_t dim,
   }
 }
 
-// 2^x for x <= 0 or NaN.
+// 2^x for x <= 0 or NaN. Below 2^-126 zero: Intel's processors take a hundred
+// times as long for a result that is no normal number.
 __m512 Exp2(__m512 x) {
-  x = _mm512_max_ps(_mm512_set1_ps(kExp2Lowest), x);  // Keeps a NaN.
+  const __mmask16 normal =
+      _mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
+  x = _mm512_maskz_mov_ps(normal, x);
   const __m512 n =
       _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m512 f = _mm512_sub_ps(x, n);
@@ -166,7 +169,8 @@ __m512 Exp2(__m512 x) {
   for (int i = 4; i >= 0; --i) {
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(kExp2Coefficients[i]));
   }
-  return _mm512_scalef_ps(_mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f)), n);
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
+  return _mm512_maskz_scalef_ps(normal, p, n);
 }
 
 // 16 scaled scores of a position, -infinity where a lane does not see it.

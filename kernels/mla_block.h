@@ -46,8 +46,6 @@ inline constexpr size_t kLaneGroup = 16;
 inline constexpr float kExp2Coefficients[6] = {
     6.931471825e-01f, 2.402265072e-01f, 5.550356954e-02f,
     9.618083015e-03f, 1.339086331e-03f, 1.545316336e-04f};
-// 2^-200 is zero in float32.
-inline constexpr float kExp2Lowest = -200.0f;
 
 struct MlaBlock {
   size_t lanes = 0;      // At most kMaxLanes.

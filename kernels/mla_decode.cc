@@ -232,7 +232,9 @@ void MlaDecode(const MlaDecodeArgs& args, MlaWorkspace& workspace,
   for (size_t next = 0; next < num_queries;) {
     next = MakeTasks(args, next, threads, workspace);
     const std::vector<MlaDecodeTask>& tasks = workspace.tasks;
-    ForEachMlaTask(kernels, args.format.numbers(), args.format.kv_lora_rank,
+    ForEachMlaTask(kernels,
+                   {.key_dim = args.format.numbers(),
+                    .value_dim = args.format.kv_lora_rank},
                    tasks.size(), workspace, pool,
                    [&](size_t i, const MlaScratch& scratch) {
                      RunTask(args, kernels, tasks[i], scratch);

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "kernels/check.h"
 #include "kernels/matmul.h"
 #include "kernels/mla.h"
@@ -7,10 +9,19 @@
 
 namespace ringfleet::kernels {
 
-// One cache block after the other is expanded for all heads and attended to by
-// every query that sees it. The temporary memory is that of one block, however
-// long the context is: with V3's 128 heads 128 * 128 * 256 floats = 16.8 MB,
-// and 0.2 MB a thread.
+namespace {
+
+// With this much of the cache in floats [positions, heads of a part]: that of
+// one block for all heads, however long the context is. With V3's 128 heads
+// 128 * 128 * 256 floats = 16.8 MB, and 0.4 MB a thread.
+size_t HeadsOfPart(const MlaArgs& args) {
+  return (args.heads + kExpandedBlocks - 1) / kExpandedBlocks;
+}
+
+}  // namespace
+
+// Some cache blocks after the others are expanded, for some heads at a time,
+// and attended to by every query that sees them.
 void MlaMaterialized(const MlaArgs& args, const MlaSegment& segment,
                      MlaWorkspace& workspace, ThreadPool& pool) {
   if (args.heads == 0 || segment.num_queries == 0) return;
@@ -25,25 +36,43 @@ void MlaMaterialized(const MlaArgs& args, const MlaSegment& segment,
   RF_CHECK(num_blocks <= segment.blocks.size());
 
   const size_t numbers = args.format.numbers();
-  const size_t expanded_row = args.kv_b->rows();
-  float* latents =
-      GrowTo<float>(workspace.latents, kCacheBlockPositions * numbers);
-  float* expanded =
-      GrowTo<float>(workspace.expanded, kCacheBlockPositions * expanded_row);
-  for (size_t b = 0; b < num_blocks; ++b) {
+  const size_t expanded_dim = args.nope_dim + args.v_dim;
+  const size_t part_positions = kExpandedBlocks * kCacheBlockPositions;
+  const size_t part_heads = HeadsOfPart(args);
+  float* latents = GrowTo<float>(workspace.latents, part_positions * numbers);
+  float* expanded = GrowTo<float>(workspace.expanded,
+                                  part_positions * part_heads * expanded_dim);
+  for (size_t b = 0; b < num_blocks; b += kExpandedBlocks) {
     const size_t positions =
-        VisibleInBlock(static_cast<int64_t>(num_positions) - 1, b);
-    LoadLatentRows(args.format, segment.blocks[b], positions, latents, numbers);
+        std::min(num_positions - b * kCacheBlockPositions, part_positions);
+    for (size_t first = 0; first < positions; first += kCacheBlockPositions) {
+      LoadLatentRows(args.format,
+                     segment.blocks[b + first / kCacheBlockPositions],
+                     std::min(positions - first, kCacheBlockPositions),
+                     latents + first * numbers, numbers);
+    }
     workspace.x.Assign(ActivationFormFor(args.kv_b->form()), latents, positions,
                        args.format.kv_lora_rank, numbers, pool);
-    MatMul(*args.kv_b, workspace.x, expanded, pool);
-    MlaAttendExpanded({.args = &args,
-                       .segment = &segment,
-                       .index = b,
-                       .positions = positions,
-                       .latents = latents,
-                       .expanded = expanded},
-                      workspace, pool);
+    for (size_t head = 0; head < args.heads; head += part_heads) {
+      const size_t heads = std::min(part_heads, args.heads - head);
+      MatMul({{.w = args.kv_b,
+               .first_row = head * expanded_dim,
+               .num_rows = heads * expanded_dim,
+               .x = &workspace.x,
+               .batch = positions,
+               .y = expanded,
+               .y_stride = heads * expanded_dim}},
+             pool);
+      MlaAttendExpanded({.args = &args,
+                         .segment = &segment,
+                         .first_block = b,
+                         .positions = positions,
+                         .first_head = head,
+                         .heads = heads,
+                         .latents = latents,
+                         .expanded = expanded},
+                        workspace, pool);
+    }
   }
 }
 

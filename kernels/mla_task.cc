@@ -21,15 +21,20 @@ class Parts {
   size_t used_ = 0;
 };
 
-size_t Divide(const MlaKernels& kernels, size_t key_dim, size_t value_dim,
+size_t Divide(const MlaKernels& kernels, const MlaScratchShape& shape,
               char* memory, MlaScratch* scratch) {
   const size_t bytes = kernels.element_bytes;
   Parts parts(memory);
-  scratch->queries = parts.Take(PackedQueryElements(key_dim) * bytes);
-  scratch->stride_bytes = PaddedNumbers(std::max(key_dim, value_dim)) * bytes;
-  scratch->rows = parts.Take(kCacheBlockPositions * scratch->stride_bytes);
+  scratch->queries = parts.Take(PackedQueryElements(shape.key_dim) * bytes);
+  scratch->stride_bytes =
+      PaddedNumbers(std::max(shape.key_dim, shape.value_dim)) * bytes;
+  scratch->rows_bytes = kCacheBlockPositions * scratch->stride_bytes;
+  scratch->values_bytes =
+      PackedValueElements(kCacheBlockPositions, shape.value_dim) * bytes;
+  scratch->rows =
+      static_cast<char*>(parts.Take(shape.blocks * scratch->rows_bytes));
   scratch->values =
-      parts.Take(PackedValueElements(kCacheBlockPositions, value_dim) * bytes);
+      static_cast<char*>(parts.Take(shape.blocks * scratch->values_bytes));
   scratch->scores = static_cast<float*>(
       parts.Take(kCacheBlockPositions * kMaxLanes * sizeof(float)));
   scratch->weights = parts.Take(kCacheBlockPositions * kMaxLanes * bytes);
@@ -38,29 +43,28 @@ size_t Divide(const MlaKernels& kernels, size_t key_dim, size_t value_dim,
 
 }  // namespace
 
-MlaScratch::MlaScratch(const MlaKernels& kernels, size_t key_dim,
-                       size_t value_dim, char* memory) {
-  Divide(kernels, key_dim, value_dim, memory, this);
+MlaScratch::MlaScratch(const MlaKernels& kernels, const MlaScratchShape& shape,
+                       char* memory) {
+  Divide(kernels, shape, memory, this);
 }
 
-size_t MlaScratch::Bytes(const MlaKernels& kernels, size_t key_dim,
-                         size_t value_dim) {
-  MlaScratch scratch(kernels, key_dim, value_dim, nullptr);
-  return Divide(kernels, key_dim, value_dim, nullptr, &scratch);
+size_t MlaScratch::Bytes(const MlaKernels& kernels,
+                         const MlaScratchShape& shape) {
+  MlaScratch scratch(kernels, shape, nullptr);
+  return Divide(kernels, shape, nullptr, &scratch);
 }
 
 void ForEachMlaTask(
-    const MlaKernels& kernels, size_t key_dim, size_t value_dim, size_t tasks,
+    const MlaKernels& kernels, const MlaScratchShape& shape, size_t tasks,
     MlaWorkspace& workspace, ThreadPool& pool,
     absl::FunctionRef<void(size_t task, const MlaScratch& scratch)> body) {
   const size_t threads = static_cast<size_t>(pool.threads());
-  const size_t bytes = MlaScratch::Bytes(kernels, key_dim, value_dim);
+  const size_t bytes = MlaScratch::Bytes(kernels, shape);
   char* memory = GrowTo<char>(workspace.threads, threads * bytes);
   std::atomic<size_t> next{0};
   pool.ParallelFor(
       std::min(threads, tasks), /*grain=*/1, [&](size_t begin, size_t end) {
-        const MlaScratch scratch(kernels, key_dim, value_dim,
-                                 memory + begin * bytes);
+        const MlaScratch scratch(kernels, shape, memory + begin * bytes);
         for (;;) {
           const size_t task = next.fetch_add(1, std::memory_order_relaxed);
           if (task >= tasks) return;

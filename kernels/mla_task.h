@@ -32,27 +32,38 @@ inline size_t VisibleInBlock(int64_t position, size_t block) {
   return visible <= begin ? 0 : std::min(visible - begin, kCacheBlockPositions);
 }
 
-// The scratch of a thread that attends to blocks of keys [key_dim] and values
-// [value_dim].
+// Of keys [key_dim] and values [value_dim], in so many blocks at a time.
+struct MlaScratchShape {
+  size_t key_dim = 0;
+  size_t value_dim = 0;
+  size_t blocks = 1;
+};
+
+// The scratch of a thread that attends.
 struct MlaScratch {
   void* queries = nullptr;
-  void* rows = nullptr;  // Of a block, stride_bytes apart.
-  size_t stride_bytes = 0;
-  void* values = nullptr;
+  size_t stride_bytes = 0;  // From row to row.
   float* scores = nullptr;
   void* weights = nullptr;
+  // Of the first block.
+  char* rows = nullptr;
+  char* values = nullptr;
+  size_t rows_bytes = 0;  // Of a block.
+  size_t values_bytes = 0;
+
+  void* Rows(size_t block) const { return rows + block * rows_bytes; }
+  void* Values(size_t block) const { return values + block * values_bytes; }
 
   // `memory` is aligned to 64 bytes and as large as Bytes().
-  MlaScratch(const MlaKernels& kernels, size_t key_dim, size_t value_dim,
+  MlaScratch(const MlaKernels& kernels, const MlaScratchShape& shape,
              char* memory);
-  static size_t Bytes(const MlaKernels& kernels, size_t key_dim,
-                      size_t value_dim);
+  static size_t Bytes(const MlaKernels& kernels, const MlaScratchShape& shape);
 };
 
 // Calls body(task, scratch) for every task, in order of their numbers, each on
 // the next thread that is free.
 void ForEachMlaTask(
-    const MlaKernels& kernels, size_t key_dim, size_t value_dim, size_t tasks,
+    const MlaKernels& kernels, const MlaScratchShape& shape, size_t tasks,
     MlaWorkspace& workspace, ThreadPool& pool,
     absl::FunctionRef<void(size_t task, const MlaScratch& scratch)> body);
 

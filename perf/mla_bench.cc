@@ -126,8 +126,8 @@ void Decode(benchmark::State& state) {
       static_cast<int64_t>(state.iterations()));
 }
 
-// A prompt's attention, without the product with kv_b: every block is the same
-// expanded one. Arguments: heads, positions, queries.
+// A prompt's attention, without the product with kv_b: the same expanded part
+// serves for all blocks and heads. Arguments: heads, positions, queries.
 template <Dtype kDtype>
 void Prefill(benchmark::State& state) {
   ForceIsaFromEnvironment();
@@ -136,10 +136,11 @@ void Prefill(benchmark::State& state) {
   const size_t positions = static_cast<size_t>(state.range(1));
   const size_t num_queries = static_cast<size_t>(state.range(2));
   const Sequences sequences(format, 1, positions, num_queries);
-  const std::vector<float> latents =
-      Values(kCacheBlockPositions * format.numbers());
+  constexpr size_t kPartPositions = kExpandedBlocks * kCacheBlockPositions;
+  const size_t part_heads = (heads + kExpandedBlocks - 1) / kExpandedBlocks;
+  const std::vector<float> latents = Values(kPartPositions * format.numbers());
   const std::vector<float> expanded =
-      Values(kCacheBlockPositions * heads * (kNope + kV));
+      Values(kPartPositions * part_heads * (kNope + kV));
   const std::vector<float> q = Values(num_queries * heads * (kNope + kRope));
   std::vector<float> out(num_queries * heads * kV);
   ThreadPool pool(kThreads);
@@ -152,16 +153,19 @@ void Prefill(benchmark::State& state) {
                         .q = q.data(),
                         .out = out.data()};
   for (auto _ : state) {
-    for (size_t b = 0; b * kCacheBlockPositions < positions; ++b) {
-      MlaAttendExpanded(
-          {.args = &args,
-           .segment = &sequences.segments()[0],
-           .index = b,
-           .positions = std::min(positions - b * kCacheBlockPositions,
-                                 kCacheBlockPositions),
-           .latents = latents.data(),
-           .expanded = expanded.data()},
-          workspace, pool);
+    for (size_t first = 0; first < positions; first += kPartPositions) {
+      for (size_t head = 0; head < heads; head += part_heads) {
+        MlaAttendExpanded(
+            {.args = &args,
+             .segment = &sequences.segments()[0],
+             .first_block = first / kCacheBlockPositions,
+             .positions = std::min(positions - first, kPartPositions),
+             .first_head = head,
+             .heads = std::min(part_heads, heads - head),
+             .latents = latents.data(),
+             .expanded = expanded.data()},
+            workspace, pool);
+      }
     }
     benchmark::ClobberMemory();
   }

@@ -349,8 +349,8 @@ void MlaModule::AttendHeads(const char* keys, const char* values,
   const kernels::MlaKernels& kernels = kernels::MlaKernelsFor(format_.dtype);
   const size_t e = kernels::DtypeBytes(format_.dtype);
   kernels::ForEachMlaTask(
-      kernels, key_dim, value_dim, rows, workspace_, pool_,
-      [&](size_t row, const kernels::MlaScratch& scratch) {
+      kernels, {.key_dim = key_dim, .value_dim = value_dim}, rows, workspace_,
+      pool_, [&](size_t row, const kernels::MlaScratch& scratch) {
         float max[kernels::kMaxLanes];
         float sum[kernels::kMaxLanes];
         kernels.pack_queries(q + row * key_dim, key_dim, 1, key_dim,
