@@ -42,7 +42,7 @@ Executor::Executor(uint64_t epoch, ModelInstance main, ModelInstance reference,
       group_(main.model->plan().data_group),
       scorer_(*main.model, reference.model),
       sequences_(static_cast<size_t>(main.model->plan().mesh.data) * slots),
-      drawer_(&main.model->communicator()) {}
+      drawer_(&main.model->communicator(), &main.model->pool()) {}
 
 absl::Status Executor::Step(const v1::StepPlan& plan, v1::StepResult* result) {
   if (plan.epoch() != epoch_ || plan.step() != step_ + 1) {

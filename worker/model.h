@@ -84,6 +84,7 @@ class Model {
   const cluster::ModelSpec& spec() const { return spec_; }
   const cluster::ShardPlan& plan() const { return plan_; }
   TimedCommunicator& communicator() { return communicator_; }
+  kernels::ThreadPool& pool() { return pool_; }
   // Exact tokens per [layer][expert], empty for dense layers.
   std::vector<std::vector<uint64_t>>& expert_counts() { return expert_counts_; }
   // Of these, by layer, those that no place took.

@@ -112,10 +112,13 @@ absl::StatusOr<absl::Span<const DrawnToken>> TokenDrawer::Draw(
   const auto row_logits = [&](size_t row) {
     return absl::MakeConstSpan(logits + row * vocab.size(), vocab.size());
   };
-  own_.clear();
-  for (size_t row = 0; row < requests.size(); ++row) {
-    own_.push_back(Summarize(requests[row], row_logits(row), vocab));
-  }
+  own_.resize(requests.size());
+  pool_.ParallelFor(
+      requests.size(), /*grain=*/1, [&](size_t begin, size_t end) {
+        for (size_t row = begin; row < end; ++row) {
+          own_[row] = Summarize(requests[row], row_logits(row), vocab);
+        }
+      });
   RF_RETURN_IF_ERROR(
       GatherRecords(communicator_, absl::MakeConstSpan(own_), &all_));
   drawn_.clear();

@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "cluster/shard_plan.h"
 #include "kernels/sampling.h"
+#include "kernels/thread_pool.h"
 #include "worker/timed_communicator.h"
 
 namespace ringfleet::worker {
@@ -30,9 +31,9 @@ struct DrawnToken {
 // allocates nothing once its buffers have grown. One thread uses it.
 class TokenDrawer {
  public:
-  // `communicator` must outlive it.
-  explicit TokenDrawer(TimedCommunicator* communicator)
-      : communicator_(*communicator) {}
+  // Both must outlive it; `pool` works for it during a call.
+  TokenDrawer(TimedCommunicator* communicator, kernels::ThreadPool* pool)
+      : communicator_(*communicator), pool_(*pool) {}
 
   // One token for each request, valid until the next call.
   //   logits [requests, vocab.size()] f32: this rank's rows of the vocabulary
@@ -58,6 +59,7 @@ class TokenDrawer {
                               cluster::Range vocab);
 
   TimedCommunicator& communicator_;
+  kernels::ThreadPool& pool_;
   std::vector<RowSummary> own_;
   std::vector<RowSummary> all_;              // [ranks, requests]
   std::vector<kernels::Candidate> winners_;  // Of one row, by rank.

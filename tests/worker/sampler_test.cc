@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/thread_pool.h"
 #include "tests/testing/memory_communicator.h"
 #include "tests/testing/rank_world.h"
 
@@ -57,7 +58,8 @@ std::vector<absl::StatusOr<std::vector<DrawnToken>>> TryDraw(
       logits.insert(logits.end(), row.logits.begin() + vocab.begin,
                     row.logits.begin() + vocab.end);
     }
-    TokenDrawer drawer(&communicator);
+    kernels::ThreadPool pool(2);
+    TokenDrawer drawer(&communicator, &pool);
     const auto drawn = drawer.Draw(requests, logits.data(), vocab, vocab_size);
     if (drawn.ok()) {
       results[rank] = std::vector<DrawnToken>(drawn->begin(), drawn->end());
