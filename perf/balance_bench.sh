@@ -28,26 +28,10 @@ USAGE
 }
 
 root=$(cd "$(dirname "$0")/.." && pwd)
+. "$root/perf/options.sh"
 bin=$root/build/bin
 workers=2 slots=40 rounds=1 reps=3 model=synth:r1-slice,zipf=1.2
-while (($# > 0)); do
-  case "$1" in
-    --workers) workers=${2:?--workers needs a number} ;;
-    --slots) slots=${2:?--slots needs a number} ;;
-    --rounds) rounds=${2:?--rounds needs a number} ;;
-    --reps) reps=${2:?--reps needs a number} ;;
-    --model) model=${2:?--model needs a model} ;;
-    -h | --help)
-      usage
-      exit 0
-      ;;
-    *)
-      usage >&2
-      exit 2
-      ;;
-  esac
-  shift 2
-done
+take_options "workers slots rounds reps model" "" "$@"
 
 folder=$(mktemp -d)
 pids=()

@@ -19,29 +19,11 @@ USAGE
 }
 
 root=$(cd "$(dirname "$0")/.." && pwd)
-workers=2 meshes=1x1x2,1x2x1,2x1x1 rounds=2 model=synth:r1-slice
+. "$root/perf/options.sh"
+local=2 meshes=1x1x2,1x2x1,2x1x1 rounds=2 model=synth:r1-slice
 options=(-p 512 -n 16 -np 1,32 -d 0 -r 2)
-while (($# > 0)); do
-  case "$1" in
-    --local) workers=${2:?--local needs a number} ;;
-    --meshes) meshes=${2:?--meshes needs a list} ;;
-    --rounds) rounds=${2:?--rounds needs a number} ;;
-    --model) model=${2:?--model needs a model} ;;
-    --)
-      options=("${@:2}")
-      break
-      ;;
-    -h | --help)
-      usage
-      exit 0
-      ;;
-    *)
-      usage >&2
-      exit 2
-      ;;
-  esac
-  shift 2
-done
+take_options "local meshes rounds model --" "" "$@"
+((${#rest[@]} == 0)) || options=("${rest[@]}")
 
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -49,7 +31,7 @@ IFS=, read -ra list <<<"$meshes"
 for ((round = 0; round < rounds; ++round)); do
   for mesh in "${list[@]}"; do
     echo "round $((round + 1)) of $rounds: $mesh" >&2
-    "$root/build/bin/ringfleet" bench --model "$model" --local "$workers" \
+    "$root/build/bin/ringfleet" bench --model "$model" --local "$local" \
       --mesh "$mesh" "${options[@]}" -o json >"$folder/$round.$mesh.json" \
       2>"$folder/log" || { cat "$folder/log" >&2; exit 1; }
   done

@@ -80,54 +80,25 @@ if [[ ${1:-} == --host ]]; then
 fi
 
 root=$(cd "$(dirname "$0")/.." && pwd)
+. "$root/perf/options.sh"
 bin=$root/build/bin
-world=2 gbit=0 delay=0 burst=0 json=
-while (($# > 0)); do
-  case "$1" in
-    --pin)
-      export PIN_WORKERS=1
-      shift
-      continue
-      ;;
-    --json)
-      json=1
-      shift
-      continue
-      ;;
-    --world) world=${2:?--world needs a number} ;;
-    --gbit) gbit=${2:?--gbit needs a number} ;;
-    --delay-us) delay=${2:?--delay-us needs a number} ;;
-    --burst-bytes) burst=${2:?--burst-bytes needs a number} ;;
-    --bin) bin=${2:?--bin needs a folder} ;;
-    --)
-      shift
-      break
-      ;;
-    -h | --help)
-      usage
-      exit 0
-      ;;
-    *)
-      usage >&2
-      exit 2
-      ;;
-  esac
-  shift 2
-done
+world=2 gbit=0 delay_us=0 burst_bytes=0 pin= json=
+take_options "world gbit delay-us burst-bytes bin --" "pin json" "$@"
+[[ -z $pin ]] || export PIN_WORKERS=1
 
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 mkfifo "$folder/alive"
 "$bin/on_network" --hosts "$world" --gbit "$gbit" \
-  --delay-us "$delay" --burst-bytes "$burst" -- "$root/perf/network_bench.sh" \
-  --host "{rank}" "{listen}" "{reached}" "$folder" "$bin" "$@"
+  --delay-us "$delay_us" --burst-bytes "$burst_bytes" -- "$root/perf/network_bench.sh" \
+  --host "{rank}" "{listen}" "{reached}" "$folder" "$bin" "${rest[@]}"
 
 if [[ -n $json ]]; then
   cat "$folder/rows.json"
   exit
 fi
 
-python3 - "$folder" "$world" "$gbit" "$delay" <<'END'
+python3 - "$folder" "$world" "$gbit" "$delay_us" <<'END'
 import json, sys
 
 rows = json.load(open(sys.argv[1] + "/rows.json"))

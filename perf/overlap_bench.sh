@@ -37,28 +37,10 @@ USAGE
 }
 
 root=$(cd "$(dirname "$0")/.." && pwd)
+. "$root/perf/options.sh"
 worlds="2 4" rows=128,512 ratios="1 2" shapes="q_b gate_up o" wire=f32
 seconds=4 bin=$root/build/bin
-while (($# > 0)); do
-  case "$1" in
-    --worlds) worlds=${2:?} ;;
-    --rows) rows=${2:?} ;;
-    --ratios) ratios=${2:?} ;;
-    --shapes) shapes=${2:?} ;;
-    --wire) wire=${2:?} ;;
-    --seconds) seconds=${2:?} ;;
-    --bin) bin=${2:?} ;;
-    -h | --help)
-      usage
-      exit 0
-      ;;
-    *)
-      usage >&2
-      exit 2
-      ;;
-  esac
-  shift 2
-done
+take_options "worlds rows ratios shapes wire seconds bin" "" "$@"
 
 # Rows of a run: world, Gbit/s, operation and shape, rows of X, seconds.
 measure() {

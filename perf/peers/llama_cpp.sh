@@ -30,6 +30,7 @@ USAGE
 }
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
+. "$root/perf/options.sh"
 version=0.3.36
 type=q8_0
 dtype=
@@ -37,27 +38,11 @@ threads=$(nproc)
 isa=native
 rounds=3
 quick=0
+deep=
 depths=2048
 keep=
-while (($# > 0)); do
-  case "$1" in
-    --type | --dtype | --threads | --isa | --rounds | --keep)
-      declare "${1#--}=${2:?$1 needs a value}"
-      shift
-      ;;
-    --quick) quick=1 ;;
-    --deep) depths=2048,8192 ;;
-    -h | --help)
-      usage
-      exit 0
-      ;;
-    *)
-      usage >&2
-      exit 2
-      ;;
-  esac
-  shift
-done
+take_options "type dtype threads isa rounds keep" "quick deep" "$@"
+[[ -z $deep ]] || depths=2048,8192
 case "$type" in
   q8_0) dtype=${dtype:-int8} ;;
   q4_0) dtype=${dtype:-int4} ;;

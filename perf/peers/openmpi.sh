@@ -20,35 +20,15 @@ USAGE
 }
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
+. "$root/perf/options.sh"
 transport=tcp
-world=2
+world=2 op= bytes= iterations= no_barrier=
+take_options "transport world op bytes iterations" "no-barrier" "$@"
 arguments=()
-while (($# > 0)); do
-  case "$1" in
-    --transport)
-      transport=${2:?--transport needs tcp or shm}
-      shift
-      ;;
-    --world)
-      world=${2:?--world needs a number}
-      shift
-      ;;
-    --op | --bytes | --iterations)
-      arguments+=("$1" "${2:?$1 needs a value}")
-      shift
-      ;;
-    --no-barrier) arguments+=("$1") ;;
-    -h | --help)
-      usage
-      exit 0
-      ;;
-    *)
-      usage >&2
-      exit 2
-      ;;
-  esac
-  shift
-done
+[[ -z $op ]] || arguments+=(--op "$op")
+[[ -z $bytes ]] || arguments+=(--bytes "$bytes")
+[[ -z $iterations ]] || arguments+=(--iterations "$iterations")
+[[ -z $no_barrier ]] || arguments+=(--no-barrier)
 
 # The message layer is named too, or UCX would choose the transport itself.
 mpi=(--mca pml ob1)
