@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that talk over real gRPC on loopback, all in this process: one server
-// and one CollectiveEndpoint each, ports chosen by the kernel, one ring of all.
+// Ranks that talk over real gRPC on loopback, all in this process, which is set
+// up as a worker's: one server and one CollectiveEndpoint each, ports chosen by
+// the kernel, one ring of all.
 #ifndef RINGFLEET_TESTS_TESTING_GRPC_WORLD_H_
 #define RINGFLEET_TESTS_TESTING_GRPC_WORLD_H_
 
@@ -15,6 +16,7 @@
 
 #include "cluster/flight_recorder.h"
 #include "cluster/link_transport.h"
+#include "cluster/server.h"
 
 namespace ringfleet::testing {
 
@@ -28,6 +30,7 @@ class GrpcWorld {
       Options options = {.spin = cluster::Spin::kNever, .warm_up_bytes = 0},
       cluster::TransportKind transport = cluster::TransportKind::kGrpc,
       bool record = true) {
+    cluster::ConfigureGrpcProcess();
     world_.transport = transport;
     for (int rank = 0; rank < size; ++rank) {
       recorders_.push_back(std::make_unique<cluster::FlightRecorder>());
