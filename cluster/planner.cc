@@ -202,17 +202,8 @@ void KeepBestDataGroups(std::vector<Candidate>* candidates) {
 
 // A fleet of `hosts` hosts of which each has the least of all.
 CostInputs Uniform(const CostInputs& inputs, int hosts) {
-  HostSpec least = inputs.hosts.front();
-  for (const HostSpec& host : inputs.hosts) {
-    least.memory_bytes = std::min(least.memory_bytes, host.memory_bytes);
-    least.read_bytes_per_second =
-        std::min(least.read_bytes_per_second, host.read_bytes_per_second);
-    least.int8_ops_per_second =
-        std::min(least.int8_ops_per_second, host.int8_ops_per_second);
-    least.threads = std::min(least.threads, host.threads);
-  }
   CostInputs uniform = inputs;
-  uniform.hosts.assign(hosts, least);
+  uniform.hosts.assign(hosts, LeastOf(inputs.hosts));
   return uniform;
 }
 

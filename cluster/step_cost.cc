@@ -11,50 +11,6 @@
 namespace ringfleet::cluster {
 namespace {
 
-using kernels::WeightForm;
-
-// Of time spent on two things that overlap.
-double Overlap(double a, double b) {
-  const double a2 = a * a;
-  const double b2 = b * b;
-  return std::sqrt(std::sqrt(a2 * a2 + b2 * b2));
-}
-
-double ReadRate(const HostSpec& host) {
-  return std::min(host.read_bytes_per_second, host.threads * kReadPerThread);
-}
-
-// Rates of 128 rows beside int8's 765 GOPS (perf/README.md, "Products").
-double FormRate(WeightForm form) {
-  switch (form) {
-    case WeightForm::kInt8:
-      return 1;
-    case WeightForm::kInt4:
-      return 0.76;
-    case WeightForm::kBf16:
-      return 0.21;
-    case WeightForm::kF32:
-      return 0.235;
-  }
-  return 1;
-}
-
-// 8 rows reach 0.74 of the rate of 128, 32 rows 0.93. Steps of 512 tokens lose
-// what single products do not show: fitted to 155 tokens/s of pp512 where pp128
-// has 190 ("Tokens per second").
-double RowRate(double rows) {
-  if (rows <= 128) return std::min(1.0, 1.02 * rows / (rows + 3));
-  return 1 - 0.28 * std::min(1.0, (rows - 128) / 384);
-}
-
-// Latent attention's rate beside int8 products ("Latent attention": 250 GFLOP/s
-// with 16 heads, 350 with 128; of expanded keys and values 237).
-double AbsorbedRate(double heads, kernels::Dtype cache) {
-  const double rate = 0.49 * heads / (heads + 8);
-  return cache == kernels::Dtype::kF32 ? rate * 0.53 : rate;
-}
-constexpr double kMaterializedRate = 0.31;
-
 PartCost Products(const std::vector<LocalMatrix>& matrices,
                   WeightClass weight_class, double rows, const HostSpec& host) {
   PartCost cost;
@@ -96,14 +52,15 @@ double ByteSeconds(const NetworkSpec& network) {
 
 PartCost ProductCost(const LocalMatrix& matrix, double rows,
                      const HostSpec& host) {
-  PartCost cost = {.bytes = static_cast<double>(matrix.bytes)};
   if (matrix.bytes == 0 || rows <= 0) return {};
-  const double operations = 2 * rows * static_cast<double>(matrix.rows) *
-                            static_cast<double>(matrix.columns);
-  cost.seconds = Overlap(cost.bytes / ReadRate(host),
-                         operations / (host.int8_ops_per_second *
-                                       FormRate(matrix.form) * RowRate(rows)));
-  return cost;
+  const auto bytes = static_cast<double>(matrix.bytes);
+  const auto outputs = static_cast<double>(matrix.rows);
+  const double product = ProductSeconds(
+      host, matrix.form, outputs * static_cast<double>(matrix.columns), bytes,
+      rows);
+  const double crossings = kOutputCrossings * rows * outputs * sizeof(float) /
+                           host.read_bytes_per_second;
+  return {.seconds = product + crossings, .bytes = bytes};
 }
 
 ExchangeCost AllReduceCost(uint64_t bytes, int size,
@@ -220,16 +177,21 @@ PartCost RankShare::Attention(const StepShape& step) const {
   const double per_pair = expands
                               ? 2.0 * (spec.qk_head_dim() + spec.v_head_dim)
                               : 2.0 * (spec.cache_row() + spec.kv_lora_rank);
-  const double rate =
-      host_.int8_ops_per_second *
-      (expands ? kMaterializedRate
-               : AbsorbedRate(std::max(heads, 1.0), inputs_.cache_dtype));
   PartCost core = {.bytes = static_cast<double>(step.sequences) * positions *
                             static_cast<double>(format.bytes())};
   // A rank without heads still writes the rows, and counts them as read.
   if (heads > 0) {
-    core.seconds = Overlap(core.bytes / ReadRate(host_),
-                           tokens * visible * heads * per_pair / rate);
+    if (!expands) {
+      const double numbers = spec.cache_row() + spec.kv_lora_rank;
+      core.seconds = kAbsorbedCrossings * tokens * heads * numbers *
+                     sizeof(float) / host_.read_bytes_per_second;
+    }
+    core.seconds += AttentionSeconds(
+        host_, {.operations = tokens * visible * heads * per_pair,
+                .bytes = core.bytes,
+                .heads = heads,
+                .cache = inputs_.cache_dtype,
+                .expanded = expands});
   }
   cost.Add(core);
   return cost;
@@ -257,14 +219,24 @@ PartCost RankShare::Moe(double own, double all, bool busiest) const {
     rows *=
         1 + p * std::sqrt(2 * std::log(groups) * (groups - 1) / (all * chosen));
   }
-  const PartCost expert =
-      Products(moe_, WeightClass::kRoutedExperts, rows, host_);
-  cost.Add({.seconds = expert.seconds * visited, .bytes = expert.bytes * mean});
+  // Experts have more and fewer tokens than the mean, which costs more than
+  // it saves: two points stand for the binomial distribution.
+  const double deviation = std::sqrt(rows * (1 - chosen / experts));
+  const PartCost fewer = Products(moe_, WeightClass::kRoutedExperts,
+                                  std::max(1.0, rows - deviation), host_);
+  const PartCost more =
+      Products(moe_, WeightClass::kRoutedExperts, rows + deviation, host_);
+  cost.Add({.seconds = (fewer.seconds + more.seconds) / 2 * visited,
+            .bytes = fewer.bytes * mean});
   return cost;
 }
 
 PartCost RankShare::Head(double tokens) const {
-  return Products(root_, WeightClass::kHead, tokens, host_);
+  PartCost cost = Products(root_, WeightClass::kHead, tokens, host_);
+  // Each thread takes sequences of its own.
+  const double rounds = std::ceil(tokens / host_.threads);
+  cost.seconds += rounds * plan_.vocab.size() * kDrawSecondsPerLogit;
+  return cost;
 }
 
 PartCost RankShare::Latents(double rows) const {

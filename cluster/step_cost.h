@@ -4,8 +4,8 @@
 // Constants are measured (perf/README.md) or said to be assumed.
 //
 //   product    fourth root of (bytes / read rate)^4 + (operations / rate)^4:
-//              reading and multiplying overlap, less well where they balance
-//   rate       int8 rate of large products, less for few rows and other forms
+//              reading and multiplying overlap, less well where they balance;
+//              the rates are those of host_spec.h
 //   attention  operations over cached positions against the cache's bytes
 //   exchange   latency + software per message, bytes over the link, by the
 //              algorithm that the default table chooses
@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "cluster/communicator.h"
+#include "cluster/host_spec.h"
 #include "cluster/model_spec.h"
 #include "cluster/model_tensors.h"
 #include "cluster/shard_plan.h"
@@ -27,15 +28,6 @@
 
 namespace ringfleet::cluster {
 
-// What a rank has of a machine.
-struct HostSpec {
-  std::string name;
-  uint64_t memory_bytes = 0;         // For weights, cache and buffers.
-  double read_bytes_per_second = 0;  // Of all its threads together.
-  double int8_ops_per_second = 0;    // Of large products; a MAC is two.
-  int threads = 1;
-};
-
 // The slowest pair of ranks: every exchange waits for it.
 struct NetworkSpec {
   double bytes_per_second = 0;  // One direction, headers included.
@@ -43,21 +35,31 @@ struct NetworkSpec {
 };
 
 // Measured on two Zen 4 cores; see perf/README.md for the tables.
-inline constexpr double kInt8OpsPerCore = 383e9;  // "Products": 765 / 2.
-// What the product of one row takes from memory that gives more: 31 to 40 GB/s
-// with two threads where reading alone reaches 56 to 61.
-inline constexpr double kReadPerThread = 18e9;
 // Software of one message between two processes, and of each further one
 // ("Collectives against these": 17 to 23 us for 4 bytes).
 inline constexpr double kMessageSeconds = 15e-6;
 inline constexpr double kFurtherMessageSeconds = 8e-6;
 // Per byte in sender's and receiver's software: 0.6 to 1.5 ms for 1.8 MB.
 inline constexpr double kSoftwareSecondsPerByte = 0.4e-9;
+// Of the time that a prompt's long parts take, what ranks wait for the one that
+// happens to be late ("The parts of a step": 123 of 1934 ms; steps that
+// generate wait for a hundredth).
+inline constexpr double kPromptWaitShare = 0.06;
 // Ethernet's and TCP's headers: 1448 of 1514 bytes are payload.
 inline constexpr double kPayloadShare = 1448.0 / 1514.0;
-// Loops over the threads, norms, routing, sampling ("The demo model": 7 layers
-// with nothing to read take 0.94 ms).
+// Loops over the threads, norms, routing ("The demo model": 7 layers with
+// nothing to read take 0.94 ms).
 inline constexpr double kLayerOverheadSeconds = 0.1e-3;
+// One thread's, of a logit of a sequence that a token is drawn for ("The parts
+// of a step": 7.7 ms for 32 times 32768).
+inline constexpr double kDrawSecondsPerLogit = 7.3e-9;
+// How often a product's results, as float32, cross memory behind it: what
+// follows (SiLU, sums of experts, norms) reads them and writes its own.
+inline constexpr double kOutputCrossings = 2;
+// How often the absorbed form's queries and sums, as float32, cross memory:
+// they are written, quantised, brought into order and read again ("The parts of
+// a step": 16 ms where the products and the attention take 6).
+inline constexpr double kAbsorbedCrossings = 5;
 
 // One step: `sequences` of `rows` new tokens each, all behind `first_position`
 // cached ones.
@@ -104,7 +106,8 @@ struct PartCost {
   }
 };
 
-// `rows` rows of activations times the matrix.
+// `rows` rows of activations times the matrix, and what is done with the
+// results.
 PartCost ProductCost(const LocalMatrix& matrix, double rows,
                      const HostSpec& host);
 
@@ -149,6 +152,7 @@ class RankShare {
   // the experts, the one with most work; else the mean. Bytes are always the
   // mean.
   PartCost Moe(double own, double all, bool busiest) const;
+  // With what draws a token of each.
   PartCost Head(double tokens) const;
 
   // Products within the parts above that every rank has whole: of latents,

@@ -176,6 +176,7 @@ StepCost StrategyCost::MeshStep(const StepShape& step,
     AddSequenceParallelExchange(in_group, dense, /*travels=*/false,
                                 layers - moe_layers, &cost);
     AddSequenceParallelExchange(in_group, moe, groups > 1, moe_layers, &cost);
+    cost.exchange += kPromptWaitShare * (cost.attention + cost.feed_forward);
   } else if (group_size > 1) {
     add(AllReduceCost(ActivationBytes(in_group.tokens()), group_size, network),
         2 * layers);

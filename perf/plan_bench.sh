@@ -21,27 +21,10 @@ USAGE
 }
 
 root=$(cd "$(dirname "$0")/.." && pwd)
+. "$root/perf/options.sh"
 worlds=1,2 batches=1,32 depths=0,2048 rounds=1 model=synth:r1-slice
 bin=$root/build/bin
-while (($# > 0)); do
-  case "$1" in
-    --worlds) worlds=${2:?--worlds needs a list} ;;
-    --batches) batches=${2:?--batches needs a list} ;;
-    --depths) depths=${2:?--depths needs a list} ;;
-    --rounds) rounds=${2:?--rounds needs a number} ;;
-    --model) model=${2:?--model needs a model} ;;
-    --bin) bin=${2:?--bin needs a folder} ;;
-    -h | --help)
-      usage
-      exit 0
-      ;;
-    *)
-      usage >&2
-      exit 2
-      ;;
-  esac
-  shift 2
-done
+take_options "worlds batches depths rounds model bin" "" "$@"
 
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -51,34 +34,23 @@ for ((round = 0; round < rounds; ++round)); do
     echo "round $((round + 1)) of $rounds: $world workers" >&2
     "$bin/ringfleet" doctor --local "$world" -t "$threads" --time-ms 1500 \
       -o json >"$folder/fleet.$round.$world.json"
-    "$bin/ringfleet" bench --model "$model" --local "$world" -t "$threads" \
-      -p 512 -n 16 -np "$batches" -d "$depths" -r 1 -o json \
-      >"$folder/bench.$round.$world.json" 2>"$folder/log" ||
-      { cat "$folder/log" >&2; exit 1; }
+    for tests in "-p 512 -n 0 -np 1 -d 0" \
+      "-p 0 -n 16 -np $batches -d $depths"; do
+      # shellcheck disable=SC2086
+      "$bin/ringfleet" bench --model "$model" --local "$world" -t "$threads" \
+        $tests -r 1 -o jsonl >>"$folder/bench.$round.$world.jsonl" \
+        2>"$folder/log" || { cat "$folder/log" >&2; exit 1; }
+    done
   done
 done
 
-python3 - "$folder" "$rounds" "$worlds" "$model" "$bin/ringfleet" <<'END'
-import json, statistics, subprocess, sys
+PYTHONPATH=$root/perf PYTHONDONTWRITEBYTECODE=1 python3 - "$folder" "$rounds" \
+  "$worlds" "$model" "$bin/ringfleet" <<'END'
+import json, statistics, sys
+from prediction import error, predicted, test_name
 
 folder, rounds, worlds, model, ringfleet = sys.argv[1:]
-
-
-def predicted(fleet, world, row):
-    """Tokens per second of a row of bench, under its mesh."""
-    prompt = row["n_prompt"] > 0
-    context = row["n_depth"] + (row["n_prompt"] if prompt else row["n_gen"] // 2)
-    plan = json.loads(subprocess.check_output([
-        ringfleet, "plan", "--model", model, "--fleet", fleet, "--context",
-        str(context), "--batch", str(row["n_parallel"]), "-o", "json"]))
-    mesh = {"data": 1, "expert": 1, "tensor": world}
-    for option in [plan, *plan["alternatives"]]:
-        if option["mesh"] == mesh:
-            return option["prefill_tps" if prompt else "decode_tps"]
-    raise SystemExit(f"no plan for tensor {world}")
-
-
-found = {}  # (world, test): measured and predicted of each round.
+found = {}  # (world, test, sequences): measured and predicted of each round.
 rates = {}  # world: read, int8 of each round.
 for round in range(int(rounds)):
     for world in map(int, worlds.split(",")):
@@ -86,15 +58,12 @@ for round in range(int(rounds)):
         workers = json.load(open(fleet))["workers"]
         rates.setdefault(world, []).append(
             [sum(w[key] for w in workers) for key in ("read_gbps", "int8_gops")])
-        for row in json.load(open(f"{folder}/bench.{round}.{world}.json")):
-            # One prompt at a time, from its first token on: what plan means.
-            if row["n_prompt"] and (row["n_depth"] or row["n_parallel"] > 1):
-                continue
-            test = (f"pp{row['n_prompt']}" if row["n_prompt"]
-                    else f"tg{row['n_gen']} @ d{row['n_depth']}")
-            key = (world, test, row["n_parallel"])
-            found.setdefault(key, []).append(
-                (row["avg_ts"], predicted(fleet, world, row)))
+        for line in open(f"{folder}/bench.{round}.{world}.jsonl"):
+            row = json.loads(line)
+            said = predicted(ringfleet, model, fleet, row, world)
+            if said is not None:
+                key = (world, test_name(row), row["n_parallel"])
+                found.setdefault(key, []).append((row["avg_ts"], said))
 
 for world, of_rounds in rates.items():
     read, int8 = (statistics.median(column) for column in zip(*of_rounds))
@@ -104,5 +73,5 @@ print("\n| workers | test | sequences | measured t/s | predicted | error |\n"
 for (world, test, parallel), pairs in found.items():
     real, said = (statistics.median(column) for column in zip(*pairs))
     print(f"| {world} | {test} | {parallel} | {real:.1f} | {said:.1f} | "
-          f"{100 * (said / real - 1):+.0f} % |")
+          f"{error(said, real)} |")
 END

@@ -7,19 +7,20 @@ usage() {
   cat <<'USAGE'
 usage: perf/prefill_bench.sh [--world N] [--gbit R] [--delay-us D]
                              [--burst-bytes B] [--rounds K]
-                             [--strategies LIST] [--model MODEL] -- OPTIONS
+                             [--strategies LIST] [--model MODEL] [--bin DIR]
+                             -- OPTIONS
 
 Starts one worker of one thread in each of N network namespaces [2], whose links
 carry R Gbit/s each way [1] and delay everything by D us one way [0], and a
 coordinator beside the first; measures `ringfleet bench OPTIONS` with each
 --prefill-strategy of LIST [replicated,sequence_parallel] in turn, K times [3],
-over gRPC. Prints tokens per second of every test, best and median, and over the
-first strategy's of the same round (median); of prompts also that ratio as
-`ringfleet plan` predicts it, for hosts that share this machine's cores.
+over gRPC. Prints tokens per second of every test, best and median, beside what
+`ringfleet plan` says of the workers that `ringfleet doctor` measured before;
+then the same over the first strategy's, in the same round (median).
 
-  perf/prefill_bench.sh --world 2 -- -p 512,2048 -n 0 -r 1
+  perf/prefill_bench.sh --world 2 -- -p 512,2048 -n 16 -np 1,32 -d 0 -r 1
 
-Needs root, and build/bin with -DRINGFLEET_PERF=ON.
+Needs root, and build/bin built with -DRINGFLEET_PERF=ON.
 USAGE
 }
 
@@ -39,20 +40,33 @@ host() {
     wait
     return
   fi
+  local world=0 address round strategy daemon deadline
   {
     echo "model: $model"
     echo "coordinator: {host: ${first%:*}, port: 50051}"
-    echo "workers: [{address: 127.0.0.1}]"
+    echo "workers:"
+    for address in ${reached//,/ }; do
+      echo "  - {host: ${address%:*}, port: ${address##*:}}"
+      world=$((world + 1))
+    done
     echo "security: {mode: insecure}"
+    echo "transport: grpc"  # As hosts of their own have it.
   } >"$folder/cluster.yaml"
-  local world round strategy daemon deadline
-  world=$(tr ',' '\n' <<<"$reached" | wc -l)
+  deadline=$((SECONDS + 60))
+  until "$bin/ringfleet" doctor --cluster "$folder/cluster.yaml" \
+    --time-ms 1500 -o json >"$folder/fleet.json" 2>"$folder/log.doctor"; do
+    if ((SECONDS > deadline)); then
+      cat "$folder"/log.* >&2
+      exit 1
+    fi
+    sleep 0.5
+  done
   for ((round = 0; round < rounds; ++round)); do
     for strategy in ${strategies//,/ }; do
       setpriv --pdeathsig TERM "$bin/ringfleet-coordinator" \
         --listen "$coordinator" --insecure \
         --world "$world" --model "$model" --prefill-strategy "$strategy" \
-        --transport grpc --parallel 1 --log-file "$folder/log.coordinator" 9>&- &
+        --transport grpc --parallel 32 --log-file "$folder/log.coordinator" 9>&- &
       daemon=$!
       deadline=$((SECONDS + 300))
       until "$bin/ringfleet" status --cluster "$folder/cluster.yaml" \
@@ -81,82 +95,54 @@ if [[ ${1:-} == --host ]]; then
 fi
 
 root=$(cd "$(dirname "$0")/.." && pwd)
+. "$root/perf/options.sh"
 bin=$root/build/bin
-world=2 gbit=1 delay=0 burst=0 rounds=3 model=synth:r1-slice
+world=2 gbit=1 delay_us=0 burst_bytes=0 rounds=3 model=synth:r1-slice
 strategies=replicated,sequence_parallel
-while (($# > 0)); do
-  case "$1" in
-    --world) world=${2:?--world needs a number} ;;
-    --gbit) gbit=${2:?--gbit needs a number} ;;
-    --delay-us) delay=${2:?--delay-us needs a number} ;;
-    --burst-bytes) burst=${2:?--burst-bytes needs a number} ;;
-    --rounds) rounds=${2:?--rounds needs a number} ;;
-    --strategies) strategies=${2:?--strategies needs a list} ;;
-    --model) model=${2:?--model needs a model} ;;
-    --)
-      shift
-      break
-      ;;
-    -h | --help)
-      usage
-      exit 0
-      ;;
-    *)
-      usage >&2
-      exit 2
-      ;;
-  esac
-  shift 2
-done
+take_options \
+  "world gbit delay-us burst-bytes rounds strategies model bin --" "" "$@"
 
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 mkfifo "$folder/alive"
-"$bin/on_network" --hosts "$world" --gbit "$gbit" --delay-us "$delay" \
-  --burst-bytes "$burst" -- "$root/perf/prefill_bench.sh" --host "{rank}" \
-  "{listen}" "{reached}" "$folder" "$bin" "$model" "$strategies" "$rounds" "$@"
+"$bin/on_network" --hosts "$world" --gbit "$gbit" --delay-us "$delay_us" \
+  --burst-bytes "$burst_bytes" -- "$root/perf/prefill_bench.sh" --host \
+  "{rank}" "{listen}" "{reached}" "$folder" "$bin" "$model" "$strategies" \
+  "$rounds" "${rest[@]}"
 
-python3 - "$folder" "$strategies" "$rounds" "$bin" "$model" "$world" "$gbit" \
-  "$delay" <<'END'
-import json, os, statistics, subprocess, sys
+PYTHONPATH=$root/perf PYTHONDONTWRITEBYTECODE=1 python3 - "$folder" \
+  "$strategies" "$rounds" "$bin/ringfleet" "$model" "$world" <<'END'
+import json, statistics, sys
+from prediction import error, predicted, test_name
 
-folder, strategies, rounds = sys.argv[1], sys.argv[2].split(","), int(sys.argv[3])
-bin, model, world, gbit, delay = sys.argv[4:9]
+folder, strategies, rounds, ringfleet, model, world = sys.argv[1:]
+strategies = strategies.split(",")
+fleet = f"{folder}/fleet.json"
+network = json.load(open(fleet)).get("network")
+print(f"doctor: {network['latency_us']:.0f} us, {network['gbit']:.2f} Gbit/s\n")
 
-
-# Tokens per second of one thread a host, 383 GOPS and 18 GB/s where it has a
-# core for itself.
-def predicted(tokens):
-    share = min(1, os.cpu_count() / int(world))
-    plan = json.loads(subprocess.run(
-        [bin + "/ringfleet", "plan", "--model", model, "--hosts", world,
-         "--memory", "1024", "--threads", "1", "--gops", str(383 * share),
-         "--bandwidth", str(18 * share), "--network", gbit, "--latency",
-         str(30 + float(delay)), "--context", str(tokens), "-o", "json"],
-        check=True, stdout=subprocess.PIPE).stdout)
-    rates = {"auto": plan["prefill_tps"], "sequence_parallel": plan["prefill_tps"]}
-    for other in plan["alternatives"]:
-        if " prefill, " in other["name"]:
-            rates[other["name"].split()[0]] = other["prefill_tps"]
-    return rates
-
-
-rates = {}  # By strategy, then test: tokens per second of each round.
+rates = {}  # By test and sequences, then strategy: of each round.
+plans = {}  # The same: what plan says.
 for strategy in strategies:
-    for round in range(rounds):
+    for round in range(int(rounds)):
         for row in json.load(open(f"{folder}/{round}.{strategy}.json")):
-            test = f"pp{row['n_prompt']}" if row["n_prompt"] else f"tg{row['n_gen']}"
-            rates.setdefault(strategy, {}).setdefault(test, []).append(
+            test = (test_name(row), row["n_parallel"])
+            rates.setdefault(test, {}).setdefault(strategy, []).append(
                 row["avg_ts"])
-print("| test | strategy | t/s, best / median | over "
-      f"{strategies[0]} | plan |\n|---|---|---|---|---|")
-for test in rates[strategies[0]]:
-    base = rates[strategies[0]][test]
-    plan = predicted(int(test[2:])) if test.startswith("pp") else {}
-    for strategy in strategies:
-        own = rates[strategy][test]
+            if (test, strategy) not in plans:
+                plans[test, strategy] = predicted(ringfleet, model, fleet, row,
+                                                  int(world), strategy)
+print("| test | sequences | strategy | t/s, best / median | plan | error "
+      f"| over {strategies[0]} | plan |\n|---|---|---|---|---|---|---|---|")
+for (test, parallel), of_test in rates.items():
+    base = of_test[strategies[0]]
+    for strategy, own in of_test.items():
+        median = statistics.median(own)
         ratio = statistics.median(a / b for a, b in zip(own, base))
-        said = (f"{plan[strategy] / plan[strategies[0]]:.2f}" if plan else "-")
-        print(f"| {test} | {strategy} | {max(own):.1f} / "
-              f"{statistics.median(own):.1f} | {ratio:.2f} | {said} |")
+        said = plans[(test, parallel), strategy]
+        first = plans[(test, parallel), strategies[0]]
+        shown = (f"{said:.1f} | {error(said, median)} | {ratio:.2f} | "
+                 f"{said / first:.2f}" if said else f"- | - | {ratio:.2f} | -")
+        print(f"| {test} | {parallel} | {strategy} | {max(own):.1f} / "
+              f"{median:.1f} | {shown} |")
 END

@@ -5,31 +5,24 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <system_error>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cluster/build_info.h"
 #include "cluster/status.h"
-#include "cluster/status_macros.h"
 #include "cluster/trace_recorder.h"
-#include "kernels/activations.h"
 #include "kernels/isa.h"
-#include "kernels/matmul.h"
-#include "kernels/weight_matrix.h"
+#include "kernels/thread_pool.h"
 #include "worker/host.h"
+#include "worker/measure_kernels.h"
 
 namespace ringfleet::worker {
 namespace {
 
-constexpr size_t kProbeOutputs = 4096;
-constexpr size_t kProbeInputs = 7168;
-constexpr size_t kProbeRows = 128;
 constexpr uint32_t kLongestProbeMs = 10'000;
 constexpr size_t kDiskRead = size_t{4} << 20;
 
@@ -65,38 +58,6 @@ std::string FileToRead(const std::string& path) {
 
 }  // namespace
 
-absl::StatusOr<double> MeasureInt8Rate(kernels::ThreadPool& pool,
-                                       absl::Duration time) {
-  RF_ASSIGN_OR_RETURN(
-      kernels::WeightMatrix weights,
-      kernels::WeightMatrix::Create(kernels::WeightForm::kInt8, kProbeOutputs,
-                                    kProbeInputs));
-  std::vector<float> x(kProbeRows * kProbeInputs);
-  for (size_t i = 0; i < x.size(); ++i) {
-    x[i] = std::sin(static_cast<float>(i));
-  }
-  pool.ParallelFor(kProbeOutputs, 1, [&](size_t begin, size_t end) {
-    for (size_t row = begin; row < end; ++row) {
-      weights.SetRow(row, x.data() + row % kProbeRows * kProbeInputs);
-    }
-  });
-  kernels::Activations activations;
-  activations.Assign(kernels::Activations::Form::kInt8, x.data(), kProbeRows,
-                     kProbeInputs, kProbeInputs, pool);
-  std::vector<float> y(kProbeRows * kProbeOutputs);
-  kernels::MatMul(weights, activations, y.data(), pool);  // Warm.
-  const absl::Time begun = absl::Now();
-  int products = 0;
-  absl::Duration taken;
-  do {
-    kernels::MatMul(weights, activations, y.data(), pool);
-    ++products;
-    taken = absl::Now() - begun;
-  } while (taken < time);
-  return 2.0 * kProbeRows * kProbeOutputs * kProbeInputs * products /
-         absl::ToDoubleSeconds(taken);
-}
-
 double MeasureDiskRate(const std::string& path, absl::Duration time) {
   if (path.empty()) return 0;
   const int fd = open(FileToRead(path).c_str(),
@@ -130,16 +91,21 @@ grpc::Status HostService::Measure(grpc::ServerContext*,
         "host: another measurement of this worker runs"));
   }
   const absl::Duration time = absl::Milliseconds(request->time_ms());
-  // Threads of its own: a connected model's are left alone.
-  absl::StatusOr<double> rate;
-  {
+  const uint64_t weight_bytes = ProductTestBytes(LastLevelCacheBytes()) /
+                                std::max<uint32_t>(request->ranks_on_host(), 1);
+  absl::Status measured = absl::OkStatus();
+  if (weight_bytes > AvailableMemoryBytes()) {
+    measured = absl::ResourceExhaustedError(absl::StrCat(
+        "host: ", weight_bytes, " bytes of weights to multiply by, have ",
+        AvailableMemoryBytes(), " bytes of free memory"));
+  } else {
+    // Threads of its own: a connected model's are left alone.
     kernels::ThreadPool pool(threads_);
-    rate = MeasureInt8Rate(pool, time);
+    measured = MeasureKernels(pool, weight_bytes, time, report);
   }
   report->set_disk_bytes_per_second(MeasureDiskRate(request->path(), time));
   active_ = false;
-  if (!rate.ok()) return cluster::ToGrpc(rate.status());
-  report->set_int8_ops_per_second(*rate);
+  if (!measured.ok()) return cluster::ToGrpc(measured);
   char host[256] = "";
   gethostname(host, sizeof(host) - 1);
   report->set_host(host);

@@ -6,17 +6,10 @@
 #include <cstdint>
 #include <string>
 
-#include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "kernels/thread_pool.h"
 #include "protos/host.grpc.pb.h"
 
 namespace ringfleet::worker {
-
-// Operations a second of int8 products of 128 rows, larger than the caches; a
-// multiply-add is two. RESOURCE_EXHAUSTED: no memory for 30 MB of weights.
-absl::StatusOr<double> MeasureInt8Rate(kernels::ThreadPool& pool,
-                                       absl::Duration time);
 
 // Bytes a second of one thread that reads a file, or the largest file of a
 // folder, past the page cache; 0 when there is none or the system can't.

@@ -12,6 +12,7 @@
 #include "cluster/host_address.h"
 #include "cluster/model_files.h"
 #include "cluster/status_macros.h"
+#include "cluster/transport_kind.h"
 #include "coordinator/cli/doctor_report.h"
 #include "coordinator/cli/doctor_run.h"
 #include "coordinator/cli/json_output.h"
@@ -45,6 +46,7 @@ struct DoctorVerb {
   int local = 1;
   int threads = 0;
   std::string model;
+  std::string transport;  // Empty: the cluster file's, or auto.
   std::string format = "md";
   DoctorOptions what;
 };
@@ -62,6 +64,7 @@ absl::StatusOr<DoctorFindings> ExamineCluster(const DoctorVerb& options,
   }
   DoctorOptions what = options.what;
   what.disk_path = *model;
+  if (options.transport.empty()) what.transport = config.transport;
   return ExamineWorkers(workers, what);
 }
 
@@ -94,7 +97,15 @@ absl::StatusOr<DoctorFindings> ExamineLocally(const DoctorVerb& options) {
   return status;
 }
 
-absl::Status RunDoctor(const DoctorVerb& options) {
+absl::Status RunDoctor(DoctorVerb options) {
+  if (!options.transport.empty()) {
+    const auto transport = cluster::ParseTransport(options.transport);
+    if (!transport.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("usage: --", transport.status().message()));
+    }
+    options.what.transport = *transport;
+  }
   std::string model =
       options.model.empty() ? "" : cluster::AbsoluteModel(options.model);
   absl::StatusOr<DoctorFindings> findings =
@@ -128,6 +139,9 @@ void RegisterDoctor(CLI::App& app, Invocation& invocation) {
       ->capture_default_str();
   verb->add_option("-m,--model", options->model,
                    "Checkpoint whose disk is read; a plan is for it");
+  verb->add_option("--transport", options->transport,
+                   "What frames of workers of one host go through: grpc, or "
+                   "auto: what they agree on [the cluster file's, or auto]");
   verb->add_option("--time-ms", options->what.time_ms,
                    "Of each measurement, milliseconds")
       ->check(CLI::Range(1, 10000))

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "cluster/host_spec.h"
 #include "cluster/step_cost.h"
 
 namespace ringfleet::coordinator::cli {
@@ -129,7 +130,32 @@ void AdviseOnLinks(const DoctorFindings& findings,
   }
 }
 
+// In thousands of millions a second.
+Json ProductsJson(const v1::HostReport& report) {
+  Json products = Json::array();
+  for (const v1::ProductRate& rate : report.products()) {
+    products.push_back(
+        {{"rows", rate.rows()}, {"gops", rate.ops_per_second() * 1e-9}});
+  }
+  return products;
+}
+
+Json FormsJson(const v1::HostReport& report) {
+  Json forms = Json::object();
+  for (const v1::FormRate& rate : report.forms()) {
+    forms[rate.form()] = rate.ops_per_second() * 1e-9;
+  }
+  return forms;
+}
+
 }  // namespace
+
+double WorkerFindings::int8_ops_per_second() const {
+  for (const v1::ProductRate& rate : report.products()) {
+    if (rate.rows() == cluster::kLargeRows) return rate.ops_per_second();
+  }
+  return 0;
+}
 
 std::vector<std::string> DoctorAdvice(const DoctorFindings& findings) {
   std::vector<std::string> advice;
@@ -137,7 +163,7 @@ std::vector<std::string> DoctorAdvice(const DoctorFindings& findings) {
   std::vector<double> rates;
   for (const WorkerFindings& worker : findings.workers) {
     reads.push_back(worker.read_bytes_per_second);
-    rates.push_back(worker.report.int8_ops_per_second());
+    rates.push_back(worker.int8_ops_per_second());
   }
   AdviseOnSoftware(findings, &advice);
   AdviseOnRate(findings, "memory bandwidth", reads, &advice);
@@ -172,7 +198,13 @@ Json DoctorJson(const DoctorFindings& findings) {
                      -30) /
               on_host[worker.host]},
          {"read_gbps", worker.read_bytes_per_second * 1e-9},
-         {"int8_gops", report.int8_ops_per_second() * 1e-9},
+         {"int8_gops", worker.int8_ops_per_second() * 1e-9},
+         {"products", ProductsJson(report)},
+         {"form_gops", FormsJson(report)},
+         {"attention_gflops",
+          {{"absorbed", report.attention().absorbed_ops_per_second() * 1e-9},
+           {"materialized",
+            report.attention().materialized_ops_per_second() * 1e-9}}},
          {"disk_gbps", report.disk_bytes_per_second() > 0
                            ? Json(report.disk_bytes_per_second() * 1e-9)
                            : Json()},
@@ -216,7 +248,7 @@ std::string DoctorMarkdown(const DoctorFindings& findings) {
         report.numa_nodes(),
         std::ldexp(static_cast<double>(report.available_memory_bytes()), -30),
         worker.read_bytes_per_second * 1e-9,
-        report.int8_ops_per_second() * 1e-9,
+        worker.int8_ops_per_second() * 1e-9,
         report.disk_bytes_per_second() > 0
             ? absl::StrFormat("%.2f", report.disk_bytes_per_second() * 1e-9)
             : "-",

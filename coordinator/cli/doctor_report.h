@@ -20,6 +20,9 @@ struct WorkerFindings {
   double read_bytes_per_second = 0;
   double clock_skew_ms = 0;       // Theirs less this process's.
   double clock_uncertain_ms = 0;  // Of that, at most.
+
+  // Operations a second of int8 products with 128 rows.
+  double int8_ops_per_second() const;
 };
 
 // Two workers alone. Of all-reduces, whose times a plan predicts.

@@ -26,6 +26,8 @@ namespace ringfleet::coordinator::cli {
 namespace {
 
 constexpr absl::Duration kReplyTime = absl::Seconds(30);
+// Of one host's kernels and disk: up to 10 s for each of four things.
+constexpr absl::Duration kHostTime = absl::Seconds(90);
 // Reads of memory in slices much longer than what workers start apart.
 constexpr uint32_t kReadSliceMs = 100;
 constexpr uint64_t kLargeBytes = 8 << 20;
@@ -49,17 +51,24 @@ absl::Status AskAll(size_t count,
   return absl::OkStatus();
 }
 
-absl::Status MeasureHost(const std::string& address,
+// How many workers share the host of one.
+uint32_t RanksOnHost(const BenchWorkers& workers, size_t rank) {
+  return static_cast<uint32_t>(std::count(
+      workers.hosts.begin(), workers.hosts.end(), workers.hosts[rank]));
+}
+
+absl::Status MeasureHost(const BenchWorkers& workers, size_t rank,
                          const DoctorOptions& options,
                          WorkerFindings* findings) {
-  const auto stub = v1::Host::NewStub(ConnectChannel(address));
+  const auto stub = v1::Host::NewStub(ConnectChannel(workers.addresses[rank]));
   v1::MeasureHostRequest request;
   request.set_time_ms(options.time_ms);
   request.set_path(options.disk_path);
+  request.set_ranks_on_host(RanksOnHost(workers, rank));
   InterruptibleCall call;
   call.context()->set_deadline(
       std::chrono::system_clock::now() +
-      std::chrono::milliseconds(absl::ToInt64Milliseconds(kReplyTime)));
+      std::chrono::milliseconds(absl::ToInt64Milliseconds(kHostTime)));
   return cluster::FromGrpc(
       stub->Measure(call.context(), request, &findings->report));
 }
@@ -98,8 +107,7 @@ absl::Status MeasureReads(const BenchWorkers& workers,
       count,
       [&](size_t rank) -> absl::Status {
         v1::MeasureMemoryRequest request;
-        request.set_ranks_on_host(static_cast<uint32_t>(std::count(
-            workers.hosts.begin(), workers.hosts.end(), workers.hosts[rank])));
+        request.set_ranks_on_host(RanksOnHost(workers, rank));
         request.set_slice_ms(kReadSliceMs);
         request.set_slices(slices);
         WorkerClient client(workers.addresses[rank]);
@@ -145,6 +153,7 @@ absl::StatusOr<PairFindings> MeasurePair(const BenchWorkers& workers, int first,
   request.set_collective_timeout_ms(10'000);
   request.set_algorithm_table(cluster::AlgorithmTable::Default().ToJson());
   request.set_case_ms(options.time_ms);
+  request.set_transport(options.transport);
   for (const uint64_t bytes : {uint64_t{4}, kLargeBytes}) {
     v1::CollectiveCase* one = request.add_cases();
     one->set_operation(v1::COLLECTIVE_OPERATION_ALL_REDUCE);
@@ -177,8 +186,7 @@ absl::StatusOr<DoctorFindings> ExamineWorkers(const BenchWorkers& workers,
       [&](size_t rank) {
         findings.workers[rank].host = workers.hosts[rank];
         findings.workers[rank].address = workers.addresses[rank];
-        return MeasureHost(workers.addresses[rank], options,
-                           &findings.workers[rank]);
+        return MeasureHost(workers, rank, options, &findings.workers[rank]);
       },
       workers));
   for (size_t rank = 0; rank < count; ++rank) {  // Alone: threads would wait.

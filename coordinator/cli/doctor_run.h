@@ -14,6 +14,7 @@ namespace ringfleet::coordinator::cli {
 struct DoctorOptions {
   std::string disk_path;   // On every worker's host; may be empty.
   uint32_t time_ms = 500;  // Of each measurement.
+  v1::TransportKind transport = v1::TRANSPORT_KIND_AUTO;  // Between ranks.
 };
 
 // Asks all workers at once for products, then for reads of memory; then two at

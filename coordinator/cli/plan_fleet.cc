@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <tuple>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -191,6 +192,58 @@ absl::StatusOr<double> Measured(const Json& object, const char* key,
       ", want a number, as doctor -o json prints it"));
 }
 
+// An object's member that is an object, or an empty one.
+Json Member(const Json& object, const char* key) {
+  const auto it = object.find(key);
+  return it != object.end() && it->is_object() ? *it : Json::object();
+}
+
+// What a worker's kernels reach, in the units of doctor -o json.
+absl::StatusOr<cluster::MeasuredRates> ParseRates(const Json& worker,
+                                                  const std::string& place) {
+  constexpr double kLeast = 1e-6;
+  cluster::MeasuredRates rates;
+  const Json& products = worker["products"];
+  if (!products.is_array() || products.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        place, ".products: ", products.dump(), ", want a list of rates"));
+  }
+  for (const Json& product : products) {
+    const std::string one =
+        absl::StrCat(place, ".products[", rates.products.size(), "]");
+    if (!product.is_object()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(one, ": ", product.dump(), ", want an object"));
+    }
+    RF_ASSIGN_OR_RETURN(const double rows, Measured(product, "rows", one, 1));
+    RF_ASSIGN_OR_RETURN(const double gops,
+                        Measured(product, "gops", one, kLeast));
+    const double before =
+        rates.products.empty() ? 0 : rates.products.back().rows;
+    if (rows <= before || (before == 0 && rows != 1)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(one, ".rows: ", rows, ", want ",
+                       before == 0 ? "1 at first" : "more than before"));
+    }
+    rates.products.push_back({.rows = rows, .ops_per_second = gops * 1e9});
+  }
+  const Json forms = Member(worker, "form_gops");
+  const Json attention = Member(worker, "attention_gflops");
+  const std::string of_form = absl::StrCat(place, ".form_gops");
+  const std::string of_attention = absl::StrCat(place, ".attention_gflops");
+  for (const auto& [object, key, name, rate] :
+       {std::tuple(&forms, "int4", &of_form, &rates.int4),
+        std::tuple(&forms, "bf16", &of_form, &rates.bf16),
+        std::tuple(&forms, "f32", &of_form, &rates.f32),
+        std::tuple(&attention, "absorbed", &of_attention, &rates.absorbed),
+        std::tuple(&attention, "materialized", &of_attention,
+                   &rates.materialized)}) {
+    RF_ASSIGN_OR_RETURN(*rate, Measured(*object, key, *name, kLeast));
+    *rate *= 1e9;
+  }
+  return rates;
+}
+
 }  // namespace
 
 absl::StatusOr<PlanFleet> ParseMeasuredFleet(absl::string_view json,
@@ -234,6 +287,12 @@ absl::StatusOr<PlanFleet> ParseMeasuredFleet(absl::string_view json,
          .int8_ops_per_second = options.gops.value_or(gops) * 1e9,
          .threads = options.threads.value_or(
              static_cast<int>(std::min(threads, 1024.0)))});
+    // A flag replaces everything that follows from it.
+    if (worker.contains("products") && !options.gops.has_value() &&
+        !options.bandwidth_gbps.has_value()) {
+      RF_ASSIGN_OR_RETURN(fleet.hosts.back().measured,
+                          ParseRates(worker, place));
+    }
   }
   if (fleet.hosts.size() > 1 && document.contains("network") &&
       document["network"].is_object()) {

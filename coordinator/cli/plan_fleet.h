@@ -30,7 +30,10 @@ absl::StatusOr<PlanFleet> ReadPlanFleet(const PlanOptions& options);
 
 // What `doctor -o json` printed: {"workers":[{"host","threads","memory_gib",
 // "read_gbps","int8_gops"}],"network":{"latency_us","gbit"}}; other members
-// are left alone, flags replace what was measured. `name` appears in errors.
+// are left alone, flags replace what was measured. With "products":[{"rows",
+// "gops"}], "form_gops":{"int4","bf16","f32"} and "attention_gflops":
+// {"absorbed","materialized"} a worker's rates are these, and not derived from
+// "int8_gops". `name` appears in errors.
 absl::StatusOr<PlanFleet> ParseMeasuredFleet(absl::string_view json,
                                              absl::string_view name,
                                              const PlanOptions& options);

@@ -173,25 +173,33 @@ void AppendTable(const std::vector<TableCell>& cells, std::string* out) {
 constexpr char kModelText[] = R"(
 How times are predicted. Ranks wait for each other in each half of a layer, so
 each half takes as long as on its slowest host:
-  product    bytes / read rate and operations / rate overlap as the fourth root
-             of the sum of their fourth powers; the read rate is the host's, at
-             most 18 GB/s a thread
-  rate       int8: the host's; int4 0.76, bf16 0.21, f32 0.235 of it; for r rows
-             1.02 r / (r + 3) of that up to 128 rows, 0.72 from 512 rows on
+  product    of measured hosts: what int8 weights took in products of 1 to 512
+             rows, on straight lines between these; other forms read their own
+             bytes and multiply at their own rate. Else bytes / read rate and
+             operations / rate overlap as the fourth root of the sum of their
+             fourth powers; the read rate is the host's, at most 18 GB/s a thread.
+             Results cross the memory twice more
+  rate       of hosts that were not measured: int8 as given; int4 0.76, bf16 0.21,
+             f32 0.235 of it; for r rows 1.02 r / (r + 3) of that up to 128 rows,
+             0.72 from 512 rows on
   experts    a step of B tokens reads E (1 - (1 - k/E)^B) of E experts, evenly
              chosen; the busiest of y expert groups the mean of the largest of y
-             binomial numbers
-  attention  0.49 h / (h + 8) of the int8 rate for h heads a rank over cached
-             latents, 0.31 over expanded keys and values; the cache is read once
-             a step by every rank, and is replicated
+             binomial numbers; half of them have a standard deviation more tokens
+             than the mean, half so many fewer
+  attention  as measured with 128 heads, h / (h + 8) of it for h heads a rank over
+             cached latents; else 0.49 h / (h + 8) of the int8 rate there, 0.31
+             over expanded keys and values. The cache is read once a step by every
+             rank, and is replicated; queries and sums in the latents' space
+             cross the memory five times
   exchange   (latency + 15 us) a message, 8 us for each further one, bytes at the
              network's rate or 0.4 ns each in software; one shot, two shots or a
              ring as the default table chooses
   prompts    from 32 tokens a rank on each rank has its share of the tokens
              between blocks: latents and router for these only, four exchanges
              of which what lasts longer than the product beside it counts, or
-             what its software takes; else, and to generate, two all-reduces
-  the rest   0.1 ms a layer
+             what its software takes, and 0.06 of the time for ranks that wait;
+             else, and to generate, two all-reduces
+  the rest   0.1 ms a layer; 7.3 ns a logit of a sequence, divided over threads
 Prompts go in steps of 512 tokens. Weights are split evenly over ranks whatever
 their speed. Latents' products, router, norms and embedding are on every rank.
 Other programs, uneven expert popularity and jitter of the network are not in it.

@@ -27,7 +27,18 @@ DoctorFindings TwoHealthyHosts() {
     worker.report.set_cpus(32);
     worker.report.set_numa_nodes(1);
     worker.report.set_available_memory_bytes(uint64_t{128} << 30);
-    worker.report.set_int8_ops_per_second(9e12);
+    for (const auto& [rows, rate] : {std::pair(1u, 0.4e12), {128u, 9e12}}) {
+      v1::ProductRate* product = worker.report.add_products();
+      product->set_rows(rows);
+      product->set_ops_per_second(rate);
+    }
+    for (const char* form : {"int4", "bf16", "f32"}) {
+      v1::FormRate* rate = worker.report.add_forms();
+      rate->set_form(form);
+      rate->set_ops_per_second(form[0] == 'i' ? 8e12 : 2e12);
+    }
+    worker.report.mutable_attention()->set_absorbed_ops_per_second(5e12);
+    worker.report.mutable_attention()->set_materialized_ops_per_second(3e12);
     findings.workers.push_back(worker);
   }
   findings.pairs.push_back({.first = 0,
@@ -53,6 +64,17 @@ TEST(DoctorReportTest, PlansReadItsDocument) {
   EXPECT_EQ(fleet->hosts[1].memory_bytes, uint64_t{128} << 30);
   EXPECT_DOUBLE_EQ(fleet->hosts[0].read_bytes_per_second, 200e9);
   EXPECT_DOUBLE_EQ(fleet->hosts[0].int8_ops_per_second, 9e12);
+  ASSERT_TRUE(fleet->hosts[0].measured.has_value());
+  const cluster::MeasuredRates& rates = *fleet->hosts[0].measured;
+  ASSERT_EQ(rates.products.size(), 2u);
+  EXPECT_EQ(rates.products[0].rows, 1);
+  EXPECT_DOUBLE_EQ(rates.products[0].ops_per_second, 0.4e12);
+  EXPECT_EQ(rates.products[1].rows, 128);
+  EXPECT_DOUBLE_EQ(rates.int4, 8e12);
+  EXPECT_DOUBLE_EQ(rates.bf16, 2e12);
+  EXPECT_DOUBLE_EQ(rates.f32, 2e12);
+  EXPECT_DOUBLE_EQ(rates.absorbed, 5e12);
+  EXPECT_DOUBLE_EQ(rates.materialized, 3e12);
   EXPECT_EQ(fleet->hosts[0].threads, 32);
   EXPECT_DOUBLE_EQ(fleet->network.bytes_per_second, 24e9 / 8);
   // Without the software of a message, which a plan adds itself.
@@ -78,7 +100,7 @@ TEST(DoctorReportTest, SaysWhatIsWrong) {
   bad.host = "c";
   bad.address = "c:50052";
   bad.read_bytes_per_second = 50e9;
-  bad.report.set_int8_ops_per_second(1e12);
+  bad.report.mutable_products(1)->set_ops_per_second(1e12);
   bad.report.set_isa("avx2");
   bad.report.mutable_build()->set_build_id("other");
   bad.report.set_cpus(16);

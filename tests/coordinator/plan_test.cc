@@ -250,6 +250,32 @@ constexpr char kMeasured[] = R"({"model":"synth:tiny","workers":[
   {"host":"b","threads":4,"memory_gib":16,"read_gbps":60,"int8_gops":1400}],
   "network":{"gbit":10,"latency_us":25}})";
 
+// One worker, with rates of its kernels.
+std::string WithRates(const std::string& rates) {
+  return R"({"model":"synth:tiny","workers":[{"threads":2,"memory_gib":8,)"
+         R"("read_gbps":30,"int8_gops":700,)" +
+         rates + "}]}";
+}
+
+// Rates of the kernels replace what follows from int8's; flags replace them.
+TEST_F(PlanTest, RatesOfKernelsCount) {
+  const auto decode = [&](const std::string& gops) {
+    UseFleet("measured.json",
+             WithRates(R"("products":[{"rows":1,"gops":)" + gops +
+                       R"(},{"rows":128,"gops":700}],)"
+                       R"("form_gops":{"int4":500,"bf16":100,"f32":100},)"
+                       R"("attention_gflops":{"absorbed":300,)"
+                       R"("materialized":200})"));
+    return Plan()["decode_tps"].get<double>();
+  };
+  options_.model.clear();
+  options_.context = 64;
+  const double slow = decode("0.1");
+  EXPECT_GT(decode("40"), 1.5 * slow);
+  options_.gops = 700;
+  EXPECT_DOUBLE_EQ(decode("40"), decode("0.1"));
+}
+
 TEST_F(PlanTest, ReadsWhatWasMeasured) {
   UseFleet("measured.json", kMeasured);
   options_.model.clear();
@@ -271,7 +297,22 @@ TEST_F(PlanTest, MeasuredFilesAreChecked) {
            {R"({"workers":[3]})", "workers[0]: 3"},
            {R"({"workers":[{"memory_gib":1,"read_gbps":"x"}]})",
             "workers[0].read_gbps: \"x\""},
-           {R"({"workers":[{"memory_gib":-1}]})", "memory_gib: -1"}}) {
+           {R"({"workers":[{"memory_gib":-1}]})", "memory_gib: -1"},
+           {WithRates(R"("products":3)"), "workers[0].products: 3"},
+           {WithRates(R"("products":[])"), "workers[0].products: []"},
+           {WithRates(R"("products":[7])"), "products[0]: 7"},
+           {WithRates(R"("products":[{"rows":2,"gops":9}])"),
+            "products[0].rows: 2, want 1 at first"},
+           {WithRates(
+                R"("products":[{"rows":1,"gops":9},{"rows":1,"gops":9}])"),
+            "products[1].rows: 1, want more than before"},
+           {WithRates(R"("products":[{"rows":1,"gops":0}])"),
+            "products[0].gops: 0"},
+           {WithRates(R"("products":[{"rows":1,"gops":9}])"),
+            "workers[0].form_gops.int4: missing"},
+           {WithRates(R"("products":[{"rows":1,"gops":9}],)"
+                      R"("form_gops":{"int4":1,"bf16":1,"f32":1})"),
+            "workers[0].attention_gflops.absorbed: missing"}}) {
     UseFleet("measured.json", text);
     EXPECT_EQ(Error().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(Error().message()), HasSubstr(mention));

@@ -37,7 +37,7 @@ TEST_F(PlanCliTest, PlansFromAConfigurationAlone) {
 TEST_F(PlanCliTest, DoctorFeedsPlan) {
   const Finished examined =
       Cli({"doctor", "--local", "2", "--threads", "1", "--time-ms", "20",
-           "--model", Model(), "-o", "json"},
+           "--transport", "grpc", "--model", Model(), "-o", "json"},
           {.seconds = 90});
   ASSERT_EQ(examined.code, 0) << examined.errors;
   const json document = examined.document();
@@ -51,8 +51,12 @@ TEST_F(PlanCliTest, DoctorFeedsPlan) {
   }
   ASSERT_EQ(document["pairs"].size(), 1u);
   EXPECT_GT(document["pairs"][0]["all_reduce_4b_us"], 0);
+  EXPECT_EQ(document["pairs"][0]["transport"], "grpc");
   EXPECT_GT(document["network"]["gbit"], 0);
   EXPECT_TRUE(document["advice"].is_array());
+  const Finished wrong = Cli({"doctor", "--transport", "tcp"});
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_THAT(wrong.error_line(), HasSubstr("--transport tcp"));
   testing::WriteFile(File("measured.json"), examined.output);
   const Finished planned = Cli({"plan", "--fleet", File("measured.json"),
                                 "--context", "64", "-o", "json"});

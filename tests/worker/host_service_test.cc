@@ -2,6 +2,8 @@
 #include "worker/host_service.h"
 
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "absl/time/clock.h"
 #include "cluster/trace_recorder.h"
@@ -13,12 +15,14 @@
 namespace ringfleet::worker {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(HostServiceTest, ReportsWhatThisHostIs) {
   HostService service(/*threads=*/2, /*memory_limit_bytes=*/1 << 20);
   v1::MeasureHostRequest request;
   request.set_time_ms(1);
+  request.set_ranks_on_host(64);  // Little memory for each.
   v1::HostReport report;
   const grpc::Status status = service.Measure(nullptr, &request, &report);
   ASSERT_TRUE(status.ok()) << status.error_message();
@@ -29,8 +33,27 @@ TEST(HostServiceTest, ReportsWhatThisHostIs) {
   EXPECT_EQ(report.cpus(), static_cast<uint32_t>(AvailableCpus()));
   EXPECT_GE(report.numa_nodes(), 1u);
   EXPECT_EQ(report.available_memory_bytes(), 1u << 20);
-  EXPECT_GT(report.int8_ops_per_second(), 0);
-  EXPECT_TRUE(std::isfinite(report.int8_ops_per_second()));
+  ASSERT_GT(report.products_size(), 1);
+  EXPECT_EQ(report.products(0).rows(), 1u);
+  std::vector<double> rates;
+  for (int i = 0; i < report.products_size(); ++i) {
+    if (i > 0) {
+      EXPECT_GT(report.products(i).rows(), report.products(i - 1).rows());
+    }
+    rates.push_back(report.products(i).ops_per_second());
+  }
+  std::vector<std::string> forms;
+  for (const v1::FormRate& rate : report.forms()) {
+    forms.push_back(rate.form());
+    rates.push_back(rate.ops_per_second());
+  }
+  EXPECT_THAT(forms, ElementsAre("int4", "bf16", "f32"));
+  rates.push_back(report.attention().absorbed_ops_per_second());
+  rates.push_back(report.attention().materialized_ops_per_second());
+  for (const double rate : rates) {
+    EXPECT_GT(rate, 0);
+    EXPECT_TRUE(std::isfinite(rate));
+  }
   EXPECT_EQ(report.disk_bytes_per_second(), 0);  // Nothing to read was named.
 }
 

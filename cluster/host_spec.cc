@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cluster/host_spec.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace ringfleet::cluster {
+namespace {
+
+using kernels::WeightForm;
+
+// What the product of one row takes from memory that gives more: 31 to 40 GB/s
+// with two threads where reading alone reaches 56 to 61.
+constexpr double kReadPerThread = 18e9;
+
+// Of time spent on two things that overlap.
+double Overlap(double a, double b) {
+  const double a2 = a * a;
+  const double b2 = b * b;
+  return std::sqrt(std::sqrt(a2 * a2 + b2 * b2));
+}
+
+// Which b has Overlap(a, b) == both; 0 if a alone takes as long.
+double Beside(double a, double both) {
+  const double a2 = a * a;
+  const double both2 = both * both;
+  return std::sqrt(std::sqrt(std::max(0.0, both2 * both2 - a2 * a2)));
+}
+
+// Rates of 128 rows beside int8's 765 GOPS (perf/README.md, "Products").
+double AssumedFormRate(WeightForm form) {
+  switch (form) {
+    case WeightForm::kInt8:
+      return 1;
+    case WeightForm::kInt4:
+      return 0.76;
+    case WeightForm::kBf16:
+      return 0.21;
+    case WeightForm::kF32:
+      return 0.235;
+  }
+  return 1;
+}
+
+// 8 rows reach 0.74 of the rate of 128, 32 rows 0.93. Steps of 512 tokens lose
+// what single products do not show: fitted to 155 tokens/s of pp512 where pp128
+// has 190 ("Tokens per second").
+double AssumedRowRate(double rows) {
+  if (rows <= 128) return std::min(1.0, 1.02 * rows / (rows + 3));
+  return 1 - 0.28 * std::min(1.0, (rows - 128) / 384);
+}
+
+// Latent attention's rate beside int8 products ("Latent attention": 250 GFLOP/s
+// with 16 heads, 350 with 128; of expanded keys and values 237).
+constexpr double kAssumedAbsorbed = 0.49;
+constexpr double kAssumedMaterialized = 0.31;
+constexpr double kAssumedF32Cache = 0.53;
+
+// Few heads lose to bringing the cache into the kernels' order.
+double HeadsRate(double heads) { return heads / (heads + 8); }
+constexpr double kMeasuredHeads = 128;
+
+// Seconds of an int8 weight in products of `rows` rows.
+double WeightSeconds(const MeasuredRates& rates, double rows) {
+  const std::vector<ProductRate>& products = rates.products;
+  const auto seconds = [](const ProductRate& rate) {
+    return 2 * rate.rows / rate.ops_per_second;
+  };
+  const auto above = std::find_if(
+      products.begin(), products.end(),
+      [rows](const ProductRate& rate) { return rate.rows > rows; });
+  if (above == products.begin()) return seconds(products.front());
+  const ProductRate& below = *(above - 1);
+  if (above == products.end()) return seconds(below) * rows / below.rows;
+  const double part = (rows - below.rows) / (above->rows - below.rows);
+  return seconds(below) + part * (seconds(*above) - seconds(below));
+}
+
+double MeasuredFormRate(const HostSpec& host, WeightForm form) {
+  switch (form) {
+    case WeightForm::kInt8:
+      return 1;
+    case WeightForm::kInt4:
+      return host.measured->int4 / host.int8_ops_per_second;
+    case WeightForm::kBf16:
+      return host.measured->bf16 / host.int8_ops_per_second;
+    case WeightForm::kF32:
+      return host.measured->f32 / host.int8_ops_per_second;
+  }
+  return 1;
+}
+
+// Of what products read.
+double ReadSeconds(const HostSpec& host, double bytes) {
+  if (host.measured.has_value()) {
+    return bytes * WeightSeconds(*host.measured, 1);
+  }
+  return bytes /
+         std::min(host.read_bytes_per_second, host.threads * kReadPerThread);
+}
+
+double AttentionRate(const HostSpec& host, const AttentionWork& work) {
+  const bool f32 = work.cache == kernels::Dtype::kF32;
+  const double heads = HeadsRate(work.heads);
+  if (!host.measured.has_value()) {
+    const double rate =
+        host.int8_ops_per_second *
+        (work.expanded ? kAssumedMaterialized : kAssumedAbsorbed * heads);
+    return f32 && !work.expanded ? rate * kAssumedF32Cache : rate;
+  }
+  // A cache of float32 is computed with as weights of float32 are.
+  if (f32) return host.measured->f32;
+  return work.expanded
+             ? host.measured->materialized
+             : host.measured->absorbed * heads / HeadsRate(kMeasuredHeads);
+}
+
+MeasuredRates LeastOf(const MeasuredRates& a, const MeasuredRates& b) {
+  MeasuredRates least = {
+      .int4 = std::min(a.int4, b.int4),
+      .bf16 = std::min(a.bf16, b.bf16),
+      .f32 = std::min(a.f32, b.f32),
+      .absorbed = std::min(a.absorbed, b.absorbed),
+      .materialized = std::min(a.materialized, b.materialized)};
+  for (const ProductRate& rate : a.products) {
+    const double seconds =
+        std::max(WeightSeconds(a, rate.rows), WeightSeconds(b, rate.rows));
+    least.products.push_back(
+        {.rows = rate.rows, .ops_per_second = 2 * rate.rows / seconds});
+  }
+  return least;
+}
+
+}  // namespace
+
+double ProductSeconds(const HostSpec& host, WeightForm form, double weights,
+                      double bytes, double rows) {
+  const double read = ReadSeconds(host, bytes);
+  if (!host.measured.has_value()) {
+    const double rate =
+        host.int8_ops_per_second * AssumedFormRate(form) * AssumedRowRate(rows);
+    return Overlap(read, 2 * rows * weights / rate);
+  }
+  const double multiply = Beside(WeightSeconds(*host.measured, 1),
+                                 WeightSeconds(*host.measured, rows));
+  return Overlap(read, weights * multiply / MeasuredFormRate(host, form));
+}
+
+double AttentionSeconds(const HostSpec& host, const AttentionWork& work) {
+  return Overlap(ReadSeconds(host, work.bytes),
+                 work.operations / AttentionRate(host, work));
+}
+
+HostSpec LeastOf(const std::vector<HostSpec>& hosts) {
+  HostSpec least = hosts.front();
+  for (const HostSpec& host : hosts) {
+    least.memory_bytes = std::min(least.memory_bytes, host.memory_bytes);
+    least.read_bytes_per_second =
+        std::min(least.read_bytes_per_second, host.read_bytes_per_second);
+    least.int8_ops_per_second =
+        std::min(least.int8_ops_per_second, host.int8_ops_per_second);
+    least.threads = std::min(least.threads, host.threads);
+    if (!host.measured.has_value()) {
+      least.measured.reset();
+    } else if (least.measured.has_value()) {
+      least.measured = LeastOf(*least.measured, *host.measured);
+    }
+  }
+  return least;
+}
+
+}  // namespace ringfleet::cluster

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/measure_kernels.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "cluster/status_macros.h"
+#include "kernels/activations.h"
+#include "kernels/aligned_buffer.h"
+#include "kernels/latent_cache.h"
+#include "kernels/matmul.h"
+#include "kernels/mla.h"
+#include "kernels/mla_decode.h"
+#include "kernels/mla_prefill.h"
+#include "kernels/weight_matrix.h"
+
+namespace ringfleet::worker {
+namespace {
+
+using kernels::WeightForm;
+using kernels::WeightMatrix;
+
+constexpr uint64_t kLeastWeightBytes = uint64_t{512} << 20;
+
+// R1's: an expert's gate, and attention.
+constexpr size_t kOutputs = 2048;
+constexpr size_t kInputs = 7168;
+constexpr size_t kHeads = 128;
+constexpr size_t kNopeDim = 128;
+constexpr size_t kValueDim = 128;
+constexpr kernels::LatentRowFormat kCacheFormat = {
+    .dtype = kernels::Dtype::kBf16, .kv_lora_rank = 512, .rope_dim = 64};
+
+constexpr size_t kRows[] = {1, 2, 4, 8, 16, 32, 128, 512};
+constexpr size_t kMostRows = 512;
+constexpr size_t kFormRows = 128;
+constexpr WeightForm kOtherForms[] = {WeightForm::kInt4, WeightForm::kBf16,
+                                      WeightForm::kF32};
+
+constexpr size_t kDecodePositions = 2048;
+constexpr size_t kPromptRows = 512;
+static_assert(kPromptRows <=
+              kernels::kExpandedBlocks * kernels::kCacheBlockPositions);
+
+// How often `body` runs in a second, in `time` and at least once.
+double Rate(absl::Duration time, const std::function<void()>& body) {
+  const absl::Time begun = absl::Now();
+  int64_t count = 0;
+  absl::Duration taken;
+  do {
+    body();
+    ++count;
+    taken = absl::Now() - begun;
+  } while (taken < time);
+  return static_cast<double>(count) / absl::ToDoubleSeconds(taken);
+}
+
+std::vector<float> Waves(size_t count) {
+  std::vector<float> values(count);
+  for (size_t i = 0; i < count; ++i) {
+    values[i] = std::sin(static_cast<float>(i));
+  }
+  return values;
+}
+
+// Matrices with the same weights that together have `bytes`, at least one.
+absl::StatusOr<std::vector<WeightMatrix>> MakeWeights(
+    WeightForm form, uint64_t bytes, const std::vector<float>& values,
+    kernels::ThreadPool& pool) {
+  RF_ASSIGN_OR_RETURN(WeightMatrix first,
+                      WeightMatrix::Create(form, kOutputs, kInputs));
+  pool.ParallelFor(kOutputs, 1, [&](size_t begin, size_t end) {
+    for (size_t row = begin; row < end; ++row) {
+      first.SetRow(row, values.data() + row % kFormRows * kInputs);
+    }
+  });
+  const size_t size = first.bytes();
+  std::vector<WeightMatrix> weights;
+  weights.push_back(std::move(first));
+  const size_t copies = std::max<uint64_t>(bytes / size, 1) - 1;
+  RF_ASSIGN_OR_RETURN(kernels::AlignedBuffer allocated,
+                      kernels::AlignedBuffer::Allocate(copies * size));
+  const auto buffer =
+      std::make_shared<kernels::AlignedBuffer>(std::move(allocated));
+  pool.ParallelFor(copies, 1, [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      std::memcpy(buffer->data() + i * size, weights[0].data(), size);
+    }
+  });
+  for (size_t i = 0; i < copies; ++i) {
+    weights.push_back(WeightMatrix::View(form, kOutputs, kInputs,
+                                         buffer->data() + i * size, buffer));
+  }
+  return weights;
+}
+
+// Products with one matrix after the other.
+class Products {
+ public:
+  Products(const std::vector<WeightMatrix>& weights,
+           const std::vector<float>& values, kernels::ThreadPool& pool)
+      : weights_(weights),
+        values_(values),
+        pool_(pool),
+        y_(kMostRows * kOutputs) {}
+
+  // Operations a second.
+  double Measure(size_t rows, absl::Duration time) {
+    Multiply(rows);  // Warm.
+    return 2.0 * static_cast<double>(rows * kOutputs * kInputs) *
+           Rate(time, [&] { Multiply(rows); });
+  }
+
+ private:
+  void Multiply(size_t rows) {
+    const WeightMatrix& weights = weights_[next_];
+    next_ = (next_ + 1) % weights_.size();
+    x_.Assign(kernels::ActivationFormFor(weights.form()), values_.data(), rows,
+              kInputs, kInputs, pool_);
+    kernels::MatMul(weights, x_, y_.data(), pool_);
+  }
+
+  const std::vector<WeightMatrix>& weights_;
+  const std::vector<float>& values_;
+  kernels::ThreadPool& pool_;
+  kernels::Activations x_;
+  std::vector<float> y_;
+  size_t next_ = 0;
+};
+
+// A cache of zeros.
+struct Cache {
+  explicit Cache(size_t positions) : memory(positions * kCacheFormat.bytes()) {
+    std::memset(memory.data(), 0, memory.size());
+    for (size_t t = 0; t < positions; t += kernels::kCacheBlockPositions) {
+      blocks.push_back(memory.data() + t * kCacheFormat.bytes());
+    }
+  }
+  kernels::AlignedBuffer memory;
+  std::vector<const char*> blocks;
+};
+
+double MeasureAbsorbed(kernels::ThreadPool& pool, absl::Duration time) {
+  const Cache cache(kDecodePositions);
+  const std::vector<float> q = Waves(kHeads * kCacheFormat.numbers());
+  std::vector<float> out(kHeads * kCacheFormat.kv_lora_rank);
+  const kernels::MlaSegment segment = {.blocks = cache.blocks,
+                                       .first_position = kDecodePositions - 1,
+                                       .num_queries = 1};
+  kernels::MlaWorkspace workspace;
+  const auto attend = [&] {
+    kernels::MlaDecode({.format = kCacheFormat,
+                        .segments = {&segment, 1},
+                        .heads = kHeads,
+                        .softmax_scale = 0.1f,
+                        .q = q.data(),
+                        .out = out.data()},
+                       workspace, pool);
+  };
+  attend();  // Warm.
+  return 2.0 * kHeads * kDecodePositions *
+         static_cast<double>(kCacheFormat.numbers() +
+                             kCacheFormat.kv_lora_rank) *
+         Rate(time, attend);
+}
+
+double MeasureMaterialized(kernels::ThreadPool& pool, absl::Duration time) {
+  constexpr size_t kQueryDim = kNopeDim + kCacheFormat.rope_dim;
+  constexpr size_t kPartHeads = kHeads / kernels::kExpandedBlocks;
+  const std::vector<float> latents =
+      Waves(kPromptRows * kCacheFormat.numbers());
+  const std::vector<float> expanded =
+      Waves(kPromptRows * kPartHeads * (kNopeDim + kValueDim));
+  const std::vector<float> q = Waves(kPromptRows * kHeads * kQueryDim);
+  std::vector<float> out(kPromptRows * kHeads * kValueDim);
+  const kernels::MlaArgs args = {.format = kCacheFormat,
+                                 .heads = kHeads,
+                                 .nope_dim = kNopeDim,
+                                 .v_dim = kValueDim,
+                                 .softmax_scale = 0.1f,
+                                 .q = q.data(),
+                                 .out = out.data()};
+  const kernels::MlaSegment segment = {.num_queries = kPromptRows};
+  kernels::MlaWorkspace workspace;
+  const auto attend = [&] {
+    for (size_t head = 0; head < kHeads; head += kPartHeads) {
+      kernels::MlaAttendExpanded({.args = &args,
+                                  .segment = &segment,
+                                  .positions = kPromptRows,
+                                  .first_head = head,
+                                  .heads = kPartHeads,
+                                  .latents = latents.data(),
+                                  .expanded = expanded.data()},
+                                 workspace, pool);
+    }
+  };
+  attend();  // Warm.
+  return 2.0 * kHeads * kPromptRows * (kPromptRows + 1) / 2 *
+         (kQueryDim + kValueDim) * Rate(time, attend);
+}
+
+}  // namespace
+
+uint64_t ProductTestBytes(uint64_t cache_bytes) {
+  return std::max(kLeastWeightBytes, cache_bytes);
+}
+
+absl::Status MeasureKernels(kernels::ThreadPool& pool, uint64_t weight_bytes,
+                            absl::Duration time, v1::HostReport* report) {
+  const std::vector<float> values = Waves(kMostRows * kInputs);
+  {
+    RF_ASSIGN_OR_RETURN(
+        const std::vector<WeightMatrix> weights,
+        MakeWeights(WeightForm::kInt8, weight_bytes, values, pool));
+    Products products(weights, values, pool);
+    for (const size_t rows : kRows) {
+      v1::ProductRate* rate = report->add_products();
+      rate->set_rows(static_cast<uint32_t>(rows));
+      rate->set_ops_per_second(products.Measure(rows, time / std::size(kRows)));
+    }
+  }
+  for (const WeightForm form : kOtherForms) {
+    RF_ASSIGN_OR_RETURN(const std::vector<WeightMatrix> weights,
+                        MakeWeights(form, /*bytes=*/0, values, pool));
+    Products products(weights, values, pool);
+    v1::FormRate* rate = report->add_forms();
+    rate->set_form(std::string(kernels::WeightFormName(form)));
+    rate->set_ops_per_second(
+        products.Measure(kFormRows, time / std::size(kOtherForms)));
+  }
+  report->mutable_attention()->set_absorbed_ops_per_second(
+      MeasureAbsorbed(pool, time / 2));
+  report->mutable_attention()->set_materialized_ops_per_second(
+      MeasureMaterialized(pool, time / 2));
+  return absl::OkStatus();
+}
+
+}  // namespace ringfleet::worker

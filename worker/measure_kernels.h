@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// How fast this process's threads do what a step consists of, without a model:
+// what a plan needs to know of a host.
+#ifndef RINGFLEET_WORKER_MEASURE_KERNELS_H_
+#define RINGFLEET_WORKER_MEASURE_KERNELS_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "kernels/thread_pool.h"
+#include "protos/host.pb.h"
+
+namespace ringfleet::worker {
+
+// Bytes of weights that all workers of a host multiply by together: more than
+// its last-level caches hold, so that products read memory.
+uint64_t ProductTestBytes(uint64_t cache_bytes);
+
+// Fills in `products`, `forms` and `attention` with the mean rates over about
+// `time` each for products, forms and attention, and at least one pass of
+// each. Products are of `weight_bytes` of int8 weights, one matrix after the
+// other, whose activations are quantised anew each time. RESOURCE_EXHAUSTED: no
+// memory for the weights.
+absl::Status MeasureKernels(kernels::ThreadPool& pool, uint64_t weight_bytes,
+                            absl::Duration time, v1::HostReport* report);
+
+}  // namespace ringfleet::worker
+
+#endif  // RINGFLEET_WORKER_MEASURE_KERNELS_H_
