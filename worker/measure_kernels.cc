@@ -171,14 +171,14 @@ double MeasureAbsorbed(kernels::ThreadPool& pool, absl::Duration time) {
          Rate(time, attend);
 }
 
+// Of some heads, whose rows lie apart as if all of them were there.
 double MeasureMaterialized(kernels::ThreadPool& pool, absl::Duration time) {
   constexpr size_t kQueryDim = kNopeDim + kCacheFormat.rope_dim;
   constexpr size_t kPartHeads = kHeads / kernels::kExpandedBlocks;
-  const std::vector<float> latents =
-      Waves(kPromptRows * kCacheFormat.numbers());
-  const std::vector<float> expanded =
-      Waves(kPromptRows * kPartHeads * (kNopeDim + kValueDim));
-  const std::vector<float> q = Waves(kPromptRows * kHeads * kQueryDim);
+  const std::vector<float> latents(kPromptRows * kCacheFormat.numbers());
+  const std::vector<float> expanded(kPromptRows * kPartHeads *
+                                    (kNopeDim + kValueDim));
+  const std::vector<float> q(kPromptRows * kHeads * kQueryDim);
   std::vector<float> out(kPromptRows * kHeads * kValueDim);
   const kernels::MlaArgs args = {.format = kCacheFormat,
                                  .heads = kHeads,
@@ -190,19 +190,16 @@ double MeasureMaterialized(kernels::ThreadPool& pool, absl::Duration time) {
   const kernels::MlaSegment segment = {.num_queries = kPromptRows};
   kernels::MlaWorkspace workspace;
   const auto attend = [&] {
-    for (size_t head = 0; head < kHeads; head += kPartHeads) {
-      kernels::MlaAttendExpanded({.args = &args,
-                                  .segment = &segment,
-                                  .positions = kPromptRows,
-                                  .first_head = head,
-                                  .heads = kPartHeads,
-                                  .latents = latents.data(),
-                                  .expanded = expanded.data()},
-                                 workspace, pool);
-    }
+    kernels::MlaAttendExpanded({.args = &args,
+                                .segment = &segment,
+                                .positions = kPromptRows,
+                                .heads = kPartHeads,
+                                .latents = latents.data(),
+                                .expanded = expanded.data()},
+                               workspace, pool);
   };
   attend();  // Warm.
-  return 2.0 * kHeads * kPromptRows * (kPromptRows + 1) / 2 *
+  return 2.0 * kPartHeads * kPromptRows * (kPromptRows + 1) / 2 *
          (kQueryDim + kValueDim) * Rate(time, attend);
 }
 
