@@ -133,6 +133,13 @@ MeasuredRates LeastOf(const MeasuredRates& a, const MeasuredRates& b) {
 
 }  // namespace
 
+std::optional<double> MeasuredRates::large() const {
+  for (const ProductRate& rate : products) {
+    if (rate.rows == kLargeRows) return rate.ops_per_second;
+  }
+  return std::nullopt;
+}
+
 double ProductSeconds(const HostSpec& host, WeightForm form, double weights,
                       double bytes, double rows) {
   const double read = ReadSeconds(host, bytes);

@@ -35,6 +35,9 @@ struct MeasuredRates {
   // Attention with 128 heads over a bf16 cache.
   double absorbed = 0;
   double materialized = 0;
+
+  // Of products with kLargeRows rows, if that is among them.
+  std::optional<double> large() const;
 };
 
 struct HostSpec {

@@ -208,7 +208,12 @@ PartCost RankShare::Moe(double own, double all, bool busiest) const {
   const double experts = spec.n_routed_experts;
   const double chosen = spec.num_experts_per_tok;
   const double p = DistinctExperts(experts, chosen, all) / experts;
-  double rows = all * chosen / (experts * p);  // Of an expert that has any.
+  // Tokens of an expert that has any: mean and standard deviation of a binomial
+  // number that is not 0.
+  const double expected = all * chosen / experts;
+  double rows = expected / p;
+  const double deviation = std::sqrt(std::max(
+      0.0, expected * (1 - chosen / experts + expected) / p - rows * rows));
   const double mean = plan_.experts.size() * p;
   double visited = mean;
   const int groups = plan_.mesh.num_places();
@@ -219,13 +224,13 @@ PartCost RankShare::Moe(double own, double all, bool busiest) const {
     rows *=
         1 + p * std::sqrt(2 * std::log(groups) * (groups - 1) / (all * chosen));
   }
-  // Experts have more and fewer tokens than the mean, which costs more than
-  // it saves: two points stand for the binomial distribution.
-  const double deviation = std::sqrt(rows * (1 - chosen / experts));
-  const PartCost fewer = Products(moe_, WeightClass::kRoutedExperts,
-                                  std::max(1.0, rows - deviation), host_);
+  // More tokens than the mean cost more than fewer save: two points stand for
+  // the distribution.
+  const double spread = std::min(deviation, rows - 1);
+  const PartCost fewer =
+      Products(moe_, WeightClass::kRoutedExperts, rows - spread, host_);
   const PartCost more =
-      Products(moe_, WeightClass::kRoutedExperts, rows + deviation, host_);
+      Products(moe_, WeightClass::kRoutedExperts, rows + spread, host_);
   cost.Add({.seconds = (fewer.seconds + more.seconds) / 2 * visited,
             .bytes = fewer.bytes * mean});
   return cost;

@@ -34,31 +34,32 @@ struct NetworkSpec {
   double latency_seconds = 0;   // One way, without this program's software.
 };
 
-// Measured on two Zen 4 cores; see perf/README.md for the tables.
+// Measured; see perf/README.md for the tables. On two Zen 4 cores:
 // Software of one message between two processes, and of each further one
 // ("Collectives against these": 17 to 23 us for 4 bytes).
 inline constexpr double kMessageSeconds = 15e-6;
 inline constexpr double kFurtherMessageSeconds = 8e-6;
 // Per byte in sender's and receiver's software: 0.6 to 1.5 ms for 1.8 MB.
 inline constexpr double kSoftwareSecondsPerByte = 0.4e-9;
-// Of the time that a prompt's long parts take, what ranks wait for the one that
-// happens to be late ("The parts of a step": 123 of 1934 ms; steps that
-// generate wait for a hundredth).
-inline constexpr double kPromptWaitShare = 0.06;
 // Ethernet's and TCP's headers: 1448 of 1514 bytes are payload.
 inline constexpr double kPayloadShare = 1448.0 / 1514.0;
 // Loops over the threads, norms, routing ("The demo model": 7 layers with
 // nothing to read take 0.94 ms).
 inline constexpr double kLayerOverheadSeconds = 0.1e-3;
-// One thread's, of a logit of a sequence that a token is drawn for ("The parts
-// of a step": 7.7 ms for 32 times 32768).
+
+// On two cores of Sapphire Rapids ("The parts of a step"):
+// Of the time that a prompt's long parts take, what ranks wait for the one that
+// happens to be late: 123 of 1934 ms; steps that generate wait for a hundredth.
+inline constexpr double kPromptWaitShare = 0.06;
+// One thread's, of a logit of a sequence that a token is drawn for: 7.7 ms for
+// 32 times 32768.
 inline constexpr double kDrawSecondsPerLogit = 7.3e-9;
 // How often a product's results, as float32, cross memory behind it: what
 // follows (SiLU, sums of experts, norms) reads them and writes its own.
 inline constexpr double kOutputCrossings = 2;
 // How often the absorbed form's queries and sums, as float32, cross memory:
-// they are written, quantised, brought into order and read again ("The parts of
-// a step": 16 ms where the products and the attention take 6).
+// they are written, quantised, brought into order and read again. 16 ms where
+// the products and the attention take 6.
 inline constexpr double kAbsorbedCrossings = 5;
 
 // One step: `sequences` of `rows` new tokens each, all behind `first_position`

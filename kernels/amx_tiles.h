@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The eight tile registers of AMX (Intel, "Architecture Instruction Set
 // Extensions Programming Reference", chapter 3), each up to 16 rows of 64
-// bytes. Included where the compiler may use AMX, on Isa::kAmx only.
+// bytes. To be executed on Isa::kAmx only.
 #ifndef RINGFLEET_KERNELS_AMX_TILES_H_
 #define RINGFLEET_KERNELS_AMX_TILES_H_
 
@@ -31,20 +31,21 @@ struct alignas(64) TileConfig {
 static_assert(sizeof(TileConfig) == 64);
 
 // GCC 12's intrinsics take nothing but digits for registers, and do not say
-// which memory they read and write: some of what lies behind the pointer.
+// that they read memory.
 template <int kTile>
 inline void LoadTile(const void* from, size_t stride) {
   __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2"
                    :
-                   : "r"(from), "r"(stride), "i"(kTile),
-                     "m"(*static_cast<const char(*)[]>(from)));
+                   : "r"(from), "r"(stride), "i"(kTile)
+                   : "memory");
 }
 
 template <int kTile>
 inline void StoreTile(void* to, size_t stride) {
-  __asm__ volatile("tilestored %%tmm%c3, (%1,%2,1)"
-                   : "+m"(*static_cast<char(*)[]>(to))
-                   : "r"(to), "r"(stride), "i"(kTile));
+  __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)"
+                   :
+                   : "r"(to), "r"(stride), "i"(kTile)
+                   : "memory");
 }
 
 template <int kTile>

@@ -44,8 +44,8 @@ void MlaAbsorbed(const MlaArgs& args, absl::Span<const MlaSegment> segments,
                  MlaWorkspace& workspace, ThreadPool& pool);
 
 // Materialised form: keys and values of every visible position are expanded
-// per head, a cache block at a time, then attended to. Fewer operations for
-// many queries.
+// per head, kExpandedBlocks cache blocks at a time, then attended to. Fewer
+// operations for many queries.
 void MlaMaterialized(const MlaArgs& args, const MlaSegment& segment,
                      MlaWorkspace& workspace, ThreadPool& pool);
 

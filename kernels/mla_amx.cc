@@ -169,8 +169,9 @@ class WeightedValues {
   // Rows of results lie far apart, where the processor foresees nothing.
   static constexpr size_t kRowsAhead = 8;
 
-  // 16 columns of a panel.
+  // 16 columns of a panel, if it has them.
   void MultiplyColumns(size_t panel, size_t tile) {
+    if (panel * kMaxLanes + tile * kTileColumns >= block_.value_dim) return;
     const size_t pairs = (block_.positions + 1) / 2;
     const size_t packed_pairs = (block_.packed_positions + 1) / 2;
     const char* values = static_cast<const char*>(block_.values) +

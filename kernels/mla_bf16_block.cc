@@ -121,7 +121,7 @@ void PackQueries(const float* queries, size_t query_stride, size_t lanes,
   }
 }
 
-// [panels of 64 columns][pairs of positions][64] pairs, the last panel padded
+// [panels of 64 columns][pairs of positions][64] pairs, the columns padded to 32
 // with zeros, as is the last pair of an odd number of positions.
 void PackValues(const void* rows, size_t stride_bytes, size_t count, size_t dim,
                 void* packed) {

@@ -44,8 +44,8 @@ class MlaPrefetcher {
 
 // The functions of MlaKernels, all but `attend`. Packed queries are
 // [pairs of numbers][padded lanes] pairs; packed values [panels of 64 columns]
-// [pairs of positions][64] pairs, the last panel padded with zeros, as is the
-// last pair of an odd number of positions.
+// [pairs of positions][64] pairs, the columns padded to 32 with zeros, as is
+// the last pair of an odd number of positions.
 extern const MlaKernels kMlaBf16Rows;
 
 // Scores to weights, [pairs of positions][padded lanes] pairs, for all lanes of

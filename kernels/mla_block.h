@@ -9,13 +9,15 @@
 //   out[lane]  = sum_t P[t, lane] values[t]       lanes are the rows
 //
 // Both products are C[row, column] += A(row, step) * B[step][column]: A is read
-// as scalars that are broadcast, from wherever the rows lie; B is packed so
-// that columns fill vectors. Keys are therefore read as they are cached, and
-// nothing is transposed but the queries.
+// as scalars that are broadcast, from wherever the rows lie, or as tiles of
+// rows; B is packed so that columns fill vectors. Keys are therefore read as
+// they are cached, and nothing is transposed but the queries, and for tiles the
+// weights P.
 //
 // Each number depends on its own lane only, bit for bit: every sum runs over
-// steps, or positions, in ascending order, however rows and columns are
-// grouped. A position that a lane does not see adds an exact zero, as long as
+// steps, or positions, in an order of its own (ascending; with tiles that of
+// AddBf16Product, 32 numbers at a time), however rows and columns are grouped.
+// A position that a lane does not see adds an exact zero, as long as
 // its value is finite.
 #ifndef RINGFLEET_KERNELS_MLA_BLOCK_H_
 #define RINGFLEET_KERNELS_MLA_BLOCK_H_

@@ -24,8 +24,8 @@ struct MlaWorkspace {
   AlignedBuffer queries;     // Absorbed: in the latent space.
   AlignedBuffer sums;        // Absorbed: weighted sums of latents.
   AlignedBuffer partials;    // Absorbed: of the parts of long contexts.
-  AlignedBuffer latents;     // Materialised: of a block, widened.
-  AlignedBuffer expanded;    // Materialised: keys and values of a block.
+  AlignedBuffer latents;     // Materialised: of some blocks, widened.
+  AlignedBuffer expanded;    // Materialised: keys and values of these.
   AlignedBuffer statistics;  // Materialised: maximum and sum of every query.
   std::vector<MlaSegment> segments;
   std::vector<MlaDecodeTask> tasks;

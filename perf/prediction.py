@@ -13,7 +13,8 @@ def test_name(row):
 
 def predicted(ringfleet, model, fleet, row, tensor, strategy="auto"):
     """Tokens per second of the test of a row, of tensor ranks; None where plan
-    does not say: of prompts behind others, or several at once."""
+    does not say: of prompts behind others, several at once, or a strategy that
+    it did not compare for this mesh."""
     prompt = row["n_prompt"] > 0
     if prompt and (row["n_depth"] > 0 or row["n_parallel"] > 1):
         return None
@@ -31,10 +32,10 @@ def predicted(ringfleet, model, fleet, row, tensor, strategy="auto"):
         named = name.split(" prefill, ")[0] if " prefill, " in name else "auto"
         # Auto shares a prompt's rows out wherever that is worth it.
         if named == strategy or found is None and named == "auto" and (
-                strategy == "sequence_parallel" or not prompt):
+                strategy == "sequence_parallel" or not prompt or tensor == 1):
             found = option
     if found is None:
-        raise SystemExit(f"no plan for tensor {tensor}, {strategy}")
+        return None
     return found["prefill_tps" if prompt else "decode_tps"]
 
 

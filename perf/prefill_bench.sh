@@ -119,7 +119,9 @@ folder, strategies, rounds, ringfleet, model, world = sys.argv[1:]
 strategies = strategies.split(",")
 fleet = f"{folder}/fleet.json"
 network = json.load(open(fleet)).get("network")
-print(f"doctor: {network['latency_us']:.0f} us, {network['gbit']:.2f} Gbit/s\n")
+if network:
+    print(f"doctor: {network['latency_us']:.0f} us, "
+          f"{network['gbit']:.2f} Gbit/s\n")
 
 rates = {}  # By test and sequences, then strategy: of each round.
 plans = {}  # The same: what plan says.
@@ -141,8 +143,9 @@ for (test, parallel), of_test in rates.items():
         ratio = statistics.median(a / b for a, b in zip(own, base))
         said = plans[(test, parallel), strategy]
         first = plans[(test, parallel), strategies[0]]
-        shown = (f"{said:.1f} | {error(said, median)} | {ratio:.2f} | "
-                 f"{said / first:.2f}" if said else f"- | - | {ratio:.2f} | -")
+        shown = (f"{said:.1f} | {error(said, median)}" if said else "- | -")
+        shown += f" | {ratio:.2f} | "
+        shown += f"{said / first:.2f}" if said and first else "-"
         print(f"| {test} | {parallel} | {strategy} | {max(own):.1f} / "
               f"{median:.1f} | {shown} |")
 END

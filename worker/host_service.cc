@@ -79,7 +79,7 @@ double MeasureDiskRate(const std::string& path, absl::Duration time) {
   return bytes == 0 ? 0 : static_cast<double>(bytes) / seconds;
 }
 
-grpc::Status HostService::Measure(grpc::ServerContext*,
+grpc::Status HostService::Measure(grpc::ServerContext* context,
                                   const v1::MeasureHostRequest* request,
                                   v1::HostReport* report) {
   if (request->time_ms() == 0 || request->time_ms() > kLongestProbeMs) {
@@ -91,17 +91,24 @@ grpc::Status HostService::Measure(grpc::ServerContext*,
         "host: another measurement of this worker runs"));
   }
   const absl::Duration time = absl::Milliseconds(request->time_ms());
-  const uint64_t weight_bytes = ProductTestBytes(LastLevelCacheBytes()) /
-                                std::max<uint32_t>(request->ranks_on_host(), 1);
+  // All ranks of the host do the same now.
+  const uint64_t ranks = std::max<uint32_t>(request->ranks_on_host(), 1);
+  const uint64_t weight_bytes = ProductTestBytes(LastLevelCacheBytes()) / ranks;
+  const uint64_t needed = weight_bytes + kMeasureScratchBytes;
+  const uint64_t available =
+      std::min(AvailableMemoryBytes() / ranks, AvailableAddressSpaceBytes());
   absl::Status measured = absl::OkStatus();
-  if (weight_bytes > AvailableMemoryBytes()) {
+  if (needed > available) {
     measured = absl::ResourceExhaustedError(absl::StrCat(
-        "host: ", weight_bytes, " bytes of weights to multiply by, have ",
-        AvailableMemoryBytes(), " bytes of free memory"));
+        "host: measuring takes ", needed >> 20, " MiB for each of ", ranks,
+        " ranks, have ", available >> 20, " MiB"));
   } else {
     // Threads of its own: a connected model's are left alone.
     kernels::ThreadPool pool(threads_);
-    measured = MeasureKernels(pool, weight_bytes, time, report);
+    measured = MeasureKernels(
+        pool, weight_bytes, time,
+        [context] { return context != nullptr && context->IsCancelled(); },
+        report);
   }
   report->set_disk_bytes_per_second(MeasureDiskRate(request->path(), time));
   active_ = false;
@@ -115,10 +122,10 @@ grpc::Status HostService::Measure(grpc::ServerContext*,
   report->set_threads(static_cast<uint32_t>(threads_));
   report->set_cpus(static_cast<uint32_t>(AvailableCpus()));
   report->set_numa_nodes(CountNumaNodes());
-  const uint64_t available = AvailableMemoryBytes();
+  const uint64_t free_bytes = AvailableMemoryBytes();
   report->set_available_memory_bytes(
-      memory_limit_bytes_ == 0 ? available
-                               : std::min(available, memory_limit_bytes_));
+      memory_limit_bytes_ == 0 ? free_bytes
+                               : std::min(free_bytes, memory_limit_bytes_));
   return grpc::Status::OK;
 }
 

@@ -210,7 +210,13 @@ uint64_t ProductTestBytes(uint64_t cache_bytes) {
 }
 
 absl::Status MeasureKernels(kernels::ThreadPool& pool, uint64_t weight_bytes,
-                            absl::Duration time, v1::HostReport* report) {
+                            absl::Duration time,
+                            absl::FunctionRef<bool()> cancelled,
+                            v1::HostReport* report) {
+  const auto go_on = [cancelled]() -> absl::Status {
+    return cancelled() ? absl::CancelledError("host: the caller has gone")
+                       : absl::OkStatus();
+  };
   const std::vector<float> values = Waves(kMostRows * kInputs);
   {
     RF_ASSIGN_OR_RETURN(
@@ -218,20 +224,23 @@ absl::Status MeasureKernels(kernels::ThreadPool& pool, uint64_t weight_bytes,
         MakeWeights(WeightForm::kInt8, weight_bytes, values, pool));
     Products products(weights, values, pool);
     for (const size_t rows : kRows) {
+      RF_RETURN_IF_ERROR(go_on());
       v1::ProductRate* rate = report->add_products();
       rate->set_rows(static_cast<uint32_t>(rows));
       rate->set_ops_per_second(products.Measure(rows, time / std::size(kRows)));
     }
   }
   for (const WeightForm form : kOtherForms) {
+    RF_RETURN_IF_ERROR(go_on());
     RF_ASSIGN_OR_RETURN(const std::vector<WeightMatrix> weights,
-                        MakeWeights(form, /*bytes=*/0, values, pool));
+                        MakeWeights(form, weight_bytes, values, pool));
     Products products(weights, values, pool);
     v1::FormRate* rate = report->add_forms();
     rate->set_form(std::string(kernels::WeightFormName(form)));
     rate->set_ops_per_second(
         products.Measure(kFormRows, time / std::size(kOtherForms)));
   }
+  RF_RETURN_IF_ERROR(go_on());
   report->mutable_attention()->set_absorbed_ops_per_second(
       MeasureAbsorbed(pool, time / 2));
   report->mutable_attention()->set_materialized_ops_per_second(

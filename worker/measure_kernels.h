@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "kernels/thread_pool.h"
@@ -17,13 +18,19 @@ namespace ringfleet::worker {
 // its last-level caches hold, so that products read memory.
 uint64_t ProductTestBytes(uint64_t cache_bytes);
 
+// What activations, queries and results take beside the weights.
+inline constexpr uint64_t kMeasureScratchBytes = uint64_t{192} << 20;
+
 // Fills in `products`, `forms` and `attention` with the mean rates over about
 // `time` each for products, forms and attention, and at least one pass of
-// each. Products are of `weight_bytes` of int8 weights, one matrix after the
-// other, whose activations are quantised anew each time. RESOURCE_EXHAUSTED: no
-// memory for the weights.
+// each. Products are of `weight_bytes` of weights, one matrix after the other,
+// whose activations are quantised anew each time. Asks `cancelled` before each
+// rate. Requires kMeasureScratchBytes of memory.
+// Errors: RESOURCE_EXHAUSTED: no memory for the weights; CANCELLED.
 absl::Status MeasureKernels(kernels::ThreadPool& pool, uint64_t weight_bytes,
-                            absl::Duration time, v1::HostReport* report);
+                            absl::Duration time,
+                            absl::FunctionRef<bool()> cancelled,
+                            v1::HostReport* report);
 
 }  // namespace ringfleet::worker
 

@@ -24,16 +24,18 @@ namespace {
 
 constexpr char kDoctorFooter[] = R"(
 Measures on running workers what `ringfleet plan` otherwise assumes: the rates of
-int8 products and of reading memory with all workers at work, exchanges between
-every two of them, the disk that holds --model, free memory, clocks, builds,
-instruction sets, NUMA nodes; then says what to change. `-o json` prints what
-`ringfleet plan --fleet FILE.json` reads.
+products (int8 weights with 1 to 512 rows, other forms with 128), of attention and
+of reading memory with all workers at work, exchanges between every two of them,
+the disk that holds --model, free memory, clocks, builds, instruction sets, NUMA
+nodes; then says what to change. `-o json` prints what `ringfleet plan --fleet
+FILE.json` reads.
 
 --local N starts N workers on this machine for this command. --cluster needs the
 workers of a cluster file, running; while they serve a model, their links are not
-measured, the measurements slow it down for some seconds, and free memory is what
-the model leaves: for a plan examine workers that have loaded none. Rates are of
-this moment: other programs that run make them, and the plan, smaller.
+measured, the measurements slow it down for six times --time-ms and more and take
+some hundred MiB a worker, and free memory is what the model leaves: for a plan
+examine workers that have loaded none. Rates are of this moment: other programs
+that run make them, and the plan, smaller.
 
 Examples:
   ringfleet doctor

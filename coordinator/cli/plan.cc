@@ -28,8 +28,9 @@ The fleet is N equal hosts (--hosts, --memory, --bandwidth, --network,
 does not say (its memory_gib and threads may differ by worker; workers of one host
 share it), or what `ringfleet doctor -o json` printed: {"workers":[{"host","threads",
 "memory_gib","read_gbps","int8_gops"}],"network":{"gbit","latency_us"}}, and the
-rates of products and attention that it measured, without which those of a Zen 4
-core are scaled to "int8_gops". --memory is what a worker may use: what the system
+rates of products and attention that it measured. Without these, or with
+--bandwidth, --gops or --threads, those of a Zen 4 core are scaled to "int8_gops".
+--memory is what a worker may use: what the system
 and others need is not in it.
 
 A model that does not fit is no error: "fits" is false and "hosts_needed" says how

@@ -180,11 +180,15 @@ absl::StatusOr<PlanFleet> FleetOfConfig(const PlanOptions& options) {
   return fleet;
 }
 
+// More than any host has, in all units of the file.
+constexpr double kMostMeasured = 1e9;
+
 // A positive number of an object.
 absl::StatusOr<double> Measured(const Json& object, const char* key,
                                 absl::string_view place, double least) {
   const auto it = object.find(key);
-  if (it != object.end() && it->is_number() && it->get<double>() >= least) {
+  if (it != object.end() && it->is_number() && it->get<double>() >= least &&
+      it->get<double>() <= kMostMeasured) {
     return it->get<double>();
   }
   return absl::InvalidArgumentError(absl::StrCat(
@@ -226,6 +230,11 @@ absl::StatusOr<cluster::MeasuredRates> ParseRates(const Json& worker,
                        before == 0 ? "1 at first" : "more than before"));
     }
     rates.products.push_back({.rows = rows, .ops_per_second = gops * 1e9});
+  }
+  if (!rates.large().has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(place, ".products: none with ", cluster::kLargeRows,
+                     " rows, which other forms are compared with"));
   }
   const Json forms = Member(worker, "form_gops");
   const Json attention = Member(worker, "attention_gflops");
@@ -287,11 +296,12 @@ absl::StatusOr<PlanFleet> ParseMeasuredFleet(absl::string_view json,
          .int8_ops_per_second = options.gops.value_or(gops) * 1e9,
          .threads = options.threads.value_or(
              static_cast<int>(std::min(threads, 1024.0)))});
-    // A flag replaces everything that follows from it.
+    // With other threads, reads or products none of the rates would hold.
     if (worker.contains("products") && !options.gops.has_value() &&
-        !options.bandwidth_gbps.has_value()) {
-      RF_ASSIGN_OR_RETURN(fleet.hosts.back().measured,
-                          ParseRates(worker, place));
+        !options.bandwidth_gbps.has_value() && !options.threads.has_value()) {
+      cluster::HostSpec& measured = fleet.hosts.back();
+      RF_ASSIGN_OR_RETURN(measured.measured, ParseRates(worker, place));
+      measured.int8_ops_per_second = *measured.measured->large();
     }
   }
   if (fleet.hosts.size() > 1 && document.contains("network") &&

@@ -33,7 +33,8 @@ absl::StatusOr<PlanFleet> ReadPlanFleet(const PlanOptions& options);
 // are left alone, flags replace what was measured. With "products":[{"rows",
 // "gops"}], "form_gops":{"int4","bf16","f32"} and "attention_gflops":
 // {"absorbed","materialized"} a worker's rates are these, and not derived from
-// "int8_gops". `name` appears in errors.
+// "int8_gops", unless flags give its threads, memory's or products' rate.
+// `name` appears in errors.
 absl::StatusOr<PlanFleet> ParseMeasuredFleet(absl::string_view json,
                                              absl::string_view name,
                                              const PlanOptions& options);

@@ -186,8 +186,9 @@ each half takes as long as on its slowest host:
              chosen; the busiest of y expert groups the mean of the largest of y
              binomial numbers; half of them have a standard deviation more tokens
              than the mean, half so many fewer
-  attention  as measured with 128 heads, h / (h + 8) of it for h heads a rank over
-             cached latents; else 0.49 h / (h + 8) of the int8 rate there, 0.31
+  attention  as measured with 128 heads, over cached latents in proportion to
+             h / (h + 8) for h heads a rank, over a cache of f32 at the rate of
+             f32 weights; else 0.49 h / (h + 8) of the int8 rate over latents, 0.31
              over expanded keys and values. The cache is read once a step by every
              rank, and is replicated; queries and sums in the latents' space
              cross the memory five times

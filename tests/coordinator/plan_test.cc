@@ -274,6 +274,9 @@ TEST_F(PlanTest, RatesOfKernelsCount) {
   EXPECT_GT(decode("40"), 1.5 * slow);
   options_.gops = 700;
   EXPECT_DOUBLE_EQ(decode("40"), decode("0.1"));
+  options_.gops.reset();
+  options_.threads = 4;
+  EXPECT_DOUBLE_EQ(decode("40"), decode("0.1"));
 }
 
 TEST_F(PlanTest, ReadsWhatWasMeasured) {
@@ -308,9 +311,15 @@ TEST_F(PlanTest, MeasuredFilesAreChecked) {
             "products[1].rows: 1, want more than before"},
            {WithRates(R"("products":[{"rows":1,"gops":0}])"),
             "products[0].gops: 0"},
+           {WithRates(R"("products":[{"rows":1,"gops":1e300}])"),
+            "products[0].gops: 1e+300"},
            {WithRates(R"("products":[{"rows":1,"gops":9}])"),
+            "workers[0].products: none with 128 rows"},
+           {WithRates(R"("products":[{"rows":1,"gops":9},)"
+                      R"({"rows":128,"gops":9}])"),
             "workers[0].form_gops.int4: missing"},
-           {WithRates(R"("products":[{"rows":1,"gops":9}],)"
+           {WithRates(R"("products":[{"rows":1,"gops":9},)"
+                      R"({"rows":128,"gops":9}],)"
                       R"("form_gops":{"int4":1,"bf16":1,"f32":1})"),
             "workers[0].attention_gflops.absorbed: missing"}}) {
     UseFleet("measured.json", text);

@@ -22,7 +22,7 @@ TEST(HostServiceTest, ReportsWhatThisHostIs) {
   HostService service(/*threads=*/2, /*memory_limit_bytes=*/1 << 20);
   v1::MeasureHostRequest request;
   request.set_time_ms(1);
-  request.set_ranks_on_host(64);  // Little memory for each.
+  request.set_ranks_on_host(16);  // Little memory for each.
   v1::HostReport report;
   const grpc::Status status = service.Measure(nullptr, &request, &report);
   ASSERT_TRUE(status.ok()) << status.error_message();
