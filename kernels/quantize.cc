@@ -62,9 +62,6 @@ namespace {
 HWY_EXPORT(MaxMagnitudeBits);
 HWY_EXPORT(RoundScaled);
 
-// Below it 127 / x might not be finite.
-constexpr float kSmallest = 1e-30f;
-
 // Divisors of the largest magnitude that QuantizeInt4 tries. -8 lets the range
 // reach its one code more on the side of the largest value; above 8 small
 // values gain what the largest loses.
@@ -76,9 +73,10 @@ constexpr float kInt4Divisors[] = {-9.5f, -9.0f, -8.5f, -8.0f, -7.6f, -7.2f,
 float QuantizeInt8(const float* x, size_t count, int8_t* codes) {
   const float max =
       std::bit_cast<float>(HWY_DYNAMIC_DISPATCH(MaxMagnitudeBits)(x, count));
-  if (!(max >= kSmallest) || std::isinf(max)) {
+  if (!(max >= kSmallestQuantized) || std::isinf(max)) {
     if (count > 0) std::memset(codes, 0, count);
-    return max < kSmallest ? 0 : std::numeric_limits<float>::quiet_NaN();
+    return max < kSmallestQuantized ? 0
+                                    : std::numeric_limits<float>::quiet_NaN();
   }
   HWY_DYNAMIC_DISPATCH(RoundScaled)(x, count, 127.0f / max, codes);
   return max / 127.0f;
@@ -91,7 +89,7 @@ float QuantizeInt4(const float* w, size_t count, uint8_t* codes) {
     if (std::abs(w[i]) > std::abs(extreme)) extreme = w[i];
   }
   std::memset(codes, 8, count);
-  if (std::abs(extreme) < kSmallest) return 0;
+  if (std::abs(extreme) < kSmallestQuantized) return 0;
   float best_scale = 0;
   float best_error = std::numeric_limits<float>::max();
   for (const float divisor : kInt4Divisors) {

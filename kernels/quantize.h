@@ -19,9 +19,13 @@ inline constexpr size_t kActivationGroup = 64;
 // int4 weights share a scale over so many inputs.
 inline constexpr size_t kInt4Group = 32;
 
+// A largest magnitude below it gives codes of 0 and a scale of 0: 127 / x might
+// not be finite.
+inline constexpr float kSmallestQuantized = 1e-30f;
+
 // codes[i] = round(x[i] * 127 / max |x|), -127 to 127. Returns the scale
-// max |x| / 127; 0, with codes of 0, when no |x| reaches 1e-30; NaN, with
-// codes of 0, when an x is not finite, so that a product shows it.
+// max |x| / 127; 0, with codes of 0, when no |x| reaches kSmallestQuantized;
+// NaN, with codes of 0, when an x is not finite, so that a product shows it.
 float QuantizeInt8(const float* x, size_t count, int8_t* codes);
 
 // codes[i] in 0..15 for the values (codes[i] - 8) * scale, count <= 32. The

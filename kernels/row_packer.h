@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/quantize_f8.h"
 #include "kernels/weight_matrix.h"
 
 namespace ringfleet::kernels {
@@ -22,10 +23,17 @@ class RowPacker {
   void Begin(WeightMatrix* matrix);
   // `row` follows the one before, or was flushed in between.
   void Set(size_t row, const float* values);
+  // The same of a row of fp8, into kInt8. False, with nothing set, when a value
+  // is not finite.
+  bool Set(size_t row, const F8Row& values);
   // Stores what is not stored yet.
   void Flush();
 
  private:
+  // Where codes of `row` go, and behind them as many zeros as a line has.
+  int8_t* CodesOf(size_t row);
+  void Took(size_t row);
+
   WeightMatrix* matrix_ = nullptr;
   size_t first_ = 0;  // Row of the first that is held.
   size_t held_ = 0;

@@ -7,12 +7,16 @@
 #include <utility>
 #include <vector>
 
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
 #include "kernels/check.h"
 #include "kernels/dtype.h"
 #include "kernels/elementwise.h"
 
 namespace ringfleet::kernels {
 namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;  // Of what every x86-64 processor has.
 
 uint64_t DivideUp(uint64_t a, uint64_t b) { return a / b + (a % b != 0); }
 
@@ -36,17 +40,57 @@ bool IsPacked(WeightForm form) {
   return form == WeightForm::kInt8 || form == WeightForm::kInt4;
 }
 
+// As a step has them: code + 128, without a carry between the bytes.
+constexpr uint32_t kOffsets = 0x80808080u;
+
 // The codes of rows lie in every step one behind the other, four bytes each.
 // `padded` columns are whole steps.
-template <size_t kCount>
-void StoreSteps(const int8_t* codes, size_t stride, size_t padded,
-                uint8_t* step) {
+void StoreSteps(const int8_t* codes, size_t padded, uint8_t* step) {
   for (size_t i = 0; i < padded; i += kStepColumns, step += kStepBytes) {
-    for (size_t row = 0; row < kCount; ++row) {
-      uint32_t four;
-      std::memcpy(&four, codes + row * stride + i, sizeof(four));
-      four ^= 0x80808080u;  // code + 128, without a carry between the bytes.
-      std::memcpy(step + row * kStepColumns, &four, sizeof(four));
+    uint32_t four;
+    std::memcpy(&four, codes + i, sizeof(four));
+    four ^= kOffsets;
+    std::memcpy(step, &four, sizeof(four));
+  }
+}
+
+// Of 16 rows: a cache line of every step, written past the caches, since a
+// shard is larger than they are. `codes` can be read up to the next 16 columns.
+void StoreSteps16(const int8_t* codes, size_t stride, size_t padded,
+                  uint8_t* step) {
+  const hn::FixedTag<uint32_t, 4> d;
+  const hn::Repartition<uint64_t, decltype(d)> d64;
+  const auto offsets = hn::Set(d, kOffsets);
+  for (size_t i = 0; i < padded; i += 4 * kStepColumns) {
+    // By four rows: one step's codes of these rows in each vector.
+    hn::Vec<decltype(d)> steps[4][4];
+    for (size_t four = 0; four < 4; ++four) {
+      const auto row = [&](size_t r) {
+        const int8_t* from = codes + (4 * four + r) * stride + i;
+        return hn::LoadU(d, reinterpret_cast<const uint32_t*>(from));
+      };
+      const auto low01 = hn::InterleaveLower(d, row(0), row(1));
+      const auto low23 = hn::InterleaveLower(d, row(2), row(3));
+      const auto high01 = hn::InterleaveUpper(d, row(0), row(1));
+      const auto high23 = hn::InterleaveUpper(d, row(2), row(3));
+      const auto pair = [&](bool upper, auto first, auto second) {
+        const auto a = hn::BitCast(d64, first);
+        const auto b = hn::BitCast(d64, second);
+        return hn::Xor(hn::BitCast(d, upper ? hn::InterleaveUpper(d64, a, b)
+                                            : hn::InterleaveLower(d64, a, b)),
+                       offsets);
+      };
+      steps[0][four] = pair(false, low01, low23);
+      steps[1][four] = pair(true, low01, low23);
+      steps[2][four] = pair(false, high01, high23);
+      steps[3][four] = pair(true, high01, high23);
+    }
+    const size_t count = std::min<size_t>(4, (padded - i) / kStepColumns);
+    for (size_t s = 0; s < count; ++s, step += kStepBytes) {
+      for (size_t four = 0; four < 4; ++four) {
+        hn::StoreU(steps[s][four], d,
+                   reinterpret_cast<uint32_t*>(step) + 4 * four);
+      }
     }
   }
 }
@@ -56,7 +100,7 @@ void StoreInt8Row(const float* values, size_t columns, size_t lane,
   const size_t padded = DivideUp(columns, kStepColumns) * kStepColumns;
   std::vector<int8_t> codes(padded);
   const float scale = QuantizeInt8(values, columns, codes.data());
-  StoreSteps<1>(codes.data(), padded, padded, panel + lane * kStepColumns);
+  StoreSteps(codes.data(), padded, panel + lane * kStepColumns);
   std::memcpy(panel + padded * kPanelRows + lane * sizeof(scale), &scale,
               sizeof(scale));
 }
@@ -131,8 +175,15 @@ uint64_t WeightMatrix::Bytes(WeightForm form, uint64_t rows, uint64_t columns) {
 
 absl::StatusOr<WeightMatrix> WeightMatrix::Create(WeightForm form, size_t rows,
                                                   size_t columns) {
+  BufferArena arena(0);
+  return Create(form, rows, columns, arena);
+}
+
+absl::StatusOr<WeightMatrix> WeightMatrix::Create(WeightForm form, size_t rows,
+                                                  size_t columns,
+                                                  BufferArena& arena) {
   absl::StatusOr<AlignedBuffer> buffer =
-      AlignedBuffer::Allocate(Bytes(form, rows, columns));
+      arena.Allocate(Bytes(form, rows, columns));
   if (!buffer.ok()) return buffer.status();
   return WeightMatrix(form, rows, columns, *std::move(buffer));
 }
@@ -194,10 +245,10 @@ void WeightMatrix::SetInt8Rows(size_t row, size_t count, const int8_t* codes,
   const size_t padded = DivideUp(columns_, kStepColumns) * kStepColumns;
   uint8_t* step = panel + lane * kStepColumns;
   if (count == 16) {
-    StoreSteps<16>(codes, stride, padded, step);
+    StoreSteps16(codes, stride, padded, step);
   } else {
     for (size_t i = 0; i < count; ++i, step += kStepColumns) {
-      StoreSteps<1>(codes + i * stride, stride, padded, step);
+      StoreSteps(codes + i * stride, padded, step);
     }
   }
   std::memcpy(panel + padded * kPanelRows + lane * sizeof(float), scales,

@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "kernels/activations.h"
 #include "kernels/aligned_buffer.h"
+#include "kernels/buffer_arena.h"
 
 namespace ringfleet::kernels {
 
@@ -48,6 +49,10 @@ class WeightMatrix {
   // RESOURCE_EXHAUSTED as AlignedBuffer::Allocate.
   static absl::StatusOr<WeightMatrix> Create(WeightForm form, size_t rows,
                                              size_t columns);
+  // The same, with memory of `arena`.
+  static absl::StatusOr<WeightMatrix> Create(WeightForm form, size_t rows,
+                                             size_t columns,
+                                             BufferArena& arena);
 
   // Weights that lie elsewhere: Bytes(form, rows, columns) bytes at `data`,
   // aligned to 64, which `keeper` keeps there, unchanged. Rows cannot be set.
@@ -73,8 +78,9 @@ class WeightMatrix {
   // set from different threads.
   void SetRow(size_t row, const float* values);
   // Stores `count` rows of kInt8 that have been quantized (QuantizeInt8): codes
-  // `stride` apart, the columns padded with zeros to whole steps. The rows are
-  // of one panel. Distinct rows may be set from different threads.
+  // `stride` apart, the columns padded with zeros to whole steps, and readable
+  // up to the next 16. The rows are of one panel. Distinct rows may be set from
+  // different threads.
   void SetInt8Rows(size_t row, size_t count, const int8_t* codes, size_t stride,
                    const float* scales);
   // What row `row` has been rounded to.

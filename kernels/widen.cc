@@ -8,37 +8,19 @@
 #define HWY_TARGET_INCLUDE "kernels/widen.cc"
 #include "hwy/foreach_target.h"  // Compiles this file once per target.
 #include "hwy/highway.h"
+#include "kernels/f8_e4m3-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ringfleet::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 using D = hn::ScalableTag<float>;
-using DI = hn::RebindToSigned<D>;
 using DU = hn::RebindToUnsigned<D>;
 
-// e4m3 codes [lanes]. Sign, four bits of exponent (bias 7) and three of
-// mantissa move to where float32 (bias 127) has them; where the exponent is 0,
-// 2^-6 (1 + m / 8) - 2^-6 = m 2^-9 makes what has no leading one, without the
-// denormal numbers that some processors are slow with.
 hn::Vec<D> LoadF8E4M3(const uint8_t* codes) {
-  const D d;
-  const DI di;
-  const DU du;
-  const auto bits =
-      hn::PromoteTo(du, hn::LoadU(hn::Rebind<uint8_t, D>(), codes));
-  const auto magnitude = hn::BitCast(di, hn::And(bits, hn::Set(du, 0x7f)));
-  const auto tiny = hn::Lt(magnitude, hn::Set(di, 8));
-  const auto nan = hn::Eq(magnitude, hn::Set(di, 0x7f));
-  const auto sign = hn::ShiftLeft<24>(hn::And(bits, hn::Set(du, 0x80)));
-  auto value = hn::Add(hn::ShiftLeft<20>(magnitude), hn::Set(di, 120 << 23));
-  value = hn::Add(value, hn::IfThenElseZero(tiny, hn::Set(di, 1 << 23)));
-  value = hn::IfThenElse(nan, hn::Set(di, 0x7fc00000), value);
-  const auto moved = hn::Sub(
-      hn::BitCast(d, value),
-      hn::BitCast(
-          d, hn::IfThenElseZero(tiny, hn::BitCast(di, hn::Set(d, 0.015625f)))));
-  return hn::Or(moved, hn::BitCast(d, sign));
+  const auto value = f8::Load(codes);
+  return hn::IfThenElse(hn::Gt(hn::Abs(value), hn::Set(D(), f8::kLargest)),
+                        hn::NaN(D()), value);
 }
 
 hn::Vec<D> LoadBf16(const uint16_t* bits) {

@@ -5,7 +5,6 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <atomic>
 #include <cerrno>
@@ -20,6 +19,7 @@
 #include "absl/strings/str_join.h"
 #include "cluster/file_error.h"
 #include "cluster/status_macros.h"
+#include "kernels/xxh3.h"
 
 namespace ringfleet::worker {
 namespace {
@@ -46,7 +46,7 @@ uint64_t HashExperts(const cluster::ShardPlan& plan,
     absl::StrAppend(
         &held, absl::StrJoin(layout->Held(layer, plan.expert_place), ","), ";");
   }
-  return XXH3_64bits(held.data(), held.size());
+  return kernels::Xxh3(held.data(), held.size());
 }
 
 struct PartialFile {

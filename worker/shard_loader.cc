@@ -45,6 +45,7 @@ class Loader {
         packed_(packed),
         parts_(parts),
         bytes_total_(ShardBytes(spec, plan, options, &checkpoint)),
+        arena_(bytes_total_),
         reader_(checkpoint, spec, pool,
                 [this](uint64_t bytes) { return Advance(bytes); }) {}
 
@@ -102,7 +103,7 @@ class Loader {
       return Take(slice.name, form, slice.rows.size(), slice.columns.size(),
                   matrix);
     }
-    RF_ASSIGN_OR_RETURN(*matrix, reader_.ReadMatrix(slice, form));
+    RF_ASSIGN_OR_RETURN(*matrix, reader_.ReadMatrix(slice, form, arena_));
     Note(slice.name, *matrix);
     return absl::OkStatus();
   }
@@ -165,11 +166,12 @@ class Loader {
       return Take(transposed, options_.form, heads * rank, nope,
                   &out->uk_transposed);
     }
-    RF_ASSIGN_OR_RETURN(out->kv_b, WeightMatrix::Create(
-                                       options_.form, heads * head_rows, rank));
+    RF_ASSIGN_OR_RETURN(
+        out->kv_b,
+        WeightMatrix::Create(options_.form, heads * head_rows, rank, arena_));
     RF_ASSIGN_OR_RETURN(
         out->uk_transposed,
-        WeightMatrix::Create(options_.form, heads * rank, nope));
+        WeightMatrix::Create(options_.form, heads * rank, nope, arena_));
     const int64_t held = std::clamp<int64_t>(
         kMaxHeldFloats / (head_rows * rank), 1, std::max<int64_t>(heads, 1));
     std::vector<float> floats(heads == 0 ? 0 : held * head_rows * rank);
@@ -343,6 +345,7 @@ class Loader {
   size_t next_ = 0;                       // Of packed_.
   const uint64_t bytes_total_;
   uint64_t bytes_done_ = 0;
+  kernels::BufferArena arena_;
   TensorReader reader_;
 };
 

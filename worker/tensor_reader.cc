@@ -206,16 +206,35 @@ absl::Status TensorReader::ConvertPart(const Job& job, const char* source,
   return absl::OkStatus();
 }
 
+bool TensorReader::PackF8(const Job& job, const char* source, int64_t row,
+                          kernels::RowPacker* packer) {
+  if (job.matrix == nullptr || !job.scaled ||
+      job.matrix->form() != WeightForm::kInt8) {
+    return false;
+  }
+  const BlockScales& scales = job.scales;
+  const cluster::Range columns = job.slice->columns;
+  return packer->Set(
+      row - job.slice->rows.begin,
+      {.codes = reinterpret_cast<const uint8_t*>(source),
+       .count = static_cast<size_t>(columns.size()),
+       .scales = scales.values.data() +
+                 (row / scales.block_rows - scales.first_row) * scales.columns,
+       .block = static_cast<size_t>(scales.block_columns),
+       .offset = static_cast<size_t>(columns.begin % scales.block_columns)});
+}
+
 absl::Status TensorReader::ReadRange(const Job& job, int64_t begin,
                                      int64_t end) {
   const cluster::Range columns = job.slice->columns;
   const int64_t element = kernels::DtypeBytes(job.info->dtype);
   const int64_t columns_per_read =
       std::min<int64_t>(columns.size(), kReadBytes / element);
+  const bool whole_rows = columns_per_read == columns.size();
   // Of a part of each row only that part is read: what lies between belongs to
   // other ranks.
   const int64_t rows_per_read =
-      columns_per_read == columns.size()
+      whole_rows
           ? std::max<int64_t>(1, kReadBytes / (columns_per_read * element))
           : 1;
   Buffer buffer = TakeBuffer();
@@ -233,8 +252,11 @@ absl::Status TensorReader::ReadRange(const Job& job, int64_t begin,
           count * element, job.tensor_columns * element, rows,
           buffer.bytes.get());
       for (int64_t i = 0; i < rows && status.ok(); ++i) {
-        status = ConvertPart(job, buffer.bytes.get() + i * count * element,
-                             row + i, column, count,
+        const char* source = buffer.bytes.get() + i * count * element;
+        if (whole_rows && PackF8(job, source, row + i, &buffer.packer)) {
+          continue;
+        }
+        status = ConvertPart(job, source, row + i, column, count,
                              buffer.row.data() + column - columns.begin);
         if (!status.ok() || column + count < columns.end) continue;
         const int64_t result_row = row + i - job.slice->rows.begin;
@@ -320,9 +342,9 @@ absl::Status TensorReader::ReadSlice(const TensorSlice& slice, WeightForm form,
 }
 
 absl::StatusOr<kernels::WeightMatrix> TensorReader::ReadMatrix(
-    const TensorSlice& slice, WeightForm form) {
+    const TensorSlice& slice, WeightForm form, kernels::BufferArena& arena) {
   absl::StatusOr<kernels::WeightMatrix> created = kernels::WeightMatrix::Create(
-      form, slice.rows.size(), slice.columns.size());
+      form, slice.rows.size(), slice.columns.size(), arena);
   if (!created.ok()) return Annotate(created.status(), slice.name);
   kernels::WeightMatrix matrix = *std::move(created);
   const uint64_t row_bytes =

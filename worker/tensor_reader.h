@@ -15,6 +15,7 @@
 #include "cluster/model_spec.h"
 #include "cluster/safetensors.h"
 #include "cluster/shard_plan.h"
+#include "kernels/buffer_arena.h"
 #include "kernels/mutex.h"
 #include "kernels/row_packer.h"
 #include "kernels/thread_pool.h"
@@ -63,9 +64,10 @@ class TensorReader {
                const cluster::ModelSpec& spec, kernels::ThreadPool& pool,
                Progress progress);
 
-  // Each value is rounded at most once.
+  // Each value is rounded at most once. The matrix is in memory of `arena`.
   absl::StatusOr<kernels::WeightMatrix> ReadMatrix(const TensorSlice& slice,
-                                                   kernels::WeightForm form);
+                                                   kernels::WeightForm form,
+                                                   kernels::BufferArena& arena);
 
   // Takes values [slice.columns.size()] of a row; rows count from the slice's
   // first. Called from any thread, never for the same row twice.
@@ -99,6 +101,10 @@ class TensorReader {
                          kernels::WeightMatrix* matrix);
   absl::Status Run(const Job& job, uint64_t stored_bytes_per_row);
   absl::Status ReadRange(const Job& job, int64_t begin, int64_t end);
+  // Stores a row of the slice, where it goes from fp8 to int8 and all values
+  // are finite; else ConvertPart does, or says what is not. Whether it did.
+  static bool PackF8(const Job& job, const char* source, int64_t row,
+                     kernels::RowPacker* packer);
   // Widens columns [column, column + count) of a row.
   absl::Status ConvertPart(const Job& job, const char* source, int64_t row,
                            int64_t column, int64_t count, float* values) const;
