@@ -61,8 +61,8 @@ TEST(QuantizeF8Test, GivesTheBitsOfWideningAndQuantizing) {
     for (const size_t count : {0, 1, 15, 16, 17, 127, 128, 129, 300, 4096}) {
       for (const size_t block : {1, 7, 128, 5000}) {
         for (const size_t offset : {size_t{0}, block / 3, block - 1}) {
-          SCOPED_TRACE(testing::Message() << count << " codes, blocks of "
-                                          << block << " from " << offset);
+          SCOPED_TRACE(::testing::Message() << count << " codes, blocks of "
+                                            << block << " from " << offset);
           ExpectTheTwoSteps({.codes = codes.data(),
                              .count = count,
                              .scales = scales.data(),
