@@ -235,11 +235,12 @@ class StagedProgress {
 };
 
 // Fills in the weights, from the folder of packed shards if there is a sound
-// one, else from the checkpoint.
+// one, else from the checkpoint, if the folder has room for so many bytes.
 absl::Status LoadWeights(const cluster::Checkpoint& checkpoint,
                          const LoadOptions& options,
                          const std::optional<ShardCache>& cache,
-                         StagedProgress& progress, LoadedShard* shard) {
+                         uint64_t room_bytes, StagedProgress& progress,
+                         LoadedShard* shard) {
   if (cache.has_value()) {
     const auto packed = cache->Open(*shard->pool, progress.Callback());
     RF_RETURN_IF_ERROR(progress.stopped());
@@ -262,6 +263,7 @@ absl::Status LoadWeights(const cluster::Checkpoint& checkpoint,
       }
       RF_LOG(kWarning, shard->cache_status.message(), "; packing anew");
     }
+    if (room_bytes > 0) RF_RETURN_IF_ERROR(cache->CheckRoom(room_bytes));
   }
   RF_ASSIGN_OR_RETURN(shard->weights,
                       LoadShard(checkpoint, shard->spec, shard->plan, options,
@@ -353,8 +355,9 @@ absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
       &progress, *checkpoint,
       may_save ? SaturatingAdd(weight_bytes, packed_bytes) : weight_bytes,
       report);
-  RF_RETURN_IF_ERROR(
-      LoadWeights(*checkpoint, options, cache, on_progress, shard.get()));
+  RF_RETURN_IF_ERROR(LoadWeights(*checkpoint, options, cache,
+                                 settings.only_packs ? packed_bytes : 0,
+                                 on_progress, shard.get()));
   on_progress.NextStage(packed_bytes);
   if (may_save) {
     if (shard->unsaved.has_value()) {
@@ -443,8 +446,10 @@ absl::Status PackShard(
   }
   // Before a checkpoint is read for nothing.
   RF_RETURN_IF_ERROR(ShardCache::MakeFolder(folder));
+  LoadSettings packs = settings;
+  packs.only_packs = true;
   RF_ASSIGN_OR_RETURN(const std::unique_ptr<LoadedShard> shard,
-                      LoadShardFor(packing, settings, report));
+                      LoadShardFor(packing, packs, report));
   RF_RETURN_IF_ERROR(shard->cache_status);
   return report(DoneMessage(*shard));
 }

@@ -68,6 +68,8 @@ struct LoadSettings {
   std::string shard_cache;          // Empty: the request's.
   uint64_t available_memory_bytes = 0;
   std::string coordinator;  // Where sources without an address are.
+  // Whether a shard that cannot be kept is of no use.
+  bool only_packs = false;
   // Ends what is fetched from other hosts; null: nothing does.
   cluster::CancellableCalls* fetching = nullptr;
 };

@@ -138,6 +138,18 @@ void ShardCache::RemoveLeftovers() const {
   }
 }
 
+absl::Status ShardCache::CheckRoom(uint64_t bytes) const {
+  RemoveLeftovers();
+  std::error_code error;
+  const std::filesystem::space_info room =
+      std::filesystem::space(folder_, error);
+  if (error) return FileError(folder_, error.value());
+  if (room.available >= bytes) return absl::OkStatus();
+  return FileError(absl::StrCat(path_, ": room for ", bytes, " bytes, ",
+                                room.available, " are free"),
+                   ENOSPC);
+}
+
 absl::Status ShardCache::Write(const std::vector<PackedPart>& parts,
                                kernels::ThreadPool& pool,
                                PackedShardProgress progress) const {

@@ -44,6 +44,11 @@ class ShardCache {
   absl::StatusOr<std::shared_ptr<const PackedShard>> Open(
       kernels::ThreadPool& pool, PackedShardProgress progress) const;
 
+  // Whether the folder, which exists, has room for so many bytes beside what is
+  // there, so that nothing is read in vain. Errors: those of
+  // cluster::FileError.
+  absl::Status CheckRoom(uint64_t bytes) const;
+
   // Puts a shard there. On an error nothing has changed; messages begin with
   // the path. Errors: those of cluster::FileError, and what `progress`
   // returned.

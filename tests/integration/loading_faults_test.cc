@@ -201,6 +201,7 @@ TEST_F(LoadingFaultsTest, ConvertOnAFullDiskNamesTheFileAndLeavesNothing) {
   EXPECT_EQ(full.code, 1);
   EXPECT_THAT(full.error_line(),
               AllOf(HasSubstr("rank"), HasSubstr(File("cache/")),
+                    HasSubstr("room for"),  // Before anything was read.
                     HasSubstr("No space left on device")));
   EXPECT_EQ(full.output, "");
   const Finished large = OnSmallDisk(convert, "100m");

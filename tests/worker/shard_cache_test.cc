@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <limits>
@@ -28,6 +29,7 @@
 namespace ringfleet::worker {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -310,11 +312,34 @@ TEST_F(ShardCacheTest, AFullDiskIsAWarningAndLeavesNothing) {
         ASSERT_NE(loaded, nullptr);
         EXPECT_THAT(loaded->warning, HasSubstr("No space left on device"));
         EXPECT_THAT(Files(), IsEmpty());
-        EXPECT_EQ(PackShard(request_, Settings(),
-                            [](const auto&) { return absl::OkStatus(); })
-                      .code(),
-                  absl::StatusCode::kResourceExhausted);
+        // What has no other purpose reads nothing.
+        uint64_t done = 0;
+        const absl::Status packed =
+            PackShard(request_, Settings(), [&](const auto& progress) {
+              done = std::max<uint64_t>(done, progress.bytes_done());
+              return absl::OkStatus();
+            });
+        EXPECT_EQ(packed.code(), absl::StatusCode::kResourceExhausted);
+        EXPECT_THAT(packed.message(), HasSubstr("room for"));
+        EXPECT_EQ(done, 0u);
         EXPECT_THAT(Files(), IsEmpty());
+      });
+  if (!why.empty()) GTEST_SKIP() << why;
+}
+
+TEST_F(ShardCacheTest, WhatAKilledWriterLeftTakesNoRoom) {
+  const auto loaded = Load();
+  ASSERT_NE(loaded, nullptr);
+  const std::string name = Files()[0];
+  const uint64_t bytes = loaded->weights.bytes * 5 / 4;
+  const std::string why =
+      testing::WithSmallDisk(request_.shard_cache(), bytes, [&] {
+        testing::WriteFile(name + ".partial.1.0",
+                           std::string(loaded->weights.bytes, 'x'));
+        const absl::Status packed = PackShard(
+            request_, Settings(), [](const auto&) { return absl::OkStatus(); });
+        EXPECT_TRUE(packed.ok()) << packed;
+        EXPECT_THAT(Files(), ElementsAre(name));
       });
   if (!why.empty()) GTEST_SKIP() << why;
 }
