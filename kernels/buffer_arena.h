@@ -14,7 +14,8 @@ namespace ringfleet::kernels {
 // Makes buffers that lie one behind the other, so that huge pages hold the end
 // of one and the beginning of the next: a matrix of some MiB alone has an
 // eighth of its bytes in small pages. Buffers outlive the arena, and each gives
-// its memory back when it ends. One thread at a time.
+// its memory back when it ends, but for the huge pages that it shares and for
+// address space. One thread at a time.
 class BufferArena {
  public:
   // `expected_bytes` are what its buffers take together, as far as is known.

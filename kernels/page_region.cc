@@ -24,7 +24,9 @@ std::unique_ptr<PageRegion> PageRegion::Map(size_t bytes) {
       static_cast<char*>(mapping) + (-address & (kHugePageBytes - 1));
   region->size_ = bytes;
   // A hint: without huge pages everything works as well, only slower.
-  static_cast<void>(madvise(mapping, mapped, MADV_HUGEPAGE));
+  const size_t whole = bytes / kHugePageBytes * kHugePageBytes;
+  if (whole > 0)
+    static_cast<void>(madvise(region->data_, whole, MADV_HUGEPAGE));
   return region;
 }
 

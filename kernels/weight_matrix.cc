@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/check.h"
 #include "kernels/dtype.h"
@@ -16,7 +15,8 @@
 namespace ringfleet::kernels {
 namespace {
 
-namespace hn = hwy::HWY_NAMESPACE;  // Of what every x86-64 processor has.
+namespace hn =
+    hwy::HWY_NAMESPACE;  // Of the baseline, for which all is compiled.
 
 uint64_t DivideUp(uint64_t a, uint64_t b) { return a / b + (a % b != 0); }
 
@@ -54,8 +54,8 @@ void StoreSteps(const int8_t* codes, size_t padded, uint8_t* step) {
   }
 }
 
-// Of 16 rows: a cache line of every step, written past the caches, since a
-// shard is larger than they are. `codes` can be read up to the next 16 columns.
+// Of 16 rows: a cache line of every step. `codes` can be read up to the next 16
+// columns.
 void StoreSteps16(const int8_t* codes, size_t stride, size_t padded,
                   uint8_t* step) {
   const hn::FixedTag<uint32_t, 4> d;

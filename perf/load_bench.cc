@@ -47,7 +47,7 @@ struct Flags {
   int threads = 0;
   int rounds = 3;
   bool reading_only = false;
-  uint64_t fresh_bytes = 0;  // What is measured takes at most about so many.
+  uint64_t fresh_bytes = 0;  // What is measured takes about so many.
 };
 
 // Of one worker, or the sum and the longest time over all.
@@ -279,7 +279,8 @@ void WarmMemory(uint64_t bytes) {
     for (uint64_t i = 0; i < bytes; i += 4096) buffer.data()[i] = 1;
     _exit(0);
   }
-  waitpid(child, nullptr, 0);
+  int status = 0;
+  RF_CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
 // Runs `body` in a process for each worker, at the same time.

@@ -44,8 +44,9 @@ class ShardCache {
   absl::StatusOr<std::shared_ptr<const PackedShard>> Open(
       kernels::ThreadPool& pool, PackedShardProgress progress) const;
 
-  // Whether the folder, which exists, has room for so many bytes beside what is
-  // there, so that nothing is read in vain. Errors: those of
+  // Whether the folder, which exists, has room for a shard of so many bytes
+  // beside what is there, so that a checkpoint is not read in vain. Its table
+  // and padding, about a thousandth, are not counted. Errors: those of
   // cluster::FileError.
   absl::Status CheckRoom(uint64_t bytes) const;
 

@@ -35,7 +35,8 @@ class Loader {
   Loader(const Checkpoint& checkpoint, const ModelSpec& spec,
          const ShardPlan& plan, const LoadOptions& options,
          kernels::ThreadPool& pool, LoadProgressCallback progress,
-         const PackedShard* packed, std::vector<PackedPart>* parts)
+         uint64_t bytes_total, const PackedShard* packed,
+         std::vector<PackedPart>* parts)
       : checkpoint_(checkpoint),
         spec_(spec),
         plan_(plan),
@@ -44,8 +45,8 @@ class Loader {
         progress_(progress),
         packed_(packed),
         parts_(parts),
-        bytes_total_(ShardBytes(spec, plan, options, &checkpoint)),
-        arena_(bytes_total_),
+        bytes_total_(bytes_total),
+        arena_(bytes_total),
         reader_(checkpoint, spec, pool,
                 [this](uint64_t bytes) { return Advance(bytes); }) {}
 
@@ -359,6 +360,7 @@ absl::StatusOr<Weights> LoadShard(const Checkpoint& checkpoint,
                                   std::vector<PackedPart>* parts) {
   Weights weights;
   Loader loader(checkpoint, spec, plan, options, pool, progress,
+                ShardBytes(spec, plan, options, &checkpoint),
                 /*packed=*/nullptr, parts);
   RF_RETURN_IF_ERROR(loader.Load(&weights));
   return weights;
@@ -371,8 +373,9 @@ absl::StatusOr<MlpWeights> LoadExpert(const Checkpoint& checkpoint,
                                       int expert, kernels::ThreadPool& pool) {
   MlpWeights weights;
   const auto silent = [](uint64_t, uint64_t) { return absl::OkStatus(); };
+  // Each matrix in memory of its own, since the expert may move on.
   Loader loader(checkpoint, spec, plan, options, pool, silent,
-                /*packed=*/nullptr, /*parts=*/nullptr);
+                /*bytes_total=*/0, /*packed=*/nullptr, /*parts=*/nullptr);
   RF_RETURN_IF_ERROR(loader.Expert(layer, expert, &weights));
   return weights;
 }
@@ -384,8 +387,8 @@ absl::StatusOr<Weights> MapShard(const PackedShard& packed,
                                  kernels::ThreadPool& pool) {
   Weights weights;
   const auto silent = [](uint64_t, uint64_t) { return absl::OkStatus(); };
-  Loader loader(checkpoint, spec, plan, options, pool, silent, &packed,
-                /*parts=*/nullptr);
+  Loader loader(checkpoint, spec, plan, options, pool, silent,
+                /*bytes_total=*/0, &packed, /*parts=*/nullptr);
   RF_RETURN_IF_ERROR(loader.Load(&weights));
   return weights;
 }

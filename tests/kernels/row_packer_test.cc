@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/dtype.h"
 #include "tests/kernels/random_floats.h"
 
 namespace ringfleet::kernels {
@@ -42,6 +43,46 @@ TEST(RowPackerTest, StoresTheBytesThatSetRowStores) {
           << WeightFormName(form) << " [" << rows << ", " << columns << "]";
     }
   }
+}
+
+// Rows of fp8 among others, in whole and in begun groups of 16; one that is not
+// finite sets nothing, and its place is taken by another.
+TEST(RowPackerTest, RowsOfFp8AreStoredAsTheirValuesAre) {
+  constexpr size_t kRows = 70, kColumns = 200;
+  std::vector<uint8_t> codes(kRows * kColumns);
+  for (size_t i = 0; i < codes.size(); ++i) {
+    codes[i] = static_cast<uint8_t>(i * 2654435761u >> 11);
+    if ((codes[i] & 0x7f) == 0x7f) codes[i] = 0;
+  }
+  const std::vector<float> scales = {0.5f, 0.03f, 2.0f};
+  WeightMatrix want(WeightForm::kInt8, kRows, kColumns);
+  WeightMatrix got(WeightForm::kInt8, kRows, kColumns);
+  RowPacker packer;
+  packer.Begin(&got);
+  for (size_t row = 0; row < kRows; ++row) {
+    const F8Row stored = {.codes = codes.data() + row * kColumns,
+                          .count = kColumns,
+                          .scales = scales.data(),
+                          .block = 96,
+                          .offset = 32};
+    std::vector<float> values(kColumns);
+    for (size_t i = 0; i < kColumns; ++i) {
+      values[i] = F8E4M3ToFloat(stored.codes[i]) * scales[(32 + i) / 96];
+    }
+    want.SetRow(row, values.data());
+    if (row % 16 == 5 || row == 16) {
+      std::vector<uint8_t> bad(stored.codes, stored.codes + kColumns);
+      bad[row] = 0xff;
+      F8Row not_finite = stored;
+      not_finite.codes = bad.data();
+      EXPECT_FALSE(packer.Set(row, not_finite));
+      packer.Set(row, values.data());
+    } else {
+      EXPECT_TRUE(packer.Set(row, stored));
+    }
+  }
+  packer.Flush();
+  EXPECT_EQ(BytesOf(got), BytesOf(want));
 }
 
 TEST(WeightMatrixTest, AViewIsTheMatrixAndKeepsItsMemory) {

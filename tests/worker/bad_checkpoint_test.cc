@@ -206,17 +206,22 @@ TEST_F(BadCheckpointTest, ScalesMustBeFiniteAndNotNegative) {
 TEST_F(BadCheckpointTest, ProductsThatOverflowAreRejected) {
   Tensor("model.layers.0.mlp.up_proj.weight").data[40 * 33 + 17] = 0x7e;
   SetFloat("model.layers.0.mlp.up_proj.weight_scale_inv", 7, 1e36f);
-  ExpectLoad(absl::StatusCode::kDataLoss,
-             "model.layers.0.mlp.up_proj.weight: ");
+  for (const WeightForm form : {WeightForm::kBf16, WeightForm::kInt8}) {
+    ExpectLoad(absl::StatusCode::kDataLoss,
+               "model.layers.0.mlp.up_proj.weight: ", {.form = form});
+  }
 }
 
 TEST_F(BadCheckpointTest, NanCodesAreNamedWithTheirPlace) {
   const std::string name = "model.layers.2.mlp.experts.3.down_proj.weight";
   for (const int code : {0x7f, 0xff}) {
     Tensor(name).data[28 * 5 + 19] = static_cast<char>(code);
-    ExpectLoad(
-        absl::StatusCode::kDataLoss,
-        absl::StrCat(name, ": NaN code 0x", absl::Hex(code), " at [5, 19]"));
+    for (const WeightForm form : {WeightForm::kBf16, WeightForm::kInt8}) {
+      ExpectLoad(
+          absl::StatusCode::kDataLoss,
+          absl::StrCat(name, ": NaN code 0x", absl::Hex(code), " at [5, 19]"),
+          {.form = form});
+    }
   }
   // The rank that owns the other half of the columns is not concerned.
   EXPECT_TRUE(Load({}, 1, {.tensor = 2}, 0).ok());
