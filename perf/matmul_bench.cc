@@ -21,17 +21,21 @@ namespace {
 
 using kernels::WeightForm;
 
-// Of one expert's gate and up projections times four: 117 MB of int8, which no
-// cache of a core's share holds.
-constexpr size_t kOutputs = 16384;
-constexpr size_t kColumns = 7168;
+struct Sizes {
+  // Of one expert's gate and up projections times four: 117 MB of int8, which
+  // no cache of a core's share holds.
+  size_t outputs = 16384;
+  size_t columns = 7168;
+  std::vector<size_t> rows = {1, 2, 4, 8, 16, 32, 64, 128, 512};
+};
 
-kernels::WeightMatrix MakeWeights(WeightForm form, kernels::ThreadPool& pool) {
-  kernels::WeightMatrix w(form, kOutputs, kColumns);
-  pool.ParallelFor(kOutputs, 64, [&](size_t begin, size_t end) {
-    std::vector<float> row(kColumns);
+kernels::WeightMatrix MakeWeights(WeightForm form, const Sizes& sizes,
+                                  kernels::ThreadPool& pool) {
+  kernels::WeightMatrix w(form, sizes.outputs, sizes.columns);
+  pool.ParallelFor(sizes.outputs, 64, [&](size_t begin, size_t end) {
+    std::vector<float> row(sizes.columns);
     for (size_t o = begin; o < end; ++o) {
-      for (size_t k = 0; k < kColumns; ++k) {
+      for (size_t k = 0; k < sizes.columns; ++k) {
         row[k] = static_cast<float>((o * 31 + k * 37) % 101) / 50 - 1;
       }
       w.SetRow(o, row.data());
@@ -43,14 +47,14 @@ kernels::WeightMatrix MakeWeights(WeightForm form, kernels::ThreadPool& pool) {
 // Seconds of one product, the best of some within a second.
 double Measure(const kernels::WeightMatrix& w, size_t rows,
                kernels::ThreadPool& pool) {
-  std::vector<float> x(rows * kColumns);
+  std::vector<float> x(rows * w.columns());
   for (size_t i = 0; i < x.size(); ++i) {
     x[i] = static_cast<float>(i * 41 % 97) / 50 - 1;
   }
-  std::vector<float> y(rows * kOutputs);
+  std::vector<float> y(rows * w.rows());
   kernels::Activations activations;
   activations.Assign(kernels::ActivationFormFor(w.form()), x.data(), rows,
-                     kColumns, kColumns, pool);
+                     w.columns(), w.columns(), pool);
   using Clock = std::chrono::steady_clock;
   const Clock::time_point end = Clock::now() + std::chrono::seconds(1);
   double best = 1e9;
@@ -63,7 +67,7 @@ double Measure(const kernels::WeightMatrix& w, size_t rows,
   return best;
 }
 
-void Run(kernels::ThreadPool& pool, const std::vector<size_t>& rows) {
+void Run(kernels::ThreadPool& pool, const Sizes& sizes) {
   const Roofline roofline = MeasureRoofline(pool);
   std::printf(
       "%s, %d threads: read %.1f GB/s, int8 %.0f GOPS, bf16 %.0f, f32 %.0f "
@@ -74,13 +78,14 @@ void Run(kernels::ThreadPool& pool, const std::vector<size_t>& rows) {
       roofline.bf16_gflops, roofline.f32_gflops);
   for (const WeightForm form : {WeightForm::kInt8, WeightForm::kInt4,
                                 WeightForm::kBf16, WeightForm::kF32}) {
-    const kernels::WeightMatrix w = MakeWeights(form, pool);
+    const kernels::WeightMatrix w = MakeWeights(form, sizes, pool);
     const bool integer = form == WeightForm::kInt8 || form == WeightForm::kInt4;
-    for (const size_t count : rows) {
+    for (const size_t count : sizes.rows) {
       const double seconds = Measure(w, count, pool);
       const double gbps = static_cast<double>(w.bytes()) / seconds / 1e9;
-      const double gops = 2.0 * static_cast<double>(count) * kOutputs *
-                          kColumns / seconds / 1e9;
+      const double gops = 2.0 *
+                          static_cast<double>(count * w.rows() * w.columns()) /
+                          seconds / 1e9;
       const double read_share = gbps / roofline.read_gbps;
       const double compute_share =
           gops / (integer ? roofline.int8_gops : roofline.f32_gflops);
@@ -100,10 +105,16 @@ int main(int argc, char** argv) {
   CLI::App app("Products of every weight form beside the machine's ceilings");
   int threads = static_cast<int>(std::thread::hardware_concurrency());
   std::string isa;
-  std::vector<size_t> rows = {1, 2, 4, 8, 16, 32, 64, 128, 512};
+  ringfleet::perf::Sizes sizes;
   app.add_option("-t,--threads", threads)->capture_default_str();
   app.add_option("--isa", isa, "Hold the kernels back to an instruction set");
-  app.add_option("--rows", rows, "Rows of activations")
+  app.add_option("--outputs", sizes.outputs, "Rows of weights")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--columns", sizes.columns)
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--rows", sizes.rows, "Rows of activations")
       ->delimiter(',')
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
@@ -116,6 +127,6 @@ int main(int argc, char** argv) {
     ringfleet::kernels::ForceIsa(*parsed);
   }
   ringfleet::kernels::ThreadPool pool(threads);
-  ringfleet::perf::Run(pool, rows);
+  ringfleet::perf::Run(pool, sizes);
   return 0;
 }
