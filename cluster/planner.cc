@@ -66,6 +66,9 @@ Candidate Evaluate(const Prepared& prepared, const PlanRequest& request) {
   candidate.prefill_tps =
       static_cast<double>(request.context) /
       cost.PrefillSeconds(request.context, request.prefill_chunk);
+  candidate.prompt =
+      cost.Step({.rows = std::min(request.context, request.prefill_chunk),
+                 .draws = request.context <= request.prefill_chunk});
   for (int rank = 0; rank < prepared.model.world(); ++rank) {
     RankMemory use = {
         .weights = prepared.weights[rank],

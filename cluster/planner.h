@@ -47,6 +47,7 @@ struct Candidate {
   double decode_tps = 0;
   double prefill_tps = 0;
   StepCost decode;
+  StepCost prompt;  // The first step of the prompt.
   std::vector<RankMemory> ranks;
   std::string why_not;  // Against the plan's choice; empty for that itself.
 };

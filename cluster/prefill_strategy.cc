@@ -19,6 +19,12 @@ constexpr StrategyName kStrategies[] = {
 
 }  // namespace
 
+bool ExpertsHaveRows(const ModelSpec& spec, size_t rows,
+                     size_t least_sharded_rows) {
+  return 2 * rows * static_cast<size_t>(spec.num_experts_per_tok) >=
+         least_sharded_rows * static_cast<size_t>(spec.n_routed_experts);
+}
+
 absl::StatusOr<v1::PrefillStrategy> ParsePrefillStrategy(
     absl::string_view name) {
   for (const StrategyName& entry : kStrategies) {

@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "cluster/model_spec.h"
 #include "protos/types.pb.h"
 
 namespace ringfleet::cluster {
@@ -16,6 +17,11 @@ inline constexpr absl::string_view kPrefillStrategyChoices =
 // Below this many rows per rank a product reads its weights for too few rows
 // to be worth a collective more.
 inline constexpr size_t kMinShardedRows = 32;
+
+// Whether experts have enough of `rows` tokens, in the mean, to read their last
+// weights (a third of all) once more for these alone: half as many as above.
+bool ExpertsHaveRows(const ModelSpec& spec, size_t rows,
+                     size_t least_sharded_rows = kMinShardedRows);
 
 // INVALID_ARGUMENT, with the choices, for an unknown name.
 absl::StatusOr<v1::PrefillStrategy> ParsePrefillStrategy(

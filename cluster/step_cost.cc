@@ -11,12 +11,20 @@
 namespace ringfleet::cluster {
 namespace {
 
+// The last of a feed-forward network's, [hidden_size, width].
+bool IsLast(Split split) {
+  return split == Split::kDenseColumns || split == Split::kSharedColumns ||
+         split == Split::kExpertColumns;
+}
+
 PartCost Products(const std::vector<LocalMatrix>& matrices,
-                  WeightClass weight_class, double rows, const HostSpec& host) {
+                  WeightClass weight_class, double rows, const HostSpec& host,
+                  RankShare::Matrices which = RankShare::Matrices::kAll) {
   PartCost cost;
   for (const LocalMatrix& matrix : matrices) {
     if (matrix.tensor->weight_class == weight_class &&
-        matrix.tensor->rows > 0) {
+        matrix.tensor->rows > 0 &&
+        (which == RankShare::Matrices::kAll || IsLast(matrix.tensor->split))) {
       cost.Add(ProductCost(matrix, rows, host));
     }
   }
@@ -197,14 +205,15 @@ PartCost RankShare::Attention(const StepShape& step) const {
   return cost;
 }
 
-PartCost RankShare::DenseMlp(double tokens) const {
-  return Products(dense_, WeightClass::kDenseMlp, tokens, host_);
+PartCost RankShare::DenseMlp(double tokens, Matrices matrices) const {
+  return Products(dense_, WeightClass::kDenseMlp, tokens, host_, matrices);
 }
 
-PartCost RankShare::Moe(double own, double all, bool busiest) const {
+PartCost RankShare::Moe(double own, double all, bool busiest,
+                        Matrices matrices) const {
   const ModelSpec& spec = inputs_.spec;
-  PartCost cost = Products(moe_, WeightClass::kRouter, own, host_);
-  cost.Add(Products(moe_, WeightClass::kSharedExperts, own, host_));
+  PartCost cost = Products(moe_, WeightClass::kRouter, own, host_, matrices);
+  cost.Add(Products(moe_, WeightClass::kSharedExperts, own, host_, matrices));
   const double experts = spec.n_routed_experts;
   const double chosen = spec.num_experts_per_tok;
   const double p = DistinctExperts(experts, chosen, all) / experts;
@@ -227,10 +236,10 @@ PartCost RankShare::Moe(double own, double all, bool busiest) const {
   // More tokens than the mean cost more than fewer save: two points stand for
   // the distribution.
   const double spread = std::min(deviation, rows - 1);
-  const PartCost fewer =
-      Products(moe_, WeightClass::kRoutedExperts, rows - spread, host_);
-  const PartCost more =
-      Products(moe_, WeightClass::kRoutedExperts, rows + spread, host_);
+  const PartCost fewer = Products(moe_, WeightClass::kRoutedExperts,
+                                  rows - spread, host_, matrices);
+  const PartCost more = Products(moe_, WeightClass::kRoutedExperts,
+                                 rows + spread, host_, matrices);
   cost.Add({.seconds = (fewer.seconds + more.seconds) / 2 * visited,
             .bytes = fewer.bytes * mean});
   return cost;

@@ -146,13 +146,16 @@ class RankShare {
   const HostSpec& host() const { return host_; }
 
   PartCost Attention(const StepShape& step) const;
+  // Of a feed-forward network: all three matrices, or the last one.
+  enum class Matrices { kAll, kLast };
   // Of `tokens` tokens.
-  PartCost DenseMlp(double tokens) const;
-  // Router and shared expert for `own` tokens, routed experts for those of
-  // `all` tokens that come to this rank. `busiest`: of the ranks that divide
-  // the experts, the one with most work; else the mean. Bytes are always the
-  // mean.
-  PartCost Moe(double own, double all, bool busiest) const;
+  PartCost DenseMlp(double tokens, Matrices matrices = Matrices::kAll) const;
+  // Router (with all matrices) and shared expert for `own` tokens, routed
+  // experts for those of `all` tokens that come to this rank. `busiest`: of the
+  // ranks that divide the experts, the one with most work; else the mean. Bytes
+  // are always the mean.
+  PartCost Moe(double own, double all, bool busiest,
+               Matrices matrices = Matrices::kAll) const;
   // With what draws a token of each.
   PartCost Head(double tokens) const;
 

@@ -173,9 +173,9 @@ StepCost StrategyCost::MeshStep(const StepShape& step,
     cost.wire_bytes += times * exchange.sent_bytes;
   };
   if (sequence_parallel) {
-    AddSequenceParallelExchange(in_group, dense, /*travels=*/false,
-                                layers - moe_layers, &cost);
-    AddSequenceParallelExchange(in_group, moe, groups > 1, moe_layers, &cost);
+    AddSequenceParallelExchange(in_group, /*moe=*/false, layers - moe_layers,
+                                &cost);
+    AddSequenceParallelExchange(in_group, /*moe=*/true, moe_layers, &cost);
     cost.exchange += kPromptWaitShare * (cost.attention + cost.feed_forward);
   } else if (group_size > 1) {
     add(AllReduceCost(ActivationBytes(in_group.tokens()), group_size, network),
@@ -220,13 +220,14 @@ void StrategyCost::AddExpertExchange(const StepShape& in_group, int layers,
   add(go * static_cast<double>(ActivationBytes(1)));
 }
 
-void StrategyCost::AddSequenceParallelExchange(const StepShape& step,
-                                               double feed_forward,
-                                               bool travels, int layers,
+void StrategyCost::AddSequenceParallelExchange(const StepShape& step, bool moe,
+                                               int layers,
                                                StepCost* cost) const {
   const CostInputs& inputs = model_.inputs();
   const ModelSpec& spec = inputs.spec;
   const int world = strategy_.mesh.group_size();
+  // Tokens go to other groups' experts, and nothing beside these.
+  const bool travels = moe && strategy_.mesh.data > 1;
   const auto tokens = static_cast<uint64_t>(step.tokens());
   const kernels::LatentRowFormat cache_row = {
       .dtype = inputs.cache_dtype,
@@ -266,8 +267,27 @@ void StrategyCost::AddSequenceParallelExchange(const StepShape& step,
   add(latents, beside ? queries : 0);
   add(sums, sums_beside ? outputs : 0);
   add(normed, 0);
-  // Sums travel once the first of `world` parts has been computed.
-  add(sums, sums_beside && !travels ? feed_forward * (world - 1) / world : 0);
+  const bool fed_beside =
+      sums_beside && !travels &&
+      (!moe || ExpertsHaveRows(spec, tokens / static_cast<uint64_t>(world)));
+  if (!fed_beside) return add(sums, 0);
+  // The last matrix is gone through in `world` pieces; sums travel once the
+  // first of these is there.
+  const auto last = [&](double rows) {
+    double seconds = 0;
+    for (const RankShare& share : shares_) {
+      const PartCost part =
+          moe ? share.Moe(rows, rows, /*busiest=*/true,
+                          RankShare::Matrices::kLast)
+              : share.DenseMlp(rows, RankShare::Matrices::kLast);
+      seconds = std::max(seconds, part.seconds);
+    }
+    return seconds;
+  };
+  const auto rows = static_cast<double>(tokens);
+  const double piece = last(rows / world);
+  cost->feed_forward += layers * (piece * world - last(rows));
+  add(sums, piece * (world - 1));
 }
 
 StepCost StrategyCost::GatheredStep(const StepShape& step) const {

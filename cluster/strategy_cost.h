@@ -77,11 +77,10 @@ class StrategyCost {
  private:
   // Replicated activations, unless sequence_parallel.
   StepCost MeshStep(const StepShape& step, bool sequence_parallel) const;
-  // Of a data group's sequence-parallel layer, what is not hidden behind
-  // products of `feed_forward` seconds and of the attention. `travels`: tokens
-  // go to other groups' experts, and nothing beside the feed-forward products.
-  void AddSequenceParallelExchange(const StepShape& step, double feed_forward,
-                                   bool travels, int layers,
+  // Of a data group's sequence-parallel layer, with experts or without: what of
+  // the exchanges is not hidden behind products, and what products in pieces
+  // take longer.
+  void AddSequenceParallelExchange(const StepShape& step, bool moe, int layers,
                                    StepCost* cost) const;
   // Of a layer of experts with several data groups, each with the tokens of
   // `in_group`.

@@ -7,6 +7,8 @@
 #include "kernels/check.h"
 #include "kernels/dot-inl.h"
 #include "kernels/panel.h"
+#include "kernels/prefetch.h"
+#include "kernels/row_batches.h"
 
 namespace ringfleet::kernels {
 namespace {
@@ -49,15 +51,18 @@ void MultiplyPanelOf(const MatMulArgs& args, size_t index,
   for (size_t first = 0; first < args.batch; first += kMaxPanelBatch) {
     PanelBatch batch;
     const size_t count = std::min(kMaxPanelBatch, args.batch - first);
+    const auto results = [&](size_t i) {
+      return args.y + (first + i) * args.y_stride + begin - args.first_row;
+    };
     for (size_t i = 0; i < count; ++i) {
       batch.Add(*args.x, args.first_x + (first + i) * args.x_step);
+      Prefetch(results(i), end - begin);
     }
     PanelTile tile;
     MultiplyPanel(*args.w, panel, batch, next, &tile);
     for (size_t i = 0; i < count; ++i) {
       std::copy(tile.Row(i) + (begin - panel_begin),
-                tile.Row(i) + (end - panel_begin),
-                args.y + (first + i) * args.y_stride + begin - args.first_row);
+                tile.Row(i) + (end - panel_begin), results(i));
     }
   }
 }
@@ -71,43 +76,30 @@ size_t NumTiles(const MatMulRangesArgs& args) {
   return (args.w->num_panels() + panels - 1) / panels;
 }
 
-// The next rows of the ranges, at most a batch of them, from `range` and `row`
-// in it on.
-size_t NextBatch(const MatMulRangesArgs& args, size_t& range, size_t& row,
-                 PanelBatch& batch, size_t* rows) {
-  size_t count = 0;
-  for (; range < args.ranges.size(); ++range, row = 0) {
-    const RowRange rows_of = args.ranges[range];
-    for (; row < rows_of.size(); ++row) {
-      if (count == kMaxPanelBatch) return count;
-      rows[count++] = rows_of.begin + row;
-      batch.Add(*args.x, rows_of.begin + row);
-    }
-  }
-  return count;
-}
-
 void MultiplyTile(const MatMulRangesArgs& args, size_t tile_index) {
   const size_t first = tile_index * TilePanels(args);
   const size_t last = std::min(first + TilePanels(args), args.w->num_panels());
-  size_t range = 0, row = 0;
+  RowBatches batches(*args.x, args.ranges);
   for (;;) {
     PanelBatch batch;
     size_t rows[kMaxPanelBatch];
-    const size_t count = NextBatch(args, range, row, batch, rows);
+    const size_t count = batches.Next(batch, rows);
     if (count == 0) return;
     for (size_t panel = first; panel < last; ++panel) {
+      const size_t begin = panel * kPanelRows;
+      const size_t size = std::min(kPanelRows, args.w->rows() - begin);
+      const auto results = [&](size_t i) {
+        return args.y + (rows[i] - args.first_y) * args.y_stride + begin;
+      };
+      for (size_t i = 0; i < count; ++i) Prefetch(results(i), size);
       PanelTile tile;
       const bool more = panel + 1 < args.w->num_panels();
       MultiplyPanel(*args.w, panel, batch,
                     more && args.w->panel_bytes() > 0 ? args.w->Panel(panel + 1)
                                                       : nullptr,
                     &tile);
-      const size_t begin = panel * kPanelRows;
-      const size_t size = std::min(kPanelRows, args.w->rows() - begin);
       for (size_t i = 0; i < count; ++i) {
-        std::copy(tile.Row(i), tile.Row(i) + size,
-                  args.y + (rows[i] - args.first_y) * args.y_stride + begin);
+        std::copy(tile.Row(i), tile.Row(i) + size, results(i));
       }
     }
   }

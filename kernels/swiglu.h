@@ -5,7 +5,8 @@
 //   hidden = silu(gate x) * (up x), in the form that `down` reads: both
 //     products, SiLU and the quantisation of a group are one task;
 //   out = sum over the experts, in order, of weight * (down hidden): one task
-//     has all experts of some outputs, so that every sum has one order.
+//     has all experts of some outputs, so that every sum has one order. This
+//     may be asked for in pieces, so that rows can travel while others follow.
 #ifndef RINGFLEET_KERNELS_SWIGLU_H_
 #define RINGFLEET_KERNELS_SWIGLU_H_
 
@@ -36,21 +37,34 @@ struct SwigluWorkspace {
   // By expert: its tokens' hidden rows.
   std::vector<Activations> hidden;
   std::vector<size_t> first_task;
+  // By expert and range of rows: which of the expert's rows these are.
+  std::vector<RowRange> pieces;
 };
 
 // Where the sums of rows go: those of row t to y + (t - first_y) * D, f32.
 struct SwigluOutput {
   float* y = nullptr;
   size_t first_y = 0;
-  // The rows that are set; no expert has others.
+  // The rows that are set, ascending.
   absl::Span<const RowRange> rows;
 };
 
-// out[t] = sum over `experts` in their order, as far as they have row t, of
-//   weight * down(silu(gate x[t]) * (up x[t])); 0 where no expert has it.
+// workspace.hidden of each expert = silu(gate x[t]) * (up x[t]) for its rows t.
 //   x [tokens, columns] in the form that gate and up read; both are of one form
-//   out.y overlaps no input
 // Row invariant. Experts without rows are not visited.
+void SwigluHidden(absl::Span<const SwigluExpert> experts, const Activations& x,
+                  SwigluWorkspace* workspace, ThreadPool& pool);
+
+// out[t] = sum over `experts` in their order, as far as they have row t, of
+//   weight * down(hidden of row t); 0 where no expert has it. `workspace` has
+//   the hidden rows of the same experts.
+//   out.y overlaps no input
+// Row invariant. Experts without rows among those of `out` are not visited.
+void SwigluDown(absl::Span<const SwigluExpert> experts, size_t hidden_size,
+                const SwigluOutput& out, SwigluWorkspace* workspace,
+                ThreadPool& pool);
+
+// Both.
 void Swiglu(absl::Span<const SwigluExpert> experts, const Activations& x,
             size_t hidden_size, const SwigluOutput& out,
             SwigluWorkspace* workspace, ThreadPool& pool);

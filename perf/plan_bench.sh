@@ -32,10 +32,14 @@ for ((round = 0; round < rounds; ++round)); do
   for world in ${worlds//,/ }; do
     threads=$(($(nproc) / world))
     echo "round $((round + 1)) of $rounds: $world workers" >&2
+    # A hypervisor may take seconds of both cores to take back what the workers
+    # before have freed.
+    sleep 15
     "$bin/ringfleet" doctor --local "$world" -t "$threads" --time-ms 1500 \
       -o json >"$folder/fleet.$round.$world.json"
     for tests in "-p 512 -n 0 -np 1 -d 0" \
       "-p 0 -n 16 -np $batches -d $depths"; do
+      sleep 15
       # shellcheck disable=SC2086
       "$bin/ringfleet" bench --model "$model" --local "$world" -t "$threads" \
         $tests -r 1 -o jsonl >>"$folder/bench.$round.$world.jsonl" \

@@ -67,6 +67,11 @@ kernels::SwigluExpert ExpertOf(const MlpWeights& weights,
           .weights = row_weights};
 }
 
+// In a trace.
+const char* PartName(const LayerWeights& weights) {
+  return weights.is_moe ? "experts" : "dense MLP";
+}
+
 }  // namespace
 
 absl::Span<const uint32_t> ListRows(Workspace& workspace,
@@ -182,28 +187,26 @@ void NoteFeedForward(LayerContext& context, const LayerWeights& weights,
   }
 }
 
-void FeedForward(LayerContext& context, const LayerWeights& weights,
-                 const kernels::Activations& x,
-                 const kernels::SwigluOutput& out) {
-  const cluster::TraceScope scope(context.trace,
-                                  weights.is_moe ? "experts" : "dense MLP");
+namespace {
+
+void MakeHidden(LayerContext& context, const LayerWeights& weights,
+                const kernels::Activations& x,
+                absl::Span<const kernels::RowRange> rows) {
   Workspace& workspace = context.workspace;
   std::vector<kernels::SwigluExpert>& networks = workspace.experts;
   networks.clear();
   const MoeWeights& moe = weights.moe;
   if (!weights.is_moe) {
     networks.push_back(
-        ExpertOf(weights.dense, ListRows(workspace, out.rows), nullptr));
+        ExpertOf(weights.dense, ListRows(workspace, rows), nullptr));
   } else if (moe.shared.gate.rows() > 0) {
     // Another data group's tokens have theirs there.
     networks.push_back(ExpertOf(
-        moe.shared,
-        ListRows(workspace, out.rows, /*end=*/context.group_rows.own()),
+        moe.shared, ListRows(workspace, rows, /*end=*/context.group_rows.own()),
         nullptr));
   }
   if (weights.is_moe) {
-    AssignRows(context, workspace.route_slots.data(), moe.experts.size(),
-               out.rows);
+    AssignRows(context, workspace.route_slots.data(), moe.experts.size(), rows);
     for (size_t e = 0; e < moe.experts.size(); ++e) {
       const size_t begin = workspace.first_assigned[e];
       const size_t size = workspace.first_assigned[e + 1] - begin;
@@ -214,8 +217,35 @@ void FeedForward(LayerContext& context, const LayerWeights& weights,
           workspace.assigned_weights.data() + begin));
     }
   }
-  kernels::Swiglu(networks, x, context.spec.hidden_size, out, &workspace.swiglu,
-                  context.pool);
+  kernels::SwigluHidden(networks, x, &workspace.swiglu, context.pool);
+}
+
+void AddUp(LayerContext& context, const kernels::SwigluOutput& out) {
+  kernels::SwigluDown(context.workspace.experts, context.spec.hidden_size, out,
+                      &context.workspace.swiglu, context.pool);
+}
+
+}  // namespace
+
+void FeedForward(LayerContext& context, const LayerWeights& weights,
+                 const kernels::Activations& x,
+                 const kernels::SwigluOutput& out) {
+  const cluster::TraceScope scope(context.trace, PartName(weights));
+  MakeHidden(context, weights, x, out.rows);
+  AddUp(context, out);
+}
+
+void FeedForwardHidden(LayerContext& context, const LayerWeights& weights,
+                       const kernels::Activations& x,
+                       absl::Span<const kernels::RowRange> rows) {
+  const cluster::TraceScope scope(context.trace, PartName(weights));
+  MakeHidden(context, weights, x, rows);
+}
+
+void FeedForwardSums(LayerContext& context, const LayerWeights& weights,
+                     const kernels::SwigluOutput& out) {
+  const cluster::TraceScope scope(context.trace, PartName(weights));
+  AddUp(context, out);
 }
 
 }  // namespace ringfleet::worker

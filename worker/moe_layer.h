@@ -57,6 +57,16 @@ void FeedForward(LayerContext& context, const LayerWeights& weights,
                  const kernels::Activations& x,
                  const kernels::SwigluOutput& out);
 
+// The same in two parts, the second of which may be asked for in pieces, whose
+// rows can travel meanwhile: silu(gate x) * (up x) of `rows`, which stay in the
+// workspace,
+void FeedForwardHidden(LayerContext& context, const LayerWeights& weights,
+                       const kernels::Activations& x,
+                       absl::Span<const kernels::RowRange> rows);
+// and the sums of some of them.
+void FeedForwardSums(LayerContext& context, const LayerWeights& weights,
+                     const kernels::SwigluOutput& out);
+
 }  // namespace ringfleet::worker
 
 #endif  // RINGFLEET_WORKER_MOE_LAYER_H_

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "cluster/prefill_strategy.h"
 #include "cluster/status_macros.h"
 #include "cluster/wire_format.h"
 #include "kernels/elementwise.h"
@@ -29,6 +30,19 @@ bool Fuses(const LayerContext& context, const RowSplit& split) {
 bool FusesSums(const LayerContext& context, const RowSplit& split) {
   return Fuses(context, split) && (context.wire == cluster::Wire::kF32 ||
                                    context.communicator.size() == 2);
+}
+
+// The same for the sums of the feed-forward part: a piece reads the last
+// weights of all experts that it has tokens for, which pays where these have
+// enough of them.
+bool FusesFeedForward(const LayerContext& context, const LayerWeights& weights,
+                      const RowSplit& split) {
+  if (!FusesSums(context, split)) return false;
+  if (!weights.is_moe) return true;
+  return cluster::ExpertsHaveRows(
+      context.spec,
+      split.rows() / static_cast<size_t>(context.communicator.size()),
+      context.fuse_rows);
 }
 
 // Rows of one layer's cache: from workspace.kv to every rank's cache.
@@ -192,10 +206,11 @@ absl::StatusOr<const float*> FeedForwardAndScatter(
     return ReduceScatterRows(context, split, partial);
   }
   NoteFeedForward(context, weights, layer);
-  if (FusesSums(context, split)) {
+  const kernels::RowRange all = {0, split.rows()};
+  if (FusesFeedForward(context, weights, split)) {
+    FeedForwardHidden(context, weights, x, {&all, 1});
     float* out = Grow(context.workspace.reduced, split.size() * hidden);
-    // Each piece reads the weights of all experts it has tokens for: the halves
-    // of a step in one.
+    // The halves of a step in one piece: see above.
     RF_RETURN_IF_ERROR(context.communicator.ReduceScatterWhile(
         {.rows = split.rows(),
          .columns = hidden,
@@ -206,13 +221,12 @@ absl::StatusOr<const float*> FeedForwardAndScatter(
          .out = out},
         [&](absl::Span<const kernels::RowRange> rows, float* y,
             size_t first_y) {
-          FeedForward(context, weights, x,
-                      {.y = y, .first_y = first_y, .rows = rows});
+          FeedForwardSums(context, weights,
+                          {.y = y, .first_y = first_y, .rows = rows});
         }));
     return out;
   }
   float* partial = Grow(context.workspace.partial, split.rows() * hidden);
-  const kernels::RowRange all = {0, split.rows()};
   FeedForward(context, weights, x, {.y = partial, .rows = {&all, 1}});
   return ReduceScatterRows(context, split, partial);
 }

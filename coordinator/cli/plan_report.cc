@@ -53,7 +53,7 @@ Json HostJson(const HostSpec& host, const RankMemory& rank) {
           {"threads", host.threads}};
 }
 
-// Milliseconds of one decode step.
+// Milliseconds of a step.
 Json StepJson(const StepCost& cost) {
   return {{"attention_ms", cost.attention * 1e3},
           {"feed_forward_ms", cost.feed_forward * 1e3},
@@ -108,18 +108,28 @@ void AppendMemory(const PlanInput& input, const Candidate& choice,
   }
 }
 
-void AppendStep(const PlanInput& input, const StepCost& cost,
-                std::string* out) {
-  const double batch = static_cast<double>(input.request.batch);
+std::string StepText(const StepCost& cost) {
+  return absl::StrFormat(
+      "%.2f ms: attention %.2f, feed-forward %.2f, head %.2f, exchanges %.2f, "
+      "the rest %.2f.",
+      cost.seconds() * 1e3, cost.attention * 1e3, cost.feed_forward * 1e3,
+      cost.head * 1e3, cost.exchange * 1e3, cost.overhead * 1e3);
+}
+
+void AppendSteps(const PlanInput& input, const Candidate& choice,
+                 std::string* out) {
+  const cluster::PlanRequest& request = input.request;
+  const StepCost& decode = choice.decode;
+  const double batch = static_cast<double>(request.batch);
   absl::StrAppendFormat(
       out,
-      "\nOne decode step: %.2f ms: attention %.2f, feed-forward %.2f, head "
-      "%.2f, exchanges %.2f, the rest %.2f.\nEach token needs %.2f GB from "
-      "memory (all hosts), %.1f KB sent by each host, %d all-reduces.\n",
-      cost.seconds() * 1e3, cost.attention * 1e3, cost.feed_forward * 1e3,
-      cost.head * 1e3, cost.exchange * 1e3, cost.overhead * 1e3,
-      cost.bytes_read / batch * 1e-9, cost.wire_bytes / batch * 1e-3,
-      cost.collectives);
+      "\nOne decode step: %s\nEach token needs %.2f GB from memory (all "
+      "hosts), %.1f KB sent by each host, %d all-reduces.\nThe first %d tokens "
+      "of a prompt: %s\n",
+      StepText(decode), decode.bytes_read / batch * 1e-9,
+      decode.wire_bytes / batch * 1e-3, decode.collectives,
+      std::min(request.context, request.prefill_chunk),
+      StepText(choice.prompt));
 }
 
 void AppendAlternatives(const std::vector<Candidate>& alternatives,
@@ -199,7 +209,9 @@ each half takes as long as on its slowest host:
              between blocks: latents and router for these only, four exchanges
              of which what lasts longer than the product beside it counts, or
              what its software takes, and 0.06 of the time for ranks that wait;
-             else, and to generate, two all-reduces
+             the last feed-forward product in a piece for each rank where an
+             expert has 16 tokens of each; else, and to generate, two
+             all-reduces
   the rest   0.1 ms a layer; 7.3 ns a logit of a sequence, divided over threads
 Prompts go in steps of 512 tokens. Weights are split evenly over ranks whatever
 their speed. Latents' products, router, norms and embedding are on every rank.
@@ -270,6 +282,7 @@ Json PlanJson(const PlanInput& input, const PlanResult& result) {
           {"network_gbit", inputs.network.bytes_per_second * 8e-9},
           {"latency_us", inputs.network.latency_seconds * 1e6},
           {"step", StepJson(choice.decode)},
+          {"prompt_step", StepJson(choice.prompt)},
           {"alternatives", alternatives},
           {"table", table},
           {"assumptions", JsonArray(input.assumptions)}};
@@ -313,7 +326,7 @@ std::string PlanMarkdown(const PlanInput& input, const PlanResult& result,
     }
   }
   AppendMemory(input, choice, &out);
-  if (plan.fits) AppendStep(input, choice.decode, &out);
+  if (plan.fits) AppendSteps(input, choice, &out);
   AppendAlternatives(plan.alternatives, &out);
   AppendTable(result.table, &out);
   if (!input.assumptions.empty()) absl::StrAppend(&out, "\nAssumed:\n");

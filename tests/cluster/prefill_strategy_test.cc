@@ -38,6 +38,19 @@ TEST(PrefillStrategyTest, AutoDealsRowsOutFromThirtyTwoPerRank) {
   EXPECT_EQ(of(4096, 1, 2), kReplicated);
 }
 
+// R1's 8 of 256 experts: 512 tokens are 16 an expert.
+TEST(PrefillStrategyTest, ExpertsHaveRowsFromSixteenEach) {
+  ModelSpec spec;
+  spec.num_experts_per_tok = 8;
+  spec.n_routed_experts = 256;
+  EXPECT_TRUE(ExpertsHaveRows(spec, 512));
+  EXPECT_FALSE(ExpertsHaveRows(spec, 511));
+  EXPECT_TRUE(ExpertsHaveRows(spec, 0, 0));
+  spec.n_routed_experts = 32;
+  EXPECT_TRUE(ExpertsHaveRows(spec, 64));
+  EXPECT_FALSE(ExpertsHaveRows(spec, 63));
+}
+
 TEST(PrefillStrategyTest, AnExplicitOneHoldsForEverySpan) {
   for (const v1::PrefillStrategy strategy :
        {kReplicated, kSequenceParallel, kWeightGather}) {

@@ -74,6 +74,9 @@ TEST_F(PlanTest, HasTheKeysThatProgramsRead) {
       plan["mesh"]["expert"].get<int>() * plan["mesh"]["tensor"].get<int>(), 8);
   EXPECT_GT(plan["decode_tps"], 0);
   EXPECT_GT(plan["prefill_tps"], 0);
+  const double steps = plan["context"].get<double>() / 512;
+  EXPECT_LT(plan["prompt_step"]["total_ms"].get<double>() * steps * 1e-3,
+            plan["context"].get<double>() / plan["prefill_tps"].get<double>());
   EXPECT_GT(plan["bytes_per_token"], 36e9);
   EXPECT_EQ(plan["collectives_per_token"], 122);
   EXPECT_GT(plan["max_context_x_batch"], 4096);
@@ -93,7 +96,9 @@ TEST_F(PlanTest, MarkdownSaysTheSame) {
   const std::string text = PlanMarkdown(input, ComputePlan(input), true);
   EXPECT_THAT(text,
               AllOf(HasSubstr("671.03 billion"), HasSubstr("70272 bytes"),
-                    HasSubstr("122 all-reduces"), HasSubstr("layer pipeline 8"),
+                    HasSubstr("122 all-reduces"),
+                    HasSubstr("The first 512 tokens of a prompt: "),
+                    HasSubstr("layer pipeline 8"),
                     HasSubstr("How times are predicted")));
 }
 
