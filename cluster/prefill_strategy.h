@@ -18,8 +18,9 @@ inline constexpr absl::string_view kPrefillStrategyChoices =
 // to be worth a collective more.
 inline constexpr size_t kMinShardedRows = 32;
 
-// Whether experts have enough of `rows` tokens, in the mean, to read their last
-// weights (a third of all) once more for these alone: half as many as above.
+// Whether experts have enough of `rows` tokens to read their last weights, a
+// third of all, once more for these alone: least_sharded_rows / 2 each in the
+// mean.
 bool ExpertsHaveRows(const ModelSpec& spec, size_t rows,
                      size_t least_sharded_rows = kMinShardedRows);
 

@@ -176,11 +176,13 @@ StepCost StrategyCost::MeshStep(const StepShape& step,
     AddSequenceParallelExchange(in_group, /*moe=*/false, layers - moe_layers,
                                 &cost);
     AddSequenceParallelExchange(in_group, /*moe=*/true, moe_layers, &cost);
-    cost.exchange += kPromptWaitShare * (cost.attention + cost.feed_forward);
   } else if (group_size > 1) {
     add(AllReduceCost(ActivationBytes(in_group.tokens()), group_size, network),
         2 * layers);
     cost.collectives = 2 * layers;
+  }
+  if (step.rows > 1) {
+    cost.exchange += kPromptWaitShare * (cost.attention + cost.feed_forward);
   }
   if (groups > 1) {
     // How many rows each group has in the step.
@@ -223,6 +225,7 @@ void StrategyCost::AddExpertExchange(const StepShape& in_group, int layers,
 void StrategyCost::AddSequenceParallelExchange(const StepShape& step, bool moe,
                                                int layers,
                                                StepCost* cost) const {
+  if (layers == 0) return;
   const CostInputs& inputs = model_.inputs();
   const ModelSpec& spec = inputs.spec;
   const int world = strategy_.mesh.group_size();
@@ -286,7 +289,7 @@ void StrategyCost::AddSequenceParallelExchange(const StepShape& step, bool moe,
   };
   const auto rows = static_cast<double>(tokens);
   const double piece = last(rows / world);
-  cost->feed_forward += layers * (piece * world - last(rows));
+  cost->feed_forward += layers * std::max(0.0, piece * world - last(rows));
   add(sums, piece * (world - 1));
 }
 
@@ -339,7 +342,8 @@ StepCost StrategyCost::GatheredStep(const StepShape& step) const {
                                               world, model_.inputs().network);
   cost.wire_bytes = exchange.sent_bytes;
   cost.collectives = 2 * layers;
-  cost.exchange = exchange.seconds;
+  cost.exchange = exchange.seconds +
+                  kPromptWaitShare * (cost.attention + cost.feed_forward);
   return cost;
 }
 

@@ -158,8 +158,11 @@ void SwigluDown(absl::Span<const SwigluExpert> experts, size_t hidden_size,
   std::vector<RowRange>& all_pieces = workspace->pieces;
   all_pieces.clear();
   size_t work = 0;
-  for (const SwigluExpert& expert : experts) {
+  for (size_t e = 0; e < experts.size(); ++e) {
+    const SwigluExpert& expert = experts[e];
     RF_CHECK(expert.down->rows() == hidden_size);
+    RF_CHECK(expert.rows.empty() || expert.down->columns() == 0 ||
+             workspace->hidden[e].rows() == expert.rows.size());
     for (const RowRange& range : out.rows) {
       all_pieces.push_back(expert.down->columns() > 0 ? PieceOf(expert, range)
                                                       : RowRange());
@@ -187,7 +190,9 @@ void SwigluDown(absl::Span<const SwigluExpert> experts, size_t hidden_size,
       for (const RowRange& rows : out.rows) {
         for (size_t row = rows.begin; row < rows.end; ++row) {
           float* const sums = out.y + (row - out.first_y) * hidden_size + first;
-          Prefetch(sums + kRowsAhead * hidden_size, width);
+          if (row + kRowsAhead < rows.end) {
+            Prefetch(sums + kRowsAhead * hidden_size, width);
+          }
           std::fill_n(sums, width, 0.0f);
         }
       }

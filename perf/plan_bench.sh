@@ -37,12 +37,12 @@ for ((round = 0; round < rounds; ++round)); do
     sleep 15
     "$bin/ringfleet" doctor --local "$world" -t "$threads" --time-ms 1500 \
       -o json >"$folder/fleet.$round.$world.json"
-    for tests in "-p 512 -n 0 -np 1 -d 0" \
-      "-p 0 -n 16 -np $batches -d $depths"; do
+    for tests in "-p 512 -n 0 -np 1 -d 0 -r 5" \
+      "-p 0 -n 16 -np $batches -d $depths -r 1"; do
       sleep 15
       # shellcheck disable=SC2086
       "$bin/ringfleet" bench --model "$model" --local "$world" -t "$threads" \
-        $tests -r 1 -o jsonl >>"$folder/bench.$round.$world.jsonl" \
+        $tests -o jsonl >>"$folder/bench.$round.$world.jsonl" \
         2>"$folder/log" || { cat "$folder/log" >&2; exit 1; }
     done
   done

@@ -30,7 +30,8 @@ struct ModelSettings {
   cluster::Wire wire = cluster::Wire::kF32;
   v1::PrefillStrategy prefill_strategy = v1::PREFILL_STRATEGY_AUTO;
   // Rows per rank from which sequence-parallel layers multiply while they
-  // exchange rows, and do not do one after the other.
+  // exchange rows, and do not do one after the other; experts only where
+  // cluster::ExpertsHaveRows.
   size_t fuse_rows = cluster::kMinShardedRows;
   // Routes that a place takes in a layer, in fair shares, but where weights are
   // gathered; 0: all (ExpertDispatch::LimitPlaces).
