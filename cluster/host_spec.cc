@@ -57,8 +57,17 @@ constexpr double kAssumedMaterialized = 0.31;
 constexpr double kAssumedF32Cache = 0.53;
 
 // Few heads lose to bringing the cache into the kernels' order.
-double HeadsRate(double heads) { return heads / (heads + 8); }
-constexpr double kMeasuredHeads = 128;
+double AssumedHeadsRate(double heads) { return heads / (heads + 8); }
+
+// The same, measured: the time of a position lies on a line over the heads.
+double AbsorbedRate(const MeasuredRates& rates, double heads) {
+  const double many = kManyHeads / rates.absorbed;
+  const double few = std::min(kFewHeads / rates.absorbed_few, many);
+  double of_head = (many - few) / (kManyHeads - kFewHeads);
+  // Less than none for no heads would be an error of the measurement.
+  if (heads < kFewHeads) of_head = std::min(of_head, few / kFewHeads);
+  return heads / (few + of_head * (heads - kFewHeads));
+}
 
 // Seconds of an int8 weight in products of `rows` rows.
 double WeightSeconds(const MeasuredRates& rates, double rows) {
@@ -101,18 +110,17 @@ double ReadSeconds(const HostSpec& host, double bytes) {
 
 double AttentionRate(const HostSpec& host, const AttentionWork& work) {
   const bool f32 = work.cache == kernels::Dtype::kF32;
-  const double heads = HeadsRate(work.heads);
   if (!host.measured.has_value()) {
     const double rate =
         host.int8_ops_per_second *
-        (work.expanded ? kAssumedMaterialized : kAssumedAbsorbed * heads);
+        (work.expanded ? kAssumedMaterialized
+                       : kAssumedAbsorbed * AssumedHeadsRate(work.heads));
     return f32 && !work.expanded ? rate * kAssumedF32Cache : rate;
   }
   // A cache of float32 is computed with as weights of float32 are.
   if (f32) return host.measured->f32;
-  return work.expanded
-             ? host.measured->materialized
-             : host.measured->absorbed * heads / HeadsRate(kMeasuredHeads);
+  return work.expanded ? host.measured->materialized
+                       : AbsorbedRate(*host.measured, work.heads);
 }
 
 MeasuredRates LeastOf(const MeasuredRates& a, const MeasuredRates& b) {
@@ -121,6 +129,7 @@ MeasuredRates LeastOf(const MeasuredRates& a, const MeasuredRates& b) {
       .bf16 = std::min(a.bf16, b.bf16),
       .f32 = std::min(a.f32, b.f32),
       .absorbed = std::min(a.absorbed, b.absorbed),
+      .absorbed_few = std::min(a.absorbed_few, b.absorbed_few),
       .materialized = std::min(a.materialized, b.materialized)};
   for (const ProductRate& rate : a.products) {
     const double seconds =
@@ -154,8 +163,11 @@ double ProductSeconds(const HostSpec& host, WeightForm form, double weights,
 }
 
 double AttentionSeconds(const HostSpec& host, const AttentionWork& work) {
-  return Overlap(ReadSeconds(host, work.bytes),
-                 work.operations / AttentionRate(host, work));
+  const double read = ReadSeconds(host, work.bytes);
+  const double compute = work.operations / AttentionRate(host, work);
+  const bool reads_included = host.measured.has_value() && !work.expanded &&
+                              work.cache != kernels::Dtype::kF32;
+  return reads_included ? std::max(read, compute) : Overlap(read, compute);
 }
 
 HostSpec LeastOf(const std::vector<HostSpec>& hosts) {

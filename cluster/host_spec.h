@@ -18,6 +18,10 @@ namespace ringfleet::cluster {
 // Rows of activations of the products whose rate stands for all.
 inline constexpr int kLargeRows = 128;
 
+// Heads of the attention whose rate is measured.
+inline constexpr double kManyHeads = 128;
+inline constexpr double kFewHeads = 16;
+
 // Int8 products of so many rows with weights that are read from memory.
 struct ProductRate {
   double rows = 0;
@@ -32,8 +36,10 @@ struct MeasuredRates {
   double int4 = 0;
   double bf16 = 0;
   double f32 = 0;
-  // Attention with 128 heads over a bf16 cache.
+  // Attention with kManyHeads heads over a bf16 cache, and with kFewHeads, what
+  // the absorbed form reads of it included.
   double absorbed = 0;
+  double absorbed_few = 0;
   double materialized = 0;
 
   // Of products with kLargeRows rows, if that is among them.

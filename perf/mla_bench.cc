@@ -25,6 +25,7 @@
 #include "kernels/mla_decode.h"
 #include "kernels/mla_prefill.h"
 #include "kernels/thread_pool.h"
+#include "kernels/weight_matrix.h"
 
 namespace ringfleet::kernels {
 namespace {
@@ -177,6 +178,61 @@ void Prefill(benchmark::State& state) {
       benchmark::Counter::kIsIterationInvariantRate);
 }
 
+WeightMatrix Int8Weights(size_t rows, size_t columns) {
+  WeightMatrix weights =
+      *WeightMatrix::Create(WeightForm::kInt8, rows, columns);
+  const std::vector<float> values = Values(8191 + columns);
+  for (size_t row = 0; row < rows; ++row) {
+    weights.SetRow(row, &values[row * 31 % 8191]);
+  }
+  return weights;
+}
+
+// Attention of some queries of one sequence in both forms, between which
+// PreferMaterialized chooses: products with W_UK and W_UV included in the time,
+// but not in FLOP/s. Arguments: positions, queries, whether keys and values are
+// expanded.
+void Chunk(benchmark::State& state) {
+  ForceIsaFromEnvironment();
+  constexpr size_t kHeads = 128;
+  const LatentRowFormat format = {Dtype::kBf16, kRank, kRope};
+  const size_t positions = static_cast<size_t>(state.range(0));
+  const size_t num_queries = static_cast<size_t>(state.range(1));
+  static const WeightMatrix kv_b = Int8Weights(kHeads * (kNope + kV), kRank);
+  static const WeightMatrix uk_transposed = Int8Weights(kHeads * kRank, kNope);
+  const Sequences sequences(format, 1, positions, num_queries);
+  const std::vector<float> q = Values(num_queries * kHeads * (kNope + kRope));
+  std::vector<float> out(num_queries * kHeads * kV);
+  ThreadPool pool(kThreads);
+  MlaWorkspace workspace;
+  const MlaArgs args = {.format = format,
+                        .heads = kHeads,
+                        .nope_dim = kNope,
+                        .v_dim = kV,
+                        .softmax_scale = 0.1f,
+                        .q = q.data(),
+                        .kv_b = &kv_b,
+                        .uk_transposed = &uk_transposed,
+                        .out = out.data()};
+  const MlaSegment& segment = sequences.segments()[0];
+  for (auto _ : state) {
+    if (state.range(2) != 0) {
+      MlaMaterialized(args, segment, workspace, pool);
+    } else {
+      MlaAbsorbed(args, {&segment, 1}, workspace, pool);
+    }
+    benchmark::ClobberMemory();
+  }
+  const double seen = static_cast<double>(num_queries) *
+                      (static_cast<double>(positions) -
+                       static_cast<double>(num_queries - 1) / 2);
+  const size_t numbers =
+      state.range(2) != 0 ? kNope + kRope + kV : 2 * kRank + kRope;
+  state.counters["FLOP/s"] =
+      benchmark::Counter(seen * static_cast<double>(2 * kHeads * numbers),
+                         benchmark::Counter::kIsIterationInvariantRate);
+}
+
 // Time on the wall, and of both threads together.
 void Settings(benchmark::internal::Benchmark* benchmark) {
   benchmark->Unit(benchmark::kMillisecond)
@@ -201,6 +257,10 @@ BENCHMARK(Decode<Dtype::kInt8>)
 BENCHMARK(Decode<Dtype::kF32>)->Args({128, 1, 8192, 1})->Apply(Settings);
 BENCHMARK(Prefill<Dtype::kBf16>)->Args({128, 512, 512})->Apply(Settings);
 BENCHMARK(Prefill<Dtype::kF32>)->Args({128, 512, 512})->Apply(Settings);
+BENCHMARK(Chunk)
+    ->ArgsProduct({{2048, 8192}, {32, 64, 128, 256, 512}, {0, 1}})
+    ->ArgNames({"positions", "queries", "expanded"})
+    ->Apply(Settings);
 
 }  // namespace
 }  // namespace ringfleet::kernels

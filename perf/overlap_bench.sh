@@ -14,7 +14,8 @@ For each world size and each product of a layer of R1 (int8 weights, one thread
 a worker, each on one CPU in turns, one worker in each network namespace):
 measures the product alone without a limit of the links, sets the links' rate so
 that the exchange alone should take 1/ratio of that, and prints what
-`ringfleet collectives` finds there:
+`ringfleet collectives` finds there. A 64th of what a rank sends, 16 to 128 KiB,
+passes at once, and packets have half of it, as network cards take them.
 
   compute, comm  the product alone, the exchange alone
   c/c            compute over comm, as found
@@ -42,9 +43,9 @@ worlds="2 4" rows=128,512 ratios="1 2" shapes="q_b gate_up o" wire=f32
 seconds=4 bin=$root/build/bin
 take_options "worlds rows ratios shapes wire seconds bin" "" "$@"
 
-# Rows of a run: world, Gbit/s, operation and shape, rows of X, seconds.
+# Rows of a run: world, Gbit/s, burst, operation and shape, rows of X, seconds.
 measure() {
-  local world=$1 gbit=$2 shape=$3 m=$4 time=$5 what
+  local world=$1 gbit=$2 burst=$3 shape=$4 m=$5 time=$6 what
   case "$shape" in
     q_b) what="--op all_gather_matmul --k 1536 --n 24576" ;;
     gate_up) what="--op all_gather_matmul --k 7168 --n 36864" ;;
@@ -54,19 +55,18 @@ measure() {
       exit 2
       ;;
   esac
-  # A burst of 16 KiB: packets of 8 KiB, and little that passes unlimited.
   "$root/perf/network_bench.sh" --world "$world" --gbit "$gbit" \
-    --burst-bytes 16384 --bin "$bin" --pin --json -- $what --m "$m" \
+    --burst-bytes "$burst" --bin "$bin" --pin --json -- $what --m "$m" \
     --wire "$wire" --poll block --threads 1 --seconds "$time" --timeout 120
 }
 
 # CPU milliseconds on each core while the exchange of a run runs alone: world,
-# Gbit/s, shape, bytes that travel of all ranks together.
+# Gbit/s, burst, shape, bytes that travel of all ranks together.
 transfer_cpu() {
-  local world=$1 gbit=$2 shape=$3 bytes=$4 op=all_gather
+  local world=$1 gbit=$2 burst=$3 shape=$4 bytes=$5 op=all_gather
   [[ $shape == o ]] && op=reduce_scatter
   "$root/perf/network_bench.sh" --world "$world" --gbit "$gbit" \
-    --burst-bytes 16384 --bin "$bin" --pin -- --op "$op" --algo ring \
+    --burst-bytes "$burst" --bin "$bin" --pin -- --op "$op" --algo ring \
     --bytes "$((bytes / 4 * 4))" --wire f32 --poll block --seconds "$seconds" \
     --timeout 120 | awk -F'[|%:]' '
       $2 ~ /ring|_/ && NF > 8 && $7 + 0 > 0 { p50 = $7 }
@@ -79,20 +79,21 @@ echo "|---|---|---|---|---|---|---|---|---|---|---|---|---|"
 for world in $worlds; do
   for shape in $shapes; do
     for m in ${rows//,/ }; do
-      alone=$(measure "$world" 0 "$shape" "$m" 1)
+      alone=$(measure "$world" 0 0 "$shape" "$m" 1)
       for ratio in $ratios; do
-        gbit=$(python3 -c '
+        read -r gbit burst bytes < <(python3 -c '
 import json, sys
 row = json.loads(sys.argv[1])[0]
 world, ratio = int(sys.argv[2]), float(sys.argv[3])
 sent = row["wire_bytes"] * (world - 1) / world
 seconds = row["compute_us"] * 1e-6 / ratio
-print(f"{sent * 8 / seconds / 1e9 * 1514 / 1448:.4f}")
+gbit = sent * 8 / seconds / 1e9 * 1514 / 1448
+burst = min(max(int(sent / 64), 16 << 10), 128 << 10)
+print(f"{gbit:.4f}", burst, row["wire_bytes"])
 ' "$alone" "$world" "$ratio")
-        bytes=$(python3 -c 'import json, sys
-print(json.loads(sys.argv[1])[0]["wire_bytes"])' "$alone")
-        cpu=$(transfer_cpu "$world" "$gbit" "$shape" "$bytes")
-        measure "$world" "$gbit" "$shape" "$m" "$seconds" | python3 -c '
+        cpu=$(transfer_cpu "$world" "$gbit" "$burst" "$shape" "$bytes")
+        measure "$world" "$gbit" "$burst" "$shape" "$m" "$seconds" |
+          python3 -c '
 import json, sys
 row = json.load(sys.stdin)[0]
 if row["wrong"]:

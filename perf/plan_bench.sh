@@ -13,8 +13,8 @@ For each number of local workers of LIST [1,2], which share the machine's CPUs:
 measures the machine with `ringfleet doctor`, then prompts of 512 tokens and
 generation of --batches [1,32] sequences together at --depths [0,2048] with
 `ringfleet bench`, and prints what `ringfleet plan --fleet` says of each of these
-from what the doctor measured just before. K times [1]; the error is that of the
-medians. A depth of 2048 for 32 sequences takes minutes to fill.
+from what the doctor measured just before. K times [1]; medians, of the error
+as well. A depth of 2048 for 32 sequences takes minutes to fill.
 
 Needs build/bin.
 USAGE
@@ -50,7 +50,8 @@ done
 
 PYTHONPATH=$root/perf PYTHONDONTWRITEBYTECODE=1 python3 - "$folder" "$rounds" \
   "$worlds" "$model" "$bin/ringfleet" <<'END'
-import json, statistics, sys
+import json, sys
+from statistics import median
 from prediction import error, predicted, test_name
 
 folder, rounds, worlds, model, ringfleet = sys.argv[1:]
@@ -70,12 +71,13 @@ for round in range(int(rounds)):
                 found.setdefault(key, []).append((row["avg_ts"], said))
 
 for world, of_rounds in rates.items():
-    read, int8 = (statistics.median(column) for column in zip(*of_rounds))
+    read, int8 = (median(column) for column in zip(*of_rounds))
     print(f"{world} workers together: {read:.1f} GB/s, {int8:.0f} GOPS of int8")
 print("\n| workers | test | sequences | measured t/s | predicted | error |\n"
       "|---|---|---|---|---|---|")
 for (world, test, parallel), pairs in found.items():
-    real, said = (statistics.median(column) for column in zip(*pairs))
-    print(f"| {world} | {test} | {parallel} | {real:.1f} | {said:.1f} | "
+    real, said = zip(*pairs)
+    print(f"| {world} | {test} | {parallel} | {median(real):.1f} | "
+          f"{median(said):.1f} | "
           f"{error(said, real)} |")
 END

@@ -15,8 +15,9 @@ carry R Gbit/s each way [1] and delay everything by D us one way [0], and a
 coordinator beside the first; measures `ringfleet bench OPTIONS` with each
 --prefill-strategy of LIST [replicated,sequence_parallel] in turn, K times [3],
 over gRPC. Prints tokens per second of every test, best and median, beside what
-`ringfleet plan` says of the workers that `ringfleet doctor` measured before;
-then the same over the first strategy's, in the same round (median).
+`ringfleet plan` says of the workers that `ringfleet doctor` measured before
+each round (median, as its error is); then the same over the first strategy's,
+in the same round (median).
 
   perf/prefill_bench.sh --world 2 -- -p 512,2048 -n 16 -np 1,32 -d 0 -r 1
 
@@ -52,16 +53,18 @@ host() {
     echo "security: {mode: insecure}"
     echo "transport: grpc"  # As hosts of their own have it.
   } >"$folder/cluster.yaml"
-  deadline=$((SECONDS + 60))
-  until "$bin/ringfleet" doctor --cluster "$folder/cluster.yaml" \
-    --time-ms 1500 -o json >"$folder/fleet.json" 2>"$folder/log.doctor"; do
-    if ((SECONDS > deadline)); then
-      cat "$folder"/log.* >&2
-      exit 1
-    fi
-    sleep 0.5
-  done
   for ((round = 0; round < rounds; ++round)); do
+    ((round == 0)) || sleep 15
+    deadline=$((SECONDS + 60))
+    until "$bin/ringfleet" doctor --cluster "$folder/cluster.yaml" \
+      --time-ms 1500 -o json >"$folder/fleet.$round.json" \
+      2>"$folder/log.doctor"; do
+      if ((SECONDS > deadline)); then
+        cat "$folder"/log.* >&2
+        exit 1
+      fi
+      sleep 0.5
+    done
     for strategy in ${strategies//,/ }; do
       setpriv --pdeathsig TERM "$bin/ringfleet-coordinator" \
         --listen "$coordinator" --insecure \
@@ -77,6 +80,7 @@ host() {
         fi
         sleep 0.5
       done
+      sleep 15  # As in plan_bench.sh.
       "$bin/ringfleet" bench --cluster "$folder/cluster.yaml" -o json "$@" \
         >"$folder/$round.$strategy.json" 2>"$folder/log.bench" ||
         { cat "$folder/log.bench" "$folder"/log.* >&2; exit 1; }
@@ -105,47 +109,56 @@ take_options \
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 mkfifo "$folder/alive"
-"$bin/on_network" --hosts "$world" --gbit "$gbit" --delay-us "$delay_us" \
+"$bin/on_network" --timeout 7200 --hosts "$world" --gbit "$gbit" --delay-us "$delay_us" \
   --burst-bytes "$burst_bytes" -- "$root/perf/prefill_bench.sh" --host \
   "{rank}" "{listen}" "{reached}" "$folder" "$bin" "$model" "$strategies" \
   "$rounds" "${rest[@]}"
 
 PYTHONPATH=$root/perf PYTHONDONTWRITEBYTECODE=1 python3 - "$folder" \
   "$strategies" "$rounds" "$bin/ringfleet" "$model" "$world" <<'END'
-import json, statistics, sys
+import json, sys
+from operator import truediv
+from statistics import median
 from prediction import error, predicted, test_name
 
 folder, strategies, rounds, ringfleet, model, world = sys.argv[1:]
 strategies = strategies.split(",")
-fleet = f"{folder}/fleet.json"
-network = json.load(open(fleet)).get("network")
-if network:
-    print(f"doctor: {network['latency_us']:.0f} us, "
-          f"{network['gbit']:.2f} Gbit/s\n")
+fleets = [f"{folder}/fleet.{round}.json" for round in range(int(rounds))]
+# Workers hold their weights from the first round on.
+free = [worker["memory_gib"] for worker in json.load(open(fleets[0]))["workers"]]
+for fleet in fleets:
+    found = json.load(open(fleet))
+    for worker, gib in zip(found["workers"], free):
+        worker["memory_gib"] = gib
+    json.dump(found, open(fleet, "w"))
+    network = found.get("network")
+    if network:
+        print(f"doctor: {network['latency_us']:.0f} us, "
+              f"{network['gbit']:.2f} Gbit/s")
+print()
 
 rates = {}  # By test and sequences, then strategy: of each round.
 plans = {}  # The same: what plan says.
 for strategy in strategies:
-    for round in range(int(rounds)):
+    for round, fleet in enumerate(fleets):
         for row in json.load(open(f"{folder}/{round}.{strategy}.json")):
             test = (test_name(row), row["n_parallel"])
             rates.setdefault(test, {}).setdefault(strategy, []).append(
                 row["avg_ts"])
-            if (test, strategy) not in plans:
-                plans[test, strategy] = predicted(ringfleet, model, fleet, row,
-                                                  int(world), strategy)
+            plans.setdefault(test, {}).setdefault(strategy, []).append(
+                predicted(ringfleet, model, fleet, row, int(world), strategy))
 print("| test | sequences | strategy | t/s, best / median | plan | error "
       f"| over {strategies[0]} | plan |\n|---|---|---|---|---|---|---|---|")
 for (test, parallel), of_test in rates.items():
     base = of_test[strategies[0]]
     for strategy, own in of_test.items():
-        median = statistics.median(own)
-        ratio = statistics.median(a / b for a, b in zip(own, base))
-        said = plans[(test, parallel), strategy]
-        first = plans[(test, parallel), strategies[0]]
-        shown = (f"{said:.1f} | {error(said, median)}" if said else "- | -")
-        shown += f" | {ratio:.2f} | "
-        shown += f"{said / first:.2f}" if said and first else "-"
+        said = plans[test, parallel][strategy]
+        first = plans[test, parallel][strategies[0]]
+        shown = (f"{median(said):.1f} | {error(said, own)}"
+                 if all(said) else "- | -")
+        shown += f" | {median(map(truediv, own, base)):.2f} | "
+        shown += (f"{median(map(truediv, said, first)):.2f}"
+                  if all(said) and all(first) else "-")
         print(f"| {test} | {parallel} | {strategy} | {max(own):.1f} / "
-              f"{median:.1f} | {shown} |")
+              f"{median(own):.1f} | {shown} |")
 END

@@ -18,15 +18,17 @@ namespace ringfleet::worker {
 // its last-level caches hold, so that products read memory.
 uint64_t ProductTestBytes(uint64_t cache_bytes);
 
-// What activations, queries and results take beside the weights.
+// What activations, queries and results take beside the weights, and the cache
+// of latents behind them.
 inline constexpr uint64_t kMeasureScratchBytes = uint64_t{192} << 20;
 
-// Fills in `products`, `forms` and `attention` with the mean rates over about
-// `time` each for products, forms and attention, and at least one pass of
+// Fills in `products`, `forms` and `attention` with median rates over about
+// `time` each for products, forms and attention, and at least a few passes of
 // each. Products are of `weight_bytes` of weights, one matrix after the other,
 // whose activations are quantised anew each time. Asks `cancelled` before each
 // rate. Requires kMeasureScratchBytes of memory.
-// Errors: RESOURCE_EXHAUSTED: no memory for the weights; CANCELLED.
+// Errors: RESOURCE_EXHAUSTED: no memory for the weights or the cache;
+// CANCELLED.
 absl::Status MeasureKernels(kernels::ThreadPool& pool, uint64_t weight_bytes,
                             absl::Duration time,
                             absl::FunctionRef<bool()> cancelled,

@@ -203,6 +203,8 @@ Json DoctorJson(const DoctorFindings& findings) {
          {"form_gops", FormsJson(report)},
          {"attention_gflops",
           {{"absorbed", report.attention().absorbed_ops_per_second() * 1e-9},
+           {"absorbed_16_heads",
+            report.attention().absorbed_16_heads_ops_per_second() * 1e-9},
            {"materialized",
             report.attention().materialized_ops_per_second() * 1e-9}}},
          {"disk_gbps", report.disk_bytes_per_second() > 0

@@ -245,6 +245,8 @@ absl::StatusOr<cluster::MeasuredRates> ParseRates(const Json& worker,
         std::tuple(&forms, "bf16", &of_form, &rates.bf16),
         std::tuple(&forms, "f32", &of_form, &rates.f32),
         std::tuple(&attention, "absorbed", &of_attention, &rates.absorbed),
+        std::tuple(&attention, "absorbed_16_heads", &of_attention,
+                   &rates.absorbed_few),
         std::tuple(&attention, "materialized", &of_attention,
                    &rates.materialized)}) {
     RF_ASSIGN_OR_RETURN(*rate, Measured(*object, key, *name, kLeast));

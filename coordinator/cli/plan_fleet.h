@@ -32,8 +32,9 @@ absl::StatusOr<PlanFleet> ReadPlanFleet(const PlanOptions& options);
 // "read_gbps","int8_gops"}],"network":{"latency_us","gbit"}}; other members
 // are left alone, flags replace what was measured. With "products":[{"rows",
 // "gops"}], "form_gops":{"int4","bf16","f32"} and "attention_gflops":
-// {"absorbed","materialized"} a worker's rates are these, and not derived from
-// "int8_gops", unless flags give its threads, memory's or products' rate.
+// {"absorbed","absorbed_16_heads","materialized"} a worker's rates are these,
+// and not derived from "int8_gops", unless flags give its threads, memory's or
+// products' rate.
 // `name` appears in errors.
 absl::StatusOr<PlanFleet> ParseMeasuredFleet(absl::string_view json,
                                              absl::string_view name,

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <vector>
 
 namespace ringfleet::cluster {
@@ -22,6 +23,7 @@ HostSpec Measured() {
                                     .bf16 = 0.5e12,
                                     .f32 = 0.25e12,
                                     .absorbed = 3e12,
+                                    .absorbed_few = 1e12,
                                     .materialized = 1e12}};
 }
 
@@ -70,10 +72,28 @@ TEST(HostSpecTest, AttentionRunsAtItsOwnRates) {
       seconds(
           {.operations = 0.25e12, .heads = 128, .cache = kernels::Dtype::kF32}),
       1, 1e-9);
-  // Few heads lose to what all of them need once.
-  EXPECT_GT(seconds({.operations = 3e12, .heads = 8}), 1.5);
+  EXPECT_NEAR(seconds({.operations = 1e12, .heads = 16}), 1, 1e-9);
+  // A position takes 42.7 for 128 heads and 16 for 16: 0.238 for each beside
+  // 12.2 for all.
+  EXPECT_NEAR(seconds({.operations = 72e12, .heads = 72}), 29.333, 1e-3);
+  EXPECT_NEAR(seconds({.operations = 1e12, .heads = 1}), 12.4286, 1e-3);
   // A cache that is read but hardly computed with: the rate of one row.
   EXPECT_NEAR(seconds({.operations = 1, .bytes = 50e9, .heads = 128}), 1, 1e-6);
+  // Where both take as long: the absorbed form's rate has the reads in it.
+  EXPECT_NEAR(seconds({.operations = 3e12, .bytes = 50e9, .heads = 128}), 1,
+              1e-6);
+  EXPECT_NEAR(
+      seconds(
+          {.operations = 1e12, .bytes = 50e9, .heads = 128, .expanded = true}),
+      std::pow(2, 0.25), 1e-6);
+  // Few heads that were faster than many: in proportion below them.
+  HostSpec odd = host;
+  odd.measured->absorbed_few = 4e12;
+  EXPECT_NEAR(AttentionSeconds(odd, {.operations = 4e12, .heads = 16}), 1,
+              1e-9);
+  EXPECT_NEAR(AttentionSeconds(odd, {.operations = 4e12, .heads = 1}), 1, 1e-9);
+  EXPECT_NEAR(AttentionSeconds(odd, {.operations = 3e12, .heads = 128}), 1,
+              1e-9);
 }
 
 TEST(HostSpecTest, WithoutMeasurementsTwoRatesAreEnough) {
@@ -94,6 +114,7 @@ TEST(HostSpecTest, TheLeastHostIsAsSlowAsAny) {
   other.measured->products = {{1, 200e9}, {64, 1e12}};
   other.measured->bf16 = 0.1e12;
   other.measured->absorbed = 9e12;
+  other.measured->absorbed_few = 0.5e12;
   const HostSpec least = LeastOf({Measured(), other});
   EXPECT_EQ(least.memory_bytes, 1u << 10);
   EXPECT_EQ(least.threads, 1);
@@ -102,6 +123,7 @@ TEST(HostSpecTest, TheLeastHostIsAsSlowAsAny) {
   EXPECT_NEAR(Int8Seconds(least, 128), 256e-6, 1e-12);
   EXPECT_EQ(least.measured->bf16, 0.1e12);
   EXPECT_EQ(least.measured->absorbed, 3e12);
+  EXPECT_EQ(least.measured->absorbed_few, 0.5e12);
   // One that was not measured makes all of them assumed.
   other.measured.reset();
   EXPECT_FALSE(LeastOf({Measured(), other}).measured.has_value());

@@ -38,6 +38,8 @@ DoctorFindings TwoHealthyHosts() {
       rate->set_ops_per_second(form[0] == 'i' ? 8e12 : 2e12);
     }
     worker.report.mutable_attention()->set_absorbed_ops_per_second(5e12);
+    worker.report.mutable_attention()->set_absorbed_16_heads_ops_per_second(
+        4e12);
     worker.report.mutable_attention()->set_materialized_ops_per_second(3e12);
     findings.workers.push_back(worker);
   }
@@ -74,6 +76,7 @@ TEST(DoctorReportTest, PlansReadItsDocument) {
   EXPECT_DOUBLE_EQ(rates.bf16, 2e12);
   EXPECT_DOUBLE_EQ(rates.f32, 2e12);
   EXPECT_DOUBLE_EQ(rates.absorbed, 5e12);
+  EXPECT_DOUBLE_EQ(rates.absorbed_few, 4e12);
   EXPECT_DOUBLE_EQ(rates.materialized, 3e12);
   EXPECT_EQ(fleet->hosts[0].threads, 32);
   EXPECT_DOUBLE_EQ(fleet->network.bytes_per_second, 24e9 / 8);

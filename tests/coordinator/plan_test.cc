@@ -273,7 +273,7 @@ TEST_F(PlanTest, RatesOfKernelsCount) {
                        R"(},{"rows":128,"gops":700}],)"
                        R"("form_gops":{"int4":500,"bf16":100,"f32":100},)"
                        R"("attention_gflops":{"absorbed":300,)"
-                       R"("materialized":200})"));
+                       R"("absorbed_16_heads":200,"materialized":200})"));
     return Plan()["decode_tps"].get<double>();
   };
   options_.model.clear();
@@ -329,7 +329,12 @@ TEST_F(PlanTest, MeasuredFilesAreChecked) {
            {WithRates(R"("products":[{"rows":1,"gops":9},)"
                       R"({"rows":128,"gops":9}],)"
                       R"("form_gops":{"int4":1,"bf16":1,"f32":1})"),
-            "workers[0].attention_gflops.absorbed: missing"}}) {
+            "workers[0].attention_gflops.absorbed: missing"},
+           {WithRates(R"("products":[{"rows":1,"gops":9},)"
+                      R"({"rows":128,"gops":9}],)"
+                      R"("form_gops":{"int4":1,"bf16":1,"f32":1},)"
+                      R"("attention_gflops":{"absorbed":1})"),
+            "workers[0].attention_gflops.absorbed_16_heads: missing"}}) {
     UseFleet("measured.json", text);
     EXPECT_EQ(Error().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(Error().message()), HasSubstr(mention));

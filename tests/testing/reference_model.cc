@@ -10,12 +10,15 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "kernels/dtype.h"
+#include "kernels/isa.h"
+#include "kernels/quantize.h"
 
 namespace ringfleet::testing {
 namespace {
 
 using cluster::ModelSpec;
 using cluster::YarnSpec;
+using kernels::WeightForm;
 
 double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
@@ -84,6 +87,13 @@ void Softmax(Vector& values) {
   for (double& value : values) value /= sum;
 }
 
+double LogSumExp(const Vector& logits) {
+  const double max = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (double logit : logits) sum += std::exp(logit - max);
+  return max + std::log(sum);
+}
+
 // The `count` highest among `indices`, lower index first on ties. Lowers `gap`
 // to the distance between the last one chosen and the first one left out.
 std::vector<int> Highest(const Vector& scores, std::vector<int> indices,
@@ -98,6 +108,76 @@ std::vector<int> Highest(const Vector& scores, std::vector<int> indices,
   return indices;
 }
 
+void RoundToBf16(Vector& values) {
+  for (double& value : values) {
+    value = kernels::RoundToBf16(static_cast<float>(value));
+  }
+}
+
+// In groups of so many, the last of which may be shorter.
+void RoundToInt8(size_t group, Vector& values) {
+  const std::vector<float> floats(values.begin(), values.end());
+  std::vector<int8_t> codes(group);
+  for (size_t first = 0; first < values.size(); first += group) {
+    const size_t count = std::min(group, values.size() - first);
+    const double scale =
+        kernels::QuantizeInt8(floats.data() + first, count, codes.data());
+    for (size_t i = 0; i < count; ++i) values[first + i] = codes[i] * scale;
+  }
+}
+
+void RoundToInt4(Vector& values) {
+  constexpr size_t kGroup = kernels::kInt4Group;
+  const std::vector<float> floats(values.begin(), values.end());
+  uint8_t codes[kGroup];
+  for (size_t first = 0; first < values.size(); first += kGroup) {
+    const size_t count = std::min(kGroup, values.size() - first);
+    const double scale =
+        kernels::QuantizeInt4(floats.data() + first, count, codes);
+    for (size_t i = 0; i < count; ++i) {
+      values[first + i] = (codes[i] - 8) * scale;
+    }
+  }
+}
+
+// One output's weights.
+void RoundWeights(WeightForm form, Vector& values) {
+  switch (form) {
+    case WeightForm::kF32:
+      return;
+    case WeightForm::kBf16:
+      return RoundToBf16(values);
+    case WeightForm::kInt8:
+      return RoundToInt8(values.size(), values);
+    case WeightForm::kInt4:
+      return RoundToInt4(values);
+  }
+}
+
+Vector RoundedInput(WeightForm form, Vector values) {
+  if (form == WeightForm::kInt8 || form == WeightForm::kInt4) {
+    RoundToInt8(kernels::kActivationGroup, values);
+  }
+  return values;
+}
+
+Vector Multiply(const Vector& weight, const Vector& x) {
+  RF_CHECK(weight.size() % x.size() == 0);
+  Vector y(weight.size() / x.size());
+  for (size_t row = 0; row < y.size(); ++row) {
+    const double* w = weight.data() + row * x.size();
+    double even = 0, odd = 0;  // Two chains, for speed.
+    size_t i = 0;
+    for (; i + 2 <= x.size(); i += 2) {
+      even += w[i] * x[i];
+      odd += w[i + 1] * x[i + 1];
+    }
+    if (i < x.size()) even += w[i] * x[i];
+    y[row] = even + odd;
+  }
+  return y;
+}
+
 std::vector<int> Iota(int count) {
   std::vector<int> indices(count);
   std::iota(indices.begin(), indices.end(), 0);
@@ -107,13 +187,23 @@ std::vector<int> Iota(int count) {
 }  // namespace
 
 double LogProbability(const Vector& logits, uint32_t id) {
-  const double max = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (double logit : logits) sum += std::exp(logit - max);
-  return logits[id] - max - std::log(sum);
+  return logits[id] - LogSumExp(logits);
 }
 
-ReferenceModel::ReferenceModel(const std::string& model_dir) {
+double KlDivergence(const Vector& reference, const Vector& logits) {
+  RF_CHECK(reference.size() == logits.size());
+  const double p_total = LogSumExp(reference), q_total = LogSumExp(logits);
+  double sum = 0;
+  for (size_t i = 0; i < reference.size(); ++i) {
+    const double log_p = reference[i] - p_total;
+    sum += std::exp(log_p) * (log_p - (logits[i] - q_total));
+  }
+  return sum;
+}
+
+ReferenceModel::ReferenceModel(const std::string& model_dir, WeightForm form,
+                               bool absorbs)
+    : form_(form), absorbs_(absorbs) {
   auto spec = cluster::LoadModelSpec(model_dir);
   RF_CHECK(spec.ok());
   spec_ = *std::move(spec);
@@ -152,22 +242,24 @@ const Vector& ReferenceModel::Tensor(const std::string& name) {
   return values;
 }
 
-Vector ReferenceModel::Product(const std::string& name, const Vector& x) {
-  const Vector& weight = Tensor(name);
-  RF_CHECK(weight.size() % x.size() == 0);
-  Vector y(weight.size() / x.size());
-  for (size_t row = 0; row < y.size(); ++row) {
-    const double* w = weight.data() + row * x.size();
-    double even = 0, odd = 0;  // Two chains, for speed.
-    size_t i = 0;
-    for (; i + 2 <= x.size(); i += 2) {
-      even += w[i] * x[i];
-      odd += w[i + 1] * x[i + 1];
-    }
-    if (i < x.size()) even += w[i] * x[i];
-    y[row] = even + odd;
+const Vector& ReferenceModel::RoundedTensor(const std::string& name,
+                                            size_t columns) {
+  const Vector& exact = Tensor(name);
+  if (form_ == WeightForm::kF32) return exact;
+  const auto [entry, inserted] = rounded_.try_emplace(name);
+  Vector& values = entry->second;
+  if (!inserted) return values;
+  RF_CHECK(exact.size() % columns == 0);
+  for (auto row = exact.begin(); row != exact.end(); row += columns) {
+    Vector weights(row, row + columns);
+    RoundWeights(form_, weights);
+    values.insert(values.end(), weights.begin(), weights.end());
   }
-  return y;
+  return values;
+}
+
+Vector ReferenceModel::Product(const std::string& name, const Vector& x) {
+  return Multiply(RoundedTensor(name, x.size()), RoundedInput(form_, x));
 }
 
 Vector ReferenceModel::Normed(const std::string& name, const Vector& x) {
@@ -189,18 +281,128 @@ Vector ReferenceModel::Mlp(const std::string& prefix, const Vector& x) {
   return Product(prefix + "down_proj.weight", gate);
 }
 
+bool ReferenceModel::RoundsAttention() const {
+  return form_ != WeightForm::kF32 &&
+         kernels::CurrentIsa() >= kernels::Isa::kAvx512Bf16;
+}
+
+const Vector& ReferenceModel::TransposedKeys(const std::string& kv_b) {
+  const auto [entry, inserted] = rounded_.try_emplace(kv_b + " transposed");
+  Vector& transposed = entry->second;
+  if (!inserted) return transposed;
+  const Vector& exact = Tensor(kv_b);
+  const size_t latent = spec_.kv_lora_rank;
+  const size_t nope = spec_.qk_nope_head_dim;
+  for (int h = 0; h < spec_.num_attention_heads; ++h) {
+    const double* keys = exact.data() + h * (nope + spec_.v_head_dim) * latent;
+    for (size_t i = 0; i < latent; ++i) {
+      Vector row(nope);
+      for (size_t j = 0; j < nope; ++j) row[j] = keys[j * latent + i];
+      RoundWeights(form_, row);
+      transposed.insert(transposed.end(), row.begin(), row.end());
+    }
+  }
+  return transposed;
+}
+
+// Keys and values of each head.
+Rows ReferenceModel::AttendExpanded(const std::string& kv_b,
+                                    const AttentionInput& input) {
+  const size_t nope = spec_.qk_nope_head_dim;
+  const size_t v_dim = spec_.v_head_dim;
+  const size_t latent = spec_.kv_lora_rank;
+  Rows expanded;
+  for (const Vector& cached : input.cache) {
+    expanded.push_back(
+        Product(kv_b, Vector(cached.begin(), cached.begin() + latent)));
+  }
+  Rows out(input.queries.size());
+  for (int h = 0; h < spec_.num_attention_heads; ++h) {
+    Rows queries, keys, values;
+    for (size_t t = 0; t < out.size(); ++t) {
+      const double* query = input.queries[t].data() + h * spec_.qk_head_dim();
+      queries.emplace_back(query, query + spec_.qk_head_dim());
+      const double* own = expanded[t].data() + h * (nope + v_dim);
+      keys.emplace_back(own, own + nope);
+      keys.back().insert(keys.back().end(), input.cache[t].begin() + latent,
+                         input.cache[t].end());
+      values.emplace_back(own + nope, own + nope + v_dim);
+    }
+    const Rows attended = AttendHead(queries, keys, values);
+    for (size_t t = 0; t < out.size(); ++t) {
+      out[t].insert(out[t].end(), attended[t].begin(), attended[t].end());
+    }
+  }
+  return out;
+}
+
+// Queries and results of each head in the space of the latents.
+Rows ReferenceModel::AttendAbsorbed(const std::string& kv_b,
+                                    const AttentionInput& input) {
+  const size_t nope = spec_.qk_nope_head_dim;
+  const size_t v_dim = spec_.v_head_dim;
+  const size_t latent = spec_.kv_lora_rank;
+  const Vector& all_keys = TransposedKeys(kv_b);
+  const Vector& all_rows = RoundedTensor(kv_b, latent);
+  Rows latents;
+  for (const Vector& cached : input.cache) {
+    latents.emplace_back(cached.begin(), cached.begin() + latent);
+  }
+  Rows out(input.queries.size());
+  for (int h = 0; h < spec_.num_attention_heads; ++h) {
+    const auto of_keys = all_keys.begin() + h * latent * nope;
+    const Vector keys(of_keys, of_keys + latent * nope);
+    const auto of_values =
+        all_rows.begin() + (h * (nope + v_dim) + nope) * latent;
+    const Vector values(of_values, of_values + v_dim * latent);
+    Rows queries;
+    for (const Vector& all : input.queries) {
+      const auto query = all.begin() + h * spec_.qk_head_dim();
+      queries.push_back(
+          Multiply(keys, RoundedInput(form_, Vector(query, query + nope))));
+      queries.back().insert(queries.back().end(), query + nope,
+                            query + spec_.qk_head_dim());
+    }
+    const Rows attended = AttendHead(queries, input.cache, latents);
+    for (size_t t = 0; t < out.size(); ++t) {
+      const Vector value = Multiply(values, RoundedInput(form_, attended[t]));
+      out[t].insert(out[t].end(), value.begin(), value.end());
+    }
+  }
+  return out;
+}
+
+// Causal attention of one head, a row for each position.
+Rows ReferenceModel::AttendHead(Rows queries, Rows keys, Rows values) const {
+  if (RoundsAttention()) {
+    for (Rows* rows : {&queries, &keys, &values}) {
+      for (Vector& row : *rows) RoundToBf16(row);
+    }
+  }
+  const double scale = SoftmaxScale(spec_);
+  Rows out;
+  for (size_t t = 0; t < queries.size(); ++t) {
+    Vector scores(t + 1, 0);
+    for (size_t s = 0; s <= t; ++s) {
+      for (size_t j = 0; j < queries[t].size(); ++j) {
+        scores[s] += queries[t][j] * keys[s][j];
+      }
+      scores[s] *= scale;
+    }
+    Softmax(scores);
+    if (RoundsAttention()) RoundToBf16(scores);
+    Vector sum(values[0].size(), 0);
+    for (size_t s = 0; s <= t; ++s) Add(values[s], scores[s], sum);
+    out.push_back(std::move(sum));
+  }
+  return out;
+}
+
 // arXiv:2405.04434, section 2.1.2 and appendix C.
 void ReferenceModel::AddAttention(const std::string& prefix, Rows& x) {
   const std::string name = prefix + "self_attn.";
-  const size_t heads = spec_.num_attention_heads;
-  const size_t nope = spec_.qk_nope_head_dim;
-  const size_t rope = spec_.qk_rope_head_dim;
-  const size_t v_dim = spec_.v_head_dim;
-  const size_t head_dim = nope + rope;
   const size_t latent = spec_.kv_lora_rank;
-  const double scale = SoftmaxScale(spec_);
-
-  Rows queries, rope_keys, keys_and_values;
+  AttentionInput input;
   for (size_t t = 0; t < x.size(); ++t) {
     const Vector normed = Normed(prefix + "input_layernorm.weight", x[t]);
     Vector query =
@@ -209,50 +411,32 @@ void ReferenceModel::AddAttention(const std::string& prefix, Rows& x) {
             : Product(name + "q_b_proj.weight",
                       Normed(name + "q_a_layernorm.weight",
                              Product(name + "q_a_proj.weight", normed)));
-    for (size_t h = 0; h < heads; ++h) {
-      Rotate(spec_, t, h * head_dim + nope, query);
+    for (int h = 0; h < spec_.num_attention_heads; ++h) {
+      Rotate(spec_, t, h * spec_.qk_head_dim() + spec_.qk_nope_head_dim, query);
     }
-    queries.push_back(query);
-    const Vector both = Product(name + "kv_a_proj_with_mqa.weight", normed);
-    RF_CHECK(both.size() == latent + rope);
-    Vector rope_key(both.begin() + latent, both.end());
-    Rotate(spec_, t, 0, rope_key);
-    rope_keys.push_back(rope_key);
-    keys_and_values.push_back(
-        Product(name + "kv_b_proj.weight",
-                Normed(name + "kv_a_layernorm.weight",
-                       Vector(both.begin(), both.begin() + latent))));
+    input.queries.push_back(std::move(query));
+    Vector both = Product(name + "kv_a_proj_with_mqa.weight", normed);
+    RF_CHECK(both.size() == latent + spec_.qk_rope_head_dim);
+    Rotate(spec_, t, latent, both);
+    const Vector normed_latent =
+        Normed(name + "kv_a_layernorm.weight",
+               Vector(both.begin(), both.begin() + latent));
+    std::copy(normed_latent.begin(), normed_latent.end(), both.begin());
+    if (form_ != WeightForm::kF32) RoundToBf16(both);
+    input.cache.push_back(std::move(both));
   }
+  const std::string kv_b = name + "kv_b_proj.weight";
+  const Rows attended =
+      absorbs_ ? AttendAbsorbed(kv_b, input) : AttendExpanded(kv_b, input);
   for (size_t t = 0; t < x.size(); ++t) {
-    Vector out(heads * v_dim, 0);
-    for (size_t h = 0; h < heads; ++h) {
-      const double* query = queries[t].data() + h * head_dim;
-      Vector scores(t + 1, 0);
-      for (size_t s = 0; s <= t; ++s) {
-        const double* key = keys_and_values[s].data() + h * (nope + v_dim);
-        for (size_t j = 0; j < nope; ++j) scores[s] += query[j] * key[j];
-        for (size_t j = 0; j < rope; ++j) {
-          scores[s] += query[nope + j] * rope_keys[s][j];
-        }
-        scores[s] *= scale;
-      }
-      Softmax(scores);
-      for (size_t s = 0; s <= t; ++s) {
-        const double* value =
-            keys_and_values[s].data() + h * (nope + v_dim) + nope;
-        for (size_t j = 0; j < v_dim; ++j) {
-          out[h * v_dim + j] += scores[s] * value[j];
-        }
-      }
-    }
-    Add(Product(name + "o_proj.weight", out), 1, x[t]);
+    Add(Product(name + "o_proj.weight", attended[t]), 1, x[t]);
   }
 }
 
 std::map<int, double> ReferenceModel::ChooseExperts(const std::string& prefix,
                                                     const Vector& x) {
   const bool v3 = spec_.topk_method == cluster::TopkMethod::kNoauxTc;
-  Vector scores = Product(prefix + "gate.weight", x);
+  Vector scores = Multiply(Tensor(prefix + "gate.weight"), x);
   if (v3) {
     for (double& score : scores) score = Sigmoid(score);
   } else {

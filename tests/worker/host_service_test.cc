@@ -49,6 +49,7 @@ TEST(HostServiceTest, ReportsWhatThisHostIs) {
   }
   EXPECT_THAT(forms, ElementsAre("int4", "bf16", "f32"));
   rates.push_back(report.attention().absorbed_ops_per_second());
+  rates.push_back(report.attention().absorbed_16_heads_ops_per_second());
   rates.push_back(report.attention().materialized_ops_per_second());
   for (const double rate : rates) {
     EXPECT_GT(rate, 0);

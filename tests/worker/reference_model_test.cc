@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -15,15 +16,17 @@ namespace {
 
 using nlohmann::json;
 
-class ReferenceModelTest : public ::testing::TestWithParam<std::string> {};
+// Model, attention in the space of the latents.
+class ReferenceModelTest
+    : public ::testing::TestWithParam<std::tuple<std::string, bool>> {};
 
 // Prompts up to 140 tokens: the longer ones take seconds in float64.
 TEST_P(ReferenceModelTest, MatchesGoldenValues) {
-  const std::string folder =
-      RINGFLEET_TEST_MODELS "/" + GetParam();
+  const auto& [name, absorbs] = GetParam();
+  const std::string folder = RINGFLEET_TEST_MODELS "/" + name;
   std::ifstream file(folder + "/golden.json");
   const json golden = json::parse(file);
-  ReferenceModel model(folder);
+  ReferenceModel model(folder, kernels::WeightForm::kF32, absorbs);
   for (const json& expected : golden["cases"]) {
     const auto ids = expected["prompt_ids"].get<std::vector<uint32_t>>();
     if (ids.size() > 140) continue;
@@ -67,14 +70,16 @@ TEST_P(ReferenceModelTest, MatchesGoldenValues) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, ReferenceModelTest,
-                         ::testing::Values("tiny-v2", "tiny-v2-lite",
-                                           "tiny-v3"),
-                         [](const auto& info) {
-                           std::string name = info.param;
-                           for (char& c : name) c = c == '-' ? '_' : c;
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Models, ReferenceModelTest,
+    ::testing::Combine(::testing::Values("tiny-v2", "tiny-v2-lite", "tiny-v3"),
+                       ::testing::Bool()),
+    [](const auto& info) {
+      std::string name = std::get<0>(info.param) +
+                         (std::get<1>(info.param) ? "_absorbed" : "_expanded");
+      for (char& c : name) c = c == '-' ? '_' : c;
+      return name;
+    });
 
 }  // namespace
 }  // namespace ringfleet::testing
