@@ -91,6 +91,19 @@ class Sequences {
   std::vector<MlaSegment> segments_;
 };
 
+// How many positions the last queries of a sequence see together.
+double Seen(size_t positions, size_t num_queries) {
+  return static_cast<double>(num_queries) *
+         (static_cast<double>(positions) -
+          static_cast<double>(num_queries - 1) / 2);
+}
+
+// Multiply-adds of an iteration.
+void CountOperations(benchmark::State& state, double multiply_adds) {
+  state.counters["FLOP/s"] = benchmark::Counter(
+      2 * multiply_adds, benchmark::Counter::kIsIterationInvariantRate);
+}
+
 // Arguments: heads, sequences, positions, queries of each.
 template <Dtype kDtype>
 void Decode(benchmark::State& state) {
@@ -116,12 +129,9 @@ void Decode(benchmark::State& state) {
               workspace, pool);
     benchmark::ClobberMemory();
   }
-  const double visible =
-      static_cast<double>(rows) * (static_cast<double>(positions) -
-                                   static_cast<double>(num_queries - 1) / 2);
-  state.counters["FLOP/s"] = benchmark::Counter(
-      visible * static_cast<double>(2 * heads * (2 * kRank + kRope)),
-      benchmark::Counter::kIsIterationInvariantRate);
+  CountOperations(state, static_cast<double>(count) *
+                             Seen(positions, num_queries) *
+                             static_cast<double>(heads * (2 * kRank + kRope)));
   state.SetBytesProcessed(
       static_cast<int64_t>(count * positions * format.bytes()) *
       static_cast<int64_t>(state.iterations()));
@@ -170,12 +180,8 @@ void Prefill(benchmark::State& state) {
     }
     benchmark::ClobberMemory();
   }
-  const double seen = static_cast<double>(num_queries) *
-                      (static_cast<double>(positions) -
-                       static_cast<double>(num_queries - 1) / 2);
-  state.counters["FLOP/s"] = benchmark::Counter(
-      seen * static_cast<double>(2 * heads * (kNope + kRope + kV)),
-      benchmark::Counter::kIsIterationInvariantRate);
+  CountOperations(state, Seen(positions, num_queries) *
+                             static_cast<double>(heads * (kNope + kRope + kV)));
 }
 
 WeightMatrix Int8Weights(size_t rows, size_t columns) {
@@ -223,14 +229,10 @@ void Chunk(benchmark::State& state) {
     }
     benchmark::ClobberMemory();
   }
-  const double seen = static_cast<double>(num_queries) *
-                      (static_cast<double>(positions) -
-                       static_cast<double>(num_queries - 1) / 2);
   const size_t numbers =
       state.range(2) != 0 ? kNope + kRope + kV : 2 * kRank + kRope;
-  state.counters["FLOP/s"] =
-      benchmark::Counter(seen * static_cast<double>(2 * kHeads * numbers),
-                         benchmark::Counter::kIsIterationInvariantRate);
+  CountOperations(state, Seen(positions, num_queries) *
+                             static_cast<double>(kHeads * numbers));
 }
 
 // Time on the wall, and of both threads together.

@@ -109,8 +109,9 @@ take_options \
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 mkfifo "$folder/alive"
-"$bin/on_network" --timeout 7200 --hosts "$world" --gbit "$gbit" --delay-us "$delay_us" \
-  --burst-bytes "$burst_bytes" -- "$root/perf/prefill_bench.sh" --host \
+"$bin/on_network" --timeout 7200 --hosts "$world" --gbit "$gbit" \
+  --delay-us "$delay_us" --burst-bytes "$burst_bytes" -- \
+  "$root/perf/prefill_bench.sh" --host \
   "{rank}" "{listen}" "{reached}" "$folder" "$bin" "$model" "$strategies" \
   "$rounds" "${rest[@]}"
 

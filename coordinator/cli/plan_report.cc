@@ -196,12 +196,13 @@ each half takes as long as on its slowest host:
              chosen; the busiest of y expert groups the mean of the largest of y
              binomial numbers; half of them have a standard deviation more tokens
              than the mean, half so many fewer
-  attention  as measured with 128 heads, over cached latents in proportion to
-             h / (h + 8) for h heads a rank, over a cache of f32 at the rate of
-             f32 weights; else 0.49 h / (h + 8) of the int8 rate over latents, 0.31
-             over expanded keys and values. The cache is read once a step by every
-             rank, and is replicated; queries and sums in the latents' space
-             cross the memory five times
+  attention  as measured, over cached latents with 128 and with 16 heads, the
+             time of a position on a line between and beyond these, over a cache
+             of f32 at the rate of f32 weights; else 0.49 h / (h + 8) of the int8
+             rate over latents for h heads a rank, 0.31 over expanded keys and
+             values. The cache is read once a step by every rank, and is
+             replicated; queries and sums in the latents' space cross the memory
+             five times
   exchange   (latency + 15 us) a message, 8 us for each further one, bytes at the
              network's rate or 0.4 ns each in software; one shot, two shots or a
              ring as the default table chooses

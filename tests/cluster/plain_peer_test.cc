@@ -261,6 +261,8 @@ TEST_F(FloodTest, IsHeldAndThenResumed) {
   if (!fine) transport_.reset();  // Ends the writer.
   flood.join();
   while (fine && taken < written) fine = take();
+  EXPECT_GE(written, held + 100);
+  EXPECT_EQ(taken, written);
 }
 
 }  // namespace

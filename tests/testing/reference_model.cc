@@ -26,6 +26,10 @@ void Add(const Vector& summand, double factor, Vector& sum) {
   for (size_t i = 0; i < sum.size(); ++i) sum[i] += factor * summand[i];
 }
 
+void Append(const Vector& values, Vector& all) {
+  all.insert(all.end(), values.begin(), values.end());
+}
+
 // YaRN's attention factor m(a), arXiv:2309.00071, equation 22, in DeepSeek's
 // parameters.
 double AttentionFactor(const YarnSpec& yarn, double a) {
@@ -329,9 +333,7 @@ Rows ReferenceModel::AttendExpanded(const std::string& kv_b,
       values.emplace_back(own + nope, own + nope + v_dim);
     }
     const Rows attended = AttendHead(queries, keys, values);
-    for (size_t t = 0; t < out.size(); ++t) {
-      out[t].insert(out[t].end(), attended[t].begin(), attended[t].end());
-    }
+    for (size_t t = 0; t < out.size(); ++t) Append(attended[t], out[t]);
   }
   return out;
 }
@@ -365,8 +367,7 @@ Rows ReferenceModel::AttendAbsorbed(const std::string& kv_b,
     }
     const Rows attended = AttendHead(queries, input.cache, latents);
     for (size_t t = 0; t < out.size(); ++t) {
-      const Vector value = Multiply(values, RoundedInput(form_, attended[t]));
-      out[t].insert(out[t].end(), value.begin(), value.end());
+      Append(Multiply(values, RoundedInput(form_, attended[t])), out[t]);
     }
   }
   return out;
