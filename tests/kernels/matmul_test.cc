@@ -250,7 +250,7 @@ TEST(MatMulTest, Int8IsItsFormula) {
   ThreadPool pool(2);
   for (const size_t columns : kColumns) {
     for (const size_t rows : {1, 64, 77}) {
-      for (const size_t batch : {1, 2, 3, 4, 5, 6, 7, 13, 49}) {
+      for (const size_t batch : {1, 2, 3, 4, 5, 6, 7, 13, 17, 31, 49}) {
         const std::vector<float> values = RandomFloats(rows * columns, 3);
         const WeightMatrix w =
             MatrixOf(WeightForm::kInt8, rows, columns, values);
@@ -282,7 +282,7 @@ TEST(MatMulTest, Int4IsItsFormula) {
   ThreadPool pool(2);
   for (const size_t columns : kColumns) {
     for (const size_t rows : {1, 77}) {
-      for (const size_t batch : {1, 2, 3, 6, 7, 49}) {
+      for (const size_t batch : {1, 2, 3, 6, 7, 13, 31, 49}) {
         const std::vector<float> values = RandomFloats(rows * columns, 5);
         const WeightMatrix w =
             MatrixOf(WeightForm::kInt4, rows, columns, values);
@@ -308,16 +308,17 @@ TEST(MatMulTest, Int4IsItsFormula) {
 TEST(MatMulTest, ExtremeCodesDoNotOverflow) {
   ThreadPool pool(1);
   const size_t columns = 16384;
+  const size_t batch = 15;
   for (const float sign : {1.0f, -1.0f}) {
-    const std::vector<float> x(7 * columns, 2.0f);
+    const std::vector<float> x(batch * columns, 2.0f);
     const std::vector<float> values(3 * columns, sign * 3.0f);
     for (const WeightForm form : {WeightForm::kInt8, WeightForm::kInt4}) {
       const WeightMatrix w = MatrixOf(form, 3, columns, values);
       std::vector<float> row(columns);
       w.GetRow(0, row.data());
-      const Activations activations = MakeActivations(form, x, 7, columns);
+      const Activations activations = MakeActivations(form, x, batch, columns);
       ForEachIsa([&] {
-        std::vector<float> y(7 * 3);
+        std::vector<float> y(batch * 3);
         MatMul(w, activations, y.data(), pool);
         for (const float value : y) {
           // 128 partial sums, each rounded a few times.
