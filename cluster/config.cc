@@ -408,8 +408,8 @@ absl::StatusOr<ClusterConfig> ParseClusterConfig(absl::string_view yaml,
   const Section top(
       &reading, &root, "",
       {"name", "model", "dtype", "cache_type", "wire", "prefill_strategy",
-       "transport", "collectives", "context", "mesh", "experts", "coordinator",
-       "workers", "ssh", "cache_dir", "log_dir", "security"});
+       "transport", "collectives", "tiles", "context", "mesh", "experts",
+       "coordinator", "workers", "ssh", "cache_dir", "log_dir", "security"});
 
   config.name = std::filesystem::path(std::string(file_name)).stem().string();
   for (char& c : config.name) {
@@ -428,6 +428,7 @@ absl::StatusOr<ClusterConfig> ParseClusterConfig(absl::string_view yaml,
              &config.prefill_strategy);
   top.Choice("transport", kTransportChoices, ParseTransport, &config.transport);
   top.Path("collectives", &config.collectives);
+  top.Path("tiles", &config.tiles);
   top.Integer("context", 1, 1 << 24, &config.context);
   top.Path("cache_dir", &config.cache_dir);
   top.Path("log_dir", &config.log_dir);

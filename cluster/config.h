@@ -76,6 +76,7 @@ struct ClusterConfig {
   // bfloat16.
   v1::CacheDtype cache_dtype = v1::CACHE_DTYPE_UNSPECIFIED;
   std::string collectives;  // Absolute path of an AlgorithmTable, or empty.
+  std::string tiles;        // The same of a TileTable.
   int context = 0;          // Positions of a sequence; 0: decided at load.
   MeshConfig mesh;
   ExpertsConfig experts;

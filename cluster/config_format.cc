@@ -45,6 +45,9 @@ std::string FormatClusterConfig(const ClusterConfig& config) {
   if (!config.collectives.empty()) {
     absl::StrAppend(&out, "collectives: ", Quoted(config.collectives), "\n");
   }
+  if (!config.tiles.empty()) {
+    absl::StrAppend(&out, "tiles: ", Quoted(config.tiles), "\n");
+  }
   if (config.context > 0)
     absl::StrAppend(&out, "context: ", config.context, "\n");
   absl::StrAppend(&out, "mesh: {data: ", config.mesh.data,

@@ -12,11 +12,17 @@
 namespace ringfleet::cluster {
 namespace {
 
-// Elements of a frame that carries about `segment` of them: whole rows where
-// one fits into a frame at all.
-size_t FrameElements(size_t row, size_t segment, size_t most) {
+// Elements of `size` bytes of a frame, at most `most`: whole rows where one
+// fits at all.
+size_t FrameElements(const HalvesLayout& layout, int ranks, size_t size,
+                     size_t most) {
+  const size_t row = layout.row_size;
   if (row == 0 || row > most) return most;
-  return std::clamp<size_t>(segment / row, 1, most / row) * row;
+  const size_t segment =
+      layout.segment_bytes > 0
+          ? layout.segment_bytes
+          : DefaultSegmentBytes(layout.rows, ranks, row * size);
+  return std::clamp<size_t>(segment / (row * size), 1, most / row) * row;
 }
 
 class GatherHalvesSchedule {
@@ -26,8 +32,8 @@ class GatherHalvesSchedule {
       : exchange_(exchange),
         halves_(layout.rows, exchange.size()),
         row_bytes_(layout.row_size),
-        frame_bytes_(FrameElements(layout.row_size, layout.segment_bytes,
-                                   kMaxPayloadBytes)),
+        frame_bytes_(
+            FrameElements(layout, exchange.size(), 1, kMaxPayloadBytes)),
         last_step_(static_cast<uint32_t>(exchange.size() - 2)),
         receiver_(receiver) {}
 
@@ -117,10 +123,9 @@ class ReduceHalvesSchedule {
       : exchange_(exchange),
         halves_(layout.rows, exchange.size()),
         row_elements_(layout.row_size),
-        frame_elements_(std::max(
-            kLeastChunkElements,
-            FrameElements(layout.row_size, layout.segment_bytes / sizeof(float),
-                          kChunkElements))),
+        frame_elements_(std::max(kLeastChunkElements,
+                                 FrameElements(layout, exchange.size(),
+                                               sizeof(float), kChunkElements))),
         steps_(exchange.size()),
         format_(format),
         source_(source) {

@@ -4,6 +4,7 @@
 #ifndef RINGFLEET_CLUSTER_ROW_HALVES_H_
 #define RINGFLEET_CLUSTER_ROW_HALVES_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -55,6 +56,19 @@ class RowHalves {
   size_t rows_;
   size_t ranks_;
 };
+
+// What a frame carries of rows that travel in halves, about, where nothing else
+// was measured: a sixteenth of a half, so that what is last is soon there and
+// the next rank soon has what it passes on, but no less than 64 KiB, since a
+// frame costs 10 to 20 us of CPU time and more beside a product, and no more
+// than what level-2 caches hold of two directions. `row_bytes` are of float32
+// where sums travel, whatever as.
+inline size_t DefaultSegmentBytes(size_t rows, int ranks, size_t row_bytes) {
+  const size_t halves = 2 * static_cast<size_t>(ranks);
+  const size_t half_bytes = (rows + halves - 1) / halves * row_bytes;
+  return std::clamp<size_t>(half_bytes / 16, size_t{64} << 10,
+                            size_t{512} << 10);
+}
 
 }  // namespace ringfleet::cluster
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/tile_table.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -18,7 +20,7 @@ namespace {
 using TileJson = nlohmann::ordered_json;
 
 // A row takes 200 bytes.
-constexpr uintmax_t kMaxTileTableBytes = uintmax_t{4} << 20;
+constexpr uintmax_t kMaxTileTableBytes = uintmax_t{1} << 20;
 
 absl::Status TileTableError(absl::string_view where, absl::string_view what) {
   return absl::InvalidArgumentError(
@@ -43,6 +45,12 @@ absl::Status ReadField(const TileJson& json, const char* name,
   }
   *out = found->get<uint64_t>();
   return absl::OkStatus();
+}
+
+// How many times more the larger is.
+double Ratio(uint64_t a, uint64_t b) {
+  const auto less = static_cast<double>(std::max<uint64_t>(std::min(a, b), 1));
+  return static_cast<double>(std::max(a, b)) / less;
 }
 
 absl::StatusOr<TileTable::Row> RowFromJson(const TileJson& json,
@@ -74,7 +82,20 @@ absl::StatusOr<TileTable::Row> RowFromJson(const TileJson& json,
         where, absl::StrCat("world ", world, ", want 1 to ", kMaxGroupSize));
   }
   row.key.world = static_cast<int>(world);
+  for (const uint64_t cut :
+       {row.tile_columns, row.segment_bytes, row.piece_rows}) {
+    if (cut < 1 || cut > TileTable::kMaxCut) {
+      return TileTableError(
+          where,
+          absl::StrCat("a cut of ", cut, ", want 1 to ", TileTable::kMaxCut));
+    }
+  }
   return row;
+}
+
+bool AlikeButForCpuAndRows(const TileTable::Key& a, const TileTable::Key& b) {
+  return a.operation == b.operation && a.inputs == b.inputs &&
+         a.outputs == b.outputs && a.dtype == b.dtype && a.world == b.world;
 }
 
 }  // namespace
@@ -133,11 +154,33 @@ std::string TileTable::ToJson() const {
   return TileJson{{"rows", rows}}.dump(1) + "\n";
 }
 
-const TileTable::Row* TileTable::Find(const Key& key) const {
-  const auto found =
-      std::find_if(rows_.begin(), rows_.end(),
-                   [&](const Row& row) { return row.key == key; });
-  return found == rows_.end() ? nullptr : &*found;
+TileTable::Cut TileTable::Nearest(const Key& key) const {
+  const Row* own = nullptr;
+  const Row* any = nullptr;
+  const auto take_if_nearer = [&](const Row& row, const Row** best) {
+    if (*best == nullptr ||
+        Ratio(row.key.rows, key.rows) < Ratio((*best)->key.rows, key.rows)) {
+      *best = &row;
+    }
+  };
+  for (const Row& row : rows_) {
+    if (!AlikeButForCpuAndRows(row.key, key)) continue;
+    if (Ratio(row.key.rows, key.rows) > 2) continue;
+    take_if_nearer(row, &any);
+    if (row.key.cpu == key.cpu) take_if_nearer(row, &own);
+  }
+  Cut cut;
+  if (any != nullptr) cut.segment_bytes = any->segment_bytes;
+  if (own != nullptr) {
+    cut.tile_columns = own->tile_columns;
+    cut.piece_rows = own->piece_rows;
+  }
+  return cut;
+}
+
+uint64_t TileTable::Hash() const {
+  const std::string text = ToJson();
+  return XXH64(text.data(), text.size(), /*seed=*/0);
 }
 
 void TileTable::Set(Row row) {

@@ -54,7 +54,8 @@ uint64_t ConfigHash(const FleetOptions& options, absl::string_view fingerprint,
       " wire=", static_cast<int>(options.wire), " context=", context,
       " prefill=", static_cast<int>(options.prefill_strategy),
       " slots=", options.slots, " capacity=", options.expert_capacity,
-      " collectives=", options.collectives.Hash());
+      " collectives=", options.collectives.Hash(),
+      " tiles=", options.tiles.Hash());
   return XXH64(text.data(), text.size(), /*seed=*/0);
 }
 
@@ -265,6 +266,7 @@ absl::Status Epoch::ConnectAll() {
   request.set_transport(options_.transport);
   request.set_expert_capacity(options_.expert_capacity);
   request.set_algorithm_table(options_.collectives.ToJson());
+  request.set_tile_table(options_.tiles.ToJson());
   request.set_timeout_ms(absl::ToInt64Milliseconds(options_.connect_timeout));
   request.set_collective_timeout_ms(
       absl::ToInt64Milliseconds(options_.collective_timeout));

@@ -21,6 +21,7 @@
 #include "cluster/expert_layout.h"
 #include "cluster/membership.h"
 #include "cluster/shard_plan.h"
+#include "cluster/tile_table.h"
 #include "coordinator/expert_balance.h"
 #include "coordinator/worker_client.h"
 #include "kernels/mutex.h"
@@ -53,6 +54,8 @@ struct FleetOptions {
   v1::TransportKind transport = v1::TRANSPORT_KIND_AUTO;
   // Which algorithm carries which collective.
   cluster::AlgorithmTable collectives = cluster::AlgorithmTable::Default();
+  // How products that are fused with an exchange are cut.
+  cluster::TileTable tiles;
   uint32_t context = 0;    // Positions per slot; 0: as many as fit.
   uint32_t slots = 4;      // Sequences at once, over all data groups.
   uint32_t threads = 0;    // Per worker; 0: the worker's own setting.

@@ -17,6 +17,7 @@
 #include "cluster/server.h"
 #include "cluster/shard_plan.h"
 #include "cluster/status_macros.h"
+#include "cluster/tile_table.h"
 #include "cluster/transport_kind.h"
 #include "cluster/weight_dtype.h"
 #include "cluster/wire_proto.h"
@@ -61,6 +62,7 @@ struct Flags {
   std::string prefill_strategy = "auto";
   std::string transport = "auto";
   std::string collectives;
+  std::string tiles;
   uint32_t context = 0;
   uint32_t slots = 4;
   bool reference = false;
@@ -107,6 +109,10 @@ absl::StatusOr<CoordinatorOptions> FromFlags(const Flags& flags) {
     RF_ASSIGN_OR_RETURN(options.fleet.collectives,
                         cluster::AlgorithmTable::Load(flags.collectives));
   }
+  if (!flags.tiles.empty()) {
+    RF_ASSIGN_OR_RETURN(options.fleet.tiles,
+                        cluster::TileTable::Load(flags.tiles));
+  }
   options.fleet.context = flags.context;
   options.fleet.shard_cache = flags.cache_dir;
   RF_ASSIGN_OR_RETURN(options.listen, cluster::ParseAddress(flags.listen));
@@ -133,6 +139,10 @@ absl::StatusOr<CoordinatorOptions> FromClusterFile(const Flags& flags) {
   if (!config.collectives.empty()) {
     RF_ASSIGN_OR_RETURN(options.fleet.collectives,
                         cluster::AlgorithmTable::Load(config.collectives));
+  }
+  if (!config.tiles.empty()) {
+    RF_ASSIGN_OR_RETURN(options.fleet.tiles,
+                        cluster::TileTable::Load(config.tiles));
   }
   options.fleet.context = config.context;
   options.fleet.shard_cache = config.cache_dir;
@@ -231,6 +241,9 @@ int Main(int argc, char** argv) {
   by_hand(app.add_option("--collectives", flags.collectives,
                          "Algorithms of collectives, a file that ringfleet "
                          "collectives --calibrate wrote"));
+  by_hand(app.add_option("--tiles", flags.tiles,
+                         "Cuts of products that are fused with an exchange, a "
+                         "file that ringfleet collectives --tune wrote"));
   by_hand(app.add_option("-c,--ctx-size", flags.context,
                          "Positions per sequence; 0: as many as fit"))
       ->capture_default_str();

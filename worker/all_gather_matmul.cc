@@ -19,6 +19,9 @@ using kernels::RowRange;
 // Bytes that a thread copies in about the time it takes to wake it.
 constexpr size_t kCopyGrain = size_t{1} << 16;
 
+// Rows that AMX multiplies at once.
+constexpr size_t kAmxRows = 16;
+
 template <typename T>
 void GrowTo(size_t size, std::vector<T>* buffer) {
   if (buffer->size() < size) buffer->resize(size);
@@ -37,6 +40,7 @@ class GatherPipeline final : public cluster::HalvesReceiver {
         ranks_(communicator.size()),
         rank_(communicator.rank()),
         halves_(args.rows, ranks_),
+        least_rows_(std::max<size_t>(args.tiles.piece_rows, 1)),
         x_bytes_(args.x->StoredRowBytes()),
         row_bytes_(x_bytes_ + args.attached_bytes) {}
 
@@ -146,6 +150,25 @@ class GatherPipeline final : public cluster::HalvesReceiver {
     Load(row, out);
   }
 
+  // Leaves what does not fill tiles, which take as long as full ones and may be
+  // filled by rows that are on their way, if so many rows remain as a product
+  // is worth beginning for. Tiles with rows of both halves take longer.
+  void LeaveIncompleteTiles(const std::array<size_t, 2>& done,
+                            std::array<size_t, 2>* come) const {
+    std::array<size_t, 2> rows;
+    for (size_t i = 0; i < 2; ++i) {
+      rows[i] = ((*come)[i] - done[i]) / kAmxRows * kAmxRows;
+    }
+    if (rows[0] + rows[1] < least_rows_) return;
+    *come = {done[0] + rows[0], done[1] + rows[1]};
+  }
+
+  // Rows that a product is worth beginning for, of `left`. A small rest is not
+  // left alone.
+  size_t LeastRows(size_t left) const {
+    return 2 * left < 3 * least_rows_ ? left : least_rows_;
+  }
+
   // False when rows will not come.
   bool Multiply(int step) {
     const std::array<ShardHalf, 2> halves = HalvesAt(step - 1);
@@ -155,15 +178,15 @@ class GatherPipeline final : public cluster::HalvesReceiver {
     const size_t total = all[0].size() + all[1].size();
     std::array<size_t, 2> done = {0, 0};
     while (done[0] + done[1] < total) {
-      const size_t least =
-          std::min(total, done[0] + done[1] +
-                              std::max<size_t>(args_.tiles.piece_rows, 1));
+      const size_t before = done[0] + done[1];
+      const size_t least = before + LeastRows(total - before);
       std::array<size_t, 2> come;
       {
         const cluster::TraceScope scope(communicator_.trace(), "wait for rows",
                                         cluster::TraceEvent::Kind::kWait);
         if (!workspace_.progress.Await(halves, least, &come)) return false;
       }
+      if (come[0] + come[1] < total) LeaveIncompleteTiles(done, &come);
       const std::array<RowRange, 2> piece = {
           RowRange{all[0].begin + done[0], all[0].begin + come[0]},
           RowRange{all[1].begin + done[1], all[1].begin + come[1]}};
@@ -182,6 +205,7 @@ class GatherPipeline final : public cluster::HalvesReceiver {
   const int ranks_;
   const int rank_;
   const cluster::RowHalves halves_;
+  const size_t least_rows_;
   const size_t x_bytes_;    // Of a row, to be multiplied.
   const size_t row_bytes_;  // The same and what is attached.
   std::array<size_t, 2> partly_bytes_ = {0, 0};  // In workspace_.partly.

@@ -14,9 +14,9 @@
 // kernels/collectives/all_gather_matmul.py). Its double buffers and semaphores
 // have no counterpart here: rows are multiplied where they were received, one
 // tile of sums at a time is stored by the thread that made it, and a product
-// begins with whatever rows of its step are there (FusedTiles::piece_rows). A
-// frame is passed on when it arrives, by the communication thread, whatever the
-// products do.
+// begins with the rows of its step that are there, from FusedTiles::piece_rows
+// on. A frame is passed on when it arrives, by the communication thread,
+// whatever the products do.
 #ifndef RINGFLEET_WORKER_ALL_GATHER_MATMUL_H_
 #define RINGFLEET_WORKER_ALL_GATHER_MATMUL_H_
 

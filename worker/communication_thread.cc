@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/communication_thread.h"
 
+#include <thread>
 #include <utility>
 
 #include "kernels/check.h"
@@ -20,11 +21,14 @@ CommunicationThread::~CommunicationThread() {
 }
 
 void CommunicationThread::Start(const absl::FunctionRef<absl::Status()>& body) {
-  MutexLock lock(&mu_);
-  RF_CHECK(body_ == nullptr);
-  body_ = &body;
-  done_ = false;
-  changed_.NotifyAll();
+  {
+    MutexLock lock(&mu_);
+    RF_CHECK(body_ == nullptr);
+    body_ = &body;
+    done_ = false;
+    changed_.NotifyAll();
+  }
+  std::this_thread::yield();
 }
 
 absl::Status CommunicationThread::Await() {

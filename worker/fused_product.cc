@@ -37,6 +37,12 @@ FusedTiles FusedTiles::Default(size_t depth, double element_bytes) {
   return tiles;
 }
 
+void FusedTiles::Take(const cluster::TileTable::Cut& cut) {
+  if (cut.tile_columns > 0) tile_columns = cut.tile_columns;
+  if (cut.segment_bytes > 0) segment_bytes = cut.segment_bytes;
+  if (cut.piece_rows > 0) piece_rows = cut.piece_rows;
+}
+
 FusedTiles FusedWeights::DefaultTiles() const {
   if (packed == nullptr) return FusedTiles::Default(depth(), sizeof(float));
   switch (packed->form()) {

@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "cluster/row_halves.h"
+#include "cluster/tile_table.h"
 #include "kernels/activations.h"
 #include "kernels/mutex.h"
 #include "kernels/row_range.h"
@@ -32,18 +33,23 @@ struct FusedTiles {
   // rows of a piece before the next ones.
   size_t tile_columns = 0;
   size_t tile_depth = 0;
-  // About what a frame carries [all ranks]: a hop takes as long, and a frame
-  // costs 10 to 20 us of CPU time.
-  size_t segment_bytes = size_t{64} << 10;
+  // About what a frame carries [all ranks], of sums as float32, whatever they
+  // travel as; 0: cluster::DefaultSegmentBytes.
+  size_t segment_bytes = 0;
   // Rows that a product is worth beginning for while others are on their way:
   // each product reads the weights once, and with so many rows that takes no
-  // longer than multiplying by them (int8, one Zen 4 core: 400 GOPS and 20 GB/s
-  // meet at 10 rows).
-  size_t piece_rows = 16;
+  // longer than multiplying by them (int8: 400 GOPS and 20 GB/s of a Zen 4 core
+  // meet at 10 rows, 760 and 16 of one with AMX at 24; half as many rows as
+  // these took it 10.2 ms for 132 MB, these 12.6). The first sums that are sent
+  // on are of as many rows, half of each half.
+  size_t piece_rows = 32;
 
   // Tiles of weights with `depth` inputs of `element_bytes` each that take at
   // most half of a level-2 cache, as the system reports it.
   static FusedTiles Default(size_t depth, double element_bytes);
+
+  // Replaces what was measured.
+  void Take(const cluster::TileTable::Cut& cut);
 
   bool operator==(const FusedTiles&) const = default;
 };

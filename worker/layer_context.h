@@ -21,6 +21,7 @@
 #include "worker/expert_dispatch.h"
 #include "worker/kv_cache.h"
 #include "worker/timed_communicator.h"
+#include "worker/tuned_tiles.h"
 
 namespace ringfleet::worker {
 
@@ -100,6 +101,7 @@ struct LayerContext {
   TimedCommunicator* data_axis;     // Null where there is one data group.
   const GroupRows& group_rows;
   cluster::Wire wire;
+  const TunedTiles& tiles;
   size_t fuse_rows;  // This and the next as in ModelSettings.
   double expert_capacity;
   Workspace& workspace;

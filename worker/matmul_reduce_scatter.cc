@@ -15,10 +15,6 @@ using kernels::RowRange;
 // Elements that a thread quantises in about the time it takes to wake it.
 constexpr size_t kQuantiseGrain = size_t{1} << 14;
 
-// Each piece reads all weights: with so many rows of each half that takes a
-// thirtieth of the time of its products.
-constexpr size_t kMostPieceRows = 256;
-
 }  // namespace
 
 absl::Status MatmulReduceScatter(const MatmulReduceScatterArgs& args,

@@ -114,22 +114,34 @@ absl::StatusOr<FusedCase::Spec> PlanFused(const v1::CollectiveCase& asked,
       static_cast<double>(kernels::WeightMatrix::Bytes(fused.form, 64, 4096)) /
           (64 * 4096));
   if (product.has_tiles()) {
+    for (const uint64_t part :
+         {product.tiles().tile_columns(), product.tiles().segment_bytes(),
+          product.tiles().piece_rows()}) {
+      if (part < 1 || part > cluster::TileTable::kMaxCut) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("product: a cut of ", part, ", want 1 to ",
+                         cluster::TileTable::kMaxCut));
+      }
+    }
     cut.tile_columns = product.tiles().tile_columns();
     cut.segment_bytes = product.tiles().segment_bytes();
     cut.piece_rows = product.tiles().piece_rows();
-  } else if (const cluster::TileTable::Row* row =
-                 tiles.Find({.cpu = CpuModel(),
-                             .operation = spec.operation,
-                             .rows = fused.rows,
-                             .inputs = fused.inputs,
-                             .outputs = fused.outputs,
-                             .dtype = std::string(
-                                 cluster::WeightDtypeName(product.dtype())),
-                             .world = world_size});
-             row != nullptr) {
-    cut.tile_columns = row->tile_columns;
-    cut.segment_bytes = row->segment_bytes;
-    cut.piece_rows = row->piece_rows;
+  } else {
+    cut.Take(tiles.Nearest(
+        {.cpu = CpuModel(),
+         .operation = spec.operation,
+         .rows = fused.rows,
+         .inputs = fused.inputs,
+         .outputs = fused.outputs,
+         .dtype = std::string(cluster::WeightDtypeName(product.dtype())),
+         .world = world_size}));
+  }
+  if (cut.segment_bytes == 0) {
+    const size_t row_bytes = spec.operation == Operation::kAllGatherMatmul
+                                 ? FusedCase::WireBytes(fused) / fused.rows
+                                 : fused.outputs * sizeof(float);
+    cut.segment_bytes =
+        cluster::DefaultSegmentBytes(fused.rows, world_size, row_bytes);
   }
   fused.tiles = cut;
   return fused;

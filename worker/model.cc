@@ -90,6 +90,7 @@ LayerContext Model::MakeContext() {
           .data_axis = data_axis_,
           .group_rows = group_rows_,
           .wire = settings_.wire,
+          .tiles = settings_.tiles,
           .fuse_rows = settings_.fuse_rows,
           .expert_capacity = settings_.expert_capacity,
           .workspace = workspace_,

@@ -21,6 +21,7 @@
 #include "worker/kv_cache.h"
 #include "worker/layer_context.h"
 #include "worker/row_split.h"
+#include "worker/tuned_tiles.h"
 #include "worker/weights.h"
 
 namespace ringfleet::worker {
@@ -36,6 +37,7 @@ struct ModelSettings {
   // Routes that a place takes in a layer, in fair shares, but where weights are
   // gathered; 0: all (ExpertDispatch::LimitPlaces).
   double expert_capacity = 0;
+  TunedTiles tiles;
 };
 
 // One rank's part of a model, in one epoch. The executor's thread calls it;

@@ -99,8 +99,9 @@ class ScatterPipeline final : public cluster::HalvesSource {
       if (workspace_.progress.failed()) return;
       std::array<RowRange, 2> piece = left;
       for (size_t i = 0; i < 2; ++i) {
-        if (!last) {
-          piece[i].end = std::min(piece[i].end, piece[i].begin + *piece_rows);
+        // A small rest joins the piece before it.
+        if (!last && 2 * left[i].size() >= 3 * *piece_rows) {
+          piece[i].end = piece[i].begin + *piece_rows;
         }
         left[i].begin = piece[i].end;
       }

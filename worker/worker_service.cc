@@ -18,6 +18,7 @@
 #include "cluster/mesh_groups.h"
 #include "cluster/status.h"
 #include "cluster/status_macros.h"
+#include "cluster/tile_table.h"
 #include "cluster/wire_proto.h"
 #include "worker/cancellation_watch.h"
 #include "worker/host.h"
@@ -249,6 +250,11 @@ absl::Status WorkerService::ConnectExclusive(grpc::ServerContext* context,
     RF_ASSIGN_OR_RETURN(
         table, cluster::AlgorithmTable::FromJson(request.algorithm_table()));
   }
+  cluster::TileTable tiles;
+  if (!request.tile_table().empty()) {
+    RF_ASSIGN_OR_RETURN(tiles,
+                        cluster::TileTable::FromJson(request.tile_table()));
+  }
   if (!(request.expert_capacity() >= 0)) {
     return absl::InvalidArgumentError(absl::StrCat("connect: expert capacity ",
                                                    request.expert_capacity(),
@@ -283,7 +289,8 @@ absl::Status WorkerService::ConnectExclusive(grpc::ServerContext* context,
                     std::move(table), endpoint_->recorder(), &trace_,
                     {.wire = wire,
                      .prefill_strategy = request.prefill_strategy(),
-                     .expert_capacity = request.expert_capacity()},
+                     .expert_capacity = request.expert_capacity(),
+                     .tiles = TunedTiles(std::move(tiles), CpuModel())},
                     absl::Milliseconds(request.collective_timeout_ms()),
                     static_cast<int>(request.context())));
   response->set_cache_bytes(epoch->cache_bytes());

@@ -40,10 +40,10 @@ constexpr uint64_t kGatherInputs = 1536, kGatherOutputs = 24576;
 constexpr uint64_t kScatterInputs = 16384, kScatterOutputs = 7168;
 constexpr uint64_t kDefaultRows = 512;
 constexpr uint64_t kMostRows = uint64_t{1} << 20;
-// What a tuning tries.
+// What a tuning tries, beside the default.
 constexpr uint64_t kTileColumns[] = {64, 128, 320, 1024};
-constexpr uint64_t kSegmentBytes[] = {16 << 10, 64 << 10, 256 << 10};
-constexpr uint64_t kPieceRows[] = {8, 16, 48};
+constexpr uint64_t kSegmentBytes[] = {64 << 10, 256 << 10, 512 << 10};
+constexpr uint64_t kPieceRows[] = {16, 32, 48};
 
 bool IsFused(Operation operation) {
   return !cluster::Supports(operation, Algorithm::kOneShot);
@@ -216,10 +216,8 @@ absl::Status AddFused(const CollectivesOptions& options, Operation operation,
   };
   for (const v1::WireDtype wire : wires) {
     for (const uint64_t m : rows) {
-      if (!options.tune) {
-        add(wire, m);
-        continue;
-      }
+      add(wire, m);
+      if (!options.tune) continue;
       for (const uint64_t columns : kTileColumns) {
         for (const uint64_t segment : kSegmentBytes) {
           for (const uint64_t piece : kPieceRows) {

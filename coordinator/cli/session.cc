@@ -19,6 +19,7 @@
 #include "cluster/shard_plan.h"
 #include "cluster/status.h"
 #include "cluster/status_macros.h"
+#include "cluster/tile_table.h"
 #include "cluster/trace_recorder.h"
 #include "cluster/transport_kind.h"
 #include "cluster/weight_dtype.h"
@@ -30,6 +31,21 @@ namespace {
 
 constexpr int kMaxLocal = 16;
 constexpr std::chrono::seconds kDescribeTimeout{5};
+
+// The table of the file that `option` names, if it names one.
+template <typename Table>
+absl::Status LoadTable(absl::string_view option, const std::string& path,
+                       Table* table) {
+  if (path.empty()) return absl::OkStatus();
+  absl::StatusOr<Table> loaded = Table::Load(path);
+  if (!loaded.ok()) {
+    return absl::Status(
+        loaded.status().code(),
+        absl::StrCat("usage: ", option, " ", loaded.status().message()));
+  }
+  *table = *std::move(loaded);
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -69,6 +85,10 @@ void AddSessionOptions(CLI::App& app, SessionOptions& options) {
   app.add_option("--collectives", options.collectives,
                  "Which algorithm carries which collective between local "
                  "workers: a file that `collectives --calibrate` wrote")
+      ->excludes(cluster);
+  app.add_option("--tiles", options.tiles,
+                 "How local workers cut products that are fused with an "
+                 "exchange: a file that `collectives --tune` wrote")
       ->excludes(cluster);
   app.add_option("--cache-dir", options.cache_dir,
                  "Folder for the local workers' packed weights: the first "
@@ -226,16 +246,9 @@ absl::Status Session::StartLocally(const SessionOptions& options) {
   fleet.wire = cluster::WireToProto(*wire);
   fleet.prefill_strategy = *prefill_strategy;
   fleet.transport = *transport;
-  if (!options.collectives.empty()) {
-    absl::StatusOr<cluster::AlgorithmTable> table =
-        cluster::AlgorithmTable::Load(options.collectives);
-    if (!table.ok()) {
-      return absl::Status(
-          table.status().code(),
-          absl::StrCat("usage: --collectives ", table.status().message()));
-    }
-    fleet.collectives = *std::move(table);
-  }
+  RF_RETURN_IF_ERROR(
+      LoadTable("--collectives", options.collectives, &fleet.collectives));
+  RF_RETURN_IF_ERROR(LoadTable("--tiles", options.tiles, &fleet.tiles));
   if (!options.cache_dir.empty()) {
     std::error_code error;  // With one, the path stays as it is.
     fleet.shard_cache = std::filesystem::absolute(options.cache_dir, error);

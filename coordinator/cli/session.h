@@ -28,6 +28,7 @@ struct SessionOptions {
   std::string prefill_strategy = "auto";
   std::string transport = "auto";
   std::string collectives;
+  std::string tiles;
   std::string cache_dir;
   int threads = 0;
   int context = 0;
@@ -39,7 +40,7 @@ struct SessionOptions {
 
 // Adds --model, --cluster, --local, --dtype, --cache-type, --wire, --mesh,
 // --expert-slots, --expert-capacity, --prefill-strategy, --transport,
-// --collectives, --cache-dir, -t, -c, --trace.
+// --collectives, --tiles, --cache-dir, -t, -c, --trace.
 void AddSessionOptions(CLI::App& app, SessionOptions& options);
 // --trace alone.
 CLI::Option* AddTraceOption(CLI::App& app, SessionOptions& options);

@@ -85,6 +85,7 @@ TEST(ConfigTest, FormattedConfigMeansTheSameElsewhere) {
       "prefill_strategy: weight_gather\ncontext: 77\n"
       "cache_type: int8\n"
       "collectives: t.json\n"
+      "tiles: u.json\n"
       "mesh: {expert: 2}\n"
       "experts: {slots: 40, rebalance: auto, interval_s: 30, threshold: 1.5}\n"
       "coordinator: {host: localhost, port: 1, http_port: 2}\n"
@@ -103,6 +104,7 @@ TEST(ConfigTest, FormattedConfigMeansTheSameElsewhere) {
   EXPECT_EQ(again->cache_dtype, v1::CACHE_DTYPE_INT8);
   EXPECT_EQ(again->prefill_strategy, v1::PREFILL_STRATEGY_WEIGHT_GATHER);
   EXPECT_EQ(again->collectives, "/base/t.json");
+  EXPECT_EQ(again->tiles, "/base/u.json");
   EXPECT_EQ(again->context, 77);
   EXPECT_EQ(again->mesh.expert, 2);
   EXPECT_EQ(again->experts.slots, 40);

@@ -226,6 +226,8 @@ TEST(ConfigureGrpcProcessTest, KeepsWhatTheUserChose) {
   ConfigureGrpcProcess();
   EXPECT_STREQ(getenv("GRPC_VERBOSITY"), "INFO");
   EXPECT_STREQ(getenv("GRPC_POLL_STRATEGY"), "poll");
+  EXPECT_STREQ(getenv("GRPC_EXPERIMENTS"),
+               "tcp_frame_size_tuning,tcp_rcv_lowat");
 }
 
 TEST(ProcessLimitsTest, ChecksAndRaisesTheOpenFiles) {

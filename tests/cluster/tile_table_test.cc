@@ -36,11 +36,64 @@ TEST(TileTableTest, SurvivesItsFile) {
   const auto read = TileTable::FromJson(table.ToJson());
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->rows(), (std::vector<TileTable::Row>{kRow, other}));
-  ASSERT_NE(read->Find(kRow.key), nullptr);
-  EXPECT_EQ(*read->Find(kRow.key), kRow);
-  TileTable::Key missing = kRow.key;
-  ++missing.rows;
-  EXPECT_EQ(read->Find(missing), nullptr);
+  EXPECT_EQ(read->Hash(), table.Hash());
+  table.Set(kRow);
+  EXPECT_EQ(read->Hash(), table.Hash());
+  other.piece_rows = 49;
+  table.Set(other);
+  EXPECT_NE(read->Hash(), table.Hash());
+}
+
+TileTable::Key WithRows(uint64_t rows) {
+  TileTable::Key key = kRow.key;
+  key.rows = rows;
+  return key;
+}
+
+TEST(TileTableTest, TheNearestNumberOfRowsDecides) {
+  TileTable table;
+  for (const uint64_t rows : {128, 512}) {
+    table.Set({.key = WithRows(rows),
+               .tile_columns = rows,
+               .segment_bytes = rows + 1,
+               .piece_rows = rows + 2});
+  }
+  constexpr TileTable::Cut kSmall = {128, 129, 130}, kLarge = {512, 513, 514};
+  EXPECT_EQ(table.Nearest(WithRows(63)), TileTable::Cut());
+  EXPECT_EQ(table.Nearest(WithRows(64)), kSmall);
+  EXPECT_EQ(table.Nearest(WithRows(255)), kSmall);
+  EXPECT_EQ(table.Nearest(WithRows(256)), kSmall);  // The first of two.
+  EXPECT_EQ(table.Nearest(WithRows(257)), kLarge);
+  EXPECT_EQ(table.Nearest(WithRows(1024)), kLarge);
+  EXPECT_EQ(table.Nearest(WithRows(1025)), TileTable::Cut());
+  EXPECT_EQ(table.Nearest(WithRows(0)), TileTable::Cut());
+  const auto nothing_for = [&](auto change) {
+    TileTable::Key key = WithRows(128);
+    change(key);
+    EXPECT_EQ(table.Nearest(key), TileTable::Cut());
+  };
+  nothing_for([](auto& key) { key.operation = Operation::kAllGatherMatmul; });
+  nothing_for([](auto& key) { ++key.inputs; });
+  nothing_for([](auto& key) { ++key.outputs; });
+  nothing_for([](auto& key) { key.dtype = "bf16"; });
+  nothing_for([](auto& key) { key.world = 2; });
+}
+
+TEST(TileTableTest, ProcessorsShareSegmentsOnly) {
+  TileTable table;
+  TileTable::Row first = kRow;
+  first.segment_bytes = 1000;
+  TileTable::Row second = kRow;
+  second.key.cpu = "a slow one";
+  second.tile_columns = 320;
+  second.segment_bytes = 2000;
+  table.Set(first);
+  table.Set(second);
+  EXPECT_EQ(table.Nearest(first.key), (TileTable::Cut{64, 1000, 16}));
+  EXPECT_EQ(table.Nearest(second.key), (TileTable::Cut{320, 1000, 16}));
+  TileTable::Key unknown = kRow.key;
+  unknown.cpu = "another one";
+  EXPECT_EQ(table.Nearest(unknown), (TileTable::Cut{0, 1000, 0}));
 }
 
 TEST(TileTableTest, ErrorsNameTheRowAndTheField) {
@@ -66,6 +119,10 @@ TEST(TileTableTest, ErrorsNameTheRowAndTheField) {
               HasSubstr("operation 'all_reduce', want all_gather_matmul or"));
   EXPECT_EQ(with("\"world\": 4", "\"world\": 17"),
             "tile table: row 0: world 17, want 1 to 16");
+  EXPECT_EQ(with("65536", "0"),
+            "tile table: row 0: a cut of 0, want 1 to 1073741824");
+  EXPECT_EQ(with("65536", "1073741825"),
+            "tile table: row 0: a cut of 1073741825, want 1 to 1073741824");
   EXPECT_THAT(std::string(TileTable::Load("/absent").status().message()),
               HasSubstr("/absent: no such file"));
 }

@@ -194,6 +194,10 @@ TEST_F(FleetTest, TellsWorkersWhatTheyMustAgreeIn) {
   FleetOptions rings = options_;
   rings.collectives = cluster::AlgorithmTable::Only(cluster::Algorithm::kRing);
   EXPECT_NE(connect[0].config_hash(), ConfigHash(rings, "f00d", 64));
+  EXPECT_EQ(connect[0].tile_table(), options_.tiles.ToJson());
+  FleetOptions tuned = options_;
+  tuned.tiles.Set({.key = {.cpu = "x"}, .segment_bytes = 1});
+  EXPECT_NE(connect[0].config_hash(), ConfigHash(tuned, "f00d", 64));
 }
 
 // The clock of a predecessor was an hour ahead. Workers would refuse an epoch

@@ -206,10 +206,29 @@ TEST_F(CollectivesTest, AModelRunsOverTheTable) {
   ASSERT_EQ(finished.code, 0) << finished.errors;
   EXPECT_EQ(finished.document()["ids"], Cli(command).document()["ids"]);
 
+  // The query products of prompts of 3 to 12 tokens, cut as finely as can be.
+  const std::string cuts = File("cuts.json");
+  std::ofstream(cuts) << R"({"rows":[{"cpu":"any","operation":)"
+                      << R"("all_gather_matmul","m":6,"n":384,"k":96,)"
+                      << R"("dtype":"f32","world":2,"tile_columns":1,)"
+                      << R"("segment_bytes":1,"piece_rows":1}]})";
+  Arguments with_cuts = command;
+  with_cuts.insert(with_cuts.end(), {"--tiles", cuts, "--prefill-strategy",
+                                     "sequence_parallel"});
+  const Finished finely = Cli(with_cuts);
+  ASSERT_EQ(finely.code, 0) << finely.errors;
+  EXPECT_EQ(finely.document()["ids"], finished.document()["ids"]);
+
   std::ofstream(table) << "{}";
   const Finished bad = Cli(with_table);
   EXPECT_EQ(bad.code, 2);
   EXPECT_THAT(bad.errors, HasSubstr("usage: --collectives " + table));
+
+  Arguments with_tiles = command;
+  with_tiles.insert(with_tiles.end(), {"--tiles", table});
+  const Finished no_tiles = Cli(with_tiles);
+  EXPECT_EQ(no_tiles.code, 2);
+  EXPECT_THAT(no_tiles.errors, HasSubstr("usage: --tiles " + table));
 }
 
 TEST_F(CollectivesTest, UsageErrorsNameWhatThereIs) {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -125,6 +126,7 @@ class MemoryCommunicator final : public cluster::Communicator {
                             absl::Span<const char> own,
                             cluster::HalvesReceiver& receiver, uint64_t,
                             cluster::Deadline) override {
+    segments_.insert(layout.segment_bytes);
     const cluster::RowHalves halves(layout.rows, size());
     const std::vector<std::string> all =
         world_->Exchange(rank_, std::string(own.data(), own.size()));
@@ -148,6 +150,7 @@ class MemoryCommunicator final : public cluster::Communicator {
                             cluster::Encoding encoding,
                             cluster::HalvesSource& source, uint64_t,
                             cluster::Deadline) override {
+    segments_.insert(layout.segment_bytes);
     const cluster::RowHalves halves(layout.rows, size());
     std::vector<float> partial(layout.rows * layout.row_size);
     const auto for_each_half = [&](int shard, auto visit) {
@@ -258,6 +261,9 @@ class MemoryCommunicator final : public cluster::Communicator {
   }
   void Wake() override {}
 
+  // That exchanges in halves were asked to cut by.
+  const std::set<size_t>& segments() const { return segments_; }
+
  private:
   static absl::Status NotHere() {
     return absl::UnimplementedError("not an operation of a model");
@@ -265,6 +271,7 @@ class MemoryCommunicator final : public cluster::Communicator {
 
   MemoryWorld* const world_;
   const int rank_;
+  std::set<size_t> segments_;
 };
 
 }  // namespace ringfleet::testing

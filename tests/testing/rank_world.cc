@@ -30,7 +30,8 @@ struct RankWorld::Instance {
               {.wire = wire,
                .prefill_strategy = options.prefill_strategy,
                .fuse_rows = options.fuse_rows,
-               .expert_capacity = options.expert_capacity}) {}
+               .expert_capacity = options.expert_capacity,
+               .tiles = options.tiles}) {}
   worker::Weights weights;
   worker::KvCache cache;
   worker::Model model;
@@ -157,6 +158,10 @@ void RankWorld::MoveExperts(const cluster::ExpertLayout& next) {
     }
     rank->layout = next;
   }
+}
+
+const std::set<size_t>& RankWorld::Segments(int rank) const {
+  return ranks_[rank]->communicator.segments();
 }
 
 int RankWorld::data_group(int rank) const {

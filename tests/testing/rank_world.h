@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,7 @@ struct RankWorldOptions {
   bool reference = false;
   v1::ExpertLayout experts;
   double expert_capacity = 0;
+  worker::TunedTiles tiles;
 };
 
 // All ranks of a model in one process, each with its shard, cache and
@@ -60,6 +62,9 @@ class RankWorld {
 
   // Of these, by layer, what was beyond the capacity.
   const std::vector<uint64_t>& DroppedCounts(int rank) const;
+
+  // What exchanges beside products were asked to cut by; 0: nothing.
+  const std::set<size_t>& Segments(int rank) const;
 
   const cluster::ModelSpec& spec() const { return spec_; }
   int size() const { return static_cast<int>(ranks_.size()); }

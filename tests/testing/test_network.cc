@@ -113,8 +113,10 @@ std::string Shaping(const std::string& in, const std::string& device,
   // TCP makes packets of many segments, as for a network card that divides
   // them. Those above the burst tbf would cut up itself, at a great cost.
   const int64_t packet = std::clamp<int64_t>(burst / 2, 2048, 65536);
-  // What a switch would buffer before it drops.
-  const int64_t queue = std::max<int64_t>(128 << 10, bytes_per_second * 10e-3);
+  // What a switch would buffer before it drops; some packets at least, since a
+  // host that loses one in its own queue waits 200 ms before it sends on.
+  const int64_t queue = std::max<int64_t>(
+      {128 << 10, 16 * packet, static_cast<int64_t>(bytes_per_second * 10e-3)});
   return absl::StrCat("ip -n ", in, " link set dev ", device, " gso_max_size ",
                       packet, "\n", "tc -n ", in, " qdisc replace dev ", device,
                       " root tbf rate ",

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cluster/row_halves.h"
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+
+namespace ringfleet::cluster {
+namespace {
+
+TEST(RowHalvesTest, HalvesFollowOneAnother) {
+  for (const size_t rows : {0, 1, 2, 7, 16, 100}) {
+    for (int ranks = 1; ranks <= 8; ++ranks) {
+      const RowHalves halves(rows, ranks);
+      size_t end = 0;
+      for (int shard = 0; shard < ranks; ++shard) {
+        const kernels::RowRange left = halves.Of({shard, Half::kLeft});
+        const kernels::RowRange right = halves.Of({shard, Half::kRight});
+        EXPECT_EQ(left.begin, end);
+        EXPECT_EQ(right.begin, left.end);
+        EXPECT_LE(left.size() - right.size(), 1u);
+        EXPECT_LE(halves.Shard(shard).size(), rows / ranks + 1);
+        end = right.end;
+      }
+      EXPECT_EQ(end, rows);
+    }
+  }
+}
+
+TEST(DefaultSegmentBytesTest, IsASixteenthOfAHalfWithinItsBounds) {
+  // 512 rows of 28 KiB on two ranks: a half has 128.
+  EXPECT_EQ(DefaultSegmentBytes(512, 2, 28 << 10), 128u * (28 << 10) / 16);
+  EXPECT_EQ(DefaultSegmentBytes(1, 8, size_t{16} << 20), size_t{512} << 10);
+  EXPECT_EQ(DefaultSegmentBytes(128, 2, 1536), size_t{64} << 10);
+  EXPECT_EQ(DefaultSegmentBytes(0, 1, 1536), size_t{64} << 10);
+}
+
+}  // namespace
+}  // namespace ringfleet::cluster
