@@ -7,8 +7,8 @@ set -euo pipefail
 usage() {
   cat <<'USAGE'
 usage: perf/network_bench.sh [--world N] [--gbit R] [--delay-us D]
-                             [--burst-bytes B] [--bin DIR] [--pin] [--json]
-                             -- OPTIONS
+                             [--burst-bytes B] [--bin DIR] [--pin] [--left]
+                             [--json] -- OPTIONS
 
 Starts one worker in each of N network namespaces [2], whose links carry R
 Gbit/s each way [0: not limited] and delay everything by D us one way [0], runs
@@ -25,7 +25,8 @@ Gbit/s each way [0: not limited] and delay everything by D us one way [0], runs
   cores     of the machine that all workers together kept busy, by their own
             count; what the kernel does for the links is not all in it
 
---pin keeps each worker on one CPU, in turns; --json prints the command's rows
+--pin keeps each worker on one CPU, in turns; --left measures what of the CPUs
+is left to a computation (perf/cpu_left.cc); --json prints the command's rows
 instead of this table.
 
 At the end comes the share of the machine's CPU time that nobody used meanwhile:
@@ -66,8 +67,9 @@ host() {
     sleep 0.1
   done
   head -1 /proc/stat >"$folder/cpu"
-  "$bin/ringfleet" collectives --cluster "$folder/cluster.yaml" \
-    --transport grpc --json "$@" >"$folder/rows.json"
+  ${LEFT:+"$bin/cpu_left" --} "$bin/ringfleet" collectives \
+    --cluster "$folder/cluster.yaml" --transport grpc --json "$@" \
+    >"$folder/rows.json"
   head -1 /proc/stat >>"$folder/cpu"
   exec 9>&-
   wait
@@ -82,9 +84,10 @@ fi
 root=$(cd "$(dirname "$0")/.." && pwd)
 . "$root/perf/options.sh"
 bin=$root/build/bin
-world=2 gbit=0 delay_us=0 burst_bytes=0 pin= json=
-take_options "world gbit delay-us burst-bytes bin --" "pin json" "$@"
+world=2 gbit=0 delay_us=0 burst_bytes=0 pin= left= json=
+take_options "world gbit delay-us burst-bytes bin --" "pin left json" "$@"
 [[ -z $pin ]] || export PIN_WORKERS=1
+export LEFT=$left
 
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

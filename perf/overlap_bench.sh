@@ -6,16 +6,19 @@ set -euo pipefail
 
 usage() {
   cat <<'USAGE'
-usage: perf/overlap_bench.sh [--worlds "2 4"] [--rows 128,512] [--ratios "1 2"]
-                       [--shapes "q_b gate_up o"] [--wire f32] [--seconds S]
-                       [--bin DIR]
+usage: perf/overlap_bench.sh [--worlds "2 4"] [--rows M,M] [--ratios "1 2"]
+                       [--gbit R] [--shapes "q_b gate_up o"] [--wire W]
+                       [--seconds S] [--bin DIR]
 
 For each world size and each product of a layer of R1 (int8 weights, one thread
 a worker, each on one CPU in turns, one worker in each network namespace):
 measures the product alone without a limit of the links, sets the links' rate so
-that the exchange alone should take 1/ratio of that, and prints what
-`ringfleet collectives` finds there. A 64th of what a rank sends, 16 to 128 KiB,
-passes at once, and packets have half of it, as network cards take them.
+that the exchange alone should take 1/ratio of that, or to --gbit, and prints
+what `ringfleet collectives` finds there. An eighth of what a rank sends, 16 to
+128 KiB (with --gbit 64 KB times R), passes at once, and packets have half of it,
+at most 64 KiB, as network cards take them: a timer sends each one, which takes
+27 us of a computation on a virtual machine. Sums travel as bfloat16 between two
+ranks and as float32 between more, as models have them, or as --wire says.
 
   compute, comm  the product alone, the exchange alone
   c/c            compute over comm, as found
@@ -24,8 +27,10 @@ passes at once, and packets have half of it, as network cards take them.
   overlap        1 - (fused - compute) / comm (as the OSU benchmarks count);
                  at most c/c where that is below 1
   gain           unfused over fused; at most 2
-  CPU            what the exchange alone takes of a core's time while it runs,
-                 the kernel's part of the emulated links included
+  CPU            what the exchange alone takes of a core from a computation
+                 while it runs (perf/cpu_left.cc: of all cores, so where there
+                 are as many workers at least), the kernel's part of the
+                 emulated links included
   / bound        fused over the larger of comm and compute + CPU: a core that
                  sends does not multiply
 
@@ -39,9 +44,22 @@ USAGE
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 . "$root/perf/options.sh"
-worlds="2 4" rows=128,512 ratios="1 2" shapes="q_b gate_up o" wire=f32
-seconds=4 bin=$root/build/bin
-take_options "worlds rows ratios shapes wire seconds bin" "" "$@"
+worlds="2 4" rows=128,512,2048 ratios=1.2 shapes="q_b gate_up o" wire=
+seconds=4 bin=$root/build/bin gbit=
+take_options "worlds rows ratios gbit shapes wire seconds bin" "" "$@"
+wanted=$gbit
+[[ -z $wanted ]] || ratios=1
+
+# What sums travel as between so many ranks.
+wire_of() {
+  if [[ -n $wire ]]; then
+    echo "$wire"
+  elif (($1 == 2)); then
+    echo bf16
+  else
+    echo f32
+  fi
+}
 
 # Rows of a run: world, Gbit/s, burst, operation and shape, rows of X, seconds.
 measure() {
@@ -57,20 +75,27 @@ measure() {
   esac
   "$root/perf/network_bench.sh" --world "$world" --gbit "$gbit" \
     --burst-bytes "$burst" --bin "$bin" --pin --json -- $what --m "$m" \
-    --wire "$wire" --poll block --threads 1 --seconds "$time" --timeout 120
+    --wire "$(wire_of "$world")" --poll block --threads 1 --seconds "$time" \
+    --timeout 120
 }
 
-# CPU milliseconds on each core while the exchange of a run runs alone: world,
-# Gbit/s, burst, shape, bytes that travel of all ranks together.
+# What the exchange of a run, alone, takes of a core from a computation, in ms:
+# world, Gbit/s, burst, shape, bytes that travel of all ranks together,
+# iterations.
 transfer_cpu() {
-  local world=$1 gbit=$2 burst=$3 shape=$4 bytes=$5 op=all_gather
+  local world=$1 gbit=$2 burst=$3 shape=$4 bytes=$5 iterations=$6 op=all_gather
   [[ $shape == o ]] && op=reduce_scatter
   "$root/perf/network_bench.sh" --world "$world" --gbit "$gbit" \
-    --burst-bytes "$burst" --bin "$bin" --pin -- --op "$op" --algo ring \
+    --burst-bytes "$burst" --bin "$bin" --pin --left -- --op "$op" --algo ring \
     --bytes "$((bytes / 4 * 4))" --wire f32 --poll block --seconds "$seconds" \
-    --timeout 120 | awk -F'[|%:]' '
+    --iterations "$iterations" --timeout 120 2>&1 | awk -F'[|%:]' '
       $2 ~ /ring|_/ && NF > 8 && $7 + 0 > 0 { p50 = $7 }
-      /^CPU:/ { print p50 / 1000 * (1 - $2 / 100) }'
+      /^CPU:.*left/ { left = $2 }
+      { lines = lines $0 "\n" }
+      END {
+        if (!p50 || left == "") { printf "%s", lines > "/dev/stderr"; exit 1 }
+        print p50 / 1000 * (1 - left / 100)
+      }'
 }
 
 echo "| product | ranks | m | Mbit/s | compute ms | comm ms | c/c | unfused ms" \
@@ -81,17 +106,22 @@ for world in $worlds; do
     for m in ${rows//,/ }; do
       alone=$(measure "$world" 0 0 "$shape" "$m" 1)
       for ratio in $ratios; do
-        read -r gbit burst bytes < <(python3 -c '
+        read -r gbit burst bytes iterations < <(python3 -c '
 import json, sys
 row = json.loads(sys.argv[1])[0]
 world, ratio = int(sys.argv[2]), float(sys.argv[3])
 sent = row["wire_bytes"] * (world - 1) / world
 seconds = row["compute_us"] * 1e-6 / ratio
 gbit = sent * 8 / seconds / 1e9 * 1514 / 1448
-burst = min(max(int(sent / 64), 16 << 10), 128 << 10)
-print(f"{gbit:.4f}", burst, row["wire_bytes"])
-' "$alone" "$world" "$ratio")
-        cpu=$(transfer_cpu "$world" "$gbit" "$burst" "$shape" "$bytes")
+burst = min(max(int(sent / 8), 16 << 10), 128 << 10)
+if sys.argv[4]:
+    gbit = float(sys.argv[4])
+    burst = int(64e3 * gbit)
+iterations = max(10, int(float(sys.argv[5]) * gbit * 1e9 / 8 / sent))
+print(f"{gbit:.4f}", burst, row["wire_bytes"], iterations)
+' "$alone" "$world" "$ratio" "$wanted" "$seconds")
+        cpu=$(transfer_cpu "$world" "$gbit" "$burst" "$shape" "$bytes" \
+          "$iterations")
         measure "$world" "$gbit" "$burst" "$shape" "$m" "$seconds" |
           python3 -c '
 import json, sys
@@ -106,7 +136,7 @@ compute, comm = row["compute_us"] / 1e3, row["comm_us"] / 1e3
 overlap = row["overlap"]
 print(f"| {shape} | {world} | {m} | {gbit * 1e3:.0f} | {compute:.1f} "
       f"| {comm:.1f} | {compute / comm:.2f} | {unfused:.1f} | {fused:.1f} "
-      f"| {overlap:.0%} | {unfused / fused:.2f} | {cpu:.0f} "
+      f"| {overlap:.0%} | {unfused / fused:.2f} | {cpu:.1f} "
       f"| {fused / bound:.2f} |")
 ' "$shape" "$gbit" "$cpu"
       done
