@@ -22,7 +22,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Row = AlgorithmTable::Row;
 
-constexpr size_t kMaxJsonBytes = size_t{1} << 20;  // 60 rows take 6 KiB.
+constexpr size_t kMaxJsonBytes = size_t{1} << 20;  // 75 rows take 8 KiB.
 constexpr uint64_t kUnlimited = std::numeric_limits<uint64_t>::max();
 
 template <typename Enum>
@@ -50,9 +50,9 @@ constexpr Named<Wire> kWires[] = {
     {Wire::kF32, "f32"}, {Wire::kBf16, "bf16"}, {Wire::kInt8, "int8"}};
 
 // Operations with more than one algorithm, as rows_ has them.
-constexpr Operation kChoices[] = {Operation::kAllReduce, Operation::kAllGather,
-                                  Operation::kReduceScatter,
-                                  Operation::kBroadcast};
+constexpr Operation kChoices[] = {
+    Operation::kAllReduce, Operation::kAllGather, Operation::kReduceScatter,
+    Operation::kBroadcast, Operation::kMatmulReduceScatter};
 
 template <typename Enum>
 absl::string_view TextOf(absl::Span<const Named<Enum>> names, Enum value) {
@@ -100,6 +100,11 @@ constexpr uint64_t kBroadcastRingAbove = kMaxPayloadBytes;
 
 Row DefaultRow(Operation operation, int size) {
   Row row = {.operation = operation, .size = size};
+  // Each step has two senders and two receivers, on a ring or not.
+  if (operation == Operation::kMatmulReduceScatter) {
+    row.one_shot_max_bytes = row.two_shot_max_bytes = kUnlimited;
+    return row;
+  }
   row.two_shot_max_bytes = operation == Operation::kBroadcast && size > 2
                                ? kBroadcastRingAbove
                                : kRingAbove;
@@ -245,8 +250,7 @@ absl::StatusOr<Wire> ParseWire(absl::string_view text) {
 }
 
 bool Supports(Operation operation, Algorithm algorithm) {
-  if (operation == Operation::kAllGatherMatmul ||
-      operation == Operation::kMatmulReduceScatter) {
+  if (operation == Operation::kAllGatherMatmul) {
     return algorithm == Algorithm::kRing;
   }
   switch (algorithm) {

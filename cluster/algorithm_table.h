@@ -28,9 +28,15 @@ absl::StatusOr<Algorithm> ParseAlgorithm(absl::string_view text);
 absl::StatusOr<Wire> ParseWire(absl::string_view text);
 
 // Whether there is such an implementation: two_shot of all_reduce, ring of
-// all_reduce, all_gather, reduce_scatter and broadcast; one_shot of everything
-// but the operations that are fused with a product, which are rings.
+// everything but all_to_all and barrier, one_shot of everything but
+// all_gather_matmul.
 bool Supports(Operation operation, Algorithm algorithm);
+
+// Whether a product belongs to it.
+constexpr bool IsFused(Operation operation) {
+  return operation == Operation::kAllGatherMatmul ||
+         operation == Operation::kMatmulReduceScatter;
+}
 
 class AlgorithmTable {
  public:

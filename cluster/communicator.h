@@ -159,12 +159,13 @@ class Communicator {
                                     Deadline deadline) = 0;
 
   // The same backwards: rank r ends with the sum over ranks of its own halves,
-  // in source.Partial. In step s = 0 .. size() - 2 it sends (r - 1 - s).kLeft
-  // to rank r + 1 and (r + 1 + s).kRight to rank r - 1, each its own summand
-  // added to what came in step s - 1; the own ones come last. So the sum of
-  // d.kLeft is made in the order of ranks d + 1, d + 2, ..., d, that of
-  // d.kRight in the order d - 1, d - 2, ..., d, rounded to the encoding
-  // whenever it travels. Memory of all partials is the caller's again on
+  // in source.Partial. In step s = 0 .. size() - 2 its summands of
+  // (r - 1 - s).kLeft and (r + 1 + s).kRight leave it; the own ones come last.
+  // Directly, each goes to its owner, rounded to the encoding; along the ring
+  // to rank r + 1 (kLeft) and r - 1 (kRight), as float32, added to what came in
+  // step s - 1. Either way the sum of d.kLeft is made in the order of ranks
+  // d + 1, d + 2, ..., d, that of d.kRight in the order d - 1, d - 2, ..., d,
+  // whose own is not rounded. Memory of all partials is the caller's again on
   // return.
   virtual absl::Status ReduceHalves(const HalvesLayout& layout,
                                     Encoding encoding, HalvesSource& source,

@@ -10,6 +10,7 @@
 #include "cluster/all_reduce.h"
 #include "cluster/all_to_all.h"
 #include "cluster/broadcast.h"
+#include "cluster/direct_halves.h"
 #include "cluster/reduce_scatter.h"
 #include "cluster/ring.h"
 #include "cluster/ring_halves.h"
@@ -350,10 +351,16 @@ absl::Status GroupCommunicator::ReduceHalves(const HalvesLayout& layout,
                                           layout.segment_bytes, check};
   const WireFormat format(encoding.wire, encoding.row_elements);
   const uint64_t count = layout.rows * layout.row_size;
-  Exchange exchange = Begin(
-      {Operation::kMatmulReduceScatter, Algorithm::kRing, encoding.wire},
-      HashOffsets(agreed), count, format.EncodedBytes(0, count), deadline);
-  return End(RingReduceHalves(exchange, layout, format, source));
+  const uint64_t bytes = format.EncodedBytes(0, count);
+  const Algorithm algorithm =
+      table_.Choose(Operation::kMatmulReduceScatter, bytes, size());
+  Exchange exchange =
+      Begin({Operation::kMatmulReduceScatter, algorithm, encoding.wire},
+            HashOffsets(agreed), count, bytes, deadline);
+  if (size() == 1) return End(exchange.AwaitCallerMemory());
+  return End(algorithm == Algorithm::kRing
+                 ? RingReduceHalves(exchange, layout, source)
+                 : DirectReduceHalves(exchange, layout, format, source));
 }
 
 absl::Status GroupCommunicator::Barrier(Deadline deadline) {

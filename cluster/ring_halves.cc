@@ -1,29 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/ring_halves.h"
 
-#include <algorithm>
 #include <array>
 #include <optional>
 
 #include "cluster/chunks.h"
+#include "cluster/halves_frames.h"
 #include "cluster/ring_receiver.h"
 #include "cluster/status_macros.h"
 
 namespace ringfleet::cluster {
 namespace {
-
-// Elements of `size` bytes of a frame, at most `most`: whole rows where one
-// fits at all.
-size_t FrameElements(const HalvesLayout& layout, int ranks, size_t size,
-                     size_t most) {
-  const size_t row = layout.row_size;
-  if (row == 0 || row > most) return most;
-  const size_t segment =
-      layout.segment_bytes > 0
-          ? layout.segment_bytes
-          : DefaultSegmentBytes(layout.rows, ranks, row * size);
-  return std::clamp<size_t>(segment / (row * size), 1, most / row) * row;
-}
 
 class GatherHalvesSchedule {
  public:
@@ -119,15 +106,12 @@ class GatherHalvesSchedule {
 class ReduceHalvesSchedule {
  public:
   ReduceHalvesSchedule(Exchange& exchange, const HalvesLayout& layout,
-                       const WireFormat& format, HalvesSource& source)
+                       HalvesSource& source)
       : exchange_(exchange),
         halves_(layout.rows, exchange.size()),
         row_elements_(layout.row_size),
-        frame_elements_(std::max(kLeastChunkElements,
-                                 FrameElements(layout, exchange.size(),
-                                               sizeof(float), kChunkElements))),
+        frame_elements_(SumFrameElements(layout, exchange.size())),
         steps_(exchange.size()),
-        format_(format),
         source_(source) {
     for (size_t i = 0; i < 2; ++i) {
       lanes_[i].flow = FlowOf(exchange, kRingLanes[i]);
@@ -136,7 +120,6 @@ class ReduceHalvesSchedule {
   }
 
   absl::Status Run() {
-    RF_RETURN_IF_ERROR(ReserveBlock());
     size_t favoured = 0;
     while (lanes_[0].step < steps_ || lanes_[1].step < steps_) {
       std::array<Exchange::Incoming, 2> sources;
@@ -188,20 +171,6 @@ class ReduceHalvesSchedule {
         frame_elements_);
   }
 
-  // Memory for all that is sent in another form than it lies in.
-  absl::Status ReserveBlock() {
-    if (format_.IdentityBytes()) return absl::OkStatus();
-    size_t bytes = 0;
-    for (const LaneState& lane : lanes_) {
-      for (int step = 0; step + 1 < steps_; ++step) {
-        bytes += format_.EncodedBytes(
-            0, halves_.Of(HalfAt(lane, step)).size() * row_elements_);
-      }
-    }
-    RF_ASSIGN_OR_RETURN(block_, exchange_.NextBlock(bytes));
-    return absl::OkStatus();
-  }
-
   bool Ready(const LaneState& lane) {
     return source_.Ready(lane.which) * row_elements_ >=
            lane.cursor->chunk().end;
@@ -230,17 +199,9 @@ class ReduceHalvesSchedule {
     const auto step = static_cast<uint32_t>(lane.step);
     if (lane.cursor->consumed() == 0) source_.Sends(step, lane.which);
     const float* const values = source_.Partial(lane.which) + begin;
-    const Exchange::Place place{step, lane.cursor->offset()};
-    if (block_ == nullptr) {
-      return exchange_.Send(lane.flow.to, lane.flow.lane, place,
-                            BytesOf(values, end - begin),
-                            exchange_.caller_ledger());
-    }
-    char* const encoded = block_->data() + encoded_bytes_;
-    format_.Encode(values, begin, end, encoded);
-    encoded_bytes_ += lane.cursor->bytes();
-    return exchange_.Send(lane.flow.to, lane.flow.lane, place,
-                          {encoded, lane.cursor->bytes()}, block_->ledger);
+    return exchange_.Send(
+        lane.flow.to, lane.flow.lane, {step, lane.cursor->offset()},
+        BytesOf(values, end - begin), exchange_.caller_ledger());
   }
 
   Exchange& exchange_;
@@ -248,11 +209,9 @@ class ReduceHalvesSchedule {
   const size_t row_elements_;
   const size_t frame_elements_;
   const int steps_;
-  const WireFormat& format_;
+  const WireFormat format_{Wire::kF32, /*row_elements=*/0};
   HalvesSource& source_;
   std::array<LaneState, 2> lanes_;
-  SendArena::Block* block_ = nullptr;
-  size_t encoded_bytes_ = 0;  // Of it that are used.
 };
 
 }  // namespace
@@ -265,8 +224,8 @@ absl::Status RingGatherHalves(Exchange& exchange, const HalvesLayout& layout,
 }
 
 absl::Status RingReduceHalves(Exchange& exchange, const HalvesLayout& layout,
-                              const WireFormat& format, HalvesSource& source) {
-  return ReduceHalvesSchedule(exchange, layout, format, source).Run();
+                              HalvesSource& source) {
+  return ReduceHalvesSchedule(exchange, layout, source).Run();
 }
 
 }  // namespace ringfleet::cluster

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ring's part of a product that is fused with an all-gather or a
-// reduce-scatter of rows: Communicator::GatherHalves and ReduceHalves. The
+// reduce-scatter of rows: Communicator::GatherHalves and, where the table of
+// algorithms says so, ReduceHalves. The
 // order in which halves travel is that of a published TPU kernel
 // (vllm-project/tpu-inference, kernels/collectives/all_gather_matmul.py), which
 // sends a whole half in a step; here a half is cut into segments that are
@@ -12,7 +13,6 @@
 #include "absl/types/span.h"
 #include "cluster/communicator.h"
 #include "cluster/exchange.h"
-#include "cluster/wire_format.h"
 
 namespace ringfleet::cluster {
 
@@ -21,9 +21,9 @@ absl::Status RingGatherHalves(Exchange& exchange, const HalvesLayout& layout,
                               absl::Span<const char> own,
                               HalvesReceiver& receiver);
 
-// A single rank only waits for its own partials.
+// Requires two ranks or more. Sums travel as float32.
 absl::Status RingReduceHalves(Exchange& exchange, const HalvesLayout& layout,
-                              const WireFormat& format, HalvesSource& source);
+                              HalvesSource& source);
 
 }  // namespace ringfleet::cluster
 

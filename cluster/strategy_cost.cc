@@ -266,12 +266,11 @@ void StrategyCost::AddSequenceParallelExchange(const StepShape& step, bool moe,
   };
   // As workers decide (worker/sequence_parallel.cc).
   const bool beside = tokens / static_cast<uint64_t>(world) >= kMinShardedRows;
-  const bool sums_beside = beside && (inputs.wire == Wire::kF32 || world == 2);
   add(latents, beside ? queries : 0);
-  add(sums, sums_beside ? outputs : 0);
+  add(sums, beside ? outputs : 0);
   add(normed, 0);
   const bool fed_beside =
-      sums_beside && !travels &&
+      beside && !travels &&
       (!moe || ExpertsHaveRows(spec, tokens / static_cast<uint64_t>(world)));
   if (!fed_beside) return add(sums, 0);
   // The last matrix is gone through in `world` pieces; sums travel once the

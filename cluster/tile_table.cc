@@ -71,7 +71,7 @@ absl::StatusOr<TileTable::Row> RowFromJson(const TileJson& json,
       ReadField(json, "segment_bytes", where, &row.segment_bytes));
   RF_RETURN_IF_ERROR(ReadField(json, "piece_rows", where, &row.piece_rows));
   const absl::StatusOr<Operation> parsed = ParseOperation(operation);
-  if (!parsed.ok() || Supports(*parsed, Algorithm::kOneShot)) {
+  if (!parsed.ok() || !IsFused(*parsed)) {
     return TileTableError(where, absl::StrCat("operation '", operation,
                                               "', want all_gather_matmul or "
                                               "matmul_reduce_scatter"));

@@ -8,7 +8,7 @@ usage() {
   cat <<'USAGE'
 usage: perf/overlap_bench.sh [--worlds "2 4"] [--rows M,M] [--ratios "1 2"]
                        [--gbit R] [--shapes "q_b gate_up o"] [--wire W]
-                       [--seconds S] [--bin DIR]
+                       [--algo A] [--seconds S] [--bin DIR]
 
 For each world size and each product of a layer of R1 (int8 weights, one thread
 a worker, each on one CPU in turns, one worker in each network namespace):
@@ -17,8 +17,8 @@ that the exchange alone should take 1/ratio of that, or to --gbit, and prints
 what `ringfleet collectives` finds there. An eighth of what a rank sends, 16 to
 128 KiB (with --gbit 64 KB times R), passes at once, and packets have half of it,
 at most 64 KiB, as network cards take them: a timer sends each one, which takes
-27 us of a computation on a virtual machine. Sums travel as bfloat16 between two
-ranks and as float32 between more, as models have them, or as --wire says.
+27 us of a computation on a virtual machine. Sums travel as bfloat16, as models
+have them by default, or as --wire says, and by --algo.
 
   compute, comm  the product alone, the exchange alone
   c/c            compute over comm, as found
@@ -44,26 +44,17 @@ USAGE
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 . "$root/perf/options.sh"
-worlds="2 4" rows=128,512,2048 ratios=1.2 shapes="q_b gate_up o" wire=
-seconds=4 bin=$root/build/bin gbit=
-take_options "worlds rows ratios gbit shapes wire seconds bin" "" "$@"
+worlds="2 4" rows=128,512,2048 ratios=1.2 shapes="q_b gate_up o" wire=bf16
+seconds=4 bin=$root/build/bin gbit= algo=auto
+take_options "worlds rows ratios gbit shapes wire algo seconds bin" "" "$@"
 wanted=$gbit
 [[ -z $wanted ]] || ratios=1
-
-# What sums travel as between so many ranks.
-wire_of() {
-  if [[ -n $wire ]]; then
-    echo "$wire"
-  elif (($1 == 2)); then
-    echo bf16
-  else
-    echo f32
-  fi
-}
 
 # Rows of a run: world, Gbit/s, burst, operation and shape, rows of X, seconds.
 measure() {
   local world=$1 gbit=$2 burst=$3 shape=$4 m=$5 time=$6 what
+  local reduction=auto
+  [[ $shape != o ]] || reduction=$algo
   case "$shape" in
     q_b) what="--op all_gather_matmul --k 1536 --n 24576" ;;
     gate_up) what="--op all_gather_matmul --k 7168 --n 36864" ;;
@@ -75,7 +66,7 @@ measure() {
   esac
   "$root/perf/network_bench.sh" --world "$world" --gbit "$gbit" \
     --burst-bytes "$burst" --bin "$bin" --pin --json -- $what --m "$m" \
-    --wire "$(wire_of "$world")" --poll block --threads 1 --seconds "$time" \
+    --wire "$wire" --algo "$reduction" --poll block --threads 1 --seconds "$time" \
     --timeout 120
 }
 

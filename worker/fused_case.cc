@@ -223,7 +223,7 @@ uint64_t FusedCase::CountWrong() {
   return DifferentBits(result_, expected);
 }
 
-// Each half in the order in which its sum walks around the ring.
+// Each half in the order of its sum.
 std::vector<float> FusedCase::ExpectedSums() const {
   std::vector<float> sums(result_.size());
   const cluster::WireFormat format(spec_.wire, spec_.outputs);
@@ -247,10 +247,10 @@ std::vector<float> FusedCase::ExpectedSums() const {
       if (inputs != weights_.columns()) others.emplace(Weights(inputs));
       kernels::MatMul(others.has_value() ? *others : weights_, activations,
                       partial.data(), *pool_);
+      if (hop < size_) format.Round(0, count, partial.data());
       for (size_t i = 0; i < count; ++i) {
         sum[i] = hop == 1 ? partial[i] : sum[i] + partial[i];
       }
-      if (hop < size_) format.Round(0, count, sum);
     }
   }
   return sums;

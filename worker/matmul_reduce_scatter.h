@@ -20,8 +20,8 @@ namespace ringfleet::worker {
 struct MatmulReduceScatterArgs {
   // Equal on all ranks, as is the number of outputs of the weights.
   size_t rows = 0;
-  // What sums are rounded to each time they travel, T - 1 times; kF32 is exact
-  // to the order above.
+  // What a rank's summands are rounded to, but for those of its own rows; kF32
+  // is exact to the order above.
   cluster::Wire wire = cluster::Wire::kF32;
   FusedTiles tiles;
 

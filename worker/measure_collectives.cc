@@ -96,6 +96,8 @@ absl::StatusOr<FusedCase::Spec> PlanFused(const v1::CollectiveCase& asked,
                                           int world_size) {
   const v1::FusedProduct& product = asked.product();
   FusedCase::Spec fused = {.operation = spec.operation, .wire = spec.wire};
+  // A ring's sums travel as float32.
+  if (spec.algorithm == Algorithm::kRing) fused.wire = Wire::kF32;
   for (const uint64_t size :
        {product.rows(), product.inputs(), product.outputs()}) {
     if (size < 1 || size > kMaxProductSize) {
@@ -174,7 +176,7 @@ absl::StatusOr<CollectivesPlan::Case> PlanCase(const v1::CollectiveCase& asked,
         "algorithm ", static_cast<int>(asked.algorithm()), " of ",
         cluster::OperationText(spec.operation), ", want one that there is"));
   }
-  if (!cluster::Supports(spec.operation, Algorithm::kOneShot)) {
+  if (cluster::IsFused(spec.operation)) {
     RF_ASSIGN_OR_RETURN(planned.fused,
                         PlanFused(asked, spec, tiles, world_size));
   }

@@ -4,14 +4,13 @@
 //
 // World size T; every rank has a summand of all rows, and rank d ends with its
 // share of the rows of the sum. In step s = 0 .. T - 1 rank r, indices modulo
-// T,
-//   computes (r - 1 - s).L and (r + 1 + s).R,
-//   adds what has come for these halves from the left (L) and right (R),
-//   sends the sums of L to the right and of R to the left       s <= T - 2
-// so that the own halves come last: the sum of d.L is made in the order of
-// ranks d + 1, d + 2, ..., d, that of d.R in the order d - 1, d - 2, ..., d.
-// Sums travel while the next halves are computed, segment by segment as the
-// rows are there.
+// T, computes its summands of (r - 1 - s).L and (r + 1 + s).R and, but in the
+// last step, sends them to ranks r - 1 - s and r + 1 + s, segment by segment as
+// the rows are there, while it computes the next halves. The own halves come
+// last: the sum of d.L is made in the order of ranks d + 1, d + 2, ..., d, that
+// of d.R in the order d - 1, d - 2, ..., d. On the ring (see
+// Communicator::ReduceHalves) it travels in that order instead, with the same
+// bits where it travels as float32.
 #ifndef RINGFLEET_WORKER_REDUCE_SCATTER_WHILE_H_
 #define RINGFLEET_WORKER_REDUCE_SCATTER_WHILE_H_
 
@@ -32,8 +31,8 @@ struct ReduceScatterWhileArgs {
   // Equal on all ranks.
   size_t rows = 0;
   size_t columns = 0;
-  // What sums are rounded to each time they travel, T - 1 times; kF32 is exact
-  // to the order above.
+  // What a rank's summands are rounded to, but for those of its own rows; kF32
+  // is exact to the order above.
   cluster::Wire wire = cluster::Wire::kF32;
   size_t segment_bytes = 0;  // As in FusedTiles.
 

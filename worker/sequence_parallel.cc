@@ -25,19 +25,12 @@ bool Fuses(const LayerContext& context, const RowSplit& split) {
          context.fuse_rows;
 }
 
-// The same for sums, which the ring rounds to the wire's format on each of its
-// hops: only where that is no more often than in any other algorithm.
-bool FusesSums(const LayerContext& context, const RowSplit& split) {
-  return Fuses(context, split) && (context.wire == cluster::Wire::kF32 ||
-                                   context.communicator.size() == 2);
-}
-
 // The same for the sums of the feed-forward part: a piece reads the last
 // weights of all experts that it has tokens for, which pays where these have
 // enough of them.
 bool FusesFeedForward(const LayerContext& context, const LayerWeights& weights,
                       const RowSplit& split) {
-  if (!FusesSums(context, split)) return false;
+  if (!Fuses(context, split)) return false;
   if (!weights.is_moe) return true;
   return cluster::ExpertsHaveRows(
       context.spec,
@@ -180,7 +173,7 @@ absl::StatusOr<const float*> ProjectAndScatter(LayerContext& context,
                                                const float* attended,
                                                const RowSplit& split) {
   Workspace& workspace = context.workspace;
-  if (FusesSums(context, split)) {
+  if (Fuses(context, split)) {
     const FusedWeights weights = {.packed = &w};
     float* out = Grow(workspace.reduced, split.size() * w.rows());
     RF_RETURN_IF_ERROR(context.communicator.MatmulReduceScatter(

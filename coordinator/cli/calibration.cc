@@ -33,6 +33,8 @@ std::vector<Operation> CalibratedOperations() {
   std::vector<Operation> operations;
   const auto table = cluster::AlgorithmTable::Default();
   for (const cluster::AlgorithmTable::Row& row : table.rows()) {
+    // With a product, bytes do not say how large it is.
+    if (cluster::IsFused(row.operation)) continue;
     if (operations.empty() || operations.back() != row.operation) {
       operations.push_back(row.operation);
     }

@@ -45,10 +45,6 @@ constexpr uint64_t kTileColumns[] = {64, 128, 320, 1024};
 constexpr uint64_t kSegmentBytes[] = {64 << 10, 256 << 10, 512 << 10};
 constexpr uint64_t kPieceRows[] = {16, 32, 48};
 
-bool IsFused(Operation operation) {
-  return !cluster::Supports(operation, Algorithm::kOneShot);
-}
-
 // An algorithm to ask for; nothing: as the table says.
 using Choice = std::optional<Algorithm>;
 
@@ -86,10 +82,13 @@ absl::StatusOr<std::vector<Operation>> Operations(
     const std::vector<Operation> calibrated = CalibratedOperations();
     if (options.calibrate && std::find(calibrated.begin(), calibrated.end(),
                                        *operation) == calibrated.end()) {
-      return Usage(absl::StrCat("--calibrate --op ", name,
-                                ": it has one algorithm, nothing to choose"));
+      return Usage(absl::StrCat(
+          "--calibrate --op ", name, ", want some of ",
+          absl::StrJoin(calibrated, ", ", [](std::string* out, Operation one) {
+            absl::StrAppend(out, cluster::OperationText(one));
+          })));
     }
-    if (options.tune && !IsFused(*operation)) {
+    if (options.tune && !cluster::IsFused(*operation)) {
       return Usage(absl::StrCat("--tune --op ", name,
                                 ", want all_gather_matmul or "
                                 "matmul_reduce_scatter"));
@@ -184,9 +183,16 @@ absl::StatusOr<std::vector<uint64_t>> Rows(const CollectivesOptions& options,
   return rows;
 }
 
+// Protocol numbers are those of a frame's descriptor (types.proto).
+void SetAlgorithm(const Choice& choice, v1::CollectiveCase* to) {
+  if (!choice.has_value()) return;
+  to->set_algorithm(static_cast<v1::CollectiveAlgorithm>(*choice));
+}
+
 // The products of one operation, each with every cut of a tuning.
 absl::Status AddFused(const CollectivesOptions& options, Operation operation,
                       const std::vector<v1::WireDtype>& wires,
+                      const std::vector<Choice>& choices,
                       v1::MeasureCollectivesRequest* request) {
   const bool gathers = operation == Operation::kAllGatherMatmul;
   const uint64_t k =
@@ -202,9 +208,10 @@ absl::Status AddFused(const CollectivesOptions& options, Operation operation,
     return Usage(absl::StrCat("--dtype ", options.dtype,
                               ": one product, want f32, bf16, int8 or int4"));
   }
-  const auto add = [&](v1::WireDtype wire, uint64_t m) {
+  const auto add = [&](v1::WireDtype wire, const Choice& choice, uint64_t m) {
     v1::CollectiveCase* added = request->add_cases();
     added->set_operation(static_cast<v1::CollectiveOperation>(operation));
+    SetAlgorithm(choice, added);
     added->set_wire(wire);
     v1::FusedProduct* product = added->mutable_product();
     product->set_rows(m);
@@ -216,12 +223,13 @@ absl::Status AddFused(const CollectivesOptions& options, Operation operation,
   };
   for (const v1::WireDtype wire : wires) {
     for (const uint64_t m : rows) {
-      add(wire, m);
+      for (const Choice& choice : choices) add(wire, choice, m);
       if (!options.tune) continue;
       for (const uint64_t columns : kTileColumns) {
         for (const uint64_t segment : kSegmentBytes) {
           for (const uint64_t piece : kPieceRows) {
-            v1::FusedTiles* tiles = add(wire, m)->mutable_tiles();
+            v1::FusedTiles* tiles =
+                add(wire, choices.front(), m)->mutable_tiles();
             tiles->set_tile_columns(columns);
             tiles->set_segment_bytes(segment);
             tiles->set_piece_rows(piece);
@@ -244,14 +252,14 @@ absl::Status AddCases(const CollectivesOptions& options,
   if (options.tune && wires.size() > 1) {
     return Usage(absl::StrCat("--tune --wire ", options.wires, ": want one"));
   }
+  if (options.tune && choices.size() > 1) {
+    return Usage(absl::StrCat("--tune --algo ", options.algos, ": want one"));
+  }
   const auto add = [&](Operation operation, v1::WireDtype wire, uint64_t bytes,
                        const Choice& choice) {
     v1::CollectiveCase* added = request->add_cases();
-    // Protocol numbers are those of a frame's descriptor (types.proto).
     added->set_operation(static_cast<v1::CollectiveOperation>(operation));
-    if (choice.has_value()) {
-      added->set_algorithm(static_cast<v1::CollectiveAlgorithm>(*choice));
-    }
+    SetAlgorithm(choice, added);
     added->set_wire(wire);
     added->set_bytes(bytes);
   };
@@ -264,9 +272,10 @@ absl::Status AddCases(const CollectivesOptions& options,
         return NoSuchAlgorithm(operation, *choice);
       }
     }
-    if (IsFused(operation)) {
+    if (cluster::IsFused(operation)) {
       if (!existing.empty()) {
-        RF_RETURN_IF_ERROR(AddFused(options, operation, wires, request));
+        RF_RETURN_IF_ERROR(
+            AddFused(options, operation, wires, existing, request));
       }
       continue;
     }

@@ -142,7 +142,7 @@ TEST(AlgorithmTableTest, RowErrorsNameTheRow) {
   EXPECT_EQ(ErrorOfRows({{Operation::kBarrier, 2, 1, 1}}),
             "algorithm table: a row for operation 'barrier' (4), which has one "
             "algorithm, want one of all_reduce, all_gather, reduce_scatter, "
-            "broadcast");
+            "broadcast, matmul_reduce_scatter");
   EXPECT_EQ(ErrorOfRows({{Operation::kAllReduce, 1, 1, 1}}),
             "algorithm table: all_reduce of 1 ranks, want 2 to 16");
   EXPECT_THAT(ErrorOfRows({{Operation::kAllReduce, 17, 1, 1}}),

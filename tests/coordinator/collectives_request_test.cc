@@ -204,7 +204,13 @@ TEST(CollectivesRequestTest, CalibrationMeasuresEveryAlgorithmOfItsLadder) {
       Cases({.ops = "broadcast", .bytes = "4k", .calibrate = true}),
       ElementsAre("broadcast one_shot F32 4096", "broadcast ring F32 4096"));
   EXPECT_THAT(ErrorOf({.ops = "barrier", .calibrate = true}),
-              HasSubstr("one algorithm"));
+              HasSubstr("want some of all_reduce, all_gather, "));
+  EXPECT_THAT(ErrorOf({.ops = "matmul_reduce_scatter", .calibrate = true}),
+              HasSubstr("want some of all_reduce, all_gather, "));
+  EXPECT_THAT(ErrorOf({.ops = "matmul_reduce_scatter",
+                       .algos = "one_shot,ring",
+                       .tune = true}),
+              HasSubstr("--tune --algo one_shot,ring: want one"));
   EXPECT_THAT(ErrorOf({.algos = "ring", .calibrate = true}),
               HasSubstr("--algo ring"));
   EXPECT_THAT(ErrorOf({.wires = "f32,bf16", .calibrate = true}),

@@ -122,7 +122,7 @@ TEST_F(CollectivesTest, CalibrationFeedsOtherCommands) {
   ASSERT_EQ(finished.code, 0) << finished.errors;
   EXPECT_THAT(finished.output, HasSubstr("| all_reduce | two_shot |"));
   const json written = json::parse(testing::ReadFile(table));
-  EXPECT_EQ(written["rows"].size(), 60u);
+  EXPECT_EQ(written["rows"].size(), 75u);
 
   const Finished printed =
       Cli({"collectives", "--calibrate", "--table", table, "--op", "broadcast",
@@ -158,7 +158,8 @@ TEST_F(CollectivesTest, FusedProductsAreRightAndTuned) {
     ASSERT_EQ(rows.size(), 4u);
     for (const json& row : rows) {
       EXPECT_EQ(row["wrong"], 0) << row;
-      EXPECT_EQ(row["algo"], "ring");
+      EXPECT_EQ(row["algo"],
+                row["op"] == "all_gather_matmul" ? "ring" : "one_shot");
       EXPECT_EQ(row["m"], 40);
       EXPECT_EQ(row["dtype"], "int8");
       for (const char* key :
@@ -170,6 +171,15 @@ TEST_F(CollectivesTest, FusedProductsAreRightAndTuned) {
                 row["op"] == "all_gather_matmul" ? 40 * 96 * 4 : 40 * 200 * 4);
     }
   }
+  // Both ways have the order of a ring.
+  const json ways =
+      Rows({"--world", "3", "--m", "40", "--n", "200", "--k", "96", "--op",
+            "matmul_reduce_scatter", "--algo", "one_shot,ring"});
+  ASSERT_EQ(ways.size(), 2u);
+  EXPECT_EQ(ways[1]["algo"], "ring");
+  EXPECT_EQ(ways[1]["wrong"], 0);
+  EXPECT_EQ(ways[0]["hash"], ways[1]["hash"]);
+
   const std::string tiles = File("tiles.json");
   Arguments tune = {"collectives", "--tune",   "--seconds",
                     "0.001",       "--output", tiles};
@@ -234,8 +244,10 @@ TEST_F(CollectivesTest, AModelRunsOverTheTable) {
 TEST_F(CollectivesTest, UsageErrorsNameWhatThereIs) {
   ExpectUsageError({"--op", "all_gather", "--algo", "two_shot"},
                    "want auto or one_shot or ring");
-  ExpectUsageError({"--op", "matmul_reduce_scatter", "--algo", "one_shot"},
+  ExpectUsageError({"--op", "all_gather_matmul", "--algo", "one_shot"},
                    "want auto or ring");
+  ExpectUsageError({"--op", "matmul_reduce_scatter", "--algo", "two_shot"},
+                   "want auto or one_shot or ring");
   ExpectUsageError({"--tune", "--op", "barrier"}, "want all_gather_matmul");
   ExpectUsageError({"--output", File("t.json")}, "--calibrate or --tune");
   ExpectUsageError({"--bytes", "6"}, "'6', want a multiple of 4");

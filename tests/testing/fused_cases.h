@@ -103,12 +103,13 @@ inline absl::Status ExpectSameBits(absl::Span<const float> got,
 
 // Runs body on each rank with a communicator of the world.
 using RankBody = std::function<absl::Status(cluster::GroupCommunicator&)>;
-inline std::vector<absl::Status> RunRanks(FakeNetwork& network,
-                                          const RankBody& body) {
+inline std::vector<absl::Status> RunRanks(
+    FakeNetwork& network, const RankBody& body,
+    const cluster::AlgorithmTable& table = cluster::AlgorithmTable::Default()) {
   return network.RunOnEveryRank([&](cluster::Transport& transport) {
     cluster::GroupCommunicator group(
-        &transport, cluster::WorldGroup(transport.world_size()),
-        cluster::AlgorithmTable::Default(), nullptr);
+        &transport, cluster::WorldGroup(transport.world_size()), table,
+        nullptr);
     return body(group);
   });
 }
@@ -264,7 +265,7 @@ class ScatterCase {
   }
 
  private:
-  // Every half in the order in which its sum walks.
+  // Every half in its order; what travels is rounded.
   std::vector<float> Expected() const {
     std::vector<float> want(out_.size());
     const kernels::RowRange own = halves_.Shard(rank_);
@@ -277,11 +278,11 @@ class ScatterCase {
       std::vector<float> sum(count);
       for (int hop = 1; hop <= ranks_; ++hop) {
         const int rank = ((rank_ + sign * hop) % ranks_ + ranks_) % ranks_;
-        const std::vector<float> partial = Partial(rank, rows);
+        std::vector<float> partial = Partial(rank, rows);
+        if (hop < ranks_) RoundToWire(wire_, shape_.columns, partial);
         for (size_t i = 0; i < count; ++i) {
           sum[i] = hop == 1 ? partial[i] : sum[i] + partial[i];
         }
-        if (hop < ranks_) RoundToWire(wire_, shape_.columns, sum);
       }
       std::copy(sum.begin(), sum.end(), want.begin() + begin);
     }

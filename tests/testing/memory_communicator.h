@@ -145,7 +145,7 @@ class MemoryCommunicator final : public cluster::Communicator {
     return absl::OkStatus();
   }
 
-  // In the ring's order, rounded to the wire on each hop.
+  // In the order of the operation, each summand but the own rounded.
   absl::Status ReduceHalves(const cluster::HalvesLayout& layout,
                             cluster::Encoding encoding,
                             cluster::HalvesSource& source, uint64_t,
@@ -178,17 +178,15 @@ class MemoryCommunicator final : public cluster::Communicator {
                              size_t count) {
       const int step = which.half == cluster::Half::kLeft ? 1 : size() - 1;
       std::vector<float> sum(count);
+      std::vector<float> summand(count);
       for (int hop = 1; hop <= size(); ++hop) {
         const std::string& other = all[(rank_ + hop * step) % size()];
-        for (size_t i = 0; i < count; ++i) {
-          float value;
-          std::memcpy(&value, other.data() + (begin + i) * sizeof(float),
-                      sizeof(float));
-          sum[i] += value;
-        }
+        std::memcpy(summand.data(), other.data() + begin * sizeof(float),
+                    count * sizeof(float));
         if (hop < size()) {
-          RoundToWire(encoding.wire, encoding.row_elements, sum);
+          RoundToWire(encoding.wire, encoding.row_elements, summand);
         }
+        for (size_t i = 0; i < count; ++i) sum[i] += summand[i];
       }
       std::copy(sum.begin(), sum.end(), source.Partial(which));
     });

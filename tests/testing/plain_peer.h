@@ -63,7 +63,9 @@ class PlainPeer {
     v1::ControlMessage message = Control();
     message.mutable_ready();
     control_->Write(message);
-    RF_CHECK(control_->Read(&message) && message.has_ready());
+    do {  // A slow rank 0 may send a heartbeat first.
+      RF_CHECK(control_->Read(&message));
+    } while (!message.has_ready());
   }
 
   static v1::ControlMessage Control() {

@@ -2,6 +2,8 @@
 #ifndef RINGFLEET_TESTS_TESTING_SLOW_TRANSPORT_H_
 #define RINGFLEET_TESTS_TESTING_SLOW_TRANSPORT_H_
 
+#include <algorithm>
+
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "cluster/transport.h"
@@ -9,12 +11,15 @@
 namespace ringfleet::testing {
 
 // A rank that is late with every frame it sends along one direction of a ring,
-// or both.
+// or both, and with direct ones by the longer of the two delays.
 class SlowTransport final : public cluster::Transport {
  public:
   SlowTransport(cluster::Transport* links, absl::Duration right,
                 absl::Duration left)
-      : links_(links), right_(right), left_(left) {}
+      : links_(links),
+        right_(right),
+        left_(left),
+        direct_(std::max(right, left)) {}
 
   int rank() const override { return links_->rank(); }
   int world_size() const override { return links_->world_size(); }
@@ -53,15 +58,14 @@ class SlowTransport final : public cluster::Transport {
   void Delay(cluster::Lane lane) const {
     const absl::Duration delay = lane == cluster::Lane::kRight  ? right_
                                  : lane == cluster::Lane::kLeft ? left_
-                                                                : kNone;
-    if (delay > kNone) absl::SleepFor(delay);
+                                                                : direct_;
+    if (delay > absl::ZeroDuration()) absl::SleepFor(delay);
   }
-
-  static constexpr absl::Duration kNone = absl::ZeroDuration();
 
   cluster::Transport* const links_;
   const absl::Duration right_;
   const absl::Duration left_;
+  const absl::Duration direct_;
 };
 
 }  // namespace ringfleet::testing

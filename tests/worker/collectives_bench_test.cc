@@ -335,7 +335,7 @@ TEST(FusedCaseTest, EveryWayIsRight) {
   for (const Operation operation :
        {Operation::kAllGatherMatmul, Operation::kMatmulReduceScatter}) {
     for (const int ranks : {1, 2, 3}) {
-      OnEveryRank(ranks, Algorithm::kRing, [&](GroupCommunicator& group) {
+      OnEveryRank(ranks, Algorithm::kOneShot, [&](GroupCommunicator& group) {
         kernels::ThreadPool pool(1);
         for (const auto form :
              {kernels::WeightForm::kF32, kernels::WeightForm::kInt8}) {

@@ -48,6 +48,8 @@ using ::ringfleet::testing::TestWeights;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
+using cluster::Algorithm;
+using cluster::AlgorithmTable;
 using cluster::GroupCommunicator;
 using cluster::Half;
 using cluster::ShardHalf;
@@ -118,26 +120,34 @@ std::string Pair(int left, int right) {
   return absl::StrCat(left, "L ", right, "R");
 }
 
+// Both ways of a reduction.
+const AlgorithmTable kReductions[] = {AlgorithmTable::Only(Algorithm::kOneShot),
+                                      AlgorithmTable::Only(Algorithm::kRing)};
+
 // The traces of all ranks of one gather, or one reduction, by rank.
 template <typename Case, typename Shape, typename... Wires>
-std::vector<std::unique_ptr<Trace>> TraceOf(int ranks, const Shape& shape,
+std::vector<std::unique_ptr<Trace>> TraceOf(const AlgorithmTable& table,
+                                            int ranks, const Shape& shape,
                                             Wires... wire) {
   std::vector<std::unique_ptr<Trace>> traces(ranks);
   for (auto& trace : traces) trace = std::make_unique<Trace>();
   FakeNetwork network(ranks);
-  EXPECT_THAT(RunRanks(network,
-                       [&](GroupCommunicator& group) {
-                         return Case(ranks, group.rank(), shape, Layout::kF32,
-                                     wire...)
-                             .Run(group, traces[group.rank()].get());
-                       }),
+  EXPECT_THAT(RunRanks(
+                  network,
+                  [&](GroupCommunicator& group) {
+                    return Case(ranks, group.rank(), shape, Layout::kF32,
+                                wire...)
+                        .Run(group, traces[group.rank()].get());
+                  },
+                  table),
               Each(absl::OkStatus()));
   return traces;
 }
 
 // The table of the published schedule for four ranks, column by column.
 TEST(AllGatherMatmulTest, FollowsThePublishedScheduleOfFourRanks) {
-  const auto traces = TraceOf<GatherCase>(4, GatherShape{64, 16, 5});
+  const auto traces =
+      TraceOf<GatherCase>(AlgorithmTable::Default(), 4, GatherShape{64, 16, 5});
   const char* const kSentLeft[3][4] = {{"0L", "1L", "2L", "3L"},
                                        {"1L", "2L", "3L", "0L"},
                                        {"2L", "3L", "0L", "1L"}};
@@ -168,7 +178,8 @@ TEST(AllGatherMatmulTest, FollowsThePublishedScheduleOfFourRanks) {
 
 TEST(AllGatherMatmulTest, EveryWorldSizeFollowsTheSchedule) {
   for (const int ranks : {1, 2, 3, 4, 5, 8}) {
-    const auto traces = TraceOf<GatherCase>(ranks, GatherShape{23, 7, 3});
+    const auto traces = TraceOf<GatherCase>(AlgorithmTable::Default(), ranks,
+                                            GatherShape{23, 7, 3});
     for (int r = 0; r < ranks; ++r) {
       Trace& trace = *traces[r];
       EXPECT_TRUE(trace.InOrder());
@@ -195,10 +206,10 @@ TEST(AllGatherMatmulTest, EveryWorldSizeFollowsTheSchedule) {
   }
 }
 
-TEST(MatmulReduceScatterTest, EveryWorldSizeFollowsTheMirroredSchedule) {
+void ExpectTheMirroredSchedule(const AlgorithmTable& table) {
   for (const int ranks : {1, 2, 3, 4, 5, 8}) {
     const auto traces =
-        TraceOf<ScatterCase>(ranks, ScatterShape{23, 7, 3}, Wire::kF32);
+        TraceOf<ScatterCase>(table, ranks, ScatterShape{23, 7, 3}, Wire::kF32);
     for (int r = 0; r < ranks; ++r) {
       Trace& trace = *traces[r];
       EXPECT_TRUE(trace.InOrder());
@@ -218,6 +229,12 @@ TEST(MatmulReduceScatterTest, EveryWorldSizeFollowsTheMirroredSchedule) {
       }
       EXPECT_EQ(trace.size(), static_cast<size_t>(2 * (2 * ranks - 1) + 2));
     }
+  }
+}
+
+TEST(MatmulReduceScatterTest, EveryWorldSizeFollowsTheMirroredSchedule) {
+  for (const AlgorithmTable& table : kReductions) {
+    ExpectTheMirroredSchedule(table);
   }
 }
 
@@ -300,6 +317,33 @@ TEST_P(FusedSweep, ReducingIsBitwiseThePlainSumInTheStatedOrder) {
   }
 }
 
+// The ring's sums travel as float32, in the same order.
+TEST_P(FusedSweep, ReducingAlongTheRingHasTheSameBits) {
+  for (const int ranks : SweptRanks()) {
+    for (const ScatterShape& shape : kScatterShapes) {
+      FakeNetwork network(ranks, /*piece_bytes=*/61);
+      EXPECT_THAT(RunRanks(
+                      network,
+                      [&](GroupCommunicator& group) -> absl::Status {
+                        ScatterCase one(ranks, group.rank(), shape, GetParam(),
+                                        Wire::kF32, /*threads=*/1 + ranks % 2);
+                        one.tiles().segment_bytes = 3000;
+                        for (int i = 0; i < kSweepRounds; ++i) {
+                          absl::Status status = one.Run(group);
+                          if (status.ok()) status = one.Check();
+                          if (!status.ok()) {
+                            return Named(status, ranks, group.rank(),
+                                         shape.rows, GetParam());
+                          }
+                        }
+                        return absl::OkStatus();
+                      },
+                      AlgorithmTable::Only(Algorithm::kRing)),
+                  Each(absl::OkStatus()));
+    }
+  }
+}
+
 // Tiles of one, two and three blocks each way; none changes a bit.
 TEST(FusedTilesTest, TilesAndSegmentsChangeNoBit) {
   constexpr size_t kDepth = 96;
@@ -363,80 +407,97 @@ TEST(AllGatherMatmulTest, RowsLongerThanAFrameArrive) {
 
 // Gathers and reductions follow each other, and one of the ranks, or one of
 // the directions, is late with everything: neither bits nor calls get mixed up.
-TEST(FusedDelayTest, LateRanksAndDirectionsChangeNoBit) {
+void RunWithDelays(int ranks, const AlgorithmTable& table, Wire wire) {
   struct Delay {
     int rank;
     bool left;
     bool right;
   };
+  for (const Delay delay : {Delay{0, true, true}, Delay{1, true, false},
+                            Delay{1, false, true}, Delay{-1, true, false}}) {
+    FakeNetwork network(ranks);
+    const auto statuses =
+        network.RunOnEveryRank([&](Transport& transport) -> absl::Status {
+          const bool slow = delay.rank < 0 || delay.rank == transport.rank();
+          SlowTransport late(&transport,
+                             slow && delay.right ? absl::Microseconds(150)
+                                                 : absl::ZeroDuration(),
+                             slow && delay.left ? absl::Microseconds(150)
+                                                : absl::ZeroDuration());
+          GroupCommunicator group(&late, cluster::WorldGroup(ranks), table,
+                                  nullptr);
+          GatherCase gather(ranks, group.rank(), {37, 70, 65, 2}, Layout::kInt8,
+                            /*threads=*/2);
+          ScatterCase scatter(ranks, group.rank(), {37, 70, 65}, Layout::kInt8,
+                              wire, /*threads=*/2);
+          gather.tiles().segment_bytes = 256;
+          scatter.tiles().segment_bytes = 1200;
+          for (int i = 0; i < 10; ++i) {
+            RF_RETURN_IF_ERROR(gather.Run(group));
+            RF_RETURN_IF_ERROR(gather.Check());
+            RF_RETURN_IF_ERROR(gather.Run(group));
+            RF_RETURN_IF_ERROR(scatter.Run(group));
+            RF_RETURN_IF_ERROR(gather.Check());
+            RF_RETURN_IF_ERROR(scatter.Check());
+          }
+          return absl::OkStatus();
+        });
+    EXPECT_THAT(statuses, Each(absl::OkStatus()));
+  }
+}
+
+TEST(FusedDelayTest, LateRanksAndDirectionsChangeNoBit) {
   for (const int ranks : {2, 3, 4}) {
-    for (const Delay delay : {Delay{0, true, true}, Delay{1, true, false},
-                              Delay{1, false, true}, Delay{-1, true, false}}) {
-      FakeNetwork network(ranks);
-      const auto statuses =
-          network.RunOnEveryRank([&](Transport& transport) -> absl::Status {
-            const bool slow = delay.rank < 0 || delay.rank == transport.rank();
-            SlowTransport late(&transport,
-                               slow && delay.right ? absl::Microseconds(150)
-                                                   : absl::ZeroDuration(),
-                               slow && delay.left ? absl::Microseconds(150)
-                                                  : absl::ZeroDuration());
-            GroupCommunicator group(&late, cluster::WorldGroup(ranks),
-                                    cluster::AlgorithmTable::Default(),
-                                    nullptr);
-            GatherCase gather(ranks, group.rank(), {37, 70, 65, 2},
-                              Layout::kInt8, /*threads=*/2);
-            ScatterCase scatter(ranks, group.rank(), {37, 70, 65},
-                                Layout::kInt8, Wire::kF32, /*threads=*/2);
-            gather.tiles().segment_bytes = 256;
-            scatter.tiles().segment_bytes = 1200;
-            for (int i = 0; i < 10; ++i) {
-              RF_RETURN_IF_ERROR(gather.Run(group));
-              RF_RETURN_IF_ERROR(gather.Check());
-              RF_RETURN_IF_ERROR(gather.Run(group));
-              RF_RETURN_IF_ERROR(scatter.Run(group));
-              RF_RETURN_IF_ERROR(gather.Check());
-              RF_RETURN_IF_ERROR(scatter.Check());
-            }
-            return absl::OkStatus();
-          });
-      EXPECT_THAT(statuses, Each(absl::OkStatus()));
-    }
+    RunWithDelays(ranks, AlgorithmTable::Only(Algorithm::kRing), Wire::kF32);
+  }
+}
+
+TEST(FusedDelayTest, LateRanksChangeNoBitOfDirectSums) {
+  for (const int ranks : {2, 3, 4, 5}) {
+    RunWithDelays(ranks, AlgorithmTable::Only(Algorithm::kOneShot),
+                  Wire::kBf16);
   }
 }
 
 // A rank from which and to which nothing gets through from the n-th frame on:
 // nobody waits beyond the deadline, and all ranks get the error.
-TEST(FusedFailureTest, ARankThatFallsSilentInTheMiddleIsAnErrorOnAllRanks) {
-  for (const bool gather : {true, false}) {
-    for (const int survives : {0, 1, 3}) {
-      FakeNetwork network(4);
-      int frames = 0;
-      network.set_tamper([&](int from, int to, cluster::FrameHeader&) {
-        return (from != 2 && to != 2) || frames++ < survives;
-      });
-      const auto begin = std::chrono::steady_clock::now();
-      const auto statuses =
-          RunRanks(network, [&](GroupCommunicator& group) -> absl::Status {
-            const cluster::Deadline deadline =
-                cluster::Deadline::After(absl::Milliseconds(200));
-            if (gather) {
-              GatherCase one(4, group.rank(), {40, 64, 33, 0}, Layout::kInt8);
-              return one.Run(group, nullptr, deadline);
-            }
-            ScatterCase one(4, group.rank(), {40, 64, 33}, Layout::kInt8,
-                            Wire::kF32);
+void ExpectSilenceIsAnError(bool gather, const AlgorithmTable& table) {
+  for (const int survives : {0, 1, 3}) {
+    FakeNetwork network(4);
+    int frames = 0;
+    network.set_tamper([&](int from, int to, cluster::FrameHeader&) {
+      return (from != 2 && to != 2) || frames++ < survives;
+    });
+    const auto begin = std::chrono::steady_clock::now();
+    const auto statuses = RunRanks(
+        network,
+        [&](GroupCommunicator& group) -> absl::Status {
+          const cluster::Deadline deadline =
+              cluster::Deadline::After(absl::Milliseconds(200));
+          if (gather) {
+            GatherCase one(4, group.rank(), {40, 64, 33, 0}, Layout::kInt8);
             return one.Run(group, nullptr, deadline);
-          });
-      for (const absl::Status& status : statuses) {
-        EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
-        EXPECT_THAT(
-            std::string(status.message()),
-            HasSubstr(gather ? "all_gather_matmul" : "matmul_reduce_scatter"));
-      }
-      EXPECT_LT(std::chrono::steady_clock::now() - begin,
-                std::chrono::seconds(20));
+          }
+          ScatterCase one(4, group.rank(), {40, 64, 33}, Layout::kInt8,
+                          Wire::kF32);
+          return one.Run(group, nullptr, deadline);
+        },
+        table);
+    for (const absl::Status& status : statuses) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+      EXPECT_THAT(
+          std::string(status.message()),
+          HasSubstr(gather ? "all_gather_matmul" : "matmul_reduce_scatter"));
     }
+    EXPECT_LT(std::chrono::steady_clock::now() - begin,
+              std::chrono::seconds(20));
+  }
+}
+
+TEST(FusedFailureTest, ARankThatFallsSilentInTheMiddleIsAnErrorOnAllRanks) {
+  ExpectSilenceIsAnError(/*gather=*/true, AlgorithmTable::Default());
+  for (const AlgorithmTable& table : kReductions) {
+    ExpectSilenceIsAnError(/*gather=*/false, table);
   }
 }
 
