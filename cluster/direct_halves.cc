@@ -20,7 +20,7 @@ class DirectSchedule {
       : exchange_(exchange),
         halves_(layout.rows, exchange.size()),
         row_elements_(layout.row_size),
-        frame_elements_(SumFrameElements(layout, exchange.size())),
+        frame_elements_(SumFrameElements(layout, exchange.size(), format)),
         last_step_(exchange.size() - 2),
         format_(format),
         source_(source) {
@@ -47,6 +47,7 @@ class DirectSchedule {
       }
       if (!sent) RF_RETURN_IF_ERROR(Receive());
     }
+    RF_RETURN_IF_ERROR(AddToOwn());
     return exchange_.AwaitCallerMemory();
   }
 
@@ -154,8 +155,8 @@ class DirectSchedule {
     return absl::OkStatus();
   }
 
-  // Takes one frame, or looks again when rows have been computed. What comes
-  // last is left where it is until there is something to add it to.
+  // Takes one frame, or looks again when rows have been computed. Between two
+  // ranks a frame is left where it is until there is something to add it to.
   absl::Status Receive() {
     std::array<Exchange::Incoming, 2> sources;
     std::array<Walk*, 2> walks;
@@ -163,7 +164,7 @@ class DirectSchedule {
     for (size_t i = 0; i < 2; ++i) {
       Walk& walk = incoming_[(favoured_ + i) % 2];
       if (!InTurn(walk, incoming_[(favoured_ + i + 1) % 2]) ||
-          (walk.step == last_step_ && !Computed(walk.which, *walk.cursor))) {
+          (last_step_ == 0 && !Computed(walk.which, *walk.cursor))) {
         continue;
       }
       walks[count] = &walk;
@@ -187,8 +188,8 @@ class DirectSchedule {
 
   void Add(const Walk& walk, const FrameBody& frame) {
     const auto [begin, end] = walk.cursor->chunk();
-    float* const own = source_.Partial(walk.which) + begin;
     if (last_step_ == 0) {
+      float* const own = source_.Partial(walk.which) + begin;
       return format_.Accumulate(frame.payload, begin, end, own, own);
     }
     float* const sum = SumsOf(walk.which) + begin;
@@ -197,10 +198,25 @@ class DirectSchedule {
     } else {
       format_.Accumulate(frame.payload, begin, end, sum, sum);
     }
-    if (walk.step == last_step_) kernels::AddTo(sum, end - begin, own);
   }
 
-  // Of what has come of an own half, until the own summand is added last.
+  // The own summands come last.
+  absl::Status AddToOwn() {
+    if (last_step_ == 0) return absl::OkStatus();
+    for (const Half half : {Half::kLeft, Half::kRight}) {
+      const ShardHalf which = {exchange_.rank(), half};
+      const size_t rows = halves_.Of(which).size();
+      while (source_.Ready(which) < rows) {
+        size_t index = 0;
+        RF_RETURN_IF_ERROR(exchange_.ReceiveUnlessWoken({}, &index).status());
+      }
+      kernels::AddTo(SumsOf(which), rows * row_elements_,
+                     source_.Partial(which));
+    }
+    return absl::OkStatus();
+  }
+
+  // Of what has come of an own half.
   float* SumsOf(ShardHalf which) const {
     const size_t row =
         halves_.Of(which).begin - halves_.Shard(which.shard).begin;

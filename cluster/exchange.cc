@@ -26,10 +26,8 @@ Operation OperationOf(const FrameHeader& h) {
 
 // Operations in halves run beside the product that they are fused with.
 TraceEvent::Thread ThreadOf(Operation operation) {
-  return operation == Operation::kAllGatherMatmul ||
-                 operation == Operation::kMatmulReduceScatter
-             ? TraceEvent::Thread::kCommunication
-             : TraceEvent::Thread::kExecutor;
+  return IsFused(operation) ? TraceEvent::Thread::kCommunication
+                            : TraceEvent::Thread::kExecutor;
 }
 
 // For a frame, and for rows that another thread computes.
@@ -201,7 +199,7 @@ absl::StatusOr<ReceivedFrame> Exchange::ReceiveUnlessWoken(
 absl::StatusOr<ReceivedFrame> Exchange::ReceiveBy(
     ReceiveFunction receive, absl::Span<const Incoming> sources,
     size_t* index) {
-  std::array<Source, 2> peers;  // A ring's two directions.
+  std::array<Source, 2> peers;  // Two directions of a ring, or halves.
   RF_CHECK(sources.size() <= peers.size());
   for (size_t i = 0; i < sources.size(); ++i) {
     peers[i] = {group_->ranks[sources[i].from], sources[i].lane};

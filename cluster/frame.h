@@ -61,7 +61,7 @@ enum class Operation : uint8_t {
 // kOneShot: to every other rank directly. kTwoShot: to the owner of each
 // segment directly, and its sum from there to all.
 enum class Algorithm : uint8_t { kOneShot = 1, kRing = 2, kTwoShot = 3 };
-// The connections between two ranks: small exchanges never wait behind the
+// The connections between two ranks: direct exchanges never wait behind the
 // megabytes of a ring, nor one direction of a ring behind the other.
 enum class Lane : uint8_t { kDirect = 0, kRight = 1, kLeft = 2 };
 inline constexpr int kLanes = 3;

@@ -354,13 +354,14 @@ absl::Status GroupCommunicator::ReduceHalves(const HalvesLayout& layout,
   const uint64_t bytes = format.EncodedBytes(0, count);
   const Algorithm algorithm =
       table_.Choose(Operation::kMatmulReduceScatter, bytes, size());
+  const bool ring = algorithm == Algorithm::kRing;
   Exchange exchange =
       Begin({Operation::kMatmulReduceScatter, algorithm, encoding.wire},
-            HashOffsets(agreed), count, bytes, deadline);
+            HashOffsets(agreed), count, ring ? count * sizeof(float) : bytes,
+            deadline);
   if (size() == 1) return End(exchange.AwaitCallerMemory());
-  return End(algorithm == Algorithm::kRing
-                 ? RingReduceHalves(exchange, layout, source)
-                 : DirectReduceHalves(exchange, layout, format, source));
+  return End(ring ? RingReduceHalves(exchange, layout, source)
+                  : DirectReduceHalves(exchange, layout, format, source));
 }
 
 absl::Status GroupCommunicator::Barrier(Deadline deadline) {

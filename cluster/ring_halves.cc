@@ -19,8 +19,8 @@ class GatherHalvesSchedule {
       : exchange_(exchange),
         halves_(layout.rows, exchange.size()),
         row_bytes_(layout.row_size),
-        frame_bytes_(
-            FrameElements(layout, exchange.size(), 1, kMaxPayloadBytes)),
+        frame_bytes_(FrameElements(layout, exchange.size(), layout.row_size,
+                                   kMaxPayloadBytes)),
         last_step_(static_cast<uint32_t>(exchange.size() - 2)),
         receiver_(receiver) {}
 
@@ -110,7 +110,7 @@ class ReduceHalvesSchedule {
       : exchange_(exchange),
         halves_(layout.rows, exchange.size()),
         row_elements_(layout.row_size),
-        frame_elements_(SumFrameElements(layout, exchange.size())),
+        frame_elements_(SumFrameElements(layout, exchange.size(), format_)),
         steps_(exchange.size()),
         source_(source) {
     for (size_t i = 0; i < 2; ++i) {
@@ -205,11 +205,11 @@ class ReduceHalvesSchedule {
   }
 
   Exchange& exchange_;
+  const WireFormat format_{Wire::kF32, /*row_elements=*/0};
   const RowHalves halves_;
   const size_t row_elements_;
   const size_t frame_elements_;
   const int steps_;
-  const WireFormat format_{Wire::kF32, /*row_elements=*/0};
   HalvesSource& source_;
   std::array<LaneState, 2> lanes_;
 };

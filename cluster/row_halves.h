@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the rows of a matrix are shared out over the ranks of a ring, and which
-// of them travel in which direction.
+// How the rows of a matrix are shared out over ranks, and in two halves each.
 #ifndef RINGFLEET_CLUSTER_ROW_HALVES_H_
 #define RINGFLEET_CLUSTER_ROW_HALVES_H_
 
@@ -12,8 +11,8 @@
 
 namespace ringfleet::cluster {
 
-// The first rows of a shard, kLeft, and the rest, kRight. A gather sends them
-// in the direction they are named after; a reduction, which is a gather in
+// The first rows of a shard, kLeft, and the rest, kRight. A ring's gather sends
+// them in the direction they are named after; a reduction, which is a gather in
 // reverse, the other way.
 enum class Half : uint8_t { kLeft = 0, kRight = 1 };
 
@@ -59,10 +58,9 @@ class RowHalves {
 
 // What a frame carries of rows that travel in halves, about, where nothing else
 // was measured: a sixteenth of a half, so that what is last is soon there and
-// the next rank soon has what it passes on, but no less than 64 KiB, since a
-// frame costs 10 to 20 us of CPU time and more beside a product, and no more
-// than what level-2 caches hold of two directions. `row_bytes` are of float32
-// where sums travel, whatever as.
+// a ring's next rank soon has what it passes on, but no less than 64 KiB, since
+// a frame costs 10 to 20 us of CPU time and more beside a product, and no more
+// than what level-2 caches hold of two directions.
 inline size_t DefaultSegmentBytes(size_t rows, int ranks, size_t row_bytes) {
   const size_t halves = 2 * static_cast<size_t>(ranks);
   const size_t half_bytes = (rows + halves - 1) / halves * row_bytes;

@@ -75,12 +75,16 @@ measure() {
 # iterations.
 transfer_cpu() {
   local world=$1 gbit=$2 burst=$3 shape=$4 bytes=$5 iterations=$6 op=all_gather
-  [[ $shape == o ]] && op=reduce_scatter
+  local way=ring
+  if [[ $shape == o ]]; then
+    op=reduce_scatter
+    [[ $algo == ring ]] || way=one_shot
+  fi
   "$root/perf/network_bench.sh" --world "$world" --gbit "$gbit" \
-    --burst-bytes "$burst" --bin "$bin" --pin --left -- --op "$op" --algo ring \
+    --burst-bytes "$burst" --bin "$bin" --pin --left -- --op "$op" --algo "$way" \
     --bytes "$((bytes / 4 * 4))" --wire f32 --poll block --seconds "$seconds" \
     --iterations "$iterations" --timeout 120 2>&1 | awk -F'[|%:]' '
-      $2 ~ /ring|_/ && NF > 8 && $7 + 0 > 0 { p50 = $7 }
+      $2 ~ /_/ && NF > 8 && $7 + 0 > 0 { p50 = $7 }
       /^CPU:.*left/ { left = $2 }
       { lines = lines $0 "\n" }
       END {

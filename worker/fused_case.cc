@@ -37,6 +37,12 @@ uint64_t Product(std::initializer_list<uint64_t> factors) {
   return product;
 }
 
+// What summands travel as.
+cluster::WireFormat SumFormat(const FusedCase::Spec& spec) {
+  const bool ring = spec.algorithm == cluster::Algorithm::kRing;
+  return {ring ? cluster::Wire::kF32 : spec.wire, spec.outputs};
+}
+
 uint64_t DifferentBits(absl::Span<const float> found,
                        absl::Span<const float> expected) {
   uint64_t wrong = 0;
@@ -106,8 +112,7 @@ uint64_t FusedCase::WireBytes(const Spec& spec) {
     row.Reshape(kernels::ActivationFormFor(spec.form), 0, spec.inputs);
     return Product({spec.rows, row.StoredRowBytes()});
   }
-  return cluster::WireFormat(spec.wire, spec.outputs)
-      .EncodedBytes(0, spec.rows * spec.outputs);
+  return SumFormat(spec).EncodedBytes(0, spec.rows * spec.outputs);
 }
 
 uint64_t FusedCase::MemoryBytes(const Spec& spec, int ranks) {
@@ -226,7 +231,7 @@ uint64_t FusedCase::CountWrong() {
 // Each half in the order of its sum.
 std::vector<float> FusedCase::ExpectedSums() const {
   std::vector<float> sums(result_.size());
-  const cluster::WireFormat format(spec_.wire, spec_.outputs);
+  const cluster::WireFormat format = SumFormat(spec_);
   const size_t first = halves_.Shard(rank_).begin;
   for (const Half half : {Half::kLeft, Half::kRight}) {
     const RowRange rows = halves_.Of({rank_, half});

@@ -28,6 +28,8 @@ class FusedCase final : public BenchCase {
   struct Spec {
     cluster::Operation operation = cluster::Operation::kAllGatherMatmul;
     cluster::Wire wire = cluster::Wire::kF32;  // Of sums.
+    // Of the communicator; sums round a ring travel as float32.
+    cluster::Algorithm algorithm = cluster::Algorithm::kOneShot;
     size_t rows = 0;
     size_t inputs = 0;
     size_t outputs = 0;

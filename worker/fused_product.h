@@ -33,8 +33,7 @@ struct FusedTiles {
   // rows of a piece before the next ones.
   size_t tile_columns = 0;
   size_t tile_depth = 0;
-  // About what a frame carries [all ranks], of sums as float32, whatever they
-  // travel as; 0: cluster::DefaultSegmentBytes.
+  // About what a frame carries [all ranks]; 0: cluster::DefaultSegmentBytes.
   size_t segment_bytes = 0;
   // Rows that a product is worth beginning for while others are on their way:
   // each product reads the weights once, and with so many rows that takes no

@@ -92,12 +92,11 @@ absl::StatusOr<kernels::WeightForm> FormFromProto(v1::Dtype dtype) {
 // What the request, or its table for this processor, says of the tiles.
 absl::StatusOr<FusedCase::Spec> PlanFused(const v1::CollectiveCase& asked,
                                           const CollectiveCase::Spec& spec,
+                                          const AlgorithmTable& table,
                                           const cluster::TileTable& tiles,
                                           int world_size) {
   const v1::FusedProduct& product = asked.product();
   FusedCase::Spec fused = {.operation = spec.operation, .wire = spec.wire};
-  // A ring's sums travel as float32.
-  if (spec.algorithm == Algorithm::kRing) fused.wire = Wire::kF32;
   for (const uint64_t size :
        {product.rows(), product.inputs(), product.outputs()}) {
     if (size < 1 || size > kMaxProductSize) {
@@ -138,12 +137,13 @@ absl::StatusOr<FusedCase::Spec> PlanFused(const v1::CollectiveCase& asked,
          .dtype = std::string(cluster::WeightDtypeName(product.dtype())),
          .world = world_size}));
   }
+  fused.algorithm = asked.algorithm() == v1::COLLECTIVE_ALGORITHM_UNSPECIFIED
+                        ? table.Choose(spec.operation,
+                                       FusedCase::WireBytes(fused), world_size)
+                        : spec.algorithm;
   if (cut.segment_bytes == 0) {
-    const size_t row_bytes = spec.operation == Operation::kAllGatherMatmul
-                                 ? FusedCase::WireBytes(fused) / fused.rows
-                                 : fused.outputs * sizeof(float);
-    cut.segment_bytes =
-        cluster::DefaultSegmentBytes(fused.rows, world_size, row_bytes);
+    cut.segment_bytes = cluster::DefaultSegmentBytes(
+        fused.rows, world_size, FusedCase::WireBytes(fused) / fused.rows);
   }
   fused.tiles = cut;
   return fused;
@@ -178,7 +178,8 @@ absl::StatusOr<CollectivesPlan::Case> PlanCase(const v1::CollectiveCase& asked,
   }
   if (cluster::IsFused(spec.operation)) {
     RF_ASSIGN_OR_RETURN(planned.fused,
-                        PlanFused(asked, spec, tiles, world_size));
+                        PlanFused(asked, spec, table, tiles, world_size));
+    spec.algorithm = planned.fused->algorithm;
   }
   return planned;
 }

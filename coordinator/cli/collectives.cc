@@ -67,8 +67,9 @@ k each and scatters its rows. For these
                 product alone (compute) and the exchange alone (comm)
   overlap       1 - (fused - compute) / comm: what of the exchange the product
                 hides (as OSU's); at most compute / comm if that is below 1
-  wire          of [m, k] for float weights and of partial sums; [m, k] for
-                integer weights travels as the codes that the product reads
+  wire          of [m, k] for float weights and of what is added up, but round a
+                ring, where that is float32; [m, k] for integer weights travels
+                as the codes that the product reads
 
 Algorithms: one_shot sends everything to everybody, two_shot the segments to
 their owners and the sums back, ring both ways round; of matmul_reduce_scatter
@@ -78,7 +79,7 @@ the borders between them lie here and writes them as a table, for --collectives
 of other commands and for `collectives:` of a cluster file. --tune tries how
 fused products may be cut and writes the best, by processor and shape, for
 --tiles of other commands and `tiles:` of a cluster file; no cut changes a
-result.
+result. Tune with the model's --wire, which is bf16 unless it says otherwise.
 
 Examples:
   ringfleet collectives --world 2 --op all_reduce --bytes 4,28k,1.8m
@@ -87,7 +88,7 @@ Examples:
   ringfleet collectives --world 2 --wire bf16 --poll spin
   ringfleet collectives --world 4 --calibrate --output collectives.json
   ringfleet collectives --world 2 --op all_gather_matmul --m 128,512
-  ringfleet collectives --tune --m 512 --n 24576 --k 1536 --output tiles.json
+  ringfleet collectives --tune --m 512 --wire bf16 --output tiles.json
   ringfleet collectives --cluster cluster.yaml
       between hosts: workers that run without their coordinator, as
       `cluster/launch/ssh/fleet.sh start --cluster cluster.yaml --hosts 0-3`

@@ -229,13 +229,16 @@ struct ScatterShape {
 class ScatterCase {
  public:
   ScatterCase(int ranks, int rank, const ScatterShape& shape, Layout layout,
-              cluster::Wire wire, int threads = 1)
+              cluster::Wire wire, int threads = 1,
+              cluster::Algorithm algorithm = cluster::Algorithm::kOneShot)
       : shape_(shape),
         ranks_(ranks),
         rank_(rank),
         halves_(shape.rows, ranks),
         layout_(layout),
         wire_(wire),
+        sums_wire_(algorithm == cluster::Algorithm::kRing ? cluster::Wire::kF32
+                                                          : wire),
         weights_(layout, shape.depth, shape.columns, 300 + rank),
         pool_(threads),
         tiles_(weights_.view().DefaultTiles()),
@@ -279,7 +282,7 @@ class ScatterCase {
       for (int hop = 1; hop <= ranks_; ++hop) {
         const int rank = ((rank_ + sign * hop) % ranks_ + ranks_) % ranks_;
         std::vector<float> partial = Partial(rank, rows);
-        if (hop < ranks_) RoundToWire(wire_, shape_.columns, partial);
+        if (hop < ranks_) RoundToWire(sums_wire_, shape_.columns, partial);
         for (size_t i = 0; i < count; ++i) {
           sum[i] = hop == 1 ? partial[i] : sum[i] + partial[i];
         }
@@ -307,6 +310,7 @@ class ScatterCase {
   const cluster::RowHalves halves_;
   const Layout layout_;
   const cluster::Wire wire_;
+  const cluster::Wire sums_wire_;  // A ring's sums are not rounded.
   const TestWeights weights_;
   kernels::ThreadPool pool_;
   worker::FusedTiles tiles_;

@@ -91,11 +91,14 @@ Process::Process(ProcessOptions options) : options_(std::move(options)) {
   for (std::string& part : environment) envp.push_back(part.data());
   argv.push_back(nullptr);
   envp.push_back(nullptr);
-  const std::string out = options_.capture + ".out";
-  const std::string err = options_.capture + ".err";
-  // What an earlier process wrote there is not this one's.
-  unlink(out.c_str());
-  unlink(err.c_str());
+  std::string out = "/dev/null", err = "/dev/null";
+  if (!options_.capture.empty()) {
+    out = options_.capture + ".out";
+    err = options_.capture + ".err";
+    // What an earlier process wrote there is not this one's.
+    unlink(out.c_str());
+    unlink(err.c_str());
+  }
   int input[2] = {-1, -1};
   if (options_.input) RF_CHECK(pipe2(input, O_CLOEXEC) == 0);
   pid_ = fork();

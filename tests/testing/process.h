@@ -18,9 +18,10 @@ struct ProcessOptions {
   std::vector<std::string> command;                // A path, then arguments.
   std::map<std::string, std::string> environment;  // Beside the caller's.
   std::string folder;                              // To run in; "": the same.
-  std::string capture;  // Path prefix of the two files with the output.
-  int open_files = 0;   // Limit of file descriptors; 0: the caller's.
-  bool input = false;   // Write() reaches its stdin; else that is empty.
+  // Path prefix of the two files with the output; empty: it is dropped.
+  std::string capture;
+  int open_files = 0;  // Limit of file descriptors; 0: the caller's.
+  bool input = false;  // Write() reaches its stdin; else that is empty.
 };
 
 // A child process. Dies with its object, and with the test's process. Use from

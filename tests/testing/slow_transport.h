@@ -11,15 +11,12 @@
 namespace ringfleet::testing {
 
 // A rank that is late with every frame it sends along one direction of a ring,
-// or both, and with direct ones by the longer of the two delays.
+// or both, and with direct ones to the neighbours in these directions.
 class SlowTransport final : public cluster::Transport {
  public:
   SlowTransport(cluster::Transport* links, absl::Duration right,
                 absl::Duration left)
-      : links_(links),
-        right_(right),
-        left_(left),
-        direct_(std::max(right, left)) {}
+      : links_(links), right_(right), left_(left) {}
 
   int rank() const override { return links_->rank(); }
   int world_size() const override { return links_->world_size(); }
@@ -28,13 +25,13 @@ class SlowTransport final : public cluster::Transport {
                     const cluster::FrameHeader& header,
                     absl::Span<const char> payload,
                     cluster::PayloadLedger& ledger) override {
-    Delay(lane);
+    Delay(peer, lane);
     return links_->Send(peer, lane, header, payload, ledger);
   }
   absl::Status Forward(int peer, cluster::Lane lane,
                        const cluster::FrameHeader& header,
                        const cluster::FrameBody& frame) override {
-    Delay(lane);
+    Delay(peer, lane);
     return links_->Forward(peer, lane, header, frame);
   }
   absl::StatusOr<cluster::ReceivedFrame> Receive(
@@ -55,17 +52,23 @@ class SlowTransport final : public cluster::Transport {
   void Abort(const absl::Status& cause) override { links_->Abort(cause); }
 
  private:
-  void Delay(cluster::Lane lane) const {
-    const absl::Duration delay = lane == cluster::Lane::kRight  ? right_
-                                 : lane == cluster::Lane::kLeft ? left_
-                                                                : direct_;
+  void Delay(int peer, cluster::Lane lane) const {
+    const bool direct = lane == cluster::Lane::kDirect;
+    const int world = world_size();
+    absl::Duration delay;
+    if (direct ? peer == (rank() + 1) % world : lane == cluster::Lane::kRight) {
+      delay = right_;
+    }
+    if (direct ? peer == (rank() + world - 1) % world
+               : lane == cluster::Lane::kLeft) {
+      delay = std::max(delay, left_);
+    }
     if (delay > absl::ZeroDuration()) absl::SleepFor(delay);
   }
 
   cluster::Transport* const links_;
   const absl::Duration right_;
   const absl::Duration left_;
-  const absl::Duration direct_;
 };
 
 }  // namespace ringfleet::testing

@@ -334,13 +334,17 @@ TEST(CollectivesBenchTest, AllRanksReportTheSame) {
 TEST(FusedCaseTest, EveryWayIsRight) {
   for (const Operation operation :
        {Operation::kAllGatherMatmul, Operation::kMatmulReduceScatter}) {
-    for (const int ranks : {1, 2, 3}) {
-      OnEveryRank(ranks, Algorithm::kOneShot, [&](GroupCommunicator& group) {
+    for (const auto& one_case :
+         {std::pair(1, Algorithm::kOneShot), std::pair(2, Algorithm::kOneShot),
+          std::pair(3, Algorithm::kOneShot), std::pair(3, Algorithm::kRing)}) {
+      const Algorithm algorithm = one_case.second;
+      OnEveryRank(one_case.first, algorithm, [&](GroupCommunicator& group) {
         kernels::ThreadPool pool(1);
         for (const auto form :
              {kernels::WeightForm::kF32, kernels::WeightForm::kInt8}) {
           for (const Wire wire : kWires) {
-            FusedCase one(&group, &pool, {operation, wire, 37, 130, 70, form});
+            FusedCase one(&group, &pool,
+                          {operation, wire, algorithm, 37, 130, 70, form});
             absl::Status status;
             uint64_t fused = 0;
             for (const int way :
@@ -375,7 +379,7 @@ TEST(FusedCaseTest, TheBenchTimesEveryWay) {
         group, std::make_unique<FusedCase>(
                    &group, &pool,
                    FusedCase::Spec{Operation::kMatmulReduceScatter, Wire::kF32,
-                                   40, 64, 65}));
+                                   Algorithm::kRing, 40, 64, 65}));
     if (!figures.ok()) return figures.status();
     EXPECT_EQ(figures->wrong, 0u);
     EXPECT_EQ(figures->iterations, 20);

@@ -250,8 +250,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // Exchanges beside products are gathers of the same bits, and sums of two
 // summands.
-TEST(PrefillFusionTest, ExchangesBesideProductsGiveTheSameBits) {
-  RankWorldOptions options = {.mesh = {.tensor = 2}};
+void ExpectTheSameBits(RankWorldOptions options) {
   std::vector<Job> jobs = {MakeJob(0, 7, {40, 1, 90}, 2),
                            MakeJob(1, 50, {2, 33}, 3, 1),
                            MakeJob(2, 12, {3, 2}, 3, 2)};
@@ -279,6 +278,14 @@ TEST(PrefillFusionTest, ExchangesBesideProductsGiveTheSameBits) {
       }
     }
   }
+}
+
+TEST(PrefillFusionTest, TwoRanksGetTheSameBits) {
+  ExpectTheSameBits({.mesh = {.tensor = 2}});
+}
+
+TEST(PrefillFusionTest, TwoPlacesOfExpertsGetTheSameBits) {
+  ExpectTheSameBits({.mesh = {.expert = 2}});
 }
 
 // Of a step with 90 tokens; nobody has measured one with two.

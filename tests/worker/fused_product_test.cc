@@ -317,16 +317,18 @@ TEST_P(FusedSweep, ReducingIsBitwiseThePlainSumInTheStatedOrder) {
   }
 }
 
-// The ring's sums travel as float32, in the same order.
-TEST_P(FusedSweep, ReducingAlongTheRingHasTheSameBits) {
+// The ring's sums travel as float32, whatever the wire is, in the same order.
+TEST_P(FusedSweep, ReducingAlongTheRingRoundsNothing) {
   for (const int ranks : SweptRanks()) {
     for (const ScatterShape& shape : kScatterShapes) {
       FakeNetwork network(ranks, /*piece_bytes=*/61);
       EXPECT_THAT(RunRanks(
                       network,
                       [&](GroupCommunicator& group) -> absl::Status {
-                        ScatterCase one(ranks, group.rank(), shape, GetParam(),
-                                        Wire::kF32, /*threads=*/1 + ranks % 2);
+                        ScatterCase one(
+                            ranks, group.rank(), shape, GetParam(),
+                            ranks % 2 > 0 ? Wire::kF32 : Wire::kBf16,
+                            /*threads=*/1 + ranks % 2, Algorithm::kRing);
                         one.tiles().segment_bytes = 3000;
                         for (int i = 0; i < kSweepRounds; ++i) {
                           absl::Status status = one.Run(group);

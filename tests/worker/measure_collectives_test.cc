@@ -87,6 +87,34 @@ TEST(PlanCollectivesTest, TheTableChoosesUnlessTheCaseDoes) {
   EXPECT_EQ(plan->cases[3].spec.count, 0u);  // A barrier has no bytes.
 }
 
+// What a fused product sends follows from its shape, not from `bytes`.
+TEST(PlanCollectivesTest, FusedProductsAreChosenByWhatTravels) {
+  v1::MeasureCollectivesRequest request = Request(2);
+  for (const auto wire : {v1::WIRE_DTYPE_BF16, v1::WIRE_DTYPE_F32}) {
+    AddCase(request, v1::COLLECTIVE_OPERATION_MATMUL_REDUCE_SCATTER,
+            v1::COLLECTIVE_ALGORITHM_UNSPECIFIED, wire, 0);
+    v1::FusedProduct* product =
+        request.mutable_cases(request.cases_size() - 1)->mutable_product();
+    product->set_rows(40);
+    product->set_inputs(64);
+    product->set_outputs(65);
+    product->set_dtype(v1::DTYPE_INT8);
+  }
+  request.set_algorithm_table(cluster::AlgorithmTable::FromRows(
+                                  {{cluster::Operation::kMatmulReduceScatter, 2,
+                                    40 * 65 * 2, 40 * 65 * 2}})
+                                  ->ToJson());
+  const auto plan = PlanCollectives(request, kPlenty);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_THAT(plan->cases, SizeIs(2));
+  for (size_t i = 0; i < 2; ++i) {
+    const cluster::Algorithm want =
+        i == 0 ? cluster::Algorithm::kOneShot : cluster::Algorithm::kRing;
+    EXPECT_EQ(plan->cases[i].spec.algorithm, want);
+    EXPECT_EQ(plan->cases[i].fused->algorithm, want);
+  }
+}
+
 TEST(PlanCollectivesTest, RefusesWhatItCannotMeasure) {
   v1::MeasureCollectivesRequest request = OneCase();
   request.clear_addresses();

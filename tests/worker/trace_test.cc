@@ -58,11 +58,9 @@ absl::Status RunTraced(cluster::Communicator& group, bool gathers) {
              pool);
     const std::vector<FusedOutput> products = {
         {.weights = view, .y = y.data(), .y_stride = kTracedColumns}};
-    return AllGatherMatmul({.rows = kTracedRows,
-                            .tiles = tiles,
-                            .x = &x,
-                            .products = products},
-                           group, workspace, pool, Soon(), nullptr);
+    return AllGatherMatmul(
+        {.rows = kTracedRows, .tiles = tiles, .x = &x, .products = products},
+        group, workspace, pool, Soon(), nullptr);
   }
   const std::vector<float> x =
       RankValues(group.rank(), kTracedRows * kTracedDepth);
@@ -76,7 +74,7 @@ absl::Status RunTraced(cluster::Communicator& group, bool gathers) {
                              group, workspace, pool, Soon(), nullptr);
 }
 
-TEST(FusedTraceTest, ShowsBothThreadsAndBothDirections) {
+TEST(FusedTraceTest, ShowsBothThreadsAndWhatTravels) {
   for (const int ranks : {2, 3}) {
     for (const bool gathers : {true, false}) {
       FakeNetwork network(ranks);
