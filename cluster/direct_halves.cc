@@ -2,7 +2,8 @@
 #include "cluster/direct_halves.h"
 
 #include <array>
-#include <cstring>
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 
 #include "cluster/chunks.h"

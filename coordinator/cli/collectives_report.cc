@@ -125,20 +125,22 @@ std::string CollectivesTable(const std::vector<v1::CollectiveFigures>& all,
     const v1::CollectiveCase& measured = figures.measured();
     if (!measured.has_product()) continue;
     if (first) {
-      absl::StrAppend(&table,
-                      "\n| op | m | n | k | dtype | wire | world | fused ms | "
-                      "unfused ms | compute ms | comm ms | overlap |\n"
-                      "|---|---:|---:|---:|---|---|---:|---:|---:|---:|---:|"
-                      "---:|\n");
+      absl::StrAppend(
+          &table,
+          "\n| op | algo | m | n | k | dtype | wire | world | "
+          "fused ms | unfused ms | compute ms | comm ms | overlap "
+          "|\n"
+          "|---|---|---:|---:|---:|---|---|---:|---:|---:|---:|---:|"
+          "---:|\n");
       first = false;
     }
     const v1::FusedProduct& product = measured.product();
     absl::StrAppendFormat(
         &table,
-        "| %s | %d | %d | %d | %s | %s | %d | %.2f | %.2f | %.2f | %.2f | "
+        "| %s | %s | %d | %d | %d | %s | %s | %d | %.2f | %.2f | %.2f | %.2f | "
         "%.1f %% |\n",
-        OperationName(measured), product.rows(), product.outputs(),
-        product.inputs(),
+        OperationName(measured), AlgorithmName(measured), product.rows(),
+        product.outputs(), product.inputs(),
         std::string(cluster::WeightDtypeName(product.dtype())),
         WireName(measured), world, figures.p50_us() * 1e-3,
         figures.unfused_us() * 1e-3, figures.compute_us() * 1e-3,

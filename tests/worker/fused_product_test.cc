@@ -259,26 +259,32 @@ std::vector<int> SweptRanks() {
 }
 constexpr int kSweepRounds = testing::kSanitized ? 3 : 10;
 
+// Runs `one` again and again; every result must be right.
+template <typename Case>
+absl::Status Sweep(Case& one, GroupCommunicator& group, size_t rows,
+                   Layout layout) {
+  for (int i = 0; i < kSweepRounds; ++i) {
+    absl::Status status = one.Run(group);
+    if (status.ok()) status = one.Check();
+    if (!status.ok()) {
+      return Named(status, group.size(), group.rank(), rows, layout);
+    }
+  }
+  return absl::OkStatus();
+}
+
 TEST_P(FusedSweep, GatheringIsBitwiseWhatGatherThenMultiplyGives) {
   for (const int ranks : SweptRanks()) {
     for (const GatherShape& shape : kGatherShapes) {
       FakeNetwork network(ranks, /*piece_bytes=*/61);
       EXPECT_THAT(RunRanks(network,
-                           [&](GroupCommunicator& group) -> absl::Status {
+                           [&](GroupCommunicator& group) {
                              GatherCase one(ranks, group.rank(), shape,
                                             GetParam(),
                                             /*threads=*/1 + ranks % 2);
                              one.tiles().segment_bytes = 600;
                              one.tiles().piece_rows = 1 + ranks;
-                             for (int i = 0; i < kSweepRounds; ++i) {
-                               absl::Status status = one.Run(group);
-                               if (status.ok()) status = one.Check();
-                               if (!status.ok()) {
-                                 return Named(status, ranks, group.rank(),
-                                              shape.rows, GetParam());
-                               }
-                             }
-                             return absl::OkStatus();
+                             return Sweep(one, group, shape.rows, GetParam());
                            }),
                   Each(absl::OkStatus()));
     }
@@ -289,7 +295,7 @@ constexpr ScatterShape kScatterShapes[] = {
     {0, 5, 3},     {1, 1, 1},    {3, 64, 65}, {7, 130, 64}, {16, 200, 5},
     {129, 33, 70}, {250, 9, 40}, {5, 0, 4},   {6, 8, 0}};
 
-TEST_P(FusedSweep, ReducingIsBitwiseThePlainSumInTheStatedOrder) {
+void SweepReductions(Algorithm algorithm, Layout layout) {
   for (const int ranks : SweptRanks()) {
     for (const ScatterShape& shape : kScatterShapes) {
       FakeNetwork network(ranks, /*piece_bytes=*/61);
@@ -298,52 +304,26 @@ TEST_P(FusedSweep, ReducingIsBitwiseThePlainSumInTheStatedOrder) {
               network,
               [&](GroupCommunicator& group) -> absl::Status {
                 for (const Wire wire : {Wire::kF32, Wire::kBf16, Wire::kInt8}) {
-                  ScatterCase one(ranks, group.rank(), shape, GetParam(), wire,
-                                  /*threads=*/1 + ranks % 2);
+                  ScatterCase one(ranks, group.rank(), shape, layout, wire,
+                                  /*threads=*/1 + ranks % 2, algorithm);
                   one.tiles().segment_bytes = 3000;
-                  for (int i = 0; i < kSweepRounds; ++i) {
-                    absl::Status status = one.Run(group);
-                    if (status.ok()) status = one.Check();
-                    if (!status.ok()) {
-                      return Named(status, ranks, group.rank(), shape.rows,
-                                   GetParam());
-                    }
-                  }
+                  RF_RETURN_IF_ERROR(Sweep(one, group, shape.rows, layout));
                 }
                 return absl::OkStatus();
-              }),
+              },
+              AlgorithmTable::Only(algorithm)),
           Each(absl::OkStatus()));
     }
   }
 }
 
+TEST_P(FusedSweep, ReducingIsBitwiseThePlainSumInTheStatedOrder) {
+  SweepReductions(Algorithm::kOneShot, GetParam());
+}
+
 // The ring's sums travel as float32, whatever the wire is, in the same order.
 TEST_P(FusedSweep, ReducingAlongTheRingRoundsNothing) {
-  for (const int ranks : SweptRanks()) {
-    for (const ScatterShape& shape : kScatterShapes) {
-      FakeNetwork network(ranks, /*piece_bytes=*/61);
-      EXPECT_THAT(RunRanks(
-                      network,
-                      [&](GroupCommunicator& group) -> absl::Status {
-                        ScatterCase one(
-                            ranks, group.rank(), shape, GetParam(),
-                            ranks % 2 > 0 ? Wire::kF32 : Wire::kBf16,
-                            /*threads=*/1 + ranks % 2, Algorithm::kRing);
-                        one.tiles().segment_bytes = 3000;
-                        for (int i = 0; i < kSweepRounds; ++i) {
-                          absl::Status status = one.Run(group);
-                          if (status.ok()) status = one.Check();
-                          if (!status.ok()) {
-                            return Named(status, ranks, group.rank(),
-                                         shape.rows, GetParam());
-                          }
-                        }
-                        return absl::OkStatus();
-                      },
-                      AlgorithmTable::Only(Algorithm::kRing)),
-                  Each(absl::OkStatus()));
-    }
-  }
+  SweepReductions(Algorithm::kRing, GetParam());
 }
 
 // Tiles of one, two and three blocks each way; none changes a bit.
