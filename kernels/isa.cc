@@ -16,33 +16,32 @@
 namespace ringfleet::kernels {
 namespace {
 
-constexpr absl::string_view kNames[] = {"sse4",    "avx2",        "avx_vnni",
-                                        "avx512",  "avx512_vnni", "avx512_bf16",
-                                        "amx"};
+constexpr absl::string_view kNames[] = {
+    "sse4", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx"};
 
 struct CpuidRegisters {
   uint32_t a = 0, b = 0, c = 0, d = 0;
 };
 
-CpuidRegisters Leaf7(uint32_t subleaf) {
-  CpuidRegisters r = {.a = 7, .c = subleaf};
+CpuidRegisters Cpuid(uint32_t leaf, uint32_t subleaf = 0) {
+  CpuidRegisters r = {.a = leaf, .c = subleaf};
   __asm__("cpuid" : "+a"(r.a), "=b"(r.b), "+c"(r.c), "=d"(r.d));
   return r;
 }
 
 // The compiler's runtime asks CPUID and, through XGETBV, whether the system
 // saves the registers. Its list lacks AVX-VNNI: leaf 7, subleaf 1, EAX bit 4.
-bool HasAvxVnni() { return (Leaf7(1).a & (1u << 4)) != 0; }
+bool HasAvxVnni() { return (Cpuid(7, 1).a & (1u << 4)) != 0; }
 
-// AMX-BF16, AMX-TILE and AMX-INT8: leaf 7, EDX bits 22, 24 and 25. The system saves the
-// registers of processes that asked for it (Linux: Documentation/arch/x86/
-// xstate.rst), which all of their threads may then use.
+// AMX-BF16, AMX-TILE and AMX-INT8: leaf 7, EDX bits 22, 24 and 25. The system
+// saves the registers of processes that asked for it (Linux:
+// Documentation/arch/x86/ xstate.rst), which all of their threads may then use.
 bool HasAmx() {
   constexpr uint32_t kBits = 1u << 22 | 1u << 24 | 1u << 25;
   constexpr int kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
   constexpr int kTileData = 18;               // XFEATURE_XTILEDATA
   static const bool has =
-      (Leaf7(0).d & kBits) == kBits &&
+      (Cpuid(7).d & kBits) == kBits &&
       syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
   return has;
 }
@@ -73,6 +72,23 @@ bool Supports(Isa isa) {
 std::atomic<Isa>& Current() {
   static std::atomic<Isa> current{SupportedIsas().back()};
   return current;
+}
+
+// Leaf 1, EAX: the base family in bits 8 to 11 and, where these are all set,
+// what bits 20 to 27 add to it.
+uint32_t Family() {
+  const uint32_t eax = Cpuid(1).a;
+  const uint32_t base = eax >> 8 & 0xF;
+  return base == 0xF ? base + (eax >> 20 & 0xFF) : base;
+}
+
+LinesAhead MeasuredLinesAhead() {
+  constexpr uint32_t kZen5 = 0x1A;
+  if (__builtin_cpu_is("intel")) return LinesAhead::kIntoLevel2;
+  if (__builtin_cpu_is("amd") && Family() >= kZen5) {
+    return LinesAhead::kIntoLevel1;
+  }
+  return LinesAhead::kForeseen;
 }
 
 // Targets of Highway's, as bits, that `isa` includes.
@@ -106,9 +122,9 @@ std::vector<Isa> SupportedIsas() {
 
 Isa CurrentIsa() { return Current().load(std::memory_order_relaxed); }
 
-bool AsksForLinesAhead() {
-  static const bool intel = __builtin_cpu_is("intel");
-  return intel;
+LinesAhead BestLinesAhead() {
+  static const LinesAhead best = MeasuredLinesAhead();
+  return best;
 }
 
 void ForceIsa(Isa isa) {

@@ -33,9 +33,9 @@ inline constexpr size_t kMaxPanelBatch = 48;
 struct PanelBatch {
   size_t size = 0;  // At most kMaxPanelBatch.
   size_t columns = 0;
-  const float* values[kMaxPanelBatch];  // kF32
-  const int8_t* codes[kMaxPanelBatch];  // kInt8
-  const float* scales[kMaxPanelBatch];  // kInt8
+  const float* values[kMaxPanelBatch];    // kF32
+  const int8_t* codes[kMaxPanelBatch];    // kInt8
+  const float* scales[kMaxPanelBatch];    // kInt8
   const int32_t* sums[kMaxPanelBatch];    // kInt8
   const int32_t* biases[kMaxPanelBatch];  // kInt8
 
@@ -73,10 +73,11 @@ struct IntegerPanelKernels {
   IntegerPanelKernel int8;
   IntegerPanelKernel int4;
 };
-IntegerPanelKernels HighwayPanelKernels();     // Any processor.
-IntegerPanelKernels AvxVnniPanelKernels();     // kAvxVnni.
-IntegerPanelKernels Avx512VnniPanelKernels();  // From kAvx512Vnni on.
-IntegerPanelKernels AmxPanelKernels();         // From kAmx on.
+IntegerPanelKernels HighwayPanelKernels();  // Any processor.
+IntegerPanelKernels AvxVnniPanelKernels();  // kAvxVnni.
+IntegerPanelKernels Avx512VnniPanelKernels(
+    LinesAhead lines = BestLinesAhead());  // From kAvx512Vnni on.
+IntegerPanelKernels AmxPanelKernels();     // From kAmx on.
 
 }  // namespace ringfleet::kernels
 

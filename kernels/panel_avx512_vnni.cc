@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "hwy/base.h"
 #include "kernels/isa.h"
@@ -33,10 +34,17 @@ constexpr int kVectors = 4;  // Of 16 outputs in a panel.
 constexpr size_t kMaxRows = 6;
 constexpr size_t kLineBytes = 64;
 constexpr size_t kGroupSteps = kActivationGroup / kStepColumns;
-// Prefetches run so many groups ahead, 16 KB of int8 codes: 0.6 us at the rate
-// of one core, several latencies of the memory (measured: 8 rows 380 -> 540
-// GOPS on two cores against prefetches within the group).
-constexpr size_t kGroupsAhead = 4;
+
+// How many groups ahead a tile asks for lines. 16 KB of int8 codes are 0.6 us
+// at the rate of one core, several latencies of the memory: 8 rows reach 540
+// GOPS on two cores of Zen 4, with prefetches within the group 380.
+constexpr size_t kTileGroupsAhead = 4;
+// The same for a tile that reads alone: 8 KB if level 1 has to keep them.
+constexpr size_t GroupsAhead(LinesAhead lines, size_t group_bytes) {
+  return lines == LinesAhead::kIntoLevel1
+             ? (8192 + group_bytes - 1) / group_bytes
+             : kTileGroupsAhead;
+}
 
 inline void DotBytes(__m512i weights, __m512i codes, __m512i& sum) {
   __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(weights), "v"(codes));
@@ -62,23 +70,26 @@ struct Prefetch {
   size_t lines_per_step = 0;
 };
 
-// Splits the lines of a group's steps, `per_step` each, over the tiles.
+// Splits the lines of a group's steps, `per_step` each, over the tiles; none
+// of no group.
 Prefetch ShareOf(size_t tile, size_t num_tiles, size_t per_step, size_t steps,
                  const uint8_t* group) {
   const size_t sharing = std::min(num_tiles, per_step);
-  if (tile >= sharing) return {};
+  if (group == nullptr || tile >= sharing) return {};
   const size_t begin = tile * per_step / sharing;
   const size_t end = (tile + 1) * per_step / sharing;
   return {.from = group + begin * steps * kLineBytes,
           .lines_per_step = end - begin};
 }
 
+template <LinesAhead lines>
 inline void Ask(const Prefetch& prefetch, size_t step) {
+  constexpr _mm_hint kHint =
+      lines == LinesAhead::kIntoLevel1 ? _MM_HINT_T0 : _MM_HINT_T1;
   const uint8_t* line =
       prefetch.from + step * prefetch.lines_per_step * kLineBytes;
   for (size_t i = 0; i < prefetch.lines_per_step; ++i) {
-    _mm_prefetch(reinterpret_cast<const char*>(line + i * kLineBytes),
-                 _MM_HINT_T1);
+    _mm_prefetch(reinterpret_cast<const char*>(line + i * kLineBytes), kHint);
   }
 }
 
@@ -92,7 +103,8 @@ struct RowGroup {
 };
 
 template <int Rows>
-RowGroup<Rows> Select(const PanelBatch& x, size_t row, size_t group) {
+HWY_INLINE RowGroup<Rows> Select(const PanelBatch& x, size_t row,
+                                 size_t group) {
   RowGroup<Rows> rows;
   for (int i = 0; i < Rows; ++i) {
     rows.codes[i] = x.codes[row + i] + group * kActivationGroup;
@@ -109,9 +121,10 @@ inline void AddScaled(__m512 value, __m512 scale, float* sum) {
 }
 
 // tile[i] += scale * dot over one group of up to kGroupSteps steps.
-template <int Rows>
-void Int8Group(const uint8_t* weights, size_t steps, const RowGroup<Rows>& rows,
-               const Prefetch& prefetch, float* tile) {
+template <int Rows, LinesAhead lines>
+HWY_INLINE void Int8Group(const uint8_t* weights, size_t steps,
+                          const RowGroup<Rows>& rows, const Prefetch& prefetch,
+                          float* tile) {
   __m512i sums[Rows][kVectors];
 #pragma GCC unroll 8
   for (int i = 0; i < Rows; ++i) {
@@ -125,7 +138,7 @@ void Int8Group(const uint8_t* weights, size_t steps, const RowGroup<Rows>& rows,
     for (int j = 0; j < kVectors; ++j) {
       w[j] = _mm512_load_si512(weights + step * kStepBytes + j * kLineBytes);
     }
-    Ask(prefetch, step);
+    Ask<lines>(prefetch, step);
 #pragma GCC unroll 8
     for (int i = 0; i < Rows; ++i) {
       const __m512i codes = FourCodes(rows.codes[i] + step * kStepColumns);
@@ -145,9 +158,10 @@ void Int8Group(const uint8_t* weights, size_t steps, const RowGroup<Rows>& rows,
 }
 
 // The same for the `parts` parts of a group of int4 weights.
-template <int Rows>
-void Int4Group(const uint8_t* weights, size_t parts, const RowGroup<Rows>& rows,
-               const Prefetch& prefetch, float* tile) {
+template <int Rows, LinesAhead lines>
+HWY_INLINE void Int4Group(const uint8_t* weights, size_t parts,
+                          const RowGroup<Rows>& rows, const Prefetch& prefetch,
+                          float* tile) {
   constexpr size_t kPairs = kInt4Group / (2 * kStepColumns);
   const __m512i low_bits = _mm512_set1_epi8(15);
   alignas(64) float inner[Rows * kPanelRows] = {};
@@ -162,7 +176,7 @@ void Int4Group(const uint8_t* weights, size_t parts, const RowGroup<Rows>& rows,
     for (size_t pair = 0; pair < kPairs; ++pair) {
       const uint8_t* bytes = weights + kInt4ScaleBytes + pair * kStepBytes;
       const size_t column = part * kInt4Group + pair * 2 * kStepColumns;
-      Ask(prefetch, part * kPairs + pair);
+      Ask<lines>(prefetch, part * kPairs + pair);
 #pragma GCC unroll 4
       for (int j = 0; j < kVectors; ++j) {
         const __m512i both = _mm512_load_si512(bytes + j * kLineBytes);
@@ -207,12 +221,12 @@ struct Int8Weights {
   static constexpr size_t kGroupBytes = kGroupSteps * kStepBytes;
   static constexpr size_t kUnits = kGroupSteps;  // Where prefetches are spread.
   static constexpr size_t kLinesPerUnit = kStepBytes / kLineBytes;
-  template <int Rows>
-  static void Group(const uint8_t* weights, size_t columns,
-                    const RowGroup<Rows>& rows, const Prefetch& prefetch,
-                    float* tile) {
-    Int8Group<Rows>(weights, (columns + kStepColumns - 1) / kStepColumns, rows,
-                    prefetch, tile);
+  template <int Rows, LinesAhead lines>
+  static HWY_INLINE void Group(const uint8_t* weights, size_t columns,
+                               const RowGroup<Rows>& rows,
+                               const Prefetch& prefetch, float* tile) {
+    Int8Group<Rows, lines>(weights, (columns + kStepColumns - 1) / kStepColumns,
+                           rows, prefetch, tile);
   }
 };
 
@@ -224,12 +238,12 @@ struct Int4Weights {
   // 4.5, rounded up: the lines of the scales are asked for, too.
   static constexpr size_t kLinesPerUnit =
       (kGroupBytes / kLineBytes + kUnits - 1) / kUnits;
-  template <int Rows>
-  static void Group(const uint8_t* weights, size_t columns,
-                    const RowGroup<Rows>& rows, const Prefetch& prefetch,
-                    float* tile) {
-    Int4Group<Rows>(weights, (columns + kInt4Group - 1) / kInt4Group, rows,
-                    prefetch, tile);
+  template <int Rows, LinesAhead lines>
+  static HWY_INLINE void Group(const uint8_t* weights, size_t columns,
+                               const RowGroup<Rows>& rows,
+                               const Prefetch& prefetch, float* tile) {
+    Int4Group<Rows, lines>(weights, (columns + kInt4Group - 1) / kInt4Group,
+                           rows, prefetch, tile);
   }
 };
 
@@ -237,78 +251,135 @@ size_t NumTiles(const PanelBatch& x) {
   return (x.size + kMaxRows - 1) / kMaxRows;
 }
 
-// Rows of x through one group, in tiles as equal as integers allow.
-template <typename Weights>
-void MultiplyGroup(const uint8_t* weights, size_t columns, const PanelBatch& x,
-                   size_t group, const uint8_t* ahead, float* tile) {
-  const size_t num_tiles = NumTiles(x);
-  for (size_t t = 0; t < num_tiles; ++t) {
-    const size_t row = t * x.size / num_tiles;
-    const size_t rows = (t + 1) * x.size / num_tiles - row;
-    const Prefetch prefetch =
-        ahead == nullptr ? Prefetch()
-                         : ShareOf(t, num_tiles, Weights::kLinesPerUnit,
-                                   Weights::kUnits, ahead);
-    float* out = tile + row * kPanelRows;
-    switch (rows) {
-      case 1:
-        Weights::template Group<1>(weights, columns, Select<1>(x, row, group),
-                                   prefetch, out);
-        break;
-      case 2:
-        Weights::template Group<2>(weights, columns, Select<2>(x, row, group),
-                                   prefetch, out);
-        break;
-      case 3:
-        Weights::template Group<3>(weights, columns, Select<3>(x, row, group),
-                                   prefetch, out);
-        break;
-      case 4:
-        Weights::template Group<4>(weights, columns, Select<4>(x, row, group),
-                                   prefetch, out);
-        break;
-      case 5:
-        Weights::template Group<5>(weights, columns, Select<5>(x, row, group),
-                                   prefetch, out);
-        break;
-      default:
-        Weights::template Group<6>(weights, columns, Select<6>(x, row, group),
-                                   prefetch, out);
+// Calls body(std::integral_constant<int, rows>()) for 1 to kMaxRows rows.
+template <typename Body>
+HWY_INLINE void WithRows(size_t rows, const Body& body) {
+  switch (rows) {
+    case 1:
+      return body(std::integral_constant<int, 1>());
+    case 2:
+      return body(std::integral_constant<int, 2>());
+    case 3:
+      return body(std::integral_constant<int, 3>());
+    case 4:
+      return body(std::integral_constant<int, 4>());
+    case 5:
+      return body(std::integral_constant<int, 5>());
+    default:
+      return body(std::integral_constant<int, 6>());
+  }
+}
+
+// The groups of a panel, front to back, each of which asks for the lines of the
+// one `ahead` behind it.
+template <typename Form, size_t ahead>
+struct Groups {
+  const uint8_t* panel;
+  size_t columns;
+  const uint8_t* next;  // As in MultiplyPanel.
+
+  size_t Count() const {
+    return (columns + kActivationGroup - 1) / kActivationGroup;
+  }
+  const uint8_t* At(size_t group) const {
+    return panel + group * Form::kGroupBytes;
+  }
+  size_t Columns(size_t group) const {
+    return std::min(kActivationGroup, columns - group * kActivationGroup);
+  }
+  bool HasAhead(size_t group) const { return group + ahead < Count(); }
+  // Where this panel ends, of the next one; null if there is none.
+  const uint8_t* Ahead(size_t group) const {
+    if (HasAhead(group)) return At(group + ahead);
+    if (next == nullptr) return nullptr;
+    return next + (group + ahead - Count()) * Form::kGroupBytes;
+  }
+};
+
+// Few rows: one tile, which reads the panel front to back.
+template <int Rows, typename Form, LinesAhead lines>
+void MultiplyOneTile(const uint8_t* panel, const PanelBatch& x,
+                     const uint8_t* next, float* tile) {
+  const Groups<Form, GroupsAhead(lines, Form::kGroupBytes)> groups = {
+      panel, x.columns, next};
+  for (size_t group = 0; group < groups.Count(); ++group) {
+    Prefetch prefetch;
+    // No processor foresees where the thread goes on.
+    if (lines != LinesAhead::kForeseen || !groups.HasAhead(group)) {
+      prefetch =
+          ShareOf(0, 1, Form::kLinesPerUnit, Form::kUnits, groups.Ahead(group));
+    }
+    Form::template Group<Rows, lines>(groups.At(group), groups.Columns(group),
+                                      Select<Rows>(x, 0, group), prefetch,
+                                      tile);
+  }
+}
+
+// One tile of several in one group. Not inlined: the registers of one number
+// of rows are not to be those of another.
+template <int Rows, typename Form, LinesAhead lines>
+HWY_NOINLINE void MultiplyTileOfGroup(const uint8_t* weights, size_t columns,
+                                      const PanelBatch& x, size_t row,
+                                      size_t group, const Prefetch& prefetch,
+                                      float* tile) {
+  Form::template Group<Rows, lines>(weights, columns,
+                                    Select<Rows>(x, row, group), prefetch,
+                                    tile + row * kPanelRows);
+}
+
+// More rows, in tiles as equal as integers allow, each through one group after
+// the other.
+template <typename Form, LinesAhead lines>
+void MultiplyTiles(const uint8_t* panel, const PanelBatch& x,
+                   const uint8_t* next, float* tile) {
+  const Groups<Form, kTileGroupsAhead> groups = {panel, x.columns, next};
+  const size_t tiles = NumTiles(x);
+  for (size_t group = 0; group < groups.Count(); ++group) {
+    const uint8_t* ahead = groups.Ahead(group);
+    for (size_t t = 0; t < tiles; ++t) {
+      const size_t row = t * x.size / tiles;
+      const Prefetch prefetch =
+          ShareOf(t, tiles, Form::kLinesPerUnit, Form::kUnits, ahead);
+      WithRows((t + 1) * x.size / tiles - row, [&](auto rows) {
+        MultiplyTileOfGroup<rows(), Form, lines>(groups.At(group),
+                                                 groups.Columns(group), x, row,
+                                                 group, prefetch, tile);
+      });
     }
   }
 }
 
-template <typename Weights>
+template <typename Form, LinesAhead lines>
 void Multiply(const uint8_t* panel, const PanelBatch& x, const uint8_t* next,
               float* tile) {
   for (size_t i = 0; i < x.size * kPanelRows; i += 16) {
     _mm512_store_ps(tile + i, _mm512_setzero_ps());
   }
-  const size_t groups = (x.columns + kActivationGroup - 1) / kActivationGroup;
-  for (size_t group = 0; group < groups; ++group) {
-    const size_t first = group * kActivationGroup;
-    const size_t ahead = group + kGroupsAhead;
-    const uint8_t* wanted = nullptr;
-    if (ahead < groups) {
-      // One tile reads front to back, which some processors foresee better:
-      // their prefetcher has more lines under way than instructions ask for.
-      if (NumTiles(x) > 1 || AsksForLinesAhead()) {
-        wanted = panel + ahead * Weights::kGroupBytes;
-      }
-    } else if (next != nullptr) {
-      // It cannot know where the thread goes on.
-      wanted = next + (ahead - groups) * Weights::kGroupBytes;
-    }
-    MultiplyGroup<Weights>(panel + group * Weights::kGroupBytes,
-                           std::min(kActivationGroup, x.columns - first), x,
-                           group, wanted, tile);
+  if (NumTiles(x) != 1) {
+    return MultiplyTiles<Form, lines>(panel, x, next, tile);
   }
+  WithRows(x.size, [&](auto rows) {
+    MultiplyOneTile<rows(), Form, lines>(panel, x, next, tile);
+  });
 }
+
+template <LinesAhead lines>
+constexpr IntegerPanelKernels kKernels = {
+    .int8 = &Multiply<Int8Weights, lines>,
+    .int4 = &Multiply<Int4Weights, lines>};
 
 }  // namespace
 
-IntegerPanelKernels Avx512VnniPanelKernels() {
-  return {.int8 = &Multiply<Int8Weights>, .int4 = &Multiply<Int4Weights>};
+IntegerPanelKernels Avx512VnniPanelKernels(LinesAhead lines) {
+  switch (lines) {
+    case LinesAhead::kForeseen:
+      return kKernels<LinesAhead::kForeseen>;
+    case LinesAhead::kIntoLevel1:
+      return kKernels<LinesAhead::kIntoLevel1>;
+    case LinesAhead::kIntoLevel2:
+      break;
+  }
+  return kKernels<LinesAhead::kIntoLevel2>;
 }
 
 }  // namespace ringfleet::kernels

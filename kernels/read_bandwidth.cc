@@ -48,8 +48,8 @@ uint64_t Sum(const uint64_t* HWY_RESTRICT words, size_t count) {
 }
 
 uint64_t SumWords(const uint64_t* words, size_t count) {
-  return AsksForLinesAhead() ? Sum<true>(words, count)
-                             : Sum<false>(words, count);
+  return BestLinesAhead() == LinesAhead::kIntoLevel2 ? Sum<true>(words, count)
+                                                     : Sum<false>(words, count);
 }
 
 }  // namespace ringfleet::kernels::HWY_NAMESPACE

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels that no processor chooses by itself beside each other: those that ask
+// for lines in every way, and the 256-bit ones in AVX-512's encoding, which
+// more machines can run than AVX-VNNI's (but for the bytes of one instruction
+// they are the same code).
+#include <gtest/gtest.h>
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <iterator>
+#include <vector>
+
+#include "hwy/base.h"
+#include "kernels/isa.h"
+#include "kernels/panel.h"
+#include "tests/kernels/random_floats.h"
+
+HWY_PUSH_ATTRIBUTES("avx512f,avx512vl,avx512vnni")
+#define RF_VPDPBUSD "vpdpbusd"
+#include "kernels/panel_vnni256-inl.h"
+HWY_POP_ATTRIBUTES
+
+namespace ringfleet::kernels {
+namespace {
+
+struct Kernels {
+  const char* name;
+  IntegerPanelKernels kernels;
+};
+
+std::vector<Kernels> AllKernels() {
+  return {{"VNNI in 256 bits", Vnni256PanelKernels()},
+          {"lines foreseen", Avx512VnniPanelKernels(LinesAhead::kForeseen)},
+          {"into level 1", Avx512VnniPanelKernels(LinesAhead::kIntoLevel1)},
+          {"into level 2", Avx512VnniPanelKernels(LinesAhead::kIntoLevel2)}};
+}
+
+// Panel `index` of w times the rows, on a tile of ones.
+PanelTile Multiply(const IntegerPanelKernels& kernels, const WeightMatrix& w,
+                   size_t index, const PanelBatch& batch) {
+  PanelTile tile;
+  std::fill(std::begin(tile.values), std::end(tile.values), 1.0f);
+  const IntegerPanelKernel kernel =
+      w.form() == WeightForm::kInt8 ? kernels.int8 : kernels.int4;
+  kernel(w.Panel(index), batch,
+         index + 1 < w.num_panels() ? w.Panel(index + 1) : nullptr,
+         tile.values);
+  return tile;
+}
+
+TEST(PanelKernelsTest, GiveTheSameBits) {
+  if (SupportedIsas().back() < Isa::kAvx512Vnni) {
+    GTEST_SKIP() << "this processor has no AVX-512 VNNI";
+  }
+  ThreadPool pool(1);
+  for (const WeightForm form : {WeightForm::kInt8, WeightForm::kInt4}) {
+    for (const size_t columns : {1, 4, 31, 32, 33, 64, 65, 100, 128, 300}) {
+      WeightMatrix w(form, 2 * kPanelRows, columns);
+      const std::vector<float> values = RandomFloats(w.rows() * columns, 1);
+      for (size_t row = 0; row < w.rows(); ++row) {
+        w.SetRow(row, &values[row * columns]);
+      }
+      for (const size_t rows : {0, 1, 2, 3, 4, 5, 6, 7, 13, 48}) {
+        const std::vector<float> x = RandomFloats(rows * columns, 2);
+        Activations activations;
+        activations.Assign(Activations::Form::kInt8, x.data(), rows, columns,
+                           columns, pool);
+        PanelBatch batch;
+        for (size_t i = 0; i < rows; ++i) batch.Add(activations, i);
+        for (size_t panel = 0; panel < w.num_panels(); ++panel) {
+          const PanelTile expected =
+              Multiply(HighwayPanelKernels(), w, panel, batch);
+          for (const Kernels& kernels : AllKernels()) {
+            const PanelTile actual = Multiply(kernels.kernels, w, panel, batch);
+            ASSERT_EQ(std::memcmp(expected.values, actual.values,
+                                  sizeof(expected.values)),
+                      0)
+                << kernels.name << ": " << WeightFormName(form) << ", "
+                << columns << " columns, " << rows << " rows";
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ringfleet::kernels
