@@ -9,6 +9,7 @@
 
 #include "kernels/dtype.h"
 #include "kernels/panel.h"
+#include "kernels/prefetch.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/panel_highway.cc"
@@ -193,26 +194,13 @@ struct Int4Weights {
   }
 };
 
-// Asks for the lines of weights that follow 8 KB behind a block's share of a
-// group. A block takes one line of four at a time, an order that no processor
-// foresees across groups.
-template <class Weights>
-HWY_INLINE void AskAhead(const uint8_t* weights, size_t output) {
-  constexpr size_t kBytesAhead = 8192;
-  constexpr size_t kLineBytes = 64;
-  const uint8_t* from =
-      weights + kBytesAhead + output * Weights::kGroupBytes / kPanelRows;
-  const size_t bytes = BlockOutputs() * Weights::kGroupBytes / kPanelRows;
-  for (size_t i = 0; i < bytes; i += kLineBytes) {
-    __builtin_prefetch(from + i);
-  }
-}
-
 template <class Weights, size_t Rows>
 HWY_NOINLINE void MultiplyRows(const uint8_t* weights, size_t units,
                                const GroupRows& rows) {
   for (size_t output = 0; output < kPanelRows; output += BlockOutputs()) {
-    if (rows.row == 0) AskAhead<Weights>(weights, output);
+    if (rows.row == 0) {
+      AskAhead(weights, Weights::kGroupBytes, output, BlockOutputs());
+    }
     Weights::template Block<Rows>(weights, units, rows, output);
   }
 }
@@ -265,7 +253,7 @@ HWY_EXPORT(MultiplyInt4);
 
 void Int8Panel(const uint8_t* panel, const PanelBatch& x, const uint8_t* next,
                float* tile) {
-  static_cast<void>(next);  // The processor's own prefetcher keeps up.
+  static_cast<void>(next);  // AskAhead() runs into what follows the panel.
   HWY_DYNAMIC_DISPATCH(MultiplyInt8)(panel, x, tile);
 }
 

@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include "kernels/panel.h"
+#include "kernels/prefetch.h"
 
 namespace ringfleet::kernels {
 namespace {
@@ -162,7 +163,7 @@ struct Int4Weights {
 template <typename Weights>
 void Multiply(const uint8_t* panel, const PanelBatch& x, const uint8_t* next,
               float* tile) {
-  static_cast<void>(next);  // The processor's own prefetcher keeps up.
+  static_cast<void>(next);  // AskAhead() runs into what follows the panel.
   std::fill_n(tile, x.size * kPanelRows, 0.0f);
   const size_t groups = (x.columns + kActivationGroup - 1) / kActivationGroup;
   for (size_t group = 0; group < groups; ++group) {
@@ -173,6 +174,9 @@ void Multiply(const uint8_t* panel, const PanelBatch& x, const uint8_t* next,
     const uint8_t* weights = panel + group * Weights::kGroupBytes;
     for (size_t row = 0; row < x.size; row += kMaxRows) {
       for (size_t output = 0; output < kPanelRows; output += kBlockOutputs) {
+        if (row == 0) {
+          AskAhead(weights, Weights::kGroupBytes, output, kBlockOutputs);
+        }
         switch (std::min(kMaxRows, x.size - row)) {
           case 1:
             Weights::template Block<1>(weights, units, x, row, group, output,

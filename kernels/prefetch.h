@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asks for memory ahead of the stores that go there.
+// Asks for memory ahead of the loads and stores that go there.
 #ifndef RINGFLEET_KERNELS_PREFETCH_H_
 #define RINGFLEET_KERNELS_PREFETCH_H_
 
 #include <cstddef>
+#include <cstdint>
+
+#include "kernels/weight_matrix.h"
 
 namespace ringfleet::kernels {
 
@@ -16,6 +19,19 @@ inline void Prefetch(const float* values, size_t size) {
     __builtin_prefetch(values + i, /*rw=*/1);
   }
   if (size > 0) __builtin_prefetch(values + size - 1, /*rw=*/1);
+}
+
+// Begins to bring the lines that follow 8 KB behind a block's share of a group
+// of weights, where the block has `outputs` of the panel's kPanelRows from
+// `output` on. For blocks that take one line of several at a time, an order
+// that no processor foresees across groups.
+inline void AskAhead(const uint8_t* group, size_t group_bytes, size_t output,
+                     size_t outputs) {
+  constexpr size_t kBytesAhead = 8192;
+  constexpr size_t kLineBytes = 64;
+  const uint8_t* from = group + kBytesAhead + output * group_bytes / kPanelRows;
+  const size_t bytes = outputs * group_bytes / kPanelRows;
+  for (size_t i = 0; i < bytes; i += kLineBytes) __builtin_prefetch(from + i);
 }
 
 }  // namespace ringfleet::kernels
