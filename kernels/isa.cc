@@ -34,8 +34,8 @@ CpuidRegisters Cpuid(uint32_t leaf, uint32_t subleaf = 0) {
 bool HasAvxVnni() { return (Cpuid(7, 1).a & (1u << 4)) != 0; }
 
 // AMX-BF16, AMX-TILE and AMX-INT8: leaf 7, EDX bits 22, 24 and 25. The system
-// saves the registers of processes that asked for it (Linux:
-// Documentation/arch/x86/ xstate.rst), which all of their threads may then use.
+// saves the registers of processes that asked for it, which all of their
+// threads may then use (Linux: Documentation/arch/x86/xstate.rst).
 bool HasAmx() {
   constexpr uint32_t kBits = 1u << 22 | 1u << 24 | 1u << 25;
   constexpr int kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM

@@ -315,8 +315,8 @@ void MultiplyOneTile(const uint8_t* panel, const PanelBatch& x,
   }
 }
 
-// One tile of several in one group. Not inlined: the registers of one number
-// of rows are not to be those of another.
+// One tile of several in one group. Not inlined, so that the compiler assigns
+// registers for one number of rows at a time (16 rows: 23 -> 24.5 GB/s).
 template <int Rows, typename Form, LinesAhead lines>
 HWY_NOINLINE void MultiplyTileOfGroup(const uint8_t* weights, size_t columns,
                                       const PanelBatch& x, size_t row,
@@ -355,7 +355,7 @@ void Multiply(const uint8_t* panel, const PanelBatch& x, const uint8_t* next,
   for (size_t i = 0; i < x.size * kPanelRows; i += 16) {
     _mm512_store_ps(tile + i, _mm512_setzero_ps());
   }
-  if (NumTiles(x) != 1) {
+  if (NumTiles(x) != 1) {  // No rows are no tiles.
     return MultiplyTiles<Form, lines>(panel, x, next, tile);
   }
   WithRows(x.size, [&](auto rows) {

@@ -24,7 +24,8 @@ inline void Prefetch(const float* values, size_t size) {
 // Begins to bring the lines that follow 8 KB behind a block's share of a group
 // of weights, where the block has `outputs` of the panel's kPanelRows from
 // `output` on. For blocks that take one line of several at a time, an order
-// that no processor foresees across groups.
+// that no processor foresees across groups: a core of Zen 5 reads 35 instead of
+// 18 GB/s for one row of activations (others were not measured).
 inline void AskAhead(const uint8_t* group, size_t group_bytes, size_t output,
                      size_t outputs) {
   constexpr size_t kBytesAhead = 8192;
