@@ -106,7 +106,9 @@ int main(int argc, char** argv) {
   int threads = static_cast<int>(std::thread::hardware_concurrency());
   std::string isa;
   ringfleet::perf::Sizes sizes;
-  app.add_option("-t,--threads", threads)->capture_default_str();
+  app.add_option("-t,--threads", threads)
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
   app.add_option("--isa", isa, "Hold the kernels back to an instruction set");
   app.add_option("--outputs", sizes.outputs, "Rows of weights")
       ->check(CLI::Range(1, 1 << 20))
@@ -116,6 +118,7 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--rows", sizes.rows, "Rows of activations")
       ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   if (!isa.empty()) {
