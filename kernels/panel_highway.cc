@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Panels of integer weights for processors without dot products of bytes:
-// weights and codes are widened to int16, pairs of products added to int32
-// (PMADDWD). Four columns of an output then give two neighbouring sums, which
-// are added at the end of a group.
+// Panels of integer weights for processors without dot products of bytes: pairs
+// of products in int16 (PMADDWD), or of bytes where their sums are small enough
+// (PMADDUBSW).
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 
 #include "kernels/dtype.h"
 #include "kernels/panel.h"
@@ -20,56 +20,56 @@ HWY_BEFORE_NAMESPACE();
 namespace ringfleet::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-using I16 = hn::ScalableTag<int16_t>;
+using I8 = hn::ScalableTag<int8_t>;
+using U8 = hn::RebindToUnsigned<I8>;
+using I16 = hn::RepartitionToWide<I8>;
+using U16 = hn::RebindToUnsigned<I16>;
 using I32 = hn::RepartitionToWide<I16>;
 using F32 = hn::RebindToFloat<I32>;
-using U8 = hn::Rebind<uint8_t, I16>;  // As many as fit when widened.
-using U64 = hn::Repartition<uint64_t, I16>;
+using V16 = hn::Vec<I16>;
 using V32 = hn::Vec<I32>;
 
-// 3 rows x 4 vectors of sums, one vector of weights and one of codes take 14
-// of 16 registers.
-constexpr size_t kMaxRows = 3;
-constexpr size_t kVectors = 4;
+// Rows that share a pass over a group of weights. With two vectors of sums for
+// each, two of weights, one of codes and one of products all is in registers
+// where there are 16.
+constexpr size_t kMaxRows = 6;
 
-// Outputs whose sums one vector, or one block of vectors, holds.
-HWY_INLINE size_t VectorOutputs() { return hn::Lanes(I32()) / 2; }
-HWY_INLINE size_t BlockOutputs() { return kVectors * VectorOutputs(); }
-
-// Codes of a row's group as int16.
-using WideCodes = int16_t[kActivationGroup];
-
-void Widen(const int8_t* codes, int16_t* HWY_RESTRICT wide) {
-  const hn::Rebind<int8_t, I16> d8;
-  for (size_t i = 0; i < kActivationGroup; i += hn::Lanes(I16())) {
-    hn::Store(hn::PromoteTo(I16(), hn::LoadU(d8, codes + i)), I16(), wide + i);
-  }
+// Of `left` rows, how many go together next: no few are left behind.
+inline size_t RowsTogether(size_t left) {
+  if (left <= kMaxRows) return left;
+  return left < 2 * kMaxRows ? (left + 1) / 2 : kMaxRows;
 }
 
-HWY_INLINE hn::Vec<I16> FourCodes(const int16_t* codes) {
-  uint64_t four;
-  std::memcpy(&four, codes, sizeof(four));
-  return hn::BitCast(I16(), hn::Set(U64(), four));
+// The codes of one step, four bytes, in each lane of 32 bits.
+template <class D, typename T>
+HWY_INLINE hn::Vec<D> StepCodes(D d, const T* codes) {
+  int32_t bits;
+  std::memcpy(&bits, codes, sizeof(bits));
+  return hn::BitCast(d, hn::Set(I32(), bits));
 }
 
-HWY_INLINE void AddProducts(hn::Vec<I16> w, hn::Vec<I16> x, V32& sums) {
-  V32 unused = hn::Zero(I32());  // Stays zero: x86 adds pairs in one result.
-  sums = hn::ReorderWidenMulAccumulate(I32(), w, x, sums, unused);
-  // Keeps the sum where it is: GCC 12 moves a third of them to the stack.
-  __asm__("" : "+v"(sums.raw));
+// sums += sums of products of neighbouring columns. With AVX2 as one piece of
+// assembly, or GCC 12 moves a third of the sums to the stack.
+HWY_INLINE void AddProducts(V16 w, V16 x, V32& sums) {
+#if HWY_TARGET <= HWY_AVX2
+  V32 products;
+  __asm__("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0"
+          : "+v"(sums.raw), "=&v"(products.raw)
+          : "v"(w.raw), "v"(x.raw));
+#else
+  sums.raw = _mm_add_epi32(sums.raw, _mm_madd_epi16(w.raw, x.raw));
+#endif
 }
 
-// Sums of neighbouring lanes of kVectors vectors, plus `start`, as floats in
-// order of the outputs.
-template <class Sink>
-HWY_INLINE void FinishBlock(const V32* sums, int32_t start, Sink sink) {
-  const I32 d;
-  for (size_t v = 0; v < kVectors; v += 2) {
-    const V32 a = hn::Add(sums[v], hn::Shuffle2301(sums[v]));
-    const V32 b = hn::Add(sums[v + 1], hn::Shuffle2301(sums[v + 1]));
-    const V32 both = hn::Add(hn::ConcatEven(d, b, a), hn::Set(d, start));
-    sink(v * VectorOutputs(), hn::ConvertTo(F32(), both));
-  }
+HWY_INLINE void AddProducts(hn::Vec<U8> w, hn::Vec<I8> x, V16& sums) {
+#if HWY_TARGET <= HWY_AVX2
+  V16 products;
+  __asm__("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0"
+          : "+v"(sums.raw), "=&v"(products.raw)
+          : "v"(w.raw), "v"(x.raw));
+#else
+  sums.raw = _mm_add_epi16(sums.raw, _mm_maddubs_epi16(w.raw, x.raw));
+#endif
 }
 
 HWY_INLINE void AddScaled(hn::Vec<F32> value, hn::Vec<F32> scale,
@@ -78,157 +78,218 @@ HWY_INLINE void AddScaled(hn::Vec<F32> value, hn::Vec<F32> scale,
   hn::StoreU(hn::Add(hn::LoadU(d, sum), hn::Mul(value, scale)), d, sum);
 }
 
-// Rows [row, row + Rows) of x in one group.
-struct GroupRows {
-  const PanelBatch* x;
-  size_t row;
-  size_t group;
-  const WideCodes* codes;  // Of the batch's rows.
-  float* tile;             // Of the whole batch.
-
-  float Scale(size_t i) const { return x->scales[row + i][group]; }
-  const int32_t* Sums(size_t i) const {
-    return x->sums[row + i] + group * Activations::kSumsPerGroup;
-  }
-  const int16_t* Codes(size_t i) const { return codes[row + i]; }
-  float* Tile(size_t i) const { return tile + (row + i) * kPanelRows; }
-};
-
-template <size_t Rows>
-HWY_INLINE void Int8Block(const uint8_t* weights, size_t steps,
-                          const GroupRows& rows, size_t output) {
-  V32 sums[Rows][kVectors];
-  for (size_t i = 0; i < Rows; ++i) {
-    for (size_t v = 0; v < kVectors; ++v) sums[i][v] = hn::Zero(I32());
-  }
-  for (size_t step = 0; step < steps; ++step) {
-    const uint8_t* w = weights + step * kStepBytes + output * kStepColumns;
-    hn::Vec<I16> codes[Rows];
-    for (size_t i = 0; i < Rows; ++i) {
-      codes[i] = FourCodes(rows.Codes(i) + step * kStepColumns);
-    }
-    for (size_t v = 0; v < kVectors; ++v) {
-      const auto wide = hn::PromoteTo(
-          I16(), hn::LoadU(U8(), w + v * VectorOutputs() * kStepColumns));
-      for (size_t i = 0; i < Rows; ++i) AddProducts(wide, codes[i], sums[i][v]);
-    }
-  }
-  for (size_t i = 0; i < Rows; ++i) {
-    const int32_t start = -rows.x->biases[rows.row + i][rows.group];
-    const auto scale = hn::Set(F32(), rows.Scale(i));
-    FinishBlock(sums[i], start, [&](size_t at, hn::Vec<F32> values) {
-      AddScaled(values, scale, rows.Tile(i) + output + at);
-    });
-  }
-}
-
-template <size_t Rows>
-HWY_INLINE void Int4Block(const uint8_t* weights, size_t parts,
-                          const GroupRows& rows, size_t output) {
-  const F32 df;
-  const U8 d8;
-  const hn::Rebind<uint16_t, F32> d16;
-  const hn::RebindToUnsigned<I32> du32;
-  const auto low_bits = hn::Set(I16(), 15);
-  HWY_ALIGN float inner[Rows][kPanelRows] = {};
-  for (size_t part = 0; part < parts; ++part, weights += kInt4GroupBytes) {
-    V32 sums[Rows][kVectors];
-    for (size_t i = 0; i < Rows; ++i) {
-      for (size_t v = 0; v < kVectors; ++v) sums[i][v] = hn::Zero(I32());
-    }
-    for (size_t pair = 0; pair < kInt4Group / (2 * kStepColumns); ++pair) {
-      const uint8_t* bytes =
-          weights + kInt4ScaleBytes + pair * kStepBytes + output * kStepColumns;
-      const size_t column = part * kInt4Group + pair * 2 * kStepColumns;
-      for (size_t v = 0; v < kVectors; ++v) {
-        const auto both = hn::PromoteTo(
-            I16(), hn::LoadU(d8, bytes + v * VectorOutputs() * kStepColumns));
-        const auto low = hn::And(both, low_bits);
-        const auto high = hn::ShiftRight<4>(both);
-        for (size_t i = 0; i < Rows; ++i) {
-          const int16_t* codes = rows.Codes(i) + column;
-          AddProducts(low, FourCodes(codes), sums[i][v]);
-          AddProducts(high, FourCodes(codes + kStepColumns), sums[i][v]);
-        }
-      }
-    }
-    for (size_t i = 0; i < Rows; ++i) {
-      FinishBlock(
-          sums[i], -8 * rows.Sums(i)[part],
-          [&](size_t at, hn::Vec<F32> values) {
-            const auto bits = hn::LoadU(
-                d16, reinterpret_cast<const uint16_t*>(weights) + output + at);
-            const auto scale =
-                hn::BitCast(df, hn::ShiftLeft<16>(hn::PromoteTo(du32, bits)));
-            AddScaled(values, scale, inner[i] + at);
-          });
-    }
-  }
-  for (size_t i = 0; i < Rows; ++i) {
-    const auto scale = hn::Set(df, rows.Scale(i));
-    for (size_t at = 0; at < BlockOutputs(); at += hn::Lanes(df)) {
-      AddScaled(hn::Load(df, inner[i] + at), scale, rows.Tile(i) + output + at);
-    }
-  }
-}
-
+// Codes as int16: the sum of two products of bytes needs 17 bits.
 struct Int8Weights {
+  // Vectors of sums of a row. More read few rows' weights faster.
+  template <size_t Rows>
+  static constexpr size_t kVectors = Rows <= 2 ? 4 : 2;
   static constexpr size_t kUnitColumns = kStepColumns;
   static constexpr size_t kGroupBytes =
       kActivationGroup / kStepColumns * kStepBytes;
+
+  // A row of x in one group. Even and odd columns are apart: neighbours among
+  // a vector of bytes, and then of int16, are of one output.
+  struct RowGroup {
+    int16_t even[kActivationGroup / 2];
+    int16_t odd[kActivationGroup / 2];
+    int32_t start;
+    float scale;
+
+    void Set(const PanelBatch& x, size_t row, size_t group) {
+      const I16 d;
+      const int8_t* codes = x.codes[row] + group * kActivationGroup;
+      for (size_t i = 0; i < kActivationGroup / 2; i += hn::Lanes(d)) {
+        const V16 both = hn::BitCast(d, hn::LoadU(I8(), codes + 2 * i));
+        hn::StoreU(hn::ShiftRight<8>(hn::ShiftLeft<8>(both)), d, even + i);
+        hn::StoreU(hn::ShiftRight<8>(both), d, odd + i);
+      }
+      start = -x.biases[row][group];
+      scale = x.scales[row][group];
+    }
+  };
+
   template <size_t Rows>
-  static HWY_INLINE void Block(const uint8_t* weights, size_t units,
-                               const GroupRows& rows, size_t output) {
-    Int8Block<Rows>(weights, units, rows, output);
+  static HWY_INLINE void Block(const uint8_t* weights, size_t steps,
+                               const RowGroup* rows, size_t output,
+                               float* tile) {
+    const F32 df;
+    const I32 d;
+    const I16 d16;
+    const U16 du16;
+    V32 sums[Rows][kVectors<Rows>];
+    for (size_t i = 0; i < Rows; ++i) {
+      const V32 start = hn::Set(d, rows[i].start);
+      for (size_t v = 0; v < kVectors<Rows>; ++v) sums[i][v] = start;
+    }
+    weights += output * kStepColumns;
+    tile += output;
+    for (size_t step = 0; step < steps; ++step, weights += kStepBytes) {
+      const size_t pair = step * kStepColumns / 2;
+      for (size_t v = 0; v < kVectors<Rows>; v += 2) {
+        const auto load = [&](size_t vector) {
+          return hn::BitCast(
+              du16, hn::Load(U8(), weights + vector * hn::Lanes(U8())));
+        };
+        V16 w0 = hn::BitCast(d16, hn::And(load(v), hn::Set(du16, 255)));
+        V16 w1 = hn::BitCast(d16, hn::And(load(v + 1), hn::Set(du16, 255)));
+        for (size_t i = 0; i < Rows; ++i) {
+          const V16 x = StepCodes(d16, rows[i].even + pair);
+          AddProducts(w0, x, sums[i][v]);
+          AddProducts(w1, x, sums[i][v + 1]);
+        }
+        w0 = hn::BitCast(d16, hn::ShiftRight<8>(load(v)));
+        w1 = hn::BitCast(d16, hn::ShiftRight<8>(load(v + 1)));
+        for (size_t i = 0; i < Rows; ++i) {
+          const V16 x = StepCodes(d16, rows[i].odd + pair);
+          AddProducts(w0, x, sums[i][v]);
+          AddProducts(w1, x, sums[i][v + 1]);
+        }
+      }
+    }
+    for (size_t i = 0; i < Rows; ++i, tile += kPanelRows) {
+      const auto scale = hn::Set(df, rows[i].scale);
+      for (size_t v = 0; v < kVectors<Rows>; ++v) {
+        AddScaled(hn::ConvertTo(df, sums[i][v]), scale,
+                  tile + v * hn::Lanes(d));
+      }
+    }
   }
 };
 
+// Products of four bits and a byte: the sixteen of a part that go into one lane
+// add up to 16 * 15 * 127 = 30480 at most, which int16 holds.
 struct Int4Weights {
+  template <size_t Rows>
+  static constexpr size_t kVectors = 2;
   static constexpr size_t kUnitColumns = kInt4Group;
   static constexpr size_t kGroupBytes =
       Activations::kSumsPerGroup * kInt4GroupBytes;
+
+  // A row of x in one group.
+  struct RowGroup {
+    int8_t codes[kActivationGroup];
+    int32_t starts[Activations::kSumsPerGroup];
+    float scale;
+
+    void Set(const PanelBatch& x, size_t row, size_t group) {
+      std::memcpy(codes, x.codes[row] + group * kActivationGroup,
+                  sizeof(codes));
+      for (size_t part = 0; part < std::size(starts); ++part) {
+        starts[part] = -8 * x.sums[row][group * std::size(starts) + part];
+      }
+      scale = x.scales[row][group];
+    }
+  };
+
   template <size_t Rows>
-  static HWY_INLINE void Block(const uint8_t* weights, size_t units,
-                               const GroupRows& rows, size_t output) {
-    Int4Block<Rows>(weights, units, rows, output);
+  static HWY_INLINE void Block(const uint8_t* weights, size_t parts,
+                               const RowGroup* rows, size_t output,
+                               float* tile) {
+    const F32 df;
+    const I32 d;
+    const hn::Rebind<uint16_t, F32> d16;
+    const hn::RebindToUnsigned<I32> du32;
+    HWY_ALIGN float inner[Rows][kPanelRows] = {};
+    for (size_t part = 0; part < parts; ++part, weights += kInt4GroupBytes) {
+      V16 sums[Rows][kVectors<Rows>];
+      AddPart<Rows>(weights + kInt4ScaleBytes + output * kStepColumns, rows,
+                    part * kInt4Group, sums);
+      for (size_t v = 0; v < kVectors<Rows>; ++v) {
+        const size_t at = v * hn::Lanes(d);
+        const auto bits = hn::LoadU(
+            d16, reinterpret_cast<const uint16_t*>(weights) + output + at);
+        const auto scale =
+            hn::BitCast(df, hn::ShiftLeft<16>(hn::PromoteTo(du32, bits)));
+        for (size_t i = 0; i < Rows; ++i) {
+          V32 dots = hn::Set(d, rows[i].starts[part]);
+          AddProducts(sums[i][v], hn::Set(I16(), 1), dots);
+          AddScaled(hn::ConvertTo(df, dots), scale, inner[i] + at);
+        }
+      }
+    }
+    tile += output;
+    for (size_t i = 0; i < Rows; ++i, tile += kPanelRows) {
+      const auto scale = hn::Set(df, rows[i].scale);
+      for (size_t v = 0; v < kVectors<Rows>; ++v) {
+        const size_t at = v * hn::Lanes(df);
+        AddScaled(hn::Load(df, inner[i] + at), scale, tile + at);
+      }
+    }
+  }
+
+ private:
+  // Sums over the steps of a part that begins at `column` of the group.
+  template <size_t Rows>
+  static HWY_INLINE void AddPart(const uint8_t* weights, const RowGroup* rows,
+                                 size_t column,
+                                 V16 (&sums)[Rows][kVectors<Rows>]) {
+    const U8 d8;
+    const auto low_bits = hn::Set(d8, 15);
+    for (size_t i = 0; i < Rows; ++i) {
+      for (size_t v = 0; v < kVectors<Rows>; ++v) sums[i][v] = hn::Zero(I16());
+    }
+    for (size_t step = 0; step < kInt4Group / kStepColumns; ++step) {
+      const uint8_t* bytes = weights + step / 2 * kStepBytes;
+      const auto load = [&](size_t vector) {
+        const auto both = hn::Load(d8, bytes + vector * hn::Lanes(d8));
+        if (step % 2 == 0) return hn::And(both, low_bits);
+        const auto high = hn::ShiftRight<4>(hn::BitCast(U16(), both));
+        return hn::And(hn::BitCast(d8, high), low_bits);
+      };
+      for (size_t v = 0; v < kVectors<Rows>; v += 2) {
+        const auto w0 = load(v);
+        const auto w1 = load(v + 1);
+        for (size_t i = 0; i < Rows; ++i) {
+          const auto x =
+              StepCodes(I8(), rows[i].codes + column + step * kStepColumns);
+          AddProducts(w0, x, sums[i][v]);
+          AddProducts(w1, x, sums[i][v + 1]);
+        }
+      }
+    }
   }
 };
 
+// One group of weights, of which x has `units`, times Rows rows.
 template <class Weights, size_t Rows>
 HWY_NOINLINE void MultiplyRows(const uint8_t* weights, size_t units,
-                               const GroupRows& rows) {
-  for (size_t output = 0; output < kPanelRows; output += BlockOutputs()) {
-    if (rows.row == 0) {
-      AskAhead(weights, Weights::kGroupBytes, output, BlockOutputs());
-    }
-    Weights::template Block<Rows>(weights, units, rows, output);
+                               const typename Weights::RowGroup* rows,
+                               bool first, float* tile) {
+  const size_t outputs = Weights::template kVectors<Rows> * hn::Lanes(I32());
+  for (size_t output = 0; output < kPanelRows; output += outputs) {
+    if (first) AskAhead(weights, Weights::kGroupBytes, output, outputs);
+    Weights::template Block<Rows>(weights, units, rows, output, tile);
   }
+}
+
+template <class Weights>
+void MultiplyCount(size_t count, const uint8_t* weights, size_t units,
+                   const typename Weights::RowGroup* rows, bool first,
+                   float* tile) {
+  static constexpr decltype(&MultiplyRows<Weights, 1>) kKernels[kMaxRows] = {
+      &MultiplyRows<Weights, 1>, &MultiplyRows<Weights, 2>,
+      &MultiplyRows<Weights, 3>, &MultiplyRows<Weights, 4>,
+      &MultiplyRows<Weights, 5>, &MultiplyRows<Weights, 6>};
+  kKernels[count - 1](weights, units, rows, first, tile);
 }
 
 template <class Weights>
 void Multiply(const uint8_t* panel, const PanelBatch& x, float* tile) {
   std::fill_n(tile, x.size * kPanelRows, 0.0f);
-  HWY_ALIGN WideCodes codes[kMaxPanelBatch];
+  typename Weights::RowGroup rows[kMaxPanelBatch];
   const size_t groups = (x.columns + kActivationGroup - 1) / kActivationGroup;
   for (size_t group = 0; group < groups; ++group) {
-    const size_t first = group * kActivationGroup;
-    const size_t columns = std::min(kActivationGroup, x.columns - first);
+    const size_t columns =
+        std::min(kActivationGroup, x.columns - group * kActivationGroup);
     const size_t units =
         (columns + Weights::kUnitColumns - 1) / Weights::kUnitColumns;
-    for (size_t i = 0; i < x.size; ++i) Widen(x.codes[i] + first, codes[i]);
+    for (size_t i = 0; i < x.size; ++i) rows[i].Set(x, i, group);
     const uint8_t* weights = panel + group * Weights::kGroupBytes;
-    GroupRows rows = {
-        .x = &x, .row = 0, .group = group, .codes = codes, .tile = tile};
-    while (rows.row < x.size) {
-      const size_t count = std::min(kMaxRows, x.size - rows.row);
-      if (count == 1) {
-        MultiplyRows<Weights, 1>(weights, units, rows);
-      } else if (count == 2) {
-        MultiplyRows<Weights, 2>(weights, units, rows);
-      } else {
-        MultiplyRows<Weights, 3>(weights, units, rows);
-      }
-      rows.row += count;
+    for (size_t row = 0; row < x.size;) {
+      const size_t count = RowsTogether(x.size - row);
+      MultiplyCount<Weights>(count, weights, units, rows + row, row == 0,
+                             tile + row * kPanelRows);
+      row += count;
     }
   }
 }

@@ -70,16 +70,18 @@ double Measure(const kernels::WeightMatrix& w, size_t rows,
 void Run(kernels::ThreadPool& pool, const Sizes& sizes) {
   const Roofline roofline = MeasureRoofline(pool);
   std::printf(
-      "%s, %d threads: read %.1f GB/s, int8 %.0f GOPS, bf16 %.0f, f32 %.0f "
-      "GFLOP/s\n\n| weights | rows | GB/s | GOPS | ceiling | share |\n"
+      "%s, %d threads: read %.1f GB/s, int8 %.0f, int4 %.0f GOPS, bf16 %.0f, "
+      "f32 %.0f GFLOP/s\n\n| weights | rows | GB/s | GOPS | ceiling | share |\n"
       "|---|---|---|---|---|---|\n",
       std::string(kernels::IsaName(kernels::CurrentIsa())).c_str(),
       pool.threads(), roofline.read_gbps, roofline.int8_gops,
-      roofline.bf16_gflops, roofline.f32_gflops);
+      roofline.int4_gops, roofline.bf16_gflops, roofline.f32_gflops);
   for (const WeightForm form : {WeightForm::kInt8, WeightForm::kInt4,
                                 WeightForm::kBf16, WeightForm::kF32}) {
     const kernels::WeightMatrix w = MakeWeights(form, sizes, pool);
-    const bool integer = form == WeightForm::kInt8 || form == WeightForm::kInt4;
+    const double limit = form == WeightForm::kInt8   ? roofline.int8_gops
+                         : form == WeightForm::kInt4 ? roofline.int4_gops
+                                                     : roofline.f32_gflops;
     for (const size_t count : sizes.rows) {
       const double seconds = Measure(w, count, pool);
       const double gbps = static_cast<double>(w.bytes()) / seconds / 1e9;
@@ -87,8 +89,7 @@ void Run(kernels::ThreadPool& pool, const Sizes& sizes) {
                           static_cast<double>(count * w.rows() * w.columns()) /
                           seconds / 1e9;
       const double read_share = gbps / roofline.read_gbps;
-      const double compute_share =
-          gops / (integer ? roofline.int8_gops : roofline.f32_gflops);
+      const double compute_share = gops / limit;
       std::printf("| %s | %zu | %.1f | %.0f | %s | %.0f %% |\n",
                   std::string(kernels::WeightFormName(form)).c_str(), count,
                   gbps, gops, read_share > compute_share ? "read" : "compute",

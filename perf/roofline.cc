@@ -29,102 +29,64 @@ constexpr int kSums = 12;
 // Where sums go that nobody needs.
 volatile uint64_t sink;
 
-// Loops of `kSteps` x kSums instructions each.
+// Loops of `kSteps` x kSums sums on registers alone. RF_ADDING_LOOP's are of
+// one instruction that multiplies and adds, RF_LOOP's of one for each.
+#define RF_ADDING_LOOP(Name, Vector, multiply_add)                             \
+  void Name() {                                                                \
+    Vector sums[kSums] = {};                                                   \
+    const Vector a = {};                                                       \
+    for (int64_t step = 0; step < kSteps; ++step) {                            \
+      _Pragma("GCC unroll 12") for (int i = 0; i < kSums; ++i) {               \
+        __asm__ volatile(multiply_add " %1, %1, %0" : "+v"(sums[i]) : "v"(a)); \
+      }                                                                        \
+    }                                                                          \
+  }
+#define RF_LOOP(Name, Vector, multiply, add)                          \
+  void Name() {                                                       \
+    Vector sums[kSums] = {};                                          \
+    const Vector a = {};                                              \
+    for (int64_t step = 0; step < kSteps; ++step) {                   \
+      _Pragma("GCC unroll 12") for (int i = 0; i < kSums; ++i) {      \
+        Vector product;                                               \
+        __asm__ volatile(multiply " %2, %2, %1\n\t" add " %1, %0, %0" \
+                         : "+v"(sums[i]), "=&v"(product)              \
+                         : "v"(a));                                   \
+      }                                                               \
+    }                                                                 \
+  }
+// The same before AVX, where the first operand is the result.
+#define RF_SSE_LOOP(Name, Vector, multiply, add)                 \
+  void Name() {                                                  \
+    Vector sums[kSums] = {};                                     \
+    const Vector a = {};                                         \
+    for (int64_t step = 0; step < kSteps; ++step) {              \
+      _Pragma("GCC unroll 12") for (int i = 0; i < kSums; ++i) { \
+        Vector product = a;                                      \
+        __asm__ volatile(multiply " %2, %1\n\t" add " %1, %0"    \
+                         : "+x"(sums[i]), "+x"(product)          \
+                         : "x"(a));                              \
+      }                                                          \
+    }                                                            \
+  }
+
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512vnni,avx512bf16")
-void Int8Loop512() {
-  __m512i sums[kSums] = {};
-  const __m512i a = _mm512_set1_epi8(1);
-  for (int64_t step = 0; step < kSteps; ++step) {
-#pragma GCC unroll 12
-    for (int i = 0; i < kSums; ++i) {
-      __asm__ volatile("vpdpbusd %1, %1, %0" : "+v"(sums[i]) : "v"(a));
-    }
-  }
-}
-
-void Bf16Loop512() {
-  __m512 sums[kSums] = {};
-  const __m512 a = _mm512_set1_ps(0);
-  for (int64_t step = 0; step < kSteps; ++step) {
-#pragma GCC unroll 12
-    for (int i = 0; i < kSums; ++i) {
-      __asm__ volatile("vdpbf16ps %1, %1, %0" : "+v"(sums[i]) : "v"(a));
-    }
-  }
-}
-
-void F32Loop512() {
-  __m512 sums[kSums] = {};
-  const __m512 a = _mm512_set1_ps(0);
-  for (int64_t step = 0; step < kSteps; ++step) {
-#pragma GCC unroll 12
-    for (int i = 0; i < kSums; ++i) {
-      __m512 product;
-      __asm__ volatile("vmulps %2, %2, %1\n\tvaddps %1, %0, %0"
-                       : "+v"(sums[i]), "=&v"(product)
-                       : "v"(a));
-    }
-  }
-}
+RF_ADDING_LOOP(Int8Loop512, __m512i, "vpdpbusd")
+RF_ADDING_LOOP(Bf16Loop512, __m512, "vdpbf16ps")
+RF_LOOP(PairLoop512, __m512i, "vpmaddwd", "vpaddd")
+RF_LOOP(BytePairLoop512, __m512i, "vpmaddubsw", "vpaddw")
+RF_LOOP(F32Loop512, __m512, "vmulps", "vaddps")
 HWY_POP_ATTRIBUTES
 
 HWY_PUSH_ATTRIBUTES("avx2,fma")
-void Int16Loop256() {
-  __m256i sums[kSums] = {};
-  const __m256i a = _mm256_set1_epi16(1);
-  for (int64_t step = 0; step < kSteps; ++step) {
-#pragma GCC unroll 12
-    for (int i = 0; i < kSums; ++i) {
-      __m256i product;
-      __asm__ volatile("vpmaddwd %2, %2, %1\n\tvpaddd %1, %0, %0"
-                       : "+x"(sums[i]), "=&x"(product)
-                       : "x"(a));
-    }
-  }
-}
-
-void F32Loop256() {
-  __m256 sums[kSums] = {};
-  const __m256 a = _mm256_set1_ps(0);
-  for (int64_t step = 0; step < kSteps; ++step) {
-#pragma GCC unroll 12
-    for (int i = 0; i < kSums; ++i) {
-      __m256 product;
-      __asm__ volatile("vmulps %2, %2, %1\n\tvaddps %1, %0, %0"
-                       : "+x"(sums[i]), "=&x"(product)
-                       : "x"(a));
-    }
-  }
-}
+RF_ADDING_LOOP(Int8Loop256, __m256i, "%{vex%} vpdpbusd")
+RF_LOOP(PairLoop256, __m256i, "vpmaddwd", "vpaddd")
+RF_LOOP(BytePairLoop256, __m256i, "vpmaddubsw", "vpaddw")
+RF_LOOP(F32Loop256, __m256, "vmulps", "vaddps")
 HWY_POP_ATTRIBUTES
 
-void F32Loop128() {
-  __m128 sums[kSums] = {};
-  const __m128 a = _mm_set1_ps(0);
-  for (int64_t step = 0; step < kSteps; ++step) {
-#pragma GCC unroll 12
-    for (int i = 0; i < kSums; ++i) {
-      __m128 product = a;
-      __asm__ volatile("mulps %2, %1\n\taddps %1, %0"
-                       : "+x"(sums[i]), "+x"(product)
-                       : "x"(a));
-    }
-  }
-}
-
-void Int16Loop128() {
-  __m128i sums[kSums] = {};
-  const __m128i a = _mm_set1_epi16(1);
-  for (int64_t step = 0; step < kSteps; ++step) {
-#pragma GCC unroll 12
-    for (int i = 0; i < kSums; ++i) {
-      __m128i product = a;
-      __asm__ volatile("pmaddwd %2, %1\n\tpaddd %1, %0"
-                       : "+x"(sums[i]), "+x"(product)
-                       : "x"(a));
-    }
-  }
-}
+RF_SSE_LOOP(PairLoop128, __m128i, "pmaddwd", "paddd")
+RF_SSE_LOOP(BytePairLoop128, __m128i, "pmaddubsw", "paddw")
+RF_SSE_LOOP(F32Loop128, __m128, "mulps", "addps")
 
 // Operations of one product of tiles: rows, columns of the second factor,
 // numbers in a row of the first.
@@ -211,11 +173,19 @@ Roofline MeasureRoofline(kernels::ThreadPool& pool) {
     roofline.int8_gops = LoopRate(pool, &Int8TileLoop, kInt8TileOperations);
   } else if (isa >= Isa::kAvx512Vnni) {
     roofline.int8_gops = LoopRate(pool, &Int8Loop512, 128);
+  } else if (isa >= Isa::kAvx512) {
+    roofline.int8_gops = LoopRate(pool, &PairLoop512, 64);
+    roofline.int4_gops = LoopRate(pool, &BytePairLoop512, 128);
+  } else if (isa >= Isa::kAvxVnni) {
+    roofline.int8_gops = LoopRate(pool, &Int8Loop256, 64);
   } else if (isa >= Isa::kAvx2) {
-    roofline.int8_gops = LoopRate(pool, &Int16Loop256, 32);
+    roofline.int8_gops = LoopRate(pool, &PairLoop256, 32);
+    roofline.int4_gops = LoopRate(pool, &BytePairLoop256, 64);
   } else {
-    roofline.int8_gops = LoopRate(pool, &Int16Loop128, 16);
+    roofline.int8_gops = LoopRate(pool, &PairLoop128, 16);
+    roofline.int4_gops = LoopRate(pool, &BytePairLoop128, 32);
   }
+  if (roofline.int4_gops == 0) roofline.int4_gops = roofline.int8_gops;
   if (isa >= Isa::kAvx512) {
     roofline.f32_gflops = LoopRate(pool, &F32Loop512, 32);
   } else if (isa >= Isa::kAvx2) {

@@ -304,28 +304,36 @@ TEST(MatMulTest, Int4IsItsFormula) {
   }
 }
 
-// All codes at their ends: the largest sums that a group can have.
+// Codes at their ends: the largest sums that a group can have. An int4 group
+// with one -8 keeps its other codes at 7, whose bytes, 15, are the largest.
 TEST(MatMulTest, ExtremeCodesDoNotOverflow) {
   ThreadPool pool(1);
   const size_t columns = 16384;
   const size_t batch = 15;
-  for (const float sign : {1.0f, -1.0f}) {
-    const std::vector<float> x(batch * columns, 2.0f);
-    const std::vector<float> values(3 * columns, sign * 3.0f);
+  std::vector<float> mixed(3 * columns, 7.0f);
+  for (size_t i = 0; i < mixed.size(); i += kInt4Group) mixed[i] = -8.0f;
+  for (const std::vector<float>& values :
+       {std::vector<float>(3 * columns, 3.0f),
+        std::vector<float>(3 * columns, -3.0f), mixed}) {
     for (const WeightForm form : {WeightForm::kInt8, WeightForm::kInt4}) {
       const WeightMatrix w = MatrixOf(form, 3, columns, values);
       std::vector<float> row(columns);
       w.GetRow(0, row.data());
-      const Activations activations = MakeActivations(form, x, batch, columns);
-      ForEachIsa([&] {
-        std::vector<float> y(batch * 3);
-        MatMul(w, activations, y.data(), pool);
-        for (const float value : y) {
-          // 128 partial sums, each rounded a few times.
-          EXPECT_NEAR(value, 2.0 * row[0] * columns,
-                      Gamma(160) * std::abs(2.0 * row[0] * columns));
-        }
-      });
+      const double sum = std::accumulate(row.begin(), row.end(), 0.0);
+      double magnitudes = 0;
+      for (const float weight : row) magnitudes += std::abs(weight);
+      for (const float x : {2.0f, -2.0f}) {
+        const Activations activations = MakeActivations(
+            form, std::vector<float>(batch * columns, x), batch, columns);
+        ForEachIsa([&] {
+          std::vector<float> y(batch * 3);
+          MatMul(w, activations, y.data(), pool);
+          for (const float value : y) {
+            // A sum over 256 groups, whose own were rounded a few times.
+            EXPECT_NEAR(value, x * sum, Gamma(256 + 8) * 2.0 * magnitudes);
+          }
+        });
+      }
     }
   }
 }
