@@ -88,7 +88,12 @@ void BenchPlanner::Own(uint64_t epoch, uint64_t last_step, uint32_t groups,
 }
 
 void BenchPlanner::Start() {
-  if (phase_ == Phase::kOwning) Enter(Phase::kFilling);
+  if (phase_ == Phase::kOwning) {
+    Enter(Phase::kFilling);
+  } else if (phase_ == Phase::kResting) {
+    Enter(repetition_ < options_.repetitions ? Phase::kTiming
+                                             : Phase::kFreeing);
+  }
 }
 
 void BenchPlanner::Cancel(const absl::Status& cause) {
@@ -226,7 +231,9 @@ std::optional<v1::StepPlan> BenchPlanner::NextPlan() {
       }
       return plan;
     }
-    if (!in_flight_.empty() || phase_ <= Phase::kOwning) break;
+    if (!in_flight_.empty() || phase_ == Phase::kWaiting || WaitsForStart()) {
+      break;
+    }
     EndPhase();
   }
   return std::nullopt;
@@ -235,16 +242,14 @@ std::optional<v1::StepPlan> BenchPlanner::NextPlan() {
 void BenchPlanner::EndPhase() {
   switch (phase_) {
     case Phase::kFilling:
-      Enter(options_.warmup ? Phase::kWarming : Phase::kTiming);
-      break;
-    case Phase::kWarming:
-      rewind_ = true;
-      Enter(Phase::kTiming);
+      Enter(options_.warmup ? Phase::kWarming : Phase::kResting);
       break;
     case Phase::kTiming:
+      ++repetition_;
+      [[fallthrough]];
+    case Phase::kWarming:
       rewind_ = true;
-      Enter(++repetition_ < options_.repetitions ? Phase::kTiming
-                                                 : Phase::kFreeing);
+      Enter(Phase::kResting);
       break;
     default:
       Enter(Phase::kDone);
@@ -261,6 +266,7 @@ void BenchPlanner::Enter(Phase phase) {
     clock_runs_ = false;
     bytes_read_ = 0;
   }
+  if (phase == Phase::kResting) events_.Push(BenchEvents::Rests());
   if (phase == Phase::kDone) events_.Push(verdict_);
 }
 

@@ -5,9 +5,10 @@
 //
 //   admit, fill to the depth | warm up, go back | [timed | go back] ... | free
 //
-// The clock starts when nothing is in flight and the first timed plan is made,
-// and stops with the last timed result. Repetitions go back to the depth
-// instead of filling the cache again.
+// Before and after each timed part it rests: nothing is in flight, so that the
+// machines can be measured. The clock starts when nothing is in flight and the
+// first timed plan is made, and stops with the last timed result. Repetitions
+// go back to the depth instead of filling the cache again.
 #ifndef RINGFLEET_COORDINATOR_BENCH_PLANNER_H_
 #define RINGFLEET_COORDINATOR_BENCH_PLANNER_H_
 
@@ -31,13 +32,14 @@ namespace ringfleet::coordinator {
 class BenchEvents {
  public:
   struct Owned {};  // The fleet does nothing else; the planner waits for Start.
+  struct Rests {};  // Before the first and after each Sample; so it does here.
   struct Sample {
     uint32_t repetition = 0;
     uint64_t time_ns = 0;
     uint64_t bytes_read = 0;
   };
-  // Owned, Samples, then one status: how the test ended.
-  using Event = std::variant<Owned, Sample, absl::Status>;
+  // Owned, Rests, Samples with Rests, then one status: how the test ended.
+  using Event = std::variant<Owned, Rests, Sample, absl::Status>;
 
   void Push(Event event);
   // Nothing when none comes before the deadline.
@@ -85,7 +87,7 @@ class BenchPlanner {
   void Own(uint64_t epoch, uint64_t last_step, uint32_t groups,
            uint32_t group_slots);
   bool owns() const { return phase_ != Phase::kWaiting; }
-  // Lets it plan, once it owns the fleet.
+  // Lets it plan, once it owns the fleet, and when it rests.
   void Start();
   // Plans no more work; frees what was taken.
   void Cancel(const absl::Status& cause);
@@ -110,6 +112,7 @@ class BenchPlanner {
     kOwning,   // Waits for Start.
     kFilling,
     kWarming,
+    kResting,  // Waits for Start.
     kTiming,
     kFreeing,
     kDone,
@@ -134,6 +137,9 @@ class BenchPlanner {
   bool PlanReleases(v1::StepPlan* plan);
   // Work of the phase; false when all of it has been planned.
   bool PlanPhase(v1::StepPlan* plan);
+  bool WaitsForStart() const {
+    return phase_ == Phase::kOwning || phase_ == Phase::kResting;
+  }
   // Nothing is in flight and nothing is left to plan in this phase.
   void EndPhase();
   void Enter(Phase phase);

@@ -72,21 +72,20 @@ absl::StatusOr<v1::BenchProgress> MakeSetup(const v1::BenchRequest& request,
                                        Deadline::After(kStatisticsTimeout)));
   setup->set_threads(statistics.threads());
   setup->set_cpu(statistics.cpu());
-  if (!request.no_memory_test()) {
-    RF_ASSIGN_OR_RETURN(const double gbps, fleet.MeasureHostRead());
-    setup->set_host_read_gbps(gbps);
-  }
   return progress;
 }
 
-// One test, from taking the fleet to giving it back. `on_owned` is called while
-// nothing else runs there.
+// One test, from taking the fleet to giving it back. `on_owned`, and `on_rest`
+// before the first and after each sample, are called while nothing else runs
+// there.
 absl::Status RunTest(
     const std::shared_ptr<BenchPlanner>& planner, bool only_if_idle,
     Fleet& fleet, const std::function<bool()>& cancelled,
     absl::FunctionRef<absl::Status()> on_owned,
-    absl::FunctionRef<bool(const BenchEvents::Sample&)> on_sample) {
+    absl::FunctionRef<absl::Status(const std::optional<BenchEvents::Sample>&)>
+        on_rest) {
   RF_RETURN_IF_ERROR(fleet.StartBench(planner, only_if_idle));
+  std::optional<BenchEvents::Sample> sample;  // The latest.
   while (true) {
     const auto event = planner->events().Pop(Deadline::After(kStepPoll));
     absl::Status status;
@@ -97,10 +96,11 @@ absl::Status RunTest(
     } else if (std::holds_alternative<BenchEvents::Owned>(*event)) {
       status = on_owned();
       if (status.ok()) fleet.GoOnWithBench(*planner);
-    } else if (const auto* sample = std::get_if<BenchEvents::Sample>(&*event)) {
-      if (!on_sample(*sample)) {
-        status = absl::CancelledError("bench: the caller has left");
-      }
+    } else if (std::holds_alternative<BenchEvents::Rests>(*event)) {
+      status = on_rest(sample);
+      if (status.ok()) fleet.GoOnWithBench(*planner);
+    } else if (const auto* timed = std::get_if<BenchEvents::Sample>(&*event)) {
+      sample = *timed;
     } else {
       return std::get<absl::Status>(*event);
     }
@@ -134,6 +134,7 @@ absl::Status RunBench(
             .vocab_size = static_cast<uint32_t>(model.spec().vocab_size),
             .bos_id = BosId(model)},
         [] { return Deadline::Clock::now(); });
+    double before = 0;
     RF_RETURN_IF_ERROR(RunTest(
         planner, /*only_if_idle=*/index == 0, fleet, cancelled,
         [&]() -> absl::Status {
@@ -148,13 +149,20 @@ absl::Status RunBench(
               absl::ToUnixMillis(absl::Now()));
           return report(progress) ? absl::OkStatus() : left;
         },
-        [&](const BenchEvents::Sample& sample) {
+        [&](const std::optional<BenchEvents::Sample>& sample) -> absl::Status {
+          double after = 0;
+          if (!request.no_memory_test()) {
+            RF_ASSIGN_OR_RETURN(after, fleet.MeasureHostRead());
+          }
+          const double host_read = (std::exchange(before, after) + after) / 2;
+          if (!sample.has_value()) return absl::OkStatus();
           v1::BenchProgress progress;
           progress.mutable_sample()->set_test(index);
-          progress.mutable_sample()->set_repetition(sample.repetition);
-          progress.mutable_sample()->set_time_ns(sample.time_ns);
-          progress.mutable_sample()->set_bytes_read(sample.bytes_read);
-          return report(progress);
+          progress.mutable_sample()->set_repetition(sample->repetition);
+          progress.mutable_sample()->set_time_ns(sample->time_ns);
+          progress.mutable_sample()->set_bytes_read(sample->bytes_read);
+          progress.mutable_sample()->set_host_read_gbps(host_read);
+          return report(progress) ? absl::OkStatus() : left;
         }));
   }
   return absl::OkStatus();

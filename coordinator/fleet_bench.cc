@@ -23,10 +23,10 @@ using cluster::Deadline;
 constexpr absl::Duration kLeaveTime = absl::Seconds(1);
 constexpr absl::Duration kRetireTime = absl::Seconds(30);
 
-// Of Worker.MeasureMemory: a second of slices that are much longer than what
-// workers start apart.
+// Of Worker.MeasureMemory: half a second of slices that are much longer than
+// what workers start apart.
 constexpr uint32_t kSliceMs = 100;
-constexpr uint32_t kSlices = 10;
+constexpr uint32_t kSlices = 4;
 constexpr absl::Duration kMeasureTimeout = absl::Seconds(60);
 
 }  // namespace

@@ -45,9 +45,10 @@ Columns and keys beside llama-bench's:
                    those that a token chose; for each token of the step
   read_gbps        the same by time, GB/s of 1e9 bytes, mean over the hosts
   host_read_gbps   what a host's memory gives: its workers read 512 MiB or more
-                   together for a second before the first test
-  bandwidth_share  read_gbps / host_read_gbps: 1 is the limit of generation;
-                   more when the model fits into a cache
+                   together for half a second before and after each repetition
+  bandwidth_share  read_gbps / host_read_gbps of each repetition, the mean: 1 is
+                   the limit of generation; more when the model fits into a
+                   cache
 n_batch and n_ubatch are the prompt tokens that one step takes. There is no
 build number, and what describes GPUs and batching is left out.
 
@@ -268,9 +269,10 @@ void RegisterBench(CLI::App& app, Invocation& invocation) {
       ->capture_default_str();
   verb->add_flag("--no-warmup", what.no_warmup,
                  "Skip the untimed step of the test's size before each test");
-  verb->add_flag("--no-memory-test", what.no_memory_test,
-                 "Skip the second of reading memory: no host_read_gbps, no "
-                 "bandwidth_share");
+  verb->add_flag(
+      "--no-memory-test", what.no_memory_test,
+      "Skip reading memory between repetitions: no host_read_gbps, no "
+      "bandwidth_share");
   verb->add_flag("--progress", options->progress,
                  "Say on stderr what is being done, also without a terminal");
   AddFormatOptions(*verb, {"md", "csv", "json", "jsonl"}, &options->format);

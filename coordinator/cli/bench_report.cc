@@ -24,13 +24,19 @@ struct Column {
   bool right;  // Numbers are.
 };
 // The first ones as wide as llama-bench's.
-constexpr Column kColumns[] = {
-    {"model", 30, false},     {"size", 10, true},
-    {"params", 10, true},     {"backend", 10, false},
-    {"threads", 7, true},     {"world", 5, true},
-    {"n_parallel", 10, true}, {"test", 15, true},
-    {"t/s", 20, true},        {"bytes_per_token", 15, true},
-    {"read_gbps", 9, true},   {"bandwidth_share", 15, true}};
+constexpr Column kColumns[] = {{"model", 30, false},
+                               {"size", 10, true},
+                               {"params", 10, true},
+                               {"backend", 10, false},
+                               {"threads", 7, true},
+                               {"world", 5, true},
+                               {"n_parallel", 10, true},
+                               {"test", 15, true},
+                               {"t/s", 20, true},
+                               {"bytes_per_token", 15, true},
+                               {"read_gbps", 9, true},
+                               {"host_read_gbps", 14, true},
+                               {"bandwidth_share", 15, true}};
 
 double Mean(const std::vector<double>& values) {
   return values.empty() ? 0
@@ -100,6 +106,10 @@ std::string TableLine(const std::vector<std::string>& cells) {
 // Unrounded, and null where nothing was measured.
 Json OrNull(double value) { return value > 0 ? Json(value) : Json(); }
 
+std::string TextOrDash(const absl::FormatSpec<double>& format, double value) {
+  return value > 0 ? absl::StrFormat(format, value) : "-";
+}
+
 }  // namespace
 
 BenchFigures FiguresOf(const BenchResult& result) {
@@ -127,9 +137,19 @@ BenchFigures FiguresOf(const BenchResult& result) {
   if (time_ns > 0 && result.setup.hosts() > 0) {
     figures.read_gbps = bytes / time_ns / result.setup.hosts();
   }
-  if (result.setup.host_read_gbps() > 0) {
-    figures.bandwidth_share = figures.read_gbps / result.setup.host_read_gbps();
+  // Each with what was measured around it: memory that others use too gives
+  // more in one minute than in the next.
+  std::vector<double> host_read;
+  std::vector<double> shares;
+  for (const v1::BenchProgress::Sample& sample : result.samples) {
+    const double available = sample.host_read_gbps() * result.setup.hosts() *
+                             static_cast<double>(sample.time_ns());
+    if (available <= 0) continue;
+    host_read.push_back(sample.host_read_gbps());
+    shares.push_back(static_cast<double>(sample.bytes_read()) / available);
   }
+  figures.host_read_gbps = Mean(host_read);
+  figures.bandwidth_share = Mean(shares);
   return figures;
 }
 
@@ -171,7 +191,7 @@ Json BenchJson(const BenchResult& result) {
           {"wire", WireName(setup.wire())},
           {"bytes_per_token", figures.bytes_per_token},
           {"read_gbps", figures.read_gbps},
-          {"host_read_gbps", OrNull(setup.host_read_gbps())},
+          {"host_read_gbps", OrNull(figures.host_read_gbps)},
           {"bandwidth_share", OrNull(figures.bandwidth_share)}};
 }
 
@@ -220,21 +240,13 @@ std::string BenchTableLine(const BenchResult& result) {
        absl::StrFormat("%.2f ± %.2f", figures.avg_ts, figures.stddev_ts),
        absl::StrFormat("%.0f", figures.bytes_per_token),
        absl::StrFormat("%.2f", figures.read_gbps),
-       setup.host_read_gbps() > 0
-           ? absl::StrFormat("%.3f", figures.bandwidth_share)
-           : std::string("-")});
+       TextOrDash("%.2f", figures.host_read_gbps),
+       TextOrDash("%.3f", figures.bandwidth_share)});
 }
 
 std::string BenchTableFooter(const v1::BenchProgress::Setup& setup) {
-  std::string text =
-      absl::StrCat("\nbuild: ", setup.build().build_id(), " (",
-                   setup.build().version(), ")\ncpu: ", setup.cpu(), "\n");
-  if (setup.host_read_gbps() > 0) {
-    absl::StrAppendFormat(&text, "host_read_gbps: %.2f (%d x %d threads)\n",
-                          setup.host_read_gbps(), setup.world(),
-                          setup.threads());
-  }
-  return text;
+  return absl::StrCat("\nbuild: ", setup.build().build_id(), " (",
+                      setup.build().version(), ")\ncpu: ", setup.cpu(), "\n");
 }
 
 }  // namespace ringfleet::coordinator::cli

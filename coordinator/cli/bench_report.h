@@ -30,7 +30,8 @@ struct BenchFigures {
   double stddev_ts = 0;
   double bytes_per_token = 0;  // Over all workers.
   double read_gbps = 0;        // Of one host: the mean.
-  double bandwidth_share = 0;  // Of the measured one; 0 without.
+  double host_read_gbps = 0;   // Of one host: the mean; 0: not measured.
+  double bandwidth_share = 0;  // The mean of the samples' own; 0 without.
 };
 BenchFigures FiguresOf(const BenchResult& result);
 

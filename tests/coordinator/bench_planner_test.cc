@@ -111,7 +111,14 @@ class BenchPlannerTest : public ::testing::Test {
         steps_.push_back(Execute(*plan));
       }
       ASSERT_LE(in_flight.size(), static_cast<size_t>(kMaxPlansInFlight));
-      if (in_flight.empty()) break;
+      if (in_flight.empty()) {
+        if (planner_->done()) break;
+        // What takes time here is not the test's.
+        now_ += std::chrono::seconds(1);
+        ++rests_;
+        planner_->Start();
+        continue;
+      }
       now_ += std::chrono::milliseconds(10);
       v1::StepResult result;
       result.set_step(in_flight.front().step());
@@ -129,6 +136,8 @@ class BenchPlannerTest : public ::testing::Test {
     while (auto event = planner_->events().Pop(at_once)) {
       if (std::holds_alternative<BenchEvents::Owned>(*event)) {
         ++owned_;
+      } else if (std::holds_alternative<BenchEvents::Rests>(*event)) {
+        told_rests_.push_back(samples_ms_.size());
       } else if (const auto* sample =
                      std::get_if<BenchEvents::Sample>(&*event)) {
         EXPECT_EQ(sample->repetition, samples_ms_.size());
@@ -148,6 +157,8 @@ class BenchPlannerTest : public ::testing::Test {
   std::map<uint32_t, Sequence> slots_;
   std::vector<std::string> steps_;
   int owned_ = 0;
+  int rests_ = 0;
+  std::vector<size_t> told_rests_;  // Samples told before each.
   std::vector<uint64_t> samples_ms_;
   std::vector<uint64_t> sample_bytes_;
   std::vector<absl::Status> ends_;
@@ -164,6 +175,8 @@ TEST_F(BenchPlannerTest, GenerationDecodesEverySequenceInEveryStep) {
                   "decode0 | decode1", "back0:1 | back1:1 | decode0 | decode1",
                   "decode0 | decode1", "decode0 | decode1", "free0 | free1"));
   EXPECT_EQ(owned_, 1);
+  EXPECT_EQ(rests_, 3);
+  EXPECT_THAT(told_rests_, ElementsAre(0, 1, 2));
   // Three steps of 10 ms, two of which are always under way.
   EXPECT_THAT(samples_ms_, ElementsAre(30, 30));
   EXPECT_THAT(sample_bytes_, ElementsAre(3000, 3000));
@@ -246,14 +259,19 @@ TEST_F(BenchPlannerTest, ACancelledOneFreesItsSlotsBehindWhatIsInFlight) {
   planner_->Own(5, step_, groups_, group_slots_);
   planner_->Start();
   uint64_t last = 0;
-  // Filling, warming up, the first two timed steps.
+  // Filling, warming up, the first timed step.
   for (int i = 0; i < 3; ++i) {
     if (last > 0) {
       v1::StepResult result;
       result.set_step(last);
       ASSERT_TRUE(planner_->OnResult(result).ok());
     }
-    const auto plan = planner_->NextPlan();
+    auto plan = planner_->NextPlan();
+    if (i == 2) {
+      EXPECT_EQ(plan, std::nullopt);  // It rests.
+      planner_->Start();
+      plan = planner_->NextPlan();
+    }
     ASSERT_TRUE(plan.has_value());
     Execute(*plan);
     last = plan->step();
@@ -274,6 +292,28 @@ TEST_F(BenchPlannerTest, ACancelledOneFreesItsSlotsBehindWhatIsInFlight) {
   TakeEvents();
   EXPECT_THAT(samples_ms_, IsEmpty());
   EXPECT_THAT(ends_, ElementsAre(absl::CancelledError("gone")));
+}
+
+TEST_F(BenchPlannerTest, ACancelledOneFreesItsSlotsFromARest) {
+  Make(Sizes(0, 100, 0, 1), 1, /*warmup=*/false);
+  planner_->Own(5, step_, groups_, group_slots_);
+  planner_->Start();
+  const auto fill = planner_->NextPlan();
+  ASSERT_TRUE(fill.has_value());
+  Execute(*fill);
+  v1::StepResult result;
+  result.set_step(fill->step());
+  ASSERT_TRUE(planner_->OnResult(result).ok());
+  EXPECT_EQ(planner_->NextPlan(), std::nullopt);
+  planner_->Cancel(absl::CancelledError("gone"));
+  const auto release = planner_->NextPlan();
+  ASSERT_TRUE(release.has_value());
+  EXPECT_EQ(Execute(*release), "free0");
+  planner_->Start();  // Comes too late, and does nothing.
+  EXPECT_EQ(planner_->NextPlan(), std::nullopt);
+  result.set_step(release->step());
+  ASSERT_TRUE(planner_->OnResult(result).ok());
+  EXPECT_TRUE(planner_->done());
 }
 
 TEST_F(BenchPlannerTest, SequencesGoToDataGroupsInTurn) {

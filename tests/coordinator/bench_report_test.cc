@@ -14,6 +14,7 @@ namespace {
 
 using ::testing::DoubleNear;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -107,7 +108,6 @@ BenchResult Result() {
   setup.set_threads(3);
   setup.set_cpu("a CPU");
   setup.set_prefill_chunk(512);
-  setup.set_host_read_gbps(25);
   setup.mutable_build()->set_version("1.2.3");
   setup.mutable_build()->set_build_id("abc");
   result.test.set_n_gen(10);
@@ -119,6 +119,7 @@ BenchResult Result() {
     v1::BenchProgress::Sample sample;
     sample.set_time_ns(ns);
     sample.set_bytes_read(30'000'000'000);
+    sample.set_host_read_gbps(ns == 1'000'000'000 ? 20 : 50);
     result.samples.push_back(sample);
   }
   return result;
@@ -134,7 +135,9 @@ TEST(BenchFiguresTest, AreMeansAndSampleDeviations) {
   EXPECT_DOUBLE_EQ(figures.bytes_per_token, 30e9 / 80);
   // 60 GB in 1.5 s on two hosts.
   EXPECT_DOUBLE_EQ(figures.read_gbps, 20);
-  EXPECT_DOUBLE_EQ(figures.bandwidth_share, 0.8);
+  EXPECT_DOUBLE_EQ(figures.host_read_gbps, 35);
+  // 15 of 20 and 30 of 50.
+  EXPECT_DOUBLE_EQ(figures.bandwidth_share, (0.75 + 0.6) / 2);
 }
 
 TEST(BenchFiguresTest, OneSampleHasNoDeviation) {
@@ -160,10 +163,12 @@ TEST(BenchReportTest, JsonHasLlamaBenchsKeysAndOurs) {
   EXPECT_EQ(json["samples_ts"].dump(), "[80.0,160.0]");
   EXPECT_EQ(json["wire"], "int8");
   EXPECT_EQ(json["type_k"], "bf16");
-  EXPECT_EQ(json["host_read_gbps"], 25);
+  EXPECT_EQ(json["host_read_gbps"], 35);
   BenchResult unmeasured = Result();
-  unmeasured.setup.set_host_read_gbps(0);
+  for (auto& sample : unmeasured.samples) sample.set_host_read_gbps(0);
+  EXPECT_TRUE(BenchJson(unmeasured)["host_read_gbps"].is_null());
   EXPECT_TRUE(BenchJson(unmeasured)["bandwidth_share"].is_null());
+  EXPECT_THAT(BenchTableLine(unmeasured), EndsWith(" - |               - |\n"));
 }
 
 TEST(BenchReportTest, CsvHasAValueForEveryName) {
@@ -176,7 +181,7 @@ TEST(BenchReportTest, CsvHasAValueForEveryName) {
   const std::vector<std::string> values = absl::StrSplit(line, "\",\"");
   EXPECT_EQ(names.size(), values.size());
   EXPECT_EQ(names.back(), "bandwidth_share\n");
-  EXPECT_EQ(values.back(), "0.8\"\n");
+  EXPECT_EQ(values.back(), "0.675\"\n");
 }
 
 TEST(BenchReportTest, TheTableIsAligned) {
@@ -192,10 +197,11 @@ TEST(BenchReportTest, TheTableIsAligned) {
               StartsWith("| deepseek_v3 4.33B bf16         |   2.50 GiB |     "
                          "4.33 B | CPU        |       3 |     4 |          8 | "
                          "      tg10 @ d7 |       120.00 ± 56.57 |"));
-  EXPECT_THAT(line, HasSubstr("|       375000000 |     20.00 |           0.800 "
-                              "|\n"));
+  EXPECT_THAT(line,
+              HasSubstr("|       375000000 |     20.00 |          35.00 | "
+                        "          0.675 |\n"));
   EXPECT_THAT(BenchTableFooter(Result().setup),
-              HasSubstr("host_read_gbps: 25.00 (4 x 3 threads)\n"));
+              HasSubstr("build: abc (1.2.3)\ncpu: a CPU\n"));
 }
 
 }  // namespace
