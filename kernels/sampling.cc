@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "kernels/check.h"
+#include "kernels/logit_scan.h"
 
 namespace ringfleet::kernels {
 namespace {
@@ -36,6 +37,14 @@ class GumbelMax {
   }
 
   const Candidate& best() const { return best_; }
+
+  // What (logit - highest) / T + noise of an id has to reach to win, less what
+  // the roundings of either side may differ by.
+  double Needed(float highest) const {
+    const double scaled = static_cast<double>(highest) / temperature_;
+    const double magnitudes = std::abs(score_) + std::abs(scaled) + 64;
+    return score_ - scaled - 0x1p-50 * magnitudes;
+  }
 
  private:
   const DrawKey key_;
@@ -78,19 +87,11 @@ double LogSumExp::Value() const { return std::log(sum) + max; }
 
 LogSumExp ReduceLogSumExp(absl::Span<const float> logits, float temperature) {
   LogSumExp result;
-  const double scale = static_cast<double>(temperature);
-  for (const float logit : logits) result.max = std::max(result.max, logit);
-  const double highest = result.max;
+  const float highest = HighestLogit(logits);
   if (highest == -kInfinity) return result;
-  for (const float logit : logits) {
-    if (logit == result.max) {
-      result.sum += 1;
-    } else if (!std::isnan(logit)) {
-      result.sum += std::exp((logit - highest) / scale);
-    }
-  }
+  result.sum = SumExponentials(logits, highest, temperature);
   // The sum is relative to the exact highest / T; `max` holds it rounded.
-  const double scaled = highest / scale;
+  const double scaled = static_cast<double>(highest) / temperature;
   result.max = static_cast<float>(scaled);
   if (std::isfinite(result.max)) result.sum *= std::exp(scaled - result.max);
   return result;
@@ -118,16 +119,31 @@ std::vector<Candidate> TopCandidates(absl::Span<const float> logits,
   count = std::min(count, logits.size());
   if (count == 0) return heap;
   heap.reserve(count);
-  for (size_t i = 0; i < logits.size(); ++i) {
-    const Candidate candidate = {.id = first_id + static_cast<uint32_t>(i),
-                                 .logit = logits[i]};
-    if (heap.size() < count) {
-      heap.push_back(candidate);
-      std::push_heap(heap.begin(), heap.end(), Precedes);
-    } else if (Precedes(candidate, heap.front())) {
-      std::pop_heap(heap.begin(), heap.end(), Precedes);
-      heap.back() = candidate;
-      std::push_heap(heap.begin(), heap.end(), Precedes);
+  const auto candidate = [&](size_t i) {
+    return Candidate{.id = first_id + static_cast<uint32_t>(i),
+                     .logit = logits[i]};
+  };
+  size_t i = 0;
+  for (; i < count; ++i) {
+    heap.push_back(candidate(i));
+    std::push_heap(heap.begin(), heap.end(), Precedes);
+  }
+  const auto offer = [&](const Candidate& next) {
+    if (!Precedes(next, heap.front())) return;
+    std::pop_heap(heap.begin(), heap.end(), Precedes);
+    heap.back() = next;
+    std::push_heap(heap.begin(), heap.end(), Precedes);
+  };
+  ScanHits above;
+  for (; i < logits.size(); i += kScanBlock) {
+    const absl::Span<const float> block = logits.subspan(i, kScanBlock);
+    if (std::isnan(heap.front().logit)) {  // Anything precedes it.
+      for (size_t k = 0; k < block.size(); ++k) offer(candidate(i + k));
+      continue;
+    }
+    FindAbove(block, heap.front().logit, &above);
+    for (size_t k = 0; k < above.count; ++k) {
+      offer(candidate(i + above.index[k]));
     }
   }
   std::sort_heap(heap.begin(), heap.end(), Precedes);
@@ -198,16 +214,25 @@ Candidate DrawFromShard(absl::Span<const float> logits, uint32_t first_id,
     return Candidate{.id = first_id + static_cast<uint32_t>(i),
                      .logit = logits[i]};
   };
-  Candidate highest = candidate(0);
-  for (size_t i = 1; i < logits.size(); ++i) {
-    if (Precedes(candidate(i), highest)) highest = candidate(i);
-  }
+  size_t first = FindLogit(logits, HighestLogit(logits));
+  if (first == logits.size()) first = 0;  // All are NaN.
+  const Candidate highest = candidate(first);
   if (filter.greedy()) return highest;
   // The highest goes first: with it as the bound most others need no noise.
   GumbelMax winner(key, filter.temperature);
   winner.Offer(highest);
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (candidate(i).id != highest.id) winner.Offer(candidate(i));
+  ScanHits contenders;
+  for (size_t i = 0; i < logits.size(); i += kScanBlock) {
+    FindContenders(logits.subspan(i, kScanBlock), candidate(i).id,
+                   {.key = key,
+                    .highest = highest.logit,
+                    .temperature = filter.temperature,
+                    .needed = winner.Needed(highest.logit)},
+                   &contenders);
+    for (size_t k = 0; k < contenders.count; ++k) {
+      const Candidate contender = candidate(i + contenders.index[k]);
+      if (contender.id != highest.id) winner.Offer(contender);
+    }
   }
   return winner.best();
 }

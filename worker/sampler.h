@@ -54,22 +54,33 @@ class TokenDrawer {
     kernels::Candidate best;  // Drawn from its usable rows, without filters.
     uint32_t valid = 0;       // Whether there is a `best`.
   };
+  // Of the logits of the ids in `ids`.
   static RowSummary Summarize(const DrawRequest& request,
                               absl::Span<const float> logits,
-                              cluster::Range vocab);
+                              cluster::Range ids);
+  static void Merge(const DrawRequest& request, const RowSummary& other,
+                    RowSummary* summary);
+  // Draws the tokens of the requests whose filters need candidates.
+  absl::Status DrawFiltered(absl::Span<const DrawRequest> requests,
+                            const float* logits, cluster::Range vocab,
+                            int vocab_size);
 
   TimedCommunicator& communicator_;
   kernels::ThreadPool& pool_;
+  std::vector<RowSummary> parts_;  // [requests, parts]
   std::vector<RowSummary> own_;
-  std::vector<RowSummary> all_;              // [ranks, requests]
-  std::vector<kernels::Candidate> winners_;  // Of one row, by rank.
+  std::vector<RowSummary> all_;  // [ranks, requests]
+  std::vector<kernels::Candidate> winners_;
   std::vector<DrawnToken> drawn_;
 };
 
-// The `count` likeliest ids of one row, over all ranks, likeliest first.
-absl::StatusOr<std::vector<kernels::Candidate>> GatherTopCandidates(
-    absl::Span<const float> logits, cluster::Range vocab, int vocab_size,
-    size_t count, TimedCommunicator& communicator);
+// The `count` likeliest ids of each row, over all ranks, likeliest first.
+//   rows  this rank's logits of each row, from the id vocab.begin on
+// Rows have the same length on all ranks and may end before the vocabulary.
+absl::StatusOr<std::vector<std::vector<kernels::Candidate>>>
+GatherTopCandidates(absl::Span<const absl::Span<const float>> rows,
+                    cluster::Range vocab, size_t count,
+                    kernels::ThreadPool& pool, TimedCommunicator& communicator);
 
 }  // namespace ringfleet::worker
 

@@ -118,14 +118,15 @@ absl::Status Scorer::ScoreNextTokens(const ScoreSpan& span,
             static_cast<float>(scores[row].target_logit - log_z));
         continue;
       }
+      const absl::Span<const float> logits(logits_.data() + row * vocab.size(),
+                                           vocab.size());
       RF_ASSIGN_OR_RETURN(
-          const std::vector<Candidate> top,
+          const std::vector<std::vector<Candidate>> top,
           GatherTopCandidates(
-              absl::MakeConstSpan(logits_.data() + row * vocab.size(),
-                                  vocab.size()),
-              vocab, model_.spec().vocab_size, span.options->top(),
-              model_.communicator()));
-      for (const Candidate& candidate : top) {
+              {logits}, vocab,
+              std::min<size_t>(span.options->top(), model_.spec().vocab_size),
+              model_.pool(), model_.communicator()));
+      for (const Candidate& candidate : top[0]) {
         result->add_top_ids(candidate.id);
         result->add_top_logprobs(static_cast<float>(candidate.logit - log_z));
       }

@@ -9,6 +9,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/kernels/each_isa.h"
 #include "tests/kernels/random_floats.h"
 
 namespace ringfleet::kernels {
@@ -138,6 +139,52 @@ TEST(SamplingTest, AnySplitOfTheVocabularyDrawsTheSameToken) {
   }
 }
 
+// The definition, without bounds on what can win.
+Candidate DrawFromAll(const std::vector<float>& logits, uint32_t first_id,
+                      float temperature, const DrawKey& key) {
+  Candidate best;
+  double best_score = -std::numeric_limits<double>::infinity();
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const uint32_t id = first_id + static_cast<uint32_t>(i);
+    const double score =
+        static_cast<double>(logits[i]) / temperature + GumbelNoise(key, id);
+    if (score > best_score) {
+      best = {.id = id, .logit = logits[i]};
+      best_score = score;
+    }
+  }
+  return best;
+}
+
+// Sizes beyond a block of the scan; flat and peaked distributions, huge
+// logits, whose noise rounding swallows in part, and logits of no number.
+TEST(SamplingTest, DrawsWhatLookingAtEveryIdDraws) {
+  ForEachIsa([] {
+    for (uint32_t i = 0; i < 60; ++i) {
+      const size_t size = 1 + i * 997 % 7001;
+      const float width = i % 4 == 0 ? 0.0f : i % 4 == 1 ? 2.0f : 25.0f;
+      std::vector<float> logits = RandomFloats(size, i, -width, width);
+      for (float& logit : logits) {
+        if (i % 5 == 1) logit += 1e6f;
+        if (i % 5 == 2) logit -= 3e15f;
+      }
+      for (size_t k = i; k < size; k += 50) {
+        logits[k] = i % 2 == 0 ? kNotANumber : -kInf;
+      }
+      if (i % 6 == 5) logits[0] = logits.back() = width + 9;  // A tie.
+      const DrawKey key = {.seed = i, .sample = i % 3, .position = i * i};
+      for (const float temperature : {1e-30f, 0.05f, 0.6f, 1.0f, 30.0f}) {
+        const uint32_t first_id = i * 1000;
+        const Candidate drawn =
+            DrawFromShard(logits, first_id, {.temperature = temperature}, key);
+        const Candidate expected =
+            DrawFromAll(logits, first_id, temperature, key);
+        EXPECT_EQ(drawn.id, expected.id) << i << ' ' << temperature;
+      }
+    }
+  });
+}
+
 TEST(SamplingTest, GreedyTakesTheLowestIdOfTheHighestLogit) {
   const SamplingFilter greedy;
   EXPECT_EQ(DrawFromShard({1.0f, 3.0f, 3.0f, 2.0f}, 10, greedy, {}).id, 11u);
@@ -189,7 +236,7 @@ TEST(SamplingTest, LogSumExpOfNothingIsMinusInfinity) {
 }
 
 TEST(SamplingTest, TopCandidatesAreThePrefixOfTheSortedShard) {
-  std::vector<float> logits = RandomFloats(500, 8, -3, 3);
+  std::vector<float> logits = RandomFloats(5000, 8, -3, 3);
   // Many ties, and values that are no numbers.
   for (float& logit : logits) logit = std::round(logit * 4) / 4;
   logits[17] = kNotANumber;
@@ -197,7 +244,7 @@ TEST(SamplingTest, TopCandidatesAreThePrefixOfTheSortedShard) {
   logits[44] = -kInf;
   logits[45] = kInf;
   std::vector<Candidate> sorted;
-  for (uint32_t i = 0; i < 500; ++i) sorted.push_back({1000 + i, logits[i]});
+  for (uint32_t i = 0; i < 5000; ++i) sorted.push_back({1000 + i, logits[i]});
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const Candidate& a, const Candidate& b) {
                      if (std::isnan(a.logit)) return false;
@@ -206,12 +253,15 @@ TEST(SamplingTest, TopCandidatesAreThePrefixOfTheSortedShard) {
   const std::vector<uint32_t> expected = Ids(sorted);
   EXPECT_EQ(expected.front(), 1045u);
   EXPECT_EQ(expected.back(), 1300u);
-  for (const size_t count : {0, 1, 2, 50, 499, 500, 10000}) {
-    const std::vector<uint32_t> top = Ids(TopCandidates(logits, 1000, count));
-    const size_t size = std::min<size_t>(count, 500);
-    ASSERT_EQ(top.size(), size);
-    EXPECT_TRUE(std::equal(top.begin(), top.end(), expected.begin()));
-  }
+  ForEachIsa([&] {
+    for (const size_t count : {0, 1, 2, 50, 499, 2100, 4999, 5000, 10000}) {
+      const std::vector<uint32_t> top = Ids(TopCandidates(logits, 1000, count));
+      const size_t size = std::min<size_t>(count, 5000);
+      ASSERT_EQ(top.size(), size);
+      EXPECT_TRUE(std::equal(top.begin(), top.end(), expected.begin()))
+          << count;
+    }
+  });
   EXPECT_TRUE(TopCandidates({}, 0, 5).empty());
 }
 

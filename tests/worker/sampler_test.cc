@@ -194,6 +194,37 @@ TEST(SamplerTest, DrawsTheNaiveTokenAtEveryWorldSize) {
   }
 }
 
+// Rows that are cut into parts, the last of them short.
+TEST(SamplerTest, DrawsTheNaiveTokenFromALargeVocabulary) {
+  std::vector<Row> rows;
+  for (const SamplingFilter& filter :
+       {SamplingFilter{}, SamplingFilter{.temperature = 1},
+        SamplingFilter{.temperature = 0.6, .top_p = 0.95},
+        SamplingFilter{.temperature = 1, .top_k = 700}}) {
+    for (uint64_t i = 0; i < 4; ++i) {
+      for (const uint32_t usable : {0u, 16000u, 32768u, 36000u}) {
+        rows.push_back({.request = {.filter = filter,
+                                    .key = {.seed = i, .position = i},
+                                    .usable_vocab = usable},
+                        .logits = NormalLogits(40000, 1.0 + 3.0 * i, i)});
+      }
+    }
+  }
+  for (int size : {1, 2}) {
+    const std::vector<DrawnToken> drawn = MustDraw(size, rows);
+    ASSERT_EQ(drawn.size(), rows.size());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const Row& row = rows[i];
+      EXPECT_EQ(drawn[i].id, row.request.filter.greedy()
+                                 ? NaiveSurvivors(row).front()
+                                 : NaiveDraw(row))
+          << "row " << i;
+      EXPECT_NEAR(drawn[i].logprob, NaiveLogprob(row.logits, drawn[i].id),
+                  4e-6);
+    }
+  }
+}
+
 // 2000 equal logits: a nucleus of 0.8337 holds 1668 of them, more than the
 // first exchange brings. The nucleus keeps the lower ids.
 TEST(SamplerTest, WidensTheExchangeUntilAFlatNucleusIsDecided) {
@@ -403,22 +434,34 @@ TEST(SamplerTest, SingleNanLogitsAreNeverDrawn) {
 }
 
 TEST(SamplerTest, TopCandidatesOverRanksAreThoseOfTheWholeVocabulary) {
-  std::vector<float> logits = NormalLogits(101, 1, 8);
-  logits[50] = logits[3] = logits[99];
+  std::vector<std::vector<float>> rows;
+  for (uint64_t seed = 8; seed < 11; ++seed) {
+    rows.push_back(NormalLogits(101, 1, seed));
+    rows.back()[50] = rows.back()[3] = rows.back()[99];
+  }
   for (int size = 1; size <= 8; ++size) {
     for (const size_t count : {0, 1, 8, 60, 101, 500}) {
       OnEveryRank(size, [&](int rank, TimedCommunicator& communicator) {
         const cluster::Range vocab = cluster::SplitRange(101, size, rank);
-        const auto top = GatherTopCandidates(
-            absl::MakeConstSpan(logits).subspan(vocab.begin, vocab.size()),
-            vocab, 101, count, communicator);
-        ASSERT_TRUE(top.ok()) << top.status();
-        const std::vector<Candidate> expected =
-            kernels::TopCandidates(logits, 0, count);
-        ASSERT_EQ(top->size(), expected.size());
-        for (size_t i = 0; i < expected.size(); ++i) {
-          EXPECT_EQ((*top)[i].id, expected[i].id);
-          EXPECT_EQ((*top)[i].logit, expected[i].logit);
+        std::vector<absl::Span<const float>> shards;
+        for (const std::vector<float>& row : rows) {
+          shards.push_back(
+              absl::MakeConstSpan(row).subspan(vocab.begin, vocab.size()));
+        }
+        kernels::ThreadPool pool(2);
+        const auto tops =
+            GatherTopCandidates(shards, vocab, count, pool, communicator);
+        ASSERT_TRUE(tops.ok()) << tops.status();
+        ASSERT_EQ(tops->size(), rows.size());
+        for (size_t row = 0; row < rows.size(); ++row) {
+          const std::vector<Candidate>& top = (*tops)[row];
+          const std::vector<Candidate> expected =
+              kernels::TopCandidates(rows[row], 0, count);
+          ASSERT_EQ(top.size(), expected.size());
+          for (size_t i = 0; i < expected.size(); ++i) {
+            EXPECT_EQ(top[i].id, expected[i].id);
+            EXPECT_EQ(top[i].logit, expected[i].logit);
+          }
         }
       });
     }
