@@ -105,11 +105,12 @@ void MultiplyTile(const MatMulRangesArgs& args, size_t tile_index) {
   }
 }
 
-// Where the panel behind `index` lies, as far as one does.
-const uint8_t* NextPanel(const MatMulArgs& args, size_t index) {
-  const size_t next = FirstPanel(args) + index + 1;
-  return next < args.w->num_panels() && args.w->panel_bytes() > 0
-             ? args.w->Panel(next)
+// Where the panel `index` behind the first of the product lies, as far as one
+// does.
+const uint8_t* PanelOrNull(const MatMulArgs& args, size_t index) {
+  const size_t panel = FirstPanel(args) + index;
+  return panel < args.w->num_panels() && args.w->panel_bytes() > 0
+             ? args.w->Panel(panel)
              : nullptr;
 }
 
@@ -141,7 +142,7 @@ void MatMul(absl::Span<const MatMulArgs> products, ThreadPool& pool) {
         first += NumPanels(products[product++]);
       }
       const MatMulArgs& args = products[product];
-      MultiplyPanelOf(args, i - first, NextPanel(args, i - first));
+      MultiplyPanelOf(args, i - first, PanelOrNull(args, i - first + 1));
     }
   });
 }
@@ -194,14 +195,22 @@ void MatMulPerHead(const PerHeadArgs& args, ThreadPool& pool) {
   };
   if (args.heads == 0 || args.first.batch == 0) return;
   Check(product(args.heads - 1));
+  // The next head's rows may lie far behind this one's.
+  const auto next_panel = [&](size_t head, const MatMulArgs& moved,
+                              size_t index) {
+    if (index + 1 < NumPanels(moved)) return PanelOrNull(moved, index + 1);
+    return head + 1 < args.heads ? PanelOrNull(product(head + 1), 0) : nullptr;
+  };
   // Where a head's rows begin inside a panel, it touches one more.
   const size_t panels = args.first.num_rows / kPanelRows + 2;
   pool.ParallelFor(
       args.heads * panels, Grain(args.first), [&](size_t begin, size_t end) {
         for (size_t i = begin; i < end; ++i) {
-          const MatMulArgs head = product(i / panels);
-          if (i % panels >= NumPanels(head)) continue;
-          MultiplyPanelOf(head, i % panels, NextPanel(head, i % panels));
+          const size_t head = i / panels;
+          const size_t index = i % panels;
+          const MatMulArgs moved = product(head);
+          if (index >= NumPanels(moved)) continue;
+          MultiplyPanelOf(moved, index, next_panel(head, moved, index));
         }
       });
 }

@@ -60,9 +60,9 @@ void MultiplyPanel(const WeightMatrix& w, size_t panel, const PanelBatch& x,
 // The float forms' kernels: `rows` rows of weights from `w` on, x.columns
 // apart.
 void MultiplyF32Panel(const float* w, size_t rows, const PanelBatch& x,
-                      float* tile);
+                      LinesAhead lines, float* tile);
 void MultiplyBf16Panel(const uint16_t* w, size_t rows, const PanelBatch& x,
-                       float* tile);
+                       LinesAhead lines, float* tile);
 
 // The integer forms' kernels: sums over groups, not yet multiplied with
 // kInt8's scales of rows. One for each kind of instruction; each gives the

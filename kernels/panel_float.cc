@@ -45,8 +45,23 @@ HWY_INLINE float SumTree(float* sums) {
   return sums[0];
 }
 
+// Begins to bring the lines that a tile of W rows gets to after 8 KB, `columns`
+// elements apart: those from column k + 8 KB / W on, of the rows of the next
+// tile where these end. No processor foresees several rows at once beside those
+// of the activations: a core of Zen 5 reads 37 instead of 25 GB/s of bf16 for
+// one row of activations, 35 instead of 18 for four.
+template <size_t W, typename Element>
+HWY_INLINE void AskForRows(const Element* w, size_t columns, size_t k) {
+  constexpr size_t kLineElements = 64 / sizeof(Element);
+  constexpr size_t kAhead = 8192 / (W * sizeof(Element));
+  if (k % kLineElements != 0) return;
+  const size_t ahead = k + kAhead;
+  const Element* from = w + ahead + (ahead >= columns ? (W - 1) * columns : 0);
+  for (size_t o = 0; o < W; ++o) __builtin_prefetch(from + o * columns);
+}
+
 // out[i * kPanelRows + o] = x[i] . w[o], weight rows `columns` apart.
-template <size_t X, size_t W, typename Element>
+template <size_t X, size_t W, bool ask, typename Element>
 HWY_INLINE void DotTile(const Element* HWY_RESTRICT w, const float* const* x,
                         size_t columns, float* HWY_RESTRICT out) {
   V sums[X][W][kVectors];
@@ -57,6 +72,7 @@ HWY_INLINE void DotTile(const Element* HWY_RESTRICT w, const float* const* x,
   }
   size_t k = 0;
   for (; k + 16 <= columns; k += 16) {
+    if constexpr (ask) AskForRows<W>(w, columns, k);
     for (size_t v = 0; v < kVectors; ++v) {
       V weights[W];
       for (size_t o = 0; o < W; ++o) {
@@ -65,8 +81,7 @@ HWY_INLINE void DotTile(const Element* HWY_RESTRICT w, const float* const* x,
       for (size_t i = 0; i < X; ++i) {
         const V values = hn::LoadU(D(), x[i] + k + v * kLanes);
         for (size_t o = 0; o < W; ++o) {
-          sums[i][o][v] =
-              hn::Add(sums[i][o][v], hn::Mul(values, weights[o]));
+          sums[i][o][v] = hn::Add(sums[i][o][v], hn::Mul(values, weights[o]));
         }
       }
     }
@@ -85,17 +100,19 @@ HWY_INLINE void DotTile(const Element* HWY_RESTRICT w, const float* const* x,
   }
 }
 
-template <size_t X, typename Element>
+template <size_t X, bool ask, typename Element>
 HWY_INLINE void DotRows(const Element* w, size_t rows, const float* const* x,
                         size_t columns, float* out) {
   size_t o = 0;
   for (; o + kMaxW <= rows; o += kMaxW) {
-    DotTile<X, kMaxW>(w + o * columns, x, columns, out + o);
+    DotTile<X, kMaxW, ask>(w + o * columns, x, columns, out + o);
   }
-  for (; o < rows; ++o) DotTile<X, 1>(w + o * columns, x, columns, out + o);
+  for (; o < rows; ++o) {
+    DotTile<X, 1, ask>(w + o * columns, x, columns, out + o);
+  }
 }
 
-template <typename Element>
+template <bool ask, typename Element>
 HWY_INLINE void Multiply(const Element* w, size_t rows, const PanelBatch& x,
                          float* tile) {
   for (size_t i = 0; i < x.size; i += kMaxX) {
@@ -103,34 +120,48 @@ HWY_INLINE void Multiply(const Element* w, size_t rows, const PanelBatch& x,
     float* out = tile + i * kPanelRows;
     switch (std::min(kMaxX, x.size - i)) {
       case 1:
-        DotRows<1>(w, rows, values, x.columns, out);
+        // Whole vectors of one row of activations: these are foreseen.
+        DotRows<1, ask && sizeof(Element) < 4>(w, rows, values, x.columns, out);
         break;
       case 2:
-        DotRows<2>(w, rows, values, x.columns, out);
+        DotRows<2, ask>(w, rows, values, x.columns, out);
         break;
       case 3:
-        DotRows<3>(w, rows, values, x.columns, out);
+        DotRows<3, ask>(w, rows, values, x.columns, out);
         break;
       case 4:
-        DotRows<std::min<size_t>(kMaxX, 4)>(w, rows, values, x.columns, out);
+        DotRows<std::min<size_t>(kMaxX, 4), ask>(w, rows, values, x.columns,
+                                                 out);
         break;
       case 5:
-        DotRows<std::min<size_t>(kMaxX, 5)>(w, rows, values, x.columns, out);
+        DotRows<std::min<size_t>(kMaxX, 5), ask>(w, rows, values, x.columns,
+                                                 out);
         break;
       default:
-        DotRows<kMaxX>(w, rows, values, x.columns, out);
+        DotRows<kMaxX, ask>(w, rows, values, x.columns, out);
     }
   }
 }
 
+template <typename Element>
+HWY_INLINE void MultiplyElements(const Element* w, size_t rows,
+                                 const PanelBatch& x, LinesAhead lines,
+                                 float* tile) {
+  if (lines == LinesAhead::kForeseen) {
+    Multiply</*ask=*/false>(w, rows, x, tile);
+  } else {
+    Multiply</*ask=*/true>(w, rows, x, tile);
+  }
+}
+
 void MultiplyF32(const float* w, size_t rows, const PanelBatch& x,
-                 float* tile) {
-  Multiply(w, rows, x, tile);
+                 LinesAhead lines, float* tile) {
+  MultiplyElements(w, rows, x, lines, tile);
 }
 
 void MultiplyBf16(const uint16_t* w, size_t rows, const PanelBatch& x,
-                  float* tile) {
-  Multiply(w, rows, x, tile);
+                  LinesAhead lines, float* tile) {
+  MultiplyElements(w, rows, x, lines, tile);
 }
 
 }  // namespace ringfleet::kernels::HWY_NAMESPACE
@@ -143,13 +174,13 @@ HWY_EXPORT(MultiplyF32);
 HWY_EXPORT(MultiplyBf16);
 
 void MultiplyF32Panel(const float* w, size_t rows, const PanelBatch& x,
-                      float* tile) {
-  HWY_DYNAMIC_DISPATCH(MultiplyF32)(w, rows, x, tile);
+                      LinesAhead lines, float* tile) {
+  HWY_DYNAMIC_DISPATCH(MultiplyF32)(w, rows, x, lines, tile);
 }
 
 void MultiplyBf16Panel(const uint16_t* w, size_t rows, const PanelBatch& x,
-                       float* tile) {
-  HWY_DYNAMIC_DISPATCH(MultiplyBf16)(w, rows, x, tile);
+                       LinesAhead lines, float* tile) {
+  HWY_DYNAMIC_DISPATCH(MultiplyBf16)(w, rows, x, lines, tile);
 }
 
 }  // namespace ringfleet::kernels

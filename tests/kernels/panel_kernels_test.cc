@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "hwy/base.h"
+#include "kernels/dtype.h"
 #include "kernels/isa.h"
 #include "kernels/panel.h"
 #include "tests/kernels/random_floats.h"
@@ -78,6 +79,48 @@ TEST(PanelKernelsTest, GiveTheSameBits) {
                                   sizeof(expected.values)),
                       0)
                 << kernels.name << ": " << WeightFormName(form) << ", "
+                << columns << " columns, " << rows << " rows";
+          }
+        }
+      }
+    }
+  }
+}
+
+// Widths around the 8 KB that kernels look ahead, and rows of weights that fill
+// no tile.
+TEST(PanelKernelsTest, FloatsDoNotDependOnTheLinesAskedFor) {
+  ThreadPool pool(1);
+  for (const size_t columns : {1, 17, 64, 1023, 1024, 1030, 5000}) {
+    const std::vector<float> w = RandomFloats(kPanelRows * columns, 3);
+    std::vector<uint16_t> bf16(w.size());
+    std::transform(w.begin(), w.end(), bf16.begin(),
+                   [](float value) { return FloatToBf16(value); });
+    for (const size_t rows : {1, 2, 3, 4, 5, 6, 7, 20}) {
+      const std::vector<float> x = RandomFloats(rows * columns, 4);
+      Activations activations;
+      activations.Assign(Activations::Form::kF32, x.data(), rows, columns,
+                         columns, pool);
+      PanelBatch batch;
+      for (size_t i = 0; i < rows; ++i) batch.Add(activations, i);
+      for (const size_t outputs : {size_t{1}, size_t{7}, kPanelRows}) {
+        const auto multiply = [&](bool f32, LinesAhead lines) {
+          PanelTile tile = {};
+          if (f32) {
+            MultiplyF32Panel(w.data(), outputs, batch, lines, tile.values);
+          } else {
+            MultiplyBf16Panel(bf16.data(), outputs, batch, lines, tile.values);
+          }
+          return tile;
+        };
+        for (const bool f32 : {false, true}) {
+          const PanelTile foreseen = multiply(f32, LinesAhead::kForeseen);
+          for (const LinesAhead lines :
+               {LinesAhead::kIntoLevel1, LinesAhead::kIntoLevel2}) {
+            const PanelTile asked = multiply(f32, lines);
+            ASSERT_EQ(std::memcmp(foreseen.values, asked.values,
+                                  sizeof(foreseen.values)),
+                      0)
                 << columns << " columns, " << rows << " rows";
           }
         }
