@@ -1,45 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef RINGFLEET_WORKER_PLAN_QUEUE_H_
-#define RINGFLEET_WORKER_PLAN_QUEUE_H_
+#ifndef RINGFLEET_WORKER_BOUNDED_QUEUE_H_
+#define RINGFLEET_WORKER_BOUNDED_QUEUE_H_
 
+#include <cstddef>
 #include <deque>
 #include <utility>
 
 #include "kernels/mutex.h"
-#include "protos/worker.pb.h"
 
 namespace ringfleet::worker {
 
-// Plans that have arrived and wait for their step. One thread pushes, one
-// pops. Bounded: a coordinator has at most two plans in flight, so a flood
-// stops at the stream's flow control.
-class PlanQueue {
+// Plans that wait for their step, or results for the stream. One thread
+// pushes, one pops. Bounded: a coordinator has at most two plans in flight, so
+// a flood stops at the stream's flow control.
+template <typename T>
+class BoundedQueue {
  public:
-  // Waits while the queue is full; false once it is closed.
-  bool Push(v1::StepPlan plan) {
+  // Waits while the queue is full; false once it is closed or finished.
+  bool Push(T item) {
     MutexLock lock(&mu_);
-    while (!closed_ && plans_.size() >= kCapacity) changed_.Wait(&mu_);
+    while (!closed_ && items_.size() >= kCapacity) changed_.Wait(&mu_);
     if (closed_) return false;
-    plans_.push_back(std::move(plan));
+    items_.push_back(std::move(item));
     changed_.NotifyAll();
     return true;
   }
 
-  // Waits for a plan; false once the queue is closed.
-  bool Pop(v1::StepPlan* plan) {
+  // Waits for an item; false once the queue is closed, and none is left.
+  bool Pop(T* item) {
     MutexLock lock(&mu_);
-    while (!closed_ && plans_.empty()) changed_.Wait(&mu_);
-    if (closed_) return false;
-    *plan = std::move(plans_.front());
-    plans_.pop_front();
+    while (!closed_ && items_.empty()) changed_.Wait(&mu_);
+    if (items_.empty()) return false;
+    *item = std::move(items_.front());
+    items_.pop_front();
     changed_.NotifyAll();
     return true;
   }
 
-  // Wakes both sides; plans that still wait are dropped.
+  // Refuses new items; those that wait still leave.
+  void Finish() {
+    MutexLock lock(&mu_);
+    closed_ = true;
+    changed_.NotifyAll();
+  }
+
+  // The same, but those that wait are dropped.
   void Close() {
     MutexLock lock(&mu_);
     closed_ = true;
+    items_.clear();
     changed_.NotifyAll();
   }
 
@@ -49,9 +58,9 @@ class PlanQueue {
   Mutex mu_;
   CondVar changed_;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
-  std::deque<v1::StepPlan> plans_ ABSL_GUARDED_BY(mu_);
+  std::deque<T> items_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace ringfleet::worker
 
-#endif  // RINGFLEET_WORKER_PLAN_QUEUE_H_
+#endif  // RINGFLEET_WORKER_BOUNDED_QUEUE_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/plan_queue.h"
+#include "worker/bounded_queue.h"
 
 #include <atomic>
 #include <thread>
@@ -9,33 +9,27 @@
 namespace ringfleet::worker {
 namespace {
 
-v1::StepPlan PlanOfStep(uint64_t step) {
-  v1::StepPlan plan;
-  plan.set_step(step);
-  return plan;
-}
-
-TEST(PlanQueueTest, PlansLeaveInTheOrderOfArrival) {
-  PlanQueue queue;
-  constexpr uint64_t kPlans = 500;
+TEST(BoundedQueueTest, ItemsLeaveInTheOrderOfArrival) {
+  BoundedQueue<int> queue;
+  constexpr int kItems = 500;
   std::thread producer([&] {
-    for (uint64_t step = 1; step <= kPlans; ++step) {
-      EXPECT_TRUE(queue.Push(PlanOfStep(step)));
+    for (int i = 1; i <= kItems; ++i) {
+      EXPECT_TRUE(queue.Push(i));
     }
   });
-  for (uint64_t step = 1; step <= kPlans; ++step) {
-    v1::StepPlan plan;
-    ASSERT_TRUE(queue.Pop(&plan));
-    EXPECT_EQ(plan.step(), step);
+  for (int i = 1; i <= kItems; ++i) {
+    int item = 0;
+    ASSERT_TRUE(queue.Pop(&item));
+    EXPECT_EQ(item, i);
   }
   producer.join();
 }
 
-TEST(PlanQueueTest, AFloodStopsAtEightPlans) {
-  PlanQueue queue;
+TEST(BoundedQueueTest, AFloodStopsAtEightItems) {
+  BoundedQueue<int> queue;
   std::atomic<int> accepted = 0;
   std::thread producer([&] {
-    while (queue.Push(v1::StepPlan()) && accepted < 100) ++accepted;
+    while (queue.Push(0) && accepted < 100) ++accepted;
   });
   while (accepted < 8) std::this_thread::yield();
   for (int i = 0; i < 100; ++i) std::this_thread::yield();
@@ -44,23 +38,37 @@ TEST(PlanQueueTest, AFloodStopsAtEightPlans) {
   EXPECT_EQ(accepted, 8);
 }
 
-TEST(PlanQueueTest, CloseWakesAWaitingPop) {
-  PlanQueue queue;
+TEST(BoundedQueueTest, CloseWakesAWaitingPop) {
+  BoundedQueue<int> queue;
   std::thread consumer([&] {
-    v1::StepPlan plan;
-    EXPECT_FALSE(queue.Pop(&plan));
+    int item = 0;
+    EXPECT_FALSE(queue.Pop(&item));
   });
   queue.Close();
   consumer.join();
 }
 
-TEST(PlanQueueTest, CloseDropsWaitingPlansAndRefusesNewOnes) {
-  PlanQueue queue;
-  EXPECT_TRUE(queue.Push(PlanOfStep(1)));
+TEST(BoundedQueueTest, CloseDropsWaitingItemsAndRefusesNewOnes) {
+  BoundedQueue<int> queue;
+  EXPECT_TRUE(queue.Push(1));
   queue.Close();
-  v1::StepPlan plan;
-  EXPECT_FALSE(queue.Pop(&plan));
-  EXPECT_FALSE(queue.Push(PlanOfStep(2)));
+  int item = 0;
+  EXPECT_FALSE(queue.Pop(&item));
+  EXPECT_FALSE(queue.Push(2));
+}
+
+TEST(BoundedQueueTest, FinishLetsWaitingItemsLeaveAndRefusesNewOnes) {
+  BoundedQueue<int> queue;
+  EXPECT_TRUE(queue.Push(1));
+  EXPECT_TRUE(queue.Push(2));
+  queue.Finish();
+  EXPECT_FALSE(queue.Push(3));
+  int item = 0;
+  EXPECT_TRUE(queue.Pop(&item));
+  EXPECT_EQ(item, 1);
+  EXPECT_TRUE(queue.Pop(&item));
+  EXPECT_EQ(item, 2);
+  EXPECT_FALSE(queue.Pop(&item));
 }
 
 }  // namespace
