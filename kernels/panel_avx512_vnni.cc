@@ -50,13 +50,6 @@ inline void DotBytes(__m512i weights, __m512i codes, __m512i& sum) {
   __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(weights), "v"(codes));
 }
 
-// The same with four codes from memory in every lane.
-inline void DotBytes(__m512i weights, const int8_t* codes, __m512i& sum) {
-  __asm__("vpdpbusd %2%{1to16%}, %1, %0"
-          : "+v"(sum)
-          : "v"(weights), "m"(*reinterpret_cast<const int32_t*>(codes)));
-}
-
 inline __m512i FourCodes(const int8_t* codes) {
   int32_t four;
   __builtin_memcpy(&four, codes, sizeof(four));
@@ -163,62 +156,78 @@ HWY_INLINE void Int8Group(const uint8_t* weights, size_t steps,
   }
 }
 
-// The same for the `parts` parts of a group of int4 weights.
+// The same for the `parts` parts of a group of int4 weights. Six rows take half
+// of the outputs at a time, so that the scaled sums of the group stay in
+// registers beside the integer ones of a part (48 rows: 611 -> 635 GOPS).
 template <int Rows, _mm_hint hint>
 HWY_INLINE void Int4Group(const uint8_t* weights, size_t parts,
                           const RowGroup<Rows>& rows, const Prefetch& prefetch,
                           float* tile) {
   constexpr size_t kPairs = kInt4Group / (2 * kStepColumns);
+  constexpr int kAtOnce = Rows > 5 ? kVectors / 2 : kVectors;
   const __m512i low_bits = _mm512_set1_epi8(15);
-  alignas(64) float inner[Rows * kPanelRows] = {};
-  for (size_t part = 0; part < parts; ++part, weights += kInt4GroupBytes) {
-    __m512i sums[Rows][kVectors];
+  for (int first = 0; first < kVectors; first += kAtOnce) {
+    __m512 inner[Rows][kAtOnce];
 #pragma GCC unroll 8
     for (int i = 0; i < Rows; ++i) {
-      const __m512i start = _mm512_set1_epi32(-8 * rows.sums[i][part]);
 #pragma GCC unroll 4
-      for (int j = 0; j < kVectors; ++j) sums[i][j] = start;
+      for (int j = 0; j < kAtOnce; ++j) inner[i][j] = _mm512_setzero_ps();
     }
-    for (size_t pair = 0; pair < kPairs; ++pair) {
-      const uint8_t* bytes = weights + kInt4ScaleBytes + pair * kStepBytes;
-      const size_t column = part * kInt4Group + pair * 2 * kStepColumns;
-      Ask<hint>(prefetch, part * kPairs + pair);
-#pragma GCC unroll 4
-      for (int j = 0; j < kVectors; ++j) {
-        const __m512i both = _mm512_load_si512(bytes + j * kLineBytes);
-        const __m512i low = _mm512_and_si512(both, low_bits);
-        const __m512i high =
-            _mm512_and_si512(_mm512_srli_epi16(both, 4), low_bits);
-#pragma GCC unroll 8
-        for (int i = 0; i < Rows; ++i) {
-          DotBytes(low, rows.codes[i] + column, sums[i][j]);
-        }
-#pragma GCC unroll 8
-        for (int i = 0; i < Rows; ++i) {
-          DotBytes(high, rows.codes[i] + column + kStepColumns, sums[i][j]);
-        }
-      }
-    }
-#pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j) {
-      const __m256i bf16 =
-          _mm256_load_si256(reinterpret_cast<const __m256i*>(weights + j * 32));
-      const __m512 scale = _mm512_castsi512_ps(
-          _mm512_slli_epi32(_mm512_cvtepu16_epi32(bf16), 16));
+    for (size_t part = 0; part < parts; ++part) {
+      const uint8_t* from = weights + part * kInt4GroupBytes;
+      __m512i sums[Rows][kAtOnce];
 #pragma GCC unroll 8
       for (int i = 0; i < Rows; ++i) {
-        AddScaled(_mm512_cvtepi32_ps(sums[i][j]), scale,
-                  inner + i * kPanelRows + j * 16);
+        const __m512i start = _mm512_set1_epi32(-8 * rows.sums[i][part]);
+#pragma GCC unroll 4
+        for (int j = 0; j < kAtOnce; ++j) sums[i][j] = start;
+      }
+      for (size_t pair = 0; pair < kPairs; ++pair) {
+        const uint8_t* bytes = from + kInt4ScaleBytes + pair * kStepBytes;
+        const size_t column = part * kInt4Group + pair * 2 * kStepColumns;
+        if (first == 0) Ask<hint>(prefetch, part * kPairs + pair);
+#pragma GCC unroll 2
+        for (size_t half = 0; half < 2; ++half) {  // Low bits, then high ones.
+          __m512i w[kAtOnce];
+#pragma GCC unroll 4
+          for (int j = 0; j < kAtOnce; ++j) {
+            const __m512i both =
+                _mm512_load_si512(bytes + (first + j) * kLineBytes);
+            w[j] = _mm512_and_si512(
+                half == 0 ? both : _mm512_srli_epi16(both, 4), low_bits);
+          }
+#pragma GCC unroll 8
+          for (int i = 0; i < Rows; ++i) {
+            const __m512i codes =
+                FourCodes(rows.codes[i] + column + half * kStepColumns);
+#pragma GCC unroll 4
+            for (int j = 0; j < kAtOnce; ++j) {
+              DotBytes(w[j], codes, sums[i][j]);
+            }
+          }
+        }
+      }
+#pragma GCC unroll 4
+      for (int j = 0; j < kAtOnce; ++j) {
+        const __m256i bf16 = _mm256_load_si256(
+            reinterpret_cast<const __m256i*>(from + (first + j) * 32));
+        const __m512 scale = _mm512_castsi512_ps(
+            _mm512_slli_epi32(_mm512_cvtepu16_epi32(bf16), 16));
+#pragma GCC unroll 8
+        for (int i = 0; i < Rows; ++i) {
+          inner[i][j] = _mm512_add_ps(
+              inner[i][j],
+              _mm512_mul_ps(_mm512_cvtepi32_ps(sums[i][j]), scale));
+        }
       }
     }
-  }
 #pragma GCC unroll 8
-  for (int i = 0; i < Rows; ++i) {
-    const __m512 scale = _mm512_set1_ps(rows.scales[i]);
+    for (int i = 0; i < Rows; ++i) {
+      const __m512 scale = _mm512_set1_ps(rows.scales[i]);
 #pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j) {
-      const size_t at = i * kPanelRows + j * 16;
-      AddScaled(_mm512_load_ps(inner + at), scale, tile + at);
+      for (int j = 0; j < kAtOnce; ++j) {
+        AddScaled(inner[i][j], scale, tile + i * kPanelRows + (first + j) * 16);
+      }
     }
   }
 }
