@@ -62,34 +62,56 @@ uint64_t Load64(const char* p) {
   return value;
 }
 
+constexpr size_t kCrcLineBytes = 64;
+
+// How far ahead lines are asked for: a processor that foresees one stream takes
+// the three below for strangers. From memory, Zen 3 sums 20 GB/s with it
+// and 8.6 without, where it does 25 from its caches.
+constexpr size_t kAheadBytes = 3072;
+
+// The line so far behind `data`, which may lie behind the end of the memory.
+void AskAhead(const char* data) {
+  _mm_prefetch(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(data) +
+                                             kAheadBytes),
+               _MM_HINT_T0);
+}
+
 // The instruction takes three cycles but one may start every cycle, so three
-// blocks are summed side by side and then joined, by four table look-ups each.
+// blocks are summed side by side and joined to the sum of what came before, by
+// four table look-ups each. Nothing waits for a join: the sums of the next
+// three begin at zero.
 template <size_t kBlockBytes>
 class TripleBlocks {
  public:
   // Advances `data` and `size` past all triples of blocks.
   static uint64_t Extend(uint64_t sum, const char*& data, size_t& size) {
     for (; size >= 3 * kBlockBytes; size -= 3 * kBlockBytes) {
-      uint64_t second = 0;
-      uint64_t third = 0;
-      for (size_t i = 0; i < kBlockBytes; i += 8) {
-        sum = _mm_crc32_u64(sum, Load64(data + i));
-        second = _mm_crc32_u64(second, Load64(data + kBlockBytes + i));
-        third = _mm_crc32_u64(third, Load64(data + 2 * kBlockBytes + i));
+      uint64_t sums[3] = {};
+      for (size_t line = 0; line < kBlockBytes; line += kCrcLineBytes) {
+        const char* const blocks[] = {data + line, data + kBlockBytes + line,
+                                      data + 2 * kBlockBytes + line};
+        for (const char* block : blocks) AskAhead(block);
+        for (size_t i = 0; i < kCrcLineBytes; i += 8) {
+          for (int b = 0; b < 3; ++b) {
+            sums[b] = _mm_crc32_u64(sums[b], Load64(blocks[b] + i));
+          }
+        }
       }
-      sum = Shift(static_cast<uint32_t>(sum)) ^ second;
-      sum = Shift(static_cast<uint32_t>(sum)) ^ third;
+      sum = Shift(kThree, sum) ^ Shift(kTwo, sums[0]) ^ Shift(kOne, sums[1]) ^
+            sums[2];
       data += 3 * kBlockBytes;
     }
     return sum;
   }
 
  private:
-  static uint32_t Shift(uint32_t crc) {
-    return kTable[0][crc & 0xff] ^ kTable[1][(crc >> 8) & 0xff] ^
-           kTable[2][(crc >> 16) & 0xff] ^ kTable[3][crc >> 24];
+  static uint32_t Shift(const ShiftTable& blocks, uint64_t crc) {
+    return blocks[0][crc & 0xff] ^ blocks[1][(crc >> 8) & 0xff] ^
+           blocks[2][(crc >> 16) & 0xff] ^ blocks[3][(crc >> 24) & 0xff];
   }
-  static constexpr ShiftTable kTable = MakeShiftTable(kBlockBytes);
+  static constexpr ShiftTable kOne = MakeShiftTable(kBlockBytes);
+  static constexpr ShiftTable kTwo = MakeShiftTable(2 * kBlockBytes);
+  static constexpr ShiftTable kThree = MakeShiftTable(3 * kBlockBytes);
 };
 
 }  // namespace
@@ -108,9 +130,10 @@ uint32_t ExtendCrc32c(uint32_t crc, const void* data, size_t size) {
 uint32_t ExtendCrc32cBySse42(uint32_t crc, const void* data, size_t size) {
   const char* p = static_cast<const char*>(data);
   uint64_t sum = ~crc;
-  // Long blocks make joining cheap, short ones leave little to the end.
-  sum = TripleBlocks<1024>::Extend(sum, p, size);
-  sum = TripleBlocks<128>::Extend(sum, p, size);
+  // Long blocks make joining cheap, short ones leave little to the end; and
+  // three that lie close to each other come from memory as one stream.
+  sum = TripleBlocks<256>::Extend(sum, p, size);
+  sum = TripleBlocks<64>::Extend(sum, p, size);
   for (; size >= 8; p += 8, size -= 8) sum = _mm_crc32_u64(sum, Load64(p));
   uint32_t tail = static_cast<uint32_t>(sum);
   for (; size > 0; ++p, --size) {
