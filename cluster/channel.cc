@@ -17,6 +17,9 @@ grpc::ChannelArguments DirectArguments() {
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   // gRPC's name for the time that one attempt is given.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 3000);
+  for (const char* argument : kReadBufferArguments) {
+    arguments.SetInt(argument, kReadBufferBytes);
+  }
   return arguments;
 }
 

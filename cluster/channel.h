@@ -3,6 +3,7 @@
 #ifndef RINGFLEET_CLUSTER_CHANNEL_H_
 #define RINGFLEET_CLUSTER_CHANNEL_H_
 
+#include <grpc/grpc.h>
 #include <grpcpp/channel.h>
 #include <grpcpp/support/channel_arguments.h>
 
@@ -12,6 +13,15 @@
 #include "absl/time/time.h"
 
 namespace ringfleet::cluster {
+
+// What a connection reads into, of clients and servers: by these arguments,
+// where ConfigureGrpcProcess() has turned off gRPC's own choice of 64 KiB. A
+// frame that crosses the end of such a buffer is read in two parts, and between
+// them the sender is told of room for the second, in a packet of its own.
+inline constexpr int kReadBufferBytes = 256 << 10;
+inline constexpr const char* kReadBufferArguments[] = {
+    GRPC_ARG_TCP_READ_CHUNK_SIZE, GRPC_ARG_TCP_MIN_READ_CHUNK_SIZE,
+    GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE};
 
 // What all channels share: a connection of its own, straight to the host, tried
 // again soon after it failed.

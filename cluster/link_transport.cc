@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cluster/channel.h"
 #include "cluster/collective_service.h"
 #include "cluster/completion_poller.h"
 #include "cluster/peer_links.h"
@@ -79,6 +80,9 @@ CollectiveEndpoint::~CollectiveEndpoint() {
 void CollectiveEndpoint::Register(grpc::ServerBuilder& builder) {
   RF_CHECK(impl_->poller == nullptr);
   builder.RegisterService(impl_->service.grpc_service());
+  for (const char* argument : kReadBufferArguments) {
+    builder.AddChannelArgument(argument, kReadBufferBytes);
+  }
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 1);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);

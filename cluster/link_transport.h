@@ -30,7 +30,6 @@ enum class Spin : uint8_t {
   kNever,
 };
 
-
 // One per worker process. Must outlive the server it is registered on. The end
 // of a process, in this order: StopLinks(), grpc::Server::Shutdown(),
 // Shutdown(), the server's destructor, this one's.

@@ -99,7 +99,8 @@ sigset_t TerminationSignals() {
 void ConfigureGrpcProcess() {
   setenv("GRPC_POLL_STRATEGY", "poll", /*overwrite=*/0);
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
-  setenv("GRPC_EXPERIMENTS", "tcp_frame_size_tuning,tcp_rcv_lowat",
+  setenv("GRPC_EXPERIMENTS",
+         "tcp_frame_size_tuning,tcp_rcv_lowat,-tcp_read_chunks",
          /*overwrite=*/0);
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 }

@@ -24,12 +24,12 @@ namespace ringfleet::cluster {
 // sockets: under the default one, control traffic takes the poller's role away
 // from the thread that spins for a collective. Lets sockets wake their reader
 // when most of a frame is there, not at each packet: a third of the switches
-// between threads on a slow link. Also silences gRPC's own lines on stderr;
-// failures arrive as statuses. GRPC_POLL_STRATEGY, GRPC_EXPERIMENTS and
-// GRPC_VERBOSITY of the environment win. Ends Abseil's search for deadlocks
-// too, which Debian's package makes at every lock, gRPC's included: 1.5 of the
-// 12 us that 4 bytes take to and from a peer. Call first in main: before
-// threads and gRPC calls.
+// between threads on a slow link. Lets kReadBufferBytes count. Also silences
+// gRPC's own lines on stderr; failures arrive as statuses. GRPC_POLL_STRATEGY,
+// GRPC_EXPERIMENTS and GRPC_VERBOSITY of the environment win. Ends Abseil's
+// search for deadlocks too, which Debian's package makes at every lock, gRPC's
+// included: 1.5 of the 12 us that 4 bytes take to and from a peer. Call first
+// in main: before threads and gRPC calls.
 void ConfigureGrpcProcess();
 
 // Makes SIGTERM and SIGINT pending in this thread and those it starts later,
