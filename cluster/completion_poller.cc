@@ -113,6 +113,25 @@ CompletionPoller::Next CompletionPoller::RunNext(gpr_timespec until) {
   return Next::kNone;
 }
 
+bool CompletionPoller::RunReady() {
+  return RunNext(gpr_inf_past(GPR_CLOCK_MONOTONIC)) == Next::kEvent;
+}
+
+void CompletionPoller::Defer(std::shared_ptr<Deferred> deferred) {
+  deferred_.push_back(std::move(deferred));
+}
+
+void CompletionPoller::Withdraw(const Deferred* deferred) {
+  std::erase_if(deferred_, [=](const auto& d) { return d.get() == deferred; });
+}
+
+bool CompletionPoller::RunDeferred() {
+  if (deferred_.empty()) return false;
+  for (const auto& deferred : deferred_) deferred->RunDeferred();
+  deferred_.clear();
+  return true;
+}
+
 bool CompletionPoller::PollUntil(absl::FunctionRef<bool()> done,
                                  Deadline deadline, absl::Duration slice) {
   return Poll(done, deadline, slice, spin_, /*background=*/false);
@@ -136,9 +155,10 @@ bool CompletionPoller::Poll(absl::FunctionRef<bool()> done, Deadline deadline,
     if (bypass_ == nullptr) {
       const auto until = std::min(
           {deadline.when(), next_tick_, Deadline::After(slice, now).when()});
-      if (RunNext(spin ? at_once : ToGpr(now, until)) == Next::kShutdown) {
-        return done();
-      }
+      const bool at_hand = spin || !deferred_.empty();
+      const Next next = RunNext(at_hand ? at_once : ToGpr(now, until));
+      if (next == Next::kShutdown) return done();
+      if (next == Next::kNone) RunDeferred();
     } else {
       // However fast frames come, the queue has its turn.
       if (bypass_->Poll() && now < next_look_ && done()) return true;
@@ -146,8 +166,9 @@ bool CompletionPoller::Poll(absl::FunctionRef<bool()> done, Deadline deadline,
       if (!spin || !exclusive || now >= next_look_) {
         const Next next = RunNext(at_once);
         if (next == Next::kShutdown) return done();
+        const bool idle = next == Next::kNone && !RunDeferred();
         next_look_ = Deadline::After(kQueueLook, now).when();
-        if (!spin && next == Next::kNone && !done() && bypass_ != nullptr) {
+        if (!spin && idle && !done() && bypass_ != nullptr) {
           bypass_->Sleep(std::min(
               {deadline.Remaining(now), slice,
                background ? kBackgroundSleep
@@ -195,6 +216,7 @@ void CompletionPoller::Drain() {
     MutexLock lock(&wake_mu_);
     closed_.store(true, std::memory_order_release);
   }
+  deferred_.clear();
   queue_->Shutdown();
   void* tag = nullptr;
   bool ok = false;

@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <thread>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
@@ -72,6 +73,23 @@ class CompletionPoller {
   // The same, but blocks at once: other threads can use the core.
   bool BlockUntil(absl::FunctionRef<bool()> done, Deadline deadline);
 
+  // Requires the role. Runs a completion that the queue has at hand, if there
+  // is one.
+  bool RunReady();
+
+  // What is done when the queue has nothing at hand, before anybody waits for
+  // it or asks again.
+  class Deferred {
+   public:
+    virtual void RunDeferred() = 0;
+
+   protected:
+    ~Deferred() = default;
+  };
+  // Require the role. Each is deferred at most once at a time.
+  void Defer(std::shared_ptr<Deferred> deferred);
+  void Withdraw(const Deferred* deferred);
+
   // Requires the role.
   void set_spin(absl::Duration spin) { spin_ = spin; }
 
@@ -126,9 +144,12 @@ class CompletionPoller {
   // Runs one completion. kShutdown: there will be no more.
   enum class Next { kEvent, kNone, kShutdown };
   Next RunNext(gpr_timespec until);
+  // Whether there was anything to run.
+  bool RunDeferred();
 
   const std::unique_ptr<grpc::ServerCompletionQueue> queue_;
-  absl::Duration spin_;  // Guarded by the role, as the next two.
+  absl::Duration spin_;  // Guarded by the role, as the next three.
+  std::vector<std::shared_ptr<Deferred>> deferred_;
   Deadline::Clock::time_point next_tick_;
   Deadline::Clock::time_point next_look_;  // At the queue, beside a bypass.
   const std::function<void()> housekeeping_;

@@ -19,18 +19,6 @@ constexpr size_t kMessageOffset =
 // can follow each other in it.
 constexpr size_t kBlockBytes = size_t{64} << 10;
 
-// A slice that begins with the header and has `room` bytes behind it; `*rest`
-// points there.
-grpc::Slice HeaderSlice(const FrameHeader& header, size_t payload_bytes,
-                        size_t room, char** rest) {
-  grpc::Slice slice(kFrameHeaderBytes + room);
-  char* const out =
-      reinterpret_cast<char*>(const_cast<uint8_t*>(slice.begin()));
-  EncodeFrameHeader(header, payload_bytes, out);
-  *rest = out + kFrameHeaderBytes;
-  return slice;
-}
-
 }  // namespace
 
 void DumpPieces(const grpc::ByteBuffer& message,
@@ -103,6 +91,36 @@ LinkFramePtr MessagePool::TakeFrame() {
   return LinkFramePtr(frame);
 }
 
+bool MessagePool::Receipt::released() const {
+  return opening_ != nullptr &&
+         opening_->releases.load(std::memory_order_acquire) >= uses_;
+}
+
+grpc::Slice MessagePool::OpeningOf(const FrameHeader& header,
+                                   size_t payload_bytes, size_t room,
+                                   char** rest, Receipt* receipt) {
+  Opening* const opening = state_->openings.Take();
+  opening->state = state_;
+  ++opening->uses;
+  state_->references.fetch_add(1, std::memory_order_relaxed);
+  EncodeFrameHeader(header, payload_bytes, opening->bytes);
+  *rest = opening->bytes + kFrameHeaderBytes;
+  if (receipt != nullptr) {
+    receipt->opening_ = opening;
+    receipt->uses_ = opening->uses;
+  }
+  return grpc::Slice(opening->bytes, kFrameHeaderBytes + room, &ReleaseOpening,
+                     opening);
+}
+
+void MessagePool::ReleaseOpening(void* opening) {
+  auto* const self = static_cast<Opening*>(opening);
+  State* const state = self->state;
+  self->releases.fetch_add(1, std::memory_order_release);
+  state->openings.Return(self);
+  state->Drop();
+}
+
 grpc::Slice MessagePool::SliceOf(absl::Span<const char> payload, void* ledger,
                                  LinkFrame* frame) {
   Hold* const hold = state_->holds.Take();
@@ -114,12 +132,12 @@ grpc::Slice MessagePool::SliceOf(absl::Span<const char> payload, void* ledger,
 
 grpc::ByteBuffer MessagePool::Write(const FrameHeader& header,
                                     absl::Span<const char> payload,
-                                    PayloadLedger& ledger) {
+                                    PayloadLedger& ledger, Receipt* receipt) {
   const bool copy = payload.size() < kCopyBytes;
   char* rest = nullptr;
-  grpc::Slice slices[2] = {
-      HeaderSlice(header, payload.size(), copy ? payload.size() : 0, &rest),
-      {}};
+  grpc::Slice slices[2] = {OpeningOf(header, payload.size(),
+                                     copy ? payload.size() : 0, &rest, receipt),
+                           {}};
   if (copy) {
     std::copy(payload.begin(), payload.end(), rest);
   } else {
@@ -133,8 +151,9 @@ grpc::ByteBuffer MessagePool::Forward(const FrameHeader& header,
   const bool copy = frame.payload_bytes < kCopyBytes;
   char* rest = nullptr;
   slices_.clear();
-  slices_.push_back(HeaderSlice(header, frame.payload_bytes,
-                                copy ? frame.payload_bytes : 0, &rest));
+  slices_.push_back(OpeningOf(header, frame.payload_bytes,
+                              copy ? frame.payload_bytes : 0, &rest,
+                              /*receipt=*/nullptr));
   if (copy || !frame.AppendPayload(&slices_)) {
     for (const auto piece : frame.payload) {
       if (copy) {

@@ -70,7 +70,21 @@ using LinkFramePtr = std::unique_ptr<LinkFrame, FrameRecycler>;
 // that its messages point at, which may happen in any thread and after the pool
 // has gone. Not thread-safe.
 class MessagePool {
+  struct Opening;
+
  public:
+  // For one message that was made by a pool, as long as the pool exists.
+  class Receipt {
+   public:
+    // gRPC has let go of the message: it was sent, or dropped.
+    bool released() const;
+
+   private:
+    friend class MessagePool;
+    const Opening* opening_ = nullptr;
+    uint64_t uses_ = 0;  // Of the opening, the message's included.
+  };
+
   MessagePool() : state_(new State) {}
   ~MessagePool() { state_->Drop(); }
   MessagePool(const MessagePool&) = delete;
@@ -81,19 +95,27 @@ class MessagePool {
   // A frame that points at `payload` and holds `ledger` for as long; a small
   // payload is copied. Requires that it has at most kMaxPayloadBytes.
   grpc::ByteBuffer Write(const FrameHeader& header,
-                         absl::Span<const char> payload, PayloadLedger& ledger);
+                         absl::Span<const char> payload, PayloadLedger& ledger,
+                         Receipt* receipt = nullptr);
 
   // A frame that shares the payload of a received one.
   grpc::ByteBuffer Forward(const FrameHeader& header, const LinkFrame& frame);
 
-  // No message is left that points at payload memory.
+  // No message is left.
   bool released() const {
     return state_->references.load(std::memory_order_acquire) == 1;
   }
 
  private:
   struct State;
-  // What one slice holds.
+  // Memory of a message's first slice: the header, and a small payload.
+  struct Opening {
+    char bytes[kFrameHeaderBytes + kCopyBytes];
+    State* state = nullptr;
+    uint64_t uses = 0;                  // Belongs to who makes messages.
+    std::atomic<uint64_t> releases{0};  // How many of them are over.
+  };
+  // What a slice of the payload holds.
   struct Hold {
     State* state = nullptr;
     void* ledger = nullptr;  // A reference of it, or
@@ -104,11 +126,17 @@ class MessagePool {
     void Drop();
 
     std::atomic<int64_t> references{1};
+    FramePool<Opening> openings;
     FramePool<Hold> holds;
     FramePool<LinkFrame> frames;
   };
+  // A slice that begins with the header and has `room` bytes behind it; `*rest`
+  // points there.
+  grpc::Slice OpeningOf(const FrameHeader& header, size_t payload_bytes,
+                        size_t room, char** rest, Receipt* receipt);
   grpc::Slice SliceOf(absl::Span<const char> payload, void* ledger,
                       LinkFrame* frame);
+  static void ReleaseOpening(void* opening);
   static void Release(void* hold);
 
   State* const state_;

@@ -16,7 +16,10 @@ namespace {
 // What a queued frame costs beside its payload, so that a flood of empty
 // frames is bounded too.
 constexpr size_t kFrameOverheadBytes = 512;
-// Neither are answers to probes.
+// Up to here a frame goes with the read that is owed, and leaves one owed: half
+// of gRPC's smallest window, so that the sender of the next has room for it.
+constexpr size_t kSmallFrameBytes = size_t{32} << 10;
+// Answers to probes are looked for this often; they may be no completions.
 constexpr absl::Duration kInquirySlice = absl::Milliseconds(2);
 // After an abort the streams are cancelled. What gRPC has not let go of by
 // then is in the hands of a peer that does not read.
@@ -93,6 +96,11 @@ void PeerLinks::WriteFrame(int peer, Lane lane, const FrameHeader& header,
   End& end = peers_[peer].lane(lane);
   if (end.shared) {
     if (!end.lost) shared_->Send(peer, lane, header, payload, ledger);
+  } else if (payload.size() <= kSmallFrameBytes) {
+    MessagePool::Receipt receipt;
+    grpc::ByteBuffer message = pool_.Write(header, payload, ledger, &receipt);
+    const std::shared_ptr<PeerStream> stream = end.stream;
+    stream->WriteSmall(std::move(message), [&] { return receipt.released(); });
   } else {
     end.stream->Write(pool_.Write(header, payload, ledger));
   }
@@ -275,16 +283,25 @@ void PeerLinks::OnMessage(PeerStream& stream, const grpc::ByteBuffer& message) {
     stream.Read();
     return;
   }
+  if (message.Length() == 0) return stream.ReadSoon();
   const int peer = stream.peer();
   LinkFramePtr frame = pool_.TakeFrame();
   const absl::Status status = frame->Parse(message);
   if (!status.ok()) {
     return AbortInRole(Annotate(status, PeerName(peer)), peer);
   }
+  // Of one that came in parts, gRPC has made room known in the middle.
+  const bool small =
+      frame->payload.size() <= 1 && frame->payload_bytes <= kSmallFrameBytes;
   OnFrame(peer, stream.lane(), std::move(frame));
   End& end = EndOf(stream);
   end.read_due = end.queued_bytes >= config_.max_queued_bytes;
-  if (!end.read_due) stream.Read();
+  if (end.read_due) return;
+  if (small) {
+    stream.ReadSoon();
+  } else {
+    stream.Read();
+  }
 }
 
 bool PeerLinks::WantsFrame(int peer, Lane lane) {

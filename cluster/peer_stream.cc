@@ -18,6 +18,10 @@ constexpr char kConfigHeader[] = "rf-config";
 constexpr char kLaneHeader[] = "rf-lane";
 constexpr char kSharedHeader[] = "rf-shm";
 
+// Of those that a small message may have to run to leave, most are its own; a
+// peer that floods this rank does not hold it up.
+constexpr int kMostCompletions = 64;
+
 using Headers = std::multimap<grpc::string_ref, grpc::string_ref>;
 
 template <typename Number>
@@ -84,6 +88,42 @@ const char* MethodName(StreamKind kind) {
 void PeerStream::Read() {
   if (!can_start() || lost_) return;
   reader_->Read(&read_buffer_, read_op_.Start(this));
+}
+
+void PeerStream::ReadSoon() {
+  if (!can_start() || lost_ || read_owed_) return;
+  read_owed_ = true;
+  poller_->Defer({shared_from_this(), this});
+}
+
+void PeerStream::RunDeferred() {
+  read_owed_ = false;
+  Read();
+}
+
+void PeerStream::PostOwedRead() {
+  poller_->Withdraw(this);
+  RunDeferred();
+}
+
+void PeerStream::WriteSmall(grpc::ByteBuffer&& message,
+                            absl::FunctionRef<bool()> left) {
+  if (!read_owed_ || !writes_idle()) return Write(std::move(message));
+  if (!can_start() || lost_) return;
+  const std::shared_ptr<PeerStream> self = shared_from_this();
+  write_pending_ = true;
+  writer_->Write(Message(std::move(message)).bytes,
+                 grpc::WriteOptions().set_buffer_hint(), write_op_.Start(this));
+  PostOwedRead();
+  // A read that finds a message makes no room known, and sends nothing; the
+  // one behind it does.
+  for (int i = 0; i < kMostCompletions && !left(); ++i) {
+    if (!poller_->RunReady()) break;
+    if (read_owed_) PostOwedRead();
+  }
+  if (left()) return;
+  const grpc::Slice nothing;  // A message moves what is held before it.
+  Write(grpc::ByteBuffer(&nothing, 1));
 }
 
 void PeerStream::Write(grpc::ByteBuffer&& message) {

@@ -2,6 +2,13 @@
 // One bidirectional gRPC stream of raw messages with a peer, from either end:
 // a read is posted whenever the owner has asked for one, and one write at a
 // time is under way with a queue behind it.
+//
+// gRPC tells the sender of room for as many bytes as were taken in when the
+// next read is posted, in a packet of its own. Where messages go to and fro,
+// as in all small collectives, that is a second packet for each: over loopback
+// 8 us of CPU at one end and 5 at the other, before a result is used. So reads
+// behind small messages wait for the next message that leaves: gRPC is told to
+// hold that (GRPC_WRITE_BUFFER_HINT), then the read sends both in one packet.
 #ifndef RINGFLEET_CLUSTER_PEER_STREAM_H_
 #define RINGFLEET_CLUSTER_PEER_STREAM_H_
 
@@ -13,6 +20,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cluster/completion_poller.h"
@@ -36,7 +44,8 @@ enum class StreamKind : uint8_t { kLink, kControl };
 
 // Every member function requires the poller's role. Completions keep the
 // stream alive, so it may be dropped at any time.
-class PeerStream : public std::enable_shared_from_this<PeerStream> {
+class PeerStream : public std::enable_shared_from_this<PeerStream>,
+                   private CompletionPoller::Deferred {
  public:
   // Runs in the role. After OnClosed nothing more is reported.
   class Events {
@@ -68,8 +77,14 @@ class PeerStream : public std::enable_shared_from_this<PeerStream> {
 
   // Posts a read; OnMessage reports it.
   void Read();
+  // Posts it with the next small message that is written, or when the poller
+  // has nothing else at hand.
+  void ReadSoon();
   // Takes `message`.
   void Write(grpc::ByteBuffer&& message);
+  // The same for a message of which `left` says whether gRPC has sent it. May
+  // run completions.
+  void WriteSmall(grpc::ByteBuffer&& message, absl::FunctionRef<bool()> left);
   // Of the other end, as gRPC writes it: "ipv4:127.0.0.1:50052".
   virtual std::string remote() const = 0;
   bool writes_idle() const { return !write_pending_ && writes_.empty(); }
@@ -115,6 +130,8 @@ class PeerStream : public std::enable_shared_from_this<PeerStream> {
   void OnRead(bool ok);
   void OnWrite(bool ok);
   void StartNextWrite();
+  void PostOwedRead();
+  void RunDeferred() override;
 
   // A ByteBuffer that moves; its own move is a copy, and holds the slices.
   struct Message {
@@ -135,6 +152,7 @@ class PeerStream : public std::enable_shared_from_this<PeerStream> {
   Lane lane_ = Lane::kDirect;
   bool lost_ = false;
   bool write_pending_ = false;
+  bool read_owed_ = false;  // And deferred.
   RingQueue<Message> writes_;
   grpc::ByteBuffer read_buffer_;
   Op read_op_{&PeerStream::OnRead};

@@ -4,17 +4,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "cluster/crc32c.h"
 #include "tests/testing/grpc_world.h"
+#include "tests/testing/sockets.h"
 #include "tests/testing/soon.h"
 
 namespace ringfleet::cluster {
 namespace {
 
+using ::ringfleet::testing::DataPacketsSent;
 using ::ringfleet::testing::GrpcWorld;
 using ::ringfleet::testing::Soon;
 using ::testing::AllOf;
@@ -537,6 +540,42 @@ TEST_P(LinkTransportTest, AnImpossibleRankIsInvalid) {
   world.world().rings = {{0, 2}};
   EXPECT_EQ(world.Connect(0).status().code(),
             absl::StatusCode::kInvalidArgument);
+}
+
+// gRPC's updates of its windows travel with the answers, not by themselves.
+TEST(LinkPacketsTest, SmallFramesToAndFroTakeOnePacketEach) {
+  constexpr uint64_t kRounds = 200;
+  KindWorld world(2, Kind::kStreams);
+  std::atomic<uint64_t> packets{0};
+  world.RunConnected([&](Transport& transport) {
+    const int peer = 1 - transport.rank();
+    const auto send = [&](uint64_t sequence) {
+      PayloadLedger ledger;
+      ASSERT_TRUE(Send(transport, peer, Lane::kDirect, sequence,
+                       Text(transport.rank(), Lane::kDirect, sequence, 1000),
+                       ledger)
+                      .ok());
+    };
+    const auto receive = [&](uint64_t sequence) {
+      const auto frame = Receive(transport, peer);
+      ASSERT_TRUE(frame.ok()) << frame.status();
+      ASSERT_EQ(PayloadOf(**frame), Text(peer, Lane::kDirect, sequence, 1000));
+    };
+    for (uint64_t round = 0; round <= kRounds; ++round) {
+      if (transport.rank() == 1) {
+        receive(round);
+        send(round);
+        continue;
+      }
+      if (round == 1) packets = DataPacketsSent();
+      send(round);
+      receive(round);
+    }
+    if (transport.rank() == 0) packets = DataPacketsSent() - packets;
+  });
+  // Heartbeats and gRPC's own pings are among them.
+  EXPECT_GE(packets, 2 * kRounds);
+  EXPECT_LT(packets, 3 * kRounds);
 }
 
 }  // namespace

@@ -73,6 +73,18 @@ TEST_F(PlainPeerTest, FramesOfAnotherEpochAreDroppedAndCounted) {
   EXPECT_EQ(world_.endpoint(0).dropped_frames(), 2u);
 }
 
+TEST_F(PlainPeerTest, AnEmptyFrameSaysNothing) {
+  for (const uint64_t sequence : {1, 2}) {
+    peer_.link().Write(v1::Frame());
+    peer_.link().Write(v1::Frame());
+    peer_.link().Write(PlainPeer::Frame(sequence, "payload"));
+    const auto received = Receive();
+    ASSERT_TRUE(received.ok()) << received.status();
+    EXPECT_EQ((*received)->header.sequence, sequence);
+  }
+  EXPECT_EQ(world_.endpoint(0).dropped_frames(), 0u);
+}
+
 TEST_F(PlainPeerTest, AFrameInTheNameOfAnotherRankIsDataLoss) {
   v1::Frame frame = PlainPeer::Frame(1, "");
   frame.set_source(0);

@@ -2,7 +2,7 @@
 #include "tests/testing/sockets.h"
 
 #include <arpa/inet.h>
-#include <netinet/tcp.h>
+#include <linux/tcp.h>  // glibc's tcp_info ends before what is counted here.
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 namespace ringfleet::testing {
 namespace {
@@ -84,6 +85,20 @@ Socket AcceptFrom(const Socket& listener) {
 void SetNoDelay(int fd) {
   const int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
+uint64_t DataPacketsSent() {
+  uint64_t packets = 0;
+  const std::filesystem::directory_iterator files("/proc/self/fd");
+  for (const auto& file : files) {
+    tcp_info info = {};
+    socklen_t size = sizeof(info);
+    if (getsockopt(std::stoi(file.path().filename()), IPPROTO_TCP, TCP_INFO,
+                   &info, &size) == 0) {
+      packets += info.tcpi_data_segs_out;
+    }
+  }
+  return packets;
 }
 
 }  // namespace ringfleet::testing

@@ -7,6 +7,7 @@
 
 #include <netinet/in.h>
 
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -40,6 +41,9 @@ Socket BoundSocket(const std::string& address, int type);
 Socket ConnectTo(const std::string& address);
 Socket AcceptFrom(const Socket& listener);
 void SetNoDelay(int fd);
+
+// Packets with data that all TCP sockets of this process have sent so far.
+uint64_t DataPacketsSent();
 
 }  // namespace ringfleet::testing
 
