@@ -11,10 +11,12 @@
 namespace ringfleet::cluster {
 namespace {
 
-// The background thread takes over from a thread that has not polled for this
-// long. Shorter, and it would take the role between the collectives of a
-// decode step; longer, and peers would wait for frames to be read.
-constexpr absl::Duration kTakeOver = absl::Milliseconds(10);
+// While nobody else polls, the background thread does so this often. Shorter,
+// and it would take the role between the collectives of a decode step; longer,
+// and peers would wait for frames to be read. Where it found something, more
+// may be under way.
+constexpr absl::Duration kBackgroundPeriod = absl::Milliseconds(5);
+constexpr absl::Duration kBusyPeriod = absl::Microseconds(500);
 
 // Beside a bypass: the queue is looked at this often by a thread that spins,
 // and by one that sleeps each time it wakes, which happens at least so often.
@@ -22,8 +24,6 @@ constexpr absl::Duration kTakeOver = absl::Milliseconds(10);
 constexpr absl::Duration kQueueLook = absl::Microseconds(200);
 constexpr absl::Duration kExclusiveSleep = absl::Milliseconds(1);
 constexpr absl::Duration kSharedSleep = absl::Microseconds(100);
-// The background thread, for which nobody waits.
-constexpr absl::Duration kBackgroundSleep = absl::Milliseconds(5);
 
 gpr_timespec ToGpr(Deadline::Clock::time_point now,
                    Deadline::Clock::time_point when) {
@@ -50,12 +50,6 @@ void CompletionPoller::Start() {
 
 void CompletionPoller::Acquire() {
   wanted_.fetch_add(1);
-  bool background = false;
-  {
-    MutexLock lock(&mu_);
-    background = taken_ && taken_by_background_;
-  }
-  if (background) Wake();
   MutexLock lock(&mu_);
   while (taken_) changed_.Wait(&mu_);
   taken_ = true;
@@ -66,31 +60,42 @@ void CompletionPoller::Acquire() {
 void CompletionPoller::Release() {
   MutexLock lock(&mu_);
   taken_ = false;
-  taken_by_background_ = false;
   if (wanted_.load() > 0) changed_.NotifyAll();
 }
 
-bool CompletionPoller::AcquireInBackground(uint64_t* uses) {
-  const auto next_look = Deadline::After(kTakeOver).when();
+bool CompletionPoller::AcquireInBackground(absl::Duration unused) {
+  const auto next_look = Deadline::After(unused).when();
   MutexLock lock(&mu_);
-  *uses = uses_;
+  const uint64_t uses = uses_;
   while (!stopping_ && changed_.WaitUntil(&mu_, next_look)) {
   }
   // Somebody else polls, or did a moment ago and probably will again.
-  if (stopping_ || taken_ || wanted_.load() > 0 || *uses != uses_) return false;
+  if (stopping_ || taken_ || wanted_.load() > 0 || uses != uses_) return false;
   taken_ = true;
-  taken_by_background_ = true;
   return true;
 }
 
 void CompletionPoller::RunBackground() {
+  absl::Duration period = kBackgroundPeriod;
   while (!stopping_) {
-    uint64_t uses = 0;
-    if (!AcquireInBackground(&uses)) continue;
-    Poll([this] { return stopping_ || wanted_.load() > 0; },
-         Deadline::Infinite(), kTick, spin_, /*background=*/true);
+    const bool acquired = AcquireInBackground(period);
+    period = kBackgroundPeriod;
+    if (!acquired) continue;
+    bool more = true;
+    while (more && !stopping_ && wanted_.load() == 0) {
+      more = bypass_ != nullptr && bypass_->Poll();
+      more |= RunReady() || RunDeferred();
+      if (more) period = kBusyPeriod;
+      RunHousekeeping(Deadline::Clock::now());
+    }
     Release();
   }
+}
+
+void CompletionPoller::RunHousekeeping(Deadline::Clock::time_point now) {
+  if (now < next_tick_) return;
+  housekeeping_();
+  next_tick_ = Deadline::After(kTick, now).when();
 }
 
 void CompletionPoller::set_bypass(Bypass* bypass) {
@@ -134,18 +139,16 @@ bool CompletionPoller::RunDeferred() {
 
 bool CompletionPoller::PollUntil(absl::FunctionRef<bool()> done,
                                  Deadline deadline, absl::Duration slice) {
-  return Poll(done, deadline, slice, spin_, /*background=*/false);
+  return Poll(done, deadline, slice, spin_);
 }
 
 bool CompletionPoller::BlockUntil(absl::FunctionRef<bool()> done,
                                   Deadline deadline) {
-  return Poll(done, deadline, kTick, absl::ZeroDuration(),
-              /*background=*/false);
+  return Poll(done, deadline, kTick, absl::ZeroDuration());
 }
 
 bool CompletionPoller::Poll(absl::FunctionRef<bool()> done, Deadline deadline,
-                            absl::Duration slice, absl::Duration spin_time,
-                            bool background) {
+                            absl::Duration slice, absl::Duration spin_time) {
   if (done()) return true;
   const gpr_timespec at_once = gpr_inf_past(GPR_CLOCK_MONOTONIC);
   auto now = Deadline::Clock::now();
@@ -169,20 +172,16 @@ bool CompletionPoller::Poll(absl::FunctionRef<bool()> done, Deadline deadline,
         const bool idle = next == Next::kNone && !RunDeferred();
         next_look_ = Deadline::After(kQueueLook, now).when();
         if (!spin && idle && !done() && bypass_ != nullptr) {
-          bypass_->Sleep(std::min(
-              {deadline.Remaining(now), slice,
-               background ? kBackgroundSleep
-                          : (exclusive ? kExclusiveSleep : kSharedSleep)}));
+          bypass_->Sleep(
+              std::min({deadline.Remaining(now), slice,
+                        exclusive ? kExclusiveSleep : kSharedSleep}));
         }
       } else {
         __builtin_ia32_pause();
       }
     }
     now = Deadline::Clock::now();
-    if (now >= next_tick_) {
-      housekeeping_();
-      next_tick_ = Deadline::After(kTick, now).when();
-    }
+    RunHousekeeping(now);
     if (done()) return true;
     if (deadline.Expired(now)) return false;
   }

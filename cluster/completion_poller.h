@@ -3,7 +3,9 @@
 // work (reads, writes, answers to pings) inside the thread that polls, so the
 // thread that waits for a collective polls itself: a hand-over between threads
 // costs more than a small collective. When that thread computes for long, a
-// background thread takes over, so that peers see a living process.
+// background thread looks at the queue now and then, so that peers see a living
+// process. It does not wait there: whoever needs the role next would have to
+// wake it first, and be woken by it.
 #ifndef RINGFLEET_CLUSTER_COMPLETION_POLLER_H_
 #define RINGFLEET_CLUSTER_COMPLETION_POLLER_H_
 
@@ -50,8 +52,8 @@ class CompletionPoller {
   // Starts the background thread.
   void Start();
 
-  // Has the role while in scope. The background thread yields it at once, any
-  // other holder when its own wait ends. Not re-entrant.
+  // Has the role while in scope. The background thread yields it at the next
+  // completion, any other holder when its own wait ends. Not re-entrant.
   class Role {
    public:
     explicit Role(CompletionPoller* poller) : poller_(poller) {
@@ -137,10 +139,12 @@ class CompletionPoller {
 
   void Acquire();
   void Release();
-  bool AcquireInBackground(uint64_t* uses);
+  // When nobody has used the role for so long.
+  bool AcquireInBackground(absl::Duration unused);
   void RunBackground();
+  void RunHousekeeping(Deadline::Clock::time_point now);
   bool Poll(absl::FunctionRef<bool()> done, Deadline deadline,
-            absl::Duration slice, absl::Duration spin, bool background);
+            absl::Duration slice, absl::Duration spin);
   // Runs one completion. kShutdown: there will be no more.
   enum class Next { kEvent, kNone, kShutdown };
   Next RunNext(gpr_timespec until);
@@ -161,7 +165,6 @@ class CompletionPoller {
   Mutex mu_;
   CondVar changed_;
   bool taken_ ABSL_GUARDED_BY(mu_) = false;
-  bool taken_by_background_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t uses_ ABSL_GUARDED_BY(mu_) = 0;  // Times a caller took the role.
 
   Mutex wake_mu_;  // Never held while a completion runs.
