@@ -127,6 +127,11 @@ LinesAhead BestLinesAhead() {
   return best;
 }
 
+size_t BytesAheadOutOfOrder(size_t rows) {
+  if (BestLinesAhead() != LinesAhead::kForeseen) return 8192;
+  return rows <= 2 ? 2048 : 3072;
+}
+
 void ForceIsa(Isa isa) {
   RF_CHECK(Supports(isa));
   Current().store(isa, std::memory_order_relaxed);

@@ -250,33 +250,37 @@ struct Int4Weights {
   }
 };
 
-// One group of weights, of which x has `units`, times Rows rows.
+// One group of weights, of which x has `units`, times Rows rows. `ahead`: how
+// far to ask for others; 0: they have been asked for.
 template <class Weights, size_t Rows>
 HWY_NOINLINE void MultiplyRows(const uint8_t* weights, size_t units,
                                const typename Weights::RowGroup* rows,
-                               bool first, float* tile) {
+                               size_t ahead, float* tile) {
   const size_t outputs = Weights::template kVectors<Rows> * hn::Lanes(I32());
   for (size_t output = 0; output < kPanelRows; output += outputs) {
-    if (first) AskAhead(weights, Weights::kGroupBytes, output, outputs);
+    if (ahead > 0) {
+      AskAhead(weights, Weights::kGroupBytes, ahead, output, outputs);
+    }
     Weights::template Block<Rows>(weights, units, rows, output, tile);
   }
 }
 
 template <class Weights>
 void MultiplyCount(size_t count, const uint8_t* weights, size_t units,
-                   const typename Weights::RowGroup* rows, bool first,
+                   const typename Weights::RowGroup* rows, size_t ahead,
                    float* tile) {
   static constexpr decltype(&MultiplyRows<Weights, 1>) kKernels[kMaxRows] = {
       &MultiplyRows<Weights, 1>, &MultiplyRows<Weights, 2>,
       &MultiplyRows<Weights, 3>, &MultiplyRows<Weights, 4>,
       &MultiplyRows<Weights, 5>, &MultiplyRows<Weights, 6>};
-  kKernels[count - 1](weights, units, rows, first, tile);
+  kKernels[count - 1](weights, units, rows, ahead, tile);
 }
 
 template <class Weights>
 void Multiply(const uint8_t* panel, const PanelBatch& x, float* tile) {
   std::fill_n(tile, x.size * kPanelRows, 0.0f);
   typename Weights::RowGroup rows[kMaxPanelBatch];
+  const size_t ahead = BytesAheadOutOfOrder(x.size);
   const size_t groups = (x.columns + kActivationGroup - 1) / kActivationGroup;
   for (size_t group = 0; group < groups; ++group) {
     const size_t columns =
@@ -287,8 +291,8 @@ void Multiply(const uint8_t* panel, const PanelBatch& x, float* tile) {
     const uint8_t* weights = panel + group * Weights::kGroupBytes;
     for (size_t row = 0; row < x.size;) {
       const size_t count = RowsTogether(x.size - row);
-      MultiplyCount<Weights>(count, weights, units, rows + row, row == 0,
-                             tile + row * kPanelRows);
+      MultiplyCount<Weights>(count, weights, units, rows + row,
+                             row == 0 ? ahead : 0, tile + row * kPanelRows);
       row += count;
     }
   }

@@ -165,6 +165,7 @@ void Multiply(const uint8_t* panel, const PanelBatch& x, const uint8_t* next,
               float* tile) {
   static_cast<void>(next);  // AskAhead() runs into what follows the panel.
   std::fill_n(tile, x.size * kPanelRows, 0.0f);
+  const size_t ahead = BytesAheadOutOfOrder(x.size);
   const size_t groups = (x.columns + kActivationGroup - 1) / kActivationGroup;
   for (size_t group = 0; group < groups; ++group) {
     const size_t columns =
@@ -175,7 +176,7 @@ void Multiply(const uint8_t* panel, const PanelBatch& x, const uint8_t* next,
     for (size_t row = 0; row < x.size; row += kMaxRows) {
       for (size_t output = 0; output < kPanelRows; output += kBlockOutputs) {
         if (row == 0) {
-          AskAhead(weights, Weights::kGroupBytes, output, kBlockOutputs);
+          AskAhead(weights, Weights::kGroupBytes, ahead, output, kBlockOutputs);
         }
         switch (std::min(kMaxRows, x.size - row)) {
           case 1:

@@ -21,16 +21,14 @@ inline void Prefetch(const float* values, size_t size) {
   if (size > 0) __builtin_prefetch(values + size - 1, /*rw=*/1);
 }
 
-// Begins to bring the lines that follow 8 KB behind a block's share of a group
-// of weights, where the block has `outputs` of the panel's kPanelRows from
-// `output` on. For blocks that take one line of several at a time, an order
-// that no processor foresees across groups: a core of Zen 5 reads 35 instead of
-// 18 GB/s for one row of activations (others were not measured).
-inline void AskAhead(const uint8_t* group, size_t group_bytes, size_t output,
-                     size_t outputs) {
-  constexpr size_t kBytesAhead = 8192;
+// Begins to bring the lines that follow `ahead` bytes behind a block's share of
+// a group of weights, where the block has `outputs` of the panel's kPanelRows
+// from `output` on. For blocks that take one line of several at a time: see
+// BytesAheadOutOfOrder.
+inline void AskAhead(const uint8_t* group, size_t group_bytes, size_t ahead,
+                     size_t output, size_t outputs) {
   constexpr size_t kLineBytes = 64;
-  const uint8_t* from = group + kBytesAhead + output * group_bytes / kPanelRows;
+  const uint8_t* from = group + ahead + output * group_bytes / kPanelRows;
   const size_t bytes = outputs * group_bytes / kPanelRows;
   for (size_t i = 0; i < bytes; i += kLineBytes) __builtin_prefetch(from + i);
 }
