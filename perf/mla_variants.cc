@@ -348,9 +348,23 @@ void MlaModule::AttendHeads(const char* keys, const char* values,
                             float* out) {
   const kernels::MlaKernels& kernels = kernels::MlaKernelsFor(format_.dtype);
   const size_t e = kernels::DtypeBytes(format_.dtype);
+  // Keys and values that the kernels do not read as they are go to two blocks
+  // of the scratch.
   kernels::ForEachMlaTask(
-      kernels, {.key_dim = key_dim, .value_dim = value_dim}, rows, workspace_,
-      pool_, [&](size_t row, const kernels::MlaScratch& scratch) {
+      kernels, {.key_dim = key_dim, .value_dim = value_dim, .blocks = 2}, rows,
+      workspace_, pool_, [&](size_t row, const kernels::MlaScratch& scratch) {
+        const auto readable = [&](const char* cached, size_t numbers,
+                                  size_t count, size_t block, size_t* stride) {
+          const kernels::LatentRowFormat format = {format_.dtype, numbers, 0};
+          *stride = format.bytes();
+          if (kernels.reads_cache(format)) {
+            return static_cast<const void*>(cached);
+          }
+          *stride = scratch.stride_bytes;
+          void* const loaded = scratch.Rows(block);
+          kernels.load_rows(format, cached, count, loaded, *stride);
+          return static_cast<const void*>(loaded);
+        };
         float max[kernels::kMaxLanes];
         float sum[kernels::kMaxLanes];
         kernels.pack_queries(q + row * key_dim, key_dim, 1, key_dim,
@@ -364,12 +378,8 @@ void MlaModule::AttendHeads(const char* keys, const char* values,
               .positions = count,
               .key_dim = key_dim,
               .value_dim = value_dim,
-              .keys = keys + at * key_dim * e,
-              .key_stride_bytes = key_dim * e,
               .queries = scratch.queries,
-              .values = values + at * value_stride * e,
               .packed_positions = count,
-              .value_stride_bytes = value_stride * e,
               .score_scale = scale * std::numbers::log2e_v<float>,
               .first = t == 0,
               .last = t + count == context_,
@@ -379,8 +389,12 @@ void MlaModule::AttendHeads(const char* keys, const char* values,
               .out_stride = value_dim,
               .scores = scratch.scores,
               .weights = scratch.weights};
+          block.keys = readable(keys + at * key_dim * e, key_dim, count, 0,
+                                &block.key_stride_bytes);
+          block.values = readable(values + at * value_stride * e, value_stride,
+                                  count, 1, &block.value_stride_bytes);
           if (kernels.pack_values != nullptr) {
-            kernels.pack_values(block.values, value_stride * e, count,
+            kernels.pack_values(block.values, block.value_stride_bytes, count,
                                 value_dim, scratch.values);
             block.values = scratch.values;
           }
