@@ -227,7 +227,7 @@ TEST(ConfigureGrpcProcessTest, KeepsWhatTheUserChose) {
   EXPECT_STREQ(getenv("GRPC_VERBOSITY"), "INFO");
   EXPECT_STREQ(getenv("GRPC_POLL_STRATEGY"), "poll");
   EXPECT_STREQ(getenv("GRPC_EXPERIMENTS"),
-               "tcp_frame_size_tuning,tcp_rcv_lowat");
+               "tcp_frame_size_tuning,tcp_rcv_lowat,-tcp_read_chunks");
 }
 
 TEST(ProcessLimitsTest, ChecksAndRaisesTheOpenFiles) {
