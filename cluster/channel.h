@@ -14,10 +14,11 @@
 
 namespace ringfleet::cluster {
 
-// What a connection reads into, of clients and servers: by these arguments,
-// where ConfigureGrpcProcess() has turned off gRPC's own choice of 64 KiB. A
-// frame that crosses the end of such a buffer is read in two parts, and between
-// them the sender is told of room for the second, in a packet of its own.
+// What a connection reads into, of channels and of the servers that links come
+// to: by these arguments, where ConfigureGrpcProcess() has turned off gRPC's
+// own choice of 64 KiB. A frame that crosses the end of such a buffer is read
+// in two parts, and between them the sender is told of room for the second, in
+// a packet of its own.
 inline constexpr int kReadBufferBytes = 256 << 10;
 inline constexpr const char* kReadBufferArguments[] = {
     GRPC_ARG_TCP_READ_CHUNK_SIZE, GRPC_ARG_TCP_MIN_READ_CHUNK_SIZE,

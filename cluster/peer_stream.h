@@ -5,10 +5,10 @@
 //
 // gRPC tells the sender of room for as many bytes as were taken in when the
 // next read is posted, in a packet of its own. Where messages go to and fro,
-// as in all small collectives, that is a second packet for each: over loopback
-// 8 us of CPU at one end and 5 at the other, before a result is used. So reads
-// behind small messages wait for the next message that leaves: gRPC is told to
-// hold that (GRPC_WRITE_BUFFER_HINT), then the read sends both in one packet.
+// as in all small collectives, that is a second packet for each, sent before
+// the message is used. So reads behind small messages wait for the next message
+// that leaves: gRPC is told to hold that (GRPC_WRITE_BUFFER_HINT), then the
+// read sends both in one packet.
 #ifndef RINGFLEET_CLUSTER_PEER_STREAM_H_
 #define RINGFLEET_CLUSTER_PEER_STREAM_H_
 
