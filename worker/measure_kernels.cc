@@ -8,6 +8,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -46,7 +48,11 @@ constexpr size_t kRows[] = {1, 2, 4, 8, 16, 32, 128, 512};
 constexpr size_t kMostRows = 512;
 // Each number of rows is measured as often, with the others in between, and the
 // median counts: other programs slow a machine down for a second at a time.
-constexpr int kTurns = 5;
+constexpr size_t kTurns = 5;
+// No turn begins when they have taken this many times what they should, and
+// this long: single passes of a slow host take more than their part.
+constexpr int kMostTimes = 2;
+constexpr absl::Duration kTurnsTime = absl::Seconds(4);
 constexpr size_t kFormRows = 128;
 constexpr WeightForm kOtherForms[] = {WeightForm::kInt4, WeightForm::kBf16,
                                       WeightForm::kF32};
@@ -60,25 +66,56 @@ constexpr size_t kPromptRows = 512;
 static_assert(kPromptRows <=
               kernels::kExpandedBlocks * kernels::kCacheBlockPositions);
 
-// How often `body` runs in a second, in `time` and at least once.
+// How often `body` runs in a second, in `time`. A first run only warms up,
+// unless it takes all of `time` by itself.
 double Rate(absl::Duration time, const std::function<void()>& body) {
-  const absl::Time begun = absl::Now();
-  int64_t count = 0;
-  absl::Duration taken;
-  do {
-    body();
-    ++count;
-    taken = absl::Now() - begun;
-  } while (taken < time);
-  return static_cast<double>(count) / absl::ToDoubleSeconds(taken);
+  const auto run_for = [&body](absl::Duration least) {
+    const absl::Time begun = absl::Now();
+    int64_t count = 0;
+    absl::Duration taken;
+    do {
+      body();
+      ++count;
+      taken = absl::Now() - begun;
+    } while (taken < least);
+    return std::pair(taken, static_cast<double>(count));
+  };
+  auto [taken, count] = run_for(absl::ZeroDuration());
+  if (taken < time) std::tie(taken, count) = run_for(time);
+  return count / absl::ToDoubleSeconds(taken);
 }
 
-// The median of kTurns of these, in `time` together.
+// Turns that should take `time` together: kTurns, on slow hosts fewer, at least
+// one.
+class Turns {
+ public:
+  explicit Turns(absl::Duration time)
+      : latest_(absl::Now() + std::max(kMostTimes * time, kTurnsTime)) {}
+
+  // Whether there is another.
+  bool Next() {
+    if (count_ == kTurns || (count_ > 0 && absl::Now() > latest_)) return false;
+    ++count_;
+    return true;
+  }
+
+ private:
+  const absl::Time latest_;
+  size_t count_ = 0;
+};
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// The median of several turns of these, in `time` together.
 double MedianRate(absl::Duration time, const std::function<void()>& body) {
-  std::array<double, kTurns> rates;
-  for (double& rate : rates) rate = Rate(time / kTurns, body);
-  std::sort(rates.begin(), rates.end());
-  return rates[kTurns / 2];
+  std::vector<double> rates;
+  for (Turns turns(time); turns.Next();) {
+    rates.push_back(Rate(time / kTurns, body));
+  }
+  return Median(std::move(rates));
 }
 
 std::vector<float> Waves(size_t count) {
@@ -132,7 +169,6 @@ class Products {
 
   // Operations a second.
   double Measure(size_t rows, absl::Duration time) {
-    Multiply(rows);  // Warm.
     return 2.0 * static_cast<double>(rows * kOutputs * kInputs) *
            Rate(time, [&] { Multiply(rows); });
   }
@@ -191,7 +227,6 @@ absl::StatusOr<double> MeasureAbsorbed(size_t heads, kernels::ThreadPool& pool,
                         .out = out.data()},
                        workspace, pool);
   };
-  attend();  // Warm.
   return 2.0 *
          static_cast<double>(
              heads * kDecodeSequences * kDecodePositions *
@@ -226,7 +261,6 @@ double MeasureMaterialized(kernels::ThreadPool& pool, absl::Duration time) {
                                 .expanded = expanded.data()},
                                workspace, pool);
   };
-  attend();  // Warm.
   return 2.0 * kPartHeads * kPromptRows * (kPromptRows + 1) / 2 *
          (kQueryDim + kValueDim) * MedianRate(time, attend);
 }
@@ -251,19 +285,18 @@ absl::Status MeasureKernels(kernels::ThreadPool& pool, uint64_t weight_bytes,
         const std::vector<WeightMatrix> weights,
         MakeWeights(WeightForm::kInt8, weight_bytes, values, pool));
     Products products(weights, values, pool);
-    std::array<std::array<double, kTurns>, std::size(kRows)> rates;
-    for (int turn = 0; turn < kTurns; ++turn) {
+    std::array<std::vector<double>, std::size(kRows)> rates;
+    for (Turns turns(time); turns.Next();) {
       for (size_t i = 0; i < std::size(kRows); ++i) {
         RF_RETURN_IF_ERROR(go_on());
-        rates[i][turn] =
-            products.Measure(kRows[i], time / (kTurns * std::size(kRows)));
+        rates[i].push_back(
+            products.Measure(kRows[i], time / (kTurns * std::size(kRows))));
       }
     }
     for (size_t i = 0; i < std::size(kRows); ++i) {
-      std::sort(rates[i].begin(), rates[i].end());
       v1::ProductRate* rate = report->add_products();
       rate->set_rows(static_cast<uint32_t>(kRows[i]));
-      rate->set_ops_per_second(rates[i][kTurns / 2]);
+      rate->set_ops_per_second(Median(std::move(rates[i])));
     }
   }
   for (const WeightForm form : kOtherForms) {

@@ -23,10 +23,11 @@ uint64_t ProductTestBytes(uint64_t cache_bytes);
 inline constexpr uint64_t kMeasureScratchBytes = uint64_t{192} << 20;
 
 // Fills in `products`, `forms` and `attention` with median rates over about
-// `time` each for products, forms and attention, and at least a few passes of
-// each. Products are of `weight_bytes` of weights, one matrix after the other,
-// whose activations are quantised anew each time. Asks `cancelled` before each
-// rate. Requires kMeasureScratchBytes of memory.
+// `time` each for products, forms and attention: longer where single passes
+// are, of which there is at least one for each rate, and a few where they take
+// seconds together. Products are of `weight_bytes` of weights, one matrix after
+// the other, whose activations are quantised anew each time. Asks `cancelled`
+// before each rate. Requires kMeasureScratchBytes of memory.
 // Errors: RESOURCE_EXHAUSTED: no memory for the weights or the cache;
 // CANCELLED.
 absl::Status MeasureKernels(kernels::ThreadPool& pool, uint64_t weight_bytes,
