@@ -13,6 +13,7 @@
 #include "hwy/base.h"
 #include "kernels/mla_bf16_block.h"
 #include "kernels/mla_block.h"
+#include "kernels/unroll.h"
 
 #if defined(__x86_64__)
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/mla_bf16_block.h"
+#include "kernels/unroll.h"
 
 #include <immintrin.h>
 

@@ -25,14 +25,6 @@
 #include <cstddef>
 #include <cstdint>
 
-// Before a loop over an array of vectors, of 16 steps at most: unrolled, the
-// array lies in registers.
-#ifdef __clang__
-#define RF_UNROLL _Pragma("unroll")
-#else
-#define RF_UNROLL _Pragma("GCC unroll 16")
-#endif
-
 namespace ringfleet::kernels {
 
 struct LatentRowFormat;

@@ -9,6 +9,7 @@
 
 #include "kernels/latent_cache.h"
 #include "kernels/mla_block.h"
+#include "kernels/unroll.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/mla_f32.cc"

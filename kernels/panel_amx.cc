@@ -16,6 +16,7 @@
 #include "hwy/base.h"
 #include "kernels/amx_tiles.h"
 #include "kernels/panel.h"
+#include "kernels/unroll.h"
 
 #if defined(__x86_64__)
 
@@ -110,7 +111,7 @@ class Int8Units {
       const float* const scales = part.x->scales[part.row + i] + part.block;
       float* const at = tile + i * kPanelRows + output;
       __m512 sum = _mm512_load_ps(at);
-#pragma GCC unroll 4
+      RF_UNROLL
       for (size_t unit = 0; unit < kUnits; ++unit) {
         const __m512i dot = _mm512_sub_epi32(DotsAt(sums, unit, i),
                                              _mm512_set1_epi32(biases[unit]));
@@ -171,7 +172,7 @@ class Int4Units {
   void AddScaled(const Sums& sums, const Part& part, size_t begin, size_t end,
                  size_t output, float* tile) const {
     __m512 weights[kUnits];
-#pragma GCC unroll 4
+    RF_UNROLL
     for (size_t unit = 0; unit < kUnits; ++unit) {
       const __m256i bf16 = _mm256_load_si256(reinterpret_cast<const __m256i*>(
           block_ + unit * kBytes + output * sizeof(uint16_t)));
@@ -185,7 +186,7 @@ class Int4Units {
       float* const at = tile + i * kPanelRows + output;
       __m512 sum = _mm512_load_ps(at);
       __m512 inner = _mm512_setzero_ps();  // Of the units of a group.
-#pragma GCC unroll 4
+      RF_UNROLL
       for (size_t unit = 0; unit < kUnits; ++unit) {
         const __m512 dot = _mm512_cvtepi32_ps(_mm512_sub_epi32(
             DotsAt(sums, unit, i), _mm512_set1_epi32(biases_[i][unit])));
@@ -259,7 +260,7 @@ class Ahead {
       const uintptr_t first = panel_ +
                               (kStretchesAhead + done_ / kLines) * kBytes +
                               done_ % kLines / kStreams * kLine;
-#pragma GCC unroll 16
+      RF_UNROLL
       for (size_t stream = 0; stream < kStreams; ++stream) {
         const uintptr_t at = first + stream * kBytes +
                              (kStreams - 1 - stream) * (kBytes / kStreams);
@@ -320,7 +321,7 @@ void MultiplyPart(std::index_sequence<kUnit...>, const Units& units,
        part.codes + kUnit * Units::kColumns, part.stride),
    ...);
   (MultiplyUnit<Units, kUnit>(weights, sums[0]), ...);
-#pragma GCC unroll 4
+  RF_UNROLL
   for (size_t output = 0; output < kPanelRows; output += kTileOutputs) {
     const size_t next = output + kTileOutputs;
     const Sums& ready = sums[output / kTileOutputs % 2];

@@ -17,6 +17,7 @@
 #include "hwy/base.h"
 #include "kernels/isa.h"
 #include "kernels/panel.h"
+#include "kernels/unroll.h"
 
 #if defined(__x86_64__)
 
@@ -125,30 +126,30 @@ HWY_INLINE void Int8Group(const uint8_t* weights, size_t steps,
                           const RowGroup<Rows>& rows, const Prefetch& prefetch,
                           float* tile) {
   __m512i sums[Rows][kVectors];
-#pragma GCC unroll 8
+  RF_UNROLL
   for (int i = 0; i < Rows; ++i) {
     const __m512i start = _mm512_set1_epi32(-rows.biases[i]);
-#pragma GCC unroll 4
+    RF_UNROLL
     for (int j = 0; j < kVectors; ++j) sums[i][j] = start;
   }
   for (size_t step = 0; step < steps; ++step) {
     __m512i w[kVectors];
-#pragma GCC unroll 4
+    RF_UNROLL
     for (int j = 0; j < kVectors; ++j) {
       w[j] = _mm512_load_si512(weights + step * kStepBytes + j * kLineBytes);
     }
     Ask<hint>(prefetch, step);
-#pragma GCC unroll 8
+    RF_UNROLL
     for (int i = 0; i < Rows; ++i) {
       const __m512i codes = FourCodes(rows.codes[i] + step * kStepColumns);
-#pragma GCC unroll 4
+      RF_UNROLL
       for (int j = 0; j < kVectors; ++j) DotBytes(w[j], codes, sums[i][j]);
     }
   }
-#pragma GCC unroll 8
+  RF_UNROLL
   for (int i = 0; i < Rows; ++i) {
     const __m512 scale = _mm512_set1_ps(rows.scales[i]);
-#pragma GCC unroll 4
+    RF_UNROLL
     for (int j = 0; j < kVectors; ++j) {
       AddScaled(_mm512_cvtepi32_ps(sums[i][j]), scale,
                 tile + i * kPanelRows + j * 16);
@@ -168,52 +169,52 @@ HWY_INLINE void Int4Group(const uint8_t* weights, size_t parts,
   const __m512i low_bits = _mm512_set1_epi8(15);
   for (int first = 0; first < kVectors; first += kAtOnce) {
     __m512 inner[Rows][kAtOnce];
-#pragma GCC unroll 8
+    RF_UNROLL
     for (int i = 0; i < Rows; ++i) {
-#pragma GCC unroll 4
+      RF_UNROLL
       for (int j = 0; j < kAtOnce; ++j) inner[i][j] = _mm512_setzero_ps();
     }
     for (size_t part = 0; part < parts; ++part) {
       const uint8_t* from = weights + part * kInt4GroupBytes;
       __m512i sums[Rows][kAtOnce];
-#pragma GCC unroll 8
+      RF_UNROLL
       for (int i = 0; i < Rows; ++i) {
         const __m512i start = _mm512_set1_epi32(-8 * rows.sums[i][part]);
-#pragma GCC unroll 4
+        RF_UNROLL
         for (int j = 0; j < kAtOnce; ++j) sums[i][j] = start;
       }
       for (size_t pair = 0; pair < kPairs; ++pair) {
         const uint8_t* bytes = from + kInt4ScaleBytes + pair * kStepBytes;
         const size_t column = part * kInt4Group + pair * 2 * kStepColumns;
         if (first == 0) Ask<hint>(prefetch, part * kPairs + pair);
-#pragma GCC unroll 2
+        RF_UNROLL
         for (size_t half = 0; half < 2; ++half) {  // Low bits, then high ones.
           __m512i w[kAtOnce];
-#pragma GCC unroll 4
+          RF_UNROLL
           for (int j = 0; j < kAtOnce; ++j) {
             const __m512i both =
                 _mm512_load_si512(bytes + (first + j) * kLineBytes);
             w[j] = _mm512_and_si512(
                 half == 0 ? both : _mm512_srli_epi16(both, 4), low_bits);
           }
-#pragma GCC unroll 8
+          RF_UNROLL
           for (int i = 0; i < Rows; ++i) {
             const __m512i codes =
                 FourCodes(rows.codes[i] + column + half * kStepColumns);
-#pragma GCC unroll 4
+            RF_UNROLL
             for (int j = 0; j < kAtOnce; ++j) {
               DotBytes(w[j], codes, sums[i][j]);
             }
           }
         }
       }
-#pragma GCC unroll 4
+      RF_UNROLL
       for (int j = 0; j < kAtOnce; ++j) {
         const __m256i bf16 = _mm256_load_si256(
             reinterpret_cast<const __m256i*>(from + (first + j) * 32));
         const __m512 scale = _mm512_castsi512_ps(
             _mm512_slli_epi32(_mm512_cvtepu16_epi32(bf16), 16));
-#pragma GCC unroll 8
+        RF_UNROLL
         for (int i = 0; i < Rows; ++i) {
           inner[i][j] = _mm512_add_ps(
               inner[i][j],
@@ -221,10 +222,10 @@ HWY_INLINE void Int4Group(const uint8_t* weights, size_t parts,
         }
       }
     }
-#pragma GCC unroll 8
+    RF_UNROLL
     for (int i = 0; i < Rows; ++i) {
       const __m512 scale = _mm512_set1_ps(rows.scales[i]);
-#pragma GCC unroll 4
+      RF_UNROLL
       for (int j = 0; j < kAtOnce; ++j) {
         AddScaled(inner[i][j], scale, tile + i * kPanelRows + (first + j) * 16);
       }

@@ -16,6 +16,7 @@
 
 #include "kernels/panel.h"
 #include "kernels/prefetch.h"
+#include "kernels/unroll.h"
 
 namespace ringfleet::kernels {
 namespace {
@@ -49,28 +50,28 @@ void Int8Block(const uint8_t* weights, size_t steps, const PanelBatch& x,
                size_t row, size_t group, size_t output, float* tile) {
   __m256i sums[Rows][kVectors];
   const int8_t* codes[Rows];
-#pragma GCC unroll 3
+  RF_UNROLL
   for (int i = 0; i < Rows; ++i) {
     codes[i] = x.codes[row + i] + group * kActivationGroup;
     const __m256i start = _mm256_set1_epi32(-x.biases[row + i][group]);
-#pragma GCC unroll 4
+    RF_UNROLL
     for (int v = 0; v < kVectors; ++v) sums[i][v] = start;
   }
   for (size_t step = 0; step < steps; ++step) {
     const uint8_t* w = weights + step * kStepBytes + output * kStepColumns;
-#pragma GCC unroll 4
+    RF_UNROLL
     for (int v = 0; v < kVectors; ++v) {
       const __m256i vector = LoadBytes(w + v * 32);
-#pragma GCC unroll 3
+      RF_UNROLL
       for (int i = 0; i < Rows; ++i) {
         DotBytes(vector, FourCodes(codes[i] + step * kStepColumns), sums[i][v]);
       }
     }
   }
-#pragma GCC unroll 3
+  RF_UNROLL
   for (int i = 0; i < Rows; ++i) {
     const __m256 scale = _mm256_set1_ps(x.scales[row + i][group]);
-#pragma GCC unroll 4
+    RF_UNROLL
     for (int v = 0; v < kVectors; ++v) {
       AddScaled(_mm256_cvtepi32_ps(sums[i][v]), scale,
                 tile + (row + i) * kPanelRows + output + v * 8);
@@ -87,26 +88,26 @@ void Int4Block(const uint8_t* weights, size_t parts, const PanelBatch& x,
   for (size_t part = 0; part < parts; ++part, weights += kInt4GroupBytes) {
     __m256i sums[Rows][kVectors];
     const int8_t* codes[Rows];
-#pragma GCC unroll 3
+    RF_UNROLL
     for (int i = 0; i < Rows; ++i) {
       codes[i] =
           x.codes[row + i] + group * kActivationGroup + part * kInt4Group;
       const __m256i start = _mm256_set1_epi32(
           -8 * x.sums[row + i][group * Activations::kSumsPerGroup + part]);
-#pragma GCC unroll 4
+      RF_UNROLL
       for (int v = 0; v < kVectors; ++v) sums[i][v] = start;
     }
     for (size_t pair = 0; pair < kInt4Group / (2 * kStepColumns); ++pair) {
       const uint8_t* bytes =
           weights + kInt4ScaleBytes + pair * kStepBytes + output * kStepColumns;
       const size_t column = pair * 2 * kStepColumns;
-#pragma GCC unroll 4
+      RF_UNROLL
       for (int v = 0; v < kVectors; ++v) {
         const __m256i both = LoadBytes(bytes + v * 32);
         const __m256i low = _mm256_and_si256(both, low_bits);
         const __m256i high =
             _mm256_and_si256(_mm256_srli_epi16(both, 4), low_bits);
-#pragma GCC unroll 3
+        RF_UNROLL
         for (int i = 0; i < Rows; ++i) {
           DotBytes(low, FourCodes(codes[i] + column), sums[i][v]);
           DotBytes(high, FourCodes(codes[i] + column + kStepColumns),
@@ -114,23 +115,23 @@ void Int4Block(const uint8_t* weights, size_t parts, const PanelBatch& x,
         }
       }
     }
-#pragma GCC unroll 4
+    RF_UNROLL
     for (int v = 0; v < kVectors; ++v) {
       const __m128i bf16 = _mm_load_si128(reinterpret_cast<const __m128i*>(
           weights + (output + v * 8) * sizeof(uint16_t)));
       const __m256 scale = _mm256_castsi256_ps(
           _mm256_slli_epi32(_mm256_cvtepu16_epi32(bf16), 16));
-#pragma GCC unroll 3
+      RF_UNROLL
       for (int i = 0; i < Rows; ++i) {
         AddScaled(_mm256_cvtepi32_ps(sums[i][v]), scale,
                   inner + i * kBlockOutputs + v * 8);
       }
     }
   }
-#pragma GCC unroll 3
+  RF_UNROLL
   for (int i = 0; i < Rows; ++i) {
     const __m256 scale = _mm256_set1_ps(x.scales[row + i][group]);
-#pragma GCC unroll 4
+    RF_UNROLL
     for (int v = 0; v < kVectors; ++v) {
       AddScaled(_mm256_load_ps(inner + i * kBlockOutputs + v * 8), scale,
                 tile + (row + i) * kPanelRows + output + v * 8);
