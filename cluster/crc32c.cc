@@ -69,13 +69,6 @@ constexpr size_t kCrcLineBytes = 64;
 // and 8.6 without, where it does 25 from its caches.
 constexpr size_t kAheadBytes = 3072;
 
-// The line so far behind `data`, which may lie behind the end of the memory.
-void AskAhead(const char* data) {
-  _mm_prefetch(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(data) +
-                                             kAheadBytes),
-               _MM_HINT_T0);
-}
-
 // The instruction takes three cycles but one may start every cycle, so three
 // blocks are summed side by side and joined to the sum of what came before, by
 // four table look-ups each. Nothing waits for a join: the sums of the next
@@ -87,10 +80,15 @@ class TripleBlocks {
   static uint64_t Extend(uint64_t sum, const char*& data, size_t& size) {
     for (; size >= 3 * kBlockBytes; size -= 3 * kBlockBytes) {
       uint64_t sums[3] = {};
+      const bool ask = size >= kAheadBytes + 3 * kBlockBytes;
       for (size_t line = 0; line < kBlockBytes; line += kCrcLineBytes) {
         const char* const blocks[] = {data + line, data + kBlockBytes + line,
                                       data + 2 * kBlockBytes + line};
-        for (const char* block : blocks) AskAhead(block);
+        if (ask) {
+          for (const char* block : blocks) {
+            _mm_prefetch(block + kAheadBytes, _MM_HINT_T0);
+          }
+        }
         for (size_t i = 0; i < kCrcLineBytes; i += 8) {
           for (int b = 0; b < 3; ++b) {
             sums[b] = _mm_crc32_u64(sums[b], Load64(blocks[b] + i));
