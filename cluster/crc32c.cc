@@ -3,58 +3,18 @@
 
 #include <nmmintrin.h>
 
-#include <array>
 #include <cstring>
 
 #include "cluster/crc32c_fold.h"
-#include "cluster/crc32c_polynomial.h"
+#include "cluster/crc32c_mix.h"
+#include "cluster/crc32c_zeros.h"
 
 namespace ringfleet::cluster {
 namespace {
 
-constexpr uint32_t kOneZeroByte = CrcPowerOfX(8);
-
 // Shorter data is left to the SSE4.2 instruction.
 constexpr size_t kFoldFrom = 2 * kCrcFoldBytes;
-
-// [k][d]: d * 16^k zero bytes, for every hexadecimal digit d of a size.
-using ZeroBytesTable = std::array<std::array<uint32_t, 16>, 16>;
-
-constexpr ZeroBytesTable MakeZeroBytesTable() {
-  ZeroBytesTable table = {};
-  uint32_t unit = kOneZeroByte;
-  for (auto& powers : table) {
-    powers[0] = kCrcOne;
-    for (int d = 1; d < 16; ++d) powers[d] = MultiplyCrc(powers[d - 1], unit);
-    unit = MultiplyCrc(powers[15], unit);
-  }
-  return table;
-}
-
-constexpr ZeroBytesTable kZeroBytes = MakeZeroBytesTable();
-
-// What `crc` becomes when `bytes` zero bytes follow.
-constexpr uint32_t FollowByZeros(uint32_t crc, size_t bytes) {
-  for (int k = 0; bytes > 0; ++k, bytes >>= 4) {
-    if (bytes & 15) crc = MultiplyCrc(crc, kZeroBytes[k][bytes & 15]);
-  }
-  return crc;
-}
-
-// [k][b]: what byte k of a checksum, of value b, becomes when a block of zeros
-// follows.
-using ShiftTable = std::array<std::array<uint32_t, 256>, 4>;
-
-constexpr ShiftTable MakeShiftTable(size_t block_bytes) {
-  const uint32_t factor = FollowByZeros(kCrcOne, block_bytes);
-  ShiftTable table = {};
-  for (int byte = 0; byte < 4; ++byte) {
-    for (uint32_t value = 0; value < 256; ++value) {
-      table[byte][value] = MultiplyCrc(factor, value << (8 * byte));
-    }
-  }
-  return table;
-}
+constexpr size_t kMixFrom = 2 * kCrcMixBytes;
 
 uint64_t Load64(const char* p) {
   uint64_t value;
@@ -95,21 +55,16 @@ class TripleBlocks {
           }
         }
       }
-      sum = Shift(kThree, sum) ^ Shift(kTwo, sums[0]) ^ Shift(kOne, sums[1]) ^
-            sums[2];
+      sum = kThree(sum) ^ kTwo(sums[0]) ^ kOne(sums[1]) ^ sums[2];
       data += 3 * kBlockBytes;
     }
     return sum;
   }
 
  private:
-  static uint32_t Shift(const ShiftTable& blocks, uint64_t crc) {
-    return blocks[0][crc & 0xff] ^ blocks[1][(crc >> 8) & 0xff] ^
-           blocks[2][(crc >> 16) & 0xff] ^ blocks[3][(crc >> 24) & 0xff];
-  }
-  static constexpr ShiftTable kOne = MakeShiftTable(kBlockBytes);
-  static constexpr ShiftTable kTwo = MakeShiftTable(2 * kBlockBytes);
-  static constexpr ShiftTable kThree = MakeShiftTable(3 * kBlockBytes);
+  static constexpr CrcShift kOne = CrcShift(kBlockBytes);
+  static constexpr CrcShift kTwo = CrcShift(2 * kBlockBytes);
+  static constexpr CrcShift kThree = CrcShift(3 * kBlockBytes);
 };
 
 }  // namespace
@@ -121,6 +76,11 @@ uint32_t ExtendCrc32c(uint32_t crc, const void* data, size_t size) {
     crc = ~FoldCrc32c(~crc, p, folded);
     p += folded;
     size -= folded;
+  } else if (size >= kMixFrom && CanMixCrc32c()) {
+    const size_t mixed = size - size % kCrcMixBytes;
+    crc = ~MixCrc32c(~crc, p, mixed);
+    p += mixed;
+    size -= mixed;
   }
   return ExtendCrc32cBySse42(crc, p, size);
 }
@@ -141,7 +101,7 @@ uint32_t ExtendCrc32cBySse42(uint32_t crc, const void* data, size_t size) {
 }
 
 uint32_t CombineCrc32c(uint32_t crc_a, uint32_t crc_b, size_t size_b) {
-  return FollowByZeros(crc_a, size_b) ^ crc_b;
+  return FollowCrcByZeros(crc_a, size_b) ^ crc_b;
 }
 
 }  // namespace ringfleet::cluster

@@ -1,9 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Folding as in Gopal et al., "Fast CRC Computation for Generic Polynomials
-// Using PCLMULQDQ Instruction", Intel, 2009: of two blocks that lie D bits
-// apart, the first may be replaced by its product with x^D, added to the
-// second. A block's two halves of 64 bits are multiplied by x^(D + 64) and x^D
-// modulo P, each of degree 31 at most, so that the sum fits a block again.
 #include "cluster/crc32c_fold.h"
 
 #include <immintrin.h>
@@ -25,18 +20,11 @@ namespace {
 constexpr size_t kVectorBytes = 64;
 constexpr int kSums = kCrcFoldBytes / kVectorBytes;
 
-// Bit i of a half stands for x^(63 - i), so the instruction's product, in which
-// bit i would have to stand for x^(127 - i), is x times what it should be.
-constexpr uint64_t FoldFactor(uint64_t bits) {
-  return uint64_t{CrcPowerOfX(bits - 1)} << 32;
-}
-
-// Multiplies by x^(8 * kDistance), adds `next`. The half that comes first in
-// memory is the higher one.
+// Multiplies by x^(8 * kDistance), adds `next`.
 template <size_t kDistance>
 RF_FOLD_TARGET inline __m512i Fold(__m512i sum, __m512i next) {
-  constexpr uint64_t kFirst = FoldFactor(8 * kDistance + 64);
-  constexpr uint64_t kSecond = FoldFactor(8 * kDistance);
+  constexpr uint64_t kFirst = CrcFoldFactor(8 * kDistance + 64);
+  constexpr uint64_t kSecond = CrcFoldFactor(8 * kDistance);
   const __m512i factors = _mm512_set4_epi64(
       static_cast<int64_t>(kSecond), static_cast<int64_t>(kFirst),
       static_cast<int64_t>(kSecond), static_cast<int64_t>(kFirst));

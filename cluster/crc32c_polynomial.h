@@ -32,6 +32,18 @@ constexpr uint32_t CrcPowerOfX(uint64_t n) {
   return power;
 }
 
+// Folding, as in Gopal et al., "Fast CRC Computation for Generic Polynomials
+// Using PCLMULQDQ Instruction", Intel, 2009: of two blocks of 128 bits that lie
+// D bits apart, the first may be replaced by its product with x^D, added to the
+// second. Its halves are multiplied by x^(D + 64), the one that comes first in
+// memory, and x^D modulo P, each of degree 31 at most, so that the sum fits a
+// block again. This is the factor for x^`bits`: bit i of a half stands for
+// x^(63 - i), so the instruction's product, in which bit i would have to stand
+// for x^(127 - i), is x times what it should be.
+constexpr uint64_t CrcFoldFactor(uint64_t bits) {
+  return uint64_t{CrcPowerOfX(bits - 1)} << 32;
+}
+
 }  // namespace ringfleet::cluster
 
 #endif  // RINGFLEET_CLUSTER_CRC32C_POLYNOMIAL_H_

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cluster/crc32c_fold.h"
+#include "cluster/crc32c_mix.h"
 #include "gtest/gtest.h"
 
 namespace ringfleet::cluster {
@@ -55,22 +56,31 @@ TEST(Crc32cTest, EverySizeAndAlignmentMatchesTheDefinition) {
   for (size_t start = 0; start < 64; ++start) compare(start, 7408);
 }
 
-// Beside what ExtendCrc32c makes of the sizes above with this processor.
-TEST(Crc32cTest, FoldedDataMatchesTheDefinition) {
-  if (!CanFoldCrc32c()) GTEST_SKIP() << "no AVX-512 with VPCLMULQDQ";
-  const std::vector<char> bytes = RandomChars(8 * kCrcFoldBytes + 64, 5);
-  for (size_t size = kCrcFoldBytes; size <= 8 * kCrcFoldBytes;
-       size += kCrcFoldBytes) {
+// A form that takes multiples of `unit` bytes, behind other data too.
+void CompareUnits(uint32_t (*extend)(uint32_t, const char*, size_t),
+                  size_t unit) {
+  const std::vector<char> bytes = RandomChars(8 * unit + 64, 5);
+  for (size_t size = unit; size <= 8 * unit; size += unit) {
     for (size_t start = 0; start < 64; start += 7) {
       const char* const data = bytes.data() + start;
-      ASSERT_EQ(~FoldCrc32c(~0u, data, size), ReferenceCrc32c(data, size))
+      ASSERT_EQ(~extend(~0u, data, size), ReferenceCrc32c(data, size))
           << size << " bytes at " << start;
-      // Behind other data.
-      ASSERT_EQ(~FoldCrc32c(~ReferenceCrc32c(bytes.data(), start), data, size),
+      ASSERT_EQ(~extend(~ReferenceCrc32c(bytes.data(), start), data, size),
                 ReferenceCrc32c(bytes.data(), start + size))
           << size << " bytes at " << start;
     }
   }
+}
+
+// Beside what ExtendCrc32c makes of the sizes above with this processor.
+TEST(Crc32cTest, FoldedDataMatchesTheDefinition) {
+  if (!CanFoldCrc32c()) GTEST_SKIP() << "no AVX-512 with VPCLMULQDQ";
+  CompareUnits(&FoldCrc32c, kCrcFoldBytes);
+}
+
+TEST(Crc32cTest, MixedDataMatchesTheDefinition) {
+  if (!CanMixCrc32c()) GTEST_SKIP() << "no AVX2 with VPCLMULQDQ";
+  CompareUnits(&MixCrc32c, kCrcMixBytes);
 }
 
 TEST(Crc32cTest, CombinesAnySplit) {
