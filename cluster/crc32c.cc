@@ -25,8 +25,8 @@ uint64_t Load64(const char* p) {
 constexpr size_t kCrcLineBytes = 64;
 
 // How far ahead lines are asked for: a processor that foresees one stream takes
-// the three below for strangers. From memory, Zen 3 sums 20 GB/s with it
-// and 8.6 without, where it does 25 from its caches.
+// the three below for strangers. From memory, Zen 3 sums 17 to 20 GB/s with it
+// and 7 to 9 without, where it does 22 from its caches.
 constexpr size_t kAheadBytes = 3072;
 
 // The instruction takes three cycles but one may start every cycle, so three

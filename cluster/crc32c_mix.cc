@@ -22,7 +22,7 @@ namespace {
 constexpr size_t kMixLineBytes = 64;
 constexpr size_t kMixVectorBytes = 32;
 constexpr size_t kMixWordBytes = 8;
-constexpr int kMixSums = 8;
+constexpr int kMixSums = 4;
 constexpr int kMixRuns = 3;
 constexpr size_t kMixStepBytes = kMixSums * kMixVectorBytes;
 constexpr size_t kMixRunBytes = 256;
@@ -34,9 +34,12 @@ constexpr int kMixWords = kMixRunBytes / kMixWordBytes / (kMixSteps * kMixSums);
 static_assert(kMixSteps * kMixStepBytes == kMixFoldedBytes);
 static_assert(kMixWords * kMixSteps * kMixSums * kMixWordBytes == kMixRunBytes);
 
-// Lines are asked for so far ahead: no processor foresees all four streams.
+// Lines are asked for so far ahead, one after the other: no processor foresees
+// all four streams, and memory serves neighbours best. From memory Zen 3 sums
+// 15 GB/s so, 11 in the streams' order; 32 from its caches.
 constexpr size_t kMixAheadBytes = 3584;
-static_assert(kMixAheadBytes % kCrcMixBytes == 0);
+constexpr size_t kMixAskBytes = kCrcMixBytes / kMixSteps;  // In each step.
+static_assert(kMixAskBytes % kMixLineBytes == 0);
 
 constexpr CrcShift kMixPastRun(kMixRunBytes);
 constexpr CrcShift kMixPastTwoRuns(2 * kMixRunBytes);
@@ -92,18 +95,15 @@ RF_MIX_TARGET uint32_t MixCrc32c(uint32_t state, const char* data,
   uint64_t summed = 0;
   for (; size > 0; size -= kCrcMixBytes, data += kCrcMixBytes) {
     const char* const runs = data + kMixFoldedBytes;
-    const bool ask = size > kMixAheadBytes;
+    const bool ask = size >= kMixAheadBytes + kCrcMixBytes;
     uint64_t sums[kMixRuns] = {};
     for (int step = 0; step < kMixSteps; ++step) {
       const char* const vectors = data + step * kMixStepBytes;
       const char* const words = runs + step * (kMixRunBytes / kMixSteps);
       if (ask) {
-        for (size_t line = 0; line < kMixStepBytes; line += kMixLineBytes) {
-          _mm_prefetch(vectors + kMixAheadBytes + line, _MM_HINT_T0);
-        }
-        for (int run = 0; run < kMixRuns; ++run) {
-          _mm_prefetch(words + run * kMixRunBytes + kMixAheadBytes,
-                       _MM_HINT_T0);
+        const char* const next = data + kMixAheadBytes + step * kMixAskBytes;
+        for (size_t line = 0; line < kMixAskBytes; line += kMixLineBytes) {
+          _mm_prefetch(next + line, _MM_HINT_T0);
         }
       }
       const __m256i factors = step == 0 ? past_runs : past_step;

@@ -10,7 +10,7 @@
 
 namespace ringfleet::cluster {
 
-inline constexpr size_t kCrcMixBytes = 1792;
+inline constexpr size_t kCrcMixBytes = 1280;
 
 // Whether this processor has the instructions.
 bool CanMixCrc32c();

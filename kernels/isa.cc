@@ -128,8 +128,7 @@ LinesAhead BestLinesAhead() {
 }
 
 size_t BytesAheadOutOfOrder(size_t rows) {
-  if (BestLinesAhead() != LinesAhead::kForeseen) return 8192;
-  return rows <= 2 ? 2048 : 3072;
+  return rows == 1 && BestLinesAhead() == LinesAhead::kForeseen ? 2048 : 8192;
 }
 
 void ForceIsa(Isa isa) {
