@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/mla_bf16_block.h"
-#include "kernels/unroll.h"
 
 #include <immintrin.h>
 
@@ -9,6 +8,7 @@
 #include <cstring>
 
 #include "hwy/base.h"
+#include "kernels/unroll.h"
 
 #if defined(__x86_64__)
 
@@ -122,8 +122,8 @@ void PackQueries(const float* queries, size_t query_stride, size_t lanes,
   }
 }
 
-// [panels of 64 columns][pairs of positions][64] pairs, the columns padded to 32
-// with zeros, as is the last pair of an odd number of positions.
+// [panels of 64 columns][pairs of positions][64] pairs, the columns padded to
+// 32 with zeros, as is the last pair of an odd number of positions.
 void PackValues(const void* rows, size_t stride_bytes, size_t count, size_t dim,
                 void* packed) {
   alignas(kVectorBytes) uint16_t order[2][32];

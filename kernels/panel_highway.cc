@@ -10,7 +10,6 @@
 #include "kernels/dtype.h"
 #include "kernels/panel.h"
 #include "kernels/prefetch.h"
-#include "kernels/unroll.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/panel_highway.cc"
@@ -118,17 +117,14 @@ struct Int8Weights {
     const I16 d16;
     const U16 du16;
     V32 sums[Rows][kVectors<Rows>];
-    RF_UNROLL
     for (size_t i = 0; i < Rows; ++i) {
       const V32 start = hn::Set(d, rows[i].start);
-      RF_UNROLL
       for (size_t v = 0; v < kVectors<Rows>; ++v) sums[i][v] = start;
     }
     weights += output * kStepColumns;
     tile += output;
     for (size_t step = 0; step < steps; ++step, weights += kStepBytes) {
       const size_t pair = step * kStepColumns / 2;
-      RF_UNROLL
       for (size_t v = 0; v < kVectors<Rows>; v += 2) {
         const auto load = [&](size_t vector) {
           return hn::BitCast(
@@ -136,7 +132,6 @@ struct Int8Weights {
         };
         V16 w0 = hn::BitCast(d16, hn::And(load(v), hn::Set(du16, 255)));
         V16 w1 = hn::BitCast(d16, hn::And(load(v + 1), hn::Set(du16, 255)));
-        RF_UNROLL
         for (size_t i = 0; i < Rows; ++i) {
           const V16 x = StepCodes(d16, rows[i].even + pair);
           AddProducts(w0, x, sums[i][v]);
@@ -144,7 +139,6 @@ struct Int8Weights {
         }
         w0 = hn::BitCast(d16, hn::ShiftRight<8>(load(v)));
         w1 = hn::BitCast(d16, hn::ShiftRight<8>(load(v + 1)));
-        RF_UNROLL
         for (size_t i = 0; i < Rows; ++i) {
           const V16 x = StepCodes(d16, rows[i].odd + pair);
           AddProducts(w0, x, sums[i][v]);
@@ -152,10 +146,8 @@ struct Int8Weights {
         }
       }
     }
-    RF_UNROLL
     for (size_t i = 0; i < Rows; ++i, tile += kPanelRows) {
       const auto scale = hn::Set(df, rows[i].scale);
-      RF_UNROLL
       for (size_t v = 0; v < kVectors<Rows>; ++v) {
         AddScaled(hn::ConvertTo(df, sums[i][v]), scale,
                   tile + v * hn::Lanes(d));
@@ -202,14 +194,12 @@ struct Int4Weights {
       V16 sums[Rows][kVectors<Rows>];
       AddPart<Rows>(weights + kInt4ScaleBytes + output * kStepColumns, rows,
                     part * kInt4Group, sums);
-      RF_UNROLL
       for (size_t v = 0; v < kVectors<Rows>; ++v) {
         const size_t at = v * hn::Lanes(d);
         const auto bits = hn::LoadU(
             d16, reinterpret_cast<const uint16_t*>(weights) + output + at);
         const auto scale =
             hn::BitCast(df, hn::ShiftLeft<16>(hn::PromoteTo(du32, bits)));
-        RF_UNROLL
         for (size_t i = 0; i < Rows; ++i) {
           V32 dots = hn::Set(d, rows[i].starts[part]);
           AddProducts(sums[i][v], hn::Set(I16(), 1), dots);
@@ -218,10 +208,8 @@ struct Int4Weights {
       }
     }
     tile += output;
-    RF_UNROLL
     for (size_t i = 0; i < Rows; ++i, tile += kPanelRows) {
       const auto scale = hn::Set(df, rows[i].scale);
-      RF_UNROLL
       for (size_t v = 0; v < kVectors<Rows>; ++v) {
         const size_t at = v * hn::Lanes(df);
         AddScaled(hn::Load(df, inner[i] + at), scale, tile + at);
@@ -237,9 +225,7 @@ struct Int4Weights {
                                  V16 (&sums)[Rows][kVectors<Rows>]) {
     const U8 d8;
     const auto low_bits = hn::Set(d8, 15);
-    RF_UNROLL
     for (size_t i = 0; i < Rows; ++i) {
-      RF_UNROLL
       for (size_t v = 0; v < kVectors<Rows>; ++v) sums[i][v] = hn::Zero(I16());
     }
     for (size_t step = 0; step < kInt4Group / kStepColumns; ++step) {
@@ -250,11 +236,9 @@ struct Int4Weights {
         const auto high = hn::ShiftRight<4>(hn::BitCast(U16(), both));
         return hn::And(hn::BitCast(d8, high), low_bits);
       };
-      RF_UNROLL
       for (size_t v = 0; v < kVectors<Rows>; v += 2) {
         const auto w0 = load(v);
         const auto w1 = load(v + 1);
-        RF_UNROLL
         for (size_t i = 0; i < Rows; ++i) {
           const auto x =
               StepCodes(I8(), rows[i].codes + column + step * kStepColumns);

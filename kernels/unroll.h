@@ -3,7 +3,7 @@
 #define RINGFLEET_KERNELS_UNROLL_H_
 
 // Before a loop over an array of vectors, of a constant number of steps, 16 at
-// most: unrolled, the array lies in registers, even at -O2 and instrumented.
+// most: unrolled, the array lies in registers.
 #ifdef __clang__
 #define RF_UNROLL _Pragma("unroll")
 #else

@@ -52,7 +52,7 @@ constexpr size_t kTurns = 5;
 // No turn begins when they have taken this many times what they should, and
 // this long: single passes of a slow host take more than their part.
 constexpr int kMostTimes = 2;
-constexpr absl::Duration kTurnsTime = absl::Seconds(4);
+constexpr absl::Duration kTurnsTime = absl::Seconds(2);
 constexpr size_t kFormRows = 128;
 constexpr WeightForm kOtherForms[] = {WeightForm::kInt4, WeightForm::kBf16,
                                       WeightForm::kF32};
