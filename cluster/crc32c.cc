@@ -12,9 +12,18 @@
 namespace ringfleet::cluster {
 namespace {
 
-// Shorter data is left to the SSE4.2 instruction.
-constexpr size_t kFoldFrom = 2 * kCrcFoldBytes;
-constexpr size_t kMixFrom = 2 * kCrcMixBytes;
+// A form for long data: the checksum's register behind a multiple of `unit`
+// bytes. Less than two units are left to the SSE4.2 instruction.
+struct LongForm {
+  size_t unit = 0;  // 0: this processor has none.
+  uint32_t (*extend)(uint32_t state, const char* data, size_t size) = nullptr;
+};
+
+LongForm FastestLongForm() {
+  if (CanFoldCrc32c()) return {kCrcFoldBytes, &FoldCrc32c};
+  if (CanMixCrc32c()) return {kCrcMixBytes, &MixCrc32c};
+  return {};
+}
 
 uint64_t Load64(const char* p) {
   uint64_t value;
@@ -71,16 +80,12 @@ class TripleBlocks {
 
 uint32_t ExtendCrc32c(uint32_t crc, const void* data, size_t size) {
   const char* p = static_cast<const char*>(data);
-  if (size >= kFoldFrom && CanFoldCrc32c()) {
-    const size_t folded = size - size % kCrcFoldBytes;
-    crc = ~FoldCrc32c(~crc, p, folded);
-    p += folded;
-    size -= folded;
-  } else if (size >= kMixFrom && CanMixCrc32c()) {
-    const size_t mixed = size - size % kCrcMixBytes;
-    crc = ~MixCrc32c(~crc, p, mixed);
-    p += mixed;
-    size -= mixed;
+  static const LongForm form = FastestLongForm();
+  if (form.unit > 0 && size >= 2 * form.unit) {
+    const size_t units = size - size % form.unit;
+    crc = ~form.extend(~crc, p, units);
+    p += units;
+    size -= units;
   }
   return ExtendCrc32cBySse42(crc, p, size);
 }

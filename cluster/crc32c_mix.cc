@@ -2,8 +2,8 @@
 // Each block of data is cut in two: a first part, which is folded
 // (crc32c_polynomial.h), and three runs, which are summed side by side because
 // the instruction takes three cycles. The checksum of the whole is that of the
-// first parts, with zeros for the runs, plus that of the runs, with zeros for
-// the first parts; neither sum waits for the other.
+// first parts, with zeros for the runs, plus that of what came before and of
+// the runs, with zeros for the first parts; neither sum waits for the other.
 #include "cluster/crc32c_mix.h"
 
 #include <immintrin.h>
@@ -13,6 +13,7 @@
 #include "cluster/crc32c_polynomial.h"
 #include "cluster/crc32c_zeros.h"
 #include "kernels/check.h"
+#include "kernels/unroll.h"
 
 #define RF_MIX_TARGET __attribute__((target("avx2,pclmul,vpclmulqdq")))
 
@@ -87,12 +88,10 @@ RF_MIX_TARGET uint32_t MixCrc32c(uint32_t state, const char* data,
   RF_CHECK(size > 0 && size % kCrcMixBytes == 0);
   const __m256i past_step = FoldFactors<kMixStepBytes>();
   const __m256i past_runs = FoldFactors<kMixStepBytes + kMixRunsBytes>();
-  // As if they had come before the first step, which begins with `state`.
+  // As if zeros had come before the first step; what did counts as a sum.
   __m256i folded[kMixSums];
   for (__m256i& sum : folded) sum = _mm256_setzero_si256();
-  __m256i before =
-      _mm256_zextsi128_si256(_mm_cvtsi32_si128(static_cast<int>(state)));
-  uint64_t summed = 0;
+  uint32_t summed = state;
   for (; size > 0; size -= kCrcMixBytes, data += kCrcMixBytes) {
     const char* const runs = data + kMixFoldedBytes;
     const bool ask = size >= kMixAheadBytes + kCrcMixBytes;
@@ -107,15 +106,11 @@ RF_MIX_TARGET uint32_t MixCrc32c(uint32_t state, const char* data,
         }
       }
       const __m256i factors = step == 0 ? past_runs : past_step;
-#pragma GCC unroll 8
+      RF_UNROLL
       for (int i = 0; i < kMixSums; ++i) {
         folded[i] =
             Fold(folded[i], factors, LoadVector(vectors + i * kMixVectorBytes));
-        if (i == 0) {
-          folded[0] = _mm256_xor_si256(folded[0], before);
-          before = _mm256_setzero_si256();
-        }
-#pragma GCC unroll 8
+        RF_UNROLL
         for (int w = 0; w < kMixWords * kMixRuns; ++w) {
           const int run = w % kMixRuns;
           sums[run] = _mm_crc32_u64(
@@ -126,7 +121,7 @@ RF_MIX_TARGET uint32_t MixCrc32c(uint32_t state, const char* data,
       }
     }
     summed = kMixPastBlock(summed) ^ kMixPastTwoRuns(sums[0]) ^
-             kMixPastRun(sums[1]) ^ sums[2];
+             kMixPastRun(sums[1]) ^ static_cast<uint32_t>(sums[2]);
   }
   const __m256i past_vector = FoldFactors<kMixVectorBytes>();
   __m256i sum = folded[0];
@@ -139,7 +134,7 @@ RF_MIX_TARGET uint32_t MixCrc32c(uint32_t state, const char* data,
   for (size_t at = 0; at < kMixVectorBytes; at += kMixWordBytes) {
     crc = _mm_crc32_u64(crc, LoadWord(left + at));
   }
-  return kMixPastRuns(crc) ^ static_cast<uint32_t>(summed);
+  return kMixPastRuns(crc) ^ summed;
 }
 
 }  // namespace ringfleet::cluster
