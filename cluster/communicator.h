@@ -33,7 +33,8 @@ struct HalvesLayout {
   size_t rows = 0;      // Of all ranks; shared out as RowHalves has it.
   size_t row_size = 0;  // Bytes of a gathered row, elements of a reduced one.
   // About what a frame carries: whole rows where one fits. Each is passed on,
-  // and reported, as it comes. 0: DefaultSegmentBytes.
+  // and reported, as it comes. 0: DefaultRowSegmentBytes of a gather,
+  // DefaultSumSegmentBytes of a reduction.
   size_t segment_bytes = 0;
 };
 

@@ -14,24 +14,30 @@ namespace ringfleet::cluster {
 
 // Elements of a frame, at most `most`: whole rows, which travel as `row_bytes`
 // each, where one fits at all.
-inline size_t FrameElements(const HalvesLayout& layout, int ranks,
-                            size_t row_bytes, size_t most) {
+inline size_t FrameElements(const HalvesLayout& layout, size_t row_bytes,
+                            size_t most, size_t default_segment_bytes) {
   const size_t row = layout.row_size;
   if (row == 0 || row > most) return most;
   const size_t segment =
-      layout.segment_bytes > 0
-          ? layout.segment_bytes
-          : DefaultSegmentBytes(layout.rows, ranks, row_bytes);
+      layout.segment_bytes > 0 ? layout.segment_bytes : default_segment_bytes;
   return std::clamp<size_t>(segment / row_bytes, 1, most / row) * row;
 }
 
-// The same of what is added up.
+// Of rows of bytes.
+inline size_t RowFrameBytes(const HalvesLayout& layout, int ranks) {
+  return FrameElements(
+      layout, layout.row_size, kMaxPayloadBytes,
+      DefaultRowSegmentBytes(layout.rows, ranks, layout.row_size));
+}
+
+// Of what is added up.
 inline size_t SumFrameElements(const HalvesLayout& layout, int ranks,
                                const WireFormat& format) {
+  const size_t row_bytes = format.EncodedBytes(0, layout.row_size);
   return std::max(
       kLeastChunkElements,
-      FrameElements(layout, ranks, format.EncodedBytes(0, layout.row_size),
-                    kChunkElements));
+      FrameElements(layout, row_bytes, kChunkElements,
+                    DefaultSumSegmentBytes(layout.rows, ranks, row_bytes)));
 }
 
 }  // namespace ringfleet::cluster

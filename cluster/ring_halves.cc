@@ -19,8 +19,7 @@ class GatherHalvesSchedule {
       : exchange_(exchange),
         halves_(layout.rows, exchange.size()),
         row_bytes_(layout.row_size),
-        frame_bytes_(FrameElements(layout, exchange.size(), layout.row_size,
-                                   kMaxPayloadBytes)),
+        frame_bytes_(RowFrameBytes(layout, exchange.size())),
         last_step_(static_cast<uint32_t>(exchange.size() - 2)),
         receiver_(receiver) {}
 

@@ -56,16 +56,31 @@ class RowHalves {
   size_t ranks_;
 };
 
-// What a frame carries of rows that travel in halves, about, where nothing else
+// What a frame carries of sums that travel in halves, about, where nothing else
 // was measured: a sixteenth of a half, so that what is last is soon there and
 // a ring's next rank soon has what it passes on, but no less than 64 KiB, since
 // a frame costs 10 to 20 us of CPU time and more beside a product, and no more
 // than what level-2 caches hold of two directions.
-inline size_t DefaultSegmentBytes(size_t rows, int ranks, size_t row_bytes) {
+inline size_t DefaultSumSegmentBytes(size_t rows, int ranks, size_t row_bytes) {
   const size_t halves = 2 * static_cast<size_t>(ranks);
   const size_t half_bytes = (rows + halves - 1) / halves * row_bytes;
   return std::clamp<size_t>(half_bytes / 16, size_t{64} << 10,
                             size_t{512} << 10);
+}
+
+// The same of rows that are multiplied when they have come. A half is then no
+// less than three frames of 16 KiB, if it is as large: the rows of one do not
+// wait for those behind them, and the last ones, which come when nothing else
+// is left to multiply by, are few.
+inline size_t DefaultRowSegmentBytes(size_t rows, int ranks, size_t row_bytes) {
+  constexpr size_t kLeastBytes = size_t{16} << 10;
+  const size_t halves = 2 * static_cast<size_t>(ranks);
+  const size_t half_rows = (rows + halves - 1) / halves;
+  const size_t frames =
+      std::clamp<size_t>(half_rows * row_bytes / kLeastBytes, 1, 3);
+  const size_t frame_rows = (half_rows + frames - 1) / frames;
+  return std::min(std::max<size_t>(frame_rows * row_bytes, 1),
+                  DefaultSumSegmentBytes(rows, ranks, row_bytes));
 }
 
 }  // namespace ringfleet::cluster

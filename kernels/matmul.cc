@@ -6,6 +6,7 @@
 
 #include "kernels/check.h"
 #include "kernels/dot-inl.h"
+#include "kernels/isa.h"
 #include "kernels/panel.h"
 #include "kernels/prefetch.h"
 #include "kernels/row_batches.h"
@@ -120,6 +121,22 @@ float Dot(const float* x, const float* w, size_t size) {
   float sum;
   DotRows<1>(w, &x, size, &sum);
   return sum;
+}
+
+ProductRows BestProductRows() {
+  switch (CurrentIsa()) {
+    case Isa::kSse4:
+    case Isa::kAvx2:
+    case Isa::kAvx512:
+      break;
+    case Isa::kAvxVnni:
+    case Isa::kAvx512Vnni:
+    case Isa::kAvx512Bf16:
+      return {.together = 1, .enough = 16};
+    case Isa::kAmx:
+      return {.together = 16, .enough = 32};
+  }
+  return {.together = 1, .enough = 8};
 }
 
 size_t ProductGrain(size_t multiply_adds) {

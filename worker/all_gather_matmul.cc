@@ -7,6 +7,7 @@
 
 #include "cluster/trace_recorder.h"
 #include "kernels/check.h"
+#include "kernels/matmul.h"
 
 namespace ringfleet::worker {
 namespace {
@@ -18,9 +19,6 @@ using kernels::RowRange;
 
 // Bytes that a thread copies in about the time it takes to wake it.
 constexpr size_t kCopyGrain = size_t{1} << 16;
-
-// Rows that AMX multiplies at once.
-constexpr size_t kAmxRows = 16;
 
 template <typename T>
 void GrowTo(size_t size, std::vector<T>* buffer) {
@@ -157,7 +155,7 @@ class GatherPipeline final : public cluster::HalvesReceiver {
                             std::array<size_t, 2>* come) const {
     std::array<size_t, 2> rows;
     for (size_t i = 0; i < 2; ++i) {
-      rows[i] = ((*come)[i] - done[i]) / kAmxRows * kAmxRows;
+      rows[i] = ((*come)[i] - done[i]) / rows_together_ * rows_together_;
     }
     if (rows[0] + rows[1] < least_rows_) return;
     *come = {done[0] + rows[0], done[1] + rows[1]};
@@ -206,6 +204,7 @@ class GatherPipeline final : public cluster::HalvesReceiver {
   const int rank_;
   const cluster::RowHalves halves_;
   const size_t least_rows_;
+  const size_t rows_together_ = kernels::BestProductRows().together;
   const size_t x_bytes_;    // Of a row, to be multiplied.
   const size_t row_bytes_;  // The same and what is attached.
   std::array<size_t, 2> partly_bytes_ = {0, 0};  // In workspace_.partly.

@@ -34,6 +34,7 @@ FusedTiles FusedTiles::Default(size_t depth, double element_bytes) {
       HalfLevel2Bytes() /
       (static_cast<double>(tiles.tile_columns) * element_bytes);
   tiles.tile_depth = std::max<size_t>(static_cast<size_t>(deepest), 1);
+  tiles.piece_rows = kernels::BestProductRows().enough;
   return tiles;
 }
 

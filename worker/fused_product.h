@@ -33,18 +33,16 @@ struct FusedTiles {
   // rows of a piece before the next ones.
   size_t tile_columns = 0;
   size_t tile_depth = 0;
-  // About what a frame carries [all ranks]; 0: cluster::DefaultSegmentBytes.
+  // About what a frame carries [all ranks]; 0: by cluster/row_halves.h.
   size_t segment_bytes = 0;
-  // Rows that a product is worth beginning for while others are on their way:
-  // each product reads the weights once, and with so many rows that takes no
-  // longer than multiplying by them (int8: 400 GOPS and 20 GB/s of a Zen 4 core
-  // meet at 10 rows, 760 and 16 of one with AMX at 24; half as many rows as
-  // these took it 10.2 ms for 132 MB, these 12.6). The first sums that are sent
-  // on are of as many rows, half of each half.
-  size_t piece_rows = 32;
+  // Rows that a product is worth beginning for while others are on their way,
+  // since each product reads the weights once: kernels::BestProductRows. The
+  // first sums that are sent on are of as many rows, half of each half.
+  size_t piece_rows = 1;
 
   // Tiles of weights with `depth` inputs of `element_bytes` each that take at
-  // most half of a level-2 cache, as the system reports it.
+  // most half of a level-2 cache, as the system reports it; pieces for the
+  // instructions in use.
   static FusedTiles Default(size_t depth, double element_bytes);
 
   // Replaces what was measured.

@@ -25,6 +25,8 @@ absl::Status MatmulReduceScatter(const MatmulReduceScatterArgs& args,
                                  FusedObserver* observer) {
   const size_t depth = args.weights.depth();
   const bool quantises = args.weights.form() != Activations::Form::kF32;
+  const size_t half_rows =
+      args.rows / (2 * static_cast<size_t>(communicator.size()));
   Activations& x = workspace.x;
   if (quantises) {
     x.Reshape(Activations::Form::kInt8, args.rows, depth);
@@ -53,16 +55,17 @@ absl::Status MatmulReduceScatter(const MatmulReduceScatterArgs& args,
                                 .first_y = first_y};
     MultiplyRanges({&output, 1}, x, rows, args.tiles, pool);
   };
-  return ReduceScatterWhile({.rows = args.rows,
-                             .columns = args.weights.columns(),
-                             .wire = args.wire,
-                             .segment_bytes = args.tiles.segment_bytes,
-                             .piece_rows = args.tiles.piece_rows / 2,
-                             // So many share each reading of a panel.
-                             .most_piece_rows = kernels::kMaxPanelBatch,
-                             .out = args.out},
-                            multiply, communicator, workspace, deadline,
-                            observer);
+  return ReduceScatterWhile(
+      {.rows = args.rows,
+       .columns = args.weights.columns(),
+       .wire = args.wire,
+       .segment_bytes = args.tiles.segment_bytes,
+       .piece_rows = args.tiles.piece_rows / 2,
+       // So many share each reading of a panel. No more than half of a half:
+       // links wait for pieces that grow faster than they are sent.
+       .most_piece_rows = std::min(kernels::kMaxPanelBatch, half_rows / 2),
+       .out = args.out},
+      multiply, communicator, workspace, deadline, observer);
 }
 
 }  // namespace ringfleet::worker

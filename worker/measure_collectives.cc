@@ -142,8 +142,12 @@ absl::StatusOr<FusedCase::Spec> PlanFused(const v1::CollectiveCase& asked,
                                        FusedCase::WireBytes(fused), world_size)
                         : spec.algorithm;
   if (cut.segment_bytes == 0) {
-    cut.segment_bytes = cluster::DefaultSegmentBytes(
-        fused.rows, world_size, FusedCase::WireBytes(fused) / fused.rows);
+    const size_t row_bytes = FusedCase::WireBytes(fused) / fused.rows;
+    cut.segment_bytes =
+        spec.operation == Operation::kAllGatherMatmul
+            ? cluster::DefaultRowSegmentBytes(fused.rows, world_size, row_bytes)
+            : cluster::DefaultSumSegmentBytes(fused.rows, world_size,
+                                              row_bytes);
   }
   fused.tiles = cut;
   return fused;

@@ -15,7 +15,7 @@ using cluster::ShardHalf;
 using kernels::RowRange;
 
 // Of each piece over the one before it.
-constexpr size_t kPieceGrowth = 4;
+constexpr size_t kPieceGrowth = 2;
 
 class ScatterPipeline final : public cluster::HalvesSource {
  public:

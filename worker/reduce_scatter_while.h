@@ -37,8 +37,8 @@ struct ReduceScatterWhileArgs {
   size_t segment_bytes = 0;  // As in FusedTiles.
 
   // Rows of each half that are computed before they are handed on: `piece_rows`
-  // at first, so that sums are under way soon, then four times as many and so
-  // on, up to `most_piece_rows`. The last piece of a half has up to half as
+  // at first, so that sums are under way soon, then twice as many and so on, up
+  // to `most_piece_rows`. The last piece of a half has up to half as
   // many again. The own halves, which nobody waits for, are one piece.
   size_t piece_rows = 0;
   size_t most_piece_rows = 0;

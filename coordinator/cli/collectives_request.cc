@@ -42,8 +42,8 @@ constexpr uint64_t kDefaultRows = 512;
 constexpr uint64_t kMostRows = uint64_t{1} << 20;
 // What a tuning tries, beside the default.
 constexpr uint64_t kTileColumns[] = {64, 128, 320, 1024};
-constexpr uint64_t kSegmentBytes[] = {64 << 10, 256 << 10, 512 << 10};
-constexpr uint64_t kPieceRows[] = {16, 32, 48};
+constexpr uint64_t kSegmentBytes[] = {16 << 10, 64 << 10, 256 << 10};
+constexpr uint64_t kPieceRows[] = {8, 16, 32};
 
 // An algorithm to ask for; nothing: as the table says.
 using Choice = std::optional<Algorithm>;

@@ -27,12 +27,27 @@ TEST(RowHalvesTest, HalvesFollowOneAnother) {
   }
 }
 
-TEST(DefaultSegmentBytesTest, IsASixteenthOfAHalfWithinItsBounds) {
+TEST(DefaultSumSegmentBytesTest, IsASixteenthOfAHalfWithinItsBounds) {
   // 512 rows of 28 KiB on two ranks: a half has 128.
-  EXPECT_EQ(DefaultSegmentBytes(512, 2, 28 << 10), 128u * (28 << 10) / 16);
-  EXPECT_EQ(DefaultSegmentBytes(1, 8, size_t{16} << 20), size_t{512} << 10);
-  EXPECT_EQ(DefaultSegmentBytes(128, 2, 1536), size_t{64} << 10);
-  EXPECT_EQ(DefaultSegmentBytes(0, 1, 1536), size_t{64} << 10);
+  EXPECT_EQ(DefaultSumSegmentBytes(512, 2, 28 << 10), 128u * (28 << 10) / 16);
+  EXPECT_EQ(DefaultSumSegmentBytes(1, 8, size_t{16} << 20), size_t{512} << 10);
+  EXPECT_EQ(DefaultSumSegmentBytes(128, 2, 1536), size_t{64} << 10);
+  EXPECT_EQ(DefaultSumSegmentBytes(0, 1, 1536), size_t{64} << 10);
+}
+
+TEST(DefaultRowSegmentBytesTest, CutsAHalfIntoThreeThatAreLargeEnough) {
+  constexpr size_t kRow = 1 << 10;
+  for (const size_t half : {48, 49, 50, 191}) {
+    EXPECT_EQ(DefaultRowSegmentBytes(4 * half, 2, kRow), (half + 2) / 3 * kRow);
+  }
+  EXPECT_EQ(DefaultRowSegmentBytes(4 * 47, 2, kRow), 24 * kRow);  // In two.
+  EXPECT_EQ(DefaultRowSegmentBytes(4 * 31, 2, kRow), 31 * kRow);
+  for (const size_t half : {193, 4096, 16384}) {
+    EXPECT_EQ(DefaultRowSegmentBytes(4 * half, 2, kRow),
+              DefaultSumSegmentBytes(4 * half, 2, kRow));
+  }
+  EXPECT_EQ(DefaultRowSegmentBytes(0, 1, kRow), 1u);
+  EXPECT_EQ(DefaultRowSegmentBytes(9, 2, 0), 1u);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "gtest/gtest.h"
 #include "kernels/dtype.h"
+#include "kernels/panel.h"
 #include "tests/kernels/each_isa.h"
 #include "tests/kernels/random_floats.h"
 
@@ -508,6 +509,17 @@ TEST(MatMulTest, RangesOfRowsAreThoseOfTheWholeProduct) {
 
 // A row that another Activations has quantised multiplies as if it had been
 // quantised here.
+// Parts of a product are whole tiles, and never more than go through a panel.
+TEST(MatMulTest, RowsThatAreEnoughFillWhatGoesTogether) {
+  ForEachIsa([&] {
+    const ProductRows rows = BestProductRows();
+    EXPECT_GE(rows.together, 1u);
+    EXPECT_EQ(rows.enough % rows.together, 0u);
+    EXPECT_GE(rows.enough, rows.together);
+    EXPECT_LE(rows.enough, kMaxPanelBatch);
+  });
+}
+
 TEST(MatMulTest, CodesThatTravelledAreTheSameRow) {
   ThreadPool pool(1);
   for (const WeightForm form : {WeightForm::kInt8, WeightForm::kInt4}) {

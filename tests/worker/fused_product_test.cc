@@ -371,6 +371,7 @@ TEST(FusedTilesTest, TheDefaultFitsHalfOfALevel2Cache) {
             kernels::kPanelRows);
   EXPECT_EQ(FusedTiles::Default(0, 1).tile_columns, 4096u);
   EXPECT_EQ(wide, FusedTiles::Default(1536, 1));
+  EXPECT_EQ(wide.piece_rows, kernels::BestProductRows().enough);
 }
 
 // A row longer than a frame comes in several.
