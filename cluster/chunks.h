@@ -57,7 +57,8 @@ class ByteFormat {
 inline constexpr size_t kLeastChunkElements = 256;
 
 // Walks the chunks of a range in order; an empty range has one empty chunk. A
-// chunk has at most `max_elements`, which are kLeastChunkElements or more.
+// chunk has at most `max_elements`, which are kLeastChunkElements or more where
+// the format has not a border at every element.
 template <typename Format>
 class ChunkCursor {
  public:

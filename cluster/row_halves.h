@@ -68,10 +68,10 @@ inline size_t DefaultSumSegmentBytes(size_t rows, int ranks, size_t row_bytes) {
                             size_t{512} << 10);
 }
 
-// The same of rows that are multiplied when they have come. A half is then no
-// less than three frames of 16 KiB, if it is as large: the rows of one do not
-// wait for those behind them, and the last ones, which come when nothing else
-// is left to multiply by, are few.
+// The same of rows that are multiplied when they have come. A half is then cut
+// into three, as far as that makes frames of 16 KiB, about: rows do not wait
+// for those behind them, and the last ones, which come when nothing else is
+// left to multiply by, are few.
 inline size_t DefaultRowSegmentBytes(size_t rows, int ranks, size_t row_bytes) {
   constexpr size_t kLeastBytes = size_t{16} << 10;
   const size_t halves = 2 * static_cast<size_t>(ranks);

@@ -123,7 +123,8 @@ float Dot(const float* x, const float* w, size_t size) {
   return sum;
 }
 
-ProductRows BestProductRows() {
+ProductRows BestProductRows(Activations::Form form) {
+  if (form == Activations::Form::kF32) return {.together = 1, .enough = 16};
   switch (CurrentIsa()) {
     case Isa::kSse4:
     case Isa::kAvx2:

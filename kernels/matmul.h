@@ -75,19 +75,18 @@ struct PerHeadArgs {
 };
 void MatMulPerHead(const PerHeadArgs& args, ThreadPool& pool);
 
-// How many rows of x a product of integer weights should have, with the
-// instructions in use.
+// How many rows of x a product should have, with the instructions in use.
 struct ProductRows {
   // Go together: fewer take as long (AMX's tiles).
   size_t together = 1;
-  // Take longer to multiply than their weights to read, so that a product of
-  // more in parts of as many loses nothing. A core of Zen 3 multiplies 4 rows
+  // Take about as long to multiply as their weights to read, so that a product
+  // in parts of as many loses little. int8: a core of Zen 3 multiplies 4 rows
   // and 128 at 127 GOPS, and reads 16 GB/s; one of Zen 4 with VNNI meets both
-  // bounds at 10 rows (400 GOPS, 20 GB/s), of Sapphire Rapids at 19, with AMX
-  // at 24 (760, 16).
+  // bounds at 10 rows (400 GOPS, 20 GB/s), one with AMX at 24 (760, 16).
   size_t enough = 8;
 };
-ProductRows BestProductRows();
+// Of x of form `form`.
+ProductRows BestProductRows(Activations::Form form);
 
 // Items of `multiply_adds` each that a chunk of a ParallelFor should hold for
 // waking a thread to pay.

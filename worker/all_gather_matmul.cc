@@ -39,6 +39,7 @@ class GatherPipeline final : public cluster::HalvesReceiver {
         rank_(communicator.rank()),
         halves_(args.rows, ranks_),
         least_rows_(std::max<size_t>(args.tiles.piece_rows, 1)),
+        rows_together_(kernels::BestProductRows(args.x->form()).together),
         x_bytes_(args.x->StoredRowBytes()),
         row_bytes_(x_bytes_ + args.attached_bytes) {}
 
@@ -204,7 +205,7 @@ class GatherPipeline final : public cluster::HalvesReceiver {
   const int rank_;
   const cluster::RowHalves halves_;
   const size_t least_rows_;
-  const size_t rows_together_ = kernels::BestProductRows().together;
+  const size_t rows_together_;
   const size_t x_bytes_;    // Of a row, to be multiplied.
   const size_t row_bytes_;  // The same and what is attached.
   std::array<size_t, 2> partly_bytes_ = {0, 0};  // In workspace_.partly.

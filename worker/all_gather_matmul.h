@@ -49,6 +49,7 @@ struct AllGatherMatmulArgs {
   // Equal on all ranks.
   size_t rows = 0;
   size_t attached_bytes = 0;
+
   FusedTiles tiles;
 
   // [own rows, columns], this rank's share of X; form and columns are equal on

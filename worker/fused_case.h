@@ -34,7 +34,7 @@ class FusedCase final : public BenchCase {
     size_t inputs = 0;
     size_t outputs = 0;
     kernels::WeightForm form = kernels::WeightForm::kInt8;
-    // Unset: what fits the caches.
+    // Unset: FusedTiles::Default.
     std::optional<FusedTiles> tiles;
   };
   // kCompute of a gather multiplies what the run before it has gathered.

@@ -21,7 +21,12 @@ double HalfLevel2Bytes() {
 
 }  // namespace
 
-FusedTiles FusedTiles::Default(size_t depth, double element_bytes) {
+FusedTiles FusedTiles::Default(kernels::WeightForm form, size_t depth) {
+  constexpr uint64_t kDepth = 4096;  // Any: scales of rows count little.
+  const double element_bytes =
+      static_cast<double>(
+          kernels::WeightMatrix::Bytes(form, kernels::kPanelRows, kDepth)) /
+      static_cast<double>(kernels::kPanelRows * kDepth);
   FusedTiles tiles;
   const double panel = static_cast<double>(kernels::kPanelRows) *
                        static_cast<double>(std::max<size_t>(depth, 1)) *
@@ -34,7 +39,8 @@ FusedTiles FusedTiles::Default(size_t depth, double element_bytes) {
       HalfLevel2Bytes() /
       (static_cast<double>(tiles.tile_columns) * element_bytes);
   tiles.tile_depth = std::max<size_t>(static_cast<size_t>(deepest), 1);
-  tiles.piece_rows = kernels::BestProductRows().enough;
+  tiles.piece_rows =
+      kernels::BestProductRows(kernels::ActivationFormFor(form)).enough;
   return tiles;
 }
 
@@ -45,18 +51,8 @@ void FusedTiles::Take(const cluster::TileTable::Cut& cut) {
 }
 
 FusedTiles FusedWeights::DefaultTiles() const {
-  if (packed == nullptr) return FusedTiles::Default(depth(), sizeof(float));
-  switch (packed->form()) {
-    case kernels::WeightForm::kF32:
-      return FusedTiles::Default(depth(), 4);
-    case kernels::WeightForm::kBf16:
-      return FusedTiles::Default(depth(), 2);
-    case kernels::WeightForm::kInt8:
-      return FusedTiles::Default(depth(), 1);
-    case kernels::WeightForm::kInt4:
-      break;
-  }
-  return FusedTiles::Default(depth(), 0.5);
+  return FusedTiles::Default(
+      packed != nullptr ? packed->form() : kernels::WeightForm::kF32, depth());
 }
 
 void MultiplyRanges(absl::Span<const FusedOutput> outputs,

@@ -37,13 +37,13 @@ struct FusedTiles {
   size_t segment_bytes = 0;
   // Rows that a product is worth beginning for while others are on their way,
   // since each product reads the weights once: kernels::BestProductRows. The
-  // first sums that are sent on are of as many rows, half of each half.
+  // first sums that are sent on are of as many rows, half of each half, or of
+  // what a frame carries.
   size_t piece_rows = 1;
 
-  // Tiles of weights with `depth` inputs of `element_bytes` each that take at
-  // most half of a level-2 cache, as the system reports it; pieces for the
-  // instructions in use.
-  static FusedTiles Default(size_t depth, double element_bytes);
+  // Tiles of weights with `depth` inputs that take at most half of a level-2
+  // cache, as the system reports it; pieces for the instructions in use.
+  static FusedTiles Default(kernels::WeightForm form, size_t depth);
 
   // Replaces what was measured.
   void Take(const cluster::TileTable::Cut& cut);

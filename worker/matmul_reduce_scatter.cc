@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "cluster/halves_frames.h"
+#include "kernels/matmul.h"
 #include "kernels/panel.h"
 #include "worker/reduce_scatter_while.h"
 
@@ -17,6 +19,27 @@ constexpr size_t kQuantiseGrain = size_t{1} << 14;
 
 }  // namespace
 
+ScatterPieces PiecesOf(const MatmulReduceScatterArgs& args, int ranks) {
+  const size_t columns = args.weights.columns();
+  const size_t frame_elements =
+      cluster::SumFrameElements({.rows = args.rows,
+                                 .row_size = columns,
+                                 .segment_bytes = args.tiles.segment_bytes},
+                                ranks, {args.wire, columns});
+  const size_t frame_rows = frame_elements / std::max<size_t>(columns, 1);
+  const size_t together =
+      kernels::BestProductRows(args.weights.form()).together;
+  const size_t least =
+      std::max({args.tiles.piece_rows / 2, frame_rows, size_t{1}});
+  const size_t half_rows = args.rows / (2 * static_cast<size_t>(ranks));
+  ScatterPieces pieces;
+  pieces.first = (least + together - 1) / together * together;
+  pieces.most =
+      std::max(pieces.first, std::min(kernels::kMaxPanelBatch, half_rows / 2) /
+                                 together * together);
+  return pieces;
+}
+
 absl::Status MatmulReduceScatter(const MatmulReduceScatterArgs& args,
                                  cluster::Communicator& communicator,
                                  FusedWorkspace& workspace,
@@ -25,8 +48,7 @@ absl::Status MatmulReduceScatter(const MatmulReduceScatterArgs& args,
                                  FusedObserver* observer) {
   const size_t depth = args.weights.depth();
   const bool quantises = args.weights.form() != Activations::Form::kF32;
-  const size_t half_rows =
-      args.rows / (2 * static_cast<size_t>(communicator.size()));
+  const ScatterPieces pieces = PiecesOf(args, communicator.size());
   Activations& x = workspace.x;
   if (quantises) {
     x.Reshape(Activations::Form::kInt8, args.rows, depth);
@@ -55,17 +77,15 @@ absl::Status MatmulReduceScatter(const MatmulReduceScatterArgs& args,
                                 .first_y = first_y};
     MultiplyRanges({&output, 1}, x, rows, args.tiles, pool);
   };
-  return ReduceScatterWhile(
-      {.rows = args.rows,
-       .columns = args.weights.columns(),
-       .wire = args.wire,
-       .segment_bytes = args.tiles.segment_bytes,
-       .piece_rows = args.tiles.piece_rows / 2,
-       // So many share each reading of a panel. No more than half of a half:
-       // links wait for pieces that grow faster than they are sent.
-       .most_piece_rows = std::min(kernels::kMaxPanelBatch, half_rows / 2),
-       .out = args.out},
-      multiply, communicator, workspace, deadline, observer);
+  return ReduceScatterWhile({.rows = args.rows,
+                             .columns = args.weights.columns(),
+                             .wire = args.wire,
+                             .segment_bytes = args.tiles.segment_bytes,
+                             .piece_rows = pieces.first,
+                             .most_piece_rows = pieces.most,
+                             .out = args.out},
+                            multiply, communicator, workspace, deadline,
+                            observer);
 }
 
 }  // namespace ringfleet::worker

@@ -23,8 +23,8 @@ struct MatmulReduceScatterArgs {
   // What a rank's summands are rounded to, but for those of its own rows; kF32
   // is exact to the order above.
   cluster::Wire wire = cluster::Wire::kF32;
-  FusedTiles tiles;
 
+  FusedTiles tiles;
   // [rows, weights.depth()] f32, rows x_stride apart.
   const float* x = nullptr;
   size_t x_stride = 0;
@@ -32,6 +32,17 @@ struct MatmulReduceScatterArgs {
   // [own rows, weights.columns()] f32, row-major.
   float* out = nullptr;
 };
+
+// Rows of each half that a rank computes before it hands them on, at first and
+// at most: no fewer than a frame carries, whole tiles where the instructions
+// have tiles of rows, and no more than share each reading of a panel. Beyond
+// the first one, at most half of a half, about: links wait for pieces that grow
+// faster than they are sent.
+struct ScatterPieces {
+  size_t first = 1;
+  size_t most = 1;
+};
+ScatterPieces PiecesOf(const MatmulReduceScatterArgs& args, int ranks);
 
 // Errors: those of the Communicator's operations; `out` is then unspecified.
 // The deadline includes the products: others wait for their sums. `observer`

@@ -109,11 +109,9 @@ absl::StatusOr<FusedCase::Spec> PlanFused(const v1::CollectiveCase& asked,
   fused.outputs = product.outputs();
   RF_ASSIGN_OR_RETURN(fused.form, FormFromProto(product.dtype()));
   FusedTiles cut = FusedTiles::Default(
-      spec.operation == Operation::kAllGatherMatmul
-          ? fused.inputs
-          : fused.inputs / static_cast<size_t>(world_size),
-      static_cast<double>(kernels::WeightMatrix::Bytes(fused.form, 64, 4096)) /
-          (64 * 4096));
+      fused.form, spec.operation == Operation::kAllGatherMatmul
+                      ? fused.inputs
+                      : fused.inputs / static_cast<size_t>(world_size));
   if (product.has_tiles()) {
     for (const uint64_t part :
          {product.tiles().tile_columns(), product.tiles().segment_bytes(),

@@ -13,7 +13,7 @@
 namespace ringfleet::worker {
 
 // What was measured for a product and this host's processor, and what follows
-// from its caches where nothing was. Thread-safe.
+// from its caches and instructions where nothing was. Thread-safe.
 class TunedTiles {
  public:
   TunedTiles() = default;

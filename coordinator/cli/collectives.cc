@@ -420,9 +420,9 @@ void RegisterCollectives(CLI::App& app, Invocation& invocation) {
   verb->add_option("--dtype", what.dtype,
                    "Their weights: f32, bf16, int8 or int4")
       ->capture_default_str();
-  verb->add_option(
-      "--tiles", what.tiles,
-      "How they are cut: a file that --tune wrote [by the caches]");
+  verb->add_option("--tiles", what.tiles,
+                   "How they are cut: a file that --tune wrote [by the caches "
+                   "and instructions]");
   verb->add_option("-t,--threads", what.threads,
                    "For them, of each worker [its share of the cores]")
       ->check(CLI::Range(1, 1024));

@@ -5,6 +5,8 @@
 
 #include <cstddef>
 
+#include "cluster/halves_frames.h"
+
 namespace ringfleet::cluster {
 namespace {
 
@@ -48,6 +50,16 @@ TEST(DefaultRowSegmentBytesTest, CutsAHalfIntoThreeThatAreLargeEnough) {
   }
   EXPECT_EQ(DefaultRowSegmentBytes(0, 1, kRow), 1u);
   EXPECT_EQ(DefaultRowSegmentBytes(9, 2, 0), 1u);
+}
+
+TEST(HalvesFramesTest, RowsAndSumsHaveTheirOwnDefaults) {
+  HalvesLayout layout = {.rows = 128, .row_size = 1536};
+  EXPECT_EQ(RowFrameBytes(layout, 2), 11u * 1536);  // Of 32 rows.
+  const WireFormat bf16(Wire::kBf16, layout.row_size);
+  EXPECT_EQ(SumFrameElements(layout, 2, bf16), 21u * 1536);  // 64 KiB.
+  layout.segment_bytes = 5000;
+  EXPECT_EQ(RowFrameBytes(layout, 2), 3u * 1536);
+  EXPECT_EQ(SumFrameElements(layout, 2, bf16), 1536u);
 }
 
 }  // namespace

@@ -507,19 +507,24 @@ TEST(MatMulTest, RangesOfRowsAreThoseOfTheWholeProduct) {
   }
 }
 
-// A row that another Activations has quantised multiplies as if it had been
-// quantised here.
 // Parts of a product are whole tiles, and never more than go through a panel.
 TEST(MatMulTest, RowsThatAreEnoughFillWhatGoesTogether) {
   ForEachIsa([&] {
-    const ProductRows rows = BestProductRows();
-    EXPECT_GE(rows.together, 1u);
-    EXPECT_EQ(rows.enough % rows.together, 0u);
-    EXPECT_GE(rows.enough, rows.together);
-    EXPECT_LE(rows.enough, kMaxPanelBatch);
+    for (const auto form :
+         {Activations::Form::kF32, Activations::Form::kInt8}) {
+      const ProductRows rows = BestProductRows(form);
+      const bool tiles =
+          form == Activations::Form::kInt8 && CurrentIsa() == Isa::kAmx;
+      EXPECT_EQ(rows.together, tiles ? 16u : 1u);
+      EXPECT_EQ(rows.enough % rows.together, 0u);
+      EXPECT_GE(rows.enough, rows.together);
+      EXPECT_LE(rows.enough, kMaxPanelBatch);
+    }
   });
 }
 
+// A row that another Activations has quantised multiplies as if it had been
+// quantised here.
 TEST(MatMulTest, CodesThatTravelledAreTheSameRow) {
   ThreadPool pool(1);
   for (const WeightForm form : {WeightForm::kInt8, WeightForm::kInt4}) {

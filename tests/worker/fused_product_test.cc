@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -364,14 +365,81 @@ TEST(FusedTilesTest, TilesAndSegmentsChangeNoBit) {
 }
 
 TEST(FusedTilesTest, TheDefaultFitsHalfOfALevel2Cache) {
-  const FusedTiles wide = FusedTiles::Default(1536, 1);
+  const FusedTiles wide = FusedTiles::Default(WeightForm::kInt8, 1536);
   EXPECT_EQ(wide.tile_columns % kernels::kPanelRows, 0u);
-  EXPECT_GE(wide.tile_columns, FusedTiles::Default(7168, 1).tile_columns);
-  EXPECT_EQ(FusedTiles::Default(size_t{1} << 20, 4).tile_columns,
+  EXPECT_GE(wide.tile_columns,
+            FusedTiles::Default(WeightForm::kInt8, 7168).tile_columns);
+  EXPECT_EQ(FusedTiles::Default(WeightForm::kF32, size_t{1} << 20).tile_columns,
             kernels::kPanelRows);
-  EXPECT_EQ(FusedTiles::Default(0, 1).tile_columns, 4096u);
-  EXPECT_EQ(wide, FusedTiles::Default(1536, 1));
-  EXPECT_EQ(wide.piece_rows, kernels::BestProductRows().enough);
+  EXPECT_EQ(FusedTiles::Default(WeightForm::kInt8, 0).tile_columns, 4096u);
+  EXPECT_EQ(wide, FusedTiles::Default(WeightForm::kInt8, 1536));
+  EXPECT_EQ(wide.piece_rows,
+            kernels::BestProductRows(Activations::Form::kInt8).enough);
+}
+
+TEST(ScatterPiecesTest, BeginWithAFrameAndEndWithPartsOfAHalf) {
+  using Sizes = std::pair<size_t, size_t>;
+  const TestWeights narrow(Layout::kBf16, 1, 2048, 1);
+  const TestWeights wide(Layout::kBf16, 1, 7168, 1);
+  const auto pieces = [](const TestWeights& weights, size_t rows, int ranks) {
+    const worker::ScatterPieces found =
+        worker::PiecesOf({.rows = rows,
+                          .wire = cluster::Wire::kBf16,
+                          .tiles = {.piece_rows = 8},
+                          .weights = weights.view()},
+                         ranks);
+    return Sizes(found.first, found.most);
+  };
+  // 64 KiB are 16 rows of bfloat16, and 4.
+  EXPECT_EQ(pieces(narrow, 128, 2), Sizes(16, 16));
+  EXPECT_EQ(pieces(narrow, 512, 2), Sizes(16, 48));
+  EXPECT_EQ(pieces(wide, 128, 2), Sizes(4, 16));
+  EXPECT_EQ(pieces(wide, 128, 4), Sizes(4, 8));
+  EXPECT_EQ(pieces(wide, 0, 4), Sizes(4, 4));
+}
+
+// Whole tiles: 40 rows of a half are not cut in the middle of one.
+TEST(ScatterPiecesTest, AreWholeTiles) {
+  const TestWeights weights(Layout::kInt8, 1, 7168, 1);
+  const size_t together =
+      kernels::BestProductRows(Activations::Form::kInt8).together;
+  for (size_t rows = 0; rows < 1000; rows += 7) {
+    const worker::ScatterPieces pieces = worker::PiecesOf(
+        {.rows = rows, .tiles = {.piece_rows = 9}, .weights = weights.view()},
+        3);
+    EXPECT_EQ(pieces.first % together, 0u);
+    EXPECT_EQ(pieces.most % together, 0u);
+    EXPECT_GE(pieces.most, pieces.first);
+  }
+}
+
+// Twice as many each time, then the rest; own rows are one.
+TEST(ReduceScatterWhileTest, PiecesGrowUpToTheMost) {
+  FakeNetwork network(2);
+  std::vector<size_t> sizes;
+  EXPECT_THAT(RunRanks(network,
+                       [&](GroupCommunicator& group) -> absl::Status {
+                         worker::FusedWorkspace workspace;
+                         std::vector<float> out(50);
+                         return worker::ReduceScatterWhile(
+                             {.rows = 100,
+                              .columns = 1,
+                              .piece_rows = 3,
+                              .most_piece_rows = 10,
+                              .out = out.data()},
+                             [&](absl::Span<const kernels::RowRange> rows,
+                                 float* y, size_t first_y) {
+                               for (const kernels::RowRange range : rows) {
+                                 std::fill(y + (range.begin - first_y),
+                                           y + (range.end - first_y), 1.0f);
+                               }
+                               if (group.rank() == 0)
+                                 sizes.push_back(rows[0].size());
+                             },
+                             group, workspace, Soon());
+                       }),
+              Each(absl::OkStatus()));
+  EXPECT_THAT(sizes, ::testing::ElementsAre(3, 6, 10, 6, 25));
 }
 
 // A row longer than a frame comes in several.
