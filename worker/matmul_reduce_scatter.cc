@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "cluster/halves_frames.h"
-#include "kernels/matmul.h"
 #include "kernels/panel.h"
 #include "worker/reduce_scatter_while.h"
 
@@ -19,7 +18,8 @@ constexpr size_t kQuantiseGrain = size_t{1} << 14;
 
 }  // namespace
 
-ScatterPieces PiecesOf(const MatmulReduceScatterArgs& args, int ranks) {
+ScatterPieces PiecesOf(const MatmulReduceScatterArgs& args, int ranks,
+                       kernels::ProductRows best) {
   const size_t columns = args.weights.columns();
   const size_t frame_elements =
       cluster::SumFrameElements({.rows = args.rows,
@@ -27,16 +27,14 @@ ScatterPieces PiecesOf(const MatmulReduceScatterArgs& args, int ranks) {
                                  .segment_bytes = args.tiles.segment_bytes},
                                 ranks, {args.wire, columns});
   const size_t frame_rows = frame_elements / std::max<size_t>(columns, 1);
-  const size_t together =
-      kernels::BestProductRows(args.weights.form()).together;
   const size_t least =
       std::max({args.tiles.piece_rows / 2, frame_rows, size_t{1}});
   const size_t half_rows = args.rows / (2 * static_cast<size_t>(ranks));
   ScatterPieces pieces;
-  pieces.first = (least + together - 1) / together * together;
+  pieces.first = (least + best.together - 1) / best.together * best.together;
   pieces.most =
       std::max(pieces.first, std::min(kernels::kMaxPanelBatch, half_rows / 2) /
-                                 together * together);
+                                 best.together * best.together);
   return pieces;
 }
 
@@ -48,7 +46,8 @@ absl::Status MatmulReduceScatter(const MatmulReduceScatterArgs& args,
                                  FusedObserver* observer) {
   const size_t depth = args.weights.depth();
   const bool quantises = args.weights.form() != Activations::Form::kF32;
-  const ScatterPieces pieces = PiecesOf(args, communicator.size());
+  const ScatterPieces pieces = PiecesOf(
+      args, communicator.size(), kernels::BestProductRows(args.weights.form()));
   Activations& x = workspace.x;
   if (quantises) {
     x.Reshape(Activations::Form::kInt8, args.rows, depth);

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "cluster/communicator.h"
 #include "cluster/deadline.h"
+#include "kernels/matmul.h"
 #include "kernels/thread_pool.h"
 #include "worker/fused_product.h"
 
@@ -25,6 +26,7 @@ struct MatmulReduceScatterArgs {
   cluster::Wire wire = cluster::Wire::kF32;
 
   FusedTiles tiles;
+
   // [rows, weights.depth()] f32, rows x_stride apart.
   const float* x = nullptr;
   size_t x_stride = 0;
@@ -42,7 +44,8 @@ struct ScatterPieces {
   size_t first = 1;
   size_t most = 1;
 };
-ScatterPieces PiecesOf(const MatmulReduceScatterArgs& args, int ranks);
+ScatterPieces PiecesOf(const MatmulReduceScatterArgs& args, int ranks,
+                       kernels::ProductRows best);
 
 // Errors: those of the Communicator's operations; `out` is then unspecified.
 // The deadline includes the products: others wait for their sums. `observer`

@@ -387,7 +387,7 @@ TEST(ScatterPiecesTest, BeginWithAFrameAndEndWithPartsOfAHalf) {
                           .wire = cluster::Wire::kBf16,
                           .tiles = {.piece_rows = 8},
                           .weights = weights.view()},
-                         ranks);
+                         ranks, {.together = 1, .enough = 8});
     return Sizes(found.first, found.most);
   };
   // 64 KiB are 16 rows of bfloat16, and 4.
@@ -398,18 +398,16 @@ TEST(ScatterPiecesTest, BeginWithAFrameAndEndWithPartsOfAHalf) {
   EXPECT_EQ(pieces(wide, 0, 4), Sizes(4, 4));
 }
 
-// Whole tiles: 40 rows of a half are not cut in the middle of one.
+// 40 rows of a half are not cut in the middle of a tile.
 TEST(ScatterPiecesTest, AreWholeTiles) {
   const TestWeights weights(Layout::kInt8, 1, 7168, 1);
-  const size_t together =
-      kernels::BestProductRows(Activations::Form::kInt8).together;
-  for (size_t rows = 0; rows < 1000; rows += 7) {
+  constexpr kernels::ProductRows kTiles = {.together = 16, .enough = 32};
+  for (size_t rows = 0; rows < 1000; rows += 8) {
     const worker::ScatterPieces pieces = worker::PiecesOf(
         {.rows = rows, .tiles = {.piece_rows = 9}, .weights = weights.view()},
-        3);
-    EXPECT_EQ(pieces.first % together, 0u);
-    EXPECT_EQ(pieces.most % together, 0u);
-    EXPECT_GE(pieces.most, pieces.first);
+        4, kTiles);
+    EXPECT_EQ(pieces.first, 16u);
+    EXPECT_EQ(pieces.most, rows < 512 ? 16u : rows < 768 ? 32u : 48u) << rows;
   }
 }
 
