@@ -77,6 +77,27 @@ TEST(ThreadPoolTest, RangesAreAtLeastTheGrain) {
   }
 }
 
+// A thread takes a fourth of what is left, of two threads, then less and less,
+// so that the other waits at most for the last of 64 pieces.
+TEST(ThreadPoolTest, RangesBecomeShorter) {
+  constexpr size_t kPieces = 64;
+  constexpr size_t kPiece = 10;
+  ThreadPool pool(2);
+  std::vector<size_t> length_at(kPieces * kPiece, 0);
+  pool.ParallelFor(kPieces * kPiece, 1, [&](size_t begin, size_t end) {
+    length_at[begin] = end - begin;
+  });
+  std::vector<size_t> lengths;
+  for (size_t i = 0; i < length_at.size(); i += length_at[i]) {
+    ASSERT_GT(length_at[i], 0u);
+    lengths.push_back(length_at[i]);
+  }
+  EXPECT_EQ(lengths.front(), kPieces * kPiece / 4);
+  EXPECT_EQ(lengths.back(), kPiece);
+  EXPECT_TRUE(std::is_sorted(lengths.rbegin(), lengths.rend()));
+  EXPECT_LT(lengths.size(), kPieces / 3);
+}
+
 TEST(ThreadPoolTest, APoolOfOneRunsOnTheCaller) {
   ThreadPool pool(1);
   const std::thread::id caller = std::this_thread::get_id();
