@@ -57,17 +57,28 @@ inline __m512i FourCodes(const int8_t* codes) {
   return _mm512_set1_epi32(four);
 }
 
-// Lines of weights that a tile asks for while it works: every tile of a group
-// takes its share, so that the memory is busy all the time.
-struct Prefetch {
+// What a tile does in step `step` of a group for the lines to come.
+
+// Asks for its share of a group's lines: every tile of a group takes some, so
+// that the memory is busy all the time.
+template <_mm_hint hint>
+struct AskFor {
   const uint8_t* from = nullptr;
   size_t lines_per_step = 0;
+
+  void operator()(size_t step) const {
+    const uint8_t* line = from + step * lines_per_step * kLineBytes;
+    for (size_t i = 0; i < lines_per_step; ++i) {
+      _mm_prefetch(reinterpret_cast<const char*>(line + i * kLineBytes), hint);
+    }
+  }
 };
 
 // Splits the lines of a group's steps, `per_step` each, over the tiles; none
 // of no group.
-Prefetch ShareOf(size_t tile, size_t num_tiles, size_t per_step, size_t steps,
-                 const uint8_t* group) {
+template <_mm_hint hint>
+AskFor<hint> ShareOf(size_t tile, size_t num_tiles, size_t per_step,
+                     size_t steps, const uint8_t* group) {
   const size_t sharing = std::min(num_tiles, per_step);
   if (group == nullptr || tile >= sharing) return {};
   const size_t begin = tile * per_step / sharing;
@@ -76,21 +87,31 @@ Prefetch ShareOf(size_t tile, size_t num_tiles, size_t per_step, size_t steps,
           .lines_per_step = end - begin};
 }
 
+// Leaves them to the processor, and does nothing for so many instructions: see
+// LinesAhead::kForeseen.
+template <int instructions>
+struct Pace {
+  void operator()(size_t) const {
+    __asm__ volatile(".rept %c0\n\tnop\n\t.endr" : : "i"(instructions));
+  }
+};
+
+// Asks for the first lines of a group, behind which the processor foresees the
+// others.
+inline void AskForFirst(const uint8_t* group) {
+  constexpr size_t kLines = 4;
+  for (size_t i = 0; i < kLines; ++i) {
+    _mm_prefetch(reinterpret_cast<const char*>(group + i * kLineBytes),
+                 _MM_HINT_T1);
+  }
+}
+
 // Where lines are wanted. What one tile reads nobody reads again soon: without
 // a place in level 2 it does not push out what has one, at a cost (Zen 5: one
 // row of int8 reads 43.5 instead of 41 GB/s).
 constexpr _mm_hint HintFor(LinesAhead lines, bool one_tile) {
   if (lines != LinesAhead::kIntoLevel1) return _MM_HINT_T1;
   return one_tile ? _MM_HINT_NTA : _MM_HINT_T0;
-}
-
-template <_mm_hint hint>
-inline void Ask(const Prefetch& prefetch, size_t step) {
-  const uint8_t* line =
-      prefetch.from + step * prefetch.lines_per_step * kLineBytes;
-  for (size_t i = 0; i < prefetch.lines_per_step; ++i) {
-    _mm_prefetch(reinterpret_cast<const char*>(line + i * kLineBytes), hint);
-  }
 }
 
 // Some rows of one group.
@@ -121,9 +142,9 @@ inline void AddScaled(__m512 value, __m512 scale, float* sum) {
 }
 
 // tile[i] += scale * dot over one group of up to kGroupSteps steps.
-template <int Rows, _mm_hint hint>
+template <int Rows, typename Ahead>
 HWY_INLINE void Int8Group(const uint8_t* weights, size_t steps,
-                          const RowGroup<Rows>& rows, const Prefetch& prefetch,
+                          const RowGroup<Rows>& rows, const Ahead& ahead,
                           float* tile) {
   __m512i sums[Rows][kVectors];
   RF_UNROLL
@@ -138,7 +159,7 @@ HWY_INLINE void Int8Group(const uint8_t* weights, size_t steps,
     for (int j = 0; j < kVectors; ++j) {
       w[j] = _mm512_load_si512(weights + step * kStepBytes + j * kLineBytes);
     }
-    Ask<hint>(prefetch, step);
+    ahead(step);
     RF_UNROLL
     for (int i = 0; i < Rows; ++i) {
       const __m512i codes = FourCodes(rows.codes[i] + step * kStepColumns);
@@ -160,9 +181,9 @@ HWY_INLINE void Int8Group(const uint8_t* weights, size_t steps,
 // The same for the `parts` parts of a group of int4 weights. Six rows take half
 // of the outputs at a time, so that the scaled sums of the group stay in
 // registers beside the integer ones of a part (48 rows: 611 -> 635 GOPS).
-template <int Rows, _mm_hint hint>
+template <int Rows, typename Ahead>
 HWY_INLINE void Int4Group(const uint8_t* weights, size_t parts,
-                          const RowGroup<Rows>& rows, const Prefetch& prefetch,
+                          const RowGroup<Rows>& rows, const Ahead& ahead,
                           float* tile) {
   constexpr size_t kPairs = kInt4Group / (2 * kStepColumns);
   constexpr int kAtOnce = Rows > 5 ? kVectors / 2 : kVectors;
@@ -186,7 +207,7 @@ HWY_INLINE void Int4Group(const uint8_t* weights, size_t parts,
       for (size_t pair = 0; pair < kPairs; ++pair) {
         const uint8_t* bytes = from + kInt4ScaleBytes + pair * kStepBytes;
         const size_t column = part * kInt4Group + pair * 2 * kStepColumns;
-        if (first == 0) Ask<hint>(prefetch, part * kPairs + pair);
+        if (first == 0) ahead(part * kPairs + pair);
         RF_UNROLL
         for (size_t half = 0; half < 2; ++half) {  // Low bits, then high ones.
           __m512i w[kAtOnce];
@@ -237,12 +258,16 @@ struct Int8Weights {
   static constexpr size_t kGroupBytes = kGroupSteps * kStepBytes;
   static constexpr size_t kUnits = kGroupSteps;  // Where prefetches are spread.
   static constexpr size_t kLinesPerUnit = kStepBytes / kLineBytes;
-  template <int Rows, _mm_hint hint>
+  // With up to so many rows the processor foresees lines, and a unit does best
+  // with so many instructions that do nothing.
+  static constexpr int kForeseenRows = kMaxRows;
+  static constexpr int Idle(int rows) { return 57 - 5 * rows; }
+  template <int Rows, typename Ahead>
   static HWY_INLINE void Group(const uint8_t* weights, size_t columns,
-                               const RowGroup<Rows>& rows,
-                               const Prefetch& prefetch, float* tile) {
-    Int8Group<Rows, hint>(weights, (columns + kStepColumns - 1) / kStepColumns,
-                          rows, prefetch, tile);
+                               const RowGroup<Rows>& rows, const Ahead& ahead,
+                               float* tile) {
+    Int8Group<Rows>(weights, (columns + kStepColumns - 1) / kStepColumns, rows,
+                    ahead, tile);
   }
 };
 
@@ -254,12 +279,14 @@ struct Int4Weights {
   // 4.5, rounded up: the lines of the scales are asked for, too.
   static constexpr size_t kLinesPerUnit =
       (kGroupBytes / kLineBytes + kUnits - 1) / kUnits;
-  template <int Rows, _mm_hint hint>
+  static constexpr int kForeseenRows = 2;
+  static constexpr int Idle(int rows) { return 50 - 10 * rows; }
+  template <int Rows, typename Ahead>
   static HWY_INLINE void Group(const uint8_t* weights, size_t columns,
-                               const RowGroup<Rows>& rows,
-                               const Prefetch& prefetch, float* tile) {
-    Int4Group<Rows, hint>(weights, (columns + kInt4Group - 1) / kInt4Group,
-                          rows, prefetch, tile);
+                               const RowGroup<Rows>& rows, const Ahead& ahead,
+                               float* tile) {
+    Int4Group<Rows>(weights, (columns + kInt4Group - 1) / kInt4Group, rows,
+                    ahead, tile);
   }
 };
 
@@ -318,29 +345,34 @@ void MultiplyOneTile(const uint8_t* panel, const PanelBatch& x,
                      const uint8_t* next, float* tile) {
   const Groups<Form, GroupsAhead(lines, Form::kGroupBytes)> groups = {
       panel, x.columns, next};
-  for (size_t group = 0; group < groups.Count(); ++group) {
-    Prefetch prefetch;
-    // No processor foresees where the thread goes on.
-    if (lines != LinesAhead::kForeseen || !groups.HasAhead(group)) {
-      prefetch =
-          ShareOf(0, 1, Form::kLinesPerUnit, Form::kUnits, groups.Ahead(group));
+  size_t group = 0;
+  if constexpr (lines == LinesAhead::kForeseen && Rows <= Form::kForeseenRows) {
+    for (; groups.HasAhead(group); ++group) {
+      AskForFirst(groups.Ahead(group));
+      Form::template Group<Rows>(groups.At(group), kActivationGroup,
+                                 Select<Rows>(x, 0, group),
+                                 Pace<Form::Idle(Rows)>(), tile);
     }
-    Form::template Group<Rows, HintFor(lines, /*one_tile=*/true)>(
+  }
+  // No processor foresees where the thread goes on.
+  for (; group < groups.Count(); ++group) {
+    Form::template Group<Rows>(
         groups.At(group), groups.Columns(group), Select<Rows>(x, 0, group),
-        prefetch, tile);
+        ShareOf<HintFor(lines, /*one_tile=*/true)>(
+            0, 1, Form::kLinesPerUnit, Form::kUnits, groups.Ahead(group)),
+        tile);
   }
 }
 
 // One tile of several in one group. Not inlined, so that the compiler assigns
 // registers for one number of rows at a time (16 rows: 23 -> 24.5 GB/s).
-template <int Rows, typename Form, LinesAhead lines>
+template <int Rows, typename Form, _mm_hint hint>
 HWY_NOINLINE void MultiplyTileOfGroup(const uint8_t* weights, size_t columns,
                                       const PanelBatch& x, size_t row,
-                                      size_t group, const Prefetch& prefetch,
+                                      size_t group, const AskFor<hint>& ahead,
                                       float* tile) {
-  Form::template Group<Rows, HintFor(lines, /*one_tile=*/false)>(
-      weights, columns, Select<Rows>(x, row, group), prefetch,
-      tile + row * kPanelRows);
+  Form::template Group<Rows>(weights, columns, Select<Rows>(x, row, group),
+                             ahead, tile + row * kPanelRows);
 }
 
 // More rows, in tiles as equal as integers allow, each through one group after
@@ -354,12 +386,12 @@ void MultiplyTiles(const uint8_t* panel, const PanelBatch& x,
     const uint8_t* ahead = groups.Ahead(group);
     for (size_t t = 0; t < tiles; ++t) {
       const size_t row = t * x.size / tiles;
-      const Prefetch prefetch =
-          ShareOf(t, tiles, Form::kLinesPerUnit, Form::kUnits, ahead);
+      const auto share = ShareOf<HintFor(lines, /*one_tile=*/false)>(
+          t, tiles, Form::kLinesPerUnit, Form::kUnits, ahead);
       WithRows((t + 1) * x.size / tiles - row, [&](auto rows) {
-        MultiplyTileOfGroup<rows(), Form, lines>(groups.At(group),
-                                                 groups.Columns(group), x, row,
-                                                 group, prefetch, tile);
+        MultiplyTileOfGroup<rows(), Form>(groups.At(group),
+                                          groups.Columns(group), x, row, group,
+                                          share, tile);
       });
     }
   }
