@@ -57,7 +57,8 @@ inline __m512i FourCodes(const int8_t* codes) {
   return _mm512_set1_epi32(four);
 }
 
-// What a tile does in step `step` of a group for the lines to come.
+// A tile calls one of AskFor and Pace in each step of a group, for the lines to
+// come.
 
 // Asks for its share of a group's lines: every tile of a group takes some, so
 // that the memory is busy all the time.
@@ -259,7 +260,7 @@ struct Int8Weights {
   static constexpr size_t kUnits = kGroupSteps;  // Where prefetches are spread.
   static constexpr size_t kLinesPerUnit = kStepBytes / kLineBytes;
   // With up to so many rows the processor foresees lines, and a unit does best
-  // with so many instructions that do nothing.
+  // if it has some 64 instructions, which these that do nothing fill up.
   static constexpr int kForeseenRows = kMaxRows;
   static constexpr int Idle(int rows) { return 57 - 5 * rows; }
   template <int Rows, typename Ahead>
@@ -279,7 +280,7 @@ struct Int4Weights {
   // 4.5, rounded up: the lines of the scales are asked for, too.
   static constexpr size_t kLinesPerUnit =
       (kGroupBytes / kLineBytes + kUnits - 1) / kUnits;
-  static constexpr int kForeseenRows = 2;
+  static constexpr int kForeseenRows = 2;  // As above, 80 instructions.
   static constexpr int Idle(int rows) { return 50 - 10 * rows; }
   template <int Rows, typename Ahead>
   static HWY_INLINE void Group(const uint8_t* weights, size_t columns,
