@@ -6,6 +6,8 @@
 
 #include <chrono>
 
+#include "cluster/congestion_control.h"
+
 namespace ringfleet::cluster {
 
 grpc::ChannelArguments DirectArguments() {
@@ -20,6 +22,7 @@ grpc::ChannelArguments DirectArguments() {
   for (const char* argument : kReadBufferArguments) {
     arguments.SetInt(argument, kReadBufferBytes);
   }
+  SetCongestionControl(arguments);
   return arguments;
 }
 
