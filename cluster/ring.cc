@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
+#include <type_traits>
 
 #include "cluster/all_gather.h"
 #include "cluster/ring_receiver.h"
@@ -21,7 +21,9 @@ ElementRange PartOf(const Format& format, ElementRange range, Lane lane) {
                               : ElementRange{middle, range.end};
 }
 
-// A reduce phase, a gather phase, or one after the other.
+// A reduce phase, a gather phase, or one after the other, of each slice. A turn
+// is a step of a slice; turns are numbered through, and frames have their
+// number as step.
 template <typename Format, typename Value>
 class RingSchedule {
  public:
@@ -41,6 +43,8 @@ class RingSchedule {
         offsets_(offsets),
         hops_(static_cast<uint32_t>(exchange.size() - 1)),
         reduce_steps_(reduce ? hops_ : 0),
+        steps_(reduce_steps_ + (gather ? hops_ : 0)),
+        slices_(SlicesOf(offsets)),
         gather_(gather),
         own_(SegmentOf(offsets, exchange.rank())),
         buffers_(buffers) {}
@@ -50,101 +54,128 @@ class RingSchedule {
       RF_ASSIGN_OR_RETURN(block_, exchange_.NextBlock(format_.EncodedBytes(
                                       own_.begin, own_.end)));
     }
-    RF_RETURN_IF_ERROR(SendFirst());
-    const uint32_t steps = reduce_steps_ + (gather_ ? hops_ : 0);
+    for (uint32_t turn = 0; turn < kTurnsAhead; ++turn) {
+      for (const Lane lane : kRingLanes) {
+        RF_RETURN_IF_ERROR(BeginSlice(FlowOf(exchange_, lane), turn));
+      }
+    }
+    const uint32_t turns = slices_ * steps_;
     RF_RETURN_IF_ERROR((RingReceiver<Format, RingSchedule>(
-                            exchange_, format_, *this, {steps, steps})
+                            exchange_, format_, *this, {turns, turns})
                             .Run()));
     return exchange_.AwaitCallerMemory();
   }
 
-  bool Encoded(uint32_t step) const { return step >= reduce_steps_; }
+  bool Encoded(uint32_t turn) const { return turn % steps_ >= reduce_steps_; }
   uint32_t FirstStep(const Flow&) const { return 0; }
 
-  ElementRange Part(const Flow& flow, uint32_t step) const {
+  ElementRange Part(const Flow& flow, uint32_t turn) const {
     // A segment has walked from its first rank as many hops as steps are over.
-    const int hop = static_cast<int>(step);
-    const int behind =
-        Encoded(step) ? hop - static_cast<int>(reduce_steps_) + 1 : hop + 2;
-    const int owner = exchange_.Wrap(exchange_.rank() - flow.sign * behind);
-    return PartOf(format_, SegmentOf(offsets_, owner), flow.lane);
+    const int hop = static_cast<int>(turn % steps_);
+    return PartBehind(
+        flow,
+        Encoded(turn) ? hop - static_cast<int>(reduce_steps_) + 1 : hop + 2,
+        turn / steps_);
   }
 
-  absl::Status Arrived(const Flow& flow, uint32_t step,
+  absl::Status Arrived(const Flow& flow, uint32_t turn,
                        const ChunkCursor<Format>& cursor,
                        const FrameBody& frame) {
-    const auto [begin, end] = cursor.chunk();
-    if (Encoded(step)) {
-      if (step + 1 < reduce_steps_ + hops_) {
-        RF_RETURN_IF_ERROR(
-            exchange_.Forward(flow.to, flow.lane, step + 1, frame));
-      }
-      format_.Decode(frame.payload, begin, end, buffers_.output.data() + begin);
-      return absl::OkStatus();
-    }
-    if constexpr (std::is_same_v<Value, float>) {
-      const bool last = step + 1 == reduce_steps_;
-      Value* const sum = last ? buffers_.segment.data() + (begin - own_.begin)
-                              : buffers_.partial.data() + begin;
-      const Value* const own = buffers_.input.data() + begin;
-      const WireFormat f32(Wire::kF32, 0);
-      f32.Accumulate(frame.payload, begin, end, own, sum);
-      if (!last) {
-        return exchange_.Send(
-            flow.to, flow.lane, {step + 1, cursor.consumed() * sizeof(Value)},
-            BytesOf(sum, end - begin), exchange_.caller_ledger());
-      }
-    }
-    return gather_ ? SendOwn(flow, cursor) : absl::OkStatus();
+    RF_RETURN_IF_ERROR(Encoded(turn) ? TakeGathered(flow, turn, cursor, frame)
+                                     : TakePartial(flow, turn, cursor, frame));
+    const bool last_chunk = cursor.chunk().end == Part(flow, turn).end;
+    return last_chunk ? BeginSlice(flow, turn + kTurnsAhead) : absl::OkStatus();
   }
 
  private:
-  // Sends what needs nobody else's: the segment behind the own one, to be
-  // reduced, or the own one.
-  absl::Status SendFirst() {
-    const std::array<Flow, 2> flows = {FlowOf(exchange_, Lane::kRight),
-                                       FlowOf(exchange_, Lane::kLeft)};
-    std::array<std::optional<ChunkCursor<Format>>, 2> cursors;
-    for (size_t i = 0; i < 2; ++i) {
-      const int behind = reduce_steps_ > 0 ? 1 : 0;
-      const int owner =
-          exchange_.Wrap(exchange_.rank() - flows[i].sign * behind);
-      cursors[i].emplace(
-          format_, PartOf(format_, SegmentOf(offsets_, owner), flows[i].lane));
+  // A slice is begun when all that this rank passes on of the one before has
+  // left: links do not wait in between, and no more than two are under way.
+  static constexpr uint32_t kTurnsAhead = 2;
+
+  static uint32_t SlicesOf(absl::Span<const uint64_t> offsets) {
+    uint64_t longest = 0;
+    for (size_t i = 1; i < offsets.size(); ++i) {
+      longest = std::max(longest, offsets[i] - offsets[i - 1]);
     }
-    bool more = true;
-    while (more) {  // In turns: both neighbours begin at once.
-      more = false;
-      for (size_t i = 0; i < 2; ++i) {
-        if (!cursors[i].has_value()) continue;
-        RF_RETURN_IF_ERROR(reduce_steps_ > 0
-                               ? SendPartial(flows[i], *cursors[i])
-                               : SendOwn(flows[i], *cursors[i]));
-        if (cursors[i]->Next()) {
-          more = true;
-        } else {
-          cursors[i].reset();
-        }
+    return static_cast<uint32_t>(
+        std::max<uint64_t>(1, longest * sizeof(Value) / kRingSliceBytes));
+  }
+
+  // The slice's part, on the lane of `flow`, of the segment whose rank is so
+  // many hops behind this one.
+  ElementRange PartBehind(const Flow& flow, int hops, uint32_t slice) const {
+    const ElementRange segment = SegmentOf(
+        offsets_, exchange_.Wrap(exchange_.rank() - flow.sign * hops));
+    const auto border = [&](uint64_t i) {
+      if (i == slices_) return segment.end;
+      return std::max(
+          segment.begin,
+          format_.FloorToBorder(segment.begin + segment.size() * i / slices_));
+    };
+    return PartOf(format_, {border(slice), border(slice + 1)}, flow.lane);
+  }
+
+  // If a slice begins with `turn`, sends what needs nobody else's: of the
+  // segment behind the own one, to be reduced, or of the own one.
+  absl::Status BeginSlice(const Flow& flow, uint32_t turn) {
+    if (turn % steps_ != 0 || turn / steps_ >= slices_) return absl::OkStatus();
+    ChunkCursor cursor(
+        format_, PartBehind(flow, reduce_steps_ > 0 ? 1 : 0, turn / steps_));
+    do {
+      if (reduce_steps_ == 0) {
+        RF_RETURN_IF_ERROR(SendOwn(flow, turn, cursor));
+        continue;
       }
-    }
+      const auto [begin, end] = cursor.chunk();
+      RF_RETURN_IF_ERROR(
+          SendPartial(flow, turn, cursor, buffers_.input.data() + begin));
+    } while (cursor.Next());
     return absl::OkStatus();
   }
 
-  absl::Status SendPartial(const Flow& flow,
-                           const ChunkCursor<Format>& cursor) {
+  absl::Status TakePartial(const Flow& flow, uint32_t turn,
+                           const ChunkCursor<Format>& cursor,
+                           const FrameBody& frame) {
+    if constexpr (std::is_same_v<Value, float>) {
+      const auto [begin, end] = cursor.chunk();
+      const bool last = turn % steps_ + 1 == reduce_steps_;
+      Value* const sum = last ? buffers_.segment.data() + (begin - own_.begin)
+                              : buffers_.partial.data() + begin;
+      const WireFormat f32(Wire::kF32, 0);
+      f32.Accumulate(frame.payload, begin, end, buffers_.input.data() + begin,
+                     sum);
+      if (!last) return SendPartial(flow, turn + 1, cursor, sum);
+    }
+    return gather_ ? SendOwn(flow, turn + 1, cursor) : absl::OkStatus();
+  }
+
+  absl::Status TakeGathered(const Flow& flow, uint32_t turn,
+                            const ChunkCursor<Format>& cursor,
+                            const FrameBody& frame) {
+    if ((turn + 1) % steps_ != 0) {
+      RF_RETURN_IF_ERROR(
+          exchange_.Forward(flow.to, flow.lane, turn + 1, frame));
+    }
     const auto [begin, end] = cursor.chunk();
-    return exchange_.Send(flow.to, flow.lane,
-                          {0, cursor.consumed() * sizeof(Value)},
-                          BytesOf(buffers_.input.data() + begin, end - begin),
-                          exchange_.caller_ledger());
+    format_.Decode(frame.payload, begin, end, buffers_.output.data() + begin);
+    return absl::OkStatus();
+  }
+
+  absl::Status SendPartial(const Flow& flow, uint32_t turn,
+                           const ChunkCursor<Format>& cursor,
+                           const Value* values) {
+    return exchange_.Send(
+        flow.to, flow.lane, {turn, cursor.consumed() * sizeof(Value)},
+        BytesOf(values, cursor.chunk().size()), exchange_.caller_ledger());
   }
 
   // The first hop of the gather phase, and the own copy as others get it.
-  absl::Status SendOwn(const Flow& flow, const ChunkCursor<Format>& cursor) {
+  absl::Status SendOwn(const Flow& flow, uint32_t turn,
+                       const ChunkCursor<Format>& cursor) {
     const auto [begin, end] = cursor.chunk();
     const Value* const values = buffers_.gathered.data() + (begin - own_.begin);
     Value* const out = buffers_.output.data() + begin;
-    const Exchange::Place place{reduce_steps_, cursor.offset()};
+    const Exchange::Place place{turn, cursor.offset()};
     if (block_ == nullptr) {
       if (values != out) std::copy(values, values + (end - begin), out);
       return exchange_.Send(flow.to, flow.lane, place,
@@ -164,6 +195,8 @@ class RingSchedule {
   const absl::Span<const uint64_t> offsets_;
   const uint32_t hops_;  // Of one phase.
   const uint32_t reduce_steps_;
+  const uint32_t steps_;  // Of both.
+  const uint32_t slices_;
   const bool gather_;
   const ElementRange own_;
   const Buffers buffers_;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "cluster/chunks.h"
 #include "cluster/group_communicator.h"
+#include "cluster/ring.h"
 #include "cluster/status_macros.h"
 #include "tests/testing/collective_cases.h"
 #include "tests/testing/fake_transport.h"
@@ -41,11 +42,16 @@ constexpr Shape kShapes[] = {{0, 0},    {1, 0},       {2, 1},
                              {3, 2},    {129, 0},     {1000, 300},
                              {7168, 0}, {7168, 1000}, {70000, 7000}};
 constexpr Shape kLong = {3 * kChunkElements + 700, 5000};
+// Goes round a ring of two in two slices.
+constexpr Shape kSliced = {kRingSliceBytes + 900, 5000};
 
-std::vector<Shape> ShapesFor(int ranks) {
+std::vector<Shape> ShapesFor(Algorithm algorithm, int ranks) {
   std::vector<Shape> shapes(std::begin(kShapes), std::end(kShapes));
   if (ranks > 6) shapes.pop_back();
   if (ranks == 2 || ranks == 3) shapes.push_back(kLong);
+  if (ranks == 2 && algorithm == Algorithm::kRing && !kSanitized) {
+    shapes.push_back(kSliced);
+  }
   return shapes;
 }
 
@@ -61,7 +67,7 @@ void ForAll(Algorithm algorithm, const Body& body) {
         network.RunOnEveryRank([&](Transport& transport) -> absl::Status {
           GroupCommunicator group(&transport, WorldGroup(ranks),
                                   AlgorithmTable::Only(algorithm), nullptr);
-          for (const Shape shape : ShapesFor(ranks)) {
+          for (const Shape shape : ShapesFor(algorithm, ranks)) {
             for (const Wire wire : {Wire::kF32, Wire::kBf16, Wire::kInt8}) {
               const absl::Status status = body(group, shape, wire);
               if (!status.ok()) {
@@ -230,6 +236,52 @@ TEST(RingTest, ReduceScatterSumsTheOwnSegmentFromItsNeighbourOn) {
         return ExpectRingSum(absl::MakeConstSpan(input).subspan(begin, size),
                              begin, right, left);
       });
+}
+
+// Of three ranks, the second's segment is three slices long, the others' one
+// and none; whole numbers, whose sums are exact in any order.
+TEST(RingTest, SlicesOfUnevenSegmentsFollowEachOther) {
+  constexpr size_t kSlice = kRingSliceBytes / sizeof(float);
+  constexpr int kRanks = 3;
+  const std::vector<uint64_t> offsets = {0, kSlice + 128, 4 * kSlice + 1000,
+                                         4 * kSlice + 1000};
+  const auto value = [](size_t i, int rank) {
+    return static_cast<float>(i % 4093 * (rank + 1));
+  };
+  FakeNetwork network(kRanks, /*piece_bytes=*/70001);
+  const auto statuses =
+      network.RunOnEveryRank([&](Transport& transport) -> absl::Status {
+        GroupCommunicator group(&transport, WorldGroup(kRanks),
+                                AlgorithmTable::Only(Algorithm::kRing),
+                                nullptr);
+        std::vector<float> input(offsets.back());
+        std::vector<float> want(offsets.back());
+        for (size_t i = 0; i < input.size(); ++i) {
+          input[i] = value(i, group.rank());
+          want[i] = value(i, 5);  // 1 + 2 + 3 times.
+        }
+        std::vector<float> sum(input.size());
+        RF_RETURN_IF_ERROR(
+            group.AllReduce(input, absl::MakeSpan(sum), {}, 0, Soon()));
+        RF_RETURN_IF_ERROR(ExpectEqual(sum, want));
+        const size_t begin = offsets[group.rank()];
+        const size_t size = offsets[group.rank() + 1] - begin;
+        RF_RETURN_IF_ERROR(group.ReduceScatter(
+            absl::MakeSpan(input), absl::MakeSpan(input).subspan(begin, size),
+            offsets, {}, Soon()));
+        RF_RETURN_IF_ERROR(
+            ExpectEqual(absl::MakeConstSpan(input).subspan(begin, size),
+                        absl::MakeConstSpan(want).subspan(begin, size)));
+        std::fill(sum.begin(), sum.end(), -1.0f);
+        std::vector<uint64_t> bytes = offsets;
+        for (uint64_t& offset : bytes) offset *= sizeof(float);
+        RF_RETURN_IF_ERROR(group.AllGather(
+            BytesOf(want.data() + begin, size),
+            absl::MakeSpan(reinterpret_cast<char*>(sum.data()), bytes.back()),
+            bytes, Soon()));
+        return ExpectEqual(sum, want);
+      });
+  EXPECT_THAT(statuses, Each(absl::OkStatus()));
 }
 
 TEST(DirectTest, ReduceScatterIsTheRankOrderSum) {
