@@ -189,19 +189,24 @@ absl::Status ReadNumber(const Json& row, const std::string& key,
   return absl::OkStatus();
 }
 
+absl::Status CheckKeys(const Json& object, absl::string_view where,
+                       std::initializer_list<absl::string_view> known) {
+  for (const auto& [key, value] : object.items()) {
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    return JsonError(
+        where, absl::StrCat("unknown key '", key.substr(0, 64),
+                            "', want one of ", absl::StrJoin(known, ", ")));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Row> ReadRow(const Json& json, const std::string& where) {
   if (!json.is_object()) {
     return JsonError(where, absl::StrCat(Shown(json), ", want an object"));
   }
-  for (const auto& [key, value] : json.items()) {
-    static constexpr absl::string_view kKeys[] = {
-        "operation", "size", "one_shot_max_bytes", "two_shot_max_bytes"};
-    if (std::find(std::begin(kKeys), std::end(kKeys), key) == std::end(kKeys)) {
-      return JsonError(
-          where, absl::StrCat("unknown key '", key.substr(0, 64),
-                              "', want one of ", absl::StrJoin(kKeys, ", ")));
-    }
-  }
+  RF_RETURN_IF_ERROR(CheckKeys(
+      json, where,
+      {"operation", "size", "one_shot_max_bytes", "two_shot_max_bytes"}));
   Row row;
   const auto operation = json.find("operation");
   if (operation == json.end() || !operation->is_string()) {
@@ -277,8 +282,10 @@ AlgorithmTable AlgorithmTable::Default() {
   return table;
 }
 
-AlgorithmTable AlgorithmTable::Only(Algorithm algorithm) {
+AlgorithmTable AlgorithmTable::Only(Algorithm algorithm,
+                                    uint64_t ring_slice_bytes) {
   AlgorithmTable table = Default();
+  table.ring_slice_bytes_ = ring_slice_bytes;
   for (Row& row : table.rows_) {
     if (!Supports(row.operation, algorithm)) continue;
     row.one_shot_max_bytes = algorithm == Algorithm::kOneShot ? kUnlimited : 0;
@@ -288,8 +295,14 @@ AlgorithmTable AlgorithmTable::Only(Algorithm algorithm) {
 }
 
 absl::StatusOr<AlgorithmTable> AlgorithmTable::FromRows(
-    const std::vector<Row>& rows) {
+    const std::vector<Row>& rows, uint64_t ring_slice_bytes) {
+  if (ring_slice_bytes != 0 && ring_slice_bytes < kMinRingSliceBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "algorithm table: ring_slice_bytes ", ring_slice_bytes,
+        ", want 0 (all at once) or at least ", kMinRingSliceBytes));
+  }
   AlgorithmTable table = Default();
+  table.ring_slice_bytes_ = ring_slice_bytes;
   std::vector<bool> replaced(table.rows_.size());
   for (const Row& row : rows) {
     RF_RETURN_IF_ERROR(CheckRow(row));
@@ -316,10 +329,17 @@ absl::StatusOr<AlgorithmTable> AlgorithmTable::FromJson(
     return absl::InvalidArgumentError(
         "algorithm table: not JSON, want {\"rows\":[...]}");
   }
-  if (!document.is_object() || document.size() != 1 ||
-      !document.contains("rows") || !document["rows"].is_array()) {
+  if (!document.is_object() || !document.contains("rows") ||
+      !document["rows"].is_array()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "algorithm table: ", Shown(document), ", want {\"rows\":[...]}"));
+  }
+  RF_RETURN_IF_ERROR(
+      CheckKeys(document, "the table", {"ring_slice_bytes", "rows"}));
+  uint64_t ring_slice_bytes = kDefaultRingSliceBytes;
+  if (document.contains("ring_slice_bytes")) {
+    RF_RETURN_IF_ERROR(ReadNumber(document, "ring_slice_bytes", "the table",
+                                  &ring_slice_bytes));
   }
   std::vector<Row> rows;
   for (const Json& item : document["rows"]) {
@@ -327,7 +347,7 @@ absl::StatusOr<AlgorithmTable> AlgorithmTable::FromJson(
                         ReadRow(item, absl::StrCat("rows[", rows.size(), "]")));
     rows.push_back(row);
   }
-  return FromRows(rows);
+  return FromRows(rows, ring_slice_bytes);
 }
 
 absl::StatusOr<AlgorithmTable> AlgorithmTable::Load(const std::string& path) {
@@ -361,7 +381,8 @@ std::string AlgorithmTable::ToJson() const {
     }
     lines.push_back(json.dump());
   }
-  return absl::StrCat("{\"rows\":[\n", absl::StrJoin(lines, ",\n"), "\n]}\n");
+  return absl::StrCat("{\"ring_slice_bytes\":", ring_slice_bytes_,
+                      ",\"rows\":[\n", absl::StrJoin(lines, ",\n"), "\n]}\n");
 }
 
 Algorithm AlgorithmTable::Choose(Operation operation, uint64_t bytes,

@@ -18,6 +18,11 @@ namespace ringfleet::cluster {
 
 inline constexpr int kMaxGroupSize = 16;
 
+// What a ring sends of a segment at a time (see ring.h); 0: all of it.
+inline constexpr uint64_t kDefaultRingSliceBytes = uint64_t{1} << 20;
+// Less would be a flood of frames.
+inline constexpr uint64_t kMinRingSliceBytes = uint64_t{1} << 16;
+
 // "all_reduce", "one_shot", "bf16", ...; the names the command line has.
 absl::string_view OperationText(Operation operation);
 absl::string_view AlgorithmText(Algorithm algorithm);
@@ -57,15 +62,20 @@ class AlgorithmTable {
   // every operation that has a choice and every size.
   static AlgorithmTable Default();
   // `algorithm` wherever it is supported, else the default. For benchmarks.
-  static AlgorithmTable Only(Algorithm algorithm);
+  static AlgorithmTable Only(
+      Algorithm algorithm, uint64_t ring_slice_bytes = kDefaultRingSliceBytes);
 
   // INVALID_ARGUMENT: an operation without a choice, size outside 2..16,
-  // borders that do not ascend, or a second row for the same operation and
-  // size. Rows replace those of the default.
-  static absl::StatusOr<AlgorithmTable> FromRows(const std::vector<Row>& rows);
-  // {"rows":[{"operation":"all_reduce","size":2,"one_shot_max_bytes":1048576,
-  // "two_shot_max_bytes":...}]}; the second border only where there is a
-  // two_shot. Errors as FromRows, and INVALID_ARGUMENT for anything else.
+  // borders that do not ascend, a second row for the same operation and size,
+  // or slices of less than kMinRingSliceBytes. Rows replace those of the
+  // default.
+  static absl::StatusOr<AlgorithmTable> FromRows(
+      const std::vector<Row>& rows,
+      uint64_t ring_slice_bytes = kDefaultRingSliceBytes);
+  // {"ring_slice_bytes":1048576,"rows":[{"operation":"all_reduce","size":2,
+  // "one_shot_max_bytes":1048576,"two_shot_max_bytes":...}]}; the second border
+  // only where there is a two_shot, without slices the default's. Errors as
+  // FromRows, and INVALID_ARGUMENT for anything else.
   static absl::StatusOr<AlgorithmTable> FromJson(absl::string_view json);
   // The same from a file, which errors name. NOT_FOUND: no such file.
   static absl::StatusOr<AlgorithmTable> Load(const std::string& path);
@@ -75,6 +85,7 @@ class AlgorithmTable {
   Algorithm Choose(Operation operation, uint64_t bytes, int size) const;
 
   const std::vector<Row>& rows() const { return rows_; }
+  uint64_t ring_slice_bytes() const { return ring_slice_bytes_; }
   // Equal tables have equal hashes; for the epoch's configuration.
   uint64_t Hash() const;
 
@@ -84,6 +95,7 @@ class AlgorithmTable {
   AlgorithmTable() = default;
 
   std::vector<Row> rows_;  // By operation, then size; always complete.
+  uint64_t ring_slice_bytes_ = kDefaultRingSliceBytes;
 };
 
 }  // namespace ringfleet::cluster

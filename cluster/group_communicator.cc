@@ -178,7 +178,8 @@ absl::Status GroupCommunicator::AllReduce(absl::Span<const float> input,
   return End(
       algorithm == Algorithm::kTwoShot
           ? TwoShotAllReduce(exchange, format, input, output, offsets.span())
-          : RingAllReduce(exchange, format, input, output, offsets.span()));
+          : RingAllReduce(exchange, format, input, output, offsets.span(),
+                          table_.ring_slice_bytes()));
 }
 
 template <typename Format, typename Value>
@@ -200,7 +201,8 @@ absl::Status GroupCommunicator::Gather(const Format& format, Wire wire,
   }
   return End(algorithm == Algorithm::kOneShot
                  ? DirectAllGather(exchange, format, segment, output, offsets)
-                 : RingAllGather(exchange, format, segment, output, offsets));
+                 : RingAllGather(exchange, format, segment, output, offsets,
+                                 table_.ring_slice_bytes()));
 }
 
 absl::Status GroupCommunicator::AllGather(absl::Span<const char> segment,
@@ -246,7 +248,8 @@ absl::Status GroupCommunicator::ReduceScatter(
     return End(exchange.AwaitCallerMemory());
   }
   if (algorithm == Algorithm::kRing) {
-    return End(RingReduceScatter(exchange, format, input, segment, offsets));
+    return End(RingReduceScatter(exchange, format, input, segment, offsets,
+                                 table_.ring_slice_bytes()));
   }
   absl::Status status = DirectReduceScatter(
       exchange, format, 0, input, segment, offsets,

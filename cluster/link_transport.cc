@@ -11,7 +11,6 @@
 #include "cluster/channel.h"
 #include "cluster/collective_service.h"
 #include "cluster/completion_poller.h"
-#include "cluster/congestion_control.h"
 #include "cluster/peer_links.h"
 #include "cluster/status_macros.h"
 #include "kernels/check.h"
@@ -84,7 +83,6 @@ void CollectiveEndpoint::Register(grpc::ServerBuilder& builder) {
   for (const char* argument : kReadBufferArguments) {
     builder.AddChannelArgument(argument, kReadBufferBytes);
   }
-  SetCongestionControl(builder);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 1);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);

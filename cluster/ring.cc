@@ -36,15 +36,15 @@ class RingSchedule {
   };
 
   RingSchedule(Exchange& exchange, const Format& format,
-               absl::Span<const uint64_t> offsets, bool reduce, bool gather,
-               const Buffers& buffers)
+               absl::Span<const uint64_t> offsets, uint64_t slice_bytes,
+               bool reduce, bool gather, const Buffers& buffers)
       : exchange_(exchange),
         format_(format),
         offsets_(offsets),
         hops_(static_cast<uint32_t>(exchange.size() - 1)),
         reduce_steps_(reduce ? hops_ : 0),
         steps_(reduce_steps_ + (gather ? hops_ : 0)),
-        slices_(SlicesOf(offsets)),
+        slices_(SlicesOf(offsets, slice_bytes)),
         gather_(gather),
         own_(SegmentOf(offsets, exchange.rank())),
         buffers_(buffers) {}
@@ -88,17 +88,19 @@ class RingSchedule {
   }
 
  private:
-  // A slice is begun when all that this rank passes on of the one before has
-  // left: links do not wait in between, and no more than two are under way.
+  // A slice is begun so much ahead of its place among the turns that come in:
+  // any earlier, its frames would leave before others of the slice before.
   static constexpr uint32_t kTurnsAhead = 2;
 
-  static uint32_t SlicesOf(absl::Span<const uint64_t> offsets) {
-    uint64_t longest = 0;
-    for (size_t i = 1; i < offsets.size(); ++i) {
-      longest = std::max(longest, offsets[i] - offsets[i - 1]);
-    }
+  // Of the mean: where segments differ much, the longest have long slices, and
+  // the shortest not too many empty ones.
+  static uint32_t SlicesOf(absl::Span<const uint64_t> offsets,
+                           uint64_t slice_bytes) {
+    if (slice_bytes == 0) return 1;
+    const uint64_t segments = offsets.size() - 1;
+    const uint64_t bytes = (offsets.back() - offsets.front()) * sizeof(Value);
     return static_cast<uint32_t>(
-        std::max<uint64_t>(1, longest * sizeof(Value) / kRingSliceBytes));
+        std::max<uint64_t>(1, bytes / segments / slice_bytes));
   }
 
   // The slice's part, on the lane of `flow`, of the segment whose rank is so
@@ -245,10 +247,11 @@ class BroadcastSchedule {
 absl::Status RingAllReduce(Exchange& exchange, const WireFormat& format,
                            absl::Span<const float> input,
                            absl::Span<float> output,
-                           absl::Span<const uint64_t> offsets) {
+                           absl::Span<const uint64_t> offsets,
+                           uint64_t slice_bytes) {
   const ElementRange own = SegmentOf(offsets, exchange.rank());
   const auto segment = output.subspan(own.begin, own.size());
-  return RingSchedule<WireFormat, float>(exchange, format, offsets,
+  return RingSchedule<WireFormat, float>(exchange, format, offsets, slice_bytes,
                                          /*reduce=*/true, /*gather=*/true,
                                          {.input = input,
                                           .partial = output,
@@ -261,9 +264,11 @@ absl::Status RingAllReduce(Exchange& exchange, const WireFormat& format,
 absl::Status RingReduceScatter(Exchange& exchange, const WireFormat& format,
                                absl::Span<float> input,
                                absl::Span<float> segment,
-                               absl::Span<const uint64_t> offsets) {
+                               absl::Span<const uint64_t> offsets,
+                               uint64_t slice_bytes) {
   return RingSchedule<WireFormat, float>(
-             exchange, format, offsets, /*reduce=*/true, /*gather=*/false,
+             exchange, format, offsets, slice_bytes, /*reduce=*/true,
+             /*gather=*/false,
              {.input = input, .partial = input, .segment = segment})
       .Run();
 }
@@ -272,8 +277,9 @@ template <typename Format, typename Value>
 absl::Status RingAllGather(Exchange& exchange, const Format& format,
                            absl::Span<const Value> segment,
                            absl::Span<Value> output,
-                           absl::Span<const uint64_t> offsets) {
-  return RingSchedule<Format, Value>(exchange, format, offsets,
+                           absl::Span<const uint64_t> offsets,
+                           uint64_t slice_bytes) {
+  return RingSchedule<Format, Value>(exchange, format, offsets, slice_bytes,
                                      /*reduce=*/false, /*gather=*/true,
                                      {.gathered = segment, .output = output})
       .Run();
@@ -281,10 +287,10 @@ absl::Status RingAllGather(Exchange& exchange, const Format& format,
 
 template absl::Status RingAllGather(Exchange&, const ByteFormat&,
                                     absl::Span<const char>, absl::Span<char>,
-                                    absl::Span<const uint64_t>);
+                                    absl::Span<const uint64_t>, uint64_t);
 template absl::Status RingAllGather(Exchange&, const WireFormat&,
                                     absl::Span<const float>, absl::Span<float>,
-                                    absl::Span<const uint64_t>);
+                                    absl::Span<const uint64_t>, uint64_t);
 
 absl::Status RingBroadcast(Exchange& exchange, const WireFormat& format,
                            int root, absl::Span<float> values) {

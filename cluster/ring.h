@@ -15,15 +15,17 @@
 // Every element is reduced in one place and copied from there, so all ranks
 // end with the same bits; the order of the sum depends on the segment.
 //
-// A long segment goes round in slices, each of which begins when the one before
-// has nothing more to pass on: what is under way, and lies in the buffers of
-// sockets and readers, stays in the caches. Between two ranks over loopback
-// 128 MB took 53 ms without and 32 with (perf/README.md). A link of 10 Gbit/s
-// would have to hold more from 1 ms each way on.
+// Long segments go round in slices, cut equally often. A slice is begun when
+// this rank has passed on the last part of the one before (where nothing is
+// passed on, when the one before that has come), so that links do not wait, and
+// what is in the buffers of sockets and readers stays in the caches: between
+// two ranks over loopback 134 MB took 53 ms at once and 32 ms in slices of a
+// mebibyte (perf/README.md). About two slices are under way between two ranks,
+// and one or two of a rank's parts between more: links whose rate times delay
+// is larger want larger slices.
 #ifndef RINGFLEET_CLUSTER_RING_H_
 #define RINGFLEET_CLUSTER_RING_H_
 
-#include <cstddef>
 #include <cstdint>
 
 #include "absl/status/status.h"
@@ -34,22 +36,21 @@
 
 namespace ringfleet::cluster {
 
-// Segments of twice as many bytes, as they lie in memory, and more go in slices
-// of at least as many: 2^18 elements of float32.
-inline constexpr size_t kRingSliceBytes = size_t{1} << 20;
-
 // In place or not. Nothing is read any more on return. `offsets` must lie on
-// the format's borders.
+// the format's borders. `slice_bytes`: the mean segment has as many slices of
+// so many bytes, as they lie in memory, as fill it, and at least one; 0: one.
 absl::Status RingAllReduce(Exchange& exchange, const WireFormat& format,
                            absl::Span<const float> input,
                            absl::Span<float> output,
-                           absl::Span<const uint64_t> offsets);
+                           absl::Span<const uint64_t> offsets,
+                           uint64_t slice_bytes);
 
 // `segment` may lie at its place in `input`, which is used for partial sums.
 absl::Status RingReduceScatter(Exchange& exchange, const WireFormat& format,
                                absl::Span<float> input,
                                absl::Span<float> segment,
-                               absl::Span<const uint64_t> offsets);
+                               absl::Span<const uint64_t> offsets,
+                               uint64_t slice_bytes);
 
 // `segment` may lie at its place in `output`. Format: ByteFormat with Value
 // char, or WireFormat with Value float.
@@ -57,7 +58,8 @@ template <typename Format, typename Value>
 absl::Status RingAllGather(Exchange& exchange, const Format& format,
                            absl::Span<const Value> segment,
                            absl::Span<Value> output,
-                           absl::Span<const uint64_t> offsets);
+                           absl::Span<const uint64_t> offsets,
+                           uint64_t slice_bytes);
 
 // The values of `root` walk along the ring both ways, one part each.
 absl::Status RingBroadcast(Exchange& exchange, const WireFormat& format,

@@ -19,6 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "cluster/congestion_control.h"
 #include "cluster/status_macros.h"
 #include "kernels/check.h"
 
@@ -154,6 +155,7 @@ absl::StatusOr<std::unique_ptr<DaemonServer>> DaemonServer::Start(
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
   builder.SetMaxReceiveMessageSize(kMaxReceiveBytes);
+  SetCongestionControl(builder);
   using Option = grpc::ServerBuilder::SyncServerOption;
   builder.SetSyncServerOption(Option::NUM_CQS, 1);
   builder.SetSyncServerOption(Option::MIN_POLLERS, 1);

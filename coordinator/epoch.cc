@@ -18,7 +18,7 @@ namespace {
 using cluster::Deadline;
 
 // Raised whenever frames or plans change their meaning.
-constexpr int kProtocolVersion = 1;
+constexpr int kProtocolVersion = 2;
 
 // Of what a host has available; the rest is for buffers, the runtime and
 // whatever else grows there.

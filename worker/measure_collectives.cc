@@ -216,8 +216,8 @@ class Communicators {
     for (const Algorithm algorithm : kAlgorithms) {
       const auto id = static_cast<uint32_t>(algorithm);
       forced_.push_back(std::make_unique<cluster::GroupCommunicator>(
-          transport, World(id, world_size), AlgorithmTable::Only(algorithm),
-          recorder));
+          transport, World(id, world_size),
+          AlgorithmTable::Only(algorithm, table.ring_slice_bytes()), recorder));
     }
   }
 

@@ -6,11 +6,14 @@
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cluster/algorithm_table.h"
@@ -214,10 +217,46 @@ absl::Status CheckRight(const std::vector<v1::CollectiveFigures>& all) {
   return absl::OkStatus();
 }
 
-// The table of the request with the rows that were measured.
+using MeasureFunction =
+    absl::FunctionRef<absl::StatusOr<std::vector<v1::CollectiveFigures>>(
+        const v1::MeasureCollectivesRequest&)>;
+
+// The slices with which a ring sums a long vector soonest.
+absl::StatusOr<uint64_t> FitSlices(CollectivesOptions options,
+                                   MeasureFunction measure) {
+  constexpr uint64_t kVectorBytes = uint64_t{64} << 20;
+  constexpr uint64_t kSliceBytes[] = {cluster::kDefaultRingSliceBytes,
+                                      uint64_t{4} << 20, uint64_t{16} << 20, 0};
+  options.calibrate = false;
+  options.ops = "all_reduce";
+  options.bytes = absl::StrCat(kVectorBytes);
+  options.algos = "ring";
+  options.wires = "f32";
+  options.seconds = std::max(options.seconds, 1.0);
+  RF_ASSIGN_OR_RETURN(v1::MeasureCollectivesRequest request,
+                      CollectivesRequest(options));
+  uint64_t best = 0;
+  double best_us = std::numeric_limits<double>::infinity();
+  for (const uint64_t slice_bytes : kSliceBytes) {
+    RF_ASSIGN_OR_RETURN(const cluster::AlgorithmTable table,
+                        cluster::AlgorithmTable::FromRows({}, slice_bytes));
+    request.set_algorithm_table(table.ToJson());
+    RF_ASSIGN_OR_RETURN(const std::vector<v1::CollectiveFigures> figures,
+                        measure(request));
+    RF_RETURN_IF_ERROR(CheckRight(figures));
+    const double us = figures.at(0).p50_us();
+    std::fprintf(stderr, "ring_slice_bytes %llu: %.1f ms\n",
+                 static_cast<unsigned long long>(slice_bytes), us / 1e3);
+    if (us < best_us) std::tie(best, best_us) = std::pair(slice_bytes, us);
+  }
+  return best;
+}
+
+// `base` with the rows that were measured.
 absl::StatusOr<cluster::AlgorithmTable> Calibrate(
-    const v1::MeasureCollectivesRequest& request,
-    const std::vector<v1::CollectiveFigures>& all, int world) {
+    const cluster::AlgorithmTable& base,
+    const std::vector<v1::CollectiveFigures>& all, int world,
+    uint64_t ring_slice_bytes) {
   std::vector<CollectiveTiming> timings;
   for (const v1::CollectiveFigures& figures : all) {
     const v1::CollectiveCase& measured = figures.measured();
@@ -225,9 +264,6 @@ absl::StatusOr<cluster::AlgorithmTable> Calibrate(
                        static_cast<cluster::Algorithm>(measured.algorithm()),
                        figures.wire_bytes(), figures.p50_us()});
   }
-  RF_ASSIGN_OR_RETURN(
-      const cluster::AlgorithmTable base,
-      cluster::AlgorithmTable::FromJson(request.algorithm_table()));
   std::vector<cluster::AlgorithmTable::Row> rows = base.rows();
   for (cluster::AlgorithmTable::Row& row : rows) {
     const bool measured =
@@ -238,7 +274,7 @@ absl::StatusOr<cluster::AlgorithmTable> Calibrate(
                     });
     if (measured) row = FitRow(row.operation, world, timings);
   }
-  return cluster::AlgorithmTable::FromRows(rows);
+  return cluster::AlgorithmTable::FromRows(rows, ring_slice_bytes);
 }
 
 // The table of the request with the best cut of each shape that was measured.
@@ -318,8 +354,11 @@ absl::Status Run(const CollectivesVerb& options, Invocation& invocation) {
     return absl::InvalidArgumentError(
         absl::StrCat("usage: --output ", options.output, " cannot be written"));
   }
-  all = remote.addresses.empty() ? MeasureLocally(world, request)
-                                 : Measure(remote, request);
+  const auto measure = [&](const v1::MeasureCollectivesRequest& wanted) {
+    return remote.addresses.empty() ? MeasureLocally(world, wanted)
+                                    : Measure(remote, wanted);
+  };
+  all = measure(request);
   RF_RETURN_IF_ERROR(all.status());
   const absl::Status right = CheckRight(*all);
   if (!options.what.calibrate && !options.what.tune) {
@@ -336,8 +375,15 @@ absl::Status Run(const CollectivesVerb& options, Invocation& invocation) {
                         Tune(request, *all, world));
     text = table.ToJson();
   } else {
+    RF_ASSIGN_OR_RETURN(
+        const cluster::AlgorithmTable base,
+        cluster::AlgorithmTable::FromJson(request.algorithm_table()));
+    uint64_t slice_bytes = base.ring_slice_bytes();
+    if (options.what.bytes.empty()) {  // Not only sizes that need no slices.
+      RF_ASSIGN_OR_RETURN(slice_bytes, FitSlices(options.what, measure));
+    }
     RF_ASSIGN_OR_RETURN(const cluster::AlgorithmTable table,
-                        Calibrate(request, *all, world));
+                        Calibrate(base, *all, world, slice_bytes));
     text = table.ToJson();
   }
   if (options.output.empty()) {

@@ -138,6 +138,23 @@ TEST(AlgorithmTableTest, RowsReplaceDefaults) {
   EXPECT_EQ(AlgorithmTable::FromRows({}).value(), AlgorithmTable::Default());
 }
 
+TEST(AlgorithmTableTest, SlicesTravelWithTheTable) {
+  const AlgorithmTable standard = AlgorithmTable::Default();
+  EXPECT_EQ(standard.ring_slice_bytes(), kDefaultRingSliceBytes);
+  const auto without = AlgorithmTable::FromJson(R"({"rows":[]})");
+  ASSERT_EQ(without.status(), absl::OkStatus());
+  EXPECT_EQ(*without, standard);
+  for (const uint64_t bytes : {uint64_t{0}, uint64_t{4} << 20}) {
+    const auto table = AlgorithmTable::FromRows({}, bytes);
+    ASSERT_EQ(table.status(), absl::OkStatus());
+    EXPECT_EQ(table->ring_slice_bytes(), bytes);
+    EXPECT_NE(table->Hash(), standard.Hash());
+    const auto read = AlgorithmTable::FromJson(table->ToJson());
+    ASSERT_EQ(read.status(), absl::OkStatus());
+    EXPECT_EQ(*read, *table);
+  }
+}
+
 TEST(AlgorithmTableTest, RowErrorsNameTheRow) {
   EXPECT_EQ(ErrorOfRows({{Operation::kBarrier, 2, 1, 1}}),
             "algorithm table: a row for operation 'barrier' (4), which has one "
@@ -197,7 +214,15 @@ TEST(AlgorithmTableTest, JsonErrorsNameThePlace) {
   EXPECT_EQ(ErrorOfJson("{"),
             "algorithm table: not JSON, want {\"rows\":[...]}");
   EXPECT_EQ(ErrorOfJson("7"), "algorithm table: 7, want {\"rows\":[...]}");
-  EXPECT_THAT(ErrorOfJson(R"({"rows":[],"more":1})"), HasSubstr("an object"));
+  EXPECT_THAT(
+      ErrorOfJson(R"({"rows":[],"more":1})"),
+      HasSubstr("the table: unknown key 'more', want one of ring_slice_bytes"));
+  EXPECT_EQ(ErrorOfJson(R"({"rows":[],"ring_slice_bytes":-1})"),
+            "algorithm table: the table: ring_slice_bytes -1, want a whole "
+            "number from 0");
+  EXPECT_EQ(ErrorOfJson(R"({"rows":[],"ring_slice_bytes":65535})"),
+            "algorithm table: ring_slice_bytes 65535, want 0 (all at once) or "
+            "at least 65536");
   EXPECT_EQ(ErrorOfJson(R"({"rows":[3]})"),
             "algorithm table: rows[0]: 3, want an object");
   constexpr char kGood[] =
