@@ -2,8 +2,11 @@
 // Products of every weight form beside the machine's ceilings: what one pass
 // over the weights reads, and what it computes. The first rows are bound by
 // memory, the last by arithmetic; each row names the ceiling it is nearer to.
+// Memory changes within seconds on shared machines, so a sum over the same
+// bytes follows each product, and a rate is the median of its passes.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -13,6 +16,7 @@
 
 #include "kernels/isa.h"
 #include "kernels/matmul.h"
+#include "kernels/read_bandwidth.h"
 #include "kernels/weight_matrix.h"
 #include "perf/roofline.h"
 
@@ -44,8 +48,35 @@ kernels::WeightMatrix MakeWeights(WeightForm form, const Sizes& sizes,
   return w;
 }
 
-// Seconds of one product, the best of some within a second.
-double Measure(const kernels::WeightMatrix& w, size_t rows,
+double Median(std::vector<double> values) {
+  const auto middle =
+      values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// Adds up the bytes of the weights; so much is read at a time.
+void Read(const kernels::WeightMatrix& w, kernels::ThreadPool& pool) {
+  constexpr size_t kWords = size_t{1} << 15;
+  const auto* const words = reinterpret_cast<const uint64_t*>(w.data());
+  const size_t count = w.bytes() / sizeof(uint64_t);
+  pool.ParallelFor((count + kWords - 1) / kWords, 1,
+                   [&](size_t begin, size_t end) {
+                     const size_t first = begin * kWords;
+                     const size_t last = std::min(count, end * kWords);
+                     static std::atomic<uint64_t> sink;
+                     sink += kernels::SumWords(words + first, last - first);
+                   });
+}
+
+struct Passes {
+  double product_seconds = 0;
+  double read_seconds = 0;
+  double read_share = 0;  // Of the sum's rate, which the product reaches.
+};
+
+// Medians of products and sums in turns, for about two seconds.
+Passes Measure(const kernels::WeightMatrix& w, size_t rows,
                kernels::ThreadPool& pool) {
   std::vector<float> x(rows * w.columns());
   for (size_t i = 0; i < x.size(); ++i) {
@@ -56,23 +87,32 @@ double Measure(const kernels::WeightMatrix& w, size_t rows,
   activations.Assign(kernels::ActivationFormFor(w.form()), x.data(), rows,
                      w.columns(), w.columns(), pool);
   using Clock = std::chrono::steady_clock;
-  const Clock::time_point end = Clock::now() + std::chrono::seconds(1);
-  double best = 1e9;
-  do {
+  const auto seconds_of = [](auto&& pass) {
     const Clock::time_point begin = Clock::now();
+    pass();
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  };
+  const auto multiply = [&] {
     kernels::MatMul(w, activations, y.data(), pool);
-    const std::chrono::duration<double> seconds = Clock::now() - begin;
-    best = std::min(best, seconds.count());
+  };
+  multiply();  // Warm.
+  std::vector<double> products, reads, shares;
+  const Clock::time_point end = Clock::now() + std::chrono::seconds(2);
+  do {
+    products.push_back(seconds_of(multiply));
+    reads.push_back(seconds_of([&] { Read(w, pool); }));
+    shares.push_back(reads.back() / products.back());
   } while (Clock::now() < end);
-  return best;
+  return {Median(products), Median(reads), Median(shares)};
 }
 
 void Run(kernels::ThreadPool& pool, const Sizes& sizes) {
   const Roofline roofline = MeasureRoofline(pool);
   std::printf(
       "%s, %d threads: read %.1f GB/s, int8 %.0f, int4 %.0f GOPS, bf16 %.0f, "
-      "f32 %.0f GFLOP/s\n\n| weights | rows | GB/s | GOPS | ceiling | share |\n"
-      "|---|---|---|---|---|---|\n",
+      "f32 %.0f GFLOP/s\n\n| weights | rows | GB/s | a sum, GB/s | GOPS | "
+      "ceiling | "
+      "share |\n|---|---|---|---|---|---|---|\n",
       std::string(kernels::IsaName(kernels::CurrentIsa())).c_str(),
       pool.threads(), roofline.read_gbps, roofline.int8_gops,
       roofline.int4_gops, roofline.bf16_gflops, roofline.f32_gflops);
@@ -83,17 +123,18 @@ void Run(kernels::ThreadPool& pool, const Sizes& sizes) {
                          : form == WeightForm::kInt4 ? roofline.int4_gops
                                                      : roofline.f32_gflops;
     for (const size_t count : sizes.rows) {
-      const double seconds = Measure(w, count, pool);
-      const double gbps = static_cast<double>(w.bytes()) / seconds / 1e9;
+      const Passes passes = Measure(w, count, pool);
+      const double gigabytes = static_cast<double>(w.bytes()) / 1e9;
       const double gops = 2.0 *
                           static_cast<double>(count * w.rows() * w.columns()) /
-                          seconds / 1e9;
-      const double read_share = gbps / roofline.read_gbps;
+                          passes.product_seconds / 1e9;
       const double compute_share = gops / limit;
-      std::printf("| %s | %zu | %.1f | %.0f | %s | %.0f %% |\n",
+      std::printf("| %s | %zu | %.1f | %.1f | %.0f | %s | %.0f %% |\n",
                   std::string(kernels::WeightFormName(form)).c_str(), count,
-                  gbps, gops, read_share > compute_share ? "read" : "compute",
-                  100 * std::max(read_share, compute_share));
+                  gigabytes / passes.product_seconds,
+                  gigabytes / passes.read_seconds, gops,
+                  passes.read_share > compute_share ? "read" : "compute",
+                  100 * std::max(passes.read_share, compute_share));
       std::fflush(stdout);
     }
   }
