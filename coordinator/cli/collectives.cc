@@ -78,9 +78,10 @@ Algorithms: one_shot sends everything to everybody, two_shot the segments to
 their owners and the sums back, ring both ways round; of matmul_reduce_scatter
 one_shot sends summands to their owners and ring float32 sums both ways round.
 auto is what a model's exchange of that size takes; --calibrate measures where
-the borders between them lie here and writes them as a table, for --collectives
-of other commands and for `collectives:` of a cluster file. --tune tries how
-fused products may be cut and writes the best, by processor and shape, for
+the borders between them lie here and, without --bytes, which slices of a ring
+are best, and writes them as a table, for --collectives of other commands and
+for `collectives:` of a cluster file. --tune tries how fused products may be cut
+and writes the best, by processor and shape, for
 --tiles of other commands and `tiles:` of a cluster file; no cut changes a
 result. Tune with the model's --wire, which is bf16 unless it says otherwise.
 
