@@ -2,8 +2,9 @@
 // Prints what one decode step of one attention layer costs in each of the five
 // forms of mla_variants.h, over batches and contexts: milliseconds, bytes of
 // the cache, operations. Cells that would take too long or too much memory hold
-// a prediction instead: the time of the last measured cell of that form, scaled
-// by the operations or by the bytes, whichever grows more.
+// a prediction instead, marked ~: the time of the last measured cell of that
+// form, of one sequence of 32 positions at first, scaled by the operations or
+// by the bytes, whichever grows more.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -25,7 +26,7 @@ using kernels::Dtype;
 
 struct Options {
   std::vector<size_t> batches = {1, 8, 32};
-  std::vector<size_t> contexts = {32, 256, 1024, 4096, 8192, 32768};
+  std::vector<size_t> contexts = {32, 256, 1024, 4096, 8192, 16384, 32768};
   int threads = 2;
   int repetitions = 3;
   double max_seconds = 5;
@@ -70,6 +71,11 @@ double Measure(MlaVariant variant, size_t batch, size_t context,
   return seconds[seconds.size() / 2];
 }
 
+MlaCost CostOfCell(MlaVariant variant, size_t batch, size_t context) {
+  return CostOf(variant, MlaShape(), batch, context, Dtype::kBf16,
+                Dtype::kBf16);
+}
+
 double Bytes(const MlaCost& cost) {
   return cost.cache_bytes + cost.temporary_bytes + cost.weight_bytes;
 }
@@ -78,21 +84,19 @@ void PrintRow(MlaVariant variant, size_t batch, const Options& options,
               kernels::ThreadPool& pool) {
   std::string row =
       absl::StrFormat("| %-8s |", std::string(MlaVariantName(variant)));
-  std::optional<std::pair<MlaCost, double>> last;
+  constexpr size_t kLeastContext = 32;
+  MlaCost measured = CostOfCell(variant, 1, kLeastContext);
+  double taken = Measure(variant, 1, kLeastContext, options, pool);
   for (const size_t context : options.contexts) {
-    const MlaCost cost =
-        CostOf(variant, MlaShape(), batch, context, Dtype::kBf16, Dtype::kBf16);
-    double seconds = 0;
-    if (last.has_value()) {
-      const auto& [measured, taken] = *last;
-      seconds = taken * std::max(cost.flops / measured.flops,
-                                 Bytes(cost) / Bytes(measured));
-    }
+    const MlaCost cost = CostOfCell(variant, batch, context);
+    double seconds = taken * std::max(cost.flops / measured.flops,
+                                      Bytes(cost) / Bytes(measured));
     const bool runs =
         seconds <= options.max_seconds && Bytes(cost) <= options.max_gb * 1e9;
     if (runs) {
       seconds = Measure(variant, batch, context, options, pool);
-      last.emplace(cost, seconds);
+      measured = cost;
+      taken = seconds;
     }
     row += absl::StrFormat(" %s%.3g ms", runs ? "" : "~", seconds * 1e3);
     const std::optional<int> published = Published(variant, batch, context);
@@ -125,8 +129,12 @@ int Main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   std::sort(options.contexts.begin(), options.contexts.end());
   kernels::ThreadPool pool(options.threads);
-  std::printf("%d threads, %s\n", options.threads,
-              std::string(kernels::IsaName(kernels::CurrentIsa())).c_str());
+  std::printf(
+      "%d threads, %s; [published]; ~: not run, would take more than %.3g s or "
+      "%.3g GB\n",
+      options.threads,
+      std::string(kernels::IsaName(kernels::CurrentIsa())).c_str(),
+      options.max_seconds, options.max_gb);
   for (const size_t batch : options.batches) {
     std::printf("\n| batch %zu |", batch);
     for (const size_t context : options.contexts) {

@@ -357,42 +357,44 @@ TEST(MatMulTest, WhatIsNotFiniteShows) {
 
 // Large enough for many chunks per thread and several batches of rows.
 TEST(MatMulTest, ResultsDependOnTheirOwnRowsOnly) {
-  const size_t rows = 301;
-  const size_t columns = 1501;
-  const size_t batch = 64;
-  const std::vector<float> x = RandomFloats(batch * columns, 5);
-  for (const WeightForm form : kForms) {
-    const WeightMatrix w = RandomWeights(form, rows, columns, 6);
-    const Activations activations = MakeActivations(form, x, batch, columns);
-    const auto multiply = [&](size_t first, size_t count, ThreadPool& pool) {
-      std::vector<float> y(count * rows, NAN);
-      MatMul({{.w = &w,
-               .num_rows = rows,
-               .x = &activations,
-               .first_x = first,
-               .batch = count,
-               .y = y.data(),
-               .y_stride = rows}},
-             pool);
-      return y;
-    };
-    ThreadPool one(1);
-    std::vector<float> expected;
-    for (size_t i = 0; i < batch; ++i) {
-      const std::vector<float> y = multiply(i, 1, one);
-      expected.insert(expected.end(), y.begin(), y.end());
-    }
-    for (int threads = 1; threads <= 4; ++threads) {
-      ThreadPool pool(threads);
-      for (const size_t part : {size_t{1}, size_t{7}, batch}) {
-        const std::vector<float> y = multiply(batch - part, part, pool);
-        for (size_t i = 0; i < part * rows; ++i) {
-          ASSERT_EQ(y[i], expected[(batch - part) * rows + i])
-              << WeightFormName(form);
+  ForEachIsa([] {
+    const size_t rows = 301;
+    const size_t columns = 1501;
+    const size_t batch = 64;
+    const std::vector<float> x = RandomFloats(batch * columns, 5);
+    for (const WeightForm form : kForms) {
+      const WeightMatrix w = RandomWeights(form, rows, columns, 6);
+      const Activations activations = MakeActivations(form, x, batch, columns);
+      const auto multiply = [&](size_t first, size_t count, ThreadPool& pool) {
+        std::vector<float> y(count * rows, NAN);
+        MatMul({{.w = &w,
+                 .num_rows = rows,
+                 .x = &activations,
+                 .first_x = first,
+                 .batch = count,
+                 .y = y.data(),
+                 .y_stride = rows}},
+               pool);
+        return y;
+      };
+      ThreadPool one(1);
+      std::vector<float> expected;
+      for (size_t i = 0; i < batch; ++i) {
+        const std::vector<float> y = multiply(i, 1, one);
+        expected.insert(expected.end(), y.begin(), y.end());
+      }
+      for (int threads = 1; threads <= 4; ++threads) {
+        ThreadPool pool(threads);
+        for (const size_t part : {size_t{1}, size_t{7}, batch}) {
+          const std::vector<float> y = multiply(batch - part, part, pool);
+          for (size_t i = 0; i < part * rows; ++i) {
+            ASSERT_EQ(y[i], expected[(batch - part) * rows + i])
+                << WeightFormName(form);
+          }
         }
       }
     }
-  }
+  });
 }
 
 TEST(MatMulTest, SubRangesAndStepsTouchOnlyTheirPart) {

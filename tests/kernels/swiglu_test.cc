@@ -8,6 +8,7 @@
 #include "gtest/gtest.h"
 #include "kernels/elementwise.h"
 #include "kernels/matmul.h"
+#include "tests/kernels/each_isa.h"
 #include "tests/kernels/random_floats.h"
 
 namespace ringfleet::kernels {
@@ -78,57 +79,59 @@ class SwigluTest : public ::testing::TestWithParam<WeightForm> {};
 // Experts of different widths, one without rows and one of width 0; rows that
 // many, one and no expert has. Bitwise: the same sums in the same order.
 TEST_P(SwigluTest, IsTheWeightedSumOfItsNetworks) {
-  const size_t columns = 150;
-  const size_t hidden_size = 97;
-  const size_t tokens = 60;
-  const std::vector<float> values = RandomFloats(tokens * columns, 1);
-  std::deque<Network> networks;
-  for (const size_t width : {200, 1, 0, 64, 129}) {
-    networks.emplace_back(GetParam(), columns, width, hidden_size,
-                          static_cast<uint32_t>(10 + 3 * networks.size()));
-  }
-  std::vector<uint32_t> all;
-  for (uint32_t i = 0; i < 55; ++i) all.push_back(i);
-  const std::vector<uint32_t> some = {0, 2, 3, 50, 54};
-  const std::vector<uint32_t> one = {7};
-  const std::vector<float> weights = RandomFloats(5, 2);
-  const float half = 0.5f;
-  const std::vector<SwigluExpert> experts = {
-      networks[0].Expert(all, nullptr), networks[1].Expert(one, &half),
-      networks[2].Expert(all, nullptr), networks[3].Expert({}, nullptr),
-      networks[4].Expert(some, weights.data())};
+  ForEachIsa([] {
+    const size_t columns = 150;
+    const size_t hidden_size = 97;
+    const size_t tokens = 60;
+    const std::vector<float> values = RandomFloats(tokens * columns, 1);
+    std::deque<Network> networks;
+    for (const size_t width : {200, 1, 0, 64, 129}) {
+      networks.emplace_back(GetParam(), columns, width, hidden_size,
+                            static_cast<uint32_t>(10 + 3 * networks.size()));
+    }
+    std::vector<uint32_t> all;
+    for (uint32_t i = 0; i < 55; ++i) all.push_back(i);
+    const std::vector<uint32_t> some = {0, 2, 3, 50, 54};
+    const std::vector<uint32_t> one = {7};
+    const std::vector<float> weights = RandomFloats(5, 2);
+    const float half = 0.5f;
+    const std::vector<SwigluExpert> experts = {
+        networks[0].Expert(all, nullptr), networks[1].Expert(one, &half),
+        networks[2].Expert(all, nullptr), networks[3].Expert({}, nullptr),
+        networks[4].Expert(some, weights.data())};
 
-  for (int threads = 1; threads <= 3; ++threads) {
-    ThreadPool pool(threads);
-    Activations x;
-    x.Assign(ActivationFormFor(GetParam()), values.data(), tokens, columns,
-             columns, pool);
-    SwigluWorkspace workspace;
-    for (int repeat = 0; repeat < 2; ++repeat) {
-      std::vector<float> out(tokens * hidden_size, NAN);
-      const RowRange rows = {0, tokens};
-      Swiglu(experts, x, hidden_size, {.y = out.data(), .rows = {&rows, 1}},
-             &workspace, pool);
-      for (uint32_t row = 0; row < tokens; ++row) {
-        std::vector<float> expected(hidden_size);
-        for (size_t e = 0; e < experts.size(); ++e) {
-          for (size_t i = 0; i < experts[e].rows.size(); ++i) {
-            if (experts[e].rows[i] != row || networks[e].gate.rows() == 0) {
-              continue;
+    for (int threads = 1; threads <= 3; ++threads) {
+      ThreadPool pool(threads);
+      Activations x;
+      x.Assign(ActivationFormFor(GetParam()), values.data(), tokens, columns,
+               columns, pool);
+      SwigluWorkspace workspace;
+      for (int repeat = 0; repeat < 2; ++repeat) {
+        std::vector<float> out(tokens * hidden_size, NAN);
+        const RowRange rows = {0, tokens};
+        Swiglu(experts, x, hidden_size, {.y = out.data(), .rows = {&rows, 1}},
+               &workspace, pool);
+        for (uint32_t row = 0; row < tokens; ++row) {
+          std::vector<float> expected(hidden_size);
+          for (size_t e = 0; e < experts.size(); ++e) {
+            for (size_t i = 0; i < experts[e].rows.size(); ++i) {
+              if (experts[e].rows[i] != row || networks[e].gate.rows() == 0) {
+                continue;
+              }
+              AddScaledTo(
+                  experts[e].weights == nullptr ? 1.0f : experts[e].weights[i],
+                  Plain(networks[e], x, row, pool).data(), hidden_size,
+                  expected.data());
             }
-            AddScaledTo(
-                experts[e].weights == nullptr ? 1.0f : experts[e].weights[i],
-                Plain(networks[e], x, row, pool).data(), hidden_size,
-                expected.data());
           }
-        }
-        for (size_t o = 0; o < hidden_size; ++o) {
-          ASSERT_EQ(out[row * hidden_size + o], expected[o])
-              << "row " << row << " output " << o;
+          for (size_t o = 0; o < hidden_size; ++o) {
+            ASSERT_EQ(out[row * hidden_size + o], expected[o])
+                << "row " << row << " output " << o;
+          }
         }
       }
     }
-  }
+  });
 }
 
 TEST_P(SwigluTest, WithoutExpertsIsZero) {
@@ -146,44 +149,46 @@ TEST_P(SwigluTest, WithoutExpertsIsZero) {
 // Rows in two calls, of two ranges and of one, have the bits of one call, and
 // no others are touched.
 TEST_P(SwigluTest, RowsStandAlone) {
-  const size_t columns = 70;
-  const size_t hidden_size = 33;
-  const size_t tokens = 19;
-  ThreadPool pool(2);
-  const std::vector<float> values = RandomFloats(tokens * columns, 1);
-  Activations x;
-  x.Assign(ActivationFormFor(GetParam()), values.data(), tokens, columns,
-           columns, pool);
-  const Network network(GetParam(), columns, 130, hidden_size, 3);
-  SwigluWorkspace workspace;
-  const auto run = [&](std::vector<RowRange> ranges, size_t first_y,
-                       std::vector<float> out) {
-    std::vector<uint32_t> rows;
-    for (const RowRange& range : ranges) {
-      for (size_t row = range.begin; row < range.end; ++row) {
-        rows.push_back(static_cast<uint32_t>(row));
+  ForEachIsa([] {
+    const size_t columns = 70;
+    const size_t hidden_size = 33;
+    const size_t tokens = 19;
+    ThreadPool pool(2);
+    const std::vector<float> values = RandomFloats(tokens * columns, 1);
+    Activations x;
+    x.Assign(ActivationFormFor(GetParam()), values.data(), tokens, columns,
+             columns, pool);
+    const Network network(GetParam(), columns, 130, hidden_size, 3);
+    SwigluWorkspace workspace;
+    const auto run = [&](std::vector<RowRange> ranges, size_t first_y,
+                         std::vector<float> out) {
+      std::vector<uint32_t> rows;
+      for (const RowRange& range : ranges) {
+        for (size_t row = range.begin; row < range.end; ++row) {
+          rows.push_back(static_cast<uint32_t>(row));
+        }
+      }
+      const SwigluExpert expert = network.Expert(rows, nullptr);
+      Swiglu({&expert, 1}, x, hidden_size,
+             {.y = out.data(), .first_y = first_y, .rows = ranges}, &workspace,
+             pool);
+      return out;
+    };
+    const std::vector<float> whole =
+        run({{0, tokens}}, 0, std::vector<float>(tokens * hidden_size, NAN));
+    const std::vector<float> outer =
+        run({{0, 5}, {11, tokens}}, 0, std::vector<float>(whole.size(), 7));
+    const std::vector<float> inner =
+        run({{5, 11}}, 5, std::vector<float>(6 * hidden_size, NAN));
+    for (size_t i = 0; i < whole.size(); ++i) {
+      const size_t row = i / hidden_size;
+      const bool is_inner = row >= 5 && row < 11;
+      ASSERT_EQ(outer[i], is_inner ? 7 : whole[i]) << "row " << row;
+      if (is_inner) {
+        ASSERT_EQ(inner[i - 5 * hidden_size], whole[i]);
       }
     }
-    const SwigluExpert expert = network.Expert(rows, nullptr);
-    Swiglu({&expert, 1}, x, hidden_size,
-           {.y = out.data(), .first_y = first_y, .rows = ranges}, &workspace,
-           pool);
-    return out;
-  };
-  const std::vector<float> whole =
-      run({{0, tokens}}, 0, std::vector<float>(tokens * hidden_size, NAN));
-  const std::vector<float> outer =
-      run({{0, 5}, {11, tokens}}, 0, std::vector<float>(whole.size(), 7));
-  const std::vector<float> inner =
-      run({{5, 11}}, 5, std::vector<float>(6 * hidden_size, NAN));
-  for (size_t i = 0; i < whole.size(); ++i) {
-    const size_t row = i / hidden_size;
-    const bool is_inner = row >= 5 && row < 11;
-    ASSERT_EQ(outer[i], is_inner ? 7 : whole[i]) << "row " << row;
-    if (is_inner) {
-      ASSERT_EQ(inner[i - 5 * hidden_size], whole[i]);
-    }
-  }
+  });
 }
 
 // Of hidden rows that were made together, sums in pieces, in any order, have
