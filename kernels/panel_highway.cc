@@ -250,16 +250,16 @@ struct Int4Weights {
   }
 };
 
-// One group of weights, of which x has `units`, times Rows rows. `ahead`: how
-// far to ask for others; 0: they have been asked for.
+// One group of weights, of which x has `units`, times Rows rows. `later`: a
+// group to ask for; null: it has been asked for.
 template <class Weights, size_t Rows>
 HWY_NOINLINE void MultiplyRows(const uint8_t* weights, size_t units,
                                const typename Weights::RowGroup* rows,
-                               size_t ahead, float* tile) {
+                               const uint8_t* later, float* tile) {
   const size_t outputs = Weights::template kVectors<Rows> * hn::Lanes(I32());
   for (size_t output = 0; output < kPanelRows; output += outputs) {
-    if (ahead > 0) {
-      AskAhead(weights, Weights::kGroupBytes, ahead, output, outputs);
+    if (later != nullptr) {
+      AskForGroup(later, Weights::kGroupBytes, output, outputs);
     }
     Weights::template Block<Rows>(weights, units, rows, output, tile);
   }
@@ -267,21 +267,23 @@ HWY_NOINLINE void MultiplyRows(const uint8_t* weights, size_t units,
 
 template <class Weights>
 void MultiplyCount(size_t count, const uint8_t* weights, size_t units,
-                   const typename Weights::RowGroup* rows, size_t ahead,
+                   const typename Weights::RowGroup* rows, const uint8_t* later,
                    float* tile) {
   static constexpr decltype(&MultiplyRows<Weights, 1>) kKernels[kMaxRows] = {
       &MultiplyRows<Weights, 1>, &MultiplyRows<Weights, 2>,
       &MultiplyRows<Weights, 3>, &MultiplyRows<Weights, 4>,
       &MultiplyRows<Weights, 5>, &MultiplyRows<Weights, 6>};
-  kKernels[count - 1](weights, units, rows, ahead, tile);
+  kKernels[count - 1](weights, units, rows, later, tile);
 }
 
 template <class Weights>
-void Multiply(const uint8_t* panel, const PanelBatch& x, float* tile) {
+void Multiply(const uint8_t* panel, const PanelBatch& x, const uint8_t* next,
+              float* tile) {
   std::fill_n(tile, x.size * kPanelRows, 0.0f);
   typename Weights::RowGroup rows[kMaxPanelBatch];
   const size_t ahead = BytesAheadOutOfOrder(x.size);
   const size_t groups = (x.columns + kActivationGroup - 1) / kActivationGroup;
+  const uint8_t* const end = panel + groups * Weights::kGroupBytes;
   for (size_t group = 0; group < groups; ++group) {
     const size_t columns =
         std::min(kActivationGroup, x.columns - group * kActivationGroup);
@@ -289,21 +291,25 @@ void Multiply(const uint8_t* panel, const PanelBatch& x, float* tile) {
         (columns + Weights::kUnitColumns - 1) / Weights::kUnitColumns;
     for (size_t i = 0; i < x.size; ++i) rows[i].Set(x, i, group);
     const uint8_t* weights = panel + group * Weights::kGroupBytes;
+    const uint8_t* const later = GroupAhead(weights, ahead, end, next);
     for (size_t row = 0; row < x.size;) {
       const size_t count = RowsTogether(x.size - row);
       MultiplyCount<Weights>(count, weights, units, rows + row,
-                             row == 0 ? ahead : 0, tile + row * kPanelRows);
+                             row == 0 ? later : nullptr,
+                             tile + row * kPanelRows);
       row += count;
     }
   }
 }
 
-void MultiplyInt8(const uint8_t* panel, const PanelBatch& x, float* tile) {
-  Multiply<Int8Weights>(panel, x, tile);
+void MultiplyInt8(const uint8_t* panel, const PanelBatch& x,
+                  const uint8_t* next, float* tile) {
+  Multiply<Int8Weights>(panel, x, next, tile);
 }
 
-void MultiplyInt4(const uint8_t* panel, const PanelBatch& x, float* tile) {
-  Multiply<Int4Weights>(panel, x, tile);
+void MultiplyInt4(const uint8_t* panel, const PanelBatch& x,
+                  const uint8_t* next, float* tile) {
+  Multiply<Int4Weights>(panel, x, next, tile);
 }
 
 }  // namespace ringfleet::kernels::HWY_NAMESPACE
@@ -318,14 +324,12 @@ HWY_EXPORT(MultiplyInt4);
 
 void Int8Panel(const uint8_t* panel, const PanelBatch& x, const uint8_t* next,
                float* tile) {
-  static_cast<void>(next);  // AskAhead() runs into what follows the panel.
-  HWY_DYNAMIC_DISPATCH(MultiplyInt8)(panel, x, tile);
+  HWY_DYNAMIC_DISPATCH(MultiplyInt8)(panel, x, next, tile);
 }
 
 void Int4Panel(const uint8_t* panel, const PanelBatch& x, const uint8_t* next,
                float* tile) {
-  static_cast<void>(next);
-  HWY_DYNAMIC_DISPATCH(MultiplyInt4)(panel, x, tile);
+  HWY_DYNAMIC_DISPATCH(MultiplyInt4)(panel, x, next, tile);
 }
 
 }  // namespace

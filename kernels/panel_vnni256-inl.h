@@ -164,20 +164,21 @@ struct Int4Weights {
 template <typename Weights>
 void Multiply(const uint8_t* panel, const PanelBatch& x, const uint8_t* next,
               float* tile) {
-  static_cast<void>(next);  // AskAhead() runs into what follows the panel.
   std::fill_n(tile, x.size * kPanelRows, 0.0f);
   const size_t ahead = BytesAheadOutOfOrder(x.size);
   const size_t groups = (x.columns + kActivationGroup - 1) / kActivationGroup;
+  const uint8_t* const end = panel + groups * Weights::kGroupBytes;
   for (size_t group = 0; group < groups; ++group) {
     const size_t columns =
         std::min(kActivationGroup, x.columns - group * kActivationGroup);
     const size_t units =
         (columns + Weights::kUnitColumns - 1) / Weights::kUnitColumns;
     const uint8_t* weights = panel + group * Weights::kGroupBytes;
+    const uint8_t* const later = GroupAhead(weights, ahead, end, next);
     for (size_t row = 0; row < x.size; row += kMaxRows) {
       for (size_t output = 0; output < kPanelRows; output += kBlockOutputs) {
         if (row == 0) {
-          AskAhead(weights, Weights::kGroupBytes, ahead, output, kBlockOutputs);
+          AskForGroup(later, Weights::kGroupBytes, output, kBlockOutputs);
         }
         switch (std::min(kMaxRows, x.size - row)) {
           case 1:

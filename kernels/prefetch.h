@@ -21,14 +21,23 @@ inline void Prefetch(const float* values, size_t size) {
   if (size > 0) __builtin_prefetch(values + size - 1, /*rw=*/1);
 }
 
-// Begins to bring the lines that follow `ahead` bytes behind a block's share of
-// a group of weights, where the block has `outputs` of the panel's kPanelRows
-// from `output` on. For blocks that take one line of several at a time: see
-// BytesAheadOutOfOrder.
-inline void AskAhead(const uint8_t* group, size_t group_bytes, size_t ahead,
-                     size_t output, size_t outputs) {
+// What lies `ahead` bytes behind `group` for a thread that goes on with `next`
+// where the panel ends, or with what follows it where that is null.
+inline const uint8_t* GroupAhead(const uint8_t* group, size_t ahead,
+                                 const uint8_t* panel_end,
+                                 const uint8_t* next) {
+  const auto left = static_cast<size_t>(panel_end - group);
+  return next == nullptr || ahead < left ? group + ahead
+                                         : next + (ahead - left);
+}
+
+// Begins to bring a block's share of a group of weights, where the block has
+// `outputs` of the panel's kPanelRows from `output` on. For blocks that take
+// one line of several at a time: see BytesAheadOutOfOrder.
+inline void AskForGroup(const uint8_t* group, size_t group_bytes, size_t output,
+                        size_t outputs) {
   constexpr size_t kLineBytes = 64;
-  const uint8_t* from = group + ahead + output * group_bytes / kPanelRows;
+  const uint8_t* from = group + output * group_bytes / kPanelRows;
   const size_t bytes = outputs * group_bytes / kPanelRows;
   for (size_t i = 0; i < bytes; i += kLineBytes) __builtin_prefetch(from + i);
 }
