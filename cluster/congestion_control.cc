@@ -7,11 +7,14 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <mutex>
 
 #include "absl/strings/match.h"
+#include "cluster/log.h"
 
 // gRPC hands its sockets to a "socket mutator" before it connects or listens.
 // The public headers name the type and take it
@@ -37,6 +40,8 @@ struct grpc_socket_mutator {
 namespace ringfleet::cluster {
 namespace {
 
+constexpr char kVariable[] = "RINGFLEET_CONGESTION_CONTROL";
+
 std::string SystemsChoice(int fd) {
   char name[16] = {};  // TCP_CA_NAME_MAX.
   socklen_t size = sizeof(name) - 1;
@@ -48,13 +53,23 @@ std::string SystemsChoice(int fd) {
 bool ChooseFor(int fd, grpc_socket_mutator*) {
   const std::string system = SystemsChoice(fd);
   if (system.empty()) return true;
-  const char* const wanted = std::getenv("RINGFLEET_CONGESTION_CONTROL");
-  for (const std::string& name :
-       CongestionControls(system, wanted == nullptr ? "" : wanted)) {
-    if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(),
-                   static_cast<socklen_t>(name.size())) == 0) {
-      break;
-    }
+  const char* const variable = std::getenv(kVariable);
+  const absl::string_view wanted = variable == nullptr ? "" : variable;
+  const std::vector<std::string> names = CongestionControls(system, wanted);
+  const bool set =
+      std::any_of(names.begin(), names.end(), [fd](const std::string& name) {
+        return setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(),
+                          static_cast<socklen_t>(name.size())) == 0;
+      });
+  if (!set && !names.empty() && !wanted.empty()) {
+    static std::once_flag said;
+    std::call_once(said, [&] {
+      RF_LOG(kWarning, kVariable, "=", wanted.substr(0, 64),
+             ": not available here, want one of the system's "
+             "net.ipv4.tcp_allowed_congestion_control, or system; connections "
+             "keep ",
+             system);
+    });
   }
   return true;  // The system's is slower, not wrong.
 }

@@ -78,10 +78,10 @@ Algorithms: one_shot sends everything to everybody, two_shot the segments to
 their owners and the sums back, ring both ways round; of matmul_reduce_scatter
 one_shot sends summands to their owners and ring float32 sums both ways round.
 auto is what a model's exchange of that size takes; --calibrate measures where
-the borders between them lie here and, without --bytes, which slices of a ring
-are best, and writes them as a table, for --collectives of other commands and
-for `collectives:` of a cluster file. --tune tries how fused products may be cut
-and writes the best, by processor and shape, for
+the borders between them lie here and, with vectors of 4 MiB and more, which
+slices of a ring are best, and writes them as a table, for --collectives of
+other commands and for `collectives:` of a cluster file. --tune tries how fused
+products may be cut and writes the best, by processor and shape, for
 --tiles of other commands and `tiles:` of a cluster file; no cut changes a
 result. Tune with the model's --wire, which is bf16 unless it says otherwise.
 
@@ -222,6 +222,16 @@ using MeasureFunction =
     absl::FunctionRef<absl::StatusOr<std::vector<v1::CollectiveFigures>>(
         const v1::MeasureCollectivesRequest&)>;
 
+// Whether anything is measured that a ring of two cuts into slices.
+bool AnyInSlices(const v1::MeasureCollectivesRequest& request) {
+  return std::any_of(
+      request.cases().begin(), request.cases().end(),
+      [](const v1::CollectiveCase& measured) {
+        return measured.operation() != v1::COLLECTIVE_OPERATION_BROADCAST &&
+               measured.bytes() >= 4 * cluster::kDefaultRingSliceBytes;
+      });
+}
+
 // The slices with which a ring sums a long vector soonest.
 absl::StatusOr<uint64_t> FitSlices(CollectivesOptions options,
                                    MeasureFunction measure) {
@@ -233,7 +243,7 @@ absl::StatusOr<uint64_t> FitSlices(CollectivesOptions options,
   options.bytes = absl::StrCat(kVectorBytes);
   options.algos = "ring";
   options.wires = "f32";
-  options.seconds = std::max(options.seconds, 1.0);
+  if (options.seconds == 0) options.seconds = 1;
   RF_ASSIGN_OR_RETURN(v1::MeasureCollectivesRequest request,
                       CollectivesRequest(options));
   uint64_t best = 0;
@@ -380,7 +390,7 @@ absl::Status Run(const CollectivesVerb& options, Invocation& invocation) {
         const cluster::AlgorithmTable base,
         cluster::AlgorithmTable::FromJson(request.algorithm_table()));
     uint64_t slice_bytes = base.ring_slice_bytes();
-    if (options.what.bytes.empty()) {  // Not only sizes that need no slices.
+    if (AnyInSlices(request)) {
       RF_ASSIGN_OR_RETURN(slice_bytes, FitSlices(options.what, measure));
     }
     RF_ASSIGN_OR_RETURN(const cluster::AlgorithmTable table,

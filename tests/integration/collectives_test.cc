@@ -123,6 +123,7 @@ TEST_F(CollectivesTest, CalibrationFeedsOtherCommands) {
   EXPECT_THAT(finished.output, HasSubstr("| all_reduce | two_shot |"));
   const json written = json::parse(testing::ReadFile(table));
   EXPECT_EQ(written["rows"].size(), 75u);
+  EXPECT_THAT(finished.errors, Not(HasSubstr("ring_slice_bytes")));
 
   const Finished printed =
       Cli({"collectives", "--calibrate", "--table", table, "--op", "broadcast",
@@ -194,6 +195,30 @@ TEST_F(CollectivesTest, FusedProductsAreRightAndTuned) {
   for (size_t i = 0; i < 2; ++i) {
     for (const char* key : {"tile_columns", "segment_bytes", "piece_rows"}) {
       EXPECT_EQ(rows[i][key], written["rows"][i][key]) << key;
+    }
+  }
+}
+
+// Slices are measured with vectors that have some, and the best are written.
+TEST_F(CollectivesTest, CalibrationFindsSlices) {
+  const std::string table = File("collectives.json");
+  const Finished finished =
+      Cli({"collectives", "--calibrate", "--op", "all_reduce", "--bytes", "4m",
+           "--seconds", "0.02", "--output", table});
+  ASSERT_EQ(finished.code, 0) << finished.errors;
+  std::vector<std::pair<double, uint64_t>> timed;
+  for (const uint64_t bytes : {1 << 20, 4 << 20, 16 << 20, 0}) {
+    const std::string name = absl::StrCat("ring_slice_bytes ", bytes, ": ");
+    const size_t at = finished.errors.find(name);
+    ASSERT_NE(at, std::string::npos) << finished.errors;
+    timed.emplace_back(std::stod(finished.errors.substr(at + name.size())),
+                       bytes);
+  }
+  const uint64_t written =
+      json::parse(testing::ReadFile(table))["ring_slice_bytes"];
+  for (const auto& [ms, bytes] : timed) {
+    if (bytes == written) {
+      EXPECT_LE(ms, std::min_element(timed.begin(), timed.end())->first);
     }
   }
 }

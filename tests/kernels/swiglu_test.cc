@@ -194,47 +194,49 @@ TEST_P(SwigluTest, RowsStandAlone) {
 // Of hidden rows that were made together, sums in pieces, in any order, have
 // the bits of all at once; experts have some of a piece's rows, all or none.
 TEST_P(SwigluTest, SumsMayBeAskedForInPieces) {
-  const size_t columns = 70;
-  const size_t hidden_size = 97;
-  const size_t tokens = 120;
-  ThreadPool pool(2);
-  const std::vector<float> values = RandomFloats(tokens * columns, 1);
-  Activations x;
-  x.Assign(ActivationFormFor(GetParam()), values.data(), tokens, columns,
-           columns, pool);
-  std::deque<Network> networks;
-  std::vector<std::vector<uint32_t>> rows(4);
-  std::vector<SwigluExpert> experts;
-  const std::vector<float> weights = RandomFloats(tokens, 2);
-  for (uint32_t row = 0; row < tokens; ++row) {
-    rows[0].push_back(row);
-    if (row % 3 == 1) rows[1].push_back(row);
-    if (row >= 40 && row < 50) rows[2].push_back(row);
-  }
-  for (size_t e = 0; e < rows.size(); ++e) {
-    networks.emplace_back(GetParam(), columns, e == 1 ? 0 : 130, hidden_size,
-                          static_cast<uint32_t>(3 + 3 * e));
-    experts.push_back(networks.back().Expert(rows[e], weights.data()));
-  }
-  SwigluWorkspace workspace;
-  std::vector<float> whole(tokens * hidden_size, NAN);
-  const RowRange all = {0, tokens};
-  Swiglu(experts, x, hidden_size, {.y = whole.data(), .rows = {&all, 1}},
-         &workspace, pool);
+  ForEachIsa([] {
+    const size_t columns = 70;
+    const size_t hidden_size = 97;
+    const size_t tokens = 120;
+    ThreadPool pool(2);
+    const std::vector<float> values = RandomFloats(tokens * columns, 1);
+    Activations x;
+    x.Assign(ActivationFormFor(GetParam()), values.data(), tokens, columns,
+             columns, pool);
+    std::deque<Network> networks;
+    std::vector<std::vector<uint32_t>> rows(4);
+    std::vector<SwigluExpert> experts;
+    const std::vector<float> weights = RandomFloats(tokens, 2);
+    for (uint32_t row = 0; row < tokens; ++row) {
+      rows[0].push_back(row);
+      if (row % 3 == 1) rows[1].push_back(row);
+      if (row >= 40 && row < 50) rows[2].push_back(row);
+    }
+    for (size_t e = 0; e < rows.size(); ++e) {
+      networks.emplace_back(GetParam(), columns, e == 1 ? 0 : 130, hidden_size,
+                            static_cast<uint32_t>(3 + 3 * e));
+      experts.push_back(networks.back().Expert(rows[e], weights.data()));
+    }
+    SwigluWorkspace workspace;
+    std::vector<float> whole(tokens * hidden_size, NAN);
+    const RowRange all = {0, tokens};
+    Swiglu(experts, x, hidden_size, {.y = whole.data(), .rows = {&all, 1}},
+           &workspace, pool);
 
-  SwigluHidden(experts, x, &workspace, pool);
-  std::vector<float> out(whole.size(), NAN);
-  const std::vector<std::vector<RowRange>> pieces = {
-      {{60, tokens}}, {{0, 1}, {45, 60}}, {{7, 7}, {7, 45}}, {{1, 7}}, {}};
-  for (const std::vector<RowRange>& ranges : pieces) {
-    const size_t first = ranges.empty() ? 0 : ranges[0].begin;
-    SwigluDown(experts, hidden_size,
-               {.y = out.data() + first * hidden_size,
-                .first_y = first,
-                .rows = ranges},
-               &workspace, pool);
-  }
-  EXPECT_EQ(out, whole);
+    SwigluHidden(experts, x, &workspace, pool);
+    std::vector<float> out(whole.size(), NAN);
+    const std::vector<std::vector<RowRange>> pieces = {
+        {{60, tokens}}, {{0, 1}, {45, 60}}, {{7, 7}, {7, 45}}, {{1, 7}}, {}};
+    for (const std::vector<RowRange>& ranges : pieces) {
+      const size_t first = ranges.empty() ? 0 : ranges[0].begin;
+      SwigluDown(experts, hidden_size,
+                 {.y = out.data() + first * hidden_size,
+                  .first_y = first,
+                  .rows = ranges},
+                 &workspace, pool);
+    }
+    EXPECT_EQ(out, whole);
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, SwigluTest, ::testing::ValuesIn(kSwigluForms),
