@@ -47,26 +47,23 @@ void Echo(const Socket& listener) {
   }
 }
 
-// Median round trip of one byte, in microseconds.
-double RoundTrip(const std::string& address) {
-  const Socket socket = ConnectTo(address);
-  const int fd = socket.fd();
+// Microseconds of one byte to and fro.
+double RoundTrip(const Socket& socket) {
   using Clock = std::chrono::steady_clock;
-  std::vector<double> times;
-  for (int i = -kWarmUp; i < kRoundTrips; ++i) {
-    const Clock::time_point start = Clock::now();
-    char byte = 0;
-    if (write(fd, &byte, 1) != 1 || read(fd, &byte, 1) != 1) {
-      std::perror("delay_relay: round trip");
-      std::exit(1);
-    }
-    if (i < 0) continue;
-    times.push_back(
-        std::chrono::duration<double, std::micro>(Clock::now() - start)
-            .count());
+  const Clock::time_point start = Clock::now();
+  char byte = 0;
+  if (write(socket.fd(), &byte, 1) != 1 || read(socket.fd(), &byte, 1) != 1) {
+    std::perror("delay_relay: round trip");
+    std::exit(1);
   }
-  std::nth_element(times.begin(), times.begin() + kRoundTrips / 2, times.end());
-  return times[kRoundTrips / 2];
+  return std::chrono::duration<double, std::micro>(Clock::now() - start)
+      .count();
+}
+
+double Median(std::vector<double>& times) {
+  const auto middle = times.begin() + static_cast<ptrdiff_t>(times.size() / 2);
+  std::nth_element(times.begin(), middle, times.end());
+  return *middle;
 }
 
 int SelfTest(RelayOptions options) {
@@ -75,11 +72,23 @@ int SelfTest(RelayOptions options) {
   const double delay = static_cast<double>(options.delay.count());
   Relay relay(std::move(options));
 
-  const pid_t echo = InChild([&] { Echo(listener); });
-  const double direct = RoundTrip(LocalAddress(listener));
-  const pid_t carrier = InChild([&] { relay.Run(); });
-  const double relayed = RoundTrip(relay.addresses()[0]);
-  for (const pid_t child : {echo, carrier}) {
+  // In turns, so that what else runs here takes from both.
+  const auto echo = [&] { Echo(listener); };
+  const pid_t children[] = {InChild(echo), InChild(echo),
+                            InChild([&] { relay.Run(); })};
+  const Socket direct_way = ConnectTo(LocalAddress(listener));
+  const Socket relayed_way = ConnectTo(relay.addresses()[0]);
+  std::vector<double> direct_times, relayed_times;
+  for (int i = -kWarmUp; i < kRoundTrips; ++i) {
+    const double direct = RoundTrip(direct_way);
+    const double relayed = RoundTrip(relayed_way);
+    if (i < 0) continue;
+    direct_times.push_back(direct);
+    relayed_times.push_back(relayed);
+  }
+  const double direct = Median(direct_times);
+  const double relayed = Median(relayed_times);
+  for (const pid_t child : children) {
     kill(child, SIGKILL);
     waitpid(child, nullptr, 0);
   }
