@@ -35,8 +35,10 @@ double AssumedFormRate(WeightForm form) {
     case WeightForm::kInt4:
       return 0.76;
     case WeightForm::kBf16:
+    case WeightForm::kBf16Rows:
       return 0.21;
     case WeightForm::kF32:
+    case WeightForm::kF32Rows:
       return 0.235;
   }
   return 1;
@@ -92,8 +94,10 @@ double MeasuredFormRate(const HostSpec& host, WeightForm form) {
     case WeightForm::kInt4:
       return host.measured->int4 / host.int8_ops_per_second;
     case WeightForm::kBf16:
+    case WeightForm::kBf16Rows:
       return host.measured->bf16 / host.int8_ops_per_second;
     case WeightForm::kF32:
+    case WeightForm::kF32Rows:
       return host.measured->f32 / host.int8_ops_per_second;
   }
   return 1;

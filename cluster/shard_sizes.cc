@@ -11,8 +11,8 @@ using kernels::WeightForm;
 using kernels::WeightMatrix;
 
 WeightForm FormOf(const ModelTensor& tensor, const WeightForms& forms) {
-  if (tensor.name == "model.embed_tokens.weight") return WeightForm::kBf16;
-  if (!tensor.is_product) return WeightForm::kF32;
+  if (tensor.name == "model.embed_tokens.weight") return WeightForm::kBf16Rows;
+  if (!tensor.is_product) return WeightForm::kF32Rows;
   return tensor.each_expert ? forms.experts : forms.products;
 }
 

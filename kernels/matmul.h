@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // y = x W^T for every weight form. Row invariance: a result depends on its
 // row of x and its row of W only, bit for bit, not on the number of rows, the
-// threads or the part of W that is asked for. Integer forms: see panel.h.
-// Float forms: each dot product is made in float32 in 16 partial sums (partial
-// p takes elements 16 i + p) that one fixed tree adds up; multiply then add,
-// never fused.
+// threads or the part of W that is asked for. In which order: see panel.h.
+// kF32Rows, the router's form: each dot product is made in 16 partial sums
+// (partial p takes elements 16 i + p) that one fixed tree adds up; multiply
+// then add, never fused.
 #ifndef RINGFLEET_KERNELS_MATMUL_H_
 #define RINGFLEET_KERNELS_MATMUL_H_
 
@@ -18,7 +18,7 @@
 
 namespace ringfleet::kernels {
 
-// The sum of x[i] * w[i] in that order; the same bits as in MatMul.
+// The sum of x[i] * w[i] in that order; the same bits as MatMul of kF32Rows.
 float Dot(const float* x, const float* w, size_t size);
 
 // y[i, o] = sum_k x[first_x + i * x_step, k] * w[first_row + o, k],

@@ -68,18 +68,24 @@ void MultiplyPanel(const WeightMatrix& w, size_t panel, const PanelBatch& x,
     std::memset(tile->values, 0, x.size * kPanelRows * sizeof(float));
     return;
   }
-  const size_t first = panel * kPanelRows;
-  const size_t rows = std::min(kPanelRows, w.rows() - first);
   switch (w.form()) {
     case WeightForm::kF32:
-      return MultiplyF32Panel(static_cast<const float*>(w.Row(first)), rows, x,
-                              BestLinesAhead(), tile->values);
+      return MultiplyF32Panel(w.Panel(panel), x, BestLinesAhead(), next,
+                              tile->values);
     case WeightForm::kBf16:
-      return MultiplyBf16Panel(static_cast<const uint16_t*>(w.Row(first)), rows,
-                               x, BestLinesAhead(), tile->values);
+      return MultiplyBf16Panel(w.Panel(panel), x, BestLinesAhead(), next,
+                               tile->values);
     case WeightForm::kInt8:
     case WeightForm::kInt4:
       return MultiplyIntegers(w, panel, x, next, tile);
+    case WeightForm::kF32Rows: {
+      const size_t first = panel * kPanelRows;
+      return MultiplyF32Rows(static_cast<const float*>(w.Row(first)),
+                             std::min(kPanelRows, w.rows() - first), x,
+                             BestLinesAhead(), tile->values);
+    }
+    case WeightForm::kBf16Rows:
+      RF_CHECK(false);  // A table.
   }
 }
 

@@ -4,13 +4,14 @@
 //
 // Sums are exact or in one fixed order, so a result depends on its row of
 // activations and its row of weights only, bit for bit, not on which rows are
-// computed together. Integer forms give the same bits on every instruction
-// set:
+// computed together, and the same on every instruction set:
+//   kF32, kBf16: y = sum_g dot_g
 //   kInt8: y = w_scale * sum_g x_scale[g] * dot_g
 //   kInt4: y = sum_g x_scale[g] * sum_s w_scale[s] * dot_s
-// where dot_g is the exact integer product of group g of kActivationGroup
-// columns, dot_s that of its part s of kInt4Group; every multiplication and
-// addition rounds, in ascending order. Float forms: see matmul.h.
+// where dot_g is the product of group g of kActivationGroup columns, dot_s that
+// of its part s of kInt4Group, both exact where they are of integers; every
+// other multiplication and addition rounds, in ascending order. kF32Rows has
+// the order of Dot in matmul.h.
 #ifndef RINGFLEET_KERNELS_PANEL_H_
 #define RINGFLEET_KERNELS_PANEL_H_
 
@@ -57,12 +58,14 @@ struct PanelTile {
 void MultiplyPanel(const WeightMatrix& w, size_t panel, const PanelBatch& x,
                    const uint8_t* next, PanelTile* tile);
 
-// The float forms' kernels: `rows` rows of weights from `w` on, x.columns
-// apart.
-void MultiplyF32Panel(const float* w, size_t rows, const PanelBatch& x,
-                      LinesAhead lines, float* tile);
-void MultiplyBf16Panel(const uint16_t* w, size_t rows, const PanelBatch& x,
-                       LinesAhead lines, float* tile);
+// The float forms' kernels. `lines` says how they get the weights to come.
+void MultiplyF32Panel(const uint8_t* panel, const PanelBatch& x,
+                      LinesAhead lines, const uint8_t* next, float* tile);
+void MultiplyBf16Panel(const uint8_t* panel, const PanelBatch& x,
+                       LinesAhead lines, const uint8_t* next, float* tile);
+// `rows` rows of kF32Rows from `w` on, x.columns apart.
+void MultiplyF32Rows(const float* w, size_t rows, const PanelBatch& x,
+                     LinesAhead lines, float* tile);
 
 // The integer forms' kernels: sums over groups, not yet multiplied with
 // kInt8's scales of rows. One for each kind of instruction; each gives the

@@ -1,167 +1,137 @@
 // SPDX-License-Identifier: Apache-2.0
-// Panels of float32 and bfloat16 weights. Every dot product has 16 partial
-// sums: one vector of AVX-512, two of AVX2, four of SSE4. A tile is as many
-// rows of activations and of weights as leave its sums in registers; each
-// pair's operations and their order are the same in every tile.
+// Panels of float32 and bfloat16 weights. A lane is one output, so that each
+// weight that is loaded serves up to six rows of activations and no sum is
+// added up across a vector; multiply, then add, never fused, so that processors
+// without FMA give the same bits.
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
-#include "kernels/dtype.h"
 #include "kernels/panel.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/panel_float.cc"
 #include "hwy/foreach_target.h"  // Compiles this file once per target.
 #include "hwy/highway.h"
+#include "kernels/panel_rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ringfleet::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 using D = hn::CappedTag<float, 16>;
+using DBits = hn::RebindToUnsigned<D>;
 using V = hn::Vec<D>;
-constexpr size_t kLanes = hn::MaxLanes(D());
-constexpr size_t kVectors = 16 / kLanes;  // Of one dot product's sums.
-constexpr size_t kMaxX = kVectors == 1 ? 6 : 3;
-constexpr size_t kMaxW = 4 / kVectors;
 
-HWY_INLINE V Widen(const float* values) { return hn::LoadU(D(), values); }
-
-HWY_INLINE V Widen(const uint16_t* bits) {
-  const hn::RebindToUnsigned<D> d32;
-  const hn::Rebind<uint16_t, D> d16;
-  return hn::BitCast(
-      D(), hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, bits))));
+// Weights of column `column` of a step, of as many outputs as a vector has.
+HWY_INLINE V LoadWeights(float, const uint8_t* step, size_t) {
+  return hn::Load(D(), reinterpret_cast<const float*>(step));
 }
 
-HWY_INLINE float WidenOne(float value) { return value; }
-HWY_INLINE float WidenOne(uint16_t bits) { return Bf16ToFloat(bits); }
-
-// Partial sums p and p + 8, then p + 4, p + 2, p + 1.
-HWY_INLINE float SumTree(float* sums) {
-  for (size_t half = 8; half > 0; half /= 2) {
-    for (size_t p = 0; p < half; ++p) sums[p] += sums[p + half];
-  }
-  return sums[0];
-}
-
-// Begins to bring the lines that a tile of W rows gets to after 8 KB, `columns`
-// elements apart: those from column k + 8 KB / W on, of the rows of the next
-// tile where these end. No processor foresees several rows at once beside those
-// of the activations: a core of Zen 5 reads 37 instead of 25 GB/s of bf16 for
-// one row of activations, 35 instead of 18 for four.
-template <size_t W, typename Element>
-HWY_INLINE void AskForRows(const Element* w, size_t columns, size_t k) {
-  constexpr size_t kLineElements = 64 / sizeof(Element);
-  constexpr size_t kAhead = 8192 / (W * sizeof(Element));
-  if (k % kLineElements != 0) return;
-  const size_t ahead = k + kAhead;
-  const Element* from = w + ahead + (ahead >= columns ? (W - 1) * columns : 0);
-  for (size_t o = 0; o < W; ++o) __builtin_prefetch(from + o * columns);
-}
-
-// out[i * kPanelRows + o] = x[i] . w[o], weight rows `columns` apart.
-template <size_t X, size_t W, bool ask, typename Element>
-HWY_INLINE void DotTile(const Element* HWY_RESTRICT w, const float* const* x,
-                        size_t columns, float* HWY_RESTRICT out) {
-  V sums[X][W][kVectors];
-  for (size_t i = 0; i < X; ++i) {
-    for (size_t o = 0; o < W; ++o) {
-      for (size_t v = 0; v < kVectors; ++v) sums[i][o][v] = hn::Zero(D());
-    }
-  }
-  size_t k = 0;
-  for (; k + 16 <= columns; k += 16) {
-    if constexpr (ask) AskForRows<W>(w, columns, k);
-    for (size_t v = 0; v < kVectors; ++v) {
-      V weights[W];
-      for (size_t o = 0; o < W; ++o) {
-        weights[o] = Widen(w + o * columns + k + v * kLanes);
-      }
-      for (size_t i = 0; i < X; ++i) {
-        const V values = hn::LoadU(D(), x[i] + k + v * kLanes);
-        for (size_t o = 0; o < W; ++o) {
-          sums[i][o][v] = hn::Add(sums[i][o][v], hn::Mul(values, weights[o]));
-        }
-      }
-    }
-  }
-  for (size_t i = 0; i < X; ++i) {
-    for (size_t o = 0; o < W; ++o) {
-      HWY_ALIGN float partial[16];
-      for (size_t v = 0; v < kVectors; ++v) {
-        hn::Store(sums[i][o][v], D(), partial + v * kLanes);
-      }
-      for (size_t p = 0; k + p < columns; ++p) {
-        partial[p] += x[i][k + p] * WidenOne(w[o * columns + k + p]);
-      }
-      out[i * kPanelRows + o] = SumTree(partial);
-    }
-  }
-}
-
-template <size_t X, bool ask, typename Element>
-HWY_INLINE void DotRows(const Element* w, size_t rows, const float* const* x,
-                        size_t columns, float* out) {
-  size_t o = 0;
-  for (; o + kMaxW <= rows; o += kMaxW) {
-    DotTile<X, kMaxW, ask>(w + o * columns, x, columns, out + o);
-  }
-  for (; o < rows; ++o) {
-    DotTile<X, 1, ask>(w + o * columns, x, columns, out + o);
-  }
-}
-
-template <bool ask, typename Element>
-HWY_INLINE void Multiply(const Element* w, size_t rows, const PanelBatch& x,
-                         float* tile) {
-  for (size_t i = 0; i < x.size; i += kMaxX) {
-    const float* const* values = x.values + i;
-    float* out = tile + i * kPanelRows;
-    switch (std::min(kMaxX, x.size - i)) {
-      case 1:
-        // Whole vectors of one row of activations: these are foreseen.
-        DotRows<1, ask && sizeof(Element) < 4>(w, rows, values, x.columns, out);
-        break;
-      case 2:
-        DotRows<2, ask>(w, rows, values, x.columns, out);
-        break;
-      case 3:
-        DotRows<3, ask>(w, rows, values, x.columns, out);
-        break;
-      case 4:
-        DotRows<std::min<size_t>(kMaxX, 4), ask>(w, rows, values, x.columns,
-                                                 out);
-        break;
-      case 5:
-        DotRows<std::min<size_t>(kMaxX, 5), ask>(w, rows, values, x.columns,
-                                                 out);
-        break;
-      default:
-        DotRows<kMaxX, ask>(w, rows, values, x.columns, out);
-    }
-  }
+// Two columns lie side by side: the first is the lower half of 32 bits.
+HWY_INLINE V LoadWeights(uint16_t, const uint8_t* step, size_t column) {
+  const auto both = hn::Load(DBits(), reinterpret_cast<const uint32_t*>(step));
+  return hn::BitCast(D(), column == 0
+                              ? hn::ShiftLeft<16>(both)
+                              : hn::And(both, hn::Set(DBits(), 0xffff0000u)));
 }
 
 template <typename Element>
-HWY_INLINE void MultiplyElements(const Element* w, size_t rows,
-                                 const PanelBatch& x, LinesAhead lines,
-                                 float* tile) {
-  if (lines == LinesAhead::kForeseen) {
-    Multiply</*ask=*/false>(w, rows, x, tile);
-  } else {
-    Multiply</*ask=*/true>(w, rows, x, tile);
+struct FloatWeights {
+  static constexpr size_t kUnitColumns = kStepLaneBytes / sizeof(Element);
+  static constexpr size_t kGroupBytes =
+      kActivationGroup / kUnitColumns * kStepBytes;
+  // All outputs of a panel where 32 registers hold the sums of six rows.
+  template <size_t Rows>
+  static constexpr size_t kVectors = hn::MaxLanes(D()) == 16 || Rows <= 2 ? 4
+                                                                          : 2;
+
+  // Side by side: rows that lie a power of two apart would push each other out
+  // of the level-1 cache.
+  struct RowGroup {
+    float values[kActivationGroup];
+
+    void Set(const PanelBatch& x, size_t row, size_t group) {
+      const size_t first = group * kActivationGroup;
+      const float* const from = x.values[row] + first;
+      // The next group's: no processor foresees so many rows side by side.
+      constexpr size_t kLineFloats = 64 / sizeof(float);
+      for (size_t i = 0; i < kActivationGroup; i += kLineFloats) {
+        __builtin_prefetch(from + kActivationGroup + i);
+      }
+      if (first + kActivationGroup <= x.columns) {
+        std::memcpy(values, from, sizeof(values));
+        return;
+      }
+      const size_t count = x.columns - first;
+      std::memcpy(values, from, count * sizeof(float));
+      std::fill(values + count, values + kActivationGroup, 0.0f);
+    }
+  };
+
+  template <size_t Rows>
+  static HWY_INLINE void Block(const uint8_t* weights, size_t steps,
+                               const RowGroup* rows, size_t output,
+                               const uint8_t* later, float* tile) {
+    constexpr size_t kBlockVectors = kVectors<Rows>;
+    const size_t lanes = hn::Lanes(D());
+    V sums[Rows][kBlockVectors];
+    for (size_t i = 0; i < Rows; ++i) {
+      for (size_t v = 0; v < kBlockVectors; ++v) sums[i][v] = hn::Zero(D());
+    }
+    weights += output * kStepLaneBytes;
+    if (later != nullptr) later += output * kStepLaneBytes;
+    tile += output;
+    for (size_t step = 0; step < steps; ++step, weights += kStepBytes) {
+      if (later != nullptr) {
+        // The step's own share of what comes later.
+        for (size_t v = 0; v < kBlockVectors; ++v) {
+          __builtin_prefetch(later + step * kStepBytes +
+                             v * lanes * kStepLaneBytes);
+        }
+      }
+      for (size_t column = 0; column < kUnitColumns; ++column) {
+        V w[kBlockVectors];
+        for (size_t v = 0; v < kBlockVectors; ++v) {
+          w[v] = LoadWeights(Element(), weights + v * lanes * kStepLaneBytes,
+                             column);
+        }
+        for (size_t i = 0; i < Rows; ++i) {
+          const V x =
+              hn::Set(D(), rows[i].values[step * kUnitColumns + column]);
+          for (size_t v = 0; v < kBlockVectors; ++v) {
+            sums[i][v] = hn::Add(sums[i][v], hn::Mul(x, w[v]));
+          }
+        }
+      }
+    }
+    for (size_t i = 0; i < Rows; ++i, tile += kPanelRows) {
+      for (size_t v = 0; v < kBlockVectors; ++v) {
+        float* const sum = tile + v * lanes;
+        hn::Store(hn::Add(hn::Load(D(), sum), sums[i][v]), D(), sum);
+      }
+    }
   }
+};
+
+template <typename Element>
+void Multiply(const uint8_t* panel, const PanelBatch& x, LinesAhead lines,
+              const uint8_t* next, float* tile) {
+  // All outputs at once are read front to back, which a processor may foresee.
+  const bool foreseen =
+      lines == LinesAhead::kForeseen && hn::MaxLanes(D()) == 16;
+  MultiplyGroups<FloatWeights<Element>>(
+      panel, x, foreseen ? 0 : BytesAheadOutOfOrder(x.size), next, tile);
 }
 
-void MultiplyF32(const float* w, size_t rows, const PanelBatch& x,
-                 LinesAhead lines, float* tile) {
-  MultiplyElements(w, rows, x, lines, tile);
+void MultiplyF32(const uint8_t* panel, const PanelBatch& x, LinesAhead lines,
+                 const uint8_t* next, float* tile) {
+  Multiply<float>(panel, x, lines, next, tile);
 }
 
-void MultiplyBf16(const uint16_t* w, size_t rows, const PanelBatch& x,
-                  LinesAhead lines, float* tile) {
-  MultiplyElements(w, rows, x, lines, tile);
+void MultiplyBf16(const uint8_t* panel, const PanelBatch& x, LinesAhead lines,
+                  const uint8_t* next, float* tile) {
+  Multiply<uint16_t>(panel, x, lines, next, tile);
 }
 
 }  // namespace ringfleet::kernels::HWY_NAMESPACE
@@ -173,14 +143,14 @@ namespace ringfleet::kernels {
 HWY_EXPORT(MultiplyF32);
 HWY_EXPORT(MultiplyBf16);
 
-void MultiplyF32Panel(const float* w, size_t rows, const PanelBatch& x,
-                      LinesAhead lines, float* tile) {
-  HWY_DYNAMIC_DISPATCH(MultiplyF32)(w, rows, x, lines, tile);
+void MultiplyF32Panel(const uint8_t* panel, const PanelBatch& x,
+                      LinesAhead lines, const uint8_t* next, float* tile) {
+  HWY_DYNAMIC_DISPATCH(MultiplyF32)(panel, x, lines, next, tile);
 }
 
-void MultiplyBf16Panel(const uint16_t* w, size_t rows, const PanelBatch& x,
-                       LinesAhead lines, float* tile) {
-  HWY_DYNAMIC_DISPATCH(MultiplyBf16)(w, rows, x, lines, tile);
+void MultiplyBf16Panel(const uint8_t* panel, const PanelBatch& x,
+                       LinesAhead lines, const uint8_t* next, float* tile) {
+  HWY_DYNAMIC_DISPATCH(MultiplyBf16)(panel, x, lines, next, tile);
 }
 
 }  // namespace ringfleet::kernels

@@ -2,7 +2,6 @@
 // Panels of integer weights for processors without dot products of bytes: pairs
 // of products in int16 (PMADDWD), or of bytes where their sums are small enough
 // (PMADDUBSW).
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <iterator>
@@ -15,6 +14,7 @@
 #define HWY_TARGET_INCLUDE "kernels/panel_highway.cc"
 #include "hwy/foreach_target.h"  // Compiles this file once per target.
 #include "hwy/highway.h"
+#include "kernels/panel_rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ringfleet::kernels::HWY_NAMESPACE {
@@ -28,17 +28,6 @@ using I32 = hn::RepartitionToWide<I16>;
 using F32 = hn::RebindToFloat<I32>;
 using V16 = hn::Vec<I16>;
 using V32 = hn::Vec<I32>;
-
-// Rows that share a pass over a group of weights. With two vectors of sums for
-// each, two of weights, one of codes and one of products all is in registers
-// where there are 16.
-constexpr size_t kMaxRows = 6;
-
-// Of `left` rows, how many go together next: no few are left behind.
-inline size_t RowsTogether(size_t left) {
-  if (left <= kMaxRows) return left;
-  return left < 2 * kMaxRows ? (left + 1) / 2 : kMaxRows;
-}
 
 // The codes of one step, four bytes, in each lane of 32 bits.
 template <class D, typename T>
@@ -111,7 +100,11 @@ struct Int8Weights {
   template <size_t Rows>
   static HWY_INLINE void Block(const uint8_t* weights, size_t steps,
                                const RowGroup* rows, size_t output,
-                               float* tile) {
+                               const uint8_t* later, float* tile) {
+    if (later != nullptr) {
+      AskForGroup(later, kGroupBytes, output,
+                  kVectors<Rows> * hn::Lanes(I32()));
+    }
     const F32 df;
     const I32 d;
     const I16 d16;
@@ -184,7 +177,11 @@ struct Int4Weights {
   template <size_t Rows>
   static HWY_INLINE void Block(const uint8_t* weights, size_t parts,
                                const RowGroup* rows, size_t output,
-                               float* tile) {
+                               const uint8_t* later, float* tile) {
+    if (later != nullptr) {
+      AskForGroup(later, kGroupBytes, output,
+                  kVectors<Rows> * hn::Lanes(I32()));
+    }
     const F32 df;
     const I32 d;
     const hn::Rebind<uint16_t, F32> d16;
@@ -250,66 +247,16 @@ struct Int4Weights {
   }
 };
 
-// One group of weights, of which x has `units`, times Rows rows. `later`: a
-// group to ask for; null: it has been asked for.
-template <class Weights, size_t Rows>
-HWY_NOINLINE void MultiplyRows(const uint8_t* weights, size_t units,
-                               const typename Weights::RowGroup* rows,
-                               const uint8_t* later, float* tile) {
-  const size_t outputs = Weights::template kVectors<Rows> * hn::Lanes(I32());
-  for (size_t output = 0; output < kPanelRows; output += outputs) {
-    if (later != nullptr) {
-      AskForGroup(later, Weights::kGroupBytes, output, outputs);
-    }
-    Weights::template Block<Rows>(weights, units, rows, output, tile);
-  }
-}
-
-template <class Weights>
-void MultiplyCount(size_t count, const uint8_t* weights, size_t units,
-                   const typename Weights::RowGroup* rows, const uint8_t* later,
-                   float* tile) {
-  static constexpr decltype(&MultiplyRows<Weights, 1>) kKernels[kMaxRows] = {
-      &MultiplyRows<Weights, 1>, &MultiplyRows<Weights, 2>,
-      &MultiplyRows<Weights, 3>, &MultiplyRows<Weights, 4>,
-      &MultiplyRows<Weights, 5>, &MultiplyRows<Weights, 6>};
-  kKernels[count - 1](weights, units, rows, later, tile);
-}
-
-template <class Weights>
-void Multiply(const uint8_t* panel, const PanelBatch& x, const uint8_t* next,
-              float* tile) {
-  std::fill_n(tile, x.size * kPanelRows, 0.0f);
-  typename Weights::RowGroup rows[kMaxPanelBatch];
-  const size_t ahead = BytesAheadOutOfOrder(x.size);
-  const size_t groups = (x.columns + kActivationGroup - 1) / kActivationGroup;
-  const uint8_t* const end = panel + groups * Weights::kGroupBytes;
-  for (size_t group = 0; group < groups; ++group) {
-    const size_t columns =
-        std::min(kActivationGroup, x.columns - group * kActivationGroup);
-    const size_t units =
-        (columns + Weights::kUnitColumns - 1) / Weights::kUnitColumns;
-    for (size_t i = 0; i < x.size; ++i) rows[i].Set(x, i, group);
-    const uint8_t* weights = panel + group * Weights::kGroupBytes;
-    const uint8_t* const later = GroupAhead(weights, ahead, end, next);
-    for (size_t row = 0; row < x.size;) {
-      const size_t count = RowsTogether(x.size - row);
-      MultiplyCount<Weights>(count, weights, units, rows + row,
-                             row == 0 ? later : nullptr,
-                             tile + row * kPanelRows);
-      row += count;
-    }
-  }
-}
-
 void MultiplyInt8(const uint8_t* panel, const PanelBatch& x,
                   const uint8_t* next, float* tile) {
-  Multiply<Int8Weights>(panel, x, next, tile);
+  MultiplyGroups<Int8Weights>(panel, x, BytesAheadOutOfOrder(x.size), next,
+                              tile);
 }
 
 void MultiplyInt4(const uint8_t* panel, const PanelBatch& x,
                   const uint8_t* next, float* tile) {
-  Multiply<Int4Weights>(panel, x, next, tile);
+  MultiplyGroups<Int4Weights>(panel, x, BytesAheadOutOfOrder(x.size), next,
+                              tile);
 }
 
 }  // namespace ringfleet::kernels::HWY_NAMESPACE

@@ -53,8 +53,8 @@ void Route(const RouterParameters& parameters, const float* x, size_t rows,
            size_t hidden, const float* weight, const float* bias,
            float* scratch, int32_t* ids, float* weights);
 
-// The same from logits [rows, num_experts]. MatMul with a float32 weight makes
-// the logits that Route makes, bit for bit, in parallel.
+// The same from logits [rows, num_experts]. MatMul with a weight of kF32Rows
+// makes the logits that Route makes, bit for bit, in parallel.
 void RouteLogits(const RouterParameters& parameters, const float* logits,
                  size_t rows, const float* bias, float* scratch, int32_t* ids,
                  float* weights);

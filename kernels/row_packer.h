@@ -12,9 +12,9 @@
 namespace ringfleet::kernels {
 
 // Rows on their way into a WeightMatrix, with the bits that SetRow gives. A
-// panel of kInt8 has the codes of 16 rows in each cache line: rows are rounded
-// one by one, and stored 16 together. Holds 16 rows of codes. One thread may
-// use it; another one may fill another 16 rows at the same time.
+// panel has 16 rows in each cache line: rows of kF32, kBf16 and kInt8 are
+// rounded one by one, and stored 16 together. Holds 16 rounded rows. One thread
+// may use it; another one may fill another 16 rows at the same time.
 class RowPacker {
  public:
   static constexpr size_t kRows = 16;
@@ -30,15 +30,17 @@ class RowPacker {
   void Flush();
 
  private:
-  // Where codes of `row` go, and behind them as many zeros as a line has.
-  int8_t* CodesOf(size_t row);
+  // Where `row` goes, rounded to Element, and behind it as many zeros as a line
+  // has.
+  template <typename Element>
+  Element* RoundedRow(size_t row);
   void Took(size_t row);
 
   WeightMatrix* matrix_ = nullptr;
   size_t first_ = 0;  // Row of the first that is held.
   size_t held_ = 0;
-  size_t stride_ = 0;  // Between the codes of two rows.
-  std::vector<int8_t> codes_;
+  size_t stride_ = 0;  // Bytes between two rows; 0: rows are set at once.
+  std::vector<char> rounded_;
   float scales_[kRows];
 };
 

@@ -20,53 +20,66 @@ namespace hn =
 
 uint64_t DivideUp(uint64_t a, uint64_t b) { return a / b + (a % b != 0); }
 
-// Of one panel of an integer form; saturates.
-uint64_t PanelBytes(WeightForm form, uint64_t columns) {
-  uint64_t bytes = 0;
-  if (form == WeightForm::kInt8) {
-    if (__builtin_mul_overflow(DivideUp(columns, kStepColumns), kStepBytes,
-                               &bytes) ||
-        __builtin_add_overflow(bytes, kPanelRows * sizeof(float), &bytes)) {
-      return std::numeric_limits<uint64_t>::max();
-    }
-  } else if (__builtin_mul_overflow(DivideUp(columns, kInt4Group),
-                                    kInt4GroupBytes, &bytes)) {
-    return std::numeric_limits<uint64_t>::max();
+bool IsRows(WeightForm form) {
+  return form == WeightForm::kF32Rows || form == WeightForm::kBf16Rows;
+}
+
+// Columns that one row has in a step.
+size_t StepColumns(WeightForm form) {
+  switch (form) {
+    case WeightForm::kF32:
+      return kStepLaneBytes / sizeof(float);
+    case WeightForm::kBf16:
+      return kStepLaneBytes / sizeof(uint16_t);
+    default:
+      return kStepColumns;
   }
-  return bytes;
 }
 
-bool IsPacked(WeightForm form) {
-  return form == WeightForm::kInt8 || form == WeightForm::kInt4;
+// Of one panel; saturates.
+uint64_t PanelBytes(WeightForm form, uint64_t columns) {
+  const bool int4 = form == WeightForm::kInt4;
+  const uint64_t scales =
+      form == WeightForm::kInt8 ? kPanelRows * sizeof(float) : 0;
+  uint64_t bytes = 0;
+  return __builtin_mul_overflow(
+             DivideUp(columns, int4 ? kInt4Group : StepColumns(form)),
+             int4 ? kInt4GroupBytes : kStepBytes, &bytes) ||
+                 __builtin_add_overflow(bytes, scales, &bytes)
+             ? std::numeric_limits<uint64_t>::max()
+             : bytes;
 }
 
-// As a step has them: code + 128, without a carry between the bytes.
-constexpr uint32_t kOffsets = 0x80808080u;
+// What a step has of kInt8 is code + 128, without a carry between the bytes.
+uint32_t Offsets(WeightForm form) {
+  return form == WeightForm::kInt8 ? 0x80808080u : 0;
+}
 
-// The codes of rows lie in every step one behind the other, four bytes each.
-// `padded` columns are whole steps.
-void StoreSteps(const int8_t* codes, size_t padded, uint8_t* step) {
-  for (size_t i = 0; i < padded; i += kStepColumns, step += kStepBytes) {
+// What rows have in a step lies one behind the other, four bytes each.
+// `bytes` are whole steps.
+void StoreSteps(const char* row, size_t bytes, uint32_t offsets,
+                uint8_t* step) {
+  for (size_t i = 0; i < bytes; i += kStepLaneBytes, step += kStepBytes) {
     uint32_t four;
-    std::memcpy(&four, codes + i, sizeof(four));
-    four ^= kOffsets;
+    std::memcpy(&four, row + i, sizeof(four));
+    four ^= offsets;
     std::memcpy(step, &four, sizeof(four));
   }
 }
 
-// Of 16 rows: a cache line of every step. `codes` can be read up to the next 16
-// columns.
-void StoreSteps16(const int8_t* codes, size_t stride, size_t padded,
-                  uint8_t* step) {
+// Of 16 rows: a cache line of every step. `rows` can be read up to the next 16
+// bytes.
+void StoreSteps16(const char* rows, size_t stride, size_t bytes,
+                  uint32_t offsets_of_codes, uint8_t* step) {
   const hn::FixedTag<uint32_t, 4> d;
   const hn::Repartition<uint64_t, decltype(d)> d64;
-  const auto offsets = hn::Set(d, kOffsets);
-  for (size_t i = 0; i < padded; i += 4 * kStepColumns) {
+  const auto offsets = hn::Set(d, offsets_of_codes);
+  for (size_t i = 0; i < bytes; i += 4 * kStepLaneBytes) {
     // By four rows: one step's codes of these rows in each vector.
     hn::Vec<decltype(d)> steps[4][4];
     for (size_t four = 0; four < 4; ++four) {
       const auto row = [&](size_t r) {
-        const int8_t* from = codes + (4 * four + r) * stride + i;
+        const char* from = rows + (4 * four + r) * stride + i;
         return hn::LoadU(d, reinterpret_cast<const uint32_t*>(from));
       };
       const auto low01 = hn::InterleaveLower(d, row(0), row(1));
@@ -85,7 +98,7 @@ void StoreSteps16(const int8_t* codes, size_t stride, size_t padded,
       steps[2][four] = pair(false, high01, high23);
       steps[3][four] = pair(true, high01, high23);
     }
-    const size_t count = std::min<size_t>(4, (padded - i) / kStepColumns);
+    const size_t count = std::min<size_t>(4, (bytes - i) / kStepLaneBytes);
     for (size_t s = 0; s < count; ++s, step += kStepBytes) {
       for (size_t four = 0; four < 4; ++four) {
         hn::StoreU(steps[s][four], d,
@@ -93,16 +106,6 @@ void StoreSteps16(const int8_t* codes, size_t stride, size_t padded,
       }
     }
   }
-}
-
-void StoreInt8Row(const float* values, size_t columns, size_t lane,
-                  uint8_t* panel) {
-  const size_t padded = DivideUp(columns, kStepColumns) * kStepColumns;
-  std::vector<int8_t> codes(padded);
-  const float scale = QuantizeInt8(values, columns, codes.data());
-  StoreSteps(codes.data(), padded, panel + lane * kStepColumns);
-  std::memcpy(panel + padded * kPanelRows + lane * sizeof(scale), &scale,
-              sizeof(scale));
 }
 
 void StoreInt4Row(const float* values, size_t columns, size_t lane,
@@ -125,6 +128,18 @@ void StoreInt4Row(const float* values, size_t columns, size_t lane,
   }
 }
 
+// Element `column` of a row of kF32, kBf16, or kInt8's code of it.
+template <typename Element>
+Element StepElement(const uint8_t* panel, size_t lane, size_t column) {
+  constexpr size_t kColumns = kStepLaneBytes / sizeof(Element);
+  Element element;
+  std::memcpy(&element,
+              panel + column / kColumns * kStepBytes + lane * kStepLaneBytes +
+                  column % kColumns * sizeof(Element),
+              sizeof(element));
+  return element;
+}
+
 void LoadInt8Row(const uint8_t* panel, size_t columns, size_t lane,
                  float* values) {
   const size_t steps = DivideUp(columns, kStepColumns);
@@ -132,9 +147,8 @@ void LoadInt8Row(const uint8_t* panel, size_t columns, size_t lane,
   std::memcpy(&scale, panel + steps * kStepBytes + lane * sizeof(float),
               sizeof(scale));
   for (size_t i = 0; i < columns; ++i) {
-    const int code = panel[i / kStepColumns * kStepBytes + lane * kStepColumns +
-                           i % kStepColumns];
-    values[i] = static_cast<float>(code - 128) * scale;
+    values[i] =
+        static_cast<float>(StepElement<uint8_t>(panel, lane, i) - 128) * scale;
   }
 }
 
@@ -156,20 +170,21 @@ void LoadInt4Row(const uint8_t* panel, size_t columns, size_t lane,
 }  // namespace
 
 absl::string_view WeightFormName(WeightForm form) {
-  constexpr absl::string_view kNames[] = {"f32", "bf16", "int8", "int4"};
+  constexpr absl::string_view kNames[] = {"f32",  "bf16",     "int8",
+                                          "int4", "f32 rows", "bf16 rows"};
   return kNames[static_cast<size_t>(form)];
 }
 
 uint64_t WeightMatrix::Bytes(WeightForm form, uint64_t rows, uint64_t columns) {
   uint64_t bytes = 0;
   const bool overflows =
-      IsPacked(form)
-          ? __builtin_mul_overflow(DivideUp(rows, kPanelRows),
-                                   columns == 0 ? 0 : PanelBytes(form, columns),
-                                   &bytes)
-          : __builtin_mul_overflow(rows, columns, &bytes) ||
+      IsRows(form)
+          ? __builtin_mul_overflow(rows, columns, &bytes) ||
                 __builtin_mul_overflow(
-                    bytes, form == WeightForm::kF32 ? 4u : 2u, &bytes);
+                    bytes, form == WeightForm::kF32Rows ? 4u : 2u, &bytes)
+          : __builtin_mul_overflow(DivideUp(rows, kPanelRows),
+                                   columns == 0 ? 0 : PanelBytes(form, columns),
+                                   &bytes);
   return overflows ? std::numeric_limits<uint64_t>::max() : bytes;
 }
 
@@ -208,51 +223,71 @@ WeightMatrix::WeightMatrix(WeightForm form, size_t rows, size_t columns,
     : form_(form),
       rows_(rows),
       columns_(columns),
-      panel_bytes_(IsPacked(form) && columns > 0 ? PanelBytes(form, columns)
-                                                 : 0),
+      panel_bytes_(IsRows(form) || columns == 0 ? 0
+                                                : PanelBytes(form, columns)),
       buffer_(std::move(buffer)) {}
 
 void WeightMatrix::SetRow(size_t row, const float* values) {
   RF_CHECK(row < rows_ && keeper_ == nullptr);
   if (columns_ == 0) return;
-  auto* panel = reinterpret_cast<uint8_t*>(buffer_.data()) +
-                row / kPanelRows * panel_bytes_;
-  const size_t lane = row % kPanelRows;
+  const auto set_rounded = [&](auto element, auto round) {
+    using Element = decltype(element);
+    std::vector<Element> rounded(DivideUp(columns_, StepColumns(form_)) *
+                                 StepColumns(form_));
+    const float scale = round(rounded.data());
+    SetRoundedRows(row, 1, reinterpret_cast<const char*>(rounded.data()),
+                   rounded.size() * sizeof(Element), &scale);
+  };
+  char* const own = IsRows(form_)
+                        ? buffer_.data() + row * columns_ * element_bytes()
+                        : nullptr;
   switch (form_) {
     case WeightForm::kF32:
-      std::memcpy(buffer_.data() + RowOffset(row), values,
-                  columns_ * sizeof(float));
-      return;
+      return set_rounded(float(), [&](float* elements) {
+        std::copy_n(values, columns_, elements);
+        return 0.0f;
+      });
     case WeightForm::kBf16:
-      FloatToBf16(values, columns_,
-                  reinterpret_cast<uint16_t*>(buffer_.data() + RowOffset(row)));
-      return;
+      return set_rounded(uint16_t(), [&](uint16_t* elements) {
+        FloatToBf16(values, columns_, elements);
+        return 0.0f;
+      });
     case WeightForm::kInt8:
-      return StoreInt8Row(values, columns_, lane, panel);
+      return set_rounded(int8_t(), [&](int8_t* codes) {
+        return QuantizeInt8(values, columns_, codes);
+      });
     case WeightForm::kInt4:
-      return StoreInt4Row(values, columns_, lane, panel);
+      return StoreInt4Row(values, columns_, row % kPanelRows,
+                          MutablePanel(row / kPanelRows));
+    case WeightForm::kF32Rows:
+      std::memcpy(own, values, columns_ * sizeof(float));
+      return;
+    case WeightForm::kBf16Rows:
+      return FloatToBf16(values, columns_, reinterpret_cast<uint16_t*>(own));
   }
 }
 
-void WeightMatrix::SetInt8Rows(size_t row, size_t count, const int8_t* codes,
-                               size_t stride, const float* scales) {
+void WeightMatrix::SetRoundedRows(size_t row, size_t count, const char* rows,
+                                  size_t stride, const float* scales) {
   const size_t lane = row % kPanelRows;
-  RF_CHECK(form_ == WeightForm::kInt8 && keeper_ == nullptr &&
+  RF_CHECK(!IsRows(form_) && form_ != WeightForm::kInt4 && keeper_ == nullptr &&
            row + count <= rows_ && lane + count <= kPanelRows);
   if (columns_ == 0) return;
-  auto* panel = reinterpret_cast<uint8_t*>(buffer_.data()) +
-                row / kPanelRows * panel_bytes_;
-  const size_t padded = DivideUp(columns_, kStepColumns) * kStepColumns;
-  uint8_t* step = panel + lane * kStepColumns;
+  const size_t steps = DivideUp(columns_, StepColumns(form_));
+  const size_t bytes = steps * kStepLaneBytes;
+  uint8_t* const panel = MutablePanel(row / kPanelRows);
+  uint8_t* step = panel + lane * kStepLaneBytes;
   if (count == 16) {
-    StoreSteps16(codes, stride, padded, step);
+    StoreSteps16(rows, stride, bytes, Offsets(form_), step);
   } else {
-    for (size_t i = 0; i < count; ++i, step += kStepColumns) {
-      StoreSteps(codes + i * stride, padded, step);
+    for (size_t i = 0; i < count; ++i, step += kStepLaneBytes) {
+      StoreSteps(rows + i * stride, bytes, Offsets(form_), step);
     }
   }
-  std::memcpy(panel + padded * kPanelRows + lane * sizeof(float), scales,
-              count * sizeof(float));
+  if (form_ == WeightForm::kInt8) {
+    std::memcpy(panel + steps * kStepBytes + lane * sizeof(float), scales,
+                count * sizeof(float));
+  }
 }
 
 void WeightMatrix::GetRow(size_t row, float* values) const {
@@ -261,15 +296,26 @@ void WeightMatrix::GetRow(size_t row, float* values) const {
   const size_t lane = row % kPanelRows;
   switch (form_) {
     case WeightForm::kF32:
-      std::memcpy(values, Row(row), columns_ * sizeof(float));
+      for (size_t i = 0; i < columns_; ++i) {
+        values[i] = StepElement<float>(Panel(row / kPanelRows), lane, i);
+      }
       return;
     case WeightForm::kBf16:
-      Bf16ToFloat(static_cast<const uint16_t*>(Row(row)), columns_, values);
+      for (size_t i = 0; i < columns_; ++i) {
+        values[i] = Bf16ToFloat(
+            StepElement<uint16_t>(Panel(row / kPanelRows), lane, i));
+      }
       return;
     case WeightForm::kInt8:
       return LoadInt8Row(Panel(row / kPanelRows), columns_, lane, values);
     case WeightForm::kInt4:
       return LoadInt4Row(Panel(row / kPanelRows), columns_, lane, values);
+    case WeightForm::kF32Rows:
+      std::memcpy(values, Row(row), columns_ * sizeof(float));
+      return;
+    case WeightForm::kBf16Rows:
+      return Bf16ToFloat(static_cast<const uint16_t*>(Row(row)), columns_,
+                         values);
   }
 }
 

@@ -14,14 +14,24 @@
 
 namespace ringfleet::kernels {
 
-// How the weights of a product lie in memory.
-//   kF32, kBf16: elements, row-major.
+// How weights lie in memory.
+//   kF32, kBf16: elements.
 //   kInt8: codes -127..127 with a float32 scale for each row (output).
 //   kInt4: codes -8..7 with a bfloat16 scale for each kInt4Group of a row.
-// Rows of the integer forms are packed into panels, see WeightMatrix::Panel.
-enum class WeightForm : uint8_t { kF32, kBf16, kInt8, kInt4 };
+// Rows of these are packed into panels, see WeightMatrix::Panel.
+//   kF32Rows, kBf16Rows: elements, row-major, for tables whose rows are looked
+//     up; kF32Rows for the router's product too, which has an order of its own
+//     (matmul.h). kBf16Rows has no product.
+enum class WeightForm : uint8_t {
+  kF32,
+  kBf16,
+  kInt8,
+  kInt4,
+  kF32Rows,
+  kBf16Rows
+};
 
-// "f32", "bf16", "int8", "int4".
+// "f32", "bf16", "int8", "int4", "f32 rows", "bf16 rows".
 absl::string_view WeightFormName(WeightForm form);
 
 // What a product with such weights reads.
@@ -37,7 +47,7 @@ inline constexpr size_t kPanelRows = 64;
 
 // Raised whenever bytes of a form come to mean something else: what was packed
 // before, and kept in a file, is then packed again.
-inline constexpr int kWeightFormat = 1;
+inline constexpr int kWeightFormat = 2;
 
 // The weights of one product, [rows, columns] = [out, in], in the form the
 // kernels read: owned, or bytes of a file that is mapped. How elements are laid
@@ -77,23 +87,29 @@ class WeightMatrix {
   // Stores values [columns], finite, rounded to form(). Distinct rows may be
   // set from different threads.
   void SetRow(size_t row, const float* values);
-  // Stores `count` rows of kInt8 that have been quantized (QuantizeInt8): codes
-  // `stride` apart, the columns padded with zeros to whole steps, and readable
-  // up to the next 16. The rows are of one panel. Distinct rows may be set from
-  // different threads.
-  void SetInt8Rows(size_t row, size_t count, const int8_t* codes, size_t stride,
-                   const float* scales);
+  // Stores `count` rows that have been rounded: elements of kF32 and kBf16, or
+  // kInt8's codes and scales (QuantizeInt8), rows `stride` bytes apart, the
+  // columns padded with zeros to whole steps, and readable up to the next 16
+  // bytes. The rows are of one panel. Distinct rows may be set from different
+  // threads.
+  void SetRoundedRows(size_t row, size_t count, const char* rows, size_t stride,
+                      const float* scales);
   // What row `row` has been rounded to.
   void GetRow(size_t row, float* values) const;
 
-  // Row-major elements; kF32 and kBf16 only.
-  const void* Row(size_t row) const { return data() + RowOffset(row); }
+  // Elements; kF32Rows and kBf16Rows only.
+  const void* Row(size_t row) const {
+    return data() + row * columns_ * element_bytes();
+  }
 
   size_t num_panels() const { return (rows_ + kPanelRows - 1) / kPanelRows; }
-  // Rows [index * kPanelRows, ...), padded to kPanelRows; kInt8 and kInt4 only.
-  // Codes stand in steps of four columns, [steps][kPanelRows][4], the columns
-  // padded to whole steps; a step is what one instruction per 16 rows takes.
-  //   kInt8: the steps, codes as bytes + 128; then f32 scales [kPanelRows].
+  // Rows [index * kPanelRows, ...), padded to kPanelRows; not of rows' forms.
+  // Columns stand in steps, as many as four bytes of a row hold,
+  // [steps][kPanelRows][4 bytes], padded to whole steps; a step is what one
+  // instruction per 16 rows takes.
+  //   kF32, kBf16: the steps, of one column and of two.
+  //   kInt8: the steps, of four columns, codes as bytes + 128; then f32 scales
+  //     [kPanelRows].
   //   kInt4: for each kInt4Group: bf16 scales [kPanelRows]; then pairs of
   //     steps, the first in the low and the second in the high four bits,
   //     codes + 8. Columns are padded to a whole group.
@@ -106,8 +122,11 @@ class WeightMatrix {
   WeightMatrix(WeightForm form, size_t rows, size_t columns,
                AlignedBuffer buffer);
 
-  size_t RowOffset(size_t row) const {
-    return row * columns_ * (form_ == WeightForm::kF32 ? 4 : 2);
+  size_t element_bytes() const {
+    return form_ == WeightForm::kF32Rows ? sizeof(float) : sizeof(uint16_t);
+  }
+  uint8_t* MutablePanel(size_t index) {
+    return reinterpret_cast<uint8_t*>(buffer_.data()) + index * panel_bytes_;
   }
 
   WeightForm form_ = WeightForm::kF32;
@@ -121,9 +140,10 @@ class WeightMatrix {
   size_t view_bytes_ = 0;
 };
 
-// Layout of the integer forms' panels, for the kernels.
-inline constexpr size_t kStepColumns = 4;
-inline constexpr size_t kStepBytes = kPanelRows * kStepColumns;  // int8
+// Layout of the panels, for the kernels.
+inline constexpr size_t kStepLaneBytes = 4;  // Of one row.
+inline constexpr size_t kStepBytes = kPanelRows * kStepLaneBytes;
+inline constexpr size_t kStepColumns = kStepLaneBytes;  // Of codes.
 inline constexpr size_t kInt4ScaleBytes = kPanelRows * sizeof(uint16_t);
 inline constexpr size_t kInt4GroupBytes =
     kInt4ScaleBytes + kPanelRows * kInt4Group / 2;

@@ -57,7 +57,7 @@ void SetRows(const std::vector<float>& values, WeightMatrix* w) {
 // [columns, rows] of a part of values [.., stride] that begins at `first`.
 WeightMatrix Transposed(const float* first, size_t stride, size_t rows,
                         size_t columns) {
-  WeightMatrix w(WeightForm::kF32, columns, rows);
+  WeightMatrix w(WeightForm::kF32Rows, columns, rows);
   std::vector<float> row(rows);
   for (size_t c = 0; c < columns; ++c) {
     for (size_t r = 0; r < rows; ++r) row[r] = first[r * stride + c];

@@ -172,8 +172,9 @@ absl::Status WritePart(int fd, const PackedPart& part, uint64_t offset,
 }
 
 absl::StatusOr<WeightForm> ParseForm(absl::string_view name) {
-  for (const WeightForm form : {WeightForm::kF32, WeightForm::kBf16,
-                                WeightForm::kInt8, WeightForm::kInt4}) {
+  for (const WeightForm form :
+       {WeightForm::kF32, WeightForm::kBf16, WeightForm::kInt8,
+        WeightForm::kInt4, WeightForm::kF32Rows, WeightForm::kBf16Rows}) {
     if (name == kernels::WeightFormName(form)) return form;
   }
   return absl::DataLossError(absl::StrCat("a form of ", name));

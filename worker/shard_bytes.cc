@@ -30,12 +30,12 @@ bool HasMtp(const ModelSpec& spec, const LoadOptions& options,
 WeightForm EmbeddingForm(const LoadOptions& options,
                          const Checkpoint* checkpoint) {
   if (options.form != WeightForm::kF32 || checkpoint == nullptr) {
-    return WeightForm::kBf16;
+    return WeightForm::kBf16Rows;
   }
   const auto info = checkpoint->Find(kEmbedding);
   return !info.ok() || (*info)->dtype == kernels::Dtype::kBf16
-             ? WeightForm::kBf16
-             : WeightForm::kF32;
+             ? WeightForm::kBf16Rows
+             : WeightForm::kF32Rows;
 }
 
 size_t CountHeldExperts(const ShardPlan& plan, const LoadOptions& options,
@@ -65,7 +65,7 @@ class Tally {
     Add(count, WeightMatrix::Bytes(form, rows, columns));
   }
   void Vectors(uint64_t count, uint64_t size) {
-    Add(count, WeightMatrix::Bytes(WeightForm::kF32, 1, size));
+    Add(count, WeightMatrix::Bytes(WeightForm::kF32Rows, 1, size));
   }
   uint64_t total() const { return total_; }
 
@@ -105,7 +105,7 @@ void AddLayer(const ModelSpec& spec, const ShardPlan& plan,
     tally->Matrices(count, of, hidden, width);
   };
   if (!is_moe) return mlps(1, form, plan.dense_columns.size());
-  tally->Matrices(1, WeightForm::kF32, spec.n_routed_experts, hidden);
+  tally->Matrices(1, WeightForm::kF32Rows, spec.n_routed_experts, hidden);
   if (spec.topk_method == cluster::TopkMethod::kNoauxTc) {
     tally->Vectors(1, spec.n_routed_experts);
   }

@@ -211,7 +211,7 @@ class Loader {
                       std::vector<float>* vector) {
     if (packed_ != nullptr) {
       WeightMatrix matrix;
-      RF_RETURN_IF_ERROR(Take(name, WeightForm::kF32, 1, size, &matrix));
+      RF_RETURN_IF_ERROR(Take(name, WeightForm::kF32Rows, 1, size, &matrix));
       vector->resize(size);
       matrix.GetRow(0, vector->data());
       return absl::OkStatus();
@@ -222,7 +222,7 @@ class Loader {
                                                      .columns = {0, size}}));
     if (parts_ != nullptr) {
       parts_->push_back({.name = name,
-                         .form = WeightForm::kF32,
+                         .form = WeightForm::kF32Rows,
                          .rows = 1,
                          .columns = vector->size(),
                          .data = reinterpret_cast<const char*>(vector->data()),
@@ -278,7 +278,7 @@ class Loader {
                                .shape = {experts, hidden},
                                .rows = {0, experts},
                                .columns = {0, hidden}},
-                              WeightForm::kF32, &out->router));
+                              WeightForm::kF32Rows, &out->router));
     if (spec_.topk_method == cluster::TopkMethod::kNoauxTc) {
       RF_RETURN_IF_ERROR(
           Vector(absl::StrCat(prefix, "gate.e_score_correction_bias"), experts,

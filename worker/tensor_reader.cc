@@ -30,8 +30,9 @@ constexpr int64_t kGrainBytes = 64 << 10;
 // The largest magnitude that stays finite. For bf16: the last float32 that
 // rounds down to the largest bf16.
 float Limit(WeightForm form) {
-  return form == WeightForm::kBf16 ? std::bit_cast<float>(0x7f7f7fffu)
-                                   : std::numeric_limits<float>::max();
+  return form == WeightForm::kBf16 || form == WeightForm::kBf16Rows
+             ? std::bit_cast<float>(0x7f7f7fffu)
+             : std::numeric_limits<float>::max();
 }
 
 std::string ShapeText(const std::vector<int64_t>& shape) {
@@ -361,11 +362,11 @@ absl::StatusOr<std::vector<float>> TensorReader::ReadFloats(
   RF_CHECK(!slice.may_be_fp8);
   const size_t columns = slice.columns.size();
   std::vector<float> floats(slice.rows.size() * columns);
-  RF_RETURN_IF_ERROR(ReadRows(slice, WeightForm::kF32, sizeof(float) * columns,
-                              [&](int64_t row, const float* values) {
-                                std::copy_n(values, columns,
-                                            floats.data() + row * columns);
-                              }));
+  RF_RETURN_IF_ERROR(
+      ReadRows(slice, WeightForm::kF32Rows, sizeof(float) * columns,
+               [&](int64_t row, const float* values) {
+                 std::copy_n(values, columns, floats.data() + row * columns);
+               }));
   return floats;
 }
 

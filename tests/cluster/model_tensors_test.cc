@@ -56,11 +56,11 @@ TEST(ShardSizesTest, R1CachesItsPublishedNumberOfBytes) {
             uint64_t{3} * 256 * 62 * 1152);
 }
 
-// What ranks divide they divide without gap or overlap: with elements that need
-// no padding the parts are as large as the whole.
+// What ranks divide they divide without gap or overlap: in a form that needs no
+// padding the parts are as large as the whole.
 TEST(ShardSizesTest, RanksTogetherHaveEveryDividedWeightOnce) {
   const ModelSpec spec = testing::R1Spec();
-  const WeightForms forms = {WeightForm::kBf16, WeightForm::kBf16};
+  const WeightForms forms = {WeightForm::kBf16Rows, WeightForm::kBf16Rows};
   const ShardSizes whole =
       ShardSizesOf(spec, PlanShard(spec, {}, 0).value(), forms);
   for (const MeshShape& mesh : {MeshShape{1, 1, 3}, MeshShape{1, 7, 1},

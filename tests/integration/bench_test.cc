@@ -42,8 +42,9 @@ double BytesOfOneToken(double positions) {
   for (int layer = 0; layer < 6; ++layer) {
     const std::string prefix = absl::StrCat("model.layers.", layer, ".");
     const std::string attention = prefix + "self_attn.";
-    numbers += kWorld * (elements(attention + "q_a_proj") +
-                         elements(attention + "kv_a_proj_with_mqa") +
+    // 96 and 80 rows of latents' products are two panels of 64 each.
+    numbers += kWorld * (elements(attention + "q_a_proj") * 128 / 96 +
+                         elements(attention + "kv_a_proj_with_mqa") * 128 / 80 +
                          positions * (64 + 16));
     // The absorbed form reads W_UK, transposed, and W_UV: as much as kv_b.
     for (const char* split : {"q_b_proj", "kv_b_proj", "o_proj"}) {

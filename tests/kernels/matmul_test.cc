@@ -17,8 +17,10 @@ namespace {
 constexpr size_t kColumns[] = {0,   1,   2,   3,   4,   15,  16,
                                17,  31,  32,  33,  47,  127, 128,
                                129, 160, 255, 256, 260, 512, 1000};
+// Those with products.
 constexpr WeightForm kForms[] = {WeightForm::kF32, WeightForm::kBf16,
-                                 WeightForm::kInt8, WeightForm::kInt4};
+                                 WeightForm::kInt8, WeightForm::kInt4,
+                                 WeightForm::kF32Rows};
 
 WeightMatrix MatrixOf(WeightForm form, size_t rows, size_t columns,
                       const std::vector<float>& values) {
@@ -51,6 +53,19 @@ float FixedOrderDot(const float* x, const float* w, size_t size) {
     for (size_t p = 0; p < half; ++p) sums[p] += sums[p + half];
   }
   return sums[0];
+}
+
+// The order that panel.h promises for panels of floats.
+float GroupedDot(const float* x, const float* w, size_t size) {
+  float sum = 0;
+  for (size_t first = 0; first < size; first += kActivationGroup) {
+    float group = 0;
+    for (size_t i = first; i < std::min(size, first + kActivationGroup); ++i) {
+      group += x[i] * w[i];
+    }
+    sum += group;
+  }
+  return sum;
 }
 
 // What an integer form's code is: its value over its scale.
@@ -106,7 +121,9 @@ float PlainInt4(const float* x, const float* w, size_t columns) {
 }
 
 TEST(WeightMatrixTest, KeepsRoundedRows) {
-  for (const WeightForm form : {WeightForm::kF32, WeightForm::kBf16}) {
+  for (const WeightForm form : {WeightForm::kF32, WeightForm::kBf16,
+                                WeightForm::kF32Rows, WeightForm::kBf16Rows}) {
+    const bool f32 = form == WeightForm::kF32 || form == WeightForm::kF32Rows;
     WeightMatrix w(form, 3, 7);
     const std::vector<float> values = RandomFloats(7, 1);
     w.SetRow(1, values.data());
@@ -115,8 +132,7 @@ TEST(WeightMatrixTest, KeepsRoundedRows) {
     EXPECT_EQ(row, std::vector<float>(7, 0));
     w.GetRow(1, row.data());
     for (size_t i = 0; i < 7; ++i) {
-      EXPECT_EQ(row[i],
-                form == WeightForm::kF32 ? values[i] : RoundToBf16(values[i]));
+      EXPECT_EQ(row[i], f32 ? values[i] : RoundToBf16(values[i]));
     }
   }
 }
@@ -167,8 +183,11 @@ TEST(WeightMatrixTest, MayBeEmpty) {
 }
 
 TEST(WeightMatrixTest, CountsItsBytes) {
-  EXPECT_EQ(WeightMatrix(WeightForm::kF32, 3, 5).bytes(), 60u);
-  EXPECT_EQ(WeightMatrix(WeightForm::kBf16, 3, 5).bytes(), 30u);
+  EXPECT_EQ(WeightMatrix(WeightForm::kF32Rows, 3, 5).bytes(), 60u);
+  EXPECT_EQ(WeightMatrix(WeightForm::kBf16Rows, 3, 5).bytes(), 30u);
+  EXPECT_EQ(WeightMatrix(WeightForm::kF32, 65, 5).bytes(), 2u * 64 * 5 * 4);
+  // 5 columns are 3 steps of 2.
+  EXPECT_EQ(WeightMatrix(WeightForm::kBf16, 65, 5).bytes(), 2u * 64 * 3 * 4);
   // 65 rows are two panels of 64; 129 columns are 33 steps of 4.
   EXPECT_EQ(WeightMatrix(WeightForm::kInt8, 65, 129).bytes(),
             2u * 64 * (33 * 4 + 4));
@@ -202,11 +221,15 @@ TEST(MatMulTest, DotAddsInThePromisedOrder) {
   }
 }
 
-// A product passes through its multiplication, at most ceil(n / 16) additions
-// in its partial sum and 4 in the tree: |error| <= gamma(n / 16 + 6) |x| |w|.
-TEST(MatMulTest, FloatFormsAreNearTheExactProduct) {
+// A product passes through its multiplication and, in panels, at most 64
+// additions in its group and as many as there are groups: |error| <= gamma(n /
+// 64 + 66) |x| |w|. With 16 partial sums it is at most ceil(n / 16) additions
+// and 4 in the tree.
+TEST(MatMulTest, FloatFormsAreTheirFormulaAndNearTheExactProduct) {
   ThreadPool pool(2);
-  for (const WeightForm form : {WeightForm::kF32, WeightForm::kBf16}) {
+  for (const WeightForm form :
+       {WeightForm::kF32, WeightForm::kBf16, WeightForm::kF32Rows}) {
+    const bool rows_form = form == WeightForm::kF32Rows;
     for (const size_t columns : kColumns) {
       const size_t rows = 69;
       const size_t batch = 11;
@@ -219,8 +242,10 @@ TEST(MatMulTest, FloatFormsAreNearTheExactProduct) {
         std::vector<float> row(columns);
         for (size_t i = 0; i < batch * rows; ++i) {
           w.GetRow(i % rows, row.data());
-          ASSERT_EQ(y[i],
-                    Dot(x.data() + i / rows * columns, row.data(), columns));
+          const float* const values = x.data() + i / rows * columns;
+          ASSERT_EQ(y[i], rows_form ? Dot(values, row.data(), columns)
+                                    : GroupedDot(values, row.data(), columns))
+              << WeightFormName(form) << " columns " << columns;
         }
       });
       std::vector<float> y(batch * rows, NAN);
@@ -238,7 +263,10 @@ TEST(MatMulTest, FloatFormsAreNearTheExactProduct) {
             magnitude += std::abs(product);
           }
           EXPECT_NEAR(y[i * rows + o], exact,
-                      Gamma(columns / 16.0 + 6) * magnitude)
+                      Gamma(rows_form ? columns / 16.0 + 6
+                                      : std::min<double>(columns, 64) +
+                                            columns / 64.0 + 2) *
+                          magnitude)
               << WeightFormName(form) << " columns " << columns;
         }
       }

@@ -268,7 +268,7 @@ TEST(RouterTest, RouteMakesTheLogitsOfMatMul) {
   const RouterParameters parameters = EightExperts(RouterMethod::kNoauxTc);
   const std::vector<float> x = RandomFloats(rows * hidden, 1);
   const std::vector<float> weight = RandomFloats(8 * hidden, 2);
-  WeightMatrix w(WeightForm::kF32, 8, hidden);
+  WeightMatrix w(WeightForm::kF32Rows, 8, hidden);
   for (size_t e = 0; e < 8; ++e) w.SetRow(e, &weight[e * hidden]);
   std::vector<float> logits(rows * 8);
   ThreadPool pool(2);

@@ -14,13 +14,16 @@
 namespace ringfleet::kernels {
 namespace {
 
+constexpr WeightForm kAllForms[] = {
+    WeightForm::kF32,  WeightForm::kBf16,    WeightForm::kInt8,
+    WeightForm::kInt4, WeightForm::kF32Rows, WeightForm::kBf16Rows};
+
 std::string BytesOf(const WeightMatrix& matrix) {
   return std::string(matrix.data(), matrix.bytes());
 }
 
 TEST(RowPackerTest, StoresTheBytesThatSetRowStores) {
-  for (const WeightForm form : {WeightForm::kF32, WeightForm::kBf16,
-                                WeightForm::kInt8, WeightForm::kInt4}) {
+  for (const WeightForm form : kAllForms) {
     for (const auto& [rows, columns] : std::vector<std::pair<size_t, size_t>>{
              {1, 1}, {16, 4}, {17, 7}, {64, 128}, {65, 33}, {130, 250}}) {
       const std::vector<float> values = RandomFloats(rows * columns, 7);
@@ -87,8 +90,7 @@ TEST(RowPackerTest, RowsOfFp8AreStoredAsTheirValuesAre) {
 
 TEST(WeightMatrixTest, AViewIsTheMatrixAndKeepsItsMemory) {
   const std::vector<float> values = RandomFloats(70 * 40, 3);
-  for (const WeightForm form : {WeightForm::kF32, WeightForm::kBf16,
-                                WeightForm::kInt8, WeightForm::kInt4}) {
+  for (const WeightForm form : kAllForms) {
     auto owner = std::make_shared<WeightMatrix>(form, 70, 40);
     for (size_t row = 0; row < 70; ++row) {
       owner->SetRow(row, values.data() + row * 40);

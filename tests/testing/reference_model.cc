@@ -148,8 +148,10 @@ void RoundToInt4(Vector& values) {
 void RoundWeights(WeightForm form, Vector& values) {
   switch (form) {
     case WeightForm::kF32:
+    case WeightForm::kF32Rows:
       return;
     case WeightForm::kBf16:
+    case WeightForm::kBf16Rows:
       return RoundToBf16(values);
     case WeightForm::kInt8:
       return RoundToInt8(values.size(), values);

@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <vector>
 
+#include "cluster/shard_plan.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/weight_matrix.h"
 #include "tests/testing/checkpoint_writer.h"
 #include "tests/testing/rank_world.h"
 #include "worker/executor.h"
@@ -120,59 +122,66 @@ TEST_F(ForcedIdsTest, ImpossibleOnesAreRefused) {
             absl::StatusCode::kInvalidArgument);
 }
 
-// One token: every product of the dense parts, of the experts those chosen.
-uint64_t BytesOfOneToken(const cluster::ModelSpec& spec, uint64_t element,
-                         uint64_t positions) {
+// What one token needs of a rank's weights and cache, of all routed experts
+// `experts`.
+uint64_t BytesOfOneToken(const cluster::ModelSpec& spec,
+                         const cluster::ShardPlan& plan,
+                         kernels::WeightForm form, uint64_t experts,
+                         uint64_t cache_bytes) {
+  const auto bytes = [form](uint64_t rows, uint64_t columns) {
+    return kernels::WeightMatrix::Bytes(form, rows, columns);
+  };
   const uint64_t hidden = spec.hidden_size;
-  const uint64_t heads = spec.num_attention_heads;
-  uint64_t numbers = hidden * spec.vocab_size;  // The head.
-  uint64_t routers = 0;
+  const uint64_t heads = plan.heads.size();
+  const uint64_t rank = spec.kv_lora_rank;
+  const uint64_t nope = spec.qk_nope_head_dim;
+  const uint64_t v = spec.v_head_dim;
+  const auto mlp = [&](uint64_t width) {
+    return 2 * bytes(width, hidden) + bytes(hidden, width);
+  };
+  uint64_t all = bytes(plan.vocab.size(), hidden);  // The head.
   for (int layer = 0; layer < spec.num_hidden_layers; ++layer) {
-    numbers +=
-        spec.q_lora_rank * hidden +
-        heads * spec.qk_head_dim() * spec.q_lora_rank +
-        (spec.kv_lora_rank + spec.qk_rope_head_dim) * hidden +
-        // W_UK transposed and W_UV.
-        heads * (spec.qk_nope_head_dim + spec.v_head_dim) * spec.kv_lora_rank +
-        hidden * heads * spec.v_head_dim +
-        positions * (spec.kv_lora_rank + spec.qk_rope_head_dim);
+    all += bytes(spec.q_lora_rank, hidden) +
+           bytes(heads * spec.qk_head_dim(), spec.q_lora_rank) +
+           bytes(rank + spec.qk_rope_head_dim, hidden) +
+           bytes(heads * rank, nope) +                         // W_UK^T.
+           bytes(heads * (nope + v), rank) * v / (nope + v) +  // W_UV.
+           bytes(hidden, heads * v) + cache_bytes;
     if (spec.IsMoeLayer(layer)) {
-      numbers += 3 * hidden * spec.moe_intermediate_size *
-                 (spec.num_experts_per_tok + spec.n_shared_experts);
-      routers += hidden * spec.n_routed_experts;
+      all += experts * mlp(spec.moe_intermediate_size) +
+             mlp(plan.shared_columns.size()) +
+             hidden * spec.n_routed_experts * sizeof(float);
     } else {
-      numbers += 3 * hidden * spec.intermediate_size;
+      all += mlp(plan.dense_columns.size());
     }
   }
-  return numbers * element + routers * sizeof(float);
+  return all;
 }
 
 TEST_F(ForcedIdsTest, AStepCountsWhatItNeedsFromMemory) {
   RankWorld world(folder_->path(), {.form = kernels::WeightForm::kBf16});
   world.Step(Admit(3, 4, 5));
+  const cluster::ModelSpec& spec = world.spec();
   // The fourth position is written, then read with the others.
   const uint64_t one = world.Step(Decode())[0].bytes_read();
-  EXPECT_EQ(one, BytesOfOneToken(world.spec(), 2, 4));
+  EXPECT_EQ(
+      one, BytesOfOneToken(spec, cluster::PlanShard(spec, {}, 0).value(),
+                           kernels::WeightForm::kBf16, spec.num_experts_per_tok,
+                           uint64_t{4} * spec.cache_row() * sizeof(uint16_t)));
 
-  // Whole experts on one rank or the other: nothing is counted twice but what
-  // both hold.
-  RankWorld ranks(folder_->path(), {.mesh = {.expert = 2}});
+  // Whole experts on one rank or the other: no one is counted twice.
+  const cluster::MeshShape mesh = {.expert = 2};
+  RankWorld ranks(folder_->path(), {.mesh = mesh});
   ranks.Step(Admit(3, 4, 5));
   const std::vector<v1::StepResult> parts = ranks.Step(Decode());
-  const cluster::ModelSpec& spec = ranks.spec();
-  const uint64_t latents =
-      spec.num_hidden_layers * 4 *
-      (uint64_t{4} * (spec.kv_lora_rank + spec.qk_rope_head_dim) +
-       uint64_t(spec.hidden_size) *
-           (spec.q_lora_rank + spec.kv_lora_rank + spec.qk_rope_head_dim));
-  uint64_t routers = 0;
-  for (int layer = 0; layer < spec.num_hidden_layers; ++layer) {
-    if (spec.IsMoeLayer(layer)) {
-      routers += uint64_t{4} * spec.hidden_size * spec.n_routed_experts;
-    }
+  uint64_t wanted = 0;
+  for (int rank = 0; rank < 2; ++rank) {
+    wanted += BytesOfOneToken(
+        spec, cluster::PlanShard(spec, mesh, rank).value(),
+        kernels::WeightForm::kF32, rank == 0 ? spec.num_experts_per_tok : 0,
+        uint64_t{4} * spec.cache_row() * sizeof(float));
   }
-  EXPECT_EQ(parts[0].bytes_read() + parts[1].bytes_read(),
-            BytesOfOneToken(spec, 4, 4) + latents + routers);
+  EXPECT_EQ(parts[0].bytes_read() + parts[1].bytes_read(), wanted);
 }
 
 // Two tokens in one step share every matrix; of the experts only those that
@@ -191,8 +200,11 @@ TEST_F(ForcedIdsTest, TokensOfAStepShareMatrices) {
   const cluster::ModelSpec& spec = world.spec();
   const uint64_t cache =
       uint64_t{4} * spec.cache_row() * 2 * spec.num_hidden_layers;
-  EXPECT_EQ(world.Step(both)[0].bytes_read(),
-            BytesOfOneToken(spec, 2, 4) + cache);
+  EXPECT_EQ(
+      world.Step(both)[0].bytes_read(),
+      BytesOfOneToken(spec, cluster::PlanShard(spec, {}, 0).value(),
+                      kernels::WeightForm::kBf16, spec.num_experts_per_tok, 0) +
+          2 * cache);
 }
 
 }  // namespace

@@ -33,9 +33,9 @@ class PackedShardTest : public ::testing::Test {
  protected:
   explicit PackedShardTest(size_t large_rows = 3) {
     Add("first", WeightForm::kInt8, 65, 40);
-    Add("large", WeightForm::kBf16, large_rows, 1000);
+    Add("large", WeightForm::kBf16Rows, large_rows, 1000);
     Add("empty", WeightForm::kInt4, 0, 40);
-    Add("vector", WeightForm::kF32, 1, 17);
+    Add("vector", WeightForm::kF32Rows, 1, 17);
     const int fd = open(path().c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
     const absl::Status status =
         WritePackedShard(fd, kShardKey, parts_, pool_, IgnorePacking);
