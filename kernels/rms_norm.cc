@@ -78,6 +78,29 @@ size_t Grain(size_t size) {
   return 1 + kGrainElements / std::max<size_t>(size, 1);
 }
 
+// x += summand unless that is null, then y = RmsNorm(x), rows dense, and
+// `normed` has y in `form`.
+void NormAndQuantize(const float* summand, size_t rows, size_t size,
+                     const float* gain, float eps, float* x, float* y,
+                     Activations::Form form, Activations* normed,
+                     ThreadPool& pool) {
+  const bool quantises = form != Activations::Form::kF32;
+  if (quantises) {
+    normed->Reshape(form, rows, size);
+  } else {
+    normed->Assign(form, y, rows, size, size, pool);
+  }
+  pool.ParallelFor(rows, Grain(size), [&](size_t begin, size_t end) {
+    for (size_t row = begin; row < end; ++row) {
+      float* const sums = x + row * size;
+      const float sum = HWY_DYNAMIC_DISPATCH(AddAndSumSquares)(
+          summand == nullptr ? nullptr : summand + row * size, size, sums);
+      NormRow(sums, sum, size, gain, eps, y + row * size);
+      if (quantises) normed->SetRow(row, y + row * size);
+    }
+  });
+}
+
 }  // namespace
 
 void RmsNorm(const float* x, size_t rows, size_t size, size_t x_stride,
@@ -94,17 +117,18 @@ void RmsNorm(const float* x, size_t rows, size_t size, size_t x_stride,
   });
 }
 
+void RmsNorm(const float* x, size_t rows, size_t size, const float* gain,
+             float eps, float* y, Activations::Form form, Activations* normed,
+             ThreadPool& pool) {
+  // Without a summand nothing is written to x.
+  NormAndQuantize(nullptr, rows, size, gain, eps, const_cast<float*>(x), y,
+                  form, normed, pool);
+}
+
 void AddRmsNorm(const float* summand, size_t rows, size_t size,
                 const float* gain, float eps, float* x, float* y,
-                ThreadPool& pool) {
-  pool.ParallelFor(rows, Grain(size), [&](size_t begin, size_t end) {
-    for (size_t row = begin; row < end; ++row) {
-      float* sums = x + row * size;
-      const float sum = HWY_DYNAMIC_DISPATCH(AddAndSumSquares)(
-          summand + row * size, size, sums);
-      NormRow(sums, sum, size, gain, eps, y + row * size);
-    }
-  });
+                Activations::Form form, Activations* normed, ThreadPool& pool) {
+  NormAndQuantize(summand, rows, size, gain, eps, x, y, form, normed, pool);
 }
 
 }  // namespace ringfleet::kernels

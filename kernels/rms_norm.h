@@ -4,6 +4,7 @@
 
 #include <cstddef>
 
+#include "kernels/activations.h"
 #include "kernels/thread_pool.h"
 
 namespace ringfleet::kernels {
@@ -17,12 +18,19 @@ void RmsNorm(const float* x, size_t rows, size_t size, size_t x_stride,
              const float* gain, float eps, float* y, size_t y_stride,
              ThreadPool& pool);
 
-// x += summand, then y = RmsNorm(x): one pass over what a block of a decoder
-// layer hands to the next.
+// The same of dense rows, and y as products of `form` read it: a row is
+// quantised while it is in the cache in which it was normed. `normed` keeps a
+// pointer to y where the form is kF32.
+void RmsNorm(const float* x, size_t rows, size_t size, const float* gain,
+             float eps, float* y, Activations::Form form, Activations* normed,
+             ThreadPool& pool);
+
+// x += summand, then the same: one pass over what a block of a decoder layer
+// hands to the next.
 //   x, summand, y [rows, size], dense; x may overlap neither other.
 void AddRmsNorm(const float* summand, size_t rows, size_t size,
                 const float* gain, float eps, float* x, float* y,
-                ThreadPool& pool);
+                Activations::Form form, Activations* normed, ThreadPool& pool);
 
 }  // namespace ringfleet::kernels
 

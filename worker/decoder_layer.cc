@@ -43,17 +43,16 @@ absl::Status DecoderLayer(LayerContext& context, const LayerWeights& weights,
   float* normed = Grow(context.workspace.normed, rows * hidden);
   float* partial = Grow(context.workspace.partial, rows * hidden);
 
-  kernels::RmsNorm(x, rows, hidden, hidden, weights.input_norm.data(), eps,
-                   normed, hidden, context.pool);
-  MlaLayer(context, weights.attention, batch, layer, normed, partial);
+  kernels::Activations& x_normed = context.workspace.x;
+  kernels::RmsNorm(x, rows, hidden, weights.input_norm.data(), eps, normed,
+                   LatentsForm(weights.attention), &x_normed, context.pool);
+  MlaLayer(context, weights.attention, batch, layer, partial);
   RF_RETURN_IF_ERROR(
       Reduce(context, "attention", layer, partial, rows * hidden));
 
   kernels::AddRmsNorm(partial, rows, hidden, weights.post_attention_norm.data(),
-                      eps, x, normed, context.pool);
-  kernels::Activations& x_normed = context.workspace.x;
-  x_normed.Assign(FeedForwardForm(weights), normed, rows, hidden, hidden,
-                  context.pool);
+                      eps, x, normed, FeedForwardForm(weights), &x_normed,
+                      context.pool);
   if (weights.is_moe) RouteRows(context, weights.moe, normed, rows);
   if (weights.is_moe && context.data_axis != nullptr) {
     RF_ASSIGN_OR_RETURN(

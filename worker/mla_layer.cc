@@ -13,7 +13,7 @@ namespace ringfleet::worker {
 const kernels::Activations& MakeLatents(LayerContext& context,
                                         const AttentionWeights& weights,
                                         const Batch& batch, size_t first_row,
-                                        size_t rows, const float* x) {
+                                        size_t rows) {
   const cluster::TraceScope scope(context.trace, "latents");
   const cluster::ModelSpec& spec = context.spec;
   Workspace& workspace = context.workspace;
@@ -21,9 +21,6 @@ const kernels::Activations& MakeLatents(LayerContext& context,
   const size_t latent = spec.kv_lora_rank;
   const size_t cache_row = spec.cache_row();
   const size_t query_rank = weights.q_a.rows();
-  workspace.x.Assign(kernels::ActivationFormFor(weights.kv_a.form()), x, rows,
-                     weights.kv_a.columns(), weights.kv_a.columns(),
-                     context.pool);
   float* query = Grow(workspace.q_latent, rows * query_rank);
   float* kv = Grow(workspace.kv, rows * cache_row);
   const auto product = [&](const kernels::WeightMatrix& w, float* y) {
@@ -37,12 +34,9 @@ const kernels::Activations& MakeLatents(LayerContext& context,
   if (query_rank > 0) {
     kernels::MatMul({product(weights.q_a, query), product(weights.kv_a, kv)},
                     context.pool);
-    kernels::RmsNorm(query, rows, query_rank, query_rank,
-                     weights.q_a_norm.data(), eps, query, query_rank,
-                     context.pool);
-    workspace.q_latent_x.Assign(kernels::ActivationFormFor(weights.q_b.form()),
-                                query, rows, query_rank, query_rank,
-                                context.pool);
+    kernels::RmsNorm(query, rows, query_rank, weights.q_a_norm.data(), eps,
+                     query, kernels::ActivationFormFor(weights.q_b.form()),
+                     &workspace.q_latent_x, context.pool);
   } else {
     kernels::MatMul({product(weights.kv_a, kv)}, context.pool);
   }
@@ -132,9 +126,9 @@ void Attend(LayerContext& context, const AttentionWeights& weights,
 }
 
 void MlaLayer(LayerContext& context, const AttentionWeights& weights,
-              const Batch& batch, int layer, const float* x, float* partial) {
+              const Batch& batch, int layer, float* partial) {
   const kernels::Activations& query_x =
-      MakeLatents(context, weights, batch, 0, batch.rows(), x);
+      MakeLatents(context, weights, batch, 0, batch.rows());
   const size_t cache_row = context.spec.cache_row();
   const float* kv = context.workspace.kv.data();
   context.pool.ParallelFor(

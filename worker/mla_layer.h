@@ -13,15 +13,20 @@
 
 namespace ringfleet::worker {
 
+// What the latents' products of a layer read.
+inline kernels::Activations::Form LatentsForm(const AttentionWeights& weights) {
+  return kernels::ActivationFormFor(weights.kv_a.form());
+}
+
 // Latents of rows [first_row, first_row + rows) of the batch:
-//   x [rows, D] f32, dense, after the input norm
+//   workspace.x [rows, D] in LatentsForm, after the input norm
 // Fills workspace.kv [rows, r + dr] f32, normed and rotated, as the cache
-// stores it. Returns the input of the query product, [rows, rq] normed (or x
-// itself where a model has no q_lora_rank), which lies in the workspace.
+// stores it. Returns the input of the query product, [rows, rq] normed (or
+// workspace.x where a model has no q_lora_rank), which lies in the workspace.
 const kernels::Activations& MakeLatents(LayerContext& context,
                                         const AttentionWeights& weights,
                                         const Batch& batch, size_t first_row,
-                                        size_t rows, const float* x);
+                                        size_t rows);
 
 // Attends with the heads that `weights` has. The cache of `layer` holds all
 // rows of the batch, and workspace.q [rows of the batch, heads, dn + dr] the
@@ -39,9 +44,10 @@ void Attend(LayerContext& context, const AttentionWeights& weights,
 
 // Both halves over all rows of the batch, with the latents written to the
 // cache in between.
-//   x, partial [rows of the batch, D]
+//   workspace.x [rows of the batch, D] in LatentsForm, after the input norm
+//   partial [rows of the batch, D] f32
 void MlaLayer(LayerContext& context, const AttentionWeights& weights,
-              const Batch& batch, int layer, const float* x, float* partial);
+              const Batch& batch, int layer, float* partial);
 
 }  // namespace ringfleet::worker
 

@@ -246,10 +246,10 @@ absl::Status RunLayer(LayerContext& context, const LayerWeights& weights,
   const float eps = static_cast<float>(context.spec.rms_norm_eps);
   float* normed = Grow(workspace.normed, own * hidden);
 
-  kernels::RmsNorm(x, own, hidden, hidden, weights.input_norm.data(), eps,
-                   normed, hidden, context.pool);
-  const kernels::Activations& query_x = MakeLatents(
-      context, weights.attention, batch, split.begin(), own, normed);
+  kernels::RmsNorm(x, own, hidden, weights.input_norm.data(), eps, normed,
+                   LatentsForm(weights.attention), &workspace.x, context.pool);
+  const kernels::Activations& query_x =
+      MakeLatents(context, weights.attention, batch, split.begin(), own);
   RF_RETURN_IF_ERROR(GatherQueries(context, weights.attention.q_b, batch, split,
                                    layer, query_x));
   const float* attended = AttendHeads(context, weights.attention, batch, layer);
@@ -259,9 +259,7 @@ absl::Status RunLayer(LayerContext& context, const LayerWeights& weights,
 
   kernels::AddRmsNorm(projected, own, hidden,
                       weights.post_attention_norm.data(), eps, x, normed,
-                      context.pool);
-  workspace.x.Assign(FeedForwardForm(weights), normed, own, hidden, hidden,
-                     context.pool);
+                      FeedForwardForm(weights), &workspace.x, context.pool);
   if (weights.is_moe) RouteRows(context, weights.moe, normed, own);
   RF_RETURN_IF_ERROR(GatherNormed(context, split, weights.is_moe, workspace.x));
   RF_ASSIGN_OR_RETURN(

@@ -286,10 +286,10 @@ absl::Status RunGatheredLayer(LayerContext& context,
   float* normed = Grow(workspace.normed, own * hidden);
   float* sum = Grow(workspace.reduced, own * hidden);
 
-  kernels::RmsNorm(x, own, hidden, hidden, weights.input_norm.data(), eps,
-                   normed, hidden, context.pool);
-  const kernels::Activations& query_x = MakeLatents(
-      context, weights.attention, batch, split.begin(), own, normed);
+  kernels::RmsNorm(x, own, hidden, weights.input_norm.data(), eps, normed,
+                   LatentsForm(weights.attention), &workspace.x, context.pool);
+  const kernels::Activations& query_x =
+      MakeLatents(context, weights.attention, batch, split.begin(), own);
   RF_RETURN_IF_ERROR(GatherCacheRows(context, batch, split, layer));
   std::fill(sum, sum + own * hidden, 0.0f);
   RF_RETURN_IF_ERROR(AddAttention(context, weights.attention,
@@ -297,9 +297,8 @@ absl::Status RunGatheredLayer(LayerContext& context,
                                   query_x, sum));
 
   kernels::AddRmsNorm(sum, own, hidden, weights.post_attention_norm.data(), eps,
-                      x, normed, context.pool);
-  workspace.x.Assign(FeedForwardForm(weights), normed, own, hidden, hidden,
-                     context.pool);
+                      x, normed, FeedForwardForm(weights), &workspace.x,
+                      context.pool);
   std::fill(sum, sum + own * hidden, 0.0f);
   RF_RETURN_IF_ERROR(
       AddFeedForward(context, weights, split, layer, normed, sum));

@@ -2,6 +2,7 @@
 #include "kernels/rms_norm.h"
 
 #include <cmath>
+#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -10,6 +11,15 @@
 
 namespace ringfleet::kernels {
 namespace {
+
+// All rows as products read them.
+std::string StoredRows(const Activations& x) {
+  std::string bytes(x.rows() * x.StoredRowBytes(), 0);
+  for (size_t row = 0; row < x.rows(); ++row) {
+    x.StoreRow(row, bytes.data() + row * x.StoredRowBytes());
+  }
+  return bytes;
+}
 
 // The sum of squares has no cancellation: gamma(n / 16 + 6) relative, of which
 // the root takes half; mean, eps, root, division and gain add one rounding
@@ -54,7 +64,7 @@ TEST(RmsNormTest, EveryInstructionSetGivesTheSameBits) {
   }
 }
 
-TEST(RmsNormTest, AddRmsNormIsAnAdditionAndANorm) {
+TEST(RmsNormTest, AddRmsNormIsAnAdditionANormAndARounding) {
   ThreadPool pool(2);
   for (const size_t size : {1, 5, 16, 31, 100, 7168}) {
     const size_t rows = 7;
@@ -66,11 +76,25 @@ TEST(RmsNormTest, AddRmsNormIsAnAdditionAndANorm) {
     for (size_t i = 0; i < x.size(); ++i) sums[i] = x[i] + summand[i];
     RmsNorm(sums.data(), rows, size, size, gain.data(), 1e-6f, expected.data(),
             size, pool);
-    std::vector<float> y(rows * size);
-    AddRmsNorm(summand.data(), rows, size, gain.data(), 1e-6f, x.data(),
-               y.data(), pool);
-    EXPECT_EQ(x, sums);
-    EXPECT_EQ(y, expected);
+    const std::vector<float> before = x;
+    for (const auto form :
+         {Activations::Form::kF32, Activations::Form::kInt8}) {
+      Activations wanted, normed;
+      wanted.Assign(form, expected.data(), rows, size, size, pool);
+      std::vector<float> y(rows * size);
+      x = before;
+      AddRmsNorm(summand.data(), rows, size, gain.data(), 1e-6f, x.data(),
+                 y.data(), form, &normed, pool);
+      EXPECT_EQ(x, sums);
+      EXPECT_EQ(y, expected);
+      EXPECT_EQ(StoredRows(normed), StoredRows(wanted));
+      // In place, and without a summand.
+      y = sums;
+      RmsNorm(y.data(), rows, size, gain.data(), 1e-6f, y.data(), form, &normed,
+              pool);
+      EXPECT_EQ(y, expected);
+      EXPECT_EQ(StoredRows(normed), StoredRows(wanted));
+    }
   }
 }
 
