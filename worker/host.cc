@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/host.h"
 
+#include <linux/mempolicy.h>
 #include <sched.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -49,6 +51,36 @@ uint64_t CgroupAvailable() {
     return std::numeric_limits<uint64_t>::max();
   }
   return limit > used ? limit - used : 0;
+}
+
+// "0-3,8": the kernel's lists of numbers.
+std::vector<int> ParseList(absl::string_view list) {
+  std::vector<int> numbers;
+  for (absl::string_view part : absl::StrSplit(list, ',', absl::SkipEmpty())) {
+    const std::vector<absl::string_view> ends = absl::StrSplit(part, '-');
+    int first;
+    int last;
+    if (!absl::SimpleAtoi(ends.front(), &first) ||
+        !absl::SimpleAtoi(ends.back(), &last)) {
+      continue;
+    }
+    for (int number = first; number <= last; ++number) {
+      numbers.push_back(number);
+    }
+  }
+  return numbers;
+}
+
+// Of this thread and those it starts; whether the system took it. glibc has no
+// wrapper of this call.
+bool SetMemoryPolicy(int mode, const std::vector<int>& nodes) {
+  constexpr int kMaxNodes = 1024;
+  constexpr int kWordBits = std::numeric_limits<unsigned long>::digits;
+  unsigned long mask[kMaxNodes / kWordBits] = {};  // NOLINT: the kernel's type.
+  for (const int node : nodes) {
+    if (node < kMaxNodes) mask[node / kWordBits] |= 1ul << node % kWordBits;
+  }
+  return syscall(SYS_set_mempolicy, mode, mask, kMaxNodes) == 0;
 }
 
 }  // namespace
@@ -147,6 +179,23 @@ ScopedCpuPin::~ScopedCpuPin() {
   if (pinned_) sched_setaffinity(0, sizeof(before_), &before_);
 }
 
+std::vector<int> NumaNodesOf(const cpu_set_t& cpus, const std::string& folder) {
+  std::vector<int> nodes;
+  std::string online;
+  std::getline(std::ifstream(folder + "/online") >> std::ws, online);
+  for (const int node : ParseList(online)) {
+    std::string list;
+    std::getline(std::ifstream(absl::StrCat(folder, "/node", node, "/cpulist")),
+                 list);
+    for (const int cpu : ParseList(list)) {
+      if (cpu >= CPU_SETSIZE || !CPU_ISSET(cpu, &cpus)) continue;
+      nodes.push_back(node);
+      break;
+    }
+  }
+  return nodes;
+}
+
 absl::Status BindToNumaNode(int node) {
   const std::string path =
       absl::StrCat("/sys/devices/system/node/node", node, "/cpulist");
@@ -161,23 +210,27 @@ absl::Status BindToNumaNode(int node) {
   }
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
-  for (absl::string_view part : absl::StrSplit(list, ',', absl::SkipEmpty())) {
-    const std::vector<absl::string_view> ends = absl::StrSplit(part, '-');
-    int first;
-    int last;
-    if (!absl::SimpleAtoi(ends.front(), &first) ||
-        !absl::SimpleAtoi(ends.back(), &last)) {
-      continue;
-    }
-    for (int cpu = first; cpu <= last && cpu < CPU_SETSIZE; ++cpu) {
-      CPU_SET(cpu, &cpus);
-    }
+  for (const int cpu : ParseList(list)) {
+    if (cpu < CPU_SETSIZE) CPU_SET(cpu, &cpus);
   }
   if (sched_setaffinity(0, sizeof(cpus), &cpus) != 0) {
     return absl::FailedPreconditionError(absl::StrCat(
         "NUMA node ", node, ": CPUs ", list, ": ", std::strerror(errno)));
   }
+  // Refused, as some containers do, pages lie where they are written first,
+  // which is this node too.
+  static_cast<void>(SetMemoryPolicy(MPOL_PREFERRED, {node}));
   return absl::OkStatus();
+}
+
+void SpreadOverNumaNodes() {
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  if (sched_getaffinity(0, sizeof(cpus), &cpus) != 0) return;
+  const std::vector<int> nodes = NumaNodesOf(cpus);
+  if (nodes.size() > 1) {
+    static_cast<void>(SetMemoryPolicy(MPOL_INTERLEAVE, nodes));
+  }
 }
 
 }  // namespace ringfleet::worker

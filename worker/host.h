@@ -52,9 +52,22 @@ class ScopedCpuPin {
   cpu_set_t before_;
 };
 
-// Runs this process and its future threads on the CPUs of one NUMA node.
+// The NUMA nodes that have any of `cpus`, ascending, by the system's folder of
+// nodes (a parameter for tests); empty where there is none.
+std::vector<int> NumaNodesOf(
+    const cpu_set_t& cpus,
+    const std::string& folder = "/sys/devices/system/node");
+
+// Runs this thread and those it starts on the CPUs of one NUMA node, and
+// prefers that node's memory: other nodes' is taken when it is full.
 // Errors: INVALID_ARGUMENT names the node and the nodes there are.
 absl::Status BindToNumaNode(int node);
+
+// Takes memory, page by page, from all NUMA nodes that have CPUs of this
+// process, if several do, for this thread and those it starts: every thread
+// reads all parts of a step's weights, so that on average each node's memory
+// and links do an equal share. Does nothing where the system refuses.
+void SpreadOverNumaNodes();
 
 }  // namespace ringfleet::worker
 

@@ -99,7 +99,8 @@ void AddOptions(CLI::App& app, Options& options) {
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   app.add_option("--numa-node", options.numa_node,
-                 "Run on the CPUs of this NUMA node")
+                 "Run on the CPUs of this NUMA node, with its memory "
+                 "[all CPUs; with several nodes, memory of each in turn]")
       ->check(CLI::Range(0, 1023));
   app.add_option("--isa", options.isa,
                  "Hold the kernels back to an instruction set: sse4, avx2, "
@@ -149,6 +150,8 @@ absl::Status Run(const Options& options) {
   RF_RETURN_IF_ERROR(cluster::CheckOpenFiles(kOpenFiles));
   if (options.numa_node >= 0) {
     RF_RETURN_IF_ERROR(BindToNumaNode(options.numa_node));
+  } else {
+    SpreadOverNumaNodes();
   }
   RF_RETURN_IF_ERROR(ChooseIsa(options.isa));
   RF_ASSIGN_OR_RETURN(const cluster::ServerAddress listen,

@@ -1,13 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/host.h"
 
-#include <gtest/gtest.h>
+#include <linux/mempolicy.h>
 #include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
+#include <string>
 #include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/checkpoint_writer.h"
 
 namespace ringfleet::worker {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 cpu_set_t Affinity() {
   cpu_set_t cpus;
@@ -45,6 +58,76 @@ TEST(ScopedCpuPinTest, KeepsThisThreadOnOneCpuAndGivesTheRestBack) {
   std::thread([&] {
     const cpu_set_t inherited = Affinity();
     EXPECT_TRUE(CPU_EQUAL(&inherited, &wrapped));
+  }).join();
+}
+
+struct MemoryPolicy {
+  int mode = -1;
+  unsigned long nodes[16] = {};  // The kernel's type.
+};
+
+// False where the system does not tell.
+bool GetMemoryPolicy(MemoryPolicy* policy) {
+  return syscall(SYS_get_mempolicy, &policy->mode, policy->nodes, 1024, nullptr,
+                 0) == 0;
+}
+
+TEST(NumaTest, NodesAreThoseWithCpusOfTheProcess) {
+  const testing::TempDir folder;
+  const auto write = [&](const std::string& name, const std::string& text) {
+    const std::filesystem::path path = folder.File(name);
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << text << "\n";
+  };
+  write("online", "0-2,5");
+  write("node0/cpulist", "0-3,8");
+  write("node1/cpulist", "4-7");
+  write("node2/cpulist", "");  // Memory only.
+  write("node5/cpulist", "9");
+  const auto nodes = [&](const std::vector<int>& cpus) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (const int cpu : cpus) CPU_SET(cpu, &set);
+    return NumaNodesOf(set, folder.path());
+  };
+  EXPECT_THAT(nodes({0, 1, 2, 3, 4, 8, 9}), ElementsAre(0, 1, 5));
+  EXPECT_THAT(nodes({8}), ElementsAre(0));
+  EXPECT_THAT(nodes({7, 9}), ElementsAre(1, 5));
+  EXPECT_THAT(nodes({11}), ElementsAre());
+  EXPECT_THAT(NumaNodesOf(Affinity(), folder.path() + "/none"), ElementsAre());
+}
+
+// In threads of their own: affinity and policy are a thread's.
+TEST(NumaTest, BindsCpusAndPrefersMemoryOfANode) {
+  const std::vector<int> nodes = NumaNodesOf(Affinity());
+  if (nodes.empty()) GTEST_SKIP() << "the system names no NUMA nodes";
+  std::thread([&] {
+    ASSERT_TRUE(BindToNumaNode(nodes.back()).ok());
+    EXPECT_THAT(NumaNodesOf(Affinity()), ElementsAre(nodes.back()));
+    MemoryPolicy policy;
+    if (!GetMemoryPolicy(&policy)) GTEST_SKIP() << "no get_mempolicy";
+    if (syscall(SYS_set_mempolicy, MPOL_DEFAULT, nullptr, 0) != 0) {
+      GTEST_SKIP() << "no set_mempolicy";
+    }
+    EXPECT_EQ(policy.mode, MPOL_PREFERRED);
+    EXPECT_EQ(policy.nodes[nodes.back() / 64], 1ul << nodes.back() % 64);
+  }).join();
+  const absl::Status unknown = BindToNumaNode(1000);
+  EXPECT_EQ(unknown.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(unknown.message(), HasSubstr("NUMA node 1000, want one of 0"));
+}
+
+TEST(NumaTest, MemoryIsSpreadOverSeveralNodesOnly) {
+  const std::vector<int> nodes = NumaNodesOf(Affinity());
+  std::thread([&] {
+    SpreadOverNumaNodes();
+    MemoryPolicy policy;
+    if (!GetMemoryPolicy(&policy)) GTEST_SKIP() << "no get_mempolicy";
+    if (nodes.size() > 1 &&
+        syscall(SYS_set_mempolicy, MPOL_DEFAULT, nullptr, 0) != 0) {
+      GTEST_SKIP() << "no set_mempolicy";
+    }
+    EXPECT_EQ(policy.mode, nodes.size() > 1 ? MPOL_INTERLEAVE : MPOL_DEFAULT);
   }).join();
 }
 
