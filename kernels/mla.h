@@ -51,7 +51,12 @@ void MlaMaterialized(const MlaArgs& args, const MlaSegment& segment,
 
 // Whether the materialised form needs fewer operations for these sizes:
 // r (dn + dv) (T - Lq) < Lq T (2 r - dn - dv), T = all visible positions, with
-// the mean visible length for queries inside the chunk.
+// the mean visible length for queries inside the chunk. A chunk and its past
+// are attended to in one form: that of the past in the space of the latents and
+// the chunk itself expanded would pay both the products of queries and results
+// with W_UK and W_UV and the expansion of the chunk. With X = 2 r - dn - dv it
+// beats the absorbed form only if Lq X > 2 r (dn + dv), and from half of that
+// on the materialised form beats it for any past.
 bool PreferMaterialized(const MlaArgs& args, const MlaSegment& segment);
 
 }  // namespace ringfleet::kernels

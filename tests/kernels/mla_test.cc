@@ -425,5 +425,54 @@ TEST(MlaTest, PrefersTheMaterializedFormFromThePublishedBorder) {
   EXPECT_FALSE(prefers(4096, 1000));
 }
 
+// What attending to some positions in one form or the other costs a head of
+// V3's, in multiply-adds: products with W_UK and W_UV, then scores and sums.
+struct Costs {
+  double past = 0, chunk = 0;  // Positions.
+  double weights = 512 * (128 + 128);
+
+  double Scores(double positions, bool absorbed) const {
+    return chunk * positions * (absorbed ? 2 * 512 + 64 : 128 + 64 + 128);
+  }
+  double Own() const { return (chunk + 1) / 2; }  // Visible on the average.
+  double Absorbed() const {
+    return chunk * weights + Scores(past + Own(), true);
+  }
+  double Materialized() const {
+    return (past + chunk) * weights + Scores(past + Own(), false);
+  }
+  // The past in one form, the chunk itself in the other.
+  double AbsorbedPast() const {
+    return 2 * chunk * weights + Scores(past, true) + Scores(Own(), false);
+  }
+  double AbsorbedChunk() const {
+    return (chunk + past) * weights + Scores(past, false) + Scores(Own(), true);
+  }
+};
+
+// A chunk of a prompt is attended to in one form, its past and itself alike:
+// no mixture needs fewer operations than the better of the two.
+TEST(MlaTest, NoMixtureOfFormsNeedsFewerOperations) {
+  MlaArgs args;
+  args.format.kv_lora_rank = 512;
+  args.format.rope_dim = 64;
+  args.nope_dim = 128;
+  args.v_dim = 128;
+  for (int64_t chunk = 1; chunk <= 8192; chunk += 1 + chunk / 16) {
+    for (int64_t past = 0; past <= 200000; past += 1 + past / 16) {
+      const Costs costs = {.past = static_cast<double>(past),
+                           .chunk = static_cast<double>(chunk)};
+      const double best = std::min(costs.Absorbed(), costs.Materialized());
+      ASSERT_LE(best, costs.AbsorbedPast()) << past << " " << chunk;
+      ASSERT_LE(best, costs.AbsorbedChunk()) << past << " " << chunk;
+      ASSERT_EQ(
+          PreferMaterialized(args, {.first_position = past,
+                                    .num_queries = static_cast<size_t>(chunk)}),
+          costs.Materialized() < costs.Absorbed())
+          << past << " " << chunk;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace ringfleet::kernels
