@@ -38,6 +38,7 @@ HWY_INLINE V LoadWeights(uint16_t, const uint8_t* step, size_t column) {
 
 template <typename Element>
 struct FloatWeights {
+  static constexpr bool kAsksByStep = true;
   static constexpr size_t kUnitColumns = kStepLaneBytes / sizeof(Element);
   static constexpr size_t kGroupBytes =
       kActivationGroup / kUnitColumns * kStepBytes;

@@ -69,6 +69,7 @@ HWY_INLINE void AddScaled(hn::Vec<F32> value, hn::Vec<F32> scale,
 
 // Codes as int16: the sum of two products of bytes needs 17 bits.
 struct Int8Weights {
+  static constexpr bool kAsksByStep = false;
   // Vectors of sums of a row. More read few rows' weights faster.
   template <size_t Rows>
   static constexpr size_t kVectors = Rows <= 2 ? 4 : 2;
@@ -100,11 +101,7 @@ struct Int8Weights {
   template <size_t Rows>
   static HWY_INLINE void Block(const uint8_t* weights, size_t steps,
                                const RowGroup* rows, size_t output,
-                               const uint8_t* later, float* tile) {
-    if (later != nullptr) {
-      AskForGroup(later, kGroupBytes, output,
-                  kVectors<Rows> * hn::Lanes(I32()));
-    }
+                               float* tile) {
     const F32 df;
     const I32 d;
     const I16 d16;
@@ -152,6 +149,7 @@ struct Int8Weights {
 // Products of four bits and a byte: the sixteen of a part that go into one lane
 // add up to 16 * 15 * 127 = 30480 at most, which int16 holds.
 struct Int4Weights {
+  static constexpr bool kAsksByStep = false;
   template <size_t Rows>
   static constexpr size_t kVectors = 2;
   static constexpr size_t kUnitColumns = kInt4Group;
@@ -177,11 +175,7 @@ struct Int4Weights {
   template <size_t Rows>
   static HWY_INLINE void Block(const uint8_t* weights, size_t parts,
                                const RowGroup* rows, size_t output,
-                               const uint8_t* later, float* tile) {
-    if (later != nullptr) {
-      AskForGroup(later, kGroupBytes, output,
-                  kVectors<Rows> * hn::Lanes(I32()));
-    }
+                               float* tile) {
     const F32 df;
     const I32 d;
     const hn::Rebind<uint16_t, F32> d16;
