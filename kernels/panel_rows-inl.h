@@ -80,8 +80,8 @@ void MultiplyCount(size_t count, const uint8_t* weights, size_t units,
 }
 
 // tile[i][o] = sums of all groups, added up in ascending order. Asks for what
-// lies `ahead` bytes further, unless that is 0, and for the beginning of `next`
-// where the panel ends.
+// lies `ahead` bytes further, unless that is 0; where the panel ends within
+// them, which is so for groups of no more bytes, that is in `next`.
 template <class Weights>
 void MultiplyGroups(const uint8_t* panel, const PanelBatch& x, size_t ahead,
                     const uint8_t* next, float* tile) {

@@ -53,7 +53,7 @@ uint64_t CgroupAvailable() {
   return limit > used ? limit - used : 0;
 }
 
-// "0-3,8": the kernel's lists of numbers.
+// "0-3,8": the kernel's lists of CPUs and nodes, those below CPU_SETSIZE.
 std::vector<int> ParseList(absl::string_view list) {
   std::vector<int> numbers;
   for (absl::string_view part : absl::StrSplit(list, ',', absl::SkipEmpty())) {
@@ -64,7 +64,8 @@ std::vector<int> ParseList(absl::string_view list) {
         !absl::SimpleAtoi(ends.back(), &last)) {
       continue;
     }
-    for (int number = first; number <= last; ++number) {
+    for (int number = first; number <= std::min(last, CPU_SETSIZE - 1);
+         ++number) {
       numbers.push_back(number);
     }
   }
@@ -72,7 +73,7 @@ std::vector<int> ParseList(absl::string_view list) {
 }
 
 // Of this thread and those it starts; whether the system took it. glibc has no
-// wrapper of this call.
+// wrapper of this call, which counts one bit more than it reads.
 bool SetMemoryPolicy(int mode, const std::vector<int>& nodes) {
   constexpr int kMaxNodes = 1024;
   constexpr int kWordBits = std::numeric_limits<unsigned long>::digits;
@@ -80,7 +81,7 @@ bool SetMemoryPolicy(int mode, const std::vector<int>& nodes) {
   for (const int node : nodes) {
     if (node < kMaxNodes) mask[node / kWordBits] |= 1ul << node % kWordBits;
   }
-  return syscall(SYS_set_mempolicy, mode, mask, kMaxNodes) == 0;
+  return syscall(SYS_set_mempolicy, mode, mask, kMaxNodes + 1) == 0;
 }
 
 }  // namespace

@@ -100,7 +100,8 @@ void AddOptions(CLI::App& app, Options& options) {
       ->capture_default_str();
   app.add_option("--numa-node", options.numa_node,
                  "Run on the CPUs of this NUMA node, with its memory "
-                 "[all CPUs; with several nodes, memory of each in turn]")
+                 "[all CPUs; memory of each node in turn where threads "
+                 "take all CPUs of several]")
       ->check(CLI::Range(0, 1023));
   app.add_option("--isa", options.isa,
                  "Hold the kernels back to an instruction set: sse4, avx2, "
@@ -150,8 +151,6 @@ absl::Status Run(const Options& options) {
   RF_RETURN_IF_ERROR(cluster::CheckOpenFiles(kOpenFiles));
   if (options.numa_node >= 0) {
     RF_RETURN_IF_ERROR(BindToNumaNode(options.numa_node));
-  } else {
-    SpreadOverNumaNodes();
   }
   RF_RETURN_IF_ERROR(ChooseIsa(options.isa));
   RF_ASSIGN_OR_RETURN(const cluster::ServerAddress listen,
@@ -161,6 +160,10 @@ absl::Status Run(const Options& options) {
     RF_ASSIGN_OR_RETURN(known, cluster::ParseAddress(options.advertise));
   }
   const int threads = options.threads > 0 ? options.threads : AvailableCpus();
+  // Fewer threads may run on one node, beside what they write first.
+  if (options.numa_node < 0 && threads >= AvailableCpus()) {
+    SpreadOverNumaNodes();
+  }
   const auto memory_bytes =
       static_cast<uint64_t>(options.memory_gib * (1ull << 30));
 
