@@ -224,11 +224,11 @@ absl::Status BindToNumaNode(int node) {
   return absl::OkStatus();
 }
 
-void SpreadOverNumaNodes() {
+void SpreadOverNumaNodes(const std::string& folder) {
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
   if (sched_getaffinity(0, sizeof(cpus), &cpus) != 0) return;
-  const std::vector<int> nodes = NumaNodesOf(cpus);
+  const std::vector<int> nodes = NumaNodesOf(cpus, folder);
   if (nodes.size() > 1) {
     static_cast<void>(SetMemoryPolicy(MPOL_INTERLEAVE, nodes));
   }

@@ -67,7 +67,8 @@ absl::Status BindToNumaNode(int node);
 // process, if several do, for this thread and those it starts: every thread
 // reads all parts of a step's weights, so that on average each node's memory
 // and links do an equal share. Does nothing where the system refuses.
-void SpreadOverNumaNodes();
+void SpreadOverNumaNodes(
+    const std::string& folder = "/sys/devices/system/node");
 
 }  // namespace ringfleet::worker
 

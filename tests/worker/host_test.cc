@@ -8,10 +8,12 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/checkpoint_writer.h"
@@ -72,18 +74,28 @@ bool GetMemoryPolicy(MemoryPolicy* policy) {
                  0) == 0;
 }
 
+// A folder as the system's of nodes: their CPUs, by node.
+class NodesFolder {
+ public:
+  NodesFolder(const std::string& online,
+              const std::map<int, std::string>& cpus) {
+    std::ofstream(folder_.File("online")) << online << "\n";
+    for (const auto& [node, list] : cpus) {
+      const std::string name = folder_.File(absl::StrCat("node", node));
+      std::filesystem::create_directory(name);
+      std::ofstream(name + "/cpulist") << list << "\n";
+    }
+  }
+  const std::string& path() const { return folder_.path(); }
+
+ private:
+  const testing::TempDir folder_;
+};
+
 TEST(NumaTest, NodesAreThoseWithCpusOfTheProcess) {
-  const testing::TempDir folder;
-  const auto write = [&](const std::string& name, const std::string& text) {
-    const std::filesystem::path path = folder.File(name);
-    std::filesystem::create_directories(path.parent_path());
-    std::ofstream(path) << text << "\n";
-  };
-  write("online", "0-2,5");
-  write("node0/cpulist", "0-3,8");
-  write("node1/cpulist", "4-7");
-  write("node2/cpulist", "");  // Memory only.
-  write("node5/cpulist", "9");
+  // The third has memory only.
+  const NodesFolder folder("0-2,5",
+                           {{0, "0-3,8"}, {1, "4-7"}, {2, ""}, {5, "9"}});
   const auto nodes = [&](const std::vector<int>& cpus) {
     cpu_set_t set;
     CPU_ZERO(&set);
@@ -117,18 +129,27 @@ TEST(NumaTest, BindsCpusAndPrefersMemoryOfANode) {
   EXPECT_THAT(unknown.message(), HasSubstr("NUMA node 1000, want one of 0"));
 }
 
+// The system itself leaves out nodes that it does not have.
 TEST(NumaTest, MemoryIsSpreadOverSeveralNodesOnly) {
-  const std::vector<int> nodes = NumaNodesOf(Affinity());
-  std::thread([&] {
-    SpreadOverNumaNodes();
-    MemoryPolicy policy;
-    if (!GetMemoryPolicy(&policy)) GTEST_SKIP() << "no get_mempolicy";
-    if (nodes.size() > 1 &&
-        syscall(SYS_set_mempolicy, MPOL_DEFAULT, nullptr, 0) != 0) {
-      GTEST_SKIP() << "no set_mempolicy";
+  const cpu_set_t cpus = Affinity();
+  std::string all;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &cpus)) {
+      absl::StrAppend(&all, all.empty() ? "" : ",", cpu);
     }
-    EXPECT_EQ(policy.mode, nodes.size() > 1 ? MPOL_INTERLEAVE : MPOL_DEFAULT);
-  }).join();
+  }
+  for (const bool several : {false, true}) {
+    const NodesFolder folder("0-1", {{0, all}, {1, several ? all : ""}});
+    std::thread([&] {
+      if (syscall(SYS_set_mempolicy, MPOL_DEFAULT, nullptr, 0) != 0) {
+        GTEST_SKIP() << "no set_mempolicy";
+      }
+      SpreadOverNumaNodes(folder.path());
+      MemoryPolicy policy;
+      if (!GetMemoryPolicy(&policy)) GTEST_SKIP() << "no get_mempolicy";
+      EXPECT_EQ(policy.mode, several ? MPOL_INTERLEAVE : MPOL_DEFAULT);
+    }).join();
+  }
 }
 
 }  // namespace
