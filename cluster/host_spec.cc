@@ -27,7 +27,9 @@ double Beside(double a, double both) {
   return std::sqrt(std::sqrt(std::max(0.0, both2 * both2 - a2 * a2)));
 }
 
-// Rates of 128 rows beside int8's 765 GOPS (perf/README.md, "Products").
+// Rates of 128 rows beside int8's (perf/README.md, "Products"): int4's on Zen
+// 4, where int8 has 765 GOPS; those of floats, whose kernel is younger, on Zen
+// 5, where it has 1587.
 double AssumedFormRate(WeightForm form) {
   switch (form) {
     case WeightForm::kInt8:
@@ -36,10 +38,10 @@ double AssumedFormRate(WeightForm form) {
       return 0.76;
     case WeightForm::kBf16:
     case WeightForm::kBf16Rows:
-      return 0.21;
+      return 0.235;
     case WeightForm::kF32:
     case WeightForm::kF32Rows:
-      return 0.235;
+      return 0.25;
   }
   return 1;
 }
@@ -56,7 +58,8 @@ double AssumedRowRate(double rows) {
 // with 16 heads, 350 with 128; of expanded keys and values 237).
 constexpr double kAssumedAbsorbed = 0.49;
 constexpr double kAssumedMaterialized = 0.31;
-constexpr double kAssumedF32Cache = 0.53;
+constexpr double kAssumedF32Cache = 0.53;     // 197 beside 370.
+constexpr double kAssumedF32Expanded = 0.38;  // 89 beside 237.
 
 // Few heads lose to bringing the cache into the kernels' order.
 double AssumedHeadsRate(double heads) { return heads / (heads + 8); }
@@ -112,6 +115,11 @@ double ReadSeconds(const HostSpec& host, double bytes) {
          std::min(host.read_bytes_per_second, host.threads * kReadPerThread);
 }
 
+// Of attention over a float32 cache beside one of bfloat16.
+double AssumedF32(const AttentionWork& work) {
+  return work.expanded ? kAssumedF32Expanded : kAssumedF32Cache;
+}
+
 double AttentionRate(const HostSpec& host, const AttentionWork& work) {
   const bool f32 = work.cache == kernels::Dtype::kF32;
   if (!host.measured.has_value()) {
@@ -119,12 +127,17 @@ double AttentionRate(const HostSpec& host, const AttentionWork& work) {
         host.int8_ops_per_second *
         (work.expanded ? kAssumedMaterialized
                        : kAssumedAbsorbed * AssumedHeadsRate(work.heads));
-    return f32 && !work.expanded ? rate * kAssumedF32Cache : rate;
+    return f32 ? rate * AssumedF32(work) : rate;
   }
-  // A cache of float32 is computed with as weights of float32 are.
-  if (f32) return host.measured->f32;
-  return work.expanded ? host.measured->materialized
-                       : AbsorbedRate(*host.measured, work.heads);
+  const MeasuredRates& rates = *host.measured;
+  const double rate =
+      work.expanded ? rates.materialized : AbsorbedRate(rates, work.heads);
+  if (!f32) return rate;
+  // Few heads lose in it what they lose in bfloat16.
+  const double many = work.expanded ? rates.materialized : rates.absorbed;
+  const double many_f32 =
+      work.expanded ? rates.materialized_f32_cache : rates.absorbed_f32_cache;
+  return many_f32 > 0 ? rate * many_f32 / many : rate * AssumedF32(work);
 }
 
 MeasuredRates LeastOf(const MeasuredRates& a, const MeasuredRates& b) {
@@ -134,7 +147,11 @@ MeasuredRates LeastOf(const MeasuredRates& a, const MeasuredRates& b) {
       .f32 = std::min(a.f32, b.f32),
       .absorbed = std::min(a.absorbed, b.absorbed),
       .absorbed_few = std::min(a.absorbed_few, b.absorbed_few),
-      .materialized = std::min(a.materialized, b.materialized)};
+      .materialized = std::min(a.materialized, b.materialized),
+      .absorbed_f32_cache =
+          std::min(a.absorbed_f32_cache, b.absorbed_f32_cache),
+      .materialized_f32_cache =
+          std::min(a.materialized_f32_cache, b.materialized_f32_cache)};
   for (const ProductRate& rate : a.products) {
     const double seconds =
         std::max(WeightSeconds(a, rate.rows), WeightSeconds(b, rate.rows));

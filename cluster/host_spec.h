@@ -41,6 +41,9 @@ struct MeasuredRates {
   double absorbed = 0;
   double absorbed_few = 0;
   double materialized = 0;
+  // The same with kManyHeads heads over a float32 cache; 0: not measured.
+  double absorbed_f32_cache = 0;
+  double materialized_f32_cache = 0;
 
   // Of products with kLargeRows rows, if that is among them.
   std::optional<double> large() const;

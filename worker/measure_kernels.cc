@@ -41,8 +41,11 @@ constexpr size_t kHeads = static_cast<size_t>(cluster::kManyHeads);
 constexpr size_t kFewHeads = static_cast<size_t>(cluster::kFewHeads);
 constexpr size_t kNopeDim = 128;
 constexpr size_t kValueDim = 128;
-constexpr kernels::LatentRowFormat kCacheFormat = {
-    .dtype = kernels::Dtype::kBf16, .kv_lora_rank = 512, .rope_dim = 64};
+constexpr kernels::LatentRowFormat CacheFormat(kernels::Dtype dtype) {
+  return {.dtype = dtype, .kv_lora_rank = 512, .rope_dim = 64};
+}
+constexpr kernels::LatentRowFormat kCacheFormat =
+    CacheFormat(kernels::Dtype::kBf16);
 
 constexpr size_t kRows[] = {1, 2, 4, 8, 16, 32, 128, 512};
 constexpr size_t kMostRows = 512;
@@ -190,17 +193,21 @@ class Products {
   size_t next_ = 0;
 };
 
-absl::StatusOr<double> MeasureAbsorbed(size_t heads, kernels::ThreadPool& pool,
+absl::StatusOr<double> MeasureAbsorbed(size_t heads, kernels::Dtype dtype,
+                                       kernels::ThreadPool& pool,
                                        absl::Duration time) {
-  constexpr size_t kSequenceBlocks =
-      kDecodePositions / kernels::kCacheBlockPositions;
-  constexpr size_t kBlocks = kDecodeSequences * kSequenceBlocks;
-  const size_t block_bytes =
-      kernels::kCacheBlockPositions * kCacheFormat.bytes();
-  RF_ASSIGN_OR_RETURN(kernels::AlignedBuffer cache,
-                      kernels::AlignedBuffer::Allocate(kBlocks * block_bytes));
-  std::vector<const char*> blocks(kBlocks);
-  pool.ParallelFor(kBlocks, 1, [&](size_t begin, size_t end) {
+  const kernels::LatentRowFormat format = CacheFormat(dtype);
+  // As many bytes in each type.
+  const size_t positions =
+      kDecodePositions * kCacheFormat.bytes() / format.bytes();
+  const size_t sequence_blocks = positions / kernels::kCacheBlockPositions;
+  const size_t num_blocks = kDecodeSequences * sequence_blocks;
+  const size_t block_bytes = kernels::kCacheBlockPositions * format.bytes();
+  RF_ASSIGN_OR_RETURN(
+      kernels::AlignedBuffer cache,
+      kernels::AlignedBuffer::Allocate(num_blocks * block_bytes));
+  std::vector<const char*> blocks(num_blocks);
+  pool.ParallelFor(num_blocks, 1, [&](size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
       blocks[i] = cache.data() + i * block_bytes;
       std::memset(cache.data() + i * block_bytes, 0, block_bytes);  // Present.
@@ -209,8 +216,8 @@ absl::StatusOr<double> MeasureAbsorbed(size_t heads, kernels::ThreadPool& pool,
   std::vector<kernels::MlaSegment> segments(kDecodeSequences);
   for (size_t i = 0; i < kDecodeSequences; ++i) {
     segments[i] = {.blocks = absl::MakeConstSpan(blocks).subspan(
-                       i * kSequenceBlocks, kSequenceBlocks),
-                   .first_position = kDecodePositions - 1,
+                       i * sequence_blocks, sequence_blocks),
+                   .first_position = static_cast<int64_t>(positions) - 1,
                    .num_queries = 1,
                    .first_row = i};
   }
@@ -219,7 +226,7 @@ absl::StatusOr<double> MeasureAbsorbed(size_t heads, kernels::ThreadPool& pool,
   std::vector<float> out(kDecodeSequences * heads * kCacheFormat.kv_lora_rank);
   kernels::MlaWorkspace workspace;
   const auto attend = [&] {
-    kernels::MlaDecode({.format = kCacheFormat,
+    kernels::MlaDecode({.format = format,
                         .segments = segments,
                         .heads = heads,
                         .softmax_scale = 0.1f,
@@ -229,13 +236,14 @@ absl::StatusOr<double> MeasureAbsorbed(size_t heads, kernels::ThreadPool& pool,
   };
   return 2.0 *
          static_cast<double>(
-             heads * kDecodeSequences * kDecodePositions *
+             heads * kDecodeSequences * positions *
              (kCacheFormat.numbers() + kCacheFormat.kv_lora_rank)) *
          MedianRate(time, attend);
 }
 
 // Of some heads, whose rows lie apart as if all of them were there.
-double MeasureMaterialized(kernels::ThreadPool& pool, absl::Duration time) {
+double MeasureMaterialized(kernels::Dtype dtype, kernels::ThreadPool& pool,
+                           absl::Duration time) {
   constexpr size_t kQueryDim = kNopeDim + kCacheFormat.rope_dim;
   constexpr size_t kPartHeads = kHeads / kernels::kExpandedBlocks;
   const std::vector<float> latents(kPromptRows * kCacheFormat.numbers());
@@ -243,7 +251,7 @@ double MeasureMaterialized(kernels::ThreadPool& pool, absl::Duration time) {
                                     (kNopeDim + kValueDim));
   const std::vector<float> q(kPromptRows * kHeads * kQueryDim);
   std::vector<float> out(kPromptRows * kHeads * kValueDim);
-  const kernels::MlaArgs args = {.format = kCacheFormat,
+  const kernels::MlaArgs args = {.format = CacheFormat(dtype),
                                  .heads = kHeads,
                                  .nope_dim = kNopeDim,
                                  .v_dim = kValueDim,
@@ -309,18 +317,27 @@ absl::Status MeasureKernels(kernels::ThreadPool& pool, uint64_t weight_bytes,
     rate->set_ops_per_second(
         products.Measure(kFormRows, time / std::size(kOtherForms)));
   }
-  RF_RETURN_IF_ERROR(go_on());
   v1::AttentionRates* attention = report->mutable_attention();
+  constexpr int kAttentionRates = 5;
+  const auto absorbed = [&](size_t heads,
+                            kernels::Dtype dtype) -> absl::StatusOr<double> {
+    RF_RETURN_IF_ERROR(go_on());
+    return MeasureAbsorbed(heads, dtype, pool, time / kAttentionRates);
+  };
   RF_ASSIGN_OR_RETURN(const double many,
-                      MeasureAbsorbed(kHeads, pool, time / 3));
+                      absorbed(kHeads, kernels::Dtype::kBf16));
   attention->set_absorbed_ops_per_second(many);
-  RF_RETURN_IF_ERROR(go_on());
   RF_ASSIGN_OR_RETURN(const double few,
-                      MeasureAbsorbed(kFewHeads, pool, time / 3));
+                      absorbed(kFewHeads, kernels::Dtype::kBf16));
   attention->set_absorbed_16_heads_ops_per_second(few);
+  RF_ASSIGN_OR_RETURN(const double f32, absorbed(kHeads, kernels::Dtype::kF32));
+  attention->set_absorbed_f32_cache_ops_per_second(f32);
   RF_RETURN_IF_ERROR(go_on());
   attention->set_materialized_ops_per_second(
-      MeasureMaterialized(pool, time / 3));
+      MeasureMaterialized(kernels::Dtype::kBf16, pool, time / kAttentionRates));
+  RF_RETURN_IF_ERROR(go_on());
+  attention->set_materialized_f32_cache_ops_per_second(
+      MeasureMaterialized(kernels::Dtype::kF32, pool, time / kAttentionRates));
   return absl::OkStatus();
 }
 

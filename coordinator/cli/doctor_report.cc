@@ -206,7 +206,12 @@ Json DoctorJson(const DoctorFindings& findings) {
            {"absorbed_16_heads",
             report.attention().absorbed_16_heads_ops_per_second() * 1e-9},
            {"materialized",
-            report.attention().materialized_ops_per_second() * 1e-9}}},
+            report.attention().materialized_ops_per_second() * 1e-9},
+           {"absorbed_f32_cache",
+            report.attention().absorbed_f32_cache_ops_per_second() * 1e-9},
+           {"materialized_f32_cache",
+            report.attention().materialized_f32_cache_ops_per_second() *
+                1e-9}}},
          {"disk_gbps", report.disk_bytes_per_second() > 0
                            ? Json(report.disk_bytes_per_second() * 1e-9)
                            : Json()},

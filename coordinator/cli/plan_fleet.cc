@@ -252,6 +252,13 @@ absl::StatusOr<cluster::MeasuredRates> ParseRates(const Json& worker,
     RF_ASSIGN_OR_RETURN(*rate, Measured(*object, key, *name, kLeast));
     *rate *= 1e9;
   }
+  for (const auto& [key, rate] :
+       {std::pair("absorbed_f32_cache", &rates.absorbed_f32_cache),
+        std::pair("materialized_f32_cache", &rates.materialized_f32_cache)}) {
+    if (!attention.contains(key)) continue;
+    RF_ASSIGN_OR_RETURN(*rate, Measured(attention, key, of_attention, kLeast));
+    *rate *= 1e9;
+  }
   return rates;
 }
 

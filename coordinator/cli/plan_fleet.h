@@ -32,7 +32,8 @@ absl::StatusOr<PlanFleet> ReadPlanFleet(const PlanOptions& options);
 // "read_gbps","int8_gops"}],"network":{"latency_us","gbit"}}; other members
 // are left alone, flags replace what was measured. With "products":[{"rows",
 // "gops"}], "form_gops":{"int4","bf16","f32"} and "attention_gflops":
-// {"absorbed","absorbed_16_heads","materialized"} a worker's rates are these,
+// {"absorbed","absorbed_16_heads","materialized"}, and where they are there
+// "absorbed_f32_cache" and "materialized_f32_cache", a worker's rates are these,
 // and not derived from "int8_gops", unless flags give its threads, memory's or
 // products' rate.
 // `name` appears in errors.

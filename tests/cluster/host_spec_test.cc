@@ -24,7 +24,9 @@ HostSpec Measured() {
                                     .f32 = 0.25e12,
                                     .absorbed = 3e12,
                                     .absorbed_few = 1e12,
-                                    .materialized = 1e12}};
+                                    .materialized = 1e12,
+                                    .absorbed_f32_cache = 0.5e12,
+                                    .materialized_f32_cache = 0.4e12}};
 }
 
 double Int8Seconds(const HostSpec& host, double rows) {
@@ -70,8 +72,27 @@ TEST(HostSpecTest, AttentionRunsAtItsOwnRates) {
               1e-9);
   EXPECT_NEAR(
       seconds(
-          {.operations = 0.25e12, .heads = 128, .cache = kernels::Dtype::kF32}),
+          {.operations = 0.5e12, .heads = 128, .cache = kernels::Dtype::kF32}),
       1, 1e-9);
+  EXPECT_NEAR(seconds({.operations = 0.4e12,
+                       .heads = 128,
+                       .cache = kernels::Dtype::kF32,
+                       .expanded = true}),
+              1, 1e-9);
+  // A sixth of bfloat16's rate with few heads as with many.
+  EXPECT_NEAR(
+      seconds(
+          {.operations = 1e12 / 6, .heads = 16, .cache = kernels::Dtype::kF32}),
+      1, 1e-9);
+  // Of a host whose measurements know nothing of it: 0.53 of bfloat16's rate,
+  // whatever products of float32 reach.
+  HostSpec before = host;
+  before.measured->absorbed_f32_cache = 0;
+  before.measured->f32 = 100e12;
+  EXPECT_NEAR(AttentionSeconds(before, {.operations = 0.53 * 3e12,
+                                        .heads = 128,
+                                        .cache = kernels::Dtype::kF32}),
+              1, 1e-9);
   EXPECT_NEAR(seconds({.operations = 1e12, .heads = 16}), 1, 1e-9);
   // A position takes 42.7 for 128 heads and 16 for 16: 0.238 for each beside
   // 12.2 for all.
@@ -115,6 +136,7 @@ TEST(HostSpecTest, TheLeastHostIsAsSlowAsAny) {
   other.measured->bf16 = 0.1e12;
   other.measured->absorbed = 9e12;
   other.measured->absorbed_few = 0.5e12;
+  other.measured->absorbed_f32_cache = 0;
   const HostSpec least = LeastOf({Measured(), other});
   EXPECT_EQ(least.memory_bytes, 1u << 10);
   EXPECT_EQ(least.threads, 1);
@@ -124,6 +146,8 @@ TEST(HostSpecTest, TheLeastHostIsAsSlowAsAny) {
   EXPECT_EQ(least.measured->bf16, 0.1e12);
   EXPECT_EQ(least.measured->absorbed, 3e12);
   EXPECT_EQ(least.measured->absorbed_few, 0.5e12);
+  EXPECT_EQ(least.measured->absorbed_f32_cache, 0);
+  EXPECT_EQ(least.measured->materialized_f32_cache, 0.4e12);
   // One that was not measured makes all of them assumed.
   other.measured.reset();
   EXPECT_FALSE(LeastOf({Measured(), other}).measured.has_value());

@@ -41,6 +41,10 @@ DoctorFindings TwoHealthyHosts() {
     worker.report.mutable_attention()->set_absorbed_16_heads_ops_per_second(
         4e12);
     worker.report.mutable_attention()->set_materialized_ops_per_second(3e12);
+    worker.report.mutable_attention()->set_absorbed_f32_cache_ops_per_second(
+        2.5e12);
+    worker.report.mutable_attention()
+        ->set_materialized_f32_cache_ops_per_second(1.5e12);
     findings.workers.push_back(worker);
   }
   findings.pairs.push_back({.first = 0,
@@ -78,6 +82,8 @@ TEST(DoctorReportTest, PlansReadItsDocument) {
   EXPECT_DOUBLE_EQ(rates.absorbed, 5e12);
   EXPECT_DOUBLE_EQ(rates.absorbed_few, 4e12);
   EXPECT_DOUBLE_EQ(rates.materialized, 3e12);
+  EXPECT_DOUBLE_EQ(rates.absorbed_f32_cache, 2.5e12);
+  EXPECT_DOUBLE_EQ(rates.materialized_f32_cache, 1.5e12);
   EXPECT_EQ(fleet->hosts[0].threads, 32);
   EXPECT_DOUBLE_EQ(fleet->network.bytes_per_second, 24e9 / 8);
   // Without the software of a message, which a plan adds itself.

@@ -51,6 +51,8 @@ TEST(HostServiceTest, ReportsWhatThisHostIs) {
   rates.push_back(report.attention().absorbed_ops_per_second());
   rates.push_back(report.attention().absorbed_16_heads_ops_per_second());
   rates.push_back(report.attention().materialized_ops_per_second());
+  rates.push_back(report.attention().absorbed_f32_cache_ops_per_second());
+  rates.push_back(report.attention().materialized_f32_cache_ops_per_second());
   for (const double rate : rates) {
     EXPECT_GT(rate, 0);
     EXPECT_TRUE(std::isfinite(rate));
