@@ -27,7 +27,7 @@ namespace ringfleet::kernels {
 // Rows of activations that go through a panel together. With a group of the
 // panel's codes (4 KB), the rows' codes (3 KB) and the sums (12 KB) stay in a
 // level-1 cache of 32 KB, and each code that is read from there serves up to
-// six rows.
+// six rows. Of bf16 it is 32 KB together, of f32 40.
 inline constexpr size_t kMaxPanelBatch = 48;
 
 // Some rows of one Activations.

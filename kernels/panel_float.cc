@@ -118,11 +118,14 @@ struct FloatWeights {
 template <typename Element>
 void Multiply(const uint8_t* panel, const PanelBatch& x, LinesAhead lines,
               const uint8_t* next, float* tile) {
+  using Weights = FloatWeights<Element>;
   // All outputs at once are read front to back, which a processor may foresee.
+  // Else a group asks for the one behind it, 8 or 16 KB, which after the last
+  // is that of `next`.
   const bool foreseen =
       lines == LinesAhead::kForeseen && hn::MaxLanes(D()) == 16;
-  MultiplyGroups<FloatWeights<Element>>(
-      panel, x, foreseen ? 0 : BytesAheadOutOfOrder(x.size), next, tile);
+  MultiplyGroups<Weights>(panel, x, foreseen ? 0 : Weights::kGroupBytes, next,
+                          tile);
 }
 
 void MultiplyF32(const uint8_t* panel, const PanelBatch& x, LinesAhead lines,

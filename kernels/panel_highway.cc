@@ -8,7 +8,6 @@
 
 #include "kernels/dtype.h"
 #include "kernels/panel.h"
-#include "kernels/prefetch.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/panel_highway.cc"

@@ -11,6 +11,7 @@
 #include "kernels/activations.h"
 #include "kernels/aligned_buffer.h"
 #include "kernels/buffer_arena.h"
+#include "kernels/check.h"
 
 namespace ringfleet::kernels {
 
@@ -99,6 +100,7 @@ class WeightMatrix {
 
   // Elements; kF32Rows and kBf16Rows only.
   const void* Row(size_t row) const {
+    RF_CHECK(form_ == WeightForm::kF32Rows || form_ == WeightForm::kBf16Rows);
     return data() + row * columns_ * element_bytes();
   }
 

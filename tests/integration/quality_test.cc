@@ -50,15 +50,16 @@ class QualityTest : public FleetTest {
   }
 };
 
-// Plain rounding in the best case costs 1.6e-3 nats for int8 weights, 3.1e-3
-// (96.9 %) with int8 activations, 1.4e-2 for int4 experts, 5.4e-2 for int4 in
-// groups of 32; a tenth and a little more is left to the kernels.
+// Recorded: 2.97e-3 nats and 96.8 %, 9.7e-3, 38.9e-3, and 0.7e-3 more for the
+// cache; an eighth more is left to other instruction sets. int4 without the
+// search of its scales, a group's extreme being -8 or +-8, has 44.5e-3 and
+// 52e-3.
 TEST_F(QualityTest, RoundedWeightsStayNearFloat32) {
   const Divergence int8 = Score({"--dtype", "int8"});
   EXPECT_LT(int8.mean_kl, 3.5e-3);
   EXPECT_GT(int8.top1_agreement, 0.965);
-  EXPECT_LT(Score({"--dtype", "int4-experts"}).mean_kl, 1.6e-2);
-  EXPECT_LT(Score({"--dtype", "int4"}).mean_kl, 6e-2);
+  EXPECT_LT(Score({"--dtype", "int4-experts"}).mean_kl, 1.1e-2);
+  EXPECT_LT(Score({"--dtype", "int4"}).mean_kl, 4.4e-2);
   // A cache in int8 costs at most 1e-3 more.
   EXPECT_LT(Score({"--dtype", "int8", "--cache-type", "int8"}).mean_kl,
             int8.mean_kl + 1e-3);

@@ -15,6 +15,7 @@
 #include "hwy/base.h"
 #include "kernels/isa.h"
 #include "kernels/panel.h"
+#include "tests/kernels/each_isa.h"
 #include "tests/kernels/random_floats.h"
 
 HWY_PUSH_ATTRIBUTES("avx512f,avx512vl,avx512vnni")
@@ -89,54 +90,56 @@ TEST(PanelKernelsTest, GiveTheSameBits) {
 // Widths around the 8 KB that kernels look ahead, where a panel ends in
 // weights that the next one follows, or does not.
 TEST(PanelKernelsTest, FloatsDoNotDependOnTheLinesAskedFor) {
-  ThreadPool pool(1);
-  for (const WeightForm form :
-       {WeightForm::kF32, WeightForm::kBf16, WeightForm::kF32Rows}) {
-    for (const size_t columns : {1, 17, 64, 127, 1023, 1024, 1030}) {
-      for (const size_t outputs : {size_t{7}, 2 * kPanelRows}) {
-        WeightMatrix w(form, outputs, columns);
-        const std::vector<float> values = RandomFloats(outputs * columns, 3);
-        for (size_t row = 0; row < outputs; ++row) {
-          w.SetRow(row, &values[row * columns]);
-        }
-        for (const size_t rows : {1, 2, 3, 4, 5, 6, 7, 20}) {
-          const std::vector<float> x = RandomFloats(rows * columns, 4);
-          Activations activations;
-          activations.Assign(Activations::Form::kF32, x.data(), rows, columns,
-                             columns, pool);
-          PanelBatch batch;
-          for (size_t i = 0; i < rows; ++i) batch.Add(activations, i);
-          const auto multiply = [&](LinesAhead lines, size_t next_panel) {
-            PanelTile tile = {};
-            if (form == WeightForm::kF32Rows) {
-              MultiplyF32Rows(static_cast<const float*>(w.Row(0)),
-                              std::min(outputs, kPanelRows), batch, lines,
-                              tile.values);
+  ForEachIsa([] {
+    ThreadPool pool(1);
+    for (const WeightForm form :
+         {WeightForm::kF32, WeightForm::kBf16, WeightForm::kF32Rows}) {
+      for (const size_t columns : {1, 17, 64, 127, 1023, 1024, 1030}) {
+        for (const size_t outputs : {size_t{7}, 2 * kPanelRows}) {
+          WeightMatrix w(form, outputs, columns);
+          const std::vector<float> values = RandomFloats(outputs * columns, 3);
+          for (size_t row = 0; row < outputs; ++row) {
+            w.SetRow(row, &values[row * columns]);
+          }
+          for (const size_t rows : {1, 2, 3, 4, 5, 6, 7, 20}) {
+            const std::vector<float> x = RandomFloats(rows * columns, 4);
+            Activations activations;
+            activations.Assign(Activations::Form::kF32, x.data(), rows, columns,
+                               columns, pool);
+            PanelBatch batch;
+            for (size_t i = 0; i < rows; ++i) batch.Add(activations, i);
+            const auto multiply = [&](LinesAhead lines, size_t next_panel) {
+              PanelTile tile = {};
+              if (form == WeightForm::kF32Rows) {
+                MultiplyF32Rows(static_cast<const float*>(w.Row(0)),
+                                std::min(outputs, kPanelRows), batch, lines,
+                                tile.values);
+                return tile;
+              }
+              const uint8_t* const next =
+                  next_panel < w.num_panels() ? w.Panel(next_panel) : nullptr;
+              (form == WeightForm::kF32 ? MultiplyF32Panel : MultiplyBf16Panel)(
+                  w.Panel(0), batch, lines, next, tile.values);
               return tile;
-            }
-            const uint8_t* const next =
-                next_panel < w.num_panels() ? w.Panel(next_panel) : nullptr;
-            (form == WeightForm::kF32 ? MultiplyF32Panel : MultiplyBf16Panel)(
-                w.Panel(0), batch, lines, next, tile.values);
-            return tile;
-          };
-          const PanelTile foreseen = multiply(LinesAhead::kForeseen, 2);
-          for (const LinesAhead lines :
-               {LinesAhead::kForeseen, LinesAhead::kIntoLevel1,
-                LinesAhead::kIntoLevel2}) {
-            for (const size_t next_panel : {0, 1, 2}) {
-              const PanelTile asked = multiply(lines, next_panel);
-              ASSERT_EQ(std::memcmp(foreseen.values, asked.values,
-                                    sizeof(foreseen.values)),
-                        0)
-                  << WeightFormName(form) << ", " << columns << " columns, "
-                  << rows << " rows";
+            };
+            const PanelTile foreseen = multiply(LinesAhead::kForeseen, 2);
+            for (const LinesAhead lines :
+                 {LinesAhead::kForeseen, LinesAhead::kIntoLevel1,
+                  LinesAhead::kIntoLevel2}) {
+              for (const size_t next_panel : {0, 1, 2}) {
+                const PanelTile asked = multiply(lines, next_panel);
+                ASSERT_EQ(std::memcmp(foreseen.values, asked.values,
+                                      sizeof(foreseen.values)),
+                          0)
+                    << WeightFormName(form) << ", " << columns << " columns, "
+                    << rows << " rows";
+              }
             }
           }
         }
       }
     }
-  }
+  });
 }
 
 }  // namespace

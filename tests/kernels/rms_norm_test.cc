@@ -18,6 +18,14 @@ std::string StoredRows(const Activations& x) {
   for (size_t row = 0; row < x.rows(); ++row) {
     x.StoreRow(row, bytes.data() + row * x.StoredRowBytes());
   }
+  if (x.form() == Activations::Form::kF32) return bytes;
+  const auto append = [&bytes](const int32_t* sums, size_t count) {
+    bytes.append(reinterpret_cast<const char*>(sums), count * sizeof(*sums));
+  };
+  for (size_t row = 0; row < x.rows(); ++row) {
+    append(x.Sums(row), x.groups() * Activations::kSumsPerGroup);
+    append(x.Biases(row), x.groups());
+  }
   return bytes;
 }
 
