@@ -188,10 +188,12 @@ TEST_F(FetchingFleetTest, ASourceThatDiesEndsTheLoadAtOnce) {
   ASSERT_EQ(Status()["state"], "loading");
   source->Signal(SIGKILL);
   ASSERT_EQ(WaitForState("failed", 10)["state"], "failed");
-  // The coordinator has a call to the source only while that loads itself.
+  // The coordinator has a call to the source only while that loads itself. A
+  // worker is told of its source before it asks that what there is.
   EXPECT_THAT(
       Cluster().value("error", ""),
       AllOf(HasSubstr("worker 0"), AnyOf(HasSubstr("lost while loading"),
+                                         HasSubstr("nobody to fetch it from"),
                                          HasSubstr("no source is left"))));
   StartWorkerIn(0, "has");
   ASSERT_EQ(WaitForState("ready")["state"], "ready") << coordinator_->errors();
