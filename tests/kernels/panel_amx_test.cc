@@ -12,25 +12,12 @@
 
 #define AmxPanelKernels EmulatedAmxPanelKernels
 #include "kernels/panel_amx.cc"
+#include "tests/kernels/panel_product.h"
 
 namespace ringfleet::kernels {
 namespace {
 
 bool HasAvx512() { return SupportedIsas().back() >= Isa::kAvx512Vnni; }
-
-// Panel `index` of w times the rows, on a tile of ones.
-PanelTile MultiplyPanelBy(const IntegerPanelKernels& kernels,
-                          const WeightMatrix& w, size_t index,
-                          const PanelBatch& batch) {
-  PanelTile tile;
-  std::fill_n(tile.values, kMaxPanelBatch * kPanelRows, 1.0f);
-  const IntegerPanelKernel kernel =
-      w.form() == WeightForm::kInt8 ? kernels.int8 : kernels.int4;
-  kernel(w.Panel(index), batch,
-         index + 1 < w.num_panels() ? w.Panel(index + 1) : nullptr,
-         tile.values);
-  return tile;
-}
 
 // Widths of one to many units, whole and not, and as many rows as one to three
 // tiles take, at equal distances and not.
@@ -57,9 +44,9 @@ TEST(PanelAmxTest, GivesTheBitsOfTheOtherKernels) {
           }
           for (size_t panel = 0; panel < w.num_panels(); ++panel) {
             const PanelTile expected =
-                MultiplyPanelBy(HighwayPanelKernels(), w, panel, batch);
+                PanelProduct(HighwayPanelKernels(), w, panel, batch);
             const PanelTile actual =
-                MultiplyPanelBy(AmxPanelKernels(), w, panel, batch);
+                PanelProduct(AmxPanelKernels(), w, panel, batch);
             ASSERT_EQ(std::memcmp(expected.values, actual.values,
                                   sizeof(expected.values)),
                       0)
@@ -89,8 +76,8 @@ TEST(PanelAmxTest, ExtremeCodesDoNotOverflow) {
       PanelBatch batch;
       for (size_t i = 0; i < kRows; ++i) batch.Add(activations, i);
       const PanelTile expected =
-          MultiplyPanelBy(HighwayPanelKernels(), w, 0, batch);
-      const PanelTile actual = MultiplyPanelBy(AmxPanelKernels(), w, 0, batch);
+          PanelProduct(HighwayPanelKernels(), w, 0, batch);
+      const PanelTile actual = PanelProduct(AmxPanelKernels(), w, 0, batch);
       ASSERT_EQ(
           std::memcmp(expected.values, actual.values, sizeof(expected.values)),
           0)

@@ -9,13 +9,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <iterator>
 #include <vector>
 
 #include "hwy/base.h"
 #include "kernels/isa.h"
 #include "kernels/panel.h"
 #include "tests/kernels/each_isa.h"
+#include "tests/kernels/panel_product.h"
 #include "tests/kernels/random_floats.h"
 
 HWY_PUSH_ATTRIBUTES("avx512f,avx512vl,avx512vnni")
@@ -36,19 +36,6 @@ std::vector<Kernels> AllKernels() {
           {"lines foreseen", Avx512VnniPanelKernels(LinesAhead::kForeseen)},
           {"into level 1", Avx512VnniPanelKernels(LinesAhead::kIntoLevel1)},
           {"into level 2", Avx512VnniPanelKernels(LinesAhead::kIntoLevel2)}};
-}
-
-// Panel `index` of w times the rows, on a tile of ones.
-PanelTile Multiply(const IntegerPanelKernels& kernels, const WeightMatrix& w,
-                   size_t index, const PanelBatch& batch) {
-  PanelTile tile;
-  std::fill(std::begin(tile.values), std::end(tile.values), 1.0f);
-  const IntegerPanelKernel kernel =
-      w.form() == WeightForm::kInt8 ? kernels.int8 : kernels.int4;
-  kernel(w.Panel(index), batch,
-         index + 1 < w.num_panels() ? w.Panel(index + 1) : nullptr,
-         tile.values);
-  return tile;
 }
 
 TEST(PanelKernelsTest, GiveTheSameBits) {
@@ -72,9 +59,10 @@ TEST(PanelKernelsTest, GiveTheSameBits) {
         for (size_t i = 0; i < rows; ++i) batch.Add(activations, i);
         for (size_t panel = 0; panel < w.num_panels(); ++panel) {
           const PanelTile expected =
-              Multiply(HighwayPanelKernels(), w, panel, batch);
+              PanelProduct(HighwayPanelKernels(), w, panel, batch);
           for (const Kernels& kernels : AllKernels()) {
-            const PanelTile actual = Multiply(kernels.kernels, w, panel, batch);
+            const PanelTile actual =
+                PanelProduct(kernels.kernels, w, panel, batch);
             ASSERT_EQ(std::memcmp(expected.values, actual.values,
                                   sizeof(expected.values)),
                       0)
