@@ -41,29 +41,54 @@ size_t Grain(const MatMulArgs& args) {
   return ProductGrain(kPanelRows * args.w->columns() * args.batch);
 }
 
-// What of panel `index`, counted from the first of the product, it asks for.
-void MultiplyPanelOf(const MatMulArgs& args, size_t index,
-                     const uint8_t* next) {
-  const size_t panel = FirstPanel(args) + index;
-  const size_t panel_begin = panel * kPanelRows;
-  const size_t begin = std::max(args.first_row, panel_begin);
-  const size_t end =
-      std::min(args.first_row + args.num_rows, panel_begin + kPanelRows);
-  for (size_t first = 0; first < args.batch; first += kMaxPanelBatch) {
-    PanelBatch batch;
-    const size_t count = std::min(kMaxPanelBatch, args.batch - first);
-    const auto results = [&](size_t i) {
-      return args.y + (first + i) * args.y_stride + begin - args.first_row;
+// Where the panel `index` behind the first of the product lies, as far as one
+// does.
+const uint8_t* PanelOrNull(const MatMulArgs& args, size_t index) {
+  return PanelOrNull(*args.w, FirstPanel(args) + index);
+}
+
+// y[i][o] = x[i] . w[first_row + o], o < num_rows.
+void MultiplyRows(const WeightMatrix& w, size_t first_row, size_t num_rows,
+                  const PanelBatch& x, const uint8_t* next, float* const* y) {
+  const auto ask_for = [&](size_t first) {
+    const size_t size = std::min(num_rows - first, kPanelRows);
+    for (size_t i = 0; i < x.size; ++i) Prefetch(y[i] + first, size);
+  };
+  ask_for(0);
+  MultiplyPanels(
+      w, first_row, num_rows, x, next, [&](const PanelResults& results) {
+        ask_for(results.first + results.size);
+        for (size_t i = 0; i < x.size; ++i) {
+          std::copy_n(results.Row(i), results.size, y[i] + results.first);
+        }
+      });
+}
+
+// What of panels [begin, end), counted from the first of the product, it asks
+// for.
+void MultiplyPanelsOf(const MatMulArgs& args, size_t begin, size_t end,
+                      const uint8_t* next) {
+  // More rows than go together pass each panel while a cache has it.
+  const size_t together = args.batch <= kMaxPanelBatch ? end - begin : 1;
+  for (size_t panel = begin; panel < end; panel += together) {
+    const auto row_at = [&](size_t index) {
+      return std::clamp((FirstPanel(args) + index) * kPanelRows, args.first_row,
+                        args.first_row + args.num_rows);
     };
-    for (size_t i = 0; i < count; ++i) {
-      batch.Add(*args.x, args.first_x + (first + i) * args.x_step);
-      Prefetch(results(i), end - begin);
-    }
-    PanelTile tile;
-    MultiplyPanel(*args.w, panel, batch, next, &tile);
-    for (size_t i = 0; i < count; ++i) {
-      std::copy(tile.Row(i) + (begin - panel_begin),
-                tile.Row(i) + (end - panel_begin), results(i));
+    const size_t first_row = row_at(panel);
+    const size_t num_rows = row_at(panel + together) - first_row;
+    const uint8_t* const after =
+        panel + together < end ? PanelOrNull(args, panel + together) : next;
+    for (size_t first = 0; first < args.batch; first += kMaxPanelBatch) {
+      PanelBatch batch;
+      float* y[kMaxPanelBatch];
+      const size_t count = std::min(kMaxPanelBatch, args.batch - first);
+      for (size_t i = 0; i < count; ++i) {
+        batch.Add(*args.x, args.first_x + (first + i) * args.x_step);
+        y[i] =
+            args.y + (first + i) * args.y_stride + first_row - args.first_row;
+      }
+      MultiplyRows(*args.w, first_row, num_rows, batch, after, y);
     }
   }
 }
@@ -80,39 +105,22 @@ size_t NumTiles(const MatMulRangesArgs& args) {
 void MultiplyTile(const MatMulRangesArgs& args, size_t tile_index) {
   const size_t first = tile_index * TilePanels(args);
   const size_t last = std::min(first + TilePanels(args), args.w->num_panels());
+  const size_t first_row = first * kPanelRows;
+  const size_t num_rows =
+      std::min(last * kPanelRows, args.w->rows()) - first_row;
   RowBatches batches(*args.x, args.ranges);
   for (;;) {
     PanelBatch batch;
     size_t rows[kMaxPanelBatch];
     const size_t count = batches.Next(batch, rows);
     if (count == 0) return;
-    for (size_t panel = first; panel < last; ++panel) {
-      const size_t begin = panel * kPanelRows;
-      const size_t size = std::min(kPanelRows, args.w->rows() - begin);
-      const auto results = [&](size_t i) {
-        return args.y + (rows[i] - args.first_y) * args.y_stride + begin;
-      };
-      for (size_t i = 0; i < count; ++i) Prefetch(results(i), size);
-      PanelTile tile;
-      const bool more = panel + 1 < args.w->num_panels();
-      MultiplyPanel(*args.w, panel, batch,
-                    more && args.w->panel_bytes() > 0 ? args.w->Panel(panel + 1)
-                                                      : nullptr,
-                    &tile);
-      for (size_t i = 0; i < count; ++i) {
-        std::copy(tile.Row(i), tile.Row(i) + size, results(i));
-      }
+    float* y[kMaxPanelBatch];
+    for (size_t i = 0; i < count; ++i) {
+      y[i] = args.y + (rows[i] - args.first_y) * args.y_stride + first_row;
     }
+    MultiplyRows(*args.w, first_row, num_rows, batch,
+                 PanelOrNull(*args.w, last), y);
   }
-}
-
-// Where the panel `index` behind the first of the product lies, as far as one
-// does.
-const uint8_t* PanelOrNull(const MatMulArgs& args, size_t index) {
-  const size_t panel = FirstPanel(args) + index;
-  return panel < args.w->num_panels() && args.w->panel_bytes() > 0
-             ? args.w->Panel(panel)
-             : nullptr;
 }
 
 }  // namespace
@@ -153,14 +161,16 @@ void MatMul(absl::Span<const MatMulArgs> products, ThreadPool& pool) {
     grain = std::max(grain, Grain(args));
   }
   pool.ParallelFor(total, grain, [products](size_t begin, size_t end) {
-    size_t product = 0;
-    size_t first = 0;  // Of the product's panels.
-    for (size_t i = begin; i < end; ++i) {
-      while (i - first >= NumPanels(products[product])) {
-        first += NumPanels(products[product++]);
+    size_t first = 0;  // Of a product's panels.
+    for (const MatMulArgs& args : products) {
+      const size_t last = first + NumPanels(args);
+      const size_t from = std::max(begin, first);
+      const size_t to = std::min(end, last);
+      if (from < to) {
+        MultiplyPanelsOf(args, from - first, to - first,
+                         PanelOrNull(args, to - first));
       }
-      const MatMulArgs& args = products[product];
-      MultiplyPanelOf(args, i - first, PanelOrNull(args, i - first + 1));
+      first = last;
     }
   });
 }
@@ -213,22 +223,26 @@ void MatMulPerHead(const PerHeadArgs& args, ThreadPool& pool) {
   };
   if (args.heads == 0 || args.first.batch == 0) return;
   Check(product(args.heads - 1));
-  // The next head's rows may lie far behind this one's.
-  const auto next_panel = [&](size_t head, const MatMulArgs& moved,
-                              size_t index) {
-    if (index + 1 < NumPanels(moved)) return PanelOrNull(moved, index + 1);
-    return head + 1 < args.heads ? PanelOrNull(product(head + 1), 0) : nullptr;
-  };
   // Where a head's rows begin inside a panel, it touches one more.
   const size_t panels = args.first.num_rows / kPanelRows + 2;
   pool.ParallelFor(
       args.heads * panels, Grain(args.first), [&](size_t begin, size_t end) {
-        for (size_t i = begin; i < end; ++i) {
+        for (size_t i = begin; i < end;) {
           const size_t head = i / panels;
-          const size_t index = i % panels;
+          const size_t after = std::min(end, (head + 1) * panels);
           const MatMulArgs moved = product(head);
-          if (index >= NumPanels(moved)) continue;
-          MultiplyPanelOf(moved, index, next_panel(head, moved, index));
+          const size_t first = i - head * panels;
+          const size_t last = std::min(after - head * panels, NumPanels(moved));
+          if (first < last) {
+            // The next head's rows may lie far behind this one's.
+            const bool ends = last == NumPanels(moved);
+            MultiplyPanelsOf(moved, first, last,
+                             !ends ? PanelOrNull(moved, last)
+                             : head + 1 < args.heads
+                                 ? PanelOrNull(product(head + 1), 0)
+                                 : nullptr);
+          }
+          i = after;
         }
       });
 }

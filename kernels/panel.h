@@ -15,6 +15,7 @@
 #ifndef RINGFLEET_KERNELS_PANEL_H_
 #define RINGFLEET_KERNELS_PANEL_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -57,6 +58,44 @@ struct PanelTile {
 // Requires x of ActivationFormFor(w.form()) and of w.columns() columns.
 void MultiplyPanel(const WeightMatrix& w, size_t panel, const PanelBatch& x,
                    const uint8_t* next, PanelTile* tile);
+
+// Where panel `panel` of w lies, null if it has none: a hint of what is next.
+inline const uint8_t* PanelOrNull(const WeightMatrix& w, size_t panel) {
+  return panel < w.num_panels() && w.panel_bytes() > 0 ? w.Panel(panel)
+                                                       : nullptr;
+}
+
+// The results of a part of a panel: outputs [first, first + size), counted from
+// the first that was asked for.
+struct PanelResults {
+  size_t first = 0;
+  size_t size = 0;
+  float* rows = nullptr;  // Kept for the call, and free to be changed.
+
+  float* Row(size_t i) const { return rows + i * kPanelRows; }
+};
+
+// Outputs [first_row, first_row + num_rows) of w for the rows of x, panel after
+// panel, each of which is given to done(PanelResults). The longer a thread
+// reads on and on the better: what the processor brings of the lines behind the
+// last one is wasted (Zen 5: 0.2 us for each end of 64 KB that lie apart).
+template <typename Done>
+void MultiplyPanels(const WeightMatrix& w, size_t first_row, size_t num_rows,
+                    const PanelBatch& x, const uint8_t* next,
+                    const Done& done) {
+  const size_t last_row = first_row + num_rows;
+  for (size_t begin = first_row; begin < last_row;) {
+    const size_t panel = begin / kPanelRows;
+    const size_t end = std::min(last_row, (panel + 1) * kPanelRows);
+    PanelTile tile;
+    MultiplyPanel(w, panel, x,
+                  end < last_row ? PanelOrNull(w, panel + 1) : next, &tile);
+    done(PanelResults{.first = begin - first_row,
+                      .size = end - begin,
+                      .rows = tile.values + begin % kPanelRows});
+    begin = end;
+  }
+}
 
 // The float forms' kernels. `lines` says how they get the weights to come.
 void MultiplyF32Panel(const uint8_t* panel, const PanelBatch& x,

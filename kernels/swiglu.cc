@@ -23,11 +23,6 @@ size_t NumGroups(const SwigluExpert& expert) {
   return (expert.gate->rows() + kActivationGroup - 1) / kActivationGroup;
 }
 
-const uint8_t* PanelOrNull(const WeightMatrix& w, size_t panel) {
-  return panel < w.num_panels() && w.panel_bytes() > 0 ? w.Panel(panel)
-                                                       : nullptr;
-}
-
 // Rows [first, first + size) of an expert.
 PanelBatch Gather(const Activations& x, absl::Span<const uint32_t> rows,
                   size_t first, size_t size) {
@@ -36,59 +31,77 @@ PanelBatch Gather(const Activations& x, absl::Span<const uint32_t> rows,
   return batch;
 }
 
-// One group of columns of `hidden`, for all rows of an expert. `next` are
-// weights this thread reads afterwards, or null.
+// Groups [begin, end) of columns of `hidden`, for all rows of an expert. `next`
+// are weights this thread reads afterwards, or null.
 void MultiplyGateAndUp(const SwigluExpert& expert, const Activations& x,
-                       size_t group, const uint8_t* next, Activations* hidden) {
-  const size_t first_panel = group * kPanelsPerGroup;
-  const size_t panels =
-      std::min(kPanelsPerGroup, expert.gate->num_panels() - first_panel);
-  for (size_t first = 0; first < expert.rows.size(); first += kMaxPanelBatch) {
-    const size_t count = std::min(kMaxPanelBatch, expert.rows.size() - first);
-    const PanelBatch batch = Gather(x, expert.rows, first, count);
-    float values[kMaxPanelBatch][kActivationGroup];
-    for (size_t p = 0; p < panels; ++p) {
-      const size_t panel = first_panel + p;
-      PanelTile gate;
-      PanelTile up;
-      MultiplyPanel(*expert.gate, panel, batch, PanelOrNull(*expert.up, panel),
-                    &gate);
-      MultiplyPanel(
-          *expert.up, panel, batch,
-          p + 1 < panels ? PanelOrNull(*expert.gate, panel + 1) : next, &up);
-      const size_t width =
-          std::min(kPanelRows, expert.gate->rows() - panel * kPanelRows);
+                       size_t begin, size_t end, const uint8_t* next,
+                       Activations* hidden) {
+  // So many of each matrix before the other one as the results have room for.
+  const size_t together =
+      std::max<size_t>(kMaxPanelBatch / expert.rows.size(), 1);
+  for (size_t group = begin; group < end; group += together) {
+    const size_t last = std::min(group + together, end);
+    const size_t first_row = group * kActivationGroup;
+    const size_t width =
+        std::min(last * kActivationGroup, expert.gate->rows()) - first_row;
+    const uint8_t* const after =
+        last < end ? PanelOrNull(*expert.gate, last * kPanelsPerGroup) : next;
+    for (size_t first = 0; first < expert.rows.size();
+         first += kMaxPanelBatch) {
+      const size_t count = std::min(kMaxPanelBatch, expert.rows.size() - first);
+      const PanelBatch batch = Gather(x, expert.rows, first, count);
+      float values[kMaxPanelBatch * kActivationGroup];
+      const auto row = [&](size_t i) { return values + i * width; };
+      MultiplyPanels(*expert.gate, first_row, width, batch,
+                     PanelOrNull(*expert.up, group * kPanelsPerGroup),
+                     [&](const PanelResults& gate) {
+                       for (size_t i = 0; i < count; ++i) {
+                         std::copy_n(gate.Row(i), gate.size,
+                                     row(i) + gate.first);
+                       }
+                     });
+      MultiplyPanels(*expert.up, first_row, width, batch, after,
+                     [&](const PanelResults& up) {
+                       for (size_t i = 0; i < count; ++i) {
+                         SiluMultiply(row(i) + up.first, up.Row(i), up.size);
+                       }
+                     });
       for (size_t i = 0; i < count; ++i) {
-        SiluMultiply(gate.Row(i), up.Row(i), width);
-        std::copy_n(gate.Row(i), width, values[i] + p * kPanelRows);
+        for (size_t g = group; g < last; ++g) {
+          hidden->SetGroup(first + i, g,
+                           row(i) + (g - group) * kActivationGroup);
+        }
       }
-    }
-    for (size_t i = 0; i < count; ++i) {
-      hidden->SetGroup(first + i, group, values[i]);
     }
   }
 }
 
-// Adds an expert's part to one panel of outputs, for some of its rows.
+// Sums of a thread that stay in a level-1 cache of 32 KB beside some of the
+// weights: one row of 64 panels.
+constexpr size_t kDownSums = 64 * kPanelRows;
+
+// Adds an expert's part to outputs [first_row, first_row + width), for some of
+// its rows.
 void AddDown(const SwigluExpert& expert, const Activations& hidden,
-             absl::Span<const RowRange> pieces, size_t panel,
+             absl::Span<const RowRange> pieces, size_t first_row, size_t width,
              const uint8_t* next, size_t hidden_size, const SwigluOutput& out) {
-  const size_t width = std::min(kPanelRows, hidden_size - panel * kPanelRows);
   RowBatches batches(hidden, pieces);
   for (;;) {
     PanelBatch batch;
     size_t rows[kMaxPanelBatch];
     const size_t count = batches.Next(batch, rows);
     if (count == 0) return;
-    PanelTile tile;
-    MultiplyPanel(*expert.down, panel, batch, next, &tile);
-    for (size_t i = 0; i < count; ++i) {
-      float* sums = out.y + (expert.rows[rows[i]] - out.first_y) * hidden_size +
-                    panel * kPanelRows;
-      const float weight =
-          expert.weights == nullptr ? 1.0f : expert.weights[rows[i]];
-      AddScaledTo(weight, tile.Row(i), width, sums);
-    }
+    MultiplyPanels(
+        *expert.down, first_row, width, batch, next,
+        [&](const PanelResults& results) {
+          for (size_t i = 0; i < count; ++i) {
+            const size_t row = expert.rows[rows[i]] - out.first_y;
+            const float weight =
+                expert.weights == nullptr ? 1.0f : expert.weights[rows[i]];
+            AddScaledTo(weight, results.Row(i), results.size,
+                        out.y + row * hidden_size + first_row + results.first);
+          }
+        });
   }
 }
 
@@ -130,12 +143,13 @@ void SwigluHidden(absl::Span<const SwigluExpert> experts, const Activations& x,
   pool.ParallelFor(
       first_task.back(), ProductGrain(work), [&](size_t begin, size_t end) {
         size_t e = 0;
-        for (size_t task = begin; task < end; ++task) {
+        for (size_t task = begin; task < end;) {
           while (task >= first_task[e + 1]) ++e;
-          const SwigluExpert& expert = experts[e];
+          const size_t last = std::min(end, first_task[e + 1]);
           const size_t group = task - first_task[e];
+          const size_t last_group = last - first_task[e];
           size_t following = e;
-          if (group + 1 == NumGroups(expert)) {
+          if (last == first_task[e + 1]) {
             do {
               ++following;
             } while (following < experts.size() && !visited(following));
@@ -145,8 +159,9 @@ void SwigluHidden(absl::Span<const SwigluExpert> experts, const Activations& x,
                   ? nullptr
                   : PanelOrNull(
                         *experts[following].gate,
-                        following == e ? (group + 1) * kPanelsPerGroup : 0);
-          MultiplyGateAndUp(expert, x, group, next, &hidden[e]);
+                        following == e ? last_group * kPanelsPerGroup : 0);
+          MultiplyGateAndUp(experts[e], x, group, last_group, next, &hidden[e]);
+          task = last;
         }
       });
 }
@@ -182,15 +197,21 @@ void SwigluDown(absl::Span<const SwigluExpert> experts, size_t hidden_size,
     return e;
   };
 
+  size_t rows = 0;
+  for (const RowRange& range : out.rows) rows += range.size();
+  // Panels of an expert before the next one's.
+  const size_t together =
+      std::max<size_t>(kDownSums / kPanelRows / std::max<size_t>(rows, 1), 1);
   const size_t panels = (hidden_size + kPanelRows - 1) / kPanelRows;
   pool.ParallelFor(panels, ProductGrain(work), [&](size_t begin, size_t end) {
-    for (size_t panel = begin; panel < end; ++panel) {
+    for (size_t panel = begin; panel < end; panel += together) {
+      const size_t last = std::min(panel + together, end);
       const size_t first = panel * kPanelRows;
-      const size_t width = std::min(kPanelRows, hidden_size - first);
-      for (const RowRange& rows : out.rows) {
-        for (size_t row = rows.begin; row < rows.end; ++row) {
+      const size_t width = std::min(last * kPanelRows, hidden_size) - first;
+      for (const RowRange& range : out.rows) {
+        for (size_t row = range.begin; row < range.end; ++row) {
           float* const sums = out.y + (row - out.first_y) * hidden_size + first;
-          if (row + kRowsAhead < rows.end) {
+          if (row + kRowsAhead < range.end) {
             Prefetch(sums + kRowsAhead * hidden_size, width);
           }
           std::fill_n(sums, width, 0.0f);
@@ -199,10 +220,10 @@ void SwigluDown(absl::Span<const SwigluExpert> experts, size_t hidden_size,
       for (size_t e = visited_from(0); e < experts.size();) {
         const size_t following = visited_from(e + 1);
         const uint8_t* next =
-            following == experts.size()
-                ? nullptr
-                : PanelOrNull(*experts[following].down, panel);
-        AddDown(experts[e], workspace->hidden[e], pieces(e), panel, next,
+            following < experts.size()
+                ? PanelOrNull(*experts[following].down, panel)
+                : PanelOrNull(*experts[visited_from(0)].down, last);
+        AddDown(experts[e], workspace->hidden[e], pieces(e), first, width, next,
                 hidden_size, out);
         e = following;
       }

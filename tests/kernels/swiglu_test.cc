@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <deque>
+#include <numeric>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -49,9 +50,9 @@ struct Network {
 };
 
 // One row through one network, product by product.
-std::vector<float> Plain(const Network& network, const Activations& x,
+std::vector<float> Plain(const SwigluExpert& network, const Activations& x,
                          size_t row, ThreadPool& pool) {
-  const size_t width = network.gate.rows();
+  const size_t width = network.gate->rows();
   const auto multiply = [&](const WeightMatrix& w, const Activations& input,
                             size_t index) {
     std::vector<float> y(w.rows());
@@ -65,13 +66,34 @@ std::vector<float> Plain(const Network& network, const Activations& x,
            pool);
     return y;
   };
-  std::vector<float> gate = multiply(network.gate, x, row);
-  const std::vector<float> up = multiply(network.up, x, row);
+  std::vector<float> gate = multiply(*network.gate, x, row);
+  const std::vector<float> up = multiply(*network.up, x, row);
   SiluMultiply(gate.data(), up.data(), width);
   Activations hidden;
-  hidden.Assign(ActivationFormFor(network.down.form()), gate.data(), 1, width,
+  hidden.Assign(ActivationFormFor(network.down->form()), gate.data(), 1, width,
                 width, pool);
-  return multiply(network.down, hidden, 0);
+  return multiply(*network.down, hidden, 0);
+}
+
+// `out` are the weighted sums of x's rows through `experts`, bit for bit.
+void ExpectSums(absl::Span<const SwigluExpert> experts, const Activations& x,
+                absl::Span<const float> out, ThreadPool& pool) {
+  const size_t hidden_size = out.size() / x.rows();
+  for (size_t row = 0; row < x.rows(); ++row) {
+    std::vector<float> expected(hidden_size);
+    for (const SwigluExpert& expert : experts) {
+      for (size_t i = 0; i < expert.rows.size(); ++i) {
+        if (expert.rows[i] != row || expert.gate->rows() == 0) continue;
+        AddScaledTo(expert.weights == nullptr ? 1.0f : expert.weights[i],
+                    Plain(expert, x, row, pool).data(), hidden_size,
+                    expected.data());
+      }
+    }
+    for (size_t o = 0; o < hidden_size; ++o) {
+      ASSERT_EQ(out[row * hidden_size + o], expected[o])
+          << "row " << row << " output " << o;
+    }
+  }
 }
 
 class SwigluTest : public ::testing::TestWithParam<WeightForm> {};
@@ -111,24 +133,42 @@ TEST_P(SwigluTest, IsTheWeightedSumOfItsNetworks) {
         const RowRange rows = {0, tokens};
         Swiglu(experts, x, hidden_size, {.y = out.data(), .rows = {&rows, 1}},
                &workspace, pool);
-        for (uint32_t row = 0; row < tokens; ++row) {
-          std::vector<float> expected(hidden_size);
-          for (size_t e = 0; e < experts.size(); ++e) {
-            for (size_t i = 0; i < experts[e].rows.size(); ++i) {
-              if (experts[e].rows[i] != row || networks[e].gate.rows() == 0) {
-                continue;
-              }
-              AddScaledTo(
-                  experts[e].weights == nullptr ? 1.0f : experts[e].weights[i],
-                  Plain(networks[e], x, row, pool).data(), hidden_size,
-                  expected.data());
-            }
-          }
-          for (size_t o = 0; o < hidden_size; ++o) {
-            ASSERT_EQ(out[row * hidden_size + o], expected[o])
-                << "row " << row << " output " << o;
-          }
-        }
+        ExpectSums(experts, x, out, pool);
+      }
+    }
+  });
+}
+
+// Few rows take several groups of hidden columns and several panels of outputs
+// of an expert before the next one: as many as there are, fewer, and a rest.
+TEST_P(SwigluTest, OfFewRowsMuchGoesTogether) {
+  ForEachIsa([] {
+    const size_t columns = 40;
+    const size_t hidden_size = 1000;
+    std::deque<Network> networks;
+    for (const size_t width : {1000, 300}) {
+      networks.emplace_back(GetParam(), columns, width, hidden_size,
+                            static_cast<uint32_t>(30 + 3 * networks.size()));
+    }
+    for (const size_t tokens : {1, 7, 12, 25}) {
+      const std::vector<float> values = RandomFloats(tokens * columns, 1);
+      const std::vector<float> weights = RandomFloats(tokens, 2);
+      std::vector<uint32_t> all(tokens);
+      std::iota(all.begin(), all.end(), 0);
+      const std::vector<SwigluExpert> experts = {
+          networks[0].Expert(all, nullptr),
+          networks[1].Expert(all, weights.data())};
+      for (int threads = 1; threads <= 3; ++threads) {
+        ThreadPool pool(threads);
+        Activations x;
+        x.Assign(ActivationFormFor(GetParam()), values.data(), tokens, columns,
+                 columns, pool);
+        SwigluWorkspace workspace;
+        std::vector<float> out(tokens * hidden_size, NAN);
+        const RowRange rows = {0, tokens};
+        Swiglu(experts, x, hidden_size, {.y = out.data(), .rows = {&rows, 1}},
+               &workspace, pool);
+        ExpectSums(experts, x, out, pool);
       }
     }
   });
