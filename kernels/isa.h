@@ -49,8 +49,9 @@ enum class LinesAhead : uint8_t {
   // they do neither.
   kForeseen,
   // It asks for them 8 KB ahead, into the level-1 cache. Zen 5: 39 GB/s by one
-  // core for products of one to eight rows of activations, where the processor
-  // alone comes to 32 to 36; it foresees a plain sum as well (42 GB/s).
+  // core for products of two to eight rows of activations, where the processor
+  // alone comes to 32 to 36; it foresees a plain sum (42 GB/s), and one row of
+  // int8, which does better not to ask.
   kIntoLevel1,
   // 16 KB ahead, into level 2. Intel's: 57 instead of 44 GB/s by two cores of
   // Sapphire Rapids for one row, 53 instead of 20 for six.
