@@ -234,13 +234,13 @@ void MatMulPerHead(const PerHeadArgs& args, ThreadPool& pool) {
           const size_t first = i - head * panels;
           const size_t last = std::min(after - head * panels, NumPanels(moved));
           if (first < last) {
-            // The next head's rows may lie far behind this one's.
-            const bool ends = last == NumPanels(moved);
-            MultiplyPanelsOf(moved, first, last,
-                             !ends ? PanelOrNull(moved, last)
-                             : head + 1 < args.heads
-                                 ? PanelOrNull(product(head + 1), 0)
-                                 : nullptr);
+            const uint8_t* next = PanelOrNull(moved, last);
+            if (last == NumPanels(moved)) {
+              // The next head's rows may lie far behind this one's.
+              next = head + 1 < args.heads ? PanelOrNull(product(head + 1), 0)
+                                           : nullptr;
+            }
+            MultiplyPanelsOf(moved, first, last, next);
           }
           i = after;
         }

@@ -357,11 +357,11 @@ void MultiplyOneTile(const uint8_t* panel, const PanelBatch& x,
   size_t group = 0;
   if constexpr (Rows <= Form::ForeseenRows(lines)) {
     constexpr bool paced = lines == LinesAhead::kForeseen;
+    const Pace<paced ? Form::Idle(Rows) : 0> pace;
     for (; groups.HasAhead(group); ++group) {
       if constexpr (paced) AskForFirst(groups.Ahead(group));
-      Form::template Group<Rows>(
-          groups.At(group), kActivationGroup, Select<Rows>(x, 0, group),
-          Pace < paced ? Form::Idle(Rows) : 0 > (), tile);
+      Form::template Group<Rows>(groups.At(group), kActivationGroup,
+                                 Select<Rows>(x, 0, group), pace, tile);
     }
   }
   // No processor foresees where the thread goes on.

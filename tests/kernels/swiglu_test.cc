@@ -75,23 +75,38 @@ std::vector<float> Plain(const SwigluExpert& network, const Activations& x,
   return multiply(*network.down, hidden, 0);
 }
 
-// `out` are the weighted sums of x's rows through `experts`, bit for bit.
-void ExpectSums(absl::Span<const SwigluExpert> experts, const Activations& x,
-                absl::Span<const float> out, ThreadPool& pool) {
-  const size_t hidden_size = out.size() / x.rows();
-  for (size_t row = 0; row < x.rows(); ++row) {
-    std::vector<float> expected(hidden_size);
-    for (const SwigluExpert& expert : experts) {
-      for (size_t i = 0; i < expert.rows.size(); ++i) {
-        if (expert.rows[i] != row || expert.gate->rows() == 0) continue;
-        AddScaledTo(expert.weights == nullptr ? 1.0f : expert.weights[i],
-                    Plain(expert, x, row, pool).data(), hidden_size,
-                    expected.data());
+// Swiglu makes the weighted sums of rows through `experts`, bit for bit, on any
+// number of threads and again with a workspace that was used.
+void ExpectSums(absl::Span<const SwigluExpert> experts,
+                absl::Span<const float> values, size_t columns) {
+  const size_t tokens = values.size() / columns;
+  const size_t hidden_size = experts[0].down->rows();
+  for (int threads = 1; threads <= 3; ++threads) {
+    ThreadPool pool(threads);
+    Activations x;
+    x.Assign(ActivationFormFor(experts[0].gate->form()), values.data(), tokens,
+             columns, columns, pool);
+    SwigluWorkspace workspace;
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      std::vector<float> out(tokens * hidden_size, NAN);
+      const RowRange rows = {0, tokens};
+      Swiglu(experts, x, hidden_size, {.y = out.data(), .rows = {&rows, 1}},
+             &workspace, pool);
+      for (size_t row = 0; row < tokens; ++row) {
+        std::vector<float> expected(hidden_size);
+        for (const SwigluExpert& expert : experts) {
+          for (size_t i = 0; i < expert.rows.size(); ++i) {
+            if (expert.rows[i] != row || expert.gate->rows() == 0) continue;
+            AddScaledTo(expert.weights == nullptr ? 1.0f : expert.weights[i],
+                        Plain(expert, x, row, pool).data(), hidden_size,
+                        expected.data());
+          }
+        }
+        for (size_t o = 0; o < hidden_size; ++o) {
+          ASSERT_EQ(out[row * hidden_size + o], expected[o])
+              << "row " << row << " output " << o;
+        }
       }
-    }
-    for (size_t o = 0; o < hidden_size; ++o) {
-      ASSERT_EQ(out[row * hidden_size + o], expected[o])
-          << "row " << row << " output " << o;
     }
   }
 }
@@ -121,21 +136,7 @@ TEST_P(SwigluTest, IsTheWeightedSumOfItsNetworks) {
         networks[0].Expert(all, nullptr), networks[1].Expert(one, &half),
         networks[2].Expert(all, nullptr), networks[3].Expert({}, nullptr),
         networks[4].Expert(some, weights.data())};
-
-    for (int threads = 1; threads <= 3; ++threads) {
-      ThreadPool pool(threads);
-      Activations x;
-      x.Assign(ActivationFormFor(GetParam()), values.data(), tokens, columns,
-               columns, pool);
-      SwigluWorkspace workspace;
-      for (int repeat = 0; repeat < 2; ++repeat) {
-        std::vector<float> out(tokens * hidden_size, NAN);
-        const RowRange rows = {0, tokens};
-        Swiglu(experts, x, hidden_size, {.y = out.data(), .rows = {&rows, 1}},
-               &workspace, pool);
-        ExpectSums(experts, x, out, pool);
-      }
-    }
+    ExpectSums(experts, values, columns);
   });
 }
 
@@ -158,18 +159,7 @@ TEST_P(SwigluTest, OfFewRowsMuchGoesTogether) {
       const std::vector<SwigluExpert> experts = {
           networks[0].Expert(all, nullptr),
           networks[1].Expert(all, weights.data())};
-      for (int threads = 1; threads <= 3; ++threads) {
-        ThreadPool pool(threads);
-        Activations x;
-        x.Assign(ActivationFormFor(GetParam()), values.data(), tokens, columns,
-                 columns, pool);
-        SwigluWorkspace workspace;
-        std::vector<float> out(tokens * hidden_size, NAN);
-        const RowRange rows = {0, tokens};
-        Swiglu(experts, x, hidden_size, {.y = out.data(), .rows = {&rows, 1}},
-               &workspace, pool);
-        ExpectSums(experts, x, out, pool);
-      }
+      ExpectSums(experts, values, columns);
     }
   });
 }
