@@ -46,6 +46,9 @@ constexpr size_t GroupsAhead(LinesAhead lines, size_t group_bytes) {
              ? (8192 + group_bytes - 1) / group_bytes
              : kTileGroupsAhead;
 }
+// And if it asks by line: less than a page (Granite Rapids, two rows of int8:
+// 17.4 GB/s, 15.8 from 4 KB on).
+constexpr size_t kBytesAheadByLine = 3072;
 
 inline void DotBytes(__m512i weights, __m512i codes, __m512i& sum) {
   __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(weights), "v"(codes));
@@ -57,13 +60,44 @@ inline __m512i FourCodes(const int8_t* codes) {
   return _mm512_set1_epi32(four);
 }
 
-// A tile calls one of AskFor and Pace in each step of a group, for the lines to
-// come.
+// For the lines to come a tile calls AskFor or Pace in each step of a group, or
+// takes them by line.
+
+// Each line, when it has been used, is followed by asking for the one
+// `distance` bytes behind it, into level 2: see LinesAhead::kIntoLevel2. A tile
+// takes some of a step's vectors; of the others it asks for the line itself,
+// which costs less than deciding.
+struct AskByLine {
+  static constexpr bool kByLine = true;
+  uintptr_t distance[kVectors] = {};
+};
+
+inline void AskBehind(const uint8_t* line, uintptr_t distance) {
+  const auto* const later = reinterpret_cast<const uint8_t*>(
+      reinterpret_cast<uintptr_t>(line) + distance);
+  __asm__ volatile("prefetcht1 %0" : : "m"(*later));
+}
+
+// What tile `tile` of `num_tiles` asks for while it reads `group`: its share of
+// `ahead`, unless that is null.
+AskByLine ShareByLine(size_t tile, size_t num_tiles, const uint8_t* group,
+                      const uint8_t* ahead) {
+  AskByLine share;
+  if (ahead == nullptr) return share;
+  const size_t sharing = std::min<size_t>(num_tiles, kVectors);
+  for (size_t i = 0; i < kVectors; ++i) {
+    if (i * sharing / kVectors != tile) continue;
+    share.distance[i] =
+        reinterpret_cast<uintptr_t>(ahead) - reinterpret_cast<uintptr_t>(group);
+  }
+  return share;
+}
 
 // Asks for its share of a group's lines: every tile of a group takes some, so
 // that the memory is busy all the time.
 template <_mm_hint hint>
 struct AskFor {
+  static constexpr bool kByLine = false;
   const uint8_t* from = nullptr;
   size_t lines_per_step = 0;
 
@@ -92,6 +126,7 @@ AskFor<hint> ShareOf(size_t tile, size_t num_tiles, size_t per_step,
 // LinesAhead.
 template <int instructions>
 struct Pace {
+  static constexpr bool kByLine = false;
   void operator()(size_t) const {
     __asm__ volatile(".rept %c0\n\tnop\n\t.endr" : : "i"(instructions));
   }
@@ -137,6 +172,46 @@ HWY_INLINE RowGroup<Rows> Select(const PanelBatch& x, size_t row,
   return rows;
 }
 
+// A line of weights, loaded where this stands among what is volatile.
+inline __m512i LoadHere(const uint8_t* line) {
+  __m512i weights;
+  __asm__ volatile("vmovdqa64 %1, %0"
+                   : "=v"(weights)
+                   : "m"(*reinterpret_cast<const __m512i*>(line)));
+  return weights;
+}
+
+// Which codes of a line.
+enum class Codes : uint8_t { kBytes, kLowBits, kHighBits };
+
+template <Codes which>
+HWY_INLINE __m512i Unpack(__m512i line) {
+  if (which == Codes::kBytes) return line;
+  if (which == Codes::kHighBits) line = _mm512_srli_epi16(line, 4);
+  return _mm512_and_si512(line, _mm512_set1_epi8(15));
+}
+
+// Adds to sums[i][j] the dot products of four columns of row i, from `column`
+// on, and vector first + j of a step of weights, line by line. Asks for the
+// lines to come, once for those that have two codes in a byte.
+template <Codes which, int Rows, int Vectors>
+HWY_INLINE void DotByLine(const uint8_t* step, int first,
+                          const RowGroup<Rows>& rows, size_t column,
+                          const AskByLine& ahead,
+                          __m512i (&sums)[Rows][Vectors]) {
+  __m512i codes[Rows];
+  RF_UNROLL
+  for (int i = 0; i < Rows; ++i) codes[i] = FourCodes(rows.codes[i] + column);
+  RF_UNROLL
+  for (int j = 0; j < Vectors; ++j) {
+    const uint8_t* const line = step + (first + j) * kLineBytes;
+    const __m512i w = Unpack<which>(LoadHere(line));
+    RF_UNROLL
+    for (int i = 0; i < Rows; ++i) DotBytes(w, codes[i], sums[i][j]);
+    if (which != Codes::kHighBits) AskBehind(line, ahead.distance[first + j]);
+  }
+}
+
 inline void AddScaled(__m512 value, __m512 scale, float* sum) {
   _mm512_store_ps(
       sum, _mm512_add_ps(_mm512_load_ps(sum), _mm512_mul_ps(value, scale)));
@@ -155,17 +230,22 @@ HWY_INLINE void Int8Group(const uint8_t* weights, size_t steps,
     for (int j = 0; j < kVectors; ++j) sums[i][j] = start;
   }
   for (size_t step = 0; step < steps; ++step) {
-    __m512i w[kVectors];
-    RF_UNROLL
-    for (int j = 0; j < kVectors; ++j) {
-      w[j] = _mm512_load_si512(weights + step * kStepBytes + j * kLineBytes);
-    }
-    ahead(step);
-    RF_UNROLL
-    for (int i = 0; i < Rows; ++i) {
-      const __m512i codes = FourCodes(rows.codes[i] + step * kStepColumns);
+    if constexpr (Ahead::kByLine) {
+      DotByLine<Codes::kBytes>(weights + step * kStepBytes, 0, rows,
+                               step * kStepColumns, ahead, sums);
+    } else {
+      __m512i w[kVectors];
       RF_UNROLL
-      for (int j = 0; j < kVectors; ++j) DotBytes(w[j], codes, sums[i][j]);
+      for (int j = 0; j < kVectors; ++j) {
+        w[j] = _mm512_load_si512(weights + step * kStepBytes + j * kLineBytes);
+      }
+      ahead(step);
+      RF_UNROLL
+      for (int i = 0; i < Rows; ++i) {
+        const __m512i codes = FourCodes(rows.codes[i] + step * kStepColumns);
+        RF_UNROLL
+        for (int j = 0; j < kVectors; ++j) DotBytes(w[j], codes, sums[i][j]);
+      }
     }
   }
   RF_UNROLL
@@ -208,24 +288,31 @@ HWY_INLINE void Int4Group(const uint8_t* weights, size_t parts,
       for (size_t pair = 0; pair < kPairs; ++pair) {
         const uint8_t* bytes = from + kInt4ScaleBytes + pair * kStepBytes;
         const size_t column = part * kInt4Group + pair * 2 * kStepColumns;
-        if (first == 0) ahead(part * kPairs + pair);
-        RF_UNROLL
-        for (size_t half = 0; half < 2; ++half) {  // Low bits, then high ones.
-          __m512i w[kAtOnce];
+        if constexpr (Ahead::kByLine) {
+          DotByLine<Codes::kLowBits>(bytes, first, rows, column, ahead, sums);
+          DotByLine<Codes::kHighBits>(bytes, first, rows, column + kStepColumns,
+                                      ahead, sums);
+        } else {
+          if (first == 0) ahead(part * kPairs + pair);
           RF_UNROLL
-          for (int j = 0; j < kAtOnce; ++j) {
-            const __m512i both =
-                _mm512_load_si512(bytes + (first + j) * kLineBytes);
-            w[j] = _mm512_and_si512(
-                half == 0 ? both : _mm512_srli_epi16(both, 4), low_bits);
-          }
-          RF_UNROLL
-          for (int i = 0; i < Rows; ++i) {
-            const __m512i codes =
-                FourCodes(rows.codes[i] + column + half * kStepColumns);
+          for (size_t half = 0; half < 2;
+               ++half) {  // Low bits, then high ones.
+            __m512i w[kAtOnce];
             RF_UNROLL
             for (int j = 0; j < kAtOnce; ++j) {
-              DotBytes(w[j], codes, sums[i][j]);
+              const __m512i both =
+                  _mm512_load_si512(bytes + (first + j) * kLineBytes);
+              w[j] = _mm512_and_si512(
+                  half == 0 ? both : _mm512_srli_epi16(both, 4), low_bits);
+            }
+            RF_UNROLL
+            for (int i = 0; i < Rows; ++i) {
+              const __m512i codes =
+                  FourCodes(rows.codes[i] + column + half * kStepColumns);
+              RF_UNROLL
+              for (int j = 0; j < kAtOnce; ++j) {
+                DotBytes(w[j], codes, sums[i][j]);
+              }
             }
           }
         }
@@ -234,6 +321,12 @@ HWY_INLINE void Int4Group(const uint8_t* weights, size_t parts,
       for (int j = 0; j < kAtOnce; ++j) {
         const __m256i bf16 = _mm256_load_si256(
             reinterpret_cast<const __m256i*>(from + (first + j) * 32));
+        if constexpr (Ahead::kByLine) {
+          // Two vectors' scales are a line.
+          if (j % 2 == 0) {
+            AskBehind(from + (first + j) * 32, ahead.distance[first + j]);
+          }
+        }
         const __m512 scale = _mm512_castsi512_ps(
             _mm512_slli_epi32(_mm512_cvtepu16_epi32(bf16), 16));
         RF_UNROLL
@@ -364,22 +457,34 @@ void MultiplyOneTile(const uint8_t* panel, const PanelBatch& x,
                                  Select<Rows>(x, 0, group), pace, tile);
     }
   }
-  // No processor foresees where the thread goes on.
-  for (; group < groups.Count(); ++group) {
-    Form::template Group<Rows>(
-        groups.At(group), groups.Columns(group), Select<Rows>(x, 0, group),
-        ShareOf<HintFor(lines, /*one_tile=*/true)>(
-            0, 1, Form::kLinesPerUnit, Form::kUnits, groups.Ahead(group)),
-        tile);
+  if constexpr (lines == LinesAhead::kIntoLevel2) {
+    for (; group < groups.Count(); ++group) {
+      // In the last group, of where the thread goes on.
+      const uint8_t* const ahead = group + 1 < groups.Count()
+                                       ? groups.At(group) + kBytesAheadByLine
+                                       : next;
+      Form::template Group<Rows>(
+          groups.At(group), groups.Columns(group), Select<Rows>(x, 0, group),
+          ShareByLine(0, 1, groups.At(group), ahead), tile);
+    }
+  } else {
+    // No processor foresees where the thread goes on.
+    for (; group < groups.Count(); ++group) {
+      Form::template Group<Rows>(
+          groups.At(group), groups.Columns(group), Select<Rows>(x, 0, group),
+          ShareOf<HintFor(lines, /*one_tile=*/true)>(
+              0, 1, Form::kLinesPerUnit, Form::kUnits, groups.Ahead(group)),
+          tile);
+    }
   }
 }
 
 // One tile of several in one group. Not inlined, so that the compiler assigns
 // registers for one number of rows at a time (16 rows: 23 -> 24.5 GB/s).
-template <int Rows, typename Form, _mm_hint hint>
+template <int Rows, typename Form, typename Ahead>
 HWY_NOINLINE void MultiplyTileOfGroup(const uint8_t* weights, size_t columns,
                                       const PanelBatch& x, size_t row,
-                                      size_t group, const AskFor<hint>& ahead,
+                                      size_t group, const Ahead& ahead,
                                       float* tile) {
   Form::template Group<Rows>(weights, columns, Select<Rows>(x, row, group),
                              ahead, tile + row * kPanelRows);
@@ -396,8 +501,14 @@ void MultiplyTiles(const uint8_t* panel, const PanelBatch& x,
     const uint8_t* ahead = groups.Ahead(group);
     for (size_t t = 0; t < tiles; ++t) {
       const size_t row = t * x.size / tiles;
-      const auto share = ShareOf<HintFor(lines, /*one_tile=*/false)>(
-          t, tiles, Form::kLinesPerUnit, Form::kUnits, ahead);
+      const auto share = [&] {
+        if constexpr (lines == LinesAhead::kIntoLevel2) {
+          return ShareByLine(t, tiles, groups.At(group), ahead);
+        } else {
+          return ShareOf<HintFor(lines, /*one_tile=*/false)>(
+              t, tiles, Form::kLinesPerUnit, Form::kUnits, ahead);
+        }
+      }();
       WithRows((t + 1) * x.size / tiles - row, [&](auto rows) {
         MultiplyTileOfGroup<rows(), Form>(groups.At(group),
                                           groups.Columns(group), x, row, group,

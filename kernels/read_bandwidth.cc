@@ -12,8 +12,9 @@ HWY_BEFORE_NAMESPACE();
 namespace ringfleet::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// 16 KB, as in panel_avx512_vnni.cc.
-constexpr size_t kWordsAhead = 2048;
+// 1 KB: 17 to 20 GB/s by a core of Granite Rapids, where 8 KB give 15.6, and
+// the processor alone 15.
+constexpr size_t kWordsAhead = 128;
 
 // Four independent sums: the loads of several cache lines are under way at any
 // time, whatever the latency of an addition.

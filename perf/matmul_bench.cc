@@ -31,6 +31,7 @@ struct Sizes {
   size_t outputs = 16384;
   size_t columns = 7168;
   std::vector<size_t> rows = {1, 2, 4, 8, 16, 32, 64, 128, 512};
+  std::vector<std::string> forms = {"int8", "int4", "bf16", "f32"};
 };
 
 kernels::WeightMatrix MakeWeights(WeightForm form, const Sizes& sizes,
@@ -118,6 +119,8 @@ void Run(kernels::ThreadPool& pool, const Sizes& sizes) {
       roofline.int4_gops, roofline.bf16_gflops, roofline.f32_gflops);
   for (const WeightForm form : {WeightForm::kInt8, WeightForm::kInt4,
                                 WeightForm::kBf16, WeightForm::kF32}) {
+    const std::string name(kernels::WeightFormName(form));
+    if (std::count(sizes.forms.begin(), sizes.forms.end(), name) == 0) continue;
     const kernels::WeightMatrix w = MakeWeights(form, sizes, pool);
     const double limit = form == WeightForm::kInt8   ? roofline.int8_gops
                          : form == WeightForm::kInt4 ? roofline.int4_gops
@@ -130,8 +133,7 @@ void Run(kernels::ThreadPool& pool, const Sizes& sizes) {
                           passes.product_seconds / 1e9;
       const double compute_share = gops / limit;
       std::printf("| %s | %zu | %.1f | %.1f | %.0f | %s | %.0f %% |\n",
-                  std::string(kernels::WeightFormName(form)).c_str(), count,
-                  gigabytes / passes.product_seconds,
+                  name.c_str(), count, gigabytes / passes.product_seconds,
                   gigabytes / passes.read_seconds, gops,
                   passes.read_share > compute_share ? "read" : "compute",
                   100 * std::max(passes.read_share, compute_share));
@@ -152,6 +154,10 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   app.add_option("--isa", isa, "Hold the kernels back to an instruction set");
+  app.add_option("--weights", sizes.forms, "Forms of weights")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"int8", "int4", "bf16", "f32"}))
+      ->capture_default_str();
   app.add_option("--outputs", sizes.outputs, "Rows of weights")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
