@@ -36,7 +36,9 @@ HWY_INLINE V LoadWeights(uint16_t, const uint8_t* step, size_t column) {
                               : hn::And(both, hn::Set(DBits(), 0xffff0000u)));
 }
 
-template <typename Element>
+// `by_line`: each line is followed by asking for its share of what comes later
+// (LinesAhead::kIntoLevel2); else a step begins with asking for it.
+template <typename Element, bool by_line>
 struct FloatWeights {
   static constexpr bool kAsksByStep = true;
   static constexpr size_t kUnitColumns = kStepLaneBytes / sizeof(Element);
@@ -84,7 +86,7 @@ struct FloatWeights {
     if (later != nullptr) later += output * kStepLaneBytes;
     tile += output;
     for (size_t step = 0; step < steps; ++step, weights += kStepBytes) {
-      if (later != nullptr) {
+      if (!by_line && later != nullptr) {
         // The step's own share of what comes later.
         for (size_t v = 0; v < kBlockVectors; ++v) {
           __builtin_prefetch(later + step * kStepBytes +
@@ -94,8 +96,11 @@ struct FloatWeights {
       for (size_t column = 0; column < kUnitColumns; ++column) {
         V w[kBlockVectors];
         for (size_t v = 0; v < kBlockVectors; ++v) {
-          w[v] = LoadWeights(Element(), weights + v * lanes * kStepLaneBytes,
-                             column);
+          const size_t line = v * lanes * kStepLaneBytes;
+          w[v] = LoadWeights(Element(), weights + line, column);
+          if (by_line && column == 0 && later != nullptr) {
+            AskInOrder(later + step * kStepBytes + line);
+          }
         }
         for (size_t i = 0; i < Rows; ++i) {
           const V x =
@@ -118,7 +123,12 @@ struct FloatWeights {
 template <typename Element>
 void Multiply(const uint8_t* panel, const PanelBatch& x, LinesAhead lines,
               const uint8_t* next, float* tile) {
-  using Weights = FloatWeights<Element>;
+  if (lines == LinesAhead::kIntoLevel2) {
+    constexpr size_t kBytesAhead = 3072;  // As in panel_avx512_vnni.cc.
+    return MultiplyGroups<FloatWeights<Element, true>>(panel, x, kBytesAhead,
+                                                       next, tile);
+  }
+  using Weights = FloatWeights<Element, false>;
   // All outputs at once are read front to back, which a processor may foresee.
   // Else a group asks for the one behind it, 8 or 16 KB, which after the last
   // is that of `next`.

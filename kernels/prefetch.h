@@ -21,6 +21,16 @@ inline void Prefetch(const float* values, size_t size) {
   if (size > 0) __builtin_prefetch(values + size - 1, /*rw=*/1);
 }
 
+// Begins to bring a line into level 2, behind the loads and stores before this
+// and before those behind it.
+inline void AskInOrder(const uint8_t* line) {
+#if defined(__x86_64__)
+  __asm__ volatile("prefetcht1 %0" : : "m"(*line) : "memory");
+#else
+  __builtin_prefetch(line, /*rw=*/0, /*locality=*/2);
+#endif
+}
+
 // What lies `ahead` bytes behind `group` for a thread that goes on with `next`
 // where the panel ends, or with what follows it where that is null.
 inline const uint8_t* GroupAhead(const uint8_t* group, size_t ahead,
