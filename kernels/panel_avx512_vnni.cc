@@ -17,6 +17,7 @@
 #include "hwy/base.h"
 #include "kernels/isa.h"
 #include "kernels/panel.h"
+#include "kernels/prefetch.h"
 #include "kernels/unroll.h"
 
 #if defined(__x86_64__)
@@ -46,9 +47,6 @@ constexpr size_t GroupsAhead(LinesAhead lines, size_t group_bytes) {
              ? (8192 + group_bytes - 1) / group_bytes
              : kTileGroupsAhead;
 }
-// And if it asks by line: less than a page (Granite Rapids, two rows of int8:
-// 17.4 GB/s, 15.8 from 4 KB on).
-constexpr size_t kBytesAheadByLine = 3072;
 
 inline void DotBytes(__m512i weights, __m512i codes, __m512i& sum) {
   __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(weights), "v"(codes));
@@ -294,9 +292,9 @@ HWY_INLINE void Int4Group(const uint8_t* weights, size_t parts,
                                       ahead, sums);
         } else {
           if (first == 0) ahead(part * kPairs + pair);
+          // Low bits, then high ones.
           RF_UNROLL
-          for (size_t half = 0; half < 2;
-               ++half) {  // Low bits, then high ones.
+          for (size_t half = 0; half < 2; ++half) {
             __m512i w[kAtOnce];
             RF_UNROLL
             for (int j = 0; j < kAtOnce; ++j) {

@@ -124,9 +124,8 @@ template <typename Element>
 void Multiply(const uint8_t* panel, const PanelBatch& x, LinesAhead lines,
               const uint8_t* next, float* tile) {
   if (lines == LinesAhead::kIntoLevel2) {
-    constexpr size_t kBytesAhead = 3072;  // As in panel_avx512_vnni.cc.
-    return MultiplyGroups<FloatWeights<Element, true>>(panel, x, kBytesAhead,
-                                                       next, tile);
+    return MultiplyGroups<FloatWeights<Element, true>>(
+        panel, x, kBytesAheadByLine, next, tile);
   }
   using Weights = FloatWeights<Element, false>;
   // All outputs at once are read front to back, which a processor may foresee.

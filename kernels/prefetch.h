@@ -21,6 +21,11 @@ inline void Prefetch(const float* values, size_t size) {
   if (size > 0) __builtin_prefetch(values + size - 1, /*rw=*/1);
 }
 
+// How far behind a line the one lies that is asked for with it, if lines and
+// asking take turns (LinesAhead::kIntoLevel2): less than a page (Granite
+// Rapids, two rows of int8: 17.4 GB/s, 15.8 from 4 KB on).
+inline constexpr size_t kBytesAheadByLine = 3072;
+
 // Begins to bring a line into level 2, behind the loads and stores before this
 // and before those behind it.
 inline void AskInOrder(const uint8_t* line) {
