@@ -104,9 +104,8 @@ int CollectivesBench::Fitting(double share, double seconds, int least,
   return static_cast<int>(std::clamp<double>(fitting, least, most));
 }
 
-absl::StatusOr<double> CollectivesBench::Iterate(cluster::Communicator& control,
-                                                 int count) {
-  double cpu = 0;
+absl::Status CollectivesBench::Iterate(cluster::Communicator& control,
+                                       int count) {
   times_.resize(static_cast<size_t>(case_->num_ways()));
   for (std::vector<float>& times : times_) {
     times.clear();
@@ -116,15 +115,25 @@ absl::StatusOr<double> CollectivesBench::Iterate(cluster::Communicator& control,
     for (int way = 0; way < case_->num_ways(); ++way) {
       RF_RETURN_IF_ERROR(control.Barrier(Soon()));
       const cluster::Deadline deadline = Soon();
-      const double cpu_begin = ProcessCpuSeconds();
       const Clock::time_point begin = Clock::now();
       RF_RETURN_IF_ERROR(case_->Run(way, deadline));
       const Clock::time_point end = Clock::now();
-      if (way == 0) cpu += ProcessCpuSeconds() - cpu_begin;
       times_[way].push_back(static_cast<float>(Seconds(end - begin) * 1e6));
     }
   }
-  return cpu;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<double> CollectivesBench::CpuSeconds(
+    cluster::Communicator& control, int count) {
+  double cpu = 0;
+  for (int i = 0; i < count; ++i) {
+    RF_RETURN_IF_ERROR(control.Barrier(Soon()));
+    const double begin = ProcessCpuSeconds();
+    RF_RETURN_IF_ERROR(case_->Run(/*way=*/0, Soon()));
+    cpu += ProcessCpuSeconds() - begin;
+  }
+  return cpu / count;
 }
 
 absl::StatusOr<CollectiveFigures> CollectivesBench::Measure(
@@ -144,7 +153,7 @@ absl::StatusOr<CollectiveFigures> CollectivesBench::Measure(
   const int warm_up =
       Fitting(0.25, first.seconds * case_->num_ways(), 1, counts.warm_up);
   const Clock::time_point begin = Clock::now();
-  RF_RETURN_IF_ERROR(Iterate(control, warm_up).status());
+  RF_RETURN_IF_ERROR(Iterate(control, warm_up));
   const double own_seconds = Seconds(Clock::now() - begin) / warm_up;
   RF_ASSIGN_OR_RETURN(const std::vector<double> seconds,
                       Gather(control, &own_seconds, 1));
@@ -153,7 +162,9 @@ absl::StatusOr<CollectiveFigures> CollectivesBench::Measure(
           ? options_.iterations
           : Fitting(0.75, *std::max_element(seconds.begin(), seconds.end()),
                     kLeastIterations, counts.timed);
-  RF_ASSIGN_OR_RETURN(const double own_cpu, Iterate(control, timed));
+  RF_RETURN_IF_ERROR(Iterate(control, timed));
+  RF_ASSIGN_OR_RETURN(const double own_cpu,
+                      CpuSeconds(control, std::min(timed, warm_up)));
 
   CollectiveFigures figures;
   for (const std::vector<float>& own : times_) {
@@ -177,7 +188,7 @@ absl::StatusOr<CollectiveFigures> CollectivesBench::Measure(
     double sum = 0;
     for (const double rank_seconds : cpu) sum += rank_seconds;
     figures.cpu_seconds_per_gb =
-        sum / control.size() / (static_cast<double>(bytes) * timed * 1e-9);
+        sum / control.size() / (static_cast<double>(bytes) * 1e-9);
   }
   figures.wrong =
       std::max(first.wrong, last.wrong) + (last.hash != first.hash ? 1 : 0);

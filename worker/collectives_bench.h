@@ -27,8 +27,8 @@ struct CollectiveFigures {
   double p99_us = 0;
   // Of each way of doing it, which take turns; the first is p50_us.
   std::vector<double> way_p50_us;
-  // Of one process (all its threads, system calls included) during the timed
-  // iterations without their barriers, the mean over the ranks, for 1e9 bytes
+  // Of one process (all its threads, system calls included) in further
+  // iterations, without their barriers, the mean over the ranks, for 1e9 bytes
   // of the vector in memory; 0 without bytes.
   double cpu_seconds_per_gb = 0;
   // Over all ranks: wrong elements, and one for each rank whose result differs
@@ -79,8 +79,13 @@ class CollectivesBench {
   absl::StatusOr<Report> Verify(cluster::Communicator& control);
   // Iterations that fit into a share of the time at `seconds` each.
   int Fitting(double share, double seconds, int least, int most) const;
-  // Appends to times_, in us, and returns the CPU seconds of the first way.
-  absl::StatusOr<double> Iterate(cluster::Communicator& control, int count);
+  // Fills times_, in us.
+  absl::Status Iterate(cluster::Communicator& control, int count);
+  // Of one run of the first way. In runs of their own: the system call that
+  // reads them takes longer than a small exchange, on each rank another time,
+  // for which the others would wait within the timed part.
+  absl::StatusOr<double> CpuSeconds(cluster::Communicator& control, int count);
+
   const Options options_;
   std::unique_ptr<BenchCase> case_;
   std::vector<std::vector<float>> times_;  // By way, then iteration.

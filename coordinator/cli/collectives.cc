@@ -52,7 +52,8 @@ Each line is one operation over one vector by one algorithm:
   algbw, busbw  bytes / p50 in GB/s of 1e9 bytes, and the same times what each
                 rank must send: 2(n-1)/n for all_reduce, (n-1)/n for all_gather,
                 reduce_scatter and all_to_all, 1 for broadcast (as nccl-tests)
-  CPU s/GB      of one worker process, spinning included
+  CPU s/GB      of one worker process, spinning included, in iterations of their
+                own
   wrong         elements that are not what each rank computed by itself: bit for
                 bit, but for a ring's sums, whose order depends on the segment,
                 within the rounding of that many additions; and 1 for each rank
