@@ -139,9 +139,11 @@ std::unique_ptr<RankProcess> FaultWorld::Replace(int rank) {
   return std::exchange(ranks_[rank], std::move(next));
 }
 
-void FaultWorld::Recover(const Answers& answers, uint64_t seed) {
+void FaultWorld::Recover(const Answers& answers, uint64_t seed,
+                         std::chrono::steady_clock::time_point mended) {
   const double paused = pauses_.seconds();
-  double from = 0;
+  double from =
+      std::chrono::duration<double>(mended.time_since_epoch()).count();
   for (const auto& [rank, answer] : answers) from = std::max(from, answer.at);
   Connect();
   for (const auto& rank : ranks_) {

@@ -5,6 +5,7 @@
 #define RINGFLEET_TESTS_INTEGRATION_FAULT_WORLD_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -81,8 +82,10 @@ class FaultWorld {
 
   // Puts a new process in the place of `rank`; returns the old one.
   std::unique_ptr<RankProcess> Replace(int rank);
-  // A new epoch gives results soon after the last of `answers`.
-  void Recover(const Answers& answers, uint64_t seed);
+  // A new epoch gives results soon after the last of `answers`, or, where that
+  // is later, after `mended`: until then a broken network lets nobody connect.
+  void Recover(const Answers& answers, uint64_t seed,
+               std::chrono::steady_clock::time_point mended = {});
   // The old process of `rank`, stopped until now, finds that its epoch is over,
   // and cannot enter that of its successor.
   void ExpectFenced(RankProcess& zombie, int rank, uint64_t seed);
