@@ -24,6 +24,11 @@ constexpr absl::Duration kBusyPeriod = absl::Microseconds(500);
 constexpr absl::Duration kQueueLook = absl::Microseconds(200);
 constexpr absl::Duration kExclusiveSleep = absl::Milliseconds(1);
 constexpr absl::Duration kSharedSleep = absl::Microseconds(100);
+// Reading the clock takes as long as three looks at a bypass: it is read after
+// so many of them, and not at all where one of the first finds what is waited
+// for, but of so many waits in one.
+constexpr int kLooksByClock = 8;
+constexpr uint32_t kQuickLooks = 64;
 
 gpr_timespec ToGpr(Deadline::Clock::time_point now,
                    Deadline::Clock::time_point when) {
@@ -49,30 +54,33 @@ void CompletionPoller::Start() {
 }
 
 void CompletionPoller::Acquire() {
-  wanted_.fetch_add(1);
-  MutexLock lock(&mu_);
-  while (taken_) changed_.Wait(&mu_);
-  taken_ = true;
-  ++uses_;
-  wanted_.fetch_sub(1);
+  if (!TryAcquire()) {
+    wanted_.fetch_add(1);
+    MutexLock lock(&mu_);
+    while (!TryAcquire()) changed_.Wait(&mu_);
+    wanted_.fetch_sub(1);
+  }
+  // Only the role's holder writes it.
+  uses_.store(uses_.load(std::memory_order_relaxed) + 1,
+              std::memory_order_relaxed);
 }
 
 void CompletionPoller::Release() {
+  taken_.store(false);
+  if (wanted_.load() == 0) return;
   MutexLock lock(&mu_);
-  taken_ = false;
-  if (wanted_.load() > 0) changed_.NotifyAll();
+  changed_.NotifyAll();
 }
 
 bool CompletionPoller::AcquireInBackground(absl::Duration unused) {
   const auto next_look = Deadline::After(unused).when();
   MutexLock lock(&mu_);
-  const uint64_t uses = uses_;
+  const uint64_t uses = uses_.load(std::memory_order_relaxed);
   while (!stopping_ && changed_.WaitUntil(&mu_, next_look)) {
   }
   // Somebody else polls, or did a moment ago and probably will again.
-  if (stopping_ || taken_ || wanted_.load() > 0 || uses != uses_) return false;
-  taken_ = true;
-  return true;
+  return !stopping_ && wanted_.load() == 0 &&
+         uses == uses_.load(std::memory_order_relaxed) && TryAcquire();
 }
 
 void CompletionPoller::RunBackground() {
@@ -147,9 +155,22 @@ bool CompletionPoller::BlockUntil(absl::FunctionRef<bool()> done,
   return Poll(done, deadline, kTick, absl::ZeroDuration());
 }
 
+bool CompletionPoller::LookAtBypass(absl::FunctionRef<bool()> done, int looks) {
+  for (; looks > 0 && bypass_ != nullptr; --looks) {
+    if (bypass_->Poll() && done()) return true;
+    if (looks > 1) __builtin_ia32_pause();
+  }
+  return false;
+}
+
 bool CompletionPoller::Poll(absl::FunctionRef<bool()> done, Deadline deadline,
                             absl::Duration slice, absl::Duration spin_time) {
   if (done()) return true;
+  const int looks = spin_time > absl::ZeroDuration() ? kLooksByClock : 1;
+  if (bypass_ != nullptr && ++quick_looks_ % kQuickLooks != 0 &&
+      LookAtBypass(done, looks)) {
+    return true;
+  }
   const gpr_timespec at_once = gpr_inf_past(GPR_CLOCK_MONOTONIC);
   auto now = Deadline::Clock::now();
   const auto spin_until = Deadline::After(spin_time, now).when();
@@ -164,8 +185,8 @@ bool CompletionPoller::Poll(absl::FunctionRef<bool()> done, Deadline deadline,
       if (next == Next::kNone) RunDeferred();
     } else {
       // However fast frames come, the queue has its turn.
-      if (bypass_->Poll() && now < next_look_ && done()) return true;
-      const bool exclusive = bypass_->exclusive();
+      if (LookAtBypass(done, spin ? looks : 1) && now < next_look_) return true;
+      const bool exclusive = bypass_ != nullptr && bypass_->exclusive();
       if (!spin || !exclusive || now >= next_look_) {
         const Next next = RunNext(at_once);
         if (next == Next::kShutdown) return done();
@@ -176,8 +197,6 @@ bool CompletionPoller::Poll(absl::FunctionRef<bool()> done, Deadline deadline,
               std::min({deadline.Remaining(now), slice,
                         exclusive ? kExclusiveSleep : kSharedSleep}));
         }
-      } else {
-        __builtin_ia32_pause();
       }
     }
     now = Deadline::Clock::now();

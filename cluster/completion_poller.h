@@ -139,12 +139,15 @@ class CompletionPoller {
 
   void Acquire();
   void Release();
+  bool TryAcquire() { return !taken_.exchange(true); }
   // When nobody has used the role for so long.
   bool AcquireInBackground(absl::Duration unused);
   void RunBackground();
   void RunHousekeeping(Deadline::Clock::time_point now);
   bool Poll(absl::FunctionRef<bool()> done, Deadline deadline,
             absl::Duration slice, absl::Duration spin);
+  // Up to `looks` times. Whether something came and done() holds then.
+  bool LookAtBypass(absl::FunctionRef<bool()> done, int looks);
   // Runs one completion. kShutdown: there will be no more.
   enum class Next { kEvent, kNone, kShutdown };
   Next RunNext(gpr_timespec until);
@@ -152,20 +155,24 @@ class CompletionPoller {
   bool RunDeferred();
 
   const std::unique_ptr<grpc::ServerCompletionQueue> queue_;
-  absl::Duration spin_;  // Guarded by the role, as the next three.
+  absl::Duration spin_;  // Guarded by the role, as the next four.
   std::vector<std::shared_ptr<Deferred>> deferred_;
   Deadline::Clock::time_point next_tick_;
   Deadline::Clock::time_point next_look_;  // At the queue, beside a bypass.
+  uint32_t quick_looks_ = 0;  // Waits that began with looks at a bypass alone.
   const std::function<void()> housekeeping_;
   std::thread background_;
-  std::atomic<int> wanted_{0};  // Threads that wait for the role.
   std::atomic<bool> stopping_{false};
   std::atomic<bool> closed_{false};
 
+  // Taking and giving up the role where nobody else wants it costs a swap each.
+  // Whoever must wait says so first and then looks once more, under the lock;
+  // whoever gives the role up looks for waiters afterwards.
+  std::atomic<bool> taken_{false};
+  std::atomic<int> wanted_{0};     // Threads that wait for the role.
+  std::atomic<uint64_t> uses_{0};  // Times a caller took the role.
   Mutex mu_;
   CondVar changed_;
-  bool taken_ ABSL_GUARDED_BY(mu_) = false;
-  uint64_t uses_ ABSL_GUARDED_BY(mu_) = 0;  // Times a caller took the role.
 
   Mutex wake_mu_;  // Never held while a completion runs.
   AlarmCompletion alarm_completion_{this};

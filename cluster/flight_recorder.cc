@@ -33,57 +33,63 @@ std::string DurationText(Clock::duration duration) {
 FlightRecorder::FlightRecorder() : ring_(kCapacity) {}
 
 void FlightRecorder::Begin(const FlightRecord& record) {
-  const Clock::time_point now = Clock::now();
-  MutexLock lock(&mu_);
-  FlightRecord& own = ring_[begun_++ % kCapacity];
-  own = record;
+  const uint64_t number = begun_.load(std::memory_order_relaxed);
+  latest_ = {.number = number, .record = record};
+  FlightRecord& own = latest_.record;
   own.state = FlightRecord::State::kRunning;
   own.code = absl::StatusCode::kOk;
   own.frames = 0;
-  own.begin = own.first_frame = own.last_frame = own.end = now;
+  own.begin = Clock::now();
+  own.first_frame = own.last_frame = own.end = own.begin;
+  Show();
+  begun_.store(number + 1, std::memory_order_release);
 }
 
 void FlightRecorder::Frame(int rank) {
-  const Clock::time_point now = Clock::now();
-  MutexLock lock(&mu_);
-  if (begun_ == 0) return;
-  FlightRecord& record = ring_[(begun_ - 1) % kCapacity];
-  if (record.frames++ == 0) record.first_frame = now;
-  record.last_frame = now;
-  record.waiting_for = rank;
+  if (begun_.load(std::memory_order_relaxed) == 0) return;
+  FlightRecord& own = latest_.record;
+  own.last_frame = Clock::now();
+  if (own.frames++ == 0) own.first_frame = own.last_frame;
+  own.waiting_for = rank;
+  Show();
 }
 
 void FlightRecorder::WaitFor(int rank) {
-  MutexLock lock(&mu_);
-  if (begun_ > 0) ring_[(begun_ - 1) % kCapacity].waiting_for = rank;
+  if (begun_.load(std::memory_order_relaxed) == 0) return;
+  latest_.record.waiting_for = rank;
+  Show();
 }
 
 void FlightRecorder::End(const absl::Status& status) {
-  const Clock::time_point now = Clock::now();
-  MutexLock lock(&mu_);
-  if (begun_ == 0) return;
-  FlightRecord& record = ring_[(begun_ - 1) % kCapacity];
-  record.state =
+  if (begun_.load(std::memory_order_relaxed) == 0) return;
+  FlightRecord& own = latest_.record;
+  own.state =
       status.ok() ? FlightRecord::State::kDone : FlightRecord::State::kFailed;
-  record.code = status.code();
-  record.end = now;
+  own.code = status.code();
+  own.end = Clock::now();
+  Show();
 }
 
 std::vector<FlightRecord> FlightRecorder::Records() const {
   std::vector<FlightRecord> records;
   records.reserve(kCapacity);
-  MutexLock lock(&mu_);
-  const uint64_t kept = std::min<uint64_t>(begun_, kCapacity);
-  for (uint64_t i = begun_ - kept; i < begun_; ++i) {
-    records.push_back(ring_[i % kCapacity]);
+  const uint64_t begun = begun_.load(std::memory_order_acquire);
+  const uint64_t kept = std::min<uint64_t>(begun, kCapacity);
+  for (uint64_t i = begun - kept; i < begun; ++i) {
+    const Entry entry = ring_[i % kCapacity].Load();
+    if (entry.number == i) {
+      records.push_back(entry.record);
+    } else {  // Those that have begun meanwhile replace the oldest ones.
+      records.clear();
+    }
   }
   return records;
 }
 
 std::optional<FlightRecord> FlightRecorder::Latest() const {
-  MutexLock lock(&mu_);
-  if (begun_ == 0) return std::nullopt;
-  return ring_[(begun_ - 1) % kCapacity];
+  const uint64_t begun = begun_.load(std::memory_order_acquire);
+  if (begun == 0) return std::nullopt;
+  return ring_[(begun - 1) % kCapacity].Load().record;
 }
 
 std::string FlightRecorder::Line(const FlightRecord& record,

@@ -4,6 +4,7 @@
 #ifndef RINGFLEET_CLUSTER_FLIGHT_RECORDER_H_
 #define RINGFLEET_CLUSTER_FLIGHT_RECORDER_H_
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -13,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "cluster/deadline.h"
-#include "kernels/mutex.h"
+#include "cluster/seq_locked.h"
 
 namespace ringfleet::cluster {
 
@@ -36,9 +37,9 @@ struct FlightRecord {
   Deadline::Clock::time_point end;          // begin while it runs.
 };
 
-// Begin, Frame, WaitFor and End come from the thread that runs the operations,
-// the rest from any. Allocates only when constructed and in Records. Frame,
-// WaitFor and End do nothing before the first Begin.
+// Begin, Frame, WaitFor and End come from the thread that runs the operations
+// and never wait, the rest from any. Allocates only when constructed and in
+// Records. Frame, WaitFor and End do nothing before the first Begin.
 class FlightRecorder {
  public:
   // Half a megabyte: 33 tokens of a model of 61 layers.
@@ -66,9 +67,18 @@ class FlightRecorder {
                           Deadline::Clock::time_point now);
 
  private:
-  mutable Mutex mu_;
-  std::vector<FlightRecord> ring_ ABSL_GUARDED_BY(mu_);
-  uint64_t begun_ ABSL_GUARDED_BY(mu_) = 0;
+  struct Entry {
+    uint64_t number = 0;  // Of the operation, from 0.
+    FlightRecord record;
+  };
+
+  SeqLocked<Entry>& Slot(uint64_t number) { return ring_[number % kCapacity]; }
+  // Shows the latest entry as it is now.
+  void Show() { Slot(latest_.number).Store(latest_); }
+
+  std::vector<SeqLocked<Entry>> ring_;
+  std::atomic<uint64_t> begun_{0};
+  Entry latest_;  // Of the thread that runs the operations.
 };
 
 // Replaces the file `path` by `title` and all records, a line each, behind the

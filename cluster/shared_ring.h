@@ -37,10 +37,7 @@ class RingWriter {
   // Copies as much as there is room for, and returns how much that is. The
   // reader sees it after Publish.
   size_t Write(const char* bytes, size_t size);
-  void Publish() {
-    // In one order with the doorbell's flag, which is looked at next.
-    ring_.control->head.store(head_, std::memory_order_seq_cst);
-  }
+  void Publish();
 
   // After a Write of less than everything: asks the reader to tell of room.
   // False when there is some by now.
