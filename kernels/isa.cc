@@ -128,7 +128,8 @@ LinesAhead BestLinesAhead() {
 }
 
 size_t BytesAheadOutOfOrder(size_t rows) {
-  return rows == 1 && BestLinesAhead() == LinesAhead::kForeseen ? 2048 : 8192;
+  if (BestLinesAhead() != LinesAhead::kForeseen) return 8192;
+  return rows == 1 ? 2048 : 4096;
 }
 
 void ForceIsa(Isa isa) {

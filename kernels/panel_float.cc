@@ -40,7 +40,6 @@ HWY_INLINE V LoadWeights(uint16_t, const uint8_t* step, size_t column) {
 // (LinesAhead::kIntoLevel2); else a step begins with asking for it.
 template <typename Element, bool by_line>
 struct FloatWeights {
-  static constexpr bool kAsksByStep = true;
   static constexpr size_t kUnitColumns = kStepLaneBytes / sizeof(Element);
   static constexpr size_t kGroupBytes =
       kActivationGroup / kUnitColumns * kStepBytes;

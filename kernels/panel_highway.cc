@@ -8,6 +8,7 @@
 
 #include "kernels/dtype.h"
 #include "kernels/panel.h"
+#include "kernels/prefetch.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/panel_highway.cc"
@@ -68,10 +69,11 @@ HWY_INLINE void AddScaled(hn::Vec<F32> value, hn::Vec<F32> scale,
 
 // Codes as int16: the sum of two products of bytes needs 17 bits.
 struct Int8Weights {
-  static constexpr bool kAsksByStep = false;
   // Vectors of sums of a row. More read few rows' weights faster.
   template <size_t Rows>
   static constexpr size_t kVectors = Rows <= 2 ? 4 : 2;
+  template <size_t Rows>
+  static constexpr size_t kBlockOutputs = kVectors<Rows>* hn::MaxLanes(I32());
   static constexpr size_t kUnitColumns = kStepColumns;
   static constexpr size_t kGroupBytes =
       kActivationGroup / kStepColumns * kStepBytes;
@@ -100,11 +102,14 @@ struct Int8Weights {
   template <size_t Rows>
   static HWY_INLINE void Block(const uint8_t* weights, size_t steps,
                                const RowGroup* rows, size_t output,
-                               float* tile) {
+                               const uint8_t* later, float* tile) {
     const F32 df;
     const I32 d;
     const I16 d16;
     const U16 du16;
+    // Of a step of what comes later.
+    constexpr size_t kShare = kBlockOutputs<Rows> * kStepColumns;
+    if (later != nullptr) later += output * kGroupBytes / kPanelRows;
     V32 sums[Rows][kVectors<Rows>];
     for (size_t i = 0; i < Rows; ++i) {
       const V32 start = hn::Set(d, rows[i].start);
@@ -114,6 +119,10 @@ struct Int8Weights {
     tile += output;
     for (size_t step = 0; step < steps; ++step, weights += kStepBytes) {
       const size_t pair = step * kStepColumns / 2;
+      if (later != nullptr) {
+        AskInPlace(later, kShare);
+        later += kShare;
+      }
       for (size_t v = 0; v < kVectors<Rows>; v += 2) {
         const auto load = [&](size_t vector) {
           return hn::BitCast(
@@ -148,9 +157,10 @@ struct Int8Weights {
 // Products of four bits and a byte: the sixteen of a part that go into one lane
 // add up to 16 * 15 * 127 = 30480 at most, which int16 holds.
 struct Int4Weights {
-  static constexpr bool kAsksByStep = false;
   template <size_t Rows>
   static constexpr size_t kVectors = 2;
+  template <size_t Rows>
+  static constexpr size_t kBlockOutputs = kVectors<Rows>* hn::MaxLanes(I32());
   static constexpr size_t kUnitColumns = kInt4Group;
   static constexpr size_t kGroupBytes =
       Activations::kSumsPerGroup * kInt4GroupBytes;
@@ -174,13 +184,21 @@ struct Int4Weights {
   template <size_t Rows>
   static HWY_INLINE void Block(const uint8_t* weights, size_t parts,
                                const RowGroup* rows, size_t output,
-                               float* tile) {
+                               const uint8_t* later, float* tile) {
     const F32 df;
     const I32 d;
     const hn::Rebind<uint16_t, F32> d16;
     const hn::RebindToUnsigned<I32> du32;
     HWY_ALIGN float inner[Rows][kPanelRows] = {};
+    // Of a part of what comes later.
+    constexpr size_t kShare =
+        kBlockOutputs<Rows> * kInt4GroupBytes / kPanelRows;
+    if (later != nullptr) later += output * kGroupBytes / kPanelRows;
     for (size_t part = 0; part < parts; ++part, weights += kInt4GroupBytes) {
+      if (later != nullptr) {
+        AskInPlace(later, kShare);
+        later += kShare;
+      }
       V16 sums[Rows][kVectors<Rows>];
       AddPart<Rows>(weights + kInt4ScaleBytes + output * kStepColumns, rows,
                     part * kInt4Group, sums);

@@ -9,16 +9,13 @@
 //   kGroupBytes, kUnitColumns        of a group; columns of the smallest part
 //   kVectors<Rows>                   vectors of sums of each of Rows rows
 //   RowGroup, its Set(x, row, group) a row of activations in one group
-//   Block<Rows>(weights, units, rows, output, tile)
+//   Block<Rows>(weights, units, rows, output, later, tile)
 //     adds the products of a group with `rows` to outputs [output, output +
-//     kVectors<Rows> * lanes) of `tile`
-//   kAsksByStep                      whether Block takes, before `tile`, a
-//   group
-//     to ask the memory for, of which the block's outputs are its share (null:
-//     none): in steps of floats, which take longer than those of codes, as many
-//     lines at once would wait for each other (one row of bf16: 99 instead of
-//     84 % of a sum's rate on Zen 5); GCC 12 moves sums of codes to the stack
-//     instead, which costs AVX2 a fifth
+//     kVectors<Rows> * lanes) of `tile`. `later` (null: none) is a group to ask
+//     the memory for, of which the block's outputs are its share: in each step,
+//     as all lines of a block at once would wait for each other (of a sum's
+//     rate, one row of bf16 on Zen 5 99 instead of 84 %, six rows of int8 on
+//     Zen 3 69 instead of 49 %)
 #if defined(RINGFLEET_KERNELS_PANEL_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RINGFLEET_KERNELS_PANEL_ROWS_INL_H_
 #undef RINGFLEET_KERNELS_PANEL_ROWS_INL_H_
@@ -58,14 +55,7 @@ HWY_NOINLINE void MultiplyRows(const uint8_t* weights, size_t units,
   const size_t outputs =
       Weights::template kVectors<Rows> * hn::Lanes(hn::CappedTag<float, 16>());
   for (size_t output = 0; output < kPanelRows; output += outputs) {
-    if constexpr (Weights::kAsksByStep) {
-      Weights::template Block<Rows>(weights, units, rows, output, later, tile);
-    } else {
-      if (later != nullptr) {
-        AskForGroup(later, Weights::kGroupBytes, output, outputs);
-      }
-      Weights::template Block<Rows>(weights, units, rows, output, tile);
-    }
+    Weights::template Block<Rows>(weights, units, rows, output, later, tile);
   }
 }
 
