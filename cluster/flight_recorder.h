@@ -72,9 +72,8 @@ class FlightRecorder {
     FlightRecord record;
   };
 
-  SeqLocked<Entry>& Slot(uint64_t number) { return ring_[number % kCapacity]; }
   // Shows the latest entry as it is now.
-  void Show() { Slot(latest_.number).Store(latest_); }
+  void Show() { ring_[latest_.number % kCapacity].Store(latest_); }
 
   std::vector<SeqLocked<Entry>> ring_;
   std::atomic<uint64_t> begun_{0};

@@ -73,7 +73,7 @@ struct Int8Weights {
   template <size_t Rows>
   static constexpr size_t kVectors = Rows <= 2 ? 4 : 2;
   template <size_t Rows>
-  static constexpr size_t kBlockOutputs = kVectors<Rows>* hn::MaxLanes(I32());
+  static constexpr size_t kBlockOutputs = hn::MaxLanes(I32()) * kVectors<Rows>;
   static constexpr size_t kUnitColumns = kStepColumns;
   static constexpr size_t kGroupBytes =
       kActivationGroup / kStepColumns * kStepBytes;
@@ -160,7 +160,7 @@ struct Int4Weights {
   template <size_t Rows>
   static constexpr size_t kVectors = 2;
   template <size_t Rows>
-  static constexpr size_t kBlockOutputs = kVectors<Rows>* hn::MaxLanes(I32());
+  static constexpr size_t kBlockOutputs = hn::MaxLanes(I32()) * kVectors<Rows>;
   static constexpr size_t kUnitColumns = kInt4Group;
   static constexpr size_t kGroupBytes =
       Activations::kSumsPerGroup * kInt4GroupBytes;

@@ -151,7 +151,7 @@ absl::StatusOr<CollectiveFigures> CollectivesBench::Measure(
   // How often is decided by all ranks alike, from the slowest one's time.
   const Counts counts = CountsFor(bytes);
   const int warm_up =
-      Fitting(0.25, first.seconds * case_->num_ways(), 1, counts.warm_up);
+      Fitting(0.2, first.seconds * case_->num_ways(), 1, counts.warm_up);
   const Clock::time_point begin = Clock::now();
   RF_RETURN_IF_ERROR(Iterate(control, warm_up));
   const double own_seconds = Seconds(Clock::now() - begin) / warm_up;
@@ -160,7 +160,7 @@ absl::StatusOr<CollectiveFigures> CollectivesBench::Measure(
   const int timed =
       options_.iterations > 0
           ? options_.iterations
-          : Fitting(0.75, *std::max_element(seconds.begin(), seconds.end()),
+          : Fitting(0.6, *std::max_element(seconds.begin(), seconds.end()),
                     kLeastIterations, counts.timed);
   RF_RETURN_IF_ERROR(Iterate(control, timed));
   RF_ASSIGN_OR_RETURN(const double own_cpu,
