@@ -93,34 +93,9 @@ void MultiplyPanelsOf(const MatMulArgs& args, size_t begin, size_t end,
   }
 }
 
-size_t TilePanels(const MatMulRangesArgs& args) {
-  return std::max<size_t>(args.tile_columns / kPanelRows, 1);
-}
-
-size_t NumTiles(const MatMulRangesArgs& args) {
-  const size_t panels = TilePanels(args);
-  return (args.w->num_panels() + panels - 1) / panels;
-}
-
-void MultiplyTile(const MatMulRangesArgs& args, size_t tile_index) {
-  const size_t first = tile_index * TilePanels(args);
-  const size_t last = std::min(first + TilePanels(args), args.w->num_panels());
-  const size_t first_row = first * kPanelRows;
-  const size_t num_rows =
-      std::min(last * kPanelRows, args.w->rows()) - first_row;
-  RowBatches batches(*args.x, args.ranges);
-  for (;;) {
-    PanelBatch batch;
-    size_t rows[kMaxPanelBatch];
-    const size_t count = batches.Next(batch, rows);
-    if (count == 0) return;
-    float* y[kMaxPanelBatch];
-    for (size_t i = 0; i < count; ++i) {
-      y[i] = args.y + (rows[i] - args.first_y) * args.y_stride + first_row;
-    }
-    MultiplyRows(*args.w, first_row, num_rows, batch,
-                 PanelOrNull(*args.w, last), y);
-  }
+// Whole panels.
+size_t TileOutputs(const MatMulRangesArgs& args) {
+  return std::max<size_t>(args.tile_columns / kPanelRows, 1) * kPanelRows;
 }
 
 }  // namespace
@@ -186,31 +161,34 @@ void MatMul(const WeightMatrix& w, const Activations& x, float* y,
   MatMul(absl::MakeConstSpan(&args, 1), pool);
 }
 
-void MatMulRanges(absl::Span<const MatMulRangesArgs> products,
-                  ThreadPool& pool) {
-  size_t tiles = 0;
-  size_t grain = 1;
-  for (const MatMulRangesArgs& args : products) {
-    size_t rows = 0;
-    for (const RowRange range : args.ranges) {
-      RF_CHECK(range.begin >= args.first_y && range.end <= args.x->rows());
-      rows += range.size();
-    }
-    RF_CHECK(rows == 0 || args.x->form() == ActivationFormFor(args.w->form()));
-    tiles += NumTiles(args);
-    grain = std::max(grain, ProductGrain(TilePanels(args) * kPanelRows *
-                                         args.w->columns() * rows));
+size_t NumTiles(const MatMulRangesArgs& args) {
+  const size_t width = TileOutputs(args);
+  return (args.w->rows() + width - 1) / width;
+}
+
+void MultiplyTile(const MatMulRangesArgs& args, size_t tile) {
+  for (const RowRange range : args.ranges) {
+    RF_CHECK(range.begin >= args.first_y && range.end <= args.x->rows());
   }
-  pool.ParallelFor(tiles, grain, [products](size_t begin, size_t end) {
-    size_t product = 0;
-    size_t first = 0;  // Of the product's tiles.
-    for (size_t i = begin; i < end; ++i) {
-      while (i - first >= NumTiles(products[product])) {
-        first += NumTiles(products[product++]);
-      }
-      MultiplyTile(products[product], i - first);
+  RF_CHECK(args.ranges.empty() ||
+           args.x->form() == ActivationFormFor(args.w->form()));
+  const size_t first_row = tile * TileOutputs(args);
+  const size_t num_rows =
+      std::min(TileOutputs(args), args.w->rows() - first_row);
+  const uint8_t* const next =
+      PanelOrNull(*args.w, (first_row + num_rows) / kPanelRows);
+  RowBatches batches(*args.x, args.ranges);
+  for (;;) {
+    PanelBatch batch;
+    size_t rows[kMaxPanelBatch];
+    const size_t count = batches.Next(batch, rows);
+    if (count == 0) return;
+    float* y[kMaxPanelBatch];
+    for (size_t i = 0; i < count; ++i) {
+      y[i] = args.y + (rows[i] - args.first_y) * args.y_stride + first_row;
     }
-  });
+    MultiplyRows(*args.w, first_row, num_rows, batch, next, y);
+  }
 }
 
 void MatMulPerHead(const PerHeadArgs& args, ThreadPool& pool) {

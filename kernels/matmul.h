@@ -48,8 +48,8 @@ void MatMul(const WeightMatrix& w, const Activations& x, float* y,
 // y[i - first_y, o] = sum_k x[i, k] * w[o, k] for rows i of `ranges` only, o <
 // w->rows(); x of ActivationFormFor(w->form()) and of w->columns() columns.
 // Each row of y, y_stride apart, belongs to one row of x; other rows stay as
-// they are. Weights are read once for all ranges: `tile_columns` outputs, whole
-// panels of them, go through all rows before the next ones.
+// they are. `tile_columns` outputs, whole panels of them, are a tile, whose
+// weights are read once for all ranges.
 struct MatMulRangesArgs {
   const WeightMatrix* w = nullptr;
   const Activations* x = nullptr;
@@ -60,9 +60,10 @@ struct MatMulRangesArgs {
   size_t tile_columns = 0;  // 0: one panel.
 };
 
-// All of `products` in one loop over the threads.
-void MatMulRanges(absl::Span<const MatMulRangesArgs> products,
-                  ThreadPool& pool);
+// How many tiles the product has, and the outputs of one of them, by the
+// calling thread. Rows may differ from tile to tile.
+size_t NumTiles(const MatMulRangesArgs& args);
+void MultiplyTile(const MatMulRangesArgs& args, size_t tile);
 
 // A product for each of `heads` heads: head h's is `first`, moved by h times
 // the steps. Many small products that share the threads.

@@ -5,7 +5,6 @@
 
 #include "kernels/check.h"
 #include "kernels/f32x4.h"
-#include "kernels/matmul.h"
 
 namespace ringfleet::kernels {
 namespace {
@@ -35,8 +34,8 @@ void AddOne(const float* x, size_t depth, const float* b, size_t stride,
   *y = sum;
 }
 
-void AddTile(const MatMulInOutArgs& args, size_t row, size_t k, size_t depth,
-             size_t begin, size_t end) {
+void AddRow(const MatMulInOutArgs& args, size_t row, size_t k, size_t depth,
+            size_t begin, size_t end) {
   const float* const x = args.x->Values(row) + k;
   const float* const b = args.b + k * args.columns;
   float* const y = args.y + (row - args.first_y) * args.y_stride;
@@ -49,39 +48,37 @@ void AddTile(const MatMulInOutArgs& args, size_t row, size_t k, size_t depth,
   }
 }
 
+size_t TileColumns(const MatMulInOutArgs& args) {
+  return args.tile_columns > 0 ? args.tile_columns : args.columns;
+}
+
 }  // namespace
 
-void MatMulInOut(const MatMulInOutArgs& args, ThreadPool& pool) {
-  size_t rows = 0;
-  for (const RowRange range : args.ranges) {
-    RF_CHECK(range.begin >= args.first_y && range.end <= args.x->rows());
-    rows += range.size();
-  }
-  if (rows == 0 || args.columns == 0) return;
+size_t NumTiles(const MatMulInOutArgs& args) {
+  if (args.columns == 0) return 0;
+  return (args.columns + TileColumns(args) - 1) / TileColumns(args);
+}
+
+void MultiplyTile(const MatMulInOutArgs& args, size_t tile) {
   RF_CHECK(args.x->form() == Activations::Form::kF32 &&
            args.x->columns() == args.depth);
-  const size_t width = args.tile_columns > 0 ? args.tile_columns : args.columns;
+  for (const RowRange range : args.ranges) {
+    RF_CHECK(range.begin >= args.first_y && range.end <= args.x->rows());
+  }
+  const size_t begin = tile * TileColumns(args);
+  const size_t end = std::min(begin + TileColumns(args), args.columns);
   const size_t height =
       std::max<size_t>(args.tile_depth > 0 ? args.tile_depth : args.depth, 1);
-  const size_t tiles = (args.columns + width - 1) / width;
-  pool.ParallelFor(tiles, ProductGrain(width * args.depth * rows),
-                   [&](size_t first_tile, size_t last_tile) {
-                     for (size_t tile = first_tile; tile < last_tile; ++tile) {
-                       const size_t begin = tile * width;
-                       const size_t end = std::min(begin + width, args.columns);
-                       size_t k = 0;
-                       do {
-                         const size_t depth = std::min(height, args.depth - k);
-                         for (const RowRange range : args.ranges) {
-                           for (size_t row = range.begin; row < range.end;
-                                ++row) {
-                             AddTile(args, row, k, depth, begin, end);
-                           }
-                         }
-                         k += height;
-                       } while (k < args.depth);
-                     }
-                   });
+  size_t k = 0;
+  do {
+    const size_t depth = std::min(height, args.depth - k);
+    for (const RowRange range : args.ranges) {
+      for (size_t row = range.begin; row < range.end; ++row) {
+        AddRow(args, row, k, depth, begin, end);
+      }
+    }
+    k += height;
+  } while (k < args.depth);
 }
 
 }  // namespace ringfleet::kernels

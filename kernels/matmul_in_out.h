@@ -9,17 +9,17 @@
 #include "absl/types/span.h"
 #include "kernels/activations.h"
 #include "kernels/row_range.h"
-#include "kernels/thread_pool.h"
 
 namespace ringfleet::kernels {
 
 // y[i - first_y, o] = sum_k x[i, k] * b[k, o] for rows i of `ranges`, o <
 // columns: added in float32 in ascending order of k, multiply then add, so that
-// a result has the same bits for any ranges, threads and tiles.
+// a result has the same bits for any ranges and tiles.
 //   x of form kF32, [.., depth]    b [depth, columns] f32, row-major
 //   y f32, rows y_stride apart; overlaps neither input
-// `tile_columns` outputs of `tile_depth` inputs go through all rows before the
-// next ones, so that they come from the cache; 0: all. Partial sums wait in y.
+// `tile_columns` outputs are a tile; `tile_depth` inputs of it go through all
+// rows before the next ones, so that they come from the cache; 0: all. Partial
+// sums wait in y.
 struct MatMulInOutArgs {
   const float* b = nullptr;
   size_t depth = 0;
@@ -33,7 +33,10 @@ struct MatMulInOutArgs {
   size_t tile_depth = 0;
 };
 
-void MatMulInOut(const MatMulInOutArgs& args, ThreadPool& pool);
+// How many tiles the product has, and the outputs of one of them, by the
+// calling thread. Rows may differ from tile to tile.
+size_t NumTiles(const MatMulInOutArgs& args);
+void MultiplyTile(const MatMulInOutArgs& args, size_t tile);
 
 }  // namespace ringfleet::kernels
 

@@ -8,6 +8,8 @@
 #include "cluster/trace_recorder.h"
 #include "kernels/check.h"
 #include "kernels/matmul.h"
+#include "kernels/mutex.h"
+#include "worker/tile_sweeps.h"
 
 namespace ringfleet::worker {
 namespace {
@@ -38,8 +40,6 @@ class GatherPipeline final : public cluster::HalvesReceiver {
         ranks_(communicator.size()),
         rank_(communicator.rank()),
         halves_(args.rows, ranks_),
-        least_rows_(std::max<size_t>(args.tiles.piece_rows, 1)),
-        rows_together_(kernels::BestProductRows(args.x->form()).together),
         x_bytes_(args.x->StoredRowBytes()),
         row_bytes_(x_bytes_ + args.attached_bytes) {}
 
@@ -58,11 +58,7 @@ class GatherPipeline final : public cluster::HalvesReceiver {
     };
     const absl::FunctionRef<absl::Status()> body(communicate);
     workspace_.thread.Start(body);
-    for (int step = 0; step <= ranks_ + 1; ++step) {
-      if (step >= 2) Report(&FusedObserver::Written, step, HalvesAt(step - 2));
-      if (step < 1 || step > ranks_) continue;
-      if (!Multiply(step)) break;
-    }
+    if (Multiply()) ReportAll();
     const cluster::TraceScope scope(communicator_.trace(), kWaitForSends,
                                     cluster::TraceEvent::Kind::kWait);
     return workspace_.thread.Await();
@@ -149,51 +145,68 @@ class GatherPipeline final : public cluster::HalvesReceiver {
     Load(row, out);
   }
 
-  // Leaves what does not fill tiles, which take as long as full ones and may be
-  // filled by rows that are on their way, if so many rows remain as a product
-  // is worth beginning for. Tiles with rows of both halves take longer.
-  void LeaveIncompleteTiles(const std::array<size_t, 2>& done,
-                            std::array<size_t, 2>* come) const {
-    std::array<size_t, 2> rows;
-    for (size_t i = 0; i < 2; ++i) {
-      rows[i] = ((*come)[i] - done[i]) / rows_together_ * rows_together_;
-    }
-    if (rows[0] + rows[1] < least_rows_) return;
-    *come = {done[0] + rows[0], done[1] + rows[1]};
-  }
-
-  // Rows that a product is worth beginning for, of `left`. A small rest is not
-  // left alone.
-  size_t LeastRows(size_t left) const {
-    return 2 * left < 3 * least_rows_ ? left : least_rows_;
-  }
-
   // False when rows will not come.
-  bool Multiply(int step) {
-    const std::array<ShardHalf, 2> halves = HalvesAt(step - 1);
-    Report(&FusedObserver::Multiplied, step, halves);
-    const std::array<RowRange, 2> all = {halves_.Of(halves[0]),
-                                         halves_.Of(halves[1])};
-    const size_t total = all[0].size() + all[1].size();
-    std::array<size_t, 2> done = {0, 0};
-    while (done[0] + done[1] < total) {
-      const size_t before = done[0] + done[1];
-      const size_t least = before + LeastRows(total - before);
-      std::array<size_t, 2> come;
+  bool Multiply() {
+    const OutputTiles tiles(args_.products, workspace_.x, args_.tiles);
+    TileSweeps sweeps(tiles, halves_, ranks_, args_.tiles.piece_rows,
+                      kernels::BestProductRows(args_.x->form()),
+                      workspace_.progress, workspace_.multiplied);
+    while (const size_t wanted = sweeps.Wanted()) {
       {
         const cluster::TraceScope scope(communicator_.trace(), "wait for rows",
                                         cluster::TraceEvent::Kind::kWait);
-        if (!workspace_.progress.Await(halves, least, &come)) return false;
+        if (!workspace_.progress.Await(wanted)) return false;
       }
-      if (come[0] + come[1] < total) LeaveIncompleteTiles(done, &come);
-      const std::array<RowRange, 2> piece = {
-          RowRange{all[0].begin + done[0], all[0].begin + come[0]},
-          RowRange{all[1].begin + done[1], all[1].begin + come[1]}};
       const cluster::TraceScope scope(communicator_.trace(), kMultiplyPiece);
-      MultiplyRanges(args_.products, workspace_.x, piece, args_.tiles, pool_);
-      done = come;
+      sweeps.Sweep(pool_, [this](absl::Span<const size_t> rows) {
+        if (observer_ != nullptr) ReportMultiplied(rows);
+      });
+      if (observer_ != nullptr) ReportWritten(sweeps);
     }
     return true;
+  }
+
+  // What tiles of `rows` of each half begin with.
+  void ReportMultiplied(absl::Span<const size_t> rows) {
+    MutexLock lock(&mu_);
+    int last = multiplied_;
+    for (int step = last + 1; step <= ranks_; ++step) {
+      for (const ShardHalf half : HalvesAt(step - 1)) {
+        if (rows[HalfProgress::Index(half)] > 0) last = step;
+      }
+    }
+    ReportMultipliedUpTo(last);
+  }
+
+  void ReportMultipliedUpTo(int last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    while (multiplied_ < last) {
+      ++multiplied_;
+      Report(&FusedObserver::Multiplied, multiplied_,
+             HalvesAt(multiplied_ - 1));
+    }
+  }
+
+  void ReportWritten(const TileSweeps& sweeps) {
+    while (written_ <= ranks_) {
+      for (const ShardHalf half : HalvesAt(written_ - 1)) {
+        if (!sweeps.Complete(half)) return;
+      }
+      ReportNextWritten();
+    }
+  }
+
+  void ReportNextWritten() {
+    {
+      MutexLock lock(&mu_);
+      ReportMultipliedUpTo(written_);  // Halves without rows.
+    }
+    ++written_;
+    Report(&FusedObserver::Written, written_, HalvesAt(written_ - 2));
+  }
+
+  // What had nothing to wait for.
+  void ReportAll() {
+    while (written_ <= ranks_) ReportNextWritten();
   }
 
   const AllGatherMatmulArgs& args_;
@@ -204,11 +217,12 @@ class GatherPipeline final : public cluster::HalvesReceiver {
   const int ranks_;
   const int rank_;
   const cluster::RowHalves halves_;
-  const size_t least_rows_;
-  const size_t rows_together_;
   const size_t x_bytes_;    // Of a row, to be multiplied.
   const size_t row_bytes_;  // The same and what is attached.
   std::array<size_t, 2> partly_bytes_ = {0, 0};  // In workspace_.partly.
+  Mutex mu_;
+  int multiplied_ ABSL_GUARDED_BY(mu_) = 0;  // The last step that was reported.
+  int written_ = 1;                          // The same.
 };
 
 }  // namespace

@@ -13,10 +13,10 @@
 // the order of a published TPU kernel (vllm-project/tpu-inference,
 // kernels/collectives/all_gather_matmul.py). Its double buffers and semaphores
 // have no counterpart here: rows are multiplied where they were received, one
-// tile of sums at a time is stored by the thread that made it, and a product
-// begins with the rows of its step that are there, from FusedTiles::piece_rows
-// on. A frame is passed on when it arrives, by the communication thread,
-// whatever the products do.
+// tile of sums at a time is stored by the thread that made it, and each tile is
+// multiplied by all rows that are there in its turn (tile_sweeps.h), also by
+// those of later steps. A frame is passed on when it arrives, by the
+// communication thread, whatever the products do.
 #ifndef RINGFLEET_WORKER_ALL_GATHER_MATMUL_H_
 #define RINGFLEET_WORKER_ALL_GATHER_MATMUL_H_
 

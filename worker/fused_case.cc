@@ -11,6 +11,7 @@
 #include "cluster/wire_format.h"
 #include "kernels/matmul.h"
 #include "worker/collective_case.h"
+#include "worker/output_tiles.h"
 
 namespace ringfleet::worker {
 namespace {

@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "kernels/matmul.h"
-#include "kernels/matmul_in_out.h"
 
 namespace ringfleet::worker {
 namespace {
@@ -55,55 +54,17 @@ FusedTiles FusedWeights::DefaultTiles() const {
       packed != nullptr ? packed->form() : kernels::WeightForm::kF32, depth());
 }
 
-void MultiplyRanges(absl::Span<const FusedOutput> outputs,
-                    const kernels::Activations& x,
-                    absl::Span<const kernels::RowRange> ranges,
-                    const FusedTiles& tiles, kernels::ThreadPool& pool) {
-  // Packed products that follow each other share one loop over the threads.
-  constexpr size_t kMost = 4;
-  std::array<kernels::MatMulRangesArgs, kMost> packed;
-  size_t count = 0;
-  const auto flush = [&] {
-    kernels::MatMulRanges({packed.data(), count}, pool);
-    count = 0;
-  };
-  for (const FusedOutput& output : outputs) {
-    const FusedWeights& weights = output.weights;
-    if (weights.packed != nullptr) {
-      if (count == kMost) flush();
-      packed[count++] = {.w = weights.packed,
-                         .x = &x,
-                         .ranges = ranges,
-                         .y = output.y,
-                         .y_stride = output.y_stride,
-                         .first_y = output.first_y,
-                         .tile_columns = tiles.tile_columns};
-    } else {
-      kernels::MatMulInOut({.b = weights.in_out,
-                            .depth = weights.in_out_depth,
-                            .columns = weights.in_out_columns,
-                            .x = &x,
-                            .ranges = ranges,
-                            .y = output.y,
-                            .y_stride = output.y_stride,
-                            .first_y = output.first_y,
-                            .tile_columns = tiles.tile_columns,
-                            .tile_depth = tiles.tile_depth},
-                           pool);
-    }
-  }
-  if (count > 0) flush();
-}
-
 void HalfProgress::Reset(int ranks) {
   MutexLock lock(&mu_);
   failed_ = false;
+  sum_ = 0;
   rows_.assign(static_cast<size_t>(ranks) * 2, 0);
 }
 
 void HalfProgress::Add(cluster::ShardHalf half, size_t rows) {
   MutexLock lock(&mu_);
   rows_[Index(half)] += rows;
+  sum_ += rows;
   changed_.NotifyAll();
 }
 
@@ -123,15 +84,19 @@ bool HalfProgress::failed() {
   return failed_;
 }
 
-bool HalfProgress::Await(std::array<cluster::ShardHalf, 2> halves, size_t least,
-                         std::array<size_t, 2>* rows) {
+bool HalfProgress::Await(size_t least) {
   MutexLock lock(&mu_);
-  for (;;) {
-    for (size_t i = 0; i < 2; ++i) (*rows)[i] = rows_[Index(halves[i])];
-    if ((*rows)[0] + (*rows)[1] >= least) return true;
+  while (sum_ < least) {
     if (failed_) return false;
     changed_.Wait(&mu_);
   }
+  return true;
+}
+
+size_t HalfProgress::Get(absl::Span<size_t> rows) {
+  MutexLock lock(&mu_);
+  std::copy_n(rows_.begin(), rows.size(), rows.begin());
+  return sum_;
 }
 
 }  // namespace ringfleet::worker

@@ -35,10 +35,9 @@ struct FusedTiles {
   size_t tile_depth = 0;
   // About what a frame carries [all ranks]; 0: by cluster/row_halves.h.
   size_t segment_bytes = 0;
-  // Rows that a product is worth beginning for while others are on their way,
-  // since each product reads the weights once: kernels::BestProductRows. The
-  // first sums that are sent on are of as many rows, half of each half, or of
-  // what a frame carries.
+  // Rows that weights are worth reading for while others are on their way:
+  // kernels::BestProductRows. The first sums that are sent on are of as many
+  // rows, half of each half, or of what a frame carries.
   size_t piece_rows = 1;
 
   // Tiles of weights with `depth` inputs that take at most half of a level-2
@@ -77,14 +76,9 @@ struct FusedOutput {
   size_t first_y = 0;
 };
 
-// Multiplies rows `ranges` of x by the weights of each output.
-void MultiplyRanges(absl::Span<const FusedOutput> outputs,
-                    const kernels::Activations& x,
-                    absl::Span<const kernels::RowRange> ranges,
-                    const FusedTiles& tiles, kernels::ThreadPool& pool);
-
 // Sees the schedule as it runs. Sent is called by the communication thread, in
-// order for each direction, the others by the caller's thread.
+// order for each direction, Written by the caller's, and Multiplied by
+// whichever begins to, one at a time.
 class FusedObserver {
  public:
   // Step `step` begins to send, to multiply by the rows of, or has stored the
@@ -108,19 +102,22 @@ class HalfProgress {
   void Fail();
   bool failed();
 
-  // Waits until there are at least `least` rows in both halves together, and
-  // returns the rows of each; false after Fail.
-  bool Await(std::array<cluster::ShardHalf, 2> halves, size_t least,
-             std::array<size_t, 2>* rows);
+  // Waits until there are at least `least` rows in all halves together; false
+  // after Fail.
+  bool Await(size_t least);
 
- private:
+  // The rows of every half, by Index, and returns their sum.
+  size_t Get(absl::Span<size_t> rows);
+
   static size_t Index(cluster::ShardHalf half) {
     return static_cast<size_t>(half.shard) * 2 + static_cast<size_t>(half.half);
   }
 
+ private:
   Mutex mu_;
   CondVar changed_;
   bool failed_ ABSL_GUARDED_BY(mu_) = false;
+  size_t sum_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<size_t> rows_ ABSL_GUARDED_BY(mu_);
 };
 
@@ -130,6 +127,7 @@ class HalfProgress {
 struct FusedWorkspace {
   CommunicationThread thread;
   HalfProgress progress;
+  std::vector<size_t> multiplied;  // Of each half, for each tile of outputs.
   kernels::Activations x;
   std::vector<char> encoded;  // Rows that are sent.
   std::array<std::vector<char>, 2>

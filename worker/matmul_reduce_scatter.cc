@@ -5,6 +5,7 @@
 
 #include "cluster/halves_frames.h"
 #include "kernels/panel.h"
+#include "worker/output_tiles.h"
 #include "worker/reduce_scatter_while.h"
 
 namespace ringfleet::worker {

@@ -32,17 +32,19 @@ TEST(MatMulInOutTest, AddsInAscendingOrderWhateverTheTiles) {
       for (const size_t width : {0, 1, 32, 50}) {
         for (const size_t height : {0, 1, 33}) {
           std::vector<float> y(kRows * columns, 7);
-          MatMulInOut({.b = b.data(),
-                       .depth = depth,
-                       .columns = columns,
-                       .x = &activations,
-                       .ranges = ranges,
-                       .y = y.data(),
-                       .y_stride = columns,
-                       .first_y = 1,
-                       .tile_columns = width,
-                       .tile_depth = height},
-                      pool);
+          const MatMulInOutArgs args = {.b = b.data(),
+                                        .depth = depth,
+                                        .columns = columns,
+                                        .x = &activations,
+                                        .ranges = ranges,
+                                        .y = y.data(),
+                                        .y_stride = columns,
+                                        .first_y = 1,
+                                        .tile_columns = width,
+                                        .tile_depth = height};
+          for (size_t tile = 0; tile < NumTiles(args); ++tile) {
+            MultiplyTile(args, tile);
+          }
           for (size_t i = 0; i < kRows * columns; ++i) {
             const size_t row = 1 + i / columns;
             ASSERT_EQ(y[i], row < 8 ? want[row * columns + i % columns] : 7)

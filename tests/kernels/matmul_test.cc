@@ -506,20 +506,23 @@ TEST(MatMulTest, RangesOfRowsAreThoseOfTheWholeProduct) {
         for (const size_t tile : {size_t{0}, size_t{64}, size_t{192}}) {
           const size_t stride = outputs + 2;
           std::vector<float> y(kRows * stride, 7), y2(kRows * 70, 7);
-          MatMulRanges({{.w = &w,
-                         .x = &activations,
-                         .ranges = ranges,
-                         .y = y.data(),
-                         .y_stride = stride,
-                         .first_y = 3,
-                         .tile_columns = tile},
-                        {.w = &w2,
-                         .x = &activations,
-                         .ranges = ranges,
-                         .y = y2.data(),
-                         .y_stride = 70,
-                         .tile_columns = tile}},
-                       pool);
+          for (const MatMulRangesArgs& args : {MatMulRangesArgs{.w = &w,
+                                              .x = &activations,
+                                              .ranges = ranges,
+                                              .y = y.data(),
+                                              .y_stride = stride,
+                                              .first_y = 3,
+                                              .tile_columns = tile},
+                                               MatMulRangesArgs{.w = &w2,
+                                               .x = &activations,
+                                               .ranges = ranges,
+                                               .y = y2.data(),
+                                               .y_stride = 70,
+                                               .tile_columns = tile}}) {
+            pool.ParallelFor(NumTiles(args), 1, [&](size_t begin, size_t end) {
+              for (size_t i = begin; i < end; ++i) MultiplyTile(args, i);
+            });
+          }
           for (size_t row = 0; row < kRows; ++row) {
             const bool within =
                 (row >= 3 && row < 71) || (row >= 90 && row < 127);
