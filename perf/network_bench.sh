@@ -25,9 +25,10 @@ Gbit/s each way [0: not limited] and delay everything by D us one way [0], runs
   cores     of the machine that all workers together kept busy, by their own
             count; what the kernel does for the links is not all in it
 
---pin keeps each worker on one CPU, in turns; --left measures what of the CPUs
-is left to a computation (perf/cpu_left.cc); --json prints the command's rows
-instead of this table.
+--pin keeps each worker on CPUs of its own, as many as each can have, or on one,
+in turns, where there are more workers; --left measures what of the CPUs is left
+to a computation (perf/cpu_left.cc); --json prints the command's rows instead of
+this table.
 
 At the end comes the share of the machine's CPU time that nobody used meanwhile:
 near 0, the machine was what bounded the figures.
@@ -41,7 +42,12 @@ host() {
   local rank=$1 listen=$2 reached=$3 folder=$4 bin=$5
   shift 5
   ((rank > 0)) || exec 9<>"$folder/alive"
-  ${PIN_WORKERS:+taskset -c $((rank % $(nproc)))} \
+  local commas=${reached//[^,]/} cpus first each
+  cpus=$(nproc)
+  each=$((cpus / (${#commas} + 1)))
+  ((each > 0)) || each=1
+  first=$((rank * each % cpus))
+  ${PIN_WORKERS:+taskset -c $first-$((first + each - 1))} \
     "$bin/ringfleet-worker" --rank "$rank" --listen "$listen" --insecure \
     --coordinator none --port-file "$folder/port.$rank" --parent-fd 3 \
     --log-file "$folder/log.$rank" --threads 1 3<"$folder/alive" 9>&- &

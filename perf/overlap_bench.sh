@@ -11,7 +11,7 @@ usage: perf/overlap_bench.sh [--worlds "2 4"] [--rows M,M] [--ratios "1 2"]
                        [--algo A] [--seconds S] [--bin DIR]
 
 For each world size and each product of a layer of R1 (int8 weights, one thread
-a worker, each on one CPU in turns, one worker in each network namespace):
+a worker, each on its share of the CPUs, one worker in each network namespace):
 measures the product alone without a limit of the links, sets the links' rate so
 that the exchange alone should take 1/ratio of that, or to --gbit, and prints
 what `ringfleet collectives` finds there. An eighth of what a rank sends, 16 to
@@ -27,12 +27,13 @@ have them by default, or as --wire says, and by --algo.
   overlap        1 - (fused - compute) / comm (as the OSU benchmarks count);
                  at most c/c where that is below 1
   gain           unfused over fused; at most 2
-  CPU            what the exchange alone takes of a core from a computation
-                 while it runs (perf/cpu_left.cc: of all cores, so where there
-                 are as many workers at least), the kernel's part of the
-                 emulated links included
+  CPU            what the exchange alone takes of a worker's CPUs, or of the one
+                 that it shares, from computations on all of them while it runs
+                 (perf/cpu_left.cc), the kernel's part of the emulated links
+                 included
   / bound        fused over the larger of comm and compute + CPU: a core that
-                 sends does not multiply
+                 sends does not multiply; below 1 where workers have a second
+                 one for that
 
   q_b      all_gather_matmul      1536 -> 24576
   gate_up  all_gather_matmul      7168 -> 36864, of a dense layer
@@ -83,13 +84,15 @@ transfer_cpu() {
   "$root/perf/network_bench.sh" --world "$world" --gbit "$gbit" \
     --burst-bytes "$burst" --bin "$bin" --pin --left -- --op "$op" --algo "$way" \
     --bytes "$((bytes / 4 * 4))" --wire f32 --poll block --seconds "$seconds" \
-    --iterations "$iterations" --timeout 120 2>&1 | awk -F'[|%:]' '
+    --iterations "$iterations" --timeout 120 2>&1 |
+    awk -F'[|%:]' -v cpus="$(nproc)" -v world="$world" '
       $2 ~ /_/ && NF > 8 && $7 + 0 > 0 { p50 = $7 }
       /^CPU:.*left/ { left = $2 }
       { lines = lines $0 "\n" }
       END {
         if (!p50 || left == "") { printf "%s", lines > "/dev/stderr"; exit 1 }
-        print p50 / 1000 * (1 - left / 100)
+        each = cpus > world ? cpus / world : 1
+        print p50 / 1000 * (1 - left / 100) * each
       }'
 }
 
