@@ -93,7 +93,7 @@ AskByLine ShareByLine(size_t tile, size_t num_tiles, const uint8_t* group,
 
 // Asks for its share of a group's lines: every tile of a group takes some, so
 // that the memory is busy all the time.
-template <_mm_hint hint>
+template <int locality>
 struct AskFor {
   static constexpr bool kByLine = false;
   const uint8_t* from = nullptr;
@@ -102,16 +102,16 @@ struct AskFor {
   void operator()(size_t step) const {
     const uint8_t* line = from + step * lines_per_step * kLineBytes;
     for (size_t i = 0; i < lines_per_step; ++i) {
-      _mm_prefetch(reinterpret_cast<const char*>(line + i * kLineBytes), hint);
+      __builtin_prefetch(line + i * kLineBytes, /*rw=*/0, locality);
     }
   }
 };
 
 // Splits the lines of a group's steps, `per_step` each, over the tiles; none
 // of no group.
-template <_mm_hint hint>
-AskFor<hint> ShareOf(size_t tile, size_t num_tiles, size_t per_step,
-                     size_t steps, const uint8_t* group) {
+template <int locality>
+AskFor<locality> ShareOf(size_t tile, size_t num_tiles, size_t per_step,
+                         size_t steps, const uint8_t* group) {
   const size_t sharing = std::min(num_tiles, per_step);
   if (group == nullptr || tile >= sharing) return {};
   const size_t begin = tile * per_step / sharing;
@@ -140,12 +140,14 @@ inline void AskForFirst(const uint8_t* group) {
   }
 }
 
-// Where lines are wanted. What one tile reads nobody reads again soon: without
-// a place in level 2 it does not push out what has one, at a cost (Zen 5: one
-// row of int8 read 43.5 instead of 41 GB/s when it still asked).
-constexpr _mm_hint HintFor(LinesAhead lines, bool one_tile) {
-  if (lines != LinesAhead::kIntoLevel1) return _MM_HINT_T1;
-  return one_tile ? _MM_HINT_NTA : _MM_HINT_T0;
+// Where lines are wanted, as __builtin_prefetch's locality. What one tile reads
+// nobody reads again soon: without a place in level 2 it does not push out what
+// has one, at a cost (Zen 5: one row of int8 read 43.5 instead of 41 GB/s when
+// it still asked).
+constexpr int LocalityFor(LinesAhead lines, bool one_tile) {
+  constexpr int kLevel1 = 3, kLevel2 = 2, kLevel1Only = 0;
+  if (lines != LinesAhead::kIntoLevel1) return kLevel2;
+  return one_tile ? kLevel1Only : kLevel1;
 }
 
 // Some rows of one group.
@@ -470,7 +472,7 @@ void MultiplyOneTile(const uint8_t* panel, const PanelBatch& x,
     for (; group < groups.Count(); ++group) {
       Form::template Group<Rows>(
           groups.At(group), groups.Columns(group), Select<Rows>(x, 0, group),
-          ShareOf<HintFor(lines, /*one_tile=*/true)>(
+          ShareOf<LocalityFor(lines, /*one_tile=*/true)>(
               0, 1, Form::kLinesPerUnit, Form::kUnits, groups.Ahead(group)),
           tile);
     }
@@ -503,7 +505,7 @@ void MultiplyTiles(const uint8_t* panel, const PanelBatch& x,
         if constexpr (lines == LinesAhead::kIntoLevel2) {
           return ShareByLine(t, tiles, groups.At(group), ahead);
         } else {
-          return ShareOf<HintFor(lines, /*one_tile=*/false)>(
+          return ShareOf<LocalityFor(lines, /*one_tile=*/false)>(
               t, tiles, Form::kLinesPerUnit, Form::kUnits, ahead);
         }
       }();
