@@ -506,19 +506,20 @@ TEST(MatMulTest, RangesOfRowsAreThoseOfTheWholeProduct) {
         for (const size_t tile : {size_t{0}, size_t{64}, size_t{192}}) {
           const size_t stride = outputs + 2;
           std::vector<float> y(kRows * stride, 7), y2(kRows * 70, 7);
-          for (const MatMulRangesArgs& args : {MatMulRangesArgs{.w = &w,
-                                              .x = &activations,
-                                              .ranges = ranges,
-                                              .y = y.data(),
-                                              .y_stride = stride,
-                                              .first_y = 3,
-                                              .tile_columns = tile},
-                                               MatMulRangesArgs{.w = &w2,
-                                               .x = &activations,
-                                               .ranges = ranges,
-                                               .y = y2.data(),
-                                               .y_stride = 70,
-                                               .tile_columns = tile}}) {
+          const MatMulRangesArgs first = {.w = &w,
+                                          .x = &activations,
+                                          .ranges = ranges,
+                                          .y = y.data(),
+                                          .y_stride = stride,
+                                          .first_y = 3,
+                                          .tile_columns = tile};
+          const MatMulRangesArgs second = {.w = &w2,
+                                           .x = &activations,
+                                           .ranges = ranges,
+                                           .y = y2.data(),
+                                           .y_stride = 70,
+                                           .tile_columns = tile};
+          for (const MatMulRangesArgs& args : {first, second}) {
             pool.ParallelFor(NumTiles(args), 1, [&](size_t begin, size_t end) {
               for (size_t i = begin; i < end; ++i) MultiplyTile(args, i);
             });
