@@ -67,11 +67,12 @@ absl::Status CollectiveService::EnterEpoch(uint64_t epoch) {
     return absl::FailedPreconditionError(absl::StrCat(
         "epoch ", epoch, " is over: this rank has been in epoch ", epoch_));
   }
-  epoch_ = epoch;
+  // Closing lets calls of the new epoch arrive; they wait like all early ones.
   if (links_ != nullptr) {
     links_->Close(absl::FailedPreconditionError(absl::StrCat(
         "epoch ", links_->epoch(), " is over: epoch ", epoch, " begins")));
   }
+  epoch_ = epoch;
   return absl::OkStatus();
 }
 

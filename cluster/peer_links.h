@@ -115,6 +115,7 @@ class PeerLinks final : public Transport,
     std::array<End, kLanes + 1> ends;
     bool ready = false;  // It has opened all its links.
     bool left = false;
+    bool heard = false;  // It has read why this rank ends the epoch.
     std::optional<Deadline> verdict;  // When lost streams count as a lost peer.
     // What ended, and how: "link, control", "Socket closed".
     std::vector<std::pair<std::string, std::string>> losses;
@@ -157,6 +158,7 @@ class PeerLinks final : public Transport,
 
   // Control and failure (peer_links_failure.cc).
   void OnControl(PeerStream& stream, const grpc::ByteBuffer& message);
+  void AnswerHeard(int rank);
   void OnClosed(PeerStream& stream, const absl::Status& status) override;
   static void NoteLoss(Peer& peer, absl::string_view end,
                        const absl::Status& status);

@@ -20,8 +20,8 @@ constexpr absl::Duration kVerdictDelay = absl::Milliseconds(200);
 // port, and not at once on all ranks: whether it has ended shows after this.
 constexpr absl::Duration kTeardownTime = absl::Milliseconds(20);
 constexpr absl::Duration kRedialDelay = absl::Milliseconds(100);
-// Closing waits this long for the last control messages and for memory. What
-// a peer that stopped reading still holds by then is given up.
+// Closing waits this long for peers to hear the last words, and for memory.
+// What a peer that stopped reading still holds by then is given up.
 constexpr absl::Duration kFarewellTime = absl::Milliseconds(200);
 constexpr absl::Duration kReleaseTime = absl::Seconds(1);
 
@@ -75,6 +75,7 @@ void PeerLinks::OnControl(PeerStream& stream, const grpc::ByteBuffer& message) {
     case v1::ControlMessage::kLeave:
       peers_[rank].left = true;
       monitor_.Forget(rank);
+      AnswerHeard(rank);
       break;
     case v1::ControlMessage::kHeartbeat:
       monitor_.OnHeartbeat(rank, control.heartbeat(), Deadline::Clock::now());
@@ -85,11 +86,21 @@ void PeerLinks::OnControl(PeerStream& stream, const grpc::ByteBuffer& message) {
       if (Record(cause, abort.message(), static_cast<int>(abort.suspect()))) {
         SpreadAbort();
       }
+      AnswerHeard(rank);
       break;
     }
+    case v1::ControlMessage::kHeard:
+      peers_[rank].heard = true;
+      break;
     case v1::ControlMessage::BODY_NOT_SET:
       break;
   }
+}
+
+void PeerLinks::AnswerHeard(int rank) {
+  v1::ControlMessage message = NewControl();
+  message.mutable_heard();
+  WriteControl(peers_[rank], message);
 }
 
 void PeerLinks::OnClosed(PeerStream& stream, const absl::Status& status) {
@@ -269,7 +280,8 @@ void PeerLinks::Close(const absl::Status& reason) {
       [this] {
         bool idle = true;
         ForEachPeer([&](int rank, Peer& peer) {
-          idle &= WritesIdle(rank, kControlEnd);
+          const End& control = peer.control();
+          idle &= !control.open || control.lost || peer.heard;
           for (int lane = 0; lane < kLanes; ++lane) {
             idle &= !peer.ends[lane].shared || WritesIdle(rank, lane);
           }

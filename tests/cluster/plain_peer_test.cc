@@ -8,6 +8,8 @@
 #include <chrono>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "cluster/link_transport.h"
 #include "tests/testing/connected_channel.h"
 #include "tests/testing/grpc_world.h"
@@ -202,6 +204,109 @@ TEST_F(PlainPeerTest, TheLinkMayEndBeforeThePeerSaysThatItLeaves) {
   EXPECT_EQ(received.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(received.status().message()),
               HasSubstr("has left epoch 1"));
+}
+
+// Rank 0 of a world of two without rings, in generated code. Reads of Control
+// what comes behind Ready when it is told to.
+class PlainCallee final : public v1::Collective::Service {
+ public:
+  grpc::Status Link(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<v1::Frame, v1::Frame>* stream) override {
+    context->AddInitialMetadata("rf-lane", "0");
+    Answer(*context, *stream);
+    v1::Frame frame;
+    while (stream->Read(&frame)) {
+    }
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Control(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<v1::ControlMessage, v1::ControlMessage>* stream)
+      override {
+    Answer(*context, *stream);
+    v1::ControlMessage message = PlainPeer::Control();
+    message.set_source(0);
+    message.mutable_ready();
+    stream->Write(message);
+    go_on_.WaitForNotification();
+    while (stream->Read(&message)) {
+      if (message.has_ready() || message.has_heartbeat()) continue;
+      last_words_.push_back(message);
+      message = PlainPeer::Control();
+      message.set_source(0);
+      message.mutable_heard();
+      stream->Write(message);
+    }
+    ended_.Notify();
+    return grpc::Status::OK;
+  }
+
+  void GoOn() { go_on_.Notify(); }
+  // What came besides Ready and heartbeats until the stream ended.
+  const std::vector<v1::ControlMessage>& LastWords() {
+    ended_.WaitForNotification();
+    return last_words_;
+  }
+
+ private:
+  template <typename Stream>
+  static void Answer(grpc::ServerContext& context, Stream& stream) {
+    context.AddInitialMetadata("rf-epoch", "1");
+    context.AddInitialMetadata("rf-source", "0");
+    context.AddInitialMetadata("rf-config", "7");
+    stream.SendInitialMetadata();
+  }
+
+  absl::Notification go_on_;
+  absl::Notification ended_;
+  std::vector<v1::ControlMessage> last_words_;
+};
+
+// gRPC drops what a callee has not read when the caller cancels, so the caller
+// waits for the answer, 200 ms at most.
+class LastWordsTest : public ::testing::TestWithParam<bool> {};
+
+INSTANTIATE_TEST_SUITE_P(Ends, LastWordsTest, ::testing::Bool(),
+                         [](const auto& info) {
+                           return info.param ? "Abort" : "Leave";
+                         });
+
+TEST_P(LastWordsTest, BehindHeartbeatsReachASlowReader) {
+  constexpr std::chrono::milliseconds kTwoHeartbeats(250);
+  constexpr std::chrono::milliseconds kSlow(50);
+  constexpr std::chrono::milliseconds kFarewell(200);
+  PlainCallee callee;
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
+                           &port);
+  builder.RegisterService(&callee);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  GrpcWorld world(2);
+  world.world().rings.clear();
+  world.world().addresses[0] = absl::StrCat("127.0.0.1:", port);
+  auto transport = world.Connect(1);
+  ASSERT_TRUE(transport.ok()) << transport.status();
+
+  std::this_thread::sleep_for(kTwoHeartbeats);
+  const auto start = std::chrono::steady_clock::now();
+  std::thread leaving([&] {
+    if (GetParam()) (*transport)->Abort(absl::InternalError("test"));
+    transport->reset();
+  });
+  std::this_thread::sleep_for(kSlow);
+  callee.GoOn();
+  const std::vector<v1::ControlMessage>& words = callee.LastWords();
+  const auto took = std::chrono::steady_clock::now() - start;
+  leaving.join();
+  if (words.empty()) {
+    EXPECT_GE(took, kFarewell);
+  } else {
+    EXPECT_TRUE(GetParam() ? words[0].has_abort() : words[0].has_leave())
+        << words[0].ShortDebugString();
+  }
 }
 
 // Memory comes back when the epoch ends, whatever the peer does.
