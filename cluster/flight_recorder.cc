@@ -32,64 +32,79 @@ std::string DurationText(Clock::duration duration) {
 
 FlightRecorder::FlightRecorder() : ring_(kCapacity) {}
 
-void FlightRecorder::Begin(const FlightRecord& record) {
+void FlightRecorder::Begin(const FlightOperation& operation) {
   const uint64_t number = begun_.load(std::memory_order_relaxed);
-  latest_ = {.number = number, .record = record};
-  FlightRecord& own = latest_.record;
+  latest_ = {.number = number, .operation = operation};
+  FlightOperation& own = latest_.operation;
   own.state = FlightRecord::State::kRunning;
   own.code = absl::StatusCode::kOk;
   own.frames = 0;
-  own.begin = Clock::now();
-  own.first_frame = own.last_frame = own.end = own.begin;
+  latest_.begin = Ticks();
+  latest_.first_frame = latest_.last_frame = latest_.end = latest_.begin;
   Show();
   begun_.store(number + 1, std::memory_order_release);
 }
 
 void FlightRecorder::Frame(int rank) {
   if (begun_.load(std::memory_order_relaxed) == 0) return;
-  FlightRecord& own = latest_.record;
-  own.last_frame = Clock::now();
-  if (own.frames++ == 0) own.first_frame = own.last_frame;
+  FlightOperation& own = latest_.operation;
+  latest_.last_frame = Ticks();
+  if (own.frames++ == 0) latest_.first_frame = latest_.last_frame;
   own.waiting_for = rank;
   Show();
 }
 
 void FlightRecorder::WaitFor(int rank) {
   if (begun_.load(std::memory_order_relaxed) == 0) return;
-  latest_.record.waiting_for = rank;
+  latest_.operation.waiting_for = rank;
   Show();
 }
 
 void FlightRecorder::End(const absl::Status& status) {
   if (begun_.load(std::memory_order_relaxed) == 0) return;
-  FlightRecord& own = latest_.record;
+  FlightOperation& own = latest_.operation;
   own.state =
       status.ok() ? FlightRecord::State::kDone : FlightRecord::State::kFailed;
   own.code = status.code();
-  own.end = Clock::now();
+  latest_.end = Ticks();
   Show();
 }
 
+FlightRecord FlightRecorder::WithTimes(const Entry& entry,
+                                       const TickClock::Scale& scale) {
+  FlightRecord record{entry.operation};
+  record.begin = scale.TimeOf(entry.begin);
+  record.first_frame = scale.TimeOf(entry.first_frame);
+  record.last_frame = scale.TimeOf(entry.last_frame);
+  record.end = scale.TimeOf(entry.end);
+  return record;
+}
+
 std::vector<FlightRecord> FlightRecorder::Records() const {
-  std::vector<FlightRecord> records;
-  records.reserve(kCapacity);
+  std::vector<Entry> entries;
+  entries.reserve(kCapacity);
   const uint64_t begun = begun_.load(std::memory_order_acquire);
   const uint64_t kept = std::min<uint64_t>(begun, kCapacity);
   for (uint64_t i = begun - kept; i < begun; ++i) {
     const Entry entry = ring_[i % kCapacity].Load();
     if (entry.number == i) {
-      records.push_back(entry.record);
+      entries.push_back(entry);
     } else {  // Those that have begun meanwhile replace the oldest ones.
-      records.clear();
+      entries.clear();
     }
   }
+  std::vector<FlightRecord> records;
+  records.reserve(entries.size());
+  const TickClock::Scale scale = clock_.Now();
+  for (const Entry& entry : entries) records.push_back(WithTimes(entry, scale));
   return records;
 }
 
 std::optional<FlightRecord> FlightRecorder::Latest() const {
   const uint64_t begun = begun_.load(std::memory_order_acquire);
   if (begun == 0) return std::nullopt;
-  return ring_[(begun - 1) % kCapacity].Load().record;
+  const Entry entry = ring_[(begun - 1) % kCapacity].Load();
+  return WithTimes(entry, clock_.Now());
 }
 
 std::string FlightRecorder::Line(const FlightRecord& record,

@@ -15,10 +15,12 @@
 #include "absl/time/time.h"
 #include "cluster/deadline.h"
 #include "cluster/seq_locked.h"
+#include "cluster/tick_clock.h"
 
 namespace ringfleet::cluster {
 
-struct FlightRecord {
+// What a record says but its times.
+struct FlightOperation {
   enum class State : uint8_t { kRunning, kDone, kFailed };
 
   uint64_t epoch = 0;
@@ -31,6 +33,9 @@ struct FlightRecord {
   absl::StatusCode code = absl::StatusCode::kOk;  // Why it failed.
   int waiting_for = -1;  // Rank whose frame came last or is missing.
   uint32_t frames = 0;   // Received.
+};
+
+struct FlightRecord : FlightOperation {
   Deadline::Clock::time_point begin;
   Deadline::Clock::time_point first_frame;  // begin when none came.
   Deadline::Clock::time_point last_frame;   // begin when none came.
@@ -47,9 +52,9 @@ class FlightRecorder {
 
   FlightRecorder();
 
-  // Starts a record with everything but times and state, which replaces the
-  // oldest one when there are kCapacity.
-  void Begin(const FlightRecord& record);
+  // Starts a record with everything but the state, which replaces the oldest
+  // one when there are kCapacity.
+  void Begin(const FlightOperation& operation);
   // A frame of `rank` (in the world) has come.
   void Frame(int rank);
   // The operation begins to wait for a frame of `rank`.
@@ -69,12 +74,20 @@ class FlightRecorder {
  private:
   struct Entry {
     uint64_t number = 0;  // Of the operation, from 0.
-    FlightRecord record;
+    FlightOperation operation;
+    uint64_t begin = 0;  // In ticks, as the others.
+    uint64_t first_frame = 0;
+    uint64_t last_frame = 0;
+    uint64_t end = 0;
   };
+
+  static FlightRecord WithTimes(const Entry& entry,
+                                const TickClock::Scale& scale);
 
   // Shows the latest entry as it is now.
   void Show() { ring_[latest_.number % kCapacity].Store(latest_); }
 
+  const TickClock clock_;
   std::vector<SeqLocked<Entry>> ring_;
   std::atomic<uint64_t> begun_{0};
   Entry latest_;  // Of the thread that runs the operations.

@@ -101,6 +101,18 @@ TEST(Crc32cTest, CombinesAnySplit) {
   EXPECT_EQ(CombineCrc32c(0, 0x12345678u, 1), 0x12345678u);
 }
 
+TEST(Crc32cTest, CombinesWithFewBytes) {
+  const std::vector<char> bytes = RandomChars(400, 6);
+  constexpr size_t kSplit = 56;
+  const uint32_t a = ExtendCrc32c(0, bytes.data(), kSplit);
+  for (size_t end = kSplit; end <= bytes.size(); ++end) {
+    const uint32_t b = ExtendCrc32c(0, bytes.data() + kSplit, end - kSplit);
+    ASSERT_EQ(CombineCrc32c(a, b, end - kSplit),
+              ReferenceCrc32c(bytes.data(), end))
+        << end - kSplit << " bytes";
+  }
+}
+
 // n copies of a block, n * size far beyond 2^32 bytes, put together from runs
 // of 2^k copies: the longest run first, or last.
 TEST(Crc32cTest, CombinesBeyondFourGiga) {

@@ -26,7 +26,7 @@ class FlightLogTest : public ::testing::Test {
   }
   ~FlightLogTest() override { std::filesystem::remove_all(folder_); }
 
-  static cluster::FlightRecord Record(uint64_t sequence) {
+  static cluster::FlightOperation Record(uint64_t sequence) {
     return {.epoch = 3,
             .group = 2,
             .sequence = sequence,
@@ -90,7 +90,7 @@ TEST_F(FlightLogTest, ALimitKeepsTheLatest) {
 TEST_F(FlightLogTest, AFullRecorderFitsIntoAMessage) {
   FlightLog log("");
   for (uint64_t i = 0; i < cluster::FlightRecorder::kCapacity; ++i) {
-    cluster::FlightRecord record = Record(~i);
+    cluster::FlightOperation record = Record(~i);
     record.epoch = record.count = record.bytes = ~i;
     log.recorder().Begin(record);
   }
