@@ -60,24 +60,30 @@ void Activations::Assign(Form form, const float* x, size_t rows, size_t columns,
 }
 
 void Activations::SetRow(size_t row, const float* values) {
-  for (size_t group = 0; group < groups_; ++group) {
-    SetGroup(row, group, values + group * kActivationGroup);
-  }
+  RF_CHECK(row < rows_);
+  Set(row, 0, values, columns_);
 }
 
 void Activations::SetGroup(size_t row, size_t group, const float* values) {
   RF_CHECK(row < rows_ && group < groups_);
+  Set(row, group, values,
+      std::min(kActivationGroup, columns_ - group * kActivationGroup));
+}
+
+void Activations::Set(size_t row, size_t group, const float* values,
+                      size_t count) {
+  if (count == 0) return;
   const size_t first = group * kActivationGroup;
-  const size_t count = std::min(kActivationGroup, columns_ - first);
   if (form_ == Form::kF32) {
     std::memcpy(own_values_.data() + row * columns_ + first, values,
                 count * sizeof(float));
     return;
   }
-  int8_t* codes = codes_.data() + row * code_stride_ + first;
-  scales_[row * groups_ + group] = QuantizeInt8(values, count, codes);
-  std::fill(codes + count, codes + kActivationGroup, 0);
-  SumCodes(row, group);
+  const size_t at = row * groups_ + group;
+  const size_t groups = (count + kActivationGroup - 1) / kActivationGroup;
+  QuantizeGroups(values, count, codes_.data() + row * code_stride_ + first,
+                 scales_.data() + at, sums_.data() + at * kSumsPerGroup);
+  for (size_t i = 0; i < groups; ++i) SetBias(at + i);
 }
 
 void Activations::SetCodes(size_t row, const char* codes, const char* scales) {
@@ -87,20 +93,21 @@ void Activations::SetCodes(size_t row, const char* codes, const char* scales) {
   std::memcpy(own, codes, columns_);
   std::fill(own + columns_, own + code_stride_, 0);
   std::memcpy(scales_.data() + row * groups_, scales, groups_ * sizeof(float));
-  for (size_t group = 0; group < groups_; ++group) SumCodes(row, group);
+  for (size_t group = 0; group < groups_; ++group) {
+    const int8_t* const of_group = own + group * kActivationGroup;
+    const size_t at = row * groups_ + group;
+    for (size_t i = 0; i < kSumsPerGroup; ++i) {
+      const int8_t* const part = of_group + i * kInt4Group;
+      sums_[at * kSumsPerGroup + i] =
+          std::accumulate(part, part + kInt4Group, 0);
+    }
+    SetBias(at);
+  }
 }
 
-void Activations::SumCodes(size_t row, size_t group) {
-  const int8_t* const codes =
-      codes_.data() + row * code_stride_ + group * kActivationGroup;
-  int32_t* sums = sums_.data() + (row * groups_ + group) * kSumsPerGroup;
-  int32_t all = 0;
-  for (size_t i = 0; i < kSumsPerGroup; ++i) {
-    const int8_t* part = codes + i * kInt4Group;
-    sums[i] = std::accumulate(part, part + kInt4Group, 0);
-    all += sums[i];
-  }
-  biases_[row * groups_ + group] = 128 * all;
+void Activations::SetBias(size_t at) {
+  const int32_t* const sums = sums_.data() + at * kSumsPerGroup;
+  biases_[at] = 128 * std::accumulate(sums, sums + kSumsPerGroup, 0);
 }
 
 size_t Activations::StoredRowBytes() const {

@@ -72,7 +72,10 @@ class Activations {
   }
 
  private:
-  void SumCodes(size_t row, size_t group);
+  // Elements of consecutive groups from the start of `group` on.
+  void Set(size_t row, size_t group, const float* values, size_t count);
+  // Of the group at `at` of all rows' groups, from its sums.
+  void SetBias(size_t at);
 
   Form form_ = Form::kF32;
   size_t rows_ = 0;

@@ -52,6 +52,59 @@ void RoundScaled(const float* HWY_RESTRICT x, size_t count, float factor,
   }
 }
 
+// 4, 8 or 16 lanes, all of which divide kInt4Group.
+using D = hn::CappedTag<float, 16>;
+
+// What group `x` is multiplied with to be rounded, 0 where its codes are 0.
+float Factor(const float* HWY_RESTRICT x, float* scale) {
+  const hn::RebindToSigned<D> d;
+  const auto mask = hn::Set(d, 0x7fffffff);
+  const auto* bits = reinterpret_cast<const int32_t*>(x);
+  auto largest = hn::Zero(d);
+  for (size_t i = 0; i < kActivationGroup; i += hn::Lanes(d)) {
+    largest = hn::Max(largest, hn::And(hn::LoadU(d, bits + i), mask));
+  }
+  const float max =
+      std::bit_cast<float>(hn::GetLane(hn::MaxOfLanes(d, largest)));
+  if (max >= kSmallestQuantized && max <= std::numeric_limits<float>::max()) {
+    *scale = max / 127.0f;
+    return 127.0f / max;
+  }
+  *scale =
+      max < kSmallestQuantized ? 0 : std::numeric_limits<float>::quiet_NaN();
+  return 0;
+}
+
+// x [groups, kActivationGroup], whole groups.
+void QuantizeWholeGroups(const float* HWY_RESTRICT x, size_t groups,
+                         int8_t* HWY_RESTRICT codes, float* HWY_RESTRICT scales,
+                         int32_t* HWY_RESTRICT sums) {
+  const D d;
+  const hn::RebindToSigned<D> d32;
+  const hn::Rebind<int8_t, D> d8;
+  for (size_t g = 0; g < groups; ++g, x += kActivationGroup) {
+    const float factor = Factor(x, &scales[g]);
+    if (factor == 0) {
+      std::memset(codes, 0, kActivationGroup);
+      for (size_t i = 0; i < kActivationGroup; i += kInt4Group) *sums++ = 0;
+      codes += kActivationGroup;
+      continue;
+    }
+    const auto factors = hn::Set(d, factor);
+    for (size_t first = 0; first < kActivationGroup; first += kInt4Group) {
+      auto sum = hn::Zero(d32);
+      for (size_t i = first; i < first + kInt4Group; i += hn::Lanes(d)) {
+        const auto rounded =
+            hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), factors));
+        sum = hn::Add(sum, rounded);
+        hn::StoreU(hn::DemoteTo(d8, rounded), d8, codes + i);
+      }
+      *sums++ = hn::GetLane(hn::SumOfLanes(d32, sum));
+    }
+    codes += kActivationGroup;
+  }
+}
+
 }  // namespace ringfleet::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -61,6 +114,7 @@ namespace {
 
 HWY_EXPORT(MaxMagnitudeBits);
 HWY_EXPORT(RoundScaled);
+HWY_EXPORT(QuantizeWholeGroups);
 
 // Divisors of the largest magnitude that QuantizeInt4 tries. -8 lets the range
 // reach its one code more on the side of the largest value; above 8 small
@@ -80,6 +134,19 @@ float QuantizeInt8(const float* x, size_t count, int8_t* codes) {
   }
   HWY_DYNAMIC_DISPATCH(RoundScaled)(x, count, 127.0f / max, codes);
   return max / 127.0f;
+}
+
+void QuantizeGroups(const float* x, size_t count, int8_t* codes, float* scales,
+                    int32_t* sums) {
+  const size_t whole = count / kActivationGroup;
+  HWY_DYNAMIC_DISPATCH(QuantizeWholeGroups)(x, whole, codes, scales, sums);
+  const size_t rest = count % kActivationGroup;
+  if (rest == 0) return;
+  float last[kActivationGroup] = {};
+  std::copy_n(x + count - rest, rest, last);
+  HWY_DYNAMIC_DISPATCH(QuantizeWholeGroups)
+  (last, 1, codes + whole * kActivationGroup, scales + whole,
+   sums + whole * (kActivationGroup / kInt4Group));
 }
 
 float QuantizeInt4(const float* w, size_t count, uint8_t* codes) {

@@ -18,6 +18,7 @@ namespace ringfleet::kernels {
 inline constexpr size_t kActivationGroup = 64;
 // int4 weights share a scale over so many inputs.
 inline constexpr size_t kInt4Group = 32;
+static_assert(kActivationGroup % kInt4Group == 0);
 
 // A largest magnitude below it gives codes of 0 and a scale of 0: 127 / x might
 // not be finite.
@@ -27,6 +28,14 @@ inline constexpr float kSmallestQuantized = 1e-30f;
 // max |x| / 127; 0, with codes of 0, when no |x| reaches kSmallestQuantized;
 // NaN, with codes of 0, when an x is not finite, so that a product shows it.
 float QuantizeInt8(const float* x, size_t count, int8_t* codes);
+
+// QuantizeInt8 of every kActivationGroup consecutive elements of x [count], the
+// last ones fewer, with zeros up to a whole group behind the codes, and the sum
+// of every kInt4Group codes:
+//   codes [groups * kActivationGroup]   scales [groups]
+//   sums [groups * kActivationGroup / kInt4Group]
+void QuantizeGroups(const float* x, size_t count, int8_t* codes, float* scales,
+                    int32_t* sums);
 
 // codes[i] in 0..15 for the values (codes[i] - 8) * scale, count <= 32. The
 // scale returned is a bfloat16, and of some candidates around the two that map
