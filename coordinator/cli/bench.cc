@@ -45,7 +45,8 @@ Columns and keys beside llama-bench's:
                    those that a token chose; for each token of the step
   read_gbps        the same by time, GB/s of 1e9 bytes, mean over the hosts
   host_read_gbps   what a host's memory gives: its workers read 512 MiB or more
-                   together for half a second before and after each repetition
+                   together for a second before and after each repetition, the
+                   mean
   bandwidth_share  read_gbps / host_read_gbps of each repetition, the mean: 1 is
                    the limit of generation; more when the model fits into a
                    cache
