@@ -140,16 +140,16 @@ BenchFigures FiguresOf(const BenchResult& result) {
   // Each with what was measured around it: memory that others use too gives
   // more in one minute than in the next.
   std::vector<double> host_read;
-  std::vector<double> shares;
   for (const v1::BenchProgress::Sample& sample : result.samples) {
     const double available = sample.host_read_gbps() * result.setup.hosts() *
                              static_cast<double>(sample.time_ns());
     if (available <= 0) continue;
     host_read.push_back(sample.host_read_gbps());
-    shares.push_back(static_cast<double>(sample.bytes_read()) / available);
+    figures.shares.push_back(static_cast<double>(sample.bytes_read()) /
+                             available);
   }
   figures.host_read_gbps = Mean(host_read);
-  figures.bandwidth_share = Mean(shares);
+  figures.bandwidth_share = Mean(figures.shares);
   return figures;
 }
 
@@ -192,6 +192,7 @@ Json BenchJson(const BenchResult& result) {
           {"bytes_per_token", figures.bytes_per_token},
           {"read_gbps", figures.read_gbps},
           {"host_read_gbps", OrNull(figures.host_read_gbps)},
+          {"samples_bandwidth_share", JsonArray(figures.shares)},
           {"bandwidth_share", OrNull(figures.bandwidth_share)}};
 }
 

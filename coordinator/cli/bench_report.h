@@ -31,7 +31,9 @@ struct BenchFigures {
   double bytes_per_token = 0;  // Over all workers.
   double read_gbps = 0;        // Of one host: the mean.
   double host_read_gbps = 0;   // Of one host: the mean; 0: not measured.
-  double bandwidth_share = 0;  // The mean of the samples' own; 0 without.
+  std::vector<double> shares;  // Of what the host gives, of each sample that
+                               // it was measured for.
+  double bandwidth_share = 0;  // The mean of these; 0 without.
 };
 BenchFigures FiguresOf(const BenchResult& result);
 

@@ -161,6 +161,7 @@ TEST(BenchReportTest, JsonHasLlamaBenchsKeysAndOurs) {
   EXPECT_EQ(json["avg_ns"], 750'000'000);
   EXPECT_EQ(json["samples_ns"].dump(), "[1000000000,500000000]");
   EXPECT_EQ(json["samples_ts"].dump(), "[80.0,160.0]");
+  EXPECT_EQ(json["samples_bandwidth_share"].dump(), "[0.75,0.6]");
   EXPECT_EQ(json["wire"], "int8");
   EXPECT_EQ(json["type_k"], "bf16");
   EXPECT_EQ(json["host_read_gbps"], 35);
