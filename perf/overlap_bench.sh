@@ -20,7 +20,8 @@ at most 64 KiB, as network cards take them: a timer sends each one, which takes
 27 us of a computation on a virtual machine. Sums travel as bfloat16, as models
 have them by default, or as --wire says, and by --algo.
 
-  compute, comm  the product alone, the exchange alone
+  compute, comm  the product alone, the exchange alone, until all workers have
+                 done theirs, as the next two
   c/c            compute over comm, as found
   unfused        one after the other
   fused          both together; its four figures alternate

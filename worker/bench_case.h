@@ -20,6 +20,11 @@ class BenchCase {
   // Ways of doing it that are timed beside each other; way 0 is the one that is
   // checked.
   virtual int num_ways() const { return 1; }
+  // What the time of one run of all ranks is: the mean over the ranks, or,
+  // where a rank does not wait for the others in every way, from the first
+  // one's beginning until the last one is done. The mean of ranks that share a
+  // CPU is less than that: some have finished before others get it.
+  virtual bool EndsWithTheLast() const { return false; }
 
   // Generates the input anew and spoils the output. A run may overwrite its
   // input.

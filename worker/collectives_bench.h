@@ -2,8 +2,10 @@
 // Measures collectives as nccl-tests, OSU and gloo do: every element of a first
 // result is checked, then a warm-up, then timed iterations with a barrier
 // before each, and the last result is checked again. The time of an iteration
-// is the mean over the ranks, each by its own clock (as OSU's); percentiles are
-// over the iterations; bandwidths follow nccl-tests' doc/PERFORMANCE.md.
+// is the mean over the ranks, each by its own clock (as OSU's), or, of a case
+// that ends with the last rank, the longest time of a rank until a second
+// barrier, less the median of that where nothing is done before it; percentiles
+// are over the iterations; bandwidths follow nccl-tests' doc/PERFORMANCE.md.
 #ifndef RINGFLEET_WORKER_COLLECTIVES_BENCH_H_
 #define RINGFLEET_WORKER_COLLECTIVES_BENCH_H_
 
@@ -81,6 +83,11 @@ class CollectivesBench {
   int Fitting(double share, double seconds, int least, int most) const;
   // Fills times_, in us.
   absl::Status Iterate(cluster::Communicator& control, int count);
+  // One run of a way, in us; of none, if there is no such way.
+  absl::StatusOr<float> Time(cluster::Communicator& control, int way);
+  // What the ranks' times of one way add up to, by iteration, sorted.
+  absl::StatusOr<std::vector<double>> Merge(cluster::Communicator& control,
+                                            const std::vector<float>& own);
   // Of one run of the first way. In runs of their own: the system call that
   // reads them takes longer than a small exchange, on each rank another time,
   // for which the others would wait within the timed part.
@@ -88,7 +95,8 @@ class CollectivesBench {
 
   const Options options_;
   std::unique_ptr<BenchCase> case_;
-  std::vector<std::vector<float>> times_;  // By way, then iteration.
+  // By way, then iteration; behind the ways the second barrier alone, if any.
+  std::vector<std::vector<float>> times_;
   std::vector<char> gathered_;
 };
 

@@ -52,6 +52,7 @@ class FusedCase final : public BenchCase {
 
   uint64_t bytes() const override { return MatrixBytes(spec_); }
   int num_ways() const override { return kWays; }
+  bool EndsWithTheLast() const override { return true; }
   void Reset() override;
   absl::Status Run(int way, cluster::Deadline deadline) override;
   // Bit for bit: both operations have one order of every sum.

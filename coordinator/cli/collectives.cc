@@ -68,7 +68,8 @@ k each and scatters its rows. For these
                 without --m, --bytes decides about m (rounded down)
   p50, p99      of the fused operation; between its iterations run, and are
                 printed beside it, the same one after the other (unfused), the
-                product alone (compute) and the exchange alone (comm)
+                product alone (compute) and the exchange alone (comm), each
+                until the last worker is done
   overlap       1 - (fused - compute) / comm: what of the exchange the product
                 hides (as OSU's); at most compute / comm if that is below 1
   wire          of [m, k] for float weights and of what is added up, but round a
