@@ -36,8 +36,8 @@ struct FusedTiles {
   // About what a frame carries [all ranks]; 0: by cluster/row_halves.h.
   size_t segment_bytes = 0;
   // Rows that weights are worth reading for while others are on their way:
-  // kernels::BestProductRows. The first sums that are sent on are of as many
-  // rows, half of each half, or of what a frame carries.
+  // kernels::BestProductRows. The first sums that are sent on are of half as
+  // many again, of both halves together, or of what a frame carries.
   size_t piece_rows = 1;
 
   // Tiles of weights with `depth` inputs that take at most half of a level-2

@@ -27,12 +27,16 @@ ScatterPieces PiecesOf(const MatmulReduceScatterArgs& args, int ranks,
                                  .row_size = columns,
                                  .segment_bytes = args.tiles.segment_bytes},
                                 ranks, {args.wire, columns});
-  const size_t frame_rows = frame_elements / std::max<size_t>(columns, 1);
-  const size_t least =
-      std::max({args.tiles.piece_rows / 2, frame_rows, size_t{1}});
+  const size_t frame_rows =
+      std::max<size_t>(frame_elements / std::max<size_t>(columns, 1), 1);
+  // What is worth a reading of the weights and half as much, in whole frames:
+  // the first piece has it for itself, while all CPUs read.
+  const size_t worth = args.tiles.piece_rows * 3 / 4 / frame_rows * frame_rows;
   const size_t half_rows = args.rows / (2 * static_cast<size_t>(ranks));
   ScatterPieces pieces;
-  pieces.first = (least + best.together - 1) / best.together * best.together;
+  pieces.first = std::max(
+      worth / best.together * best.together,
+      (frame_rows + best.together - 1) / best.together * best.together);
   pieces.most =
       std::max(pieces.first, std::min(kernels::kMaxPanelBatch, half_rows / 2) /
                                  best.together * best.together);

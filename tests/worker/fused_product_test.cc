@@ -381,11 +381,12 @@ TEST(ScatterPiecesTest, BeginWithAFrameAndEndWithPartsOfAHalf) {
   using Sizes = std::pair<size_t, size_t>;
   const TestWeights narrow(Layout::kBf16, 1, 2048, 1);
   const TestWeights wide(Layout::kBf16, 1, 7168, 1);
-  const auto pieces = [](const TestWeights& weights, size_t rows, int ranks) {
+  const auto pieces = [](const TestWeights& weights, size_t rows, int ranks,
+                         size_t piece_rows = 8) {
     const worker::ScatterPieces found =
         worker::PiecesOf({.rows = rows,
                           .wire = cluster::Wire::kBf16,
-                          .tiles = {.piece_rows = 8},
+                          .tiles = {.piece_rows = piece_rows},
                           .weights = weights.view()},
                          ranks, {.together = 1, .enough = 8});
     return Sizes(found.first, found.most);
@@ -396,6 +397,10 @@ TEST(ScatterPiecesTest, BeginWithAFrameAndEndWithPartsOfAHalf) {
   EXPECT_EQ(pieces(wide, 128, 2), Sizes(4, 16));
   EXPECT_EQ(pieces(wide, 128, 4), Sizes(4, 8));
   EXPECT_EQ(pieces(wide, 0, 4), Sizes(4, 4));
+  // Where more are worth a reading, 12 of each half: three frames.
+  EXPECT_EQ(pieces(wide, 128, 2, 16), Sizes(12, 16));
+  EXPECT_EQ(pieces(wide, 128, 4, 16), Sizes(12, 12));
+  EXPECT_EQ(pieces(narrow, 128, 2, 16), Sizes(16, 16));
 }
 
 // 40 rows of a half are not cut in the middle of a tile.
