@@ -106,31 +106,32 @@ int CollectivesBench::Fitting(double share, double seconds, int least,
 
 absl::Status CollectivesBench::Iterate(cluster::Communicator& control,
                                        int count) {
-  const int ways = case_->num_ways() + (case_->EndsWithTheLast() ? 1 : 0);
-  times_.resize(static_cast<size_t>(ways));
-  for (std::vector<float>& times : times_) {
-    times.clear();
-    times.reserve(count);
+  const bool last = case_->EndsWithTheLast();
+  const auto ways = static_cast<size_t>(case_->num_ways());
+  times_.assign(ways, {});
+  until_last_.assign(last ? ways + 1 : 0, {});
+  for (auto* const times : {&times_, &until_last_}) {
+    for (std::vector<float>& of_way : *times) of_way.reserve(count);
   }
   for (int i = 0; i < count; ++i) {
-    for (int way = 0; way < ways; ++way) {
-      RF_ASSIGN_OR_RETURN(const float us, Time(control, way));
-      times_[way].push_back(us);
+    for (size_t way = 0; way < std::max(times_.size(), until_last_.size());
+         ++way) {
+      RF_RETURN_IF_ERROR(control.Barrier(Soon()));
+      const cluster::Deadline deadline = Soon();
+      const Clock::time_point begin = Clock::now();
+      const auto us = [begin] {
+        return static_cast<float>(Seconds(Clock::now() - begin) * 1e6);
+      };
+      if (way < ways) {
+        RF_RETURN_IF_ERROR(case_->Run(static_cast<int>(way), deadline));
+        times_[way].push_back(us());
+      }
+      if (!last) continue;
+      RF_RETURN_IF_ERROR(control.Barrier(Soon()));
+      until_last_[way].push_back(us());
     }
   }
   return absl::OkStatus();
-}
-
-absl::StatusOr<float> CollectivesBench::Time(cluster::Communicator& control,
-                                             int way) {
-  RF_RETURN_IF_ERROR(control.Barrier(Soon()));
-  const cluster::Deadline deadline = Soon();
-  const Clock::time_point begin = Clock::now();
-  if (way < case_->num_ways()) {
-    RF_RETURN_IF_ERROR(case_->Run(way, deadline));
-  }
-  if (case_->EndsWithTheLast()) RF_RETURN_IF_ERROR(control.Barrier(Soon()));
-  return static_cast<float>(Seconds(Clock::now() - begin) * 1e6);
 }
 
 absl::StatusOr<std::vector<double>> CollectivesBench::Merge(
@@ -193,20 +194,25 @@ absl::StatusOr<CollectiveFigures> CollectivesBench::Measure(
                       CpuSeconds(control, std::min(timed, warm_up)));
 
   CollectiveFigures figures;
-  double barrier_us = 0;
-  if (case_->EndsWithTheLast()) {
-    RF_ASSIGN_OR_RETURN(const std::vector<double> barriers,
-                        Merge(control, times_.back()));
-    barrier_us = Percentile(barriers, 0.5);
-    times_.pop_back();
+  std::vector<double> barriers = {0};
+  if (!until_last_.empty()) {
+    RF_ASSIGN_OR_RETURN(barriers, Merge(control, until_last_.back()));
   }
-  for (const std::vector<float>& own : times_) {
-    RF_ASSIGN_OR_RETURN(const std::vector<double> times, Merge(control, own));
-    const auto net = [&](double quantile) {
-      return std::max(Percentile(times, quantile) - barrier_us, 0.0);
+  for (size_t way = 0; way < times_.size(); ++way) {
+    RF_ASSIGN_OR_RETURN(const std::vector<double> times,
+                        Merge(control, times_[way]));
+    std::vector<double> until_last = times;
+    if (!until_last_.empty()) {
+      RF_ASSIGN_OR_RETURN(until_last, Merge(control, until_last_[way]));
+    }
+    // The longest time of a rank is the least that there is until the last.
+    const auto of = [&](double quantile) {
+      return std::max(
+          Percentile(times, quantile),
+          Percentile(until_last, quantile) - Percentile(barriers, 0.5));
     };
-    if (figures.way_p50_us.empty()) figures.p99_us = net(0.99);
-    figures.way_p50_us.push_back(net(0.5));
+    if (way == 0) figures.p99_us = of(0.99);
+    figures.way_p50_us.push_back(of(0.5));
   }
   RF_ASSIGN_OR_RETURN(const std::vector<double> cpu,
                       Gather(control, &own_cpu, 1));

@@ -3,8 +3,8 @@
 // result is checked, then a warm-up, then timed iterations with a barrier
 // before each, and the last result is checked again. The time of an iteration
 // is the mean over the ranks, each by its own clock (as OSU's), or, of a case
-// that ends with the last rank, the longest time of a rank until a second
-// barrier, less the median of that where nothing is done before it; percentiles
+// that ends with the last rank, the longest time of a rank, also until a second
+// barrier less the median of that where nothing is done before it; percentiles
 // are over the iterations; bandwidths follow nccl-tests' doc/PERFORMANCE.md.
 #ifndef RINGFLEET_WORKER_COLLECTIVES_BENCH_H_
 #define RINGFLEET_WORKER_COLLECTIVES_BENCH_H_
@@ -81,10 +81,8 @@ class CollectivesBench {
   absl::StatusOr<Report> Verify(cluster::Communicator& control);
   // Iterations that fit into a share of the time at `seconds` each.
   int Fitting(double share, double seconds, int least, int most) const;
-  // Fills times_, in us.
+  // Fills times_ and until_last_, in us.
   absl::Status Iterate(cluster::Communicator& control, int count);
-  // One run of a way, in us; of none, if there is no such way.
-  absl::StatusOr<float> Time(cluster::Communicator& control, int way);
   // What the ranks' times of one way add up to, by iteration, sorted.
   absl::StatusOr<std::vector<double>> Merge(cluster::Communicator& control,
                                             const std::vector<float>& own);
@@ -95,8 +93,10 @@ class CollectivesBench {
 
   const Options options_;
   std::unique_ptr<BenchCase> case_;
-  // By way, then iteration; behind the ways the second barrier alone, if any.
-  std::vector<std::vector<float>> times_;
+  std::vector<std::vector<float>> times_;  // By way, then iteration.
+  // The same until a second barrier, and behind the ways that alone; empty if
+  // the case does not end with the last.
+  std::vector<std::vector<float>> until_last_;
   std::vector<char> gathered_;
 };
 

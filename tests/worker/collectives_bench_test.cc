@@ -384,6 +384,7 @@ TEST(FusedCaseTest, TheBenchTimesEveryWay) {
     EXPECT_EQ(figures->wrong, 0u);
     EXPECT_EQ(figures->iterations, 20);
     EXPECT_THAT(figures->way_p50_us, SizeIs(FusedCase::kWays));
+    EXPECT_THAT(figures->way_p50_us, Each(::testing::Gt(0)));
     EXPECT_EQ(figures->p50_us, figures->way_p50_us[FusedCase::kFused]);
     return absl::OkStatus();
   });
