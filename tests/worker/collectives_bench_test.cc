@@ -7,6 +7,7 @@
 #include <bit>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <set>
 #include <string>
 #include <tuple>
@@ -54,7 +55,7 @@ std::string Name(const CollectiveCase::Spec& spec) {
 
 // Passes everything on to a real communicator and, when asked, changes what a
 // collective has left in the output.
-class MeddlingCommunicator final : public Communicator {
+class MeddlingCommunicator : public Communicator {
  public:
   using Meddle = std::function<void(absl::Span<float>)>;
 
@@ -390,39 +391,61 @@ TEST(FusedCaseTest, TheBenchTimesEveryWay) {
   });
 }
 
-// Ranks that do not wait for each other, as products do not, each later than
-// the one before.
-class OneAfterTheOther final : public BenchCase {
+// Ranks that share a CPU: one has it from a barrier to the next operation.
+class SharedCpuCommunicator final : public MeddlingCommunicator {
  public:
-  explicit OneAfterTheOther(int rank) : rank_(rank) {}
+  SharedCpuCommunicator(Communicator* real, std::mutex* cpu)
+      : MeddlingCommunicator(real, [](absl::Span<float>) {}),
+        cpu_(*cpu, std::defer_lock) {}
 
-  static constexpr absl::Duration kStep = absl::Milliseconds(4);
+  using MeddlingCommunicator::AllGather;
+  absl::Status AllGather(absl::Span<const char> segment,
+                         absl::Span<char> output,
+                         absl::Span<const uint64_t> offsets,
+                         Deadline deadline) override {
+    if (cpu_.owns_lock()) cpu_.unlock();
+    return MeddlingCommunicator::AllGather(segment, output, offsets, deadline);
+  }
+  absl::Status Barrier(Deadline deadline) override {
+    if (cpu_.owns_lock()) cpu_.unlock();
+    const absl::Status status = MeddlingCommunicator::Barrier(deadline);
+    cpu_.lock();
+    return status;
+  }
+
+ private:
+  std::unique_lock<std::mutex> cpu_;
+};
+
+// Computes for a while and waits for nobody.
+class ComputeCase final : public BenchCase {
+ public:
+  static constexpr absl::Duration kTime = absl::Milliseconds(4);
 
   uint64_t bytes() const override { return 4; }
   bool EndsWithTheLast() const override { return true; }
   void Reset() override {}
   absl::Status Run(int, Deadline) override {
-    absl::SleepFor((rank_ + 1) * kStep);
+    absl::SleepFor(kTime);
     return absl::OkStatus();
   }
   uint64_t CountWrong() override { return 0; }
   uint64_t ResultHash() const override { return 0; }
   bool Replicated() const override { return false; }
-
- private:
-  const int rank_;
 };
 
-TEST(CollectivesBenchTest, ACaseThatEndsWithTheLastTakesThatRanksTime) {
+// Each rank by its own clock takes the time of one, all together that of three.
+TEST(CollectivesBenchTest, ACaseThatEndsWithTheLastTakesTheTimeOfAll) {
   constexpr int kRanks = 3;
-  OnEveryRank(kRanks, Algorithm::kOneShot, [](GroupCommunicator& group) {
+  std::mutex cpu;
+  OnEveryRank(kRanks, Algorithm::kOneShot, [&](GroupCommunicator& group) {
+    SharedCpuCommunicator control(&group, &cpu);
     CollectivesBench bench(Quick());
     const auto figures =
-        bench.Measure(group, std::make_unique<OneAfterTheOther>(group.rank()));
+        bench.Measure(control, std::make_unique<ComputeCase>());
     if (!figures.ok()) return figures.status();
-    // The second barrier's own time is taken off.
-    EXPECT_GT(figures->p50_us, absl::ToDoubleMicroseconds(
-                                   (kRanks - 0.5) * OneAfterTheOther::kStep));
+    EXPECT_GT(figures->p50_us,
+              absl::ToDoubleMicroseconds((kRanks - 0.5) * ComputeCase::kTime));
     EXPECT_THAT(figures->way_p50_us, SizeIs(1));
     return absl::OkStatus();
   });
