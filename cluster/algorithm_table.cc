@@ -102,7 +102,7 @@ Row DefaultRow(Operation operation, int size) {
   Row row = {.operation = operation, .size = size};
   // Each step has two senders and two receivers of a rank, on a ring or not;
   // directly half the bytes travel on a bf16 wire, and as float32 both take as
-  // long (perf/README.md, "Products beside their exchange").
+  // long (perf/results/prefill.md).
   if (operation == Operation::kMatmulReduceScatter) {
     row.one_shot_max_bytes = row.two_shot_max_bytes = kUnlimited;
     return row;

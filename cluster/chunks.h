@@ -20,7 +20,7 @@ namespace ringfleet::cluster {
 // much as it may. One write at a time is under way on a stream, so each frame
 // waits for the one before to pass flow control: between two ranks over
 // loopback 1.8 MB took 0.88 to 1.0 ms in frames of 64 to 256 KiB and 0.68 ms in
-// frames of 1 MiB (perf/README.md).
+// frames of 1 MiB (perf/results/collectives.md).
 inline constexpr size_t kChunkElements = size_t{1} << 18;
 inline constexpr size_t kChunkBytes = kChunkElements * sizeof(float);
 

@@ -5,7 +5,8 @@
 // estimates, held back by a timer of the kernel for each few of them
 // (tcp_bbr.c, "internal pacing"). Between hosts of one network these timers
 // cost more than they save: two ranks over loopback took 1.5 times as long
-// for 7.3 MB, and links of 10 Gbit/s were not filled (perf/README.md).
+// for 7.3 MB, and links of 10 Gbit/s were not filled (perf/results/
+// collectives.md).
 // So connections use CUBIC where the system's choice is BBR, or Reno where the
 // process may not choose CUBIC (net.ipv4.tcp_allowed_congestion_control). Any
 // other choice of the system stays.

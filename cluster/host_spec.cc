@@ -27,7 +27,7 @@ double Beside(double a, double both) {
   return std::sqrt(std::sqrt(std::max(0.0, both2 * both2 - a2 * a2)));
 }
 
-// Rates of 128 rows beside int8's (perf/README.md, "Products"): int4's on Zen
+// Rates of 128 rows beside int8's (perf/results/products.md): int4's on Zen
 // 4, where int8 has 765 GOPS; those of floats, whose kernel is younger, on Zen
 // 5, where it has 1587.
 double AssumedFormRate(WeightForm form) {
@@ -48,13 +48,13 @@ double AssumedFormRate(WeightForm form) {
 
 // 8 rows reach 0.74 of the rate of 128, 32 rows 0.93. Steps of 512 tokens lose
 // what single products do not show: fitted to 155 tokens/s of pp512 where pp128
-// has 190 ("Tokens per second").
+// has 190 (tokens_per_second.md there).
 double AssumedRowRate(double rows) {
   if (rows <= 128) return std::min(1.0, 1.02 * rows / (rows + 3));
   return 1 - 0.28 * std::min(1.0, (rows - 128) / 384);
 }
 
-// Latent attention's rate beside int8 products ("Latent attention": 250 GFLOP/s
+// Latent attention's rate beside int8 products (attention.md there: 250 GFLOP/s
 // with 16 heads, 350 with 128; of expanded keys and values 237).
 constexpr double kAssumedAbsorbed = 0.49;
 constexpr double kAssumedMaterialized = 0.31;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a rank has of a machine, and how long that takes for products and
 // attention: by rates that `doctor` measured there, or by two of them (reads
-// and int8 products) and the proportions of the machine of perf/README.md.
+// and int8 products) and the proportions of one machine of perf/results.
 #ifndef RINGFLEET_CLUSTER_HOST_SPEC_H_
 #define RINGFLEET_CLUSTER_HOST_SPEC_H_
 
@@ -58,8 +58,8 @@ struct HostSpec {
   std::optional<MeasuredRates> measured;
 };
 
-// Measured on two Zen 4 cores, where nothing else is known; perf/README.md,
-// "Products": 765 / 2.
+// Measured on two Zen 4 cores, where nothing else is known; perf/results/
+// products.md: 765 / 2.
 inline constexpr double kInt8OpsPerCore = 383e9;
 
 // Seconds of a product of `rows` rows with `weights` weights, which have

@@ -20,10 +20,10 @@
 // passed on, when the one before that has come), so that links do not wait, and
 // what is in the buffers of sockets and readers stays in the caches: between
 // two ranks over loopback 134 MB took 44 to 53 ms at once and 32 to 39 in
-// slices of a mebibyte, and two at 10 Gbit/s fill their link (perf/README.md).
-// About two slices are under way between two ranks, and one or two of a rank's
-// parts between more: links whose rate times delay is larger want larger
-// slices.
+// slices of a mebibyte, and two at 10 Gbit/s fill their link
+// (perf/results/links.md). About two slices are under way between two ranks,
+// and one or two of a rank's parts between more: links whose rate times delay
+// is larger want larger slices.
 #ifndef RINGFLEET_CLUSTER_RING_H_
 #define RINGFLEET_CLUSTER_RING_H_
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How long parts of a step take on a host and between hosts, by a stated
 // model: what must be read from memory, what must be multiplied, what travels.
-// Constants are measured (perf/README.md) or said to be assumed.
+// Constants are measured (perf/results) or said to be assumed.
 //
 //   product    fourth root of (bytes / read rate)^4 + (operations / rate)^4:
 //              reading and multiplying overlap, less well where they balance;
@@ -34,20 +34,20 @@ struct NetworkSpec {
   double latency_seconds = 0;   // One way, without this program's software.
 };
 
-// Measured; see perf/README.md for the tables. On two Zen 4 cores:
+// Measured; see perf/results for the tables. On two Zen 4 cores:
 // Software of one message between two processes, and of each further one
-// ("Collectives against these": 17 to 23 us for 4 bytes).
+// (collectives.md: 17 to 23 us for 4 bytes).
 inline constexpr double kMessageSeconds = 15e-6;
 inline constexpr double kFurtherMessageSeconds = 8e-6;
 // Per byte in sender's and receiver's software: 0.6 to 1.5 ms for 1.8 MB.
 inline constexpr double kSoftwareSecondsPerByte = 0.4e-9;
 // Ethernet's and TCP's headers: 1448 of 1514 bytes are payload.
 inline constexpr double kPayloadShare = 1448.0 / 1514.0;
-// Loops over the threads, norms, routing ("The demo model": 7 layers with
+// Loops over the threads, norms, routing (tokens_per_second.md: 7 layers with
 // nothing to read take 0.94 ms).
 inline constexpr double kLayerOverheadSeconds = 0.1e-3;
 
-// On two cores of Sapphire Rapids ("The parts of a step"):
+// On two cores of Sapphire Rapids (steps.md):
 // Of the time that a prompt's long parts take, what a rank spends outside of
 // them, most of it waiting for the one that happens to be late: 65 of 1613 and
 // 123 of 1934 ms; steps that generate wait for a hundredth.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compares the collectives with what else there is on the same machine, and
-// prints the tables of perf/README.md: rounds of `ringfleet collectives`, the
-// raw-TCP twin and Open MPI take turns, so that what the machine does meanwhile
-// meets all of them; ratios are made within a round, then the median is taken.
-// With --interference: what the control plane and other processes cost.
+// prints the tables of perf/results/collectives.md: rounds of `ringfleet
+// collectives`, the raw-TCP twin and Open MPI take turns, so that what the
+// machine does meanwhile meets all of them; ratios are made within a round,
+// then the median is taken. With --interference: what the control plane and
+// other processes cost.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>

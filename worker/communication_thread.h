@@ -15,7 +15,8 @@ namespace ringfleet::worker {
 // on, and then runs soon, however many threads multiply: the system prefers a
 // thread that has slept. Asking for frames between the tiles of a product
 // instead would save its switches, but make each hop of a ring wait for a tile,
-// or for a whole time slice where ranks share cores (perf/README.md).
+// or for a whole time slice where ranks share cores (perf/results/
+// prefill.md).
 //
 // Sleeps between collectives. Belongs to one thread.
 class CommunicationThread {

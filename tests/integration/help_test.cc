@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What help texts and documents tell a reader to type.
+#include <filesystem>
+#include <map>
 #include <regex>
 #include <set>
 #include <sstream>
@@ -25,6 +27,25 @@ std::set<std::string> VerbsIn(const std::string& text) {
     }
   }
   return verbs;
+}
+
+// What there is to read, by its path from the repository's root; nothing that a
+// build or git has put there.
+std::map<std::string, std::string> Documents() {
+  namespace fs = std::filesystem;
+  const fs::path source = RINGFLEET_SOURCE_DIR;
+  std::map<std::string, std::string> texts;
+  for (auto it = fs::recursive_directory_iterator(source);
+       it != fs::recursive_directory_iterator(); ++it) {
+    const std::string name = it->path().filename().string();
+    if (it->is_directory() && (name.starts_with("build") || name[0] == '.')) {
+      it.disable_recursion_pending();
+    } else if (it->path().extension() == ".md") {
+      texts[it->path().lexically_relative(source).string()] =
+          testing::ReadFile(it->path().string());
+    }
+  }
+  return texts;
 }
 
 class HelpTest : public FleetTest {
@@ -55,17 +76,28 @@ TEST_F(HelpTest, EveryVerbOfAnExampleExists) {
   for (const std::string& verb : verbs) {
     texts[verb + " --help"] = Cli({verb, "--help"}).output;
   }
-  for (const char* name : {"README.md", "CONTRIBUTING.md", "tests/README.md",
-                           "cluster/launch/README.md", "perf/README.md"}) {
-    texts[name] =
-        testing::ReadFile(std::string(RINGFLEET_SOURCE_DIR) + "/" + name);
-  }
+  texts.merge(Documents());
   ASSERT_THAT(VerbsIn(texts["README.md"]), Not(IsEmpty()));
   for (const auto& [name, text] : texts) {
     for (const std::string& verb : VerbsIn(text)) {
       EXPECT_THAT(verbs, Contains(verb)) << "in " << name;
     }
   }
+}
+
+TEST(DocumentsTest, LinksLeadToFiles) {
+  static const std::regex link(R"(\]\(([^):#]+)[^):]*\))");
+  const std::filesystem::path source = RINGFLEET_SOURCE_DIR;
+  int links = 0;
+  for (const auto& [name, text] : Documents()) {
+    for (std::sregex_iterator it(text.begin(), text.end(), link), end;
+         it != end; ++it, ++links) {
+      const auto target = (source / name).parent_path() / std::string((*it)[1]);
+      EXPECT_TRUE(std::filesystem::exists(target))
+          << (*it)[0] << " in " << name;
+    }
+  }
+  EXPECT_GT(links, 20);
 }
 
 }  // namespace
