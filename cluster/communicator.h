@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The collectives a model calls. All ranks of a group call the same operations
 // in the same order with the same counts; each call is one sequence number of
-// the group. A difference is an error on every rank, never a wrong result.
+// the group. A difference is an error on every rank, never a wrong result; of
+// operations in which a rank may only send (broadcast, all_to_all) perhaps not
+// before the next one.
 #ifndef RINGFLEET_CLUSTER_COMMUNICATOR_H_
 #define RINGFLEET_CLUSTER_COMMUNICATOR_H_
 
@@ -74,9 +76,10 @@ class HalvesSource {
 // Where an operation has an input and an output, they are the same memory (in
 // place) or do not overlap. Values that were rounded on the wire are rounded
 // on every rank, their sender's own copy included, so that all ranks always
-// hold the same bits. `offsets` have size() + 1 ascending entries, the same on
-// all ranks: rank r's segment is [offsets[r], offsets[r + 1]); segments may be
-// empty or uneven.
+// hold the same bits (of what is not a number, that it is none: its sign and
+// payload are the processor's choice). `offsets` have size() + 1 ascending
+// entries, the same on all ranks: rank r's segment is [offsets[r], offsets[r +
+// 1]); segments may be empty or uneven.
 //
 // Errors of every operation:
 //   DEADLINE_EXCEEDED: names the operation and the rank that did not answer.
@@ -121,11 +124,12 @@ class Communicator {
   // `segment`, the own one, becomes its part of the sum over ranks of `input`;
   // in place when it lies at its place in `input`, which is then left
   // unspecified elsewhere. A direct one rounds each partial once to the
-  // encoding, a ring sends partial sums in float32.
+  // encoding, a ring sends partial sums in float32. `check` as above.
   virtual absl::Status ReduceScatter(absl::Span<float> input,
                                      absl::Span<float> segment,
                                      absl::Span<const uint64_t> offsets,
-                                     Encoding encoding, Deadline deadline) = 0;
+                                     Encoding encoding, uint64_t check,
+                                     Deadline deadline) = 0;
 
   // Sends input[input_offsets[r], input_offsets[r + 1]) to rank r and receives
   // rank r's part for this rank into [output_offsets[r], ...) of `output`,
@@ -162,12 +166,13 @@ class Communicator {
   // The same backwards: rank r ends with the sum over ranks of its own halves,
   // in source.Partial. In step s = 0 .. size() - 2 its summands of
   // (r - 1 - s).kLeft and (r + 1 + s).kRight leave it; the own ones come last.
-  // Directly, each goes to its owner, rounded to the encoding; along the ring
-  // to rank r + 1 (kLeft) and r - 1 (kRight), as float32, added to what came in
-  // step s - 1. Either way the sum of d.kLeft is made in the order of ranks
-  // d + 1, d + 2, ..., d, that of d.kRight in the order d - 1, d - 2, ..., d,
-  // whose own is not rounded. Memory of all partials is the caller's again on
-  // return.
+  // Directly, each goes to its owner, and sums are those of a direct
+  // ReduceScatter: in the order of ranks, each summand rounded once to the
+  // encoding, the owner's too. Along the ring a summand goes to rank r + 1
+  // (kLeft) and r - 1 (kRight), as float32, added to what came in step s - 1:
+  // the sum of d.kLeft is made in the order of ranks d + 1, d + 2, ..., d, that
+  // of d.kRight in the order d - 1, d - 2, ..., d. Memory of all partials is
+  // the caller's again on return.
   virtual absl::Status ReduceHalves(const HalvesLayout& layout,
                                     Encoding encoding, HalvesSource& source,
                                     uint64_t check, Deadline deadline) = 0;

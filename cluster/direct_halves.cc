@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/direct_halves.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 
 #include "cluster/chunks.h"
@@ -48,7 +50,7 @@ class DirectSchedule {
       }
       if (!sent) RF_RETURN_IF_ERROR(Receive());
     }
-    RF_RETURN_IF_ERROR(AddToOwn());
+    if (last_step_ > 0) RF_RETURN_IF_ERROR(AddUpKept());
     return exchange_.AwaitCallerMemory();
   }
 
@@ -77,9 +79,8 @@ class DirectSchedule {
     walk.peer =
         exchange_.Wrap(exchange_.rank() + (back ? -distance : distance));
     walk.which = {sends ? walk.peer : exchange_.rank(), walk.half};
-    walk.cursor.emplace(
-        format_, ElementRange{0, halves_.Of(walk.which).size() * row_elements_},
-        frame_elements_);
+    walk.cursor.emplace(format_, ElementRange{0, Elements(walk.which)},
+                        frame_elements_);
   }
 
   void Next(Walk& walk, bool sends) {
@@ -113,20 +114,29 @@ class DirectSchedule {
            (walk.half == Half::kRight ? 1 : 0);
   }
 
-  // Memory for the sums of the own rows, and for what is sent in another form
-  // than it lies in.
+  size_t Elements(ShardHalf which) const {
+    return halves_.Of(which).size() * row_elements_;
+  }
+
+  // Memory for what is kept of the own rows, with a frame of the own summands
+  // while others' are added in front of them, and for what is sent in another
+  // form than it lies in.
   absl::Status ReserveBlock() {
     size_t bytes = 0;
     if (last_step_ > 0) {
-      bytes = halves_.Shard(exchange_.rank()).size() * row_elements_ *
-              sizeof(float);
+      bytes = frame_elements_ * sizeof(float);
+      for (const Half half : {Half::kLeft, Half::kRight}) {
+        const size_t elements = Elements({exchange_.rank(), half});
+        kept_bytes_[HalfIndex(half)] = format_.EncodedBytes(0, elements);
+        kept_[HalfIndex(half)] = bytes;
+        bytes += (last_step_ + 1) * kept_bytes_[HalfIndex(half)];
+      }
     }
     encoded_bytes_ = bytes;
     for (int shard = 0; shard < exchange_.size(); ++shard) {
       if (shard == exchange_.rank() || format_.IdentityBytes()) continue;
       for (const Half half : {Half::kLeft, Half::kRight}) {
-        bytes += format_.EncodedBytes(
-            0, halves_.Of({shard, half}).size() * row_elements_);
+        bytes += format_.EncodedBytes(0, Elements({shard, half}));
       }
     }
     RF_ASSIGN_OR_RETURN(block_, exchange_.NextBlock(bytes));
@@ -189,40 +199,62 @@ class DirectSchedule {
 
   void Add(const Walk& walk, const FrameBody& frame) {
     const auto [begin, end] = walk.cursor->chunk();
-    if (last_step_ == 0) {
+    if (last_step_ == 0) {  // a + b is b + a.
       float* const own = source_.Partial(walk.which) + begin;
+      format_.Round(begin, end, own);
       return format_.Accumulate(frame.payload, begin, end, own, own);
     }
-    float* const sum = SumsOf(walk.which) + begin;
-    if (walk.step == 0) {
-      format_.Decode(frame.payload, begin, end, sum);
-    } else {
-      format_.Accumulate(frame.payload, begin, end, sum, sum);
+    char* to = Kept(walk.half, walk.peer) + walk.cursor->offset();
+    for (const absl::Span<const char> piece : frame.payload) {
+      to = std::copy(piece.begin(), piece.end(), to);
     }
   }
 
-  // The own summands come last.
-  absl::Status AddToOwn() {
-    if (last_step_ == 0) return absl::OkStatus();
+  // What has been kept of rank `from`'s summands of an own half.
+  char* Kept(Half half, int from) const {
+    const int before = from < exchange_.rank() ? from : from - 1;
+    return block_->data() + kept_[HalfIndex(half)] +
+           before * kept_bytes_[HalfIndex(half)];
+  }
+
+  absl::Status AddUpKept() {
     for (const Half half : {Half::kLeft, Half::kRight}) {
       const ShardHalf which = {exchange_.rank(), half};
-      const size_t rows = halves_.Of(which).size();
-      while (source_.Ready(which) < rows) {
+      while (source_.Ready(which) < halves_.Of(which).size()) {
         size_t index = 0;
         RF_RETURN_IF_ERROR(exchange_.ReceiveUnlessWoken({}, &index).status());
       }
-      kernels::AddTo(SumsOf(which), rows * row_elements_,
-                     source_.Partial(which));
+      ChunkCursor<WireFormat> cursor(format_, {0, Elements(which)},
+                                     frame_elements_);
+      do {
+        AddUpFrame(which, cursor);
+      } while (cursor.Next());
     }
     return absl::OkStatus();
   }
 
-  // Of what has come of an own half.
-  float* SumsOf(ShardHalf which) const {
-    const size_t row =
-        halves_.Of(which).begin - halves_.Shard(which.shard).begin;
-    return reinterpret_cast<float*>(block_->data()) + row * row_elements_;
+  void AddUpFrame(ShardHalf which, const ChunkCursor<WireFormat>& cursor) {
+    const auto [begin, end] = cursor.chunk();
+    float* const sum = source_.Partial(which) + begin;
+    format_.Round(begin, end, sum);
+    float* const own = reinterpret_cast<float*>(block_->data());
+    if (exchange_.rank() > 0) std::copy_n(sum, end - begin, own);
+    for (int rank = 0; rank < exchange_.size(); ++rank) {
+      if (rank == exchange_.rank()) {
+        if (rank > 0) kernels::AddTo(own, end - begin, sum);
+        continue;
+      }
+      const absl::Span<const char> kept(
+          Kept(which.half, rank) + cursor.offset(), cursor.bytes());
+      if (rank == 0) {
+        format_.Decode({&kept, 1}, begin, end, sum);
+      } else {
+        format_.Accumulate({&kept, 1}, begin, end, sum, sum);
+      }
+    }
   }
+
+  static size_t HalfIndex(Half half) { return static_cast<size_t>(half); }
 
   Exchange& exchange_;
   const RowHalves halves_;
@@ -235,7 +267,9 @@ class DirectSchedule {
   Walks incoming_;
   size_t favoured_ = 0;  // Takes turns, so that neither side starves.
   SendArena::Block* block_ = nullptr;
-  size_t encoded_bytes_ = 0;  // Of it that are used.
+  std::array<size_t, 2> kept_ = {};        // Where in it, by half,
+  std::array<size_t, 2> kept_bytes_ = {};  // and of each rank.
+  size_t encoded_bytes_ = 0;               // Of it that are used.
 };
 
 }  // namespace

@@ -11,9 +11,11 @@
 
 namespace ringfleet::cluster {
 
-// Requires two ranks or more. Each summand is encoded once. In every step a
-// rank sends two halves and two are sent to it, as on the ring, and sums are
-// made in the same order; but nobody waits for a sum to pass on.
+// Requires two ranks or more. Each summand is encoded once, and sums are made
+// in the order of ranks, as by DirectReduceScatter. In every step a rank sends
+// two halves and two are sent to it, as on the ring, but nobody waits for a sum
+// to pass on. What has come before the own summands are there is kept as it
+// came, of two ranks in the transport.
 absl::Status DirectReduceHalves(Exchange& exchange, const HalvesLayout& layout,
                                 const WireFormat& format, HalvesSource& source);
 

@@ -87,6 +87,7 @@ Exchange GroupCommunicator::Begin(const OpDescriptor& descriptor,
   head.op_descriptor = PackDescriptor(descriptor);
   head.check = check;
   head.count = count;
+  begun_ = true;
   if (recorder_ != nullptr) {
     recorder_->Begin({.epoch = transport_->epoch(),
                       .group = head.group,
@@ -108,7 +109,10 @@ absl::Status GroupCommunicator::End(absl::Status status) {
         arena_.caller(), Deadline::After(kReclaimTime));
     if (!first.ok()) status = first;
   }
-  if (recorder_ != nullptr) recorder_->End(status);
+  // Not the one before, where the arguments of this one were refused.
+  if (std::exchange(begun_, false) && recorder_ != nullptr) {
+    recorder_->End(status);
+  }
   return status;
 }
 
@@ -229,7 +233,8 @@ absl::Status GroupCommunicator::AllGather(absl::Span<const float> segment,
 
 absl::Status GroupCommunicator::ReduceScatter(
     absl::Span<float> input, absl::Span<float> segment,
-    absl::Span<const uint64_t> offsets, Encoding encoding, Deadline deadline) {
+    absl::Span<const uint64_t> offsets, Encoding encoding, uint64_t check,
+    Deadline deadline) {
   const WireFormat format(encoding.wire, encoding.row_elements);
   absl::Status valid =
       CheckSegments(offsets, input.size(), segment.size(), format);
@@ -237,9 +242,10 @@ absl::Status GroupCommunicator::ReduceScatter(
   const uint64_t bytes = format.EncodedBytes(offsets.front(), offsets.back());
   const Algorithm algorithm =
       table_.Choose(Operation::kReduceScatter, bytes, size());
+  const std::array<uint64_t, 2> agreed = {HashOffsets(offsets), check};
   Exchange exchange =
       Begin({Operation::kReduceScatter, algorithm, encoding.wire},
-            HashOffsets(offsets), offsets.back(), bytes, deadline);
+            HashOffsets(agreed), offsets.back(), bytes, deadline);
   if (size() == 1) {
     float* const own = input.data() + offsets.front();
     if (segment.data() != own) {

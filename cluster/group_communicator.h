@@ -48,7 +48,8 @@ class GroupCommunicator : public Communicator {
                          Deadline deadline) override;
   absl::Status ReduceScatter(absl::Span<float> input, absl::Span<float> segment,
                              absl::Span<const uint64_t> offsets,
-                             Encoding encoding, Deadline deadline) override;
+                             Encoding encoding, uint64_t check,
+                             Deadline deadline) override;
   absl::Status AllToAll(absl::Span<const float> input,
                         absl::Span<const uint64_t> input_offsets,
                         absl::Span<float> output,
@@ -103,6 +104,7 @@ class GroupCommunicator : public Communicator {
   TraceRecorder* const trace_;
   const int rank_;
   uint64_t sequence_ = 0;  // Operations begun.
+  bool begun_ = false;     // One has, and has not ended.
   SendArena arena_;
 };
 

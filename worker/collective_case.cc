@@ -168,7 +168,7 @@ absl::Status CollectiveCase::Run(cluster::Deadline deadline) {
           output, offsets_, encoding, deadline);
     case Operation::kReduceScatter:
       return communicator_->ReduceScatter(input, output, offsets_, encoding,
-                                          deadline);
+                                          /*check=*/0, deadline);
     case Operation::kAllToAll:
       return communicator_->AllToAll(input, offsets_, output, output_offsets_,
                                      encoding, deadline);

@@ -212,7 +212,8 @@ absl::Status FusedCase::Run(int way, cluster::Deadline deadline) {
       if (way == kCompute) return absl::OkStatus();
       return communicator_->ReduceScatter(
           absl::MakeSpan(partial_), absl::MakeSpan(result_), offsets_,
-          {.wire = spec_.wire, .row_elements = spec_.outputs}, deadline);
+          {.wire = spec_.wire, .row_elements = spec_.outputs}, /*check=*/0,
+          deadline);
   }
 }
 
@@ -229,10 +230,12 @@ uint64_t FusedCase::CountWrong() {
   return DifferentBits(result_, expected);
 }
 
-// Each half in the order of its sum.
+// Round the ring each half in the order of its sum; else in the order of ranks,
+// each summand rounded.
 std::vector<float> FusedCase::ExpectedSums() const {
   std::vector<float> sums(result_.size());
   const cluster::WireFormat format = SumFormat(spec_);
+  const bool ring = spec_.algorithm == cluster::Algorithm::kRing;
   const size_t first = halves_.Shard(rank_).begin;
   for (const Half half : {Half::kLeft, Half::kRight}) {
     const RowRange rows = halves_.Of({rank_, half});
@@ -241,7 +244,8 @@ std::vector<float> FusedCase::ExpectedSums() const {
     float* const sum = sums.data() + (rows.begin - first) * spec_.outputs;
     const int sign = half == Half::kLeft ? 1 : -1;
     for (int hop = 1; hop <= size_; ++hop) {
-      const int rank = ((rank_ + sign * hop) % size_ + size_) % size_;
+      const int rank =
+          ring ? ((rank_ + sign * hop) % size_ + size_) % size_ : hop - 1;
       const size_t inputs = InputsOf(rank);
       std::vector<float> x(rows.size() * inputs);
       GenerateRows(rank, rows, x.data());
@@ -253,7 +257,7 @@ std::vector<float> FusedCase::ExpectedSums() const {
       if (inputs != weights_.columns()) others.emplace(Weights(inputs));
       kernels::MatMul(others.has_value() ? *others : weights_, activations,
                       partial.data(), *pool_);
-      if (hop < size_) format.Round(0, count, partial.data());
+      if (size_ > 1) format.Round(0, count, partial.data());
       for (size_t i = 0; i < count; ++i) {
         sum[i] = hop == 1 ? partial[i] : sum[i] + partial[i];
       }

@@ -106,8 +106,9 @@ struct LayerContext {
   double expert_capacity;
   Workspace& workspace;
   cluster::TraceRecorder* trace = nullptr;  // Or null.
-  // Hash of all experts chosen in this step so far: it travels with the next
-  // all-reduce, so that ranks that route differently are found out at once.
+  // Hash of all experts chosen in this step so far, and of where they are: it
+  // travels with the next reduction, so that ranks that differ are found out at
+  // once.
   uint64_t routing_hash = 0;
   // Exact tokens per [layer][expert]; null: not counted.
   std::vector<std::vector<uint64_t>>* expert_counts = nullptr;

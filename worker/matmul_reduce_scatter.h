@@ -8,6 +8,7 @@
 #define RINGFLEET_WORKER_MATMUL_REDUCE_SCATTER_H_
 
 #include <cstddef>
+#include <cstdint>
 
 #include "absl/status/status.h"
 #include "cluster/communicator.h"
@@ -21,9 +22,9 @@ namespace ringfleet::worker {
 struct MatmulReduceScatterArgs {
   // Equal on all ranks, as is the number of outputs of the weights.
   size_t rows = 0;
-  // What a rank's summands are rounded to, but for those of its own rows; kF32
-  // is exact to the order above.
+  // What a rank's summands are rounded to; the sums are not.
   cluster::Wire wire = cluster::Wire::kF32;
+  uint64_t check = 0;  // Travels with the sums.
 
   FusedTiles tiles;
 

@@ -41,7 +41,7 @@ class ScatterPipeline final : public cluster::HalvesSource {
           {.rows = args_.rows,
            .row_size = args_.columns,
            .segment_bytes = args_.segment_bytes},
-          {args_.wire, args_.columns}, *this, /*check=*/0, deadline);
+          {args_.wire, args_.columns}, *this, args_.check, deadline);
       if (!status.ok()) workspace_.progress.Fail();
       return status;
     };

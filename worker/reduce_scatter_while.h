@@ -7,14 +7,14 @@
 // T, computes its summands of (r - 1 - s).L and (r + 1 + s).R and, but in the
 // last step, sends them to ranks r - 1 - s and r + 1 + s, segment by segment as
 // the rows are there, while it computes the next halves. The own halves come
-// last: the sum of d.L is made in the order of ranks d + 1, d + 2, ..., d, that
-// of d.R in the order d - 1, d - 2, ..., d. On the ring (see
-// Communicator::ReduceHalves) it travels in that order instead, with the same
-// bits where it travels as float32.
+// last. Sums have the bits of a ReduceScatter that computed first: they are
+// made in the order of ranks, unless the ring is chosen (see
+// Communicator::ReduceHalves).
 #ifndef RINGFLEET_WORKER_REDUCE_SCATTER_WHILE_H_
 #define RINGFLEET_WORKER_REDUCE_SCATTER_WHILE_H_
 
 #include <cstddef>
+#include <cstdint>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -31,9 +31,9 @@ struct ReduceScatterWhileArgs {
   // Equal on all ranks.
   size_t rows = 0;
   size_t columns = 0;
-  // What a rank's summands are rounded to, but for those of its own rows; kF32
-  // is exact to the order above.
+  // What a rank's summands are rounded to; the sums are not.
   cluster::Wire wire = cluster::Wire::kF32;
+  uint64_t check = 0;        // Travels with the sums.
   size_t segment_bytes = 0;  // As in FusedTiles.
 
   // Rows of each half that are computed before they are handed on: `piece_rows`

@@ -140,9 +140,20 @@ absl::Status GatherNormed(LayerContext& context, const RowSplit& split,
       });
 }
 
-// partial [split.rows(), D] is added over ranks; this rank's rows of the sum
-// lie in the returned [split.size(), D], rounded as an all-reduce would send
+// Sums of this rank's rows, [split.size(), D], as an all-reduce would send
 // them.
+void RoundSums(LayerContext& context, const RowSplit& split, float* sums) {
+  if (context.wire == cluster::Wire::kF32) return;
+  const size_t hidden = context.spec.hidden_size;
+  const cluster::WireFormat format(context.wire, hidden);
+  context.pool.ParallelFor(
+      split.size(), kRowGrain, [&](size_t begin, size_t end) {
+        format.Round(0, (end - begin) * hidden, sums + begin * hidden);
+      });
+}
+
+// partial [split.rows(), D] is added over ranks; this rank's rows of the sum
+// lie in the returned [split.size(), D], rounded.
 absl::StatusOr<const float*> ReduceScatterRows(LayerContext& context,
                                                const RowSplit& split,
                                                float* partial) {
@@ -156,13 +167,8 @@ absl::StatusOr<const float*> ReduceScatterRows(LayerContext& context,
   RF_RETURN_IF_ERROR(context.communicator.ReduceScatter(
       absl::MakeSpan(partial, split.rows() * hidden),
       absl::MakeSpan(reduced, split.size() * hidden), workspace.element_offsets,
-      {context.wire, hidden}));
-  if (context.wire == cluster::Wire::kF32) return reduced;
-  const cluster::WireFormat format(context.wire, hidden);
-  context.pool.ParallelFor(
-      split.size(), kRowGrain, [&](size_t begin, size_t end) {
-        format.Round(0, (end - begin) * hidden, reduced + begin * hidden);
-      });
+      {context.wire, hidden}, context.routing_hash));
+  RoundSums(context, split, reduced);
   return reduced;
 }
 
@@ -179,6 +185,7 @@ absl::StatusOr<const float*> ProjectAndScatter(LayerContext& context,
     RF_RETURN_IF_ERROR(context.communicator.MatmulReduceScatter(
         {.rows = split.rows(),
          .wire = context.wire,
+         .check = context.routing_hash,
          .tiles = context.tiles.Of(
              {.operation = cluster::Operation::kMatmulReduceScatter,
               .rows = split.rows(),
@@ -192,6 +199,7 @@ absl::StatusOr<const float*> ProjectAndScatter(LayerContext& context,
          .weights = weights,
          .out = out},
         context.pool));
+    RoundSums(context, split, out);
     return out;
   }
   workspace.attended_x.Assign(kernels::ActivationFormFor(w.form()), attended,
@@ -222,6 +230,7 @@ absl::StatusOr<const float*> FeedForwardAndScatter(
         {.rows = split.rows(),
          .columns = hidden,
          .wire = context.wire,
+         .check = context.routing_hash,
          .piece_rows = split.rows(),
          .most_piece_rows = split.rows(),
          .out = out},
@@ -230,6 +239,7 @@ absl::StatusOr<const float*> FeedForwardAndScatter(
           FeedForwardSums(context, weights,
                           {.y = y, .first_y = first_y, .rows = rows});
         }));
+    RoundSums(context, split, out);
     return out;
   }
   float* partial = Grow(context.workspace.partial, split.rows() * hidden);

@@ -23,11 +23,9 @@ namespace ringfleet::worker {
 //     in place
 // From LayerContext.fuse_rows rows per rank on the first gather and both
 // reductions, of experts' sums where cluster::ExpertsHaveRows, run beside the
-// products next to them (all_gather_matmul.h, reduce_scatter_while.h), which
-// round neither the own summands nor the sums and have an order of their own
-// from three ranks on. Otherwise, where the
-// reduce-scatter adds in rank order (see cluster/algorithm_table.h), rows get
-// the same bits as from DecoderLayer.
+// products next to them (all_gather_matmul.h, reduce_scatter_while.h). Either
+// way rows get the same bits as from DecoderLayer wherever both add in rank
+// order: not where the table of algorithms has a ring for one of them.
 // Errors: those of cluster::Communicator, with the layer named.
 absl::Status SequenceParallelLayer(LayerContext& context,
                                    const LayerWeights& weights,

@@ -18,7 +18,10 @@ namespace ringfleet::worker {
 class TimedCommunicator {
  public:
   TimedCommunicator(cluster::Communicator* communicator, absl::Duration timeout)
-      : communicator_(communicator), timeout_(timeout) {}
+      : communicator_(communicator),
+        timeout_(timeout),
+        fused_(communicator->size() > 1 ? std::make_unique<FusedWorkspace>()
+                                        : nullptr) {}
 
   int rank() const { return communicator_->rank(); }
   int size() const { return communicator_->size(); }
@@ -59,27 +62,31 @@ class TimedCommunicator {
   // is left unspecified.
   absl::Status ReduceScatter(absl::Span<float> input, absl::Span<float> segment,
                              absl::Span<const uint64_t> offsets,
-                             cluster::Encoding encoding) {
+                             cluster::Encoding encoding, uint64_t check) {
     return communicator_->ReduceScatter(input, segment, offsets, encoding,
+                                        check,
                                         cluster::Deadline::After(timeout_));
   }
   // Products that are fused with an exchange; the results' rows are those of
   // RowHalves.
   absl::Status AllGatherMatmul(const AllGatherMatmulArgs& args,
                                kernels::ThreadPool& pool) {
-    return worker::AllGatherMatmul(args, *communicator_, fused(), pool,
+    return worker::AllGatherMatmul(args, *communicator_, *fused_, pool,
                                    cluster::Deadline::After(timeout_));
   }
   absl::Status MatmulReduceScatter(const MatmulReduceScatterArgs& args,
                                    kernels::ThreadPool& pool) {
-    return worker::MatmulReduceScatter(args, *communicator_, fused(), pool,
+    return worker::MatmulReduceScatter(args, *communicator_, *fused_, pool,
                                        cluster::Deadline::After(timeout_));
   }
   absl::Status ReduceScatterWhile(const ReduceScatterWhileArgs& args,
                                   ComputeRows compute) {
-    return worker::ReduceScatterWhile(args, compute, *communicator_, fused(),
+    return worker::ReduceScatterWhile(args, compute, *communicator_, *fused_,
                                       cluster::Deadline::After(timeout_));
   }
+
+  // All rows of the last AllGatherMatmul.
+  const kernels::Activations& gathered_x() const { return fused_->x; }
 
   // Memory for what is being gathered: it outlives a failed operation, whose
   // frames a slow peer may still be reading.
@@ -88,17 +95,13 @@ class TimedCommunicator {
   std::vector<uint64_t>& gather_offsets() { return gather_offsets_; }
 
  private:
-  // Made when it is first wanted: it has a thread.
-  FusedWorkspace& fused() {
-    if (fused_ == nullptr) fused_ = std::make_unique<FusedWorkspace>();
-    return *fused_;
-  }
-
   cluster::Communicator* const communicator_;
   const absl::Duration timeout_;
   std::vector<char> gather_buffer_;
   std::vector<uint64_t> gather_offsets_;
-  std::unique_ptr<FusedWorkspace> fused_;
+  // Null for one rank. Its thread may run on the CPUs that the one has which
+  // makes this, not only on the one that the executor's may be kept to.
+  const std::unique_ptr<FusedWorkspace> fused_;
 };
 
 }  // namespace ringfleet::worker

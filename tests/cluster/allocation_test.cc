@@ -53,7 +53,8 @@ absl::Status RunAll(GroupCommunicator& group, Buffers& b) {
     RF_RETURN_IF_ERROR(group.AllGather(input.subspan(begin, size), output,
                                        b.offsets, encoding, deadline));
     RF_RETURN_IF_ERROR(group.ReduceScatter(input, output.subspan(0, size),
-                                           b.offsets, encoding, deadline));
+                                           b.offsets, encoding, /*check=*/0,
+                                           deadline));
     RF_RETURN_IF_ERROR(
         group.AllToAll(input, b.parts, output, b.parts, encoding, deadline));
     RF_RETURN_IF_ERROR(group.Broadcast(output, 1, encoding, deadline));

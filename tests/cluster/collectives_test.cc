@@ -222,14 +222,14 @@ TEST(RingTest, ReduceScatterSumsTheOwnSegmentFromItsNeighbourOn) {
             RingOrderSum(group.size(), group.rank(), false, shape.count);
         std::vector<float> input = RankValues(group.rank(), shape.count);
         std::vector<float> segment(size);
-        RF_RETURN_IF_ERROR(group.ReduceScatter(absl::MakeSpan(input),
-                                               absl::MakeSpan(segment), offsets,
-                                               {wire, shape.row}, Soon()));
+        RF_RETURN_IF_ERROR(group.ReduceScatter(
+            absl::MakeSpan(input), absl::MakeSpan(segment), offsets,
+            {wire, shape.row}, /*check=*/0, Soon()));
         RF_RETURN_IF_ERROR(ExpectRingSum(segment, begin, right, left));
         input = RankValues(group.rank(), shape.count);
         RF_RETURN_IF_ERROR(group.ReduceScatter(
             absl::MakeSpan(input), absl::MakeSpan(input).subspan(begin, size),
-            offsets, {wire, shape.row}, Soon()));
+            offsets, {wire, shape.row}, /*check=*/0, Soon()));
         return ExpectRingSum(absl::MakeConstSpan(input).subspan(begin, size),
                              begin, right, left);
       });
@@ -265,7 +265,7 @@ TEST(RingTest, SlicesOfUnevenSegmentsFollowEachOther) {
         const size_t size = offsets[group.rank() + 1] - begin;
         RF_RETURN_IF_ERROR(group.ReduceScatter(
             absl::MakeSpan(input), absl::MakeSpan(input).subspan(begin, size),
-            offsets, {}, Soon()));
+            offsets, {}, /*check=*/0, Soon()));
         RF_RETURN_IF_ERROR(
             ExpectEqual(absl::MakeConstSpan(input).subspan(begin, size),
                         absl::MakeConstSpan(want).subspan(begin, size)));
@@ -297,13 +297,13 @@ TEST(DirectTest, ReduceScatterIsTheRankOrderSum) {
         const auto want = absl::MakeConstSpan(sum).subspan(begin, size);
         std::vector<float> input = RankValues(group.rank(), shape.count);
         std::vector<float> segment(size);
-        RF_RETURN_IF_ERROR(group.ReduceScatter(absl::MakeSpan(input),
-                                               absl::MakeSpan(segment), offsets,
-                                               {wire, row}, Soon()));
+        RF_RETURN_IF_ERROR(
+            group.ReduceScatter(absl::MakeSpan(input), absl::MakeSpan(segment),
+                                offsets, {wire, row}, /*check=*/0, Soon()));
         RF_RETURN_IF_ERROR(ExpectEqual(segment, want));
         RF_RETURN_IF_ERROR(group.ReduceScatter(
             absl::MakeSpan(input), absl::MakeSpan(input).subspan(begin, size),
-            offsets, {wire, row}, Soon()));
+            offsets, {wire, row}, /*check=*/0, Soon()));
         return ExpectEqual(absl::MakeConstSpan(input).subspan(begin, size),
                            want);
       });

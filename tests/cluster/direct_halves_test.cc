@@ -66,21 +66,20 @@ class Summands final : public HalvesSource {
   }
   size_t Ready(ShardHalf which) override { return ready_[Index(which)]; }
 
-  // Whether the own rows are the sum, each summand but the own one rounded.
+  // Whether the own rows are the sum in the order of ranks, each summand
+  // rounded.
   bool Right(Wire wire) {
     for (const Half half : {Half::kLeft, Half::kRight}) {
       const kernels::RowRange rows = halves_.Of({rank_, half});
-      const int sign = half == Half::kLeft ? 1 : -1;
       std::vector<float> sum(rows.size() * kSummandRow);
-      for (int hop = 1; hop <= ranks_; ++hop) {
-        const int rank = ((rank_ + sign * hop) % ranks_ + ranks_) % ranks_;
+      for (int rank = 0; rank < ranks_; ++rank) {
         const std::vector<float> all = RankValues(rank, values_.size());
         std::vector<float> part(rows.size() * kSummandRow);
         std::copy_n(all.data() + rows.begin * kSummandRow, part.size(),
                     part.data());
-        if (hop < ranks_) testing::RoundToWire(wire, kSummandRow, part);
+        testing::RoundToWire(wire, kSummandRow, part);
         for (size_t i = 0; i < sum.size(); ++i) {
-          sum[i] = hop == 1 ? part[i] : sum[i] + part[i];
+          sum[i] = rank == 0 ? part[i] : sum[i] + part[i];
         }
       }
       if (!std::equal(sum.begin(), sum.end(), Partial({rank_, half}))) {

@@ -112,11 +112,9 @@ TEST_F(DaemonTest, ExpertCountsAreThoseOfTheGolden) {
   }
 }
 
-// In one prefill strategy: prompts that begin together may be enough tokens for
-// sequence_parallel, whose sums are rounded elsewhere than those of one alone.
+// Prompts that begin together may be enough tokens for another strategy.
 TEST_F(DaemonTest, MoreJobsThanSlotsAllFinishAsAlone) {
-  ASSERT_NO_FATAL_FAILURE(StartFleet(
-      2, {"--parallel", "4", "--prefill-strategy", "replicated"}));
+  ASSERT_NO_FATAL_FAILURE(StartFleet(2, {"--parallel", "4"}));
   std::vector<std::string> prompts;
   std::vector<json> alone;
   for (int i = 0; i < 6; ++i) {

@@ -237,8 +237,7 @@ class ScatterCase {
         halves_(shape.rows, ranks),
         layout_(layout),
         wire_(wire),
-        sums_wire_(algorithm == cluster::Algorithm::kRing ? cluster::Wire::kF32
-                                                          : wire),
+        ring_(algorithm == cluster::Algorithm::kRing),
         weights_(layout, shape.depth, shape.columns, 300 + rank),
         pool_(threads),
         tiles_(weights_.view().DefaultTiles()),
@@ -268,7 +267,8 @@ class ScatterCase {
   }
 
  private:
-  // Every half in its order; what travels is rounded.
+  // Round the ring every half in its order; else in the order of ranks, each
+  // summand rounded.
   std::vector<float> Expected() const {
     std::vector<float> want(out_.size());
     const kernels::RowRange own = halves_.Shard(rank_);
@@ -280,9 +280,12 @@ class ScatterCase {
       const size_t count = rows.size() * shape_.columns;
       std::vector<float> sum(count);
       for (int hop = 1; hop <= ranks_; ++hop) {
-        const int rank = ((rank_ + sign * hop) % ranks_ + ranks_) % ranks_;
+        const int rank =
+            ring_ ? ((rank_ + sign * hop) % ranks_ + ranks_) % ranks_ : hop - 1;
         std::vector<float> partial = Partial(rank, rows);
-        if (hop < ranks_) RoundToWire(sums_wire_, shape_.columns, partial);
+        if (!ring_ && ranks_ > 1) {
+          RoundToWire(wire_, shape_.columns, partial);
+        }
         for (size_t i = 0; i < count; ++i) {
           sum[i] = hop == 1 ? partial[i] : sum[i] + partial[i];
         }
@@ -310,7 +313,7 @@ class ScatterCase {
   const cluster::RowHalves halves_;
   const Layout layout_;
   const cluster::Wire wire_;
-  const cluster::Wire sums_wire_;  // A ring's sums are not rounded.
+  const bool ring_;
   const TestWeights weights_;
   kernels::ThreadPool pool_;
   worker::FusedTiles tiles_;

@@ -11,7 +11,9 @@
 #include <thread>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "cluster/communicator.h"
+#include "cluster/status_macros.h"
 #include "kernels/mutex.h"
 #include "tests/testing/collective_cases.h"
 
@@ -104,8 +106,9 @@ class MemoryCommunicator final : public cluster::Communicator {
   // Each partial rounded to the wire, as a direct one does.
   absl::Status ReduceScatter(absl::Span<float> input, absl::Span<float> segment,
                              absl::Span<const uint64_t> offsets,
-                             cluster::Encoding encoding,
+                             cluster::Encoding encoding, uint64_t check,
                              cluster::Deadline) override {
+    RF_RETURN_IF_ERROR(Agree(check));
     std::vector<float> part(input.begin(), input.end());
     RoundToWire(encoding.wire, encoding.row_elements, part);
     std::fill(segment.begin(), segment.end(), 0.0f);
@@ -145,11 +148,12 @@ class MemoryCommunicator final : public cluster::Communicator {
     return absl::OkStatus();
   }
 
-  // In the order of the operation, each summand but the own rounded.
+  // In the order of ranks, each summand rounded.
   absl::Status ReduceHalves(const cluster::HalvesLayout& layout,
                             cluster::Encoding encoding,
-                            cluster::HalvesSource& source, uint64_t,
+                            cluster::HalvesSource& source, uint64_t check,
                             cluster::Deadline) override {
+    RF_RETURN_IF_ERROR(Agree(check));
     segments_.insert(layout.segment_bytes);
     const cluster::RowHalves halves(layout.rows, size());
     std::vector<float> partial(layout.rows * layout.row_size);
@@ -176,17 +180,15 @@ class MemoryCommunicator final : public cluster::Communicator {
                            partial.size() * sizeof(float)));
     for_each_half(rank_, [&](cluster::ShardHalf which, size_t, size_t begin,
                              size_t count) {
-      const int step = which.half == cluster::Half::kLeft ? 1 : size() - 1;
       std::vector<float> sum(count);
       std::vector<float> summand(count);
-      for (int hop = 1; hop <= size(); ++hop) {
-        const std::string& other = all[(rank_ + hop * step) % size()];
-        std::memcpy(summand.data(), other.data() + begin * sizeof(float),
+      for (int rank = 0; rank < size(); ++rank) {
+        std::memcpy(summand.data(), all[rank].data() + begin * sizeof(float),
                     count * sizeof(float));
-        if (hop < size()) {
-          RoundToWire(encoding.wire, encoding.row_elements, summand);
+        RoundToWire(encoding.wire, encoding.row_elements, summand);
+        for (size_t i = 0; i < count; ++i) {
+          sum[i] = rank == 0 ? summand[i] : sum[i] + summand[i];
         }
-        for (size_t i = 0; i < count; ++i) sum[i] += summand[i];
       }
       std::copy(sum.begin(), sum.end(), source.Partial(which));
     });
@@ -261,8 +263,19 @@ class MemoryCommunicator final : public cluster::Communicator {
 
   // That exchanges in halves were asked to cut by.
   const std::set<size_t>& segments() const { return segments_; }
+  // What ranks have compared with reductions that scatter their sums.
+  const std::set<uint64_t>& checks() const { return checks_; }
 
  private:
+  absl::Status Agree(uint64_t check) {
+    checks_.insert(check);
+    const std::string own(reinterpret_cast<const char*>(&check), sizeof(check));
+    for (const std::string& other : world_->Exchange(rank_, own)) {
+      if (other != own) return absl::FailedPreconditionError("ranks disagree");
+    }
+    return absl::OkStatus();
+  }
+
   static absl::Status NotHere() {
     return absl::UnimplementedError("not an operation of a model");
   }
@@ -270,6 +283,7 @@ class MemoryCommunicator final : public cluster::Communicator {
   MemoryWorld* const world_;
   const int rank_;
   std::set<size_t> segments_;
+  std::set<uint64_t> checks_;
 };
 
 }  // namespace ringfleet::testing

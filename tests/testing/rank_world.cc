@@ -164,6 +164,10 @@ const std::set<size_t>& RankWorld::Segments(int rank) const {
   return ranks_[rank]->communicator.segments();
 }
 
+const std::set<uint64_t>& RankWorld::Checks(int rank) const {
+  return ranks_[rank]->communicator.checks();
+}
+
 int RankWorld::data_group(int rank) const {
   return ranks_[rank]->plan.data_group;
 }

@@ -65,6 +65,8 @@ class RankWorld {
 
   // What exchanges beside products were asked to cut by; 0: nothing.
   const std::set<size_t>& Segments(int rank) const;
+  // What ranks have compared with reductions that scatter their sums.
+  const std::set<uint64_t>& Checks(int rank) const;
 
   const cluster::ModelSpec& spec() const { return spec_; }
   int size() const { return static_cast<int>(ranks_.size()); }

@@ -85,10 +85,11 @@ class MeddlingCommunicator : public Communicator {
   }
   absl::Status ReduceScatter(absl::Span<float> input, absl::Span<float> segment,
                              absl::Span<const uint64_t> offsets,
-                             Encoding encoding, Deadline deadline) override {
-    return Then(
-        real_->ReduceScatter(input, segment, offsets, encoding, deadline),
-        segment);
+                             Encoding encoding, uint64_t check,
+                             Deadline deadline) override {
+    return Then(real_->ReduceScatter(input, segment, offsets, encoding, check,
+                                     deadline),
+                segment);
   }
   absl::Status AllToAll(absl::Span<const char> input,
                         absl::Span<const uint64_t> input_offsets,

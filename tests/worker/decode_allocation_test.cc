@@ -38,7 +38,7 @@ class LoneCommunicator final : public cluster::Communicator {
   }
   absl::Status ReduceScatter(absl::Span<float>, absl::Span<float>,
                              absl::Span<const uint64_t>, cluster::Encoding,
-                             cluster::Deadline) override {
+                             uint64_t, cluster::Deadline) override {
     return absl::UnimplementedError("not part of a step");
   }
   absl::Status AllToAll(absl::Span<const char>, absl::Span<const uint64_t>,

@@ -482,8 +482,11 @@ void RunWithDelays(int ranks, const AlgorithmTable& table, Wire wire) {
                                   nullptr);
           GatherCase gather(ranks, group.rank(), {37, 70, 65, 2}, Layout::kInt8,
                             /*threads=*/2);
-          ScatterCase scatter(ranks, group.rank(), {37, 70, 65}, Layout::kInt8,
-                              wire, /*threads=*/2);
+          ScatterCase scatter(
+              ranks, group.rank(), {37, 70, 65}, Layout::kInt8, wire,
+              /*threads=*/2,
+              table.Choose(cluster::Operation::kMatmulReduceScatter,
+                           /*bytes=*/0, ranks));
           gather.tiles().segment_bytes = 256;
           scatter.tiles().segment_bytes = 1200;
           for (int i = 0; i < 10; ++i) {
