@@ -24,7 +24,9 @@ PartCost Products(const std::vector<LocalMatrix>& matrices,
   for (const LocalMatrix& matrix : matrices) {
     if (matrix.tensor->weight_class == weight_class &&
         matrix.tensor->rows > 0 &&
-        (which == RankShare::Matrices::kAll || IsLast(matrix.tensor->split))) {
+        (which == RankShare::Matrices::kAll ||
+         IsLast(matrix.tensor->split) ==
+             (which == RankShare::Matrices::kLast))) {
       cost.Add(ProductCost(matrix, rows, host));
     }
   }
@@ -267,6 +269,13 @@ PartCost RankShare::Queries(double rows) const {
 
 PartCost RankShare::Outputs(double rows) const {
   return AttentionProducts(dense_, Split::kHeadColumns, rows, host_);
+}
+
+PartCost RankShare::GateUp(double rows, bool moe) const {
+  return moe ? Products(moe_, WeightClass::kSharedExperts, rows, host_,
+                        Matrices::kFirst)
+             : Products(dense_, WeightClass::kDenseMlp, rows, host_,
+                        Matrices::kFirst);
 }
 
 }  // namespace ringfleet::cluster

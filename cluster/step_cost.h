@@ -147,8 +147,8 @@ class RankShare {
   const HostSpec& host() const { return host_; }
 
   PartCost Attention(const StepShape& step) const;
-  // Of a feed-forward network: all three matrices, or the last one.
-  enum class Matrices { kAll, kLast };
+  // Of a feed-forward network: all three matrices, the last one or the others.
+  enum class Matrices { kAll, kFirst, kLast };
   // Of `tokens` tokens.
   PartCost DenseMlp(double tokens, Matrices matrices = Matrices::kAll) const;
   // Router (with all matrices) and shared expert for `own` tokens, routed
@@ -164,9 +164,11 @@ class RankShare {
   // and the router.
   PartCost Latents(double rows) const;
   PartCost Router(double rows) const;
-  // Those that exchanges of a prompt run beside: queries and outputs of heads.
+  // Those that exchanges of a prompt run beside: queries and outputs of heads,
+  // gate and up of a dense layer or of the shared expert.
   PartCost Queries(double rows) const;
   PartCost Outputs(double rows) const;
+  PartCost GateUp(double rows, bool moe) const;
 
  private:
   const CostInputs& inputs_;

@@ -251,8 +251,10 @@ void StrategyCost::AddSequenceParallelExchange(const StepShape& step, bool moe,
       AllGatherCost(ActivationBytes(step.tokens()), world, inputs.network);
   double queries = 0;
   double outputs = 0;
+  double gate_up = 0;
   for (const RankShare& share : shares_) {
     const auto rows = static_cast<double>(tokens);
+    gate_up = std::max(gate_up, share.GateUp(rows, moe).seconds);
     queries = std::max(queries, share.Queries(rows).seconds);
     outputs = std::max(outputs, share.Outputs(rows).seconds);
   }
@@ -268,7 +270,7 @@ void StrategyCost::AddSequenceParallelExchange(const StepShape& step, bool moe,
   const bool beside = tokens / static_cast<uint64_t>(world) >= kMinShardedRows;
   add(latents, beside ? queries : 0);
   add(sums, beside ? outputs : 0);
-  add(normed, 0);
+  add(normed, beside && !travels ? gate_up : 0);
   const bool fed_beside =
       beside && !travels &&
       (!moe || ExpertsHaveRows(spec, tokens / static_cast<uint64_t>(world)));
@@ -324,7 +326,12 @@ StepCost StrategyCost::GatheredStep(const StepShape& step) const {
     moe = std::max(moe, experts.seconds);
     attention_bytes = attention.bytes;
     dense_bytes = mlp.bytes;
-    moe_bytes = experts.bytes;
+    if (moe_layers > 0) {
+      moe_bytes = share
+                      .Moe(tokens, static_cast<double>(step.tokens()),
+                           /*busiest=*/false)
+                      .bytes;
+    }
     cost.bytes_read += attention.bytes * layers +
                        mlp.bytes * (layers - moe_layers) +
                        experts.bytes * moe_layers + head.bytes;
@@ -333,7 +340,8 @@ StepCost StrategyCost::GatheredStep(const StepShape& step) const {
   cost.feed_forward = dense * (layers - moe_layers) + moe * moe_layers;
   cost.overhead = kLayerOverheadSeconds * layers;
   if (world == 1) return cost;
-  // The cache counts as read, not as gathered; it is small beside weights.
+  // Experts that any rank's tokens go to. The cache counts as read, not as
+  // gathered; it is small beside weights.
   const double gathered = attention_bytes * layers +
                           dense_bytes * (layers - moe_layers) +
                           moe_bytes * moe_layers;

@@ -31,11 +31,31 @@ PanelBatch Gather(const Activations& x, absl::Span<const uint32_t> rows,
   return batch;
 }
 
+// The same as below of an expert whose products are there.
+void TakeGateAndUp(const SwigluExpert& expert, size_t begin, size_t end,
+                   Activations* hidden) {
+  const size_t width = expert.gate->rows();
+  for (size_t i = 0; i < expert.rows.size(); ++i) {
+    const size_t row = expert.rows[i] * width;
+    for (size_t group = begin; group < end; ++group) {
+      const size_t first = group * kActivationGroup;
+      const size_t size = std::min(kActivationGroup, width - first);
+      float values[kActivationGroup];
+      std::copy_n(expert.gate_x + row + first, size, values);
+      SiluMultiply(values, expert.up_x + row + first, size);
+      hidden->SetGroup(i, group, values);
+    }
+  }
+}
+
 // Groups [begin, end) of columns of `hidden`, for all rows of an expert. `next`
 // are weights this thread reads afterwards, or null.
 void MultiplyGateAndUp(const SwigluExpert& expert, const Activations& x,
                        size_t begin, size_t end, const uint8_t* next,
                        Activations* hidden) {
+  if (expert.gate_x != nullptr) {
+    return TakeGateAndUp(expert, begin, end, hidden);
+  }
   // So many of each matrix before the other one as the results have room for.
   const size_t together =
       std::max<size_t>(kMaxPanelBatch / expert.rows.size(), 1);

@@ -30,6 +30,10 @@ struct SwigluExpert {
   // Rows of x, ascending, and the weight of each; without `weights` all 1.
   absl::Span<const uint32_t> rows;
   const float* weights = nullptr;
+  // gate x and up x of all rows of x, [tokens, width], where they have been
+  // multiplied before; else null.
+  const float* gate_x = nullptr;
+  const float* up_x = nullptr;
 };
 
 // Buffers that keep their memory from call to call.
@@ -51,7 +55,8 @@ struct SwigluOutput {
 
 // workspace.hidden of each expert = silu(gate x[t]) * (up x[t]) for its rows t.
 //   x [tokens, columns] in the form that gate and up read; both are of one form
-// Row invariant. Experts without rows are not visited.
+// The same bits with gate_x and up_x from MatMul. Row invariant. Experts
+// without rows are not visited.
 void SwigluHidden(absl::Span<const SwigluExpert> experts, const Activations& x,
                   SwigluWorkspace* workspace, ThreadPool& pool);
 

@@ -60,7 +60,7 @@ absl::Status DecoderLayer(LayerContext& context, const LayerWeights& weights,
   } else {
     const kernels::RowRange all_rows = {0, rows};
     NoteFeedForward(context, weights, layer);
-    FeedForward(context, weights, x_normed,
+    FeedForward(context, weights, x_normed, /*early=*/{},
                 {.y = partial, .rows = {&all_rows, 1}});
   }
   RF_RETURN_IF_ERROR(

@@ -189,7 +189,7 @@ absl::StatusOr<float*> ExchangedFeedForward(LayerContext& context,
   float* const partial =
       Grow(context.workspace.partial, rows.end * context.spec.hidden_size);
   if (rows.end > 0) {
-    FeedForward(context, weights, exchange.x,
+    FeedForward(context, weights, exchange.x, /*early=*/{},
                 {.y = partial, .rows = {&rows, 1}});
   }
   RF_RETURN_IF_ERROR(ReturnSums(context, partial));

@@ -66,8 +66,9 @@ struct Workspace {
   ExpertDispatch dispatch;
   std::vector<int32_t> route_slots;  // [rows, num_experts_per_tok], or -1.
   RowExchange exchange;
-  Batch own_batch;                          // This rank's rows of a step.
-  kernels::Activations gathered_x;          // Of all ranks' rows.
+  Batch own_batch;                  // This rank's rows of a step.
+  kernels::Activations gathered_x;  // Of all ranks' rows.
+  std::vector<float> gate_up;       // EarlyProducts, one after the other.
   kernels::AlignedBuffer gathered_weights;  // Of all ranks, packed.
   std::vector<float> reduced;               // [own rows, D]
   std::vector<uint64_t> element_offsets;    // Of each rank's rows, times D.
@@ -76,6 +77,7 @@ struct Workspace {
   std::vector<float> assigned_weights;      // Of the same.
   std::vector<size_t> first_assigned;       // [experts + 1]
   std::vector<char> chosen_experts;         // By any token, [own experts].
+  std::vector<char> own_routes;             // That travel with own rows.
 };
 
 // How the tokens of one pass over the layers are spread over data groups.

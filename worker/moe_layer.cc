@@ -190,7 +190,7 @@ void NoteFeedForward(LayerContext& context, const LayerWeights& weights,
 namespace {
 
 void MakeHidden(LayerContext& context, const LayerWeights& weights,
-                const kernels::Activations& x,
+                const kernels::Activations& x, const EarlyProducts& early,
                 absl::Span<const kernels::RowRange> rows) {
   Workspace& workspace = context.workspace;
   std::vector<kernels::SwigluExpert>& networks = workspace.experts;
@@ -204,6 +204,10 @@ void MakeHidden(LayerContext& context, const LayerWeights& weights,
     networks.push_back(ExpertOf(
         moe.shared, ListRows(workspace, rows, /*end=*/context.group_rows.own()),
         nullptr));
+  }
+  if (!networks.empty()) {
+    networks.front().gate_x = early.gate;
+    networks.front().up_x = early.up;
   }
   if (weights.is_moe) {
     AssignRows(context, workspace.route_slots.data(), moe.experts.size(), rows);
@@ -228,18 +232,19 @@ void AddUp(LayerContext& context, const kernels::SwigluOutput& out) {
 }  // namespace
 
 void FeedForward(LayerContext& context, const LayerWeights& weights,
-                 const kernels::Activations& x,
+                 const kernels::Activations& x, const EarlyProducts& early,
                  const kernels::SwigluOutput& out) {
   const cluster::TraceScope scope(context.trace, PartName(weights));
-  MakeHidden(context, weights, x, out.rows);
+  MakeHidden(context, weights, x, early, out.rows);
   AddUp(context, out);
 }
 
 void FeedForwardHidden(LayerContext& context, const LayerWeights& weights,
                        const kernels::Activations& x,
+                       const EarlyProducts& early,
                        absl::Span<const kernels::RowRange> rows) {
   const cluster::TraceScope scope(context.trace, PartName(weights));
-  MakeHidden(context, weights, x, rows);
+  MakeHidden(context, weights, x, early, rows);
 }
 
 void FeedForwardSums(LayerContext& context, const LayerWeights& weights,

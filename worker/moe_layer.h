@@ -43,6 +43,14 @@ void AssignRows(LayerContext& context, const int32_t* slots, size_t num_slots,
 void NoteFeedForward(LayerContext& context, const LayerWeights& weights,
                      int layer);
 
+// What has been multiplied already of a dense layer, or of the shared expert:
+// gate x and up x of all tokens, [tokens, this rank's columns of it]. Null:
+// not.
+struct EarlyProducts {
+  const float* gate = nullptr;
+  const float* up = nullptr;
+};
+
 // This rank's summand of the feed-forward part, for the rows of `out`,
 // ascending: down(silu(gate x) * (up x)) over its columns of a dense layer, or
 // its routed experts, weighted, plus its part of the shared expert. Dropless:
@@ -54,7 +62,7 @@ void NoteFeedForward(LayerContext& context, const LayerWeights& weights,
 //     routes of these tokens, of which the data group's own come first
 //   out: to be summed over ranks
 void FeedForward(LayerContext& context, const LayerWeights& weights,
-                 const kernels::Activations& x,
+                 const kernels::Activations& x, const EarlyProducts& early,
                  const kernels::SwigluOutput& out);
 
 // The same in two parts, the second of which may be asked for in pieces, whose
@@ -62,6 +70,7 @@ void FeedForward(LayerContext& context, const LayerWeights& weights,
 // workspace,
 void FeedForwardHidden(LayerContext& context, const LayerWeights& weights,
                        const kernels::Activations& x,
+                       const EarlyProducts& early,
                        absl::Span<const kernels::RowRange> rows);
 // and the sums of some of them.
 void FeedForwardSums(LayerContext& context, const LayerWeights& weights,

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/sequence_parallel.h"
 
-#include <cstring>
-
 #include "absl/strings/str_cat.h"
 #include "cluster/prefill_strategy.h"
 #include "cluster/status_macros.h"
@@ -14,20 +12,14 @@
 #include "worker/mla_layer.h"
 #include "worker/moe_layer.h"
 #include "worker/row_gather.h"
+#include "worker/sequence_gathers.h"
 
 namespace ringfleet::worker {
 namespace {
 
-// Whether this step's exchanges run beside products. With fewer rows a rank
-// would read its weights once more for each piece, for too few of them.
-bool Fuses(const LayerContext& context, const RowSplit& split) {
-  return split.rows() / static_cast<size_t>(context.communicator.size()) >=
-         context.fuse_rows;
-}
-
-// The same for the sums of the feed-forward part: a piece reads the last
-// weights of all experts that it has tokens for, which pays where these have
-// enough of them.
+// Whether the sums of the feed-forward part travel beside its last products: a
+// piece reads the last weights of all experts that it has tokens for, which
+// pays where these have enough of them.
 bool FusesFeedForward(const LayerContext& context, const LayerWeights& weights,
                       const RowSplit& split) {
   if (!Fuses(context, split)) return false;
@@ -36,108 +28,6 @@ bool FusesFeedForward(const LayerContext& context, const LayerWeights& weights,
       context.spec,
       split.rows() / static_cast<size_t>(context.communicator.size()),
       context.fuse_rows);
-}
-
-// Rows of one layer's cache: from workspace.kv to every rank's cache.
-class CacheRows final : public RowAttachment {
- public:
-  CacheRows(LayerContext& context, const Batch& batch, int layer)
-      : context_(context), batch_(batch), layer_(layer) {}
-
-  size_t bytes() const { return context_.cache.format().bytes(); }
-
-  void Store(size_t i, char* bytes) const override {
-    kernels::StoreLatentRow(
-        context_.cache.format(),
-        context_.workspace.kv.data() + i * context_.spec.cache_row(), bytes);
-  }
-  void Load(size_t row, const char* bytes) override {
-    ForEachRow(batch_, row, row + 1, [&](size_t, int slot, int64_t position) {
-      context_.cache.WriteStored(slot, layer_, position, bytes);
-    });
-  }
-
- private:
-  LayerContext& context_;
-  const Batch& batch_;
-  const int layer_;
-};
-
-// Every rank gets the cache rows of all rows, in the cache, and the products of
-// their query latents and its part of q_b, in workspace.q.
-//   query_x [split.size(), rq]
-absl::Status GatherQueries(LayerContext& context,
-                           const kernels::WeightMatrix& q_b, const Batch& batch,
-                           const RowSplit& split, int layer,
-                           const kernels::Activations& query_x) {
-  Workspace& workspace = context.workspace;
-  CacheRows cache_rows(context, batch, layer);
-  float* q = Grow(workspace.q, split.rows() * q_b.rows());
-  if (Fuses(context, split)) {
-    const FusedOutput product = {
-        .weights = {.packed = &q_b}, .y = q, .y_stride = q_b.rows()};
-    return context.communicator.AllGatherMatmul(
-        {.rows = split.rows(),
-         .attached_bytes = cache_rows.bytes(),
-         .tiles = context.tiles.Of(
-             {.operation = cluster::Operation::kAllGatherMatmul,
-              .rows = split.rows(),
-              .inputs = query_x.columns(),
-              .outputs = context.spec.num_attention_heads *
-                         static_cast<size_t>(context.spec.qk_head_dim()),
-              .world = context.communicator.size()},
-             product.weights),
-         .x = &query_x,
-         .products = {&product, 1},
-         .attachment = &cache_rows},
-        context.pool);
-  }
-  kernels::Activations& all = workspace.gathered_x;
-  all.Reshape(query_x.form(), split.rows(), query_x.columns());
-  const size_t query_bytes = all.StoredRowBytes();
-  RF_RETURN_IF_ERROR(GatherRows(
-      context, split, query_bytes + cache_rows.bytes(),
-      [&](size_t i, char* record) {
-        query_x.StoreRow(i, record);
-        cache_rows.Store(i, record + query_bytes);
-      },
-      [&](size_t row, const char* record) {
-        all.LoadRow(row, record);
-        cache_rows.Load(row, record + query_bytes);
-      }));
-  kernels::MatMul(q_b, all, q, context.pool);
-  return absl::OkStatus();
-}
-
-// Every rank gets the normed activations of all rows, in workspace.gathered_x,
-// and in a layer of experts their routes, in the workspace.
-absl::Status GatherNormed(LayerContext& context, const RowSplit& split,
-                          bool routed, const kernels::Activations& own) {
-  Workspace& workspace = context.workspace;
-  const size_t chosen = routed ? context.spec.num_experts_per_tok : 0;
-  const size_t ids_bytes = chosen * sizeof(int32_t);
-  const size_t weights_bytes = chosen * sizeof(float);
-  kernels::Activations& all = workspace.gathered_x;
-  all.Reshape(own.form(), split.rows(), own.columns());
-  const size_t x_bytes = all.StoredRowBytes();
-  int32_t* ids = Grow(workspace.route_ids, split.rows() * chosen);
-  float* weights = Grow(workspace.route_weights, split.rows() * chosen);
-  return GatherRows(
-      context, split, x_bytes + ids_bytes + weights_bytes,
-      [&](size_t i, char* record) {
-        own.StoreRow(i, record);
-        if (!routed) return;
-        std::memcpy(record + x_bytes, ids + i * chosen, ids_bytes);
-        std::memcpy(record + x_bytes + ids_bytes, weights + i * chosen,
-                    weights_bytes);
-      },
-      [&](size_t row, const char* record) {
-        all.LoadRow(row, record);
-        if (!routed) return;
-        std::memcpy(ids + row * chosen, record + x_bytes, ids_bytes);
-        std::memcpy(weights + row * chosen, record + x_bytes + ids_bytes,
-                    weights_bytes);
-      });
 }
 
 // Sums of this rank's rows, [split.size(), D], as an all-reduce would send
@@ -210,20 +100,22 @@ absl::StatusOr<const float*> ProjectAndScatter(LayerContext& context,
   return ReduceScatterRows(context, split, partial);
 }
 
-// The same of the feed-forward part of x, all rows.
-absl::StatusOr<const float*> FeedForwardAndScatter(
-    LayerContext& context, const LayerWeights& weights,
-    const kernels::Activations& x, const RowSplit& split, int layer) {
+// The same of the feed-forward part of all rows.
+absl::StatusOr<const float*> FeedForwardAndScatter(LayerContext& context,
+                                                   const LayerWeights& weights,
+                                                   const GatheredNormed& normed,
+                                                   const RowSplit& split,
+                                                   int layer) {
   const size_t hidden = context.spec.hidden_size;
   if (weights.is_moe && context.data_axis != nullptr) {
-    RF_ASSIGN_OR_RETURN(float* partial,
-                        ExchangedFeedForward(context, weights, x, layer));
+    RF_ASSIGN_OR_RETURN(float* partial, ExchangedFeedForward(context, weights,
+                                                             *normed.x, layer));
     return ReduceScatterRows(context, split, partial);
   }
   NoteFeedForward(context, weights, layer);
   const kernels::RowRange all = {0, split.rows()};
   if (FusesFeedForward(context, weights, split)) {
-    FeedForwardHidden(context, weights, x, {&all, 1});
+    FeedForwardHidden(context, weights, *normed.x, normed.early, {&all, 1});
     float* out = Grow(context.workspace.reduced, split.size() * hidden);
     // The halves of a step in one piece: see above.
     RF_RETURN_IF_ERROR(context.communicator.ReduceScatterWhile(
@@ -243,7 +135,8 @@ absl::StatusOr<const float*> FeedForwardAndScatter(
     return out;
   }
   float* partial = Grow(context.workspace.partial, split.rows() * hidden);
-  FeedForward(context, weights, x, {.y = partial, .rows = {&all, 1}});
+  FeedForward(context, weights, *normed.x, normed.early,
+              {.y = partial, .rows = {&all, 1}});
   return ReduceScatterRows(context, split, partial);
 }
 
@@ -271,11 +164,11 @@ absl::Status RunLayer(LayerContext& context, const LayerWeights& weights,
                       weights.post_attention_norm.data(), eps, x, normed,
                       FeedForwardForm(weights), &workspace.x, context.pool);
   if (weights.is_moe) RouteRows(context, weights.moe, normed, own);
-  RF_RETURN_IF_ERROR(GatherNormed(context, split, weights.is_moe, workspace.x));
+  RF_ASSIGN_OR_RETURN(const GatheredNormed gathered,
+                      GatherNormed(context, weights, split));
   RF_ASSIGN_OR_RETURN(
       const float* fed,
-      FeedForwardAndScatter(context, weights, workspace.gathered_x, split,
-                            layer));
+      FeedForwardAndScatter(context, weights, gathered, split, layer));
   context.pool.ParallelFor(own, kRowGrain, [&](size_t begin, size_t end) {
     kernels::AddTo(fed + begin * hidden, (end - begin) * hidden,
                    x + begin * hidden);

@@ -21,11 +21,14 @@ namespace ringfleet::worker {
 // activations and routes, and a reduce-scatter after the feed-forward part.
 //   x [split.size(), D] f32, the residual stream of this rank's rows; updated
 //     in place
-// From LayerContext.fuse_rows rows per rank on the first gather and both
-// reductions, of experts' sums where cluster::ExpertsHaveRows, run beside the
-// products next to them (all_gather_matmul.h, reduce_scatter_while.h). Either
-// way rows get the same bits as from DecoderLayer wherever both add in rank
-// order: not where the table of algorithms has a ring for one of them.
+//
+// From LayerContext.fuse_rows rows per rank on both gathers (of a layer of
+// experts, beside the shared one's products) and both reductions (of experts'
+// sums where cluster::ExpertsHaveRows) run beside the products next to them
+// (all_gather_matmul.h, reduce_scatter_while.h). Either way rows get the same
+// bits as from DecoderLayer wherever both add in rank order: not where the
+// table of algorithms has a ring for one of them.
+//
 // Errors: those of cluster::Communicator, with the layer named.
 absl::Status SequenceParallelLayer(LayerContext& context,
                                    const LayerWeights& weights,

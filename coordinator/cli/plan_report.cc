@@ -210,9 +210,10 @@ each half takes as long as on its slowest host:
              between blocks: latents and router for these only, four exchanges
              of which what lasts longer than the product beside it counts, or
              what its software takes; else, and to generate, two all-reduces.
-             Beside sums products are in a piece for each rank: the last
-             feed-forward product of experts only where each has 16 tokens of a
-             piece. Waiting for other ranks takes 0.06 of the time of attention
+             Beside the second gather are gate and up of a dense layer or of the
+             shared expert. Beside sums products are in a piece for each rank:
+             the last feed-forward product of experts only where each has 16
+             tokens of a piece. Waiting for other ranks takes 0.06 of the time of attention
              and feed-forward part
   the rest   0.1 ms a layer; 7.3 ns a logit of a sequence, divided over threads
 Prompts go in steps of 512 tokens. Weights are split evenly over ranks whatever
