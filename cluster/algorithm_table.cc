@@ -4,9 +4,6 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <initializer_list>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -15,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "cluster/status_macros.h"
+#include "cluster/table_file.h"
 
 namespace ringfleet::cluster {
 namespace {
@@ -22,7 +20,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Row = AlgorithmTable::Row;
 
-constexpr size_t kMaxJsonBytes = size_t{1} << 20;  // 75 rows take 8 KiB.
 constexpr uint64_t kUnlimited = std::numeric_limits<uint64_t>::max();
 
 template <typename Enum>
@@ -189,23 +186,12 @@ absl::Status ReadNumber(const Json& row, const std::string& key,
   return absl::OkStatus();
 }
 
-absl::Status CheckKeys(const Json& object, absl::string_view where,
-                       std::initializer_list<absl::string_view> known) {
-  for (const auto& [key, value] : object.items()) {
-    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    return JsonError(
-        where, absl::StrCat("unknown key '", key.substr(0, 64),
-                            "', want one of ", absl::StrJoin(known, ", ")));
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<Row> ReadRow(const Json& json, const std::string& where) {
   if (!json.is_object()) {
     return JsonError(where, absl::StrCat(Shown(json), ", want an object"));
   }
-  RF_RETURN_IF_ERROR(CheckKeys(
-      json, where,
+  RF_RETURN_IF_ERROR(CheckTableKeys(
+      json, absl::StrCat("algorithm table: ", where),
       {"operation", "size", "one_shot_max_bytes", "two_shot_max_bytes"}));
   Row row;
   const auto operation = json.find("operation");
@@ -319,9 +305,9 @@ absl::StatusOr<AlgorithmTable> AlgorithmTable::FromRows(
 
 absl::StatusOr<AlgorithmTable> AlgorithmTable::FromJson(
     absl::string_view json) {
-  if (json.size() > kMaxJsonBytes) {
+  if (json.size() > kMaxTableBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("algorithm table: more than ", kMaxJsonBytes, " bytes"));
+        absl::StrCat("algorithm table: more than ", kMaxTableBytes, " bytes"));
   }
   const Json document = Json::parse(json.begin(), json.end(), nullptr,
                                     /*allow_exceptions=*/false);
@@ -334,8 +320,8 @@ absl::StatusOr<AlgorithmTable> AlgorithmTable::FromJson(
     return absl::InvalidArgumentError(absl::StrCat(
         "algorithm table: ", Shown(document), ", want {\"rows\":[...]}"));
   }
-  RF_RETURN_IF_ERROR(
-      CheckKeys(document, "the table", {"ring_slice_bytes", "rows"}));
+  RF_RETURN_IF_ERROR(CheckTableKeys(document, "algorithm table: the table",
+                                    {"ring_slice_bytes", "rows"}));
   uint64_t ring_slice_bytes = kDefaultRingSliceBytes;
   if (document.contains("ring_slice_bytes")) {
     RF_RETURN_IF_ERROR(ReadNumber(document, "ring_slice_bytes", "the table",
@@ -351,19 +337,8 @@ absl::StatusOr<AlgorithmTable> AlgorithmTable::FromJson(
 }
 
 absl::StatusOr<AlgorithmTable> AlgorithmTable::Load(const std::string& path) {
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) {
-    return absl::NotFoundError(
-        absl::StrCat(path, ": no such file, want an algorithm table"));
-  }
-  std::ifstream file(path, std::ios::binary);
-  std::string json(kMaxJsonBytes + 1, '\0');
-  file.read(json.data(), static_cast<std::streamsize>(json.size()));
-  if (file.bad() || (file.fail() && !file.eof())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": cannot be read, want an algorithm table"));
-  }
-  json.resize(static_cast<size_t>(file.gcount()));
+  RF_ASSIGN_OR_RETURN(const std::string json,
+                      ReadTableFile(path, "an algorithm table"));
   absl::StatusOr<AlgorithmTable> table = FromJson(json);
   if (table.ok()) return table;
   return absl::Status(table.status().code(),

@@ -77,7 +77,7 @@ class AlgorithmTable {
   // only where there is a two_shot, without slices the default's. Errors as
   // FromRows, and INVALID_ARGUMENT for anything else.
   static absl::StatusOr<AlgorithmTable> FromJson(absl::string_view json);
-  // The same from a file, which errors name. NOT_FOUND: no such file.
+  // The same from a file, which errors name. Errors also as ReadTableFile.
   static absl::StatusOr<AlgorithmTable> Load(const std::string& path);
   std::string ToJson() const;
 

@@ -4,23 +4,23 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "cluster/algorithm_table.h"
 #include "cluster/status_macros.h"
+#include "cluster/table_file.h"
 
 namespace ringfleet::cluster {
 namespace {
 
 using TileJson = nlohmann::ordered_json;
 
-// A row takes 200 bytes.
-constexpr uintmax_t kMaxTileTableBytes = uintmax_t{1} << 20;
+// Of the weights that one product has.
+constexpr absl::string_view kProductDtypes[] = {"f32", "bf16", "int8", "int4"};
 
 absl::Status TileTableError(absl::string_view where, absl::string_view what) {
   return absl::InvalidArgumentError(
@@ -56,6 +56,10 @@ double Ratio(uint64_t a, uint64_t b) {
 absl::StatusOr<TileTable::Row> RowFromJson(const TileJson& json,
                                            const std::string& where) {
   if (!json.is_object()) return TileTableError(where, "want an object");
+  RF_RETURN_IF_ERROR(
+      CheckTableKeys(json, absl::StrCat("tile table: ", where),
+                     {"cpu", "operation", "m", "n", "k", "dtype", "world",
+                      "tile_columns", "segment_bytes", "piece_rows"}));
   TileTable::Row row;
   std::string operation;
   uint64_t world = 0;
@@ -77,6 +81,13 @@ absl::StatusOr<TileTable::Row> RowFromJson(const TileJson& json,
                                               "matmul_reduce_scatter"));
   }
   row.key.operation = *parsed;
+  if (std::find(std::begin(kProductDtypes), std::end(kProductDtypes),
+                row.key.dtype) == std::end(kProductDtypes)) {
+    return TileTableError(
+        where,
+        absl::StrCat("dtype '", row.key.dtype.substr(0, 64), "', want one of ",
+                     absl::StrJoin(kProductDtypes, ", ")));
+  }
   if (world < 1 || world > kMaxGroupSize) {
     return TileTableError(
         where, absl::StrCat("world ", world, ", want 1 to ", kMaxGroupSize));
@@ -108,6 +119,7 @@ absl::StatusOr<TileTable> TileTable::FromJson(absl::string_view text) {
   if (!json.is_object() || found == json.end() || !found->is_array()) {
     return TileTableError("document", "want {\"rows\":[...]}");
   }
+  RF_RETURN_IF_ERROR(CheckTableKeys(json, "tile table: document", {"rows"}));
   TileTable table;
   for (size_t i = 0; i < found->size(); ++i) {
     RF_ASSIGN_OR_RETURN(Row row,
@@ -118,20 +130,9 @@ absl::StatusOr<TileTable> TileTable::FromJson(absl::string_view text) {
 }
 
 absl::StatusOr<TileTable> TileTable::Load(const std::string& path) {
-  std::error_code error;
-  const uintmax_t bytes = std::filesystem::file_size(path, error);
-  std::ifstream file(path, std::ios::binary);
-  if (error || !file) {
-    return absl::NotFoundError(absl::StrCat(path, ": no such file"));
-  }
-  if (bytes > kMaxTileTableBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": ", bytes, " bytes, want a tile table of at most ",
-                     kMaxTileTableBytes));
-  }
-  std::ostringstream text;
-  text << file.rdbuf();
-  absl::StatusOr<TileTable> table = FromJson(text.str());
+  RF_ASSIGN_OR_RETURN(const std::string text,
+                      ReadTableFile(path, "a tile table"));
+  absl::StatusOr<TileTable> table = FromJson(text);
   if (!table.ok()) return Annotate(table.status(), path);
   return table;
 }

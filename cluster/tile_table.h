@@ -45,9 +45,10 @@ class TileTable {
 
   // {"rows":[{"cpu":"...","operation":"all_gather_matmul","m":512,"n":24576,
   // "k":1536,"dtype":"int8","world":2,"tile_columns":320,"segment_bytes":65536,
-  // "piece_rows":16}]}. INVALID_ARGUMENT names the row and the field.
+  // "piece_rows":16}]}. INVALID_ARGUMENT names the row and the field; a key or
+  // a dtype that no product has is one, because the row would never be taken.
   static absl::StatusOr<TileTable> FromJson(absl::string_view json);
-  // The same from a file, which errors name. NOT_FOUND: no such file.
+  // The same from a file, which errors name. Errors also as ReadTableFile.
   static absl::StatusOr<TileTable> Load(const std::string& path);
   std::string ToJson() const;
 

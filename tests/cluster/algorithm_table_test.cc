@@ -268,6 +268,9 @@ TEST(AlgorithmTableTest, LoadsAFileAndNamesIt) {
   EXPECT_EQ(AlgorithmTable::Load(path).status(),
             absl::NotFoundError(
                 absl::StrCat(path, ": no such file, want an algorithm table")));
+  EXPECT_EQ(AlgorithmTable::Load("/dev/zero").status(),
+            absl::InvalidArgumentError(
+                "/dev/zero: not a regular file, want an algorithm table"));
   const AlgorithmTable table = AlgorithmTable::Only(Algorithm::kTwoShot);
   std::ofstream(path) << table.ToJson();
   EXPECT_EQ(AlgorithmTable::Load(path).value(), table);

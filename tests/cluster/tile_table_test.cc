@@ -3,10 +3,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "tests/testing/checkpoint_writer.h"
+#include "tests/testing/restrictions.h"
 
 namespace ringfleet::cluster {
 namespace {
@@ -111,8 +115,19 @@ TEST(TileTableTest, ErrorsNameTheRowAndTheField) {
   EXPECT_EQ(error("{"), "tile table: document: want {\"rows\":[...]}");
   EXPECT_EQ(error("[]"), "tile table: document: want {\"rows\":[...]}");
   EXPECT_EQ(error("{\"rows\":[3]}"), "tile table: row 0: want an object");
-  EXPECT_EQ(with("\"m\"", "\"M\""),
+  EXPECT_EQ(
+      with("\"m\"", "\"M\""),
+      "tile table: row 0: unknown key 'M', want one of cpu, operation, m, "
+      "n, k, dtype, world, tile_columns, segment_bytes, piece_rows");
+  EXPECT_EQ(with("\"m\": 512,", ""),
             "tile table: row 0: m, want a whole number");
+  EXPECT_EQ(with("\"rows\"", "\"row\": 1, \"rows\""),
+            "tile table: document: unknown key 'row', want one of rows");
+  for (const char* dtype : {"int9", "int4-experts", "INT8", ""}) {
+    EXPECT_EQ(with("\"int8\"", absl::StrCat("\"", dtype, "\"").c_str()),
+              absl::StrCat("tile table: row 0: dtype '", dtype,
+                           "', want one of f32, bf16, int8, int4"));
+  }
   EXPECT_EQ(with("512", "-1"), "tile table: row 0: m, want a whole number");
   EXPECT_EQ(with("\"int8\"", "8"), "tile table: row 0: dtype, want a string");
   EXPECT_THAT(with("matmul_reduce_scatter", "all_reduce"),
@@ -123,8 +138,40 @@ TEST(TileTableTest, ErrorsNameTheRowAndTheField) {
             "tile table: row 0: a cut of 0, want 1 to 1073741824");
   EXPECT_EQ(with("65536", "1073741825"),
             "tile table: row 0: a cut of 1073741825, want 1 to 1073741824");
-  EXPECT_THAT(std::string(TileTable::Load("/absent").status().message()),
-              HasSubstr("/absent: no such file"));
+}
+
+TEST(TileTableTest, LoadsAFileOrSaysWhatIsTheMatter) {
+  const testing::TempDir folder;
+  const std::string path = folder.File("tiles.json");
+  EXPECT_EQ(TileTable::Load(path).status(),
+            absl::NotFoundError(
+                absl::StrCat(path, ": no such file, want a tile table")));
+  TileTable table;
+  table.Set(kRow);
+  testing::WriteFile(path, table.ToJson());
+  const auto read = TileTable::Load(path);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->rows(), table.rows());
+  testing::WriteFile(path, "{}");
+  EXPECT_EQ(
+      TileTable::Load(path).status().message(),
+      absl::StrCat(path, ": tile table: document: want {\"rows\":[...]}"));
+  for (const std::string& other : {folder.path(), std::string("/dev/zero")}) {
+    EXPECT_EQ(TileTable::Load(other).status(),
+              absl::InvalidArgumentError(absl::StrCat(
+                  other, ": not a regular file, want a tile table")));
+  }
+  testing::WriteFile(path, std::string((1 << 20) + 1, ' '));
+  EXPECT_EQ(TileTable::Load(path).status(),
+            absl::InvalidArgumentError(absl::StrCat(
+                path,
+                ": 1048577 bytes, want at most 1048576, want a tile "
+                "table")));
+  ASSERT_EQ(chmod(path.c_str(), 0), 0);
+  const testing::BoundByPermissions bound;
+  EXPECT_EQ(TileTable::Load(path).status(),
+            absl::PermissionDeniedError(absl::StrCat(
+                path, ": can't open: Permission denied, want a tile table")));
 }
 
 }  // namespace
