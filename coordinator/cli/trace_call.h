@@ -18,8 +18,8 @@ class TraceCall {
  public:
   ~TraceCall();  // Ends the call; leaves no file, unless finished.
 
-  // To be called before anything runs; `path` may be empty. INVALID_ARGUMENT:
-  // the file cannot be written.
+  // To be called before anything runs; `path` may be empty. Errors: of
+  // TraceFile.
   absl::Status Open(const std::string& path);
 
   // Returns when all workers record. Errors: of Coordinator.Trace.

@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/cli/trace_file.h"
 
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -13,6 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
+#include "cluster/status_macros.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -62,37 +58,22 @@ Json ClockJson(const v1::TraceProgress::Clock& clock) {
 
 }  // namespace
 
-TraceFile::TraceFile(const std::string& path)
-    : path_(path),
-      unfinished_(path + ".part"),
-      file_(unfinished_, std::ios::trunc) {}
-
 absl::StatusOr<std::unique_ptr<TraceFile>> TraceFile::Open(
     const std::string& path) {
-  std::error_code error;
-  if (std::filesystem::is_directory(path, error)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("usage: --trace ", path, ": a folder, want a file"));
+  absl::StatusOr<std::unique_ptr<OutputFile>> opened = OutputFile::Open(path);
+  if (!opened.ok()) {
+    return absl::Status(
+        opened.status().code(),
+        absl::StrCat("usage: --trace ", opened.status().message()));
   }
-  errno = 0;
-  std::unique_ptr<TraceFile> file(new TraceFile(path));
-  if (!file->file_) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "usage: --trace ", path, ": cannot be written: ", strerror(errno)));
-  }
-  file->file_ << "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
+  std::unique_ptr<TraceFile> file(new TraceFile(path, *std::move(opened)));
+  file->file_->Write("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
   return file;
 }
 
-TraceFile::~TraceFile() {
-  if (finished_) return;
-  file_.close();
-  std::remove(unfinished_.c_str());
-}
-
 void TraceFile::Write(const Json& event) {
-  file_ << (std::exchange(first_, false) ? "\n" : ",\n")
-        << event.dump(-1, ' ', false, Json::error_handler_t::replace);
+  file_->Write(std::exchange(first_, false) ? "\n" : ",\n");
+  file_->Write(event.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 absl::Status TraceFile::Add(const v1::TraceProgress& progress) {
@@ -151,16 +132,11 @@ Json TraceFile::OtherData() const {
 }
 
 absl::Status TraceFile::Finish() {
-  file_ << "\n],\"otherData\":"
-        << OtherData().dump(-1, ' ', false, Json::error_handler_t::replace)
-        << "}\n";
-  file_.close();
-  if (!file_ || std::rename(unfinished_.c_str(), path_.c_str()) != 0) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "trace: ", path_, ": cannot be written: ", strerror(errno)));
-  }
-  finished_ = true;
-  return absl::OkStatus();
+  file_->Write("\n],\"otherData\":");
+  file_->Write(
+      OtherData().dump(-1, ' ', false, Json::error_handler_t::replace));
+  file_->Write("}\n");
+  return Annotate(file_->Finish(), "trace");
 }
 
 uint64_t TraceFile::events() const {

@@ -7,28 +7,26 @@
 #define RINGFLEET_COORDINATOR_CLI_TRACE_FILE_H_
 
 #include <cstdint>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "coordinator/cli/json_output.h"
+#include "coordinator/cli/output_file.h"
 #include "protos/coordinator.pb.h"
 
 namespace ringfleet::coordinator::cli {
 
-// Written under another name until Finish, so that a file of that name is a
-// whole one.
+// Written as OutputFile does it: a regular file of that name is a whole one,
+// and one that is not finished leaves nothing.
 class TraceFile {
  public:
-  // INVALID_ARGUMENT: cannot be written; says why.
+  // Errors: those of OutputFile::Open, as of --trace.
   static absl::StatusOr<std::unique_ptr<TraceFile>> Open(
       const std::string& path);
-  ~TraceFile();  // Leaves nothing, unless finished.
-  TraceFile(const TraceFile&) = delete;
-  TraceFile& operator=(const TraceFile&) = delete;
 
   // What the coordinator sends, in its order. INTERNAL: an event that names
   // nothing.
@@ -48,15 +46,14 @@ class TraceFile {
     uint64_t events = 0;
   };
 
-  explicit TraceFile(const std::string& path);
+  TraceFile(std::string path, std::unique_ptr<OutputFile> file)
+      : path_(std::move(path)), file_(std::move(file)) {}
   void Write(const Json& event);
   Json OtherData() const;
 
   const std::string path_;
-  const std::string unfinished_;
-  std::ofstream file_;
+  const std::unique_ptr<OutputFile> file_;
   bool first_ = true;
-  bool finished_ = false;
   int64_t unix_ms_ = 0;
   std::map<uint32_t, Rank> ranks_;
 };

@@ -162,7 +162,6 @@ TEST_F(TraceTest, ALocalPromptShowsEveryRank) {
   EXPECT_EQ(finished.document()["ids"].size(), 4u);
   EXPECT_THAT(finished.errors, HasSubstr(" trace events are in " + trace()));
   ExpectTrace(Trace(), 3);
-  EXPECT_FALSE(std::filesystem::exists(trace() + ".part"));
 }
 
 TEST_F(TraceTest, ARunningFleetIsTracedAgainAndAgain) {
@@ -193,6 +192,22 @@ TEST_F(TraceTest, AFileThatCannotBeWrittenEndsTheCommandFirst) {
   EXPECT_THAT(finished.error_line(),
               StartsWith(absl::StrCat("usage: --trace ",
                                       File("none/trace.json"), ": cannot")));
+}
+
+// A link stays a link, a device a device, and what lies beside as it is.
+TEST_F(TraceTest, ReplacesNothingButTheFile) {
+  const std::string beside = trace() + ".part";
+  testing::WriteFile(beside, "another's");
+  std::filesystem::create_symlink(trace(), File("link"));
+  std::filesystem::create_symlink("/dev/null", File("null"));
+  for (const char* name : {"link", "null"}) {
+    const Finished finished = Cli({"score", "--model", Model(), "--ids",
+                                   "1,2,3,4", "--trace", File(name), "--json"});
+    ASSERT_EQ(finished.code, 0) << finished.errors;
+    EXPECT_TRUE(std::filesystem::is_symlink(File(name))) << name;
+  }
+  ExpectTrace(Trace(), 1);
+  EXPECT_EQ(testing::ReadFile(beside), "another's");
 }
 
 TEST_F(TraceTest, ATraceOfSeveralFleetsIsRefused) {
