@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <fstream>
 #include <limits>
 #include <memory>
 #include <string>
@@ -29,6 +28,7 @@
 #include "coordinator/cli/interrupt.h"
 #include "coordinator/cli/json_output.h"
 #include "coordinator/cli/local_workers.h"
+#include "coordinator/cli/output_file.h"
 #include "coordinator/cli/progress.h"
 #include "coordinator/cli/session.h"
 
@@ -327,13 +327,12 @@ absl::StatusOr<cluster::TileTable> Tune(
   return table;
 }
 
-absl::Status WriteFile(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  return file ? absl::OkStatus()
-              : absl::InvalidArgumentError(absl::StrCat(
-                    "collectives: --output ", path, " cannot be written"));
+absl::Status WriteTable(const std::string& path, const std::string& text) {
+  const absl::Status written = WriteOutputFile(path, text);
+  if (written.ok()) return written;
+  // When the command began it could be: this is no usage error.
+  return absl::ResourceExhaustedError(
+      absl::StrCat("collectives: --output ", written.message()));
 }
 
 absl::Status PrintRows(const CollectivesVerb& options, int world,
@@ -362,10 +361,12 @@ absl::Status Run(const CollectivesVerb& options, Invocation& invocation) {
         "usage: --output is for --calibrate or --tune");
   }
   // Found out before minutes of measuring.
-  if (!options.output.empty() &&
-      !std::ofstream(options.output, std::ios::app)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("usage: --output ", options.output, " cannot be written"));
+  if (!options.output.empty()) {
+    const absl::Status writable = OutputFile::Check(options.output);
+    if (!writable.ok()) {
+      return absl::Status(writable.code(),
+                          absl::StrCat("usage: --output ", writable.message()));
+    }
   }
   const auto measure = [&](const v1::MeasureCollectivesRequest& wanted) {
     return remote.addresses.empty() ? MeasureLocally(world, wanted)
@@ -405,7 +406,7 @@ absl::Status Run(const CollectivesVerb& options, Invocation& invocation) {
   }
   RF_RETURN_IF_ERROR(PrintRows(options, world, *all));
   invocation.json = false;
-  return WriteFile(options.output, text);
+  return WriteTable(options.output, text);
 }
 
 }  // namespace

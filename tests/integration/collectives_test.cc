@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 
 #include "tests/integration/fleet_fixture.h"
@@ -279,7 +280,8 @@ TEST_F(CollectivesTest, UsageErrorsNameWhatThereIs) {
   ExpectUsageError({"--world", "17"}, "--world");
   ExpectUsageError({"--output", "x"}, "--calibrate");
   ExpectUsageError({"--calibrate", "--output", File("absent/table.json")},
-                   "cannot be written");
+                   "table.json: cannot be written: No such file or directory");
+  ExpectUsageError({"--tune", "--output", File("")}, "a folder, want a file");
   ExpectUsageError({"--cluster", File("absent.yaml")}, "no such file");
 }
 
@@ -309,6 +311,38 @@ TEST_F(CollectivesTest, AnInterruptEndsEverything) {
       20, [&] { return testing::ChildrenOf(process->pid()).size() == 3; }));
   process->Signal(SIGINT);
   EXPECT_EQ(Finish(*process).code, 130);
+}
+
+// Its table is whole or as it was.
+TEST_F(CollectivesTest, AnInterruptedCalibrationLeavesNoFile) {
+  const std::string table = File("table.json");
+  const auto process =
+      StartCli({"collectives", "--calibrate", "--output", table});
+  ASSERT_TRUE(WaitUntil(
+      20, [&] { return testing::ChildrenOf(process->pid()).size() == 2; }));
+  process->Signal(SIGINT);
+  EXPECT_EQ(Finish(*process).code, 130);
+  EXPECT_FALSE(std::filesystem::exists(table));
+}
+
+TEST_F(CollectivesTest, ATableThatCannotBeWrittenIsNoUsageError) {
+  const Arguments command = {
+      "collectives", "--calibrate", "--op", "broadcast", "--bytes",
+      "4k",          "--seconds",   "0.01", "--json",    "--output"};
+  Arguments to_full = command;
+  to_full.push_back("/dev/full");
+  const Finished full = Cli(to_full);
+  EXPECT_EQ(full.code, 1);
+  EXPECT_EQ(full.document().size(), 2u) << "the rows, and no error beside";
+  EXPECT_EQ(full.error_line(),
+            "collectives: --output /dev/full: cannot be written: No space left "
+            "on device");
+
+  std::filesystem::create_symlink("/dev/null", File("null"));
+  Arguments to_null = command;
+  to_null.push_back(File("null"));
+  EXPECT_EQ(Cli(to_null).code, 0);
+  EXPECT_TRUE(std::filesystem::is_character_file(File("null")));
 }
 
 TEST_F(CollectivesTest, WorkersOfAClusterFile) {
