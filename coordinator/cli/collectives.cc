@@ -65,7 +65,7 @@ exchange: the first gathers the rows of [m, k] for the columns that each worker
 has of the weights, the second adds up [m, n] over workers that have a share of
 k each and scatters its rows. For these
   bytes         of the matrix that is exchanged as float32, [m, k] or [m, n];
-                without --m, --bytes decides about m (rounded down)
+                --bytes may decide about m in place of --m (rounded down)
   p50, p99      of the fused operation; between its iterations run, and are
                 printed beside it, the same one after the other (unfused), the
                 product alone (compute) and the exchange alone (comm), each
@@ -478,8 +478,7 @@ void RegisterCollectives(CLI::App& app, Invocation& invocation) {
   verb->add_option("--k", what.k, "Their inputs [1536; 16384 of a scatter]")
       ->check(CLI::Range(1, 1 << 20));
   verb->add_option("--dtype", what.dtype,
-                   "Their weights: f32, bf16, int8 or int4")
-      ->capture_default_str();
+                   "Their weights: f32, bf16, int8 or int4 [int8]");
   verb->add_option("--tiles", what.tiles,
                    "How they are cut: a file that --tune wrote [by the caches "
                    "and instructions]");

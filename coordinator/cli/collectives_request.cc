@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -39,6 +41,7 @@ constexpr uint32_t kConnectTimeoutMs = 30'000;
 constexpr uint64_t kGatherInputs = 1536, kGatherOutputs = 24576;
 constexpr uint64_t kScatterInputs = 16384, kScatterOutputs = 7168;
 constexpr uint64_t kDefaultRows = 512;
+constexpr char kDefaultDtype[] = "int8";
 constexpr uint64_t kMostRows = uint64_t{1} << 20;
 // What a tuning tries, beside the default.
 constexpr uint64_t kTileColumns[] = {64, 128, 320, 1024};
@@ -96,6 +99,44 @@ absl::StatusOr<std::vector<Operation>> Operations(
     operations.push_back(*operation);
   }
   return operations;
+}
+
+// What is given for products, when nothing multiplies, and two sizes of one
+// matrix.
+absl::Status CheckProductOptions(const CollectivesOptions& options,
+                                 const std::vector<Operation>& operations) {
+  const auto is_fused = [](Operation one) { return cluster::IsFused(one); };
+  if (std::none_of(operations.begin(), operations.end(), is_fused)) {
+    const auto number = [](uint64_t value) {
+      return value > 0 ? absl::StrCat(value) : "";
+    };
+    const std::pair<const char*, std::string> of_products[] = {
+        {"--m", options.m},
+        {"--n", number(options.n)},
+        {"--k", number(options.k)},
+        {"--dtype", options.dtype},
+        {"--tiles", options.tiles},
+        {"--threads", number(static_cast<uint64_t>(options.threads))}};
+    for (const auto& [name, value] : of_products) {
+      if (value.empty()) continue;
+      return Usage(absl::StrCat(
+          name, " ", value, " with --op ",
+          absl::StrJoin(operations, ",",
+                        [](std::string* out, Operation one) {
+                          absl::StrAppend(out, cluster::OperationText(one));
+                        }),
+          ": nothing is multiplied, want --op all_gather_matmul or "
+          "matmul_reduce_scatter"));
+    }
+  }
+  if (std::all_of(operations.begin(), operations.end(), is_fused) &&
+      !options.m.empty() && !options.bytes.empty()) {
+    return Usage(absl::StrCat("--bytes ", options.bytes, " with --m ",
+                              options.m,
+                              ": each says how many rows all_gather_matmul and "
+                              "matmul_reduce_scatter have, want one of them"));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<Choice>> Choices(const CollectivesOptions& options) {
@@ -201,8 +242,8 @@ absl::Status AddFused(const CollectivesOptions& options, Operation operation,
       options.n > 0 ? options.n : (gathers ? kGatherOutputs : kScatterOutputs);
   RF_ASSIGN_OR_RETURN(const std::vector<uint64_t> rows,
                       Rows(options, gathers ? k : n));
-  const absl::StatusOr<v1::Dtype> dtype =
-      cluster::ParseWeightDtype(options.dtype);
+  const absl::StatusOr<v1::Dtype> dtype = cluster::ParseWeightDtype(
+      options.dtype.empty() ? kDefaultDtype : options.dtype);
   if (!dtype.ok()) return Usage("--dtype", dtype.status());
   if (*dtype == v1::DTYPE_INT4_EXPERTS) {
     return Usage(absl::StrCat("--dtype ", options.dtype,
@@ -246,6 +287,7 @@ absl::Status AddCases(const CollectivesOptions& options,
   bool by_name = false;
   RF_ASSIGN_OR_RETURN(const std::vector<Operation> operations,
                       Operations(options, &by_name));
+  RF_RETURN_IF_ERROR(CheckProductOptions(options, operations));
   RF_ASSIGN_OR_RETURN(const std::vector<Choice> choices, Choices(options));
   RF_ASSIGN_OR_RETURN(const std::vector<v1::WireDtype> wires, Wires(options));
   RF_ASSIGN_OR_RETURN(const std::vector<uint64_t> sizes, Sizes(options));

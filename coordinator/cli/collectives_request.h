@@ -21,11 +21,11 @@ struct CollectivesOptions {
   std::string table;  // File of an AlgorithmTable; empty: the default one.
   // Of the operations that are fused with a product: rows, a list (empty: from
   // `bytes`), outputs and inputs (0: those of a layer of R1), weights in memory
-  // and a file of a TileTable.
+  // (empty: int8) and a file of a TileTable.
   std::string m;
   uint64_t n = 0;
   uint64_t k = 0;
-  std::string dtype = "int8";
+  std::string dtype;
   std::string tiles;
   int threads = 0;  // For products, of each worker; 0: its share of the cores.
   int iterations = 0;
@@ -44,8 +44,9 @@ struct CollectivesOptions {
 // next to each other. Rank, addresses and epoch are not filled in.
 //
 // Errors: INVALID_ARGUMENT: "usage: ...", with what was given and what there
-// is; an operation that is listed by name must have every algorithm listed.
-// Those of AlgorithmTable::Load and TileTable::Load.
+// is; an operation that is listed by name must have every algorithm listed, and
+// what is given for products needs an operation with one. Those of
+// AlgorithmTable::Load and TileTable::Load.
 absl::StatusOr<v1::MeasureCollectivesRequest> CollectivesRequest(
     const CollectivesOptions& options);
 

@@ -118,10 +118,42 @@ TEST(CollectivesRequestTest, ErrorsNameWhatThereIs) {
               HasSubstr("usage: --tune --op all_reduce, want"));
   EXPECT_THAT(ErrorOf({.wires = "f32,bf16", .tune = true}),
               HasSubstr("usage: --tune --wire f32,bf16: want one"));
-  EXPECT_THAT(Cases({.tiles = "/absent"}),
+  EXPECT_THAT(Cases({.ops = "all_gather_matmul", .tiles = "/absent"}),
               ElementsAre(HasSubstr("usage: --tiles: /absent: no such file")));
   EXPECT_THAT(Cases({.table = "/absent"}),
               ElementsAre(HasSubstr("usage: --table: /absent: no such file")));
+}
+
+// What would do nothing is refused, not ignored.
+TEST(CollectivesRequestTest, OptionsOfProductsNeedOne) {
+  constexpr char kWant[] =
+      ": nothing is multiplied, want --op all_gather_matmul or "
+      "matmul_reduce_scatter";
+  EXPECT_EQ(
+      ErrorOf(
+          {.ops = "all_reduce", .m = "4", .n = 9, .k = 7, .dtype = "nonsense"}),
+      absl::StrCat("usage: --m 4 with --op all_reduce", kWant));
+  EXPECT_EQ(ErrorOf({.n = 9}),
+            absl::StrCat("usage: --n 9 with --op all_reduce", kWant));
+  EXPECT_EQ(ErrorOf({.ops = "broadcast,barrier", .k = 7}),
+            absl::StrCat("usage: --k 7 with --op broadcast,barrier", kWant));
+  EXPECT_EQ(ErrorOf({.dtype = "int8"}),
+            absl::StrCat("usage: --dtype int8 with --op all_reduce", kWant));
+  EXPECT_THAT(ErrorOf({.ops = "all", .tiles = "t.json"}),
+              HasSubstr("usage: --tiles t.json with --op all_reduce,all_"));
+  EXPECT_THAT(ErrorOf({.threads = 2, .calibrate = true}),
+              HasSubstr("usage: --threads 2 with --op all_reduce,all_"));
+  constexpr char kOne[] =
+      "usage: --bytes 4k with --m 8: each says how many rows all_gather_matmul "
+      "and matmul_reduce_scatter have, want one of them";
+  EXPECT_EQ(ErrorOf({.ops = "all_gather_matmul", .bytes = "4k", .m = "8"}),
+            kOne);
+  EXPECT_EQ(ErrorOf({.bytes = "4k", .m = "8", .tune = true}), kOne);
+  // Each has what it needs.
+  EXPECT_THAT(
+      Cases({.ops = "all_reduce,all_gather_matmul", .bytes = "4k", .m = "8"}),
+      ElementsAre("all_reduce auto F32 4096",
+                  "all_gather_matmul auto F32 49152"));
 }
 
 std::vector<std::string> Products(const CollectivesOptions& options) {

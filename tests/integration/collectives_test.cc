@@ -279,6 +279,9 @@ TEST_F(CollectivesTest, UsageErrorsNameWhatThereIs) {
   ExpectUsageError({"--bytes", "6"}, "'6', want a multiple of 4");
   ExpectUsageError({"--world", "17"}, "--world");
   ExpectUsageError({"--output", "x"}, "--calibrate");
+  ExpectUsageError({"--op", "all_reduce", "--m", "4", "--n", "9", "--k", "7",
+                    "--dtype", "nonsense"},
+                   "--m 4 with --op all_reduce: nothing is multiplied");
   ExpectUsageError({"--calibrate", "--output", File("absent/table.json")},
                    "table.json: cannot be written: No such file or directory");
   ExpectUsageError({"--tune", "--output", File("")}, "a folder, want a file");
