@@ -193,7 +193,7 @@ absl::StatusOr<v1::BenchProgress::Setup> Measure(
   return result.setup;
 }
 
-absl::Status Run(const BenchVerb& options) {
+absl::Status Run(const BenchVerb& options, Invocation& invocation) {
   RF_ASSIGN_OR_RETURN(const v1::BenchRequest request,
                       MakeBenchRequest(options.what));
   std::vector<uint32_t> threads = {0};
@@ -218,6 +218,7 @@ absl::Status Run(const BenchVerb& options) {
   }
   Printer printer(options.format);
   std::vector<v1::BenchProgress::Setup> setups;
+  absl::Status ended;
   // The workers of a local fleet get their threads when they load.
   for (const uint32_t count : threads) {
     session_options.threads = static_cast<int>(count);
@@ -225,10 +226,15 @@ absl::Status Run(const BenchVerb& options) {
                         Session::Open(session_options));
     const absl::StatusOr<v1::BenchProgress::Setup> setup =
         Measure(request, options.progress, *session, printer);
-    RF_RETURN_IF_ERROR(session->Finish(setup.status()));
+    ended = session->Finish(setup.status());
+    if (!setup.ok() || absl::IsCancelled(ended)) return ended;
     setups.push_back(*setup);
+    if (!ended.ok()) break;
   }
-  return printer.Finish(setups);
+  RF_RETURN_IF_ERROR(printer.Finish(setups));
+  // The results are what this command prints, also before an error.
+  invocation.json = false;
+  return ended;
 }
 
 // A list in as many options as one likes.
@@ -279,7 +285,9 @@ void RegisterBench(CLI::App& app, Invocation& invocation) {
   AddFormatOptions(*verb, {"md", "csv", "json", "jsonl"}, &options->format);
   verb->callback([options, &invocation] {
     invocation.json = options->format == "json" || options->format == "jsonl";
-    invocation.run = [options] { return Run(*options); };
+    invocation.run = [options, &invocation] {
+      return Run(*options, invocation);
+    };
   });
 }
 

@@ -196,17 +196,18 @@ absl::StatusOr<Generated> Generate(const GenerateOptions& options,
   return generated;
 }
 
-absl::Status Run(const GenerateOptions& options) {
+absl::Status Run(const GenerateOptions& options, Invocation& invocation) {
   RF_ASSIGN_OR_RETURN(const v1::Prompt prompt, ReadPrompt(options.prompt));
   RF_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
                       Session::Open(options.session));
   const absl::StatusOr<Generated> generated =
       Generate(options, *session, prompt);
-  RF_RETURN_IF_ERROR(session->Finish(generated.status()));
-  if (options.detach) return PrintJson({{"id", generated->accepted.id()}});
-  if (options.json) return PrintJson(ToJson(*generated, options.is_job));
-  PrintSummary(*generated);
-  return absl::OkStatus();
+  return session->Finish(generated.status(), invocation, [&] {
+    if (options.detach) return PrintJson({{"id", generated->accepted.id()}});
+    if (options.json) return PrintJson(ToJson(*generated, options.is_job));
+    PrintSummary(*generated);
+    return absl::OkStatus();
+  });
 }
 
 }  // namespace
@@ -221,7 +222,9 @@ void RegisterGenerate(CLI::App& app, Invocation& invocation) {
   AddSamplingOptions(*verb, *options);
   verb->callback([options, &invocation] {
     invocation.json = options->json;
-    invocation.run = [options] { return Run(*options); };
+    invocation.run = [options, &invocation] {
+      return Run(*options, invocation);
+    };
   });
 }
 
@@ -243,7 +246,9 @@ void RegisterSubmit(CLI::App& app, Invocation& invocation) {
       ->excludes(trace);
   verb->callback([options, &invocation] {
     invocation.json = options->json;
-    invocation.run = [options] { return Run(*options); };
+    invocation.run = [options, &invocation] {
+      return Run(*options, invocation);
+    };
   });
 }
 

@@ -138,7 +138,7 @@ absl::StatusOr<v1::ScoreEvent::Result> Score(const ScoreCommandOptions& options,
   return result;
 }
 
-absl::Status Run(ScoreCommandOptions options) {
+absl::Status Run(ScoreCommandOptions options, Invocation& invocation) {
   if (!options.reference.empty() && options.reference != "f32") {
     return absl::InvalidArgumentError(
         absl::StrCat("usage: --reference ", options.reference, ", want f32"));
@@ -149,9 +149,10 @@ absl::Status Run(ScoreCommandOptions options) {
                       Session::Open(options.session));
   const absl::StatusOr<v1::ScoreEvent::Result> result =
       Score(options, *session, prompt);
-  RF_RETURN_IF_ERROR(session->Finish(result.status()));
-  return options.json ? PrintJson(ToJson(*result, options))
-                      : PrintText(Table(*result, options));
+  return session->Finish(result.status(), invocation, [&] {
+    return options.json ? PrintJson(ToJson(*result, options))
+                        : PrintText(Table(*result, options));
+  });
 }
 
 }  // namespace
@@ -177,7 +178,9 @@ void RegisterScore(CLI::App& app, Invocation& invocation) {
   verb->add_flag("--json", options->json, "One JSON document on stdout");
   verb->callback([options, &invocation] {
     invocation.json = options->json;
-    invocation.run = [options] { return Run(*options); };
+    invocation.run = [options, &invocation] {
+      return Run(*options, invocation);
+    };
   });
 }
 

@@ -274,4 +274,14 @@ absl::Status Session::Finish(absl::Status status) {
   return status;
 }
 
+absl::Status Session::Finish(absl::Status status, Invocation& invocation,
+                             absl::FunctionRef<absl::Status()> print) {
+  const bool whole = status.ok();
+  absl::Status ended = Finish(std::move(status));
+  if (!whole || absl::IsCancelled(ended)) return ended;
+  RF_RETURN_IF_ERROR(print());
+  invocation.json = false;
+  return ended;
+}
+
 }  // namespace ringfleet::coordinator::cli

@@ -6,7 +6,10 @@
 #include <memory>
 #include <string>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "coordinator/cli/command.h"
 #include "coordinator/cli/local_fleet.h"
 #include "coordinator/cli/trace_call.h"
 #include "protos/coordinator.grpc.pb.h"
@@ -60,9 +63,14 @@ class Session {
   // Writes the trace and stops a local fleet after a command that ended with
   // `status`, and passes that on, unless it was interrupted, the trace or a
   // worker failed in the end; after showing what the logs tell of an error. To
-  // be called before the result is printed: either that or an error is the
-  // command's one document.
+  // be called before the result is printed.
   absl::Status Finish(absl::Status status);
+
+  // The same, and prints the result, if there is one: a `status` that is OK
+  // says so. What fails in the end is told after it, and the result stays the
+  // command's one document. An interrupted command prints none.
+  absl::Status Finish(absl::Status status, Invocation& invocation,
+                      absl::FunctionRef<absl::Status()> print);
 
  private:
   Session() = default;

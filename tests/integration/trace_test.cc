@@ -14,6 +14,7 @@
 namespace ringfleet::integration {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::StartsWith;
 
 struct Span {
@@ -192,6 +193,39 @@ TEST_F(TraceTest, AFileThatCannotBeWrittenEndsTheCommandFirst) {
   EXPECT_THAT(finished.error_line(),
               StartsWith(absl::StrCat("usage: --trace ",
                                       File("none/trace.json"), ": cannot")));
+}
+
+// What was computed is not lost with the trace of it.
+TEST_F(TraceTest, ATraceOnAFullDiskComesAfterTheResult) {
+  const std::string error =
+      "trace: /dev/full: cannot be written: No space left on device";
+  const Arguments where = {"--model", Model(), "--trace", "/dev/full"};
+  const auto run = [&](Arguments arguments) {
+    arguments.insert(arguments.end(), where.begin(), where.end());
+    const Finished finished = Cli(arguments);
+    EXPECT_EQ(finished.code, 1) << finished.errors;
+    EXPECT_THAT(finished.errors, EndsWith("ringfleet: " + error + "\n"));
+    return finished;
+  };
+  const Finished generated =
+      run({"generate", "--prompt-ids", "1,2,3", "-n", "3", "--temp", "0",
+           "--ignore-eos", "--json"});
+  EXPECT_EQ(generated.document()["ids"].size(), 3u);
+  EXPECT_EQ(generated.error_line(), error);
+  const Finished text = run({"generate", "--prompt-ids", "1,2,3", "-n", "3",
+                             "--temp", "0", "--ignore-eos"});
+  EXPECT_EQ(text.output,
+            generated.document()["text"].get<std::string>() + "\n");
+  EXPECT_THAT(text.errors, HasSubstr(" tokens/s | "));
+  const Finished scored = run({"score", "--ids", "1,2,3,4", "--json"});
+  EXPECT_EQ(scored.document()["logprobs"].size(), 3u);
+  EXPECT_EQ(scored.error_line(), error);
+  EXPECT_THAT(run({"score", "--ids", "1,2,3,4"}).output,
+              HasSubstr("3 tokens, "));
+  const Finished measured = run({"bench", "-p", "8", "-n", "0", "-r", "1",
+                                 "--no-memory-test", "-o", "json"});
+  EXPECT_EQ(measured.document().size(), 1u);
+  EXPECT_EQ(measured.error_line(), error);
 }
 
 // A link stays a link, a device a device, and what lies beside as it is.
