@@ -266,6 +266,7 @@ TEST_F(TraceTest, OverlapDrawsEachRank) {
     const Finished drawn =
         Run("/usr/bin/python3", {script, trace(), svg, "--step", step});
     ASSERT_EQ(drawn.code, 0) << drawn.errors;
+    EXPECT_EQ(drawn.errors, "");
     EXPECT_THAT(drawn.output, HasSubstr("\n| 0 | "));
     EXPECT_THAT(drawn.output, HasSubstr("\n| 1 | "));
     const std::string text = testing::ReadFile(svg);
@@ -278,6 +279,16 @@ TEST_F(TraceTest, OverlapDrawsEachRank) {
         {"-c", "import sys, xml.dom.minidom as d; d.parse(sys.argv[1])", svg});
     EXPECT_EQ(parsed.code, 0) << parsed.errors;
   }
+  json gaps = Trace();
+  gaps["otherData"]["ranks"][1]["dropped"] = 7;
+  testing::WriteFile(File("gaps.json"), gaps.dump());
+  const Finished warned =
+      Run("/usr/bin/python3", {script, File("gaps.json"), File("x.svg")});
+  EXPECT_EQ(warned.code, 0);
+  EXPECT_THAT(warned.output, HasSubstr("\n| 1 | "));
+  EXPECT_EQ(warned.errors,
+            "overlap: warning: the trace had no room for 7 older events of "
+            "rank 1: its times are incomplete\n");
   const Finished wrong =
       Run("/usr/bin/python3", {script, trace(), File("x.svg"), "--step", "99"});
   EXPECT_EQ(wrong.code, 1);
