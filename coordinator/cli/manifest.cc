@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/cli/manifest.h"
 
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstdio>
-
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "cluster/file_error.h"
+#include "coordinator/cli/output_file.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -81,22 +76,7 @@ absl::StatusOr<v1::CheckpointFacts> ParseManifest(const std::string& text) {
 
 absl::Status WriteManifest(const std::string& path,
                            const v1::CheckpointFacts& facts) {
-  const std::string partial = absl::StrCat(path, ".partial.", getpid());
-  const std::string text = ManifestJson(facts).dump(1) + "\n";
-  std::FILE* const file = std::fopen(partial.c_str(), "we");
-  if (file == nullptr) return cluster::FileError(path, errno);
-  // Neither hides the other's error.
-  int error = 0;
-  if (std::fwrite(text.data(), 1, text.size(), file) != text.size()) {
-    error = errno;
-  }
-  if (std::fclose(file) != 0 && error == 0) error = errno;
-  if (error == 0 && std::rename(partial.c_str(), path.c_str()) == 0) {
-    return absl::OkStatus();
-  }
-  if (error == 0) error = errno;
-  unlink(partial.c_str());
-  return cluster::FileError(path, error);
+  return WriteOutputFile(path, ManifestJson(facts).dump(1) + "\n");
 }
 
 }  // namespace ringfleet::coordinator::cli
