@@ -65,16 +65,17 @@ exchange: the first gathers the rows of [m, k] for the columns that each worker
 has of the weights, the second adds up [m, n] over workers that have a share of
 k each and scatters its rows. For these
   bytes         of the matrix that is exchanged as float32, [m, k] or [m, n];
-                --bytes may decide about m in place of --m (rounded down)
+                --bytes may decide about m in place of --m (rounded down, but
+                to one row at least)
   p50, p99      of the fused operation; between its iterations run, and are
                 printed beside it, the same one after the other (unfused), the
                 product alone (compute) and the exchange alone (comm), each
                 until the last worker is done
   overlap       1 - (fused - compute) / comm: what of the exchange the product
                 hides (as OSU's); at most compute / comm if that is below 1
-  wire          of [m, k] for float weights and of what is added up, but round a
-                ring, where that is float32; [m, k] for integer weights travels
-                as the codes that the product reads
+  wire          of what is added up, but round a ring, where that is float32;
+                [m, k] travels as the product reads it, whatever --wire says:
+                float32, or codes of eight bits for integer weights
 
 Algorithms: one_shot sends everything to everybody, two_shot the segments to
 their owners and the sums back, ring both ways round; of matmul_reduce_scatter
