@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "cluster/json_depth.h"
 #include "cluster/model_files.h"
 #include "cluster/status_macros.h"
 #include "nlohmann/json.hpp"
@@ -145,6 +146,8 @@ absl::StatusOr<nlohmann::json> ParseObject(absl::string_view json,
     return absl::InvalidArgumentError(absl::StrCat(
         file, ": ", json.size(), " bytes, want at most ", kMaxConfigBytes));
   }
+  const absl::Status depth = CheckJsonDepth(json);
+  if (!depth.ok()) return Annotate(depth, file);
   try {
     nlohmann::json value = nlohmann::json::parse(json.begin(), json.end());
     if (!value.is_object()) {

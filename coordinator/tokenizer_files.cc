@@ -5,6 +5,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "cluster/json_depth.h"
 #include "cluster/status_macros.h"
 #include "coordinator/utf8.h"
 
@@ -36,6 +37,7 @@ const json* Find(const json& object, const char* key) {
 }
 
 absl::StatusOr<json> Parse(absl::string_view text) {
+  RF_RETURN_IF_ERROR(cluster::CheckJsonDepth(text));
   try {
     json parsed = json::parse(text.begin(), text.end());
     if (!parsed.is_object()) {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cluster/file_reader.h"
+#include "cluster/json_depth.h"
 #include "cluster/status_macros.h"
 #include "coordinator/cli/json_output.h"
 
@@ -56,6 +57,7 @@ absl::Status AddLayer(const std::string& name, const Json& row,
 }
 
 absl::StatusOr<Json> ParseDocument(absl::string_view text) {
+  RF_RETURN_IF_ERROR(cluster::CheckJsonDepth(text));
   try {
     return Json::parse(text.begin(), text.end());
   } catch (const Json::exception& error) {

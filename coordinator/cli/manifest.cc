@@ -3,6 +3,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "cluster/json_depth.h"
+#include "cluster/status_macros.h"
 #include "coordinator/cli/output_file.h"
 
 namespace ringfleet::coordinator::cli {
@@ -58,6 +60,7 @@ Json ManifestJson(const v1::CheckpointFacts& facts) {
 }
 
 absl::StatusOr<v1::CheckpointFacts> ParseManifest(const std::string& text) {
+  RF_RETURN_IF_ERROR(cluster::CheckJsonDepth(text));
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("version") || json["version"] != 1 ||
       !json.contains("tensors") || !json["tensors"].is_object()) {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cluster/file_reader.h"
+#include "cluster/json_depth.h"
 #include "cluster/status_macros.h"
 #include "coordinator/cli/json_output.h"
 
@@ -267,6 +268,8 @@ absl::StatusOr<cluster::MeasuredRates> ParseRates(const Json& worker,
 absl::StatusOr<PlanFleet> ParseMeasuredFleet(absl::string_view json,
                                              absl::string_view name,
                                              const PlanOptions& options) {
+  const absl::Status depth = cluster::CheckJsonDepth(json);
+  if (!depth.ok()) return Annotate(depth, name);
   const Json document = Json::parse(json.begin(), json.end(), nullptr,
                                     /*allow_exceptions=*/false);
   if (!document.is_object() || !document.contains("workers") ||

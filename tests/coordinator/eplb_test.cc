@@ -69,7 +69,7 @@ TEST(ExpertLoadsTest, ErrorsSayWhatAndWhere) {
   EXPECT_THAT(LoadsError("[[1, -2]]"), HasSubstr("expert 1: load -2"));
   EXPECT_THAT(LoadsError("[[1e39, 1]]"), HasSubstr("expert 0: load 1e+39"));
   const std::string deep(100000, '[');
-  EXPECT_THAT(LoadsError(deep), HasSubstr("parse error"));
+  EXPECT_THAT(LoadsError(deep), HasSubstr("nested too deeply"));
   EXPECT_LT(LoadsError("[[" + std::string(5000, 'x')).size(), 6000u);
   EXPECT_THAT(LoadsError("[\"" + std::string(5000, 'x') + "\"]"),
               AllOf(HasSubstr("...,"), Not(HasSubstr(std::string(50, 'x')))));

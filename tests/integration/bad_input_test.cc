@@ -256,6 +256,37 @@ TEST_F(BadInputTest, MalformedTokenizer) {
       << "ids need no tokenizer";
 }
 
+// Parsing takes any depth; what copies or prints a value recurses.
+TEST_F(BadInputTest, DeeplyNestedJson) {
+  const std::string deep(100'000, '[');
+  const std::string limit = "64 levels";
+  const std::string model = CopyModel();
+  WriteFile(model + "/config.json", deep);
+  ExpectError({"plan", "--model", model, "--hosts", "1", "--memory", "1",
+               "--bandwidth", "1"},
+              2, {"config.json", limit});
+  ExpectError({"inspect", model}, 2, {"config.json", limit});
+  ExpectError({"generate", "--model", model, "-p", "x"}, 2,
+              {"config.json", limit});
+  const Finished coordinator =
+      Run(RINGFLEET_COORDINATOR_BINARY,
+          {"--model", model, "--listen", "127.0.0.1:0"});
+  EXPECT_EQ(coordinator.code, 2);
+  EXPECT_THAT(coordinator.errors,
+              AllOf(HasSubstr("config.json"), HasSubstr(limit)));
+  for (const char* file : {"/tokenizer.json", "/tokenizer_config.json"}) {
+    const std::string other = CopyModel();
+    WriteFile(other + file, "{\"pre_tokenizer\": " + deep);
+    ExpectError({"tokenize", "--model", other, "-p", "x"}, 2, {file, limit});
+  }
+  WriteFile(File("deep.json"), "{\"workers\": [" + deep);
+  ExpectError({"eplb", "--weights", File("deep.json"), "--replicas", "8",
+               "--groups", "1", "--nodes", "1", "--gpus", "1"},
+              2, {"deep.json", limit});
+  ExpectError({"plan", "--model", Model(), "--fleet", File("deep.json")}, 2,
+              {"deep.json", limit});
+}
+
 TEST_F(BadInputTest, Prompts) {
   const Arguments generate = {"generate", "--model", Model(), "-n", "1"};
   const auto with = [&](Arguments more) {
