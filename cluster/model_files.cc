@@ -23,8 +23,10 @@ absl::StatusOr<std::string> ReadModelFile(const std::string& model,
 }
 
 std::string AbsoluteModel(const std::string& model) {
-  return IsSyntheticModel(model) ? model
-                                 : std::filesystem::absolute(model).string();
+  if (IsSyntheticModel(model)) return model;
+  std::error_code error;
+  const std::filesystem::path path = std::filesystem::absolute(model, error);
+  return error ? model : path.string();
 }
 
 bool IsSameModel(const std::string& a, const std::string& b) {

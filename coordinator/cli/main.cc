@@ -2,6 +2,7 @@
 // The command line: parses, runs one verb, reports its result.
 #include <algorithm>
 #include <cstdio>
+#include <exception>
 #include <string>
 #include <utility>
 #include <vector>
@@ -109,7 +110,13 @@ int Main(int argc, char** argv) {
     invocation.json = AsksForJson(argc, argv);
   } else {
     Interrupt interrupt;
-    status = invocation.run();
+    try {
+      status = invocation.run();
+    } catch (const std::exception& error) {
+      // No code here throws on purpose; what a library does is an error like
+      // another, so that workers are stopped and the caller gets its document.
+      status = absl::InternalError(absl::StrCat("internal: ", error.what()));
+    }
     output_closed = interrupt.exit_code() == kOutputClosedExit;
   }
   // As a program that SIGPIPE ends: there is nothing to say, and nobody to

@@ -2,10 +2,8 @@
 #include "coordinator/cli/prompt_options.h"
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <iostream>
-#include <iterator>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -44,18 +42,23 @@ absl::StatusOr<std::vector<uint32_t>> ParseIds(absl::string_view option,
 }
 
 absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
-  if (path == "-") {
-    return std::string(std::istreambuf_iterator<char>(std::cin), {});
-  }
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
+  const bool is_stdin = path == "-";
+  std::FILE* const file = is_stdin ? stdin : std::fopen(path.c_str(), "rbe");
+  if (file == nullptr) {
     return absl::NotFoundError(
         absl::StrCat("file ", path, ": ", std::strerror(errno)));
   }
-  std::string text(std::istreambuf_iterator<char>(file), {});
-  if (file.bad() || (text.empty() && !file.eof() && file.fail())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("file ", path, ": cannot be read"));
+  std::string text;
+  char part[1 << 16];
+  size_t size;
+  while ((size = std::fread(part, 1, sizeof(part), file)) > 0) {
+    text.append(part, size);
+  }
+  const int error = std::ferror(file) != 0 ? errno : 0;
+  if (!is_stdin) std::fclose(file);
+  if (error != 0) {  // A folder can be opened, but not read.
+    return absl::InvalidArgumentError(absl::StrCat(
+        "file ", path, ": cannot be read: ", std::strerror(error)));
   }
   return text;
 }

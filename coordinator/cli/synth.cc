@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -121,9 +122,16 @@ absl::Status Run(const SynthOptions& options) {
   const std::string model = cluster::FormatSyntheticModel(options.model);
   const absl::Status valid = cluster::ParseSyntheticModel(model).status();
   if (!valid.ok()) return Annotate(valid, "usage");
+  std::error_code error;
+  const std::filesystem::path folder =
+      std::filesystem::absolute(options.out, error);
+  if (error) {  // No path at all, or a working directory that has gone.
+    return absl::InvalidArgumentError(absl::StrCat(
+        "usage: --out '", options.out, "', want a folder: ", error.message()));
+  }
   v1::SynthesizeRequest request;
   request.set_model(model);
-  request.set_folder(std::filesystem::absolute(options.out).string());
+  request.set_folder(folder.string());
   request.set_overwrite(options.force);
   request.set_threads(options.threads);
   const auto begun = std::chrono::steady_clock::now();

@@ -239,6 +239,12 @@ class BadInputTest : public HandFleet {
   }
 };
 
+// What a shell does with "$@", the command.
+Arguments Script(const std::string& script, Arguments command) {
+  command.insert(command.begin(), {"-c", script, "sh", RINGFLEET_BINARY});
+  return command;
+}
+
 TEST_F(BadInputTest, MalformedTokenizer) {
   const std::string model = CopyModel();
   for (const char* content : {"{\"model\": [", "{}", "[1, 2]", ""}) {
@@ -307,6 +313,39 @@ TEST_F(BadInputTest, Prompts) {
               {"9 tokens", "at most 8"});
   ExpectError({"score", "--model", Model(), "--ids", "5000"}, 2,
               {"5000", "vocab_size"});
+}
+
+TEST_F(BadInputTest, FoldersInPlaceOfFiles) {
+  for (const Arguments& verb :
+       {Arguments{"tokenize"}, Arguments{"generate"}, Arguments{"score"}}) {
+    Arguments arguments = verb;
+    arguments.insert(arguments.end(), {"--model", Model(), "-f", File("tmp")});
+    ExpectError(arguments, 2, {File("tmp"), "Is a directory"});
+  }
+  ExpectError({"synth", "--preset", "tiny", "--out", ""}, 2,
+              {"--out ''", "want a folder"});
+}
+
+// A relative path cannot be completed there.
+TEST_F(BadInputTest, AWorkingDirectoryThatHasGone) {
+  constexpr char kScript[] = "mkdir gone && cd gone && rmdir ../gone && \"$@\"";
+  const RunOptions here = {.folder = File("tmp")};
+  for (const Arguments& command :
+       {Arguments{"generate", "--model", "model", "-p", "x"},
+        Arguments{"synth", "--preset", "tiny", "--out", "out"},
+        Arguments{"convert", "--model", "model", "--check", "manifest"},
+        Arguments{"inspect", "model"}}) {
+    SCOPED_TRACE(command[0]);
+    const Finished finished = Run("/bin/sh", Script(kScript, command), here);
+    EXPECT_EQ(finished.code, 2) << finished.errors;
+    EXPECT_EQ(finished.output, "");
+    finished.error_line();
+  }
+  const Finished finished = Run(
+      "/bin/sh",
+      Script(kScript, {"generate", "--model", Model(), "-p", "x", "-n", "1"}),
+      here);
+  EXPECT_EQ(finished.code, 0) << finished.errors;
 }
 
 TEST_F(BadInputTest, Options) {
