@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // ringfleet-coordinator: owns a fleet's requests and its membership.
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "cluster/process_limits.h"
 #include "cluster/server.h"
 #include "cluster/shard_plan.h"
+#include "cluster/standard_streams.h"
 #include "cluster/status_macros.h"
 #include "cluster/tile_table.h"
 #include "cluster/transport_kind.h"
@@ -188,6 +190,7 @@ absl::Status Run(const Flags& flags) {
 int Main(int argc, char** argv) {
   cluster::ConfigureGrpcProcess();
   cluster::BlockTerminationSignals();
+  std::signal(SIGPIPE, SIG_IGN);  // Nobody reads the log: jobs go on.
   CLI::App app("Owns the requests and the membership of a ringfleet.",
                "ringfleet-coordinator");
   Flags flags;
@@ -283,6 +286,8 @@ int Main(int argc, char** argv) {
 
 }  // namespace
 }  // namespace ringfleet::coordinator
+
+RF_OPEN_STANDARD_STREAMS_FIRST();
 
 int main(int argc, char** argv) {
   return ringfleet::coordinator::Main(argc, argv);

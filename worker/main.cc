@@ -17,6 +17,7 @@
 #include "cluster/log.h"
 #include "cluster/process_limits.h"
 #include "cluster/server.h"
+#include "cluster/standard_streams.h"
 #include "cluster/status_macros.h"
 #include "kernels/isa.h"
 #include "worker/flight_log.h"
@@ -227,6 +228,7 @@ absl::Status Run(const Options& options) {
 int Main(int argc, char** argv) {
   cluster::ConfigureGrpcProcess();
   cluster::BlockTerminationSignals();
+  std::signal(SIGPIPE, SIG_IGN);  // Nobody reads the log: work goes on.
   std::signal(SIGXFSZ, SIG_IGN);  // A limit on files' sizes is an error.
   CLI::App app("Owns one rank's weights in a ringfleet", "ringfleet-worker");
   app.footer(kWorkerFooter);
@@ -251,5 +253,7 @@ int Main(int argc, char** argv) {
 
 }  // namespace
 }  // namespace ringfleet::worker
+
+RF_OPEN_STANDARD_STREAMS_FIRST();
 
 int main(int argc, char** argv) { return ringfleet::worker::Main(argc, argv); }

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cluster/server.h"
+#include "cluster/standard_streams.h"
 #include "coordinator/cli/bench.h"
 #include "coordinator/cli/bench_request.h"
 #include "coordinator/cli/call.h"
@@ -128,6 +129,8 @@ int Main(int argc, char** argv) {
 
 }  // namespace
 }  // namespace ringfleet::coordinator::cli
+
+RF_OPEN_STANDARD_STREAMS_FIRST();
 
 int main(int argc, char** argv) {
   return ringfleet::coordinator::cli::Main(argc, argv);
