@@ -22,6 +22,7 @@
 #include "coordinator/cli/local_workers.h"
 #include "coordinator/cli/packing.h"
 #include "coordinator/cli/targets.h"
+#include "coordinator/cli/value_checks.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -205,7 +206,8 @@ void RegisterConvert(CLI::App& app, Invocation& invocation) {
                                    "this cluster file, on its hosts");
   verb->add_option("-m,--model", options->model,
                    "Folder of a checkpoint in the hub's format, or synth:NAME")
-      ->excludes(cluster);
+      ->excludes(cluster)
+      ->check(Utf8Path());
   verb->add_option("--local", options->local,
                    "For this many ranks, with as many processes")
       ->check(CLI::Range(1, cluster::kMaxWorkers))
@@ -215,7 +217,8 @@ void RegisterConvert(CLI::App& app, Invocation& invocation) {
       ->check(CLI::Range(1, cluster::kMaxWorkers))
       ->excludes(cluster)
       ->excludes("--local");
-  verb->add_option("--cache-dir", options->cache_dir, "Folder to write into");
+  verb->add_option("--cache-dir", options->cache_dir, "Folder to write into")
+      ->check(Utf8Path());
   verb->add_option(
           "--dtype", options->dtype,
           absl::StrCat("Weights in memory: ", cluster::kWeightDtypeChoices))

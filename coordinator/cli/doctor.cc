@@ -18,6 +18,7 @@
 #include "coordinator/cli/json_output.h"
 #include "coordinator/cli/local_workers.h"
 #include "coordinator/cli/output.h"
+#include "coordinator/cli/value_checks.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -140,7 +141,8 @@ void RegisterDoctor(CLI::App& app, Invocation& invocation) {
       ->excludes(cluster)
       ->capture_default_str();
   verb->add_option("-m,--model", options->model,
-                   "Checkpoint whose disk is read; a plan is for it");
+                   "Checkpoint whose disk is read; a plan is for it")
+      ->check(Utf8Path());
   verb->add_option("--transport", options->transport,
                    "What frames of workers of one host go through: grpc, or "
                    "auto: what they agree on [the cluster file's, or auto]");

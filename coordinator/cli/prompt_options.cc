@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "cluster/status_macros.h"
+#include "coordinator/utf8.h"
 
 namespace ringfleet::coordinator::cli {
 
@@ -60,6 +61,8 @@ absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
     return absl::InvalidArgumentError(absl::StrCat(
         "file ", path, ": cannot be read: ", std::strerror(error)));
   }
+  const absl::Status valid = CheckUtf8(text);
+  if (!valid.ok()) return Annotate(valid, absl::StrCat("file ", path));
   return text;
 }
 
@@ -87,6 +90,7 @@ absl::StatusOr<v1::Prompt> ReadPrompt(const PromptOptions& options) {
   if (options.file_given->count() > 0) {
     RF_ASSIGN_OR_RETURN(text, ReadTextFile(options.file));
   }
+  RF_RETURN_IF_ERROR(CheckUtf8(text));
   if (text.empty()) {
     return absl::InvalidArgumentError(
         "usage: the prompt is empty, want at least one character");

@@ -25,6 +25,7 @@
 #include "cluster/weight_dtype.h"
 #include "cluster/wire_proto.h"
 #include "coordinator/cli/interrupt.h"
+#include "coordinator/cli/value_checks.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -52,7 +53,8 @@ absl::Status LoadTable(absl::string_view option, const std::string& path,
 void AddSessionOptions(CLI::App& app, SessionOptions& options) {
   app.add_option("-m,--model", options.model,
                  "Folder of a checkpoint in the hub's format, or "
-                 "synth:tiny, synth:r1-slice for random weights");
+                 "synth:tiny, synth:r1-slice for random weights")
+      ->check(Utf8Path());
   auto* cluster = app.add_option("--cluster", options.cluster,
                                  "Cluster file of a running fleet");
   app.add_option("--local", options.local,
@@ -93,7 +95,8 @@ void AddSessionOptions(CLI::App& app, SessionOptions& options) {
   app.add_option("--cache-dir", options.cache_dir,
                  "Folder for the local workers' packed weights: the first "
                  "command writes them there, the next ones map them")
-      ->excludes(cluster);
+      ->excludes(cluster)
+      ->check(Utf8Path());
   app.add_option("-t,--threads", options.threads,
                  "Threads per worker; 0: the cores divided by --local")
       ->check(CLI::Range(0, 1024))

@@ -20,6 +20,7 @@
 #include "coordinator/cli/local_workers.h"
 #include "coordinator/cli/progress.h"
 #include "coordinator/cli/session.h"
+#include "coordinator/cli/value_checks.h"
 #include "protos/worker.grpc.pb.h"
 
 namespace ringfleet::coordinator::cli {
@@ -170,7 +171,9 @@ void RegisterSynth(CLI::App& app, Invocation& invocation) {
                    absl::StrJoin(cluster::SyntheticPresets(), " or "))
       ->check(CLI::IsMember(cluster::SyntheticPresets()))
       ->required();
-  verb->add_option("--out", options->out, "Folder to write into")->required();
+  verb->add_option("--out", options->out, "Folder to write into")
+      ->required()
+      ->check(Utf8Path());
   verb->add_option("-s,--seed", options->model.seed, "Seed of all weights")
       ->capture_default_str();
   verb->add_option("--router-zipf", options->model.zipf,

@@ -15,6 +15,7 @@
 #include "coordinator/cli/prompt_options.h"
 #include "coordinator/cli/session.h"
 #include "coordinator/tokenizer.h"
+#include "coordinator/utf8.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -86,6 +87,7 @@ absl::Status RunTokenize(const TokenizeOptions& options) {
   if (!options.file.empty()) {
     RF_ASSIGN_OR_RETURN(text, ReadTextFile(options.file));
   }
+  RF_RETURN_IF_ERROR(CheckUtf8(text));
   Tokenized tokenized;
   if (options.session.cluster.empty()) {
     RF_ASSIGN_OR_RETURN(

@@ -315,6 +315,30 @@ TEST_F(BadInputTest, Prompts) {
               {"5000", "vocab_size"});
 }
 
+TEST_F(BadInputTest, TextThatIsNotUtf8) {
+  const std::string text = "\xff\xfe";
+  WriteFile(File("prompt.txt"), "good, then " + text);
+  for (const char* verb : {"tokenize", "generate", "score"}) {
+    SCOPED_TRACE(verb);
+    ExpectError({verb, "--model", Model(), "-p", text}, 2,
+                {"text is not UTF-8", "byte 0xff at offset 0"});
+    ExpectError({verb, "--model", Model(), "-f", File("prompt.txt")}, 2,
+                {"prompt.txt", "text is not UTF-8", "byte 0xff at offset 11"});
+  }
+  // Before a fleet is asked for.
+  WriteFile(cluster(), "name: x\nmodel: m\nworkers:\n  - {port: 0}\n");
+  for (const char* verb : {"tokenize", "submit"}) {
+    ExpectError({verb, "--cluster", cluster(), "-p", text}, 2,
+                {"text is not UTF-8", "byte 0xff at offset 0"});
+  }
+  const std::string path = File("model") + text;
+  std::filesystem::rename(CopyModel(), path);
+  ExpectError({"generate", "--model", path, "-p", "x"}, 2,
+              {"--model", "model\\xff\\xfe", "not UTF-8"});
+  ExpectError({"synth", "--preset", "tiny", "--out", path}, 2,
+              {"--out", "not UTF-8"});
+}
+
 TEST_F(BadInputTest, FoldersInPlaceOfFiles) {
   for (const Arguments& verb :
        {Arguments{"tokenize"}, Arguments{"generate"}, Arguments{"score"}}) {
