@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "cluster/server.h"
 #include "cluster/standard_streams.h"
 #include "coordinator/cli/bench.h"
@@ -65,12 +65,17 @@ unavailable, lost or late, 4 corrupt or mismatching data, 130 interrupted,
 
 // Whether a command line that could not be parsed asks for JSON.
 bool AsksForJson(int argc, char** argv) {
+  const auto is_json = [](absl::string_view format) {
+    return format == "json" || format == "jsonl";
+  };
   for (int i = 1; i < argc; ++i) {
-    const absl::string_view argument = argv[i];
-    if (argument == "--json" || argument == "-ojson") return true;
-    if (argument == "-o" && i + 1 < argc &&
-        absl::string_view(argv[i + 1]) == "json") {
-      return true;
+    absl::string_view argument = argv[i];
+    if (argument == "--json") return true;
+    if (argument == "-o" || argument == "--output") {
+      if (i + 1 < argc && is_json(argv[i + 1])) return true;
+    } else if (absl::ConsumePrefix(&argument, "--output=") ||
+               absl::ConsumePrefix(&argument, "-o")) {
+      if (is_json(argument)) return true;
     }
   }
   return false;

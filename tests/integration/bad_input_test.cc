@@ -398,6 +398,22 @@ TEST_F(BadInputTest, Options) {
               {"absent/config.json"});
 }
 
+// However the format is asked for.
+TEST_F(BadInputTest, UsageErrorsAreDocumentsToo) {
+  const std::vector<Arguments> formats = {
+      {"--json"},        {"-o", "json"},  {"-ojson"},  {"--output", "json"},
+      {"--output=json"}, {"-o", "jsonl"}, {"-ojsonl"}, {"--output=jsonl"}};
+  for (const Arguments& format : formats) {
+    SCOPED_TRACE(format.back());
+    Arguments arguments = {"bench", "--bogus"};
+    arguments.insert(arguments.end(), format.begin(), format.end());
+    const Finished finished = Cli(arguments);
+    EXPECT_EQ(finished.code, 2);
+    EXPECT_EQ(finished.document()["error"]["message"], finished.error_line());
+  }
+  EXPECT_EQ(Cli({"plan", "-o", "md", "--bogus"}).output, "");
+}
+
 TEST_F(BadInputTest, ClusterFiles) {
   ExpectError({"submit", "--cluster", File("absent.yaml"), "-p", "x"}, 2,
               {"absent.yaml"});
