@@ -268,16 +268,9 @@ grpc::Status CoordinatorService::Detokenize(
     v1::DetokenizeResponse* response) {
   const auto tokenizer = model_->tokenizer();
   if (!tokenizer.ok()) return cluster::ToGrpc(tokenizer.status());
-  // What was a negative number or a pointer is a mistake, not an unused id.
-  constexpr uint32_t kIdBound = uint32_t{1} << 31;
-  for (int i = 0; i < request->ids_size(); ++i) {
-    if (request->ids(i) >= kIdBound) {
-      return cluster::ToGrpc(absl::InvalidArgumentError(
-          absl::StrCat("id ", request->ids(i), " at index ", i,
-                       ", want less than ", kIdBound)));
-    }
-  }
   const std::vector<uint32_t> ids(request->ids().begin(), request->ids().end());
+  const absl::Status valid = CheckTokenIds(ids);
+  if (!valid.ok()) return cluster::ToGrpc(valid);
   response->set_text((*tokenizer)->Decode(ids, request->keep_special()));
   return grpc::Status::OK;
 }

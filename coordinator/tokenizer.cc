@@ -195,6 +195,17 @@ std::string Tokenizer::Decode(absl::Span<const uint32_t> ids,
   return text;
 }
 
+absl::Status CheckTokenIds(absl::Span<const uint32_t> ids) {
+  constexpr uint32_t kBound = uint32_t{1} << 31;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= kBound) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "id ", ids[i], " at index ", i, ", want less than ", kBound));
+    }
+  }
+  return absl::OkStatus();
+}
+
 std::string StreamDecoder::Add(uint32_t id) {
   std::string text;
   if (tokenizer_->IsSpecial(id)) return text;

@@ -88,6 +88,11 @@ class Tokenizer {
   std::string chat_template_, bos_token_, eos_token_;
 };
 
+// For ids from outside that are to be decoded: an id without a token means
+// nothing, but one of 2^31 or more was a negative number or a pointer, and is a
+// mistake. INVALID_ARGUMENT names it and its index.
+absl::Status CheckTokenIds(absl::Span<const uint32_t> ids);
+
 // Decodes a stream of ids: each Add returns what the text grows by, in whole
 // characters. All outputs in order, Finish's last, equal Decode(ids, false).
 // Not thread-safe; the tokenizer must outlive it.

@@ -30,6 +30,7 @@
 #include "coordinator/cli/targets.h"
 #include "coordinator/cli/tokenize.h"
 #include "coordinator/cli/up_down.h"
+#include "coordinator/cli/value_checks.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -93,6 +94,7 @@ int Main(int argc, char** argv) {
   app.footer(kProgramFooter);
   Invocation invocation;
   for (const RegisterCommand add : kCommands) add(app, invocation);
+  CheckNumbers(app);
 
   absl::Status status;
   bool output_closed = false;

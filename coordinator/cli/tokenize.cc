@@ -115,6 +115,7 @@ absl::Status RunTokenize(const TokenizeOptions& options) {
 absl::Status RunDetokenize(const TokenizeOptions& options) {
   RF_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids,
                       ParseIds("--ids", options.ids));
+  RF_RETURN_IF_ERROR(CheckTokenIds(ids));
   std::string text;
   if (options.session.cluster.empty()) {
     RF_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,

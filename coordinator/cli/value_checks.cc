@@ -1,13 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/cli/value_checks.h"
 
+#include <cmath>
+#include <cstdlib>
 #include <string>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "coordinator/utf8.h"
 
 namespace ringfleet::coordinator::cli {
+namespace {
+
+std::string FiniteProblem(const std::string& text) {
+  // As CLI11 reads it. What is no number is for CLI11 to say.
+  return std::isfinite(std::strtod(text.c_str(), nullptr))
+             ? ""
+             : absl::StrCat(text, ", want a finite number");
+}
+
+std::string UnsignedProblem(const std::string& text) {
+  return absl::StartsWith(absl::StripLeadingAsciiWhitespace(text), "-")
+             ? absl::StrCat(text, ", want 0 or more")
+             : "";
+}
+
+}  // namespace
 
 CLI::Validator Utf8Path() {
   return CLI::Validator(
@@ -18,6 +38,18 @@ CLI::Validator Utf8Path() {
                             "': ", status.message());
       },
       "");
+}
+
+void CheckNumbers(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    const std::string type = option->get_type_name();
+    if (absl::StartsWith(type, "FLOAT")) option->check(FiniteProblem);
+    if (absl::StartsWith(type, "UINT")) option->check(UnsignedProblem);
+  }
+  // Groups of options, too.
+  for (CLI::App* part : app.get_subcommands([](CLI::App*) { return true; })) {
+    CheckNumbers(*part);
+  }
 }
 
 }  // namespace ringfleet::coordinator::cli

@@ -398,6 +398,51 @@ TEST_F(BadInputTest, Options) {
               {"absent/config.json"});
 }
 
+TEST_F(BadInputTest, Numbers) {
+  const Arguments generate = {"generate", "--model", Model(), "-p",
+                              "x",        "-n",      "1"};
+  const auto with = [&](const std::string& option, const std::string& value) {
+    Arguments all = generate;
+    all.insert(all.end(), {option, value});
+    return all;
+  };
+  // Of any unsigned option; also where it would wrap to a small number.
+  ExpectError(with("--seed", "-1"), 2, {"--seed", "-1", "want 0 or more"});
+  ExpectError(with("--top-k", "-18446744073709551615"), 2,
+              {"--top-k", "want 0 or more"});
+  ExpectError(
+      {"synth", "--preset", "tiny", "--out", File("out"), "--seed", "-1"}, 2,
+      {"--seed", "want 0 or more"});
+  // NaN is in no range, and outside of none.
+  for (const char* value : {"nan", "inf"}) {
+    SCOPED_TRACE(value);
+    ExpectError(with("--temp", value), 2, {"--temp", value, "finite"});
+  }
+  ExpectError(with("--expert-capacity", "nan"), 2,
+              {"--expert-capacity", "finite"});
+  for (const char* verb : {"up", "down"}) {
+    ExpectError({verb, "--cluster", File("absent.yaml"), "--timeout", "nan"}, 2,
+                {"--timeout", "finite"});
+  }
+  ExpectError({"collectives", "--timeout", "nan"}, 2, {"--timeout", "finite"});
+  ExpectError({"plan", "--model", Model(), "--hosts", "1", "--memory", "nan",
+               "--bandwidth", "1"},
+              2, {"--memory", "finite"});
+  EXPECT_EQ(Cli(with("--seed", "18446744073709551615")).code, 0);
+}
+
+// A negative number that became unsigned is no id, with or without a fleet.
+TEST_F(BadInputTest, IdsThatNoVocabularyHas) {
+  ASSERT_NO_FATAL_FAILURE(StartCoordinator(1));
+  const std::vector<Arguments> sources = {{"--model", Model()},
+                                          {"--cluster", cluster()}};
+  for (const Arguments& source : sources) {
+    SCOPED_TRACE(source[0]);
+    ExpectError({"detokenize", source[0], source[1], "--ids", "1,4294967295"},
+                2, {"id 4294967295 at index 1", "want less than 2147483648"});
+  }
+}
+
 // However the format is asked for.
 TEST_F(BadInputTest, UsageErrorsAreDocumentsToo) {
   const std::vector<Arguments> formats = {
