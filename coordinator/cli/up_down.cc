@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/cli/up_down.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -33,6 +36,11 @@ struct FleetOptions {
   double timeout_s = 1800;  // A large checkpoint from a slow disk.
 };
 
+// How long to wait until a coordinator notices that workers have been stopped:
+// their connections break at once, and a lease, for those that hang, is 10 s.
+constexpr absl::Duration kNoticeTime = absl::Seconds(11);
+constexpr std::chrono::milliseconds kNoticeInterval{50};
+
 constexpr char kUpFooter[] = R"(
 Starts the coordinator and the workers of the cluster file where they do not
 run yet, over ssh or directly (see cluster/launch/README.md), and returns when
@@ -45,10 +53,13 @@ Examples:
 )";
 
 constexpr char kDownFooter[] = R"(
-Stops what `up` started: running jobs end with an error.
+Stops what `up` started: running jobs end with an error. With --hosts the
+coordinator and the other workers run on, and the state that is printed is what
+the coordinator says then; it is unknown where no coordinator answers.
 
 Examples:
   ringfleet down --cluster cluster.yaml
+  ringfleet down --cluster cluster.yaml --hosts 2
 )";
 
 // The fleet's state, if its coordinator answers.
@@ -175,6 +186,68 @@ absl::Status Up(const FleetOptions& options) {
   return PrintSummary(FleetSummary(*state), options);
 }
 
+// A worker of the cluster file that no coordinator tells of.
+Json AbsentWorker(const cluster::ClusterConfig& config, size_t rank,
+                  const char* state) {
+  const cluster::WorkerConfig& worker = config.workers[rank];
+  return {{"rank", rank},
+          {"address", cluster::FormatAddress({worker.address, worker.port})},
+          {"state", state},
+          {"pid", 0}};
+}
+
+// The fleet's state once its coordinator has noticed that these ranks, both
+// included, have been stopped, or has not within kNoticeTime.
+absl::StatusOr<v1::ClusterState> DescribeWithout(const std::string& address,
+                                                 std::pair<int, int> stopped) {
+  const auto counts = [stopped](const v1::WorkerState& worker) {
+    const auto rank = static_cast<int>(worker.rank());
+    return rank >= stopped.first && rank <= stopped.second &&
+           worker.state() != v1::MEMBER_STATE_LOST;
+  };
+  const cluster::Deadline deadline = cluster::Deadline::After(kNoticeTime);
+  while (true) {
+    absl::StatusOr<v1::ClusterState> state = Describe(address);
+    RF_RETURN_IF_ERROR(Interrupt::Get().status());
+    if (!state.ok() || deadline.Expired() ||
+        std::none_of(state->workers().begin(), state->workers().end(),
+                     counts)) {
+      return state;
+    }
+    std::this_thread::sleep_for(kNoticeInterval);
+  }
+}
+
+// Prints what is left of a fleet after `down --hosts`.
+absl::Status ReportRest(const cluster::ClusterConfig& config,
+                        const std::string& address,
+                        const FleetOptions& options) {
+  std::pair<int, int> stopped = {0, -1};
+  if (options.hosts != "coordinator") {
+    RF_ASSIGN_OR_RETURN(
+        stopped, cluster::ParseHostRange(
+                     options.hosts, static_cast<int>(config.workers.size())));
+  }
+  const absl::StatusOr<v1::ClusterState> state =
+      DescribeWithout(address, stopped);
+  RF_RETURN_IF_ERROR(Interrupt::Get().status());
+  Json summary = state.ok() ? FleetSummary(*state)
+                            : Json{{"epoch", 0}, {"state", "unknown"}};
+  Json workers = Json::array();
+  for (size_t rank = 0; rank < config.workers.size(); ++rank) {
+    const auto place = static_cast<int>(rank);
+    const bool was_stopped = place >= stopped.first && place <= stopped.second;
+    workers.push_back(
+        AbsentWorker(config, rank, was_stopped ? "stopped" : "unknown"));
+    if (was_stopped || !state.ok()) continue;
+    for (const Json& known : summary["workers"]) {
+      if (known["rank"] == rank) workers.back() = known;
+    }
+  }
+  summary["workers"] = std::move(workers);
+  return PrintSummary(summary, options);
+}
+
 absl::Status Down(const FleetOptions& options) {
   RF_ASSIGN_OR_RETURN(const cluster::ClusterConfig config,
                       cluster::LoadClusterConfig(options.cluster));
@@ -182,19 +255,15 @@ absl::Status Down(const FleetOptions& options) {
       const FleetLock lock,
       FleetLock::Acquire(config.name, cluster::Deadline::After(
                                           absl::Seconds(options.timeout_s))));
-  const absl::StatusOr<v1::ClusterState> before =
-      Describe(cluster::FormatAddress(
-          {config.coordinator.host, config.coordinator.port}));
+  const std::string address = cluster::FormatAddress(
+      {config.coordinator.host, config.coordinator.port});
+  const absl::StatusOr<v1::ClusterState> before = Describe(address);
   RF_RETURN_IF_ERROR(
       RunLaunchScript("stop", options.cluster, options.hosts, nullptr));
+  if (!options.hosts.empty()) return ReportRest(config, address, options);
   Json workers = Json::array();
   for (size_t rank = 0; rank < config.workers.size(); ++rank) {
-    workers.push_back(
-        {{"rank", rank},
-         {"address", cluster::FormatAddress({config.workers[rank].address,
-                                             config.workers[rank].port})},
-         {"state", "stopped"},
-         {"pid", 0}});
+    workers.push_back(AbsentWorker(config, rank, "stopped"));
   }
   return PrintSummary({{"epoch", before.ok() ? before->epoch() : 0},
                        {"state", "down"},

@@ -140,9 +140,9 @@ TEST_F(DaemonTest, AWorkersLastCollectivesAreReadable) {
   ASSERT_NO_FATAL_FAILURE(StartFleet(2));
   ASSERT_EQ(Cli(Submit("def f(")).code, 0);
   const std::string address = Status()["workers"][1]["address"];
-  const Finished call = Cli({"call", address,
-                             "ringfleet.v1.Worker/FlightRecords",
-                             R"({"limit": 3})"});
+  const Finished call =
+      Cli({"call", address, "ringfleet.v1.Worker/FlightRecords",
+           R"({"limit": 3})"});
   ASSERT_EQ(call.code, 0) << call.errors;
   const json records = call.document()["records"];
   ASSERT_EQ(records.size(), 3u) << call.output;
@@ -250,6 +250,34 @@ TEST_F(UpTest, UpAndDownAreIdempotent) {
   EXPECT_EQ(status.code, 3);
   EXPECT_EQ(status.document()["error"]["code"], "UNAVAILABLE");
   EXPECT_THAT(status.error_line(), HasSubstr("127.0.0.1:"));
+}
+
+TEST_F(UpTest, DownOfSomeHostsSaysWhatIsLeft) {
+  const json up = Up().document();
+  ASSERT_EQ(up["state"], "ready");
+  const Finished one =
+      Cli({"down", "--cluster", cluster(), "--hosts", "1", "-o", "json"},
+          {.seconds = 40});
+  ASSERT_EQ(one.code, 0) << one.errors;
+  const json rest = one.document();
+  EXPECT_THAT(rest["state"].get<std::string>(),
+              ::testing::AnyOf("waiting", "loading", "failed"));
+  ASSERT_EQ(rest["workers"].size(), 2u);
+  EXPECT_EQ(rest["workers"][0]["pid"], up["workers"][0]["pid"]);
+  EXPECT_EQ(rest["workers"][0]["address"], up["workers"][0]["address"]);
+  EXPECT_NE(rest["workers"][0]["state"], "stopped");
+  EXPECT_EQ(rest["workers"][1]["state"], "stopped");
+  EXPECT_EQ(rest["workers"][1]["pid"], 0);
+  EXPECT_EQ(Processes().size(), 2u);
+  // Without a coordinator nobody knows of the worker that still runs.
+  const Finished coordinator = Cli(
+      {"down", "--cluster", cluster(), "--hosts", "coordinator", "-o", "json"},
+      {.seconds = 40});
+  ASSERT_EQ(coordinator.code, 0) << coordinator.errors;
+  const json unknown = coordinator.document();
+  EXPECT_EQ(unknown["state"], "unknown");
+  EXPECT_EQ(unknown["workers"][0]["state"], "unknown");
+  EXPECT_EQ(Processes().size(), 1u);
 }
 
 // Both workers count every token; only what came after the reset is shown.
