@@ -155,7 +155,39 @@ std::string DroppedText(const v1::DescribeExpertsResponse& experts) {
   return text;
 }
 
-absl::Status Run(const StatusOptions& options) {
+absl::StatusOr<v1::DescribeExpertsResponse> DescribeExperts(Session& session,
+                                                            bool reset) {
+  v1::DescribeExpertsRequest request;
+  request.set_reset_counts(reset);
+  InterruptibleCall call;
+  v1::DescribeExpertsResponse experts;
+  RF_RETURN_IF_ERROR(cluster::FromGrpc(
+      session.stub().DescribeExperts(call.context(), request, &experts)));
+  return experts;
+}
+
+absl::Status Print(const StatusOptions& options, const v1::ClusterState& state,
+                   const v1::DescribeExpertsResponse& experts) {
+  Json document = FleetDetails(state);
+  if (options.experts) {
+    document["experts"] = ExpertsJson(experts, options.counts);
+    if (experts.balance_size() > 0) {
+      document["expert_balance"] = BalanceJson(experts);
+    }
+    Json dropped = DroppedJson(experts);
+    if (!dropped.empty()) document["experts_dropped"] = std::move(dropped);
+  }
+  if (options.output == "json") return PrintJson(document);
+  std::string text = Text(state);
+  if (options.experts) {
+    text += "\n" + ExpertsText(document["experts"], options.counts) +
+            BalanceText(experts) + DroppedText(experts);
+  }
+  return PrintText(text);
+}
+
+// Clears `print_error_as_json` once there is a document.
+absl::Status Run(const StatusOptions& options, bool* print_error_as_json) {
   const bool json = options.output == "json";
   absl::StatusOr<std::unique_ptr<Session>> opened =
       Session::Open(options.session);
@@ -172,28 +204,16 @@ absl::Status Run(const StatusOptions& options) {
     RF_RETURN_IF_ERROR(cluster::FromGrpc(session.stub().DescribeCluster(
         call.context(), v1::DescribeClusterRequest(), &state)));
   }
-  Json document = FleetDetails(state);
   v1::DescribeExpertsResponse experts;
   if (options.experts) {
-    v1::DescribeExpertsRequest request;
-    request.set_reset_counts(options.reset);
-    InterruptibleCall call;
-    RF_RETURN_IF_ERROR(cluster::FromGrpc(
-        session.stub().DescribeExperts(call.context(), request, &experts)));
-    document["experts"] = ExpertsJson(experts, options.counts);
-    if (experts.balance_size() > 0) {
-      document["expert_balance"] = BalanceJson(experts);
-    }
-    Json dropped = DroppedJson(experts);
-    if (!dropped.empty()) document["experts_dropped"] = std::move(dropped);
+    RF_ASSIGN_OR_RETURN(experts, DescribeExperts(session, /*reset=*/false));
   }
-  if (json) return PrintJson(document);
-  std::string text = Text(state);
-  if (options.experts) {
-    text += "\n" + ExpertsText(document["experts"], options.counts) +
-            BalanceText(experts) + DroppedText(experts);
-  }
-  return PrintText(text);
+  RF_RETURN_IF_ERROR(Print(options, state, experts));
+  if (!options.reset) return absl::OkStatus();
+  // Only what has been printed may be forgotten. Tokens between the two calls
+  // are in neither count.
+  *print_error_as_json = false;
+  return Annotate(DescribeExperts(session, /*reset=*/true).status(), "--reset");
 }
 
 }  // namespace
@@ -216,7 +236,9 @@ void RegisterStatus(CLI::App& app, Invocation& invocation) {
       ->needs(experts);
   verb->callback([options, &invocation] {
     invocation.json = options->output == "json";
-    invocation.run = [options] { return Run(*options); };
+    invocation.run = [options, &invocation] {
+      return Run(*options, &invocation.json);
+    };
   });
 }
 

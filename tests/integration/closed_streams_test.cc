@@ -49,6 +49,25 @@ TEST_F(ClosedStreamsTest, ErrorsMayBeDropped) {
               HasSubstr("prompt is empty"));
 }
 
+TEST_F(ClosedStreamsTest, CountsThatWereNotPrintedAreNotZeroed) {
+  ASSERT_NO_FATAL_FAILURE(StartFleet(1));
+  ASSERT_EQ(
+      Cli({"generate", "--cluster", cluster(), "-p", "x", "-n", "2"}).code, 0);
+  const Arguments counts = {"--experts", "--counts"};
+  const json before = Status(counts)["experts"];
+  ASSERT_FALSE(before.empty());
+  for (const char* format : {"json", "text"}) {
+    const Finished full =
+        Redirected(">/dev/full", {"status", "--cluster", cluster(), "--experts",
+                                  "--counts", "--reset", "-o", format});
+    EXPECT_EQ(full.code, 1);
+    EXPECT_THAT(full.error_line(), HasSubstr("stdout"));
+    EXPECT_EQ(Status(counts)["experts"], before);
+  }
+  EXPECT_EQ(Status({"--experts", "--counts", "--reset"})["experts"], before);
+  EXPECT_NE(Status(counts)["experts"], before);
+}
+
 TEST_F(ClosedStreamsTest, DaemonsWork) {
   constexpr char kClosed[] = "exec \"$@\" <&- >&- 2>&-";
   const std::string port_file = File("port");
