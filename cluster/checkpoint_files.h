@@ -14,8 +14,8 @@ namespace ringfleet::cluster {
 // what they hold has not been looked at, but for the index.
 //
 // Errors: NOT_FOUND says what is missing, the folder or a file of it; of a
-// synthetic model, too. DATA_LOSS, INVALID_ARGUMENT, FAILED_PRECONDITION,
-// PERMISSION_DENIED: the folder, its index or a file is of no use.
+// synthetic model, too. DATA_LOSS, INVALID_ARGUMENT, PERMISSION_DENIED: the
+// folder, its index or a file is of no use.
 absl::StatusOr<std::vector<std::string>> ListCheckpointFiles(
     const std::string& model_dir);
 

@@ -46,7 +46,7 @@ absl::StatusOr<FileReader> FileReader::Open(const std::string& path) {
     return FileError(absl::StrCat(path, ": can't stat"), errno);
   }
   if (!S_ISREG(info.st_mode)) {
-    return absl::FailedPreconditionError(
+    return absl::InvalidArgumentError(
         absl::StrCat(path, ": not a regular file"));
   }
   reader.identity_ = IdentityOf(info);

@@ -16,7 +16,7 @@ namespace ringfleet::cluster {
 // Movable; Read and CheckUnchanged may be called from any thread.
 class FileReader {
  public:
-  // Errors: NOT_FOUND when there is no such file; FAILED_PRECONDITION when it
+  // Errors: NOT_FOUND when there is no such file; INVALID_ARGUMENT when it
   // is not a regular file; else those of FileError. All name the path.
   static absl::StatusOr<FileReader> Open(const std::string& path);
 

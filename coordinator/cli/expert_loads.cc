@@ -85,13 +85,9 @@ absl::StatusOr<ExpertLoads> ParseExpertLoads(absl::string_view json) {
 }
 
 absl::StatusOr<ExpertLoads> ReadExpertLoads(const std::string& path) {
-  absl::StatusOr<std::string> text =
-      cluster::ReadSmallFile(path, kMaxLoadBytes);
-  if (absl::IsFailedPrecondition(text.status())) {  // Not a regular file.
-    return absl::InvalidArgumentError(text.status().message());
-  }
-  RF_RETURN_IF_ERROR(text.status());
-  absl::StatusOr<ExpertLoads> loads = ParseExpertLoads(*text);
+  RF_ASSIGN_OR_RETURN(const std::string text,
+                      cluster::ReadSmallFile(path, kMaxLoadBytes));
+  absl::StatusOr<ExpertLoads> loads = ParseExpertLoads(text);
   if (!loads.ok()) return Annotate(loads.status(), path);
   return loads;
 }

@@ -3,6 +3,7 @@
 // value, expectation and place, the right exit code, in bounded time, and the
 // fixture sees that no process and no temporary folder is left.
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstring>
@@ -90,6 +91,20 @@ const Damage kDamages[] = {
      [](const std::string& model) { WriteFile(model + kFirstFile, ""); },
      4,
      {"model-00001-of-00002.safetensors"}},
+    {"FolderForAFile",
+     [](const std::string& model) {
+       std::filesystem::remove(model + kFirstFile);
+       std::filesystem::create_directory(model + kFirstFile);
+     },
+     2,
+     {"model-00001-of-00002.safetensors", "not a regular file"}},
+    {"FifoForAFile",
+     [](const std::string& model) {
+       std::filesystem::remove(model + kFirstFile);
+       mkfifo((model + kFirstFile).c_str(), 0600);
+     },
+     2,
+     {"model-00001-of-00002.safetensors", "not a regular file"}},
     {"AbsurdHeaderLength",
      [](const std::string& model) {
        std::string bytes = ReadFile(model + kFirstFile);
