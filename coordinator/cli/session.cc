@@ -65,12 +65,15 @@ void AddSessionOptions(CLI::App& app, SessionOptions& options) {
   app.add_option(
          "--dtype", options.dtype,
          absl::StrCat("Weights in memory: ", cluster::kWeightDtypeChoices))
+      ->excludes(cluster)
       ->capture_default_str();
   app.add_option("--cache-type", options.cache_type,
                  absl::StrCat("Latent cache: ", cluster::kCacheDtypeChoices,
-                              " (default f32 with --dtype f32, else bf16)"));
+                              " (default f32 with --dtype f32, else bf16)"))
+      ->excludes(cluster);
   app.add_option("--wire", options.wire,
                  "Activations between workers: f32, bf16 or int8")
+      ->excludes(cluster)
       ->capture_default_str();
   app.add_option("--prefill-strategy", options.prefill_strategy,
                  absl::StrCat("How workers share out a prompt's tokens: ",
@@ -99,11 +102,13 @@ void AddSessionOptions(CLI::App& app, SessionOptions& options) {
       ->check(Utf8Path());
   app.add_option("-t,--threads", options.threads,
                  "Threads per worker; 0: the cores divided by --local")
+      ->excludes(cluster)
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   app.add_option("-c,--ctx-size", options.context,
                  "Positions per sequence; 0: the model's maximum, or what "
                  "memory holds")
+      ->excludes(cluster)
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();
   app.add_option("--mesh", options.mesh,

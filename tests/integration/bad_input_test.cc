@@ -482,6 +482,21 @@ TEST_F(BadInputTest, ClusterFiles) {
               {"fleet.yaml", "wrokers", "workers", "3"});
   WriteFile(cluster(), "name: [\n");
   ExpectError({"submit", "--cluster", cluster(), "-p", "x"}, 2, {"fleet.yaml"});
+  // How a fleet computes is the fleet's; nobody is asked.
+  const std::vector<Arguments> local_options = {{"--dtype", "f32"},
+                                                {"--dtype", "nonsense"},
+                                                {"--cache-type", "bf16"},
+                                                {"--wire", "f32"},
+                                                {"-t", "2"},
+                                                {"-c", "100"}};
+  for (const char* verb : {"generate", "score"}) {
+    for (const Arguments& option : local_options) {
+      SCOPED_TRACE(option[1]);
+      ExpectError(
+          {verb, "--cluster", cluster(), "-p", "x", option[0], option[1]}, 2,
+          {option[0], "--cluster"});
+    }
+  }
   // Nobody listens there.
   WriteFile(cluster(), "name: x\nmodel: m\ncoordinator: {port: " +
                            std::to_string(testing::FreePort()) +
