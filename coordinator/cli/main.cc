@@ -97,6 +97,7 @@ int Main(int argc, char** argv) {
   CheckNumbers(app);
 
   absl::Status status;
+  bool interrupted = false;
   bool output_closed = false;
   try {
     std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
@@ -125,12 +126,15 @@ int Main(int argc, char** argv) {
       // another, so that workers are stopped and the caller gets its document.
       status = absl::InternalError(absl::StrCat("internal: ", error.what()));
     }
+    interrupted = interrupt.requested();
     output_closed = interrupt.exit_code() == kOutputClosedExit;
   }
   // As a program that SIGPIPE ends: there is nothing to say, and nobody to
   // tell.
   if (output_closed) return kOutputClosedExit;
   if (!status.ok()) PrintError(status, invocation.json);
+  // Somebody else may have cancelled the job that this command waited for.
+  if (absl::IsCancelled(status) && !interrupted) return 1;
   return ExitCode(status);
 }
 

@@ -32,6 +32,15 @@ namespace {
 
 constexpr int kMaxLocal = 16;
 constexpr std::chrono::seconds kDescribeTimeout{5};
+// A channel shows that its connection has broken shortly after the calls do.
+constexpr std::chrono::milliseconds kBreakTime{200};
+
+// Whether a call failed with its connection. What gRPC says then names nobody;
+// what the coordinator says of a worker does.
+bool ConnectionBroke(grpc::Channel& channel) {
+  return channel.WaitForStateChange(
+      GRPC_CHANNEL_READY, std::chrono::system_clock::now() + kBreakTime);
+}
 
 // The table of the file that `option` names, if it names one.
 template <typename Table>
@@ -165,9 +174,9 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(
 }
 
 absl::Status Session::Connect(const SessionOptions& options) {
-  RF_ASSIGN_OR_RETURN(const std::string address,
-                      CoordinatorAddress(options.cluster));
-  stub_ = v1::Coordinator::NewStub(ConnectChannel(address));
+  RF_ASSIGN_OR_RETURN(address_, CoordinatorAddress(options.cluster));
+  channel_ = ConnectChannel(address_);
+  stub_ = v1::Coordinator::NewStub(channel_);
   InterruptibleCall call;
   call.context()->set_deadline(std::chrono::system_clock::now() +
                                kDescribeTimeout);
@@ -177,7 +186,7 @@ absl::Status Session::Connect(const SessionOptions& options) {
   RF_RETURN_IF_ERROR(Interrupt::Get().status());
   if (!status.ok()) {
     return absl::UnavailableError(
-        absl::StrCat("coordinator: no answer from ", address, " (",
+        absl::StrCat("coordinator: no answer from ", address_, " (",
                      status.error_message(), "); is the fleet up?"));
   }
   if (!options.model.empty() &&
@@ -276,7 +285,11 @@ absl::Status Session::StartLocally(const SessionOptions& options) {
 absl::Status Session::Finish(absl::Status status) {
   RF_RETURN_IF_ERROR(Interrupt::Get().status());
   if (status.ok()) status = trace_.Finish();
-  if (local_ == nullptr) return status;
+  if (local_ == nullptr) {
+    return absl::IsUnavailable(status) && ConnectionBroke(*channel_)
+               ? Annotate(status, absl::StrCat("coordinator ", address_))
+               : status;
+  }
   if (status.ok()) status = local_->Stop();
   if (!status.ok()) local_->Explain(status);
   return status;

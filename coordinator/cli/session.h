@@ -62,8 +62,9 @@ class Session {
 
   // Writes the trace and stops a local fleet after a command that ended with
   // `status`, and passes that on, unless it was interrupted, the trace or a
-  // worker failed in the end; after showing what the logs tell of an error. To
-  // be called before the result is printed.
+  // worker failed in the end; after showing what the logs tell of an error, or
+  // with the running fleet's address where its connection broke. To be called
+  // before the result is printed.
   absl::Status Finish(absl::Status status);
 
   // The same, and prints the result, if there is one: a `status` that is OK
@@ -78,6 +79,9 @@ class Session {
   absl::Status StartLocally(const SessionOptions& options);
 
   std::unique_ptr<LocalFleet> local_;
+  // Of a running fleet's coordinator.
+  std::string address_;
+  std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Coordinator::Stub> stub_;
   TraceCall trace_;
 };

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <iomanip>
 #include <random>
 #include <sstream>
 #include <thread>
@@ -176,6 +177,57 @@ TEST_F(DaemonTest, AJobWhoseCallerLeavesIsCancelled) {
   EXPECT_EQ(job->Wait(5), 130);
   EXPECT_TRUE(
       WaitUntil(5, [this] { return Status()["requests"]["running"] == 0; }));
+}
+
+TEST_F(DaemonTest, AJobThatSomebodyElseCancelsIsNoInterrupt) {
+  ASSERT_NO_FATAL_FAILURE(StartFleet(1));
+  // Four digits of the coordinator and four that count its jobs.
+  const std::string id = Cli({"submit", "--cluster", cluster(), "-p", "def ",
+                              "-n", "1", "--detach"})
+                             .document()["id"];
+  ASSERT_EQ(id.size(), 8u);
+  std::ostringstream next;
+  next << id.substr(0, 4) << std::hex << std::setw(4) << std::setfill('0')
+       << std::stoul(id.substr(4), nullptr, 16) + 1;
+  const auto job = StartCli({"submit", "--cluster", cluster(), "-p", "def ",
+                             "-n", "-1", "--ignore-eos", "--temp", "0"});
+  ASSERT_TRUE(WaitUntil(10, [&] { return !job->output().empty(); }));
+  const Finished cancel = Cli({"call", "127.0.0.1:" + std::to_string(port()),
+                               "ringfleet.v1.Coordinator/Cancel",
+                               R"({"id":")" + next.str() + "\"}"});
+  ASSERT_EQ(cancel.code, 0) << cancel.errors;
+  const Finished finished = Finish(*job, 10);
+  EXPECT_EQ(finished.code, 1);
+  EXPECT_THAT(finished.error_line(),
+              AllOf(HasSubstr(next.str()), HasSubstr("cancelled")));
+}
+
+TEST_F(DaemonTest, ACoordinatorThatDiesIsNamed) {
+  ASSERT_NO_FATAL_FAILURE(StartFleet(1));
+  for (const char* verb : {"submit", "score"}) {
+    SCOPED_TRACE(verb);
+    Arguments command = {verb, "--cluster", cluster(), "--json"};
+    const bool score = command[0] == "score";
+    if (score) {  // 40 windows of the context's length.
+      std::string ids = "1";
+      for (int i = 1; i < 40 * 1024; ++i) ids += ",1";
+      command.insert(command.end(), {"--ids", ids});
+    } else {
+      command.insert(command.end(), {"-p", "def ", "-n", "-1", "--ignore-eos"});
+    }
+    const auto job = StartCli(command);
+    ASSERT_TRUE(
+        WaitUntil(10, [this] { return Status()["requests"]["running"] == 1; }));
+    const std::string address = "127.0.0.1:" + std::to_string(port());
+    coordinator_->Signal(SIGKILL);
+    const Finished finished = Finish(*job, 10);
+    EXPECT_EQ(finished.code, 3);
+    EXPECT_THAT(finished.error_line(), HasSubstr("coordinator " + address));
+    coordinator_.reset();
+    if (score) break;
+    ASSERT_NO_FATAL_FAILURE(StartCoordinator(1, {}, {}, port()));
+    ASSERT_EQ(WaitForState("ready")["state"], "ready");
+  }
 }
 
 class UpTest : public FleetTest {
