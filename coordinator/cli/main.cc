@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +23,7 @@
 #include "coordinator/cli/generate.h"
 #include "coordinator/cli/inspect.h"
 #include "coordinator/cli/interrupt.h"
+#include "coordinator/cli/output.h"
 #include "coordinator/cli/plan.h"
 #include "coordinator/cli/rebalance.h"
 #include "coordinator/cli/score.h"
@@ -82,6 +84,17 @@ bool AsksForJson(int argc, char** argv) {
   return false;
 }
 
+// Ends a command line that asks for the help text or the version.
+int PrintHelp(const CLI::App& app, const CLI::ParseError& request) {
+  std::ostringstream text;
+  app.exit(request, text, text);
+  Interrupt interrupt;
+  const absl::Status status = PrintText(text.str());
+  if (interrupt.exit_code() == kOutputClosedExit) return kOutputClosedExit;
+  if (!status.ok()) PrintError(status, /*json=*/false);
+  return ExitCode(status);
+}
+
 int Main(int argc, char** argv) {
   cluster::ConfigureGrpcProcess();
   cluster::BlockTerminationSignals();
@@ -110,7 +123,7 @@ int Main(int argc, char** argv) {
       status = absl::InvalidArgumentError("no verb");
     }
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // Help, version.
+    if (error.get_exit_code() == 0) return PrintHelp(app, error);
     status = absl::InvalidArgumentError(error.what());
   }
   if (!status.ok()) {

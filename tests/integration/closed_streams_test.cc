@@ -32,6 +32,18 @@ TEST_F(ClosedStreamsTest, AResultThatNobodyGetsIsAnError) {
   }
 }
 
+TEST_F(ClosedStreamsTest, HelpThatNobodyGetsIsAnErrorToo) {
+  for (const Arguments& arguments :
+       {Arguments{"--help"}, Arguments{"generate", "--help"},
+        Arguments{"--version"}}) {
+    for (const char* redirection : {">/dev/full", ">&-"}) {
+      const Finished finished = Redirected(redirection, arguments);
+      EXPECT_EQ(finished.code, 1);
+      EXPECT_THAT(finished.error_line(), HasSubstr("stdout"));
+    }
+  }
+}
+
 TEST_F(ClosedStreamsTest, ErrorsMayBeDropped) {
   const Arguments generate = {
       "generate", "--model", Model(),  "-p",      "x",
