@@ -36,26 +36,23 @@ Deadline DeadlineOf(const grpc::ServerContext& context,
   return Deadline::After(std::min(absl::FromChrono(left), at_most));
 }
 
-// Turns tokens into text; without a tokenizer the text stays empty.
+// Turns tokens into text; without a tokenizer the text stays empty. A stop
+// token is text like another unless it is a special one.
 class TextStream {
  public:
-  TextStream(const ServedModel& model, std::vector<uint32_t> stop_ids)
-      : stop_ids_(std::move(stop_ids)) {
+  explicit TextStream(const ServedModel& model) {
     const auto tokenizer = model.tokenizer();
     if (tokenizer.ok()) decoder_.emplace(*tokenizer);
   }
 
   std::string Add(uint32_t id) {
-    const bool stop =
-        std::find(stop_ids_.begin(), stop_ids_.end(), id) != stop_ids_.end();
-    return stop || !decoder_.has_value() ? "" : decoder_->Add(id);
+    return decoder_.has_value() ? decoder_->Add(id) : "";
   }
   std::string Finish() {
     return decoder_.has_value() ? decoder_->Finish() : "";
   }
 
  private:
-  const std::vector<uint32_t> stop_ids_;
   std::optional<StreamDecoder> decoder_;
 };
 
@@ -154,7 +151,7 @@ absl::Status CoordinatorService::RunGenerate(
   // A caller that has gone is noticed with the first event.
   writer->Write(accepted);
 
-  TextStream text(*model_, job->stop_ids);
+  TextStream text(*model_);
   return Follow(
       context, *job, *events, request.detach(), [&](EventBuffer::Event& event) {
         v1::GenerateEvent out;

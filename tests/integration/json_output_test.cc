@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The JSON that other programs read: keys, types, one document on stdout.
+#include <filesystem>
+
 #include "tests/integration/fleet_fixture.h"
 
 namespace ringfleet::integration {
@@ -66,6 +68,38 @@ TEST_F(JsonOutputTest, Generate) {
   EXPECT_EQ(document["finish_reason"], "length");
   EXPECT_EQ(document["timings"]["predicted_n"], 6);
   EXPECT_EQ(document["timings"]["prompt_n"], document["prompt_ids"].size());
+}
+
+// Which a model may stop at is no special token by that.
+TEST_F(JsonOutputTest, TextHasAnOrdinaryStopToken) {
+  const auto generate = [this](const std::string& model) {
+    return Cli({"generate", "--model", model, "-p", "def ", "-n", "12",
+                "--temp", "0", "--json"})
+        .document();
+  };
+  const json free = generate(Model());
+  ASSERT_EQ(free["ids"].size(), 12u);
+  const json stop = free["ids"][6];
+  const std::string model = CopyModel();
+  for (const std::string name : {"/config.json", "/generation_config.json"}) {
+    if (!std::filesystem::exists(model + name)) continue;
+    json config = json::parse(testing::ReadFile(model + name));
+    config["eos_token_id"] = stop;
+    testing::WriteFile(model + name, config.dump());
+  }
+  const json stopped = generate(model);
+  EXPECT_EQ(stopped["finish_reason"], "stop");
+  ASSERT_FALSE(stopped["ids"].empty());
+  EXPECT_EQ(stopped["ids"].back(), stop);
+  const std::string text = Cli({"detokenize", "--model", model, "--ids",
+                                JoinIds(stopped["ids"]), "--json"})
+                               .document()["text"];
+  EXPECT_EQ(stopped["text"], text);
+  EXPECT_FALSE(
+      Cli({"detokenize", "--model", model, "--ids", JoinIds({stop}), "--json"})
+          .document()["text"]
+          .get<std::string>()
+          .empty());
 }
 
 TEST_F(JsonOutputTest, TextGoesToStdoutAndTheRestToStderr) {
