@@ -149,7 +149,9 @@ absl::StatusOr<ReceivedFrame> PeerLinks::ReceiveFrame(
       const Source& source = sources[*index];
       End& end = peers_[source.peer].lane(source.lane);
       if (!end.frames.empty()) return true;
-      lost &= end.lost;
+      // What a peer wrote before it left is still in its ring.
+      lost &= end.lost && (shared_ == nullptr ||
+                           !shared_->has_unread(source.peer, source.lane));
     }
     all_lost = lost;
     return lost;

@@ -84,8 +84,9 @@ class PeerLinks final : public Transport,
   // streams, that are silent, and calls to repeat; tells them what this rank
   // does.
   void Housekeeping();
-  // [role] Tells peers that this rank leaves, unless it aborted; closes all
-  // streams. Later calls return `reason` or the earlier cause. Idempotent.
+  // [role] Tells peers that this rank leaves, unless it aborted, and lets them
+  // read what it has sent before, for a moment; closes all streams. Later calls
+  // return `reason` or the earlier cause. Idempotent.
   void Close(const absl::Status& reason);
 
   // [role] Lanes whose frames go to shared memory.
@@ -174,6 +175,11 @@ class PeerLinks final : public Transport,
   void AbortInRole(const absl::Status& cause, int suspect);
   void SpreadAbort();
   void DropWrites(int peer, int end);
+  void DropFrames();
+  // Ends the lanes, if the rank `leaves`, that have sent everything. How much
+  // peers have not taken yet.
+  size_t SayFarewell(bool leaves);
+  void AwaitFarewell(bool leaves);
 
   int EndIndex(const PeerStream& stream) const {
     return stream.kind() == StreamKind::kControl

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How an epoch ends: the first cause, from here or from any peer, reaches
 // everybody over the Control streams, and everything is given back.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,9 +21,11 @@ constexpr absl::Duration kVerdictDelay = absl::Milliseconds(200);
 // port, and not at once on all ranks: whether it has ended shows after this.
 constexpr absl::Duration kTeardownTime = absl::Milliseconds(20);
 constexpr absl::Duration kRedialDelay = absl::Milliseconds(100);
-// Closing waits this long for peers to hear the last words, and for memory.
-// What a peer that stopped reading still holds by then is given up.
+// Closing waits for peers to read what was sent and the last words, as long as
+// it sees one of them read something within kFarewellTime, and for memory. What
+// a peer that stopped reading still holds by then is given up.
 constexpr absl::Duration kFarewellTime = absl::Milliseconds(200);
+constexpr absl::Duration kLongestFarewell = absl::Seconds(2);
 constexpr absl::Duration kReleaseTime = absl::Seconds(1);
 
 const char* EndName(int end) {
@@ -263,10 +266,55 @@ void PeerLinks::DropWrites(int peer, int end) {
   }
 }
 
+// Nobody receives here any more; what peers still send is read and dropped, so
+// that the ends of their lanes are seen.
+void PeerLinks::DropFrames() {
+  ForEachPeer([](int, Peer& peer) {
+    for (End& end : peer.ends) {
+      end.frames.clear();
+      end.queued_bytes = 0;
+      if (std::exchange(end.read_due, false)) end.stream->Read();
+    }
+  });
+}
+
+size_t PeerLinks::SayFarewell(bool leaves) {
+  size_t left = 0;
+  ForEachPeer([&](int rank, Peer& peer) {
+    const End& control = peer.control();
+    left += control.open && !control.lost && !peer.heard;
+    // What is sent to a peer that has left itself, nobody waits for.
+    if (!leaves || peer.left) return;
+    for (int i = 0; i < kLanes; ++i) {
+      const End& end = peer.ends[i];
+      if (!end.open || end.lost) continue;
+      if (WritesIdle(rank, i)) end.stream->EndWrites();
+      left += 1 + end.stream->unsent();
+      if (end.shared) left += shared_->unsent(rank, static_cast<Lane>(i));
+    }
+  });
+  return left;
+}
+
+void PeerLinks::AwaitFarewell(bool leaves) {
+  if (leaves) DropFrames();
+  const Deadline latest = Deadline::After(kLongestFarewell);
+  for (size_t left = SayFarewell(leaves); left > 0;) {
+    const Deadline patience = Deadline::After(kFarewellTime);
+    size_t now_left = left;
+    const bool moved = poller_->PollUntil(
+        [&] { return (now_left = SayFarewell(leaves)) < left; },
+        Deadline(std::min(patience.when(), latest.when())));
+    if (!moved) return;
+    left = now_left;
+  }
+}
+
 void PeerLinks::Close(const absl::Status& reason) {
   if (closed_) return;
   if (on_end_) on_end_();
-  if (aborted()) {
+  const bool leaves = !aborted();
+  if (!leaves) {
     SpreadAbort();
   } else {
     v1::ControlMessage message = NewControl();
@@ -276,19 +324,7 @@ void PeerLinks::Close(const absl::Status& reason) {
   Record(reason, std::string(reason.message()), rank());
   closed_ = true;
   if (poller_->closed()) return poller_->set_bypass(nullptr);
-  poller_->PollUntil(
-      [this] {
-        bool idle = true;
-        ForEachPeer([&](int rank, Peer& peer) {
-          const End& control = peer.control();
-          idle &= !control.open || control.lost || peer.heard;
-          for (int lane = 0; lane < kLanes; ++lane) {
-            idle &= !peer.ends[lane].shared || WritesIdle(rank, lane);
-          }
-        });
-        return idle;
-      },
-      Deadline::After(kFarewellTime));
+  AwaitFarewell(leaves);
   poller_->set_bypass(nullptr);
   ForEachPeer([this](int rank, Peer& peer) {
     for (int i = 0; i <= kControlEnd; ++i) {

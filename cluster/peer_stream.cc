@@ -109,7 +109,7 @@ void PeerStream::PostOwedRead() {
 void PeerStream::WriteSmall(grpc::ByteBuffer&& message,
                             absl::FunctionRef<bool()> left) {
   if (!read_owed_ || !writes_idle()) return Write(std::move(message));
-  if (!can_start() || lost_) return;
+  if (!can_start() || lost_ || ending_) return;
   const std::shared_ptr<PeerStream> self = shared_from_this();
   write_pending_ = true;
   writer_->Write(Message(std::move(message)).bytes,
@@ -127,7 +127,7 @@ void PeerStream::WriteSmall(grpc::ByteBuffer&& message,
 }
 
 void PeerStream::Write(grpc::ByteBuffer&& message) {
-  if (!can_start() || lost_) return;
+  if (!can_start() || lost_ || ending_) return;
   writes_.push_back(Message(std::move(message)));
   if (!write_pending_) StartNextWrite();
 }
@@ -135,6 +135,11 @@ void PeerStream::Write(grpc::ByteBuffer&& message) {
 void PeerStream::StartNextWrite() {
   write_pending_ = true;
   writer_->Write(writes_.pop_front().bytes, write_op_.Start(this));
+}
+
+void PeerStream::EndWrites() {
+  if (!can_start() || lost_ || std::exchange(ending_, true)) return;
+  if (writes_idle()) SendEnd();
 }
 
 void PeerStream::Cancel() {
@@ -160,8 +165,12 @@ void PeerStream::OnWrite(bool ok) {
     lost_ = true;
     writes_.clear();
     Lose();
-  } else if (!writes_.empty() && can_start()) {
-    StartNextWrite();
+  } else if (can_start()) {
+    if (!writes_.empty()) {
+      StartNextWrite();
+    } else if (ending_ && !lost_) {
+      SendEnd();
+    }
   }
 }
 
@@ -184,6 +193,7 @@ ClientStream::ClientStream(std::shared_ptr<CompletionPoller> poller,
       stub_(channel_),
       start_op_(static_cast<Op::Handler>(&ClientStream::OnStarted)),
       headers_op_(static_cast<Op::Handler>(&ClientStream::OnHeaders)),
+      end_op_(static_cast<Op::Handler>(&ClientStream::OnEndSent)),
       finish_op_(static_cast<Op::Handler>(&ClientStream::OnFinished)) {}
 
 std::shared_ptr<ClientStream> ClientStream::Dial(
@@ -223,6 +233,8 @@ void ClientStream::OnHeaders(bool ok) {
   ReportOpen(*peer);
 }
 
+void ClientStream::SendEnd() { call_->WritesDone(end_op_.Start(this)); }
+
 void ClientStream::Lose() {
   if (finishing_ || !can_start()) return;
   finishing_ = true;
@@ -243,7 +255,7 @@ ServerStream::ServerStream(std::shared_ptr<CompletionPoller> poller,
       on_arrival_(on_arrival),
       arrival_op_(static_cast<Op::Handler>(&ServerStream::OnArrived)),
       headers_op_(static_cast<Op::Handler>(&ServerStream::OnHeadersSent)),
-      refuse_op_(static_cast<Op::Handler>(&ServerStream::OnRefused)),
+      finish_op_(static_cast<Op::Handler>(&ServerStream::OnFinished)),
       done_op_(static_cast<Op::Handler>(&ServerStream::OnDone)) {
   reader_ = &call_;
   writer_ = &call_;
@@ -295,11 +307,23 @@ void ServerStream::OnHeadersSent(bool ok) {
 
 void ServerStream::Refuse(const absl::Status& status) {
   if (!can_start() || ended_) return;
-  call_.Finish(ToGrpc(status), refuse_op_.Start(this));
+  Finish(status);
+}
+
+void ServerStream::Finish(const absl::Status& status) {
+  if (std::exchange(finished_, true)) return;
+  call_.Finish(ToGrpc(status), finish_op_.Start(this));
 }
 
 void ServerStream::Lose() {
   ReportClosed(absl::UnavailableError("the peer ended the stream"));
+  // A caller that sends nothing more learns that all of it was read.
+  if (ended_ || !can_start()) return;
+  if (writes_idle()) {
+    Finish(absl::OkStatus());
+  } else {
+    CancelCall();
+  }
 }
 
 void ServerStream::OnDone(bool ok) {

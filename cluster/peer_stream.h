@@ -85,9 +85,15 @@ class PeerStream : public std::enable_shared_from_this<PeerStream>,
   // The same for a message of which `left` says whether gRPC has sent it. May
   // run completions.
   void WriteSmall(grpc::ByteBuffer&& message, absl::FunctionRef<bool()> left);
+  // Nothing is written after this. The end comes behind all that was written
+  // and costs none of it, as Cancel does; OnClosed follows when the peer has
+  // read everything, or, at the end that was called, when gRPC has sent it.
+  void EndWrites();
   // Of the other end, as gRPC writes it: "ipv4:127.0.0.1:50052".
   virtual std::string remote() const = 0;
   bool writes_idle() const { return !write_pending_ && writes_.empty(); }
+  // Messages that gRPC has not sent yet.
+  size_t unsent() const { return writes_.size() + (write_pending_ ? 1 : 0); }
   // Drops queued writes and ends the stream with an error.
   void Cancel();
 
@@ -120,6 +126,8 @@ class PeerStream : public std::enable_shared_from_this<PeerStream>,
   // A read or write failed: find out why and report it.
   virtual void Lose() = 0;
   virtual void CancelCall() = 0;
+  // Sends the end. Nothing is being written.
+  virtual void SendEnd() = 0;
 
   const std::shared_ptr<CompletionPoller> poller_;
   const StreamKind kind_;
@@ -152,6 +160,7 @@ class PeerStream : public std::enable_shared_from_this<PeerStream>,
   Lane lane_ = Lane::kDirect;
   bool lost_ = false;
   bool write_pending_ = false;
+  bool ending_ = false;     // EndWrites was called.
   bool read_owed_ = false;  // And deferred.
   RingQueue<Message> writes_;
   grpc::ByteBuffer read_buffer_;
@@ -174,8 +183,10 @@ class ClientStream : public PeerStream {
   void OnStarted(bool ok);
   void OnHeaders(bool ok);
   void OnFinished(bool ok);
+  void OnEndSent(bool ok) {}
   void Lose() override;
   void CancelCall() override { context_.TryCancel(); }
+  void SendEnd() override;
   std::string remote() const override { return context_.peer(); }
 
   const std::shared_ptr<grpc::Channel> channel_;
@@ -188,6 +199,7 @@ class ClientStream : public PeerStream {
   bool finishing_ = false;
   Op start_op_;
   Op headers_op_;
+  Op end_op_;
   Op finish_op_;
 };
 
@@ -221,10 +233,12 @@ class ServerStream : public PeerStream {
                void* acceptor, OnArrival on_arrival);
   void OnArrived(bool ok);
   void OnHeadersSent(bool ok);
-  void OnRefused(bool ok) {}
+  void OnFinished(bool ok) {}
   void OnDone(bool ok);
+  void Finish(const absl::Status& status);
   void Lose() override;
   void CancelCall() override { context_.TryCancel(); }
+  void SendEnd() override { Finish(absl::OkStatus()); }
   std::string remote() const override { return context_.peer(); }
 
   void* const acceptor_;
@@ -233,9 +247,10 @@ class ServerStream : public PeerStream {
   grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> call_{
       &context_};
   bool ended_ = false;
+  bool finished_ = false;
   Op arrival_op_;
   Op headers_op_;
-  Op refuse_op_;
+  Op finish_op_;
   Op done_op_;
 };
 

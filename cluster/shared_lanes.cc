@@ -235,6 +235,11 @@ bool SharedLanes::Read(OneLane& lane) {
   return moved;
 }
 
+bool SharedLanes::has_unread(int peer, Lane lane) {
+  OneLane& from = At(peer, lane);
+  return from.listened && !from.over && from.reader.Available() > 0;
+}
+
 void SharedLanes::Release(OneLane& lane) {
   if (lane.reader.Release()) segments_[lane.peer].RingDoorbell();
 }

@@ -68,6 +68,13 @@ class SharedLanes final : public CompletionPoller::Bypass {
   bool writes_idle(int peer, Lane lane) const {
     return At(peer, lane).queue.empty();
   }
+  // Frames that wait for room.
+  size_t unsent(int peer, Lane lane) const {
+    return At(peer, lane).queue.size();
+  }
+  // The peer has written what Poll has not read, as the lane wants no frame or
+  // it has not looked.
+  bool has_unread(int peer, Lane lane);
   // Gives up what waits for room.
   void DropWrites(int peer, Lane lane) { At(peer, lane).queue.clear(); }
 

@@ -149,6 +149,27 @@ TEST(LinkCollectivesTest, ANewEpochFormsAfterAnAbort) {
   }
 }
 
+// The root has done when all is on its way, and may leave at once.
+TEST(LinkCollectivesTest, ARankMayLeaveAsSoonAsItsOwnOperationIsOver) {
+  constexpr size_t kElements = size_t{4} << 20;
+  GrpcWorld world(2);
+  for (uint64_t epoch = 1; epoch <= 3; ++epoch) {
+    std::vector<std::unique_ptr<Transport>> transports(2);
+    world.Run(
+        [&](int rank) { transports[rank] = *world.Connect(rank, epoch); });
+    world.Run([&](int rank) {
+      const std::unique_ptr<Transport> transport = std::move(transports[rank]);
+      GroupCommunicator group =
+          AllRanks(*transport, AlgorithmTable::Only(Algorithm::kOneShot));
+      std::vector<float> data(kElements, static_cast<float>(rank));
+      const absl::Status status = group.Broadcast(
+          absl::MakeSpan(data), /*root=*/0, {Wire::kBf16}, Soon());
+      EXPECT_TRUE(status.ok()) << "rank " << rank << ": " << status;
+      EXPECT_EQ(data.back(), 0.0f);
+    });
+  }
+}
+
 // Nothing but what the .proto file says.
 TEST(LinkCollectivesTest, GeneratedCodeTakesPart) {
   GrpcWorld world(2);

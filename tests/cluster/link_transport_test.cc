@@ -463,6 +463,45 @@ TEST_P(LinkTransportTest, APeerThatLeavesIsNotWaitedFor) {
               HasSubstr("has left epoch 1"));
 }
 
+// What an operation has sent when it returns OK, its peers get, however soon
+// the rank leaves after it.
+TEST_P(LinkTransportTest, ARankThatLeavesHasSentEverythingBefore) {
+  constexpr uint64_t kFrames = 16;
+  KindWorld world(2, GetParam());
+  for (const int leaver : {0, 1}) {
+    const uint64_t epoch = 1 + static_cast<uint64_t>(leaver);
+    std::vector<std::unique_ptr<Transport>> transports(2);
+    world.Run(
+        [&](int rank) { transports[rank] = *world.Connect(rank, epoch); });
+    world.Run([&](int rank) {
+      std::unique_ptr<Transport> transport = std::move(transports[rank]);
+      if (rank == leaver) {
+        const std::string text = Text(leaver, Lane::kDirect, 0, 1 << 20);
+        PayloadLedger ledger;
+        for (uint64_t i = 0; i < kFrames; ++i) {
+          for (const Lane lane : kAllLanes) {
+            ASSERT_TRUE(Send(*transport, 1 - rank, lane, i, text, ledger).ok());
+          }
+        }
+        transport.reset();
+        EXPECT_TRUE(ledger.released());
+        return;
+      }
+      for (const Lane lane : kAllLanes) {
+        for (uint64_t i = 0; i < kFrames; ++i) {
+          const auto frame = Receive(*transport, leaver, lane);
+          ASSERT_TRUE(frame.ok()) << frame.status() << ", frame " << i;
+          ASSERT_EQ((*frame)->header.sequence, i);
+          ASSERT_EQ((*frame)->payload_bytes, size_t{1} << 20);
+        }
+        const absl::Status status =
+            Receive(*transport, leaver, lane, Deadline::Infinite()).status();
+        EXPECT_THAT(std::string(status.message()), HasSubstr("has left"));
+      }
+    });
+  }
+}
+
 TEST_P(LinkTransportTest, ANewEpochFormsInTheSameProcesses) {
   KindWorld world(3, GetParam());
   for (uint64_t epoch = 1; epoch <= 5; ++epoch) {

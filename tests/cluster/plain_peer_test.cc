@@ -331,6 +331,22 @@ TEST_F(PlainPeerTest, APeerThatDoesNotReadHoldsMemoryUntilTheAbort) {
   transport_.reset();
 }
 
+TEST_F(PlainPeerTest, APeerThatDoesNotReadDoesNotHoldUpARankThatLeaves) {
+  // What is in the connection already may be held for longer than the test.
+  static const std::string& payload = *new std::string(kMaxPayloadBytes, 'x');
+  PayloadLedger ledger;
+  for (uint64_t i = 0; i < 64; ++i) {
+    ASSERT_TRUE(transport_
+                    ->Send(1, Lane::kDirect,
+                           {.epoch = 1, .sequence = i, .op_descriptor = 1},
+                           payload, ledger)
+                    .ok());
+  }
+  const auto start = std::chrono::steady_clock::now();
+  transport_.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(3));
+}
+
 class FloodTest : public PlainPeerTest {
  protected:
   FloodTest() : PlainPeerTest(/*max_queued_bytes=*/1 << 20) {}
