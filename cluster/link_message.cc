@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 
 namespace ringfleet::cluster {
@@ -36,6 +37,13 @@ void DumpPieces(const grpc::ByteBuffer& message,
 LinkFrame::~LinkFrame() { std::free(memory_); }
 
 absl::Status LinkFrame::Parse(const grpc::ByteBuffer& message) {
+  constexpr size_t kMost =
+      kFrameHeaderBytes + kMaxPayloadBytes + kHeaderSlackBytes;
+  message_bytes_ = message.Length();
+  if (message_bytes_ > kMost) {
+    return absl::DataLossError(absl::StrCat("a message of ", message_bytes_,
+                                            " bytes, want at most ", kMost));
+  }
   DumpPieces(message, &slices_, &pieces_);
   return ParseFrame(pieces_, this);
 }
@@ -80,7 +88,7 @@ void LinkFrame::Recycle() {
   slices_.clear();
   payload.clear();
   payload_bytes = 0;
-  copy.clear();
+  std::string().swap(copy);  // Frames in the pool hold none.
   pool_->Return(this);
 }
 

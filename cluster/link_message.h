@@ -23,6 +23,10 @@ namespace ringfleet::cluster {
 // has to wait for its release.
 inline constexpr size_t kCopyBytes = 4096;
 
+// The header of a frame may be encoded otherwise, and have fields that are not
+// known yet: this much larger than the frame may a message be.
+inline constexpr size_t kHeaderSlackBytes = 1024;
+
 // The contiguous pieces of a message. They point into `slices`; both vectors
 // keep their capacity.
 void DumpPieces(const grpc::ByteBuffer& message,
@@ -34,7 +38,7 @@ class LinkFrame final : public FrameBody {
  public:
   ~LinkFrame();
 
-  // From slices. DATA_LOSS: the message is not a Frame.
+  // From slices. DATA_LOSS: the message is not a Frame, or larger than any.
   absl::Status Parse(const grpc::ByteBuffer& message);
 
   // Own memory for a message, whose payload will be aligned. It is kept when
@@ -42,6 +46,10 @@ class LinkFrame final : public FrameBody {
   char* Reserve(size_t message_bytes);
   // From that memory, once it is filled. DATA_LOSS: it is not a Frame.
   absl::Status ParseReserved();
+
+  // What the frame holds: the message, and a copy of the payload if it is
+  // encoded otherwise.
+  size_t held_bytes() const { return message_bytes_ + copy.size(); }
 
   // Appends references to the memory of the payload. False when it does not
   // lie in slices.
@@ -61,7 +69,7 @@ class LinkFrame final : public FrameBody {
   std::vector<absl::Span<const char>> pieces_;
   char* memory_ = nullptr;
   size_t memory_bytes_ = 0;
-  size_t message_bytes_ = 0;  // Of Reserve.
+  size_t message_bytes_ = 0;
 };
 
 using LinkFramePtr = std::unique_ptr<LinkFrame, FrameRecycler>;

@@ -37,8 +37,9 @@ class CollectiveEndpoint {
  public:
   struct Options {
     Spin spin = Spin::kAuto;
-    // Frames of one lane of a peer that nobody has received yet. Beyond this
-    // the lane is no longer read, and gRPC's flow control holds the peer.
+    // Of the messages of one lane of a peer that nobody has received yet, each
+    // counted with what it takes to keep it. Beyond this the lane is no longer
+    // read, and gRPC's flow control holds the peer.
     size_t max_queued_bytes = size_t{64} << 20;
     // Zeros that each end of a new lane sends before the first frame. gRPC's
     // flow-control windows start at 64 KiB and grow only with what has flowed:

@@ -13,9 +13,14 @@
 namespace ringfleet::cluster {
 namespace {
 
-// What a queued frame costs beside its payload, so that a flood of empty
+// What a queued frame costs beside its message, so that a flood of empty
 // frames is bounded too.
 constexpr size_t kFrameOverheadBytes = 512;
+
+size_t QueuedBytes(const LinkFrame& frame) {
+  return frame.held_bytes() + kFrameOverheadBytes;
+}
+
 // Up to here a frame goes with the read that is owed, and leaves one owed: half
 // of gRPC's smallest window, so that the sender of the next has room for it.
 constexpr size_t kSmallFrameBytes = size_t{32} << 10;
@@ -181,8 +186,9 @@ absl::StatusOr<ReceivedFrame> PeerLinks::ReceiveFrame(
     }
     const Source& source = sources[*index];
     End& end = peers_[source.peer].lane(source.lane);
-    frame = end.frames.pop_front();
-    end.queued_bytes -= frame->payload_bytes + kFrameOverheadBytes;
+    LinkFramePtr next = end.frames.pop_front();
+    end.queued_bytes -= QueuedBytes(*next);
+    frame = std::move(next);
     if (end.read_due && end.queued_bytes < config_.max_queued_bytes) {
       end.read_due = false;
       end.stream->Read();
@@ -335,7 +341,7 @@ void PeerLinks::OnFrame(int peer, Lane lane, LinkFramePtr frame) {
       header.op_descriptor == kWarmUpDescriptor && header.sequence == 0;
   if (aborted() || warm_up) return;
   End& end = peers_[peer].lane(lane);
-  end.queued_bytes += frame->payload_bytes + kFrameOverheadBytes;
+  end.queued_bytes += QueuedBytes(*frame);
   end.frames.push_back(std::move(frame));
 }
 

@@ -347,9 +347,47 @@ TEST_F(PlainPeerTest, APeerThatDoesNotReadDoesNotHoldUpARankThatLeaves) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(3));
 }
 
+// Behind what a frame has, as a later version of the protocol might.
+void AddUnknownField(v1::Frame& frame, size_t bytes) {
+  frame.GetReflection()->MutableUnknownFields(&frame)->AddLengthDelimited(
+      1000, std::string(bytes, 'x'));
+}
+
+TEST_F(PlainPeerTest, FieldsThatAreNotKnownYetAreSkipped) {
+  v1::Frame frame = PlainPeer::Frame(1, "payload");
+  AddUnknownField(frame, 100);
+  peer_.link().Write(frame);
+  const auto received = Receive();
+  ASSERT_TRUE(received.ok()) << received.status();
+  EXPECT_EQ((*received)->payload_bytes, 7u);
+}
+
+TEST_F(PlainPeerTest, AMessageLargerThanAnyFrameIsDataLoss) {
+  v1::Frame frame = PlainPeer::Frame(1, "");
+  AddUnknownField(frame, 3 << 20);
+  peer_.link().Write(frame);
+  const absl::Status status = Receive().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("want at most"));
+}
+
 class FloodTest : public PlainPeerTest {
  protected:
   FloodTest() : PlainPeerTest(/*max_queued_bytes=*/1 << 20) {}
+
+  // Until the writer has come to rest; how often it wrote until then.
+  static int AwaitHeld(const std::atomic<int>& written) {
+    int held = -1;
+    while (held != written || written == 0) {
+      held = written;
+      const auto until =
+          std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
+      while (std::chrono::steady_clock::now() < until) {
+        std::this_thread::yield();
+      }
+    }
+    return held;
+  }
 };
 
 // A peer that sends without end is held by flow control once the limit is
@@ -367,15 +405,7 @@ TEST_F(FloodTest, IsHeldAndThenResumed) {
     }
   });
   // Nothing is taken: the writer must come to rest far below the end.
-  int held = -1;
-  while (held != written || written == 0) {
-    held = written;
-    const auto until =
-        std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
-    while (std::chrono::steady_clock::now() < until) {
-      std::this_thread::yield();
-    }
-  }
+  const int held = AwaitHeld(written);
   EXPECT_LT(held, kEndless / 4);
   int taken = 0;
   const auto take = [&] {
@@ -396,6 +426,20 @@ TEST_F(FloodTest, IsHeldAndThenResumed) {
   while (fine && taken < written) fine = take();
   EXPECT_GE(written, held + 100);
   EXPECT_EQ(taken, written);
+}
+
+// The whole message is kept for as long as its frame is.
+TEST_F(FloodTest, WithoutPayloadIsHeldToo) {
+  constexpr int kEndless = 500;
+  std::atomic<int> written{0};
+  std::thread flood([&] {
+    v1::Frame frame = PlainPeer::Frame(1, "");
+    AddUnknownField(frame, 1 << 20);
+    while (written < kEndless && peer_.link().Write(frame)) ++written;
+  });
+  EXPECT_LT(AwaitHeld(written), kEndless / 4);
+  transport_.reset();  // Ends the writer.
+  flood.join();
 }
 
 }  // namespace
