@@ -116,7 +116,8 @@ class PeerLinks final : public Transport,
     std::array<End, kLanes + 1> ends;
     bool ready = false;  // It has opened all its links.
     bool left = false;
-    bool heard = false;  // It has read why this rank ends the epoch.
+    bool heard = false;     // It has read why this rank ends the epoch.
+    bool answered = false;  // It was told that its own reason was read.
     std::optional<Deadline> verdict;  // When lost streams count as a lost peer.
     // What ended, and how: "link, control", "Socket closed".
     std::vector<std::pair<std::string, std::string>> losses;

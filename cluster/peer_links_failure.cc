@@ -100,7 +100,10 @@ void PeerLinks::OnControl(PeerStream& stream, const grpc::ByteBuffer& message) {
   }
 }
 
+// Once: a peer has one last word, and one that repeats it may not read what
+// comes back.
 void PeerLinks::AnswerHeard(int rank) {
+  if (std::exchange(peers_[rank].answered, true)) return;
   v1::ControlMessage message = NewControl();
   message.mutable_heard();
   WriteControl(peers_[rank], message);

@@ -191,6 +191,24 @@ TEST_F(PlainPeerTest, ReceivesTheCauseOfAnAbort) {
   EXPECT_EQ(message.abort().message(), "rank 0: test");
 }
 
+// Nothing piles up for a peer that says so without end and reads nothing.
+TEST_F(PlainPeerTest, ThatAPeerLeavesIsAnsweredOnce) {
+  v1::ControlMessage leave = PlainPeer::Control();
+  leave.mutable_leave();
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(peer_.control().Write(leave));
+  v1::ControlMessage message = PlainPeer::Control();
+  message.mutable_abort()->set_message("enough");
+  ASSERT_TRUE(peer_.control().Write(message));
+  EXPECT_EQ(Receive(Deadline::Infinite()).status(),
+            absl::AbortedError("enough"));
+  int answers = 0;
+  do {  // The abort comes back behind them.
+    ASSERT_TRUE(peer_.control().Read(&message));
+    answers += message.has_heard();
+  } while (!message.has_abort());
+  EXPECT_EQ(answers, 1);
+}
+
 // The link and the word that the peer left come over different connections.
 TEST_F(PlainPeerTest, TheLinkMayEndBeforeThePeerSaysThatItLeaves) {
   std::thread leaving([this] {
