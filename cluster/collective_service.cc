@@ -41,7 +41,8 @@ void CollectiveService::Offer(std::shared_ptr<ServerStream> stream) {
   if (caller->epoch > epoch_) {
     std::erase_if(early_, [](const auto& early) { return early->ended(); });
     if (early_.size() >= kMaxEarlyStreams) {
-      return stream->Refuse(absl::ResourceExhaustedError(absl::StrCat(
+      // A rank calls again, and is let in once its epoch is entered here.
+      return stream->Refuse(absl::UnavailableError(absl::StrCat(
           early_.size(), " streams wait for later epochs than ", epoch_)));
     }
     early_.push_back(std::move(stream));

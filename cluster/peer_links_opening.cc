@@ -145,6 +145,8 @@ void PeerLinks::Admit(std::shared_ptr<ServerStream> stream,
   }
   if (!disagreement.ok()) {
     stream->Refuse(disagreement);
+    // Who calls in the name of a rank that is here already is a stranger.
+    if (connected_ || end.stream != nullptr) return;
     return AbortInRole(disagreement, peer);
   }
   if (end.stream != nullptr) {

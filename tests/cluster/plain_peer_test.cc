@@ -129,6 +129,73 @@ TEST_F(PlainPeerTest, ASecondConnectionIsRefused) {
   EXPECT_THAT(status.error_message(), HasSubstr("already"));
 }
 
+// What a stranger claims ends no epoch.
+TEST_F(PlainPeerTest, AnotherConfigurationOfARankThatIsHereIsOnlyRefused) {
+  const auto stub =
+      v1::Collective::NewStub(ConnectedChannel(world_.addresses()[0]));
+  for (const char* lane : {"0", "1"}) {  // It has the first only.
+    for (const char* config : {"8", "7"}) {
+      grpc::ClientContext context;
+      context.AddMetadata("rf-epoch", "1");
+      context.AddMetadata("rf-source", "1");
+      context.AddMetadata("rf-config", config);
+      context.AddMetadata("rf-lane", lane);
+      EXPECT_EQ(stub->Link(&context)->Finish().error_code(),
+                grpc::StatusCode::FAILED_PRECONDITION);
+      grpc::ClientContext control;
+      control.AddMetadata("rf-epoch", "1");
+      control.AddMetadata("rf-source", "1");
+      control.AddMetadata("rf-config", config);
+      EXPECT_EQ(stub->Control(&control)->Finish().error_code(),
+                grpc::StatusCode::FAILED_PRECONDITION);
+    }
+  }
+  ASSERT_TRUE(peer_.link().Write(PlainPeer::Frame(1, "payload")));
+  const auto received = Receive();
+  EXPECT_TRUE(received.ok()) << received.status();
+}
+
+// Strangers may hold every place for calls of epochs to come, yet a rank that
+// is early is let in when its epoch begins.
+TEST(PlainPeerStartTest, StrangersInLaterEpochsKeepNoRankOut) {
+  constexpr size_t kCalls = 300;
+  GrpcWorld world(2, {.spin = Spin::kNever, .warm_up_bytes = 0});
+  const auto stub =
+      v1::Collective::NewStub(ConnectedChannel(world.addresses()[0]));
+  std::vector<grpc::ClientContext> contexts(kCalls);
+  grpc::CompletionQueue queue;
+  std::vector<std::unique_ptr<
+      grpc::ClientAsyncReaderWriter<v1::ControlMessage, v1::ControlMessage>>>
+      calls;
+  std::vector<grpc::Status> statuses(kCalls);
+  for (size_t i = 0; i < kCalls; ++i) {
+    contexts[i].AddMetadata("rf-epoch", "18446744073709551615");
+    contexts[i].AddMetadata("rf-source", "1");
+    contexts[i].AddMetadata("rf-config", "7");
+    calls.push_back(stub->AsyncControl(&contexts[i], &queue, nullptr));
+  }
+  void* tag = nullptr;
+  bool ok = false;
+  for (size_t i = 0; i < kCalls; ++i) ASSERT_TRUE(queue.Next(&tag, &ok));
+  // Whoever finds no place is refused; then the others have them all.
+  for (size_t i = 0; i < kCalls; ++i)
+    calls[i]->Finish(&statuses[i], &contexts[i]);
+  ASSERT_TRUE(queue.Next(&tag, &ok));
+
+  absl::StatusOr<std::unique_ptr<Transport>> early;
+  std::thread connecting([&] { early = world.Connect(1); });
+  const auto until =
+      std::chrono::steady_clock::now() + std::chrono::milliseconds(300);
+  while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  const auto late = world.Connect(0);
+  connecting.join();
+  EXPECT_TRUE(late.ok()) << late.status();
+  EXPECT_TRUE(early.ok()) << early.status();
+  for (grpc::ClientContext& context : contexts) context.TryCancel();
+  for (size_t i = 1; i < kCalls; ++i) EXPECT_TRUE(queue.Next(&tag, &ok));
+  queue.Shutdown();
+}
+
 // Before all links are open a caller may only be back after a broken
 // connection.
 TEST(PlainPeerStartTest, WhileLinksOpenASecondOneMayTryAgain) {
