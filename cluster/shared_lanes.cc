@@ -62,6 +62,7 @@ SharedLanes::SharedLanes(SharedSegment own, uint64_t epoch, int rank,
       pool_(pool),
       events_(events),
       segments_(world_size),
+      offers_(world_size),
       lanes_(static_cast<size_t>(world_size) * kLanes) {
   for (size_t i = 0; i < lanes_.size(); ++i) {
     lanes_[i].peer = static_cast<int>(i) / kLanes;
@@ -83,6 +84,11 @@ absl::Status SharedLanes::Attach(int peer, Lane lane, absl::string_view offer) {
     RF_ASSIGN_OR_RETURN(
         segment, SharedSegment::Open(offer, epoch_, peer, rank_,
                                      static_cast<int>(segments_.size())));
+    offers_[peer] = std::string(offer);
+  } else if (offers_[peer] != offer) {
+    return absl::UnavailableError(
+        absl::StrCat("shared memory: rank ", peer, " offers ", offer,
+                     ", but has lanes in ", offers_[peer]));
   }
   OneLane& to = At(peer, lane);
   RF_CHECK(!to.attached);

@@ -55,7 +55,9 @@ class SharedLanes final : public CompletionPoller::Bypass {
   // ring serves one stream only.
   bool Listen(int peer, Lane lane);
   // From now on Send and Forward reach `peer` through the segment it offers.
-  // Errors as SharedSegment::Open; the lane stays with its stream then.
+  // Errors as SharedSegment::Open, and UNAVAILABLE: another lane goes to
+  // another offer, of a process that has ended. The lane stays with its stream
+  // then.
   absl::Status Attach(int peer, Lane lane, absl::string_view offer);
   bool attached(int peer, Lane lane) const { return At(peer, lane).attached; }
 
@@ -152,6 +154,7 @@ class SharedLanes final : public CompletionPoller::Bypass {
   MessagePool* const pool_;
   Events* const events_;
   std::vector<SharedSegment> segments_;  // Of the peers, as they are opened.
+  std::vector<std::string> offers_;      // What each of them was opened by.
   std::vector<OneLane> lanes_;           // By peer and lane.
   std::vector<OneLane*> listening_;
   std::vector<OneLane*> sending_;

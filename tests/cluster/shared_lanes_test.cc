@@ -301,6 +301,26 @@ TEST(SharedLanesTest, ABadOfferLeavesTheLaneWithItsStream) {
 }
 
 // Peers are seldom in the epoch at the same moment.
+// Frames for a process that took the place of another must not go to a segment
+// that nobody reads any more.
+TEST(SharedLanesTest, AnotherOfferOfTheSamePeerLeavesItsLanesWithTheirStreams) {
+  class NoEvents : public SharedLanes::Events {
+    bool WantsFrame(int, Lane) override { return true; }
+    void OnSharedFrame(int, Lane, LinkFramePtr) override {}
+    void OnSharedError(int, const absl::Status&) override {}
+  };
+  NoEvents events;
+  MessagePool pool;
+  const auto lanes = *SharedLanes::Create(1, 0, 2, &pool, &events);
+  const SharedSegment before = *SharedSegment::Create(1, 1, 2);
+  const SharedSegment after = *SharedSegment::Create(1, 1, 2);
+  EXPECT_TRUE(lanes->Attach(1, Lane::kDirect, before.offer()).ok());
+  EXPECT_EQ(lanes->Attach(1, Lane::kRight, after.offer()).code(),
+            absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(lanes->attached(1, Lane::kRight));
+  EXPECT_TRUE(lanes->Attach(1, Lane::kLeft, before.offer()).ok());
+}
+
 TEST(SharedLanesTest, AnOfferMayWaitForTheEpoch) {
   GrpcWorld world(2, {.spin = Spin::kNever, .warm_up_bytes = 0},
                   TransportKind::kAuto);
