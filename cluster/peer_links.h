@@ -138,6 +138,7 @@ class PeerLinks final : public Transport,
   bool AllReady() const;
   bool LinksIdle() const;
   std::string MissingPeers() const;
+  void SendReady(Peer& peer);
 
   // Moving frames (peer_links.cc).
   absl::Status CheckOpen(int peer, Lane lane);
@@ -210,6 +211,7 @@ class PeerLinks final : public Transport,
   PeerMonitor monitor_;
   absl::Span<const Source> awaited_;  // By Receive.
   bool releasing_ = false;            // AwaitReleased waits.
+  bool ready_ = false;                // This rank has opened all its links.
   bool connected_ = false;
   bool abort_spread_ = false;
   bool closed_ = false;

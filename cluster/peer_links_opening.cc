@@ -190,7 +190,11 @@ void PeerLinks::OnOpen(PeerStream& stream, const StreamIdentity& peer) {
   End& end = EndOf(stream);
   end.open = true;
   LocatePeer(stream);
-  if (stream.kind() == StreamKind::kControl) return;
+  if (stream.kind() == StreamKind::kControl) {
+    // The stream before, on which it was said, has broken.
+    if (ready_) SendReady(peers_[rank]);
+    return;
+  }
   const bool dialled_here = rank < this->rank();
   if (dialled_here && shared_ != nullptr && !peer.shared.empty() &&
       Listen(rank, peer.lane)) {
@@ -273,13 +277,18 @@ std::string PeerLinks::MissingPeers() const {
                       " did not open all its links");
 }
 
+void PeerLinks::SendReady(Peer& peer) {
+  v1::ControlMessage message = NewControl();
+  message.mutable_ready();
+  WriteControl(peer, message);
+}
+
 absl::Status PeerLinks::AwaitConnected(Deadline deadline) {
   const auto warm = [this] { return AllOpen() && LinksIdle(); };
   poller_->PollUntil([&] { return aborted() || warm(); }, deadline);
   if (!aborted() && warm()) {
-    v1::ControlMessage message = NewControl();
-    message.mutable_ready();
-    ForEachPeer([&](int, Peer& peer) { WriteControl(peer, message); });
+    ready_ = true;
+    ForEachPeer([this](int, Peer& peer) { SendReady(peer); });
     poller_->PollUntil(
         [this] { return aborted() || (AllOpen() && AllReady()); }, deadline);
   }

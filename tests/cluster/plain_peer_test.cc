@@ -155,6 +155,32 @@ TEST_F(PlainPeerTest, AnotherConfigurationOfARankThatIsHereIsOnlyRefused) {
   EXPECT_TRUE(received.ok()) << received.status();
 }
 
+TEST(PlainPeerStartTest, ReadyIsSaidAgainOnAControlStreamThatOpensAgain) {
+  GrpcWorld world(2, {.spin = Spin::kNever, .warm_up_bytes = 0});
+  world.world().rings.clear();
+  absl::Status connected = absl::UnknownError("still connecting");
+  std::thread connecting([&] { connected = world.Connect(0).status(); });
+  {
+    PlainPeer peer(world.addresses()[0]);
+    v1::ControlMessage message;
+    do {
+      ASSERT_TRUE(peer.control().Read(&message));
+    } while (!message.has_ready());
+    // It is refused until rank 0 has seen the end of the one before.
+    do {
+      peer.ReopenControl();
+    } while (!peer.control().Read(&message));
+    while (!message.has_ready() && peer.control().Read(&message)) {
+    }
+    EXPECT_TRUE(message.has_ready());
+    message = PlainPeer::Control();
+    message.mutable_ready();
+    peer.control().Write(message);
+    connecting.join();
+  }
+  EXPECT_TRUE(connected.ok()) << connected;
+}
+
 // Strangers may hold every place for calls of epochs to come, yet a rank that
 // is early is let in when its epoch begins.
 TEST(PlainPeerStartTest, StrangersInLaterEpochsKeepNoRankOut) {

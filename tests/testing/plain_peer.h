@@ -6,6 +6,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,20 +28,17 @@ class PlainPeer {
       const std::vector<std::pair<std::string, std::string>>& headers = {})
       : channel_(ConnectedChannel(address)),
         stub_(v1::Collective::NewStub(channel_)) {
-    for (grpc::ClientContext* context : {&link_context_, &control_context_}) {
-      context->AddMetadata("rf-epoch", std::to_string(epoch));
-      context->AddMetadata("rf-source", "1");
-      context->AddMetadata("rf-config", "7");
-    }
+    Identify(link_context_, epoch);
+    Identify(*control_context_, epoch);
     link_context_.AddMetadata("rf-lane", "0");
     for (const auto& [name, value] : headers) {
       link_context_.AddMetadata(name, value);
     }
     link_ = stub_->Link(&link_context_);
-    control_ = stub_->Control(&control_context_);
+    control_ = stub_->Control(control_context_.get());
   }
   ~PlainPeer() {
-    control_context_.TryCancel();
+    control_context_->TryCancel();
     EndLink();
     control_->Finish();
   }
@@ -49,6 +47,18 @@ class PlainPeer {
   void EndLink() {
     link_context_.TryCancel();
     if (!link_finished_) LinkStatus();
+  }
+  // Breaks the control stream of epoch 1 and opens another, which ends after
+  // ten seconds.
+  void ReopenControl() {
+    control_context_->TryCancel();
+    control_->Finish();
+    control_.reset();
+    control_context_ = std::make_unique<grpc::ClientContext>();
+    control_context_->set_deadline(std::chrono::system_clock::now() +
+                                   std::chrono::seconds(10));
+    Identify(*control_context_, 1);
+    control_ = stub_->Control(control_context_.get());
   }
   // How the link ended. Requires that it has.
   grpc::Status LinkStatus() {
@@ -111,11 +121,18 @@ class PlainPeer {
   const grpc::ClientContext& link_context() const { return link_context_; }
 
  private:
+  static void Identify(grpc::ClientContext& context, uint64_t epoch) {
+    context.AddMetadata("rf-epoch", std::to_string(epoch));
+    context.AddMetadata("rf-source", "1");
+    context.AddMetadata("rf-config", "7");
+  }
+
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Collective::Stub> stub_;
   bool link_finished_ = false;
   grpc::ClientContext link_context_;
-  grpc::ClientContext control_context_;
+  std::unique_ptr<grpc::ClientContext> control_context_ =
+      std::make_unique<grpc::ClientContext>();
   std::unique_ptr<grpc::ClientReaderWriter<v1::Frame, v1::Frame>> link_;
   std::unique_ptr<
       grpc::ClientReaderWriter<v1::ControlMessage, v1::ControlMessage>>
