@@ -114,17 +114,57 @@ std::vector<int> PeerWatch::Unheard(Time now) const {
   return peers;
 }
 
-std::optional<PeerWatch::Verdict> PeerWatch::FindLost(Time now) const {
+bool PeerWatch::Unanswered(int peer, Time now) const {
+  return SilentFor(peer, now) >= kGone &&
+         peers_[peer].unanswered >= kUnanswered;
+}
+
+bool PeerWatch::CutOff(Time now) const {
+  int unanswered = 0;
   for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
-    const Peer& about = peers_[peer];
-    if (peer == rank_ || SilentFor(peer, now) < kGone) continue;
-    if (Probed(peer) == Result::kRefused || about.unanswered >= kUnanswered) {
-      return Verdict{.suspect = peer,
-                     .text = absl::StrCat("lost ", Name(peer), ", which ",
-                                          FindSilent(peer, now).text)};
+    if (!Expected(peer)) continue;
+    const Result probed = Probed(peer);
+    if (SilentFor(peer, now) < kSilent || probed == Result::kConnected ||
+        probed == Result::kRefused) {
+      return false;
+    }
+    unanswered += probed == Result::kNoAnswer;
+  }
+  return unanswered >= 2;
+}
+
+std::string PeerWatch::CutOffText() const {
+  int expected = 0;
+  for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
+    expected += Expected(peer);
+  }
+  return absl::StrCat("this rank reaches none of its ", expected,
+                      " peers and suspects itself");
+}
+
+std::optional<PeerWatch::Verdict> PeerWatch::FindLost(Time now) const {
+  const bool cut_off = CutOff(now);
+  int lost = -1;
+  int unanswered = 0;
+  for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
+    if (!Expected(peer) || SilentFor(peer, now) < kGone) continue;
+    const bool no_answer = Unanswered(peer, now);
+    unanswered += no_answer;
+    if (lost < 0 && (no_answer || Probed(peer) == Result::kRefused)) {
+      lost = peer;
     }
   }
-  return std::nullopt;
+  if (lost < 0) return std::nullopt;
+  const std::string text =
+      absl::StrCat(Name(lost), ", which ", FindSilent(lost, now).text);
+  if (!cut_off) return Verdict{.suspect = lost, .text = "lost " + text};
+  // The probes of the next peer end a little later.
+  if (unanswered < 2) {
+    if (SilentFor(lost, now) < kGone + kProbePeriod) return std::nullopt;
+    return Verdict{.suspect = lost, .text = "lost " + text};
+  }
+  return Verdict{.suspect = rank_,
+                 .text = absl::StrCat(CutOffText(), "; the first is ", text)};
 }
 
 PeerWatch::Finding PeerWatch::FindSilent(int peer, Time now) const {
@@ -272,6 +312,10 @@ PeerWatch::Verdict PeerWatch::Explain(absl::Span<const int> missing,
   }
   if (!others.empty()) {
     absl::StrAppend(&text, "; nor from rank ", absl::StrJoin(others, ", "));
+  }
+  if (CutOff(now)) {
+    worst.rank = rank_;
+    absl::StrAppend(&text, "; ", CutOffText());
   }
   if (WasAway(now)) {
     absl::StrAppend(&text, "; this rank itself did not run for ",

@@ -50,7 +50,8 @@ class PeerWatch {
   // The rule by which a peer is lost before any deadline: it has been silent
   // for kGone, and its host refuses connections or did not answer the last
   // kUnanswered probes. A stopped process, which may go on, is not lost: its
-  // host accepts connections.
+  // host accepts connections. A rank that several peers are lost to, and that
+  // reaches no other, is cut off itself.
   static constexpr absl::Duration kGone = absl::Seconds(1);
   static constexpr int kUnanswered = 3;
 
@@ -95,7 +96,7 @@ class PeerWatch {
   std::vector<int> Unheard(Time now) const;
   // What the last probe since `peer` was heard found; kUnknown if none did.
   ReachabilityProbe::Result Probed(int peer) const;
-  // A peer that is lost by the rule above.
+  // A peer that is lost by the rule above, or this rank.
   std::optional<Verdict> FindLost(Time now) const;
   // Who of `missing`, which is not empty, holds this rank up while it does
   // `own`, and why: "rank 3 (host:1), which waits for rank 2 (host:2), which is
@@ -132,6 +133,12 @@ class PeerWatch {
 
   Finding Find(int peer, const Activity& own, Time now,
                std::vector<bool>& visited) const;
+  bool Expected(int peer) const { return peer != rank_ && !peers_[peer].left; }
+  bool Unanswered(int peer, Time now) const;
+  // At least two peers do not answer, and none is known to be in reach.
+  bool CutOff(Time now) const;
+  // "this rank reaches none of its 3 peers and suspects itself".
+  std::string CutOffText() const;
   Finding FindSilent(int peer, Time now) const;
   Finding FindAlive(int peer, const Activity& own) const;
 

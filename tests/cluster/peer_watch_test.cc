@@ -339,6 +339,46 @@ TEST_F(PeerWatchTest, AnUnreachablePeerIsLostAfterSeveralProbes) {
   EXPECT_FALSE(watch_.FindLost(now_).has_value());
 }
 
+// Its peers blame this rank, so it had better not blame one of them.
+TEST_F(PeerWatchTest, ARankThatReachesNobodySuspectsItself) {
+  Run(absl::Milliseconds(1100), {1, 2, 3});
+  for (const int peer : {2, 3}) {
+    for (int i = 0; i < PeerWatch::kUnanswered; ++i) {
+      Probe(peer, Result::kNoAnswer);
+    }
+  }
+  const auto lost = watch_.FindLost(now_);
+  ASSERT_TRUE(lost.has_value());
+  EXPECT_EQ(lost->suspect, 0);
+  EXPECT_EQ(lost->text,
+            "this rank reaches none of its 3 peers and suspects itself; the "
+            "first is rank 2 (c:3), which is unreachable: silent for 1.1s, and "
+            "its host does not answer");
+  EXPECT_THAT(Explain({2}), HasSubstr("suspects itself"));
+  EXPECT_EQ(suspect_, 0);
+  // It reaches the host of one.
+  for (const Result result : {Result::kConnected, Result::kRefused}) {
+    Probe(1, result);
+    EXPECT_EQ(watch_.FindLost(now_)->suspect,
+              result == Result::kRefused ? 1 : 2);
+    EXPECT_THAT(Explain({2}), Not(HasSubstr("suspects itself")));
+  }
+}
+
+// Of a rank that is cut off the probes do not all end at once.
+TEST_F(PeerWatchTest, TheFirstOfSeveralUnreachablePeersIsNotBlamedAtOnce) {
+  watch_.Forget(3);
+  Run(absl::Milliseconds(1000), {1, 2});
+  for (int i = 0; i < PeerWatch::kUnanswered; ++i) Probe(1, Result::kNoAnswer);
+  EXPECT_TRUE(watch_.FindLost(now_).has_value());  // Nothing known of 2.
+  Probe(2, Result::kNoAnswer);
+  EXPECT_FALSE(watch_.FindLost(now_).has_value());
+  Run(PeerWatch::kProbePeriod, {1, 2});
+  EXPECT_EQ(watch_.FindLost(now_)->suspect, 1);
+  for (int i = 1; i < PeerWatch::kUnanswered; ++i) Probe(2, Result::kNoAnswer);
+  EXPECT_EQ(watch_.FindLost(now_)->suspect, 0);
+}
+
 TEST_F(PeerWatchTest, AStoppedPeerIsNeverLost) {
   Run(absl::Minutes(1), {2});
   Probe(2, Result::kConnected);

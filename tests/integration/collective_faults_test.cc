@@ -229,6 +229,9 @@ TEST_F(NetworkFaultsTest, AVanishedHostEndsALongOperationEarly) {
   for (const auto& [rank, answer] : answers) {
     EXPECT_LT(answer.late, -kLongMs * 0.5e-3) << answer.message;
     EXPECT_THAT(answer.message, ::testing::HasSubstr("which is unreachable"));
+    if (rank == 1) {
+      EXPECT_THAT(answer.message, ::testing::HasSubstr("suspects itself"));
+    }
   }
 }
 
