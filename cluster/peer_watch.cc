@@ -16,6 +16,9 @@ using Result = ReachabilityProbe::Result;
 // How long a pause of this process remains an explanation.
 constexpr absl::Duration kAwayMatters = absl::Seconds(1);
 
+// Of the time between probes; more than two days.
+constexpr int kMostDoublings = 20;
+
 std::string SecondsText(absl::Duration duration) {
   return absl::FormatDuration(absl::Trunc(duration, absl::Milliseconds(10)));
 }
@@ -61,6 +64,7 @@ void PeerWatch::Tick(Time now) {
     if (std::exchange(peer.frame_came, false)) {
       peer.heard = now;
       peer.unanswered = 0;
+      peer.connected = 0;
     } else if (away) {
       peer.heard = std::min(peer.heard + pause, now);
     }
@@ -72,13 +76,16 @@ void PeerWatch::OnHeartbeat(int peer, Activity activity, Time now) {
   from.heard = now;
   from.activity = std::move(activity);
   from.unanswered = 0;
+  from.connected = 0;
 }
 
 bool PeerWatch::WantsProbe(int peer, Time now) const {
   const Time begin = peers_[peer].probe_begin;
+  const int doublings =
+      std::clamp(peers_[peer].connected - 1, 0, kMostDoublings);
   return SilentFor(peer, now) >= kSilent &&
          (begin == Time::min() ||
-          absl::FromChrono(now - begin) >= kProbePeriod);
+          absl::FromChrono(now - begin) >= kProbePeriod * (1 << doublings));
 }
 
 void PeerWatch::OnProbeBegin(int peer, Time now) {
@@ -92,6 +99,7 @@ void PeerWatch::OnProbe(int peer, Result result) {
   about.probed = result;
   about.probed_begin = about.probe_begin;
   about.unanswered = result == Result::kNoAnswer ? about.unanswered + 1 : 0;
+  if (result == Result::kConnected) ++about.connected;
 }
 
 Result PeerWatch::Probed(int peer) const {
@@ -114,9 +122,14 @@ std::vector<int> PeerWatch::Unheard(Time now) const {
   return peers;
 }
 
+bool PeerWatch::QueueMayBeFull(int peer) const {
+  const int askers = static_cast<int>(peers_.size()) - 1;
+  return peers_[peer].connected * askers >= kQueuedProbes;
+}
+
 bool PeerWatch::Unanswered(int peer, Time now) const {
   return SilentFor(peer, now) >= kGone &&
-         peers_[peer].unanswered >= kUnanswered;
+         peers_[peer].unanswered >= kUnanswered && !QueueMayBeFull(peer);
 }
 
 bool PeerWatch::CutOff(Time now) const {
@@ -128,7 +141,7 @@ bool PeerWatch::CutOff(Time now) const {
         probed == Result::kRefused) {
       return false;
     }
-    unanswered += probed == Result::kNoAnswer;
+    unanswered += probed == Result::kNoAnswer && !QueueMayBeFull(peer);
   }
   return unanswered >= 2;
 }
@@ -177,6 +190,13 @@ PeerWatch::Finding PeerWatch::FindSilent(int peer, Time now) const {
                                   ", and nobody listens at its address");
       break;
     case Result::kNoAnswer:
+      if (QueueMayBeFull(peer)) {
+        finding.weight = Weight::kSilent;
+        finding.text =
+            absl::StrCat("is stopped or unreachable: ", silence,
+                         ", and its host accepts no more connections");
+        break;
+      }
       finding.text = absl::StrCat("is unreachable: ", silence,
                                   ", and its host does not answer");
       break;

@@ -45,8 +45,13 @@ class PeerWatch {
   // A peer is silent once two heartbeats and a half are missing.
   static constexpr absl::Duration kSilent = absl::Milliseconds(250);
   // A silent peer is asked again and again, as a single first packet may be
-  // lost.
+  // lost; after each answer it is left alone for twice as long. A process that
+  // is stopped does not take connections out of its kernel's queue, not even
+  // those that were reset, and once it is full nobody gets an answer.
   static constexpr absl::Duration kProbePeriod = absl::Milliseconds(200);
+  // Linux keeps 128 or more connections for whoever listens as gRPC does. When
+  // all ranks may have filled half of that, no answer says nothing any more.
+  static constexpr int kQueuedProbes = 64;
   // The rule by which a peer is lost before any deadline: it has been silent
   // for kGone, and its host refuses connections or did not answer the last
   // kUnanswered probes. A stopped process, which may go on, is not lost: its
@@ -122,6 +127,7 @@ class PeerWatch {
     ReachabilityProbe::Result probed = ReachabilityProbe::Result::kUnknown;
     Time probed_begin = Time::min();
     int unanswered = 0;  // Probes in a row since it was heard.
+    int connected = 0;   // Probes since it was heard.
   };
   // How much explains a missing frame, ascending.
   enum class Weight { kNone, kWaits, kSlow, kElsewhere, kSilent, kGone };
@@ -134,6 +140,8 @@ class PeerWatch {
   Finding Find(int peer, const Activity& own, Time now,
                std::vector<bool>& visited) const;
   bool Expected(int peer) const { return peer != rank_ && !peers_[peer].left; }
+  // Its probes may have filled the queue of a stopped process.
+  bool QueueMayBeFull(int peer) const;
   bool Unanswered(int peer, Time now) const;
   // At least two peers do not answer, and none is known to be in reach.
   bool CutOff(Time now) const;

@@ -385,6 +385,36 @@ TEST_F(PeerWatchTest, AStoppedPeerIsNeverLost) {
   EXPECT_FALSE(watch_.FindLost(now_).has_value());
 }
 
+// Its kernel keeps every connection that a probe made, in a short queue.
+TEST_F(PeerWatchTest, AStoppedPeerIsProbedRarely) {
+  int probes = 0;
+  for (int i = 0; i < 60 * 20; ++i) {
+    Run(absl::Milliseconds(50), {2});
+    if (!watch_.WantsProbe(2, now_)) continue;
+    Probe(2, Result::kConnected);
+    ++probes;
+  }
+  EXPECT_GE(probes, 5);
+  EXPECT_LE(probes, 10);
+  // Heard again and silent again, it is asked as often as any other.
+  Run(absl::Milliseconds(50));
+  Run(absl::Milliseconds(250), {2});
+  EXPECT_TRUE(watch_.WantsProbe(2, now_));
+  Probe(2, Result::kNoAnswer);
+  Run(PeerWatch::kProbePeriod, {2});
+  EXPECT_TRUE(watch_.WantsProbe(2, now_));
+}
+
+TEST_F(PeerWatchTest, AStoppedPeerIsNotLostWhenItsQueueIsFull) {
+  Run(absl::Minutes(1), {2});
+  for (int i = 0; 3 * i < PeerWatch::kQueuedProbes; ++i) {
+    Probe(2, Result::kConnected);
+  }
+  for (int i = 0; i < PeerWatch::kUnanswered; ++i) Probe(2, Result::kNoAnswer);
+  EXPECT_FALSE(watch_.FindLost(now_).has_value());
+  EXPECT_THAT(Explain({2}), HasSubstr("is stopped or unreachable"));
+}
+
 // The process was stopped itself: what its peers sent meanwhile is unread.
 TEST_F(PeerWatchTest, NobodyElseIsBlamedForAPauseOfThisProcess) {
   Run(absl::Milliseconds(100));
