@@ -46,6 +46,14 @@ absl::string_view ReceiveText(Lane lane) {
                                 : "receive left";
 }
 
+// What `check` stands for in an operation that has one.
+absl::string_view CheckedText(Operation operation) {
+  if (IsFused(operation)) return "segments or experts";
+  return operation == Operation::kAllReduce   ? "experts"
+         : operation == Operation::kBroadcast ? "roots"
+                                              : "segments";
+}
+
 uint32_t PayloadCrc(absl::Span<const char> payload) {
   return ExtendCrc32c(0, payload.data(), payload.size());
 }
@@ -231,6 +239,7 @@ absl::Status Exchange::CheckPlace(const FrameBody& frame, int from, Place place,
       frame.payload_bytes == bytes) {
     return absl::OkStatus();
   }
+  transport_->Blame(group_->ranks[from]);
   return absl::FailedPreconditionError(absl::StrFormat(
       "rank %d sends %d bytes at offset %d in step %d of %s, want %d at %d in "
       "step %d",
@@ -249,17 +258,17 @@ absl::Status Exchange::CheckSameOperation(const FrameHeader& theirs, int peer,
   if (theirs.group != head_.group || theirs.sequence != head_.sequence ||
       theirs.op_descriptor != WithLane(head_.op_descriptor, lane) ||
       theirs.count != head_.count) {
+    transport_->Blame(peer);
     return absl::FailedPreconditionError(
         absl::StrCat("rank ", peer, " is in ", OperationName(theirs),
                      ", this rank in ", OperationName(head_)));
   }
   if (theirs.check != head_.check) {
-    const bool experts = (head_.op_descriptor & 0xff) ==
-                         static_cast<uint32_t>(Operation::kAllReduce);
+    transport_->Blame(peer);
     return absl::FailedPreconditionError(absl::StrFormat(
         "ranks chose different %s: in %s rank %d has check %016x, rank %d has "
         "%016x",
-        experts ? "experts" : "segments", OperationName(head_), peer,
+        CheckedText(OperationOf(head_)), OperationName(head_), peer,
         theirs.check, transport_->rank(), head_.check));
   }
   return absl::OkStatus();

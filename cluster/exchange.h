@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One operation of a group, as the algorithms see it: frames between ranks of
 // the group, each checked to belong to this very operation and to be the one
-// that comes next.
+// that comes next. Who sent another one is blamed for the error.
 #ifndef RINGFLEET_CLUSTER_EXCHANGE_H_
 #define RINGFLEET_CLUSTER_EXCHANGE_H_
 

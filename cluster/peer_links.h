@@ -66,6 +66,7 @@ class PeerLinks final : public Transport,
   void Wake() override;
   absl::Status AwaitReleased(const PayloadLedger& ledger,
                              Deadline deadline) override;
+  void Blame(int peer) override { blamed_ = peer; }
   void Abort(const absl::Status& cause) override;
 
   // Wakes whoever waits in Receive or AwaitReleased with `cause`, without
@@ -201,7 +202,7 @@ class PeerLinks final : public Transport,
   std::atomic<bool> aborted_{false};
   std::atomic<bool> woken_{false};
   std::atomic<uint64_t> dropped_frames_{0};
-  // Whom the error that Receive returned last blames.
+  // Whom the last error blames, of Receive or of who looked at its frame.
   std::atomic<int> blamed_;
 
   // Guarded by the role.

@@ -76,6 +76,10 @@ class Transport {
   virtual absl::Status AwaitReleased(const PayloadLedger& ledger,
                                      Deadline deadline) = 0;
 
+  // Whom the next Abort suspects, unless an error of Receive or AwaitReleased
+  // comes before it: a peer that sent what this operation does not.
+  virtual void Blame(int peer) {}
+
   // Ends the epoch here and, as far as they can be reached, on all ranks. The
   // first cause wins; it wakes whoever waits in Receive or AwaitReleased.
   virtual void Abort(const absl::Status& cause) = 0;

@@ -199,5 +199,71 @@ TEST(LinkCollectivesTest, GeneratedCodeTakesPart) {
   EXPECT_EQ(data, (std::vector<float>{11, 22}));
 }
 
+// What a peer sends in place of the frame that comes next, and the error.
+struct WrongFrame {
+  const char* name;
+  void (*spoil)(v1::Frame& frame);
+  const char* text;
+};
+
+class BlameTest : public ::testing::TestWithParam<WrongFrame> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    , BlameTest,
+    ::testing::Values(WrongFrame{"Operation",
+                                 [](v1::Frame& f) { f.set_sequence(2); },
+                                 "rank 1 is in"},
+                      WrongFrame{"Check", [](v1::Frame& f) { f.set_check(98); },
+                                 "ranks chose different experts"},
+                      WrongFrame{"Place",
+                                 [](v1::Frame& f) { f.set_offset_bytes(4); },
+                                 "rank 1 sends"}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(BlameTest, ThePeerThatIsInAnotherPlaceIsSuspected) {
+  GrpcWorld world(2);
+  world.world().rings.clear();
+  PlainPeer peer(world.addresses()[0]);
+  v1::ControlMessage message;
+  std::thread other([&] {
+    peer.Join();
+    v1::Frame frame;
+    ASSERT_TRUE(peer.link().Read(&frame));
+    frame.set_source(1);
+    GetParam().spoil(frame);
+    PlainPeer::Seal(frame);
+    peer.link().Write(frame);
+    while (!message.has_abort() && peer.control().Read(&message)) {
+    }
+  });
+  const auto transport = world.Connect(0);
+  ASSERT_TRUE(transport.ok()) << transport.status();
+  GroupCommunicator group = AllRanks(**transport);
+  std::vector<float> data = {1, 2};
+  const absl::Status status =
+      group.AllReduce(data, absl::MakeSpan(data), {}, 99, Soon());
+  other.join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(GetParam().text));
+  ASSERT_TRUE(message.has_abort());
+  EXPECT_EQ(message.abort().suspect(), 1u);
+}
+
+TEST(LinkCollectivesTest, DifferentRootsOfABroadcastAreCalledRoots) {
+  GrpcWorld world(3);
+  world.RunConnected([&](Transport& transport) {
+    GroupCommunicator group =
+        AllRanks(transport, AlgorithmTable::Only(Algorithm::kRing));
+    std::vector<float> data(10);
+    const bool odd = transport.rank() == 2;
+    const absl::Status status =
+        group.Broadcast(absl::MakeSpan(data), odd ? 1 : 0, {}, Soon());
+    if (odd) {
+      EXPECT_THAT(std::string(status.message()),
+                  HasSubstr("ranks chose different roots"));
+    }
+  });
+}
+
 }  // namespace
 }  // namespace ringfleet::cluster

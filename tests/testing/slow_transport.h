@@ -49,6 +49,7 @@ class SlowTransport final : public cluster::Transport {
                              cluster::Deadline deadline) override {
     return links_->AwaitReleased(ledger, deadline);
   }
+  void Blame(int peer) override { links_->Blame(peer); }
   void Abort(const absl::Status& cause) override { links_->Abort(cause); }
 
  private:
