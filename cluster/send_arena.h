@@ -20,6 +20,9 @@ namespace ringfleet::cluster {
 // Belongs to the thread of the operations.
 class SendArena {
  public:
+  // One-shot operations follow each other faster than a slow link drains.
+  static constexpr size_t kBlocks = 4;
+
   struct Block {
     char* data() const { return memory; }
 
@@ -37,9 +40,6 @@ class SendArena {
   PayloadLedger& caller() { return caller_; }
 
  private:
-  // One-shot operations follow each other faster than a slow link drains.
-  static constexpr size_t kBlocks = 4;
-
   std::array<Block, kBlocks> blocks_;
   size_t next_ = 0;
   PayloadLedger caller_;

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <limits>
 
+#include "cluster/link_transport.h"
+#include "cluster/send_arena.h"
 #include "kernels/check.h"
 #include "kernels/dtype.h"
 #include "kernels/reduce.h"
@@ -138,10 +140,17 @@ CollectiveCase::CollectiveCase(cluster::Communicator* communicator,
   Reset();
 }
 
-uint64_t CollectiveCase::MemoryBytes(const Spec& spec) {
-  // Input and output; communication takes as much again for what it encodes
-  // and for what has arrived.
-  return 4 * sizeof(float) * static_cast<uint64_t>(spec.count);
+uint64_t CollectiveCase::MemoryBytes(const Spec& spec, int ranks) {
+  const uint64_t vector = sizeof(float) * static_cast<uint64_t>(spec.count);
+  const uint64_t encoded =
+      spec.wire == Wire::kF32
+          ? 0
+          : cluster::SendArena::kBlocks * WireBytes(spec.wire, spec.count);
+  const uint64_t arrived =
+      static_cast<uint64_t>(ranks - 1) *
+      std::min<uint64_t>(
+          vector, cluster::CollectiveEndpoint::Options().max_queued_bytes);
+  return 2 * vector + encoded + arrived;  // Input and output.
 }
 
 void CollectiveCase::Reset() {

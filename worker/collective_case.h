@@ -41,8 +41,8 @@ class CollectiveCase final : public BenchCase {
 
   CollectiveCase(cluster::Communicator* communicator, const Spec& spec);
 
-  // Memory that a case takes on each rank.
-  static uint64_t MemoryBytes(const Spec& spec);
+  // Memory that a case takes on each of `ranks`, with its communicator's.
+  static uint64_t MemoryBytes(const Spec& spec, int ranks);
 
   uint64_t bytes() const override { return sizeof(float) * spec_.count; }
   void Reset() override;

@@ -59,7 +59,8 @@ class CollectivesBench {
   absl::StatusOr<CollectiveFigures> Measure(cluster::Communicator& control,
                                             cluster::Communicator& measured,
                                             const CollectiveCase::Spec& spec);
-  // The same of any case, whose communicator is the one measured.
+  // The same of any case, whose communicator is the one measured. It is gone
+  // on return, unless there was an error.
   absl::StatusOr<CollectiveFigures> Measure(
       cluster::Communicator& control, std::unique_ptr<BenchCase> measured);
 
@@ -92,7 +93,7 @@ class CollectivesBench {
   absl::StatusOr<double> CpuSeconds(cluster::Communicator& control, int count);
 
   const Options options_;
-  std::unique_ptr<BenchCase> case_;
+  std::unique_ptr<BenchCase> case_;        // Under way, or the one that failed.
   std::vector<std::vector<float>> times_;  // By way, then iteration.
   // The same until a second barrier, and behind the ways that alone; empty if
   // the case does not end with the last.

@@ -37,9 +37,6 @@ constexpr uint64_t kMaxProductSize = uint64_t{1} << 20;
 // Of the memory that is available; the rest is for frames under way.
 constexpr double kMemoryShare = 0.8;
 
-constexpr Algorithm kAlgorithms[] = {Algorithm::kOneShot, Algorithm::kTwoShot,
-                                     Algorithm::kRing};
-
 // Protocol numbers are those of a frame's descriptor (types.proto).
 absl::StatusOr<Operation> OperationFromProto(v1::CollectiveOperation value) {
   if (value == v1::COLLECTIVE_OPERATION_UNSPECIFIED ||
@@ -205,33 +202,37 @@ cluster::Group World(uint32_t id, int world_size) {
   return group;
 }
 
-// The same ranks under each algorithm; the first follows the table.
+// Of all ranks: one that follows the table, for what they tell each other, and
+// one for each case. It keeps memory for the largest vector that it has sent,
+// so it goes when the next case begins.
 class Communicators {
  public:
   Communicators(cluster::Transport* transport, const AlgorithmTable& table,
-                cluster::FlightRecorder* recorder) {
-    const int world_size = transport->world_size();
-    by_table_ = std::make_unique<cluster::GroupCommunicator>(
-        transport, cluster::WorldGroup(world_size), table, recorder);
-    for (const Algorithm algorithm : kAlgorithms) {
-      const auto id = static_cast<uint32_t>(algorithm);
-      forced_.push_back(std::make_unique<cluster::GroupCommunicator>(
-          transport, World(id, world_size),
-          AlgorithmTable::Only(algorithm, table.ring_slice_bytes()), recorder));
-    }
-  }
+                cluster::FlightRecorder* recorder)
+      : transport_(transport),
+        table_(table),
+        recorder_(recorder),
+        by_table_(transport, World(0, transport->world_size()), table,
+                  recorder) {}
 
-  cluster::Communicator& by_table() { return *by_table_; }
+  cluster::Communicator& by_table() { return by_table_; }
   cluster::Communicator& For(const CollectivesPlan::Case& planned) {
-    if (planned.by_table) return *by_table_;
-    const auto* found = std::find(
-        std::begin(kAlgorithms), std::end(kAlgorithms), planned.spec.algorithm);
-    return *forced_[found - std::begin(kAlgorithms)];
+    measured_.emplace(transport_, World(++cases_, transport_->world_size()),
+                      planned.by_table
+                          ? table_
+                          : AlgorithmTable::Only(planned.spec.algorithm,
+                                                 table_.ring_slice_bytes()),
+                      recorder_);
+    return *measured_;
   }
 
  private:
-  std::unique_ptr<cluster::GroupCommunicator> by_table_;
-  std::vector<std::unique_ptr<cluster::GroupCommunicator>> forced_;
+  cluster::Transport* const transport_;
+  const AlgorithmTable table_;
+  cluster::FlightRecorder* const recorder_;
+  cluster::GroupCommunicator by_table_;
+  uint32_t cases_ = 0;
+  std::optional<cluster::GroupCommunicator> measured_;
 };
 
 void DescribeFused(const FusedCase::Spec& spec, const v1::Dtype dtype,
@@ -322,7 +323,7 @@ absl::StatusOr<CollectivesPlan> PlanCollectives(
     const uint64_t bytes =
         planned->fused.has_value()
             ? FusedCase::MemoryBytes(*planned->fused, world_size)
-            : CollectiveCase::MemoryBytes(planned->spec);
+            : CollectiveCase::MemoryBytes(planned->spec, world_size);
     const auto needed = static_cast<double>(bytes) * ranks;
     if (needed > kMemoryShare * static_cast<double>(available_bytes)) {
       return absl::ResourceExhaustedError(

@@ -435,6 +435,30 @@ class ComputeCase final : public BenchCase {
   bool Replicated() const override { return false; }
 };
 
+// A case may take most of the memory that there is.
+TEST(CollectivesBenchTest, ACaseIsGoneBeforeTheNextOneIsMade) {
+  struct CountedCase final : public BenchCase {
+    explicit CountedCase(int* alive) : alive(alive) { ++*alive; }
+    ~CountedCase() override { --*alive; }
+    uint64_t bytes() const override { return 4; }
+    void Reset() override {}
+    absl::Status Run(int, Deadline) override { return absl::OkStatus(); }
+    uint64_t CountWrong() override { return 0; }
+    uint64_t ResultHash() const override { return 0; }
+    bool Replicated() const override { return false; }
+
+    int* const alive;
+  };
+  OnEveryRank(1, Algorithm::kOneShot, [](GroupCommunicator& group) {
+    CollectivesBench bench(Quick());
+    int alive = 0;
+    const auto figures =
+        bench.Measure(group, std::make_unique<CountedCase>(&alive));
+    EXPECT_EQ(alive, 0);
+    return figures.status();
+  });
+}
+
 // Each rank by its own clock takes the time of one, all together that of three.
 TEST(CollectivesBenchTest, ACaseThatEndsWithTheLastTakesTheTimeOfAll) {
   constexpr int kRanks = 3;

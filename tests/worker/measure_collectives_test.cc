@@ -163,12 +163,20 @@ TEST(PlanCollectivesTest, RefusesWhatItCannotMeasure) {
 
 TEST(PlanCollectivesTest, VectorsMustFitIntoTheHost) {
   v1::MeasureCollectivesRequest request = OneCase();
-  EXPECT_TRUE(PlanCollectives(request, 4 * 400 * 2 * 10 / 8).ok());
-  const auto plan = PlanCollectives(request, 4 * 400 * 2);
+  // Input, output, and what has arrived of the other rank.
+  constexpr uint64_t kRank = 3 * 400;
+  EXPECT_TRUE(PlanCollectives(request, kRank * 2 * 10 / 8).ok());
+  const auto plan = PlanCollectives(request, kRank * 2);
   EXPECT_EQ(plan.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(plan.status().message()), HasSubstr("400 bytes"));
+  // Four operations' elements as they travel.
+  request.mutable_cases(0)->set_wire(v1::WIRE_DTYPE_BF16);
+  constexpr uint64_t kEncoded = 4 * 200;
+  EXPECT_TRUE(PlanCollectives(request, (kRank + kEncoded) * 2 * 10 / 8).ok());
+  EXPECT_FALSE(
+      PlanCollectives(request, (kRank + kEncoded) * 2 * 10 / 8 - 2).ok());
   request.set_ranks_on_host(1);
-  EXPECT_TRUE(PlanCollectives(request, 4 * 400 * 2).ok());
+  EXPECT_TRUE(PlanCollectives(request, (kRank + kEncoded) * 10 / 8).ok());
 }
 
 // Ranks that were asked for different things must not meet.
