@@ -92,9 +92,9 @@ class PeerLinks final : public Transport,
 
   // [role] Lanes whose frames go to shared memory.
   int shared_lanes() const;
-  // Frames of another epoch, which are dropped.
   // What has ended the epoch; OK while nothing has.
   absl::Status Cause();
+  // Frames of another epoch, which are dropped.
   uint64_t dropped_frames() const { return dropped_frames_.load(); }
 
  private:
