@@ -263,10 +263,10 @@ absl::Status AddFused(const CollectivesOptions& options, Operation operation,
     return product;
   };
   // Rows travel as the product reads them.
-  const std::vector<v1::WireDtype> as_read = {
-      *dtype == v1::DTYPE_F32 || *dtype == v1::DTYPE_BF16
-          ? v1::WIRE_DTYPE_F32
-          : v1::WIRE_DTYPE_INT8};
+  const std::vector<v1::WireDtype> as_read = {*dtype == v1::DTYPE_F32 ||
+                                                      *dtype == v1::DTYPE_BF16
+                                                  ? v1::WIRE_DTYPE_F32
+                                                  : v1::WIRE_DTYPE_INT8};
   for (const v1::WireDtype wire : gathers ? as_read : wires) {
     for (const uint64_t m : rows) {
       for (const Choice& choice : choices) add(wire, choice, m);
