@@ -12,7 +12,6 @@
 namespace ringfleet::cluster {
 namespace {
 
-constexpr size_t kLineBytes = 64;
 // Written and shown to the reader in pieces of this size, so that the two
 // sides copy at the same time.
 constexpr size_t kPieceBytes = size_t{8} << 10;

@@ -8,7 +8,6 @@ namespace ringfleet::cluster {
 
 namespace {
 
-constexpr size_t kLineBytes = 64;
 // What a small frame takes.
 constexpr size_t kNextLines = 2;
 

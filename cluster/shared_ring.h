@@ -12,12 +12,14 @@
 
 namespace ringfleet::cluster {
 
+inline constexpr size_t kLineBytes = 64;  // Of caches.
+
 // In shared memory, all zeros at first. Each word has a cache line of its own.
 struct RingControl {
-  alignas(64) std::atomic<uint64_t> head;  // Bytes written so far.
-  alignas(64) std::atomic<uint64_t> tail;  // Bytes read so far.
+  alignas(kLineBytes) std::atomic<uint64_t> head;  // Bytes written so far.
+  alignas(kLineBytes) std::atomic<uint64_t> tail;  // Bytes read so far.
   // The writer found the ring full and wants to be told of room.
-  alignas(64) std::atomic<uint32_t> writer_waits;
+  alignas(kLineBytes) std::atomic<uint32_t> writer_waits;
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 

@@ -66,7 +66,7 @@ class TraceRecorder {
     uint64_t dropped = 0;            // Older ones.
   };
   // Ends it and returns what was kept; nothing when it was off. What has begun
-  // before and ends later is not recorded.
+  // before and ends later is not recorded, unless another recording is on then.
   Trace Stop();
 
   // Step and layer of events that are added from here on; -1: of no layer.

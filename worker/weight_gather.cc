@@ -10,6 +10,7 @@
 #include "cluster/status_macros.h"
 #include "kernels/elementwise.h"
 #include "kernels/rms_norm.h"
+#include "worker/host.h"
 #include "worker/mla_layer.h"
 #include "worker/moe_layer.h"
 #include "worker/row_gather.h"
@@ -50,6 +51,15 @@ absl::Status GatherMatrices(LayerContext& context, Shape shape,
   kernels::AlignedBuffer& buffer = context.workspace.gathered_weights;
   if (buffer.size() < offsets.back()) {
     buffer = kernels::AlignedBuffer();
+    // The system promises more than it has, and ends who takes it.
+    const uint64_t available = AvailableMemoryBytes();
+    if (available < offsets.back()) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "memory: all ranks' weights of a part of a layer take ",
+          offsets.back() >> 20, " MiB, want at most ", available >> 20,
+          " MiB on this host; try another prefill strategy or a smaller "
+          "context"));
+    }
     RF_ASSIGN_OR_RETURN(buffer,
                         kernels::AlignedBuffer::Allocate(offsets.back()));
   }
