@@ -153,7 +153,7 @@ TEST(CollectivesRequestTest, OptionsOfProductsNeedOne) {
   EXPECT_THAT(
       Cases({.ops = "all_reduce,all_gather_matmul", .bytes = "4k", .m = "8"}),
       ElementsAre("all_reduce auto F32 4096",
-                  "all_gather_matmul auto F32 49152"));
+                  "all_gather_matmul auto INT8 49152"));
 }
 
 std::vector<std::string> Products(const CollectivesOptions& options) {
