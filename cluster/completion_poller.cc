@@ -2,6 +2,7 @@
 #include "cluster/completion_poller.h"
 
 #include <grpc/support/time.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <utility>
@@ -41,10 +42,10 @@ gpr_timespec ToGpr(Deadline::Clock::time_point now,
 }  // namespace
 
 CompletionPoller::CompletionPoller(
-    std::unique_ptr<grpc::ServerCompletionQueue> queue, absl::Duration spin,
+    std::unique_ptr<grpc::ServerCompletionQueue> queue, Spinning spinning,
     std::function<void()> housekeeping)
     : queue_(std::move(queue)),
-      spin_(spin),
+      spinning_(spinning),
       housekeeping_(std::move(housekeeping)) {}
 
 CompletionPoller::~CompletionPoller() { RF_CHECK(closed()); }
@@ -147,12 +148,12 @@ bool CompletionPoller::RunDeferred() {
 
 bool CompletionPoller::PollUntil(absl::FunctionRef<bool()> done,
                                  Deadline deadline, absl::Duration slice) {
-  return Poll(done, deadline, slice, spin_);
+  return Poll(done, deadline, slice, spinning_);
 }
 
 bool CompletionPoller::BlockUntil(absl::FunctionRef<bool()> done,
                                   Deadline deadline) {
-  return Poll(done, deadline, kTick, absl::ZeroDuration());
+  return Poll(done, deadline, kTick, {.time = absl::ZeroDuration()});
 }
 
 bool CompletionPoller::LookAtBypass(absl::FunctionRef<bool()> done, int looks) {
@@ -164,16 +165,18 @@ bool CompletionPoller::LookAtBypass(absl::FunctionRef<bool()> done, int looks) {
 }
 
 bool CompletionPoller::Poll(absl::FunctionRef<bool()> done, Deadline deadline,
-                            absl::Duration slice, absl::Duration spin_time) {
+                            absl::Duration slice, Spinning spinning) {
   if (done()) return true;
-  const int looks = spin_time > absl::ZeroDuration() ? kLooksByClock : 1;
+  const bool keeps_core =
+      spinning.time > absl::ZeroDuration() && !spinning.yields;
+  const int looks = keeps_core ? kLooksByClock : 1;
   if (bypass_ != nullptr && ++quick_looks_ % kQuickLooks != 0 &&
       LookAtBypass(done, looks)) {
     return true;
   }
   const gpr_timespec at_once = gpr_inf_past(GPR_CLOCK_MONOTONIC);
   auto now = Deadline::Clock::now();
-  const auto spin_until = Deadline::After(spin_time, now).when();
+  const auto spin_until = Deadline::After(spinning.time, now).when();
   while (true) {
     const bool spin = now < spin_until;
     if (bypass_ == nullptr) {
@@ -199,6 +202,7 @@ bool CompletionPoller::Poll(absl::FunctionRef<bool()> done, Deadline deadline,
         }
       }
     }
+    if (spin && spinning.yields && !done()) sched_yield();
     now = Deadline::Clock::now();
     RunHousekeeping(now);
     if (done()) return true;

@@ -40,10 +40,16 @@ class Completion {
 // (the queue itself is not instrumented for ThreadSanitizer). Thread-safe.
 class CompletionPoller {
  public:
-  // `spin`: how long a wait asks the queue without blocking before it blocks.
+  // What a wait does before it blocks: for `time` it asks again and again, and
+  // where it `yields`, other threads may have the core between two questions.
+  struct Spinning {
+    absl::Duration time;
+    bool yields = false;
+  };
+
   // `housekeeping` runs in the role at least every kTick while someone polls.
   CompletionPoller(std::unique_ptr<grpc::ServerCompletionQueue> queue,
-                   absl::Duration spin, std::function<void()> housekeeping);
+                   Spinning spinning, std::function<void()> housekeeping);
   // Requires that Drain has returned.
   ~CompletionPoller();
 
@@ -93,7 +99,7 @@ class CompletionPoller {
   void Withdraw(const Deferred* deferred);
 
   // Requires the role.
-  void set_spin(absl::Duration spin) { spin_ = spin; }
+  void set_spinning(Spinning spinning) { spinning_ = spinning; }
 
   // Messages that reach this process past the queue. They are polled first
   // and slept for; the queue is still looked at, less often when it carries
@@ -145,7 +151,7 @@ class CompletionPoller {
   void RunBackground();
   void RunHousekeeping(Deadline::Clock::time_point now);
   bool Poll(absl::FunctionRef<bool()> done, Deadline deadline,
-            absl::Duration slice, absl::Duration spin);
+            absl::Duration slice, Spinning spinning);
   // Up to `looks` times. Whether something came and done() holds then.
   bool LookAtBypass(absl::FunctionRef<bool()> done, int looks);
   // Runs one completion. kShutdown: there will be no more.
@@ -155,7 +161,7 @@ class CompletionPoller {
   bool RunDeferred();
 
   const std::unique_ptr<grpc::ServerCompletionQueue> queue_;
-  absl::Duration spin_;  // Guarded by the role, as the next four.
+  Spinning spinning_;  // Guarded by the role, as the next four.
   std::vector<std::shared_ptr<Deferred>> deferred_;
   Deadline::Clock::time_point next_tick_;
   Deadline::Clock::time_point next_look_;  // At the queue, beside a bypass.

@@ -25,7 +25,9 @@ namespace ringfleet::cluster {
 
 // Whether a thread that waits for a frame asks without blocking at first.
 enum class Spin : uint8_t {
-  kAuto,  // When every rank on the host has a core of its own to spin on.
+  // Giving the core away between two questions unless every rank on the host
+  // has one of its own.
+  kAuto,
   kAlways,
   kNever,
 };
@@ -77,7 +79,7 @@ class CollectiveEndpoint {
   FlightRecorder* recorder() const;
 
   // How many worker processes share this machine (1 unless set): with more
-  // than there are cores, Spin::kAuto does not spin. Not during a Connect.
+  // than there are cores, Spin::kAuto yields. Not during a Connect.
   // `spin` replaces that of the options until the next call.
   void SetRanksOnHost(int ranks, std::optional<Spin> spin = std::nullopt);
 

@@ -441,8 +441,8 @@ void RegisterCollectives(CLI::App& app, Invocation& invocation) {
                    "grpc, or auto: what workers of one host agree on")
       ->capture_default_str();
   verb->add_option("--poll", what.poll,
-                   "How a worker waits: spin, block, or auto: spin where every "
-                   "worker of a host has a core")
+                   "How a worker waits: spin, block, or auto: spin, and give "
+                   "the core away between looks where workers share cores")
       ->capture_default_str();
   verb->add_flag("--no-pin", what.no_pin,
                  "Let workers move between cores; else each keeps one while "

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <ctime>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -71,6 +72,12 @@ std::string Text(int source, Lane lane, uint64_t sequence, size_t bytes) {
     c = static_cast<char>(state >> 24);
   }
   return text;
+}
+
+absl::Duration ThreadCpuTime() {
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return absl::DurationFromTimespec(now);
 }
 
 // What carries frames; kMixed: the last rank is on a host of its own.
@@ -352,6 +359,38 @@ TEST_P(LinkTransportTest, PausesBetweenExchangesLoseNothing) {
                 Text(1 - self, Lane::kDirect, round, 400000));
       ASSERT_TRUE(transport.AwaitReleased(ledger, Soon()).ok());
     }
+  });
+}
+
+// Ranks that share cores yield while they wait, and block after a while.
+TEST_P(LinkTransportTest, RanksThatShareCoresExchangeAndBlockInTheEnd) {
+  KindWorld world(3, GetParam(), {.warm_up_bytes = 0});
+  for (int rank = 0; rank < 3; ++rank) {
+    world.endpoint(rank).SetRanksOnHost(1 << 20);
+  }
+  world.RunConnected([&](Transport& transport) {
+    const int next = (transport.rank() + 1) % 3;
+    const int previous = (transport.rank() + 2) % 3;
+    PayloadLedger ledger;
+    for (uint64_t round = 0; round < 60; ++round) {
+      const std::string text =
+          Text(transport.rank(), Lane::kRight, round, round % 2 ? 4 : 90000);
+      ASSERT_TRUE(
+          Send(transport, next, Lane::kRight, round, text, ledger).ok());
+      const auto frame = Receive(transport, previous, Lane::kRight);
+      ASSERT_TRUE(frame.ok()) << frame.status();
+      ASSERT_EQ(PayloadOf(**frame),
+                Text(previous, Lane::kRight, round, text.size()));
+      ASSERT_TRUE(transport.AwaitReleased(ledger, Soon()).ok());
+    }
+    if (transport.rank() != 0) return;
+    const absl::Duration before = ThreadCpuTime();
+    const Source source = {previous, Lane::kRight};
+    size_t index = 0;
+    const auto nothing = transport.Receive(
+        {&source, 1}, Deadline::After(absl::Milliseconds(400)), &index);
+    EXPECT_TRUE(absl::IsDeadlineExceeded(nothing.status()));
+    EXPECT_LT(ThreadCpuTime() - before, absl::Milliseconds(200));
   });
 }
 
