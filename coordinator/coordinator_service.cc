@@ -195,9 +195,7 @@ absl::Status CoordinatorService::RunScore(
         "reference: the workers hold no float32 copy to compare with; start "
         "the fleet with one");
   }
-  v1::ScoreEvent result;
-  result.mutable_result()->mutable_ids()->Add(ids.begin(), ids.end());
-  v1::ScoreResult* total = result.mutable_result()->mutable_score();
+  v1::ScoreResult total;
   // Windows follow each other: a long text takes one slot, not all of them.
   size_t begin = 0;
   bool last = false;
@@ -222,20 +220,24 @@ absl::Status CoordinatorService::RunScore(
                [&](EventBuffer::Event& event) {
                  const auto* part = std::get_if<v1::ScoreResult>(&event);
                  if (part == nullptr) return true;
-                 AppendScore(*part, total);
+                 AppendScore(*part, &total);
                  v1::ScoreEvent progress;
-                 progress.mutable_progress()->set_done(total->logprobs_size());
+                 progress.mutable_progress()->set_done(total.logprobs_size());
                  progress.mutable_progress()->set_total(ids.size() - 1);
                  return writer->Write(progress);
                }));
     begin = window.end - 1;
   }
-  if (static_cast<size_t>(total->logprobs_size()) != ids.size() - 1) {
+  if (static_cast<size_t>(total.logprobs_size()) != ids.size() - 1) {
     return absl::InternalError(
-        absl::StrCat("score: workers gave ", total->logprobs_size(),
+        absl::StrCat("score: workers gave ", total.logprobs_size(),
                      " probabilities, want ", ids.size() - 1));
   }
-  writer->Write(result);
+  for (v1::ScoreEvent::Result& part : SplitScore(ids, std::move(total))) {
+    v1::ScoreEvent event;
+    *event.mutable_result() = std::move(part);
+    writer->Write(event);
+  }
   return absl::OkStatus();
 }
 

@@ -42,4 +42,23 @@ void AppendScore(const v1::ScoreResult& part, v1::ScoreResult* total) {
   total->set_compared(total->compared() + part.compared());
 }
 
+std::vector<v1::ScoreEvent::Result> SplitScore(absl::Span<const uint32_t> ids,
+                                               v1::ScoreResult score) {
+  const auto logprobs = absl::MakeConstSpan(score.logprobs());
+  std::vector<v1::ScoreEvent::Result> parts;
+  for (size_t begin = 0; begin < ids.size(); begin += kScorePartIds) {
+    v1::ScoreEvent::Result& part = parts.emplace_back();
+    const auto part_ids = ids.subspan(begin, kScorePartIds);
+    part.mutable_ids()->Add(part_ids.begin(), part_ids.end());
+    // There is none of the first id, so the last part may have one less.
+    if (begin >= logprobs.size()) continue;
+    const auto part_logprobs = logprobs.subspan(begin, kScorePartIds);
+    part.mutable_score()->mutable_logprobs()->Add(part_logprobs.begin(),
+                                                  part_logprobs.end());
+  }
+  score.clear_logprobs();
+  parts.back().mutable_score()->MergeFrom(score);
+  return parts;
+}
+
 }  // namespace ringfleet::coordinator

@@ -6,8 +6,12 @@
 #define RINGFLEET_COORDINATOR_SCORE_WINDOWS_H_
 
 #include <cstddef>
+#include <cstdint>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "protos/coordinator.pb.h"
 #include "protos/worker.pb.h"
 
 namespace ringfleet::coordinator {
@@ -34,6 +38,13 @@ absl::StatusOr<ScoreWindow> NextScoreWindow(size_t ids, size_t begin,
 // over the positions that yield a probability, so that no position where two
 // windows meet counts twice.
 void AppendScore(const v1::ScoreResult& part, v1::ScoreResult* total);
+
+// The result of a text of `ids` in parts, merged one after the other: the ids
+// and probabilities of so many positions each, the last with everything else.
+// Every client takes messages of that size.
+inline constexpr size_t kScorePartIds = size_t{1} << 16;
+std::vector<v1::ScoreEvent::Result> SplitScore(absl::Span<const uint32_t> ids,
+                                               v1::ScoreResult score);
 
 }  // namespace ringfleet::coordinator
 

@@ -149,7 +149,10 @@ CLI::Option* AddTraceOption(CLI::App& app, SessionOptions& options) {
 }
 
 std::shared_ptr<grpc::Channel> ConnectChannel(const std::string& address) {
-  std::shared_ptr<grpc::Channel> channel = cluster::OpenChannel(address);
+  grpc::ChannelArguments arguments = cluster::DirectArguments();
+  arguments.SetMaxReceiveMessageSize(cluster::kMaxMessageBytes);
+  std::shared_ptr<grpc::Channel> channel =
+      cluster::OpenChannel(address, arguments);
   cluster::AwaitConnection(*channel);  // Without one, the calls say why.
   return channel;
 }

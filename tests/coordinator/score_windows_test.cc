@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/score_windows.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace ringfleet::coordinator {
@@ -65,6 +66,32 @@ TEST(ScoreWindowsTest, PartsAreAppendedReplacedOrSummed) {
   EXPECT_DOUBLE_EQ(total.kl_sum(), 1.0);
   EXPECT_EQ(total.compared(), 2u);
   EXPECT_EQ(total.top1_agreements(), 2u);
+}
+
+TEST(ScoreWindowsTest, PartsOfALongResultMergeIntoTheWhole) {
+  for (const size_t size : {size_t{1}, kScorePartIds, kScorePartIds + 1,
+                            2 * kScorePartIds, 3 * kScorePartIds - 7}) {
+    SCOPED_TRACE(size);
+    std::vector<uint32_t> ids(size);
+    v1::ScoreResult score;
+    for (size_t i = 0; i < size; ++i) {
+      ids[i] = static_cast<uint32_t>(i * 7919 % 129280);
+      if (i > 0) score.add_logprobs(-0.5f * static_cast<float>(i));
+    }
+    score.add_top_ids(3);
+    score.add_top_logprobs(-1);
+    score.set_kl_sum(0.25);
+    score.set_compared(static_cast<uint32_t>(size));
+    v1::ScoreEvent::Result merged;
+    const auto parts = SplitScore(ids, score);
+    EXPECT_EQ(parts.size(), (size + kScorePartIds - 1) / kScorePartIds);
+    for (const v1::ScoreEvent::Result& part : parts) {
+      EXPECT_LT(part.ByteSizeLong(), size_t{1} << 20);
+      merged.MergeFrom(part);
+    }
+    EXPECT_THAT(merged.ids(), ::testing::ElementsAreArray(ids));
+    EXPECT_EQ(merged.score().SerializeAsString(), score.SerializeAsString());
+  }
 }
 
 }  // namespace
