@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/cli/prompt_options.h"
 
+#include <poll.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -10,9 +13,56 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "cluster/status_macros.h"
+#include "coordinator/cli/interrupt.h"
 #include "coordinator/utf8.h"
 
 namespace ringfleet::coordinator::cli {
+namespace {
+
+constexpr int kInterruptLookMs = 50;
+
+// Somebody may type it, and give up in the middle.
+absl::StatusOr<std::string> ReadStdin() {
+  std::string text;
+  char part[1 << 16];
+  while (true) {
+    pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+    const int ready = poll(&input, 1, kInterruptLookMs);
+    RF_RETURN_IF_ERROR(Interrupt::Get().status());
+    if (ready == 0) continue;
+    const ssize_t size = read(STDIN_FILENO, part, sizeof(part));
+    if (size == 0) return text;
+    if (size > 0) {
+      text.append(part, static_cast<size_t>(size));
+    } else if (errno != EINTR && errno != EAGAIN) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("file -: cannot be read: ", std::strerror(errno)));
+    }
+  }
+}
+
+absl::StatusOr<std::string> ReadNamedFile(const std::string& path) {
+  std::FILE* const file = std::fopen(path.c_str(), "rbe");
+  if (file == nullptr) {
+    return absl::NotFoundError(
+        absl::StrCat("file ", path, ": ", std::strerror(errno)));
+  }
+  std::string text;
+  char part[1 << 16];
+  size_t size;
+  while ((size = std::fread(part, 1, sizeof(part), file)) > 0) {
+    text.append(part, size);
+  }
+  const int error = std::ferror(file) != 0 ? errno : 0;
+  std::fclose(file);
+  if (error != 0) {  // A folder can be opened, but not read.
+    return absl::InvalidArgumentError(absl::StrCat(
+        "file ", path, ": cannot be read: ", std::strerror(error)));
+  }
+  return text;
+}
+
+}  // namespace
 
 void AddPromptOptions(CLI::App& app, const std::string& ids_option,
                       PromptOptions& options) {
@@ -43,25 +93,10 @@ absl::StatusOr<std::vector<uint32_t>> ParseIds(absl::string_view option,
 }
 
 absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
-  const bool is_stdin = path == "-";
-  std::FILE* const file = is_stdin ? stdin : std::fopen(path.c_str(), "rbe");
-  if (file == nullptr) {
-    return absl::NotFoundError(
-        absl::StrCat("file ", path, ": ", std::strerror(errno)));
-  }
-  std::string text;
-  char part[1 << 16];
-  size_t size;
-  while ((size = std::fread(part, 1, sizeof(part), file)) > 0) {
-    text.append(part, size);
-  }
-  const int error = std::ferror(file) != 0 ? errno : 0;
-  if (!is_stdin) std::fclose(file);
-  if (error != 0) {  // A folder can be opened, but not read.
-    return absl::InvalidArgumentError(absl::StrCat(
-        "file ", path, ": cannot be read: ", std::strerror(error)));
-  }
-  const absl::Status valid = CheckUtf8(text);
+  absl::StatusOr<std::string> text =
+      path == "-" ? ReadStdin() : ReadNamedFile(path);
+  if (!text.ok()) return text;
+  const absl::Status valid = CheckUtf8(*text);
   if (!valid.ok()) return Annotate(valid, absl::StrCat("file ", path));
   return text;
 }

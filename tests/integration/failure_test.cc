@@ -2,6 +2,7 @@
 // Processes that are interrupted, killed or frozen at any moment: everybody
 // else learns why, within a deadline, and the fleet comes back.
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
@@ -72,6 +73,21 @@ TEST_P(SignalTest, WhileAWorkerIsFrozenInTheLoadEndsWith130) {
   EXPECT_EQ(cli->Wait(7), 130) << cli->errors();
   ExpectNoProcesses(2);
   RemoveKeptLogs();  // The grace may have passed: no time to clean up.
+}
+
+TEST_P(SignalTest, WhileAPromptIsTypedEndsWith130) {
+  ASSERT_EQ(mkfifo(File("input").c_str(), 0600), 0);
+  for (const char* verb : {"generate", "tokenize"}) {
+    const auto cli = Start(
+        "/bin/bash", {"-c", "exec \"$0\" \"$@\" 0<>" + File("input"),
+                      RINGFLEET_BINARY, verb, "--model", Model(), "-f", "-"});
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    EXPECT_TRUE(cli->Running()) << cli->errors();
+    cli->Signal(GetParam());
+    // Before the grace is over, after which nothing would be said.
+    EXPECT_EQ(cli->Wait(4), 130) << cli->errors();
+    EXPECT_EQ(cli->errors(), "ringfleet: interrupted\n");
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Signals, SignalTest,
