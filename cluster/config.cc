@@ -405,11 +405,11 @@ absl::StatusOr<ClusterConfig> ParseClusterConfig(absl::string_view yaml,
   RF_ASSIGN_OR_RETURN(const Tree root, ParseConfigTree(yaml, file_name));
   Reading reading{.file = file_name, .base_dir = base_dir};
   ClusterConfig config;
-  const Section top(
-      &reading, &root, "",
-      {"name", "model", "dtype", "cache_type", "wire", "prefill_strategy",
-       "transport", "collectives", "tiles", "context", "mesh", "experts",
-       "coordinator", "workers", "ssh", "cache_dir", "log_dir", "security"});
+  const Section top(&reading, &root, "",
+                    {"name", "model", "dtype", "cache_type", "wire",
+                     "prefill_strategy", "transport", "collectives", "tiles",
+                     "context", "parallel", "mesh", "experts", "coordinator",
+                     "workers", "ssh", "cache_dir", "log_dir", "security"});
 
   config.name = std::filesystem::path(std::string(file_name)).stem().string();
   for (char& c : config.name) {
@@ -430,6 +430,7 @@ absl::StatusOr<ClusterConfig> ParseClusterConfig(absl::string_view yaml,
   top.Path("collectives", &config.collectives);
   top.Path("tiles", &config.tiles);
   top.Integer("context", 1, 1 << 24, &config.context);
+  top.Integer("parallel", 1, kMaxParallel, &config.parallel);
   top.Path("cache_dir", &config.cache_dir);
   top.Path("log_dir", &config.log_dir);
 

@@ -23,6 +23,9 @@ namespace ringfleet::cluster {
 // More ranks than this are not tested, and a ring over them is slow.
 inline constexpr int kMaxWorkers = 16;
 
+// Sequences that a fleet runs at a time.
+inline constexpr int kMaxParallel = 1024;
+
 // data * expert * tensor == number of workers; tensor varies fastest.
 struct MeshConfig {
   int data = 1;
@@ -78,6 +81,7 @@ struct ClusterConfig {
   std::string collectives;  // Absolute path of an AlgorithmTable, or empty.
   std::string tiles;        // The same of a TileTable.
   int context = 0;          // Positions of a sequence; 0: decided at load.
+  int parallel = 4;         // Sequences at a time.
   MeshConfig mesh;
   ExpertsConfig experts;
   CoordinatorConfig coordinator;

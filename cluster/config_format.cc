@@ -48,9 +48,11 @@ std::string FormatClusterConfig(const ClusterConfig& config) {
   if (!config.tiles.empty()) {
     absl::StrAppend(&out, "tiles: ", Quoted(config.tiles), "\n");
   }
-  if (config.context > 0)
+  if (config.context > 0) {
     absl::StrAppend(&out, "context: ", config.context, "\n");
-  absl::StrAppend(&out, "mesh: {data: ", config.mesh.data,
+  }
+  absl::StrAppend(&out, "parallel: ", config.parallel,
+                  "\nmesh: {data: ", config.mesh.data,
                   ", expert: ", config.mesh.expert,
                   ", tensor: ", config.mesh.tensor, "}\n");
   const ExpertsConfig& experts = config.experts;

@@ -33,6 +33,8 @@ namespace ringfleet::coordinator {
 // What a fleet runs, and how long it waits.
 struct FleetOptions {
   std::string name;
+  // What describes it, as FormatClusterConfig writes it; empty: flags.
+  std::string cluster_file;
   std::string model_dir;  // As the workers see it.
   cluster::MeshShape mesh;
   v1::Dtype dtype = v1::DTYPE_INT8;

@@ -97,6 +97,7 @@ v1::ClusterState Fleet::State() const {
   state.set_state(state_);
   state.set_name(options_.name);
   state.set_model(options_.model_dir);
+  state.set_cluster_file(options_.cluster_file);
   const bool live =
       state_ == v1::FLEET_STATE_LOADING || state_ == v1::FLEET_STATE_READY;
   const cluster::MeshShape mesh = live ? epoch_->mesh() : options_.mesh;

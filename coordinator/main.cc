@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -66,7 +67,7 @@ struct Flags {
   std::string collectives;
   std::string tiles;
   uint32_t context = 0;
-  uint32_t slots = 4;
+  std::optional<uint32_t> parallel;
   bool reference = false;
   std::string cache_dir;
   bool insecure = false;
@@ -147,6 +148,8 @@ absl::StatusOr<CoordinatorOptions> FromClusterFile(const Flags& flags) {
                         cluster::TileTable::Load(config.tiles));
   }
   options.fleet.context = config.context;
+  options.fleet.slots = config.parallel;
+  options.fleet.cluster_file = cluster::FormatClusterConfig(config);
   options.fleet.shard_cache = config.cache_dir;
   for (const cluster::WorkerConfig& worker : config.workers) {
     options.fleet.memory_gib.push_back(worker.memory_gib);
@@ -173,7 +176,7 @@ absl::Status Run(const Flags& flags) {
   RF_ASSIGN_OR_RETURN(CoordinatorOptions options, flags.cluster.empty()
                                                       ? FromFlags(flags)
                                                       : FromClusterFile(flags));
-  options.fleet.slots = flags.slots;
+  if (flags.parallel.has_value()) options.fleet.slots = *flags.parallel;
   options.fleet.reference = flags.reference;
   options.allow_insecure |= flags.insecure;
   RF_ASSIGN_OR_RETURN(const auto server,
@@ -253,9 +256,10 @@ int Main(int argc, char** argv) {
   by_hand(app.add_option("--cache-dir", flags.cache_dir,
                          "Folder on each worker's disk for packed shards, "
                          "which the next start maps"));
-  app.add_option("--parallel", flags.slots, "Sequences at a time")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+  app.add_option("--parallel", flags.parallel,
+                 "Sequences at a time (default what the cluster file says, "
+                 "else 4)")
+      ->check(CLI::Range(1, cluster::kMaxParallel));
   app.add_flag("--reference", flags.reference,
                "Workers also hold a float32 copy, for score --reference");
   app.add_flag("--insecure", flags.insecure,

@@ -17,6 +17,7 @@
 #include "cluster/server.h"
 #include "cluster/status.h"
 #include "cluster/status_macros.h"
+#include "coordinator/cli/config_change.h"
 #include "coordinator/cli/fleet_json.h"
 #include "coordinator/cli/interrupt.h"
 #include "coordinator/cli/launcher.h"
@@ -161,6 +162,14 @@ absl::Status Up(const FleetOptions& options) {
                      ", want ", config.name));
   }
   const bool failed = before.ok() && before->state() == v1::FLEET_STATE_FAILED;
+  if (before.ok() && !failed) {
+    const std::string change = ConfigChange(before->cluster_file(), config);
+    if (!change.empty()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "up: fleet ", config.name, " runs with ", change,
+          "; `ringfleet down --cluster ", options.cluster, "` ends it first"));
+    }
+  }
   const char* verb = failed ? "restart" : "start";
   absl::Status status;
   if (!options.hosts.empty()) {

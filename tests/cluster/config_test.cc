@@ -82,7 +82,7 @@ TEST(ConfigTest, SampleDescribesFourRanksOverSsh) {
 TEST(ConfigTest, FormattedConfigMeansTheSameElsewhere) {
   const auto config = Parse(
       "name: x.y\nmodel: 'a \"b\" \\c'\ndtype: f32\nwire: f32\n"
-      "prefill_strategy: weight_gather\ncontext: 77\n"
+      "prefill_strategy: weight_gather\ncontext: 77\nparallel: 9\n"
       "cache_type: int8\n"
       "collectives: t.json\n"
       "tiles: u.json\n"
@@ -106,6 +106,7 @@ TEST(ConfigTest, FormattedConfigMeansTheSameElsewhere) {
   EXPECT_EQ(again->collectives, "/base/t.json");
   EXPECT_EQ(again->tiles, "/base/u.json");
   EXPECT_EQ(again->context, 77);
+  EXPECT_EQ(again->parallel, 9);
   EXPECT_EQ(again->mesh.expert, 2);
   EXPECT_EQ(again->experts.slots, 40);
   EXPECT_EQ(again->experts.interval_s, 30);

@@ -304,6 +304,20 @@ TEST_F(UpTest, UpAndDownAreIdempotent) {
   EXPECT_THAT(status.error_line(), HasSubstr("127.0.0.1:"));
 }
 
+TEST_F(UpTest, AFleetThatRunsIsNotTakenForWhatTheFileSaysNow) {
+  ASSERT_EQ(Up().code, 0);
+  const std::string before = testing::ReadFile(cluster());
+  testing::WriteFile(cluster(), before + "parallel: 2\n");
+  const Finished changed = Up();
+  EXPECT_EQ(changed.code, 3);
+  EXPECT_EQ(changed.error_line(),
+            "up: fleet integration runs with 'parallel: 4', not "
+            "'parallel: 2'; `ringfleet down --cluster " +
+                cluster() + "` ends it first");
+  testing::WriteFile(cluster(), before);
+  EXPECT_EQ(Up().code, 0);
+}
+
 TEST_F(UpTest, DownOfSomeHostsSaysWhatIsLeft) {
   const json up = Up().document();
   ASSERT_EQ(up["state"], "ready");
