@@ -74,4 +74,13 @@ absl::StatusOr<ShardPlan> PlanShard(const ModelSpec& spec,
   return plan;
 }
 
+std::vector<ShardPlan> PlanAllShards(const ModelSpec& spec,
+                                     const MeshShape& mesh) {
+  std::vector<ShardPlan> plans;
+  for (int rank = 0; rank < mesh.world_size(); ++rank) {
+    plans.push_back(PlanShard(spec, mesh, rank).value());
+  }
+  return plans;
+}
+
 }  // namespace ringfleet::cluster

@@ -64,6 +64,10 @@ struct ShardPlan {
 absl::StatusOr<ShardPlan> PlanShard(const ModelSpec& spec,
                                     const MeshShape& mesh, int rank);
 
+// Of all ranks. Requires a mesh that PlanShard takes.
+std::vector<ShardPlan> PlanAllShards(const ModelSpec& spec,
+                                     const MeshShape& mesh);
+
 }  // namespace ringfleet::cluster
 
 #endif  // RINGFLEET_CLUSTER_SHARD_PLAN_H_

@@ -159,6 +159,7 @@ v1::LoadRequest Epoch::LoadRequestFor(int rank) const {
   request.set_slots(options_.GroupSlots());
   request.set_memory_limit_bytes(MemoryLimit(rank));
   request.set_reference(options_.reference);
+  request.set_prefill_strategy(options_.prefill_strategy);
   request.set_threads(options_.threads);
   request.set_shard_cache(options_.shard_cache);
   request.set_await_shard_cache(options_.await_shard_cache);

@@ -18,12 +18,13 @@
 #include "worker/model.h"
 #include "worker/open_checkpoint.h"
 #include "worker/shard_loader.h"
+#include "worker/shard_parts.h"
+#include "worker/weight_gather.h"
 
 namespace ringfleet::worker {
 namespace {
 
-// Activations, buffers of the links, code and stacks: what a worker needs
-// beside weights and cache.
+// Activations, buffers of the links, code and stacks.
 constexpr uint64_t kOverheadBytes = 256ull << 20;
 constexpr int kMaxSlots = 1024;
 
@@ -95,7 +96,8 @@ absl::StatusOr<cluster::ExpertLayout> LayoutFor(
 absl::StatusOr<int> FitContext(const cluster::ModelSpec& spec,
                                const v1::LoadRequest& request,
                                kernels::Dtype cache_dtype, bool mtp,
-                               uint64_t weight_bytes, uint64_t limit) {
+                               uint64_t weight_bytes, uint64_t buffer_bytes,
+                               uint64_t limit) {
   const int wanted =
       request.context() == 0
           ? spec.max_position_embeddings
@@ -117,7 +119,7 @@ absl::StatusOr<int> FitContext(const cluster::ModelSpec& spec,
     return bytes;
   };
   const auto fits = [&](int context) {
-    return SaturatingAdd(weight_bytes, kOverheadBytes + cache_bytes(context)) <=
+    return SaturatingAdd(weight_bytes, buffer_bytes + cache_bytes(context)) <=
            limit;
   };
   if (fits(wanted)) return wanted;
@@ -125,9 +127,8 @@ absl::StatusOr<int> FitContext(const cluster::ModelSpec& spec,
     return absl::ResourceExhaustedError(absl::StrCat(
         "memory: weights of ", weight_bytes >> 20, " MiB, a cache of ",
         cache_bytes(wanted) >> 20, " MiB for ", request.slots(), " x ", wanted,
-        " positions and ", kOverheadBytes >> 20,
-        " MiB of buffers, want at most ", limit >> 20,
-        " MiB on this host; try a smaller context or more hosts"));
+        " positions and ", buffer_bytes >> 20, " MiB of buffers, want at most ",
+        limit >> 20, " MiB on this host; try a smaller context or more hosts"));
   }
   int low = 1;
   int high = wanted;
@@ -136,6 +137,24 @@ absl::StatusOr<int> FitContext(const cluster::ModelSpec& spec,
     (fits(middle) ? low : high) = middle;
   }
   return low;
+}
+
+// What a worker needs beside weights and cache. A plain float32 copy gathers
+// into memory of its own.
+uint64_t BufferBytes(const LoadedShard& shard, v1::PrefillStrategy strategy) {
+  const LoadOptions& options = shard.options;
+  const cluster::MeshShape& mesh = shard.plan.mesh;
+  if (strategy != v1::PREFILL_STRATEGY_WEIGHT_GATHER ||
+      mesh.world_size() == 1) {
+    return kOverheadBytes;
+  }
+  uint64_t bytes =
+      WeightGatherBytes(shard.spec, mesh, options.form, ExpertForm(options));
+  if (shard.request.reference()) {
+    bytes += WeightGatherBytes(shard.spec, mesh, kernels::WeightForm::kF32,
+                               kernels::WeightForm::kF32);
+  }
+  return kOverheadBytes + bytes;
 }
 
 // What weights and cache of a shard may take together.
@@ -325,10 +344,12 @@ absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
         weight_bytes, ShardBytes(shard->spec, shard->plan, reference_options,
                                  checkpoint.get()));
   }
-  RF_ASSIGN_OR_RETURN(shard->context,
-                      FitContext(shard->spec, request, shard->cache_dtype,
-                                 shard->spec.num_nextn_predict_layers > 0,
-                                 weight_bytes, LimitFor(request, settings, 0)));
+  RF_ASSIGN_OR_RETURN(
+      shard->context,
+      FitContext(shard->spec, request, shard->cache_dtype,
+                 shard->spec.num_nextn_predict_layers > 0, weight_bytes,
+                 BufferBytes(*shard, request.prefill_strategy()),
+                 LimitFor(request, settings, 0)));
 
   v1::LoadProgress progress;
   progress.set_fingerprint(shard->fingerprint);
@@ -417,6 +438,7 @@ absl::StatusOr<bool> KeepShard(const v1::LoadRequest& request,
       FitContext(shard->spec, request, shard->cache_dtype,
                  shard->spec.num_nextn_predict_layers > 0,
                  shard->resident_bytes,
+                 BufferBytes(*shard, request.prefill_strategy()),
                  LimitFor(request, settings, shard->resident_bytes)));
   shard->slots = slots;
   shard->plan = plan;

@@ -35,16 +35,6 @@ kernels::RopeParameters MakeRopeParameters(const cluster::ModelSpec& spec) {
   return parameters;
 }
 
-std::vector<cluster::ShardPlan> PlanAllShards(const cluster::ModelSpec& spec,
-                                              const cluster::MeshShape& mesh) {
-  std::vector<cluster::ShardPlan> plans;
-  for (int rank = 0; rank < mesh.world_size(); ++rank) {
-    // The mesh is that of a plan, so this one exists.
-    plans.push_back(*cluster::PlanShard(spec, mesh, rank));
-  }
-  return plans;
-}
-
 }  // namespace
 
 Model::Model(const cluster::ModelSpec& spec, const cluster::ShardPlan& plan,
@@ -54,7 +44,7 @@ Model::Model(const cluster::ModelSpec& spec, const cluster::ShardPlan& plan,
              const ModelSettings& settings)
     : spec_(spec),
       plan_(plan),
-      plans_(PlanAllShards(spec, plan.mesh)),
+      plans_(cluster::PlanAllShards(spec, plan.mesh)),
       layout_(layout),
       weights_(weights),
       rope_(MakeRopeParameters(spec)),

@@ -10,7 +10,6 @@
 #include "cluster/status_macros.h"
 #include "kernels/elementwise.h"
 #include "kernels/rms_norm.h"
-#include "worker/host.h"
 #include "worker/mla_layer.h"
 #include "worker/moe_layer.h"
 #include "worker/row_gather.h"
@@ -30,6 +29,42 @@ struct MatrixShape {
     return (WeightMatrix::Bytes(form, rows, columns) + 63) / 64 * 64;
   }
 };
+
+// The four matrices of the attention that heads are split in: q_b, kv_b,
+// uk_transposed and o.
+MatrixShape AttentionShape(const cluster::ModelSpec& spec,
+                           const cluster::ShardPlan& plan,
+                           kernels::WeightForm form, size_t i) {
+  const size_t heads = plan.heads.size();
+  const size_t nope = spec.qk_nope_head_dim;
+  const size_t v_dim = spec.v_head_dim;
+  const size_t latent = spec.kv_lora_rank;
+  switch (i) {
+    case 0:
+      return {form, heads * spec.qk_head_dim(),
+              static_cast<size_t>(spec.q_lora_rank > 0 ? spec.q_lora_rank
+                                                       : spec.hidden_size)};
+    case 1:
+      return {form, heads * (nope + v_dim), latent};
+    case 2:
+      return {form, heads * latent, nope};
+    default:
+      return {form, static_cast<size_t>(spec.hidden_size), heads * v_dim};
+  }
+}
+
+// The three of `width` columns of a network: gate, up and down.
+MatrixShape NetworkShape(const cluster::ModelSpec& spec, size_t width,
+                         kernels::WeightForm form, size_t i) {
+  const size_t hidden = spec.hidden_size;
+  return i < 2 ? MatrixShape{form, width, hidden}
+               : MatrixShape{form, hidden, width};
+}
+
+// Columns of an expert that is at `place`.
+size_t ExpertWidth(const cluster::ShardPlan& plan, int place) {
+  return plan.expert_place == place ? plan.expert_columns.size() : 0;
+}
 
 // All-gathers `count` matrices of which each rank has its shard:
 //   shape(rank, i)  that of rank's i-th matrix
@@ -51,15 +86,6 @@ absl::Status GatherMatrices(LayerContext& context, Shape shape,
   kernels::AlignedBuffer& buffer = context.workspace.gathered_weights;
   if (buffer.size() < offsets.back()) {
     buffer = kernels::AlignedBuffer();
-    // The system promises more than it has, and ends who takes it.
-    const uint64_t available = AvailableMemoryBytes();
-    if (available < offsets.back()) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "memory: all ranks' weights of a part of a layer take ",
-          offsets.back() >> 20, " MiB, want at most ", available >> 20,
-          " MiB on this host; try another prefill strategy or a smaller "
-          "context"));
-    }
     RF_ASSIGN_OR_RETURN(buffer,
                         kernels::AlignedBuffer::Allocate(offsets.back()));
   }
@@ -144,23 +170,8 @@ absl::Status AddAttention(LayerContext& context,
                           int layer, const kernels::Activations& query_x,
                           float* sum) {
   const cluster::ModelSpec& spec = context.spec;
-  const auto shape = [&](int rank, size_t i) -> MatrixShape {
-    const size_t heads = context.plans[rank].heads.size();
-    const size_t nope = spec.qk_nope_head_dim;
-    const size_t v_dim = spec.v_head_dim;
-    const size_t latent = spec.kv_lora_rank;
-    switch (i) {
-      case 0:
-        return {weights.q_b.form(), heads * spec.qk_head_dim(),
-                weights.q_b.columns()};
-      case 1:
-        return {weights.kv_b.form(), heads * (nope + v_dim), latent};
-      case 2:
-        return {weights.uk_transposed.form(), heads * latent, nope};
-      default:
-        return {weights.o.form(), static_cast<size_t>(spec.hidden_size),
-                heads * v_dim};
-    }
+  const auto shape = [&](int rank, size_t i) {
+    return AttentionShape(spec, context.plans[rank], weights.o.form(), i);
   };
   const size_t size = own.rows() * spec.hidden_size;
   float* partial = Grow(context.workspace.partial, size);
@@ -189,9 +200,8 @@ absl::Status AddNetwork(LayerContext& context, kernels::WeightForm form,
                         const float* row_weights, const kernels::Activations& x,
                         float* sum) {
   const size_t hidden = context.spec.hidden_size;
-  const auto shape = [&](int rank, size_t i) -> MatrixShape {
-    return i < 2 ? MatrixShape{form, width(rank), hidden}
-                 : MatrixShape{form, hidden, width(rank)};
+  const auto shape = [&](int rank, size_t i) {
+    return NetworkShape(context.spec, width(rank), form, i);
   };
   std::array<const WeightMatrix*, 3> mine = {};
   if (own != nullptr) mine = {&own->gate, &own->up, &own->down};
@@ -267,18 +277,13 @@ absl::Status AddFeedForward(LayerContext& context, const LayerWeights& weights,
   for (int e = 0; e < experts; ++e) {
     if (wanted[e] == 0) continue;
     const int giver = context.layout.Places(layer, e)[0];
-    const auto owns = [&](int rank) {
-      return plans[rank].expert_place == giver;
-    };
-    const int rank = context.communicator.rank();
+    const bool is_ours = context.plan.expert_place == giver;
     const size_t begin = workspace.first_assigned[e];
     RF_RETURN_IF_ERROR(AddNetwork(
         context, moe.expert_form,
-        [&](int r) -> size_t {
-          return owns(r) ? plans[r].expert_columns.size() : 0;
-        },
-        owns(rank) ? &moe.experts[context.layout.IndexOf(layer, giver, e)]
-                   : nullptr,
+        [&](int rank) { return ExpertWidth(plans[rank], giver); },
+        is_ours ? &moe.experts[context.layout.IndexOf(layer, giver, e)]
+                : nullptr,
         absl::MakeConstSpan(workspace.assigned_rows.data() + begin,
                             workspace.first_assigned[e + 1] - begin),
         workspace.assigned_weights.data() + begin, x, sum));
@@ -317,6 +322,47 @@ absl::Status RunGatheredLayer(LayerContext& context,
 }
 
 }  // namespace
+
+uint64_t WeightGatherBytes(const cluster::ModelSpec& spec,
+                           const cluster::MeshShape& mesh,
+                           kernels::WeightForm form,
+                           kernels::WeightForm expert_form) {
+  const std::vector<cluster::ShardPlan> plans =
+      cluster::PlanAllShards(spec, mesh);
+  uint64_t largest = 0;
+  const auto count = [&](size_t matrices, auto shape) {
+    uint64_t bytes = 0;
+    for (const cluster::ShardPlan& plan : plans) {
+      for (size_t i = 0; i < matrices; ++i) {
+        bytes += shape(plan, i).PaddedBytes();
+      }
+    }
+    largest = std::max(largest, bytes);
+  };
+  count(4, [&](const cluster::ShardPlan& plan, size_t i) {
+    return AttentionShape(spec, plan, form, i);
+  });
+  bool dense = false;
+  bool moe = false;
+  for (int layer = 0; layer < spec.num_hidden_layers; ++layer) {
+    (spec.IsMoeLayer(layer) ? moe : dense) = true;
+  }
+  if (dense) {
+    count(3, [&](const cluster::ShardPlan& plan, size_t i) {
+      return NetworkShape(spec, plan.dense_columns.size(), form, i);
+    });
+  }
+  if (!moe) return largest;
+  count(3, [&](const cluster::ShardPlan& plan, size_t i) {
+    return NetworkShape(spec, plan.shared_columns.size(), form, i);
+  });
+  for (int place = 0; place < mesh.num_places(); ++place) {
+    count(3, [&](const cluster::ShardPlan& plan, size_t i) {
+      return NetworkShape(spec, ExpertWidth(plan, place), expert_form, i);
+    });
+  }
+  return largest;
+}
 
 absl::Status WeightGatherLayer(LayerContext& context,
                                const LayerWeights& weights, const Batch& batch,

@@ -8,12 +8,24 @@
 #ifndef RINGFLEET_WORKER_WEIGHT_GATHER_H_
 #define RINGFLEET_WORKER_WEIGHT_GATHER_H_
 
+#include <cstdint>
+
 #include "absl/status/status.h"
+#include "cluster/model_spec.h"
+#include "cluster/shard_plan.h"
+#include "kernels/weight_matrix.h"
 #include "worker/layer_context.h"
 #include "worker/row_split.h"
 #include "worker/weights.h"
 
 namespace ringfleet::worker {
+
+// What a rank needs beside weights and cache: the largest of the parts that are
+// gathered at a time. The forms are those of LoadOptions.
+uint64_t WeightGatherBytes(const cluster::ModelSpec& spec,
+                           const cluster::MeshShape& mesh,
+                           kernels::WeightForm form,
+                           kernels::WeightForm expert_form);
 
 // One transformer layer:
 //   x [split.size(), D] f32, the residual stream of this rank's rows; updated
@@ -22,7 +34,8 @@ namespace ringfleet::worker {
 // at a time. Shards are added in rank order, and nothing is rounded between
 // ranks. The latent cache is filled for all rows of the step, as always.
 // Errors: those of cluster::Communicator::AllGather, with the layer named;
-// RESOURCE_EXHAUSTED: the system has no memory for the gathered weights.
+// RESOURCE_EXHAUSTED: the system has no WeightGatherBytes of memory, which the
+// load has counted on.
 absl::Status WeightGatherLayer(LayerContext& context,
                                const LayerWeights& weights, const Batch& batch,
                                const RowSplit& split, int layer, float* x);
