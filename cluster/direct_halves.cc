@@ -36,7 +36,7 @@ class DirectSchedule {
   }
 
   absl::Status Run() {
-    RF_RETURN_IF_ERROR(ReserveBlock());
+    RF_RETURN_IF_ERROR(ReserveMemory());
     while (!Done(incoming_) || !Done(outgoing_)) {
       bool sent = false;
       for (size_t i = 0; i < 2; ++i) {
@@ -118,21 +118,21 @@ class DirectSchedule {
     return halves_.Of(which).size() * row_elements_;
   }
 
-  // Memory for what is kept of the own rows, with a frame of the own summands
+  // Memory for what is kept of the own rows, behind a frame of the own summands
   // while others' are added in front of them, and for what is sent in another
   // form than it lies in.
-  absl::Status ReserveBlock() {
-    size_t bytes = 0;
+  absl::Status ReserveMemory() {
     if (last_step_ > 0) {
-      bytes = frame_elements_ * sizeof(float);
+      size_t kept = frame_elements_ * sizeof(float);
       for (const Half half : {Half::kLeft, Half::kRight}) {
         const size_t elements = Elements({exchange_.rank(), half});
         kept_bytes_[HalfIndex(half)] = format_.EncodedBytes(0, elements);
-        kept_[HalfIndex(half)] = bytes;
-        bytes += (last_step_ + 1) * kept_bytes_[HalfIndex(half)];
+        kept_[HalfIndex(half)] = kept;
+        kept += (last_step_ + 1) * kept_bytes_[HalfIndex(half)];
       }
+      scratch_ = exchange_.Scratch(kept);
     }
-    encoded_bytes_ = bytes;
+    size_t bytes = 0;
     for (int shard = 0; shard < exchange_.size(); ++shard) {
       if (shard == exchange_.rank() || format_.IdentityBytes()) continue;
       for (const Half half : {Half::kLeft, Half::kRight}) {
@@ -213,7 +213,7 @@ class DirectSchedule {
   // What has been kept of rank `from`'s summands of an own half.
   char* Kept(Half half, int from) const {
     const int before = from < exchange_.rank() ? from : from - 1;
-    return block_->data() + kept_[HalfIndex(half)] +
+    return scratch_ + kept_[HalfIndex(half)] +
            before * kept_bytes_[HalfIndex(half)];
   }
 
@@ -237,7 +237,7 @@ class DirectSchedule {
     const auto [begin, end] = cursor.chunk();
     float* const sum = source_.Partial(which) + begin;
     format_.Round(begin, end, sum);
-    float* const own = reinterpret_cast<float*>(block_->data());
+    float* const own = reinterpret_cast<float*>(scratch_);
     if (exchange_.rank() > 0) std::copy_n(sum, end - begin, own);
     for (int rank = 0; rank < exchange_.size(); ++rank) {
       if (rank == exchange_.rank()) {
@@ -267,9 +267,10 @@ class DirectSchedule {
   Walks incoming_;
   size_t favoured_ = 0;  // Takes turns, so that neither side starves.
   SendArena::Block* block_ = nullptr;
+  size_t encoded_bytes_ = 0;  // Of it that are used.
+  char* scratch_ = nullptr;
   std::array<size_t, 2> kept_ = {};        // Where in it, by half,
   std::array<size_t, 2> kept_bytes_ = {};  // and of each rank.
-  size_t encoded_bytes_ = 0;               // Of it that are used.
 };
 
 }  // namespace

@@ -53,6 +53,8 @@ class Exchange {
   // A block for `bytes` of encoded elements, free of earlier operations.
   absl::StatusOr<SendArena::Block*> NextBlock(size_t bytes);
   PayloadLedger& caller_ledger() { return arena_->caller(); }
+  // Memory of what is not sent.
+  char* Scratch(size_t bytes) { return arena_->Scratch(bytes); }
   // Waits until the caller's own memory is no longer being sent.
   absl::Status AwaitCallerMemory();
 

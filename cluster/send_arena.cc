@@ -21,4 +21,13 @@ absl::StatusOr<SendArena::Block*> SendArena::Next(Transport& transport,
   return &block;
 }
 
+char* SendArena::Scratch(size_t bytes) {
+  if (scratch_bytes_ < bytes) {
+    scratch_.reset();  // Not both at a time.
+    scratch_ = std::make_unique_for_overwrite<char[]>(bytes);
+    scratch_bytes_ = bytes;
+  }
+  return scratch_.get();
+}
+
 }  // namespace ringfleet::cluster

@@ -14,7 +14,7 @@
 namespace ringfleet::cluster {
 
 // Memory of what a communicator sends in another form than its caller holds
-// it. Blocks take turns: an operation does not wait until its own frames have
+// it, or keeps of what has come. Blocks take turns: an operation does not wait until its own frames have
 // left, only until those of a few operations before have. Grows to the largest
 // operation, then allocates nothing. May go while frames are on their way.
 // Belongs to the thread of the operations.
@@ -39,10 +39,15 @@ class SendArena {
   // Of the caller's own memory, where that is sent as it lies.
   PayloadLedger& caller() { return caller_; }
 
+  // Memory of what is never sent, for one operation: the same each time.
+  char* Scratch(size_t bytes);
+
  private:
   std::array<Block, kBlocks> blocks_;
   size_t next_ = 0;
   PayloadLedger caller_;
+  std::unique_ptr<char[]> scratch_;
+  size_t scratch_bytes_ = 0;
 };
 
 }  // namespace ringfleet::cluster

@@ -83,7 +83,8 @@ Epoch::Epoch(uint64_t epoch, std::shared_ptr<LoadedShard> shard,
       data_axis_(data_communicator_ == nullptr
                      ? nullptr
                      : std::make_unique<TimedCommunicator>(
-                           data_communicator_.get(), collective_timeout)),
+                           data_communicator_.get(), collective_timeout,
+                           TimedCommunicator::Use::kPlainExchanges)),
       main_(*shard_, shard_->weights, std::move(cache), timed_,
             data_axis_.get(), settings),
       executor_(epoch, {&main_.model, &main_.cache},

@@ -17,11 +17,17 @@ namespace ringfleet::worker {
 // that computes longer than that between two of them counts as lost.
 class TimedCommunicator {
  public:
-  TimedCommunicator(cluster::Communicator* communicator, absl::Duration timeout)
+  // For which operations: products that are fused with an exchange take a
+  // thread.
+  enum class Use { kAll, kPlainExchanges };
+
+  TimedCommunicator(cluster::Communicator* communicator, absl::Duration timeout,
+                    Use use = Use::kAll)
       : communicator_(communicator),
         timeout_(timeout),
-        fused_(communicator->size() > 1 ? std::make_unique<FusedWorkspace>()
-                                        : nullptr) {}
+        fused_(use == Use::kAll && communicator->size() > 1
+                   ? std::make_unique<FusedWorkspace>()
+                   : nullptr) {}
 
   int rank() const { return communicator_->rank(); }
   int size() const { return communicator_->size(); }
@@ -68,7 +74,7 @@ class TimedCommunicator {
                                         cluster::Deadline::After(timeout_));
   }
   // Products that are fused with an exchange; the results' rows are those of
-  // RowHalves.
+  // RowHalves. Require Use::kAll and two ranks.
   absl::Status AllGatherMatmul(const AllGatherMatmulArgs& args,
                                kernels::ThreadPool& pool) {
     return worker::AllGatherMatmul(args, *communicator_, *fused_, pool,
@@ -99,8 +105,9 @@ class TimedCommunicator {
   const absl::Duration timeout_;
   std::vector<char> gather_buffer_;
   std::vector<uint64_t> gather_offsets_;
-  // Null for one rank. Its thread may run on the CPUs that the one has which
-  // makes this, not only on the one that the executor's may be kept to.
+  // Null for one rank, and where it is of no use. Its thread may run on the
+  // CPUs that the one has which makes this, not only on the one that the
+  // executor's may be kept to.
   const std::unique_ptr<FusedWorkspace> fused_;
 };
 

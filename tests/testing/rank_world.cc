@@ -45,7 +45,8 @@ struct RankWorld::Rank {
         communicator(group, plan.rank % group->size()),
         timed(&communicator, absl::Seconds(60)),
         data_communicator(axis, plan.data_group),
-        data_axis(&data_communicator, absl::Seconds(60)) {}
+        data_axis(&data_communicator, absl::Seconds(60),
+                  worker::TimedCommunicator::Use::kPlainExchanges) {}
   cluster::ShardPlan plan;
   cluster::ExpertLayout layout;
   kernels::WeightForm form = kernels::WeightForm::kF32;
