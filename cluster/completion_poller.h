@@ -21,6 +21,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "cluster/deadline.h"
+#include "cluster/spinning.h"
 #include "kernels/mutex.h"
 
 namespace ringfleet::cluster {
@@ -40,13 +41,6 @@ class Completion {
 // (the queue itself is not instrumented for ThreadSanitizer). Thread-safe.
 class CompletionPoller {
  public:
-  // What a wait does before it blocks: for `time` it asks again and again, and
-  // where it `yields`, other threads may have the core between two questions.
-  struct Spinning {
-    absl::Duration time;
-    bool yields = false;
-  };
-
   // `housekeeping` runs in the role at least every kTick while someone polls.
   CompletionPoller(std::unique_ptr<grpc::ServerCompletionQueue> queue,
                    Spinning spinning, std::function<void()> housekeeping);

@@ -19,15 +19,9 @@
 namespace ringfleet::cluster {
 namespace {
 
-// A round trip over loopback takes 25 to 35 us and a sleep and wake-up about
-// 50 us more: longer than this, and the sleep no longer shows.
-constexpr absl::Duration kSpinTime = absl::Microseconds(100);
-
-CompletionPoller::Spinning SpinningOf(Spin spin, int ranks_on_host) {
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  const bool has_core = cores > 1 && ranks_on_host <= cores;
-  return {.time = spin == Spin::kNever ? absl::ZeroDuration() : kSpinTime,
-          .yields = spin == Spin::kAuto && !has_core};
+Spinning SpinningHere(Spin spin, int ranks_on_host) {
+  return SpinningOf(spin, ranks_on_host,
+                    static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 absl::Status StoppingError() {
@@ -92,7 +86,7 @@ void CollectiveEndpoint::Register(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(
       GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
   impl_->poller = std::make_shared<CompletionPoller>(
-      builder.AddCompletionQueue(), SpinningOf(impl_->options.spin, 1),
+      builder.AddCompletionQueue(), SpinningHere(impl_->options.spin, 1),
       [impl = impl_.get()] { impl->service.Housekeeping(); });
 }
 
@@ -112,7 +106,7 @@ FlightRecorder* CollectiveEndpoint::recorder() const {
 void CollectiveEndpoint::SetRanksOnHost(int ranks, std::optional<Spin> spin) {
   CompletionPoller::Role role(impl_->poller.get());
   impl_->poller->set_spinning(
-      SpinningOf(spin.value_or(impl_->options.spin), ranks));
+      SpinningHere(spin.value_or(impl_->options.spin), ranks));
 }
 
 absl::StatusOr<std::unique_ptr<Transport>> CollectiveEndpoint::Connect(

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "cluster/deadline.h"
 #include "cluster/flight_recorder.h"
+#include "cluster/spinning.h"
 #include "cluster/transport.h"
 #include "cluster/transport_kind.h"
 
@@ -22,15 +23,6 @@ class ServerBuilder;
 }
 
 namespace ringfleet::cluster {
-
-// Whether a thread that waits for a frame asks without blocking at first.
-enum class Spin : uint8_t {
-  // Giving the core away between two questions unless every rank on the host
-  // has one of its own.
-  kAuto,
-  kAlways,
-  kNever,
-};
 
 // One per worker process. Must outlive the server it is registered on. The end
 // of a process, in this order: StopLinks(), grpc::Server::Shutdown(),
