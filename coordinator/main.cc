@@ -117,14 +117,17 @@ absl::StatusOr<CoordinatorOptions> FromFlags(const Flags& flags) {
                         cluster::TileTable::Load(flags.tiles));
   }
   options.fleet.context = flags.context;
+  options.fleet.slots = flags.parallel.value_or(options.fleet.slots);
   options.fleet.shard_cache = flags.cache_dir;
   RF_ASSIGN_OR_RETURN(options.listen, cluster::ParseAddress(flags.listen));
   return options;
 }
 
 absl::StatusOr<CoordinatorOptions> FromClusterFile(const Flags& flags) {
-  RF_ASSIGN_OR_RETURN(const cluster::ClusterConfig config,
+  RF_ASSIGN_OR_RETURN(cluster::ClusterConfig config,
                       cluster::LoadClusterConfig(flags.cluster));
+  config.parallel = static_cast<int>(
+      flags.parallel.value_or(static_cast<uint32_t>(config.parallel)));
   CoordinatorOptions options;
   options.fleet.name = config.name;
   options.fleet.model_dir = config.model;
@@ -176,7 +179,6 @@ absl::Status Run(const Flags& flags) {
   RF_ASSIGN_OR_RETURN(CoordinatorOptions options, flags.cluster.empty()
                                                       ? FromFlags(flags)
                                                       : FromClusterFile(flags));
-  if (flags.parallel.has_value()) options.fleet.slots = *flags.parallel;
   options.fleet.reference = flags.reference;
   options.allow_insecure |= flags.insecure;
   RF_ASSIGN_OR_RETURN(const auto server,

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -163,7 +165,7 @@ absl::Status Up(const FleetOptions& options) {
   }
   const bool failed = before.ok() && before->state() == v1::FLEET_STATE_FAILED;
   if (before.ok() && !failed) {
-    const std::string change = ConfigChange(before->cluster_file(), config);
+    const std::string change = ConfigChange(*before, config);
     if (!change.empty()) {
       return absl::FailedPreconditionError(absl::StrCat(
           "up: fleet ", config.name, " runs with ", change,
@@ -257,6 +259,30 @@ absl::Status ReportRest(const cluster::ClusterConfig& config,
   return PrintSummary(summary, options);
 }
 
+// Stops what a fleet that ran was started with and its file has no longer.
+absl::Status StopWhatFileLacks(const cluster::ClusterConfig& config,
+                               const v1::ClusterState& before) {
+  if (before.name() != config.name || ConfigChange(before, config).empty()) {
+    return absl::OkStatus();
+  }
+  RF_ASSIGN_OR_RETURN(
+      cluster::ClusterConfig started,
+      cluster::ParseClusterConfig(before.cluster_file(), config.name, "/"));
+  started.ssh = config.ssh;  // How hosts are reached, the file knows best.
+  RF_ASSIGN_OR_RETURN(const std::string folder, StateDir(config.name));
+  const std::string file = absl::StrCat(folder, "/started.yaml");
+  std::ofstream out(file);
+  out << cluster::FormatClusterConfig(started);
+  out.close();
+  if (!out) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("down: ", file, " cannot be written"));
+  }
+  const absl::Status status = RunLaunchScript("stop", file, "", nullptr);
+  std::remove(file.c_str());
+  return status;
+}
+
 absl::Status Down(const FleetOptions& options) {
   RF_ASSIGN_OR_RETURN(const cluster::ClusterConfig config,
                       cluster::LoadClusterConfig(options.cluster));
@@ -267,9 +293,15 @@ absl::Status Down(const FleetOptions& options) {
   const std::string address = cluster::FormatAddress(
       {config.coordinator.host, config.coordinator.port});
   const absl::StatusOr<v1::ClusterState> before = Describe(address);
-  RF_RETURN_IF_ERROR(
-      RunLaunchScript("stop", options.cluster, options.hosts, nullptr));
-  if (!options.hosts.empty()) return ReportRest(config, address, options);
+  absl::Status stopped =
+      RunLaunchScript("stop", options.cluster, options.hosts, nullptr);
+  if (stopped.ok() && !options.hosts.empty()) {
+    return ReportRest(config, address, options);
+  }
+  if (before.ok() && options.hosts.empty()) {
+    stopped.Update(StopWhatFileLacks(config, *before));
+  }
+  RF_RETURN_IF_ERROR(stopped);
   Json workers = Json::array();
   for (size_t rank = 0; rank < config.workers.size(); ++rank) {
     workers.push_back(AbsentWorker(config, rank, "stopped"));

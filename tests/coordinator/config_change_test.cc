@@ -18,8 +18,21 @@ cluster::ClusterConfig Parse(absl::string_view yaml) {
   return config.value_or(cluster::ClusterConfig());
 }
 
+// Of kFile's, with both workers where it says.
+v1::ClusterState Running() {
+  v1::ClusterState state;
+  state.set_cluster_file(cluster::FormatClusterConfig(Parse(kFile)));
+  for (const int rank : {0, 1}) {
+    v1::WorkerState* const worker = state.add_workers();
+    worker->set_rank(rank);
+    worker->set_state(v1::MEMBER_STATE_READY);
+    worker->set_address(absl::StrCat("127.0.0.1:", 50052 + rank));
+  }
+  return state;
+}
+
 std::string Change(absl::string_view now) {
-  return ConfigChange(cluster::FormatClusterConfig(Parse(kFile)), Parse(now));
+  return ConfigChange(Running(), Parse(now));
 }
 
 std::string Replaced(const std::string& from, const std::string& to) {
@@ -58,9 +71,26 @@ TEST(ConfigChangeTest, HowHostsAreReachedIsNoChange) {
             "");
 }
 
+TEST(ConfigChangeTest, ALostWorkerMayHaveASuccessor) {
+  const cluster::ClusterConfig moved = Parse(Replaced("50053", "50063"));
+  v1::ClusterState state = Running();
+  const std::string change = ConfigChange(state, moved);
+  EXPECT_NE(change.find("port: 50053}', not '  - {"), std::string::npos)
+      << change;
+  state.mutable_workers(1)->set_state(v1::MEMBER_STATE_LOST);
+  EXPECT_EQ(ConfigChange(state, moved), "");
+  state.mutable_workers(1)->set_state(v1::MEMBER_STATE_READY);
+  state.mutable_workers(1)->set_address("127.0.0.1:50063");
+  EXPECT_EQ(ConfigChange(state, moved), "");
+  state.mutable_workers()->RemoveLast();
+  EXPECT_EQ(ConfigChange(state, moved), "");
+}
+
 TEST(ConfigChangeTest, WhatIsUnknownIsNoChange) {
-  EXPECT_EQ(ConfigChange("", Parse(kFile)), "");
-  EXPECT_EQ(ConfigChange("later: [than, this]\n", Parse(kFile)), "");
+  EXPECT_EQ(ConfigChange(v1::ClusterState(), Parse(kFile)), "");
+  v1::ClusterState later = Running();
+  later.set_cluster_file("later: [than, this]\n");
+  EXPECT_EQ(ConfigChange(later, Parse(kFile)), "");
 }
 
 }  // namespace

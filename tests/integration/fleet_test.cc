@@ -316,6 +316,18 @@ TEST_F(UpTest, AFleetThatRunsIsNotTakenForWhatTheFileSaysNow) {
                 cluster() + "` ends it first");
   testing::WriteFile(cluster(), before);
   EXPECT_EQ(Up().code, 0);
+
+  // What is in the file no longer is stopped as well.
+  const std::string last_worker = "  - {port: 0, threads: 1}\n";
+  ASSERT_TRUE(before.ends_with(last_worker));
+  testing::WriteFile(cluster(),
+                     before.substr(0, before.size() - last_worker.size()));
+  const Finished shrunk = Up();
+  EXPECT_EQ(shrunk.code, 3);
+  EXPECT_THAT(shrunk.error_line(), HasSubstr("tensor: 2}', not 'mesh: "));
+  EXPECT_EQ(Processes().size(), 3u);
+  EXPECT_EQ(Down().code, 0);
+  ExpectNoProcesses(0.1);
 }
 
 TEST_F(UpTest, DownOfSomeHostsSaysWhatIsLeft) {
