@@ -48,7 +48,9 @@ absl::string_view ReceiveText(Lane lane) {
 
 // What `check` stands for in an operation that has one.
 absl::string_view CheckedText(Operation operation) {
-  if (IsFused(operation)) return "segments or experts";
+  if (IsFused(operation) || operation == Operation::kReduceScatter) {
+    return "segments or experts";
+  }
   return operation == Operation::kAllReduce   ? "experts"
          : operation == Operation::kBroadcast ? "roots"
                                               : "segments";

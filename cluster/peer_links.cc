@@ -180,7 +180,7 @@ absl::StatusOr<ReceivedFrame> PeerLinks::ReceiveFrame(
     if (*index == sources.size()) {
       if (unless_woken && woken_.exchange(false)) return ReceivedFrame();
       if (sources.empty()) {
-        return absl::DeadlineExceededError("this rank has nothing to send yet");
+        return absl::DeadlineExceededError("this rank has not computed its rows yet");
       }
       return ExplainDelay("no frame from ");
     }

@@ -29,7 +29,7 @@ absl::StatusOr<std::string> ReadStdin() {
     pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
     const int ready = poll(&input, 1, kInterruptLookMs);
     RF_RETURN_IF_ERROR(Interrupt::Get().status());
-    if (ready == 0) continue;
+    if (ready == 0 || (ready < 0 && errno == EINTR)) continue;
     const ssize_t size = read(STDIN_FILENO, part, sizeof(part));
     if (size == 0) return text;
     if (size > 0) {

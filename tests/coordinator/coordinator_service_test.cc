@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/coordinator_server.h"
+#include "coordinator/score_windows.h"
 #include "coordinator/tokenizer.h"
 #include "protos/cluster.grpc.pb.h"
 #include "tests/testing/connected_channel.h"
@@ -49,8 +50,8 @@ class CoordinatorServiceTest : public ::testing::Test {
     auto server = CoordinatorServer::Start(options);
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
-    const auto channel = testing::ConnectedChannel(
-        absl::StrCat("127.0.0.1:", server_->port()));
+    const auto channel =
+        testing::ConnectedChannel(absl::StrCat("127.0.0.1:", server_->port()));
     coordinator_ = v1::Coordinator::NewStub(channel);
     membership_ = v1::Membership::NewStub(channel);
   }
@@ -115,14 +116,16 @@ class CoordinatorServiceTest : public ::testing::Test {
   }
 
   grpc::Status Score(const v1::ScoreRequest& request,
-                     v1::ScoreEvent::Result* result, int* progress = nullptr) {
+                     v1::ScoreEvent::Result* result, int* progress = nullptr,
+                     int* parts = nullptr) {
     grpc::ClientContext context;
     context.set_deadline(In(kServiceLimit));
     const auto reader = coordinator_->Score(&context, request);
     v1::ScoreEvent event;
     while (reader->Read(&event)) {
       if (event.has_progress() && progress != nullptr) ++*progress;
-      if (event.has_result()) *result = event.result();
+      if (event.has_result()) result->MergeFrom(event.result());
+      if (event.has_result() && parts != nullptr) ++*parts;
     }
     return reader->Finish();
   }
@@ -317,6 +320,29 @@ TEST_F(CoordinatorServiceTest, WaitsForTheFleetWithinTheDeadline) {
   waiting.join();
   EXPECT_TRUE(out.status.ok()) << out.status.error_message();
   EXPECT_THAT(out.ids, ElementsAre(51, 52));
+}
+
+TEST_F(CoordinatorServiceTest, AResultOfManyTokensComesInParts) {
+  FakeWorker::Behaviour behaviour;
+  behaviour.context = static_cast<int>(kScorePartIds) + 100;
+  StartReady(behaviour);
+  std::vector<uint32_t> ids(kScorePartIds + 20);
+  std::iota(ids.begin(), ids.end(), 100);
+  v1::ScoreRequest request;
+  request.mutable_prompt()->mutable_ids()->mutable_ids()->Add(ids.begin(),
+                                                              ids.end());
+  request.mutable_options()->set_top(1);
+  v1::ScoreEvent::Result result;
+  int parts = 0;
+  const grpc::Status status = Score(request, &result, nullptr, &parts);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(parts, 2);
+  EXPECT_THAT(result.ids(), ::testing::ElementsAreArray(ids));
+  ASSERT_EQ(result.score().logprobs_size(), static_cast<int>(ids.size() - 1));
+  for (int i = 0; i < result.score().logprobs_size(); ++i) {
+    ASSERT_EQ(result.score().logprobs(i), -static_cast<float>(101 + i));
+  }
+  EXPECT_EQ(result.score().top_ids_size(), 1);
 }
 
 TEST_F(CoordinatorServiceTest, LongTextsAreScoredInWindows) {

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <random>
 #include <thread>
@@ -38,6 +40,19 @@ pid_t WorkerOf(const Process& cli, int rank) {
     }
   }
   return -1;
+}
+
+// Whether the process blocks the signal, as one that waits for it does.
+bool Blocks(pid_t pid, int signal) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  const std::string field = "SigBlk:";
+  for (std::string line; std::getline(status, line);) {
+    if (line.compare(0, field.size(), field) != 0) continue;
+    const uint64_t blocked =
+        std::stoull(line.substr(field.size()), nullptr, 16);
+    return ((blocked >> (signal - 1)) & 1) != 0;
+  }
+  return false;
 }
 
 class LocalFailureTest : public FleetTest {
@@ -81,8 +96,12 @@ TEST_P(SignalTest, WhileAPromptIsTypedEndsWith130) {
     const auto cli = Start(
         "/bin/bash", {"-c", "exec \"$0\" \"$@\" 0<>" + File("input"),
                       RINGFLEET_BINARY, verb, "--model", Model(), "-f", "-"});
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    EXPECT_TRUE(cli->Running()) << cli->errors();
+    // Once it has asked for signals it reads.
+    ASSERT_TRUE(WaitUntil(10, [&] {
+      return !testing::CommandLine(cli->pid()).empty() &&
+             testing::CommandLine(cli->pid())[0] == RINGFLEET_BINARY &&
+             Blocks(cli->pid(), GetParam());
+    })) << cli->errors();
     cli->Signal(GetParam());
     // Before the grace is over, after which nothing would be said.
     EXPECT_EQ(cli->Wait(4), 130) << cli->errors();

@@ -72,7 +72,7 @@ class FakeNetwork::Rank : public cluster::Transport {
         if (!Wait(deadline)) {
           return absl::DeadlineExceededError(
               sources.empty()
-                  ? "this rank has nothing to send yet"
+                  ? "this rank has not computed its rows yet"
                   : absl::StrCat("no frame from rank ", sources[0].peer));
         }
       }
