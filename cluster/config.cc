@@ -164,6 +164,17 @@ class Section {
     *out = value;
   }
 
+  void Boolean(absl::string_view key, bool* out) const {
+    const Tree* tree = Scalar(key, "true or false");
+    if (tree == nullptr) return;
+    if (tree->scalar != "true" && tree->scalar != "false") {
+      reading_.Fail(tree->line, PathOf(key), ": '", tree->scalar,
+                    "', want true or false");
+      return;
+    }
+    *out = tree->scalar == "true";
+  }
+
   void Number(absl::string_view key, double most, double* out) const {
     const Tree* tree = Scalar(key, "a number");
     if (tree == nullptr) return;
@@ -406,10 +417,13 @@ absl::StatusOr<ClusterConfig> ParseClusterConfig(absl::string_view yaml,
   Reading reading{.file = file_name, .base_dir = base_dir};
   ClusterConfig config;
   const Section top(&reading, &root, "",
-                    {"name", "model", "dtype", "cache_type", "wire",
-                     "prefill_strategy", "transport", "collectives", "tiles",
-                     "context", "parallel", "mesh", "experts", "coordinator",
-                     "workers", "ssh", "cache_dir", "log_dir", "security"});
+                    {"name",       "model",       "dtype",
+                     "cache_type", "wire",        "prefill_strategy",
+                     "transport",  "collectives", "tiles",
+                     "context",    "parallel",    "reference",
+                     "mesh",       "experts",     "coordinator",
+                     "workers",    "ssh",         "cache_dir",
+                     "log_dir",    "security"});
 
   config.name = std::filesystem::path(std::string(file_name)).stem().string();
   for (char& c : config.name) {
@@ -431,6 +445,7 @@ absl::StatusOr<ClusterConfig> ParseClusterConfig(absl::string_view yaml,
   top.Path("tiles", &config.tiles);
   top.Integer("context", 1, 1 << 24, &config.context);
   top.Integer("parallel", 1, kMaxParallel, &config.parallel);
+  top.Boolean("reference", &config.reference);
   top.Path("cache_dir", &config.cache_dir);
   top.Path("log_dir", &config.log_dir);
 

@@ -82,6 +82,7 @@ struct ClusterConfig {
   std::string tiles;        // The same of a TileTable.
   int context = 0;          // Positions of a sequence; 0: decided at load.
   int parallel = 4;         // Sequences at a time.
+  bool reference = false;   // Workers hold a plain float32 copy, to compare.
   MeshConfig mesh;
   ExpertsConfig experts;
   CoordinatorConfig coordinator;

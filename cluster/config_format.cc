@@ -51,6 +51,7 @@ std::string FormatClusterConfig(const ClusterConfig& config) {
   if (config.context > 0) {
     absl::StrAppend(&out, "context: ", config.context, "\n");
   }
+  if (config.reference) absl::StrAppend(&out, "reference: true\n");
   absl::StrAppend(&out, "parallel: ", config.parallel,
                   "\nmesh: {data: ", config.mesh.data,
                   ", expert: ", config.mesh.expert,

@@ -192,8 +192,9 @@ absl::Status CoordinatorService::RunScore(
   RF_RETURN_IF_ERROR(model_->CheckScore(request.options()));
   if (request.options().reference() && !reference_) {
     return absl::FailedPreconditionError(
-        "reference: the workers hold no float32 copy to compare with; start "
-        "the fleet with one");
+        "reference: the workers hold no float32 copy to compare with, want "
+        "`reference: true` in the cluster file, or --reference of the "
+        "coordinator");
   }
   v1::ScoreResult total;
   // Windows follow each other: a long text takes one slot, not all of them.

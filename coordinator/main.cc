@@ -39,8 +39,8 @@ Examples
 
   By hand, two workers on this machine, each holding half of every layer:
     ringfleet-coordinator --model DIR --world 2 --listen 127.0.0.1:50051
-    ringfleet-worker --coordinator 127.0.0.1:50051 --rank 0
-    ringfleet-worker --coordinator 127.0.0.1:50051 --rank 1
+    ringfleet-worker --rank 0 --listen 127.0.0.1:50052
+    ringfleet-worker --rank 1 --listen 127.0.0.1:50053
     ringfleet call 127.0.0.1:50051 ringfleet.v1.Coordinator/DescribeCluster '{}'
 
   Experts over 4 ranks, the columns inside each expert over 2:
@@ -118,6 +118,7 @@ absl::StatusOr<CoordinatorOptions> FromFlags(const Flags& flags) {
   }
   options.fleet.context = flags.context;
   options.fleet.slots = flags.parallel.value_or(options.fleet.slots);
+  options.fleet.reference = flags.reference;
   options.fleet.shard_cache = flags.cache_dir;
   RF_ASSIGN_OR_RETURN(options.listen, cluster::ParseAddress(flags.listen));
   return options;
@@ -128,6 +129,7 @@ absl::StatusOr<CoordinatorOptions> FromClusterFile(const Flags& flags) {
                       cluster::LoadClusterConfig(flags.cluster));
   config.parallel = static_cast<int>(
       flags.parallel.value_or(static_cast<uint32_t>(config.parallel)));
+  config.reference |= flags.reference;
   CoordinatorOptions options;
   options.fleet.name = config.name;
   options.fleet.model_dir = config.model;
@@ -152,6 +154,7 @@ absl::StatusOr<CoordinatorOptions> FromClusterFile(const Flags& flags) {
   }
   options.fleet.context = config.context;
   options.fleet.slots = config.parallel;
+  options.fleet.reference = config.reference;
   options.fleet.cluster_file = cluster::FormatClusterConfig(config);
   options.fleet.shard_cache = config.cache_dir;
   for (const cluster::WorkerConfig& worker : config.workers) {
@@ -179,7 +182,6 @@ absl::Status Run(const Flags& flags) {
   RF_ASSIGN_OR_RETURN(CoordinatorOptions options, flags.cluster.empty()
                                                       ? FromFlags(flags)
                                                       : FromClusterFile(flags));
-  options.fleet.reference = flags.reference;
   options.allow_insecure |= flags.insecure;
   RF_ASSIGN_OR_RETURN(const auto server,
                       CoordinatorServer::Start(std::move(options)));

@@ -49,8 +49,8 @@ Examples:
   What it serves (gRPC reflection):
     ringfleet call 127.0.0.1:50052 list
 
-Exit codes: 0 stopped by a signal, 1 failure, 2 usage or bad input, 3 refused
-by the coordinator as another build, or an address that needs --insecure.)";
+Exit codes: 0 stopped by a signal, 1 failure, 2 usage or bad input, also an
+address that needs --insecure, 3 refused by the coordinator as another build.)";
 
 // Instead of an address: no registration.
 constexpr absl::string_view kNoCoordinator = "none";

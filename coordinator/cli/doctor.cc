@@ -2,8 +2,10 @@
 #include "coordinator/cli/doctor.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include "cluster/host_address.h"
 #include "cluster/model_files.h"
 #include "cluster/status_macros.h"
+#include "cluster/synthetic_model.h"
 #include "cluster/transport_kind.h"
 #include "coordinator/cli/doctor_report.h"
 #include "coordinator/cli/doctor_run.h"
@@ -111,6 +114,13 @@ absl::Status RunDoctor(DoctorVerb options) {
   }
   std::string model =
       options.model.empty() ? "" : cluster::AbsoluteModel(options.model);
+  std::error_code error;
+  if (options.cluster.empty() && !model.empty() &&
+      !cluster::IsSyntheticModel(model) &&
+      !std::filesystem::exists(model, error)) {
+    return absl::NotFoundError(
+        absl::StrCat("doctor: --model ", model, ": no such file or folder"));
+  }
   absl::StatusOr<DoctorFindings> findings =
       options.cluster.empty() ? ExamineLocally(options)
                               : ExamineCluster(options, &model);

@@ -59,17 +59,19 @@ Json FleetDetails(const v1::ClusterState& state) {
                        {"resident_bytes", worker.resident_bytes()},
                        {"cache_bytes", worker.cache_bytes()}});
   }
-  return {{"epoch", state.epoch()},
-          {"state", FleetStateName(state.state())},
-          {"model", state.model()},
-          {"mesh",
-           {{"data", state.mesh().data()},
-            {"expert", state.mesh().expert()},
-            {"tensor", state.mesh().tensor()}}},
-          {"workers", workers},
-          {"requests",
-           {{"running", state.requests_running()},
-            {"waiting", state.requests_waiting()}}}};
+  Json details = {{"epoch", state.epoch()},
+                  {"state", FleetStateName(state.state())},
+                  {"model", state.model()},
+                  {"mesh",
+                   {{"data", state.mesh().data()},
+                    {"expert", state.mesh().expert()},
+                    {"tensor", state.mesh().tensor()}}},
+                  {"workers", workers},
+                  {"requests",
+                   {{"running", state.requests_running()},
+                    {"waiting", state.requests_waiting()}}}};
+  if (!state.error().empty()) details["error"] = state.error();
+  return details;
 }
 
 }  // namespace ringfleet::coordinator::cli

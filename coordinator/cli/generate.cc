@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/cli/generate.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <string>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cluster/status.h"
 #include "cluster/status_macros.h"
@@ -22,10 +25,10 @@ struct GenerateOptions {
   PromptOptions prompt;
   int64_t max_tokens = -1;
   float temperature = 0;
-  uint32_t top_k = 0;
+  int64_t top_k = 0;
   float top_p = 1;
   float min_p = 0;
-  uint64_t seed = 0;
+  std::string seed;
   bool ignore_eos = false;
   bool mask_unused = false;
   bool json = false;
@@ -58,6 +61,13 @@ Examples:
       ends a job; HOST:PORT is the coordinator
 )";
 
+std::string SeedProblem(const std::string& text) {
+  uint64_t seed;
+  return text == "-1" || absl::SimpleAtoi(text, &seed)
+             ? ""
+             : absl::StrCat(text, ", want -1 or 0 to 2^64 - 1");
+}
+
 void AddSamplingOptions(CLI::App& app, GenerateOptions& options) {
   options.app = &app;
   app.add_option("-n,--predict,--n-predict,--max-tokens", options.max_tokens,
@@ -67,12 +77,15 @@ void AddSamplingOptions(CLI::App& app, GenerateOptions& options) {
   app.add_option("--temp,--temperature", options.temperature,
                  "Temperature; 0: greedy");
   app.add_option("--top-k", options.top_k,
-                 "Keep the K likeliest tokens; 0: off");
+                 "Keep the K likeliest tokens; 0 or -1: off")
+      ->check(CLI::Range(int64_t{-1}, int64_t{UINT32_MAX}));
   app.add_option("--top-p", options.top_p,
                  "Keep the likeliest tokens of this mass; 1: off");
   app.add_option("--min-p", options.min_p,
                  "Keep tokens of this share of the likeliest; 0: off");
-  app.add_option("-s,--seed", options.seed, "Seed of the draws [random]");
+  app.add_option("-s,--seed", options.seed,
+                 "Seed of the draws, 0 to 2^64 - 1; -1: random [random]")
+      ->check(SeedProblem);
   app.add_flag("--ignore-eos", options.ignore_eos, "Go on past the end token");
   app.add_flag("--mask-unused", options.mask_unused,
                "Never draw ids that have no token");
@@ -85,10 +98,14 @@ v1::GenerateRequest MakeRequest(const GenerateOptions& options,
   *request.mutable_prompt() = prompt;
   const CLI::App& app = *options.app;
   if (app.count("--temp") > 0) request.set_temperature(options.temperature);
-  if (app.count("--top-k") > 0) request.set_top_k(options.top_k);
+  if (app.count("--top-k") > 0) {
+    request.set_top_k(
+        static_cast<uint32_t>(std::max<int64_t>(options.top_k, 0)));
+  }
   if (app.count("--top-p") > 0) request.set_top_p(options.top_p);
   if (app.count("--min-p") > 0) request.set_min_p(options.min_p);
-  if (app.count("--seed") > 0) request.set_seed(options.seed);
+  uint64_t seed;
+  if (absl::SimpleAtoi(options.seed, &seed)) request.set_seed(seed);
   request.set_max_tokens(options.max_tokens);
   request.set_ignore_eos(options.ignore_eos);
   request.set_mask_unused(options.mask_unused);

@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -183,6 +184,33 @@ std::string LastLine(absl::string_view output) {
   return std::string(absl::StripPrefix(output, "ringfleet: "));
 }
 
+// Of the first process that ended as soon as it was started: its last word,
+// "coordinator (gamma): context 9, want at most 8"; nullopt: there is none.
+struct LastWord {
+  std::string text;
+  bool bad_input = false;  // By its exit code.
+};
+std::optional<LastWord> LastWordOfDaemon(absl::string_view output) {
+  const std::vector<LaunchLine> lines = ParseLaunchOutput(output);
+  for (const LaunchLine& ended : lines) {
+    absl::string_view code = ended.text;
+    if (!absl::ConsumePrefix(&code, "ended at once with exit code ")) continue;
+    const auto line = std::find_if(
+        lines.rbegin(), lines.rend(),
+        [&](const LaunchLine& other) { return other.label == ended.label; });
+    absl::string_view word = line->text;
+    if (!absl::ConsumePrefix(&word, "ringfleet-coordinator: ") &&
+        !absl::ConsumePrefix(&word, "ringfleet-worker: ")) {
+      continue;
+    }
+    const bool rank = ended.label != "coordinator";
+    return LastWord{.text = absl::StrCat(rank ? "rank " : "", ended.label, " (",
+                                         ended.host, "): ", word),
+                    .bad_input = absl::StartsWith(code, "2;")};
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 absl::Status RunLaunchScript(absl::string_view verb,
@@ -215,9 +243,12 @@ absl::Status RunLaunchScript(absl::string_view verb,
         "launch ", verb, ": the hosts of ", cluster_file,
         " have not answered in time, want an answer before the deadline"));
   }
+  const std::optional<LastWord> word = LastWordOfDaemon(collected);
   const std::string message =
-      absl::StrCat("launch ", verb, ": ", LastLine(collected));
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 2) {
+      absl::StrCat("launch ", verb, ": ",
+                   word.has_value() ? word->text : LastLine(collected));
+  if ((WIFEXITED(status) && WEXITSTATUS(status) == 2) ||
+      (word.has_value() && word->bad_input)) {
     return absl::InvalidArgumentError(message);
   }
   return absl::UnavailableError(message);

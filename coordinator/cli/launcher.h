@@ -24,8 +24,10 @@ namespace ringfleet::coordinator::cli {
 // except for the last, it is waited for. Call from a thread that lives as long
 // as the process.
 //
-// Errors: UNAVAILABLE: some hosts failed; the message names them.
-//   INVALID_ARGUMENT: the cluster file or the range is wrong.
+// Errors: UNAVAILABLE: some hosts failed; the message names them, or has the
+//   last word of a process that ended at once.
+//   INVALID_ARGUMENT: the cluster file or the range is wrong, or such a process
+//   said that of what it was given.
 //   DEADLINE_EXCEEDED. NOT_FOUND: no script. CANCELLED: Interrupt's status,
 //   unless `interruptible` is false, as for what cleans up after one.
 absl::Status RunLaunchScript(

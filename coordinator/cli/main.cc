@@ -19,6 +19,7 @@
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/convert.h"
 #include "coordinator/cli/doctor.h"
+#include "coordinator/cli/down.h"
 #include "coordinator/cli/eplb.h"
 #include "coordinator/cli/generate.h"
 #include "coordinator/cli/inspect.h"
@@ -31,7 +32,7 @@
 #include "coordinator/cli/synth.h"
 #include "coordinator/cli/targets.h"
 #include "coordinator/cli/tokenize.h"
-#include "coordinator/cli/up_down.h"
+#include "coordinator/cli/up.h"
 #include "coordinator/cli/value_checks.h"
 
 namespace ringfleet::coordinator::cli {
@@ -84,6 +85,14 @@ bool AsksForJson(int argc, char** argv) {
   return false;
 }
 
+// Whether the word, if there is one, is a verb.
+bool IsKnown(const std::string& verb, const CLI::App& app) {
+  const auto is_it = [&](const CLI::App* part) {
+    return part->get_name() == verb;
+  };
+  return verb.empty() || !app.get_subcommands(is_it).empty();
+}
+
 // Ends a command line that asks for the help text or the version.
 int PrintHelp(const CLI::App& app, const CLI::ParseError& request) {
   std::ostringstream text;
@@ -109,6 +118,8 @@ int Main(int argc, char** argv) {
   for (const RegisterCommand add : kCommands) add(app, invocation);
   CheckNumbers(app);
 
+  // What stands behind an option is no verb.
+  std::string verb = argc > 1 && argv[1][0] != '-' ? argv[1] : "";
   absl::Status status;
   bool interrupted = false;
   bool output_closed = false;
@@ -123,12 +134,20 @@ int Main(int argc, char** argv) {
       status = absl::InvalidArgumentError("no verb");
     }
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return PrintHelp(app, error);
+    if (error.get_exit_code() == 0 && IsKnown(verb, app)) {
+      return PrintHelp(app, error);
+    }
     status = absl::InvalidArgumentError(error.what());
+  }
+  if (!IsKnown(verb, app)) {
+    status =
+        absl::InvalidArgumentError(absl::StrCat("unknown verb '", verb, "'"));
+    verb.clear();
   }
   if (!status.ok()) {
     status = absl::InvalidArgumentError(
-        absl::StrCat("usage: ", status.message(), " (see ringfleet --help)"));
+        absl::StrCat("usage: ", status.message(), " (see ringfleet ", verb,
+                     verb.empty() ? "" : " ", "--help)"));
     invocation.json = AsksForJson(argc, argv);
   } else {
     Interrupt interrupt;

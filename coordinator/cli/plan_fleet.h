@@ -33,10 +33,9 @@ absl::StatusOr<PlanFleet> ReadPlanFleet(const PlanOptions& options);
 // are left alone, flags replace what was measured. With "products":[{"rows",
 // "gops"}], "form_gops":{"int4","bf16","f32"} and "attention_gflops":
 // {"absorbed","absorbed_16_heads","materialized"}, and where they are there
-// "absorbed_f32_cache" and "materialized_f32_cache", a worker's rates are these,
-// and not derived from "int8_gops", unless flags give its threads, memory's or
-// products' rate.
-// `name` appears in errors.
+// "absorbed_f32_cache" and "materialized_f32_cache", a worker's rates are
+// these, and not derived from "int8_gops", unless flags give its threads,
+// memory's or products' rate. `name` appears in errors.
 absl::StatusOr<PlanFleet> ParseMeasuredFleet(absl::string_view json,
                                              absl::string_view name,
                                              const PlanOptions& options);

@@ -170,9 +170,10 @@ void RegisterScore(CLI::App& app, Invocation& invocation) {
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
   verb->add_flag("--hidden", options->hidden,
-                 "Also the hidden states of the last token");
+                 "Also the hidden states of the last token, in the JSON");
   verb->add_flag("--mtp", options->mtp,
-                 "Also what the multi-token prediction layer predicts");
+                 "Also what the multi-token prediction layer predicts, in the "
+                 "JSON");
   verb->add_option("--reference", options->reference,
                    "f32: also the divergence from the plain float32 path");
   verb->add_flag("--json", options->json, "One JSON document on stdout");

@@ -3,6 +3,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -24,6 +25,7 @@
 #include "cluster/transport_kind.h"
 #include "cluster/weight_dtype.h"
 #include "cluster/wire_proto.h"
+#include "coordinator/cli/fleet_json.h"
 #include "coordinator/cli/interrupt.h"
 #include "coordinator/cli/value_checks.h"
 
@@ -197,6 +199,12 @@ absl::Status Session::Connect(const SessionOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("usage: --model ", options.model, ", but the fleet ",
                      state.name(), " serves ", state.model()));
+  }
+  if (options.runs_jobs && state.state() != v1::FLEET_STATE_READY) {
+    // A user who sees nothing would take it for a hang.
+    std::fprintf(stderr, "fleet %s is %s%s%s: waiting until it is ready\n",
+                 state.name().c_str(), FleetStateName(state.state()).c_str(),
+                 state.error().empty() ? "" : ", ", state.error().c_str());
   }
   return absl::OkStatus();
 }

@@ -38,7 +38,8 @@ struct SessionOptions {
   std::string trace;
   // Set by a verb, not options of their own.
   bool reference = false;
-  uint32_t slots = 1;  // Sequences at the same time.
+  uint32_t slots = 1;     // Sequences at the same time.
+  bool runs_jobs = true;  // Which wait until the fleet is ready.
 };
 
 // Adds --model, --cluster, --local, --dtype, --cache-type, --wire, --mesh,

@@ -223,6 +223,7 @@ void RegisterStatus(CLI::App& app, Invocation& invocation) {
   verb->group("Fleet");
   verb->footer(kStatusFooter);
   auto options = std::make_shared<StatusOptions>();
+  options->session.runs_jobs = false;
   verb->add_option("--cluster", options->session.cluster,
                    "Cluster file of the fleet")
       ->required();

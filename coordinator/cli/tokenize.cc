@@ -136,15 +136,20 @@ absl::Status RunDetokenize(const TokenizeOptions& options) {
   return options.json ? PrintJson({{"text", text}}) : PrintText(text + "\n");
 }
 
-// --model or --cluster; a tokenizer needs no workers.
+// --model, --cluster, or both, which must agree.
 void AddSourceOptions(CLI::App& verb, TokenizeOptions& options) {
+  options.session.runs_jobs = false;
   CLI::Option_group* source = verb.add_option_group("source");
   source->add_option("-m,--model", options.session.model,
                      "Folder of a checkpoint in the hub's format, or "
                      "synth:tiny, synth:r1-slice");
-  source->add_option("--cluster", options.session.cluster,
-                     "Cluster file of a running fleet");
-  source->require_option(1);
+  CLI::Option* cluster = source->add_option(
+      "--cluster", options.session.cluster, "Cluster file of a running fleet");
+  source->require_option(1, 2);
+  verb.add_option("--local", options.session.local,
+                  "As of other verbs; a tokenizer needs no workers")
+      ->excludes(cluster)
+      ->check(CLI::Range(1, 16));
   verb.add_flag("--json", options.json, "One JSON document on stdout");
 }
 

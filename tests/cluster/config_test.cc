@@ -83,6 +83,7 @@ TEST(ConfigTest, FormattedConfigMeansTheSameElsewhere) {
   const auto config = Parse(
       "name: x.y\nmodel: 'a \"b\" \\c'\ndtype: f32\nwire: f32\n"
       "prefill_strategy: weight_gather\ncontext: 77\nparallel: 9\n"
+      "reference: true\n"
       "cache_type: int8\n"
       "collectives: t.json\n"
       "tiles: u.json\n"
@@ -107,6 +108,7 @@ TEST(ConfigTest, FormattedConfigMeansTheSameElsewhere) {
   EXPECT_EQ(again->tiles, "/base/u.json");
   EXPECT_EQ(again->context, 77);
   EXPECT_EQ(again->parallel, 9);
+  EXPECT_TRUE(again->reference);
   EXPECT_EQ(again->mesh.expert, 2);
   EXPECT_EQ(again->experts.slots, 40);
   EXPECT_EQ(again->experts.interval_s, 30);

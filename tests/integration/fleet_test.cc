@@ -330,6 +330,81 @@ TEST_F(UpTest, AFleetThatRunsIsNotTakenForWhatTheFileSaysNow) {
   ExpectNoProcesses(0.1);
 }
 
+TEST_F(UpTest, ACoordinatorThatDoesNotAnswerThereCostsNoFleet) {
+  const json up = Up().document();
+  ASSERT_EQ(up["state"], "ready");
+  const std::string before = testing::ReadFile(cluster());
+  const size_t at = before.find("{port: ") + 7;
+  testing::WriteFile(cluster(), before.substr(0, at) +
+                                    std::to_string(testing::FreePort()) +
+                                    before.substr(before.find('}', at)));
+  const Finished moved = Up();
+  EXPECT_EQ(moved.code, 3);
+  EXPECT_THAT(moved.document()["error"]["message"].get<std::string>(),
+              AllOf(HasSubstr("up: the coordinator of fleet integration runs"),
+                    HasSubstr("nothing answers at 127.0.0.1:")));
+  EXPECT_EQ(Processes().size(), 3u);
+  testing::WriteFile(cluster(), before);
+  EXPECT_EQ(Up().document(), up);
+}
+
+TEST_F(UpTest, AWorkerThatRunsElsewhereIsNotTakenForTheFiles) {
+  const std::string before = testing::ReadFile(cluster());
+  const auto with_port = [&](int port) {
+    const size_t at = before.rfind("{port: 0");
+    testing::WriteFile(cluster(), before.substr(0, at) +
+                                      "{port: " + std::to_string(port) +
+                                      before.substr(at + 8));
+  };
+  const int port = testing::FreePort();
+  with_port(port);
+  ASSERT_EQ(Up().code, 0);
+  for (const pid_t pid : Processes()) {
+    const auto command = testing::CommandLine(pid);
+    if (!command.empty() && command[0] == RINGFLEET_COORDINATOR_BINARY) {
+      kill(pid, SIGKILL);
+    }
+  }
+  ASSERT_TRUE(WaitUntil(10, [&] { return Processes().size() == 2; }));
+  const int other = testing::FreePort();
+  with_port(other);
+  const Finished elsewhere = Up();
+  EXPECT_EQ(elsewhere.code, 3);
+  EXPECT_THAT(elsewhere.document()["error"]["message"].get<std::string>(),
+              HasSubstr("runs at 127.0.0.1:" + std::to_string(port) +
+                        ", want 127.0.0.1:" + std::to_string(other)));
+  with_port(port);
+  EXPECT_EQ(Up().code, 0);
+}
+
+TEST_F(UpTest, AFleetThatLostAWorkerKeepsTheOthers) {
+  const json up = Up().document();
+  ASSERT_EQ(up["state"], "ready");
+  kill(up["workers"][1]["pid"].get<pid_t>(), SIGKILL);
+  ASSERT_TRUE(WaitUntil(20, [&] {
+    const json state =
+        Cli({"status", "--cluster", cluster(), "-o", "json"}).document();
+    return state["state"] == "failed" && state.contains("error");
+  }));
+  const json again = Up().document();
+  EXPECT_EQ(again["state"], "ready");
+  EXPECT_EQ(again["workers"][0], up["workers"][0]);
+  EXPECT_NE(again["workers"][1]["pid"], up["workers"][1]["pid"]);
+  EXPECT_GT(again["epoch"], up["epoch"]);
+}
+
+TEST_F(UpTest, WhatTheCoordinatorRefusesIsTheAnswer) {
+  const std::string before = testing::ReadFile(cluster());
+  testing::WriteFile(cluster(), before + "context: 100000\n");
+  const Finished up = Up();
+  EXPECT_EQ(up.code, 2);
+  EXPECT_THAT(up.document()["error"]["message"].get<std::string>(),
+              AllOf(HasSubstr("launch start: coordinator (127.0.0.1): "),
+                    HasSubstr("context 100000, want at most")));
+  ExpectNoProcesses(0.1);
+  testing::WriteFile(cluster(), before);
+}
+
 TEST_F(UpTest, DownOfSomeHostsSaysWhatIsLeft) {
   const json up = Up().document();
   ASSERT_EQ(up["state"], "ready");

@@ -80,6 +80,8 @@ binaries (--bin-dir)"
   local log=$log_dir/$label.log port_file=$state_dir/$label.port
   rm -f "$port_file"
   mkdir -p "$log_dir" && : >>"$log" || fail "cannot write the log $log"
+  local earlier
+  earlier=$(stat -L -c %s "$log") || exit 1
   resolve_threads "$@"
   # Its own session, no terminal, and no descriptor of its caller: one left
   # open would keep a pipe or a lock of the caller's alive. It leaves its
@@ -106,7 +108,7 @@ binaries (--bin-dir)"
       local code=$?
       rm -f "$pid_file"
       echo "ended at once with exit code $code; the end of $log:"
-      tail -n 5 "$log"
+      tail -c "+$((earlier + 1))" "$log" | tail -n 5
       exit 1
     fi
     if [[ -s $port_file ]]; then
