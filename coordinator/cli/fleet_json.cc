@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/cli/fleet_json.h"
 
+#include <algorithm>
+
 namespace ringfleet::coordinator::cli {
 
 std::string FleetStateName(v1::FleetState state) {
@@ -46,6 +48,14 @@ Json FleetSummary(const v1::ClusterState& state) {
   return {{"epoch", state.epoch()},
           {"state", FleetStateName(state.state())},
           {"workers", workers}};
+}
+
+bool IsWhole(const v1::ClusterState& state) {
+  const auto lives = [](const v1::WorkerState& worker) {
+    return worker.state() != v1::MEMBER_STATE_LOST;
+  };
+  return std::count_if(state.workers().begin(), state.workers().end(), lives) ==
+         static_cast<int>(state.world_size());
 }
 
 Json FleetDetails(const v1::ClusterState& state) {

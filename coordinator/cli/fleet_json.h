@@ -11,6 +11,9 @@ namespace ringfleet::coordinator::cli {
 
 // "waiting", "loading", "ready", "failed", "stopping".
 std::string FleetStateName(v1::FleetState state);
+// Whether every rank has a worker. What such a fleet has failed in, it does not
+// try again by itself.
+bool IsWhole(const v1::ClusterState& state);
 // "registered", "loading", "ready", "lost".
 std::string MemberStateName(v1::MemberState state);
 

@@ -200,7 +200,10 @@ absl::Status Session::Connect(const SessionOptions& options) {
         absl::StrCat("usage: --model ", options.model, ", but the fleet ",
                      state.name(), " serves ", state.model()));
   }
-  if (options.runs_jobs && state.state() != v1::FLEET_STATE_READY) {
+  const bool waits =
+      state.state() != v1::FLEET_STATE_READY &&
+      (state.state() != v1::FLEET_STATE_FAILED || !IsWhole(state));
+  if (options.runs_jobs && waits) {
     // A user who sees nothing would take it for a hang.
     std::fprintf(stderr, "fleet %s is %s%s%s: waiting until it is ready\n",
                  state.name().c_str(), FleetStateName(state.state()).c_str(),

@@ -120,15 +120,6 @@ absl::Status CheckIsOfFile(const v1::ClusterState& state,
       "; `ringfleet down --cluster ", options.cluster, "` ends it first"));
 }
 
-// Whether every rank has a worker, so that the fleet can try again by itself.
-bool IsWhole(const v1::ClusterState& state) {
-  const auto lives = [](const v1::WorkerState& worker) {
-    return worker.state() != v1::MEMBER_STATE_LOST;
-  };
-  return std::count_if(state.workers().begin(), state.workers().end(), lives) ==
-         static_cast<int>(state.world_size());
-}
-
 bool RanAlready(const LaunchLine& line) {
   return absl::StartsWith(line.text, "already running");
 }

@@ -327,7 +327,9 @@ TEST_F(CoordinatorServiceTest, AResultOfManyTokensComesInParts) {
   behaviour.context = static_cast<int>(kScorePartIds) + 100;
   StartReady(behaviour);
   std::vector<uint32_t> ids(kScorePartIds + 20);
-  std::iota(ids.begin(), ids.end(), 100);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    ids[i] = static_cast<uint32_t>(100 + i % 1900);  // Of 2048.
+  }
   v1::ScoreRequest request;
   request.mutable_prompt()->mutable_ids()->mutable_ids()->Add(ids.begin(),
                                                               ids.end());
@@ -340,7 +342,7 @@ TEST_F(CoordinatorServiceTest, AResultOfManyTokensComesInParts) {
   EXPECT_THAT(result.ids(), ::testing::ElementsAreArray(ids));
   ASSERT_EQ(result.score().logprobs_size(), static_cast<int>(ids.size() - 1));
   for (int i = 0; i < result.score().logprobs_size(); ++i) {
-    ASSERT_EQ(result.score().logprobs(i), -static_cast<float>(101 + i));
+    ASSERT_EQ(result.score().logprobs(i), -static_cast<float>(ids[i + 1]));
   }
   EXPECT_EQ(result.score().top_ids_size(), 1);
 }

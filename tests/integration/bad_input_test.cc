@@ -422,9 +422,9 @@ TEST_F(BadInputTest, Numbers) {
     return all;
   };
   // Of any unsigned option; also where it would wrap to a small number.
-  ExpectError(with("--seed", "-1"), 2, {"--seed", "-1", "want 0 or more"});
+  ExpectError(with("--seed", "-2"), 2, {"--seed", "-2", "want -1 or 0 to"});
   ExpectError(with("--top-k", "-18446744073709551615"), 2,
-              {"--top-k", "want 0 or more"});
+              {"--top-k", "not in range -1 to"});
   ExpectError(
       {"synth", "--preset", "tiny", "--out", File("out"), "--seed", "-1"}, 2,
       {"--seed", "want 0 or more"});
@@ -444,6 +444,8 @@ TEST_F(BadInputTest, Numbers) {
                "--bandwidth", "1"},
               2, {"--memory", "finite"});
   EXPECT_EQ(Cli(with("--seed", "18446744073709551615")).code, 0);
+  EXPECT_EQ(Cli(with("--seed", "-1")).code, 0);
+  EXPECT_EQ(Cli(with("--top-k", "-1")).code, 0);
 }
 
 // A negative number that became unsigned is no id, with or without a fleet.
