@@ -104,15 +104,20 @@ absl::StatusOr<v1::ClusterState> WaitReady(
       status.ok() ? "" : absl::StrCat(" (", status.message(), ")")));
 }
 
-// Whether the fleet that runs at the coordinator's address is the file's.
+// Whether the fleet that runs at the coordinator's address has the file's name.
+absl::Status CheckName(const v1::ClusterState& state,
+                       const cluster::ClusterConfig& config) {
+  if (state.name() == config.name) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("up: ", CoordinatorAddressOf(config), " belongs to fleet ",
+                   state.name(), ", want ", config.name));
+}
+
+// Whether it is what the file describes.
 absl::Status CheckIsOfFile(const v1::ClusterState& state,
                            const cluster::ClusterConfig& config,
                            const FleetCommand& options) {
-  if (state.name() != config.name) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("up: ", CoordinatorAddressOf(config), " belongs to fleet ",
-                     state.name(), ", want ", config.name));
-  }
+  RF_RETURN_IF_ERROR(CheckName(state, config));
   const std::string change = ConfigChange(state, config);
   if (change.empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
@@ -219,10 +224,12 @@ absl::Status Up(const FleetCommand& options) {
   // What all workers have failed in, they do again only if told to. A fleet
   // that lacks some forms again with those that are started now.
   const bool restart = failed && IsWhole(*before);
-  if (before.ok() && !restart) {
+  if (before.ok()) RF_RETURN_IF_ERROR(CheckName(*before, config));
+  if (restart) {
+    RF_RETURN_IF_ERROR(StopWhatFileLacks(config, *before));
+  } else if (before.ok()) {
     RF_RETURN_IF_ERROR(CheckIsOfFile(*before, config, options));
   }
-  if (restart) RF_RETURN_IF_ERROR(StopWhatFileLacks(config, *before));
   std::string output;
   const auto launch = [&](const std::string& hosts) {
     std::string some;
