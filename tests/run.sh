@@ -126,6 +126,7 @@ tsan_except+=':*RowInvarianceTest*:*ReferenceModel*:*ManyLong*:*HoldWherever*'
 tsan_except+=':*WidensTheExchange*:*TheSecondLoadMaps*:*InvalidPlan*'
 tsan_except+=':*Popularity*:*ConfigTest*:*Planner*:*Placement*:*StepCost*'
 tsan_except+=':SyntheticModel*:*Safetensors*:ModelTensors*:*ExpertDispatch*'
+tsan_except+=':*DivergesAsAPlain*'
 
 # Tests that passed in processes that several share.
 count_sharded() {
