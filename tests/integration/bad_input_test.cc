@@ -413,6 +413,23 @@ TEST_F(BadInputTest, Options) {
               {"absent/config.json"});
 }
 
+TEST_F(BadInputTest, VerbsAndModelsThatAreNotThere) {
+  ExpectError({"chat", "--help"}, 2,
+              {"unknown verb 'chat'", "(see ringfleet --help)"});
+  ExpectError({"generate", "--frob"}, 2,
+              {"--frob", "(see ringfleet generate --help)"});
+  ExpectError({"doctor", "--model", "/nonexistent"}, 2,
+              {"doctor: --model /nonexistent: no such file"});
+}
+
+TEST_F(BadInputTest, ATokenizerTakesTheOptionsOfOtherVerbs) {
+  const Finished alone = Cli({"tokenize", "--model", Model(), "-p", "def"});
+  const Finished local =
+      Cli({"tokenize", "--model", Model(), "--local", "2", "-p", "def"});
+  EXPECT_EQ(local.code, 0) << local.errors;
+  EXPECT_EQ(local.output, alone.output);
+}
+
 TEST_F(BadInputTest, Numbers) {
   const Arguments generate = {"generate", "--model", Model(), "-p",
                               "x",        "-n",      "1"};
