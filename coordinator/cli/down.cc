@@ -21,7 +21,8 @@ namespace ringfleet::coordinator::cli {
 namespace {
 
 constexpr char kDownFooter[] = R"(
-Stops what `up` started: running jobs end with an error. With --hosts the
+Stops what `up` started, also what the file has no longer: running jobs end
+with an error. With --hosts the
 coordinator and the other workers run on, and the state that is printed is what
 the coordinator says then; it is unknown where no coordinator answers.
 
@@ -99,10 +100,7 @@ absl::Status ReportRest(const cluster::ClusterConfig& config,
 absl::Status Down(const FleetCommand& options) {
   RF_ASSIGN_OR_RETURN(const cluster::ClusterConfig config,
                       cluster::LoadClusterConfig(options.cluster));
-  RF_ASSIGN_OR_RETURN(
-      const FleetLock lock,
-      FleetLock::Acquire(config.name, cluster::Deadline::After(
-                                          absl::Seconds(options.timeout_s))));
+  RF_ASSIGN_OR_RETURN(const FleetLock lock, LockFleet(config, options));
   const std::string address = CoordinatorAddressOf(config);
   const absl::StatusOr<v1::ClusterState> before = DescribeFleet(address);
   absl::Status stopped =

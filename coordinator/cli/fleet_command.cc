@@ -8,12 +8,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "cluster/deadline.h"
 #include "cluster/host_address.h"
 #include "cluster/status.h"
 #include "cluster/status_macros.h"
 #include "coordinator/cli/config_change.h"
 #include "coordinator/cli/interrupt.h"
-#include "coordinator/cli/launcher.h"
 #include "coordinator/cli/session.h"
 #include "protos/coordinator.grpc.pb.h"
 
@@ -46,6 +46,12 @@ void RegisterFleetCommand(CLI::App& app, Invocation& invocation,
     invocation.json = options->output == "json";
     invocation.run = [options, run] { return run(*options); };
   });
+}
+
+absl::StatusOr<FleetLock> LockFleet(const cluster::ClusterConfig& config,
+                                    const FleetCommand& options) {
+  return FleetLock::Acquire(
+      config.name, cluster::Deadline::After(absl::Seconds(options.timeout_s)));
 }
 
 absl::StatusOr<v1::ClusterState> DescribeFleet(const std::string& address) {

@@ -11,6 +11,7 @@
 #include "cluster/config.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/json_output.h"
+#include "coordinator/cli/launcher.h"
 #include "protos/cluster.pb.h"
 
 namespace ringfleet::coordinator::cli {
@@ -32,6 +33,10 @@ void RegisterFleetCommand(CLI::App& app, Invocation& invocation,
                           const char* name, const char* description,
                           const char* footer,
                           absl::Status (*run)(const FleetCommand&));
+
+// Waits until nobody else starts or stops the fleet from this machine.
+absl::StatusOr<FleetLock> LockFleet(const cluster::ClusterConfig& config,
+                                    const FleetCommand& options);
 
 // The fleet's state, if its coordinator answers.
 absl::StatusOr<v1::ClusterState> DescribeFleet(const std::string& address);

@@ -213,10 +213,7 @@ absl::Status Up(const FleetCommand& options) {
                                 static_cast<int>(config.workers.size()))
             .status());
   }
-  RF_ASSIGN_OR_RETURN(
-      const FleetLock lock,
-      FleetLock::Acquire(config.name, cluster::Deadline::After(
-                                          absl::Seconds(options.timeout_s))));
+  RF_ASSIGN_OR_RETURN(const FleetLock lock, LockFleet(config, options));
   const std::string address = CoordinatorAddressOf(config);
   const absl::StatusOr<v1::ClusterState> before = DescribeFleet(address);
   RF_RETURN_IF_ERROR(Interrupt::Get().status());
