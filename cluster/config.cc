@@ -481,17 +481,20 @@ absl::StatusOr<ClusterConfig> LoadClusterConfig(const std::string& path) {
       std::filesystem::absolute(path, error).lexically_normal();
   if (!std::filesystem::is_regular_file(absolute, error)) {
     return absl::NotFoundError(
-        absl::StrCat(path, ": no such file, want a cluster.yaml"));
+        absl::StrCat("cluster file: ", path, ": no such file"));
   }
   std::ifstream in(absolute, std::ios::binary);
   std::string yaml(kMaxConfigFileBytes + 1, '\0');
   in.read(yaml.data(), static_cast<std::streamsize>(yaml.size()));
   if (in.bad() || (in.fail() && !in.eof())) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ": cannot be read, want a cluster.yaml"));
+        absl::StrCat("cluster file: ", path, ": cannot be read"));
   }
   yaml.resize(static_cast<size_t>(in.gcount()));
-  return ParseClusterConfig(yaml, path, absolute.parent_path().string());
+  absl::StatusOr<ClusterConfig> config =
+      ParseClusterConfig(yaml, path, absolute.parent_path().string());
+  if (!config.ok()) return Annotate(config.status(), "cluster file");
+  return config;
 }
 
 }  // namespace ringfleet::cluster

@@ -459,10 +459,13 @@ absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(
 }
 
 absl::StatusOr<ModelSpec> LoadModelSpec(const std::string& model) {
-  RF_ASSIGN_OR_RETURN(const std::string json,
-                      ReadModelFile(model, "config.json", kMaxConfigBytes));
-  absl::StatusOr<ModelSpec> spec = ParseModelSpec(json);
-  if (!spec.ok()) return Annotate(spec.status(), model);
+  const absl::StatusOr<std::string> json =
+      ReadModelFile(model, "config.json", kMaxConfigBytes);
+  if (!json.ok()) return Annotate(json.status(), "model");
+  absl::StatusOr<ModelSpec> spec = ParseModelSpec(*json);
+  if (!spec.ok()) {
+    return Annotate(spec.status(), absl::StrCat("model: ", model));
+  }
   return spec;
 }
 
@@ -471,9 +474,11 @@ absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(
   const absl::StatusOr<std::string> json =
       ReadModelFile(model, "generation_config.json", kMaxConfigBytes);
   if (absl::IsNotFound(json.status())) return GenerationDefaults();
-  RF_RETURN_IF_ERROR(json.status());
+  if (!json.ok()) return Annotate(json.status(), "model");
   absl::StatusOr<GenerationDefaults> defaults = ParseGenerationDefaults(*json);
-  if (!defaults.ok()) return Annotate(defaults.status(), model);
+  if (!defaults.ok()) {
+    return Annotate(defaults.status(), absl::StrCat("model: ", model));
+  }
   return defaults;
 }
 

@@ -47,7 +47,7 @@ absl::Status Check(const FleetOptions& options,
   }
   if (options.context > static_cast<uint32_t>(spec.max_position_embeddings)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "context ", options.context, ", want at most ",
+        "context: ", options.context, ", want at most ",
         spec.max_position_embeddings, " (max_position_embeddings)"));
   }
   return absl::OkStatus();

@@ -35,10 +35,11 @@ Scheduler::Scheduler(Options options, Now now)
 
 absl::Status Scheduler::Submit(std::shared_ptr<const Request> request) {
   const size_t prompt_n = request->prompt_ids.size();
-  if (prompt_n == 0) return absl::InvalidArgumentError("prompt is empty");
+  if (prompt_n == 0)
+    return absl::InvalidArgumentError("prompt: empty, want at least one token");
   if (prompt_n > options_.context) {
     return absl::InvalidArgumentError(
-        absl::StrCat("prompt of ", prompt_n, " tokens, want at most ",
+        absl::StrCat("prompt: ", prompt_n, " tokens, want at most ",
                      options_.context, " (the context)"));
   }
   if (queue_.size() >= kMaxWaiting) {

@@ -13,13 +13,13 @@ absl::StatusOr<ScoreWindow> NextScoreWindow(size_t ids, size_t begin,
                                             const v1::ScoreOptions& options) {
   if (ids > context && (options.hidden() || options.mtp())) {
     return absl::InvalidArgumentError(
-        absl::StrCat(options.hidden() ? "hidden" : "mtp", ": text of ", ids,
-                     " tokens, want at most ", context,
+        absl::StrCat("score: ", options.hidden() ? "hidden" : "mtp",
+                     ": text of ", ids, " tokens, want at most ", context,
                      " (the context): only one window has them"));
   }
   if (ids > context && context == 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("text of ", ids,
+        absl::StrCat("score: text of ", ids,
                      " tokens, want 1: a context of 1 position conditions "
                      "nothing"));
   }

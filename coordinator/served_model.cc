@@ -32,8 +32,7 @@ absl::StatusOr<const Tokenizer*> ServedModel::tokenizer() const {
   if (tokenizer_ != nullptr) return tokenizer_.get();
   return absl::Status(
       tokenizer_error_.code(),
-      absl::StrCat("the model has no usable tokenizer, want ids instead of "
-                   "text: ",
+      absl::StrCat("tokenizer: none is usable, want ids instead of text: ",
                    tokenizer_error_.message()));
 }
 
@@ -42,14 +41,16 @@ absl::StatusOr<std::vector<uint32_t>> ServedModel::PromptIds(
   std::vector<uint32_t> ids;
   if (prompt.has_text()) {
     if (prompt.text().empty()) {
-      return absl::InvalidArgumentError("prompt is empty");
+      return absl::InvalidArgumentError(
+          "prompt: empty, want at least one token");
     }
     RF_ASSIGN_OR_RETURN(const Tokenizer* const tokenizer, this->tokenizer());
     RF_ASSIGN_OR_RETURN(ids, tokenizer->EncodePrompt(prompt.text()));
   } else {
     ids.assign(prompt.ids().ids().begin(), prompt.ids().ids().end());
   }
-  if (ids.empty()) return absl::InvalidArgumentError("prompt is empty");
+  if (ids.empty())
+    return absl::InvalidArgumentError("prompt: empty, want at least one token");
   const uint32_t vocab_size = spec_.vocab_size;
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] >= vocab_size) {
@@ -72,20 +73,21 @@ absl::StatusOr<v1::SamplingParams> ServedModel::Sampling(
   const float min_p = request.has_min_p() ? request.min_p()
                                           : static_cast<float>(defaults_.min_p);
   if (!std::isfinite(temperature) || temperature < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("temperature ", temperature, ", want 0 or more"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "sampling: temperature ", temperature, ", want 0 or more"));
   }
   if (!(top_p > 0 && top_p <= 1)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("top_p ", top_p, ", want more than 0 and at most 1"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "sampling: top_p ", top_p, ", want more than 0 and at most 1"));
   }
   if (!(min_p >= 0 && min_p <= 1)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("min_p ", min_p, ", want 0 to 1"));
+        absl::StrCat("sampling: min_p ", min_p, ", want 0 to 1"));
   }
   if (request.has_max_tokens() && request.max_tokens() < -1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "max_tokens ", request.max_tokens(), ", want -1 (no limit) or more"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling: max_tokens ", request.max_tokens(),
+                     ", want -1 (no limit) or more"));
   }
   sampling.set_temperature(temperature);
   sampling.set_top_p(top_p);
@@ -119,12 +121,12 @@ absl::StatusOr<uint32_t> ServedModel::UsableVocab() const {
 absl::Status ServedModel::CheckScore(const v1::ScoreOptions& options) const {
   if (options.top() > static_cast<uint32_t>(spec_.vocab_size)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("top ", options.top(), ", want at most ", spec_.vocab_size,
-                     " (vocab_size)"));
+        absl::StrCat("score: top ", options.top(), ", want at most ",
+                     spec_.vocab_size, " (vocab_size)"));
   }
   if (options.mtp() && spec_.num_nextn_predict_layers == 0) {
     return absl::InvalidArgumentError(
-        "mtp: the model has no multi-token prediction layer "
+        "score: mtp: the model has no multi-token prediction layer "
         "(num_nextn_predict_layers 0)");
   }
   return absl::OkStatus();

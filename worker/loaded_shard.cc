@@ -104,7 +104,7 @@ absl::StatusOr<int> FitContext(const cluster::ModelSpec& spec,
           : static_cast<int>(std::min<uint32_t>(request.context(), 1u << 30));
   if (wanted > spec.max_position_embeddings) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "context of ", wanted, " positions, want at most ",
+        "context: ", wanted, " positions, want at most ",
         spec.max_position_embeddings, " (max_position_embeddings)"));
   }
   const auto cache_bytes = [&](int context) {

@@ -31,6 +31,7 @@
 #include "coordinator/cli/output_file.h"
 #include "coordinator/cli/progress.h"
 #include "coordinator/cli/session.h"
+#include "coordinator/cli/value_checks.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -430,7 +431,8 @@ void RegisterCollectives(CLI::App& app, Invocation& invocation) {
                    "all_gather_matmul, matmul_reduce_scatter [all_reduce]");
   verb->add_option("--bytes", what.bytes,
                    "Sizes of the vector, as in 4,28k,1.8m,1GiB "
-                   "[4,14k,28k,1792k,7m]");
+                   "[4,14k,28k,1792k,7m]")
+      ->check(NotEmpty());
   verb->add_option("--algo", what.algos,
                    "auto, one_shot, two_shot, ring; or several")
       ->capture_default_str();
@@ -473,7 +475,8 @@ void RegisterCollectives(CLI::App& app, Invocation& invocation) {
   verb->add_option("--output", options->output,
                    "File for the table of --calibrate or --tune [stdout]");
   verb->add_option("--m", what.m,
-                   "Rows of fused products, several [512, or by --bytes]");
+                   "Rows of fused products, several [512, or by --bytes]")
+      ->check(NotEmpty());
   verb->add_option("--n", what.n, "Their outputs [24576; 7168 of a scatter]")
       ->check(CLI::Range(1, 1 << 20));
   verb->add_option("--k", what.k, "Their inputs [1536; 16384 of a scatter]")

@@ -40,6 +40,14 @@ CLI::Validator Utf8Path() {
       "");
 }
 
+CLI::Validator NotEmpty() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        return text.empty() ? "'', want one or more" : "";
+      },
+      "");
+}
+
 void CheckNumbers(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
     const std::string type = option->get_type_name();

@@ -219,7 +219,7 @@ TEST_F(CoordinatorServiceTest, GeneratesToTheEndOfTheContext) {
   const Generated out = Generate(Request(std::vector<uint32_t>(9, 50), 1));
   EXPECT_EQ(out.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(out.status.error_message(),
-            "prompt of 9 tokens, want at most 8 (the context)");
+            "prompt: 9 tokens, want at most 8 (the context)");
 }
 
 TEST_F(CoordinatorServiceTest, BadRequestsNameTheValue) {
@@ -229,23 +229,25 @@ TEST_F(CoordinatorServiceTest, BadRequestsNameTheValue) {
     EXPECT_EQ(out.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
     return out.status.error_message();
   };
-  EXPECT_EQ(message(Request({}, 1)), "prompt is empty");
+  EXPECT_EQ(message(Request({}, 1)), "prompt: empty, want at least one token");
   v1::GenerateRequest text;
   text.mutable_prompt()->set_text("");
-  EXPECT_EQ(message(text), "prompt is empty");
+  EXPECT_EQ(message(text), "prompt: empty, want at least one token");
   EXPECT_THAT(message(Request({1, 2, 4000000000}, 1)),
               HasSubstr("prompt: id 4000000000 at index 2, want less than "));
   v1::GenerateRequest request = Request({5}, -2);
-  EXPECT_EQ(message(request), "max_tokens -2, want -1 (no limit) or more");
+  EXPECT_EQ(message(request),
+            "sampling: max_tokens -2, want -1 (no limit) or more");
   request = Request({5}, 1);
   request.set_temperature(std::nanf(""));
-  EXPECT_EQ(message(request), "temperature nan, want 0 or more");
+  EXPECT_EQ(message(request), "sampling: temperature nan, want 0 or more");
   request = Request({5}, 1);
   request.set_top_p(0);
-  EXPECT_EQ(message(request), "top_p 0, want more than 0 and at most 1");
+  EXPECT_EQ(message(request),
+            "sampling: top_p 0, want more than 0 and at most 1");
   request = Request({5}, 1);
   request.set_min_p(1.5);
-  EXPECT_EQ(message(request), "min_p 1.5, want 0 to 1");
+  EXPECT_EQ(message(request), "sampling: min_p 1.5, want 0 to 1");
 }
 
 TEST_F(CoordinatorServiceTest, MaskUnusedBoundsTheVocabulary) {

@@ -257,8 +257,9 @@ TEST_F(SchedulerTest, RefusesPromptsThatCannotFit) {
   const absl::Status status = Submit("a", 2000, 1);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(),
-            "prompt of 2000 tokens, want at most 1024 (the context)");
-  EXPECT_EQ(Submit("b", 0, 1).message(), "prompt is empty");
+            "prompt: 2000 tokens, want at most 1024 (the context)");
+  EXPECT_EQ(Submit("b", 0, 1).message(),
+            "prompt: empty, want at least one token");
   EXPECT_FALSE(scheduler_->NextPlan().has_value());
 }
 

@@ -32,8 +32,8 @@ TEST(ScoreWindowsTest, HiddenStatesAndMtpNeedOneWindow) {
   options.set_hidden(true);
   EXPECT_TRUE(NextScoreWindow(8, 0, 8, options).ok());
   EXPECT_EQ(NextScoreWindow(9, 0, 8, options).status().message(),
-            "hidden: text of 9 tokens, want at most 8 (the context): only one "
-            "window has them");
+            "score: hidden: text of 9 tokens, want at most 8 (the context): "
+            "only one window has them");
   options.set_hidden(false);
   options.set_mtp(true);
   EXPECT_EQ(NextScoreWindow(9, 0, 8, options).status().code(),

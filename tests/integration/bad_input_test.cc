@@ -393,15 +393,15 @@ TEST_F(BadInputTest, Options) {
     all.insert(all.end(), more.begin(), more.end());
     return all;
   };
-  ExpectError(generate({"-c", "1025"}), 2, {"1025", "1024"});
+  ExpectError(generate({"-c", "1025"}), 2, {"context: 1025", "1024"});
   ExpectError(generate({"--local", "0"}), 2, {"--local", "0", "1 to 16"});
   ExpectError(generate({"--local", "17"}), 2, {"--local", "17", "1 to 16"});
   ExpectError(generate({"--dtype", "fp8"}), 2, {"fp8", "int4-experts or int4"});
   ExpectError(generate({"--wire", "fp4"}), 2,
               {"--wire 'fp4'", "f32, bf16, int8"});
   ExpectError(generate({"--bogus"}), 2, {"--bogus"});
-  ExpectError(generate({"--temp", "-1"}), 2, {"temperature", "-1"});
-  ExpectError(generate({"--top-p", "2"}), 2, {"top_p", "2"});
+  ExpectError(generate({"--temp", "-1"}), 2, {"sampling: temperature -1"});
+  ExpectError(generate({"--top-p", "2"}), 2, {"sampling: top_p 2"});
   ExpectError(generate({"-n", "x"}), 2, {"x"});
   ExpectError({"score", "--model", Model(), "-p", "x y", "--top", "4000"}, 2,
               {"4000", "2048"});
@@ -410,7 +410,7 @@ TEST_F(BadInputTest, Options) {
   ExpectError({"frobnicate"}, 2, {"frobnicate"});
   ExpectError({"generate", "-p", "x"}, 2, {"--model", "--cluster"});
   ExpectError({"generate", "--model", File("absent"), "-p", "x"}, 2,
-              {"absent/config.json"});
+              {"model: ", "absent/config.json"});
 }
 
 TEST_F(BadInputTest, VerbsAndModelsThatAreNotThere) {

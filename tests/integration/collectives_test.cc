@@ -281,6 +281,7 @@ TEST_F(CollectivesTest, UsageErrorsNameWhatThereIs) {
   ExpectUsageError({"--tune", "--op", "barrier"}, "want all_gather_matmul");
   ExpectUsageError({"--output", File("t.json")}, "--calibrate or --tune");
   ExpectUsageError({"--bytes", "6"}, "'6', want a multiple of 4");
+  ExpectUsageError({"--bytes", ""}, "--bytes: '', want one or more");
   ExpectUsageError({"--world", "17"}, "--world");
   ExpectUsageError({"--output", "x"}, "--calibrate");
   ExpectUsageError({"--op", "all_reduce", "--m", "4", "--n", "9", "--k", "7",
@@ -289,7 +290,8 @@ TEST_F(CollectivesTest, UsageErrorsNameWhatThereIs) {
   ExpectUsageError({"--calibrate", "--output", File("absent/table.json")},
                    "table.json: cannot be written: No such file or directory");
   ExpectUsageError({"--tune", "--output", File("")}, "a folder, want a file");
-  ExpectUsageError({"--cluster", File("absent.yaml")}, "no such file");
+  ExpectUsageError({"--cluster", File("absent.yaml")},
+                   "cluster file: " + File("absent.yaml") + ": no such file");
 }
 
 TEST_F(CollectivesTest, AWorkerThatDiesIsNamedAndNothingStays) {

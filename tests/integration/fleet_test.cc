@@ -400,7 +400,7 @@ TEST_F(UpTest, WhatTheCoordinatorRefusesIsTheAnswer) {
   EXPECT_EQ(up.code, 2);
   EXPECT_THAT(up.document()["error"]["message"].get<std::string>(),
               AllOf(HasSubstr("launch start: coordinator (127.0.0.1): "),
-                    HasSubstr("context 100000, want at most")));
+                    HasSubstr("context: 100000, want at most")));
   ExpectNoProcesses(0.1);
   testing::WriteFile(cluster(), before);
 }
