@@ -52,9 +52,10 @@ constexpr size_t kMostRows = 512;
 // Each number of rows is measured as often, with the others in between, and the
 // median counts: other programs slow a machine down for a second at a time.
 constexpr size_t kTurns = 5;
-// No turn begins when they have taken this many times what they should, and
-// this long: single passes of a slow host take more than their part.
-constexpr int kMostTimes = 2;
+// No turn begins when they have taken twice what they should. Single passes of
+// a slow host take more than their part: they may take this many times as much,
+// but not longer than kTurnsTime.
+constexpr int kMostTimes = 20;
 constexpr absl::Duration kTurnsTime = absl::Seconds(2);
 constexpr size_t kFormRows = 128;
 constexpr WeightForm kOtherForms[] = {WeightForm::kInt4, WeightForm::kBf16,
@@ -93,7 +94,8 @@ double Rate(absl::Duration time, const std::function<void()>& body) {
 class Turns {
  public:
   explicit Turns(absl::Duration time)
-      : latest_(absl::Now() + std::max(kMostTimes * time, kTurnsTime)) {}
+      : latest_(absl::Now() +
+                std::max(2 * time, std::min(kMostTimes * time, kTurnsTime))) {}
 
   // Whether there is another.
   bool Next() {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -90,6 +91,10 @@ absl::Status Differs(size_t i, float got, float want) {
 
 absl::Status ExpectEqual(absl::Span<const float> got,
                          absl::Span<const float> want) {
+  const size_t bytes = want.size() * sizeof(float);
+  if (bytes == 0 || std::memcmp(got.data(), want.data(), bytes) == 0) {
+    return absl::OkStatus();
+  }
   for (size_t i = 0; i < want.size(); ++i) {
     if (got[i] != want[i]) return Differs(i, got[i], want[i]);
   }

@@ -40,20 +40,24 @@ TEST_P(LinkCollectivesTest, AllReduceIsTheSumBitwise) {
   GrpcWorld world(ranks);
   uint64_t epoch = 0;
   for (const Wire wire : {Wire::kF32, Wire::kBf16, Wire::kInt8}) {
+    std::vector<std::vector<float>> sums;
+    for (const size_t size : sizes) {
+      sums.push_back(ranks == 1 ? RankValues(0, size)
+                                : RankOrderSum(ranks, size, wire));
+    }
     for (const Algorithm algorithm :
          {Algorithm::kOneShot, Algorithm::kTwoShot}) {
       world.RunConnected(
           [&](Transport& transport) {
             GroupCommunicator group =
                 AllRanks(transport, AlgorithmTable::Only(algorithm));
-            for (const size_t size : sizes) {
-              std::vector<float> data = RankValues(transport.rank(), size);
+            for (size_t i = 0; i < sizes.size(); ++i) {
+              std::vector<float> data = RankValues(transport.rank(), sizes[i]);
               const absl::Status status =
                   group.AllReduce(data, absl::MakeSpan(data), {wire},
-                                  /*check=*/size, Soon());
+                                  /*check=*/sizes[i], Soon());
               ASSERT_TRUE(status.ok()) << status;
-              ASSERT_EQ(data, ranks == 1 ? RankValues(0, size)
-                                         : RankOrderSum(ranks, size, wire));
+              ASSERT_EQ(data, sums[i]);
             }
           },
           ++epoch);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <numbers>
 #include <numeric>
@@ -167,19 +168,24 @@ Vector RoundedInput(WeightForm form, Vector values) {
   return values;
 }
 
+constexpr size_t kLanes = 8;
+using Lanes [[gnu::vector_size(kLanes * sizeof(double))]] = double;
+
 Vector Multiply(const Vector& weight, const Vector& x) {
   RF_CHECK(weight.size() % x.size() == 0);
   Vector y(weight.size() / x.size());
   for (size_t row = 0; row < y.size(); ++row) {
     const double* w = weight.data() + row * x.size();
-    double even = 0, odd = 0;  // Two chains, for speed.
+    Lanes sums = {};  // Independent ones, for speed.
     size_t i = 0;
-    for (; i + 2 <= x.size(); i += 2) {
-      even += w[i] * x[i];
-      odd += w[i + 1] * x[i + 1];
+    for (; i + kLanes <= x.size(); i += kLanes) {
+      Lanes a, b;
+      std::memcpy(&a, w + i, sizeof(a));
+      std::memcpy(&b, x.data() + i, sizeof(b));
+      sums += a * b;
     }
-    if (i < x.size()) even += w[i] * x[i];
-    y[row] = even + odd;
+    for (size_t lane = 0; lane < kLanes; ++lane) y[row] += sums[lane];
+    for (; i < x.size(); ++i) y[row] += w[i] * x[i];
   }
   return y;
 }
