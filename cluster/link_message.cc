@@ -57,14 +57,18 @@ char* LinkFrame::Reserve(size_t message_bytes) {
     RF_CHECK(memory_ != nullptr);
   }
   message_bytes_ = message_bytes;
-  return memory_ + kMessageOffset;
+  char* const message = memory_ + kMessageOffset;
+  pieces_.assign({absl::MakeConstSpan(message, message_bytes)});
+  return message;
 }
 
-absl::Status LinkFrame::ParseReserved() {
-  pieces_.clear();
-  pieces_.push_back({memory_ + kMessageOffset, message_bytes_});
-  return ParseFrame(pieces_, this);
+void LinkFrame::Borrow(absl::Span<const absl::Span<const char>> pieces) {
+  pieces_.assign(pieces.begin(), pieces.end());
+  message_bytes_ = 0;
+  for (const auto piece : pieces) message_bytes_ += piece.size();
 }
+
+absl::Status LinkFrame::ParseMessage() { return ParseFrame(pieces_, this); }
 
 bool LinkFrame::AppendPayload(std::vector<grpc::Slice>* slices) const {
   if (slices_.empty() || !copy.empty()) return false;

@@ -33,7 +33,8 @@ void DumpPieces(const grpc::ByteBuffer& message,
                 std::vector<grpc::Slice>* slices,
                 std::vector<absl::Span<const char>>* pieces);
 
-// A frame where it was received: in gRPC's slices, or in memory of its own.
+// A frame where it was received: in gRPC's slices, in memory of its own, or in
+// somebody else's.
 class LinkFrame final : public FrameBody {
  public:
   ~LinkFrame();
@@ -44,8 +45,11 @@ class LinkFrame final : public FrameBody {
   // Own memory for a message, whose payload will be aligned. It is kept when
   // the frame is recycled.
   char* Reserve(size_t message_bytes);
-  // From that memory, once it is filled. DATA_LOSS: it is not a Frame.
-  absl::Status ParseReserved();
+  // Memory of others for a message, which lies in `pieces`, header and all. It
+  // must stay as it is until nobody but the lender holds the frame.
+  void Borrow(absl::Span<const absl::Span<const char>> pieces);
+  // From either, once it is filled. DATA_LOSS: it is not a Frame.
+  absl::Status ParseMessage();
 
   // What the frame holds: the message, and a copy of the payload if it is
   // encoded otherwise.
@@ -58,6 +62,10 @@ class LinkFrame final : public FrameBody {
   // One more holder of the frame, which goes back to its pool when the last
   // one recycles it.
   LinkFrame* Share() const;
+  // Who asks is the only holder. What others have read has been read by then.
+  bool unshared() const {
+    return holders_.load(std::memory_order_acquire) == 1;
+  }
   void Recycle() override;
 
  private:

@@ -17,6 +17,10 @@ namespace {
 constexpr size_t kPieceBytes = size_t{8} << 10;
 // Room is given back in pieces of this size: the writer looks for it rarely.
 constexpr size_t kReleaseBytes = size_t{64} << 10;
+// A smaller message is copied as fast as it is lent.
+constexpr size_t kLeastLentBytes = size_t{8} << 10;
+// Of a ring, at most, so that whatever comes behind it can be read meanwhile.
+constexpr size_t kMostLentBytes = kSharedRingBytes / 2;
 constexpr char kNothing[kLineBytes] = {};
 
 size_t Padding(size_t bytes) {
@@ -196,21 +200,49 @@ bool SharedLanes::BeginMessage(OneLane& lane, size_t available) {
     return false;
   }
   lane.partial = pool_->TakeFrame();
-  lane.into = lane.partial->Reserve(message_bytes);
-  lane.message_left = message_bytes;
   lane.padding_left = Padding(sizeof(message_bytes) + message_bytes);
+  if (Lends(lane, message_bytes, available - sizeof(message_bytes))) {
+    Lend(lane, message_bytes);
+  } else {
+    lane.into = lane.partial->Reserve(message_bytes);
+    lane.message_left = message_bytes;
+  }
   return true;
+}
+
+// A message that is still being written is copied meanwhile, by two cores at a
+// time. Those of a ring may have to wait until they can be passed on, which
+// must not keep others from coming.
+bool SharedLanes::Lends(const OneLane& lane, size_t message_bytes,
+                        size_t available) const {
+  const uint64_t lent = lane.reader.position() - lane.reader.released();
+  return lane.lane == Lane::kDirect && message_bytes >= kLeastLentBytes &&
+         message_bytes <= available && lent + message_bytes <= kMostLentBytes;
+}
+
+void SharedLanes::Lend(OneLane& lane, size_t message_bytes) {
+  // The header is looked at more than once, which a copy stands.
+  char* const header = lane.partial->Reserve(kFrameHeaderBytes);
+  lane.loans.push_back(
+      {LinkFramePtr(lane.partial->Share()), lane.reader.position()});
+  lane.reader.Read(header, kFrameHeaderBytes);
+  const size_t rest = message_bytes - kFrameHeaderBytes;
+  const auto [first, second] = lane.reader.Peek(rest);
+  lane.reader.Skip(rest);
+  lane.partial->Borrow(
+      {absl::MakeConstSpan(header, kFrameHeaderBytes), first, second});
 }
 
 void SharedLanes::EndMessage(OneLane& lane) {
   LinkFramePtr frame = std::move(lane.partial);
-  const absl::Status status = frame->ParseReserved();
+  const absl::Status status = frame->ParseMessage();
   if (!status.ok()) return Fail(lane, status);
   events_->OnSharedFrame(lane.peer, lane.lane, std::move(frame));
 }
 
 bool SharedLanes::Read(OneLane& lane) {
   if (lane.over) return false;
+  if (!lane.loans.empty()) Release(lane);
   bool moved = false;
   bool ended = false;
   while (size_t available = lane.reader.Available()) {
@@ -229,6 +261,8 @@ bool SharedLanes::Read(OneLane& lane) {
     } else if (ended || !events_->WantsFrame(lane.peer, lane.lane) ||
                !BeginMessage(lane, available)) {
       break;
+    } else {
+      ended = lane.message_left == 0;
     }
     moved = true;
   }
@@ -246,7 +280,14 @@ bool SharedLanes::has_unread(int peer, Lane lane) {
 }
 
 void SharedLanes::Release(OneLane& lane) {
-  if (lane.reader.Release()) segments_[lane.peer].RingDoorbell();
+  while (!lane.loans.empty() && lane.loans.front().frame->unshared()) {
+    lane.loans.pop_front();
+  }
+  const uint64_t until =
+      lane.loans.empty() ? lane.reader.position() : lane.loans.front().begin;
+  if (until != lane.reader.released() && lane.reader.Release(until)) {
+    segments_[lane.peer].RingDoorbell();
+  }
 }
 
 void SharedLanes::Fail(OneLane& lane, const absl::Status& status) {

@@ -2,7 +2,8 @@
 // Frames between the ranks of one host through shared memory, beside the
 // streams that stay open for everything else. A ring carries records: the
 // length of a message, the message, and zeros up to the next cache line; one
-// that is larger than the ring is written and read as room and bytes come.
+// that is larger than the ring is written and read as room and bytes come. What
+// has come whole is handed over where it lies.
 #ifndef RINGFLEET_CLUSTER_SHARED_LANES_H_
 #define RINGFLEET_CLUSTER_SHARED_LANES_H_
 
@@ -106,6 +107,11 @@ class SharedLanes final : public CompletionPoller::Bypass {
     void* ledger = nullptr;          // A reference, while queued.
     LinkFramePtr frame;
   };
+  // A frame whose payload lies in the ring, from `begin` on.
+  struct Loan {
+    LinkFramePtr frame;
+    uint64_t begin = 0;
+  };
   struct OneLane {
     int peer = 0;
     Lane lane = Lane::kDirect;
@@ -121,6 +127,7 @@ class SharedLanes final : public CompletionPoller::Bypass {
     char* into = nullptr;
     size_t message_left = 0;
     size_t padding_left = 0;
+    RingQueue<Loan> loans;
   };
 
   SharedLanes(SharedSegment own, uint64_t epoch, int rank, int world_size,
@@ -143,7 +150,10 @@ class SharedLanes final : public CompletionPoller::Bypass {
   // Reads what has come, at most to the end of one message.
   bool Read(OneLane& lane);
   bool BeginMessage(OneLane& lane, size_t available);
+  bool Lends(const OneLane& lane, size_t message_bytes, size_t available) const;
+  void Lend(OneLane& lane, size_t message_bytes);
   void EndMessage(OneLane& lane);
+  // Gives room back, but for what has been lent.
   void Release(OneLane& lane);
   void Fail(OneLane& lane, const absl::Status& status);
   bool Idle();

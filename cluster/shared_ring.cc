@@ -57,20 +57,28 @@ bool RingWriter::WaitForRoom() {
 
 size_t RingReader::Available() {
   const uint64_t head = ring_.control->head.load(std::memory_order_seq_cst);
-  corrupt_ |= head - tail_ > ring_.size;
+  corrupt_ |=
+      head - released_ > ring_.size || head - released_ < tail_ - released_;
   return corrupt_ ? 0 : head - tail_;
 }
 
-void RingReader::Read(char* bytes, size_t size) {
+std::array<absl::Span<const char>, 2> RingReader::Peek(size_t size) const {
   const size_t at = tail_ & (ring_.size - 1);
   const size_t until_end = std::min(size, ring_.size - at);
-  Copy(ring_.data + at, until_end, bytes);
-  Copy(ring_.data, size - until_end, bytes + until_end);
+  return {absl::MakeConstSpan(ring_.data + at, until_end),
+          absl::MakeConstSpan(ring_.data, size - until_end)};
+}
+
+void RingReader::Read(char* bytes, size_t size) {
+  const auto [first, second] = Peek(size);
+  Copy(first.data(), first.size(), bytes);
+  Copy(second.data(), second.size(), bytes + first.size());
   tail_ += size;
 }
 
-bool RingReader::Release() {
-  ring_.control->tail.store(tail_, std::memory_order_seq_cst);
+bool RingReader::Release(uint64_t position) {
+  released_ = position;
+  ring_.control->tail.store(position, std::memory_order_seq_cst);
   return ring_.control->writer_waits.load(std::memory_order_seq_cst) != 0 &&
          ring_.control->writer_waits.exchange(0) != 0;
 }

@@ -6,9 +6,12 @@
 #ifndef RINGFLEET_CLUSTER_SHARED_RING_H_
 #define RINGFLEET_CLUSTER_SHARED_RING_H_
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+
+#include "absl/types/span.h"
 
 namespace ringfleet::cluster {
 
@@ -65,17 +68,26 @@ class RingReader {
 
   // Bytes to be read; 0 when the writer's position is impossible.
   size_t Available();
-  // Copies `size` bytes out. Requires that Available() has returned as many.
+  // All three require that Available() has returned as many. Copies out, or
+  // says where the bytes lie, the second part where the ring begins again.
   void Read(char* bytes, size_t size);
+  std::array<absl::Span<const char>, 2> Peek(size_t size) const;
   void Skip(size_t size) { tail_ += size; }
-  // Gives the room of what was read back. True when the writer waits for it.
-  bool Release();
+
+  // Of the byte that is read next, counted from the first that ever was.
+  uint64_t position() const { return tail_; }
+  // Up to here the writer has its room back.
+  uint64_t released() const { return released_; }
+  // Gives the room before `position` back, which has been read. True when the
+  // writer waits for it.
+  bool Release(uint64_t position);
 
   bool corrupt() const { return corrupt_; }
 
  private:
   SharedRing ring_;
   uint64_t tail_ = 0;
+  uint64_t released_ = 0;
   bool corrupt_ = false;
 };
 

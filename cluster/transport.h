@@ -55,7 +55,8 @@ class Transport {
 
   // The next frame of any of `sources`, the first of them that has one, and in
   // `index` which that was. Frames of one source come in the order it sent
-  // them, their checksums compared. All links make progress meanwhile.
+  // them, their checksums compared. All links make progress meanwhile. Give up
+  // a frame before the next one of its source: that may need its memory.
   //
   // Errors: DEADLINE_EXCEEDED; UNAVAILABLE: the peer left; DATA_LOSS.
   virtual absl::StatusOr<ReceivedFrame> Receive(

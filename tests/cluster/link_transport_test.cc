@@ -20,6 +20,7 @@ namespace {
 
 using ::ringfleet::testing::DataPacketsSent;
 using ::ringfleet::testing::GrpcWorld;
+using ::ringfleet::testing::PayloadOf;
 using ::ringfleet::testing::Soon;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -50,15 +51,6 @@ absl::StatusOr<ReceivedFrame> Receive(Transport& transport, int peer,
   const Source source = {peer, lane};
   size_t index = 0;
   return transport.Receive({&source, 1}, deadline, &index);
-}
-
-std::string PayloadOf(const FrameBody& frame) {
-  std::string payload;
-  for (const auto piece : frame.payload) {
-    payload.append(piece.data(), piece.size());
-  }
-  EXPECT_EQ(payload.size(), frame.payload_bytes);
-  return payload;
 }
 
 // What `source` sends as its frame number `sequence` on `lane`.

@@ -63,7 +63,7 @@ TEST_F(SharedRingTest, BytesComeOutAsTheyWentInWhateverTheSizes) {
     reader_.Read(bytes.data(), size);
     for (size_t i = 0; i < size; ++i) ASSERT_EQ(bytes[i], byte(read + i));
     read += size;
-    reader_.Release();
+    reader_.Release(reader_.position());
   }
   writing.join();
   EXPECT_EQ(reader_.Available(), 0u);
@@ -83,8 +83,8 @@ TEST_F(SharedRingTest, AFullRingTellsOfRoomOnce) {
   EXPECT_EQ(writer_.Write(bytes.data(), 1), 0u);
   EXPECT_TRUE(writer_.WaitForRoom());
   EXPECT_EQ(ReadAll().size(), kSize);
-  EXPECT_TRUE(reader_.Release());
-  EXPECT_FALSE(reader_.Release());
+  EXPECT_TRUE(reader_.Release(reader_.position()));
+  EXPECT_FALSE(reader_.Release(reader_.position()));
   EXPECT_EQ(writer_.Write(bytes.data(), 10), 10u);
 }
 
@@ -94,7 +94,7 @@ TEST_F(SharedRingTest, RoomThatCameInTheMeantimeIsNotWaitedFor) {
   writer_.Publish();
   EXPECT_EQ(writer_.Write(bytes.data(), 1), 0u);
   ReadAll();
-  reader_.Release();
+  reader_.Release(reader_.position());
   EXPECT_FALSE(writer_.WaitForRoom());
 }
 

@@ -21,4 +21,13 @@ void GrpcWorld::RunConnected(
   Run([&](int rank) { body(**connected[rank]); });
 }
 
+std::string PayloadOf(const cluster::FrameBody& frame) {
+  std::string payload;
+  for (const auto piece : frame.payload) {
+    payload.append(piece.data(), piece.size());
+  }
+  RF_CHECK(payload.size() == frame.payload_bytes);
+  return payload;
+}
+
 }  // namespace ringfleet::testing

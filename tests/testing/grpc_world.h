@@ -106,6 +106,9 @@ class GrpcWorld {
   int streams_only_ = -1;
 };
 
+// In one piece.
+std::string PayloadOf(const cluster::FrameBody& frame);
+
 }  // namespace ringfleet::testing
 
 #endif  // RINGFLEET_TESTS_TESTING_GRPC_WORLD_H_
