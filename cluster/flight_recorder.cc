@@ -158,8 +158,10 @@ absl::Status WriteFlightFile(const std::string& path, absl::string_view title,
   }
   file.close();
   if (!file || std::rename(unfinished.c_str(), path.c_str()) != 0) {
+    const int error = errno;
+    std::remove(unfinished.c_str());
     return absl::UnavailableError(absl::StrCat(
-        "flight records: cannot write ", path, ": ", std::strerror(errno)));
+        "flight records: cannot write ", path, ": ", std::strerror(error)));
   }
   return absl::OkStatus();
 }

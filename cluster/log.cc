@@ -36,7 +36,12 @@ absl::Status InitLog(absl::string_view path, LogLevel least) {
     return absl::InvalidArgumentError(
         absl::StrCat("log file ", path, ": ", std::strerror(errno)));
   }
-  g_fd = fd;
+  if (g_fd == STDERR_FILENO) {
+    g_fd = fd;
+  } else {  // In place of the one before, to which somebody may be writing.
+    dup3(fd, g_fd, O_CLOEXEC);
+    close(fd);
+  }
   return absl::OkStatus();
 }
 

@@ -245,7 +245,8 @@ void PeerLinks::SpreadAbort() {
   v1::ControlMessage message = NewControl();
   {
     MutexLock lock(&mu_);
-    RF_LOG(kWarning, "epoch ", epoch(), " aborted: ", cause_.ToString());
+    RF_LOG(kWarning, "epoch ", epoch(), " aborted: ", cause_.ToString(),
+           "; suspected: rank ", suspect_);
     message.mutable_abort()->set_code(static_cast<uint32_t>(cause_.code()));
     message.mutable_abort()->set_message(origin_);
     message.mutable_abort()->set_suspect(static_cast<uint32_t>(suspect_));

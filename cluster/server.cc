@@ -124,8 +124,10 @@ absl::Status WritePortFile(const std::string& path, int port) {
   file << port << "\n";
   file.close();
   if (!file || std::rename(temporary.c_str(), path.c_str()) != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--port-file ", path, ": cannot be written"));
+    const int error = errno;
+    std::remove(temporary.c_str());
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--port-file ", path, ": cannot be written: ", std::strerror(error)));
   }
   return absl::OkStatus();
 }

@@ -43,7 +43,9 @@ class Transport {
   // blocks. The header is complete, crc32c included. `payload`, at most
   // kMaxPayloadBytes, is not copied: it must stay unchanged until `peer` is
   // known to have it or `ledger` is released, and valid until `ledger` is
-  // released or the transport is destroyed.
+  // released or the transport is destroyed. (That waits for a second and then
+  // logs that a peer which does not read still holds some of it: until its
+  // connection breaks, the kernel may send it what lies there by then.)
   virtual absl::Status Send(int peer, Lane lane, const FrameHeader& header,
                             absl::Span<const char> payload,
                             PayloadLedger& ledger) = 0;

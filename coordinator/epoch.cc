@@ -506,8 +506,10 @@ absl::Status Epoch::Conclude() {
            grace.Expired())) {
         break;
       }
-      changed_.WaitUntil(
-          &mu_, std::min(grace.when(), Deadline::After(kSlice).when()));
+      const Deadline slice = Deadline::After(kSlice);
+      changed_.WaitUntil(&mu_, grace.Expired()
+                                   ? slice.when()
+                                   : std::min(grace.when(), slice.when()));
     }
     if (verdict_.ok()) {
       const bool lost = IsLost(*best);

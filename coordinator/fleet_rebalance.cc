@@ -219,7 +219,6 @@ absl::Status Fleet::Rebalance(
           DealSlots(
               static_cast<int>(std::min<uint32_t>(request.slots(), 1u << 30)),
               facts.num_experts, facts.num_places, facts.place_memory));
-      if (!request.dry_run()) place_slots_ = facts.place_slots;
     }
     rebalancing_ = true;
     epoch = epoch_;
@@ -228,6 +227,7 @@ absl::Status Fleet::Rebalance(
       MoveExperts(*epoch, facts, request, threshold, on_progress);
   MutexLock lock(&mu_);
   rebalancing_ = false;
+  if (status.ok() && !request.dry_run()) place_slots_ = facts.place_slots;
   return status;
 }
 

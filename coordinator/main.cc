@@ -198,6 +198,7 @@ int Main(int argc, char** argv) {
   cluster::ConfigureGrpcProcess();
   cluster::BlockTerminationSignals();
   std::signal(SIGPIPE, SIG_IGN);  // Nobody reads the log: jobs go on.
+  std::signal(SIGXFSZ, SIG_IGN);  // A limit on files' sizes is an error.
   CLI::App app("Owns the requests and the membership of a ringfleet.",
                "ringfleet-coordinator");
   Flags flags;

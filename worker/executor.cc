@@ -224,6 +224,12 @@ absl::Status Executor::AssembleBatch(const v1::StepPlan& plan) {
           absl::StrCat("step ", step_, ": decode of slot ", slot,
                        " before its prompt is evaluated"));
     }
+    if (sequence->length >= main_.cache->context()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("step ", step_, ": decode of slot ", slot, " behind ",
+                       sequence->length, " positions, want less than ",
+                       main_.cache->context()));
+    }
     AppendSegment(slot, *sequence, 1);
   }
   return absl::OkStatus();

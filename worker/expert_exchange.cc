@@ -39,7 +39,7 @@ absl::Status ShareRoutes(LayerContext& context) {
     std::memcpy(ids + row * chosen, record, ids_bytes);
     std::memcpy(weights + row * chosen, record + ids_bytes, bytes - ids_bytes);
   }
-  return absl::OkStatus();
+  return CheckRoutes(context, rows.all());
 }
 
 // Which tokens this rank gives to which group, and gets from it.

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cluster/cache_dtype.h"
+#include "cluster/config.h"
 #include "cluster/log.h"
 #include "cluster/placement.h"
 #include "cluster/safetensors.h"
@@ -181,12 +182,19 @@ absl::StatusOr<int> SlotsOf(const v1::LoadRequest& request) {
 
 absl::StatusOr<cluster::ShardPlan> PlanFor(const cluster::ModelSpec& spec,
                                            const v1::ParallelLayout& layout) {
-  return cluster::PlanShard(
-      spec,
-      {.data = static_cast<int>(layout.mesh().data()),
-       .expert = static_cast<int>(layout.mesh().expert()),
-       .tensor = static_cast<int>(layout.mesh().tensor())},
-      static_cast<int>(layout.rank()));
+  const auto& mesh = layout.mesh();
+  const uint64_t places = uint64_t{mesh.data()} * mesh.expert();
+  if (places > cluster::kMaxWorkers ||
+      places * mesh.tensor() > cluster::kMaxWorkers) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "load: mesh ", mesh.data(), "x", mesh.expert(), "x", mesh.tensor(),
+        ", want at most ", cluster::kMaxWorkers, " ranks"));
+  }
+  return cluster::PlanShard(spec,
+                            {.data = static_cast<int>(mesh.data()),
+                             .expert = static_cast<int>(mesh.expert()),
+                             .tensor = static_cast<int>(mesh.tensor())},
+                            static_cast<int>(layout.rank()));
 }
 
 // Whether what two requests load differs in nothing but the slices.

@@ -37,7 +37,7 @@ constexpr uint64_t kMaxProductSize = uint64_t{1} << 20;
 // Of the memory that is available; the rest is for frames under way.
 constexpr double kMemoryShare = 0.8;
 
-// Protocol numbers are those of a frame's descriptor (types.proto).
+// Protocol numbers are those of a frame's op_descriptor (types.proto).
 absl::StatusOr<Operation> OperationFromProto(v1::CollectiveOperation value) {
   if (value == v1::COLLECTIVE_OPERATION_UNSPECIFIED ||
       !v1::CollectiveOperation_IsValid(value)) {

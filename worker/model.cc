@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "cluster/prefill_strategy.h"
 #include "cluster/status_macros.h"
 #include "kernels/check.h"
@@ -16,6 +17,9 @@
 
 namespace ringfleet::worker {
 namespace {
+
+// Of a data group in a step: more than any plan has, with a row of every slot.
+constexpr uint64_t kMostGroupRows = uint64_t{1} << 15;
 
 kernels::RopeParameters MakeRopeParameters(const cluster::ModelSpec& spec) {
   kernels::RopeParameters parameters;
@@ -98,6 +102,11 @@ absl::Status Model::ShareRowCounts(size_t rows) {
       GatherRecords(*data_axis_, absl::MakeConstSpan(&own, 1), &row_counts_));
   group_rows_.offsets.assign(1, 0);
   for (const uint64_t count : row_counts_) {
+    if (count > kMostGroupRows) {
+      return absl::DataLossError(absl::StrCat(
+          "data group ", group_rows_.offsets.size() - 1, " has ", count,
+          " rows in a step, want at most ", kMostGroupRows));
+    }
     group_rows_.offsets.push_back(group_rows_.offsets.back() + count);
   }
   return absl::OkStatus();

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "absl/base/casts.h"
+#include "absl/strings/str_cat.h"
 #include "kernels/elementwise.h"
 #include "kernels/matmul.h"
 #include "kernels/router.h"
@@ -102,6 +103,19 @@ void RouteRows(LayerContext& context, const MoeWeights& weights, const float* x,
       weights.router_bias.empty() ? nullptr : weights.router_bias.data(),
       Grow(workspace.route_scratch, 3 * spec.n_routed_experts),
       Grow(workspace.route_ids, count), Grow(workspace.route_weights, count));
+}
+
+absl::Status CheckRoutes(const LayerContext& context, size_t rows) {
+  const int32_t* const ids = context.workspace.route_ids.data();
+  const size_t chosen = context.spec.num_experts_per_tok;
+  const int32_t experts = context.spec.n_routed_experts;
+  for (size_t i = 0; i < rows * chosen; ++i) {
+    if (ids[i] >= 0 && ids[i] < experts) continue;
+    return absl::DataLossError(
+        absl::StrCat("row ", i / chosen, " of a step goes to expert ", ids[i],
+                     ", want 0 to ", experts - 1));
+  }
+  return absl::OkStatus();
 }
 
 void NoteRoutes(LayerContext& context, int layer, size_t rows) {

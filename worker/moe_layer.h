@@ -25,6 +25,10 @@ absl::Span<const uint32_t> ListRows(
 void RouteRows(LayerContext& context, const MoeWeights& weights, const float* x,
                size_t rows);
 
+// DATA_LOSS when one of the workspace's routes of `rows` tokens, which others
+// have sent, goes to no expert; names it.
+absl::Status CheckRoutes(const LayerContext& context, size_t rows);
+
 // Takes the workspace's routes of all rows of a step into account: in the hash
 // that ranks compare and in the counts.
 void NoteRoutes(LayerContext& context, int layer, size_t rows);

@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "cluster/status_macros.h"
 #include "worker/gather.h"
 
@@ -154,6 +155,10 @@ absl::StatusOr<absl::Span<const DrawnToken>> TokenDrawer::Draw(
   drawn_.clear();
   for (size_t row = 0; row < requests.size(); ++row) {
     const Candidate& winner = winners_[row];
+    if (winner.id >= static_cast<uint32_t>(vocab_size)) {  // As a rank sent it.
+      return absl::DataLossError(absl::StrCat(
+          "token id ", winner.id, " was drawn, want below ", vocab_size));
+    }
     drawn_.push_back(
         {.id = winner.id,
          .logprob = static_cast<float>(winner.logit - all_[row].all.Value())});

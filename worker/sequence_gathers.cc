@@ -178,6 +178,7 @@ absl::StatusOr<GatheredNormed> GatherNormed(LayerContext& context,
              absl::MakeConstSpan(products).subspan(0, width > 0 ? 2 : 0),
          .attachment = routes.has_value() ? &*routes : nullptr},
         context.pool));
+    if (weights.is_moe) RF_RETURN_IF_ERROR(CheckRoutes(context, split.rows()));
     return GatheredNormed{
         .x = &context.communicator.gathered_x(),
         .early = {.gate = products[0].y, .up = products[1].y}};
@@ -195,6 +196,7 @@ absl::StatusOr<GatheredNormed> GatherNormed(LayerContext& context,
         all.LoadRow(row, record);
         if (routes.has_value()) routes->Load(row, record + x_bytes);
       }));
+  if (weights.is_moe) RF_RETURN_IF_ERROR(CheckRoutes(context, split.rows()));
   return GatheredNormed{.x = &all, .early = {}};
 }
 

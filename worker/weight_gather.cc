@@ -240,6 +240,7 @@ absl::Status ShareRoutes(LayerContext& context, const RowSplit& split,
       [&](size_t row, const char* record) {
         std::memcpy(ids + row * chosen, record, bytes);
       }));
+  RF_RETURN_IF_ERROR(CheckRoutes(context, split.rows()));
   NoteRoutes(context, layer, split.rows());
   wanted.assign(context.spec.n_routed_experts, 0);
   for (size_t i = 0; i < split.rows() * chosen; ++i) wanted[ids[i]] = 1;

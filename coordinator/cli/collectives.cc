@@ -172,16 +172,24 @@ absl::StatusOr<std::vector<v1::CollectiveFigures>> Measure(
   Progress progress;
   int done = 0;
   const auto show = [&] {
-    if (done == request.cases_size()) return;
+    if (done >= request.cases_size()) return;
     progress.Phase(absl::StrFormat("%d of %d: %s", done + 1,
                                    request.cases_size(),
                                    Describe(request.cases(done))));
   };
   show();
-  return RunCollectives(workers, request, [&](const v1::CollectiveFigures&) {
-    ++done;
-    show();
-  });
+  absl::StatusOr<std::vector<v1::CollectiveFigures>> figures =
+      RunCollectives(workers, request, [&](const v1::CollectiveFigures&) {
+        ++done;
+        show();
+      });
+  if (figures.ok() &&
+      figures->size() != static_cast<size_t>(request.cases_size())) {
+    return absl::InternalError(absl::StrCat("collectives: ", figures->size(),
+                                            " results from worker 0, want ",
+                                            request.cases_size()));
+  }
+  return figures;
 }
 
 absl::StatusOr<std::vector<v1::CollectiveFigures>> MeasureLocally(

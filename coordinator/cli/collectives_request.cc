@@ -224,7 +224,7 @@ absl::StatusOr<std::vector<uint64_t>> Rows(const CollectivesOptions& options,
   return rows;
 }
 
-// Protocol numbers are those of a frame's descriptor (types.proto).
+// Protocol numbers are those of a frame's op_descriptor (types.proto).
 void SetAlgorithm(const Choice& choice, v1::CollectiveCase* to) {
   if (!choice.has_value()) return;
   to->set_algorithm(static_cast<v1::CollectiveAlgorithm>(*choice));

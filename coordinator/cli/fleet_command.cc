@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/cli/fleet_command.h"
 
+#include <cerrno>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <memory>
 
@@ -85,8 +87,10 @@ absl::Status StopWhatFileLacks(const cluster::ClusterConfig& config,
   out << cluster::FormatClusterConfig(started);
   out.close();
   if (!out) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("stop: ", file, " cannot be written"));
+    const int error = errno;
+    std::remove(file.c_str());
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "stop: ", file, ": cannot be written: ", std::strerror(error)));
   }
   const absl::Status status = RunLaunchScript("stop", file, "", nullptr);
   std::remove(file.c_str());

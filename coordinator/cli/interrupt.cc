@@ -22,6 +22,7 @@ Interrupt::Interrupt() {
   RF_CHECK(g_interrupt == nullptr);
   g_interrupt = this;
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // A limit on files' sizes is an error.
   thread_ = std::thread([this] { Loop(); });
 }
 

@@ -143,9 +143,10 @@ absl::Status LocalWorkers::Spawn(const std::vector<std::string>& arguments) {
     posix_spawnattr_init(&attributes);
     posix_spawnattr_setflags(&attributes,
                              POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF);
-    sigset_t defaults;  // This process ignores it.
+    sigset_t defaults;  // This process ignores them.
     sigemptyset(&defaults);
     sigaddset(&defaults, SIGPIPE);
+    sigaddset(&defaults, SIGXFSZ);
     posix_spawnattr_setsigdefault(&attributes, &defaults);
     pid_t pid;
     const int error = posix_spawn(&pid, binary.c_str(), &actions, &attributes,

@@ -387,6 +387,19 @@ TEST_F(BadInputTest, AWorkingDirectoryThatHasGone) {
   EXPECT_EQ(finished.code, 0) << finished.errors;
 }
 
+// A limit on files' sizes ends nothing: the trace is what fails.
+TEST_F(BadInputTest, ATraceLargerThanAFileMayBe) {
+  const Finished finished =
+      Run("/bin/sh",
+          Script("ulimit -f 4 && exec \"$@\"",
+                 {"generate", "--model", Model(), "-p", "x", "-n", "64",
+                  "--ignore-eos", "--trace", File("trace.json")}),
+          {.folder = File("tmp")});
+  EXPECT_EQ(finished.code, 1) << finished.errors;
+  EXPECT_THAT(finished.errors, HasSubstr("File too large"));
+  EXPECT_FALSE(std::filesystem::exists(File("trace.json")));
+}
+
 TEST_F(BadInputTest, Options) {
   const auto generate = [](Arguments more) {
     Arguments all = {"generate", "--model", Model(), "-p", "x", "-n", "1"};

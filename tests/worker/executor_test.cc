@@ -466,6 +466,24 @@ TEST_F(ExecutorTest, AFullContextEndsTheSequence) {
   EXPECT_EQ(full.finish(), v1::FINISH_REASON_LENGTH);
 }
 
+TEST_F(ExecutorTest, NothingIsDecodedBehindAFullContext) {
+  RankWorld world = MakeWorld({.context = 12});
+  v1::StepPlan plan;
+  *plan.add_admissions() = MakeJob(0, 5, {12}, 1).admission;
+  plan.mutable_admissions(0)->add_forced_ids(3);
+  plan.add_prefills()->set_count(12);
+  world.Step(plan);
+  plan.Clear();
+  plan.add_rewinds()->set_length(12);  // Where it ended.
+  plan.add_decodes(0);
+  std::vector<v1::StepResult> results;
+  for (const absl::Status& status : world.TryStep(plan, &results)) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(std::string(status.message()),
+                ::testing::HasSubstr("behind 12 positions"));
+  }
+}
+
 TEST_F(ExecutorTest, WithoutTokensToDrawThePromptIsOnlyEvaluated) {
   RankWorld world = MakeWorld({.mesh = {.tensor = 2}});
   v1::StepPlan plan;

@@ -468,6 +468,26 @@ TEST(SamplerTest, TopCandidatesOverRanksAreThoseOfTheWholeVocabulary) {
   }
 }
 
+// Rank 1 speaks of ids that there are not.
+TEST(SamplerTest, AnIdBeyondTheVocabularyIsDataLossOnEveryRank) {
+  constexpr int kVocab = 100;
+  for (const float top_p : {1.0f, 0.9f}) {
+    OnEveryRank(2, [&](int rank, TimedCommunicator& communicator) {
+      DrawRequest request;
+      request.filter = {.temperature = 1, .top_p = top_p};
+      const std::vector<float> logits(kVocab / 2, rank == 0 ? 0.0f : 9.0f);
+      kernels::ThreadPool pool(1);
+      TokenDrawer drawer(&communicator, &pool);
+      const int begin = rank == 0 ? 0 : 1000;
+      const auto drawn =
+          drawer.Draw({&request, 1}, logits.data(),
+                      {.begin = begin, .end = begin + kVocab / 2}, kVocab);
+      EXPECT_EQ(drawn.status().code(), absl::StatusCode::kDataLoss)
+          << drawn.status();
+    });
+  }
+}
+
 TEST(SamplerTest, SeededGenerationIsTheSameAtEveryWorldSize) {
   const std::vector<uint32_t> prompt = {0, 17, 900, 2047, 5};
   v1::SamplingParams sampling;

@@ -156,6 +156,32 @@ TEST_F(WorkerServiceTest, RemembersTheLatestEpochItWasAskedToEnter) {
   EXPECT_TRUE(Connect(Connection(8)).ok());
 }
 
+TEST_F(WorkerServiceTest, NoMeshIsLargerThanAFleet) {
+  v1::LoadRequest request;
+  request.set_model_path("synth:tiny");
+  request.set_dtype(v1::DTYPE_BF16);
+  request.set_context(64);
+  request.set_slots(1);
+  request.set_prefill_strategy(v1::PREFILL_STRATEGY_WEIGHT_GATHER);
+  v1::Mesh* mesh = request.mutable_layout()->mutable_mesh();
+  for (const auto& [data, expert, tensor] :
+       {std::tuple(1u, 1u, 17u), std::tuple(4u, 2u, 4u),
+        std::tuple(1024u, 1024u, 1024u), std::tuple(~0u, ~0u, ~0u)}) {
+    mesh->set_data(data);
+    mesh->set_expert(expert);
+    mesh->set_tensor(tensor);
+    grpc::ClientContext context;
+    const auto reader = stub_->Load(&context, request);
+    v1::LoadProgress progress;
+    while (reader->Read(&progress)) {
+    }
+    const grpc::Status status = reader->Finish();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(status.error_message(),
+                ::testing::HasSubstr("want at most 16 ranks"));
+  }
+}
+
 // One block of positions in every layer: those of the model and of its MTP.
 TEST_F(WorkerServiceTest, TheCacheTypeDecidesTheSizeOfTheCache) {
   const auto spec = cluster::LoadModelSpec(RINGFLEET_TEST_MODELS "/tiny-v3");
