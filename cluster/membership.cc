@@ -45,7 +45,7 @@ absl::StatusOr<int> Membership::ChooseRank(
     if (!seat.living()) free_rank = rank;
   }
   if (free_rank < 0) {
-    return absl::OutOfRangeError(
+    return absl::AlreadyExistsError(
         absl::StrCat("worker at ", request.address(), ": all ", world_size,
                      " ranks are held by living workers"));
   }

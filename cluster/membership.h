@@ -64,7 +64,7 @@ class Membership {
   // process listens there: a retry, or a restart after a crash.
   //
   // Errors: FAILED_PRECONDITION: another build. ALREADY_EXISTS: a living worker
-  // holds the rank. OUT_OF_RANGE: no such rank, or none free.
+  // holds the rank, or every rank. OUT_OF_RANGE: no such rank.
   // INVALID_ARGUMENT: no address, or a last epoch above kMaxEpoch.
   absl::StatusOr<Member> Register(const v1::RegisterRequest& request);
 

@@ -317,6 +317,8 @@ absl::Status Epoch::OnEveryRank(const std::function<absl::Status(int)>& call) {
 }
 
 absl::Status Epoch::RunSteps(StepSource& source) {
+  std::vector<int> ranks;
+  for (const cluster::Member& member : members_) ranks.push_back(member.rank);
   while (true) {
     while (auto plan = source.NextPlan()) {
       {
@@ -345,7 +347,7 @@ absl::Status Epoch::RunSteps(StepSource& source) {
     }
     if (results.empty()) continue;
     const auto merged = MergeStepResults(
-        results, static_cast<size_t>(options_.mesh.group_size()));
+        results, ranks, static_cast<size_t>(options_.mesh.group_size()));
     absl::Status status = merged.status();
     if (merged.ok() && merged->epoch() != id_) {
       status = absl::InternalError(

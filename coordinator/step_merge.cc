@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cluster/status_macros.h"
+#include "kernels/check.h"
 
 namespace ringfleet::coordinator {
 namespace {
@@ -48,9 +49,10 @@ bool Same(const v1::SlotResult& a, const v1::SlotResult& b) {
                     b.tokens().end());
 }
 
-// That rank `rank` decided what rank `first` did.
+// That result `rank` decided what result `first` did.
 absl::Status CompareDecisions(absl::Span<const v1::StepResult> results,
-                              size_t first, size_t rank) {
+                              absl::Span<const int> ranks, size_t first,
+                              size_t rank) {
   const Decisions want = DecisionsOf(results[first]);
   const Decisions got = DecisionsOf(results[rank]);
   Decisions either = want;
@@ -63,8 +65,8 @@ absl::Status CompareDecisions(absl::Span<const v1::StepResult> results,
     }
     return absl::InternalError(
         absl::StrCat("step ", results[first].step(), ", slot ", slot,
-                     ": worker ", rank, " has ", Describe(got, slot),
-                     ", worker ", first, " has ", Describe(want, slot)));
+                     ": worker ", ranks[rank], " has ", Describe(got, slot),
+                     ", worker ", ranks[first], " has ", Describe(want, slot)));
   }
   return absl::OkStatus();
 }
@@ -72,7 +74,9 @@ absl::Status CompareDecisions(absl::Span<const v1::StepResult> results,
 }  // namespace
 
 absl::StatusOr<v1::StepResult> MergeStepResults(
-    absl::Span<const v1::StepResult> results, size_t group_size) {
+    absl::Span<const v1::StepResult> results, absl::Span<const int> ranks,
+    size_t group_size) {
+  RF_CHECK(ranks.size() == results.size());
   v1::StepResult merged = results[0];
   std::map<uint32_t, size_t> reporters;  // Of slots, by their first rank.
   merged.clear_slots();
@@ -81,22 +85,23 @@ absl::StatusOr<v1::StepResult> MergeStepResults(
     const v1::StepResult& result = results[rank];
     if (result.epoch() != merged.epoch() || result.step() != merged.step()) {
       return absl::InternalError(
-          absl::StrCat("worker ", rank, " reports step ", result.step(),
-                       " of epoch ", result.epoch(), ", worker 0 step ",
-                       merged.step(), " of epoch ", merged.epoch()));
+          absl::StrCat("worker ", ranks[rank], " reports step ", result.step(),
+                       " of epoch ", result.epoch(), ", worker ", ranks[0],
+                       " step ", merged.step(), " of epoch ", merged.epoch()));
     }
     bytes_read += result.bytes_read();
     const size_t first = rank - rank % group_size;
     if (rank != first) {
-      RF_RETURN_IF_ERROR(CompareDecisions(results, first, rank));
+      RF_RETURN_IF_ERROR(CompareDecisions(results, ranks, first, rank));
       continue;
     }
     for (const v1::SlotResult& slot : result.slots()) {
       const auto [known, fresh] = reporters.emplace(slot.slot(), rank);
       if (!fresh) {
-        return absl::InternalError(absl::StrCat(
-            "step ", result.step(), ", slot ", slot.slot(), ": worker ", rank,
-            " reports it, which worker ", known->second, " has"));
+        return absl::InternalError(
+            absl::StrCat("step ", result.step(), ", slot ", slot.slot(),
+                         ": worker ", ranks[rank], " reports it, which worker ",
+                         ranks[known->second], " has"));
       }
       *merged.add_slots() = slot;
     }

@@ -10,17 +10,18 @@
 
 namespace ringfleet::coordinator {
 
-// The result of one step, given by all ranks, in rank order, of which each
-// `group_size` are a data group and know of its slots only; probabilities and
-// scores are those of a group's first rank, the bytes read are everybody's sum.
-// Entries with neither tokens nor an end carry no decision and may be absent on
-// other ranks. Requires at least one result.
+// The result of one step, given by `ranks` of the fleet, in their order, of
+// which each `group_size` are a data group and know of its slots only;
+// probabilities and scores are those of a group's first rank, the bytes read
+// are everybody's sum. Entries with neither tokens nor an end carry no decision
+// and may be absent on other ranks. Requires at least one result.
 //
 // Errors: INTERNAL when two ranks differ in epoch or step, or two of a group in
 // slots, tokens or ends, or when groups name the same slot; names both ranks,
 // the step, the slot and the two values.
 absl::StatusOr<v1::StepResult> MergeStepResults(
-    absl::Span<const v1::StepResult> results, size_t group_size);
+    absl::Span<const v1::StepResult> results, absl::Span<const int> ranks,
+    size_t group_size);
 
 }  // namespace ringfleet::coordinator
 

@@ -2,9 +2,11 @@
 #include "coordinator/cli/doctor_run.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <map>
+#include <memory>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -26,6 +28,7 @@ namespace ringfleet::coordinator::cli {
 namespace {
 
 constexpr absl::Duration kReplyTime = absl::Seconds(30);
+constexpr absl::Duration kInterruptLook = absl::Milliseconds(10);
 // Of one host's kernels and disk: up to 10 s for each of four things.
 constexpr absl::Duration kHostTime = absl::Seconds(90);
 // Reads of memory in slices much longer than what workers start apart.
@@ -33,13 +36,23 @@ constexpr uint32_t kReadSliceMs = 100;
 constexpr uint64_t kLargeBytes = 8 << 20;
 
 // Of one call a worker, all at the same time; the first failure by rank.
+// `cancel` ends calls that run, when the user wants no answer any more.
 absl::Status AskAll(size_t count,
                     const std::function<absl::Status(size_t)>& ask,
+                    const std::function<void()>& cancel,
                     const BenchWorkers& workers) {
   std::vector<absl::Status> statuses(count);
+  std::atomic<size_t> ended{0};
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < count; ++rank) {
-    threads.emplace_back([&, rank] { statuses[rank] = ask(rank); });
+    threads.emplace_back([&, rank] {
+      statuses[rank] = ask(rank);
+      ++ended;
+    });
+  }
+  while (ended < count) {
+    if (Interrupt::Get().requested()) cancel();
+    absl::SleepFor(kInterruptLook);
   }
   for (std::thread& thread : threads) thread.join();
   RF_RETURN_IF_ERROR(Interrupt::Get().status());
@@ -103,6 +116,10 @@ absl::Status MeasureReads(const BenchWorkers& workers,
   std::vector<std::vector<double>> bytes(count,
                                          std::vector<double>(slices, 0.0));
   Gathering line(count);
+  std::vector<std::unique_ptr<WorkerClient>> clients;
+  for (const std::string& address : workers.addresses) {
+    clients.push_back(std::make_unique<WorkerClient>(address));
+  }
   RF_RETURN_IF_ERROR(AskAll(
       count,
       [&](size_t rank) -> absl::Status {
@@ -110,10 +127,9 @@ absl::Status MeasureReads(const BenchWorkers& workers,
         request.set_ranks_on_host(RanksOnHost(workers, rank));
         request.set_slice_ms(kReadSliceMs);
         request.set_slices(slices);
-        WorkerClient client(workers.addresses[rank]);
-        const auto measured =
-            client.MeasureMemory(request, cluster::Deadline::After(kReplyTime),
-                                 [&line] { line.AwaitOthers(); });
+        const auto measured = clients[rank]->MeasureMemory(
+            request, cluster::Deadline::After(kReplyTime),
+            [&line] { line.AwaitOthers(); });
         if (!measured.ok()) {
           line.Fail();
           return measured.status();
@@ -125,6 +141,9 @@ absl::Status MeasureReads(const BenchWorkers& workers,
           bytes[rank][i] = static_cast<double>(measured->slice_bytes(i));
         }
         return absl::OkStatus();
+      },
+      [&clients] {
+        for (const auto& client : clients) client->Cancel();
       },
       workers));
   std::map<std::string, std::vector<double>> sums;
@@ -188,6 +207,7 @@ absl::StatusOr<DoctorFindings> ExamineWorkers(const BenchWorkers& workers,
         findings.workers[rank].address = workers.addresses[rank];
         return MeasureHost(workers, rank, options, &findings.workers[rank]);
       },
+      /*cancel=*/[] {},  // Its call is interruptible.
       workers));
   for (size_t rank = 0; rank < count; ++rank) {  // Alone: threads would wait.
     RF_RETURN_IF_ERROR(

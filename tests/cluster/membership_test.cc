@@ -68,7 +68,7 @@ TEST_F(MembershipTest, AnyRankIsTheLowestFreeOne) {
   EXPECT_EQ(membership.Register(Worker(-1, "a:1"))->rank, 0);
   EXPECT_EQ(membership.Register(Worker(-1, "c:1"))->rank, 2);
   const auto none = membership.Register(Worker(-1, "d:1"));
-  EXPECT_EQ(none.status().code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(none.status().code(), absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(none.status().message(),
             "worker at d:1: all 3 ranks are held by living workers");
 }
