@@ -11,11 +11,11 @@ namespace ringfleet::kernels {
 
 }  // namespace ringfleet::kernels
 
-#define RF_CHECK(condition)                                             \
-  do {                                                                  \
-    if (!(condition)) [[unlikely]] {                                    \
+#define RF_CHECK(condition)                                              \
+  do {                                                                   \
+    if (!(condition)) [[unlikely]] {                                     \
       ::ringfleet::kernels::CheckFailed(__FILE__, __LINE__, #condition); \
-    }                                                                   \
+    }                                                                    \
   } while (false)
 
 #endif  // RINGFLEET_KERNELS_CHECK_H_

@@ -22,8 +22,8 @@ std::array<float, 256> MakeF8E4M3Table() {
     } else if (exponent == 0) {
       magnitude = std::ldexp(static_cast<float>(mantissa), -9);
     } else {
-      magnitude = std::ldexp(1.0f + static_cast<float>(mantissa) / 8.0f,
-                             exponent - 7);
+      magnitude =
+          std::ldexp(1.0f + static_cast<float>(mantissa) / 8.0f, exponent - 7);
     }
     table[code] = (code & 0x80) ? -magnitude : magnitude;
   }

@@ -10,10 +10,12 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/logit_scan.cc"
-#include "hwy/foreach_target.h"  // Compiles this file once per target.
-
+// The first header compiles this file once per target.
+// clang-format off
+#include "hwy/foreach_target.h"
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
+// clang-format on
 
 HWY_BEFORE_NAMESPACE();
 namespace ringfleet::kernels::HWY_NAMESPACE {

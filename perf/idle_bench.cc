@@ -13,8 +13,8 @@
 #include <thread>
 #include <vector>
 
-#include "cluster/group_communicator.h"
-#include "cluster/server.h"
+#include "cluster/collectives/group_communicator.h"
+#include "cluster/rpc/server.h"
 #include "kernels/check.h"
 #include "perf/tcp_mesh.h"
 #include "perf/twin_schedules.h"

@@ -24,16 +24,16 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "cluster/checkpoint_files_service.h"
-#include "cluster/file_reader.h"
-#include "cluster/model_spec.h"
-#include "cluster/model_tensors.h"
-#include "cluster/server.h"
-#include "cluster/shard_plan.h"
+#include "cluster/checkpoint/checkpoint_files_service.h"
+#include "cluster/model/model_spec.h"
+#include "cluster/model/model_tensors.h"
+#include "cluster/model/shard_plan.h"
+#include "cluster/process/file_reader.h"
+#include "cluster/rpc/server.h"
 #include "kernels/aligned_buffer.h"
 #include "kernels/check.h"
 #include "kernels/thread_pool.h"
-#include "worker/loaded_shard.h"
+#include "worker/execution/loaded_shard.h"
 
 namespace ringfleet::perf {
 namespace {

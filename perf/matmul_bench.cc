@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "kernels/isa.h"
-#include "kernels/matmul.h"
+#include "kernels/products/matmul.h"
+#include "kernels/products/weight_matrix.h"
 #include "kernels/read_bandwidth.h"
-#include "kernels/weight_matrix.h"
 #include "perf/roofline.h"
 
 namespace ringfleet::perf {

@@ -19,13 +19,13 @@
 
 #include "benchmark/benchmark.h"
 #include "kernels/aligned_buffer.h"
+#include "kernels/attention/mla.h"
+#include "kernels/attention/mla_decode.h"
+#include "kernels/attention/mla_prefill.h"
 #include "kernels/dtype.h"
 #include "kernels/isa.h"
-#include "kernels/mla.h"
-#include "kernels/mla_decode.h"
-#include "kernels/mla_prefill.h"
+#include "kernels/products/weight_matrix.h"
 #include "kernels/thread_pool.h"
-#include "kernels/weight_matrix.h"
 
 namespace ringfleet::kernels {
 namespace {

@@ -6,11 +6,11 @@
 #include <cstring>
 #include <numbers>
 
+#include "kernels/attention/mla_block.h"
+#include "kernels/attention/mla_decode.h"
+#include "kernels/attention/mla_task.h"
 #include "kernels/check.h"
-#include "kernels/matmul.h"
-#include "kernels/mla_block.h"
-#include "kernels/mla_decode.h"
-#include "kernels/mla_task.h"
+#include "kernels/products/matmul.h"
 
 namespace ringfleet::perf {
 namespace {

@@ -16,12 +16,12 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "kernels/activations.h"
 #include "kernels/aligned_buffer.h"
+#include "kernels/attention/mla.h"
 #include "kernels/dtype.h"
-#include "kernels/mla.h"
+#include "kernels/products/activations.h"
+#include "kernels/products/weight_matrix.h"
 #include "kernels/thread_pool.h"
-#include "kernels/weight_matrix.h"
 
 namespace ringfleet::perf {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "benchmark/benchmark.h"
-#include "cluster/placement.h"
+#include "cluster/placement/placement.h"
 
 namespace ringfleet::cluster {
 namespace {

@@ -13,8 +13,8 @@
 
 #include "absl/types/span.h"
 #include "benchmark/benchmark.h"
-#include "cluster/crc32c.h"
-#include "cluster/wire_format.h"
+#include "cluster/wire/crc32c.h"
+#include "cluster/wire/wire_format.h"
 #include "kernels/reduce.h"
 
 namespace ringfleet {

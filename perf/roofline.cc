@@ -10,8 +10,8 @@
 
 #include "hwy/base.h"
 #include "kernels/aligned_buffer.h"
-#include "kernels/amx_tiles.h"
 #include "kernels/isa.h"
+#include "kernels/products/amx_tiles.h"
 #include "kernels/read_bandwidth.h"
 
 namespace ringfleet::perf {

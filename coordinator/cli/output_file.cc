@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "cluster/file_error.h"
-#include "cluster/status_macros.h"
+#include "cluster/process/file_error.h"
+#include "cluster/process/status_macros.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {

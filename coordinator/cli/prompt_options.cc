@@ -12,9 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "cluster/status_macros.h"
+#include "cluster/process/status_macros.h"
 #include "coordinator/cli/interrupt.h"
-#include "coordinator/utf8.h"
+#include "coordinator/tokenizer/utf8.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {

@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "coordinator/cli/command.h"
-#include "coordinator/cli/local_fleet.h"
-#include "coordinator/cli/trace_call.h"
+#include "coordinator/cli/run/local_fleet.h"
+#include "coordinator/cli/run/trace_call.h"
 #include "protos/coordinator.grpc.pb.h"
 
 namespace ringfleet::coordinator::cli {

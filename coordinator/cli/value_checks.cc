@@ -9,7 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "coordinator/utf8.h"
+#include "coordinator/tokenizer/utf8.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cluster/frame.h"
+#include "cluster/wire/frame.h"
 #include "protos/collective.pb.h"
 
 namespace ringfleet::cluster {

@@ -8,7 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "cluster/safetensors.h"
+#include "cluster/checkpoint/safetensors.h"
 #include "tests/integration/fleet_fixture.h"
 
 namespace ringfleet::integration {

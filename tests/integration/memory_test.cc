@@ -3,7 +3,7 @@
 // a constant.
 #include <filesystem>
 
-#include "cluster/model_spec.h"
+#include "cluster/model/model_spec.h"
 #include "tests/integration/fleet_fixture.h"
 
 namespace ringfleet::integration {
@@ -13,8 +13,8 @@ constexpr uint64_t kMiB = 1 << 20;
 
 // Beside shard and cache: the runtime, gRPC with its threads and windows, the
 // buffers of a step, the allocator's slack. Measured on two cores: 5 MiB after
-// a score of 401 tokens on tiny-v3 at world sizes 1 and 4, 1.5 MiB after loading
-// a shard of 137 MiB. Machines with more cores have more arenas.
+// a score of 401 tokens on tiny-v3 at world sizes 1 and 4, 1.5 MiB after
+// loading a shard of 137 MiB. Machines with more cores have more arenas.
 constexpr uint64_t kConstant = 24 * kMiB;
 
 // VmHWM also counts the program's own pages; measured 20 MiB above the shard.

@@ -30,8 +30,8 @@ TEST(WidenTest, GivesTheBitsOfToFloatTimesTheScale) {
           for (const float scale : {1.0f, 0.37f, 0.0f}) {
             std::vector<float> want(count), got(count);
             ToFloat(dtype, bytes.data() + first, count, want.data());
-            WidenScaled(dtype, bytes.data() + first, count, scale, kNoWidenLimit,
-                        got.data());
+            WidenScaled(dtype, bytes.data() + first, count, scale,
+                        kNoWidenLimit, got.data());
             for (size_t i = 0; i < count; ++i) {
               want[i] *= scale;
               if (std::isnan(want[i]) && std::isnan(got[i])) continue;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "cluster/model_spec.h"
+#include "cluster/model/model_spec.h"
 #include "kernels/dtype.h"
 
 namespace ringfleet::testing {

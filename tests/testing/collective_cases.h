@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "cluster/communicator.h"
+#include "cluster/collectives/communicator.h"
 
 namespace ringfleet::testing {
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "cluster/channel.h"
+#include "cluster/rpc/channel.h"
 #include "kernels/check.h"
 
 namespace ringfleet::testing {

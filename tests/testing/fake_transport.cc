@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "cluster/status_macros.h"
+#include "cluster/process/status_macros.h"
 
 namespace ringfleet::testing {
 

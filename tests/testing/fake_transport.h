@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "cluster/ring_queue.h"
-#include "cluster/transport.h"
+#include "cluster/transport/ring_queue.h"
+#include "cluster/transport/transport.h"
 #include "kernels/mutex.h"
 
 namespace ringfleet::testing {

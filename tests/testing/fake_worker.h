@@ -20,9 +20,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "cluster/build_info.h"
-#include "cluster/status.h"
-#include "cluster/trace_recorder.h"
+#include "cluster/process/build_info.h"
+#include "cluster/process/status.h"
+#include "cluster/recording/trace_recorder.h"
 #include "kernels/check.h"
 #include "kernels/mutex.h"
 #include "protos/cluster.pb.h"

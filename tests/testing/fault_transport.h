@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "cluster/transport.h"
+#include "cluster/transport/transport.h"
 
 namespace ringfleet::testing {
 

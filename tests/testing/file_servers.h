@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "cluster/checkpoint_files_service.h"
-#include "cluster/crc32c.h"
+#include "cluster/checkpoint/checkpoint_files_service.h"
+#include "cluster/wire/crc32c.h"
 #include "kernels/check.h"
 #include "kernels/mutex.h"
 #include "protos/checkpoint.grpc.pb.h"

@@ -11,14 +11,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "cluster/group_communicator.h"
-#include "cluster/status_macros.h"
-#include "kernels/matmul.h"
+#include "cluster/collectives/group_communicator.h"
+#include "cluster/process/status_macros.h"
+#include "kernels/products/matmul.h"
 #include "tests/testing/collective_cases.h"
 #include "tests/testing/fake_transport.h"
 #include "tests/testing/soon.h"
-#include "worker/all_gather_matmul.h"
-#include "worker/matmul_reduce_scatter.h"
+#include "worker/fused/all_gather_matmul.h"
+#include "worker/fused/matmul_reduce_scatter.h"
 
 namespace ringfleet::testing {
 

@@ -14,9 +14,9 @@
 #include <thread>
 #include <vector>
 
-#include "cluster/flight_recorder.h"
-#include "cluster/link_transport.h"
-#include "cluster/server.h"
+#include "cluster/recording/flight_recorder.h"
+#include "cluster/rpc/server.h"
+#include "cluster/transport/link_transport.h"
 
 namespace ringfleet::testing {
 

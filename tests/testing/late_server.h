@@ -12,7 +12,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "cluster/health_service.h"
+#include "cluster/rpc/health_service.h"
 
 namespace ringfleet::testing {
 

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "cluster/communicator.h"
-#include "cluster/status_macros.h"
+#include "cluster/collectives/communicator.h"
+#include "cluster/process/status_macros.h"
 #include "kernels/mutex.h"
 #include "tests/testing/collective_cases.h"
 

@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "cluster/status_macros.h"
-#include "cluster/wire_format.h"
+#include "cluster/process/status_macros.h"
+#include "cluster/wire/wire_format.h"
 #include "tests/testing/collective_cases.h"
 
 namespace ringfleet::testing {

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "cluster/flight_recorder.h"
-#include "cluster/group_communicator.h"
-#include "cluster/transport.h"
+#include "cluster/collectives/group_communicator.h"
+#include "cluster/recording/flight_recorder.h"
+#include "cluster/transport/transport.h"
 
 namespace ringfleet::testing {
 

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "cluster/crc32c.h"
-#include "cluster/frame.h"
+#include "cluster/wire/crc32c.h"
+#include "cluster/wire/frame.h"
 #include "kernels/check.h"
 #include "protos/collective.grpc.pb.h"
 #include "tests/testing/connected_channel.h"

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "cluster/model_spec.h"
+#include "cluster/model/model_spec.h"
 
 namespace ringfleet::testing {
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "cluster/expert_layout.h"
+#include "cluster/model/expert_layout.h"
 #include "kernels/check.h"
 
 namespace ringfleet::testing {

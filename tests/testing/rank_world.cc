@@ -5,11 +5,11 @@
 #include <thread>
 
 #include "gtest/gtest.h"
-#include "worker/expert_migration.h"
-#include "worker/kv_cache.h"
-#include "worker/model.h"
-#include "worker/shard_loader.h"
-#include "worker/timed_communicator.h"
+#include "worker/execution/expert_migration.h"
+#include "worker/fused/timed_communicator.h"
+#include "worker/loading/shard_loader.h"
+#include "worker/model/kv_cache.h"
+#include "worker/model/model.h"
 
 namespace ringfleet::testing {
 

@@ -8,16 +8,16 @@
 #include <string>
 #include <vector>
 
-#include "cluster/expert_layout.h"
-#include "cluster/model_spec.h"
-#include "cluster/safetensors.h"
-#include "cluster/shard_plan.h"
+#include "cluster/checkpoint/safetensors.h"
+#include "cluster/model/expert_layout.h"
+#include "cluster/model/model_spec.h"
+#include "cluster/model/shard_plan.h"
 #include "kernels/thread_pool.h"
 #include "protos/worker.pb.h"
 #include "tests/testing/memory_communicator.h"
-#include "worker/executor.h"
-#include "worker/model.h"
-#include "worker/weights.h"
+#include "worker/execution/executor.h"
+#include "worker/model/model.h"
+#include "worker/model/weights.h"
 
 namespace ringfleet::testing {
 

@@ -12,7 +12,7 @@
 #include "kernels/check.h"
 #include "kernels/dtype.h"
 #include "kernels/isa.h"
-#include "kernels/quantize.h"
+#include "kernels/products/quantize.h"
 
 namespace ringfleet::testing {
 namespace {

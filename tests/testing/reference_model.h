@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "cluster/model_spec.h"
-#include "cluster/safetensors.h"
-#include "kernels/weight_matrix.h"
+#include "cluster/checkpoint/safetensors.h"
+#include "cluster/model/model_spec.h"
+#include "kernels/products/weight_matrix.h"
 
 namespace ringfleet::testing {
 

@@ -6,7 +6,7 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "cluster/transport.h"
+#include "cluster/transport/transport.h"
 
 namespace ringfleet::testing {
 

@@ -3,7 +3,7 @@
 #define RINGFLEET_TESTS_TESTING_SOON_H_
 
 #include "absl/time/time.h"
-#include "cluster/deadline.h"
+#include "cluster/process/deadline.h"
 
 namespace ringfleet::testing {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "cluster/trace_recorder.h"
+#include "cluster/recording/trace_recorder.h"
 
 namespace ringfleet::testing {
 

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cluster/checkpoint/model_inspection.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "kernels/dtype.h"
+
+namespace ringfleet::cluster {
+namespace {
+
+using kernels::Dtype;
+
+uint64_t ElementsOf(const TensorInfo& info) {
+  uint64_t elements = 1;
+  for (const int64_t size : info.shape) elements *= size;
+  return elements;
+}
+
+std::string ShapeText(const std::vector<int64_t>& shape) {
+  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+}
+
+class Inspector {
+ public:
+  Inspector(const ModelSpec& spec, const Checkpoint& checkpoint)
+      : spec_(spec), checkpoint_(checkpoint) {}
+
+  ModelInspection Inspect() {
+    Expect("", RootTensors(spec_));
+    for (int i = 0; i < spec_.num_hidden_layers; ++i) {
+      Expect(LayerPrefix(i), LayerTensors(spec_, spec_.IsMoeLayer(i)));
+    }
+    const std::vector<std::string> names = checkpoint_.Names();
+    for (int i = 0; i < spec_.num_nextn_predict_layers; ++i) {
+      const std::string prefix = LayerPrefix(spec_.num_hidden_layers + i);
+      const bool present = std::any_of(names.begin(), names.end(),
+                                       [&prefix](const std::string& name) {
+                                         return absl::StartsWith(name, prefix);
+                                       });
+      if (!present) continue;
+      result_.has_mtp = true;
+      Expect(prefix, MtpTensors(spec_));
+    }
+    for (const std::string& name : names) Tally(name);
+    std::sort(result_.missing.begin(), result_.missing.end());
+    std::sort(result_.wrong.begin(), result_.wrong.end());
+    return std::move(result_);
+  }
+
+ private:
+  void Expect(const std::string& prefix,
+              const std::vector<ModelTensor>& tensors) {
+    for (const ModelTensor& tensor : tensors) {
+      if (!tensor.each_expert) {
+        ExpectOne(absl::StrCat(prefix, tensor.name), tensor);
+        continue;
+      }
+      for (int e = 0; e < spec_.n_routed_experts; ++e) {
+        const std::string expert = absl::StrCat("experts.", e, ".");
+        ExpectOne(
+            absl::StrCat(prefix, absl::StrReplaceAll(tensor.name,
+                                                     {{"experts.*.", expert}})),
+            tensor);
+      }
+    }
+  }
+
+  void Wrong(const std::string& name, absl::string_view problem) {
+    result_.wrong.push_back(absl::StrCat(name, ": ", problem));
+  }
+
+  // Counts a tensor of the checkpoint to a class, and says it is known. Null
+  // when it is missing, or cannot be read, which is then noted.
+  const TensorInfo* Claim(const std::string& name, const ModelTensor& tensor,
+                          bool is_scale) {
+    const absl::StatusOr<const TensorInfo*> info = checkpoint_.Find(name);
+    if (absl::IsNotFound(info.status())) {
+      if (!tensor.is_copy) result_.missing.push_back(name);
+      return nullptr;
+    }
+    known_.insert(name);
+    if (!info.ok()) {
+      Wrong(name, info.status().message());
+      return nullptr;
+    }
+    TensorTally& tally =
+        result_.classes[static_cast<size_t>(tensor.weight_class)];
+    ++tally.tensors;
+    tally.bytes += (*info)->bytes;
+    if (!is_scale) tally.parameters += ElementsOf(**info);
+    return *info;
+  }
+
+  void ExpectOne(const std::string& name, const ModelTensor& tensor) {
+    const TensorInfo* info = Claim(name, tensor, /*is_scale=*/false);
+    if (info == nullptr) return;
+    const std::vector<int64_t> want =
+        tensor.rows == 0 ? std::vector<int64_t>{tensor.columns}
+                         : std::vector<int64_t>{tensor.rows, tensor.columns};
+    if (info->shape != want) {
+      Wrong(name, absl::StrCat("shape ", ShapeText(info->shape), ", want ",
+                               ShapeText(want)));
+      return;
+    }
+    if (info->dtype == Dtype::kInt8) {
+      Wrong(name, "dtype int8, want f32, bf16, f16 or f8_e4m3");
+    }
+    if (info->dtype != Dtype::kF8E4M3) return;
+    if (!tensor.may_be_fp8) {
+      Wrong(name, "dtype f8_e4m3, want f32, bf16 or f16");
+    } else if (spec_.weight_block_rows == 0) {
+      Wrong(name, "dtype f8_e4m3, but config.json has no quantization_config");
+    } else {
+      ExpectScales(absl::StrCat(name, "_scale_inv"), tensor);
+    }
+  }
+
+  void ExpectScales(const std::string& name, const ModelTensor& tensor) {
+    const TensorInfo* info = Claim(name, tensor, /*is_scale=*/true);
+    if (info == nullptr) return;
+    const auto blocks = [](int64_t size, int64_t block) {
+      return (size + block - 1) / block;
+    };
+    const std::vector<int64_t> want = {
+        blocks(tensor.rows, spec_.weight_block_rows),
+        blocks(tensor.columns, spec_.weight_block_columns)};
+    if (info->dtype != Dtype::kF32 || info->shape != want) {
+      Wrong(name, absl::StrCat(kernels::DtypeName(info->dtype), " ",
+                               ShapeText(info->shape), ", want f32 ",
+                               ShapeText(want)));
+    }
+  }
+
+  // By dtype and file, and among the unexpected if nothing asked for it.
+  void Tally(const std::string& name) {
+    const bool known = known_.contains(name);
+    if (!known) result_.unexpected.push_back(name);
+    const absl::StatusOr<const TensorInfo*> info = checkpoint_.Find(name);
+    if (!info.ok()) {
+      ++result_.dtypes["unsupported"].tensors;
+      if (!known) ++result_.unexpected_tally.tensors;
+      return;
+    }
+    const auto add = [&info](TensorTally& tally) {
+      ++tally.tensors;
+      tally.parameters += ElementsOf(**info);
+      tally.bytes += (*info)->bytes;
+    };
+    add(result_.dtypes[std::string(kernels::DtypeName((*info)->dtype))]);
+    add(result_.files[checkpoint_.FileName(**info)]);
+    if (!known) add(result_.unexpected_tally);
+  }
+
+  const ModelSpec& spec_;
+  const Checkpoint& checkpoint_;
+  absl::flat_hash_set<std::string> known_;
+  ModelInspection result_;
+};
+
+}  // namespace
+
+ModelInspection InspectModel(const ModelSpec& spec,
+                             const Checkpoint& checkpoint) {
+  return Inspector(spec, checkpoint).Inspect();
+}
+
+}  // namespace ringfleet::cluster

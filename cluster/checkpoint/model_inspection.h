@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a checkpoint holds beside what its configuration asks for; from headers
+// alone.
+#ifndef RINGFLEET_CLUSTER_CHECKPOINT_MODEL_INSPECTION_H_
+#define RINGFLEET_CLUSTER_CHECKPOINT_MODEL_INSPECTION_H_
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "cluster/checkpoint/safetensors.h"
+#include "cluster/model/model_spec.h"
+#include "cluster/model/model_tensors.h"
+
+namespace ringfleet::cluster {
+
+struct TensorTally {
+  uint64_t tensors = 0;
+  uint64_t parameters = 0;  // Without the scales of fp8 blocks.
+  uint64_t bytes = 0;       // With them.
+};
+
+struct ModelInspection {
+  // By WeightClass, of tensors that the configuration asks for.
+  std::array<TensorTally, kNumWeightClasses> classes = {};
+  TensorTally unexpected_tally;
+  std::map<std::string, TensorTally> dtypes;  // Of all tensors.
+  std::map<std::string, TensorTally> files;   // By name; of data, not headers.
+  // Sorted: names; "NAME: shape [1, 2], want [3, 4]"; names.
+  std::vector<std::string> missing;
+  std::vector<std::string> wrong;
+  std::vector<std::string> unexpected;
+  // Whether any tensor of a multi-token prediction layer is there. Without one
+  // such layers are not asked for: they are not needed to generate.
+  bool has_mtp = false;
+  // Whether a worker can load it, as far as headers tell.
+  bool ok() const { return missing.empty() && wrong.empty(); }
+};
+ModelInspection InspectModel(const ModelSpec& spec,
+                             const Checkpoint& checkpoint);
+
+}  // namespace ringfleet::cluster
+
+#endif  // RINGFLEET_CLUSTER_CHECKPOINT_MODEL_INSPECTION_H_

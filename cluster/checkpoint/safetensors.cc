@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cluster/checkpoint/safetensors.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cluster/checkpoint/checkpoint_source.h"
+#include "cluster/process/status_macros.h"
+#include "cluster/synthetic/synthetic_checkpoint.h"
+#include "cluster/synthetic/synthetic_model.h"
+
+namespace ringfleet::cluster {
+namespace {
+
+constexpr int kSampledPages = 64;
+constexpr size_t kPageBytes = 4096;
+
+// XXH3-128 of parts, each preceded by its length, so that no two lists of parts
+// share one stream of bytes.
+class PartsHash {
+ public:
+  PartsHash() : state_(XXH3_createState(), XXH3_freeState) {
+    XXH3_128bits_reset(state_.get());
+  }
+  void Add(absl::string_view part) {
+    const uint64_t size = part.size();
+    XXH3_128bits_update(state_.get(), &size, sizeof(size));
+    XXH3_128bits_update(state_.get(), part.data(), part.size());
+  }
+  std::string Hex() const {
+    XXH128_canonical_t digest;
+    XXH128_canonicalFromHash(&digest, XXH3_128bits_digest(state_.get()));
+    std::string hex;
+    for (const unsigned char byte : digest.digest) {
+      absl::StrAppendFormat(&hex, "%02x", byte);
+    }
+    return hex;
+  }
+
+ private:
+  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state_;
+};
+
+}  // namespace
+
+struct Checkpoint::Impl {
+  explicit Impl(std::unique_ptr<const CheckpointSource> opened)
+      : source(std::move(opened)), contents(source->contents()) {
+    for (size_t i = 0; i < contents.files.size(); ++i) {
+      if (source->Fetches(static_cast<int>(i))) continue;
+      other_bytes_read += contents.files[i].header_bytes;
+    }
+  }
+
+  // Of a tensor in `file`.
+  void Count(int file, uint64_t bytes) const {
+    (source->Fetches(file) ? bytes_fetched : bytes_read)
+        .fetch_add(bytes, std::memory_order_relaxed);
+  }
+
+  const std::unique_ptr<const CheckpointSource> source;
+  const CheckpointContents& contents;
+  mutable std::atomic<uint64_t> bytes_read = 0;
+  mutable std::atomic<uint64_t> bytes_fetched = 0;
+  mutable std::atomic<uint64_t> other_bytes_read = 0;
+};
+
+absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(
+    const std::string& model) {
+  std::unique_ptr<CheckpointSource> source;
+  if (IsSyntheticModel(model)) {
+    RF_ASSIGN_OR_RETURN(source, SyntheticCheckpoint::Open(model));
+  } else {
+    RF_ASSIGN_OR_RETURN(source, OpenCheckpointFolder(model));
+  }
+  return std::unique_ptr<Checkpoint>(
+      new Checkpoint(std::make_unique<Impl>(std::move(source))));
+}
+
+absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::OpenFetching(
+    const std::string& model,
+    std::unique_ptr<const CheckpointFetcher> fetcher) {
+  RF_ASSIGN_OR_RETURN(std::unique_ptr<CheckpointSource> source,
+                      OpenCheckpointFolder(model, std::move(fetcher)));
+  return std::unique_ptr<Checkpoint>(
+      new Checkpoint(std::make_unique<Impl>(std::move(source))));
+}
+
+Checkpoint::Checkpoint(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Checkpoint::~Checkpoint() = default;
+
+absl::StatusOr<const TensorInfo*> Checkpoint::Find(
+    absl::string_view name) const {
+  if (const auto it = impl_->contents.tensors.find(name);
+      it != impl_->contents.tensors.end()) {
+    return &it->second;
+  }
+  if (const auto it = impl_->contents.unsupported.find(name);
+      it != impl_->contents.unsupported.end()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, ": dtype ", it->second, ", want F32, BF16, F16 or F8_E4M3"));
+  }
+  return absl::NotFoundError(
+      absl::StrCat("no tensor ", name, " in ", impl_->contents.model));
+}
+
+bool Checkpoint::Contains(absl::string_view name) const {
+  return impl_->contents.tensors.contains(name) ||
+         impl_->contents.unsupported.contains(name);
+}
+
+std::vector<std::string> Checkpoint::Names() const {
+  std::vector<std::string> names;
+  names.reserve(impl_->contents.tensors.size() +
+                impl_->contents.unsupported.size());
+  for (const auto& [name, info] : impl_->contents.tensors)
+    names.push_back(name);
+  for (const auto& [name, dtype] : impl_->contents.unsupported)
+    names.push_back(name);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+const std::string& Checkpoint::FileName(const TensorInfo& tensor) const {
+  return impl_->contents.files[tensor.file].name;
+}
+
+absl::Status Checkpoint::Read(const TensorInfo& tensor, uint64_t offset,
+                              size_t size, void* destination) const {
+  if (offset > tensor.bytes || size > tensor.bytes - offset) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(tensor.name, ": read of bytes [", offset, ", +", size,
+                     "), want a range within ", tensor.bytes));
+  }
+  if (size == 0) return absl::OkStatus();
+  RF_RETURN_IF_ERROR(
+      Annotate(impl_->source->Read(tensor.file, tensor.offset + offset, size,
+                                   destination),
+               tensor.name));
+  impl_->Count(tensor.file, size);
+  return absl::OkStatus();
+}
+
+absl::Status Checkpoint::ReadRows(const TensorInfo& tensor, uint64_t offset,
+                                  size_t size, uint64_t stride, size_t count,
+                                  char* destination) const {
+  if (size == 0 || count == 0) return absl::OkStatus();
+  if (stride == size) {
+    return Read(tensor, offset, size * count, destination);
+  }
+  uint64_t span = 0;  // From the first range's begin to the last one's end.
+  if (__builtin_mul_overflow(stride, count - 1, &span) ||
+      __builtin_add_overflow(span, size, &span) || offset > tensor.bytes ||
+      span > tensor.bytes - offset) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        tensor.name, ": read of ", count, " ranges of ", size, " bytes, ",
+        stride, " apart, from ", offset, ", want them within ", tensor.bytes));
+  }
+  RF_RETURN_IF_ERROR(
+      Annotate(impl_->source->ReadRows(tensor.file, tensor.offset + offset,
+                                       size, stride, count, destination),
+               tensor.name));
+  impl_->Count(tensor.file, size * count);
+  return absl::OkStatus();
+}
+
+uint64_t Checkpoint::bytes_read() const {
+  return impl_->bytes_read.load(std::memory_order_relaxed);
+}
+
+uint64_t Checkpoint::other_bytes_read() const {
+  return impl_->other_bytes_read.load(std::memory_order_relaxed);
+}
+
+uint64_t Checkpoint::bytes_fetched() const {
+  return impl_->bytes_fetched.load(std::memory_order_relaxed);
+}
+
+uint64_t Checkpoint::other_bytes_fetched() const {
+  // Of tensors first: what is fetched meanwhile only makes the rest larger.
+  const uint64_t tensors = bytes_fetched();
+  return impl_->source->bytes_fetched() - tensors;
+}
+
+std::string Checkpoint::config() const {
+  return impl_->contents.config.value_or("");
+}
+
+absl::StatusOr<std::vector<Checkpoint::FileFacts>> Checkpoint::Describe()
+    const {
+  const auto whole = [](absl::string_view name, absl::string_view text) {
+    return FileFacts{.name = std::string(name),
+                     .bytes = text.size(),
+                     .header_hash = XXH3_64bits(text.data(), text.size())};
+  };
+  std::vector<FileFacts> all = {whole("config.json", config()),
+                                whole("model.safetensors.index.json",
+                                      impl_->contents.index.value_or(""))};
+  std::string page(kPageBytes, '\0');
+  for (size_t i = 0; i < impl_->contents.files.size(); ++i) {
+    const CheckpointContents::File& file = impl_->contents.files[i];
+    FileFacts facts = {.name = file.name,
+                       .bytes = file.size,
+                       .header_hash = file.header_hash.low64};
+    // Page p starts at p/63 of the way from the first to the last page.
+    const uint64_t data = file.size - file.header_bytes;
+    const uint64_t last = data > kPageBytes ? data - kPageBytes : 0;
+    for (uint64_t p = 0; p < kSampledPages; ++p) {
+      const uint64_t offset =
+          file.header_bytes + last / (kSampledPages - 1) * p +
+          last % (kSampledPages - 1) * p / (kSampledPages - 1);
+      const size_t size = std::min<uint64_t>(kPageBytes, file.size - offset);
+      RF_RETURN_IF_ERROR(
+          impl_->source->Read(static_cast<int>(i), offset, size, page.data()));
+      if (!impl_->source->Fetches(static_cast<int>(i))) {
+        impl_->other_bytes_read.fetch_add(size, std::memory_order_relaxed);
+      }
+      facts.pages.emplace_back(offset, XXH3_64bits(page.data(), size));
+    }
+    all.push_back(std::move(facts));
+  }
+  return all;
+}
+
+absl::StatusOr<std::string> Checkpoint::Fingerprint() const {
+  RF_ASSIGN_OR_RETURN(const std::vector<FileFacts> files, Describe());
+  PartsHash hash;
+  for (const FileFacts& file : files) {
+    hash.Add(file.name);
+    hash.Add(absl::StrCat(file.bytes, " ", file.header_hash));
+    for (const auto& [offset, page] : file.pages) {
+      hash.Add(absl::StrCat(offset, " ", page));
+    }
+  }
+  return hash.Hex();
+}
+
+std::string Checkpoint::FileState() const {
+  PartsHash hash;
+  for (const CheckpointContents::File& file : impl_->contents.files) {
+    hash.Add(file.name);
+    hash.Add(absl::StrCat(file.size, " ", file.modified_ns));
+  }
+  return hash.Hex();
+}
+
+}  // namespace ringfleet::cluster

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads a checkpoint in the hub's format: *.safetensors files, with
+// model.safetensors.index.json when there are several. Only headers are read
+// when a checkpoint is opened; weights are read by byte range, so that a
+// worker touches what it owns. A synthetic checkpoint (synthetic_model.h) is
+// read in the same way, without files.
+#ifndef RINGFLEET_CLUSTER_CHECKPOINT_SAFETENSORS_H_
+#define RINGFLEET_CLUSTER_CHECKPOINT_SAFETENSORS_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "kernels/dtype.h"
+
+namespace ringfleet::cluster {
+
+class CheckpointFetcher;
+
+struct TensorInfo {
+  std::string name;
+  kernels::Dtype dtype;
+  std::vector<int64_t> shape;
+  int file = 0;         // Index into Checkpoint's files.
+  uint64_t offset = 0;  // From the start of the file.
+  uint64_t bytes = 0;
+};
+
+// Immutable and thread-safe once open.
+class Checkpoint {
+ public:
+  // Opens every file of the checkpoint and validates all headers: length,
+  // JSON, dtypes, shapes against byte counts, offsets inside the file and not
+  // overlapping, index against contents. Tensors of a dtype that Dtype does
+  // not name are kept out of reach: Find reports them as INVALID_ARGUMENT.
+  // `model` is a folder, or the name of a synthetic model.
+  //
+  // Errors: NOT_FOUND (no checkpoint), DATA_LOSS (corrupt, truncated, a file of
+  // the index is missing), INVALID_ARGUMENT; each names file, value and
+  // expectation.
+  static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(
+      const std::string& model);
+  // The same for a folder whose missing files, maybe all of them, other hosts
+  // have. Errors: those of `fetcher`, too; DATA_LOSS when a file here has
+  // another size than there.
+  static absl::StatusOr<std::unique_ptr<Checkpoint>> OpenFetching(
+      const std::string& model,
+      std::unique_ptr<const CheckpointFetcher> fetcher);
+  ~Checkpoint();
+
+  // Errors: NOT_FOUND; INVALID_ARGUMENT for an unsupported dtype.
+  absl::StatusOr<const TensorInfo*> Find(absl::string_view name) const;
+  bool Contains(absl::string_view name) const;
+  // All names, sorted.
+  std::vector<std::string> Names() const;
+  const std::string& FileName(const TensorInfo& tensor) const;
+
+  // Reads bytes [offset, offset + size) of the tensor's data. DATA_LOSS when
+  // the file has become shorter. Counts into bytes_read().
+  absl::Status Read(const TensorInfo& tensor, uint64_t offset, size_t size,
+                    void* destination) const;
+  // The same for `count` ranges that begin `stride` bytes apart, stored one
+  // behind the other. What lies between them is not read.
+  absl::Status ReadRows(const TensorInfo& tensor, uint64_t offset, size_t size,
+                        uint64_t stride, size_t count, char* destination) const;
+  uint64_t bytes_read() const;
+  // What Open and Fingerprint have read beside it.
+  uint64_t other_bytes_read() const;
+  // The same of what other hosts were asked for, which is not counted above:
+  // tensors, and all the rest with configuration and index.
+  uint64_t bytes_fetched() const;
+  uint64_t other_bytes_fetched() const;
+
+  // The text of config.json; empty without one.
+  std::string config() const;
+
+  // Hex digest that tells checkpoints apart: config.json, the index, every
+  // header and file size, and a sample of each file's data (64 pages evenly
+  // spread, so a few MB for the largest models). Not a proof of integrity. A
+  // synthetic checkpoint has the digest of the files that it would be.
+  absl::StatusOr<std::string> Fingerprint() const;
+
+  // What tells checkpoints apart, file by file: what Fingerprint hashes.
+  struct FileFacts {
+    std::string name;
+    uint64_t bytes = 0;
+    uint64_t header_hash = 0;  // Of config.json and the index: of all of it.
+    // Of each sampled page: where it begins in the file, and its hash.
+    std::vector<std::pair<uint64_t, uint64_t>> pages;
+  };
+  absl::StatusOr<std::vector<FileFacts>> Describe() const;
+
+  // Hex digest of the files' names, sizes and times of modification on this
+  // host: a file that was written to since, even one byte of it, gives another
+  // one; a copy may, too.
+  std::string FileState() const;
+
+ private:
+  struct Impl;
+  explicit Checkpoint(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ringfleet::cluster
+
+#endif  // RINGFLEET_CLUSTER_CHECKPOINT_SAFETENSORS_H_

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_CLUSTER_COLLECTIVES_ALL_TO_ALL_H_
+#define RINGFLEET_CLUSTER_COLLECTIVES_ALL_TO_ALL_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "cluster/collectives/exchange.h"
+
+namespace ringfleet::cluster {
+
+// Part r of `input` goes to rank r, directly; part r of `output` comes from
+// there. Each part is encoded by itself, from the start of a row, so what
+// arrives does not depend on what other ranks get; the own part is rounded as
+// if it had been sent. Format: ByteFormat with Value char, or WireFormat with
+// Value float. The input is no longer read on return.
+template <typename Format, typename Value>
+absl::Status DirectAllToAll(Exchange& exchange, const Format& format,
+                            absl::Span<const Value> input,
+                            absl::Span<const uint64_t> input_offsets,
+                            absl::Span<Value> output,
+                            absl::Span<const uint64_t> output_offsets);
+
+}  // namespace ringfleet::cluster
+
+#endif  // RINGFLEET_CLUSTER_COLLECTIVES_ALL_TO_ALL_H_

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// One operation of a group, as the algorithms see it: frames between ranks of
+// the group, each checked to belong to this very operation and to be the one
+// that comes next. Who sent another one is blamed for the error.
+#ifndef RINGFLEET_CLUSTER_COLLECTIVES_EXCHANGE_H_
+#define RINGFLEET_CLUSTER_COLLECTIVES_EXCHANGE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "cluster/collectives/send_arena.h"
+#include "cluster/process/deadline.h"
+#include "cluster/recording/flight_recorder.h"
+#include "cluster/recording/trace_recorder.h"
+#include "cluster/transport/transport.h"
+#include "cluster/wire/frame.h"
+
+namespace ringfleet::cluster {
+
+// A communicator's members: all ranks of the world, or one axis of the mesh.
+// A member's rank in the group is its position in `ranks`.
+struct Group {
+  uint32_t id = 0;
+  std::vector<int> ranks;
+};
+
+// The group of all ranks, in order; mesh axes have other ids.
+Group WorldGroup(int world_size);
+
+// Lives as long as one operation. Not thread-safe; allocates nothing. Ranks
+// are those of the group.
+class Exchange {
+ public:
+  // `head` names the operation: group, sequence, op_descriptor, check, count.
+  // The rest is filled in per frame. `bytes` are those of the whole vector as
+  // it travels. All pointers must outlive it; `recorder` and `trace` may be
+  // null.
+  Exchange(Transport* transport, const Group* group, int rank, FrameHeader head,
+           uint64_t bytes, Deadline deadline, SendArena* arena,
+           FlightRecorder* recorder, TraceRecorder* trace);
+  // The operation has ended, for its trace.
+  ~Exchange() { EndReceive(); }
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(group_->ranks.size()); }
+  int Wrap(int rank) const { return ((rank % size()) + size()) % size(); }
+
+  // A block for `bytes` of encoded elements, free of earlier operations.
+  absl::StatusOr<SendArena::Block*> NextBlock(size_t bytes);
+  PayloadLedger& caller_ledger() { return arena_->caller(); }
+  // Memory of what is not sent.
+  char* Scratch(size_t bytes) { return arena_->Scratch(bytes); }
+  // Waits until the caller's own memory is no longer being sent.
+  absl::Status AwaitCallerMemory();
+
+  // Where a frame stands in the operation: `offset` counts bytes of the
+  // segment that `step` exchanges.
+  struct Place {
+    uint32_t step = 0;
+    uint64_t offset = 0;
+  };
+
+  // Queues one frame; an empty `payload` lets ranks meet, and compare what
+  // they are doing, where there is nothing to send. `payload` and `ledger` as
+  // for Transport::Send.
+  absl::Status Send(int to, Lane lane, Place place,
+                    absl::Span<const char> payload, PayloadLedger& ledger);
+
+  // The same frame to every other rank, the next one first: starting at
+  // different ranks spreads the load over all links. Its sum is made once.
+  absl::Status SendToOthers(Place place, absl::Span<const char> payload,
+                            PayloadLedger& ledger);
+
+  // Passes a received frame on in `step`, at the same offset.
+  absl::Status Forward(int to, Lane lane, uint32_t step,
+                       const FrameBody& frame);
+
+  // The next frame of `from`, which must be at `place` and hold `bytes`.
+  //
+  // Errors: those of Transport::Receive; FAILED_PRECONDITION when `from` is in
+  // another operation, at another place, or sends another number of bytes.
+  absl::StatusOr<ReceivedFrame> Receive(int from, Lane lane, Place place,
+                                        uint64_t bytes);
+
+  // From here on ReceiveAny leaves the core to threads that compute.
+  void SetBesideCompute() { beside_compute_ = true; }
+
+  // The next frame on the lane of any source, of this operation; the caller
+  // checks its place with CheckPlace.
+  struct Incoming {
+    int from = 0;
+    Lane lane = Lane::kDirect;
+  };
+  absl::StatusOr<ReceivedFrame> ReceiveAny(absl::Span<const Incoming> sources,
+                                           size_t* index);
+  // The same beside threads that compute, or null when Transport::Wake was
+  // called; `sources` may be empty.
+  absl::StatusOr<ReceivedFrame> ReceiveUnlessWoken(
+      absl::Span<const Incoming> sources, size_t* index);
+  absl::Status CheckPlace(const FrameBody& frame, int from, Place place,
+                          uint64_t bytes) const;
+
+ private:
+  using ReceiveFunction = absl::StatusOr<ReceivedFrame> (Transport::*)(
+      absl::Span<const Source>, Deadline, size_t*);
+  absl::StatusOr<ReceivedFrame> ReceiveBy(ReceiveFunction receive,
+                                          absl::Span<const Incoming> sources,
+                                          size_t* index);
+  FrameHeader Seal(Lane lane, Place place, uint32_t payload_crc,
+                   size_t payload_bytes) const;
+  // Without times. `peer`: of the group, -1: none.
+  TraceEvent Event(absl::string_view name, TraceEvent::Kind kind, int peer,
+                   uint64_t bytes) const;
+  // A wait has ended, with `frame` of sources[index] or null.
+  void TraceReceived(TraceEvent wait, const ReceivedFrame& frame,
+                     absl::Span<const Incoming> sources, size_t index);
+  // The frame that came last has been dealt with, as far as a trace is
+  // concerned.
+  void EndReceive();
+  // Says in a missed deadline what was waited for.
+  absl::Status NameOperation(const absl::Status& status) const;
+  absl::Status CheckSameOperation(const FrameHeader& theirs, int peer,
+                                  Lane lane) const;
+
+  Transport* const transport_;
+  const Group* const group_;
+  const int rank_;
+  FrameHeader head_;
+  const Deadline deadline_;
+  SendArena* const arena_;
+  FlightRecorder* const recorder_;
+  TraceRecorder* const trace_;  // Null unless it was on at the beginning.
+  const TraceEvent::Thread thread_;
+  const TraceScope operation_;
+  TraceEvent receive_;  // Without a name: no frame has come.
+  bool beside_compute_ = false;
+};
+
+}  // namespace ringfleet::cluster
+
+#endif  // RINGFLEET_CLUSTER_COLLECTIVES_EXCHANGE_H_

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// The collectives of one group over a transport.
+#ifndef RINGFLEET_CLUSTER_COLLECTIVES_GROUP_COMMUNICATOR_H_
+#define RINGFLEET_CLUSTER_COLLECTIVES_GROUP_COMMUNICATOR_H_
+
+#include <cstdint>
+
+#include "cluster/collectives/algorithm_table.h"
+#include "cluster/collectives/communicator.h"
+#include "cluster/collectives/exchange.h"
+#include "cluster/collectives/send_arena.h"
+#include "cluster/recording/flight_recorder.h"
+#include "cluster/recording/trace_recorder.h"
+#include "cluster/transport/transport.h"
+#include "cluster/wire/wire_format.h"
+
+namespace ringfleet::cluster {
+
+// Several communicators may share a transport when every two ranks enter the
+// operations that they have in common in the same order.
+//
+// When an operation fails, the transport has been aborted with that cause, and
+// buffers are the caller's again unless a peer that does not read holds a
+// socket full; destroying the transport settles that too.
+class GroupCommunicator : public Communicator {
+ public:
+  // `transport`, `recorder` and `trace` (may be null, these two) must outlive
+  // the communicator.
+  // Requires that `group.ranks` are distinct ranks of the transport's world
+  // and contain its own.
+  GroupCommunicator(Transport* transport, Group group, AlgorithmTable table,
+                    FlightRecorder* recorder, TraceRecorder* trace = nullptr);
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(group_.ranks.size()); }
+  TraceRecorder* trace() const override { return trace_; }
+
+  absl::Status AllReduce(absl::Span<const float> input,
+                         absl::Span<float> output, Encoding encoding,
+                         uint64_t check, Deadline deadline) override;
+  absl::Status AllGather(absl::Span<const char> segment,
+                         absl::Span<char> output,
+                         absl::Span<const uint64_t> offsets,
+                         Deadline deadline) override;
+  absl::Status AllGather(absl::Span<const float> segment,
+                         absl::Span<float> output,
+                         absl::Span<const uint64_t> offsets, Encoding encoding,
+                         Deadline deadline) override;
+  absl::Status ReduceScatter(absl::Span<float> input, absl::Span<float> segment,
+                             absl::Span<const uint64_t> offsets,
+                             Encoding encoding, uint64_t check,
+                             Deadline deadline) override;
+  absl::Status AllToAll(absl::Span<const float> input,
+                        absl::Span<const uint64_t> input_offsets,
+                        absl::Span<float> output,
+                        absl::Span<const uint64_t> output_offsets,
+                        Encoding encoding, Deadline deadline) override;
+  absl::Status AllToAll(absl::Span<const char> input,
+                        absl::Span<const uint64_t> input_offsets,
+                        absl::Span<char> output,
+                        absl::Span<const uint64_t> output_offsets,
+                        Deadline deadline) override;
+  absl::Status Broadcast(absl::Span<float> values, int root, Encoding encoding,
+                         Deadline deadline) override;
+  absl::Status GatherHalves(const HalvesLayout& layout,
+                            absl::Span<const char> own,
+                            HalvesReceiver& receiver, uint64_t check,
+                            Deadline deadline) override;
+  absl::Status ReduceHalves(const HalvesLayout& layout, Encoding encoding,
+                            HalvesSource& source, uint64_t check,
+                            Deadline deadline) override;
+  void Wake() override { transport_->Wake(); }
+  absl::Status Barrier(Deadline deadline) override;
+
+ private:
+  Exchange Begin(const OpDescriptor& descriptor, uint64_t check, uint64_t count,
+                 uint64_t bytes, Deadline deadline);
+  // Passes `status` on; an error ends the epoch first.
+  absl::Status End(absl::Status status);
+  // INVALID_ARGUMENT unless `offsets` are segments of `limit` elements.
+  absl::Status CheckOffsets(absl::Span<const uint64_t> offsets,
+                            uint64_t limit) const;
+  // The same, and that the own segment has `own` elements and no offset cuts
+  // a group of the format in two.
+  absl::Status CheckSegments(absl::Span<const uint64_t> offsets, uint64_t limit,
+                             size_t own, const WireFormat& format) const;
+  template <typename Format, typename Value>
+  absl::Status Gather(const Format& format, Wire wire,
+                      absl::Span<const Value> segment, absl::Span<Value> output,
+                      absl::Span<const uint64_t> offsets, Deadline deadline);
+
+  template <typename Format, typename Value>
+  absl::Status ExchangeParts(const Format& format, Wire wire,
+                             absl::Span<const Value> input,
+                             absl::Span<const uint64_t> input_offsets,
+                             absl::Span<Value> output,
+                             absl::Span<const uint64_t> output_offsets,
+                             Deadline deadline);
+
+  Transport* const transport_;
+  const Group group_;
+  const AlgorithmTable table_;
+  FlightRecorder* const recorder_;
+  TraceRecorder* const trace_;
+  const int rank_;
+  uint64_t sequence_ = 0;  // Operations begun.
+  bool begun_ = false;     // One has, and has not ended.
+  SendArena arena_;
+};
+
+}  // namespace ringfleet::cluster
+
+#endif  // RINGFLEET_CLUSTER_COLLECTIVES_GROUP_COMMUNICATOR_H_

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// How operations in halves cut rows into frames; the same on all ranks.
+#ifndef RINGFLEET_CLUSTER_COLLECTIVES_HALVES_FRAMES_H_
+#define RINGFLEET_CLUSTER_COLLECTIVES_HALVES_FRAMES_H_
+
+#include <algorithm>
+#include <cstddef>
+
+#include "cluster/collectives/chunks.h"
+#include "cluster/collectives/communicator.h"
+#include "cluster/wire/wire_format.h"
+
+namespace ringfleet::cluster {
+
+// Elements of a frame, at most `most`: whole rows, which travel as `row_bytes`
+// each, where one fits at all.
+inline size_t FrameElements(const HalvesLayout& layout, size_t row_bytes,
+                            size_t most, size_t default_segment_bytes) {
+  const size_t row = layout.row_size;
+  if (row == 0 || row > most) return most;
+  const size_t segment =
+      layout.segment_bytes > 0 ? layout.segment_bytes : default_segment_bytes;
+  return std::clamp<size_t>(segment / row_bytes, 1, most / row) * row;
+}
+
+// Of rows of bytes.
+inline size_t RowFrameBytes(const HalvesLayout& layout, int ranks) {
+  return FrameElements(
+      layout, layout.row_size, kMaxPayloadBytes,
+      DefaultRowSegmentBytes(layout.rows, ranks, layout.row_size));
+}
+
+// Of what is added up.
+inline size_t SumFrameElements(const HalvesLayout& layout, int ranks,
+                               const WireFormat& format) {
+  const size_t row_bytes = format.EncodedBytes(0, layout.row_size);
+  return std::max(
+      kLeastChunkElements,
+      FrameElements(layout, row_bytes, kChunkElements,
+                    DefaultSumSegmentBytes(layout.rows, ranks, row_bytes)));
+}
+
+}  // namespace ringfleet::cluster
+
+#endif  // RINGFLEET_CLUSTER_COLLECTIVES_HALVES_FRAMES_H_

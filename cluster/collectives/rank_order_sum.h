@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_CLUSTER_COLLECTIVES_RANK_ORDER_SUM_H_
+#define RINGFLEET_CLUSTER_COLLECTIVES_RANK_ORDER_SUM_H_
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "cluster/collectives/chunks.h"
+#include "cluster/collectives/exchange.h"
+#include "cluster/wire/wire_format.h"
+
+namespace ringfleet::cluster {
+
+// sum[i] = partial of rank 0 + partial of rank 1 + ..., always in this order
+// and in float32, so that the result does not depend on who is early, on the
+// cut into chunks, or on the rank that sums. Receives the frame at `place` of
+// every other rank; partials are added where they were received, as far as the
+// ranks before have come. `own` is this rank's partial as it was, or would be,
+// sent; `sum_has_own`: `sum` holds it already, decoded.
+//
+// Errors: those of Exchange::Receive.
+absl::Status SumInRankOrder(Exchange& exchange, const WireFormat& format,
+                            ElementRange chunk, Exchange::Place place,
+                            absl::Span<const char> own, bool sum_has_own,
+                            float* sum);
+
+}  // namespace ringfleet::cluster
+
+#endif  // RINGFLEET_CLUSTER_COLLECTIVES_RANK_ORDER_SUM_H_

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// What algorithm tables and tile tables have in common as files.
+#ifndef RINGFLEET_CLUSTER_COLLECTIVES_TABLE_FILE_H_
+#define RINGFLEET_CLUSTER_COLLECTIVES_TABLE_FILE_H_
+
+#include <cstdint>
+#include <initializer_list>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace ringfleet::cluster {
+
+// 75 rows of algorithms take 8 KiB, one of cuts 200 bytes.
+inline constexpr uint64_t kMaxTableBytes = uint64_t{1} << 20;
+
+// The text of a table's file. `wanted` ends the message: "an algorithm table".
+// Errors name the path. NOT_FOUND: no such file. INVALID_ARGUMENT: no regular
+// file, or more than kMaxTableBytes. Else those of FileReader.
+absl::StatusOr<std::string> ReadTableFile(const std::string& path,
+                                          absl::string_view wanted);
+
+// INVALID_ARGUMENT, "WHERE: unknown key 'x', want one of ...": a key that is
+// misspelt would otherwise be as if it were not there.
+absl::Status CheckTableKeys(const nlohmann::ordered_json& object,
+                            absl::string_view where,
+                            std::initializer_list<absl::string_view> known);
+
+}  // namespace ringfleet::cluster
+
+#endif  // RINGFLEET_CLUSTER_COLLECTIVES_TABLE_FILE_H_

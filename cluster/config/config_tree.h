@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// YAML as a tree in which every node knows its line, for messages. Built from
+// parser events rather than with YAML::Node: that keeps the line of every key,
+// sees duplicate keys, and refuses anchors and aliases (which can expand a
+// small file without bound) before anything is expanded.
+#ifndef RINGFLEET_CLUSTER_CONFIG_CONFIG_TREE_H_
+#define RINGFLEET_CLUSTER_CONFIG_CONFIG_TREE_H_
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace ringfleet::cluster {
+
+// A description of 16 hosts takes 2 KiB.
+inline constexpr size_t kMaxConfigFileBytes = size_t{1} << 20;
+
+struct ConfigTree {
+  enum Kind { kNull, kScalar, kSequence, kMap } kind = kNull;
+  int line = 1;
+  std::string scalar;
+  std::vector<ConfigTree> keys;   // Of a map: scalars, keys[i] names items[i].
+  std::vector<ConfigTree> items;  // Of a map or a sequence.
+};
+
+// The one document of a file; `file` names it in messages. INVALID_ARGUMENT,
+// with the line: not YAML, empty, several documents, too deep or too large.
+absl::StatusOr<ConfigTree> ParseConfigTree(absl::string_view yaml,
+                                           absl::string_view file);
+
+}  // namespace ringfleet::cluster
+
+#endif  // RINGFLEET_CLUSTER_CONFIG_CONFIG_TREE_H_

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cluster/model/expert_layout.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cluster/model/shard_plan.h"
+#include "cluster/process/status_macros.h"
+#include "kernels/check.h"
+
+namespace ringfleet::cluster {
+namespace {
+
+// Part `index` of items of which part i ends at ends[i].
+absl::Span<const int32_t> PartOf(const std::vector<int32_t>& items,
+                                 const std::vector<int32_t>& ends, int index) {
+  const int32_t begin = index == 0 ? 0 : ends[index - 1];
+  return absl::MakeConstSpan(items).subspan(begin, ends[index] - begin);
+}
+
+}  // namespace
+
+ExpertLayout::ExpertLayout(int num_layers, int num_experts, int num_places)
+    : num_experts_(num_experts),
+      num_places_(num_places),
+      slowness_(num_places, 1.0),
+      layers_(num_layers) {
+  for (int layer = 0; layer < num_layers; ++layer) {
+    std::vector<std::vector<int32_t>> held(num_places);
+    for (int place = 0; place < num_places; ++place) {
+      const Range range = SplitRange(num_experts, num_places, place);
+      held[place].resize(range.size());
+      std::iota(held[place].begin(), held[place].end(), range.begin);
+    }
+    RF_CHECK(SetLayer(layer, std::move(held)).ok());
+  }
+}
+
+absl::Span<const int32_t> ExpertLayout::Held(int layer, int place) const {
+  return PartOf(layers_[layer].held, layers_[layer].held_ends, place);
+}
+
+absl::Span<const int32_t> ExpertLayout::Places(int layer, int expert) const {
+  return PartOf(layers_[layer].places, layers_[layer].place_ends, expert);
+}
+
+int ExpertLayout::IndexOf(int layer, int place, int expert) const {
+  const absl::Span<const int32_t> held = Held(layer, place);
+  const auto at = std::lower_bound(held.begin(), held.end(), expert);
+  if (at == held.end() || *at != expert) return -1;
+  return static_cast<int>(at - held.begin());
+}
+
+absl::Status ExpertLayout::SetLayer(int layer,
+                                    std::vector<std::vector<int32_t>> held) {
+  const auto error = [layer](auto... parts) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("experts of layer ", layer, ": ", parts...));
+  };
+  if (layer < 0 || layer >= num_layers()) {
+    return error("want a layer below ", num_layers());
+  }
+  if (held.size() != static_cast<size_t>(num_places_)) {
+    return error(held.size(), " places, want ", num_places_);
+  }
+  Layer made;
+  std::vector<std::vector<int32_t>> places(num_experts_);
+  for (int place = 0; place < num_places_; ++place) {
+    std::vector<int32_t>& experts = held[place];
+    std::sort(experts.begin(), experts.end());
+    for (size_t i = 0; i < experts.size(); ++i) {
+      if (experts[i] < 0 || experts[i] >= num_experts_) {
+        return error("expert ", experts[i], " in place ", place, ", want 0 to ",
+                     num_experts_ - 1);
+      }
+      if (i > 0 && experts[i] == experts[i - 1]) {
+        return error("expert ", experts[i], " is twice in place ", place);
+      }
+      places[experts[i]].push_back(place);
+    }
+    made.held.insert(made.held.end(), experts.begin(), experts.end());
+    made.held_ends.push_back(static_cast<int32_t>(made.held.size()));
+  }
+  for (int expert = 0; expert < num_experts_; ++expert) {
+    const std::vector<int32_t>& copies = places[expert];
+    if (copies.empty()) return error("expert ", expert, " is in no place");
+    made.places.insert(made.places.end(), copies.begin(), copies.end());
+    made.place_ends.push_back(static_cast<int32_t>(made.places.size()));
+  }
+  layers_[layer] = std::move(made);
+  return absl::OkStatus();
+}
+
+absl::Status ExpertLayout::SetSpeeds(absl::Span<const float> speeds) {
+  if (speeds.size() != slowness_.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("experts: speeds of ", speeds.size(), " places, want ",
+                     slowness_.size()));
+  }
+  for (const float speed : speeds) {
+    if (!std::isfinite(speed) || speed <= 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "experts: a place's speed of ", speed, ", want a positive number"));
+    }
+  }
+  const double fastest = *std::max_element(speeds.begin(), speeds.end());
+  for (size_t i = 0; i < speeds.size(); ++i) slowness_[i] = fastest / speeds[i];
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ExpertLayout> ExpertLayout::Of(
+    absl::Span<const int> places, absl::Span<const int> layers) const {
+  ExpertLayout part(num_layers(), num_experts_,
+                    static_cast<int>(places.size()));
+  std::vector<float> speeds;
+  for (const int place : places) {
+    speeds.push_back(static_cast<float>(1 / slowness_[place]));
+  }
+  RF_RETURN_IF_ERROR(part.SetSpeeds(speeds));
+  for (const int layer : layers) {
+    std::vector<std::vector<int32_t>> held;
+    for (const int place : places) {
+      const absl::Span<const int32_t> experts = Held(layer, place);
+      held.emplace_back(experts.begin(), experts.end());
+    }
+    const absl::Status status = part.SetLayer(layer, std::move(held));
+    if (!status.ok()) {
+      return absl::FailedPreconditionError(status.message());
+    }
+  }
+  return part;
+}
+
+absl::Status ExpertLayout::Merge(const v1::ExpertLayout& message) {
+  if (message.speeds_size() > 0) {
+    RF_RETURN_IF_ERROR(SetSpeeds(message.speeds()));
+  }
+  for (const v1::ExpertLayer& layer : message.layers()) {
+    std::vector<std::vector<int32_t>> held;
+    for (const v1::ExpertPlace& place : layer.places()) {
+      held.emplace_back(place.experts().begin(), place.experts().end());
+    }
+    // Too large a number is negative here.
+    RF_RETURN_IF_ERROR(
+        SetLayer(static_cast<int>(layer.layer()), std::move(held)));
+  }
+  return absl::OkStatus();
+}
+
+v1::ExpertLayout ExpertLayout::Difference(const ExpertLayout& base) const {
+  RF_CHECK(num_layers() == base.num_layers() &&
+           num_experts_ == base.num_experts_ &&
+           num_places_ == base.num_places_);
+  v1::ExpertLayout message;
+  if (slowness_ != std::vector<double>(slowness_.size(), 1.0)) {
+    for (const double slowness : slowness_) {
+      message.add_speeds(static_cast<float>(1 / slowness));
+    }
+  }
+  for (int layer = 0; layer < num_layers(); ++layer) {
+    if (layers_[layer] == base.layers_[layer]) continue;
+    v1::ExpertLayer* changed = message.add_layers();
+    changed->set_layer(layer);
+    for (int place = 0; place < num_places_; ++place) {
+      const absl::Span<const int32_t> held = Held(layer, place);
+      changed->add_places()->mutable_experts()->Add(held.begin(), held.end());
+    }
+  }
+  return message;
+}
+
+}  // namespace ringfleet::cluster

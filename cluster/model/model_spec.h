@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// The dimensions and choices of a DeepSeek-V2/V3/R1 model, read from the
+// hub's config.json and validated, and the sampling defaults beside it.
+// Members keep the names of config.json (DeepSeek-V2, arXiv:2405.04434;
+// DeepSeek-V3, arXiv:2412.19437).
+#ifndef RINGFLEET_CLUSTER_MODEL_MODEL_SPEC_H_
+#define RINGFLEET_CLUSTER_MODEL_MODEL_SPEC_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace ringfleet::cluster {
+
+enum class ScoringFunc { kSoftmax, kSigmoid };
+enum class TopkMethod { kGreedy, kGroupLimitedGreedy, kNoauxTc };
+
+// YaRN (arXiv:2309.00071), as DeepSeek parameterises it.
+struct YarnSpec {
+  double factor = 1;
+  double original_max_position_embeddings = 4096;
+  double beta_fast = 32;
+  double beta_slow = 1;
+  double mscale = 1;
+  double mscale_all_dim = 0;
+};
+
+struct ModelSpec {
+  std::string architecture;  // "DeepseekV3ForCausalLM"
+  std::string model_type;    // "deepseek_v3"
+  int vocab_size = 0;
+  int hidden_size = 0;
+  int num_hidden_layers = 0;
+  int num_attention_heads = 0;
+  int q_lora_rank = 0;  // 0: one dense q_proj.
+  int kv_lora_rank = 0;
+  int qk_nope_head_dim = 0;
+  int qk_rope_head_dim = 0;
+  int v_head_dim = 0;
+  int intermediate_size = 0;
+  int moe_intermediate_size = 0;
+  int n_routed_experts = 0;  // 0: every layer is dense.
+  int n_shared_experts = 0;
+  int num_experts_per_tok = 0;
+  int first_k_dense_replace = 0;
+  int moe_layer_freq = 1;
+  ScoringFunc scoring_func = ScoringFunc::kSoftmax;
+  TopkMethod topk_method = TopkMethod::kGreedy;
+  int n_group = 1;
+  int topk_group = 1;
+  bool norm_topk_prob = false;
+  double routed_scaling_factor = 1;
+  double rms_norm_eps = 1e-6;
+  double rope_theta = 10000;
+  std::optional<YarnSpec> rope_scaling;
+  int max_position_embeddings = 0;
+  bool tie_word_embeddings = false;
+  int num_nextn_predict_layers = 0;
+  // Rows and columns that share one scale of an fp8 weight; 0: no fp8.
+  int weight_block_rows = 0;
+  int weight_block_columns = 0;
+  std::optional<uint32_t> bos_token_id;
+  std::vector<uint32_t> eos_token_ids;
+
+  int qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
+  // Numbers cached per position and layer.
+  int cache_row() const { return kv_lora_rank + qk_rope_head_dim; }
+  bool IsMoeLayer(int layer) const {
+    return n_routed_experts > 0 && layer >= first_k_dense_replace &&
+           layer % moe_layer_freq == 0;
+  }
+  // dq^-0.5, times the square of YaRN's attention factor where it applies.
+  double SoftmaxScale() const;
+};
+
+// Sampling defaults of generation_config.json. Fields the file lacks, and
+// do_sample false, mean greedy.
+struct GenerationDefaults {
+  double temperature = 0;
+  int top_k = 0;
+  double top_p = 1;
+  double min_p = 0;
+  std::vector<uint32_t> eos_token_ids;  // Empty: those of config.json.
+};
+
+// Errors:
+//   INVALID_ARGUMENT: malformed JSON, a missing or impossible value (names the
+//     field, the value and what is expected), an architecture that is not
+//     DeepSeek-V2 or V3 (names it), attention_bias true, another hidden_act.
+absl::StatusOr<ModelSpec> ParseModelSpec(absl::string_view json);
+absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(
+    absl::string_view json);
+
+// The same from the config.json (NOT_FOUND when absent) and the
+// generation_config.json (defaults when absent) of a model: a folder, or a
+// synthetic model's name.
+absl::StatusOr<ModelSpec> LoadModelSpec(const std::string& model);
+absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(
+    const std::string& model);
+
+}  // namespace ringfleet::cluster
+
+#endif  // RINGFLEET_CLUSTER_MODEL_MODEL_SPEC_H_

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_CLUSTER_MODEL_PREFILL_STRATEGY_H_
+#define RINGFLEET_CLUSTER_MODEL_PREFILL_STRATEGY_H_
+
+#include <cstddef>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "cluster/model/model_spec.h"
+#include "protos/types.pb.h"
+
+namespace ringfleet::cluster {
+
+inline constexpr absl::string_view kPrefillStrategyChoices =
+    "auto, replicated, sequence_parallel or weight_gather";
+
+// Below this many rows per rank a product reads its weights for too few rows
+// to be worth a collective more.
+inline constexpr size_t kMinShardedRows = 32;
+
+// Whether experts have enough of `rows` tokens to read their last weights, a
+// third of all, once more for these alone: least_sharded_rows / 2 each in the
+// mean.
+bool ExpertsHaveRows(const ModelSpec& spec, size_t rows,
+                     size_t least_sharded_rows = kMinShardedRows);
+
+// INVALID_ARGUMENT, with the choices, for an unknown name.
+absl::StatusOr<v1::PrefillStrategy> ParsePrefillStrategy(
+    absl::string_view name);
+absl::string_view PrefillStrategyName(v1::PrefillStrategy strategy);
+
+// REPLICATED, SEQUENCE_PARALLEL or WEIGHT_GATHER: how `ranks` ranks share out
+// a step, by the fleet's strategy, the step's rows and its longest span of one
+// sequence only, so that all ranks decide alike. A step without a span of a
+// prompt is always replicated.
+v1::PrefillStrategy StrategyOfStep(v1::PrefillStrategy strategy, size_t rows,
+                                   size_t longest_span, int ranks);
+
+}  // namespace ringfleet::cluster
+
+#endif  // RINGFLEET_CLUSTER_MODEL_PREFILL_STRATEGY_H_

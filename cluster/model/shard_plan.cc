@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cluster/model/shard_plan.h"
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "cluster/config/config.h"
+#include "kernels/check.h"
+
+namespace ringfleet::cluster {
+
+Range SplitRange(int total, int parts, int index) {
+  RF_CHECK(total >= 0 && parts >= 1 && index >= 0 && index < parts);
+  const auto border = [&](int64_t i) {
+    return static_cast<int>(i * total / parts);
+  };
+  return {border(index), border(index + 1)};
+}
+
+absl::StatusOr<MeshShape> ParseMesh(absl::string_view text) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, 'x');
+  MeshShape mesh;
+  if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &mesh.data) ||
+      !absl::SimpleAtoi(parts[1], &mesh.expert) ||
+      !absl::SimpleAtoi(parts[2], &mesh.tensor)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--mesh ", text, ", want DATAxEXPERTxTENSOR as in 1x4x2"));
+  }
+  // Bounds the product that world_size() forms.
+  for (const int axis : {mesh.data, mesh.expert, mesh.tensor}) {
+    if (axis < 1 || axis > kMaxWorkers) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--mesh ", text, ": axis of ", axis, ", want 1 to ", kMaxWorkers));
+    }
+  }
+  return mesh;
+}
+
+absl::StatusOr<ShardPlan> PlanShard(const ModelSpec& spec,
+                                    const MeshShape& mesh, int rank) {
+  // Far above any fleet, and low enough that the product can't overflow.
+  constexpr int kMaxAxis = 1 << 10;
+  const auto axis_ok = [](int size) { return size >= 1 && size <= kMaxAxis; };
+  if (!axis_ok(mesh.data) || !axis_ok(mesh.expert) || !axis_ok(mesh.tensor)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "mesh data ", mesh.data, " x expert ", mesh.expert, " x tensor ",
+        mesh.tensor, ": want every axis in 1 to ", kMaxAxis));
+  }
+  if (rank < 0 || rank >= mesh.world_size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", rank, ": want 0 to ", mesh.world_size() - 1, " (mesh data ",
+        mesh.data, " x expert ", mesh.expert, " x tensor ", mesh.tensor, ")"));
+  }
+  const int group_size = mesh.group_size();
+  const int index = rank % group_size;
+  const int tensor_index = rank % mesh.tensor;
+  ShardPlan plan;
+  plan.mesh = mesh;
+  plan.rank = rank;
+  plan.data_group = rank / group_size;
+  plan.expert_place = rank / mesh.tensor;
+  plan.heads = SplitRange(spec.num_attention_heads, group_size, index);
+  plan.experts =
+      SplitRange(spec.n_routed_experts, mesh.num_places(), plan.expert_place);
+  plan.expert_columns =
+      SplitRange(spec.moe_intermediate_size, mesh.tensor, tensor_index);
+  plan.shared_columns = SplitRange(
+      spec.n_shared_experts * spec.moe_intermediate_size, group_size, index);
+  plan.dense_columns = SplitRange(spec.intermediate_size, group_size, index);
+  plan.vocab = SplitRange(spec.vocab_size, group_size, index);
+  return plan;
+}
+
+std::vector<ShardPlan> PlanAllShards(const ModelSpec& spec,
+                                     const MeshShape& mesh) {
+  std::vector<ShardPlan> plans;
+  for (int rank = 0; rank < mesh.world_size(); ++rank) {
+    plans.push_back(PlanShard(spec, mesh, rank).value());
+  }
+  return plans;
+}
+
+}  // namespace ringfleet::cluster

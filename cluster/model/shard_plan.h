@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which slice of every weight a rank owns. Splits are as even as integers
+// allow, for any world size: a rank may own no head, expert or column at all.
+#ifndef RINGFLEET_CLUSTER_MODEL_SHARD_PLAN_H_
+#define RINGFLEET_CLUSTER_MODEL_SHARD_PLAN_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "cluster/model/model_spec.h"
+
+namespace ringfleet::cluster {
+
+// [begin, end)
+struct Range {
+  int begin = 0;
+  int end = 0;
+  int size() const { return end - begin; }
+  bool operator==(const Range&) const = default;
+};
+
+// Part `index` of `total` items cut into `parts`:
+// [floor(index * total / parts), floor((index + 1) * total / parts)).
+Range SplitRange(int total, int parts, int index);
+
+// Ranks are arranged as data x expert x tensor, tensor fastest.
+struct MeshShape {
+  int data = 1;
+  int expert = 1;
+  int tensor = 1;
+  int world_size() const { return data * expert * tensor; }
+  // Ranks of a data group.
+  int group_size() const { return expert * tensor; }
+  // Where experts can be: each is `tensor` ranks that share its columns.
+  int num_places() const { return data * expert; }
+};
+
+// "1x4x2": DATAxEXPERTxTENSOR.
+// Errors: INVALID_ARGUMENT: not that, or an axis that is not 1 to kMaxWorkers.
+absl::StatusOr<MeshShape> ParseMesh(absl::string_view text);
+
+// What one rank owns. A data group is a whole model but for the experts, with
+// sequences and caches of its own. Attention: heads over expert x tensor (rows
+// of q_b or q_proj and kv_b, columns of o_proj); the products that make latents
+// (q_a, kv_a), the router, all norms and the embedding are replicated. Experts
+// over data x expert, by an ExpertLayout; the columns inside an expert over
+// `tensor`; the shared expert and dense layers over expert x tensor; vocabulary
+// rows of the head likewise.
+struct ShardPlan {
+  MeshShape mesh;
+  int rank = 0;
+  int data_group = 0;
+  Range heads;
+  int expert_place = 0;  // Coordinate on data x expert.
+  Range experts;         // Where each is once and consecutive ones together.
+  Range expert_columns;  // Of moe_intermediate_size.
+  Range shared_columns;  // Of n_shared_experts * moe_intermediate_size.
+  Range dense_columns;   // Of intermediate_size.
+  Range vocab;
+};
+
+// Errors: INVALID_ARGUMENT for a rank outside the mesh or an empty axis.
+absl::StatusOr<ShardPlan> PlanShard(const ModelSpec& spec,
+                                    const MeshShape& mesh, int rank);
+
+// Of all ranks. Requires a mesh that PlanShard takes.
+std::vector<ShardPlan> PlanAllShards(const ModelSpec& spec,
+                                     const MeshShape& mesh);
+
+}  // namespace ringfleet::cluster
+
+#endif  // RINGFLEET_CLUSTER_MODEL_SHARD_PLAN_H_

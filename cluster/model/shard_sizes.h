@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a rank's weights and cache take in memory, from the model's dimensions
+// alone: packed sizes as kernels/products/weight_matrix.h lays them out,
+// padding and scales included, and W_UK's transposed copy.
+#ifndef RINGFLEET_CLUSTER_MODEL_SHARD_SIZES_H_
+#define RINGFLEET_CLUSTER_MODEL_SHARD_SIZES_H_
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "cluster/model/model_spec.h"
+#include "cluster/model/model_tensors.h"
+#include "cluster/model/shard_plan.h"
+#include "kernels/dtype.h"
+#include "kernels/products/weight_matrix.h"
+#include "protos/types.pb.h"
+
+namespace ringfleet::cluster {
+
+// Of products: the routed experts' and the others'. The router and vectors are
+// float32, the embedding is bfloat16, whatever these are.
+struct WeightForms {
+  kernels::WeightForm products = kernels::WeightForm::kInt8;
+  kernels::WeightForm experts = kernels::WeightForm::kInt8;
+};
+// int8 for what is none of the known types.
+WeightForms FormsOf(v1::Dtype dtype);
+// An unspecified cache is float32 with float32 weights, else bfloat16.
+kernels::Dtype CacheDtypeOf(v1::CacheDtype dtype, const WeightForms& forms);
+
+// One matrix or vector of a rank.
+struct LocalMatrix {
+  const ModelTensor* tensor = nullptr;
+  kernels::WeightForm form = kernels::WeightForm::kF32;
+  uint64_t rows = 0;
+  uint64_t columns = 0;
+  uint64_t bytes = 0;  // Packed; of one expert's where there is one for each.
+  // Of W_UK's transposed copy beside kv_b; else 0.
+  uint64_t transposed_bytes = 0;
+};
+// `tensors` must outlive what is returned; what is not loaded is left out.
+std::vector<LocalMatrix> LocalMatrices(const std::vector<ModelTensor>& tensors,
+                                       const ModelSpec& spec,
+                                       const ShardPlan& plan,
+                                       const WeightForms& forms);
+
+// Bytes by WeightClass. The multi-token prediction layer is counted where the
+// configuration has one.
+struct ShardSizes {
+  std::array<uint64_t, kNumWeightClasses> bytes = {};
+  uint64_t total() const;
+};
+ShardSizes ShardSizesOf(const ModelSpec& spec, const ShardPlan& plan,
+                        const WeightForms& forms);
+// The same of some layers of the main model, [layers.begin, layers.end), with
+// the embedding if `first` and norm and head if `last`: a pipeline's stage.
+ShardSizes StageSizesOf(const ModelSpec& spec, const ShardPlan& plan,
+                        const WeightForms& forms, Range layers, bool first,
+                        bool last);
+
+// Of one position in the layers of the main model.
+uint64_t CacheBytesPerPosition(const ModelSpec& spec, kernels::Dtype dtype);
+// What a worker reserves for `slots` sequences of `context` positions: whole
+// blocks, the multi-token prediction layer included.
+uint64_t CacheBytes(const ModelSpec& spec, kernels::Dtype dtype, uint64_t slots,
+                    uint64_t context);
+
+}  // namespace ringfleet::cluster
+
+#endif  // RINGFLEET_CLUSTER_MODEL_SHARD_SIZES_H_

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which physical copies a layer's experts get and where each lives, by measured
+// loads: the algorithm of DeepSeek's EPLB (github.com/deepseek-ai/EPLB), bit
+// for bit, with all ties decided by rule so that every host computes the same.
+//
+//   1. Groups of experts go to nodes, so that copies of an expert stay on one.
+//   2. Each node's spare slots go, one by one, to the expert with the largest
+//      load per copy.
+//   3. A node's copies go to its GPUs, heaviest first, each to the GPU with the
+//      least load that has a free slot.
+//
+// All of it in float32. Sorting is descending and stable, the largest of equals
+// is the one with the lowest index, and so is the lightest. Where packs hold
+// one item each, item i goes to pack i. The global policy is the same with one
+// group and one node.
+//
+// GPUs that differ: one with more memory holds more slots (`gpu_slots`), one
+// with more bandwidth reads its slots sooner (`gpu_speeds`). Then a node gets
+// groups in proportion to its slots, and every item goes where load / speed is
+// least once it is there; of equals where the load is least now, then by index.
+// With GPUs that are alike this is step 3 above: the sums keep the order of
+// the loads, and speeds, which are taken relative to the fastest, are 1.
+//
+// "GPU" and "node" are EPLB's words; here they stand for a worker and for
+// workers that reach each other faster than the rest.
+#ifndef RINGFLEET_CLUSTER_PLACEMENT_PLACEMENT_H_
+#define RINGFLEET_CLUSTER_PLACEMENT_PLACEMENT_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace ringfleet::cluster {
+
+// More slots, and more numbers in ExpertPlacement::log2phy, are refused.
+inline constexpr int kMaxReplicas = 1 << 16;
+inline constexpr int64_t kMaxPlacementEntries = int64_t{1} << 25;
+
+enum class PlacementPolicy {
+  kAuto,          // Hierarchical where nodes divide groups, else global.
+  kHierarchical,  // Copies of a group's experts stay on one node.
+  kGlobal,        // Ignores groups and nodes.
+};
+
+struct PlacementRequest {
+  int num_replicas = 0;  // Physical slots of a layer, on all GPUs together.
+  int num_groups = 1;    // Of consecutive experts, equally many each.
+  int num_nodes = 1;     // Of consecutive GPUs, equally many each.
+  int num_gpus = 1;
+  PlacementPolicy policy = PlacementPolicy::kAuto;
+  // [num_gpus] each, or empty where all are alike.
+  std::vector<int> gpu_slots;     // At least 1; num_replicas in all.
+  std::vector<float> gpu_speeds;  // In any unit.
+};
+
+// Row-major. Slots are numbered GPU by GPU: without gpu_slots, slot p lives on
+// GPU p / (num_replicas / num_gpus).
+struct ExpertPlacement {
+  int num_layers = 0;
+  int num_experts = 0;  // Logical ones.
+  int num_replicas = 0;
+  int max_copies = 0;  // Of any expert in any layer.
+  bool hierarchical = false;
+  std::vector<int>
+      first_slots;  // [num_gpus + 1] of each GPU; then num_replicas.
+  std::vector<int32_t> phy2log;  // [layers, replicas] expert in a slot
+  // [layers, experts, max_copies] slots of an expert's copies, in the order in
+  // which it got them; then -1
+  std::vector<int32_t> log2phy;
+  std::vector<int32_t> logcnt;  // [layers, experts] copies, at least 1
+};
+
+// `loads` [layers, num_experts]: tokens of each expert, in any unit. Layers are
+// placed independently of each other.
+//
+// Errors: INVALID_ARGUMENT: a load that is negative or no finite number, a
+// layer whose sum is more than float32 holds, or an impossible request; each
+// names value and expectation.
+absl::StatusOr<ExpertPlacement> PlaceExperts(absl::Span<const float> loads,
+                                             int num_experts,
+                                             const PlacementRequest& request);
+
+}  // namespace ringfleet::cluster
+
+#endif  // RINGFLEET_CLUSTER_PLACEMENT_PLACEMENT_H_

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a fleet offers to experts: nodes, groups, GPUs and slots.
+#ifndef RINGFLEET_CLUSTER_PLACEMENT_PLACEMENT_LAYOUT_H_
+#define RINGFLEET_CLUSTER_PLACEMENT_PLACEMENT_LAYOUT_H_
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "cluster/placement/placement.h"
+
+namespace ringfleet::cluster {
+
+// What items are put into: a node, for groups; a GPU, for copies.
+struct Pack {
+  int capacity = 0;  // Items.
+  float speed = 1;   // Of the fastest GPU's; a node has the sum of its GPUs'.
+};
+
+struct NodeLayout {
+  int num_groups = 0;
+  int num_slots = 0;
+  std::vector<Pack> gpus;
+  std::vector<int> gpu_first_slots;  // Among those of the fleet.
+};
+
+struct FleetLayout {
+  int group_size = 0;  // Experts.
+  int num_groups = 0;
+  bool hierarchical = false;
+  std::vector<NodeLayout> nodes;
+  std::vector<Pack> node_packs;
+};
+
+// Nodes get groups in proportion to their slots; by the global policy there is
+// one node, and all experts are one group.
+// Errors: INVALID_ARGUMENT: what PlaceExperts says of requests.
+absl::StatusOr<FleetLayout> MakeFleetLayout(int num_experts,
+                                            const PlacementRequest& request);
+
+// Splits `total` slots over GPUs in proportion to their memory, at least one
+// each: whole parts first, then one each in order of what was cut off, the
+// largest first.
+// Errors: INVALID_ARGUMENT: fewer slots than GPUs, or memory that is not a
+// positive number.
+absl::StatusOr<std::vector<int>> SlotsByMemory(int total,
+                                               absl::Span<const double> memory);
+
+}  // namespace ringfleet::cluster
+
+#endif  // RINGFLEET_CLUSTER_PLACEMENT_PLACEMENT_LAYOUT_H_

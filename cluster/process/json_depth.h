@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_CLUSTER_PROCESS_JSON_DEPTH_H_
+#define RINGFLEET_CLUSTER_PROCESS_JSON_DEPTH_H_
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace ringfleet::cluster {
+
+// Of arrays and objects in each other. No file of a checkpoint or of this
+// program needs ten levels; a level takes a few hundred bytes of the stack.
+inline constexpr int kMaxJsonDepth = 64;
+
+// To be asked before text from outside is parsed: the parser takes any depth,
+// but copying, comparing and printing a value recurse once a level and overflow
+// the stack. INVALID_ARGUMENT names the limit and the byte. Text that is not
+// JSON may pass; that is the parser's to say.
+absl::Status CheckJsonDepth(absl::string_view json);
+
+}  // namespace ringfleet::cluster
+
+#endif  // RINGFLEET_CLUSTER_PROCESS_JSON_DEPTH_H_

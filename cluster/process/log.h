@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Leveled lines on stderr or in a file:
+//   2026-01-31T12:00:00.123Z I worker 2 link.cc:87] message
+// Thread-safe. The packaged Abseil has no absl/log.
+#ifndef RINGFLEET_CLUSTER_PROCESS_LOG_H_
+#define RINGFLEET_CLUSTER_PROCESS_LOG_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace ringfleet::cluster {
+
+enum class LogLevel { kDebug, kInfo, kWarning, kError };
+
+// Where lines go and how this process names itself in them ("worker 2").
+// `path` empty means stderr; otherwise the file is appended to.
+absl::Status InitLog(absl::string_view path, LogLevel least);
+void SetLogName(absl::string_view name);
+bool LogEnabled(LogLevel level);
+void Log(LogLevel level, const char* file, int line, absl::string_view text);
+
+}  // namespace ringfleet::cluster
+
+// RF_LOG(kInfo, "listening on ", port): arguments as for absl::StrCat.
+#define RF_LOG(level, ...)                                           \
+  do {                                                               \
+    using ::ringfleet::cluster::LogLevel;                            \
+    if (::ringfleet::cluster::LogEnabled(LogLevel::level)) {         \
+      ::ringfleet::cluster::Log(LogLevel::level, __FILE__, __LINE__, \
+                                absl::StrCat(__VA_ARGS__));          \
+    }                                                                \
+  } while (false)
+
+#endif  // RINGFLEET_CLUSTER_PROCESS_LOG_H_

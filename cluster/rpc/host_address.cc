@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cluster/rpc/host_address.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace ringfleet::cluster {
+
+namespace {
+
+absl::Status BadAddress(absl::string_view text, absl::string_view why) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "address \"", text, "\": ", why, "; want HOST:PORT or [IPV6]:PORT"));
+}
+
+}  // namespace
+
+absl::StatusOr<ServerAddress> ParseAddress(absl::string_view text) {
+  const size_t colon = text.rfind(':');
+  if (colon == absl::string_view::npos) return BadAddress(text, "no port");
+  absl::string_view host = text.substr(0, colon);
+  const absl::string_view port_text = text.substr(colon + 1);
+  if (absl::StartsWith(host, "[") && absl::EndsWith(host, "]")) {
+    host = host.substr(1, host.size() - 2);
+    in6_addr ignored;
+    if (inet_pton(AF_INET6, std::string(host).c_str(), &ignored) != 1) {
+      return BadAddress(text, "no IPv6 address in the brackets");
+    }
+  } else if (absl::StrContains(host, ':')) {
+    return BadAddress(text, "an IPv6 host needs brackets");
+  } else if (host.empty()) {
+    return BadAddress(text, "no host");
+  } else if (!std::all_of(host.begin(), host.end(), [](char c) {
+               return absl::ascii_isalnum(c) || c == '.' || c == '-' ||
+                      c == '_';
+             })) {
+    return BadAddress(text, "the host has characters that no name has");
+  }
+  int port = 0;
+  if (port_text.empty() || port_text.size() > 5 ||
+      !std::all_of(port_text.begin(), port_text.end(), absl::ascii_isdigit) ||
+      !absl::SimpleAtoi(port_text, &port) || port > 65535) {
+    return BadAddress(text, absl::StrCat("port \"", port_text,
+                                         "\" is not a number of 0 to 65535"));
+  }
+  return ServerAddress{std::string(host), port};
+}
+
+std::string FormatAddress(const ServerAddress& address) {
+  if (absl::StrContains(address.host, ':')) {
+    return absl::StrCat("[", address.host, "]:", address.port);
+  }
+  return absl::StrCat(address.host, ":", address.port);
+}
+
+bool IsLoopback(absl::string_view host) {
+  if (absl::EqualsIgnoreCase(host, "localhost")) return true;
+  const std::string text(host);
+  in_addr v4;
+  if (inet_pton(AF_INET, text.c_str(), &v4) == 1) {
+    return ntohl(v4.s_addr) >> 24 == 127;
+  }
+  in6_addr v6;
+  if (inet_pton(AF_INET6, text.c_str(), &v6) != 1) return false;
+  return IN6_IS_ADDR_LOOPBACK(&v6) ||
+         (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == 127);
+}
+
+absl::StatusOr<std::pair<int, int>> ParseHostRange(absl::string_view range,
+                                                   int size) {
+  if (range.empty()) return std::make_pair(0, size - 1);
+  const std::pair<absl::string_view, absl::string_view> ends =
+      absl::StrSplit(range, absl::MaxSplits('-', 1));
+  const bool single = !absl::StrContains(range, '-');
+  const auto parse = [](absl::string_view text, int* rank) {
+    return !text.empty() && text.size() <= 6 &&
+           std::all_of(text.begin(), text.end(), absl::ascii_isdigit) &&
+           absl::SimpleAtoi(text, rank);
+  };
+  int first = 0, last = 0;
+  if (!parse(ends.first, &first) ||
+      !parse(single ? ends.first : ends.second, &last) || first > last ||
+      last >= size) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "hosts '", range, "', want RANK or FIRST-LAST within 0-", size - 1));
+  }
+  return std::make_pair(first, last);
+}
+
+}  // namespace ringfleet::cluster

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// How hosts, addresses and ranges of ranks are spelled. Thread-safe.
+#ifndef RINGFLEET_CLUSTER_RPC_HOST_ADDRESS_H_
+#define RINGFLEET_CLUSTER_RPC_HOST_ADDRESS_H_
+
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace ringfleet::cluster {
+
+struct ServerAddress {
+  std::string host;  // Name or number; IPv6 without brackets.
+  int port = 0;      // 0: any free port, when listening.
+};
+
+// Reads "HOST:PORT" or "[IPV6]:PORT". INVALID_ARGUMENT names what is wrong.
+absl::StatusOr<ServerAddress> ParseAddress(absl::string_view text);
+// The inverse: brackets around IPv6.
+std::string FormatAddress(const ServerAddress& address);
+// 127.0.0.0/8, ::1 (also as ::ffff:127.x.y.z) and the name "localhost".
+bool IsLoopback(absl::string_view host);
+
+// First and last rank, both included, of "2" or "0-3" in a fleet of `size`
+// workers; all of them for "".
+//
+// Errors: INVALID_ARGUMENT: malformed, reversed, or past the last rank.
+absl::StatusOr<std::pair<int, int>> ParseHostRange(absl::string_view range,
+                                                   int size);
+
+}  // namespace ringfleet::cluster
+
+#endif  // RINGFLEET_CLUSTER_RPC_HOST_ADDRESS_H_

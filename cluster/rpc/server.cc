@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cluster/rpc/server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "cluster/process/status_macros.h"
+#include "cluster/rpc/congestion_control.h"
+#include "kernels/check.h"
+
+namespace ringfleet::cluster {
+namespace {
+
+// A frame of a collective carries at most 1 MiB, the largest plan some MiB.
+constexpr int kMaxReceiveBytes = 8 << 20;
+// Half of the interval at which peers ping, so that no ping counts as abuse.
+constexpr int kMinPingIntervalMs = 5000;
+
+absl::Status ListenError(const ServerAddress& listen, int error) {
+  switch (error) {
+    case EADDRINUSE:
+      return absl::UnavailableError(absl::StrCat("port ", listen.port, " on ",
+                                                 listen.host, " is in use"));
+    case EACCES:
+      return absl::PermissionDeniedError(
+          absl::StrCat("port ", listen.port, " on ", listen.host,
+                       " is reserved for privileged processes; want 1024 or "
+                       "more"));
+    case EADDRNOTAVAIL:
+      return absl::InvalidArgumentError(absl::StrCat(
+          "host ", listen.host, " is not an address of this machine"));
+    default:
+      return absl::UnavailableError(absl::StrCat(
+          "cannot listen on ", FormatAddress(listen), ": ", strerror(error)));
+  }
+}
+
+// Listens and closes again. gRPC says only that it failed; the system says why.
+absl::Status CheckCanListen(const ServerAddress& listen) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(
+      listen.host.c_str(), absl::StrCat(listen.port).c_str(), &hints, &found);
+  if (error != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "host ", listen.host, " does not resolve: ", gai_strerror(error)));
+  }
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found,
+                                                                 freeaddrinfo);
+  // One usable address is enough, as for gRPC: "localhost" may name an IPv6
+  // address on a machine that has none. A port in use is never passed over.
+  int first_error = 0;
+  bool usable = false;
+  for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
+    const int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, 0);
+    int failed = errno;
+    if (fd >= 0) {
+      // As gRPC does, so that connections in TIME_WAIT do not count as use.
+      const int on = 1;
+      setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+      const bool listening =
+          bind(fd, a->ai_addr, a->ai_addrlen) == 0 && ::listen(fd, 1) == 0;
+      failed = listening ? 0 : errno;
+      close(fd);
+    }
+    if (failed == EADDRINUSE) return ListenError(listen, failed);
+    if (failed == 0) usable = true;
+    if (first_error == 0) first_error = failed;
+  }
+  return usable ? absl::OkStatus() : ListenError(listen, first_error);
+}
+
+sigset_t TerminationSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  return signals;
+}
+
+}  // namespace
+
+void ConfigureGrpcProcess() {
+  setenv("GRPC_POLL_STRATEGY", "poll", /*overwrite=*/0);
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
+  setenv("GRPC_EXPERIMENTS",
+         "tcp_frame_size_tuning,tcp_rcv_lowat,-tcp_read_chunks",
+         /*overwrite=*/0);
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+}
+
+void BlockTerminationSignals() {
+  const sigset_t signals = TerminationSignals();
+  RF_CHECK(pthread_sigmask(SIG_BLOCK, &signals, nullptr) == 0);
+}
+
+int WaitForSignal() {
+  const sigset_t signals = TerminationSignals();
+  int received = 0;
+  RF_CHECK(sigwait(&signals, &received) == 0);
+  return received;
+}
+
+absl::Status WritePortFile(const std::string& path, int port) {
+  const std::string temporary = absl::StrCat(path, ".", getpid());
+  std::ofstream file(temporary);
+  file << port << "\n";
+  file.close();
+  if (!file || std::rename(temporary.c_str(), path.c_str()) != 0) {
+    const int error = errno;
+    std::remove(temporary.c_str());
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--port-file ", path, ": cannot be written: ", std::strerror(error)));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<DaemonServer>> DaemonServer::Start(
+    const ServerAddress& listen, bool allow_insecure,
+    absl::FunctionRef<void(grpc::ServerBuilder&)> register_services) {
+  if (!allow_insecure && !IsLoopback(listen.host)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("binding ", listen.host, " without TLS needs --insecure"));
+  }
+  RF_RETURN_IF_ERROR(CheckCanListen(listen));
+
+  // Acts on every builder of the process and may be repeated.
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort(FormatAddress(listen),
+                           grpc::InsecureServerCredentials(), &port);
+  // With SO_REUSEPORT two daemons on one port would both start, and the kernel
+  // would share the connections out between them.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(
+      GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+      kMinPingIntervalMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
+  builder.SetMaxReceiveMessageSize(kMaxReceiveBytes);
+  SetCongestionControl(builder);
+  using Option = grpc::ServerBuilder::SyncServerOption;
+  builder.SetSyncServerOption(Option::NUM_CQS, 1);
+  builder.SetSyncServerOption(Option::MIN_POLLERS, 1);
+  builder.SetSyncServerOption(Option::MAX_POLLERS, 2);
+  auto health = std::make_unique<HealthService>();
+  builder.RegisterService(health.get());
+  register_services(builder);
+
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr) {
+    // Somebody may have taken the port since the check.
+    RF_RETURN_IF_ERROR(CheckCanListen(listen));
+    return absl::InternalError(
+        absl::StrCat("gRPC cannot listen on ", FormatAddress(listen)));
+  }
+  return std::unique_ptr<DaemonServer>(
+      new DaemonServer(std::move(health), std::move(server), port));
+}
+
+DaemonServer::DaemonServer(std::unique_ptr<HealthService> health,
+                           std::unique_ptr<grpc::Server> server, int port)
+    : health_(std::move(health)), server_(std::move(server)), port_(port) {}
+
+DaemonServer::~DaemonServer() { Shutdown(absl::ZeroDuration()); }
+
+void DaemonServer::SetServing(const std::string& service, bool serving) {
+  health_->SetServing(service, serving);
+}
+
+void DaemonServer::Shutdown(absl::Duration grace) {
+  health_->Shutdown();
+  server_->Shutdown(
+      std::chrono::system_clock::now() +
+      absl::ToChronoMicroseconds(std::min(grace, absl::Hours(1))));
+  server_->Wait();
+}
+
+}  // namespace ringfleet::cluster

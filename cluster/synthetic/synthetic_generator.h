@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_CLUSTER_SYNTHETIC_SYNTHETIC_GENERATOR_H_
+#define RINGFLEET_CLUSTER_SYNTHETIC_SYNTHETIC_GENERATOR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cluster/checkpoint/weight_stream.h"
+#include "cluster/model/model_spec.h"
+#include "cluster/synthetic/synthetic_tensors.h"
+
+namespace ringfleet::cluster {
+
+// Makes the values of a model's tensors: each is a stream of its own, keyed by
+// seed and name, looked up in a table of its distribution. Holds tables, no
+// tensors. Thread-safe.
+class SyntheticGenerator {
+ public:
+  // `zipf` is the exponent of the experts' popularity (expert_popularity.h).
+  SyntheticGenerator(const ModelSpec& spec,
+                     std::vector<SyntheticTensor> tensors, uint64_t seed,
+                     double zipf);
+  ~SyntheticGenerator();
+  SyntheticGenerator(const SyntheticGenerator&) = delete;
+  SyntheticGenerator& operator=(const SyntheticGenerator&) = delete;
+
+  const std::vector<SyntheticTensor>& tensors() const { return tensors_; }
+
+  // Writes bytes [offset, offset + size) of a tensor, little-endian, row-major.
+  // The first call for a router's correction computes it, meanwhile others
+  // that want it wait.
+  void Fill(size_t tensor, uint64_t offset, size_t size,
+            void* destination) const;
+
+ private:
+  struct Bias {
+    std::once_flag once;
+    std::vector<float> values;
+  };
+  // Where a tensor's values come from: one of the tables, or `bias`.
+  struct Recipe {
+    uint64_t key = 0;
+    const CodeTable<uint8_t>* f8 = nullptr;
+    const CodeTable<uint16_t>* bf16 = nullptr;
+    const CodeTable<uint32_t>* f32 = nullptr;
+    std::unique_ptr<Bias> bias;
+  };
+
+  Recipe MakeRecipe(const SyntheticTensor& tensor, uint64_t seed);
+  // All of a bf16 tensor, widened.
+  std::vector<float> Floats(const std::string& name) const;
+  std::vector<float> MakeBias(const SyntheticTensor& bias, uint64_t key) const;
+
+  const ModelSpec spec_;
+  const std::vector<SyntheticTensor> tensors_;
+  const double zipf_;
+  CodeTable<uint16_t> norm_;
+  std::map<double, CodeTable<uint16_t>> normal_;  // By deviation.
+  std::map<double, CodeTable<uint32_t>> scale_;   // By the weights' deviation.
+  std::map<std::string, size_t> index_of_;
+  std::vector<Recipe> recipes_;  // By tensor.
+};
+
+}  // namespace ringfleet::cluster
+
+#endif  // RINGFLEET_CLUSTER_SYNTHETIC_SYNTHETIC_GENERATOR_H_

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+// One bidirectional gRPC stream of raw messages with a peer, from either end:
+// a read is posted whenever the owner has asked for one, and one write at a
+// time is under way with a queue behind it.
+//
+// gRPC tells the sender of room for as many bytes as were taken in when the
+// next read is posted, in a packet of its own. Where messages go to and fro,
+// as in all small collectives, that is a second packet for each, sent before
+// the message is used. So reads behind small messages wait for the next message
+// that leaves: gRPC is told to hold that (GRPC_WRITE_BUFFER_HINT), then the
+// read sends both in one packet.
+#ifndef RINGFLEET_CLUSTER_TRANSPORT_PEER_STREAM_H_
+#define RINGFLEET_CLUSTER_TRANSPORT_PEER_STREAM_H_
+
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/support/async_stream.h>
+#include <grpcpp/support/byte_buffer.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cluster/transport/completion_poller.h"
+#include "cluster/transport/ring_queue.h"
+#include "cluster/transport/transport.h"
+#include "protos/collective.grpc.pb.h"
+
+namespace ringfleet::cluster {
+
+// What both ends of a stream say about themselves in the headers rf-epoch,
+// rf-source, rf-config and, of a Link, rf-lane and rf-shm.
+struct StreamIdentity {
+  uint64_t epoch = 0;
+  int source = 0;
+  uint64_t config = 0;
+  Lane lane = Lane::kDirect;
+  std::string shared = {};  // SharedSegment's offer; empty: there is none.
+};
+
+enum class StreamKind : uint8_t { kLink, kControl };
+
+// Every member function requires the poller's role. Completions keep the
+// stream alive, so it may be dropped at any time.
+class PeerStream : public std::enable_shared_from_this<PeerStream>,
+                   private CompletionPoller::Deferred {
+ public:
+  // Runs in the role. After OnClosed nothing more is reported.
+  class Events {
+   public:
+    virtual void OnOpen(PeerStream& stream, const StreamIdentity& peer) = 0;
+    virtual void OnMessage(PeerStream& stream,
+                           const grpc::ByteBuffer& message) = 0;
+    virtual void OnClosed(PeerStream& stream, const absl::Status& status) = 0;
+
+   protected:
+    ~Events() = default;
+  };
+
+  virtual ~PeerStream() = default;
+  PeerStream(const PeerStream&) = delete;
+  PeerStream& operator=(const PeerStream&) = delete;
+
+  StreamKind kind() const { return kind_; }
+  // Null stops the reports.
+  void set_events(Events* events) { events_ = events; }
+  // Labels for the owner of the events: the rank at the other end, and the
+  // lane of a Link.
+  int peer() const { return peer_; }
+  Lane lane() const { return lane_; }
+  void set_peer(int peer, Lane lane) {
+    peer_ = peer;
+    lane_ = lane;
+  }
+
+  // Posts a read; OnMessage reports it.
+  void Read();
+  // Posts it with the next small message that is written, or when the poller
+  // has nothing else at hand.
+  void ReadSoon();
+  // Takes `message`.
+  void Write(grpc::ByteBuffer&& message);
+  // The same for a message of which `left` says whether gRPC has sent it. May
+  // run completions.
+  void WriteSmall(grpc::ByteBuffer&& message, absl::FunctionRef<bool()> left);
+  // Nothing is written after this. The end comes behind all that was written
+  // and costs none of it, as Cancel does; OnClosed follows when the peer has
+  // read everything, or, at the end that was called, when gRPC has sent it.
+  void EndWrites();
+  // Of the other end, as gRPC writes it: "ipv4:127.0.0.1:50052".
+  virtual std::string remote() const = 0;
+  bool writes_idle() const { return !write_pending_ && writes_.empty(); }
+  // Messages that gRPC has not sent yet.
+  size_t unsent() const { return writes_.size() + (write_pending_ ? 1 : 0); }
+  // Drops queued writes and ends the stream with an error.
+  void Cancel();
+
+ protected:
+  PeerStream(std::shared_ptr<CompletionPoller> poller, StreamKind kind)
+      : poller_(std::move(poller)), kind_(kind) {}
+
+  // A tag that keeps its stream alive while the queue has it.
+  class Op : public Completion {
+   public:
+    using Handler = void (PeerStream::*)(bool ok);
+    explicit Op(Handler handler) : handler_(handler) {}
+    void* Start(PeerStream* stream) {
+      stream_ = stream->shared_from_this();
+      return static_cast<Completion*>(this);
+    }
+    void OnComplete(bool ok) override {
+      const std::shared_ptr<PeerStream> stream = std::move(stream_);
+      ((*stream).*handler_)(ok);
+    }
+
+   private:
+    const Handler handler_;
+    std::shared_ptr<PeerStream> stream_;
+  };
+
+  bool can_start() const { return !poller_->closed(); }
+  void ReportOpen(const StreamIdentity& peer);
+  void ReportClosed(const absl::Status& status);
+  // A read or write failed: find out why and report it.
+  virtual void Lose() = 0;
+  virtual void CancelCall() = 0;
+  // Sends the end. Nothing is being written.
+  virtual void SendEnd() = 0;
+
+  const std::shared_ptr<CompletionPoller> poller_;
+  const StreamKind kind_;
+  grpc::internal::AsyncReaderInterface<grpc::ByteBuffer>* reader_ = nullptr;
+  grpc::internal::AsyncWriterInterface<grpc::ByteBuffer>* writer_ = nullptr;
+
+ private:
+  void OnRead(bool ok);
+  void OnWrite(bool ok);
+  void StartNextWrite();
+  void PostOwedRead();
+  void RunDeferred() override;
+
+  // A ByteBuffer that moves; its own move is a copy, and holds the slices.
+  struct Message {
+    Message() = default;
+    explicit Message(grpc::ByteBuffer&& from) { bytes.Swap(&from); }
+    Message(Message&& other) noexcept { bytes.Swap(&other.bytes); }
+    Message& operator=(Message&& other) noexcept {
+      bytes.Clear();
+      bytes.Swap(&other.bytes);
+      return *this;
+    }
+
+    grpc::ByteBuffer bytes;
+  };
+
+  Events* events_ = nullptr;
+  int peer_ = -1;
+  Lane lane_ = Lane::kDirect;
+  bool lost_ = false;
+  bool write_pending_ = false;
+  bool ending_ = false;     // EndWrites was called.
+  bool read_owed_ = false;  // And deferred.
+  RingQueue<Message> writes_;
+  grpc::ByteBuffer read_buffer_;
+  Op read_op_{&PeerStream::OnRead};
+  Op write_op_{&PeerStream::OnWrite};
+};
+
+// The end that opened the stream.
+class ClientStream : public PeerStream {
+ public:
+  // Opens a stream on `channel`, waiting for the peer's server to come up.
+  static std::shared_ptr<ClientStream> Dial(
+      std::shared_ptr<CompletionPoller> poller, StreamKind kind,
+      std::shared_ptr<grpc::Channel> channel, const StreamIdentity& self,
+      int peer, Events* events);
+
+ private:
+  ClientStream(std::shared_ptr<CompletionPoller> poller, StreamKind kind,
+               std::shared_ptr<grpc::Channel> channel);
+  void OnStarted(bool ok);
+  void OnHeaders(bool ok);
+  void OnFinished(bool ok);
+  void OnEndSent(bool ok) {}
+  void Lose() override;
+  void CancelCall() override { context_.TryCancel(); }
+  void SendEnd() override;
+  std::string remote() const override { return context_.peer(); }
+
+  const std::shared_ptr<grpc::Channel> channel_;
+  grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> stub_;
+  grpc::ClientContext context_;
+  std::unique_ptr<
+      grpc::ClientAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>>
+      call_;
+  grpc::Status status_;
+  bool finishing_ = false;
+  Op start_op_;
+  Op headers_op_;
+  Op end_op_;
+  Op finish_op_;
+};
+
+// The methods of the service, with the messages left as bytes.
+using RawCollectiveService = v1::Collective::WithRawMethod_Link<
+    v1::Collective::WithRawMethod_Control<v1::Collective::Service>>;
+
+// The end that was called.
+class ServerStream : public PeerStream {
+ public:
+  // Runs in the role when a call has arrived. It may accept or refuse it then
+  // or later; a call that ends before is reported to the stream's Events.
+  using OnArrival = void (*)(void* acceptor,
+                             std::shared_ptr<ServerStream> stream);
+
+  // Waits for the next call of the method. Nothing is reported when the
+  // server shuts down first.
+  static void Expect(std::shared_ptr<CompletionPoller> poller, StreamKind kind,
+                     RawCollectiveService* service, void* acceptor,
+                     OnArrival on_arrival);
+
+  // What the caller's headers say, or INVALID_ARGUMENT.
+  absl::StatusOr<StreamIdentity> Identity() const;
+  // Sends `self` back. Then the stream is open.
+  void Accept(const StreamIdentity& self);
+  void Refuse(const absl::Status& status);
+  bool ended() const { return ended_; }
+
+ private:
+  ServerStream(std::shared_ptr<CompletionPoller> poller, StreamKind kind,
+               void* acceptor, OnArrival on_arrival);
+  void OnArrived(bool ok);
+  void OnHeadersSent(bool ok);
+  void OnFinished(bool ok) {}
+  void OnDone(bool ok);
+  void Finish(const absl::Status& status);
+  void Lose() override;
+  void CancelCall() override { context_.TryCancel(); }
+  void SendEnd() override { Finish(absl::OkStatus()); }
+  std::string remote() const override { return context_.peer(); }
+
+  void* const acceptor_;
+  const OnArrival on_arrival_;
+  grpc::ServerContext context_;
+  grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> call_{
+      &context_};
+  bool ended_ = false;
+  bool finished_ = false;
+  Op arrival_op_;
+  Op headers_op_;
+  Op finish_op_;
+  Op done_op_;
+};
+
+}  // namespace ringfleet::cluster
+
+#endif  // RINGFLEET_CLUSTER_TRANSPORT_PEER_STREAM_H_

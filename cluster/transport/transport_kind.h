@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_CLUSTER_TRANSPORT_TRANSPORT_KIND_H_
+#define RINGFLEET_CLUSTER_TRANSPORT_TRANSPORT_KIND_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "protos/types.pb.h"
+
+namespace ringfleet::cluster {
+
+// What carries frames between two ranks of one host.
+enum class TransportKind : uint8_t {
+  kAuto,  // Shared memory, where both processes can open each other's.
+  kGrpc,  // Streams, as between hosts.
+};
+
+inline constexpr absl::string_view kTransportChoices = "grpc or auto";
+
+// INVALID_ARGUMENT, with the choices, for an unknown name.
+absl::StatusOr<v1::TransportKind> ParseTransport(absl::string_view name);
+absl::string_view TransportName(v1::TransportKind kind);
+
+TransportKind TransportFromProto(v1::TransportKind kind);
+
+}  // namespace ringfleet::cluster
+
+#endif  // RINGFLEET_CLUSTER_TRANSPORT_TRANSPORT_KIND_H_

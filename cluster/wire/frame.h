@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// One message of a link: ringfleet.v1.Frame, written and read by hand. The
+// fixed-size fields come in order and the payload last, its length padded to
+// five bytes, so that the header has a constant size and the payload can be a
+// slice of the sender's memory. What is written is an ordinary protobuf
+// message, and any other encoding of the message is understood.
+#ifndef RINGFLEET_CLUSTER_WIRE_FRAME_H_
+#define RINGFLEET_CLUSTER_WIRE_FRAME_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "cluster/collectives/communicator.h"
+#include "kernels/mutex.h"
+
+namespace ringfleet::cluster {
+
+// The largest number of an epoch that is believed. Counting from the wall
+// clock's microseconds takes 290 000 years to get there, and from here a
+// counter cannot overflow.
+inline constexpr uint64_t kMaxEpoch = uint64_t{1} << 63;
+
+// The fields of ringfleet.v1.Frame, which explains them.
+struct FrameHeader {
+  uint32_t group = 0;
+  uint32_t source = 0;
+  uint64_t epoch = 0;
+  uint64_t sequence = 0;
+  uint32_t op_descriptor = 0;
+  uint32_t step = 0;
+  uint64_t offset_bytes = 0;
+  uint32_t crc32c = 0;
+  uint64_t check = 0;
+  uint64_t count = 0;
+
+  bool operator==(const FrameHeader&) const = default;
+};
+
+// Five fixed32 and five fixed64 fields with one-byte tags, then the tag and
+// the padded length of the payload.
+inline constexpr size_t kFrameHeaderBytes = 5 * 5 + 5 * 9 + 1 + 5;
+// gRPC's flow-control window of a stream with a pending read grows by at most
+// this much at once; a larger message would stall in the middle.
+inline constexpr size_t kMaxPayloadBytes = size_t{1} << 20;
+
+// Frames of this operation, with sequence 0, only make a new connection's
+// windows grow; receivers drop them.
+inline constexpr uint32_t kWarmUpDescriptor = 0;
+
+enum class Operation : uint8_t {
+  kAllReduce = 1,
+  kAllGather = 2,
+  kReduceScatter = 3,
+  kBarrier = 4,
+  kAllToAll = 5,
+  kBroadcast = 6,
+  kAllGatherMatmul = 7,      // Communicator::GatherHalves.
+  kMatmulReduceScatter = 8,  // Communicator::ReduceHalves.
+};
+// kOneShot: to every other rank directly. kTwoShot: to the owner of each
+// segment directly, and its sum from there to all.
+enum class Algorithm : uint8_t { kOneShot = 1, kRing = 2, kTwoShot = 3 };
+// The connections between two ranks: direct exchanges never wait behind the
+// megabytes of a ring, nor one direction of a ring behind the other.
+enum class Lane : uint8_t { kDirect = 0, kRight = 1, kLeft = 2 };
+inline constexpr int kLanes = 3;
+
+// What two ranks must agree in to be in the same operation.
+struct OpDescriptor {
+  Operation operation = Operation::kBarrier;
+  Algorithm algorithm = Algorithm::kOneShot;
+  Wire wire = Wire::kF32;
+  Lane lane = Lane::kDirect;  // That of the frame.
+
+  bool operator==(const OpDescriptor&) const = default;
+};
+
+// One byte each: operation in the lowest, then algorithm, wire, lane.
+uint32_t PackDescriptor(const OpDescriptor& descriptor);
+// The same operation on another lane.
+constexpr uint32_t WithLane(uint32_t op_descriptor, Lane lane) {
+  return (op_descriptor & 0xffffffu) | static_cast<uint32_t>(lane) << 24;
+}
+// "all_reduce (ring, bf16)"; unknown numbers are printed as numbers.
+std::string DescriptorName(uint32_t op_descriptor);
+
+// A frame whose payload still lies where the transport received it. Bodies
+// come from a pool and go back to it, so that a frame costs no allocation once
+// the pool is warm.
+class FrameBody {
+ public:
+  FrameHeader header;
+  // Contiguous pieces, in order, of any alignment and size: an element may
+  // straddle two of them.
+  std::vector<absl::Span<const char>> payload;
+  size_t payload_bytes = 0;
+  uint32_t payload_crc = 0;  // Of the payload alone; CheckCrc computes it.
+  std::string copy;  // Holds the payload of a message encoded otherwise.
+
+  // Gives up the memory that the pieces point at, and the body itself.
+  virtual void Recycle() = 0;
+
+ protected:
+  ~FrameBody() = default;
+};
+
+struct FrameRecycler {
+  void operator()(FrameBody* body) const { body->Recycle(); }
+};
+// Must not outlive the transport it comes from.
+using ReceivedFrame = std::unique_ptr<FrameBody, FrameRecycler>;
+
+// Bodies of one kind. A Body is default constructible and calls Return from
+// its Recycle. Must outlive the frames. Thread-safe.
+template <typename Body>
+class FramePool {
+ public:
+  Body* Take() {
+    MutexLock lock(&mu_);
+    if (free_.empty()) {
+      all_.push_back(std::make_unique<Body>());
+      free_.reserve(all_.size());
+      return all_.back().get();
+    }
+    Body* const body = free_.back();
+    free_.pop_back();
+    return body;
+  }
+  void Return(Body* body) {
+    MutexLock lock(&mu_);
+    free_.push_back(body);
+  }
+
+ private:
+  Mutex mu_;
+  std::vector<std::unique_ptr<Body>> all_ ABSL_GUARDED_BY(mu_);
+  std::vector<Body*> free_ ABSL_GUARDED_BY(mu_);
+};
+
+// CRC-32C of the header's fields but crc32c, in order and little-endian, then
+// of a payload of `payload_bytes` that has `payload_crc` by itself.
+uint32_t FrameCrc(const FrameHeader& header, uint32_t payload_crc,
+                  size_t payload_bytes);
+
+// Writes kFrameHeaderBytes to `out`; `payload_bytes` of payload must follow.
+// Requires payload_bytes <= kMaxPayloadBytes.
+void EncodeFrameHeader(const FrameHeader& header, size_t payload_bytes,
+                       char* out);
+
+// Reads a message that arrived as `pieces` into header, payload and
+// payload_bytes of `frame`. The payload points into the pieces when the header
+// is encoded as above, else into a copy in the frame. The checksum is not
+// compared.
+//
+// Errors: DATA_LOSS: not a Frame, or a payload above kMaxPayloadBytes.
+absl::Status ParseFrame(absl::Span<const absl::Span<const char>> pieces,
+                        FrameBody* frame);
+
+// Fills in payload_crc. DATA_LOSS when the header's checksum does not match,
+// naming `peer` and both values.
+absl::Status CheckCrc(FrameBody* frame, int peer);
+
+}  // namespace ringfleet::cluster
+
+#endif  // RINGFLEET_CLUSTER_WIRE_FRAME_H_

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// Values of a template, with Python's meaning of truth, equality and text.
+#ifndef RINGFLEET_COORDINATOR_CHAT_JINJA_VALUE_H_
+#define RINGFLEET_COORDINATOR_CHAT_JINJA_VALUE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace ringfleet::coordinator::jinja {
+
+// What one rendering may use. A template of DeepSeek's takes about 50 steps a
+// message, and 32 MiB of text are some 8 million tokens.
+constexpr size_t kMaxSourceBytes = 1 << 20;
+constexpr int64_t kMaxSteps = 5'000'000;
+constexpr size_t kMaxWorkBytes = 256 << 20;
+constexpr size_t kMaxOutputBytes = 32 << 20;
+// Nesting of expressions, statements and values: bounds the recursion.
+constexpr int kMaxDepth = 100;
+
+// Counts the work of one rendering.
+class Budget {
+ public:
+  // Before each evaluation, comparison and iteration.
+  absl::Status Step();
+  // Before `bytes` of strings or lists are built or searched.
+  absl::Status Work(size_t bytes);
+
+ private:
+  int64_t steps_ = 0;
+  size_t work_bytes_ = 0;
+};
+
+class Value;
+
+struct Undefined {
+  std::string name;  // The variable or key that is missing, for messages.
+};
+struct None {};
+struct List {
+  std::vector<Value> items;
+  int depth;  // 1 + the greatest depth of the items.
+};
+struct Dict {
+  std::vector<std::pair<std::string, Value>> items;  // In order of insertion.
+  absl::flat_hash_map<std::string, size_t> index;
+  int depth;
+
+  const Value* Find(absl::string_view key) const;
+};
+// The only mutable value. The evaluator owns it, so that a namespace may hold
+// itself.
+struct Namespace {
+  absl::flat_hash_map<std::string, Value> attributes;
+};
+// The variable `loop`.
+struct Loop {
+  int64_t index0;
+  int64_t length;
+};
+
+// Immutable but for namespaces, and cheap to copy.
+class Value {
+ public:
+  Value() : value_(None{}) {}
+  explicit Value(bool b) : value_(b) {}
+  explicit Value(int64_t i) : value_(i) {}
+  explicit Value(double d) : value_(d) {}
+  explicit Value(Namespace* n) : value_(n) {}
+  explicit Value(Loop loop) : value_(loop) {}
+  static Value Missing(absl::string_view name);
+  static Value String(std::string text);
+
+  // INVALID_ARGUMENT when the result nests deeper than kMaxDepth.
+  static absl::StatusOr<Value> MakeList(std::vector<Value> items);
+  // The last of equal keys counts.
+  static absl::StatusOr<Value> MakeDict(
+      std::vector<std::pair<std::string, Value>> items);
+  static absl::StatusOr<Value> FromJson(const nlohmann::json& json);
+
+  bool IsUndefined() const { return Is<Undefined>(); }
+  bool IsNone() const { return Is<None>(); }
+  // Null when the value is of another type.
+  const bool* AsBool() const { return std::get_if<bool>(&value_); }
+  const int64_t* AsInt() const { return std::get_if<int64_t>(&value_); }
+  const double* AsDouble() const { return std::get_if<double>(&value_); }
+  const std::string* AsString() const { return Shared<std::string>(); }
+  const List* AsList() const { return Shared<List>(); }
+  const Dict* AsDict() const { return Shared<Dict>(); }
+  const Loop* AsLoop() const { return std::get_if<Loop>(&value_); }
+  Namespace* AsNamespace() const;
+  const Undefined* AsUndefined() const {
+    return std::get_if<Undefined>(&value_);
+  }
+  // Whether it is a bool, int or float; `number` is set then.
+  bool ToNumber(double* number) const;
+
+  bool IsTrue() const;
+  const char* TypeName() const;
+
+  // The text that {{ }} prints: "None", "True", "1.0". Lists and objects have
+  // none here (INVALID_ARGUMENT): templates print them through tojson.
+  absl::StatusOr<std::string> ToText() const;
+
+  // As Python's json.dumps(ensure_ascii=False); indent < 0 is one line.
+  absl::StatusOr<std::string> ToJson(int64_t indent, Budget* budget) const;
+
+  // What a for loop visits: items, keys or characters; nothing if undefined.
+  absl::StatusOr<std::vector<Value>> ToItems(Budget* budget) const;
+
+ private:
+  template <typename T>
+  bool Is() const {
+    return std::holds_alternative<T>(value_);
+  }
+  template <typename T>
+  const T* Shared() const {
+    const auto* shared = std::get_if<std::shared_ptr<const T>>(&value_);
+    return shared == nullptr ? nullptr : shared->get();
+  }
+  static absl::StatusOr<Value> FromJson(const nlohmann::json& json, int depth);
+  absl::Status WriteJson(int64_t indent, int64_t margin, Budget* budget,
+                         std::string* out) const;
+
+  std::variant<Undefined, None, bool, int64_t, double,
+               std::shared_ptr<const std::string>, std::shared_ptr<const List>,
+               std::shared_ptr<const Dict>, Namespace*, Loop>
+      value_;
+};
+
+// ==, and < for two numbers or two strings. `in` on lists, keys and substrings.
+absl::StatusOr<bool> Equal(const Value& a, const Value& b, Budget* budget);
+absl::StatusOr<bool> Less(const Value& a, const Value& b, Budget* budget);
+absl::StatusOr<bool> Contains(const Value& container, const Value& item,
+                              Budget* budget);
+
+}  // namespace ringfleet::coordinator::jinja
+
+#endif  // RINGFLEET_COORDINATOR_CHAT_JINJA_VALUE_H_

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cli/checkpoint/convert.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cluster/checkpoint/model_files.h"
+#include "cluster/config/config.h"
+#include "cluster/model/weight_dtype.h"
+#include "cluster/process/status_macros.h"
+#include "coordinator/cli/checkpoint/packing.h"
+#include "coordinator/cli/json_output.h"
+#include "coordinator/cli/launch/targets.h"
+#include "coordinator/cli/run/host_workers.h"
+#include "coordinator/cli/run/local_workers.h"
+#include "coordinator/cli/value_checks.h"
+
+namespace ringfleet::coordinator::cli {
+namespace {
+
+constexpr char kConvertFooter[] = R"(
+Makes the packed weights of every rank of a layout ahead of time, so that not
+even the first start of a fleet has to pack them. One file a rank; what is there
+and sound is left alone. The folder is the --cache-dir, or the cache_dir of the
+cluster file, with which the workers are started:
+
+  FINGERPRINT-1x1x4-rank0-int8.packed   the weights of rank 0 of 4
+  manifest.json                         dtype, shape and XXH3-64 of each tensor
+
+--cluster makes each on the host of its rank: it starts the workers of the file,
+which must not run, and stops them. Hosts without the model's files fetch what
+they need from those that have them; the manifest is written on this machine.
+Where all hosts are this machine nothing of the fleet is started, nor in the way.
+
+--local N packs on this machine with N processes, each for its ranks; --world N
+with one. A file fits one state of the checkpoint's files, one layout and one
+dtype, on any processor. To use rank R's file on another host copy the
+checkpoint's times, too (rsync -t), which are part of what the file fits.
+
+With --check a checkpoint is read whole and compared with a manifest, with
+--cluster on every host that has it; the first tensor that differs is named (exit
+code 4). A fleet's workers compare headers, sizes and a sample of every file at
+each start, which costs no time but does not see every byte.
+
+Files are replaced only by newer ones of the same name. Delete any of them at any
+time; `find DIR -name '*.packed' -mtime +30 -delete` drops what no worker has
+used for 30 days.
+
+Examples:
+  ringfleet convert --model DIR --local 2 --cache-dir /var/cache/ringfleet
+  ringfleet convert --cluster pool.yaml
+  ringfleet convert --model DIR --check /var/cache/ringfleet/manifest.json
+)";
+
+struct ConvertOptions {
+  std::string model;
+  std::string cluster;
+  int local = 0;
+  int world = 0;
+  std::string cache_dir;
+  std::string check;
+  std::string dtype = "int8";
+  uint32_t threads = 0;
+  bool no_manifest = false;
+  bool json = false;
+};
+
+absl::StatusOr<PackingWork> PlanWork(const ConvertOptions& options) {
+  PackingWork work;
+  std::string folder = options.cache_dir;
+  std::string model = options.model;
+  work.workers = std::max(1, options.local);
+  work.mesh.tensor = std::max({1, options.local, options.world});
+  const auto dtype = cluster::ParseWeightDtype(options.dtype);
+  if (!dtype.ok()) return Annotate(dtype.status(), "usage: --dtype");
+  work.dtype = *dtype;
+  if (!options.cluster.empty()) {
+    RF_ASSIGN_OR_RETURN(const cluster::ClusterConfig config,
+                        cluster::LoadClusterConfig(options.cluster));
+    model = config.model;
+    work.dtype = config.dtype;
+    work.mesh = {config.mesh.data, config.mesh.expert, config.mesh.tensor};
+    if (folder.empty()) folder = config.cache_dir;
+    if (UsesSsh(config)) {
+      work.workers = work.mesh.world_size();
+      work.fleet = config;
+    }
+  }
+  if (model.empty()) {
+    return absl::InvalidArgumentError(
+        "usage: no model, want --model DIR or --cluster FILE");
+  }
+  if (folder.empty() && options.check.empty()) {
+    return absl::InvalidArgumentError(
+        "usage: no folder, want --cache-dir DIR, or cache_dir in the cluster "
+        "file");
+  }
+  work.model = cluster::AbsoluteModel(model);
+  std::error_code error;  // With one, the path stays as it is.
+  if (!folder.empty()) work.folder = std::filesystem::absolute(folder, error);
+  if (error) work.folder = folder;
+  work.threads = options.threads;
+  if (work.threads == 0 && !work.fleet.has_value()) {
+    work.threads =
+        std::max(1u, std::thread::hardware_concurrency() / work.workers);
+  }
+  return work;
+}
+
+// What the command is for, once there are workers.
+absl::StatusOr<PackingResult> UseWorkers(const ConvertOptions& options,
+                                         const PackingWork& work,
+                                         std::vector<std::string> addresses) {
+  if (options.check.empty()) {
+    return Pack(work, std::move(addresses), !options.no_manifest);
+  }
+  RF_RETURN_IF_ERROR(
+      CheckCheckpoint(work, std::move(addresses), options.check));
+  return PackingResult();
+}
+
+absl::StatusOr<PackingResult> ConvertHere(const ConvertOptions& options,
+                                          const PackingWork& work) {
+  RF_ASSIGN_OR_RETURN(const std::unique_ptr<LocalWorkers> local,
+                      LocalWorkers::Create(work.workers));
+  absl::StatusOr<PackingResult> result =
+      [&]() -> absl::StatusOr<PackingResult> {
+    RF_RETURN_IF_ERROR(local->Spawn({"--coordinator", "none"}));
+    RF_ASSIGN_OR_RETURN(const std::vector<std::string> addresses,
+                        local->WaitAddresses());
+    RF_ASSIGN_OR_RETURN(const PackingResult done,
+                        UseWorkers(options, work, addresses));
+    RF_RETURN_IF_ERROR(local->Stop());
+    return done;
+  }();
+  if (result.ok()) return result;
+  absl::Status status = result.status();
+  // A worker that has ended explains more than its broken connection.
+  if (absl::IsUnavailable(status)) {
+    const absl::Status ended = local->CheckRunning();
+    if (!ended.ok()) status = ended;
+  }
+  local->Explain(status);
+  return status;
+}
+
+absl::StatusOr<PackingResult> ConvertOnHosts(const ConvertOptions& options,
+                                             const PackingWork& work) {
+  RF_ASSIGN_OR_RETURN(const std::unique_ptr<HostWorkers> hosts,
+                      HostWorkers::Start(options.cluster, *work.fleet));
+  RF_ASSIGN_OR_RETURN(
+      const PackingResult result,
+      UseWorkers(options, work, HostWorkers::Addresses(*work.fleet)));
+  RF_RETURN_IF_ERROR(hosts->Stop());
+  return result;
+}
+
+absl::Status Run(const ConvertOptions& options) {
+  RF_ASSIGN_OR_RETURN(const PackingWork work, PlanWork(options));
+  const auto begun = std::chrono::steady_clock::now();
+  const absl::StatusOr<PackingResult> result =
+      work.fleet.has_value() ? ConvertOnHosts(options, work)
+                             : ConvertHere(options, work);
+  if (!result.ok()) return Annotate(result.status(), "convert");
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begun)
+          .count();
+  if (options.json) {
+    return PrintJson({{"model", work.model},
+                      {"path", work.folder},
+                      {"check", options.check},
+                      {"packed", result->packed},
+                      {"kept", result->kept},
+                      {"bytes", result->bytes},
+                      {"seconds", seconds}});
+  }
+  if (!options.check.empty()) {
+    return PrintText(
+        absl::StrCat(work.model, ": as ", options.check, " describes it\n"));
+  }
+  return PrintText(absl::StrFormat(
+      "%s: %d shards packed, %d there already, %.2f GB in %.1f s\n",
+      work.folder, result->packed, result->kept,
+      static_cast<double>(result->bytes) / 1e9, seconds));
+}
+
+}  // namespace
+
+void RegisterConvert(CLI::App& app, Invocation& invocation) {
+  CLI::App* verb = app.add_subcommand(
+      "convert", "Pack the weights of a layout ahead of time");
+  verb->group("Tools");
+  verb->footer(kConvertFooter);
+  auto options = std::make_shared<ConvertOptions>();
+  auto* cluster = verb->add_option("--cluster", options->cluster,
+                                   "The layout, model, dtype and folder of "
+                                   "this cluster file, on its hosts");
+  verb->add_option("-m,--model", options->model,
+                   "Folder of a checkpoint in the hub's format, or synth:NAME")
+      ->excludes(cluster)
+      ->check(Utf8Path());
+  verb->add_option("--local", options->local,
+                   "For this many ranks, with as many processes")
+      ->check(CLI::Range(1, cluster::kMaxWorkers))
+      ->excludes(cluster);
+  verb->add_option("--world", options->world,
+                   "For this many ranks, one after the other")
+      ->check(CLI::Range(1, cluster::kMaxWorkers))
+      ->excludes(cluster)
+      ->excludes("--local");
+  verb->add_option("--cache-dir", options->cache_dir, "Folder to write into")
+      ->check(Utf8Path());
+  verb->add_option(
+          "--dtype", options->dtype,
+          absl::StrCat("Weights in memory: ", cluster::kWeightDtypeChoices))
+      ->excludes(cluster)
+      ->capture_default_str();
+  verb->add_option("--check", options->check,
+                   "Write nothing: compare the checkpoint with this manifest");
+  verb->add_flag("--no-manifest", options->no_manifest,
+                 "Do not hash the tensors, which reads the whole checkpoint");
+  verb->add_option("-t,--threads", options->threads,
+                   "Threads per process; 0: the cores divided by --local")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  verb->add_flag("--json", options->json, "One JSON document on stdout");
+  verb->callback([options, &invocation] {
+    invocation.json = options->json;
+    invocation.run = [options] { return Run(*options); };
+  });
+}
+
+}  // namespace ringfleet::coordinator::cli

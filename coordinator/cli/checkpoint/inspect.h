@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_COORDINATOR_CLI_CHECKPOINT_INSPECT_H_
+#define RINGFLEET_COORDINATOR_CLI_CHECKPOINT_INSPECT_H_
+
+#include "coordinator/cli/command.h"
+
+namespace ringfleet::coordinator::cli {
+
+// `ringfleet inspect`: what is in a checkpoint, from its headers.
+void RegisterInspect(CLI::App& app, Invocation& invocation);
+
+}  // namespace ringfleet::coordinator::cli
+
+#endif  // RINGFLEET_COORDINATOR_CLI_CHECKPOINT_INSPECT_H_

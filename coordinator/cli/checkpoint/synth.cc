@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cli/checkpoint/synth.h"
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "cluster/process/status.h"
+#include "cluster/process/status_macros.h"
+#include "cluster/synthetic/synthetic_model.h"
+#include "coordinator/cli/interrupt.h"
+#include "coordinator/cli/json_output.h"
+#include "coordinator/cli/progress.h"
+#include "coordinator/cli/run/local_workers.h"
+#include "coordinator/cli/session.h"
+#include "coordinator/cli/value_checks.h"
+#include "protos/worker.grpc.pb.h"
+
+namespace ringfleet::coordinator::cli {
+namespace {
+
+constexpr char kSynthFooter[] = R"(
+Writes a checkpoint of random weights in the form in which DeepSeek-R1 is
+published: fp8 e4m3 blocks with scales, the rest bf16, config.json, a tokenizer
+in which every id has text. For measurements and tests; what such a model says
+means nothing.
+
+  tiny      3 layers of width 160, 16 experts, one multi-token prediction layer;
+            under 2 MB
+  r1-slice  R1's layer dimensions, 1 dense and 2 MoE layers of 32 routed
+            experts, 32768 tokens; 4.33 billion parameters, 4.8 GB
+
+No file is needed to run one: `--model synth:r1-slice` makes the same weights in
+memory, as do synth:r1-slice,seed=7 and synth:r1-slice,zipf=1 (or both), for
+every verb and for `model:` of a cluster file. The weights depend on preset, seed
+and exponent only, not on threads, host or number of workers.
+
+--router-zipf A sets e_score_correction_bias so that the i-th most popular
+expert of a layer gets a share proportional to 1/i^A of all choices, 0 being
+uniform. A token takes an expert once, so no share is above 0.98 over the
+experts per token (0.1225 for r1-slice: with A = 1 the first two experts have
+that share, with A = 2 the first four); what they cannot take goes to the others
+in proportion. Experts of neighbouring ranks share a group, because a token's
+experts come from half of the groups. Biases are fitted to 16384 random inputs:
+on others of the kind an expert's share is within a few percent, a rare one's
+within a tenth, beside the chance of the draws. Text that repeats a few tokens
+repeats their experts: measure with ids from the whole vocabulary.
+
+The folder must be new or empty, or be what an interrupted run left. Files are
+renamed when they are complete, the index and config.json last; a run that fails
+removes what it wrote.
+
+Examples:
+  ringfleet synth --preset tiny --out /tmp/tiny
+  ringfleet synth --preset r1-slice --out /srv/models/r1-slice --seed 7
+  ringfleet synth --preset r1-slice --out /srv/models/r1-zipf --router-zipf 1
+  ringfleet generate --model synth:tiny -p "Hello" -n 20
+)";
+
+struct SynthOptions {
+  cluster::SyntheticModel model;
+  std::string out;
+  bool force = false;
+  uint32_t threads = 0;
+  bool json = false;
+};
+
+absl::StatusOr<v1::SynthesizeProgress> CallWorker(
+    const std::string& address, const v1::SynthesizeRequest& request) {
+  const auto stub = v1::Worker::NewStub(ConnectChannel(address));
+  InterruptibleCall call;
+  const auto reader = stub->Synthesize(call.context(), request);
+  v1::SynthesizeProgress progress;
+  {
+    Progress bar;
+    while (reader->Read(&progress)) {
+      bar.Bytes("writing", progress.bytes_done(), progress.bytes_total());
+    }
+  }
+  const grpc::Status status = reader->Finish();
+  RF_RETURN_IF_ERROR(Interrupt::Get().status());
+  RF_RETURN_IF_ERROR(cluster::FromGrpc(status));
+  if (!progress.done()) {
+    return absl::InternalError("synth: ended without a message of its end");
+  }
+  return progress;
+}
+
+absl::StatusOr<v1::SynthesizeProgress> SynthesizeLocally(
+    const v1::SynthesizeRequest& request) {
+  RF_ASSIGN_OR_RETURN(const std::unique_ptr<LocalWorkers> local,
+                      LocalWorkers::Create(1));
+  absl::StatusOr<v1::SynthesizeProgress> result;
+  absl::Status status = local->Spawn({"--coordinator", "none"});
+  if (status.ok()) {
+    const absl::StatusOr<std::vector<std::string>> addresses =
+        local->WaitAddresses();
+    status = addresses.status();
+    if (status.ok()) {
+      result = CallWorker(addresses->front(), request);
+      status = result.status();
+    }
+  }
+  if (status.ok()) status = local->Stop();
+  if (status.ok()) return result;
+  // A worker that has ended explains more than its broken connection.
+  if (absl::IsUnavailable(status)) {
+    const absl::Status ended = local->CheckRunning();
+    if (!ended.ok()) status = ended;
+  }
+  local->Explain(status);
+  return Annotate(status, "synth");
+}
+
+absl::Status Run(const SynthOptions& options) {
+  const std::string model = cluster::FormatSyntheticModel(options.model);
+  const absl::Status valid = cluster::ParseSyntheticModel(model).status();
+  if (!valid.ok()) return Annotate(valid, "usage");
+  std::error_code error;
+  const std::filesystem::path folder =
+      std::filesystem::absolute(options.out, error);
+  if (error) {  // No path at all, or a working directory that has gone.
+    return absl::InvalidArgumentError(absl::StrCat(
+        "usage: --out '", options.out, "', want a folder: ", error.message()));
+  }
+  v1::SynthesizeRequest request;
+  request.set_model(model);
+  request.set_folder(folder.string());
+  request.set_overwrite(options.force);
+  request.set_threads(options.threads);
+  const auto begun = std::chrono::steady_clock::now();
+  RF_ASSIGN_OR_RETURN(const v1::SynthesizeProgress done,
+                      SynthesizeLocally(request));
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begun)
+          .count();
+  if (options.json) {
+    return PrintJson({{"path", request.folder()},
+                      {"preset", options.model.preset},
+                      {"seed", options.model.seed},
+                      {"router_zipf", options.model.zipf},
+                      {"model", model},
+                      {"parameters", done.parameters()},
+                      {"bytes", done.bytes_total()},
+                      {"seconds", seconds},
+                      {"index_xxh3_128", done.index_hash()}});
+  }
+  return PrintText(absl::StrFormat(
+      "%s: %s, %.2f million parameters, %.2f GB in %.1f s, %.2f GB/s\n",
+      request.folder(), model, static_cast<double>(done.parameters()) / 1e6,
+      static_cast<double>(done.bytes_total()) / 1e9, seconds,
+      static_cast<double>(done.bytes_total()) / 1e9 / seconds));
+}
+
+}  // namespace
+
+void RegisterSynth(CLI::App& app, Invocation& invocation) {
+  CLI::App* verb =
+      app.add_subcommand("synth", "Write a checkpoint of random weights");
+  verb->group("Tools");
+  verb->footer(kSynthFooter);
+  auto options = std::make_shared<SynthOptions>();
+  verb->add_option("--preset", options->model.preset,
+                   absl::StrJoin(cluster::SyntheticPresets(), " or "))
+      ->check(CLI::IsMember(cluster::SyntheticPresets()))
+      ->required();
+  verb->add_option("--out", options->out, "Folder to write into")
+      ->required()
+      ->check(Utf8Path());
+  verb->add_option("-s,--seed", options->model.seed, "Seed of all weights")
+      ->capture_default_str();
+  verb->add_option("--router-zipf", options->model.zipf,
+                   "Exponent of the experts' popularity, 0 to 3")
+      ->capture_default_str();
+  verb->add_flag("--force", options->force,
+                 "Write into a folder that is not empty: files of the same "
+                 "names are replaced");
+  verb->add_option("-t,--threads", options->threads,
+                   "Threads; 0: all CPUs this process may use")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  verb->add_flag("--json", options->json, "One JSON document on stdout");
+  verb->callback([options, &invocation] {
+    invocation.json = options->json;
+    invocation.run = [options] { return Run(*options); };
+  });
+}
+
+}  // namespace ringfleet::coordinator::cli

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_COORDINATOR_CLI_COLLECTIVES_COLLECTIVES_REPORT_H_
+#define RINGFLEET_COORDINATOR_CLI_COLLECTIVES_COLLECTIVES_REPORT_H_
+
+#include <string>
+#include <vector>
+
+#include "coordinator/cli/json_output.h"
+#include "protos/worker.pb.h"
+
+namespace ringfleet::coordinator::cli {
+
+// Bandwidths of nccl-tests' doc/PERFORMANCE.md from the median time: algbw is
+// the vector's bytes by time, busbw scales it by what each rank must send:
+// 2 (n - 1) / n for all_reduce, (n - 1) / n for all_gather, reduce_scatter and
+// all_to_all, 1 for broadcast. 0 without bytes.
+struct Bandwidths {
+  double algbw_gbps = 0;  // GB/s of 1e9 bytes, as busbw.
+  double busbw_gbps = 0;
+};
+Bandwidths BandwidthsOf(const v1::CollectiveFigures& figures, int world);
+
+// Of an operation that is fused with a product: the share of the exchange's
+// time that the product hides, 1 - (fused - compute) / communicate, as the OSU
+// benchmarks count it.
+double OverlapOf(const v1::CollectiveFigures& figures);
+
+// An array of {op,algo,wire,transport,world,bytes,p50_us,p99_us,algbw_gbps,
+// busbw_gbps,cpu_s_per_gb,wrong,hash,wire_bytes,iterations}; the hash as 16
+// hexadecimal digits. Of fused operations also
+// {m,n,k,dtype,unfused_us,compute_us,comm_us,overlap,tile_columns,
+// segment_bytes,piece_rows}.
+Json CollectivesJson(const std::vector<v1::CollectiveFigures>& all, int world);
+
+// The same as a table in Markdown; fused operations have one of their own
+// behind it.
+std::string CollectivesTable(const std::vector<v1::CollectiveFigures>& all,
+                             int world);
+
+}  // namespace ringfleet::coordinator::cli
+
+#endif  // RINGFLEET_COORDINATOR_CLI_COLLECTIVES_COLLECTIVES_REPORT_H_

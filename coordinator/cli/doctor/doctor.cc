@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cli/doctor/doctor.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cluster/checkpoint/model_files.h"
+#include "cluster/config/config.h"
+#include "cluster/process/status_macros.h"
+#include "cluster/rpc/host_address.h"
+#include "cluster/synthetic/synthetic_model.h"
+#include "cluster/transport/transport_kind.h"
+#include "coordinator/cli/doctor/doctor_report.h"
+#include "coordinator/cli/doctor/doctor_run.h"
+#include "coordinator/cli/json_output.h"
+#include "coordinator/cli/output.h"
+#include "coordinator/cli/run/local_workers.h"
+#include "coordinator/cli/value_checks.h"
+
+namespace ringfleet::coordinator::cli {
+namespace {
+
+constexpr char kDoctorFooter[] = R"(
+Measures on running workers what `ringfleet plan` otherwise assumes: the rates of
+products (int8 weights with 1 to 512 rows, other forms with 128), of attention and
+of reading memory with all workers at work, exchanges between every two of them,
+the disk that holds --model, free memory, clocks, builds, instruction sets, NUMA
+nodes; then says what to change. `-o json` prints what `ringfleet plan --fleet
+FILE.json` reads.
+
+--local N starts N workers on this machine for this command. --cluster needs the
+workers of a cluster file, running; while they serve a model, their links are not
+measured, the measurements slow it down for six times --time-ms and more and take
+some hundred MiB a worker, and free memory is what the model leaves: for a plan
+examine workers that have loaded none. Rates are of this moment: other programs
+that run make them, and the plan, smaller.
+
+Examples:
+  ringfleet doctor
+  ringfleet doctor --local 2 --model DIR -o json
+  ringfleet doctor --cluster cluster.yaml
+)";
+
+struct DoctorVerb {
+  std::string cluster;
+  int local = 1;
+  int threads = 0;
+  std::string model;
+  std::string transport;  // Empty: the cluster file's, or auto.
+  std::string format = "md";
+  DoctorOptions what;
+};
+
+absl::StatusOr<DoctorFindings> ExamineCluster(const DoctorVerb& options,
+                                              std::string* model) {
+  RF_ASSIGN_OR_RETURN(const cluster::ClusterConfig config,
+                      cluster::LoadClusterConfig(options.cluster));
+  if (model->empty()) *model = config.model;
+  BenchWorkers workers;
+  for (const cluster::WorkerConfig& worker : config.workers) {
+    workers.addresses.push_back(cluster::FormatAddress(
+        {worker.address.empty() ? worker.host : worker.address, worker.port}));
+    workers.hosts.push_back(worker.host);
+  }
+  DoctorOptions what = options.what;
+  what.disk_path = *model;
+  if (options.transport.empty()) what.transport = config.transport;
+  return ExamineWorkers(workers, what);
+}
+
+absl::StatusOr<DoctorFindings> ExamineLocally(const DoctorVerb& options) {
+  RF_ASSIGN_OR_RETURN(const std::unique_ptr<LocalWorkers> local,
+                      LocalWorkers::Create(options.local));
+  // As a fleet of local workers has them.
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int threads = options.threads > 0 ? options.threads
+                                          : std::max(1, cores / options.local);
+  absl::StatusOr<DoctorFindings> findings;
+  absl::Status status = local->Spawn(
+      {"--coordinator", "none", "--threads", absl::StrCat(threads)});
+  if (status.ok()) {
+    const auto addresses = local->WaitAddresses();
+    status = addresses.status();
+    if (status.ok()) {
+      DoctorOptions what = options.what;
+      what.disk_path = options.model;
+      findings = ExamineWorkers(
+          {*addresses,
+           std::vector<std::string>(addresses->size(), "this machine")},
+          what);
+      status = findings.status();
+    }
+  }
+  if (status.ok()) status = local->Stop();
+  if (status.ok()) return findings;
+  local->Explain(status);
+  return status;
+}
+
+absl::Status RunDoctor(DoctorVerb options) {
+  if (!options.transport.empty()) {
+    const auto transport = cluster::ParseTransport(options.transport);
+    if (!transport.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("usage: --", transport.status().message()));
+    }
+    options.what.transport = *transport;
+  }
+  std::string model =
+      options.model.empty() ? "" : cluster::AbsoluteModel(options.model);
+  std::error_code error;
+  if (options.cluster.empty() && !model.empty() &&
+      !cluster::IsSyntheticModel(model) &&
+      !std::filesystem::exists(model, error)) {
+    return absl::NotFoundError(
+        absl::StrCat("doctor: --model ", model, ": no such file or folder"));
+  }
+  absl::StatusOr<DoctorFindings> findings =
+      options.cluster.empty() ? ExamineLocally(options)
+                              : ExamineCluster(options, &model);
+  if (!findings.ok()) return Annotate(findings.status(), "doctor");
+  findings->model = model;
+  return options.format == "json" ? PrintJson(DoctorJson(*findings))
+                                  : PrintText(DoctorMarkdown(*findings));
+}
+
+}  // namespace
+
+void RegisterDoctor(CLI::App& app, Invocation& invocation) {
+  CLI::App* verb = app.add_subcommand(
+      "doctor", "Measure a fleet's hosts and links, and say what to change");
+  verb->group("Fleet");
+  verb->footer(kDoctorFooter);
+  auto options = std::make_shared<DoctorVerb>();
+  auto* cluster = verb->add_option("--cluster", options->cluster,
+                                   "Cluster file whose workers run");
+  verb->add_option("--local", options->local,
+                   "Start this many workers on this machine")
+      ->check(CLI::Range(1, 16))
+      ->excludes(cluster)
+      ->capture_default_str();
+  verb->add_option("-t,--threads", options->threads,
+                   "Threads per local worker; 0: the cores divided by --local")
+      ->check(CLI::Range(0, 1024))
+      ->excludes(cluster)
+      ->capture_default_str();
+  verb->add_option("-m,--model", options->model,
+                   "Checkpoint whose disk is read; a plan is for it")
+      ->check(Utf8Path());
+  verb->add_option("--transport", options->transport,
+                   "What frames of workers of one host go through: grpc, or "
+                   "auto: what they agree on [the cluster file's, or auto]");
+  verb->add_option("--time-ms", options->what.time_ms,
+                   "Of each measurement, milliseconds")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
+  AddFormatOptions(*verb, {"md", "json"}, &options->format);
+  verb->callback([options, &invocation] {
+    invocation.json = options->format == "json";
+    invocation.run = [options] { return RunDoctor(*options); };
+  });
+}
+
+}  // namespace ringfleet::coordinator::cli

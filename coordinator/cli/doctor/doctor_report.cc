@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cli/doctor/doctor_report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "cluster/model/host_spec.h"
+#include "coordinator/planning/step_cost.h"
+
+namespace ringfleet::coordinator::cli {
+namespace {
+
+// A rank this much slower than the median holds the others up.
+constexpr double kUneven = 0.8;
+constexpr double kSkewMs = 500;
+constexpr double kSlowLinkGbit = 5;
+constexpr double kSlowLinkUs = 200;
+
+double Median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::nth_element(values.begin(), values.begin() + values.size() / 2,
+                   values.end());
+  return values[values.size() / 2];
+}
+
+std::string RankText(const DoctorFindings& findings, size_t rank) {
+  return absl::StrCat("rank ", rank, " (", findings.workers[rank].address, ")");
+}
+
+// Ranks whose rate is far below the median.
+void AdviseOnRate(const DoctorFindings& findings, const char* what,
+                  const std::vector<double>& rates,
+                  std::vector<std::string>* advice) {
+  const double median = Median(rates);
+  for (size_t rank = 0; rank < rates.size(); ++rank) {
+    if (rates[rank] >= kUneven * median) continue;
+    advice->push_back(absl::StrFormat(
+        "%s has %.0f %% of the median rank's %s: all ranks wait for it twice a "
+        "layer; leave it out, or find what else runs there",
+        RankText(findings, rank), 100 * rates[rank] / median, what));
+  }
+}
+
+void AdviseOnSoftware(const DoctorFindings& findings,
+                      std::vector<std::string>* advice) {
+  std::set<std::string> builds;
+  std::set<std::string> isas;
+  for (const WorkerFindings& worker : findings.workers) {
+    builds.insert(absl::StrCat(worker.report.build().version(), " ",
+                               worker.report.build().build_id()));
+    isas.insert(worker.report.isa());
+  }
+  if (builds.size() > 1) {
+    advice->push_back(absl::StrCat("different builds (",
+                                   absl::StrJoin(builds, ", "),
+                                   ") refuse to form a fleet: install one"));
+  }
+  if (isas.size() > 1) {
+    advice->push_back(absl::StrCat(
+        "instruction sets differ (", absl::StrJoin(isas, ", "),
+        "): attention's last bits depend on which rank has a head"));
+  }
+}
+
+void AdviseOnHosts(const DoctorFindings& findings,
+                   std::vector<std::string>* advice) {
+  std::map<std::string, int> on_host;
+  for (const WorkerFindings& worker : findings.workers) ++on_host[worker.host];
+  for (size_t rank = 0; rank < findings.workers.size(); ++rank) {
+    const WorkerFindings& worker = findings.workers[rank];
+    const v1::HostReport& report = worker.report;
+    const auto workers = static_cast<uint32_t>(on_host[worker.host]);
+    if (report.threads() * workers > report.cpus() && report.cpus() > 0) {
+      advice->push_back(
+          absl::StrCat(RankText(findings, rank), ": ", workers, " workers of ",
+                       report.threads(), " threads share ", report.cpus(),
+                       " CPUs: set threads so that each thread has one"));
+    }
+    if (report.numa_nodes() > workers) {
+      advice->push_back(
+          absl::StrCat(RankText(findings, rank), ": ", report.numa_nodes(),
+                       " NUMA nodes and ", workers,
+                       " workers: start one with numa_node for each node"));
+    }
+    if (std::abs(worker.clock_skew_ms) > kSkewMs + worker.clock_uncertain_ms) {
+      advice->push_back(absl::StrFormat(
+          "%s: clock %+.0f ms off: logs of hosts cannot be put side by side; "
+          "run an NTP client",
+          RankText(findings, rank), worker.clock_skew_ms));
+    }
+  }
+}
+
+// The slowest pair in each respect; what a plan needs.
+struct Network {
+  double latency_us = 0;
+  double gbit = 0;
+};
+Network SlowestOf(const std::vector<PairFindings>& pairs) {
+  Network slowest;
+  for (const PairFindings& pair : pairs) {
+    const double latency =
+        std::max(0.0, pair.small_us - cluster::kMessageSeconds * 1e6);
+    slowest.latency_us = std::max(slowest.latency_us, latency);
+    if (slowest.gbit == 0 || pair.gbit < slowest.gbit) slowest.gbit = pair.gbit;
+  }
+  return slowest;
+}
+
+void AdviseOnLinks(const DoctorFindings& findings,
+                   std::vector<std::string>* advice) {
+  for (const PairFindings& pair : findings.pairs) {
+    const std::string name =
+        absl::StrCat("ranks ", pair.first, " and ", pair.second);
+    if (pair.small_us > kSlowLinkUs) {
+      advice->push_back(absl::StrFormat(
+          "%s: %.0f us for 4 bytes; a token waits for two such exchanges a "
+          "layer: put them on one switch, switch off power saving",
+          name, pair.small_us));
+    }
+    if (pair.gbit < kSlowLinkGbit) {
+      advice->push_back(absl::StrFormat(
+          "%s: %.1f Gbit/s: prompts and batches wait for it", name, pair.gbit));
+    }
+  }
+}
+
+// In thousands of millions a second.
+Json ProductsJson(const v1::HostReport& report) {
+  Json products = Json::array();
+  for (const v1::ProductRate& rate : report.products()) {
+    products.push_back(
+        {{"rows", rate.rows()}, {"gops", rate.ops_per_second() * 1e-9}});
+  }
+  return products;
+}
+
+Json FormsJson(const v1::HostReport& report) {
+  Json forms = Json::object();
+  for (const v1::FormRate& rate : report.forms()) {
+    forms[rate.form()] = rate.ops_per_second() * 1e-9;
+  }
+  return forms;
+}
+
+}  // namespace
+
+double WorkerFindings::int8_ops_per_second() const {
+  for (const v1::ProductRate& rate : report.products()) {
+    if (rate.rows() == cluster::kLargeRows) return rate.ops_per_second();
+  }
+  return 0;
+}
+
+std::vector<std::string> DoctorAdvice(const DoctorFindings& findings) {
+  std::vector<std::string> advice;
+  std::vector<double> reads;
+  std::vector<double> rates;
+  for (const WorkerFindings& worker : findings.workers) {
+    reads.push_back(worker.read_bytes_per_second);
+    rates.push_back(worker.int8_ops_per_second());
+  }
+  AdviseOnSoftware(findings, &advice);
+  AdviseOnRate(findings, "memory bandwidth", reads, &advice);
+  AdviseOnRate(findings, "int8 rate", rates, &advice);
+  AdviseOnHosts(findings, &advice);
+  AdviseOnLinks(findings, &advice);
+  return advice;
+}
+
+Json DoctorJson(const DoctorFindings& findings) {
+  // Workers of one host share what is free there.
+  std::map<std::string, int> on_host;
+  for (const WorkerFindings& worker : findings.workers) ++on_host[worker.host];
+  Json workers = Json::array();
+  for (size_t rank = 0; rank < findings.workers.size(); ++rank) {
+    const WorkerFindings& worker = findings.workers[rank];
+    const v1::HostReport& report = worker.report;
+    workers.push_back(
+        {{"rank", rank},
+         {"host", worker.host},
+         {"address", worker.address},
+         {"name", report.host()},
+         {"version", report.build().version()},
+         {"build_id", report.build().build_id()},
+         {"cpu", report.cpu()},
+         {"isa", report.isa()},
+         {"threads", report.threads()},
+         {"cpus", report.cpus()},
+         {"numa_nodes", report.numa_nodes()},
+         {"memory_gib",
+          std::ldexp(static_cast<double>(report.available_memory_bytes()),
+                     -30) /
+              on_host[worker.host]},
+         {"read_gbps", worker.read_bytes_per_second * 1e-9},
+         {"int8_gops", worker.int8_ops_per_second() * 1e-9},
+         {"products", ProductsJson(report)},
+         {"form_gops", FormsJson(report)},
+         {"attention_gflops",
+          {{"absorbed", report.attention().absorbed_ops_per_second() * 1e-9},
+           {"absorbed_16_heads",
+            report.attention().absorbed_16_heads_ops_per_second() * 1e-9},
+           {"materialized",
+            report.attention().materialized_ops_per_second() * 1e-9},
+           {"absorbed_f32_cache",
+            report.attention().absorbed_f32_cache_ops_per_second() * 1e-9},
+           {"materialized_f32_cache",
+            report.attention().materialized_f32_cache_ops_per_second() *
+                1e-9}}},
+         {"disk_gbps", report.disk_bytes_per_second() > 0
+                           ? Json(report.disk_bytes_per_second() * 1e-9)
+                           : Json()},
+         {"clock_skew_ms", worker.clock_skew_ms},
+         {"clock_uncertain_ms", worker.clock_uncertain_ms}});
+  }
+  Json pairs = Json::array();
+  for (const PairFindings& pair : findings.pairs) {
+    pairs.push_back({{"first", pair.first},
+                     {"second", pair.second},
+                     {"all_reduce_4b_us", pair.small_us},
+                     {"gbit", pair.gbit},
+                     {"transport", pair.transport}});
+  }
+  Json document = {{"workers", workers}, {"pairs", pairs}};
+  if (!findings.model.empty()) document["model"] = findings.model;
+  if (!findings.pairs.empty()) {
+    const Network slowest = SlowestOf(findings.pairs);
+    document["network"] = {{"latency_us", slowest.latency_us},
+                           {"gbit", slowest.gbit}};
+  }
+  if (!findings.pairs_skipped.empty()) {
+    document["pairs_skipped"] = findings.pairs_skipped;
+  }
+  document["advice"] = JsonArray(DoctorAdvice(findings));
+  return document;
+}
+
+std::string DoctorMarkdown(const DoctorFindings& findings) {
+  std::string out =
+      "| rank | address | isa | threads | CPUs | NUMA | free GiB | memory GB/s "
+      "| int8 GOPS | disk GB/s | clock ms |\n"
+      "|---|---|---|---|---|---|---|---|---|---|---|\n";
+  for (size_t rank = 0; rank < findings.workers.size(); ++rank) {
+    const WorkerFindings& worker = findings.workers[rank];
+    const v1::HostReport& report = worker.report;
+    absl::StrAppendFormat(
+        &out,
+        "| %d | %s | %s | %d | %d | %d | %.1f | %.1f | %.0f | %s | %+.1f |\n",
+        rank, worker.address, report.isa(), report.threads(), report.cpus(),
+        report.numa_nodes(),
+        std::ldexp(static_cast<double>(report.available_memory_bytes()), -30),
+        worker.read_bytes_per_second * 1e-9,
+        worker.int8_ops_per_second() * 1e-9,
+        report.disk_bytes_per_second() > 0
+            ? absl::StrFormat("%.2f", report.disk_bytes_per_second() * 1e-9)
+            : "-",
+        worker.clock_skew_ms);
+  }
+  if (!findings.pairs.empty()) {
+    absl::StrAppend(&out,
+                    "\n| ranks | over | all-reduce of 4 bytes, us | Gbit/s "
+                    "|\n|---|---|---|---|\n");
+  }
+  for (const PairFindings& pair : findings.pairs) {
+    absl::StrAppendFormat(&out, "| %d, %d | %s | %.1f | %.1f |\n", pair.first,
+                          pair.second, pair.transport, pair.small_us,
+                          pair.gbit);
+  }
+  if (!findings.pairs_skipped.empty()) {
+    absl::StrAppend(&out, "\nLinks were not measured: ", findings.pairs_skipped,
+                    "\n");
+  }
+  const std::vector<std::string> advice = DoctorAdvice(findings);
+  absl::StrAppend(&out,
+                  advice.empty() ? "\nNothing to change.\n" : "\nTo change:\n");
+  for (const std::string& line : advice)
+    absl::StrAppend(&out, "- ", line, "\n");
+  return out;
+}
+
+}  // namespace ringfleet::coordinator::cli

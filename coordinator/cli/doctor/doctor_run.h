@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_COORDINATOR_CLI_DOCTOR_DOCTOR_RUN_H_
+#define RINGFLEET_COORDINATOR_CLI_DOCTOR_DOCTOR_RUN_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "coordinator/cli/collectives/collectives_run.h"
+#include "coordinator/cli/doctor/doctor_report.h"
+
+namespace ringfleet::coordinator::cli {
+
+struct DoctorOptions {
+  std::string disk_path;   // On every worker's host; may be empty.
+  uint32_t time_ms = 500;  // Of each measurement.
+  v1::TransportKind transport = v1::TRANSPORT_KIND_AUTO;  // Between ranks.
+};
+
+// Asks all workers at once for products, then for reads of memory; then two at
+// a time for exchanges. Workers that run a model do the first two only.
+//
+// Errors: UNAVAILABLE: a worker does not answer; CANCELLED: a signal came.
+absl::StatusOr<DoctorFindings> ExamineWorkers(const BenchWorkers& workers,
+                                              const DoctorOptions& options);
+
+}  // namespace ringfleet::coordinator::cli
+
+#endif  // RINGFLEET_COORDINATOR_CLI_DOCTOR_DOCTOR_RUN_H_

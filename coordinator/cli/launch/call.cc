@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cli/launch/call.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cluster/process/deadline.h"
+#include "cluster/process/status_macros.h"
+#include "cluster/rpc/server.h"
+#include "coordinator/cli/json_documents.h"
+#include "coordinator/cli/output.h"
+#include "coordinator/reflection/reflection_client.h"
+
+namespace ringfleet::coordinator::cli {
+namespace {
+
+struct CallOptions {
+  std::string address;
+  std::string action = "list";
+  std::string argument;  // Of `action`.
+  double timeout_seconds = 10;
+  bool all_fields = false;
+};
+
+// Appends what standard input has now, without waiting for more.
+absl::Status ReadStdin(JsonDocuments& documents) {
+  pollfd in = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+  if (poll(&in, 1, /*timeout=*/0) <= 0) return absl::OkStatus();
+  char buffer[1 << 16];
+  const ssize_t size = read(STDIN_FILENO, buffer, sizeof(buffer));
+  if (size < 0 && errno != EINTR && errno != EAGAIN) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot read standard input: ", strerror(errno)));
+  }
+  if (size == 0) documents.End();
+  if (size > 0) documents.Append(absl::string_view(buffer, size));
+  return absl::OkStatus();
+}
+
+// As a line of its own.
+absl::Status Print(const std::string& text) {
+  return PrintText(
+      absl::StrCat(text, text.empty() || text.back() != '\n' ? "\n" : ""));
+}
+
+absl::Status CallMethod(ReflectionClient& client, const CallOptions& options) {
+  const bool from_stdin = options.argument == "-" || options.argument == "@";
+  JsonDocuments documents;
+  if (!from_stdin) {
+    documents.Append(options.argument);
+    documents.End();
+  }
+  return client.Call(
+      options.action,
+      [&](std::string* document) -> absl::StatusOr<Pull> {
+        auto next = documents.Next();
+        if (!next && !documents.ended()) {
+          RF_RETURN_IF_ERROR(ReadStdin(documents));
+          next = documents.Next();
+        }
+        if (!next) return documents.ended() ? Pull::kEnd : Pull::kNotYet;
+        *document = *std::move(next);
+        return Pull::kMessage;
+      },
+      Print, options.all_fields);
+}
+
+absl::Status Run(const CallOptions& options) {
+  RF_ASSIGN_OR_RETURN(const auto address,
+                      cluster::ParseAddress(options.address));
+  ReflectionClient client(address, cluster::Deadline::After(
+                                       absl::Seconds(options.timeout_seconds)));
+  RF_RETURN_IF_ERROR(client.Connect());
+  if (options.action == "list") {
+    auto names = options.argument.empty()
+                     ? client.ListServices()
+                     : client.ListMethods(options.argument);
+    RF_RETURN_IF_ERROR(names.status());
+    std::string lines;
+    for (const std::string& name : *names) absl::StrAppend(&lines, name, "\n");
+    return PrintText(lines);
+  }
+  if (options.action == "describe") {
+    std::vector<std::string> symbols = {options.argument};
+    if (options.argument.empty()) {
+      RF_ASSIGN_OR_RETURN(symbols, client.ListServices());
+    }
+    for (const std::string& symbol : symbols) {
+      RF_ASSIGN_OR_RETURN(const std::string text, client.Describe(symbol));
+      RF_RETURN_IF_ERROR(Print(text));
+    }
+    return absl::OkStatus();
+  }
+  return CallMethod(client, options);
+}
+
+}  // namespace
+
+void RegisterCall(CLI::App& app, Invocation& invocation) {
+  auto options = std::make_shared<CallOptions>();
+  CLI::App* verb = app.add_subcommand(
+      "call", "List, describe and call what a gRPC server offers");
+  verb->group("Fleet");
+  verb->add_option("address", options->address, "the server, as HOST:PORT")
+      ->required();
+  verb->add_option("action", options->action,
+                   "list (default), describe, or the method to call: "
+                   "package.Service/Method");
+  verb->add_option("argument", options->argument,
+                   "a service to list, a symbol to describe, or the request "
+                   "in JSON; several documents in a row for a stream; - or @ "
+                   "reads them from standard input; none is {}");
+  verb->add_option("--timeout", options->timeout_seconds,
+                   "seconds until everything must have ended (10)")
+      ->check(CLI::Range(0.001, 1e6));
+  verb->add_flag("--emit-defaults", options->all_fields,
+                 "also print fields that have default values");
+  verb->footer(R"(
+Works with every gRPC server that has reflection; knows no message in advance.
+
+Examples:
+  ringfleet call 127.0.0.1:50052
+  ringfleet call 127.0.0.1:50052 list ringfleet.v1.Worker
+  ringfleet call 127.0.0.1:50052 describe ringfleet.v1.Collective.Link
+  ringfleet call 127.0.0.1:50052 grpc.health.v1.Health/Check '{}'
+  echo '{"step":1} {"step":2}' |
+    ringfleet call 127.0.0.1:50052 ringfleet.v1.Worker/Run -
+
+Exit: 0 done, 2 bad input or unknown symbol, 3 unavailable or too late, 4 the
+server contradicts itself, 1 another error of the server.
+)");
+  verb->callback([options, &invocation] {
+    invocation.run = [options] { return Annotate(Run(*options), "call"); };
+  });
+}
+
+}  // namespace ringfleet::coordinator::cli

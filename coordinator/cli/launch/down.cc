@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cli/launch/down.h"
+
+#include <algorithm>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "cluster/config/config.h"
+#include "cluster/process/deadline.h"
+#include "cluster/process/status_macros.h"
+#include "cluster/rpc/host_address.h"
+#include "coordinator/cli/interrupt.h"
+#include "coordinator/cli/launch/fleet_command.h"
+#include "coordinator/cli/launch/fleet_json.h"
+#include "coordinator/cli/launch/launcher.h"
+
+namespace ringfleet::coordinator::cli {
+namespace {
+
+constexpr char kDownFooter[] = R"(
+Stops what `up` started, also what the file has no longer: running jobs end
+with an error. With --hosts the
+coordinator and the other workers run on, and the state that is printed is what
+the coordinator says then; it is unknown where no coordinator answers.
+
+Examples:
+  ringfleet down --cluster cluster.yaml
+  ringfleet down --cluster cluster.yaml --hosts 2
+)";
+
+// How long to wait until a coordinator notices that workers have been stopped:
+// their connections break at once, and a lease, for those that hang, is 10 s.
+constexpr absl::Duration kNoticeTime = absl::Seconds(11);
+
+// A worker of the cluster file that no coordinator tells of.
+Json AbsentWorker(const cluster::ClusterConfig& config, size_t rank,
+                  const char* state) {
+  const cluster::WorkerConfig& worker = config.workers[rank];
+  return {{"rank", rank},
+          {"address", cluster::FormatAddress({worker.address, worker.port})},
+          {"state", state},
+          {"pid", 0}};
+}
+
+// The fleet's state once its coordinator has noticed that these ranks, both
+// included, have been stopped, or has not within kNoticeTime.
+absl::StatusOr<v1::ClusterState> DescribeWithout(const std::string& address,
+                                                 std::pair<int, int> stopped) {
+  const auto counts = [stopped](const v1::WorkerState& worker) {
+    const auto rank = static_cast<int>(worker.rank());
+    return rank >= stopped.first && rank <= stopped.second &&
+           worker.state() != v1::MEMBER_STATE_LOST;
+  };
+  const cluster::Deadline deadline = cluster::Deadline::After(kNoticeTime);
+  while (true) {
+    absl::StatusOr<v1::ClusterState> state = DescribeFleet(address);
+    RF_RETURN_IF_ERROR(Interrupt::Get().status());
+    if (!state.ok() || deadline.Expired() ||
+        std::none_of(state->workers().begin(), state->workers().end(),
+                     counts)) {
+      return state;
+    }
+    std::this_thread::sleep_for(kNoticeInterval);
+  }
+}
+
+// Prints what is left of a fleet after `down --hosts`.
+absl::Status ReportRest(const cluster::ClusterConfig& config,
+                        const std::string& address,
+                        const FleetCommand& options) {
+  std::pair<int, int> stopped = {0, -1};
+  if (options.hosts != kCoordinatorLabel) {
+    RF_ASSIGN_OR_RETURN(
+        stopped, cluster::ParseHostRange(
+                     options.hosts, static_cast<int>(config.workers.size())));
+  }
+  const absl::StatusOr<v1::ClusterState> state =
+      DescribeWithout(address, stopped);
+  RF_RETURN_IF_ERROR(Interrupt::Get().status());
+  Json summary = state.ok() ? FleetSummary(*state)
+                            : Json{{"epoch", 0}, {"state", "unknown"}};
+  Json workers = Json::array();
+  for (size_t rank = 0; rank < config.workers.size(); ++rank) {
+    const auto place = static_cast<int>(rank);
+    const bool was_stopped = place >= stopped.first && place <= stopped.second;
+    workers.push_back(
+        AbsentWorker(config, rank, was_stopped ? "stopped" : "unknown"));
+    if (was_stopped || !state.ok()) continue;
+    for (const Json& known : summary["workers"]) {
+      if (known["rank"] == rank) workers.back() = known;
+    }
+  }
+  summary["workers"] = std::move(workers);
+  return PrintFleet(summary, options);
+}
+
+absl::Status Down(const FleetCommand& options) {
+  RF_ASSIGN_OR_RETURN(const cluster::ClusterConfig config,
+                      cluster::LoadClusterConfig(options.cluster));
+  RF_ASSIGN_OR_RETURN(const FleetLock lock, LockFleet(config, options));
+  const std::string address = CoordinatorAddressOf(config);
+  const absl::StatusOr<v1::ClusterState> before = DescribeFleet(address);
+  absl::Status stopped =
+      RunLaunchScript("stop", options.cluster, options.hosts, nullptr);
+  if (stopped.ok() && !options.hosts.empty()) {
+    return ReportRest(config, address, options);
+  }
+  if (before.ok() && options.hosts.empty()) {
+    stopped.Update(StopWhatFileLacks(config, *before));
+  }
+  RF_RETURN_IF_ERROR(stopped);
+  Json workers = Json::array();
+  for (size_t rank = 0; rank < config.workers.size(); ++rank) {
+    workers.push_back(AbsentWorker(config, rank, "stopped"));
+  }
+  const bool known = before.ok() && before->name() == config.name;
+  return PrintFleet({{"epoch", known ? before->epoch() : 0},
+                     {"state", "down"},
+                     {"workers", workers}},
+                    options);
+}
+
+}  // namespace
+
+void RegisterDown(CLI::App& app, Invocation& invocation) {
+  RegisterFleetCommand(app, invocation, "down", "Stop a fleet", kDownFooter,
+                       Down);
+}
+
+}  // namespace ringfleet::coordinator::cli

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_COORDINATOR_CLI_LAUNCH_DOWN_H_
+#define RINGFLEET_COORDINATOR_CLI_LAUNCH_DOWN_H_
+
+#include "coordinator/cli/command.h"
+
+namespace ringfleet::coordinator::cli {
+
+// `ringfleet down` stops the processes of a cluster file on its hosts, and what
+// the fleet was started with besides. Idempotent; `up` and `down` at once take
+// turns.
+void RegisterDown(CLI::App& app, Invocation& invocation);
+
+}  // namespace ringfleet::coordinator::cli
+
+#endif  // RINGFLEET_COORDINATOR_CLI_LAUNCH_DOWN_H_

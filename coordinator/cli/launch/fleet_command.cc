@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cli/launch/fleet_command.h"
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cluster/process/deadline.h"
+#include "cluster/process/status.h"
+#include "cluster/process/status_macros.h"
+#include "cluster/rpc/host_address.h"
+#include "coordinator/cli/interrupt.h"
+#include "coordinator/cli/launch/config_change.h"
+#include "coordinator/cli/session.h"
+#include "protos/coordinator.grpc.pb.h"
+
+namespace ringfleet::coordinator::cli {
+namespace {
+
+void AddFleetCommand(CLI::App& verb, FleetCommand& options) {
+  verb.add_option("--cluster", options.cluster, "Cluster file of the fleet")
+      ->required();
+  verb.add_option("--hosts", options.hosts,
+                  "Inclusive range of ranks, 0-3 or 2 [all]");
+  AddFormatOptions(verb, {"text", "json"}, &options.output);
+  verb.add_option("--timeout", options.timeout_s, "Seconds to wait")
+      ->check(CLI::Range(0.1, 1e6))
+      ->capture_default_str();
+}
+
+}  // namespace
+
+void RegisterFleetCommand(CLI::App& app, Invocation& invocation,
+                          const char* name, const char* description,
+                          const char* footer,
+                          absl::Status (*run)(const FleetCommand&)) {
+  CLI::App* verb = app.add_subcommand(name, description);
+  verb->group("Fleet");
+  verb->footer(footer);
+  auto options = std::make_shared<FleetCommand>();
+  AddFleetCommand(*verb, *options);
+  verb->callback([options, run, &invocation] {
+    invocation.json = options->output == "json";
+    invocation.run = [options, run] { return run(*options); };
+  });
+}
+
+absl::StatusOr<FleetLock> LockFleet(const cluster::ClusterConfig& config,
+                                    const FleetCommand& options) {
+  return FleetLock::Acquire(
+      config.name, cluster::Deadline::After(absl::Seconds(options.timeout_s)));
+}
+
+absl::StatusOr<v1::ClusterState> DescribeFleet(const std::string& address) {
+  const auto stub = v1::Coordinator::NewStub(ConnectChannel(address));
+  InterruptibleCall call;
+  call.context()->set_deadline(std::chrono::system_clock::now() +
+                               std::chrono::seconds(2));
+  v1::ClusterState state;
+  RF_RETURN_IF_ERROR(cluster::FromGrpc(stub->DescribeCluster(
+      call.context(), v1::DescribeClusterRequest(), &state)));
+  return state;
+}
+
+std::string CoordinatorAddressOf(const cluster::ClusterConfig& config) {
+  return cluster::FormatAddress(
+      {config.coordinator.host, config.coordinator.port});
+}
+
+absl::Status StopWhatFileLacks(const cluster::ClusterConfig& config,
+                               const v1::ClusterState& running) {
+  if (running.name() != config.name || ConfigChange(running, config).empty()) {
+    return absl::OkStatus();
+  }
+  RF_ASSIGN_OR_RETURN(
+      cluster::ClusterConfig started,
+      cluster::ParseClusterConfig(running.cluster_file(), config.name, "/"));
+  started.ssh = config.ssh;  // How hosts are reached, the file knows best.
+  RF_ASSIGN_OR_RETURN(const std::string folder, StateDir(config.name));
+  const std::string file = absl::StrCat(folder, "/started.yaml");
+  std::ofstream out(file);
+  out << cluster::FormatClusterConfig(started);
+  out.close();
+  if (!out) {
+    const int error = errno;
+    std::remove(file.c_str());
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "stop: ", file, ": cannot be written: ", std::strerror(error)));
+  }
+  const absl::Status status = RunLaunchScript("stop", file, "", nullptr);
+  std::remove(file.c_str());
+  return status;
+}
+
+absl::Status PrintFleet(const Json& summary, const FleetCommand& options) {
+  if (options.output == "json") return PrintJson(summary);
+  std::string text =
+      absl::StrFormat("%s, epoch %u\n", summary["state"].get<std::string>(),
+                      summary["epoch"].get<uint64_t>());
+  for (const Json& worker : summary["workers"]) {
+    absl::StrAppendFormat(
+        &text, "rank %d  %s  %s  pid %d\n", worker["rank"].get<int>(),
+        worker["address"].get<std::string>(),
+        worker["state"].get<std::string>(), worker["pid"].get<int64_t>());
+  }
+  return PrintText(text);
+}
+
+}  // namespace ringfleet::coordinator::cli

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `up` and `down` share.
+#ifndef RINGFLEET_COORDINATOR_CLI_LAUNCH_FLEET_COMMAND_H_
+#define RINGFLEET_COORDINATOR_CLI_LAUNCH_FLEET_COMMAND_H_
+
+#include <chrono>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cluster/config/config.h"
+#include "coordinator/cli/command.h"
+#include "coordinator/cli/json_output.h"
+#include "coordinator/cli/launch/launcher.h"
+#include "protos/cluster.pb.h"
+
+namespace ringfleet::coordinator::cli {
+
+struct FleetCommand {
+  std::string cluster;
+  std::string hosts;
+  std::string output = "text";
+  double timeout_s = 1800;  // A large checkpoint from a slow disk.
+};
+
+// As the launch script calls it, beside ranks.
+inline constexpr char kCoordinatorLabel[] = "coordinator";
+
+// Between two questions to a coordinator.
+inline constexpr std::chrono::milliseconds kNoticeInterval{50};
+
+void RegisterFleetCommand(CLI::App& app, Invocation& invocation,
+                          const char* name, const char* description,
+                          const char* footer,
+                          absl::Status (*run)(const FleetCommand&));
+
+// Waits until nobody else starts or stops the fleet from this machine.
+absl::StatusOr<FleetLock> LockFleet(const cluster::ClusterConfig& config,
+                                    const FleetCommand& options);
+
+// The fleet's state, if its coordinator answers.
+absl::StatusOr<v1::ClusterState> DescribeFleet(const std::string& address);
+
+// "HOST:PORT" of the file's coordinator.
+std::string CoordinatorAddressOf(const cluster::ClusterConfig& config);
+
+// Stops what a fleet that runs was started with and its file has no longer.
+absl::Status StopWhatFileLacks(const cluster::ClusterConfig& config,
+                               const v1::ClusterState& running);
+
+// {epoch, state, workers}.
+absl::Status PrintFleet(const Json& summary, const FleetCommand& options);
+
+}  // namespace ringfleet::coordinator::cli
+
+#endif  // RINGFLEET_COORDINATOR_CLI_LAUNCH_FLEET_COMMAND_H_

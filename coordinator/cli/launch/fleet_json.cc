@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cli/launch/fleet_json.h"
+
+#include <algorithm>
+
+namespace ringfleet::coordinator::cli {
+
+std::string FleetStateName(v1::FleetState state) {
+  switch (state) {
+    case v1::FLEET_STATE_WAITING:
+      return "waiting";
+    case v1::FLEET_STATE_LOADING:
+      return "loading";
+    case v1::FLEET_STATE_READY:
+      return "ready";
+    case v1::FLEET_STATE_FAILED:
+      return "failed";
+    case v1::FLEET_STATE_STOPPING:
+      return "stopping";
+    default:
+      return "unknown";
+  }
+}
+
+std::string MemberStateName(v1::MemberState state) {
+  switch (state) {
+    case v1::MEMBER_STATE_REGISTERED:
+      return "registered";
+    case v1::MEMBER_STATE_LOADING:
+      return "loading";
+    case v1::MEMBER_STATE_READY:
+      return "ready";
+    case v1::MEMBER_STATE_LOST:
+      return "lost";
+    default:
+      return "unknown";
+  }
+}
+
+Json FleetSummary(const v1::ClusterState& state) {
+  Json workers = Json::array();
+  for (const v1::WorkerState& worker : state.workers()) {
+    workers.push_back({{"rank", worker.rank()},
+                       {"address", worker.address()},
+                       {"state", MemberStateName(worker.state())},
+                       {"pid", worker.pid()}});
+  }
+  return {{"epoch", state.epoch()},
+          {"state", FleetStateName(state.state())},
+          {"workers", workers}};
+}
+
+bool IsWhole(const v1::ClusterState& state) {
+  const auto lives = [](const v1::WorkerState& worker) {
+    return worker.state() != v1::MEMBER_STATE_LOST;
+  };
+  return std::count_if(state.workers().begin(), state.workers().end(), lives) ==
+         static_cast<int>(state.world_size());
+}
+
+Json FleetDetails(const v1::ClusterState& state) {
+  Json workers = Json::array();
+  for (const v1::WorkerState& worker : state.workers()) {
+    workers.push_back({{"rank", worker.rank()},
+                       {"address", worker.address()},
+                       {"state", MemberStateName(worker.state())},
+                       {"pid", worker.pid()},
+                       {"version", worker.build().version()},
+                       {"resident_bytes", worker.resident_bytes()},
+                       {"cache_bytes", worker.cache_bytes()}});
+  }
+  Json details = {{"epoch", state.epoch()},
+                  {"state", FleetStateName(state.state())},
+                  {"model", state.model()},
+                  {"mesh",
+                   {{"data", state.mesh().data()},
+                    {"expert", state.mesh().expert()},
+                    {"tensor", state.mesh().tensor()}}},
+                  {"workers", workers},
+                  {"requests",
+                   {{"running", state.requests_running()},
+                    {"waiting", state.requests_waiting()}}}};
+  if (!state.error().empty()) details["error"] = state.error();
+  return details;
+}
+
+}  // namespace ringfleet::coordinator::cli

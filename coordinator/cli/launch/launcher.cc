@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cli/launch/launcher.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "cluster/process/status_macros.h"
+#include "coordinator/cli/interrupt.h"
+
+namespace ringfleet::coordinator::cli {
+namespace {
+
+using ::ringfleet::cluster::Deadline;
+
+// How soon an interrupt is noticed while the script says nothing.
+constexpr absl::Duration kOutputPoll = absl::Milliseconds(20);
+
+// An interrupted fleet.sh ends what it has started, by force after four
+// seconds; then it ends itself.
+constexpr absl::Duration kScriptGrace = absl::Seconds(6);
+
+// fleet.sh gives each process ten seconds after SIGTERM.
+constexpr absl::Duration kTakeBackTime = absl::Seconds(20);
+// What two calls of RunLaunchScript take beyond their deadline at most.
+constexpr absl::Duration kScriptEndTime = absl::Seconds(15);
+
+// What ends the wait for a script.
+struct Limit {
+  Deadline deadline;
+  bool interruptible;
+
+  bool Reached() const {
+    return deadline.Expired() ||
+           (interruptible && Interrupt::Get().requested());
+  }
+};
+
+// What poll() takes.
+int PollMs(const Deadline& deadline) {
+  return static_cast<int>(absl::ToInt64Milliseconds(
+      std::min(deadline.Remaining() + absl::Milliseconds(1), kOutputPoll)));
+}
+
+absl::StatusOr<std::string> ScriptPath() {
+  const char* dir = std::getenv("RINGFLEET_LAUNCH_DIR");
+  const std::string path =
+      dir != nullptr && *dir != '\0'
+          ? absl::StrCat(dir, "/fleet.sh")
+          : absl::StrCat(RINGFLEET_SOURCE_DIR, "/cluster/launch/ssh/fleet.sh");
+  if (access(path.c_str(), X_OK) != 0) {
+    return absl::NotFoundError(
+        absl::StrCat(path, ": ", std::strerror(errno),
+                     ", want the launch script; RINGFLEET_LAUNCH_DIR names "
+                     "its folder"));
+  }
+  return path;
+}
+
+struct Child {
+  pid_t pid;
+  int output;  // Read end of its stdout and stderr.
+};
+
+absl::StatusOr<Child> Spawn(const std::vector<std::string>& arguments) {
+  std::vector<char*> argv;
+  for (const std::string& argument : arguments) {
+    argv.push_back(const_cast<char*>(argument.c_str()));
+  }
+  argv.push_back(nullptr);
+  // The script asks this very binary for the fleet's targets, unless told
+  // otherwise.
+  std::error_code error;
+  const std::string cli = absl::StrCat(
+      "RINGFLEET_CLI=",
+      std::filesystem::read_symlink("/proc/self/exe", error).string());
+  std::vector<char*> env;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    env.push_back(*entry);
+  }
+  if (std::getenv("RINGFLEET_CLI") == nullptr) {
+    env.push_back(const_cast<char*>(cli.c_str()));
+  }
+  env.push_back(nullptr);
+
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("pipe to ", arguments[0], ": ", std::strerror(errno)));
+  }
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid == 0) {  // Only async-signal-safe calls until exec.
+    // The script must be able to end on signals that this process blocks.
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, nullptr);
+    signal(SIGPIPE, SIG_DFL);  // A shell cannot undo what it starts with.
+    signal(SIGXFSZ, SIG_DFL);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent) _exit(127);
+    const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    dup2(null, STDIN_FILENO);
+    dup2(ends[1], STDOUT_FILENO);
+    dup2(ends[1], STDERR_FILENO);
+    execve(argv[0], argv.data(), env.data());
+    _exit(127);
+  }
+  const int fork_errno = errno;
+  close(ends[1]);
+  if (pid < 0) {
+    close(ends[0]);
+    return absl::ResourceExhaustedError(
+        absl::StrCat("fork ", arguments[0], ": ", std::strerror(fork_errno)));
+  }
+  return Child{.pid = pid, .output = ends[0]};
+}
+
+// Reads until the end of the output; false when the limit came first.
+bool Collect(int fd, const Limit& limit, std::string* output) {
+  char buffer[4096];
+  while (!limit.Reached()) {
+    pollfd waiting = {.fd = fd, .events = POLLIN};
+    if (poll(&waiting, 1, PollMs(limit.deadline)) <= 0) continue;
+    const ssize_t got = read(fd, buffer, sizeof(buffer));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return true;
+    output->append(buffer, static_cast<size_t>(got));
+    [[maybe_unused]] const ssize_t written =
+        write(STDERR_FILENO, buffer, static_cast<size_t>(got));
+  }
+  return false;
+}
+
+// True and the wait status when the child ends before the limit.
+bool WaitUntil(pid_t pid, const Limit& limit, int* status) {
+  while (true) {
+    const pid_t ended = waitpid(pid, status, WNOHANG);
+    if (ended == pid) return true;
+    if (ended < 0 && errno != EINTR) {
+      *status = 127 << 8;
+      return true;
+    }
+    if (limit.Reached()) return false;
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+}
+
+// Asks the script to end, which ends its own children first, and waits for it.
+void End(pid_t pid, int* status) {
+  kill(pid, SIGTERM);
+  const Limit grace = {Deadline::After(kScriptGrace), /*interruptible=*/false};
+  if (WaitUntil(pid, grace, status)) return;
+  kill(pid, SIGKILL);
+  WaitUntil(pid, {Deadline::Infinite(), /*interruptible=*/false}, status);
+}
+
+// The script's last word, without its name: "start failed on 2 (gamma)".
+std::string LastLine(absl::string_view output) {
+  output = absl::StripTrailingAsciiWhitespace(output);
+  const size_t end = output.rfind('\n');
+  if (end != absl::string_view::npos) output.remove_prefix(end + 1);
+  output = absl::StripPrefix(output, "fleet.sh: ");
+  return std::string(absl::StripPrefix(output, "ringfleet: "));
+}
+
+// Of the first process that ended as soon as it was started: its last word,
+// "coordinator (gamma): context 9, want at most 8"; nullopt: there is none.
+struct LastWord {
+  std::string text;
+  bool bad_input = false;  // By its exit code.
+};
+std::optional<LastWord> LastWordOfDaemon(absl::string_view output) {
+  const std::vector<LaunchLine> lines = ParseLaunchOutput(output);
+  for (const LaunchLine& ended : lines) {
+    absl::string_view code = ended.text;
+    if (!absl::ConsumePrefix(&code, "ended at once with exit code ")) continue;
+    const auto line = std::find_if(
+        lines.rbegin(), lines.rend(),
+        [&](const LaunchLine& other) { return other.label == ended.label; });
+    absl::string_view word = line->text;
+    if (!absl::ConsumePrefix(&word, "ringfleet-coordinator: ") &&
+        !absl::ConsumePrefix(&word, "ringfleet-worker: ")) {
+      continue;
+    }
+    const bool rank = ended.label != "coordinator";
+    return LastWord{.text = absl::StrCat(rank ? "rank " : "", ended.label, " (",
+                                         ended.host, "): ", word),
+                    .bad_input = absl::StartsWith(code, "2;")};
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+absl::Status RunLaunchScript(absl::string_view verb,
+                             const std::string& cluster_file,
+                             absl::string_view hosts, std::string* output,
+                             Deadline deadline, bool interruptible) {
+  if (interruptible) RF_RETURN_IF_ERROR(Interrupt::Get().status());
+  RF_ASSIGN_OR_RETURN(const std::string script, ScriptPath());
+  std::vector<std::string> arguments = {script, std::string(verb), "--cluster",
+                                        cluster_file};
+  if (!hosts.empty()) {
+    arguments.insert(arguments.end(), {"--hosts", std::string(hosts)});
+  }
+  RF_ASSIGN_OR_RETURN(const Child child, Spawn(arguments));
+  std::string collected;
+  int status = 0;
+  const Limit limit = {deadline, interruptible};
+  const bool ended = Collect(child.output, limit, &collected) &&
+                     WaitUntil(child.pid, limit, &status);
+  if (!ended) End(child.pid, &status);
+  close(child.output);
+  if (output != nullptr) *output = collected;
+  if (ended && WIFEXITED(status) && WEXITSTATUS(status) == 0) {
+    return absl::OkStatus();
+  }
+  // A terminal's Ctrl-C reaches the script, too, which then ends by itself.
+  if (interruptible) RF_RETURN_IF_ERROR(Interrupt::Get().status());
+  if (!ended) {
+    return absl::DeadlineExceededError(absl::StrCat(
+        "launch ", verb, ": the hosts of ", cluster_file,
+        " have not answered in time, want an answer before the deadline"));
+  }
+  const std::optional<LastWord> word = LastWordOfDaemon(collected);
+  const std::string message =
+      absl::StrCat("launch ", verb, ": ",
+                   word.has_value() ? word->text : LastLine(collected));
+  if ((WIFEXITED(status) && WEXITSTATUS(status) == 2) ||
+      (word.has_value() && word->bad_input)) {
+    return absl::InvalidArgumentError(message);
+  }
+  return absl::UnavailableError(message);
+}
+
+void TakeBack(const std::string& cluster_file,
+              const std::vector<std::string>& hosts) {
+  Interrupt& interrupt = Interrupt::Get();
+  if (interrupt.requested()) {
+    std::fprintf(stderr, "interrupted: stopping what was started\n");
+    interrupt.AllowCleanup(kTakeBackTime + kScriptEndTime);
+  }
+  const auto deadline = Deadline::After(kTakeBackTime);
+  for (const std::string& some : hosts) {
+    RunLaunchScript("stop", cluster_file, some, nullptr, deadline,
+                    /*interruptible=*/false)
+        .IgnoreError();
+  }
+}
+
+std::vector<LaunchLine> ParseLaunchOutput(absl::string_view output) {
+  std::vector<LaunchLine> lines;
+  for (absl::string_view line : absl::StrSplit(output, '\n')) {
+    const size_t close_bracket = line.find("] ");
+    if (!absl::ConsumePrefix(&line, "[") ||
+        close_bracket == absl::string_view::npos) {
+      continue;
+    }
+    const std::pair<absl::string_view, absl::string_view> tag = absl::StrSplit(
+        line.substr(0, close_bracket - 1), absl::MaxSplits(' ', 1));
+    LaunchLine parsed{.label = std::string(tag.first),
+                      .host = std::string(tag.second),
+                      .text = std::string(line.substr(close_bracket + 1))};
+    const size_t pid = parsed.text.find("pid ");
+    if (pid != std::string::npos) {
+      const absl::string_view rest =
+          absl::string_view(parsed.text).substr(pid + 4);
+      const size_t digits = rest.find_first_not_of("0123456789");
+      if (!absl::SimpleAtoi(rest.substr(0, digits), &parsed.pid)) {
+        parsed.pid = 0;
+      }
+    }
+    lines.push_back(std::move(parsed));
+  }
+  return lines;
+}
+
+absl::StatusOr<std::string> StateDir(absl::string_view fleet) {
+  const char* state = std::getenv("XDG_STATE_HOME");
+  const char* home = std::getenv("HOME");
+  std::string dir;
+  if (state != nullptr && *state != '\0') {
+    dir = absl::StrCat(state, "/ringfleet/", fleet);
+  } else if (home != nullptr && *home != '\0') {
+    dir = absl::StrCat(home, "/.local/state/ringfleet/", fleet);
+  } else {
+    return absl::InvalidArgumentError(
+        "state folder: neither XDG_STATE_HOME nor HOME is set, want one");
+  }
+  std::error_code error;
+  std::filesystem::create_directories(dir, error);
+  if (error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("state folder ", dir, ": ", error.message(),
+                     ", want it writable; XDG_STATE_HOME moves it"));
+  }
+  return dir;
+}
+
+absl::StatusOr<FleetLock> FleetLock::Acquire(absl::string_view fleet,
+                                             Deadline deadline) {
+  RF_ASSIGN_OR_RETURN(const std::string dir, StateDir(fleet));
+  const std::string path = absl::StrCat(dir, "/launch.lock");
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": ", std::strerror(errno), ", want it writable"));
+  }
+  FleetLock lock(fd);
+  while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK && errno != EINTR) {
+      return absl::UnavailableError(
+          absl::StrCat(path, ": flock: ", std::strerror(errno)));
+    }
+    RF_RETURN_IF_ERROR(Interrupt::Get().status());
+    if (deadline.Expired()) {
+      char holder[32] = {};
+      [[maybe_unused]] const ssize_t got =
+          pread(fd, holder, sizeof(holder) - 1, 0);
+      return absl::UnavailableError(absl::StrCat(
+          "fleet ", fleet, ": pid ", absl::StripAsciiWhitespace(holder),
+          " starts or stops it and has not ended in time (", path, ")"));
+    }
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  const std::string pid = absl::StrCat(getpid(), "\n");
+  if (ftruncate(fd, 0) != 0 || pwrite(fd, pid.data(), pid.size(), 0) !=
+                                   static_cast<ssize_t>(pid.size())) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(path, ": cannot be written: ", std::strerror(errno)));
+  }
+  return lock;
+}
+
+FleetLock::FleetLock(FleetLock&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)) {}
+
+FleetLock& FleetLock::operator=(FleetLock&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+FleetLock::~FleetLock() {
+  if (fd_ >= 0) close(fd_);
+}
+
+}  // namespace ringfleet::coordinator::cli

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cli/launch/status.h"
+
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cluster/process/status.h"
+#include "cluster/process/status_macros.h"
+#include "coordinator/cli/experts/expert_map.h"
+#include "coordinator/cli/interrupt.h"
+#include "coordinator/cli/launch/fleet_json.h"
+#include "coordinator/cli/launch/launcher.h"
+#include "coordinator/cli/session.h"
+
+namespace ringfleet::coordinator::cli {
+namespace {
+
+struct StatusOptions {
+  SessionOptions session;
+  std::string output = "text";
+  bool experts = false;
+  bool counts = false;
+  bool reset = false;
+};
+
+constexpr char kStatusFooter[] = R"(
+--experts draws a line for each layer and a cell for each expert, by its share of
+the tokens of about the last hundred steps; in colours where the output is a terminal
+and NO_COLOR is unset. max/mean says how uneven a layer is: on as many workers as
+experts its step takes that many times what it could. --counts shows the exact totals
+since the fleet's start or the last --reset instead, and their numbers: each token
+counts once for every expert that it was sent to, on however many workers. Where the
+mesh has several places for experts, it also says how busy these are; `ringfleet
+rebalance` evens them out. With a capacity (experts.capacity of the cluster file) it
+says what was beyond that and got nothing from an expert, since the last --reset.
+`ringfleet eplb` places copies of experts by what -o json prints.
+
+Examples:
+  ringfleet status --cluster cluster.yaml
+  ringfleet status --cluster cluster.yaml --experts
+  ringfleet status --cluster cluster.yaml -o json
+  ringfleet status --cluster cluster.yaml --experts --counts --reset -o json
+)";
+
+// Shares of each layer's tokens, or exact totals.
+Json ExpertsJson(const v1::DescribeExpertsResponse& experts, bool counts) {
+  Json layers = Json::object();
+  for (const v1::ExpertCounts& layer : experts.layers()) {
+    Json values = Json::array();
+    if (counts) {
+      values = JsonArray(layer.tokens());
+    } else {
+      const double sum =
+          std::accumulate(layer.average().begin(), layer.average().end(), 0.0);
+      for (float average : layer.average()) {
+        values.push_back(sum > 0 ? average / sum : 0.0);
+      }
+    }
+    layers[absl::StrCat(layer.layer())] = values;
+  }
+  return layers;
+}
+
+std::string Text(const v1::ClusterState& state) {
+  std::string text = absl::StrFormat(
+      "fleet %s: %s, epoch %u\n"
+      "model %s, mesh data %u x expert %u x tensor %u, context %u\n"
+      "requests %u running, %u waiting\n",
+      state.name(), FleetStateName(state.state()), state.epoch(), state.model(),
+      state.mesh().data(), state.mesh().expert(), state.mesh().tensor(),
+      state.context(), state.requests_running(), state.requests_waiting());
+  if (!state.error().empty()) {
+    absl::StrAppend(&text, "error ", state.error(), "\n");
+  }
+  absl::StrAppendFormat(&text, "%4s  %-24s %-10s %8s %12s %12s  %s\n", "rank",
+                        "address", "state", "pid", "weights MiB", "cache MiB",
+                        "version");
+  for (const v1::WorkerState& worker : state.workers()) {
+    absl::StrAppendFormat(
+        &text, "%4u  %-24s %-10s %8u %12.1f %12.1f  %s\n", worker.rank(),
+        worker.address(), MemberStateName(worker.state()), worker.pid(),
+        worker.resident_bytes() / 1048576.0, worker.cache_bytes() / 1048576.0,
+        worker.build().version());
+  }
+  return text;
+}
+
+// The map; with `counts` the totals of each layer after it.
+std::string ExpertsText(const Json& experts, bool counts) {
+  std::vector<ExpertRow> rows;
+  for (const auto& [layer, values] : experts.items()) {
+    rows.push_back({layer, values.get<std::vector<double>>()});
+  }
+  if (rows.empty()) return "no expert has had a token yet\n";
+  std::string text = ExpertMap(rows, MapStyleOfOutput());
+  if (!counts) return text;
+  for (const auto& [layer, values] : experts.items()) {
+    absl::StrAppend(&text, "layer ", layer, ":");
+    for (const Json& value : values) {
+      absl::StrAppend(&text, " ", value.get<uint64_t>());
+    }
+    absl::StrAppend(&text, "\n");
+  }
+  return text;
+}
+
+Json BalanceJson(const v1::DescribeExpertsResponse& experts) {
+  Json layers = Json::object();
+  for (const v1::ExpertBalance& layer : experts.balance()) {
+    layers[std::to_string(layer.layer())] = {{"held", layer.held()},
+                                             {"imbalance", layer.imbalance()}};
+  }
+  return layers;
+}
+
+std::string BalanceText(const v1::DescribeExpertsResponse& experts) {
+  std::string text;
+  for (const v1::ExpertBalance& layer : experts.balance()) {
+    absl::StrAppendFormat(
+        &text,
+        "layer %u: %u experts in all places, the busiest has %.3f times "
+        "the mean to do\n",
+        layer.layer(), layer.held(), layer.imbalance());
+  }
+  return text;
+}
+
+// {"LAYER": routes} of layers that have dropped any.
+Json DroppedJson(const v1::DescribeExpertsResponse& experts) {
+  Json layers = Json::object();
+  for (const v1::ExpertCounts& layer : experts.layers()) {
+    if (layer.dropped() == 0) continue;
+    layers[std::to_string(layer.layer())] = layer.dropped();
+  }
+  return layers;
+}
+
+std::string DroppedText(const v1::DescribeExpertsResponse& experts) {
+  std::string text;
+  for (const v1::ExpertCounts& layer : experts.layers()) {
+    if (layer.dropped() == 0) continue;
+    const uint64_t all = std::accumulate(layer.tokens().begin(),
+                                         layer.tokens().end(), uint64_t{0});
+    absl::StrAppendFormat(
+        &text, "layer %u: %u of %u routes (%.2f %%) beyond the capacity\n",
+        layer.layer(), layer.dropped(), all,
+        100.0 * static_cast<double>(layer.dropped()) /
+            static_cast<double>(all));
+  }
+  return text;
+}
+
+absl::StatusOr<v1::DescribeExpertsResponse> DescribeExperts(Session& session,
+                                                            bool reset) {
+  v1::DescribeExpertsRequest request;
+  request.set_reset_counts(reset);
+  InterruptibleCall call;
+  v1::DescribeExpertsResponse experts;
+  RF_RETURN_IF_ERROR(cluster::FromGrpc(
+      session.stub().DescribeExperts(call.context(), request, &experts)));
+  return experts;
+}
+
+absl::Status Print(const StatusOptions& options, const v1::ClusterState& state,
+                   const v1::DescribeExpertsResponse& experts) {
+  Json document = FleetDetails(state);
+  if (options.experts) {
+    document["experts"] = ExpertsJson(experts, options.counts);
+    if (experts.balance_size() > 0) {
+      document["expert_balance"] = BalanceJson(experts);
+    }
+    Json dropped = DroppedJson(experts);
+    if (!dropped.empty()) document["experts_dropped"] = std::move(dropped);
+  }
+  if (options.output == "json") return PrintJson(document);
+  std::string text = Text(state);
+  if (options.experts) {
+    text += "\n" + ExpertsText(document["experts"], options.counts) +
+            BalanceText(experts) + DroppedText(experts);
+  }
+  return PrintText(text);
+}
+
+// Clears `print_error_as_json` once there is a document.
+absl::Status Run(const StatusOptions& options, bool* print_error_as_json) {
+  const bool json = options.output == "json";
+  absl::StatusOr<std::unique_ptr<Session>> opened =
+      Session::Open(options.session);
+  if (absl::IsUnavailable(opened.status()) && !json) {
+    // Without a coordinator the hosts can still tell which processes run.
+    RunLaunchScript("status", options.session.cluster, "", nullptr)
+        .IgnoreError();
+  }
+  RF_RETURN_IF_ERROR(opened.status());
+  Session& session = **opened;
+  v1::ClusterState state;
+  {
+    InterruptibleCall call;
+    RF_RETURN_IF_ERROR(cluster::FromGrpc(session.stub().DescribeCluster(
+        call.context(), v1::DescribeClusterRequest(), &state)));
+  }
+  v1::DescribeExpertsResponse experts;
+  if (options.experts) {
+    RF_ASSIGN_OR_RETURN(experts, DescribeExperts(session, /*reset=*/false));
+  }
+  RF_RETURN_IF_ERROR(Print(options, state, experts));
+  if (!options.reset) return absl::OkStatus();
+  // Only what has been printed may be forgotten. Tokens between the two calls
+  // are in neither count.
+  *print_error_as_json = false;
+  return Annotate(DescribeExperts(session, /*reset=*/true).status(), "--reset");
+}
+
+}  // namespace
+
+void RegisterStatus(CLI::App& app, Invocation& invocation) {
+  CLI::App* verb = app.add_subcommand("status", "Show a fleet's state");
+  verb->group("Fleet");
+  verb->footer(kStatusFooter);
+  auto options = std::make_shared<StatusOptions>();
+  options->session.runs_jobs = false;
+  verb->add_option("--cluster", options->session.cluster,
+                   "Cluster file of the fleet")
+      ->required();
+  AddFormatOptions(*verb, {"text", "json"}, &options->output);
+  auto* experts = verb->add_flag("--experts", options->experts,
+                                 "Also each expert's share of the tokens");
+  verb->add_flag("--counts", options->counts,
+                 "Exact totals of tokens instead of recent shares")
+      ->needs(experts);
+  verb->add_flag("--reset", options->reset, "Zero the totals after printing")
+      ->needs(experts);
+  verb->callback([options, &invocation] {
+    invocation.json = options->output == "json";
+    invocation.run = [options, &invocation] {
+      return Run(*options, &invocation.json);
+    };
+  });
+}
+
+}  // namespace ringfleet::coordinator::cli

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_COORDINATOR_CLI_LAUNCH_STATUS_H_
+#define RINGFLEET_COORDINATOR_CLI_LAUNCH_STATUS_H_
+
+#include "coordinator/cli/command.h"
+
+namespace ringfleet::coordinator::cli {
+
+// `ringfleet status`: what a fleet is, does and holds.
+void RegisterStatus(CLI::App& app, Invocation& invocation);
+
+}  // namespace ringfleet::coordinator::cli
+
+#endif  // RINGFLEET_COORDINATOR_CLI_LAUNCH_STATUS_H_

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cli/launch/targets.h"
+
+#include <algorithm>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cluster/process/status_macros.h"
+#include "coordinator/cli/output.h"
+
+namespace ringfleet::coordinator::cli {
+namespace {
+
+using ::ringfleet::cluster::ClusterConfig;
+using ::ringfleet::cluster::SecurityMode;
+using ::ringfleet::cluster::WorkerConfig;
+
+std::string Destination(const ClusterConfig& config, const std::string& host) {
+  if (!UsesSsh(config)) return "local";
+  if (!config.ssh.has_value() || config.ssh->user.empty()) return host;
+  return absl::StrCat(config.ssh->user, "@", host);
+}
+
+std::string WorkerLine(const ClusterConfig& config, int rank) {
+  const WorkerConfig& worker = config.workers[rank];
+  const std::string destination = Destination(config, worker.host);
+  const auto sharing =
+      std::count_if(config.workers.begin(), config.workers.end(),
+                    [&](const WorkerConfig& other) {
+                      return Destination(config, other.host) == destination;
+                    });
+  const std::string threads = worker.threads > 0
+                                  ? absl::StrCat(worker.threads)
+                                  : absl::StrCat("cores/", sharing);
+  const std::string numa =
+      worker.numa_node >= 0 ? absl::StrCat(worker.numa_node) : "-";
+  const std::string memory =
+      worker.memory_gib > 0 ? absl::StrCat(worker.memory_gib) : "-";
+  return absl::StrCat("target\t", rank, "\t", destination, "\t", worker.host,
+                      "\t",
+                      cluster::FormatAddress({worker.address, worker.port}),
+                      "\t", threads, "\t", numa, "\t", memory, "\n");
+}
+
+struct TargetsOptions {
+  std::string cluster;
+  std::string hosts;
+  bool yaml = false;
+};
+
+absl::Status Run(const TargetsOptions& options) {
+  RF_ASSIGN_OR_RETURN(const ClusterConfig config,
+                      cluster::LoadClusterConfig(options.cluster));
+  if (options.yaml) return PrintText(cluster::FormatClusterConfig(config));
+  std::ostringstream lines;
+  RF_RETURN_IF_ERROR(PrintTargets(config, options.hosts, lines));
+  return PrintText(lines.str());
+}
+
+}  // namespace
+
+bool UsesSsh(const ClusterConfig& config) {
+  return config.ssh.has_value() ||
+         !cluster::IsLoopback(config.coordinator.host) ||
+         std::any_of(config.workers.begin(), config.workers.end(),
+                     [](const WorkerConfig& worker) {
+                       return !cluster::IsLoopback(worker.host);
+                     });
+}
+
+absl::Status PrintTargets(const ClusterConfig& config, absl::string_view hosts,
+                          std::ostream& out) {
+  const int size = static_cast<int>(config.workers.size());
+  std::pair<int, int> ranks = {0, -1};
+  if (hosts != "coordinator") {
+    RF_ASSIGN_OR_RETURN(ranks, cluster::ParseHostRange(hosts, size));
+  }
+  const std::string coordinator = cluster::FormatAddress(
+      {config.coordinator.host, config.coordinator.port});
+  out << "fleet\t" << config.name << "\nlog_dir\t"
+      << (config.log_dir.empty() ? "-" : config.log_dir) << "\ninsecure\t"
+      << (config.security == SecurityMode::kInsecure ? "yes" : "no")
+      << "\ncoordinator\t" << coordinator << "\n";
+  if (config.ssh.has_value()) {
+    if (config.ssh->port > 0) {
+      out << "ssh_option\t-p\nssh_option\t" << config.ssh->port << "\n";
+    }
+    for (const std::string& option : config.ssh->options) {
+      out << "ssh_option\t" << option << "\n";
+    }
+  }
+  for (int rank = ranks.first; rank <= ranks.second; ++rank) {
+    out << WorkerLine(config, rank);
+  }
+  if (hosts.empty() || hosts == "coordinator") {
+    out << "target\tcoordinator\t"
+        << Destination(config, config.coordinator.host) << "\t"
+        << config.coordinator.host << "\t" << coordinator << "\t-\t-\t-\n";
+  }
+  return absl::OkStatus();
+}
+
+void RegisterTargets(CLI::App& app, Invocation& invocation) {
+  auto options = std::make_shared<TargetsOptions>();
+  CLI::App* verb = app.add_subcommand(
+      "targets", "Print what a cluster file starts, one process a line");
+  verb->group("Fleet");
+  verb->add_option("--cluster", options->cluster, "the cluster file")
+      ->required();
+  verb->add_option("--hosts", options->hosts,
+                   "ranks, both ends included (0-3, 2), or coordinator; "
+                   "default: all");
+  verb->add_flag("--yaml", options->yaml,
+                 "the file as understood: defaults filled in, paths absolute");
+  verb->footer(R"(
+Checks a cluster file without starting anything. The launch scripts read its
+output: fields separated by tabs, - where nothing is set.
+
+Examples:
+  ringfleet targets --cluster cluster.yaml
+  ringfleet targets --cluster cluster.yaml --yaml
+)");
+  verb->callback([options, &invocation] {
+    invocation.run = [options] { return Run(*options); };
+  });
+}
+
+}  // namespace ringfleet::coordinator::cli

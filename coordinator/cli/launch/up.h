@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_COORDINATOR_CLI_LAUNCH_UP_H_
+#define RINGFLEET_COORDINATOR_CLI_LAUNCH_UP_H_
+
+#include "coordinator/cli/command.h"
+
+namespace ringfleet::coordinator::cli {
+
+// `ringfleet up` starts the processes of a cluster file on its hosts, where
+// they do not run yet, and returns when the fleet can generate. Idempotent;
+// `up` and `down` at once take turns.
+void RegisterUp(CLI::App& app, Invocation& invocation);
+
+}  // namespace ringfleet::coordinator::cli
+
+#endif  // RINGFLEET_COORDINATOR_CLI_LAUNCH_UP_H_

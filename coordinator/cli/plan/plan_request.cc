@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cli/plan/plan_request.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "cluster/collectives/algorithm_table.h"
+#include "cluster/model/cache_dtype.h"
+#include "cluster/model/model_tensors.h"
+#include "cluster/model/weight_dtype.h"
+#include "cluster/process/file_reader.h"
+#include "cluster/process/status_macros.h"
+#include "cluster/synthetic/synthetic_model.h"
+#include "coordinator/cli/plan/plan_fleet.h"
+#include "coordinator/scheduling/scheduler.h"
+
+namespace ringfleet::coordinator::cli {
+namespace {
+
+constexpr uint64_t kMaxConfigBytes = 1 << 20;
+constexpr int64_t kDefaultContext = 4096;
+constexpr int64_t kMaxBatch = 1024;  // What a worker takes at most.
+
+absl::Status AsUsage(const absl::Status& status, absl::string_view flag) {
+  return absl::Status(status.code(),
+                      absl::StrCat("usage: ", flag, status.message()));
+}
+
+// Of a folder, a config.json, or a synthetic model.
+absl::StatusOr<cluster::ModelSpec> ReadSpec(const std::string& model) {
+  std::error_code error;
+  if (cluster::IsSyntheticModel(model) ||
+      !std::filesystem::is_regular_file(model, error)) {
+    return cluster::LoadModelSpec(model);
+  }
+  RF_ASSIGN_OR_RETURN(const std::string json,
+                      cluster::ReadSmallFile(model, kMaxConfigBytes));
+  absl::StatusOr<cluster::ModelSpec> spec = cluster::ParseModelSpec(json);
+  if (!spec.ok()) return Annotate(spec.status(), model);
+  return spec;
+}
+
+// Of the files in a folder; 0 when there are none.
+uint64_t FileBytes(const std::string& model) {
+  std::error_code error;
+  uint64_t bytes = 0;
+  if (!std::filesystem::is_directory(model, error)) return 0;
+  for (std::filesystem::directory_iterator it(model, error), end;
+       !error && it != end; it.increment(error)) {
+    if (it->path().extension() != ".safetensors") continue;
+    std::error_code unreadable;
+    const uint64_t size = it->file_size(unreadable);
+    if (!unreadable) bytes += size;
+  }
+  return bytes;
+}
+
+absl::Status SetTypes(const PlanOptions& options,
+                      const std::optional<cluster::ClusterConfig>& config,
+                      PlanInput* input) {
+  cluster::CostInputs& inputs = input->request.inputs;
+  v1::CacheDtype cache = v1::CACHE_DTYPE_UNSPECIFIED;
+  if (config.has_value()) {
+    input->dtype = config->dtype;
+    cache = config->cache_dtype;
+    inputs.wire = config->wire;
+  }
+  if (!options.dtype.empty()) {
+    const auto dtype = cluster::ParseWeightDtype(options.dtype);
+    if (!dtype.ok()) return AsUsage(dtype.status(), "--");
+    input->dtype = *dtype;
+  }
+  if (!options.cache_type.empty()) {
+    const auto parsed = cluster::ParseCacheDtype(options.cache_type);
+    if (!parsed.ok()) return AsUsage(parsed.status(), "");
+    cache = *parsed;
+  }
+  if (!options.wire.empty()) {
+    const auto wire = cluster::ParseWire(options.wire);
+    if (!wire.ok()) return AsUsage(wire.status(), "--");
+    inputs.wire = *wire;
+  }
+  inputs.forms = cluster::FormsOf(input->dtype);
+  inputs.cache_dtype = cluster::CacheDtypeOf(cache, inputs.forms);
+  return absl::OkStatus();
+}
+
+absl::Status SetSizes(const PlanOptions& options, int configured_context,
+                      PlanInput* input) {
+  const int64_t most = input->request.inputs.spec.max_position_embeddings;
+  int64_t context = std::min(kDefaultContext, most);
+  if (configured_context > 0) context = configured_context;
+  input->request.context = options.context.value_or(context);
+  input->request.batch = options.batch.value_or(1);
+  input->request.prefill_chunk = kPrefillChunk;
+  if (input->request.context < 1 || input->request.context > most) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("usage: --context ", input->request.context,
+                     ", want 1 to ", most, " (max_position_embeddings)"));
+  }
+  if (input->request.batch < 1 || input->request.batch > kMaxBatch) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "usage: --batch ", input->request.batch, ", want 1 to ", kMaxBatch));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<PlanInput> ReadPlanInput(const PlanOptions& options) {
+  RF_ASSIGN_OR_RETURN(PlanFleet fleet, ReadPlanFleet(options));
+  PlanInput input;
+  input.model = options.model.empty() ? fleet.model : options.model;
+  if (input.model.empty()) {
+    return absl::InvalidArgumentError(
+        "usage: no model, want --model DIR, config.json or synth:NAME");
+  }
+  RF_ASSIGN_OR_RETURN(input.request.inputs.spec, ReadSpec(input.model));
+  input.assumptions = std::move(fleet.assumptions);
+  input.request.inputs.hosts = std::move(fleet.hosts);
+  input.request.inputs.network = fleet.network;
+  RF_RETURN_IF_ERROR(SetTypes(options, fleet.config, &input));
+  RF_RETURN_IF_ERROR(SetSizes(
+      options, fleet.config.has_value() ? fleet.config->context : 0, &input));
+  input.checkpoint_bytes = FileBytes(input.model);
+  if (input.checkpoint_bytes == 0) {
+    input.checkpoint_bytes =
+        cluster::PublishedSizes(input.request.inputs.spec).all_bytes();
+  }
+  return input;
+}
+
+}  // namespace ringfleet::coordinator::cli

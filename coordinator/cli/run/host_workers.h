@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_COORDINATOR_CLI_RUN_HOST_WORKERS_H_
+#define RINGFLEET_COORDINATOR_CLI_RUN_HOST_WORKERS_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cluster/config/config.h"
+#include "coordinator/cli/launch/launcher.h"
+
+namespace ringfleet::coordinator::cli {
+
+// The workers of a cluster file on their hosts, without a coordinator, for as
+// long as one command needs them. They are stopped on every exit path but that
+// of a command which is killed; `ringfleet down` then ends them. Call from
+// main's thread.
+class HostWorkers {
+ public:
+  // Returns when all of them answer; then they are idle.
+  //
+  // Errors: INVALID_ARGUMENT: a worker's port is not known before it runs.
+  // FAILED_PRECONDITION: the fleet runs, or a part of it. UNAVAILABLE: hosts
+  // that cannot be reached, or a worker that ends or does not answer. Those of
+  // FleetLock and RunLaunchScript.
+  static absl::StatusOr<std::unique_ptr<HostWorkers>> Start(
+      const std::string& cluster_file, const cluster::ClusterConfig& config);
+  ~HostWorkers();
+  HostWorkers(const HostWorkers&) = delete;
+  HostWorkers& operator=(const HostWorkers&) = delete;
+
+  // HOST:PORT of each rank.
+  static std::vector<std::string> Addresses(
+      const cluster::ClusterConfig& config);
+
+  // Ends all of them. Later calls do nothing. Errors: those of RunLaunchScript.
+  absl::Status Stop();
+
+ private:
+  HostWorkers(const std::string& cluster_file, FleetLock lock)
+      : cluster_file_(cluster_file), lock_(std::move(lock)) {}
+
+  const std::string cluster_file_;
+  const FleetLock lock_;
+  std::string ranks_;  // "0-3", once they may run.
+};
+
+}  // namespace ringfleet::coordinator::cli
+
+#endif  // RINGFLEET_COORDINATOR_CLI_RUN_HOST_WORKERS_H_

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cli/run/local_fleet.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cluster/process/status_macros.h"
+#include "coordinator/cli/interrupt.h"
+#include "coordinator/cli/progress.h"
+#include "coordinator/cli/run/load_progress.h"
+
+namespace ringfleet::coordinator::cli {
+namespace {
+
+constexpr std::chrono::milliseconds kFormingPoll{10};
+
+int Cores() { return std::max(1u, std::thread::hardware_concurrency()); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LocalFleet>> LocalFleet::Start(
+    FleetOptions options) {
+  const int world = options.mesh.world_size();
+  if (options.threads == 0) options.threads = std::max(1, Cores() / world);
+  options.one_shot = true;
+  std::unique_ptr<LocalFleet> fleet(new LocalFleet());
+  RF_ASSIGN_OR_RETURN(fleet->workers_, LocalWorkers::Create(world));
+  RF_ASSIGN_OR_RETURN(fleet->coordinator_,
+                      CoordinatorServer::Start({.fleet = std::move(options)}));
+  absl::Status status =
+      fleet->workers_->Spawn({"--coordinator", fleet->address()});
+  if (status.ok()) status = fleet->WaitReady();
+  if (status.ok()) ShowLoadWarnings(fleet->coordinator_->state());
+  if (!status.ok()) {
+    fleet->Explain(status);
+    return status;
+  }
+  return fleet;
+}
+
+LocalFleet::~LocalFleet() {
+  if (coordinator_ != nullptr) coordinator_->Shutdown();
+}
+
+absl::Status LocalFleet::Stop() {
+  coordinator_->Shutdown();
+  return workers_->Stop();
+}
+
+std::string LocalFleet::address() const {
+  return absl::StrCat("127.0.0.1:", coordinator_->port());
+}
+
+absl::Status LocalFleet::WaitReady() {
+  Progress progress;
+  while (true) {
+    RF_RETURN_IF_ERROR(Interrupt::Get().status());
+    const v1::ClusterState state = coordinator_->state();
+    if (state.state() == v1::FLEET_STATE_READY) return absl::OkStatus();
+    if (state.state() == v1::FLEET_STATE_FAILED) {
+      return absl::Status(static_cast<absl::StatusCode>(state.error_code()),
+                          state.error());
+    }
+    RF_RETURN_IF_ERROR(workers_->CheckRunning());
+    ShowLoading(state, progress);
+    std::this_thread::sleep_for(kFormingPoll);
+  }
+}
+
+}  // namespace ringfleet::coordinator::cli

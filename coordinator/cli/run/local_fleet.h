@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_COORDINATOR_CLI_RUN_LOCAL_FLEET_H_
+#define RINGFLEET_COORDINATOR_CLI_RUN_LOCAL_FLEET_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "coordinator/cli/run/local_workers.h"
+#include "coordinator/service/coordinator_server.h"
+
+namespace ringfleet::coordinator::cli {
+
+// A fleet that lives as long as one command: the coordinator inside this
+// process and LocalWorkers. Call from main's thread, which must outlive the
+// fleet.
+class LocalFleet {
+ public:
+  // Starts everything and returns when the fleet can generate. `options` says
+  // what to serve; one_shot is set here, and threads to a share of the cores
+  // unless given.
+  //
+  // Errors: of CoordinatorServer and of the workers; CANCELLED on a signal.
+  static absl::StatusOr<std::unique_ptr<LocalFleet>> Start(
+      FleetOptions options);
+  ~LocalFleet();
+
+  std::string address() const;  // HOST:PORT of the coordinator.
+
+  // Stops the workers and the coordinator, at the end of a command that has
+  // succeeded. Later calls do nothing. Errors: of LocalWorkers::Stop.
+  absl::Status Stop();
+
+  // As LocalWorkers::Explain.
+  void Explain(const absl::Status& status) { workers_->Explain(status); }
+
+ private:
+  LocalFleet() = default;
+  absl::Status WaitReady();
+
+  std::unique_ptr<LocalWorkers> workers_;
+  std::unique_ptr<CoordinatorServer> coordinator_;
+};
+
+}  // namespace ringfleet::coordinator::cli
+
+#endif  // RINGFLEET_COORDINATOR_CLI_RUN_LOCAL_FLEET_H_

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_COORDINATOR_FLEET_CHECKPOINT_DIFFERENCE_H_
+#define RINGFLEET_COORDINATOR_FLEET_CHECKPOINT_DIFFERENCE_H_
+
+#include <string>
+
+#include "protos/worker.pb.h"
+
+namespace ringfleet::coordinator {
+
+// Where two checkpoints differ first, as far as their facts tell: a tensor that
+// one of them lacks, or has in another dtype, shape or with another hash; a
+// tensor in a sampled page; else a file. Empty when all facts agree.
+//   "model.norm.weight: bf16 [64], want f32 [64]"
+//   "model.layers.3.mlp.down_proj.weight: other bytes near byte 81920 of FILE"
+// `want` is what `got` is compared with.
+std::string FindDifference(const v1::CheckpointFacts& want,
+                           const v1::CheckpointFacts& got);
+
+}  // namespace ringfleet::coordinator
+
+#endif  // RINGFLEET_COORDINATOR_FLEET_CHECKPOINT_DIFFERENCE_H_

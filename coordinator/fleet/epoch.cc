@@ -1,0 +1,574 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/fleet/epoch.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cluster/process/log.h"
+#include "cluster/process/status_macros.h"
+#include "coordinator/fleet/step_merge.h"
+
+namespace ringfleet::coordinator {
+namespace {
+
+using cluster::Deadline;
+
+// Raised whenever frames or plans change their meaning.
+constexpr int kProtocolVersion = 2;
+
+// Of what a host has available; the rest is for buffers, the runtime and
+// whatever else grows there.
+constexpr double kMemoryShare = 0.9;
+
+// How long Connect may take beyond the workers' own limit, so that their
+// status, which names a peer, arrives first.
+constexpr absl::Duration kConnectMargin = absl::Seconds(5);
+
+bool IsIncurable(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kDataLoss:
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kUnimplemented:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+uint64_t ConfigHash(const FleetOptions& options, absl::string_view fingerprint,
+                    uint32_t context) {
+  const std::string text = absl::StrCat(
+      "protocol=", kProtocolVersion, " model=", fingerprint,
+      " mesh=", options.mesh.data, "x", options.mesh.expert, "x",
+      options.mesh.tensor, " dtype=", static_cast<int>(options.dtype),
+      " cache=", static_cast<int>(options.cache_dtype),
+      " wire=", static_cast<int>(options.wire), " context=", context,
+      " prefill=", static_cast<int>(options.prefill_strategy),
+      " slots=", options.slots, " capacity=", options.expert_capacity,
+      " collectives=", options.collectives.Hash(),
+      " tiles=", options.tiles.Hash());
+  return XXH64(text.data(), text.size(), /*seed=*/0);
+}
+
+Epoch::Epoch(FleetOptions options, uint64_t id,
+             std::vector<cluster::Member> members, std::string fingerprint,
+             std::function<void()> on_change)
+    : options_(std::move(options)),
+      id_(id),
+      members_(std::move(members)),
+      fleet_fingerprint_(std::move(fingerprint)),
+      on_change_(std::move(on_change)),
+      progress_(members_.size()),
+      found_(members_.size()),
+      fingerprints_(members_.size()),
+      results_(members_.size()) {
+  for (const cluster::Member& member : members_) {
+    clients_.push_back(std::make_unique<WorkerClient>(member.address));
+  }
+}
+
+Epoch::~Epoch() { CancelAll(); }
+
+absl::Status Epoch::Form() {
+  RF_RETURN_IF_ERROR(FindFiles());
+  RF_RETURN_IF_ERROR(Load([](int) { return true; }));
+  RF_RETURN_IF_ERROR(ConnectAll());
+  {
+    MutexLock lock(&mu_);
+    phase_ = Phase::kRunning;
+  }
+  for (size_t i = 0; i < clients_.size(); ++i) {
+    const int rank = static_cast<int>(i);
+    clients_[i]->StartRun(
+        [this, rank](v1::StepResult result) {
+          OnStepResult(rank, std::move(result));
+        },
+        [this, rank](const absl::Status& status) {
+          Report(
+              rank,
+              status.ok() ? absl::UnavailableError("it ended the run") : status,
+              /*lost=*/false);
+        });
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Epoch::LoadAhead(const std::vector<int>& ranks) {
+  RF_RETURN_IF_ERROR(FindFiles());
+  return Load([&ranks](int rank) {
+    return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+  });
+}
+
+absl::Status Epoch::Load(const std::function<bool(int)>& loads) {
+  return OnEveryRank([this, &loads](int rank) -> absl::Status {
+    if (!loads(rank)) return absl::OkStatus();
+    RF_ASSIGN_OR_RETURN(
+        const v1::LoadProgress last,
+        clients_[rank]->Load(LoadRequestFor(rank),
+                             Deadline::After(options_.load_timeout),
+                             [this, rank](const v1::LoadProgress& progress) {
+                               OnLoadProgress(rank, progress);
+                             }));
+    if (last.context() == 0) {
+      return absl::InternalError("it offers a context of 0 positions");
+    }
+    if (!last.warning().empty()) {
+      RF_LOG(kWarning, members_[rank].Description(), ": ", last.warning());
+    }
+    MutexLock lock(&mu_);
+    progress_[rank].loaded = true;
+    progress_[rank].tensor_bytes_read = last.tensor_bytes_read();
+    progress_[rank].tensor_bytes_fetched = last.tensor_bytes_fetched();
+    progress_[rank].from_shard_cache = last.from_shard_cache();
+    progress_[rank].warning = last.warning();
+    progress_[rank].kept = last.kept();
+    context_ =
+        context_ == 0 ? last.context() : std::min(context_, last.context());
+    return absl::OkStatus();
+  });
+}
+
+v1::ExpertLayout Epoch::Experts() const {
+  const cluster::ExpertLayout& layout = options_.layout;
+  return layout.Difference(cluster::ExpertLayout(
+      layout.num_layers(), layout.num_experts(), layout.num_places()));
+}
+
+v1::LoadRequest Epoch::LoadRequestFor(int rank) const {
+  v1::LoadRequest request;
+  request.set_model_path(options_.model_dir);
+  request.set_dtype(options_.dtype);
+  request.set_cache_dtype(options_.cache_dtype);
+  v1::Mesh* mesh = request.mutable_layout()->mutable_mesh();
+  mesh->set_data(options_.mesh.data);
+  mesh->set_expert(options_.mesh.expert);
+  mesh->set_tensor(options_.mesh.tensor);
+  request.mutable_layout()->set_rank(rank);
+  *request.mutable_layout()->mutable_experts() = Experts();
+  request.set_context(options_.context);
+  request.set_slots(options_.GroupSlots());
+  request.set_memory_limit_bytes(MemoryLimit(rank));
+  request.set_reference(options_.reference);
+  request.set_prefill_strategy(options_.prefill_strategy);
+  request.set_threads(options_.threads);
+  request.set_shard_cache(options_.shard_cache);
+  request.set_await_shard_cache(options_.await_shard_cache);
+  MutexLock lock(&mu_);
+  if (!found_[rank].missing().empty()) {
+    request.mutable_sources()->Assign(sources_.begin(), sources_.end());
+  }
+  return request;
+}
+
+uint64_t Epoch::MemoryLimit(int rank) const {
+  const size_t index = rank;
+  if (index < options_.memory_gib.size() && options_.memory_gib[index] > 0) {
+    return static_cast<uint64_t>(options_.memory_gib[index] * (1ull << 30));
+  }
+  // The largest figure of the host's workers: one that replaces another
+  // registers while the survivors, which load anew, still hold their shards.
+  uint64_t available = 0;
+  for (const cluster::Member& member : members_) {
+    if (member.host == members_[index].host) {
+      available = std::max(available, member.available_memory_bytes);
+    }
+  }
+  return static_cast<uint64_t>(static_cast<double>(available) * kMemoryShare /
+                               RanksOnHost(rank));
+}
+
+int Epoch::RanksOnHost(int rank) const {
+  return static_cast<int>(std::count_if(
+      members_.begin(), members_.end(), [&](const cluster::Member& member) {
+        return member.host == members_[rank].host;
+      }));
+}
+
+void Epoch::CheckUnchanged(int rank, const std::string& fingerprint) {
+  if (fleet_fingerprint_.empty() || fingerprint.empty() ||
+      fingerprint == fleet_fingerprint_) {
+    return;
+  }
+  {
+    MutexLock lock(&mu_);
+    permanent_ = true;
+  }
+  // The coordinator's own part of it, tokenizer and all, is still the first.
+  Decide(absl::DataLossError(absl::StrCat(
+      "worker ", members_[rank].rank,
+      ": the checkpoint has changed since the fleet began: ", "fingerprint ",
+      fingerprint, ", want ", fleet_fingerprint_, " (", options_.model_dir,
+      "); to serve what is there now, restart the fleet")));
+}
+
+void Epoch::OnLoadProgress(int rank, const v1::LoadProgress& progress) {
+  int lowest = -1;
+  int other = -1;  // Whose fingerprint is not that of `lowest`.
+  std::string message;
+  {
+    MutexLock lock(&mu_);
+    RankProgress& mine = progress_[rank];
+    // The last message has other figures instead.
+    if (!progress.done()) {
+      mine.bytes_done = progress.bytes_done();
+      mine.bytes_total = progress.bytes_total();
+    } else {
+      mine.bytes_done = mine.bytes_total;
+    }
+    mine.resident_bytes = progress.resident_bytes();
+    mine.bytes_fetched = progress.bytes_fetched();
+    if (!progress.fingerprint().empty()) {
+      fingerprints_[rank] = progress.fingerprint();
+    }
+    for (size_t i = 0; i < fingerprints_.size() && !comparing_; ++i) {
+      if (fingerprints_[i].empty()) continue;
+      if (lowest < 0) lowest = static_cast<int>(i);
+      if (fingerprints_[i] == fingerprints_[lowest]) continue;
+      other = static_cast<int>(i);
+      message = absl::StrCat("worker ", members_[i].rank,
+                             " reads another checkpoint: fingerprint ",
+                             fingerprints_[i], ", worker ",
+                             members_[lowest].rank, " has ",
+                             fingerprints_[lowest], " (", options_.model_dir);
+      comparing_ = true;
+    }
+  }
+  if (other >= 0) {
+    const std::string what = CompareCheckpoints(lowest, other);
+    if (!what.empty()) absl::StrAppend(&message, "; ", what);
+    {
+      MutexLock lock(&mu_);
+      permanent_ = true;
+    }
+    Decide(absl::DataLossError(absl::StrCat(message, ")")));
+  }
+  CheckUnchanged(rank, progress.fingerprint());
+  on_change_();
+}
+
+absl::Status Epoch::ConnectAll() {
+  v1::ConnectRequest request;
+  request.set_epoch(id_);
+  for (const cluster::Member& member : members_) {
+    request.add_addresses(member.address);
+  }
+  request.set_wire(options_.wire);
+  request.set_prefill_strategy(options_.prefill_strategy);
+  request.set_transport(options_.transport);
+  request.set_expert_capacity(options_.expert_capacity);
+  request.set_algorithm_table(options_.collectives.ToJson());
+  request.set_tile_table(options_.tiles.ToJson());
+  request.set_timeout_ms(absl::ToInt64Milliseconds(options_.connect_timeout));
+  request.set_collective_timeout_ms(
+      absl::ToInt64Milliseconds(options_.collective_timeout));
+  {
+    MutexLock lock(&mu_);
+    phase_ = Phase::kConnecting;
+    request.set_context(context_);
+    request.set_config_hash(ConfigHash(options_, fingerprints_[0], context_));
+  }
+  return OnEveryRank([this, &request](int rank) -> absl::Status {
+    v1::ConnectRequest mine = request;
+    mine.set_ranks_on_host(RanksOnHost(rank));
+    RF_ASSIGN_OR_RETURN(
+        const v1::ConnectResponse response,
+        clients_[rank]->Connect(
+            mine, Deadline::After(options_.connect_timeout + kConnectMargin)));
+    MutexLock lock(&mu_);
+    progress_[rank].cache_bytes = response.cache_bytes();
+    return absl::OkStatus();
+  });
+}
+
+absl::Status Epoch::OnEveryRank(const std::function<absl::Status(int)>& call) {
+  {
+    MutexLock lock(&mu_);
+    unfinished_calls_ = static_cast<int>(clients_.size());
+  }
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < clients_.size(); ++i) {
+    threads.emplace_back([this, &call, rank = static_cast<int>(i)] {
+      const absl::Status status = call(rank);
+      if (!status.ok()) Report(rank, status, /*lost=*/false);
+      MutexLock lock(&mu_);
+      --unfinished_calls_;
+      changed_.NotifyAll();
+    });
+  }
+  bool failed = false;
+  {
+    MutexLock lock(&mu_);
+    while (unfinished_calls_ > 0 && !Ended()) changed_.Wait(&mu_);
+    failed = Ended();
+  }
+  const absl::Status status = failed ? Conclude() : absl::OkStatus();
+  for (std::thread& thread : threads) thread.join();
+  return status;
+}
+
+absl::Status Epoch::RunSteps(StepSource& source) {
+  std::vector<int> ranks;
+  for (const cluster::Member& member : members_) ranks.push_back(member.rank);
+  while (true) {
+    while (auto plan = source.NextPlan()) {
+      {
+        MutexLock lock(&mu_);
+        last_step_ = plan->step();
+        steps_.emplace_back(plan->step(),
+                            Deadline::After(options_.step_timeout));
+      }
+      // A stream that has ended reports its reason itself.
+      for (const auto& client : clients_) client->Send(*plan);
+    }
+    std::vector<v1::StepResult> results;
+    {
+      MutexLock lock(&mu_);
+      while (!Ended() && !woken_ && !ResultsComplete()) changed_.Wait(&mu_);
+      woken_ = false;
+      if (!Ended() && ResultsComplete()) {
+        for (auto& queue : results_) {
+          results.push_back(std::move(queue.front()));
+          queue.pop_front();
+        }
+        if (!steps_.empty()) steps_.pop_front();
+      } else if (Ended()) {
+        break;
+      }
+    }
+    if (results.empty()) continue;
+    const auto merged = MergeStepResults(
+        results, ranks, static_cast<size_t>(options_.mesh.group_size()));
+    absl::Status status = merged.status();
+    if (merged.ok() && merged->epoch() != id_) {
+      status = absl::InternalError(
+          absl::StrCat("results of epoch ", merged->epoch(), ", want ", id_));
+    }
+    if (status.ok()) status = source.OnResult(*merged);
+    if (!status.ok()) Decide(status);
+  }
+  return Conclude();
+}
+
+bool Epoch::ResultsComplete() const {
+  return std::none_of(results_.begin(), results_.end(),
+                      [](const auto& queue) { return queue.empty(); });
+}
+
+void Epoch::OnStepResult(int rank, v1::StepResult result) {
+  if (result.has_error()) {
+    const uint32_t code = result.error().code();
+    Report(rank,
+           absl::Status(code >= 1 && code <= 16
+                            ? static_cast<absl::StatusCode>(code)
+                            : absl::StatusCode::kAborted,
+                        result.error().message()),
+           /*lost=*/false, result.error().stopping());
+    return;
+  }
+  MutexLock lock(&mu_);
+  results_[rank].push_back(std::move(result));
+  changed_.NotifyAll();
+}
+
+void Epoch::Wake() {
+  MutexLock lock(&mu_);
+  woken_ = true;
+  changed_.NotifyAll();
+}
+
+void Epoch::Stop(const absl::Status& cause) { Decide(cause); }
+
+void Epoch::Decide(const absl::Status& verdict) {
+  {
+    MutexLock lock(&mu_);
+    if (verdict_.ok()) verdict_ = verdict;
+    changed_.NotifyAll();
+  }
+  CancelAll();
+}
+
+void Epoch::ReportLost(uint64_t member_id, absl::string_view why) {
+  for (size_t rank = 0; rank < members_.size(); ++rank) {
+    if (members_[rank].member_id == member_id) {
+      Report(static_cast<int>(rank), absl::UnavailableError(why),
+             /*lost=*/true);
+    }
+  }
+}
+
+void Epoch::Report(int rank, const absl::Status& status, bool lost,
+                   bool stopping) {
+  {
+    MutexLock lock(&mu_);
+    if (failures_.empty()) {
+      cancel_at_ = Deadline::After(2 * options_.cause_grace);
+    }
+    const auto known = std::find_if(
+        failures_.begin(), failures_.end(),
+        [rank](const Failure& failure) { return failure.rank == rank; });
+    if (known == failures_.end()) {
+      failures_.push_back({rank, status, lost, phase_, stopping});
+    } else if (lost && !known->lost) {
+      *known = {rank, status, lost, phase_, stopping};
+    }
+    changed_.NotifyAll();
+  }
+  if (lost) CancelAll();
+}
+
+void Epoch::Tick() {
+  bool cancel = false;
+  std::vector<int> late;
+  uint64_t step = 0;
+  {
+    MutexLock lock(&mu_);
+    cancel = cancel_at_.Expired();
+    if (!Ended() && !steps_.empty() && steps_.front().second.Expired()) {
+      step = steps_.front().first;
+      for (size_t rank = 0; rank < results_.size(); ++rank) {
+        if (results_[rank].empty()) late.push_back(static_cast<int>(rank));
+      }
+    }
+  }
+  if (cancel) CancelAll();
+  for (const int rank : late) {
+    Report(rank,
+           absl::DeadlineExceededError(
+               absl::StrCat("no result of step ", step, " for ",
+                            absl::FormatDuration(options_.step_timeout))),
+           /*lost=*/false);
+  }
+}
+
+bool Epoch::IsLost(const Failure& failure) const {
+  return failure.lost ||
+         (failure.status.code() == absl::StatusCode::kUnavailable &&
+          clients_[failure.rank]->Disconnected());
+}
+
+// How well a report explains the end: a process that has gone, before an error
+// of a worker's own, before what may be the echo of another's failure.
+int Epoch::Weight(const Failure& failure) const {
+  if (IsLost(failure)) return 3;
+  if (failure.stopping) return 2;
+  switch (failure.status.code()) {
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kCancelled:
+      return 0;
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+      return 1;
+    default:
+      return 2;
+  }
+}
+
+std::string Epoch::Where(Phase phase) const {
+  switch (phase) {
+    case Phase::kLoading:
+      return "while loading";
+    case Phase::kConnecting:
+      return "while connecting";
+    case Phase::kRunning:
+      break;
+  }
+  if (!steps_.empty())
+    return absl::StrCat("during step ", steps_.front().first);
+  return absl::StrCat("after step ", last_step_);
+}
+
+absl::Status Epoch::Conclude() {
+  // The state of a connection changes without a notification, hence slices.
+  constexpr absl::Duration kSlice = absl::Milliseconds(20);
+  const Deadline grace = Deadline::After(options_.cause_grace);
+  absl::Status cause;
+  {
+    MutexLock lock(&mu_);
+    const Failure* best = nullptr;
+    while (verdict_.ok()) {
+      best = nullptr;
+      for (const Failure& failure : failures_) {
+        if (best == nullptr || Weight(failure) > Weight(*best)) {
+          best = &failure;
+        }
+      }
+      // Who compares decides.
+      if (!comparing_ &&
+          (Weight(*best) == 3 || failures_.size() == members_.size() ||
+           grace.Expired())) {
+        break;
+      }
+      const Deadline slice = Deadline::After(kSlice);
+      changed_.WaitUntil(&mu_, grace.Expired()
+                                   ? slice.when()
+                                   : std::min(grace.when(), slice.when()));
+    }
+    if (verdict_.ok()) {
+      const bool lost = IsLost(*best);
+      // What a stopping worker cancels was not cancelled by the callers, who
+      // would take the code for their own doing.
+      verdict_ = absl::Status(
+          absl::IsCancelled(best->status) ? absl::StatusCode::kUnavailable
+                                          : best->status.code(),
+          absl::StrCat(members_[best->rank].Description(),
+                       lost ? " was lost " : " failed ", Where(best->phase),
+                       ": ", best->status.message()));
+      permanent_ =
+          !lost && best->phase == Phase::kLoading && IsIncurable(best->status);
+      for (Failure& failure : failures_) failure.lost = IsLost(failure);
+    }
+    cause = verdict_;
+  }
+  CancelAll();
+  return cause;
+}
+
+void Epoch::CancelAll() {
+  for (const auto& client : clients_) client->Cancel();
+}
+
+void Epoch::SetResidentBytes(int rank, uint64_t bytes) {
+  MutexLock lock(&mu_);
+  progress_[rank].resident_bytes = bytes;
+}
+
+std::vector<Epoch::RankProgress> Epoch::Progress() const {
+  MutexLock lock(&mu_);
+  return progress_;
+}
+
+uint32_t Epoch::context() const {
+  MutexLock lock(&mu_);
+  return context_;
+}
+
+std::string Epoch::fingerprint() const {
+  MutexLock lock(&mu_);
+  return fingerprints_[0];
+}
+
+bool Epoch::permanent() const {
+  MutexLock lock(&mu_);
+  return permanent_;
+}
+
+std::vector<uint64_t> Epoch::LostMembers() const {
+  MutexLock lock(&mu_);
+  std::vector<uint64_t> lost;
+  for (const Failure& failure : failures_) {
+    if (failure.lost) lost.push_back(members_[failure.rank].member_id);
+  }
+  return lost;
+}
+
+}  // namespace ringfleet::coordinator

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// One worker as the coordinator sees it for the length of one epoch.
+#ifndef RINGFLEET_COORDINATOR_FLEET_WORKER_CLIENT_H_
+#define RINGFLEET_COORDINATOR_FLEET_WORKER_CLIENT_H_
+
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cluster/process/deadline.h"
+#include "cluster/rpc/cancellable_calls.h"
+#include "protos/host.grpc.pb.h"
+#include "protos/worker.grpc.pb.h"
+
+namespace ringfleet::coordinator {
+
+// Calls block their thread. All functions may be called from any thread,
+// except that one thread at a time sends plans.
+class WorkerClient {
+ public:
+  explicit WorkerClient(const std::string& address);
+  ~WorkerClient();  // Cancels what runs and waits for it.
+  WorkerClient(const WorkerClient&) = delete;
+  WorkerClient& operator=(const WorkerClient&) = delete;
+
+  // Calls `on_progress` for each message, in this thread. OK only after the
+  // message that says `done`, which is returned.
+  absl::StatusOr<v1::LoadProgress> Load(
+      const v1::LoadRequest& request, cluster::Deadline deadline,
+      const std::function<void(const v1::LoadProgress&)>& on_progress);
+
+  absl::StatusOr<v1::FindCheckpointResponse> FindCheckpoint(
+      const v1::FindCheckpointRequest& request, cluster::Deadline deadline);
+
+  // All messages joined.
+  absl::StatusOr<v1::CheckpointFacts> DescribeCheckpoint(
+      const v1::DescribeCheckpointRequest& request, cluster::Deadline deadline);
+
+  absl::StatusOr<v1::ConnectResponse> Connect(const v1::ConnectRequest& request,
+                                              cluster::Deadline deadline);
+
+  // Calls `on_bytes` with the bytes loaded so far, in this thread; false from
+  // it ends the call with CANCELLED.
+  absl::Status PrepareExperts(const v1::PrepareExpertsRequest& request,
+                              cluster::Deadline deadline,
+                              const std::function<bool(uint64_t)>& on_bytes);
+
+  absl::StatusOr<v1::StatisticsResponse> Statistics(
+      const v1::StatisticsRequest& request, cluster::Deadline deadline);
+
+  absl::StatusOr<v1::ClockReading> ReadClock(cluster::Deadline deadline);
+
+  // Calls `await_end` once the worker records; it stops when that returns, and
+  // `on_chunk` is called for each message that it sends then. CANCELLED when
+  // `await_end` returns false; the first error of `on_chunk` ends it.
+  absl::Status Trace(
+      const v1::TraceRequest& request, const std::function<bool()>& await_end,
+      const std::function<absl::Status(v1::TraceChunk)>& on_chunk);
+
+  // Calls `await_others` when the worker is ready; it measures when that
+  // returns.
+  absl::StatusOr<v1::MeasureMemoryResponse> MeasureMemory(
+      const v1::MeasureMemoryRequest& request, cluster::Deadline deadline,
+      const std::function<void()>& await_others);
+
+  // Calls `on_progress` for each message, in this thread, and `await_others`
+  // when this rank has done all cases; the rank leaves the epoch when that
+  // returns. OK only after the last case.
+  absl::Status MeasureCollectives(
+      const v1::MeasureCollectivesRequest& request,
+      const std::function<void(const v1::MeasureCollectivesProgress&)>&
+          on_progress,
+      const std::function<void()>& await_others);
+
+  // Opens the Run stream. A thread of this object calls `on_result` for each
+  // result and, last, `on_end` with the reason why the stream ended; an end
+  // that the worker calls orderly is OK. The stream has no deadline of its own:
+  // the caller watches each step and cancels. Call at most once.
+  void StartRun(std::function<void(v1::StepResult)> on_result,
+                std::function<void(absl::Status)> on_end);
+
+  // False when the stream has ended; `on_end` tells why. Requires StartRun.
+  bool Send(const v1::StepPlan& plan);
+
+  // Ends what runs with CANCELLED, and every later call at once.
+  void Cancel();
+
+  // Whether the connection does not stand: after UNAVAILABLE this tells a
+  // process that has gone from one that answers and reports another's loss.
+  bool Disconnected() const;
+
+ private:
+  // What every call with an end of its own begins with.
+  void Prepare(grpc::ClientContext& context, cluster::Deadline deadline);
+  void ReadResults();
+
+  const std::shared_ptr<grpc::Channel> channel_;
+  std::once_flag first_call_;
+  const std::unique_ptr<v1::Worker::Stub> stub_;
+  const std::unique_ptr<v1::Host::Stub> host_;
+  grpc::ClientContext run_context_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::StepPlan, v1::StepResult>> run_;
+  std::function<void(v1::StepResult)> on_result_;
+  std::function<void(absl::Status)> on_end_;
+  std::thread reader_;
+  cluster::CancellableCalls calls_;
+};
+
+}  // namespace ringfleet::coordinator
+
+#endif  // RINGFLEET_COORDINATOR_FLEET_WORKER_CLIENT_H_

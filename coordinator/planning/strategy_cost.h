@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a step takes under each way of spreading a model over hosts. A mesh is
+// what workers run; the others are estimated so that a plan can say what they
+// would give.
+#ifndef RINGFLEET_COORDINATOR_PLANNING_STRATEGY_COST_H_
+#define RINGFLEET_COORDINATOR_PLANNING_STRATEGY_COST_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cluster/model/prefill_strategy.h"
+#include "cluster/model/shard_plan.h"
+#include "cluster/model/shard_sizes.h"
+#include "coordinator/planning/step_cost.h"
+
+namespace ringfleet::cluster {
+
+enum class StrategyKind : uint8_t {
+  // Sequences and their caches over `data`, heads over expert x tensor, experts
+  // over data x expert, their columns over `tensor`; prompts by
+  // Strategy.prefill.
+  kMesh,
+  // Consecutive layers on each rank.
+  kPipeline,
+};
+
+struct Strategy {
+  StrategyKind kind = StrategyKind::kMesh;
+  MeshShape mesh;
+  // How a mesh evaluates prompts. REPLICATED: two all-reduces of activations a
+  // layer, as a decode step has them. SEQUENCE_PARALLEL: each rank has its
+  // share of the tokens between blocks. WEIGHT_GATHER: of the tokens all the
+  // time, and gets the weights of each layer. AUTO: as prefill_strategy.h has
+  // it.
+  v1::PrefillStrategy prefill = v1::PREFILL_STRATEGY_AUTO;
+  // "tensor 4", "replicated prefill, tensor 4", "layer pipeline 4", ...
+  std::string Name() const;
+  // Whether workers can do this.
+  bool IsRunnable() const;
+};
+
+// A model on a fleet: what every strategy is computed from. Immutable.
+class ModelOnFleet {
+ public:
+  explicit ModelOnFleet(CostInputs inputs);
+  ModelOnFleet(const ModelOnFleet&) = delete;
+  ModelOnFleet& operator=(const ModelOnFleet&) = delete;
+
+  const CostInputs& inputs() const { return inputs_; }
+  int world() const { return static_cast<int>(inputs_.hosts.size()); }
+  RankShare Share(const ShardPlan& plan, int rank) const;
+
+ private:
+  const CostInputs inputs_;
+  const std::vector<ModelTensor> dense_;
+  const std::vector<ModelTensor> moe_;
+  const std::vector<ModelTensor> root_;
+};
+
+// One strategy for one model and fleet. Requires mesh.world_size() ==
+// model.world().
+class StrategyCost {
+ public:
+  // `model` must outlive it.
+  StrategyCost(const ModelOnFleet& model, const Strategy& strategy);
+
+  const Strategy& strategy() const { return strategy_; }
+  StepCost Step(const StepShape& step) const;
+  // One prompt of `tokens` tokens, `chunk` a step as the coordinator plans it.
+  double PrefillSeconds(int64_t tokens, int64_t chunk) const;
+
+  ShardSizes Weights(int rank) const;
+  // For `batch` sequences of `context` positions.
+  uint64_t CacheBytes(int rank, int64_t batch, int64_t context) const;
+
+ private:
+  // Replicated activations, unless sequence_parallel.
+  StepCost MeshStep(const StepShape& step, bool sequence_parallel) const;
+  // Of a data group's sequence-parallel layer, with experts or without: what of
+  // the exchanges is not hidden behind products, and what products in pieces
+  // take longer.
+  void AddSequenceParallelExchange(const StepShape& step, bool moe, int layers,
+                                   StepCost* cost) const;
+  // Of a layer of experts with several data groups, each with the tokens of
+  // `in_group`.
+  void AddExpertExchange(const StepShape& in_group, int layers,
+                         StepCost* cost) const;
+  StepCost GatheredStep(const StepShape& step) const;
+  StepCost PipelineStep(const StepShape& step) const;
+  double PipelinePrefill(int64_t tokens, int64_t chunk) const;
+  // Seconds of each stage for one such step, hops excluded.
+  std::vector<StepCost> Stages(const StepShape& step) const;
+  uint64_t ActivationBytes(int64_t tokens) const;  // As they travel.
+  int MoeLayers() const;
+
+  const ModelOnFleet& model_;
+  const Strategy strategy_;
+  std::vector<RankShare> shares_;  // By rank.
+  // As if a rank had everything, where it gathers weights.
+  std::vector<RankShare> whole_;
+};
+
+}  // namespace ringfleet::cluster
+
+#endif  // RINGFLEET_COORDINATOR_PLANNING_STRATEGY_COST_H_

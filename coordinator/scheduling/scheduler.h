@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decides what each step of one epoch does: which waiting requests enter free
+// slots, how much of their prompts is evaluated, which sequences get a token.
+//
+// Plans are made ahead of results: two may be in flight, so that the workers
+// never wait for the coordinator. A plan therefore assumes that every running
+// sequence goes on. Workers skip a sequence that has ended; what they still
+// report for one that was cancelled is dropped, and its slot is released with
+// the first plan that is made after its end is known. Prompts are evaluated in
+// chunks beside the decodes of the running sequences (arXiv:2308.16369), so
+// that a long prompt delays them by a bounded amount.
+#ifndef RINGFLEET_COORDINATOR_SCHEDULING_SCHEDULER_H_
+#define RINGFLEET_COORDINATOR_SCHEDULING_SCHEDULER_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "cluster/process/deadline.h"
+#include "coordinator/scheduling/request.h"
+#include "coordinator/scheduling/request_queue.h"
+#include "protos/worker.pb.h"
+
+namespace ringfleet::coordinator {
+
+// New prompt tokens in one step, over all slots of a data group. Large enough
+// that weights are read for many rows at once, small enough that running
+// sequences wait for one chunk only.
+inline constexpr uint32_t kPrefillChunk = 512;
+
+// Plans sent and not yet answered.
+inline constexpr int kMaxPlansInFlight = 2;
+// Jobs that may wait; each holds a thread of its call.
+inline constexpr size_t kMaxWaiting = 1024;
+// Beyond this a plan admits nobody else: workers receive messages of 8 MiB,
+// and one prompt of the longest context is under 1 MiB.
+inline constexpr size_t kMaxPlanBytes = size_t{4} << 20;
+
+// Something to tell the owner of a request.
+struct RequestUpdate {
+  struct Token {
+    uint32_t id;
+    float logprob;
+  };
+  struct Finished {
+    v1::FinishReason reason;
+    RequestTimings timings;
+  };
+  std::shared_ptr<const Request> request;
+  std::variant<Token, v1::ScoreResult, Finished, absl::Status> what;
+
+  // Calls the event that corresponds.
+  void Deliver() const;
+};
+
+// Pure logic, not thread-safe. Never calls RequestEvents itself: TakeUpdates()
+// returns what there is to deliver, in order.
+class Scheduler {
+ public:
+  using Now = std::function<cluster::Deadline::Clock::time_point()>;
+
+  struct Options {
+    uint64_t epoch = 0;
+    uint32_t groups = 1;   // Data groups, which work side by side.
+    uint32_t slots = 1;    // Of each; those of group g begin at g * slots.
+    uint32_t context = 1;  // Positions per slot.
+  };
+
+  Scheduler(Options options, Now now);
+
+  // Queues a request. A prompt may fill the context; then one token can still
+  // be drawn. A sequence ends with LENGTH when all of its positions are taken:
+  // after max_tokens or context - prompt + 1 tokens, whichever is less.
+  //
+  // Errors: INVALID_ARGUMENT: an empty prompt, or one longer than the context.
+  absl::Status Submit(std::shared_ptr<const Request> request);
+
+  // Ends a request with CANCELLED. NOT_FOUND: it neither waits nor runs.
+  absl::Status Cancel(absl::string_view id);
+
+  // Ends all requests with `status`. No plan follows.
+  void FailAll(const absl::Status& status);
+
+  // The next step's plan, or nothing when there is nothing to do, or as many
+  // plans as allowed are in flight.
+  std::optional<v1::StepPlan> NextPlan();
+
+  // A step without work, or nothing when as many plans as allowed are in
+  // flight.
+  std::optional<v1::StepPlan> EmptyPlan();
+
+  // Takes the result of the oldest plan in flight, on which all ranks agree.
+  //
+  // Errors: INTERNAL: another step, or a slot that the plan does not name.
+  absl::Status OnResult(const v1::StepResult& result);
+
+  std::vector<RequestUpdate> TakeUpdates();
+
+  // While held, nobody who waits enters a slot.
+  void Hold(bool held) { held_ = held; }
+  // Everybody who waits, in order; they are no longer this scheduler's.
+  std::vector<std::shared_ptr<const Request>> TakeWaiting();
+
+  // No plan is in flight, and no slot taken.
+  bool quiet() const { return order_.empty() && in_flight_.empty(); }
+  // Somebody else has planned the steps up to `last_step`. Requires quiet().
+  void ContinueAfter(uint64_t last_step) { last_step_ = last_step; }
+
+  size_t running() const;
+  size_t waiting() const { return queue_.size(); }
+  uint64_t last_step() const { return last_step_; }
+
+ private:
+  // One request in a slot. Shared with the plans in flight that name it, which
+  // may outlive its stay in the slot.
+  struct Sequence {
+    std::shared_ptr<const Request> request;
+    uint32_t slot = 0;
+    uint32_t prompt_planned = 0;  // Prompt tokens in plans so far.
+    uint64_t tokens_planned = 0;  // Tokens that the plans so far draw.
+    uint32_t tokens_seen = 0;
+    bool ended = false;  // Finished, failed or cancelled.
+    cluster::Deadline::Clock::time_point admitted;
+    cluster::Deadline::Clock::time_point first_token;
+    cluster::Deadline::Clock::time_point last_token;
+
+    uint32_t prompt_n() const {
+      return static_cast<uint32_t>(request->prompt_ids.size());
+    }
+  };
+
+  struct PlanInFlight {
+    uint64_t step = 0;
+    std::vector<std::shared_ptr<Sequence>> sequences;  // Of prefills, decodes.
+    std::vector<std::shared_ptr<Sequence>> evaluated;  // Whose prompt it ends.
+  };
+
+  // Numbers a plan, which is in flight from then on.
+  v1::StepPlan Send(v1::StepPlan plan, PlanInFlight flight);
+  void Release(v1::StepPlan* plan);
+  void Admit(v1::StepPlan* plan);
+  // A free one in the group with the fewest taken; nothing: all are taken.
+  std::optional<uint32_t> FreeSlot() const;
+  void PlanPrefills(v1::StepPlan* plan, PlanInFlight* flight);
+  void PlanDecodes(const std::vector<uint32_t>& slots, v1::StepPlan* plan,
+                   PlanInFlight* flight);
+  // Whether one more token may be drawn after `tokens` of them.
+  bool MayGoOn(const Sequence& sequence, uint64_t tokens) const;
+  void Take(const v1::SlotResult& result, Sequence& sequence);
+  void Finish(v1::FinishReason reason, Sequence& sequence);
+
+  const Options options_;
+  const Now now_;
+  uint64_t last_step_ = 0;
+  bool held_ = false;
+  RequestQueue queue_;
+  std::vector<std::shared_ptr<Sequence>> slots_;  // Null: free.
+  // Slots with a sequence, in the order of admission.
+  std::vector<uint32_t> order_;
+  std::deque<PlanInFlight> in_flight_;
+  std::vector<RequestUpdate> updates_;
+};
+
+}  // namespace ringfleet::coordinator
+
+#endif  // RINGFLEET_COORDINATOR_SCHEDULING_SCHEDULER_H_

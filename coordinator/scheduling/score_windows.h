@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// A text longer than the context is scored in windows of the context's length,
+// each starting with the last id of the one before. So every id but the text's
+// first gets exactly one probability, conditioned on its own window.
+#ifndef RINGFLEET_COORDINATOR_SCHEDULING_SCORE_WINDOWS_H_
+#define RINGFLEET_COORDINATOR_SCHEDULING_SCORE_WINDOWS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "protos/coordinator.pb.h"
+#include "protos/worker.pb.h"
+
+namespace ringfleet::coordinator {
+
+// Ids [begin, end) of the text.
+struct ScoreWindow {
+  size_t begin = 0;
+  size_t end = 0;
+};
+
+// The window that starts at `begin`; the one after it starts at end - 1, unless
+// this one reaches the end of the text. Requires begin < ids and context > 0.
+//
+// Errors: INVALID_ARGUMENT: the ids do not fit one window and the options ask
+// for what only one window can give (hidden states, MTP), or a context of one
+// position would never advance.
+absl::StatusOr<ScoreWindow> NextScoreWindow(size_t ids, size_t begin,
+                                            size_t context,
+                                            const v1::ScoreOptions& options);
+
+// Adds the part that follows. Probabilities and MTP are appended; what belongs
+// to the last id (top ids, hidden states) is replaced where the part has it;
+// sums of the comparison with the float32 copy add up: workers report them
+// over the positions that yield a probability, so that no position where two
+// windows meet counts twice.
+void AppendScore(const v1::ScoreResult& part, v1::ScoreResult* total);
+
+// The result of a text of `ids` in parts, merged one after the other: the ids
+// and probabilities of so many positions each, the last with everything else.
+// Every client takes messages of that size.
+inline constexpr size_t kScorePartIds = size_t{1} << 16;
+std::vector<v1::ScoreEvent::Result> SplitScore(absl::Span<const uint32_t> ids,
+                                               v1::ScoreResult score);
+
+}  // namespace ringfleet::coordinator
+
+#endif  // RINGFLEET_COORDINATOR_SCHEDULING_SCORE_WINDOWS_H_

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/service/coordinator_server.h"
+
+#include <grpcpp/server_builder.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cluster/config/config.h"
+#include "cluster/model/shard_plan.h"
+#include "cluster/model/shard_sizes.h"
+#include "cluster/process/build_info.h"
+#include "cluster/process/log.h"
+#include "cluster/process/status_macros.h"
+#include "cluster/rpc/channel.h"
+
+namespace ringfleet::coordinator {
+namespace {
+
+// For the last statuses to reach their sockets.
+constexpr absl::Duration kFlushTime = absl::Milliseconds(100);
+
+absl::Status Check(const FleetOptions& options,
+                   const cluster::ModelSpec& spec) {
+  const cluster::MeshShape& mesh = options.mesh;
+  if (mesh.data < 1 || mesh.expert < 1 || mesh.tensor < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("mesh ", mesh.data, "x", mesh.expert, "x", mesh.tensor,
+                     ", want 1 or more on each axis"));
+  }
+  if (mesh.world_size() > cluster::kMaxWorkers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("mesh of ", mesh.world_size(), " ranks, want at most ",
+                     cluster::kMaxWorkers));
+  }
+  // Ranks' own checks would come only after all of them have registered.
+  RF_RETURN_IF_ERROR(cluster::PlanShard(spec, mesh, /*rank=*/0).status());
+  if (mesh.data > 1 &&
+      options.prefill_strategy == v1::PREFILL_STRATEGY_WEIGHT_GATHER) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "prefill strategy weight_gather with mesh data ", mesh.data,
+        ", want another, or data 1: a data group lacks the experts of others"));
+  }
+  if (options.slots < 1) {
+    return absl::InvalidArgumentError("slots 0, want 1 or more");
+  }
+  if (options.context > static_cast<uint32_t>(spec.max_position_embeddings)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "context: ", options.context, ", want at most ",
+        spec.max_position_embeddings, " (max_position_embeddings)"));
+  }
+  return absl::OkStatus();
+}
+
+// Of each place, by that of its ranks: they wait for each other, so the least
+// of them, as often as there are ranks. Empty if that of a rank is not known.
+std::vector<double> OfPlaces(const std::vector<double>& by_rank,
+                             const cluster::MeshShape& mesh) {
+  if (by_rank.size() != static_cast<size_t>(mesh.world_size())) return {};
+  std::vector<double> places;
+  for (int place = 0; place < mesh.num_places(); ++place) {
+    const auto first = by_rank.begin() + place * mesh.tensor;
+    places.push_back(*std::min_element(first, first + mesh.tensor) *
+                     mesh.tensor);
+    if (places.back() <= 0) return {};
+  }
+  return places;
+}
+
+// Fills in what follows from the model and the mesh.
+absl::Status PlaceExperts(const cluster::ModelSpec& spec,
+                          FleetOptions* options) {
+  ExpertFacts& facts = options->experts;
+  for (int layer = 0; layer < spec.num_hidden_layers; ++layer) {
+    if (spec.IsMoeLayer(layer)) facts.layers.push_back(layer);
+  }
+  facts.num_layers = spec.num_hidden_layers + 1;
+  facts.mtp = spec.num_nextn_predict_layers > 0;
+  facts.num_experts = spec.n_routed_experts;
+  facts.num_groups = std::max(spec.n_group, 1);
+  facts.num_places = options->mesh.num_places();
+  const kernels::WeightForm form = cluster::FormsOf(options->dtype).experts;
+  for (int i = 0; i < options->mesh.tensor; ++i) {
+    const auto columns = static_cast<size_t>(
+        cluster::SplitRange(spec.moe_intermediate_size, options->mesh.tensor, i)
+            .size());
+    const size_t hidden = spec.hidden_size;
+    facts.expert_bytes +=
+        2 * kernels::WeightMatrix::Bytes(form, columns, hidden) +
+        kernels::WeightMatrix::Bytes(form, hidden, columns);
+  }
+  if (facts.layers.empty()) {
+    if (options->expert_slots == 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("expert slots ", options->expert_slots,
+                     ", want none: ", options->model_dir, " has no experts"));
+  }
+  facts.place_memory = OfPlaces(options->memory_gib, options->mesh);
+  for (const double gbps : OfPlaces(options->read_gbps, options->mesh)) {
+    facts.place_speeds.push_back(static_cast<float>(gbps));
+  }
+  RF_ASSIGN_OR_RETURN(
+      facts.place_slots,
+      DealSlots(options->expert_slots == 0 ? facts.num_experts
+                                           : options->expert_slots,
+                facts.num_experts, facts.num_places, facts.place_memory));
+  RF_ASSIGN_OR_RETURN(options->layout, InitialLayout(facts));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+CoordinatorServer::CoordinatorServer(CoordinatorOptions options,
+                                     std::unique_ptr<ServedModel> model)
+    : options_(std::move(options)),
+      model_(std::move(model)),
+      fleet_(options_.fleet, cluster::GetBuildInfo()),
+      coordinator_service_(model_.get(), &fleet_, options_.fleet.reference),
+      membership_service_(&fleet_) {
+  // Workers are told of it only if all its files are there.
+  files_service_.Serve(options_.fleet.model_dir);
+}
+
+absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
+    CoordinatorOptions options) {
+  RF_ASSIGN_OR_RETURN(std::unique_ptr<ServedModel> model,
+                      ServedModel::Load(options.fleet.model_dir));
+  RF_RETURN_IF_ERROR(Check(options.fleet, model->spec()));
+  RF_RETURN_IF_ERROR(PlaceExperts(model->spec(), &options.fleet));
+  auto coordinator = std::unique_ptr<CoordinatorServer>(
+      new CoordinatorServer(std::move(options), std::move(model)));
+  RF_ASSIGN_OR_RETURN(
+      coordinator->server_,
+      cluster::DaemonServer::Start(
+          coordinator->options_.listen, coordinator->options_.allow_insecure,
+          [&coordinator](grpc::ServerBuilder& builder) {
+            builder.SetMaxReceiveMessageSize(cluster::kMaxMessageBytes);
+            builder.RegisterService(&coordinator->coordinator_service_);
+            builder.RegisterService(&coordinator->membership_service_);
+            builder.RegisterService(&coordinator->files_service_);
+          }));
+  RF_LOG(kInfo, "listening on ",
+         cluster::FormatAddress(
+             {coordinator->options_.listen.host, coordinator->port()}));
+  return coordinator;
+}
+
+CoordinatorServer::~CoordinatorServer() { Shutdown(); }
+
+void CoordinatorServer::Shutdown() {
+  fleet_.Shutdown();
+  const auto deadline = cluster::Deadline::After(options_.shutdown_grace);
+  coordinator_service_.calls().WaitNone(deadline);
+  membership_service_.calls().WaitNone(deadline);
+  if (server_ != nullptr) server_->Shutdown(kFlushTime);
+}
+
+}  // namespace ringfleet::coordinator

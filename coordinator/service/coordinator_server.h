@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// A whole coordinator in one object: model description, fleet, services and
+// the port they are served on. The daemon runs one, and so does a command that
+// brings its own workers (--local).
+#ifndef RINGFLEET_COORDINATOR_SERVICE_COORDINATOR_SERVER_H_
+#define RINGFLEET_COORDINATOR_SERVICE_COORDINATOR_SERVER_H_
+
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "cluster/checkpoint/checkpoint_files_service.h"
+#include "cluster/process/deadline.h"
+#include "cluster/rpc/server.h"
+#include "coordinator/fleet/fleet.h"
+#include "coordinator/fleet/membership_service.h"
+#include "coordinator/fleet/served_model.h"
+#include "coordinator/service/coordinator_service.h"
+#include "protos/cluster.pb.h"
+
+namespace ringfleet::coordinator {
+
+struct CoordinatorOptions {
+  FleetOptions fleet;  // Name, model, mesh and what else all ranks agree in.
+  cluster::ServerAddress listen = {"127.0.0.1", 0};
+  bool allow_insecure = false;  // Listen on addresses that are not loopback.
+  // How long Shutdown lets calls end by themselves, once their jobs failed.
+  absl::Duration shutdown_grace = absl::Seconds(2);
+};
+
+// Thread-safe.
+class CoordinatorServer {
+ public:
+  // Reads the model's description and listens; workers may register from here
+  // on. They must be of this build (cluster/process/build_info.h).
+  //
+  // Errors: those of ServedModel::Load and DaemonServer::Start;
+  // INVALID_ARGUMENT: an empty mesh axis, no slots, a context beyond the
+  // model's, weights gathered in a mesh with several data groups, or expert
+  // slots that do not fit the mesh.
+  static absl::StatusOr<std::unique_ptr<CoordinatorServer>> Start(
+      CoordinatorOptions options);
+  ~CoordinatorServer();  // Shutdown, unless done before.
+
+  int port() const { return server_->port(); }
+  v1::ClusterState state() const { return fleet_.State(); }
+
+  // Waits until the fleet can generate. Errors: those of Fleet::WaitReady.
+  absl::Status WaitReady(cluster::Deadline deadline,
+                         const std::function<bool()>& cancelled = nullptr) {
+    return fleet_.WaitReady(deadline, cancelled);
+  }
+
+  // Fails running jobs with UNAVAILABLE, lets their calls end, stops serving.
+  // The workers stay. Later calls do nothing.
+  void Shutdown();
+
+ private:
+  CoordinatorServer(CoordinatorOptions options,
+                    std::unique_ptr<ServedModel> model);
+
+  const CoordinatorOptions options_;
+  const std::unique_ptr<ServedModel> model_;
+  Fleet fleet_;
+  CoordinatorService coordinator_service_;
+  MembershipService membership_service_;
+  cluster::CheckpointFilesService files_service_;
+  std::unique_ptr<cluster::DaemonServer> server_;
+};
+
+}  // namespace ringfleet::coordinator
+
+#endif  // RINGFLEET_COORDINATOR_SERVICE_COORDINATOR_SERVER_H_

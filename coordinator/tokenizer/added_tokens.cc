@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/tokenizer/added_tokens.h"
+
+#include "coordinator/tokenizer/utf8.h"
+
+namespace ringfleet::coordinator {
+
+AddedTokenMatcher::AddedTokenMatcher() : token_at_(1, kNone) {
+  begins_.fill(false);
+}
+
+void AddedTokenMatcher::Add(const AddedToken& token) {
+  uint64_t node = 0;
+  for (const char c : token.content) {
+    const uint64_t key = node << 8 | static_cast<uint8_t>(c);
+    const auto inserted =
+        child_.emplace(key, static_cast<uint32_t>(token_at_.size()));
+    if (inserted.second) token_at_.push_back(kNone);
+    node = inserted.first->second;
+  }
+  begins_[static_cast<uint8_t>(token.content[0])] = true;
+  token_at_[node] = static_cast<uint32_t>(tokens_.size());
+  tokens_.push_back(token);
+}
+
+absl::optional<AddedTokenMatcher::Match> AddedTokenMatcher::Find(
+    absl::string_view text, size_t from) const {
+  for (size_t begin = from; begin < text.size(); ++begin) {
+    if (!begins_[static_cast<uint8_t>(text[begin])]) continue;
+    uint64_t node = 0;
+    uint32_t found = kNone;
+    for (size_t i = begin; i < text.size(); ++i) {
+      const auto next = child_.find(node << 8 | static_cast<uint8_t>(text[i]));
+      if (next == child_.end()) break;
+      node = next->second;
+      if (token_at_[node] != kNone) found = token_at_[node];
+    }
+    if (found == kNone) continue;
+    const AddedToken& token = tokens_[found];
+    Match match{begin, begin + token.content.size(), token.id};
+    if (token.lstrip) {
+      match.begin -= TrailingWhitespace(text.substr(from, begin - from));
+    }
+    if (token.rstrip) match.end += LeadingWhitespace(text.substr(match.end));
+    return match;
+  }
+  return absl::nullopt;
+}
+
+}  // namespace ringfleet::coordinator

@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/tokenizer/pre_tokenizer.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cluster/process/status_macros.h"
+#include "coordinator/tokenizer/utf8.h"
+
+namespace ringfleet::coordinator {
+namespace {
+
+using nlohmann::json;
+
+// What ByteLevel splits by when its use_regex is true (GPT-2's encoder.py).
+constexpr char kGpt2Regex[] =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+// The property White_Space as the inside of a character class.
+constexpr char kWhitespaceClass[] =
+    R"(\t-\r \x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
+
+// Kilobytes of backtracking memory for one match.
+constexpr uint32_t kHeapLimitKb = 64 * 1024;
+
+// A deleter by one of PCRE2's functions.
+template <auto kFree>
+struct Free {
+  template <typename T>
+  void operator()(T* p) const {
+    kFree(p);
+  }
+};
+using CompileContext =
+    std::unique_ptr<pcre2_compile_context, Free<pcre2_compile_context_free>>;
+using MatchContext =
+    std::unique_ptr<pcre2_match_context, Free<pcre2_match_context_free>>;
+using MatchData =
+    std::unique_ptr<pcre2_match_data, Free<pcre2_match_data_free>>;
+
+std::string Pcre2Message(int code) {
+  PCRE2_UCHAR text[256];
+  if (pcre2_get_error_message(code, text, sizeof(text)) < 0) {
+    return absl::StrCat("PCRE2 error ", code);
+  }
+  return reinterpret_cast<const char*>(text);
+}
+
+// PCRE2's \s also holds U+180E, which is no white space since Unicode 6.3 nor
+// for the expression engine that these files are written for.
+std::string SpellOutWhitespace(absl::string_view pattern) {
+  std::string out;
+  bool in_class = false;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    const char c = pattern[i];
+    if (c == '\\' && i + 1 < pattern.size()) {
+      const char escaped = pattern[++i];
+      if (escaped == 's') {
+        absl::StrAppend(&out, in_class ? "" : "[", kWhitespaceClass,
+                        in_class ? "" : "]");
+      } else if (escaped == 'S' && !in_class) {
+        absl::StrAppend(&out, "[^", kWhitespaceClass, "]");
+      } else {
+        out.push_back(c);
+        out.push_back(escaped);
+      }
+      continue;
+    }
+    out.push_back(c);
+    if (in_class) {
+      in_class = c != ']';
+    } else if (c == '[') {
+      in_class = true;
+      // A ']' that comes first is a member of the class.
+      if (i + 1 < pattern.size() && pattern[i + 1] == '^') {
+        out.push_back(pattern[++i]);
+      }
+      if (i + 1 < pattern.size() && pattern[i + 1] == ']') {
+        out.push_back(pattern[++i]);
+      }
+    }
+  }
+  return out;
+}
+
+absl::Status InvalidRule(absl::string_view where, absl::string_view message) {
+  return absl::InvalidArgumentError(absl::StrCat(where, ": ", message));
+}
+
+absl::StatusOr<std::string> StringField(const json& object, const char* key,
+                                        absl::string_view where) {
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_string()) {
+    return InvalidRule(where, absl::StrCat("\"", key, "\" is not a string"));
+  }
+  return found->get<std::string>();
+}
+
+absl::StatusOr<bool> BoolField(const json& object, const char* key,
+                               bool fallback, absl::string_view where) {
+  const auto found = object.find(key);
+  if (found == object.end()) return fallback;
+  if (!found->is_boolean()) {
+    return InvalidRule(where, absl::StrCat("\"", key, "\" is not a boolean"));
+  }
+  return found->get<bool>();
+}
+
+}  // namespace
+
+// One expression and what becomes of its matches and of the gaps between them.
+class PreTokenizer::Rule {
+ public:
+  static absl::StatusOr<std::unique_ptr<Rule>> Compile(
+      const std::string& pattern, bool literal, absl::string_view where) {
+    const std::string spelled = literal ? pattern : SpellOutWhitespace(pattern);
+    CompileContext context(pcre2_compile_context_create(nullptr));
+    // As in the engine that these files are written for, ^ and $ match at
+    // every line.
+    pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
+    const uint32_t options =
+        PCRE2_UTF |
+        (literal ? PCRE2_LITERAL
+                 : PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C);
+    int error = 0;
+    PCRE2_SIZE offset = 0;
+    auto rule = std::make_unique<Rule>();
+    rule->code_.reset(
+        pcre2_compile(reinterpret_cast<PCRE2_SPTR>(spelled.data()),
+                      spelled.size(), options, &error, &offset, context.get()));
+    if (rule->code_ == nullptr) {
+      return InvalidRule(where, absl::StrCat("expression \"", pattern,
+                                             "\": ", Pcre2Message(error)));
+    }
+    // Where there is no JIT compiler, pcre2_match interprets.
+    pcre2_jit_compile(rule->code_.get(), PCRE2_JIT_COMPLETE);
+    return rule;
+  }
+
+  void Keep(bool matches, bool gaps) {
+    keep_matches_ = matches;
+    keep_gaps_ = gaps;
+  }
+
+  // Appends the pieces of `text`. `context` and `data` serve this call only.
+  absl::Status Split(absl::string_view text, pcre2_match_context* context,
+                     pcre2_match_data* data,
+                     std::vector<absl::string_view>* pieces) const {
+    // Backtracking over a run of the text is legitimate, exponential time is
+    // not: the limit is linear in the text.
+    const size_t limit = 1'000'000 + 16 * text.size();
+    pcre2_set_match_limit(
+        context, static_cast<uint32_t>(std::min<size_t>(limit, 0xFFFFFFFF)));
+    const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+    const auto add = [&](size_t begin, size_t end, bool keep) {
+      if (keep && begin < end)
+        pieces->push_back(text.substr(begin, end - begin));
+    };
+    size_t done = 0;  // End of the last piece.
+    size_t from = 0;  // Where the search goes on.
+    while (from < text.size()) {
+      int found = pcre2_match(code_.get(), subject, text.size(), from,
+                              PCRE2_NO_UTF_CHECK, data, context);
+      if (found == PCRE2_ERROR_JIT_STACKLIMIT) {
+        // The interpreter backtracks on the heap.
+        found = pcre2_match(code_.get(), subject, text.size(), from,
+                            PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data, context);
+      }
+      if (found == PCRE2_ERROR_NOMATCH) break;
+      if (found < 0) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("text cannot be split at offset ", from, ": ",
+                         Pcre2Message(found)));
+      }
+      const PCRE2_SIZE* range = pcre2_get_ovector_pointer(data);
+      const size_t begin = std::max(range[0], done);  // \K may move it back.
+      const size_t end = std::max(range[1], begin);
+      add(done, begin, keep_gaps_);
+      add(begin, end, keep_matches_);
+      done = end;
+      from = end;
+      if (begin == end && end < text.size()) {
+        from += NextUtf8(text.substr(end)).size;
+      }
+    }
+    add(done, text.size(), keep_gaps_);
+    return absl::OkStatus();
+  }
+
+ private:
+  struct FreeCode {
+    void operator()(pcre2_code* code) const { pcre2_code_free(code); }
+  };
+  std::unique_ptr<pcre2_code, FreeCode> code_;
+  bool keep_matches_ = true;
+  bool keep_gaps_ = true;
+};
+
+PreTokenizer::PreTokenizer() = default;
+PreTokenizer::~PreTokenizer() = default;
+
+// Adds what one pre-tokenizer other than a Sequence does.
+absl::Status PreTokenizer::AddRules(const json& spec, const char* where) {
+  if (!spec.is_object()) return InvalidRule(where, "is not an object");
+  RF_ASSIGN_OR_RETURN(const std::string type, StringField(spec, "type", where));
+  if (type == "ByteLevel") {
+    RF_ASSIGN_OR_RETURN(const bool prefix,
+                        BoolField(spec, "add_prefix_space", true, where));
+    if (prefix) {
+      return InvalidRule(where,
+                         "ByteLevel add_prefix_space true is not supported");
+    }
+    RF_ASSIGN_OR_RETURN(const bool use_regex,
+                        BoolField(spec, "use_regex", true, where));
+    if (use_regex) {
+      RF_ASSIGN_OR_RETURN(auto rule, Rule::Compile(kGpt2Regex, false, where));
+      rules_.push_back(std::move(rule));
+    }
+    return absl::OkStatus();
+  }
+  if (type == "Digits") {
+    RF_ASSIGN_OR_RETURN(const bool individual,
+                        BoolField(spec, "individual_digits", false, where));
+    RF_ASSIGN_OR_RETURN(
+        auto rule,
+        Rule::Compile(individual ? "\\p{N}" : "\\p{N}+", false, where));
+    rules_.push_back(std::move(rule));
+    return absl::OkStatus();
+  }
+  if (type != "Split") {
+    return InvalidRule(
+        where, absl::StrCat("type \"", type,
+                            "\" is not supported, want Split, Digits or "
+                            "ByteLevel"));
+  }
+  const auto pattern = spec.find("pattern");
+  if (pattern == spec.end() || !pattern->is_object() || pattern->size() != 1) {
+    return InvalidRule(
+        where, "\"pattern\" is not {\"Regex\": ...} or {\"String\": ...}");
+  }
+  const bool literal = pattern->contains("String");
+  RF_ASSIGN_OR_RETURN(
+      const std::string text,
+      StringField(*pattern, literal ? "String" : "Regex", where));
+  RF_ASSIGN_OR_RETURN(const std::string behavior,
+                      StringField(spec, "behavior", where));
+  RF_ASSIGN_OR_RETURN(const bool invert,
+                      BoolField(spec, "invert", false, where));
+  if (behavior != "Isolated" && behavior != "Removed") {
+    return InvalidRule(where,
+                       absl::StrCat("behavior \"", behavior,
+                                    "\" is not supported, want Isolated or "
+                                    "Removed"));
+  }
+  RF_ASSIGN_OR_RETURN(auto rule, Rule::Compile(text, literal, where));
+  if (behavior == "Removed") rule->Keep(invert, !invert);
+  rules_.push_back(std::move(rule));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<PreTokenizer>> PreTokenizer::Parse(
+    const json& spec) {
+  constexpr char kWhere[] = "pre_tokenizer";
+  if (!spec.is_object()) {
+    return InvalidRule(kWhere,
+                       "is not an object, want ByteLevel or a Sequence");
+  }
+  std::unique_ptr<PreTokenizer> result(new PreTokenizer);
+  RF_ASSIGN_OR_RETURN(const std::string type,
+                      StringField(spec, "type", kWhere));
+  if (type != "Sequence") {
+    if (type != "ByteLevel") {
+      return InvalidRule(kWhere, absl::StrCat("type \"", type,
+                                              "\" is not supported alone, want "
+                                              "ByteLevel or a Sequence"));
+    }
+    RF_RETURN_IF_ERROR(result->AddRules(spec, kWhere));
+    return result;
+  }
+  const auto parts = spec.find("pretokenizers");
+  if (parts == spec.end() || !parts->is_array()) {
+    return InvalidRule(kWhere, "\"pretokenizers\" is not an array");
+  }
+  for (size_t i = 0; i < parts->size(); ++i) {
+    const json& part = (*parts)[i];
+    const std::string where =
+        absl::StrCat("pre_tokenizer.pretokenizers[", i, "]");
+    RF_RETURN_IF_ERROR(result->AddRules(part, where.c_str()));
+    // Later parts would see bytes spelled as characters.
+    const bool byte_level = part.at("type") == "ByteLevel";
+    if (byte_level != (i + 1 == parts->size())) {
+      return InvalidRule(where,
+                         "ByteLevel must be the last part, and only that");
+    }
+  }
+  if (parts->empty()) return InvalidRule(kWhere, "has no ByteLevel part");
+  return result;
+}
+
+absl::Status PreTokenizer::Split(absl::string_view text,
+                                 std::vector<absl::string_view>* pieces) const {
+  if (text.empty()) return absl::OkStatus();
+  MatchContext context(pcre2_match_context_create(nullptr));
+  pcre2_set_heap_limit(context.get(), kHeapLimitKb);
+  MatchData data(pcre2_match_data_create(1, nullptr));
+  std::vector<absl::string_view> current = {text};
+  std::vector<absl::string_view> next;
+  for (const auto& rule : rules_) {
+    next.clear();
+    for (const absl::string_view piece : current) {
+      RF_RETURN_IF_ERROR(rule->Split(piece, context.get(), data.get(), &next));
+    }
+    current.swap(next);
+  }
+  pieces->insert(pieces->end(), current.begin(), current.end());
+  return absl::OkStatus();
+}
+
+}  // namespace ringfleet::coordinator

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/tokenizer/tokenizer.h"
+
+#include <cstdint>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "cluster/checkpoint/model_files.h"
+#include "cluster/process/status_macros.h"
+#include "coordinator/tokenizer/tokenizer_files.h"
+#include "coordinator/tokenizer/utf8.h"
+
+namespace ringfleet::coordinator {
+namespace {
+
+// R1's tokenizer.json has 8 MB.
+constexpr uint64_t kMaxFileBytes = 256 << 20;
+
+// Calls on_gap(text) and on_token(id) for the parts of `text` in order; the
+// gaps are not empty.
+template <typename OnGap, typename OnToken>
+absl::Status ForEachPart(const AddedTokenMatcher& matcher,
+                         absl::string_view text, OnGap on_gap,
+                         OnToken on_token) {
+  size_t done = 0;
+  while (done < text.size()) {
+    const auto match = matcher.Find(text, done);
+    const size_t end = match.has_value() ? match->begin : text.size();
+    if (end > done) RF_RETURN_IF_ERROR(on_gap(text.substr(done, end - done)));
+    if (!match.has_value()) break;
+    on_token(match->id);
+    done = match->end;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(
+    const std::string& model) {
+  std::unique_ptr<Tokenizer> tokenizer(new Tokenizer);
+  RF_ASSIGN_OR_RETURN(
+      const std::string text,
+      cluster::ReadModelFile(model, "tokenizer.json", kMaxFileBytes));
+  RF_RETURN_IF_ERROR(Annotate(tokenizer->ReadTokenizerJson(text),
+                              absl::StrCat(model, "/tokenizer.json")));
+
+  const absl::StatusOr<std::string> config =
+      cluster::ReadModelFile(model, "tokenizer_config.json", kMaxFileBytes);
+  if (config.ok()) {
+    RF_RETURN_IF_ERROR(Annotate(tokenizer->ReadTokenizerConfig(*config),
+                                absl::StrCat(model, "/tokenizer_config.json")));
+  } else if (!absl::IsNotFound(config.status())) {
+    return config.status();
+  }
+
+  absl::StatusOr<std::string> chat_template =
+      cluster::ReadModelFile(model, "chat_template.jinja", kMaxFileBytes);
+  if (chat_template.ok()) {
+    tokenizer->chat_template_ = *std::move(chat_template);
+  } else if (!absl::IsNotFound(chat_template.status())) {
+    return chat_template.status();
+  }
+  return tokenizer;
+}
+
+absl::Status Tokenizer::ReadTokenizerJson(absl::string_view text) {
+  RF_ASSIGN_OR_RETURN(const TokenizerSpec spec, ParseTokenizerJson(text));
+  RF_ASSIGN_OR_RETURN(pre_tokenizer_, PreTokenizer::Parse(spec.pre_tokenizer));
+  uint32_t limit = 0;
+  for (const auto& entry : spec.vocab)
+    limit = std::max(limit, entry.second + 1);
+  for (const AddedToken& token : spec.added_tokens) {
+    limit = std::max(limit, token.id + 1);
+  }
+  tokens_.resize(limit);
+
+  absl::flat_hash_map<absl::string_view, uint32_t> id_of;
+  id_of.reserve(spec.vocab.size());
+  for (const auto& [spelling, id] : spec.vocab) {
+    id_of.emplace(spelling, id);
+    const absl::optional<std::string> bytes = BytesOfSpelling(spelling);
+    tokens_[id].bytes = bytes.value_or(spelling);
+    if (!bytes.has_value()) continue;  // Only an added token can yield it.
+    if (bytes->size() == 1) bpe_.SetByte(static_cast<uint8_t>((*bytes)[0]), id);
+    if (spec.ignore_merges && !bytes->empty()) bpe_.AddWhole(*bytes, id);
+  }
+  for (size_t rank = 0; rank < spec.merges.size(); ++rank) {
+    const auto& [left, right] = spec.merges[rank];
+    const std::string merged = absl::StrCat(left, right);
+    for (const std::string* name : {&left, &right, &merged}) {
+      if (!id_of.contains(*name)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("model.merges[", rank, "]: \"", *name,
+                         "\" is not in the vocabulary"));
+      }
+    }
+    bpe_.AddMerge(id_of[left], id_of[right], static_cast<uint32_t>(rank),
+                  id_of[merged]);
+  }
+  for (const AddedToken& token : spec.added_tokens) {
+    tokens_[token.id].bytes = token.content;
+    tokens_[token.id].special = token.special;
+    (token.normalized ? normalized_ : verbatim_).Add(token);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Tokenizer::ReadTokenizerConfig(absl::string_view text) {
+  RF_ASSIGN_OR_RETURN(TokenizerConfig config, ParseTokenizerConfig(text));
+  if (config.bos_token.has_value()) {
+    bos_token_ = *std::move(config.bos_token);
+    RF_ASSIGN_OR_RETURN(bos_id_, FindToken(bos_token_));
+  }
+  if (config.eos_token.has_value()) {
+    eos_token_ = *std::move(config.eos_token);
+    RF_ASSIGN_OR_RETURN(eos_id_, FindToken(eos_token_));
+  }
+  add_bos_ = config.add_bos_token;
+  chat_template_ = std::move(config.chat_template);
+  return absl::OkStatus();
+}
+
+// The id of a token given by its text, as bos_token and eos_token are.
+absl::StatusOr<uint32_t> Tokenizer::FindToken(const std::string& text) const {
+  for (size_t id = 0; id < tokens_.size(); ++id) {
+    if (!text.empty() && tokens_[id].bytes == text) {
+      return static_cast<uint32_t>(id);
+    }
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("token \"", text, "\" is not in tokenizer.json"));
+}
+
+absl::StatusOr<std::vector<uint32_t>> Tokenizer::Encode(
+    absl::string_view text) const {
+  if (text.size() > Bpe::kMaxPieceBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "text of ", text.size(), " bytes, want at most ", Bpe::kMaxPieceBytes));
+  }
+  RF_RETURN_IF_ERROR(CheckUtf8(text));
+  std::vector<uint32_t> ids;
+  Bpe::Scratch scratch;
+  const auto on_token = [&](uint32_t id) { ids.push_back(id); };
+  RF_RETURN_IF_ERROR(ForEachPart(
+      verbatim_, text,
+      [&](absl::string_view gap) {
+        return ForEachPart(
+            normalized_, gap,
+            [&](absl::string_view plain) {
+              return EncodePlain(plain, &scratch, &ids);
+            },
+            on_token);
+      },
+      on_token));
+  return ids;
+}
+
+absl::Status Tokenizer::EncodePlain(absl::string_view text,
+                                    Bpe::Scratch* scratch,
+                                    std::vector<uint32_t>* ids) const {
+  std::vector<absl::string_view> pieces;
+  RF_RETURN_IF_ERROR(pre_tokenizer_->Split(text, &pieces));
+  for (const absl::string_view piece : pieces) {
+    RF_RETURN_IF_ERROR(bpe_.Encode(piece, scratch, ids));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<uint32_t>> Tokenizer::EncodePrompt(
+    absl::string_view text) const {
+  RF_ASSIGN_OR_RETURN(std::vector<uint32_t> ids, Encode(text));
+  if (add_bos_) ids.insert(ids.begin(), *bos_id_);
+  return ids;
+}
+
+absl::string_view Tokenizer::TokenBytes(uint32_t id) const {
+  return id < tokens_.size() ? absl::string_view(tokens_[id].bytes)
+                             : absl::string_view();
+}
+
+bool Tokenizer::IsSpecial(uint32_t id) const {
+  return id < tokens_.size() && tokens_[id].special;
+}
+
+std::string Tokenizer::Decode(absl::Span<const uint32_t> ids,
+                              bool keep_special) const {
+  std::string bytes;
+  for (const uint32_t id : ids) {
+    if (keep_special || !IsSpecial(id)) absl::StrAppend(&bytes, TokenBytes(id));
+  }
+  std::string text;
+  AppendLossy(bytes, &text);
+  return text;
+}
+
+absl::Status CheckTokenIds(absl::Span<const uint32_t> ids) {
+  constexpr uint32_t kBound = uint32_t{1} << 31;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= kBound) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "id ", ids[i], " at index ", i, ", want less than ", kBound));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string StreamDecoder::Add(uint32_t id) {
+  std::string text;
+  if (tokenizer_->IsSpecial(id)) return text;
+  absl::StrAppend(&pending_, tokenizer_->TokenBytes(id));
+  pending_.erase(0, AppendWholeCharacters(pending_, &text));
+  return text;
+}
+
+std::string StreamDecoder::Finish() {
+  std::string text;
+  AppendLossy(pending_, &text);
+  pending_.clear();
+  return text;
+}
+
+}  // namespace ringfleet::coordinator

@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/tokenizer/tokenizer_files.h"
+
+#include <array>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "cluster/process/json_depth.h"
+#include "cluster/process/status_macros.h"
+#include "coordinator/tokenizer/utf8.h"
+
+namespace ringfleet::coordinator {
+namespace {
+
+using nlohmann::json;
+
+// Longest text of an added token; bounds the time of a search.
+constexpr size_t kMaxAddedTokenBytes = 4096;
+
+absl::Status InvalidField(absl::string_view field, absl::string_view message) {
+  return absl::InvalidArgumentError(absl::StrCat(field, ": ", message));
+}
+
+// At most 80 bytes of the value, for messages.
+std::string Show(const json& value) {
+  if (value.is_structured()) return absl::StrCat("a JSON ", value.type_name());
+  std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true,
+                                json::error_handler_t::replace);
+  if (text.size() > 80) text = absl::StrCat(text.substr(0, 77), "...");
+  return text;
+}
+
+// The member `key`, or null when it is absent or null.
+const json* Find(const json& object, const char* key) {
+  const auto found = object.find(key);
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+absl::StatusOr<json> Parse(absl::string_view text) {
+  RF_RETURN_IF_ERROR(cluster::CheckJsonDepth(text));
+  try {
+    json parsed = json::parse(text.begin(), text.end());
+    if (!parsed.is_object()) {
+      return absl::InvalidArgumentError("is not a JSON object");
+    }
+    return parsed;
+  } catch (const json::exception& e) {
+    return absl::InvalidArgumentError(e.what());
+  }
+}
+
+absl::StatusOr<bool> BoolField(const json& object, const char* key,
+                               absl::string_view where) {
+  const json* value = Find(object, key);
+  if (value == nullptr) return false;
+  if (!value->is_boolean()) {
+    return InvalidField(absl::StrCat(where, ".", key),
+                        absl::StrCat(Show(*value), " is not a boolean"));
+  }
+  return value->get<bool>();
+}
+
+absl::StatusOr<uint32_t> TokenId(const json& value, absl::string_view where) {
+  if (!value.is_number_unsigned() ||
+      value.get<uint64_t>() >= TokenizerSpec::kMaxTokenId) {
+    return InvalidField(where, absl::StrCat("id ", Show(value), ", want 0 to ",
+                                            TokenizerSpec::kMaxTokenId - 1));
+  }
+  return value.get<uint32_t>();
+}
+
+// Fields that would change the result if they were anything but off.
+absl::Status CheckModelFields(const json& model) {
+  const json* type = Find(model, "type");
+  if (type != nullptr && *type != "BPE") {
+    return InvalidField("model.type",
+                        absl::StrCat(Show(*type), ", want \"BPE\""));
+  }
+  for (const char* key : {"unk_token", "continuing_subword_prefix",
+                          "end_of_word_suffix", "dropout", "byte_fallback"}) {
+    const json* value = Find(model, key);
+    if (value != nullptr && *value != "" && *value != false && *value != 0.0) {
+      return InvalidField(absl::StrCat("model.", key),
+                          absl::StrCat(Show(*value), " is not supported"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// What happens around the model: only what leaves the text alone is supported.
+// BOS comes from tokenizer_config.json, so a template here would add a second.
+absl::Status CheckSurroundings(const json& root) {
+  const json* normalizer = Find(root, "normalizer");
+  if (normalizer != nullptr) {
+    const json* list =
+        normalizer->is_object() ? Find(*normalizer, "normalizers") : nullptr;
+    const json* type =
+        normalizer->is_object() ? Find(*normalizer, "type") : nullptr;
+    if (type == nullptr || *type != "Sequence" || list == nullptr ||
+        !list->is_array() || !list->empty()) {
+      return InvalidField(
+          "normalizer", absl::StrCat("type ", type ? Show(*type) : "absent",
+                                     " is not supported, want null or an empty "
+                                     "Sequence"));
+    }
+  }
+  for (const char* key : {"post_processor", "decoder"}) {
+    const json* value = Find(root, key);
+    if (value == nullptr) continue;
+    const json* type = value->is_object() ? Find(*value, "type") : nullptr;
+    if (type == nullptr || *type != "ByteLevel") {
+      return InvalidField(key,
+                          absl::StrCat("type ", type ? Show(*type) : "absent",
+                                       ", want null or \"ByteLevel\""));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadMerges(const json& merges, TokenizerSpec* spec) {
+  spec->merges.reserve(merges.size());
+  for (size_t i = 0; i < merges.size(); ++i) {
+    const json& merge = merges[i];
+    const std::string where = absl::StrCat("model.merges[", i, "]");
+    std::string left, right;
+    if (merge.is_string()) {
+      const std::string text = merge.get<std::string>();
+      const size_t space = text.find(' ');
+      if (space != std::string::npos) {
+        left = text.substr(0, space);
+        right = text.substr(space + 1);
+      }
+    } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() &&
+               merge[1].is_string()) {
+      left = merge[0].get<std::string>();
+      right = merge[1].get<std::string>();
+    }
+    if (left.empty() || right.empty()) {
+      return InvalidField(where,
+                          absl::StrCat(Show(merge),
+                                       ", want \"left right\" or [\"left\", "
+                                       "\"right\"]"));
+    }
+    spec->merges.emplace_back(std::move(left), std::move(right));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadAddedTokens(const json& list, TokenizerSpec* spec) {
+  for (size_t i = 0; i < list.size(); ++i) {
+    const json& entry = list[i];
+    const std::string where = absl::StrCat("added_tokens[", i, "]");
+    if (!entry.is_object()) return InvalidField(where, "is not an object");
+    const json* content = Find(entry, "content");
+    const json* id = Find(entry, "id");
+    if (content == nullptr || !content->is_string() || id == nullptr) {
+      return InvalidField(where, "needs a string \"content\" and an \"id\"");
+    }
+    AddedToken token;
+    token.content = content->get<std::string>();
+    if (token.content.empty() || token.content.size() > kMaxAddedTokenBytes) {
+      return InvalidField(
+          where, absl::StrCat("content of ", token.content.size(),
+                              " bytes, want 1 to ", kMaxAddedTokenBytes));
+    }
+    RF_ASSIGN_OR_RETURN(token.id, TokenId(*id, where));
+    RF_ASSIGN_OR_RETURN(token.special, BoolField(entry, "special", where));
+    RF_ASSIGN_OR_RETURN(token.lstrip, BoolField(entry, "lstrip", where));
+    RF_ASSIGN_OR_RETURN(token.rstrip, BoolField(entry, "rstrip", where));
+    RF_ASSIGN_OR_RETURN(token.normalized,
+                        BoolField(entry, "normalized", where));
+    RF_ASSIGN_OR_RETURN(const bool single_word,
+                        BoolField(entry, "single_word", where));
+    if (single_word) return InvalidField(where, "single_word is not supported");
+    spec->added_tokens.push_back(std::move(token));
+  }
+  return absl::OkStatus();
+}
+
+// Each id names one text and each text has one id.
+absl::Status CheckIds(const TokenizerSpec& spec) {
+  absl::flat_hash_map<uint32_t, absl::string_view> text_of;
+  absl::flat_hash_map<absl::string_view, uint32_t> id_of;
+  for (const auto& [text, id] : spec.vocab) {
+    const auto inserted = text_of.emplace(id, text);
+    if (!inserted.second) {
+      return InvalidField(
+          "model.vocab",
+          absl::StrCat("id ", id, " names both \"", inserted.first->second,
+                       "\" and \"", text, "\""));
+    }
+    id_of.emplace(text, id);
+  }
+  absl::flat_hash_map<absl::string_view, uint32_t> added;
+  for (const AddedToken& token : spec.added_tokens) {
+    const auto id = id_of.emplace(token.content, token.id).first;
+    const auto text = text_of.emplace(token.id, token.content).first;
+    if (id->second != token.id || text->second != token.content ||
+        !added.emplace(token.content, token.id).second) {
+      return InvalidField(
+          "added_tokens",
+          absl::StrCat("\"", token.content, "\" with id ", token.id,
+                       " meets \"", text->second, "\" with id ", id->second));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// A token as tokenizer_config.json spells it: a string, or an object.
+absl::Status ReadToken(const json& root, const char* key,
+                       absl::optional<std::string>* out) {
+  const json* value = Find(root, key);
+  if (value == nullptr) return absl::OkStatus();
+  if (value->is_object()) value = Find(*value, "content");
+  if (value == nullptr || !value->is_string()) {
+    return InvalidField(key, "is neither a string nor {\"content\": string}");
+  }
+  *out = value->get<std::string>();
+  return absl::OkStatus();
+}
+
+// One template, or a list of named ones of which "default" counts.
+absl::Status ReadTemplate(const json& value, std::string* out) {
+  if (value.is_string()) {
+    *out = value.get<std::string>();
+    return absl::OkStatus();
+  }
+  if (value.is_array()) {
+    for (const json& entry : value) {
+      const json* name = entry.is_object() ? Find(entry, "name") : nullptr;
+      const json* source =
+          entry.is_object() ? Find(entry, "template") : nullptr;
+      if (name != nullptr && *name == "default" && source != nullptr &&
+          source->is_string()) {
+        *out = source->get<std::string>();
+        return absl::OkStatus();
+      }
+    }
+  }
+  return InvalidField(
+      "chat_template",
+      "is neither a string nor a list with a \"default\" template");
+}
+
+// Byte of each code point of the byte alphabet, or -1.
+std::array<int16_t, 0x144> MakeByteOfCodePoint() {
+  std::array<int16_t, 0x144> byte_of;
+  byte_of.fill(-1);
+  size_t moved = 0x100;  // Bytes without a printable character come here.
+  for (int16_t byte = 0; byte < 256; ++byte) {
+    const bool printable = (byte >= 0x21 && byte <= 0x7E) ||
+                           (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
+    byte_of[printable ? static_cast<size_t>(byte) : moved++] = byte;
+  }
+  return byte_of;
+}
+
+}  // namespace
+
+absl::optional<std::string> BytesOfSpelling(absl::string_view text) {
+  static const std::array<int16_t, 0x144> kByteOf = MakeByteOfCodePoint();
+  std::string bytes;
+  for (size_t i = 0; i < text.size();) {
+    const Utf8Unit unit = NextUtf8(text.substr(i));
+    if (unit.kind != Utf8Unit::kCharacter ||
+        unit.code_point >= kByteOf.size() || kByteOf[unit.code_point] < 0) {
+      return absl::nullopt;
+    }
+    bytes.push_back(static_cast<char>(kByteOf[unit.code_point]));
+    i += unit.size;
+  }
+  return bytes;
+}
+
+absl::StatusOr<TokenizerSpec> ParseTokenizerJson(absl::string_view text) {
+  RF_ASSIGN_OR_RETURN(const json root, Parse(text));
+  RF_RETURN_IF_ERROR(CheckSurroundings(root));
+  const json* model = Find(root, "model");
+  if (model == nullptr || !model->is_object()) {
+    return InvalidField("model", "is not an object");
+  }
+  RF_RETURN_IF_ERROR(CheckModelFields(*model));
+  const json* vocab = Find(*model, "vocab");
+  if (vocab == nullptr || !vocab->is_object() || vocab->empty()) {
+    return InvalidField("model.vocab", "is not an object with tokens");
+  }
+  TokenizerSpec spec;
+  spec.vocab.reserve(vocab->size());
+  for (const auto& item : vocab->items()) {
+    RF_ASSIGN_OR_RETURN(const uint32_t id,
+                        TokenId(item.value(), absl::StrCat("model.vocab[\"",
+                                                           item.key(), "\"]")));
+    spec.vocab.emplace_back(item.key(), id);
+  }
+  RF_ASSIGN_OR_RETURN(spec.ignore_merges,
+                      BoolField(*model, "ignore_merges", "model"));
+  const json* merges = Find(*model, "merges");
+  if (merges == nullptr || !merges->is_array()) {
+    return InvalidField("model.merges", "is not an array");
+  }
+  RF_RETURN_IF_ERROR(ReadMerges(*merges, &spec));
+  const json* added = Find(root, "added_tokens");
+  if (added != nullptr) {
+    if (!added->is_array())
+      return InvalidField("added_tokens", "is not an array");
+    RF_RETURN_IF_ERROR(ReadAddedTokens(*added, &spec));
+  }
+  RF_RETURN_IF_ERROR(CheckIds(spec));
+  const json* pre_tokenizer = Find(root, "pre_tokenizer");
+  if (pre_tokenizer != nullptr) spec.pre_tokenizer = *pre_tokenizer;
+  return spec;
+}
+
+absl::StatusOr<TokenizerConfig> ParseTokenizerConfig(absl::string_view text) {
+  RF_ASSIGN_OR_RETURN(const json root, Parse(text));
+  TokenizerConfig config;
+  RF_RETURN_IF_ERROR(ReadToken(root, "bos_token", &config.bos_token));
+  RF_RETURN_IF_ERROR(ReadToken(root, "eos_token", &config.eos_token));
+  RF_ASSIGN_OR_RETURN(config.add_bos_token,
+                      BoolField(root, "add_bos_token", "tokenizer_config"));
+  RF_ASSIGN_OR_RETURN(const bool add_eos,
+                      BoolField(root, "add_eos_token", "tokenizer_config"));
+  if (add_eos) return InvalidField("add_eos_token", "true is not supported");
+  if (config.add_bos_token && !config.bos_token.has_value()) {
+    return InvalidField("add_bos_token", "true, but there is no bos_token");
+  }
+  const json* chat_template = Find(root, "chat_template");
+  if (chat_template != nullptr) {
+    RF_RETURN_IF_ERROR(ReadTemplate(*chat_template, &config.chat_template));
+  }
+  return config;
+}
+
+}  // namespace ringfleet::coordinator

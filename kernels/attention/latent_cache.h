@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the rows of the latent cache are stored. A row is (latent after its norm,
+// rope key after rotation); the cache of a sequence is a list of blocks of
+// kCacheBlockPositions rows.
+//
+//   kF32, kBf16: kv_lora_rank + rope_dim elements
+//   kInt8: kv_lora_rank codes, rope_dim codes, then two float32 scales, of the
+//          latent and of the rope key: value = code * scale
+#ifndef RINGFLEET_KERNELS_ATTENTION_LATENT_CACHE_H_
+#define RINGFLEET_KERNELS_ATTENTION_LATENT_CACHE_H_
+
+#include <cstddef>
+
+#include "kernels/dtype.h"
+
+namespace ringfleet::kernels {
+
+// Positions in a cache block: 128 rows of 576 bf16 numbers are 147 KB, which
+// stays in a core's L2 while all heads pass over it.
+inline constexpr size_t kCacheBlockPositions = 128;
+
+struct LatentRowFormat {
+  Dtype dtype = Dtype::kF32;  // kF32, kBf16 or kInt8.
+  size_t kv_lora_rank = 0;
+  size_t rope_dim = 0;
+
+  size_t numbers() const { return kv_lora_rank + rope_dim; }
+  size_t bytes() const;
+};
+
+// Stores row [numbers()] f32. Rounds to nearest even; int8 codes lie in
+// [-127, 127] with scale = max |value| / 127. A part with an infinity or a NaN
+// gets a NaN scale, one whose 127 / max overflows (zeros included) scale 0.
+void StoreLatentRow(const LatentRowFormat& format, const float* row,
+                    char* destination);
+
+// Widens `count` rows, numbers() floats each, row_stride floats apart.
+void LoadLatentRows(const LatentRowFormat& format, const char* rows,
+                    size_t count, float* out, size_t row_stride);
+
+}  // namespace ringfleet::kernels
+
+#endif  // RINGFLEET_KERNELS_ATTENTION_LATENT_CACHE_H_

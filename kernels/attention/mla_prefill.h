@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_KERNELS_ATTENTION_MLA_PREFILL_H_
+#define RINGFLEET_KERNELS_ATTENTION_MLA_PREFILL_H_
+
+#include <cstddef>
+
+#include "kernels/attention/mla.h"
+#include "kernels/attention/mla_workspace.h"
+#include "kernels/thread_pool.h"
+
+namespace ringfleet::kernels {
+
+// Cache blocks that are expanded together: queries and results of a prompt
+// cross the memory once for so many. In bfloat16 the keys and values of a head
+// are 328 KB then at V3's sizes, which a level-2 cache holds.
+inline constexpr size_t kExpandedBlocks = 4;
+
+// Some blocks of a sequence's cache, expanded for some heads. The keys' rope
+// part is the same for all heads and stays with the latents.
+struct MlaExpandedPart {
+  const MlaArgs* args = nullptr;
+  const MlaSegment* segment = nullptr;
+  size_t first_block = 0;  // In segment->blocks.
+  size_t positions = 0;  // Of at most kExpandedBlocks, up to the last query's.
+  size_t first_head = 0;
+  size_t heads = 0;
+  // [positions, kv_lora_rank + rope_dim] f32
+  const float* latents = nullptr;
+  // [positions, heads, nope_dim + v_dim] f32: keys without rope part, values.
+  const float* expanded = nullptr;
+};
+
+// Attends with every query of the segment that sees the part. Called for the
+// parts of a head in the order of their blocks, with one workspace; a query's
+// results are those of `args` after the last block that it sees. What a query
+// gets depends on the positions that it sees only, bit for bit.
+void MlaAttendExpanded(const MlaExpandedPart& part, MlaWorkspace& workspace,
+                       ThreadPool& pool);
+
+}  // namespace ringfleet::kernels
+
+#endif  // RINGFLEET_KERNELS_ATTENTION_MLA_PREFILL_H_

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_KERNELS_PRODUCTS_ACTIVATIONS_H_
+#define RINGFLEET_KERNELS_PRODUCTS_ACTIVATIONS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/products/quantize.h"
+#include "kernels/thread_pool.h"
+
+namespace ringfleet::kernels {
+
+// Rows of activations in the form that products read. Keeps its memory, so
+// that steps that are no larger than the largest before allocate nothing.
+// Distinct rows and groups may be set from different threads.
+class Activations {
+ public:
+  enum class Form {
+    kF32,   // As they are, for float weights.
+    kInt8,  // Codes with a scale for every kActivationGroup elements of a row,
+            // for integer weights.
+  };
+
+  // Sets the shape; contents are undefined until they are set.
+  void Reshape(Form form, size_t rows, size_t columns);
+
+  // Reshapes to x [rows, columns] f32, rows x_stride apart. Form kF32 keeps a
+  // pointer to x, kInt8 quantises.
+  void Assign(Form form, const float* x, size_t rows, size_t columns,
+              size_t x_stride, ThreadPool& pool);
+
+  // Sets row `row` after a Reshape, whole or the elements of one group.
+  void SetRow(size_t row, const float* values);
+  void SetGroup(size_t row, size_t group, const float* values);
+  // kInt8: sets a row to what another Activations has quantised, whose codes
+  // [columns] and scales [groups] f32, of any alignment, these are.
+  void SetCodes(size_t row, const char* codes, const char* scales);
+
+  // A row as bytes that another process can load, and how many these are:
+  // kF32 the values, kInt8 codes and then scales.
+  size_t StoredRowBytes() const;
+  void StoreRow(size_t row, char* destination) const;
+  // After a Reshape to the form and columns of what was stored.
+  void LoadRow(size_t row, const char* stored);
+
+  Form form() const { return form_; }
+  size_t rows() const { return rows_; }
+  size_t columns() const { return columns_; }
+  size_t groups() const { return groups_; }
+
+  // kF32: [columns].
+  const float* Values(size_t row) const { return values_ + row * stride_; }
+  // kInt8: [columns], then zeros up to a multiple of 4.
+  const int8_t* Codes(size_t row) const {
+    return codes_.data() + row * code_stride_;
+  }
+  // kInt8: [groups].
+  const float* Scales(size_t row) const {
+    return scales_.data() + row * groups_;
+  }
+  // kInt8: sums of kInt4Group consecutive codes,
+  // [groups * kActivationGroup / kInt4Group].
+  const int32_t* Sums(size_t row) const {
+    return sums_.data() + row * groups_ * kSumsPerGroup;
+  }
+  static constexpr size_t kSumsPerGroup = kActivationGroup / kInt4Group;
+  // kInt8: 128 times the sum of a group's codes, [groups]: what a product with
+  // codes of weights + 128 has too much.
+  const int32_t* Biases(size_t row) const {
+    return biases_.data() + row * groups_;
+  }
+
+ private:
+  // Elements of consecutive groups from the start of `group` on.
+  void Set(size_t row, size_t group, const float* values, size_t count);
+  // Of the group at `at` of all rows' groups, from its sums.
+  void SetBias(size_t at);
+
+  Form form_ = Form::kF32;
+  size_t rows_ = 0;
+  size_t columns_ = 0;
+  size_t groups_ = 0;
+  const float* values_ = nullptr;
+  size_t stride_ = 0;       // Of values_.
+  size_t code_stride_ = 0;  // Of codes_.
+  std::vector<float> own_values_;
+  std::vector<int8_t> codes_;
+  std::vector<float> scales_;
+  std::vector<int32_t> sums_;
+  std::vector<int32_t> biases_;
+};
+
+}  // namespace ringfleet::kernels
+
+#endif  // RINGFLEET_KERNELS_PRODUCTS_ACTIVATIONS_H_

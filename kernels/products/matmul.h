@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// y = x W^T for every weight form. Row invariance: a result depends on its
+// row of x and its row of W only, bit for bit, not on the number of rows, the
+// threads or the part of W that is asked for. In which order: see panel.h.
+// kF32Rows, the router's form: each dot product is made in 16 partial sums
+// (partial p takes elements 16 i + p) that one fixed tree adds up; multiply
+// then add, never fused.
+#ifndef RINGFLEET_KERNELS_PRODUCTS_MATMUL_H_
+#define RINGFLEET_KERNELS_PRODUCTS_MATMUL_H_
+
+#include <cstddef>
+
+#include "absl/types/span.h"
+#include "kernels/products/activations.h"
+#include "kernels/products/row_range.h"
+#include "kernels/products/weight_matrix.h"
+#include "kernels/thread_pool.h"
+
+namespace ringfleet::kernels {
+
+// The sum of x[i] * w[i] in that order; the same bits as MatMul of kF32Rows.
+float Dot(const float* x, const float* w, size_t size);
+
+// y[i, o] = sum_k x[first_x + i * x_step, k] * w[first_row + o, k],
+// i < batch, o < num_rows
+//   x of ActivationFormFor(w->form()) and of w->columns() columns
+//   y [batch, num_rows] f32, rows y_stride apart; overlaps neither input
+// Zero batch, rows or columns are allowed (an empty sum is 0).
+struct MatMulArgs {
+  const WeightMatrix* w = nullptr;
+  size_t first_row = 0;
+  size_t num_rows = 0;
+  const Activations* x = nullptr;
+  size_t first_x = 0;
+  size_t x_step = 1;
+  size_t batch = 0;
+  float* y = nullptr;
+  size_t y_stride = 0;
+};
+
+// All of `products` in one loop over the threads, in this order.
+void MatMul(absl::Span<const MatMulArgs> products, ThreadPool& pool);
+
+// The whole of `w` and of x; y dense.
+void MatMul(const WeightMatrix& w, const Activations& x, float* y,
+            ThreadPool& pool);
+
+// y[i - first_y, o] = sum_k x[i, k] * w[o, k] for rows i of `ranges` only, o <
+// w->rows(); x of ActivationFormFor(w->form()) and of w->columns() columns.
+// Each row of y, y_stride apart, belongs to one row of x; other rows stay as
+// they are. `tile_columns` outputs, whole panels of them, are a tile, whose
+// weights are read once for all ranges.
+struct MatMulRangesArgs {
+  const WeightMatrix* w = nullptr;
+  const Activations* x = nullptr;
+  absl::Span<const RowRange> ranges;
+  float* y = nullptr;
+  size_t y_stride = 0;
+  size_t first_y = 0;
+  size_t tile_columns = 0;  // 0: one panel.
+};
+
+// How many tiles the product has, and the outputs of one of them, by the
+// calling thread. Rows may differ from tile to tile.
+size_t NumTiles(const MatMulRangesArgs& args);
+void MultiplyTile(const MatMulRangesArgs& args, size_t tile);
+
+// A product for each of `heads` heads: head h's is `first`, moved by h times
+// the steps. Many small products that share the threads.
+struct PerHeadArgs {
+  MatMulArgs first;
+  size_t heads = 0;
+  size_t row_step = 0;  // Of w.
+  size_t x_step = 0;    // Rows of x.
+  size_t y_step = 0;    // Elements.
+};
+void MatMulPerHead(const PerHeadArgs& args, ThreadPool& pool);
+
+// How many rows of x a product should have, with the instructions in use.
+struct ProductRows {
+  // Go together: fewer take as long (AMX's tiles).
+  size_t together = 1;
+  // Take about as long to multiply as their weights to read, so that a product
+  // in parts of as many loses little. int8: a core of Zen 3 multiplies 4 rows
+  // and 128 at 127 GOPS, and reads 16 GB/s; one of Zen 4 with VNNI meets both
+  // bounds at 10 rows (400 GOPS, 20 GB/s), one with AMX at 24 (760, 16).
+  size_t enough = 8;
+};
+// Of x of form `form`.
+ProductRows BestProductRows(Activations::Form form);
+
+// Items of `multiply_adds` each that a chunk of a ParallelFor should hold for
+// waking a thread to pay.
+size_t ProductGrain(size_t multiply_adds);
+
+}  // namespace ringfleet::kernels
+
+#endif  // RINGFLEET_KERNELS_PRODUCTS_MATMUL_H_

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/products/row_packer.h"
+
+#include <algorithm>
+
+#include "kernels/check.h"
+#include "kernels/dtype.h"
+#include "kernels/elementwise.h"
+#include "kernels/products/quantize.h"
+
+namespace ringfleet::kernels {
+namespace {
+
+// Of an element of a row that is stored with others; 0 where none is.
+size_t RoundedBytes(WeightForm form) {
+  switch (form) {
+    case WeightForm::kF32:
+      return sizeof(float);
+    case WeightForm::kBf16:
+      return sizeof(uint16_t);
+    case WeightForm::kInt8:
+      return sizeof(int8_t);
+    case WeightForm::kInt4:
+    case WeightForm::kF32Rows:
+    case WeightForm::kBf16Rows:
+      break;
+  }
+  return 0;
+}
+
+}  // namespace
+
+void RowPacker::Begin(WeightMatrix* matrix) {
+  RF_CHECK(held_ == 0);
+  matrix_ = matrix;
+  const size_t bytes = matrix->columns() * RoundedBytes(matrix->form());
+  // Whole steps, and a cache line more: rows that lie a power of two apart
+  // would push each other out of the level-1 cache.
+  stride_ =
+      bytes == 0
+          ? 0
+          : (bytes + kStepLaneBytes - 1) / kStepLaneBytes * kStepLaneBytes + 64;
+  rounded_.resize(std::max(rounded_.size(), kRows * stride_));
+}
+
+void RowPacker::Set(size_t row, const float* values) {
+  if (stride_ == 0) return matrix_->SetRow(row, values);
+  const size_t columns = matrix_->columns();
+  switch (matrix_->form()) {
+    case WeightForm::kF32:
+      std::copy_n(values, columns, RoundedRow<float>(row));
+      break;
+    case WeightForm::kBf16:
+      FloatToBf16(values, columns, RoundedRow<uint16_t>(row));
+      break;
+    default:
+      scales_[held_] = QuantizeInt8(values, columns, RoundedRow<int8_t>(row));
+  }
+  Took(row);
+}
+
+bool RowPacker::Set(size_t row, const F8Row& values) {
+  RF_CHECK(matrix_->form() == WeightForm::kInt8 &&
+           values.count == matrix_->columns());
+  if (!QuantizeInt8(values, RoundedRow<int8_t>(row), &scales_[held_])) {
+    return false;
+  }
+  Took(row);
+  return true;
+}
+
+template <typename Element>
+Element* RowPacker::RoundedRow(size_t row) {
+  if (held_ == 0) first_ = row;
+  RF_CHECK(row == first_ + held_);
+  char* const rounded = rounded_.data() + held_ * stride_;
+  std::fill(rounded + matrix_->columns() * sizeof(Element), rounded + stride_,
+            char{0});
+  return reinterpret_cast<Element*>(rounded);
+}
+
+void RowPacker::Took(size_t row) {
+  ++held_;
+  if ((row + 1) % kRows == 0) Flush();
+}
+
+void RowPacker::Flush() {
+  if (held_ == 0) return;
+  matrix_->SetRoundedRows(first_, held_, rounded_.data(), stride_, scales_);
+  held_ = 0;
+}
+
+}  // namespace ringfleet::kernels

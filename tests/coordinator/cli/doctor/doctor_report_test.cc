@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cli/doctor/doctor_report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "coordinator/cli/plan/plan_fleet.h"
+
+namespace ringfleet::coordinator::cli {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+DoctorFindings TwoHealthyHosts() {
+  DoctorFindings findings;
+  findings.model = "synth:tiny";
+  for (const char* host : {"a", "b"}) {
+    WorkerFindings worker;
+    worker.host = host;
+    worker.address = std::string(host) + ":50052";
+    worker.read_bytes_per_second = 200e9;
+    worker.report.set_isa("avx512_bf16");
+    worker.report.set_threads(32);
+    worker.report.set_cpus(32);
+    worker.report.set_numa_nodes(1);
+    worker.report.set_available_memory_bytes(uint64_t{128} << 30);
+    for (const auto& [rows, rate] : {std::pair(1u, 0.4e12), {128u, 9e12}}) {
+      v1::ProductRate* product = worker.report.add_products();
+      product->set_rows(rows);
+      product->set_ops_per_second(rate);
+    }
+    for (const char* form : {"int4", "bf16", "f32"}) {
+      v1::FormRate* rate = worker.report.add_forms();
+      rate->set_form(form);
+      rate->set_ops_per_second(form[0] == 'i' ? 8e12 : 2e12);
+    }
+    worker.report.mutable_attention()->set_absorbed_ops_per_second(5e12);
+    worker.report.mutable_attention()->set_absorbed_16_heads_ops_per_second(
+        4e12);
+    worker.report.mutable_attention()->set_materialized_ops_per_second(3e12);
+    worker.report.mutable_attention()->set_absorbed_f32_cache_ops_per_second(
+        2.5e12);
+    worker.report.mutable_attention()
+        ->set_materialized_f32_cache_ops_per_second(1.5e12);
+    findings.workers.push_back(worker);
+  }
+  findings.pairs.push_back({.first = 0,
+                            .second = 1,
+                            .small_us = 45,
+                            .gbit = 24,
+                            .transport = "grpc"});
+  return findings;
+}
+
+TEST(DoctorReportTest, HealthyFleetsNeedNothing) {
+  EXPECT_THAT(DoctorAdvice(TwoHealthyHosts()), IsEmpty());
+  EXPECT_THAT(DoctorMarkdown(TwoHealthyHosts()),
+              HasSubstr("Nothing to change"));
+}
+
+TEST(DoctorReportTest, PlansReadItsDocument) {
+  const std::string json = DoctorJson(TwoHealthyHosts()).dump();
+  const auto fleet = ParseMeasuredFleet(json, "doctor.json", PlanOptions());
+  ASSERT_TRUE(fleet.ok()) << fleet.status();
+  ASSERT_EQ(fleet->hosts.size(), 2u);
+  EXPECT_EQ(fleet->model, "synth:tiny");
+  EXPECT_EQ(fleet->hosts[1].memory_bytes, uint64_t{128} << 30);
+  EXPECT_DOUBLE_EQ(fleet->hosts[0].read_bytes_per_second, 200e9);
+  EXPECT_DOUBLE_EQ(fleet->hosts[0].int8_ops_per_second, 9e12);
+  ASSERT_TRUE(fleet->hosts[0].measured.has_value());
+  const cluster::MeasuredRates& rates = *fleet->hosts[0].measured;
+  ASSERT_EQ(rates.products.size(), 2u);
+  EXPECT_EQ(rates.products[0].rows, 1);
+  EXPECT_DOUBLE_EQ(rates.products[0].ops_per_second, 0.4e12);
+  EXPECT_EQ(rates.products[1].rows, 128);
+  EXPECT_DOUBLE_EQ(rates.int4, 8e12);
+  EXPECT_DOUBLE_EQ(rates.bf16, 2e12);
+  EXPECT_DOUBLE_EQ(rates.f32, 2e12);
+  EXPECT_DOUBLE_EQ(rates.absorbed, 5e12);
+  EXPECT_DOUBLE_EQ(rates.absorbed_few, 4e12);
+  EXPECT_DOUBLE_EQ(rates.materialized, 3e12);
+  EXPECT_DOUBLE_EQ(rates.absorbed_f32_cache, 2.5e12);
+  EXPECT_DOUBLE_EQ(rates.materialized_f32_cache, 1.5e12);
+  EXPECT_EQ(fleet->hosts[0].threads, 32);
+  EXPECT_DOUBLE_EQ(fleet->network.bytes_per_second, 24e9 / 8);
+  // Without the software of a message, which a plan adds itself.
+  EXPECT_NEAR(fleet->network.latency_seconds, 45e-6 - cluster::kMessageSeconds,
+              1e-9);
+  EXPECT_TRUE(fleet->assumptions.empty());
+}
+
+TEST(DoctorReportTest, WorkersOfOneHostShareItsMemory) {
+  DoctorFindings findings = TwoHealthyHosts();
+  findings.workers[1].host = "a";
+  const Json document = DoctorJson(findings);
+  EXPECT_EQ(document["workers"][0]["memory_gib"], 64);
+  EXPECT_THAT(
+      DoctorAdvice(findings),
+      ::testing::Contains(HasSubstr("2 workers of 32 threads share 32 CPUs")));
+}
+
+TEST(DoctorReportTest, SaysWhatIsWrong) {
+  DoctorFindings findings = TwoHealthyHosts();
+  findings.workers.push_back(findings.workers[0]);
+  WorkerFindings& bad = findings.workers[2];
+  bad.host = "c";
+  bad.address = "c:50052";
+  bad.read_bytes_per_second = 50e9;
+  bad.report.mutable_products(1)->set_ops_per_second(1e12);
+  bad.report.set_isa("avx2");
+  bad.report.mutable_build()->set_build_id("other");
+  bad.report.set_cpus(16);
+  bad.report.set_numa_nodes(2);
+  bad.clock_skew_ms = -2000;
+  findings.pairs.push_back(
+      {.first = 1, .second = 2, .small_us = 900, .gbit = 0.9});
+  EXPECT_THAT(
+      DoctorAdvice(findings),
+      ElementsAre(HasSubstr("different builds"),
+                  AllOf(HasSubstr("avx2"), HasSubstr("avx512_bf16")),
+                  AllOf(HasSubstr("rank 2"),
+                        HasSubstr("25 % of the median rank's memory")),
+                  HasSubstr("11 % of the median rank's int8"),
+                  HasSubstr("32 threads share 16 CPUs"),
+                  HasSubstr("2 NUMA nodes"), HasSubstr("clock -2000 ms"),
+                  AllOf(HasSubstr("ranks 1 and 2"), HasSubstr("900 us")),
+                  HasSubstr("0.9 Gbit/s")));
+  const Json document = DoctorJson(findings);
+  EXPECT_EQ(document["advice"].size(), 9u);
+  // A plan counts with the slowest link.
+  EXPECT_EQ(document["network"]["gbit"], 0.9);
+}
+
+TEST(DoctorReportTest, LinksThatWereNotMeasuredAreSaidSo) {
+  DoctorFindings findings = TwoHealthyHosts();
+  findings.pairs.clear();
+  findings.pairs_skipped = "worker 0 runs a model";
+  const Json document = DoctorJson(findings);
+  EXPECT_FALSE(document.contains("network"));
+  EXPECT_EQ(document["pairs_skipped"], "worker 0 runs a model");
+  EXPECT_THAT(DoctorMarkdown(findings), HasSubstr("worker 0 runs a model"));
+}
+
+}  // namespace
+}  // namespace ringfleet::coordinator::cli

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cli/launch/launcher.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "coordinator/cli/interrupt.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace ringfleet::coordinator::cli {
+namespace {
+
+using ::ringfleet::cluster::Deadline;
+using ::testing::HasSubstr;
+
+// A launch folder with a script of the test's own, and a state folder.
+class LauncherTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = absl::StrCat(::testing::TempDir(), "launch.XXXXXX");
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    dir_ = pattern;
+    setenv("RINGFLEET_LAUNCH_DIR", dir_.c_str(), 1);
+    setenv("XDG_STATE_HOME", dir_.c_str(), 1);
+  }
+  void TearDown() override {
+    unsetenv("RINGFLEET_LAUNCH_DIR");
+    unsetenv("XDG_STATE_HOME");
+    std::filesystem::remove_all(dir_);
+  }
+  void WriteScript(absl::string_view body) {
+    const std::string path = absl::StrCat(dir_, "/fleet.sh");
+    std::ofstream(path) << "#!/bin/bash\n" << body << "\n";
+    ASSERT_EQ(chmod(path.c_str(), 0755), 0);
+  }
+
+  // Not followed by the end of the process, tests and all.
+  void Request() {
+    interrupt_.Request();
+    interrupt_.AllowCleanup(absl::Minutes(10));
+  }
+
+  std::string dir_;
+  Interrupt interrupt_;
+};
+
+TEST_F(LauncherTest, ScriptGetsVerbFileRangeAndThisBinary) {
+  WriteScript("echo \"$*\"; basename \"$RINGFLEET_CLI\"; cat");
+  std::string output;
+  ASSERT_TRUE(RunLaunchScript("start", "/a b.yaml", "0-3", &output).ok());
+  EXPECT_EQ(output,
+            "start --cluster /a b.yaml --hosts 0-3\n"
+            "ringfleet_coordinator_test\n");
+  ASSERT_TRUE(RunLaunchScript("stop", "c", "", &output).ok());
+  EXPECT_THAT(output, HasSubstr("stop --cluster c\n"));
+}
+
+TEST_F(LauncherTest, FailedHostsAreUnavailable) {
+  WriteScript(
+      "echo '[1 beta] no'; echo 'fleet.sh: start failed on 1 (beta)' >&2; "
+      "exit 1");
+  std::string output;
+  const absl::Status status = RunLaunchScript("start", "f", "", &output);
+  EXPECT_EQ(status, absl::UnavailableError("launch start: start failed on 1 "
+                                           "(beta)"));
+  EXPECT_THAT(output, HasSubstr("[1 beta] no\n"));
+}
+
+TEST_F(LauncherTest, WrongCallIsInvalidArgument) {
+  WriteScript("echo \"ringfleet: f:1: unknown key 'x'\" >&2; exit 2");
+  EXPECT_EQ(RunLaunchScript("start", "f", "", nullptr),
+            absl::InvalidArgumentError("launch start: f:1: unknown key 'x'"));
+}
+
+TEST_F(LauncherTest, MissingScriptNamesItsPlace) {
+  const absl::Status status = RunLaunchScript("start", "f", "", nullptr);
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr(absl::StrCat(dir_, "/fleet.sh: No such file")));
+}
+
+TEST_F(LauncherTest, DeadlineEndsAScriptThatHangs) {
+  WriteScript("echo begun; exec sleep 100");
+  std::string output;
+  const absl::Time start = absl::Now();
+  const absl::Status status = RunLaunchScript(
+      "start", "f", "", &output, Deadline::After(absl::Milliseconds(300)));
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_LT(absl::Now() - start, absl::Seconds(60));
+}
+
+// A daemon that kept the script's output open would hold the caller for ever.
+TEST_F(LauncherTest, DeadlineHoldsWhenAnotherProcessKeepsTheOutputOpen) {
+  WriteScript(absl::StrCat("sleep 20 & echo $! >", dir_, "/pid; exit 0"));
+  EXPECT_EQ(RunLaunchScript("start", "f", "", nullptr,
+                            Deadline::After(absl::Seconds(2)))
+                .code(),
+            absl::StatusCode::kDeadlineExceeded);
+  pid_t pid = 0;
+  std::ifstream(absl::StrCat(dir_, "/pid")) >> pid;
+  ASSERT_GT(pid, 0);
+  kill(pid, SIGKILL);
+}
+
+TEST_F(LauncherTest, AnInterruptEndsAScriptWithItsChildrenAndWaitsForThem) {
+  const std::string fifo = absl::StrCat(dir_, "/fifo");
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  WriteScript(absl::StrCat(
+      "trap 'kill $child; wait; echo >", dir_, "/ended; exit 143' TERM\n",
+      "sleep 100 & child=$!\necho $$ $child >", fifo, "\nwait"));
+  pid_t script = 0, child = 0;
+  std::thread user([&] {
+    std::ifstream(fifo) >> script >> child;
+    Request();
+  });
+  EXPECT_EQ(RunLaunchScript("start", "f", "", nullptr),
+            absl::CancelledError("interrupted"));
+  user.join();
+  EXPECT_TRUE(std::filesystem::exists(absl::StrCat(dir_, "/ended")));
+  for (const pid_t pid : {script, child}) {
+    ASSERT_GT(pid, 0);
+    EXPECT_NE(kill(pid, 0), 0) << "pid " << pid << " is left";
+  }
+}
+
+// A shell that starts with the signal ignored cannot give it to its pipelines.
+TEST_F(LauncherTest, ScriptsEndByClosedPipesThoughThisProcessDoesNot) {
+  WriteScript("yes | head -n 1 >/dev/null; echo ${PIPESTATUS[0]}");
+  std::string output;
+  ASSERT_TRUE(RunLaunchScript("start", "f", "", &output).ok());
+  EXPECT_EQ(output, "141\n");
+}
+
+TEST_F(LauncherTest, AfterAnInterruptOnlyWhatCleansUpIsStarted) {
+  WriteScript(absl::StrCat("echo $1 >>", dir_, "/verbs"));
+  Request();
+  EXPECT_EQ(RunLaunchScript("start", "f", "", nullptr),
+            absl::CancelledError("interrupted"));
+  EXPECT_EQ(RunLaunchScript("stop", "f", "", nullptr,
+                            Deadline::After(absl::Minutes(1)),
+                            /*interruptible=*/false),
+            absl::OkStatus());
+  std::string verbs;
+  std::getline(std::ifstream(absl::StrCat(dir_, "/verbs")), verbs, '\0');
+  EXPECT_EQ(verbs, "stop\n");
+}
+
+TEST_F(LauncherTest, AnInterruptEndsTheWaitForAFleet) {
+  const auto first = FleetLock::Acquire("f", Deadline::After(absl::Seconds(1)));
+  ASSERT_TRUE(first.ok()) << first.status();
+  Request();
+  EXPECT_EQ(FleetLock::Acquire("f", Deadline::After(absl::Minutes(1))).status(),
+            absl::CancelledError("interrupted"));
+}
+
+TEST_F(LauncherTest, ScriptEndsWithItsCaller) {
+  const std::string fifo = absl::StrCat(dir_, "/fifo");
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  // The pipe has a writer for as long as the script lives.
+  WriteScript(absl::StrCat("exec 5>", fifo, "; echo x >&5; exec sleep 100"));
+  const pid_t caller = fork();
+  if (caller == 0) {
+    (void)RunLaunchScript("start", "f", "", nullptr);
+    _exit(0);
+  }
+  const int fd = open(fifo.c_str(), O_RDONLY);
+  char byte;
+  ASSERT_EQ(read(fd, &byte, 1), 1);
+  ASSERT_EQ(read(fd, &byte, 1), 1);  // "x\n"
+  kill(caller, SIGKILL);
+  waitpid(caller, nullptr, 0);
+  pollfd end = {.fd = fd, .events = POLLIN};
+  ASSERT_EQ(poll(&end, 1, 60000), 1) << "the script lives on";
+  EXPECT_EQ(read(fd, &byte, 1), 0);
+  close(fd);
+}
+
+TEST(LaunchOutputTest, LinesGiveLabelHostTextAndPid) {
+  const auto lines = ParseLaunchOutput(
+      "[0 alpha] started pid 12\n[1 ::1] not running\nnoise\n"
+      "[coordinator beta] already running pid 7, late\n[]\n[x] y\n"
+      "[2 c] pid 99999999999999\n");
+  ASSERT_EQ(lines.size(), 5u);
+  EXPECT_EQ(lines[0].label, "0");
+  EXPECT_EQ(lines[0].host, "alpha");
+  EXPECT_EQ(lines[0].text, "started pid 12");
+  EXPECT_EQ(lines[0].pid, 12);
+  EXPECT_EQ(lines[1].host, "::1");
+  EXPECT_EQ(lines[1].pid, 0);
+  EXPECT_EQ(lines[2].label, "coordinator");
+  EXPECT_EQ(lines[2].pid, 7);
+  EXPECT_EQ(lines[3].label, "x");
+  EXPECT_EQ(lines[4].pid, 0);
+}
+
+TEST_F(LauncherTest, SecondHolderWaitsAndIsToldWhoHoldsTheFleet) {
+  auto first = FleetLock::Acquire("f", Deadline::After(absl::Seconds(1)));
+  ASSERT_TRUE(first.ok()) << first.status();
+  const auto second =
+      FleetLock::Acquire("f", Deadline::After(absl::Milliseconds(50)));
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(second.status().message()),
+              HasSubstr(absl::StrCat("fleet f: pid ", getpid(), " starts")));
+  // Another fleet is not concerned.
+  EXPECT_TRUE(FleetLock::Acquire("g", Deadline::After(absl::Seconds(1))).ok());
+  // Moving keeps it held; the end of the holder frees it.
+  {
+    const FleetLock moved = *std::move(first);
+    EXPECT_FALSE(
+        FleetLock::Acquire("f", Deadline::After(absl::ZeroDuration())).ok());
+  }
+  EXPECT_TRUE(FleetLock::Acquire("f", Deadline::After(absl::Seconds(1))).ok());
+}
+
+TEST_F(LauncherTest, LockOfADeadHolderIsFree) {
+  const pid_t holder = fork();
+  if (holder == 0) {
+    const auto lock =
+        FleetLock::Acquire("f", Deadline::After(absl::Seconds(10)));
+    raise(SIGKILL);
+  }
+  waitpid(holder, nullptr, 0);
+  EXPECT_TRUE(FleetLock::Acquire("f", Deadline::After(absl::Seconds(10))).ok());
+}
+
+TEST_F(LauncherTest, StateFolderThatCannotBeMadeIsAnError) {
+  std::ofstream(absl::StrCat(dir_, "/ringfleet")) << "a file in the way";
+  EXPECT_EQ(StateDir("f").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace ringfleet::coordinator::cli

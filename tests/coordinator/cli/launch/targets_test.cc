@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cli/launch/targets.h"
+
+#include <sstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace ringfleet::coordinator::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string Targets(absl::string_view yaml, absl::string_view hosts) {
+  const auto config = cluster::ParseClusterConfig(
+      absl::StrCat("model: m\n", yaml), "pool.yaml", "/base");
+  if (!config.ok()) return std::string(config.status().message());
+  std::ostringstream out;
+  const absl::Status status = PrintTargets(*config, hosts, out);
+  return status.ok() ? out.str() : std::string(status.message());
+}
+
+TEST(TargetsTest, LoopbackFleetIsLocal) {
+  EXPECT_EQ(
+      Targets("workers: [{port: 1}, {host: localhost, threads: 2}]", ""),
+      "fleet\tpool\n"
+      "log_dir\t-\n"
+      "insecure\tno\n"
+      "coordinator\t127.0.0.1:50051\n"
+      "target\t0\tlocal\t127.0.0.1\t127.0.0.1:1\tcores/2\t-\t-\n"
+      "target\t1\tlocal\tlocalhost\tlocalhost:50052\t2\t-\t-\n"
+      "target\tcoordinator\tlocal\t127.0.0.1\t127.0.0.1:50051\t-\t-\t-\n");
+}
+
+TEST(TargetsTest, SshSectionMeansSshAlsoOnLoopback) {
+  const std::string text = Targets(
+      "workers: [{host: \"::1\", numa_node: 1, memory_gib: 2.5}]\n"
+      "log_dir: logs\nsecurity: {mode: insecure}\n"
+      "ssh: {user: me, port: 2222, options: [-o, 'A=b c']}",
+      "");
+  EXPECT_THAT(text, HasSubstr("log_dir\t/base/logs\ninsecure\tyes\n"));
+  EXPECT_THAT(text, HasSubstr("ssh_option\t-p\nssh_option\t2222\n"
+                              "ssh_option\t-o\nssh_option\tA=b c\n"));
+  EXPECT_THAT(text, HasSubstr("target\t0\tme@::1\t::1\t[::1]:50052\tcores/1\t"
+                              "1\t2.5\n"));
+}
+
+TEST(TargetsTest, AnotherHostMeansSsh) {
+  const std::string text =
+      Targets("workers: [{}, {host: beta, address: 127.0.0.2}]", "");
+  EXPECT_THAT(text, HasSubstr("target\t0\t127.0.0.1\t127.0.0.1\t"));
+  EXPECT_THAT(text, HasSubstr("target\t1\tbeta\tbeta\t127.0.0.2:50052\t"));
+}
+
+TEST(TargetsTest, HostsPickRanksOrTheCoordinator) {
+  constexpr char kThree[] = "workers: [{port: 1}, {port: 2}, {port: 3}]";
+  const std::string range = Targets(kThree, "1-2");
+  EXPECT_THAT(range, Not(HasSubstr("target\t0\t")));
+  EXPECT_THAT(range, HasSubstr("target\t1\t"));
+  EXPECT_THAT(range, HasSubstr("target\t2\t"));
+  EXPECT_THAT(range, Not(HasSubstr("target\tcoordinator")));
+  const std::string coordinator = Targets(kThree, "coordinator");
+  EXPECT_THAT(coordinator, Not(HasSubstr("target\t0")));
+  EXPECT_THAT(coordinator, HasSubstr("target\tcoordinator"));
+  EXPECT_EQ(Targets(kThree, "3"),
+            "hosts '3', want RANK or FIRST-LAST within 0-2");
+}
+
+}  // namespace
+}  // namespace ringfleet::coordinator::cli

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/fleet/membership.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/time/time.h"
+
+namespace ringfleet::cluster {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr absl::Duration kLease = absl::Seconds(10);
+
+class MembershipTest : public ::testing::Test {
+ protected:
+  Membership Make(int world_size,
+                  absl::Time start = absl::FromUnixSeconds(1000)) {
+    Membership::Options options;
+    options.world_size = world_size;
+    options.build.set_build_id("def");
+    options.lease = kLease;
+    return Membership(options, start, [this] { return now_; });
+  }
+
+  static v1::RegisterRequest Worker(int rank, const std::string& address,
+                                    uint64_t pid = 1) {
+    v1::RegisterRequest request;
+    request.set_rank(rank);
+    request.set_address(address);
+    request.set_pid(pid);
+    request.mutable_build()->set_build_id("def");
+    return request;
+  }
+
+  static v1::HeartbeatRequest Beat(uint64_t member_id, uint64_t epoch = 0) {
+    v1::HeartbeatRequest request;
+    request.set_member_id(member_id);
+    request.set_last_epoch(epoch);
+    return request;
+  }
+
+  void Advance(absl::Duration duration) {
+    now_ += absl::ToChronoNanoseconds(duration);
+  }
+
+  Deadline::Clock::time_point now_{std::chrono::hours(1)};
+};
+
+TEST_F(MembershipTest, IsCompleteWhenEveryRankHasRegistered) {
+  Membership membership = Make(2);
+  EXPECT_THAT(membership.MissingRanks(), ElementsAre(0, 1));
+  ASSERT_TRUE(membership.Register(Worker(1, "b:1")).ok());
+  EXPECT_FALSE(membership.complete());
+  EXPECT_THAT(membership.MissingRanks(), ElementsAre(0));
+  ASSERT_TRUE(membership.Register(Worker(0, "a:1")).ok());
+  EXPECT_TRUE(membership.complete());
+  EXPECT_EQ(membership.Members()[0].address, "a:1");
+  EXPECT_EQ(membership.Members()[1].address, "b:1");
+}
+
+TEST_F(MembershipTest, AnyRankIsTheLowestFreeOne) {
+  Membership membership = Make(3);
+  ASSERT_TRUE(membership.Register(Worker(1, "b:1")).ok());
+  EXPECT_EQ(membership.Register(Worker(-1, "a:1"))->rank, 0);
+  EXPECT_EQ(membership.Register(Worker(-1, "c:1"))->rank, 2);
+  const auto none = membership.Register(Worker(-1, "d:1"));
+  EXPECT_EQ(none.status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(none.status().message(),
+            "worker at d:1: all 3 ranks are held by living workers");
+}
+
+TEST_F(MembershipTest, AnyRankTwiceFromOneAddressIsTheSameRank) {
+  Membership membership = Make(2);
+  EXPECT_EQ(membership.Register(Worker(-1, "a:1"))->rank, 0);
+  EXPECT_EQ(membership.Register(Worker(-1, "a:1"))->rank, 0);
+  EXPECT_FALSE(membership.complete());
+}
+
+TEST_F(MembershipTest, AnotherBuildIsRefused) {
+  Membership membership = Make(3);
+  v1::RegisterRequest request = Worker(2, "c:1");
+  request.mutable_build()->set_build_id("abc");
+  const absl::Status status = membership.Register(request).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status.message(),
+            "worker 2 at c:1: build abc, want def; install the same build on "
+            "all hosts");
+  EXPECT_THAT(membership.Members(), IsEmpty());
+}
+
+TEST_F(MembershipTest, RanksOutsideTheWorldAreRefused) {
+  Membership membership = Make(2);
+  for (const int rank : {-2, 2, 100}) {
+    EXPECT_EQ(membership.Register(Worker(rank, "a:1")).status().code(),
+              absl::StatusCode::kOutOfRange);
+  }
+  EXPECT_EQ(membership.Register(Worker(2, "a:1")).status().message(),
+            "worker at a:1: rank 2, want 0 to 1");
+}
+
+TEST_F(MembershipTest, ARegistrationWithoutAnAddressIsRefused) {
+  Membership membership = Make(1);
+  EXPECT_EQ(membership.Register(Worker(0, "")).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(MembershipTest, ALivingWorkerKeepsItsRank) {
+  Membership membership = Make(1);
+  ASSERT_TRUE(membership.Register(Worker(0, "a:1", 7)).ok());
+  const absl::Status status = membership.Register(Worker(0, "b:1")).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("worker 0 (a:1, pid 7)"));
+  EXPECT_EQ(membership.Members()[0].address, "a:1");
+}
+
+TEST_F(MembershipTest, ARegistrationFromTheSameAddressReplaces) {
+  Membership membership = Make(1);
+  const uint64_t first = membership.Register(Worker(0, "a:1", 7))->member_id;
+  const uint64_t second = membership.Register(Worker(0, "a:1", 8))->member_id;
+  EXPECT_NE(first, second);
+  EXPECT_EQ(membership.Members()[0].pid, 8u);
+  EXPECT_EQ(membership.Heartbeat(Beat(first)).code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_TRUE(membership.Heartbeat(Beat(second)).ok());
+}
+
+TEST_F(MembershipTest, AProcessHoldsOneRank) {
+  Membership membership = Make(2);
+  ASSERT_TRUE(membership.Register(Worker(0, "a:1")).ok());
+  ASSERT_TRUE(membership.Register(Worker(1, "a:1")).ok());
+  EXPECT_THAT(membership.MissingRanks(), ElementsAre(0));
+}
+
+TEST_F(MembershipTest, HeartbeatsKeepALease) {
+  Membership membership = Make(2);
+  const uint64_t kept = membership.Register(Worker(0, "a:1"))->member_id;
+  const uint64_t silent = membership.Register(Worker(1, "b:1"))->member_id;
+  Advance(kLease - absl::Nanoseconds(1));
+  EXPECT_THAT(membership.Expire(), IsEmpty());
+  ASSERT_TRUE(membership.Heartbeat(Beat(kept)).ok());
+  Advance(absl::Nanoseconds(1));
+  const auto lost = membership.Expire();
+  ASSERT_EQ(lost.size(), 1u);
+  EXPECT_EQ(lost[0].member_id, silent);
+  EXPECT_THAT(membership.Expire(), IsEmpty());  // Told once.
+  EXPECT_EQ(membership.Heartbeat(Beat(silent)).code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_THAT(membership.MissingRanks(), ElementsAre(1));
+  // Still listed, as lost.
+  ASSERT_EQ(membership.Members().size(), 2u);
+  EXPECT_TRUE(membership.Members()[1].lost);
+}
+
+TEST_F(MembershipTest, ALostRankIsFreeForAReplacement) {
+  Membership membership = Make(2);
+  ASSERT_TRUE(membership.Register(Worker(0, "a:1")).ok());
+  const uint64_t gone = membership.Register(Worker(1, "b:1"))->member_id;
+  membership.Evict(gone);
+  EXPECT_FALSE(membership.complete());
+  EXPECT_EQ(membership.Register(Worker(-1, "c:1"))->rank, 1);
+  EXPECT_TRUE(membership.complete());
+  membership.Evict(gone);  // The predecessor, long replaced.
+  EXPECT_TRUE(membership.complete());
+}
+
+TEST_F(MembershipTest, ARestartGivesNoNumberAgain) {
+  Membership first = Make(1, absl::FromUnixSeconds(1000));
+  const uint64_t a = first.NewEpoch();
+  const uint64_t b = first.NewEpoch();
+  const uint64_t member = first.Register(Worker(0, "a:1"))->member_id;
+  EXPECT_LT(a, b);
+  Membership second = Make(1, absl::FromUnixMillis(1000001));
+  EXPECT_LT(b, second.NewEpoch());
+  EXPECT_LT(member, second.Register(Worker(0, "a:1"))->member_id);
+}
+
+// A coordinator that is restarted on a host whose clock is behind.
+TEST_F(MembershipTest, EpochsAreLaterThanAllThatMembersReport) {
+  Membership first = Make(2, absl::FromUnixSeconds(2000));
+  first.NewEpoch();
+  const uint64_t seen = first.NewEpoch();
+  Membership second = Make(2, absl::FromUnixSeconds(1000));
+  v1::RegisterRequest worker = Worker(0, "a:1");
+  worker.set_last_epoch(seen);
+  ASSERT_TRUE(second.Register(worker).ok());
+  const uint64_t late = second.Register(Worker(1, "b:1"))->member_id;
+  const uint64_t epoch = second.NewEpoch();
+  EXPECT_GT(epoch, seen);
+  // A call of the predecessor's that arrived after the registration.
+  ASSERT_TRUE(second.Heartbeat(Beat(late, epoch + 5)).ok());
+  EXPECT_GT(second.NewEpoch(), epoch + 5);
+  // What was refused moves nothing.
+  worker = Worker(7, "c:1");
+  worker.set_last_epoch(epoch + 100);
+  EXPECT_FALSE(second.Register(worker).ok());
+  EXPECT_FALSE(second.Heartbeat(Beat(1, epoch + 100)).ok());
+  EXPECT_LT(second.NewEpoch(), epoch + 100);
+}
+
+// The predecessor had registered this worker after the last epoch. Were the ids
+// moved with the epochs, another worker could get the same one, and keep its
+// lease by this one's heartbeats.
+TEST_F(MembershipTest, ReportedEpochsDoNotMoveMemberIds) {
+  Membership first = Make(2, absl::FromUnixSeconds(2000));
+  ASSERT_TRUE(first.Register(Worker(0, "a:1")).ok());
+  const uint64_t seen = first.NewEpoch();
+  std::vector<uint64_t> old;
+  for (int i = 0; i < 9; ++i) {
+    old.push_back(first.Register(Worker(1, "b:1"))->member_id);
+  }
+  Membership second = Make(2, absl::FromUnixSeconds(1000));
+  v1::RegisterRequest worker = Worker(0, "a:1");
+  worker.set_last_epoch(seen);
+  ASSERT_TRUE(second.Register(worker).ok());
+  for (const uint64_t id : old) {
+    EXPECT_EQ(second.Heartbeat(Beat(id)).code(), absl::StatusCode::kNotFound);
+  }
+}
+
+TEST_F(MembershipTest, AnEpochThatNobodyCanHaveReachedIsRefused) {
+  Membership membership = Make(1);
+  v1::RegisterRequest worker = Worker(0, "a:1");
+  worker.set_last_epoch(kMaxEpoch + 1);
+  EXPECT_EQ(membership.Register(worker).status().message(),
+            "worker at a:1: last epoch 9223372036854775809, want at most "
+            "9223372036854775808");
+  worker.set_last_epoch(kMaxEpoch);
+  const auto member = membership.Register(worker);
+  ASSERT_TRUE(member.ok()) << member.status();
+  EXPECT_EQ(membership.NewEpoch(), kMaxEpoch + 1);
+  EXPECT_EQ(membership.Heartbeat(Beat(member->member_id, ~uint64_t{0})).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace ringfleet::cluster

@@ -1,0 +1,482 @@
+// SPDX-License-Identifier: Apache-2.0
+// The services over real gRPC, with fake workers and the tokenizer of a real
+// checkpoint.
+#include "coordinator/service/coordinator_service.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/scheduling/score_windows.h"
+#include "coordinator/service/coordinator_server.h"
+#include "coordinator/tokenizer/tokenizer.h"
+#include "protos/cluster.grpc.pb.h"
+#include "tests/testing/connected_channel.h"
+#include "tests/testing/fake_worker.h"
+
+namespace ringfleet::coordinator {
+namespace {
+
+using cluster::Deadline;
+using ringfleet::testing::FakeWorker;
+using ringfleet::testing::Gate;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr char kModel[] = RINGFLEET_SOURCE_DIR "/tests/models/tiny-v3";
+constexpr absl::Duration kServiceLimit = absl::Seconds(30);
+
+std::chrono::system_clock::time_point In(absl::Duration duration) {
+  return std::chrono::system_clock::now() +
+         absl::ToChronoMilliseconds(duration);
+}
+
+class CoordinatorServiceTest : public ::testing::Test {
+ protected:
+  // Starts the coordinator; workers follow with Join.
+  void Start(int world_size = 1) {
+    CoordinatorOptions options;
+    options.fleet.name = "test";
+    options.fleet.model_dir = kModel;
+    options.fleet.mesh.tensor = world_size;
+    options.fleet.lease = absl::Hours(1);
+    options.fleet.slots = 2;
+    auto server = CoordinatorServer::Start(options);
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    const auto channel =
+        testing::ConnectedChannel(absl::StrCat("127.0.0.1:", server_->port()));
+    coordinator_ = v1::Coordinator::NewStub(channel);
+    membership_ = v1::Membership::NewStub(channel);
+  }
+
+  void Join(int rank, FakeWorker::Behaviour behaviour = {}) {
+    workers_.push_back(std::make_unique<FakeWorker>(rank, behaviour));
+    grpc::ClientContext context;
+    v1::RegisterResponse response;
+    const grpc::Status status = membership_->Register(
+        &context, workers_.back()->Registration(), &response);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    grpc::ClientContext beat_context;
+    v1::HeartbeatRequest beat;
+    beat.set_member_id(response.member_id());
+    v1::HeartbeatResponse ignored;
+    EXPECT_TRUE(membership_->Heartbeat(&beat_context, beat, &ignored).ok());
+  }
+
+  void StartReady(FakeWorker::Behaviour behaviour = {}) {
+    Start();
+    Join(0, behaviour);
+    const absl::Status status =
+        server_->WaitReady(Deadline::After(kServiceLimit));
+    ASSERT_TRUE(status.ok()) << status;
+  }
+
+  static v1::GenerateRequest Request(const std::vector<uint32_t>& ids,
+                                     int64_t max_tokens) {
+    v1::GenerateRequest request;
+    request.mutable_prompt()->mutable_ids()->mutable_ids()->Add(ids.begin(),
+                                                                ids.end());
+    request.set_max_tokens(max_tokens);
+    return request;
+  }
+
+  struct Generated {
+    v1::GenerateEvent::Accepted accepted;
+    std::vector<uint32_t> ids;
+    std::string text;
+    v1::GenerateEvent::Finished finished;
+    grpc::Status status;
+  };
+
+  Generated Generate(const v1::GenerateRequest& request,
+                     absl::Duration limit = kServiceLimit) {
+    grpc::ClientContext context;
+    context.set_deadline(In(limit));
+    const auto reader = coordinator_->Generate(&context, request);
+    Generated out;
+    v1::GenerateEvent event;
+    while (reader->Read(&event)) {
+      if (event.has_accepted()) out.accepted = event.accepted();
+      if (event.has_finished()) out.finished = event.finished();
+      if (event.has_token()) {
+        out.ids.push_back(event.token().id());
+        out.text += event.token().text();
+      }
+    }
+    out.text += out.finished.text();
+    out.status = reader->Finish();
+    return out;
+  }
+
+  grpc::Status Score(const v1::ScoreRequest& request,
+                     v1::ScoreEvent::Result* result, int* progress = nullptr,
+                     int* parts = nullptr) {
+    grpc::ClientContext context;
+    context.set_deadline(In(kServiceLimit));
+    const auto reader = coordinator_->Score(&context, request);
+    v1::ScoreEvent event;
+    while (reader->Read(&event)) {
+      if (event.has_progress() && progress != nullptr) ++*progress;
+      if (event.has_result()) result->MergeFrom(event.result());
+      if (event.has_result() && parts != nullptr) ++*parts;
+    }
+    return reader->Finish();
+  }
+
+  // Watches until `condition` holds; false when the stream or time ends first.
+  bool WatchUntil(
+      const std::function<bool(const v1::ClusterState&)>& condition) {
+    grpc::ClientContext context;
+    context.set_deadline(In(kServiceLimit));
+    const auto reader = membership_->Watch(&context, v1::WatchRequest());
+    v1::ClusterState state;
+    bool found = false;
+    while (!found && reader->Read(&state)) found = condition(state);
+    context.TryCancel();
+    while (reader->Read(&state)) {
+    }
+    reader->Finish();
+    return found;
+  }
+
+  std::unique_ptr<CoordinatorServer> server_;
+  std::unique_ptr<v1::Coordinator::Stub> coordinator_;
+  std::unique_ptr<v1::Membership::Stub> membership_;
+  std::vector<std::unique_ptr<FakeWorker>> workers_;
+
+  void TearDown() override {
+    if (server_ != nullptr) server_->Shutdown();
+  }
+};
+
+TEST_F(CoordinatorServiceTest, StreamsTokensAndTheirText) {
+  StartReady();
+  const auto tokenizer = Tokenizer::Load(kModel);
+  ASSERT_TRUE(tokenizer.ok());
+  v1::GenerateRequest request;
+  request.mutable_prompt()->set_text("def f(x):");
+  request.set_max_tokens(20);
+  request.set_ignore_eos(true);
+  const Generated out = Generate(request);
+  ASSERT_TRUE(out.status.ok()) << out.status.error_message();
+  const auto prompt = (*tokenizer)->EncodePrompt("def f(x):");
+  EXPECT_EQ(std::vector<uint32_t>(out.accepted.prompt_ids().begin(),
+                                  out.accepted.prompt_ids().end()),
+            *prompt);
+  EXPECT_FALSE(out.accepted.id().empty());
+  EXPECT_EQ(out.ids.size(), 20u);
+  EXPECT_EQ(out.text, (*tokenizer)->Decode(out.ids, false));
+  EXPECT_EQ(out.finished.reason(), v1::FINISH_REASON_LENGTH);
+  EXPECT_EQ(out.finished.timings().prompt_n(), prompt->size());
+  EXPECT_EQ(out.finished.timings().predicted_n(), 20u);
+  EXPECT_GT(out.finished.timings().load_ms(), 0);
+  EXPECT_GT(out.finished.timings().prompt_ms(), 0);
+}
+
+TEST_F(CoordinatorServiceTest, SamplingComesFromTheModelUnlessAskedFor) {
+  StartReady();
+  // The checkpoint's generation_config.json: temperature 0.6, top_p 0.95.
+  Generated out = Generate(Request({5}, 1));
+  EXPECT_FLOAT_EQ(out.accepted.sampling().temperature(), 0.6f);
+  EXPECT_FLOAT_EQ(out.accepted.sampling().top_p(), 0.95f);
+  v1::GenerateRequest request = Request({5}, 1);
+  request.set_temperature(0);
+  request.set_top_k(7);
+  request.set_seed(42);
+  out = Generate(request);
+  EXPECT_EQ(out.accepted.sampling().temperature(), 0);
+  EXPECT_EQ(out.accepted.sampling().top_k(), 7u);
+  EXPECT_EQ(out.accepted.sampling().seed(), 42u);
+}
+
+TEST_F(CoordinatorServiceTest, StopsAtTheModelsEndTokenWithoutItsText) {
+  StartReady();
+  // The end token is 1: the first token after 0.
+  Generated out = Generate(Request({0}, 10));
+  ASSERT_TRUE(out.status.ok()) << out.status.error_message();
+  EXPECT_THAT(out.ids, ElementsAre(1));
+  EXPECT_EQ(out.text, "");
+  EXPECT_EQ(out.finished.reason(), v1::FINISH_REASON_STOP);
+  v1::GenerateRequest request = Request({0}, 3);
+  request.set_ignore_eos(true);
+  out = Generate(request);
+  EXPECT_THAT(out.ids, ElementsAre(1, 2, 3));
+}
+
+TEST_F(CoordinatorServiceTest, GeneratesToTheEndOfTheContext) {
+  FakeWorker::Behaviour behaviour;
+  behaviour.context = 8;
+  StartReady(behaviour);
+  EXPECT_EQ(Generate(Request({50, 50, 50}, -1)).ids.size(), 6u);
+  EXPECT_EQ(Generate(Request(std::vector<uint32_t>(8, 50), -1)).ids.size(), 1u);
+  const Generated out = Generate(Request(std::vector<uint32_t>(9, 50), 1));
+  EXPECT_EQ(out.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(out.status.error_message(),
+            "prompt: 9 tokens, want at most 8 (the context)");
+}
+
+TEST_F(CoordinatorServiceTest, BadRequestsNameTheValue) {
+  StartReady();
+  const auto message = [this](const v1::GenerateRequest& request) {
+    const Generated out = Generate(request);
+    EXPECT_EQ(out.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    return out.status.error_message();
+  };
+  EXPECT_EQ(message(Request({}, 1)), "prompt: empty, want at least one token");
+  v1::GenerateRequest text;
+  text.mutable_prompt()->set_text("");
+  EXPECT_EQ(message(text), "prompt: empty, want at least one token");
+  EXPECT_THAT(message(Request({1, 2, 4000000000}, 1)),
+              HasSubstr("prompt: id 4000000000 at index 2, want less than "));
+  v1::GenerateRequest request = Request({5}, -2);
+  EXPECT_EQ(message(request),
+            "sampling: max_tokens -2, want -1 (no limit) or more");
+  request = Request({5}, 1);
+  request.set_temperature(std::nanf(""));
+  EXPECT_EQ(message(request), "sampling: temperature nan, want 0 or more");
+  request = Request({5}, 1);
+  request.set_top_p(0);
+  EXPECT_EQ(message(request),
+            "sampling: top_p 0, want more than 0 and at most 1");
+  request = Request({5}, 1);
+  request.set_min_p(1.5);
+  EXPECT_EQ(message(request), "sampling: min_p 1.5, want 0 to 1");
+}
+
+TEST_F(CoordinatorServiceTest, MaskUnusedBoundsTheVocabulary) {
+  StartReady();
+  v1::GenerateRequest request = Request({5}, 1);
+  request.set_mask_unused(true);
+  ASSERT_TRUE(Generate(request).status.ok());
+  const auto tokenizer = Tokenizer::Load(kModel);
+  EXPECT_EQ(workers_[0]->admissions()[0].usable_vocab(),
+            (*tokenizer)->id_limit());
+}
+
+TEST_F(CoordinatorServiceTest, ACallerThatLeavesCancelsItsJobUnlessDetached) {
+  for (const bool detach : {false, true}) {
+    workers_.clear();
+    const auto hold = std::make_shared<Gate>();
+    const auto reached = std::make_shared<Gate>();
+    FakeWorker::Behaviour behaviour;
+    behaviour.on_step = [hold, reached](const v1::StepPlan& plan,
+                                        v1::StepResult*) {
+      if (plan.step() == 2) {
+        reached->Open();
+        hold->Wait();
+      }
+      return absl::OkStatus();
+    };
+    StartReady(behaviour);
+    v1::GenerateRequest request = Request({50}, 30);
+    request.set_detach(detach);
+    grpc::ClientContext context;
+    const auto reader = coordinator_->Generate(&context, request);
+    v1::GenerateEvent event;
+    ASSERT_TRUE(reader->Read(&event));
+    const std::string id = event.accepted().id();
+    ASSERT_TRUE(reached->Wait());
+    context.TryCancel();
+    while (reader->Read(&event)) {
+    }
+    EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+    if (detach) {
+      // Still there: only Cancel or its own end removes it.
+      EXPECT_EQ(server_->state().requests_running(), 1u);
+      grpc::ClientContext cancel_context;
+      v1::CancelRequest cancel;
+      cancel.set_id(id);
+      v1::CancelResponse ignored;
+      EXPECT_TRUE(coordinator_->Cancel(&cancel_context, cancel, &ignored).ok());
+      grpc::ClientContext again_context;
+      EXPECT_EQ(
+          coordinator_->Cancel(&again_context, cancel, &ignored).error_code(),
+          grpc::StatusCode::NOT_FOUND);
+    } else {
+      EXPECT_TRUE(WatchUntil([](const v1::ClusterState& state) {
+        return state.requests_running() == 0;
+      }));
+    }
+    hold->Open();
+    server_->Shutdown();
+    server_.reset();
+  }
+}
+
+TEST_F(CoordinatorServiceTest, WaitsForTheFleetWithinTheDeadline) {
+  Start(2);
+  Join(1);
+  Generated out = Generate(Request({50}, 2), absl::Milliseconds(300));
+  EXPECT_THAT(out.status.error_code(),
+              ::testing::AnyOf(grpc::StatusCode::UNAVAILABLE,
+                               grpc::StatusCode::DEADLINE_EXCEEDED));
+  std::thread waiting([this, &out] { out = Generate(Request({50}, 2)); });
+  Join(0);
+  waiting.join();
+  EXPECT_TRUE(out.status.ok()) << out.status.error_message();
+  EXPECT_THAT(out.ids, ElementsAre(51, 52));
+}
+
+TEST_F(CoordinatorServiceTest, AResultOfManyTokensComesInParts) {
+  FakeWorker::Behaviour behaviour;
+  behaviour.context = static_cast<int>(kScorePartIds) + 100;
+  StartReady(behaviour);
+  std::vector<uint32_t> ids(kScorePartIds + 20);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    ids[i] = static_cast<uint32_t>(100 + i % 1900);  // Of 2048.
+  }
+  v1::ScoreRequest request;
+  request.mutable_prompt()->mutable_ids()->mutable_ids()->Add(ids.begin(),
+                                                              ids.end());
+  request.mutable_options()->set_top(1);
+  v1::ScoreEvent::Result result;
+  int parts = 0;
+  const grpc::Status status = Score(request, &result, nullptr, &parts);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(parts, 2);
+  EXPECT_THAT(result.ids(), ::testing::ElementsAreArray(ids));
+  ASSERT_EQ(result.score().logprobs_size(), static_cast<int>(ids.size() - 1));
+  for (int i = 0; i < result.score().logprobs_size(); ++i) {
+    ASSERT_EQ(result.score().logprobs(i), -static_cast<float>(ids[i + 1]));
+  }
+  EXPECT_EQ(result.score().top_ids_size(), 1);
+}
+
+TEST_F(CoordinatorServiceTest, LongTextsAreScoredInWindows) {
+  FakeWorker::Behaviour behaviour;
+  behaviour.context = 8;
+  StartReady(behaviour);
+  for (const uint32_t n : {1, 2, 8, 9, 15, 16, 40}) {
+    std::vector<uint32_t> ids(n);
+    std::iota(ids.begin(), ids.end(), 100);
+    v1::ScoreRequest request;
+    request.mutable_prompt()->mutable_ids()->mutable_ids()->Add(ids.begin(),
+                                                                ids.end());
+    request.mutable_options()->set_top(1);
+    v1::ScoreEvent::Result result;
+    int progress = 0;
+    const grpc::Status status = Score(request, &result, &progress);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    ASSERT_EQ(result.score().logprobs_size(), static_cast<int>(n - 1));
+    for (uint32_t i = 0; i + 1 < n; ++i) {
+      EXPECT_EQ(result.score().logprobs(i), -static_cast<float>(101 + i));
+    }
+    EXPECT_THAT(result.score().top_ids(), ElementsAre(99 + n));
+    EXPECT_EQ(result.score().compared(), n - 1);
+    // One part a window, each of which adds 7 probabilities.
+    EXPECT_EQ(progress, std::max<int>(1, (n - 1 + 6) / 7));
+  }
+  v1::ScoreRequest request;
+  for (int i = 0; i < 9; ++i)
+    request.mutable_prompt()->mutable_ids()->add_ids(i);
+  request.mutable_options()->set_hidden(true);
+  v1::ScoreEvent::Result result;
+  EXPECT_EQ(Score(request, &result).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  request.mutable_options()->set_hidden(false);
+  request.mutable_options()->set_reference(true);
+  EXPECT_EQ(Score(request, &result).error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
+}
+
+TEST_F(CoordinatorServiceTest, TokenizesAndDetokenizes) {
+  Start();  // Needs no worker.
+  v1::TokenizeRequest request;
+  request.set_text("return x");
+  request.set_bos(true);
+  grpc::ClientContext context;
+  v1::TokenizeResponse tokens;
+  ASSERT_TRUE(coordinator_->Tokenize(&context, request, &tokens).ok());
+  ASSERT_EQ(tokens.ids_size(), tokens.pieces_size());
+  EXPECT_EQ(tokens.ids(0), 0u);
+  v1::DetokenizeRequest back;
+  *back.mutable_ids() = tokens.ids();
+  back.add_ids((1u << 31) - 1);  // Has no token.
+  grpc::ClientContext back_context;
+  v1::DetokenizeResponse text;
+  ASSERT_TRUE(coordinator_->Detokenize(&back_context, back, &text).ok());
+  EXPECT_EQ(text.text(), "return x");
+  back.add_ids(1u << 31);
+  grpc::ClientContext bad_context;
+  EXPECT_EQ(coordinator_->Detokenize(&bad_context, back, &text).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(CoordinatorServiceTest, DescribesClusterAndExperts) {
+  StartReady();
+  grpc::ClientContext context;
+  v1::ClusterState state;
+  ASSERT_TRUE(
+      coordinator_
+          ->DescribeCluster(&context, v1::DescribeClusterRequest(), &state)
+          .ok());
+  EXPECT_EQ(state.state(), v1::FLEET_STATE_READY);
+  EXPECT_EQ(state.model(), kModel);
+  EXPECT_EQ(state.world_size(), 1u);
+  grpc::ClientContext experts_context;
+  v1::DescribeExpertsRequest request;
+  v1::DescribeExpertsResponse experts;
+  ASSERT_TRUE(
+      coordinator_->DescribeExperts(&experts_context, request, &experts).ok());
+  EXPECT_EQ(experts.layers(0).layer(), 1u);
+}
+
+TEST_F(CoordinatorServiceTest, WatchShowsTheFleetForming) {
+  Start();
+  std::thread joins([this] { Join(0); });
+  bool waited = false;
+  EXPECT_TRUE(WatchUntil([&waited](const v1::ClusterState& state) {
+    waited |= state.state() == v1::FLEET_STATE_WAITING;
+    return state.state() == v1::FLEET_STATE_READY;
+  }));
+  joins.join();
+}
+
+TEST_F(CoordinatorServiceTest, ShutdownEndsCallsWithAReason) {
+  const auto hold = std::make_shared<Gate>();
+  const auto reached = std::make_shared<Gate>();
+  FakeWorker::Behaviour behaviour;
+  behaviour.on_step = [hold, reached](const v1::StepPlan&, v1::StepResult*) {
+    reached->Open();
+    hold->Wait();
+    return absl::OkStatus();
+  };
+  StartReady(behaviour);
+  Generated out;
+  std::thread call([this, &out] { out = Generate(Request({50}, 2)); });
+  ASSERT_TRUE(reached->Wait());
+  server_->Shutdown();
+  call.join();
+  hold->Open();
+  EXPECT_EQ(out.status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(out.status.error_message(), "the coordinator is stopping");
+}
+
+TEST(CoordinatorServerTest, RefusesWhatCannotRun) {
+  CoordinatorOptions options;
+  options.fleet.model_dir = "/nonexistent";
+  EXPECT_EQ(CoordinatorServer::Start(options).status().code(),
+            absl::StatusCode::kNotFound);
+  options.fleet.model_dir = kModel;
+  options.fleet.mesh.tensor = 0;
+  EXPECT_EQ(CoordinatorServer::Start(options).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  options.fleet.mesh.tensor = 1;
+  options.fleet.context = 1u << 30;
+  EXPECT_EQ(CoordinatorServer::Start(options).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  options.fleet.context = 0;
+  options.listen = {"0.0.0.0", 0};
+  EXPECT_EQ(CoordinatorServer::Start(options).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace ringfleet::coordinator

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/tokenizer/pre_tokenizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+namespace ringfleet::coordinator {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+const json kByteLevel = {
+    {"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
+
+json Sequence(std::vector<json> parts) {
+  parts.push_back(kByteLevel);
+  return {{"type", "Sequence"}, {"pretokenizers", parts}};
+}
+
+json SplitBy(const std::string& regex, const std::string& behavior = "Isolated",
+             bool invert = false) {
+  return {{"type", "Split"},
+          {"pattern", {{"Regex", regex}}},
+          {"behavior", behavior},
+          {"invert", invert}};
+}
+
+std::vector<std::string> Pieces(const json& spec, absl::string_view text) {
+  const auto splitter = PreTokenizer::Parse(spec);
+  EXPECT_TRUE(splitter.ok()) << splitter.status();
+  if (!splitter.ok()) return {};
+  std::vector<absl::string_view> views;
+  const absl::Status status = (*splitter)->Split(text, &views);
+  EXPECT_TRUE(status.ok()) << status;
+  return {views.begin(), views.end()};
+}
+
+std::string Problem(const json& spec) {
+  const absl::Status status = PreTokenizer::Parse(spec).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  return std::string(status.message());
+}
+
+// The expressions of DeepSeek-V3, from a bundled model.
+json DeepSeekV3() {
+  std::ifstream file(RINGFLEET_SOURCE_DIR
+                     "/tests/models/tiny-v3/tokenizer.json");
+  return json::parse(file).at("pre_tokenizer");
+}
+
+TEST(PreTokenizerTest, DeepSeekV3SplitsAsPublished) {
+  const json spec = DeepSeekV3();
+  EXPECT_THAT(Pieces(spec, "#include <a.h>\n\n\n  int"),
+              ElementsAre("#include", " <", "a", ".h", ">\n\n\n", " ", " int"));
+  EXPECT_THAT(Pieces(spec, "foo.bar()"), ElementsAre("foo", ".bar", "()"));
+  EXPECT_THAT(Pieces(spec, "x=1,2;y"),
+              ElementsAre("x", "=", "1", ",", "2", ";y"));
+  EXPECT_THAT(Pieces(spec, " \n x"), ElementsAre(" \n", " x"));
+  EXPECT_THAT(Pieces(spec, "12345678"), ElementsAre("123", "456", "78"));
+  EXPECT_THAT(Pieces(spec, "a \u4e16\u754c b"),
+              ElementsAre("a", " ", "\u4e16\u754c", " b"));
+  EXPECT_THAT(Pieces(spec, ""), ElementsAre());
+}
+
+// The lookahead of \s+(?!\S) does not see past the piece of the first split.
+TEST(PreTokenizerTest, EachSplitSeesOnlyItsPiece) {
+  EXPECT_THAT(Pieces(DeepSeekV3(), "a   1"), ElementsAre("a", "   ", "1"));
+  EXPECT_THAT(Pieces(DeepSeekV3(), "a   b"), ElementsAre("a", "  ", " b"));
+}
+
+TEST(PreTokenizerTest, ByteLevelAloneSplitsAsGpt2) {
+  const json spec = {{"type", "ByteLevel"}, {"add_prefix_space", false}};
+  EXPECT_THAT(Pieces(spec, "Hello, it's  42!\n"),
+              ElementsAre("Hello", ",", " it", "'s", " ", " 42", "!", "\n"));
+  json whole = spec;
+  whole["use_regex"] = false;
+  EXPECT_THAT(Pieces(whole, "a b"), ElementsAre("a b"));
+}
+
+TEST(PreTokenizerTest, RemovedKeepsTheGapsOrInvertedTheMatches) {
+  EXPECT_THAT(Pieces(Sequence({SplitBy("b+", "Removed")}), "abbac"),
+              ElementsAre("a", "ac"));
+  EXPECT_THAT(Pieces(Sequence({SplitBy("b+", "Removed", true)}), "abbab"),
+              ElementsAre("bb", "b"));
+  EXPECT_THAT(Pieces(Sequence({SplitBy("b+", "Isolated", true)}), "abba"),
+              ElementsAre("a", "bb", "a"));
+}
+
+TEST(PreTokenizerTest, DigitsSplitOneByOneOrTogether) {
+  json digits = {{"type", "Digits"}, {"individual_digits", true}};
+  EXPECT_THAT(Pieces(Sequence({digits}), "a12"), ElementsAre("a", "1", "2"));
+  digits["individual_digits"] = false;
+  EXPECT_THAT(Pieces(Sequence({digits}), "a12b"), ElementsAre("a", "12", "b"));
+}
+
+TEST(PreTokenizerTest, AStringPatternIsTakenLiterally) {
+  const json split = {{"type", "Split"},
+                      {"pattern", {{"String", "."}}},
+                      {"behavior", "Isolated"}};
+  EXPECT_THAT(Pieces(Sequence({split}), "a.b"), ElementsAre("a", ".", "b"));
+}
+
+TEST(PreTokenizerTest, EmptyMatchesCutAndGoOn) {
+  EXPECT_THAT(Pieces(Sequence({SplitBy("x*")}), "\u00e9xxb"),
+              ElementsAre("\u00e9", "xx", "b"));
+  EXPECT_THAT(Pieces(Sequence({SplitBy("(?=b)")}), "abab"),
+              ElementsAre("a", "ba", "b"));
+}
+
+// PCRE2's own \s holds U+180E; Unicode's White_Space does not.
+TEST(PreTokenizerTest, WhitespaceClassesAreUnicodes) {
+  const std::string separator = "\u180e";
+  EXPECT_THAT(Pieces(Sequence({SplitBy("\\s")}), "a" + separator + "\u3000b"),
+              ElementsAre("a" + separator, "\u3000", "b"));
+  EXPECT_THAT(Pieces(Sequence({SplitBy("[\\sx]+")}), "a\u00a0x b"),
+              ElementsAre("a", "\u00a0x ", "b"));
+  EXPECT_THAT(Pieces(Sequence({SplitBy("\\S+")}), " a" + separator + "\u2028"),
+              ElementsAre(" ", "a" + separator, "\u2028"));
+  EXPECT_THAT(Pieces(Sequence({SplitBy("[^]\\s]+")}), "ab]c d"),
+              ElementsAre("ab", "]", "c", " ", "d"));
+}
+
+TEST(PreTokenizerTest, AnchorsMatchAtEveryLine) {
+  EXPECT_THAT(Pieces(Sequence({SplitBy("b$")}), "ab\ncb"),
+              ElementsAre("a", "b", "\nc", "b"));
+}
+
+TEST(PreTokenizerTest, UnsupportedPartsAreNamed) {
+  EXPECT_THAT(Problem(nullptr), HasSubstr("pre_tokenizer"));
+  EXPECT_THAT(Problem({{"type", "Metaspace"}}), HasSubstr("Metaspace"));
+  EXPECT_THAT(Problem(Sequence({{{"type", "BertPreTokenizer"}}})),
+              HasSubstr("pretokenizers[0]: type \"BertPreTokenizer\""));
+  EXPECT_THAT(Problem(Sequence({SplitBy("a", "MergedWithNext")})),
+              HasSubstr("MergedWithNext"));
+  EXPECT_THAT(Problem(Sequence({SplitBy("(a")})), HasSubstr("\"(a\""));
+  EXPECT_THAT(Problem(Sequence({SplitBy("\\C")})), HasSubstr("\\C"));
+  EXPECT_THAT(Problem({{"type", "ByteLevel"}}), HasSubstr("add_prefix_space"));
+  EXPECT_THAT(Problem({{"type", "ByteLevel"}, {"add_prefix_space", 1}}),
+              HasSubstr("add_prefix_space"));
+  EXPECT_THAT(Problem({{"type", "Sequence"}}), HasSubstr("pretokenizers"));
+  EXPECT_THAT(Problem({{"type", "Sequence"}, {"pretokenizers", json::array()}}),
+              HasSubstr("ByteLevel"));
+  EXPECT_THAT(Problem(Sequence({kByteLevel})), HasSubstr("last"));
+  EXPECT_THAT(
+      Problem({{"type", "Sequence"}, {"pretokenizers", {SplitBy("a")}}}),
+      HasSubstr("last"));
+  EXPECT_THAT(
+      Problem(Sequence({{{"type", "Split"}, {"behavior", "Isolated"}}})),
+      HasSubstr("pattern"));
+  EXPECT_THAT(Problem(Sequence({json(7)})), HasSubstr("pretokenizers[0]"));
+}
+
+TEST(PreTokenizerTest, ExponentialExpressionsAreStopped) {
+  const auto splitter = PreTokenizer::Parse(Sequence({SplitBy("(a|aa)+$")}));
+  ASSERT_TRUE(splitter.ok());
+  std::vector<absl::string_view> pieces;
+  const std::string text = std::string(200, 'a') + "b";
+  const absl::Status status = (*splitter)->Split(text, &pieces);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(PreTokenizerTest, LongRunsOfEveryKindEndAndLoseNothing) {
+  const json spec = DeepSeekV3();
+  for (const char* run : {"a", " ", "\n", " \n", "1", ".", "\u4e16", ".a", "\t",
+                          "\u0301", "\r", "a1", " 1"}) {
+    std::string text;
+    while (text.size() < (1 << 20)) text += run;
+    text += "x";
+    std::string joined;
+    for (const std::string& piece : Pieces(spec, text)) joined += piece;
+    EXPECT_TRUE(joined == text) << "run of \"" << run << "\"";
+  }
+}
+
+// Groups that repeat need memory for each repetition: past the compiled
+// matcher's stack the interpreter goes on with memory of its own.
+TEST(PreTokenizerTest, DeepBacktrackingNeedsNoStack) {
+  const json spec = Sequence({SplitBy("(?:a|b)+(?!c)")});
+  const std::string text = std::string(1 << 17, 'a') + "b";
+  EXPECT_THAT(Pieces(spec, text + "c"),
+              ElementsAre(std::string(1 << 17, 'a'), "bc"));
+}
+
+}  // namespace
+}  // namespace ringfleet::coordinator

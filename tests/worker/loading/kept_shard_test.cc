@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a worker holds, asked for again.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+
+#include "tests/testing/bundled_model.h"
+#include "tests/testing/checkpoint_writer.h"
+#include "worker/execution/loaded_shard.h"
+
+namespace ringfleet::worker {
+namespace {
+
+using ::testing::HasSubstr;
+
+class KeptShardTest : public ::testing::Test {
+ protected:
+  KeptShardTest() {
+    model_ = folder_.File("model");
+    std::filesystem::copy(testing::BundledModel("tiny-v3"), model_);
+    request_.set_model_path(model_);
+    request_.set_dtype(v1::DTYPE_INT8);
+    request_.set_context(32);
+    request_.set_slots(2);
+    SetLayout({2, 1, 1}, 1, &request_);
+    HoldAll(2, &request_);
+    auto loaded = LoadShardFor(request_, Settings(),
+                               [](const auto&) { return absl::OkStatus(); });
+    EXPECT_TRUE(loaded.ok()) << loaded.status();
+    shard_ = *std::move(loaded);
+  }
+
+  static void SetLayout(const cluster::MeshShape& mesh, int rank,
+                        v1::LoadRequest* request) {
+    v1::Mesh* shape = request->mutable_layout()->mutable_mesh();
+    shape->set_data(mesh.data);
+    shape->set_expert(mesh.expert);
+    shape->set_tensor(mesh.tensor);
+    request->mutable_layout()->set_rank(rank);
+  }
+
+  // All 16 experts in each of the places, in layers 1 to 6, the MTP layer's.
+  static void HoldAll(int places, v1::LoadRequest* request) {
+    v1::ExpertLayout* experts = request->mutable_layout()->mutable_experts();
+    experts->clear_layers();
+    for (int layer = 1; layer <= 6; ++layer) {
+      v1::ExpertLayer* all = experts->add_layers();
+      all->set_layer(layer);
+      for (int place = 0; place < places; ++place) {
+        v1::ExpertPlace* held = all->add_places();
+        for (int e = 0; e < 16; ++e) held->add_experts(e);
+      }
+    }
+  }
+
+  static LoadSettings Settings() {
+    return {.threads = 1,
+            .available_memory_bytes = std::numeric_limits<uint64_t>::max()};
+  }
+
+  absl::StatusOr<bool> Keep(const std::function<void(v1::LoadRequest*)>& edit,
+                            const LoadSettings& settings = Settings()) {
+    v1::LoadRequest request = request_;
+    edit(&request);
+    return KeepShard(request, settings, shard_.get());
+  }
+
+  testing::TempDir folder_;
+  std::string model_;
+  v1::LoadRequest request_;
+  std::unique_ptr<LoadedShard> shard_;
+};
+
+TEST_F(KeptShardTest, BecomesAnotherRankOfAnotherMesh) {
+  const uint64_t bytes = shard_->weights.bytes;
+  EXPECT_GT(shard_->tensor_bytes_read, 0u);
+  EXPECT_FALSE(DoneMessage(*shard_).kept());
+  const auto kept = Keep([](v1::LoadRequest* request) {
+    SetLayout({1, 1, 1}, 0, request);
+    HoldAll(1, request);
+    request->set_slots(3);
+    request->set_context(16);
+  });
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  EXPECT_TRUE(*kept);
+  EXPECT_EQ(shard_->plan.rank, 0);
+  EXPECT_EQ(shard_->plan.mesh.data, 1);
+  EXPECT_EQ(shard_->layout.num_places(), 1);
+  EXPECT_EQ(shard_->slots, 3);
+  EXPECT_EQ(shard_->context, 16);
+  EXPECT_EQ(shard_->weights.bytes, bytes);
+  const v1::LoadProgress done = DoneMessage(*shard_);
+  EXPECT_TRUE(done.kept());
+  EXPECT_EQ(done.tensor_bytes_read(), 0u);
+  EXPECT_EQ(done.resident_bytes(), bytes);
+}
+
+TEST_F(KeptShardTest, WhatDiffersIsLeftAsItIs) {
+  const std::function<void(v1::LoadRequest*)> others[] = {
+      [](auto* request) { request->set_dtype(v1::DTYPE_INT4); },
+      [](auto* request) { request->set_cache_dtype(v1::CACHE_DTYPE_F32); },
+      [](auto* request) { request->set_reference(true); },
+      [](auto* request) { request->set_threads(2); },
+      [](auto* request) {
+        SetLayout({1, 1, 2}, 1, request);
+        HoldAll(1, request);
+      },
+      // Without copies, and with one expert less in the last layer.
+      [](auto* request) {
+        request->mutable_layout()->mutable_experts()->Clear();
+      },
+      [](auto* request) {
+        request->mutable_layout()
+            ->mutable_experts()
+            ->mutable_layers(5)
+            ->mutable_places(1)
+            ->mutable_experts()
+            ->RemoveLast();
+      },
+  };
+  for (const auto& other : others) {
+    const auto kept = Keep(other);
+    ASSERT_TRUE(kept.ok()) << kept.status();
+    EXPECT_FALSE(*kept);
+    EXPECT_EQ(shard_->plan.rank, 1);
+    EXPECT_EQ(shard_->request.SerializeAsString(),
+              request_.SerializeAsString());
+    EXPECT_FALSE(shard_->kept);
+  }
+  const auto kept = Keep([](auto*) {});
+  EXPECT_TRUE(kept.ok() && *kept) << kept.status();
+}
+
+TEST_F(KeptShardTest, FilesThatChangedAreReadAgain) {
+  const std::string file = model_ + "/config.json";
+  std::string text = testing::ReadFile(file);
+  testing::WriteFile(file, text + " ");
+  const auto kept = Keep([](auto*) {});
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  EXPECT_FALSE(*kept);
+  std::filesystem::remove(file);
+  EXPECT_FALSE(Keep([](auto*) {}).ok());
+}
+
+TEST_F(KeptShardTest, ItsOwnWeightsTakeNoMemoryAgain) {
+  LoadSettings settings = Settings();
+  settings.available_memory_bytes = 300ull << 20;  // For buffers and a cache.
+  EXPECT_TRUE(*Keep([](auto*) {}, settings));
+  settings.available_memory_bytes = 100ull << 20;
+  const absl::Status status = Keep([](auto*) {}, settings).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("of buffers"));
+}
+
+}  // namespace
+}  // namespace ringfleet::worker

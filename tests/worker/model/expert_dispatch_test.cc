@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/model/expert_dispatch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "cluster/model/expert_cost.h"
+#include "tests/testing/random_layout.h"
+
+namespace ringfleet::worker {
+namespace {
+
+using cluster::ExpertCost;
+using cluster::ExpertLayout;
+using cluster::kExpertReadTokens;
+using testing::RandomizeLayer;
+
+// Which place multiplies each route; fails unless that holds the expert, and
+// finds its slot.
+struct Decision {
+  std::vector<int> places;    // By route.
+  std::vector<double> loads;  // By place.
+};
+
+Decision Dispatch(const ExpertLayout& layout, int layer,
+                  const std::vector<int32_t>& ids,
+                  const std::vector<size_t>& group_ends) {
+  ExpertDispatch dispatch;
+  dispatch.Assign(layout, layer, ids, group_ends);
+  const Decision decision = {
+      .places = {dispatch.places().begin(), dispatch.places().end()},
+      .loads = {dispatch.loads().begin(), dispatch.loads().end()}};
+  std::vector<int32_t> slots(ids.size());
+  for (int place = 0; place < layout.num_places(); ++place) {
+    dispatch.FindSlots(layout, layer, place, ids, slots.data());
+    for (size_t i = 0; i < ids.size(); ++i) {
+      EXPECT_EQ(slots[i], decision.places[i] == place
+                              ? layout.IndexOf(layer, place, ids[i])
+                              : -1);
+    }
+  }
+  for (size_t i = 0; i < ids.size(); ++i) {
+    EXPECT_GE(layout.IndexOf(layer, decision.places[i], ids[i]), 0);
+  }
+  return decision;
+}
+
+Decision DispatchEverywhere(const ExpertLayout& layout, int layer,
+                            const std::vector<int32_t>& ids) {
+  return Dispatch(layout, layer, ids, {ids.size()});
+}
+
+// What the places have to do by ExpertCost, counted from the routes.
+std::vector<double> CountLoads(const ExpertLayout& layout,
+                               const std::vector<int32_t>& ids,
+                               const std::vector<int>& places) {
+  std::vector<std::vector<int64_t>> rows(
+      layout.num_places(), std::vector<int64_t>(layout.num_experts()));
+  for (size_t i = 0; i < ids.size(); ++i) ++rows[places[i]][ids[i]];
+  std::vector<double> loads;
+  for (const auto& of_place : rows) {
+    int64_t sum = 0;
+    for (const int64_t count : of_place) sum += ExpertCost(count);
+    loads.push_back(static_cast<double>(sum));
+  }
+  return loads;
+}
+
+TEST(ExpertDispatchTest, EveryRouteHasOnePlaceWhateverTheLayout) {
+  std::mt19937_64 random(17);
+  for (int round = 0; round < 300; ++round) {
+    const int experts = 1 + static_cast<int>(random() % 40);
+    const int places = 1 + static_cast<int>(random() % 7);
+    ExpertLayout layout(2, experts, places);
+    RandomizeLayer(random, 1, &layout);
+    std::vector<int32_t> ids(random() % 900);
+    for (int32_t& id : ids) {
+      // Some experts get far more than others.
+      id = static_cast<int32_t>(
+          std::min(random() % experts, random() % experts));
+    }
+    const Decision decision = DispatchEverywhere(layout, 1, ids);
+    EXPECT_EQ(decision.loads, CountLoads(layout, ids, decision.places));
+  }
+}
+
+TEST(ExpertDispatchTest, WithoutCopiesTheLayoutDecides) {
+  const ExpertLayout layout(1, 4, 2);
+  const Decision decision = DispatchEverywhere(layout, 0, {3, 0, 2, 1, 1});
+  EXPECT_THAT(decision.places, ::testing::ElementsAre(1, 0, 1, 0, 0));
+  EXPECT_THAT(decision.loads, ::testing::ElementsAre(2 * kExpertReadTokens,
+                                                     2 * kExpertReadTokens));
+}
+
+TEST(ExpertDispatchTest, AFewTokensStayTogether) {
+  ExpertLayout layout(1, 2, 2);
+  ASSERT_TRUE(layout.SetLayer(0, {{0, 1}, {1}}).ok());
+  // Expert 1 is read once, and not where expert 0 is read.
+  const Decision decision =
+      DispatchEverywhere(layout, 0, {1, 0, 1, 1, 1, 0, 1, 1});
+  EXPECT_THAT(decision.places, ::testing::ElementsAre(1, 0, 1, 1, 1, 0, 1, 1));
+}
+
+TEST(ExpertDispatchTest, ManyTokensAreSharedEvenly) {
+  ExpertLayout layout(1, 2, 2);
+  ASSERT_TRUE(layout.SetLayer(0, {{0, 1}, {1}}).ok());
+  std::vector<int32_t> ids(100, 0);
+  ids.insert(ids.end(), 300, 1);
+  EXPECT_THAT(DispatchEverywhere(layout, 0, ids).loads,
+              ::testing::ElementsAre(200, 200));
+}
+
+// Copies of all experts everywhere: whole experts of a few tokens lie as evenly
+// as whole ones can, at most one above the others.
+TEST(ExpertDispatchTest, FullCopiesAreEven) {
+  std::mt19937_64 random(3);
+  for (const int places : {2, 3, 5}) {
+    const int experts = 32;
+    ExpertLayout layout(1, experts, places);
+    std::vector<int32_t> all(experts);
+    std::iota(all.begin(), all.end(), 0);
+    ASSERT_TRUE(
+        layout.SetLayer(0, std::vector<std::vector<int32_t>>(places, all))
+            .ok());
+    std::vector<int32_t> ids(64);
+    for (int32_t& id : ids) id = static_cast<int32_t>(random() % experts);
+    const auto loads = DispatchEverywhere(layout, 0, ids).loads;
+    const auto [least, most] = std::minmax_element(loads.begin(), loads.end());
+    EXPECT_LE(*most - *least, kExpertReadTokens);
+  }
+}
+
+TEST(ExpertDispatchTest, AFasterPlaceGetsMore) {
+  ExpertLayout layout(1, 2, 2);
+  ASSERT_TRUE(layout.SetLayer(0, {{0, 1}, {0, 1}}).ok());
+  ASSERT_TRUE(layout.SetSpeeds({30.0f, 10.0f}).ok());
+  std::vector<int32_t> ids(400, 0);
+  ids.insert(ids.end(), 400, 1);
+  const Decision decision = DispatchEverywhere(layout, 0, ids);
+  EXPECT_NEAR(static_cast<double>(std::count(decision.places.begin(),
+                                             decision.places.end(), 0)),
+              600, 2);
+  EXPECT_NEAR(decision.loads[0], 600, 4);
+  EXPECT_NEAR(decision.loads[1], 600, 4);
+  // A few tokens stay together where they are done first.
+  EXPECT_THAT(DispatchEverywhere(layout, 0, {0, 0, 1}).places,
+              ::testing::ElementsAre(0, 0, 0));
+}
+
+// What a place has beyond so many fair shares is dropped, the least weight
+// first and of equals the later route.
+TEST(ExpertDispatchTest, PlacesTakeNoMoreThanTheirCapacity) {
+  const ExpertLayout layout(1, 4, 2);
+  const std::vector<int32_t> ids = {0, 1, 0, 1, 0, 2};
+  const std::vector<float> weights = {0.5f, 0.2f, 0.2f, 0.9f, 0.2f, 0.1f};
+  ExpertDispatch dispatch;
+  const auto limited = [&](double capacity) {
+    dispatch.Assign(layout, 0, ids, {ids.size()});
+    EXPECT_EQ(dispatch.dropped(), 0u);
+    dispatch.LimitPlaces(capacity, weights);
+    return std::vector<int32_t>(dispatch.places().begin(),
+                                dispatch.places().end());
+  };
+  EXPECT_THAT(limited(2), ::testing::ElementsAre(0, 0, 0, 0, 0, 1));
+  EXPECT_EQ(dispatch.dropped(), 0u);
+  EXPECT_THAT(limited(1), ::testing::ElementsAre(0, 0, -1, 0, -1, 1));
+  EXPECT_EQ(dispatch.dropped(), 2u);
+  std::vector<int32_t> slots(ids.size());
+  dispatch.FindSlots(layout, 0, 0, ids, slots.data());
+  EXPECT_THAT(slots, ::testing::ElementsAre(0, 1, -1, 1, -1, -1));
+  EXPECT_THAT(limited(0.1), ::testing::ElementsAre(-1, -1, -1, 0, -1, 1));
+}
+
+// Two groups of one place each that hold all experts: who has more tokens keeps
+// most of its own, and places are as busy as with one group.
+TEST(ExpertDispatchTest, TokensStayInTheirGroupWhereThatIsEven) {
+  ExpertLayout layout(1, 2, 2);
+  ASSERT_TRUE(layout.SetLayer(0, {{0, 1}, {0, 1}}).ok());
+  std::vector<int32_t> ids;
+  for (int i = 0; i < 400; ++i) ids.push_back(i % 2);
+  for (const size_t border : {0, 100, 200, 300, 400}) {
+    const Decision decision = Dispatch(layout, 0, ids, {border, ids.size()});
+    EXPECT_EQ(decision.loads, DispatchEverywhere(layout, 0, ids).loads);
+    int64_t travel = 0;
+    for (size_t i = 0; i < ids.size(); ++i) {
+      travel += decision.places[i] != (i < border ? 0 : 1);
+    }
+    EXPECT_EQ(travel, std::abs(static_cast<int64_t>(border) - 200))
+        << "border " << border;
+  }
+}
+
+}  // namespace
+}  // namespace ringfleet::worker

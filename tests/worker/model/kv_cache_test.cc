@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/model/kv_cache.h"
+
+#include <cstring>
+#include <set>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/check.h"
+
+namespace ringfleet::worker {
+namespace {
+
+using kernels::Dtype;
+using kernels::kCacheBlockPositions;
+
+constexpr int kLatent = 5;
+constexpr int kRope = 2;
+constexpr int kRow = kLatent + kRope;
+
+KvCache Make(Dtype dtype, int layers, int kv_lora_rank, int rope_dim, int slots,
+             int context) {
+  auto cache =
+      KvCache::Create(dtype, layers, kv_lora_rank, rope_dim, slots, context);
+  RF_CHECK(cache.ok());
+  return *std::move(cache);
+}
+
+// Distinct for every slot, layer, position and element; not exact in bf16.
+float ValueAt(int slot, int layer, int position, int element) {
+  return 1000.0f * static_cast<float>(slot) + 100.0f * layer +
+         static_cast<float>(position) + 0.0625f * element;
+}
+
+void WriteRows(KvCache& cache, int slot, int layers, int begin, int end) {
+  for (int layer = 0; layer < layers; ++layer) {
+    for (int position = begin; position < end; ++position) {
+      float row[kRow];
+      for (int i = 0; i < kRow; ++i) {
+        row[i] = ValueAt(slot, layer, position, i);
+      }
+      cache.Write(slot, layer, position, row);
+    }
+  }
+}
+
+std::vector<float> RowAt(KvCache& cache, int slot, int layer, int position) {
+  const kernels::LatentRowFormat& format = cache.format();
+  const char* block =
+      cache.Blocks(slot, layer)[position / kCacheBlockPositions];
+  std::vector<float> row(kRow);
+  kernels::LoadLatentRows(
+      format, block + position % kCacheBlockPositions * format.bytes(), 1,
+      row.data(), kRow);
+  return row;
+}
+
+// What the cache makes of the row at a position.
+std::vector<float> StoredRow(const kernels::LatentRowFormat& format, int slot,
+                             int layer, int position) {
+  std::vector<float> row(kRow);
+  for (int i = 0; i < kRow; ++i) row[i] = ValueAt(slot, layer, position, i);
+  std::vector<char> stored(format.bytes());
+  kernels::StoreLatentRow(format, row.data(), stored.data());
+  kernels::LoadLatentRows(format, stored.data(), 1, row.data(), kRow);
+  return row;
+}
+
+class KvCacheTest : public ::testing::TestWithParam<Dtype> {
+ protected:
+  void ExpectRows(KvCache& cache, int slot, int layers, int end) {
+    EXPECT_EQ(cache.format().dtype, GetParam());
+    EXPECT_EQ(cache.format().kv_lora_rank, static_cast<size_t>(kLatent));
+    EXPECT_EQ(cache.format().rope_dim, static_cast<size_t>(kRope));
+    for (int layer = 0; layer < layers; ++layer) {
+      for (int position = 0; position < end; ++position) {
+        ASSERT_EQ(RowAt(cache, slot, layer, position),
+                  StoredRow(cache.format(), slot, layer, position))
+            << "slot " << slot << " layer " << layer << " position "
+            << position;
+      }
+    }
+  }
+};
+
+TEST_P(KvCacheTest, SlotsLayersAndPositionsDoNotOverlap) {
+  KvCache cache =
+      Make(GetParam(), /*layers=*/3, kLatent, kRope, /*slots=*/3, 300);
+  for (int slot : {0, 1, 2}) cache.Extend(slot, 300);
+  for (int slot : {0, 1, 2}) WriteRows(cache, slot, 3, 0, 300);
+  for (int slot : {0, 1, 2}) ExpectRows(cache, slot, 3, 300);
+}
+
+TEST_P(KvCacheTest, RowsStayWhenASlotGrows) {
+  KvCache cache = Make(GetParam(), 2, kLatent, kRope, 2, 400);
+  int written = 0;
+  for (int positions : {1, 127, 128, 129, 256, 257, 400}) {
+    cache.Extend(0, positions);
+    cache.Extend(1, positions);
+    EXPECT_EQ(cache.Blocks(0, 1).size(),
+              (positions + kCacheBlockPositions - 1) / kCacheBlockPositions);
+    WriteRows(cache, 0, 2, written, positions);
+    WriteRows(cache, 1, 2, written, positions);
+    written = positions;
+    ExpectRows(cache, 0, 2, positions);
+    ExpectRows(cache, 1, 2, positions);
+  }
+}
+
+TEST_P(KvCacheTest, WritingAPositionAgainReplacesIt) {
+  KvCache cache = Make(GetParam(), 1, kLatent, kRope, 1, 128);
+  cache.Extend(0, 4);
+  const float other[kRow] = {9, 9, 9, 9, 9, 9, 9};
+  cache.Write(0, 0, 2, other);
+  WriteRows(cache, 0, 1, 0, 4);
+  ExpectRows(cache, 0, 1, 4);
+}
+
+TEST_P(KvCacheTest, ReleasedBlocksServeOtherSlots) {
+  KvCache cache = Make(GetParam(), 2, kLatent, kRope, 3, 256);
+  for (int round = 0; round < 4; ++round) {
+    std::set<const char*> blocks;
+    for (int slot : {0, 1, 2}) {
+      cache.Extend(slot, 256);
+      WriteRows(cache, slot, 2, 0, 256);
+      for (const char* block : cache.Blocks(slot, 0)) {
+        EXPECT_TRUE(blocks.insert(block).second) << "two slots share a block";
+      }
+    }
+    for (int slot : {0, 1, 2}) ExpectRows(cache, slot, 2, 256);
+    cache.Release(round % 3);
+    EXPECT_TRUE(cache.Blocks(round % 3, 0).empty());
+  }
+}
+
+TEST_P(KvCacheTest, ReservesWholeBlocksOfEverySlot) {
+  const uint64_t bytes = KvCache::Bytes(GetParam(), 3, kLatent, kRope, 2, 129);
+  const kernels::LatentRowFormat format = {GetParam(), kLatent, kRope};
+  EXPECT_EQ(bytes, uint64_t{2} * 2 * 128 * 3 * format.bytes());
+  const KvCache cache = Make(GetParam(), 3, kLatent, kRope, 2, 129);
+  EXPECT_EQ(cache.bytes(), bytes);
+  EXPECT_EQ(cache.context(), 129);
+}
+
+TEST(KvCacheMemoryTest, ACacheThatDoesNotFitIsAnErrorWithItsSize) {
+  const auto cache = KvCache::Create(Dtype::kF32, /*layers=*/61, 512, 64,
+                                     /*slots=*/1024, /*context=*/1 << 30);
+  EXPECT_EQ(cache.status(),
+            absl::ResourceExhaustedError(
+                "cache of 1024 x 1073741824 positions: memory: the system "
+                "refuses 154529762214150144 bytes"));
+}
+
+TEST(KvCacheDeathTest, RefusesPositionsBeyondTheContext) {
+  KvCache cache = Make(Dtype::kF32, 1, kLatent, kRope, 1, 100);
+  cache.Extend(0, 100);
+  EXPECT_DEATH(cache.Extend(0, 101), "positions <= context_");
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, KvCacheTest,
+                         ::testing::Values(Dtype::kF32, Dtype::kBf16,
+                                           Dtype::kInt8),
+                         [](const auto& info) {
+                           return std::string(kernels::DtypeName(info.param));
+                         });
+
+}  // namespace
+}  // namespace ringfleet::worker

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/service/membership_client.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/mutex.h"
+
+namespace ringfleet::worker {
+namespace {
+
+// A coordinator's end, which can forget its members as a restart does.
+class FakeMembership final : public v1::Membership::Service {
+ public:
+  FakeMembership() {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
+                             &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  ~FakeMembership() override {
+    server_->Shutdown(std::chrono::system_clock::now());
+  }
+
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+  void Forget() {
+    MutexLock lock(&mu_);
+    ++generation_;
+  }
+
+  grpc::Status Register(grpc::ServerContext*,
+                        const v1::RegisterRequest* request,
+                        v1::RegisterResponse* response) override {
+    MutexLock lock(&mu_);
+    registrations_.push_back(*request);
+    changed_.NotifyAll();
+    response->set_member_id(generation_);
+    response->set_heartbeat_interval_ms(10);
+    return grpc::Status::OK;
+  }
+  grpc::Status Heartbeat(grpc::ServerContext*,
+                         const v1::HeartbeatRequest* request,
+                         v1::HeartbeatResponse*) override {
+    MutexLock lock(&mu_);
+    if (request->member_id() != generation_) {
+      return {grpc::StatusCode::NOT_FOUND, "register again"};
+    }
+    last_beat_ = *request;
+    changed_.NotifyAll();
+    return grpc::Status::OK;
+  }
+
+  // Waits for the n-th registration, counted from 1.
+  v1::RegisterRequest Registration(size_t n) {
+    MutexLock lock(&mu_);
+    Await([&] { return registrations_.size() >= n; });
+    return registrations_.size() < n ? v1::RegisterRequest()
+                                     : registrations_[n - 1];
+  }
+  // Waits for a heartbeat that reports `epoch`.
+  bool HasBeat(uint64_t epoch) {
+    MutexLock lock(&mu_);
+    Await([&] { return last_beat_.last_epoch() == epoch; });
+    return last_beat_.last_epoch() == epoch;
+  }
+
+ private:
+  void Await(const std::function<bool()>& condition)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const auto end =
+        std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (!condition() && changed_.WaitUntil(&mu_, end)) {
+    }
+  }
+
+  int port_ = 0;
+  Mutex mu_;
+  CondVar changed_;
+  uint64_t generation_ ABSL_GUARDED_BY(mu_) = 1;
+  std::vector<v1::RegisterRequest> registrations_ ABSL_GUARDED_BY(mu_);
+  v1::HeartbeatRequest last_beat_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<grpc::Server> server_;
+};
+
+TEST(MembershipClientTest, ReportsTheEpochOfTheMoment) {
+  FakeMembership coordinator;
+  std::atomic<uint64_t> epoch{0};
+  v1::RegisterRequest request;
+  request.set_rank(3);
+  MembershipClient client(
+      coordinator.address(), request, [&epoch] { return epoch.load(); },
+      [](const absl::Status& status) { ADD_FAILURE() << status; });
+  EXPECT_EQ(coordinator.Registration(1).rank(), 3);
+  EXPECT_EQ(coordinator.Registration(1).last_epoch(), 0u);
+  epoch = 41;
+  EXPECT_TRUE(coordinator.HasBeat(41));
+  epoch = 42;
+  EXPECT_TRUE(coordinator.HasBeat(42));
+  coordinator.Forget();
+  EXPECT_EQ(coordinator.Registration(2).last_epoch(), 42u);
+}
+
+}  // namespace
+}  // namespace ringfleet::worker

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_WORKER_EXECUTION_CANCELLATION_WATCH_H_
+#define RINGFLEET_WORKER_EXECUTION_CANCELLATION_WATCH_H_
+
+#include <grpcpp/server_context.h>
+
+#include <chrono>
+#include <functional>
+#include <thread>
+#include <utility>
+
+#include "kernels/mutex.h"
+
+namespace ringfleet::worker {
+
+// Looks, while in scope, at whether the caller of a call has given up;
+// then calls `on_cancelled`, again and again, because what it is to wake may
+// not wait yet.
+class CancellationWatch {
+ public:
+  CancellationWatch(grpc::ServerContext* context,
+                    std::function<void()> on_cancelled)
+      : thread_([this, context, on_cancelled = std::move(on_cancelled)] {
+          while (!Done()) {
+            if (context->IsCancelled()) on_cancelled();
+          }
+        }) {}
+  ~CancellationWatch() {
+    {
+      MutexLock lock(&mu_);
+      done_ = true;
+      changed_.NotifyAll();
+    }
+    thread_.join();
+  }
+  CancellationWatch(const CancellationWatch&) = delete;
+  CancellationWatch& operator=(const CancellationWatch&) = delete;
+
+ private:
+  // After at most a poll's time.
+  bool Done() {
+    MutexLock lock(&mu_);
+    if (!done_) {
+      changed_.WaitUntil(&mu_, std::chrono::steady_clock::now() + kPoll);
+    }
+    return done_;
+  }
+
+  // How soon a caller that gave up is noticed.
+  static constexpr std::chrono::milliseconds kPoll{50};
+
+  Mutex mu_;
+  CondVar changed_;
+  bool done_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread thread_;
+};
+
+}  // namespace ringfleet::worker
+
+#endif  // RINGFLEET_WORKER_EXECUTION_CANCELLATION_WATCH_H_

@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/execution/executor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "cluster/process/status_macros.h"
+
+namespace ringfleet::worker {
+namespace {
+
+kernels::SamplingFilter MakeFilter(const v1::SamplingParams& params) {
+  return {.temperature = params.temperature(),
+          .top_k = params.top_k(),
+          .top_p = params.top_p(),
+          .min_p = params.min_p()};
+}
+
+// Rows that one step may hold; bounds activations against a wrong plan.
+constexpr size_t kMaxRows = 8192;
+constexpr int kHiddenHead = 8;  // Numbers of a HiddenState.
+
+void AddHiddenState(const float* x, size_t size, v1::ScoreResult* score) {
+  v1::HiddenState* state = score->add_hidden_states();
+  double squares = 0;
+  for (size_t i = 0; i < size; ++i) {
+    if (i < kHiddenHead) state->add_head(x[i]);
+    squares += static_cast<double>(x[i]) * x[i];
+  }
+  state->set_norm(std::sqrt(squares));
+}
+
+}  // namespace
+
+Executor::Executor(uint64_t epoch, ModelInstance main, ModelInstance reference,
+                   int slots)
+    : epoch_(epoch),
+      main_(main),
+      reference_(reference),
+      slots_(slots),
+      group_(main.model->plan().data_group),
+      scorer_(*main.model, reference.model),
+      sequences_(static_cast<size_t>(main.model->plan().mesh.data) * slots),
+      drawer_(&main.model->communicator(), &main.model->pool()) {}
+
+absl::Status Executor::Step(const v1::StepPlan& plan, v1::StepResult* result) {
+  if (plan.epoch() != epoch_ || plan.step() != step_ + 1) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("plan of epoch ", plan.epoch(), " step ", plan.step(),
+                     ", want epoch ", epoch_, " step ", step_ + 1));
+  }
+  step_ = plan.step();
+  result->set_epoch(epoch_);
+  result->set_step(step_);
+  for (uint32_t slot : plan.releases()) RF_RETURN_IF_ERROR(Release(slot));
+  for (const v1::Admission& admission : plan.admissions()) {
+    RF_RETURN_IF_ERROR(Admit(admission));
+  }
+  for (const v1::Rewind& rewind : plan.rewinds()) {
+    RF_RETURN_IF_ERROR(RewindSequence(rewind));
+  }
+  RF_RETURN_IF_ERROR(AssembleBatch(plan));
+  if (!passes_.any) return absl::OkStatus();
+  const auto scope =
+      cluster::TraceScope::Step(main_.model->communicator().trace(), step_);
+  const uint64_t bytes_before = main_.model->bytes_read();
+  RF_RETURN_IF_ERROR(EvaluateBatch(result));
+  RF_RETURN_IF_ERROR(ScoreSegments(result));
+  RF_RETURN_IF_ERROR(DrawAndAdvance(result));
+  result->set_bytes_read(main_.model->bytes_read() - bytes_before);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Executor::Sequence*> Executor::ActiveSequence(uint32_t slot) {
+  if (slot >= sequences_.size() || !sequences_[slot].active) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("step ", step_, ": slot ", slot, " of ", sequences_.size(),
+                     " holds no sequence"));
+  }
+  return &sequences_[slot];
+}
+
+absl::Status Executor::Release(uint32_t slot) {
+  RF_ASSIGN_OR_RETURN(Sequence * sequence, ActiveSequence(slot));
+  *sequence = Sequence();
+  if (!IsOwn(slot)) return absl::OkStatus();
+  main_.cache->Release(static_cast<int>(slot) % slots_);
+  if (reference_.cache != nullptr) {
+    reference_.cache->Release(static_cast<int>(slot) % slots_);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::Admit(const v1::Admission& admission) {
+  const auto error = [&](auto... parts) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("step ", step_, ": admission to slot ", admission.slot(),
+                     ": ", parts...));
+  };
+  if (admission.slot() >= sequences_.size()) {
+    return error("want below ", sequences_.size());
+  }
+  if (sequences_[admission.slot()].active) return error("slot is taken");
+  const int context = main_.cache->context();
+  if (admission.prompt_ids_size() < 1 ||
+      admission.prompt_ids_size() > context) {
+    return error("prompt of ", admission.prompt_ids_size(),
+                 " tokens, want 1 to ", context);
+  }
+  const uint32_t vocab = main_.model->spec().vocab_size;
+  for (uint32_t id : admission.prompt_ids()) {
+    if (id >= vocab) return error("token id ", id, ", want below ", vocab);
+  }
+  for (uint32_t id : admission.forced_ids()) {
+    if (id >= vocab) return error("forced id ", id, ", want below ", vocab);
+  }
+  const float temperature = admission.sampling().temperature();
+  if (!(temperature >= 0) || std::isinf(temperature)) {
+    return error("temperature ", temperature, ", want 0 or more");
+  }
+  Sequence& sequence = sequences_[admission.slot()];
+  sequence.active = true;
+  sequence.admission = admission;
+  return absl::OkStatus();
+}
+
+absl::Status Executor::RewindSequence(const v1::Rewind& rewind) {
+  RF_ASSIGN_OR_RETURN(Sequence * sequence, ActiveSequence(rewind.slot()));
+  const int64_t length = rewind.length();
+  const int64_t behind = length - sequence->prompt_size();  // The prompt.
+  const auto& forced = sequence->admission.forced_ids();
+  if (length > sequence->length || behind >= forced.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("step ", step_, ": slot ", rewind.slot(), " goes back to ",
+                     length, " positions, want at most ", sequence->length,
+                     " and less than the prompt's and forced ids, ",
+                     sequence->prompt_size() + forced.size()));
+  }
+  sequence->length = static_cast<int>(length);
+  sequence->generated = behind < 0 ? 0 : static_cast<uint32_t>(behind) + 1;
+  if (behind >= 0) sequence->last_token = forced[static_cast<int>(behind)];
+  sequence->ended = false;
+  return absl::OkStatus();
+}
+
+void Executor::AppendSegment(uint32_t slot, Sequence& sequence, int rows) {
+  passes_.any = true;
+  if (!IsOwn(slot)) {
+    sequence.length += rows;
+    return;
+  }
+  const int own_slot = static_cast<int>(slot) % slots_;
+  batch_.segments.push_back({.slot = own_slot,
+                             .first_row = batch_.ids.size(),
+                             .rows = static_cast<size_t>(rows),
+                             .first_position = sequence.length});
+  for (int row = 0; row < rows; ++row) {
+    const int position = sequence.length + row;
+    batch_.ids.push_back(position < sequence.prompt_size()
+                             ? sequence.admission.prompt_ids(position)
+                             : sequence.last_token);
+  }
+  main_.cache->Extend(own_slot, sequence.length + rows);
+  if (reference_.cache != nullptr) {
+    reference_.cache->Extend(own_slot, sequence.length + rows);
+  }
+}
+
+void Executor::NoteScoring(uint32_t slot, const Sequence& sequence,
+                           uint32_t count) {
+  const v1::ScoreOptions& score = sequence.admission.score();
+  passes_.hidden |= score.hidden();
+  passes_.reference |= score.reference();
+  // The MTP layer looks at tokens that have a successor.
+  const int64_t rows = std::min<int64_t>(
+      count, int64_t{sequence.prompt_size()} - 1 - sequence.length);
+  if (score.mtp() && rows > 0 && main_.model->has_mtp()) {
+    ++passes_.mtp[GroupOf(slot)];
+  }
+}
+
+absl::Status Executor::AssembleBatch(const v1::StepPlan& plan) {
+  batch_.ids.clear();
+  batch_.segments.clear();
+  passes_.any = passes_.hidden = passes_.reference = false;
+  passes_.mtp.assign(main_.model->plan().mesh.data, 0);
+  seen_.assign(sequences_.size(), 0);
+  const auto claim = [&](uint32_t slot) -> absl::Status {
+    if (seen_[slot] != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("step ", step_, ": slot ", slot, " appears twice"));
+    }
+    seen_[slot] = 1;
+    return absl::OkStatus();
+  };
+  for (const v1::PrefillSpan& span : plan.prefills()) {
+    RF_ASSIGN_OR_RETURN(Sequence * sequence, ActiveSequence(span.slot()));
+    RF_RETURN_IF_ERROR(claim(span.slot()));
+    const uint32_t left =
+        std::max(sequence->prompt_size() - sequence->length, 0);
+    if (span.count() < 1 || span.count() > left) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("step ", step_, ": prefill of ", span.count(),
+                       " tokens in slot ", span.slot(), ", want 1 to ", left));
+    }
+    if (batch_.rows() + span.count() > kMaxRows) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "step ", step_, ": more than ", kMaxRows, " tokens in one step"));
+    }
+    NoteScoring(span.slot(), *sequence, span.count());
+    AppendSegment(span.slot(), *sequence, static_cast<int>(span.count()));
+  }
+  for (uint32_t slot : plan.decodes()) {
+    RF_ASSIGN_OR_RETURN(Sequence * sequence, ActiveSequence(slot));
+    RF_RETURN_IF_ERROR(claim(slot));
+    if (sequence->ended) {
+      // Other groups do not know of its end.
+      passes_.any |= main_.model->plan().mesh.data > 1;
+      continue;
+    }
+    if (sequence->InPrompt() || (IsOwn(slot) && sequence->generated == 0)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("step ", step_, ": decode of slot ", slot,
+                       " before its prompt is evaluated"));
+    }
+    if (sequence->length >= main_.cache->context()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("step ", step_, ": decode of slot ", slot, " behind ",
+                       sequence->length, " positions, want less than ",
+                       main_.cache->context()));
+    }
+    AppendSegment(slot, *sequence, 1);
+  }
+  return absl::OkStatus();
+}
+
+v1::SlotResult* Executor::ResultOf(const BatchSegment& segment,
+                                   v1::StepResult* result) {
+  const auto slot = static_cast<uint32_t>(group_ * slots_ + segment.slot);
+  for (v1::SlotResult& entry : *result->mutable_slots()) {
+    if (entry.slot() == slot) return &entry;
+  }
+  v1::SlotResult* entry = result->add_slots();
+  entry->set_slot(slot);
+  return entry;
+}
+
+// Rows whose hidden states are scored or drawn from.
+void Executor::CollectWantedRows() {
+  wanted_rows_.clear();
+  for (const BatchSegment& segment : batch_.segments) {
+    const size_t end = segment.first_row + segment.rows;
+    const bool scored = SequenceOf(segment).admission.has_score();
+    for (size_t row = scored ? segment.first_row : end - 1; row < end; ++row) {
+      wanted_rows_.push_back(static_cast<uint32_t>(row));
+    }
+  }
+}
+
+absl::Status Executor::EvaluateBatch(v1::StepResult* result) {
+  const size_t hidden_size = main_.model->spec().hidden_size;
+  CollectWantedRows();
+  const bool reports = main_.model->communicator().rank() == 0;
+  const auto observe = [&](int index, const float* x) {
+    if (!reports) return;
+    for (const BatchSegment& segment : batch_.segments) {
+      const Sequence& sequence = SequenceOf(segment);
+      const bool ends_prompt =
+          segment.first_position + static_cast<int64_t>(segment.rows) ==
+          sequence.prompt_size();
+      if (sequence.admission.score().hidden() && ends_prompt) {
+        const size_t row = segment.first_row + segment.rows - 1;
+        AddHiddenState(x + row * hidden_size, hidden_size,
+                       ResultOf(segment, result)->mutable_score());
+      }
+    }
+  };
+  float* hidden = Grow(hidden_, batch_.rows() * hidden_size);
+  std::optional<Model::Observer> observer;
+  if (passes_.hidden) observer.emplace(observe);
+  RF_RETURN_IF_ERROR(
+      main_.model->Forward(batch_, wanted_rows_, observer, hidden));
+  observe(main_.model->spec().num_hidden_layers, hidden);
+
+  if (reference_.model != nullptr && passes_.reference) {
+    RF_RETURN_IF_ERROR(reference_.model->Forward(
+        batch_, wanted_rows_, std::nullopt,
+        Grow(reference_hidden_, batch_.rows() * hidden_size)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::ScoreSegments(v1::StepResult* result) {
+  const size_t hidden_size = main_.model->spec().hidden_size;
+  for (const BatchSegment& segment : batch_.segments) {
+    const Sequence& sequence = SequenceOf(segment);
+    if (!sequence.admission.has_score() ||
+        segment.first_position >= sequence.prompt_size()) {
+      continue;
+    }
+    const size_t first = segment.first_row * hidden_size;
+    v1::ScoreResult score;
+    RF_RETURN_IF_ERROR(scorer_.Score(
+        {.options = &sequence.admission.score(),
+         .prompt = absl::MakeConstSpan(sequence.admission.prompt_ids().data(),
+                                       sequence.prompt_size()),
+         .segment = segment,
+         .hidden = hidden_.data() + first,
+         .reference_hidden = reference_.model == nullptr
+                                 ? nullptr
+                                 : reference_hidden_.data() + first},
+        &score));
+    if (main_.model->communicator().rank() == 0) {
+      ResultOf(segment, result)->mutable_score()->MergeFrom(score);
+    }
+  }
+  // Experts of this rank may be wanted for what other groups score.
+  const int most = *std::max_element(passes_.mtp.begin(), passes_.mtp.end());
+  const Batch none;
+  for (int pass = passes_.mtp[group_]; pass < most; ++pass) {
+    RF_RETURN_IF_ERROR(main_.model->ForwardMtp(none, nullptr, nullptr));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::DrawAndAdvance(v1::StepResult* result) {
+  const size_t hidden_size = main_.model->spec().hidden_size;
+  draws_.clear();
+  drawn_segments_.clear();
+  for (const BatchSegment& segment : batch_.segments) {
+    Sequence& sequence = SequenceOf(segment);
+    sequence.length += static_cast<int>(segment.rows);
+    if (sequence.InPrompt() || sequence.admission.max_tokens() == 0) continue;
+    const v1::SamplingParams& sampling = sequence.admission.sampling();
+    draws_.push_back(
+        {.filter = MakeFilter(sampling),
+         .key = {.seed = sampling.seed(),
+                 .sample = sampling.sample(),
+                 .position = static_cast<uint64_t>(sequence.length)},
+         .usable_vocab = sequence.admission.usable_vocab()});
+    drawn_segments_.push_back(&segment);
+    std::memcpy(
+        Grow(draw_hidden_, draws_.size() * hidden_size) +
+            (draws_.size() - 1) * hidden_size,
+        hidden_.data() + (segment.first_row + segment.rows - 1) * hidden_size,
+        hidden_size * sizeof(float));
+  }
+  if (draws_.empty()) return absl::OkStatus();
+
+  const cluster::Range vocab = main_.model->plan().vocab;
+  float* logits = Grow(draw_logits_, draws_.size() * vocab.size());
+  main_.model->Logits(draw_hidden_.data(), draws_.size(), logits);
+  const cluster::TraceScope scope(main_.model->communicator().trace(),
+                                  "sampling");
+  RF_ASSIGN_OR_RETURN(
+      const absl::Span<const DrawnToken> drawn,
+      drawer_.Draw(draws_, logits, vocab, main_.model->spec().vocab_size));
+  for (size_t i = 0; i < drawn.size(); ++i) {
+    Sequence& sequence = SequenceOf(*drawn_segments_[i]);
+    const auto& forced = sequence.admission.forced_ids();
+    sequence.last_token =
+        sequence.generated < static_cast<uint32_t>(forced.size())
+            ? forced[static_cast<int>(sequence.generated)]
+            : drawn[i].id;
+    ++sequence.generated;
+    v1::SlotResult* slot_result = ResultOf(*drawn_segments_[i], result);
+    slot_result->add_tokens(drawn[i].id);
+    slot_result->add_logprobs(drawn[i].logprob);
+    const auto& stop_ids = sequence.admission.stop_ids();
+    if (std::find(stop_ids.begin(), stop_ids.end(), drawn[i].id) !=
+        stop_ids.end()) {
+      slot_result->set_finish(v1::FINISH_REASON_STOP);
+    } else if (sequence.generated >= sequence.admission.max_tokens() ||
+               sequence.length >= main_.cache->context()) {
+      slot_result->set_finish(v1::FINISH_REASON_LENGTH);
+    }
+    sequence.ended = slot_result->finish() != v1::FINISH_REASON_UNSPECIFIED;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace ringfleet::worker

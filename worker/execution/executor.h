@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_WORKER_EXECUTION_EXECUTOR_H_
+#define RINGFLEET_WORKER_EXECUTION_EXECUTOR_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/sampling.h"
+#include "protos/worker.pb.h"
+#include "worker/execution/sampler.h"
+#include "worker/execution/scorer.h"
+#include "worker/model/kv_cache.h"
+#include "worker/model/model.h"
+
+namespace ringfleet::worker {
+
+// A model with the cache it writes.
+struct ModelInstance {
+  Model* model = nullptr;
+  KvCache* cache = nullptr;
+};
+
+// Executes step plans. Keeps every sequence's state (length, last token, end)
+// in its slot and advances it as all other ranks of its data group do, so a
+// plan never names them. Of other groups' sequences it knows what the plans
+// say, which is enough to enter the same passes over the model. One thread
+// calls it.
+class Executor {
+ public:
+  // `slots`: of a data group; the group d has [d * slots, (d + 1) * slots).
+  // `reference` has null pointers unless a plain float32 copy is loaded.
+  Executor(uint64_t epoch, ModelInstance main, ModelInstance reference,
+           int slots);
+
+  // Runs one step and fills `result`. After an error the epoch is over.
+  // Errors: INVALID_ARGUMENT for a plan that no coordinator should send (names
+  // step, slot and what is wrong); FAILED_PRECONDITION for another epoch or a
+  // step out of order; else of the model.
+  absl::Status Step(const v1::StepPlan& plan, v1::StepResult* result);
+
+  uint64_t steps() const { return step_; }
+
+ private:
+  struct Sequence {
+    bool active = false;
+    bool ended = false;
+    v1::Admission admission;
+    int length = 0;           // Positions in the cache.
+    uint32_t last_token = 0;  // Drawn, not yet in the cache.
+    uint32_t generated = 0;
+
+    int prompt_size() const { return admission.prompt_ids_size(); }
+    bool InPrompt() const { return length < prompt_size(); }
+  };
+
+  // What any data group's part of a step makes all of them do.
+  struct Passes {
+    bool any = false;        // Rows at all.
+    bool hidden = false;     // Hidden states are observed.
+    bool reference = false;  // The plain copy evaluates them, too.
+    std::vector<int> mtp;    // Evaluations of the MTP layer, by group.
+  };
+
+  absl::Status Admit(const v1::Admission& admission);
+  absl::Status Release(uint32_t slot);
+  absl::Status RewindSequence(const v1::Rewind& rewind);
+  absl::StatusOr<Sequence*> ActiveSequence(uint32_t slot);
+  // Collects the step's tokens into batch_ and gives them cache blocks.
+  absl::Status AssembleBatch(const v1::StepPlan& plan);
+  void AppendSegment(uint32_t slot, Sequence& sequence, int rows);
+  // Notes what prefilling `count` tokens of a scored prompt takes.
+  void NoteScoring(uint32_t slot, const Sequence& sequence, uint32_t count);
+  int GroupOf(uint32_t slot) const { return static_cast<int>(slot) / slots_; }
+  bool IsOwn(uint32_t slot) const { return GroupOf(slot) == group_; }
+  // The segment's sequence.
+  Sequence& SequenceOf(const BatchSegment& segment) {
+    return sequences_[group_ * slots_ + segment.slot];
+  }
+  void CollectWantedRows();
+  absl::Status EvaluateBatch(v1::StepResult* result);
+  absl::Status ScoreSegments(v1::StepResult* result);
+  absl::Status DrawAndAdvance(v1::StepResult* result);
+  v1::SlotResult* ResultOf(const BatchSegment& segment, v1::StepResult* result);
+
+  const uint64_t epoch_;
+  const ModelInstance main_;
+  const ModelInstance reference_;
+  const int slots_;  // Of each data group.
+  const int group_;
+  Scorer scorer_;
+  uint64_t step_ = 0;
+  std::vector<Sequence> sequences_;  // By slot, of all groups.
+  // Buffers of a step, which the next one uses again.
+  Batch batch_;
+  std::vector<char> seen_;  // By slot: it is in batch_.
+  std::vector<uint32_t> wanted_rows_;
+  Passes passes_;
+  std::vector<DrawRequest> draws_;
+  std::vector<const BatchSegment*> drawn_segments_;
+  TokenDrawer drawer_;
+  std::vector<float> hidden_;            // [rows, D]
+  std::vector<float> reference_hidden_;  // [rows, D]
+  std::vector<float> draw_hidden_;       // [draws, D]
+  std::vector<float> draw_logits_;       // [draws, vocab (local)]
+};
+
+}  // namespace ringfleet::worker
+
+#endif  // RINGFLEET_WORKER_EXECUTION_EXECUTOR_H_

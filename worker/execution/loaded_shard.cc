@@ -1,0 +1,504 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/execution/loaded_shard.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cluster/checkpoint/safetensors.h"
+#include "cluster/config/config.h"
+#include "cluster/model/cache_dtype.h"
+#include "cluster/model/weight_dtype.h"
+#include "cluster/placement/placement.h"
+#include "cluster/process/log.h"
+#include "cluster/process/status_macros.h"
+#include "worker/loading/host.h"
+#include "worker/loading/open_checkpoint.h"
+#include "worker/loading/shard_loader.h"
+#include "worker/loading/shard_parts.h"
+#include "worker/model/kv_cache.h"
+#include "worker/model/model.h"
+#include "worker/strategies/weight_gather.h"
+
+namespace ringfleet::worker {
+namespace {
+
+// Activations, buffers of the links, code and stacks.
+constexpr uint64_t kOverheadBytes = 256ull << 20;
+constexpr int kMaxSlots = 1024;
+
+uint64_t SaturatingAdd(uint64_t a, uint64_t b) {
+  return a + b < a ? std::numeric_limits<uint64_t>::max() : a + b;
+}
+
+absl::StatusOr<LoadOptions> MakeLoadOptions(v1::Dtype dtype) {
+  LoadOptions options;
+  switch (dtype) {
+    case v1::DTYPE_F32:
+      options.form = kernels::WeightForm::kF32;
+      return options;
+    case v1::DTYPE_BF16:
+      options.form = kernels::WeightForm::kBf16;
+      return options;
+    case v1::DTYPE_INT8:
+      options.form = kernels::WeightForm::kInt8;
+      return options;
+    case v1::DTYPE_INT4:
+      options.form = kernels::WeightForm::kInt4;
+      return options;
+    case v1::DTYPE_INT4_EXPERTS:
+      options.form = kernels::WeightForm::kInt8;
+      options.expert_form = kernels::WeightForm::kInt4;
+      return options;
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("load: dtype ", static_cast<int>(dtype), ", want ",
+                       cluster::kWeightDtypeChoices));
+  }
+}
+
+absl::StatusOr<kernels::Dtype> CacheDtypeFor(v1::CacheDtype dtype,
+                                             kernels::WeightForm weights) {
+  switch (dtype) {
+    case v1::CACHE_DTYPE_UNSPECIFIED:
+      return weights == kernels::WeightForm::kF32 ? kernels::Dtype::kF32
+                                                  : kernels::Dtype::kBf16;
+    case v1::CACHE_DTYPE_F32:
+      return kernels::Dtype::kF32;
+    case v1::CACHE_DTYPE_BF16:
+      return kernels::Dtype::kBf16;
+    case v1::CACHE_DTYPE_INT8:
+      return kernels::Dtype::kInt8;
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("load: cache dtype ", static_cast<int>(dtype), ", want ",
+                       cluster::kCacheDtypeChoices));
+  }
+}
+
+absl::StatusOr<cluster::ExpertLayout> LayoutFor(
+    const cluster::ModelSpec& spec, const cluster::ShardPlan& plan,
+    const v1::ExpertLayout& wanted) {
+  const int64_t layers = int64_t{spec.num_hidden_layers} + 1;  // And MTP.
+  if (layers * spec.n_routed_experts > cluster::kMaxPlacementEntries) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "load: ", spec.n_routed_experts, " experts in each of ", layers,
+        " layers, want at most ", cluster::kMaxPlacementEntries, " in all"));
+  }
+  cluster::ExpertLayout layout(static_cast<int>(layers), spec.n_routed_experts,
+                               plan.mesh.num_places());
+  RF_RETURN_IF_ERROR(layout.Merge(wanted));
+  return layout;
+}
+
+// Positions per slot that fit beside the weights, at most `wanted`.
+absl::StatusOr<int> FitContext(const cluster::ModelSpec& spec,
+                               const v1::LoadRequest& request,
+                               kernels::Dtype cache_dtype, bool mtp,
+                               uint64_t weight_bytes, uint64_t buffer_bytes,
+                               uint64_t limit) {
+  const int wanted =
+      request.context() == 0
+          ? spec.max_position_embeddings
+          : static_cast<int>(std::min<uint32_t>(request.context(), 1u << 30));
+  if (wanted > spec.max_position_embeddings) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "context: ", wanted, " positions, want at most ",
+        spec.max_position_embeddings, " (max_position_embeddings)"));
+  }
+  const auto cache_bytes = [&](int context) {
+    const int layers = spec.num_hidden_layers + (mtp ? 1 : 0);
+    const int slots = static_cast<int>(request.slots());
+    uint64_t bytes = KvCache::Bytes(cache_dtype, layers, spec.kv_lora_rank,
+                                    spec.qk_rope_head_dim, slots, context);
+    if (request.reference()) {
+      bytes += KvCache::Bytes(kernels::Dtype::kF32, layers, spec.kv_lora_rank,
+                              spec.qk_rope_head_dim, slots, context);
+    }
+    return bytes;
+  };
+  const auto fits = [&](int context) {
+    return SaturatingAdd(weight_bytes, buffer_bytes + cache_bytes(context)) <=
+           limit;
+  };
+  if (fits(wanted)) return wanted;
+  if (request.context() != 0 || !fits(1)) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "memory: weights of ", weight_bytes >> 20, " MiB, a cache of ",
+        cache_bytes(wanted) >> 20, " MiB for ", request.slots(), " x ", wanted,
+        " positions and ", buffer_bytes >> 20, " MiB of buffers, want at most ",
+        limit >> 20, " MiB on this host; try a smaller context or more hosts"));
+  }
+  int low = 1;
+  int high = wanted;
+  while (high - low > 1) {
+    const int middle = low + (high - low) / 2;
+    (fits(middle) ? low : high) = middle;
+  }
+  return low;
+}
+
+// What a worker needs beside weights and cache. A plain float32 copy gathers
+// into memory of its own.
+uint64_t BufferBytes(const LoadedShard& shard, v1::PrefillStrategy strategy) {
+  const LoadOptions& options = shard.options;
+  const cluster::MeshShape& mesh = shard.plan.mesh;
+  if (strategy != v1::PREFILL_STRATEGY_WEIGHT_GATHER ||
+      mesh.world_size() == 1) {
+    return kOverheadBytes;
+  }
+  uint64_t bytes =
+      WeightGatherBytes(shard.spec, mesh, options.form, ExpertForm(options));
+  if (shard.request.reference()) {
+    bytes += WeightGatherBytes(shard.spec, mesh, kernels::WeightForm::kF32,
+                               kernels::WeightForm::kF32);
+  }
+  return kOverheadBytes + bytes;
+}
+
+// What weights and cache of a shard may take together.
+uint64_t LimitFor(const v1::LoadRequest& request, const LoadSettings& settings,
+                  uint64_t held_bytes) {
+  const uint64_t available =
+      SaturatingAdd(settings.available_memory_bytes, held_bytes);
+  if (settings.memory_limit_bytes != 0) {
+    return std::min(available, settings.memory_limit_bytes);
+  }
+  if (request.memory_limit_bytes() != 0) {
+    return std::min(available, request.memory_limit_bytes());
+  }
+  return available;
+}
+
+absl::StatusOr<int> SlotsOf(const v1::LoadRequest& request) {
+  if (request.slots() < 1 || request.slots() > kMaxSlots) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "load: ", request.slots(), " slots, want 1 to ", kMaxSlots));
+  }
+  return static_cast<int>(request.slots());
+}
+
+absl::StatusOr<cluster::ShardPlan> PlanFor(const cluster::ModelSpec& spec,
+                                           const v1::ParallelLayout& layout) {
+  const auto& mesh = layout.mesh();
+  const uint64_t places = uint64_t{mesh.data()} * mesh.expert();
+  if (places > cluster::kMaxWorkers ||
+      places * mesh.tensor() > cluster::kMaxWorkers) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "load: mesh ", mesh.data(), "x", mesh.expert(), "x", mesh.tensor(),
+        ", want at most ", cluster::kMaxWorkers, " ranks"));
+  }
+  return cluster::PlanShard(spec,
+                            {.data = static_cast<int>(mesh.data()),
+                             .expert = static_cast<int>(mesh.expert()),
+                             .tensor = static_cast<int>(mesh.tensor())},
+                            static_cast<int>(layout.rank()));
+}
+
+// Whether what two requests load differs in nothing but the slices.
+bool SameWeights(v1::LoadRequest a, v1::LoadRequest b) {
+  for (v1::LoadRequest* request : {&a, &b}) {
+    request->clear_layout();
+    request->clear_context();
+    request->clear_slots();
+    request->clear_memory_limit_bytes();
+    request->clear_sources();
+    request->clear_shard_cache();
+    request->clear_await_shard_cache();
+  }
+  return a.SerializeAsString() == b.SerializeAsString();
+}
+
+bool SameSlices(const cluster::ShardPlan& a, const cluster::ShardPlan& b) {
+  return a.heads == b.heads && a.expert_columns == b.expert_columns &&
+         a.shared_columns == b.shared_columns &&
+         a.dense_columns == b.dense_columns && a.vocab == b.vocab;
+}
+
+// Tells of progress over several stages, not too often.
+class StagedProgress {
+ public:
+  StagedProgress(
+      v1::LoadProgress* message, const cluster::Checkpoint& checkpoint,
+      uint64_t bytes_total,
+      absl::FunctionRef<absl::Status(const v1::LoadProgress&)> report)
+      : message_(message), checkpoint_(checkpoint), report_(report) {
+    message_->set_bytes_total(bytes_total);
+  }
+
+  // For what loads; valid while this object is.
+  auto Callback() {
+    return [this](uint64_t done, uint64_t total) { return Tell(done, total); };
+  }
+  // The stage that begins is `bytes` behind the one before.
+  void NextStage(uint64_t bytes) { stage_begin_ += bytes; }
+
+  // What `report` said last: a load ends with it when it is not OK.
+  const absl::Status& stopped() const { return stopped_; }
+
+ private:
+  absl::Status Tell(uint64_t done, uint64_t total) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - last_report_ < std::chrono::milliseconds(100) && done < total) {
+      return absl::OkStatus();
+    }
+    last_report_ = now;
+    // A stage may turn out smaller than it was thought to be.
+    message_->set_bytes_done(
+        std::min(stage_begin_ + done, message_->bytes_total()));
+    message_->set_bytes_fetched(checkpoint_.bytes_fetched() +
+                                checkpoint_.other_bytes_fetched());
+    stopped_ = report_(*message_);
+    return stopped_;
+  }
+  v1::LoadProgress* const message_;
+  const cluster::Checkpoint& checkpoint_;
+  const absl::FunctionRef<absl::Status(const v1::LoadProgress&)> report_;
+  uint64_t stage_begin_ = 0;
+  absl::Status stopped_;
+  std::chrono::steady_clock::time_point last_report_;  // The clock's epoch.
+};
+
+// Fills in the weights, from the folder of packed shards if there is a sound
+// one, else from the checkpoint, if the folder has room for so many bytes.
+absl::Status LoadWeights(const cluster::Checkpoint& checkpoint,
+                         const LoadOptions& options,
+                         const std::optional<ShardCache>& cache,
+                         uint64_t room_bytes, StagedProgress& progress,
+                         LoadedShard* shard) {
+  if (cache.has_value()) {
+    const auto packed = cache->Open(*shard->pool, progress.Callback());
+    RF_RETURN_IF_ERROR(progress.stopped());
+    shard->cache_status = packed.status();
+    if (packed.ok()) {
+      auto weights = MapShard(**packed, checkpoint, shard->spec, shard->plan,
+                              options, *shard->pool);
+      if (weights.ok()) {
+        shard->weights = *std::move(weights);
+        shard->from_cache = true;
+        return absl::OkStatus();
+      }
+      shard->cache_status = weights.status();
+    }
+    if (!absl::IsNotFound(shard->cache_status)) {
+      // A shard of what the checkpoint was before is no surprise; damage is.
+      if (absl::IsDataLoss(shard->cache_status)) {
+        shard->warning =
+            absl::StrCat(shard->cache_status.message(), "; packed anew");
+      }
+      RF_LOG(kWarning, shard->cache_status.message(), "; packing anew");
+    }
+    if (room_bytes > 0) RF_RETURN_IF_ERROR(cache->CheckRoom(room_bytes));
+  }
+  RF_ASSIGN_OR_RETURN(shard->weights,
+                      LoadShard(checkpoint, shard->spec, shard->plan, options,
+                                *shard->pool, progress.Callback(),
+                                cache.has_value() ? &shard->parts : nullptr));
+  shard->unsaved = cache;
+  return absl::OkStatus();
+}
+
+// Writes the shard now. That it cannot is a warning, unless the load was
+// stopped.
+absl::Status Save(StagedProgress& progress, LoadedShard* shard) {
+  shard->cache_status =
+      shard->unsaved->Write(shard->parts, *shard->pool, progress.Callback());
+  shard->unsaved.reset();
+  RF_RETURN_IF_ERROR(progress.stopped());
+  if (shard->cache_status.ok()) return absl::OkStatus();
+  shard->warning = absl::StrCat("the packed shard is not kept: ",
+                                shard->cache_status.message());
+  RF_LOG(kWarning, shard->warning);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
+    const v1::LoadRequest& request, const LoadSettings& settings,
+    absl::FunctionRef<absl::Status(const v1::LoadProgress&)> report) {
+  auto shard = std::make_unique<LoadedShard>();
+  RF_ASSIGN_OR_RETURN(LoadOptions options, MakeLoadOptions(request.dtype()));
+  shard->request = request;
+  shard->options = options;
+  RF_ASSIGN_OR_RETURN(shard->cache_dtype,
+                      CacheDtypeFor(request.cache_dtype(), options.form));
+  RF_ASSIGN_OR_RETURN(shard->slots, SlotsOf(request));
+  cluster::CancellableCalls never_cancelled;
+  RF_ASSIGN_OR_RETURN(
+      OpenedCheckpoint opened,
+      OpenCheckpointFor(
+          request, settings.coordinator,
+          settings.fetching == nullptr ? &never_cancelled : settings.fetching));
+  const std::unique_ptr<cluster::Checkpoint> checkpoint =
+      std::move(opened.checkpoint);
+  shard->spec = std::move(opened.spec);
+  shard->fingerprint = std::move(opened.fingerprint);
+  shard->file_state = checkpoint->FileState();
+  RF_ASSIGN_OR_RETURN(shard->plan, PlanFor(shard->spec, request.layout()));
+  RF_ASSIGN_OR_RETURN(shard->layout, LayoutFor(shard->spec, shard->plan,
+                                               request.layout().experts()));
+  LoadOptions reference_options = {.form = kernels::WeightForm::kF32};
+  if (request.layout().experts().layers_size() > 0) {
+    options.experts = reference_options.experts = &shard->layout;
+  }
+  const uint64_t packed_bytes =
+      ShardBytes(shard->spec, shard->plan, options, checkpoint.get());
+  uint64_t weight_bytes = packed_bytes;
+  if (request.reference()) {
+    weight_bytes = SaturatingAdd(
+        weight_bytes, ShardBytes(shard->spec, shard->plan, reference_options,
+                                 checkpoint.get()));
+  }
+  RF_ASSIGN_OR_RETURN(
+      shard->context,
+      FitContext(shard->spec, request, shard->cache_dtype,
+                 shard->spec.num_nextn_predict_layers > 0, weight_bytes,
+                 BufferBytes(*shard, request.prefill_strategy()),
+                 LimitFor(request, settings, 0)));
+
+  v1::LoadProgress progress;
+  progress.set_fingerprint(shard->fingerprint);
+  progress.set_context(shard->context);
+  progress.set_resident_bytes(weight_bytes);
+  RF_RETURN_IF_ERROR(report(progress));
+
+  const int threads =
+      request.threads() != 0
+          ? static_cast<int>(std::min<uint32_t>(request.threads(), 1024))
+          : settings.threads;
+  shard->pool =
+      std::make_unique<kernels::ThreadPool>(threads, OneCpuEach(threads));
+  const std::string& folder = settings.shard_cache.empty()
+                                  ? request.shard_cache()
+                                  : settings.shard_cache;
+  std::optional<ShardCache> cache;
+  if (!folder.empty()) {
+    cache = ShardCache::Of(folder, *checkpoint, shard->fingerprint, shard->plan,
+                           options);
+  }
+  const bool may_save = cache.has_value() && request.await_shard_cache();
+  StagedProgress on_progress(
+      &progress, *checkpoint,
+      may_save ? SaturatingAdd(weight_bytes, packed_bytes) : weight_bytes,
+      report);
+  RF_RETURN_IF_ERROR(LoadWeights(*checkpoint, options, cache,
+                                 settings.only_packs ? packed_bytes : 0,
+                                 on_progress, shard.get()));
+  on_progress.NextStage(packed_bytes);
+  if (may_save) {
+    if (shard->unsaved.has_value()) {
+      RF_RETURN_IF_ERROR(Save(on_progress, shard.get()));
+    }
+    on_progress.NextStage(packed_bytes);
+  }
+  shard->resident_bytes = shard->weights.bytes;
+  if (request.reference()) {
+    RF_ASSIGN_OR_RETURN(
+        shard->reference,
+        LoadShard(*checkpoint, shard->spec, shard->plan, reference_options,
+                  *shard->pool, on_progress.Callback()));
+    shard->resident_bytes += shard->reference->bytes;
+  }
+  shard->tensor_bytes_read = checkpoint->bytes_read();
+  shard->other_bytes_read = checkpoint->other_bytes_read();
+  shard->tensor_bytes_fetched = checkpoint->bytes_fetched();
+  shard->other_bytes_fetched = checkpoint->other_bytes_fetched();
+  if (!opened.fetching.empty()) {
+    shard->warning = absl::StrCat(
+        shard->warning, shard->warning.empty() ? "" : "; ", opened.fetching);
+  }
+  return shard;
+}
+
+absl::StatusOr<bool> KeepShard(const v1::LoadRequest& request,
+                               const LoadSettings& settings,
+                               LoadedShard* shard) {
+  if (!SameWeights(request, shard->request)) return false;
+  if (request.await_shard_cache() && shard->unsaved.has_value()) return false;
+  RF_ASSIGN_OR_RETURN(const cluster::ShardPlan plan,
+                      PlanFor(shard->spec, request.layout()));
+  if (!SameSlices(plan, shard->plan)) return false;
+  RF_ASSIGN_OR_RETURN(cluster::ExpertLayout layout,
+                      LayoutFor(shard->spec, plan, request.layout().experts()));
+  for (int layer = 0; layer < layout.num_layers(); ++layer) {
+    if (!HasExperts(shard->weights, layer)) continue;
+    if (layout.Held(layer, plan.expert_place) !=
+        shard->layout.Held(layer, shard->plan.expert_place)) {
+      return false;
+    }
+  }
+  cluster::CancellableCalls never_cancelled;
+  RF_ASSIGN_OR_RETURN(
+      const OpenedCheckpoint opened,
+      OpenCheckpointFor(
+          request, settings.coordinator,
+          settings.fetching == nullptr ? &never_cancelled : settings.fetching));
+  if (opened.fingerprint != shard->fingerprint ||
+      opened.checkpoint->FileState() != shard->file_state) {
+    return false;
+  }
+  RF_ASSIGN_OR_RETURN(const int slots, SlotsOf(request));
+  RF_ASSIGN_OR_RETURN(
+      shard->context,
+      FitContext(shard->spec, request, shard->cache_dtype,
+                 shard->spec.num_nextn_predict_layers > 0,
+                 shard->resident_bytes,
+                 BufferBytes(*shard, request.prefill_strategy()),
+                 LimitFor(request, settings, shard->resident_bytes)));
+  shard->slots = slots;
+  shard->plan = plan;
+  shard->layout = std::move(layout);
+  shard->request = request;
+  shard->tensor_bytes_read = shard->other_bytes_read = 0;
+  shard->tensor_bytes_fetched = shard->other_bytes_fetched = 0;
+  shard->from_cache = false;
+  shard->kept = true;
+  shard->warning.clear();
+  return true;
+}
+
+absl::Status PackShard(
+    const v1::LoadRequest& request, const LoadSettings& settings,
+    absl::FunctionRef<absl::Status(const v1::LoadProgress&)> report) {
+  v1::LoadRequest packing = request;
+  packing.set_context(1);
+  packing.set_slots(1);
+  packing.set_reference(false);
+  packing.set_await_shard_cache(true);
+  const std::string& folder = settings.shard_cache.empty()
+                                  ? packing.shard_cache()
+                                  : settings.shard_cache;
+  if (folder.empty()) {
+    return absl::InvalidArgumentError("no folder for packed shards");
+  }
+  // Before a checkpoint is read for nothing.
+  RF_RETURN_IF_ERROR(ShardCache::MakeFolder(folder));
+  LoadSettings packs = settings;
+  packs.only_packs = true;
+  RF_ASSIGN_OR_RETURN(const std::unique_ptr<LoadedShard> shard,
+                      LoadShardFor(packing, packs, report));
+  RF_RETURN_IF_ERROR(shard->cache_status);
+  return report(DoneMessage(*shard));
+}
+
+v1::LoadProgress DoneMessage(const LoadedShard& shard) {
+  v1::LoadProgress done;
+  done.set_fingerprint(shard.fingerprint);
+  done.set_context(shard.context);
+  done.set_resident_bytes(shard.resident_bytes);
+  done.set_tensor_bytes_read(shard.tensor_bytes_read);
+  done.set_other_bytes_read(shard.other_bytes_read);
+  done.set_bytes_fetched(shard.tensor_bytes_fetched +
+                         shard.other_bytes_fetched);
+  done.set_tensor_bytes_fetched(shard.tensor_bytes_fetched);
+  done.set_from_shard_cache(shard.from_cache);
+  done.set_warning(shard.warning);
+  done.set_kept(shard.kept);
+  done.set_done(true);
+  return done;
+}
+
+}  // namespace ringfleet::worker

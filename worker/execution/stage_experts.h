@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_WORKER_EXECUTION_STAGE_EXPERTS_H_
+#define RINGFLEET_WORKER_EXECUTION_STAGE_EXPERTS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cluster/rpc/cancellable_calls.h"
+#include "worker/execution/expert_migration.h"
+#include "worker/execution/loaded_shard.h"
+
+namespace ringfleet::worker {
+
+// What a rank loads before experts move, of all its weights.
+struct StagedWeights {
+  StagedExperts main;
+  std::optional<StagedExperts> reference;
+};
+
+// Loads what the rank lacks to get from `now` to `next`, from where the shard
+// came from, on one thread of low priority: steps go on. `report` is told of
+// packed bytes, expert by expert; what it returns stops the load.
+//
+// Errors: DATA_LOSS: the checkpoint is no longer the shard's.
+// RESOURCE_EXHAUSTED: more than `available_bytes`. Those of LoadExpert.
+absl::StatusOr<StagedWeights> StageExperts(
+    const LoadedShard& shard, const cluster::ExpertLayout& now,
+    const cluster::ExpertLayout& next, uint64_t available_bytes,
+    const std::string& coordinator, cluster::CancellableCalls* fetching,
+    absl::FunctionRef<absl::Status(uint64_t done, uint64_t total)> report);
+
+}  // namespace ringfleet::worker
+
+#endif  // RINGFLEET_WORKER_EXECUTION_STAGE_EXPERTS_H_

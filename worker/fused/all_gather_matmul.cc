@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/fused/all_gather_matmul.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "cluster/recording/trace_recorder.h"
+#include "kernels/check.h"
+#include "kernels/mutex.h"
+#include "kernels/products/matmul.h"
+#include "worker/fused/tile_sweeps.h"
+
+namespace ringfleet::worker {
+namespace {
+
+using cluster::Half;
+using cluster::ShardHalf;
+using kernels::Activations;
+using kernels::RowRange;
+
+// Bytes that a thread copies in about the time it takes to wake it.
+constexpr size_t kCopyGrain = size_t{1} << 16;
+
+template <typename T>
+void GrowTo(size_t size, std::vector<T>* buffer) {
+  if (buffer->size() < size) buffer->resize(size);
+}
+
+class GatherPipeline final : public cluster::HalvesReceiver {
+ public:
+  GatherPipeline(const AllGatherMatmulArgs& args,
+                 cluster::Communicator& communicator, FusedWorkspace& workspace,
+                 kernels::ThreadPool& pool, FusedObserver* observer)
+      : args_(args),
+        communicator_(communicator),
+        workspace_(workspace),
+        pool_(pool),
+        observer_(observer),
+        ranks_(communicator.size()),
+        rank_(communicator.rank()),
+        halves_(args.rows, ranks_),
+        x_bytes_(args.x->StoredRowBytes()),
+        row_bytes_(x_bytes_ + args.attached_bytes) {}
+
+  absl::Status Run(cluster::Deadline deadline) {
+    Prepare();
+    const RowRange own = halves_.Shard(rank_);
+    const auto communicate = [&] {
+      absl::Status status = communicator_.GatherHalves(
+          {.rows = args_.rows,
+           .row_size = row_bytes_,
+           .segment_bytes = args_.tiles.segment_bytes},
+          {workspace_.encoded.data(), own.size() * row_bytes_}, *this,
+          /*check=*/0, deadline);
+      if (!status.ok()) workspace_.progress.Fail();
+      return status;
+    };
+    const absl::FunctionRef<absl::Status()> body(communicate);
+    workspace_.thread.Start(body);
+    if (Multiply()) ReportAll();
+    const cluster::TraceScope scope(communicator_.trace(), kWaitForSends,
+                                    cluster::TraceEvent::Kind::kWait);
+    return workspace_.thread.Await();
+  }
+
+  void Sends(uint32_t step, ShardHalf which) override {
+    if (observer_ != nullptr) observer_->Sent(static_cast<int>(step), which);
+  }
+
+  void Arrived(ShardHalf which,
+               absl::Span<const absl::Span<const char>> pieces) override {
+    const size_t side = static_cast<size_t>(which.half);
+    std::vector<char>& partly = workspace_.partly[side];
+    if (row_bytes_ == 0) return;
+    size_t complete = 0;
+    size_t row = halves_.Of(which).begin + workspace_.progress.Of(which);
+    for (absl::Span<const char> piece : pieces) {
+      while (!piece.empty()) {
+        // Whole rows are read where they lie, others once they are together.
+        const char* bytes = piece.data();
+        size_t taken = row_bytes_;
+        if (partly_bytes_[side] > 0 || piece.size() < row_bytes_) {
+          taken = std::min(piece.size(), row_bytes_ - partly_bytes_[side]);
+          std::memcpy(partly.data() + partly_bytes_[side], piece.data(), taken);
+          partly_bytes_[side] += taken;
+          bytes = partly.data();
+        }
+        piece.remove_prefix(taken);
+        if (partly_bytes_[side] > 0 && partly_bytes_[side] < row_bytes_) {
+          continue;
+        }
+        partly_bytes_[side] = 0;
+        Load(row++, bytes);
+        ++complete;
+      }
+    }
+    if (complete > 0) workspace_.progress.Add(which, complete);
+  }
+
+ private:
+  std::array<ShardHalf, 2> HalvesAt(int offset) const {
+    return {ShardHalf{(rank_ + offset) % ranks_, Half::kLeft},
+            ShardHalf{(rank_ - offset + ranks_) % ranks_, Half::kRight}};
+  }
+
+  void Report(void (FusedObserver::*what)(int, ShardHalf), int step,
+              const std::array<ShardHalf, 2>& halves) {
+    if (observer_ == nullptr) return;
+    for (const ShardHalf half : halves) (observer_->*what)(step, half);
+  }
+
+  void Load(size_t row, const char* bytes) {
+    workspace_.x.LoadRow(row, bytes);
+    if (args_.attached_bytes > 0) {
+      args_.attachment->Load(row, bytes + x_bytes_);
+    }
+  }
+
+  // Memory for all rows, and the own ones in it as others will get them.
+  void Prepare() {
+    workspace_.x.Reshape(args_.x->form(), args_.rows, args_.x->columns());
+    const RowRange own = halves_.Shard(rank_);
+    GrowTo(own.size() * row_bytes_, &workspace_.encoded);
+    for (auto& partly : workspace_.partly) GrowTo(row_bytes_, &partly);
+    pool_.ParallelFor(own.size(),
+                      1 + kCopyGrain / std::max<size_t>(row_bytes_, 1),
+                      [&](size_t begin, size_t end) {
+                        for (size_t i = begin; i < end; ++i) {
+                          StoreOwn(i, own.begin + i);
+                        }
+                      });
+    workspace_.progress.Reset(ranks_);
+    for (const ShardHalf half : HalvesAt(0)) {
+      workspace_.progress.Add(half, halves_.Of(half).size());
+    }
+  }
+
+  void StoreOwn(size_t index, size_t row) {
+    char* const out = workspace_.encoded.data() + index * row_bytes_;
+    args_.x->StoreRow(index, out);
+    if (args_.attached_bytes > 0) {
+      args_.attachment->Store(index, out + x_bytes_);
+    }
+    Load(row, out);
+  }
+
+  // False when rows will not come.
+  bool Multiply() {
+    const OutputTiles tiles(args_.products, workspace_.x, args_.tiles);
+    TileSweeps sweeps(tiles, halves_, ranks_, args_.tiles.piece_rows,
+                      kernels::BestProductRows(args_.x->form()),
+                      workspace_.progress, workspace_.multiplied);
+    while (const size_t wanted = sweeps.Wanted()) {
+      {
+        const cluster::TraceScope scope(communicator_.trace(), "wait for rows",
+                                        cluster::TraceEvent::Kind::kWait);
+        if (!workspace_.progress.Await(wanted)) return false;
+      }
+      const cluster::TraceScope scope(communicator_.trace(), kMultiplyPiece);
+      sweeps.Sweep(pool_, [this](absl::Span<const size_t> rows) {
+        if (observer_ != nullptr) ReportMultiplied(rows);
+      });
+      if (observer_ != nullptr) ReportWritten(sweeps);
+    }
+    return true;
+  }
+
+  // What tiles of `rows` of each half begin with.
+  void ReportMultiplied(absl::Span<const size_t> rows) {
+    MutexLock lock(&mu_);
+    int last = multiplied_;
+    for (int step = last + 1; step <= ranks_; ++step) {
+      for (const ShardHalf half : HalvesAt(step - 1)) {
+        if (rows[HalfProgress::Index(half)] > 0) last = step;
+      }
+    }
+    ReportMultipliedUpTo(last);
+  }
+
+  void ReportMultipliedUpTo(int last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    while (multiplied_ < last) {
+      ++multiplied_;
+      Report(&FusedObserver::Multiplied, multiplied_,
+             HalvesAt(multiplied_ - 1));
+    }
+  }
+
+  void ReportWritten(const TileSweeps& sweeps) {
+    while (written_ <= ranks_) {
+      for (const ShardHalf half : HalvesAt(written_ - 1)) {
+        if (!sweeps.Complete(half)) return;
+      }
+      ReportNextWritten();
+    }
+  }
+
+  void ReportNextWritten() {
+    {
+      MutexLock lock(&mu_);
+      ReportMultipliedUpTo(written_);  // Halves without rows.
+    }
+    ++written_;
+    Report(&FusedObserver::Written, written_, HalvesAt(written_ - 2));
+  }
+
+  // What had nothing to wait for.
+  void ReportAll() {
+    while (written_ <= ranks_) ReportNextWritten();
+  }
+
+  const AllGatherMatmulArgs& args_;
+  cluster::Communicator& communicator_;
+  FusedWorkspace& workspace_;
+  kernels::ThreadPool& pool_;
+  FusedObserver* const observer_;
+  const int ranks_;
+  const int rank_;
+  const cluster::RowHalves halves_;
+  const size_t x_bytes_;    // Of a row, to be multiplied.
+  const size_t row_bytes_;  // The same and what is attached.
+  std::array<size_t, 2> partly_bytes_ = {0, 0};  // In workspace_.partly.
+  Mutex mu_;
+  int multiplied_ ABSL_GUARDED_BY(mu_) = 0;  // The last step that was reported.
+  int written_ = 1;                          // The same.
+};
+
+}  // namespace
+
+absl::Status AllGatherMatmul(const AllGatherMatmulArgs& args,
+                             cluster::Communicator& communicator,
+                             FusedWorkspace& workspace,
+                             kernels::ThreadPool& pool,
+                             cluster::Deadline deadline,
+                             FusedObserver* observer) {
+  for (const FusedOutput& product : args.products) {
+    RF_CHECK(product.weights.depth() == args.x->columns() &&
+             product.weights.form() == args.x->form());
+  }
+  return GatherPipeline(args, communicator, workspace, pool, observer)
+      .Run(deadline);
+}
+
+}  // namespace ringfleet::worker

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/fused/fused_product.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "kernels/products/matmul.h"
+
+namespace ringfleet::worker {
+namespace {
+
+// Where the system does not tell: what Zen 4 and Sapphire Rapids have at least.
+constexpr double kUsualLevel2Bytes = 1 << 20;
+
+double HalfLevel2Bytes() {
+  const long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  return (bytes > 0 ? static_cast<double>(bytes) : kUsualLevel2Bytes) / 2;
+}
+
+}  // namespace
+
+FusedTiles FusedTiles::Default(kernels::WeightForm form, size_t depth) {
+  constexpr uint64_t kDepth = 4096;  // Any: scales of rows count little.
+  const double element_bytes =
+      static_cast<double>(
+          kernels::WeightMatrix::Bytes(form, kernels::kPanelRows, kDepth)) /
+      static_cast<double>(kernels::kPanelRows * kDepth);
+  FusedTiles tiles;
+  const double panel = static_cast<double>(kernels::kPanelRows) *
+                       static_cast<double>(std::max<size_t>(depth, 1)) *
+                       element_bytes;
+  const double panels =
+      std::clamp(HalfLevel2Bytes() / panel, 1.0, 64.0);  // 4096 outputs.
+  tiles.tile_columns = static_cast<size_t>(panels) * kernels::kPanelRows;
+  // One panel's inputs, where even that is more than the cache holds.
+  const double deepest =
+      HalfLevel2Bytes() /
+      (static_cast<double>(tiles.tile_columns) * element_bytes);
+  tiles.tile_depth = std::max<size_t>(static_cast<size_t>(deepest), 1);
+  tiles.piece_rows =
+      kernels::BestProductRows(kernels::ActivationFormFor(form)).enough;
+  return tiles;
+}
+
+void FusedTiles::Take(const cluster::TileTable::Cut& cut) {
+  if (cut.tile_columns > 0) tile_columns = cut.tile_columns;
+  if (cut.segment_bytes > 0) segment_bytes = cut.segment_bytes;
+  if (cut.piece_rows > 0) piece_rows = cut.piece_rows;
+}
+
+FusedTiles FusedWeights::DefaultTiles() const {
+  return FusedTiles::Default(
+      packed != nullptr ? packed->form() : kernels::WeightForm::kF32, depth());
+}
+
+void HalfProgress::Reset(int ranks) {
+  MutexLock lock(&mu_);
+  failed_ = false;
+  sum_ = 0;
+  rows_.assign(static_cast<size_t>(ranks) * 2, 0);
+}
+
+void HalfProgress::Add(cluster::ShardHalf half, size_t rows) {
+  MutexLock lock(&mu_);
+  rows_[Index(half)] += rows;
+  sum_ += rows;
+  changed_.NotifyAll();
+}
+
+size_t HalfProgress::Of(cluster::ShardHalf half) {
+  MutexLock lock(&mu_);
+  return rows_[Index(half)];
+}
+
+void HalfProgress::Fail() {
+  MutexLock lock(&mu_);
+  failed_ = true;
+  changed_.NotifyAll();
+}
+
+bool HalfProgress::failed() {
+  MutexLock lock(&mu_);
+  return failed_;
+}
+
+bool HalfProgress::Await(size_t least) {
+  MutexLock lock(&mu_);
+  while (sum_ < least) {
+    if (failed_) return false;
+    changed_.Wait(&mu_);
+  }
+  return true;
+}
+
+size_t HalfProgress::Get(absl::Span<size_t> rows) {
+  MutexLock lock(&mu_);
+  std::copy_n(rows_.begin(), rows.size(), rows.begin());
+  return sum_;
+}
+
+}  // namespace ringfleet::worker

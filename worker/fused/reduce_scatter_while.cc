@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/fused/reduce_scatter_while.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "cluster/recording/trace_recorder.h"
+
+namespace ringfleet::worker {
+namespace {
+
+using cluster::Half;
+using cluster::ShardHalf;
+using kernels::RowRange;
+
+// Of each piece over the one before it.
+constexpr size_t kPieceGrowth = 2;
+
+class ScatterPipeline final : public cluster::HalvesSource {
+ public:
+  ScatterPipeline(const ReduceScatterWhileArgs& args, ComputeRows compute,
+                  cluster::Communicator& communicator,
+                  FusedWorkspace& workspace, FusedObserver* observer)
+      : args_(args),
+        compute_(compute),
+        communicator_(communicator),
+        workspace_(workspace),
+        observer_(observer),
+        ranks_(communicator.size()),
+        rank_(communicator.rank()),
+        halves_(args.rows, ranks_) {}
+
+  absl::Status Run(cluster::Deadline deadline) {
+    if (workspace_.partial.size() < args_.rows * args_.columns) {
+      workspace_.partial.resize(args_.rows * args_.columns);
+    }
+    workspace_.progress.Reset(ranks_);
+    const auto communicate = [&] {
+      absl::Status status = communicator_.ReduceHalves(
+          {.rows = args_.rows,
+           .row_size = args_.columns,
+           .segment_bytes = args_.segment_bytes},
+          {args_.wire, args_.columns}, *this, args_.check, deadline);
+      if (!status.ok()) workspace_.progress.Fail();
+      return status;
+    };
+    const absl::FunctionRef<absl::Status()> body(communicate);
+    workspace_.thread.Start(body);
+    size_t piece_rows = std::max<size_t>(args_.piece_rows, 1);
+    for (int step = 0; step < ranks_; ++step) Compute(step, &piece_rows);
+    const absl::Status status = AwaitSums();
+    if (status.ok() && observer_ != nullptr) {
+      for (const ShardHalf half : HalvesAt(ranks_ - 1)) {
+        observer_->Written(ranks_ - 1, half);
+      }
+    }
+    return status;
+  }
+
+  void Sends(uint32_t step, ShardHalf which) override {
+    if (observer_ != nullptr) observer_->Sent(static_cast<int>(step), which);
+  }
+  float* Partial(ShardHalf which) override {
+    return RowOf(which.shard, halves_.Of(which).begin);
+  }
+  size_t Ready(ShardHalf which) override {
+    return workspace_.progress.Of(which);
+  }
+
+ private:
+  std::array<ShardHalf, 2> HalvesAt(int step) const {
+    return {ShardHalf{(rank_ - 1 - step + 2 * ranks_) % ranks_, Half::kLeft},
+            ShardHalf{(rank_ + 1 + step) % ranks_, Half::kRight}};
+  }
+
+  absl::Status AwaitSums() {
+    const cluster::TraceScope scope(communicator_.trace(), kWaitForSends,
+                                    cluster::TraceEvent::Kind::kWait);
+    return workspace_.thread.Await();
+  }
+
+  // Own rows are added up where they stay.
+  float* RowOf(int shard, size_t row) {
+    return shard == rank_
+               ? args_.out + (row - halves_.Shard(rank_).begin) * args_.columns
+               : workspace_.partial.data() + row * args_.columns;
+  }
+
+  void Compute(int step, size_t* piece_rows) {
+    const std::array<ShardHalf, 2> halves = HalvesAt(step);
+    std::array<RowRange, 2> left = {halves_.Of(halves[0]),
+                                    halves_.Of(halves[1])};
+    for (const ShardHalf half : halves) {
+      if (observer_ != nullptr) observer_->Multiplied(step, half);
+    }
+    const bool last = step == ranks_ - 1;
+    while (left[0].size() + left[1].size() > 0) {
+      if (workspace_.progress.failed()) return;
+      std::array<RowRange, 2> piece = left;
+      for (size_t i = 0; i < 2; ++i) {
+        // A small rest joins the piece before it.
+        if (!last && 2 * left[i].size() >= 3 * *piece_rows) {
+          piece[i].end = piece[i].begin + *piece_rows;
+        }
+        left[i].begin = piece[i].end;
+      }
+      ComputePiece(halves[0].shard, piece);
+      for (size_t i = 0; i < 2; ++i) {
+        workspace_.progress.Add(halves[i], piece[i].size());
+      }
+      communicator_.Wake();
+      *piece_rows = std::min(*piece_rows * kPieceGrowth,
+                             std::max(*piece_rows, args_.most_piece_rows));
+    }
+    // Halves without rows are ready too.
+    communicator_.Wake();
+  }
+
+  // Both halves of a step are the own ones or neither is.
+  void ComputePiece(int shard, std::array<RowRange, 2> piece) {
+    const cluster::TraceScope scope(communicator_.trace(), kMultiplyPiece);
+    if (piece[1].begin < piece[0].begin) std::swap(piece[0], piece[1]);
+    if (shard == rank_) {
+      compute_(piece, args_.out, halves_.Shard(rank_).begin);
+    } else {
+      compute_(piece, workspace_.partial.data(), 0);
+    }
+  }
+
+  const ReduceScatterWhileArgs& args_;
+  const ComputeRows compute_;
+  cluster::Communicator& communicator_;
+  FusedWorkspace& workspace_;
+  FusedObserver* const observer_;
+  const int ranks_;
+  const int rank_;
+  const cluster::RowHalves halves_;
+};
+
+}  // namespace
+
+absl::Status ReduceScatterWhile(const ReduceScatterWhileArgs& args,
+                                ComputeRows compute,
+                                cluster::Communicator& communicator,
+                                FusedWorkspace& workspace,
+                                cluster::Deadline deadline,
+                                FusedObserver* observer) {
+  return ScatterPipeline(args, compute, communicator, workspace, observer)
+      .Run(deadline);
+}
+
+}  // namespace ringfleet::worker

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_WORKER_LOADING_HOST_H_
+#define RINGFLEET_WORKER_LOADING_HOST_H_
+
+#include <sched.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace ringfleet::worker {
+
+// Bytes that new processes can get without swapping: MemAvailable of
+// /proc/meminfo, or less where a cgroup limits this process. The largest
+// number when neither can be read.
+uint64_t AvailableMemoryBytes();
+
+// Bytes that this process may still map under its limit of address space
+// (ulimit -v); the largest number without one.
+uint64_t AvailableAddressSpaceBytes();
+
+// All last-level caches of this machine together, from /sys; 0 when it does not
+// tell.
+uint64_t LastLevelCacheBytes();
+
+// Model name of the first processor in /proc/cpuinfo; empty when it has none.
+std::string CpuModel();
+
+// How many CPUs this process may run on.
+int AvailableCpus();
+
+// Those CPUs if they are as many as `threads`, so that each thread can have
+// one to itself; else none, because others may want the rest.
+std::vector<int> OneCpuEach(int threads);
+
+// Keeps the calling thread on one of its CPUs, the `index`-th modulo their
+// number, while in scope; its threads to come too. Two threads that wait for
+// each other by spinning need this: once on one CPU, each runs only when the
+// other has given up, and a busy machine never moves them apart. Does nothing
+// when the system refuses.
+class ScopedCpuPin {
+ public:
+  explicit ScopedCpuPin(int index);
+  ~ScopedCpuPin();
+  ScopedCpuPin(const ScopedCpuPin&) = delete;
+  ScopedCpuPin& operator=(const ScopedCpuPin&) = delete;
+
+ private:
+  bool pinned_ = false;
+  cpu_set_t before_;
+};
+
+// The NUMA nodes that have any of `cpus`, ascending, by the system's folder of
+// nodes (a parameter for tests); empty where there is none.
+std::vector<int> NumaNodesOf(
+    const cpu_set_t& cpus,
+    const std::string& folder = "/sys/devices/system/node");
+
+// Runs this thread and those it starts on the CPUs of one NUMA node, and
+// prefers that node's memory: other nodes' is taken when it is full.
+// Errors: INVALID_ARGUMENT names the node and the nodes there are.
+absl::Status BindToNumaNode(int node);
+
+// Takes memory, page by page, from all NUMA nodes that have CPUs of this
+// process, if several do, for this thread and those it starts: every thread
+// reads all parts of a step's weights, so that on average each node's memory
+// and links do an equal share. Does nothing where the system refuses.
+void SpreadOverNumaNodes(
+    const std::string& folder = "/sys/devices/system/node");
+
+}  // namespace ringfleet::worker
+
+#endif  // RINGFLEET_WORKER_LOADING_HOST_H_

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fills the Weights of one rank from a checkpoint.
+#ifndef RINGFLEET_WORKER_LOADING_SHARD_LOADER_H_
+#define RINGFLEET_WORKER_LOADING_SHARD_LOADER_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cluster/checkpoint/safetensors.h"
+#include "cluster/model/expert_layout.h"
+#include "cluster/model/model_spec.h"
+#include "cluster/model/shard_plan.h"
+#include "kernels/products/weight_matrix.h"
+#include "kernels/thread_pool.h"
+#include "worker/loading/packed_shard.h"
+#include "worker/model/weights.h"
+
+namespace ringfleet::worker {
+
+struct LoadOptions {
+  kernels::WeightForm form = kernels::WeightForm::kBf16;  // Of products.
+  // Of the routed experts' products; unset: `form`.
+  std::optional<kernels::WeightForm> expert_form;
+  // Null: ShardPlan::experts. Of the model's layers and the plan's mesh.
+  const cluster::ExpertLayout* experts = nullptr;
+  // Load the multi-token prediction layer, where the model has one
+  // (num_nextn_predict_layers > 0) and the checkpoint holds it.
+  bool mtp = true;
+};
+
+// Told how much of Weights::bytes is filled, from 0 to bytes_total, on the
+// loading thread. A non-OK status stops the load and is what it returns.
+using LoadProgressCallback =
+    absl::FunctionRef<absl::Status(uint64_t bytes_done, uint64_t bytes_total)>;
+
+// Reads the rank's slices and only these: bytes read are its share of each
+// tensor, plus the scales of the fp8 blocks it touches. Tensors may be stored
+// as f32, bf16 or f16, and products also as fp8 with block scales; values are
+// rounded once, to options.form. The multi-token prediction layer's copies of
+// embedding and head are not read. `plan` must be made for `spec`.
+//
+// Beyond Weights::bytes at most 4 MiB per thread of `pool` and 24 MiB are
+// allocated at any time.
+//
+// `parts`, if not null, gets what a packed shard of these weights consists of;
+// it is valid while they, or what they were moved to, live.
+//
+// Errors: those of TensorReader.
+absl::StatusOr<Weights> LoadShard(const cluster::Checkpoint& checkpoint,
+                                  const cluster::ModelSpec& spec,
+                                  const cluster::ShardPlan& plan,
+                                  const LoadOptions& options,
+                                  kernels::ThreadPool& pool,
+                                  LoadProgressCallback progress,
+                                  std::vector<PackedPart>* parts = nullptr);
+
+// The same weights from a packed shard, which its matrices keep mapped. Of the
+// checkpoint nothing but the headers is looked at. Verify the shard first.
+//
+// Errors: DATA_LOSS: the shard holds something else.
+absl::StatusOr<Weights> MapShard(const PackedShard& packed,
+                                 const cluster::Checkpoint& checkpoint,
+                                 const cluster::ModelSpec& spec,
+                                 const cluster::ShardPlan& plan,
+                                 const LoadOptions& options,
+                                 kernels::ThreadPool& pool);
+
+// One routed expert of a layer, as LoadShard would load it. The multi-token
+// prediction layer is behind the others.
+//
+// Errors: those of TensorReader.
+absl::StatusOr<MlpWeights> LoadExpert(const cluster::Checkpoint& checkpoint,
+                                      const cluster::ModelSpec& spec,
+                                      const cluster::ShardPlan& plan,
+                                      const LoadOptions& options, int layer,
+                                      int expert, kernels::ThreadPool& pool);
+
+// What Weights::bytes will be. Two details depend on the checkpoint: whether
+// the embedding is stored wider than bf16, and whether the multi-token
+// prediction layer is there. Without one they are taken as in the published
+// files, bf16 and yes. Saturates instead of overflowing.
+uint64_t ShardBytes(const cluster::ModelSpec& spec,
+                    const cluster::ShardPlan& plan, const LoadOptions& options,
+                    const cluster::Checkpoint* checkpoint = nullptr);
+
+}  // namespace ringfleet::worker
+
+#endif  // RINGFLEET_WORKER_LOADING_SHARD_LOADER_H_

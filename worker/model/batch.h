@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_WORKER_MODEL_BATCH_H_
+#define RINGFLEET_WORKER_MODEL_BATCH_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace ringfleet::worker {
+
+// Consecutive positions of one sequence: a prefill span, or one decoded token.
+struct BatchSegment {
+  int slot = 0;
+  size_t first_row = 0;
+  size_t rows = 0;
+  int64_t first_position = 0;
+};
+
+// The tokens that one step evaluates, sequence by sequence.
+struct Batch {
+  std::vector<uint32_t> ids;  // [rows]
+  std::vector<BatchSegment> segments;
+
+  size_t rows() const { return ids.size(); }
+};
+
+// Calls visit(row, slot, position) for rows [begin, end) of a batch.
+template <typename Visit>
+void ForEachRow(const Batch& batch, size_t begin, size_t end, Visit visit) {
+  for (const BatchSegment& segment : batch.segments) {
+    const size_t last = std::min(end, segment.first_row + segment.rows);
+    for (size_t row = std::max(begin, segment.first_row); row < last; ++row) {
+      visit(row, segment.slot,
+            segment.first_position +
+                static_cast<int64_t>(row - segment.first_row));
+    }
+  }
+}
+
+}  // namespace ringfleet::worker
+
+#endif  // RINGFLEET_WORKER_MODEL_BATCH_H_

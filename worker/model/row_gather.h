@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// What ranks that hold different rows of a step give each other.
+#ifndef RINGFLEET_WORKER_MODEL_ROW_GATHER_H_
+#define RINGFLEET_WORKER_MODEL_ROW_GATHER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "cluster/process/status_macros.h"
+#include "worker/fused/row_split.h"
+#include "worker/model/layer_context.h"
+
+namespace ringfleet::worker {
+
+// Rows that a thread copies in about the time it takes to wake it.
+inline constexpr size_t kRowGrain = 16;
+
+// All-gathers a record of `bytes` for every row of the step:
+//   store(i, record) writes that of this rank's i-th row
+//   load(row, record) is called for every row of the step, threads mixed
+template <typename Store, typename Load>
+absl::Status GatherRows(LayerContext& context, const RowSplit& split,
+                        size_t bytes, Store store, Load load) {
+  TimedCommunicator& communicator = context.communicator;
+  std::vector<uint64_t>& offsets = communicator.gather_offsets();
+  offsets.clear();
+  for (const uint64_t offset : split.offsets) offsets.push_back(offset * bytes);
+  char* records = Grow(communicator.gather_buffer(), split.rows() * bytes);
+  context.pool.ParallelFor(split.size(), kRowGrain,
+                           [&](size_t begin, size_t end) {
+                             for (size_t i = begin; i < end; ++i) {
+                               store(i, records + (split.begin() + i) * bytes);
+                             }
+                           });
+  RF_RETURN_IF_ERROR(communicator.AllGather(
+      absl::MakeSpan(records, split.rows() * bytes), offsets));
+  context.pool.ParallelFor(split.rows(), kRowGrain,
+                           [&](size_t begin, size_t end) {
+                             for (size_t row = begin; row < end; ++row) {
+                               load(row, records + row * bytes);
+                             }
+                           });
+  return absl::OkStatus();
+}
+
+// Gives every rank rows of all ranks.
+//   own [split.size(), D] f32
+//   wanted: rows of the step, ascending, the same on all ranks
+//   all [split.rows(), D] f32: the wanted rows are set, others left alone
+absl::Status GatherWantedRows(LayerContext& context, const RowSplit& split,
+                              const float* own,
+                              absl::Span<const uint32_t> wanted, float* all);
+
+}  // namespace ringfleet::worker
+
+#endif  // RINGFLEET_WORKER_MODEL_ROW_GATHER_H_

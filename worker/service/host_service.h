@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_WORKER_SERVICE_HOST_SERVICE_H_
+#define RINGFLEET_WORKER_SERVICE_HOST_SERVICE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "absl/time/time.h"
+#include "protos/host.grpc.pb.h"
+
+namespace ringfleet::worker {
+
+// Bytes a second of one thread that reads a file, or the largest file of a
+// folder, past the page cache; 0 when there is none or the system can't.
+double MeasureDiskRate(const std::string& path, absl::Duration time);
+
+// Serves Host. Thread-safe.
+class HostService final : public v1::Host::Service {
+ public:
+  // As WorkerService: threads of a step, and the memory that the worker may
+  // use, 0 for what is available.
+  HostService(int threads, uint64_t memory_limit_bytes)
+      : threads_(threads), memory_limit_bytes_(memory_limit_bytes) {}
+
+  grpc::Status Measure(grpc::ServerContext* context,
+                       const v1::MeasureHostRequest* request,
+                       v1::HostReport* report) override;
+  grpc::Status ReadClock(grpc::ServerContext* context,
+                         const v1::ReadClockRequest* request,
+                         v1::ClockReading* reading) override;
+
+ private:
+  const int threads_;
+  const uint64_t memory_limit_bytes_;
+  std::atomic<bool> active_{false};
+};
+
+}  // namespace ringfleet::worker
+
+#endif  // RINGFLEET_WORKER_SERVICE_HOST_SERVICE_H_

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/service/membership_client.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "cluster/process/log.h"
+#include "cluster/process/status.h"
+#include "cluster/process/status_macros.h"
+#include "cluster/rpc/channel.h"
+
+namespace ringfleet::worker {
+namespace {
+
+constexpr std::chrono::seconds kCallTimeout{5};
+constexpr absl::Duration kFirstRetry = absl::Milliseconds(50);
+constexpr absl::Duration kLastRetry = absl::Seconds(2);
+
+bool IsFinal(const absl::Status& status) {
+  return absl::IsFailedPrecondition(status) || absl::IsOutOfRange(status) ||
+         absl::IsInvalidArgument(status);
+}
+
+}  // namespace
+
+MembershipClient::MembershipClient(
+    const std::string& coordinator, v1::RegisterRequest request,
+    std::function<uint64_t()> last_epoch,
+    std::function<void(const absl::Status&)> on_refused)
+    : coordinator_(coordinator),
+      request_(std::move(request)),
+      last_epoch_(std::move(last_epoch)),
+      on_refused_(std::move(on_refused)),
+      stub_(v1::Membership::NewStub(cluster::OpenChannel(coordinator))),
+      thread_([this] { Loop(); }) {}
+
+MembershipClient::~MembershipClient() {
+  {
+    MutexLock lock(&mu_);
+    stopping_ = true;
+    if (call_ != nullptr) call_->TryCancel();
+    changed_.NotifyAll();
+  }
+  thread_.join();
+}
+
+bool MembershipClient::Sleep(absl::Duration duration) {
+  const auto until =
+      std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(duration);
+  MutexLock lock(&mu_);
+  while (!stopping_ && changed_.WaitUntil(&mu_, until)) {
+  }
+  return !stopping_;
+}
+
+void MembershipClient::Loop() {
+  absl::Duration retry = kFirstRetry;
+  std::string last_message;
+  do {
+    const auto begun = std::chrono::steady_clock::now();
+    const absl::Status status = Serve();
+    {
+      MutexLock lock(&mu_);
+      if (stopping_) return;
+    }
+    if (IsFinal(status)) {
+      RF_LOG(kError, "coordinator ", coordinator_,
+             " refuses this worker: ", status.message());
+      on_refused_(status);
+      return;
+    }
+    if (status.message() != last_message) {
+      RF_LOG(kWarning, "coordinator ", coordinator_, ": ", status.message(),
+             "; trying again");
+      last_message = std::string(status.message());
+    }
+    const bool was_member =
+        std::chrono::steady_clock::now() - begun > kCallTimeout;
+    retry = was_member ? kFirstRetry : std::min(retry * 2, kLastRetry);
+  } while (Sleep(retry));
+}
+
+absl::Status MembershipClient::Serve() {
+  const auto call = [&](auto method, const auto& request,
+                        auto* response) -> absl::Status {
+    grpc::ClientContext context;
+    // A channel only makes progress while a call waits on it.
+    context.set_wait_for_ready(true);
+    context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);
+    {
+      MutexLock lock(&mu_);
+      if (stopping_) return absl::CancelledError("stopping");
+      call_ = &context;
+    }
+    const grpc::Status status =
+        (stub_.get()->*method)(&context, request, response);
+    MutexLock lock(&mu_);
+    call_ = nullptr;
+    return cluster::FromGrpc(status);
+  };
+  v1::RegisterRequest registration = request_;
+  registration.set_last_epoch(last_epoch_());
+  v1::RegisterResponse registered;
+  RF_RETURN_IF_ERROR(
+      call(&v1::Membership::Stub::Register, registration, &registered));
+  cluster::SetLogName(absl::StrCat("worker ", registered.rank()));
+  RF_LOG(kInfo, "registered as rank ", registered.rank(), " of ",
+         registered.world_size());
+  v1::HeartbeatRequest heartbeat;
+  heartbeat.set_member_id(registered.member_id());
+  const absl::Duration interval = absl::Milliseconds(
+      std::clamp<uint32_t>(registered.heartbeat_interval_ms(), 10, 60000));
+  while (Sleep(interval)) {
+    heartbeat.set_last_epoch(last_epoch_());
+    v1::HeartbeatResponse response;
+    RF_RETURN_IF_ERROR(
+        call(&v1::Membership::Stub::Heartbeat, heartbeat, &response));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace ringfleet::worker

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_WORKER_SERVICE_MEMBERSHIP_CLIENT_H_
+#define RINGFLEET_WORKER_SERVICE_MEMBERSHIP_CLIENT_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "kernels/mutex.h"
+#include "protos/cluster.grpc.pb.h"
+
+namespace ringfleet::worker {
+
+// Keeps this worker registered: joins the coordinator, which may start later
+// or again, and renews the lease until stopped.
+class MembershipClient {
+ public:
+  // `last_epoch` is asked on the client's thread for what each registration and
+  // heartbeat reports. `on_refused` runs once, on that thread, when the
+  // coordinator rejects this worker for good (another build, a rank outside the
+  // fleet).
+  MembershipClient(const std::string& coordinator, v1::RegisterRequest request,
+                   std::function<uint64_t()> last_epoch,
+                   std::function<void(const absl::Status&)> on_refused);
+  ~MembershipClient();  // Stops.
+
+ private:
+  void Loop();
+  // Registers once and renews until that fails; the reason is returned.
+  absl::Status Serve();
+  // False when stopping.
+  bool Sleep(absl::Duration duration);
+
+  const std::string coordinator_;
+  const v1::RegisterRequest request_;  // Without the last epoch.
+  const std::function<uint64_t()> last_epoch_;
+  const std::function<void(const absl::Status&)> on_refused_;
+  const std::unique_ptr<v1::Membership::Stub> stub_;
+
+  Mutex mu_;
+  CondVar changed_;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  grpc::ClientContext* call_ ABSL_GUARDED_BY(mu_) = nullptr;
+
+  std::thread thread_;
+};
+
+}  // namespace ringfleet::worker
+
+#endif  // RINGFLEET_WORKER_SERVICE_MEMBERSHIP_CLIENT_H_

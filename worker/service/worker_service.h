@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_WORKER_SERVICE_WORKER_SERVICE_H_
+#define RINGFLEET_WORKER_SERVICE_WORKER_SERVICE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "cluster/checkpoint/checkpoint_files_service.h"
+#include "cluster/recording/trace_recorder.h"
+#include "cluster/rpc/active_calls.h"
+#include "cluster/transport/link_transport.h"
+#include "kernels/mutex.h"
+#include "protos/worker.grpc.pb.h"
+#include "worker/execution/epoch.h"
+#include "worker/execution/expert_statistics.h"
+#include "worker/execution/flight_log.h"
+#include "worker/execution/loaded_shard.h"
+#include "worker/loading/shard_saver.h"
+
+namespace ringfleet::worker {
+
+// The Worker service: holds one shard and at most one epoch. A coordinator
+// that starts over (Load or Connect while a run is active) ends that run.
+class WorkerService final : public v1::Worker::Service {
+ public:
+  // `endpoint` carries the links, and `flight` has its recorder; both must
+  // outlive the service. `shard_cache` is the folder of packed shards; empty:
+  // the coordinator's choice. `coordinator` is where this worker reaches it.
+  WorkerService(cluster::CollectiveEndpoint* endpoint, FlightLog* flight,
+                int default_threads, uint64_t memory_limit_bytes,
+                std::string shard_cache = "", std::string coordinator = "");
+  ~WorkerService() override;
+
+  grpc::Status Load(grpc::ServerContext* context,
+                    const v1::LoadRequest* request,
+                    grpc::ServerWriter<v1::LoadProgress>* writer) override;
+  grpc::Status Connect(grpc::ServerContext* context,
+                       const v1::ConnectRequest* request,
+                       v1::ConnectResponse* response) override;
+  grpc::Status Run(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<v1::StepResult, v1::StepPlan>* stream) override;
+  grpc::Status PrepareExperts(
+      grpc::ServerContext* context, const v1::PrepareExpertsRequest* request,
+      grpc::ServerWriter<v1::PrepareExpertsProgress>* writer) override;
+  grpc::Status Statistics(grpc::ServerContext* context,
+                          const v1::StatisticsRequest* request,
+                          v1::StatisticsResponse* response) override;
+  grpc::Status FlightRecords(grpc::ServerContext* context,
+                             const v1::FlightRecordsRequest* request,
+                             v1::FlightRecordsResponse* response) override;
+  grpc::Status Trace(grpc::ServerContext* context,
+                     grpc::ServerReaderWriter<v1::TraceChunk, v1::TraceRequest>*
+                         stream) override;
+  grpc::Status MeasureCollectives(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<v1::MeasureCollectivesProgress,
+                               v1::MeasureCollectivesRequest>* stream) override;
+  grpc::Status Synthesize(
+      grpc::ServerContext* context, const v1::SynthesizeRequest* request,
+      grpc::ServerWriter<v1::SynthesizeProgress>* writer) override;
+  grpc::Status Convert(grpc::ServerContext* context,
+                       const v1::LoadRequest* request,
+                       grpc::ServerWriter<v1::LoadProgress>* writer) override;
+  grpc::Status DescribeCheckpoint(
+      grpc::ServerContext* context,
+      const v1::DescribeCheckpointRequest* request,
+      grpc::ServerWriter<v1::CheckpointFacts>* writer) override;
+  grpc::Status FindCheckpoint(grpc::ServerContext* context,
+                              const v1::FindCheckpointRequest* request,
+                              v1::FindCheckpointResponse* response) override;
+  grpc::Status MeasureMemory(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<v1::MeasureMemoryResponse,
+                               v1::MeasureMemoryRequest>* stream) override;
+
+  // Ends a run or load with `cause`, for good, so that the server can shut down
+  // at once.
+  void Abort(const absl::Status& cause);
+
+  // The latest epoch that a coordinator has asked this worker to enter; 0:
+  // none. A later one is the only kind that it enters.
+  uint64_t last_epoch() const { return last_epoch_; }
+
+  // Serves what FindCheckpoint has found; to be registered beside this service.
+  cluster::CheckpointFilesService& checkpoint_files() { return files_; }
+
+  // The streams that are being served.
+  cluster::ActiveCalls& calls() { return calls_; }
+
+ private:
+  // Keeps what a call uses to itself: Load, Connect, Run, MeasureCollectives,
+  // Synthesize and Convert exclude each other.
+  class Exclusive;
+
+  absl::Status LoadExclusive(grpc::ServerContext* context,
+                             const v1::LoadRequest& request,
+                             grpc::ServerWriter<v1::LoadProgress>* writer);
+  absl::Status PrepareInEpoch(
+      grpc::ServerContext* context, const v1::PrepareExpertsRequest& request,
+      grpc::ServerWriter<v1::PrepareExpertsProgress>* writer);
+  absl::Status ConnectExclusive(grpc::ServerContext* context,
+                                const v1::ConnectRequest& request,
+                                v1::ConnectResponse* response);
+  LoadSettings SettingsNow() const;
+  bool stopping();
+
+  cluster::CollectiveEndpoint* const endpoint_;
+  FlightLog* const flight_;
+  const int default_threads_;
+  const uint64_t memory_limit_bytes_;  // 0: what the host has available.
+  const std::string shard_cache_;      // Empty: what a request names.
+  const std::string coordinator_;
+  cluster::CheckpointFilesService files_;
+  cluster::ActiveCalls calls_;
+  std::atomic<uint64_t> last_epoch_{0};  // Written by the exclusive call.
+  std::atomic<bool> measures_memory_{false};
+  std::atomic<bool> prepares_experts_{false};
+  cluster::TraceRecorder trace_;  // Of all epochs.
+
+  Mutex mu_;
+  CondVar idle_;
+  bool busy_ ABSL_GUARDED_BY(mu_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  grpc::ServerContext* holder_ ABSL_GUARDED_BY(mu_) = nullptr;
+  grpc::ServerContext* tracing_ ABSL_GUARDED_BY(mu_) = nullptr;
+  std::shared_ptr<LoadedShard> shard_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<ExpertStatistics> statistics_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<Epoch> epoch_ ABSL_GUARDED_BY(mu_);
+
+  ShardSaver saver_;  // Started and ended by the exclusive call.
+};
+
+}  // namespace ringfleet::worker
+
+#endif  // RINGFLEET_WORKER_SERVICE_WORKER_SERVICE_H_

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/strategies/sequence_gathers.h"
+
+#include <array>
+#include <cstring>
+#include <optional>
+
+#include "cluster/process/status_macros.h"
+#include "kernels/products/matmul.h"
+#include "worker/model/row_gather.h"
+
+namespace ringfleet::worker {
+namespace {
+
+// Rows of one layer's cache: from workspace.kv to every rank's cache.
+class CacheRows final : public RowAttachment {
+ public:
+  CacheRows(LayerContext& context, const Batch& batch, int layer)
+      : context_(context), batch_(batch), layer_(layer) {}
+
+  size_t bytes() const { return context_.cache.format().bytes(); }
+
+  void Store(size_t i, char* bytes) const override {
+    kernels::StoreLatentRow(
+        context_.cache.format(),
+        context_.workspace.kv.data() + i * context_.spec.cache_row(), bytes);
+  }
+  void Load(size_t row, const char* bytes) override {
+    ForEachRow(batch_, row, row + 1, [&](size_t, int slot, int64_t position) {
+      context_.cache.WriteStored(slot, layer_, position, bytes);
+    });
+  }
+
+ private:
+  LayerContext& context_;
+  const Batch& batch_;
+  const int layer_;
+};
+
+// Routes of tokens, in the workspace: of this rank's at first, then of all.
+class Routes final : public RowAttachment {
+ public:
+  // Requires routes of `own` tokens; makes room for those of `all`.
+  Routes(LayerContext& context, size_t own, size_t all)
+      : chosen_(context.spec.num_experts_per_tok),
+        ids_(Grow(context.workspace.route_ids, all * chosen_)),
+        weights_(Grow(context.workspace.route_weights, all * chosen_)),
+        own_(Grow(context.workspace.own_routes, own * bytes())) {
+    // Others' come to where these are.
+    for (size_t i = 0; i < own; ++i) {
+      char* const record = own_ + i * bytes();
+      std::memcpy(record, ids_ + i * chosen_, ids_bytes());
+      std::memcpy(record + ids_bytes(), weights_ + i * chosen_,
+                  weights_bytes());
+    }
+  }
+
+  size_t bytes() const { return ids_bytes() + weights_bytes(); }
+
+  void Store(size_t i, char* bytes) const override {
+    std::memcpy(bytes, own_ + i * this->bytes(), this->bytes());
+  }
+  void Load(size_t row, const char* bytes) override {
+    std::memcpy(ids_ + row * chosen_, bytes, ids_bytes());
+    std::memcpy(weights_ + row * chosen_, bytes + ids_bytes(), weights_bytes());
+  }
+
+ private:
+  size_t ids_bytes() const { return chosen_ * sizeof(*ids_); }
+  size_t weights_bytes() const { return chosen_ * sizeof(*weights_); }
+
+  const size_t chosen_;
+  int32_t* const ids_;
+  float* const weights_;
+  char* const own_;
+};
+
+// The network of a layer that all of this data group's tokens go through here:
+// null where there is none.
+const MlpWeights* NetworkOfAll(const LayerContext& context,
+                               const LayerWeights& weights) {
+  if (!weights.is_moe) return &weights.dense;
+  // Tokens of other data groups come later, and share its products.
+  if (context.data_axis != nullptr || context.spec.n_shared_experts == 0) {
+    return nullptr;
+  }
+  return &weights.moe.shared;
+}
+
+}  // namespace
+
+bool Fuses(const LayerContext& context, const RowSplit& split) {
+  return split.rows() / static_cast<size_t>(context.communicator.size()) >=
+         context.fuse_rows;
+}
+
+absl::Status GatherQueries(LayerContext& context,
+                           const kernels::WeightMatrix& q_b, const Batch& batch,
+                           const RowSplit& split, int layer,
+                           const kernels::Activations& query_x) {
+  Workspace& workspace = context.workspace;
+  CacheRows cache_rows(context, batch, layer);
+  float* q = Grow(workspace.q, split.rows() * q_b.rows());
+  if (Fuses(context, split)) {
+    const FusedOutput product = {
+        .weights = {.packed = &q_b}, .y = q, .y_stride = q_b.rows()};
+    return context.communicator.AllGatherMatmul(
+        {.rows = split.rows(),
+         .attached_bytes = cache_rows.bytes(),
+         .tiles = context.tiles.Of(
+             {.operation = cluster::Operation::kAllGatherMatmul,
+              .rows = split.rows(),
+              .inputs = query_x.columns(),
+              .outputs = context.spec.num_attention_heads *
+                         static_cast<size_t>(context.spec.qk_head_dim()),
+              .world = context.communicator.size()},
+             product.weights),
+         .x = &query_x,
+         .products = {&product, 1},
+         .attachment = &cache_rows},
+        context.pool);
+  }
+  kernels::Activations& all = workspace.gathered_x;
+  all.Reshape(query_x.form(), split.rows(), query_x.columns());
+  const size_t query_bytes = all.StoredRowBytes();
+  RF_RETURN_IF_ERROR(GatherRows(
+      context, split, query_bytes + cache_rows.bytes(),
+      [&](size_t i, char* record) {
+        query_x.StoreRow(i, record);
+        cache_rows.Store(i, record + query_bytes);
+      },
+      [&](size_t row, const char* record) {
+        all.LoadRow(row, record);
+        cache_rows.Load(row, record + query_bytes);
+      }));
+  kernels::MatMul(q_b, all, q, context.pool);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<GatheredNormed> GatherNormed(LayerContext& context,
+                                            const LayerWeights& weights,
+                                            const RowSplit& split) {
+  Workspace& workspace = context.workspace;
+  const cluster::ModelSpec& spec = context.spec;
+  const kernels::Activations& own = workspace.x;
+  std::optional<Routes> routes;
+  if (weights.is_moe) routes.emplace(context, split.size(), split.rows());
+  const size_t route_bytes = routes.has_value() ? routes->bytes() : 0;
+  const MlpWeights* const network = NetworkOfAll(context, weights);
+  if (network != nullptr && Fuses(context, split)) {
+    const size_t width = network->gate.rows();
+    const size_t size = split.rows() * width;
+    float* const gate = Grow(workspace.gate_up, 2 * size);
+    const std::array<FusedOutput, 2> products = {
+        FusedOutput{.weights = {.packed = &network->gate},
+                    .y = gate,
+                    .y_stride = width},
+        FusedOutput{.weights = {.packed = &network->up},
+                    .y = gate + size,
+                    .y_stride = width}};
+    const auto intermediate =
+        weights.is_moe ? static_cast<size_t>(spec.n_shared_experts) *
+                             static_cast<size_t>(spec.moe_intermediate_size)
+                       : static_cast<size_t>(spec.intermediate_size);
+    RF_RETURN_IF_ERROR(context.communicator.AllGatherMatmul(
+        {.rows = split.rows(),
+         .attached_bytes = route_bytes,
+         .tiles = context.tiles.Of(
+             {.operation = cluster::Operation::kAllGatherMatmul,
+              .rows = split.rows(),
+              .inputs = own.columns(),
+              .outputs = 2 * intermediate,
+              .world = context.communicator.size()},
+             products[0].weights),
+         .x = &own,
+         // Some rank may have no columns of it.
+         .products =
+             absl::MakeConstSpan(products).subspan(0, width > 0 ? 2 : 0),
+         .attachment = routes.has_value() ? &*routes : nullptr},
+        context.pool));
+    if (weights.is_moe) RF_RETURN_IF_ERROR(CheckRoutes(context, split.rows()));
+    return GatheredNormed{
+        .x = &context.communicator.gathered_x(),
+        .early = {.gate = products[0].y, .up = products[1].y}};
+  }
+  kernels::Activations& all = workspace.gathered_x;
+  all.Reshape(own.form(), split.rows(), own.columns());
+  const size_t x_bytes = all.StoredRowBytes();
+  RF_RETURN_IF_ERROR(GatherRows(
+      context, split, x_bytes + route_bytes,
+      [&](size_t i, char* record) {
+        own.StoreRow(i, record);
+        if (routes.has_value()) routes->Store(i, record + x_bytes);
+      },
+      [&](size_t row, const char* record) {
+        all.LoadRow(row, record);
+        if (routes.has_value()) routes->Load(row, record + x_bytes);
+      }));
+  if (weights.is_moe) RF_RETURN_IF_ERROR(CheckRoutes(context, split.rows()));
+  return GatheredNormed{.x = &all, .early = {}};
+}
+
+}  // namespace ringfleet::worker
