@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "cluster/collectives/row_halves.h"
+#include "cluster/collectives/split_rows.h"
 #include "cluster/process/deadline.h"
 
 namespace ringfleet::cluster {
@@ -31,8 +31,8 @@ struct Encoding {
 
 // How the operations in halves, which are fused with a product of a matrix,
 // cut its rows. The same on all ranks.
-struct HalvesLayout {
-  size_t rows = 0;      // Of all ranks; shared out as RowHalves has it.
+struct SplitRowsLayout {
+  size_t rows = 0;      // Of all ranks; shared out as SplitRows has it.
   size_t row_size = 0;  // Bytes of a gathered row, elements of a reduced one.
   // About what a frame carries: whole rows where one fits. Each is passed on,
   // and reported, as it comes. 0: DefaultRowSegmentBytes of a gather,
@@ -40,33 +40,34 @@ struct HalvesLayout {
   size_t segment_bytes = 0;
 };
 
-// What a gather in halves reports. It is called by the thread in GatherHalves.
-class HalvesReceiver {
+// What a gather in halves reports. It is called by the thread in
+// StreamingAllGather.
+class StreamingReceiver {
  public:
   // The first bytes of `which` leave this rank.
-  virtual void Sends(uint32_t step, ShardHalf which) = 0;
+  virtual void Sends(uint32_t step, ShardPart which) = 0;
   // The next bytes of `which`, in order, in `pieces` of any size.
-  virtual void Arrived(ShardHalf which,
+  virtual void Arrived(ShardPart which,
                        absl::Span<const absl::Span<const char>> pieces) = 0;
 
  protected:
-  ~HalvesReceiver() = default;
+  ~StreamingReceiver() = default;
 };
 
 // What a reduction in halves adds up. It is called by the thread in
-// ReduceHalves, while another one computes the partials.
-class HalvesSource {
+// StreamingReduceScatter, while another one computes the partials.
+class StreamingSource {
  public:
-  virtual void Sends(uint32_t step, ShardHalf which) = 0;
+  virtual void Sends(uint32_t step, ShardPart which) = 0;
   // This rank's summand of `which`, [its rows, row_size] float32. What others
   // have added up is added to it there.
-  virtual float* Partial(ShardHalf which) = 0;
+  virtual float* Partial(ShardPart which) = 0;
   // Rows of it, from the first on, that have been computed. After more have,
   // somebody must call Wake.
-  virtual size_t Ready(ShardHalf which) = 0;
+  virtual size_t Ready(ShardPart which) = 0;
 
  protected:
-  ~HalvesSource() = default;
+  ~StreamingSource() = default;
 };
 
 // One rank's view of a group within an epoch. Not thread-safe but for Wake: one
@@ -158,10 +159,11 @@ class Communicator {
   // first, the others segment by segment as they arrive. `own` has this rank's
   // rows, row_size bytes each, and is no longer read on return. `check` must be
   // equal on all ranks. Nothing is reported of the own rows.
-  virtual absl::Status GatherHalves(const HalvesLayout& layout,
-                                    absl::Span<const char> own,
-                                    HalvesReceiver& receiver, uint64_t check,
-                                    Deadline deadline) = 0;
+  virtual absl::Status StreamingAllGather(const SplitRowsLayout& layout,
+                                          absl::Span<const char> own,
+                                          StreamingReceiver& receiver,
+                                          uint64_t check,
+                                          Deadline deadline) = 0;
 
   // The same backwards: rank r ends with the sum over ranks of its own halves,
   // in source.Partial. In step s = 0 .. size() - 2 its summands of
@@ -173,11 +175,13 @@ class Communicator {
   // the sum of d.kLeft is made in the order of ranks d + 1, d + 2, ..., d, that
   // of d.kRight in the order d - 1, d - 2, ..., d. Memory of all partials is
   // the caller's again on return.
-  virtual absl::Status ReduceHalves(const HalvesLayout& layout,
-                                    Encoding encoding, HalvesSource& source,
-                                    uint64_t check, Deadline deadline) = 0;
+  virtual absl::Status StreamingReduceScatter(const SplitRowsLayout& layout,
+                                              Encoding encoding,
+                                              StreamingSource& source,
+                                              uint64_t check,
+                                              Deadline deadline) = 0;
 
-  // Makes ReduceHalves look at what is ready. From any thread.
+  // Makes StreamingReduceScatter look at what is ready. From any thread.
   virtual void Wake() = 0;
 
   // Returns after every rank has entered.

@@ -10,10 +10,10 @@
 #include "cluster/collectives/all_reduce.h"
 #include "cluster/collectives/all_to_all.h"
 #include "cluster/collectives/broadcast.h"
-#include "cluster/collectives/direct_halves.h"
+#include "cluster/collectives/direct_streaming.h"
 #include "cluster/collectives/reduce_scatter.h"
 #include "cluster/collectives/ring.h"
-#include "cluster/collectives/ring_halves.h"
+#include "cluster/collectives/ring_streaming.h"
 #include "cluster/process/status_macros.h"
 #include "cluster/wire/wire_format.h"
 #include "kernels/check.h"
@@ -329,11 +329,9 @@ absl::Status GroupCommunicator::Broadcast(absl::Span<float> values, int root,
                  : RingBroadcast(exchange, format, root, values));
 }
 
-absl::Status GroupCommunicator::GatherHalves(const HalvesLayout& layout,
-                                             absl::Span<const char> own,
-                                             HalvesReceiver& receiver,
-                                             uint64_t check,
-                                             Deadline deadline) {
+absl::Status GroupCommunicator::StreamingAllGather(
+    const SplitRowsLayout& layout, absl::Span<const char> own,
+    StreamingReceiver& receiver, uint64_t check, Deadline deadline) {
   const std::array<uint64_t, 4> agreed = {layout.rows, layout.row_size,
                                           layout.segment_bytes, check};
   const uint64_t bytes = layout.rows * layout.row_size;
@@ -341,21 +339,19 @@ absl::Status GroupCommunicator::GatherHalves(const HalvesLayout& layout,
       Begin({Operation::kAllGatherMatmul, Algorithm::kRing, Wire::kF32},
             HashOffsets(agreed), bytes, bytes, deadline);
   const size_t want =
-      RowHalves(layout.rows, size()).Shard(rank_).size() * layout.row_size;
+      SplitRows(layout.rows, size()).Shard(rank_).size() * layout.row_size;
   if (own.size() != want) {
     return End(absl::InvalidArgumentError(
         absl::StrCat("rank ", rank_, " gathers ", own.size(),
                      " bytes of its own, want ", want)));
   }
   if (size() == 1) return End(exchange.AwaitCallerMemory());
-  return End(RingGatherHalves(exchange, layout, own, receiver));
+  return End(RingStreamingAllGather(exchange, layout, own, receiver));
 }
 
-absl::Status GroupCommunicator::ReduceHalves(const HalvesLayout& layout,
-                                             Encoding encoding,
-                                             HalvesSource& source,
-                                             uint64_t check,
-                                             Deadline deadline) {
+absl::Status GroupCommunicator::StreamingReduceScatter(
+    const SplitRowsLayout& layout, Encoding encoding, StreamingSource& source,
+    uint64_t check, Deadline deadline) {
   const std::array<uint64_t, 4> agreed = {layout.rows, layout.row_size,
                                           layout.segment_bytes, check};
   const WireFormat format(encoding.wire, encoding.row_elements);
@@ -369,8 +365,9 @@ absl::Status GroupCommunicator::ReduceHalves(const HalvesLayout& layout,
             HashOffsets(agreed), count, ring ? count * sizeof(float) : bytes,
             deadline);
   if (size() == 1) return End(exchange.AwaitCallerMemory());
-  return End(ring ? RingReduceHalves(exchange, layout, source)
-                  : DirectReduceHalves(exchange, layout, format, source));
+  return End(
+      ring ? RingStreamingReduceScatter(exchange, layout, source)
+           : DirectStreamingReduceScatter(exchange, layout, format, source));
 }
 
 absl::Status GroupCommunicator::Barrier(Deadline deadline) {

@@ -62,13 +62,14 @@ class GroupCommunicator : public Communicator {
                         Deadline deadline) override;
   absl::Status Broadcast(absl::Span<float> values, int root, Encoding encoding,
                          Deadline deadline) override;
-  absl::Status GatherHalves(const HalvesLayout& layout,
-                            absl::Span<const char> own,
-                            HalvesReceiver& receiver, uint64_t check,
-                            Deadline deadline) override;
-  absl::Status ReduceHalves(const HalvesLayout& layout, Encoding encoding,
-                            HalvesSource& source, uint64_t check,
-                            Deadline deadline) override;
+  absl::Status StreamingAllGather(const SplitRowsLayout& layout,
+                                  absl::Span<const char> own,
+                                  StreamingReceiver& receiver, uint64_t check,
+                                  Deadline deadline) override;
+  absl::Status StreamingReduceScatter(const SplitRowsLayout& layout,
+                                      Encoding encoding,
+                                      StreamingSource& source, uint64_t check,
+                                      Deadline deadline) override;
   void Wake() override { transport_->Wake(); }
   absl::Status Barrier(Deadline deadline) override;
 

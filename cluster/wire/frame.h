@@ -60,8 +60,8 @@ enum class Operation : uint8_t {
   kBarrier = 4,
   kAllToAll = 5,
   kBroadcast = 6,
-  kAllGatherMatmul = 7,      // Communicator::GatherHalves.
-  kMatmulReduceScatter = 8,  // Communicator::ReduceHalves.
+  kAllGatherMatmul = 7,      // Communicator::StreamingAllGather.
+  kMatmulReduceScatter = 8,  // Communicator::StreamingReduceScatter.
 };
 // kOneShot: to every other rank directly. kTwoShot: to the owner of each
 // segment directly, and its sum from there to all.

@@ -55,7 +55,7 @@ Fleet::~Fleet() { Shutdown(); }
 absl::StatusOr<v1::RegisterResponse> Fleet::Register(
     const v1::RegisterRequest& request) {
   v1::RegisterResponse response;
-  std::shared_ptr<Epoch> epoch;
+  std::shared_ptr<FleetEpoch> epoch;
   uint64_t replaced = 0;
   {
     MutexLock lock(&mu_);
@@ -115,13 +115,13 @@ v1::ClusterState Fleet::State() const {
     state.set_error_code(static_cast<uint32_t>(error_.code()));
   }
   // By rank of the fleet; of those that the epoch has.
-  std::vector<Epoch::RankProgress> progress(options_.mesh.world_size());
+  std::vector<FleetEpoch::RankProgress> progress(options_.mesh.world_size());
   std::vector<char> serves(options_.mesh.world_size(), 0);
   if (epoch_ != nullptr) {
     state.set_epoch(epoch_->id());
     state.set_context(epoch_->context());
     if (live) {
-      std::vector<Epoch::RankProgress> of_epoch = epoch_->Progress();
+      std::vector<FleetEpoch::RankProgress> of_epoch = epoch_->Progress();
       for (size_t i = 0; i < of_epoch.size(); ++i) {
         const int rank = epoch_->members()[i].rank;
         progress[rank] = std::move(of_epoch[i]);
@@ -139,7 +139,7 @@ v1::ClusterState Fleet::State() const {
   }
   for (const cluster::Member& member : membership_.Members()) {
     v1::WorkerState* worker = state.add_workers();
-    const Epoch::RankProgress& rank = progress[member.rank];
+    const FleetEpoch::RankProgress& rank = progress[member.rank];
     worker->set_rank(member.rank);
     worker->set_address(member.address);
     worker->set_pid(member.pid);
@@ -268,7 +268,7 @@ absl::Status Fleet::Cancel(absl::string_view id) {
 
 absl::StatusOr<v1::StatisticsResponse> Fleet::Statistics(
     bool reset_expert_counts, Deadline deadline) {
-  std::shared_ptr<Epoch> epoch;
+  std::shared_ptr<FleetEpoch> epoch;
   {
     MutexLock lock(&mu_);
     if (state_ != v1::FLEET_STATE_READY) return WhyNotReady();
@@ -296,8 +296,8 @@ uint32_t Fleet::context() const {
 }
 
 void Fleet::Shutdown() {
-  std::shared_ptr<Epoch> epoch;
-  std::shared_ptr<Epoch> ahead;
+  std::shared_ptr<FleetEpoch> epoch;
+  std::shared_ptr<FleetEpoch> ahead;
   {
     MutexLock lock(&mu_);
     if (stopping_) return;
@@ -317,7 +317,7 @@ void Fleet::Shutdown() {
 }
 
 void Fleet::Main() {
-  while (const std::shared_ptr<Epoch> epoch = NextEpoch()) {
+  while (const std::shared_ptr<FleetEpoch> epoch = NextEpoch()) {
     const absl::Status cause = RunEpoch(*epoch);
     EndEpoch(*epoch, cause);
   }
@@ -362,8 +362,9 @@ bool Fleet::MayForm() const {
          !(options_.one_shot && !error_.ok());
 }
 
-std::shared_ptr<Epoch> Fleet::NextEpoch() {
-  std::shared_ptr<Epoch> last;  // Joins its threads after the lock is gone.
+std::shared_ptr<FleetEpoch> Fleet::NextEpoch() {
+  std::shared_ptr<FleetEpoch>
+      last;  // Joins its threads after the lock is gone.
   MutexLock lock(&mu_);
   std::optional<Formation> next;
   while (!stopping_) {
@@ -381,12 +382,12 @@ std::shared_ptr<Epoch> Fleet::NextEpoch() {
   if (stopping_) return nullptr;
   last = std::move(epoch_);
   const size_t ranks = next->members.size();
-  epoch_ =
-      std::make_shared<Epoch>(std::move(next->options), membership_.NewEpoch(),
-                              std::move(next->members), fingerprint_, [this] {
-                                MutexLock progress_lock(&mu_);
-                                Changed();
-                              });
+  epoch_ = std::make_shared<FleetEpoch>(
+      std::move(next->options), membership_.NewEpoch(),
+      std::move(next->members), fingerprint_, [this] {
+        MutexLock progress_lock(&mu_);
+        Changed();
+      });
   formed_registrations_ = membership_.registrations();
   SetState(v1::FLEET_STATE_LOADING);
   RF_LOG(kInfo, "epoch ", epoch_->id(), ": loading ", options_.model_dir,
@@ -394,7 +395,7 @@ std::shared_ptr<Epoch> Fleet::NextEpoch() {
   return epoch_;
 }
 
-absl::Status Fleet::RunEpoch(Epoch& epoch) {
+absl::Status Fleet::RunEpoch(FleetEpoch& epoch) {
   const absl::Time start = absl::Now();
   RF_RETURN_IF_ERROR(epoch.Form());
   std::vector<RequestUpdate> refused;
@@ -423,9 +424,9 @@ absl::Status Fleet::RunEpoch(Epoch& epoch) {
   return epoch.RunSteps(*this);
 }
 
-void Fleet::EndEpoch(Epoch& epoch, const absl::Status& cause) {
+void Fleet::EndEpoch(FleetEpoch& epoch, const absl::Status& cause) {
   std::vector<RequestUpdate> updates;
-  std::shared_ptr<Epoch> ahead;
+  std::shared_ptr<FleetEpoch> ahead;
   bool ran = false;
   {
     MutexLock lock(&mu_);
@@ -505,7 +506,7 @@ void Fleet::DeliverUpdates() {
 
 void Fleet::Watchdog() {
   while (true) {
-    std::shared_ptr<Epoch> epoch;
+    std::shared_ptr<FleetEpoch> epoch;
     std::vector<cluster::Member> lost;
     {
       MutexLock lock(&mu_);

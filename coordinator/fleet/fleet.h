@@ -27,7 +27,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "cluster/process/deadline.h"
-#include "coordinator/fleet/epoch.h"
+#include "coordinator/fleet/fleet_epoch.h"
 #include "coordinator/fleet/membership.h"
 #include "coordinator/scheduling/bench_planner.h"
 #include "coordinator/scheduling/request.h"
@@ -156,7 +156,7 @@ class Fleet : private StepSource {
   void Main();      // Thread: forms epochs and runs them.
   void Watchdog();  // Thread: leases and limits of time.
   // Waits until an epoch may be formed; null when stopping.
-  std::shared_ptr<Epoch> NextEpoch();
+  std::shared_ptr<FleetEpoch> NextEpoch();
   // Of the whole fleet, with experts where they are now.
   FleetOptions WholeFleet() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Ranks that an epoch has to do without: those that have no member, and those
@@ -170,21 +170,21 @@ class Fleet : private StepSource {
   std::optional<Formation> NextFormation() const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Whether the epoch lacks ranks of the fleet.
-  bool Narrowed(const Epoch& epoch) const {
+  bool Narrowed(const FleetEpoch& epoch) const {
     return static_cast<int>(epoch.members().size()) <
            options_.mesh.world_size();
   }
   void Grower();  // Thread: makes a narrowed epoch's fleet whole again.
   // Loads what `epoch` lacks while it serves.
-  absl::Status LoadMissing(const Epoch& epoch);
+  absl::Status LoadMissing(const FleetEpoch& epoch);
   // Ends `epoch` when no sequence runs; who waits enters the next one. False:
   // it goes on, because sequences ran on for too long, or somebody is gone
   // again.
-  bool HandOver(Epoch& epoch);
+  bool HandOver(FleetEpoch& epoch);
   // When no epoch follows for them.
   void FailHandedOver(const absl::Status& cause);
-  absl::Status RunEpoch(Epoch& epoch);
-  void EndEpoch(Epoch& epoch, const absl::Status& cause);
+  absl::Status RunEpoch(FleetEpoch& epoch);
+  void EndEpoch(FleetEpoch& epoch, const absl::Status& cause);
   // When one may, if it can.
   bool MayForm() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status WhyNotReady() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -195,12 +195,12 @@ class Fleet : private StepSource {
   void Balancer();  // Thread: moves experts from time to time.
   // `threshold`: imbalance below which nothing moves.
   absl::Status MoveExperts(
-      Epoch& epoch, const ExpertFacts& facts,
+      FleetEpoch& epoch, const ExpertFacts& facts,
       const v1::RebalanceRequest& request, double threshold,
       const std::function<bool(const v1::RebalanceProgress&)>& on_progress);
   // Lets the next plan say that experts, which all ranks have prepared, change
   // places, and waits for its result.
-  absl::Status SwitchExperts(Epoch& epoch, uint64_t number,
+  absl::Status SwitchExperts(FleetEpoch& epoch, uint64_t number,
                              const cluster::ExpertLayout& layout);
   void PlanMove(std::optional<v1::StepPlan>* plan)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -230,7 +230,7 @@ class Fleet : private StepSource {
   absl::Status error_ ABSL_GUARDED_BY(mu_);  // Of the last epoch.
   uint64_t version_ ABSL_GUARDED_BY(mu_) = 1;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::shared_ptr<Epoch> epoch_
+  std::shared_ptr<FleetEpoch> epoch_
       ABSL_GUARDED_BY(mu_);  // Forming, running, last.
   std::unique_ptr<Scheduler> scheduler_ ABSL_GUARDED_BY(mu_);  // While READY.
   std::shared_ptr<BenchPlanner> bench_ ABSL_GUARDED_BY(mu_);   // Or null.
@@ -242,7 +242,7 @@ class Fleet : private StepSource {
   bool rebalancing_ ABSL_GUARDED_BY(mu_) = false;
   // An epoch like the one that follows a narrowed one, while its missing ranks
   // load; or null.
-  std::shared_ptr<Epoch> ahead_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<FleetEpoch> ahead_ ABSL_GUARDED_BY(mu_);
   // The epoch is about to end for the sake of a whole one.
   bool handing_over_ ABSL_GUARDED_BY(mu_) = false;
   // Ranks that the epoch after a handover has and the one before had not; none

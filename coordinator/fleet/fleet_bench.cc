@@ -111,7 +111,7 @@ int Fleet::CountHosts() const {
 }
 
 absl::StatusOr<double> Fleet::MeasureHostRead() {
-  std::shared_ptr<Epoch> epoch;
+  std::shared_ptr<FleetEpoch> epoch;
   {
     MutexLock lock(&mu_);
     if (state_ != v1::FLEET_STATE_READY) return WhyNotReady();

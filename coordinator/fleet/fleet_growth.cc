@@ -24,7 +24,7 @@ void Fleet::Grower() {
   uint64_t tried = 0;  // Registrations seen when the last attempt failed.
   Deadline not_before = Deadline::After(absl::ZeroDuration());
   while (true) {
-    std::shared_ptr<Epoch> epoch;
+    std::shared_ptr<FleetEpoch> epoch;
     uint64_t registrations = 0;
     {
       MutexLock lock(&mu_);
@@ -52,8 +52,8 @@ void Fleet::Grower() {
   }
 }
 
-absl::Status Fleet::LoadMissing(const Epoch& epoch) {
-  std::shared_ptr<Epoch> ahead;
+absl::Status Fleet::LoadMissing(const FleetEpoch& epoch) {
+  std::shared_ptr<FleetEpoch> ahead;
   std::vector<int> missing;
   {
     MutexLock lock(&mu_);
@@ -70,8 +70,8 @@ absl::Status Fleet::LoadMissing(const Epoch& epoch) {
         missing.push_back(member.rank);
       }
     }
-    ahead = ahead_ = std::make_shared<Epoch>(WholeFleet(), epoch.id(), members,
-                                             fingerprint_, [] {});
+    ahead = ahead_ = std::make_shared<FleetEpoch>(WholeFleet(), epoch.id(),
+                                                  members, fingerprint_, [] {});
   }
   const absl::Status status = ahead->LoadAhead(missing);
   MutexLock lock(&mu_);
@@ -80,7 +80,7 @@ absl::Status Fleet::LoadMissing(const Epoch& epoch) {
   return status;
 }
 
-bool Fleet::HandOver(Epoch& epoch) {
+bool Fleet::HandOver(FleetEpoch& epoch) {
   const Deadline deadline = Deadline::After(kLongestHold);
   MutexLock lock(&mu_);
   const auto serves = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {

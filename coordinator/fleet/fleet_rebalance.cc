@@ -140,7 +140,8 @@ class RoundProgress {
 };
 
 // Every rank loads what it lacks, until one cannot.
-absl::Status PrepareAll(Epoch& epoch, const v1::PrepareExpertsRequest& request,
+absl::Status PrepareAll(FleetEpoch& epoch,
+                        const v1::PrepareExpertsRequest& request,
                         RoundProgress& progress) {
   std::vector<std::thread> threads;
   for (const cluster::Member& member : epoch.members()) {
@@ -191,7 +192,7 @@ absl::Status Fleet::Rebalance(
     const v1::RebalanceRequest& request, double threshold,
     const std::function<bool(const v1::RebalanceProgress&)>& on_progress) {
   ExpertFacts facts = options_.experts;
-  std::shared_ptr<Epoch> epoch;
+  std::shared_ptr<FleetEpoch> epoch;
   {
     MutexLock lock(&mu_);
     if (state_ != v1::FLEET_STATE_READY) return WhyNotReady();
@@ -232,8 +233,8 @@ absl::Status Fleet::Rebalance(
 }
 
 absl::Status Fleet::MoveExperts(
-    Epoch& epoch, const ExpertFacts& facts, const v1::RebalanceRequest& request,
-    double threshold,
+    FleetEpoch& epoch, const ExpertFacts& facts,
+    const v1::RebalanceRequest& request, double threshold,
     const std::function<bool(const v1::RebalanceProgress&)>& on_progress) {
   RF_ASSIGN_OR_RETURN(const cluster::PlacementPolicy policy,
                       PolicyOf(request.policy()));
@@ -322,7 +323,7 @@ void Fleet::Balancer() {
   }
 }
 
-absl::Status Fleet::SwitchExperts(Epoch& epoch, uint64_t number,
+absl::Status Fleet::SwitchExperts(FleetEpoch& epoch, uint64_t number,
                                   const ExpertLayout& layout) {
   const auto move = std::make_shared<ExpertMove>();
   move->number = number;

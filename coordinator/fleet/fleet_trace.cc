@@ -122,7 +122,7 @@ absl::Status TraceWorker(
 absl::Status Fleet::Trace(
     const v1::TraceRequest& request, const std::function<bool()>& await_end,
     const std::function<void(const v1::TraceProgress&)>& on_progress) {
-  std::shared_ptr<Epoch> epoch;
+  std::shared_ptr<FleetEpoch> epoch;
   {
     MutexLock lock(&mu_);
     if (state_ != v1::FLEET_STATE_READY) return WhyNotReady();

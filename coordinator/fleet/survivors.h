@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "coordinator/fleet/epoch.h"
+#include "coordinator/fleet/fleet_epoch.h"
 
 namespace ringfleet::coordinator {
 

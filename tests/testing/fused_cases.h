@@ -133,19 +133,19 @@ class GatherCase {
              int threads = 1)
       : shape_(shape),
         rank_(rank),
-        halves_(shape.rows, ranks),
+        split_(shape.rows, ranks),
         weights_(layout, shape.depth, shape.columns, 100 + rank),
         second_(layout, shape.depth, 3, 200 + rank),
         pool_(threads),
         tiles_(weights_.view().DefaultTiles()) {
     for (int q = 0; q < ranks; ++q) {
-      const size_t own = halves_.Shard(q).size();
+      const size_t own = split_.Shard(q).size();
       Append(RankValues(q, own * shape.depth), x_);
       Append(RankValues(50 + q, own * shape.attached), attached_);
     }
     own_x_.Assign(weights_.view().form(),
-                  x_.data() + halves_.Shard(rank).begin * shape.depth,
-                  halves_.Shard(rank).size(), shape.depth, shape.depth, pool_);
+                  x_.data() + split_.Shard(rank).begin * shape.depth,
+                  split_.Shard(rank).size(), shape.depth, shape.depth, pool_);
     y_.resize(shape.rows * shape.columns);
     y2_.resize(shape.rows * 3);
     all_attached_.resize(shape.rows * shape.attached);
@@ -189,7 +189,7 @@ class GatherCase {
    public:
     explicit Attachment(GatherCase& of) : of_(of) {}
     void Store(size_t i, char* bytes) const override {
-      const size_t row = of_.halves_.Shard(of_.rank_).begin + i;
+      const size_t row = of_.split_.Shard(of_.rank_).begin + i;
       std::memcpy(bytes, of_.attached_.data() + row * of_.shape_.attached,
                   of_.shape_.attached * sizeof(float));
     }
@@ -208,7 +208,7 @@ class GatherCase {
 
   const GatherShape shape_;
   const int rank_;
-  const cluster::RowHalves halves_;
+  const cluster::SplitRows split_;
   const TestWeights weights_;
   const TestWeights second_;
   kernels::ThreadPool pool_;
@@ -238,7 +238,7 @@ class ScatterCase {
       : shape_(shape),
         ranks_(ranks),
         rank_(rank),
-        halves_(shape.rows, ranks),
+        split_(shape.rows, ranks),
         layout_(layout),
         wire_(wire),
         ring_(algorithm == cluster::Algorithm::kRing),
@@ -246,7 +246,7 @@ class ScatterCase {
         pool_(threads),
         tiles_(weights_.view().DefaultTiles()),
         x_(RankValues(rank, shape.rows * (shape.depth + 1))),
-        out_(halves_.Shard(rank).size() * shape.columns) {}
+        out_(split_.Shard(rank).size() * shape.columns) {}
 
   worker::FusedTiles& tiles() { return tiles_; }
 
@@ -275,11 +275,11 @@ class ScatterCase {
   // summand rounded.
   std::vector<float> Expected() const {
     std::vector<float> want(out_.size());
-    const kernels::RowRange own = halves_.Shard(rank_);
-    for (const cluster::Half half :
-         {cluster::Half::kLeft, cluster::Half::kRight}) {
-      const kernels::RowRange rows = halves_.Of({rank_, half});
-      const int sign = half == cluster::Half::kLeft ? 1 : -1;
+    const kernels::RowRange own = split_.Shard(rank_);
+    for (const cluster::Side side :
+         {cluster::Side::kLeft, cluster::Side::kRight}) {
+      const kernels::RowRange rows = split_.Of({rank_, side});
+      const int sign = side == cluster::Side::kLeft ? 1 : -1;
       const size_t begin = (rows.begin - own.begin) * shape_.columns;
       const size_t count = rows.size() * shape_.columns;
       std::vector<float> sum(count);
@@ -314,7 +314,7 @@ class ScatterCase {
   const ScatterShape shape_;
   const int ranks_;
   const int rank_;
-  const cluster::RowHalves halves_;
+  const cluster::SplitRows split_;
   const Layout layout_;
   const cluster::Wire wire_;
   const bool ring_;

@@ -125,47 +125,48 @@ class MemoryCommunicator final : public cluster::Communicator {
     return absl::OkStatus();
   }
 
-  absl::Status GatherHalves(const cluster::HalvesLayout& layout,
-                            absl::Span<const char> own,
-                            cluster::HalvesReceiver& receiver, uint64_t,
-                            cluster::Deadline) override {
+  absl::Status StreamingAllGather(const cluster::SplitRowsLayout& layout,
+                                  absl::Span<const char> own,
+                                  cluster::StreamingReceiver& receiver,
+                                  uint64_t, cluster::Deadline) override {
     segments_.insert(layout.segment_bytes);
-    const cluster::RowHalves halves(layout.rows, size());
+    const cluster::SplitRows parts(layout.rows, size());
     const std::vector<std::string> all =
         world_->Exchange(rank_, std::string(own.data(), own.size()));
     for (int shard = 0; shard < size(); ++shard) {
       if (shard == rank_) continue;
-      for (const auto half : {cluster::Half::kLeft, cluster::Half::kRight}) {
-        const kernels::RowRange rows = halves.Of({shard, half});
+      for (const auto part : {cluster::Side::kLeft, cluster::Side::kRight}) {
+        const kernels::RowRange rows = parts.Of({shard, part});
         const absl::Span<const char> piece =
             absl::MakeConstSpan(all[shard])
                 .subspan(
-                    (rows.begin - halves.Shard(shard).begin) * layout.row_size,
+                    (rows.begin - parts.Shard(shard).begin) * layout.row_size,
                     rows.size() * layout.row_size);
-        receiver.Arrived({shard, half}, {&piece, 1});
+        receiver.Arrived({shard, part}, {&piece, 1});
       }
     }
     return absl::OkStatus();
   }
 
   // In the order of ranks, each summand rounded.
-  absl::Status ReduceHalves(const cluster::HalvesLayout& layout,
-                            cluster::Encoding encoding,
-                            cluster::HalvesSource& source, uint64_t check,
-                            cluster::Deadline) override {
+  absl::Status StreamingReduceScatter(const cluster::SplitRowsLayout& layout,
+                                      cluster::Encoding encoding,
+                                      cluster::StreamingSource& source,
+                                      uint64_t check,
+                                      cluster::Deadline) override {
     RF_RETURN_IF_ERROR(Agree(check));
     segments_.insert(layout.segment_bytes);
-    const cluster::RowHalves halves(layout.rows, size());
+    const cluster::SplitRows parts(layout.rows, size());
     std::vector<float> partial(layout.rows * layout.row_size);
-    const auto for_each_half = [&](int shard, auto visit) {
-      for (const auto half : {cluster::Half::kLeft, cluster::Half::kRight}) {
-        const kernels::RowRange rows = halves.Of({shard, half});
-        visit(cluster::ShardHalf{shard, half}, rows.size(),
+    const auto for_each_part = [&](int shard, auto visit) {
+      for (const auto part : {cluster::Side::kLeft, cluster::Side::kRight}) {
+        const kernels::RowRange rows = parts.Of({shard, part});
+        visit(cluster::ShardPart{shard, part}, rows.size(),
               rows.begin * layout.row_size, rows.size() * layout.row_size);
       }
     };
     for (int shard = 0; shard < size(); ++shard) {
-      for_each_half(shard, [&](cluster::ShardHalf which, size_t rows,
+      for_each_part(shard, [&](cluster::ShardPart which, size_t rows,
                                size_t begin, size_t count) {
         while (source.Ready(which) < rows) {
           std::this_thread::sleep_for(std::chrono::microseconds(50));
@@ -178,7 +179,7 @@ class MemoryCommunicator final : public cluster::Communicator {
     const std::vector<std::string> all = world_->Exchange(
         rank_, std::string(reinterpret_cast<const char*>(partial.data()),
                            partial.size() * sizeof(float)));
-    for_each_half(rank_, [&](cluster::ShardHalf which, size_t, size_t begin,
+    for_each_part(rank_, [&](cluster::ShardPart which, size_t, size_t begin,
                              size_t count) {
       std::vector<float> sum(count);
       std::vector<float> summand(count);

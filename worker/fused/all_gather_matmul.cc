@@ -14,8 +14,8 @@
 namespace ringfleet::worker {
 namespace {
 
-using cluster::Half;
-using cluster::ShardHalf;
+using cluster::ShardPart;
+using cluster::Side;
 using kernels::Activations;
 using kernels::RowRange;
 
@@ -27,7 +27,7 @@ void GrowTo(size_t size, std::vector<T>* buffer) {
   if (buffer->size() < size) buffer->resize(size);
 }
 
-class GatherPipeline final : public cluster::HalvesReceiver {
+class GatherPipeline final : public cluster::StreamingReceiver {
  public:
   GatherPipeline(const AllGatherMatmulArgs& args,
                  cluster::Communicator& communicator, FusedWorkspace& workspace,
@@ -39,15 +39,15 @@ class GatherPipeline final : public cluster::HalvesReceiver {
         observer_(observer),
         ranks_(communicator.size()),
         rank_(communicator.rank()),
-        halves_(args.rows, ranks_),
+        split_(args.rows, ranks_),
         x_bytes_(args.x->StoredRowBytes()),
         row_bytes_(x_bytes_ + args.attached_bytes) {}
 
   absl::Status Run(cluster::Deadline deadline) {
     Prepare();
-    const RowRange own = halves_.Shard(rank_);
+    const RowRange own = split_.Shard(rank_);
     const auto communicate = [&] {
-      absl::Status status = communicator_.GatherHalves(
+      absl::Status status = communicator_.StreamingAllGather(
           {.rows = args_.rows,
            .row_size = row_bytes_,
            .segment_bytes = args_.tiles.segment_bytes},
@@ -64,17 +64,17 @@ class GatherPipeline final : public cluster::HalvesReceiver {
     return workspace_.thread.Await();
   }
 
-  void Sends(uint32_t step, ShardHalf which) override {
+  void Sends(uint32_t step, ShardPart which) override {
     if (observer_ != nullptr) observer_->Sent(static_cast<int>(step), which);
   }
 
-  void Arrived(ShardHalf which,
+  void Arrived(ShardPart which,
                absl::Span<const absl::Span<const char>> pieces) override {
-    const size_t side = static_cast<size_t>(which.half);
+    const size_t side = static_cast<size_t>(which.side);
     std::vector<char>& partly = workspace_.partly[side];
     if (row_bytes_ == 0) return;
     size_t complete = 0;
-    size_t row = halves_.Of(which).begin + workspace_.progress.Of(which);
+    size_t row = split_.Of(which).begin + workspace_.progress.Of(which);
     for (absl::Span<const char> piece : pieces) {
       while (!piece.empty()) {
         // Whole rows are read where they lie, others once they are together.
@@ -99,15 +99,15 @@ class GatherPipeline final : public cluster::HalvesReceiver {
   }
 
  private:
-  std::array<ShardHalf, 2> HalvesAt(int offset) const {
-    return {ShardHalf{(rank_ + offset) % ranks_, Half::kLeft},
-            ShardHalf{(rank_ - offset + ranks_) % ranks_, Half::kRight}};
+  std::array<ShardPart, 2> PartsAt(int offset) const {
+    return {ShardPart{(rank_ + offset) % ranks_, Side::kLeft},
+            ShardPart{(rank_ - offset + ranks_) % ranks_, Side::kRight}};
   }
 
-  void Report(void (FusedObserver::*what)(int, ShardHalf), int step,
-              const std::array<ShardHalf, 2>& halves) {
+  void Report(void (FusedObserver::*what)(int, ShardPart), int step,
+              const std::array<ShardPart, 2>& parts) {
     if (observer_ == nullptr) return;
-    for (const ShardHalf half : halves) (observer_->*what)(step, half);
+    for (const ShardPart part : parts) (observer_->*what)(step, part);
   }
 
   void Load(size_t row, const char* bytes) {
@@ -120,7 +120,7 @@ class GatherPipeline final : public cluster::HalvesReceiver {
   // Memory for all rows, and the own ones in it as others will get them.
   void Prepare() {
     workspace_.x.Reshape(args_.x->form(), args_.rows, args_.x->columns());
-    const RowRange own = halves_.Shard(rank_);
+    const RowRange own = split_.Shard(rank_);
     GrowTo(own.size() * row_bytes_, &workspace_.encoded);
     for (auto& partly : workspace_.partly) GrowTo(row_bytes_, &partly);
     pool_.ParallelFor(own.size(),
@@ -131,8 +131,8 @@ class GatherPipeline final : public cluster::HalvesReceiver {
                         }
                       });
     workspace_.progress.Reset(ranks_);
-    for (const ShardHalf half : HalvesAt(0)) {
-      workspace_.progress.Add(half, halves_.Of(half).size());
+    for (const ShardPart part : PartsAt(0)) {
+      workspace_.progress.Add(part, split_.Of(part).size());
     }
   }
 
@@ -148,7 +148,7 @@ class GatherPipeline final : public cluster::HalvesReceiver {
   // False when rows will not come.
   bool Multiply() {
     const OutputTiles tiles(args_.products, workspace_.x, args_.tiles);
-    TileSweeps sweeps(tiles, halves_, ranks_, args_.tiles.piece_rows,
+    TileSweeps sweeps(tiles, split_, ranks_, args_.tiles.piece_rows,
                       kernels::BestProductRows(args_.x->form()),
                       workspace_.progress, workspace_.multiplied);
     while (const size_t wanted = sweeps.Wanted()) {
@@ -171,8 +171,8 @@ class GatherPipeline final : public cluster::HalvesReceiver {
     MutexLock lock(&mu_);
     int last = multiplied_;
     for (int step = last + 1; step <= ranks_; ++step) {
-      for (const ShardHalf half : HalvesAt(step - 1)) {
-        if (rows[HalfProgress::Index(half)] > 0) last = step;
+      for (const ShardPart part : PartsAt(step - 1)) {
+        if (rows[PartProgress::Index(part)] > 0) last = step;
       }
     }
     ReportMultipliedUpTo(last);
@@ -181,15 +181,14 @@ class GatherPipeline final : public cluster::HalvesReceiver {
   void ReportMultipliedUpTo(int last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     while (multiplied_ < last) {
       ++multiplied_;
-      Report(&FusedObserver::Multiplied, multiplied_,
-             HalvesAt(multiplied_ - 1));
+      Report(&FusedObserver::Multiplied, multiplied_, PartsAt(multiplied_ - 1));
     }
   }
 
   void ReportWritten(const TileSweeps& sweeps) {
     while (written_ <= ranks_) {
-      for (const ShardHalf half : HalvesAt(written_ - 1)) {
-        if (!sweeps.Complete(half)) return;
+      for (const ShardPart part : PartsAt(written_ - 1)) {
+        if (!sweeps.Complete(part)) return;
       }
       ReportNextWritten();
     }
@@ -201,7 +200,7 @@ class GatherPipeline final : public cluster::HalvesReceiver {
       ReportMultipliedUpTo(written_);  // Halves without rows.
     }
     ++written_;
-    Report(&FusedObserver::Written, written_, HalvesAt(written_ - 2));
+    Report(&FusedObserver::Written, written_, PartsAt(written_ - 2));
   }
 
   // What had nothing to wait for.
@@ -216,7 +215,7 @@ class GatherPipeline final : public cluster::HalvesReceiver {
   FusedObserver* const observer_;
   const int ranks_;
   const int rank_;
-  const cluster::RowHalves halves_;
+  const cluster::SplitRows split_;
   const size_t x_bytes_;    // Of a row, to be multiplied.
   const size_t row_bytes_;  // The same and what is attached.
   std::array<size_t, 2> partly_bytes_ = {0, 0};  // In workspace_.partly.

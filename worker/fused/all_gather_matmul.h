@@ -8,7 +8,7 @@
 //   sends     (r + s).L to the left and (r - s).R to the right     s <= T - 2
 //   multiplies (r + s - 1).L and (r - s + 1).R                 1 <= s <= T
 //   has stored the outputs of what step s - 1 multiplied           s >= 2
-// where L and R are the halves of a shard (RowHalves): the own rows first,
+// where L and R are the halves of a shard (SplitRows): the own rows first,
 // then what arrives, so that T - 1 transfers hide behind T products. This is
 // the order of a published TPU kernel (vllm-project/tpu-inference,
 // kernels/collectives/all_gather_matmul.py). Its double buffers and semaphores

@@ -54,37 +54,37 @@ FusedTiles FusedWeights::DefaultTiles() const {
       packed != nullptr ? packed->form() : kernels::WeightForm::kF32, depth());
 }
 
-void HalfProgress::Reset(int ranks) {
+void PartProgress::Reset(int ranks) {
   MutexLock lock(&mu_);
   failed_ = false;
   sum_ = 0;
   rows_.assign(static_cast<size_t>(ranks) * 2, 0);
 }
 
-void HalfProgress::Add(cluster::ShardHalf half, size_t rows) {
+void PartProgress::Add(cluster::ShardPart part, size_t rows) {
   MutexLock lock(&mu_);
-  rows_[Index(half)] += rows;
+  rows_[Index(part)] += rows;
   sum_ += rows;
   changed_.NotifyAll();
 }
 
-size_t HalfProgress::Of(cluster::ShardHalf half) {
+size_t PartProgress::Of(cluster::ShardPart part) {
   MutexLock lock(&mu_);
-  return rows_[Index(half)];
+  return rows_[Index(part)];
 }
 
-void HalfProgress::Fail() {
+void PartProgress::Fail() {
   MutexLock lock(&mu_);
   failed_ = true;
   changed_.NotifyAll();
 }
 
-bool HalfProgress::failed() {
+bool PartProgress::failed() {
   MutexLock lock(&mu_);
   return failed_;
 }
 
-bool HalfProgress::Await(size_t least) {
+bool PartProgress::Await(size_t least) {
   MutexLock lock(&mu_);
   while (sum_ < least) {
     if (failed_) return false;
@@ -93,7 +93,7 @@ bool HalfProgress::Await(size_t least) {
   return true;
 }
 
-size_t HalfProgress::Get(absl::Span<size_t> rows) {
+size_t PartProgress::Get(absl::Span<size_t> rows) {
   MutexLock lock(&mu_);
   std::copy_n(rows_.begin(), rows.size(), rows.begin());
   return sum_;

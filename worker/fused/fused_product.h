@@ -10,7 +10,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "cluster/collectives/row_halves.h"
+#include "cluster/collectives/split_rows.h"
 #include "cluster/collectives/tile_table.h"
 #include "kernels/mutex.h"
 #include "kernels/products/activations.h"
@@ -34,7 +34,7 @@ struct FusedTiles {
   size_t tile_columns = 0;
   size_t tile_depth = 0;
   // About what a frame carries [all ranks]; 0: by
-  // cluster/collectives/row_halves.h.
+  // cluster/collectives/split_rows.h.
   size_t segment_bytes = 0;
   // Rows that weights are worth reading for while others are on their way:
   // kernels::BestProductRows. The first sums that are sent on are of half as
@@ -84,9 +84,9 @@ class FusedObserver {
  public:
   // Step `step` begins to send, to multiply by the rows of, or has stored the
   // outputs of a half.
-  virtual void Sent(int step, cluster::ShardHalf half) = 0;
-  virtual void Multiplied(int step, cluster::ShardHalf half) = 0;
-  virtual void Written(int step, cluster::ShardHalf half) = 0;
+  virtual void Sent(int step, cluster::ShardPart part) = 0;
+  virtual void Multiplied(int step, cluster::ShardPart part) = 0;
+  virtual void Written(int step, cluster::ShardPart part) = 0;
 
  protected:
   ~FusedObserver() = default;
@@ -94,11 +94,11 @@ class FusedObserver {
 
 // Rows of each half that have come, or have been computed: what the two threads
 // of a fused product tell each other. Thread-safe.
-class HalfProgress {
+class PartProgress {
  public:
   void Reset(int ranks);
-  void Add(cluster::ShardHalf half, size_t rows);
-  size_t Of(cluster::ShardHalf half);
+  void Add(cluster::ShardPart part, size_t rows);
+  size_t Of(cluster::ShardPart part);
   // Ends all waits: no more rows will come, or are wanted.
   void Fail();
   bool failed();
@@ -110,8 +110,8 @@ class HalfProgress {
   // The rows of every half, by Index, and returns their sum.
   size_t Get(absl::Span<size_t> rows);
 
-  static size_t Index(cluster::ShardHalf half) {
-    return static_cast<size_t>(half.shard) * 2 + static_cast<size_t>(half.half);
+  static size_t Index(cluster::ShardPart part) {
+    return static_cast<size_t>(part.shard) * 2 + static_cast<size_t>(part.side);
   }
 
  private:
@@ -127,7 +127,7 @@ class HalfProgress {
 // an error a peer may still be reading its buffers.
 struct FusedWorkspace {
   CommunicationThread thread;
-  HalfProgress progress;
+  PartProgress progress;
   std::vector<size_t> multiplied;  // Of each half, for each tile of outputs.
   kernels::Activations x;
   std::vector<char> encoded;  // Rows that are sent.

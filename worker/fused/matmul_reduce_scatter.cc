@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "cluster/collectives/halves_frames.h"
+#include "cluster/collectives/split_rows_frames.h"
 #include "kernels/products/panel.h"
 #include "worker/fused/output_tiles.h"
 #include "worker/fused/reduce_scatter_while.h"

@@ -10,14 +10,14 @@
 namespace ringfleet::worker {
 namespace {
 
-using cluster::Half;
-using cluster::ShardHalf;
+using cluster::ShardPart;
+using cluster::Side;
 using kernels::RowRange;
 
 // Of each piece over the one before it.
 constexpr size_t kPieceGrowth = 2;
 
-class ScatterPipeline final : public cluster::HalvesSource {
+class ScatterPipeline final : public cluster::StreamingSource {
  public:
   ScatterPipeline(const ReduceScatterWhileArgs& args, ComputeRows compute,
                   cluster::Communicator& communicator,
@@ -29,7 +29,7 @@ class ScatterPipeline final : public cluster::HalvesSource {
         observer_(observer),
         ranks_(communicator.size()),
         rank_(communicator.rank()),
-        halves_(args.rows, ranks_) {}
+        split_(args.rows, ranks_) {}
 
   absl::Status Run(cluster::Deadline deadline) {
     if (workspace_.partial.size() < args_.rows * args_.columns) {
@@ -37,7 +37,7 @@ class ScatterPipeline final : public cluster::HalvesSource {
     }
     workspace_.progress.Reset(ranks_);
     const auto communicate = [&] {
-      absl::Status status = communicator_.ReduceHalves(
+      absl::Status status = communicator_.StreamingReduceScatter(
           {.rows = args_.rows,
            .row_size = args_.columns,
            .segment_bytes = args_.segment_bytes},
@@ -51,27 +51,27 @@ class ScatterPipeline final : public cluster::HalvesSource {
     for (int step = 0; step < ranks_; ++step) Compute(step, &piece_rows);
     const absl::Status status = AwaitSums();
     if (status.ok() && observer_ != nullptr) {
-      for (const ShardHalf half : HalvesAt(ranks_ - 1)) {
-        observer_->Written(ranks_ - 1, half);
+      for (const ShardPart part : PartsAt(ranks_ - 1)) {
+        observer_->Written(ranks_ - 1, part);
       }
     }
     return status;
   }
 
-  void Sends(uint32_t step, ShardHalf which) override {
+  void Sends(uint32_t step, ShardPart which) override {
     if (observer_ != nullptr) observer_->Sent(static_cast<int>(step), which);
   }
-  float* Partial(ShardHalf which) override {
-    return RowOf(which.shard, halves_.Of(which).begin);
+  float* Partial(ShardPart which) override {
+    return RowOf(which.shard, split_.Of(which).begin);
   }
-  size_t Ready(ShardHalf which) override {
+  size_t Ready(ShardPart which) override {
     return workspace_.progress.Of(which);
   }
 
  private:
-  std::array<ShardHalf, 2> HalvesAt(int step) const {
-    return {ShardHalf{(rank_ - 1 - step + 2 * ranks_) % ranks_, Half::kLeft},
-            ShardHalf{(rank_ + 1 + step) % ranks_, Half::kRight}};
+  std::array<ShardPart, 2> PartsAt(int step) const {
+    return {ShardPart{(rank_ - 1 - step + 2 * ranks_) % ranks_, Side::kLeft},
+            ShardPart{(rank_ + 1 + step) % ranks_, Side::kRight}};
   }
 
   absl::Status AwaitSums() {
@@ -83,16 +83,15 @@ class ScatterPipeline final : public cluster::HalvesSource {
   // Own rows are added up where they stay.
   float* RowOf(int shard, size_t row) {
     return shard == rank_
-               ? args_.out + (row - halves_.Shard(rank_).begin) * args_.columns
+               ? args_.out + (row - split_.Shard(rank_).begin) * args_.columns
                : workspace_.partial.data() + row * args_.columns;
   }
 
   void Compute(int step, size_t* piece_rows) {
-    const std::array<ShardHalf, 2> halves = HalvesAt(step);
-    std::array<RowRange, 2> left = {halves_.Of(halves[0]),
-                                    halves_.Of(halves[1])};
-    for (const ShardHalf half : halves) {
-      if (observer_ != nullptr) observer_->Multiplied(step, half);
+    const std::array<ShardPart, 2> parts = PartsAt(step);
+    std::array<RowRange, 2> left = {split_.Of(parts[0]), split_.Of(parts[1])};
+    for (const ShardPart part : parts) {
+      if (observer_ != nullptr) observer_->Multiplied(step, part);
     }
     const bool last = step == ranks_ - 1;
     while (left[0].size() + left[1].size() > 0) {
@@ -105,9 +104,9 @@ class ScatterPipeline final : public cluster::HalvesSource {
         }
         left[i].begin = piece[i].end;
       }
-      ComputePiece(halves[0].shard, piece);
+      ComputePiece(parts[0].shard, piece);
       for (size_t i = 0; i < 2; ++i) {
-        workspace_.progress.Add(halves[i], piece[i].size());
+        workspace_.progress.Add(parts[i], piece[i].size());
       }
       communicator_.Wake();
       *piece_rows = std::min(*piece_rows * kPieceGrowth,
@@ -122,7 +121,7 @@ class ScatterPipeline final : public cluster::HalvesSource {
     const cluster::TraceScope scope(communicator_.trace(), kMultiplyPiece);
     if (piece[1].begin < piece[0].begin) std::swap(piece[0], piece[1]);
     if (shard == rank_) {
-      compute_(piece, args_.out, halves_.Shard(rank_).begin);
+      compute_(piece, args_.out, split_.Shard(rank_).begin);
     } else {
       compute_(piece, workspace_.partial.data(), 0);
     }
@@ -135,7 +134,7 @@ class ScatterPipeline final : public cluster::HalvesSource {
   FusedObserver* const observer_;
   const int ranks_;
   const int rank_;
-  const cluster::RowHalves halves_;
+  const cluster::SplitRows split_;
 };
 
 }  // namespace

@@ -9,7 +9,7 @@
 // the rows are there, while it computes the next halves. The own halves come
 // last. Sums have the bits of a ReduceScatter that computed first: they are
 // made in the order of ranks, unless the ring is chosen (see
-// Communicator::ReduceHalves).
+// Communicator::StreamingReduceScatter).
 #ifndef RINGFLEET_WORKER_FUSED_REDUCE_SCATTER_WHILE_H_
 #define RINGFLEET_WORKER_FUSED_REDUCE_SCATTER_WHILE_H_
 

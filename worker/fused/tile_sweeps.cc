@@ -9,14 +9,14 @@
 namespace ringfleet::worker {
 namespace {
 
-using cluster::Half;
-using cluster::ShardHalf;
+using cluster::ShardPart;
+using cluster::Side;
 using kernels::RowRange;
 
-constexpr size_t kUsualHalves = 32;  // Of 16 ranks: no more, no allocation.
+constexpr size_t kUsualParts = 32;  // Of 16 ranks: no more, no allocation.
 
 template <typename T>
-using OfHalves = absl::InlinedVector<T, kUsualHalves>;
+using OfParts = absl::InlinedVector<T, kUsualParts>;
 
 size_t Sum(absl::Span<const size_t> rows) {
   return std::accumulate(rows.begin(), rows.end(), size_t{0});
@@ -25,31 +25,31 @@ size_t Sum(absl::Span<const size_t> rows) {
 }  // namespace
 
 TileSweeps::TileSweeps(const OutputTiles& tiles,
-                       const cluster::RowHalves& halves, int ranks,
+                       const cluster::SplitRows& parts, int ranks,
                        size_t least_rows, kernels::ProductRows best,
-                       HalfProgress& progress, std::vector<size_t>& multiplied)
+                       PartProgress& progress, std::vector<size_t>& multiplied)
     : tiles_(tiles),
-      halves_(halves),
-      num_halves_(static_cast<size_t>(ranks) * 2),
+      split_(parts),
+      num_parts_(static_cast<size_t>(ranks) * 2),
       least_rows_(std::max<size_t>(least_rows, 1)),
       best_(best),
       progress_(progress),
       multiplied_(multiplied) {
-  multiplied_.assign(tiles.size() * num_halves_, 0);
+  multiplied_.assign(tiles.size() * num_parts_, 0);
 }
 
-RowRange TileSweeps::RowsOf(size_t half) const {
-  return halves_.Of(
-      {static_cast<int>(half / 2), half % 2 == 0 ? Half::kLeft : Half::kRight});
+RowRange TileSweeps::RowsOf(size_t part) const {
+  return split_.Of(
+      {static_cast<int>(part / 2), part % 2 == 0 ? Side::kLeft : Side::kRight});
 }
 
 absl::Span<size_t> TileSweeps::DoneBy(size_t tile) const {
-  return absl::MakeSpan(multiplied_).subspan(tile * num_halves_, num_halves_);
+  return absl::MakeSpan(multiplied_).subspan(tile * num_parts_, num_parts_);
 }
 
 size_t TileSweeps::WantedBy(size_t tile) const {
   const size_t done = Sum(DoneBy(tile));
-  const size_t left = halves_.rows() - done;
+  const size_t left = split_.rows() - done;
   // A small rest is not left alone.
   return done + (2 * left < 3 * least_rows_ ? left : least_rows_);
 }
@@ -57,16 +57,16 @@ size_t TileSweeps::WantedBy(size_t tile) const {
 size_t TileSweeps::Wanted() const {
   size_t wanted = 0;
   for (size_t tile = 0; tile < tiles_.size(); ++tile) {
-    if (Sum(DoneBy(tile)) == halves_.rows()) continue;
+    if (Sum(DoneBy(tile)) == split_.rows()) continue;
     const size_t rows = WantedBy(tile);
     wanted = wanted == 0 ? rows : std::min(wanted, rows);
   }
   return wanted;
 }
 
-bool TileSweeps::Complete(ShardHalf half) const {
+bool TileSweeps::Complete(ShardPart part) const {
   for (size_t tile = 0; tile < tiles_.size(); ++tile) {
-    if (DoneBy(tile)[HalfProgress::Index(half)] < halves_.Of(half).size()) {
+    if (DoneBy(tile)[PartProgress::Index(part)] < split_.Of(part).size()) {
       return false;
     }
   }
@@ -78,11 +78,11 @@ bool TileSweeps::Complete(ShardHalf half) const {
 // worth a visit. Tiles with rows of two halves take longer.
 void TileSweeps::LeaveIncompleteTiles(absl::Span<const size_t> done,
                                       absl::Span<size_t> come) const {
-  OfHalves<size_t> whole(come.begin(), come.end());
-  for (size_t half = 0; half < num_halves_; ++half) {
-    if (come[half] == RowsOf(half).size()) continue;
-    const size_t rows = come[half] - done[half];
-    whole[half] = done[half] + rows / best_.together * best_.together;
+  OfParts<size_t> whole(come.begin(), come.end());
+  for (size_t part = 0; part < num_parts_; ++part) {
+    if (come[part] == RowsOf(part).size()) continue;
+    const size_t rows = come[part] - done[part];
+    whole[part] = done[part] + rows / best_.together * best_.together;
   }
   if (Sum(whole) < Sum(done) + least_rows_) return;
   std::copy(whole.begin(), whole.end(), come.begin());
@@ -91,15 +91,15 @@ void TileSweeps::LeaveIncompleteTiles(absl::Span<const size_t> done,
 void TileSweeps::Visit(
     size_t tile, absl::FunctionRef<void(absl::Span<const size_t>)> begins) {
   const absl::Span<size_t> done = DoneBy(tile);
-  OfHalves<size_t> come(num_halves_);
+  OfParts<size_t> come(num_parts_);
   const size_t rows = progress_.Get(absl::MakeSpan(come));
   if (rows < WantedBy(tile)) return;
-  if (rows < halves_.rows()) LeaveIncompleteTiles(done, absl::MakeSpan(come));
-  OfHalves<RowRange> ranges;
-  for (size_t half = 0; half < num_halves_; ++half) {
-    if (come[half] == done[half]) continue;
-    const size_t first = RowsOf(half).begin;
-    const RowRange range = {first + done[half], first + come[half]};
+  if (rows < split_.rows()) LeaveIncompleteTiles(done, absl::MakeSpan(come));
+  OfParts<RowRange> ranges;
+  for (size_t part = 0; part < num_parts_; ++part) {
+    if (come[part] == done[part]) continue;
+    const size_t first = RowsOf(part).begin;
+    const RowRange range = {first + done[part], first + come[part]};
     if (!ranges.empty() && ranges.back().end == range.begin) {
       ranges.back().end = range.end;
     } else {

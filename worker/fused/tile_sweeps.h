@@ -16,7 +16,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
-#include "cluster/collectives/row_halves.h"
+#include "cluster/collectives/split_rows.h"
 #include "kernels/products/matmul.h"
 #include "kernels/products/row_range.h"
 #include "kernels/thread_pool.h"
@@ -29,24 +29,24 @@ class TileSweeps {
   // `progress` says which rows there are; at `multiplied` is memory for what
   // each tile has had. `least_rows` more are worth a visit of a tile; fewer
   // than `best.together` take as long.
-  TileSweeps(const OutputTiles& tiles, const cluster::RowHalves& halves,
+  TileSweeps(const OutputTiles& tiles, const cluster::SplitRows& parts,
              int ranks, size_t least_rows, kernels::ProductRows best,
-             HalfProgress& progress, std::vector<size_t>& multiplied);
+             PartProgress& progress, std::vector<size_t>& multiplied);
 
   // How many rows, of all, must have come for a next sweep to be worth it;
   // 0: every tile has had all of them.
   size_t Wanted() const;
 
   // Visits every tile once. `begins` sees how many rows of each half, by
-  // HalfProgress::Index, a tile will have had; called by all threads.
+  // PartProgress::Index, a tile will have had; called by all threads.
   void Sweep(kernels::ThreadPool& pool,
              absl::FunctionRef<void(absl::Span<const size_t> rows)> begins);
 
   // Whether every tile has had all rows of a half.
-  bool Complete(cluster::ShardHalf half) const;
+  bool Complete(cluster::ShardPart part) const;
 
  private:
-  kernels::RowRange RowsOf(size_t half) const;
+  kernels::RowRange RowsOf(size_t part) const;
   // How many rows of each half a tile has had.
   absl::Span<size_t> DoneBy(size_t tile) const;
   // How many rows of all must have come for a visit.
@@ -57,11 +57,11 @@ class TileSweeps {
              absl::FunctionRef<void(absl::Span<const size_t> rows)> begins);
 
   const OutputTiles& tiles_;
-  const cluster::RowHalves& halves_;
-  const size_t num_halves_;
+  const cluster::SplitRows& split_;
+  const size_t num_parts_;
   const size_t least_rows_;
   const kernels::ProductRows best_;
-  HalfProgress& progress_;
+  PartProgress& progress_;
   std::vector<size_t>& multiplied_;
 };
 

@@ -74,7 +74,7 @@ class TimedCommunicator {
                                         cluster::Deadline::After(timeout_));
   }
   // Products that are fused with an exchange; the results' rows are those of
-  // RowHalves. Require Use::kAll and two ranks.
+  // SplitRows. Require Use::kAll and two ranks.
   absl::Status AllGatherMatmul(const AllGatherMatmulArgs& args,
                                kernels::ThreadPool& pool) {
     return worker::AllGatherMatmul(args, *communicator_, *fused_, pool,

@@ -16,7 +16,7 @@
 namespace ringfleet::worker {
 namespace {
 
-using cluster::Half;
+using cluster::Side;
 using kernels::Activations;
 using kernels::RowRange;
 using kernels::WeightMatrix;
@@ -27,7 +27,7 @@ constexpr float kSpoilt = std::numeric_limits<float>::quiet_NaN();
 
 // What `rank` has of `count` that are shared out evenly.
 RowRange ShareOf(size_t count, int rank, int ranks) {
-  return cluster::RowHalves(count, ranks).Shard(rank);
+  return cluster::SplitRows(count, ranks).Shard(rank);
 }
 
 uint64_t Product(std::initializer_list<uint64_t> factors) {
@@ -63,17 +63,17 @@ FusedCase::FusedCase(cluster::Communicator* communicator,
       spec_(spec),
       rank_(communicator->rank()),
       size_(communicator->size()),
-      halves_(spec.rows, communicator->size()),
+      split_(spec.rows, communicator->size()),
       weights_(Weights(InputsOf(communicator->rank()))),
       nothing_(spec.form, spec.outputs, 0),
       tiles_(spec.tiles.value_or(
           FusedWeights{.packed = &weights_}.DefaultTiles())) {
-  const size_t own = halves_.Shard(rank_).size();
+  const size_t own = split_.Shard(rank_).size();
   x_.resize((gathers() ? own : spec.rows) * InputsOf(rank_));
   result_.resize(gathers() ? spec.rows * weights_.rows() : own * spec.outputs);
   if (!gathers()) partial_.resize(spec.rows * spec.outputs);
   for (int r = 0; r < size_; ++r) {
-    offsets_.push_back(halves_.Shard(r).begin * spec.outputs);
+    offsets_.push_back(split_.Shard(r).begin * spec.outputs);
   }
   offsets_.push_back(spec.rows * spec.outputs);
 }
@@ -146,8 +146,7 @@ void FusedCase::GenerateRows(int rank, RowRange rows, float* out) const {
 }
 
 void FusedCase::Reset() {
-  GenerateRows(rank_,
-               gathers() ? halves_.Shard(rank_) : RowRange{0, spec_.rows},
+  GenerateRows(rank_, gathers() ? split_.Shard(rank_) : RowRange{0, spec_.rows},
                x_.data());
   std::fill(result_.begin(), result_.end(), kSpoilt);
 }
@@ -157,8 +156,7 @@ absl::Status FusedCase::Gather(bool multiply, cluster::Deadline deadline) {
                               .y = result_.data(),
                               .y_stride = weights_.rows()};
   own_x_.Assign(kernels::ActivationFormFor(spec_.form), x_.data(),
-                halves_.Shard(rank_).size(), spec_.inputs, spec_.inputs,
-                *pool_);
+                split_.Shard(rank_).size(), spec_.inputs, spec_.inputs, *pool_);
   return AllGatherMatmul(
       {.rows = spec_.rows,
        .tiles = tiles_,
@@ -236,13 +234,13 @@ std::vector<float> FusedCase::ExpectedSums() const {
   std::vector<float> sums(result_.size());
   const cluster::WireFormat format = SumFormat(spec_);
   const bool ring = spec_.algorithm == cluster::Algorithm::kRing;
-  const size_t first = halves_.Shard(rank_).begin;
-  for (const Half half : {Half::kLeft, Half::kRight}) {
-    const RowRange rows = halves_.Of({rank_, half});
+  const size_t first = split_.Shard(rank_).begin;
+  for (const Side side : {Side::kLeft, Side::kRight}) {
+    const RowRange rows = split_.Of({rank_, side});
     if (rows.size() == 0) continue;
     const size_t count = rows.size() * spec_.outputs;
     float* const sum = sums.data() + (rows.begin - first) * spec_.outputs;
-    const int sign = half == Half::kLeft ? 1 : -1;
+    const int sign = side == Side::kLeft ? 1 : -1;
     for (int hop = 1; hop <= size_; ++hop) {
       const int rank =
           ring ? ((rank_ + sign * hop) % size_ + size_) % size_ : hop - 1;

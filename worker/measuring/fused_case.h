@@ -80,7 +80,7 @@ class FusedCase final : public BenchCase {
   const Spec spec_;
   const int rank_;
   const int size_;
-  const cluster::RowHalves halves_;
+  const cluster::SplitRows split_;
   kernels::WeightMatrix weights_;  // Of this rank.
   kernels::WeightMatrix nothing_;  // [outputs, 0]
   FusedTiles tiles_;

@@ -147,7 +147,7 @@ absl::Status WorkerService::LoadExclusive(
   saver_.End();
   std::shared_ptr<LoadedShard> held;
   {
-    std::shared_ptr<Epoch> old_epoch;  // Ends outside the lock.
+    std::shared_ptr<WorkerEpoch> old_epoch;  // Ends outside the lock.
     MutexLock lock(&mu_);
     old_epoch.swap(epoch_);
     held.swap(shard_);
@@ -216,7 +216,7 @@ absl::Status WorkerService::ConnectExclusive(grpc::ServerContext* context,
   std::shared_ptr<LoadedShard> shard;
   std::shared_ptr<ExpertStatistics> statistics;
   {
-    std::shared_ptr<Epoch> old;
+    std::shared_ptr<WorkerEpoch> old;
     MutexLock lock(&mu_);
     old.swap(epoch_);
     shard = shard_;
@@ -284,15 +284,16 @@ absl::Status WorkerService::ConnectExclusive(grpc::ServerContext* context,
           request.epoch(), shard->plan.rank, peers,
           cluster::Deadline::After(absl::Milliseconds(request.timeout_ms()))));
   RF_ASSIGN_OR_RETURN(
-      std::shared_ptr<Epoch> epoch,
-      Epoch::Create(request.epoch(), shard, statistics, std::move(transport),
-                    std::move(table), endpoint_->recorder(), &trace_,
-                    {.wire = wire,
-                     .prefill_strategy = request.prefill_strategy(),
-                     .expert_capacity = request.expert_capacity(),
-                     .tiles = TunedTiles(std::move(tiles), CpuModel())},
-                    absl::Milliseconds(request.collective_timeout_ms()),
-                    static_cast<int>(request.context())));
+      std::shared_ptr<WorkerEpoch> epoch,
+      WorkerEpoch::Create(request.epoch(), shard, statistics,
+                          std::move(transport), std::move(table),
+                          endpoint_->recorder(), &trace_,
+                          {.wire = wire,
+                           .prefill_strategy = request.prefill_strategy(),
+                           .expert_capacity = request.expert_capacity(),
+                           .tiles = TunedTiles(std::move(tiles), CpuModel())},
+                          absl::Milliseconds(request.collective_timeout_ms()),
+                          static_cast<int>(request.context())));
   response->set_cache_bytes(epoch->cache_bytes());
   RF_LOG(kInfo, "connected with ", world - 1, " peers in epoch ",
          request.epoch());
@@ -307,7 +308,7 @@ grpc::Status WorkerService::Run(
   const cluster::ActiveCalls::Scope scope(&calls_);
   const Exclusive exclusive(this, context);
   if (!exclusive.status().ok()) return cluster::ToGrpc(exclusive.status());
-  std::shared_ptr<Epoch> epoch;
+  std::shared_ptr<WorkerEpoch> epoch;
   {
     MutexLock lock(&mu_);
     epoch = epoch_;

@@ -13,10 +13,10 @@
 #include "cluster/transport/link_transport.h"
 #include "kernels/mutex.h"
 #include "protos/worker.grpc.pb.h"
-#include "worker/execution/epoch.h"
 #include "worker/execution/expert_statistics.h"
 #include "worker/execution/flight_log.h"
 #include "worker/execution/loaded_shard.h"
+#include "worker/execution/worker_epoch.h"
 #include "worker/loading/shard_saver.h"
 
 namespace ringfleet::worker {
@@ -128,7 +128,7 @@ class WorkerService final : public v1::Worker::Service {
   grpc::ServerContext* tracing_ ABSL_GUARDED_BY(mu_) = nullptr;
   std::shared_ptr<LoadedShard> shard_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<ExpertStatistics> statistics_ ABSL_GUARDED_BY(mu_);
-  std::shared_ptr<Epoch> epoch_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<WorkerEpoch> epoch_ ABSL_GUARDED_BY(mu_);
 
   ShardSaver saver_;  // Started and ended by the exclusive call.
 };

@@ -69,7 +69,7 @@ grpc::Status WorkerService::PrepareExperts(
 absl::Status WorkerService::PrepareInEpoch(
     grpc::ServerContext* context, const v1::PrepareExpertsRequest& request,
     grpc::ServerWriter<v1::PrepareExpertsProgress>* writer) {
-  std::shared_ptr<Epoch> epoch;
+  std::shared_ptr<WorkerEpoch> epoch;
   {
     MutexLock lock(&mu_);
     epoch = epoch_;

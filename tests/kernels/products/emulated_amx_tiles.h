@@ -2,8 +2,8 @@
 // What kernels/products/amx_tiles.h does, without AMX: a source that includes
 // this first computes with tiles on any processor. Of int8 products only; the
 // names have internal linkage, beside the real ones of the library.
-#ifndef RINGFLEET_TESTS_KERNELS_PRODUCTS_EMULATED_AMX_TILES_H_
-#define RINGFLEET_TESTS_KERNELS_PRODUCTS_EMULATED_AMX_TILES_H_
+#ifndef RINGFLEET_KERNELS_PRODUCTS_AMX_TILES_H_
+#define RINGFLEET_KERNELS_PRODUCTS_AMX_TILES_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -89,4 +89,4 @@ inline void ReleaseTiles() {
 }  // namespace
 }  // namespace ringfleet::kernels
 
-#endif  // RINGFLEET_TESTS_KERNELS_PRODUCTS_EMULATED_AMX_TILES_H_
+#endif  // RINGFLEET_KERNELS_PRODUCTS_AMX_TILES_H_

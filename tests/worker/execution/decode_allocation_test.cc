@@ -55,14 +55,16 @@ class LoneCommunicator final : public cluster::Communicator {
                          cluster::Deadline) override {
     return absl::UnimplementedError("not part of a step");
   }
-  absl::Status GatherHalves(const cluster::HalvesLayout&,
-                            absl::Span<const char>, cluster::HalvesReceiver&,
-                            uint64_t, cluster::Deadline) override {
+  absl::Status StreamingAllGather(const cluster::SplitRowsLayout&,
+                                  absl::Span<const char>,
+                                  cluster::StreamingReceiver&, uint64_t,
+                                  cluster::Deadline) override {
     return absl::UnimplementedError("not part of a step");
   }
-  absl::Status ReduceHalves(const cluster::HalvesLayout&, cluster::Encoding,
-                            cluster::HalvesSource&, uint64_t,
-                            cluster::Deadline) override {
+  absl::Status StreamingReduceScatter(const cluster::SplitRowsLayout&,
+                                      cluster::Encoding,
+                                      cluster::StreamingSource&, uint64_t,
+                                      cluster::Deadline) override {
     return absl::UnimplementedError("not part of a step");
   }
   void Wake() override {}

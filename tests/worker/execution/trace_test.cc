@@ -47,8 +47,8 @@ absl::Status RunTraced(cluster::Communicator& group, bool gathers) {
   tiles.segment_bytes = 1024;  // Four rows.
   FusedWorkspace workspace;
   kernels::ThreadPool pool(1);
-  const cluster::RowHalves halves(kTracedRows, group.size());
-  const kernels::RowRange own = halves.Shard(group.rank());
+  const cluster::SplitRows parts(kTracedRows, group.size());
+  const kernels::RowRange own = parts.Shard(group.rank());
   std::vector<float> y(kTracedRows * kTracedColumns);
   if (gathers) {
     const std::vector<float> values =

@@ -27,6 +27,7 @@
 #include "tests/testing/sanitized.h"
 #include "tests/testing/slow_transport.h"
 #include "tests/testing/soon.h"
+#include "worker/fused/reduce_scatter_while.h"
 
 namespace ringfleet::worker {
 namespace {
@@ -52,12 +53,13 @@ using ::testing::HasSubstr;
 using cluster::Algorithm;
 using cluster::AlgorithmTable;
 using cluster::GroupCommunicator;
-using cluster::Half;
-using cluster::ShardHalf;
+using cluster::ShardPart;
+using cluster::Side;
 using cluster::Transport;
 using cluster::Wire;
 using kernels::Activations;
 using kernels::ThreadPool;
+using kernels::WeightForm;
 
 absl::Status Named(const absl::Status& status, int ranks, int rank, size_t rows,
                    Layout layout) {
@@ -68,9 +70,9 @@ absl::Status Named(const absl::Status& status, int ranks, int rank, size_t rows,
 // Records what a rank's two threads do, "kind step half" each.
 class Trace final : public FusedObserver {
  public:
-  void Sent(int step, ShardHalf half) override { Add('s', step, half); }
-  void Multiplied(int step, ShardHalf half) override { Add('m', step, half); }
-  void Written(int step, ShardHalf half) override { Add('w', step, half); }
+  void Sent(int step, ShardPart part) override { Add('s', step, part); }
+  void Multiplied(int step, ShardPart part) override { Add('m', step, part); }
+  void Written(int step, ShardPart part) override { Add('w', step, part); }
 
   // The halves of `kind` in `step`, as they came.
   std::string Of(char kind, int step) {
@@ -78,8 +80,8 @@ class Trace final : public FusedObserver {
     std::string all;
     for (const Event& event : events_) {
       if (event.kind != kind || event.step != step) continue;
-      absl::StrAppend(&all, all.empty() ? "" : " ", event.half.shard,
-                      event.half.half == Half::kLeft ? "L" : "R");
+      absl::StrAppend(&all, all.empty() ? "" : " ", event.part.shard,
+                      event.part.side == Side::kLeft ? "L" : "R");
     }
     return all;
   }
@@ -89,7 +91,7 @@ class Trace final : public FusedObserver {
     for (size_t i = 0; i < events_.size(); ++i) {
       for (size_t j = i + 1; j < events_.size(); ++j) {
         if (events_[i].kind == events_[j].kind &&
-            events_[i].half.half == events_[j].half.half &&
+            events_[i].part.side == events_[j].part.side &&
             events_[i].step >= events_[j].step) {
           return false;
         }
@@ -106,11 +108,11 @@ class Trace final : public FusedObserver {
   struct Event {
     char kind;
     int step;
-    ShardHalf half;
+    ShardPart part;
   };
-  void Add(char kind, int step, ShardHalf half) {
+  void Add(char kind, int step, ShardPart part) {
     MutexLock lock(&mu_);
-    events_.push_back({kind, step, half});
+    events_.push_back({kind, step, part});
   }
 
   Mutex mu_;

@@ -112,16 +112,19 @@ class MeddlingCommunicator : public Communicator {
                          Deadline deadline) override {
     return Then(real_->Broadcast(values, root, encoding, deadline), values);
   }
-  absl::Status GatherHalves(const cluster::HalvesLayout& layout,
-                            absl::Span<const char> own,
-                            cluster::HalvesReceiver& receiver, uint64_t check,
-                            Deadline deadline) override {
-    return real_->GatherHalves(layout, own, receiver, check, deadline);
+  absl::Status StreamingAllGather(const cluster::SplitRowsLayout& layout,
+                                  absl::Span<const char> own,
+                                  cluster::StreamingReceiver& receiver,
+                                  uint64_t check, Deadline deadline) override {
+    return real_->StreamingAllGather(layout, own, receiver, check, deadline);
   }
-  absl::Status ReduceHalves(const cluster::HalvesLayout& layout,
-                            Encoding encoding, cluster::HalvesSource& source,
-                            uint64_t check, Deadline deadline) override {
-    return real_->ReduceHalves(layout, encoding, source, check, deadline);
+  absl::Status StreamingReduceScatter(const cluster::SplitRowsLayout& layout,
+                                      Encoding encoding,
+                                      cluster::StreamingSource& source,
+                                      uint64_t check,
+                                      Deadline deadline) override {
+    return real_->StreamingReduceScatter(layout, encoding, source, check,
+                                         deadline);
   }
   void Wake() override { real_->Wake(); }
   absl::Status Barrier(Deadline deadline) override {
@@ -230,9 +233,9 @@ TEST(CollectiveCaseTest, AnOutputThatNobodyWroteIsWrong) {
       const bool has_own =
           operation == Operation::kBarrier ||
           (operation == Operation::kBroadcast && group.rank() == 0);
-      const bool half = operation == Operation::kReduceScatter;
+      const bool part = operation == Operation::kReduceScatter;
       EXPECT_EQ(bench.CountWrong(), has_own ? 0u
-                                    : half  ? 500u
+                                    : part  ? 500u
                                             : 1000u)
           << Name(bench.spec());
     }

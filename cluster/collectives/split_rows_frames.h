@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How operations in halves cut rows into frames; the same on all ranks.
-#ifndef RINGFLEET_CLUSTER_COLLECTIVES_HALVES_FRAMES_H_
-#define RINGFLEET_CLUSTER_COLLECTIVES_HALVES_FRAMES_H_
+#ifndef RINGFLEET_CLUSTER_COLLECTIVES_SPLIT_ROWS_FRAMES_H_
+#define RINGFLEET_CLUSTER_COLLECTIVES_SPLIT_ROWS_FRAMES_H_
 
 #include <algorithm>
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace ringfleet::cluster {
 
 // Elements of a frame, at most `most`: whole rows, which travel as `row_bytes`
 // each, where one fits at all.
-inline size_t FrameElements(const HalvesLayout& layout, size_t row_bytes,
+inline size_t FrameElements(const SplitRowsLayout& layout, size_t row_bytes,
                             size_t most, size_t default_segment_bytes) {
   const size_t row = layout.row_size;
   if (row == 0 || row > most) return most;
@@ -24,14 +24,14 @@ inline size_t FrameElements(const HalvesLayout& layout, size_t row_bytes,
 }
 
 // Of rows of bytes.
-inline size_t RowFrameBytes(const HalvesLayout& layout, int ranks) {
+inline size_t RowFrameBytes(const SplitRowsLayout& layout, int ranks) {
   return FrameElements(
       layout, layout.row_size, kMaxPayloadBytes,
       DefaultRowSegmentBytes(layout.rows, ranks, layout.row_size));
 }
 
 // Of what is added up.
-inline size_t SumFrameElements(const HalvesLayout& layout, int ranks,
+inline size_t SumFrameElements(const SplitRowsLayout& layout, int ranks,
                                const WireFormat& format) {
   const size_t row_bytes = format.EncodedBytes(0, layout.row_size);
   return std::max(
@@ -42,4 +42,4 @@ inline size_t SumFrameElements(const HalvesLayout& layout, int ranks,
 
 }  // namespace ringfleet::cluster
 
-#endif  // RINGFLEET_CLUSTER_COLLECTIVES_HALVES_FRAMES_H_
+#endif  // RINGFLEET_CLUSTER_COLLECTIVES_SPLIT_ROWS_FRAMES_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/execution/epoch.h"
+#include "worker/execution/worker_epoch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ TEST(EpochTest, CachesThatCannotBeReservedAreAnError) {
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   const std::shared_ptr<LoadedShard> shard = *std::move(loaded);
   const auto create = [&shard](int context) {
-    return Epoch::Create(
+    return WorkerEpoch::Create(
                /*epoch=*/1, shard, std::make_shared<ExpertStatistics>(),
                /*transport=*/nullptr, cluster::AlgorithmTable::Default(),
                /*recorder=*/nullptr, /*trace=*/nullptr, {}, absl::Seconds(1),

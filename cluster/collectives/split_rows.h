@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the rows of a matrix are shared out over ranks, and in two halves each.
-#ifndef RINGFLEET_CLUSTER_COLLECTIVES_ROW_HALVES_H_
-#define RINGFLEET_CLUSTER_COLLECTIVES_ROW_HALVES_H_
+#ifndef RINGFLEET_CLUSTER_COLLECTIVES_SPLIT_ROWS_H_
+#define RINGFLEET_CLUSTER_COLLECTIVES_SPLIT_ROWS_H_
 
 #include <algorithm>
 #include <cstddef>
@@ -14,22 +14,22 @@ namespace ringfleet::cluster {
 // The first rows of a shard, kLeft, and the rest, kRight. A ring's gather sends
 // them in the direction they are named after; a reduction, which is a gather in
 // reverse, the other way.
-enum class Half : uint8_t { kLeft = 0, kRight = 1 };
+enum class Side : uint8_t { kLeft = 0, kRight = 1 };
 
 // One half of one rank's rows.
-struct ShardHalf {
+struct ShardPart {
   int shard = 0;
-  Half half = Half::kLeft;
+  Side side = Side::kLeft;
 
-  bool operator==(const ShardHalf&) const = default;
+  bool operator==(const ShardPart&) const = default;
 };
 
 // Rank q has the rows from floor(q rows / ranks) up to floor((q + 1) rows /
 // ranks), and its left half is the longer one if they are odd. Halves and
 // shards may be empty.
-class RowHalves {
+class SplitRows {
  public:
-  RowHalves(size_t rows, int ranks)
+  SplitRows(size_t rows, int ranks)
       : rows_(rows), ranks_(static_cast<size_t>(ranks)) {}
 
   size_t rows() const { return rows_; }
@@ -39,10 +39,10 @@ class RowHalves {
     return {FirstRow(q), FirstRow(q + 1)};
   }
 
-  kernels::RowRange Of(ShardHalf which) const {
+  kernels::RowRange Of(ShardPart which) const {
     const kernels::RowRange all = Shard(which.shard);
     const size_t middle = all.begin + (all.size() + 1) / 2;
-    return which.half == Half::kLeft ? kernels::RowRange{all.begin, middle}
+    return which.side == Side::kLeft ? kernels::RowRange{all.begin, middle}
                                      : kernels::RowRange{middle, all.end};
   }
 
@@ -62,8 +62,8 @@ class RowHalves {
 // a frame costs 10 to 20 us of CPU time and more beside a product, and no more
 // than what level-2 caches hold of two directions.
 inline size_t DefaultSumSegmentBytes(size_t rows, int ranks, size_t row_bytes) {
-  const size_t halves = 2 * static_cast<size_t>(ranks);
-  const size_t half_bytes = (rows + halves - 1) / halves * row_bytes;
+  const size_t parts = 2 * static_cast<size_t>(ranks);
+  const size_t half_bytes = (rows + parts - 1) / parts * row_bytes;
   return std::clamp<size_t>(half_bytes / 16, size_t{64} << 10,
                             size_t{512} << 10);
 }
@@ -74,8 +74,8 @@ inline size_t DefaultSumSegmentBytes(size_t rows, int ranks, size_t row_bytes) {
 // left to multiply by, are few.
 inline size_t DefaultRowSegmentBytes(size_t rows, int ranks, size_t row_bytes) {
   constexpr size_t kLeastBytes = size_t{16} << 10;
-  const size_t halves = 2 * static_cast<size_t>(ranks);
-  const size_t half_rows = (rows + halves - 1) / halves;
+  const size_t parts = 2 * static_cast<size_t>(ranks);
+  const size_t half_rows = (rows + parts - 1) / parts;
   const size_t frames =
       std::clamp<size_t>(half_rows * row_bytes / kLeastBytes, 1, 3);
   const size_t frame_rows = (half_rows + frames - 1) / frames;
@@ -85,4 +85,4 @@ inline size_t DefaultRowSegmentBytes(size_t rows, int ranks, size_t row_bytes) {
 
 }  // namespace ringfleet::cluster
 
-#endif  // RINGFLEET_CLUSTER_COLLECTIVES_ROW_HALVES_H_
+#endif  // RINGFLEET_CLUSTER_COLLECTIVES_SPLIT_ROWS_H_

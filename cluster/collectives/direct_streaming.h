@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Communicator::ReduceHalves without a ring: what a rank has computed of a half
-// goes to the rank that the half belongs to, which adds up.
-#ifndef RINGFLEET_CLUSTER_COLLECTIVES_DIRECT_HALVES_H_
-#define RINGFLEET_CLUSTER_COLLECTIVES_DIRECT_HALVES_H_
+// Communicator::StreamingReduceScatter without a ring: what a rank has computed
+// of a half goes to the rank that the half belongs to, which adds up.
+#ifndef RINGFLEET_CLUSTER_COLLECTIVES_DIRECT_STREAMING_H_
+#define RINGFLEET_CLUSTER_COLLECTIVES_DIRECT_STREAMING_H_
 
 #include "absl/status/status.h"
 #include "cluster/collectives/communicator.h"
@@ -16,9 +16,11 @@ namespace ringfleet::cluster {
 // two halves and two are sent to it, as on the ring, but nobody waits for a sum
 // to pass on. What has come before the own summands are there is kept as it
 // came, of two ranks in the transport.
-absl::Status DirectReduceHalves(Exchange& exchange, const HalvesLayout& layout,
-                                const WireFormat& format, HalvesSource& source);
+absl::Status DirectStreamingReduceScatter(Exchange& exchange,
+                                          const SplitRowsLayout& layout,
+                                          const WireFormat& format,
+                                          StreamingSource& source);
 
 }  // namespace ringfleet::cluster
 
-#endif  // RINGFLEET_CLUSTER_COLLECTIVES_DIRECT_HALVES_H_
+#endif  // RINGFLEET_CLUSTER_COLLECTIVES_DIRECT_STREAMING_H_

@@ -10,7 +10,7 @@
 #include "cluster/process/log.h"
 #include "cluster/process/status_macros.h"
 #include "coordinator/fleet/checkpoint_difference.h"
-#include "coordinator/fleet/epoch.h"
+#include "coordinator/fleet/fleet_epoch.h"
 
 namespace ringfleet::coordinator {
 namespace {
@@ -23,7 +23,7 @@ constexpr absl::Duration kDescribeTime = absl::Seconds(30);
 
 }  // namespace
 
-absl::Status Epoch::FindFiles() {
+absl::Status FleetEpoch::FindFiles() {
   RF_RETURN_IF_ERROR(OnEveryRank([this](int rank) -> absl::Status {
     v1::FindCheckpointRequest request;
     request.set_model_path(options_.model_dir);
@@ -68,7 +68,7 @@ absl::Status Epoch::FindFiles() {
   return absl::OkStatus();
 }
 
-int Epoch::RankWithFiles(int rank) const {
+int FleetEpoch::RankWithFiles(int rank) const {
   MutexLock lock(&mu_);
   if (found_[rank].missing().empty()) return rank;
   for (size_t i = 0; i < found_.size(); ++i) {
@@ -79,7 +79,7 @@ int Epoch::RankWithFiles(int rank) const {
   return rank;
 }
 
-std::string Epoch::CompareCheckpoints(int want, int got) {
+std::string FleetEpoch::CompareCheckpoints(int want, int got) {
   v1::DescribeCheckpointRequest request;
   request.set_model_path(options_.model_dir);
   const Deadline deadline = Deadline::After(kDescribeTime);

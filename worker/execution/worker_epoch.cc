@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/execution/epoch.h"
+#include "worker/execution/worker_epoch.h"
 
 #include <utility>
 
@@ -27,7 +27,7 @@ ModelSettings ReferenceSettings(ModelSettings settings) {
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<Epoch>> Epoch::Create(
+absl::StatusOr<std::shared_ptr<WorkerEpoch>> WorkerEpoch::Create(
     uint64_t epoch, std::shared_ptr<LoadedShard> shard,
     std::shared_ptr<ExpertStatistics> statistics,
     std::unique_ptr<cluster::Transport> transport,
@@ -43,27 +43,30 @@ absl::StatusOr<std::shared_ptr<Epoch>> Epoch::Create(
         MakeCache(*shard, *shard->reference, kernels::Dtype::kF32, context));
     reference_cache.emplace(std::move(reserved));
   }
-  return std::shared_ptr<Epoch>(new Epoch(
+  return std::shared_ptr<WorkerEpoch>(new WorkerEpoch(
       epoch, std::move(shard), std::move(statistics), std::move(transport),
       std::move(table), recorder, trace, settings, collective_timeout,
       std::move(cache), std::move(reference_cache)));
 }
 
-Epoch::Instance::Instance(LoadedShard& shard, const Weights& weights,
-                          KvCache reserved, TimedCommunicator& communicator,
-                          TimedCommunicator* data_axis,
-                          const ModelSettings& settings)
+WorkerEpoch::Instance::Instance(LoadedShard& shard, const Weights& weights,
+                                KvCache reserved,
+                                TimedCommunicator& communicator,
+                                TimedCommunicator* data_axis,
+                                const ModelSettings& settings)
     : cache(std::move(reserved)),
       model(shard.spec, shard.plan, shard.layout, weights, *shard.pool, cache,
             communicator, data_axis, settings) {}
 
-Epoch::Epoch(uint64_t epoch, std::shared_ptr<LoadedShard> shard,
-             std::shared_ptr<ExpertStatistics> statistics,
-             std::unique_ptr<cluster::Transport> transport,
-             cluster::AlgorithmTable table, cluster::FlightRecorder* recorder,
-             cluster::TraceRecorder* trace, const ModelSettings& settings,
-             absl::Duration collective_timeout, KvCache cache,
-             std::optional<KvCache> reference_cache)
+WorkerEpoch::WorkerEpoch(uint64_t epoch, std::shared_ptr<LoadedShard> shard,
+                         std::shared_ptr<ExpertStatistics> statistics,
+                         std::unique_ptr<cluster::Transport> transport,
+                         cluster::AlgorithmTable table,
+                         cluster::FlightRecorder* recorder,
+                         cluster::TraceRecorder* trace,
+                         const ModelSettings& settings,
+                         absl::Duration collective_timeout, KvCache cache,
+                         std::optional<KvCache> reference_cache)
     : id_(epoch),
       shard_(std::move(shard)),
       layout_(shard_->layout),
@@ -99,12 +102,12 @@ Epoch::Epoch(uint64_t epoch, std::shared_ptr<LoadedShard> shard,
                     : ModelInstance{},
                 shard_->slots) {}
 
-Epoch::~Epoch() {
+WorkerEpoch::~WorkerEpoch() {
   // First of all: payload on its way to a peer lies in the models' buffers.
   transport_.reset();
 }
 
-absl::Status Epoch::PrepareExperts(
+absl::Status WorkerEpoch::PrepareExperts(
     uint64_t number, const v1::ExpertLayout& changes, uint64_t available_bytes,
     const std::string& coordinator, cluster::CancellableCalls* fetching,
     absl::FunctionRef<absl::Status(uint64_t, uint64_t)> report) {
@@ -136,7 +139,7 @@ absl::Status Epoch::PrepareExperts(
   return absl::OkStatus();
 }
 
-absl::Status Epoch::SwitchTo(uint64_t number) {
+absl::Status WorkerEpoch::SwitchTo(uint64_t number) {
   std::optional<StagedWeights> staged;
   {
     MutexLock lock(&mu_);
@@ -162,7 +165,8 @@ absl::Status Epoch::SwitchTo(uint64_t number) {
   return absl::OkStatus();
 }
 
-absl::Status Epoch::Step(const v1::StepPlan& plan, v1::StepResult* result) {
+absl::Status WorkerEpoch::Step(const v1::StepPlan& plan,
+                               v1::StepResult* result) {
   absl::Status status;
   if (plan.expert_move() != 0) status = SwitchTo(plan.expert_move());
   if (status.ok()) status = executor_.Step(plan, result);
@@ -175,7 +179,7 @@ absl::Status Epoch::Step(const v1::StepPlan& plan, v1::StepResult* result) {
   return status;
 }
 
-uint64_t Epoch::cache_bytes() const {
+uint64_t WorkerEpoch::cache_bytes() const {
   return main_.cache.bytes() +
          (reference_.has_value() ? reference_->cache.bytes() : 0);
 }

@@ -2,8 +2,8 @@
 // One life of a fleet, from loading to its first failure: the same workers
 // load a model, connect with each other and run steps. It ends with one cause,
 // which every request of the epoch gets.
-#ifndef RINGFLEET_COORDINATOR_FLEET_EPOCH_H_
-#define RINGFLEET_COORDINATOR_FLEET_EPOCH_H_
+#ifndef RINGFLEET_COORDINATOR_FLEET_FLEET_EPOCH_H_
+#define RINGFLEET_COORDINATOR_FLEET_FLEET_EPOCH_H_
 
 #include <cstdint>
 #include <deque>
@@ -101,18 +101,19 @@ class StepSource {
 };
 
 // Thread-safe; Form and RunSteps are called once each, by one thread.
-class Epoch {
+class FleetEpoch {
  public:
   // `members` holds every rank's, in order; in the fleet they may have other
   // ranks. `fingerprint` is that of the
   // checkpoint that the fleet has begun with; empty: it begins with this epoch.
   // `on_change` is called without locks held when what Progress() returns has
   // changed.
-  Epoch(FleetOptions options, uint64_t id, std::vector<cluster::Member> members,
-        std::string fingerprint, std::function<void()> on_change);
-  ~Epoch();
-  Epoch(const Epoch&) = delete;
-  Epoch& operator=(const Epoch&) = delete;
+  FleetEpoch(FleetOptions options, uint64_t id,
+             std::vector<cluster::Member> members, std::string fingerprint,
+             std::function<void()> on_change);
+  ~FleetEpoch();
+  FleetEpoch(const FleetEpoch&) = delete;
+  FleetEpoch& operator=(const FleetEpoch&) = delete;
 
   // Loads and connects all ranks and opens their Run streams. On an error
   // everything is cancelled.
@@ -255,4 +256,4 @@ uint64_t ConfigHash(const FleetOptions& options, absl::string_view fingerprint,
 
 }  // namespace ringfleet::coordinator
 
-#endif  // RINGFLEET_COORDINATOR_FLEET_EPOCH_H_
+#endif  // RINGFLEET_COORDINATOR_FLEET_FLEET_EPOCH_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cluster/collectives/direct_halves.h"
+#include "cluster/collectives/direct_streaming.h"
 
 #include <algorithm>
 #include <array>
@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "cluster/collectives/chunks.h"
-#include "cluster/collectives/halves_frames.h"
+#include "cluster/collectives/split_rows_frames.h"
 #include "cluster/process/status_macros.h"
 #include "kernels/elementwise.h"
 
@@ -18,18 +18,18 @@ namespace {
 
 class DirectSchedule {
  public:
-  DirectSchedule(Exchange& exchange, const HalvesLayout& layout,
-                 const WireFormat& format, HalvesSource& source)
+  DirectSchedule(Exchange& exchange, const SplitRowsLayout& layout,
+                 const WireFormat& format, StreamingSource& source)
       : exchange_(exchange),
-        halves_(layout.rows, exchange.size()),
+        split_(layout.rows, exchange.size()),
         row_elements_(layout.row_size),
         frame_elements_(SumFrameElements(layout, exchange.size(), format)),
         last_step_(exchange.size() - 2),
         format_(format),
         source_(source) {
     for (size_t i = 0; i < 2; ++i) {
-      outgoing_[i].half = incoming_[i].half =
-          i == 0 ? Half::kLeft : Half::kRight;
+      outgoing_[i].side = incoming_[i].side =
+          i == 0 ? Side::kLeft : Side::kRight;
       BeginStep(outgoing_[i], /*sends=*/true);
       BeginStep(incoming_[i], /*sends=*/false);
     }
@@ -58,11 +58,11 @@ class DirectSchedule {
   // Halves of one side that are sent, or that come: one in each step, frame by
   // frame.
   struct Walk {
-    Half half = Half::kLeft;
+    Side side = Side::kLeft;
     int step = 0;
     size_t frame = 0;  // Of the step.
     int peer = 0;
-    ShardHalf which;
+    ShardPart which;
     std::optional<ChunkCursor<WireFormat>> cursor;
   };
   using Walks = std::array<Walk, 2>;
@@ -74,11 +74,11 @@ class DirectSchedule {
 
   void BeginStep(Walk& walk, bool sends) {
     const int distance = 1 + walk.step;
-    const bool back = (walk.half == Half::kLeft) == sends;
+    const bool back = (walk.side == Side::kLeft) == sends;
     walk.frame = 0;
     walk.peer =
         exchange_.Wrap(exchange_.rank() + (back ? -distance : distance));
-    walk.which = {sends ? walk.peer : exchange_.rank(), walk.half};
+    walk.which = {sends ? walk.peer : exchange_.rank(), walk.side};
     walk.cursor.emplace(format_, ElementRange{0, Elements(walk.which)},
                         frame_elements_);
   }
@@ -100,22 +100,22 @@ class DirectSchedule {
     if (walk.step < others_step || other.step > others_step) return true;
     if (walk.step > others_step) return false;
     const size_t others_frame = other.step == others_step ? other.frame : 0;
-    return walk.half == Half::kLeft ? walk.frame <= others_frame
+    return walk.side == Side::kLeft ? walk.frame <= others_frame
                                     : walk.frame < others_frame;
   }
 
-  bool Computed(ShardHalf which, const ChunkCursor<WireFormat>& cursor) {
+  bool Computed(ShardPart which, const ChunkCursor<WireFormat>& cursor) {
     return source_.Ready(which) * row_elements_ >= cursor.chunk().end;
   }
 
   // The number that a frame's step has on the wire.
   static uint32_t StepOf(const Walk& walk) {
     return 2 * static_cast<uint32_t>(walk.step) +
-           (walk.half == Half::kRight ? 1 : 0);
+           (walk.side == Side::kRight ? 1 : 0);
   }
 
-  size_t Elements(ShardHalf which) const {
-    return halves_.Of(which).size() * row_elements_;
+  size_t Elements(ShardPart which) const {
+    return split_.Of(which).size() * row_elements_;
   }
 
   // Memory for what is kept of the own rows, behind a frame of the own summands
@@ -124,19 +124,19 @@ class DirectSchedule {
   absl::Status ReserveMemory() {
     if (last_step_ > 0) {
       size_t kept = frame_elements_ * sizeof(float);
-      for (const Half half : {Half::kLeft, Half::kRight}) {
-        const size_t elements = Elements({exchange_.rank(), half});
-        kept_bytes_[HalfIndex(half)] = format_.EncodedBytes(0, elements);
-        kept_[HalfIndex(half)] = kept;
-        kept += (last_step_ + 1) * kept_bytes_[HalfIndex(half)];
+      for (const Side side : {Side::kLeft, Side::kRight}) {
+        const size_t elements = Elements({exchange_.rank(), side});
+        kept_bytes_[SideIndex(side)] = format_.EncodedBytes(0, elements);
+        kept_[SideIndex(side)] = kept;
+        kept += (last_step_ + 1) * kept_bytes_[SideIndex(side)];
       }
       scratch_ = exchange_.Scratch(kept);
     }
     size_t bytes = 0;
     for (int shard = 0; shard < exchange_.size(); ++shard) {
       if (shard == exchange_.rank() || format_.IdentityBytes()) continue;
-      for (const Half half : {Half::kLeft, Half::kRight}) {
-        bytes += format_.EncodedBytes(0, Elements({shard, half}));
+      for (const Side side : {Side::kLeft, Side::kRight}) {
+        bytes += format_.EncodedBytes(0, Elements({shard, side}));
       }
     }
     RF_ASSIGN_OR_RETURN(block_, exchange_.NextBlock(bytes));
@@ -204,23 +204,23 @@ class DirectSchedule {
       format_.Round(begin, end, own);
       return format_.Accumulate(frame.payload, begin, end, own, own);
     }
-    char* to = Kept(walk.half, walk.peer) + walk.cursor->offset();
+    char* to = Kept(walk.side, walk.peer) + walk.cursor->offset();
     for (const absl::Span<const char> piece : frame.payload) {
       to = std::copy(piece.begin(), piece.end(), to);
     }
   }
 
   // What has been kept of rank `from`'s summands of an own half.
-  char* Kept(Half half, int from) const {
+  char* Kept(Side side, int from) const {
     const int before = from < exchange_.rank() ? from : from - 1;
-    return scratch_ + kept_[HalfIndex(half)] +
-           before * kept_bytes_[HalfIndex(half)];
+    return scratch_ + kept_[SideIndex(side)] +
+           before * kept_bytes_[SideIndex(side)];
   }
 
   absl::Status AddUpKept() {
-    for (const Half half : {Half::kLeft, Half::kRight}) {
-      const ShardHalf which = {exchange_.rank(), half};
-      while (source_.Ready(which) < halves_.Of(which).size()) {
+    for (const Side side : {Side::kLeft, Side::kRight}) {
+      const ShardPart which = {exchange_.rank(), side};
+      while (source_.Ready(which) < split_.Of(which).size()) {
         size_t index = 0;
         RF_RETURN_IF_ERROR(exchange_.ReceiveUnlessWoken({}, &index).status());
       }
@@ -233,7 +233,7 @@ class DirectSchedule {
     return absl::OkStatus();
   }
 
-  void AddUpFrame(ShardHalf which, const ChunkCursor<WireFormat>& cursor) {
+  void AddUpFrame(ShardPart which, const ChunkCursor<WireFormat>& cursor) {
     const auto [begin, end] = cursor.chunk();
     float* const sum = source_.Partial(which) + begin;
     format_.Round(begin, end, sum);
@@ -245,7 +245,7 @@ class DirectSchedule {
         continue;
       }
       const absl::Span<const char> kept(
-          Kept(which.half, rank) + cursor.offset(), cursor.bytes());
+          Kept(which.side, rank) + cursor.offset(), cursor.bytes());
       if (rank == 0) {
         format_.Decode({&kept, 1}, begin, end, sum);
       } else {
@@ -254,15 +254,15 @@ class DirectSchedule {
     }
   }
 
-  static size_t HalfIndex(Half half) { return static_cast<size_t>(half); }
+  static size_t SideIndex(Side side) { return static_cast<size_t>(side); }
 
   Exchange& exchange_;
-  const RowHalves halves_;
+  const SplitRows split_;
   const size_t row_elements_;
   const size_t frame_elements_;
   const int last_step_;
   const WireFormat& format_;
-  HalvesSource& source_;
+  StreamingSource& source_;
   Walks outgoing_;
   Walks incoming_;
   size_t favoured_ = 0;  // Takes turns, so that neither side starves.
@@ -275,9 +275,10 @@ class DirectSchedule {
 
 }  // namespace
 
-absl::Status DirectReduceHalves(Exchange& exchange, const HalvesLayout& layout,
-                                const WireFormat& format,
-                                HalvesSource& source) {
+absl::Status DirectStreamingReduceScatter(Exchange& exchange,
+                                          const SplitRowsLayout& layout,
+                                          const WireFormat& format,
+                                          StreamingSource& source) {
   return DirectSchedule(exchange, layout, format, source).Run();
 }
 

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cluster/collectives/ring_halves.h"
+#include "cluster/collectives/ring_streaming.h"
 
 #include <array>
 #include <optional>
 
 #include "cluster/collectives/chunks.h"
-#include "cluster/collectives/halves_frames.h"
 #include "cluster/collectives/ring_receiver.h"
+#include "cluster/collectives/split_rows_frames.h"
 #include "cluster/process/status_macros.h"
 
 namespace ringfleet::cluster {
 namespace {
 
-class GatherHalvesSchedule {
+class StreamingAllGatherSchedule {
  public:
-  GatherHalvesSchedule(Exchange& exchange, const HalvesLayout& layout,
-                       HalvesReceiver& receiver)
+  StreamingAllGatherSchedule(Exchange& exchange, const SplitRowsLayout& layout,
+                             StreamingReceiver& receiver)
       : exchange_(exchange),
-        halves_(layout.rows, exchange.size()),
+        split_(layout.rows, exchange.size()),
         row_bytes_(layout.row_size),
         frame_bytes_(RowFrameBytes(layout, exchange.size())),
         last_step_(static_cast<uint32_t>(exchange.size() - 2)),
@@ -27,7 +27,7 @@ class GatherHalvesSchedule {
     RF_RETURN_IF_ERROR(SendOwn(own));
     const uint32_t steps = last_step_ + 1;
     RF_RETURN_IF_ERROR(
-        (RingReceiver<ByteFormat, GatherHalvesSchedule>(
+        (RingReceiver<ByteFormat, StreamingAllGatherSchedule>(
              exchange_, format_, *this, {steps, steps}, frame_bytes_)
              .Run()));
     return exchange_.AwaitCallerMemory();
@@ -36,12 +36,12 @@ class GatherHalvesSchedule {
   bool Encoded(uint32_t) const { return true; }
   uint32_t FirstStep(const Flow&) const { return 0; }
   ElementRange Part(const Flow& flow, uint32_t step) const {
-    return {0, halves_.Of(Incoming(flow, step)).size() * row_bytes_};
+    return {0, split_.Of(Incoming(flow, step)).size() * row_bytes_};
   }
   absl::Status Arrived(const Flow& flow, uint32_t step,
                        const ChunkCursor<ByteFormat>& cursor,
                        const FrameBody& frame) {
-    const ShardHalf which = Incoming(flow, step);
+    const ShardPart which = Incoming(flow, step);
     if (step < last_step_) {
       if (cursor.consumed() == 0) receiver_.Sends(step + 1, which);
       RF_RETURN_IF_ERROR(
@@ -52,22 +52,22 @@ class GatherHalvesSchedule {
   }
 
  private:
-  static Half HalfOn(const Flow& flow) {
-    return flow.lane == Lane::kLeft ? Half::kLeft : Half::kRight;
+  static Side SideOn(const Flow& flow) {
+    return flow.lane == Lane::kLeft ? Side::kLeft : Side::kRight;
   }
-  ShardHalf Incoming(const Flow& flow, uint32_t step) const {
+  ShardPart Incoming(const Flow& flow, uint32_t step) const {
     const int hops = static_cast<int>(step) + 1;
-    return {exchange_.Wrap(exchange_.rank() - flow.sign * hops), HalfOn(flow)};
+    return {exchange_.Wrap(exchange_.rank() - flow.sign * hops), SideOn(flow)};
   }
 
   absl::Status SendOwn(absl::Span<const char> own) {
-    const size_t first = halves_.Shard(exchange_.rank()).begin * row_bytes_;
+    const size_t first = split_.Shard(exchange_.rank()).begin * row_bytes_;
     std::array<Flow, 2> flows;
     std::array<std::optional<ChunkCursor<ByteFormat>>, 2> cursors;
     for (size_t i = 0; i < 2; ++i) {
       flows[i] = FlowOf(exchange_, kRingLanes[i]);
-      const ShardHalf which = {exchange_.rank(), HalfOn(flows[i])};
-      const kernels::RowRange rows = halves_.Of(which);
+      const ShardPart which = {exchange_.rank(), SideOn(flows[i])};
+      const kernels::RowRange rows = split_.Of(which);
       cursors[i].emplace(
           format_, ElementRange{rows.begin * row_bytes_, rows.end * row_bytes_},
           frame_bytes_);
@@ -94,20 +94,21 @@ class GatherHalvesSchedule {
   }
 
   Exchange& exchange_;
-  const RowHalves halves_;
+  const SplitRows split_;
   const size_t row_bytes_;
   const size_t frame_bytes_;
   const uint32_t last_step_;  // In which something is sent.
-  HalvesReceiver& receiver_;
+  StreamingReceiver& receiver_;
   const ByteFormat format_ = {};
 };
 
-class ReduceHalvesSchedule {
+class StreamingReduceScatterSchedule {
  public:
-  ReduceHalvesSchedule(Exchange& exchange, const HalvesLayout& layout,
-                       HalvesSource& source)
+  StreamingReduceScatterSchedule(Exchange& exchange,
+                                 const SplitRowsLayout& layout,
+                                 StreamingSource& source)
       : exchange_(exchange),
-        halves_(layout.rows, exchange.size()),
+        split_(layout.rows, exchange.size()),
         row_elements_(layout.row_size),
         frame_elements_(SumFrameElements(layout, exchange.size(), format_)),
         steps_(exchange.size()),
@@ -154,19 +155,19 @@ class ReduceHalvesSchedule {
   struct LaneState {
     Flow flow;
     int step = 0;  // The last one sends nothing.
-    ShardHalf which;
+    ShardPart which;
     std::optional<ChunkCursor<WireFormat>> cursor;
   };
 
-  ShardHalf HalfAt(const LaneState& lane, int step) const {
+  ShardPart HalfAt(const LaneState& lane, int step) const {
     return {exchange_.Wrap(exchange_.rank() - lane.flow.sign * (step + 1)),
-            lane.flow.lane == Lane::kRight ? Half::kLeft : Half::kRight};
+            lane.flow.lane == Lane::kRight ? Side::kLeft : Side::kRight};
   }
 
   void BeginStep(LaneState& lane) {
     lane.which = HalfAt(lane, lane.step);
     lane.cursor.emplace(
-        format_, ElementRange{0, halves_.Of(lane.which).size() * row_elements_},
+        format_, ElementRange{0, split_.Of(lane.which).size() * row_elements_},
         frame_elements_);
   }
 
@@ -205,26 +206,28 @@ class ReduceHalvesSchedule {
 
   Exchange& exchange_;
   const WireFormat format_{Wire::kF32, /*row_elements=*/0};
-  const RowHalves halves_;
+  const SplitRows split_;
   const size_t row_elements_;
   const size_t frame_elements_;
   const int steps_;
-  HalvesSource& source_;
+  StreamingSource& source_;
   std::array<LaneState, 2> lanes_;
 };
 
 }  // namespace
 
-absl::Status RingGatherHalves(Exchange& exchange, const HalvesLayout& layout,
-                              absl::Span<const char> own,
-                              HalvesReceiver& receiver) {
+absl::Status RingStreamingAllGather(Exchange& exchange,
+                                    const SplitRowsLayout& layout,
+                                    absl::Span<const char> own,
+                                    StreamingReceiver& receiver) {
   exchange.SetBesideCompute();
-  return GatherHalvesSchedule(exchange, layout, receiver).Run(own);
+  return StreamingAllGatherSchedule(exchange, layout, receiver).Run(own);
 }
 
-absl::Status RingReduceHalves(Exchange& exchange, const HalvesLayout& layout,
-                              HalvesSource& source) {
-  return ReduceHalvesSchedule(exchange, layout, source).Run();
+absl::Status RingStreamingReduceScatter(Exchange& exchange,
+                                        const SplitRowsLayout& layout,
+                                        StreamingSource& source) {
+  return StreamingReduceScatterSchedule(exchange, layout, source).Run();
 }
 
 }  // namespace ringfleet::cluster

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/fleet/epoch.h"
+#include "coordinator/fleet/fleet_epoch.h"
 
 #include <xxhash.h>
 
@@ -59,9 +59,9 @@ uint64_t ConfigHash(const FleetOptions& options, absl::string_view fingerprint,
   return XXH64(text.data(), text.size(), /*seed=*/0);
 }
 
-Epoch::Epoch(FleetOptions options, uint64_t id,
-             std::vector<cluster::Member> members, std::string fingerprint,
-             std::function<void()> on_change)
+FleetEpoch::FleetEpoch(FleetOptions options, uint64_t id,
+                       std::vector<cluster::Member> members,
+                       std::string fingerprint, std::function<void()> on_change)
     : options_(std::move(options)),
       id_(id),
       members_(std::move(members)),
@@ -76,9 +76,9 @@ Epoch::Epoch(FleetOptions options, uint64_t id,
   }
 }
 
-Epoch::~Epoch() { CancelAll(); }
+FleetEpoch::~FleetEpoch() { CancelAll(); }
 
-absl::Status Epoch::Form() {
+absl::Status FleetEpoch::Form() {
   RF_RETURN_IF_ERROR(FindFiles());
   RF_RETURN_IF_ERROR(Load([](int) { return true; }));
   RF_RETURN_IF_ERROR(ConnectAll());
@@ -102,14 +102,14 @@ absl::Status Epoch::Form() {
   return absl::OkStatus();
 }
 
-absl::Status Epoch::LoadAhead(const std::vector<int>& ranks) {
+absl::Status FleetEpoch::LoadAhead(const std::vector<int>& ranks) {
   RF_RETURN_IF_ERROR(FindFiles());
   return Load([&ranks](int rank) {
     return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
   });
 }
 
-absl::Status Epoch::Load(const std::function<bool(int)>& loads) {
+absl::Status FleetEpoch::Load(const std::function<bool(int)>& loads) {
   return OnEveryRank([this, &loads](int rank) -> absl::Status {
     if (!loads(rank)) return absl::OkStatus();
     RF_ASSIGN_OR_RETURN(
@@ -138,13 +138,13 @@ absl::Status Epoch::Load(const std::function<bool(int)>& loads) {
   });
 }
 
-v1::ExpertLayout Epoch::Experts() const {
+v1::ExpertLayout FleetEpoch::Experts() const {
   const cluster::ExpertLayout& layout = options_.layout;
   return layout.Difference(cluster::ExpertLayout(
       layout.num_layers(), layout.num_experts(), layout.num_places()));
 }
 
-v1::LoadRequest Epoch::LoadRequestFor(int rank) const {
+v1::LoadRequest FleetEpoch::LoadRequestFor(int rank) const {
   v1::LoadRequest request;
   request.set_model_path(options_.model_dir);
   request.set_dtype(options_.dtype);
@@ -170,7 +170,7 @@ v1::LoadRequest Epoch::LoadRequestFor(int rank) const {
   return request;
 }
 
-uint64_t Epoch::MemoryLimit(int rank) const {
+uint64_t FleetEpoch::MemoryLimit(int rank) const {
   const size_t index = rank;
   if (index < options_.memory_gib.size() && options_.memory_gib[index] > 0) {
     return static_cast<uint64_t>(options_.memory_gib[index] * (1ull << 30));
@@ -187,14 +187,14 @@ uint64_t Epoch::MemoryLimit(int rank) const {
                                RanksOnHost(rank));
 }
 
-int Epoch::RanksOnHost(int rank) const {
+int FleetEpoch::RanksOnHost(int rank) const {
   return static_cast<int>(std::count_if(
       members_.begin(), members_.end(), [&](const cluster::Member& member) {
         return member.host == members_[rank].host;
       }));
 }
 
-void Epoch::CheckUnchanged(int rank, const std::string& fingerprint) {
+void FleetEpoch::CheckUnchanged(int rank, const std::string& fingerprint) {
   if (fleet_fingerprint_.empty() || fingerprint.empty() ||
       fingerprint == fleet_fingerprint_) {
     return;
@@ -211,7 +211,7 @@ void Epoch::CheckUnchanged(int rank, const std::string& fingerprint) {
       "); to serve what is there now, restart the fleet")));
 }
 
-void Epoch::OnLoadProgress(int rank, const v1::LoadProgress& progress) {
+void FleetEpoch::OnLoadProgress(int rank, const v1::LoadProgress& progress) {
   int lowest = -1;
   int other = -1;  // Whose fingerprint is not that of `lowest`.
   std::string message;
@@ -256,7 +256,7 @@ void Epoch::OnLoadProgress(int rank, const v1::LoadProgress& progress) {
   on_change_();
 }
 
-absl::Status Epoch::ConnectAll() {
+absl::Status FleetEpoch::ConnectAll() {
   v1::ConnectRequest request;
   request.set_epoch(id_);
   for (const cluster::Member& member : members_) {
@@ -290,7 +290,8 @@ absl::Status Epoch::ConnectAll() {
   });
 }
 
-absl::Status Epoch::OnEveryRank(const std::function<absl::Status(int)>& call) {
+absl::Status FleetEpoch::OnEveryRank(
+    const std::function<absl::Status(int)>& call) {
   {
     MutexLock lock(&mu_);
     unfinished_calls_ = static_cast<int>(clients_.size());
@@ -316,7 +317,7 @@ absl::Status Epoch::OnEveryRank(const std::function<absl::Status(int)>& call) {
   return status;
 }
 
-absl::Status Epoch::RunSteps(StepSource& source) {
+absl::Status FleetEpoch::RunSteps(StepSource& source) {
   std::vector<int> ranks;
   for (const cluster::Member& member : members_) ranks.push_back(member.rank);
   while (true) {
@@ -359,12 +360,12 @@ absl::Status Epoch::RunSteps(StepSource& source) {
   return Conclude();
 }
 
-bool Epoch::ResultsComplete() const {
+bool FleetEpoch::ResultsComplete() const {
   return std::none_of(results_.begin(), results_.end(),
                       [](const auto& queue) { return queue.empty(); });
 }
 
-void Epoch::OnStepResult(int rank, v1::StepResult result) {
+void FleetEpoch::OnStepResult(int rank, v1::StepResult result) {
   if (result.has_error()) {
     const uint32_t code = result.error().code();
     Report(rank,
@@ -380,15 +381,15 @@ void Epoch::OnStepResult(int rank, v1::StepResult result) {
   changed_.NotifyAll();
 }
 
-void Epoch::Wake() {
+void FleetEpoch::Wake() {
   MutexLock lock(&mu_);
   woken_ = true;
   changed_.NotifyAll();
 }
 
-void Epoch::Stop(const absl::Status& cause) { Decide(cause); }
+void FleetEpoch::Stop(const absl::Status& cause) { Decide(cause); }
 
-void Epoch::Decide(const absl::Status& verdict) {
+void FleetEpoch::Decide(const absl::Status& verdict) {
   {
     MutexLock lock(&mu_);
     if (verdict_.ok()) verdict_ = verdict;
@@ -397,7 +398,7 @@ void Epoch::Decide(const absl::Status& verdict) {
   CancelAll();
 }
 
-void Epoch::ReportLost(uint64_t member_id, absl::string_view why) {
+void FleetEpoch::ReportLost(uint64_t member_id, absl::string_view why) {
   for (size_t rank = 0; rank < members_.size(); ++rank) {
     if (members_[rank].member_id == member_id) {
       Report(static_cast<int>(rank), absl::UnavailableError(why),
@@ -406,8 +407,8 @@ void Epoch::ReportLost(uint64_t member_id, absl::string_view why) {
   }
 }
 
-void Epoch::Report(int rank, const absl::Status& status, bool lost,
-                   bool stopping) {
+void FleetEpoch::Report(int rank, const absl::Status& status, bool lost,
+                        bool stopping) {
   {
     MutexLock lock(&mu_);
     if (failures_.empty()) {
@@ -426,7 +427,7 @@ void Epoch::Report(int rank, const absl::Status& status, bool lost,
   if (lost) CancelAll();
 }
 
-void Epoch::Tick() {
+void FleetEpoch::Tick() {
   bool cancel = false;
   std::vector<int> late;
   uint64_t step = 0;
@@ -450,7 +451,7 @@ void Epoch::Tick() {
   }
 }
 
-bool Epoch::IsLost(const Failure& failure) const {
+bool FleetEpoch::IsLost(const Failure& failure) const {
   return failure.lost ||
          (failure.status.code() == absl::StatusCode::kUnavailable &&
           clients_[failure.rank]->Disconnected());
@@ -458,7 +459,7 @@ bool Epoch::IsLost(const Failure& failure) const {
 
 // How well a report explains the end: a process that has gone, before an error
 // of a worker's own, before what may be the echo of another's failure.
-int Epoch::Weight(const Failure& failure) const {
+int FleetEpoch::Weight(const Failure& failure) const {
   if (IsLost(failure)) return 3;
   if (failure.stopping) return 2;
   switch (failure.status.code()) {
@@ -473,7 +474,7 @@ int Epoch::Weight(const Failure& failure) const {
   }
 }
 
-std::string Epoch::Where(Phase phase) const {
+std::string FleetEpoch::Where(Phase phase) const {
   switch (phase) {
     case Phase::kLoading:
       return "while loading";
@@ -487,7 +488,7 @@ std::string Epoch::Where(Phase phase) const {
   return absl::StrCat("after step ", last_step_);
 }
 
-absl::Status Epoch::Conclude() {
+absl::Status FleetEpoch::Conclude() {
   // The state of a connection changes without a notification, hence slices.
   constexpr absl::Duration kSlice = absl::Milliseconds(20);
   const Deadline grace = Deadline::After(options_.cause_grace);
@@ -533,36 +534,36 @@ absl::Status Epoch::Conclude() {
   return cause;
 }
 
-void Epoch::CancelAll() {
+void FleetEpoch::CancelAll() {
   for (const auto& client : clients_) client->Cancel();
 }
 
-void Epoch::SetResidentBytes(int rank, uint64_t bytes) {
+void FleetEpoch::SetResidentBytes(int rank, uint64_t bytes) {
   MutexLock lock(&mu_);
   progress_[rank].resident_bytes = bytes;
 }
 
-std::vector<Epoch::RankProgress> Epoch::Progress() const {
+std::vector<FleetEpoch::RankProgress> FleetEpoch::Progress() const {
   MutexLock lock(&mu_);
   return progress_;
 }
 
-uint32_t Epoch::context() const {
+uint32_t FleetEpoch::context() const {
   MutexLock lock(&mu_);
   return context_;
 }
 
-std::string Epoch::fingerprint() const {
+std::string FleetEpoch::fingerprint() const {
   MutexLock lock(&mu_);
   return fingerprints_[0];
 }
 
-bool Epoch::permanent() const {
+bool FleetEpoch::permanent() const {
   MutexLock lock(&mu_);
   return permanent_;
 }
 
-std::vector<uint64_t> Epoch::LostMembers() const {
+std::vector<uint64_t> FleetEpoch::LostMembers() const {
   MutexLock lock(&mu_);
   std::vector<uint64_t> lost;
   for (const Failure& failure : failures_) {

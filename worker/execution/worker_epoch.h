@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef RINGFLEET_WORKER_EXECUTION_EPOCH_H_
-#define RINGFLEET_WORKER_EXECUTION_EPOCH_H_
+#ifndef RINGFLEET_WORKER_EXECUTION_WORKER_EPOCH_H_
+#define RINGFLEET_WORKER_EXECUTION_WORKER_EPOCH_H_
 
 #include <atomic>
 #include <cstdint>
@@ -26,13 +26,13 @@ namespace ringfleet::worker {
 
 // A loaded shard connected with its peers: what a Run stream drives. Step is
 // called by one thread, whose shard it is alone; Abort from any.
-class Epoch {
+class WorkerEpoch {
  public:
   // Reserves the caches for `context` positions in each slot. `recorder` and
   // `trace` (may be null) must outlive the epoch.
   //
   // Errors: RESOURCE_EXHAUSTED: the system has no memory for them.
-  static absl::StatusOr<std::shared_ptr<Epoch>> Create(
+  static absl::StatusOr<std::shared_ptr<WorkerEpoch>> Create(
       uint64_t epoch, std::shared_ptr<LoadedShard> shard,
       std::shared_ptr<ExpertStatistics> statistics,
       std::unique_ptr<cluster::Transport> transport,
@@ -40,7 +40,7 @@ class Epoch {
       cluster::TraceRecorder* trace, const ModelSettings& settings,
       absl::Duration collective_timeout, int context);
 
-  ~Epoch();
+  ~WorkerEpoch();
 
   absl::Status Step(const v1::StepPlan& plan, v1::StepResult* result);
 
@@ -79,13 +79,13 @@ class Epoch {
     Model model;
   };
 
-  Epoch(uint64_t epoch, std::shared_ptr<LoadedShard> shard,
-        std::shared_ptr<ExpertStatistics> statistics,
-        std::unique_ptr<cluster::Transport> transport,
-        cluster::AlgorithmTable table, cluster::FlightRecorder* recorder,
-        cluster::TraceRecorder* trace, const ModelSettings& settings,
-        absl::Duration collective_timeout, KvCache cache,
-        std::optional<KvCache> reference_cache);
+  WorkerEpoch(uint64_t epoch, std::shared_ptr<LoadedShard> shard,
+              std::shared_ptr<ExpertStatistics> statistics,
+              std::unique_ptr<cluster::Transport> transport,
+              cluster::AlgorithmTable table, cluster::FlightRecorder* recorder,
+              cluster::TraceRecorder* trace, const ModelSettings& settings,
+              absl::Duration collective_timeout, KvCache cache,
+              std::optional<KvCache> reference_cache);
 
   absl::Status SwitchTo(uint64_t number);
 
@@ -112,4 +112,4 @@ class Epoch {
 
 }  // namespace ringfleet::worker
 
-#endif  // RINGFLEET_WORKER_EXECUTION_EPOCH_H_
+#endif  // RINGFLEET_WORKER_EXECUTION_WORKER_EPOCH_H_

@@ -32,10 +32,10 @@ constexpr size_t kSummandRow =
 
 // One rank's summands, which become ready row by row in the order of the steps,
 // both halves of a step at random.
-class Summands final : public HalvesSource {
+class Summands final : public StreamingSource {
  public:
   Summands(size_t rows, int ranks, int rank)
-      : halves_(rows, ranks),
+      : split_(rows, ranks),
         ranks_(ranks),
         rank_(rank),
         values_(RankValues(rank, rows * kSummandRow)),
@@ -44,10 +44,10 @@ class Summands final : public HalvesSource {
   void Compute(Communicator& group, uint32_t seed) {
     std::minstd_rand random(seed);
     for (int step = 0; step < ranks_; ++step) {
-      const ShardHalf now[2] = {
-          {(rank_ - 1 - step + 2 * ranks_) % ranks_, Half::kLeft},
-          {(rank_ + 1 + step) % ranks_, Half::kRight}};
-      size_t left[2] = {halves_.Of(now[0]).size(), halves_.Of(now[1]).size()};
+      const ShardPart now[2] = {
+          {(rank_ - 1 - step + 2 * ranks_) % ranks_, Side::kLeft},
+          {(rank_ + 1 + step) % ranks_, Side::kRight}};
+      size_t left[2] = {split_.Of(now[0]).size(), split_.Of(now[1]).size()};
       while (left[0] + left[1] > 0) {
         const bool first = left[1] == 0 || (left[0] > 0 && random() % 2 == 0);
         const size_t i = first ? 0 : 1;
@@ -60,29 +60,29 @@ class Summands final : public HalvesSource {
     }
   }
 
-  void Sends(uint32_t, ShardHalf) override {}
-  float* Partial(ShardHalf which) override {
-    return values_.data() + halves_.Of(which).begin * kSummandRow;
+  void Sends(uint32_t, ShardPart) override {}
+  float* Partial(ShardPart which) override {
+    return values_.data() + split_.Of(which).begin * kSummandRow;
   }
-  size_t Ready(ShardHalf which) override { return ready_[Index(which)]; }
+  size_t Ready(ShardPart which) override { return ready_[Index(which)]; }
 
   // Whether the own rows are the sum in the order of ranks, each summand
   // rounded.
   bool Right(Wire wire) {
-    for (const Half half : {Half::kLeft, Half::kRight}) {
-      const kernels::RowRange rows = halves_.Of({rank_, half});
+    for (const Side side : {Side::kLeft, Side::kRight}) {
+      const kernels::RowRange rows = split_.Of({rank_, side});
       std::vector<float> sum(rows.size() * kSummandRow);
       for (int rank = 0; rank < ranks_; ++rank) {
         const std::vector<float> all = RankValues(rank, values_.size());
-        std::vector<float> part(rows.size() * kSummandRow);
-        std::copy_n(all.data() + rows.begin * kSummandRow, part.size(),
-                    part.data());
-        testing::RoundToWire(wire, kSummandRow, part);
+        std::vector<float> side(rows.size() * kSummandRow);
+        std::copy_n(all.data() + rows.begin * kSummandRow, side.size(),
+                    side.data());
+        testing::RoundToWire(wire, kSummandRow, side);
         for (size_t i = 0; i < sum.size(); ++i) {
-          sum[i] = rank == 0 ? part[i] : sum[i] + part[i];
+          sum[i] = rank == 0 ? side[i] : sum[i] + side[i];
         }
       }
-      if (!std::equal(sum.begin(), sum.end(), Partial({rank_, half}))) {
+      if (!std::equal(sum.begin(), sum.end(), Partial({rank_, side}))) {
         return false;
       }
     }
@@ -90,12 +90,12 @@ class Summands final : public HalvesSource {
   }
 
  private:
-  static size_t Index(ShardHalf which) {
+  static size_t Index(ShardPart which) {
     return static_cast<size_t>(which.shard) * 2 +
-           static_cast<size_t>(which.half);
+           static_cast<size_t>(which.side);
   }
 
-  const RowHalves halves_;
+  const SplitRows split_;
   const int ranks_;
   const int rank_;
   std::vector<float> values_;
@@ -108,7 +108,7 @@ absl::Status ReduceSummands(GroupCommunicator& group, size_t rows, Wire wire) {
     summands.Compute(group, static_cast<uint32_t>(rows) + 1 +
                                 static_cast<uint32_t>(group.rank()));
   });
-  const absl::Status status = group.ReduceHalves(
+  const absl::Status status = group.StreamingReduceScatter(
       {.rows = rows, .row_size = kSummandRow, .segment_bytes = 1},
       {wire, kSummandRow}, summands, /*check=*/0, Soon());
   computing.join();
@@ -119,7 +119,7 @@ absl::Status ReduceSummands(GroupCommunicator& group, size_t rows, Wire wire) {
                                           " rows: another sum"));
 }
 
-TEST(DirectHalvesTest, SumsAreRightInAnyOrderOfComputing) {
+TEST(DirectStreamingTest, SumsAreRightInAnyOrderOfComputing) {
   std::minstd_rand random(20261123);
   for (int ranks = 2; ranks <= (testing::kSanitized ? 6 : 16); ++ranks) {
     FakeNetwork network(ranks, /*piece_bytes=*/61);
@@ -145,7 +145,7 @@ TEST(DirectHalvesTest, SumsAreRightInAnyOrderOfComputing) {
 
 // After a frame that was lost comes one of another place, or of the other half;
 // one that was changed on the way has another checksum.
-TEST(DirectHalvesTest, LostAndChangedFramesAreFoundOut) {
+TEST(DirectStreamingTest, LostAndChangedFramesAreFoundOut) {
   for (const bool lost : {true, false}) {
     FakeNetwork network(4);
     int frames = 0;

@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cluster/collectives/row_halves.h"
+#include "cluster/collectives/split_rows.h"
 
 #include <gtest/gtest.h>
 
 #include <cstddef>
 
-#include "cluster/collectives/halves_frames.h"
+#include "cluster/collectives/split_rows_frames.h"
 
 namespace ringfleet::cluster {
 namespace {
 
-TEST(RowHalvesTest, HalvesFollowOneAnother) {
+TEST(SplitRowsTest, HalvesFollowOneAnother) {
   for (const size_t rows : {0, 1, 2, 7, 16, 100}) {
     for (int ranks = 1; ranks <= 8; ++ranks) {
-      const RowHalves halves(rows, ranks);
+      const SplitRows parts(rows, ranks);
       size_t end = 0;
       for (int shard = 0; shard < ranks; ++shard) {
-        const kernels::RowRange left = halves.Of({shard, Half::kLeft});
-        const kernels::RowRange right = halves.Of({shard, Half::kRight});
+        const kernels::RowRange left = parts.Of({shard, Side::kLeft});
+        const kernels::RowRange right = parts.Of({shard, Side::kRight});
         EXPECT_EQ(left.begin, end);
         EXPECT_EQ(right.begin, left.end);
         EXPECT_LE(left.size() - right.size(), 1u);
-        EXPECT_LE(halves.Shard(shard).size(), rows / ranks + 1);
+        EXPECT_LE(parts.Shard(shard).size(), rows / ranks + 1);
         end = right.end;
       }
       EXPECT_EQ(end, rows);
@@ -39,21 +39,21 @@ TEST(DefaultSumSegmentBytesTest, IsASixteenthOfAHalfWithinItsBounds) {
 
 TEST(DefaultRowSegmentBytesTest, CutsAHalfIntoThreeThatAreLargeEnough) {
   constexpr size_t kRow = 1 << 10;
-  for (const size_t half : {48, 49, 50, 191}) {
-    EXPECT_EQ(DefaultRowSegmentBytes(4 * half, 2, kRow), (half + 2) / 3 * kRow);
+  for (const size_t part : {48, 49, 50, 191}) {
+    EXPECT_EQ(DefaultRowSegmentBytes(4 * part, 2, kRow), (part + 2) / 3 * kRow);
   }
   EXPECT_EQ(DefaultRowSegmentBytes(4 * 47, 2, kRow), 24 * kRow);  // In two.
   EXPECT_EQ(DefaultRowSegmentBytes(4 * 31, 2, kRow), 31 * kRow);
-  for (const size_t half : {193, 4096, 16384}) {
-    EXPECT_EQ(DefaultRowSegmentBytes(4 * half, 2, kRow),
-              DefaultSumSegmentBytes(4 * half, 2, kRow));
+  for (const size_t part : {193, 4096, 16384}) {
+    EXPECT_EQ(DefaultRowSegmentBytes(4 * part, 2, kRow),
+              DefaultSumSegmentBytes(4 * part, 2, kRow));
   }
   EXPECT_EQ(DefaultRowSegmentBytes(0, 1, kRow), 1u);
   EXPECT_EQ(DefaultRowSegmentBytes(9, 2, 0), 1u);
 }
 
-TEST(HalvesFramesTest, RowsAndSumsHaveTheirOwnDefaults) {
-  HalvesLayout layout = {.rows = 128, .row_size = 1536};
+TEST(SplitRowsFramesTest, RowsAndSumsHaveTheirOwnDefaults) {
+  SplitRowsLayout layout = {.rows = 128, .row_size = 1536};
   EXPECT_EQ(RowFrameBytes(layout, 2), 11u * 1536);  // Of 32 rows.
   const WireFormat bf16(Wire::kBf16, layout.row_size);
   EXPECT_EQ(SumFrameElements(layout, 2, bf16), 21u * 1536);  // 64 KiB.
