@@ -22,55 +22,10 @@ using Row = AlgorithmTable::Row;
 
 constexpr uint64_t kUnlimited = std::numeric_limits<uint64_t>::max();
 
-template <typename Enum>
-struct Named {
-  Enum value;
-  absl::string_view text;
-};
-
-constexpr Named<Operation> kOperations[] = {
-    {Operation::kAllReduce, "all_reduce"},
-    {Operation::kAllGather, "all_gather"},
-    {Operation::kReduceScatter, "reduce_scatter"},
-    {Operation::kAllToAll, "all_to_all"},
-    {Operation::kBroadcast, "broadcast"},
-    {Operation::kBarrier, "barrier"},
-    {Operation::kAllGatherMatmul, "all_gather_matmul"},
-    {Operation::kMatmulReduceScatter, "matmul_reduce_scatter"},
-};
-constexpr Named<Algorithm> kAlgorithms[] = {
-    {Algorithm::kOneShot, "one_shot"},
-    {Algorithm::kTwoShot, "two_shot"},
-    {Algorithm::kRing, "ring"},
-};
-constexpr Named<Wire> kWires[] = {
-    {Wire::kF32, "f32"}, {Wire::kBf16, "bf16"}, {Wire::kInt8, "int8"}};
-
 // Operations with more than one algorithm, as rows_ has them.
 constexpr Operation kChoices[] = {
     Operation::kAllReduce, Operation::kAllGather, Operation::kReduceScatter,
     Operation::kBroadcast, Operation::kMatmulReduceScatter};
-
-template <typename Enum>
-absl::string_view TextOf(absl::Span<const Named<Enum>> names, Enum value) {
-  for (const auto& name : names) {
-    if (name.value == value) return name.text;
-  }
-  return "";
-}
-
-template <typename Enum>
-absl::StatusOr<Enum> ValueOf(absl::Span<const Named<Enum>> names,
-                             absl::string_view what, absl::string_view text) {
-  for (const auto& name : names) {
-    if (name.text == text) return name.value;
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      what, " '", text.substr(0, 64), "', want one of ",
-      absl::StrJoin(names, ", ", [](std::string* out, const auto& name) {
-        absl::StrAppend(out, name.text);
-      })));
-}
 
 // The alpha-beta model for all_reduce: one shot takes
 // a + (N - 2) o + (N - 1) n b, two shot 2 (a + (N - 2) o) + 2 (N - 1) / N n b,
@@ -219,28 +174,6 @@ absl::StatusOr<Row> ReadRow(const Json& json, const std::string& where) {
 }
 
 }  // namespace
-
-absl::string_view OperationText(Operation operation) {
-  return TextOf<Operation>(kOperations, operation);
-}
-
-absl::string_view AlgorithmText(Algorithm algorithm) {
-  return TextOf<Algorithm>(kAlgorithms, algorithm);
-}
-
-absl::string_view WireText(Wire wire) { return TextOf<Wire>(kWires, wire); }
-
-absl::StatusOr<Operation> ParseOperation(absl::string_view text) {
-  return ValueOf<Operation>(kOperations, "operation", text);
-}
-
-absl::StatusOr<Algorithm> ParseAlgorithm(absl::string_view text) {
-  return ValueOf<Algorithm>(kAlgorithms, "algorithm", text);
-}
-
-absl::StatusOr<Wire> ParseWire(absl::string_view text) {
-  return ValueOf<Wire>(kWires, "wire", text);
-}
 
 bool Supports(Operation operation, Algorithm algorithm) {
   if (operation == Operation::kAllGatherMatmul) {

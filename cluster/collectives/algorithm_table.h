@@ -23,15 +23,6 @@ inline constexpr uint64_t kDefaultRingSliceBytes = uint64_t{1} << 20;
 // Less would be a flood of frames.
 inline constexpr uint64_t kMinRingSliceBytes = uint64_t{1} << 16;
 
-// "all_reduce", "one_shot", "bf16", ...; the names the command line has.
-absl::string_view OperationText(Operation operation);
-absl::string_view AlgorithmText(Algorithm algorithm);
-absl::string_view WireText(Wire wire);
-// INVALID_ARGUMENT lists the known names.
-absl::StatusOr<Operation> ParseOperation(absl::string_view text);
-absl::StatusOr<Algorithm> ParseAlgorithm(absl::string_view text);
-absl::StatusOr<Wire> ParseWire(absl::string_view text);
-
 // Whether there is such an implementation: two_shot of all_reduce, ring of
 // everything but all_to_all and barrier, one_shot of everything but
 // all_gather_matmul.

@@ -14,20 +14,11 @@
 #include "absl/types/span.h"
 #include "cluster/collectives/split_rows.h"
 #include "cluster/process/deadline.h"
+#include "cluster/wire/op_descriptor.h"
 
 namespace ringfleet::cluster {
 
 class TraceRecorder;
-
-// Type of elements between ranks; sums are always made in float32.
-enum class Wire : uint8_t { kF32 = 0, kBf16 = 1, kInt8 = 2 };
-
-// How float32 values travel. Int8 has a scale for every 128 elements, counted
-// from the start of each row of `row_elements`; 0: all elements are one row.
-struct Encoding {
-  Wire wire = Wire::kF32;
-  size_t row_elements = 0;
-};
 
 // How the operations in halves, which are fused with a product of a matrix,
 // cut its rows. The same on all ranks.

@@ -4,7 +4,7 @@
 #define RINGFLEET_CLUSTER_COLLECTIVES_MESH_GROUPS_H_
 
 #include "cluster/collectives/exchange.h"
-#include "cluster/model/shard_plan.h"
+#include "cluster/model/mesh.h"
 
 namespace ringfleet::cluster {
 

@@ -14,14 +14,12 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "cluster/collectives/communicator.h"
+#include "cluster/model/mesh.h"
 #include "cluster/rpc/host_address.h"
+#include "cluster/wire/op_descriptor.h"
 #include "protos/types.pb.h"
 
 namespace ringfleet::cluster {
-
-// More ranks than this are not tested, and a ring over them is slow.
-inline constexpr int kMaxWorkers = 16;
 
 // Sequences that a fleet runs at a time.
 inline constexpr int kMaxParallel = 1024;

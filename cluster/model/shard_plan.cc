@@ -4,10 +4,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "cluster/config/config.h"
 #include "kernels/check.h"
 
 namespace ringfleet::cluster {
@@ -18,25 +15,6 @@ Range SplitRange(int total, int parts, int index) {
     return static_cast<int>(i * total / parts);
   };
   return {border(index), border(index + 1)};
-}
-
-absl::StatusOr<MeshShape> ParseMesh(absl::string_view text) {
-  const std::vector<absl::string_view> parts = absl::StrSplit(text, 'x');
-  MeshShape mesh;
-  if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &mesh.data) ||
-      !absl::SimpleAtoi(parts[1], &mesh.expert) ||
-      !absl::SimpleAtoi(parts[2], &mesh.tensor)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--mesh ", text, ", want DATAxEXPERTxTENSOR as in 1x4x2"));
-  }
-  // Bounds the product that world_size() forms.
-  for (const int axis : {mesh.data, mesh.expert, mesh.tensor}) {
-    if (axis < 1 || axis > kMaxWorkers) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "--mesh ", text, ": axis of ", axis, ", want 1 to ", kMaxWorkers));
-    }
-  }
-  return mesh;
 }
 
 absl::StatusOr<ShardPlan> PlanShard(const ModelSpec& spec,

@@ -5,9 +5,10 @@
 #define RINGFLEET_CLUSTER_MODEL_SHARD_PLAN_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
+#include "cluster/model/mesh.h"
 #include "cluster/model/model_spec.h"
 
 namespace ringfleet::cluster {
@@ -23,22 +24,6 @@ struct Range {
 // Part `index` of `total` items cut into `parts`:
 // [floor(index * total / parts), floor((index + 1) * total / parts)).
 Range SplitRange(int total, int parts, int index);
-
-// Ranks are arranged as data x expert x tensor, tensor fastest.
-struct MeshShape {
-  int data = 1;
-  int expert = 1;
-  int tensor = 1;
-  int world_size() const { return data * expert * tensor; }
-  // Ranks of a data group.
-  int group_size() const { return expert * tensor; }
-  // Where experts can be: each is `tensor` ranks that share its columns.
-  int num_places() const { return data * expert; }
-};
-
-// "1x4x2": DATAxEXPERTxTENSOR.
-// Errors: INVALID_ARGUMENT: not that, or an axis that is not 1 to kMaxWorkers.
-absl::StatusOr<MeshShape> ParseMesh(absl::string_view text);
 
 // What one rank owns. A data group is a whole model but for the experts, with
 // sequences and caches of its own. Attention: heads over expert x tensor (rows

@@ -119,30 +119,6 @@ void CopyPrefix(absl::Span<const absl::Span<const char>> pieces, size_t size,
 
 }  // namespace
 
-uint32_t PackDescriptor(const OpDescriptor& d) {
-  return static_cast<uint32_t>(d.operation) |
-         static_cast<uint32_t>(d.algorithm) << 8 |
-         static_cast<uint32_t>(d.wire) << 16 |
-         static_cast<uint32_t>(d.lane) << 24;
-}
-
-std::string DescriptorName(uint32_t op_descriptor) {
-  const auto name = [](uint32_t number,
-                       std::initializer_list<const char*> names) {
-    return number < names.size() ? std::string(names.begin()[number])
-                                 : absl::StrCat("?", number);
-  };
-  return absl::StrCat(
-      name(op_descriptor & 0xff,
-           {"?0", "all_reduce", "all_gather", "reduce_scatter", "barrier",
-            "all_to_all", "broadcast", "all_gather_matmul",
-            "matmul_reduce_scatter"}),
-      " (",
-      name(op_descriptor >> 8 & 0xff, {"?0", "one_shot", "ring", "two_shot"}),
-      ", ", name(op_descriptor >> 16 & 0xff, {"f32", "bf16", "int8"}),
-      name(op_descriptor >> 24, {"", ", right", ", left"}), ")");
-}
-
 uint32_t FrameCrc(const FrameHeader& header, uint32_t payload_crc,
                   size_t payload_bytes) {
   return CombineCrc32c(HeaderCrc(header), payload_crc, payload_bytes);

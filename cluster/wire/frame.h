@@ -16,7 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "cluster/collectives/communicator.h"
+#include "cluster/wire/op_descriptor.h"
 #include "kernels/mutex.h"
 
 namespace ringfleet::cluster {
@@ -52,43 +52,6 @@ inline constexpr size_t kMaxPayloadBytes = size_t{1} << 20;
 // Frames of this operation, with sequence 0, only make a new connection's
 // windows grow; receivers drop them.
 inline constexpr uint32_t kWarmUpDescriptor = 0;
-
-enum class Operation : uint8_t {
-  kAllReduce = 1,
-  kAllGather = 2,
-  kReduceScatter = 3,
-  kBarrier = 4,
-  kAllToAll = 5,
-  kBroadcast = 6,
-  kAllGatherMatmul = 7,      // Communicator::StreamingAllGather.
-  kMatmulReduceScatter = 8,  // Communicator::StreamingReduceScatter.
-};
-// kOneShot: to every other rank directly. kTwoShot: to the owner of each
-// segment directly, and its sum from there to all.
-enum class Algorithm : uint8_t { kOneShot = 1, kRing = 2, kTwoShot = 3 };
-// The connections between two ranks: direct exchanges never wait behind the
-// megabytes of a ring, nor one direction of a ring behind the other.
-enum class Lane : uint8_t { kDirect = 0, kRight = 1, kLeft = 2 };
-inline constexpr int kLanes = 3;
-
-// What two ranks must agree in to be in the same operation.
-struct OpDescriptor {
-  Operation operation = Operation::kBarrier;
-  Algorithm algorithm = Algorithm::kOneShot;
-  Wire wire = Wire::kF32;
-  Lane lane = Lane::kDirect;  // That of the frame.
-
-  bool operator==(const OpDescriptor&) const = default;
-};
-
-// One byte each: operation in the lowest, then algorithm, wire, lane.
-uint32_t PackDescriptor(const OpDescriptor& descriptor);
-// The same operation on another lane.
-constexpr uint32_t WithLane(uint32_t op_descriptor, Lane lane) {
-  return (op_descriptor & 0xffffffu) | static_cast<uint32_t>(lane) << 24;
-}
-// "all_reduce (ring, bf16)"; unknown numbers are printed as numbers.
-std::string DescriptorName(uint32_t op_descriptor);
 
 // A frame whose payload still lies where the transport received it. Bodies
 // come from a pool and go back to it, so that a frame costs no allocation once

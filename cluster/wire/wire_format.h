@@ -18,7 +18,7 @@
 #include <cstddef>
 
 #include "absl/types/span.h"
-#include "cluster/collectives/communicator.h"
+#include "cluster/wire/op_descriptor.h"
 
 namespace ringfleet::cluster {
 

@@ -24,7 +24,7 @@
 #include "cluster/rpc/channel.h"
 #include "cluster/rpc/server.h"
 #include "cluster/transport/transport_kind.h"
-#include "cluster/wire/wire_proto.h"
+#include "cluster/wire/op_descriptor.h"
 #include "coordinator/cli/interrupt.h"
 #include "coordinator/cli/launch/fleet_json.h"
 #include "coordinator/cli/value_checks.h"

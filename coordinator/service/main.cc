@@ -23,7 +23,7 @@
 #include "cluster/process/status_macros.h"
 #include "cluster/rpc/server.h"
 #include "cluster/transport/transport_kind.h"
-#include "cluster/wire/wire_proto.h"
+#include "cluster/wire/op_descriptor.h"
 #include "coordinator/service/coordinator_server.h"
 
 namespace ringfleet::coordinator {

@@ -15,7 +15,7 @@
 #include "cluster/model/weight_dtype.h"
 #include "cluster/process/status_macros.h"
 #include "cluster/wire/frame.h"
-#include "cluster/wire/wire_proto.h"
+#include "cluster/wire/op_descriptor.h"
 #include "kernels/thread_pool.h"
 #include "worker/loading/host.h"
 #include "worker/measuring/collectives_bench.h"

@@ -19,7 +19,7 @@
 #include "cluster/process/status_macros.h"
 #include "cluster/rpc/cancellable_calls.h"
 #include "cluster/wire/frame.h"
-#include "cluster/wire/wire_proto.h"
+#include "cluster/wire/op_descriptor.h"
 #include "worker/execution/cancellation_watch.h"
 #include "worker/execution/trace_chunks.h"
 #include "worker/fused/bounded_queue.h"

@@ -12,7 +12,7 @@
 #include "cluster/collectives/algorithm_table.h"
 #include "cluster/model/cache_dtype.h"
 #include "cluster/model/weight_dtype.h"
-#include "cluster/wire/wire_proto.h"
+#include "cluster/wire/op_descriptor.h"
 #include "coordinator/cli/bench/bench_request.h"
 
 namespace ringfleet::coordinator::cli {

@@ -6,7 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "cluster/collectives/algorithm_table.h"
 #include "cluster/model/weight_dtype.h"
-#include "cluster/wire/wire_proto.h"
+#include "cluster/wire/op_descriptor.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {

@@ -17,7 +17,7 @@
 #include "cluster/model/weight_dtype.h"
 #include "cluster/process/status_macros.h"
 #include "cluster/transport/transport_kind.h"
-#include "cluster/wire/wire_proto.h"
+#include "cluster/wire/op_descriptor.h"
 #include "coordinator/cli/collectives/byte_sizes.h"
 #include "coordinator/cli/collectives/calibration.h"
 
