@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares the collectives with what else there is on the same machine, and
-// prints the tables of perf/results/collectives.md: rounds of `ringfleet
-// collectives`, the raw-TCP twin and Open MPI take turns, so that what the
-// machine does meanwhile meets all of them; ratios are made within a round,
-// then the median is taken. With --interference: what the control plane and
-// other processes cost.
+// Compares the collectives with Open MPI on the same machine and prints the
+// tables of perf/results/collectives.md. Rounds of `ringfleet collectives` and
+// Open MPI take turns, so that the machine's changes meet both. Ratios are made
+// within a round, then the median is taken. --interference measures the cost of
+// the control plane and of other processes instead.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -119,23 +118,6 @@ class Comparison {
     return series;
   }
 
-  // The same algorithms as ours took, whatever would be best there.
-  Series Twin(int world, const Series& ours) const {
-    Series series;
-    for (const json& row :
-         Rows(Run({options_.bin_dir + "/tcp_twin", "--op", "all_reduce",
-                   "--algo", "one_shot,two_shot,bidirectional_ring", "--world",
-                   std::to_string(world), "--bytes", JoinPeerBytes()}))) {
-      for (const Vector& vector : kVectors) {
-        std::string algo = ours.algo.at(vector.name);
-        if (algo == "ring") algo = "bidirectional_ring";
-        if (row["bytes"] != vector.peer_bytes || row["algo"] != algo) continue;
-        series.p50[vector.name] = row["p50_us"];
-      }
-    }
-    return series;
-  }
-
   Series OpenMpi(int world, const std::string& transport) const {
     Series series;
     if (options_.no_mpi) return series;
@@ -161,7 +143,7 @@ class Comparison {
 };
 
 struct Round {
-  Series grpc, shm, twin, mpi_tcp, mpi_shm;
+  Series grpc, shm, mpi_tcp, mpi_shm;
 };
 
 // The value below which a share of the values lies, between neighbours.
@@ -225,7 +207,6 @@ void Compare(const Options& options) {
       Round round;
       round.mpi_tcp = comparison.OpenMpi(world, "tcp");
       round.grpc = comparison.Ours(world, "grpc");
-      round.twin = comparison.Twin(world, round.grpc);
       round.shm = comparison.Ours(world, "auto");
       round.mpi_shm = comparison.OpenMpi(world, "shm");
       rounds[world].push_back(round);
@@ -234,20 +215,18 @@ void Compare(const Options& options) {
   std::printf(
       "All-reduce, p50 in us, best / median of %d rounds; ratios within a "
       "round, median (quartiles).\n\n"
-      "| ranks, vector | algo | Open MPI tcp | twin | **gRPC** | gRPC / MPI | "
-      "gRPC / twin | Open MPI shm | **same host** | same host / MPI shm |\n"
-      "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+      "| ranks, vector | algo | Open MPI tcp | **gRPC** | gRPC / MPI | "
+      "Open MPI shm | **same host** | same host / MPI shm |\n"
+      "|---|---|---:|---:|---:|---:|---:|---:|\n",
       options.rounds);
   for (const auto& [world, all] : rounds) {
     for (const Vector& vector : kVectors) {
       const char* name = vector.name;
-      std::printf("| %d, %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n",
-                  world, name, all.front().grpc.algo.at(name).c_str(),
+      std::printf("| %d, %s | %s | %s | %s | %s | %s | %s | %s |\n", world,
+                  name, all.front().grpc.algo.at(name).c_str(),
                   Times(all, &Round::mpi_tcp, name).c_str(),
-                  Times(all, &Round::twin, name).c_str(),
                   Times(all, &Round::grpc, name).c_str(),
                   Ratios(all, &Round::grpc, &Round::mpi_tcp, name).c_str(),
-                  Ratios(all, &Round::grpc, &Round::twin, name).c_str(),
                   Times(all, &Round::mpi_shm, name).c_str(),
                   Times(all, &Round::shm, name).c_str(),
                   Ratios(all, &Round::shm, &Round::mpi_shm, name).c_str());
@@ -404,7 +383,7 @@ int Main(int argc, char** argv) {
       std::filesystem::read_symlink("/proc/self/exe").parent_path().string();
   options.openmpi =
       std::string(RINGFLEET_SOURCE_DIR) + "/perf/peers/openmpi.sh";
-  CLI::App app("Compares the collectives with raw TCP and Open MPI.");
+  CLI::App app("Compares the collectives with Open MPI.");
   app.footer(kFooter);
   app.add_option("--rounds", options.rounds, "Each measures everything once")
       ->check(CLI::Range(1, 1000))

@@ -1,23 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the first collective after a pause takes beside those that follow each
-// other: one_shot all_reduce of 28 KB between two blocking ranks on loopback,
-// over gRPC and over plain sockets, which show what waking costs by itself.
+// Times the first collective after a pause beside those that follow each other:
+// one_shot all_reduce of 28 KB between two blocking ranks on loopback. An
+// exchange over a plain socket shows the cost of waking by itself.
 //
 //   idle_bench [SECONDS [PAUSES]]   a pause is 60 s, and there are 3
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
-#include <string>
 #include <thread>
 #include <vector>
 
 #include "cluster/collectives/group_communicator.h"
 #include "cluster/rpc/server.h"
 #include "kernels/check.h"
-#include "perf/tcp_mesh.h"
-#include "perf/twin_schedules.h"
+#include "kernels/reduce.h"
 #include "tests/testing/grpc_world.h"
 
 namespace ringfleet::perf {
@@ -97,19 +101,52 @@ void MeasureGrpc(double seconds, int pauses) {
   });
 }
 
+// The two ends of a TCP connection over loopback.
+std::array<int, 2> Connection() {
+  const int listener = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {.sin_family = AF_INET,
+                         .sin_addr = {htonl(INADDR_LOOPBACK)}};
+  auto* const where = reinterpret_cast<sockaddr*>(&address);
+  socklen_t size = sizeof(address);
+  RF_CHECK(bind(listener, where, size) == 0);
+  RF_CHECK(listen(listener, 1) == 0);
+  RF_CHECK(getsockname(listener, where, &size) == 0);
+  const int one = socket(AF_INET, SOCK_STREAM, 0);
+  RF_CHECK(connect(one, where, size) == 0);
+  const int other = accept(listener, nullptr, nullptr);
+  RF_CHECK(other >= 0);
+  close(listener);
+  const int on = 1;
+  for (const int end : {one, other}) {
+    RF_CHECK(setsockopt(end, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == 0);
+  }
+  return {one, other};
+}
+
+// Sends `bytes` to the other end and receives as many. The buffers of the
+// connection hold them, so that both ends may send first.
+void Swap(int end, const char* sent, char* received, size_t bytes) {
+  RF_CHECK(send(end, sent, bytes, 0) == static_cast<ssize_t>(bytes));
+  RF_CHECK(recv(end, received, bytes, MSG_WAITALL) ==
+           static_cast<ssize_t>(bytes));
+}
+
 void MeasureSockets(double seconds, int pauses) {
-  const int listeners[] = {Listen("127.0.0.1:0"), Listen("127.0.0.1:0")};
-  const std::vector<std::string> addresses = {ListeningAddress(listeners[0]),
-                                              ListeningAddress(listeners[1])};
+  const std::array<int, 2> ends = Connection();
   Ranks ranks;
   const auto run = [&](int rank) {
-    TcpMesh mesh(rank, listeners[rank], addresses,
-                 {.waiting = Waiting::kBlock});
-    TwinCollective reduce(mesh, TwinOp::kAllReduce, "one_shot", kValues,
-                          kValues);
+    std::vector<float> values(kValues, 0.0f);
+    std::vector<char> received(kValues * sizeof(float));
     Measure(
-        "plain sockets", seconds, pauses, rank, ranks, [&] { reduce.Run(); },
-        [&] { mesh.Barrier(); });
+        "plain sockets", seconds, pauses, rank, ranks,
+        [&] {
+          Swap(ends[rank], reinterpret_cast<const char*>(values.data()),
+               received.data(), received.size());
+          kernels::AddF32(received.data(), kValues, values.data(),
+                          values.data());
+        },
+        [&] { Swap(ends[rank], "", received.data(), 1); });
+    close(ends[rank]);
   };
   std::thread other(run, 1);
   run(0);

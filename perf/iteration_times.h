@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a collective is timed here, the same for the peer and for the raw-TCP
-// twin, after the OSU micro-benchmarks: some iterations to warm up, then a
-// barrier before every timed one. The time of an iteration is the mean over the
-// ranks, each by its own clock; percentiles are over the iterations.
+// Times a collective of a peer as `ringfleet collectives` times its own, after
+// the OSU micro-benchmarks: some iterations to warm up, then a barrier before
+// every timed one. The time of an iteration is the mean over the ranks, each by
+// its own clock. Percentiles are over the iterations.
 #ifndef RINGFLEET_PERF_ITERATION_TIMES_H_
 #define RINGFLEET_PERF_ITERATION_TIMES_H_
 

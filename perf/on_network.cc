@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs a program once on every host of a test network (namespaces with a rate
 // and a delay, see tests/testing/test_network.h), for figures over a link that
-// this machine does not have:
+// this machine does not have. The scripts of this folder start it:
 //
-//   on_network --gbit 1 --delay-us 200 -- build/bin/tcp_twin
-//       --rank {rank} --addresses {addresses}
+//   on_network --gbit 1 --delay-us 200 -- SCRIPT {rank} {listen} {reached}
 //
-// {rank} becomes the host, {addresses} where it listens and its peers are
-// reached, at one port on every host; through relays, where there is a delay.
-// {reached} is where every host is reached by others, {listen} where this one
-// listens. Prints what the programs printed, host by host. Needs root.
+//   {rank}     the number of the host
+//   {listen}   where the host's program listens, at one port on every host
+//   {reached}  where others reach each host; a relay's address, where there is
+//              a delay
+//
+// Prints the output of the programs, host by host. Needs root.
 #include <stdlib.h>
 
 #include <CLI/CLI.hpp>
@@ -68,15 +69,12 @@ int Run(const Options& options) {
   if (mkdtemp(folder.data()) == nullptr) return 1;
   std::vector<std::unique_ptr<Process>> processes;
   for (int host = 0; host < network.hosts(); ++host) {
-    std::vector<std::string> addresses = reached;
-    addresses[host] = direct[host];
     std::vector<std::string> command;
     for (const std::string& part : options.command) {
       command.push_back(absl::StrReplaceAll(
           part, {{"{rank}", std::to_string(host)},
                  {"{listen}", direct[host]},
-                 {"{reached}", absl::StrJoin(reached, ",")},
-                 {"{addresses}", absl::StrJoin(addresses, ",")}}));
+                 {"{reached}", absl::StrJoin(reached, ",")}}));
     }
     processes.push_back(std::make_unique<Process>(testing::ProcessOptions{
         .command = network.Command(host, command),
@@ -127,8 +125,7 @@ int Main(int argc, char** argv) {
   app.add_option("--delay-us", options.delay_us, "Each way")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  app.add_option("--port", options.port, "Of {addresses}")
-      ->capture_default_str();
+  app.add_option("--port", options.port, "Of {listen}")->capture_default_str();
   app.add_option("--timeout", options.timeout, "Seconds")
       ->capture_default_str();
   app.add_option("command", options.command, "After --: a path and arguments")
