@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What moving experts gains, and costs while it lasts; see usage.
+# Measures the gain of moving experts, and its cost while it lasts; see usage.
 set -euo pipefail
 
 usage() {

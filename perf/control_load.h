@@ -9,10 +9,10 @@
 
 namespace ringfleet::perf {
 
-// The control plane of a busy fleet: one bidirectional stream to each address,
-// on which a small request goes out every `period` and is answered. It talks to
-// the reflection service, which every daemon has and which is served as the
-// worker's own Run stream is. Ends in the destructor.
+// Plays the control plane of a busy fleet: holds one bidirectional stream to
+// each address, sends a small request every `period` and reads the answer. It
+// talks to the reflection service, which every daemon serves as it does the
+// worker's Run stream. Ends in the destructor.
 class ControlLoad {
  public:
   ControlLoad(const std::vector<std::string>& addresses,

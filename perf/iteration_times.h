@@ -31,12 +31,12 @@ inline double Percentile(std::vector<double> values, double quantile) {
   return values[static_cast<size_t>(std::max(position, 1.0)) - 1];
 }
 
-// First element of rank r's segment of `count` elements; r may be `world`.
-inline size_t SegmentBegin(size_t count, int r, int world) {
+// First element of rank r's share of `count` elements; r may be `world`.
+inline size_t ShareBegin(size_t count, int r, int world) {
   return count * static_cast<size_t>(r) / static_cast<size_t>(world);
 }
 
-// What rank r contributes as element i. Sums over up to 1024 ranks are exact
+// Element i of rank r's contribution. Sums over up to 1024 ranks are exact
 // in float32, in any order.
 inline float Contribution(int r, size_t i) {
   return static_cast<float>(i % 1021 + static_cast<size_t>(r));

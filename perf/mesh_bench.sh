@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# One model under several meshes of the same workers; see usage.
+# Measures one model under several meshes of the same workers; see usage.
 set -euo pipefail
 
 usage() {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// One decode step of one attention layer in the five forms that latent
-// attention has been compared in (DeepSeek-V2's sizes by default): what is
-// cached, and what is multiplied when. All give the same result up to rounding.
+// One decode step of one attention layer (DeepSeek-V2's sizes by default) in
+// the five forms in which latent attention has been compared. The forms differ
+// in the rows that are cached and in the time of a product. All give the same
+// result up to rounding.
 //
 //   CD        keys and values of every head are cached
 //   CC        latents are cached and expanded in every step
 //   A_CC      absorbed; latents and rope keys are copied for every head
 //   A_CC_ME   absorbed; all heads read the one cache as it lies
-//   AM_CC_ME  the same with the absorbed weights multiplied beforehand
+//   AM_CC_ME  as A_CC_ME, with the absorbed weights multiplied beforehand
 #ifndef RINGFLEET_PERF_MLA_VARIANTS_H_
 #define RINGFLEET_PERF_MLA_VARIANTS_H_
 
@@ -47,20 +48,20 @@ struct MlaShape {
   size_t cached() const { return rank + rope; }
 };
 
-// Of one step with a query for each of `batch` sequences of `context`
+// The cost of one step with a query for each of `batch` sequences of `context`
 // positions.
 struct MlaCost {
-  double cache_bytes = 0;      // What the sequences keep.
-  double temporary_bytes = 0;  // What the step needs beside that.
+  double cache_bytes = 0;      // Kept for the sequences.
+  double temporary_bytes = 0;  // Beside the cache, during the step.
   double weight_bytes = 0;     // From the q latent to the layer's output.
   double flops = 0;  // Multiplications and additions, also of weights.
 };
 MlaCost CostOf(MlaVariant variant, const MlaShape& shape, size_t batch,
                size_t context, kernels::Dtype cache, kernels::Dtype weights);
 
-// The layer with random weights and caches, the same ones for every variant.
-// Rope keys are cached, and the queries' rope parts projected, as if already
-// rotated: rotation is the same in all forms.
+// The layer with random weights and caches, equal in every variant. Rope keys
+// are cached as if already rotated, and so are the queries' rope parts:
+// rotation costs the same in all forms.
 class MlaModule {
  public:
   // `cache` and `weights` are kF32 or kBf16.

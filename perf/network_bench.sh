@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# `ringfleet collectives` between workers on a test network, beside what its
-# links can carry; see usage.
+# Runs `ringfleet collectives` between workers on a test network and compares
+# with the rate of its links; see usage.
 set -euo pipefail
 
 usage() {

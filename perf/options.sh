@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# The options of the scripts of this folder, which source it and have a
-# function `usage`.
+# Parses the options of the scripts of this folder. A script sources this file
+# and defines a function `usage`.
 
-# take_options NAMES SWITCHES ARGUMENT...: every --name VALUE among the arguments
-# becomes the variable `name`, every --switch sets `switch` to 1, with
-# underscores for dashes. Where NAMES ends with --, what follows that argument
-# becomes the array `rest`. -h and --help print the usage; so does anything else,
-# as an error.
+# take_options NAMES SWITCHES ARGUMENT...
+# Sets the variable `name` for every --name VALUE among the arguments, and
+# `switch` to 1 for every --switch, with underscores for dashes. If NAMES ends
+# with --, the arguments after -- become the array `rest`. -h and --help print the
+# usage; any other argument is an error.
 take_options() {
   local names=" $1 " switches=" $2 " option
   shift 2

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# How much of an exchange hides behind the product it is fused with, over links
-# of a test network; see usage.
+# Measures how much of an exchange hides behind the product that it is fused
+# with, over links of a test network; see usage.
 set -euo pipefail
 
 usage() {
@@ -72,7 +72,8 @@ measure() {
     --timeout 120
 }
 
-# What the exchange of a run, alone, takes of a core from a computation, in ms:
+# The time in ms that the exchange of a run, alone, takes of a core from a
+# computation:
 # world, Gbit/s, burst, shape, bytes that travel of all ranks together,
 # iterations.
 transfer_cpu() {

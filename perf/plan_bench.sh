@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What `ringfleet plan` predicts from `ringfleet doctor`'s measurements, beside
-# what `ringfleet bench` measures; see usage.
+# Puts predictions of `ringfleet plan`, fed by `ringfleet doctor`, beside
+# measurements of `ringfleet bench`; see usage.
 set -euo pipefail
 
 usage() {

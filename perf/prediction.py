@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `ringfleet plan` says of rows that `ringfleet bench -o json` prints."""
+"""Predictions of `ringfleet plan` for rows that `ringfleet bench -o json` prints."""
 
 import json
 import subprocess

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Prompts on a test network, by each way of sharing them out; see usage.
+# Measures prompts on a test network by each way of sharing them out; see usage.
 set -euo pipefail
 
 usage() {

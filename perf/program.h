@@ -14,12 +14,12 @@ namespace ringfleet::perf {
 struct ProgramOptions {
   std::vector<std::string> command;                // A path, then arguments.
   std::map<std::string, std::string> environment;  // Beside this process's.
-  // In a session of its own, which the scheduler prefers to all others of this
-  // machine; needs root.
+  // Runs in a session of its own, which the scheduler prefers to all others of
+  // this machine. Needs root.
   bool preferred = false;
 };
 
-// A child process that ends with this one. Its stderr is this process's.
+// A child process. Ends when this process does, and shares its stderr.
 class Program {
  public:
   explicit Program(const ProgramOptions& options);
@@ -27,7 +27,8 @@ class Program {
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
-  // What it writes to stdout until it ends; its exit code, or 128 + signal.
+  // Waits for the end and returns the program's stdout. Sets `exit_code`, to
+  // 128 + signal after a signal.
   std::string ReadAll(int* exit_code);
 
  private:
@@ -35,8 +36,8 @@ class Program {
   int output_ = -1;
 };
 
-// Runs a program to its end; what it wrote to stdout. Ends this process, with
-// the command on stderr, when it fails.
+// Runs a program to its end and returns its stdout. If the program fails, ends
+// this process with the command on stderr.
 std::string OutputOf(const ProgramOptions& options);
 
 }  // namespace ringfleet::perf

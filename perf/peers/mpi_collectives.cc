@@ -39,7 +39,7 @@ class Collective {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
     MPI_Comm_size(MPI_COMM_WORLD, &world_);
     for (int r = 0; r <= world_; ++r) {
-      offsets_.push_back(static_cast<int>(SegmentBegin(count, r, world_)));
+      offsets_.push_back(static_cast<int>(ShareBegin(count, r, world_)));
     }
     for (int r = 0; r < world_; ++r) {
       sizes_.push_back(offsets_[r + 1] - offsets_[r]);
