@@ -43,7 +43,7 @@ class Collective {
     }
     for (int r = 0; r < world_; ++r) {
       sizes_.push_back(offsets_[r + 1] - offsets_[r]);
-      // Segment `rank` of every rank arrives here in an all_to_all.
+      // Share `rank` of every rank arrives here in an all_to_all.
       own_sizes_.push_back(offsets_[rank_ + 1] - offsets_[rank_]);
       own_offsets_.push_back(r * own_sizes_.back());
     }
