@@ -117,7 +117,7 @@ absl::StatusOr<std::unique_ptr<Transport>> CollectiveEndpoint::Connect(
   {
     CompletionPoller::Role role(impl_->poller.get());
     RF_RETURN_IF_ERROR(impl_->service.EnterEpoch(epoch));
-    PeerLinks::Config config;
+    LinkConfig config;
     config.self.epoch = epoch;
     config.self.source = rank;
     config.self.config = world.config_hash;

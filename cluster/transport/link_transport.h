@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The collective transport over gRPC: what a worker process needs to open the
 // links of an epoch and to accept those of its peers. No gRPC channel, stream
-// or queue shows here; they are in peer_links.h and peer_stream.h.
+// or queue shows here; they are in peer_lanes.h and peer_stream.h.
 #ifndef RINGFLEET_CLUSTER_TRANSPORT_LINK_TRANSPORT_H_
 #define RINGFLEET_CLUSTER_TRANSPORT_LINK_TRANSPORT_H_
 

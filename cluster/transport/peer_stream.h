@@ -24,7 +24,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cluster/transport/completion_poller.h"
-#include "cluster/transport/ring_queue.h"
+#include "cluster/transport/frame_queue.h"
 #include "cluster/transport/transport.h"
 #include "protos/collective.grpc.pb.h"
 
@@ -162,7 +162,7 @@ class PeerStream : public std::enable_shared_from_this<PeerStream>,
   bool write_pending_ = false;
   bool ending_ = false;     // EndWrites was called.
   bool read_owed_ = false;  // And deferred.
-  RingQueue<Message> writes_;
+  FrameQueue<Message> writes_;
   grpc::ByteBuffer read_buffer_;
   Op read_op_{&PeerStream::OnRead};
   Op write_op_{&PeerStream::OnWrite};

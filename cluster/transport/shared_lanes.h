@@ -18,9 +18,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "cluster/transport/completion_poller.h"
+#include "cluster/transport/frame_queue.h"
 #include "cluster/transport/link_message.h"
 #include "cluster/transport/payload_ledger.h"
-#include "cluster/transport/ring_queue.h"
 #include "cluster/transport/shared_ring.h"
 #include "cluster/transport/shared_segment.h"
 #include "cluster/wire/frame.h"
@@ -120,14 +120,14 @@ class SharedLanes final : public CompletionPoller::Bypass {
     bool over = false;  // An error has been reported.
 
     RingWriter writer;
-    RingQueue<Outgoing> queue;
+    FrameQueue<Outgoing> queue;
 
     RingReader reader;
     LinkFramePtr partial;  // The message that is arriving.
     char* into = nullptr;
     size_t message_left = 0;
     size_t padding_left = 0;
-    RingQueue<Loan> loans;
+    FrameQueue<Loan> loans;
   };
 
   SharedLanes(SharedSegment own, uint64_t epoch, int rank, int world_size,

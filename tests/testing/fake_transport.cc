@@ -148,7 +148,7 @@ class FakeNetwork::Rank : public cluster::Transport {
     return false;
   }
 
-  cluster::RingQueue<Sent>& Queue(int from, int to, Lane lane)
+  cluster::FrameQueue<Sent>& Queue(int from, int to, Lane lane)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(network_->mu_) {
     return network_
         ->queues_[(from * network_->world_size_ + to) * cluster::kLanes +

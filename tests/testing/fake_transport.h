@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "cluster/transport/ring_queue.h"
+#include "cluster/transport/frame_queue.h"
 #include "cluster/transport/transport.h"
 #include "kernels/mutex.h"
 
@@ -65,7 +65,7 @@ class FakeNetwork {
   Tamper tamper_ ABSL_GUARDED_BY(mu_);
   absl::Status cause_ ABSL_GUARDED_BY(mu_);
   // [(from * world_size + to) * lanes + lane]
-  std::vector<cluster::RingQueue<Sent>> queues_ ABSL_GUARDED_BY(mu_);
+  std::vector<cluster::FrameQueue<Sent>> queues_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace ringfleet::testing

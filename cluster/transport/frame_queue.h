@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef RINGFLEET_CLUSTER_TRANSPORT_RING_QUEUE_H_
-#define RINGFLEET_CLUSTER_TRANSPORT_RING_QUEUE_H_
+#ifndef RINGFLEET_CLUSTER_TRANSPORT_FRAME_QUEUE_H_
+#define RINGFLEET_CLUSTER_TRANSPORT_FRAME_QUEUE_H_
 
 #include <cstddef>
 #include <utility>
@@ -12,21 +12,21 @@ namespace ringfleet::cluster {
 // is then used again: std::deque allocates as it moves along. Popped elements
 // are left moved-from. Not thread-safe.
 template <typename T>
-class RingQueue {
+class FrameQueue {
  public:
   bool empty() const { return size_ == 0; }
   size_t size() const { return size_; }
-  T& front() { return slots_[head_]; }
+  T& front() { return items_[head_]; }
 
   void push_back(T value) {
-    if (size_ == slots_.size()) Grow();
-    slots_[(head_ + size_) % slots_.size()] = std::move(value);
+    if (size_ == items_.size()) Grow();
+    items_[(head_ + size_) % items_.size()] = std::move(value);
     ++size_;
   }
 
   T pop_front() {
-    T value = std::move(slots_[head_]);
-    head_ = (head_ + 1) % slots_.size();
+    T value = std::move(items_[head_]);
+    head_ = (head_ + 1) % items_.size();
     --size_;
     return value;
   }
@@ -37,19 +37,19 @@ class RingQueue {
 
  private:
   void Grow() {
-    std::vector<T> larger(slots_.empty() ? 8 : 2 * slots_.size());
+    std::vector<T> larger(items_.empty() ? 8 : 2 * items_.size());
     for (size_t i = 0; i < size_; ++i) {
-      larger[i] = std::move(slots_[(head_ + i) % slots_.size()]);
+      larger[i] = std::move(items_[(head_ + i) % items_.size()]);
     }
-    slots_ = std::move(larger);
+    items_ = std::move(larger);
     head_ = 0;
   }
 
-  std::vector<T> slots_;
+  std::vector<T> items_;
   size_t head_ = 0;
   size_t size_ = 0;
 };
 
 }  // namespace ringfleet::cluster
 
-#endif  // RINGFLEET_CLUSTER_TRANSPORT_RING_QUEUE_H_
+#endif  // RINGFLEET_CLUSTER_TRANSPORT_FRAME_QUEUE_H_
