@@ -128,13 +128,6 @@ void Crc32c(benchmark::State& state) {
   });
 }
 
-void Crc32cBySse42(benchmark::State& state) {
-  Measure(state, 4, [](Vectors& v) {
-    benchmark::DoNotOptimize(
-        cluster::ExtendCrc32cBySse42(0, v.wire(), v.count * 4));
-  });
-}
-
 // Arguments are bytes, and only their digits matter.
 void CombineCrc32c(benchmark::State& state) {
   uint32_t crc = 1;
@@ -159,7 +152,6 @@ BENCHMARK(AccumulateFrame<cluster::Wire::kInt8>)->Arg(7168)->Arg(1 << 20);
 // memory.
 BENCHMARK(Crc32c)->Arg(16)->Arg(256)->Arg(1792)->Arg(3584)->Arg(7168);
 BENCHMARK(Crc32c)->Arg(1 << 16)->Arg(1 << 18)->Arg(1 << 20)->Arg(1 << 25);
-BENCHMARK(Crc32cBySse42)->Arg(7168)->Arg(1 << 18)->Arg(1 << 20)->Arg(1 << 25);
 BENCHMARK(CombineCrc32c)->Arg(7392)->Arg(28672)->Arg(1048575)->Arg(1 << 20);
 
 }  // namespace
