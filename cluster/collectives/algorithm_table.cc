@@ -47,7 +47,7 @@ constexpr uint64_t OneShotBorder(int size) {
 // meet at one receiver.
 constexpr uint64_t kRingAbove = uint64_t{8} << 20;
 // A root that sends its vector N - 1 times loses to a ring as soon as there
-// are several chunks to pass on behind each other.
+// are several frames to pass on behind each other.
 constexpr uint64_t kBroadcastRingAbove = kMaxPayloadBytes;
 
 Row DefaultRow(Operation operation, int size) {

@@ -18,7 +18,7 @@ namespace ringfleet::cluster {
 
 inline constexpr int kMaxGroupSize = 16;
 
-// What a ring sends of a segment at a time (see ring.h); 0: all of it.
+// What a ring sends of a share at a time (see ring.h); 0: all of it.
 inline constexpr uint64_t kDefaultRingSliceBytes = uint64_t{1} << 20;
 // Less would be a flood of frames.
 inline constexpr uint64_t kMinRingSliceBytes = uint64_t{1} << 16;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All-gather: every rank ends with the segments of all, in rank order.
+// All-gather: every rank ends with the shares of all, in rank order.
 #ifndef RINGFLEET_CLUSTER_COLLECTIVES_ALL_GATHER_H_
 #define RINGFLEET_CLUSTER_COLLECTIVES_ALL_GATHER_H_
 
@@ -7,27 +7,27 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "cluster/collectives/chunks.h"
 #include "cluster/collectives/exchange.h"
+#include "cluster/collectives/frame_cuts.h"
 
 namespace ringfleet::cluster {
 
-// Every rank sends its segment directly to all others. `segment` may lie at
+// Every rank sends its share directly to all others. `share` may lie at
 // its place in `output`. Format: ByteFormat with Value char, or WireFormat
-// with Value float. `segment` is no longer read on return.
+// with Value float. `share` is no longer read on return.
 template <typename Format, typename Value>
 absl::Status DirectAllGather(Exchange& exchange, const Format& format,
-                             absl::Span<const Value> segment,
+                             absl::Span<const Value> share,
                              absl::Span<Value> output,
                              absl::Span<const uint64_t> offsets);
 
-// Receives into `output` what every other rank sends of its segment in `step`.
+// Receives into `output` what every other rank sends of its share in `step`.
 template <typename Format, typename Value>
-absl::Status ReceiveSegments(Exchange& exchange, const Format& format,
-                             uint32_t step, absl::Span<Value> output,
-                             absl::Span<const uint64_t> offsets);
+absl::Status ReceiveShares(Exchange& exchange, const Format& format,
+                           uint32_t step, absl::Span<Value> output,
+                           absl::Span<const uint64_t> offsets);
 
-inline ElementRange SegmentOf(absl::Span<const uint64_t> offsets, int rank) {
+inline ElementRange ShareOf(absl::Span<const uint64_t> offsets, int rank) {
   return {offsets[rank], offsets[rank + 1]};
 }
 

@@ -2,7 +2,7 @@
 #include "cluster/collectives/all_reduce.h"
 
 #include "cluster/collectives/all_gather.h"
-#include "cluster/collectives/chunks.h"
+#include "cluster/collectives/frame_cuts.h"
 #include "cluster/collectives/rank_order_sum.h"
 #include "cluster/collectives/reduce_scatter.h"
 #include "cluster/process/status_macros.h"
@@ -21,15 +21,15 @@ absl::Status OneShotAllReduce(Exchange& exchange, const WireFormat& format,
     RF_ASSIGN_OR_RETURN(block,
                         exchange.NextBlock(format.EncodedBytes(0, all.end)));
   }
-  const auto sent = [&](const ChunkCursor<WireFormat>& cursor) {
-    return as_it_lies ? BytesOf(input.data() + cursor.chunk().begin,
-                                cursor.chunk().size())
+  const auto sent = [&](const FrameCursor<WireFormat>& cursor) {
+    return as_it_lies ? BytesOf(input.data() + cursor.elements().begin,
+                                cursor.elements().size())
                       : absl::Span<const char>(block->data() + cursor.offset(),
                                                cursor.bytes());
   };
-  ChunkCursor sending(format, all);
+  FrameCursor sending(format, all);
   do {
-    const auto [begin, end] = sending.chunk();
+    const auto [begin, end] = sending.elements();
     if (!as_it_lies) {
       format.Encode(input.data() + begin, begin, end,
                     block->data() + sending.offset());
@@ -39,9 +39,9 @@ absl::Status OneShotAllReduce(Exchange& exchange, const WireFormat& format,
         as_it_lies ? exchange.caller_ledger() : block->ledger));
   } while (sending.Next());
 
-  ChunkCursor cursor(format, all);
+  FrameCursor cursor(format, all);
   do {
-    const auto [begin, end] = cursor.chunk();
+    const auto [begin, end] = cursor.elements();
     float* const sum = output.data() + begin;
     RF_RETURN_IF_ERROR(SumInRankOrder(
         exchange, format, {begin, end}, {0, cursor.offset()}, sent(cursor),
@@ -57,15 +57,15 @@ absl::Status TwoShotAllReduce(Exchange& exchange, const WireFormat& format,
                               absl::Span<const uint64_t> offsets) {
   constexpr uint32_t kReduce = 1;
   constexpr uint32_t kGather = 2;
-  const ElementRange own = SegmentOf(offsets, exchange.rank());
-  const auto segment = output.subspan(own.begin, own.size());
+  const ElementRange own = ShareOf(offsets, exchange.rank());
+  const auto share = output.subspan(own.begin, own.size());
   SendArena::Block* block = nullptr;
   if (!format.IdentityBytes()) {
     RF_ASSIGN_OR_RETURN(
         block, exchange.NextBlock(format.EncodedBytes(own.begin, own.end)));
   }
-  const auto send_sum = [&](const ChunkCursor<WireFormat>& cursor) {
-    const auto [begin, end] = cursor.chunk();
+  const auto send_sum = [&](const FrameCursor<WireFormat>& cursor) {
+    const auto [begin, end] = cursor.elements();
     float* const sum = output.data() + begin;
     if (block == nullptr) {
       return exchange.SendToOthers({kGather, cursor.offset()},
@@ -80,11 +80,10 @@ absl::Status TwoShotAllReduce(Exchange& exchange, const WireFormat& format,
                                  block->ledger);
   };
   RF_RETURN_IF_ERROR(DirectReduceScatter(exchange, format, kReduce, input,
-                                         segment, offsets, send_sum));
-  // What lies in `output` for other ranks' segments may be overwritten with
+                                         share, offsets, send_sum));
+  // What lies in `output` for other ranks' shares may be overwritten with
   // their sums: those prove that the partials have arrived.
-  RF_RETURN_IF_ERROR(
-      ReceiveSegments(exchange, format, kGather, output, offsets));
+  RF_RETURN_IF_ERROR(ReceiveShares(exchange, format, kGather, output, offsets));
   return exchange.AwaitCallerMemory();
 }
 

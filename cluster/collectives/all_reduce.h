@@ -19,9 +19,9 @@ absl::Status OneShotAllReduce(Exchange& exchange, const WireFormat& format,
                               absl::Span<const float> input,
                               absl::Span<float> output);
 
-// Segment r of everybody goes to rank r, which sums and sends the sum to all:
+// Share r of everybody goes to rank r, which sums and sends the sum to all:
 // the same bits as one shot for fewer bytes and one more latency. `offsets`
-// are the segments', on the format's borders.
+// are the shares', on the format's borders.
 absl::Status TwoShotAllReduce(Exchange& exchange, const WireFormat& format,
                               absl::Span<const float> input,
                               absl::Span<float> output,

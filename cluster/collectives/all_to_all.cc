@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "cluster/collectives/all_gather.h"
-#include "cluster/collectives/chunks.h"
+#include "cluster/collectives/frame_cuts.h"
 #include "cluster/process/status_macros.h"
 
 namespace ringfleet::cluster {
@@ -16,9 +16,9 @@ template <typename Format, typename Value>
 absl::Status SendPart(Exchange& exchange, const Format& format, int to,
                       absl::Span<const Value> values, char* encoded,
                       PayloadLedger& ledger) {
-  ChunkCursor cursor(format, {0, values.size()});
+  FrameCursor cursor(format, {0, values.size()});
   do {
-    const auto [begin, end] = cursor.chunk();
+    const auto [begin, end] = cursor.elements();
     absl::Span<const char> sent = BytesOf(values.data() + begin, end - begin);
     if (encoded != nullptr) {
       char* const out = encoded + cursor.offset();
@@ -41,14 +41,14 @@ absl::Status DirectAllToAll(Exchange& exchange, const Format& format,
                             absl::Span<const uint64_t> output_offsets) {
   const int rank = exchange.rank();
   const auto part = [](auto data, absl::Span<const uint64_t> offsets, int r) {
-    const ElementRange range = SegmentOf(offsets, r);
+    const ElementRange range = ShareOf(offsets, r);
     return data.subspan(range.begin, range.size());
   };
   SendArena::Block* block = nullptr;
   if (!format.IdentityBytes()) {
     size_t bytes = 0;
     for (int to = 0; to < exchange.size(); ++to) {
-      bytes += format.EncodedBytes(0, SegmentOf(input_offsets, to).size());
+      bytes += format.EncodedBytes(0, ShareOf(input_offsets, to).size());
     }
     RF_ASSIGN_OR_RETURN(block, exchange.NextBlock(bytes));
   }
@@ -73,13 +73,13 @@ absl::Status DirectAllToAll(Exchange& exchange, const Format& format,
   for (int distance = 1; distance < exchange.size(); ++distance) {
     const int from = exchange.Wrap(rank - distance);
     const absl::Span<Value> values = part(output, output_offsets, from);
-    ChunkCursor cursor(format, {0, values.size()});
+    FrameCursor cursor(format, {0, values.size()});
     do {
       RF_ASSIGN_OR_RETURN(
           const ReceivedFrame frame,
           exchange.Receive(from, Lane::kDirect, {0, cursor.offset()},
                            cursor.bytes()));
-      const auto [begin, end] = cursor.chunk();
+      const auto [begin, end] = cursor.elements();
       format.Decode(frame->payload, begin, end, values.data() + begin);
     } while (cursor.Next());
   }

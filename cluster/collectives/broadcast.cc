@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/collectives/broadcast.h"
 
-#include "cluster/collectives/chunks.h"
+#include "cluster/collectives/frame_cuts.h"
 #include "cluster/process/status_macros.h"
 
 namespace ringfleet::cluster {
 
 absl::Status OneShotBroadcast(Exchange& exchange, const WireFormat& format,
                               int root, absl::Span<float> values) {
-  ChunkCursor cursor(format, {0, values.size()});
+  FrameCursor cursor(format, {0, values.size()});
   if (exchange.rank() != root) {
     do {
       RF_ASSIGN_OR_RETURN(
           const ReceivedFrame frame,
           exchange.Receive(root, Lane::kDirect, {0, cursor.offset()},
                            cursor.bytes()));
-      const auto [begin, end] = cursor.chunk();
+      const auto [begin, end] = cursor.elements();
       format.Decode(frame->payload, begin, end, values.data() + begin);
     } while (cursor.Next());
     return absl::OkStatus();
@@ -26,14 +26,14 @@ absl::Status OneShotBroadcast(Exchange& exchange, const WireFormat& format,
         block, exchange.NextBlock(format.EncodedBytes(0, values.size())));
   }
   do {
-    const auto [begin, end] = cursor.chunk();
-    float* const chunk = values.data() + begin;
-    absl::Span<const char> sent = BytesOf(chunk, end - begin);
+    const auto [begin, end] = cursor.elements();
+    float* const own = values.data() + begin;
+    absl::Span<const char> sent = BytesOf(own, end - begin);
     if (block != nullptr) {
       char* const encoded = block->data() + cursor.offset();
-      format.Encode(chunk, begin, end, encoded);
+      format.Encode(own, begin, end, encoded);
       sent = {encoded, cursor.bytes()};
-      format.Decode({&sent, 1}, begin, end, chunk);
+      format.Decode({&sent, 1}, begin, end, own);
     }
     RF_RETURN_IF_ERROR(exchange.SendToOthers(
         {0, cursor.offset()}, sent,

@@ -70,8 +70,8 @@ class StreamingSource {
 // on every rank, their sender's own copy included, so that all ranks always
 // hold the same bits (of what is not a number, that it is none: its sign and
 // payload are the processor's choice). `offsets` have size() + 1 ascending
-// entries, the same on all ranks: rank r's segment is [offsets[r], offsets[r +
-// 1]); segments may be empty or uneven.
+// entries, the same on all ranks: rank r's share is [offsets[r], offsets[r +
+// 1]); shares may be empty or uneven.
 //
 // Errors of every operation:
 //   DEADLINE_EXCEEDED: names the operation and the rank that did not answer.
@@ -100,25 +100,25 @@ class Communicator {
                                  absl::Span<float> output, Encoding encoding,
                                  uint64_t check, Deadline deadline) = 0;
 
-  // Every rank ends with all segments, in rank order, in `output`. `segment`
+  // Every rank ends with all shares, in rank order, in `output`. `share`
   // is the own one, in place when it lies at its place in `output`.
-  virtual absl::Status AllGather(absl::Span<const char> segment,
+  virtual absl::Status AllGather(absl::Span<const char> share,
                                  absl::Span<char> output,
                                  absl::Span<const uint64_t> offsets,
                                  Deadline deadline) = 0;
 
   // The same for float32 values, rounded to the encoding on the way.
-  virtual absl::Status AllGather(absl::Span<const float> segment,
+  virtual absl::Status AllGather(absl::Span<const float> share,
                                  absl::Span<float> output,
                                  absl::Span<const uint64_t> offsets,
                                  Encoding encoding, Deadline deadline) = 0;
 
-  // `segment`, the own one, becomes its part of the sum over ranks of `input`;
+  // `share`, the own one, becomes its part of the sum over ranks of `input`;
   // in place when it lies at its place in `input`, which is then left
   // unspecified elsewhere. A direct one rounds each partial once to the
   // encoding, a ring sends partial sums in float32. `check` as above.
   virtual absl::Status ReduceScatter(absl::Span<float> input,
-                                     absl::Span<float> segment,
+                                     absl::Span<float> share,
                                      absl::Span<const uint64_t> offsets,
                                      Encoding encoding, uint64_t check,
                                      Deadline deadline) = 0;
@@ -147,7 +147,7 @@ class Communicator {
   // An all-gather along the ring that reports bytes as they come. Left halves
   // travel to the left: in step s = 0 .. size() - 2 rank r sends half
   // (r + s).kLeft to rank r - 1 and (r - s).kRight to rank r + 1, the own ones
-  // first, the others segment by segment as they arrive. `own` has this rank's
+  // first, the others share by share as they arrive. `own` has this rank's
   // rows, row_size bytes each, and is no longer read on return. `check` must be
   // equal on all ranks. Nothing is reported of the own rows.
   virtual absl::Status StreamingAllGather(const SplitRowsLayout& layout,

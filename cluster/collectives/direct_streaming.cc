@@ -8,7 +8,7 @@
 #include <cstring>
 #include <optional>
 
-#include "cluster/collectives/chunks.h"
+#include "cluster/collectives/frame_cuts.h"
 #include "cluster/collectives/split_rows_frames.h"
 #include "cluster/process/status_macros.h"
 #include "kernels/elementwise.h"
@@ -55,15 +55,15 @@ class DirectSchedule {
   }
 
  private:
-  // Halves of one side that are sent, or that come: one in each step, frame by
-  // frame.
+  // The parts of one side that are sent, or that come: one in each step, frame
+  // by frame.
   struct Walk {
     Side side = Side::kLeft;
     int step = 0;
     size_t frame = 0;  // Of the step.
     int peer = 0;
     ShardPart which;
-    std::optional<ChunkCursor<WireFormat>> cursor;
+    std::optional<FrameCursor<WireFormat>> cursor;
   };
   using Walks = std::array<Walk, 2>;
 
@@ -90,12 +90,12 @@ class DirectSchedule {
     }
   }
 
-  // Both halves that one rank sends to another come over the same stream: the
+  // Both parts that one rank sends to another come over the same stream: the
   // one that is sent in the earlier step first, and in the same step in turns,
   // the left one first. Whether a frame of `walk` may follow now.
   bool InTurn(const Walk& walk, const Walk& other) const {
     if (Done(walk)) return false;
-    // In which the other half goes to, or comes from, the same rank.
+    // The step in which the other part goes to, or comes from, the same rank.
     const int others_step = last_step_ - walk.step;
     if (walk.step < others_step || other.step > others_step) return true;
     if (walk.step > others_step) return false;
@@ -104,8 +104,8 @@ class DirectSchedule {
                                     : walk.frame < others_frame;
   }
 
-  bool Computed(ShardPart which, const ChunkCursor<WireFormat>& cursor) {
-    return source_.Ready(which) * row_elements_ >= cursor.chunk().end;
+  bool Computed(ShardPart which, const FrameCursor<WireFormat>& cursor) {
+    return source_.Ready(which) * row_elements_ >= cursor.elements().end;
   }
 
   // The number that a frame's step has on the wire.
@@ -144,7 +144,7 @@ class DirectSchedule {
   }
 
   absl::Status Send(Walk& walk) {
-    const auto [begin, end] = walk.cursor->chunk();
+    const auto [begin, end] = walk.cursor->elements();
     if (walk.frame == 0) {
       source_.Sends(static_cast<uint32_t>(walk.step), walk.which);
     }
@@ -198,7 +198,7 @@ class DirectSchedule {
   }
 
   void Add(const Walk& walk, const FrameBody& frame) {
-    const auto [begin, end] = walk.cursor->chunk();
+    const auto [begin, end] = walk.cursor->elements();
     if (last_step_ == 0) {  // a + b is b + a.
       float* const own = source_.Partial(walk.which) + begin;
       format_.Round(begin, end, own);
@@ -210,7 +210,7 @@ class DirectSchedule {
     }
   }
 
-  // What has been kept of rank `from`'s summands of an own half.
+  // What has been kept of rank `from`'s summands of an own part.
   char* Kept(Side side, int from) const {
     const int before = from < exchange_.rank() ? from : from - 1;
     return scratch_ + kept_[SideIndex(side)] +
@@ -224,7 +224,7 @@ class DirectSchedule {
         size_t index = 0;
         RF_RETURN_IF_ERROR(exchange_.ReceiveUnlessWoken({}, &index).status());
       }
-      ChunkCursor<WireFormat> cursor(format_, {0, Elements(which)},
+      FrameCursor<WireFormat> cursor(format_, {0, Elements(which)},
                                      frame_elements_);
       do {
         AddUpFrame(which, cursor);
@@ -233,8 +233,8 @@ class DirectSchedule {
     return absl::OkStatus();
   }
 
-  void AddUpFrame(ShardPart which, const ChunkCursor<WireFormat>& cursor) {
-    const auto [begin, end] = cursor.chunk();
+  void AddUpFrame(ShardPart which, const FrameCursor<WireFormat>& cursor) {
+    const auto [begin, end] = cursor.elements();
     float* const sum = source_.Partial(which) + begin;
     format_.Round(begin, end, sum);
     float* const own = reinterpret_cast<float*>(scratch_);
@@ -269,7 +269,7 @@ class DirectSchedule {
   SendArena::Block* block_ = nullptr;
   size_t encoded_bytes_ = 0;  // Of it that are used.
   char* scratch_ = nullptr;
-  std::array<size_t, 2> kept_ = {};        // Where in it, by half,
+  std::array<size_t, 2> kept_ = {};        // Where in it, by part,
   std::array<size_t, 2> kept_bytes_ = {};  // and of each rank.
 };
 

@@ -24,7 +24,7 @@ Operation OperationOf(const FrameHeader& h) {
   return static_cast<Operation>(h.op_descriptor & 0xff);
 }
 
-// Operations in halves run beside the product that they are fused with.
+// Operations in parts run beside the product that they are fused with.
 TraceEvent::Thread ThreadOf(Operation operation) {
   return IsFused(operation) ? TraceEvent::Thread::kCommunication
                             : TraceEvent::Thread::kExecutor;
@@ -49,11 +49,11 @@ absl::string_view ReceiveText(Lane lane) {
 // What `check` stands for in an operation that has one.
 absl::string_view CheckedText(Operation operation) {
   if (IsFused(operation) || operation == Operation::kReduceScatter) {
-    return "segments or experts";
+    return "shares or experts";
   }
   return operation == Operation::kAllReduce   ? "experts"
          : operation == Operation::kBroadcast ? "roots"
-                                              : "segments";
+                                              : "shares";
 }
 
 uint32_t PayloadCrc(absl::Span<const char> payload) {
@@ -209,7 +209,7 @@ absl::StatusOr<ReceivedFrame> Exchange::ReceiveUnlessWoken(
 absl::StatusOr<ReceivedFrame> Exchange::ReceiveBy(
     ReceiveFunction receive, absl::Span<const Incoming> sources,
     size_t* index) {
-  std::array<Source, 2> peers;  // Two directions of a ring, or halves.
+  std::array<Source, 2> peers;  // Two directions of a ring, or parts.
   RF_CHECK(sources.size() <= peers.size());
   for (size_t i = 0; i < sources.size(); ++i) {
     peers[i] = {group_->ranks[sources[i].from], sources[i].lane};

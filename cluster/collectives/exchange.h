@@ -59,7 +59,7 @@ class Exchange {
   absl::Status AwaitCallerMemory();
 
   // Where a frame stands in the operation: `offset` counts bytes of the
-  // segment that `step` exchanges.
+  // share that `step` exchanges.
   struct Place {
     uint32_t step = 0;
     uint64_t offset = 0;

@@ -30,7 +30,7 @@ int PositionOf(int rank, absl::Span<const int> ranks) {
   return static_cast<int>(found - ranks.begin());
 }
 
-// Tells one layout of segments from another (FNV-1a).
+// Tells one layout of shares from another (FNV-1a).
 uint64_t HashOffsets(absl::Span<const uint64_t> offsets) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (const uint64_t offset : offsets) {
@@ -41,7 +41,7 @@ uint64_t HashOffsets(absl::Span<const uint64_t> offsets) {
   return hash;
 }
 
-// Segments of about equal size, on borders of the format.
+// Shares of about equal size, on borders of the format.
 class EvenOffsets {
  public:
   EvenOffsets(const WireFormat& format, size_t count, int ranks)
@@ -126,27 +126,27 @@ absl::Status GroupCommunicator::CheckOffsets(absl::Span<const uint64_t> offsets,
   if (!std::is_sorted(offsets.begin(), offsets.end()) ||
       offsets.back() > limit) {
     return absl::InvalidArgumentError(
-        absl::StrCat("segment offsets must ascend and end within ", limit,
+        absl::StrCat("share offsets must ascend and end within ", limit,
                      ", the last one is ", offsets.back()));
   }
   return absl::OkStatus();
 }
 
-absl::Status GroupCommunicator::CheckSegments(
-    absl::Span<const uint64_t> offsets, uint64_t limit, size_t own,
-    const WireFormat& format) const {
+absl::Status GroupCommunicator::CheckShares(absl::Span<const uint64_t> offsets,
+                                            uint64_t limit, size_t own,
+                                            const WireFormat& format) const {
   RF_RETURN_IF_ERROR(CheckOffsets(offsets, limit));
-  const ElementRange segment = SegmentOf(offsets, rank_);
-  if (own != segment.size()) {
+  const ElementRange share = ShareOf(offsets, rank_);
+  if (own != share.size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("rank ", rank_, "'s segment has ", own, " elements, want ",
-                     segment.size()));
+        absl::StrCat("rank ", rank_, "'s share has ", own, " elements, want ",
+                     share.size()));
   }
   if (format.wire() != Wire::kInt8) return absl::OkStatus();
   for (const uint64_t offset : offsets) {
     if (offset != offsets.back() && format.FloorToBorder(offset) != offset) {
       return absl::InvalidArgumentError(
-          absl::StrCat("segment offset ", offset,
+          absl::StrCat("share offset ", offset,
                        " lies within a group of the int8 wire, "
                        "want ",
                        format.FloorToBorder(offset), " or a later border"));
@@ -188,7 +188,7 @@ absl::Status GroupCommunicator::AllReduce(absl::Span<const float> input,
 
 template <typename Format, typename Value>
 absl::Status GroupCommunicator::Gather(const Format& format, Wire wire,
-                                       absl::Span<const Value> segment,
+                                       absl::Span<const Value> share,
                                        absl::Span<Value> output,
                                        absl::Span<const uint64_t> offsets,
                                        Deadline deadline) {
@@ -200,44 +200,43 @@ absl::Status GroupCommunicator::Gather(const Format& format, Wire wire,
             offsets.back(), bytes, deadline);
   if (size() == 1) {
     Value* const own = output.data() + offsets.front();
-    if (segment.data() != own) std::copy(segment.begin(), segment.end(), own);
+    if (share.data() != own) std::copy(share.begin(), share.end(), own);
     return End(exchange.AwaitCallerMemory());
   }
   return End(algorithm == Algorithm::kOneShot
-                 ? DirectAllGather(exchange, format, segment, output, offsets)
-                 : RingAllGather(exchange, format, segment, output, offsets,
+                 ? DirectAllGather(exchange, format, share, output, offsets)
+                 : RingAllGather(exchange, format, share, output, offsets,
                                  table_.ring_slice_bytes()));
 }
 
-absl::Status GroupCommunicator::AllGather(absl::Span<const char> segment,
+absl::Status GroupCommunicator::AllGather(absl::Span<const char> share,
                                           absl::Span<char> output,
                                           absl::Span<const uint64_t> offsets,
                                           Deadline deadline) {
-  absl::Status valid = CheckSegments(offsets, output.size(), segment.size(),
-                                     WireFormat(Wire::kF32, 0));
+  absl::Status valid = CheckShares(offsets, output.size(), share.size(),
+                                   WireFormat(Wire::kF32, 0));
   if (!valid.ok()) return End(std::move(valid));
-  return Gather(ByteFormat(), Wire::kF32, segment, output, offsets, deadline);
+  return Gather(ByteFormat(), Wire::kF32, share, output, offsets, deadline);
 }
 
-absl::Status GroupCommunicator::AllGather(absl::Span<const float> segment,
+absl::Status GroupCommunicator::AllGather(absl::Span<const float> share,
                                           absl::Span<float> output,
                                           absl::Span<const uint64_t> offsets,
                                           Encoding encoding,
                                           Deadline deadline) {
   const WireFormat format(encoding.wire, encoding.row_elements);
   absl::Status valid =
-      CheckSegments(offsets, output.size(), segment.size(), format);
+      CheckShares(offsets, output.size(), share.size(), format);
   if (!valid.ok()) return End(std::move(valid));
-  return Gather(format, encoding.wire, segment, output, offsets, deadline);
+  return Gather(format, encoding.wire, share, output, offsets, deadline);
 }
 
 absl::Status GroupCommunicator::ReduceScatter(
-    absl::Span<float> input, absl::Span<float> segment,
+    absl::Span<float> input, absl::Span<float> share,
     absl::Span<const uint64_t> offsets, Encoding encoding, uint64_t check,
     Deadline deadline) {
   const WireFormat format(encoding.wire, encoding.row_elements);
-  absl::Status valid =
-      CheckSegments(offsets, input.size(), segment.size(), format);
+  absl::Status valid = CheckShares(offsets, input.size(), share.size(), format);
   if (!valid.ok()) return End(std::move(valid));
   const uint64_t bytes = format.EncodedBytes(offsets.front(), offsets.back());
   const Algorithm algorithm =
@@ -248,18 +247,18 @@ absl::Status GroupCommunicator::ReduceScatter(
             HashOffsets(agreed), offsets.back(), bytes, deadline);
   if (size() == 1) {
     float* const own = input.data() + offsets.front();
-    if (segment.data() != own) {
-      std::copy(own, own + segment.size(), segment.begin());
+    if (share.data() != own) {
+      std::copy(own, own + share.size(), share.begin());
     }
     return End(exchange.AwaitCallerMemory());
   }
   if (algorithm == Algorithm::kRing) {
-    return End(RingReduceScatter(exchange, format, input, segment, offsets,
+    return End(RingReduceScatter(exchange, format, input, share, offsets,
                                  table_.ring_slice_bytes()));
   }
   absl::Status status = DirectReduceScatter(
-      exchange, format, 0, input, segment, offsets,
-      [](const ChunkCursor<WireFormat>&) { return absl::OkStatus(); });
+      exchange, format, 0, input, share, offsets,
+      [](const FrameCursor<WireFormat>&) { return absl::OkStatus(); });
   if (status.ok()) status = exchange.AwaitCallerMemory();
   return End(std::move(status));
 }
@@ -272,8 +271,8 @@ absl::Status GroupCommunicator::ExchangeParts(
   absl::Status valid = CheckOffsets(input_offsets, input.size());
   if (valid.ok()) valid = CheckOffsets(output_offsets, output.size());
   if (!valid.ok()) return End(std::move(valid));
-  const ElementRange own = SegmentOf(input_offsets, rank_);
-  const ElementRange kept = SegmentOf(output_offsets, rank_);
+  const ElementRange own = ShareOf(input_offsets, rank_);
+  const ElementRange kept = ShareOf(output_offsets, rank_);
   if (own.size() != kept.size()) {
     return End(absl::InvalidArgumentError(
         absl::StrCat("rank ", rank_, " keeps ", own.size(),

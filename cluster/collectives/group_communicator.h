@@ -38,15 +38,14 @@ class GroupCommunicator : public Communicator {
   absl::Status AllReduce(absl::Span<const float> input,
                          absl::Span<float> output, Encoding encoding,
                          uint64_t check, Deadline deadline) override;
-  absl::Status AllGather(absl::Span<const char> segment,
-                         absl::Span<char> output,
+  absl::Status AllGather(absl::Span<const char> share, absl::Span<char> output,
                          absl::Span<const uint64_t> offsets,
                          Deadline deadline) override;
-  absl::Status AllGather(absl::Span<const float> segment,
+  absl::Status AllGather(absl::Span<const float> share,
                          absl::Span<float> output,
                          absl::Span<const uint64_t> offsets, Encoding encoding,
                          Deadline deadline) override;
-  absl::Status ReduceScatter(absl::Span<float> input, absl::Span<float> segment,
+  absl::Status ReduceScatter(absl::Span<float> input, absl::Span<float> share,
                              absl::Span<const uint64_t> offsets,
                              Encoding encoding, uint64_t check,
                              Deadline deadline) override;
@@ -78,16 +77,16 @@ class GroupCommunicator : public Communicator {
                  uint64_t bytes, Deadline deadline);
   // Passes `status` on; an error ends the epoch first.
   absl::Status End(absl::Status status);
-  // INVALID_ARGUMENT unless `offsets` are segments of `limit` elements.
+  // INVALID_ARGUMENT unless `offsets` are shares of `limit` elements.
   absl::Status CheckOffsets(absl::Span<const uint64_t> offsets,
                             uint64_t limit) const;
-  // The same, and that the own segment has `own` elements and no offset cuts
+  // The same, and that the own share has `own` elements and no offset cuts
   // a group of the format in two.
-  absl::Status CheckSegments(absl::Span<const uint64_t> offsets, uint64_t limit,
-                             size_t own, const WireFormat& format) const;
+  absl::Status CheckShares(absl::Span<const uint64_t> offsets, uint64_t limit,
+                           size_t own, const WireFormat& format) const;
   template <typename Format, typename Value>
   absl::Status Gather(const Format& format, Wire wire,
-                      absl::Span<const Value> segment, absl::Span<Value> output,
+                      absl::Span<const Value> share, absl::Span<Value> output,
                       absl::Span<const uint64_t> offsets, Deadline deadline);
 
   template <typename Format, typename Value>

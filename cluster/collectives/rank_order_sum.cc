@@ -6,10 +6,10 @@
 namespace ringfleet::cluster {
 
 absl::Status SumInRankOrder(Exchange& exchange, const WireFormat& format,
-                            ElementRange chunk, Exchange::Place place,
+                            ElementRange elements, Exchange::Place place,
                             absl::Span<const char> own, bool sum_has_own,
                             float* sum) {
-  const auto [begin, end] = chunk;
+  const auto [begin, end] = elements;
   const size_t bytes = format.EncodedBytes(begin, end);
   // Ranks 0 and 1 start from their own partial: a + b is b + a, bit for bit.
   const bool own_first = exchange.rank() <= 1;

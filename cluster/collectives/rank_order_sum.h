@@ -4,8 +4,8 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "cluster/collectives/chunks.h"
 #include "cluster/collectives/exchange.h"
+#include "cluster/collectives/frame_cuts.h"
 #include "cluster/wire/wire_format.h"
 
 namespace ringfleet::cluster {
@@ -19,7 +19,7 @@ namespace ringfleet::cluster {
 //
 // Errors: those of Exchange::Receive.
 absl::Status SumInRankOrder(Exchange& exchange, const WireFormat& format,
-                            ElementRange chunk, Exchange::Place place,
+                            ElementRange elements, Exchange::Place place,
                             absl::Span<const char> own, bool sum_has_own,
                             float* sum);
 

@@ -10,19 +10,19 @@
 namespace ringfleet::cluster {
 namespace {
 
-// Sends the partials of all segments to their owners. Encoded, they lie in
-// `block` one segment after the other.
+// Sends the partials of all shares to their owners. Encoded, they lie in
+// `block` one share after the other.
 absl::Status SendPartials(Exchange& exchange, const WireFormat& format,
                           uint32_t step, absl::Span<const float> input,
                           absl::Span<const uint64_t> offsets,
                           SendArena::Block* block) {
   for (int distance = 1; distance < exchange.size(); ++distance) {
     const int to = exchange.Wrap(exchange.rank() + distance);
-    const ElementRange segment = SegmentOf(offsets, to);
-    const size_t base = format.EncodedBytes(offsets[0], segment.begin);
-    ChunkCursor cursor(format, segment);
+    const ElementRange share = ShareOf(offsets, to);
+    const size_t base = format.EncodedBytes(offsets[0], share.begin);
+    FrameCursor cursor(format, share);
     do {
-      const auto [begin, end] = cursor.chunk();
+      const auto [begin, end] = cursor.elements();
       const Exchange::Place place{step, cursor.offset()};
       if (block == nullptr) {
         RF_RETURN_IF_ERROR(
@@ -44,12 +44,12 @@ absl::Status SendPartials(Exchange& exchange, const WireFormat& format,
 
 absl::Status DirectReduceScatter(
     Exchange& exchange, const WireFormat& format, uint32_t step,
-    absl::Span<const float> input, absl::Span<float> segment,
+    absl::Span<const float> input, absl::Span<float> share,
     absl::Span<const uint64_t> offsets,
-    absl::FunctionRef<absl::Status(const ChunkCursor<WireFormat>&)> reduced) {
-  const ElementRange own = SegmentOf(offsets, exchange.rank());
+    absl::FunctionRef<absl::Status(const FrameCursor<WireFormat>&)> reduced) {
+  const ElementRange own = ShareOf(offsets, exchange.rank());
   const bool identity = format.IdentityBytes();
-  const bool in_place = segment.data() == input.data() + own.begin;
+  const bool in_place = share.data() == input.data() + own.begin;
   // The own partial is needed as it would be sent when rounding changes it,
   // and beside the sum where its turn comes after others' have been added.
   const bool keep_own = !identity || (in_place && exchange.rank() > 1);
@@ -64,11 +64,11 @@ absl::Status DirectReduceScatter(
   }
   RF_RETURN_IF_ERROR(SendPartials(exchange, format, step, input, offsets,
                                   identity ? nullptr : block));
-  ChunkCursor cursor(format, own);
+  FrameCursor cursor(format, own);
   do {
-    const auto [begin, end] = cursor.chunk();
+    const auto [begin, end] = cursor.elements();
     const float* const partial = input.data() + begin;
-    float* const sum = segment.data() + (begin - own.begin);
+    float* const sum = share.data() + (begin - own.begin);
     absl::Span<const char> sent = BytesOf(partial, end - begin);
     if (keep_own) {
       char* const encoded = block->data() + own_base + cursor.offset();

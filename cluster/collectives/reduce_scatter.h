@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reduce-scatter: every rank ends with its own segment of the sum.
+// Reduce-scatter: every rank ends with its own share of the sum.
 #ifndef RINGFLEET_CLUSTER_COLLECTIVES_REDUCE_SCATTER_H_
 #define RINGFLEET_CLUSTER_COLLECTIVES_REDUCE_SCATTER_H_
 
@@ -8,23 +8,23 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "cluster/collectives/chunks.h"
 #include "cluster/collectives/exchange.h"
+#include "cluster/collectives/frame_cuts.h"
 #include "cluster/wire/wire_format.h"
 
 namespace ringfleet::cluster {
 
-// Every rank sends its partial of each segment, rounded to the format, directly
-// to the segment's owner in `step`; the owner sums in rank order, its own
-// partial rounded as well. `segment` may lie at its place in `input`.
-// `reduced` is called with every chunk of the own segment as soon as its sum
-// is in `segment`. The caller's memory may still be read on return, until
+// Every rank sends its partial of each share, rounded to the format, directly
+// to the share's owner in `step`; the owner sums in rank order, its own
+// partial rounded as well. `share` may lie at its place in `input`.
+// `reduced` is called with every chunk of the own share as soon as its sum
+// is in `share`. The caller's memory may still be read on return, until
 // Exchange::AwaitCallerMemory.
 absl::Status DirectReduceScatter(
     Exchange& exchange, const WireFormat& format, uint32_t step,
-    absl::Span<const float> input, absl::Span<float> segment,
+    absl::Span<const float> input, absl::Span<float> share,
     absl::Span<const uint64_t> offsets,
-    absl::FunctionRef<absl::Status(const ChunkCursor<WireFormat>&)> reduced);
+    absl::FunctionRef<absl::Status(const FrameCursor<WireFormat>&)> reduced);
 
 }  // namespace ringfleet::cluster
 

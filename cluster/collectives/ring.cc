@@ -12,7 +12,7 @@
 namespace ringfleet::cluster {
 namespace {
 
-// The half of a range that travels in one direction.
+// The part of a range that travels in one direction.
 template <typename Format>
 ElementRange PartOf(const Format& format, ElementRange range, Lane lane) {
   const size_t middle = std::max(
@@ -28,11 +28,11 @@ template <typename Format, typename Value>
 class RingSchedule {
  public:
   struct Buffers {
-    absl::Span<const Value> input;     // All segments; for the reduce phase.
+    absl::Span<const Value> input;     // All shares; for the reduce phase.
     absl::Span<Value> partial;         // Where partial sums of `input` lie.
-    absl::Span<Value> segment;         // The own one, reduced.
+    absl::Span<Value> share;           // The own one, reduced.
     absl::Span<const Value> gathered;  // The own one, to be gathered.
-    absl::Span<Value> output;          // All segments; for the gather phase.
+    absl::Span<Value> output;          // All shares; for the gather phase.
   };
 
   RingSchedule(Exchange& exchange, const Format& format,
@@ -46,7 +46,7 @@ class RingSchedule {
         steps_(reduce_steps_ + (gather ? hops_ : 0)),
         slices_(SlicesOf(offsets, slice_bytes)),
         gather_(gather),
-        own_(SegmentOf(offsets, exchange.rank())),
+        own_(ShareOf(offsets, exchange.rank())),
         buffers_(buffers) {}
 
   absl::Status Run() {
@@ -70,7 +70,7 @@ class RingSchedule {
   uint32_t FirstStep(const Flow&) const { return 0; }
 
   ElementRange Part(const Flow& flow, uint32_t turn) const {
-    // A segment has walked from its first rank as many hops as steps are over.
+    // A share has walked from its first rank as many hops as steps are over.
     const int hop = static_cast<int>(turn % steps_);
     return PartBehind(
         flow,
@@ -79,12 +79,12 @@ class RingSchedule {
   }
 
   absl::Status Arrived(const Flow& flow, uint32_t turn,
-                       const ChunkCursor<Format>& cursor,
+                       const FrameCursor<Format>& cursor,
                        const FrameBody& frame) {
     RF_RETURN_IF_ERROR(Encoded(turn) ? TakeGathered(flow, turn, cursor, frame)
                                      : TakePartial(flow, turn, cursor, frame));
-    const bool last_chunk = cursor.chunk().end == Part(flow, turn).end;
-    return last_chunk ? BeginSlice(flow, turn + kTurnsAhead) : absl::OkStatus();
+    const bool last_frame = cursor.elements().end == Part(flow, turn).end;
+    return last_frame ? BeginSlice(flow, turn + kTurnsAhead) : absl::OkStatus();
   }
 
  private:
@@ -92,43 +92,43 @@ class RingSchedule {
   // any earlier, its frames would leave before others of the slice before.
   static constexpr uint32_t kTurnsAhead = 2;
 
-  // Of the mean: where segments differ much, the longest have long slices, and
+  // Of the mean: where shares differ much, the longest have long slices, and
   // the shortest not too many empty ones.
   static uint32_t SlicesOf(absl::Span<const uint64_t> offsets,
                            uint64_t slice_bytes) {
     if (slice_bytes == 0) return 1;
-    const uint64_t segments = offsets.size() - 1;
+    const uint64_t shares = offsets.size() - 1;
     const uint64_t bytes = (offsets.back() - offsets.front()) * sizeof(Value);
     return static_cast<uint32_t>(
-        std::max<uint64_t>(1, bytes / segments / slice_bytes));
+        std::max<uint64_t>(1, bytes / shares / slice_bytes));
   }
 
-  // The slice's part, on the lane of `flow`, of the segment whose rank is so
+  // The slice's part, on the lane of `flow`, of the share whose rank is so
   // many hops behind this one.
   ElementRange PartBehind(const Flow& flow, int hops, uint32_t slice) const {
-    const ElementRange segment = SegmentOf(
-        offsets_, exchange_.Wrap(exchange_.rank() - flow.sign * hops));
+    const ElementRange share =
+        ShareOf(offsets_, exchange_.Wrap(exchange_.rank() - flow.sign * hops));
     const auto border = [&](uint64_t i) {
-      if (i == slices_) return segment.end;
+      if (i == slices_) return share.end;
       return std::max(
-          segment.begin,
-          format_.FloorToBorder(segment.begin + segment.size() * i / slices_));
+          share.begin,
+          format_.FloorToBorder(share.begin + share.size() * i / slices_));
     };
     return PartOf(format_, {border(slice), border(slice + 1)}, flow.lane);
   }
 
   // If a slice begins with `turn`, sends what needs nobody else's: of the
-  // segment behind the own one, to be reduced, or of the own one.
+  // share behind the own one, to be reduced, or of the own one.
   absl::Status BeginSlice(const Flow& flow, uint32_t turn) {
     if (turn % steps_ != 0 || turn / steps_ >= slices_) return absl::OkStatus();
-    ChunkCursor cursor(
+    FrameCursor cursor(
         format_, PartBehind(flow, reduce_steps_ > 0 ? 1 : 0, turn / steps_));
     do {
       if (reduce_steps_ == 0) {
         RF_RETURN_IF_ERROR(SendOwn(flow, turn, cursor));
         continue;
       }
-      const auto [begin, end] = cursor.chunk();
+      const auto [begin, end] = cursor.elements();
       RF_RETURN_IF_ERROR(
           SendPartial(flow, turn, cursor, buffers_.input.data() + begin));
     } while (cursor.Next());
@@ -136,12 +136,12 @@ class RingSchedule {
   }
 
   absl::Status TakePartial(const Flow& flow, uint32_t turn,
-                           const ChunkCursor<Format>& cursor,
+                           const FrameCursor<Format>& cursor,
                            const FrameBody& frame) {
     if constexpr (std::is_same_v<Value, float>) {
-      const auto [begin, end] = cursor.chunk();
+      const auto [begin, end] = cursor.elements();
       const bool last = turn % steps_ + 1 == reduce_steps_;
-      Value* const sum = last ? buffers_.segment.data() + (begin - own_.begin)
+      Value* const sum = last ? buffers_.share.data() + (begin - own_.begin)
                               : buffers_.partial.data() + begin;
       const WireFormat f32(Wire::kF32, 0);
       f32.Accumulate(frame.payload, begin, end, buffers_.input.data() + begin,
@@ -152,29 +152,29 @@ class RingSchedule {
   }
 
   absl::Status TakeGathered(const Flow& flow, uint32_t turn,
-                            const ChunkCursor<Format>& cursor,
+                            const FrameCursor<Format>& cursor,
                             const FrameBody& frame) {
     if ((turn + 1) % steps_ != 0) {
       RF_RETURN_IF_ERROR(
           exchange_.Forward(flow.to, flow.lane, turn + 1, frame));
     }
-    const auto [begin, end] = cursor.chunk();
+    const auto [begin, end] = cursor.elements();
     format_.Decode(frame.payload, begin, end, buffers_.output.data() + begin);
     return absl::OkStatus();
   }
 
   absl::Status SendPartial(const Flow& flow, uint32_t turn,
-                           const ChunkCursor<Format>& cursor,
+                           const FrameCursor<Format>& cursor,
                            const Value* values) {
     return exchange_.Send(
         flow.to, flow.lane, {turn, cursor.consumed() * sizeof(Value)},
-        BytesOf(values, cursor.chunk().size()), exchange_.caller_ledger());
+        BytesOf(values, cursor.elements().size()), exchange_.caller_ledger());
   }
 
   // The first hop of the gather phase, and the own copy as others get it.
   absl::Status SendOwn(const Flow& flow, uint32_t turn,
-                       const ChunkCursor<Format>& cursor) {
-    const auto [begin, end] = cursor.chunk();
+                       const FrameCursor<Format>& cursor) {
+    const auto [begin, end] = cursor.elements();
     const Value* const values = buffers_.gathered.data() + (begin - own_.begin);
     Value* const out = buffers_.output.data() + begin;
     const Exchange::Place place{turn, cursor.offset()};
@@ -202,7 +202,7 @@ class RingSchedule {
   const bool gather_;
   const ElementRange own_;
   const Buffers buffers_;
-  SendArena::Block* block_ = nullptr;  // The own segment, encoded.
+  SendArena::Block* block_ = nullptr;  // The own share, encoded.
 };
 
 // What comes in of a broadcast, passed on until the last rank has it.
@@ -224,13 +224,13 @@ class BroadcastSchedule {
     return PartOf(format_, {0, values_.size()}, flow.lane);
   }
   absl::Status Arrived(const Flow& flow, uint32_t,
-                       const ChunkCursor<WireFormat>& cursor,
+                       const FrameCursor<WireFormat>& cursor,
                        const FrameBody& frame) {
     const uint32_t hop = Distance(flow);
     if (static_cast<int>(hop) + 1 < exchange_.size()) {
       RF_RETURN_IF_ERROR(exchange_.Forward(flow.to, flow.lane, hop, frame));
     }
-    const auto [begin, end] = cursor.chunk();
+    const auto [begin, end] = cursor.elements();
     format_.Decode(frame.payload, begin, end, values_.data() + begin);
     return absl::OkStatus();
   }
@@ -249,39 +249,38 @@ absl::Status RingAllReduce(Exchange& exchange, const WireFormat& format,
                            absl::Span<float> output,
                            absl::Span<const uint64_t> offsets,
                            uint64_t slice_bytes) {
-  const ElementRange own = SegmentOf(offsets, exchange.rank());
-  const auto segment = output.subspan(own.begin, own.size());
+  const ElementRange own = ShareOf(offsets, exchange.rank());
+  const auto share = output.subspan(own.begin, own.size());
   return RingSchedule<WireFormat, float>(exchange, format, offsets, slice_bytes,
                                          /*reduce=*/true, /*gather=*/true,
                                          {.input = input,
                                           .partial = output,
-                                          .segment = segment,
-                                          .gathered = segment,
+                                          .share = share,
+                                          .gathered = share,
                                           .output = output})
       .Run();
 }
 
 absl::Status RingReduceScatter(Exchange& exchange, const WireFormat& format,
-                               absl::Span<float> input,
-                               absl::Span<float> segment,
+                               absl::Span<float> input, absl::Span<float> share,
                                absl::Span<const uint64_t> offsets,
                                uint64_t slice_bytes) {
   return RingSchedule<WireFormat, float>(
              exchange, format, offsets, slice_bytes, /*reduce=*/true,
              /*gather=*/false,
-             {.input = input, .partial = input, .segment = segment})
+             {.input = input, .partial = input, .share = share})
       .Run();
 }
 
 template <typename Format, typename Value>
 absl::Status RingAllGather(Exchange& exchange, const Format& format,
-                           absl::Span<const Value> segment,
+                           absl::Span<const Value> share,
                            absl::Span<Value> output,
                            absl::Span<const uint64_t> offsets,
                            uint64_t slice_bytes) {
   return RingSchedule<Format, Value>(exchange, format, offsets, slice_bytes,
                                      /*reduce=*/false, /*gather=*/true,
-                                     {.gathered = segment, .output = output})
+                                     {.gathered = share, .output = output})
       .Run();
 }
 
@@ -307,20 +306,20 @@ absl::Status RingBroadcast(Exchange& exchange, const WireFormat& format,
   }
   for (const Lane lane : kRingLanes) {
     const Flow flow = FlowOf(exchange, lane);
-    ChunkCursor cursor(format, schedule.Part(flow, 0));
+    FrameCursor cursor(format, schedule.Part(flow, 0));
     do {
-      const auto [begin, end] = cursor.chunk();
-      float* const chunk = values.data() + begin;
+      const auto [begin, end] = cursor.elements();
+      float* const own = values.data() + begin;
       if (block == nullptr) {
         RF_RETURN_IF_ERROR(exchange.Send(flow.to, lane, {0, cursor.offset()},
-                                         BytesOf(chunk, end - begin),
+                                         BytesOf(own, end - begin),
                                          exchange.caller_ledger()));
         continue;
       }
       char* const encoded = block->data() + format.EncodedBytes(0, begin);
       const absl::Span<const char> sent(encoded, cursor.bytes());
-      format.Encode(chunk, begin, end, encoded);
-      format.Decode({&sent, 1}, begin, end, chunk);
+      format.Encode(own, begin, end, encoded);
+      format.Decode({&sent, 1}, begin, end, own);
       RF_RETURN_IF_ERROR(exchange.Send(flow.to, lane, {0, cursor.offset()},
                                        sent, block->ledger));
     } while (cursor.Next());

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bidirectional ring. Every segment is cut in two parts: one travels to
+// The bidirectional ring. Every share is cut in two parts: one travels to
 // the right, from each rank to the next, the other to the left, on lanes of
 // their own. Parts are cut into chunks, and a chunk is passed on as soon as it
 // has arrived (cut-through), so that a hop costs the time of a chunk and not
-// of a segment, and only neighbours talk to each other.
+// of a share, and only neighbours talk to each other.
 //
-//   reduce phase, steps 0 .. size-2: the right part of segment s starts at
+//   reduce phase, steps 0 .. size-2: the right part of share s starts at
 //   rank s + 1 and walks s + 2, ..., s; every rank adds its own values. The
 //   left part walks s - 1, s - 2, ..., s. Partial sums are float32: rounding
 //   at every hop would add up.
@@ -13,9 +13,9 @@
 //   rounded to the format once, by its owner, and forwarded untouched.
 //
 // Every element is reduced in one place and copied from there, so all ranks
-// end with the same bits; the order of the sum depends on the segment.
+// end with the same bits; the order of the sum depends on the share.
 //
-// Long segments go round in slices, cut equally often. A slice is begun when
+// Long shares go round in slices, cut equally often. A slice is begun when
 // this rank has passed on the last part of the one before (where nothing is
 // passed on, when the one before that has come), so that links do not wait, and
 // what is in the buffers of sockets and readers stays in the caches: between
@@ -31,14 +31,14 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "cluster/collectives/chunks.h"
 #include "cluster/collectives/exchange.h"
+#include "cluster/collectives/frame_cuts.h"
 #include "cluster/wire/wire_format.h"
 
 namespace ringfleet::cluster {
 
 // In place or not. Nothing is read any more on return. `offsets` must lie on
-// the format's borders. `slice_bytes`: the mean segment has as many slices of
+// the format's borders. `slice_bytes`: the mean share has as many slices of
 // so many bytes, as they lie in memory, as fill it, and at least one; 0: one.
 absl::Status RingAllReduce(Exchange& exchange, const WireFormat& format,
                            absl::Span<const float> input,
@@ -46,18 +46,17 @@ absl::Status RingAllReduce(Exchange& exchange, const WireFormat& format,
                            absl::Span<const uint64_t> offsets,
                            uint64_t slice_bytes);
 
-// `segment` may lie at its place in `input`, which is used for partial sums.
+// `share` may lie at its place in `input`, which is used for partial sums.
 absl::Status RingReduceScatter(Exchange& exchange, const WireFormat& format,
-                               absl::Span<float> input,
-                               absl::Span<float> segment,
+                               absl::Span<float> input, absl::Span<float> share,
                                absl::Span<const uint64_t> offsets,
                                uint64_t slice_bytes);
 
-// `segment` may lie at its place in `output`. Format: ByteFormat with Value
+// `share` may lie at its place in `output`. Format: ByteFormat with Value
 // char, or WireFormat with Value float.
 template <typename Format, typename Value>
 absl::Status RingAllGather(Exchange& exchange, const Format& format,
-                           absl::Span<const Value> segment,
+                           absl::Span<const Value> share,
                            absl::Span<Value> output,
                            absl::Span<const uint64_t> offsets,
                            uint64_t slice_bytes);

@@ -10,8 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "cluster/collectives/chunks.h"
 #include "cluster/collectives/exchange.h"
+#include "cluster/collectives/frame_cuts.h"
 #include "cluster/process/status_macros.h"
 
 namespace ringfleet::cluster {
@@ -83,7 +83,7 @@ class RingReceiver {
     Flow flow;
     uint32_t step = 0;
     uint32_t steps = 0;
-    std::optional<ChunkCursor<Format>> cursor;
+    std::optional<FrameCursor<Format>> cursor;
   };
 
   void BeginStep(LaneState& lane) {
@@ -92,15 +92,15 @@ class RingReceiver {
   }
 
   absl::Status Take(LaneState& lane, const FrameBody& frame) {
-    ChunkCursor<Format>& cursor = *lane.cursor;
-    const ElementRange chunk = cursor.chunk();
+    FrameCursor<Format>& cursor = *lane.cursor;
+    const ElementRange elements = cursor.elements();
     const bool encoded = schedule_.Encoded(lane.step);
     const uint64_t offset =
         encoded ? cursor.offset() : cursor.consumed() * sizeof(float);
     RF_RETURN_IF_ERROR(exchange_.CheckPlace(
         frame, lane.flow.from,
         {schedule_.FirstStep(lane.flow) + lane.step, offset},
-        encoded ? cursor.bytes() : chunk.size() * sizeof(float)));
+        encoded ? cursor.bytes() : elements.size() * sizeof(float)));
     RF_RETURN_IF_ERROR(schedule_.Arrived(lane.flow, lane.step, cursor, frame));
     if (!cursor.Next() && ++lane.step < lane.steps) BeginStep(lane);
     return absl::OkStatus();

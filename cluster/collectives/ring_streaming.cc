@@ -4,7 +4,7 @@
 #include <array>
 #include <optional>
 
-#include "cluster/collectives/chunks.h"
+#include "cluster/collectives/frame_cuts.h"
 #include "cluster/collectives/ring_receiver.h"
 #include "cluster/collectives/split_rows_frames.h"
 #include "cluster/process/status_macros.h"
@@ -39,7 +39,7 @@ class StreamingAllGatherSchedule {
     return {0, split_.Of(Incoming(flow, step)).size() * row_bytes_};
   }
   absl::Status Arrived(const Flow& flow, uint32_t step,
-                       const ChunkCursor<ByteFormat>& cursor,
+                       const FrameCursor<ByteFormat>& cursor,
                        const FrameBody& frame) {
     const ShardPart which = Incoming(flow, step);
     if (step < last_step_) {
@@ -63,7 +63,7 @@ class StreamingAllGatherSchedule {
   absl::Status SendOwn(absl::Span<const char> own) {
     const size_t first = split_.Shard(exchange_.rank()).begin * row_bytes_;
     std::array<Flow, 2> flows;
-    std::array<std::optional<ChunkCursor<ByteFormat>>, 2> cursors;
+    std::array<std::optional<FrameCursor<ByteFormat>>, 2> cursors;
     for (size_t i = 0; i < 2; ++i) {
       flows[i] = FlowOf(exchange_, kRingLanes[i]);
       const ShardPart which = {exchange_.rank(), SideOn(flows[i])};
@@ -78,7 +78,7 @@ class StreamingAllGatherSchedule {
       more = false;
       for (size_t i = 0; i < 2; ++i) {
         if (!cursors[i].has_value()) continue;
-        const auto [begin, end] = cursors[i]->chunk();
+        const auto [begin, end] = cursors[i]->elements();
         RF_RETURN_IF_ERROR(exchange_.Send(
             flows[i].to, flows[i].lane, {0, cursors[i]->offset()},
             own.subspan(begin - first, end - begin),
@@ -151,21 +151,21 @@ class StreamingReduceScatterSchedule {
   }
 
  private:
-  // One direction: the segment that is added to and passed on next.
+  // One direction: the frame that is added to and passed on next.
   struct LaneState {
     Flow flow;
     int step = 0;  // The last one sends nothing.
     ShardPart which;
-    std::optional<ChunkCursor<WireFormat>> cursor;
+    std::optional<FrameCursor<WireFormat>> cursor;
   };
 
-  ShardPart HalfAt(const LaneState& lane, int step) const {
+  ShardPart PartAt(const LaneState& lane, int step) const {
     return {exchange_.Wrap(exchange_.rank() - lane.flow.sign * (step + 1)),
             lane.flow.lane == Lane::kRight ? Side::kLeft : Side::kRight};
   }
 
   void BeginStep(LaneState& lane) {
-    lane.which = HalfAt(lane, lane.step);
+    lane.which = PartAt(lane, lane.step);
     lane.cursor.emplace(
         format_, ElementRange{0, split_.Of(lane.which).size() * row_elements_},
         frame_elements_);
@@ -173,11 +173,11 @@ class StreamingReduceScatterSchedule {
 
   bool Ready(const LaneState& lane) {
     return source_.Ready(lane.which) * row_elements_ >=
-           lane.cursor->chunk().end;
+           lane.cursor->elements().end;
   }
 
   absl::Status Add(LaneState& lane, const FrameBody& frame) {
-    const auto [begin, end] = lane.cursor->chunk();
+    const auto [begin, end] = lane.cursor->elements();
     RF_RETURN_IF_ERROR(exchange_.CheckPlace(
         frame, lane.flow.from,
         {static_cast<uint32_t>(lane.step - 1), lane.cursor->offset()},
@@ -187,7 +187,7 @@ class StreamingReduceScatterSchedule {
     return Pass(lane);
   }
 
-  // Sends the segment on, except where the walk ends, and goes to the next.
+  // Sends the frame on, except where the walk ends, and goes to the next.
   absl::Status Pass(LaneState& lane) {
     if (lane.step + 1 < steps_) RF_RETURN_IF_ERROR(Send(lane));
     if (!lane.cursor->Next() && ++lane.step < steps_) BeginStep(lane);
@@ -195,7 +195,7 @@ class StreamingReduceScatterSchedule {
   }
 
   absl::Status Send(LaneState& lane) {
-    const auto [begin, end] = lane.cursor->chunk();
+    const auto [begin, end] = lane.cursor->elements();
     const auto step = static_cast<uint32_t>(lane.step);
     if (lane.cursor->consumed() == 0) source_.Sends(step, lane.which);
     const float* const values = source_.Partial(lane.which) + begin;

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "cluster/collectives/chunks.h"
 #include "cluster/collectives/communicator.h"
+#include "cluster/collectives/frame_cuts.h"
 #include "cluster/wire/wire_format.h"
 
 namespace ringfleet::cluster {
@@ -35,8 +35,8 @@ inline size_t SumFrameElements(const SplitRowsLayout& layout, int ranks,
                                const WireFormat& format) {
   const size_t row_bytes = format.EncodedBytes(0, layout.row_size);
   return std::max(
-      kLeastChunkElements,
-      FrameElements(layout, row_bytes, kChunkElements,
+      kMinFrameElements,
+      FrameElements(layout, row_bytes, kMaxFrameElements,
                     DefaultSumSegmentBytes(layout.rows, ranks, row_bytes)));
 }
 

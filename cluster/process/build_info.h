@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this binary is. All processes of a fleet compute the same bits only
+// The build of this binary. All processes of a fleet compute the same bits only
 // when they are the same build.
 #ifndef RINGFLEET_CLUSTER_PROCESS_BUILD_INFO_H_
 #define RINGFLEET_CLUSTER_PROCESS_BUILD_INFO_H_
@@ -8,9 +8,8 @@
 
 namespace ringfleet::cluster {
 
-// Version, and a hash of version, compiler, build flags and the commit that
-// was configured. The environment variable RINGFLEET_BUILD_ID replaces the
-// hash, for tests of what a fleet does with another build.
+// Returns the version, and a hash of version, compiler, build flags and the
+// commit that was configured.
 v1::BuildInfo GetBuildInfo();
 
 }  // namespace ringfleet::cluster

@@ -8,9 +8,11 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <limits>
 #include <ostream>
+#include <sstream>
 
 #include "tests/integration/fleet_fixture.h"
 
@@ -603,12 +605,30 @@ TEST_F(BadInputTest, AnAddressThatIsNotLoopbackNeedsInsecure) {
               AllOf(HasSubstr("0.0.0.0"), HasSubstr("--insecure")));
 }
 
+// Copies a program and changes the build id in the copy, which stands behind
+// a mark.
+void CopyAsOtherBuild(const std::string& program, const std::string& copy) {
+  std::stringstream bytes;
+  bytes << std::ifstream(program, std::ios::binary).rdbuf();
+  std::string text = bytes.str();
+  const std::string mark = std::string("ringfleet") + " build ";
+  const size_t found = text.find(mark);
+  ASSERT_NE(found, std::string::npos);
+  text.replace(found + mark.size(), 5, "other");
+  std::ofstream(copy, std::ios::binary) << text;
+  std::filesystem::permissions(copy, std::filesystem::perms::owner_all);
+}
+
 TEST_F(BadInputTest, AWorkerOfAnotherBuildIsRefused) {
   ASSERT_NO_FATAL_FAILURE(StartCoordinator(1));
-  StartWorker(0, {.environment = {{"RINGFLEET_BUILD_ID", "other"}}});
+  const std::string other = File("worker");
+  ASSERT_NO_FATAL_FAILURE(CopyAsOtherBuild(RINGFLEET_WORKER_BINARY, other));
+  workers_[0] =
+      Start(other, {"--rank", "0", "--listen", "127.0.0.1:0", "--coordinator",
+                    "127.0.0.1:" + std::to_string(port_), "--threads", "1"});
   EXPECT_EQ(workers_[0]->Wait(10), 3) << workers_[0]->errors();
   EXPECT_THAT(workers_[0]->errors(),
-              AllOf(HasSubstr("other"), HasSubstr("build")));
+              AllOf(HasSubstr("build other"), HasSubstr("want")));
   EXPECT_EQ(Status()["state"], "waiting");
   // The right one still may come.
   StartWorker(0);

@@ -33,7 +33,7 @@
 #include "cluster/rpc/server.h"
 #include "cluster/transport/link_transport.h"
 #include "kernels/check.h"
-#include "tests/testing/fault_transport.h"
+#include "tests/testing/fault_script.h"
 #include "tests/testing/operation_stream.h"
 
 namespace ringfleet::testing {
@@ -71,7 +71,7 @@ class Rank {
     Answer(absl::StrCat("port ", port));
   }
   ~Rank() {
-    transport_.reset();
+    links_.reset();
     endpoint_.StopLinks();
     server_->Shutdown(std::chrono::system_clock::now());
     endpoint_.Shutdown();
@@ -92,8 +92,11 @@ class Rank {
       world.addresses.push_back(address);
     }
     world.config_hash = kConfig;
-    transport_.reset();  // First of all: payload lies in the stream's memory.
+    // The links end first: payload lies in the memory of stream and script.
+    links_.reset();
     stream_.reset();
+    transport_.reset();
+    script_.reset();
     auto links = endpoint_.Connect(
         epoch, rank, world, Deadline::After(absl::Milliseconds(milliseconds)));
     if (!links.ok()) {
@@ -101,8 +104,11 @@ class Rank {
                                  " ", Now(), " ",
                                  std::string(links.status().message())));
     }
-    transport_ = std::make_unique<FaultTransport>(*std::move(links), Fault(),
-                                                  world.addresses, kConfig);
+    links_ = *std::move(links);
+    script_ =
+        std::make_unique<FaultScript>(links_.get(), world.addresses, kConfig);
+    transport_ =
+        std::make_unique<ScriptedTransport>(links_.get(), std::ref(*script_));
     Answer(absl::StrCat("connected ", epoch, " ", Now()));
   }
 
@@ -119,14 +125,14 @@ class Rank {
     RF_CHECK(arguments && transport_ != nullptr && ParseFault(name).ok());
     fault.kind = *ParseFault(name);
     fault.stall = absl::Milliseconds(stall);
-    transport_->set_fault(fault);
+    script_->set_fault(fault);
     if (stream_ == nullptr) {
       stream_ = std::make_unique<OperationStream>(transport_.get(), &recorder_);
     }
     for (int index = first; index < first + count; ++index) {
       const bool here = index == fault.operation;
       if (here && fault.kind == FaultKind::kSkip) continue;
-      transport_->BeginOperation(index);
+      script_->BeginOperation(index);
       const Deadline deadline =
           Deadline::After(absl::Milliseconds(milliseconds));
       const absl::Status status = stream_->Run(
@@ -152,8 +158,10 @@ class Rank {
   cluster::FlightRecorder recorder_;
   cluster::CollectiveEndpoint endpoint_;
   std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<FaultTransport> transport_;
+  std::unique_ptr<FaultScript> script_;
+  std::unique_ptr<ScriptedTransport> transport_;
   std::unique_ptr<OperationStream> stream_;
+  std::unique_ptr<cluster::Transport> links_;
 };
 
 int Main(const std::string& host) {

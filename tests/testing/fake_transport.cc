@@ -129,8 +129,11 @@ class FakeNetwork::Rank : public cluster::Transport {
                     ReceivedFrame body) {
     Sent sent{header, payload, reference, std::move(body)};
     MutexLock lock(&network_->mu_);
-    if (!network_->cause_.ok() ||
-        (network_->tamper_ && !network_->tamper_(rank_, peer, sent.header))) {
+    OutgoingFrame frame{rank_, peer, lane, sent.header};
+    const bool lost = !network_->cause_.ok() ||
+                      (network_->script_ && !network_->script_(frame));
+    sent.header = frame.header;
+    if (lost) {
       Discard(std::move(sent));
       return network_->cause_;
     }
@@ -200,9 +203,9 @@ FakeNetwork::~FakeNetwork() = default;
 
 cluster::Transport& FakeNetwork::transport(int rank) { return *ranks_[rank]; }
 
-void FakeNetwork::set_tamper(Tamper tamper) {
+void FakeNetwork::set_script(FrameScript script) {
   MutexLock lock(&mu_);
-  tamper_ = std::move(tamper);
+  script_ = std::move(script);
 }
 
 std::vector<absl::Status> FakeNetwork::RunOnEveryRank(

@@ -15,22 +15,20 @@
 #include "cluster/transport/frame_queue.h"
 #include "cluster/transport/transport.h"
 #include "kernels/mutex.h"
+#include "tests/testing/scripted_transport.h"
 
 namespace ringfleet::testing {
 
 class FakeNetwork {
  public:
-  // Sees every frame as it is sent and may change the header; returning false
-  // loses the frame. Called with the network's lock held.
-  using Tamper =
-      std::function<bool(int from, int to, cluster::FrameHeader& header)>;
-
   explicit FakeNetwork(int world_size, size_t piece_bytes = 4093);
   ~FakeNetwork();
 
   int world_size() const { return world_size_; }
   cluster::Transport& transport(int rank);
-  void set_tamper(Tamper tamper);
+  // Shows every frame to `script`, which is called with the network's lock
+  // held and leaves the payload alone.
+  void set_script(FrameScript script);
 
   // Runs body on one thread per rank and returns the statuses by rank.
   std::vector<absl::Status> RunOnEveryRank(
@@ -62,7 +60,7 @@ class FakeNetwork {
 
   Mutex mu_;
   CondVar changed_;
-  Tamper tamper_ ABSL_GUARDED_BY(mu_);
+  FrameScript script_ ABSL_GUARDED_BY(mu_);
   absl::Status cause_ ABSL_GUARDED_BY(mu_);
   // [(from * world_size + to) * lanes + lane]
   std::vector<cluster::FrameQueue<Sent>> queues_ ABSL_GUARDED_BY(mu_);

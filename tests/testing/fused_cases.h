@@ -271,7 +271,7 @@ class ScatterCase {
   }
 
  private:
-  // Round the ring every half in its order; else in the order of ranks, each
+  // Round the ring every part in its order; else in the order of ranks, each
   // summand rounded.
   std::vector<float> Expected() const {
     std::vector<float> want(out_.size());

@@ -129,7 +129,7 @@ class MemoryCommunicator final : public cluster::Communicator {
                                   absl::Span<const char> own,
                                   cluster::StreamingReceiver& receiver,
                                   uint64_t, cluster::Deadline) override {
-    segments_.insert(layout.segment_bytes);
+    segment_bytes_.insert(layout.segment_bytes);
     const cluster::SplitRows parts(layout.rows, size());
     const std::vector<std::string> all =
         world_->Exchange(rank_, std::string(own.data(), own.size()));
@@ -155,7 +155,7 @@ class MemoryCommunicator final : public cluster::Communicator {
                                       uint64_t check,
                                       cluster::Deadline) override {
     RF_RETURN_IF_ERROR(Agree(check));
-    segments_.insert(layout.segment_bytes);
+    segment_bytes_.insert(layout.segment_bytes);
     const cluster::SplitRows parts(layout.rows, size());
     std::vector<float> partial(layout.rows * layout.row_size);
     const auto for_each_part = [&](int shard, auto visit) {
@@ -262,8 +262,8 @@ class MemoryCommunicator final : public cluster::Communicator {
   }
   void Wake() override {}
 
-  // That exchanges in halves were asked to cut by.
-  const std::set<size_t>& segments() const { return segments_; }
+  // The segment_bytes of all streaming operations.
+  const std::set<size_t>& segment_bytes() const { return segment_bytes_; }
   // What ranks have compared with reductions that scatter their sums.
   const std::set<uint64_t>& checks() const { return checks_; }
 
@@ -283,7 +283,7 @@ class MemoryCommunicator final : public cluster::Communicator {
 
   MemoryWorld* const world_;
   const int rank_;
-  std::set<size_t> segments_;
+  std::set<size_t> segment_bytes_;
   std::set<uint64_t> checks_;
 };
 

@@ -162,7 +162,7 @@ void RankWorld::MoveExperts(const cluster::ExpertLayout& next) {
 }
 
 const std::set<size_t>& RankWorld::Segments(int rank) const {
-  return ranks_[rank]->communicator.segments();
+  return ranks_[rank]->communicator.segment_bytes();
 }
 
 const std::set<uint64_t>& RankWorld::Checks(int rank) const {

@@ -64,13 +64,12 @@ class TimedCommunicator {
                                    encoding,
                                    cluster::Deadline::After(timeout_));
   }
-  // `segment` becomes this rank's part of the sum over ranks of `input`, which
+  // `share` becomes this rank's part of the sum over ranks of `input`, which
   // is left unspecified.
-  absl::Status ReduceScatter(absl::Span<float> input, absl::Span<float> segment,
+  absl::Status ReduceScatter(absl::Span<float> input, absl::Span<float> share,
                              absl::Span<const uint64_t> offsets,
                              cluster::Encoding encoding, uint64_t check) {
-    return communicator_->ReduceScatter(input, segment, offsets, encoding,
-                                        check,
+    return communicator_->ReduceScatter(input, share, offsets, encoding, check,
                                         cluster::Deadline::After(timeout_));
   }
   // Products that are fused with an exchange; the results' rows are those of

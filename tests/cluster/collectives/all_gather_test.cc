@@ -30,10 +30,10 @@ absl::Status GatherInPlace(GroupCommunicator& group, absl::Span<char> data,
 
 char ByteAt(size_t i) { return static_cast<char>(i * 7 + i / 251); }
 
-TEST(AllGatherTest, SegmentsAboveOneFrameAreCut) {
+TEST(AllGatherTest, SharesAboveOneFrameAreCut) {
   FakeNetwork network(3);
-  const std::vector<uint64_t> offsets = {0, kChunkBytes + 1, kChunkBytes + 1,
-                                         3 * kChunkBytes};
+  const std::vector<uint64_t> offsets = {
+      0, kMaxFrameBytes + 1, kMaxFrameBytes + 1, 3 * kMaxFrameBytes};
   const auto statuses =
       network.RunOnEveryRank([&](Transport& transport) -> absl::Status {
         GroupCommunicator group(&transport, WorldGroup(3),
@@ -73,7 +73,7 @@ TEST(AllGatherTest, AbortReleasesEveryWaitingRank) {
   EXPECT_THAT(statuses, Each(cause));
 }
 
-TEST(AllGatherTest, RanksThatCutSegmentsDifferentlyFail) {
+TEST(AllGatherTest, RanksThatCutSharesDifferentlyFail) {
   FakeNetwork network(2);
   const auto statuses = network.RunOnEveryRank([&](Transport& transport) {
     GroupCommunicator group(&transport, WorldGroup(2),
@@ -84,7 +84,7 @@ TEST(AllGatherTest, RanksThatCutSegmentsDifferentlyFail) {
   });
   for (const absl::Status& status : statuses) {
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_THAT(status.message(), HasSubstr("ranks chose different segments"));
+    EXPECT_THAT(status.message(), HasSubstr("ranks chose different shares"));
   }
 }
 

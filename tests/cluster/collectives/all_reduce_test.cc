@@ -13,6 +13,7 @@ namespace ringfleet::cluster {
 namespace {
 
 using ::ringfleet::testing::FakeNetwork;
+using ::ringfleet::testing::OutgoingFrame;
 using ::ringfleet::testing::RankOrderSum;
 using ::ringfleet::testing::RankValues;
 using ::ringfleet::testing::Soon;
@@ -173,8 +174,7 @@ TEST(AllReduceTest, ALostFrameAnywhereFailsInTime) {
     for (int lost = 0;; ++lost) {
       FakeNetwork network(3);
       int sent = 0;
-      network.set_tamper(
-          [&](int, int, FrameHeader&) { return sent++ != lost; });
+      network.set_script([&](OutgoingFrame&) { return sent++ != lost; });
       const auto statuses = network.RunOnEveryRank([&](Transport& transport) {
         GroupCommunicator group(&transport, WorldGroup(3),
                                 AlgorithmTable::Default(), nullptr);
@@ -200,8 +200,8 @@ TEST(AllReduceTest, ALostFrameAnywhereFailsInTime) {
 
 TEST(AllReduceTest, ACorruptFrameIsDataLossOnEveryRank) {
   FakeNetwork network(3);
-  network.set_tamper([](int from, int to, FrameHeader& header) {
-    if (from == 1 && to == 2) header.crc32c ^= 1;
+  network.set_script([](OutgoingFrame& frame) {
+    if (frame.from == 1 && frame.to == 2) frame.header.crc32c ^= 1;
     return true;
   });
   const auto statuses = network.RunOnEveryRank([&](Transport& transport) {

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "cluster/collectives/chunks.h"
+#include "cluster/collectives/frame_cuts.h"
 #include "cluster/collectives/group_communicator.h"
 #include "cluster/process/status_macros.h"
 #include "tests/testing/collective_cases.h"
@@ -33,7 +33,7 @@ struct Buffers {
         output(kCount) {
     for (int r = 0; r <= ranks; ++r) parts.push_back(kCount / ranks * r);
   }
-  static constexpr size_t kCount = 2 * kChunkElements + 5000;
+  static constexpr size_t kCount = 2 * kMaxFrameElements + 5000;
   std::vector<uint64_t> offsets;
   std::vector<uint64_t> parts;
   std::vector<float> input;

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "cluster/collectives/chunks.h"
+#include "cluster/collectives/frame_cuts.h"
 #include "cluster/collectives/group_communicator.h"
 #include "cluster/process/status_macros.h"
 #include "tests/testing/collective_cases.h"
@@ -41,7 +41,7 @@ struct Shape {
 constexpr Shape kShapes[] = {{0, 0},    {1, 0},       {2, 1},
                              {3, 2},    {129, 0},     {1000, 300},
                              {7168, 0}, {7168, 1000}, {70000, 7000}};
-constexpr Shape kLong = {3 * kChunkElements + 700, 5000};
+constexpr Shape kLong = {3 * kMaxFrameElements + 700, 5000};
 // With which most of them go round a ring in several slices.
 constexpr uint64_t kShortSlices = 4096;
 
@@ -134,7 +134,7 @@ INSTANTIATE_TEST_SUITE_P(Direct, AllReduceSweep,
                            return std::string(AlgorithmText(info.param));
                          });
 
-// The sum of segment `owner` as it walked the ring in either direction.
+// The sum of share `owner` as it walked the ring in either direction.
 absl::Status ExpectRingSum(absl::Span<const float> got, size_t first,
                            absl::Span<const float> right,
                            absl::Span<const float> left) {
@@ -155,7 +155,7 @@ TEST(RingTest, AllReduceSumsEachElementAlongTheRing) {
            RF_RETURN_IF_ERROR(
                group.AllReduce(data, absl::MakeSpan(data), {wire}, 0, Soon()));
            if (group.rank() != 0) return absl::OkStatus();
-           // Whose segment an element is in, the sum may have walked from
+           // Whose share an element is in, the sum may have walked from
            // anywhere.
            std::vector<std::vector<float>> sums;
            for (int owner = 0; owner < group.size(); ++owner) {
@@ -182,7 +182,7 @@ TEST(RingTest, AllReduceRoundsTheSumOnceAndAlikeOnAllRanks) {
            const std::vector<float> input =
                RankValues(group.rank(), shape.count);
            const Encoding encoding{wire, shape.row};
-           // The sum in float32 follows from the same segments, which follow
+           // The sum in float32 follows from the same shares, which follow
            // from the format; gather the ranks' results to compare them.
            std::vector<float> data = input;
            std::vector<float> output(shape.count);
@@ -212,7 +212,7 @@ TEST(RingTest, AllReduceRoundsTheSumOnceAndAlikeOnAllRanks) {
          });
 }
 
-TEST(RingTest, ReduceScatterSumsTheOwnSegmentFromItsNeighbourOn) {
+TEST(RingTest, ReduceScatterSumsTheOwnShareFromItsNeighbourOn) {
   ForAll(
       Algorithm::kRing,
       [](GroupCommunicator& group, Shape shape, Wire wire) -> absl::Status {
@@ -226,11 +226,11 @@ TEST(RingTest, ReduceScatterSumsTheOwnSegmentFromItsNeighbourOn) {
         const auto left =
             RingOrderSum(group.size(), group.rank(), false, shape.count);
         std::vector<float> input = RankValues(group.rank(), shape.count);
-        std::vector<float> segment(size);
+        std::vector<float> share(size);
         RF_RETURN_IF_ERROR(group.ReduceScatter(
-            absl::MakeSpan(input), absl::MakeSpan(segment), offsets,
+            absl::MakeSpan(input), absl::MakeSpan(share), offsets,
             {wire, shape.row}, /*check=*/0, Soon()));
-        RF_RETURN_IF_ERROR(ExpectRingSum(segment, begin, right, left));
+        RF_RETURN_IF_ERROR(ExpectRingSum(share, begin, right, left));
         input = RankValues(group.rank(), shape.count);
         RF_RETURN_IF_ERROR(group.ReduceScatter(
             absl::MakeSpan(input), absl::MakeSpan(input).subspan(begin, size),
@@ -240,9 +240,9 @@ TEST(RingTest, ReduceScatterSumsTheOwnSegmentFromItsNeighbourOn) {
       });
 }
 
-// Of three ranks, the first's and the second's segments are cut in two, the
+// Of three ranks, the first's and the second's shares are cut in two, the
 // third's is empty; whole numbers, whose sums are exact in any order.
-TEST(RingTest, SlicesOfUnevenSegmentsFollowEachOther) {
+TEST(RingTest, SlicesOfUnevenSharesFollowEachOther) {
   constexpr size_t kSlice = kDefaultRingSliceBytes / sizeof(float);
   constexpr int kRanks = 3;
   const std::vector<uint64_t> offsets = {0, kSlice + 128, 6 * kSlice + 1000,
@@ -301,11 +301,11 @@ TEST(DirectTest, ReduceScatterIsTheRankOrderSum) {
                 : RankOrderPartialSum(group.size(), shape.count, wire, row);
         const auto want = absl::MakeConstSpan(sum).subspan(begin, size);
         std::vector<float> input = RankValues(group.rank(), shape.count);
-        std::vector<float> segment(size);
+        std::vector<float> share(size);
         RF_RETURN_IF_ERROR(
-            group.ReduceScatter(absl::MakeSpan(input), absl::MakeSpan(segment),
+            group.ReduceScatter(absl::MakeSpan(input), absl::MakeSpan(share),
                                 offsets, {wire, row}, /*check=*/0, Soon()));
-        RF_RETURN_IF_ERROR(ExpectEqual(segment, want));
+        RF_RETURN_IF_ERROR(ExpectEqual(share, want));
         RF_RETURN_IF_ERROR(group.ReduceScatter(
             absl::MakeSpan(input), absl::MakeSpan(input).subspan(begin, size),
             offsets, {wire, row}, /*check=*/0, Soon()));
@@ -316,7 +316,7 @@ TEST(DirectTest, ReduceScatterIsTheRankOrderSum) {
 
 class GatherSweep : public ::testing::TestWithParam<Algorithm> {};
 
-TEST_P(GatherSweep, EveryRankEndsWithAllSegments) {
+TEST_P(GatherSweep, EveryRankEndsWithAllShares) {
   ForAll(GetParam(),
          [](GroupCommunicator& group, Shape shape, Wire wire) -> absl::Status {
            const std::vector<uint64_t> offsets =

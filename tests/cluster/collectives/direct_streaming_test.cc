@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Summands of halves that go to their owners directly, without products: in
+// Summands of parts that go to their owners directly, without products: in
 // any order of computing, of any number of ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,16 +22,17 @@ namespace ringfleet::cluster {
 namespace {
 
 using ::ringfleet::testing::FakeNetwork;
+using ::ringfleet::testing::OutgoingFrame;
 using ::ringfleet::testing::RankValues;
 using ::ringfleet::testing::Soon;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
 constexpr size_t kSummandRow =
-    100;  // A frame has 256 elements: a half has several.
+    100;  // A frame has 256 elements: a part has several.
 
 // One rank's summands, which become ready row by row in the order of the steps,
-// both halves of a step at random.
+// both parts of a step at random.
 class Summands final : public StreamingSource {
  public:
   Summands(size_t rows, int ranks, int rank)
@@ -143,15 +144,15 @@ TEST(DirectStreamingTest, SumsAreRightInAnyOrderOfComputing) {
   }
 }
 
-// After a frame that was lost comes one of another place, or of the other half;
+// After a frame that was lost comes one of another place, or of the other part;
 // one that was changed on the way has another checksum.
 TEST(DirectStreamingTest, LostAndChangedFramesAreFoundOut) {
   for (const bool lost : {true, false}) {
     FakeNetwork network(4);
     int frames = 0;
-    network.set_tamper([&](int from, int to, FrameHeader& header) {
-      if (from != 1 || to != 3 || frames++ != 1) return true;
-      ++header.step;
+    network.set_script([&](OutgoingFrame& frame) {
+      if (frame.from != 1 || frame.to != 3 || frames++ != 1) return true;
+      ++frame.header.step;
       return !lost;
     });
     const auto statuses = network.RunOnEveryRank([&](Transport& transport) {

@@ -177,16 +177,16 @@ class StepRunner {
     Buffer<float> input(own, step_.shift);
     Buffer<float> output(end() - begin(), step_.shift);
     const auto place = input.span().subspan(begin(), end() - begin());
-    const auto segment = step_.in_place ? place : output.span();
+    const auto share = step_.in_place ? place : output.span();
     seen_.transport =
-        group_.ReduceScatter(input.span(), segment, step_.offsets,
-                             step_.encoding, /*check=*/0, Unhurried());
+        group_.ReduceScatter(input.span(), share, step_.offsets, step_.encoding,
+                             /*check=*/0, Unhurried());
     if (!seen_.transport.ok()) return;
     std::vector<float> want = Sum(step_.count);
     if (IsRing(step_.offsets.front(), step_.count)) {
-      // A segment's sum ends at its owner, having come from the rank behind it
+      // A share's sum ends at its owner, having come from the rank behind it
       // to the right, or from the one before it to the left.
-      for (size_t i = begin(); i < end(); ++i) want[i] = segment[i - begin()];
+      for (size_t i = begin(); i < end(); ++i) want[i] = share[i - begin()];
       const std::vector<float> right = Walk(1), left = Walk(-1);
       for (size_t i = begin(); i < end(); ++i) {
         if (want[i] != right[i] && want[i] != left[i]) want[i] = right[i];
@@ -219,25 +219,25 @@ class StepRunner {
   void GatherValues(const std::vector<T>& all, const std::vector<T>& want,
                     Gather gather) {
     const std::vector<T> own(all.begin() + begin(), all.begin() + end());
-    Buffer<T> segment(own, step_.shift);
+    Buffer<T> share(own, step_.shift);
     Buffer<T> output(step_.count, step_.shift);
     const auto place = output.span().subspan(begin(), own.size());
     if (step_.in_place) std::copy(own.begin(), own.end(), place.begin());
-    const absl::Span<const T> sent = step_.in_place ? place : segment.span();
+    const absl::Span<const T> sent = step_.in_place ? place : share.span();
     seen_.transport = gather(sent, output.span());
     if (!seen_.transport.ok()) return;
     seen_.hash = HashOf<T>(output.span());
     const size_t first = step_.offsets.front();
     Expect(output.Check(first, step_.count, want.data() + first));
-    Expect(segment.Check(0, own.size(), own.data()));
+    Expect(share.Check(0, own.size(), own.data()));
   }
 
   void GatherFloats() {
     const std::vector<float> all = Of(99, step_.count);
     std::vector<float> want = all;
     Rounded(want);
-    GatherValues(all, want, [&](auto segment, auto output) {
-      return group_.AllGather(segment, output, step_.offsets, step_.encoding,
+    GatherValues(all, want, [&](auto share, auto output) {
+      return group_.AllGather(share, output, step_.offsets, step_.encoding,
                               Unhurried());
     });
   }
@@ -247,8 +247,8 @@ class StepRunner {
     for (size_t i = 0; i < all.size(); ++i) {
       all[i] = static_cast<char>(Mix(step_.seed + i));
     }
-    GatherValues(all, all, [&](auto segment, auto output) {
-      return group_.AllGather(segment, output, step_.offsets, Unhurried());
+    GatherValues(all, all, [&](auto share, auto output) {
+      return group_.AllGather(share, output, step_.offsets, Unhurried());
     });
   }
 

@@ -116,7 +116,7 @@ inline std::vector<uint64_t> RandomOffsets(Random& random, int ranks,
   std::vector<uint64_t> offsets(ranks + 1, step.count);
   for (int r = 0; r < ranks; ++r) {
     offsets[r] = random.Below(step.count + 1);
-    // Some segments are empty.
+    // Some shares are empty.
     if (r > 0 && random.OneIn(5)) offsets[r] = offsets[r - 1];
   }
   if (!random.OneIn(8)) offsets[0] = 0;

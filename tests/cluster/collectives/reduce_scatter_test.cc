@@ -61,7 +61,7 @@ TEST(ReduceScatterTest, RanksThatDisagreeAreFoundOut) {
     for (const absl::Status& status : statuses) {
       EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
       EXPECT_THAT(std::string(status.message()),
-                  ::testing::HasSubstr("ranks chose different segments or "
+                  ::testing::HasSubstr("ranks chose different shares or "
                                        "experts"));
     }
   }

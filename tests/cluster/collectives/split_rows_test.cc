@@ -10,7 +10,7 @@
 namespace ringfleet::cluster {
 namespace {
 
-TEST(SplitRowsTest, HalvesFollowOneAnother) {
+TEST(SplitRowsTest, PartsFollowOneAnother) {
   for (const size_t rows : {0, 1, 2, 7, 16, 100}) {
     for (int ranks = 1; ranks <= 8; ++ranks) {
       const SplitRows parts(rows, ranks);
@@ -29,15 +29,15 @@ TEST(SplitRowsTest, HalvesFollowOneAnother) {
   }
 }
 
-TEST(DefaultSumSegmentBytesTest, IsASixteenthOfAHalfWithinItsBounds) {
-  // 512 rows of 28 KiB on two ranks: a half has 128.
+TEST(DefaultSumSegmentBytesTest, IsASixteenthOfAPartWithinItsBounds) {
+  // 512 rows of 28 KiB on two ranks: a part has 128.
   EXPECT_EQ(DefaultSumSegmentBytes(512, 2, 28 << 10), 128u * (28 << 10) / 16);
   EXPECT_EQ(DefaultSumSegmentBytes(1, 8, size_t{16} << 20), size_t{512} << 10);
   EXPECT_EQ(DefaultSumSegmentBytes(128, 2, 1536), size_t{64} << 10);
   EXPECT_EQ(DefaultSumSegmentBytes(0, 1, 1536), size_t{64} << 10);
 }
 
-TEST(DefaultRowSegmentBytesTest, CutsAHalfIntoThreeThatAreLargeEnough) {
+TEST(DefaultRowSegmentBytesTest, CutsAPartIntoThreeThatAreLargeEnough) {
   constexpr size_t kRow = 1 << 10;
   for (const size_t part : {48, 49, 50, 191}) {
     EXPECT_EQ(DefaultRowSegmentBytes(4 * part, 2, kRow), (part + 2) / 3 * kRow);

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "cluster/collectives/chunks.h"
+#include "cluster/collectives/frame_cuts.h"
 #include "gtest/gtest.h"
 #include "kernels/dtype.h"
 
@@ -359,15 +359,15 @@ TEST(WireFormatTest, EveryChunkFitsAFrame) {
   for (const Wire wire : {Wire::kF32, Wire::kBf16, Wire::kInt8}) {
     for (const size_t row : {0, 1, 2, 3, 4, 127, 128, 129, 7168}) {
       const WireFormat format(wire, row);
-      const size_t size = 3 * kChunkElements + 77;
-      ChunkCursor cursor(format, ElementRange{0, size});
+      const size_t size = 3 * kMaxFrameElements + 77;
+      FrameCursor cursor(format, ElementRange{0, size});
       size_t seen = 0;
       do {
         EXPECT_LE(cursor.bytes(), kMaxPayloadBytes)
-            << "row " << row << " begin " << cursor.chunk().begin;
-        EXPECT_EQ(cursor.chunk().begin, seen);
-        EXPECT_GT(cursor.chunk().size(), 0u);
-        seen = cursor.chunk().end;
+            << "row " << row << " begin " << cursor.elements().begin;
+        EXPECT_EQ(cursor.elements().begin, seen);
+        EXPECT_GT(cursor.elements().size(), 0u);
+        seen = cursor.elements().end;
       } while (cursor.Next());
       EXPECT_EQ(seen, size);
     }

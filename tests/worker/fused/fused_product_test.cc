@@ -25,7 +25,7 @@
 #include "tests/testing/fused_cases.h"
 #include "tests/testing/grpc_world.h"
 #include "tests/testing/sanitized.h"
-#include "tests/testing/slow_transport.h"
+#include "tests/testing/scripted_transport.h"
 #include "tests/testing/soon.h"
 #include "worker/fused/reduce_scatter_while.h"
 
@@ -40,11 +40,13 @@ using ::ringfleet::testing::GrpcWorld;
 using ::ringfleet::testing::kLayouts;
 using ::ringfleet::testing::Layout;
 using ::ringfleet::testing::LayoutName;
+using ::ringfleet::testing::OutgoingFrame;
 using ::ringfleet::testing::RankValues;
 using ::ringfleet::testing::RunRanks;
 using ::ringfleet::testing::ScatterCase;
 using ::ringfleet::testing::ScatterShape;
-using ::ringfleet::testing::SlowTransport;
+using ::ringfleet::testing::ScriptedTransport;
+using ::ringfleet::testing::SlowFrames;
 using ::ringfleet::testing::Soon;
 using ::ringfleet::testing::TestWeights;
 using ::testing::Each;
@@ -475,11 +477,13 @@ void RunWithDelays(int ranks, const AlgorithmTable& table, Wire wire) {
     const auto statuses =
         network.RunOnEveryRank([&](Transport& transport) -> absl::Status {
           const bool slow = delay.rank < 0 || delay.rank == transport.rank();
-          SlowTransport late(&transport,
-                             slow && delay.right ? absl::Microseconds(150)
-                                                 : absl::ZeroDuration(),
-                             slow && delay.left ? absl::Microseconds(150)
-                                                : absl::ZeroDuration());
+          const auto delay_if = [&](bool late) {
+            return slow && late ? absl::Microseconds(150)
+                                : absl::ZeroDuration();
+          };
+          ScriptedTransport late(
+              &transport,
+              SlowFrames(ranks, delay_if(delay.right), delay_if(delay.left)));
           GroupCommunicator group(&late, cluster::WorldGroup(ranks), table,
                                   nullptr);
           GatherCase gather(ranks, group.rank(), {37, 70, 65, 2}, Layout::kInt8,
@@ -524,8 +528,8 @@ void ExpectSilenceIsAnError(bool gather, const AlgorithmTable& table) {
   for (const int survives : {0, 1, 3}) {
     FakeNetwork network(4);
     int frames = 0;
-    network.set_tamper([&](int from, int to, cluster::FrameHeader&) {
-      return (from != 2 && to != 2) || frames++ < survives;
+    network.set_script([&](OutgoingFrame& frame) {
+      return (frame.from != 2 && frame.to != 2) || frames++ < survives;
     });
     const auto begin = std::chrono::steady_clock::now();
     const auto statuses = RunRanks(

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How an operation's elements are cut into frames. Sender and receiver cut
 // alike, so a frame needs to say only where it stands.
-#ifndef RINGFLEET_CLUSTER_COLLECTIVES_CHUNKS_H_
-#define RINGFLEET_CLUSTER_COLLECTIVES_CHUNKS_H_
+#ifndef RINGFLEET_CLUSTER_COLLECTIVES_FRAME_CUTS_H_
+#define RINGFLEET_CLUSTER_COLLECTIVES_FRAME_CUTS_H_
 
 #include <algorithm>
 #include <cstddef>
@@ -16,13 +16,13 @@
 
 namespace ringfleet::cluster {
 
-// A frame carries this many elements, less where a segment ends: of float32 as
+// A frame carries this many elements, less where a share ends: of float32 as
 // much as it may. One write at a time is under way on a stream, so each frame
 // waits for the one before to pass flow control: between two ranks over
 // loopback 1.8 MB took 0.88 to 1.0 ms in frames of 64 to 256 KiB and 0.68 ms in
 // frames of 1 MiB (perf/results/collectives.md).
-inline constexpr size_t kChunkElements = size_t{1} << 18;
-inline constexpr size_t kChunkBytes = kChunkElements * sizeof(float);
+inline constexpr size_t kMaxFrameElements = size_t{1} << 18;
+inline constexpr size_t kMaxFrameBytes = kMaxFrameElements * sizeof(float);
 
 // Elements [begin, end) of a tensor.
 struct ElementRange {
@@ -36,7 +36,7 @@ struct ElementRange {
 // one byte.
 class ByteFormat {
  public:
-  static constexpr size_t kChunk = kChunkBytes;
+  static constexpr size_t kMaxElements = kMaxFrameBytes;
 
   bool IdentityBytes() const { return true; }
   size_t EncodedBytes(size_t begin, size_t end) const { return end - begin; }
@@ -54,21 +54,21 @@ class ByteFormat {
 };
 
 // Between any so many elements every format has a border.
-inline constexpr size_t kLeastChunkElements = 256;
+inline constexpr size_t kMinFrameElements = 256;
 
 // Walks the chunks of a range in order; an empty range has one empty chunk. A
-// chunk has at most `max_elements`, which are kLeastChunkElements or more where
+// chunk has at most `max_elements`, which are kMinFrameElements or more where
 // the format has not a border at every element.
 template <typename Format>
-class ChunkCursor {
+class FrameCursor {
  public:
-  ChunkCursor(const Format& format, ElementRange range,
+  FrameCursor(const Format& format, ElementRange range,
               size_t max_elements = ~size_t{0})
       : format_(format), range_(range), max_elements_(max_elements) {
     FindEnd();
   }
 
-  ElementRange chunk() const { return {begin_, end_}; }
+  ElementRange elements() const { return {begin_, end_}; }
   // Elements before the chunk.
   size_t consumed() const { return begin_ - range_.begin; }
   // Of the chunk's first byte in the encoded range.
@@ -87,10 +87,10 @@ class ChunkCursor {
  private:
   // Elements of a chunk: no frame's payload may be larger than it allows.
   size_t MaxElements() const {
-    if constexpr (requires { Format::kChunk; }) {
-      return std::min(max_elements_, Format::kChunk);
+    if constexpr (requires { Format::kMaxElements; }) {
+      return std::min(max_elements_, Format::kMaxElements);
     } else {
-      return std::min({max_elements_, kChunkElements,
+      return std::min({max_elements_, kMaxFrameElements,
                        kMaxPayloadBytes / format_.MaxElementBytes()});
     }
   }
@@ -117,4 +117,4 @@ absl::Span<const char> BytesOf(const T* values, size_t count) {
 
 }  // namespace ringfleet::cluster
 
-#endif  // RINGFLEET_CLUSTER_COLLECTIVES_CHUNKS_H_
+#endif  // RINGFLEET_CLUSTER_COLLECTIVES_FRAME_CUTS_H_

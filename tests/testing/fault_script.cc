@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/testing/fault_transport.h"
+#include "tests/testing/fault_script.h"
 
 #include <dirent.h>
 #include <grpcpp/grpcpp.h>
@@ -19,9 +19,6 @@
 
 namespace ringfleet::testing {
 namespace {
-
-using cluster::FrameHeader;
-using cluster::Lane;
 
 constexpr absl::string_view kNames[] = {
     "none",  "kill",      "stop",  "corrupt",   "stall", "reset",
@@ -71,20 +68,16 @@ absl::StatusOr<FaultKind> ParseFault(absl::string_view name) {
   return absl::InvalidArgumentError(absl::StrCat("no fault '", name, "'"));
 }
 
-FaultTransport::FaultTransport(std::unique_ptr<cluster::Transport> links,
-                               Fault fault, std::vector<std::string> addresses,
-                               uint64_t config)
-    : fault_(fault),
-      addresses_(std::move(addresses)),
-      config_(config),
-      links_(std::move(links)) {}
+FaultScript::FaultScript(cluster::Transport* links,
+                         std::vector<std::string> addresses, uint64_t config)
+    : links_(links), addresses_(std::move(addresses)), config_(config) {}
 
-void FaultTransport::BeginOperation(int index) {
+void FaultScript::BeginOperation(int index) {
   operation_ = index;
   frames_ = 0;
 }
 
-bool FaultTransport::Due() {
+bool FaultScript::Due() {
   const bool due =
       fault_.kind != FaultKind::kNone && fault_.kind != FaultKind::kMisshapen &&
       fault_.kind != FaultKind::kSkip &&
@@ -94,7 +87,8 @@ bool FaultTransport::Due() {
   return due;
 }
 
-void FaultTransport::Fire(int peer, Lane lane, const FrameHeader& header) {
+bool FaultScript::operator()(OutgoingFrame& frame) {
+  if (!Due()) return true;
   switch (std::exchange(fault_.kind, FaultKind::kNone)) {
     case FaultKind::kKill:
       raise(SIGKILL);
@@ -109,7 +103,7 @@ void FaultTransport::Fire(int peer, Lane lane, const FrameHeader& header) {
       ResetConnections();
       break;
     case FaultKind::kStale:
-      SendStale(peer, lane, header);
+      SendStale(frame);
       break;
     case FaultKind::kDuplicate:
       OpenDuplicates();
@@ -117,72 +111,54 @@ void FaultTransport::Fire(int peer, Lane lane, const FrameHeader& header) {
     case FaultKind::kAbort:
       links_->Abort(absl::InternalError("injected"));
       break;
-    case FaultKind::kNone:
     case FaultKind::kCorrupt:
+      Corrupt(frame);
+      break;
+    case FaultKind::kNone:
     case FaultKind::kMisshapen:
     case FaultKind::kSkip:
       break;
   }
+  return true;
 }
 
-void FaultTransport::SendStale(int peer, Lane lane, FrameHeader header) {
+void FaultScript::Corrupt(OutgoingFrame& frame) {
+  if (frame.payload == nullptr || frame.payload->empty()) {
+    frame.header.check ^= 1;
+    return;
+  }
+  corrupt_.assign(frame.payload->begin(), frame.payload->end());
+  corrupt_[corrupt_.size() / 2] ^= 0x10;
+  *frame.payload = corrupt_;
+  frame.ledger = &ledger_;
+}
+
+void FaultScript::SendStale(const OutgoingFrame& frame) {
+  cluster::FrameHeader header = frame.header;
   header.epoch -= 1;
   header.crc32c = FrameCrc(header, 0, 0);
-  const absl::Status status = links_->Send(peer, lane, header, {}, ledger_);
+  const absl::Status status =
+      links_->Send(frame.to, frame.lane, header, {}, ledger_);
   RF_CHECK(status.ok());
 }
 
 // Lower ranks do not call higher ones at all; that is refused as well.
-void FaultTransport::OpenDuplicates() {
-  const int callee = rank() == 0 ? 1 : 0;
+void FaultScript::OpenDuplicates() {
+  const int callee = links_->rank() == 0 ? 1 : 0;
   const auto stub =
       v1::Collective::NewStub(ConnectedChannel(addresses_[callee]));
   grpc::ClientContext link_context;
-  AddIdentity(link_context, epoch(), rank(), config_);
+  AddIdentity(link_context, links_->epoch(), links_->rank(), config_);
   const auto link = stub->Link(&link_context);
   v1::Frame frame;
   RF_CHECK(!link->Read(&frame));
   RF_CHECK(!link->Finish().ok());
   grpc::ClientContext control_context;
-  AddIdentity(control_context, epoch(), rank(), config_);
+  AddIdentity(control_context, links_->epoch(), links_->rank(), config_);
   const auto control = stub->Control(&control_context);
   v1::ControlMessage message;
   RF_CHECK(!control->Read(&message));
   RF_CHECK(!control->Finish().ok());
-}
-
-absl::Status FaultTransport::Send(int peer, Lane lane,
-                                  const FrameHeader& header,
-                                  absl::Span<const char> payload,
-                                  cluster::PayloadLedger& ledger) {
-  if (!Due()) return links_->Send(peer, lane, header, payload, ledger);
-  if (fault_.kind != FaultKind::kCorrupt) {
-    Fire(peer, lane, header);
-    return links_->Send(peer, lane, header, payload, ledger);
-  }
-  fault_.kind = FaultKind::kNone;
-  FrameHeader corrupt = header;
-  corrupt_.assign(payload.begin(), payload.end());
-  if (corrupt_.empty()) {
-    corrupt.check ^= 1;
-  } else {
-    corrupt_[corrupt_.size() / 2] ^= 0x10;
-  }
-  return links_->Send(peer, lane, corrupt, corrupt_, ledger_);
-}
-
-absl::Status FaultTransport::Forward(int peer, Lane lane,
-                                     const FrameHeader& header,
-                                     const cluster::FrameBody& frame) {
-  if (!Due()) return links_->Forward(peer, lane, header, frame);
-  if (fault_.kind != FaultKind::kCorrupt) {
-    Fire(peer, lane, header);
-    return links_->Forward(peer, lane, header, frame);
-  }
-  fault_.kind = FaultKind::kNone;
-  FrameHeader corrupt = header;
-  corrupt.check ^= 1;
-  return links_->Forward(peer, lane, corrupt, frame);
 }
 
 }  // namespace ringfleet::testing
