@@ -12,16 +12,16 @@
 
 namespace ringfleet::cluster {
 
-// Every rank sends its share directly to all others. `share` may lie at
-// its place in `output`. Format: ByteFormat with Value char, or WireFormat
-// with Value float. `share` is no longer read on return.
+// Sends the own share directly to all other ranks, and receives theirs. `share`
+// may lie at its position in `output`, and is no longer read on return. Format
+// is ByteFormat with Value char, or WireFormat with Value float.
 template <typename Format, typename Value>
 absl::Status DirectAllGather(Exchange& exchange, const Format& format,
                              absl::Span<const Value> share,
                              absl::Span<Value> output,
                              absl::Span<const uint64_t> offsets);
 
-// Receives into `output` what every other rank sends of its share in `step`.
+// Receives the shares that the other ranks send in `step` into `output`.
 template <typename Format, typename Value>
 absl::Status ReceiveShares(Exchange& exchange, const Format& format,
                            uint32_t step, absl::Span<Value> output,

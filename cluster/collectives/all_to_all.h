@@ -10,11 +10,11 @@
 
 namespace ringfleet::cluster {
 
-// Part r of `input` goes to rank r, directly; part r of `output` comes from
-// there. Each part is encoded by itself, from the start of a row, so what
-// arrives does not depend on what other ranks get; the own part is rounded as
-// if it had been sent. Format: ByteFormat with Value char, or WireFormat with
-// Value float. The input is no longer read on return.
+// Sends part r of `input` directly to rank r, and receives part r of `output`
+// from there. Each part is encoded by itself, from the start of a row, so an
+// arriving part does not depend on the parts of other ranks. The own part is
+// rounded as if it had been sent. Format is ByteFormat with Value char, or
+// WireFormat with Value float. The input is no longer read on return.
 template <typename Format, typename Value>
 absl::Status DirectAllToAll(Exchange& exchange, const Format& format,
                             absl::Span<const Value> input,

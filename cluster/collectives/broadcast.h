@@ -9,8 +9,9 @@
 
 namespace ringfleet::cluster {
 
-// `root` sends its values directly to every other rank and rounds its own as
-// it sends them. Nothing is read any more on return. The ring's is in ring.h.
+// Sends the values of `root` directly to every other rank, and rounds its own
+// copy as it was sent. Nothing is read any more on return. The ring's broadcast
+// is in ring.h.
 absl::Status OneShotBroadcast(Exchange& exchange, const WireFormat& format,
                               int root, absl::Span<float> values);
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The collectives a model calls. All ranks of a group call the same operations
-// in the same order with the same counts; each call is one sequence number of
-// the group. A difference is an error on every rank, never a wrong result; of
-// operations in which a rank may only send (broadcast, all_to_all) perhaps not
-// before the next one.
+// The collectives that a model calls. All ranks of a group call the same
+// operations in the same order with the same counts. Each call is one sequence
+// number of the group. A difference is an error on every rank, never a wrong
+// result. In operations in which a rank may only send (broadcast, all_to_all)
+// that rank may see the error at the next operation.
 #ifndef RINGFLEET_CLUSTER_COLLECTIVES_COMMUNICATOR_H_
 #define RINGFLEET_CLUSTER_COLLECTIVES_COMMUNICATOR_H_
 
@@ -20,24 +20,23 @@ namespace ringfleet::cluster {
 
 class TraceRecorder;
 
-// How the operations in halves, which are fused with a product of a matrix,
-// cut its rows. The same on all ranks.
+// The cut of a matrix's rows by the streaming operations, which are fused with
+// a product. All ranks pass the same.
 struct SplitRowsLayout {
-  size_t rows = 0;      // Of all ranks; shared out as SplitRows has it.
+  size_t rows = 0;      // Of all ranks; SplitRows gives each its rows.
   size_t row_size = 0;  // Bytes of a gathered row, elements of a reduced one.
-  // About what a frame carries: whole rows where one fits. Each is passed on,
-  // and reported, as it comes. 0: DefaultRowSegmentBytes of a gather,
-  // DefaultSumSegmentBytes of a reduction.
+  // The bytes of a frame, about: whole rows where one fits. Each frame is
+  // passed on, and reported, as it comes. 0: DefaultRowSegmentBytes for a
+  // gather, DefaultSumSegmentBytes for a reduction.
   size_t segment_bytes = 0;
 };
 
-// What a gather in halves reports. It is called by the thread in
-// StreamingAllGather.
+// Takes the reports of StreamingAllGather, in the thread that calls it.
 class StreamingReceiver {
  public:
-  // The first bytes of `which` leave this rank.
+  // Reports that the first bytes of `which` leave this rank.
   virtual void Sends(uint32_t step, ShardPart which) = 0;
-  // The next bytes of `which`, in order, in `pieces` of any size.
+  // Reports the next bytes of `which`, in order, in `pieces` of any size.
   virtual void Arrived(ShardPart which,
                        absl::Span<const absl::Span<const char>> pieces) = 0;
 
@@ -45,41 +44,40 @@ class StreamingReceiver {
   ~StreamingReceiver() = default;
 };
 
-// What a reduction in halves adds up. It is called by the thread in
-// StreamingReduceScatter, while another one computes the partials.
+// Gives StreamingReduceScatter the summands, in the thread that calls it, while
+// another thread computes them.
 class StreamingSource {
  public:
   virtual void Sends(uint32_t step, ShardPart which) = 0;
-  // This rank's summand of `which`, [its rows, row_size] float32. What others
-  // have added up is added to it there.
+  // Returns this rank's summand of `which`, [its rows, row_size] float32. The
+  // sum of other ranks is added to it in this memory.
   virtual float* Partial(ShardPart which) = 0;
-  // Rows of it, from the first on, that have been computed. After more have,
-  // somebody must call Wake.
+  // Returns the number of its rows, from the first on, that have been computed.
+  // The computing thread calls Wake when there are more.
   virtual size_t Ready(ShardPart which) = 0;
 
  protected:
   ~StreamingSource() = default;
 };
 
-// One rank's view of a group within an epoch. Not thread-safe but for Wake: one
-// thread at a time (the executor's, or one that communicates while that one
-// computes) calls the operations, because that thread polls.
+// One rank's view of a group within an epoch. One thread at a time calls the
+// operations, because that thread polls: the executor's, or a thread that
+// communicates while the executor's computes. Only Wake is thread-safe.
 //
-// Where an operation has an input and an output, they are the same memory (in
-// place) or do not overlap. Values that were rounded on the wire are rounded
-// on every rank, their sender's own copy included, so that all ranks always
-// hold the same bits (of what is not a number, that it is none: its sign and
-// payload are the processor's choice). `offsets` have size() + 1 ascending
-// entries, the same on all ranks: rank r's share is [offsets[r], offsets[r +
-// 1]); shares may be empty or uneven.
+// Input and output of an operation are the same memory (in place) or do not
+// overlap. Values that were rounded on the wire are rounded on every rank, also
+// in their sender's copy, so that all ranks always hold the same bits. NaNs
+// stay NaNs, but their sign and payload may differ between ranks. `offsets`
+// have size() + 1 ascending entries, the same on all ranks. Rank r's share is
+// [offsets[r], offsets[r + 1]). Shares may be empty or uneven.
 //
 // Errors of every operation:
 //   DEADLINE_EXCEEDED: names the operation and the rank that did not answer.
 //   UNAVAILABLE: a peer went away.   ABORTED: another rank gave up the epoch.
 //   DATA_LOSS: a frame is corrupt.
 //   FAILED_PRECONDITION: ranks disagree in operation, count or check.
-// After an error the epoch is over on all ranks: every later operation returns
-// the same first cause.
+// An error ends the epoch on all ranks. Every later operation returns the first
+// cause.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -87,92 +85,93 @@ class Communicator {
   virtual int rank() const = 0;  // Within the group.
   virtual int size() const = 0;
 
-  // Where operations are recorded, and what their caller does between them may
-  // be; or null.
+  // Returns the recorder of the operations, which may record its caller's
+  // events too; or null.
   virtual TraceRecorder* trace() const { return nullptr; }
 
-  // output[i] = sum over ranks of input[i], the same bits on all ranks. On a
-  // bf16 or int8 wire each partial is rounded once and the sum once; a ring
-  // (see AlgorithmTable) sends partial sums in float32 and rounds only the
-  // sum. A single rank's input is its sum as it is. `check` must be equal on
-  // all ranks; it travels with the frames.
+  // Computes output[i] = sum over ranks of input[i], with the same bits on all
+  // ranks. On a bf16 or int8 wire each partial is rounded once and the sum
+  // once. A ring (see AlgorithmTable) sends partial sums in float32 and rounds
+  // only the sum. A single rank's sum is its input without rounding. `check`
+  // travels with the frames and must be equal on all ranks.
   virtual absl::Status AllReduce(absl::Span<const float> input,
                                  absl::Span<float> output, Encoding encoding,
                                  uint64_t check, Deadline deadline) = 0;
 
-  // Every rank ends with all shares, in rank order, in `output`. `share`
-  // is the own one, in place when it lies at its place in `output`.
+  // Puts the shares of all ranks, in rank order, into `output`. `share` is the
+  // own share. It may lie at its position in `output`.
   virtual absl::Status AllGather(absl::Span<const char> share,
                                  absl::Span<char> output,
                                  absl::Span<const uint64_t> offsets,
                                  Deadline deadline) = 0;
 
-  // The same for float32 values, rounded to the encoding on the way.
+  // Gathers float32 values, rounded to the encoding on the way.
   virtual absl::Status AllGather(absl::Span<const float> share,
                                  absl::Span<float> output,
                                  absl::Span<const uint64_t> offsets,
                                  Encoding encoding, Deadline deadline) = 0;
 
-  // `share`, the own one, becomes its part of the sum over ranks of `input`;
-  // in place when it lies at its place in `input`, which is then left
-  // unspecified elsewhere. A direct one rounds each partial once to the
-  // encoding, a ring sends partial sums in float32. `check` as above.
+  // Puts the own share of the sum over ranks of `input` into `share`. It may
+  // lie at its position in `input`, whose other elements are unspecified then.
+  // One shot rounds each partial once to the encoding; a ring sends partial
+  // sums in float32. `check` as in AllReduce.
   virtual absl::Status ReduceScatter(absl::Span<float> input,
                                      absl::Span<float> share,
                                      absl::Span<const uint64_t> offsets,
                                      Encoding encoding, uint64_t check,
                                      Deadline deadline) = 0;
 
-  // Sends input[input_offsets[r], input_offsets[r + 1]) to rank r and receives
+  // Sends input[input_offsets[r], input_offsets[r + 1]) to rank r, and receives
   // rank r's part for this rank into [output_offsets[r], ...) of `output`,
-  // which does not overlap the input. Offsets are this rank's own; what one
-  // rank sends to another must be what that one expects. Rows of the encoding
-  // are counted from the start of each part.
+  // which does not overlap the input. Offsets are this rank's own. Sender and
+  // receiver of a part must agree in its size. Rows of the encoding are counted
+  // from the start of each part.
   virtual absl::Status AllToAll(absl::Span<const float> input,
                                 absl::Span<const uint64_t> input_offsets,
                                 absl::Span<float> output,
                                 absl::Span<const uint64_t> output_offsets,
                                 Encoding encoding, Deadline deadline) = 0;
-  // The same for bytes, which arrive as they are.
+  // Exchanges bytes, which arrive unchanged.
   virtual absl::Status AllToAll(absl::Span<const char> input,
                                 absl::Span<const uint64_t> input_offsets,
                                 absl::Span<char> output,
                                 absl::Span<const uint64_t> output_offsets,
                                 Deadline deadline) = 0;
 
-  // `values` of rank `root` replace those of every other rank.
+  // Replaces `values` on every other rank by those of rank `root`.
   virtual absl::Status Broadcast(absl::Span<float> values, int root,
                                  Encoding encoding, Deadline deadline) = 0;
 
-  // An all-gather along the ring that reports bytes as they come. Left halves
-  // travel to the left: in step s = 0 .. size() - 2 rank r sends half
-  // (r + s).kLeft to rank r - 1 and (r - s).kRight to rank r + 1, the own ones
-  // first, the others share by share as they arrive. `own` has this rank's
-  // rows, row_size bytes each, and is no longer read on return. `check` must be
-  // equal on all ranks. Nothing is reported of the own rows.
+  // Gathers rows along the ring and reports bytes as they come. Left parts
+  // travel to the left: in step s = 0 .. size() - 2 rank r sends part
+  // (r + s).kLeft to rank r - 1 and (r - s).kRight to rank r + 1. The own parts
+  // leave first; the others leave frame by frame as they arrive. `own` has this
+  // rank's rows, row_size bytes each, and is no longer read on return. `check`
+  // must be equal on all ranks. Nothing is reported of the own rows.
   virtual absl::Status StreamingAllGather(const SplitRowsLayout& layout,
                                           absl::Span<const char> own,
                                           StreamingReceiver& receiver,
                                           uint64_t check,
                                           Deadline deadline) = 0;
 
-  // The same backwards: rank r ends with the sum over ranks of its own halves,
-  // in source.Partial. In step s = 0 .. size() - 2 its summands of
-  // (r - 1 - s).kLeft and (r + 1 + s).kRight leave it; the own ones come last.
-  // Directly, each goes to its owner, and sums are those of a direct
-  // ReduceScatter: in the order of ranks, each summand rounded once to the
-  // encoding, the owner's too. Along the ring a summand goes to rank r + 1
-  // (kLeft) and r - 1 (kRight), as float32, added to what came in step s - 1:
-  // the sum of d.kLeft is made in the order of ranks d + 1, d + 2, ..., d, that
-  // of d.kRight in the order d - 1, d - 2, ..., d. Memory of all partials is
-  // the caller's again on return.
+  // Puts the sum over ranks of the own parts into source.Partial, in the steps
+  // of StreamingAllGather backwards. In step s = 0 .. size() - 2 this rank's
+  // summands of (r - 1 - s).kLeft and (r + 1 + s).kRight leave it. The own
+  // summands come last. Memory of all partials is the caller's again on return.
+  //   one shot: each summand goes to its owner, rounded once to the encoding.
+  //     The owner adds in rank order and rounds its own summand too, so the
+  //     bits are those of a one-shot ReduceScatter.
+  //   ring: a summand goes to rank r + 1 (kLeft) or r - 1 (kRight) as float32,
+  //     added to the sum that came in step s - 1. The sum of d.kLeft is made in
+  //     the order of ranks d + 1, d + 2, ..., d, and the sum of d.kRight in the
+  //     order d - 1, d - 2, ..., d.
   virtual absl::Status StreamingReduceScatter(const SplitRowsLayout& layout,
                                               Encoding encoding,
                                               StreamingSource& source,
                                               uint64_t check,
                                               Deadline deadline) = 0;
 
-  // Makes StreamingReduceScatter look at what is ready. From any thread.
+  // Makes StreamingReduceScatter ask its source again. From any thread.
   virtual void Wake() = 0;
 
   // Returns after every rank has entered.

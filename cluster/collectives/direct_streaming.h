@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Communicator::StreamingReduceScatter without a ring: what a rank has computed
-// of a half goes to the rank that the half belongs to, which adds up.
+// Communicator::StreamingReduceScatter without a ring: a rank's summand of a
+// part goes to the owner of the part, which adds up.
 #ifndef RINGFLEET_CLUSTER_COLLECTIVES_DIRECT_STREAMING_H_
 #define RINGFLEET_CLUSTER_COLLECTIVES_DIRECT_STREAMING_H_
 
@@ -12,10 +12,10 @@
 namespace ringfleet::cluster {
 
 // Requires two ranks or more. Each summand is encoded once, and sums are made
-// in the order of ranks, as by DirectReduceScatter. In every step a rank sends
-// two halves and two are sent to it, as on the ring, but nobody waits for a sum
-// to pass on. What has come before the own summands are there is kept as it
-// came, of two ranks in the transport.
+// in rank order, as by DirectReduceScatter. In every step a rank sends two
+// parts and receives two, as on the ring, but no rank waits for a sum to pass
+// on. Frames that come before the own summands are computed are kept encoded;
+// between two ranks they stay in the transport.
 absl::Status DirectStreamingReduceScatter(Exchange& exchange,
                                           const SplitRowsLayout& layout,
                                           const WireFormat& format,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One operation of a group, as the algorithms see it: frames between ranks of
-// the group, each checked to belong to this very operation and to be the one
-// that comes next. Who sent another one is blamed for the error.
+// One operation of a group, for the algorithms: frames between ranks of the
+// group. Each frame is checked to belong to this operation and to be the one
+// that comes next. The sender of another frame is blamed for the error.
 #ifndef RINGFLEET_CLUSTER_COLLECTIVES_EXCHANGE_H_
 #define RINGFLEET_CLUSTER_COLLECTIVES_EXCHANGE_H_
 
@@ -27,21 +27,21 @@ struct Group {
   std::vector<int> ranks;
 };
 
-// The group of all ranks, in order; mesh axes have other ids.
+// Returns the group of all ranks, in order. Mesh axes have other ids.
 Group WorldGroup(int world_size);
 
-// Lives as long as one operation. Not thread-safe; allocates nothing. Ranks
-// are those of the group.
+// Lives as long as one operation. Allocates nothing. Not thread-safe. Ranks are
+// those of the group.
 class Exchange {
  public:
   // `head` names the operation: group, sequence, op_descriptor, check, count.
-  // The rest is filled in per frame. `bytes` are those of the whole vector as
-  // it travels. All pointers must outlive it; `recorder` and `trace` may be
-  // null.
+  // Each frame fills the other fields in. `bytes` are those of the whole vector
+  // as it travels. All pointers must outlive the exchange. `recorder` and
+  // `trace` may be null.
   Exchange(Transport* transport, const Group* group, int rank, FrameHeader head,
            uint64_t bytes, Deadline deadline, SendArena* arena,
            FlightRecorder* recorder, TraceRecorder* trace);
-  // The operation has ended, for its trace.
+  // Ends the operation's events in the trace.
   ~Exchange() { EndReceive(); }
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
@@ -50,29 +50,30 @@ class Exchange {
   int size() const { return static_cast<int>(group_->ranks.size()); }
   int Wrap(int rank) const { return ((rank % size()) + size()) % size(); }
 
-  // A block for `bytes` of encoded elements, free of earlier operations.
+  // Returns a block for `bytes` of encoded elements, free of earlier
+  // operations.
   absl::StatusOr<SendArena::Block*> NextBlock(size_t bytes);
   PayloadLedger& caller_ledger() { return arena_->caller(); }
-  // Memory of what is not sent.
+  // Returns memory for bytes that are not sent.
   char* Scratch(size_t bytes) { return arena_->Scratch(bytes); }
   // Waits until the caller's own memory is no longer being sent.
   absl::Status AwaitCallerMemory();
 
-  // Where a frame stands in the operation: `offset` counts bytes of the
-  // share that `step` exchanges.
+  // A frame's position in the operation. `offset` counts bytes of the share
+  // that `step` exchanges.
   struct Place {
     uint32_t step = 0;
     uint64_t offset = 0;
   };
 
-  // Queues one frame; an empty `payload` lets ranks meet, and compare what
-  // they are doing, where there is nothing to send. `payload` and `ledger` as
-  // for Transport::Send.
+  // Queues one frame. Where there is nothing to send, a frame with an empty
+  // `payload` lets ranks meet and compare their operations. `payload` and
+  // `ledger` as for Transport::Send.
   absl::Status Send(int to, Lane lane, Place place,
                     absl::Span<const char> payload, PayloadLedger& ledger);
 
-  // The same frame to every other rank, the next one first: starting at
-  // different ranks spreads the load over all links. Its sum is made once.
+  // Queues one frame to every other rank. Each rank starts with the next one,
+  // which spreads the load over all links. The checksum is made once.
   absl::Status SendToOthers(Place place, absl::Span<const char> payload,
                             PayloadLedger& ledger);
 
@@ -80,26 +81,28 @@ class Exchange {
   absl::Status Forward(int to, Lane lane, uint32_t step,
                        const FrameBody& frame);
 
-  // The next frame of `from`, which must be at `place` and hold `bytes`.
+  // Returns the next frame of `from`, which must be at `place` and hold
+  // `bytes`.
   //
-  // Errors: those of Transport::Receive; FAILED_PRECONDITION when `from` is in
+  // Errors: those of Transport::Receive. FAILED_PRECONDITION: `from` is in
   // another operation, at another place, or sends another number of bytes.
   absl::StatusOr<ReceivedFrame> Receive(int from, Lane lane, Place place,
                                         uint64_t bytes);
 
-  // From here on ReceiveAny leaves the core to threads that compute.
+  // Makes ReceiveAny leave the core to threads that compute.
   void SetBesideCompute() { beside_compute_ = true; }
 
-  // The next frame on the lane of any source, of this operation; the caller
-  // checks its place with CheckPlace.
+  // A lane of a rank that frames come from.
   struct Incoming {
     int from = 0;
     Lane lane = Lane::kDirect;
   };
+  // Returns the next frame of any source and checks its operation. The caller
+  // checks its place with CheckPlace.
   absl::StatusOr<ReceivedFrame> ReceiveAny(absl::Span<const Incoming> sources,
                                            size_t* index);
-  // The same beside threads that compute, or null when Transport::Wake was
-  // called; `sources` may be empty.
+  // Receives beside threads that compute. Returns null when Transport::Wake was
+  // called. `sources` may be empty.
   absl::StatusOr<ReceivedFrame> ReceiveUnlessWoken(
       absl::Span<const Incoming> sources, size_t* index);
   absl::Status CheckPlace(const FrameBody& frame, int from, Place place,
@@ -113,16 +116,15 @@ class Exchange {
                                           size_t* index);
   FrameHeader Seal(Lane lane, Place place, uint32_t payload_crc,
                    size_t payload_bytes) const;
-  // Without times. `peer`: of the group, -1: none.
+  // Returns an event without times. `peer` is a rank of the group; -1: none.
   TraceEvent Event(absl::string_view name, TraceEvent::Kind kind, int peer,
                    uint64_t bytes) const;
-  // A wait has ended, with `frame` of sources[index] or null.
+  // Records the end of a wait, with `frame` of sources[index] or null.
   void TraceReceived(TraceEvent wait, const ReceivedFrame& frame,
                      absl::Span<const Incoming> sources, size_t index);
-  // The frame that came last has been dealt with, as far as a trace is
-  // concerned.
+  // Ends the event of the frame that came last.
   void EndReceive();
-  // Says in a missed deadline what was waited for.
+  // Adds the operation to the message of a missed deadline.
   absl::Status NameOperation(const absl::Status& status) const;
   absl::Status CheckSameOperation(const FrameHeader& theirs, int peer,
                                   Lane lane) const;

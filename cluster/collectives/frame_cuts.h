@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How an operation's elements are cut into frames. Sender and receiver cut
-// alike, so a frame needs to say only where it stands.
+// The cut of a vector into frames. Sender and receiver cut alike, so a frame
+// only says where it stands.
 #ifndef RINGFLEET_CLUSTER_COLLECTIVES_FRAME_CUTS_H_
 #define RINGFLEET_CLUSTER_COLLECTIVES_FRAME_CUTS_H_
 
@@ -16,11 +16,11 @@
 
 namespace ringfleet::cluster {
 
-// A frame carries this many elements, less where a share ends: of float32 as
-// much as it may. One write at a time is under way on a stream, so each frame
-// waits for the one before to pass flow control: between two ranks over
-// loopback 1.8 MB took 0.88 to 1.0 ms in frames of 64 to 256 KiB and 0.68 ms in
-// frames of 1 MiB (perf/results/collectives.md).
+// The most elements of a frame. As float32 they fill its payload. One write at
+// a time is under way on a stream, and each frame waits until the frame before
+// has passed flow control. Between two ranks over loopback 1.8 MB take 0.88 to
+// 1.0 ms in frames of 64 to 256 KiB, and 0.68 ms in frames of 1 MiB
+// (perf/results/collectives.md).
 inline constexpr size_t kMaxFrameElements = size_t{1} << 18;
 inline constexpr size_t kMaxFrameBytes = kMaxFrameElements * sizeof(float);
 
@@ -32,8 +32,8 @@ struct ElementRange {
   size_t size() const { return end - begin; }
 };
 
-// Bytes that travel as they are: WireFormat's interface where one element is
-// one byte.
+// WireFormat's interface for bytes, which travel without conversion. An element
+// is a byte.
 class ByteFormat {
  public:
   static constexpr size_t kMaxElements = kMaxFrameBytes;
@@ -53,12 +53,12 @@ class ByteFormat {
   }
 };
 
-// Between any so many elements every format has a border.
+// Every format has a border within any run of this many elements.
 inline constexpr size_t kMinFrameElements = 256;
 
-// Walks the chunks of a range in order; an empty range has one empty chunk. A
-// chunk has at most `max_elements`, which are kMinFrameElements or more where
-// the format has not a border at every element.
+// Walks the frames of a range in order. An empty range has one empty frame. A
+// frame has at most `max_elements`, which must be kMinFrameElements or more
+// unless the format has a border at every element.
 template <typename Format>
 class FrameCursor {
  public:
@@ -68,14 +68,15 @@ class FrameCursor {
     FindEnd();
   }
 
+  // The elements of the frame.
   ElementRange elements() const { return {begin_, end_}; }
-  // Elements before the chunk.
+  // The number of elements before the frame.
   size_t consumed() const { return begin_ - range_.begin; }
-  // Of the chunk's first byte in the encoded range.
+  // The offset of the frame's first byte in the encoded range.
   uint64_t offset() const { return offset_; }
   size_t bytes() const { return format_.EncodedBytes(begin_, end_); }
 
-  // False when this was the last one.
+  // Goes to the next frame. False when there is none.
   bool Next() {
     if (end_ == range_.end) return false;
     offset_ += bytes();
@@ -85,7 +86,7 @@ class FrameCursor {
   }
 
  private:
-  // Elements of a chunk: no frame's payload may be larger than it allows.
+  // Returns the most elements whose payload a frame may carry.
   size_t MaxElements() const {
     if constexpr (requires { Format::kMaxElements; }) {
       return std::min(max_elements_, Format::kMaxElements);

@@ -16,18 +16,17 @@
 
 namespace ringfleet::cluster {
 
-// Several communicators may share a transport when every two ranks enter the
-// operations that they have in common in the same order.
+// Several communicators may share a transport when every two ranks enter their
+// common operations in the same order.
 //
-// When an operation fails, the transport has been aborted with that cause, and
-// buffers are the caller's again unless a peer that does not read holds a
-// socket full; destroying the transport settles that too.
+// A failed operation has aborted the transport with its cause. Buffers are the
+// caller's again, unless a peer that does not read holds a full socket; the
+// transport's destructor settles that too.
 class GroupCommunicator : public Communicator {
  public:
-  // `transport`, `recorder` and `trace` (may be null, these two) must outlive
-  // the communicator.
-  // Requires that `group.ranks` are distinct ranks of the transport's world
-  // and contain its own.
+  // `transport`, `recorder` and `trace` must outlive the communicator.
+  // `recorder` and `trace` may be null. Requires that `group.ranks` are
+  // distinct ranks of the transport's world and contain its own.
   GroupCommunicator(Transport* transport, Group group, AlgorithmTable table,
                     FlightRecorder* recorder, TraceRecorder* trace = nullptr);
 
@@ -75,13 +74,13 @@ class GroupCommunicator : public Communicator {
  private:
   Exchange Begin(const OpDescriptor& descriptor, uint64_t check, uint64_t count,
                  uint64_t bytes, Deadline deadline);
-  // Passes `status` on; an error ends the epoch first.
+  // Returns `status`. An error ends the epoch first.
   absl::Status End(absl::Status status);
-  // INVALID_ARGUMENT unless `offsets` are shares of `limit` elements.
+  // INVALID_ARGUMENT: `offsets` are no shares of `limit` elements.
   absl::Status CheckOffsets(absl::Span<const uint64_t> offsets,
                             uint64_t limit) const;
-  // The same, and that the own share has `own` elements and no offset cuts
-  // a group of the format in two.
+  // Checks the offsets, that the own share has `own` elements, and that every
+  // offset is a border of the format.
   absl::Status CheckShares(absl::Span<const uint64_t> offsets, uint64_t limit,
                            size_t own, const WireFormat& format) const;
   template <typename Format, typename Value>
@@ -104,7 +103,7 @@ class GroupCommunicator : public Communicator {
   TraceRecorder* const trace_;
   const int rank_;
   uint64_t sequence_ = 0;  // Operations begun.
-  bool begun_ = false;     // One has, and has not ended.
+  bool begun_ = false;     // An operation runs.
   SendArena arena_;
 };
 

@@ -8,10 +8,11 @@
 
 namespace ringfleet::cluster {
 
-// The ranks of a rank's data group: all of them where there is one group.
+// Returns the ranks of a rank's data group: all ranks where there is one group.
 Group DataGroupOf(const MeshShape& mesh, int rank);
 
-// The ranks that have its place in each data group, by group.
+// Returns the ranks that have the rank's coordinate within their data group, by
+// data group.
 Group DataAxisOf(const MeshShape& mesh, int rank);
 
 }  // namespace ringfleet::cluster

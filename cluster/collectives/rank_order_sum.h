@@ -10,12 +10,12 @@
 
 namespace ringfleet::cluster {
 
-// sum[i] = partial of rank 0 + partial of rank 1 + ..., always in this order
-// and in float32, so that the result does not depend on who is early, on the
-// cut into chunks, or on the rank that sums. Receives the frame at `place` of
-// every other rank; partials are added where they were received, as far as the
-// ranks before have come. `own` is this rank's partial as it was, or would be,
-// sent; `sum_has_own`: `sum` holds it already, decoded.
+// Computes sum[i] = partial of rank 0 + partial of rank 1 + ..., always in this
+// order and in float32. So the result does not depend on the order of arrival,
+// on the cut into frames, or on the rank that sums. Receives the frame at
+// `place` of every other rank. A partial is added where it was received, once
+// those of lower ranks have come. `own` is this rank's encoded partial. With
+// `sum_has_own`, `sum` holds it already, decoded.
 //
 // Errors: those of Exchange::Receive.
 absl::Status SumInRankOrder(Exchange& exchange, const WireFormat& format,

@@ -14,12 +14,11 @@
 
 namespace ringfleet::cluster {
 
-// Every rank sends its partial of each share, rounded to the format, directly
-// to the share's owner in `step`; the owner sums in rank order, its own
-// partial rounded as well. `share` may lie at its place in `input`.
-// `reduced` is called with every chunk of the own share as soon as its sum
-// is in `share`. The caller's memory may still be read on return, until
-// Exchange::AwaitCallerMemory.
+// Sends the partial of each share, rounded to the format, directly to the
+// share's owner in `step`. The owner adds in rank order, with its own partial
+// rounded as well. `share` may lie at its position in `input`. `reduced` is
+// called for every frame of the own share as soon as its sum is in `share`. The
+// caller's memory may be read until Exchange::AwaitCallerMemory returns.
 absl::Status DirectReduceScatter(
     Exchange& exchange, const WireFormat& format, uint32_t step,
     absl::Span<const float> input, absl::Span<float> share,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The bidirectional ring. Every share is cut in two parts: one travels to
 // the right, from each rank to the next, the other to the left, on lanes of
-// their own. Parts are cut into chunks, and a chunk is passed on as soon as it
-// has arrived (cut-through), so that a hop costs the time of a chunk and not
+// their own. Parts are cut into frames, and a frame is passed on as soon as it
+// has arrived (cut-through), so that a hop costs the time of a frame and not
 // of a share, and only neighbours talk to each other.
 //
 //   reduce phase, steps 0 .. size-2: the right part of share s starts at
@@ -16,14 +16,14 @@
 // end with the same bits; the order of the sum depends on the share.
 //
 // Long shares go round in slices, cut equally often. A slice is begun when
-// this rank has passed on the last part of the one before (where nothing is
-// passed on, when the one before that has come), so that links do not wait, and
-// what is in the buffers of sockets and readers stays in the caches: between
-// two ranks over loopback 134 MB took 44 to 53 ms at once and 32 to 39 in
-// slices of a mebibyte, and two at 10 Gbit/s fill their link
-// (perf/results/links.md). About two slices are under way between two ranks,
-// and one or two of a rank's parts between more: links whose rate times delay
-// is larger want larger slices.
+// this rank has passed on the last part of the slice before. Where nothing is
+// passed on, it is begun when the slice before the previous one has come. So
+// links do not wait, and the bytes in the buffers of sockets and readers stay
+// in the caches: between two ranks over loopback 134 MB took 44 to 53 ms at
+// once and 32 to 39 ms in slices of a mebibyte, and two ranks at 10 Gbit/s fill
+// their link (perf/results/links.md). About two slices are under way between
+// two ranks, and one or two of a rank's parts between more ranks. Links whose
+// rate times delay is larger want larger slices.
 #ifndef RINGFLEET_CLUSTER_COLLECTIVES_RING_H_
 #define RINGFLEET_CLUSTER_COLLECTIVES_RING_H_
 
@@ -37,22 +37,23 @@
 
 namespace ringfleet::cluster {
 
-// In place or not. Nothing is read any more on return. `offsets` must lie on
-// the format's borders. `slice_bytes`: the mean share has as many slices of
-// so many bytes, as they lie in memory, as fill it, and at least one; 0: one.
+// Computes the sum, in place or not. Nothing is read any more on return.
+// `offsets` must lie on the format's borders. Every share is cut into as many
+// slices as `slice_bytes` fill the mean share in memory, and at least one; 0:
+// one.
 absl::Status RingAllReduce(Exchange& exchange, const WireFormat& format,
                            absl::Span<const float> input,
                            absl::Span<float> output,
                            absl::Span<const uint64_t> offsets,
                            uint64_t slice_bytes);
 
-// `share` may lie at its place in `input`, which is used for partial sums.
+// `share` may lie at its position in `input`, whose memory takes partial sums.
 absl::Status RingReduceScatter(Exchange& exchange, const WireFormat& format,
                                absl::Span<float> input, absl::Span<float> share,
                                absl::Span<const uint64_t> offsets,
                                uint64_t slice_bytes);
 
-// `share` may lie at its place in `output`. Format: ByteFormat with Value
+// `share` may lie at its position in `output`. Format is ByteFormat with Value
 // char, or WireFormat with Value float.
 template <typename Format, typename Value>
 absl::Status RingAllGather(Exchange& exchange, const Format& format,
@@ -61,7 +62,7 @@ absl::Status RingAllGather(Exchange& exchange, const Format& format,
                            absl::Span<const uint64_t> offsets,
                            uint64_t slice_bytes);
 
-// The values of `root` walk along the ring both ways, one part each.
+// Passes the values of `root` along the ring both ways, one part each.
 absl::Status RingBroadcast(Exchange& exchange, const WireFormat& format,
                            int root, absl::Span<float> values);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all algorithms on a ring share: its two directions, and taking in what
-// comes along them.
+// The two directions of a ring, and the reception of the frames that come along
+// them. All algorithms on a ring use it.
 #ifndef RINGFLEET_CLUSTER_COLLECTIVES_RING_RECEIVER_H_
 #define RINGFLEET_CLUSTER_COLLECTIVES_RING_RECEIVER_H_
 
@@ -16,7 +16,7 @@
 
 namespace ringfleet::cluster {
 
-// One direction of the ring: what comes in, in order, step by step.
+// One direction of the ring. Frames come in order, step by step.
 struct Flow {
   Lane lane = Lane::kRight;
   int sign = 1;  // Of the direction: +1 leads to the next rank.
@@ -32,13 +32,12 @@ inline Flow FlowOf(const Exchange& exchange, Lane lane) {
 
 inline constexpr std::array<Lane, 2> kRingLanes = {Lane::kRight, Lane::kLeft};
 
-// The chunks that come in on both lanes. Schedule:
-//   ElementRange Part(const Flow&, uint32_t step): what arrives in a step;
-//   bool Encoded(uint32_t step): in the format, else in float32;
-//   uint32_t FirstStep(flow): the number that the first of them has on the
-//   wire;
+// Receives the frames of both lanes. A Schedule has:
+//   ElementRange Part(const Flow&, uint32_t step): the elements of a step;
+//   bool Encoded(uint32_t step): they travel in the format, else as float32;
+//   uint32_t FirstStep(flow): the number of the first step on the wire;
 //   Status Arrived(flow, step, cursor, frame).
-// Chunks have at most `max_elements`.
+// Frames have at most `max_elements`.
 template <typename Format, typename Schedule>
 class RingReceiver {
  public:

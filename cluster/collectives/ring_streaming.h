@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ring's part of a product that is fused with an all-gather or a
-// reduce-scatter of rows: Communicator::StreamingAllGather and, where the table
-// of algorithms says so, StreamingReduceScatter. The order in which halves
-// travel is that of a published TPU kernel (vllm-project/tpu-inference,
-// kernels/collectives/all_gather_matmul.py), which sends a whole half in a
-// step; here a half is cut into segments that are passed on as they come, so
-// that a hop costs the time of a segment.
+// The ring's Communicator::StreamingAllGather and StreamingReduceScatter, for
+// products that are fused with them. Parts travel in the order of a published
+// TPU kernel (vllm-project/tpu-inference,
+// kernels/collectives/all_gather_matmul.py), which sends a whole part in a
+// step. Here a part is cut into frames that are passed on as they come, so that
+// a hop costs the time of a frame.
 #ifndef RINGFLEET_CLUSTER_COLLECTIVES_RING_STREAMING_H_
 #define RINGFLEET_CLUSTER_COLLECTIVES_RING_STREAMING_H_
 
@@ -16,7 +15,7 @@
 
 namespace ringfleet::cluster {
 
-// Requires two ranks or more, and `own` of the own rows.
+// Requires two ranks or more. `own` has the own rows.
 absl::Status RingStreamingAllGather(Exchange& exchange,
                                     const SplitRowsLayout& layout,
                                     absl::Span<const char> own,

@@ -13,11 +13,11 @@
 
 namespace ringfleet::cluster {
 
-// Memory of what a communicator sends in another form than its caller holds
-// it, or keeps of what has come. Blocks take turns: an operation does not wait
-// until its own frames have left, only until those of a few operations before
-// have. Grows to the largest operation, then allocates nothing. May go while
-// frames are on their way. Belongs to the thread of the operations.
+// Memory for encoded elements of a communicator: those that it sends and those
+// that it keeps. Blocks take turns, so an operation only waits for the frames
+// of an operation a few before it. The arena grows to the largest operation,
+// then allocates nothing. It may be destroyed while frames are on their way.
+// Belongs to the thread of the operations.
 class SendArena {
  public:
   // One-shot operations follow each other faster than a slow link drains.
@@ -31,15 +31,16 @@ class SendArena {
     PayloadLedger ledger;
   };
 
-  // A block of at least `bytes` that nothing refers to. Errors: those of
-  // Transport::AwaitReleased.
+  // Returns a block of at least `bytes` that nothing refers to. Errors: those
+  // of Transport::AwaitReleased.
   absl::StatusOr<Block*> Next(Transport& transport, size_t bytes,
                               Deadline deadline);
 
-  // Of the caller's own memory, where that is sent as it lies.
+  // Counts the references to the caller's memory, where that is sent itself.
   PayloadLedger& caller() { return caller_; }
 
-  // Memory of what is never sent, for one operation: the same each time.
+  // Returns memory for bytes that are never sent. Every operation gets the same
+  // memory.
   char* Scratch(size_t bytes);
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the rows of a matrix are shared out over ranks, and in two halves each.
+// The rows of a matrix by rank, and each rank's rows in two parts.
 #ifndef RINGFLEET_CLUSTER_COLLECTIVES_SPLIT_ROWS_H_
 #define RINGFLEET_CLUSTER_COLLECTIVES_SPLIT_ROWS_H_
 
@@ -12,11 +12,11 @@
 namespace ringfleet::cluster {
 
 // The first rows of a shard, kLeft, and the rest, kRight. A ring's gather sends
-// them in the direction they are named after; a reduction, which is a gather in
-// reverse, the other way.
+// a part in the direction of its name. A reduction is a gather in reverse and
+// sends the other way.
 enum class Side : uint8_t { kLeft = 0, kRight = 1 };
 
-// One half of one rank's rows.
+// One part of one rank's rows.
 struct ShardPart {
   int shard = 0;
   Side side = Side::kLeft;
@@ -24,8 +24,8 @@ struct ShardPart {
   bool operator==(const ShardPart&) const = default;
 };
 
-// Rank q has the rows from floor(q rows / ranks) up to floor((q + 1) rows /
-// ranks), and its left half is the longer one if they are odd. Halves and
+// Gives rank q the rows from floor(q rows / ranks) up to floor((q + 1) rows /
+// ranks). The left part is the longer one when their number is odd. Parts and
 // shards may be empty.
 class SplitRows {
  public:
@@ -56,29 +56,29 @@ class SplitRows {
   size_t ranks_;
 };
 
-// What a frame carries of sums that travel in halves, about, where nothing else
-// was measured: a sixteenth of a half, so that what is last is soon there and
-// a ring's next rank soon has what it passes on, but no less than 64 KiB, since
-// a frame costs 10 to 20 us of CPU time and more beside a product, and no more
-// than what level-2 caches hold of two directions.
+// Returns the bytes of a frame of sums where no size was measured: a sixteenth
+// of a part, between 64 and 512 KiB. With short frames the last one is soon
+// there, and a ring's next rank soon has bytes to pass on. A frame costs 10 to
+// 20 us of CPU time, and more beside a product. Level-2 caches hold two
+// directions of the longest frames.
 inline size_t DefaultSumSegmentBytes(size_t rows, int ranks, size_t row_bytes) {
   const size_t parts = 2 * static_cast<size_t>(ranks);
-  const size_t half_bytes = (rows + parts - 1) / parts * row_bytes;
-  return std::clamp<size_t>(half_bytes / 16, size_t{64} << 10,
+  const size_t part_bytes = (rows + parts - 1) / parts * row_bytes;
+  return std::clamp<size_t>(part_bytes / 16, size_t{64} << 10,
                             size_t{512} << 10);
 }
 
-// The same of rows that are multiplied when they have come. A half is then cut
-// into three, as far as that makes frames of 16 KiB, about: rows do not wait
-// for those behind them, and the last ones, which come when nothing else is
-// left to multiply by, are few.
+// Returns the bytes of a frame of gathered rows where no size was measured. A
+// part is cut into three frames, or fewer where they would have less than about
+// 16 KiB. So rows do not wait for later rows, and few rows are left to multiply
+// when the last frame has come.
 inline size_t DefaultRowSegmentBytes(size_t rows, int ranks, size_t row_bytes) {
   constexpr size_t kLeastBytes = size_t{16} << 10;
   const size_t parts = 2 * static_cast<size_t>(ranks);
-  const size_t half_rows = (rows + parts - 1) / parts;
+  const size_t part_rows = (rows + parts - 1) / parts;
   const size_t frames =
-      std::clamp<size_t>(half_rows * row_bytes / kLeastBytes, 1, 3);
-  const size_t frame_rows = (half_rows + frames - 1) / frames;
+      std::clamp<size_t>(part_rows * row_bytes / kLeastBytes, 1, 3);
+  const size_t frame_rows = (part_rows + frames - 1) / frames;
   return std::min(std::max<size_t>(frame_rows * row_bytes, 1),
                   DefaultSumSegmentBytes(rows, ranks, row_bytes));
 }

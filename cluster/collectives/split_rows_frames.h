@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How operations in halves cut rows into frames; the same on all ranks.
+// The cut of rows into frames by the streaming operations, the same on all
+// ranks.
 #ifndef RINGFLEET_CLUSTER_COLLECTIVES_SPLIT_ROWS_FRAMES_H_
 #define RINGFLEET_CLUSTER_COLLECTIVES_SPLIT_ROWS_FRAMES_H_
 
@@ -12,25 +13,25 @@
 
 namespace ringfleet::cluster {
 
-// Elements of a frame, at most `most`: whole rows, which travel as `row_bytes`
-// each, where one fits at all.
+// Returns the elements of a frame, at most `most`: whole rows, which travel as
+// `row_bytes` each, where one fits.
 inline size_t FrameElements(const SplitRowsLayout& layout, size_t row_bytes,
                             size_t most, size_t default_segment_bytes) {
   const size_t row = layout.row_size;
   if (row == 0 || row > most) return most;
-  const size_t segment =
+  const size_t frame_bytes =
       layout.segment_bytes > 0 ? layout.segment_bytes : default_segment_bytes;
-  return std::clamp<size_t>(segment / row_bytes, 1, most / row) * row;
+  return std::clamp<size_t>(frame_bytes / row_bytes, 1, most / row) * row;
 }
 
-// Of rows of bytes.
+// Returns the bytes of a frame of gathered rows.
 inline size_t RowFrameBytes(const SplitRowsLayout& layout, int ranks) {
   return FrameElements(
       layout, layout.row_size, kMaxPayloadBytes,
       DefaultRowSegmentBytes(layout.rows, ranks, layout.row_size));
 }
 
-// Of what is added up.
+// Returns the elements of a frame of sums.
 inline size_t SumFrameElements(const SplitRowsLayout& layout, int ranks,
                                const WireFormat& format) {
   const size_t row_bytes = format.EncodedBytes(0, layout.row_size);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What algorithm tables and tile tables have in common as files.
+// The files of algorithm tables and tile tables.
 #ifndef RINGFLEET_CLUSTER_COLLECTIVES_TABLE_FILE_H_
 #define RINGFLEET_CLUSTER_COLLECTIVES_TABLE_FILE_H_
 
@@ -14,17 +14,17 @@
 
 namespace ringfleet::cluster {
 
-// 75 rows of algorithms take 8 KiB, one of cuts 200 bytes.
+// 75 rows of algorithms take 8 KiB, and a row of cuts takes 200 bytes.
 inline constexpr uint64_t kMaxTableBytes = uint64_t{1} << 20;
 
-// The text of a table's file. `wanted` ends the message: "an algorithm table".
-// Errors name the path. NOT_FOUND: no such file. INVALID_ARGUMENT: no regular
-// file, or more than kMaxTableBytes. Else those of FileReader.
+// Reads a table's file. `wanted` ends the messages: "an algorithm table".
+// Errors name the path. NOT_FOUND: no such file. INVALID_ARGUMENT: not a
+// regular file, or more than kMaxTableBytes. Else those of FileReader.
 absl::StatusOr<std::string> ReadTableFile(const std::string& path,
                                           absl::string_view wanted);
 
-// INVALID_ARGUMENT, "WHERE: unknown key 'x', want one of ...": a key that is
-// misspelt would otherwise be as if it were not there.
+// Refuses unknown keys, because a misspelt key would be taken for a missing
+// one. INVALID_ARGUMENT: "WHERE: unknown key 'x', want one of ...".
 absl::Status CheckTableKeys(const nlohmann::ordered_json& object,
                             absl::string_view where,
                             std::initializer_list<absl::string_view> known);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measured cuts of the products that are fused with an exchange, by processor
-// and shape, as `ringfleet collectives --tune` writes them; part of what an
-// epoch's ranks agree in. They decide about time only: no cut changes a bit of
-// a result.
+// and shape. `ringfleet collectives --tune` writes them, and the ranks of an
+// epoch agree in them. A cut changes the time of a product, never a bit of its
+// result.
 #ifndef RINGFLEET_CLUSTER_COLLECTIVES_TILE_TABLE_H_
 #define RINGFLEET_CLUSTER_COLLECTIVES_TILE_TABLE_H_
 
@@ -18,8 +18,8 @@ namespace ringfleet::cluster {
 
 class TileTable {
  public:
-  // What a cut was measured for: [rows, inputs] times [inputs, outputs] in all,
-  // over `world` ranks, with weights of `dtype` in memory.
+  // The product that a cut was measured for: [rows, inputs] times [inputs,
+  // outputs] in all, over `world` ranks, with weights of `dtype` in memory.
   struct Key {
     std::string cpu;  // As /proc/cpuinfo names the model.
     Operation operation = Operation::kAllGatherMatmul;
@@ -40,22 +40,20 @@ class TileTable {
     bool operator==(const Row&) const = default;
   };
 
-  // No part of a cut is larger.
+  // The largest value of a cut's fields.
   static constexpr uint64_t kMaxCut = uint64_t{1} << 30;
 
-  // {"rows":[{"cpu":"...","operation":"all_gather_matmul","m":512,"n":24576,
-  // "k":1536,"dtype":"int8","world":2,"tile_columns":320,"segment_bytes":65536,
-  // "piece_rows":16}]}. INVALID_ARGUMENT names the row and the field; a key or
-  // a dtype that no product has is one, because the row would never be taken.
+  // Reads {"rows":[{"cpu":"...","operation":"all_gather_matmul","m":512,
+  // "n":24576,"k":1536,"dtype":"int8","world":2,"tile_columns":320,
+  // "segment_bytes":65536,"piece_rows":16}]}. INVALID_ARGUMENT names the row
+  // and the field. An unknown key or dtype is an error too, because no product
+  // would take the row.
   static absl::StatusOr<TileTable> FromJson(absl::string_view json);
-  // The same from a file, which errors name. Errors also as ReadTableFile.
+  // Reads a file, which errors name. Errors also as ReadTableFile.
   static absl::StatusOr<TileTable> Load(const std::string& path);
   std::string ToJson() const;
 
-  // What was measured with the nearest number of rows, up to twice as many or
-  // half, and else as `key` says; 0: nothing was. All ranks of an operation
-  // need one segment, whatever their processors are: it is the first row's that
-  // is nearest, of any processor.
+  // The cut of a product. Zeros: none was measured.
   struct Cut {
     uint64_t tile_columns = 0;
     uint64_t segment_bytes = 0;
@@ -63,6 +61,10 @@ class TileTable {
 
     bool operator==(const Cut&) const = default;
   };
+  // Returns the cut measured for `key`, or for the nearest row count within a
+  // factor of two. segment_bytes must be equal on all ranks, whatever their
+  // processors are, so it comes from the first of the nearest rows of any
+  // processor.
   Cut Nearest(const Key& key) const;
   // Replaces the row of the same key.
   void Set(Row row);

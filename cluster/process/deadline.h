@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A point on the steady clock by which an operation must have ended. Between
-// processes only the remaining duration travels: clocks of hosts differ.
+// A point on the steady clock by which an operation must have ended. Only the
+// remaining duration travels between processes, because the clocks of hosts
+// differ.
 #ifndef RINGFLEET_CLUSTER_PROCESS_DEADLINE_H_
 #define RINGFLEET_CLUSTER_PROCESS_DEADLINE_H_
 
@@ -28,7 +29,7 @@ class Deadline {
   bool Expired(Clock::time_point now = Clock::now()) const {
     return now >= when_;
   }
-  // Not negative; InfiniteDuration() without a deadline.
+  // Returns zero after the deadline, and InfiniteDuration() without one.
   absl::Duration Remaining(Clock::time_point now = Clock::now()) const {
     if (infinite()) return absl::InfiniteDuration();
     return now >= when_ ? absl::ZeroDuration() : absl::FromChrono(when_ - now);

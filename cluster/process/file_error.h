@@ -7,11 +7,14 @@
 
 namespace ringfleet::cluster {
 
-// "WHAT: Permission denied": what the system reports of a file or a folder,
-// `error` being its errno.
+// Returns "WHAT: Permission denied" for the errno `error` of a call on a file
+// or a folder.
 //
-// PERMISSION_DENIED. RESOURCE_EXHAUSTED: no space left, a quota or a limit.
-// INVALID_ARGUMENT: a path that cannot lead there. UNAVAILABLE: anything else.
+// Codes:
+//   PERMISSION_DENIED.
+//   RESOURCE_EXHAUSTED: no space is left, or a quota or a limit is reached.
+//   INVALID_ARGUMENT: the path cannot lead to a file.
+//   UNAVAILABLE: anything else.
 absl::Status FileError(absl::string_view what, int error);
 
 }  // namespace ringfleet::cluster

@@ -11,13 +11,13 @@
 
 namespace ringfleet::cluster {
 
-// A regular file, open for reading by position. Reads are made with pread, not
-// through a mapping: a file that shrinks gives an error instead of SIGBUS.
-// Movable; Read and CheckUnchanged may be called from any thread.
+// A regular file, open for reading by position. Reads use pread, not a mapping,
+// so that a file that shrinks gives an error instead of SIGBUS. Movable. Read
+// and CheckUnchanged may be called from any thread.
 class FileReader {
  public:
-  // Errors: NOT_FOUND when there is no such file; INVALID_ARGUMENT when it
-  // is not a regular file; else those of FileError. All name the path.
+  // Errors, all of which name the path: NOT_FOUND: no such file.
+  // INVALID_ARGUMENT: not a regular file. Else those of FileError.
   static absl::StatusOr<FileReader> Open(const std::string& path);
 
   FileReader() = default;
@@ -28,10 +28,10 @@ class FileReader {
   const std::string& path() const { return path_; }
   uint64_t size() const { return identity_.size; }
 
-  // DATA_LOSS when the file ends before offset + size, or on an I/O error.
+  // DATA_LOSS: the file ends before offset + size, or an I/O error.
   absl::Status Read(uint64_t offset, size_t size, void* destination) const;
 
-  // What tells one state of a file from another.
+  // Differs between two states of a file.
   struct Identity {
     uint64_t device = 0;
     uint64_t inode = 0;
@@ -41,7 +41,7 @@ class FileReader {
   };
   const Identity& identity() const { return identity_; }
 
-  // DATA_LOSS when size or modification time differ from those at Open.
+  // DATA_LOSS: size or modification time differ from those at Open.
   absl::Status CheckUnchanged() const;
 
  private:
@@ -50,8 +50,8 @@ class FileReader {
   Identity identity_;
 };
 
-// The whole content of a file of at most `max_bytes`. INVALID_ARGUMENT when it
-// is longer; otherwise the errors of FileReader.
+// Reads a whole file. INVALID_ARGUMENT: it is longer than `max_bytes`. Else the
+// errors of FileReader.
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path,
                                           uint64_t max_bytes);
 

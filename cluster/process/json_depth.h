@@ -7,14 +7,15 @@
 
 namespace ringfleet::cluster {
 
-// Of arrays and objects in each other. No file of a checkpoint or of this
-// program needs ten levels; a level takes a few hundred bytes of the stack.
+// The most levels of arrays and objects in each other. No file of a checkpoint
+// or of this program needs ten. A level takes a few hundred bytes of the stack.
 inline constexpr int kMaxJsonDepth = 64;
 
-// To be asked before text from outside is parsed: the parser takes any depth,
-// but copying, comparing and printing a value recurse once a level and overflow
-// the stack. INVALID_ARGUMENT names the limit and the byte. Text that is not
-// JSON may pass; that is the parser's to say.
+// Checks text from outside before it is parsed. The parser takes any depth, but
+// copying, comparing and printing a value recurse once a level and overflow the
+// stack. Text that is not JSON may pass: the parser finds it.
+//
+// INVALID_ARGUMENT names the limit and the byte.
 absl::Status CheckJsonDepth(absl::string_view json);
 
 }  // namespace ringfleet::cluster

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Leveled lines on stderr or in a file:
+// Log lines with a level, on stderr or in a file:
 //   2026-01-31T12:00:00.123Z I worker 2 link.cc:87] message
 // Thread-safe. The packaged Abseil has no absl/log.
 #ifndef RINGFLEET_CLUSTER_PROCESS_LOG_H_
@@ -15,9 +15,9 @@ namespace ringfleet::cluster {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
-// Where lines go and how this process names itself in them ("worker 2").
-// `path` empty means stderr; otherwise the file is appended to.
+// Appends lines of `least` and above to the file `path`; "": to stderr.
 absl::Status InitLog(absl::string_view path, LogLevel least);
+// Names this process in its lines: "worker 2".
 void SetLogName(absl::string_view name);
 bool LogEnabled(LogLevel level);
 void Log(LogLevel level, const char* file, int line, absl::string_view text);

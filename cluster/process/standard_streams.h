@@ -4,18 +4,17 @@
 
 namespace ringfleet::cluster {
 
-// Opens those of the descriptors 0 to 2 that the caller has closed (`>&-`).
-// Otherwise the next file or socket would get such a number, and with it what
-// is printed: a log line in a checkpoint, or a text in gRPC's own descriptors.
-// Input is then empty and errors are dropped, but output fails, because a
-// result that nobody gets is no success.
+// Opens the descriptors 0 to 2 that the caller has closed (`>&-`). Otherwise
+// the next file or socket gets such a number, and log lines land in a
+// checkpoint or in gRPC's sockets. Input is empty then and errors are dropped.
+// Output fails, because a result that nobody gets is no success.
 void OpenStandardStreams();
 
 }  // namespace ringfleet::cluster
 
-// Calls OpenStandardStreams before anything else opens a file; beside main.
-// gRPC's library takes a descriptor while it is loaded, and only what stands in
-// an executable's .preinit_array runs before that.
+// Calls OpenStandardStreams before anything else opens a file. Put it beside
+// main. gRPC's library takes a descriptor while it is loaded, and only an
+// executable's .preinit_array runs before that.
 #define RF_OPEN_STANDARD_STREAMS_FIRST()                      \
   [[gnu::section(".preinit_array"), gnu::used]] static void ( \
       *rf_open_standard_streams)() = &ringfleet::cluster::OpenStandardStreams

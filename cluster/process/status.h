@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only place where grpc::Status and absl::Status meet. Both use the same
-// sixteen codes, so the conversion keeps code and message.
+// Conversion between grpc::Status and absl::Status. Both use the same sixteen
+// codes, so code and message stay.
 #ifndef RINGFLEET_CLUSTER_PROCESS_STATUS_H_
 #define RINGFLEET_CLUSTER_PROCESS_STATUS_H_
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Early return on errors, and context for them. The packaged Abseil (20220623)
-// has no status macros.
+// Early return on errors, and context for them. Debian's Abseil (20220623) has
+// no status macros.
 #ifndef RINGFLEET_CLUSTER_PROCESS_STATUS_MACROS_H_
 #define RINGFLEET_CLUSTER_PROCESS_STATUS_MACROS_H_
 
@@ -12,7 +12,7 @@
 
 namespace ringfleet {
 
-// The same code, with "context: " before the message. OK stays OK.
+// Puts "context: " before the message and keeps the code. OK stays OK.
 inline absl::Status Annotate(const absl::Status& status,
                              absl::string_view context) {
   if (status.ok()) return status;

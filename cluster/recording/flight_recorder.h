@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The last operations of a rank, kept to be read after a failure: where each
-// rank stood when the fleet stopped tells who was missing.
+// The last operations of a rank, kept for the time after a failure. The
+// position of each rank when the fleet stopped tells which rank was missing.
 #ifndef RINGFLEET_CLUSTER_RECORDING_FLIGHT_RECORDER_H_
 #define RINGFLEET_CLUSTER_RECORDING_FLIGHT_RECORDER_H_
 
@@ -19,7 +19,7 @@
 
 namespace ringfleet::cluster {
 
-// What a record says but its times.
+// A record without its times.
 struct FlightOperation {
   enum class State : uint8_t { kRunning, kDone, kFailed };
 
@@ -42,31 +42,31 @@ struct FlightRecord : FlightOperation {
   Deadline::Clock::time_point end;          // begin while it runs.
 };
 
-// Begin, Frame, WaitFor and End come from the thread that runs the operations
-// and never wait, the rest from any. Allocates only when constructed and in
-// Records. Frame, WaitFor and End do nothing before the first Begin.
+// The thread that runs the operations calls Begin, Frame, WaitFor and End,
+// which never wait. Any thread may call the rest. Only the constructor and
+// Records allocate. Frame, WaitFor and End do nothing before the first Begin.
 class FlightRecorder {
  public:
-  // Half a megabyte: 33 tokens of a model of 61 layers.
+  // Takes half a megabyte, and holds 33 tokens of a model of 61 layers.
   static constexpr size_t kCapacity = 4096;
 
   FlightRecorder();
 
-  // Starts a record with everything but the state, which replaces the oldest
-  // one when there are kCapacity.
+  // Starts a record, whose state is kRunning. It replaces the oldest record
+  // when there are kCapacity.
   void Begin(const FlightOperation& operation);
-  // A frame of `rank` (in the world) has come.
+  // Notes a frame of `rank`, a rank of the world.
   void Frame(int rank);
-  // The operation begins to wait for a frame of `rank`.
+  // Notes that the operation waits for a frame of `rank`.
   void WaitFor(int rank);
   void End(const absl::Status& status);
 
-  // Oldest first.
+  // Returns all records, oldest first.
   std::vector<FlightRecord> Records() const;
-  // The one begun last.
+  // Returns the record that began last.
   std::optional<FlightRecord> Latest() const;
 
-  // One line each, for logs: "epoch 3 #17 all_reduce (one_shot, f32), 7168
+  // Returns a line for logs: "epoch 3 #17 all_reduce (one_shot, f32), 7168
   // elements, 28672 bytes: running for 250 ms, 2 frames, waits for rank 2".
   static std::string Line(const FlightRecord& record,
                           Deadline::Clock::time_point now);
@@ -84,7 +84,7 @@ class FlightRecorder {
   static FlightRecord WithTimes(const Entry& entry,
                                 const TickClock::Scale& scale);
 
-  // Shows the latest entry as it is now.
+  // Shows the latest entry to readers.
   void Show() { ring_[latest_.number % kCapacity].Store(latest_); }
 
   const TickClock clock_;
@@ -93,9 +93,9 @@ class FlightRecorder {
   Entry latest_;  // Of the thread that runs the operations.
 };
 
-// Replaces the file `path` by `title` and all records, a line each, behind the
-// time of day at which each operation began. UNAVAILABLE names the file when
-// it cannot be written.
+// Replaces the file `path` by `title` and a line for each record, which starts
+// with the time of day at which the operation began. UNAVAILABLE: the file,
+// which the message names, cannot be written.
 absl::Status WriteFlightFile(const std::string& path, absl::string_view title,
                              const FlightRecorder& recorder);
 

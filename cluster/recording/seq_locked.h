@@ -12,11 +12,11 @@
 
 namespace ringfleet::cluster {
 
-// A value that one thread at a time writes and any may read, where a lock for
-// each write would cost more than the writing: a reader that met a write looks
-// again. (Boehm, "Can seqlocks get along with programming language memory
-// models?", MSPC 2012; loads and stores of words are ordered one by one, which
-// costs x86 nothing and leaves ThreadSanitizer no fence to miss.)
+// A value that one thread at a time writes and any thread reads. A write takes
+// no lock, and a reader that met a write reads again. (Boehm, "Can seqlocks get
+// along with programming language memory models?", MSPC 2012. Loads and stores
+// of words are ordered one by one, which costs x86 nothing and leaves
+// ThreadSanitizer no fence to miss.)
 template <typename T>
 class SeqLocked {
   static_assert(std::is_trivially_copyable_v<T>);

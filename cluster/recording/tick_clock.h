@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Time by the processor's counter, for what happens several times in a
-// microsecond: the system's clock takes three times as long to read.
+// Time by the processor's counter, for events that come several times in a
+// microsecond. The system's clock takes three times as long to read.
 #ifndef RINGFLEET_CLUSTER_RECORDING_TICK_CLOCK_H_
 #define RINGFLEET_CLUSTER_RECORDING_TICK_CLOCK_H_
 
@@ -10,19 +10,19 @@
 
 namespace ringfleet::cluster {
 
-// Ticks of a counter that runs on at one rate on all cores (x86's invariant
-// time stamp counter), or, where the processor promises none, nanoseconds of
-// the system's clock.
+// Returns ticks of a counter that runs at one rate on all cores: x86's
+// invariant time stamp counter. Where the processor promises no such counter, a
+// tick is a nanosecond of the system's clock.
 uint64_t Ticks();
 
-// What ticks are on the system's clock. Nothing is assumed of the counter's
-// rate: ticks between the construction and Now lie where they do between the
-// two. Thread-safe.
+// Converts ticks to the system's clock. The construction and Now each read both
+// clocks, and the ticks between them are placed in proportion, so the rate of
+// the counter need not be known. Thread-safe.
 class TickClock {
  public:
   class Scale {
    public:
-    // Does not decrease with `ticks`.
+    // Never decreases as `ticks` grow.
     Deadline::Clock::time_point TimeOf(uint64_t ticks) const;
 
    private:
@@ -34,8 +34,8 @@ class TickClock {
 
   TickClock();
 
-  // For ticks up to now. Two scales place the same ticks some millionths of the
-  // time between apart.
+  // Returns the scale for ticks up to the present. Two scales place the same
+  // ticks apart by some millionths of the time since the construction.
   Scale Now() const;
 
  private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank does and when, for a timeline: its steps, the parts of a layer,
-// the operations between ranks and each frame of them. Recorded only while
-// somebody asks for it.
+// The events of a rank with their times, for a timeline: steps, the parts of a
+// layer, the operations between ranks and each of their frames. Nothing is
+// recorded before Start.
 #ifndef RINGFLEET_CLUSTER_RECORDING_TRACE_RECORDER_H_
 #define RINGFLEET_CLUSTER_RECORDING_TRACE_RECORDER_H_
 
@@ -16,20 +16,19 @@
 
 namespace ringfleet::cluster {
 
-// Something that took time. Of one thread's events any two lie within each
-// other or apart.
+// Something that took time. Two events of one thread are nested or apart.
 struct TraceEvent {
   enum class Kind : uint8_t {
     kStep,        // All of a step.
-    kLayer,       // Of a step, all of one layer.
+    kLayer,       // All of one layer of a step.
     kCompute,     // A part of a layer, or of a step.
     kCollective,  // All of an operation between ranks.
     kSend,        // Handing a frame to its link.
     kReceive,     // Dealing with a frame that has come.
     kWait,        // For a frame, or for memory being sent.
   };
-  // The executor's, or the one that communicates beside it in a product that
-  // is fused with an exchange.
+  // kCommunication runs beside the executor's thread, in a product that is
+  // fused with an exchange.
   enum class Thread : uint8_t { kExecutor, kCommunication };
 
   absl::string_view name;  // Of static storage.
@@ -43,12 +42,13 @@ struct TraceEvent {
   int64_t end_ns = 0;
 };
 
-// Nanoseconds of the steady clock.
+// Returns nanoseconds of the steady clock.
 int64_t TraceNow();
 
-// Keeps the latest events of one rank. Add, SetStep and SetLayer come from the
-// threads that run a step, the rest from any. Allocates in Start only. While it
-// is off, TraceScope costs the look at a pointer and at a flag.
+// Keeps the latest events of one rank. The threads that run a step call Add,
+// SetStep and SetLayer; any thread may call the rest. Only Start allocates.
+// While the recorder is off, a TraceScope costs two tests: of a pointer and of
+// a flag.
 class TraceRecorder {
  public:
   static constexpr size_t kDefaultEvents = size_t{1} << 18;
@@ -65,15 +65,15 @@ class TraceRecorder {
     std::vector<TraceEvent> events;  // In the order in which they ended.
     uint64_t dropped = 0;            // Older ones.
   };
-  // Ends it and returns what was kept; nothing when it was off. What has begun
-  // before and ends later is not recorded, unless another recording is on then.
+  // Ends the recording and returns its events; none when it was off. An event
+  // that ends after Stop belongs to the next recording, if one is on by then.
   Trace Stop();
 
-  // Step and layer of events that are added from here on; -1: of no layer.
+  // Set step and layer of the events that follow; -1: no layer.
   void SetStep(uint64_t step);
   void SetLayer(int layer);
 
-  // Step and layer are filled in. Does nothing while it is off.
+  // Fills step and layer in. Does nothing while the recorder is off.
   void Add(const TraceEvent& event);
 
  private:
@@ -86,14 +86,14 @@ class TraceRecorder {
   int16_t layer_ ABSL_GUARDED_BY(mu_) = -1;
 };
 
-// An event that lasts as long as the scope, where a recorder is on.
+// An event that lasts as long as the scope, while a recorder is on.
 class TraceScope {
  public:
-  // Work of the executor's thread. `recorder` may be null.
+  // An event of the executor's thread. `recorder` may be null.
   TraceScope(TraceRecorder* recorder, absl::string_view name,
              TraceEvent::Kind kind = TraceEvent::Kind::kCompute)
       : TraceScope(recorder, {.name = name, .kind = kind}) {}
-  // `event` without times.
+  // Fills the times of `event` in.
   TraceScope(TraceRecorder* recorder, const TraceEvent& event)
       : recorder_(recorder != nullptr && recorder->on() ? recorder : nullptr) {
     if (recorder_ == nullptr) return;
@@ -106,7 +106,7 @@ class TraceScope {
   TraceScope(const TraceScope&) = delete;
   TraceScope& operator=(const TraceScope&) = delete;
 
-  // A step and a layer, to which events inside belong.
+  // Return a step and a layer, to which the events inside belong.
   static TraceScope Step(TraceRecorder* recorder, uint64_t step);
   static TraceScope Layer(TraceRecorder* recorder, int layer);
 

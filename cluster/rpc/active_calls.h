@@ -7,13 +7,12 @@
 
 namespace ringfleet::cluster {
 
-// Counts the calls that a service is serving, so that a server can end them by
-// their own errors before it is shut down. (grpc::Server::Shutdown also waits
-// for idle connections, whose clients may not look at them for a long time.)
-// Thread-safe.
+// Counts the calls that a service serves, so that a server can wait for them
+// before it is shut down. (grpc::Server::Shutdown also waits for idle
+// connections, which their clients may leave alone for long.) Thread-safe.
 class ActiveCalls {
  public:
-  // One call, while in scope.
+  // Counts one call while in scope.
   class Scope {
    public:
     explicit Scope(ActiveCalls* calls) : calls_(calls) {
@@ -31,7 +30,7 @@ class ActiveCalls {
     ActiveCalls* const calls_;
   };
 
-  // Returns when there is none, or at the deadline.
+  // Returns when no call is served, or at the deadline.
   void WaitNone(Deadline deadline) {
     MutexLock lock(&mu_);
     while (count_ > 0 && none_.WaitUntil(&mu_, deadline.when())) {

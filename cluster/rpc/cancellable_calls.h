@@ -13,11 +13,12 @@
 
 namespace ringfleet::cluster {
 
-// Calls to other processes that another thread may end, once and for all: those
-// that run, and later ones as soon as they begin. Thread-safe.
+// Calls to other processes that another thread may end, once and for all.
+// Cancel() ends the running calls, and each later call as soon as it begins.
+// Thread-safe.
 class CancellableCalls {
  public:
-  // A call, while in scope.
+  // Registers a call while in scope.
   class Scope {
    public:
     Scope(CancellableCalls* calls, grpc::ClientContext* context)
@@ -51,7 +52,7 @@ class CancellableCalls {
     return cancelled_;
   }
 
-  // Waits, between two attempts of a call; not at all after Cancel().
+  // Waits between two attempts of a call. Returns at once after Cancel().
   void Pause(absl::Duration duration) {
     const Deadline end = Deadline::After(duration);
     MutexLock lock(&mu_);

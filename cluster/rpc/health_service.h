@@ -10,18 +10,18 @@
 
 namespace ringfleet::cluster {
 
-// The standard health service, with synchronous calls. gRPC's own one uses the
-// callback API, whose queue takes connections of the server as well: its two
-// threads then wake for every frame of a collective that came over one of
-// them, and a small all-reduce takes three times as long. Thread-safe.
+// The standard health service, with synchronous calls. gRPC's own health
+// service uses the callback API, whose queue also takes connections of the
+// server. Its two threads then wake for every frame of a collective on such a
+// connection, and a small all-reduce takes three times as long. Thread-safe.
 class HealthService final : public grpc::health::v1::Health::Service {
  public:
-  // The process as a whole serves from the start.
+  // The process as a whole, service "", serves from the start.
   HealthService();
 
   void SetServing(const std::string& service, bool serving);
 
-  // Reports that nothing serves any more and ends all watches; later calls of
+  // Reports that nothing serves any more and ends all watches. Later calls of
   // SetServing do nothing.
   void Shutdown();
 
@@ -29,8 +29,8 @@ class HealthService final : public grpc::health::v1::Health::Service {
                      const grpc::health::v1::HealthCheckRequest* request,
                      grpc::health::v1::HealthCheckResponse* response) override;
 
-  // Each watch has a thread of the server, so there is a limit.
-  // RESOURCE_EXHAUSTED: kMaxWatches are under way.
+  // Takes a thread of the server. RESOURCE_EXHAUSTED: kMaxWatches are under
+  // way.
   grpc::Status Watch(grpc::ServerContext* context,
                      const grpc::health::v1::HealthCheckRequest* request,
                      grpc::ServerWriter<grpc::health::v1::HealthCheckResponse>*

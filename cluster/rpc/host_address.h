@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How hosts, addresses and ranges of ranks are spelled. Thread-safe.
+// The spelling of hosts, addresses and ranges of ranks. Thread-safe.
 #ifndef RINGFLEET_CLUSTER_RPC_HOST_ADDRESS_H_
 #define RINGFLEET_CLUSTER_RPC_HOST_ADDRESS_H_
 
@@ -18,13 +18,13 @@ struct ServerAddress {
 
 // Reads "HOST:PORT" or "[IPV6]:PORT". INVALID_ARGUMENT names what is wrong.
 absl::StatusOr<ServerAddress> ParseAddress(absl::string_view text);
-// The inverse: brackets around IPv6.
+// Writes what ParseAddress reads, with brackets around IPv6.
 std::string FormatAddress(const ServerAddress& address);
-// 127.0.0.0/8, ::1 (also as ::ffff:127.x.y.z) and the name "localhost".
+// True for 127.0.0.0/8, ::1, ::ffff:127.x.y.z and the name "localhost".
 bool IsLoopback(absl::string_view host);
 
-// First and last rank, both included, of "2" or "0-3" in a fleet of `size`
-// workers; all of them for "".
+// Returns first and last rank, both included, of "2" or "0-3" in a fleet of
+// `size` workers. "" stands for all workers.
 //
 // Errors: INVALID_ARGUMENT: malformed, reversed, or past the last rank.
 absl::StatusOr<std::pair<int, int>> ParseHostRange(absl::string_view range,

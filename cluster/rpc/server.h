@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the gRPC port of every daemon has in common: addresses, reflection, the
-// standard health service, limits, an orderly end.
+// The gRPC port of a daemon: addresses, reflection, the standard health
+// service, limits, an orderly end.
 #ifndef RINGFLEET_CLUSTER_RPC_SERVER_H_
 #define RINGFLEET_CLUSTER_RPC_SERVER_H_
 
@@ -20,34 +20,36 @@
 
 namespace ringfleet::cluster {
 
-// Chooses gRPC's "poll" strategy, in which each completion queue polls its own
-// sockets: under the default one, control traffic takes the poller's role away
-// from the thread that spins for a collective. Lets sockets wake their reader
-// when most of a frame is there, not at each packet: a third of the switches
-// between threads on a slow link. Lets kReadBufferBytes count. Also silences
-// gRPC's own lines on stderr; failures arrive as statuses. GRPC_POLL_STRATEGY,
-// GRPC_EXPERIMENTS and GRPC_VERBOSITY of the environment win. Ends Abseil's
-// search for deadlocks too, which Debian's package makes at every lock, gRPC's
-// included: 1.5 of the 12 us that 4 bytes take to and from a peer. Call first
-// in main: before threads and gRPC calls.
+// Sets gRPC up for collectives. Call first in main, before threads and gRPC
+// calls. GRPC_POLL_STRATEGY, GRPC_EXPERIMENTS and GRPC_VERBOSITY of the
+// environment win.
+//   - Each completion queue polls its own sockets (strategy "poll"). Under the
+//     default strategy, control traffic takes the poller's role away from the
+//     thread that spins for a collective.
+//   - Sockets wake their reader when most of a frame is there, not at each
+//     packet: a third of the switches between threads on a slow link.
+//   - kReadBufferBytes counts.
+//   - gRPC prints no lines on stderr. Failures arrive as statuses.
+//   - Abseil searches for no deadlocks. Debian's package does at every lock,
+//     gRPC's included: 1.5 of the 12 us of 4 bytes to and from a peer.
 void ConfigureGrpcProcess();
 
-// Makes SIGTERM and SIGINT pending in this thread and those it starts later,
-// for WaitForSignal() to take. Call first in main.
+// Blocks SIGTERM and SIGINT in this thread and its later threads, so that they
+// wait for WaitForSignal(). Call first in main.
 void BlockTerminationSignals();
-// Blocks until one of these signals arrives and returns its number.
+// Waits for one of these signals and returns its number.
 int WaitForSignal();
 
-// Writes a port into a file that appears whole, for scripts that wait for it.
-// INVALID_ARGUMENT when it cannot be written.
+// Writes a port into a file, which appears whole, for scripts that wait for it.
+// INVALID_ARGUMENT: it cannot be written.
 absl::Status WritePortFile(const std::string& path, int port);
 
 // A running gRPC server with reflection and health. Thread-safe.
 class DaemonServer {
  public:
-  // `register_services` adds services and completion queues to the builder
-  // before the server starts; it runs at most once, after the checks of the
-  // address. The services must outlive the server.
+  // `register_services` adds services and completion queues to the builder. It
+  // runs at most once, after the checks of the address. The services must
+  // outlive the server.
   //
   // Errors:
   //   INVALID_ARGUMENT: the host is not loopback and !allow_insecure.
@@ -62,17 +64,17 @@ class DaemonServer {
   DaemonServer(const DaemonServer&) = delete;
   DaemonServer& operator=(const DaemonServer&) = delete;
 
-  // The port that is listened on, also when 0 was asked for.
+  // Returns the real port, also for port 0.
   int port() const { return port_; }
 
-  // What the health service answers for `service`; "" is the whole process,
-  // which serves from the start.
+  // Sets the answer of the health service for `service`. The whole process, "",
+  // serves from the start.
   void SetServing(const std::string& service, bool serving);
 
-  // Reports not serving, stops accepting, waits for running calls, cancels what
-  // still runs after `grace`. Completion queues of the services must be polled
-  // until this returns, and are shut down and drained by their owners after it.
-  // Later calls do nothing.
+  // Reports not serving, stops accepting, waits for running calls, and cancels
+  // the calls that still run after `grace`. Completion queues of the services
+  // must be polled until Shutdown returns. Their owners shut them down and
+  // drain them afterwards. Later calls do nothing.
   void Shutdown(absl::Duration grace);
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The called side of the Collective service: decides for every incoming stream
+// The server of the Collective service. Decides for every incoming stream
 // whether it belongs to the epoch of this rank.
 #ifndef RINGFLEET_CLUSTER_TRANSPORT_COLLECTIVE_SERVICE_H_
 #define RINGFLEET_CLUSTER_TRANSPORT_COLLECTIVE_SERVICE_H_
@@ -14,9 +14,9 @@
 
 namespace ringfleet::cluster {
 
-// Epochs only grow: a stream of an earlier epoch is refused, one of a later
-// epoch waits until this rank enters it. Every function but the first requires
-// the poller's role.
+// Epochs only grow. A stream of an earlier epoch is refused, and a stream of a
+// later epoch waits until this rank enters that epoch. Every function but the
+// first requires the poller's role.
 class CollectiveService {
  public:
   RawCollectiveService* grpc_service() { return &service_; }
@@ -24,13 +24,13 @@ class CollectiveService {
   // Begins to take calls.
   void Start(std::shared_ptr<CompletionPoller> poller);
 
-  // Ends the links of the epoch before, if they are still open.
-  // FAILED_PRECONDITION unless `epoch` is later than all before.
+  // Ends the links of the earlier epoch, if they are still open.
+  // FAILED_PRECONDITION: `epoch` is not later than all entered before.
   absl::Status EnterEpoch(uint64_t epoch);
-  // From now on calls of the epoch entered last go to `links`.
+  // Passes calls of the epoch entered last to `links`.
   void Attach(PeerLinks* links);
   void Detach();
-  // Refuses what waits and closes the links. Nothing is accepted afterwards.
+  // Closes the links, refuses the waiting streams and all later ones.
   void Stop();
 
   void Housekeeping();
@@ -43,9 +43,9 @@ class CollectiveService {
 
   RawCollectiveService service_;
   std::shared_ptr<CompletionPoller> poller_;
-  uint64_t epoch_ = 0;  // The latest entered.
+  uint64_t epoch_ = 0;  // Entered last.
   PeerLinks* links_ = nullptr;
-  absl::Status left_because_;  // Of that epoch, once it has no links.
+  absl::Status left_because_;  // Why epoch_ has no links any more.
   std::vector<std::shared_ptr<ServerStream>> early_;  // Of later epochs.
   bool stopped_ = false;
 };

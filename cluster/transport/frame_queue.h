@@ -8,9 +8,9 @@
 
 namespace ringfleet::cluster {
 
-// First in, first out, in memory that grows to the longest queue there was and
-// is then used again: std::deque allocates as it moves along. Popped elements
-// are left moved-from. Not thread-safe.
+// A first-in first-out queue. Its memory grows to the longest queue and is used
+// again, while std::deque allocates as it moves along. Popped elements are left
+// moved-from. Not thread-safe.
 template <typename T>
 class FrameQueue {
  public:

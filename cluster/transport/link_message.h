@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames as messages: how a payload gets into gRPC's slices without a copy, and
-// how received bytes become a frame.
+// Frames as gRPC messages. A payload is sent from its memory without a copy,
+// and a received message is read where gRPC put it.
 #ifndef RINGFLEET_CLUSTER_TRANSPORT_LINK_MESSAGE_H_
 #define RINGFLEET_CLUSTER_TRANSPORT_LINK_MESSAGE_H_
 
@@ -19,50 +19,52 @@
 
 namespace ringfleet::cluster {
 
-// Below this a copy beside the header is cheaper than a reference, and nobody
-// has to wait for its release.
+// A smaller payload is copied beside the header. The copy is cheaper than a
+// reference, and nobody waits for its release.
 inline constexpr size_t kCopyBytes = 4096;
 
-// The header of a frame may be encoded otherwise, and have fields that are not
-// known yet: this much larger than the frame may a message be.
+// The most bytes of a message beside header and payload: a header may be
+// encoded otherwise, and may have unknown fields.
 inline constexpr size_t kHeaderSlackBytes = 1024;
 
-// The contiguous pieces of a message. They point into `slices`; both vectors
-// keep their capacity.
+// Lists the contiguous pieces of a message, which point into `slices`. Both
+// vectors keep their capacity.
 void DumpPieces(const grpc::ByteBuffer& message,
                 std::vector<grpc::Slice>* slices,
                 std::vector<absl::Span<const char>>* pieces);
 
 // A frame where it was received: in gRPC's slices, in memory of its own, or in
-// somebody else's.
+// borrowed memory.
 class LinkFrame final : public FrameBody {
  public:
   ~LinkFrame();
 
-  // From slices. DATA_LOSS: the message is not a Frame, or larger than any.
+  // Takes the slices of a message. DATA_LOSS: not a Frame, or too large.
   absl::Status Parse(const grpc::ByteBuffer& message);
 
-  // Own memory for a message, whose payload will be aligned. It is kept when
-  // the frame is recycled.
+  // Returns own memory for a message, in which the payload is aligned. The
+  // frame keeps the memory when it is recycled.
   char* Reserve(size_t message_bytes);
-  // Memory of others for a message, which lies in `pieces`, header and all. It
-  // must stay as it is until nobody but the lender holds the frame.
+  // Takes a message, header and all, in the memory of a lender. It must stay
+  // unchanged until the lender is the only holder of the frame.
   void Borrow(absl::Span<const absl::Span<const char>> pieces);
-  // From either, once it is filled. DATA_LOSS: it is not a Frame.
+  // Parses the reserved or borrowed memory once it is filled. DATA_LOSS: not a
+  // Frame.
   absl::Status ParseMessage();
 
-  // What the frame holds: the message, and a copy of the payload if it is
-  // encoded otherwise.
+  // Returns the bytes of the message and of the copy of its payload, which a
+  // message that is encoded otherwise needs.
   size_t held_bytes() const { return message_bytes_ + copy.size(); }
 
-  // Appends references to the memory of the payload. False when it does not
-  // lie in slices.
+  // Appends references to the memory of the payload. Returns false when the
+  // payload does not lie in slices.
   bool AppendPayload(std::vector<grpc::Slice>* slices) const;
 
-  // One more holder of the frame, which goes back to its pool when the last
-  // one recycles it.
+  // Adds a holder of the frame. The frame goes back to its pool when the last
+  // holder recycles it.
   LinkFrame* Share() const;
-  // Who asks is the only holder. What others have read has been read by then.
+  // True when the caller is the only holder. All reads of other holders have
+  // ended then.
   bool unshared() const {
     return holders_.load(std::memory_order_acquire) == 1;
   }
@@ -82,23 +84,23 @@ class LinkFrame final : public FrameBody {
 
 using LinkFramePtr = std::unique_ptr<LinkFrame, FrameRecycler>;
 
-// Pools frames and makes messages. It knows when gRPC has let go of all memory
-// that its messages point at, which may happen in any thread and after the pool
+// Pools frames and makes messages. Knows when gRPC has let go of all memory
+// that its messages point at; gRPC may do so in any thread and after the pool
 // has gone. Not thread-safe.
 class MessagePool {
   struct Opening;
 
  public:
-  // For one message that was made by a pool, as long as the pool exists.
+  // Follows one message of the pool, as long as the pool exists.
   class Receipt {
    public:
-    // gRPC has let go of the message: it was sent, or dropped.
+    // True when gRPC has let go of the message: it was sent, or dropped.
     bool released() const;
 
    private:
     friend class MessagePool;
     const Opening* opening_ = nullptr;
-    uint64_t uses_ = 0;  // Of the opening, the message's included.
+    uint64_t uses_ = 0;  // Of the opening, with the message's.
   };
 
   MessagePool() : state_(new State) {}
@@ -108,30 +110,30 @@ class MessagePool {
 
   LinkFramePtr TakeFrame();
 
-  // A frame that points at `payload` and holds `ledger` for as long; a small
-  // payload is copied. Requires that it has at most kMaxPayloadBytes.
+  // Makes a frame that points at `payload` and holds `ledger` meanwhile. A
+  // small payload is copied. Requires at most kMaxPayloadBytes.
   grpc::ByteBuffer Write(const FrameHeader& header,
                          absl::Span<const char> payload, PayloadLedger& ledger,
                          Receipt* receipt = nullptr);
 
-  // A frame that shares the payload of a received one.
+  // Makes a frame that shares the payload of a received frame.
   grpc::ByteBuffer Forward(const FrameHeader& header, const LinkFrame& frame);
 
-  // No message is left.
+  // True when no message is left.
   bool released() const {
     return state_->references.load(std::memory_order_acquire) == 1;
   }
 
  private:
   struct State;
-  // Memory of a message's first slice: the header, and a small payload.
+  // The memory of a message's first slice: the header, and a small payload.
   struct Opening {
     char bytes[kFrameHeaderBytes + kCopyBytes];
     State* state = nullptr;
     uint64_t uses = 0;                  // Belongs to who makes messages.
-    std::atomic<uint64_t> releases{0};  // How many of them are over.
+    std::atomic<uint64_t> releases{0};  // Uses that are over.
   };
-  // What a slice of the payload holds.
+  // The hold of a payload's slice.
   struct Hold {
     State* state = nullptr;
     void* ledger = nullptr;  // A reference of it, or
@@ -146,8 +148,8 @@ class MessagePool {
     FramePool<Hold> holds;
     FramePool<LinkFrame> frames;
   };
-  // A slice that begins with the header and has `room` bytes behind it; `*rest`
-  // points there.
+  // Returns a slice that begins with the header and has `room` bytes behind it,
+  // to which `*rest` points.
   grpc::Slice OpeningOf(const FrameHeader& header, size_t payload_bytes,
                         size_t room, char** rest, Receipt* receipt);
   grpc::Slice SliceOf(absl::Span<const char> payload, void* ledger,

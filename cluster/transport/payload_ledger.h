@@ -9,10 +9,10 @@
 
 namespace ringfleet::cluster {
 
-// Counts who still refers to a piece of payload memory: a transport sends
-// slices that point at the sender's memory, and only the release of the slice
-// says that the memory is the sender's again. Whoever releases may do so after
-// the owner has gone, so the count lives as long as any of them. Thread-safe.
+// Counts the references to a piece of payload memory. A transport sends slices
+// that point at the sender's memory, and the memory is the sender's again when
+// the last slice is released. A slice may be released after the ledger has
+// gone, so the count lives as long as any reference. Thread-safe.
 class PayloadLedger {
  public:
   PayloadLedger() : count_(new Count) {}
@@ -20,19 +20,20 @@ class PayloadLedger {
   PayloadLedger(const PayloadLedger&) = delete;
   PayloadLedger& operator=(const PayloadLedger&) = delete;
 
-  // Nothing refers to the memory; writes to it are ordered behind all reads.
+  // True when nothing refers to the memory. Later writes to it are ordered
+  // behind all reads.
   bool released() const {
     return count_->references.load(std::memory_order_acquire) == 1;
   }
 
-  // Gives the ledger memory that it keeps until nothing refers to it any more,
-  // even when the ledger itself has gone. Requires released().
+  // Gives the ledger memory. It lives until nothing refers to it any more, even
+  // when the ledger has gone. Requires released().
   char* Keep(std::unique_ptr<char[]> memory) {
     count_->memory = std::move(memory);
     return count_->memory.get();
   }
 
-  // One reference more, to be given to Drop exactly once, from any thread.
+  // Adds a reference. Give it to Drop exactly once, from any thread.
   void* Hold() {
     count_->references.fetch_add(1, std::memory_order_relaxed);
     return count_;

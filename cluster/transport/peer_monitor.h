@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps a PeerWatch fed for one epoch: heartbeats out and in, and probes of
-// the peers that are silent.
+// The input of a PeerWatch for one epoch: heartbeats of peers and probes of
+// silent peers. Makes this rank's own heartbeats too.
 #ifndef RINGFLEET_CLUSTER_TRANSPORT_PEER_MONITOR_H_
 #define RINGFLEET_CLUSTER_TRANSPORT_PEER_MONITOR_H_
 
@@ -23,49 +23,49 @@ class PeerMonitor {
   using Time = PeerWatch::Time;
   using Heartbeat = v1::ControlMessage::Heartbeat;
 
-  // How long past a deadline it is worth to wait for an explanation.
+  // The time past a deadline that an explanation is worth.
   static constexpr absl::Duration kInquiryTime = absl::Milliseconds(100);
 
-  // `recorder` holds this rank's operations; null: peers are not told.
+  // `recorder` holds this rank's operations. Null: peers are not told them.
   PeerMonitor(uint64_t epoch, int rank, std::vector<std::string> addresses,
               const FlightRecorder* recorder);
 
-  // All links are open: from now on silence means something.
+  // Begins to watch. Call it when all links are open.
   void Start(Time now);
-  // Where probes of `peer` go: the HOST:PORT in numbers, if its address has a
-  // name in it.
+  // Sets the target of probes of `peer`: HOST:PORT in numbers, where its
+  // address has a name.
   void SetProbeAddress(int peer, std::string address);
-  // Peers that have left are no longer watched.
+  // Ends the watch of a peer that has left.
   void Forget(int peer) { watch_.Forget(peer); }
 
   void OnFrame(int peer, const FrameHeader& header) {
     watch_.OnFrame(peer, header);
   }
   void OnHeartbeat(int peer, const Heartbeat& heartbeat, Time now);
-  // Looks after the probes; call from every housekeeping. Returns a peer that
-  // is lost, by PeerWatch's rule.
+  // Runs the probes. Call it from every housekeeping. Returns a peer that is
+  // lost by PeerWatch's rule.
   std::optional<PeerWatch::Verdict> Tick(Time now);
-  // Whether it is time to tell all peers of this rank.
+  // True when the next heartbeat is due. Counts it as sent.
   bool HeartbeatDue(Time now);
-  // What to tell them, while it waits for `waiting_for`.
+  // Makes the heartbeat of a rank that waits for `waiting_for`.
   Heartbeat MakeHeartbeat(absl::Span<const int> waiting_for, Time now) const;
 
-  // For the end of a wait: whether more time would tell more about why frames
-  // are missing. Begins to ask.
+  // Probes the peers that are silent at the end of a wait. True when more time
+  // would not tell more about the missing frames.
   bool Settled(Time now);
-  // PeerWatch::Explain, given what this rank does.
+  // Calls PeerWatch::Explain with this rank's activity.
   PeerWatch::Verdict Explain(absl::Span<const int> missing, Time now) const {
     return watch_.Explain(missing, OwnActivity(), now);
   }
 
-  // A connection with `peer` has ended: asks whether it is still there. True
-  // when it is known not to be.
+  // Probes `peer`, whose connection has ended. True when its port is known to
+  // be closed.
   bool AskClosed(int peer, Time now);
-  // "; its process has ended: ..." as far as is known, or "".
+  // Returns "; its process has ended: ..." as far as is known, or "".
   std::string ExplainClosed(int peer, Time now);
 
  private:
-  // Those that exist, and are not `peer` itself.
+  // Returns the ranks that exist and are not `peer`.
   std::vector<int> OtherRanks(
       const google::protobuf::RepeatedField<uint32_t>& ranks, int peer) const;
   Activity OwnActivity() const;

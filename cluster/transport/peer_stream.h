@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// One bidirectional gRPC stream of raw messages with a peer, from either end:
-// a read is posted whenever the owner has asked for one, and one write at a
-// time is under way with a queue behind it.
+// One bidirectional gRPC stream of raw messages with a peer, from either end.
+// The owner asks for each read. One write at a time is under way, with a queue
+// behind it.
 //
-// gRPC tells the sender of room for as many bytes as were taken in when the
-// next read is posted, in a packet of its own. Where messages go to and fro,
-// as in all small collectives, that is a second packet for each, sent before
-// the message is used. So reads behind small messages wait for the next message
-// that leaves: gRPC is told to hold that (GRPC_WRITE_BUFFER_HINT), then the
-// read sends both in one packet.
+// gRPC tells the sender of new room in a packet of its own when the next read
+// is posted. In small collectives messages go to and fro, and each message
+// would cost a second packet before it is used. A read behind a small message
+// therefore waits for the next message that leaves: gRPC is told to hold the
+// message (GRPC_WRITE_BUFFER_HINT), and the read then sends both in one packet.
 #ifndef RINGFLEET_CLUSTER_TRANSPORT_PEER_STREAM_H_
 #define RINGFLEET_CLUSTER_TRANSPORT_PEER_STREAM_H_
 
@@ -30,8 +29,8 @@
 
 namespace ringfleet::cluster {
 
-// What both ends of a stream say about themselves in the headers rf-epoch,
-// rf-source, rf-config and, of a Link, rf-lane and rf-shm.
+// The identity of a stream's end. It travels in the headers rf-epoch, rf-source
+// and rf-config, and for a Link in rf-lane and rf-shm.
 struct StreamIdentity {
   uint64_t epoch = 0;
   int source = 0;
@@ -43,7 +42,7 @@ struct StreamIdentity {
 enum class StreamKind : uint8_t { kLink, kControl };
 
 // Every member function requires the poller's role. Completions keep the
-// stream alive, so it may be dropped at any time.
+// stream alive, so its owner may drop it at any time.
 class PeerStream : public std::enable_shared_from_this<PeerStream>,
                    private CompletionPoller::Deferred {
  public:
@@ -66,7 +65,7 @@ class PeerStream : public std::enable_shared_from_this<PeerStream>,
   StreamKind kind() const { return kind_; }
   // Null stops the reports.
   void set_events(Events* events) { events_ = events; }
-  // Labels for the owner of the events: the rank at the other end, and the
+  // Labels for the receiver of the events: the rank at the other end, and the
   // lane of a Link.
   int peer() const { return peer_; }
   Lane lane() const { return lane_; }
@@ -77,31 +76,32 @@ class PeerStream : public std::enable_shared_from_this<PeerStream>,
 
   // Posts a read; OnMessage reports it.
   void Read();
-  // Posts it with the next small message that is written, or when the poller
-  // has nothing else at hand.
+  // Posts a read with the next small message that is written, or when the
+  // poller has nothing else at hand.
   void ReadSoon();
   // Takes `message`.
   void Write(grpc::ByteBuffer&& message);
-  // The same for a message of which `left` says whether gRPC has sent it. May
-  // run completions.
+  // Takes a small `message` and posts the read that is owed with it. `left`
+  // tells whether gRPC has sent the message. May run completions.
   void WriteSmall(grpc::ByteBuffer&& message, absl::FunctionRef<bool()> left);
-  // Nothing is written after this. The end comes behind all that was written
-  // and costs none of it, as Cancel does; OnClosed follows when the peer has
-  // read everything, or, at the end that was called, when gRPC has sent it.
+  // Ends the stream behind all that was written, of which nothing is lost.
+  // Later writes do nothing. OnClosed follows when the peer has read
+  // everything; at the end that was called, when gRPC has sent everything.
   void EndWrites();
-  // Of the other end, as gRPC writes it: "ipv4:127.0.0.1:50052".
+  // Returns the other end as gRPC writes it: "ipv4:127.0.0.1:50052".
   virtual std::string remote() const = 0;
   bool writes_idle() const { return !write_pending_ && writes_.empty(); }
-  // Messages that gRPC has not sent yet.
+  // Counts the messages that gRPC has not sent yet.
   size_t unsent() const { return writes_.size() + (write_pending_ ? 1 : 0); }
-  // Drops queued writes and ends the stream with an error.
+  // Drops queued writes and ends the stream with an error. Sent messages may be
+  // lost too.
   void Cancel();
 
  protected:
   PeerStream(std::shared_ptr<CompletionPoller> poller, StreamKind kind)
       : poller_(std::move(poller)), kind_(kind) {}
 
-  // A tag that keeps its stream alive while the queue has it.
+  // A tag that keeps its stream alive while it is in the queue.
   class Op : public Completion {
    public:
     using Handler = void (PeerStream::*)(bool ok);
@@ -123,10 +123,10 @@ class PeerStream : public std::enable_shared_from_this<PeerStream>,
   bool can_start() const { return !poller_->closed(); }
   void ReportOpen(const StreamIdentity& peer);
   void ReportClosed(const absl::Status& status);
-  // A read or write failed: find out why and report it.
+  // Finds out why a read or write failed, and reports it.
   virtual void Lose() = 0;
   virtual void CancelCall() = 0;
-  // Sends the end. Nothing is being written.
+  // Sends the end. Requires that nothing is being written.
   virtual void SendEnd() = 0;
 
   const std::shared_ptr<CompletionPoller> poller_;
@@ -141,7 +141,7 @@ class PeerStream : public std::enable_shared_from_this<PeerStream>,
   void PostOwedRead();
   void RunDeferred() override;
 
-  // A ByteBuffer that moves; its own move is a copy, and holds the slices.
+  // A ByteBuffer that moves. Its own move is a copy, which holds the slices.
   struct Message {
     Message() = default;
     explicit Message(grpc::ByteBuffer&& from) { bytes.Swap(&from); }
@@ -161,17 +161,18 @@ class PeerStream : public std::enable_shared_from_this<PeerStream>,
   bool lost_ = false;
   bool write_pending_ = false;
   bool ending_ = false;     // EndWrites was called.
-  bool read_owed_ = false;  // And deferred.
+  bool read_owed_ = false;  // A read is deferred.
   FrameQueue<Message> writes_;
   grpc::ByteBuffer read_buffer_;
   Op read_op_{&PeerStream::OnRead};
   Op write_op_{&PeerStream::OnWrite};
 };
 
-// The end that opened the stream.
+// The end that calls.
 class ClientStream : public PeerStream {
  public:
-  // Opens a stream on `channel`, waiting for the peer's server to come up.
+  // Opens a stream on `channel`. The call waits for the peer's server to come
+  // up.
   static std::shared_ptr<ClientStream> Dial(
       std::shared_ptr<CompletionPoller> poller, StreamKind kind,
       std::shared_ptr<grpc::Channel> channel, const StreamIdentity& self,
@@ -203,27 +204,28 @@ class ClientStream : public PeerStream {
   Op finish_op_;
 };
 
-// The methods of the service, with the messages left as bytes.
+// The service with its messages left as bytes.
 using RawCollectiveService = v1::Collective::WithRawMethod_Link<
     v1::Collective::WithRawMethod_Control<v1::Collective::Service>>;
 
-// The end that was called.
+// The end that is called.
 class ServerStream : public PeerStream {
  public:
-  // Runs in the role when a call has arrived. It may accept or refuse it then
-  // or later; a call that ends before is reported to the stream's Events.
+  // Runs in the role when a call has arrived. The acceptor accepts or refuses
+  // the call, at once or later. The stream's Events report a call that ends
+  // before.
   using OnArrival = void (*)(void* acceptor,
                              std::shared_ptr<ServerStream> stream);
 
-  // Waits for the next call of the method. Nothing is reported when the
-  // server shuts down first.
+  // Waits for the next call of the method. Reports nothing when the server
+  // shuts down first.
   static void Expect(std::shared_ptr<CompletionPoller> poller, StreamKind kind,
                      RawCollectiveService* service, void* acceptor,
                      OnArrival on_arrival);
 
-  // What the caller's headers say, or INVALID_ARGUMENT.
+  // Returns the identity in the caller's headers, or INVALID_ARGUMENT.
   absl::StatusOr<StreamIdentity> Identity() const;
-  // Sends `self` back. Then the stream is open.
+  // Sends `self` back, which opens the stream.
   void Accept(const StreamIdentity& self);
   void Refuse(const absl::Status& status);
   bool ended() const { return ended_; }

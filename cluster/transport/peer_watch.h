@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank knows of its peers when nothing comes from them, and what it
-// says about it. Every rank tells all others ten times a second which operation
-// it is in and whose frames it waits for. A peer that is silent is asked by a
-// probe whether its host still accepts connections, and a peer that only waits
-// for somebody else passes the blame on: one stopped rank holds a whole ring,
-// yet every rank of it names that one.
+// The knowledge of a rank about silent peers, and its explanation of missing
+// frames. Every rank tells all others ten times a second which operation it is
+// in and whose frames it waits for. A probe asks the host of a silent peer
+// whether it still accepts connections. A peer that only waits for another rank
+// passes the blame on: one stopped rank holds a whole ring, and every rank of
+// the ring names it.
 #ifndef RINGFLEET_CLUSTER_TRANSPORT_PEER_WATCH_H_
 #define RINGFLEET_CLUSTER_TRANSPORT_PEER_WATCH_H_
 
@@ -21,9 +21,9 @@
 
 namespace ringfleet::cluster {
 
-// What a rank does, by its own account.
+// The activity of a rank, by its own account.
 struct Activity {
-  bool known = false;  // Whether it keeps account of its operations.
+  bool known = false;  // The rank keeps account of its operations.
   bool running = false;
   // The operation begun last, whether it runs or not; sequence 0: none.
   uint32_t group = 0;
@@ -35,7 +35,7 @@ struct Activity {
   bool operator==(const Activity&) const = default;
 };
 
-// Time is a parameter of everything; nothing here waits or asks a clock. Not
+// Functions take the time as a parameter. None waits or asks a clock. Not
 // thread-safe.
 class PeerWatch {
  public:
@@ -44,19 +44,20 @@ class PeerWatch {
   static constexpr absl::Duration kHeartbeatPeriod = absl::Milliseconds(100);
   // A peer is silent once two heartbeats and a half are missing.
   static constexpr absl::Duration kSilent = absl::Milliseconds(250);
-  // A silent peer is asked again and again, as a single first packet may be
-  // lost; after each answer it is left alone for twice as long. A process that
-  // is stopped does not take connections out of its kernel's queue, not even
-  // those that were reset, and once it is full nobody gets an answer.
+  // A silent peer is probed again and again, because a single first packet may
+  // be lost. After each answer it is left alone for twice as long. A stopped
+  // process does not take connections out of its kernel's queue, not even reset
+  // ones, and a full queue answers nobody.
   static constexpr absl::Duration kProbePeriod = absl::Milliseconds(200);
-  // Linux keeps 128 or more connections for whoever listens as gRPC does. When
-  // all ranks may have filled half of that, no answer says nothing any more.
+  // Linux keeps 128 or more connections for a server that listens as gRPC does.
+  // When all ranks may have filled half of the queue, a missing answer says
+  // nothing any more.
   static constexpr int kQueuedProbes = 64;
   // The rule by which a peer is lost before any deadline: it has been silent
-  // for kGone, and its host refuses connections or did not answer the last
-  // kUnanswered probes. A stopped process, which may go on, is not lost: its
-  // host accepts connections. A rank that several peers are lost to, and that
-  // reaches no other, is cut off itself.
+  // for kGone, and its host refuses connections or left the last kUnanswered
+  // probes without an answer. A stopped process, which may go on, is not lost:
+  // its host accepts connections. A rank that loses several peers and reaches
+  // no other is cut off itself.
   static constexpr absl::Duration kGone = absl::Seconds(1);
   static constexpr int kUnanswered = 3;
 
@@ -69,16 +70,16 @@ class PeerWatch {
   // `addresses` are those of all ranks of the world, for messages.
   PeerWatch(int rank, std::vector<std::string> addresses);
 
-  // From now on peers are expected to be heard.
+  // Begins to expect the peers' heartbeats.
   void Start(Time now);
-  // A peer that has left is no longer expected to be.
+  // Expects nothing of a peer that has left.
   void Forget(int peer) { peers_[peer].left = true; }
-  // Call often. A pause between two calls that is as long as kSilent means that
-  // this process did not run: nobody else is blamed for that time.
+  // Call often. After a pause of kSilent between two calls this process is
+  // taken to have stood still, and no peer is blamed for that time.
   void Tick(Time now);
 
-  // A frame has come. It counts from the next Tick on; this is as cheap as it
-  // must be for every frame.
+  // Notes a frame, which counts from the next Tick on. Runs for every frame, so
+  // it is cheap.
   void OnFrame(int peer, const FrameHeader& header) {
     Peer& from = peers_[peer];
     from.frame_came = true;
@@ -91,29 +92,31 @@ class PeerWatch {
     }
   }
   void OnHeartbeat(int peer, Activity activity, Time now);
-  // Whether it is time to begin a probe, which OnProbe must follow.
+  // True when a probe is due. Call OnProbeBegin and then OnProbe for it.
   bool WantsProbe(int peer, Time now) const;
   void OnProbeBegin(int peer, Time now);
   void OnProbe(int peer, ReachabilityProbe::Result result);
 
   absl::Duration SilentFor(int peer, Time now) const;
-  // Peers that are silent.
+  // Returns the silent peers.
   std::vector<int> Unheard(Time now) const;
-  // What the last probe since `peer` was heard found; kUnknown if none did.
+  // Returns the result of the last probe since `peer` was heard; kUnknown: none
+  // has ended.
   ReachabilityProbe::Result Probed(int peer) const;
-  // A peer that is lost by the rule above, or this rank.
+  // Returns a peer that is lost by the rule above, or this rank if it is cut
+  // off.
   std::optional<Verdict> FindLost(Time now) const;
-  // Who of `missing`, which is not empty, holds this rank up while it does
-  // `own`, and why: "rank 3 (host:1), which waits for rank 2 (host:2), which is
-  // stopped or starved: ...".
+  // Explains which of the peers `missing`, which is not empty, holds this rank
+  // up in its activity `own`: "rank 3 (host:1), which waits for rank 2
+  // (host:2), which is stopped or starved: ...".
   Verdict Explain(absl::Span<const int> missing, const Activity& own,
                   Time now) const;
-  // This process did not run for a while, and may have missed everything.
+  // True when this process has stood still, and may have missed everything.
   bool WasAway(Time now) const;
-  // What is known of a peer whose connections have ended; "" if nothing.
+  // Returns the knowledge of a peer whose connections have ended, or "".
   std::string ExplainClosed(int peer) const;
 
-  // "rank 2 (host:50052)".
+  // Returns "rank 2 (host:50052)".
   std::string Name(int peer) const;
 
  private:
@@ -129,7 +132,7 @@ class PeerWatch {
     int unanswered = 0;  // Probes in a row since it was heard.
     int connected = 0;   // Probes since it was heard.
   };
-  // How much explains a missing frame, ascending.
+  // How well a finding explains a missing frame, ascending.
   enum class Weight { kNone, kWaits, kSlow, kElsewhere, kSilent, kGone };
   struct Finding {
     Weight weight = Weight::kNone;
@@ -140,12 +143,12 @@ class PeerWatch {
   Finding Find(int peer, const Activity& own, Time now,
                std::vector<bool>& visited) const;
   bool Expected(int peer) const { return peer != rank_ && !peers_[peer].left; }
-  // Its probes may have filled the queue of a stopped process.
+  // True when probes may have filled the queue of a stopped process.
   bool QueueMayBeFull(int peer) const;
   bool Unanswered(int peer, Time now) const;
-  // At least two peers do not answer, and none is known to be in reach.
+  // True when two peers or more do not answer, and none is in reach.
   bool CutOff(Time now) const;
-  // "this rank reaches none of its 3 peers and suspects itself".
+  // Returns "this rank reaches none of its 3 peers and suspects itself".
   std::string CutOffText() const;
   Finding FindSilent(int peer, Time now) const;
   Finding FindAlive(int peer, const Activity& own) const;
@@ -154,7 +157,7 @@ class PeerWatch {
   const std::vector<std::string> addresses_;
   std::vector<Peer> peers_;
   Time last_tick_;
-  // The last time that this process did not run, and until when.
+  // The length and the end of the last time that this process stood still.
   absl::Duration away_;
   Time away_until_ = Time::min();
 };

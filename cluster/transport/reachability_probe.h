@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asks whether anybody still listens at an address, without a message and
-// without waiting: a TCP connection that the kernel of the other host completes
-// even when the process that listens is stopped.
+// A question to a host, without a message and without waiting: does a process
+// still listen at an address? The probe is a TCP connection, which the other
+// host's kernel completes even when the listening process is stopped.
 #ifndef RINGFLEET_CLUSTER_TRANSPORT_REACHABILITY_PROBE_H_
 #define RINGFLEET_CLUSTER_TRANSPORT_REACHABILITY_PROBE_H_
 
@@ -17,18 +17,18 @@ class ReachabilityProbe {
  public:
   enum class Result {
     kPending,
-    kConnected,  // The host is there, and somebody listens.
-    kRefused,    // The host is there, and nobody listens.
+    kConnected,  // The host answers, and a process listens.
+    kRefused,    // The host answers, and no process listens.
     kNoAnswer,   // No answer within kTimeout, or no way to the host.
-    kUnknown,    // Not a number, or this process has no sockets left.
+    kUnknown,    // The host is not a number, or no socket is left.
   };
 
-  // A connection of a host nearby takes a fraction; a lost first packet, which
-  // is sent again after a second, looks like no answer.
+  // A connection within a network takes a fraction of it. A lost first packet
+  // is sent again after a second, and so looks like no answer.
   static constexpr absl::Duration kTimeout = absl::Milliseconds(150);
 
-  // Begins to connect to HOST:PORT, where the host is a number: names are not
-  // looked up, because that blocks.
+  // Begins to connect to HOST:PORT. The host must be a number, because looking
+  // a name up blocks.
   explicit ReachabilityProbe(
       const std::string& address,
       Deadline::Clock::time_point now = Deadline::Clock::now());
@@ -36,7 +36,7 @@ class ReachabilityProbe {
   ReachabilityProbe(const ReachabilityProbe&) = delete;
   ReachabilityProbe& operator=(const ReachabilityProbe&) = delete;
 
-  // Final once it is not kPending.
+  // Returns the result, which is final once it is not kPending.
   Result Poll(Deadline::Clock::time_point now = Deadline::Clock::now());
 
  private:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames between the ranks of one host through shared memory, beside the
-// streams that stay open for everything else. A ring carries records: the
-// length of a message, the message, and zeros up to the next cache line; one
-// that is larger than the ring is written and read as room and bytes come. What
+// Frames between the ranks of one host through shared memory. The streams stay
+// open beside it for everything else. A ring carries records: the length of a
+// message, the message, and zeros up to the next cache line. A record larger
+// than the ring is written as room comes and read as bytes come. A message that
 // has come whole is handed over where it lies.
 #ifndef RINGFLEET_CLUSTER_TRANSPORT_SHARED_LANES_H_
 #define RINGFLEET_CLUSTER_TRANSPORT_SHARED_LANES_H_
@@ -27,23 +27,24 @@
 
 namespace ringfleet::cluster {
 
-// Of one rank and one epoch. Everything requires the poller's role, but Wake.
+// The shared memory of one rank in one epoch. Every function but Wake requires
+// the poller's role.
 class SharedLanes final : public CompletionPoller::Bypass {
  public:
   // Runs in the role, out of Poll.
   class Events {
    public:
-    // Whether the lane may hand over another frame; else its ring fills up.
+    // True when the lane may hand over another frame. Else its ring fills up.
     virtual bool WantsFrame(int peer, Lane lane) = 0;
     virtual void OnSharedFrame(int peer, Lane lane, LinkFramePtr frame) = 0;
-    // DATA_LOSS: the peer wrote what no rank writes. The lane is over.
+    // DATA_LOSS: the peer wrote bytes that no rank writes. The lane is over.
     virtual void OnSharedError(int peer, const absl::Status& status) = 0;
 
    protected:
     ~Events() = default;
   };
 
-  // `pool` and `events` must outlive it.
+  // `pool` and `events` must outlive the lanes.
   static absl::StatusOr<std::unique_ptr<SharedLanes>> Create(uint64_t epoch,
                                                              int rank,
                                                              int world_size,
@@ -52,36 +53,36 @@ class SharedLanes final : public CompletionPoller::Bypass {
 
   // Names this rank's segment to peers.
   const std::string& offer() const { return own_.offer(); }
-  // From now on reads what `peer` writes. False when it was asked before: a
-  // ring serves one stream only.
+  // Begins to read the ring that `peer` writes. Returns false the second time:
+  // a ring serves one stream only.
   bool Listen(int peer, Lane lane);
-  // From now on Send and Forward reach `peer` through the segment it offers.
-  // Errors as SharedSegment::Open, and UNAVAILABLE: another lane goes to
-  // another offer, of a process that has ended. The lane stays with its stream
-  // then.
+  // Directs Send and Forward to the segment that `peer` offers. After an error
+  // the lane stays with its stream.
+  //
+  // Errors: those of SharedSegment::Open. UNAVAILABLE: another lane uses
+  // another offer, of a process that has ended.
   absl::Status Attach(int peer, Lane lane, absl::string_view offer);
   bool attached(int peer, Lane lane) const { return At(peer, lane).attached; }
 
-  // As for Transport. Requires attached().
+  // Send a frame as Transport does. Require attached().
   void Send(int peer, Lane lane, const FrameHeader& header,
             absl::Span<const char> payload, PayloadLedger& ledger);
   void Forward(int peer, Lane lane, const FrameHeader& header,
                const LinkFrame& frame);
-  // Nothing waits for room in the ring.
+  // True when no frame waits for room in the ring.
   bool writes_idle(int peer, Lane lane) const {
     return At(peer, lane).queue.empty();
   }
-  // Frames that wait for room.
+  // Counts the frames that wait for room.
   size_t unsent(int peer, Lane lane) const {
     return At(peer, lane).queue.size();
   }
-  // The peer has written what Poll has not read, as the lane wants no frame or
-  // it has not looked.
+  // True when the peer has written bytes that Poll has not read.
   bool has_unread(int peer, Lane lane);
-  // Gives up what waits for room.
+  // Gives up the frames that wait for room.
   void DropWrites(int peer, Lane lane) { At(peer, lane).queue.clear(); }
 
-  // Whether every frame of the epoch comes this way.
+  // Says whether every frame of the epoch comes through shared memory.
   void set_exclusive(bool exclusive) { exclusive_ = exclusive; }
 
   bool Poll() override;
@@ -92,7 +93,7 @@ class SharedLanes final : public CompletionPoller::Bypass {
  private:
   static constexpr size_t kHeadBytes = sizeof(uint32_t) + kFrameHeaderBytes;
 
-  // A record, and how much of it has been written.
+  // A record, and the number of its bytes that have been written.
   struct Outgoing {
     Outgoing() = default;
     Outgoing(Outgoing&& other) noexcept { *this = std::move(other); }
@@ -142,18 +143,18 @@ class SharedLanes final : public CompletionPoller::Bypass {
 
   static void Encode(const FrameHeader& header, size_t payload_bytes,
                      Outgoing* record);
-  // Writes what there is room for. True when that was all.
+  // Writes as much as there is room for. True when the record is complete.
   bool Write(OneLane& lane, Outgoing& record);
   bool WritePart(OneLane& lane, Outgoing& record, uint64_t begin,
                  absl::Span<const char> part);
   bool WriteQueue(OneLane& lane);
-  // Reads what has come, at most to the end of one message.
+  // Reads the bytes that have come, at most to the end of one message.
   bool Read(OneLane& lane);
   bool BeginMessage(OneLane& lane, size_t available);
   bool Lends(const OneLane& lane, size_t message_bytes, size_t available) const;
   void Lend(OneLane& lane, size_t message_bytes);
   void EndMessage(OneLane& lane);
-  // Gives room back, but for what has been lent.
+  // Gives back the room before the first loan.
   void Release(OneLane& lane);
   void Fail(OneLane& lane, const absl::Status& status);
   bool Idle();
@@ -164,7 +165,7 @@ class SharedLanes final : public CompletionPoller::Bypass {
   MessagePool* const pool_;
   Events* const events_;
   std::vector<SharedSegment> segments_;  // Of the peers, as they are opened.
-  std::vector<std::string> offers_;      // What each of them was opened by.
+  std::vector<std::string> offers_;      // By which each was opened.
   std::vector<OneLane> lanes_;           // By peer and lane.
   std::vector<OneLane*> listening_;
   std::vector<OneLane*> sending_;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes from one process to another through shared memory: a ring with one
-// writer and one reader. Each side keeps its own position and takes the other's
-// only after a check, so that a peer that writes nonsense there costs an error,
-// never an access outside of the ring. Neither function waits.
+// A ring of bytes in shared memory, with one writer and one reader in different
+// processes. Each side keeps its own position and checks the other's before it
+// takes it. So a peer that writes a wrong position costs an error, never an
+// access outside of the ring. No function waits.
 #ifndef RINGFLEET_CLUSTER_TRANSPORT_SHARED_RING_H_
 #define RINGFLEET_CLUSTER_TRANSPORT_SHARED_RING_H_
 
@@ -17,7 +17,8 @@ namespace ringfleet::cluster {
 
 inline constexpr size_t kLineBytes = 64;  // Of caches.
 
-// In shared memory, all zeros at first. Each word has a cache line of its own.
+// The shared words of a ring, all zeros at first. Each has a cache line of its
+// own.
 struct RingControl {
   alignas(kLineBytes) std::atomic<uint64_t> head;  // Bytes written so far.
   alignas(kLineBytes) std::atomic<uint64_t> tail;  // Bytes read so far.
@@ -26,7 +27,7 @@ struct RingControl {
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
-// A ring and where it lies in this process. `size` is a power of two.
+// A ring's addresses in this process. `size` is a power of two.
 struct SharedRing {
   RingControl* control = nullptr;
   char* data = nullptr;
@@ -39,16 +40,16 @@ class RingWriter {
   RingWriter() = default;
   explicit RingWriter(const SharedRing& ring) : ring_(ring) {}
 
-  // Copies as much as there is room for, and returns how much that is. The
-  // reader sees it after Publish.
+  // Copies as many bytes as there is room for, and returns their number. The
+  // reader sees them after Publish.
   size_t Write(const char* bytes, size_t size);
   void Publish();
 
-  // After a Write of less than everything: asks the reader to tell of room.
-  // False when there is some by now.
+  // Asks the reader to tell of room, after a Write that found too little.
+  // Returns false when there is room by now.
   bool WaitForRoom();
 
-  // The reader's position is impossible. Nothing is written any more.
+  // True when the reader's position is impossible. Nothing is written any more.
   bool corrupt() const { return corrupt_; }
 
  private:
@@ -66,19 +67,20 @@ class RingReader {
   RingReader() = default;
   explicit RingReader(const SharedRing& ring) : ring_(ring) {}
 
-  // Bytes to be read; 0 when the writer's position is impossible.
+  // Returns the bytes to be read; 0 when the writer's position is impossible.
   size_t Available();
-  // All three require that Available() has returned as many. Copies out, or
-  // says where the bytes lie, the second part where the ring begins again.
+  // Read copies bytes out. Peek returns where they lie; the second part begins
+  // at the start of the ring. Skip passes over them. All three require that
+  // Available() has returned at least `size`.
   void Read(char* bytes, size_t size);
   std::array<absl::Span<const char>, 2> Peek(size_t size) const;
   void Skip(size_t size) { tail_ += size; }
 
-  // Of the byte that is read next, counted from the first that ever was.
+  // Returns the position of the next byte, counted from the ring's first.
   uint64_t position() const { return tail_; }
-  // Up to here the writer has its room back.
+  // Returns the position up to which the writer has its room back.
   uint64_t released() const { return released_; }
-  // Gives the room before `position` back, which has been read. True when the
+  // Gives the room before `position`, which has been read, back. True when the
   // writer waits for it.
   bool Release(uint64_t position);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory through which the other ranks of a host reach one rank: for every
-// peer and lane a ring that the peer writes, and a doorbell to wake the rank
-// by. It is a memfd that peers open through /proc, so that nothing is left
-// behind whoever is killed, and it cannot shrink under them.
+// The shared memory segment of one rank. It has a ring for every peer of the
+// host and every lane, which the peer writes, and a doorbell that wakes the
+// rank. The segment is a memfd that peers open through /proc: nothing is left
+// behind when a process is killed, and the segment cannot shrink.
 #ifndef RINGFLEET_CLUSTER_TRANSPORT_SHARED_SEGMENT_H_
 #define RINGFLEET_CLUSTER_TRANSPORT_SHARED_SEGMENT_H_
 
@@ -19,13 +19,12 @@
 
 namespace ringfleet::cluster {
 
-// About one full frame, yet little enough to stay in a cache that two cores
-// share. Exchanges of 1.8 and 7.3 MB take 0.40 and 1.7 ms with a quarter of it,
-// 0.31 and 1.37 with this, 0.23 and 1.46 with twice as much.
+// Holds about one full frame, and stays in a cache that two cores share.
+// Exchanges of 1.8 and 7.3 MB take 0.31 and 1.37 ms; with a quarter of the size
+// 0.40 and 1.7 ms, with twice the size 0.23 and 1.46 ms.
 inline constexpr size_t kSharedRingBytes = size_t{1} << 20;
 
-// In shared memory, at the beginning of a segment. What stands before the
-// doorbell never changes.
+// The beginning of a segment. The fields before the doorbell never change.
 struct SegmentHeader {
   uint64_t magic;
   uint64_t nonce[2];
@@ -36,8 +35,8 @@ struct SegmentHeader {
   alignas(64) std::atomic<uint32_t> sleeping;  // The owner waits for a ring.
 };
 
-// A mapping of the own segment or a peer's. Movable; not thread-safe but for
-// the doorbell.
+// A mapping of the own segment or a peer's. Movable. Only the doorbell is
+// thread-safe.
 class SharedSegment {
  public:
   SharedSegment() = default;
@@ -45,30 +44,34 @@ class SharedSegment {
   SharedSegment(SharedSegment&& other) noexcept;
   SharedSegment& operator=(SharedSegment&& other) noexcept;
 
-  // The own segment of one epoch. Its rings take no memory before they are
-  // used. RESOURCE_EXHAUSTED: the system refuses.
+  // Creates the own segment of one epoch. Its rings take no memory before they
+  // are used. RESOURCE_EXHAUSTED: the system refuses.
   static absl::StatusOr<SharedSegment> Create(uint64_t epoch, int rank,
                                               int world_size);
-  // What a peer of this host needs to open it: BOOT-ID/PID/FD/NONCE.
+  // Returns the text by which a peer of this host opens the segment:
+  // BOOT-ID/PID/FD/NONCE.
   const std::string& offer() const { return offer_; }
 
-  // The segment that rank `owner` offers, for the rings that `self` writes.
+  // Opens the segment that rank `owner` offers, for the rings that `self`
+  // writes.
   //
-  // Errors: UNAVAILABLE: it is of another machine, or cannot be opened from
-  // here. INVALID_ARGUMENT: it is not what it claims to be.
+  // Errors: UNAVAILABLE: the segment is of another machine, or cannot be opened
+  // from here. INVALID_ARGUMENT: it does not belong to the offer.
   static absl::StatusOr<SharedSegment> Open(absl::string_view offer,
                                             uint64_t epoch, int owner, int self,
                                             int world_size);
 
   bool mapped() const { return header_ != nullptr; }
-  // The ring that `writer` fills. Of a peer's segment, the own rings only.
+  // Returns the ring that `writer` fills. A peer's segment has the own rings
+  // only.
   SharedRing Ring(int writer, Lane lane) const;
 
-  // Wakes the owner if it sleeps. Call it after what it is to see is written;
-  // nothing happens when !mapped().
+  // Wakes the owner if it sleeps. Call it after the writes that the owner is to
+  // see. Does nothing when !mapped().
   void RingDoorbell() const;
-  // Of the own segment: returns when somebody rings, after `timeout`, or at
-  // once when idle(), asked when a ring would no longer be missed, is false.
+  // Sleeps until a peer rings or `timeout` has passed. Asks idle() once no ring
+  // can be missed any more, and returns at once when it is false. Requires the
+  // own segment.
   void Sleep(absl::Duration timeout, absl::FunctionRef<bool()> idle) const;
 
  private:
@@ -78,7 +81,7 @@ class SharedSegment {
   char* rings_ = nullptr;  // Mapped from the ring of `first_writer_` on.
   size_t rings_bytes_ = 0;
   int first_writer_ = 0;
-  int fd_ = -1;  // Of the own segment, for peers to open.
+  int fd_ = -1;  // Of the own segment; peers open it.
   std::string offer_;
 };
 

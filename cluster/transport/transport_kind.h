@@ -10,15 +10,15 @@
 
 namespace ringfleet::cluster {
 
-// What carries frames between two ranks of one host.
+// The carrier of frames between two ranks of one host.
 enum class TransportKind : uint8_t {
-  kAuto,  // Shared memory, where both processes can open each other's.
+  kAuto,  // Shared memory, where the processes can open it; else streams.
   kGrpc,  // Streams, as between hosts.
 };
 
 inline constexpr absl::string_view kTransportChoices = "grpc or auto";
 
-// INVALID_ARGUMENT, with the choices, for an unknown name.
+// INVALID_ARGUMENT: an unknown name. The message has the choices.
 absl::StatusOr<v1::TransportKind> ParseTransport(absl::string_view name);
 absl::string_view TransportName(v1::TransportKind kind);
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // One message of a link: ringfleet.v1.Frame, written and read by hand. The
-// fixed-size fields come in order and the payload last, its length padded to
-// five bytes, so that the header has a constant size and the payload can be a
-// slice of the sender's memory. What is written is an ordinary protobuf
-// message, and any other encoding of the message is understood.
+// fixed-size fields come first, in order. The payload comes last, its length
+// padded to five bytes. So the header has a constant size, and the payload can
+// be a slice of the sender's memory. A written frame is an ordinary protobuf
+// message, and the reader understands any encoding of the message.
 #ifndef RINGFLEET_CLUSTER_WIRE_FRAME_H_
 #define RINGFLEET_CLUSTER_WIRE_FRAME_H_
 
@@ -21,9 +21,8 @@
 
 namespace ringfleet::cluster {
 
-// The largest number of an epoch that is believed. Counting from the wall
-// clock's microseconds takes 290 000 years to get there, and from here a
-// counter cannot overflow.
+// The largest epoch that is believed. A counter that starts at the wall clock's
+// microseconds gets there after 290 000 years, and cannot overflow from there.
 inline constexpr uint64_t kMaxEpoch = uint64_t{1} << 63;
 
 // The fields of ringfleet.v1.Frame, which explains them.
@@ -45,22 +44,22 @@ struct FrameHeader {
 // Five fixed32 and five fixed64 fields with one-byte tags, then the tag and
 // the padded length of the payload.
 inline constexpr size_t kFrameHeaderBytes = 5 * 5 + 5 * 9 + 1 + 5;
-// gRPC's flow-control window of a stream with a pending read grows by at most
-// this much at once; a larger message would stall in the middle.
+// The flow-control window of a stream with a pending read grows by at most this
+// much at once. A larger message would stall in the middle.
 inline constexpr size_t kMaxPayloadBytes = size_t{1} << 20;
 
-// Frames of this operation, with sequence 0, only make a new connection's
-// windows grow; receivers drop them.
+// The operation of warm-up frames, whose sequence is 0. They make the windows
+// of a new connection grow, and receivers drop them.
 inline constexpr uint32_t kWarmUpDescriptor = 0;
 
-// A frame whose payload still lies where the transport received it. Bodies
-// come from a pool and go back to it, so that a frame costs no allocation once
-// the pool is warm.
+// A received frame, whose payload still lies where the transport received it.
+// Bodies come from a pool and go back to it, so that a frame costs no
+// allocation once the pool is warm.
 class FrameBody {
  public:
   FrameHeader header;
-  // Contiguous pieces, in order, of any alignment and size: an element may
-  // straddle two of them.
+  // Contiguous pieces, in order, of any alignment and size. An element may
+  // straddle two pieces.
   std::vector<absl::Span<const char>> payload;
   size_t payload_bytes = 0;
   uint32_t payload_crc = 0;  // Of the payload alone; CheckCrc computes it.
@@ -76,11 +75,11 @@ class FrameBody {
 struct FrameRecycler {
   void operator()(FrameBody* body) const { body->Recycle(); }
 };
-// Must not outlive the transport it comes from.
+// A frame must not outlive its transport.
 using ReceivedFrame = std::unique_ptr<FrameBody, FrameRecycler>;
 
 // Bodies of one kind. A Body is default constructible and calls Return from
-// its Recycle. Must outlive the frames. Thread-safe.
+// its Recycle. The pool must outlive the frames. Thread-safe.
 template <typename Body>
 class FramePool {
  public:
@@ -106,27 +105,27 @@ class FramePool {
   std::vector<Body*> free_ ABSL_GUARDED_BY(mu_);
 };
 
-// CRC-32C of the header's fields but crc32c, in order and little-endian, then
-// of a payload of `payload_bytes` that has `payload_crc` by itself.
+// Returns the CRC-32C of the header's fields without crc32c, in order and
+// little-endian, followed by a payload of `payload_bytes` whose own checksum is
+// `payload_crc`.
 uint32_t FrameCrc(const FrameHeader& header, uint32_t payload_crc,
                   size_t payload_bytes);
 
-// Writes kFrameHeaderBytes to `out`; `payload_bytes` of payload must follow.
-// Requires payload_bytes <= kMaxPayloadBytes.
+// Writes kFrameHeaderBytes to `out`. The payload must follow, with
+// `payload_bytes`. Requires payload_bytes <= kMaxPayloadBytes.
 void EncodeFrameHeader(const FrameHeader& header, size_t payload_bytes,
                        char* out);
 
-// Reads a message that arrived as `pieces` into header, payload and
-// payload_bytes of `frame`. The payload points into the pieces when the header
-// is encoded as above, else into a copy in the frame. The checksum is not
-// compared.
+// Reads the message in `pieces` into header, payload and payload_bytes of
+// `frame`. The payload points into the pieces when EncodeFrameHeader wrote the
+// header, else into a copy in the frame. The checksum is not compared.
 //
-// Errors: DATA_LOSS: not a Frame, or a payload above kMaxPayloadBytes.
+// DATA_LOSS: not a Frame, or a payload above kMaxPayloadBytes.
 absl::Status ParseFrame(absl::Span<const absl::Span<const char>> pieces,
                         FrameBody* frame);
 
-// Fills in payload_crc. DATA_LOSS when the header's checksum does not match,
-// naming `peer` and both values.
+// Fills in payload_crc. DATA_LOSS: the header's checksum does not match; the
+// message has `peer` and both values.
 absl::Status CheckCrc(FrameBody* frame, int peer);
 
 }  // namespace ringfleet::cluster
