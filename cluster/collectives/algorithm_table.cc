@@ -121,8 +121,8 @@ absl::Status JsonError(absl::string_view where, absl::string_view what) {
       absl::StrCat("algorithm table: ", where, ": ", what));
 }
 
-// What stands where something else was wanted. Nested values are only named:
-// printing one recurses, and its depth is the file's choice.
+// Returns the text of an unwanted value. Nested values are only named, because
+// printing recurses and the file chooses the depth.
 std::string Shown(const Json& value) {
   if (value.is_structured()) return absl::StrCat("an ", value.type_name());
   return value.dump(-1, ' ', true, Json::error_handler_t::replace)

@@ -81,8 +81,8 @@ absl::Status TwoShotAllReduce(Exchange& exchange, const WireFormat& format,
   };
   RF_RETURN_IF_ERROR(DirectReduceScatter(exchange, format, kReduce, input,
                                          share, offsets, send_sum));
-  // What lies in `output` for other ranks' shares may be overwritten with
-  // their sums: those prove that the partials have arrived.
+  // Partials of other ranks' shares in `output` may be overwritten with their
+  // sums, which prove that the partials have arrived.
   RF_RETURN_IF_ERROR(ReceiveShares(exchange, format, kGather, output, offsets));
   return exchange.AwaitCallerMemory();
 }

@@ -23,7 +23,7 @@ class TraceRecorder;
 // The cut of a matrix's rows by the streaming operations, which are fused with
 // a product. All ranks pass the same.
 struct SplitRowsLayout {
-  size_t rows = 0;      // Of all ranks; SplitRows gives each its rows.
+  size_t rows = 0;      // All ranks' rows; SplitRows gives each its own.
   size_t row_size = 0;  // Bytes of a gathered row, elements of a reduced one.
   // The bytes of a frame, about: whole rows where one fits. Each frame is
   // passed on, and reported, as it comes. 0: DefaultRowSegmentBytes for a

@@ -60,7 +60,7 @@ class DirectSchedule {
   struct Walk {
     Side side = Side::kLeft;
     int step = 0;
-    size_t frame = 0;  // Of the step.
+    size_t frame = 0;  // Within the step.
     int peer = 0;
     ShardPart which;
     std::optional<FrameCursor<WireFormat>> cursor;
@@ -210,7 +210,7 @@ class DirectSchedule {
     }
   }
 
-  // What has been kept of rank `from`'s summands of an own part.
+  // Returns the memory for rank `from`'s summands of an own part.
   char* Kept(Side side, int from) const {
     const int before = from < exchange_.rank() ? from : from - 1;
     return scratch_ + kept_[SideIndex(side)] +
@@ -267,10 +267,10 @@ class DirectSchedule {
   Walks incoming_;
   size_t favoured_ = 0;  // Takes turns, so that neither side starves.
   SendArena::Block* block_ = nullptr;
-  size_t encoded_bytes_ = 0;  // Of it that are used.
+  size_t encoded_bytes_ = 0;  // Used bytes of block_.
   char* scratch_ = nullptr;
-  std::array<size_t, 2> kept_ = {};        // Where in it, by part,
-  std::array<size_t, 2> kept_bytes_ = {};  // and of each rank.
+  std::array<size_t, 2> kept_ = {};        // Offset in scratch_, by side.
+  std::array<size_t, 2> kept_bytes_ = {};  // For each rank, by side.
 };
 
 }  // namespace

@@ -34,7 +34,7 @@ TraceEvent::Thread ThreadOf(Operation operation) {
 constexpr absl::string_view kWaitForFrame = "wait";
 constexpr absl::string_view kWaitForRows = "wait for rows";
 
-// What is done to frames of each lane.
+// Names of events by lane.
 absl::string_view SendText(Lane lane) {
   return lane == Lane::kDirect  ? "send"
          : lane == Lane::kRight ? "send right"
@@ -46,7 +46,7 @@ absl::string_view ReceiveText(Lane lane) {
                                 : "receive left";
 }
 
-// What `check` stands for in an operation that has one.
+// Names the subject of an operation's `check`.
 absl::string_view CheckedText(Operation operation) {
   if (IsFused(operation) || operation == Operation::kReduceScatter) {
     return "shares or experts";

@@ -13,7 +13,7 @@ absl::Status SumInRankOrder(Exchange& exchange, const WireFormat& format,
   const size_t bytes = format.EncodedBytes(begin, end);
   // Ranks 0 and 1 start from their own partial: a + b is b + a, bit for bit.
   const bool own_first = exchange.rank() <= 1;
-  // What the next frame is added to; nothing yet, so that it is the sum.
+  // The next frame is added to `base`. Null: the frame is the sum.
   const float* base = nullptr;
   if (own_first) {
     base = sum;

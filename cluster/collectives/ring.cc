@@ -92,8 +92,8 @@ class RingSchedule {
   // any earlier, its frames would leave before others of the slice before.
   static constexpr uint32_t kTurnsAhead = 2;
 
-  // Of the mean: where shares differ much, the longest have long slices, and
-  // the shortest not too many empty ones.
+  // Counts the slices of the mean share. Where shares differ much, the longest
+  // have long slices, and the shortest have few empty ones.
   static uint32_t SlicesOf(absl::Span<const uint64_t> offsets,
                            uint64_t slice_bytes) {
     if (slice_bytes == 0) return 1;
@@ -195,9 +195,9 @@ class RingSchedule {
   Exchange& exchange_;
   const Format& format_;
   const absl::Span<const uint64_t> offsets_;
-  const uint32_t hops_;  // Of one phase.
+  const uint32_t hops_;  // In a phase.
   const uint32_t reduce_steps_;
-  const uint32_t steps_;  // Of both.
+  const uint32_t steps_;  // In both phases.
   const uint32_t slices_;
   const bool gather_;
   const ElementRange own_;
@@ -205,7 +205,8 @@ class RingSchedule {
   SendArena::Block* block_ = nullptr;  // The own share, encoded.
 };
 
-// What comes in of a broadcast, passed on until the last rank has it.
+// Takes the frames of a broadcast, and passes them on until the last rank has
+// them.
 class BroadcastSchedule {
  public:
   BroadcastSchedule(Exchange& exchange, const WireFormat& format, int root,

@@ -19,7 +19,7 @@ namespace ringfleet::cluster {
 // One direction of the ring. Frames come in order, step by step.
 struct Flow {
   Lane lane = Lane::kRight;
-  int sign = 1;  // Of the direction: +1 leads to the next rank.
+  int sign = 1;  // +1 leads to the next rank.
   int to = 0;
   int from = 0;
 };

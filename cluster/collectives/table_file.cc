@@ -14,7 +14,7 @@ absl::StatusOr<std::string> ReadTableFile(const std::string& path,
                                           absl::string_view wanted) {
   absl::StatusOr<std::string> text = ReadSmallFile(path, kMaxTableBytes);
   if (text.ok()) return text;
-  // What was named is wrong, not the state of anything.
+  // The name is wrong, not the state of the system.
   const absl::StatusCode code = absl::IsFailedPrecondition(text.status())
                                     ? absl::StatusCode::kInvalidArgument
                                     : text.status().code();

@@ -19,7 +19,7 @@ namespace {
 
 using TileJson = nlohmann::ordered_json;
 
-// Of the weights that one product has.
+// The types of weights that a fused product has.
 constexpr absl::string_view kProductDtypes[] = {"f32", "bf16", "int8", "int4"};
 
 absl::Status TileTableError(absl::string_view where, absl::string_view what) {

@@ -25,7 +25,7 @@ void RaiseOpenFileLimit() {
 }
 
 void KeepFreedMemory() {
-  // What several lanes have in flight, with room to spare.
+  // Several lanes have less in flight.
   mallopt(M_TRIM_THRESHOLD, 256 << 20);
   // The largest threshold that malloc reaches by itself; setting the other one
   // ends that adaptation.

@@ -28,7 +28,7 @@ struct FlightOperation {
   uint64_t sequence = 0;
   uint32_t op_descriptor = 0;
   uint64_t count = 0;
-  uint64_t bytes = 0;  // Of the whole vector as it travels.
+  uint64_t bytes = 0;  // The whole vector as it travels.
   State state = State::kRunning;
   absl::StatusCode code = absl::StatusCode::kOk;  // Why it failed.
   int waiting_for = -1;  // Rank whose frame came last or is missing.
@@ -73,7 +73,7 @@ class FlightRecorder {
 
  private:
   struct Entry {
-    uint64_t number = 0;  // Of the operation, from 0.
+    uint64_t number = 0;  // The operation's, from 0.
     FlightOperation operation;
     uint64_t begin = 0;  // In ticks, as the others.
     uint64_t first_frame = 0;
@@ -90,7 +90,7 @@ class FlightRecorder {
   const TickClock clock_;
   std::vector<SeqLocked<Entry>> ring_;
   std::atomic<uint64_t> begun_{0};
-  Entry latest_;  // Of the thread that runs the operations.
+  Entry latest_;  // Belongs to the thread that runs the operations.
 };
 
 // Replaces the file `path` by `title` and a line for each record, which starts

@@ -29,7 +29,7 @@ class TickClock {
     friend class TickClock;
     Deadline::Clock::time_point time_;
     uint64_t ticks_ = 0;
-    double nanoseconds_ = 0;  // Of a tick.
+    double nanoseconds_ = 0;  // Per tick.
   };
 
   TickClock();

@@ -31,14 +31,14 @@ struct TraceEvent {
   // fused with an exchange.
   enum class Thread : uint8_t { kExecutor, kCommunication };
 
-  absl::string_view name;  // Of static storage.
+  absl::string_view name;  // In static storage.
   Kind kind = Kind::kCompute;
   Thread thread = Thread::kExecutor;
   int16_t layer = -1;  // -1: none.
   int32_t peer = -1;   // Rank in the world; -1: none.
   uint64_t step = 0;
   uint64_t bytes = 0;    // As they travel.
-  int64_t begin_ns = 0;  // Of the steady clock.
+  int64_t begin_ns = 0;  // On the steady clock.
   int64_t end_ns = 0;
 };
 

@@ -23,8 +23,8 @@
 // gRPC 1.51. With another version nothing is set.
 extern "C" {
 struct grpc_socket_mutator_vtable {
-  // Of a channel's socket, and of one that listens, from which accepted ones
-  // inherit. False: the connection fails.
+  // Sets a channel's socket, or a listening socket, whose options accepted
+  // sockets inherit. False: the connection fails.
   bool (*mutate_fd)(int fd, grpc_socket_mutator* mutator);
   int (*compare)(grpc_socket_mutator* a, grpc_socket_mutator* b);
   void (*destroy)(grpc_socket_mutator* mutator);

@@ -46,7 +46,7 @@ class CollectiveService {
   uint64_t epoch_ = 0;  // Entered last.
   PeerLinks* links_ = nullptr;
   absl::Status left_because_;  // Why epoch_ has no links any more.
-  std::vector<std::shared_ptr<ServerStream>> early_;  // Of later epochs.
+  std::vector<std::shared_ptr<ServerStream>> early_;  // For later epochs.
   bool stopped_ = false;
 };
 

@@ -26,7 +26,7 @@
 
 namespace ringfleet::cluster {
 
-// What a tag of the queue points to. Runs in the polling thread, which has the
+// The target of a tag of the queue. Runs in the polling thread, which has the
 // role of the poller.
 class Completion {
  public:
@@ -72,15 +72,15 @@ class CompletionPoller {
   // looks at done() when no completion arrives.
   bool PollUntil(absl::FunctionRef<bool()> done, Deadline deadline,
                  absl::Duration slice = kTick);
-  // The same, but blocks at once: other threads can use the core.
+  // Blocks at once instead of asking first: other threads can use the core.
   bool BlockUntil(absl::FunctionRef<bool()> done, Deadline deadline);
 
   // Requires the role. Runs a completion that the queue has at hand, if there
   // is one.
   bool RunReady();
 
-  // What is done when the queue has nothing at hand, before anybody waits for
-  // it or asks again.
+  // Work for the time when the queue has nothing at hand, before anybody waits
+  // for the queue or asks it again.
   class Deferred {
    public:
     virtual void RunDeferred() = 0;
@@ -140,18 +140,18 @@ class CompletionPoller {
   void Acquire();
   void Release();
   bool TryAcquire() { return !taken_.exchange(true); }
-  // When nobody has used the role for so long.
+  // Takes the role when nobody has used it for `unused`.
   bool AcquireInBackground(absl::Duration unused);
   void RunBackground();
   void RunHousekeeping(Deadline::Clock::time_point now);
   bool Poll(absl::FunctionRef<bool()> done, Deadline deadline,
             absl::Duration slice, Spinning spinning);
-  // Up to `looks` times. Whether something came and done() holds then.
+  // Looks up to `looks` times. True when something came and done() holds.
   bool LookAtBypass(absl::FunctionRef<bool()> done, int looks);
   // Runs one completion. kShutdown: there will be no more.
   enum class Next { kEvent, kNone, kShutdown };
   Next RunNext(gpr_timespec until);
-  // Whether there was anything to run.
+  // Returns true when there was anything to run.
   bool RunDeferred();
 
   const std::unique_ptr<grpc::ServerCompletionQueue> queue_;

@@ -100,7 +100,7 @@ class MessagePool {
    private:
     friend class MessagePool;
     const Opening* opening_ = nullptr;
-    uint64_t uses_ = 0;  // Of the opening, with the message's.
+    uint64_t uses_ = 0;  // The opening's, with the message's.
   };
 
   MessagePool() : state_(new State) {}
@@ -158,7 +158,7 @@ class MessagePool {
   static void Release(void* hold);
 
   State* const state_;
-  std::vector<grpc::Slice> slices_;  // Of the message in the making.
+  std::vector<grpc::Slice> slices_;  // The message in the making.
 };
 
 }  // namespace ringfleet::cluster

@@ -52,7 +52,7 @@ class CollectiveEndpoint {
     // Neighbours get the lanes kRight and kLeft.
     std::vector<std::vector<int>> rings;
     TransportKind transport = TransportKind::kAuto;
-    uint64_t config_hash = 0;  // Of all other settings; ranks compare it.
+    uint64_t config_hash = 0;  // Covers all other settings; ranks compare it.
   };
 
   explicit CollectiveEndpoint(Options options);

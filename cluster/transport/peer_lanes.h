@@ -157,7 +157,7 @@ class PeerLanes final : private SharedLanes::Events {
     bool open = false;
     bool lost = false;
     std::shared_ptr<PeerStream> stream;
-    // Of a lane only.
+    // For lanes only:
     bool shared = false;  // Frames are written to shared memory.
     FrameQueue<LinkFramePtr> frames;
     size_t queued_bytes = 0;

@@ -180,7 +180,7 @@ void PeerOpening::LocatePeer(const PeerStream& stream) {
 }
 
 void PeerOpening::WarmUp(int peer, Lane lane) {
-  PayloadLedger ledger;  // Of memory that never goes away.
+  PayloadLedger ledger;  // The zeros never go away.
   FrameHeader header = {.source = static_cast<uint32_t>(config_.rank()),
                         .epoch = config_.self.epoch,
                         .op_descriptor = kWarmUpDescriptor};

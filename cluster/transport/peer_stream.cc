@@ -18,8 +18,8 @@ constexpr char kConfigHeader[] = "rf-config";
 constexpr char kLaneHeader[] = "rf-lane";
 constexpr char kSharedHeader[] = "rf-shm";
 
-// Of those that a small message may have to run to leave, most are its own; a
-// peer that floods this rank does not hold it up.
+// The most completions that a small message runs to leave. Most are its own,
+// and a peer that floods this rank does not hold it up.
 constexpr int kMostCompletions = 64;
 
 using Headers = std::multimap<grpc::string_ref, grpc::string_ref>;

@@ -16,7 +16,7 @@ using Result = ReachabilityProbe::Result;
 // How long a pause of this process remains an explanation.
 constexpr absl::Duration kAwayMatters = absl::Seconds(1);
 
-// Of the time between probes; more than two days.
+// The time between probes doubles so often at most: to more than two days.
 constexpr int kMostDoublings = 20;
 
 std::string SecondsText(absl::Duration duration) {

@@ -19,7 +19,8 @@ constexpr size_t kPieceBytes = size_t{8} << 10;
 constexpr size_t kReleaseBytes = size_t{64} << 10;
 // A smaller message is copied as fast as it is lent.
 constexpr size_t kLeastLentBytes = size_t{8} << 10;
-// Of a ring, at most, so that whatever comes behind it can be read meanwhile.
+// The most of a ring that is lent, so that later messages can be read
+// meanwhile.
 constexpr size_t kMostLentBytes = kSharedRingBytes / 2;
 constexpr char kNothing[kLineBytes] = {};
 

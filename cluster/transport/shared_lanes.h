@@ -164,7 +164,7 @@ class SharedLanes final : public CompletionPoller::Bypass {
   const int rank_;
   MessagePool* const pool_;
   Events* const events_;
-  std::vector<SharedSegment> segments_;  // Of the peers, as they are opened.
+  std::vector<SharedSegment> segments_;  // The peers', as they are opened.
   std::vector<std::string> offers_;      // By which each was opened.
   std::vector<OneLane> lanes_;           // By peer and lane.
   std::vector<OneLane*> listening_;

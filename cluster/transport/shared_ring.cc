@@ -8,7 +8,7 @@ namespace ringfleet::cluster {
 
 namespace {
 
-// What a small frame takes.
+// The lines of a small frame.
 constexpr size_t kNextLines = 2;
 
 // memcpy of nothing is a call all the same.

@@ -15,7 +15,7 @@
 
 namespace ringfleet::cluster {
 
-inline constexpr size_t kLineBytes = 64;  // Of caches.
+inline constexpr size_t kLineBytes = 64;  // A cache line.
 
 // The shared words of a ring, all zeros at first. Each has a cache line of its
 // own.

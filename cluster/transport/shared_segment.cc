@@ -85,7 +85,7 @@ absl::StatusOr<Offer> ParseOffer(absl::string_view text) {
   return offer;
 }
 
-// What a memfd of ours is and a file that somebody else named need not be.
+// Checks that the file is such a memfd as Create makes.
 absl::Status CheckFile(int fd, int world_size) {
   struct stat file = {};
   if (fstat(fd, &file) != 0) return SystemError("fstat");

@@ -81,7 +81,7 @@ class SharedSegment {
   char* rings_ = nullptr;  // Mapped from the ring of `first_writer_` on.
   size_t rings_bytes_ = 0;
   int first_writer_ = 0;
-  int fd_ = -1;  // Of the own segment; peers open it.
+  int fd_ = -1;  // The own segment's; peers open it.
   std::string offer_;
 };
 

@@ -62,7 +62,7 @@ class FrameBody {
   // straddle two pieces.
   std::vector<absl::Span<const char>> payload;
   size_t payload_bytes = 0;
-  uint32_t payload_crc = 0;  // Of the payload alone; CheckCrc computes it.
+  uint32_t payload_crc = 0;  // Covers the payload alone; set by CheckCrc.
   std::string copy;  // Holds the payload of a message encoded otherwise.
 
   // Gives up the memory that the pieces point at, and the body itself.

@@ -16,7 +16,7 @@ static_assert(std::endian::native == std::endian::little,
 
 constexpr size_t kGroup = kernels::kInt8GroupElements;
 constexpr size_t kScaleBytes = sizeof(float);
-// Of f32 and bf16, which so share their borders.
+// Elements between two borders of f32 and bf16.
 constexpr size_t kBorderElements = 32;
 // More elements than memory holds, and few enough to count their bytes.
 constexpr size_t kEndlessRow = size_t{1} << 56;

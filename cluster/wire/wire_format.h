@@ -80,7 +80,7 @@ class WireFormat {
 
   const Wire wire_;
   const size_t row_elements_;
-  const size_t row_groups_;  // Of int8.
+  const size_t row_groups_;  // For int8.
 };
 
 }  // namespace ringfleet::cluster
