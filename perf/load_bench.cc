@@ -25,6 +25,7 @@
 
 #include "absl/strings/match.h"
 #include "cluster/checkpoint/checkpoint_files_service.h"
+#include "cluster/checkpoint/open_model.h"
 #include "cluster/model/model_spec.h"
 #include "cluster/model/model_tensors.h"
 #include "cluster/model/shard_plan.h"

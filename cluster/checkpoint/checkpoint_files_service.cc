@@ -8,6 +8,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "cluster/checkpoint/checkpoint_files.h"
+#include "cluster/checkpoint/open_model.h"
 #include "cluster/checkpoint/safetensors.h"
 #include "cluster/model/model_spec.h"
 #include "cluster/process/file_reader.h"
@@ -91,7 +92,7 @@ CheckpointFilesService::MakeListing(const std::string& folder) {
   // its name says before a byte of it leaves.
   RF_RETURN_IF_ERROR(LoadModelSpec(folder).status());
   RF_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint,
-                      Checkpoint::Open(folder));
+                      OpenCheckpoint(folder));
   RF_ASSIGN_OR_RETURN(listing->fingerprint, checkpoint->Fingerprint());
   for (const Listing::File& file : listing->files) {
     RF_RETURN_IF_ERROR(listing->Open(file).status());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A checkpoint in the files of a folder; those that it lacks may be fetched.
+#include "cluster/checkpoint/checkpoint_folder.h"
+
 #include <list>
 #include <optional>
 #include <string>
@@ -7,7 +8,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "cluster/checkpoint/checkpoint_source.h"
 #include "cluster/checkpoint/safetensors_header.h"
 #include "cluster/process/file_reader.h"
 #include "cluster/process/status_macros.h"

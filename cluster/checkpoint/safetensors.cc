@@ -9,10 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "cluster/checkpoint/checkpoint_source.h"
 #include "cluster/process/status_macros.h"
-#include "cluster/synthetic/synthetic_checkpoint.h"
-#include "cluster/synthetic/synthetic_model.h"
 
 namespace ringfleet::cluster {
 namespace {
@@ -70,28 +67,8 @@ struct Checkpoint::Impl {
   mutable std::atomic<uint64_t> other_bytes_read = 0;
 };
 
-absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(
-    const std::string& model) {
-  std::unique_ptr<CheckpointSource> source;
-  if (IsSyntheticModel(model)) {
-    RF_ASSIGN_OR_RETURN(source, SyntheticCheckpoint::Open(model));
-  } else {
-    RF_ASSIGN_OR_RETURN(source, OpenCheckpointFolder(model));
-  }
-  return std::unique_ptr<Checkpoint>(
-      new Checkpoint(std::make_unique<Impl>(std::move(source))));
-}
-
-absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::OpenFetching(
-    const std::string& model,
-    std::unique_ptr<const CheckpointFetcher> fetcher) {
-  RF_ASSIGN_OR_RETURN(std::unique_ptr<CheckpointSource> source,
-                      OpenCheckpointFolder(model, std::move(fetcher)));
-  return std::unique_ptr<Checkpoint>(
-      new Checkpoint(std::make_unique<Impl>(std::move(source))));
-}
-
-Checkpoint::Checkpoint(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Checkpoint::Checkpoint(std::unique_ptr<const CheckpointSource> source)
+    : impl_(std::make_unique<Impl>(std::move(source))) {}
 Checkpoint::~Checkpoint() = default;
 
 absl::StatusOr<const TensorInfo*> Checkpoint::Find(

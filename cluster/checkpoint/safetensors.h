@@ -13,45 +13,19 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
-#include "kernels/dtype.h"
+#include "cluster/model/checkpoint_source.h"
+#include "cluster/model/tensor_source.h"
 
 namespace ringfleet::cluster {
-
-class CheckpointFetcher;
-
-struct TensorInfo {
-  std::string name;
-  kernels::Dtype dtype;
-  std::vector<int64_t> shape;
-  int file = 0;         // Index into Checkpoint's files.
-  uint64_t offset = 0;  // From the start of the file.
-  uint64_t bytes = 0;
-};
 
 // Immutable and thread-safe once open.
 class Checkpoint {
  public:
-  // Opens every file of the checkpoint and validates all headers: length,
-  // JSON, dtypes, shapes against byte counts, offsets inside the file and not
-  // overlapping, index against contents. Tensors of a dtype that Dtype does
-  // not name are kept out of reach: Find reports them as INVALID_ARGUMENT.
-  // `model` is a folder, or the name of a synthetic model.
-  //
-  // Errors: NOT_FOUND (no checkpoint), DATA_LOSS (corrupt, truncated, a file of
-  // the index is missing), INVALID_ARGUMENT; each names file, value and
-  // expectation.
-  static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(
-      const std::string& model);
-  // The same for a folder whose missing files, maybe all of them, other hosts
-  // have. Errors: those of `fetcher`, too; DATA_LOSS when a file here has
-  // another size than there.
-  static absl::StatusOr<std::unique_ptr<Checkpoint>> OpenFetching(
-      const std::string& model,
-      std::unique_ptr<const CheckpointFetcher> fetcher);
+  // open_model.h opens the source. Find reports tensors of a dtype that Dtype
+  // does not name as INVALID_ARGUMENT.
+  explicit Checkpoint(std::unique_ptr<const CheckpointSource> source);
   ~Checkpoint();
 
   // Errors: NOT_FOUND; INVALID_ARGUMENT for an unsupported dtype.
@@ -103,7 +77,6 @@ class Checkpoint {
 
  private:
   struct Impl;
-  explicit Checkpoint(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

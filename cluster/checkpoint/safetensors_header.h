@@ -16,7 +16,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "cluster/checkpoint/safetensors.h"
+#include "cluster/model/tensor_source.h"
 
 namespace ringfleet::cluster {
 

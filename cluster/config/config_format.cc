@@ -6,9 +6,8 @@
 #include "absl/strings/str_join.h"
 #include "cluster/collectives/algorithm_table.h"
 #include "cluster/config/config.h"
-#include "cluster/model/cache_dtype.h"
+#include "cluster/model/dtype_names.h"
 #include "cluster/model/prefill_strategy.h"
-#include "cluster/model/weight_dtype.h"
 #include "cluster/transport/transport_kind.h"
 
 namespace ringfleet::cluster {

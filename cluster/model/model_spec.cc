@@ -8,7 +8,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "cluster/checkpoint/model_files.h"
 #include "cluster/process/json_depth.h"
 #include "cluster/process/status_macros.h"
 #include "nlohmann/json.hpp"
@@ -25,7 +24,6 @@ constexpr int kMaxHeadDim = 1 << 14;
 constexpr int kMaxLayers = 1 << 12;
 constexpr int kMaxExperts = 1 << 14;
 constexpr int kMaxPositions = 1 << 30;
-constexpr uint64_t kMaxConfigBytes = 1 << 20;
 constexpr uint32_t kMaxTokenId = kMaxWidth;
 
 // Enough of a value to recognise it in a message.
@@ -455,30 +453,6 @@ absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(
   defaults.eos_token_ids = fields.TokenIds("eos_token_id", kMaxTokenId, {});
   if (!fields.Bool("do_sample", false)) defaults.temperature = 0;
   RF_RETURN_IF_ERROR(fields.status());
-  return defaults;
-}
-
-absl::StatusOr<ModelSpec> LoadModelSpec(const std::string& model) {
-  const absl::StatusOr<std::string> json =
-      ReadModelFile(model, "config.json", kMaxConfigBytes);
-  if (!json.ok()) return Annotate(json.status(), "model");
-  absl::StatusOr<ModelSpec> spec = ParseModelSpec(*json);
-  if (!spec.ok()) {
-    return Annotate(spec.status(), absl::StrCat("model: ", model));
-  }
-  return spec;
-}
-
-absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(
-    const std::string& model) {
-  const absl::StatusOr<std::string> json =
-      ReadModelFile(model, "generation_config.json", kMaxConfigBytes);
-  if (absl::IsNotFound(json.status())) return GenerationDefaults();
-  if (!json.ok()) return Annotate(json.status(), "model");
-  absl::StatusOr<GenerationDefaults> defaults = ParseGenerationDefaults(*json);
-  if (!defaults.ok()) {
-    return Annotate(defaults.status(), absl::StrCat("model: ", model));
-  }
   return defaults;
 }
 

@@ -16,6 +16,9 @@
 
 namespace ringfleet::cluster {
 
+// Longer files are refused.
+inline constexpr uint64_t kMaxConfigBytes = 1 << 20;
+
 enum class ScoringFunc { kSoftmax, kSigmoid };
 enum class TopkMethod { kGreedy, kGroupLimitedGreedy, kNoauxTc };
 
@@ -94,13 +97,6 @@ struct GenerationDefaults {
 absl::StatusOr<ModelSpec> ParseModelSpec(absl::string_view json);
 absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(
     absl::string_view json);
-
-// The same from the config.json (NOT_FOUND when absent) and the
-// generation_config.json (defaults when absent) of a model: a folder, or a
-// synthetic model's name.
-absl::StatusOr<ModelSpec> LoadModelSpec(const std::string& model);
-absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(
-    const std::string& model);
 
 }  // namespace ringfleet::cluster
 

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <utility>
 
-#include "cluster/checkpoint/weight_stream.h"
+#include "cluster/synthetic/weight_stream.h"
 #include "kernels/check.h"
 
 namespace ringfleet::cluster {

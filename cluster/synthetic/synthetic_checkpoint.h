@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "cluster/checkpoint/checkpoint_source.h"
+#include "cluster/model/checkpoint_source.h"
 #include "cluster/model/model_spec.h"
 #include "cluster/synthetic/synthetic_generator.h"
 #include "cluster/synthetic/synthetic_model.h"

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "cluster/checkpoint/weight_stream.h"
 #include "cluster/model/model_spec.h"
 #include "cluster/synthetic/synthetic_tensors.h"
+#include "cluster/synthetic/weight_stream.h"
 
 namespace ringfleet::cluster {
 

@@ -9,14 +9,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "cluster/checkpoint/model_files.h"
+#include "cluster/checkpoint/open_model.h"
 #include "cluster/collectives/algorithm_table.h"
 #include "cluster/collectives/tile_table.h"
 #include "cluster/config/config.h"
-#include "cluster/model/cache_dtype.h"
+#include "cluster/model/dtype_names.h"
 #include "cluster/model/prefill_strategy.h"
 #include "cluster/model/shard_plan.h"
-#include "cluster/model/weight_dtype.h"
 #include "cluster/placement/placement.h"
 #include "cluster/process/status.h"
 #include "cluster/process/status_macros.h"

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "cluster/checkpoint/open_model.h"
 #include "cluster/process/log.h"
 #include "cluster/process/status_macros.h"
 

@@ -13,8 +13,16 @@
 #include "kernels/attention/latent_cache.h"
 #include "kernels/check.h"
 
-namespace ringfleet::cluster {
+namespace ringfleet::coordinator {
 namespace {
+
+using cluster::HostSpec;
+using cluster::kMaxGroupSize;
+using cluster::LeastOf;
+using cluster::MeshShape;
+using cluster::PlanShard;
+using cluster::ShardSizes;
+using cluster::ShardSizesOf;
 
 // Differences below this are within what the model can tell.
 constexpr double kTie = 0.01;
@@ -337,4 +345,4 @@ std::vector<TableCell> PlanTable(const PlanRequest& request,
   return cells;
 }
 
-}  // namespace ringfleet::cluster
+}  // namespace ringfleet::coordinator

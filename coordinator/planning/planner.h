@@ -13,7 +13,7 @@
 #include "coordinator/planning/step_cost.h"
 #include "coordinator/planning/strategy_cost.h"
 
-namespace ringfleet::cluster {
+namespace ringfleet::coordinator {
 
 // What a worker keeps free beside weights and cache: activations, buffers of
 // the links, code and stacks (worker/execution/loaded_shard.cc refuses with
@@ -33,7 +33,7 @@ struct PlanRequest {
 
 // What a rank's memory holds.
 struct RankMemory {
-  ShardSizes weights;
+  cluster::ShardSizes weights;
   uint64_t cache_bytes = 0;
   uint64_t buffer_bytes = 0;
   int64_t free_bytes = 0;  // Negative: so many are missing.
@@ -56,7 +56,7 @@ struct Candidate {
 // The smallest fleet of hosts like the least of the request's that would do.
 struct HostsNeeded {
   int hosts = 0;
-  MeshShape mesh;
+  cluster::MeshShape mesh;
 };
 
 struct FleetPlan {
@@ -78,7 +78,7 @@ struct TableCell {
   int64_t context = 0;
   bool fits = false;
   bool runnable = false;
-  MeshShape mesh;
+  cluster::MeshShape mesh;
   double decode_tps = 0;
   double prefill_tps = 0;
 };
@@ -87,6 +87,6 @@ std::vector<TableCell> PlanTable(const PlanRequest& request,
                                  const std::vector<int64_t>& batches,
                                  const std::vector<int64_t>& contexts);
 
-}  // namespace ringfleet::cluster
+}  // namespace ringfleet::coordinator
 
 #endif  // RINGFLEET_COORDINATOR_PLANNING_PLANNER_H_

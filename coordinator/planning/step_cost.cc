@@ -8,8 +8,23 @@
 #include "kernels/attention/latent_cache.h"
 #include "kernels/attention/mla.h"
 
-namespace ringfleet::cluster {
+namespace ringfleet::coordinator {
 namespace {
+
+using cluster::Algorithm;
+using cluster::AlgorithmTable;
+using cluster::AttentionSeconds;
+using cluster::HostSpec;
+using cluster::kMaxGroupSize;
+using cluster::LocalMatrices;
+using cluster::LocalMatrix;
+using cluster::ModelSpec;
+using cluster::ModelTensor;
+using cluster::Operation;
+using cluster::ProductSeconds;
+using cluster::ShardPlan;
+using cluster::Split;
+using cluster::WeightClass;
 
 // The last of a feed-forward network's, [hidden_size, width].
 bool IsLast(Split split) {
@@ -278,4 +293,4 @@ PartCost RankShare::GateUp(double rows, bool moe) const {
                         Matrices::kFirst);
 }
 
-}  // namespace ringfleet::cluster
+}  // namespace ringfleet::coordinator

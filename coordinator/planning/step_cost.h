@@ -26,7 +26,7 @@
 #include "cluster/model/shard_sizes.h"
 #include "kernels/dtype.h"
 
-namespace ringfleet::cluster {
+namespace ringfleet::coordinator {
 
 // The slowest pair of ranks: every exchange waits for it.
 struct NetworkSpec {
@@ -90,11 +90,11 @@ struct StepCost {
 };
 
 struct CostInputs {
-  ModelSpec spec;
-  WeightForms forms;
+  cluster::ModelSpec spec;
+  cluster::WeightForms forms;
   kernels::Dtype cache_dtype = kernels::Dtype::kBf16;
-  Wire wire = Wire::kBf16;
-  std::vector<HostSpec> hosts;  // By rank.
+  cluster::Wire wire = cluster::Wire::kBf16;
+  std::vector<cluster::HostSpec> hosts;  // By rank.
   NetworkSpec network;
 };
 
@@ -110,8 +110,8 @@ struct PartCost {
 
 // `rows` rows of activations times the matrix, and what is done with the
 // results.
-PartCost ProductCost(const LocalMatrix& matrix, double rows,
-                     const HostSpec& host);
+PartCost ProductCost(const cluster::LocalMatrix& matrix, double rows,
+                     const cluster::HostSpec& host);
 
 // Seconds of one exchange between `size` ranks, and what each sends. `bytes`:
 // the whole vector as it travels.
@@ -138,13 +138,14 @@ double MeanMaximum(int trials, double p, int groups);
 class RankShare {
  public:
   // All arguments must outlive it.
-  RankShare(const CostInputs& inputs, const std::vector<ModelTensor>& dense,
-            const std::vector<ModelTensor>& moe,
-            const std::vector<ModelTensor>& root, const ShardPlan& plan,
-            const HostSpec& host);
+  RankShare(const CostInputs& inputs,
+            const std::vector<cluster::ModelTensor>& dense,
+            const std::vector<cluster::ModelTensor>& moe,
+            const std::vector<cluster::ModelTensor>& root,
+            const cluster::ShardPlan& plan, const cluster::HostSpec& host);
 
-  const ShardPlan& plan() const { return plan_; }
-  const HostSpec& host() const { return host_; }
+  const cluster::ShardPlan& plan() const { return plan_; }
+  const cluster::HostSpec& host() const { return host_; }
 
   PartCost Attention(const StepShape& step) const;
   // Of a feed-forward network: all three matrices, the last one or the others.
@@ -172,13 +173,13 @@ class RankShare {
 
  private:
   const CostInputs& inputs_;
-  const ShardPlan plan_;
-  const HostSpec host_;
-  std::vector<LocalMatrix> dense_;
-  std::vector<LocalMatrix> moe_;
-  std::vector<LocalMatrix> root_;
+  const cluster::ShardPlan plan_;
+  const cluster::HostSpec host_;
+  std::vector<cluster::LocalMatrix> dense_;
+  std::vector<cluster::LocalMatrix> moe_;
+  std::vector<cluster::LocalMatrix> root_;
 };
 
-}  // namespace ringfleet::cluster
+}  // namespace ringfleet::coordinator
 
 #endif  // RINGFLEET_COORDINATOR_PLANNING_STEP_COST_H_

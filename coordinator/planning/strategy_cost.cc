@@ -13,8 +13,25 @@
 #include "kernels/products/activations.h"
 #include "kernels/products/weight_matrix.h"
 
-namespace ringfleet::cluster {
+namespace ringfleet::coordinator {
 namespace {
+
+using cluster::ExpertsHaveRows;
+using cluster::kMaxGroupSize;
+using cluster::kMinShardedRows;
+using cluster::LayerTensors;
+using cluster::ModelSpec;
+using cluster::PlanShard;
+using cluster::PrefillStrategyName;
+using cluster::Range;
+using cluster::RootTensors;
+using cluster::ShardPlan;
+using cluster::ShardSizes;
+using cluster::ShardSizesOf;
+using cluster::SplitRange;
+using cluster::StageSizesOf;
+using cluster::StrategyOfStep;
+using cluster::WeightForms;
 
 // Of one rank's summary of a row of logits, which ranks gather to draw.
 constexpr uint64_t kDrawBytes = 32;
@@ -483,4 +500,4 @@ uint64_t StrategyCost::CacheBytes(int rank, int64_t batch,
   return all / inputs.spec.num_hidden_layers * layers.size();
 }
 
-}  // namespace ringfleet::cluster
+}  // namespace ringfleet::coordinator

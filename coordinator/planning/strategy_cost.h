@@ -14,7 +14,7 @@
 #include "cluster/model/shard_sizes.h"
 #include "coordinator/planning/step_cost.h"
 
-namespace ringfleet::cluster {
+namespace ringfleet::coordinator {
 
 enum class StrategyKind : uint8_t {
   // Sequences and their caches over `data`, heads over expert x tensor, experts
@@ -27,7 +27,7 @@ enum class StrategyKind : uint8_t {
 
 struct Strategy {
   StrategyKind kind = StrategyKind::kMesh;
-  MeshShape mesh;
+  cluster::MeshShape mesh;
   // How a mesh evaluates prompts. REPLICATED: two all-reduces of activations a
   // layer, as a decode step has them. SEQUENCE_PARALLEL: each rank has its
   // share of the tokens between blocks. WEIGHT_GATHER: of the tokens all the
@@ -49,13 +49,13 @@ class ModelOnFleet {
 
   const CostInputs& inputs() const { return inputs_; }
   int world() const { return static_cast<int>(inputs_.hosts.size()); }
-  RankShare Share(const ShardPlan& plan, int rank) const;
+  RankShare Share(const cluster::ShardPlan& plan, int rank) const;
 
  private:
   const CostInputs inputs_;
-  const std::vector<ModelTensor> dense_;
-  const std::vector<ModelTensor> moe_;
-  const std::vector<ModelTensor> root_;
+  const std::vector<cluster::ModelTensor> dense_;
+  const std::vector<cluster::ModelTensor> moe_;
+  const std::vector<cluster::ModelTensor> root_;
 };
 
 // One strategy for one model and fleet. Requires mesh.world_size() ==
@@ -70,7 +70,7 @@ class StrategyCost {
   // One prompt of `tokens` tokens, `chunk` a step as the coordinator plans it.
   double PrefillSeconds(int64_t tokens, int64_t chunk) const;
 
-  ShardSizes Weights(int rank) const;
+  cluster::ShardSizes Weights(int rank) const;
   // For `batch` sequences of `context` positions.
   uint64_t CacheBytes(int rank, int64_t batch, int64_t context) const;
 
@@ -101,6 +101,6 @@ class StrategyCost {
   std::vector<RankShare> whole_;
 };
 
-}  // namespace ringfleet::cluster
+}  // namespace ringfleet::coordinator
 
 #endif  // RINGFLEET_COORDINATOR_PLANNING_STRATEGY_COST_H_

@@ -6,7 +6,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "cluster/checkpoint/model_files.h"
+#include "cluster/checkpoint/open_model.h"
 #include "cluster/process/status_macros.h"
 #include "coordinator/tokenizer/tokenizer_files.h"
 #include "coordinator/tokenizer/utf8.h"

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "cluster/checkpoint/open_model.h"
 #include "cluster/checkpoint/safetensors.h"
 #include "tests/integration/fleet_fixture.h"
 
@@ -31,7 +32,7 @@ uint64_t Elements(const cluster::Checkpoint& checkpoint,
 // counted by hand: latents and routers on both, the rest once, 4 experts of 16.
 double BytesOfOneToken(double positions) {
   constexpr int kWorld = 2;
-  const auto checkpoint = cluster::Checkpoint::Open(Model());
+  const auto checkpoint = cluster::OpenCheckpoint(Model());
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
   if (!checkpoint.ok()) return 0;
   const auto elements = [&](const std::string& name) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "cluster/checkpoint/open_model.h"
 #include "gtest/gtest.h"
 #include "worker/execution/expert_migration.h"
 #include "worker/fused/timed_communicator.h"
@@ -65,7 +66,7 @@ RankWorld::RankWorld(const std::string& model_dir,
   auto spec = cluster::LoadModelSpec(model_dir);
   EXPECT_TRUE(spec.ok()) << spec.status();
   spec_ = *spec;
-  auto checkpoint = cluster::Checkpoint::Open(model_dir);
+  auto checkpoint = cluster::OpenCheckpoint(model_dir);
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
   checkpoint_ = *std::move(checkpoint);
   const cluster::MeshShape& mesh = options.mesh;

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "cluster/checkpoint/open_model.h"
 #include "kernels/check.h"
 #include "kernels/dtype.h"
 #include "kernels/isa.h"
@@ -219,7 +220,7 @@ ReferenceModel::ReferenceModel(const std::string& model_dir, WeightForm form,
   auto spec = cluster::LoadModelSpec(model_dir);
   RF_CHECK(spec.ok());
   spec_ = *std::move(spec);
-  auto checkpoint = cluster::Checkpoint::Open(model_dir);
+  auto checkpoint = cluster::OpenCheckpoint(model_dir);
   RF_CHECK(checkpoint.ok());
   checkpoint_ = *std::move(checkpoint);
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cluster/checkpoint/open_model.h"
 #include "cluster/checkpoint/safetensors.h"
 #include "cluster/process/status_macros.h"
 #include "kernels/dtype.h"
@@ -85,7 +86,7 @@ absl::Status DescribeCheckpoint(
     const v1::DescribeCheckpointRequest& request, int default_threads,
     absl::FunctionRef<absl::Status(const v1::CheckpointFacts&)> send) {
   RF_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint,
-                      Checkpoint::Open(request.model_path()));
+                      cluster::OpenCheckpoint(request.model_path()));
   RF_ASSIGN_OR_RETURN(const std::vector<Checkpoint::FileFacts> files,
                       checkpoint->Describe());
   RF_RETURN_IF_ERROR(send(FilesMessage(files)));

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "cluster/checkpoint/checkpoint_fetcher.h"
 #include "cluster/checkpoint/checkpoint_files.h"
+#include "cluster/checkpoint/open_model.h"
 #include "cluster/process/log.h"
 #include "cluster/process/status_macros.h"
 
@@ -36,8 +37,8 @@ absl::StatusOr<OpenedCheckpoint> OpenFetching(
   const std::string names = fetcher->SourceNames();
   opened.fetching = absl::StrCat(missing.message(), "; fetched from ", names);
   RF_LOG(kWarning, missing.message(), "; fetching from ", names);
-  RF_ASSIGN_OR_RETURN(opened.checkpoint,
-                      Checkpoint::OpenFetching(model, std::move(fetcher)));
+  RF_ASSIGN_OR_RETURN(opened.checkpoint, cluster::OpenFetchedCheckpoint(
+                                             model, std::move(fetcher)));
   absl::StatusOr<cluster::ModelSpec> spec =
       cluster::ParseModelSpec(opened.checkpoint->config());
   if (!spec.ok()) return Annotate(spec.status(), model);
@@ -68,7 +69,7 @@ absl::StatusOr<OpenedCheckpoint> OpenCheckpointFor(
   RF_ASSIGN_OR_RETURN(opened.spec,
                       cluster::LoadModelSpec(request.model_path()));
   RF_ASSIGN_OR_RETURN(opened.checkpoint,
-                      Checkpoint::Open(request.model_path()));
+                      cluster::OpenCheckpoint(request.model_path()));
   RF_ASSIGN_OR_RETURN(opened.fingerprint, opened.checkpoint->Fingerprint());
   return opened;
 }

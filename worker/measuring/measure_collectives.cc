@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "cluster/collectives/group_communicator.h"
 #include "cluster/collectives/tile_table.h"
-#include "cluster/model/weight_dtype.h"
+#include "cluster/model/dtype_names.h"
 #include "cluster/process/status_macros.h"
 #include "cluster/wire/frame.h"
 #include "cluster/wire/op_descriptor.h"

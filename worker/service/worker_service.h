@@ -16,8 +16,8 @@
 #include "worker/execution/expert_statistics.h"
 #include "worker/execution/flight_log.h"
 #include "worker/execution/loaded_shard.h"
+#include "worker/execution/shard_saver.h"
 #include "worker/execution/worker_epoch.h"
-#include "worker/loading/shard_saver.h"
 
 namespace ringfleet::worker {
 

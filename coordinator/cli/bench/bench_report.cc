@@ -10,8 +10,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
 #include "cluster/collectives/algorithm_table.h"
-#include "cluster/model/cache_dtype.h"
-#include "cluster/model/weight_dtype.h"
+#include "cluster/model/dtype_names.h"
 #include "cluster/wire/op_descriptor.h"
 #include "coordinator/cli/bench/bench_request.h"
 

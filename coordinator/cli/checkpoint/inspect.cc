@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cluster/checkpoint/model_inspection.h"
+#include "cluster/checkpoint/open_model.h"
 #include "cluster/checkpoint/safetensors.h"
 #include "cluster/model/model_spec.h"
 #include "cluster/process/status_macros.h"
@@ -221,7 +222,7 @@ absl::Status Run(const InspectOptions& options, Invocation& invocation) {
   Inspected inspected = {.model = options.model};
   RF_ASSIGN_OR_RETURN(inspected.spec, cluster::LoadModelSpec(options.model));
   RF_ASSIGN_OR_RETURN(const std::unique_ptr<cluster::Checkpoint> checkpoint,
-                      cluster::Checkpoint::Open(options.model));
+                      cluster::OpenCheckpoint(options.model));
   inspected.found = cluster::InspectModel(inspected.spec, *checkpoint);
   inspected.tokenizer = InspectTokenizer(options.model);
   const absl::Status verdict = Verdict(options.model, inspected.found);

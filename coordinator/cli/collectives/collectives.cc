@@ -18,7 +18,7 @@
 #include "cluster/collectives/algorithm_table.h"
 #include "cluster/collectives/tile_table.h"
 #include "cluster/config/config.h"
-#include "cluster/model/weight_dtype.h"
+#include "cluster/model/dtype_names.h"
 #include "cluster/process/status.h"
 #include "cluster/process/status_macros.h"
 #include "coordinator/cli/collectives/calibration.h"

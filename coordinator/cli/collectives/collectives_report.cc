@@ -5,7 +5,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "cluster/collectives/algorithm_table.h"
-#include "cluster/model/weight_dtype.h"
+#include "cluster/model/dtype_names.h"
 #include "cluster/wire/op_descriptor.h"
 
 namespace ringfleet::coordinator::cli {

@@ -14,7 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "cluster/collectives/algorithm_table.h"
 #include "cluster/collectives/tile_table.h"
-#include "cluster/model/weight_dtype.h"
+#include "cluster/model/dtype_names.h"
 #include "cluster/process/status_macros.h"
 #include "cluster/transport/transport_kind.h"
 #include "cluster/wire/op_descriptor.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "cluster/checkpoint/model_files.h"
+#include "cluster/checkpoint/open_model.h"
 #include "cluster/config/config.h"
 #include "cluster/process/status_macros.h"
 #include "cluster/rpc/host_address.h"

@@ -104,8 +104,7 @@ struct Network {
 Network SlowestOf(const std::vector<PairFindings>& pairs) {
   Network slowest;
   for (const PairFindings& pair : pairs) {
-    const double latency =
-        std::max(0.0, pair.small_us - cluster::kMessageSeconds * 1e6);
+    const double latency = std::max(0.0, pair.small_us - kMessageSeconds * 1e6);
     slowest.latency_us = std::max(slowest.latency_us, latency);
     if (slowest.gbit == 0 || pair.gbit < slowest.gbit) slowest.gbit = pair.gbit;
   }

@@ -5,8 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "cluster/model/cache_dtype.h"
-#include "cluster/model/weight_dtype.h"
+#include "cluster/model/dtype_names.h"
 #include "cluster/process/status_macros.h"
 #include "coordinator/cli/json_output.h"
 #include "coordinator/cli/output.h"

@@ -118,10 +118,9 @@ absl::StatusOr<PlanFleet> FleetOfFlags(const PlanOptions& options) {
   if (!options.hosts.has_value()) {
     return Missing("--hosts", "--hosts N or --fleet FILE");
   }
-  if (*options.hosts < 1 || *options.hosts > cluster::kMaxPlannedHosts) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("usage: --hosts ", *options.hosts, ", want 1 to ",
-                     cluster::kMaxPlannedHosts));
+  if (*options.hosts < 1 || *options.hosts > kMaxPlannedHosts) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "usage: --hosts ", *options.hosts, ", want 1 to ", kMaxPlannedHosts));
   }
   RF_ASSIGN_OR_RETURN(
       const double memory,
@@ -274,10 +273,10 @@ absl::StatusOr<PlanFleet> ParseMeasuredFleet(absl::string_view json,
                                     /*allow_exceptions=*/false);
   if (!document.is_object() || !document.contains("workers") ||
       !document["workers"].is_array() || document["workers"].empty() ||
-      document["workers"].size() > cluster::kMaxPlannedHosts) {
+      document["workers"].size() > kMaxPlannedHosts) {
     return absl::InvalidArgumentError(absl::StrCat(
-        name, ": want an object with \"workers\", 1 to ",
-        cluster::kMaxPlannedHosts, " of them, as doctor -o json prints it"));
+        name, ": want an object with \"workers\", 1 to ", kMaxPlannedHosts,
+        " of them, as doctor -o json prints it"));
   }
   PlanFleet fleet;
   for (const Json& worker : document["workers"]) {

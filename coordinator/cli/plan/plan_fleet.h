@@ -18,7 +18,7 @@ namespace ringfleet::coordinator::cli {
 
 struct PlanFleet {
   std::vector<cluster::HostSpec> hosts;  // By rank.
-  cluster::NetworkSpec network;
+  NetworkSpec network;
   // Of the fleet's file, where it says so.
   std::string model;
   std::optional<cluster::ClusterConfig> config;

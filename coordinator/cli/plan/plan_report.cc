@@ -6,22 +6,17 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cluster/collectives/algorithm_table.h"
+#include "cluster/model/dtype_names.h"
 #include "cluster/model/model_tensors.h"
 #include "cluster/model/parameter_count.h"
 #include "cluster/model/shard_sizes.h"
-#include "cluster/model/weight_dtype.h"
 #include "kernels/dtype.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
 
-using cluster::Candidate;
-using cluster::CostInputs;
 using cluster::HostSpec;
 using cluster::MeshShape;
-using cluster::RankMemory;
-using cluster::StepCost;
-using cluster::TableCell;
 
 double Gib(double bytes) { return bytes / 1073741824.0; }
 
@@ -118,7 +113,7 @@ std::string StepText(const StepCost& cost) {
 
 void AppendSteps(const PlanInput& input, const Candidate& choice,
                  std::string* out) {
-  const cluster::PlanRequest& request = input.request;
+  const PlanRequest& request = input.request;
   const StepCost& decode = choice.decode;
   const double batch = static_cast<double>(request.batch);
   absl::StrAppendFormat(
@@ -225,21 +220,21 @@ Other programs, uneven expert popularity and jitter of the network are not in it
 
 PlanResult ComputePlan(const PlanInput& input) {
   PlanResult result;
-  result.plan = cluster::MakeFleetPlan(input.request);
+  result.plan = MakeFleetPlan(input.request);
   const int64_t most = input.request.inputs.spec.max_position_embeddings;
   std::vector<int64_t> contexts;
   for (const int64_t context : {2048, 8192, 32768}) {
     if (context <= most) contexts.push_back(context);
   }
   if (contexts.empty()) contexts.push_back(most);
-  result.table = cluster::PlanTable(input.request, {1, 2, 4, 8, 16, 32, 64},
-                                    {1, 8, 32, 128}, contexts);
+  result.table = PlanTable(input.request, {1, 2, 4, 8, 16, 32, 64},
+                           {1, 8, 32, 128}, contexts);
   return result;
 }
 
 Json PlanJson(const PlanInput& input, const PlanResult& result) {
   const CostInputs& inputs = input.request.inputs;
-  const cluster::FleetPlan& plan = result.plan;
+  const FleetPlan& plan = result.plan;
   const Candidate& choice = plan.choice;
   const double batch = static_cast<double>(input.request.batch);
   const cluster::CheckpointSizes sizes = cluster::PublishedSizes(inputs.spec);
@@ -294,7 +289,7 @@ Json PlanJson(const PlanInput& input, const PlanResult& result) {
 std::string PlanMarkdown(const PlanInput& input, const PlanResult& result,
                          bool explain) {
   const CostInputs& inputs = input.request.inputs;
-  const cluster::FleetPlan& plan = result.plan;
+  const FleetPlan& plan = result.plan;
   const Candidate& choice = plan.choice;
   std::string out = absl::StrFormat(
       "%s: %.2f billion parameters, %.2f GB of files, %d bytes of %s cache a "
@@ -324,7 +319,7 @@ std::string PlanMarkdown(const PlanInput& input, const PlanResult& result,
                       " such hosts would do, mesh ",
                       MeshText(plan.hosts_needed->mesh), "\n");
     } else {
-      absl::StrAppend(&out, cluster::kMaxPlannedHosts,
+      absl::StrAppend(&out, kMaxPlannedHosts,
                       " such hosts would not do either\n");
     }
   }

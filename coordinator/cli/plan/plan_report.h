@@ -13,8 +13,8 @@
 namespace ringfleet::coordinator::cli {
 
 struct PlanResult {
-  cluster::FleetPlan plan;
-  std::vector<cluster::TableCell> table;
+  FleetPlan plan;
+  std::vector<TableCell> table;
 };
 
 // Computes both, the table over 1 to 64 hosts.

@@ -7,10 +7,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "cluster/checkpoint/open_model.h"
 #include "cluster/collectives/algorithm_table.h"
-#include "cluster/model/cache_dtype.h"
+#include "cluster/model/dtype_names.h"
 #include "cluster/model/model_tensors.h"
-#include "cluster/model/weight_dtype.h"
 #include "cluster/process/file_reader.h"
 #include "cluster/process/status_macros.h"
 #include "cluster/synthetic/synthetic_model.h"
@@ -20,7 +20,6 @@
 namespace ringfleet::coordinator::cli {
 namespace {
 
-constexpr uint64_t kMaxConfigBytes = 1 << 20;
 constexpr int64_t kDefaultContext = 4096;
 constexpr int64_t kMaxBatch = 1024;  // What a worker takes at most.
 
@@ -37,7 +36,7 @@ absl::StatusOr<cluster::ModelSpec> ReadSpec(const std::string& model) {
     return cluster::LoadModelSpec(model);
   }
   RF_ASSIGN_OR_RETURN(const std::string json,
-                      cluster::ReadSmallFile(model, kMaxConfigBytes));
+                      cluster::ReadSmallFile(model, cluster::kMaxConfigBytes));
   absl::StatusOr<cluster::ModelSpec> spec = cluster::ParseModelSpec(json);
   if (!spec.ok()) return Annotate(spec.status(), model);
   return spec;
@@ -61,7 +60,7 @@ uint64_t FileBytes(const std::string& model) {
 absl::Status SetTypes(const PlanOptions& options,
                       const std::optional<cluster::ClusterConfig>& config,
                       PlanInput* input) {
-  cluster::CostInputs& inputs = input->request.inputs;
+  CostInputs& inputs = input->request.inputs;
   v1::CacheDtype cache = v1::CACHE_DTYPE_UNSPECIFIED;
   if (config.has_value()) {
     input->dtype = config->dtype;

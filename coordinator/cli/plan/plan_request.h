@@ -34,7 +34,7 @@ struct PlanOptions {
 };
 
 struct PlanInput {
-  cluster::PlanRequest request;
+  PlanRequest request;
   std::string model;
   v1::Dtype dtype = v1::DTYPE_INT8;
   // Of the checkpoint's files where there are any; else as published.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cluster/checkpoint/checkpoint_files.h"
+#include "cluster/checkpoint/open_model.h"
 #include "cluster/checkpoint/safetensors.h"
 #include "tests/testing/checkpoint_writer.h"
 #include "tests/testing/file_servers.h"
@@ -99,7 +100,7 @@ TEST_F(CheckpointFilesServiceTest, ListsWhatMakesTheCheckpoint) {
       names,
       ElementsAre("config.json", kIndexFile, "model-1-of-3.safetensors",
                   "model-2-of-3.safetensors", "model-3-of-3.safetensors"));
-  EXPECT_EQ(list.fingerprint(), *(*Checkpoint::Open(model_))->Fingerprint());
+  EXPECT_EQ(list.fingerprint(), *(*OpenCheckpoint(model_))->Fingerprint());
 }
 
 TEST_F(CheckpointFilesServiceTest, ReadsRangesFromAnyByteOn) {

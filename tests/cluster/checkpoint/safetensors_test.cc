@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cluster/checkpoint/open_model.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/checkpoint_writer.h"
 
@@ -42,7 +43,7 @@ std::vector<TestTensor> SomeTensors() {
 absl::Status OpenBytes(const std::string& bytes) {
   const testing::TempDir dir;
   WriteFile(dir.File("model.safetensors"), bytes);
-  return Checkpoint::Open(dir.path()).status();
+  return OpenCheckpoint(dir.path()).status();
 }
 
 // DATA_LOSS from a file with this header and 24 bytes of data.
@@ -61,7 +62,7 @@ std::string EntryProblem(const std::string& entry) {
 TEST(CheckpointTest, ReadsTensorsOfASingleFile) {
   const testing::TempDir dir;
   testing::WriteCheckpoint(dir.path(), "{}", SomeTensors(), 1);
-  const auto checkpoint = Checkpoint::Open(dir.path());
+  const auto checkpoint = OpenCheckpoint(dir.path());
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
   EXPECT_THAT((*checkpoint)->Names(), ElementsAre("a", "b", "c", "d", "e"));
   const auto a = (*checkpoint)->Find("a");
@@ -85,7 +86,7 @@ TEST(CheckpointTest, ReadsTensorsOfASingleFile) {
 TEST(CheckpointTest, ReadsTensorsOfIndexedFiles) {
   const testing::TempDir dir;
   testing::WriteCheckpoint(dir.path(), "{}", SomeTensors(), 3);
-  const auto checkpoint = Checkpoint::Open(dir.path());
+  const auto checkpoint = OpenCheckpoint(dir.path());
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
   for (const TestTensor& tensor : SomeTensors()) {
     const auto info = (*checkpoint)->Find(tensor.name);
@@ -99,19 +100,19 @@ TEST(CheckpointTest, ReadsTensorsOfIndexedFiles) {
 TEST(CheckpointTest, TakesASingleFileOfAnyName) {
   const testing::TempDir dir;
   WriteFile(dir.File("weights.safetensors"), SafetensorsBytes(SomeTensors()));
-  EXPECT_TRUE(Checkpoint::Open(dir.path()).ok());
+  EXPECT_TRUE(OpenCheckpoint(dir.path()).ok());
   WriteFile(dir.File("more.safetensors"), SafetensorsBytes({}));
-  EXPECT_EQ(Checkpoint::Open(dir.path()).status().code(),
+  EXPECT_EQ(OpenCheckpoint(dir.path()).status().code(),
             absl::StatusCode::kInvalidArgument);
   WriteFile(dir.File("model.safetensors"), SafetensorsBytes({}));
-  EXPECT_TRUE(Checkpoint::Open(dir.path()).ok());
+  EXPECT_TRUE(OpenCheckpoint(dir.path()).ok());
 }
 
 TEST(CheckpointTest, ReportsAFolderWithoutCheckpoint) {
   const testing::TempDir dir;
-  EXPECT_EQ(Checkpoint::Open(dir.path()).status().code(),
+  EXPECT_EQ(OpenCheckpoint(dir.path()).status().code(),
             absl::StatusCode::kNotFound);
-  EXPECT_EQ(Checkpoint::Open(dir.File("absent")).status().code(),
+  EXPECT_EQ(OpenCheckpoint(dir.File("absent")).status().code(),
             absl::StatusCode::kNotFound);
 }
 
@@ -121,7 +122,7 @@ TEST(CheckpointTest, FindTellsMissingFromUnsupported) {
   tensors.push_back({"i", "I64", {2}, std::string(16, '\0')});
   tensors.push_back({"n", "F4_NEW", {2}, std::string(5, '\0')});
   testing::WriteCheckpoint(dir.path(), "{}", tensors, 2);
-  const auto checkpoint = Checkpoint::Open(dir.path());
+  const auto checkpoint = OpenCheckpoint(dir.path());
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
   EXPECT_EQ((*checkpoint)->Find("x").status().code(),
             absl::StatusCode::kNotFound);
@@ -136,7 +137,7 @@ TEST(CheckpointTest, FindTellsMissingFromUnsupported) {
 TEST(CheckpointTest, ReadsOutsideATensorAreRejected) {
   const testing::TempDir dir;
   testing::WriteCheckpoint(dir.path(), "{}", SomeTensors(), 1);
-  const auto checkpoint = Checkpoint::Open(dir.path());
+  const auto checkpoint = OpenCheckpoint(dir.path());
   ASSERT_TRUE(checkpoint.ok());
   const TensorInfo& b = **(*checkpoint)->Find("b");
   char data[16];
@@ -152,7 +153,7 @@ TEST(CheckpointTest, NamesAMissingFile) {
   const testing::TempDir dir;
   testing::WriteCheckpoint(dir.path(), "{}", SomeTensors(), 3);
   std::filesystem::remove(dir.File("model-2-of-3.safetensors"));
-  const absl::Status status = Checkpoint::Open(dir.path()).status();
+  const absl::Status status = OpenCheckpoint(dir.path()).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("missing file model-2-of-3.safetensors"));
@@ -164,7 +165,7 @@ TEST(CheckpointTest, NamesATensorThatTheIndexPromises) {
   Json index = Json::parse(testing::ReadFile(dir.File(kIndex)));
   index["weight_map"]["ghost"] = "model-1-of-2.safetensors";
   WriteFile(dir.File(kIndex), index.dump());
-  absl::Status status = Checkpoint::Open(dir.path()).status();
+  absl::Status status = OpenCheckpoint(dir.path()).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("ghost in model-1-of-2.safetensors"));
@@ -172,7 +173,7 @@ TEST(CheckpointTest, NamesATensorThatTheIndexPromises) {
   index["weight_map"].erase("ghost");
   index["weight_map"]["a"] = "model-2-of-2.safetensors";
   WriteFile(dir.File(kIndex), index.dump());
-  status = Checkpoint::Open(dir.path()).status();
+  status = OpenCheckpoint(dir.path()).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
 }
 
@@ -182,7 +183,7 @@ TEST(CheckpointTest, LeavesAloneWhatTheIndexDoesNotName) {
   Json index = Json::parse(testing::ReadFile(dir.File(kIndex)));
   index["weight_map"].erase("a");
   WriteFile(dir.File(kIndex), index.dump());
-  const auto checkpoint = Checkpoint::Open(dir.path());
+  const auto checkpoint = OpenCheckpoint(dir.path());
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
   EXPECT_FALSE((*checkpoint)->Contains("a"));
   EXPECT_TRUE((*checkpoint)->Contains("b"));
@@ -193,7 +194,7 @@ TEST(CheckpointTest, RejectsBrokenIndexes) {
   testing::WriteCheckpoint(dir.path(), "{}", SomeTensors(), 1);
   const auto code = [&](const std::string& index) {
     WriteFile(dir.File(kIndex), index);
-    return Checkpoint::Open(dir.path()).status().code();
+    return OpenCheckpoint(dir.path()).status().code();
   };
   EXPECT_EQ(code(R"({"weight_map": {"a": "model.safetensors"}})"),
             absl::StatusCode::kOk);
@@ -295,7 +296,7 @@ TEST(CheckpointTest, ToleratesGapsPaddingAndMetadata) {
 TEST(CheckpointTest, NoticesAFileThatShrankAfterOpening) {
   const testing::TempDir dir;
   testing::WriteCheckpoint(dir.path(), "{}", SomeTensors(), 1);
-  const auto checkpoint = Checkpoint::Open(dir.path());
+  const auto checkpoint = OpenCheckpoint(dir.path());
   ASSERT_TRUE(checkpoint.ok());
   const TensorInfo& d = **(*checkpoint)->Find("d");
   const TensorInfo& a = **(*checkpoint)->Find("a");
@@ -311,7 +312,7 @@ TEST(CheckpointTest, NoticesAFileThatShrankAfterOpening) {
 TEST(CheckpointTest, NoticesAFileThatWasReplacedAfterOpening) {
   const testing::TempDir dir;
   testing::WriteCheckpoint(dir.path(), "{}", SomeTensors(), 1);
-  const auto checkpoint = Checkpoint::Open(dir.path());
+  const auto checkpoint = OpenCheckpoint(dir.path());
   ASSERT_TRUE(checkpoint.ok());
   std::string bytes = SafetensorsBytes(SomeTensors());
   bytes.back() ^= 1;
@@ -331,7 +332,7 @@ TEST(CheckpointTest, NoticesAFileThatWasRewrittenInPlace) {
   const std::string path = dir.File("model.safetensors");
   std::filesystem::last_write_time(
       path, std::filesystem::last_write_time(path) - std::chrono::hours(1));
-  const auto checkpoint = Checkpoint::Open(dir.path());
+  const auto checkpoint = OpenCheckpoint(dir.path());
   ASSERT_TRUE(checkpoint.ok());
   char data[4];
   const TensorInfo& d = **(*checkpoint)->Find("d");
@@ -344,7 +345,7 @@ TEST(CheckpointTest, NoticesAFileThatWasRewrittenInPlace) {
 TEST(CheckpointTest, DoesNotBlockOnAFileThatIsNone) {
   const testing::TempDir dir;
   ASSERT_EQ(mkfifo(dir.File("model.safetensors").c_str(), 0600), 0);
-  EXPECT_EQ(Checkpoint::Open(dir.path()).status().code(),
+  EXPECT_EQ(OpenCheckpoint(dir.path()).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
@@ -359,7 +360,7 @@ TEST(CheckpointTest, ManyFilesAreReadFromManyThreads) {
                                  {static_cast<float>(i)}));
   }
   testing::WriteCheckpoint(dir.path(), "{}", tensors, kFiles);
-  const auto checkpoint = Checkpoint::Open(dir.path());
+  const auto checkpoint = OpenCheckpoint(dir.path());
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
   std::vector<std::thread> threads;
   std::vector<int> wrong(4);
@@ -382,7 +383,7 @@ TEST(CheckpointTest, ManyFilesAreReadFromManyThreads) {
 }
 
 std::string FingerprintOf(const std::string& dir) {
-  const auto checkpoint = Checkpoint::Open(dir);
+  const auto checkpoint = OpenCheckpoint(dir);
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
   const auto fingerprint = (*checkpoint)->Fingerprint();
   EXPECT_TRUE(fingerprint.ok()) << fingerprint.status();
@@ -441,7 +442,7 @@ TEST(FingerprintTest, SamplesLargeFilesFromEndToEnd) {
 TEST(CheckpointTest, OpensTheBundledModels) {
   for (const std::string name : {"tiny-v3", "tiny-v2", "tiny-v2-lite"}) {
     const auto checkpoint =
-        Checkpoint::Open(std::string(RINGFLEET_TEST_MODELS) + "/" + name);
+        OpenCheckpoint(std::string(RINGFLEET_TEST_MODELS) + "/" + name);
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
     EXPECT_TRUE((*checkpoint)->Contains("model.embed_tokens.weight"));
     EXPECT_TRUE((*checkpoint)->Fingerprint().ok());

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cluster/checkpoint/open_model.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/checkpoint_writer.h"
 

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cluster/checkpoint/model_inspection.h"
+#include "cluster/checkpoint/open_model.h"
 #include "cluster/model/parameter_count.h"
 #include "cluster/model/shard_sizes.h"
 #include "tests/testing/checkpoint_writer.h"
@@ -109,7 +110,7 @@ TEST(InspectModelTest, PublishedCheckpointsAreComplete) {
     SCOPED_TRACE(model);
     const std::string folder = absl::StrCat(RINGFLEET_TEST_MODELS, "/", model);
     const ModelSpec spec = LoadModelSpec(folder).value();
-    const auto checkpoint = Checkpoint::Open(folder).value();
+    const auto checkpoint = OpenCheckpoint(folder).value();
     const ModelInspection found = InspectModel(spec, *checkpoint);
     EXPECT_TRUE(found.ok());
     EXPECT_TRUE(found.unexpected.empty());
@@ -126,7 +127,7 @@ TEST(InspectModelTest, PublishedCheckpointsAreComplete) {
 
 TEST(InspectModelTest, SyntheticModelsAreComplete) {
   const ModelSpec spec = LoadModelSpec("synth:tiny").value();
-  const auto checkpoint = Checkpoint::Open("synth:tiny").value();
+  const auto checkpoint = OpenCheckpoint("synth:tiny").value();
   const ModelInspection found = InspectModel(spec, *checkpoint);
   EXPECT_TRUE(found.ok());
   EXPECT_TRUE(found.has_mtp);
@@ -152,7 +153,7 @@ TEST(InspectModelTest, NamesWhatIsMissingWrongAndUnexpected) {
                                         kernels::Dtype::kF32, {1}, {0}));
   const testing::TempDir dir;
   testing::WriteCheckpoint(dir.path(), testing::ConfigJson(spec), tensors, 2);
-  const auto checkpoint = Checkpoint::Open(dir.path()).value();
+  const auto checkpoint = OpenCheckpoint(dir.path()).value();
   const ModelInspection found = InspectModel(spec, *checkpoint);
   EXPECT_FALSE(found.ok());
   // The scales of the weight that is missing have lost their purpose.

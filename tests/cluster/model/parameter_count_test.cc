@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "cluster/checkpoint/open_model.h"
 #include "cluster/checkpoint/safetensors.h"
 
 namespace ringfleet::cluster {
@@ -19,7 +20,7 @@ TEST(CountParametersTest, IsWhatTheFilesHold) {
     const std::string folder = absl::StrCat(RINGFLEET_TEST_MODELS, "/", model);
     const auto spec = LoadModelSpec(folder);
     ASSERT_TRUE(spec.ok()) << spec.status();
-    const auto checkpoint = Checkpoint::Open(folder);
+    const auto checkpoint = OpenCheckpoint(folder);
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
     const std::string mtp =
         absl::StrCat("model.layers.", spec->num_hidden_layers, ".");

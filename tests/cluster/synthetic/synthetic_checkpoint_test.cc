@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "cluster/checkpoint/model_files.h"
+#include "cluster/checkpoint/open_model.h"
 #include "cluster/checkpoint/safetensors.h"
 #include "cluster/model/model_spec.h"
 #include "kernels/dtype.h"
@@ -30,7 +30,7 @@ std::unique_ptr<SyntheticCheckpoint> Synthetic(const std::string& model) {
 }
 
 std::unique_ptr<Checkpoint> Open(const std::string& model) {
-  auto checkpoint = Checkpoint::Open(model);
+  auto checkpoint = OpenCheckpoint(model);
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
   return *std::move(checkpoint);
 }

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cluster/checkpoint/model_files.h"
+#include "cluster/checkpoint/open_model.h"
 #include "cluster/config/config.h"
 #include "cluster/model/model_spec.h"
 

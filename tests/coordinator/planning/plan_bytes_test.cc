@@ -83,16 +83,16 @@ TEST(PlanBytesTest, AStepReadsWhatWorkersCount) {
       for (const v1::StepResult& result : world.Step(decode)) {
         counted += static_cast<double>(result.bytes_read());
       }
-      cluster::CostInputs inputs = {.spec = spec,
-                                    .forms = {form, form},
-                                    .cache_dtype = form == WeightForm::kF32
-                                                       ? kernels::Dtype::kF32
-                                                       : kernels::Dtype::kBf16};
+      coordinator::CostInputs inputs = {
+          .spec = spec,
+          .forms = {form, form},
+          .cache_dtype = form == WeightForm::kF32 ? kernels::Dtype::kF32
+                                                  : kernels::Dtype::kBf16};
       inputs.hosts.assign(mesh.world_size(), {.read_bytes_per_second = 1e9,
                                               .int8_ops_per_second = 1e9});
       inputs.network.bytes_per_second = 1e9;
-      const cluster::ModelOnFleet model(inputs);
-      const cluster::StrategyCost cost(model, {.mesh = mesh});
+      const coordinator::ModelOnFleet model(inputs);
+      const coordinator::StrategyCost cost(model, {.mesh = mesh});
       // W_UV's part of kv_b is rounded down to a byte, by rank and layer.
       EXPECT_NEAR(cost.Step({.first_position = 3}).bytes_read, counted,
                   mesh.world_size() * spec.num_hidden_layers)

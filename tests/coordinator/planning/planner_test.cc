@@ -10,8 +10,14 @@
 #include "tests/testing/checkpoint_writer.h"
 #include "tests/testing/r1_spec.h"
 
-namespace ringfleet::cluster {
+namespace ringfleet::coordinator {
 namespace {
+
+using cluster::CacheBytes;
+using cluster::FormsOf;
+using cluster::HostSpec;
+using cluster::ModelSpec;
+using cluster::Wire;
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -319,4 +325,4 @@ TEST(PlannerTest, TinyModelsAndTooManyRanksDoNotBreakIt) {
 }
 
 }  // namespace
-}  // namespace ringfleet::cluster
+}  // namespace ringfleet::coordinator

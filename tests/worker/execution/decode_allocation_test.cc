@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "cluster/checkpoint/open_model.h"
 #include "cluster/checkpoint/safetensors.h"
 #include "cluster/model/shard_plan.h"
 #include "tests/testing/count_allocations.h"
@@ -88,7 +89,7 @@ TEST_P(DecodeAllocationTest, WarmStepsAllocateNothing) {
   const std::string folder = std::string(RINGFLEET_TEST_MODELS) + "/tiny-v3";
   const auto spec = cluster::LoadModelSpec(folder);
   ASSERT_TRUE(spec.ok()) << spec.status();
-  const auto checkpoint = cluster::Checkpoint::Open(folder);
+  const auto checkpoint = cluster::OpenCheckpoint(folder);
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
   const auto plan = cluster::PlanShard(*spec, {}, 0);
   ASSERT_TRUE(plan.ok()) << plan.status();

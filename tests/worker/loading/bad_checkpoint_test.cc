@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cluster/checkpoint/checkpoint_files.h"
+#include "cluster/checkpoint/open_model.h"
 #include "tests/testing/checkpoint_writer.h"
 #include "tests/testing/restrictions.h"
 #include "tests/testing/sanitized.h"
@@ -76,7 +77,7 @@ class BadCheckpointTest : public ::testing::Test {
     const testing::TempDir dir;
     testing::WriteCheckpoint(dir.path(), testing::ConfigJson(spec_), tensors_,
                              2);
-    const auto checkpoint = Checkpoint::Open(dir.path());
+    const auto checkpoint = cluster::OpenCheckpoint(dir.path());
     if (!checkpoint.ok()) return checkpoint.status();
     const auto plan = cluster::PlanShard(spec_, mesh, rank);
     if (!plan.ok()) return plan.status();
@@ -288,7 +289,7 @@ TEST_F(BadCheckpointTest, WhatMayNotBeReadIsNamed) {
   for (const std::string& path : paths) {
     const auto before = std::filesystem::status(path).permissions();
     std::filesystem::permissions(path, std::filesystem::perms::none);
-    const absl::Status opened = Checkpoint::Open(dir.path()).status();
+    const absl::Status opened = cluster::OpenCheckpoint(dir.path()).status();
     EXPECT_EQ(opened.code(), absl::StatusCode::kPermissionDenied) << opened;
     EXPECT_THAT(std::string(opened.message()),
                 AllOf(HasSubstr(path), HasSubstr("Permission denied")));
@@ -298,14 +299,14 @@ TEST_F(BadCheckpointTest, WhatMayNotBeReadIsNamed) {
     EXPECT_THAT(std::string(listed.message()),
                 AllOf(HasSubstr(path), HasSubstr("Permission denied")));
     std::filesystem::permissions(path, before);
-    EXPECT_TRUE(Checkpoint::Open(dir.path()).ok());
+    EXPECT_TRUE(cluster::OpenCheckpoint(dir.path()).ok());
   }
 }
 
 TEST_F(BadCheckpointTest, AFileThatShrinksDuringTheLoadIsDataLoss) {
   const testing::TempDir dir;
   testing::WriteCheckpoint(dir.path(), testing::ConfigJson(spec_), tensors_, 1);
-  const auto checkpoint = Checkpoint::Open(dir.path());
+  const auto checkpoint = cluster::OpenCheckpoint(dir.path());
   ASSERT_TRUE(checkpoint.ok());
   kernels::ThreadPool pool(2);
   int calls = 0;

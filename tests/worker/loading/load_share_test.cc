@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "cluster/checkpoint/open_model.h"
 #include "cluster/checkpoint/safetensors.h"
 #include "cluster/synthetic/synthetic_model.h"
 #include "tests/testing/checkpoint_writer.h"
@@ -61,7 +62,7 @@ constexpr uint64_t kShare = kReplicated + kOwn;
 
 // Files with r1-slice's headers; their tensors are holes, which read as zeros.
 void WriteHollowSlice(const std::string& dir) {
-  const auto slice = cluster::Checkpoint::Open(kSlice);
+  const auto slice = cluster::OpenCheckpoint(kSlice);
   ASSERT_TRUE(slice.ok()) << slice.status();
   nlohmann::json header = nlohmann::json::object();
   uint64_t bytes = 0;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cluster/checkpoint/open_model.h"
 #include "kernels/check.h"
 #include "tests/testing/checkpoint_writer.h"
 #include "tests/testing/sanitized.h"
@@ -100,7 +101,7 @@ class ShardChecker {
     ranks_.clear();
     for (int rank = 0; rank < mesh.world_size(); ++rank) {
       // Opened for each, so that bytes_read is this rank's.
-      const auto checkpoint = Checkpoint::Open(dir);
+      const auto checkpoint = cluster::OpenCheckpoint(dir);
       ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
       const auto plan = cluster::PlanShard(spec_, mesh, rank);
       ASSERT_TRUE(plan.ok()) << plan.status();
@@ -474,7 +475,7 @@ TEST(ShardLoaderTest, ModelsWithoutSharedExpertsHaveOneOfWidthZero) {
   CheckTiling(spec, Dtype::kBf16, {.form = WeightForm::kBf16});
   const testing::TempDir dir;
   testing::WriteRandomModel(dir.path(), spec, Dtype::kBf16, 1);
-  const auto checkpoint = Checkpoint::Open(dir.path());
+  const auto checkpoint = cluster::OpenCheckpoint(dir.path());
   kernels::ThreadPool pool(1);
   const auto weights =
       LoadShard(**checkpoint, spec, *PlanShard(spec, {}, 0), {}, pool, Ignore);
@@ -515,7 +516,7 @@ TEST(ShardLoaderTest, BundledModelsLoadAtEveryWorldSize) {
     const std::string dir = absl::StrCat(RINGFLEET_TEST_MODELS, "/", name);
     const auto spec = cluster::LoadModelSpec(dir);
     ASSERT_TRUE(spec.ok()) << spec.status();
-    const auto checkpoint = Checkpoint::Open(dir);
+    const auto checkpoint = cluster::OpenCheckpoint(dir);
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
     std::vector<TestTensor> tensors;
     for (const std::string& tensor : (*checkpoint)->Names()) {
@@ -559,7 +560,7 @@ TEST(ShardLoaderProgressTest, RunsFromZeroToTheTotalAndCanStopTheLoad) {
   const ModelSpec spec = testing::TinyV3Spec();
   const testing::TempDir dir;
   testing::WriteRandomModel(dir.path(), spec, Dtype::kF8E4M3, 1);
-  const auto checkpoint = Checkpoint::Open(dir.path());
+  const auto checkpoint = cluster::OpenCheckpoint(dir.path());
   ASSERT_TRUE(checkpoint.ok());
   const ShardPlan plan = *PlanShard(spec, {.tensor = 3}, 1);
   kernels::ThreadPool pool(2);
@@ -597,7 +598,7 @@ TEST(ShardLoaderMtpTest, IsLoadedWhereWantedAndPresent) {
       testing::RandomTensors(spec, Dtype::kF8E4M3, 1);
   const testing::TempDir dir;
   testing::WriteCheckpoint(dir.path(), testing::ConfigJson(spec), tensors, 2);
-  auto checkpoint = Checkpoint::Open(dir.path());
+  auto checkpoint = cluster::OpenCheckpoint(dir.path());
   ASSERT_TRUE(checkpoint.ok());
   auto weights = LoadShard(**checkpoint, spec, plan, {}, pool, Ignore);
   ASSERT_TRUE(weights.ok()) << weights.status();
@@ -616,7 +617,7 @@ TEST(ShardLoaderMtpTest, IsLoadedWhereWantedAndPresent) {
                 tensors.end());
   const testing::TempDir other;
   testing::WriteCheckpoint(other.path(), testing::ConfigJson(spec), tensors, 2);
-  checkpoint = Checkpoint::Open(other.path());
+  checkpoint = cluster::OpenCheckpoint(other.path());
   ASSERT_TRUE(checkpoint.ok());
   weights = LoadShard(**checkpoint, spec, plan, {}, pool, Ignore);
   ASSERT_TRUE(weights.ok()) << weights.status();
@@ -635,7 +636,7 @@ TEST(ShardLoaderTest, AFloat32EmbeddingIsKeptWhenProductsAreFloat32) {
       testing::MakeTensor(tensors[0].name, Dtype::kF32, {101, 40}, values);
   const testing::TempDir dir;
   testing::WriteCheckpoint(dir.path(), testing::ConfigJson(spec), tensors, 2);
-  const auto checkpoint = Checkpoint::Open(dir.path());
+  const auto checkpoint = cluster::OpenCheckpoint(dir.path());
   ASSERT_TRUE(checkpoint.ok());
   kernels::ThreadPool pool(1);
   for (const WeightForm form : {WeightForm::kF32, WeightForm::kBf16}) {
@@ -726,7 +727,7 @@ TEST(ShardLoaderTest, AMatrixThatDoesNotFitIsAnErrorWithItsSize) {
   spec.hidden_size = 1 << 13;
   const testing::TempDir dir;
   testing::WriteHollowModel(dir.path(), spec);
-  const auto checkpoint = Checkpoint::Open(dir.path());
+  const auto checkpoint = cluster::OpenCheckpoint(dir.path());
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
   const auto plan = cluster::PlanShard(spec, {}, /*rank=*/0);
   ASSERT_TRUE(plan.ok()) << plan.status();

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "cluster/checkpoint/open_model.h"
 #include "cluster/checkpoint/safetensors.h"
 #include "cluster/synthetic/synthetic_checkpoint.h"
 #include "tests/testing/checkpoint_writer.h"
@@ -91,8 +92,8 @@ TEST(SynthesizeTest, WritesTheSameBytesWithAnyNumberOfThreads) {
                     .ok());
     EXPECT_TRUE(bytes == ReadFile(dir.File("1/" + file.name))) << file.name;
   }
-  const auto folder = cluster::Checkpoint::Open(dir.File("7"));
-  const auto memory = cluster::Checkpoint::Open(model);
+  const auto folder = cluster::OpenCheckpoint(dir.File("7"));
+  const auto memory = cluster::OpenCheckpoint(model);
   ASSERT_TRUE(folder.ok()) << folder.status();
   EXPECT_EQ(*(*folder)->Fingerprint(), *(*memory)->Fingerprint());
 }
@@ -110,7 +111,7 @@ TEST(SynthesizeTest, RefusesAFolderWithOtherFiles) {
   forced.set_overwrite(true);
   ASSERT_TRUE(Synthesize(forced, 1, IgnoreProgress).ok());
   EXPECT_EQ(ReadFile(dir.File("precious.txt")), "x");
-  EXPECT_TRUE(cluster::Checkpoint::Open(dir.path()).ok());
+  EXPECT_TRUE(cluster::OpenCheckpoint(dir.path()).ok());
 }
 
 TEST(SynthesizeTest, RefusesACompleteCheckpoint) {
@@ -133,7 +134,7 @@ TEST(SynthesizeTest, GoesOnWhereAnInterruptedRunStopped) {
   WriteFile(dir.File(files[0].name), "old");
   WriteFile(dir.File(files[1].name + ".partial"), "old");
   ASSERT_TRUE(Synthesize(Request(dir.path()), 1, IgnoreProgress).ok());
-  EXPECT_TRUE(cluster::Checkpoint::Open(dir.path()).ok());
+  EXPECT_TRUE(cluster::OpenCheckpoint(dir.path()).ok());
   for (const std::string& name : FilesIn(dir.path())) {
     EXPECT_NE(name, ".incomplete");
     EXPECT_FALSE(name.ends_with(".partial")) << name;

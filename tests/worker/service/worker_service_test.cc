@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cluster/checkpoint/open_model.h"
 #include "cluster/model/model_spec.h"
 #include "cluster/rpc/server.h"
 #include "cluster/wire/frame.h"

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "cluster/checkpoint/open_model.h"
 #include "cluster/checkpoint/safetensors.h"
 #include "kernels/thread_pool.h"
 #include "tests/testing/checkpoint_writer.h"
@@ -67,7 +68,7 @@ TEST(WeightGatherTest, TheLargestPartIsWhatRanksHoldOfItTogether) {
     const ringfleet::testing::TempDir folder;
     ringfleet::testing::WriteRandomModel(folder.path(), spec,
                                          kernels::Dtype::kBf16, 1);
-    const auto checkpoint = cluster::Checkpoint::Open(folder.path());
+    const auto checkpoint = cluster::OpenCheckpoint(folder.path());
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
     for (const auto& [form, experts] :
          {std::pair(WeightForm::kF32, WeightForm::kF32),

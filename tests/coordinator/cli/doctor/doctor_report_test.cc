@@ -87,8 +87,7 @@ TEST(DoctorReportTest, PlansReadItsDocument) {
   EXPECT_EQ(fleet->hosts[0].threads, 32);
   EXPECT_DOUBLE_EQ(fleet->network.bytes_per_second, 24e9 / 8);
   // Without the software of a message, which a plan adds itself.
-  EXPECT_NEAR(fleet->network.latency_seconds, 45e-6 - cluster::kMessageSeconds,
-              1e-9);
+  EXPECT_NEAR(fleet->network.latency_seconds, 45e-6 - kMessageSeconds, 1e-9);
   EXPECT_TRUE(fleet->assumptions.empty());
 }
 

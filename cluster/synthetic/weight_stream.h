@@ -4,8 +4,8 @@
 // any thread, on any host, and nothing is kept. All of it is integer
 // arithmetic, additions, multiplications and divisions in a fixed order: every
 // host makes the same bits.
-#ifndef RINGFLEET_CLUSTER_CHECKPOINT_WEIGHT_STREAM_H_
-#define RINGFLEET_CLUSTER_CHECKPOINT_WEIGHT_STREAM_H_
+#ifndef RINGFLEET_CLUSTER_SYNTHETIC_WEIGHT_STREAM_H_
+#define RINGFLEET_CLUSTER_SYNTHETIC_WEIGHT_STREAM_H_
 
 #include <array>
 #include <cstddef>
@@ -60,4 +60,4 @@ const CodeTable<uint8_t>& F8NormalCodes();
 
 }  // namespace ringfleet::cluster
 
-#endif  // RINGFLEET_CLUSTER_CHECKPOINT_WEIGHT_STREAM_H_
+#endif  // RINGFLEET_CLUSTER_SYNTHETIC_WEIGHT_STREAM_H_

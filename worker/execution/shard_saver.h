@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef RINGFLEET_WORKER_LOADING_SHARD_SAVER_H_
-#define RINGFLEET_WORKER_LOADING_SHARD_SAVER_H_
+#ifndef RINGFLEET_WORKER_EXECUTION_SHARD_SAVER_H_
+#define RINGFLEET_WORKER_EXECUTION_SHARD_SAVER_H_
 
 #include <atomic>
 #include <memory>
@@ -38,4 +38,4 @@ class ShardSaver {
 
 }  // namespace ringfleet::worker
 
-#endif  // RINGFLEET_WORKER_LOADING_SHARD_SAVER_H_
+#endif  // RINGFLEET_WORKER_EXECUTION_SHARD_SAVER_H_

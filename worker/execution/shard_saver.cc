@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/loading/shard_saver.h"
+#include "worker/execution/shard_saver.h"
 
 #include <utility>
 

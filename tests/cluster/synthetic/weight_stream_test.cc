@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cluster/checkpoint/weight_stream.h"
+#include "cluster/synthetic/weight_stream.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

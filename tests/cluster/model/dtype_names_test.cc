@@ -1,10 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cluster/model/cache_dtype.h"
+#include "cluster/model/dtype_names.h"
 
 #include "gtest/gtest.h"
 
 namespace ringfleet::cluster {
 namespace {
+
+TEST(WeightDtypeTest, NamesAreReadAsTheyAreWritten) {
+  for (const std::string& name : WeightDtypeNames()) {
+    const auto parsed = ParseWeightDtype(name);
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    EXPECT_EQ(WeightDtypeName(*parsed), name);
+  }
+  EXPECT_EQ(WeightDtypeNames().size(), 5u);
+  EXPECT_EQ(ParseWeightDtype("f16").status(),
+            absl::InvalidArgumentError(
+                "dtype f16, want f32, bf16, int8, int4-experts or int4"));
+}
 
 TEST(CacheDtypeTest, NamesAreReadAsTheyAreWritten) {
   for (const v1::CacheDtype dtype :

@@ -1,21 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef RINGFLEET_CLUSTER_CHECKPOINT_CHECKPOINT_SOURCE_H_
-#define RINGFLEET_CLUSTER_CHECKPOINT_CHECKPOINT_SOURCE_H_
+#ifndef RINGFLEET_CLUSTER_MODEL_CHECKPOINT_SOURCE_H_
+#define RINGFLEET_CLUSTER_MODEL_CHECKPOINT_SOURCE_H_
 
 #include <xxhash.h>
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "cluster/checkpoint/checkpoint_fetcher.h"
-#include "cluster/checkpoint/safetensors.h"
+#include "cluster/model/tensor_source.h"
 
 namespace ringfleet::cluster {
 
@@ -69,13 +66,6 @@ class CheckpointSource {
   CheckpointContents contents_;
 };
 
-// The checkpoint in a folder, all headers validated. With `fetcher`, files that
-// are not there are fetched; the folder need not exist. Errors: those of
-// Checkpoint::Open.
-absl::StatusOr<std::unique_ptr<CheckpointSource>> OpenCheckpointFolder(
-    const std::string& model_dir,
-    std::unique_ptr<const CheckpointFetcher> fetcher = nullptr);
-
 }  // namespace ringfleet::cluster
 
-#endif  // RINGFLEET_CLUSTER_CHECKPOINT_CHECKPOINT_SOURCE_H_
+#endif  // RINGFLEET_CLUSTER_MODEL_CHECKPOINT_SOURCE_H_
