@@ -180,20 +180,21 @@ uint64_t ShareBytes(const cluster::ModelSpec& spec,
   uint64_t share = 0;
   const auto add = [&](const std::vector<cluster::ModelTensor>& tensors) {
     for (const cluster::ModelTensor& tensor : tensors) {
-      if (tensor.is_copy) continue;
-      const cluster::LocalShape shape =
-          cluster::LocalShapeOf(tensor, spec, plan);
-      const uint64_t rows = shape.is_vector ? 1 : shape.rows;
-      const uint64_t columns = shape.columns;
-      uint64_t bytes = rows * columns * (tensor.stored_f32 ? 4 : 2);
-      if (tensor.may_be_fp8 && spec.weight_block_rows > 0) {
+      if (tensor.memory == cluster::MemoryForm::kNotLoaded) continue;
+      const cluster::LocalSlice slice =
+          cluster::LocalSliceOf(tensor, spec, plan);
+      const uint64_t rows = slice.rows.size();
+      const uint64_t columns = slice.columns.size();
+      const bool f32 = tensor.stored == cluster::StoredForm::kF32;
+      uint64_t bytes = rows * columns * (f32 ? 4 : 2);
+      if (tensor.may_be_fp8() && spec.weight_block_rows > 0) {
         const uint64_t block_rows = spec.weight_block_rows;
         const uint64_t block_columns = spec.weight_block_columns;
         bytes = rows * columns +
                 sizeof(float) * ((rows + block_rows - 1) / block_rows) *
                     ((columns + block_columns - 1) / block_columns);
       }
-      share += bytes * (tensor.each_expert ? plan.experts.size() : 1);
+      share += bytes * (tensor.each_expert() ? plan.experts.size() : 1);
     }
   };
   add(cluster::RootTensors(spec));

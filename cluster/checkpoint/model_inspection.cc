@@ -10,7 +10,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "kernels/dtype.h"
 
 namespace ringfleet::cluster {
@@ -30,24 +29,17 @@ std::string ShapeText(const std::vector<int64_t>& shape) {
 
 class Inspector {
  public:
-  Inspector(const ModelSpec& spec, const Checkpoint& checkpoint)
-      : spec_(spec), checkpoint_(checkpoint) {}
+  Inspector(const ModelSpec& spec, const TensorSource& source)
+      : spec_(spec), source_(source) {}
 
   ModelInspection Inspect() {
-    Expect("", RootTensors(spec_));
-    for (int i = 0; i < spec_.num_hidden_layers; ++i) {
-      Expect(LayerPrefix(i), LayerTensors(spec_, spec_.IsMoeLayer(i)));
-    }
-    const std::vector<std::string> names = checkpoint_.Names();
-    for (int i = 0; i < spec_.num_nextn_predict_layers; ++i) {
-      const std::string prefix = LayerPrefix(spec_.num_hidden_layers + i);
-      const bool present = std::any_of(names.begin(), names.end(),
-                                       [&prefix](const std::string& name) {
-                                         return absl::StartsWith(name, prefix);
-                                       });
-      if (!present) continue;
-      result_.has_mtp = true;
-      Expect(prefix, MtpTensors(spec_));
+    const std::vector<std::string> names = source_.Names();
+    for (const TensorGroup& group : AllTensors(spec_)) {
+      if (group.layer >= spec_.num_hidden_layers) {
+        if (!HasAny(names, group.prefix)) continue;
+        result_.has_mtp = true;
+      }
+      Expect(group);
     }
     for (const std::string& name : names) Tally(name);
     std::sort(result_.missing.begin(), result_.missing.end());
@@ -56,20 +48,18 @@ class Inspector {
   }
 
  private:
-  void Expect(const std::string& prefix,
-              const std::vector<ModelTensor>& tensors) {
-    for (const ModelTensor& tensor : tensors) {
-      if (!tensor.each_expert) {
-        ExpectOne(absl::StrCat(prefix, tensor.name), tensor);
-        continue;
-      }
-      for (int e = 0; e < spec_.n_routed_experts; ++e) {
-        const std::string expert = absl::StrCat("experts.", e, ".");
-        ExpectOne(
-            absl::StrCat(prefix, absl::StrReplaceAll(tensor.name,
-                                                     {{"experts.*.", expert}})),
-            tensor);
-      }
+  // `names` are sorted.
+  static bool HasAny(const std::vector<std::string>& names,
+                     const std::string& prefix) {
+    const auto it = std::lower_bound(names.begin(), names.end(), prefix);
+    return it != names.end() && absl::StartsWith(*it, prefix);
+  }
+
+  void Expect(const TensorGroup& group) {
+    for (const auto& [tensor, expert] :
+         InOrder(group, spec_.n_routed_experts)) {
+      if (tensor->is_tied) continue;
+      ExpectOne(TensorName(group.prefix, *tensor, expert), *tensor);
     }
   }
 
@@ -81,9 +71,11 @@ class Inspector {
   // when it is missing, or cannot be read, which is then noted.
   const TensorInfo* Claim(const std::string& name, const ModelTensor& tensor,
                           bool is_scale) {
-    const absl::StatusOr<const TensorInfo*> info = checkpoint_.Find(name);
+    const absl::StatusOr<const TensorInfo*> info = source_.Find(name);
     if (absl::IsNotFound(info.status())) {
-      if (!tensor.is_copy) result_.missing.push_back(name);
+      if (tensor.memory != MemoryForm::kNotLoaded) {
+        result_.missing.push_back(name);
+      }
       return nullptr;
     }
     known_.insert(name);
@@ -102,9 +94,7 @@ class Inspector {
   void ExpectOne(const std::string& name, const ModelTensor& tensor) {
     const TensorInfo* info = Claim(name, tensor, /*is_scale=*/false);
     if (info == nullptr) return;
-    const std::vector<int64_t> want =
-        tensor.rows == 0 ? std::vector<int64_t>{tensor.columns}
-                         : std::vector<int64_t>{tensor.rows, tensor.columns};
+    const std::vector<int64_t> want = tensor.shape();
     if (info->shape != want) {
       Wrong(name, absl::StrCat("shape ", ShapeText(info->shape), ", want ",
                                ShapeText(want)));
@@ -114,7 +104,7 @@ class Inspector {
       Wrong(name, "dtype int8, want f32, bf16, f16 or f8_e4m3");
     }
     if (info->dtype != Dtype::kF8E4M3) return;
-    if (!tensor.may_be_fp8) {
+    if (!tensor.may_be_fp8()) {
       Wrong(name, "dtype f8_e4m3, want f32, bf16 or f16");
     } else if (spec_.weight_block_rows == 0) {
       Wrong(name, "dtype f8_e4m3, but config.json has no quantization_config");
@@ -126,12 +116,9 @@ class Inspector {
   void ExpectScales(const std::string& name, const ModelTensor& tensor) {
     const TensorInfo* info = Claim(name, tensor, /*is_scale=*/true);
     if (info == nullptr) return;
-    const auto blocks = [](int64_t size, int64_t block) {
-      return (size + block - 1) / block;
-    };
     const std::vector<int64_t> want = {
-        blocks(tensor.rows, spec_.weight_block_rows),
-        blocks(tensor.columns, spec_.weight_block_columns)};
+        CeilDivide(tensor.rows, spec_.weight_block_rows),
+        CeilDivide(tensor.columns, spec_.weight_block_columns)};
     if (info->dtype != Dtype::kF32 || info->shape != want) {
       Wrong(name, absl::StrCat(kernels::DtypeName(info->dtype), " ",
                                ShapeText(info->shape), ", want f32 ",
@@ -143,7 +130,7 @@ class Inspector {
   void Tally(const std::string& name) {
     const bool known = known_.contains(name);
     if (!known) result_.unexpected.push_back(name);
-    const absl::StatusOr<const TensorInfo*> info = checkpoint_.Find(name);
+    const absl::StatusOr<const TensorInfo*> info = source_.Find(name);
     if (!info.ok()) {
       ++result_.dtypes["unsupported"].tensors;
       if (!known) ++result_.unexpected_tally.tensors;
@@ -155,12 +142,12 @@ class Inspector {
       tally.bytes += (*info)->bytes;
     };
     add(result_.dtypes[std::string(kernels::DtypeName((*info)->dtype))]);
-    add(result_.files[checkpoint_.FileName(**info)]);
+    add(result_.files[source_.FileName(**info)]);
     if (!known) add(result_.unexpected_tally);
   }
 
   const ModelSpec& spec_;
-  const Checkpoint& checkpoint_;
+  const TensorSource& source_;
   absl::flat_hash_set<std::string> known_;
   ModelInspection result_;
 };
@@ -168,8 +155,8 @@ class Inspector {
 }  // namespace
 
 ModelInspection InspectModel(const ModelSpec& spec,
-                             const Checkpoint& checkpoint) {
-  return Inspector(spec, checkpoint).Inspect();
+                             const TensorSource& source) {
+  return Inspector(spec, source).Inspect();
 }
 
 }  // namespace ringfleet::cluster

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "cluster/checkpoint/safetensors.h"
 #include "cluster/model/model_spec.h"
 #include "cluster/model/model_tensors.h"
+#include "cluster/model/tensor_source.h"
 
 namespace ringfleet::cluster {
 
@@ -28,18 +28,17 @@ struct ModelInspection {
   TensorTally unexpected_tally;
   std::map<std::string, TensorTally> dtypes;  // Of all tensors.
   std::map<std::string, TensorTally> files;   // By name; of data, not headers.
-  // Sorted: names; "NAME: shape [1, 2], want [3, 4]"; names.
-  std::vector<std::string> missing;
-  std::vector<std::string> wrong;
-  std::vector<std::string> unexpected;
+  // All sorted.
+  std::vector<std::string> missing;  // Names.
+  std::vector<std::string> wrong;    // "NAME: shape [1, 2], want [3, 4]".
+  std::vector<std::string> unexpected;  // Names.
   // Whether any tensor of a multi-token prediction layer is there. Without one
   // such layers are not asked for: they are not needed to generate.
   bool has_mtp = false;
   // Whether a worker can load it, as far as headers tell.
   bool ok() const { return missing.empty() && wrong.empty(); }
 };
-ModelInspection InspectModel(const ModelSpec& spec,
-                             const Checkpoint& checkpoint);
+ModelInspection InspectModel(const ModelSpec& spec, const TensorSource& source);
 
 }  // namespace ringfleet::cluster
 

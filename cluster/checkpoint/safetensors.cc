@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "cluster/checkpoint/safetensors_slice.h"
 #include "cluster/process/status_macros.h"
 
 namespace ringfleet::cluster {
@@ -86,11 +87,6 @@ absl::StatusOr<const TensorInfo*> Checkpoint::Find(
       absl::StrCat("no tensor ", name, " in ", impl_->contents.model));
 }
 
-bool Checkpoint::Contains(absl::string_view name) const {
-  return impl_->contents.tensors.contains(name) ||
-         impl_->contents.unsupported.contains(name);
-}
-
 std::vector<std::string> Checkpoint::Names() const {
   std::vector<std::string> names;
   names.reserve(impl_->contents.tensors.size() +
@@ -105,6 +101,11 @@ std::vector<std::string> Checkpoint::Names() const {
 
 const std::string& Checkpoint::FileName(const TensorInfo& tensor) const {
   return impl_->contents.files[tensor.file].name;
+}
+
+absl::StatusOr<std::unique_ptr<const OpenSlice>> Checkpoint::Open(
+    const TensorSlice& slice, float limit) const {
+  return SafetensorsSlice::Open(*this, slice, limit);
 }
 
 absl::Status Checkpoint::Read(const TensorInfo& tensor, uint64_t offset,

@@ -21,19 +21,18 @@
 namespace ringfleet::cluster {
 
 // Immutable and thread-safe once open.
-class Checkpoint {
+class Checkpoint final : public TensorSource {
  public:
   // open_model.h opens the source. Find reports tensors of a dtype that Dtype
   // does not name as INVALID_ARGUMENT.
   explicit Checkpoint(std::unique_ptr<const CheckpointSource> source);
-  ~Checkpoint();
+  ~Checkpoint() override;
 
-  // Errors: NOT_FOUND; INVALID_ARGUMENT for an unsupported dtype.
-  absl::StatusOr<const TensorInfo*> Find(absl::string_view name) const;
-  bool Contains(absl::string_view name) const;
-  // All names, sorted.
-  std::vector<std::string> Names() const;
-  const std::string& FileName(const TensorInfo& tensor) const;
+  absl::StatusOr<const TensorInfo*> Find(absl::string_view name) const override;
+  std::vector<std::string> Names() const override;
+  const std::string& FileName(const TensorInfo& tensor) const override;
+  absl::StatusOr<std::unique_ptr<const OpenSlice>> Open(
+      const TensorSlice& slice, float limit) const override;
 
   // Reads bytes [offset, offset + size) of the tensor's data. DATA_LOSS when
   // the file has become shorter. Counts into bytes_read().

@@ -3,7 +3,12 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
+#include "absl/types/span.h"
+#include "kernels/check.h"
 
 namespace ringfleet::cluster {
 namespace {
@@ -13,154 +18,235 @@ constexpr absl::string_view kClassNames[kNumWeightClasses] = {
     "shared_experts", "routed_experts", "router",
     "norms",          "head",           "mtp"};
 
-class TensorLister {
- public:
-  explicit TensorLister(const ModelSpec& spec) : spec_(spec) {}
-
-  std::vector<ModelTensor> Take() { return std::move(tensors_); }
-
-  void Vector(std::string name, int64_t size,
-              WeightClass weight_class = WeightClass::kNorms) {
-    tensors_.push_back({.name = std::move(name),
-                        .weight_class = weight_class,
-                        .columns = size});
-  }
-
-  void Root() {
-    tensors_.push_back({.name = "model.embed_tokens.weight",
-                        .weight_class = WeightClass::kEmbedding,
-                        .rows = spec_.vocab_size,
-                        .columns = spec_.hidden_size});
-    Vector("model.norm.weight", spec_.hidden_size);
-    if (spec_.tie_word_embeddings) return;
-    tensors_.push_back({.name = "lm_head.weight",
-                        .weight_class = WeightClass::kHead,
-                        .split = Split::kVocabRows,
-                        .rows = spec_.vocab_size,
-                        .columns = spec_.hidden_size,
-                        .is_product = true});
-  }
-
-  void Layer(bool is_moe) {
-    Vector("input_layernorm.weight", spec_.hidden_size);
-    Vector("post_attention_layernorm.weight", spec_.hidden_size);
-    Attention();
-    if (is_moe) return Moe();
-    Mlp("mlp.", spec_.intermediate_size, WeightClass::kDenseMlp,
-        Split::kDenseRows, Split::kDenseColumns);
-  }
-
-  void Mtp() {
-    const int64_t hidden = spec_.hidden_size;
-    const auto copy = [&](const char* name) {
-      tensors_.push_back({.name = name,
-                          .rows = spec_.vocab_size,
-                          .columns = hidden,
-                          .is_copy = true});
-    };
-    copy("embed_tokens.weight");
-    Vector("enorm.weight", hidden);
-    Vector("hnorm.weight", hidden);
-    tensors_.push_back({.name = "eh_proj.weight",
-                        .rows = hidden,
-                        .columns = 2 * hidden,
-                        .is_product = true});
-    Layer(spec_.n_routed_experts > 0);
-    Vector("shared_head.norm.weight", hidden);
-    copy("shared_head.head.weight");
-    for (ModelTensor& tensor : tensors_) {
-      tensor.weight_class = WeightClass::kMtp;
-    }
-  }
-
- private:
-  void Product(absl::string_view name, WeightClass weight_class, Split split,
-               int64_t rows, int64_t columns) {
-    tensors_.push_back({.name = absl::StrCat(name, ".weight"),
-                        .weight_class = weight_class,
-                        .split = split,
-                        .rows = rows,
-                        .columns = columns,
-                        .is_product = true,
-                        .may_be_fp8 = true,
-                        .each_expert = split == Split::kExpertRows ||
-                                       split == Split::kExpertColumns});
-  }
-
-  void Attention() {
-    const auto product = [this](absl::string_view part, Split split,
-                                int64_t rows, int64_t columns) {
-      Product(absl::StrCat("self_attn.", part), WeightClass::kAttention, split,
-              rows, columns);
-    };
-    const int64_t hidden = spec_.hidden_size;
-    const int64_t heads = spec_.num_attention_heads;
-    const int64_t q_rank = spec_.q_lora_rank;
-    if (q_rank > 0) {
-      product("q_a_proj", Split::kNone, q_rank, hidden);
-      Vector("self_attn.q_a_layernorm.weight", q_rank);
-    }
-    product(q_rank > 0 ? "q_b_proj" : "q_proj", Split::kHeadRows,
-            heads * spec_.qk_head_dim(), q_rank > 0 ? q_rank : hidden);
-    product("kv_a_proj_with_mqa", Split::kNone, spec_.cache_row(), hidden);
-    Vector("self_attn.kv_a_layernorm.weight", spec_.kv_lora_rank);
-    product("kv_b_proj", Split::kHeadRows,
-            heads * (spec_.qk_nope_head_dim + spec_.v_head_dim),
-            spec_.kv_lora_rank);
-    product("o_proj", Split::kHeadColumns, hidden, heads * spec_.v_head_dim);
-  }
-
-  void Mlp(const std::string& prefix, int64_t width, WeightClass weight_class,
-           Split rows, Split columns) {
-    const int64_t hidden = spec_.hidden_size;
-    Product(prefix + "gate_proj", weight_class, rows, width, hidden);
-    Product(prefix + "up_proj", weight_class, rows, width, hidden);
-    Product(prefix + "down_proj", weight_class, columns, hidden, width);
-  }
-
-  void Moe() {
-    const int64_t experts = spec_.n_routed_experts;
-    tensors_.push_back({.name = "mlp.gate.weight",
-                        .weight_class = WeightClass::kRouter,
-                        .rows = experts,
-                        .columns = spec_.hidden_size});
-    if (spec_.topk_method == TopkMethod::kNoauxTc) {
-      Vector("mlp.gate.e_score_correction_bias", experts, WeightClass::kRouter);
-      tensors_.back().stored_f32 = true;
-    }
-    Mlp("mlp.experts.*.", spec_.moe_intermediate_size,
-        WeightClass::kRoutedExperts, Split::kExpertRows, Split::kExpertColumns);
-    if (spec_.n_shared_experts == 0) return;
-    Mlp("mlp.shared_experts.",
-        int64_t{spec_.n_shared_experts} * spec_.moe_intermediate_size,
-        WeightClass::kSharedExperts, Split::kSharedRows, Split::kSharedColumns);
-  }
-
-  const ModelSpec& spec_;
-  std::vector<ModelTensor> tensors_;
+// Which group has a row of the table.
+enum class TablePart : uint8_t {
+  kFirst,     // Before all layers.
+  kMtpFirst,  // At the beginning of a multi-token prediction layer.
+  kLayer,     // At the beginning of every layer.
+  kDense,     // Behind kLayer, in a layer without experts.
+  kMoe,       // Behind kLayer, in a layer with experts.
+  kMtpLast,   // At the end of a multi-token prediction layer.
+  kLast,      // Behind the decoder layers.
 };
 
-void AddPublished(const std::vector<ModelTensor>& tensors,
-                  const ModelSpec& spec, uint64_t times,
-                  CheckpointSizes* sizes) {
-  const auto blocks = [](int64_t size, int64_t block) {
-    return static_cast<uint64_t>((size + block - 1) / block);
-  };
-  for (const ModelTensor& tensor : tensors) {
-    const uint64_t count =
-        times * (tensor.each_expert ? spec.n_routed_experts : 1);
-    const uint64_t elements = count * tensor.elements();
-    const auto index = static_cast<size_t>(tensor.weight_class);
-    const bool fp8 = tensor.may_be_fp8 && spec.weight_block_rows > 0;
-    sizes->parameters[index] += elements;
-    sizes->bytes[index] += elements * (fp8 ? 1 : tensor.stored_f32 ? 4 : 2);
-    if (!fp8) continue;
-    const uint64_t scales = count *
-                            blocks(tensor.rows, spec.weight_block_rows) *
-                            blocks(tensor.columns, spec.weight_block_columns);
-    sizes->scales += scales;
-    sizes->bytes[index] += scales * sizeof(float);
+using TensorSize = int64_t (*)(const ModelSpec& spec);
+using TensorCondition = bool (*)(const ModelSpec& spec);
+
+// The sizes of config.json, in the letters of worker/model/weights.h.
+struct TensorSizes {
+  static int64_t V(const ModelSpec& s) { return s.vocab_size; }
+  static int64_t D(const ModelSpec& s) { return s.hidden_size; }
+  static int64_t TwoD(const ModelSpec& s) { return 2 * D(s); }
+  static int64_t QRank(const ModelSpec& s) { return s.q_lora_rank; }
+  static int64_t KvRank(const ModelSpec& s) { return s.kv_lora_rank; }
+  static int64_t CacheRow(const ModelSpec& s) { return s.cache_row(); }
+  static int64_t Heads(const ModelSpec& s) { return s.num_attention_heads; }
+  static int64_t Queries(const ModelSpec& s) {
+    return Heads(s) * s.qk_head_dim();
   }
+  static int64_t KeysAndValues(const ModelSpec& s) {
+    return Heads(s) * (s.qk_nope_head_dim + s.v_head_dim);
+  }
+  static int64_t Values(const ModelSpec& s) { return Heads(s) * s.v_head_dim; }
+  static int64_t Dense(const ModelSpec& s) { return s.intermediate_size; }
+  static int64_t Experts(const ModelSpec& s) { return s.n_routed_experts; }
+  static int64_t Expert(const ModelSpec& s) { return s.moe_intermediate_size; }
+  static int64_t Shared(const ModelSpec& s) {
+    return s.n_shared_experts * Expert(s);
+  }
+};
+
+struct TensorConditions {
+  static bool LowRankQueries(const ModelSpec& s) { return s.q_lora_rank > 0; }
+  static bool DenseQueries(const ModelSpec& s) { return s.q_lora_rank == 0; }
+  static bool RouterBias(const ModelSpec& s) {
+    return s.topk_method == TopkMethod::kNoauxTc;
+  }
+  static bool SharedExperts(const ModelSpec& s) {
+    return s.n_shared_experts > 0;
+  }
+  static bool OwnHead(const ModelSpec& s) { return !s.tie_word_embeddings; }
+  static bool TiedHead(const ModelSpec& s) { return s.tie_word_embeddings; }
+};
+
+struct TableRow {
+  TablePart part;
+  absl::string_view name;
+  TensorRole role;
+  WeightClass weight_class;
+  TensorSize rows;  // Null: a vector.
+  TensorSize columns;
+  Split split;
+  StoredForm stored;
+  MemoryForm memory;
+  TensorCondition condition;  // Null: in every model.
+};
+
+constexpr TableRow NormRow(TablePart part, absl::string_view name,
+                           TensorRole role, TensorSize size,
+                           TensorCondition condition = nullptr) {
+  return {part,
+          name,
+          role,
+          WeightClass::kNorms,
+          nullptr,
+          size,
+          Split::kNone,
+          StoredForm::kBf16,
+          MemoryForm::kVector,
+          condition};
+}
+
+// A product that published fp8 files store in blocks.
+constexpr TableRow ProductRow(TablePart part, absl::string_view name,
+                              TensorRole role, WeightClass weight_class,
+                              TensorSize rows, TensorSize columns, Split split,
+                              TensorCondition condition = nullptr) {
+  return {part,
+          name,
+          role,
+          weight_class,
+          rows,
+          columns,
+          split,
+          StoredForm::kFp8Blocks,
+          MemoryForm::kMatrix,
+          condition};
+}
+
+constexpr char kEmbeddingName[] = "model.embed_tokens.weight";
+
+absl::Span<const TableRow> TensorTable() {
+  using enum TablePart;
+  using Role = TensorRole;
+  using Class = WeightClass;
+  using Stored = StoredForm;
+  using Memory = MemoryForm;
+  using Size = TensorSizes;
+  using If = TensorConditions;
+  static constexpr TableRow kTable[] = {
+      {kFirst, kEmbeddingName, Role::kEmbedding, Class::kEmbedding, Size::V,
+       Size::D, Split::kNone, Stored::kBf16, Memory::kLookup, nullptr},
+
+      {kMtpFirst, "embed_tokens.weight", Role::kMtpEmbeddingCopy, Class::kMtp,
+       Size::V, Size::D, Split::kNone, Stored::kBf16, Memory::kNotLoaded,
+       nullptr},
+      NormRow(kMtpFirst, "enorm.weight", Role::kMtpEmbeddingNorm, Size::D),
+      NormRow(kMtpFirst, "hnorm.weight", Role::kMtpHiddenNorm, Size::D),
+      {kMtpFirst, "eh_proj.weight", Role::kMtpProjection, Class::kMtp, Size::D,
+       Size::TwoD, Split::kNone, Stored::kBf16, Memory::kMatrix, nullptr},
+
+      NormRow(kLayer, "input_layernorm.weight", Role::kInputNorm, Size::D),
+      NormRow(kLayer, "post_attention_layernorm.weight",
+              Role::kPostAttentionNorm, Size::D),
+      ProductRow(kLayer, "self_attn.q_a_proj.weight", Role::kQA,
+                 Class::kAttention, Size::QRank, Size::D, Split::kNone,
+                 If::LowRankQueries),
+      NormRow(kLayer, "self_attn.q_a_layernorm.weight", Role::kQANorm,
+              Size::QRank, If::LowRankQueries),
+      ProductRow(kLayer, "self_attn.q_b_proj.weight", Role::kQB,
+                 Class::kAttention, Size::Queries, Size::QRank,
+                 Split::kHeadRows, If::LowRankQueries),
+      ProductRow(kLayer, "self_attn.q_proj.weight", Role::kQB,
+                 Class::kAttention, Size::Queries, Size::D, Split::kHeadRows,
+                 If::DenseQueries),
+      ProductRow(kLayer, "self_attn.kv_a_proj_with_mqa.weight", Role::kKvA,
+                 Class::kAttention, Size::CacheRow, Size::D, Split::kNone),
+      NormRow(kLayer, "self_attn.kv_a_layernorm.weight", Role::kKvANorm,
+              Size::KvRank),
+      {kLayer, "self_attn.kv_b_proj.weight", Role::kKvB, Class::kAttention,
+       Size::KeysAndValues, Size::KvRank, Split::kHeadRows, Stored::kFp8Blocks,
+       Memory::kKeyValue, nullptr},
+      ProductRow(kLayer, "self_attn.o_proj.weight", Role::kO, Class::kAttention,
+                 Size::D, Size::Values, Split::kHeadColumns),
+
+      ProductRow(kDense, "mlp.gate_proj.weight", Role::kDenseGate,
+                 Class::kDenseMlp, Size::Dense, Size::D, Split::kDenseRows),
+      ProductRow(kDense, "mlp.up_proj.weight", Role::kDenseUp, Class::kDenseMlp,
+                 Size::Dense, Size::D, Split::kDenseRows),
+      ProductRow(kDense, "mlp.down_proj.weight", Role::kDenseDown,
+                 Class::kDenseMlp, Size::D, Size::Dense, Split::kDenseColumns),
+
+      {kMoe, "mlp.gate.weight", Role::kRouter, Class::kRouter, Size::Experts,
+       Size::D, Split::kNone, Stored::kBf16, Memory::kRouter, nullptr},
+      {kMoe, "mlp.gate.e_score_correction_bias", Role::kRouterBias,
+       Class::kRouter, nullptr, Size::Experts, Split::kNone, Stored::kF32,
+       Memory::kVector, If::RouterBias},
+      ProductRow(kMoe, "mlp.experts.*.gate_proj.weight", Role::kExpertGate,
+                 Class::kRoutedExperts, Size::Expert, Size::D,
+                 Split::kExpertRows),
+      ProductRow(kMoe, "mlp.experts.*.up_proj.weight", Role::kExpertUp,
+                 Class::kRoutedExperts, Size::Expert, Size::D,
+                 Split::kExpertRows),
+      ProductRow(kMoe, "mlp.experts.*.down_proj.weight", Role::kExpertDown,
+                 Class::kRoutedExperts, Size::D, Size::Expert,
+                 Split::kExpertColumns),
+      ProductRow(kMoe, "mlp.shared_experts.gate_proj.weight", Role::kSharedGate,
+                 Class::kSharedExperts, Size::Shared, Size::D,
+                 Split::kSharedRows, If::SharedExperts),
+      ProductRow(kMoe, "mlp.shared_experts.up_proj.weight", Role::kSharedUp,
+                 Class::kSharedExperts, Size::Shared, Size::D,
+                 Split::kSharedRows, If::SharedExperts),
+      ProductRow(kMoe, "mlp.shared_experts.down_proj.weight", Role::kSharedDown,
+                 Class::kSharedExperts, Size::D, Size::Shared,
+                 Split::kSharedColumns, If::SharedExperts),
+
+      NormRow(kMtpLast, "shared_head.norm.weight", Role::kMtpHeadNorm, Size::D),
+      {kMtpLast, "shared_head.head.weight", Role::kMtpHeadCopy, Class::kMtp,
+       Size::V, Size::D, Split::kNone, Stored::kBf16, Memory::kNotLoaded,
+       nullptr},
+
+      NormRow(kLast, "model.norm.weight", Role::kFinalNorm, Size::D),
+      {kLast, "lm_head.weight", Role::kHead, Class::kHead, Size::V, Size::D,
+       Split::kVocabRows, Stored::kBf16, Memory::kMatrix, If::OwnHead},
+      {kLast, kEmbeddingName, Role::kHead, Class::kHead, Size::V, Size::D,
+       Split::kVocabRows, Stored::kBf16, Memory::kMatrix, If::TiedHead},
+  };
+  return kTable;
+}
+
+// Tensors that are known and that no computation needs.
+struct IgnoredTensors {
+  absl::string_view pattern;  // '*' as first or last character: anything.
+  absl::string_view reason;
+  TensorCondition condition;  // Null: in every model.
+};
+
+constexpr IgnoredTensors kIgnoredTensors[] = {
+    {"*.rotary_emb.inv_freq", "computed from config.json", nullptr},
+    {"lm_head.weight", "a copy of the embedding, which a tied head is",
+     TensorConditions::TiedHead},
+    {"vision_tower.*", "images are not supported", nullptr},
+    {"vision_model.*", "images are not supported", nullptr},
+    {"visual.*", "images are not supported", nullptr},
+    {"multi_modal_projector.*", "images are not supported", nullptr},
+    {"mm_projector.*", "images are not supported", nullptr},
+};
+
+void AppendPart(const ModelSpec& spec, TablePart part,
+                std::vector<ModelTensor>* tensors) {
+  for (const TableRow& row : TensorTable()) {
+    if (row.part != part) continue;
+    if (row.condition != nullptr && !row.condition(spec)) continue;
+    tensors->push_back(
+        {.name = row.name,
+         .role = row.role,
+         .weight_class = row.weight_class,
+         .split = row.split,
+         .stored = row.stored,
+         .memory = row.memory,
+         .rows = row.rows == nullptr ? 0 : row.rows(spec),
+         .columns = row.columns(spec),
+         .is_tied = row.condition == TensorConditions::TiedHead});
+  }
+}
+
+bool MatchesPattern(absl::string_view name, absl::string_view pattern) {
+  if (absl::ConsumePrefix(&pattern, "*")) return absl::EndsWith(name, pattern);
+  if (absl::ConsumeSuffix(&pattern, "*")) {
+    return absl::StartsWith(name, pattern);
+  }
+  return name == pattern;
 }
 
 }  // namespace
@@ -169,99 +255,144 @@ absl::string_view WeightClassName(WeightClass weight_class) {
   return kClassNames[static_cast<size_t>(weight_class)];
 }
 
+std::vector<int64_t> ModelTensor::shape() const {
+  if (is_vector()) return {columns};
+  return {rows, columns};
+}
+
 std::vector<ModelTensor> RootTensors(const ModelSpec& spec) {
-  TensorLister builder(spec);
-  builder.Root();
-  return builder.Take();
+  std::vector<ModelTensor> tensors;
+  AppendPart(spec, TablePart::kFirst, &tensors);
+  AppendPart(spec, TablePart::kLast, &tensors);
+  return tensors;
 }
 
 std::vector<ModelTensor> LayerTensors(const ModelSpec& spec, bool is_moe) {
-  TensorLister builder(spec);
-  builder.Layer(is_moe);
-  return builder.Take();
+  std::vector<ModelTensor> tensors;
+  AppendPart(spec, TablePart::kLayer, &tensors);
+  AppendPart(spec, is_moe ? TablePart::kMoe : TablePart::kDense, &tensors);
+  return tensors;
 }
 
 std::vector<ModelTensor> MtpTensors(const ModelSpec& spec) {
-  TensorLister builder(spec);
-  builder.Mtp();
-  return builder.Take();
+  std::vector<ModelTensor> tensors;
+  AppendPart(spec, TablePart::kMtpFirst, &tensors);
+  AppendPart(spec, TablePart::kLayer, &tensors);
+  AppendPart(spec,
+             spec.n_routed_experts > 0 ? TablePart::kMoe : TablePart::kDense,
+             &tensors);
+  AppendPart(spec, TablePart::kMtpLast, &tensors);
+  for (ModelTensor& tensor : tensors) tensor.weight_class = WeightClass::kMtp;
+  return tensors;
+}
+
+std::vector<TensorGroup> AllTensors(const ModelSpec& spec) {
+  std::vector<TensorGroup> groups(1);
+  AppendPart(spec, TablePart::kFirst, &groups.back().tensors);
+  for (int i = 0; i < spec.num_hidden_layers; ++i) {
+    groups.push_back(TensorsOfLayer(spec, i));
+  }
+  AppendPart(spec, TablePart::kLast, &groups.emplace_back().tensors);
+  for (int i = 0; i < spec.num_nextn_predict_layers; ++i) {
+    groups.push_back(TensorsOfLayer(spec, spec.num_hidden_layers + i));
+  }
+  return groups;
+}
+
+TensorGroup TensorsOfLayer(const ModelSpec& spec, int layer) {
+  RF_CHECK(layer >= 0 &&
+           layer < spec.num_hidden_layers + spec.num_nextn_predict_layers);
+  const bool is_mtp = layer >= spec.num_hidden_layers;
+  const bool is_moe =
+      is_mtp ? spec.n_routed_experts > 0 : spec.IsMoeLayer(layer);
+  return {.prefix = LayerPrefix(layer),
+          .layer = layer,
+          .is_moe = is_moe,
+          .tensors = is_mtp ? MtpTensors(spec) : LayerTensors(spec, is_moe)};
+}
+
+std::vector<OrderedTensor> InOrder(const TensorGroup& group,
+                                   size_t num_experts) {
+  const std::vector<ModelTensor>& tensors = group.tensors;
+  std::vector<OrderedTensor> ordered;
+  for (size_t i = 0; i < tensors.size();) {
+    if (!tensors[i].each_expert()) {
+      ordered.push_back({.tensor = &tensors[i++]});
+      continue;
+    }
+    size_t end = i;
+    while (end < tensors.size() && tensors[end].each_expert()) ++end;
+    for (size_t expert = 0; expert < num_experts; ++expert) {
+      for (size_t j = i; j < end; ++j) {
+        ordered.push_back(
+            {.tensor = &tensors[j], .expert = static_cast<int>(expert)});
+      }
+    }
+    i = end;
+  }
+  return ordered;
 }
 
 std::string LayerPrefix(int layer) {
   return absl::StrCat("model.layers.", layer, ".");
 }
 
-LocalShape LocalShapeOf(const ModelTensor& tensor, const ModelSpec& spec,
+std::string TensorName(absl::string_view prefix, const ModelTensor& tensor,
+                       int expert) {
+  if (!tensor.each_expert()) return absl::StrCat(prefix, tensor.name);
+  return absl::StrCat(
+      prefix, absl::StrReplaceAll(tensor.name, {{"*", absl::StrCat(expert)}}));
+}
+
+LocalSlice LocalSliceOf(const ModelTensor& tensor, const ModelSpec& spec,
                         const ShardPlan& plan) {
-  LocalShape shape = {.rows = tensor.rows,
-                      .columns = tensor.columns,
-                      .is_vector = tensor.rows == 0};
+  LocalSlice slice = {
+      .rows = {0, tensor.is_vector() ? 1 : static_cast<int>(tensor.rows)},
+      .columns = {0, static_cast<int>(tensor.columns)}};
   const auto heads = [&](int64_t size) {
-    return size / spec.num_attention_heads * plan.heads.size();
+    const int of_head = static_cast<int>(size / spec.num_attention_heads);
+    return Range{plan.heads.begin * of_head, plan.heads.end * of_head};
   };
   switch (tensor.split) {
     case Split::kNone:
       break;
     case Split::kHeadRows:
-      shape.rows = heads(tensor.rows);
+      slice.rows = heads(tensor.rows);
       break;
     case Split::kHeadColumns:
-      shape.columns = heads(tensor.columns);
+      slice.columns = heads(tensor.columns);
       break;
     case Split::kDenseRows:
-      shape.rows = plan.dense_columns.size();
+      slice.rows = plan.dense_columns;
       break;
     case Split::kDenseColumns:
-      shape.columns = plan.dense_columns.size();
+      slice.columns = plan.dense_columns;
       break;
     case Split::kSharedRows:
-      shape.rows = plan.shared_columns.size();
+      slice.rows = plan.shared_columns;
       break;
     case Split::kSharedColumns:
-      shape.columns = plan.shared_columns.size();
+      slice.columns = plan.shared_columns;
       break;
     case Split::kExpertRows:
-      shape.rows = plan.expert_columns.size();
+      slice.rows = plan.expert_columns;
       break;
     case Split::kExpertColumns:
-      shape.columns = plan.expert_columns.size();
+      slice.columns = plan.expert_columns;
       break;
     case Split::kVocabRows:
-      shape.rows = plan.vocab.size();
+      slice.rows = plan.vocab;
       break;
   }
-  return shape;
+  return slice;
 }
 
-uint64_t CheckpointSizes::main_parameters() const {
-  uint64_t total = 0;
-  for (int i = 0; i < kNumWeightClasses; ++i) {
-    if (i != static_cast<int>(WeightClass::kMtp)) total += parameters[i];
+bool IsIgnored(const ModelSpec& spec, absl::string_view name) {
+  for (const IgnoredTensors& ignored : kIgnoredTensors) {
+    if (ignored.condition != nullptr && !ignored.condition(spec)) continue;
+    if (MatchesPattern(name, ignored.pattern)) return true;
   }
-  return total;
-}
-
-uint64_t CheckpointSizes::all_bytes() const {
-  uint64_t total = 0;
-  for (const uint64_t size : bytes) total += size;
-  return total;
-}
-
-CheckpointSizes PublishedSizes(const ModelSpec& spec) {
-  CheckpointSizes sizes;
-  int moe_layers = 0;
-  for (int i = 0; i < spec.num_hidden_layers; ++i) {
-    if (spec.IsMoeLayer(i)) ++moe_layers;
-  }
-  AddPublished(RootTensors(spec), spec, 1, &sizes);
-  AddPublished(LayerTensors(spec, false), spec,
-               spec.num_hidden_layers - moe_layers, &sizes);
-  if (moe_layers > 0)
-    AddPublished(LayerTensors(spec, true), spec, moe_layers, &sizes);
-  if (spec.num_nextn_predict_layers > 0) {
-    AddPublished(MtpTensors(spec), spec, spec.num_nextn_predict_layers, &sizes);
-  }
-  return sizes;
+  return false;
 }
 
 }  // namespace ringfleet::cluster

@@ -21,6 +21,9 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
+// a / b, rounded up. Requires a >= 0 and b > 0.
+constexpr int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
 // Part `index` of `total` items cut into `parts`:
 // [floor(index * total / parts), floor((index + 1) * total / parts)).
 Range SplitRange(int total, int parts, int index);

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/model/shard_sizes.h"
 
-#include "absl/strings/match.h"
+#include <limits>
+#include <numeric>
+
 #include "kernels/attention/latent_cache.h"
+#include "kernels/check.h"
 
 namespace ringfleet::cluster {
 namespace {
@@ -10,21 +13,69 @@ namespace {
 using kernels::WeightForm;
 using kernels::WeightMatrix;
 
-WeightForm FormOf(const ModelTensor& tensor, const WeightForms& forms) {
-  if (tensor.name == "model.embed_tokens.weight") return WeightForm::kBf16Rows;
-  if (!tensor.is_product) return WeightForm::kF32Rows;
-  return tensor.each_expert ? forms.experts : forms.products;
+uint64_t SaturatingSum(uint64_t a, uint64_t b) {
+  uint64_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum)
+             ? std::numeric_limits<uint64_t>::max()
+             : sum;
 }
 
+uint64_t SaturatingProduct(uint64_t a, uint64_t b) {
+  uint64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product)
+             ? std::numeric_limits<uint64_t>::max()
+             : product;
+}
+
+// Adds `times` such groups with `experts` experts of the rank in all.
 void AddLocal(const std::vector<ModelTensor>& tensors, const ModelSpec& spec,
               const ShardPlan& plan, const WeightForms& forms, uint64_t times,
-              ShardSizes* sizes) {
+              uint64_t experts, ShardSizes* sizes) {
   for (const LocalMatrix& matrix : LocalMatrices(tensors, spec, plan, forms)) {
-    const uint64_t count =
-        times * (matrix.tensor->each_expert ? plan.experts.size() : 1);
-    sizes->bytes[static_cast<size_t>(matrix.tensor->weight_class)] +=
-        count * (matrix.bytes + matrix.transposed_bytes);
+    uint64_t& bytes =
+        sizes->bytes[static_cast<size_t>(matrix.tensor->weight_class)];
+    bytes = SaturatingSum(
+        bytes, SaturatingProduct(
+                   matrix.tensor->each_expert() ? experts : times,
+                   SaturatingSum(matrix.bytes, matrix.transposed_bytes)));
   }
+}
+
+size_t CountHeldExperts(const ShardPlan& plan, const ExpertLayout* layout,
+                        int layer) {
+  return layout == nullptr ? plan.experts.size()
+                           : layout->Held(layer, plan.expert_place).size();
+}
+
+ShardSizes SizesOfLayers(const ModelSpec& spec, const ShardPlan& plan,
+                         const WeightForms& forms, const ExpertLayout* layout,
+                         Range layers, bool first, bool last) {
+  ShardSizes sizes;
+  uint64_t moe_layers = 0;
+  uint64_t experts = 0;
+  for (int i = layers.begin; i < layers.end; ++i) {
+    if (!spec.IsMoeLayer(i)) continue;
+    ++moe_layers;
+    experts += CountHeldExperts(plan, layout, i);
+  }
+  if (moe_layers > 0) {
+    AddLocal(LayerTensors(spec, true), spec, plan, forms, moe_layers, experts,
+             &sizes);
+  }
+  AddLocal(LayerTensors(spec, false), spec, plan, forms,
+           layers.size() - moe_layers, /*experts=*/0, &sizes);
+  ShardSizes root;
+  AddLocal(RootTensors(spec), spec, plan, forms, 1, /*experts=*/0, &root);
+  const auto take = [&](WeightClass weight_class) {
+    const auto index = static_cast<size_t>(weight_class);
+    sizes.bytes[index] = SaturatingSum(sizes.bytes[index], root.bytes[index]);
+  };
+  if (first) take(WeightClass::kEmbedding);
+  if (last) {
+    take(WeightClass::kNorms);
+    take(WeightClass::kHead);
+  }
+  return sizes;
 }
 
 kernels::LatentRowFormat RowFormat(const ModelSpec& spec,
@@ -65,22 +116,38 @@ kernels::Dtype CacheDtypeOf(v1::CacheDtype dtype, const WeightForms& forms) {
   }
 }
 
+WeightForm FormOf(const ModelTensor& tensor, const WeightForms& forms) {
+  switch (tensor.memory) {
+    case MemoryForm::kNotLoaded:
+      break;
+    case MemoryForm::kVector:
+    case MemoryForm::kRouter:
+      return WeightForm::kF32Rows;
+    case MemoryForm::kLookup:
+      return forms.embedding;
+    case MemoryForm::kMatrix:
+    case MemoryForm::kKeyValue:
+      return tensor.each_expert() ? forms.experts : forms.products;
+  }
+  RF_CHECK(false);
+}
+
 std::vector<LocalMatrix> LocalMatrices(const std::vector<ModelTensor>& tensors,
                                        const ModelSpec& spec,
                                        const ShardPlan& plan,
                                        const WeightForms& forms) {
   std::vector<LocalMatrix> matrices;
   for (const ModelTensor& tensor : tensors) {
-    if (tensor.is_copy) continue;
-    const LocalShape shape = LocalShapeOf(tensor, spec, plan);
+    if (tensor.memory == MemoryForm::kNotLoaded) continue;
+    const LocalSlice slice = LocalSliceOf(tensor, spec, plan);
     LocalMatrix matrix = {
         .tensor = &tensor,
         .form = FormOf(tensor, forms),
-        .rows = static_cast<uint64_t>(shape.is_vector ? 1 : shape.rows),
-        .columns = static_cast<uint64_t>(shape.columns)};
+        .rows = static_cast<uint64_t>(slice.rows.size()),
+        .columns = static_cast<uint64_t>(slice.columns.size())};
     matrix.bytes =
         WeightMatrix::Bytes(matrix.form, matrix.rows, matrix.columns);
-    if (absl::EndsWith(tensor.name, "kv_b_proj.weight")) {
+    if (tensor.memory == MemoryForm::kKeyValue) {
       matrix.transposed_bytes = WeightMatrix::Bytes(
           matrix.form,
           static_cast<uint64_t>(plan.heads.size()) * spec.kv_lora_rank,
@@ -91,49 +158,42 @@ std::vector<LocalMatrix> LocalMatrices(const std::vector<ModelTensor>& tensors,
   return matrices;
 }
 
+std::vector<int32_t> HeldExperts(const ShardPlan& plan,
+                                 const ExpertLayout* layout, int layer) {
+  if (layout != nullptr) {
+    const auto held = layout->Held(layer, plan.expert_place);
+    return {held.begin(), held.end()};
+  }
+  std::vector<int32_t> held(plan.experts.size());
+  std::iota(held.begin(), held.end(), plan.experts.begin);
+  return held;
+}
+
 uint64_t ShardSizes::total() const {
   uint64_t total = 0;
-  for (const uint64_t size : bytes) total += size;
+  for (const uint64_t size : bytes) total = SaturatingSum(total, size);
   return total;
 }
 
 ShardSizes StageSizesOf(const ModelSpec& spec, const ShardPlan& plan,
                         const WeightForms& forms, Range layers, bool first,
                         bool last) {
-  ShardSizes sizes;
-  uint64_t moe_layers = 0;
-  for (int i = layers.begin; i < layers.end; ++i) {
-    if (spec.IsMoeLayer(i)) ++moe_layers;
-  }
-  if (moe_layers > 0) {
-    AddLocal(LayerTensors(spec, true), spec, plan, forms, moe_layers, &sizes);
-  }
-  AddLocal(LayerTensors(spec, false), spec, plan, forms,
-           layers.size() - moe_layers, &sizes);
-  // A tied head is a matrix of its own in memory, in another form.
-  ModelSpec untied = spec;
-  untied.tie_word_embeddings = false;
-  ShardSizes root;
-  AddLocal(RootTensors(untied), untied, plan, forms, 1, &root);
-  const auto take = [&](WeightClass weight_class) {
-    const auto index = static_cast<size_t>(weight_class);
-    sizes.bytes[index] += root.bytes[index];
-  };
-  if (first) take(WeightClass::kEmbedding);
-  if (last) {
-    take(WeightClass::kNorms);
-    take(WeightClass::kHead);
-  }
-  return sizes;
+  return SizesOfLayers(spec, plan, forms, /*layout=*/nullptr, layers, first,
+                       last);
 }
 
 ShardSizes ShardSizesOf(const ModelSpec& spec, const ShardPlan& plan,
-                        const WeightForms& forms) {
-  ShardSizes sizes =
-      StageSizesOf(spec, plan, forms, {0, spec.num_hidden_layers}, true, true);
+                        const WeightForms& forms, const ExpertLayout* layout,
+                        bool mtp) {
+  ShardSizes sizes = SizesOfLayers(spec, plan, forms, layout,
+                                   {0, spec.num_hidden_layers}, true, true);
   // Only the first of several such layers is loaded.
-  if (spec.num_nextn_predict_layers > 0) {
-    AddLocal(MtpTensors(spec), spec, plan, forms, 1, &sizes);
+  if (mtp && spec.num_nextn_predict_layers > 0) {
+    const uint64_t experts =
+        spec.n_routed_experts == 0
+            ? 0
+            : CountHeldExperts(plan, layout, spec.num_hidden_layers);
+    AddLocal(MtpTensors(spec), spec, plan, forms, 1, experts, &sizes);
   }
   return sizes;
 }
@@ -148,7 +208,7 @@ uint64_t CacheBytes(const ModelSpec& spec, kernels::Dtype dtype, uint64_t slots,
   const uint64_t layers =
       spec.num_hidden_layers + (spec.num_nextn_predict_layers > 0 ? 1 : 0);
   return RowFormat(spec, dtype).bytes() * layers * slots *
-         ((context + kBlock - 1) / kBlock) * kBlock;
+         CeilDivide(context, kBlock) * kBlock;
 }
 
 }  // namespace ringfleet::cluster

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "cluster/model/expert_layout.h"
 #include "cluster/model/model_spec.h"
 #include "cluster/model/model_tensors.h"
 #include "cluster/model/shard_plan.h"
@@ -18,12 +19,15 @@
 
 namespace ringfleet::cluster {
 
-// Of products: the routed experts' and the others'. The router and vectors are
-// float32, the embedding is bfloat16, whatever these are.
+// Forms in memory that a fleet may choose. The router and vectors are float32
+// in every fleet.
 struct WeightForms {
   kernels::WeightForm products = kernels::WeightForm::kInt8;
-  kernels::WeightForm experts = kernels::WeightForm::kInt8;
+  kernels::WeightForm experts = kernels::WeightForm::kInt8;  // Of the routed.
+  kernels::WeightForm embedding = kernels::WeightForm::kBf16Rows;
 };
+// The form of one tensor. Requires one that is loaded.
+kernels::WeightForm FormOf(const ModelTensor& tensor, const WeightForms& forms);
 // int8 for what is none of the known types.
 WeightForms FormsOf(v1::Dtype dtype);
 // An unspecified cache is float32 with float32 weights, else bfloat16.
@@ -45,14 +49,21 @@ std::vector<LocalMatrix> LocalMatrices(const std::vector<ModelTensor>& tensors,
                                        const ShardPlan& plan,
                                        const WeightForms& forms);
 
-// Bytes by WeightClass. The multi-token prediction layer is counted where the
-// configuration has one.
+// The rank's experts of a layer, ascending: by `layout`, or if it is null by
+// ShardPlan::experts.
+std::vector<int32_t> HeldExperts(const ShardPlan& plan,
+                                 const ExpertLayout* layout, int layer);
+
+// Bytes by WeightClass. Sums end at the largest number instead of overflowing.
 struct ShardSizes {
   std::array<uint64_t, kNumWeightClasses> bytes = {};
   uint64_t total() const;
 };
+// All weights of a rank. With `mtp`, the multi-token prediction layer is
+// counted if the model has one. `layout`: as of HeldExperts.
 ShardSizes ShardSizesOf(const ModelSpec& spec, const ShardPlan& plan,
-                        const WeightForms& forms);
+                        const WeightForms& forms,
+                        const ExpertLayout* layout = nullptr, bool mtp = true);
 // The same of some layers of the main model, [layers.begin, layers.end), with
 // the embedding if `first` and norm and head if `last`: a pipeline's stage.
 ShardSizes StageSizesOf(const ModelSpec& spec, const ShardPlan& plan,

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "cluster/model/parameter_count.h"
+#include "cluster/model/published_sizes.h"
 #include "cluster/process/build_info.h"
 #include "cluster/process/status_macros.h"
 #include "coordinator/scheduling/bench_planner.h"

@@ -16,6 +16,7 @@
 namespace ringfleet::coordinator {
 namespace {
 
+using cluster::CeilDivide;
 using cluster::ExpertsHaveRows;
 using cluster::kMaxGroupSize;
 using cluster::kMinShardedRows;
@@ -36,19 +37,12 @@ using cluster::WeightForms;
 // Of one rank's summary of a row of logits, which ranks gather to draw.
 constexpr uint64_t kDrawBytes = 32;
 
-ModelSpec WithOwnHead(ModelSpec spec) {
-  spec.tie_word_embeddings = false;  // A tied head is a matrix all the same.
-  return spec;
-}
-
 // A row as products of that form read it.
 size_t ActivationRowBytes(const WeightForms& forms, size_t columns) {
   kernels::Activations row;
   row.Reshape(kernels::ActivationFormFor(forms.products), 0, columns);
   return row.StoredRowBytes();
 }
-
-int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The share of a rank under a strategy.
 ShardPlan PlanFor(const ModelSpec& spec, const Strategy& strategy, int rank) {
@@ -91,7 +85,7 @@ ModelOnFleet::ModelOnFleet(CostInputs inputs)
     : inputs_(std::move(inputs)),
       dense_(LayerTensors(inputs_.spec, false)),
       moe_(LayerTensors(inputs_.spec, true)),
-      root_(RootTensors(WithOwnHead(inputs_.spec))) {}
+      root_(RootTensors(inputs_.spec)) {}
 
 RankShare ModelOnFleet::Share(const ShardPlan& plan, int rank) const {
   return RankShare(inputs_, dense_, moe_, root_, plan, inputs_.hosts[rank]);

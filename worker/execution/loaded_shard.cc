@@ -16,7 +16,6 @@
 #include "worker/loading/host.h"
 #include "worker/loading/open_checkpoint.h"
 #include "worker/loading/shard_loader.h"
-#include "worker/loading/shard_parts.h"
 #include "worker/model/kv_cache.h"
 #include "worker/model/model.h"
 #include "worker/strategies/weight_gather.h"
@@ -149,7 +148,7 @@ uint64_t BufferBytes(const LoadedShard& shard, v1::PrefillStrategy strategy) {
     return kOverheadBytes;
   }
   uint64_t bytes =
-      WeightGatherBytes(shard.spec, mesh, options.form, ExpertForm(options));
+      WeightGatherBytes(shard.spec, mesh, options.form, options.expert_form.value_or(options.form));
   if (shard.request.reference()) {
     bytes += WeightGatherBytes(shard.spec, mesh, kernels::WeightForm::kF32,
                                kernels::WeightForm::kF32);

@@ -2,77 +2,166 @@
 #include "worker/loading/shard_loader.h"
 
 #include <algorithm>
-#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cluster/model/model_tensors.h"
+#include "cluster/model/shard_sizes.h"
 #include "cluster/process/status_macros.h"
-#include "worker/loading/shard_parts.h"
+#include "kernels/check.h"
 #include "worker/loading/tensor_reader.h"
 
 namespace ringfleet::worker {
 namespace {
 
-using cluster::Checkpoint;
+using cluster::MemoryForm;
 using cluster::ModelSpec;
-using cluster::Range;
+using cluster::ModelTensor;
 using cluster::ShardPlan;
+using cluster::TensorGroup;
+using cluster::TensorRole;
+using cluster::TensorSlice;
+using cluster::TensorSource;
 using kernels::WeightForm;
 using kernels::WeightMatrix;
-
-Range Scale(Range range, int factor) {
-  return {range.begin * factor, range.end * factor};
-}
 
 // Floats of kv_b that are held at a time to be transposed: 8 MiB, 16 heads of
 // the published models.
 constexpr int64_t kMaxHeldFloats = int64_t{2} << 20;
 
+constexpr char kEmbedding[] = "model.embed_tokens.weight";
+
+// True if the multi-token prediction layer is loaded. Without a source: as in
+// the published files.
+bool LoadsMtp(const ModelSpec& spec, const LoadOptions& options,
+              const TensorSource* source) {
+  if (!options.mtp || spec.num_nextn_predict_layers == 0) return false;
+  if (source == nullptr) return true;
+  const std::string layer = cluster::LayerPrefix(spec.num_hidden_layers);
+  return source->Contains(absl::StrCat(layer, "eh_proj.weight")) ||
+         source->Contains(absl::StrCat(layer, "enorm.weight")) ||
+         source->Contains(absl::StrCat(layer, "hnorm.weight"));
+}
+
+cluster::WeightForms FormsFor(const LoadOptions& options,
+                              const TensorSource* source) {
+  cluster::WeightForms forms = {
+      .products = options.form,
+      .experts = options.expert_form.value_or(options.form)};
+  // Rows are looked up, not multiplied, so nothing is gained by widening bf16.
+  if (options.form == WeightForm::kF32 && source != nullptr) {
+    const auto info = source->Find(kEmbedding);
+    if (info.ok() && (*info)->dtype != kernels::Dtype::kBf16) {
+      forms.embedding = WeightForm::kF32Rows;
+    }
+  }
+  return forms;
+}
+
+// Where a tensor goes: one of the two is set.
+struct Destination {
+  WeightMatrix* matrix = nullptr;
+  std::vector<float>* vector = nullptr;
+};
+
+// `layer` is null for a tensor of no layer; `mtp` is null outside of the
+// multi-token prediction layer; `expert` is null for a tensor of no expert.
+Destination DestinationOf(TensorRole role, Weights* weights,
+                          LayerWeights* layer, MtpWeights* mtp,
+                          MlpWeights* expert) {
+  switch (role) {
+    case TensorRole::kEmbedding:
+      return {.matrix = &weights->embedding};
+    case TensorRole::kFinalNorm:
+      return {.vector = &weights->final_norm};
+    case TensorRole::kHead:
+      return {.matrix = &weights->head};
+    case TensorRole::kInputNorm:
+      return {.vector = &layer->input_norm};
+    case TensorRole::kPostAttentionNorm:
+      return {.vector = &layer->post_attention_norm};
+    case TensorRole::kQA:
+      return {.matrix = &layer->attention.q_a};
+    case TensorRole::kQANorm:
+      return {.vector = &layer->attention.q_a_norm};
+    case TensorRole::kQB:
+      return {.matrix = &layer->attention.q_b};
+    case TensorRole::kKvA:
+      return {.matrix = &layer->attention.kv_a};
+    case TensorRole::kKvANorm:
+      return {.vector = &layer->attention.kv_a_norm};
+    case TensorRole::kKvB:
+      return {.matrix = &layer->attention.kv_b};
+    case TensorRole::kO:
+      return {.matrix = &layer->attention.o};
+    case TensorRole::kDenseGate:
+      return {.matrix = &layer->dense.gate};
+    case TensorRole::kDenseUp:
+      return {.matrix = &layer->dense.up};
+    case TensorRole::kDenseDown:
+      return {.matrix = &layer->dense.down};
+    case TensorRole::kRouter:
+      return {.matrix = &layer->moe.router};
+    case TensorRole::kRouterBias:
+      return {.vector = &layer->moe.router_bias};
+    case TensorRole::kExpertGate:
+      return {.matrix = &expert->gate};
+    case TensorRole::kExpertUp:
+      return {.matrix = &expert->up};
+    case TensorRole::kExpertDown:
+      return {.matrix = &expert->down};
+    case TensorRole::kSharedGate:
+      return {.matrix = &layer->moe.shared.gate};
+    case TensorRole::kSharedUp:
+      return {.matrix = &layer->moe.shared.up};
+    case TensorRole::kSharedDown:
+      return {.matrix = &layer->moe.shared.down};
+    case TensorRole::kMtpEmbeddingNorm:
+      return {.vector = &mtp->enorm};
+    case TensorRole::kMtpHiddenNorm:
+      return {.vector = &mtp->hnorm};
+    case TensorRole::kMtpProjection:
+      return {.matrix = &mtp->eh_proj};
+    case TensorRole::kMtpHeadNorm:
+      return {.vector = &mtp->head_norm};
+    case TensorRole::kMtpEmbeddingCopy:
+    case TensorRole::kMtpHeadCopy:
+      break;
+  }
+  RF_CHECK(false);  // Not loaded.
+}
+
 class Loader {
  public:
-  Loader(const Checkpoint& checkpoint, const ModelSpec& spec,
+  Loader(const TensorSource& source, const ModelSpec& spec,
          const ShardPlan& plan, const LoadOptions& options,
          kernels::ThreadPool& pool, LoadProgressCallback progress,
          uint64_t bytes_total, const PackedShard* packed,
          std::vector<PackedPart>* parts)
-      : checkpoint_(checkpoint),
+      : source_(source),
         spec_(spec),
         plan_(plan),
         options_(options),
+        forms_(FormsFor(options, &source)),
         pool_(pool),
         progress_(progress),
         packed_(packed),
         parts_(parts),
         bytes_total_(bytes_total),
         arena_(bytes_total),
-        reader_(checkpoint, spec, pool,
+        reader_(source, pool,
                 [this](uint64_t bytes) { return Advance(bytes); }) {}
 
   absl::Status Load(Weights* weights) {
+    const bool mtp = LoadsMtp(spec_, options_, &source_);
+    const int used_layers = spec_.num_hidden_layers + (mtp ? 1 : 0);
     RF_RETURN_IF_ERROR(Advance(0));
-    const int hidden = spec_.hidden_size;
-    RF_RETURN_IF_ERROR(Matrix({.name = kEmbedding,
-                               .shape = {spec_.vocab_size, hidden},
-                               .rows = {0, spec_.vocab_size},
-                               .columns = {0, hidden}},
-                              EmbeddingForm(options_, &checkpoint_),
-                              &weights->embedding));
     weights->layers.resize(spec_.num_hidden_layers);
-    for (int i = 0; i < spec_.num_hidden_layers; ++i) {
-      RF_RETURN_IF_ERROR(Layer(i, spec_.IsMoeLayer(i), &weights->layers[i]));
-    }
-    RF_RETURN_IF_ERROR(
-        Vector("model.norm.weight", hidden, &weights->final_norm));
-    RF_RETURN_IF_ERROR(Matrix(
-        {.name = spec_.tie_word_embeddings ? kEmbedding : "lm_head.weight",
-         .shape = {spec_.vocab_size, hidden},
-         .rows = plan_.vocab,
-         .columns = {0, hidden}},
-        options_.form, &weights->head));
-    if (HasMtp(spec_, options_, &checkpoint_)) {
-      RF_RETURN_IF_ERROR(Mtp(&weights->mtp.emplace_back()));
+    for (const TensorGroup& group : cluster::AllTensors(spec_)) {
+      if (group.layer >= used_layers) continue;
+      RF_RETURN_IF_ERROR(Group(group, weights));
     }
     weights->bytes = bytes_done_;
     if (packed_ != nullptr && next_ != packed_->size()) {
@@ -82,20 +171,82 @@ class Loader {
     return absl::OkStatus();
   }
 
-  absl::Status Expert(int layer, int expert, MlpWeights* out) {
-    return Mlp(absl::StrCat(LayerPrefix(layer), "mlp.experts.", expert, "."),
-               spec_.moe_intermediate_size, plan_.expert_columns,
-               ExpertForm(options_), out);
+  absl::Status Expert(const TensorGroup& group, int expert, MlpWeights* out) {
+    for (const ModelTensor& tensor : group.tensors) {
+      if (!tensor.each_expert()) continue;
+      const Destination destination =
+          DestinationOf(tensor.role, /*weights=*/nullptr, /*layer=*/nullptr,
+                        /*mtp=*/nullptr, out);
+      RF_RETURN_IF_ERROR(
+          Tensor(group, tensor, expert, destination, /*layer=*/nullptr));
+    }
+    return absl::OkStatus();
   }
 
  private:
-  static std::string LayerPrefix(int layer) {
-    return absl::StrCat("model.layers.", layer, ".");
-  }
-
   absl::Status Advance(uint64_t bytes) {
     bytes_done_ += bytes;
     return progress_(bytes_done_, bytes_total_);
+  }
+
+  absl::Status Group(const TensorGroup& group, Weights* weights) {
+    MtpWeights* mtp = nullptr;
+    LayerWeights* layer = nullptr;
+    if (group.layer >= spec_.num_hidden_layers) {
+      mtp = &weights->mtp.emplace_back();
+      layer = &mtp->layer;
+    } else if (group.layer >= 0) {
+      layer = &weights->layers[group.layer];
+    }
+    std::vector<int32_t> held;
+    if (layer != nullptr) {
+      layer->is_moe = group.is_moe;
+      if (group.is_moe) {
+        held = cluster::HeldExperts(plan_, options_.experts, group.layer);
+        Prepare(held.size(), &layer->moe);
+      }
+    }
+    for (const auto& [tensor, index] : cluster::InOrder(group, held.size())) {
+      if (tensor->memory == MemoryForm::kNotLoaded) continue;
+      MlpWeights* expert = index < 0 ? nullptr : &layer->moe.experts[index];
+      RF_RETURN_IF_ERROR(Tensor(
+          group, *tensor, index < 0 ? 0 : held[index],
+          DestinationOf(tensor->role, weights, layer, mtp, expert), layer));
+    }
+    return absl::OkStatus();
+  }
+
+  void Prepare(size_t num_experts, MoeWeights* moe) const {
+    const size_t hidden = spec_.hidden_size;
+    moe->experts.resize(num_experts);
+    moe->expert_form = forms_.experts;
+    if (spec_.n_shared_experts > 0) return;
+    moe->shared.gate = WeightMatrix(forms_.products, 0, hidden);
+    moe->shared.up = WeightMatrix(forms_.products, 0, hidden);
+    moe->shared.down = WeightMatrix(forms_.products, hidden, 0);
+  }
+
+  absl::Status Tensor(const TensorGroup& group, const ModelTensor& tensor,
+                      int expert, const Destination& destination,
+                      LayerWeights* layer) {
+    const cluster::LocalSlice local =
+        cluster::LocalSliceOf(tensor, spec_, plan_);
+    const TensorSlice slice = {
+        .name = cluster::TensorName(group.prefix, tensor, expert),
+        .shape = tensor.shape(),
+        .rows = local.rows,
+        .columns = local.columns,
+        .may_be_fp8 = tensor.may_be_fp8(),
+        .block_rows = spec_.weight_block_rows,
+        .block_columns = spec_.weight_block_columns};
+    if (tensor.memory == MemoryForm::kVector) {
+      return Vector(slice, destination.vector);
+    }
+    const WeightForm form = cluster::FormOf(tensor, forms_);
+    if (tensor.memory == MemoryForm::kKeyValue) {
+      return KeyValueProducts(slice, form, &layer->attention);
+    }
+    return Matrix(slice, form, destination.matrix);
   }
 
   absl::Status Matrix(const TensorSlice& slice, WeightForm form,
@@ -131,63 +282,36 @@ class Loader {
                        .bytes = matrix.bytes()});
   }
 
-  // The rows `rows` of a product [num_rows, num_columns].
-  absl::Status Rows(std::string name, int num_rows, Range rows, int num_columns,
-                    WeightForm form, WeightMatrix* matrix) {
-    return Matrix({.name = std::move(name),
-                   .shape = {num_rows, num_columns},
-                   .rows = rows,
-                   .columns = {0, num_columns},
-                   .may_be_fp8 = true},
-                  form, matrix);
-  }
-
-  absl::Status Columns(std::string name, int num_rows, int num_columns,
-                       Range columns, WeightForm form, WeightMatrix* matrix) {
-    return Matrix({.name = std::move(name),
-                   .shape = {num_rows, num_columns},
-                   .rows = {0, num_rows},
-                   .columns = columns,
-                   .may_be_fp8 = true},
-                  form, matrix);
-  }
-
   // kv_b, and W_UK of each head transposed: row h * r + i, column j takes row
   // h * (dn + dv) + j, column i of kv_b. Both are rounded from what is stored.
-  absl::Status KeyValueProducts(const std::string& name,
+  absl::Status KeyValueProducts(const TensorSlice& slice, WeightForm form,
                                 AttentionWeights* out) {
     const int64_t rank = spec_.kv_lora_rank;
     const int64_t nope = spec_.qk_nope_head_dim;
     const int64_t head_rows = nope + spec_.v_head_dim;
     const int64_t heads = plan_.heads.size();
-    const std::string transposed = absl::StrCat(name, " (W_UK transposed)");
+    const std::string transposed =
+        absl::StrCat(slice.name, " (W_UK transposed)");
     if (packed_ != nullptr) {
       RF_RETURN_IF_ERROR(
-          Take(name, options_.form, heads * head_rows, rank, &out->kv_b));
-      return Take(transposed, options_.form, heads * rank, nope,
-                  &out->uk_transposed);
+          Take(slice.name, form, heads * head_rows, rank, &out->kv_b));
+      return Take(transposed, form, heads * rank, nope, &out->uk_transposed);
     }
     RF_ASSIGN_OR_RETURN(
-        out->kv_b,
-        WeightMatrix::Create(options_.form, heads * head_rows, rank, arena_));
-    RF_ASSIGN_OR_RETURN(
-        out->uk_transposed,
-        WeightMatrix::Create(options_.form, heads * rank, nope, arena_));
+        out->kv_b, WeightMatrix::Create(form, heads * head_rows, rank, arena_));
+    RF_ASSIGN_OR_RETURN(out->uk_transposed,
+                        WeightMatrix::Create(form, heads * rank, nope, arena_));
     const int64_t held = std::clamp<int64_t>(
         kMaxHeldFloats / (head_rows * rank), 1, std::max<int64_t>(heads, 1));
     std::vector<float> floats(heads == 0 ? 0 : held * head_rows * rank);
     for (int64_t head = 0; head < heads; head += held) {
       const int64_t count = std::min(held, heads - head);
       const int64_t first_row = head * head_rows;
-      const int begin =
-          static_cast<int>(plan_.heads.begin * head_rows + first_row);
+      TensorSlice part = slice;
+      part.rows.begin += static_cast<int>(first_row);
+      part.rows.end = part.rows.begin + static_cast<int>(count * head_rows);
       RF_RETURN_IF_ERROR(reader_.ReadRows(
-          {.name = name,
-           .shape = {spec_.num_attention_heads * head_rows, rank},
-           .rows = {begin, begin + static_cast<int>(count * head_rows)},
-           .columns = {0, spec_.kv_lora_rank},
-           .may_be_fp8 = true},
-          options_.form, /*stored_bytes_per_row=*/0,
+          part, form, /*stored_bytes_per_row=*/0,
           [&](int64_t row, const float* values) {
             out->kv_b.SetRow(first_row + row, values);
             std::copy_n(values, rank, floats.data() + row * rank);
@@ -202,26 +326,23 @@ class Loader {
         }
       });
     }
-    Note(name, out->kv_b);
+    Note(slice.name, out->kv_b);
     Note(transposed, out->uk_transposed);
     return Advance(out->kv_b.bytes() + out->uk_transposed.bytes());
   }
 
-  absl::Status Vector(const std::string& name, int size,
-                      std::vector<float>* vector) {
+  absl::Status Vector(const TensorSlice& slice, std::vector<float>* vector) {
     if (packed_ != nullptr) {
       WeightMatrix matrix;
-      RF_RETURN_IF_ERROR(Take(name, WeightForm::kF32Rows, 1, size, &matrix));
-      vector->resize(size);
+      RF_RETURN_IF_ERROR(Take(slice.name, WeightForm::kF32Rows, 1,
+                              slice.columns.size(), &matrix));
+      vector->resize(slice.columns.size());
       matrix.GetRow(0, vector->data());
       return absl::OkStatus();
     }
-    RF_ASSIGN_OR_RETURN(*vector, reader_.ReadFloats({.name = name,
-                                                     .shape = {size},
-                                                     .rows = {0, 1},
-                                                     .columns = {0, size}}));
+    RF_ASSIGN_OR_RETURN(*vector, reader_.ReadFloats(slice));
     if (parts_ != nullptr) {
-      parts_->push_back({.name = name,
+      parts_->push_back({.name = slice.name,
                          .form = WeightForm::kF32Rows,
                          .rows = 1,
                          .columns = vector->size(),
@@ -231,114 +352,11 @@ class Loader {
     return absl::OkStatus();
   }
 
-  absl::Status Attention(const std::string& prefix, AttentionWeights* out) {
-    const int hidden = spec_.hidden_size;
-    const int heads = spec_.num_attention_heads;
-    const int q_dim = spec_.qk_head_dim();
-    const int q_rank = spec_.q_lora_rank;
-    const int kv_rank = spec_.kv_lora_rank;
-    const auto name = [&prefix](absl::string_view part) {
-      return absl::StrCat(prefix, part, ".weight");
-    };
-    if (q_rank > 0) {
-      RF_RETURN_IF_ERROR(Rows(name("q_a_proj"), q_rank, {0, q_rank}, hidden,
-                              options_.form, &out->q_a));
-      RF_RETURN_IF_ERROR(Vector(name("q_a_layernorm"), q_rank, &out->q_a_norm));
-    }
-    RF_RETURN_IF_ERROR(Rows(name(q_rank > 0 ? "q_b_proj" : "q_proj"),
-                            heads * q_dim, Scale(plan_.heads, q_dim),
-                            q_rank > 0 ? q_rank : hidden, options_.form,
-                            &out->q_b));
-    RF_RETURN_IF_ERROR(Rows(name("kv_a_proj_with_mqa"), spec_.cache_row(),
-                            {0, spec_.cache_row()}, hidden, options_.form,
-                            &out->kv_a));
-    RF_RETURN_IF_ERROR(
-        Vector(name("kv_a_layernorm"), kv_rank, &out->kv_a_norm));
-    RF_RETURN_IF_ERROR(KeyValueProducts(name("kv_b_proj"), out));
-    return Columns(name("o_proj"), hidden, heads * spec_.v_head_dim,
-                   Scale(plan_.heads, spec_.v_head_dim), options_.form,
-                   &out->o);
-  }
-
-  absl::Status Mlp(const std::string& prefix, int width, Range columns,
-                   WeightForm form, MlpWeights* out) {
-    const int hidden = spec_.hidden_size;
-    RF_RETURN_IF_ERROR(Rows(absl::StrCat(prefix, "gate_proj.weight"), width,
-                            columns, hidden, form, &out->gate));
-    RF_RETURN_IF_ERROR(Rows(absl::StrCat(prefix, "up_proj.weight"), width,
-                            columns, hidden, form, &out->up));
-    return Columns(absl::StrCat(prefix, "down_proj.weight"), hidden, width,
-                   columns, form, &out->down);
-  }
-
-  absl::Status Moe(int layer, const std::string& prefix, MoeWeights* out) {
-    const int experts = spec_.n_routed_experts;
-    const int hidden = spec_.hidden_size;
-    RF_RETURN_IF_ERROR(Matrix({.name = absl::StrCat(prefix, "gate.weight"),
-                               .shape = {experts, hidden},
-                               .rows = {0, experts},
-                               .columns = {0, hidden}},
-                              WeightForm::kF32Rows, &out->router));
-    if (spec_.topk_method == cluster::TopkMethod::kNoauxTc) {
-      RF_RETURN_IF_ERROR(
-          Vector(absl::StrCat(prefix, "gate.e_score_correction_bias"), experts,
-                 &out->router_bias));
-    }
-    const std::vector<int32_t> held = HeldExperts(plan_, options_, layer);
-    out->experts.resize(held.size());
-    out->expert_form = ExpertForm(options_);
-    for (size_t i = 0; i < held.size(); ++i) {
-      RF_RETURN_IF_ERROR(Expert(layer, held[i], &out->experts[i]));
-    }
-    if (spec_.n_shared_experts == 0) {
-      out->shared.gate = WeightMatrix(options_.form, 0, hidden);
-      out->shared.up = WeightMatrix(options_.form, 0, hidden);
-      out->shared.down = WeightMatrix(options_.form, hidden, 0);
-      return absl::OkStatus();
-    }
-    return Mlp(absl::StrCat(prefix, "shared_experts."),
-               spec_.n_shared_experts * spec_.moe_intermediate_size,
-               plan_.shared_columns, options_.form, &out->shared);
-  }
-
-  absl::Status Layer(int layer, bool is_moe, LayerWeights* out) {
-    const std::string prefix = LayerPrefix(layer);
-    RF_RETURN_IF_ERROR(Vector(absl::StrCat(prefix, "input_layernorm.weight"),
-                              spec_.hidden_size, &out->input_norm));
-    RF_RETURN_IF_ERROR(
-        Vector(absl::StrCat(prefix, "post_attention_layernorm.weight"),
-               spec_.hidden_size, &out->post_attention_norm));
-    RF_RETURN_IF_ERROR(
-        Attention(absl::StrCat(prefix, "self_attn."), &out->attention));
-    out->is_moe = is_moe;
-    const std::string mlp = absl::StrCat(prefix, "mlp.");
-    if (is_moe) return Moe(layer, mlp, &out->moe);
-    return Mlp(mlp, spec_.intermediate_size, plan_.dense_columns, options_.form,
-               &out->dense);
-  }
-
-  absl::Status Mtp(MtpWeights* out) {
-    const std::string prefix = LayerPrefix(spec_.num_hidden_layers);
-    const int hidden = spec_.hidden_size;
-    RF_RETURN_IF_ERROR(
-        Vector(absl::StrCat(prefix, "enorm.weight"), hidden, &out->enorm));
-    RF_RETURN_IF_ERROR(
-        Vector(absl::StrCat(prefix, "hnorm.weight"), hidden, &out->hnorm));
-    RF_RETURN_IF_ERROR(Matrix({.name = absl::StrCat(prefix, "eh_proj.weight"),
-                               .shape = {hidden, 2 * hidden},
-                               .rows = {0, hidden},
-                               .columns = {0, 2 * hidden}},
-                              options_.form, &out->eh_proj));
-    RF_RETURN_IF_ERROR(Layer(spec_.num_hidden_layers,
-                             spec_.n_routed_experts > 0, &out->layer));
-    return Vector(absl::StrCat(prefix, "shared_head.norm.weight"), hidden,
-                  &out->head_norm);
-  }
-
-  const Checkpoint& checkpoint_;
+  const TensorSource& source_;
   const ModelSpec& spec_;
   const ShardPlan& plan_;
   const LoadOptions& options_;
+  const cluster::WeightForms forms_;
   kernels::ThreadPool& pool_;
   const LoadProgressCallback progress_;
   const PackedShard* const packed_;       // Instead of the checkpoint, or null.
@@ -352,21 +370,21 @@ class Loader {
 
 }  // namespace
 
-absl::StatusOr<Weights> LoadShard(const Checkpoint& checkpoint,
+absl::StatusOr<Weights> LoadShard(const TensorSource& source,
                                   const ModelSpec& spec, const ShardPlan& plan,
                                   const LoadOptions& options,
                                   kernels::ThreadPool& pool,
                                   LoadProgressCallback progress,
                                   std::vector<PackedPart>* parts) {
   Weights weights;
-  Loader loader(checkpoint, spec, plan, options, pool, progress,
-                ShardBytes(spec, plan, options, &checkpoint),
+  Loader loader(source, spec, plan, options, pool, progress,
+                ShardBytes(spec, plan, options, &source),
                 /*packed=*/nullptr, parts);
   RF_RETURN_IF_ERROR(loader.Load(&weights));
   return weights;
 }
 
-absl::StatusOr<MlpWeights> LoadExpert(const Checkpoint& checkpoint,
+absl::StatusOr<MlpWeights> LoadExpert(const TensorSource& source,
                                       const ModelSpec& spec,
                                       const ShardPlan& plan,
                                       const LoadOptions& options, int layer,
@@ -374,23 +392,31 @@ absl::StatusOr<MlpWeights> LoadExpert(const Checkpoint& checkpoint,
   MlpWeights weights;
   const auto silent = [](uint64_t, uint64_t) { return absl::OkStatus(); };
   // Each matrix in memory of its own, since the expert may move on.
-  Loader loader(checkpoint, spec, plan, options, pool, silent,
+  Loader loader(source, spec, plan, options, pool, silent,
                 /*bytes_total=*/0, /*packed=*/nullptr, /*parts=*/nullptr);
-  RF_RETURN_IF_ERROR(loader.Expert(layer, expert, &weights));
+  RF_RETURN_IF_ERROR(
+      loader.Expert(cluster::TensorsOfLayer(spec, layer), expert, &weights));
   return weights;
 }
 
 absl::StatusOr<Weights> MapShard(const PackedShard& packed,
-                                 const Checkpoint& checkpoint,
+                                 const TensorSource& source,
                                  const ModelSpec& spec, const ShardPlan& plan,
                                  const LoadOptions& options,
                                  kernels::ThreadPool& pool) {
   Weights weights;
   const auto silent = [](uint64_t, uint64_t) { return absl::OkStatus(); };
-  Loader loader(checkpoint, spec, plan, options, pool, silent,
+  Loader loader(source, spec, plan, options, pool, silent,
                 /*bytes_total=*/0, &packed, /*parts=*/nullptr);
   RF_RETURN_IF_ERROR(loader.Load(&weights));
   return weights;
+}
+
+uint64_t ShardBytes(const ModelSpec& spec, const ShardPlan& plan,
+                    const LoadOptions& options, const TensorSource* source) {
+  return cluster::ShardSizesOf(spec, plan, FormsFor(options, source),
+                               options.experts, LoadsMtp(spec, options, source))
+      .total();
 }
 
 }  // namespace ringfleet::worker

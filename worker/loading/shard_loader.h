@@ -10,10 +10,10 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "cluster/checkpoint/safetensors.h"
 #include "cluster/model/expert_layout.h"
 #include "cluster/model/model_spec.h"
 #include "cluster/model/shard_plan.h"
+#include "cluster/model/tensor_source.h"
 #include "kernels/products/weight_matrix.h"
 #include "kernels/thread_pool.h"
 #include "worker/loading/packed_shard.h"
@@ -50,7 +50,7 @@ using LoadProgressCallback =
 // it is valid while they, or what they were moved to, live.
 //
 // Errors: those of TensorReader.
-absl::StatusOr<Weights> LoadShard(const cluster::Checkpoint& checkpoint,
+absl::StatusOr<Weights> LoadShard(const cluster::TensorSource& source,
                                   const cluster::ModelSpec& spec,
                                   const cluster::ShardPlan& plan,
                                   const LoadOptions& options,
@@ -63,7 +63,7 @@ absl::StatusOr<Weights> LoadShard(const cluster::Checkpoint& checkpoint,
 //
 // Errors: DATA_LOSS: the shard holds something else.
 absl::StatusOr<Weights> MapShard(const PackedShard& packed,
-                                 const cluster::Checkpoint& checkpoint,
+                                 const cluster::TensorSource& source,
                                  const cluster::ModelSpec& spec,
                                  const cluster::ShardPlan& plan,
                                  const LoadOptions& options,
@@ -73,7 +73,7 @@ absl::StatusOr<Weights> MapShard(const PackedShard& packed,
 // prediction layer is behind the others.
 //
 // Errors: those of TensorReader.
-absl::StatusOr<MlpWeights> LoadExpert(const cluster::Checkpoint& checkpoint,
+absl::StatusOr<MlpWeights> LoadExpert(const cluster::TensorSource& source,
                                       const cluster::ModelSpec& spec,
                                       const cluster::ShardPlan& plan,
                                       const LoadOptions& options, int layer,
@@ -85,7 +85,7 @@ absl::StatusOr<MlpWeights> LoadExpert(const cluster::Checkpoint& checkpoint,
 // files, bf16 and yes. Saturates instead of overflowing.
 uint64_t ShardBytes(const cluster::ModelSpec& spec,
                     const cluster::ShardPlan& plan, const LoadOptions& options,
-                    const cluster::Checkpoint* checkpoint = nullptr);
+                    const cluster::TensorSource* source = nullptr);
 
 }  // namespace ringfleet::worker
 

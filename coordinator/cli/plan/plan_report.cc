@@ -8,7 +8,7 @@
 #include "cluster/collectives/algorithm_table.h"
 #include "cluster/model/dtype_names.h"
 #include "cluster/model/model_tensors.h"
-#include "cluster/model/parameter_count.h"
+#include "cluster/model/published_sizes.h"
 #include "cluster/model/shard_sizes.h"
 #include "kernels/dtype.h"
 

@@ -10,7 +10,7 @@
 #include "cluster/checkpoint/open_model.h"
 #include "cluster/collectives/algorithm_table.h"
 #include "cluster/model/dtype_names.h"
-#include "cluster/model/model_tensors.h"
+#include "cluster/model/published_sizes.h"
 #include "cluster/process/file_reader.h"
 #include "cluster/process/status_macros.h"
 #include "cluster/synthetic/synthetic_model.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cluster/model/parameter_count.h"
+#include "cluster/model/published_sizes.h"
 
 #include <gtest/gtest.h>
 
@@ -9,9 +9,32 @@
 #include "absl/strings/str_cat.h"
 #include "cluster/checkpoint/open_model.h"
 #include "cluster/checkpoint/safetensors.h"
+#include "tests/testing/checkpoint_writer.h"
+#include "tests/testing/r1_spec.h"
 
 namespace ringfleet::cluster {
 namespace {
+
+uint64_t Parameters(const CheckpointSizes& sizes, WeightClass weight_class) {
+  return sizes.parameters[static_cast<size_t>(weight_class)];
+}
+
+// Counts that others have published or that follow from the paper's sizes.
+TEST(PublishedSizesTest, R1HasItsExactNumbers) {
+  const CheckpointSizes sizes = PublishedSizes(testing::R1Spec());
+  EXPECT_EQ(Parameters(sizes, WeightClass::kRoutedExperts), 653'908'770'816u);
+  EXPECT_EQ(Parameters(sizes, WeightClass::kSharedExperts), 2'554'331'136u);
+  EXPECT_EQ(Parameters(sizes, WeightClass::kAttention), 11'413'422'080u);
+  EXPECT_EQ(Parameters(sizes, WeightClass::kDenseMlp), 1'189'085'184u);
+  EXPECT_EQ(Parameters(sizes, WeightClass::kEmbedding), 926'679'040u);
+  EXPECT_EQ(Parameters(sizes, WeightClass::kHead), 926'679'040u);
+  EXPECT_EQ(Parameters(sizes, WeightClass::kRouter), 106'445'312u);
+  EXPECT_EQ(Parameters(sizes, WeightClass::kNorms), 1'006'592u);
+  EXPECT_EQ(sizes.main_parameters(), 671'026'419'200u);
+  EXPECT_EQ(Parameters(sizes, WeightClass::kMtp), 13'463'426'304u);
+  // 688.58 GB of files, their headers included.
+  EXPECT_NEAR(static_cast<double>(sizes.all_bytes()) * 1e-9, 688.58, 0.02);
+}
 
 // The files are an independent count.
 TEST(CountParametersTest, IsWhatTheFilesHold) {
@@ -42,26 +65,18 @@ TEST(CountParametersTest, IsWhatTheFilesHold) {
 // DeepSeek-V3, arXiv:2412.19437, section 4.2: 671 B, of which each token uses
 // 37 B.
 TEST(CountParametersTest, R1HasItsPublishedNumber) {
-  ModelSpec spec;
-  spec.vocab_size = 129280;
-  spec.hidden_size = 7168;
-  spec.num_hidden_layers = 61;
-  spec.num_attention_heads = 128;
-  spec.q_lora_rank = 1536;
-  spec.kv_lora_rank = 512;
-  spec.qk_nope_head_dim = 128;
-  spec.qk_rope_head_dim = 64;
-  spec.v_head_dim = 128;
-  spec.intermediate_size = 18432;
-  spec.moe_intermediate_size = 2048;
-  spec.n_routed_experts = 256;
-  spec.n_shared_experts = 1;
-  spec.num_experts_per_tok = 8;
-  spec.first_k_dense_replace = 3;
-  spec.topk_method = TopkMethod::kNoauxTc;
+  ModelSpec spec = testing::R1Spec();
   EXPECT_EQ(CountParameters(spec) / 1'000'000'000, 671u);
   spec.n_routed_experts = 8;
   EXPECT_NEAR(CountParameters(spec) * 1e-9, 37, 0.6);
+}
+
+TEST(CountParametersTest, ATiedHeadIsNotCountedTwice) {
+  ModelSpec spec = testing::TinyV2LiteSpec();
+  const uint64_t untied = CountParameters(spec);
+  spec.tie_word_embeddings = true;
+  EXPECT_EQ(untied - CountParameters(spec),
+            uint64_t{1} * spec.vocab_size * spec.hidden_size);
 }
 
 }  // namespace
