@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "cluster/model/unread_tensors.h"
 #include "kernels/dtype.h"
 
 namespace ringfleet::cluster {
@@ -42,6 +43,12 @@ class Inspector {
       Expect(group);
     }
     for (const std::string& name : names) Tally(name);
+    // Only the first of several multi-token prediction layers is loaded.
+    for (const std::string& name : FindUnreadTensors(
+             spec_, source_,
+             spec_.num_hidden_layers + (result_.has_mtp ? 1 : 0))) {
+      Wrong(name, "nothing reads this tensor");
+    }
     std::sort(result_.missing.begin(), result_.missing.end());
     std::sort(result_.wrong.begin(), result_.wrong.end());
     return std::move(result_);

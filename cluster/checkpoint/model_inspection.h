@@ -30,7 +30,9 @@ struct ModelInspection {
   std::map<std::string, TensorTally> files;   // By name; of data, not headers.
   // All sorted.
   std::vector<std::string> missing;  // Names.
-  std::vector<std::string> wrong;    // "NAME: shape [1, 2], want [3, 4]".
+  // "NAME: shape [1, 2], want [3, 4]". Unread tensors (unread_tensors.h) are
+  // here and in `unexpected`.
+  std::vector<std::string> wrong;
   std::vector<std::string> unexpected;  // Names.
   // Whether any tensor of a multi-token prediction layer is there. Without one
   // such layers are not asked for: they are not needed to generate.

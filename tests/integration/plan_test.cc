@@ -98,5 +98,29 @@ TEST_F(PlanCliTest, AnIncompleteCheckpointIsNamedAndExits4) {
   EXPECT_EQ(Cli({"inspect", File("nothing")}).code, 2);
 }
 
+// A model without low-rank queries does not read those of this checkpoint.
+TEST_F(PlanCliTest, ATensorThatNothingReadsIsNamedAndExits4) {
+  const std::string copy = File("copy");
+  std::filesystem::copy(Model("tiny-v2"), copy);
+  json config = json::parse(testing::ReadFile(copy + "/config.json"));
+  config["q_lora_rank"] = nullptr;
+  testing::WriteFile(copy + "/config.json", config.dump());
+  const Finished finished = Cli({"inspect", copy, "-o", "json"});
+  EXPECT_EQ(finished.code, 4);
+  const json document = finished.document();
+  EXPECT_EQ(document["ok"], false);
+  bool found = false;
+  for (const json& wrong : document["wrong"]) {
+    found |= wrong ==
+             "model.layers.1.self_attn.q_a_proj.weight: nothing reads "
+             "this tensor";
+  }
+  EXPECT_TRUE(found) << document["wrong"];
+  EXPECT_FALSE(document["unexpected"].empty());
+  const Finished text = Cli({"inspect", copy});
+  EXPECT_EQ(text.code, 4);
+  EXPECT_THAT(text.output, HasSubstr(": nothing reads this tensor"));
+}
+
 }  // namespace
 }  // namespace ringfleet::integration

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "cluster/model/model_tensors.h"
 #include "cluster/model/shard_sizes.h"
+#include "cluster/model/unread_tensors.h"
 #include "cluster/process/status_macros.h"
 #include "kernels/check.h"
 #include "worker/loading/tensor_reader.h"
@@ -157,6 +158,7 @@ class Loader {
   absl::Status Load(Weights* weights) {
     const bool mtp = LoadsMtp(spec_, options_, &source_);
     const int used_layers = spec_.num_hidden_layers + (mtp ? 1 : 0);
+    RF_RETURN_IF_ERROR(cluster::CheckAllRead(spec_, source_, used_layers));
     RF_RETURN_IF_ERROR(Advance(0));
     weights->layers.resize(spec_.num_hidden_layers);
     for (const TensorGroup& group : cluster::AllTensors(spec_)) {

@@ -49,7 +49,8 @@ using LoadProgressCallback =
 // `parts`, if not null, gets what a packed shard of these weights consists of;
 // it is valid while they, or what they were moved to, live.
 //
-// Errors: those of TensorReader.
+// Errors: those of TensorReader, and of cluster::CheckAllRead before a weight
+// is read.
 absl::StatusOr<Weights> LoadShard(const cluster::TensorSource& source,
                                   const cluster::ModelSpec& spec,
                                   const cluster::ShardPlan& plan,
@@ -61,7 +62,8 @@ absl::StatusOr<Weights> LoadShard(const cluster::TensorSource& source,
 // The same weights from a packed shard, which its matrices keep mapped. Of the
 // checkpoint nothing but the headers is looked at. Verify the shard first.
 //
-// Errors: DATA_LOSS: the shard holds something else.
+// Errors: DATA_LOSS: the shard holds something else. Those of
+// cluster::CheckAllRead.
 absl::StatusOr<Weights> MapShard(const PackedShard& packed,
                                  const cluster::TensorSource& source,
                                  const cluster::ModelSpec& spec,

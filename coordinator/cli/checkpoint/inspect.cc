@@ -26,9 +26,11 @@ using cluster::TensorTally;
 
 constexpr char kInspectFooter[] = R"(
 Reads config.json, the headers of the safetensors files and the tokenizer, no
-weights. Compares with what the configuration asks for: exit 4 when a tensor is
-missing, or has another shape or a type that cannot be loaded. Unexpected tensors
-are listed and do no harm: nothing reads them. A checkpoint without its
+weights. Compares the tensors with what the configuration asks for. Exit 4 when a
+tensor is missing or wrong: it has another shape, a type that cannot be loaded,
+or nothing reads it although its layer is used (a bias, a static scale). Loading
+refuses such a checkpoint, too. Tensors of unused layers and those known to be
+superfluous are listed as unexpected and do no harm. A checkpoint without its
 multi-token prediction layer is complete.
 
 Examples:

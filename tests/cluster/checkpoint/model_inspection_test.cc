@@ -71,12 +71,32 @@ TEST(InspectModelTest, NamesWhatIsMissingWrongAndUnexpected) {
                 "model.layers.1.mlp.experts.3.up_proj.weight"}));
   EXPECT_EQ(found.wrong,
             (std::vector<std::string>{
+                "model.layers.0.extra: nothing reads this tensor",
                 absl::StrCat("model.norm.weight: shape [1, ", spec.hidden_size,
                              "], want [", spec.hidden_size, "]")}));
   EXPECT_EQ(found.unexpected,
             (std::vector<std::string>{
                 "model.layers.0.extra",
                 "model.layers.1.mlp.experts.3.up_proj.weight_scale_inv"}));
+}
+
+// What an inspection calls wrong stops a load, and the other way round.
+TEST(InspectModelTest, UnreadTensorsAreWrongAndIgnoredOnesAreNot) {
+  const ModelSpec spec = testing::TinyV3Spec();
+  std::vector<testing::TestTensor> tensors =
+      testing::RandomTensors(spec, kernels::Dtype::kBf16, 1);
+  for (const char* name :
+       {"model.layers.0.self_attn.rotary_emb.inv_freq",
+        "model.layers.4.anything", "vision_tower.patch.weight"}) {
+    tensors.push_back(
+        testing::MakeTensor(name, kernels::Dtype::kF32, {1}, {0}));
+  }
+  const testing::TempDir dir;
+  testing::WriteCheckpoint(dir.path(), testing::ConfigJson(spec), tensors, 2);
+  const ModelInspection found =
+      InspectModel(spec, *OpenCheckpoint(dir.path()).value());
+  EXPECT_TRUE(found.ok());
+  EXPECT_EQ(found.unexpected.size(), 3u);
 }
 
 }  // namespace

@@ -141,6 +141,23 @@ TEST_F(BadCheckpointTest, EveryWrongShapeIsNamed) {
   }
 }
 
+TEST_F(BadCheckpointTest, TensorsThatNothingReadsAreNamed) {
+  const std::vector<TestTensor> all = tensors_;
+  for (const char* name : {"model.layers.3.self_attn.q_a_proj.bias",
+                           "model.layers.0.mlp.up_proj.input_scale",
+                           "model.layers.1.self_attn.indexer.wk.weight"}) {
+    tensors_ = all;
+    tensors_.push_back(testing::MakeTensor(name, Dtype::kBf16, {1}, {0}));
+    ExpectLoad(absl::StatusCode::kDataLoss,
+               absl::StrCat(name, ": nothing reads this tensor"));
+  }
+  // The multi-token prediction layer is not used then.
+  tensors_ = all;
+  tensors_.push_back(
+      testing::MakeTensor("model.layers.3.bias", Dtype::kBf16, {1}, {0}));
+  EXPECT_TRUE(Load({.mtp = false}).ok());
+}
+
 TEST_F(BadCheckpointTest, ShapeMessageShowsBoth) {
   TestTensor& kv_b = Tensor("model.layers.1.self_attn.kv_b_proj.weight");
   ASSERT_EQ(kv_b.shape, (std::vector<int64_t>{132, 20}));
