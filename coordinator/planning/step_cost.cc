@@ -23,13 +23,13 @@ using cluster::ModelTensor;
 using cluster::Operation;
 using cluster::ProductSeconds;
 using cluster::ShardPlan;
-using cluster::Split;
 using cluster::WeightClass;
 
 // The last of a feed-forward network's, [hidden_size, width].
-bool IsLast(Split split) {
-  return split == Split::kDenseColumns || split == Split::kSharedColumns ||
-         split == Split::kExpertColumns;
+bool IsLast(cluster::Split split) {
+  return split == cluster::Split::kDenseColumns ||
+         split == cluster::Split::kSharedColumns ||
+         split == cluster::Split::kExpertColumns;
 }
 
 PartCost Products(const std::vector<LocalMatrix>& matrices,
@@ -50,7 +50,8 @@ PartCost Products(const std::vector<LocalMatrix>& matrices,
 
 // Those that heads divide like this, but for what expands the cache's latents.
 PartCost AttentionProducts(const std::vector<LocalMatrix>& matrices,
-                           Split split, double rows, const HostSpec& host) {
+                           cluster::Split split, double rows,
+                           const HostSpec& host) {
   PartCost cost;
   for (const LocalMatrix& matrix : matrices) {
     const ModelTensor& tensor = *matrix.tensor;
@@ -271,7 +272,7 @@ PartCost RankShare::Head(double tokens) const {
 }
 
 PartCost RankShare::Latents(double rows) const {
-  return AttentionProducts(dense_, Split::kNone, rows, host_);
+  return AttentionProducts(dense_, cluster::Split::kNone, rows, host_);
 }
 
 PartCost RankShare::Router(double rows) const {
@@ -279,11 +280,11 @@ PartCost RankShare::Router(double rows) const {
 }
 
 PartCost RankShare::Queries(double rows) const {
-  return AttentionProducts(dense_, Split::kHeadRows, rows, host_);
+  return AttentionProducts(dense_, cluster::Split::kHeadRows, rows, host_);
 }
 
 PartCost RankShare::Outputs(double rows) const {
-  return AttentionProducts(dense_, Split::kHeadColumns, rows, host_);
+  return AttentionProducts(dense_, cluster::Split::kHeadColumns, rows, host_);
 }
 
 PartCost RankShare::GateUp(double rows, bool moe) const {
