@@ -22,10 +22,10 @@ namespace ringfleet::cluster {
 // byte verified by the checksum of its chunk.
 //
 // A call asks for at most 1 MiB and goes to the source with the fewest calls at
-// that moment. When a stream breaks, stalls or brings a damaged chunk, the rest
-// is asked for again, from the first byte that has not been verified; a source
-// that gets no further in `attempts` attempts or `no_progress` of time is given
-// up for good, and the next one carries on. Thread-safe.
+// the moment. After a stream that breaks, stalls or brings a damaged chunk, the
+// rest is asked for again from the first byte that has not been verified. A
+// source without progress in `attempts` attempts or `no_progress` of time is
+// given up for good, and another one carries on. Thread-safe.
 class CheckpointFetcher {
  public:
   struct Source {
@@ -33,7 +33,7 @@ class CheckpointFetcher {
     std::string address;  // HOST:PORT.
   };
   struct Options {
-    // Until a source has looked at all its files, which may lie on a slow disk.
+    // For a source to look at all its files, which may lie on a slow disk.
     absl::Duration list_time = absl::Minutes(10);
     absl::Duration no_progress = absl::Seconds(30);
     int attempts = 5;
@@ -45,10 +45,10 @@ class CheckpointFetcher {
     int64_t modified_ns = 0;  // On the first source.
   };
 
-  // Asks all sources what they have. Those that don't answer, and those with
-  // another checkpoint than the first that does, are left out. Begins with
-  // source `first` modulo their number, so that several hosts spread theirs.
-  // `calls`, which must outlive the fetcher, ends everything with CANCELLED.
+  // Asks all sources for their files. A source that doesn't answer, or has
+  // another checkpoint than the first that does, is left out. Calls begin with
+  // source `first` modulo their number, so that several hosts use different
+  // ones. `calls` must outlive the fetcher and ends everything with CANCELLED.
   //
   // Errors: those of the sources, when none is of use: names all of them.
   static absl::StatusOr<std::unique_ptr<CheckpointFetcher>> Open(
@@ -59,25 +59,26 @@ class CheckpointFetcher {
   const std::vector<File>& files() const { return files_; }
   // Null when there is no such file.
   const File* Find(absl::string_view name) const;
-  // What all sources say that the whole checkpoint has.
+  // The fingerprint of the whole checkpoint, alike on all sources.
   const std::string& fingerprint() const { return fingerprint_; }
-  // "worker 0, the coordinator": those that are of use.
+  // "worker 0, the coordinator": the sources in use.
   std::string SourceNames() const;
 
-  // `count` ranges of `size` bytes that begin `stride` bytes apart, stored one
-  // behind the other; they must lie in the file.
+  // Reads `count` ranges of `size` bytes that begin `stride` bytes apart and
+  // lie in the file, and stores them one behind the other.
   //
-  // Errors: no source is left: names the file, the byte, and what was wrong
-  // with each. UNAVAILABLE if that may pass, else the code of the last.
-  // CANCELLED.
+  // Errors: no source is left: names the file, the byte, and each source's
+  // failure; UNAVAILABLE if the failure may pass, else the code of the last
+  // source. CANCELLED.
   absl::Status Read(const std::string& file, uint64_t offset, uint64_t size,
                     uint64_t stride, uint64_t count, char* destination) const;
 
-  // A whole file of at most `max_bytes`; NOT_FOUND, INVALID_ARGUMENT.
+  // Reads a whole file. Errors: NOT_FOUND; INVALID_ARGUMENT if it is longer
+  // than `max_bytes`; those of Read.
   absl::StatusOr<std::string> ReadWhole(const std::string& file,
                                         uint64_t max_bytes) const;
 
-  // That were delivered. What was damaged or came twice is not counted.
+  // Bytes that were delivered, without those that were damaged or came twice.
   uint64_t bytes_fetched() const { return bytes_fetched_; }
 
  private:
@@ -85,7 +86,7 @@ class CheckpointFetcher {
   struct Attempt;
 
   CheckpointFetcher(CancellableCalls* calls, const Options& options);
-  // Up to 1 MiB. `request` says what, but for `from`.
+  // Reads up to 1 MiB. `request` has all fields but `from`.
   absl::Status ReadCall(v1::ReadFileRequest request, char* destination) const;
   Attempt ReadFrom(const Peer& peer, const v1::ReadFileRequest& request,
                    absl::Duration limit, char* destination,
@@ -103,7 +104,7 @@ class CheckpointFetcher {
   std::string fingerprint_;
   std::vector<File> files_;  // By name.
   std::vector<std::unique_ptr<Peer>> peers_;
-  size_t first_ = 0;  // Of peers_, before others with as many calls.
+  size_t first_ = 0;  // Index into peers_: first of those with fewest calls.
   mutable std::atomic<uint64_t> bytes_fetched_ = 0;
   mutable Mutex mu_;
   mutable CondVar changed_;

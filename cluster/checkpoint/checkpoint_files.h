@@ -9,13 +9,13 @@
 
 namespace ringfleet::cluster {
 
-// The names of the files that make the checkpoint in a folder: config.json, the
-// index if there is one, and the *.safetensors files. All of them are there;
-// what they hold has not been looked at, but for the index.
+// Lists the files that make the checkpoint in a folder: config.json, the index
+// if there is one, and the *.safetensors files. All of them exist. Only the
+// index has been read.
 //
-// Errors: NOT_FOUND says what is missing, the folder or a file of it; of a
-// synthetic model, too. DATA_LOSS, INVALID_ARGUMENT, PERMISSION_DENIED: the
-// folder, its index or a file is of no use.
+// Errors: NOT_FOUND names the folder or file that is missing; a synthetic model
+// has none. DATA_LOSS, INVALID_ARGUMENT, PERMISSION_DENIED: the folder, its
+// index or a file is of no use.
 absl::StatusOr<std::vector<std::string>> ListCheckpointFiles(
     const std::string& model_dir);
 

@@ -14,23 +14,23 @@
 
 namespace ringfleet::cluster {
 
-// What a caller may ask for at a time, and what it gets at a time: a call
-// ends soon, and a chunk is as large as transport makes worthwhile.
+// The most bytes of a call, so that it ends soon, and the bytes of a chunk of
+// its stream, as many as pay with gRPC.
 inline constexpr uint64_t kMaxServedBytes = 8 << 20;
 inline constexpr uint64_t kServedChunkBytes = 256 << 10;
 
 // Serves CheckpointFiles. Files are opened by the names that the checkpoint
-// itself gives to them, never by a caller's; where such a name is a link, it is
-// followed, as in the hub's caches. A file must be in the state in which it was
-// found to be a part of the checkpoint. Between calls no file is open.
+// itself gives to them, never by a caller's. A name that is a link is followed,
+// as in the hub's caches. A file must not have changed since it was found to be
+// a part of the checkpoint. Between calls no file is open.
 //
-// Each of at most kMaxCalls calls holds two chunks; what else is kept are
-// names. Thread-safe.
+// Each of at most kMaxCalls calls holds two chunks. Beside them only names are
+// kept. Thread-safe.
 class CheckpointFilesService final : public v1::CheckpointFiles::Service {
  public:
   static constexpr int kMaxCalls = 32;
 
-  // From now on this folder, and no other, is served; nothing is opened yet.
+  // Serves this folder, and no other, from the next call on. Opens nothing.
   void Serve(const std::string& folder);
 
   grpc::Status List(grpc::ServerContext* context,
@@ -41,7 +41,7 @@ class CheckpointFilesService final : public v1::CheckpointFiles::Service {
                     grpc::ServerWriter<v1::FileChunk>* writer) override;
 
  private:
-  // A folder as it was when it was last looked at.
+  // The state in which a folder was found.
   struct Listing;
 
   static absl::StatusOr<std::shared_ptr<const Listing>> MakeListing(
@@ -56,7 +56,7 @@ class CheckpointFilesService final : public v1::CheckpointFiles::Service {
   std::string folder_ ABSL_GUARDED_BY(mu_);                      // Empty: none.
   std::shared_ptr<const Listing> listing_ ABSL_GUARDED_BY(mu_);  // Or null.
   bool listing_now_ ABSL_GUARDED_BY(mu_) = false;  // One call looks.
-  int calls_ ABSL_GUARDED_BY(mu_) = 0;             // Of Read.
+  int calls_ ABSL_GUARDED_BY(mu_) = 0;             // In Read.
 };
 
 }  // namespace ringfleet::cluster

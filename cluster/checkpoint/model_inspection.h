@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a checkpoint holds beside what its configuration asks for; from headers
-// alone.
+// Compares the tensors of a checkpoint with those that its configuration asks
+// for, from headers alone.
 #ifndef RINGFLEET_CLUSTER_CHECKPOINT_MODEL_INSPECTION_H_
 #define RINGFLEET_CLUSTER_CHECKPOINT_MODEL_INSPECTION_H_
 
@@ -26,18 +26,18 @@ struct ModelInspection {
   // By WeightClass, of tensors that the configuration asks for.
   std::array<TensorTally, kNumWeightClasses> classes = {};
   TensorTally unexpected_tally;
-  std::map<std::string, TensorTally> dtypes;  // Of all tensors.
-  std::map<std::string, TensorTally> files;   // By name; of data, not headers.
+  std::map<std::string, TensorTally> dtypes;  // All tensors.
+  std::map<std::string, TensorTally> files;   // By name; data, not headers.
   // All sorted.
   std::vector<std::string> missing;  // Names.
   // "NAME: shape [1, 2], want [3, 4]". Unread tensors (unread_tensors.h) are
   // here and in `unexpected`.
   std::vector<std::string> wrong;
   std::vector<std::string> unexpected;  // Names.
-  // Whether any tensor of a multi-token prediction layer is there. Without one
-  // such layers are not asked for: they are not needed to generate.
+  // True if any tensor of a multi-token prediction layer is there. Without one,
+  // such layers are not asked for, because they are not needed to generate.
   bool has_mtp = false;
-  // Whether a worker can load it, as far as headers tell.
+  // True if a worker can load the checkpoint, as far as headers tell.
   bool ok() const { return missing.empty() && wrong.empty(); }
 };
 ModelInspection InspectModel(const ModelSpec& spec, const TensorSource& source);

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads a checkpoint in the hub's format: *.safetensors files, with
-// model.safetensors.index.json when there are several. Only headers are read
-// when a checkpoint is opened; weights are read by byte range, so that a
-// worker touches what it owns. A synthetic checkpoint (synthetic_model.h) is
-// read in the same way, without files.
+// model.safetensors.index.json when there are several. Opening reads headers
+// only. Weights are read by byte range, so that a worker touches only its own.
+// A synthetic checkpoint (synthetic_model.h) is read in this way without files.
 #ifndef RINGFLEET_CLUSTER_CHECKPOINT_SAFETENSORS_H_
 #define RINGFLEET_CLUSTER_CHECKPOINT_SAFETENSORS_H_
 
@@ -23,8 +22,7 @@ namespace ringfleet::cluster {
 // Immutable and thread-safe once open.
 class Checkpoint final : public TensorSource {
  public:
-  // open_model.h opens the source. Find reports tensors of a dtype that Dtype
-  // does not name as INVALID_ARGUMENT.
+  // open_model.h opens the source.
   explicit Checkpoint(std::unique_ptr<const CheckpointSource> source);
   ~Checkpoint() override;
 
@@ -34,19 +32,19 @@ class Checkpoint final : public TensorSource {
   absl::StatusOr<std::unique_ptr<const OpenSlice>> Open(
       const TensorSlice& slice, float limit) const override;
 
-  // Reads bytes [offset, offset + size) of the tensor's data. DATA_LOSS when
-  // the file has become shorter. Counts into bytes_read().
+  // Reads bytes [offset, offset + size) of the tensor's data. Errors: DATA_LOSS
+  // when the file has become shorter.
   absl::Status Read(const TensorInfo& tensor, uint64_t offset, size_t size,
                     void* destination) const;
-  // The same for `count` ranges that begin `stride` bytes apart, stored one
-  // behind the other. What lies between them is not read.
+  // Reads `count` ranges of `size` bytes that begin `stride` bytes apart, and
+  // nothing between them, and stores them one behind the other.
   absl::Status ReadRows(const TensorInfo& tensor, uint64_t offset, size_t size,
                         uint64_t stride, size_t count, char* destination) const;
+  // Bytes of tensors that were read from files of this host.
   uint64_t bytes_read() const;
-  // What Open and Fingerprint have read beside it.
+  // Bytes of headers and samples that were read from files of this host.
   uint64_t other_bytes_read() const;
-  // The same of what other hosts were asked for, which is not counted above:
-  // tensors, and all the rest with configuration and index.
+  // Bytes of tensors, and all other bytes, that came from other hosts.
   uint64_t bytes_fetched() const;
   uint64_t other_bytes_fetched() const;
 
@@ -59,12 +57,12 @@ class Checkpoint final : public TensorSource {
   // synthetic checkpoint has the digest of the files that it would be.
   absl::StatusOr<std::string> Fingerprint() const;
 
-  // What tells checkpoints apart, file by file: what Fingerprint hashes.
+  // One file's part of what Fingerprint hashes.
   struct FileFacts {
     std::string name;
     uint64_t bytes = 0;
-    uint64_t header_hash = 0;  // Of config.json and the index: of all of it.
-    // Of each sampled page: where it begins in the file, and its hash.
+    uint64_t header_hash = 0;  // config.json and the index: of all bytes.
+    // Offset in the file and hash of each sampled page.
     std::vector<std::pair<uint64_t, uint64_t>> pages;
   };
   absl::StatusOr<std::vector<FileFacts>> Describe() const;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of a checkpoint say that they hold: the parts of
-// safetensors.cc that parse. A file is an 8-byte little-endian header length, a
-// JSON header that maps names to dtype, shape and byte range, and the data
+// Parses headers and index of a checkpoint. A file is an 8-byte little-endian
+// header length, a JSON header that maps names to dtype, shape and byte range,
+// and the data
 // (https://github.com/huggingface/safetensors#format).
 #ifndef RINGFLEET_CLUSTER_CHECKPOINT_SAFETENSORS_HEADER_H_
 #define RINGFLEET_CLUSTER_CHECKPOINT_SAFETENSORS_HEADER_H_
@@ -25,7 +25,7 @@ inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 
 inline constexpr char kIndexName[] = "model.safetensors.index.json";
 
-// A tensor of a header, whether or not its dtype can be read.
+// A tensor of a header; its dtype may be one that cannot be read.
 struct HeaderEntry {
   TensorInfo info;                // Without `file`.
   std::string unsupported_dtype;  // Empty when it can; else info has no dtype.
@@ -56,9 +56,9 @@ struct CheckpointLayout {
   absl::flat_hash_map<std::string, int> weight_map;  // Empty without index.
 };
 
-// Of an index, whose text this is; `path` is for messages.
+// Parses the text of an index. `path` is for messages.
 //
-// Errors: DATA_LOSS, INVALID_ARGUMENT as of FindCheckpointLayout.
+// Errors: DATA_LOSS and INVALID_ARGUMENT, as FindCheckpointLayout has them.
 absl::StatusOr<CheckpointLayout> ParseIndex(std::string text,
                                             const std::string& path);
 

@@ -35,7 +35,7 @@ class SafetensorsSlice final : public OpenSlice {
   // Scales of the blocks that the slice touches.
   struct BlockScales {
     std::vector<float> values;  // [rows, columns] of blocks, row-major.
-    int64_t first_row = 0;      // Of blocks, in the whole tensor.
+    int64_t first_row = 0;      // In blocks, of the whole tensor.
     int64_t first_column = 0;
     int64_t columns = 0;
   };

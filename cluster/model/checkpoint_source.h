@@ -16,19 +16,19 @@
 
 namespace ringfleet::cluster {
 
-// What a checkpoint's headers say, however its bytes come about.
+// The facts in a checkpoint's headers, however its bytes come about.
 struct CheckpointContents {
   struct File {
     std::string name;
     uint64_t size = 0;
-    int64_t modified_ns = 0;    // 0 of what is made when asked for.
+    int64_t modified_ns = 0;    // 0: made when it is asked for.
     uint64_t header_bytes = 0;  // With the length before it.
     XXH128_hash_t header_hash = {};
   };
   std::string model;  // A folder, or the name of a synthetic model.
   std::vector<File> files;
   std::optional<std::string> config;  // Text of config.json.
-  std::optional<std::string> index;   // Of model.safetensors.index.json.
+  std::optional<std::string> index;   // And model.safetensors.index.json.
   absl::flat_hash_map<std::string, TensorInfo> tensors;
   absl::flat_hash_map<std::string, std::string> unsupported;  // Name to dtype.
 };
@@ -45,8 +45,8 @@ class CheckpointSource {
   virtual absl::Status Read(int file, uint64_t offset, size_t size,
                             void* destination) const = 0;
 
-  // The same for `count` ranges that begin `stride` bytes apart, stored one
-  // behind the other.
+  // Reads `count` ranges of `size` bytes that begin `stride` bytes apart, and
+  // stores them one behind the other.
   virtual absl::Status ReadRows(int file, uint64_t offset, size_t size,
                                 uint64_t stride, size_t count,
                                 char* destination) const {
@@ -57,9 +57,9 @@ class CheckpointSource {
     return status;
   }
 
-  // Whether the bytes of a file come from other hosts, and how many have so
-  // far, of whatever file.
+  // True if the bytes of a file come from other hosts.
   virtual bool Fetches(int /*file*/) const { return false; }
+  // Bytes that came from other hosts so far, of all files.
   virtual uint64_t bytes_fetched() const { return 0; }
 
  protected:

@@ -15,9 +15,9 @@
 
 namespace ringfleet::cluster {
 
-// For each layer of a model, the multi-token prediction layer behind the others
-// included; dense layers have an entry that nobody asks for. Const functions
-// may be called from several threads.
+// The layout of every layer, with the multi-token prediction layer behind the
+// others. Dense layers have an entry that nobody asks for. Const functions may
+// be called from several threads.
 class ExpertLayout {
  public:
   ExpertLayout() = default;  // No layer.
@@ -33,8 +33,7 @@ class ExpertLayout {
   absl::Span<const int32_t> Held(int layer, int place) const;
   // The places of an expert's copies, ascending; at least one.
   absl::Span<const int32_t> Places(int layer, int expert) const;
-  // How much longer than the fastest place each takes for the same, 1 or more.
-  // [num_places]
+  // [num_places] The time of each place relative to the fastest: 1 or more.
   absl::Span<const double> slowness() const { return slowness_; }
 
   // Where `expert` is among Held(layer, place), or -1.
@@ -49,15 +48,15 @@ class ExpertLayout {
   // Errors: INVALID_ARGUMENT: not as many as places, or not positive numbers.
   absl::Status SetSpeeds(absl::Span<const float> speeds);
 
-  // The same for some of the places alone, in their order. `layers`: those with
-  // experts; of others, who holds what says nothing.
-  // Errors: FAILED_PRECONDITION: an expert of one of these has no copy there.
+  // The layout of some of the places, in their order. `layers` are the layers
+  // with experts; the others are not looked at.
+  // Errors: FAILED_PRECONDITION: an expert of such a layer has no copy there.
   absl::StatusOr<ExpertLayout> Of(absl::Span<const int> places,
                                   absl::Span<const int> layers) const;
 
-  // Layers that the message does not name stay as they are, and so do speeds if
-  // it has none. The errors of SetLayer and SetSpeeds; layers before a bad one
-  // have changed then.
+  // Takes the layers and speeds that the message has, and keeps the others.
+  // Errors: those of SetLayer and SetSpeeds; layers before a bad one have
+  // changed then.
   absl::Status Merge(const v1::ExpertLayout& message);
   // The layers that differ from `base`, of as many layers, experts and places,
   // and the speeds unless all are alike.

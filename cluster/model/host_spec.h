@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank has of a machine, and how long that takes for products and
-// attention: by rates that `doctor` measured there, or by two of them (reads
-// and int8 products) and the proportions of one machine of perf/results.
+// A rank's part of a machine, and its times for products and attention. Times
+// follow from rates that `doctor` measured there, or from two rates (reads and
+// int8 products) and the proportions of one machine of perf/results.
 #ifndef RINGFLEET_CLUSTER_MODEL_HOST_SPEC_H_
 #define RINGFLEET_CLUSTER_MODEL_HOST_SPEC_H_
 
@@ -36,24 +36,24 @@ struct MeasuredRates {
   double int4 = 0;
   double bf16 = 0;
   double f32 = 0;
-  // Attention with kManyHeads heads over a bf16 cache, and with kFewHeads, what
-  // the absorbed form reads of it included.
+  // Attention with kManyHeads heads over a bf16 cache, and with kFewHeads. The
+  // absorbed rates include reading the cache.
   double absorbed = 0;
   double absorbed_few = 0;
   double materialized = 0;
-  // The same with kManyHeads heads over a float32 cache; 0: not measured.
+  // Attention with kManyHeads heads over a float32 cache; 0: not measured.
   double absorbed_f32_cache = 0;
   double materialized_f32_cache = 0;
 
-  // Of products with kLargeRows rows, if that is among them.
+  // The rate of products with kLargeRows rows, if it is among them.
   std::optional<double> large() const;
 };
 
 struct HostSpec {
   std::string name;
   uint64_t memory_bytes = 0;         // For weights, cache and buffers.
-  double read_bytes_per_second = 0;  // Of all its threads together.
-  double int8_ops_per_second = 0;    // Of products with kLargeRows rows.
+  double read_bytes_per_second = 0;  // By all its threads together.
+  double int8_ops_per_second = 0;    // In products with kLargeRows rows.
   int threads = 1;
   std::optional<MeasuredRates> measured;
 };
@@ -67,8 +67,7 @@ inline constexpr double kInt8OpsPerCore = 383e9;
 double ProductSeconds(const HostSpec& host, kernels::WeightForm form,
                       double weights, double bytes, double rows);
 
-// Seconds of attention that needs so many operations with `heads` heads over
-// `bytes` bytes of cache.
+// `operations` of attention with `heads` heads over `bytes` bytes of cache.
 struct AttentionWork {
   double operations = 0;
   double bytes = 0;
@@ -76,6 +75,7 @@ struct AttentionWork {
   kernels::Dtype cache = kernels::Dtype::kBf16;
   bool expanded = false;  // Keys and values of each head, not the latents.
 };
+// Seconds of such attention.
 double AttentionSeconds(const HostSpec& host, const AttentionWork& work);
 
 // The least of each: a host that is as slow and as small as any. Requires one.

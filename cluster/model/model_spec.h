@@ -80,8 +80,8 @@ struct ModelSpec {
   double SoftmaxScale() const;
 };
 
-// Sampling defaults of generation_config.json. Fields the file lacks, and
-// do_sample false, mean greedy.
+// Sampling defaults of generation_config.json. A field that the file lacks and
+// do_sample false mean greedy.
 struct GenerationDefaults {
   double temperature = 0;
   int top_k = 0;

@@ -33,8 +33,8 @@ inline constexpr int kNumWeightClasses = 9;
 // "embedding", "attention", "dense_mlp", ...
 absl::string_view WeightClassName(WeightClass weight_class);
 
-// What a tensor does in the model. A layer has at most one of each, the experts
-// one of each for every expert.
+// The purpose of a tensor in the model. A layer has at most one tensor of each
+// role, and every expert one of each expert's role.
 enum class TensorRole : uint8_t {
   kEmbedding,
   kFinalNorm,
@@ -59,7 +59,7 @@ enum class TensorRole : uint8_t {
   kSharedGate,
   kSharedUp,
   kSharedDown,
-  // Of a multi-token prediction layer.
+  // In a multi-token prediction layer only.
   kMtpEmbeddingNorm,
   kMtpHiddenNorm,
   kMtpProjection,
@@ -68,7 +68,8 @@ enum class TensorRole : uint8_t {
   kMtpHeadCopy,
 };
 
-// Which side of a tensor ranks divide, and by which range of their ShardPlan.
+// The side of a tensor that ranks divide, and the range of their ShardPlan that
+// divides it.
 enum class Split : uint8_t {
   kNone,  // Replicated.
   kHeadRows,
@@ -77,12 +78,12 @@ enum class Split : uint8_t {
   kDenseColumns,
   kSharedRows,
   kSharedColumns,
-  kExpertRows,  // Of the experts that the rank has.
+  kExpertRows,  // In each expert that the rank has.
   kExpertColumns,
   kVocabRows,
 };
 
-// How published files store a tensor. Other files may have f32, bf16 or f16.
+// The form in published files. Other files may have f32, bf16 or f16.
 enum class StoredForm : uint8_t {
   kBf16,
   kF32,
@@ -160,8 +161,8 @@ std::string LayerPrefix(int layer);
 std::string TensorName(absl::string_view prefix, const ModelTensor& tensor,
                        int expert);
 
-// What a rank has of a tensor, or of one expert's. A vector has the rows
-// {0, 1}.
+// The part of a tensor, or of one expert's, that a rank has. A vector has the
+// rows {0, 1}.
 struct LocalSlice {
   Range rows;
   Range columns;

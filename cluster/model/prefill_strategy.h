@@ -14,12 +14,12 @@ namespace ringfleet::cluster {
 inline constexpr absl::string_view kPrefillStrategyChoices =
     "auto, replicated, sequence_parallel or weight_gather";
 
-// Below this many rows per rank a product reads its weights for too few rows
-// to be worth a collective more.
+// Rows per rank from which a product's weights are worth reading once more for
+// the price of one more collective.
 inline constexpr size_t kMinShardedRows = 32;
 
-// Whether experts have enough of `rows` tokens to read their last weights, a
-// third of all, once more for these alone: least_sharded_rows / 2 each in the
+// True if experts get enough of `rows` tokens to read their last weights, a
+// third of all, once more for these tokens: least_sharded_rows / 2 each in the
 // mean.
 bool ExpertsHaveRows(const ModelSpec& spec, size_t rows,
                      size_t least_sharded_rows = kMinShardedRows);
@@ -29,10 +29,10 @@ absl::StatusOr<v1::PrefillStrategy> ParsePrefillStrategy(
     absl::string_view name);
 absl::string_view PrefillStrategyName(v1::PrefillStrategy strategy);
 
-// REPLICATED, SEQUENCE_PARALLEL or WEIGHT_GATHER: how `ranks` ranks share out
-// a step, by the fleet's strategy, the step's rows and its longest span of one
-// sequence only, so that all ranks decide alike. A step without a span of a
-// prompt is always replicated.
+// Decides how `ranks` ranks share out a step: REPLICATED, SEQUENCE_PARALLEL or
+// WEIGHT_GATHER. Only the fleet's strategy, the step's rows and its longest
+// span count, so that all ranks decide alike. A step without a span of a prompt
+// is always replicated.
 v1::PrefillStrategy StrategyOfStep(v1::PrefillStrategy strategy, size_t rows,
                                    size_t longest_span, int ranks);
 

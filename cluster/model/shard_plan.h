@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which slice of every weight a rank owns. Splits are as even as integers
+// The slice of every weight that a rank owns. Splits are as even as integers
 // allow, for any world size: a rank may own no head, expert or column at all.
 #ifndef RINGFLEET_CLUSTER_MODEL_SHARD_PLAN_H_
 #define RINGFLEET_CLUSTER_MODEL_SHARD_PLAN_H_
@@ -28,13 +28,15 @@ constexpr int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // [floor(index * total / parts), floor((index + 1) * total / parts)).
 Range SplitRange(int total, int parts, int index);
 
-// What one rank owns. A data group is a whole model but for the experts, with
-// sequences and caches of its own. Attention: heads over expert x tensor (rows
-// of q_b or q_proj and kv_b, columns of o_proj); the products that make latents
-// (q_a, kv_a), the router, all norms and the embedding are replicated. Experts
-// over data x expert, by an ExpertLayout; the columns inside an expert over
-// `tensor`; the shared expert and dense layers over expert x tensor; vocabulary
-// rows of the head likewise.
+// The parts of the model that one rank owns. A data group is a whole model but
+// for the experts, with sequences and caches of its own.
+//
+//   heads, shared expert, dense layers, vocabulary   over expert x tensor
+//   experts, by an ExpertLayout                      over data x expert
+//   columns of an expert                             over tensor
+//   q_a, kv_a, router, norms, embedding              replicated
+//
+// Heads divide the rows of q_b (or q_proj) and kv_b and the columns of o_proj.
 struct ShardPlan {
   MeshShape mesh;
   int rank = 0;
@@ -42,9 +44,9 @@ struct ShardPlan {
   Range heads;
   int expert_place = 0;  // Coordinate on data x expert.
   Range experts;         // Where each is once and consecutive ones together.
-  Range expert_columns;  // Of moe_intermediate_size.
-  Range shared_columns;  // Of n_shared_experts * moe_intermediate_size.
-  Range dense_columns;   // Of intermediate_size.
+  Range expert_columns;  // In moe_intermediate_size.
+  Range shared_columns;  // In n_shared_experts * moe_intermediate_size.
+  Range dense_columns;   // In intermediate_size.
   Range vocab;
 };
 
@@ -52,7 +54,7 @@ struct ShardPlan {
 absl::StatusOr<ShardPlan> PlanShard(const ModelSpec& spec,
                                     const MeshShape& mesh, int rank);
 
-// Of all ranks. Requires a mesh that PlanShard takes.
+// The plans of all ranks. Requires a mesh that PlanShard takes.
 std::vector<ShardPlan> PlanAllShards(const ModelSpec& spec,
                                      const MeshShape& mesh);
 

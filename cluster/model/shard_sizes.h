@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank's weights and cache take in memory, from the model's dimensions
-// alone: packed sizes as kernels/products/weight_matrix.h lays them out,
-// padding and scales included, and W_UK's transposed copy.
+// Memory of a rank's weights and cache, from the model's dimensions alone.
+// Sizes are as kernels/products/weight_matrix.h packs matrices, with padding,
+// scales and W_UK's transposed copy.
 #ifndef RINGFLEET_CLUSTER_MODEL_SHARD_SIZES_H_
 #define RINGFLEET_CLUSTER_MODEL_SHARD_SIZES_H_
 
@@ -23,12 +23,12 @@ namespace ringfleet::cluster {
 // in every fleet.
 struct WeightForms {
   kernels::WeightForm products = kernels::WeightForm::kInt8;
-  kernels::WeightForm experts = kernels::WeightForm::kInt8;  // Of the routed.
+  kernels::WeightForm experts = kernels::WeightForm::kInt8;  // Routed.
   kernels::WeightForm embedding = kernels::WeightForm::kBf16Rows;
 };
 // The form of one tensor. Requires one that is loaded.
 kernels::WeightForm FormOf(const ModelTensor& tensor, const WeightForms& forms);
-// int8 for what is none of the known types.
+// The forms of a dtype; int8 for an unknown one.
 WeightForms FormsOf(v1::Dtype dtype);
 // An unspecified cache is float32 with float32 weights, else bfloat16.
 kernels::Dtype CacheDtypeOf(v1::CacheDtype dtype, const WeightForms& forms);
@@ -39,11 +39,12 @@ struct LocalMatrix {
   kernels::WeightForm form = kernels::WeightForm::kF32;
   uint64_t rows = 0;
   uint64_t columns = 0;
-  uint64_t bytes = 0;  // Packed; of one expert's where there is one for each.
-  // Of W_UK's transposed copy beside kv_b; else 0.
+  uint64_t bytes = 0;  // Packed; one expert's where there is one for each.
+  // W_UK's transposed copy beside kv_b; else 0.
   uint64_t transposed_bytes = 0;
 };
-// `tensors` must outlive what is returned; what is not loaded is left out.
+// The rank's part of `tensors`, without those that are not loaded. `tensors`
+// must outlive what is returned.
 std::vector<LocalMatrix> LocalMatrices(const std::vector<ModelTensor>& tensors,
                                        const ModelSpec& spec,
                                        const ShardPlan& plan,
@@ -64,16 +65,16 @@ struct ShardSizes {
 ShardSizes ShardSizesOf(const ModelSpec& spec, const ShardPlan& plan,
                         const WeightForms& forms,
                         const ExpertLayout* layout = nullptr, bool mtp = true);
-// The same of some layers of the main model, [layers.begin, layers.end), with
-// the embedding if `first` and norm and head if `last`: a pipeline's stage.
+// The weights of a pipeline's stage: the layers [layers.begin, layers.end) of
+// the main model, the embedding if `first`, norm and head if `last`.
 ShardSizes StageSizesOf(const ModelSpec& spec, const ShardPlan& plan,
                         const WeightForms& forms, Range layers, bool first,
                         bool last);
 
-// Of one position in the layers of the main model.
+// Bytes of one position in all layers of the main model.
 uint64_t CacheBytesPerPosition(const ModelSpec& spec, kernels::Dtype dtype);
-// What a worker reserves for `slots` sequences of `context` positions: whole
-// blocks, the multi-token prediction layer included.
+// Bytes that a worker reserves for `slots` sequences of `context` positions, in
+// whole blocks, with the multi-token prediction layer.
 uint64_t CacheBytes(const ModelSpec& spec, kernels::Dtype dtype, uint64_t slots,
                     uint64_t context);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which physical copies a layer's experts get and where each lives, by measured
-// loads: the algorithm of DeepSeek's EPLB (github.com/deepseek-ai/EPLB), bit
-// for bit, with all ties decided by rule so that every host computes the same.
+// Replicas of a layer's experts and their GPUs, by measured loads: the
+// algorithm of DeepSeek's EPLB (github.com/deepseek-ai/EPLB), bit for bit.
+// Rules decide all ties, so that every host computes the same.
 //
 //   1. Groups of experts go to nodes, so that copies of an expert stay on one.
 //   2. Each node's spare slots go, one by one, to the expert with the largest
@@ -9,17 +9,17 @@
 //   3. A node's copies go to its GPUs, heaviest first, each to the GPU with the
 //      least load that has a free slot.
 //
-// All of it in float32. Sorting is descending and stable, the largest of equals
-// is the one with the lowest index, and so is the lightest. Where packs hold
-// one item each, item i goes to pack i. The global policy is the same with one
-// group and one node.
+// Arithmetic is float32. Sorting is descending and stable. The lowest index is
+// the largest and the lightest of equals. Where packs hold one item each, item
+// i goes to pack i. The global policy is the hierarchical one with one group
+// and one node.
 //
-// GPUs that differ: one with more memory holds more slots (`gpu_slots`), one
+// GPUs may differ: one with more memory holds more slots (`gpu_slots`), one
 // with more bandwidth reads its slots sooner (`gpu_speeds`). Then a node gets
 // groups in proportion to its slots, and every item goes where load / speed is
-// least once it is there; of equals where the load is least now, then by index.
-// With GPUs that are alike this is step 3 above: the sums keep the order of
-// the loads, and speeds, which are taken relative to the fastest, are 1.
+// least with it; among equals where the load is least without it, then by
+// index. With GPUs that are alike this is step 3 above: the sums keep the order
+// of the loads, and speeds, relative to the fastest, are 1.
 //
 // "GPU" and "node" are EPLB's words; here they stand for a worker and for
 // workers that reach each other faster than the rest.
@@ -46,8 +46,8 @@ enum class PlacementPolicy {
 
 struct PlacementRequest {
   int num_replicas = 0;  // Physical slots of a layer, on all GPUs together.
-  int num_groups = 1;    // Of consecutive experts, equally many each.
-  int num_nodes = 1;     // Of consecutive GPUs, equally many each.
+  int num_groups = 1;    // Consecutive experts, equally many each.
+  int num_nodes = 1;     // Consecutive GPUs, equally many each.
   int num_gpus = 1;
   PlacementPolicy policy = PlacementPolicy::kAuto;
   // [num_gpus] each, or empty where all are alike.
@@ -61,7 +61,7 @@ struct ExpertPlacement {
   int num_layers = 0;
   int num_experts = 0;  // Logical ones.
   int num_replicas = 0;
-  int max_copies = 0;  // Of any expert in any layer.
+  int max_copies = 0;  // The most of an expert in a layer.
   bool hierarchical = false;
   std::vector<int>
       first_slots;  // [num_gpus + 1] of each GPU; then num_replicas.

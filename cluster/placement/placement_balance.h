@@ -20,9 +20,9 @@ ExpertPlacement ContiguousPlacement(int num_layers, int num_experts,
 std::vector<double> GpuLoads(const ExpertPlacement& placement, int layer,
                              absl::Span<const float> loads);
 
-// The largest over GPUs of load / speed, over what it would be if the same load
-// were spread in proportion to speed: 1 is balanced. Without speeds ([num_gpus]
-// or empty) the largest load over the mean. 1 where there is no load.
+// The largest load / speed of a GPU, relative to a load that is spread in
+// proportion to speed: 1 is balanced. `speeds` [num_gpus], or empty: all are
+// alike. 1 without any load.
 double Imbalance(absl::Span<const double> gpu_loads,
                  absl::Span<const float> speeds);
 

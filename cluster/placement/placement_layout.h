@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a fleet offers to experts: nodes, groups, GPUs and slots.
+// The nodes, groups, GPUs and slots that a fleet offers to experts.
 #ifndef RINGFLEET_CLUSTER_PLACEMENT_PLACEMENT_LAYOUT_H_
 #define RINGFLEET_CLUSTER_PLACEMENT_PLACEMENT_LAYOUT_H_
 
@@ -11,10 +11,10 @@
 
 namespace ringfleet::cluster {
 
-// What items are put into: a node, for groups; a GPU, for copies.
+// A container of items: a node for groups, a GPU for replicas.
 struct Pack {
   int capacity = 0;  // Items.
-  float speed = 1;   // Of the fastest GPU's; a node has the sum of its GPUs'.
+  float speed = 1;   // Relative to the fastest GPU; a node: the sum of its.
 };
 
 struct NodeLayout {
@@ -34,13 +34,13 @@ struct FleetLayout {
 
 // Nodes get groups in proportion to their slots; by the global policy there is
 // one node, and all experts are one group.
-// Errors: INVALID_ARGUMENT: what PlaceExperts says of requests.
+// Errors: INVALID_ARGUMENT, as PlaceExperts has it for requests.
 absl::StatusOr<FleetLayout> MakeFleetLayout(int num_experts,
                                             const PlacementRequest& request);
 
 // Splits `total` slots over GPUs in proportion to their memory, at least one
-// each: whole parts first, then one each in order of what was cut off, the
-// largest first.
+// each. Each gets the whole part of its proportion; the rest goes one by one to
+// the largest fractions.
 // Errors: INVALID_ARGUMENT: fewer slots than GPUs, or memory that is not a
 // positive number.
 absl::StatusOr<std::vector<int>> SlotsByMemory(int total,

@@ -11,14 +11,14 @@
 
 namespace ringfleet::cluster {
 
-// For each expert the probability that a token chooses it: the i-th of a
-// ranking gets min(0.98, c / i^zipf), where c makes the sum
-// num_experts_per_tok; so their shares of all choices follow Zipf's law as far
-// as one token can: at most 0.98 / num_experts_per_tok each. 0 is uniform.
+// Returns for each expert the probability that a token chooses it. The i-th of
+// a ranking gets min(0.98, c / i^zipf), where c makes the sum
+// num_experts_per_tok. Parts of all choices follow Zipf's law as far as they
+// can: one expert has at most 0.98 / num_experts_per_tok. zipf 0 is uniform.
 //
-// The ranking follows from `key`. Ranks that follow each other share a group:
-// a token's experts come from topk_group groups, and if the most popular ones
-// were in more groups than that, no router could make them so popular.
+// The ranking follows from `key`. Neighbours in the ranking have one group,
+// because a token's experts come from topk_group groups: no router could make
+// the most popular experts popular enough if they were in more groups.
 std::vector<double> ZipfPopularity(const kernels::RouterParameters& router,
                                    double zipf, uint64_t key);
 
@@ -26,17 +26,16 @@ std::vector<double> ZipfPopularity(const kernels::RouterParameters& router,
 // expert with about the given probability, in [0, 1] with the sum
 // num_experts_per_tok.
 //
-// Tokens are drawn at random: normal numbers with the deviation that `scale`
-// [hidden] gives to each element of the router's input (the weights of the
-// norm before it). The logits of such a token against `weight` [num_experts,
-// hidden] are normal, with a covariance that is computed, so that only they
-// have to be drawn: 16384 of them. Biases start at 0 and move by how far the
-// normal quantiles of wanted and observed probability differ.
+// A token is a normal vector with the deviation `scale` [hidden] (the weights
+// of the norm before the router). Its logits against `weight` [num_experts,
+// hidden] are normal with a covariance that is computed, so that only logits
+// are drawn, 16384 times. Biases start at 0 and move by the difference of the
+// normal quantiles of wanted and observed probability.
 //
-// What is reached for other tokens of that kind is within 2 % of the wanted
-// probability for a half and 10 % for a hundredth (one deviation of the draws).
-// Deterministic, the same bits on every host. Biases are not negative, so that
-// also a router that closes a choice by setting it to 0 chooses alike.
+// Other tokens of this kind choose with a probability within 2 % of a wanted
+// half and within 10 % of a wanted hundredth (one deviation of the draws).
+// Every host gets the same bits. Biases are not negative, so that a router that
+// closes a choice by setting it to 0 chooses alike.
 std::vector<float> BalanceRouter(const kernels::RouterParameters& router,
                                  absl::Span<const float> weight,
                                  absl::Span<const float> scale,

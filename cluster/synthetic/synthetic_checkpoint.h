@@ -21,9 +21,9 @@ namespace ringfleet::cluster {
 // bytes is made when it is read, from seed and place alone (weight_stream.h).
 // Writing out these bytes gives a checkpoint that is the same in every respect.
 //
-// Opening takes milliseconds and about 200 KB whatever the size of the model. A
-// router's correction is computed when a byte of it is first read, in tenths of
-// a second.
+// Opening takes milliseconds and about 200 KB for a model of any size. A
+// router's correction is computed in tenths of a second when a byte of it is
+// first read.
 class SyntheticCheckpoint final : public CheckpointSource {
  public:
   // Errors: those of ParseSyntheticModel.
@@ -36,7 +36,7 @@ class SyntheticCheckpoint final : public CheckpointSource {
   const SyntheticModel& model() const { return model_; }
   // Elements of all tensors but the scales of fp8 blocks.
   uint64_t parameters() const { return parameters_; }
-  // Of all files with tensors, headers included.
+  // Bytes of all files with tensors, with their headers.
   uint64_t bytes() const;
 
  private:

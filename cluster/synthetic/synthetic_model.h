@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Models that need no files: "synth:PRESET[,seed=S][,zipf=A]" names a
-// checkpoint of random weights, wherever a model's folder may be named. Its
-// small files are texts that this file makes; synthetic_checkpoint.h makes its
-// tensors.
+// checkpoint of random weights, wherever a model's folder may be named. This
+// file makes the texts of its small files, synthetic_checkpoint.h its tensors.
 #ifndef RINGFLEET_CLUSTER_SYNTHETIC_SYNTHETIC_MODEL_H_
 #define RINGFLEET_CLUSTER_SYNTHETIC_SYNTHETIC_MODEL_H_
 
@@ -21,7 +20,7 @@ struct SyntheticModel {
   double zipf = 0;  // Exponent of the experts' popularity; 0: uniform.
 };
 
-// Whether `model` has the form of such a name rather than of a path.
+// True if `model` has the form of such a name rather than of a path.
 bool IsSyntheticModel(absl::string_view model);
 
 // INVALID_ARGUMENT: an unknown preset or key, or a value out of range; says

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tensors of a checkpoint of random weights are: names, types, shapes
-// and distributions, as DeepSeek-V3 and R1 are published (fp8 e4m3 blocks with
-// float32 scales, the rest bf16, the router's correction float32).
+// The tensors of a checkpoint of random weights: names and shapes by
+// model_tensors.h, types as DeepSeek-V3 and R1 are published (fp8 e4m3 blocks
+// with float32 scales, the rest bf16, the router's correction float32), and
+// distributions of their values.
 #ifndef RINGFLEET_CLUSTER_SYNTHETIC_SYNTHETIC_TENSORS_H_
 #define RINGFLEET_CLUSTER_SYNTHETIC_SYNTHETIC_TENSORS_H_
 
@@ -17,9 +18,9 @@ namespace ringfleet::cluster {
 struct SyntheticTensor {
   enum class Values {
     kNormal,  // Mean 0 and `deviation`; for fp8, after scaling.
-    kScale,   // Of fp8 blocks: around what gives their weights `deviation`.
+    kScale,   // Scales of fp8 blocks that give the weights `deviation`.
     kNorm,    // Around 1, one in 256 about 5: channels with outliers.
-    kBias,    // That makes the router's experts as popular as wanted.
+    kBias,    // Makes the router's experts as popular as wanted.
   };
 
   std::string name;
@@ -27,7 +28,7 @@ struct SyntheticTensor {
   std::vector<int64_t> shape;
   Values values = Values::kNormal;
   double deviation = 0;
-  std::string copy_of;  // Has the same values as this tensor, if not empty.
+  std::string copy_of;  // A tensor with equal values; empty: none.
 };
 
 // All tensors, layer by layer. Deviations keep activations near 1: a product

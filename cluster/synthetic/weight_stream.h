@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random tensors with random access: any byte of a tensor is a function of the
-// tensor's key and the byte's place, so that parts can be made in any order, by
-// any thread, on any host, and nothing is kept. All of it is integer
-// arithmetic, additions, multiplications and divisions in a fixed order: every
-// host makes the same bits.
+// Random tensors with random access. Any byte of a tensor is a function of the
+// tensor's key and the byte's offset, so that parts can be made in any order,
+// by any thread, on any host, and nothing is kept. Integer arithmetic,
+// additions, multiplications and divisions in a fixed order give every host the
+// same bits.
 #ifndef RINGFLEET_CLUSTER_SYNTHETIC_WEIGHT_STREAM_H_
 #define RINGFLEET_CLUSTER_SYNTHETIC_WEIGHT_STREAM_H_
 
@@ -28,7 +28,7 @@ inline uint64_t RandomWord(uint64_t key, uint64_t counter) {
 inline constexpr int kDrawBits = 12;
 inline constexpr size_t kDraws = size_t{1} << kDrawBits;
 
-// What element `code` of a table stands for, as it lies in a file.
+// Element `code` of a table is a value as it lies in a file.
 template <typename Code>
 using CodeTable = std::array<Code, kDraws>;
 
@@ -43,13 +43,13 @@ template <typename Code>
 void FillCodes(uint64_t key, const CodeTable<Code>& table, uint64_t offset,
                size_t size, void* destination);
 
-// The value of a normal distribution (mean 0, deviation 1) below which a share
-// `p` of it lies: within 3e-6 for p in [1e-4, 1 - 1e-4], 3e-4 in [1e-6,
-// 1 - 1e-6]; at most 6, at least -6.
+// The quantile `p` of the normal distribution (mean 0, deviation 1): within
+// 3e-6 for p in [1e-4, 1 - 1e-4], 3e-4 in [1e-6, 1 - 1e-6]; at most 6, at least
+// -6.
 double NormalQuantile(double p);
 
-// Its quantiles in the middle of each of kDraws equal shares: a table of them
-// draws from the distribution.
+// The quantiles in the middle of each of kDraws equal parts: a table that draws
+// from the normal distribution.
 const std::array<float, kDraws>& NormalDraws();
 
 // Codes of finite e4m3 numbers whose values are normal with the deviation

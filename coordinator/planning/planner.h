@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a model fits a fleet, how to spread it, and how fast it will be; from
-// dimensions and rates alone, nothing is read. Pure computation.
+// Plans a model on a fleet: the mesh that fits, and its speed. Plans follow
+// from dimensions and rates alone; nothing is read.
 #ifndef RINGFLEET_COORDINATOR_PLANNING_PLANNER_H_
 #define RINGFLEET_COORDINATOR_PLANNING_PLANNER_H_
 
@@ -15,11 +15,11 @@
 
 namespace ringfleet::coordinator {
 
-// What a worker keeps free beside weights and cache: activations, buffers of
-// the links, code and stacks (worker/execution/loaded_shard.cc refuses with
-// less).
+// Memory that a worker keeps free beside weights and cache for activations,
+// buffers of the links, code and stacks. worker/execution/loaded_shard.cc
+// refuses a load with less.
 inline constexpr uint64_t kPlannedBufferBytes = uint64_t{256} << 20;
-// More hosts are neither planned for nor searched.
+// The most hosts that are planned for or searched.
 inline constexpr int kMaxPlannedHosts = 64;
 
 struct PlanRequest {
@@ -31,7 +31,7 @@ struct PlanRequest {
   int64_t prefill_chunk = 512;  // Prompt tokens of a step.
 };
 
-// What a rank's memory holds.
+// The contents of a rank's memory.
 struct RankMemory {
   cluster::ShardSizes weights;
   uint64_t cache_bytes = 0;

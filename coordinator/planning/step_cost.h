@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long parts of a step take on a host and between hosts, by a stated
-// model: what must be read from memory, what must be multiplied, what travels.
-// Constants are measured (perf/results) or said to be assumed.
+// Times of a step's parts on a host and between hosts, by a model of memory
+// reads, products and messages. Constants are measured (perf/results) or said
+// to be assumed.
 //
 //   product    fourth root of (bytes / read rate)^4 + (operations / rate)^4:
 //              reading and multiplying overlap, less well where they balance;
@@ -18,12 +18,12 @@
 #include <string>
 #include <vector>
 
-#include "cluster/collectives/communicator.h"
 #include "cluster/model/host_spec.h"
 #include "cluster/model/model_spec.h"
 #include "cluster/model/model_tensors.h"
 #include "cluster/model/shard_plan.h"
 #include "cluster/model/shard_sizes.h"
+#include "cluster/wire/op_descriptor.h"
 #include "kernels/dtype.h"
 
 namespace ringfleet::coordinator {
@@ -48,19 +48,19 @@ inline constexpr double kPayloadShare = 1448.0 / 1514.0;
 inline constexpr double kLayerOverheadSeconds = 0.1e-3;
 
 // On two cores of Sapphire Rapids (steps.md):
-// Of the time that a prompt's long parts take, what a rank spends outside of
-// them, most of it waiting for the one that happens to be late: 65 of 1613 and
-// 123 of 1934 ms; steps that generate wait for a hundredth.
+// Time that a rank spends outside of a prompt's long parts, relative to these
+// parts: 65 of 1613 and 123 of 1934 ms. Most of it is waiting for a late rank.
+// Steps that generate wait for a hundredth.
 inline constexpr double kPromptWaitShare = 0.06;
-// One thread's, of a logit of a sequence that a token is drawn for: 7.7 ms for
-// 32 times 32768.
+// One thread's time for a logit of a sequence that a token is drawn for: 7.7 ms
+// for 32 times 32768.
 inline constexpr double kDrawSecondsPerLogit = 7.3e-9;
-// How often a product's results, as float32, cross memory behind it: what
-// follows (SiLU, sums of experts, norms) reads them and writes its own.
+// Times that a product's float32 results cross memory after it: SiLU, sums of
+// experts and norms read them and write their own.
 inline constexpr double kOutputCrossings = 2;
-// How often the absorbed form's queries and sums, as float32, cross memory:
-// they are written, quantised, brought into order and read again. 16 ms where
-// the products and the attention take 6.
+// Times that the absorbed form's float32 queries and sums cross memory: they
+// are written, quantised, brought into order and read again. 16 ms where the
+// products and the attention take 6.
 inline constexpr double kAbsorbedCrossings = 5;
 
 // One step: `sequences` of `rows` new tokens each, all behind `first_position`
@@ -108,30 +108,29 @@ struct PartCost {
   }
 };
 
-// `rows` rows of activations times the matrix, and what is done with the
+// The cost of `rows` rows of activations times the matrix, with the use of the
 // results.
 PartCost ProductCost(const cluster::LocalMatrix& matrix, double rows,
                      const cluster::HostSpec& host);
 
-// Seconds of one exchange between `size` ranks, and what each sends. `bytes`:
-// the whole vector as it travels.
+// Seconds of one exchange between `size` ranks, and the bytes that each sends.
+// `bytes` are those of the whole vector as it travels.
 struct ExchangeCost {
   double seconds = 0;
   double sent_bytes = 0;
 };
 ExchangeCost AllReduceCost(uint64_t bytes, int size,
                            const NetworkSpec& network);
-// Also of a reduce-scatter. Direct: one step.
+// A reduce-scatter costs as much. Both are direct: one step.
 ExchangeCost AllGatherCost(uint64_t bytes, int size,
                            const NetworkSpec& network);
 
-// Mean number of distinct experts of `experts` that `tokens` tokens choose,
-// each `chosen` of them with equal probability.
+// Mean number of distinct experts that `tokens` tokens choose, if each chooses
+// `chosen` of `experts` with equal probability.
 double DistinctExperts(double experts, double chosen, double tokens);
 
 // The mean of the largest of `groups` independent binomial numbers of `trials`
-// with probability p: what the busiest of the ranks that divide the experts has
-// to read.
+// with probability p: the experts that the busiest rank has to read.
 double MeanMaximum(int trials, double p, int groups);
 
 // One rank's matrices of a layer with experts or without.
@@ -148,25 +147,22 @@ class RankShare {
   const cluster::HostSpec& host() const { return host_; }
 
   PartCost Attention(const StepShape& step) const;
-  // Of a feed-forward network: all three matrices, the last one or the others.
+  // The matrices of a feed-forward network: all three, the last, or the others.
   enum class Matrices { kAll, kFirst, kLast };
-  // Of `tokens` tokens.
   PartCost DenseMlp(double tokens, Matrices matrices = Matrices::kAll) const;
   // Router (with all matrices) and shared expert for `own` tokens, routed
-  // experts for those of `all` tokens that come to this rank. `busiest`: of the
-  // ranks that divide the experts, the one with most work; else the mean. Bytes
-  // are always the mean.
+  // experts for those of `all` tokens that come to this rank. Seconds are those
+  // of the rank with most work if `busiest`, else the mean. Bytes are the mean.
   PartCost Moe(double own, double all, bool busiest,
                Matrices matrices = Matrices::kAll) const;
-  // With what draws a token of each.
+  // With the drawing of a token for each row.
   PartCost Head(double tokens) const;
 
-  // Products within the parts above that every rank has whole: of latents,
-  // and the router.
+  // Products of the parts above that every rank has whole: latents and router.
   PartCost Latents(double rows) const;
   PartCost Router(double rows) const;
-  // Those that exchanges of a prompt run beside: queries and outputs of heads,
-  // gate and up of a dense layer or of the shared expert.
+  // Products that run beside exchanges of a prompt: queries and outputs of
+  // heads, gate and up of a dense layer or of the shared expert.
   PartCost Queries(double rows) const;
   PartCost Outputs(double rows) const;
   PartCost GateUp(double rows, bool moe) const;

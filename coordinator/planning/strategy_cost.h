@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step takes under each way of spreading a model over hosts. A mesh is
-// what workers run; the others are estimated so that a plan can say what they
-// would give.
+// The time of a step under each way of spreading a model over hosts. Workers
+// run a mesh. The other ways are estimated, so that a plan can compare them.
 #ifndef RINGFLEET_COORDINATOR_PLANNING_STRATEGY_COST_H_
 #define RINGFLEET_COORDINATOR_PLANNING_STRATEGY_COST_H_
 
@@ -29,18 +28,18 @@ struct Strategy {
   StrategyKind kind = StrategyKind::kMesh;
   cluster::MeshShape mesh;
   // How a mesh evaluates prompts. REPLICATED: two all-reduces of activations a
-  // layer, as a decode step has them. SEQUENCE_PARALLEL: each rank has its
-  // share of the tokens between blocks. WEIGHT_GATHER: of the tokens all the
-  // time, and gets the weights of each layer. AUTO: as prefill_strategy.h has
-  // it.
+  // layer, as in a decode step. SEQUENCE_PARALLEL: each rank has a part of the
+  // tokens between blocks. WEIGHT_GATHER: each rank has a part of the tokens
+  // all the time and gets the weights of each layer. AUTO: as in
+  // prefill_strategy.h.
   v1::PrefillStrategy prefill = v1::PREFILL_STRATEGY_AUTO;
   // "tensor 4", "replicated prefill, tensor 4", "layer pipeline 4", ...
   std::string Name() const;
-  // Whether workers can do this.
+  // True if workers can run it.
   bool IsRunnable() const;
 };
 
-// A model on a fleet: what every strategy is computed from. Immutable.
+// A model on a fleet, from which every strategy is computed. Immutable.
 class ModelOnFleet {
  public:
   explicit ModelOnFleet(CostInputs inputs);
@@ -67,7 +66,8 @@ class StrategyCost {
 
   const Strategy& strategy() const { return strategy_; }
   StepCost Step(const StepShape& step) const;
-  // One prompt of `tokens` tokens, `chunk` a step as the coordinator plans it.
+  // Seconds of a prompt of `tokens` tokens in steps of `chunk`, as the
+  // coordinator plans them.
   double PrefillSeconds(int64_t tokens, int64_t chunk) const;
 
   cluster::ShardSizes Weights(int rank) const;
@@ -77,13 +77,13 @@ class StrategyCost {
  private:
   // Replicated activations, unless sequence_parallel.
   StepCost MeshStep(const StepShape& step, bool sequence_parallel) const;
-  // Of a data group's sequence-parallel layer, with experts or without: what of
-  // the exchanges is not hidden behind products, and what products in pieces
-  // take longer.
+  // Adds a data group's sequence-parallel layers, with experts or without: the
+  // part of the exchanges that products do not hide, and the loss of products
+  // in pieces.
   void AddSequenceParallelExchange(const StepShape& step, bool moe, int layers,
                                    StepCost* cost) const;
-  // Of a layer of experts with several data groups, each with the tokens of
-  // `in_group`.
+  // Adds the exchanges of layers with experts between several data groups, each
+  // with the tokens of `in_group`.
   void AddExpertExchange(const StepShape& in_group, int layers,
                          StepCost* cost) const;
   StepCost GatheredStep(const StepShape& step) const;

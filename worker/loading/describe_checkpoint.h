@@ -8,9 +8,9 @@
 
 namespace ringfleet::worker {
 
-// Serves Worker.DescribeCheckpoint. Reads the headers and the pages that the
-// fingerprint covers, and of the tensors to be hashed every byte, on all
-// threads, in 1 MiB for each of them. A status that `send` returns ends it.
+// Serves Worker.DescribeCheckpoint. Reads the headers, the pages that the
+// fingerprint covers, and every byte of the tensors to be hashed, on all
+// threads with 1 MiB each. A status that `send` returns ends it.
 absl::Status DescribeCheckpoint(
     const v1::DescribeCheckpointRequest& request, int default_threads,
     absl::FunctionRef<absl::Status(const v1::CheckpointFacts&)> send);

@@ -21,22 +21,22 @@ uint64_t AvailableMemoryBytes();
 // (ulimit -v); the largest number without one.
 uint64_t AvailableAddressSpaceBytes();
 
-// All last-level caches of this machine together, from /sys; 0 when it does not
+// Bytes of all last-level caches of this machine, from /sys; 0 when it does not
 // tell.
 uint64_t LastLevelCacheBytes();
 
 // Model name of the first processor in /proc/cpuinfo; empty when it has none.
 std::string CpuModel();
 
-// How many CPUs this process may run on.
+// The number of CPUs that this process may run on.
 int AvailableCpus();
 
-// Those CPUs if they are as many as `threads`, so that each thread can have
-// one to itself; else none, because others may want the rest.
+// The CPUs of this process if they are as many as `threads`, so that each
+// thread can have one to itself; else none, because others may want the rest.
 std::vector<int> OneCpuEach(int threads);
 
-// Keeps the calling thread on one of its CPUs, the `index`-th modulo their
-// number, while in scope; its threads to come too. Two threads that wait for
+// Keeps the calling thread, and threads that it starts, on one of its CPUs
+// while in scope: the `index`-th modulo their number. Two threads that wait for
 // each other by spinning need this: once on one CPU, each runs only when the
 // other has given up, and a busy machine never moves them apart. Does nothing
 // when the system refuses.
@@ -63,10 +63,10 @@ std::vector<int> NumaNodesOf(
 // Errors: INVALID_ARGUMENT names the node and the nodes there are.
 absl::Status BindToNumaNode(int node);
 
-// Takes memory, page by page, from all NUMA nodes that have CPUs of this
-// process, if several do, for this thread and those it starts: every thread
-// reads all parts of a step's weights, so that on average each node's memory
-// and links do an equal share. Does nothing where the system refuses.
+// Takes memory for this thread and those it starts page by page from all NUMA
+// nodes that have CPUs of this process. Every thread reads all parts of a
+// step's weights, so that on average each node's memory and links do an equal
+// part. Does nothing with one node, or when the system refuses.
 void SpreadOverNumaNodes(
     const std::string& folder = "/sys/devices/system/node");
 

@@ -18,18 +18,17 @@ struct OpenedCheckpoint {
   cluster::ModelSpec spec;
   std::unique_ptr<cluster::Checkpoint> checkpoint;
   std::string fingerprint;
-  // What this host lacks and who has it: "/models/r1: no such folder; fetched
-  // from worker 0". Empty: all is here.
+  // The files that this host lacks and their source: "/models/r1: no such
+  // folder; fetched from worker 0". Empty: all files are here.
   std::string fetching;
 };
 
-// Opens the request's checkpoint: from its folder alone if that is complete,
-// else with what its sources have. `coordinator` is the address of a source
-// that has none. `calls`, which must outlive the checkpoint, ends what is
-// fetched.
+// Opens the request's checkpoint: from its folder alone if the folder is
+// complete, else with the files of its sources. `coordinator` is the address of
+// a source without one. `calls` must outlive the checkpoint and ends fetching.
 //
-// Errors: those of LoadModelSpec, Checkpoint and CheckpointFetcher. DATA_LOSS:
-// the files of this host are not of the sources' checkpoint.
+// Errors: those of LoadModelSpec, OpenCheckpoint and CheckpointFetcher.
+// DATA_LOSS: this host's files belong to another checkpoint than the sources'.
 absl::StatusOr<OpenedCheckpoint> OpenCheckpointFor(
     const v1::LoadRequest& request, const std::string& coordinator,
     cluster::CancellableCalls* calls);

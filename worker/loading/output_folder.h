@@ -16,18 +16,19 @@ namespace ringfleet::worker {
 
 // A folder that a set of files is being written into. Each file is written
 // under another name and renamed when it is complete, so that no reader meets a
-// part of one. While the set is incomplete the folder holds a marker, by which
-// the next writer recognises what an interrupted one has left; it is locked, so
-// that two do not write at once. Unless Finish is called, everything written
-// goes, and the folder, too, if it was made. Data are not flushed to the disk.
+// part of a file. While the set is incomplete the folder holds a marker. The
+// next writer recognises by it the files of an interrupted one. A lock on the
+// marker keeps a second writer out. Without a call of Finish everything written
+// is removed, and the folder, too, if it was made. Data are not flushed to the
+// disk.
 //
-// Messages start with the folder. What the system reports becomes what
-// cluster::FileError makes of it.
+// Messages start with the folder. Errors of the system are those of
+// cluster::FileError.
 class OutputFolder {
  public:
   // Makes the folder if it is not there. `names` are all files that will be
-  // written. Those of them that an interrupted writer left are removed; with
-  // `overwrite` also those that a complete one wrote, and other files stay.
+  // written. Files of these names are removed if an interrupted writer left
+  // them, or with `overwrite`; other files stay.
   //
   // Errors: ALREADY_EXISTS: the folder holds anything else.
   // FAILED_PRECONDITION: another process is writing there.
@@ -57,7 +58,7 @@ class OutputFolder {
       : path_(std::move(path)), names_(std::move(names)) {}
 
   absl::Status Claim(bool overwrite);
-  // Whether the folder holds nothing but what is known by its name.
+  // True if every file in the folder is known by its name.
   absl::StatusOr<bool> HoldsOnlyOurs() const;
   void RemoveOurs() const;
   std::string PathOf(absl::string_view name) const;

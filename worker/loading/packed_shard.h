@@ -9,8 +9,8 @@
 //   then     the table, a v1::PackedShardTable, up to the end of the file
 //
 // A page has 4096 bytes, integers are little-endian. Hashes cover every byte:
-// the table has one for each block of each matrix. They find damage, not
-// malice: whoever can write the file can make it say anything.
+// the table has one for each block of each matrix. They find damage but no
+// malice: anyone who can write the file can change hashes, too.
 #ifndef RINGFLEET_WORKER_LOADING_PACKED_SHARD_H_
 #define RINGFLEET_WORKER_LOADING_PACKED_SHARD_H_
 
@@ -30,7 +30,7 @@
 
 namespace ringfleet::worker {
 
-// Raised with every change to what the file comment says.
+// Raised with every change to the format above.
 inline constexpr uint32_t kPackedShardVersion = 1;
 
 // One matrix to be written, or a vector as a matrix of one row of kF32.
@@ -60,10 +60,9 @@ absl::Status WritePackedShard(int fd, absl::string_view key,
                               PackedShardProgress progress);
 
 // A file that is mapped. Nothing in it is believed before it has been checked.
-// Immutable, thread-safe; the mapping stays while a matrix of it lives. What
-// was renamed over or removed stays readable; a file that another program
-// truncates or writes in place while it is mapped takes this process with it
-// or changes its weights.
+// Immutable, thread-safe. The mapping stays while a matrix of it lives. A file
+// that is renamed over or removed stays readable. A program that truncates the
+// mapped file ends this process, and one that writes into it changes weights.
 class PackedShard : public std::enable_shared_from_this<PackedShard> {
  public:
   // Checks everything but the matrices' bytes. Messages begin with the path.
@@ -110,7 +109,7 @@ class PackedShard : public std::enable_shared_from_this<PackedShard> {
 
   std::string path_;
   const char* data_ = nullptr;
-  uint64_t size_ = 0;  // Of the file.
+  uint64_t size_ = 0;  // The file's.
   uint64_t table_offset_ = 0;
   uint64_t num_blocks_ = 0;
   v1::PackedShardTable table_;

@@ -19,13 +19,13 @@ namespace ringfleet::worker {
 // One rank's packed shard in a folder that several workers, models and layouts
 // may share. The file is named after the checkpoint's fingerprint, the layout
 // and the forms of the weights: FINGERPRINT-1x1x2-rank0-int8.packed. It is
-// written under another name, flushed and renamed, so that whoever opens it
-// meets a whole one; of several writers the last one wins. What a killed writer
-// left is removed by the next.
+// written under another name, flushed and renamed, so that a reader finds a
+// whole file. The last of several writers wins. The next writer removes the
+// leftovers of a killed one.
 //
-// Nothing is ever removed because it is old: a file that no fleet uses any
-// more may be deleted at any time, also while a worker has it mapped. Its time
-// of modification is set when it is used.
+// Nothing removes old files. Users may delete a file that no fleet uses at any
+// time, also while a worker has it mapped. Its time of modification is set when
+// it is used.
 class ShardCache {
  public:
   // For one shard of a checkpoint with this fingerprint; the folder need not
@@ -44,10 +44,9 @@ class ShardCache {
   absl::StatusOr<std::shared_ptr<const PackedShard>> Open(
       kernels::ThreadPool& pool, PackedShardProgress progress) const;
 
-  // Whether the folder, which exists, has room for a shard of so many bytes
-  // beside what is there, so that a checkpoint is not read in vain. Its table
-  // and padding, about a thousandth, are not counted. Errors: those of
-  // cluster::FileError.
+  // Checks that the folder, which exists, has room for a shard of `bytes`, so
+  // that no checkpoint is read in vain. Table and padding, about a thousandth,
+  // are not counted. Errors: those of cluster::FileError.
   absl::Status CheckRoom(uint64_t bytes) const;
 
   // Puts a shard there. On an error nothing has changed; messages begin with

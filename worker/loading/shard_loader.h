@@ -22,32 +22,30 @@
 namespace ringfleet::worker {
 
 struct LoadOptions {
-  kernels::WeightForm form = kernels::WeightForm::kBf16;  // Of products.
-  // Of the routed experts' products; unset: `form`.
+  kernels::WeightForm form = kernels::WeightForm::kBf16;  // For products.
+  // For the routed experts' products; unset: `form`.
   std::optional<kernels::WeightForm> expert_form;
-  // Null: ShardPlan::experts. Of the model's layers and the plan's mesh.
+  // For the model's layers and the plan's mesh. Null: ShardPlan::experts.
   const cluster::ExpertLayout* experts = nullptr;
   // Load the multi-token prediction layer, where the model has one
   // (num_nextn_predict_layers > 0) and the checkpoint holds it.
   bool mtp = true;
 };
 
-// Told how much of Weights::bytes is filled, from 0 to bytes_total, on the
-// loading thread. A non-OK status stops the load and is what it returns.
+// Told on the loading thread how much of Weights::bytes is filled, from 0 to
+// bytes_total. A non-OK status stops the load, which returns it.
 using LoadProgressCallback =
     absl::FunctionRef<absl::Status(uint64_t bytes_done, uint64_t bytes_total)>;
 
-// Reads the rank's slices and only these: bytes read are its share of each
-// tensor, plus the scales of the fp8 blocks it touches. Tensors may be stored
-// as f32, bf16 or f16, and products also as fp8 with block scales; values are
-// rounded once, to options.form. The multi-token prediction layer's copies of
-// embedding and head are not read. `plan` must be made for `spec`.
+// Reads the rank's slices of the tensors of model_tensors.h and nothing else:
+// its part of each tensor, and the scales of the fp8 blocks that it touches.
+// Values are rounded once, to options.form. `plan` must be made for `spec`.
 //
 // Beyond Weights::bytes at most 4 MiB per thread of `pool` and 24 MiB are
 // allocated at any time.
 //
-// `parts`, if not null, gets what a packed shard of these weights consists of;
-// it is valid while they, or what they were moved to, live.
+// `parts`, if not null, gets the matrices of a packed shard of these weights.
+// It is valid while the weights live; they may be moved.
 //
 // Errors: those of TensorReader, and of cluster::CheckAllRead before a weight
 // is read.
@@ -59,8 +57,8 @@ absl::StatusOr<Weights> LoadShard(const cluster::TensorSource& source,
                                   LoadProgressCallback progress,
                                   std::vector<PackedPart>* parts = nullptr);
 
-// The same weights from a packed shard, which its matrices keep mapped. Of the
-// checkpoint nothing but the headers is looked at. Verify the shard first.
+// Takes the weights of LoadShard from a packed shard, which the matrices keep
+// mapped. Only the headers of the checkpoint are used. Verify the shard first.
 //
 // Errors: DATA_LOSS: the shard holds something else. Those of
 // cluster::CheckAllRead.
@@ -81,10 +79,10 @@ absl::StatusOr<MlpWeights> LoadExpert(const cluster::TensorSource& source,
                                       const LoadOptions& options, int layer,
                                       int expert, kernels::ThreadPool& pool);
 
-// What Weights::bytes will be. Two details depend on the checkpoint: whether
-// the embedding is stored wider than bf16, and whether the multi-token
-// prediction layer is there. Without one they are taken as in the published
-// files, bf16 and yes. Saturates instead of overflowing.
+// The Weights::bytes of a load. Two details depend on the checkpoint: the dtype
+// of the embedding, and the presence of the multi-token prediction layer.
+// Without a source they are those of published files: bf16, and present. Ends
+// at the largest number instead of overflowing.
 uint64_t ShardBytes(const cluster::ModelSpec& spec,
                     const cluster::ShardPlan& plan, const LoadOptions& options,
                     const cluster::TensorSource* source = nullptr);

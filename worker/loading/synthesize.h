@@ -8,14 +8,14 @@
 
 namespace ringfleet::worker {
 
-// Serves Worker.Synthesize: writes the files of a synthetic model, the same to
-// the byte whatever the number of threads, and what a reader looks for first
-// (the index, then config.json) last. `report` gets progress at most every
-// 100 ms, and the last message; a status it returns stops the writing.
-// `default_threads` applies where the request leaves them open.
+// Serves Worker.Synthesize: writes the files of a synthetic model, with the
+// same bytes for any number of threads. The files that a reader looks for
+// first, the index and config.json, are written last. `report` gets progress at
+// most every 100 ms, and the last message; a status it returns stops the
+// writing. `default_threads` applies if the request names no number.
 //
-// Errors: of `report`, of cluster::ParseSyntheticModel and of OutputFolder.
-// After an error nothing that was written is left.
+// Errors: those of `report`, of cluster::ParseSyntheticModel and of
+// OutputFolder. After an error no written file is left.
 absl::Status Synthesize(
     const v1::SynthesizeRequest& request, int default_threads,
     absl::FunctionRef<absl::Status(const v1::SynthesizeProgress&)> report);

@@ -24,7 +24,7 @@ namespace ringfleet::worker {
 //
 // Errors, of every method: those of TensorSource::Open and OpenSlice::Read. A
 // value must be finite in the wanted form, too. RESOURCE_EXHAUSTED: the system
-// has no memory for the matrix. What `progress` returned.
+// has no memory for the matrix. A status that `progress` returned.
 class TensorReader {
  public:
   // Told, on the calling thread, how many bytes of the result were stored
@@ -54,7 +54,7 @@ class TensorReader {
       const cluster::TensorSlice& slice);
 
  private:
-  // What a thread reads into, and packs with.
+  // Memory that a thread reads into and packs with.
   struct Buffer {
     cluster::RowBuffer rows;
     kernels::RowPacker packer;

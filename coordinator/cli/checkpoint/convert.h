@@ -6,6 +6,7 @@
 
 namespace ringfleet::coordinator::cli {
 
+// `ringfleet convert`: packs the shards of a checkpoint, or checks a manifest.
 void RegisterConvert(CLI::App& app, Invocation& invocation);
 
 }  // namespace ringfleet::coordinator::cli

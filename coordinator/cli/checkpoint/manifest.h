@@ -18,7 +18,7 @@ Json ManifestJson(const v1::CheckpointFacts& facts);
 // Errors: INVALID_ARGUMENT: not a manifest.
 absl::StatusOr<v1::CheckpointFacts> ParseManifest(const std::string& text);
 
-// Whole or not at all. Errors: those of WriteOutputFile.
+// Writes the whole file or none. Errors: those of WriteOutputFile.
 absl::Status WriteManifest(const std::string& path,
                            const v1::CheckpointFacts& facts);
 

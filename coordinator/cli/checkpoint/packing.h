@@ -15,22 +15,22 @@
 
 namespace ringfleet::coordinator::cli {
 
-// What is to be made, by how many workers.
+// The shards to be packed, and the workers that pack them.
 struct PackingWork {
   std::string model;
   std::string folder;
   cluster::MeshShape mesh;
   v1::Dtype dtype = v1::DTYPE_INT8;
   int workers = 1;
-  uint32_t threads = 1;  // Of each; 0: as they were started.
-  // Of a fleet on other machines, whose workers pack.
+  uint32_t threads = 1;  // Each worker's; 0: as it was started.
+  // The fleet on other machines whose workers pack.
   std::optional<cluster::ClusterConfig> fleet;
 };
 
 struct PackingResult {
   int packed = 0;
-  int kept = 0;        // Were there, and sound.
-  uint64_t bytes = 0;  // Of all ranks' weights.
+  int kept = 0;        // There before, and sound.
+  uint64_t bytes = 0;  // All ranks' weights.
 };
 
 // Has idle workers, at HOST:PORT each, make the packed shard of every rank, and
