@@ -3,16 +3,18 @@
 
 #include <unistd.h>
 
-#include <algorithm>
+#include <optional>
+#include <set>
+#include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "cluster/process/log.h"
 #include "cluster/process/status_macros.h"
-#include "coordinator/fleet/survivors.h"
+#include "coordinator/fleet/epoch_trace.h"
+#include "coordinator/fleet/host_read.h"
 
 namespace ringfleet::coordinator {
 namespace {
@@ -23,84 +25,50 @@ using cluster::Deadline;
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kFormedPoll = absl::Milliseconds(50);
 
-// Between failed epochs of the same workers.
-constexpr absl::Duration kFirstPause = absl::Milliseconds(500);
-constexpr absl::Duration kLongestPause = absl::Seconds(30);
-
 Deadline Earlier(Deadline a, Deadline b) { return a.when() < b.when() ? a : b; }
+
+absl::Status StoppingError() {
+  return absl::UnavailableError("the coordinator is stopping");
+}
 
 }  // namespace
 
 Fleet::Fleet(FleetOptions options, v1::BuildInfo build)
     : options_(std::move(options)),
       build_(std::move(build)),
-      membership_({options_.mesh.world_size(), build_, options_.lease},
-                  absl::Now(), [] { return Deadline::Clock::now(); }),
-      layout_(options_.layout),
-      place_slots_(options_.experts.place_slots),
-      pause_(kFirstPause),
-      form_after_(Deadline::Clock::now()) {
+      formation_(options_, build_),
+      moves_(options_),
+      growth_(options_, formation_, moves_, bench_, requests_, changes_) {
   main_ = std::thread([this] { Main(); });
   watchdog_ = std::thread([this] { Watchdog(); });
-  if (options_.rebalance_interval > absl::ZeroDuration()) {
-    balancer_ = std::thread([this] { Balancer(); });
-  }
-  if (options_.mesh.data > 1 && !options_.one_shot) {
-    grower_ = std::thread([this] { Grower(); });
-  }
 }
 
 Fleet::~Fleet() { Shutdown(); }
 
 absl::StatusOr<v1::RegisterResponse> Fleet::Register(
     const v1::RegisterRequest& request) {
-  v1::RegisterResponse response;
-  std::shared_ptr<FleetEpoch> epoch;
-  uint64_t replaced = 0;
-  {
-    MutexLock lock(&mu_);
-    if (stopping_) return WhyNotReady();
-    RF_ASSIGN_OR_RETURN(const cluster::Member member,
-                        membership_.Register(request));
-    RF_LOG(kInfo, member.Description(), " on host ", member.host,
-           " has registered");
-    response.set_member_id(member.member_id);
-    response.set_rank(member.rank);
-    response.set_world_size(options_.mesh.world_size());
-    response.set_heartbeat_interval_ms(
-        absl::ToInt64Milliseconds(membership_.HeartbeatInterval()));
-    if (scheduler_ != nullptr || state_ == v1::FLEET_STATE_LOADING) {
-      for (const cluster::Member& old : epoch_->members()) {
-        if (old.rank != member.rank) continue;
-        epoch = epoch_;
-        replaced = old.member_id;
-      }
-    }
-    Changed();
-  }
-  // The epoch has a predecessor in this rank, which is gone.
-  if (epoch != nullptr) {
-    epoch->ReportLost(replaced, absl::StrCat("another process registered at ",
-                                             request.address()));
-  }
+  if (stopping()) return StoppingError();
+  RF_ASSIGN_OR_RETURN(v1::RegisterResponse response,
+                      formation_.Register(request));
+  changes_.Note();
+  // The epoch may have a predecessor in this rank, which is gone.
+  ReportGone();
   return response;
 }
 
 absl::Status Fleet::Heartbeat(const v1::HeartbeatRequest& request) {
-  MutexLock lock(&mu_);
-  return membership_.Heartbeat(request);
+  return formation_.Heartbeat(request);
 }
 
 v1::ClusterState Fleet::State() const {
   v1::ClusterState state;
-  MutexLock lock(&mu_);
-  state.set_state(state_);
+  const View now = view();
+  state.set_state(now.state);
   state.set_name(options_.name);
   state.set_model(options_.model_dir);
   state.set_cluster_file(options_.cluster_file);
-  const bool live =
-      state_ == v1::FLEET_STATE_LOADING || state_ == v1::FLEET_STATE_READY;
-  const cluster::MeshShape mesh = live ? epoch_->mesh() : options_.mesh;
+  const cluster::MeshShape mesh =
+      now.live() ? now.epoch->mesh() : options_.mesh;
   state.mutable_mesh()->set_data(mesh.data);
   state.mutable_mesh()->set_expert(mesh.expert);
   state.mutable_mesh()->set_tensor(mesh.tensor);
@@ -109,35 +77,34 @@ v1::ClusterState Fleet::State() const {
   state.set_wire(options_.wire);
   state.set_pid(getpid());
   *state.mutable_build() = build_;
-  state.set_load_ms(load_ms_);
-  if (!error_.ok()) {
-    state.set_error(std::string(error_.message()));
-    state.set_error_code(static_cast<uint32_t>(error_.code()));
+  state.set_load_ms(now.load_ms);
+  if (!now.error.ok()) {
+    state.set_error(std::string(now.error.message()));
+    state.set_error_code(static_cast<uint32_t>(now.error.code()));
   }
-  // By rank of the fleet; of those that the epoch has.
+  // By rank of the fleet; only the epoch's ranks have any.
   std::vector<FleetEpoch::RankProgress> progress(options_.mesh.world_size());
   std::vector<char> serves(options_.mesh.world_size(), 0);
-  if (epoch_ != nullptr) {
-    state.set_epoch(epoch_->id());
-    state.set_context(epoch_->context());
-    if (live) {
-      std::vector<FleetEpoch::RankProgress> of_epoch = epoch_->Progress();
+  if (now.epoch != nullptr) {
+    state.set_epoch(now.epoch->id());
+    state.set_context(now.epoch->context());
+    if (now.live()) {
+      std::vector<FleetEpoch::RankProgress> of_epoch = now.epoch->Progress();
       for (size_t i = 0; i < of_epoch.size(); ++i) {
-        const int rank = epoch_->members()[i].rank;
+        const int rank = now.epoch->members()[i].rank;
         progress[rank] = std::move(of_epoch[i]);
         serves[rank] = 1;
       }
     }
   }
-  if (scheduler_ != nullptr) {
-    state.set_requests_running(scheduler_->running());
-    state.set_requests_waiting(scheduler_->waiting());
-  }
+  const FleetRequests::Counts requests = requests_.counts();
+  state.set_requests_running(requests.running);
+  state.set_requests_waiting(requests.waiting);
   for (const auto& rank : progress) {
     state.set_load_bytes_done(state.load_bytes_done() + rank.bytes_done);
     state.set_load_bytes_total(state.load_bytes_total() + rank.bytes_total);
   }
-  for (const cluster::Member& member : membership_.Members()) {
+  for (const Member& member : formation_.Members()) {
     v1::WorkerState* worker = state.add_workers();
     const FleetEpoch::RankProgress& rank = progress[member.rank];
     worker->set_rank(member.rank);
@@ -158,11 +125,11 @@ v1::ClusterState Fleet::State() const {
     worker->set_kept(rank.kept);
     if (member.lost) {
       worker->set_state(v1::MEMBER_STATE_LOST);
-    } else if (live && serves[member.rank] == 0) {
+    } else if (now.live() && serves[member.rank] == 0) {
       worker->set_state(v1::MEMBER_STATE_REGISTERED);
-    } else if (state_ == v1::FLEET_STATE_READY || rank.loaded) {
+    } else if (now.state == v1::FLEET_STATE_READY || rank.loaded) {
       worker->set_state(v1::MEMBER_STATE_READY);
-    } else if (state_ == v1::FLEET_STATE_LOADING) {
+    } else if (now.state == v1::FLEET_STATE_LOADING) {
       worker->set_state(v1::MEMBER_STATE_LOADING);
     } else {
       worker->set_state(v1::MEMBER_STATE_REGISTERED);
@@ -171,113 +138,78 @@ v1::ClusterState Fleet::State() const {
   return state;
 }
 
-void Fleet::Changed() {
-  ++version_;
-  changed_.NotifyAll();
-}
-
-void Fleet::SetState(v1::FleetState state) {
-  state_ = state;
-  Changed();
-}
-
 bool Fleet::WaitForChange(uint64_t* version, Deadline deadline) {
-  MutexLock lock(&mu_);
-  while (version_ == *version) {
-    if (deadline.Expired()) return false;
-    changed_.WaitUntil(&mu_, deadline.when());
-  }
-  *version = version_;
-  return true;
+  const uint64_t seen = *version;
+  *version = changes_.Await(seen, deadline);
+  return *version != seen;
 }
 
-bool Fleet::FailedForGood() const {
-  return state_ == v1::FLEET_STATE_FAILED &&
-         (options_.one_shot ||
-          form_registrations_ > membership_.registrations());
+bool Fleet::FailedForGood(const View& view) const {
+  return view.state == v1::FLEET_STATE_FAILED && formation_.HasGivenUp();
 }
 
-absl::Status Fleet::WhyNotReady() const {
-  if (stopping_) return absl::UnavailableError("the coordinator is stopping");
-  if (FailedForGood()) return error_;
-  if (state_ == v1::FLEET_STATE_LOADING) {
+absl::Status Fleet::WhyNotReady(const View& view) const {
+  if (view.state == v1::FLEET_STATE_STOPPING) return StoppingError();
+  if (FailedForGood(view)) return view.error;
+  if (view.state == v1::FLEET_STATE_LOADING) {
     return absl::UnavailableError("the fleet is not ready: it loads the model");
   }
+  const std::vector<int> missing = formation_.MissingRanks();
   std::string why =
-      absl::StrCat("the fleet is not ready: it waits for worker ",
-                   absl::StrJoin(membership_.MissingRanks(), ", "), " of ",
-                   options_.mesh.world_size());
-  if (membership_.complete()) why = "the fleet is not ready: it forms again";
-  if (!error_.ok()) absl::StrAppend(&why, " (", error_.message(), ")");
+      missing.empty()
+          ? "the fleet is not ready: it forms again"
+          : absl::StrCat("the fleet is not ready: it waits for worker ",
+                         absl::StrJoin(missing, ", "), " of ",
+                         options_.mesh.world_size());
+  if (!view.error.ok()) absl::StrAppend(&why, " (", view.error.message(), ")");
   return absl::UnavailableError(why);
+}
+
+absl::StatusOr<std::shared_ptr<FleetEpoch>> Fleet::ReadyEpoch() const {
+  View now = view();
+  if (now.state != v1::FLEET_STATE_READY) return WhyNotReady(now);
+  return std::move(now.epoch);
 }
 
 absl::Status Fleet::WaitReady(Deadline deadline,
                               const std::function<bool()>& cancelled) {
-  MutexLock lock(&mu_);
   while (true) {
-    if (state_ == v1::FLEET_STATE_READY) return absl::OkStatus();
-    if (stopping_ || FailedForGood() || deadline.Expired()) {
-      return WhyNotReady();
+    const uint64_t seen = changes_.count();
+    const View now = view();
+    if (now.state == v1::FLEET_STATE_READY) return absl::OkStatus();
+    if (now.state == v1::FLEET_STATE_STOPPING || FailedForGood(now) ||
+        deadline.Expired()) {
+      return WhyNotReady(now);
     }
-    changed_.WaitUntil(&mu_,
-                       Earlier(deadline, Deadline::After(kFormedPoll)).when());
-    if (cancelled == nullptr) continue;
-    mu_.Unlock();
-    const bool gone = cancelled();
-    mu_.Lock();
-    if (gone) {
+    changes_.Await(seen, Earlier(deadline, Deadline::After(kFormedPoll)));
+    if (cancelled != nullptr && cancelled()) {
       return absl::CancelledError("the caller left before the fleet was ready");
     }
   }
 }
 
 absl::Status Fleet::Submit(std::shared_ptr<const Request> request) {
-  MutexLock lock(&mu_);
-  if (scheduler_ == nullptr) return WhyNotReady();
-  RF_RETURN_IF_ERROR(scheduler_->Submit(std::move(request)));
-  epoch_->Wake();
-  Changed();
+  RF_RETURN_IF_ERROR(ReadyEpoch().status());
+  RF_RETURN_IF_ERROR(requests_.Submit(std::move(request)));
+  Wake();
   return absl::OkStatus();
 }
 
 absl::Status Fleet::Cancel(absl::string_view id) {
-  RequestUpdate cancelled;
-  {
-    MutexLock lock(&mu_);
-    if (scheduler_ != nullptr) {
-      RF_RETURN_IF_ERROR(scheduler_->Cancel(id));
-      epoch_->Wake();
-      Changed();
-      return absl::OkStatus();
-    }
-    const auto found =
-        std::find_if(handed_over_.begin(), handed_over_.end(),
-                     [&](const auto& request) { return request->id == id; });
-    if (found == handed_over_.end()) {
-      return absl::NotFoundError(
-          absl::StrCat("job ", id, " is neither running nor waiting"));
-    }
-    cancelled = {*found, absl::CancelledError(
-                             absl::StrCat("job ", id, " was cancelled"))};
-    handed_over_.erase(found);
-  }
-  cancelled.Deliver();
+  std::vector<RequestUpdate> updates;
+  RF_RETURN_IF_ERROR(requests_.Cancel(id, &updates));
+  Wake();
+  Deliver(updates);
   return absl::OkStatus();
 }
 
 absl::StatusOr<v1::StatisticsResponse> Fleet::Statistics(
     bool reset_expert_counts, Deadline deadline) {
-  std::shared_ptr<FleetEpoch> epoch;
-  {
-    MutexLock lock(&mu_);
-    if (state_ != v1::FLEET_STATE_READY) return WhyNotReady();
-    epoch = epoch_;
-  }
+  RF_ASSIGN_OR_RETURN(const std::shared_ptr<FleetEpoch> epoch, ReadyEpoch());
   v1::StatisticsRequest request;
   request.set_reset_expert_counts(reset_expert_counts);
-  // Rank 0 last: what it has counted is only forgotten once all others have
-  // forgotten theirs, so that a caller who is told of an error can ask again.
+  // Rank 0 is last: it forgets its counts only once all others have forgotten
+  // theirs, so that a caller who gets an error can ask again.
   if (reset_expert_counts) {
     const int ranks = static_cast<int>(epoch->members().size());
     for (int rank = 1; rank < ranks; ++rank) {
@@ -290,243 +222,221 @@ absl::StatusOr<v1::StatisticsResponse> Fleet::Statistics(
   return epoch->client(0).Statistics(request, deadline);
 }
 
+std::vector<v1::ExpertBalance> Fleet::BalanceOf(
+    const v1::StatisticsResponse& statistics) const {
+  const View now = view();
+  if (now.epoch == nullptr || IsNarrowed(options_, *now.epoch)) return {};
+  return moves_.BalanceOf(statistics);
+}
+
+absl::Status Fleet::Rebalance(
+    const v1::RebalanceRequest& request, double threshold,
+    const std::function<bool(const v1::RebalanceProgress&)>& on_progress) {
+  RF_ASSIGN_OR_RETURN(const std::shared_ptr<FleetEpoch> epoch, ReadyEpoch());
+  return moves_.Rebalance(*epoch, request, threshold, on_progress);
+}
+
+absl::Status Fleet::StartBench(std::shared_ptr<BenchPlanner> bench,
+                               bool only_if_idle) {
+  const bool free = bench_.AwaitFree();
+  RF_RETURN_IF_ERROR(ReadyEpoch().status());
+  const auto [running, waiting] = requests_.counts();
+  if (free && only_if_idle && running + waiting > 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("bench: ", running, " jobs run and ", waiting,
+                     " wait, want an idle fleet"));
+  }
+  RF_RETURN_IF_ERROR(bench_.Take(std::move(bench)));
+  Wake();
+  return absl::OkStatus();
+}
+
+void Fleet::GoOnWithBench(BenchPlanner& bench) {
+  bench_.GoOn(bench);
+  Wake();
+}
+
+void Fleet::CancelBench(BenchPlanner& bench, const absl::Status& cause) {
+  bench_.Cancel(bench, cause);
+  // It frees its slots, or requests have waited for it.
+  Wake();
+}
+
+absl::StatusOr<double> Fleet::MeasureHostRead() {
+  RF_ASSIGN_OR_RETURN(const std::shared_ptr<FleetEpoch> epoch, ReadyEpoch());
+  return coordinator::MeasureHostRead(*epoch);
+}
+
+absl::Status Fleet::Trace(
+    const v1::TraceRequest& request, const std::function<bool()>& await_end,
+    const std::function<void(const v1::TraceProgress&)>& on_progress) {
+  RF_ASSIGN_OR_RETURN(const std::shared_ptr<FleetEpoch> epoch, ReadyEpoch());
+  return TraceEpoch(*epoch, request, await_end, on_progress);
+}
+
+int Fleet::CountHosts() const {
+  const View now = view();
+  std::set<std::string> hosts;
+  if (now.epoch == nullptr) return 0;
+  for (const Member& member : now.epoch->members()) hosts.insert(member.host);
+  return static_cast<int>(hosts.size());
+}
+
 uint32_t Fleet::context() const {
-  MutexLock lock(&mu_);
-  return state_ == v1::FLEET_STATE_READY ? epoch_->context() : 0;
+  const View now = view();
+  return now.state == v1::FLEET_STATE_READY ? now.epoch->context() : 0;
 }
 
 void Fleet::Shutdown() {
   std::shared_ptr<FleetEpoch> epoch;
-  std::shared_ptr<FleetEpoch> ahead;
   {
     MutexLock lock(&mu_);
-    if (stopping_) return;
-    stopping_ = true;
-    epoch = epoch_;
-    ahead = ahead_;
-    SetState(v1::FLEET_STATE_STOPPING);
+    if (view_.state == v1::FLEET_STATE_STOPPING) return;
+    view_.state = v1::FLEET_STATE_STOPPING;
+    epoch = view_.epoch;
   }
-  const absl::Status cause =
-      absl::UnavailableError("the coordinator is stopping");
-  if (epoch != nullptr) epoch->Stop(cause);
-  if (ahead != nullptr) ahead->Stop(cause);
+  changes_.Note();
+  if (epoch != nullptr) epoch->Stop(StoppingError());
+  growth_.Stop(StoppingError());
   main_.join();
   watchdog_.join();
-  if (balancer_.joinable()) balancer_.join();
-  if (grower_.joinable()) grower_.join();
+  moves_.Stop();
 }
 
 void Fleet::Main() {
   while (const std::shared_ptr<FleetEpoch> epoch = NextEpoch()) {
-    const absl::Status cause = RunEpoch(*epoch);
-    EndEpoch(*epoch, cause);
+    EpochSteps steps(*epoch, requests_, bench_, moves_);
+    const absl::Status cause = RunEpoch(epoch, steps);
+    EndEpoch(*epoch, cause, steps.stepped());
   }
-  FailHandedOver(absl::UnavailableError("the coordinator is stopping"));
-}
-
-FleetOptions Fleet::WholeFleet() const {
-  FleetOptions options = options_;
-  options.layout = layout_;
-  return options;
-}
-
-std::vector<int> Fleet::AbsentRanks() const {
-  std::vector<int> absent = membership_.MissingRanks();
-  if (membership_.registrations() == excluded_registrations_) {
-    absent.insert(absent.end(), excluded_ranks_.begin(), excluded_ranks_.end());
-  }
-  return absent;
-}
-
-std::optional<Fleet::Formation> Fleet::NextFormation() const {
-  std::vector<cluster::Member> members = membership_.Members();
-  const std::vector<int> absent = AbsentRanks();
-  // A fleet begins with all that belong to it.
-  if (!absent.empty() && !fingerprint_.empty()) {
-    absl::StatusOr<Survivors> survivors = FindSurvivors(WholeFleet(), absent);
-    if (survivors.ok()) {
-      std::erase_if(members, [&](const cluster::Member& member) {
-        return !std::binary_search(survivors->ranks.begin(),
-                                   survivors->ranks.end(), member.rank);
-      });
-      return Formation{std::move(survivors->options), std::move(members)};
-    }
-  }
-  if (!membership_.complete()) return std::nullopt;
-  return Formation{WholeFleet(), std::move(members)};
-}
-
-bool Fleet::MayForm() const {
-  return form_after_.Expired() && ahead_ == nullptr &&
-         membership_.registrations() >= form_registrations_ &&
-         !(options_.one_shot && !error_.ok());
+  Deliver(requests_.FailKept(StoppingError()));
 }
 
 std::shared_ptr<FleetEpoch> Fleet::NextEpoch() {
-  std::shared_ptr<FleetEpoch>
-      last;  // Joins its threads after the lock is gone.
-  MutexLock lock(&mu_);
-  std::optional<Formation> next;
-  while (!stopping_) {
-    next = NextFormation();
-    if (next.has_value() && MayForm()) break;
-    if (!next.has_value() && !handed_over_.empty()) {
-      const absl::Status cause = WhyNotReady();
-      mu_.Unlock();
-      FailHandedOver(cause);
-      mu_.Lock();
-      continue;
+  while (true) {
+    const uint64_t seen = changes_.count();
+    if (stopping()) return nullptr;
+    const cluster::ExpertLayout layout = moves_.layout();
+    if (!formation_.CanForm(layout)) {
+      Deliver(requests_.FailKept(WhyNotReady(view())));
+    } else if (!growth_.loading()) {
+      std::optional<Formation::NextEpoch> next = formation_.TakeNext(layout);
+      if (next.has_value()) return BeginEpoch(*std::move(next));
     }
-    changed_.WaitUntil(&mu_, Deadline::After(kTick).when());
+    changes_.Await(seen, Deadline::After(kTick));
   }
-  if (stopping_) return nullptr;
-  last = std::move(epoch_);
-  const size_t ranks = next->members.size();
-  epoch_ = std::make_shared<FleetEpoch>(
-      std::move(next->options), membership_.NewEpoch(),
-      std::move(next->members), fingerprint_, [this] {
-        MutexLock progress_lock(&mu_);
-        Changed();
-      });
-  formed_registrations_ = membership_.registrations();
-  SetState(v1::FLEET_STATE_LOADING);
-  RF_LOG(kInfo, "epoch ", epoch_->id(), ": loading ", options_.model_dir,
-         " on ", ranks, " of ", options_.mesh.world_size(), " workers");
-  return epoch_;
 }
 
-absl::Status Fleet::RunEpoch(FleetEpoch& epoch) {
+std::shared_ptr<FleetEpoch> Fleet::BeginEpoch(Formation::NextEpoch next) {
+  const size_t ranks = next.members.size();
+  const auto epoch = std::make_shared<FleetEpoch>(
+      std::move(next.options), next.id, std::move(next.members),
+      std::move(next.fingerprint), [this] { changes_.Note(); });
+  std::shared_ptr<FleetEpoch> last;  // Joins its threads without the lock.
+  {
+    MutexLock lock(&mu_);
+    if (view_.state == v1::FLEET_STATE_STOPPING) return nullptr;
+    view_.state = v1::FLEET_STATE_LOADING;
+    last = std::exchange(view_.epoch, epoch);
+  }
+  changes_.Note();
+  RF_LOG(kInfo, "epoch ", epoch->id(), ": loading ", options_.model_dir, " on ",
+         ranks, " of ", options_.mesh.world_size(), " workers");
+  return epoch;
+}
+
+absl::Status Fleet::RunEpoch(const std::shared_ptr<FleetEpoch>& epoch,
+                             EpochSteps& steps) {
   const absl::Time start = absl::Now();
-  RF_RETURN_IF_ERROR(epoch.Form());
-  std::vector<RequestUpdate> refused;
+  RF_RETURN_IF_ERROR(epoch->Form());
+  const auto groups = static_cast<uint32_t>(epoch->mesh().data);
+  Deliver(requests_.Open({.epoch = epoch->id(),
+                          .groups = groups,
+                          .slots = options_.GroupSlots(),
+                          .context = epoch->context()}));
+  bench_.Open(
+      {.id = epoch->id(),
+       .groups = groups,
+       .group_slots = options_.GroupSlots(),
+       .workers = absl::StrCat(epoch->members().size(), " of ",
+                               options_.mesh.world_size(), " workers serve")});
+  moves_.Open(epoch);
+  growth_.Open(epoch);
+  formation_.NoteReady(epoch->fingerprint());
+  const double load_ms = absl::ToDoubleMilliseconds(absl::Now() - start);
   {
     MutexLock lock(&mu_);
-    if (stopping_) return WhyNotReady();
-    scheduler_ = std::make_unique<Scheduler>(
-        Scheduler::Options{.epoch = epoch.id(),
-                           .groups = static_cast<uint32_t>(epoch.mesh().data),
-                           .slots = options_.GroupSlots(),
-                           .context = epoch.context()},
-        [] { return Deadline::Clock::now(); });
-    // Who waited is first, before anybody else can be submitted.
-    for (auto& request : std::exchange(handed_over_, {})) {
-      const absl::Status status = scheduler_->Submit(request);
-      if (!status.ok()) refused.push_back({std::move(request), status});
-    }
-    load_ms_ = absl::ToDoubleMilliseconds(absl::Now() - start);
-    error_ = absl::OkStatus();
-    fingerprint_ = epoch.fingerprint();
-    SetState(v1::FLEET_STATE_READY);
-    RF_LOG(kInfo, "epoch ", epoch.id(), ": ready after ", load_ms_,
-           " ms, context ", epoch.context());
+    if (view_.state == v1::FLEET_STATE_STOPPING) return StoppingError();
+    view_.state = v1::FLEET_STATE_READY;
+    view_.error = absl::OkStatus();
+    view_.load_ms = load_ms;
   }
-  for (const RequestUpdate& update : refused) update.Deliver();
-  return epoch.RunSteps(*this);
+  changes_.Note();
+  RF_LOG(kInfo, "epoch ", epoch->id(), ": ready after ", load_ms,
+         " ms, context ", epoch->context());
+  return epoch->RunSteps(steps);
 }
 
-void Fleet::EndEpoch(FleetEpoch& epoch, const absl::Status& cause) {
-  std::vector<RequestUpdate> updates;
-  std::shared_ptr<FleetEpoch> ahead;
-  bool ran = false;
+void Fleet::EndEpoch(const FleetEpoch& epoch, const absl::Status& cause,
+                     bool stepped) {
+  const bool handed_over = growth_.Close(cause);
+  formation_.NoteEnd(epoch, {.handed_over = handed_over,
+                             .planned = requests_.last_step() > 0,
+                             .stepped = stepped});
+  bool stopping = false;
   {
     MutexLock lock(&mu_);
-    ran = scheduler_ != nullptr;
-    // What it loads would meet the next epoch.
-    ahead = ahead_;
-    for (const uint64_t member_id : epoch.LostMembers()) {
-      membership_.Evict(member_id);
-    }
-    if (scheduler_ != nullptr) {
-      if (scheduler_->last_step() > 0) pause_ = kFirstPause;
-      FailMove(cause);
-      if (handing_over_) handed_over_ = scheduler_->TakeWaiting();
-      scheduler_->FailAll(cause);
-      updates = scheduler_->TakeUpdates();
-      if (bench_ != nullptr) bench_->Fail(cause);
-      bench_.reset();
-      scheduler_.reset();
-    }
-    if (!stopping_ && std::exchange(handing_over_, false)) {
-      form_after_ = Deadline::After(absl::ZeroDuration());
-      SetState(v1::FLEET_STATE_FAILED);
-      RF_LOG(kInfo, "epoch ", epoch.id(), " has ended: ", cause.message());
-    } else if (!stopping_) {
-      error_ = cause;
-      form_registrations_ = epoch.permanent() ? formed_registrations_ + 1 : 0;
-      if (!Narrowed(epoch) && !grown_ranks_.empty()) {
-        excluded_ranks_ = std::exchange(grown_ranks_, {});
-        excluded_registrations_ = membership_.registrations();
-        form_registrations_ = 0;
-      }
-      form_after_ = Deadline::After(pause_);
-      pause_ = std::min(2 * pause_, kLongestPause);
-      SetState(v1::FLEET_STATE_FAILED);
-      RF_LOG(kError, "epoch ", epoch.id(), " has failed: ", cause.message());
+    stopping = view_.state == v1::FLEET_STATE_STOPPING;
+    if (!stopping) {
+      view_.state = v1::FLEET_STATE_FAILED;
+      if (!handed_over) view_.error = cause;
     }
   }
-  for (const RequestUpdate& update : updates) update.Deliver();
-  if (ahead != nullptr) ahead->Stop(cause);
-  if (!ran) FailHandedOver(cause);
+  if (stopping) {
+    // No epoch follows.
+  } else if (handed_over) {
+    RF_LOG(kInfo, "epoch ", epoch.id(), " has ended: ", cause.message());
+  } else {
+    RF_LOG(kError, "epoch ", epoch.id(), " has failed: ", cause.message());
+  }
+  moves_.Close(cause);
+  bench_.Close(cause);
+  Deliver(requests_.Close(cause, /*keep_waiting=*/handed_over));
+  changes_.Note();
 }
 
-std::optional<v1::StepPlan> Fleet::NextPlan() {
-  std::optional<v1::StepPlan> plan;
-  {
-    MutexLock lock(&mu_);
-    plan = BenchPlans() ? bench_->NextPlan() : scheduler_->NextPlan();
-    PlanMove(&plan);
-    RetireBench();
-  }
-  DeliverUpdates();
-  return plan;
+void Fleet::Wake() {
+  const std::shared_ptr<FleetEpoch> epoch = view().epoch;
+  if (epoch != nullptr) epoch->Wake();
+  changes_.Note();
 }
 
-absl::Status Fleet::OnResult(const v1::StepResult& merged) {
-  absl::Status status;
-  {
-    MutexLock lock(&mu_);
-    status = bench_ != nullptr && bench_->owns() ? bench_->OnResult(merged)
-                                                 : scheduler_->OnResult(merged);
-    NoteMoved(merged.step());
-    if (!Narrowed(*epoch_)) grown_ranks_.clear();
-    RetireBench();
+void Fleet::ReportGone() {
+  const View now = view();
+  if (!now.live()) return;
+  for (const Formation::GoneMember& gone :
+       formation_.FindGone(now.epoch->members())) {
+    now.epoch->ReportLost(gone.member_id, gone.why);
   }
-  DeliverUpdates();
-  return status;
-}
-
-void Fleet::DeliverUpdates() {
-  std::vector<RequestUpdate> updates;
-  {
-    MutexLock lock(&mu_);
-    updates = scheduler_->TakeUpdates();
-  }
-  for (const RequestUpdate& update : updates) update.Deliver();
 }
 
 void Fleet::Watchdog() {
   while (true) {
-    std::shared_ptr<FleetEpoch> epoch;
-    std::vector<cluster::Member> lost;
-    {
-      MutexLock lock(&mu_);
-      // The steps of the fleet also notify: wait for the whole tick.
-      const Deadline tick = Deadline::After(kTick);
-      while (!stopping_ && !tick.Expired()) {
-        changed_.WaitUntil(&mu_, tick.when());
-      }
-      if (stopping_) return;
-      lost = membership_.Expire();
-      if (!lost.empty()) Changed();
-      epoch = epoch_;
+    // The steps of the fleet also note changes: wait for the whole tick.
+    const Deadline tick = Deadline::After(kTick);
+    while (!tick.Expired()) {
+      const uint64_t seen = changes_.count();
+      if (stopping()) return;
+      changes_.Await(seen, tick);
     }
-    for (const cluster::Member& member : lost) {
+    const std::vector<Member> lost = formation_.Expire();
+    for (const Member& member : lost) {
       RF_LOG(kWarning, member.Description(), " has lost its lease");
-      if (epoch == nullptr) continue;
-      epoch->ReportLost(member.member_id,
-                        absl::StrCat("no heartbeat for ",
-                                     absl::FormatDuration(options_.lease)));
     }
+    if (!lost.empty()) changes_.Note();
+    // Looks at all members: one may have gone while its epoch began.
+    ReportGone();
+    const std::shared_ptr<FleetEpoch> epoch = view().epoch;
     if (epoch != nullptr) epoch->Tick();
   }
 }

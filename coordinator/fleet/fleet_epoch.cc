@@ -60,8 +60,8 @@ uint64_t ConfigHash(const FleetOptions& options, absl::string_view fingerprint,
 }
 
 FleetEpoch::FleetEpoch(FleetOptions options, uint64_t id,
-                       std::vector<cluster::Member> members,
-                       std::string fingerprint, std::function<void()> on_change)
+                       std::vector<Member> members, std::string fingerprint,
+                       std::function<void()> on_change)
     : options_(std::move(options)),
       id_(id),
       members_(std::move(members)),
@@ -71,7 +71,7 @@ FleetEpoch::FleetEpoch(FleetOptions options, uint64_t id,
       found_(members_.size()),
       fingerprints_(members_.size()),
       results_(members_.size()) {
-  for (const cluster::Member& member : members_) {
+  for (const Member& member : members_) {
     clients_.push_back(std::make_unique<WorkerClient>(member.address));
   }
 }
@@ -178,7 +178,7 @@ uint64_t FleetEpoch::MemoryLimit(int rank) const {
   // The largest figure of the host's workers: one that replaces another
   // registers while the survivors, which load anew, still hold their shards.
   uint64_t available = 0;
-  for (const cluster::Member& member : members_) {
+  for (const Member& member : members_) {
     if (member.host == members_[index].host) {
       available = std::max(available, member.available_memory_bytes);
     }
@@ -189,7 +189,7 @@ uint64_t FleetEpoch::MemoryLimit(int rank) const {
 
 int FleetEpoch::RanksOnHost(int rank) const {
   return static_cast<int>(std::count_if(
-      members_.begin(), members_.end(), [&](const cluster::Member& member) {
+      members_.begin(), members_.end(), [&](const Member& member) {
         return member.host == members_[rank].host;
       }));
 }
@@ -259,7 +259,7 @@ void FleetEpoch::OnLoadProgress(int rank, const v1::LoadProgress& progress) {
 absl::Status FleetEpoch::ConnectAll() {
   v1::ConnectRequest request;
   request.set_epoch(id_);
-  for (const cluster::Member& member : members_) {
+  for (const Member& member : members_) {
     request.add_addresses(member.address);
   }
   request.set_wire(options_.wire);
@@ -319,7 +319,7 @@ absl::Status FleetEpoch::OnEveryRank(
 
 absl::Status FleetEpoch::RunSteps(StepSource& source) {
   std::vector<int> ranks;
-  for (const cluster::Member& member : members_) ranks.push_back(member.rank);
+  for (const Member& member : members_) ranks.push_back(member.rank);
   while (true) {
     while (auto plan = source.NextPlan()) {
       {

@@ -108,9 +108,8 @@ class FleetEpoch {
   // checkpoint that the fleet has begun with; empty: it begins with this epoch.
   // `on_change` is called without locks held when what Progress() returns has
   // changed.
-  FleetEpoch(FleetOptions options, uint64_t id,
-             std::vector<cluster::Member> members, std::string fingerprint,
-             std::function<void()> on_change);
+  FleetEpoch(FleetOptions options, uint64_t id, std::vector<Member> members,
+             std::string fingerprint, std::function<void()> on_change);
   ~FleetEpoch();
   FleetEpoch(const FleetEpoch&) = delete;
   FleetEpoch& operator=(const FleetEpoch&) = delete;
@@ -162,7 +161,7 @@ class FleetEpoch {
   // After Form: positions per slot, and which checkpoint all ranks have read.
   uint32_t context() const;
   std::string fingerprint() const;
-  const std::vector<cluster::Member>& members() const { return members_; }
+  const std::vector<Member>& members() const { return members_; }
   const cluster::MeshShape& mesh() const { return options_.mesh; }
   WorkerClient& client(int rank) { return *clients_[rank]; }
 
@@ -219,7 +218,7 @@ class FleetEpoch {
 
   const FleetOptions options_;
   const uint64_t id_;
-  const std::vector<cluster::Member> members_;
+  const std::vector<Member> members_;
   const std::string fleet_fingerprint_;
   const std::function<void()> on_change_;
 

@@ -46,7 +46,7 @@ absl::Status FleetEpoch::FindFiles() {
   MutexLock lock(&mu_);
   for (size_t rank = 0; rank < members_.size(); ++rank) {
     if (!found_[rank].complete()) continue;
-    const cluster::Member& member = members_[rank];
+    const Member& member = members_[rank];
     v1::FileSource& source = sources_.emplace_back();
     source.set_name(absl::StrCat("worker ", member.rank));
     source.set_address(member.address);

@@ -8,7 +8,13 @@
 #include "cluster/process/status_macros.h"
 #include "cluster/rpc/host_address.h"
 
-namespace ringfleet::cluster {
+namespace ringfleet::coordinator {
+namespace {
+
+using cluster::Deadline;
+using cluster::kMaxEpoch;
+
+}  // namespace
 
 std::string Member::Description() const {
   return absl::StrCat("worker ", rank, " (", address, ", pid ", pid, ")");
@@ -61,8 +67,8 @@ absl::Status Membership::CheckEpoch(uint64_t epoch,
 
 absl::StatusOr<Member> Membership::Register(
     const v1::RegisterRequest& request) {
-  RF_ASSIGN_OR_RETURN(const ServerAddress address,
-                      ParseAddress(request.address()));
+  RF_ASSIGN_OR_RETURN(const cluster::ServerAddress address,
+                      cluster::ParseAddress(request.address()));
   if (address.port == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("worker at ", request.address(),
@@ -155,4 +161,4 @@ std::vector<int> Membership::MissingRanks() const {
   return missing;
 }
 
-}  // namespace ringfleet::cluster
+}  // namespace ringfleet::coordinator

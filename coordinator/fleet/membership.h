@@ -20,7 +20,7 @@
 #include "cluster/wire/frame.h"
 #include "protos/cluster.pb.h"
 
-namespace ringfleet::cluster {
+namespace ringfleet::coordinator {
 
 // One registered worker process.
 struct Member {
@@ -39,7 +39,7 @@ struct Member {
 
 class Membership {
  public:
-  using Now = std::function<Deadline::Clock::time_point()>;
+  using Now = std::function<cluster::Deadline::Clock::time_point()>;
 
   struct Options {
     int world_size = 1;
@@ -61,11 +61,11 @@ class Membership {
   //
   // Errors: FAILED_PRECONDITION: another build. ALREADY_EXISTS: a living worker
   // holds the rank, or every rank. OUT_OF_RANGE: no such rank.
-  // INVALID_ARGUMENT: no address, or a last epoch above kMaxEpoch.
+  // INVALID_ARGUMENT: no address, or a last epoch above cluster::kMaxEpoch.
   absl::StatusOr<Member> Register(const v1::RegisterRequest& request);
 
   // Renews a lease. NOT_FOUND: it has run out or never was; register again.
-  // INVALID_ARGUMENT: a last epoch above kMaxEpoch.
+  // INVALID_ARGUMENT: a last epoch above cluster::kMaxEpoch.
   absl::Status Heartbeat(const v1::HeartbeatRequest& request);
 
   // Marks as lost whose lease has run out and returns these.
@@ -97,7 +97,7 @@ class Membership {
  private:
   struct Seat {
     std::optional<Member> member;
-    Deadline::Clock::time_point lease_end;
+    cluster::Deadline::Clock::time_point lease_end;
     bool living() const { return member.has_value() && !member->lost; }
   };
 
@@ -113,6 +113,6 @@ class Membership {
   std::vector<Seat> seats_;  // By rank.
 };
 
-}  // namespace ringfleet::cluster
+}  // namespace ringfleet::coordinator
 
 #endif  // RINGFLEET_COORDINATOR_FLEET_MEMBERSHIP_H_

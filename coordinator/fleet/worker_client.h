@@ -14,12 +14,16 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "cluster/process/deadline.h"
 #include "cluster/rpc/cancellable_calls.h"
 #include "protos/host.grpc.pb.h"
 #include "protos/worker.grpc.pb.h"
 
 namespace ringfleet::coordinator {
+
+// Time for WorkerClient::Statistics where the caller sets no deadline.
+inline constexpr absl::Duration kStatisticsTimeout = absl::Seconds(30);
 
 // Calls block their thread. All functions may be called from any thread,
 // except that one thread at a time sends plans.

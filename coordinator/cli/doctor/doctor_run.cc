@@ -20,7 +20,7 @@
 #include "coordinator/cli/interrupt.h"
 #include "coordinator/cli/session.h"
 #include "coordinator/fleet/clock_offset.h"
-#include "coordinator/fleet/gathering.h"
+#include "coordinator/fleet/barrier.h"
 #include "coordinator/fleet/worker_client.h"
 #include "protos/host.grpc.pb.h"
 
@@ -115,7 +115,7 @@ absl::Status MeasureReads(const BenchWorkers& workers,
   const uint32_t slices = std::max<uint32_t>(options.time_ms / kReadSliceMs, 1);
   std::vector<std::vector<double>> bytes(count,
                                          std::vector<double>(slices, 0.0));
-  Gathering line(count);
+  Barrier line(count);
   std::vector<std::unique_ptr<WorkerClient>> clients;
   for (const std::string& address : workers.addresses) {
     clients.push_back(std::make_unique<WorkerClient>(address));

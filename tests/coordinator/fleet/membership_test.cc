@@ -6,7 +6,7 @@
 
 #include "absl/time/time.h"
 
-namespace ringfleet::cluster {
+namespace ringfleet::coordinator {
 namespace {
 
 using ::testing::ElementsAre;
@@ -47,7 +47,7 @@ class MembershipTest : public ::testing::Test {
     now_ += absl::ToChronoNanoseconds(duration);
   }
 
-  Deadline::Clock::time_point now_{std::chrono::hours(1)};
+  cluster::Deadline::Clock::time_point now_{std::chrono::hours(1)};
 };
 
 TEST_F(MembershipTest, IsCompleteWhenEveryRankHasRegistered) {
@@ -225,17 +225,17 @@ TEST_F(MembershipTest, ReportedEpochsDoNotMoveMemberIds) {
 TEST_F(MembershipTest, AnEpochThatNobodyCanHaveReachedIsRefused) {
   Membership membership = Make(1);
   v1::RegisterRequest worker = Worker(0, "a:1");
-  worker.set_last_epoch(kMaxEpoch + 1);
+  worker.set_last_epoch(cluster::kMaxEpoch + 1);
   EXPECT_EQ(membership.Register(worker).status().message(),
             "worker at a:1: last epoch 9223372036854775809, want at most "
             "9223372036854775808");
-  worker.set_last_epoch(kMaxEpoch);
+  worker.set_last_epoch(cluster::kMaxEpoch);
   const auto member = membership.Register(worker);
   ASSERT_TRUE(member.ok()) << member.status();
-  EXPECT_EQ(membership.NewEpoch(), kMaxEpoch + 1);
+  EXPECT_EQ(membership.NewEpoch(), cluster::kMaxEpoch + 1);
   EXPECT_EQ(membership.Heartbeat(Beat(member->member_id, ~uint64_t{0})).code(),
             absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace
-}  // namespace ringfleet::cluster
+}  // namespace ringfleet::coordinator

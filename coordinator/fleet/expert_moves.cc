@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a fleet does to move experts while it serves.
+#include "coordinator/fleet/expert_moves.h"
+
 #include <algorithm>
 #include <set>
 #include <string>
@@ -10,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "cluster/process/log.h"
 #include "cluster/process/status_macros.h"
-#include "coordinator/fleet/fleet.h"
+#include "coordinator/fleet/formation.h"
 
 namespace ringfleet::coordinator {
 namespace {
@@ -144,7 +145,7 @@ absl::Status PrepareAll(FleetEpoch& epoch,
                         const v1::PrepareExpertsRequest& request,
                         RoundProgress& progress) {
   std::vector<std::thread> threads;
-  for (const cluster::Member& member : epoch.members()) {
+  for (const Member& member : epoch.members()) {
     threads.emplace_back([&epoch, &request, &progress, &member] {
       const absl::Status status =
           epoch.client(member.rank)
@@ -163,14 +164,52 @@ absl::Status PrepareAll(FleetEpoch& epoch,
 
 }  // namespace
 
-std::vector<v1::ExpertBalance> Fleet::BalanceOf(
+ExpertMoves::ExpertMoves(const FleetOptions& fleet)
+    : fleet_(fleet),
+      closed_(absl::UnavailableError("no epoch runs")),
+      layout_(fleet.layout),
+      place_slots_(fleet.experts.place_slots) {
+  if (fleet_.rebalance_interval > absl::ZeroDuration()) {
+    thread_ = std::thread([this] { Run(); });
+  }
+}
+
+ExpertMoves::~ExpertMoves() { Stop(); }
+
+void ExpertMoves::Open(std::shared_ptr<FleetEpoch> epoch) {
+  MutexLock lock(&mu_);
+  epoch_ = std::move(epoch);
+}
+
+void ExpertMoves::Close(const absl::Status& cause) {
+  std::shared_ptr<FleetEpoch> last;  // Given up without the lock.
+  MutexLock lock(&mu_);
+  last = std::exchange(epoch_, nullptr);
+  closed_ = cause;
+  EndSwitch(cause);
+}
+
+void ExpertMoves::Stop() {
+  {
+    MutexLock lock(&mu_);
+    stopping_ = true;
+    changed_.NotifyAll();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+cluster::ExpertLayout ExpertMoves::layout() const {
+  MutexLock lock(&mu_);
+  return layout_;
+}
+
+std::vector<v1::ExpertBalance> ExpertMoves::BalanceOf(
     const v1::StatisticsResponse& statistics) const {
-  const ExpertFacts& facts = options_.experts;
+  const ExpertFacts& facts = fleet_.experts;
   std::vector<v1::ExpertBalance> balance;
   const auto tokens = AverageTokens(facts, statistics);
   if (facts.num_places < 2 || !tokens.ok()) return balance;
-  MutexLock lock(&mu_);
-  if (epoch_ == nullptr || Narrowed(*epoch_)) return balance;
+  const ExpertLayout now = layout();
   for (size_t row = 0; row < facts.layers.size(); ++row) {
     const int layer = facts.layers[row];
     std::vector<double> costs;
@@ -179,37 +218,35 @@ std::vector<v1::ExpertBalance> Fleet::BalanceOf(
     }
     v1::ExpertBalance& out = balance.emplace_back();
     out.set_layer(static_cast<uint32_t>(layer));
-    out.set_imbalance(Imbalance(layout_, layer, costs));
+    out.set_imbalance(Imbalance(now, layer, costs));
     for (int place = 0; place < facts.num_places; ++place) {
       out.set_held(out.held() +
-                   static_cast<uint32_t>(layout_.Held(layer, place).size()));
+                   static_cast<uint32_t>(now.Held(layer, place).size()));
     }
   }
   return balance;
 }
 
-absl::Status Fleet::Rebalance(
-    const v1::RebalanceRequest& request, double threshold,
-    const std::function<bool(const v1::RebalanceProgress&)>& on_progress) {
-  ExpertFacts facts = options_.experts;
-  std::shared_ptr<FleetEpoch> epoch;
+absl::Status ExpertMoves::Rebalance(FleetEpoch& epoch,
+                                    const v1::RebalanceRequest& request,
+                                    double threshold,
+                                    const OnProgress& on_progress) {
+  ExpertFacts facts = fleet_.experts;
+  if (facts.layers.empty() || facts.num_places < 2) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rebalance: the mesh's data and expert axes are ", fleet_.mesh.data,
+        " x ", fleet_.mesh.expert,
+        ", want 2 or more: every rank has a part of each expert, so all are "
+        "equally busy"));
+  }
+  if (IsNarrowed(fleet_, epoch)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "rebalance: ", epoch.members().size(), " of ", fleet_.mesh.world_size(),
+        " workers serve; experts move again when all do"));
+  }
   {
     MutexLock lock(&mu_);
-    if (state_ != v1::FLEET_STATE_READY) return WhyNotReady();
-    if (facts.layers.empty() || facts.num_places < 2) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "rebalance: the mesh's data and expert axes are ", options_.mesh.data,
-          " x ", options_.mesh.expert,
-          ", want 2 or more: every rank has a part of each expert, so all are "
-          "equally busy"));
-    }
-    if (Narrowed(*epoch_)) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("rebalance: ", epoch_->members().size(), " of ",
-                       options_.mesh.world_size(),
-                       " workers serve; experts move again ", "when all do"));
-    }
-    if (rebalancing_) {
+    if (moving_) {
       return absl::FailedPreconditionError(
           "rebalance: experts are moving already");
     }
@@ -221,21 +258,20 @@ absl::Status Fleet::Rebalance(
               static_cast<int>(std::min<uint32_t>(request.slots(), 1u << 30)),
               facts.num_experts, facts.num_places, facts.place_memory));
     }
-    rebalancing_ = true;
-    epoch = epoch_;
+    moving_ = true;
   }
   const absl::Status status =
-      MoveExperts(*epoch, facts, request, threshold, on_progress);
+      Move(epoch, facts, request, threshold, on_progress);
   MutexLock lock(&mu_);
-  rebalancing_ = false;
+  moving_ = false;
   if (status.ok() && !request.dry_run()) place_slots_ = facts.place_slots;
   return status;
 }
 
-absl::Status Fleet::MoveExperts(
-    FleetEpoch& epoch, const ExpertFacts& facts,
-    const v1::RebalanceRequest& request, double threshold,
-    const std::function<bool(const v1::RebalanceProgress&)>& on_progress) {
+absl::Status ExpertMoves::Move(FleetEpoch& epoch, const ExpertFacts& facts,
+                               const v1::RebalanceRequest& request,
+                               double threshold,
+                               const OnProgress& on_progress) {
   RF_ASSIGN_OR_RETURN(const cluster::PlacementPolicy policy,
                       PolicyOf(request.policy()));
   RF_ASSIGN_OR_RETURN(
@@ -249,7 +285,7 @@ absl::Status Fleet::MoveExperts(
     now = layout_;
   }
   std::set<std::string> hosts;
-  for (const cluster::Member& member : epoch.members()) {
+  for (const Member& member : epoch.members()) {
     hosts.insert(member.host);
   }
   RF_ASSIGN_OR_RETURN(const BalanceProposal proposal,
@@ -282,15 +318,15 @@ absl::Status Fleet::MoveExperts(
     *prepare.mutable_layout() = round.Difference(now);
     {
       MutexLock lock(&mu_);
-      prepare.set_move(++last_move_);
+      prepare.set_move(++last_number_);
     }
     RoundProgress of_round(epoch.members().size(), done, total, report);
     RF_RETURN_IF_ERROR(PrepareAll(epoch, prepare, of_round));
     done = of_round.done();
-    RF_RETURN_IF_ERROR(SwitchExperts(epoch, prepare.move(), round));
+    RF_RETURN_IF_ERROR(SwitchTo(epoch, prepare.move(), round));
     now = std::move(round);
   }
-  for (const cluster::Member& member : epoch.members()) {
+  for (const Member& member : epoch.members()) {
     const auto held = epoch.client(member.rank)
                           .Statistics(v1::StatisticsRequest(),
                                       Deadline::After(kStatisticsTimeout));
@@ -302,19 +338,21 @@ absl::Status Fleet::MoveExperts(
   return absl::OkStatus();
 }
 
-void Fleet::Balancer() {
+void ExpertMoves::Run() {
   while (true) {
+    std::shared_ptr<FleetEpoch> epoch;
     {
       MutexLock lock(&mu_);
-      const Deadline next = Deadline::After(options_.rebalance_interval);
+      const Deadline next = Deadline::After(fleet_.rebalance_interval);
       while (!stopping_ && !next.Expired()) {
         changed_.WaitUntil(&mu_, next.when());
       }
       if (stopping_) return;
-      if (state_ != v1::FLEET_STATE_READY || Narrowed(*epoch_)) continue;
+      epoch = epoch_;
     }
+    if (epoch == nullptr || IsNarrowed(fleet_, *epoch)) continue;
     const absl::Status status =
-        Rebalance(v1::RebalanceRequest(), options_.rebalance_threshold,
+        Rebalance(*epoch, v1::RebalanceRequest(), fleet_.rebalance_threshold,
                   [this](const v1::RebalanceProgress&) {
                     MutexLock lock(&mu_);
                     return !stopping_;
@@ -323,53 +361,58 @@ void Fleet::Balancer() {
   }
 }
 
-absl::Status Fleet::SwitchExperts(FleetEpoch& epoch, uint64_t number,
-                                  const ExpertLayout& layout) {
-  const auto move = std::make_shared<ExpertMove>();
-  move->number = number;
-  move->layout = layout;
+absl::Status ExpertMoves::SwitchTo(FleetEpoch& epoch, uint64_t number,
+                                   const ExpertLayout& layout) {
+  const auto pending = std::make_shared<Switch>();
+  pending->number = number;
+  pending->layout = layout;
   const Deadline deadline = Deadline::After(kSwitchTime);
-  MutexLock lock(&mu_);
-  if (epoch_.get() != &epoch || scheduler_ == nullptr) return WhyNotReady();
-  move_ = move;
+  {
+    MutexLock lock(&mu_);
+    if (epoch_.get() != &epoch) return closed_;
+    switch_ = pending;
+  }
   epoch.Wake();
-  while (!move->ended && move->step == 0) {
+  MutexLock lock(&mu_);
+  while (!pending->ended && pending->step == 0) {
     if (deadline.Expired()) {
-      move_.reset();
+      switch_.reset();
       return absl::DeadlineExceededError(
           "rebalance: no step came between others; a benchmark runs");
     }
     changed_.WaitUntil(&mu_, deadline.when());
   }
   // The step has a limit of its own.
-  while (!move->ended) changed_.Wait(&mu_);
-  return move->status;
+  while (!pending->ended) changed_.Wait(&mu_);
+  return pending->status;
 }
 
-void Fleet::PlanMove(std::optional<v1::StepPlan>* plan) {
-  if (move_ == nullptr || move_->step != 0) return;
-  // A benchmark's steps are its own.
-  if (!plan->has_value() && bench_ == nullptr) *plan = scheduler_->EmptyPlan();
-  if (!plan->has_value()) return;
-  (*plan)->set_expert_move(move_->number);
-  move_->step = (*plan)->step();
-  Changed();
+bool ExpertMoves::awaits_step() const {
+  MutexLock lock(&mu_);
+  return switch_ != nullptr && switch_->step == 0;
 }
 
-void Fleet::NoteMoved(uint64_t step) {
-  if (move_ == nullptr || move_->step == 0 || step < move_->step) return;
-  layout_ = std::move(move_->layout);
-  move_->ended = true;
-  move_.reset();
-  Changed();
+void ExpertMoves::AddTo(v1::StepPlan* plan) {
+  MutexLock lock(&mu_);
+  if (switch_ == nullptr || switch_->step != 0) return;
+  plan->set_expert_move(switch_->number);
+  switch_->step = plan->step();
+  changed_.NotifyAll();
 }
 
-void Fleet::FailMove(const absl::Status& cause) {
-  if (move_ == nullptr) return;
-  move_->status = cause;
-  move_->ended = true;
-  move_.reset();
-  Changed();
+void ExpertMoves::OnResult(uint64_t step) {
+  MutexLock lock(&mu_);
+  if (switch_ == nullptr || switch_->step == 0 || step < switch_->step) return;
+  layout_ = std::move(switch_->layout);
+  EndSwitch(absl::OkStatus());
+}
+
+void ExpertMoves::EndSwitch(const absl::Status& status) {
+  if (switch_ == nullptr) return;
+  switch_->status = status;
+  switch_->ended = true;
+  switch_.reset();
+  changed_.NotifyAll();
 }
 
 }  // namespace ringfleet::coordinator

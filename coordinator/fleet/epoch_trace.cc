@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a fleet does for traces.
+#include "coordinator/fleet/epoch_trace.h"
+
 #include <functional>
 #include <memory>
 #include <thread>
@@ -10,7 +11,6 @@
 #include "cluster/process/status_macros.h"
 #include "cluster/recording/trace_recorder.h"
 #include "coordinator/fleet/clock_offset.h"
-#include "coordinator/fleet/fleet.h"
 
 namespace ringfleet::coordinator {
 namespace {
@@ -79,8 +79,8 @@ void ClockToProto(const ClockOffset& clock, v1::TraceProgress::Clock* out) {
 
 // One worker's part. `write` may be called by several threads at a time.
 absl::Status TraceWorker(
-    const cluster::Member& member, WorkerClient& client,
-    const v1::TraceRequest& request, int64_t begun_ns, TraceGate& gate,
+    const Member& member, WorkerClient& client, const v1::TraceRequest& request,
+    int64_t begun_ns, TraceGate& gate,
     const std::function<void(const v1::TraceProgress&)>& write) {
   RF_ASSIGN_OR_RETURN(const ClockOffset before, CompareSteadyClock(client));
   ClockOffset after;
@@ -119,19 +119,14 @@ absl::Status TraceWorker(
 
 }  // namespace
 
-absl::Status Fleet::Trace(
-    const v1::TraceRequest& request, const std::function<bool()>& await_end,
+absl::Status TraceEpoch(
+    FleetEpoch& epoch, const v1::TraceRequest& request,
+    const std::function<bool()>& await_end,
     const std::function<void(const v1::TraceProgress&)>& on_progress) {
-  std::shared_ptr<FleetEpoch> epoch;
-  {
-    MutexLock lock(&mu_);
-    if (state_ != v1::FLEET_STATE_READY) return WhyNotReady();
-    epoch = epoch_;
-  }
   v1::TraceProgress progress;
   progress.mutable_started()->set_unix_ms(absl::ToUnixMillis(absl::Now()));
   const int64_t begun_ns = cluster::TraceNow();
-  const std::vector<cluster::Member>& members = epoch->members();
+  const std::vector<Member>& members = epoch.members();
   TraceGate gate(members.size());
   Mutex write_mu;
   const auto write = [&](const v1::TraceProgress& part) {
@@ -142,7 +137,7 @@ absl::Status Fleet::Trace(
   std::vector<std::thread> threads;
   for (size_t i = 0; i < members.size(); ++i) {
     threads.emplace_back([&, rank = static_cast<int>(i)] {
-      statuses[rank] = TraceWorker(members[rank], epoch->client(rank), request,
+      statuses[rank] = TraceWorker(members[rank], epoch.client(rank), request,
                                    begun_ns, gate, write);
       if (!statuses[rank].ok()) gate.Fail();
     });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef RINGFLEET_COORDINATOR_FLEET_GATHERING_H_
-#define RINGFLEET_COORDINATOR_FLEET_GATHERING_H_
+#ifndef RINGFLEET_COORDINATOR_FLEET_BARRIER_H_
+#define RINGFLEET_COORDINATOR_FLEET_BARRIER_H_
 
 #include <cstddef>
 
@@ -8,10 +8,11 @@
 
 namespace ringfleet::coordinator {
 
-// Lets threads go on when all have come, or one will not come.
-class Gathering {
+// Holds `count` threads until all of them have arrived or one has failed.
+// Thread-safe.
+class Barrier {
  public:
-  explicit Gathering(size_t count) : missing_(count) {}
+  explicit Barrier(size_t count) : missing_(count) {}
   void AwaitOthers() {
     MutexLock lock(&mu_);
     --missing_;
@@ -33,4 +34,4 @@ class Gathering {
 
 }  // namespace ringfleet::coordinator
 
-#endif  // RINGFLEET_COORDINATOR_FLEET_GATHERING_H_
+#endif  // RINGFLEET_COORDINATOR_FLEET_BARRIER_H_

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decides whose plan an epoch's next step is: that of a benchmark that has its
+// turn, of the requests, or an empty one in which experts move.
+#ifndef RINGFLEET_COORDINATOR_FLEET_EPOCH_STEPS_H_
+#define RINGFLEET_COORDINATOR_FLEET_EPOCH_STEPS_H_
+
+#include <optional>
+
+#include "absl/status/status.h"
+#include "coordinator/fleet/bench_turn.h"
+#include "coordinator/fleet/expert_moves.h"
+#include "coordinator/fleet/fleet_epoch.h"
+#include "coordinator/fleet/fleet_requests.h"
+#include "protos/worker.pb.h"
+
+namespace ringfleet::coordinator {
+
+// Not thread-safe: the thread in FleetEpoch::RunSteps uses it. Delivers the
+// events of requests without a lock held.
+class EpochSteps : public StepSource {
+ public:
+  // All arguments must outlive this object.
+  EpochSteps(FleetEpoch& epoch, FleetRequests& requests, BenchTurn& bench,
+             ExpertMoves& moves)
+      : epoch_(epoch), requests_(requests), bench_(bench), moves_(moves) {}
+
+  std::optional<v1::StepPlan> NextPlan() override;
+  absl::Status OnResult(const v1::StepResult& merged) override;
+
+  // Returns whether a step has been done.
+  bool stepped() const { return stepped_; }
+
+ private:
+  // Gives the steps of a benchmark that is done back to the requests.
+  void RetireBench();
+
+  FleetEpoch& epoch_;
+  FleetRequests& requests_;
+  BenchTurn& bench_;
+  ExpertMoves& moves_;
+  bool stepped_ = false;
+};
+
+}  // namespace ringfleet::coordinator
+
+#endif  // RINGFLEET_COORDINATOR_FLEET_EPOCH_STEPS_H_

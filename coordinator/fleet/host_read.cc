@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/fleet/host_read.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cluster/process/status_macros.h"
+#include "coordinator/fleet/barrier.h"
+
+namespace ringfleet::coordinator {
+namespace {
+
+using cluster::Deadline;
+
+// Of Worker.MeasureMemory: nearly a second, in slices that are much longer than
+// what workers start apart.
+constexpr uint32_t kSliceMs = 100;
+constexpr uint32_t kSlices = 8;
+constexpr absl::Duration kMeasureTimeout = absl::Seconds(60);
+
+}  // namespace
+
+absl::StatusOr<double> MeasureHostRead(FleetEpoch& epoch) {
+  const std::vector<Member>& members = epoch.members();
+  const auto on_host = [&](const std::string& host) {
+    return std::count_if(
+        members.begin(), members.end(),
+        [&](const Member& member) { return member.host == host; });
+  };
+  const Deadline deadline = Deadline::After(kMeasureTimeout);
+  std::vector<absl::StatusOr<v1::MeasureMemoryResponse>> measured(
+      members.size(), absl::UnknownError("not asked"));
+  Barrier ready(members.size());
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < members.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      v1::MeasureMemoryRequest request;
+      request.set_ranks_on_host(
+          static_cast<uint32_t>(on_host(members[rank].host)));
+      request.set_slice_ms(kSliceMs);
+      request.set_slices(kSlices);
+      measured[rank] = epoch.client(static_cast<int>(rank))
+                           .MeasureMemory(request, deadline,
+                                          [&ready] { ready.AwaitOthers(); });
+      if (!measured[rank].ok()) ready.Fail();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  // Of all slices: what a repetition reads is a mean over its time, too, with
+  // all that the host does to it meanwhile.
+  double bytes = 0;
+  std::set<std::string> hosts;
+  for (size_t rank = 0; rank < members.size(); ++rank) {
+    RF_RETURN_IF_ERROR(
+        Annotate(measured[rank].status(), members[rank].Description()));
+    hosts.insert(members[rank].host);
+    for (const uint64_t slice : measured[rank]->slice_bytes()) {
+      bytes += static_cast<double>(slice);
+    }
+  }
+  return bytes / (kSlices * kSliceMs * 1e-3) /
+         static_cast<double>(hosts.size()) * 1e-9;
+}
+
+}  // namespace ringfleet::coordinator
