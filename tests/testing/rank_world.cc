@@ -29,7 +29,6 @@ struct RankWorld::Instance {
             options.context)),
         model(spec, plan, layout, weights, pool, cache, communicator, data_axis,
               {.wire = wire,
-               .prefill_strategy = options.prefill_strategy,
                .fuse_rows = options.fuse_rows,
                .expert_capacity = options.expert_capacity,
                .tiles = options.tiles}) {}
@@ -107,7 +106,7 @@ RankWorld::RankWorld(const std::string& model_dir,
     }
     rank->executor = std::make_unique<worker::Executor>(
         kEpoch, worker::ModelInstance{&rank->main->model, &rank->main->cache},
-        reference, options.slots);
+        reference, options.slots, options.prefill_strategy);
     ranks_.push_back(std::move(rank));
   }
 }

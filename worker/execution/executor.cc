@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "cluster/process/status_macros.h"
+#include "worker/strategies/strategy_of_batch.h"
 
 namespace ringfleet::worker {
 namespace {
@@ -34,12 +35,13 @@ void AddHiddenState(const float* x, size_t size, v1::ScoreResult* score) {
 }  // namespace
 
 Executor::Executor(uint64_t epoch, ModelInstance main, ModelInstance reference,
-                   int slots)
+                   int slots, v1::PrefillStrategy prefill_strategy)
     : epoch_(epoch),
       main_(main),
       reference_(reference),
       slots_(slots),
       group_(main.model->plan().data_group),
+      prefill_strategy_(prefill_strategy),
       scorer_(*main.model, reference.model),
       sequences_(static_cast<size_t>(main.model->plan().mesh.data) * slots),
       drawer_(&main.model->communicator(), &main.model->pool()) {}
@@ -277,15 +279,17 @@ absl::Status Executor::EvaluateBatch(v1::StepResult* result) {
     }
   };
   float* hidden = Grow(hidden_, batch_.rows() * hidden_size);
-  std::optional<Model::Observer> observer;
+  std::optional<StepObserver> observer;
   if (passes_.hidden) observer.emplace(observe);
+  const StepStrategy& strategy = StrategyOfBatch(
+      prefill_strategy_, batch_, main_.model->communicator().size());
   RF_RETURN_IF_ERROR(
-      main_.model->Forward(batch_, wanted_rows_, observer, hidden));
+      main_.model->Forward(strategy, batch_, wanted_rows_, observer, hidden));
   observe(main_.model->spec().num_hidden_layers, hidden);
 
   if (reference_.model != nullptr && passes_.reference) {
     RF_RETURN_IF_ERROR(reference_.model->Forward(
-        batch_, wanted_rows_, std::nullopt,
+        strategy, batch_, wanted_rows_, std::nullopt,
         Grow(reference_hidden_, batch_.rows() * hidden_size)));
   }
   return absl::OkStatus();

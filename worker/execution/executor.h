@@ -30,8 +30,9 @@ class Executor {
  public:
   // `slots`: of a data group; the group d has [d * slots, (d + 1) * slots).
   // `reference` has null pointers unless a plain float32 copy is loaded.
+  // `prefill_strategy` is the fleet's.
   Executor(uint64_t epoch, ModelInstance main, ModelInstance reference,
-           int slots);
+           int slots, v1::PrefillStrategy prefill_strategy);
 
   // Runs one step and fills `result`. After an error the epoch is over.
   // Errors: INVALID_ARGUMENT for a plan that no coordinator should send (names
@@ -88,6 +89,7 @@ class Executor {
   const ModelInstance reference_;
   const int slots_;  // Of each data group.
   const int group_;
+  const v1::PrefillStrategy prefill_strategy_;
   Scorer scorer_;
   uint64_t step_ = 0;
   std::vector<Sequence> sequences_;  // By slot, of all groups.

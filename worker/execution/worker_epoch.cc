@@ -32,21 +32,21 @@ absl::StatusOr<std::shared_ptr<WorkerEpoch>> WorkerEpoch::Create(
     std::shared_ptr<ExpertStatistics> statistics,
     std::unique_ptr<cluster::Transport> transport,
     cluster::AlgorithmTable table, cluster::FlightRecorder* recorder,
-    cluster::TraceRecorder* trace, const ModelSettings& settings,
-    absl::Duration collective_timeout, int context) {
-  RF_ASSIGN_OR_RETURN(KvCache cache, MakeCache(*shard, shard->weights,
-                                               shard->cache_dtype, context));
+    cluster::TraceRecorder* trace, const EpochSettings& settings) {
+  RF_ASSIGN_OR_RETURN(
+      KvCache cache,
+      MakeCache(*shard, shard->weights, shard->cache_dtype, settings.context));
   std::optional<KvCache> reference_cache;
   if (shard->reference.has_value()) {
-    RF_ASSIGN_OR_RETURN(
-        KvCache reserved,
-        MakeCache(*shard, *shard->reference, kernels::Dtype::kF32, context));
+    RF_ASSIGN_OR_RETURN(KvCache reserved,
+                        MakeCache(*shard, *shard->reference,
+                                  kernels::Dtype::kF32, settings.context));
     reference_cache.emplace(std::move(reserved));
   }
-  return std::shared_ptr<WorkerEpoch>(new WorkerEpoch(
-      epoch, std::move(shard), std::move(statistics), std::move(transport),
-      std::move(table), recorder, trace, settings, collective_timeout,
-      std::move(cache), std::move(reference_cache)));
+  return std::shared_ptr<WorkerEpoch>(
+      new WorkerEpoch(epoch, std::move(shard), std::move(statistics),
+                      std::move(transport), std::move(table), recorder, trace,
+                      settings, std::move(cache), std::move(reference_cache)));
 }
 
 WorkerEpoch::Instance::Instance(LoadedShard& shard, const Weights& weights,
@@ -64,8 +64,7 @@ WorkerEpoch::WorkerEpoch(uint64_t epoch, std::shared_ptr<LoadedShard> shard,
                          cluster::AlgorithmTable table,
                          cluster::FlightRecorder* recorder,
                          cluster::TraceRecorder* trace,
-                         const ModelSettings& settings,
-                         absl::Duration collective_timeout, KvCache cache,
+                         const EpochSettings& settings, KvCache cache,
                          std::optional<KvCache> reference_cache)
     : id_(epoch),
       shard_(std::move(shard)),
@@ -75,7 +74,7 @@ WorkerEpoch::WorkerEpoch(uint64_t epoch, std::shared_ptr<LoadedShard> shard,
       communicator_(transport_.get(),
                     cluster::DataGroupOf(shard_->plan.mesh, shard_->plan.rank),
                     table, recorder, trace),
-      timed_(&communicator_, collective_timeout),
+      timed_(&communicator_, settings.collective_timeout),
       data_communicator_(
           shard_->plan.mesh.data == 1
               ? nullptr
@@ -86,21 +85,23 @@ WorkerEpoch::WorkerEpoch(uint64_t epoch, std::shared_ptr<LoadedShard> shard,
       data_axis_(data_communicator_ == nullptr
                      ? nullptr
                      : std::make_unique<TimedCommunicator>(
-                           data_communicator_.get(), collective_timeout,
+                           data_communicator_.get(),
+                           settings.collective_timeout,
                            TimedCommunicator::Use::kPlainExchanges)),
       main_(*shard_, shard_->weights, std::move(cache), timed_,
-            data_axis_.get(), settings),
-      executor_(epoch, {&main_.model, &main_.cache},
-                reference_cache.has_value()
-                    ? ModelInstance{&reference_
-                                         .emplace(*shard_, *shard_->reference,
-                                                  *std::move(reference_cache),
-                                                  timed_, data_axis_.get(),
-                                                  ReferenceSettings(settings))
-                                         .model,
-                                    &reference_->cache}
-                    : ModelInstance{},
-                shard_->slots) {}
+            data_axis_.get(), settings.model),
+      executor_(
+          epoch, {&main_.model, &main_.cache},
+          reference_cache.has_value()
+              ? ModelInstance{&reference_
+                                   .emplace(*shard_, *shard_->reference,
+                                            *std::move(reference_cache), timed_,
+                                            data_axis_.get(),
+                                            ReferenceSettings(settings.model))
+                                   .model,
+                              &reference_->cache}
+              : ModelInstance{},
+          shard_->slots, settings.prefill_strategy) {}
 
 WorkerEpoch::~WorkerEpoch() {
   // First of all: payload on its way to a peer lies in the models' buffers.

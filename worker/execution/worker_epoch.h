@@ -24,12 +24,20 @@
 
 namespace ringfleet::worker {
 
+// What all ranks of an epoch agree on.
+struct EpochSettings {
+  ModelSettings model;
+  v1::PrefillStrategy prefill_strategy = v1::PREFILL_STRATEGY_AUTO;
+  absl::Duration collective_timeout = absl::InfiniteDuration();
+  int context = 0;  // Positions in each slot.
+};
+
 // A loaded shard connected with its peers: what a Run stream drives. Step is
 // called by one thread, whose shard it is alone; Abort from any.
 class WorkerEpoch {
  public:
-  // Reserves the caches for `context` positions in each slot. `recorder` and
-  // `trace` (may be null) must outlive the epoch.
+  // Reserves the caches for settings.context positions in each slot. `recorder`
+  // and `trace` (may be null) must outlive the epoch.
   //
   // Errors: RESOURCE_EXHAUSTED: the system has no memory for them.
   static absl::StatusOr<std::shared_ptr<WorkerEpoch>> Create(
@@ -37,8 +45,7 @@ class WorkerEpoch {
       std::shared_ptr<ExpertStatistics> statistics,
       std::unique_ptr<cluster::Transport> transport,
       cluster::AlgorithmTable table, cluster::FlightRecorder* recorder,
-      cluster::TraceRecorder* trace, const ModelSettings& settings,
-      absl::Duration collective_timeout, int context);
+      cluster::TraceRecorder* trace, const EpochSettings& settings);
 
   ~WorkerEpoch();
 
@@ -83,9 +90,8 @@ class WorkerEpoch {
               std::shared_ptr<ExpertStatistics> statistics,
               std::unique_ptr<cluster::Transport> transport,
               cluster::AlgorithmTable table, cluster::FlightRecorder* recorder,
-              cluster::TraceRecorder* trace, const ModelSettings& settings,
-              absl::Duration collective_timeout, KvCache cache,
-              std::optional<KvCache> reference_cache);
+              cluster::TraceRecorder* trace, const EpochSettings& settings,
+              KvCache cache, std::optional<KvCache> reference_cache);
 
   absl::Status SwitchTo(uint64_t number);
 

@@ -17,6 +17,7 @@
 #include "kernels/products/activations.h"
 #include "kernels/products/swiglu.h"
 #include "kernels/thread_pool.h"
+#include "worker/fused/row_split.h"
 #include "worker/fused/timed_communicator.h"
 #include "worker/fused/tuned_tiles.h"
 #include "worker/model/batch.h"
@@ -45,6 +46,8 @@ struct RowExchange {
 // Buffers that grow to the largest step seen and are used again, so that a
 // decode step allocates nothing once it has run.
 struct Workspace {
+  std::vector<float> residual;      // [rows, D], or of this rank's rows.
+  RowSplit split;                   // Rows by rank, where they are split.
   std::vector<float> normed;        // [rows, D]
   kernels::Activations x;           // [rows, D]: `normed`, for products.
   std::vector<float> partial;       // [rows, D], this rank's summand.

@@ -1,19 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/model/model.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
-#include "cluster/model/prefill_strategy.h"
 #include "cluster/process/status_macros.h"
 #include "kernels/check.h"
 #include "kernels/products/matmul.h"
 #include "kernels/products/rms_norm.h"
 #include "worker/fused/gather.h"
 #include "worker/model/decoder_layer.h"
-#include "worker/model/row_gather.h"
-#include "worker/strategies/sequence_parallel.h"
-#include "worker/strategies/weight_gather.h"
 
 namespace ringfleet::worker {
 namespace {
@@ -112,81 +106,22 @@ absl::Status Model::ShareRowCounts(size_t rows) {
   return absl::OkStatus();
 }
 
-absl::Status Model::Forward(const Batch& batch,
+absl::Status Model::Forward(const StepStrategy& strategy, const Batch& batch,
                             absl::Span<const uint32_t> wanted,
-                            std::optional<Observer> observer, float* hidden) {
+                            std::optional<StepObserver> observer,
+                            float* hidden) {
   RF_RETURN_IF_ERROR(ShareRowCounts(batch.rows()));
   if (group_rows_.all() == 0) return absl::OkStatus();
-  size_t longest = 0;
-  for (const BatchSegment& segment : batch.segments) {
-    longest = std::max(longest, segment.rows);
-  }
-  const v1::PrefillStrategy strategy = cluster::StrategyOfStep(
-      settings_.prefill_strategy, batch.rows(), longest, communicator_.size());
-  if (strategy != v1::PREFILL_STRATEGY_REPLICATED) {
-    return ForwardSplit(strategy, batch, wanted, observer, hidden);
-  }
-  const size_t size = spec_.hidden_size;
-  float* x = Grow(residual_, batch.rows() * size);
-  for (size_t row = 0; row < batch.rows(); ++row) {
-    weights_.embedding.GetRow(batch.ids[row], x + row * size);
-  }
-  if (observer.has_value()) (*observer)(0, x);
   LayerContext context = MakeContext();
   context.expert_counts = &expert_counts_;
   context.dropped_counts = &dropped_counts_;
-  for (int layer = 0; layer < spec_.num_hidden_layers; ++layer) {
-    const auto scope = cluster::TraceScope::Layer(context.trace, layer);
-    RF_RETURN_IF_ERROR(
-        DecoderLayer(context, weights_.layers[layer], batch, layer, x));
-    if (observer.has_value() && layer + 1 < spec_.num_hidden_layers) {
-      (*observer)(layer + 1, x);
-    }
-  }
+  RF_RETURN_IF_ERROR(strategy.Forward(context, {.weights = weights_,
+                                                .batch = batch,
+                                                .wanted = wanted,
+                                                .observer = observer,
+                                                .hidden = hidden}));
   bytes_read_ += context.bytes_read;
-  if (batch.rows() == 0) return absl::OkStatus();
-  kernels::RmsNorm(x, batch.rows(), size, size, weights_.final_norm.data(),
-                   static_cast<float>(spec_.rms_norm_eps), hidden, size, pool_);
   return absl::OkStatus();
-}
-
-absl::Status Model::ForwardSplit(v1::PrefillStrategy strategy,
-                                 const Batch& batch,
-                                 absl::Span<const uint32_t> wanted,
-                                 std::optional<Observer> observer,
-                                 float* hidden) {
-  split_.Assign(batch.rows(), communicator_.size(), communicator_.rank());
-  const size_t size = spec_.hidden_size;
-  float* x = Grow(residual_, split_.size() * size);
-  for (size_t i = 0; i < split_.size(); ++i) {
-    weights_.embedding.GetRow(batch.ids[split_.begin() + i], x + i * size);
-  }
-  LayerContext context = MakeContext();
-  context.expert_counts = &expert_counts_;
-  context.dropped_counts = &dropped_counts_;
-  const auto observe = [&](int index) -> absl::Status {
-    if (!observer.has_value()) return absl::OkStatus();
-    RF_RETURN_IF_ERROR(GatherWantedRows(context, split_, x, wanted, hidden));
-    (*observer)(index, hidden);
-    return absl::OkStatus();
-  };
-  RF_RETURN_IF_ERROR(observe(0));
-  for (int layer = 0; layer < spec_.num_hidden_layers; ++layer) {
-    const auto scope = cluster::TraceScope::Layer(context.trace, layer);
-    const LayerWeights& weights = weights_.layers[layer];
-    RF_RETURN_IF_ERROR(
-        strategy == v1::PREFILL_STRATEGY_WEIGHT_GATHER
-            ? WeightGatherLayer(context, weights, batch, split_, layer, x)
-            : SequenceParallelLayer(context, weights, batch, split_, layer, x));
-    if (layer + 1 < spec_.num_hidden_layers) {
-      RF_RETURN_IF_ERROR(observe(layer + 1));
-    }
-  }
-  bytes_read_ += context.bytes_read;
-  float* own = Grow(final_, split_.size() * size);
-  kernels::RmsNorm(x, split_.size(), size, size, weights_.final_norm.data(),
-                   static_cast<float>(spec_.rms_norm_eps), own, size, pool_);
-  return GatherWantedRows(context, split_, own, wanted, hidden);
 }
 
 absl::Status Model::ForwardMtp(const Batch& next, const float* hidden,
@@ -207,14 +142,12 @@ absl::Status Model::ForwardMtp(const Batch& next, const float* hidden,
     return absl::OkStatus();
   }
   float* concat = Grow(mtp_concat_, rows * 2 * size);
-  for (size_t row = 0; row < rows; ++row) {
-    weights_.embedding.GetRow(next.ids[row], concat + row * 2 * size);
-  }
+  EmbedRows(weights_, next.ids, 2 * size, concat);
   kernels::RmsNorm(concat, rows, size, 2 * size, mtp.enorm.data(), eps, concat,
                    2 * size, pool_);
   kernels::RmsNorm(hidden, rows, size, size, mtp.hnorm.data(), eps,
                    concat + size, 2 * size, pool_);
-  float* x = Grow(residual_, rows * size);
+  float* x = Grow(workspace_.residual, rows * size);
   workspace_.x.Assign(kernels::ActivationFormFor(mtp.eh_proj.form()), concat,
                       rows, 2 * size, 2 * size, pool_);
   kernels::MatMul(mtp.eh_proj, workspace_.x, x, pool_);

@@ -6,7 +6,6 @@
 #include <optional>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "cluster/collectives/communicator.h"
@@ -16,12 +15,11 @@
 #include "cluster/model/shard_plan.h"
 #include "kernels/attention/rope.h"
 #include "kernels/thread_pool.h"
-#include "protos/types.pb.h"
-#include "worker/fused/row_split.h"
 #include "worker/fused/tuned_tiles.h"
 #include "worker/model/batch.h"
 #include "worker/model/kv_cache.h"
 #include "worker/model/layer_context.h"
+#include "worker/model/step_strategy.h"
 #include "worker/model/weights.h"
 
 namespace ringfleet::worker {
@@ -29,7 +27,6 @@ namespace ringfleet::worker {
 // What all ranks of an epoch agree in.
 struct ModelSettings {
   cluster::Wire wire = cluster::Wire::kF32;
-  v1::PrefillStrategy prefill_strategy = v1::PREFILL_STRATEGY_AUTO;
   // Rows per rank from which sequence-parallel layers multiply while they
   // exchange rows, and do not do one after the other; experts only where
   // cluster::ExpertsHaveRows.
@@ -58,10 +55,6 @@ class Model {
   static int CacheLayers(const cluster::ModelSpec& spec,
                          const Weights& weights);
 
-  // Called with the wanted rows of the residual stream, x [rows, D], after the
-  // embedding (0) and after layer i - 1 (i); not after the last layer.
-  using Observer = absl::FunctionRef<void(int index, const float* x)>;
-
   // Evaluates a step: hidden [rows, D] f32 after the final norm, the same bits
   // on every rank of the data group, in the `wanted` rows (ascending, the same
   // on each); other rows are unspecified. Requires ids below the vocabulary's
@@ -69,8 +62,9 @@ class Model {
   // observe or none. All data groups call it, with their own batches, which may
   // be empty; the same holds for ForwardMtp.
   // Errors: of the collectives; the epoch is over.
-  absl::Status Forward(const Batch& batch, absl::Span<const uint32_t> wanted,
-                       std::optional<Observer> observer, float* hidden);
+  absl::Status Forward(const StepStrategy& strategy, const Batch& batch,
+                       absl::Span<const uint32_t> wanted,
+                       std::optional<StepObserver> observer, float* hidden);
 
   // The multi-token prediction layer (DeepSeek-V3, arXiv:2412.19437, section
   // 2.2) at the batch's positions: from hidden [rows, D] after the final norm
@@ -100,11 +94,6 @@ class Model {
   LayerContext MakeContext();
   // How many rows each data group has in the pass that begins.
   absl::Status ShareRowCounts(size_t rows);
-  // Forward with rows dealt out over the ranks, by SEQUENCE_PARALLEL or
-  // WEIGHT_GATHER.
-  absl::Status ForwardSplit(v1::PrefillStrategy strategy, const Batch& batch,
-                            absl::Span<const uint32_t> wanted,
-                            std::optional<Observer> observer, float* hidden);
 
   const cluster::ModelSpec& spec_;
   const cluster::ShardPlan& plan_;
@@ -121,10 +110,7 @@ class Model {
   Workspace workspace_;
   GroupRows group_rows_;
   std::vector<uint64_t> row_counts_;  // By group.
-  RowSplit split_;
-  std::vector<float> residual_;    // [rows, D], or of this rank's rows.
-  std::vector<float> final_;       // [own rows, D]
-  std::vector<float> mtp_concat_;  // [rows, 2 D]
+  std::vector<float> mtp_concat_;     // [rows, 2 D]
   std::vector<std::vector<uint64_t>> expert_counts_;
   std::vector<uint64_t> dropped_counts_;
   uint64_t bytes_read_ = 0;

@@ -283,17 +283,18 @@ absl::Status WorkerService::ConnectExclusive(grpc::ServerContext* context,
       endpoint_->Connect(
           request.epoch(), shard->plan.rank, peers,
           cluster::Deadline::After(absl::Milliseconds(request.timeout_ms()))));
+  const EpochSettings settings = {
+      .model = {.wire = wire,
+                .expert_capacity = request.expert_capacity(),
+                .tiles = TunedTiles(std::move(tiles), CpuModel())},
+      .prefill_strategy = request.prefill_strategy(),
+      .collective_timeout = absl::Milliseconds(request.collective_timeout_ms()),
+      .context = static_cast<int>(request.context())};
   RF_ASSIGN_OR_RETURN(
       std::shared_ptr<WorkerEpoch> epoch,
       WorkerEpoch::Create(request.epoch(), shard, statistics,
                           std::move(transport), std::move(table),
-                          endpoint_->recorder(), &trace_,
-                          {.wire = wire,
-                           .prefill_strategy = request.prefill_strategy(),
-                           .expert_capacity = request.expert_capacity(),
-                           .tiles = TunedTiles(std::move(tiles), CpuModel())},
-                          absl::Milliseconds(request.collective_timeout_ms()),
-                          static_cast<int>(request.context())));
+                          endpoint_->recorder(), &trace_, settings));
   response->set_cache_bytes(epoch->cache_bytes());
   RF_LOG(kInfo, "connected with ", world - 1, " peers in epoch ",
          request.epoch());

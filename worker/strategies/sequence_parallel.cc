@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/strategies/sequence_parallel.h"
 
-#include "absl/strings/str_cat.h"
 #include "cluster/model/prefill_strategy.h"
 #include "cluster/process/status_macros.h"
 #include "cluster/wire/wire_format.h"
@@ -13,6 +12,7 @@
 #include "worker/model/moe_layer.h"
 #include "worker/model/row_gather.h"
 #include "worker/strategies/sequence_gathers.h"
+#include "worker/strategies/split_layers.h"
 
 namespace ringfleet::worker {
 namespace {
@@ -140,6 +140,10 @@ absl::StatusOr<const float*> FeedForwardAndScatter(LayerContext& context,
   return ReduceScatterRows(context, split, partial);
 }
 
+// One transformer layer, with an all-gather of latents and cache rows, a
+// reduce-scatter after the attention's output product, an all-gather of normed
+// activations and routes, and a reduce-scatter after the feed-forward part.
+//   x [split.size(), D] f32, this rank's rows, in place
 absl::Status RunLayer(LayerContext& context, const LayerWeights& weights,
                       const Batch& batch, const RowSplit& split, int layer,
                       float* x) {
@@ -178,14 +182,14 @@ absl::Status RunLayer(LayerContext& context, const LayerWeights& weights,
 
 }  // namespace
 
-absl::Status SequenceParallelLayer(LayerContext& context,
-                                   const LayerWeights& weights,
-                                   const Batch& batch, const RowSplit& split,
-                                   int layer, float* x) {
-  const absl::Status status =
-      RunLayer(context, weights, batch, split, layer, x);
-  if (status.ok()) return status;
-  return Annotate(status, absl::StrCat("layer ", layer));
+absl::Status SequenceParallel::Forward(LayerContext& context,
+                                       const StepPass& pass) const {
+  return RunSplitLayers(context, pass,
+                        [&](const LayerWeights& weights, const RowSplit& split,
+                            int layer, float* x) {
+                          return RunLayer(context, weights, pass.batch, split,
+                                          layer, x);
+                        });
 }
 
 }  // namespace ringfleet::worker

@@ -10,30 +10,25 @@
 #define RINGFLEET_WORKER_STRATEGIES_SEQUENCE_PARALLEL_H_
 
 #include "absl/status/status.h"
-#include "worker/fused/row_split.h"
-#include "worker/model/layer_context.h"
-#include "worker/model/weights.h"
+#include "worker/model/step_strategy.h"
 
 namespace ringfleet::worker {
 
-// One transformer layer, with an all-gather of latents and cache rows, a
-// reduce-scatter after the attention's output product, an all-gather of normed
-// activations and routes, and a reduce-scatter after the feed-forward part.
-//   x [split.size(), D] f32, the residual stream of this rank's rows; updated
-//     in place
+// A layer all-gathers latents and cache rows, reduce-scatters after the
+// attention's output product, all-gathers normed activations and routes, and
+// reduce-scatters after the feed-forward part.
 //
-// From LayerContext.fuse_rows rows per rank on both gathers (of a layer of
-// experts, beside the shared one's products) and both reductions (of experts'
-// sums where cluster::ExpertsHaveRows) run beside the products next to them
-// (all_gather_matmul.h, reduce_scatter_while.h). Either way rows get the same
-// bits as from DecoderLayer wherever both add in rank order: not where the
-// table of algorithms has a ring for one of them.
-//
-// Errors: those of cluster::Communicator, with the layer named.
-absl::Status SequenceParallelLayer(LayerContext& context,
-                                   const LayerWeights& weights,
-                                   const Batch& batch, const RowSplit& split,
-                                   int layer, float* x);
+// From LayerContext.fuse_rows rows per rank, both gathers and both reductions
+// run beside the products next to them (all_gather_matmul.h,
+// reduce_scatter_while.h). In a layer of experts, only the shared expert's
+// products run beside the second gather, and the second reduction is fused
+// only where cluster::ExpertsHaveRows. Rows get the same bits as from
+// Replicated, unless the table of algorithms has a ring for one of the two.
+class SequenceParallel final : public StepStrategy {
+ public:
+  absl::Status Forward(LayerContext& context,
+                       const StepPass& pass) const override;
+};
 
 }  // namespace ringfleet::worker
 

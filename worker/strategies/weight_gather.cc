@@ -6,13 +6,13 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "cluster/process/status_macros.h"
 #include "kernels/elementwise.h"
 #include "kernels/products/rms_norm.h"
 #include "worker/model/mla_layer.h"
 #include "worker/model/moe_layer.h"
 #include "worker/model/row_gather.h"
+#include "worker/strategies/split_layers.h"
 
 namespace ringfleet::worker {
 namespace {
@@ -365,13 +365,14 @@ uint64_t WeightGatherBytes(const cluster::ModelSpec& spec,
   return largest;
 }
 
-absl::Status WeightGatherLayer(LayerContext& context,
-                               const LayerWeights& weights, const Batch& batch,
-                               const RowSplit& split, int layer, float* x) {
-  const absl::Status status =
-      RunGatheredLayer(context, weights, batch, split, layer, x);
-  if (status.ok()) return status;
-  return Annotate(status, absl::StrCat("layer ", layer));
+absl::Status WeightGather::Forward(LayerContext& context,
+                                   const StepPass& pass) const {
+  return RunSplitLayers(context, pass,
+                        [&](const LayerWeights& weights, const RowSplit& split,
+                            int layer, float* x) {
+                          return RunGatheredLayer(context, weights, pass.batch,
+                                                  split, layer, x);
+                        });
 }
 
 }  // namespace ringfleet::worker

@@ -14,31 +14,28 @@
 #include "cluster/model/model_spec.h"
 #include "cluster/model/shard_plan.h"
 #include "kernels/products/weight_matrix.h"
-#include "worker/fused/row_split.h"
-#include "worker/model/layer_context.h"
-#include "worker/model/weights.h"
+#include "worker/model/step_strategy.h"
 
 namespace ringfleet::worker {
 
-// What a rank needs beside weights and cache: the largest of the parts that are
-// gathered at a time. The forms are those of LoadOptions.
+// Returns the memory that a rank needs beside weights and cache: the largest
+// part that is gathered at a time. The forms are those of LoadOptions.
 uint64_t WeightGatherBytes(const cluster::ModelSpec& spec,
                            const cluster::MeshShape& mesh,
                            kernels::WeightForm form,
                            kernels::WeightForm expert_form);
 
-// One transformer layer:
-//   x [split.size(), D] f32, the residual stream of this rank's rows; updated
-//     in place
-// Holds the attention's weights, one dense network or one expert of all ranks
-// at a time. Shards are added in rank order, and nothing is rounded between
-// ranks. The latent cache is filled for all rows of the step, as always.
-// Errors: those of cluster::Communicator::AllGather, with the layer named;
-// RESOURCE_EXHAUSTED: the system has no WeightGatherBytes of memory, which the
-// load has counted on.
-absl::Status WeightGatherLayer(LayerContext& context,
-                               const LayerWeights& weights, const Batch& batch,
-                               const RowSplit& split, int layer, float* x);
+// A layer holds the attention's weights, one dense network or one expert of all
+// ranks at a time. Partial products are added in rank order, and nothing is
+// rounded between ranks. Every rank's latent cache is filled for all rows of
+// the step.
+class WeightGather final : public StepStrategy {
+ public:
+  // Also RESOURCE_EXHAUSTED: the system has no WeightGatherBytes of memory,
+  // which the load has counted on.
+  absl::Status Forward(LayerContext& context,
+                       const StepPass& pass) const override;
+};
 
 }  // namespace ringfleet::worker
 

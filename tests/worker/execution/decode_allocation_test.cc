@@ -110,7 +110,8 @@ TEST_P(DecodeAllocationTest, WarmStepsAllocateNothing) {
                                      spec->n_routed_experts, 1);
   Model model(*spec, *plan, layout, *weights, pool, *cache, communicator,
               /*data_axis=*/nullptr, ModelSettings());
-  Executor executor(/*epoch=*/1, {&model, &*cache}, {}, kSlots);
+  Executor executor(/*epoch=*/1, {&model, &*cache}, {}, kSlots,
+                    v1::PREFILL_STRATEGY_AUTO);
 
   v1::StepPlan step;
   step.set_epoch(1);

@@ -30,8 +30,7 @@ TEST(EpochTest, CachesThatCannotBeReservedAreAnError) {
     return WorkerEpoch::Create(
                /*epoch=*/1, shard, std::make_shared<ExpertStatistics>(),
                /*transport=*/nullptr, cluster::AlgorithmTable::Default(),
-               /*recorder=*/nullptr, /*trace=*/nullptr, {}, absl::Seconds(1),
-               context)
+               /*recorder=*/nullptr, /*trace=*/nullptr, {.context = context})
         .status();
   };
   // Far beyond the address space of a process.
