@@ -34,8 +34,6 @@ struct SplitRowsLayout {
 // Takes the reports of StreamingAllGather, in the thread that calls it.
 class StreamingReceiver {
  public:
-  // Reports that the first bytes of `which` leave this rank.
-  virtual void Sends(uint32_t step, ShardPart which) = 0;
   // Reports the next bytes of `which`, in order, in `pieces` of any size.
   virtual void Arrived(ShardPart which,
                        absl::Span<const absl::Span<const char>> pieces) = 0;
@@ -48,7 +46,6 @@ class StreamingReceiver {
 // another thread computes them.
 class StreamingSource {
  public:
-  virtual void Sends(uint32_t step, ShardPart which) = 0;
   // Returns this rank's summand of `which`, [its rows, row_size] float32. The
   // sum of other ranks is added to it in this memory.
   virtual float* Partial(ShardPart which) = 0;

@@ -145,9 +145,6 @@ class DirectSchedule {
 
   absl::Status Send(Walk& walk) {
     const auto [begin, end] = walk.cursor->elements();
-    if (walk.frame == 0) {
-      source_.Sends(static_cast<uint32_t>(walk.step), walk.which);
-    }
     const float* const values = source_.Partial(walk.which) + begin;
     const Exchange::Place place{StepOf(walk), walk.cursor->offset()};
     const size_t bytes = walk.cursor->bytes();

@@ -39,11 +39,9 @@ class StreamingAllGatherSchedule {
     return {0, split_.Of(Incoming(flow, step)).size() * row_bytes_};
   }
   absl::Status Arrived(const Flow& flow, uint32_t step,
-                       const FrameCursor<ByteFormat>& cursor,
-                       const FrameBody& frame) {
+                       const FrameCursor<ByteFormat>&, const FrameBody& frame) {
     const ShardPart which = Incoming(flow, step);
     if (step < last_step_) {
-      if (cursor.consumed() == 0) receiver_.Sends(step + 1, which);
       RF_RETURN_IF_ERROR(
           exchange_.Forward(flow.to, flow.lane, step + 1, frame));
     }
@@ -71,7 +69,6 @@ class StreamingAllGatherSchedule {
       cursors[i].emplace(
           format_, ElementRange{rows.begin * row_bytes_, rows.end * row_bytes_},
           frame_bytes_);
-      receiver_.Sends(0, which);
     }
     bool more = true;
     while (more) {  // In turns: both neighbours begin at once.
@@ -197,7 +194,6 @@ class StreamingReduceScatterSchedule {
   absl::Status Send(LaneState& lane) {
     const auto [begin, end] = lane.cursor->elements();
     const auto step = static_cast<uint32_t>(lane.step);
-    if (lane.cursor->consumed() == 0) source_.Sends(step, lane.which);
     const float* const values = source_.Partial(lane.which) + begin;
     return exchange_.Send(
         lane.flow.to, lane.flow.lane, {step, lane.cursor->offset()},

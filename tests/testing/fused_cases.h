@@ -13,7 +13,9 @@
 #include "absl/strings/str_cat.h"
 #include "cluster/collectives/group_communicator.h"
 #include "cluster/process/status_macros.h"
+#include "kernels/mutex.h"
 #include "kernels/products/matmul.h"
+#include "kernels/products/weight_matrix.h"
 #include "tests/testing/collective_cases.h"
 #include "tests/testing/fake_transport.h"
 #include "tests/testing/soon.h"
@@ -22,72 +24,30 @@
 
 namespace ringfleet::testing {
 
-// How weights lie: in a form of a kernels::WeightMatrix, or as [in, out].
-enum class Layout { kF32, kBf16, kInt8, kInt4, kInOut };
-inline constexpr Layout kLayouts[] = {
-    Layout::kF32, Layout::kBf16, Layout::kInt8, Layout::kInt4, Layout::kInOut};
+inline constexpr kernels::WeightForm kForms[] = {
+    kernels::WeightForm::kF32, kernels::WeightForm::kBf16,
+    kernels::WeightForm::kInt8, kernels::WeightForm::kInt4};
 
-inline const char* LayoutName(Layout layout) {
-  constexpr const char* kNames[] = {"F32", "Bf16", "Int8", "Int4", "InOut"};
-  return kNames[static_cast<size_t>(layout)];
+// Weights [columns, depth] of values that `seed` determines.
+inline kernels::WeightMatrix TestWeights(kernels::WeightForm form, size_t depth,
+                                         size_t columns, int seed) {
+  kernels::WeightMatrix w(form, columns, depth);
+  const std::vector<float> values = RankValues(seed, depth * columns);
+  for (size_t o = 0; o < columns; ++o) w.SetRow(o, values.data() + o * depth);
+  return w;
 }
 
-// One rank's weights, [columns] outputs of [depth] inputs.
-class TestWeights {
- public:
-  TestWeights(Layout layout, size_t depth, size_t columns, int seed)
-      : depth_(depth), columns_(columns) {
-    const std::vector<float> values = RankValues(seed, depth * columns);
-    if (layout == Layout::kInOut) {
-      in_out_.resize(depth * columns);
-      for (size_t o = 0; o < columns; ++o) {
-        for (size_t k = 0; k < depth; ++k) {
-          in_out_[k * columns + o] = values[o * depth + k];
-        }
-      }
-      return;
-    }
-    packed_ = std::make_unique<kernels::WeightMatrix>(
-        static_cast<kernels::WeightForm>(layout), columns, depth);
-    for (size_t o = 0; o < columns; ++o) {
-      packed_->SetRow(o, values.data() + o * depth);
-    }
-  }
-
-  worker::FusedWeights view() const {
-    if (packed_ != nullptr) return {.packed = packed_.get()};
-    return {.in_out = in_out_.data(),
-            .in_out_depth = depth_,
-            .in_out_columns = columns_};
-  }
-
-  // x [rows, depth] times them, row by row.
-  std::vector<float> Product(const std::vector<float>& x, size_t rows) const {
-    std::vector<float> y(rows * columns_);
-    if (packed_ == nullptr) {
-      for (size_t i = 0; i < rows; ++i) {
-        for (size_t o = 0; o < columns_; ++o) {
-          for (size_t k = 0; k < depth_; ++k) {
-            y[i * columns_ + o] +=
-                x[i * depth_ + k] * in_out_[k * columns_ + o];
-          }
-        }
-      }
-      return y;
-    }
-    kernels::ThreadPool pool(1);
-    kernels::Activations activations;
-    activations.Assign(view().form(), x.data(), rows, depth_, depth_, pool);
-    kernels::MatMul(*packed_, activations, y.data(), pool);
-    return y;
-  }
-
- private:
-  size_t depth_;
-  size_t columns_;
-  std::unique_ptr<kernels::WeightMatrix> packed_;
-  std::vector<float> in_out_;
-};
+// x [rows, w.columns()] times `w`, not fused with anything.
+inline std::vector<float> Product(const kernels::WeightMatrix& w,
+                                  const std::vector<float>& x, size_t rows) {
+  std::vector<float> y(rows * w.rows());
+  kernels::ThreadPool pool(1);
+  kernels::Activations activations;
+  activations.Assign(kernels::ActivationFormFor(w.form()), x.data(), rows,
+                     w.columns(), w.columns(), pool);
+  kernels::MatMul(w, activations, y.data(), pool);
+  return y;
+}
 
 inline absl::Status ExpectSameBits(absl::Span<const float> got,
                                    absl::Span<const float> want) {
@@ -129,21 +89,21 @@ struct GatherShape {
 // `RankValues(q)`.
 class GatherCase {
  public:
-  GatherCase(int ranks, int rank, const GatherShape& shape, Layout layout,
-             int threads = 1)
+  GatherCase(int ranks, int rank, const GatherShape& shape,
+             kernels::WeightForm form, int threads = 1)
       : shape_(shape),
         rank_(rank),
         split_(shape.rows, ranks),
-        weights_(layout, shape.depth, shape.columns, 100 + rank),
-        second_(layout, shape.depth, 3, 200 + rank),
+        weights_(TestWeights(form, shape.depth, shape.columns, 100 + rank)),
+        second_(TestWeights(form, shape.depth, 3, 200 + rank)),
         pool_(threads),
-        tiles_(weights_.view().DefaultTiles()) {
+        tiles_(worker::FusedTiles::Default(weights_)) {
     for (int q = 0; q < ranks; ++q) {
       const size_t own = split_.Shard(q).size();
       Append(RankValues(q, own * shape.depth), x_);
       Append(RankValues(50 + q, own * shape.attached), attached_);
     }
-    own_x_.Assign(weights_.view().form(),
+    own_x_.Assign(kernels::ActivationFormFor(form),
                   x_.data() + split_.Shard(rank).begin * shape.depth,
                   split_.Shard(rank).size(), shape.depth, shape.depth, pool_);
     y_.resize(shape.rows * shape.columns);
@@ -154,14 +114,15 @@ class GatherCase {
   worker::FusedTiles& tiles() { return tiles_; }
 
   absl::Status Run(cluster::Communicator& group,
-                   worker::FusedObserver* observer = nullptr,
                    cluster::Deadline deadline = Soon()) {
     const std::vector<worker::FusedOutput> products = {
-        {.weights = weights_.view(),
-         .y = y_.data(),
-         .y_stride = shape_.columns},
-        {.weights = second_.view(), .y = y2_.data(), .y_stride = 3}};
+        {.w = &weights_, .y = y_.data(), .y_stride = shape_.columns},
+        {.w = &second_, .y = y2_.data(), .y_stride = 3}};
     std::fill(y_.begin(), y_.end(), -7.0f);
+    {
+      MutexLock lock(&mu_);
+      loaded_.clear();
+    }
     Attachment attachment(*this);
     return worker::AllGatherMatmul(
         {.rows = shape_.rows,
@@ -170,14 +131,21 @@ class GatherCase {
          .x = &own_x_,
          .products = products,
          .attachment = &attachment},
-        group, workspace_, pool_, deadline, observer);
+        group, workspace_, pool_, deadline);
+  }
+
+  // The rows that have come in the last Run, in their order; none unless
+  // something is attached.
+  std::vector<size_t> loaded() {
+    MutexLock lock(&mu_);
+    return loaded_;
   }
 
   // Gathered first, then multiplied.
   absl::Status Check() {
     if (want_.empty()) {
-      want_.push_back(weights_.Product(x_, shape_.rows));
-      want_.push_back(second_.Product(x_, shape_.rows));
+      want_.push_back(Product(weights_, x_, shape_.rows));
+      want_.push_back(Product(second_, x_, shape_.rows));
     }
     RF_RETURN_IF_ERROR(ExpectSameBits(y_, want_[0]));
     RF_RETURN_IF_ERROR(ExpectSameBits(y2_, want_[1]));
@@ -194,6 +162,10 @@ class GatherCase {
                   of_.shape_.attached * sizeof(float));
     }
     void Load(size_t row, const char* bytes) override {
+      {
+        MutexLock lock(&of_.mu_);
+        of_.loaded_.push_back(row);
+      }
       std::memcpy(of_.all_attached_.data() + row * of_.shape_.attached, bytes,
                   of_.shape_.attached * sizeof(float));
     }
@@ -209,8 +181,8 @@ class GatherCase {
   const GatherShape shape_;
   const int rank_;
   const cluster::SplitRows split_;
-  const TestWeights weights_;
-  const TestWeights second_;
+  const kernels::WeightMatrix weights_;
+  const kernels::WeightMatrix second_;
   kernels::ThreadPool pool_;
   worker::FusedTiles tiles_;
   std::vector<float> x_;  // Of all ranks.
@@ -220,6 +192,8 @@ class GatherCase {
   std::vector<float> y_;
   std::vector<float> y2_;
   std::vector<std::vector<float>> want_;  // Of y_ and y2_.
+  Mutex mu_;
+  std::vector<size_t> loaded_ ABSL_GUARDED_BY(mu_);
   worker::FusedWorkspace workspace_;
 };
 
@@ -232,26 +206,25 @@ struct ScatterShape {
 // x of rank q is RankValues(q), of which a column in front is left out.
 class ScatterCase {
  public:
-  ScatterCase(int ranks, int rank, const ScatterShape& shape, Layout layout,
-              cluster::Wire wire, int threads = 1,
+  ScatterCase(int ranks, int rank, const ScatterShape& shape,
+              kernels::WeightForm form, cluster::Wire wire, int threads = 1,
               cluster::Algorithm algorithm = cluster::Algorithm::kOneShot)
       : shape_(shape),
         ranks_(ranks),
         rank_(rank),
         split_(shape.rows, ranks),
-        layout_(layout),
+        form_(form),
         wire_(wire),
         ring_(algorithm == cluster::Algorithm::kRing),
-        weights_(layout, shape.depth, shape.columns, 300 + rank),
+        weights_(TestWeights(form, shape.depth, shape.columns, 300 + rank)),
         pool_(threads),
-        tiles_(weights_.view().DefaultTiles()),
+        tiles_(worker::FusedTiles::Default(weights_)),
         x_(RankValues(rank, shape.rows * (shape.depth + 1))),
         out_(split_.Shard(rank).size() * shape.columns) {}
 
   worker::FusedTiles& tiles() { return tiles_; }
 
   absl::Status Run(cluster::Communicator& group,
-                   worker::FusedObserver* observer = nullptr,
                    cluster::Deadline deadline = Soon()) {
     std::fill(out_.begin(), out_.end(), -7.0f);
     return worker::MatmulReduceScatter({.rows = shape_.rows,
@@ -259,10 +232,9 @@ class ScatterCase {
                                         .tiles = tiles_,
                                         .x = x_.data() + 1,
                                         .x_stride = shape_.depth + 1,
-                                        .weights = weights_.view(),
+                                        .w = &weights_,
                                         .out = out_.data()},
-                                       group, workspace_, pool_, deadline,
-                                       observer);
+                                       group, workspace_, pool_, deadline);
   }
 
   absl::Status Check() {
@@ -307,18 +279,18 @@ class ScatterCase {
       const float* begin = all.data() + row * (shape_.depth + 1) + 1;
       x.insert(x.end(), begin, begin + shape_.depth);
     }
-    return TestWeights(layout_, shape_.depth, shape_.columns, 300 + rank)
-        .Product(x, rows.size());
+    return Product(TestWeights(form_, shape_.depth, shape_.columns, 300 + rank),
+                   x, rows.size());
   }
 
   const ScatterShape shape_;
   const int ranks_;
   const int rank_;
   const cluster::SplitRows split_;
-  const Layout layout_;
+  const kernels::WeightForm form_;
   const cluster::Wire wire_;
   const bool ring_;
-  const TestWeights weights_;
+  const kernels::WeightMatrix weights_;
   kernels::ThreadPool pool_;
   worker::FusedTiles tiles_;
   const std::vector<float> x_;

@@ -7,8 +7,8 @@
 
 #include "cluster/recording/trace_recorder.h"
 #include "kernels/check.h"
-#include "kernels/mutex.h"
 #include "kernels/products/matmul.h"
+#include "worker/fused/grow.h"
 #include "worker/fused/tile_sweeps.h"
 
 namespace ringfleet::worker {
@@ -22,21 +22,15 @@ using kernels::RowRange;
 // Bytes that a thread copies in about the time it takes to wake it.
 constexpr size_t kCopyGrain = size_t{1} << 16;
 
-template <typename T>
-void GrowTo(size_t size, std::vector<T>* buffer) {
-  if (buffer->size() < size) buffer->resize(size);
-}
-
 class GatherPipeline final : public cluster::StreamingReceiver {
  public:
   GatherPipeline(const AllGatherMatmulArgs& args,
                  cluster::Communicator& communicator, FusedWorkspace& workspace,
-                 kernels::ThreadPool& pool, FusedObserver* observer)
+                 kernels::ThreadPool& pool)
       : args_(args),
         communicator_(communicator),
         workspace_(workspace),
         pool_(pool),
-        observer_(observer),
         ranks_(communicator.size()),
         rank_(communicator.rank()),
         split_(args.rows, ranks_),
@@ -58,14 +52,10 @@ class GatherPipeline final : public cluster::StreamingReceiver {
     };
     const absl::FunctionRef<absl::Status()> body(communicate);
     workspace_.thread.Start(body);
-    if (Multiply()) ReportAll();
+    Multiply();
     const cluster::TraceScope scope(communicator_.trace(), kWaitForSends,
                                     cluster::TraceEvent::Kind::kWait);
     return workspace_.thread.Await();
-  }
-
-  void Sends(uint32_t step, ShardPart which) override {
-    if (observer_ != nullptr) observer_->Sent(static_cast<int>(step), which);
   }
 
   void Arrived(ShardPart which,
@@ -99,17 +89,6 @@ class GatherPipeline final : public cluster::StreamingReceiver {
   }
 
  private:
-  std::array<ShardPart, 2> PartsAt(int offset) const {
-    return {ShardPart{(rank_ + offset) % ranks_, Side::kLeft},
-            ShardPart{(rank_ - offset + ranks_) % ranks_, Side::kRight}};
-  }
-
-  void Report(void (FusedObserver::*what)(int, ShardPart), int step,
-              const std::array<ShardPart, 2>& parts) {
-    if (observer_ == nullptr) return;
-    for (const ShardPart part : parts) (observer_->*what)(step, part);
-  }
-
   void Load(size_t row, const char* bytes) {
     workspace_.x.LoadRow(row, bytes);
     if (args_.attached_bytes > 0) {
@@ -121,8 +100,8 @@ class GatherPipeline final : public cluster::StreamingReceiver {
   void Prepare() {
     workspace_.x.Reshape(args_.x->form(), args_.rows, args_.x->columns());
     const RowRange own = split_.Shard(rank_);
-    GrowTo(own.size() * row_bytes_, &workspace_.encoded);
-    for (auto& partly : workspace_.partly) GrowTo(row_bytes_, &partly);
+    Grow(workspace_.encoded, own.size() * row_bytes_);
+    for (auto& partly : workspace_.partly) Grow(partly, row_bytes_);
     pool_.ParallelFor(own.size(),
                       1 + kCopyGrain / std::max<size_t>(row_bytes_, 1),
                       [&](size_t begin, size_t end) {
@@ -131,7 +110,8 @@ class GatherPipeline final : public cluster::StreamingReceiver {
                         }
                       });
     workspace_.progress.Reset(ranks_);
-    for (const ShardPart part : PartsAt(0)) {
+    for (const Side side : {Side::kLeft, Side::kRight}) {
+      const ShardPart part = {rank_, side};
       workspace_.progress.Add(part, split_.Of(part).size());
     }
   }
@@ -145,8 +125,8 @@ class GatherPipeline final : public cluster::StreamingReceiver {
     Load(row, out);
   }
 
-  // False when rows will not come.
-  bool Multiply() {
+  // Returns early when rows will not come.
+  void Multiply() {
     const OutputTiles tiles(args_.products, workspace_.x, args_.tiles);
     TileSweeps sweeps(tiles, split_, ranks_, args_.tiles.piece_rows,
                       kernels::BestProductRows(args_.x->form()),
@@ -155,73 +135,23 @@ class GatherPipeline final : public cluster::StreamingReceiver {
       {
         const cluster::TraceScope scope(communicator_.trace(), "wait for rows",
                                         cluster::TraceEvent::Kind::kWait);
-        if (!workspace_.progress.Await(wanted)) return false;
+        if (!workspace_.progress.Await(wanted)) return;
       }
       const cluster::TraceScope scope(communicator_.trace(), kMultiplyPiece);
-      sweeps.Sweep(pool_, [this](absl::Span<const size_t> rows) {
-        if (observer_ != nullptr) ReportMultiplied(rows);
-      });
-      if (observer_ != nullptr) ReportWritten(sweeps);
+      sweeps.Sweep(pool_);
     }
-    return true;
-  }
-
-  // What tiles of `rows` of each half begin with.
-  void ReportMultiplied(absl::Span<const size_t> rows) {
-    MutexLock lock(&mu_);
-    int last = multiplied_;
-    for (int step = last + 1; step <= ranks_; ++step) {
-      for (const ShardPart part : PartsAt(step - 1)) {
-        if (rows[PartProgress::Index(part)] > 0) last = step;
-      }
-    }
-    ReportMultipliedUpTo(last);
-  }
-
-  void ReportMultipliedUpTo(int last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    while (multiplied_ < last) {
-      ++multiplied_;
-      Report(&FusedObserver::Multiplied, multiplied_, PartsAt(multiplied_ - 1));
-    }
-  }
-
-  void ReportWritten(const TileSweeps& sweeps) {
-    while (written_ <= ranks_) {
-      for (const ShardPart part : PartsAt(written_ - 1)) {
-        if (!sweeps.Complete(part)) return;
-      }
-      ReportNextWritten();
-    }
-  }
-
-  void ReportNextWritten() {
-    {
-      MutexLock lock(&mu_);
-      ReportMultipliedUpTo(written_);  // Halves without rows.
-    }
-    ++written_;
-    Report(&FusedObserver::Written, written_, PartsAt(written_ - 2));
-  }
-
-  // What had nothing to wait for.
-  void ReportAll() {
-    while (written_ <= ranks_) ReportNextWritten();
   }
 
   const AllGatherMatmulArgs& args_;
   cluster::Communicator& communicator_;
   FusedWorkspace& workspace_;
   kernels::ThreadPool& pool_;
-  FusedObserver* const observer_;
   const int ranks_;
   const int rank_;
   const cluster::SplitRows split_;
   const size_t x_bytes_;    // Of a row, to be multiplied.
   const size_t row_bytes_;  // The same and what is attached.
   std::array<size_t, 2> partly_bytes_ = {0, 0};  // In workspace_.partly.
-  Mutex mu_;
-  int multiplied_ ABSL_GUARDED_BY(mu_) = 0;  // The last step that was reported.
-  int written_ = 1;                          // The same.
 };
 
 }  // namespace
@@ -230,14 +160,12 @@ absl::Status AllGatherMatmul(const AllGatherMatmulArgs& args,
                              cluster::Communicator& communicator,
                              FusedWorkspace& workspace,
                              kernels::ThreadPool& pool,
-                             cluster::Deadline deadline,
-                             FusedObserver* observer) {
+                             cluster::Deadline deadline) {
   for (const FusedOutput& product : args.products) {
-    RF_CHECK(product.weights.depth() == args.x->columns() &&
-             product.weights.form() == args.x->form());
+    RF_CHECK(product.w->columns() == args.x->columns() &&
+             kernels::ActivationFormFor(product.w->form()) == args.x->form());
   }
-  return GatherPipeline(args, communicator, workspace, pool, observer)
-      .Run(deadline);
+  return GatherPipeline(args, communicator, workspace, pool).Run(deadline);
 }
 
 }  // namespace ringfleet::worker

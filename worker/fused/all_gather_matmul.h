@@ -64,7 +64,7 @@ struct AllGatherMatmulArgs {
 
 // On return every product is complete, workspace.x has all rows (for products
 // to come), and the attachment those of all. Products have the same bits as if
-// the rows had been gathered first, on every rank. `observer` may be null.
+// the rows had been gathered first, on every rank.
 //
 // Errors: those of the Communicator's operations; the outputs are then
 // unspecified. The deadline is that of the communication.
@@ -72,8 +72,7 @@ absl::Status AllGatherMatmul(const AllGatherMatmulArgs& args,
                              cluster::Communicator& communicator,
                              FusedWorkspace& workspace,
                              kernels::ThreadPool& pool,
-                             cluster::Deadline deadline,
-                             FusedObserver* observer = nullptr);
+                             cluster::Deadline deadline);
 
 }  // namespace ringfleet::worker
 

@@ -33,11 +33,6 @@ FusedTiles FusedTiles::Default(kernels::WeightForm form, size_t depth) {
   const double panels =
       std::clamp(HalfLevel2Bytes() / panel, 1.0, 64.0);  // 4096 outputs.
   tiles.tile_columns = static_cast<size_t>(panels) * kernels::kPanelRows;
-  // One panel's inputs, where even that is more than the cache holds.
-  const double deepest =
-      HalfLevel2Bytes() /
-      (static_cast<double>(tiles.tile_columns) * element_bytes);
-  tiles.tile_depth = std::max<size_t>(static_cast<size_t>(deepest), 1);
   tiles.piece_rows =
       kernels::BestProductRows(kernels::ActivationFormFor(form)).enough;
   return tiles;
@@ -47,11 +42,6 @@ void FusedTiles::Take(const cluster::TileTable::Cut& cut) {
   if (cut.tile_columns > 0) tile_columns = cut.tile_columns;
   if (cut.segment_bytes > 0) segment_bytes = cut.segment_bytes;
   if (cut.piece_rows > 0) piece_rows = cut.piece_rows;
-}
-
-FusedTiles FusedWeights::DefaultTiles() const {
-  return FusedTiles::Default(
-      packed != nullptr ? packed->form() : kernels::WeightForm::kF32, depth());
 }
 
 void PartProgress::Reset(int ranks) {

@@ -29,10 +29,9 @@ inline constexpr absl::string_view kWaitForSends = "wait for sends";
 // How a fused product is cut. No setting changes a bit of a result; those
 // marked [all ranks] must be equal on all of them, or the call fails.
 struct FusedTiles {
-  // Outputs, whole panels, and of in_out weights inputs, that go through all
-  // rows of a piece before the next ones.
+  // Outputs, whole panels, that go through all rows of a piece before the next
+  // ones.
   size_t tile_columns = 0;
-  size_t tile_depth = 0;
   // About what a frame carries [all ranks]; 0: by
   // cluster/collectives/split_rows.h.
   size_t segment_bytes = 0;
@@ -44,6 +43,9 @@ struct FusedTiles {
   // Tiles of weights with `depth` inputs that take at most half of a level-2
   // cache, as the system reports it; pieces for the instructions in use.
   static FusedTiles Default(kernels::WeightForm form, size_t depth);
+  static FusedTiles Default(const kernels::WeightMatrix& w) {
+    return Default(w.form(), w.columns());
+  }
 
   // Replaces what was measured.
   void Take(const cluster::TileTable::Cut& cut);
@@ -51,45 +53,13 @@ struct FusedTiles {
   bool operator==(const FusedTiles&) const = default;
 };
 
-// One rank's weights of a product, [columns] outputs of [depth] inputs: packed,
-// or float32 that lie as [depth, columns].
-struct FusedWeights {
-  const kernels::WeightMatrix* packed = nullptr;
-  const float* in_out = nullptr;  // Read when `packed` is null.
-  size_t in_out_depth = 0;
-  size_t in_out_columns = 0;
-
-  size_t depth() const { return packed ? packed->columns() : in_out_depth; }
-  size_t columns() const { return packed ? packed->rows() : in_out_columns; }
-  kernels::Activations::Form form() const {
-    return packed ? kernels::ActivationFormFor(packed->form())
-                  : kernels::Activations::Form::kF32;
-  }
-  // The tiles that fit them.
-  FusedTiles DefaultTiles() const;
-};
-
-// Where the outputs for rows go: row i to y + (i - first_y) * y_stride, f32.
+// One rank's weights of a product, [outputs, inputs], and where its outputs go:
+// row i to y + (i - first_y) * y_stride, f32.
 struct FusedOutput {
-  FusedWeights weights;
+  const kernels::WeightMatrix* w = nullptr;
   float* y = nullptr;
   size_t y_stride = 0;
   size_t first_y = 0;
-};
-
-// Sees the schedule as it runs. Sent is called by the communication thread, in
-// order for each direction, Written by the caller's, and Multiplied by
-// whichever begins to, one at a time.
-class FusedObserver {
- public:
-  // Step `step` begins to send, to multiply by the rows of, or has stored the
-  // outputs of a half.
-  virtual void Sent(int step, cluster::ShardPart part) = 0;
-  virtual void Multiplied(int step, cluster::ShardPart part) = 0;
-  virtual void Written(int step, cluster::ShardPart part) = 0;
-
- protected:
-  ~FusedObserver() = default;
 };
 
 // Rows of each half that have come, or have been computed: what the two threads

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "cluster/process/status_macros.h"
+#include "worker/fused/grow.h"
 #include "worker/fused/timed_communicator.h"
 
 namespace ringfleet::worker {
@@ -25,16 +26,15 @@ absl::Status GatherRecords(TimedCommunicator& communicator,
   for (size_t rank = 0; rank < offsets.size(); ++rank) {
     offsets[rank] = rank * own.size() * sizeof(T);
   }
-  std::vector<char>& buffer = communicator.gather_buffer();
-  if (buffer.size() < offsets.back()) buffer.resize(offsets.back());
+  char* const buffer = Grow(communicator.gather_buffer(), offsets.back());
   if (!own.empty()) {
-    std::memcpy(buffer.data() + offsets[communicator.rank()], own.data(),
+    std::memcpy(buffer + offsets[communicator.rank()], own.data(),
                 own.size() * sizeof(T));
   }
-  RF_RETURN_IF_ERROR(communicator.AllGather(
-      absl::MakeSpan(buffer.data(), offsets.back()), offsets));
+  RF_RETURN_IF_ERROR(
+      communicator.AllGather(absl::MakeSpan(buffer, offsets.back()), offsets));
   all->resize(communicator.size() * own.size());
-  if (!all->empty()) std::memcpy(all->data(), buffer.data(), offsets.back());
+  if (!all->empty()) std::memcpy(all->data(), buffer, offsets.back());
   return absl::OkStatus();
 }
 

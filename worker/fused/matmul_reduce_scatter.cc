@@ -21,7 +21,7 @@ constexpr size_t kQuantiseGrain = size_t{1} << 14;
 
 ScatterPieces PiecesOf(const MatmulReduceScatterArgs& args, int ranks,
                        kernels::ProductRows best) {
-  const size_t columns = args.weights.columns();
+  const size_t columns = args.w->rows();
   const size_t frame_elements =
       cluster::SumFrameElements({.rows = args.rows,
                                  .row_size = columns,
@@ -47,12 +47,12 @@ absl::Status MatmulReduceScatter(const MatmulReduceScatterArgs& args,
                                  cluster::Communicator& communicator,
                                  FusedWorkspace& workspace,
                                  kernels::ThreadPool& pool,
-                                 cluster::Deadline deadline,
-                                 FusedObserver* observer) {
-  const size_t depth = args.weights.depth();
-  const bool quantises = args.weights.form() != Activations::Form::kF32;
-  const ScatterPieces pieces = PiecesOf(
-      args, communicator.size(), kernels::BestProductRows(args.weights.form()));
+                                 cluster::Deadline deadline) {
+  const size_t depth = args.w->columns();
+  const Activations::Form form = kernels::ActivationFormFor(args.w->form());
+  const bool quantises = form != Activations::Form::kF32;
+  const ScatterPieces pieces =
+      PiecesOf(args, communicator.size(), kernels::BestProductRows(form));
   Activations& x = workspace.x;
   if (quantises) {
     x.Reshape(Activations::Form::kInt8, args.rows, depth);
@@ -75,22 +75,19 @@ absl::Status MatmulReduceScatter(const MatmulReduceScatterArgs& args,
     if (quantises) {
       for (const RowRange& range : rows) quantise(range);
     }
-    const FusedOutput output = {.weights = args.weights,
-                                .y = y,
-                                .y_stride = args.weights.columns(),
-                                .first_y = first_y};
+    const FusedOutput output = {
+        .w = args.w, .y = y, .y_stride = args.w->rows(), .first_y = first_y};
     MultiplyRanges({&output, 1}, x, rows, args.tiles, pool);
   };
   return ReduceScatterWhile({.rows = args.rows,
-                             .columns = args.weights.columns(),
+                             .columns = args.w->rows(),
                              .wire = args.wire,
                              .check = args.check,
                              .segment_bytes = args.tiles.segment_bytes,
                              .piece_rows = pieces.first,
                              .most_piece_rows = pieces.most,
                              .out = args.out},
-                            multiply, communicator, workspace, deadline,
-                            observer);
+                            multiply, communicator, workspace, deadline);
 }
 
 }  // namespace ringfleet::worker

@@ -28,11 +28,11 @@ struct MatmulReduceScatterArgs {
 
   FusedTiles tiles;
 
-  // [rows, weights.depth()] f32, rows x_stride apart.
+  // [rows, w->columns()] f32, rows x_stride apart.
   const float* x = nullptr;
   size_t x_stride = 0;
-  FusedWeights weights;
-  // [own rows, weights.columns()] f32, row-major.
+  const kernels::WeightMatrix* w = nullptr;
+  // [own rows, w->rows()] f32, row-major.
   float* out = nullptr;
 };
 
@@ -49,14 +49,12 @@ ScatterPieces PiecesOf(const MatmulReduceScatterArgs& args, int ranks,
                        kernels::ProductRows best);
 
 // Errors: those of the Communicator's operations; `out` is then unspecified.
-// The deadline includes the products: others wait for their sums. `observer`
-// may be null; the own halves are written in step T - 1.
+// The deadline includes the products: others wait for their sums.
 absl::Status MatmulReduceScatter(const MatmulReduceScatterArgs& args,
                                  cluster::Communicator& communicator,
                                  FusedWorkspace& workspace,
                                  kernels::ThreadPool& pool,
-                                 cluster::Deadline deadline,
-                                 FusedObserver* observer = nullptr);
+                                 cluster::Deadline deadline);
 
 }  // namespace ringfleet::worker
 

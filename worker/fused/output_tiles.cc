@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "kernels/products/matmul.h"
-#include "kernels/products/matmul_in_out.h"
 
 namespace ringfleet::worker {
 namespace {
@@ -12,11 +11,11 @@ namespace {
 using kernels::Activations;
 using kernels::RowRange;
 
-kernels::MatMulRangesArgs Packed(const FusedOutput& output,
-                                 const Activations& x,
-                                 absl::Span<const RowRange> ranges,
-                                 const FusedTiles& tiles) {
-  return {.w = output.weights.packed,
+kernels::MatMulRangesArgs TileArgs(const FusedOutput& output,
+                                   const Activations& x,
+                                   absl::Span<const RowRange> ranges,
+                                   const FusedTiles& tiles) {
+  return {.w = output.w,
           .x = &x,
           .ranges = ranges,
           .y = output.y,
@@ -25,26 +24,9 @@ kernels::MatMulRangesArgs Packed(const FusedOutput& output,
           .tile_columns = tiles.tile_columns};
 }
 
-kernels::MatMulInOutArgs InOut(const FusedOutput& output, const Activations& x,
-                               absl::Span<const RowRange> ranges,
-                               const FusedTiles& tiles) {
-  return {.b = output.weights.in_out,
-          .depth = output.weights.in_out_depth,
-          .columns = output.weights.in_out_columns,
-          .x = &x,
-          .ranges = ranges,
-          .y = output.y,
-          .y_stride = output.y_stride,
-          .first_y = output.first_y,
-          .tile_columns = tiles.tile_columns,
-          .tile_depth = tiles.tile_depth};
-}
-
 size_t TilesOf(const FusedOutput& output, const Activations& x,
                const FusedTiles& tiles) {
-  return output.weights.packed != nullptr
-             ? kernels::NumTiles(Packed(output, x, {}, tiles))
-             : kernels::NumTiles(InOut(output, x, {}, tiles));
+  return kernels::NumTiles(TileArgs(output, x, {}, tiles));
 }
 
 }  // namespace
@@ -61,9 +43,8 @@ size_t OutputTiles::Grain(size_t rows) const {
   size_t grain = 1;
   for (const FusedOutput& output : outputs_) {
     const size_t tiles = std::max<size_t>(TilesOf(output, x_, tiles_), 1);
-    grain =
-        std::max(grain, kernels::ProductGrain(output.weights.columns() / tiles *
-                                              output.weights.depth() * rows));
+    grain = std::max(grain, kernels::ProductGrain(output.w->rows() / tiles *
+                                                  output.w->columns() * rows));
   }
   return grain;
 }
@@ -74,11 +55,7 @@ void OutputTiles::Multiply(size_t tile,
   for (size_t tiles; tile >= (tiles = TilesOf(*output, x_, tiles_)); ++output) {
     tile -= tiles;
   }
-  if (output->weights.packed != nullptr) {
-    kernels::MultiplyTile(Packed(*output, x_, ranges, tiles_), tile);
-  } else {
-    kernels::MultiplyTile(InOut(*output, x_, ranges, tiles_), tile);
-  }
+  kernels::MultiplyTile(TileArgs(*output, x_, ranges, tiles_), tile);
 }
 
 void MultiplyRanges(absl::Span<const FusedOutput> outputs, const Activations& x,

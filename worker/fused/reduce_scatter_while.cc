@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cluster/recording/trace_recorder.h"
+#include "worker/fused/grow.h"
 
 namespace ringfleet::worker {
 namespace {
@@ -21,20 +22,17 @@ class ScatterPipeline final : public cluster::StreamingSource {
  public:
   ScatterPipeline(const ReduceScatterWhileArgs& args, ComputeRows compute,
                   cluster::Communicator& communicator,
-                  FusedWorkspace& workspace, FusedObserver* observer)
+                  FusedWorkspace& workspace)
       : args_(args),
         compute_(compute),
         communicator_(communicator),
         workspace_(workspace),
-        observer_(observer),
         ranks_(communicator.size()),
         rank_(communicator.rank()),
         split_(args.rows, ranks_) {}
 
   absl::Status Run(cluster::Deadline deadline) {
-    if (workspace_.partial.size() < args_.rows * args_.columns) {
-      workspace_.partial.resize(args_.rows * args_.columns);
-    }
+    Grow(workspace_.partial, args_.rows * args_.columns);
     workspace_.progress.Reset(ranks_);
     const auto communicate = [&] {
       absl::Status status = communicator_.StreamingReduceScatter(
@@ -49,18 +47,11 @@ class ScatterPipeline final : public cluster::StreamingSource {
     workspace_.thread.Start(body);
     size_t piece_rows = std::max<size_t>(args_.piece_rows, 1);
     for (int step = 0; step < ranks_; ++step) Compute(step, &piece_rows);
-    const absl::Status status = AwaitSums();
-    if (status.ok() && observer_ != nullptr) {
-      for (const ShardPart part : PartsAt(ranks_ - 1)) {
-        observer_->Written(ranks_ - 1, part);
-      }
-    }
-    return status;
+    const cluster::TraceScope scope(communicator_.trace(), kWaitForSends,
+                                    cluster::TraceEvent::Kind::kWait);
+    return workspace_.thread.Await();
   }
 
-  void Sends(uint32_t step, ShardPart which) override {
-    if (observer_ != nullptr) observer_->Sent(static_cast<int>(step), which);
-  }
   float* Partial(ShardPart which) override {
     return RowOf(which.shard, split_.Of(which).begin);
   }
@@ -74,12 +65,6 @@ class ScatterPipeline final : public cluster::StreamingSource {
             ShardPart{(rank_ + 1 + step) % ranks_, Side::kRight}};
   }
 
-  absl::Status AwaitSums() {
-    const cluster::TraceScope scope(communicator_.trace(), kWaitForSends,
-                                    cluster::TraceEvent::Kind::kWait);
-    return workspace_.thread.Await();
-  }
-
   // Own rows are added up where they stay.
   float* RowOf(int shard, size_t row) {
     return shard == rank_
@@ -90,9 +75,6 @@ class ScatterPipeline final : public cluster::StreamingSource {
   void Compute(int step, size_t* piece_rows) {
     const std::array<ShardPart, 2> parts = PartsAt(step);
     std::array<RowRange, 2> left = {split_.Of(parts[0]), split_.Of(parts[1])};
-    for (const ShardPart part : parts) {
-      if (observer_ != nullptr) observer_->Multiplied(step, part);
-    }
     const bool last = step == ranks_ - 1;
     while (left[0].size() + left[1].size() > 0) {
       if (workspace_.progress.failed()) return;
@@ -131,7 +113,6 @@ class ScatterPipeline final : public cluster::StreamingSource {
   const ComputeRows compute_;
   cluster::Communicator& communicator_;
   FusedWorkspace& workspace_;
-  FusedObserver* const observer_;
   const int ranks_;
   const int rank_;
   const cluster::SplitRows split_;
@@ -143,10 +124,8 @@ absl::Status ReduceScatterWhile(const ReduceScatterWhileArgs& args,
                                 ComputeRows compute,
                                 cluster::Communicator& communicator,
                                 FusedWorkspace& workspace,
-                                cluster::Deadline deadline,
-                                FusedObserver* observer) {
-  return ScatterPipeline(args, compute, communicator, workspace, observer)
-      .Run(deadline);
+                                cluster::Deadline deadline) {
+  return ScatterPipeline(args, compute, communicator, workspace).Run(deadline);
 }
 
 }  // namespace ringfleet::worker

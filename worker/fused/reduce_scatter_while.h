@@ -53,14 +53,12 @@ using ComputeRows = absl::FunctionRef<void(
     absl::Span<const kernels::RowRange> rows, float* y, size_t first_y)>;
 
 // Errors: those of the Communicator's operations; `out` is then unspecified.
-// The deadline includes the computation: others wait for their sums. `observer`
-// may be null; the own halves are written in step T - 1.
+// The deadline includes the computation: others wait for their sums.
 absl::Status ReduceScatterWhile(const ReduceScatterWhileArgs& args,
                                 ComputeRows compute,
                                 cluster::Communicator& communicator,
                                 FusedWorkspace& workspace,
-                                cluster::Deadline deadline,
-                                FusedObserver* observer = nullptr);
+                                cluster::Deadline deadline);
 
 }  // namespace ringfleet::worker
 

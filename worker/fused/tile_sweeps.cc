@@ -9,7 +9,6 @@
 namespace ringfleet::worker {
 namespace {
 
-using cluster::ShardPart;
 using cluster::Side;
 using kernels::RowRange;
 
@@ -64,15 +63,6 @@ size_t TileSweeps::Wanted() const {
   return wanted;
 }
 
-bool TileSweeps::Complete(ShardPart part) const {
-  for (size_t tile = 0; tile < tiles_.size(); ++tile) {
-    if (DoneBy(tile)[PartProgress::Index(part)] < split_.Of(part).size()) {
-      return false;
-    }
-  }
-  return true;
-}
-
 // Leaves what does not fill AMX's tiles, which take as long as full ones and
 // may be filled by rows that are on their way, if so many rows remain as are
 // worth a visit. Tiles with rows of two halves take longer.
@@ -88,8 +78,7 @@ void TileSweeps::LeaveIncompleteTiles(absl::Span<const size_t> done,
   std::copy(whole.begin(), whole.end(), come.begin());
 }
 
-void TileSweeps::Visit(
-    size_t tile, absl::FunctionRef<void(absl::Span<const size_t>)> begins) {
+void TileSweeps::Visit(size_t tile) {
   const absl::Span<size_t> done = DoneBy(tile);
   OfParts<size_t> come(num_parts_);
   const size_t rows = progress_.Get(absl::MakeSpan(come));
@@ -107,18 +96,15 @@ void TileSweeps::Visit(
     }
   }
   if (ranges.empty()) return;
-  begins(come);
   tiles_.Multiply(tile, ranges);
   std::copy(come.begin(), come.end(), done.begin());
 }
 
-void TileSweeps::Sweep(
-    kernels::ThreadPool& pool,
-    absl::FunctionRef<void(absl::Span<const size_t>)> begins) {
+void TileSweeps::Sweep(kernels::ThreadPool& pool) {
   pool.ParallelFor(tiles_.size(), tiles_.Grain(least_rows_),
                    [&](size_t begin, size_t end) {
                      for (size_t tile = begin; tile < end; ++tile) {
-                       Visit(tile, begins);
+                       Visit(tile);
                      }
                    });
 }

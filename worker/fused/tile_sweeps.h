@@ -14,7 +14,6 @@
 #include <cstddef>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "cluster/collectives/split_rows.h"
 #include "kernels/products/matmul.h"
@@ -37,13 +36,12 @@ class TileSweeps {
   // 0: every tile has had all of them.
   size_t Wanted() const;
 
-  // Visits every tile once. `begins` sees how many rows of each half, by
-  // PartProgress::Index, a tile will have had; called by all threads.
-  void Sweep(kernels::ThreadPool& pool,
-             absl::FunctionRef<void(absl::Span<const size_t> rows)> begins);
+  // Visits every tile once.
+  void Sweep(kernels::ThreadPool& pool);
 
-  // Whether every tile has had all rows of a half.
-  bool Complete(cluster::ShardPart part) const;
+  // Multiplies a tile by the rows that have come and that it has not had, if
+  // there are enough of them. Thread-safe for different tiles.
+  void Visit(size_t tile);
 
  private:
   kernels::RowRange RowsOf(size_t part) const;
@@ -53,8 +51,6 @@ class TileSweeps {
   size_t WantedBy(size_t tile) const;
   void LeaveIncompleteTiles(absl::Span<const size_t> done,
                             absl::Span<size_t> come) const;
-  void Visit(size_t tile,
-             absl::FunctionRef<void(absl::Span<const size_t> rows)> begins);
 
   const OutputTiles& tiles_;
   const cluster::SplitRows& split_;

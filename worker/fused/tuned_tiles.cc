@@ -4,18 +4,16 @@
 namespace ringfleet::worker {
 
 FusedTiles TunedTiles::Of(const Product& product,
-                          const FusedWeights& weights) const {
-  FusedTiles tiles = weights.DefaultTiles();
+                          const kernels::WeightMatrix& w) const {
+  FusedTiles tiles = FusedTiles::Default(w);
   if (table_.rows().empty()) return tiles;
-  const kernels::WeightForm form =
-      weights.packed ? weights.packed->form() : kernels::WeightForm::kF32;
   tiles.Take(
       table_.Nearest({.cpu = cpu_,
                       .operation = product.operation,
                       .rows = product.rows,
                       .inputs = product.inputs,
                       .outputs = product.outputs,
-                      .dtype = std::string(kernels::WeightFormName(form)),
+                      .dtype = std::string(kernels::WeightFormName(w.form())),
                       .world = product.world}));
   return tiles;
 }

@@ -22,7 +22,7 @@ class TunedTiles {
       : table_(std::move(table)), cpu_(std::move(cpu)) {}
 
   // Over all ranks [rows, inputs] times [inputs, outputs], of which this one
-  // has `weights`.
+  // has `w`.
   struct Product {
     cluster::Operation operation = cluster::Operation::kAllGatherMatmul;
     size_t rows = 0;
@@ -30,7 +30,7 @@ class TunedTiles {
     size_t outputs = 0;
     int world = 0;
   };
-  FusedTiles Of(const Product& product, const FusedWeights& weights) const;
+  FusedTiles Of(const Product& product, const kernels::WeightMatrix& w) const;
 
  private:
   cluster::TileTable table_;

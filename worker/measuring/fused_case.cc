@@ -66,8 +66,7 @@ FusedCase::FusedCase(cluster::Communicator* communicator,
       split_(spec.rows, communicator->size()),
       weights_(Weights(InputsOf(communicator->rank()))),
       nothing_(spec.form, spec.outputs, 0),
-      tiles_(spec.tiles.value_or(
-          FusedWeights{.packed = &weights_}.DefaultTiles())) {
+      tiles_(spec.tiles.value_or(FusedTiles::Default(weights_))) {
   const size_t own = split_.Shard(rank_).size();
   x_.resize((gathers() ? own : spec.rows) * InputsOf(rank_));
   result_.resize(gathers() ? spec.rows * weights_.rows() : own * spec.outputs);
@@ -152,9 +151,8 @@ void FusedCase::Reset() {
 }
 
 absl::Status FusedCase::Gather(bool multiply, cluster::Deadline deadline) {
-  const FusedOutput output = {.weights = {.packed = &weights_},
-                              .y = result_.data(),
-                              .y_stride = weights_.rows()};
+  const FusedOutput output = {
+      .w = &weights_, .y = result_.data(), .y_stride = weights_.rows()};
   own_x_.Assign(kernels::ActivationFormFor(spec_.form), x_.data(),
                 split_.Shard(rank_).size(), spec_.inputs, spec_.inputs, *pool_);
   return AllGatherMatmul(
@@ -165,14 +163,14 @@ absl::Status FusedCase::Gather(bool multiply, cluster::Deadline deadline) {
       *communicator_, workspace_, *pool_, deadline);
 }
 
-absl::Status FusedCase::Scatter(const FusedWeights& weights,
+absl::Status FusedCase::Scatter(const kernels::WeightMatrix& w,
                                 cluster::Deadline deadline) {
   return MatmulReduceScatter({.rows = spec_.rows,
                               .wire = spec_.wire,
                               .tiles = tiles_,
                               .x = x_.data(),
                               .x_stride = InputsOf(rank_),
-                              .weights = weights,
+                              .w = &w,
                               .out = result_.data()},
                              *communicator_, workspace_, *pool_, deadline);
 }
@@ -185,7 +183,7 @@ void FusedCase::MultiplyAll(float* y) {
                         *pool_);
   }
   const FusedOutput output = {
-      .weights = {.packed = &weights_}, .y = y, .y_stride = weights_.rows()};
+      .w = &weights_, .y = y, .y_stride = weights_.rows()};
   const RowRange all = {0, spec_.rows};
   MultiplyRanges({&output, 1}, workspace_.x, {&all, 1}, tiles_, *pool_);
 }
@@ -202,9 +200,9 @@ absl::Status FusedCase::Run(int way, cluster::Deadline deadline) {
   }
   switch (way) {
     case kFused:
-      return Scatter({.packed = &weights_}, deadline);
+      return Scatter(weights_, deadline);
     case kCommunicate:
-      return Scatter({.packed = &nothing_}, deadline);
+      return Scatter(nothing_, deadline);
     default:
       MultiplyAll(partial_.data());
       if (way == kCompute) return absl::OkStatus();

@@ -71,7 +71,8 @@ class FusedCase final : public BenchCase {
   void GenerateRows(int rank, kernels::RowRange rows, float* out) const;
   size_t InputsOf(int rank) const;
   absl::Status Gather(bool multiply, cluster::Deadline deadline);
-  absl::Status Scatter(const FusedWeights& weights, cluster::Deadline deadline);
+  absl::Status Scatter(const kernels::WeightMatrix& w,
+                       cluster::Deadline deadline);
   void MultiplyAll(float* y);
   std::vector<float> ExpectedSums() const;
 

@@ -17,6 +17,7 @@
 #include "kernels/products/activations.h"
 #include "kernels/products/swiglu.h"
 #include "kernels/thread_pool.h"
+#include "worker/fused/grow.h"
 #include "worker/fused/row_split.h"
 #include "worker/fused/timed_communicator.h"
 #include "worker/fused/tuned_tiles.h"
@@ -122,13 +123,6 @@ struct LayerContext {
   // Of weights and cache that the layers needed so far (StepResult.bytes_read).
   uint64_t bytes_read = 0;
 };
-
-// `buffer` with room for `size` elements.
-template <typename T>
-T* Grow(std::vector<T>& buffer, size_t size) {
-  if (buffer.size() < size) buffer.resize(size);
-  return buffer.data();
-}
 
 }  // namespace ringfleet::worker
 

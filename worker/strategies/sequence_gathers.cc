@@ -102,8 +102,7 @@ absl::Status GatherQueries(LayerContext& context,
   CacheRows cache_rows(context, batch, layer);
   float* q = Grow(workspace.q, split.rows() * q_b.rows());
   if (Fuses(context, split)) {
-    const FusedOutput product = {
-        .weights = {.packed = &q_b}, .y = q, .y_stride = q_b.rows()};
+    const FusedOutput product = {.w = &q_b, .y = q, .y_stride = q_b.rows()};
     return context.communicator.AllGatherMatmul(
         {.rows = split.rows(),
          .attached_bytes = cache_rows.bytes(),
@@ -114,7 +113,7 @@ absl::Status GatherQueries(LayerContext& context,
               .outputs = context.spec.num_attention_heads *
                          static_cast<size_t>(context.spec.qk_head_dim()),
               .world = context.communicator.size()},
-             product.weights),
+             q_b),
          .x = &query_x,
          .products = {&product, 1},
          .attachment = &cache_rows},
@@ -152,12 +151,8 @@ absl::StatusOr<GatheredNormed> GatherNormed(LayerContext& context,
     const size_t size = split.rows() * width;
     float* const gate = Grow(workspace.gate_up, 2 * size);
     const std::array<FusedOutput, 2> products = {
-        FusedOutput{.weights = {.packed = &network->gate},
-                    .y = gate,
-                    .y_stride = width},
-        FusedOutput{.weights = {.packed = &network->up},
-                    .y = gate + size,
-                    .y_stride = width}};
+        FusedOutput{.w = &network->gate, .y = gate, .y_stride = width},
+        FusedOutput{.w = &network->up, .y = gate + size, .y_stride = width}};
     const auto intermediate =
         weights.is_moe ? static_cast<size_t>(spec.n_shared_experts) *
                              static_cast<size_t>(spec.moe_intermediate_size)
@@ -171,7 +166,7 @@ absl::StatusOr<GatheredNormed> GatherNormed(LayerContext& context,
               .inputs = own.columns(),
               .outputs = 2 * intermediate,
               .world = context.communicator.size()},
-             products[0].weights),
+             network->gate),
          .x = &own,
          // Some rank may have no columns of it.
          .products =

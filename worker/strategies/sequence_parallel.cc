@@ -70,7 +70,6 @@ absl::StatusOr<const float*> ProjectAndScatter(LayerContext& context,
                                                const RowSplit& split) {
   Workspace& workspace = context.workspace;
   if (Fuses(context, split)) {
-    const FusedWeights weights = {.packed = &w};
     float* out = Grow(workspace.reduced, split.size() * w.rows());
     RF_RETURN_IF_ERROR(context.communicator.MatmulReduceScatter(
         {.rows = split.rows(),
@@ -83,10 +82,10 @@ absl::StatusOr<const float*> ProjectAndScatter(LayerContext& context,
                         static_cast<size_t>(context.spec.v_head_dim),
               .outputs = w.rows(),
               .world = context.communicator.size()},
-             weights),
+             w),
          .x = attended,
          .x_stride = w.columns(),
-         .weights = weights,
+         .w = &w,
          .out = out},
         context.pool));
     RoundSums(context, split, out);

@@ -61,7 +61,6 @@ class Summands final : public StreamingSource {
     }
   }
 
-  void Sends(uint32_t, ShardPart) override {}
   float* Partial(ShardPart which) override {
     return values_.data() + split_.Of(which).begin * kSummandRow;
   }

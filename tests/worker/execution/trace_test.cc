@@ -12,6 +12,7 @@
 #include "cluster/collectives/group_communicator.h"
 #include "tests/testing/collective_cases.h"
 #include "tests/testing/fake_transport.h"
+#include "tests/testing/fused_cases.h"
 #include "tests/testing/soon.h"
 #include "tests/testing/trace_checks.h"
 #include "worker/execution/trace_chunks.h"
@@ -25,6 +26,7 @@ using ::ringfleet::testing::EventsOf;
 using ::ringfleet::testing::FakeNetwork;
 using ::ringfleet::testing::RankValues;
 using ::ringfleet::testing::Soon;
+using ::ringfleet::testing::TestWeights;
 using ::ringfleet::testing::TraceError;
 using ::ringfleet::testing::TraceKind;
 using ::ringfleet::testing::TraceThread;
@@ -38,12 +40,9 @@ constexpr size_t kTracedColumns = 32;
 
 // One rank's trace of either product of float32 numbers.
 absl::Status RunTraced(cluster::Communicator& group, bool gathers) {
-  const std::vector<float> weights =
-      RankValues(7, kTracedDepth * kTracedColumns);
-  const FusedWeights view = {.in_out = weights.data(),
-                             .in_out_depth = kTracedDepth,
-                             .in_out_columns = kTracedColumns};
-  FusedTiles tiles = view.DefaultTiles();
+  const kernels::WeightMatrix w = TestWeights(
+      kernels::WeightForm::kF32, kTracedDepth, kTracedColumns, /*seed=*/7);
+  FusedTiles tiles = FusedTiles::Default(w);
   tiles.segment_bytes = 1024;  // Four rows.
   FusedWorkspace workspace;
   kernels::ThreadPool pool(1);
@@ -54,13 +53,13 @@ absl::Status RunTraced(cluster::Communicator& group, bool gathers) {
     const std::vector<float> values =
         RankValues(group.rank(), own.size() * kTracedDepth);
     kernels::Activations x;
-    x.Assign(view.form(), values.data(), own.size(), kTracedDepth, kTracedDepth,
-             pool);
+    x.Assign(kernels::Activations::Form::kF32, values.data(), own.size(),
+             kTracedDepth, kTracedDepth, pool);
     const std::vector<FusedOutput> products = {
-        {.weights = view, .y = y.data(), .y_stride = kTracedColumns}};
+        {.w = &w, .y = y.data(), .y_stride = kTracedColumns}};
     return AllGatherMatmul(
         {.rows = kTracedRows, .tiles = tiles, .x = &x, .products = products},
-        group, workspace, pool, Soon(), nullptr);
+        group, workspace, pool, Soon());
   }
   const std::vector<float> x =
       RankValues(group.rank(), kTracedRows * kTracedDepth);
@@ -69,9 +68,9 @@ absl::Status RunTraced(cluster::Communicator& group, bool gathers) {
                               .tiles = tiles,
                               .x = x.data(),
                               .x_stride = kTracedDepth,
-                              .weights = view,
+                              .w = &w,
                               .out = y.data()},
-                             group, workspace, pool, Soon(), nullptr);
+                             group, workspace, pool, Soon());
 }
 
 TEST(FusedTraceTest, ShowsBothThreadsAndWhatTravels) {
@@ -123,7 +122,7 @@ TEST(FusedTraceTest, ShowsBothThreadsAndWhatTravels) {
         const size_t row = gathers ? kTracedDepth : kTracedColumns;
         EXPECT_EQ(sent,
                   kTracedRows * row * sizeof(float) * (ranks - 1) / ranks);
-        EXPECT_GE(sends.size(), 4u) << "halves travel in segments";
+        EXPECT_GE(sends.size(), 4u) << "parts travel in several frames";
       }
     }
   }

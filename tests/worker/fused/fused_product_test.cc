@@ -8,15 +8,17 @@
 #include <chrono>
 #include <functional>
 #include <latch>
-#include <memory>
+#include <map>
+#include <set>
 #include <string>
-#include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "cluster/collectives/group_communicator.h"
 #include "cluster/process/status_macros.h"
+#include "cluster/recording/trace_recorder.h"
 #include "kernels/dtype.h"
 #include "kernels/mutex.h"
 #include "tests/testing/collective_cases.h"
@@ -37,9 +39,7 @@ using ::ringfleet::testing::FakeNetwork;
 using ::ringfleet::testing::GatherCase;
 using ::ringfleet::testing::GatherShape;
 using ::ringfleet::testing::GrpcWorld;
-using ::ringfleet::testing::kLayouts;
-using ::ringfleet::testing::Layout;
-using ::ringfleet::testing::LayoutName;
+using ::ringfleet::testing::kForms;
 using ::ringfleet::testing::OutgoingFrame;
 using ::ringfleet::testing::RankValues;
 using ::ringfleet::testing::RunRanks;
@@ -55,7 +55,6 @@ using ::testing::HasSubstr;
 using cluster::Algorithm;
 using cluster::AlgorithmTable;
 using cluster::GroupCommunicator;
-using cluster::ShardPart;
 using cluster::Side;
 using cluster::Transport;
 using cluster::Wire;
@@ -64,190 +63,212 @@ using kernels::ThreadPool;
 using kernels::WeightForm;
 
 absl::Status Named(const absl::Status& status, int ranks, int rank, size_t rows,
-                   Layout layout) {
-  return Annotate(status, absl::StrCat(ranks, " ranks, rank ", rank, ", ", rows,
-                                       " rows, layout ", LayoutName(layout)));
-}
-
-// Records what a rank's two threads do, "kind step half" each.
-class Trace final : public FusedObserver {
- public:
-  void Sent(int step, ShardPart part) override { Add('s', step, part); }
-  void Multiplied(int step, ShardPart part) override { Add('m', step, part); }
-  void Written(int step, ShardPart part) override { Add('w', step, part); }
-
-  // The halves of `kind` in `step`, as they came.
-  std::string Of(char kind, int step) {
-    MutexLock lock(&mu_);
-    std::string all;
-    for (const Event& event : events_) {
-      if (event.kind != kind || event.step != step) continue;
-      absl::StrAppend(&all, all.empty() ? "" : " ", event.part.shard,
-                      event.part.side == Side::kLeft ? "L" : "R");
-    }
-    return all;
-  }
-  // Steps of one kind and direction never go back.
-  bool InOrder() {
-    MutexLock lock(&mu_);
-    for (size_t i = 0; i < events_.size(); ++i) {
-      for (size_t j = i + 1; j < events_.size(); ++j) {
-        if (events_[i].kind == events_[j].kind &&
-            events_[i].part.side == events_[j].part.side &&
-            events_[i].step >= events_[j].step) {
-          return false;
-        }
-      }
-    }
-    return true;
-  }
-  size_t size() {
-    MutexLock lock(&mu_);
-    return events_.size();
-  }
-
- private:
-  struct Event {
-    char kind;
-    int step;
-    ShardPart part;
-  };
-  void Add(char kind, int step, ShardPart part) {
-    MutexLock lock(&mu_);
-    events_.push_back({kind, step, part});
-  }
-
-  Mutex mu_;
-  std::vector<Event> events_ ABSL_GUARDED_BY(mu_);
-};
-
-std::string Pair(int left, int right) {
-  return absl::StrCat(left, "L ", right, "R");
+                   WeightForm form) {
+  return Annotate(
+      status, absl::StrCat(ranks, " ranks, rank ", rank, ", ", rows, " rows, ",
+                           kernels::WeightFormName(form)));
 }
 
 // Both ways of a reduction.
 const AlgorithmTable kReductions[] = {AlgorithmTable::Only(Algorithm::kOneShot),
                                       AlgorithmTable::Only(Algorithm::kRing)};
 
-// The traces of all ranks of one gather, or one reduction, by rank.
-template <typename Case, typename Shape, typename... Wires>
-std::vector<std::unique_ptr<Trace>> TraceOf(const AlgorithmTable& table,
-                                            int ranks, const Shape& shape,
-                                            Wires... wire) {
-  std::vector<std::unique_ptr<Trace>> traces(ranks);
-  for (auto& trace : traces) trace = std::make_unique<Trace>();
-  FakeNetwork network(ranks);
-  EXPECT_THAT(RunRanks(
-                  network,
-                  [&](GroupCommunicator& group) {
-                    return Case(ranks, group.rank(), shape, Layout::kF32,
-                                wire...)
-                        .Run(group, traces[group.rank()].get());
-                  },
-                  table),
-              Each(absl::OkStatus()));
-  return traces;
-}
+// Notes the frames of all ranks as they are sent.
+class FrameLog {
+ public:
+  explicit FrameLog(FakeNetwork& network) {
+    network.set_script([this](OutgoingFrame& frame) {
+      MutexLock lock(&mu_);
+      steps_[frame.from].insert({frame.lane, frame.header.step, frame.to});
+      changed_.NotifyAll();
+      return true;
+    });
+  }
 
-// The table of the published schedule for four ranks, column by column.
-TEST(AllGatherMatmulTest, FollowsThePublishedScheduleOfFourRanks) {
-  const auto traces =
-      TraceOf<GatherCase>(AlgorithmTable::Default(), 4, GatherShape{64, 16, 5});
-  const char* const kSentLeft[3][4] = {{"0L", "1L", "2L", "3L"},
-                                       {"1L", "2L", "3L", "0L"},
-                                       {"2L", "3L", "0L", "1L"}};
-  const char* const kSentRight[3][4] = {{"0R", "1R", "2R", "3R"},
-                                        {"3R", "0R", "1R", "2R"},
-                                        {"2R", "3R", "0R", "1R"}};
-  const char* const kMultiplied[4][4] = {{"0L 0R", "1L 1R", "2L 2R", "3L 3R"},
-                                         {"1L 3R", "2L 0R", "3L 1R", "0L 2R"},
-                                         {"2L 2R", "3L 3R", "0L 0R", "1L 1R"},
-                                         {"3L 1R", "0L 2R", "1L 3R", "2L 0R"}};
-  for (int rank = 0; rank < 4; ++rank) {
-    Trace& trace = *traces[rank];
-    for (int step = 0; step < 6; ++step) {
-      SCOPED_TRACE(absl::StrCat("rank ", rank, ", step ", step));
-      const std::string sent = trace.Of('s', step);
-      if (step < 3) {
-        EXPECT_THAT(sent, HasSubstr(kSentLeft[step][rank]));
-        EXPECT_THAT(sent, HasSubstr(kSentRight[step][rank]));
-      }
-      EXPECT_EQ(sent.size(), step < 3 ? 5u : 0u);
-      EXPECT_EQ(trace.Of('m', step),
-                step >= 1 && step <= 4 ? kMultiplied[step - 1][rank] : "");
-      EXPECT_EQ(trace.Of('w', step),
-                step >= 2 ? kMultiplied[step - 2][rank] : "");
+  // The different (lane, step, receiver) of a rank's frames.
+  using Steps = std::set<std::tuple<cluster::Lane, uint32_t, int>>;
+  Steps Of(int rank) {
+    MutexLock lock(&mu_);
+    return steps_[rank];
+  }
+  // False when a rank has not sent in so many steps after a minute.
+  bool Await(int rank, size_t steps) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+    MutexLock lock(&mu_);
+    while (steps_[rank].size() < steps) {
+      if (!changed_.WaitUntil(&mu_, end)) return false;
+    }
+    return true;
+  }
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  std::map<int, Steps> steps_ ABSL_GUARDED_BY(mu_);
+};
+
+// The parts of one side in the order in which their first rows have come.
+std::vector<int> ShardsInOrder(const std::vector<size_t>& rows, size_t all_rows,
+                               int ranks, Side side) {
+  const cluster::SplitRows split(all_rows, ranks);
+  std::vector<int> shards;
+  for (const size_t row : rows) {
+    for (int shard = 0; shard < ranks; ++shard) {
+      const kernels::RowRange part = split.Of({shard, side});
+      if (row == part.begin && part.size() > 0) shards.push_back(shard);
     }
   }
+  return shards;
+}
+
+// The shards whose left and right parts rank r gets in steps 0, 1, ...: its
+// own first.
+std::vector<int> Upwards(int r, int ranks) {
+  std::vector<int> shards;
+  for (int step = 0; step < ranks; ++step) shards.push_back((r + step) % ranks);
+  return shards;
+}
+std::vector<int> Downwards(int r, int ranks) {
+  std::vector<int> shards;
+  for (int step = 0; step < ranks; ++step) {
+    shards.push_back((r - step + ranks) % ranks);
+  }
+  return shards;
 }
 
 TEST(AllGatherMatmulTest, EveryWorldSizeFollowsTheSchedule) {
+  constexpr size_t kRows = 23;
   for (const int ranks : {1, 2, 3, 4, 5, 8}) {
-    const auto traces = TraceOf<GatherCase>(AlgorithmTable::Default(), ranks,
-                                            GatherShape{23, 7, 3});
+    FakeNetwork network(ranks);
+    FrameLog log(network);
+    EXPECT_THAT(
+        RunRanks(network,
+                 [&](GroupCommunicator& group) {
+                   const int r = group.rank();
+                   GatherCase one(ranks, r, {kRows, 7, 3, /*attached=*/1},
+                                  WeightForm::kF32);
+                   absl::Status status = one.Run(group);
+                   if (status.ok()) status = one.Check();
+                   const std::vector<size_t> loaded = one.loaded();
+                   EXPECT_EQ(ShardsInOrder(loaded, kRows, ranks, Side::kLeft),
+                             Upwards(r, ranks));
+                   EXPECT_EQ(ShardsInOrder(loaded, kRows, ranks, Side::kRight),
+                             Downwards(r, ranks));
+                   return status;
+                 }),
+        Each(absl::OkStatus()));
     for (int r = 0; r < ranks; ++r) {
-      Trace& trace = *traces[r];
-      EXPECT_TRUE(trace.InOrder());
-      const auto left = [&](int o) { return (r + o) % ranks; };
-      const auto right = [&](int o) { return (r - o + 2 * ranks) % ranks; };
-      for (int step = 0; step <= ranks + 1; ++step) {
-        SCOPED_TRACE(absl::StrCat(ranks, " ranks, rank ", r, ", step ", step));
-        const std::string sent = trace.Of('s', step);
-        if (step <= ranks - 2) {
-          EXPECT_THAT(sent, HasSubstr(absl::StrCat(left(step), "L")));
-          EXPECT_THAT(sent, HasSubstr(absl::StrCat(right(step), "R")));
-        } else {
-          EXPECT_EQ(sent, "");
-        }
-        const bool multiplies = step >= 1 && step <= ranks;
-        EXPECT_EQ(trace.Of('m', step),
-                  multiplies ? Pair(left(step - 1), right(step - 1)) : "");
-        EXPECT_EQ(trace.Of('w', step),
-                  step >= 2 ? Pair(left(step - 2), right(step - 2)) : "");
+      FrameLog::Steps want;
+      for (uint32_t step = 0; step + 1 < static_cast<uint32_t>(ranks); ++step) {
+        want.insert({cluster::Lane::kLeft, step, (r + ranks - 1) % ranks});
+        want.insert({cluster::Lane::kRight, step, (r + 1) % ranks});
       }
-      // Two halves sent in T - 1 steps, multiplied and written in T.
-      EXPECT_EQ(trace.size(), static_cast<size_t>(2 * (3 * ranks - 1)));
+      EXPECT_EQ(log.Of(r), want) << ranks << " ranks, rank " << r;
     }
   }
 }
 
-void ExpectTheMirroredSchedule(const AlgorithmTable& table) {
+// Rank 1 never sends. Rank 0 multiplies its own rows before it waits for
+// others.
+TEST(AllGatherMatmulTest, OwnRowsAreMultipliedBeforeOthersCome) {
+  FakeNetwork network(2);
+  network.set_script([](OutgoingFrame& frame) { return frame.from != 1; });
+  cluster::TraceRecorder recorder;
+  ASSERT_TRUE(recorder.Start(1000).ok());
+  const auto statuses =
+      network.RunOnEveryRank([&](Transport& transport) -> absl::Status {
+        GroupCommunicator group(&transport, cluster::WorldGroup(2),
+                                AlgorithmTable::Default(), nullptr,
+                                transport.rank() == 0 ? &recorder : nullptr);
+        GatherCase one(2, group.rank(), {40, 64, 33, 0}, WeightForm::kInt8);
+        one.tiles().piece_rows = 1;
+        return one.Run(group,
+                       cluster::Deadline::After(absl::Milliseconds(200)));
+      });
+  EXPECT_EQ(statuses[0].code(), absl::StatusCode::kDeadlineExceeded);
+  const auto events = recorder.Stop().events;
+  EXPECT_EQ(std::count_if(
+                events.begin(), events.end(),
+                [](const auto& event) { return event.name == kMultiplyPiece; }),
+            1);
+}
+
+// Rows are computed in the mirrored order, and sent while the own rows, the
+// last ones, are computed.
+void ExpectTheMirroredSchedule(Algorithm algorithm) {
+  constexpr size_t kRows = 23;
+  constexpr size_t kColumns = 3;
   for (const int ranks : {1, 2, 3, 4, 5, 8}) {
-    const auto traces =
-        TraceOf<ScatterCase>(table, ranks, ScatterShape{23, 7, 3}, Wire::kF32);
+    const cluster::SplitRows split(kRows, ranks);
+    FakeNetwork network(ranks);
+    FrameLog log(network);
+    EXPECT_THAT(
+        RunRanks(
+            network,
+            [&](GroupCommunicator& group) {
+              const int r = group.rank();
+              FusedWorkspace workspace;
+              std::vector<float> out(split.Shard(r).size() * kColumns);
+              int step = 0;
+              const auto compute = [&](absl::Span<const kernels::RowRange> rows,
+                                       float* y, size_t first_y) {
+                const kernels::RowRange left =
+                    split.Of({(r - 1 - step + 2 * ranks) % ranks, Side::kLeft});
+                const kernels::RowRange right =
+                    split.Of({(r + 1 + step) % ranks, Side::kRight});
+                EXPECT_THAT(rows, ::testing::UnorderedElementsAre(left, right))
+                    << ranks << " ranks, rank " << r << ", step " << step;
+                for (const kernels::RowRange range : rows) {
+                  std::fill(y + (range.begin - first_y) * kColumns,
+                            y + (range.end - first_y) * kColumns, r + 1.0f);
+                }
+                ++step;
+                if (step < ranks) return;
+                EXPECT_TRUE(log.Await(r, 2 * static_cast<size_t>(ranks) - 2));
+              };
+              const absl::Status status =
+                  ReduceScatterWhile({.rows = kRows,
+                                      .columns = kColumns,
+                                      .piece_rows = kRows,
+                                      .most_piece_rows = kRows,
+                                      .out = out.data()},
+                                     compute, group, workspace, Soon());
+              EXPECT_EQ(step, ranks);
+              EXPECT_THAT(out, Each(ranks * (ranks + 1) / 2.0f));
+              return status;
+            },
+            AlgorithmTable::Only(algorithm)),
+        Each(absl::OkStatus()));
     for (int r = 0; r < ranks; ++r) {
-      Trace& trace = *traces[r];
-      EXPECT_TRUE(trace.InOrder());
-      for (int step = 0; step < ranks; ++step) {
-        SCOPED_TRACE(absl::StrCat(ranks, " ranks, rank ", r, ", step ", step));
-        const int left = (r - 1 - step + 2 * ranks) % ranks;
-        const int right = (r + 1 + step) % ranks;
-        EXPECT_EQ(trace.Of('m', step), Pair(left, right));
-        const std::string sent = trace.Of('s', step);
-        if (step < ranks - 1) {
-          EXPECT_THAT(sent, HasSubstr(absl::StrCat(left, "L")));
-          EXPECT_THAT(sent, HasSubstr(absl::StrCat(right, "R")));
+      FrameLog::Steps want;
+      for (int step = 0; step < ranks - 1; ++step) {
+        const auto number = static_cast<uint32_t>(step);
+        if (algorithm == Algorithm::kRing) {
+          want.insert({cluster::Lane::kLeft, number, (r + ranks - 1) % ranks});
+          want.insert({cluster::Lane::kRight, number, (r + 1) % ranks});
         } else {
-          EXPECT_EQ(sent, "");
+          want.insert({cluster::Lane::kDirect, 2 * number,
+                       (r - 1 - step + ranks) % ranks});
+          want.insert(
+              {cluster::Lane::kDirect, 2 * number + 1, (r + 1 + step) % ranks});
         }
-        EXPECT_EQ(trace.Of('w', step), step == ranks - 1 ? Pair(r, r) : "");
       }
-      EXPECT_EQ(trace.size(), static_cast<size_t>(2 * (2 * ranks - 1) + 2));
+      EXPECT_EQ(log.Of(r), want) << ranks << " ranks, rank " << r;
     }
   }
 }
 
-TEST(MatmulReduceScatterTest, EveryWorldSizeFollowsTheMirroredSchedule) {
-  for (const AlgorithmTable& table : kReductions) {
-    ExpectTheMirroredSchedule(table);
-  }
+TEST(ReduceScatterWhileTest, EveryWorldSizeFollowsTheMirroredSchedule) {
+  ExpectTheMirroredSchedule(Algorithm::kOneShot);
+  ExpectTheMirroredSchedule(Algorithm::kRing);
 }
 
-class FusedSweep : public ::testing::TestWithParam<Layout> {};
+class FusedSweep : public ::testing::TestWithParam<WeightForm> {};
 
-INSTANTIATE_TEST_SUITE_P(Layouts, FusedSweep, ::testing::ValuesIn(kLayouts),
+INSTANTIATE_TEST_SUITE_P(Forms, FusedSweep, ::testing::ValuesIn(kForms),
                          [](const auto& info) {
-                           return std::string(LayoutName(info.param));
+                           return std::string(
+                               kernels::WeightFormName(info.param));
                          });
 
 // Fewer rows than ranks, odd ones, more than one batch of a panel; no rows, no
@@ -267,12 +288,12 @@ constexpr int kSweepRounds = testing::kSanitized ? 3 : 10;
 // Runs `one` again and again; every result must be right.
 template <typename Case>
 absl::Status Sweep(Case& one, GroupCommunicator& group, size_t rows,
-                   Layout layout) {
+                   WeightForm form) {
   for (int i = 0; i < kSweepRounds; ++i) {
     absl::Status status = one.Run(group);
     if (status.ok()) status = one.Check();
     if (!status.ok()) {
-      return Named(status, group.size(), group.rank(), rows, layout);
+      return Named(status, group.size(), group.rank(), rows, form);
     }
   }
   return absl::OkStatus();
@@ -300,7 +321,7 @@ constexpr ScatterShape kScatterShapes[] = {
     {0, 5, 3},     {1, 1, 1},    {3, 64, 65}, {7, 130, 64}, {16, 200, 5},
     {129, 33, 70}, {250, 9, 40}, {5, 0, 4},   {6, 8, 0}};
 
-void SweepReductions(Algorithm algorithm, Layout layout) {
+void SweepReductions(Algorithm algorithm, WeightForm form) {
   for (const int ranks : SweptRanks()) {
     for (const ScatterShape& shape : kScatterShapes) {
       FakeNetwork network(ranks, /*piece_bytes=*/61);
@@ -309,10 +330,10 @@ void SweepReductions(Algorithm algorithm, Layout layout) {
               network,
               [&](GroupCommunicator& group) -> absl::Status {
                 for (const Wire wire : {Wire::kF32, Wire::kBf16, Wire::kInt8}) {
-                  ScatterCase one(ranks, group.rank(), shape, layout, wire,
+                  ScatterCase one(ranks, group.rank(), shape, form, wire,
                                   /*threads=*/1 + ranks % 2, algorithm);
                   one.tiles().segment_bytes = 3000;
-                  RF_RETURN_IF_ERROR(Sweep(one, group, shape.rows, layout));
+                  RF_RETURN_IF_ERROR(Sweep(one, group, shape.rows, form));
                 }
                 return absl::OkStatus();
               },
@@ -335,28 +356,27 @@ TEST_P(FusedSweep, ReducingAlongTheRingRoundsNothing) {
 TEST(FusedTilesTest, TilesAndSegmentsChangeNoBit) {
   constexpr size_t kDepth = 96;
   constexpr size_t kColumns = 192;
-  for (const Layout layout : {Layout::kInt8, Layout::kBf16, Layout::kInOut}) {
+  for (const WeightForm form : {WeightForm::kInt8, WeightForm::kBf16}) {
     for (const size_t columns : {size_t{64}, size_t{100}, kColumns}) {
-      for (const size_t depth : {size_t{32}, size_t{50}, kDepth}) {
+      for (const size_t piece_rows : {3, 4, 7}) {
         for (const size_t segment : {size_t{1}, size_t{1} << 20}) {
           const auto set = [&](FusedTiles& tiles) {
             tiles = {.tile_columns = columns,
-                     .tile_depth = depth,
                      .segment_bytes = segment,
-                     .piece_rows = 1 + depth / 16};
+                     .piece_rows = piece_rows};
           };
           FakeNetwork network(3);
           EXPECT_THAT(RunRanks(network,
                                [&](GroupCommunicator& group) -> absl::Status {
                                  GatherCase gather(3, group.rank(),
                                                    {31, kDepth, kColumns, 1},
-                                                   layout);
+                                                   form);
                                  set(gather.tiles());
                                  RF_RETURN_IF_ERROR(gather.Run(group));
                                  RF_RETURN_IF_ERROR(gather.Check());
                                  ScatterCase scatter(3, group.rank(),
                                                      {31, kDepth, kColumns},
-                                                     layout, Wire::kF32);
+                                                     form, Wire::kF32);
                                  set(scatter.tiles());
                                  RF_RETURN_IF_ERROR(scatter.Run(group));
                                  return scatter.Check();
@@ -383,15 +403,16 @@ TEST(FusedTilesTest, TheDefaultFitsHalfOfALevel2Cache) {
 
 TEST(ScatterPiecesTest, BeginWithAFrameAndEndWithPartsOfAHalf) {
   using Sizes = std::pair<size_t, size_t>;
-  const TestWeights narrow(Layout::kBf16, 1, 2048, 1);
-  const TestWeights wide(Layout::kBf16, 1, 7168, 1);
-  const auto pieces = [](const TestWeights& weights, size_t rows, int ranks,
-                         size_t piece_rows = 8) {
+  const kernels::WeightMatrix narrow =
+      TestWeights(WeightForm::kBf16, 1, 2048, 1);
+  const kernels::WeightMatrix wide = TestWeights(WeightForm::kBf16, 1, 7168, 1);
+  const auto pieces = [](const kernels::WeightMatrix& weights, size_t rows,
+                         int ranks, size_t piece_rows = 8) {
     const worker::ScatterPieces found =
         worker::PiecesOf({.rows = rows,
                           .wire = cluster::Wire::kBf16,
                           .tiles = {.piece_rows = piece_rows},
-                          .weights = weights.view()},
+                          .w = &weights},
                          ranks, {.together = 1, .enough = 8});
     return Sizes(found.first, found.most);
   };
@@ -401,20 +422,20 @@ TEST(ScatterPiecesTest, BeginWithAFrameAndEndWithPartsOfAHalf) {
   EXPECT_EQ(pieces(wide, 128, 2), Sizes(4, 16));
   EXPECT_EQ(pieces(wide, 128, 4), Sizes(4, 8));
   EXPECT_EQ(pieces(wide, 0, 4), Sizes(4, 4));
-  // Where more are worth a reading, 12 of each half: three frames.
+  // Where more are worth a reading, 12 of each part: three frames.
   EXPECT_EQ(pieces(wide, 128, 2, 16), Sizes(12, 16));
   EXPECT_EQ(pieces(wide, 128, 4, 16), Sizes(12, 12));
   EXPECT_EQ(pieces(narrow, 128, 2, 16), Sizes(16, 16));
 }
 
-// 40 rows of a half are not cut in the middle of a tile.
+// 40 rows of a part are not cut in the middle of a tile.
 TEST(ScatterPiecesTest, AreWholeTiles) {
-  const TestWeights weights(Layout::kInt8, 1, 7168, 1);
+  const kernels::WeightMatrix weights =
+      TestWeights(WeightForm::kInt8, 1, 7168, 1);
   constexpr kernels::ProductRows kTiles = {.together = 16, .enough = 32};
   for (size_t rows = 0; rows < 1000; rows += 8) {
     const worker::ScatterPieces pieces = worker::PiecesOf(
-        {.rows = rows, .tiles = {.piece_rows = 9}, .weights = weights.view()},
-        4, kTiles);
+        {.rows = rows, .tiles = {.piece_rows = 9}, .w = &weights}, 4, kTiles);
     EXPECT_EQ(pieces.first, 16u);
     EXPECT_EQ(pieces.most, rows < 512 ? 16u : rows < 768 ? 32u : 48u) << rows;
   }
@@ -452,15 +473,14 @@ TEST(ReduceScatterWhileTest, PiecesGrowUpToTheMost) {
 // A row longer than a frame comes in several.
 TEST(AllGatherMatmulTest, RowsLongerThanAFrameArrive) {
   FakeNetwork network(3, /*piece_bytes=*/100'003);
-  EXPECT_THAT(
-      RunRanks(
-          network,
-          [&](GroupCommunicator& group) -> absl::Status {
-            GatherCase one(3, group.rank(), {5, 300'001, 2, 3}, Layout::kF32);
-            RF_RETURN_IF_ERROR(one.Run(group));
-            return one.Check();
-          }),
-      Each(absl::OkStatus()));
+  EXPECT_THAT(RunRanks(network,
+                       [&](GroupCommunicator& group) -> absl::Status {
+                         GatherCase one(3, group.rank(), {5, 300'001, 2, 3},
+                                        WeightForm::kF32);
+                         RF_RETURN_IF_ERROR(one.Run(group));
+                         return one.Check();
+                       }),
+              Each(absl::OkStatus()));
 }
 
 // Gathers and reductions follow each other, and one of the ranks, or one of
@@ -486,10 +506,11 @@ void RunWithDelays(int ranks, const AlgorithmTable& table, Wire wire) {
               SlowFrames(ranks, delay_if(delay.right), delay_if(delay.left)));
           GroupCommunicator group(&late, cluster::WorldGroup(ranks), table,
                                   nullptr);
-          GatherCase gather(ranks, group.rank(), {37, 70, 65, 2}, Layout::kInt8,
+          GatherCase gather(ranks, group.rank(), {37, 70, 65, 2},
+                            WeightForm::kInt8,
                             /*threads=*/2);
           ScatterCase scatter(
-              ranks, group.rank(), {37, 70, 65}, Layout::kInt8, wire,
+              ranks, group.rank(), {37, 70, 65}, WeightForm::kInt8, wire,
               /*threads=*/2,
               table.Choose(cluster::Operation::kMatmulReduceScatter,
                            /*bytes=*/0, ranks));
@@ -538,12 +559,12 @@ void ExpectSilenceIsAnError(bool gather, const AlgorithmTable& table) {
           const cluster::Deadline deadline =
               cluster::Deadline::After(absl::Milliseconds(200));
           if (gather) {
-            GatherCase one(4, group.rank(), {40, 64, 33, 0}, Layout::kInt8);
-            return one.Run(group, nullptr, deadline);
+            GatherCase one(4, group.rank(), {40, 64, 33, 0}, WeightForm::kInt8);
+            return one.Run(group, deadline);
           }
-          ScatterCase one(4, group.rank(), {40, 64, 33}, Layout::kInt8,
+          ScatterCase one(4, group.rank(), {40, 64, 33}, WeightForm::kInt8,
                           Wire::kF32);
-          return one.Run(group, nullptr, deadline);
+          return one.Run(group, deadline);
         },
         table);
     for (const absl::Status& status : statuses) {
@@ -573,8 +594,8 @@ TEST(FusedFailureTest, AnAbortWakesBothThreads) {
           network.transport(1).Abort(cause);
           return cause;
         }
-        GatherCase one(3, group.rank(), {9, 8, 3, 0}, Layout::kF32);
-        return one.Run(group, nullptr, cluster::Deadline::Infinite());
+        GatherCase one(3, group.rank(), {9, 8, 3, 0}, WeightForm::kF32);
+        return one.Run(group, cluster::Deadline::Infinite());
       });
   EXPECT_THAT(statuses, Each(cause));
 }
@@ -583,7 +604,7 @@ TEST(FusedFailureTest, DifferentSegmentsAreFoundOut) {
   FakeNetwork network(2);
   const auto statuses =
       RunRanks(network, [&](GroupCommunicator& group) -> absl::Status {
-        GatherCase one(2, group.rank(), {9, 8, 3, 0}, Layout::kF32);
+        GatherCase one(2, group.rank(), {9, 8, 3, 0}, WeightForm::kF32);
         one.tiles().segment_bytes += static_cast<size_t>(group.rank());
         return one.Run(group);
       });
@@ -606,9 +627,9 @@ TEST(FusedLinkTest, RunsOverStreamsAndEndsWithARank) {
       GroupCommunicator group(&transport, cluster::WorldGroup(kRanks),
                               cluster::AlgorithmTable::Default(), nullptr);
       const int rank = group.rank();
-      GatherCase gather(kRanks, rank, {120, 700, 130, 5}, Layout::kInt8,
+      GatherCase gather(kRanks, rank, {120, 700, 130, 5}, WeightForm::kInt8,
                         /*threads=*/2);
-      ScatterCase scatter(kRanks, rank, {120, 700, 130}, Layout::kInt8,
+      ScatterCase scatter(kRanks, rank, {120, 700, 130}, WeightForm::kInt8,
                           Wire::kBf16, /*threads=*/2);
       gather.tiles().segment_bytes = 4000;
       for (int i = 0; i < 5; ++i) {
@@ -641,8 +662,10 @@ TEST(FusedAllocationTest, WarmCallsAllocateNothing) {
   EXPECT_THAT(
       RunRanks(network,
                [&](GroupCommunicator& group) -> absl::Status {
-                 const TestWeights w(Layout::kInt8, 128, 64, 1);
-                 const TestWeights back(Layout::kInt8, 64, 128, 2);
+                 const kernels::WeightMatrix w =
+                     TestWeights(WeightForm::kInt8, 128, 64, 1);
+                 const kernels::WeightMatrix back =
+                     TestWeights(WeightForm::kInt8, 64, 128, 2);
                  ThreadPool pool(1);
                  FusedWorkspace gathering, scattering;
                  const std::vector<float> values = RankValues(0, 20 * 128);
@@ -651,21 +674,21 @@ TEST(FusedAllocationTest, WarmCallsAllocateNothing) {
                           pool);
                  std::vector<float> y(40 * 64), z(20 * 128);
                  const FusedOutput product = {
-                     .weights = w.view(), .y = y.data(), .y_stride = 64};
+                     .w = &w, .y = y.data(), .y_stride = 64};
                  for (int round = 0; round < 30; ++round) {
                    const size_t before = AllocationCount();
                    RF_RETURN_IF_ERROR(group.Barrier(Soon()));
                    RF_RETURN_IF_ERROR(AllGatherMatmul(
                        {.rows = 40, .x = &x, .products = {&product, 1}}, group,
                        gathering, pool, Soon()));
-                   RF_RETURN_IF_ERROR(
-                       MatmulReduceScatter({.rows = 40,
-                                            .wire = Wire::kBf16,
-                                            .x = y.data(),
-                                            .x_stride = 64,
-                                            .weights = back.view(),
-                                            .out = z.data()},
-                                           group, scattering, pool, Soon()));
+                   RF_RETURN_IF_ERROR(MatmulReduceScatter({.rows = 40,
+                                                           .wire = Wire::kBf16,
+                                                           .x = y.data(),
+                                                           .x_stride = 64,
+                                                           .w = &back,
+                                                           .out = z.data()},
+                                                          group, scattering,
+                                                          pool, Soon()));
                    RF_RETURN_IF_ERROR(group.Barrier(Soon()));
                    if (group.rank() == 0) {
                      least = std::min(least, AllocationCount() - before);
