@@ -68,7 +68,7 @@ absl::Status Executor::Step(const v1::StepPlan& plan, v1::StepResult* result) {
       cluster::TraceScope::Step(main_.model->communicator().trace(), step_);
   const uint64_t bytes_before = main_.model->bytes_read();
   RF_RETURN_IF_ERROR(EvaluateBatch(result));
-  RF_RETURN_IF_ERROR(ScoreSegments(result));
+  RF_RETURN_IF_ERROR(ScoreSpans(result));
   RF_RETURN_IF_ERROR(DrawAndAdvance(result));
   result->set_bytes_read(main_.model->bytes_read() - bytes_before);
   return absl::OkStatus();
@@ -146,17 +146,17 @@ absl::Status Executor::RewindSequence(const v1::Rewind& rewind) {
   return absl::OkStatus();
 }
 
-void Executor::AppendSegment(uint32_t slot, Sequence& sequence, int rows) {
+void Executor::AppendSpan(uint32_t slot, Sequence& sequence, int rows) {
   passes_.any = true;
   if (!IsOwn(slot)) {
     sequence.length += rows;
     return;
   }
   const int own_slot = static_cast<int>(slot) % slots_;
-  batch_.segments.push_back({.slot = own_slot,
-                             .first_row = batch_.ids.size(),
-                             .rows = static_cast<size_t>(rows),
-                             .first_position = sequence.length});
+  batch_.spans.push_back({.slot = own_slot,
+                          .first_row = batch_.ids.size(),
+                          .rows = static_cast<size_t>(rows),
+                          .first_position = sequence.length});
   for (int row = 0; row < rows; ++row) {
     const int position = sequence.length + row;
     batch_.ids.push_back(position < sequence.prompt_size()
@@ -184,7 +184,7 @@ void Executor::NoteScoring(uint32_t slot, const Sequence& sequence,
 
 absl::Status Executor::AssembleBatch(const v1::StepPlan& plan) {
   batch_.ids.clear();
-  batch_.segments.clear();
+  batch_.spans.clear();
   passes_.any = passes_.hidden = passes_.reference = false;
   passes_.mtp.assign(main_.model->plan().mesh.data, 0);
   seen_.assign(sequences_.size(), 0);
@@ -211,7 +211,7 @@ absl::Status Executor::AssembleBatch(const v1::StepPlan& plan) {
           "step ", step_, ": more than ", kMaxRows, " tokens in one step"));
     }
     NoteScoring(span.slot(), *sequence, span.count());
-    AppendSegment(span.slot(), *sequence, static_cast<int>(span.count()));
+    AppendSpan(span.slot(), *sequence, static_cast<int>(span.count()));
   }
   for (uint32_t slot : plan.decodes()) {
     RF_ASSIGN_OR_RETURN(Sequence * sequence, ActiveSequence(slot));
@@ -232,14 +232,14 @@ absl::Status Executor::AssembleBatch(const v1::StepPlan& plan) {
                        sequence->length, " positions, want less than ",
                        main_.cache->context()));
     }
-    AppendSegment(slot, *sequence, 1);
+    AppendSpan(slot, *sequence, 1);
   }
   return absl::OkStatus();
 }
 
-v1::SlotResult* Executor::ResultOf(const BatchSegment& segment,
+v1::SlotResult* Executor::ResultOf(const BatchSpan& span,
                                    v1::StepResult* result) {
-  const auto slot = static_cast<uint32_t>(group_ * slots_ + segment.slot);
+  const auto slot = static_cast<uint32_t>(group_ * slots_ + span.slot);
   for (v1::SlotResult& entry : *result->mutable_slots()) {
     if (entry.slot() == slot) return &entry;
   }
@@ -251,10 +251,10 @@ v1::SlotResult* Executor::ResultOf(const BatchSegment& segment,
 // Rows whose hidden states are scored or drawn from.
 void Executor::CollectWantedRows() {
   wanted_rows_.clear();
-  for (const BatchSegment& segment : batch_.segments) {
-    const size_t end = segment.first_row + segment.rows;
-    const bool scored = SequenceOf(segment).admission.has_score();
-    for (size_t row = scored ? segment.first_row : end - 1; row < end; ++row) {
+  for (const BatchSpan& span : batch_.spans) {
+    const size_t end = span.first_row + span.rows;
+    const bool scored = SequenceOf(span).admission.has_score();
+    for (size_t row = scored ? span.first_row : end - 1; row < end; ++row) {
       wanted_rows_.push_back(static_cast<uint32_t>(row));
     }
   }
@@ -266,15 +266,15 @@ absl::Status Executor::EvaluateBatch(v1::StepResult* result) {
   const bool reports = main_.model->communicator().rank() == 0;
   const auto observe = [&](int index, const float* x) {
     if (!reports) return;
-    for (const BatchSegment& segment : batch_.segments) {
-      const Sequence& sequence = SequenceOf(segment);
+    for (const BatchSpan& span : batch_.spans) {
+      const Sequence& sequence = SequenceOf(span);
       const bool ends_prompt =
-          segment.first_position + static_cast<int64_t>(segment.rows) ==
+          span.first_position + static_cast<int64_t>(span.rows) ==
           sequence.prompt_size();
       if (sequence.admission.score().hidden() && ends_prompt) {
-        const size_t row = segment.first_row + segment.rows - 1;
+        const size_t row = span.first_row + span.rows - 1;
         AddHiddenState(x + row * hidden_size, hidden_size,
-                       ResultOf(segment, result)->mutable_score());
+                       ResultOf(span, result)->mutable_score());
       }
     }
   };
@@ -295,28 +295,28 @@ absl::Status Executor::EvaluateBatch(v1::StepResult* result) {
   return absl::OkStatus();
 }
 
-absl::Status Executor::ScoreSegments(v1::StepResult* result) {
+absl::Status Executor::ScoreSpans(v1::StepResult* result) {
   const size_t hidden_size = main_.model->spec().hidden_size;
-  for (const BatchSegment& segment : batch_.segments) {
-    const Sequence& sequence = SequenceOf(segment);
+  for (const BatchSpan& span : batch_.spans) {
+    const Sequence& sequence = SequenceOf(span);
     if (!sequence.admission.has_score() ||
-        segment.first_position >= sequence.prompt_size()) {
+        span.first_position >= sequence.prompt_size()) {
       continue;
     }
-    const size_t first = segment.first_row * hidden_size;
+    const size_t first = span.first_row * hidden_size;
     v1::ScoreResult score;
     RF_RETURN_IF_ERROR(scorer_.Score(
         {.options = &sequence.admission.score(),
          .prompt = absl::MakeConstSpan(sequence.admission.prompt_ids().data(),
                                        sequence.prompt_size()),
-         .segment = segment,
+         .span = span,
          .hidden = hidden_.data() + first,
          .reference_hidden = reference_.model == nullptr
                                  ? nullptr
                                  : reference_hidden_.data() + first},
         &score));
     if (main_.model->communicator().rank() == 0) {
-      ResultOf(segment, result)->mutable_score()->MergeFrom(score);
+      ResultOf(span, result)->mutable_score()->MergeFrom(score);
     }
   }
   // Experts of this rank may be wanted for what other groups score.
@@ -331,10 +331,10 @@ absl::Status Executor::ScoreSegments(v1::StepResult* result) {
 absl::Status Executor::DrawAndAdvance(v1::StepResult* result) {
   const size_t hidden_size = main_.model->spec().hidden_size;
   draws_.clear();
-  drawn_segments_.clear();
-  for (const BatchSegment& segment : batch_.segments) {
-    Sequence& sequence = SequenceOf(segment);
-    sequence.length += static_cast<int>(segment.rows);
+  drawn_spans_.clear();
+  for (const BatchSpan& span : batch_.spans) {
+    Sequence& sequence = SequenceOf(span);
+    sequence.length += static_cast<int>(span.rows);
     if (sequence.InPrompt() || sequence.admission.max_tokens() == 0) continue;
     const v1::SamplingParams& sampling = sequence.admission.sampling();
     draws_.push_back(
@@ -343,12 +343,11 @@ absl::Status Executor::DrawAndAdvance(v1::StepResult* result) {
                  .sample = sampling.sample(),
                  .position = static_cast<uint64_t>(sequence.length)},
          .usable_vocab = sequence.admission.usable_vocab()});
-    drawn_segments_.push_back(&segment);
-    std::memcpy(
-        Grow(draw_hidden_, draws_.size() * hidden_size) +
-            (draws_.size() - 1) * hidden_size,
-        hidden_.data() + (segment.first_row + segment.rows - 1) * hidden_size,
-        hidden_size * sizeof(float));
+    drawn_spans_.push_back(&span);
+    std::memcpy(Grow(draw_hidden_, draws_.size() * hidden_size) +
+                    (draws_.size() - 1) * hidden_size,
+                hidden_.data() + (span.first_row + span.rows - 1) * hidden_size,
+                hidden_size * sizeof(float));
   }
   if (draws_.empty()) return absl::OkStatus();
 
@@ -361,14 +360,14 @@ absl::Status Executor::DrawAndAdvance(v1::StepResult* result) {
       const absl::Span<const DrawnToken> drawn,
       drawer_.Draw(draws_, logits, vocab, main_.model->spec().vocab_size));
   for (size_t i = 0; i < drawn.size(); ++i) {
-    Sequence& sequence = SequenceOf(*drawn_segments_[i]);
+    Sequence& sequence = SequenceOf(*drawn_spans_[i]);
     const auto& forced = sequence.admission.forced_ids();
     sequence.last_token =
         sequence.generated < static_cast<uint32_t>(forced.size())
             ? forced[static_cast<int>(sequence.generated)]
             : drawn[i].id;
     ++sequence.generated;
-    v1::SlotResult* slot_result = ResultOf(*drawn_segments_[i], result);
+    v1::SlotResult* slot_result = ResultOf(*drawn_spans_[i], result);
     slot_result->add_tokens(drawn[i].id);
     slot_result->add_logprobs(drawn[i].logprob);
     const auto& stop_ids = sequence.admission.stop_ids();

@@ -69,20 +69,20 @@ class Executor {
   absl::StatusOr<Sequence*> ActiveSequence(uint32_t slot);
   // Collects the step's tokens into batch_ and gives them cache blocks.
   absl::Status AssembleBatch(const v1::StepPlan& plan);
-  void AppendSegment(uint32_t slot, Sequence& sequence, int rows);
+  void AppendSpan(uint32_t slot, Sequence& sequence, int rows);
   // Notes what prefilling `count` tokens of a scored prompt takes.
   void NoteScoring(uint32_t slot, const Sequence& sequence, uint32_t count);
   int GroupOf(uint32_t slot) const { return static_cast<int>(slot) / slots_; }
   bool IsOwn(uint32_t slot) const { return GroupOf(slot) == group_; }
-  // The segment's sequence.
-  Sequence& SequenceOf(const BatchSegment& segment) {
-    return sequences_[group_ * slots_ + segment.slot];
+  // The span's sequence.
+  Sequence& SequenceOf(const BatchSpan& span) {
+    return sequences_[group_ * slots_ + span.slot];
   }
   void CollectWantedRows();
   absl::Status EvaluateBatch(v1::StepResult* result);
-  absl::Status ScoreSegments(v1::StepResult* result);
+  absl::Status ScoreSpans(v1::StepResult* result);
   absl::Status DrawAndAdvance(v1::StepResult* result);
-  v1::SlotResult* ResultOf(const BatchSegment& segment, v1::StepResult* result);
+  v1::SlotResult* ResultOf(const BatchSpan& span, v1::StepResult* result);
 
   const uint64_t epoch_;
   const ModelInstance main_;
@@ -99,7 +99,7 @@ class Executor {
   std::vector<uint32_t> wanted_rows_;
   Passes passes_;
   std::vector<DrawRequest> draws_;
-  std::vector<const BatchSegment*> drawn_segments_;
+  std::vector<const BatchSpan*> drawn_spans_;
   TokenDrawer drawer_;
   std::vector<float> hidden_;            // [rows, D]
   std::vector<float> reference_hidden_;  // [rows, D]

@@ -63,16 +63,16 @@ absl::StatusOr<std::vector<RowScore>> MergeOverRanks(
 }
 
 // The id behind row `row` of the span; past the vocabulary at the prompt's end.
-uint32_t NextId(const ScoreSpan& span, size_t row) {
-  const size_t next = span.segment.first_position + row + 1;
-  return next < span.prompt.size() ? span.prompt[next]
-                                   : std::numeric_limits<uint32_t>::max();
+uint32_t NextId(const ScoredSpan& scored, size_t row) {
+  const size_t next = scored.span.first_position + row + 1;
+  return next < scored.prompt.size() ? scored.prompt[next]
+                                     : std::numeric_limits<uint32_t>::max();
 }
 
 // Rows of the span that have a successor in the prompt.
-size_t RowsWithSuccessor(const ScoreSpan& span) {
-  return std::min<size_t>(span.segment.rows,
-                          span.prompt.size() - 1 - span.segment.first_position);
+size_t RowsWithSuccessor(const ScoredSpan& scored) {
+  return std::min<size_t>(
+      scored.span.rows, scored.prompt.size() - 1 - scored.span.first_position);
 }
 
 // Scores rows [first, first + rows) of `hidden` against `targets`.
@@ -92,25 +92,25 @@ absl::StatusOr<std::vector<RowScore>> ScoreRows(
 
 }  // namespace
 
-absl::Status Scorer::Score(const ScoreSpan& span, v1::ScoreResult* result) {
-  RF_RETURN_IF_ERROR(ScoreNextTokens(span, result));
-  if (span.options->reference()) RF_RETURN_IF_ERROR(Compare(span, result));
-  if (span.options->mtp()) RF_RETURN_IF_ERROR(ScoreMtp(span, result));
+absl::Status Scorer::Score(const ScoredSpan& scored, v1::ScoreResult* result) {
+  RF_RETURN_IF_ERROR(ScoreNextTokens(scored, result));
+  if (scored.options->reference()) RF_RETURN_IF_ERROR(Compare(scored, result));
+  if (scored.options->mtp()) RF_RETURN_IF_ERROR(ScoreMtp(scored, result));
   return absl::OkStatus();
 }
 
-absl::Status Scorer::ScoreNextTokens(const ScoreSpan& span,
+absl::Status Scorer::ScoreNextTokens(const ScoredSpan& scored,
                                      v1::ScoreResult* result) {
   const size_t hidden_size = model_.spec().hidden_size;
   const cluster::Range vocab = model_.plan().vocab;
-  const size_t with_successor = RowsWithSuccessor(span);
-  for (size_t first = 0; first < span.segment.rows; first += kTileRows) {
-    const size_t rows = std::min(kTileRows, span.segment.rows - first);
+  const size_t with_successor = RowsWithSuccessor(scored);
+  for (size_t first = 0; first < scored.span.rows; first += kTileRows) {
+    const size_t rows = std::min(kTileRows, scored.span.rows - first);
     RF_ASSIGN_OR_RETURN(
         const std::vector<RowScore> scores,
         ScoreRows(
-            model_, span.hidden + first * hidden_size, rows,
-            [&](size_t row) { return NextId(span, first + row); }, logits_));
+            model_, scored.hidden + first * hidden_size, rows,
+            [&](size_t row) { return NextId(scored, first + row); }, logits_));
     for (size_t row = 0; row < rows; ++row) {
       const double log_z = scores[row].all.Value();
       if (first + row < with_successor) {
@@ -124,7 +124,7 @@ absl::Status Scorer::ScoreNextTokens(const ScoreSpan& span,
           const std::vector<std::vector<Candidate>> top,
           GatherTopCandidates(
               {logits}, vocab,
-              std::min<size_t>(span.options->top(), model_.spec().vocab_size),
+              std::min<size_t>(scored.options->top(), model_.spec().vocab_size),
               model_.pool(), model_.communicator()));
       for (const Candidate& candidate : top[0]) {
         result->add_top_ids(candidate.id);
@@ -135,25 +135,26 @@ absl::Status Scorer::ScoreNextTokens(const ScoreSpan& span,
   return absl::OkStatus();
 }
 
-absl::Status Scorer::Compare(const ScoreSpan& span, v1::ScoreResult* result) {
-  if (reference_ == nullptr || span.reference_hidden == nullptr) {
+absl::Status Scorer::Compare(const ScoredSpan& scored,
+                             v1::ScoreResult* result) {
+  if (reference_ == nullptr || scored.reference_hidden == nullptr) {
     return absl::InvalidArgumentError(
         "score: no float32 reference is loaded in this fleet");
   }
   const size_t hidden_size = model_.spec().hidden_size;
   const size_t vocab = model_.plan().vocab.size();
-  const size_t with_successor = RowsWithSuccessor(span);
+  const size_t with_successor = RowsWithSuccessor(scored);
   const auto no_target = [](size_t) {
     return std::numeric_limits<uint32_t>::max();
   };
   for (size_t first = 0; first < with_successor; first += kTileRows) {
     const size_t rows = std::min(kTileRows, with_successor - first);
     RF_ASSIGN_OR_RETURN(const std::vector<RowScore> model_scores,
-                        ScoreRows(model_, span.hidden + first * hidden_size,
+                        ScoreRows(model_, scored.hidden + first * hidden_size,
                                   rows, no_target, logits_));
     RF_ASSIGN_OR_RETURN(
         const std::vector<RowScore> reference_scores,
-        ScoreRows(*reference_, span.reference_hidden + first * hidden_size,
+        ScoreRows(*reference_, scored.reference_hidden + first * hidden_size,
                   rows, no_target, reference_logits_));
     // KL(p || q) = sum p (log p - log q), p of the reference; each rank sums
     // over its rows of the vocabulary.
@@ -180,24 +181,25 @@ absl::Status Scorer::Compare(const ScoreSpan& span, v1::ScoreResult* result) {
   return absl::OkStatus();
 }
 
-absl::Status Scorer::ScoreMtp(const ScoreSpan& span, v1::ScoreResult* result) {
+absl::Status Scorer::ScoreMtp(const ScoredSpan& scored,
+                              v1::ScoreResult* result) {
   if (!model_.has_mtp()) {
     return absl::InvalidArgumentError(
         "score: this model has no multi-token prediction layer");
   }
-  const size_t rows = RowsWithSuccessor(span);
+  const size_t rows = RowsWithSuccessor(scored);
   if (rows == 0) return absl::OkStatus();
   const size_t hidden_size = model_.spec().hidden_size;
   Batch next;
   for (size_t row = 0; row < rows; ++row) {
-    next.ids.push_back(NextId(span, row));
+    next.ids.push_back(NextId(scored, row));
   }
-  next.segments = {{.slot = span.segment.slot,
-                    .first_row = 0,
-                    .rows = rows,
-                    .first_position = span.segment.first_position}};
+  next.spans = {{.slot = scored.span.slot,
+                 .first_row = 0,
+                 .rows = rows,
+                 .first_position = scored.span.first_position}};
   float* mtp_hidden = Grow(mtp_hidden_, rows * hidden_size);
-  RF_RETURN_IF_ERROR(model_.ForwardMtp(next, span.hidden, mtp_hidden));
+  RF_RETURN_IF_ERROR(model_.ForwardMtp(next, scored.hidden, mtp_hidden));
   for (size_t first = 0; first < rows; first += kTileRows) {
     const size_t tile = std::min(kTileRows, rows - first);
     RF_ASSIGN_OR_RETURN(

@@ -13,11 +13,11 @@
 namespace ringfleet::worker {
 
 // A span of a prompt whose probabilities are asked for.
-struct ScoreSpan {
+struct ScoredSpan {
   const v1::ScoreOptions* options = nullptr;
-  absl::Span<const uint32_t> prompt;  // All of it.
-  BatchSegment segment;               // The span, in the step's batch.
-  const float* hidden = nullptr;      // [segment.rows, D], after the norm.
+  absl::Span<const uint32_t> prompt;        // All of it.
+  BatchSpan span;                           // The span, in the step's batch.
+  const float* hidden = nullptr;            // [span.rows, D], after the norm.
   const float* reference_hidden = nullptr;  // The same of the reference model.
 };
 
@@ -33,12 +33,13 @@ class Scorer {
   // Fills `result` for one span.
   // Errors: INVALID_ARGUMENT when `options` ask for an MTP layer or a
   // reference that is not loaded; else of the collectives.
-  absl::Status Score(const ScoreSpan& span, v1::ScoreResult* result);
+  absl::Status Score(const ScoredSpan& scored, v1::ScoreResult* result);
 
  private:
-  absl::Status ScoreNextTokens(const ScoreSpan& span, v1::ScoreResult* result);
-  absl::Status Compare(const ScoreSpan& span, v1::ScoreResult* result);
-  absl::Status ScoreMtp(const ScoreSpan& span, v1::ScoreResult* result);
+  absl::Status ScoreNextTokens(const ScoredSpan& scored,
+                               v1::ScoreResult* result);
+  absl::Status Compare(const ScoredSpan& scored, v1::ScoreResult* result);
+  absl::Status ScoreMtp(const ScoredSpan& scored, v1::ScoreResult* result);
 
   Model& model_;
   Model* const reference_;

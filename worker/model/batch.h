@@ -10,7 +10,7 @@
 namespace ringfleet::worker {
 
 // Consecutive positions of one sequence: a prefill span, or one decoded token.
-struct BatchSegment {
+struct BatchSpan {
   int slot = 0;
   size_t first_row = 0;
   size_t rows = 0;
@@ -20,7 +20,7 @@ struct BatchSegment {
 // The tokens that one step evaluates, sequence by sequence.
 struct Batch {
   std::vector<uint32_t> ids;  // [rows]
-  std::vector<BatchSegment> segments;
+  std::vector<BatchSpan> spans;
 
   size_t rows() const { return ids.size(); }
 };
@@ -28,12 +28,11 @@ struct Batch {
 // Calls visit(row, slot, position) for rows [begin, end) of a batch.
 template <typename Visit>
 void ForEachRow(const Batch& batch, size_t begin, size_t end, Visit visit) {
-  for (const BatchSegment& segment : batch.segments) {
-    const size_t last = std::min(end, segment.first_row + segment.rows);
-    for (size_t row = std::max(begin, segment.first_row); row < last; ++row) {
-      visit(row, segment.slot,
-            segment.first_position +
-                static_cast<int64_t>(row - segment.first_row));
+  for (const BatchSpan& span : batch.spans) {
+    const size_t last = std::min(end, span.first_row + span.rows);
+    for (size_t row = std::max(begin, span.first_row); row < last; ++row) {
+      visit(row, span.slot,
+            span.first_position + static_cast<int64_t>(row - span.first_row));
     }
   }
 }

@@ -89,16 +89,17 @@ int32_t ExpertDispatch::Take(absl::Span<const int32_t> places, int expert,
   return -1;
 }
 
-void ExpertDispatch::FindSlots(const cluster::ExpertLayout& layout, int layer,
-                               int place, absl::Span<const int32_t> route_ids,
-                               int32_t* slots) {
-  slots_.assign(layout.num_experts(), -1);
+void ExpertDispatch::FindReplicas(const cluster::ExpertLayout& layout,
+                                  int layer, int place,
+                                  absl::Span<const int32_t> route_ids,
+                                  int32_t* replicas) {
+  held_.assign(layout.num_experts(), -1);
   const absl::Span<const int32_t> held = layout.Held(layer, place);
   for (size_t i = 0; i < held.size(); ++i) {
-    slots_[held[i]] = static_cast<int32_t>(i);
+    held_[held[i]] = static_cast<int32_t>(i);
   }
   for (size_t i = 0; i < route_ids.size(); ++i) {
-    slots[i] = places_[i] == place ? slots_[route_ids[i]] : -1;
+    replicas[i] = places_[i] == place ? held_[route_ids[i]] : -1;
   }
 }
 

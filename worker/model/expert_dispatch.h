@@ -41,10 +41,10 @@ class ExpertDispatch {
   // Of the last Assign: by route; -1: it was dropped.
   absl::Span<const int32_t> places() const { return places_; }
   uint64_t dropped() const { return dropped_; }
-  // slots [routes]: where Held(layer, place) has the expert of the same routes,
-  // if that place is to multiply the token, else -1.
-  void FindSlots(const cluster::ExpertLayout& layout, int layer, int place,
-                 absl::Span<const int32_t> route_ids, int32_t* slots);
+  // replicas [routes]: the index in Held(layer, place) of each route's expert
+  // if that place multiplies the token, else -1. `route_ids` as for Assign.
+  void FindReplicas(const cluster::ExpertLayout& layout, int layer, int place,
+                    absl::Span<const int32_t> route_ids, int32_t* replicas);
   // Of the last Assign: what each place has to do, by cluster::ExpertCost, in
   // tokens of the fastest place.
   absl::Span<const double> loads() const { return loads_; }
@@ -68,7 +68,7 @@ class ExpertDispatch {
   std::vector<int32_t> lightest_;
   std::vector<int32_t> places_;  // By route.
   uint64_t dropped_ = 0;
-  std::vector<int32_t> slots_;              // By expert.
+  std::vector<int32_t> held_;               // Index in Held by expert.
   std::vector<std::vector<size_t>> taken_;  // Routes, by place.
 };
 

@@ -2,11 +2,11 @@
 #include "worker/model/expert_exchange.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "cluster/process/status_macros.h"
 #include "kernels/elementwise.h"
 #include "worker/model/moe_layer.h"
+#include "worker/model/route_records.h"
 #include "worker/model/row_gather.h"
 
 namespace ringfleet::worker {
@@ -15,29 +15,21 @@ namespace {
 // The routes of all groups' tokens, in group order, in place of the own ones.
 absl::Status ShareRoutes(LayerContext& context) {
   const cluster::TraceScope scope(context.trace, "share routes");
-  Workspace& workspace = context.workspace;
   const GroupRows& rows = context.group_rows;
   TimedCommunicator& axis = *context.data_axis;
-  const size_t chosen = context.spec.num_experts_per_tok;
-  const size_t ids_bytes = chosen * sizeof(int32_t);
-  const size_t bytes = ids_bytes + chosen * sizeof(float);
+  RouteRecords routes(context, rows.all());
+  const size_t bytes = routes.bytes();
   std::vector<uint64_t>& offsets = axis.gather_offsets();
   offsets.clear();
   for (const uint64_t offset : rows.offsets) offsets.push_back(offset * bytes);
   char* const records = Grow(axis.gather_buffer(), rows.all() * bytes);
-  int32_t* const ids = Grow(workspace.route_ids, rows.all() * chosen);
-  float* const weights = Grow(workspace.route_weights, rows.all() * chosen);
   for (size_t row = 0; row < rows.own(); ++row) {
-    char* const record = records + (rows.begin() + row) * bytes;
-    std::memcpy(record, ids + row * chosen, ids_bytes);
-    std::memcpy(record + ids_bytes, weights + row * chosen, bytes - ids_bytes);
+    routes.Store(row, records + (rows.begin() + row) * bytes);
   }
   RF_RETURN_IF_ERROR(
       axis.AllGather(absl::MakeSpan(records, rows.all() * bytes), offsets));
   for (size_t row = 0; row < rows.all(); ++row) {
-    const char* const record = records + row * bytes;
-    std::memcpy(ids + row * chosen, record, ids_bytes);
-    std::memcpy(weights + row * chosen, record + ids_bytes, bytes - ids_bytes);
+    routes.Load(row, records + row * bytes);
   }
   return CheckRoutes(context, rows.all());
 }
@@ -129,17 +121,17 @@ void KeepRoutes(LayerContext& context) {
   const GroupRows& rows = context.group_rows;
   const size_t chosen = context.spec.num_experts_per_tok;
   const size_t count = rows.own() + exchange.received_rows.size();
-  int32_t* const slots = Grow(exchange.slots, count * chosen);
+  int32_t* const replicas = Grow(exchange.replicas, count * chosen);
   float* const weights = Grow(exchange.weights, count * chosen);
   for (size_t i = 0; i < count; ++i) {
     const size_t row = i < rows.own() ? rows.begin() + i
                                       : exchange.received_rows[i - rows.own()];
-    std::copy_n(workspace.route_slots.data() + row * chosen, chosen,
-                slots + i * chosen);
+    std::copy_n(workspace.route_replicas.data() + row * chosen, chosen,
+                replicas + i * chosen);
     std::copy_n(workspace.route_weights.data() + row * chosen, chosen,
                 weights + i * chosen);
   }
-  workspace.route_slots.swap(exchange.slots);
+  workspace.route_replicas.swap(exchange.replicas);
   workspace.route_weights.swap(exchange.weights);
 }
 

@@ -38,9 +38,9 @@ struct RowExchange {
   std::vector<uint64_t> to;
   std::vector<char> sent;
   std::vector<char> received;
-  std::vector<float> returned;  // [sent rows, D]
-  kernels::Activations x;       // Own rows and received ones.
-  std::vector<int32_t> slots;   // Of these.
+  std::vector<float> returned;    // [sent rows, D]
+  kernels::Activations x;         // Own rows and received ones.
+  std::vector<int32_t> replicas;  // Of these.
   std::vector<float> weights;
 };
 
@@ -68,7 +68,7 @@ struct Workspace {
   std::vector<int32_t> route_ids;              // [rows, num_experts_per_tok]
   std::vector<float> route_weights;            // [rows, num_experts_per_tok]
   ExpertDispatch dispatch;
-  std::vector<int32_t> route_slots;  // [rows, num_experts_per_tok], or -1.
+  std::vector<int32_t> route_replicas;  // [rows, num_experts_per_tok], or -1.
   RowExchange exchange;
   Batch own_batch;                  // This rank's rows of a step.
   kernels::Activations gathered_x;  // Of all ranks' rows.

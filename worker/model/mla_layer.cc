@@ -87,12 +87,12 @@ const float* AttendHeads(LayerContext& context, const AttentionWeights& weights,
   // Few queries of many sequences attend together; many of one, on their own.
   std::vector<kernels::MlaSegment>& absorbed = context.workspace.segments;
   absorbed.clear();
-  for (const BatchSegment& part : batch.segments) {
+  for (const BatchSpan& span : batch.spans) {
     const kernels::MlaSegment segment = {
-        .blocks = context.cache.Blocks(part.slot, layer),
-        .first_position = part.first_position,
-        .num_queries = part.rows,
-        .first_row = part.first_row};
+        .blocks = context.cache.Blocks(span.slot, layer),
+        .first_position = span.first_position,
+        .num_queries = span.rows,
+        .first_row = span.first_row};
     if (kernels::PreferMaterialized(args, segment)) {
       kernels::MlaMaterialized(args, segment, context.workspace.attention,
                                context.pool);

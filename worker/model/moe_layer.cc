@@ -128,25 +128,25 @@ void NoteRoutes(LayerContext& context, int layer, size_t rows) {
   for (size_t i = 0; i < count; ++i) ++counts[ids[i]];
 }
 
-void AssignRows(LayerContext& context, const int32_t* slots, size_t num_slots,
-                absl::Span<const kernels::RowRange> rows) {
+void AssignRows(LayerContext& context, const int32_t* experts,
+                size_t num_experts, absl::Span<const kernels::RowRange> rows) {
   Workspace& workspace = context.workspace;
   const size_t chosen = context.spec.num_experts_per_tok;
   const auto for_each_route = [&](auto visit) {
     for (const kernels::RowRange& range : rows) {
       for (size_t i = range.begin * chosen; i < range.end * chosen; ++i) {
-        if (slots[i] >= 0) visit(i, slots[i]);
+        if (experts[i] >= 0) visit(i, experts[i]);
       }
     }
   };
   std::vector<size_t>& first = workspace.first_assigned;
-  first.assign(num_slots + 1, 0);
-  for_each_route([&](size_t, int32_t slot) { ++first[slot + 1]; });
+  first.assign(num_experts + 1, 0);
+  for_each_route([&](size_t, int32_t e) { ++first[e + 1]; });
   std::partial_sum(first.begin(), first.end(), first.begin());
   uint32_t* assigned_rows = Grow(workspace.assigned_rows, first.back());
   float* assigned_weights = Grow(workspace.assigned_weights, first.back());
-  for_each_route([&](size_t i, int32_t slot) {
-    const size_t at = first[slot]++;
+  for_each_route([&](size_t i, int32_t e) {
+    const size_t at = first[e]++;
     assigned_rows[at] = static_cast<uint32_t>(i / chosen);
     assigned_weights[at] = workspace.route_weights[i];
   });
@@ -172,7 +172,7 @@ void NoteFeedForward(LayerContext& context, const LayerWeights& weights,
   for (size_t group = 1; group < group_rows.offsets.size(); ++group) {
     ends.push_back(group_rows.offsets[group] * each);
   }
-  int32_t* slots = Grow(workspace.route_slots, count);
+  int32_t* replicas = Grow(workspace.route_replicas, count);
   workspace.dispatch.Assign(context.layout, layer, ids, ends);
   if (context.expert_capacity > 0) {
     workspace.dispatch.LimitPlaces(
@@ -182,15 +182,15 @@ void NoteFeedForward(LayerContext& context, const LayerWeights& weights,
       (*context.dropped_counts)[layer] += workspace.dispatch.dropped();
     }
   }
-  workspace.dispatch.FindSlots(context.layout, layer, context.plan.expert_place,
-                               ids, slots);
+  workspace.dispatch.FindReplicas(context.layout, layer,
+                                  context.plan.expert_place, ids, replicas);
   // Finds out ranks that have experts elsewhere.
   context.routing_hash =
       HashLoads(context.routing_hash, workspace.dispatch.loads());
   std::vector<char>& chosen = workspace.chosen_experts;
   chosen.assign(weights.moe.experts.size(), 0);
   for (size_t i = 0; i < count; ++i) {
-    if (slots[i] >= 0) chosen[slots[i]] = 1;
+    if (replicas[i] >= 0) chosen[replicas[i]] = 1;
   }
   for (size_t e = 0; e < chosen.size(); ++e) {
     if (chosen[e] == 0) continue;
@@ -224,7 +224,8 @@ void MakeHidden(LayerContext& context, const LayerWeights& weights,
     networks.front().up_x = early.up;
   }
   if (weights.is_moe) {
-    AssignRows(context, workspace.route_slots.data(), moe.experts.size(), rows);
+    AssignRows(context, workspace.route_replicas.data(), moe.experts.size(),
+               rows);
     for (size_t e = 0; e < moe.experts.size(); ++e) {
       const size_t begin = workspace.first_assigned[e];
       const size_t size = workspace.first_assigned[e + 1] - begin;

@@ -33,12 +33,13 @@ absl::Status CheckRoutes(const LayerContext& context, size_t rows);
 // that ranks compare and in the counts.
 void NoteRoutes(LayerContext& context, int layer, size_t rows);
 
-// Sorts the workspace's routes of the tokens `rows`, ascending, by where they
-// go: `slots` [all tokens, num_experts_per_tok], below num_slots or -1. Those
-// of slot s are [first_assigned[s], first_assigned[s + 1]) of assigned_rows,
-// ascending, and of assigned_weights.
-void AssignRows(LayerContext& context, const int32_t* slots, size_t num_slots,
-                absl::Span<const kernels::RowRange> rows);
+// Sorts the workspace's routes of the rows `rows`, ascending, by expert.
+//   experts [all rows, num_experts_per_tok]: below num_experts, or -1: none
+// Afterwards the rows of expert e, ascending, and their router weights are
+// elements [first_assigned[e], first_assigned[e + 1]) of assigned_rows and
+// assigned_weights.
+void AssignRows(LayerContext& context, const int32_t* experts,
+                size_t num_experts, absl::Span<const kernels::RowRange> rows);
 
 // What the feed-forward products of a step's tokens will read and route, and
 // which of them are this rank's, once however the tokens are cut: call before

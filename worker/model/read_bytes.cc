@@ -17,17 +17,15 @@ uint64_t AttentionReadBytes(const LayerContext& context,
                    weights.kv_a.bytes() + weights.o.bytes();
   bool absorbed = false;
   bool materialized = false;
-  for (const BatchSegment& segment : batch.segments) {
+  for (const BatchSpan& span : batch.spans) {
     const bool expands = kernels::PreferMaterialized(
         {.format = context.cache.format(),
          .heads = static_cast<size_t>(context.plan.heads.size()),
          .nope_dim = static_cast<size_t>(spec.qk_nope_head_dim),
          .v_dim = static_cast<size_t>(spec.v_head_dim)},
-        {.first_position = segment.first_position,
-         .num_queries = segment.rows});
+        {.first_position = span.first_position, .num_queries = span.rows});
     (expands ? materialized : absorbed) = true;
-    bytes +=
-        (segment.first_position + segment.rows) * context.cache.row_bytes();
+    bytes += (span.first_position + span.rows) * context.cache.row_bytes();
   }
   // The absorbed form reads W_UK from its transposed copy and of kv_b only the
   // rows of W_UV.

@@ -18,7 +18,7 @@ namespace ringfleet::worker {
 uint64_t MlpReadBytes(const MlpWeights& weights);
 
 // Of the products that make queries and latents and of the output product; of
-// what expands heads, by the forms that the batch's segments take
+// what expands heads, by the forms that the spans of the batch take
 // (kernels/attention/mla.h); of the rows of one layer's cache that they attend
 // to.
 uint64_t AttentionReadBytes(const LayerContext& context,

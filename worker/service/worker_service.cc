@@ -22,7 +22,7 @@
 #include "cluster/wire/op_descriptor.h"
 #include "worker/execution/cancellation_watch.h"
 #include "worker/execution/trace_chunks.h"
-#include "worker/fused/bounded_queue.h"
+#include "worker/service/bounded_queue.h"
 #include "worker/loading/host.h"
 #include "worker/loading/synthesize.h"
 #include "worker/measuring/measure_collectives.h"

@@ -7,71 +7,37 @@
 
 #include "cluster/process/status_macros.h"
 #include "kernels/products/matmul.h"
+#include "worker/model/route_records.h"
 #include "worker/model/row_gather.h"
+#include "worker/strategies/cache_rows.h"
 
 namespace ringfleet::worker {
 namespace {
 
-// Rows of one layer's cache: from workspace.kv to every rank's cache.
-class CacheRows final : public RowAttachment {
- public:
-  CacheRows(LayerContext& context, const Batch& batch, int layer)
-      : context_(context), batch_(batch), layer_(layer) {}
-
-  size_t bytes() const { return context_.cache.format().bytes(); }
-
-  void Store(size_t i, char* bytes) const override {
-    kernels::StoreLatentRow(
-        context_.cache.format(),
-        context_.workspace.kv.data() + i * context_.spec.cache_row(), bytes);
-  }
-  void Load(size_t row, const char* bytes) override {
-    ForEachRow(batch_, row, row + 1, [&](size_t, int slot, int64_t position) {
-      context_.cache.WriteStored(slot, layer_, position, bytes);
-    });
-  }
-
- private:
-  LayerContext& context_;
-  const Batch& batch_;
-  const int layer_;
-};
-
-// Routes of tokens, in the workspace: of this rank's at first, then of all.
+// The routes of rows in the workspace: this rank's at first, then those of all.
 class Routes final : public RowAttachment {
  public:
-  // Requires routes of `own` tokens; makes room for those of `all`.
+  // Requires routes of `own` rows; makes room for those of `all`.
   Routes(LayerContext& context, size_t own, size_t all)
-      : chosen_(context.spec.num_experts_per_tok),
-        ids_(Grow(context.workspace.route_ids, all * chosen_)),
-        weights_(Grow(context.workspace.route_weights, all * chosen_)),
-        own_(Grow(context.workspace.own_routes, own * bytes())) {
-    // Others' come to where these are.
+      : records_(context, all),
+        own_(Grow(context.workspace.own_routes, own * records_.bytes())) {
+    // Routes of other ranks arrive where the own ones lie.
     for (size_t i = 0; i < own; ++i) {
-      char* const record = own_ + i * bytes();
-      std::memcpy(record, ids_ + i * chosen_, ids_bytes());
-      std::memcpy(record + ids_bytes(), weights_ + i * chosen_,
-                  weights_bytes());
+      records_.Store(i, own_ + i * records_.bytes());
     }
   }
 
-  size_t bytes() const { return ids_bytes() + weights_bytes(); }
+  size_t bytes() const { return records_.bytes(); }
 
   void Store(size_t i, char* bytes) const override {
-    std::memcpy(bytes, own_ + i * this->bytes(), this->bytes());
+    std::memcpy(bytes, own_ + i * records_.bytes(), records_.bytes());
   }
   void Load(size_t row, const char* bytes) override {
-    std::memcpy(ids_ + row * chosen_, bytes, ids_bytes());
-    std::memcpy(weights_ + row * chosen_, bytes + ids_bytes(), weights_bytes());
+    records_.Load(row, bytes);
   }
 
  private:
-  size_t ids_bytes() const { return chosen_ * sizeof(*ids_); }
-  size_t weights_bytes() const { return chosen_ * sizeof(*weights_); }
-
-  const size_t chosen_;
-  int32_t* const ids_;
-  float* const weights_;
+  RouteRecords records_;
   char* const own_;
 };
 

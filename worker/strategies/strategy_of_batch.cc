@@ -17,8 +17,8 @@ const StepStrategy& StrategyOfBatch(v1::PrefillStrategy fleet,
   static const SequenceParallel sequence_parallel;
   static const WeightGather weight_gather;
   size_t longest = 0;
-  for (const BatchSegment& segment : batch.segments) {
-    longest = std::max(longest, segment.rows);
+  for (const BatchSpan& span : batch.spans) {
+    longest = std::max(longest, span.rows);
   }
   switch (cluster::StrategyOfStep(fleet, batch.rows(), longest, ranks)) {
     case v1::PREFILL_STRATEGY_SEQUENCE_PARALLEL:

@@ -12,6 +12,7 @@
 #include "worker/model/mla_layer.h"
 #include "worker/model/moe_layer.h"
 #include "worker/model/row_gather.h"
+#include "worker/strategies/cache_rows.h"
 #include "worker/strategies/split_layers.h"
 
 namespace ringfleet::worker {
@@ -130,17 +131,17 @@ const Batch& OwnRows(LayerContext& context, const Batch& batch,
   Batch& own = context.workspace.own_batch;
   own.ids.assign(batch.ids.begin() + static_cast<ptrdiff_t>(split.begin()),
                  batch.ids.begin() + static_cast<ptrdiff_t>(split.end()));
-  own.segments.clear();
-  for (const BatchSegment& segment : batch.segments) {
-    const size_t begin = std::max(split.begin(), segment.first_row);
-    const size_t end = std::min(split.end(), segment.first_row + segment.rows);
+  own.spans.clear();
+  for (const BatchSpan& span : batch.spans) {
+    const size_t begin = std::max(split.begin(), span.first_row);
+    const size_t end = std::min(split.end(), span.first_row + span.rows);
     if (begin >= end) continue;
-    own.segments.push_back(
-        {.slot = segment.slot,
+    own.spans.push_back(
+        {.slot = span.slot,
          .first_row = begin - split.begin(),
          .rows = end - begin,
-         .first_position = segment.first_position +
-                           static_cast<int64_t>(begin - segment.first_row)});
+         .first_position = span.first_position +
+                           static_cast<int64_t>(begin - span.first_row)});
   }
   return own;
 }
@@ -148,20 +149,11 @@ const Batch& OwnRows(LayerContext& context, const Batch& batch,
 // Every rank gets the cache rows of all tokens, in its cache.
 absl::Status GatherCacheRows(LayerContext& context, const Batch& batch,
                              const RowSplit& split, int layer) {
-  const kernels::LatentRowFormat& format = context.cache.format();
-  const float* kv = context.workspace.kv.data();
-  const size_t cache_row = context.spec.cache_row();
+  CacheRows rows(context, batch, layer);
   return GatherRows(
-      context, split, format.bytes(),
-      [&](size_t i, char* record) {
-        kernels::StoreLatentRow(format, kv + i * cache_row, record);
-      },
-      [&](size_t row, const char* record) {
-        ForEachRow(batch, row, row + 1,
-                   [&](size_t, int slot, int64_t position) {
-                     context.cache.WriteStored(slot, layer, position, record);
-                   });
-      });
+      context, split, rows.bytes(),
+      [&](size_t i, char* record) { rows.Store(i, record); },
+      [&](size_t row, const char* record) { rows.Load(row, record); });
 }
 
 // sum [own rows, D]: attention of all heads.
@@ -227,8 +219,8 @@ absl::Status AddNetwork(LayerContext& context, kernels::WeightForm form,
 
 // Every rank gets the routes of all rows, to count them and to know which
 // experts are wanted at all; then the workspace has this rank's own again.
-absl::Status ShareRoutes(LayerContext& context, const RowSplit& split,
-                         int layer, std::vector<char>& wanted) {
+absl::Status GatherRoutes(LayerContext& context, const RowSplit& split,
+                          int layer, std::vector<char>& wanted) {
   const size_t chosen = context.spec.num_experts_per_tok;
   const size_t bytes = chosen * sizeof(int32_t);
   int32_t* ids = Grow(context.workspace.route_ids, split.rows() * chosen);
@@ -268,7 +260,7 @@ absl::Status AddFeedForward(LayerContext& context, const LayerWeights& weights,
   const MoeWeights& moe = weights.moe;
   RouteRows(context, moe, normed, own);
   std::vector<char> wanted;
-  RF_RETURN_IF_ERROR(ShareRoutes(context, split, layer, wanted));
+  RF_RETURN_IF_ERROR(GatherRoutes(context, split, layer, wanted));
   const int experts = context.spec.n_routed_experts;
   AssignRows(context, workspace.route_ids.data(), experts, {&own_rows, 1});
   RF_RETURN_IF_ERROR(AddNetwork(

@@ -38,7 +38,7 @@ Decision Dispatch(const ExpertLayout& layout, int layer,
       .loads = {dispatch.loads().begin(), dispatch.loads().end()}};
   std::vector<int32_t> slots(ids.size());
   for (int place = 0; place < layout.num_places(); ++place) {
-    dispatch.FindSlots(layout, layer, place, ids, slots.data());
+    dispatch.FindReplicas(layout, layer, place, ids, slots.data());
     for (size_t i = 0; i < ids.size(); ++i) {
       EXPECT_EQ(slots[i], decision.places[i] == place
                               ? layout.IndexOf(layer, place, ids[i])
@@ -172,7 +172,7 @@ TEST(ExpertDispatchTest, PlacesTakeNoMoreThanTheirCapacity) {
   EXPECT_THAT(limited(1), ::testing::ElementsAre(0, 0, -1, 0, -1, 1));
   EXPECT_EQ(dispatch.dropped(), 2u);
   std::vector<int32_t> slots(ids.size());
-  dispatch.FindSlots(layout, 0, 0, ids, slots.data());
+  dispatch.FindReplicas(layout, 0, 0, ids, slots.data());
   EXPECT_THAT(slots, ::testing::ElementsAre(0, 1, -1, 1, -1, -1));
   EXPECT_THAT(limited(0.1), ::testing::ElementsAre(-1, -1, -1, 0, -1, 1));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/fused/bounded_queue.h"
+#include "worker/service/bounded_queue.h"
 
 #include <atomic>
 #include <thread>

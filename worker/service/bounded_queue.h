@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef RINGFLEET_WORKER_FUSED_BOUNDED_QUEUE_H_
-#define RINGFLEET_WORKER_FUSED_BOUNDED_QUEUE_H_
+#ifndef RINGFLEET_WORKER_SERVICE_BOUNDED_QUEUE_H_
+#define RINGFLEET_WORKER_SERVICE_BOUNDED_QUEUE_H_
 
 #include <cstddef>
 #include <deque>
@@ -63,4 +63,4 @@ class BoundedQueue {
 
 }  // namespace ringfleet::worker
 
-#endif  // RINGFLEET_WORKER_FUSED_BOUNDED_QUEUE_H_
+#endif  // RINGFLEET_WORKER_SERVICE_BOUNDED_QUEUE_H_
