@@ -19,7 +19,7 @@ using cluster::Side;
 using kernels::Activations;
 using kernels::RowRange;
 
-// Bytes that a thread copies in about the time it takes to wake it.
+// Bytes that a thread copies in about the time that waking it takes.
 constexpr size_t kCopyGrain = size_t{1} << 16;
 
 class GatherPipeline final : public cluster::StreamingReceiver {
@@ -67,7 +67,8 @@ class GatherPipeline final : public cluster::StreamingReceiver {
     size_t row = split_.Of(which).begin + workspace_.progress.Of(which);
     for (absl::Span<const char> piece : pieces) {
       while (!piece.empty()) {
-        // Whole rows are read where they lie, others once they are together.
+        // A whole row is read where it lies. A row in several pieces is put
+        // together first.
         const char* bytes = piece.data();
         size_t taken = row_bytes_;
         if (partly_bytes_[side] > 0 || piece.size() < row_bytes_) {
@@ -96,7 +97,8 @@ class GatherPipeline final : public cluster::StreamingReceiver {
     }
   }
 
-  // Memory for all rows, and the own ones in it as others will get them.
+  // Makes room for all rows, and loads the own rows in the form in which other
+  // ranks get them.
   void Prepare() {
     workspace_.x.Reshape(args_.x->form(), args_.rows, args_.x->columns());
     const RowRange own = split_.Shard(rank_);

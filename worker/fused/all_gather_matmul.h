@@ -2,21 +2,23 @@
 // Gathers rows from all ranks and multiplies them meanwhile: a column-parallel
 // layer whose input is sharded over tokens.
 //
-// World size T; rank r holds X_r, its share of the rows of X [rows, columns],
-// and its columns Y_r of the weights; it ends with O_r = X Y_r, all rows. In
+// World size T. Rank r holds X_r, its share of the rows of X [rows, columns],
+// and Y_r, its columns of the weights. It ends with O_r = X Y_r, all rows. In
 // step s = 0 .. T + 1 rank r, indices modulo T,
-//   sends     (r + s).L to the left and (r - s).R to the right     s <= T - 2
-//   multiplies (r + s - 1).L and (r - s + 1).R                 1 <= s <= T
-//   has stored the outputs of what step s - 1 multiplied           s >= 2
-// where L and R are the halves of a shard (SplitRows): the own rows first,
-// then what arrives, so that T - 1 transfers hide behind T products. This is
-// the order of a published TPU kernel (vllm-project/tpu-inference,
+//   sends      (r + s).L to the left and (r - s).R to the right     s <= T - 2
+//   multiplies (r + s - 1).L and (r - s + 1).R                  1 <= s <= T
+//   has stored the outputs of the rows of step s - 1                s >= 2
+// where L and R are the two parts of a shard (SplitRows). Own rows come first,
+// then the rows that arrive, so that T - 1 transfers hide behind T products.
+// The order is the one of a published TPU kernel (vllm-project/tpu-inference,
 // kernels/collectives/all_gather_matmul.py). Its double buffers and semaphores
-// have no counterpart here: rows are multiplied where they were received, one
-// tile of sums at a time is stored by the thread that made it, and each tile is
-// multiplied by all rows that are there in its turn (tile_sweeps.h), also by
-// those of later steps. A frame is passed on when it arrives, by the
-// communication thread, whatever the products do.
+// have no counterpart here:
+//   - Rows are multiplied where they were received.
+//   - A thread stores the tile of sums that it has made.
+//   - A tile is multiplied by all rows that have come when its turn comes, rows
+//     of later steps included (tile_sweeps.h).
+//   - The communication thread passes a frame on when it arrives, whatever the
+//     products do.
 #ifndef RINGFLEET_WORKER_FUSED_ALL_GATHER_MATMUL_H_
 #define RINGFLEET_WORKER_FUSED_ALL_GATHER_MATMUL_H_
 
@@ -32,13 +34,14 @@
 
 namespace ringfleet::worker {
 
-// What travels with rows beside the columns that are multiplied.
+// Bytes that travel with each row beside the columns that are multiplied. Both
+// functions are called by several threads at a time, for different rows.
 class RowAttachment {
  public:
-  // Writes that of this rank's i-th row, or takes that of row `row`, one of
-  // this rank's or another's, when the row has come. Called by several threads
-  // at a time, for different rows.
+  // Writes the bytes of this rank's i-th row.
   virtual void Store(size_t i, char* bytes) const = 0;
+  // Takes the bytes of row `row` of all ranks when it has come. Own rows come
+  // too.
   virtual void Load(size_t row, const char* bytes) = 0;
 
  protected:
@@ -52,22 +55,24 @@ struct AllGatherMatmulArgs {
 
   FusedTiles tiles;
 
-  // [own rows, columns], this rank's share of X; form and columns are equal on
-  // all ranks. Rows travel as the products read them: float32, or codes and
-  // scales, a byte and a thirty-second for each element.
+  // [own rows, columns], this rank's share of X. Form and columns are equal on
+  // all ranks. Rows travel as the products read them: as float32, or as int8
+  // codes with scales, 1 + 1/32 bytes an element.
   const kernels::Activations* x = nullptr;
-  // Products of all rows, each with weights of x's columns and form;
-  // y [rows, ...], rows in order. None: the rows are only gathered.
+  // Products of all rows, each with weights of x's columns and form. Outputs
+  // are y [rows, ...], rows in order. Empty: rows are only gathered.
   absl::Span<const FusedOutput> products;
   RowAttachment* attachment = nullptr;  // Not read if attached_bytes is 0.
 };
 
-// On return every product is complete, workspace.x has all rows (for products
-// to come), and the attachment those of all. Products have the same bits as if
-// the rows had been gathered first, on every rank.
+// Gathers and multiplies. On return every product is complete, workspace.x has
+// all rows, for products to come, and the attachment has been loaded for all
+// rows. Products have the bits of a gather followed by a product, on every
+// rank. One thread calls it for a workspace at a time. All ranks call it
+// together.
 //
-// Errors: those of the Communicator's operations; the outputs are then
-// unspecified. The deadline is that of the communication.
+// Errors: those of Communicator::StreamingAllGather, which `deadline` bounds.
+// Outputs are unspecified after an error.
 absl::Status AllGatherMatmul(const AllGatherMatmulArgs& args,
                              cluster::Communicator& communicator,
                              FusedWorkspace& workspace,

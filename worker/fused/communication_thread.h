@@ -10,29 +10,29 @@
 
 namespace ringfleet::worker {
 
-// A thread that runs a collective while the executor's thread, with the pool,
-// computes what belongs to it. It is blocked unless there is something to pass
-// on, and then runs soon, however many threads multiply: the system prefers a
-// thread that has slept. Asking for frames between the tiles of a product
-// instead would save its switches, but make each hop of a ring wait for a tile,
-// or for a whole time slice where ranks share cores (perf/results/
-// prefill.md).
+// A thread that runs a collective while the executor's thread and the pool
+// compute its product. It sleeps unless there is a frame to pass on. The system
+// prefers threads that have slept, so it wakes soon, however many threads
+// multiply. Polling for frames between the tiles of a product would save the
+// switches of threads. But each hop of a ring would wait for a tile, or for a
+// whole time slice where ranks share cores (perf/results/prefill.md).
 //
-// Sleeps between collectives. Belongs to one thread.
+// One thread owns and calls it.
 class CommunicationThread {
  public:
   CommunicationThread();
-  // Requires that nothing runs.
+  // Requires that each Start had its Await.
   ~CommunicationThread();
   CommunicationThread(const CommunicationThread&) = delete;
   CommunicationThread& operator=(const CommunicationThread&) = delete;
 
   // Begins to run `body`, which must live until Await has returned. Requires
-  // that nothing runs. Gives the CPU away once: where the threads share it, the
-  // caller would otherwise keep it for the rest of its time slice (1.1 ms in
-  // the mean), and what `body` sends first with it.
+  // that nothing runs. The caller yields the CPU once. Where both threads share
+  // a CPU, the first frames would otherwise wait for the rest of the caller's
+  // time slice, 1.1 ms in the mean.
   void Start(const absl::FunctionRef<absl::Status()>& body);
-  // Waits for its end; what it returned. Call once after each Start.
+  // Waits for the end of `body` and returns its status. Call once after each
+  // Start.
   absl::Status Await();
 
  private:

@@ -10,7 +10,7 @@
 namespace ringfleet::worker {
 namespace {
 
-// Where the system does not tell: what Zen 4 and Sapphire Rapids have at least.
+// Used where the system does not tell. Zen 4 and Sapphire Rapids have as much.
 constexpr double kUsualLevel2Bytes = 1 << 20;
 
 double HalfLevel2Bytes() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the products that are fused with an exchange of rows have in common:
-// their weights, how they are cut, who may watch, and memory.
+// Types that all products fused with an exchange of rows share: tiling,
+// outputs, progress between the two threads, and memory.
 #ifndef RINGFLEET_WORKER_FUSED_FUSED_PRODUCT_H_
 #define RINGFLEET_WORKER_FUSED_FUSED_PRODUCT_H_
 
@@ -21,33 +21,35 @@
 
 namespace ringfleet::worker {
 
-// In a trace: a piece that is multiplied, and the caller's wait for the other
-// thread when nothing is left to multiply.
+// Names of trace spans: one piece of a product, and the caller's wait for the
+// communication thread when nothing is left to multiply.
 inline constexpr absl::string_view kMultiplyPiece = "multiply";
 inline constexpr absl::string_view kWaitForSends = "wait for sends";
 
-// How a fused product is cut. No setting changes a bit of a result; those
-// marked [all ranks] must be equal on all of them, or the call fails.
+// How a fused product is cut into tiles, frames and pieces. No field changes a
+// bit of a result. Fields marked [all ranks] must be equal on all ranks, or the
+// call fails.
 struct FusedTiles {
-  // Outputs, whole panels, that go through all rows of a piece before the next
-  // ones.
+  // Outputs in a tile, in whole panels. A tile is multiplied by all rows of a
+  // piece before the next tile.
   size_t tile_columns = 0;
-  // About what a frame carries [all ranks]; 0: by
+  // Bytes that a frame carries, about [all ranks]. 0: the default of
   // cluster/collectives/split_rows.h.
   size_t segment_bytes = 0;
-  // Rows that weights are worth reading for while others are on their way:
-  // kernels::BestProductRows. The first sums that are sent on are of half as
-  // many again, of both halves together, or of what a frame carries.
+  // Fewest rows worth a reading of the weights while other rows are on their
+  // way (kernels::BestProductRows). A reduction's first piece has 1.5 times as
+  // many, both parts of the shard together, or what a frame carries.
   size_t piece_rows = 1;
 
-  // Tiles of weights with `depth` inputs that take at most half of a level-2
-  // cache, as the system reports it; pieces for the instructions in use.
+  // Returns tiles of weights with `depth` inputs that fit half of a level-2
+  // cache, as the system reports its size, and pieces for the instructions in
+  // use.
   static FusedTiles Default(kernels::WeightForm form, size_t depth);
   static FusedTiles Default(const kernels::WeightMatrix& w) {
     return Default(w.form(), w.columns());
   }
 
-  // Replaces what was measured.
+  // Takes over the fields of `cut` that were measured, the positive ones.
   void Take(const cluster::TileTable::Cut& cut);
 
   bool operator==(const FusedTiles&) const = default;
@@ -62,22 +64,23 @@ struct FusedOutput {
   size_t first_y = 0;
 };
 
-// Rows of each half that have come, or have been computed: what the two threads
-// of a fused product tell each other. Thread-safe.
+// Counts the rows of each part of each shard that have arrived, or have been
+// computed. The two threads of a fused product meet here. Thread-safe.
 class PartProgress {
  public:
+  // Sets all counts to 0 and forgets a failure.
   void Reset(int ranks);
   void Add(cluster::ShardPart part, size_t rows);
   size_t Of(cluster::ShardPart part);
-  // Ends all waits: no more rows will come, or are wanted.
+  // Ends all waits: no more rows will come.
   void Fail();
   bool failed();
 
-  // Waits until there are at least `least` rows in all halves together; false
+  // Waits until all parts together have at least `least` rows. Returns false
   // after Fail.
   bool Await(size_t least);
 
-  // The rows of every half, by Index, and returns their sum.
+  // Copies the count of every part to rows[Index(part)] and returns their sum.
   size_t Get(absl::Span<size_t> rows);
 
   static size_t Index(cluster::ShardPart part) {
@@ -92,18 +95,18 @@ class PartProgress {
   std::vector<size_t> rows_ ABSL_GUARDED_BY(mu_);
 };
 
-// Memory and the communication thread of fused products, one at a time. Grows
-// to the largest one, then allocates nothing. Must outlive the transport: after
-// an error a peer may still be reading its buffers.
+// Memory and the communication thread of fused products, which run one at a
+// time. Grows to the largest product, then allocates nothing. Must outlive the
+// transport, because a peer may still read its buffers after an error.
 struct FusedWorkspace {
   CommunicationThread thread;
   PartProgress progress;
-  std::vector<size_t> multiplied;  // Of each half, for each tile of outputs.
-  kernels::Activations x;
-  std::vector<char> encoded;  // Rows that are sent.
-  std::array<std::vector<char>, 2>
-      partly;                  // A row of each half that has not come whole.
-  std::vector<float> partial;  // [rows, columns], summands.
+  std::vector<size_t> multiplied;  // Rows by tile of outputs, then by part.
+  kernels::Activations x;          // Rows of all ranks.
+  std::vector<char> encoded;       // Own rows as they are sent.
+  // A row that has not come whole, for the left and the right parts.
+  std::array<std::vector<char>, 2> partly;
+  std::vector<float> partial;  // [rows, columns], this rank's summands.
 };
 
 }  // namespace ringfleet::worker

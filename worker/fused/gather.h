@@ -15,8 +15,10 @@
 
 namespace ringfleet::worker {
 
-// Every rank contributes the same number of records; `all` becomes those of
-// all ranks, in rank order, and keeps its memory. T is plain data.
+// All-gathers records: every rank contributes the same number of them, and
+// `all` becomes the records of all ranks in rank order. `all` keeps its memory
+// from call to call. T is plain data.
+// Errors: those of Communicator::AllGather.
 template <typename T>
 absl::Status GatherRecords(TimedCommunicator& communicator,
                            absl::Span<const T> own, std::vector<T>* all) {

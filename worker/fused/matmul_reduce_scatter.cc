@@ -14,7 +14,7 @@ namespace {
 using kernels::Activations;
 using kernels::RowRange;
 
-// Elements that a thread quantises in about the time it takes to wake it.
+// Elements that a thread quantises in about the time that waking it takes.
 constexpr size_t kQuantiseGrain = size_t{1} << 14;
 
 }  // namespace
@@ -29,8 +29,8 @@ ScatterPieces PiecesOf(const MatmulReduceScatterArgs& args, int ranks,
                                 ranks, {args.wire, columns});
   const size_t frame_rows =
       std::max<size_t>(frame_elements / std::max<size_t>(columns, 1), 1);
-  // What is worth a reading of the weights and half as much, in whole frames:
-  // the first piece has it for itself, while all CPUs read.
+  // The first piece has 1.5 times the rows worth a reading of the weights, in
+  // whole frames: it is alone while all CPUs read. Each part has half of them.
   const size_t worth = args.tiles.piece_rows * 3 / 4 / frame_rows * frame_rows;
   const size_t half_rows = args.rows / (2 * static_cast<size_t>(ranks));
   ScatterPieces pieces;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Multiplies and adds up over ranks meanwhile (reduce_scatter_while.h): a
+// Multiplies and meanwhile adds up over ranks (reduce_scatter_while.h): a
 // row-parallel layer whose output is sharded over tokens, the mirror of
 // all_gather_matmul.h. Rank r holds X_r [rows, depth], its columns of X, and
-// its rows Y_r of the weights; rank d ends with its share of the rows of the
+// Y_r, its rows of the weights. Rank d ends with its share of the rows of the
 // sum of all X_r Y_r.
 #ifndef RINGFLEET_WORKER_FUSED_MATMUL_REDUCE_SCATTER_H_
 #define RINGFLEET_WORKER_FUSED_MATMUL_REDUCE_SCATTER_H_
@@ -22,9 +22,9 @@ namespace ringfleet::worker {
 struct MatmulReduceScatterArgs {
   // Equal on all ranks, as is the number of outputs of the weights.
   size_t rows = 0;
-  // What a rank's summands are rounded to; the sums are not.
+  // Type that summands are rounded to. Sums are not rounded.
   cluster::Wire wire = cluster::Wire::kF32;
-  uint64_t check = 0;  // Travels with the sums.
+  uint64_t check = 0;  // Travels with the sums; ranks that differ fail.
 
   FusedTiles tiles;
 
@@ -36,11 +36,11 @@ struct MatmulReduceScatterArgs {
   float* out = nullptr;
 };
 
-// Rows of each half that a rank computes before it hands them on, at first and
-// at most: no fewer than a frame carries, whole tiles where the instructions
-// have tiles of rows, and no more than share each reading of a panel. Beyond
-// the first one, at most half of a half, about: links wait for pieces that grow
-// faster than they are sent.
+// Rows of each part of a shard that a rank computes before it hands them on.
+// Pieces grow from `first` to `most`. A piece has no fewer rows than a frame
+// carries, whole tiles where the instructions have tiles of rows, and no more
+// rows than share one reading of a panel. Pieces after the first have at most
+// about half of a part: links starve when pieces grow faster than frames leave.
 struct ScatterPieces {
   size_t first = 1;
   size_t most = 1;
@@ -48,8 +48,13 @@ struct ScatterPieces {
 ScatterPieces PiecesOf(const MatmulReduceScatterArgs& args, int ranks,
                        kernels::ProductRows best);
 
-// Errors: those of the Communicator's operations; `out` is then unspecified.
-// The deadline includes the products: others wait for their sums.
+// Multiplies and reduces. The result has the bits of a product followed by a
+// ReduceScatter (reduce_scatter_while.h). One thread calls it for a workspace
+// at a time. All ranks call it together.
+//
+// Errors: those of Communicator::StreamingReduceScatter. `out` is unspecified
+// after an error. `deadline` includes the products, because other ranks wait
+// for their sums.
 absl::Status MatmulReduceScatter(const MatmulReduceScatterArgs& args,
                                  cluster::Communicator& communicator,
                                  FusedWorkspace& workspace,

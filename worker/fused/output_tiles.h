@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The outputs of some products by the same rows, cut into tiles of columns that
-// fit a cache: what is multiplied at a time, by the rows that are there.
+// Outputs of several products of the same rows, cut into tiles of columns that
+// fit a cache. A tile is the unit that one thread multiplies.
 #ifndef RINGFLEET_WORKER_FUSED_OUTPUT_TILES_H_
 #define RINGFLEET_WORKER_FUSED_OUTPUT_TILES_H_
 
@@ -14,20 +14,20 @@
 
 namespace ringfleet::worker {
 
-// Refers to its arguments. Thread-safe for different tiles.
+// The tiles of all products. Refers to its arguments. Thread-safe for different
+// tiles.
 class OutputTiles {
  public:
   OutputTiles(absl::Span<const FusedOutput> outputs,
               const kernels::Activations& x, const FusedTiles& tiles);
 
-  // Of all outputs, one output's after the other's.
+  // Number of tiles. Tiles of the first output come first.
   size_t size() const { return size_; }
 
-  // How many a thread should take at a time of products of `rows` rows.
+  // Returns how many tiles a thread should take at a time for `rows` rows.
   size_t Grain(size_t rows) const;
 
-  // Multiplies rows `ranges` of x by the weights of a tile, which are read
-  // once.
+  // Multiplies rows `ranges` of x by a tile, whose weights are read once.
   void Multiply(size_t tile, absl::Span<const kernels::RowRange> ranges) const;
 
  private:
@@ -37,7 +37,7 @@ class OutputTiles {
   size_t size_ = 0;
 };
 
-// Multiplies rows `ranges` of x by the weights of each output.
+// Multiplies rows `ranges` of x by the weights of every output.
 void MultiplyRanges(absl::Span<const FusedOutput> outputs,
                     const kernels::Activations& x,
                     absl::Span<const kernels::RowRange> ranges,

@@ -15,7 +15,7 @@ using cluster::ShardPart;
 using cluster::Side;
 using kernels::RowRange;
 
-// Of each piece over the one before it.
+// Growth of each piece over the one before it.
 constexpr size_t kPieceGrowth = 2;
 
 class ScatterPipeline final : public cluster::StreamingSource {
@@ -94,11 +94,11 @@ class ScatterPipeline final : public cluster::StreamingSource {
       *piece_rows = std::min(*piece_rows * kPieceGrowth,
                              std::max(*piece_rows, args_.most_piece_rows));
     }
-    // Halves without rows are ready too.
+    // Parts without rows are ready too.
     communicator_.Wake();
   }
 
-  // Both halves of a step are the own ones or neither is.
+  // In a step, both parts are of the own shard or neither is.
   void ComputePiece(int shard, std::array<RowRange, 2> piece) {
     const cluster::TraceScope scope(communicator_.trace(), kMultiplyPiece);
     if (piece[1].begin < piece[0].begin) std::swap(piece[0], piece[1]);

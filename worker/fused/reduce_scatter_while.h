@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Computes rows and meanwhile adds them up over ranks: what row-parallel layers
-// whose output is sharded over tokens end with.
+// Computes rows and meanwhile adds them up over ranks: the end of a
+// row-parallel layer whose output is sharded over tokens.
 //
-// World size T; every rank has a summand of all rows, and rank d ends with its
+// World size T. Every rank has a summand for all rows, and rank d ends with its
 // share of the rows of the sum. In step s = 0 .. T - 1 rank r, indices modulo
-// T, computes its summands of (r - 1 - s).L and (r + 1 + s).R and, but in the
-// last step, sends them to ranks r - 1 - s and r + 1 + s, segment by segment as
-// the rows are there, while it computes the next halves. The own halves come
-// last. Sums have the bits of a ReduceScatter that computed first: they are
-// made in the order of ranks, unless the ring is chosen (see
+// T,
+//   computes its summands of (r - 1 - s).L and (r + 1 + s).R
+//   sends them to ranks r - 1 - s and r + 1 + s, frame by frame, while it
+//     computes the next parts                                       s <= T - 2
+// where L and R are the two parts of a shard (SplitRows). The own rows come
+// last. Sums are made in the order of ranks and have the bits of a
+// ReduceScatter after the computation, unless the ring is chosen (see
 // Communicator::StreamingReduceScatter).
 #ifndef RINGFLEET_WORKER_FUSED_REDUCE_SCATTER_WHILE_H_
 #define RINGFLEET_WORKER_FUSED_REDUCE_SCATTER_WHILE_H_
@@ -31,15 +33,15 @@ struct ReduceScatterWhileArgs {
   // Equal on all ranks.
   size_t rows = 0;
   size_t columns = 0;
-  // What a rank's summands are rounded to; the sums are not.
+  // Type that summands are rounded to. Sums are not rounded.
   cluster::Wire wire = cluster::Wire::kF32;
-  uint64_t check = 0;        // Travels with the sums.
+  uint64_t check = 0;        // Travels with the sums; ranks that differ fail.
   size_t segment_bytes = 0;  // As in FusedTiles.
 
-  // Rows of each half that are computed before they are handed on: `piece_rows`
-  // at first, so that sums are under way soon, then twice as many and so on, up
-  // to `most_piece_rows`. The last piece of a half has up to half as
-  // many again. The own halves, which nobody waits for, are one piece.
+  // Rows of each part that are computed before they are handed on. The first
+  // piece has `piece_rows`, so that sums are under way soon. Each next piece
+  // has twice as many, up to `most_piece_rows`. The last piece of a part has up
+  // to half as many again. Own rows, which nobody waits for, are one piece.
   size_t piece_rows = 0;
   size_t most_piece_rows = 0;
 
@@ -47,13 +49,17 @@ struct ReduceScatterWhileArgs {
   float* out = nullptr;
 };
 
-// Computes this rank's summand of `rows`, one or two ranges, ascending; that of
-// row i goes to y + (i - first_y) * columns, f32.
+// Computes this rank's summands for `rows`, one or two ranges, ascending. The
+// summand of row i goes to y + (i - first_y) * columns, f32.
 using ComputeRows = absl::FunctionRef<void(
     absl::Span<const kernels::RowRange> rows, float* y, size_t first_y)>;
 
-// Errors: those of the Communicator's operations; `out` is then unspecified.
-// The deadline includes the computation: others wait for their sums.
+// Computes and reduces. `compute` is called by the calling thread only. One
+// thread calls it for a workspace at a time. All ranks call it together.
+//
+// Errors: those of Communicator::StreamingReduceScatter. `out` is unspecified
+// after an error. `deadline` includes the computation, because other ranks wait
+// for their sums.
 absl::Status ReduceScatterWhile(const ReduceScatterWhileArgs& args,
                                 ComputeRows compute,
                                 cluster::Communicator& communicator,

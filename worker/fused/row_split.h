@@ -8,12 +8,11 @@
 
 namespace ringfleet::worker {
 
-// A step's rows dealt out over the ranks of a data group: rank r has rows
-// [offsets[r], offsets[r + 1]), floor((r + 1) rows / ranks) - floor(r rows /
-// ranks) of them, which may be none.
+// A step's rows, split over the ranks of a data group. Rank r has the rows from
+// floor(r rows / ranks) to floor((r + 1) rows / ranks), which may be none.
 struct RowSplit {
-  std::vector<uint64_t> offsets;  // [ranks + 1]
-  int rank = 0;
+  std::vector<uint64_t> offsets;  // [ranks + 1] first rows, and their number.
+  int rank = 0;                   // This rank.
 
   // Keeps the memory of `offsets`.
   void Assign(size_t rows, int ranks, int own_rank) {
@@ -22,6 +21,7 @@ struct RowSplit {
     for (int r = 0; r <= ranks; ++r) offsets[r] = r * rows / ranks;
   }
 
+  // All rows, then the range of this rank.
   size_t rows() const { return offsets.back(); }
   size_t begin() const { return offsets[rank]; }
   size_t end() const { return offsets[rank + 1]; }

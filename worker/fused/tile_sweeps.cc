@@ -63,9 +63,10 @@ size_t TileSweeps::Wanted() const {
   return wanted;
 }
 
-// Leaves what does not fill AMX's tiles, which take as long as full ones and
-// may be filled by rows that are on their way, if so many rows remain as are
-// worth a visit. Tiles with rows of two halves take longer.
+// Leaves rows that do not fill a tile of AMX for a later visit, unless too few
+// rows would remain for this one. A tile that is not full takes as long as a
+// full one, and rows on their way may fill it. A tile with rows of two parts
+// takes longer.
 void TileSweeps::LeaveIncompleteTiles(absl::Span<const size_t> done,
                                       absl::Span<size_t> come) const {
   OfParts<size_t> whole(come.begin(), come.end());

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products whose rows come while they are made, so that their weights are read
-// as few times as that allows.
+// Multiplies rows as they arrive, and reads the weights as few times as
+// possible.
 //
-// A product by the rows of one shard after the other would read all weights
-// once for each, and where a shard has few rows, reading is what it waits for.
-// Instead, sweeps go over the tiles of the outputs; a tile is multiplied by all
-// rows that have come until its turn and that it has not had yet. Where
-// products take longer than the exchange, rows that come during the first sweep
-// cost no second one to the tiles behind, and two sweeps do.
+// A product for one shard after the other would read all weights once a shard.
+// Where shards have few rows, that reading is what takes the time. Instead,
+// sweeps go over the tiles of the outputs. Each tile is multiplied by all rows
+// that have come before its turn and that it has not had yet. Where products
+// take longer than the exchange, two sweeps suffice: the rows that come during
+// the first one already reach its later tiles.
 #ifndef RINGFLEET_WORKER_FUSED_TILE_SWEEPS_H_
 #define RINGFLEET_WORKER_FUSED_TILE_SWEEPS_H_
 
@@ -25,29 +25,31 @@ namespace ringfleet::worker {
 
 class TileSweeps {
  public:
-  // `progress` says which rows there are; at `multiplied` is memory for what
-  // each tile has had. `least_rows` more are worth a visit of a tile; fewer
-  // than `best.together` take as long.
+  // `progress` counts the rows that have come. `multiplied` is memory; it holds
+  // the rows that each tile has had, by tile and PartProgress::Index. A visit
+  // of a tile is worth its time from `least_rows` new rows on. Rows beyond
+  // whole groups of `best.together` take as long as a group. Refers to its
+  // arguments.
   TileSweeps(const OutputTiles& tiles, const cluster::SplitRows& parts,
              int ranks, size_t least_rows, kernels::ProductRows best,
              PartProgress& progress, std::vector<size_t>& multiplied);
 
-  // How many rows, of all, must have come for a next sweep to be worth it;
-  // 0: every tile has had all of them.
+  // Returns how many rows of all must have come before the next sweep is worth
+  // its time. 0: every tile has had all rows.
   size_t Wanted() const;
 
-  // Visits every tile once.
+  // Visits every tile once, on the threads of `pool`.
   void Sweep(kernels::ThreadPool& pool);
 
-  // Multiplies a tile by the rows that have come and that it has not had, if
-  // there are enough of them. Thread-safe for different tiles.
+  // Multiplies a tile by the rows that have come and that it has not had yet,
+  // if they are worth a visit. Thread-safe for different tiles.
   void Visit(size_t tile);
 
  private:
   kernels::RowRange RowsOf(size_t part) const;
-  // How many rows of each half a tile has had.
+  // The counts of rows that a tile has had, by PartProgress::Index.
   absl::Span<size_t> DoneBy(size_t tile) const;
-  // How many rows of all must have come for a visit.
+  // Returns how many rows of all must have come for a visit of the tile.
   size_t WantedBy(size_t tile) const;
   void LeaveIncompleteTiles(absl::Span<const size_t> done,
                             absl::Span<size_t> come) const;

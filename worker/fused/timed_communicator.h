@@ -13,12 +13,14 @@
 
 namespace ringfleet::worker {
 
-// A communicator with the time that each operation of a step is given: a peer
-// that computes longer than that between two of them counts as lost.
+// A communicator in which every operation gets the same time. A peer that
+// computes for longer than `timeout` between two operations counts as lost.
+// Belongs to one thread, as the communicator does. Errors are those of the
+// communicator's operations.
 class TimedCommunicator {
  public:
-  // For which operations: products that are fused with an exchange take a
-  // thread.
+  // The operations that are used. Fused products need a thread and memory;
+  // kPlainExchanges has neither.
   enum class Use { kAll, kPlainExchanges };
 
   TimedCommunicator(cluster::Communicator* communicator, absl::Duration timeout,
@@ -33,13 +35,14 @@ class TimedCommunicator {
   int size() const { return communicator_->size(); }
   cluster::TraceRecorder* trace() const { return communicator_->trace(); }
 
-  // In place.
+  // Adds up over ranks in place.
   absl::Status AllReduce(absl::Span<float> data, cluster::Encoding encoding,
                          uint64_t check) {
     return communicator_->AllReduce(data, data, encoding, check,
                                     cluster::Deadline::After(timeout_));
   }
-  // In place.
+  // Gathers in place. `offsets` [size() + 1] are the bounds of the ranks'
+  // shares of `data`, in bytes; this rank's share is its input.
   absl::Status AllGather(absl::Span<char> data,
                          absl::Span<const uint64_t> offsets) {
     const uint64_t begin = offsets[rank()];
@@ -47,7 +50,8 @@ class TimedCommunicator {
         data.subspan(begin, offsets[rank() + 1] - begin), data, offsets,
         cluster::Deadline::After(timeout_));
   }
-  // As the communicator's, of bytes and of values.
+  // Exchange bytes, or float32 values that travel in `encoding`. See
+  // Communicator::AllToAll.
   absl::Status AllToAll(absl::Span<const char> input,
                         absl::Span<const uint64_t> input_offsets,
                         absl::Span<char> output,
@@ -64,16 +68,16 @@ class TimedCommunicator {
                                    encoding,
                                    cluster::Deadline::After(timeout_));
   }
-  // `share` becomes this rank's part of the sum over ranks of `input`, which
-  // is left unspecified.
+  // Sets `share` to this rank's share of the sum over ranks of `input`. `input`
+  // is unspecified afterwards.
   absl::Status ReduceScatter(absl::Span<float> input, absl::Span<float> share,
                              absl::Span<const uint64_t> offsets,
                              cluster::Encoding encoding, uint64_t check) {
     return communicator_->ReduceScatter(input, share, offsets, encoding, check,
                                         cluster::Deadline::After(timeout_));
   }
-  // Products that are fused with an exchange; the results' rows are those of
-  // SplitRows. Require Use::kAll and two ranks.
+  // Products fused with an exchange. Rows are split over ranks by SplitRows.
+  // Require Use::kAll and at least two ranks.
   absl::Status AllGatherMatmul(const AllGatherMatmulArgs& args,
                                kernels::ThreadPool& pool) {
     return worker::AllGatherMatmul(args, *communicator_, *fused_, pool,
@@ -90,13 +94,13 @@ class TimedCommunicator {
                                       cluster::Deadline::After(timeout_));
   }
 
-  // All rows of the last AllGatherMatmul.
+  // The rows of all ranks that the last AllGatherMatmul has gathered.
   const kernels::Activations& gathered_x() const { return fused_->x; }
 
-  // Memory for what is being gathered: it outlives a failed operation, whose
-  // frames a slow peer may still be reading.
+  // Memory for gathered bytes. It outlives a failed operation, whose frames a
+  // slow peer may still be reading.
   std::vector<char>& gather_buffer() { return gather_buffer_; }
-  // Borders of the ranks' parts in it.
+  // Memory for the bounds of the ranks' shares in gather_buffer().
   std::vector<uint64_t>& gather_offsets() { return gather_offsets_; }
 
  private:
@@ -104,9 +108,9 @@ class TimedCommunicator {
   const absl::Duration timeout_;
   std::vector<char> gather_buffer_;
   std::vector<uint64_t> gather_offsets_;
-  // Null for one rank, and where it is of no use. Its thread may run on the
-  // CPUs that the one has which makes this, not only on the one that the
-  // executor's may be kept to.
+  // Null for one rank and for kPlainExchanges. Its thread inherits the CPUs of
+  // the thread that constructs this object, not the single CPU that the
+  // executor's thread may be pinned to.
   const std::unique_ptr<FusedWorkspace> fused_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How this host cuts the products that are fused with an exchange.
+// The tiling of fused products on this host.
 #ifndef RINGFLEET_WORKER_FUSED_TUNED_TILES_H_
 #define RINGFLEET_WORKER_FUSED_TUNED_TILES_H_
 
@@ -12,17 +12,16 @@
 
 namespace ringfleet::worker {
 
-// What was measured for a product and this host's processor, and what follows
-// from its caches and instructions where nothing was. Thread-safe.
+// Returns the tiling that was measured for a product on this host's processor,
+// or the default for its caches and instructions. Immutable, so thread-safe.
 class TunedTiles {
  public:
   TunedTiles() = default;
-  // `cpu` as /proc/cpuinfo names the model.
+  // `cpu` is the processor's model name, as in /proc/cpuinfo.
   TunedTiles(cluster::TileTable table, std::string cpu)
       : table_(std::move(table)), cpu_(std::move(cpu)) {}
 
-  // Over all ranks [rows, inputs] times [inputs, outputs], of which this one
-  // has `w`.
+  // A product [rows, inputs] times [inputs, outputs] over all ranks together.
   struct Product {
     cluster::Operation operation = cluster::Operation::kAllGatherMatmul;
     size_t rows = 0;
@@ -30,6 +29,7 @@ class TunedTiles {
     size_t outputs = 0;
     int world = 0;
   };
+  // `w` are this rank's weights of the product.
   FusedTiles Of(const Product& product, const kernels::WeightMatrix& w) const;
 
  private:

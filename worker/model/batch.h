@@ -9,7 +9,8 @@
 
 namespace ringfleet::worker {
 
-// Consecutive positions of one sequence: a prefill span, or one decoded token.
+// Consecutive positions of one sequence: a chunk of its prompt, or one decoded
+// token.
 struct BatchSpan {
   int slot = 0;
   size_t first_row = 0;
@@ -17,7 +18,7 @@ struct BatchSpan {
   int64_t first_position = 0;
 };
 
-// The tokens that one step evaluates, sequence by sequence.
+// The tokens of one step, span after span. Each token is one row.
 struct Batch {
   std::vector<uint32_t> ids;  // [rows]
   std::vector<BatchSpan> spans;

@@ -11,7 +11,7 @@
 namespace ringfleet::worker {
 namespace {
 
-// partial [rows, D] becomes the sum of all ranks'.
+// Adds up partial [rows, D] over ranks, in place.
 absl::Status Reduce(LayerContext& context, const char* part, int layer,
                     float* partial, size_t size) {
   const absl::Status status = context.communicator.AllReduce(
@@ -22,7 +22,7 @@ absl::Status Reduce(LayerContext& context, const char* part, int layer,
   return Annotate(status, absl::StrCat("layer ", layer, " ", part));
 }
 
-// A step in which only other data groups have tokens: these may need this
+// Runs a layer in which only other data groups have rows, which may need this
 // rank's experts.
 absl::Status ServeOtherGroups(LayerContext& context,
                               const LayerWeights& weights, int layer) {

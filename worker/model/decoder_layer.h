@@ -8,11 +8,13 @@
 
 namespace ringfleet::worker {
 
-// One transformer layer over a step's tokens, with two all-reduces: after the
-// attention's output product and after the feed-forward part.
-//   x [rows, D] f32, the residual stream, replicated; updated in place with
-//     the same bits on every rank
-// Errors: those of cluster::Communicator::AllReduce, with the layer named.
+// Runs one transformer layer on the rows of a step, with two all-reduces: after
+// the attention's output product and after the feed-forward part.
+//   x [rows, D] f32, the residual stream, equal on all ranks of the data group;
+//     updated in place, with the same bits on every rank
+// `batch` may be empty when other data groups have rows: the rank then serves
+// their tokens with its experts, and x is not read.
+// Errors: those of cluster::Communicator. A failed reduction names the layer.
 absl::Status DecoderLayer(LayerContext& context, const LayerWeights& weights,
                           const Batch& batch, int layer, float* x);
 

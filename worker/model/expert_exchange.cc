@@ -12,7 +12,7 @@
 namespace ringfleet::worker {
 namespace {
 
-// The routes of all groups' tokens, in group order, in place of the own ones.
+// Replaces the own routes by those of all groups' rows, in group order.
 absl::Status ShareRoutes(LayerContext& context) {
   const cluster::TraceScope scope(context.trace, "share routes");
   const GroupRows& rows = context.group_rows;
@@ -34,7 +34,7 @@ absl::Status ShareRoutes(LayerContext& context) {
   return CheckRoutes(context, rows.all());
 }
 
-// Which tokens this rank gives to which group, and gets from it.
+// Lists the rows that this rank sends to each group and receives from it.
 void PlanExchange(LayerContext& context) {
   RowExchange& exchange = context.workspace.exchange;
   const GroupRows& rows = context.group_rows;
@@ -75,7 +75,7 @@ void Scale(absl::Span<const uint64_t> rows, size_t row_size,
   for (const uint64_t row : rows) out.push_back(row * row_size);
 }
 
-// exchange.x becomes the own tokens and those received.
+// Sends rows of x and sets exchange.x to the own rows and the received ones.
 absl::Status ExchangeActivations(LayerContext& context,
                                  const kernels::Activations& x) {
   const cluster::TraceScope scope(context.trace, "dispatch");
@@ -114,7 +114,7 @@ absl::Status ExchangeActivations(LayerContext& context,
   return absl::OkStatus();
 }
 
-// The workspace's routes become those of exchange.x.
+// Replaces the workspace's routes by those of the rows of exchange.x.
 void KeepRoutes(LayerContext& context) {
   Workspace& workspace = context.workspace;
   RowExchange& exchange = workspace.exchange;
@@ -135,8 +135,8 @@ void KeepRoutes(LayerContext& context) {
   workspace.route_weights.swap(exchange.weights);
 }
 
-// What became of received tokens, behind the own ones in `partial`, goes back;
-// what others made of own ones is added to theirs, group by group.
+// Sends back the sums of received rows, which lie behind the own rows in
+// `partial`. Adds the returned sums of own rows, group by group.
 absl::Status ReturnSums(LayerContext& context, float* partial) {
   const cluster::TraceScope scope(context.trace, "combine");
   RowExchange& exchange = context.workspace.exchange;

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// A layer's experts for the tokens of several data groups, which hold sequences
-// of their own and share the experts of all: tokens travel to the groups that
-// have their experts, and what these make of them travels back.
+// A layer's experts for the tokens of several data groups. Each group holds its
+// own sequences, and all groups share the experts of all. Tokens travel to the
+// groups that hold their experts, and the sums travel back.
 //
-// Every group's routes are known everywhere first, so that all ranks decide
-// alike which copy of an expert gets which token (expert_dispatch.h), and each
-// knows what it sends and gets. A token goes once to each place that it needs,
-// from the rank of its group that has the same coordinates there, in the form
-// that the products read: no result depends on whether a token travelled. The
-// sums come back on the wire's type and count into the same rank's summand,
-// before the group's ranks add theirs up.
+//   1. All ranks gather the routes of every group. They decide alike which
+//      replica serves which token (expert_dispatch.h), so each rank knows what
+//      it sends and receives.
+//   2. A token goes once to each place that it needs, from the rank of its
+//   group
+//      with the same other coordinates. It travels in the form that the
+//      products read, so no result depends on whether a token travelled.
+//   3. The sums return in the wire's type. They are added to the summand of the
+//      rank that sent the token, before the ranks of the group reduce.
 #ifndef RINGFLEET_WORKER_MODEL_EXPERT_EXCHANGE_H_
 #define RINGFLEET_WORKER_MODEL_EXPERT_EXCHANGE_H_
 
@@ -20,14 +22,16 @@
 
 namespace ringfleet::worker {
 
-// FeedForward of a layer of experts, NoteFeedForward included, for all data
-// groups at once, of which some may have no tokens. All ranks enter it for the
-// same layers in the same order.
-//   x: the own tokens, [context.group_rows.own(), D] in the form that the
-//     products read; the workspace has their routes
-//   returns [the same, D] f32, in the workspace: to be summed over the group
+// Runs NoteFeedForward and FeedForward of a layer of experts for all data
+// groups at once. A group may have no tokens. All ranks enter it for the same
+// layers in the same order.
+//   x [context.group_rows.own(), D]: own rows, in the form that the products
+//     read; the workspace has their routes
+// Returns this rank's summand [context.group_rows.own(), D] f32, in the
+// workspace, to be summed over the ranks of the group.
 //
-// Errors: of the collectives; the epoch is over.
+// Errors: those of the collectives; DATA_LOSS of CheckRoutes. The epoch is
+// over.
 absl::StatusOr<float*> ExchangedFeedForward(LayerContext& context,
                                             const LayerWeights& weights,
                                             const kernels::Activations& x,

@@ -25,7 +25,7 @@ kernels::LatentRowFormat Format(kernels::Dtype dtype, int kv_lora_rank,
           .rope_dim = static_cast<size_t>(rope_dim)};
 }
 
-// Of one layer in a block.
+// Returns the bytes of one layer of a block.
 uint64_t LayerBytes(const kernels::LatentRowFormat& format) {
   return kCacheBlockPositions * uint64_t{format.bytes()};
 }

@@ -13,20 +13,21 @@
 
 namespace ringfleet::worker {
 
-// The latent cache of one data group: rows of (latent after its norm, rope key
-// after rotation) for every layer and position, in blocks of
-// kernels::kCacheBlockPositions that slots take from a common pool. Memory is
-// reserved by Create and becomes resident as it is written. Rows are
-// keyed by position: writing one again is harmless. Not thread-safe, but
-// distinct rows may be written from different threads.
+// The latent cache of one data group. Every layer and position has a row: the
+// latent after its norm, then the rope key after rotation. Slots take blocks of
+// kernels::kCacheBlockPositions positions from a common pool. Create reserves
+// the memory, which becomes resident as it is written. Rows are keyed by
+// position, so a row may be written again. Not thread-safe, except that
+// different rows may be written by different threads.
 class KvCache {
  public:
-  // `dtype` is kF32, kBf16 or kInt8. RESOURCE_EXHAUSTED, with the size: the
-  // system has no memory for it.
+  // `dtype` is kF32, kBf16 or kInt8; `context` is positions a slot.
+  // Errors: RESOURCE_EXHAUSTED names the size that the system refuses.
   static absl::StatusOr<KvCache> Create(kernels::Dtype dtype, int layers,
                                         int kv_lora_rank, int rope_dim,
                                         int slots, int context);
 
+  // Returns the bytes that Create reserves.
   static uint64_t Bytes(kernels::Dtype dtype, int layers, int kv_lora_rank,
                         int rope_dim, int slots, int context);
 
@@ -35,19 +36,20 @@ class KvCache {
   // Returns the blocks of `slot`.
   void Release(int slot);
 
-  // `row` [kv_lora_rank + rope_dim] f32, rounded to the cache's dtype.
+  // Stores `row` [kv_lora_rank + rope_dim] f32, rounded to the cache's dtype.
   void Write(int slot, int layer, int64_t position, const float* row);
 
-  // A row that StoreLatentRow made, as it is.
+  // Stores a row that kernels::StoreLatentRow has made, as it is.
   void WriteStored(int slot, int layer, int64_t position, const char* row);
 
-  // The blocks of one layer of a slot, valid until the next call for this slot.
+  // Returns the blocks of one layer of a slot, in the order of positions. Valid
+  // until the next call for this slot.
   absl::Span<const char* const> Blocks(int slot, int layer);
 
   const kernels::LatentRowFormat& format() const { return format_; }
 
   uint64_t bytes() const { return buffer_.size(); }
-  // Of one position in one layer.
+  // Bytes of one position in one layer.
   uint64_t row_bytes() const {
     return layer_bytes_ / kernels::kCacheBlockPositions;
   }
@@ -62,12 +64,12 @@ class KvCache {
 
   const kernels::LatentRowFormat format_;
   const int context_;
-  const uint64_t layer_bytes_;  // Of one layer in a block.
-  const uint64_t block_bytes_;  // Of all layers.
+  const uint64_t layer_bytes_;  // One layer of a block.
+  const uint64_t block_bytes_;  // All layers of a block.
   kernels::AlignedBuffer buffer_;
-  std::vector<char*> free_;                      // Blocks nobody has.
-  std::vector<std::vector<char*>> slots_;        // Blocks by slot, by position.
-  std::vector<std::vector<const char*>> views_;  // What Blocks returned.
+  std::vector<char*> free_;                      // Blocks without a slot.
+  std::vector<std::vector<char*>> slots_;        // Blocks by slot.
+  std::vector<std::vector<const char*>> views_;  // Memory of Blocks, by slot.
 };
 
 }  // namespace ringfleet::worker

@@ -84,7 +84,8 @@ const float* AttendHeads(LayerContext& context, const AttentionWeights& weights,
       .uk_transposed = &weights.uk_transposed,
       .out = attended,
   };
-  // Few queries of many sequences attend together; many of one, on their own.
+  // Spans with few queries attend together. A span with many queries attends
+  // alone.
   std::vector<kernels::MlaSegment>& absorbed = context.workspace.segments;
   absorbed.clear();
   for (const BatchSpan& span : batch.spans) {

@@ -12,7 +12,8 @@
 namespace ringfleet::worker {
 namespace {
 
-// Of a data group in a step: more than any plan has, with a row of every slot.
+// Most rows of a data group in a step: more than any plan has, one row of every
+// slot included.
 constexpr uint64_t kMostGroupRows = uint64_t{1} << 15;
 
 kernels::RopeParameters MakeRopeParameters(const cluster::ModelSpec& spec) {

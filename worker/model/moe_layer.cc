@@ -40,7 +40,7 @@ kernels::RouterParameters MakeRouterParameters(const cluster::ModelSpec& spec) {
   return parameters;
 }
 
-// FNV-1a over what every rank has decided alike, carried on from layer to
+// Prime of FNV-1a, which hashes the decisions of every rank from layer to
 // layer.
 constexpr uint64_t kHashPrime = 0x100000001b3;
 
@@ -68,7 +68,7 @@ kernels::SwigluExpert ExpertOf(const MlpWeights& weights,
           .weights = row_weights};
 }
 
-// In a trace.
+// Returns the name of the feed-forward part in a trace.
 const char* PartName(const LayerWeights& weights) {
   return weights.is_moe ? "experts" : "dense MLP";
 }
@@ -150,7 +150,7 @@ void AssignRows(LayerContext& context, const int32_t* experts,
     assigned_rows[at] = static_cast<uint32_t>(i / chosen);
     assigned_weights[at] = workspace.route_weights[i];
   });
-  // Each entry has become the begin of the one behind it.
+  // Each entry holds the first index of the entry behind it. Shift them back.
   std::copy_backward(first.begin(), first.end() - 1, first.end());
   first[0] = 0;
 }
@@ -184,7 +184,7 @@ void NoteFeedForward(LayerContext& context, const LayerWeights& weights,
   }
   workspace.dispatch.FindReplicas(context.layout, layer,
                                   context.plan.expert_place, ids, replicas);
-  // Finds out ranks that have experts elsewhere.
+  // Ranks whose layouts differ have other loads.
   context.routing_hash =
       HashLoads(context.routing_hash, workspace.dispatch.loads());
   std::vector<char>& chosen = workspace.chosen_experts;
@@ -214,7 +214,7 @@ void MakeHidden(LayerContext& context, const LayerWeights& weights,
     networks.push_back(
         ExpertOf(weights.dense, ListRows(workspace, rows), nullptr));
   } else if (moe.shared.gate.rows() > 0) {
-    // Another data group's tokens have theirs there.
+    // Rows of other data groups get the shared expert in their own group.
     networks.push_back(ExpertOf(
         moe.shared, ListRows(workspace, rows, /*end=*/context.group_rows.own()),
         nullptr));

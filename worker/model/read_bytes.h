@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a layer needs from memory in one step: each weight matrix once, however
-// many rows it is multiplied with, and each sequence's cached rows once. It is
-// the least that must be read where a step is larger than the caches; kernels
-// that read something twice are slower, not credited with more.
+// Bytes that a layer needs from memory in one step: each weight matrix once,
+// however many rows it multiplies, and each sequence's cached rows once. A step
+// larger than the caches cannot read less. Kernels that read a matrix twice are
+// slower; they are not credited with more bytes.
 #ifndef RINGFLEET_WORKER_MODEL_READ_BYTES_H_
 #define RINGFLEET_WORKER_MODEL_READ_BYTES_H_
 
@@ -14,13 +14,13 @@
 
 namespace ringfleet::worker {
 
-// Packed bytes of the three products, scales included.
+// Returns the packed bytes of gate, up and down, scales included.
 uint64_t MlpReadBytes(const MlpWeights& weights);
 
-// Of the products that make queries and latents and of the output product; of
-// what expands heads, by the forms that the spans of the batch take
-// (kernels/attention/mla.h); of the rows of one layer's cache that they attend
-// to.
+// Returns the bytes of an attention layer: the products of queries, latents and
+// output, the matrices that expand heads, by the forms of attention that the
+// spans of the batch take (kernels/attention/mla.h), and the rows of one
+// layer's cache that the spans attend to.
 uint64_t AttentionReadBytes(const LayerContext& context,
                             const AttentionWeights& weights,
                             const Batch& batch);

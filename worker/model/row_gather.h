@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks that hold different rows of a step give each other.
+// Gathers between ranks that hold different rows of a step.
 #ifndef RINGFLEET_WORKER_MODEL_ROW_GATHER_H_
 #define RINGFLEET_WORKER_MODEL_ROW_GATHER_H_
 
@@ -15,12 +15,14 @@
 
 namespace ringfleet::worker {
 
-// Rows that a thread copies in about the time it takes to wake it.
+// Rows that a thread copies in about the time that waking it takes.
 inline constexpr size_t kRowGrain = 16;
 
 // All-gathers a record of `bytes` for every row of the step:
-//   store(i, record) writes that of this rank's i-th row
-//   load(row, record) is called for every row of the step, threads mixed
+//   store(i, record) writes the record of this rank's i-th row
+//   load(row, record) takes the record of row `row`, for every row of the step
+// Threads of the pool call both, for different rows at a time.
+// Errors: those of Communicator::AllGather.
 template <typename Store, typename Load>
 absl::Status GatherRows(LayerContext& context, const RowSplit& split,
                         size_t bytes, Store store, Load load) {
@@ -46,10 +48,11 @@ absl::Status GatherRows(LayerContext& context, const RowSplit& split,
   return absl::OkStatus();
 }
 
-// Gives every rank rows of all ranks.
-//   own [split.size(), D] f32
-//   wanted: rows of the step, ascending, the same on all ranks
-//   all [split.rows(), D] f32: the wanted rows are set, others left alone
+// All-gathers the wanted rows.
+//   own [split.size(), D] f32: this rank's rows
+//   wanted: rows of the step, ascending, equal on all ranks
+//   all [split.rows(), D] f32: output; only the wanted rows are set
+// Errors: those of Communicator::AllGather.
 absl::Status GatherWantedRows(LayerContext& context, const RowSplit& split,
                               const float* own,
                               absl::Span<const uint32_t> wanted, float* all);

@@ -39,7 +39,7 @@ class StepStrategy {
   // Evaluates embedding, layers and final norm. Afterwards the wanted rows of
   // pass.hidden are set, with the same bits on every rank of the data group;
   // other rows are unspecified. All ranks call the same strategy.
-  // Errors: those of the collectives, with the layer named. The epoch is over.
+  // Errors: those of the collectives. The epoch is over.
   virtual absl::Status Forward(LayerContext& context,
                                const StepPass& pass) const = 0;
 };

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The weights of one rank, as the layers use them. Filled by the shard loader,
-// immutable afterwards, then thread-safe. Sizes marked (local) are this rank's
-// share by its ShardPlan and may be 0; vectors are float32.
+// The weights of one rank, as the layers use them. The shard loader fills them;
+// afterwards they are immutable, and so thread-safe, except that experts move
+// between steps. Sizes marked (local) follow from the rank's ShardPlan and may
+// be 0. Vectors are float32.
 #ifndef RINGFLEET_WORKER_MODEL_WEIGHTS_H_
 #define RINGFLEET_WORKER_MODEL_WEIGHTS_H_
 
@@ -35,9 +36,9 @@ struct MlpWeights {
 };
 
 struct MoeWeights {
-  kernels::WeightMatrix router;     // [E, D], float32 whatever the dtype.
-  std::vector<float> router_bias;   // [E]; empty when the model has none.
-  std::vector<MlpWeights> experts;  // As ExpertLayout::Held has them.
+  kernels::WeightMatrix router;     // [E, D], float32 for every dtype.
+  std::vector<float> router_bias;   // [E]; empty: the model has none.
+  std::vector<MlpWeights> experts;  // In the order of ExpertLayout::Held.
   kernels::WeightForm expert_form = kernels::WeightForm::kF32;
   MlpWeights shared;  // Width 0 without shared experts.
 };
@@ -51,8 +52,8 @@ struct LayerWeights {
   MoeWeights moe;    // If is_moe.
 };
 
-// In which gate and up of the feed-forward part, all of one form, read their
-// input.
+// Returns the form in which gate and up of the feed-forward part read their
+// input. All of them have one form.
 inline kernels::Activations::Form FeedForwardForm(const LayerWeights& weights) {
   return kernels::ActivationFormFor(weights.is_moe
                                         ? weights.moe.shared.gate.form()
@@ -64,23 +65,24 @@ inline kernels::Activations::Form FeedForwardForm(const LayerWeights& weights) {
 struct MtpWeights {
   std::vector<float> enorm;       // [D], for the next token's embedding.
   std::vector<float> hnorm;       // [D], for the hidden state.
-  kernels::WeightMatrix eh_proj;  // [D, 2 D], embedding half first.
+  kernels::WeightMatrix eh_proj;  // [D, 2 D], embedding first.
   LayerWeights layer;             // Always MoE.
   std::vector<float> head_norm;   // [D]
 };
 
 struct Weights {
-  kernels::WeightMatrix embedding;  // [V, D], replicated; bf16 unless stored
-                                    // wider and dtype is f32.
+  // [V, D], replicated. bf16, or f32 where the checkpoint stores more than bf16
+  // and the dtype is f32.
+  kernels::WeightMatrix embedding;
   std::vector<LayerWeights> layers;
   std::vector<float> final_norm;  // [D]
   kernels::WeightMatrix head;     // [vocab (local), D]
   std::vector<MtpWeights> mtp;    // One, or none.
-  uint64_t bytes = 0;             // Of all of the above.
+  uint64_t bytes = 0;             // Sum over all matrices and vectors.
 };
 
-// Of a layer as ExpertLayout counts them, the multi-token prediction layer
-// behind the others.
+// Returns whether a layer has experts. `layer` counts as in ExpertLayout, with
+// the multi-token prediction layer behind the others.
 inline bool HasExperts(const Weights& weights, uint32_t layer) {
   if (layer < weights.layers.size()) return weights.layers[layer].is_moe;
   const uint32_t behind = layer - static_cast<uint32_t>(weights.layers.size());

@@ -41,12 +41,12 @@ class Routes final : public RowAttachment {
   char* const own_;
 };
 
-// The network of a layer that all of this data group's tokens go through here:
-// null where there is none.
+// Returns the network of a layer that all rows of the step go through on this
+// rank. Null: the layer has none.
 const MlpWeights* NetworkOfAll(const LayerContext& context,
                                const LayerWeights& weights) {
   if (!weights.is_moe) return &weights.dense;
-  // Tokens of other data groups come later, and share its products.
+  // Rows of other data groups come later, and share the products.
   if (context.data_axis != nullptr || context.spec.n_shared_experts == 0) {
     return nullptr;
   }
@@ -134,7 +134,7 @@ absl::StatusOr<GatheredNormed> GatherNormed(LayerContext& context,
               .world = context.communicator.size()},
              network->gate),
          .x = &own,
-         // Some rank may have no columns of it.
+         // A rank may have no columns of the network.
          .products =
              absl::MakeConstSpan(products).subspan(0, width > 0 ? 2 : 0),
          .attachment = routes.has_value() ? &*routes : nullptr},

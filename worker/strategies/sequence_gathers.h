@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a sequence-parallel layer gathers from all ranks, and the products that
-// need not wait until all of it has come (all_gather_matmul.h).
+// The gathers of a sequence-parallel layer, and the products that begin before
+// all rows have come (all_gather_matmul.h).
 #ifndef RINGFLEET_WORKER_STRATEGIES_SEQUENCE_GATHERS_H_
 #define RINGFLEET_WORKER_STRATEGIES_SEQUENCE_GATHERS_H_
 
@@ -16,29 +16,33 @@
 
 namespace ringfleet::worker {
 
-// Whether this step's exchanges run beside products. With fewer rows a rank
-// would read its weights once more for each piece, for too few of them.
+// Returns whether this step's exchanges run beside products. They do from
+// LayerContext::fuse_rows rows per rank on. With fewer rows, a rank would read
+// its weights again for pieces that are too small.
 bool Fuses(const LayerContext& context, const RowSplit& split);
 
-// Every rank gets the cache rows of all rows, in the cache, and the products of
-// their query latents and its part of q_b, in workspace.q.
-//   query_x [split.size(), rq]
+// Gathers the cache rows and the query latents of all rows. On return the cache
+// of `layer` holds all rows, and workspace.q [split.rows(), heads, dn + dr] the
+// products of their query latents and this rank's q_b.
+//   query_x [split.size(), rq]: this rank's rows, as MakeLatents returns them
 absl::Status GatherQueries(LayerContext& context,
                            const kernels::WeightMatrix& q_b, const Batch& batch,
                            const RowSplit& split, int layer,
                            const kernels::Activations& query_x);
 
-// Normed activations of all rows of a step.
+// The normed activations of all rows of a step, and the products that began
+// with them.
 struct GatheredNormed {
   const kernels::Activations* x = nullptr;  // [split.rows(), D]
   EarlyProducts early;
 };
 
-// Every rank gets the normed activations of all rows, which are this rank's in
-// workspace.x, in a layer of experts with their routes, in the workspace.
-// Products by gate and up that all rows go through, of a dense layer or of the
-// shared expert, begin with the rows that are there; which rows a routed expert
-// has is known when all have come.
+// Gathers the normed activations of all rows. This rank's rows are in
+// workspace.x. A layer of experts also gathers the routes, in the workspace.
+// Products of gate and up that all rows go through, those of a dense layer or
+// of the shared expert, begin with the rows that have come. Routed experts
+// wait: their rows are known when all routes have come. Errors: those of the
+// collectives; DATA_LOSS of CheckRoutes.
 absl::StatusOr<GatheredNormed> GatherNormed(LayerContext& context,
                                             const LayerWeights& weights,
                                             const RowSplit& split);

@@ -17,9 +17,9 @@
 namespace ringfleet::worker {
 namespace {
 
-// Whether the sums of the feed-forward part travel beside its last products: a
-// piece reads the last weights of all experts that it has tokens for, which
-// pays where these have enough of them.
+// Returns whether sums of the feed-forward part travel beside its down
+// products. A piece reads the down weights of every expert that it has rows
+// for, which pays where experts have enough rows.
 bool FusesFeedForward(const LayerContext& context, const LayerWeights& weights,
                       const RowSplit& split) {
   if (!Fuses(context, split)) return false;
@@ -30,8 +30,8 @@ bool FusesFeedForward(const LayerContext& context, const LayerWeights& weights,
       context.fuse_rows);
 }
 
-// Sums of this rank's rows, [split.size(), D], as an all-reduce would send
-// them.
+// Rounds sums [split.size(), D] to the wire, as an all-reduce does when it
+// sends them.
 void RoundSums(LayerContext& context, const RowSplit& split, float* sums) {
   if (context.wire == cluster::Wire::kF32) return;
   const size_t hidden = context.spec.hidden_size;
@@ -42,8 +42,8 @@ void RoundSums(LayerContext& context, const RowSplit& split, float* sums) {
       });
 }
 
-// partial [split.rows(), D] is added over ranks; this rank's rows of the sum
-// lie in the returned [split.size(), D], rounded.
+// Adds up partial [split.rows(), D] over ranks. Returns this rank's rows of the
+// sum, [split.size(), D], rounded.
 absl::StatusOr<const float*> ReduceScatterRows(LayerContext& context,
                                                const RowSplit& split,
                                                float* partial) {
@@ -62,7 +62,8 @@ absl::StatusOr<const float*> ReduceScatterRows(LayerContext& context,
   return reduced;
 }
 
-// This rank's rows of the sum over ranks of attended w, [split.size(), D].
+// Multiplies attended by w and adds up over ranks. Returns this rank's rows of
+// the sum, [split.size(), D].
 //   attended [split.rows(), w.columns()] f32
 absl::StatusOr<const float*> ProjectAndScatter(LayerContext& context,
                                                const kernels::WeightMatrix& w,
@@ -99,7 +100,8 @@ absl::StatusOr<const float*> ProjectAndScatter(LayerContext& context,
   return ReduceScatterRows(context, split, partial);
 }
 
-// The same of the feed-forward part of all rows.
+// Computes the feed-forward part of all rows and adds up over ranks. Returns
+// this rank's rows of the sum, [split.size(), D].
 absl::StatusOr<const float*> FeedForwardAndScatter(LayerContext& context,
                                                    const LayerWeights& weights,
                                                    const GatheredNormed& normed,
@@ -116,7 +118,7 @@ absl::StatusOr<const float*> FeedForwardAndScatter(LayerContext& context,
   if (FusesFeedForward(context, weights, split)) {
     FeedForwardHidden(context, weights, *normed.x, normed.early, {&all, 1});
     float* out = Grow(context.workspace.reduced, split.size() * hidden);
-    // The halves of a step in one piece: see above.
+    // One piece a step, because each piece reads all last weights again.
     RF_RETURN_IF_ERROR(context.communicator.ReduceScatterWhile(
         {.rows = split.rows(),
          .columns = hidden,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sequence-parallel layers (Korthikanti et al., "Reducing Activation
 // Recomputation in Large Transformer Models", arXiv:2205.05198, section 4.2.2;
-// here with MLA's latents): between attention and feed-forward part each rank
-// holds the residual stream of its own rows only. What depends on a row alone
-// (norms, latents, routing) is computed once in the group and not on every
-// rank, and what travels is small: latents in place of hidden states, both as
-// the products read them, so that int8 codes travel as int8.
+// here with MLA's latents). Between the attention and the feed-forward part
+// each rank holds the residual stream of its own rows only. Norms, latents and
+// routing depend on a row alone, so one rank of the data group computes them,
+// not every rank. Latents travel in place of hidden states. Rows travel as the
+// products read them, so int8 codes travel as int8.
 #ifndef RINGFLEET_WORKER_STRATEGIES_SEQUENCE_PARALLEL_H_
 #define RINGFLEET_WORKER_STRATEGIES_SEQUENCE_PARALLEL_H_
 

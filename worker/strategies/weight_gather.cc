@@ -20,19 +20,20 @@ namespace {
 
 using kernels::WeightMatrix;
 
-// A matrix as one rank has it.
+// Form and size of a matrix on one rank.
 struct MatrixShape {
   kernels::WeightForm form = kernels::WeightForm::kF32;
   size_t rows = 0;
   size_t columns = 0;
-  // To where the next one may begin: kernels want views aligned to 64 bytes.
+  // Returns the bytes up to the next matrix. Kernels want views aligned to 64
+  // bytes.
   size_t PaddedBytes() const {
     return (WeightMatrix::Bytes(form, rows, columns) + 63) / 64 * 64;
   }
 };
 
-// The four matrices of the attention that heads are split in: q_b, kv_b,
-// uk_transposed and o.
+// Returns the shape of the i-th attention matrix that is split by heads: q_b,
+// kv_b, uk_transposed, o.
 MatrixShape AttentionShape(const cluster::ModelSpec& spec,
                            const cluster::ShardPlan& plan,
                            kernels::WeightForm form, size_t i) {
@@ -54,7 +55,8 @@ MatrixShape AttentionShape(const cluster::ModelSpec& spec,
   }
 }
 
-// The three of `width` columns of a network: gate, up and down.
+// Returns the shape of gate, up or down (i = 0, 1, 2) of `width` columns of a
+// network.
 MatrixShape NetworkShape(const cluster::ModelSpec& spec, size_t width,
                          kernels::WeightForm form, size_t i) {
   const size_t hidden = spec.hidden_size;
@@ -62,16 +64,16 @@ MatrixShape NetworkShape(const cluster::ModelSpec& spec, size_t width,
                : MatrixShape{form, hidden, width};
 }
 
-// Columns of an expert that is at `place`.
+// Returns how many columns a rank has of an expert at `place`.
 size_t ExpertWidth(const cluster::ShardPlan& plan, int place) {
   return plan.expert_place == place ? plan.expert_columns.size() : 0;
 }
 
 // All-gathers `count` matrices of which each rank has its shard:
-//   shape(rank, i)  that of rank's i-th matrix
-//   own[i]          this rank's; not looked at where its shape is empty
-//   use(rank, views) is called in rank order with views of rank's matrices
-//     that hold until the next call of this function
+//   shape(rank, i)  shape of the rank's i-th matrix
+//   own[i]          this rank's matrix; not read where its shape is empty
+//   use(rank, views) is called in rank order with views of the rank's matrices,
+//     which are valid until the next call of this function
 template <size_t kCount, typename Shape, typename Use>
 absl::Status GatherMatrices(LayerContext& context, Shape shape,
                             const std::array<const WeightMatrix*, kCount>& own,
@@ -105,7 +107,7 @@ absl::Status GatherMatrices(LayerContext& context, Shape shape,
     std::array<WeightMatrix, kCount> views;
     for (size_t i = 0; i < kCount; ++i) {
       const MatrixShape other = shape(rank, i);
-      // The workspace keeps it, and outlives every view.
+      // The workspace owns the memory and outlives every view.
       views[i] = WeightMatrix::View(
           other.form, other.rows, other.columns, data,
           std::shared_ptr<const void>(std::shared_ptr<const void>(), data));
@@ -116,7 +118,7 @@ absl::Status GatherMatrices(LayerContext& context, Shape shape,
   return absl::OkStatus();
 }
 
-// sum [size] += summand
+// Adds summand [size] to sum.
 void AddAll(LayerContext& context, const float* summand, size_t size,
             float* sum) {
   constexpr size_t kGrain = size_t{1} << 14;
@@ -125,7 +127,7 @@ void AddAll(LayerContext& context, const float* summand, size_t size,
   });
 }
 
-// The part of the batch that this rank has, in workspace.own_batch.
+// Sets workspace.own_batch to this rank's rows of the batch and returns it.
 const Batch& OwnRows(LayerContext& context, const Batch& batch,
                      const RowSplit& split) {
   Batch& own = context.workspace.own_batch;
@@ -146,7 +148,7 @@ const Batch& OwnRows(LayerContext& context, const Batch& batch,
   return own;
 }
 
-// Every rank gets the cache rows of all tokens, in its cache.
+// Gathers the cache rows of all rows into every rank's cache.
 absl::Status GatherCacheRows(LayerContext& context, const Batch& batch,
                              const RowSplit& split, int layer) {
   CacheRows rows(context, batch, layer);
@@ -156,7 +158,7 @@ absl::Status GatherCacheRows(LayerContext& context, const Batch& batch,
       [&](size_t row, const char* record) { rows.Load(row, record); });
 }
 
-// sum [own rows, D]: attention of all heads.
+// Adds the attention of all heads to sum [own rows, D].
 absl::Status AddAttention(LayerContext& context,
                           const AttentionWeights& weights, const Batch& own,
                           int layer, const kernels::Activations& query_x,
@@ -182,9 +184,9 @@ absl::Status AddAttention(LayerContext& context,
       });
 }
 
-// sum [own rows, D] += a network whose columns all ranks share:
-//   width(rank)  columns that rank has
-//   rows, row_weights: as kernels::SwigluExpert; the rows may be none
+// Adds a network, whose columns are split over all ranks, to sum [own rows, D].
+//   width(rank)  columns of the network on the rank
+//   rows, row_weights: as in kernels::SwigluExpert; there may be no rows
 template <typename Width>
 absl::Status AddNetwork(LayerContext& context, kernels::WeightForm form,
                         Width width, const MlpWeights* own,
@@ -217,8 +219,8 @@ absl::Status AddNetwork(LayerContext& context, kernels::WeightForm form,
       });
 }
 
-// Every rank gets the routes of all rows, to count them and to know which
-// experts are wanted at all; then the workspace has this rank's own again.
+// Gathers the routes of all rows, counts them and marks the experts that any
+// row wants. The workspace has this rank's routes again on return.
 absl::Status GatherRoutes(LayerContext& context, const RowSplit& split,
                           int layer, std::vector<char>& wanted) {
   const size_t chosen = context.spec.num_experts_per_tok;
@@ -240,7 +242,7 @@ absl::Status GatherRoutes(LayerContext& context, const RowSplit& split,
   return absl::OkStatus();
 }
 
-// sum [own rows, D] += the feed-forward part.
+// Adds the feed-forward part to sum [own rows, D].
 absl::Status AddFeedForward(LayerContext& context, const LayerWeights& weights,
                             const RowSplit& split, int layer,
                             const float* normed, float* sum) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layers whose weights travel in place of activations, as in fully sharded data
 // parallelism (ZeRO stage 3, arXiv:1910.02054, section 5.3; PyTorch FSDP,
-// arXiv:2304.11277): every rank computes whole layers for its own rows, with
-// the other ranks' weights gathered just before they are used and forgotten
-// behind. What travels does not grow with the rows, so it pays from about as
+// arXiv:2304.11277). Every rank computes whole layers for its own rows. It
+// gathers the other ranks' weights just before it uses them and forgets them
+// afterwards. The traffic does not grow with the rows, so it pays from about as
 // many rows as a layer is wide.
 #ifndef RINGFLEET_WORKER_STRATEGIES_WEIGHT_GATHER_H_
 #define RINGFLEET_WORKER_STRATEGIES_WEIGHT_GATHER_H_
