@@ -13,9 +13,9 @@
 
 namespace ringfleet::worker {
 
-// Looks, while in scope, at whether the caller of a call has given up;
-// then calls `on_cancelled`, again and again, because what it is to wake may
-// not wait yet.
+// Watches for a cancelled call while in scope. Once the caller has given up,
+// calls `on_cancelled` every kPoll from a thread of its own, because the thread
+// that it wakes may not wait yet.
 class CancellationWatch {
  public:
   CancellationWatch(grpc::ServerContext* context,
@@ -37,7 +37,7 @@ class CancellationWatch {
   CancellationWatch& operator=(const CancellationWatch&) = delete;
 
  private:
-  // After at most a poll's time.
+  // Waits for kPoll at most. Returns true when the scope ends.
   bool Done() {
     MutexLock lock(&mu_);
     if (!done_) {
@@ -46,7 +46,7 @@ class CancellationWatch {
     return done_;
   }
 
-  // How soon a caller that gave up is noticed.
+  // Longest time until a cancelled call is noticed.
   static constexpr std::chrono::milliseconds kPoll{50};
 
   Mutex mu_;

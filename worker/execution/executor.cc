@@ -18,7 +18,7 @@ kernels::SamplingFilter MakeFilter(const v1::SamplingParams& params) {
           .min_p = params.min_p()};
 }
 
-// Rows that one step may hold; bounds activations against a wrong plan.
+// Most rows of a step. Bounds the activations of a faulty plan.
 constexpr size_t kMaxRows = 8192;
 constexpr int kHiddenHead = 8;  // Numbers of a HiddenState.
 
@@ -217,7 +217,7 @@ absl::Status Executor::AssembleBatch(const v1::StepPlan& plan) {
     RF_ASSIGN_OR_RETURN(Sequence * sequence, ActiveSequence(slot));
     RF_RETURN_IF_ERROR(claim(slot));
     if (sequence->ended) {
-      // Other groups do not know of its end.
+      // Other data groups do not know that the sequence has ended.
       passes_.any |= main_.model->plan().mesh.data > 1;
       continue;
     }
@@ -248,7 +248,7 @@ v1::SlotResult* Executor::ResultOf(const BatchSpan& span,
   return entry;
 }
 
-// Rows whose hidden states are scored or drawn from.
+// Lists the rows whose hidden states are scored or drawn from.
 void Executor::CollectWantedRows() {
   wanted_rows_.clear();
   for (const BatchSpan& span : batch_.spans) {
@@ -319,7 +319,7 @@ absl::Status Executor::ScoreSpans(v1::StepResult* result) {
       ResultOf(span, result)->mutable_score()->MergeFrom(score);
     }
   }
-  // Experts of this rank may be wanted for what other groups score.
+  // Spans that other data groups score may need this rank's experts.
   const int most = *std::max_element(passes_.mtp.begin(), passes_.mtp.end());
   const Batch none;
   for (int pass = passes_.mtp[group_]; pass < most; ++pass) {

@@ -15,29 +15,29 @@
 
 namespace ringfleet::worker {
 
-// A model with the cache it writes.
+// A model and the cache that it writes.
 struct ModelInstance {
   Model* model = nullptr;
   KvCache* cache = nullptr;
 };
 
-// Executes step plans. Keeps every sequence's state (length, last token, end)
-// in its slot and advances it as all other ranks of its data group do, so a
-// plan never names them. Of other groups' sequences it knows what the plans
-// say, which is enough to enter the same passes over the model. One thread
-// calls it.
+// Executes step plans. Keeps the state of every sequence of its data group
+// (length, last token, end) by slot and advances it as all ranks of the group
+// do, so plans never name the state. For sequences of other groups it keeps
+// only the facts in the plans, which suffice to enter the same passes over the
+// model. Belongs to one thread.
 class Executor {
  public:
-  // `slots`: of a data group; the group d has [d * slots, (d + 1) * slots).
-  // `reference` has null pointers unless a plain float32 copy is loaded.
-  // `prefill_strategy` is the fleet's.
+  // `slots` are those of one data group; group d has slots [d * slots,
+  // (d + 1) * slots). `reference` has null pointers unless a float32 copy is
+  // loaded. `prefill_strategy` is the fleet's.
   Executor(uint64_t epoch, ModelInstance main, ModelInstance reference,
            int slots, v1::PrefillStrategy prefill_strategy);
 
   // Runs one step and fills `result`. After an error the epoch is over.
-  // Errors: INVALID_ARGUMENT for a plan that no coordinator should send (names
-  // step, slot and what is wrong); FAILED_PRECONDITION for another epoch or a
-  // step out of order; else of the model.
+  // Errors: INVALID_ARGUMENT: a plan that no coordinator should send; names
+  // step, slot and fault. FAILED_PRECONDITION: another epoch, or a step out of
+  // order. Those of the model.
   absl::Status Step(const v1::StepPlan& plan, v1::StepResult* result);
 
   uint64_t steps() const { return step_; }
@@ -55,26 +55,27 @@ class Executor {
     bool InPrompt() const { return length < prompt_size(); }
   };
 
-  // What any data group's part of a step makes all of them do.
+  // Passes over the model that a step makes on every rank, because at least one
+  // data group needs them.
   struct Passes {
-    bool any = false;        // Rows at all.
+    bool any = false;        // Some group has rows.
     bool hidden = false;     // Hidden states are observed.
-    bool reference = false;  // The plain copy evaluates them, too.
-    std::vector<int> mtp;    // Evaluations of the MTP layer, by group.
+    bool reference = false;  // The reference evaluates the rows too.
+    std::vector<int> mtp;    // Evaluations of the MTP layer, by data group.
   };
 
   absl::Status Admit(const v1::Admission& admission);
   absl::Status Release(uint32_t slot);
   absl::Status RewindSequence(const v1::Rewind& rewind);
   absl::StatusOr<Sequence*> ActiveSequence(uint32_t slot);
-  // Collects the step's tokens into batch_ and gives them cache blocks.
+  // Collects the step's tokens in batch_ and extends their slots' cache.
   absl::Status AssembleBatch(const v1::StepPlan& plan);
   void AppendSpan(uint32_t slot, Sequence& sequence, int rows);
-  // Notes what prefilling `count` tokens of a scored prompt takes.
+  // Adds the passes that scoring `count` prompt tokens takes.
   void NoteScoring(uint32_t slot, const Sequence& sequence, uint32_t count);
   int GroupOf(uint32_t slot) const { return static_cast<int>(slot) / slots_; }
   bool IsOwn(uint32_t slot) const { return GroupOf(slot) == group_; }
-  // The span's sequence.
+  // Returns the sequence of a span.
   Sequence& SequenceOf(const BatchSpan& span) {
     return sequences_[group_ * slots_ + span.slot];
   }
@@ -87,15 +88,15 @@ class Executor {
   const uint64_t epoch_;
   const ModelInstance main_;
   const ModelInstance reference_;
-  const int slots_;  // Of each data group.
+  const int slots_;  // In each data group.
   const int group_;
   const v1::PrefillStrategy prefill_strategy_;
   Scorer scorer_;
   uint64_t step_ = 0;
-  std::vector<Sequence> sequences_;  // By slot, of all groups.
-  // Buffers of a step, which the next one uses again.
+  std::vector<Sequence> sequences_;  // By slot, for all data groups.
+  // Buffers of a step, kept for the next one.
   Batch batch_;
-  std::vector<char> seen_;  // By slot: it is in batch_.
+  std::vector<char> seen_;  // By slot: the plan has named it.
   std::vector<uint32_t> wanted_rows_;
   Passes passes_;
   std::vector<DrawRequest> draws_;

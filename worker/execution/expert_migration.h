@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Moving experts while a fleet serves: what a place is to hold next is loaded
-// beside what it holds, and changes places with it between two steps.
+// Moves experts while a fleet serves. The replicas that a place will hold are
+// loaded beside the ones that it holds, and replace them between two steps.
 #ifndef RINGFLEET_WORKER_EXECUTION_EXPERT_MIGRATION_H_
 #define RINGFLEET_WORKER_EXECUTION_EXPERT_MIGRATION_H_
 
@@ -23,23 +23,24 @@ struct MissingExpert {
   bool operator==(const MissingExpert&) const = default;
 };
 
-// What `place` has to load to get from one layout to another, by layer and
-// expert.
+// Returns the experts that `place` must load to get from `now` to `next`, by
+// layer, then expert.
 std::vector<MissingExpert> MissingExperts(const cluster::ExpertLayout& now,
                                           const cluster::ExpertLayout& next,
                                           int place);
 
-// The layout to come, with what this place lacks for it. Of one set of weights.
+// The next layout, and the experts that this place lacks for it, for one set of
+// weights.
 struct StagedExperts {
   cluster::ExpertLayout layout;
-  std::vector<MissingExpert> missing;  // As MissingExperts has them.
-  std::vector<MlpWeights> loaded;      // In the same order.
-  uint64_t bytes() const;              // Of them.
+  std::vector<MissingExpert> missing;  // In the order of MissingExperts.
+  std::vector<MlpWeights> loaded;      // By index in `missing`.
+  uint64_t bytes() const;              // Sum over `loaded`.
 };
 
-// Puts them into the weights of `place`, whose experts are those of `now`, and
-// drops what the layout to come has no place for. `bytes` of the weights
-// follow. Takes no time to speak of but for giving memory back.
+// Moves the staged experts into the weights of `place`, which are those of
+// layout `now`, and frees the experts that the next layout does not have there.
+// Updates Weights::bytes. Copies no weights.
 void SwitchExperts(const cluster::ExpertLayout& now, int place,
                    StagedExperts staged, Weights* weights);
 

@@ -8,7 +8,7 @@ namespace ringfleet::worker {
 
 void ExpertStatistics::AddStep(std::vector<std::vector<uint64_t>>& counts,
                                std::vector<uint64_t>& dropped) {
-  // One that only freed slots or moved experts says nothing of an average step.
+  // A step that only freed slots or moved experts does not count.
   const bool empty =
       std::all_of(counts.begin(), counts.end(), [](const auto& layer) {
         return std::all_of(layer.begin(), layer.end(),

@@ -10,21 +10,22 @@
 
 namespace ringfleet::worker {
 
-// How many tokens each expert got: exact totals since a reset, and an
-// exponential average per step. Thread-safe: the executor adds, any thread
-// reads.
+// Counts the tokens of each expert: exact totals since a reset, and exponential
+// averages per step. Thread-safe.
 class ExpertStatistics {
  public:
-  // `counts` [layer][expert] of one step; empty for dense layers; `dropped`
-  // [layer] of these. Zeroes both.
+  // Adds one step and zeroes both arguments.
+  //   counts [layer][expert]: tokens; empty for dense layers
+  //   dropped [layer]: routes that no place took
   void AddStep(std::vector<std::vector<uint64_t>>& counts,
                std::vector<uint64_t>& dropped);
 
-  // Appends the MoE layers, ascending; then zeroes the totals if asked.
+  // Appends the layers with experts in ascending order. Then zeroes the totals
+  // if `reset`.
   void Read(bool reset, v1::StatisticsResponse* response);
 
  private:
-  // About the last hundred steps.
+  // Weight of the old average in each step: about the last hundred steps count.
   static constexpr float kDecay = 0.99f;
 
   Mutex mu_;

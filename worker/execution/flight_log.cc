@@ -15,7 +15,7 @@ namespace {
 using cluster::Deadline;
 using cluster::FlightRecord;
 
-// Enough to see where a step stood, few enough for a log.
+// Operations in the log: enough to see how far a step got.
 constexpr size_t kLoggedRecords = 16;
 
 uint64_t Nanoseconds(Deadline::Clock::duration duration) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The last collectives of this worker: shown to whoever asks, and written down
-// when an epoch fails.
+// The last collectives of this worker. FlightRecords shows them, and a failed
+// epoch writes them down.
 #ifndef RINGFLEET_WORKER_EXECUTION_FLIGHT_LOG_H_
 #define RINGFLEET_WORKER_EXECUTION_FLIGHT_LOG_H_
 
@@ -12,19 +12,20 @@
 
 namespace ringfleet::worker {
 
-// Thread-safe.
+// Records collectives and reports them. Thread-safe.
 class FlightLog {
  public:
-  // `log_file`: of the worker; "": it logs to stderr.
+  // `log_file` is the worker's. Empty: the worker logs to stderr.
   explicit FlightLog(std::string log_file) : log_file_(std::move(log_file)) {}
 
   cluster::FlightRecorder& recorder() { return recorder_; }
 
-  // An epoch has failed with `cause`: logs the last operations, a line each,
-  // and writes all that are kept into LOG_FILE.flight, if there is a log file.
+  // Reports an epoch that failed with `cause`: logs the last operations, a line
+  // each, and writes all kept records to LOG_FILE.flight if there is a log
+  // file.
   void Report(const absl::Status& cause);
 
-  // The latest `limit` records, or all that are kept for 0; oldest first.
+  // Appends the latest `limit` records, oldest first. 0: all that are kept.
   void Read(uint32_t limit, v1::FlightRecordsResponse* response) const;
 
  private:

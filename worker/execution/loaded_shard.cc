@@ -23,7 +23,7 @@
 namespace ringfleet::worker {
 namespace {
 
-// Activations, buffers of the links, code and stacks.
+// Bytes of activations, buffers of the links, code and stacks.
 constexpr uint64_t kOverheadBytes = 256ull << 20;
 constexpr int kMaxSlots = 1024;
 
@@ -91,7 +91,7 @@ absl::StatusOr<cluster::ExpertLayout> LayoutFor(
   return layout;
 }
 
-// Positions per slot that fit beside the weights, at most `wanted`.
+// Returns how many positions per slot fit beside the weights, at most `wanted`.
 absl::StatusOr<int> FitContext(const cluster::ModelSpec& spec,
                                const v1::LoadRequest& request,
                                kernels::Dtype cache_dtype, bool mtp,
@@ -138,8 +138,8 @@ absl::StatusOr<int> FitContext(const cluster::ModelSpec& spec,
   return low;
 }
 
-// What a worker needs beside weights and cache. A plain float32 copy gathers
-// into memory of its own.
+// Returns the bytes that a worker needs beside weights and cache. A float32
+// reference gathers weights into memory of its own.
 uint64_t BufferBytes(const LoadedShard& shard, v1::PrefillStrategy strategy) {
   const LoadOptions& options = shard.options;
   const cluster::MeshShape& mesh = shard.plan.mesh;
@@ -156,7 +156,7 @@ uint64_t BufferBytes(const LoadedShard& shard, v1::PrefillStrategy strategy) {
   return kOverheadBytes + bytes;
 }
 
-// What weights and cache of a shard may take together.
+// Returns the bytes that weights and cache of a shard may take together.
 uint64_t LimitFor(const v1::LoadRequest& request, const LoadSettings& settings,
                   uint64_t held_bytes) {
   const uint64_t available =
@@ -195,7 +195,7 @@ absl::StatusOr<cluster::ShardPlan> PlanFor(const cluster::ModelSpec& spec,
                             static_cast<int>(layout.rank()));
 }
 
-// Whether what two requests load differs in nothing but the slices.
+// Returns whether two requests load slices of equal weights.
 bool SameWeights(v1::LoadRequest a, v1::LoadRequest b) {
   for (v1::LoadRequest* request : {&a, &b}) {
     request->clear_layout();
@@ -215,7 +215,7 @@ bool SameSlices(const cluster::ShardPlan& a, const cluster::ShardPlan& b) {
          a.dense_columns == b.dense_columns && a.vocab == b.vocab;
 }
 
-// Tells of progress over several stages, not too often.
+// Reports progress over several stages, at most every 100 ms.
 class StagedProgress {
  public:
   StagedProgress(
@@ -226,14 +226,14 @@ class StagedProgress {
     message_->set_bytes_total(bytes_total);
   }
 
-  // For what loads; valid while this object is.
+  // Returns the callback for a loader. Valid as long as this object.
   auto Callback() {
     return [this](uint64_t done, uint64_t total) { return Tell(done, total); };
   }
-  // The stage that begins is `bytes` behind the one before.
+  // Begins the next stage. The last one had `bytes`.
   void NextStage(uint64_t bytes) { stage_begin_ += bytes; }
 
-  // What `report` said last: a load ends with it when it is not OK.
+  // Returns the last status of `report`. A load ends with its error.
   const absl::Status& stopped() const { return stopped_; }
 
  private:
@@ -243,7 +243,7 @@ class StagedProgress {
       return absl::OkStatus();
     }
     last_report_ = now;
-    // A stage may turn out smaller than it was thought to be.
+    // A stage may turn out smaller than expected.
     message_->set_bytes_done(
         std::min(stage_begin_ + done, message_->bytes_total()));
     message_->set_bytes_fetched(checkpoint_.bytes_fetched() +
@@ -259,8 +259,9 @@ class StagedProgress {
   std::chrono::steady_clock::time_point last_report_;  // The clock's epoch.
 };
 
-// Fills in the weights, from the folder of packed shards if there is a sound
-// one, else from the checkpoint, if the folder has room for so many bytes.
+// Fills in the weights, from a sound packed shard in the folder or else from
+// the checkpoint. A load from the checkpoint first makes sure that the folder
+// has room.
 absl::Status LoadWeights(const cluster::Checkpoint& checkpoint,
                          const LoadOptions& options,
                          const std::optional<ShardCache>& cache,
@@ -281,7 +282,7 @@ absl::Status LoadWeights(const cluster::Checkpoint& checkpoint,
       shard->cache_status = weights.status();
     }
     if (!absl::IsNotFound(shard->cache_status)) {
-      // A shard of what the checkpoint was before is no surprise; damage is.
+      // A shard of an older checkpoint is normal. A damaged one is reported.
       if (absl::IsDataLoss(shard->cache_status)) {
         shard->warning =
             absl::StrCat(shard->cache_status.message(), "; packed anew");
@@ -298,8 +299,8 @@ absl::Status LoadWeights(const cluster::Checkpoint& checkpoint,
   return absl::OkStatus();
 }
 
-// Writes the shard now. That it cannot is a warning, unless the load was
-// stopped.
+// Writes the shard to the folder. A failure becomes a warning, unless the load
+// was stopped.
 absl::Status Save(StagedProgress& progress, LoadedShard* shard) {
   shard->cache_status =
       shard->unsaved->Write(shard->parts, *shard->pool, progress.Callback());
@@ -472,7 +473,7 @@ absl::Status PackShard(
   if (folder.empty()) {
     return absl::InvalidArgumentError("no folder for packed shards");
   }
-  // Before a checkpoint is read for nothing.
+  // Checked before the checkpoint is read.
   RF_RETURN_IF_ERROR(ShardCache::MakeFolder(folder));
   LoadSettings packs = settings;
   packs.only_packs = true;

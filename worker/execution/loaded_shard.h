@@ -26,79 +26,84 @@
 
 namespace ringfleet::worker {
 
-// What a rank holds between epochs: its slices of one checkpoint. Immutable,
-// but that experts may move between two steps.
+// A rank's slices of one checkpoint, which it holds between epochs. Immutable,
+// except that experts may move between two steps.
 struct LoadedShard {
   v1::LoadRequest request;
-  LoadOptions options;  // Without `experts`: `layout` says that.
+  LoadOptions options;  // `experts` is null: see `layout`.
   cluster::ModelSpec spec;
   cluster::ShardPlan plan;
-  cluster::ExpertLayout layout;  // Of all places.
+  cluster::ExpertLayout layout;  // All places.
   kernels::Dtype cache_dtype = kernels::Dtype::kBf16;
   std::string fingerprint;
-  std::string file_state;  // Of the checkpoint: Checkpoint::FileState.
+  std::string file_state;  // Checkpoint::FileState at load.
   Weights weights;
-  std::optional<Weights> reference;  // Plain float32, on request.
+  std::optional<Weights> reference;  // Float32 copy, on request.
   int slots = 0;
   int context = 0;                           // Positions per slot that fit.
-  std::atomic<uint64_t> resident_bytes = 0;  // Of all weights.
+  std::atomic<uint64_t> resident_bytes = 0;  // All weights.
   std::unique_ptr<kernels::ThreadPool> pool;
 
-  // How it came about.
-  uint64_t tensor_bytes_read = 0;  // As in LoadProgress.
+  // Figures of the load, as in LoadProgress.
+  uint64_t tensor_bytes_read = 0;
   uint64_t other_bytes_read = 0;
   uint64_t tensor_bytes_fetched = 0;
   uint64_t other_bytes_fetched = 0;
   bool from_cache = false;
-  bool kept = false;  // From an epoch before; then the figures above are 0.
-  // Why the folder of packed shards does not hold this one; OK when it does, or
-  // there is no folder.
+  bool kept = false;  // Kept from an earlier epoch; the figures are then 0.
+  // Reason why the folder of packed shards does not hold this shard. OK: it
+  // does, or there is no folder.
   absl::Status cache_status;
-  // For the user: what went wrong there, and what had to be fetched.
+  // Text for the user: failures of the folder, and bytes that were fetched.
   std::string warning;
-  // Where `parts`, which are its weights, are yet to be written.
+  // Folder that `parts` have yet to be written to.
   std::optional<ShardCache> unsaved;
-  std::vector<PackedPart> parts;
+  std::vector<PackedPart> parts;  // Refer to the weights.
 };
 
-// What a worker was started with.
+// Settings of the worker for a load.
 struct LoadSettings {
-  int threads = 1;                  // Unless a request names a number.
+  int threads = 1;                  // Default; a request may name a number.
   uint64_t memory_limit_bytes = 0;  // 0: the request's.
   std::string shard_cache;          // Empty: the request's.
   uint64_t available_memory_bytes = 0;
-  std::string coordinator;  // Where sources without an address are.
-  // Whether a shard that cannot be kept is of no use.
+  std::string coordinator;  // Address of sources that name none.
+  // The shard is only packed, so a folder that cannot hold it is an error.
   bool only_packs = false;
-  // Ends what is fetched from other hosts; null: nothing does.
+  // Cancels fetches from other hosts; null: nothing does.
   cluster::CancellableCalls* fetching = nullptr;
 };
 
-// Serves Worker.Load. `report` gets the fingerprint before a weight is read,
-// then progress at most every 100 ms; a status it returns stops the load.
-// Weights and cache must fit into what the host has available and into the
-// limit. A folder of packed shards that is of no use is no error.
+// Serves Worker.Load. `report` gets the fingerprint before any weight is read,
+// then progress at most every 100 ms. An error from `report` stops the load.
+// Weights and cache must fit into the available memory and the limit. An
+// unusable folder of packed shards is no error; LoadedShard::cache_status
+// tells.
+//
+// Errors: see Worker.Load in worker.proto.
 absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
     const v1::LoadRequest& request, const LoadSettings& settings,
     absl::FunctionRef<absl::Status(const v1::LoadProgress&)> report);
 
-// Makes a shard that is loaded that of `request`, if its slices are those that
-// it asks for: of the same files, as whatever rank of whatever mesh, with other
-// slots and positions. False: they are not, and the shard is left as it is.
-// Requires that nobody else uses it.
+// Adapts a loaded shard to `request` if it asks for the slices that the shard
+// has. Rank, mesh, slots and positions may differ; files and slices may not.
+// Returns false, and leaves the shard unchanged, if they differ. Requires that
+// nobody else uses the shard.
 //
 // Errors: those of LoadShardFor.
 absl::StatusOr<bool> KeepShard(const v1::LoadRequest& request,
                                const LoadSettings& settings,
                                LoadedShard* shard);
 
-// Serves Worker.Convert: puts the shard of a request into its folder, unless a
+// Serves Worker.Convert: writes the shard of a request to its folder, unless a
 // sound one is there.
+//
+// Errors: those of LoadShardFor, and of the folder.
 absl::Status PackShard(
     const v1::LoadRequest& request, const LoadSettings& settings,
     absl::FunctionRef<absl::Status(const v1::LoadProgress&)> report);
 
-// The last message of a load.
+// Returns the last message of a load.
 v1::LoadProgress DoneMessage(const LoadedShard& shard);
 
 }  // namespace ringfleet::worker

@@ -25,7 +25,7 @@ absl::Status AllNan() {
   return absl::DataLossError("all logits of a token are NaN");
 }
 
-// Those of `logits`, of the ids in `ids`, that may be drawn.
+// Returns the part of `logits`, those of `ids`, that may be drawn.
 absl::Span<const float> UsableLogits(const DrawRequest& request,
                                      absl::Span<const float> logits,
                                      cluster::Range ids) {
@@ -48,8 +48,8 @@ size_t UsableVocab(const DrawRequest& request, int vocab_size) {
 absl::StatusOr<std::vector<std::vector<Candidate>>> GatherTopCandidates(
     absl::Span<const absl::Span<const float>> rows, cluster::Range vocab,
     size_t count, kernels::ThreadPool& pool, TimedCommunicator& communicator) {
-  // The first `count` of all ranks are among the first `count` of each. Ranks
-  // with fewer fill up with candidates that precede nothing.
+  // The first `count` of all ranks together are among the first `count` of each
+  // rank. A rank with fewer candidates adds some that precede nothing.
   constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();
   std::vector<Candidate> own(
       rows.size() * count,
@@ -115,8 +115,8 @@ void TokenDrawer::Merge(const DrawRequest& request, const RowSummary& other,
 absl::StatusOr<absl::Span<const DrawnToken>> TokenDrawer::Draw(
     absl::Span<const DrawRequest> requests, const float* logits,
     cluster::Range vocab, int vocab_size) {
-  // Parts of a row, which several threads share where there are few rows: 10
-  // to 50 us each. Ranks don't all have as many.
+  // Rows are cut into parts of 10 to 50 us, so that several threads work where
+  // there are few rows. Ranks may have different numbers of parts.
   constexpr size_t kPart = 16384;
   const size_t size = vocab.size();
   const size_t num_parts = (size + kPart - 1) / kPart;
@@ -140,7 +140,7 @@ absl::StatusOr<absl::Span<const DrawnToken>> TokenDrawer::Draw(
   }
   RF_RETURN_IF_ERROR(
       GatherRecords(communicator_, absl::MakeConstSpan(own_), &all_));
-  // What all ranks know together, in the place of the first one's.
+  // The first rank's summaries become those of all ranks.
   for (size_t i = requests.size(); i < all_.size(); ++i) {
     const size_t row = i % requests.size();
     Merge(requests[row], all_[i], &all_[row]);
@@ -178,8 +178,8 @@ absl::Status TokenDrawer::DrawFiltered(absl::Span<const DrawRequest> requests,
     undecided.push_back(row);
     count = std::max<size_t>(count, requests[row].filter.top_k);
   }
-  // Lists of some ranks' firsts are only certain down to the last candidate
-  // that the shortest of them reached: where that is not enough, longer ones.
+  // The merged list is certain down to the last candidate of the shortest list
+  // of a rank. If the filters need more, ask for longer lists.
   for (; !undecided.empty(); count *= 8) {
     count = std::min(count, static_cast<size_t>(vocab_size));
     std::vector<absl::Span<const float>> usable;
@@ -196,7 +196,7 @@ absl::Status TokenDrawer::DrawFiltered(absl::Span<const DrawRequest> requests,
     for (size_t i = 0; i < undecided.size(); ++i) {
       const size_t row = undecided[i];
       const DrawRequest& request = requests[row];
-      // A NaN ranks last, so a NaN in front means that there is nothing else.
+      // A NaN ranks last, so a NaN in front means that all are NaN.
       if (tops[i].empty() || std::isnan(tops[i][0].logit)) return AllNan();
       const size_t survivors = kernels::CountSurvivors(
           tops[i], request.filter, all_[row].tempered.Value(),

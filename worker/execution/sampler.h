@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Draws tokens from a vocabulary that is spread over ranks. Every rank calls
-// with its rows of the logits and gets the same tokens.
+// Draws tokens from a vocabulary that is split over ranks. Every rank calls
+// with its part of the logits and gets the same tokens.
 #ifndef RINGFLEET_WORKER_EXECUTION_SAMPLER_H_
 #define RINGFLEET_WORKER_EXECUTION_SAMPLER_H_
 
@@ -16,45 +16,47 @@
 
 namespace ringfleet::worker {
 
+// One token to draw.
 struct DrawRequest {
   kernels::SamplingFilter filter;
   kernels::DrawKey key;
-  uint32_t usable_vocab = 0;  // Ids from here on are never drawn; 0: all are.
+  uint32_t usable_vocab = 0;  // Ids from here on are not drawn; 0: all may be.
 };
 
 struct DrawnToken {
   uint32_t id = 0;
-  float logprob = 0;  // Natural, of the model: no temperature, no filter.
+  // Natural logarithm of the model's probability, without temperature or
+  // filter.
+  float logprob = 0;
 };
 
-// Draws tokens from logits that are spread over the ranks. Without filters it
-// allocates nothing once its buffers have grown. One thread uses it.
+// Draws the tokens of a step. Belongs to one thread. Requests without filters
+// allocate nothing once the buffers have grown.
 class TokenDrawer {
  public:
-  // Both must outlive it; `pool` works for it during a call.
+  // Both must outlive the object. `pool` works for it during a call.
   TokenDrawer(TimedCommunicator* communicator, kernels::ThreadPool* pool)
       : communicator_(*communicator), pool_(*pool) {}
 
-  // One token for each request, valid until the next call.
-  //   logits [requests, vocab.size()] f32: this rank's rows of the vocabulary
-  // Without filters one small gather decides; with top-k, top-p or min-p the
-  // ranks exchange their likeliest candidates, more of them until the filters
-  // are decided.
-  // Errors: of the collectives; DATA_LOSS when all logits of a row are NaN.
+  // Returns one token for each request, valid until the next call.
+  //   logits [requests, vocab.size()] f32: this rank's part of the vocabulary
+  // Without filters one small gather decides. With top-k, top-p or min-p the
+  // ranks exchange their likeliest candidates, and more of them until the
+  // filters are decided.
+  // Errors: those of the collectives; DATA_LOSS: all logits of a row are NaN.
   absl::StatusOr<absl::Span<const DrawnToken>> Draw(
       absl::Span<const DrawRequest> requests, const float* logits,
       cluster::Range vocab, int vocab_size);
 
  private:
-  // What a rank knows about one row of logits.
+  // One row of logits on one rank. Usable ids are below usable_vocab.
   struct RowSummary {
-    kernels::LogSumExp all;       // Over its rows of the vocabulary.
-    kernels::LogSumExp tempered;  // Of logit / T over its usable rows, for
-                                  // filters.
-    kernels::Candidate best;  // Drawn from its usable rows, without filters.
-    uint32_t valid = 0;       // Whether there is a `best`.
+    kernels::LogSumExp all;       // Over the rank's ids.
+    kernels::LogSumExp tempered;  // Of logit / T over usable ids, for filters.
+    kernels::Candidate best;      // Drawn from usable ids, without filters.
+    uint32_t valid = 0;           // 1: `best` is set.
   };
-  // Of the logits of the ids in `ids`.
+  // Summarizes `logits`, those of `ids`.
   static RowSummary Summarize(const DrawRequest& request,
                               absl::Span<const float> logits,
                               cluster::Range ids);
@@ -74,9 +76,12 @@ class TokenDrawer {
   std::vector<DrawnToken> drawn_;
 };
 
-// The `count` likeliest ids of each row, over all ranks, likeliest first.
-//   rows  this rank's logits of each row, from the id vocab.begin on
-// Rows have the same length on all ranks and may end before the vocabulary.
+// Returns the `count` likeliest ids of each row over all ranks, likeliest
+// first.
+//   rows: this rank's logits of each row, from id vocab.begin on; a row may end
+//     before vocab.end
+// All ranks call it together.
+// Errors: those of the collectives.
 absl::StatusOr<std::vector<std::vector<kernels::Candidate>>>
 GatherTopCandidates(absl::Span<const absl::Span<const float>> rows,
                     cluster::Range vocab, size_t count,

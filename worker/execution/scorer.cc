@@ -16,11 +16,11 @@ namespace {
 using kernels::Candidate;
 using kernels::LogSumExp;
 
-// Rows whose logits are held at a time: 32 rows of R1's whole vocabulary are
-// 16.5 MB.
+// Rows whose logits are in memory at a time. 32 rows of R1's whole vocabulary
+// take 16.5 MB.
 constexpr size_t kTileRows = 32;
 
-// What is known of one row's distribution; merged over ranks.
+// Summary of one row's distribution, on one rank or merged over ranks.
 struct RowScore {
   LogSumExp all;
   Candidate best{.id = std::numeric_limits<uint32_t>::max(),
@@ -62,14 +62,15 @@ absl::StatusOr<std::vector<RowScore>> MergeOverRanks(
   return merged;
 }
 
-// The id behind row `row` of the span; past the vocabulary at the prompt's end.
+// Returns the id behind row `row` of the span. At the prompt's end, returns a
+// number past the vocabulary.
 uint32_t NextId(const ScoredSpan& scored, size_t row) {
   const size_t next = scored.span.first_position + row + 1;
   return next < scored.prompt.size() ? scored.prompt[next]
                                      : std::numeric_limits<uint32_t>::max();
 }
 
-// Rows of the span that have a successor in the prompt.
+// Returns how many rows of the span have a successor in the prompt.
 size_t RowsWithSuccessor(const ScoredSpan& scored) {
   return std::min<size_t>(
       scored.span.rows, scored.prompt.size() - 1 - scored.span.first_position);

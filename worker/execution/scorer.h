@@ -12,18 +12,20 @@
 
 namespace ringfleet::worker {
 
-// A span of a prompt whose probabilities are asked for.
+// A span of a prompt that is scored.
 struct ScoredSpan {
   const v1::ScoreOptions* options = nullptr;
-  absl::Span<const uint32_t> prompt;        // All of it.
-  BatchSpan span;                           // The span, in the step's batch.
-  const float* hidden = nullptr;            // [span.rows, D], after the norm.
-  const float* reference_hidden = nullptr;  // The same of the reference model.
+  absl::Span<const uint32_t> prompt;  // The whole prompt.
+  BatchSpan span;                     // In the step's batch.
+  // [span.rows, D] f32 after the final norm, of the model and of the reference.
+  const float* hidden = nullptr;
+  const float* reference_hidden = nullptr;
 };
 
-// Turns hidden states into log probabilities of the prompt's own tokens, the
-// likeliest continuations, MTP predictions and the divergence from a float32
-// reference. Every rank calls with the same spans; all receive the result.
+// Turns hidden states into scores: log-probabilities of the prompt's own
+// tokens, the likeliest continuations, predictions of the MTP layer, and the
+// divergence from a float32 reference. Every rank calls with the same spans and
+// gets the result. Belongs to the executor's thread.
 class Scorer {
  public:
   // `reference` may be null. Both must outlive the scorer.
@@ -31,8 +33,8 @@ class Scorer {
       : model_(model), reference_(reference) {}
 
   // Fills `result` for one span.
-  // Errors: INVALID_ARGUMENT when `options` ask for an MTP layer or a
-  // reference that is not loaded; else of the collectives.
+  // Errors: INVALID_ARGUMENT: `options` ask for an MTP layer or a reference
+  // that is not loaded. Those of the collectives.
   absl::Status Score(const ScoredSpan& scored, v1::ScoreResult* result);
 
  private:

@@ -10,9 +10,9 @@
 
 namespace ringfleet::worker {
 
-// Writes a shard that has been loaded into its folder while it is in use, on
-// one thread. What it has to say goes to the log. Start and the destructor are
-// called by one thread at a time, Stop by any.
+// Writes a loaded shard to its folder while the shard is in use, on a thread of
+// its own. Reports to the log. One thread at a time calls Start, End and the
+// destructor; any thread calls Stop and busy.
 class ShardSaver {
  public:
   ShardSaver() = default;
@@ -20,14 +20,14 @@ class ShardSaver {
   ShardSaver(const ShardSaver&) = delete;
   ShardSaver& operator=(const ShardSaver&) = delete;
 
-  // Gives up what it is writing and waits for that: for as long as the disk
-  // takes for some MiB.
+  // Gives up the file that is being written and waits for the thread: as long
+  // as the disk takes for some MiB.
   void End();
-  // The same without waiting.
+  // Gives up the file without waiting.
   void Stop() { stop_ = true; }
-  // Whether it reads the weights of a shard.
+  // Returns whether the thread reads the weights of a shard.
   bool busy() const { return busy_; }
-  // After End. `shard` has `unsaved`.
+  // Begins to write `shard`. Requires End before, and `shard->unsaved`.
   void Start(std::shared_ptr<const LoadedShard> shard);
 
  private:

@@ -14,7 +14,7 @@
 namespace ringfleet::worker {
 namespace {
 
-// Below that of a step's threads, which have 0.
+// Nice value of the loading thread. Threads of a step have 0.
 constexpr int kNiceness = 10;
 
 uint64_t ExpertBytes(const LoadedShard& shard, const LoadOptions& options) {
@@ -96,7 +96,7 @@ absl::StatusOr<StagedWeights> StageExperts(
                      available_bytes >> 20, " MiB available"));
   }
   absl::StatusOr<StagedWeights> staged;
-  // Its own thread, because a priority that was lowered stays low.
+  // A thread of its own, because a lowered priority stays low.
   std::thread thread([&] {
     static_cast<void>(setpriority(PRIO_PROCESS, gettid(), kNiceness));
     staged = [&]() -> absl::StatusOr<StagedWeights> {

@@ -15,18 +15,20 @@
 
 namespace ringfleet::worker {
 
-// What a rank loads before experts move, of all its weights.
+// Experts that a rank has loaded before they move, for all its weights.
 struct StagedWeights {
   StagedExperts main;
   std::optional<StagedExperts> reference;
 };
 
-// Loads what the rank lacks to get from `now` to `next`, from where the shard
-// came from, on one thread of low priority: steps go on. `report` is told of
-// packed bytes, expert by expert; what it returns stops the load.
+// Loads the experts that the rank lacks to get from `now` to `next`, from the
+// source of the shard. Runs on one thread of low priority, so steps go on.
+// `report` gets packed bytes after each expert; an error from it stops the
+// load.
 //
-// Errors: DATA_LOSS: the checkpoint is no longer the shard's.
-// RESOURCE_EXHAUSTED: more than `available_bytes`. Those of LoadExpert.
+// Errors: DATA_LOSS: the checkpoint's files have changed since the load.
+// RESOURCE_EXHAUSTED: the experts need more than `available_bytes`. Those of
+// LoadExpert.
 absl::StatusOr<StagedWeights> StageExperts(
     const LoadedShard& shard, const cluster::ExpertLayout& now,
     const cluster::ExpertLayout& next, uint64_t available_bytes,

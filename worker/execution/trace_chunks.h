@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank's trace as messages.
+// Splits a rank's trace into messages.
 #ifndef RINGFLEET_WORKER_EXECUTION_TRACE_CHUNKS_H_
 #define RINGFLEET_WORKER_EXECUTION_TRACE_CHUNKS_H_
 
@@ -9,10 +9,11 @@
 
 namespace ringfleet::worker {
 
-// Events of one chunk: some hundred kilobytes, where gRPC takes 4 MiB.
+// Events in one message: some hundred kilobytes, below gRPC's limit of 4 MiB.
 inline constexpr size_t kEventsPerChunk = 8192;
 
-// Calls `write` for each chunk, at least for one, until it returns false.
+// Calls `write` for each message, until it returns false. There is at least
+// one.
 void SendTrace(const cluster::TraceRecorder::Trace& trace,
                absl::FunctionRef<bool(const v1::TraceChunk&)> write);
 

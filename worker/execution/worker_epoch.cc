@@ -18,7 +18,7 @@ absl::StatusOr<KvCache> MakeCache(const LoadedShard& shard,
                          shard.slots, context);
 }
 
-// What a model is compared with rounds nothing on the wire and drops nothing.
+// The reference rounds nothing on the wire and drops no routes.
 ModelSettings ReferenceSettings(ModelSettings settings) {
   settings.wire = cluster::Wire::kF32;
   settings.expert_capacity = 0;
@@ -104,7 +104,8 @@ WorkerEpoch::WorkerEpoch(uint64_t epoch, std::shared_ptr<LoadedShard> shard,
           shard_->slots, settings.prefill_strategy) {}
 
 WorkerEpoch::~WorkerEpoch() {
-  // First of all: payload on its way to a peer lies in the models' buffers.
+  // The transport ends first: payload on its way to a peer lies in the models'
+  // buffers.
   transport_.reset();
 }
 

@@ -24,7 +24,7 @@
 
 namespace ringfleet::worker {
 
-// What all ranks of an epoch agree on.
+// Settings of an epoch, equal on all ranks.
 struct EpochSettings {
   ModelSettings model;
   v1::PrefillStrategy prefill_strategy = v1::PREFILL_STRATEGY_AUTO;
@@ -32,14 +32,14 @@ struct EpochSettings {
   int context = 0;  // Positions in each slot.
 };
 
-// A loaded shard connected with its peers: what a Run stream drives. Step is
-// called by one thread, whose shard it is alone; Abort from any.
+// A loaded shard that is connected with its peers. A Run stream drives it. One
+// thread calls Step and has the shard to itself. Any thread may call Abort.
 class WorkerEpoch {
  public:
   // Reserves the caches for settings.context positions in each slot. `recorder`
-  // and `trace` (may be null) must outlive the epoch.
+  // and `trace`, which may be null, must outlive the epoch.
   //
-  // Errors: RESOURCE_EXHAUSTED: the system has no memory for them.
+  // Errors: RESOURCE_EXHAUSTED: the system has no memory for the caches.
   static absl::StatusOr<std::shared_ptr<WorkerEpoch>> Create(
       uint64_t epoch, std::shared_ptr<LoadedShard> shard,
       std::shared_ptr<ExpertStatistics> statistics,
@@ -49,21 +49,25 @@ class WorkerEpoch {
 
   ~WorkerEpoch();
 
+  // Moves experts if the plan says so, then executes it. An error aborts the
+  // epoch on all ranks. Errors: those of Executor::Step; FAILED_PRECONDITION:
+  // the plan's move of experts is not prepared here.
   absl::Status Step(const v1::StepPlan& plan, v1::StepResult* result);
 
-  // Loads what this rank lacks for `changes` beside what it has, for a plan
-  // that names `number`; replaces what was prepared before. Any thread may call
-  // it, one at a time.
+  // Loads the experts that this rank lacks for `changes` beside its own, for
+  // the plan whose expert_move is `number`. Replaces an earlier preparation.
+  // Any thread may call it, one at a time.
   //
-  // Errors: those of ExpertLayout::Merge and StageExperts; INVALID_ARGUMENT: a
-  // layer without experts; CANCELLED: the epoch has been aborted.
+  // Errors: those of ExpertLayout::Merge and StageExperts. INVALID_ARGUMENT: a
+  // layer has no experts. CANCELLED: the epoch has been aborted.
   absl::Status PrepareExperts(
       uint64_t number, const v1::ExpertLayout& changes,
       uint64_t available_bytes, const std::string& coordinator,
       cluster::CancellableCalls* fetching,
       absl::FunctionRef<absl::Status(uint64_t done, uint64_t total)> report);
 
-  // Wakes a step that waits for peers; it ends with the first cause.
+  // Wakes a step that waits for peers. The step ends with the first cause. Any
+  // thread may call it.
   void Abort(const absl::Status& cause) {
     aborted_ = true;
     transport_->Abort(cause);
@@ -72,8 +76,8 @@ class WorkerEpoch {
   uint64_t id() const { return id_; }
   uint64_t cache_bytes() const;
 
-  // Each kernel thread has a CPU of its own: the one that calls Step is to stay
-  // on the first.
+  // Returns whether each kernel thread has a CPU of its own. The thread that
+  // calls Step must then stay on the first one.
   bool pinned() const { return shard_->pool->pinned(); }
 
  private:
@@ -99,16 +103,16 @@ class WorkerEpoch {
   const std::shared_ptr<LoadedShard> shard_;
   std::atomic<bool> aborted_ = false;
   Mutex mu_;
-  // The shard's, for other threads than Step's.
+  // Copy of the shard's layout for threads other than Step's.
   cluster::ExpertLayout layout_ ABSL_GUARDED_BY(mu_);
-  // For the plan that names the number; 0: none.
+  // The expert_move that staged_ is for; 0: nothing is staged.
   uint64_t staged_number_ ABSL_GUARDED_BY(mu_) = 0;
   std::optional<StagedWeights> staged_ ABSL_GUARDED_BY(mu_);
   const std::shared_ptr<ExpertStatistics> statistics_;
   std::unique_ptr<cluster::Transport> transport_;
-  cluster::GroupCommunicator communicator_;  // Of the data group.
+  cluster::GroupCommunicator communicator_;  // Ranks of the data group.
   TimedCommunicator timed_;
-  // Over data groups; null where there is one.
+  // Over data groups; null: there is one group.
   const std::unique_ptr<cluster::GroupCommunicator> data_communicator_;
   const std::unique_ptr<TimedCommunicator> data_axis_;
   Instance main_;

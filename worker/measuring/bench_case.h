@@ -9,34 +9,36 @@
 
 namespace ringfleet::worker {
 
-// Something that all ranks do together on generated input, with a result that
-// each can check by itself. Belongs to the thread of its communicator.
+// An operation that all ranks run together on generated input. Each rank can
+// check its result alone. Belongs to the thread of its communicator.
 class BenchCase {
  public:
   virtual ~BenchCase() = default;
 
-  // Of the whole vector or matrix as float32 in memory.
+  // Bytes of the whole vector or matrix as float32 in memory.
   virtual uint64_t bytes() const = 0;
-  // Ways of doing it that are timed beside each other; way 0 is the one that is
+  // Number of ways to run the operation, which are timed in turns. Way 0 is
   // checked.
   virtual int num_ways() const { return 1; }
-  // What the time of one run of all ranks is: the mean over the ranks, or,
-  // where a rank does not wait for the others in every way, from the first
-  // one's beginning until the last one is done. The mean of ranks that share a
-  // CPU is less than that: some have finished before others get it.
+  // Returns how the ranks' times of one run make one time. False: their mean.
+  // True: from the first rank's start to the last rank's end, for cases in
+  // which ranks do not wait for each other in every way. Where ranks share a
+  // CPU, the mean would be too small, because some finish before others get the
+  // CPU.
   virtual bool EndsWithTheLast() const { return false; }
 
-  // Generates the input anew and spoils the output. A run may overwrite its
-  // input.
+  // Generates the input again, because a run may overwrite it, and spoils the
+  // output.
   virtual void Reset() = 0;
+  // Errors: those of the collectives.
   virtual absl::Status Run(int way, cluster::Deadline deadline) = 0;
 
-  // Elements of this rank's result that are not what they must be, after one
-  // run of way 0 on a Reset case.
+  // Counts the wrong elements of this rank's result. Requires one run of way 0
+  // after Reset.
   virtual uint64_t CountWrong() = 0;
-  // Of this rank's result.
+  // Returns a hash of this rank's result.
   virtual uint64_t ResultHash() const = 0;
-  // Whether all ranks must have the same result.
+  // Returns whether all ranks must have equal results.
   virtual bool Replicated() const = 0;
 };
 

@@ -26,7 +26,8 @@ using kernels::kInt8GroupElements;
 // of the int8 wire, small enough for the cache.
 constexpr size_t kBlock = 64 * kInt8GroupElements;
 
-// Of float32 and bfloat16: half the distance of 1 to its successor.
+// Unit roundoff of float32 and bfloat16: half the distance of 1 to its
+// successor.
 constexpr double kF32Rounding = 0x1p-24;
 constexpr double kBf16Rounding = 0x1p-8;
 
@@ -38,7 +39,7 @@ uint64_t Mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Rounds `values`, which begin a group, to the wire and widens them again.
+// Rounds `values`, which begin a quantisation group, to the wire.
 void Round(Wire wire, absl::Span<float> values) {
   if (wire == Wire::kBf16) {
     for (float& value : values) value = kernels::RoundToBf16(value);
@@ -64,8 +65,8 @@ uint64_t CountDifferences(absl::Span<const float> found,
   return wrong;
 }
 
-// Calls body(begin, end) for consecutive blocks of a part, each of which begins
-// a group of the wire if the part does.
+// Calls body(begin, end) for consecutive blocks of a part. Each block begins a
+// quantisation group if the part does.
 template <typename Body>
 uint64_t SumOverBlocks(size_t begin, size_t end, Body&& body) {
   uint64_t sum = 0;
@@ -106,8 +107,8 @@ CollectiveCase::CollectiveCase(cluster::Communicator* communicator,
       spec_(spec),
       rank_(communicator->rank()),
       size_(communicator->size()) {
-  // Segments as even as the count allows; those of an int8 wire begin with a
-  // group.
+  // Shares are as even as the count allows. On an int8 wire, shares begin with
+  // a quantisation group.
   const auto ranks = static_cast<size_t>(size_);
   for (size_t r = 0; r <= ranks; ++r) {
     size_t offset = spec.count / ranks * r + spec.count % ranks * r / ranks;
@@ -246,8 +247,8 @@ uint64_t CollectiveCase::CountWrong() {
   return wrong;
 }
 
-// Begins a group of the wire at `begin`, as all segments do. A single rank
-// sends nothing, so nothing is rounded.
+// A quantisation group of the wire begins at `begin`, as in all shares. A
+// single rank sends nothing, so nothing is rounded.
 void CollectiveCase::Contribution(int rank, size_t begin, size_t end,
                                   float* out) const {
   for (size_t i = begin; i < end; ++i) {
@@ -261,7 +262,7 @@ uint64_t CollectiveCase::CountWrongCopies(const Part& part) const {
   return SumOverBlocks(part.begin, part.end, [&](size_t begin, size_t end) {
     Contribution(part.source, begin, end, expected.data());
     return CountDifferences(
-        result().subspan(part.place + begin - part.begin, end - begin),
+        result().subspan(part.first + begin - part.begin, end - begin),
         absl::MakeSpan(expected).subspan(0, end - begin));
   });
 }
@@ -280,7 +281,7 @@ uint64_t CollectiveCase::CountWrongSums(const Part& part) const {
       Round(spec_.wire, expected);
     }
     return CountDifferences(
-        result().subspan(part.place + begin - part.begin, end - begin),
+        result().subspan(part.first + begin - part.begin, end - begin),
         expected);
   });
 }
@@ -326,7 +327,7 @@ uint64_t CollectiveCase::CountDistantSums(const Part& part) const {
       }
     }
     uint64_t wrong = 0;
-    const auto found = result().subspan(part.place + begin - part.begin, count);
+    const auto found = result().subspan(part.first + begin - part.begin, count);
     for (size_t i = 0; i < count; ++i) {
       // Not "greater": a NaN is wrong too.
       wrong += !(std::abs(found[i] - sum[i]) <= bound[i]);

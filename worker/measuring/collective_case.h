@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One collective over generated vectors, and what its result must be: every
-// rank can generate every rank's vector, so each computes by itself, block by
-// block, what the others should have sent.
+// One collective over generated vectors, with its expected result. Every rank
+// can generate every rank's vector, so each computes alone, block by block, the
+// values that the others must have sent.
 #ifndef RINGFLEET_WORKER_MEASURING_COLLECTIVE_CASE_H_
 #define RINGFLEET_WORKER_MEASURING_COLLECTIVE_CASE_H_
 
@@ -18,30 +18,31 @@
 
 namespace ringfleet::worker {
 
-// Element `index` of rank `rank`'s vector: 24 bits of significance, magnitudes
-// from 2^-30 to 1, both signs, so that the order of a sum shows in its bits.
+// Returns element `index` of a rank's vector: 24 significant bits, magnitudes
+// from 2^-30 to 1, both signs. The order of a sum shows in its bits.
 float GeneratedElement(int rank, size_t index);
 
-// Bytes of `count` elements as they travel, in one row.
+// Returns the bytes of `count` elements as they travel, in one row.
 uint64_t WireBytes(cluster::Wire wire, uint64_t count);
 
-// Of the operations that are not fused with a product. Belongs to the thread of
-// the communicator, which must outlive it.
+// A case of any operation that is not fused with a product. The communicator
+// must outlive it.
 class CollectiveCase final : public BenchCase {
  public:
   struct Spec {
     cluster::Operation operation = cluster::Operation::kAllReduce;
-    // The one that will run; decides what is expected.
+    // The algorithm that runs, on which the expected bits depend.
     cluster::Algorithm algorithm = cluster::Algorithm::kOneShot;
     cluster::Wire wire = cluster::Wire::kF32;
-    // Elements of the whole vector: the sum, what is gathered, what is
-    // scattered, what one rank sends to all. 0 for a barrier.
+    // Elements of the whole vector that is reduced, gathered, scattered,
+    // broadcast, or sent by one rank of an all-to-all. 0 for a barrier.
     size_t count = 0;
   };
 
   CollectiveCase(cluster::Communicator* communicator, const Spec& spec);
 
-  // Memory that a case takes on each of `ranks`, with its communicator's.
+  // Returns the bytes that a case takes on each of `ranks` ranks, with its
+  // communicator.
   static uint64_t MemoryBytes(const Spec& spec, int ranks);
 
   uint64_t bytes() const override { return sizeof(float) * spec_.count; }
@@ -51,10 +52,10 @@ class CollectiveCase final : public BenchCase {
   }
   absl::Status Run(cluster::Deadline deadline);
 
-  // Bit for bit where the algorithm fixes the order of
-  // the sum; where it does not (a ring starts each segment's sum elsewhere)
-  // within the error bound of a sum of size() float32 terms in any order,
-  // plus the rounding of the sum to the wire.
+  // Compares bit for bit where the algorithm fixes the order of a sum. A ring
+  // starts the sum of each share at another rank. Its results may differ by the
+  // error bound of a sum of size() float32 terms in any order, plus the
+  // rounding of the sum to the wire.
   uint64_t CountWrong() override;
   uint64_t ResultHash() const override;
   bool Replicated() const override;
@@ -69,13 +70,14 @@ class CollectiveCase final : public BenchCase {
     int source = kSum;
     size_t begin = 0;
     size_t end = 0;
-    size_t place = 0;  // Of the first one in the result.
+    size_t first = 0;  // Index of element `begin` in the result.
   };
 
-  // What the result consists of, in order.
+  // Returns the parts of the result, in order.
   std::vector<Part> Parts() const;
   absl::Span<const float> result() const;
-  // The input of `rank` as others see it.
+  // Generates elements of the input of `rank` as other ranks see them, rounded
+  // to the wire.
   void Contribution(int rank, size_t begin, size_t end, float* out) const;
   uint64_t CountWrongCopies(const Part& part) const;
   uint64_t CountWrongSums(const Part& part) const;
@@ -85,8 +87,8 @@ class CollectiveCase final : public BenchCase {
   const Spec spec_;
   const int rank_;
   const int size_;
-  std::vector<uint64_t> offsets_;         // Of segments of the vector.
-  std::vector<uint64_t> output_offsets_;  // Of an all_to_all.
+  std::vector<uint64_t> offsets_;         // [size + 1] bounds of the shares.
+  std::vector<uint64_t> output_offsets_;  // [size + 1], of an all_to_all.
   std::vector<float> input_;
   std::vector<float> output_;
 };

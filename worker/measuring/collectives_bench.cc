@@ -26,14 +26,14 @@ struct Counts {
 Counts CountsFor(uint64_t bytes) {
   return bytes <= kSmallBytes ? Counts{100, 1000} : Counts{10, 100};
 }
-// However long one takes: a median needs some.
+// Least iterations, however long one takes: a median needs some.
 constexpr int kLeastIterations = 5;
 
 double Seconds(Clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
-// Of all threads of this process, in user and kernel mode.
+// Returns the CPU time of all threads of this process, user and kernel.
 double ProcessCpuSeconds() {
   timespec time;
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
@@ -41,8 +41,8 @@ double ProcessCpuSeconds() {
          static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
-// The smallest value that a share of at least `quantile` of `sorted` does not
-// exceed.
+// Returns the smallest value of `sorted` that at least a fraction `quantile` of
+// the values does not exceed.
 double Percentile(const std::vector<double>& sorted, double quantile) {
   const double position =
       std::ceil(quantile * static_cast<double>(sorted.size()));
@@ -175,7 +175,7 @@ absl::StatusOr<CollectiveFigures> CollectivesBench::Measure(
   const uint64_t bytes = case_->bytes();
   RF_ASSIGN_OR_RETURN(const Report first, Verify(control));
 
-  // How often is decided by all ranks alike, from the slowest one's time.
+  // All ranks decide the iterations alike, by the slowest rank's time.
   const Counts counts = CountsFor(bytes);
   const int warm_up =
       Fitting(0.2, first.seconds * case_->num_ways(), 1, counts.warm_up);
@@ -205,7 +205,7 @@ absl::StatusOr<CollectiveFigures> CollectivesBench::Measure(
     if (!until_last_.empty()) {
       RF_ASSIGN_OR_RETURN(until_last, Merge(control, until_last_[way]));
     }
-    // The longest time of a rank is the least that there is until the last.
+    // The time until the last rank is at least the longest time of a rank.
     const auto of = [&](double quantile) {
       return std::max(
           Percentile(times, quantile),

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures collectives as nccl-tests, OSU and gloo do: every element of a first
-// result is checked, then a warm-up, then timed iterations with a barrier
-// before each, and the last result is checked again. The time of an iteration
-// is the mean over the ranks, each by its own clock (as OSU's), or, of a case
-// that ends with the last rank, the longest time of a rank, also until a second
-// barrier less the median of that where nothing is done before it; percentiles
-// are over the iterations; bandwidths follow nccl-tests' doc/PERFORMANCE.md.
+// Measures collectives as nccl-tests, OSU and gloo do:
+//   1. A first run, in which every element of the result is checked.
+//   2. A warm-up.
+//   3. Timed iterations with a barrier before each.
+//   4. The last result is checked again.
+// The time of an iteration is the mean over the ranks, each by its own clock,
+// as OSU's. For a case that ends with the last rank, it is the larger of two:
+// the longest time of a rank, and the time until a second barrier less the
+// median time of that barrier alone. Percentiles are over iterations.
+// Bandwidths follow nccl-tests' doc/PERFORMANCE.md.
 #ifndef RINGFLEET_WORKER_MEASURING_COLLECTIVES_BENCH_H_
 #define RINGFLEET_WORKER_MEASURING_COLLECTIVES_BENCH_H_
 
@@ -22,50 +25,51 @@
 
 namespace ringfleet::worker {
 
-// The same on all ranks.
+// Results of one case, equal on all ranks.
 struct CollectiveFigures {
   int iterations = 0;
   double p50_us = 0;
   double p99_us = 0;
-  // Of each way of doing it, which take turns; the first is p50_us.
+  // Medians of the ways, which take turns. The first is p50_us.
   std::vector<double> way_p50_us;
-  // Of one process (all its threads, system calls included) in further
-  // iterations, without their barriers, the mean over the ranks, for 1e9 bytes
-  // of the vector in memory; 0 without bytes.
+  // CPU seconds of a process, all threads and system calls included, for 1e9
+  // bytes of the vector in memory. Mean over the ranks, from further
+  // iterations, without their barriers. 0: the case has no bytes.
   double cpu_seconds_per_gb = 0;
-  // Over all ranks: wrong elements, and one for each rank whose result differs
-  // from rank 0's where it must not, or from its own first result.
+  // Wrong elements of all ranks, plus one for each rank whose result differs
+  // from its own first result, or from rank 0's where they must be equal.
   uint64_t wrong = 0;
-  // Of the result; of all ranks' results where each has its own part.
+  // Hash of the result, or of all ranks' results where each has its own share.
   uint64_t hash = 0;
 };
 
-// Belongs to one thread. Must outlive the transport of the communicators: after
-// an error a peer may still be reading its buffers.
+// Measures one case after the other. Belongs to one thread. Must outlive the
+// transport of the communicators, because a peer may still read its buffers
+// after an error.
 class CollectivesBench {
  public:
   struct Options {
-    int iterations = 0;        // Timed ones; 0: as `case_time` allows.
-    absl::Duration case_time;  // About what one case may take.
-    absl::Duration timeout;    // Of every collective.
+    int iterations = 0;        // Timed iterations; 0: as case_time allows.
+    absl::Duration case_time;  // Time for one case, about.
+    absl::Duration timeout;    // Time for each collective.
   };
 
   explicit CollectivesBench(Options options) : options_(options) {}
 
-  // All ranks call it with equal arguments. `control` carries barriers and what
-  // the ranks tell each other, `measured` the case; both may be the same.
+  // Measures a collective. All ranks call it with equal arguments. `control`
+  // carries barriers and reports, `measured` the case; they may be the same.
   //
-  // Errors: of the collectives.
+  // Errors: those of the collectives.
   absl::StatusOr<CollectiveFigures> Measure(cluster::Communicator& control,
                                             cluster::Communicator& measured,
                                             const CollectiveCase::Spec& spec);
-  // The same of any case, whose communicator is the one measured. It is gone
-  // on return, unless there was an error.
+  // Measures any case, over the case's own communicator. The case is freed on
+  // success. After an error it lives as long as this object.
   absl::StatusOr<CollectiveFigures> Measure(
       cluster::Communicator& control, std::unique_ptr<BenchCase> measured);
 
  private:
-  struct Report {  // What a rank tells the others.
+  struct Report {  // A rank's, to all others.
     uint64_t wrong = 0;
     uint64_t hash = 0;
     double seconds = 0;
@@ -74,29 +78,31 @@ class CollectivesBench {
   cluster::Deadline Soon() const {
     return cluster::Deadline::After(options_.timeout);
   }
-  // `size()` arrays of `count` values, by rank.
+  // Gathers `count` values of each rank, by rank.
   template <typename T>
   absl::StatusOr<std::vector<T>> Gather(cluster::Communicator& control,
                                         const T* values, size_t count);
-  // One run on fresh input, checked. `seconds`: what the run took.
+  // Runs once on fresh input and checks the result. Report::seconds is the
+  // run's time.
   absl::StatusOr<Report> Verify(cluster::Communicator& control);
-  // Iterations that fit into a share of the time at `seconds` each.
+  // Returns the iterations of `seconds` each that fit into `share` of
+  // case_time.
   int Fitting(double share, double seconds, int least, int most) const;
-  // Fills times_ and until_last_, in us.
+  // Runs `count` iterations of all ways. Fills times_ and until_last_, in us.
   absl::Status Iterate(cluster::Communicator& control, int count);
-  // What the ranks' times of one way add up to, by iteration, sorted.
+  // Merges the ranks' times of one way by iteration, and sorts them.
   absl::StatusOr<std::vector<double>> Merge(cluster::Communicator& control,
                                             const std::vector<float>& own);
-  // Of one run of the first way. In runs of their own: the system call that
-  // reads them takes longer than a small exchange, on each rank another time,
-  // for which the others would wait within the timed part.
+  // Returns the CPU seconds of one run of the first way. Uses separate runs,
+  // because the system call that reads CPU time takes longer than a small
+  // exchange. In timed runs, ranks would wait for each other's calls.
   absl::StatusOr<double> CpuSeconds(cluster::Communicator& control, int count);
 
   const Options options_;
-  std::unique_ptr<BenchCase> case_;        // Under way, or the one that failed.
+  std::unique_ptr<BenchCase> case_;        // Running, or the one that failed.
   std::vector<std::vector<float>> times_;  // By way, then iteration.
-  // The same until a second barrier, and behind the ways that alone; empty if
-  // the case does not end with the last.
+  // Times until a second barrier, by way, then those of that barrier alone.
+  // Empty unless the case ends with the last rank.
   std::vector<std::vector<float>> until_last_;
   std::vector<char> gathered_;
 };

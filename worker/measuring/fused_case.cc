@@ -21,11 +21,11 @@ using kernels::Activations;
 using kernels::RowRange;
 using kernels::WeightMatrix;
 
-// A "rank" whose elements are weights.
+// The number of a "rank" whose generated elements are weights.
 constexpr int kWeightSource = 1 << 20;
 constexpr float kSpoilt = std::numeric_limits<float>::quiet_NaN();
 
-// What `rank` has of `count` that are shared out evenly.
+// Returns the elements of `count` that `rank` has when they are split evenly.
 RowRange ShareOf(size_t count, int rank, int ranks) {
   return cluster::SplitRows(count, ranks).Shard(rank);
 }
@@ -38,7 +38,7 @@ uint64_t Product(std::initializer_list<uint64_t> factors) {
   return product;
 }
 
-// What summands travel as.
+// Returns the format in which summands travel.
 cluster::WireFormat SumFormat(const FusedCase::Spec& spec) {
   const bool ring = spec.algorithm == cluster::Algorithm::kRing;
   return {ring ? cluster::Wire::kF32 : spec.wire, spec.outputs};
@@ -81,7 +81,7 @@ size_t FusedCase::InputsOf(int rank) const {
   return gathers() ? spec_.inputs : ShareOf(spec_.inputs, rank, size_).size();
 }
 
-// The same on all ranks, but for what a rank does not have of them.
+// Generates this rank's part of weights that all ranks generate alike.
 WeightMatrix FusedCase::Weights(size_t inputs) const {
   const RowRange outputs = gathers() ? ShareOf(spec_.outputs, rank_, size_)
                                      : RowRange{0, spec_.outputs};
@@ -123,8 +123,8 @@ uint64_t FusedCase::MemoryBytes(const Spec& spec, int ranks) {
                                 spec.inputs)
           : WeightMatrix::Bytes(spec.form, spec.outputs,
                                 spec.inputs / parts + 1);
-  // x, its codes and what is sent of it; the result and what it is compared
-  // with, or partial sums and what is sent of them.
+  // x, its codes and its frames; the result and its expected values, or partial
+  // sums and their frames.
   const uint64_t matrices =
       Product({6 * sizeof(float), spec.rows,
                std::max<uint64_t>(spec.inputs, spec.outputs)});
@@ -175,7 +175,7 @@ absl::Status FusedCase::Scatter(const kernels::WeightMatrix& w,
                              *communicator_, workspace_, *pool_, deadline);
 }
 
-// The product of all rows, which are here.
+// Multiplies all rows, which lie in x_ or, gathered, in the workspace.
 void FusedCase::MultiplyAll(float* y) {
   if (!gathers()) {
     workspace_.x.Assign(kernels::ActivationFormFor(spec_.form), x_.data(),
@@ -226,8 +226,8 @@ uint64_t FusedCase::CountWrong() {
   return DifferentBits(result_, expected);
 }
 
-// Round the ring each half in the order of its sum; else in the order of ranks,
-// each summand rounded.
+// Adds as the algorithm does. A ring adds each part of a shard in its own
+// order. Other algorithms add in the order of ranks, each summand rounded.
 std::vector<float> FusedCase::ExpectedSums() const {
   std::vector<float> sums(result_.size());
   const cluster::WireFormat format = SumFormat(spec_);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A product that is fused with an exchange of rows, over generated matrices,
-// beside the same product after or before the exchange, and each of the two
-// alone.
+// A product that is fused with an exchange of rows, over generated matrices. It
+// is timed beside three others: product and exchange one after the other, and
+// each of them alone.
 #ifndef RINGFLEET_WORKER_MEASURING_FUSED_CASE_H_
 #define RINGFLEET_WORKER_MEASURING_FUSED_CASE_H_
 
@@ -20,15 +20,15 @@
 
 namespace ringfleet::worker {
 
-// X [rows, inputs] times weights [inputs, outputs]. all_gather_matmul has the
-// rows of X and the outputs shared out over ranks, matmul_reduce_scatter the
-// inputs, and the rows of the sum.
+// X [rows, inputs] times weights [inputs, outputs]. all_gather_matmul splits
+// the rows of X and the outputs over ranks. matmul_reduce_scatter splits the
+// inputs and the rows of the sum.
 class FusedCase final : public BenchCase {
  public:
   struct Spec {
     cluster::Operation operation = cluster::Operation::kAllGatherMatmul;
-    cluster::Wire wire = cluster::Wire::kF32;  // Of sums.
-    // Of the communicator; sums round a ring travel as float32.
+    cluster::Wire wire = cluster::Wire::kF32;  // Type of summands.
+    // The communicator's algorithm. Sums round a ring travel as float32.
     cluster::Algorithm algorithm = cluster::Algorithm::kOneShot;
     size_t rows = 0;
     size_t inputs = 0;
@@ -37,17 +37,18 @@ class FusedCase final : public BenchCase {
     // Unset: FusedTiles::Default.
     std::optional<FusedTiles> tiles;
   };
-  // kCompute of a gather multiplies what the run before it has gathered.
+  // kCompute of a gather multiplies the rows that the run before has gathered.
   enum Way { kFused, kUnfused, kCompute, kCommunicate, kWays };
 
   FusedCase(cluster::Communicator* communicator, kernels::ThreadPool* pool,
             const Spec& spec);
 
-  // Memory that a case takes on each of `ranks` ranks; saturates.
+  // Returns the bytes that a case takes on each of `ranks` ranks. Saturates.
   static uint64_t MemoryBytes(const Spec& spec, int ranks);
-  // Of the matrix that is gathered or scattered.
+  // Returns the bytes of the gathered or scattered matrix as float32,
+  // saturating.
   static uint64_t MatrixBytes(const Spec& spec);
-  // The same as it travels.
+  // Returns the bytes of that matrix as it travels.
   static uint64_t WireBytes(const Spec& spec);
 
   uint64_t bytes() const override { return MatrixBytes(spec_); }
@@ -55,7 +56,7 @@ class FusedCase final : public BenchCase {
   bool EndsWithTheLast() const override { return true; }
   void Reset() override;
   absl::Status Run(int way, cluster::Deadline deadline) override;
-  // Bit for bit: both operations have one order of every sum.
+  // Compares bit for bit, because both operations fix the order of every sum.
   uint64_t CountWrong() override;
   uint64_t ResultHash() const override;
   bool Replicated() const override { return false; }
@@ -67,7 +68,7 @@ class FusedCase final : public BenchCase {
     return spec_.operation == cluster::Operation::kAllGatherMatmul;
   }
   kernels::WeightMatrix Weights(size_t inputs) const;
-  // Rows of X as rank `rank` holds them: of its share of the inputs.
+  // Generates rows of X with the inputs that rank `rank` holds.
   void GenerateRows(int rank, kernels::RowRange rows, float* out) const;
   size_t InputsOf(int rank) const;
   absl::Status Gather(bool multiply, cluster::Deadline deadline);
@@ -82,11 +83,11 @@ class FusedCase final : public BenchCase {
   const int rank_;
   const int size_;
   const cluster::SplitRows split_;
-  kernels::WeightMatrix weights_;  // Of this rank.
+  kernels::WeightMatrix weights_;  // This rank's.
   kernels::WeightMatrix nothing_;  // [outputs, 0]
   FusedTiles tiles_;
   std::vector<float> x_;        // This rank's share.
-  kernels::Activations own_x_;  // The same as a gather's products read it.
+  kernels::Activations own_x_;  // x_ in the form that a gather's products read.
   std::vector<float> result_;   // [rows, own outputs], or [own rows, outputs]
   std::vector<float> partial_;  // [rows, outputs] of a scatter.
   std::vector<uint64_t> offsets_;

@@ -31,10 +31,11 @@ using cluster::Wire;
 constexpr int kMaxCases = 4096;
 constexpr uint32_t kMaxThreads = 1024;
 constexpr int kMaxIterations = 1'000'000;
-// Beyond this a rank waits too long for another that generates its vector.
+// Largest vector. Ranks would wait too long for each other's generation of a
+// larger one.
 constexpr uint64_t kMaxBytes = uint64_t{4} << 30;
 constexpr uint64_t kMaxProductSize = uint64_t{1} << 20;
-// Of the memory that is available; the rest is for frames under way.
+// Share of the available memory. The rest is for frames under way.
 constexpr double kMemoryShare = 0.8;
 
 // Protocol numbers are those of a frame's op_descriptor (types.proto).
@@ -61,7 +62,7 @@ std::optional<cluster::Spin> SpinFor(v1::PollMode poll) {
   }
 }
 
-// What carries the frames of this rank.
+// Returns the name of the transport that carries this rank's frames.
 std::string TransportName(const v1::MeasureCollectivesRequest& request,
                           int shared_lanes) {
   if (shared_lanes == 0) return "grpc";
@@ -86,7 +87,8 @@ absl::StatusOr<kernels::WeightForm> FormFromProto(v1::Dtype dtype) {
   }
 }
 
-// What the request, or its table for this processor, says of the tiles.
+// Returns the fused case with the tiles of the request, or of its table for
+// this processor.
 absl::StatusOr<FusedCase::Spec> PlanFused(const v1::CollectiveCase& asked,
                                           const CollectiveCase::Spec& spec,
                                           const AlgorithmTable& table,
@@ -195,16 +197,16 @@ uint64_t ConfigHash(v1::MeasureCollectivesRequest request,
   return XXH64(text.data(), text.size(), /*seed=*/0);
 }
 
-// All ranks under another id: a communicator of its own.
+// Returns the group of all ranks under another id, for a second communicator.
 cluster::Group World(uint32_t id, int world_size) {
   cluster::Group group = cluster::WorldGroup(world_size);
   group.id = id;
   return group;
 }
 
-// Of all ranks: one that follows the table, for what they tell each other, and
-// one for each case. It keeps memory for the largest vector that it has sent,
-// so it goes when the next case begins.
+// Communicators of all ranks: one for control, which follows the table, and one
+// for each case. A communicator keeps memory for the largest vector that it has
+// sent, so a case's communicator is freed when the next case begins.
 class Communicators {
  public:
   Communicators(cluster::Transport* transport, const AlgorithmTable& table,
@@ -350,9 +352,10 @@ absl::Status MeasureCollectives(
           ? static_cast<int>(std::min(request.threads(), kMaxThreads))
           : std::max(1, AvailableCpus() / static_cast<int>(std::max(
                                               1u, request.ranks_on_host())));
-  // Where products have several threads, these need cores of their own.
+  // Several threads of a product need cores of their own.
   kernels::ThreadPool pool(threads);
-  // Declared before the transport, which may refer to its buffers to the end.
+  // Declared before the transport, which may refer to its buffers until it
+  // ends.
   CollectivesBench bench(
       {.iterations = static_cast<int>(request.iterations()),
        .case_time = absl::Milliseconds(request.case_ms()),

@@ -17,22 +17,23 @@
 
 namespace ringfleet::worker {
 
-// A MeasureCollectivesRequest that can be trusted.
+// A checked MeasureCollectivesRequest.
 struct CollectivesPlan {
   struct Case {
     CollectiveCase::Spec spec;
-    bool by_table = false;  // spec.algorithm is what the table chooses.
-    // Of an operation that is fused with a product, which `spec` only names.
+    bool by_table = false;  // The table has chosen spec.algorithm.
+    // Set for a fused operation, of which `spec` has the name only.
     std::optional<FusedCase::Spec> fused;
   };
 
   cluster::AlgorithmTable table = cluster::AlgorithmTable::Default();
   std::vector<Case> cases;
-  // Of everything in which ranks must not differ: the request but for what is
-  // a rank's own, and the table as it was understood here.
+  // Hash of everything that ranks must have equal: the fields of the request
+  // that are not a rank's own, and the parsed table.
   uint64_t config_hash = 0;
 };
 
+// Checks a request.
 // Errors:
 //   INVALID_ARGUMENT: names the case or the field.
 //   RESOURCE_EXHAUSTED: the ranks of this host need more than
@@ -40,10 +41,11 @@ struct CollectivesPlan {
 absl::StatusOr<CollectivesPlan> PlanCollectives(
     const v1::MeasureCollectivesRequest& request, uint64_t available_bytes);
 
-// What the MeasureCollectives call does, from connecting to leaving the epoch.
+// Serves Worker.MeasureCollectives, from connecting to leaving the epoch.
 // `await_end` is called after the last case and returns when all ranks have
-// come so far. CollectiveEndpoint::Interrupt ends it early. Errors: of
-// PlanCollectives, CollectiveEndpoint::Connect, the collectives and `report`.
+// reached it. CollectiveEndpoint::Interrupt ends the call early.
+// Errors: those of PlanCollectives, CollectiveEndpoint::Connect, the
+// collectives and `report`.
 absl::Status MeasureCollectives(
     const v1::MeasureCollectivesRequest& request, uint64_t available_bytes,
     cluster::CollectiveEndpoint& endpoint,

@@ -34,7 +34,7 @@ using kernels::WeightMatrix;
 
 constexpr uint64_t kLeastWeightBytes = uint64_t{512} << 20;
 
-// R1's: an expert's gate, and attention.
+// Shapes of R1: an expert's gate, and attention.
 constexpr size_t kOutputs = 2048;
 constexpr size_t kInputs = 7168;
 constexpr size_t kHeads = static_cast<size_t>(cluster::kManyHeads);
@@ -49,29 +49,28 @@ constexpr kernels::LatentRowFormat kCacheFormat =
 
 constexpr size_t kRows[] = {1, 2, 4, 8, 16, 32, 128, 512};
 constexpr size_t kMostRows = 512;
-// Each number of rows is measured as often, with the others in between, and the
-// median counts: other programs slow a machine down for a second at a time.
+// All numbers of rows are measured equally often, in turns, and the median
+// counts. Other programs may slow a machine down for a second at a time.
 constexpr size_t kTurns = 5;
-// No turn begins when they have taken twice what they should. Single passes of
-// a slow host take more than their part: they may take this many times as much,
-// but not longer than kTurnsTime.
+// No turn begins after twice the given time. Single passes of a slow host may
+// take this many times the given time, but at most kTurnsTime.
 constexpr int kMostTimes = 20;
 constexpr absl::Duration kTurnsTime = absl::Seconds(2);
 constexpr size_t kFormRows = 128;
 constexpr WeightForm kOtherForms[] = {WeightForm::kInt4, WeightForm::kBf16,
                                       WeightForm::kF32};
 
-// Of the cache that the absorbed form reads, 75 MB: more than most hosts'
-// caches hold, so that it comes from memory as a batch's does. So long that
-// queries and results, which a plan counts by themselves, hardly show.
+// The absorbed form reads 75 MB of latent cache. Most hosts' CPU caches hold
+// less, so it comes from memory, as in a batch. Sequences are so long that
+// queries and results, which a plan counts separately, hardly show.
 constexpr size_t kDecodeSequences = 8;
 constexpr size_t kDecodePositions = 8192;
 constexpr size_t kPromptRows = 512;
 static_assert(kPromptRows <=
               kernels::kExpandedBlocks * kernels::kCacheBlockPositions);
 
-// How often `body` runs in a second, in `time`. A first run only warms up,
-// unless it takes all of `time` by itself.
+// Returns how often `body` runs in a second, measured over `time`. The first
+// run is a warm-up, unless it takes all of `time`.
 double Rate(absl::Duration time, const std::function<void()>& body) {
   const auto run_for = [&body](absl::Duration least) {
     const absl::Time begun = absl::Now();
@@ -89,15 +88,15 @@ double Rate(absl::Duration time, const std::function<void()>& body) {
   return count / absl::ToDoubleSeconds(taken);
 }
 
-// Turns that should take `time` together: kTurns, on slow hosts fewer, at least
-// one.
+// Counts turns that should take `time` together: kTurns of them, fewer on slow
+// hosts, at least one.
 class Turns {
  public:
   explicit Turns(absl::Duration time)
       : latest_(absl::Now() +
                 std::max(2 * time, std::min(kMostTimes * time, kTurnsTime))) {}
 
-  // Whether there is another.
+  // Returns whether there is another turn.
   bool Next() {
     if (count_ == kTurns || (count_ > 0 && absl::Now() > latest_)) return false;
     ++count_;
@@ -114,7 +113,7 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// The median of several turns of these, in `time` together.
+// Returns the median rate of several turns that take `time` together.
 double MedianRate(absl::Duration time, const std::function<void()>& body) {
   std::vector<double> rates;
   for (Turns turns(time); turns.Next();) {
@@ -131,7 +130,7 @@ std::vector<float> Waves(size_t count) {
   return values;
 }
 
-// Matrices with the same weights that together have `bytes`, at least one.
+// Returns matrices with equal weights that have `bytes` together, at least one.
 absl::StatusOr<std::vector<WeightMatrix>> MakeWeights(
     WeightForm form, uint64_t bytes, const std::vector<float>& values,
     kernels::ThreadPool& pool) {
@@ -162,7 +161,7 @@ absl::StatusOr<std::vector<WeightMatrix>> MakeWeights(
   return weights;
 }
 
-// Products with one matrix after the other.
+// Measures products with one matrix after the other.
 class Products {
  public:
   Products(const std::vector<WeightMatrix>& weights,
@@ -243,7 +242,7 @@ absl::StatusOr<double> MeasureAbsorbed(size_t heads, kernels::Dtype dtype,
          MedianRate(time, attend);
 }
 
-// Of some heads, whose rows lie apart as if all of them were there.
+// Measures some heads, whose rows are as far apart as if all heads were there.
 double MeasureMaterialized(kernels::Dtype dtype, kernels::ThreadPool& pool,
                            absl::Duration time) {
   constexpr size_t kQueryDim = kNopeDim + kCacheFormat.rope_dim;

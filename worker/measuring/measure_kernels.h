@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast this process's threads do what a step consists of, without a model:
-// what a plan needs to know of a host.
+// Measures how fast this process's threads run the kernels of a step, without a
+// model. The planner needs these rates of each host.
 #ifndef RINGFLEET_WORKER_MEASURING_MEASURE_KERNELS_H_
 #define RINGFLEET_WORKER_MEASURING_MEASURE_KERNELS_H_
 
@@ -14,22 +14,20 @@
 
 namespace ringfleet::worker {
 
-// Bytes of weights that all workers of a host multiply by together: more than
-// its last-level caches hold, so that products read memory.
+// Returns the bytes of weights that all workers of a host multiply by together.
+// They exceed `cache_bytes`, the last-level caches, so products read memory.
 uint64_t ProductTestBytes(uint64_t cache_bytes);
 
-// What activations, queries and results take beside the weights, and the cache
-// of latents behind them.
+// Bytes of activations, queries, results and latent cache beside the weights.
 inline constexpr uint64_t kMeasureScratchBytes = uint64_t{192} << 20;
 
-// Fills in `products`, `forms` and `attention` with median rates over about
-// `time` each for products, forms and attention: longer where single passes
-// are, of which there is at least one for each rate, and a few where they take
-// seconds together. Products are of `weight_bytes` of weights, one matrix after
-// the other, whose activations are quantised anew each time. Asks `cancelled`
-// before each rate. Requires kMeasureScratchBytes of memory.
-// Errors: RESOURCE_EXHAUSTED: no memory for the weights or the cache;
-// CANCELLED.
+// Sets `products`, `forms` and `attention` of `report` to median rates. Each of
+// the three takes about `time`, or longer where single passes are longer: each
+// rate has at least one pass. Products multiply by `weight_bytes` of weights,
+// one matrix after the other, and quantise their activations each time. Asks
+// `cancelled` before each rate. Requires kMeasureScratchBytes of memory.
+// Belongs to the thread that owns `pool`. Errors: RESOURCE_EXHAUSTED: no memory
+// for the weights or the cache. CANCELLED: `cancelled` returned true.
 absl::Status MeasureKernels(kernels::ThreadPool& pool, uint64_t weight_bytes,
                             absl::Duration time,
                             absl::FunctionRef<bool()> cancelled,

@@ -21,8 +21,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kLeastTestBytes = uint64_t{512} << 20;
-// Of one read between two looks at the clock: a few milliseconds, much less
-// than a slice.
+// Bytes of one read between two looks at the clock. It takes a few
+// milliseconds, much less than a slice.
 constexpr size_t kPassBytes = size_t{64} << 20;
 constexpr size_t kReadPieceBytes = size_t{1} << 20;
 constexpr uint64_t kLongestMs = 60'000;
@@ -92,8 +92,8 @@ absl::StatusOr<v1::MeasureMemoryResponse> MeasureMemory(
   std::atomic<uint64_t> sum{0};  // Read for its own sake.
   size_t next = 0;
   const size_t pass = std::min(pieces, kPassBytes / kReadPieceBytes);
-  // From before the first slice to behind the last one, so that no neighbour
-  // has the memory to itself in any of them.
+  // Reads from before the first slice until after the last one, so that no
+  // other worker has the memory to itself in any slice.
   while (true) {
     const Clock::time_point begun = Clock::now();
     if (ToSeconds(begun - start - slice) > slices.end()) break;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast this worker reads memory while its neighbours do the same.
+// Measures how fast this worker reads memory while the other workers of the
+// host do the same.
 #ifndef RINGFLEET_WORKER_MEASURING_MEASURE_MEMORY_H_
 #define RINGFLEET_WORKER_MEASURING_MEASURE_MEMORY_H_
 
@@ -12,9 +13,9 @@
 
 namespace ringfleet::worker {
 
-// Bytes by time: what is read in a while counts for the slices of time that
-// the while overlaps, in proportion. Times are seconds since the first slice
-// began.
+// Counts bytes by slice of time. Bytes that were read over several slices are
+// divided among them in proportion. Times are seconds since the start of the
+// first slice. Not thread-safe.
 class TimeSlices {
  public:
   TimeSlices(double slice_seconds, int slices)
@@ -29,15 +30,16 @@ class TimeSlices {
   std::vector<double> bytes_;
 };
 
-// Bytes that all workers of a host read together, unless the request says how
-// many: no cache holds them. 512 MiB, or four times the last-level caches
-// where those are larger.
+// Returns the bytes that all workers of a host read together when the request
+// does not say: 512 MiB, or four times the last-level caches if that is more.
+// No cache holds them.
 uint64_t MemoryTestBytes(uint64_t cache_bytes);
 
-// Serves Worker.MeasureMemory with `threads` threads of its own, so that a
-// connected model's are left alone. `await_start` is called when the buffer is
-// ready, and `cancelled` many times a second afterwards: CANCELLED when the
-// caller has gone. Errors: of the service, but for one that is active.
+// Serves Worker.MeasureMemory on `threads` threads of its own, so a connected
+// model keeps its threads. Calls `await_start` when the buffer is ready, and
+// then `cancelled` many times a second. Errors: CANCELLED: `await_start`
+// returned false or `cancelled` true. The others of Worker.MeasureMemory in
+// worker.proto, except the one for a call that is already active.
 absl::StatusOr<v1::MeasureMemoryResponse> MeasureMemory(
     const v1::MeasureMemoryRequest& request, int threads,
     absl::FunctionRef<bool()> await_start, absl::FunctionRef<bool()> cancelled);

@@ -10,13 +10,13 @@
 
 namespace ringfleet::worker {
 
-// Plans that wait for their step, or results for the stream. One thread
-// pushes, one pops. Bounded: a coordinator has at most two plans in flight, so
-// a flood stops at the stream's flow control.
+// A queue of plans that wait for their step, or of results that wait for the
+// stream. Thread-safe. A coordinator has at most two plans in flight, so only a
+// faulty one fills the queue; the flow control of the stream then stops it.
 template <typename T>
 class BoundedQueue {
  public:
-  // Waits while the queue is full; false once it is closed or finished.
+  // Waits while the queue is full. Returns false once it is closed or finished.
   bool Push(T item) {
     MutexLock lock(&mu_);
     while (!closed_ && items_.size() >= kCapacity) changed_.Wait(&mu_);
@@ -26,7 +26,8 @@ class BoundedQueue {
     return true;
   }
 
-  // Waits for an item; false once the queue is closed, and none is left.
+  // Waits for an item. Returns false once the queue is closed or finished and
+  // empty.
   bool Pop(T* item) {
     MutexLock lock(&mu_);
     while (!closed_ && items_.empty()) changed_.Wait(&mu_);
@@ -37,14 +38,14 @@ class BoundedQueue {
     return true;
   }
 
-  // Refuses new items; those that wait still leave.
+  // Refuses new items. Items in the queue can still be popped.
   void Finish() {
     MutexLock lock(&mu_);
     closed_ = true;
     changed_.NotifyAll();
   }
 
-  // The same, but those that wait are dropped.
+  // Refuses new items and drops the items in the queue.
   void Close() {
     MutexLock lock(&mu_);
     closed_ = true;

@@ -39,7 +39,7 @@ uint32_t CountNumaNodes() {
   return std::max(nodes, 1u);
 }
 
-// `path` itself, or the largest file of a folder.
+// Returns `path` itself, or the largest file of a folder.
 std::string FileToRead(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::is_directory(path, error)) return path;
@@ -91,7 +91,7 @@ grpc::Status HostService::Measure(grpc::ServerContext* context,
         "host: another measurement of this worker runs"));
   }
   const absl::Duration time = absl::Milliseconds(request->time_ms());
-  // All ranks of the host do the same now.
+  // All ranks of the host measure at the same time.
   const uint64_t ranks = std::max<uint32_t>(request->ranks_on_host(), 1);
   const uint64_t weight_bytes = ProductTestBytes(LastLevelCacheBytes()) / ranks;
   const uint64_t needed = weight_bytes + kMeasureScratchBytes;
@@ -103,7 +103,7 @@ grpc::Status HostService::Measure(grpc::ServerContext* context,
         "host: measuring takes ", needed >> 20, " MiB for each of ", ranks,
         " ranks, have ", available >> 20, " MiB"));
   } else {
-    // Threads of its own: a connected model's are left alone.
+    // Threads of its own, because a connected model keeps its threads.
     kernels::ThreadPool pool(threads_);
     measured = MeasureKernels(
         pool, weight_bytes, time,

@@ -52,7 +52,7 @@ Examples:
 Exit codes: 0 stopped by a signal, 1 failure, 2 usage or bad input, also an
 address that needs --insecure, 3 refused by the coordinator as another build.)";
 
-// Instead of an address: no registration.
+// Value in place of the coordinator's address: the worker does not register.
 constexpr absl::string_view kNoCoordinator = "none";
 
 // Files and sockets a rank needs: two streams to each of 15 peers, the

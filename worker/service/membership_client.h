@@ -15,14 +15,15 @@
 
 namespace ringfleet::worker {
 
-// Keeps this worker registered: joins the coordinator, which may start later
-// or again, and renews the lease until stopped.
+// Keeps this worker registered. Registers with the coordinator, which may start
+// later or restart, and renews the lease until destruction. Has a thread of its
+// own.
 class MembershipClient {
  public:
-  // `last_epoch` is asked on the client's thread for what each registration and
-  // heartbeat reports. `on_refused` runs once, on that thread, when the
-  // coordinator rejects this worker for good (another build, a rank outside the
-  // fleet).
+  // `last_epoch` returns the epoch that each registration and heartbeat
+  // reports. `on_refused` is called once, when the coordinator rejects this
+  // worker for good: it has another build, or a rank outside the fleet. Both
+  // run on the client's thread.
   MembershipClient(const std::string& coordinator, v1::RegisterRequest request,
                    std::function<uint64_t()> last_epoch,
                    std::function<void(const absl::Status&)> on_refused);
@@ -30,9 +31,9 @@ class MembershipClient {
 
  private:
   void Loop();
-  // Registers once and renews until that fails; the reason is returned.
+  // Registers once and renews until a renewal fails. Returns the reason.
   absl::Status Serve();
-  // False when stopping.
+  // Returns false when the client stops.
   bool Sleep(absl::Duration duration);
 
   const std::string coordinator_;

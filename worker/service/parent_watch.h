@@ -6,13 +6,13 @@
 
 namespace ringfleet::worker {
 
-// Ends this process with the one that started it: sends itself SIGTERM when
-// the other end of a pipe closes, and has the kernel send SIGKILL when the
-// parent's thread dies. Call from the main thread.
+// Ends this process when its parent ends. It sends itself SIGTERM when the
+// other end of a pipe closes, and has the kernel send SIGKILL when the parent's
+// thread dies. Construct it in the main thread.
 class ParentWatch {
  public:
-  // `parent_fd`: the reading end of a pipe whose other end only the parent
-  // holds; -1 watches nothing.
+  // `parent_fd` is the reading end of a pipe whose other end only the parent
+  // holds. -1: watch nothing.
   explicit ParentWatch(int parent_fd);
   ~ParentWatch();
   ParentWatch(const ParentWatch&) = delete;

@@ -22,16 +22,16 @@
 #include "cluster/wire/op_descriptor.h"
 #include "worker/execution/cancellation_watch.h"
 #include "worker/execution/trace_chunks.h"
-#include "worker/service/bounded_queue.h"
 #include "worker/loading/host.h"
 #include "worker/loading/synthesize.h"
 #include "worker/measuring/measure_collectives.h"
 #include "worker/measuring/measure_memory.h"
+#include "worker/service/bounded_queue.h"
 
 namespace ringfleet::worker {
 namespace {
 
-// How long a new Load, Connect or Run waits for an old one to give way.
+// Longest time that a new Load, Connect or Run waits for an old one to end.
 constexpr std::chrono::seconds kTakeoverTime{10};
 
 void LogLoad(const LoadedShard& shard, absl::Duration time) {
@@ -161,7 +161,7 @@ absl::Status WorkerService::LoadExclusive(
     return absl::OkStatus();
   };
   LoadSettings settings = SettingsNow();
-  // A source that answers slowly must not hold up who takes this worker over.
+  // A source that answers slowly must not delay the call that takes over.
   cluster::CancellableCalls fetching;
   std::optional<CancellationWatch> watch;
   if (request.sources_size() > 0) {
@@ -171,8 +171,8 @@ absl::Status WorkerService::LoadExclusive(
   const absl::Time begun = absl::Now();
   std::shared_ptr<LoadedShard> loaded;
   bool save = was_saving;
-  // Who prepares a move of experts in the epoch that has ended is told so, but
-  // may be in the middle of a read.
+  // A call that prepares a move of experts in the old epoch is told of its end,
+  // but may be in the middle of a read.
   const auto released = std::chrono::steady_clock::now() + kTakeoverTime;
   while (held.use_count() > 1 && std::chrono::steady_clock::now() < released) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -182,7 +182,7 @@ absl::Status WorkerService::LoadExclusive(
                         KeepShard(request, settings, held.get()));
     if (kept) loaded = held;
   }
-  // The old weights go before the new ones come.
+  // The old weights are freed before the new ones are loaded.
   held.reset();
   if (loaded == nullptr) {
     RF_ASSIGN_OR_RETURN(loaded, LoadShardFor(request, settings, report));
@@ -272,7 +272,7 @@ absl::Status WorkerService::ConnectExclusive(grpc::ServerContext* context,
       .transport = cluster::TransportFromProto(request.transport()),
       .config_hash = request.config_hash()};
   endpoint_->SetRanksOnHost(static_cast<int>(request.ranks_on_host()));
-  // Before it is entered: whoever registers meanwhile must not report less.
+  // Set before the epoch is entered. A registration meanwhile must report it.
   last_epoch_ = std::max<uint64_t>(last_epoch_, request.epoch());
   const CancellationWatch watch(context, [this] {
     endpoint_->Interrupt(
@@ -319,9 +319,9 @@ grpc::Status WorkerService::Run(
         absl::FailedPreconditionError("run: no epoch is connected"));
   }
   BoundedQueue<v1::StepPlan> plans;
-  // Handing a result to the stream takes 0.1 to 0.2 ms, in which the next step
-  // computes. Where every CPU has a thread of the step, not on the executor's,
-  // which all others would wait for.
+  // Handing a result to the stream takes 0.1 to 0.2 ms, while the next step
+  // computes. Where every CPU has a thread of the step, the writer must not
+  // share the executor's CPU, because all other threads would wait.
   BoundedQueue<v1::StepResult> results;
   std::thread writer([&] {
     std::optional<ScopedCpuPin> pin;
@@ -457,7 +457,7 @@ grpc::Status WorkerService::MeasureCollectives(
                      : absl::CancelledError("collectives: the caller left");
         },
         [stream] {
-          // Until the caller has heard of all ranks, or has gone.
+          // Waits until the caller has heard from all ranks, or has gone.
           v1::MeasureCollectivesRequest ignored;
           while (stream->Read(&ignored)) {
           }

@@ -21,13 +21,16 @@
 
 namespace ringfleet::worker {
 
-// The Worker service: holds one shard and at most one epoch. A coordinator
-// that starts over (Load or Connect while a run is active) ends that run.
+// Serves Worker: holds one shard and at most one epoch. Load or Connect during
+// a run ends that run, because its coordinator has started over. Thread-safe.
+// Errors of the calls are described in worker.proto.
 class WorkerService final : public v1::Worker::Service {
  public:
-  // `endpoint` carries the links, and `flight` has its recorder; both must
-  // outlive the service. `shard_cache` is the folder of packed shards; empty:
-  // the coordinator's choice. `coordinator` is where this worker reaches it.
+  // `endpoint` carries the links, and `flight` has its recorder. Both must
+  // outlive the service. `memory_limit_bytes` bounds weights and cache; 0: the
+  // available memory. `shard_cache` is the folder of packed shards; empty: a
+  // request names it. `coordinator` is the address at which this worker reaches
+  // the coordinator.
   WorkerService(cluster::CollectiveEndpoint* endpoint, FlightLog* flight,
                 int default_threads, uint64_t memory_limit_bytes,
                 std::string shard_cache = "", std::string coordinator = "");
@@ -76,22 +79,23 @@ class WorkerService final : public v1::Worker::Service {
       grpc::ServerReaderWriter<v1::MeasureMemoryResponse,
                                v1::MeasureMemoryRequest>* stream) override;
 
-  // Ends a run or load with `cause`, for good, so that the server can shut down
-  // at once.
+  // Ends the current calls with `cause`, for good, so that the server can shut
+  // down at once.
   void Abort(const absl::Status& cause);
 
-  // The latest epoch that a coordinator has asked this worker to enter; 0:
-  // none. A later one is the only kind that it enters.
+  // Returns the latest epoch that a coordinator has asked this worker to enter.
+  // The worker enters later epochs only. 0: none so far.
   uint64_t last_epoch() const { return last_epoch_; }
 
-  // Serves what FindCheckpoint has found; to be registered beside this service.
+  // Serves the files that FindCheckpoint has found. Register it beside this
+  // service.
   cluster::CheckpointFilesService& checkpoint_files() { return files_; }
 
-  // The streams that are being served.
+  // Returns the open streams.
   cluster::ActiveCalls& calls() { return calls_; }
 
  private:
-  // Keeps what a call uses to itself: Load, Connect, Run, MeasureCollectives,
+  // Scope of an exclusive call. Load, Connect, Run, MeasureCollectives,
   // Synthesize and Convert exclude each other.
   class Exclusive;
 
@@ -110,15 +114,15 @@ class WorkerService final : public v1::Worker::Service {
   cluster::CollectiveEndpoint* const endpoint_;
   FlightLog* const flight_;
   const int default_threads_;
-  const uint64_t memory_limit_bytes_;  // 0: what the host has available.
-  const std::string shard_cache_;      // Empty: what a request names.
+  const uint64_t memory_limit_bytes_;  // 0: the available memory.
+  const std::string shard_cache_;      // Empty: a request names it.
   const std::string coordinator_;
   cluster::CheckpointFilesService files_;
   cluster::ActiveCalls calls_;
-  std::atomic<uint64_t> last_epoch_{0};  // Written by the exclusive call.
+  std::atomic<uint64_t> last_epoch_{0};  // The exclusive call writes it.
   std::atomic<bool> measures_memory_{false};
   std::atomic<bool> prepares_experts_{false};
-  cluster::TraceRecorder trace_;  // Of all epochs.
+  cluster::TraceRecorder trace_;  // One for all epochs.
 
   Mutex mu_;
   CondVar idle_;
@@ -130,7 +134,7 @@ class WorkerService final : public v1::Worker::Service {
   std::shared_ptr<ExpertStatistics> statistics_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<WorkerEpoch> epoch_ ABSL_GUARDED_BY(mu_);
 
-  ShardSaver saver_;  // Started and ended by the exclusive call.
+  ShardSaver saver_;  // The exclusive call starts and ends it.
 };
 
 }  // namespace ringfleet::worker

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the Worker service reads of a checkpoint beside loads and runs, which it
-// leaves alone.
+// Calls of the Worker service that read a checkpoint without disturbing loads
+// and runs.
 #include <algorithm>
 #include <memory>
 #include <string>
