@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A validated fleet back to YAML; config.cc reads what this writes.
+// Writes a validated fleet as YAML, which config.cc reads.
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "cluster/collectives/algorithm_table.h"
 #include "cluster/config/config.h"
-#include "cluster/model/dtype_names.h"
-#include "cluster/model/prefill_strategy.h"
-#include "cluster/transport/transport_kind.h"
 
 namespace ringfleet::cluster {
 namespace {
@@ -23,51 +19,43 @@ std::string Quoted(absl::string_view text) {
   return out + "\"";
 }
 
+// "KEY: VALUE" of a setting that has a value; else nothing.
+std::string Entry(const Setting& setting, const v1::FleetSettings& settings) {
+  const std::string text = SettingText(setting, settings);
+  if (text.empty() || setting.options().flag_only()) return "";
+  const bool is_text = setting.field->cpp_type() ==
+                       google::protobuf::FieldDescriptor::CPPTYPE_STRING;
+  return absl::StrCat(setting.key(), ": ", is_text ? Quoted(text) : text);
+}
+
+// A line for each setting at the top, and one for each section.
+std::string FormatSettings(const v1::FleetSettings& settings) {
+  std::string out;
+  for (const Setting& setting : Settings()) {
+    if (setting.section != nullptr) continue;
+    if (!setting.is_section()) {
+      const std::string entry = Entry(setting, settings);
+      if (!entry.empty()) absl::StrAppend(&out, entry, "\n");
+      continue;
+    }
+    std::vector<std::string> entries;
+    for (const Setting& inner : Settings()) {
+      if (inner.section != setting.field) continue;
+      std::string entry = Entry(inner, settings);
+      if (!entry.empty()) entries.push_back(std::move(entry));
+    }
+    if (entries.empty()) continue;
+    absl::StrAppend(&out, setting.key(), ": {", absl::StrJoin(entries, ", "),
+                    "}\n");
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string FormatClusterConfig(const ClusterConfig& config) {
-  std::string out = absl::StrCat("name: ", Quoted(config.name),
-                                 "\nmodel: ", Quoted(config.model),
-                                 "\ndtype: ", WeightDtypeName(config.dtype),
-                                 "\nwire: ", WireText(config.wire), "\n");
-  if (config.transport != v1::TRANSPORT_KIND_AUTO) {
-    absl::StrAppend(&out, "transport: ", TransportName(config.transport), "\n");
-  }
-  if (config.prefill_strategy != v1::PREFILL_STRATEGY_AUTO) {
-    absl::StrAppend(&out, "prefill_strategy: ",
-                    PrefillStrategyName(config.prefill_strategy), "\n");
-  }
-  if (config.cache_dtype != v1::CACHE_DTYPE_UNSPECIFIED) {
-    absl::StrAppend(&out, "cache_type: ", CacheDtypeName(config.cache_dtype),
-                    "\n");
-  }
-  if (!config.collectives.empty()) {
-    absl::StrAppend(&out, "collectives: ", Quoted(config.collectives), "\n");
-  }
-  if (!config.tiles.empty()) {
-    absl::StrAppend(&out, "tiles: ", Quoted(config.tiles), "\n");
-  }
-  if (config.context > 0) {
-    absl::StrAppend(&out, "context: ", config.context, "\n");
-  }
-  if (config.reference) absl::StrAppend(&out, "reference: true\n");
-  absl::StrAppend(&out, "parallel: ", config.parallel,
-                  "\nmesh: {data: ", config.mesh.data,
-                  ", expert: ", config.mesh.expert,
-                  ", tensor: ", config.mesh.tensor, "}\n");
-  const ExpertsConfig& experts = config.experts;
-  if (experts.slots > 0 || experts.capacity > 0 || experts.interval_s > 0) {
-    absl::StrAppend(&out, "experts: {threshold: ", experts.threshold);
-    if (experts.slots > 0) absl::StrAppend(&out, ", slots: ", experts.slots);
-    if (experts.capacity > 0) {
-      absl::StrAppend(&out, ", capacity: ", experts.capacity);
-    }
-    if (experts.interval_s > 0) {
-      absl::StrAppend(&out,
-                      ", rebalance: auto, interval_s: ", experts.interval_s);
-    }
-    absl::StrAppend(&out, "}\n");
-  }
+  std::string out = absl::StrCat("name: ", Quoted(config.name), "\n",
+                                 FormatSettings(config.settings));
   absl::StrAppend(&out, "coordinator: {host: ", Quoted(config.coordinator.host),
                   ", port: ", config.coordinator.port,
                   ", http_port: ", config.coordinator.http_port,
@@ -106,12 +94,6 @@ std::string FormatClusterConfig(const ClusterConfig& config) {
                         }),
           "]\n");
     }
-  }
-  if (!config.cache_dir.empty()) {
-    absl::StrAppend(&out, "cache_dir: ", Quoted(config.cache_dir), "\n");
-  }
-  if (!config.log_dir.empty()) {
-    absl::StrAppend(&out, "log_dir: ", Quoted(config.log_dir), "\n");
   }
   absl::StrAppend(
       &out, "security: {mode: ",

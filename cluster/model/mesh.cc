@@ -17,13 +17,13 @@ absl::StatusOr<MeshShape> ParseMesh(absl::string_view text) {
       !absl::SimpleAtoi(parts[1], &mesh.expert) ||
       !absl::SimpleAtoi(parts[2], &mesh.tensor)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--mesh ", text, ", want DATAxEXPERTxTENSOR as in 1x4x2"));
+        absl::StrCat("'", text, "', want DATAxEXPERTxTENSOR as in 1x4x2"));
   }
   // Bounds the product that world_size() forms.
   for (const int axis : {mesh.data, mesh.expert, mesh.tensor}) {
     if (axis < 1 || axis > kMaxWorkers) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "--mesh ", text, ": axis of ", axis, ", want 1 to ", kMaxWorkers));
+          "'", text, "': axis of ", axis, ", want 1 to ", kMaxWorkers));
     }
   }
   return mesh;

@@ -10,23 +10,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "cluster/checkpoint/open_model.h"
-#include "cluster/collectives/algorithm_table.h"
-#include "cluster/collectives/tile_table.h"
 #include "cluster/config/config.h"
-#include "cluster/model/dtype_names.h"
-#include "cluster/model/prefill_strategy.h"
-#include "cluster/model/shard_plan.h"
-#include "cluster/placement/placement.h"
+#include "cluster/config/settings.h"
 #include "cluster/process/status.h"
 #include "cluster/process/status_macros.h"
 #include "cluster/recording/trace_recorder.h"
 #include "cluster/rpc/channel.h"
 #include "cluster/rpc/server.h"
-#include "cluster/transport/transport_kind.h"
-#include "cluster/wire/op_descriptor.h"
 #include "coordinator/cli/interrupt.h"
 #include "coordinator/cli/launch/fleet_json.h"
-#include "coordinator/cli/value_checks.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -36,35 +28,19 @@ constexpr std::chrono::seconds kDescribeTimeout{5};
 // A channel shows that its connection has broken shortly after the calls do.
 constexpr std::chrono::milliseconds kBreakTime{200};
 
-// Whether a call failed with its connection. What gRPC says then names nobody;
-// what the coordinator says of a worker does.
+// True if a call failed with its connection. gRPC's message names nobody then,
+// unlike the coordinator's message about a worker.
 bool ConnectionBroke(grpc::Channel& channel) {
   return channel.WaitForStateChange(
       GRPC_CHANNEL_READY, std::chrono::system_clock::now() + kBreakTime);
 }
 
-// The table of the file that `option` names, if it names one.
-template <typename Table>
-absl::Status LoadTable(absl::string_view option, const std::string& path,
-                       Table* table) {
-  if (path.empty()) return absl::OkStatus();
-  absl::StatusOr<Table> loaded = Table::Load(path);
-  if (!loaded.ok()) {
-    return absl::Status(
-        loaded.status().code(),
-        absl::StrCat("usage: ", option, " ", loaded.status().message()));
-  }
-  *table = *std::move(loaded);
-  return absl::OkStatus();
-}
-
 }  // namespace
 
-void AddSessionOptions(CLI::App& app, SessionOptions& options) {
-  app.add_option("-m,--model", options.model,
-                 "Folder of a checkpoint in the hub's format, or "
-                 "synth:tiny, synth:r1-slice for random weights")
-      ->check(Utf8Path());
+void AddSessionOptions(CLI::App& app, SessionOptions& options,
+                       bool with_threads) {
+  // A model beside --cluster must be the running fleet's.
+  options.flags.Add(app, "model");
   auto* cluster = app.add_option("--cluster", options.cluster,
                                  "Cluster file of a running fleet");
   app.add_option("--local", options.local,
@@ -72,71 +48,9 @@ void AddSessionOptions(CLI::App& app, SessionOptions& options) {
       ->check(CLI::Range(1, kMaxLocal))
       ->excludes(cluster)
       ->capture_default_str();
-  app.add_option(
-         "--dtype", options.dtype,
-         absl::StrCat("Weights in memory: ", cluster::kWeightDtypeChoices))
-      ->excludes(cluster)
-      ->capture_default_str();
-  app.add_option("--cache-type", options.cache_type,
-                 absl::StrCat("Latent cache: ", cluster::kCacheDtypeChoices,
-                              " (default f32 with --dtype f32, else bf16)"))
-      ->excludes(cluster);
-  app.add_option("--wire", options.wire,
-                 "Activations between workers: f32, bf16 or int8")
-      ->excludes(cluster)
-      ->capture_default_str();
-  app.add_option("--prefill-strategy", options.prefill_strategy,
-                 absl::StrCat("How workers share out a prompt's tokens: ",
-                              cluster::kPrefillStrategyChoices,
-                              "; auto: sequence_parallel from ",
-                              cluster::kMinShardedRows, " tokens per worker"))
-      ->excludes(cluster)
-      ->capture_default_str();
-  app.add_option("--transport", options.transport,
-                 "Between local workers: grpc, or auto: what workers of one "
-                 "host agree on")
-      ->excludes(cluster)
-      ->capture_default_str();
-  app.add_option("--collectives", options.collectives,
-                 "Which algorithm carries which collective between local "
-                 "workers: a file that `collectives --calibrate` wrote")
-      ->excludes(cluster);
-  app.add_option("--tiles", options.tiles,
-                 "How local workers cut products that are fused with an "
-                 "exchange: a file that `collectives --tune` wrote")
-      ->excludes(cluster);
-  app.add_option("--cache-dir", options.cache_dir,
-                 "Folder for the local workers' packed weights: the first "
-                 "command writes them there, the next ones map them")
-      ->excludes(cluster)
-      ->check(Utf8Path());
-  app.add_option("-t,--threads", options.threads,
-                 "Threads per worker; 0: the cores divided by --local")
-      ->excludes(cluster)
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
-  app.add_option("-c,--ctx-size", options.context,
-                 "Positions per sequence; 0: the model's maximum, or what "
-                 "memory holds")
-      ->excludes(cluster)
-      ->check(CLI::Range(0, 1 << 30))
-      ->capture_default_str();
-  app.add_option("--mesh", options.mesh,
-                 "DATAxEXPERTxTENSOR of the local workers, as in 1x2x1 "
-                 "[1x1xN: every worker has a part of each expert]")
-      ->excludes(cluster);
-  app.add_option(
-         "--expert-slots", options.expert_slots,
-         "Experts that the places of the mesh's data and expert axes hold "
-         "together in each layer; beyond the model's number, copies; "
-         "0: no copies")
-      ->excludes(cluster)
-      ->check(CLI::Range(0, cluster::kMaxReplicas));
-  app.add_option("--expert-capacity", options.expert_capacity,
-                 "Tokens that a place takes in a layer, in fair shares, as in "
-                 "2: what is beyond is dropped and counted; 0: nothing is")
-      ->excludes(cluster)
-      ->check(CLI::Range(0.0, 1024.0));
+  options.flags.AddAll(
+      app, {"model", "parallel", "reference", with_threads ? "" : "threads"},
+      cluster);
   AddTraceOption(app, options);
 }
 
@@ -193,11 +107,11 @@ absl::Status Session::Connect(const SessionOptions& options) {
         absl::StrCat("coordinator: no answer from ", address_, " (",
                      status.error_message(), "); is the fleet up?"));
   }
-  if (!options.model.empty() &&
-      !cluster::IsSameModel(options.model, state.model())) {
+  const std::string model = options.flags.Given("model");
+  if (!model.empty() && !cluster::IsSameModel(model, state.model())) {
     return absl::InvalidArgumentError(
-        absl::StrCat("usage: --model ", options.model, ", but the fleet ",
-                     state.name(), " serves ", state.model()));
+        absl::StrCat("usage: --model ", model, ", but the fleet ", state.name(),
+                     " serves ", state.model()));
   }
   const bool waits =
       state.state() != v1::FLEET_STATE_READY &&
@@ -212,84 +126,37 @@ absl::Status Session::Connect(const SessionOptions& options) {
 }
 
 absl::Status Session::StartLocally(const SessionOptions& options) {
-  if (options.model.empty()) {
+  RF_ASSIGN_OR_RETURN(v1::FleetSettings settings, options.flags.Read());
+  if (!settings.has_model()) {
     return absl::InvalidArgumentError(
         "usage: no model, want --model DIR or --cluster FILE");
   }
-  const absl::StatusOr<v1::Dtype> dtype =
-      cluster::ParseWeightDtype(options.dtype);
-  if (!dtype.ok()) {
+  if (!settings.has_mesh()) {
+    cluster::SetMesh({.tensor = options.local}, &settings);
+  }
+  const int world_size = cluster::MeshOf(settings).world_size();
+  if (world_size != options.local) {
     return absl::InvalidArgumentError(
-        absl::StrCat("usage: --", dtype.status().message()));
+        absl::StrCat("usage: --mesh ", options.flags.Given("mesh"), " has ",
+                     world_size, " ranks, want --local ", world_size,
+                     " beside it, not ", options.local));
   }
-  v1::CacheDtype cache_dtype = v1::CACHE_DTYPE_UNSPECIFIED;
-  if (!options.cache_type.empty()) {
-    const absl::StatusOr<v1::CacheDtype> parsed =
-        cluster::ParseCacheDtype(options.cache_type);
-    if (!parsed.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("usage: ", parsed.status().message()));
-    }
-    cache_dtype = *parsed;
-  }
-  const absl::StatusOr<cluster::Wire> wire = cluster::ParseWire(options.wire);
-  if (!wire.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("usage: --", wire.status().message()));
-  }
-  const absl::StatusOr<v1::PrefillStrategy> prefill_strategy =
-      cluster::ParsePrefillStrategy(options.prefill_strategy);
-  if (!prefill_strategy.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("usage: --", prefill_strategy.status().message()));
-  }
-  const absl::StatusOr<v1::TransportKind> transport =
-      cluster::ParseTransport(options.transport);
-  if (!transport.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("usage: --", transport.status().message()));
-  }
-  FleetOptions fleet;
-  fleet.name = "local";
   // Workers run with this process's working directory, but say it once.
-  fleet.model_dir = cluster::AbsoluteModel(options.model);
-  fleet.mesh = {.data = 1, .expert = 1, .tensor = options.local};
-  if (!options.mesh.empty()) {
-    const absl::StatusOr<cluster::MeshShape> mesh =
-        cluster::ParseMesh(options.mesh);
-    if (!mesh.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("usage: ", mesh.status().message()));
-    }
-    if (mesh->world_size() != options.local) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("usage: --mesh ", options.mesh, " has ",
-                       mesh->world_size(), " ranks, want --local ",
-                       mesh->world_size(), " beside it, not ", options.local));
-    }
-    fleet.mesh = *mesh;
-  }
-  fleet.expert_slots = options.expert_slots;
-  fleet.expert_capacity = options.expert_capacity;
-  fleet.dtype = *dtype;
-  fleet.cache_dtype = cache_dtype;
-  fleet.wire = cluster::WireToProto(*wire);
-  fleet.prefill_strategy = *prefill_strategy;
-  fleet.transport = *transport;
-  RF_RETURN_IF_ERROR(
-      LoadTable("--collectives", options.collectives, &fleet.collectives));
-  RF_RETURN_IF_ERROR(LoadTable("--tiles", options.tiles, &fleet.tiles));
-  if (!options.cache_dir.empty()) {
+  settings.set_model(cluster::AbsoluteModel(settings.model()));
+  if (settings.has_cache_dir()) {
     std::error_code error;  // With one, the path stays as it is.
-    fleet.shard_cache = std::filesystem::absolute(options.cache_dir, error);
-    if (error) fleet.shard_cache = options.cache_dir;
-    // The workers end with the command.
-    fleet.await_shard_cache = true;
+    const std::filesystem::path folder =
+        std::filesystem::absolute(settings.cache_dir(), error);
+    if (!error) settings.set_cache_dir(folder);
   }
-  fleet.context = options.context;
-  fleet.threads = options.threads;
-  fleet.slots = options.slots;
-  fleet.reference = options.reference;
+  settings.set_parallel(1);
+  settings.MergeFrom(options.settings);
+  cluster::FillDefaults(&settings);
+  RF_ASSIGN_OR_RETURN(FleetOptions fleet,
+                      MakeFleetOptions(std::move(settings), "usage: --"));
+  fleet.name = "local";
+  // The workers end with the command.
+  fleet.await_shard_cache = fleet.settings.has_cache_dir();
   RF_ASSIGN_OR_RETURN(local_, LocalFleet::Start(std::move(fleet)));
   stub_ = v1::Coordinator::NewStub(ConnectChannel(local_->address()));
   return absl::OkStatus();

@@ -12,44 +12,32 @@
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/run/local_fleet.h"
 #include "coordinator/cli/run/trace_call.h"
+#include "coordinator/service/setting_flags.h"
 #include "protos/coordinator.grpc.pb.h"
+#include "protos/fleet_settings.pb.h"
 
 namespace ringfleet::coordinator::cli {
 
-// Which fleet a command talks to: --cluster or --local, and how a local one is
-// made.
+// The fleet that a command talks to, --cluster or --local, and the settings of
+// a local one.
 struct SessionOptions {
-  std::string model;
+  SettingFlags flags;
   std::string cluster;
   int local = 1;
-  std::string mesh;
-  int expert_slots = 0;
-  double expert_capacity = 0;
-  std::string dtype = "int8";
-  std::string cache_type;
-  std::string wire = "bf16";
-  std::string prefill_strategy = "auto";
-  std::string transport = "auto";
-  std::string collectives;
-  std::string tiles;
-  std::string cache_dir;
-  int threads = 0;
-  int context = 0;
   std::string trace;
-  // Set by a verb, not options of their own.
-  bool reference = false;
-  uint32_t slots = 1;     // Sequences at the same time.
-  bool runs_jobs = true;  // Which wait until the fleet is ready.
+  // Set by a verb, beside and above `flags`; one sequence at a time unless set.
+  v1::FleetSettings settings;
+  bool runs_jobs = true;  // Jobs wait until the fleet is ready.
 };
 
-// Adds --model, --cluster, --local, --dtype, --cache-type, --wire, --mesh,
-// --expert-slots, --expert-capacity, --prefill-strategy, --transport,
-// --collectives, --tiles, --cache-dir, -t, -c, --trace.
-void AddSessionOptions(CLI::App& app, SessionOptions& options);
-// --trace alone.
+// Adds --cluster, --local, --trace and the flags of a fleet's settings, without
+// --parallel and --reference, which verbs decide.
+void AddSessionOptions(CLI::App& app, SessionOptions& options,
+                       bool with_threads = true);
+// Adds --trace alone.
 CLI::Option* AddTraceOption(CLI::App& app, SessionOptions& options);
 
-// A connection with the coordinator of a running fleet, or of one that this
+// A connection with the coordinator of a running fleet, or of a fleet that this
 // process starts and stops.
 class Session {
  public:
@@ -62,15 +50,15 @@ class Session {
   v1::Coordinator::Stub& stub() { return *stub_; }
 
   // Writes the trace and stops a local fleet after a command that ended with
-  // `status`, and passes that on, unless it was interrupted, the trace or a
-  // worker failed in the end; after showing what the logs tell of an error, or
-  // with the running fleet's address where its connection broke. To be called
-  // before the result is printed.
+  // `status`. Call before the result is printed. Returns `status`, or the
+  // interrupt, or the failure of the trace or of a worker at the end. An error
+  // is returned after the logs of local workers are shown; the running fleet's
+  // address is added where its connection broke.
   absl::Status Finish(absl::Status status);
 
-  // The same, and prints the result, if there is one: a `status` that is OK
-  // says so. What fails in the end is told after it, and the result stays the
-  // command's one document. An interrupted command prints none.
+  // Finish, and then prints the result if `status` is OK. A failure at the end
+  // is told after the result, which stays the command's one document. An
+  // interrupted command prints no result.
   absl::Status Finish(absl::Status status, Invocation& invocation,
                       absl::FunctionRef<absl::Status()> print);
 
@@ -87,11 +75,11 @@ class Session {
   TraceCall trace_;
 };
 
-// A channel to HOST:PORT whose connection stands, or could not be made within
+// Opens a channel to HOST:PORT and waits for its connection, at most
 // cluster::kFirstConnection.
 std::shared_ptr<grpc::Channel> ConnectChannel(const std::string& address);
 
-// The coordinator's HOST:PORT of a cluster file.
+// Reads the coordinator's HOST:PORT from a cluster file.
 absl::StatusOr<std::string> CoordinatorAddress(const std::string& cluster_file);
 
 }  // namespace ringfleet::coordinator::cli

@@ -169,7 +169,7 @@ ExpertMoves::ExpertMoves(const FleetOptions& fleet)
       closed_(absl::UnavailableError("no epoch runs")),
       layout_(fleet.layout),
       place_slots_(fleet.experts.place_slots) {
-  if (fleet_.rebalance_interval > absl::ZeroDuration()) {
+  if (fleet_.RebalanceInterval() > absl::ZeroDuration()) {
     thread_ = std::thread([this] { Run(); });
   }
 }
@@ -343,7 +343,7 @@ void ExpertMoves::Run() {
     std::shared_ptr<FleetEpoch> epoch;
     {
       MutexLock lock(&mu_);
-      const Deadline next = Deadline::After(fleet_.rebalance_interval);
+      const Deadline next = Deadline::After(fleet_.RebalanceInterval());
       while (!stopping_ && !next.Expired()) {
         changed_.WaitUntil(&mu_, next.when());
       }
@@ -351,12 +351,12 @@ void ExpertMoves::Run() {
       epoch = epoch_;
     }
     if (epoch == nullptr || IsNarrowed(fleet_, *epoch)) continue;
-    const absl::Status status =
-        Rebalance(*epoch, v1::RebalanceRequest(), fleet_.rebalance_threshold,
-                  [this](const v1::RebalanceProgress&) {
-                    MutexLock lock(&mu_);
-                    return !stopping_;
-                  });
+    const absl::Status status = Rebalance(*epoch, v1::RebalanceRequest(),
+                                          fleet_.settings.experts().threshold(),
+                                          [this](const v1::RebalanceProgress&) {
+                                            MutexLock lock(&mu_);
+                                            return !stopping_;
+                                          });
     if (!status.ok()) RF_LOG(kWarning, "experts stay: ", status.message());
   }
 }

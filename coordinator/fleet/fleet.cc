@@ -65,7 +65,7 @@ v1::ClusterState Fleet::State() const {
   const View now = view();
   state.set_state(now.state);
   state.set_name(options_.name);
-  state.set_model(options_.model_dir);
+  state.set_model(options_.settings.model());
   state.set_cluster_file(options_.cluster_file);
   const cluster::MeshShape mesh =
       now.live() ? now.epoch->mesh() : options_.mesh;
@@ -73,8 +73,8 @@ v1::ClusterState Fleet::State() const {
   state.mutable_mesh()->set_expert(mesh.expert);
   state.mutable_mesh()->set_tensor(mesh.tensor);
   state.set_world_size(options_.mesh.world_size());
-  state.set_dtype(options_.dtype);
-  state.set_wire(options_.wire);
+  state.set_dtype(options_.settings.dtype());
+  state.set_wire(options_.settings.wire());
   state.set_pid(getpid());
   *state.mutable_build() = build_;
   state.set_load_ms(now.load_ms);
@@ -340,8 +340,8 @@ std::shared_ptr<FleetEpoch> Fleet::BeginEpoch(Formation::NextEpoch next) {
     last = std::exchange(view_.epoch, epoch);
   }
   changes_.Note();
-  RF_LOG(kInfo, "epoch ", epoch->id(), ": loading ", options_.model_dir, " on ",
-         ranks, " of ", options_.mesh.world_size(), " workers");
+  RF_LOG(kInfo, "epoch ", epoch->id(), ": loading ", options_.settings.model(),
+         " on ", ranks, " of ", options_.mesh.world_size(), " workers");
   return epoch;
 }
 

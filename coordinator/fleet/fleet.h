@@ -136,14 +136,14 @@ class Fleet {
 
   // Positions per sequence; 0 unless ready.
   uint32_t context() const;
-  uint32_t slots() const { return options_.slots; }
+  uint32_t slots() const { return options_.settings.parallel(); }
   // Type of the latent cache: as asked for, or as follows from the weights.
   v1::CacheDtype cache_dtype() const {
-    if (options_.cache_dtype != v1::CACHE_DTYPE_UNSPECIFIED) {
-      return options_.cache_dtype;
+    if (options_.settings.cache_type() != v1::CACHE_DTYPE_UNSPECIFIED) {
+      return options_.settings.cache_type();
     }
-    return options_.dtype == v1::DTYPE_F32 ? v1::CACHE_DTYPE_F32
-                                           : v1::CACHE_DTYPE_BF16;
+    return options_.settings.dtype() == v1::DTYPE_F32 ? v1::CACHE_DTYPE_F32
+                                                      : v1::CACHE_DTYPE_BF16;
   }
 
   // Fails all requests with UNAVAILABLE, ends the epoch and all waits. Later

@@ -49,11 +49,13 @@ uint64_t ConfigHash(const FleetOptions& options, absl::string_view fingerprint,
   const std::string text = absl::StrCat(
       "protocol=", kProtocolVersion, " model=", fingerprint,
       " mesh=", options.mesh.data, "x", options.mesh.expert, "x",
-      options.mesh.tensor, " dtype=", static_cast<int>(options.dtype),
-      " cache=", static_cast<int>(options.cache_dtype),
-      " wire=", static_cast<int>(options.wire), " context=", context,
-      " prefill=", static_cast<int>(options.prefill_strategy),
-      " slots=", options.slots, " capacity=", options.expert_capacity,
+      options.mesh.tensor,
+      " dtype=", static_cast<int>(options.settings.dtype()),
+      " cache=", static_cast<int>(options.settings.cache_type()),
+      " wire=", static_cast<int>(options.settings.wire()), " context=", context,
+      " prefill=", static_cast<int>(options.settings.prefill_strategy()),
+      " slots=", options.settings.parallel(),
+      " capacity=", options.settings.experts().capacity(),
       " collectives=", options.collectives.Hash(),
       " tiles=", options.tiles.Hash());
   return XXH64(text.data(), text.size(), /*seed=*/0);
@@ -146,22 +148,22 @@ v1::ExpertLayout FleetEpoch::Experts() const {
 
 v1::LoadRequest FleetEpoch::LoadRequestFor(int rank) const {
   v1::LoadRequest request;
-  request.set_model_path(options_.model_dir);
-  request.set_dtype(options_.dtype);
-  request.set_cache_dtype(options_.cache_dtype);
+  request.set_model_path(options_.settings.model());
+  request.set_dtype(options_.settings.dtype());
+  request.set_cache_dtype(options_.settings.cache_type());
   v1::Mesh* mesh = request.mutable_layout()->mutable_mesh();
   mesh->set_data(options_.mesh.data);
   mesh->set_expert(options_.mesh.expert);
   mesh->set_tensor(options_.mesh.tensor);
   request.mutable_layout()->set_rank(rank);
   *request.mutable_layout()->mutable_experts() = Experts();
-  request.set_context(options_.context);
+  request.set_context(options_.settings.context());
   request.set_slots(options_.GroupSlots());
   request.set_memory_limit_bytes(MemoryLimit(rank));
-  request.set_reference(options_.reference);
-  request.set_prefill_strategy(options_.prefill_strategy);
-  request.set_threads(options_.threads);
-  request.set_shard_cache(options_.shard_cache);
+  request.set_reference(options_.settings.reference());
+  request.set_prefill_strategy(options_.settings.prefill_strategy());
+  request.set_threads(options_.settings.threads());
+  request.set_shard_cache(options_.settings.cache_dir());
   request.set_await_shard_cache(options_.await_shard_cache);
   MutexLock lock(&mu_);
   if (!found_[rank].missing().empty()) {
@@ -207,7 +209,8 @@ void FleetEpoch::CheckUnchanged(int rank, const std::string& fingerprint) {
   Decide(absl::DataLossError(absl::StrCat(
       "worker ", members_[rank].rank,
       ": the checkpoint has changed since the fleet began: ", "fingerprint ",
-      fingerprint, ", want ", fleet_fingerprint_, " (", options_.model_dir,
+      fingerprint, ", want ", fleet_fingerprint_, " (",
+      options_.settings.model(),
       "); to serve what is there now, restart the fleet")));
 }
 
@@ -235,11 +238,11 @@ void FleetEpoch::OnLoadProgress(int rank, const v1::LoadProgress& progress) {
       if (lowest < 0) lowest = static_cast<int>(i);
       if (fingerprints_[i] == fingerprints_[lowest]) continue;
       other = static_cast<int>(i);
-      message = absl::StrCat("worker ", members_[i].rank,
-                             " reads another checkpoint: fingerprint ",
-                             fingerprints_[i], ", worker ",
-                             members_[lowest].rank, " has ",
-                             fingerprints_[lowest], " (", options_.model_dir);
+      message = absl::StrCat(
+          "worker ", members_[i].rank,
+          " reads another checkpoint: fingerprint ", fingerprints_[i],
+          ", worker ", members_[lowest].rank, " has ", fingerprints_[lowest],
+          " (", options_.settings.model());
       comparing_ = true;
     }
   }
@@ -262,10 +265,10 @@ absl::Status FleetEpoch::ConnectAll() {
   for (const Member& member : members_) {
     request.add_addresses(member.address);
   }
-  request.set_wire(options_.wire);
-  request.set_prefill_strategy(options_.prefill_strategy);
-  request.set_transport(options_.transport);
-  request.set_expert_capacity(options_.expert_capacity);
+  request.set_wire(options_.settings.wire());
+  request.set_prefill_strategy(options_.settings.prefill_strategy());
+  request.set_transport(options_.settings.transport());
+  request.set_expert_capacity(options_.settings.experts().capacity());
   request.set_algorithm_table(options_.collectives.ToJson());
   request.set_tile_table(options_.tiles.ToJson());
   request.set_timeout_ms(absl::ToInt64Milliseconds(options_.connect_timeout));

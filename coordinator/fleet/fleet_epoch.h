@@ -15,13 +15,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
-#include "cluster/collectives/algorithm_table.h"
-#include "cluster/collectives/tile_table.h"
-#include "cluster/model/expert_layout.h"
 #include "cluster/model/shard_plan.h"
 #include "cluster/process/deadline.h"
-#include "coordinator/fleet/expert_balance.h"
+#include "coordinator/fleet/fleet_options.h"
 #include "coordinator/fleet/membership.h"
 #include "coordinator/fleet/worker_client.h"
 #include "kernels/mutex.h"
@@ -29,67 +25,6 @@
 #include "protos/worker.pb.h"
 
 namespace ringfleet::coordinator {
-
-// What a fleet runs, and how long it waits.
-struct FleetOptions {
-  std::string name;
-  // What describes it, as FormatClusterConfig writes it; empty: flags.
-  std::string cluster_file;
-  std::string model_dir;  // As the workers see it.
-  cluster::MeshShape mesh;
-  v1::Dtype dtype = v1::DTYPE_INT8;
-  v1::CacheDtype cache_dtype = v1::CACHE_DTYPE_UNSPECIFIED;
-  v1::WireDtype wire = v1::WIRE_DTYPE_BF16;
-  v1::PrefillStrategy prefill_strategy = v1::PREFILL_STRATEGY_AUTO;
-  // Of all places in a layer; 0: no copies.
-  int expert_slots = 0;
-  // Routes that a place takes in a layer, in fair shares; 0: all.
-  double expert_capacity = 0;
-  // How often experts are moved by themselves, if the imbalance is at least
-  // that; 0: never.
-  absl::Duration rebalance_interval;
-  double rebalance_threshold = 1.2;
-  // Follow from the model and the mesh: what there is to balance, and where
-  // experts are to begin with.
-  ExpertFacts experts;
-  cluster::ExpertLayout layout;
-  v1::TransportKind transport = v1::TRANSPORT_KIND_AUTO;
-  // Which algorithm carries which collective.
-  cluster::AlgorithmTable collectives = cluster::AlgorithmTable::Default();
-  // How products that are fused with an exchange are cut.
-  cluster::TileTable tiles;
-  uint32_t context = 0;    // Positions per slot; 0: as many as fit.
-  uint32_t slots = 4;      // Sequences at once, over all data groups.
-  uint32_t threads = 0;    // Per worker; 0: the worker's own setting.
-  bool reference = false;  // Workers also load a plain float32 copy.
-  // Folder of packed shards on each worker's disk; empty: none, unless a worker
-  // was started with one.
-  std::string shard_cache;
-  // Ready only when a shard that had to be packed is in there.
-  bool await_shard_cache = false;
-  // Gives up at the first failure instead of forming again.
-  bool one_shot = false;
-  // By rank, in GiB; 0 or absent: a share of what the host has available.
-  std::vector<double> memory_gib;
-  // By rank, of memory; 0 or absent: unknown.
-  std::vector<double> read_gbps;
-  absl::Duration lease = absl::Seconds(10);
-  absl::Duration collective_timeout = absl::Seconds(30);
-  absl::Duration connect_timeout = absl::Seconds(30);
-  absl::Duration load_timeout = absl::Hours(6);  // A large model over NFS.
-  // For one step, however slow the hosts: the last resort against a worker
-  // that keeps its lease but computes no more.
-  absl::Duration step_timeout = absl::Minutes(10);
-  // After a first failure, for a report that names its cause better: when a
-  // process dies, its peers often tell before its own connection breaks.
-  absl::Duration cause_grace = absl::Milliseconds(200);
-
-  // Slots of each data group, whose ranks have a cache for them.
-  uint32_t GroupSlots() const {
-    const auto groups = static_cast<uint32_t>(mesh.data);
-    return slots / groups + (slots % groups != 0);
-  }
-};
 
 // Where steps come from and results go. Called by the thread in RunSteps.
 class StepSource {

@@ -26,7 +26,7 @@ constexpr absl::Duration kDescribeTime = absl::Seconds(30);
 absl::Status FleetEpoch::FindFiles() {
   RF_RETURN_IF_ERROR(OnEveryRank([this](int rank) -> absl::Status {
     v1::FindCheckpointRequest request;
-    request.set_model_path(options_.model_dir);
+    request.set_model_path(options_.settings.model());
     RF_ASSIGN_OR_RETURN(v1::FindCheckpointResponse found,
                         clients_[rank]->FindCheckpoint(
                             request, Deadline::After(options_.load_timeout)));
@@ -42,7 +42,8 @@ absl::Status FleetEpoch::FindFiles() {
       return absl::OkStatus();
     }
   }
-  const bool here = cluster::ListCheckpointFiles(options_.model_dir).ok();
+  const bool here =
+      cluster::ListCheckpointFiles(options_.settings.model()).ok();
   MutexLock lock(&mu_);
   for (size_t rank = 0; rank < members_.size(); ++rank) {
     if (!found_[rank].complete()) continue;
@@ -81,7 +82,7 @@ int FleetEpoch::RankWithFiles(int rank) const {
 
 std::string FleetEpoch::CompareCheckpoints(int want, int got) {
   v1::DescribeCheckpointRequest request;
-  request.set_model_path(options_.model_dir);
+  request.set_model_path(options_.settings.model());
   const Deadline deadline = Deadline::After(kDescribeTime);
   const auto wanted =
       clients_[RankWithFiles(want)]->DescribeCheckpoint(request, deadline);

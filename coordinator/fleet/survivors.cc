@@ -43,8 +43,8 @@ absl::StatusOr<Survivors> FindSurvivors(const FleetOptions& options,
   FleetOptions& narrowed = survivors.options;
   narrowed.mesh.data =
       static_cast<int>(std::count(whole.begin(), whole.end(), 1));
-  narrowed.slots =
-      options.GroupSlots() * static_cast<uint32_t>(narrowed.mesh.data);
+  narrowed.settings.set_parallel(options.GroupSlots() *
+                                 static_cast<uint32_t>(narrowed.mesh.data));
   narrowed.memory_gib = Select(options.memory_gib, survivors.ranks);
   narrowed.read_gbps = Select(options.read_gbps, survivors.ranks);
   if (options.layout.num_layers() == 0) return survivors;  // No experts.

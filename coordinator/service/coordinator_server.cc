@@ -18,7 +18,7 @@
 namespace ringfleet::coordinator {
 namespace {
 
-// For the last statuses to reach their sockets.
+// The last statuses reach their sockets in this time.
 constexpr absl::Duration kFlushTime = absl::Milliseconds(100);
 
 absl::Status Check(const FleetOptions& options,
@@ -36,25 +36,26 @@ absl::Status Check(const FleetOptions& options,
   }
   // Ranks' own checks would come only after all of them have registered.
   RF_RETURN_IF_ERROR(cluster::PlanShard(spec, mesh, /*rank=*/0).status());
-  if (mesh.data > 1 &&
-      options.prefill_strategy == v1::PREFILL_STRATEGY_WEIGHT_GATHER) {
+  if (mesh.data > 1 && options.settings.prefill_strategy() ==
+                           v1::PREFILL_STRATEGY_WEIGHT_GATHER) {
     return absl::InvalidArgumentError(absl::StrCat(
         "prefill strategy weight_gather with mesh data ", mesh.data,
         ", want another, or data 1: a data group lacks the experts of others"));
   }
-  if (options.slots < 1) {
+  if (options.settings.parallel() < 1) {
     return absl::InvalidArgumentError("slots 0, want 1 or more");
   }
-  if (options.context > static_cast<uint32_t>(spec.max_position_embeddings)) {
+  if (options.settings.context() >
+      static_cast<uint32_t>(spec.max_position_embeddings)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "context: ", options.context, ", want at most ",
+        "context: ", options.settings.context(), ", want at most ",
         spec.max_position_embeddings, " (max_position_embeddings)"));
   }
   return absl::OkStatus();
 }
 
-// Of each place, by that of its ranks: they wait for each other, so the least
-// of them, as often as there are ranks. Empty if that of a rank is not known.
+// Sums up values of ranks for each place. Ranks of a place wait for each other,
+// so the least value counts for each of them. Empty if a value is unknown.
 std::vector<double> OfPlaces(const std::vector<double>& by_rank,
                              const cluster::MeshShape& mesh) {
   if (by_rank.size() != static_cast<size_t>(mesh.world_size())) return {};
@@ -72,6 +73,7 @@ std::vector<double> OfPlaces(const std::vector<double>& by_rank,
 absl::Status PlaceExperts(const cluster::ModelSpec& spec,
                           FleetOptions* options) {
   ExpertFacts& facts = options->experts;
+  const auto slots = static_cast<int>(options->settings.experts().slots());
   for (int layer = 0; layer < spec.num_hidden_layers; ++layer) {
     if (spec.IsMoeLayer(layer)) facts.layers.push_back(layer);
   }
@@ -80,7 +82,8 @@ absl::Status PlaceExperts(const cluster::ModelSpec& spec,
   facts.num_experts = spec.n_routed_experts;
   facts.num_groups = std::max(spec.n_group, 1);
   facts.num_places = options->mesh.num_places();
-  const kernels::WeightForm form = cluster::FormsOf(options->dtype).experts;
+  const kernels::WeightForm form =
+      cluster::FormsOf(options->settings.dtype()).experts;
   for (int i = 0; i < options->mesh.tensor; ++i) {
     const auto columns = static_cast<size_t>(
         cluster::SplitRange(spec.moe_intermediate_size, options->mesh.tensor, i)
@@ -91,10 +94,10 @@ absl::Status PlaceExperts(const cluster::ModelSpec& spec,
         kernels::WeightMatrix::Bytes(form, hidden, columns);
   }
   if (facts.layers.empty()) {
-    if (options->expert_slots == 0) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("expert slots ", options->expert_slots,
-                     ", want none: ", options->model_dir, " has no experts"));
+    if (slots == 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "expert slots ", slots, ", want none: ", options->settings.model(),
+        " has no experts"));
   }
   facts.place_memory = OfPlaces(options->memory_gib, options->mesh);
   for (const double gbps : OfPlaces(options->read_gbps, options->mesh)) {
@@ -102,9 +105,8 @@ absl::Status PlaceExperts(const cluster::ModelSpec& spec,
   }
   RF_ASSIGN_OR_RETURN(
       facts.place_slots,
-      DealSlots(options->expert_slots == 0 ? facts.num_experts
-                                           : options->expert_slots,
-                facts.num_experts, facts.num_places, facts.place_memory));
+      DealSlots(slots == 0 ? facts.num_experts : slots, facts.num_experts,
+                facts.num_places, facts.place_memory));
   RF_ASSIGN_OR_RETURN(options->layout, InitialLayout(facts));
   return absl::OkStatus();
 }
@@ -116,16 +118,17 @@ CoordinatorServer::CoordinatorServer(CoordinatorOptions options,
     : options_(std::move(options)),
       model_(std::move(model)),
       fleet_(options_.fleet, cluster::GetBuildInfo()),
-      coordinator_service_(model_.get(), &fleet_, options_.fleet.reference),
+      coordinator_service_(model_.get(), &fleet_,
+                           options_.fleet.settings.reference()),
       membership_service_(&fleet_) {
   // Workers are told of it only if all its files are there.
-  files_service_.Serve(options_.fleet.model_dir);
+  files_service_.Serve(options_.fleet.settings.model());
 }
 
 absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
     CoordinatorOptions options) {
   RF_ASSIGN_OR_RETURN(std::unique_ptr<ServedModel> model,
-                      ServedModel::Load(options.fleet.model_dir));
+                      ServedModel::Load(options.fleet.settings.model()));
   RF_RETURN_IF_ERROR(Check(options.fleet, model->spec()));
   RF_RETURN_IF_ERROR(PlaceExperts(model->spec(), &options.fleet));
   auto coordinator = std::unique_ptr<CoordinatorServer>(

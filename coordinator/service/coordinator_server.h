@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole coordinator in one object: model description, fleet, services and
-// the port they are served on. The daemon runs one, and so does a command that
-// brings its own workers (--local).
+// A whole coordinator in one object: the model's description, the fleet, the
+// services and their port. The daemon runs one, and so does a command that
+// starts its own workers (--local).
 #ifndef RINGFLEET_COORDINATOR_SERVICE_COORDINATOR_SERVER_H_
 #define RINGFLEET_COORDINATOR_SERVICE_COORDINATOR_SERVER_H_
 
@@ -23,18 +23,19 @@
 namespace ringfleet::coordinator {
 
 struct CoordinatorOptions {
-  FleetOptions fleet;  // Name, model, mesh and what else all ranks agree in.
+  FleetOptions fleet;
   cluster::ServerAddress listen = {"127.0.0.1", 0};
   bool allow_insecure = false;  // Listen on addresses that are not loopback.
-  // How long Shutdown lets calls end by themselves, once their jobs failed.
+  // Shutdown lets calls end by themselves for this long, once their jobs
+  // failed.
   absl::Duration shutdown_grace = absl::Seconds(2);
 };
 
 // Thread-safe.
 class CoordinatorServer {
  public:
-  // Reads the model's description and listens; workers may register from here
-  // on. They must be of this build (cluster/process/build_info.h).
+  // Reads the model's description and listens. Workers of this build
+  // (cluster/process/build_info.h) may register from here on.
   //
   // Errors: those of ServedModel::Load and DaemonServer::Start;
   // INVALID_ARGUMENT: an empty mesh axis, no slots, a context beyond the

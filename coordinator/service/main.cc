@@ -1,29 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // ringfleet-coordinator: owns a fleet's requests and its membership.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
-#include <optional>
 #include <string>
-#include <vector>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "cluster/collectives/algorithm_table.h"
-#include "cluster/collectives/tile_table.h"
 #include "cluster/config/config.h"
-#include "cluster/model/dtype_names.h"
-#include "cluster/model/prefill_strategy.h"
-#include "cluster/model/shard_plan.h"
-#include "cluster/placement/placement.h"
+#include "cluster/config/settings.h"
 #include "cluster/process/build_info.h"
 #include "cluster/process/log.h"
 #include "cluster/process/process_limits.h"
 #include "cluster/process/standard_streams.h"
 #include "cluster/process/status_macros.h"
 #include "cluster/rpc/server.h"
-#include "cluster/transport/transport_kind.h"
-#include "cluster/wire/op_descriptor.h"
 #include "coordinator/service/coordinator_server.h"
+#include "coordinator/service/setting_flags.h"
 
 namespace ringfleet::coordinator {
 namespace {
@@ -52,23 +46,9 @@ and join the next coordinator. Exit: 0 ended by a signal, 1 other failure,
 
 struct Flags {
   std::string cluster;
-  std::string model;
+  SettingFlags settings;
   int world = 0;
-  std::string mesh;
-  int expert_slots = 0;
-  double expert_capacity = 0;
   std::string listen = "127.0.0.1:50051";
-  std::string dtype = "int8";
-  std::string cache_type;
-  std::string wire = "bf16";
-  std::string prefill_strategy = "auto";
-  std::string transport = "auto";
-  std::string collectives;
-  std::string tiles;
-  uint32_t context = 0;
-  std::optional<uint32_t> parallel;
-  bool reference = false;
-  std::string cache_dir;
   bool insecure = false;
   std::string port_file;
   std::string log_file;
@@ -77,48 +57,23 @@ struct Flags {
 
 absl::StatusOr<CoordinatorOptions> FromFlags(const Flags& flags) {
   CoordinatorOptions options;
-  if (flags.model.empty()) {
+  RF_ASSIGN_OR_RETURN(v1::FleetSettings settings, flags.settings.Read());
+  if (!settings.has_model()) {
     return absl::InvalidArgumentError("no --model and no --cluster, want one");
   }
+  if (!settings.has_mesh()) {
+    cluster::SetMesh({.tensor = std::max(1, flags.world)}, &settings);
+  }
+  const int world_size = cluster::MeshOf(settings).world_size();
+  if (flags.world != 0 && flags.world != world_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--world ", flags.world, ", want ", world_size,
+                     " as --mesh ", flags.settings.Given("mesh"), " has"));
+  }
+  cluster::FillDefaults(&settings);
+  RF_ASSIGN_OR_RETURN(options.fleet,
+                      MakeFleetOptions(std::move(settings), "--"));
   options.fleet.name = "ringfleet";
-  options.fleet.model_dir = flags.model;
-  if (!flags.mesh.empty()) {
-    RF_ASSIGN_OR_RETURN(options.fleet.mesh, cluster::ParseMesh(flags.mesh));
-    const int world_size = options.fleet.mesh.world_size();
-    if (flags.world != 0 && flags.world != world_size) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--world ", flags.world, ", want ", world_size,
-                       " as --mesh ", flags.mesh, " has"));
-    }
-  } else {
-    options.fleet.mesh.tensor = flags.world == 0 ? 1 : flags.world;
-  }
-  options.fleet.expert_slots = flags.expert_slots;
-  options.fleet.expert_capacity = flags.expert_capacity;
-  RF_ASSIGN_OR_RETURN(options.fleet.dtype,
-                      cluster::ParseWeightDtype(flags.dtype));
-  if (!flags.cache_type.empty()) {
-    RF_ASSIGN_OR_RETURN(options.fleet.cache_dtype,
-                        cluster::ParseCacheDtype(flags.cache_type));
-  }
-  RF_ASSIGN_OR_RETURN(const cluster::Wire wire, cluster::ParseWire(flags.wire));
-  options.fleet.wire = cluster::WireToProto(wire);
-  RF_ASSIGN_OR_RETURN(options.fleet.prefill_strategy,
-                      cluster::ParsePrefillStrategy(flags.prefill_strategy));
-  RF_ASSIGN_OR_RETURN(options.fleet.transport,
-                      cluster::ParseTransport(flags.transport));
-  if (!flags.collectives.empty()) {
-    RF_ASSIGN_OR_RETURN(options.fleet.collectives,
-                        cluster::AlgorithmTable::Load(flags.collectives));
-  }
-  if (!flags.tiles.empty()) {
-    RF_ASSIGN_OR_RETURN(options.fleet.tiles,
-                        cluster::TileTable::Load(flags.tiles));
-  }
-  options.fleet.context = flags.context;
-  options.fleet.slots = flags.parallel.value_or(options.fleet.slots);
-  options.fleet.reference = flags.reference;
-  options.fleet.shard_cache = flags.cache_dir;
   RF_ASSIGN_OR_RETURN(options.listen, cluster::ParseAddress(flags.listen));
   return options;
 }
@@ -126,36 +81,13 @@ absl::StatusOr<CoordinatorOptions> FromFlags(const Flags& flags) {
 absl::StatusOr<CoordinatorOptions> FromClusterFile(const Flags& flags) {
   RF_ASSIGN_OR_RETURN(cluster::ClusterConfig config,
                       cluster::LoadClusterConfig(flags.cluster));
-  config.parallel = static_cast<int>(
-      flags.parallel.value_or(static_cast<uint32_t>(config.parallel)));
-  config.reference |= flags.reference;
+  RF_ASSIGN_OR_RETURN(const v1::FleetSettings given, flags.settings.Read());
+  config.settings.MergeFrom(given);
   CoordinatorOptions options;
+  RF_ASSIGN_OR_RETURN(options.fleet,
+                      MakeFleetOptions(config.settings, /*prefix=*/""));
   options.fleet.name = config.name;
-  options.fleet.model_dir = config.model;
-  options.fleet.mesh = {config.mesh.data, config.mesh.expert,
-                        config.mesh.tensor};
-  options.fleet.expert_slots = config.experts.slots;
-  options.fleet.expert_capacity = config.experts.capacity;
-  options.fleet.rebalance_interval = absl::Seconds(config.experts.interval_s);
-  options.fleet.rebalance_threshold = config.experts.threshold;
-  options.fleet.dtype = config.dtype;
-  options.fleet.cache_dtype = config.cache_dtype;
-  options.fleet.wire = cluster::WireToProto(config.wire);
-  options.fleet.prefill_strategy = config.prefill_strategy;
-  options.fleet.transport = config.transport;
-  if (!config.collectives.empty()) {
-    RF_ASSIGN_OR_RETURN(options.fleet.collectives,
-                        cluster::AlgorithmTable::Load(config.collectives));
-  }
-  if (!config.tiles.empty()) {
-    RF_ASSIGN_OR_RETURN(options.fleet.tiles,
-                        cluster::TileTable::Load(config.tiles));
-  }
-  options.fleet.context = config.context;
-  options.fleet.slots = config.parallel;
-  options.fleet.reference = config.reference;
   options.fleet.cluster_file = cluster::FormatClusterConfig(config);
-  options.fleet.shard_cache = config.cache_dir;
   for (const cluster::WorkerConfig& worker : config.workers) {
     options.fleet.memory_gib.push_back(worker.memory_gib);
     options.fleet.read_gbps.push_back(worker.read_gbps);
@@ -205,67 +137,16 @@ int Main(int argc, char** argv) {
   app.footer(kFooter);
   auto* by_file =
       app.add_option("--cluster", flags.cluster, "cluster.yaml of the fleet");
-  const auto by_hand = [by_file](CLI::Option* option) {
-    return option->excludes(by_file);
-  };
-  by_hand(app.add_option("--model", flags.model,
-                         "Model folder, the same path on all hosts, or "
-                         "synth:PRESET for random weights; workers without "
-                         "the folder fetch their part from others"));
-  by_hand(app.add_option("--world", flags.world,
-                         "Number of workers, split by tensor (default 1)"))
-      ->check(CLI::Range(1, cluster::kMaxWorkers));
-  by_hand(app.add_option("--mesh", flags.mesh, "DATAxEXPERTxTENSOR"));
-  by_hand(app.add_option(
-              "--expert-slots", flags.expert_slots,
-              "Experts that all places of the mesh's data and "
-              "expert axes hold together, in each layer: beyond the model's "
-              "number, copies; 0: no copies"))
-      ->check(CLI::Range(0, cluster::kMaxReplicas));
-  by_hand(app.add_option("--expert-capacity", flags.expert_capacity,
-                         "Tokens that a place takes in a layer, in fair "
-                         "shares, as in 2: what is beyond is dropped and "
-                         "counted; 0: nothing is"))
-      ->check(CLI::Range(0.0, 1024.0));
-  by_hand(app.add_option("--listen", flags.listen,
-                         "HOST:PORT; port 0 takes any free one"))
-      ->capture_default_str();
-  by_hand(app.add_option("--dtype", flags.dtype, "Weights in memory"))
-      ->check(CLI::IsMember(cluster::WeightDtypeNames()))
-      ->capture_default_str();
-  by_hand(app.add_option("--cache-type", flags.cache_type,
-                         "Latent cache (default f32 with --dtype f32, else "
-                         "bf16)"))
-      ->check(CLI::IsMember({"f32", "bf16", "int8"}));
-  by_hand(app.add_option("--wire", flags.wire, "Activations between ranks"))
-      ->check(CLI::IsMember({"f32", "bf16", "int8"}))
-      ->capture_default_str();
-  by_hand(app.add_option("--prefill-strategy", flags.prefill_strategy,
-                         absl::StrCat("How ranks share out a prompt's tokens: ",
-                                      cluster::kPrefillStrategyChoices)))
-      ->capture_default_str();
-  by_hand(app.add_option("--transport", flags.transport,
-                         "Between ranks: grpc, or auto: what ranks of one host "
-                         "agree on"))
-      ->capture_default_str();
-  by_hand(app.add_option("--collectives", flags.collectives,
-                         "Algorithms of collectives, a file that ringfleet "
-                         "collectives --calibrate wrote"));
-  by_hand(app.add_option("--tiles", flags.tiles,
-                         "Cuts of products that are fused with an exchange, a "
-                         "file that ringfleet collectives --tune wrote"));
-  by_hand(app.add_option("-c,--ctx-size", flags.context,
-                         "Positions per sequence; 0: as many as fit"))
-      ->capture_default_str();
-  by_hand(app.add_option("--cache-dir", flags.cache_dir,
-                         "Folder on each worker's disk for packed shards, "
-                         "which the next start maps"));
-  app.add_option("--parallel", flags.parallel,
-                 "Sequences at a time (default what the cluster file says, "
-                 "else 4)")
-      ->check(CLI::Range(1, cluster::kMaxParallel));
-  app.add_flag("--reference", flags.reference,
-               "Workers also hold a float32 copy, for score --reference");
+  // Workers have a setting of their own for their threads.
+  flags.settings.AddAll(app, /*except=*/{"threads"}, by_file);
+  app.add_option("--world", flags.world,
+                 "Number of workers, split by tensor (default 1)")
+      ->check(CLI::Range(1, cluster::kMaxWorkers))
+      ->excludes(by_file);
+  app.add_option("--listen", flags.listen,
+                 "HOST:PORT; port 0 takes any free one")
+      ->capture_default_str()
+      ->excludes(by_file);
   app.add_flag("--insecure", flags.insecure,
                "Allow listening on addresses that are not loopback");
   app.add_option("--port-file", flags.port_file,

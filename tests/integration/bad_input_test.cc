@@ -413,7 +413,7 @@ TEST_F(BadInputTest, Options) {
   ExpectError(generate({"--local", "17"}), 2, {"--local", "17", "1 to 16"});
   ExpectError(generate({"--dtype", "fp8"}), 2, {"fp8", "int4-experts or int4"});
   ExpectError(generate({"--wire", "fp4"}), 2,
-              {"--wire 'fp4'", "f32, bf16, int8"});
+              {"--wire 'fp4'", "f32, bf16 or int8"});
   ExpectError(generate({"--bogus"}), 2, {"--bogus"});
   ExpectError(generate({"--temp", "-1"}), 2, {"sampling: temperature -1"});
   ExpectError(generate({"--top-p", "2"}), 2, {"sampling: top_p 2"});

@@ -207,21 +207,24 @@ absl::Status Run(const BenchVerb& options, Invocation& invocation) {
   }
   const BenchNeeds needs = NeedsOf(request);
   SessionOptions session_options = options.session;
-  session_options.slots = needs.slots;
-  if (session_options.context == 0) {
-    session_options.context = static_cast<int>(
-        std::min<uint64_t>(needs.context, std::numeric_limits<int>::max()));
-  } else if (static_cast<uint64_t>(session_options.context) < needs.context) {
+  RF_ASSIGN_OR_RETURN(const v1::FleetSettings given,
+                      options.session.flags.Read());
+  v1::FleetSettings& settings = session_options.settings;
+  settings.set_parallel(needs.slots);
+  if (!given.has_context()) {
+    settings.set_context(static_cast<uint32_t>(
+        std::min<uint64_t>(needs.context, std::numeric_limits<int>::max())));
+  } else if (given.context() < needs.context) {
     return absl::InvalidArgumentError(
-        absl::StrCat("usage: -c ", session_options.context,
-                     ", the longest test takes ", needs.context, " positions"));
+        absl::StrCat("usage: -c ", given.context(), ", the longest test takes ",
+                     needs.context, " positions"));
   }
   Printer printer(options.format);
   std::vector<v1::BenchProgress::Setup> setups;
   absl::Status ended;
   // The workers of a local fleet get their threads when they load.
   for (const uint32_t count : threads) {
-    session_options.threads = static_cast<int>(count);
+    settings.set_threads(count);
     RF_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
                         Session::Open(session_options));
     const absl::StatusOr<v1::BenchProgress::Setup> setup =
@@ -253,9 +256,7 @@ void RegisterBench(CLI::App& app, Invocation& invocation) {
   verb->footer(kBenchFooter);
   auto options = std::make_shared<BenchVerb>();
   BenchOptions& what = options->what;
-  AddSessionOptions(*verb, options->session);
-  // A list here.
-  verb->remove_option(verb->get_option("--threads"));
+  AddSessionOptions(*verb, options->session, /*with_threads=*/false);
   AddList(*verb, "-t,--threads", what.threads,
           "Threads per worker of a local fleet, which is started for each "
           "[the cores divided by --local]")

@@ -15,7 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "cluster/checkpoint/open_model.h"
 #include "cluster/config/config.h"
-#include "cluster/model/dtype_names.h"
+#include "cluster/config/settings.h"
 #include "cluster/process/status_macros.h"
 #include "coordinator/cli/checkpoint/packing.h"
 #include "coordinator/cli/json_output.h"
@@ -23,6 +23,7 @@
 #include "coordinator/cli/run/host_workers.h"
 #include "coordinator/cli/run/local_workers.h"
 #include "coordinator/cli/value_checks.h"
+#include "coordinator/service/setting_flags.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -68,7 +69,7 @@ struct ConvertOptions {
   int world = 0;
   std::string cache_dir;
   std::string check;
-  std::string dtype = "int8";
+  SettingFlags settings;  // dtype.
   uint32_t threads = 0;
   bool no_manifest = false;
   bool json = false;
@@ -80,16 +81,16 @@ absl::StatusOr<PackingWork> PlanWork(const ConvertOptions& options) {
   std::string model = options.model;
   work.workers = std::max(1, options.local);
   work.mesh.tensor = std::max({1, options.local, options.world});
-  const auto dtype = cluster::ParseWeightDtype(options.dtype);
-  if (!dtype.ok()) return Annotate(dtype.status(), "usage: --dtype");
-  work.dtype = *dtype;
+  RF_ASSIGN_OR_RETURN(v1::FleetSettings settings, options.settings.Read());
+  cluster::FillDefaults(&settings);
+  work.dtype = settings.dtype();
   if (!options.cluster.empty()) {
     RF_ASSIGN_OR_RETURN(const cluster::ClusterConfig config,
                         cluster::LoadClusterConfig(options.cluster));
-    model = config.model;
-    work.dtype = config.dtype;
-    work.mesh = {config.mesh.data, config.mesh.expert, config.mesh.tensor};
-    if (folder.empty()) folder = config.cache_dir;
+    model = config.settings.model();
+    work.dtype = config.settings.dtype();
+    work.mesh = cluster::MeshOf(config.settings);
+    if (folder.empty()) folder = config.settings.cache_dir();
     if (UsesSsh(config)) {
       work.workers = work.mesh.world_size();
       work.fleet = config;
@@ -219,11 +220,7 @@ void RegisterConvert(CLI::App& app, Invocation& invocation) {
       ->excludes("--local");
   verb->add_option("--cache-dir", options->cache_dir, "Folder to write into")
       ->check(Utf8Path());
-  verb->add_option(
-          "--dtype", options->dtype,
-          absl::StrCat("Weights in memory: ", cluster::kWeightDtypeChoices))
-      ->excludes(cluster)
-      ->capture_default_str();
+  options->settings.Add(*verb, "dtype")->excludes(cluster);
   verb->add_option("--check", options->check,
                    "Write nothing: compare the checkpoint with this manifest");
   verb->add_flag("--no-manifest", options->no_manifest,

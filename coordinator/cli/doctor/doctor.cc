@@ -12,16 +12,17 @@
 #include "absl/strings/str_cat.h"
 #include "cluster/checkpoint/open_model.h"
 #include "cluster/config/config.h"
+#include "cluster/config/settings.h"
 #include "cluster/process/status_macros.h"
 #include "cluster/rpc/host_address.h"
 #include "cluster/synthetic/synthetic_model.h"
-#include "cluster/transport/transport_kind.h"
 #include "coordinator/cli/doctor/doctor_report.h"
 #include "coordinator/cli/doctor/doctor_run.h"
 #include "coordinator/cli/json_output.h"
 #include "coordinator/cli/output.h"
 #include "coordinator/cli/run/local_workers.h"
 #include "coordinator/cli/value_checks.h"
+#include "coordinator/service/setting_flags.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -52,7 +53,7 @@ struct DoctorVerb {
   int local = 1;
   int threads = 0;
   std::string model;
-  std::string transport;  // Empty: the cluster file's, or auto.
+  SettingFlags settings;  // transport; else the cluster file's, or auto.
   std::string format = "md";
   DoctorOptions what;
 };
@@ -61,7 +62,7 @@ absl::StatusOr<DoctorFindings> ExamineCluster(const DoctorVerb& options,
                                               std::string* model) {
   RF_ASSIGN_OR_RETURN(const cluster::ClusterConfig config,
                       cluster::LoadClusterConfig(options.cluster));
-  if (model->empty()) *model = config.model;
+  if (model->empty()) *model = config.settings.model();
   BenchWorkers workers;
   for (const cluster::WorkerConfig& worker : config.workers) {
     workers.addresses.push_back(cluster::FormatAddress(
@@ -70,7 +71,9 @@ absl::StatusOr<DoctorFindings> ExamineCluster(const DoctorVerb& options,
   }
   DoctorOptions what = options.what;
   what.disk_path = *model;
-  if (options.transport.empty()) what.transport = config.transport;
+  if (options.settings.Given("transport").empty()) {
+    what.transport = config.settings.transport();
+  }
   return ExamineWorkers(workers, what);
 }
 
@@ -104,14 +107,9 @@ absl::StatusOr<DoctorFindings> ExamineLocally(const DoctorVerb& options) {
 }
 
 absl::Status RunDoctor(DoctorVerb options) {
-  if (!options.transport.empty()) {
-    const auto transport = cluster::ParseTransport(options.transport);
-    if (!transport.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("usage: --", transport.status().message()));
-    }
-    options.what.transport = *transport;
-  }
+  RF_ASSIGN_OR_RETURN(v1::FleetSettings settings, options.settings.Read());
+  cluster::FillDefaults(&settings);
+  options.what.transport = settings.transport();
   std::string model =
       options.model.empty() ? "" : cluster::AbsoluteModel(options.model);
   std::error_code error;
@@ -153,9 +151,7 @@ void RegisterDoctor(CLI::App& app, Invocation& invocation) {
   verb->add_option("-m,--model", options->model,
                    "Checkpoint whose disk is read; a plan is for it")
       ->check(Utf8Path());
-  verb->add_option("--transport", options->transport,
-                   "What frames of workers of one host go through: grpc, or "
-                   "auto: what they agree on [the cluster file's, or auto]");
+  options->settings.Add(*verb, "transport");
   verb->add_option("--time-ms", options->what.time_ms,
                    "Of each measurement, milliseconds")
       ->check(CLI::Range(1, 10000))

@@ -15,10 +15,10 @@
 namespace ringfleet::coordinator::cli {
 namespace {
 
-// One setting each, in a fixed order; defaults may be left out.
+// A line for each setting that has a value, in a fixed order.
 std::vector<std::string> Settings(cluster::ClusterConfig config) {
   config.ssh.reset();
-  config.log_dir.clear();
+  cluster::ClearLiveSettings(&config.settings);
   config.coordinator.http_port = cluster::CoordinatorConfig().http_port;
   return absl::StrSplit(cluster::FormatClusterConfig(config), '\n',
                         absl::SkipEmpty());
@@ -34,7 +34,7 @@ bool HasKey(const std::vector<std::string>& settings, absl::string_view key) {
       [key](const std::string& setting) { return Key(setting) == key; });
 }
 
-// Where the rank's worker is, or empty: it is lost.
+// The address of the rank's worker; empty if the worker is lost.
 std::string AddressOf(const v1::ClusterState& state, size_t rank) {
   for (const v1::WorkerState& worker : state.workers()) {
     if (worker.rank() == rank && worker.state() != v1::MEMBER_STATE_LOST) {
@@ -44,7 +44,8 @@ std::string AddressOf(const v1::ClusterState& state, size_t rank) {
   return "";
 }
 
-// Puts workers to where `wanted` has them, as far as they may be there.
+// Moves the workers of `config` to their places in `wanted` where they are lost
+// or there already.
 void FollowMoves(const v1::ClusterState& state,
                  const cluster::ClusterConfig& wanted,
                  cluster::ClusterConfig* config) {
@@ -74,7 +75,7 @@ std::string ConfigChange(const v1::ClusterState& running,
   const std::vector<std::string> now = Settings(wanted);
   const auto [was, is] =
       std::mismatch(before.begin(), before.end(), now.begin(), now.end());
-  // Both end with a setting that is always there.
+  // Both lists end with `security`, which is always there.
   if (was == before.end() || is == now.end()) return "";
   if (Key(*was) == Key(*is)) {
     return absl::StrCat("'", *was, "', not '", *is, "'");

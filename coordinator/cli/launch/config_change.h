@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cluster file against the fleet that runs, which may have been started from
-// an earlier version of it.
+// Compares a cluster file with the fleet that runs, which may have been started
+// from an earlier version of the file.
 #ifndef RINGFLEET_COORDINATOR_CLI_LAUNCH_CONFIG_CHANGE_H_
 #define RINGFLEET_COORDINATOR_CLI_LAUNCH_CONFIG_CHANGE_H_
 
@@ -11,11 +11,11 @@
 
 namespace ringfleet::coordinator::cli {
 
-// The first setting in which a fleet that runs differs from `wanted`:
-// "'model: A', not 'model: B'". Empty if it differs in nothing, or if nobody
-// knows what it was started with. What does not count: how hosts are reached,
-// where logs go, ports that nothing listens on, and the host of a rank that is
-// lost, which may have a successor, or that has one there already.
+// Returns the first setting in which a running fleet differs from `wanted`:
+// "'model: A', not 'model: B'". Empty if nothing differs, or if the running
+// fleet does not say what it was started with. Live settings, the way to the
+// hosts, unused ports and the host of a lost rank do not count: a lost rank may
+// have a successor elsewhere, or has one there already.
 std::string ConfigChange(const v1::ClusterState& running,
                          const cluster::ClusterConfig& wanted);
 

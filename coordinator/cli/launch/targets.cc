@@ -80,8 +80,9 @@ absl::Status PrintTargets(const ClusterConfig& config, absl::string_view hosts,
   }
   const std::string coordinator = cluster::FormatAddress(
       {config.coordinator.host, config.coordinator.port});
+  const std::string& log_dir = config.settings.log_dir();
   out << "fleet\t" << config.name << "\nlog_dir\t"
-      << (config.log_dir.empty() ? "-" : config.log_dir) << "\ninsecure\t"
+      << (log_dir.empty() ? "-" : log_dir) << "\ninsecure\t"
       << (config.security == SecurityMode::kInsecure ? "yes" : "no")
       << "\ncoordinator\t" << coordinator << "\n";
   if (config.ssh.has_value()) {

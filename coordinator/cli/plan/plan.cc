@@ -4,8 +4,6 @@
 #include <memory>
 #include <string>
 
-#include "absl/strings/str_cat.h"
-#include "cluster/model/dtype_names.h"
 #include "cluster/process/status_macros.h"
 #include "coordinator/cli/json_output.h"
 #include "coordinator/cli/output.h"
@@ -86,16 +84,9 @@ void RegisterPlan(CLI::App& app, Invocation& invocation) {
                    "maximum)");
   verb->add_option("--batch,-b,--parallel", what.batch,
                    "Sequences together (default 1)");
-  verb->add_option(
-      "--dtype", what.dtype,
-      absl::StrCat("Weights in memory: ", cluster::kWeightDtypeChoices,
-                   " (default int8)"));
-  verb->add_option("--cache-type", what.cache_type,
-                   absl::StrCat("Latent cache: ", cluster::kCacheDtypeChoices,
-                                " (default f32 with --dtype f32, else bf16)"));
-  verb->add_option(
-      "--wire", what.wire,
-      "Activations between workers: f32, bf16 or int8 (default bf16)");
+  for (const char* type : {"dtype", "cache_type", "wire"}) {
+    what.settings.Add(*verb, type);
+  }
   AddFormatOptions(*verb, {"md", "json"}, &options->format);
   verb->add_flag("--explain", options->explain,
                  "Also print how times are predicted");

@@ -144,7 +144,7 @@ absl::StatusOr<PlanFleet> FleetOfFlags(const PlanOptions& options) {
 absl::StatusOr<PlanFleet> FleetOfConfig(const PlanOptions& options) {
   PlanFleet fleet;
   RF_ASSIGN_OR_RETURN(fleet.config, cluster::LoadClusterConfig(options.fleet));
-  fleet.model = fleet.config->model;
+  fleet.model = fleet.config->settings.model();
   std::map<std::string, int> on_host;
   for (const cluster::WorkerConfig& worker : fleet.config->workers) {
     ++on_host[worker.host];

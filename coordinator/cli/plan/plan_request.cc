@@ -8,12 +8,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cluster/checkpoint/open_model.h"
-#include "cluster/collectives/algorithm_table.h"
-#include "cluster/model/dtype_names.h"
+#include "cluster/config/settings.h"
 #include "cluster/model/published_sizes.h"
 #include "cluster/process/file_reader.h"
 #include "cluster/process/status_macros.h"
 #include "cluster/synthetic/synthetic_model.h"
+#include "cluster/wire/op_descriptor.h"
 #include "coordinator/cli/plan/plan_fleet.h"
 #include "coordinator/scheduling/scheduler.h"
 
@@ -22,11 +22,6 @@ namespace {
 
 constexpr int64_t kDefaultContext = 4096;
 constexpr int64_t kMaxBatch = 1024;  // What a worker takes at most.
-
-absl::Status AsUsage(const absl::Status& status, absl::string_view flag) {
-  return absl::Status(status.code(),
-                      absl::StrCat("usage: ", flag, status.message()));
-}
 
 // Of a folder, a config.json, or a synthetic model.
 absl::StatusOr<cluster::ModelSpec> ReadSpec(const std::string& model) {
@@ -57,33 +52,20 @@ uint64_t FileBytes(const std::string& model) {
   return bytes;
 }
 
+// Sets the types by flags, else by the fleet's file or the defaults.
 absl::Status SetTypes(const PlanOptions& options,
                       const std::optional<cluster::ClusterConfig>& config,
                       PlanInput* input) {
   CostInputs& inputs = input->request.inputs;
-  v1::CacheDtype cache = v1::CACHE_DTYPE_UNSPECIFIED;
-  if (config.has_value()) {
-    input->dtype = config->dtype;
-    cache = config->cache_dtype;
-    inputs.wire = config->wire;
-  }
-  if (!options.dtype.empty()) {
-    const auto dtype = cluster::ParseWeightDtype(options.dtype);
-    if (!dtype.ok()) return AsUsage(dtype.status(), "--");
-    input->dtype = *dtype;
-  }
-  if (!options.cache_type.empty()) {
-    const auto parsed = cluster::ParseCacheDtype(options.cache_type);
-    if (!parsed.ok()) return AsUsage(parsed.status(), "");
-    cache = *parsed;
-  }
-  if (!options.wire.empty()) {
-    const auto wire = cluster::ParseWire(options.wire);
-    if (!wire.ok()) return AsUsage(wire.status(), "--");
-    inputs.wire = *wire;
-  }
-  inputs.forms = cluster::FormsOf(input->dtype);
-  inputs.cache_dtype = cluster::CacheDtypeOf(cache, inputs.forms);
+  v1::FleetSettings settings =
+      config.has_value() ? config->settings : cluster::DefaultSettings();
+  RF_ASSIGN_OR_RETURN(const v1::FleetSettings given, options.settings.Read());
+  settings.MergeFrom(given);
+  input->dtype = settings.dtype();
+  inputs.forms = cluster::FormsOf(settings.dtype());
+  inputs.cache_dtype =
+      cluster::CacheDtypeOf(settings.cache_type(), inputs.forms);
+  RF_ASSIGN_OR_RETURN(inputs.wire, cluster::WireFromProto(settings.wire()));
   return absl::OkStatus();
 }
 
@@ -123,7 +105,8 @@ absl::StatusOr<PlanInput> ReadPlanInput(const PlanOptions& options) {
   input.request.inputs.network = fleet.network;
   RF_RETURN_IF_ERROR(SetTypes(options, fleet.config, &input));
   RF_RETURN_IF_ERROR(SetSizes(
-      options, fleet.config.has_value() ? fleet.config->context : 0, &input));
+      options, fleet.config.has_value() ? fleet.config->settings.context() : 0,
+      &input));
   input.checkpoint_bytes = FileBytes(input.model);
   if (input.checkpoint_bytes == 0) {
     input.checkpoint_bytes =

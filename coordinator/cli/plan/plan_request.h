@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `plan` is asked: a model and a fleet, from flags or files.
+// The request of `plan`: a model and a fleet, from flags or files.
 #ifndef RINGFLEET_COORDINATOR_CLI_PLAN_PLAN_REQUEST_H_
 #define RINGFLEET_COORDINATOR_CLI_PLAN_PLAN_REQUEST_H_
 
@@ -10,12 +10,13 @@
 
 #include "absl/status/statusor.h"
 #include "coordinator/planning/planner.h"
+#include "coordinator/service/setting_flags.h"
 #include "protos/types.pb.h"
 
 namespace ringfleet::coordinator::cli {
 
-// Flags as they were given; unset ones are left to the fleet's file or a
-// default. Units are the flags'.
+// Flags as they were given. The fleet's file or a default decides what is
+// unset. Units are the flags'.
 struct PlanOptions {
   std::string model;
   std::string fleet;
@@ -28,9 +29,7 @@ struct PlanOptions {
   std::optional<int> threads;            // Of a host.
   std::optional<int64_t> context;
   std::optional<int64_t> batch;
-  std::string dtype;
-  std::string cache_type;
-  std::string wire;
+  SettingFlags settings;  // dtype, cache_type, wire.
 };
 
 struct PlanInput {

@@ -24,7 +24,9 @@ int Cores() { return std::max(1u, std::thread::hardware_concurrency()); }
 absl::StatusOr<std::unique_ptr<LocalFleet>> LocalFleet::Start(
     FleetOptions options) {
   const int world = options.mesh.world_size();
-  if (options.threads == 0) options.threads = std::max(1, Cores() / world);
+  if (options.settings.threads() == 0) {
+    options.settings.set_threads(std::max(1, Cores() / world));
+  }
   options.one_shot = true;
   std::unique_ptr<LocalFleet> fleet(new LocalFleet());
   RF_ASSIGN_OR_RETURN(fleet->workers_, LocalWorkers::Create(world));

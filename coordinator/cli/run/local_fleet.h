@@ -11,14 +11,12 @@
 
 namespace ringfleet::coordinator::cli {
 
-// A fleet that lives as long as one command: the coordinator inside this
-// process and LocalWorkers. Call from main's thread, which must outlive the
-// fleet.
+// A fleet that lives as long as one command: a coordinator inside this process,
+// and LocalWorkers. Call from main's thread, which must outlive the fleet.
 class LocalFleet {
  public:
-  // Starts everything and returns when the fleet can generate. `options` says
-  // what to serve; one_shot is set here, and threads to a share of the cores
-  // unless given.
+  // Starts everything and returns when the fleet can generate. Sets one_shot,
+  // and gives each worker a share of the cores unless `options` sets threads.
   //
   // Errors: of CoordinatorServer and of the workers; CANCELLED on a signal.
   static absl::StatusOr<std::unique_ptr<LocalFleet>> Start(
@@ -27,8 +25,8 @@ class LocalFleet {
 
   std::string address() const;  // HOST:PORT of the coordinator.
 
-  // Stops the workers and the coordinator, at the end of a command that has
-  // succeeded. Later calls do nothing. Errors: of LocalWorkers::Stop.
+  // Stops the workers and the coordinator at the end of a command that has
+  // succeeded. Later calls do nothing. Errors: those of LocalWorkers::Stop.
   absl::Status Stop();
 
   // As LocalWorkers::Explain.

@@ -144,7 +144,7 @@ absl::Status Run(ScoreCommandOptions options, Invocation& invocation) {
         absl::StrCat("usage: --reference ", options.reference, ", want f32"));
   }
   RF_ASSIGN_OR_RETURN(const v1::Prompt prompt, ReadPrompt(options.prompt));
-  options.session.reference = !options.reference.empty();
+  options.session.settings.set_reference(!options.reference.empty());
   RF_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
                       Session::Open(options.session));
   const absl::StatusOr<v1::ScoreEvent::Result> result =

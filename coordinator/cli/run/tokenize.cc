@@ -91,7 +91,8 @@ absl::Status RunTokenize(const TokenizeOptions& options) {
   Tokenized tokenized;
   if (options.session.cluster.empty()) {
     RF_ASSIGN_OR_RETURN(
-        tokenized, TokenizeLocally(options.session.model, text, options.bos));
+        tokenized, TokenizeLocally(options.session.flags.Given("model"), text,
+                                   options.bos));
   } else {
     RF_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
                         Session::Open(options.session));
@@ -119,7 +120,7 @@ absl::Status RunDetokenize(const TokenizeOptions& options) {
   std::string text;
   if (options.session.cluster.empty()) {
     RF_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
-                        Tokenizer::Load(options.session.model));
+                        Tokenizer::Load(options.session.flags.Given("model")));
     text = tokenizer->Decode(ids, options.keep_special);
   } else {
     RF_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
@@ -136,13 +137,11 @@ absl::Status RunDetokenize(const TokenizeOptions& options) {
   return options.json ? PrintJson({{"text", text}}) : PrintText(text + "\n");
 }
 
-// --model, --cluster, or both, which must agree.
+// Adds --model and --cluster. Either or both are given; both must agree.
 void AddSourceOptions(CLI::App& verb, TokenizeOptions& options) {
   options.session.runs_jobs = false;
   CLI::Option_group* source = verb.add_option_group("source");
-  source->add_option("-m,--model", options.session.model,
-                     "Folder of a checkpoint in the hub's format, or "
-                     "synth:tiny, synth:r1-slice");
+  options.session.flags.Add(*source, "model");
   CLI::Option* cluster = source->add_option(
       "--cluster", options.session.cluster, "Cluster file of a running fleet");
   source->require_option(1, 2);

@@ -38,12 +38,12 @@ TEST(ConfigTest, DefaultsFillWhatTheFileLeavesOut) {
   const auto config = Parse("model: tiny\nworkers: [{}]\n");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->name, "cluster");
-  EXPECT_EQ(config->model, "/base/tiny");
-  EXPECT_EQ(config->dtype, v1::DTYPE_INT8);
-  EXPECT_EQ(config->cache_dtype, v1::CACHE_DTYPE_UNSPECIFIED);
-  EXPECT_EQ(config->wire, Wire::kBf16);
-  EXPECT_EQ(config->collectives, "");
-  EXPECT_EQ(config->context, 0);
+  EXPECT_EQ(config->settings.model(), "/base/tiny");
+  EXPECT_EQ(config->settings.dtype(), v1::DTYPE_INT8);
+  EXPECT_EQ(config->settings.cache_type(), v1::CACHE_DTYPE_UNSPECIFIED);
+  EXPECT_EQ(config->settings.wire(), v1::WIRE_DTYPE_BF16);
+  EXPECT_EQ(config->settings.collectives(), "");
+  EXPECT_EQ(config->settings.context(), 0u);
   EXPECT_EQ(config->coordinator.host, "127.0.0.1");
   EXPECT_EQ(config->coordinator.port, 50051);
   EXPECT_EQ(config->coordinator.http_port, 8080);
@@ -53,9 +53,9 @@ TEST(ConfigTest, DefaultsFillWhatTheFileLeavesOut) {
   EXPECT_EQ(config->workers[0].port, 50052);
   EXPECT_EQ(config->workers[0].threads, 0);
   EXPECT_EQ(config->workers[0].numa_node, -1);
-  EXPECT_EQ(config->mesh.tensor, 1);
+  EXPECT_EQ(config->settings.mesh().tensor(), 1u);
   EXPECT_FALSE(config->ssh.has_value());
-  EXPECT_EQ(config->log_dir, "");
+  EXPECT_EQ(config->settings.log_dir(), "");
   EXPECT_EQ(config->security, SecurityMode::kLoopback);
 }
 
@@ -64,10 +64,10 @@ TEST(ConfigTest, SampleDescribesFourRanksOverSsh) {
       absl::StrCat(RINGFLEET_SOURCE_DIR, "/cluster/launch/sample.yaml"));
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->name, "library");
-  EXPECT_EQ(config->model, "/srv/models/DeepSeek-V2-Lite-Chat");
-  EXPECT_EQ(config->context, 8192);
-  EXPECT_EQ(config->mesh.expert, 1);
-  EXPECT_EQ(config->mesh.tensor, 4);
+  EXPECT_EQ(config->settings.model(), "/srv/models/DeepSeek-V2-Lite-Chat");
+  EXPECT_EQ(config->settings.context(), 8192u);
+  EXPECT_EQ(config->settings.mesh().expert(), 1u);
+  EXPECT_EQ(config->settings.mesh().tensor(), 4u);
   ASSERT_EQ(config->workers.size(), 4u);
   EXPECT_EQ(config->workers[1].host, "beta");
   EXPECT_EQ(config->workers[1].address, "10.0.0.12");
@@ -100,20 +100,21 @@ TEST(ConfigTest, FormattedConfigMeansTheSameElsewhere) {
   ASSERT_TRUE(again.ok()) << again.status() << "\n" << text;
   EXPECT_EQ(FormatClusterConfig(*again), text);
   EXPECT_EQ(again->name, "x.y");
-  EXPECT_EQ(again->model, "/base/a \"b\" \\c");
-  EXPECT_EQ(again->dtype, v1::DTYPE_F32);
-  EXPECT_EQ(again->cache_dtype, v1::CACHE_DTYPE_INT8);
-  EXPECT_EQ(again->prefill_strategy, v1::PREFILL_STRATEGY_WEIGHT_GATHER);
-  EXPECT_EQ(again->collectives, "/base/t.json");
-  EXPECT_EQ(again->tiles, "/base/u.json");
-  EXPECT_EQ(again->context, 77);
-  EXPECT_EQ(again->parallel, 9);
-  EXPECT_TRUE(again->reference);
-  EXPECT_EQ(again->mesh.expert, 2);
-  EXPECT_EQ(again->experts.slots, 40);
-  EXPECT_EQ(again->experts.interval_s, 30);
-  EXPECT_EQ(again->experts.threshold, 1.5);
-  EXPECT_EQ(again->mesh.tensor, 1);
+  EXPECT_EQ(again->settings.model(), "/base/a \"b\" \\c");
+  EXPECT_EQ(again->settings.dtype(), v1::DTYPE_F32);
+  EXPECT_EQ(again->settings.cache_type(), v1::CACHE_DTYPE_INT8);
+  EXPECT_EQ(again->settings.prefill_strategy(),
+            v1::PREFILL_STRATEGY_WEIGHT_GATHER);
+  EXPECT_EQ(again->settings.collectives(), "/base/t.json");
+  EXPECT_EQ(again->settings.tiles(), "/base/u.json");
+  EXPECT_EQ(again->settings.context(), 77u);
+  EXPECT_EQ(again->settings.parallel(), 9u);
+  EXPECT_TRUE(again->settings.reference());
+  EXPECT_EQ(again->settings.mesh().expert(), 2u);
+  EXPECT_EQ(again->settings.experts().slots(), 40u);
+  EXPECT_EQ(again->settings.experts().interval_s(), 30u);
+  EXPECT_EQ(again->settings.experts().threshold(), 1.5);
+  EXPECT_EQ(again->settings.mesh().tensor(), 1u);
   EXPECT_EQ(again->workers[0].address, "127.0.0.2");
   EXPECT_EQ(again->workers[0].threads, 3);
   EXPECT_EQ(again->workers[0].numa_node, 0);
@@ -122,8 +123,8 @@ TEST(ConfigTest, FormattedConfigMeansTheSameElsewhere) {
   EXPECT_EQ(again->workers[1].memory_gib, 1.5);
   EXPECT_EQ(again->workers[1].read_gbps, 9);
   EXPECT_THAT(again->ssh->options, ElementsAre("-o", "A=b"));
-  EXPECT_EQ(again->cache_dir, "/c");
-  EXPECT_EQ(again->log_dir, "/l");
+  EXPECT_EQ(again->settings.cache_dir(), "/c");
+  EXPECT_EQ(again->settings.log_dir(), "/l");
   EXPECT_EQ(again->security, SecurityMode::kInsecure);
 }
 
@@ -249,7 +250,7 @@ TEST(ConfigTest, OneToSixteenWorkers) {
   for (int size = 1; size <= 16; ++size) {
     const auto config = Parse(fleet(size));
     ASSERT_TRUE(config.ok()) << config.status();
-    EXPECT_EQ(config->mesh.tensor, size);
+    EXPECT_EQ(config->settings.mesh().tensor(), static_cast<uint32_t>(size));
   }
   EXPECT_EQ(ErrorOf(fleet(17)),
             "dir/cluster.yaml:3: workers: 17 given, want a list of 1 to 16");
@@ -268,10 +269,10 @@ TEST(ConfigTest, AutoMeshGivesTheRestToTensor) {
                            "{port: 3}, {port: 4}]\nmesh: ",
                            text, "\n"));
     EXPECT_TRUE(config.ok()) << config.status();
-    return config.ok()
-               ? absl::StrCat(config->mesh.data, "x", config->mesh.expert, "x",
-                              config->mesh.tensor)
-               : "";
+    return config.ok() ? absl::StrCat(config->settings.mesh().data(), "x",
+                                      config->settings.mesh().expert(), "x",
+                                      config->settings.mesh().tensor())
+                       : "";
   };
   EXPECT_EQ(mesh("{data: auto, expert: auto, tensor: auto}"), "1x1x4");
   EXPECT_EQ(mesh("{expert: 2}"), "1x2x2");
@@ -340,7 +341,7 @@ TEST(ConfigTest, LoadResolvesPathsAgainstTheFilesFolder) {
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->name, "My-fleet");
   EXPECT_TRUE(std::filesystem::equivalent(
-      std::filesystem::path(config->model).parent_path(), dir));
+      std::filesystem::path(config->settings.model()).parent_path(), dir));
   std::filesystem::remove_all(dir);
   EXPECT_EQ(LoadClusterConfig(path).status().code(),
             absl::StatusCode::kNotFound);

@@ -120,7 +120,7 @@ TEST(ClusterConfigTest, AModelCanBeSynthetic) {
   const auto config = ParseClusterConfig(
       "model: synth:tiny,seed=3\nworkers: [{}]\n", "f.yaml", "/etc");
   ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->model, "synth:tiny,seed=3");
+  EXPECT_EQ(config->settings.model(), "synth:tiny,seed=3");
   const auto bad =
       ParseClusterConfig("workers: [{}]\nmodel: synth:tin\n", "f.yaml", "/etc");
   EXPECT_EQ(

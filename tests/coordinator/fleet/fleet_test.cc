@@ -38,7 +38,7 @@ class FleetTest : public ::testing::Test {
  protected:
   void Start(int world_size) {
     options_.name = "test";
-    options_.model_dir = "/models/none";
+    options_.settings.set_model("/models/none");
     options_.mesh.tensor = world_size;
     if (options_.lease == absl::Seconds(10)) options_.lease = absl::Hours(1);
     behaviours_.resize(world_size);
@@ -115,7 +115,7 @@ class FleetTest : public ::testing::Test {
 };
 
 TEST_F(FleetTest, FormsAndGenerates) {
-  options_.slots = 2;
+  options_.settings.set_parallel(2);
   behaviours_.resize(3);
   behaviours_[1].context = 48;
   Start(3);
@@ -488,7 +488,7 @@ TEST_F(FleetTest, AOneShotFailureIsFinal) {
 }
 
 TEST_F(FleetTest, CancelFreesTheSlotForTheNext) {
-  options_.slots = 1;
+  options_.settings.set_parallel(1);
   behaviours_.resize(1);
   const auto cancelled = std::make_shared<Gate>();
   behaviours_[0].on_step = [cancelled](const v1::StepPlan& plan,

@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 FleetOptions Options(const std::vector<std::vector<int32_t>>& held) {
   FleetOptions options;
   options.mesh = {3, 2, 2};
-  options.slots = 8;
+  options.settings.set_parallel(8);
   options.memory_gib = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
   options.experts.layers = {1};
   options.experts.num_layers = 3;

@@ -29,10 +29,11 @@ class BenchServiceTest : public ::testing::Test {
  protected:
   void Start(std::vector<FakeWorker::Behaviour> behaviours) {
     CoordinatorOptions options;
-    options.fleet.model_dir = RINGFLEET_SOURCE_DIR "/tests/models/tiny-v3";
+    options.fleet.settings.set_model(RINGFLEET_SOURCE_DIR
+                                     "/tests/models/tiny-v3");
     options.fleet.mesh.tensor = static_cast<int>(behaviours.size());
     options.fleet.lease = absl::Hours(1);
-    options.fleet.slots = 2;
+    options.fleet.settings.set_parallel(2);
     auto server = CoordinatorServer::Start(options);
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);

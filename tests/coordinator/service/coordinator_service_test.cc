@@ -43,10 +43,10 @@ class CoordinatorServiceTest : public ::testing::Test {
   void Start(int world_size = 1) {
     CoordinatorOptions options;
     options.fleet.name = "test";
-    options.fleet.model_dir = kModel;
+    options.fleet.settings.set_model(kModel);
     options.fleet.mesh.tensor = world_size;
     options.fleet.lease = absl::Hours(1);
-    options.fleet.slots = 2;
+    options.fleet.settings.set_parallel(2);
     auto server = CoordinatorServer::Start(options);
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
@@ -461,18 +461,18 @@ TEST_F(CoordinatorServiceTest, ShutdownEndsCallsWithAReason) {
 
 TEST(CoordinatorServerTest, RefusesWhatCannotRun) {
   CoordinatorOptions options;
-  options.fleet.model_dir = "/nonexistent";
+  options.fleet.settings.set_model("/nonexistent");
   EXPECT_EQ(CoordinatorServer::Start(options).status().code(),
             absl::StatusCode::kNotFound);
-  options.fleet.model_dir = kModel;
+  options.fleet.settings.set_model(kModel);
   options.fleet.mesh.tensor = 0;
   EXPECT_EQ(CoordinatorServer::Start(options).status().code(),
             absl::StatusCode::kInvalidArgument);
   options.fleet.mesh.tensor = 1;
-  options.fleet.context = 1u << 30;
+  options.fleet.settings.set_context(1u << 30);
   EXPECT_EQ(CoordinatorServer::Start(options).status().code(),
             absl::StatusCode::kInvalidArgument);
-  options.fleet.context = 0;
+  options.fleet.settings.set_context(0);
   options.listen = {"0.0.0.0", 0};
   EXPECT_EQ(CoordinatorServer::Start(options).status().code(),
             absl::StatusCode::kInvalidArgument);

@@ -30,7 +30,8 @@ class TraceServiceTest : public ::testing::Test {
  protected:
   void Start(std::vector<FakeWorker::Behaviour> behaviours) {
     CoordinatorOptions options;
-    options.fleet.model_dir = RINGFLEET_SOURCE_DIR "/tests/models/tiny-v3";
+    options.fleet.settings.set_model(RINGFLEET_SOURCE_DIR
+                                     "/tests/models/tiny-v3");
     options.fleet.mesh.tensor = static_cast<int>(behaviours.size());
     options.fleet.lease = absl::Hours(1);
     auto server = CoordinatorServer::Start(options);

@@ -60,8 +60,9 @@ TEST(ConfigChangeTest, NamesTheFirstSettingThatDiffers) {
 TEST(ConfigChangeTest, NamesSettingsThatCameOrWent) {
   EXPECT_EQ(Change(Replaced("context: 4096\n", "")), "'context: 4096'");
   EXPECT_EQ(Change(Replaced("cache_dir: /c\n", "")), "'cache_dir: \"/c\"'");
+  EXPECT_EQ(Change(absl::StrCat("tiles: /t\n", kFile)), "no 'tiles: \"/t\"'");
   EXPECT_EQ(Change(absl::StrCat("transport: grpc\n", kFile)),
-            "no 'transport: grpc'");
+            "'transport: auto', not 'transport: grpc'");
 }
 
 TEST(ConfigChangeTest, HowHostsAreReachedIsNoChange) {

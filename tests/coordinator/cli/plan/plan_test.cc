@@ -126,14 +126,14 @@ TEST_F(PlanTest, AFolderOrASyntheticModelWillDoToo) {
 
 TEST_F(PlanTest, TypesChangeTheBytes) {
   const auto cache = [this](const char* type) {
-    options_.cache_type = type;
+    options_.settings.Give("cache_type", type);
     return Plan()["cache_bytes_per_token"].get<int>();
   };
   EXPECT_EQ(cache("f32"), 2 * 70272);
   EXPECT_EQ(cache("int8"), 61 * (576 + 8));
-  options_.dtype = "int4-experts";
+  options_.settings.Give("dtype", "int4-experts");
   const Json small = Plan();
-  options_.dtype = "int8";
+  options_.settings.Give("dtype", "int8");
   const Json large = Plan();
   EXPECT_LT(small["hosts"][0]["weights"]["routed_experts"],
             large["hosts"][0]["weights"]["routed_experts"]);
@@ -183,9 +183,15 @@ TEST_F(PlanTest, MistakesAreNamed) {
        [](auto& o) { o.context = 163841; },
        {"--context 163841", "163840"}},
       {"ZeroBatch", [](auto& o) { o.batch = 0; }, {"--batch 0", "1024"}},
-      {"Dtype", [](auto& o) { o.dtype = "fp8"; }, {"--dtype fp8", "int8"}},
-      {"Cache", [](auto& o) { o.cache_type = "q4"; }, {"q4", "bf16"}},
-      {"Wire", [](auto& o) { o.wire = "f16"; }, {"f16", "bf16"}},
+      {"Dtype",
+       [](auto& o) { o.settings.Give("dtype", "fp8"); },
+       {"--dtype 'fp8'", "int8"}},
+      {"Cache",
+       [](auto& o) { o.settings.Give("cache_type", "q4"); },
+       {"q4", "bf16"}},
+      {"Wire",
+       [](auto& o) { o.settings.Give("wire", "f16"); },
+       {"f16", "bf16"}},
   };
   const PlanOptions good = options_;
   for (const Mistake& mistake : mistakes) {

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// The settings of a fleet with everything that follows from them.
+#ifndef RINGFLEET_COORDINATOR_FLEET_FLEET_OPTIONS_H_
+#define RINGFLEET_COORDINATOR_FLEET_FLEET_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "cluster/collectives/algorithm_table.h"
+#include "cluster/collectives/tile_table.h"
+#include "cluster/config/settings.h"
+#include "cluster/model/expert_layout.h"
+#include "cluster/model/mesh.h"
+#include "coordinator/fleet/expert_balance.h"
+#include "protos/fleet_settings.pb.h"
+
+namespace ringfleet::coordinator {
+
+// What a fleet runs, and how long it waits.
+struct FleetOptions {
+  std::string name;
+  // The fleet's cluster file as FormatClusterConfig writes it; empty: flags.
+  std::string cluster_file;
+  v1::FleetSettings settings = cluster::DefaultSettings();
+  // Of the ranks that serve: the mesh of `settings`, or what a loss left of it.
+  cluster::MeshShape mesh;
+  // Read from the files that `settings` names.
+  cluster::AlgorithmTable collectives = cluster::AlgorithmTable::Default();
+  cluster::TileTable tiles;
+  // What there is to balance and where experts are at first, by the model and
+  // the mesh.
+  ExpertFacts experts;
+  cluster::ExpertLayout layout;
+  // Ready only when a shard that had to be packed is in the cache folder.
+  bool await_shard_cache = false;
+  // Gives up at the first failure instead of forming again.
+  bool one_shot = false;
+  // By rank, in GiB; 0 or absent: a share of what the host has available.
+  std::vector<double> memory_gib;
+  // By rank, of memory; 0 or absent: unknown.
+  std::vector<double> read_gbps;
+  absl::Duration lease = absl::Seconds(10);
+  absl::Duration collective_timeout = absl::Seconds(30);
+  absl::Duration connect_timeout = absl::Seconds(30);
+  absl::Duration load_timeout = absl::Hours(6);  // A large model over NFS.
+  // For one step, however slow the hosts: the last resort against a worker
+  // that keeps its lease but computes no more.
+  absl::Duration step_timeout = absl::Minutes(10);
+  // After a first failure, for a report that names its cause better: when a
+  // process dies, its peers often tell before its own connection breaks.
+  absl::Duration cause_grace = absl::Milliseconds(200);
+
+  // Slots of each data group, whose ranks have a cache for them.
+  uint32_t GroupSlots() const;
+  // Between two looks at the imbalance of experts; 0: they stay.
+  absl::Duration RebalanceInterval() const;
+};
+
+// Reads the tables that `settings` names. An error begins with `prefix` and the
+// setting's name: "usage: --tiles FILE: no such file" for "usage: --".
+absl::StatusOr<FleetOptions> MakeFleetOptions(v1::FleetSettings settings,
+                                              absl::string_view prefix);
+
+}  // namespace ringfleet::coordinator
+
+#endif  // RINGFLEET_COORDINATOR_FLEET_FLEET_OPTIONS_H_

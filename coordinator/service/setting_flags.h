@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// The settings of a fleet as command-line flags.
+#ifndef RINGFLEET_COORDINATOR_SERVICE_SETTING_FLAGS_H_
+#define RINGFLEET_COORDINATOR_SERVICE_SETTING_FLAGS_H_
+
+#include <initializer_list>
+#include <map>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "protos/fleet_settings.pb.h"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace ringfleet::coordinator {
+
+// Flags as they were given. An object to which flags were added stays in its
+// place until the command line is parsed.
+class SettingFlags {
+ public:
+  // Adds every flag but those of `except`, by the names of their settings. A
+  // flag excludes `by_file`, the option of a cluster file, unless it overrides
+  // what the file says.
+  void AddAll(CLI::App& app, std::initializer_list<absl::string_view> except,
+              CLI::Option* by_file);
+  // Adds the flag of one setting.
+  CLI::Option* Add(CLI::App& app, absl::string_view name);
+
+  // Gives a flag the text that a command line would give it.
+  void Give(absl::string_view name, std::string text);
+  // The text of a flag; empty if the flag was not given.
+  std::string Given(absl::string_view name) const;
+
+  // The settings that were given; others stay unset, as does a number that was
+  // given as 0.
+  //
+  // Errors: INVALID_ARGUMENT, "usage: --dtype 'fp8', want ...".
+  absl::StatusOr<v1::FleetSettings> Read() const;
+
+ private:
+  std::map<std::string, std::string> texts_;  // By the setting's name().
+};
+
+}  // namespace ringfleet::coordinator
+
+#endif  // RINGFLEET_COORDINATOR_SERVICE_SETTING_FLAGS_H_
