@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// YAML as a tree in which every node knows its line, for messages. Built from
-// parser events rather than with YAML::Node: that keeps the line of every key,
-// sees duplicate keys, and refuses anchors and aliases (which can expand a
-// small file without bound) before anything is expanded.
+// YAML as a tree in which every node knows its line, for messages. Parser
+// events build the tree, not YAML::Node: events keep the line of every key and
+// show duplicate keys. Anchors and aliases are refused before anything is
+// expanded, because they can expand a small file without bound.
 #ifndef RINGFLEET_CLUSTER_CONFIG_CONFIG_TREE_H_
 #define RINGFLEET_CLUSTER_CONFIG_CONFIG_TREE_H_
 
@@ -26,8 +26,9 @@ struct ConfigTree {
   std::vector<ConfigTree> items;  // Of a map or a sequence.
 };
 
-// The one document of a file; `file` names it in messages. INVALID_ARGUMENT,
-// with the line: not YAML, empty, several documents, too deep or too large.
+// Parses the one document of a file. `file` names the file in messages.
+// INVALID_ARGUMENT, with the line: the text is not YAML, is empty, has several
+// documents, is too deep or too large.
 absl::StatusOr<ConfigTree> ParseConfigTree(absl::string_view yaml,
                                            absl::string_view file);
 

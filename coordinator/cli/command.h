@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a verb of the command line joins it, and how its result leaves it.
+// The entry of a verb into the command line, and the exit of its result.
 #ifndef RINGFLEET_COORDINATOR_CLI_COMMAND_H_
 #define RINGFLEET_COORDINATOR_CLI_COMMAND_H_
 
@@ -12,7 +12,7 @@
 
 namespace ringfleet::coordinator::cli {
 
-// What main executes once the command line is parsed.
+// The work that main does once the command line is parsed.
 struct Invocation {
   std::function<absl::Status()> run;  // Set by the verb that was chosen.
   bool json = false;                  // One JSON document on stdout.
@@ -20,14 +20,13 @@ struct Invocation {
 
 // Adds one verb: its options, its group in the help text, a footer with
 // examples, and a callback that sets `invocation.run`. Both arguments outlive
-// the run. The message of a status that `run` returns starts with the layer
-// that failed ("call: ...", "worker 2: ...").
+// the run. An error of `run` starts with the layer that failed, as in "call:
+// ..." and "worker 2: ...".
 using RegisterCommand = void (*)(CLI::App& app, Invocation& invocation);
 
-// Adds -o/--output, which takes one of `formats`, and --json, the same as
-// -o json and an error beside another format. `format` holds the default and
-// outlives the run. A verb that writes files has another --output: `names` are
-// then fewer.
+// Adds -o/--output, which takes one of `formats`, and --json, which means
+// -o json and excludes another format. `format` holds the default and outlives
+// the run. A verb whose --output is a file passes fewer `names`.
 void AddFormatOptions(CLI::App& verb, const std::vector<std::string>& formats,
                       std::string* format, const char* names = "-o,--output");
 

@@ -15,32 +15,33 @@
 
 namespace ringfleet::coordinator::cli {
 
-// Exit codes of an interrupted command: after a signal, and when nobody reads
-// its output. The second is what a shell shows for SIGPIPE.
+// Exit codes of a command that a signal interrupts, and of a command whose
+// output nobody reads. A shell shows the second code for SIGPIPE.
 inline constexpr int kInterruptedExit = 130;
 inline constexpr int kOutputClosedExit = 141;
 
 // Turns SIGINT and SIGTERM into cancelled calls, so that a verb returns and
-// cleans up; a second signal, or a verb that does not return within five
-// seconds, ends the process. Makes a closed pipe an error instead of a signal
-// (see output.h); children must be given the default back. One per process,
-// made by main's thread before others, with the signals blocked. Thread-safe.
+// cleans up. A second signal ends the process, and so does a verb that does not
+// return within five seconds. A closed pipe becomes an error instead of a
+// signal (output.h); child processes need the default action back. Main's
+// thread makes the one object of a process before other threads, with the
+// signals blocked. Thread-safe.
 class Interrupt {
  public:
   Interrupt();
   ~Interrupt();
   static Interrupt& Get();
 
-  // What a signal does. Of several requests the first counts.
+  // Does what a signal does. The first of several requests counts.
   void Request(int exit_code = kInterruptedExit);
 
-  // A verb that has been interrupted takes at most this long from here on to
-  // clean up. A second signal still ends it at once.
+  // Gives an interrupted verb this long from here on to clean up. A second
+  // signal still ends the process at once.
   void AllowCleanup(absl::Duration duration);
 
-  // May be asked in a child process after fork.
+  // May be called in a child process after fork.
   bool requested() const { return requested_; }
-  // CANCELLED once a signal has come, else OK.
+  // Returns CANCELLED once a signal has come, else OK.
   absl::Status status() const;
   // Of the request; 0 without one.
   int exit_code();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Splits a sequence of JSON documents, as in `{"a":1} {"a":2}`, while its bytes
-// arrive. Finds only where documents end; whoever parses them judges them.
+// arrive. Finds only where documents end, and does not judge them.
 #ifndef RINGFLEET_COORDINATOR_CLI_JSON_DOCUMENTS_H_
 #define RINGFLEET_COORDINATOR_CLI_JSON_DOCUMENTS_H_
 
@@ -15,10 +15,10 @@ namespace ringfleet::coordinator::cli {
 class JsonDocuments {
  public:
   void Append(absl::string_view bytes);
-  // No more bytes will come: what is left, complete or not, is a document.
+  // No more bytes will come. The rest is a document, complete or not.
   void End() { ended_ = true; }
 
-  // The next document, if all of it has arrived.
+  // Returns the next document if all of it has arrived.
   std::optional<std::string> Next();
   bool ended() const { return ended_; }
 

@@ -13,7 +13,7 @@ namespace ringfleet::coordinator::cli {
 // Keys stay in the order they are written.
 using Json = nlohmann::ordered_json;
 
-// A repeated field as a JSON array.
+// Makes a JSON array of a repeated field.
 template <typename Repeated>
 Json JsonArray(const Repeated& values) {
   Json array = Json::array();
@@ -21,8 +21,8 @@ Json JsonArray(const Repeated& values) {
   return array;
 }
 
-// The one document of a command on stdout. Bytes that are not UTF-8 become
-// U+FFFD; infinities and NaN become null. Errors: those of PrintText.
+// Prints the one document of a command on stdout. Bytes that are not UTF-8
+// become U+FFFD; infinities and NaN become null. Errors: those of PrintText.
 inline absl::Status PrintJson(const Json& document) {
   return PrintText(
       document.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");

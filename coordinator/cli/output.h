@@ -7,13 +7,13 @@
 
 namespace ringfleet::coordinator::cli {
 
-// Writes to standard output, at once. When nobody reads it any more (a closed
-// pipe) the command is interrupted, so that it cleans up, with the exit code
-// that SIGPIPE would have given it. Needs the process's Interrupt, which makes
-// the kernel tell so by an error. From main's thread.
+// Writes to standard output at once. A closed pipe interrupts the command,
+// which then cleans up and ends with the exit code of SIGPIPE. Needs the
+// process's Interrupt, which makes a closed pipe an error. Call from main's
+// thread.
 //
-// Errors: CANCELLED: nobody reads. RESOURCE_EXHAUSTED: cannot be written, as on
-// a full disk.
+// Errors: CANCELLED: nobody reads. RESOURCE_EXHAUSTED: the text cannot be
+// written, as on a full disk.
 absl::Status PrintText(absl::string_view text);
 
 }  // namespace ringfleet::coordinator::cli

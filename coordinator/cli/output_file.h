@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file that a command is told to write: whole under its name, or as it was.
+// A file that a command writes: the whole result appears under its name, or the
+// file stays as it was.
 #ifndef RINGFLEET_COORDINATOR_CLI_OUTPUT_FILE_H_
 #define RINGFLEET_COORDINATOR_CLI_OUTPUT_FILE_H_
 
@@ -14,28 +15,27 @@
 
 namespace ringfleet::coordinator::cli {
 
-// Written under a name of its own beside the one it is to have, until Finish.
-// A symbolic link is followed: the file that it leads to is replaced, not the
-// link. What exists and is no regular file (a pipe, a device) is written to as
-// it is. From one thread.
+// The file has a temporary name beside its own until Finish. A symbolic link is
+// followed, and the file behind it is replaced. A pipe or a device is written
+// to directly. Use from one thread.
 class OutputFile {
  public:
-  // Waits for whoever reads a named pipe. Errors begin with the path and say
-  // why: INVALID_ARGUMENT: it cannot be written; RESOURCE_EXHAUSTED: no room,
-  // or a limit.
+  // Waits for the reader of a named pipe. Errors begin with the path and give a
+  // reason. INVALID_ARGUMENT: the file cannot be written. RESOURCE_EXHAUSTED:
+  // no room, or a limit.
   static absl::StatusOr<std::unique_ptr<OutputFile>> Open(
       const std::string& path);
-  // Whether Open would succeed; leaves nothing and disturbs nobody who reads.
+  // Says if Open would succeed. Leaves nothing and disturbs no reader.
   static absl::Status Check(const std::string& path);
 
-  ~OutputFile();  // Leaves nothing, unless finished.
+  ~OutputFile();  // Leaves no file unless finished.
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
-  // What fails shows in Finish.
+  // A failure shows in Finish.
   void Write(absl::string_view text);
-  // To be called once, at last. RESOURCE_EXHAUSTED: it could not be written, as
-  // on a full disk.
+  // Call once, at the end. RESOURCE_EXHAUSTED: the file could not be written,
+  // as on a full disk.
   absl::Status Finish();
 
  private:
@@ -50,7 +50,7 @@ class OutputFile {
   int error_ = 0;  // The first one's errno.
 };
 
-// Open, Write and Finish. The errors are those of both.
+// Opens, writes and finishes the file. Errors: those of Open and Finish.
 absl::Status WriteOutputFile(const std::string& path, absl::string_view text);
 
 }  // namespace ringfleet::coordinator::cli

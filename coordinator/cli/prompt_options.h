@@ -13,7 +13,7 @@
 
 namespace ringfleet::coordinator::cli {
 
-// A prompt as text, as a file or as ids; exactly one of them.
+// A prompt as text, as a file or as ids: exactly one is given.
 struct PromptOptions {
   std::string text;
   std::string file;
@@ -27,17 +27,17 @@ struct PromptOptions {
 void AddPromptOptions(CLI::App& app, const std::string& ids_option,
                       PromptOptions& options);
 
-// Errors: INVALID_ARGUMENT: none or several given, an empty prompt, text that
-// is not UTF-8, ids that are not numbers (names the one); NOT_FOUND: no such
-// file.
+// Errors: INVALID_ARGUMENT: no prompt or several, an empty prompt, text that is
+// not UTF-8, or an id that is not a number, which the message names. NOT_FOUND:
+// no such file.
 absl::StatusOr<v1::Prompt> ReadPrompt(const PromptOptions& options);
 
-// "1,2,3" to ids; `option` appears in errors.
+// Parses "1,2,3". `option` appears in errors.
 absl::StatusOr<std::vector<uint32_t>> ParseIds(absl::string_view option,
                                                absl::string_view text);
 
-// A whole file; "-" is standard input. Errors: INVALID_ARGUMENT: it cannot be
-// read, or is not UTF-8; NOT_FOUND.
+// Reads a whole file; "-" is standard input. Errors: INVALID_ARGUMENT: the file
+// cannot be read, or is not UTF-8. NOT_FOUND.
 absl::StatusOr<std::string> ReadTextFile(const std::string& path);
 
 }  // namespace ringfleet::coordinator::cli

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Coordinator service: what users ask, turned into requests of the fleet.
+// The Coordinator service, which turns users' calls into requests of the fleet.
 #ifndef RINGFLEET_COORDINATOR_SERVICE_COORDINATOR_SERVICE_H_
 #define RINGFLEET_COORDINATOR_SERVICE_COORDINATOR_SERVICE_H_
 
@@ -19,13 +19,13 @@
 
 namespace ringfleet::coordinator {
 
-// A call that arrives before the fleet is ready waits for it until its own
-// deadline, and at most ten minutes; it fails at once when the fleet has failed
-// for good. Thread-safe; one thread per running call.
+// A call that arrives before the fleet is ready waits until its own deadline,
+// at most ten minutes. The call fails at once when the fleet has failed for
+// good. Thread-safe; one thread per running call.
 class CoordinatorService final : public v1::Coordinator::Service {
  public:
-  // `reference`: the workers hold a float32 copy, so scores can be compared.
-  // Both pointers must outlive the service.
+  // `reference` says that the workers hold a float32 copy to compare scores
+  // with. Both pointers must outlive the service.
   CoordinatorService(const ServedModel* model, Fleet* fleet, bool reference);
 
   grpc::Status Generate(grpc::ServerContext* context,
@@ -60,11 +60,11 @@ class CoordinatorService final : public v1::Coordinator::Service {
       grpc::ServerReaderWriter<v1::TraceProgress, v1::TraceRequest>* stream)
       override;
 
-  // The streams that are being served.
+  // The streams in service.
   cluster::ActiveCalls& calls() { return calls_; }
 
  private:
-  // A request whose events go into `events`, with an id.
+  // Makes a request with an id, whose events go into `events`.
   std::shared_ptr<Request> NewRequest(std::shared_ptr<EventBuffer> events);
   absl::Status RunGenerate(grpc::ServerContext* context,
                            const v1::GenerateRequest& request,
@@ -77,9 +77,9 @@ class CoordinatorService final : public v1::Coordinator::Service {
   absl::Status Submit(grpc::ServerContext* context,
                       std::shared_ptr<Request> request,
                       const std::function<absl::Status(uint32_t)>& prepare);
-  // Hands the request's events to `on_event`, which returns false when the
-  // caller has gone, until the request has ended; its status. When the caller
-  // goes first, the request is cancelled, or with `detach` left to itself.
+  // Hands the request's events to `on_event` until the request has ended, and
+  // returns its status. `on_event` returns false when the caller has gone: the
+  // request is then cancelled, or with `detach` runs on.
   absl::Status Follow(grpc::ServerContext* context, const Request& request,
                       EventBuffer& events, bool detach,
                       const std::function<bool(EventBuffer::Event&)>& on_event);
