@@ -39,7 +39,7 @@ class FleetTest : public ::testing::Test {
   void Start(int world_size) {
     options_.name = "test";
     options_.settings.set_model("/models/none");
-    options_.mesh.tensor = world_size;
+    options_.mesh.tensor = world_size / options_.mesh.data;
     if (options_.lease == absl::Seconds(10)) options_.lease = absl::Hours(1);
     behaviours_.resize(world_size);
     fleet_ = std::make_unique<Fleet>(options_, cluster::GetBuildInfo());
@@ -485,6 +485,66 @@ TEST_F(FleetTest, AOneShotFailureIsFinal) {
   WaitState(v1::FLEET_STATE_FAILED);
   ASSERT_TRUE(fleet_->Register(workers_[0]->Registration()).ok());
   EXPECT_EQ(WaitReady(), outcome.status);
+}
+
+// A data group goes on alone. When the other one has a worker again, that
+// worker loads beside it, the request that runs ends in its epoch, and the
+// request that waits enters the next one.
+TEST_F(FleetTest, ANarrowedFleetBecomesWholeAgain) {
+  options_.mesh.data = 2;
+  options_.settings.set_parallel(2);
+  behaviours_.resize(2);
+  const auto loaded = std::make_shared<Gate>();
+  for (const uint32_t rank : {0u, 1u}) {
+    // A rank reports the slots of its group only: one slot each.
+    behaviours_[rank].on_step = [rank, loaded](const v1::StepPlan& plan,
+                                               v1::StepResult* result) {
+      for (int i = result->slots_size() - 1; i >= 0; --i) {
+        if (result->slots(i).slot() != rank) {
+          result->mutable_slots()->DeleteSubrange(i, 1);
+        }
+      }
+      if (rank == 0 && plan.step() == 5) loaded->Wait();
+      return absl::OkStatus();
+    };
+  }
+  const auto wait_groups = [this](int groups) {
+    const Deadline deadline = Deadline::After(kFleetLimit);
+    uint64_t version = 0;
+    while (fleet_->WaitForChange(&version, deadline)) {
+      const v1::ClusterState state = fleet_->State();
+      if (state.state() == v1::FLEET_STATE_READY &&
+          static_cast<int>(state.mesh().data()) == groups) {
+        return state;
+      }
+    }
+    ADD_FAILURE() << "not ready with " << groups << " groups";
+    return fleet_->State();
+  };
+  Start(2);
+  wait_groups(2);
+  workers_[1]->Die();
+  const v1::ClusterState narrowed = wait_groups(1);
+  EXPECT_EQ(narrowed.workers(1).state(), v1::MEMBER_STATE_LOST);
+
+  const auto running = Submit("running", 10, 5, 8);
+  const auto waiting = Submit("waiting", 20, 5, 3);
+  StartWorker(1);
+  const Deadline deadline = Deadline::After(kFleetLimit);
+  while (workers_[1]->loads().empty() && !deadline.Expired()) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  EXPECT_EQ(fleet_->State().epoch(), narrowed.epoch());
+  loaded->Open();
+  const Outcome first = Await(*running);
+  EXPECT_TRUE(first.status.ok()) << first.status;
+  EXPECT_THAT(first.tokens, ElementsAre(11, 12, 13, 14, 15, 16, 17, 18));
+  const Outcome second = Await(*waiting);
+  EXPECT_TRUE(second.status.ok()) << second.status;
+  EXPECT_THAT(second.tokens, ElementsAre(21, 22, 23));
+  EXPECT_GT(wait_groups(2).epoch(), narrowed.epoch());
+  EXPECT_THAT(workers_[1]->loads(), SizeIs(2));
+  ExpectGenerates();
 }
 
 TEST_F(FleetTest, CancelFreesTheSlotForTheNext) {
