@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Renders a conversation as the chat template of a model says.
+// Renders a conversation by the chat template of a model.
 #ifndef RINGFLEET_COORDINATOR_CHAT_CHAT_TEMPLATE_H_
 #define RINGFLEET_COORDINATOR_CHAT_CHAT_TEMPLATE_H_
 
@@ -15,14 +15,14 @@ namespace ringfleet::coordinator {
 // bos_token, eos_token, tools and documents (none), and the members of the
 // object `extra`, which override these.
 //
-// Understood: the part of Jinja that DeepSeek's templates use: if, for and set;
+// Supports the part of Jinja that DeepSeek's templates use: if, for and set;
 // namespace() and raise_exception(); expressions with slices, conditionals,
 // tests, filters and string methods. Lines are trimmed as chat templates expect
-// (trim_blocks and lstrip_blocks). Objects come in the order of their keys.
+// (trim_blocks and lstrip_blocks). Objects are in the order of their keys.
 //
-// INVALID_ARGUMENT, with the template's line: a construct outside that part, a
-// type error, raise_exception(), or more work, nesting or output than the
-// limits of jinja_value.h. Thread-safe.
+// INVALID_ARGUMENT, with the template's line: an unsupported construct, a type
+// error, raise_exception(), or more work, nesting or output than the limits of
+// jinja_value.h. Thread-safe.
 absl::StatusOr<std::string> RenderChatTemplate(
     const std::string& source, const nlohmann::json& messages,
     bool add_generation_prompt, const std::string& bos_token,

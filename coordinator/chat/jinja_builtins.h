@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The methods, filters and tests that templates may use. An unknown one is
-// INVALID_ARGUMENT with its name.
+// The methods, filters and tests that templates may use. INVALID_ARGUMENT names
+// an unknown one.
 #ifndef RINGFLEET_COORDINATOR_CHAT_JINJA_BUILTINS_H_
 #define RINGFLEET_COORDINATOR_CHAT_JINJA_BUILTINS_H_
 

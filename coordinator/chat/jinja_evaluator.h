@@ -13,8 +13,8 @@
 
 namespace ringfleet::coordinator::jinja {
 
-// The text that `body` prints with `variables` set, within the limits of
-// jinja_value.h. INVALID_ARGUMENT with the line of what failed.
+// Returns the text that `body` prints with `variables` set, within the limits
+// of jinja_value.h. INVALID_ARGUMENT gives the line that failed.
 absl::StatusOr<std::string> Render(
     const std::vector<Stmt>& body,
     absl::flat_hash_map<std::string, Value> variables);

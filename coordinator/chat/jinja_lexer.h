@@ -23,18 +23,18 @@ struct Token {
     kInteger,
     kFloat,
     kOperator,
-    kEnd,  // Of the template; always the last token.
+    kEnd,  // The template's end; always the last token.
   };
   Kind kind;
   std::string text;
-  int line;  // From 1.
+  int line;  // Counts from 1.
 };
 
-// Comments are left out. White space around tags goes as trim_blocks and
-// lstrip_blocks say: the newline after a {% %} or {# #}, and the blanks before
-// one that is first on its line; "-" inside a tag takes all white space on its
-// side, "+" takes none. One newline at the end of the template is dropped.
-// INVALID_ARGUMENT with the line of what cannot be read.
+// Leaves out comments. Drops white space around tags as trim_blocks and
+// lstrip_blocks do: the newline after a {% %} or {# #}, and the blanks before a
+// tag that is first on its line. "-" inside a tag drops all white space on its
+// side, "+" none. One newline at the end of the template is dropped.
+// INVALID_ARGUMENT gives the line of malformed text.
 absl::StatusOr<std::vector<Token>> Tokenize(absl::string_view source);
 
 }  // namespace ringfleet::coordinator::jinja

@@ -17,13 +17,13 @@ absl::StatusOr<Value> Arithmetic(absl::string_view op, const Value& a,
                                  const Value& b, Budget* budget);
 absl::StatusOr<Value> Negative(const Value& value);
 
-// object[key], and object.key with a string key. What is not there is
-// undefined; only an undefined `object` is an error.
+// object[key], and object.key with a string key. A missing key gives the
+// undefined value. An undefined `object` is an error.
 absl::StatusOr<Value> Subscript(const Value& object, const Value& key,
                                 Budget* budget);
 
-// object[start:stop:step] of a string or list; none or undefined bounds are
-// open. Strings are counted in characters.
+// object[start:stop:step] of a string or list. None and undefined bounds are
+// open. Strings are indexed by characters.
 absl::StatusOr<Value> Slice(const Value& object, const Value& start,
                             const Value& stop, const Value& step,
                             Budget* budget);

@@ -13,8 +13,7 @@
 
 namespace ringfleet::coordinator::jinja {
 
-// INVALID_ARGUMENT names the construct that is malformed or not understood,
-// and its line.
+// INVALID_ARGUMENT names the malformed or unsupported construct and its line.
 absl::StatusOr<std::vector<Stmt>> ParseTemplate(absl::string_view source);
 
 }  // namespace ringfleet::coordinator::jinja

@@ -19,7 +19,7 @@
 
 namespace ringfleet::coordinator::jinja {
 
-// What one rendering may use. A template of DeepSeek's takes about 50 steps a
+// Limits of one rendering. A template of DeepSeek's takes about 50 steps a
 // message, and 32 MiB of text are some 8 million tokens.
 constexpr size_t kMaxSourceBytes = 1 << 20;
 constexpr int64_t kMaxSteps = 5'000'000;
@@ -31,9 +31,9 @@ constexpr int kMaxDepth = 100;
 // Counts the work of one rendering.
 class Budget {
  public:
-  // Before each evaluation, comparison and iteration.
+  // Called before each evaluation, comparison and iteration.
   absl::Status Step();
-  // Before `bytes` of strings or lists are built or searched.
+  // Called before `bytes` of strings or lists are built or searched.
   absl::Status Work(size_t bytes);
 
  private:
@@ -44,7 +44,7 @@ class Budget {
 class Value;
 
 struct Undefined {
-  std::string name;  // The variable or key that is missing, for messages.
+  std::string name;  // The missing variable or key, for messages.
 };
 struct None {};
 struct List {
@@ -69,7 +69,7 @@ struct Loop {
   int64_t length;
 };
 
-// Immutable but for namespaces, and cheap to copy.
+// Immutable except for namespaces, and cheap to copy.
 class Value {
  public:
   Value() : value_(None{}) {}
@@ -81,7 +81,7 @@ class Value {
   static Value Missing(absl::string_view name);
   static Value String(std::string text);
 
-  // INVALID_ARGUMENT when the result nests deeper than kMaxDepth.
+  // INVALID_ARGUMENT: the result nests deeper than kMaxDepth.
   static absl::StatusOr<Value> MakeList(std::vector<Value> items);
   // The last of equal keys counts.
   static absl::StatusOr<Value> MakeDict(
@@ -102,20 +102,22 @@ class Value {
   const Undefined* AsUndefined() const {
     return std::get_if<Undefined>(&value_);
   }
-  // Whether it is a bool, int or float; `number` is set then.
+  // True: the value is a bool, int or float, and `number` is set.
   bool ToNumber(double* number) const;
 
   bool IsTrue() const;
   const char* TypeName() const;
 
-  // The text that {{ }} prints: "None", "True", "1.0". Lists and objects have
-  // none here (INVALID_ARGUMENT): templates print them through tojson.
+  // Returns the text that {{ }} prints: "None", "True", "1.0".
+  // INVALID_ARGUMENT: a list or an object, which templates print through
+  // tojson.
   absl::StatusOr<std::string> ToText() const;
 
   // As Python's json.dumps(ensure_ascii=False); indent < 0 is one line.
   absl::StatusOr<std::string> ToJson(int64_t indent, Budget* budget) const;
 
-  // What a for loop visits: items, keys or characters; nothing if undefined.
+  // Returns the items, keys or characters that a for loop visits; none if
+  // undefined.
   absl::StatusOr<std::vector<Value>> ToItems(Budget* budget) const;
 
  private:

@@ -8,12 +8,12 @@
 
 namespace ringfleet::coordinator {
 
-// Where two checkpoints differ first, as far as their facts tell: a tensor that
-// one of them lacks, or has in another dtype, shape or with another hash; a
-// tensor in a sampled page; else a file. Empty when all facts agree.
+// Describes the first difference of two checkpoints by their facts: a tensor
+// that one of them lacks, or has with another dtype, shape or hash; a tensor in
+// a sampled page; else a file. Empty: all facts agree.
 //   "model.norm.weight: bf16 [64], want f32 [64]"
 //   "model.layers.3.mlp.down_proj.weight: other bytes near byte 81920 of FILE"
-// `want` is what `got` is compared with.
+// `got` is compared with `want`.
 std::string FindDifference(const v1::CheckpointFacts& want,
                            const v1::CheckpointFacts& got);
 

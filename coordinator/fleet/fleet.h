@@ -58,7 +58,7 @@ class Fleet {
   Fleet(const Fleet&) = delete;
   Fleet& operator=(const Fleet&) = delete;
 
-  // As the Membership service defines them.
+  // See the Membership service.
   absl::StatusOr<v1::RegisterResponse> Register(
       const v1::RegisterRequest& request);
   absl::Status Heartbeat(const v1::HeartbeatRequest& request);
@@ -105,9 +105,9 @@ class Fleet {
   // serve have too few slots.
   absl::Status StartBench(std::shared_ptr<BenchPlanner> bench,
                           bool only_if_idle);
-  // Lets it plan, after it has said that it owns the fleet, or rests.
+  // Lets `bench` go on, after it has said that it owns the fleet, or rests.
   void GoOnWithBench(BenchPlanner& bench);
-  // Ends it at the next step. Does nothing to one that is done.
+  // Ends `bench` at the next step. Does nothing to one that is done.
   void CancelBench(BenchPlanner& bench, const absl::Status& cause);
 
   // See coordinator/fleet/host_read.h. UNAVAILABLE: not ready.
@@ -137,7 +137,7 @@ class Fleet {
   // Positions per sequence; 0 unless ready.
   uint32_t context() const;
   uint32_t slots() const { return options_.settings.parallel(); }
-  // Type of the latent cache: as asked for, or as follows from the weights.
+  // Type of the latent cache: the one asked for, or the one for the weights.
   v1::CacheDtype cache_dtype() const {
     if (options_.settings.cache_type() != v1::CACHE_DTYPE_UNSPECIFIED) {
       return options_.settings.cache_type();
@@ -163,10 +163,10 @@ class Fleet {
   void EndEpoch(const FleetEpoch& epoch, const absl::Status& cause,
                 bool stepped);
 
-  // What other objects and threads see of the fleet.
+  // The state that other objects and threads see.
   struct View {
     v1::FleetState state = v1::FLEET_STATE_WAITING;
-    absl::Status error;  // Of the last epoch.
+    absl::Status error;  // The last epoch's failure; OK once one is ready.
     std::shared_ptr<FleetEpoch> epoch;
     double load_ms = 0;
     // Loading or ready.

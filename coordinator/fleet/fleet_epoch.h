@@ -26,36 +26,35 @@
 
 namespace ringfleet::coordinator {
 
-// Where steps come from and results go. Called by the thread in RunSteps.
+// Source of steps and receiver of results. Called by the thread in RunSteps.
 class StepSource {
  public:
   virtual ~StepSource() = default;
-  // Nothing: until a result or Wake().
+  // Returns the next plan. Nothing: none until a result or Wake().
   virtual std::optional<v1::StepPlan> NextPlan() = 0;
   virtual absl::Status OnResult(const v1::StepResult& merged) = 0;
 };
 
-// Thread-safe; Form and RunSteps are called once each, by one thread.
+// Thread-safe. One thread calls Form and RunSteps, once each.
 class FleetEpoch {
  public:
-  // `members` holds every rank's, in order; in the fleet they may have other
-  // ranks. `fingerprint` is that of the
-  // checkpoint that the fleet has begun with; empty: it begins with this epoch.
-  // `on_change` is called without locks held when what Progress() returns has
-  // changed.
+  // `members` are in the order of the epoch's ranks; their ranks in the fleet
+  // may differ. `fingerprint`: the checkpoint that the fleet began with; empty:
+  // it begins with this epoch. `on_change` is called without locks held when
+  // Progress() has changed.
   FleetEpoch(FleetOptions options, uint64_t id, std::vector<Member> members,
              std::string fingerprint, std::function<void()> on_change);
   ~FleetEpoch();
   FleetEpoch(const FleetEpoch&) = delete;
   FleetEpoch& operator=(const FleetEpoch&) = delete;
 
-  // Loads and connects all ranks and opens their Run streams. On an error
-  // everything is cancelled.
+  // Loads and connects all ranks and opens their Run streams. An error cancels
+  // everything.
   absl::Status Form();
 
-  // Instead of Form: makes some ranks load what they are to have in an epoch
-  // like this one, while others may serve in another. Who has loaded it keeps
-  // it then.
+  // Replaces Form: makes `ranks` load their shards for an epoch like this one,
+  // while others may serve in another. A rank that has loaded its shard keeps
+  // it.
   absl::Status LoadAhead(const std::vector<int>& ranks);
 
   // Runs steps until the epoch fails or is stopped; returns the cause.
@@ -70,8 +69,8 @@ class FleetEpoch {
   // Ends the epoch because a member is gone: its lease or its process.
   void ReportLost(uint64_t member_id, absl::string_view why);
 
-  // To be called every 100 ms or so from a thread that nothing blocks: ends
-  // steps that take too long, and calls that hang on after a failure.
+  // Ends steps that take too long, and calls that hang after a failure. A
+  // thread that nothing blocks calls it about every 100 ms.
   void Tick();
 
   struct RankProgress {
@@ -89,19 +88,20 @@ class FleetEpoch {
     bool loaded = false;
   };
   std::vector<RankProgress> Progress() const;
-  // What a rank holds once its experts have moved.
+  // Sets the bytes that a rank holds once its experts have moved.
   void SetResidentBytes(int rank, uint64_t bytes);
 
   uint64_t id() const { return id_; }
-  // After Form: positions per slot, and which checkpoint all ranks have read.
+  // After Form: positions per slot, and the fingerprint that all ranks have
+  // read.
   uint32_t context() const;
   std::string fingerprint() const;
   const std::vector<Member>& members() const { return members_; }
   const cluster::MeshShape& mesh() const { return options_.mesh; }
   WorkerClient& client(int rank) { return *clients_[rank]; }
 
-  // After the end: whether loading failed in a way that trying again cannot
-  // cure, and who has gone.
+  // After the end: true if loading failed in a way that trying again cannot
+  // cure, and the members that have gone.
   bool permanent() const;
   std::vector<uint64_t> LostMembers() const;
 
@@ -110,35 +110,36 @@ class FleetEpoch {
 
   struct Failure {
     int rank = 0;
-    absl::Status status;  // As the worker or the connection told it.
+    absl::Status status;  // As reported by worker or connection.
     bool lost = false;    // Known to be gone.
     Phase phase = Phase::kLoading;
-    bool stopping = false;  // The worker says that it is being stopped.
+    bool stopping = false;  // The worker reports that it is being stopped.
   };
 
-  // Asks all ranks what they have, so that some can fetch it from others.
+  // Asks all ranks for the files they have, so that others can fetch them.
   absl::Status FindFiles();
-  // Those ranks of which `loads` says so.
+  // Loads the ranks for which `loads` returns true.
   absl::Status Load(const std::function<bool(int)>& loads);
   absl::Status ConnectAll();
-  // Calls `call` for all ranks at once; the cause of the first failure.
+  // Calls `call` for all ranks at once. Returns the cause of the first failure.
   absl::Status OnEveryRank(const std::function<absl::Status(int)>& call);
-  // As messages have it.
+  // The layout of experts, for messages.
   v1::ExpertLayout Experts() const;
   v1::LoadRequest LoadRequestFor(int rank) const;
   uint64_t MemoryLimit(int rank) const;
   int RanksOnHost(int rank) const;
   void OnLoadProgress(int rank, const v1::LoadProgress& progress);
-  // Ends the epoch unless a rank reads what the fleet has begun with.
+  // Ends the epoch unless a rank reads the checkpoint that the fleet began
+  // with.
   void CheckUnchanged(int rank, const std::string& fingerprint);
-  // The rank itself, or of one that fetches a source of the same checkpoint.
+  // Returns the rank, or for a rank that fetches, a source with its checkpoint.
   int RankWithFiles(int rank) const;
-  // What two ranks read differently, if they can tell; else nothing.
+  // Describes the difference between two ranks' checkpoints. Empty: unknown.
   std::string CompareCheckpoints(int want, int got);
   void OnStepResult(int rank, v1::StepResult result);
   void Report(int rank, const absl::Status& status, bool lost,
               bool stopping = false);
-  // Ends the epoch with a status that this process has found itself.
+  // Ends the epoch with a status of this process's own.
   void Decide(const absl::Status& verdict);
   bool Ended() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return !verdict_.ok() || !failures_.empty();
@@ -166,11 +167,11 @@ class FleetEpoch {
   cluster::Deadline cancel_at_ ABSL_GUARDED_BY(mu_) =
       cluster::Deadline::Infinite();
   std::vector<RankProgress> progress_ ABSL_GUARDED_BY(mu_);
-  // Who has which files, by rank, and what follows for those that lack some.
+  // The files of each rank, and the sources for ranks that lack some.
   std::vector<v1::FindCheckpointResponse> found_ ABSL_GUARDED_BY(mu_);
   std::vector<v1::FileSource> sources_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> fingerprints_ ABSL_GUARDED_BY(mu_);
-  bool comparing_ ABSL_GUARDED_BY(mu_) = false;  // Two that differ.
+  bool comparing_ ABSL_GUARDED_BY(mu_) = false;  // Two checkpoints differ.
   uint32_t context_ ABSL_GUARDED_BY(mu_) = 0;
   int unfinished_calls_ ABSL_GUARDED_BY(mu_) = 0;
   bool woken_ ABSL_GUARDED_BY(mu_) = false;
@@ -180,11 +181,11 @@ class FleetEpoch {
   uint64_t last_step_ ABSL_GUARDED_BY(mu_) = 0;  // Sent.
   std::vector<std::deque<v1::StepResult>> results_ ABSL_GUARDED_BY(mu_);
 
-  // Last, so that their threads end before what they report to.
+  // Last member: the clients' threads report to the members above.
   std::vector<std::unique_ptr<WorkerClient>> clients_;
 };
 
-// Equal on all ranks that may connect: a hash of what they must agree in.
+// Hashes the settings that all ranks of an epoch must agree in.
 uint64_t ConfigHash(const FleetOptions& options, absl::string_view fingerprint,
                     uint32_t context);
 

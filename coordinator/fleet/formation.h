@@ -67,7 +67,7 @@ class Formation {
     FleetOptions options;
     uint64_t id = 0;
     std::vector<Member> members;
-    std::string fingerprint;  // Of the fleet's first epoch; empty before it.
+    std::string fingerprint;  // The fleet's first epoch's; empty before it.
   };
 
   // Returns whether the living members can form an epoch, be it after a pause.

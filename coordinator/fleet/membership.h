@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who holds which rank. A worker registers for a rank and keeps it by
-// heartbeats; a lease that runs out, or a connection that breaks, frees the
+// The holders of a fleet's ranks. A worker registers for a rank and keeps it by
+// heartbeats. A lease that runs out, or a connection that breaks, frees the
 // rank for a replacement. Pure logic: the clock is injected and the owner
 // serialises the calls.
 #ifndef RINGFLEET_COORDINATOR_FLEET_MEMBERSHIP_H_
@@ -24,14 +24,14 @@ namespace ringfleet::coordinator {
 
 // One registered worker process.
 struct Member {
-  uint64_t member_id = 0;  // Of this registration; never used twice.
+  uint64_t member_id = 0;  // Number of this registration; never used twice.
   int rank = 0;
-  std::string address;  // HOST:PORT where peers and the coordinator reach it.
+  std::string address;  // HOST:PORT for peers and the coordinator.
   std::string host;     // Name of its machine.
   uint64_t pid = 0;
   v1::BuildInfo build;
   uint64_t available_memory_bytes = 0;
-  bool lost = false;  // Was here; the rank waits for a replacement.
+  bool lost = false;  // The rank waits for a replacement.
 
   // "worker 1 (10.0.0.2:50052, pid 4711)"
   std::string Description() const;
@@ -43,49 +43,48 @@ class Membership {
 
   struct Options {
     int world_size = 1;
-    v1::BuildInfo build;  // What members must be; only build_id is compared.
+    v1::BuildInfo build;  // Build of all members; only build_id is compared.
     absl::Duration lease = absl::Seconds(10);
   };
 
-  // `start` is the wall clock. Epochs, and apart from them member ids, count up
-  // from its microseconds, so that a coordinator that was restarted does not
-  // give a number again: a heartbeat for the predecessor's registration finds
-  // nothing. Should its clock be behind the predecessor's, the epochs that
-  // members report move the count of epochs: workers refuse one that is not
-  // later than all they have seen.
+  // `start` is the wall clock. Epochs and member ids each count up from its
+  // microseconds, so that a restarted coordinator gives no number again: a
+  // heartbeat for the predecessor's registration finds nothing. If the clock is
+  // behind the predecessor's, the epochs that members report move the count of
+  // epochs: workers refuse an epoch that is not later than all they have seen.
   Membership(Options options, absl::Time start, Now now);
 
-  // Gives the member its rank, or any free one for rank -1. A registration
-  // from an address that is registered already replaces it, because only one
-  // process listens there: a retry, or a restart after a crash.
+  // Gives the member its rank, or any free rank for -1. A registration from a
+  // registered address replaces the earlier one, because only one process
+  // listens there: it is a retry, or a restart after a crash.
   //
   // Errors: FAILED_PRECONDITION: another build. ALREADY_EXISTS: a living worker
   // holds the rank, or every rank. OUT_OF_RANGE: no such rank.
   // INVALID_ARGUMENT: no address, or a last epoch above cluster::kMaxEpoch.
   absl::StatusOr<Member> Register(const v1::RegisterRequest& request);
 
-  // Renews a lease. NOT_FOUND: it has run out or never was; register again.
+  // Renews a lease. NOT_FOUND: there is no such lease any more; register again.
   // INVALID_ARGUMENT: a last epoch above cluster::kMaxEpoch.
   absl::Status Heartbeat(const v1::HeartbeatRequest& request);
 
-  // Marks as lost whose lease has run out and returns these.
+  // Marks members whose lease has run out as lost, and returns them.
   std::vector<Member> Expire();
 
-  // Marks a member as lost whose process is known to be gone. A member that
-  // was lost or replaced in the meantime is left alone.
+  // Marks a member whose process is gone as lost. Does nothing if it has been
+  // lost or replaced in the meantime.
   void Evict(uint64_t member_id);
 
-  // Every rank has a living member.
+  // True: every rank has a living member.
   bool complete() const;
 
-  // Those that have registered, also lost ones, by rank.
+  // Members that have registered, lost ones included, by rank.
   std::vector<Member> Members() const;
 
   // Ranks without a living member, ascending.
   std::vector<int> MissingRanks() const;
 
-  // Larger than every number given before, and than every epoch that a member
-  // has reported.
+  // Returns a number larger than every earlier one, and than every epoch that a
+  // member has reported.
   uint64_t NewEpoch() { return ++last_epoch_; }
 
   // Grows with every registration.
@@ -102,7 +101,7 @@ class Membership {
   };
 
   absl::StatusOr<int> ChooseRank(const v1::RegisterRequest& request) const;
-  // `who` has seen `epoch`.
+  // Checks the last epoch that `who` reports.
   absl::Status CheckEpoch(uint64_t epoch, absl::string_view who) const;
 
   const Options options_;

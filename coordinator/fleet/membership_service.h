@@ -9,7 +9,7 @@
 
 namespace ringfleet::coordinator {
 
-// Thread-safe; one thread per running call.
+// Thread-safe, with one thread per running call.
 class MembershipService final : public v1::Membership::Service {
  public:
   // `fleet` must outlive the service.
@@ -21,13 +21,13 @@ class MembershipService final : public v1::Membership::Service {
   grpc::Status Heartbeat(grpc::ServerContext* context,
                          const v1::HeartbeatRequest* request,
                          v1::HeartbeatResponse* response) override;
-  // Changes that come faster than the caller reads are left out, never the
-  // last one. Ends after STOPPING.
+  // Leaves out changes that come faster than the caller reads, except the last.
+  // Ends after STOPPING.
   grpc::Status Watch(grpc::ServerContext* context,
                      const v1::WatchRequest* request,
                      grpc::ServerWriter<v1::ClusterState>* writer) override;
 
-  // The streams that are being served.
+  // Streams that are being served.
   cluster::ActiveCalls& calls() { return calls_; }
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the coordinator knows of the model: no weights, but its dimensions,
-// sampling defaults and tokenizer, and with them the meaning of a request.
+// The model as the coordinator knows it: dimensions, sampling defaults and
+// tokenizer, without weights. Gives requests their meaning.
 #ifndef RINGFLEET_COORDINATOR_FLEET_SERVED_MODEL_H_
 #define RINGFLEET_COORDINATOR_FLEET_SERVED_MODEL_H_
 
@@ -20,36 +20,38 @@ namespace ringfleet::coordinator {
 // Immutable and thread-safe.
 class ServedModel {
  public:
-  // A folder without a tokenizer, or with one that cannot be read, is served
-  // too: then only requests with text fail.
+  // Serves a folder without a readable tokenizer too: only requests with text
+  // fail then.
   //
   // Errors: those of LoadModelSpec and LoadGenerationDefaults.
   static absl::StatusOr<std::unique_ptr<ServedModel>> Load(
       const std::string& model_dir);
 
-  // The ids of a prompt.
+  // Returns the ids of a prompt.
   //
-  // Errors: INVALID_ARGUMENT: it is empty, not UTF-8, or has an id that the
-  // model does not know. Of tokenizer(): text without one.
+  // Errors: INVALID_ARGUMENT: the prompt is empty, not UTF-8, or has an id that
+  // the model does not know. Errors of tokenizer(): a text without tokenizer.
   absl::StatusOr<std::vector<uint32_t>> PromptIds(
       const v1::Prompt& prompt) const;
 
-  // The request's sampling, filled up with the model's defaults and a random
-  // seed. INVALID_ARGUMENT names a field that is out of range.
+  // Returns the request's sampling, completed by the model's defaults and a
+  // random seed. INVALID_ARGUMENT names a field that is out of range.
   absl::StatusOr<v1::SamplingParams> Sampling(
       const v1::GenerateRequest& request) const;
 
-  // What ends a sequence: the ids of generation_config.json, else those of
-  // config.json, else the tokenizer's.
+  // Returns the ids that end a sequence: those of generation_config.json, else
+  // of config.json, else of the tokenizer.
   std::vector<uint32_t> StopIds() const;
 
-  // One past the last id that has a token. Errors: of tokenizer().
+  // Returns one past the last id that has a token. Errors: those of
+  // tokenizer().
   absl::StatusOr<uint32_t> UsableVocab() const;
 
-  // Why a score with these options is impossible, before the text's length.
+  // Tells why a score with these options is impossible for a text of any
+  // length.
   absl::Status CheckScore(const v1::ScoreOptions& options) const;
 
-  // The error that Tokenizer::Load gave when there is none: the model's files
+  // Returns the tokenizer, or the error of Tokenizer::Load: the model's files
   // are at fault, not the fleet.
   absl::StatusOr<const Tokenizer*> tokenizer() const;
 
@@ -64,9 +66,9 @@ class ServedModel {
   absl::Status tokenizer_error_;
 };
 
-// How many tokens a prompt of `prompt_n` may get in `context` positions: the
-// last one is drawn when all positions are taken. `requested` is -1 for no
-// other limit. 0 when the prompt does not fit.
+// Returns the number of tokens that a prompt of `prompt_n` may get in `context`
+// positions: the last token is drawn when all positions are taken. `requested`:
+// another limit, or -1. 0: the prompt does not fit.
 uint32_t TokenLimit(int64_t requested, size_t prompt_n, uint32_t context);
 
 }  // namespace ringfleet::coordinator

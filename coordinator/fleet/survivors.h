@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which part of a fleet can serve without the rest.
+// The part of a fleet that can serve without the rest.
 #ifndef RINGFLEET_COORDINATOR_FLEET_SURVIVORS_H_
 #define RINGFLEET_COORDINATOR_FLEET_SURVIVORS_H_
 
@@ -9,16 +9,15 @@
 
 namespace ringfleet::coordinator {
 
-// What the data groups without any of the ranks `missing` make of the fleet
-// that `options` describes: a smaller mesh of the same groups, with the experts
-// where they are.
+// The data groups that miss no rank, as a smaller fleet: a mesh of these
+// groups, with their experts where they are.
 struct Survivors {
-  std::vector<int> ranks;  // Of the whole fleet, ascending.
+  std::vector<int> ranks;  // Ranks of the whole fleet, ascending.
   FleetOptions options;
 };
 
-// Errors: FAILED_PRECONDITION: no group is whole, or an expert has copies in
-// the others only.
+// Errors: FAILED_PRECONDITION: no group is whole, or an expert has replicas in
+// the other groups only.
 absl::StatusOr<Survivors> FindSurvivors(const FleetOptions& options,
                                         const std::vector<int>& missing);
 

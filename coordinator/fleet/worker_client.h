@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One worker as the coordinator sees it for the length of one epoch.
+// The coordinator's connection to one worker for the length of one epoch.
 #ifndef RINGFLEET_COORDINATOR_FLEET_WORKER_CLIENT_H_
 #define RINGFLEET_COORDINATOR_FLEET_WORKER_CLIENT_H_
 
@@ -30,12 +30,12 @@ inline constexpr absl::Duration kStatisticsTimeout = absl::Seconds(30);
 class WorkerClient {
  public:
   explicit WorkerClient(const std::string& address);
-  ~WorkerClient();  // Cancels what runs and waits for it.
+  ~WorkerClient();  // Cancels running calls and waits for them.
   WorkerClient(const WorkerClient&) = delete;
   WorkerClient& operator=(const WorkerClient&) = delete;
 
-  // Calls `on_progress` for each message, in this thread. OK only after the
-  // message that says `done`, which is returned.
+  // Calls `on_progress` for each message, in this thread. Returns the message
+  // that says `done`.
   absl::StatusOr<v1::LoadProgress> Load(
       const v1::LoadRequest& request, cluster::Deadline deadline,
       const std::function<void(const v1::LoadProgress&)>& on_progress);
@@ -43,14 +43,14 @@ class WorkerClient {
   absl::StatusOr<v1::FindCheckpointResponse> FindCheckpoint(
       const v1::FindCheckpointRequest& request, cluster::Deadline deadline);
 
-  // All messages joined.
+  // Returns all messages, joined.
   absl::StatusOr<v1::CheckpointFacts> DescribeCheckpoint(
       const v1::DescribeCheckpointRequest& request, cluster::Deadline deadline);
 
   absl::StatusOr<v1::ConnectResponse> Connect(const v1::ConnectRequest& request,
                                               cluster::Deadline deadline);
 
-  // Calls `on_bytes` with the bytes loaded so far, in this thread; false from
+  // Calls `on_bytes` with the bytes loaded so far, in this thread. False from
   // it ends the call with CANCELLED.
   absl::Status PrepareExperts(const v1::PrepareExpertsRequest& request,
                               cluster::Deadline deadline,
@@ -61,22 +61,23 @@ class WorkerClient {
 
   absl::StatusOr<v1::ClockReading> ReadClock(cluster::Deadline deadline);
 
-  // Calls `await_end` once the worker records; it stops when that returns, and
-  // `on_chunk` is called for each message that it sends then. CANCELLED when
-  // `await_end` returns false; the first error of `on_chunk` ends it.
+  // Calls `await_end` once the worker records. The worker stops when
+  // `await_end` returns. Then calls `on_chunk` for each message. CANCELLED:
+  // `await_end` has returned false. The first error of `on_chunk` ends the
+  // call.
   absl::Status Trace(
       const v1::TraceRequest& request, const std::function<bool()>& await_end,
       const std::function<absl::Status(v1::TraceChunk)>& on_chunk);
 
-  // Calls `await_others` when the worker is ready; it measures when that
-  // returns.
+  // Calls `await_others` when the worker is ready. The worker measures when
+  // `await_others` returns.
   absl::StatusOr<v1::MeasureMemoryResponse> MeasureMemory(
       const v1::MeasureMemoryRequest& request, cluster::Deadline deadline,
       const std::function<void()>& await_others);
 
   // Calls `on_progress` for each message, in this thread, and `await_others`
-  // when this rank has done all cases; the rank leaves the epoch when that
-  // returns. OK only after the last case.
+  // when this rank has done all cases. The rank leaves the epoch when
+  // `await_others` returns. OK only after the last case.
   absl::Status MeasureCollectives(
       const v1::MeasureCollectivesRequest& request,
       const std::function<void(const v1::MeasureCollectivesProgress&)>&
@@ -84,24 +85,24 @@ class WorkerClient {
       const std::function<void()>& await_others);
 
   // Opens the Run stream. A thread of this object calls `on_result` for each
-  // result and, last, `on_end` with the reason why the stream ended; an end
-  // that the worker calls orderly is OK. The stream has no deadline of its own:
-  // the caller watches each step and cancels. Call at most once.
+  // result and, last, `on_end` with the reason for the stream's end. OK: the
+  // worker ended it in order. The stream has no deadline: the caller watches
+  // each step and cancels. Call at most once.
   void StartRun(std::function<void(v1::StepResult)> on_result,
                 std::function<void(absl::Status)> on_end);
 
-  // False when the stream has ended; `on_end` tells why. Requires StartRun.
+  // False: the stream has ended, and `on_end` tells why. Requires StartRun.
   bool Send(const v1::StepPlan& plan);
 
-  // Ends what runs with CANCELLED, and every later call at once.
+  // Ends running calls with CANCELLED, and every later call at once.
   void Cancel();
 
-  // Whether the connection does not stand: after UNAVAILABLE this tells a
-  // process that has gone from one that answers and reports another's loss.
+  // True: the connection is down. After UNAVAILABLE this tells a process that
+  // has gone from one that reports the loss of another.
   bool Disconnected() const;
 
  private:
-  // What every call with an end of its own begins with.
+  // Begins every call that has a deadline.
   void Prepare(grpc::ClientContext& context, cluster::Deadline deadline);
   void ReadResults();
 

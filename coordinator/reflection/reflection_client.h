@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inspects and calls any gRPC server that has reflection, without knowing a
-// message of it: descriptors come from the server, and messages are JSON on our
-// side.
+// Inspects and calls any gRPC server that has reflection. Descriptors come from
+// the server, and messages are JSON on our side.
 #ifndef RINGFLEET_COORDINATOR_REFLECTION_REFLECTION_CLIENT_H_
 #define RINGFLEET_COORDINATOR_REFLECTION_REFLECTION_CLIENT_H_
 
@@ -24,17 +23,17 @@
 
 namespace ringfleet::coordinator {
 
-// Errors of every method: UNAVAILABLE without connection, DEADLINE_EXCEEDED,
-// NOT_FOUND for an unknown symbol, FAILED_PRECONDITION without reflection on
-// the server, DATA_LOSS for descriptors or replies that contradict themselves.
-// Not thread-safe.
+// Errors of every method: UNAVAILABLE: no connection. DEADLINE_EXCEEDED.
+// NOT_FOUND: an unknown symbol. FAILED_PRECONDITION: the server has no
+// reflection. DATA_LOSS: descriptors or replies contradict themselves. Not
+// thread-safe.
 class ReflectionClient {
  public:
   // `deadline` ends all calls together.
   ReflectionClient(const cluster::ServerAddress& address,
                    cluster::Deadline deadline);
 
-  // Without it the first of the other calls connects, at its first attempt.
+  // Optional: otherwise the first of the other calls connects.
   absl::Status Connect();
 
   // Full names, sorted.
@@ -43,24 +42,24 @@ class ReflectionClient {
   absl::StatusOr<std::vector<std::string>> ListMethods(
       absl::string_view service);
 
-  // "SYMBOL is a KIND:" and its declaration in proto syntax. A symbol is the
-  // full name of a service, method, message, field, enum or enum value; also
-  // "package.Service/Method".
+  // Returns "SYMBOL is a KIND:" and its declaration in proto syntax. A symbol
+  // is the full name of a service, method, message, field, enum or enum value,
+  // or "package.Service/Method".
   absl::StatusOr<std::string> Describe(absl::string_view symbol);
 
-  // Calls "package.Service/Method" or "package.Service.Method", whatever kind
-  // of stream it is. `documents` yields JSON requests; none at all is one empty
-  // request where the method takes exactly one. `replies` gets each reply as
-  // indented JSON; `all_fields` includes those with default values.
+  // Calls "package.Service/Method" or "package.Service.Method", of any kind of
+  // stream. `documents` yields JSON requests. A method that takes one request
+  // gets an empty one if there are none. `replies` gets each reply as indented
+  // JSON. `all_fields` includes fields with default values.
   //
   // Errors: INVALID_ARGUMENT: a document is not JSON or not this method's
-  // request (with its place), or the method takes one and got more. Of the
-  // server: its code, and the message "CODE: text".
+  // request (gives its position), or the method takes one request and got more.
+  // An error of the server has its code and the message "CODE: text".
   absl::Status Call(absl::string_view method, MessageSource documents,
                     MessageSink replies, bool all_fields = false);
 
  private:
-  // Both leave the file and all that it imports in `pool_`.
+  // Both put the file and all its imports into `pool_`.
   absl::Status LoadSymbol(absl::string_view symbol);
   absl::Status AddFile(const std::string& name,
                        ReflectionProtocol::Files& fetched,

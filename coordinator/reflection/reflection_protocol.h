@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The questions of gRPC's server reflection: version v1alpha of the protocol,
-// or v1, which has the same messages, where the server has dropped it.
+// Client of gRPC's server reflection: version v1alpha of the protocol, or v1
+// with equal messages if the server lacks v1alpha.
 #ifndef RINGFLEET_COORDINATOR_REFLECTION_REFLECTION_PROTOCOL_H_
 #define RINGFLEET_COORDINATOR_REFLECTION_REFLECTION_PROTOCOL_H_
 
@@ -18,9 +18,9 @@
 
 namespace ringfleet::coordinator {
 
-// Errors of every question: NOT_FOUND for an unknown name, FAILED_PRECONDITION
-// without reflection on the server, DATA_LOSS for a reply that makes no sense,
-// and those of the connection. Not thread-safe.
+// Errors of every function: NOT_FOUND: an unknown name. FAILED_PRECONDITION:
+// the server has no reflection. DATA_LOSS: a malformed reply. Others are those
+// of the connection. Not thread-safe.
 class ReflectionProtocol {
  public:
   using Files = std::map<std::string, google::protobuf::FileDescriptorProto>;
@@ -31,8 +31,8 @@ class ReflectionProtocol {
 
   // Full names, sorted.
   absl::StatusOr<std::vector<std::string>> Services();
-  // The file that declares `symbol`, and as many of its imports as the server
-  // cares to send along.
+  // Returns the file that declares `symbol`, and the imports that the server
+  // sends with it.
   absl::StatusOr<Files> FilesWithSymbol(absl::string_view symbol);
   absl::StatusOr<Files> FileNamed(absl::string_view name);
 
@@ -44,7 +44,7 @@ class ReflectionProtocol {
   const std::shared_ptr<grpc::Channel> channel_;
   const std::string address_;
   const cluster::Deadline deadline_;
-  std::string method_;  // Of the version that the server speaks.
+  std::string method_;  // In the version that the server supports.
 };
 
 }  // namespace ringfleet::coordinator

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The steps of one benchmark test, planned through the same workers and with
-// as many plans ahead as ordinary work, so that its figures are what requests
-// get.
+// Plans the steps of one benchmark test, with as many plans in flight as for
+// requests, so that requests get the measured speed.
 //
 //   admit, fill to the depth | warm up, go back | [timed | go back] ... | free
 //
-// Before and after each timed part it rests: nothing is in flight, so that the
-// machines can be measured. The clock starts when nothing is in flight and the
-// first timed plan is made, and stops with the last timed result. Repetitions
-// go back to the depth instead of filling the cache again.
+// The planner rests before and after each timed part: nothing is in flight, so
+// that the machines can be measured. The clock starts with the first timed
+// plan, when nothing is in flight, and stops with the last timed result.
+// Repetitions go back to the depth instead of filling the cache again. The
+// scheduler of requests does neither: it never rests, never goes back, and
+// decodes beside prompts.
 #ifndef RINGFLEET_COORDINATOR_SCHEDULING_BENCH_PLANNER_H_
 #define RINGFLEET_COORDINATOR_SCHEDULING_BENCH_PLANNER_H_
 
@@ -27,22 +28,24 @@
 
 namespace ringfleet::coordinator {
 
-// What a test tells whoever asked for it, from the fleet's thread to that of
-// the call. Thread-safe.
+// Carries the events of a test from the fleet's thread to the thread of its
+// call. Thread-safe.
 class BenchEvents {
  public:
-  struct Owned {};  // The fleet does nothing else; the planner waits for Start.
-  struct Rests {};  // Before the first and after each Sample; so it does here.
+  // The fleet does nothing else. The planner waits for Start.
+  struct Owned {};
+  // Comes before the first and after each Sample. The planner waits for Start.
+  struct Rests {};
   struct Sample {
     uint32_t repetition = 0;
     uint64_t time_ns = 0;
     uint64_t bytes_read = 0;
   };
-  // Owned, Rests, Samples with Rests, then one status: how the test ended.
+  // Owned, Rests, Samples with Rests, then one status: the test's end.
   using Event = std::variant<Owned, Rests, Sample, absl::Status>;
 
   void Push(Event event);
-  // Nothing when none comes before the deadline.
+  // Returns the next event. Nothing: none comes before the deadline.
   std::optional<Event> Pop(cluster::Deadline deadline);
 
  private:
@@ -51,21 +54,21 @@ class BenchEvents {
   std::deque<Event> events_ ABSL_GUARDED_BY(mu_);
 };
 
-// A test with its sizes worked out, for each of its sequences.
+// The sizes of a test, for each of its sequences.
 struct BenchShape {
   explicit BenchShape(const v1::BenchTest& test);
 
   uint32_t fill_n = 0;     // Positions filled before the clock starts.
-  uint32_t prompt_n = 0;   // These, and the test's own prompt.
-  uint64_t positions = 0;  // That the whole test takes.
+  uint32_t prompt_n = 0;   // fill_n and the test's own prompt.
+  uint64_t positions = 0;  // Positions that the whole test takes.
 };
 
-// Errors: INVALID_ARGUMENT: `test` does nothing, or takes more slots or
-// positions than there are.
+// Errors: INVALID_ARGUMENT: `test` does nothing, or takes more than `slots` or
+// `context`.
 absl::Status CheckBenchTest(const v1::BenchTest& test, uint32_t slots,
                             uint32_t context);
 
-// Pure logic; not thread-safe but for events().
+// Pure logic. Only events() is thread-safe.
 class BenchPlanner {
  public:
   using Now = std::function<cluster::Deadline::Clock::time_point()>;
@@ -75,32 +78,32 @@ class BenchPlanner {
     uint32_t repetitions = 1;
     bool warmup = true;
     uint32_t vocab_size = 1;
-    uint32_t bos_id = 0;  // First of every sequence; the others are random.
+    uint32_t bos_id = 0;  // First id of a sequence; the others are random.
   };
 
-  // Requires a test that CheckBenchTest finds in order.
+  // Requires a test that CheckBenchTest accepts.
   BenchPlanner(Options options, Now now);
 
-  // Takes the fleet over: nothing is in flight and no slot is taken. Plans
-  // continue behind `last_step`. Sequences go to one of `groups` data groups
-  // after the other, whose slots begin at multiples of `group_slots`.
+  // Takes the fleet over. Requires that nothing is in flight and no slot is
+  // taken. Plans continue behind `last_step`. Sequences go to the `groups` data
+  // groups in turn. The slots of a group begin at a multiple of `group_slots`.
   void Own(uint64_t epoch, uint64_t last_step, uint32_t groups,
            uint32_t group_slots);
   bool owns() const { return phase_ != Phase::kWaiting; }
-  // Lets it plan, once it owns the fleet, and when it rests.
+  // Lets the planner go on, once it owns the fleet, and when it rests.
   void Start();
-  // Plans no more work; frees what was taken.
+  // Plans no more work, and frees its slots.
   void Cancel(const absl::Status& cause);
-  // The epoch has ended: nothing is left to free.
+  // Ends the test with its epoch. No slot is left to free.
   void Fail(const absl::Status& cause);
-  // Nothing is in flight, and no slot is taken: the fleet is given back. The
-  // status has been pushed.
+  // True: nothing is in flight, no slot is taken, and the status has been
+  // pushed.
   bool done() const { return phase_ == Phase::kDone; }
   uint64_t last_step() const { return last_step_; }
   bool cancelled() const { return !verdict_.ok(); }
   uint32_t sequences() const { return options_.test.n_parallel(); }
 
-  // As a StepSource.
+  // For the thread that runs the epoch's steps.
   std::optional<v1::StepPlan> NextPlan();
   absl::Status OnResult(const v1::StepResult& merged);
 
@@ -108,7 +111,7 @@ class BenchPlanner {
 
  private:
   enum class Phase {
-    kWaiting,  // For the fleet.
+    kWaiting,  // Waits for the fleet.
     kOwning,   // Waits for Start.
     kFilling,
     kWarming,
@@ -124,23 +127,23 @@ class BenchPlanner {
     uint32_t decodes = 0;  // Planned since the last return to the depth.
   };
 
-  // The id of a sequence's position, prompt and generated alike.
+  // Returns the id of a sequence's position, in prompt and generation alike.
   uint32_t IdAt(uint32_t sequence, uint32_t position) const;
   uint32_t SlotOf(size_t sequence) const;
   void Admit(uint32_t sequence, v1::StepPlan* plan) const;
-  // Adds prompt tokens up to `limit` positions of each sequence and one chunk
-  // for each data group, admitting sequences as they are reached; whether
+  // Adds prompt tokens, up to `limit` positions of each sequence and one chunk
+  // for each data group. Admits sequences as it reaches them. Returns whether
   // anything was added.
   bool PlanPrompts(uint32_t limit, v1::StepPlan* plan);
   bool PlanDecodes(uint32_t count, v1::StepPlan* plan);
   void PlanRewinds(v1::StepPlan* plan);
   bool PlanReleases(v1::StepPlan* plan);
-  // Work of the phase; false when all of it has been planned.
+  // Plans work of the phase. False: all of it has been planned.
   bool PlanPhase(v1::StepPlan* plan);
   bool WaitsForStart() const {
     return phase_ == Phase::kOwning || phase_ == Phase::kResting;
   }
-  // Nothing is in flight and nothing is left to plan in this phase.
+  // Ends a phase without plans in flight or left to make.
   void EndPhase();
   void Enter(Phase phase);
 
@@ -157,7 +160,7 @@ class BenchPlanner {
   uint64_t last_step_ = 0;
   std::deque<uint64_t> in_flight_;
   std::vector<Sequence> sequences_;
-  bool rewind_ = false;  // With the next plan.
+  bool rewind_ = false;  // The next plan goes back to the depth.
   bool warmed_ = false;  // The warm-up's one plan is made.
   uint32_t repetition_ = 0;
   bool clock_runs_ = false;

@@ -16,7 +16,7 @@
 
 namespace ringfleet::coordinator {
 
-// Thread-safe. Holds at most what one request yields: its context bounds it.
+// Thread-safe. The context of a request bounds the number of its events.
 class EventBuffer : public RequestEvents {
  public:
   using Event = decltype(RequestUpdate::what);
@@ -27,10 +27,10 @@ class EventBuffer : public RequestEvents {
                   const RequestTimings& timings) override;
   void OnFailed(const absl::Status& status) override;
 
-  // The next event; nothing when none comes before the deadline.
+  // Returns the next event. Nothing: none comes before the deadline.
   std::optional<Event> Pop(cluster::Deadline deadline);
 
-  // Nobody pops any more: events are dropped.
+  // Drops all further events: the caller has left.
   void Abandon();
 
  private:

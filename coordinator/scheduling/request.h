@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A job as the scheduler sees it, and where its results go.
+// A job of the scheduler, and the receiver of its results.
 #ifndef RINGFLEET_COORDINATOR_SCHEDULING_REQUEST_H_
 #define RINGFLEET_COORDINATOR_SCHEDULING_REQUEST_H_
 
@@ -22,14 +22,14 @@ struct RequestTimings {
   double predicted_ms = 0;  // From the first to the last token.
 };
 
-// Receives what happens to one request, in order: any number of OnToken and
-// OnScore, then exactly one of OnFinished and OnFailed. All calls come from one
-// thread, the fleet's, which they must not hold up.
+// Receives the events of one request, in order: any number of OnToken and
+// OnScore, then exactly one of OnFinished and OnFailed. The fleet's thread
+// makes all calls. They must not block it.
 class RequestEvents {
  public:
   virtual ~RequestEvents() = default;
   virtual void OnToken(uint32_t id, float logprob) = 0;
-  // One span's part, ascending by position.
+  // Receives one span's part, ascending by position.
   virtual void OnScore(const v1::ScoreResult& part) = 0;
   virtual void OnFinished(v1::FinishReason reason,
                           const RequestTimings& timings) = 0;
@@ -38,7 +38,7 @@ class RequestEvents {
 
 // Immutable once submitted.
 struct Request {
-  std::string id;  // Unique among those that wait or run.
+  std::string id;  // Unique among requests that wait or run.
   std::vector<uint32_t> prompt_ids;
   v1::SamplingParams sampling;
   uint32_t max_tokens = 0;  // 0: only evaluate the prompt.

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides what each step of one epoch does: which waiting requests enter free
-// slots, how much of their prompts is evaluated, which sequences get a token.
+// Plans each step of one epoch: which waiting requests enter free slots, how
+// much of their prompts is evaluated, which sequences get a token.
 //
 // Plans are made ahead of results: two may be in flight, so that the workers
 // never wait for the coordinator. A plan therefore assumes that every running
-// sequence goes on. Workers skip a sequence that has ended; what they still
-// report for one that was cancelled is dropped, and its slot is released with
-// the first plan that is made after its end is known. Prompts are evaluated in
+// sequence goes on. Workers skip a sequence that has ended. Results that still
+// arrive for a cancelled sequence are dropped. Its slot is released with the
+// first plan that is made after its end is known. Prompts are evaluated in
 // chunks beside the decodes of the running sequences (arXiv:2308.16369), so
 // that a long prompt delays them by a bounded amount.
 #ifndef RINGFLEET_COORDINATOR_SCHEDULING_SCHEDULER_H_
@@ -37,13 +37,13 @@ inline constexpr uint32_t kPrefillChunk = 512;
 
 // Plans sent and not yet answered.
 inline constexpr int kMaxPlansInFlight = 2;
-// Jobs that may wait; each holds a thread of its call.
+// Jobs that may wait. Each holds a thread of its call.
 inline constexpr size_t kMaxWaiting = 1024;
-// Beyond this a plan admits nobody else: workers receive messages of 8 MiB,
-// and one prompt of the longest context is under 1 MiB.
+// A plan of this size admits no further request: workers receive messages of
+// 8 MiB, and one prompt of the longest context is under 1 MiB.
 inline constexpr size_t kMaxPlanBytes = size_t{4} << 20;
 
-// Something to tell the owner of a request.
+// An event for the owner of a request.
 struct RequestUpdate {
   struct Token {
     uint32_t id;
@@ -56,12 +56,12 @@ struct RequestUpdate {
   std::shared_ptr<const Request> request;
   std::variant<Token, v1::ScoreResult, Finished, absl::Status> what;
 
-  // Calls the event that corresponds.
+  // Calls the corresponding event.
   void Deliver() const;
 };
 
 // Pure logic, not thread-safe. Never calls RequestEvents itself: TakeUpdates()
-// returns what there is to deliver, in order.
+// returns the updates to deliver, in order.
 class Scheduler {
  public:
   using Now = std::function<cluster::Deadline::Clock::time_point()>;
@@ -69,7 +69,7 @@ class Scheduler {
   struct Options {
     uint64_t epoch = 0;
     uint32_t groups = 1;   // Data groups, which work side by side.
-    uint32_t slots = 1;    // Of each; those of group g begin at g * slots.
+    uint32_t slots = 1;    // Per group; slots of group g begin at g * slots.
     uint32_t context = 1;  // Positions per slot.
   };
 
@@ -82,35 +82,38 @@ class Scheduler {
   // Errors: INVALID_ARGUMENT: an empty prompt, or one longer than the context.
   absl::Status Submit(std::shared_ptr<const Request> request);
 
-  // Ends a request with CANCELLED. NOT_FOUND: it neither waits nor runs.
+  // Ends a request with CANCELLED. NOT_FOUND: the request neither waits nor
+  // runs.
   absl::Status Cancel(absl::string_view id);
 
   // Ends all requests with `status`. No plan follows.
   void FailAll(const absl::Status& status);
 
-  // The next step's plan, or nothing when there is nothing to do, or as many
-  // plans as allowed are in flight.
+  // Returns the next step's plan. Nothing: there is nothing to do, or
+  // kMaxPlansInFlight plans are in flight.
   std::optional<v1::StepPlan> NextPlan();
 
-  // A step without work, or nothing when as many plans as allowed are in
+  // Returns a plan without work. Nothing: kMaxPlansInFlight plans are in
   // flight.
   std::optional<v1::StepPlan> EmptyPlan();
 
-  // Takes the result of the oldest plan in flight, on which all ranks agree.
+  // Takes the merged result of the oldest plan in flight.
   //
-  // Errors: INTERNAL: another step, or a slot that the plan does not name.
+  // Errors: INTERNAL: the result of another step, or of a slot that the plan
+  // does not name.
   absl::Status OnResult(const v1::StepResult& result);
 
   std::vector<RequestUpdate> TakeUpdates();
 
-  // While held, nobody who waits enters a slot.
+  // While held, no waiting request enters a slot.
   void Hold(bool held) { held_ = held; }
-  // Everybody who waits, in order; they are no longer this scheduler's.
+  // Removes all waiting requests and returns them in order.
   std::vector<std::shared_ptr<const Request>> TakeWaiting();
 
-  // No plan is in flight, and no slot taken.
+  // True: no plan is in flight, and no slot is taken.
   bool quiet() const { return order_.empty() && in_flight_.empty(); }
-  // Somebody else has planned the steps up to `last_step`. Requires quiet().
+  // Continues behind `last_step`, up to which a benchmark has planned. Requires
+  // quiet().
   void ContinueAfter(uint64_t last_step) { last_step_ = last_step; }
 
   size_t running() const;
@@ -118,8 +121,8 @@ class Scheduler {
   uint64_t last_step() const { return last_step_; }
 
  private:
-  // One request in a slot. Shared with the plans in flight that name it, which
-  // may outlive its stay in the slot.
+  // One request in a slot. The plans in flight that name it share it, and may
+  // outlive its stay in the slot.
   struct Sequence {
     std::shared_ptr<const Request> request;
     uint32_t slot = 0;
@@ -138,20 +141,22 @@ class Scheduler {
 
   struct PlanInFlight {
     uint64_t step = 0;
-    std::vector<std::shared_ptr<Sequence>> sequences;  // Of prefills, decodes.
-    std::vector<std::shared_ptr<Sequence>> evaluated;  // Whose prompt it ends.
+    // Sequences with a prefill or a decode, and those whose prompt it ends.
+    std::vector<std::shared_ptr<Sequence>> sequences;
+    std::vector<std::shared_ptr<Sequence>> evaluated;
   };
 
-  // Numbers a plan, which is in flight from then on.
+  // Numbers a plan and counts it as in flight.
   v1::StepPlan Send(v1::StepPlan plan, PlanInFlight flight);
   void Release(v1::StepPlan* plan);
   void Admit(v1::StepPlan* plan);
-  // A free one in the group with the fewest taken; nothing: all are taken.
+  // Returns a free slot in the group with the fewest taken. Nothing: none is
+  // free.
   std::optional<uint32_t> FreeSlot() const;
   void PlanPrefills(v1::StepPlan* plan, PlanInFlight* flight);
   void PlanDecodes(const std::vector<uint32_t>& slots, v1::StepPlan* plan,
                    PlanInFlight* flight);
-  // Whether one more token may be drawn after `tokens` of them.
+  // True: one more token may be drawn after `tokens` of them.
   bool MayGoOn(const Sequence& sequence, uint64_t tokens) const;
   void Take(const v1::SlotResult& result, Sequence& sequence);
   void Finish(v1::FinishReason reason, Sequence& sequence);

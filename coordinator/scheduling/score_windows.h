@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A text longer than the context is scored in windows of the context's length,
-// each starting with the last id of the one before. So every id but the text's
-// first gets exactly one probability, conditioned on its own window.
+// A text longer than the context is scored in windows of the context's length.
+// Each window starts with the last id of the window before it. So every id but
+// the text's first gets exactly one probability, conditioned on its own window.
 #ifndef RINGFLEET_COORDINATOR_SCHEDULING_SCORE_WINDOWS_H_
 #define RINGFLEET_COORDINATOR_SCHEDULING_SCORE_WINDOWS_H_
 
@@ -22,26 +22,27 @@ struct ScoreWindow {
   size_t end = 0;
 };
 
-// The window that starts at `begin`; the one after it starts at end - 1, unless
-// this one reaches the end of the text. Requires begin < ids and context > 0.
+// Returns the window that starts at `begin`. The next window starts at end - 1,
+// unless this one reaches the end of the text. Requires begin < ids and
+// context > 0.
 //
-// Errors: INVALID_ARGUMENT: the ids do not fit one window and the options ask
-// for what only one window can give (hidden states, MTP), or a context of one
-// position would never advance.
+// Errors: INVALID_ARGUMENT: the ids do not fit one window but the options ask
+// for hidden states or MTP, or the context has one position and would never
+// advance.
 absl::StatusOr<ScoreWindow> NextScoreWindow(size_t ids, size_t begin,
                                             size_t context,
                                             const v1::ScoreOptions& options);
 
-// Adds the part that follows. Probabilities and MTP are appended; what belongs
-// to the last id (top ids, hidden states) is replaced where the part has it;
-// sums of the comparison with the float32 copy add up: workers report them
-// over the positions that yield a probability, so that no position where two
-// windows meet counts twice.
+// Adds the part that follows. Probabilities and MTP are appended. Values of the
+// last id (top ids, hidden states) are replaced if the part has them. Sums of
+// the comparison with the float32 copy are added: workers report them over the
+// positions that yield a probability, so that a position where two windows meet
+// counts once.
 void AppendScore(const v1::ScoreResult& part, v1::ScoreResult* total);
 
-// The result of a text of `ids` in parts, merged one after the other: the ids
-// and probabilities of so many positions each, the last with everything else.
-// Every client takes messages of that size.
+// Splits the result of a text of `ids` into parts, which the receiver merges in
+// order. Each has the ids and probabilities of kScorePartIds positions, the
+// last everything else. Every client takes messages of this size.
 inline constexpr size_t kScorePartIds = size_t{1} << 16;
 std::vector<v1::ScoreEvent::Result> SplitScore(absl::Span<const uint32_t> ids,
                                                v1::ScoreResult score);

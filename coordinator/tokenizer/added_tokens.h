@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds the tokens that a tokenizer.json adds beside its vocabulary: they are
-// cut out of the text before it is split into pieces.
+// Finds the tokens that a tokenizer.json adds to its vocabulary. They are cut
+// out of the text before it is split into pieces.
 #ifndef RINGFLEET_COORDINATOR_TOKENIZER_ADDED_TOKENS_H_
 #define RINGFLEET_COORDINATOR_TOKENIZER_ADDED_TOKENS_H_
 
@@ -20,16 +20,16 @@ struct AddedToken {
   uint32_t id = 0;
   std::string content;      // Never empty.
   bool special = false;     // Left out of decoded text unless asked for.
-  bool lstrip = false;      // Swallows white space before it.
-  bool rstrip = false;      // Swallows white space after it.
-  bool normalized = false;  // Searched after the tokens that are not.
+  bool lstrip = false;      // Includes the white space before it.
+  bool rstrip = false;      // Includes the white space after it.
+  bool normalized = false;  // Searched after those without this flag.
 };
 
-// A byte trie over the tokens' contents. Thread-safe once all are added.
+// A byte trie over the tokens' contents. Thread-safe once all tokens are added.
 class AddedTokenMatcher {
  public:
   struct Match {
-    size_t begin, end;  // Bytes of the text, white space that it swallows too.
+    size_t begin, end;  // Bytes of the text, included white space too.
     uint32_t id;
   };
 
@@ -37,8 +37,9 @@ class AddedTokenMatcher {
 
   void Add(const AddedToken& token);
 
-  // The leftmost match that begins at or after `from`, the longest of those.
-  // Time is linear in the distance, times the longest content at worst.
+  // Returns the leftmost match that begins at or after `from`; the longest one
+  // if several begin there. Takes time linear in the distance, and at worst
+  // times the longest content.
   absl::optional<Match> Find(absl::string_view text, size_t from) const;
 
  private:
@@ -48,7 +49,7 @@ class AddedTokenMatcher {
   // Node 0 is the root. Key: node << 8 | byte.
   absl::flat_hash_map<uint64_t, uint32_t> child_;
   std::vector<uint32_t> token_at_;  // Per node: index into tokens_, or kNone.
-  std::array<bool, 256> begins_;    // Whether a content begins with the byte.
+  std::array<bool, 256> begins_;    // True: a content begins with the byte.
 };
 
 }  // namespace ringfleet::coordinator

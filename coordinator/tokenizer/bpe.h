@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Byte-pair encoding of one piece of text (Sennrich et al., arXiv:1508.07909,
-// section 3.2), over bytes: the adjacent pair of the lowest rank is merged
-// first, the leftmost of equal ones, until no pair has a merge.
+// section 3.2), over bytes. The adjacent pair of the lowest rank is merged
+// first, the leftmost of equal pairs, until no pair has a merge.
 #ifndef RINGFLEET_COORDINATOR_TOKENIZER_BPE_H_
 #define RINGFLEET_COORDINATOR_TOKENIZER_BPE_H_
 
@@ -16,17 +16,17 @@
 
 namespace ringfleet::coordinator {
 
-// Filled by SetByte, AddMerge and AddWhole; thread-safe for encoding after.
+// Filled by SetByte, AddMerge and AddWhole. Then Encode is thread-safe.
 class Bpe {
  public:
-  // Memory that calls of Encode reuse; one per thread.
+  // Memory that calls of Encode reuse. One per thread.
   struct Scratch {
     struct Symbol {
       uint32_t id;
       int32_t previous, next;  // Positions in `symbols`, -1 at the ends.
     };
     std::vector<Symbol> symbols;
-    std::vector<uint64_t> heap;  // rank << 32 | position, the least on top.
+    std::vector<uint64_t> heap;  // rank << 32 | position, least on top.
   };
 
   // Longest piece that Encode takes: positions are 31 bits.
@@ -36,7 +36,7 @@ class Bpe {
 
   void SetByte(uint8_t byte, uint32_t id) { byte_id_[byte] = id; }
 
-  // Of two merges of one pair the later counts.
+  // A later merge of a pair replaces an earlier one.
   void AddMerge(uint32_t left, uint32_t right, uint32_t rank, uint32_t merged) {
     merges_[Key(left, right)] = {rank, merged};
   }
@@ -46,8 +46,8 @@ class Bpe {
     whole_.emplace(std::string(bytes.data(), bytes.size()), id);
   }
 
-  // Appends the ids of `piece` (at most kMaxPieceBytes). Takes
-  // O(n log n) time. INVALID_ARGUMENT when a byte has no token.
+  // Appends the ids of `piece` (at most kMaxPieceBytes). Takes O(n log n) time.
+  // INVALID_ARGUMENT: a byte has no token.
   absl::Status Encode(absl::string_view piece, Scratch* scratch,
                       std::vector<uint32_t>* ids) const;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Splits text into the pieces that are encoded one by one, by the regular
 // expressions of a tokenizer.json. Each split works inside the pieces of the
-// former one, so a lookahead never sees past its piece.
+// split before it, so a lookahead never sees past its piece.
 #ifndef RINGFLEET_COORDINATOR_TOKENIZER_PRE_TOKENIZER_H_
 #define RINGFLEET_COORDINATOR_TOKENIZER_PRE_TOKENIZER_H_
 
@@ -25,9 +25,9 @@ class PreTokenizer {
 
   ~PreTokenizer();
 
-  // Appends the pieces of `text`, which must be UTF-8: non-empty, in order,
-  // views of `text`. INVALID_ARGUMENT when an expression needs more than its
-  // limit of steps on this text. Thread-safe.
+  // Appends the pieces of `text`: non-empty views of it, in order. `text` must
+  // be UTF-8. INVALID_ARGUMENT: an expression needs more than its limit of
+  // steps on this text. Thread-safe.
   absl::Status Split(absl::string_view text,
                      std::vector<absl::string_view>* pieces) const;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text to token ids and back, as the tokenizer.json of a model folder says:
-// byte-level BPE with added tokens, the form of the DeepSeek models.
+// Turns text into token ids and back, by the tokenizer.json of a model folder:
+// byte-level BPE with added tokens, as in the DeepSeek models.
 #ifndef RINGFLEET_COORDINATOR_TOKENIZER_TOKENIZER_H_
 #define RINGFLEET_COORDINATOR_TOKENIZER_TOKENIZER_H_
 
@@ -23,38 +23,39 @@ namespace ringfleet::coordinator {
 // Immutable once loaded: all const methods may be called from any thread.
 class Tokenizer {
  public:
-  // Reads tokenizer.json and, where present, tokenizer_config.json and
-  // chat_template.jinja (which then replaces the config's template) of a model:
-  // a folder, or a synthetic model's name.
+  // Reads tokenizer.json, tokenizer_config.json if present, and
+  // chat_template.jinja if present, which replaces the config's template.
+  // `model`: a folder, or a synthetic model's name.
   //   NOT_FOUND: there is no tokenizer.json.
   //   INVALID_ARGUMENT: malformed or unsupported; names the field and value.
-  //   Those of FileReader: a file is there but cannot be read.
+  //   Errors of FileReader: a file cannot be read.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(
       const std::string& model);
 
-  // Text to ids, without BOS. Added tokens are recognised wherever their text
-  // stands. INVALID_ARGUMENT when `text` is not UTF-8 (names the byte offset),
-  // is 2 GiB or longer, or has a byte or run that the vocabulary or an
-  // expression of this tokenizer cannot take.
+  // Turns text into ids, without BOS. Recognises added tokens anywhere in the
+  // text. INVALID_ARGUMENT: `text` is not UTF-8 (names the byte offset), is 2
+  // GiB or longer, has a byte without a token, or exceeds the step limit of an
+  // expression.
   absl::StatusOr<std::vector<uint32_t>> Encode(absl::string_view text) const;
 
-  // The same as a prompt: with BOS in front when tokenizer_config.json says
-  // add_bos_token. A rendered chat template brings its own BOS: use Encode.
+  // Does the work of Encode, and puts BOS in front if tokenizer_config.json
+  // says add_bos_token. Not for a rendered chat template, which has its own
+  // BOS.
   absl::StatusOr<std::vector<uint32_t>> EncodePrompt(
       absl::string_view text) const;
 
-  // Bytes of one id, possibly a part of a character; empty for ids without a
-  // token.
+  // Returns the bytes of one id, possibly a part of a character. Empty: the id
+  // has no token.
   absl::string_view TokenBytes(uint32_t id) const;
   bool IsSpecial(uint32_t id) const;
 
-  // The ids' bytes as text. Special tokens are left out unless `keep_special`;
-  // ids without a token give nothing; each maximal part that is not UTF-8
-  // becomes U+FFFD.
+  // Returns the ids' bytes as text. Leaves out special tokens unless
+  // `keep_special`, and ids without a token. Each maximal part that is not
+  // UTF-8 becomes U+FFFD.
   std::string Decode(absl::Span<const uint32_t> ids, bool keep_special) const;
 
-  // One past the largest id that has a token. Rows of the model's vocabulary
-  // from here on carry no text.
+  // One past the largest id that has a token. Later rows of the model's
+  // vocabulary have no text.
   uint32_t id_limit() const { return static_cast<uint32_t>(tokens_.size()); }
   absl::optional<uint32_t> bos_id() const { return bos_id_; }
   absl::optional<uint32_t> eos_id() const { return eos_id_; }
@@ -77,23 +78,23 @@ class Tokenizer {
   absl::Status EncodePlain(absl::string_view text, Bpe::Scratch* scratch,
                            std::vector<uint32_t>* ids) const;
 
-  std::vector<Token> tokens_;  // By id; no bytes where an id has no token.
+  std::vector<Token> tokens_;  // By id; no bytes: no token.
   Bpe bpe_;
   std::unique_ptr<PreTokenizer> pre_tokenizer_;
-  // Added tokens are searched in this order, the second kind in the gaps that
-  // the first one leaves.
+  // Added tokens are searched in this order: the second kind in the gaps that
+  // the first kind leaves.
   AddedTokenMatcher verbatim_, normalized_;
   absl::optional<uint32_t> bos_id_, eos_id_;
   bool add_bos_ = false;
   std::string chat_template_, bos_token_, eos_token_;
 };
 
-// For ids from outside that are to be decoded: an id without a token means
-// nothing, but one of 2^31 or more was a negative number or a pointer, and is a
-// mistake. INVALID_ARGUMENT names it and its index.
+// Checks ids from outside before they are decoded. An id without a token is
+// allowed. An id of 2^31 or more was a negative number or a pointer:
+// INVALID_ARGUMENT names it and its index.
 absl::Status CheckTokenIds(absl::Span<const uint32_t> ids);
 
-// Decodes a stream of ids: each Add returns what the text grows by, in whole
+// Decodes a stream of ids. Each Add returns the text to append, in whole
 // characters. All outputs in order, Finish's last, equal Decode(ids, false).
 // Not thread-safe; the tokenizer must outlive it.
 class StreamDecoder {
@@ -102,7 +103,7 @@ class StreamDecoder {
 
   std::string Add(uint32_t id);
 
-  // U+FFFD for a character that stayed incomplete, else "". Starts anew.
+  // Returns U+FFFD for an incomplete last character, else "". Starts anew.
   std::string Finish();
 
  private:

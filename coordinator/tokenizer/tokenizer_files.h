@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a model folder says about its tokenizer: tokenizer.json,
-// tokenizer_config.json and chat_template.jinja, checked but not yet compiled.
+// The tokenizer files of a model folder: tokenizer.json, tokenizer_config.json
+// and chat_template.jinja, checked but not compiled.
 #ifndef RINGFLEET_COORDINATOR_TOKENIZER_TOKENIZER_FILES_H_
 #define RINGFLEET_COORDINATOR_TOKENIZER_TOKENIZER_FILES_H_
 
@@ -23,9 +23,9 @@ struct TokenizerSpec {
   // Bounds the tables that are indexed by id. DeepSeek-V3 has 129280.
   static constexpr uint32_t kMaxTokenId = 1 << 20;
 
-  // Text and id, in the file's spelling: one character a byte.
+  // Text and id. Each character of the text stands for one byte.
   std::vector<std::pair<std::string, uint32_t>> vocab;
-  // Two texts each, the best first.
+  // Pairs of texts, the best pair first.
   std::vector<std::pair<std::string, std::string>> merges;
   bool ignore_merges = false;
   std::vector<AddedToken> added_tokens;
@@ -39,13 +39,13 @@ struct TokenizerConfig {
   std::string chat_template;
 };
 
-// Both return INVALID_ARGUMENT naming the field and the value at fault.
+// INVALID_ARGUMENT names the field and its value.
 absl::StatusOr<TokenizerSpec> ParseTokenizerJson(absl::string_view text);
 absl::StatusOr<TokenizerConfig> ParseTokenizerConfig(absl::string_view text);
 
-// The bytes that a token of the vocabulary stands for: each character is one
-// byte in the alphabet of GPT-2's bytes_to_unicode. Nothing for a text with any
-// other character, which then stands for its own UTF-8.
+// Returns the bytes that a token of the vocabulary stands for: each character
+// is one byte in the alphabet of GPT-2's bytes_to_unicode. Nothing: the text
+// has another character, and stands for its own UTF-8.
 absl::optional<std::string> BytesOfSpelling(absl::string_view text);
 
 }  // namespace ringfleet::coordinator

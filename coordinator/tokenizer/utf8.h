@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// UTF-8 as the tokenizer and the chat template need it: strict checking,
-// lossy decoding and Unicode white space.
+// UTF-8 for the tokenizer and the chat template: strict checking, lossy
+// decoding and Unicode white space.
 #ifndef RINGFLEET_COORDINATOR_TOKENIZER_UTF8_H_
 #define RINGFLEET_COORDINATOR_TOKENIZER_UTF8_H_
 
@@ -14,12 +14,12 @@
 
 namespace ringfleet::coordinator {
 
-// What the first bytes of a string are.
+// The unit at the start of a string.
 struct Utf8Unit {
   enum Kind {
     kCharacter,   // A well-formed character.
     kInvalid,     // A maximal subpart of an ill-formed sequence.
-    kIncomplete,  // All the rest is the beginning of a character.
+    kIncomplete,  // The whole rest begins a character.
   };
   Kind kind;
   uint32_t code_point;  // Only for kCharacter.
@@ -30,27 +30,27 @@ struct Utf8Unit {
 // table 3-7 of the Unicode Standard: no surrogates, no overlong forms.
 Utf8Unit NextUtf8(absl::string_view bytes);
 
-// INVALID_ARGUMENT with the byte offset of the first ill-formed sequence.
+// INVALID_ARGUMENT gives the byte offset of the first ill-formed sequence.
 absl::Status CheckUtf8(absl::string_view text);
 
 void AppendUtf8(uint32_t code_point, std::string* out);
 
-// Appends `bytes` to `out` up to an incomplete last character and returns how
-// many bytes were used. Each maximal ill-formed subpart becomes one U+FFFD
-// (the Unicode Standard, section 3.9), as in Rust's String::from_utf8_lossy.
+// Appends `bytes` to `out` up to an incomplete last character. Returns the
+// number of bytes used. Each maximal ill-formed subpart becomes one U+FFFD (the
+// Unicode Standard, section 3.9), as in Rust's String::from_utf8_lossy.
 size_t AppendWholeCharacters(absl::string_view bytes, std::string* out);
 
-// All of `bytes`: an incomplete last character becomes U+FFFD too.
+// Appends all of `bytes`. An incomplete last character becomes U+FFFD too.
 void AppendLossy(absl::string_view bytes, std::string* out);
 
-// The Unicode property White_Space.
+// Returns the Unicode property White_Space.
 bool IsWhitespace(uint32_t code_point);
 
-// Bytes of white space at the beginning or at the end of `text`.
+// Return the bytes of white space at the beginning or at the end of `text`.
 size_t LeadingWhitespace(absl::string_view text);
 size_t TrailingWhitespace(absl::string_view text);
 
-// The characters of `text`; each byte of an ill-formed part counts as one.
+// Returns the characters of `text`. Each byte of an ill-formed part is one.
 std::vector<absl::string_view> Characters(absl::string_view text);
 
 }  // namespace ringfleet::coordinator
