@@ -107,7 +107,7 @@ StrategyCost::StrategyCost(const ModelOnFleet& model, const Strategy& strategy)
 
 uint64_t StrategyCost::ActivationBytes(int64_t tokens) const {
   const auto hidden = static_cast<size_t>(model_.inputs().spec.hidden_size);
-  return WireFormat(model_.inputs().wire, hidden)
+  return cluster::WireFormat(model_.inputs().wire, hidden)
       .EncodedBytes(0, static_cast<size_t>(tokens) * hidden);
 }
 
