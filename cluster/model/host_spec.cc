@@ -41,6 +41,7 @@ double AssumedFormRate(WeightForm form) {
       return 0.235;
     case WeightForm::kF32:
     case WeightForm::kF32Rows:
+    case WeightForm::kReference:
       return 0.25;
   }
   return 1;
@@ -101,6 +102,7 @@ double MeasuredFormRate(const HostSpec& host, WeightForm form) {
       return host.measured->bf16 / host.int8_ops_per_second;
     case WeightForm::kF32:
     case WeightForm::kF32Rows:
+    case WeightForm::kReference:
       return host.measured->f32 / host.int8_ops_per_second;
   }
   return 1;

@@ -84,6 +84,12 @@ void MultiplyPanel(const WeightMatrix& w, size_t panel, const PanelBatch& x,
                              std::min(kPanelRows, w.rows() - first), x,
                              BestLinesAhead(), tile->values);
     }
+    case WeightForm::kReference: {
+      const size_t first = panel * kPanelRows;
+      return MultiplyReferenceRows(static_cast<const float*>(w.Row(first)),
+                                   std::min(kPanelRows, w.rows() - first), x,
+                                   tile->values);
+    }
     case WeightForm::kBf16Rows:
       RF_CHECK(false);  // A table.
   }

@@ -106,6 +106,10 @@ void MultiplyBf16Panel(const uint8_t* panel, const PanelBatch& x,
 void MultiplyF32Rows(const float* w, size_t rows, const PanelBatch& x,
                      LinesAhead lines, float* tile);
 
+// `rows` rows of kReference from `w` on, x.columns apart, by OpenBLAS.
+void MultiplyReferenceRows(const float* w, size_t rows, const PanelBatch& x,
+                           float* tile);
+
 // The integer forms' kernels: sums over groups, not yet multiplied with
 // kInt8's scales of rows. One for each kind of instruction; each gives the
 // same bits.

@@ -23,6 +23,7 @@ size_t RoundedBytes(WeightForm form) {
     case WeightForm::kInt4:
     case WeightForm::kF32Rows:
     case WeightForm::kBf16Rows:
+    case WeightForm::kReference:
       break;
   }
   return 0;

@@ -20,10 +20,6 @@ namespace hn =
 
 uint64_t DivideUp(uint64_t a, uint64_t b) { return a / b + (a % b != 0); }
 
-bool IsRows(WeightForm form) {
-  return form == WeightForm::kF32Rows || form == WeightForm::kBf16Rows;
-}
-
 // Columns that one row has in a step.
 size_t StepColumns(WeightForm form) {
   switch (form) {
@@ -170,8 +166,8 @@ void LoadInt4Row(const uint8_t* panel, size_t columns, size_t lane,
 }  // namespace
 
 absl::string_view WeightFormName(WeightForm form) {
-  constexpr absl::string_view kNames[] = {"f32",  "bf16",     "int8",
-                                          "int4", "f32 rows", "bf16 rows"};
+  constexpr absl::string_view kNames[] = {
+      "f32", "bf16", "int8", "int4", "f32 rows", "bf16 rows", "reference"};
   return kNames[static_cast<size_t>(form)];
 }
 
@@ -181,7 +177,7 @@ uint64_t WeightMatrix::Bytes(WeightForm form, uint64_t rows, uint64_t columns) {
       IsRows(form)
           ? __builtin_mul_overflow(rows, columns, &bytes) ||
                 __builtin_mul_overflow(
-                    bytes, form == WeightForm::kF32Rows ? 4u : 2u, &bytes)
+                    bytes, form == WeightForm::kBf16Rows ? 2u : 4u, &bytes)
           : __builtin_mul_overflow(DivideUp(rows, kPanelRows),
                                    columns == 0 ? 0 : PanelBytes(form, columns),
                                    &bytes);
@@ -260,6 +256,7 @@ void WeightMatrix::SetRow(size_t row, const float* values) {
       return StoreInt4Row(values, columns_, row % kPanelRows,
                           MutablePanel(row / kPanelRows));
     case WeightForm::kF32Rows:
+    case WeightForm::kReference:
       std::memcpy(own, values, columns_ * sizeof(float));
       return;
     case WeightForm::kBf16Rows:
@@ -311,6 +308,7 @@ void WeightMatrix::GetRow(size_t row, float* values) const {
     case WeightForm::kInt4:
       return LoadInt4Row(Panel(row / kPanelRows), columns_, lane, values);
     case WeightForm::kF32Rows:
+    case WeightForm::kReference:
       std::memcpy(values, Row(row), columns_ * sizeof(float));
       return;
     case WeightForm::kBf16Rows:

@@ -23,17 +23,26 @@ namespace ringfleet::kernels {
 //   kF32Rows, kBf16Rows: elements, row-major, for tables whose rows are looked
 //     up; kF32Rows for the router's product too, which has an order of its own
 //     (matmul.h). kBf16Rows has no product.
+//   kReference: float32, row-major, multiplied by OpenBLAS: the independent
+//     model that `score --reference f32` compares with.
 enum class WeightForm : uint8_t {
   kF32,
   kBf16,
   kInt8,
   kInt4,
   kF32Rows,
-  kBf16Rows
+  kBf16Rows,
+  kReference
 };
 
-// "f32", "bf16", "int8", "int4", "f32 rows", "bf16 rows".
+// "f32", "bf16", "int8", "int4", "f32 rows", "bf16 rows", "reference".
 absl::string_view WeightFormName(WeightForm form);
+
+// Whether elements lie row by row instead of in panels.
+inline bool IsRows(WeightForm form) {
+  return form == WeightForm::kF32Rows || form == WeightForm::kBf16Rows ||
+         form == WeightForm::kReference;
+}
 
 // What a product with such weights reads.
 inline Activations::Form ActivationFormFor(WeightForm form) {
@@ -98,9 +107,9 @@ class WeightMatrix {
   // What row `row` has been rounded to.
   void GetRow(size_t row, float* values) const;
 
-  // Elements; kF32Rows and kBf16Rows only.
+  // Elements; of rows' forms only.
   const void* Row(size_t row) const {
-    RF_CHECK(form_ == WeightForm::kF32Rows || form_ == WeightForm::kBf16Rows);
+    RF_CHECK(IsRows(form_));
     return data() + row * columns_ * element_bytes();
   }
 
@@ -125,7 +134,7 @@ class WeightMatrix {
                AlignedBuffer buffer);
 
   size_t element_bytes() const {
-    return form_ == WeightForm::kF32Rows ? sizeof(float) : sizeof(uint16_t);
+    return form_ == WeightForm::kBf16Rows ? sizeof(uint16_t) : sizeof(float);
   }
   uint8_t* MutablePanel(size_t index) {
     return reinterpret_cast<uint8_t*>(buffer_.data()) + index * panel_bytes_;

@@ -151,6 +151,7 @@ void RoundWeights(WeightForm form, Vector& values) {
   switch (form) {
     case WeightForm::kF32:
     case WeightForm::kF32Rows:
+    case WeightForm::kReference:
       return;
     case WeightForm::kBf16:
     case WeightForm::kBf16Rows:

@@ -18,9 +18,9 @@ constexpr size_t kColumns[] = {0,   1,   2,   3,   4,   15,  16,
                                17,  31,  32,  33,  47,  127, 128,
                                129, 160, 255, 256, 260, 512, 1000};
 // Those with products.
-constexpr WeightForm kForms[] = {WeightForm::kF32, WeightForm::kBf16,
-                                 WeightForm::kInt8, WeightForm::kInt4,
-                                 WeightForm::kF32Rows};
+constexpr WeightForm kForms[] = {WeightForm::kF32,     WeightForm::kBf16,
+                                 WeightForm::kInt8,    WeightForm::kInt4,
+                                 WeightForm::kF32Rows, WeightForm::kReference};
 
 WeightMatrix MatrixOf(WeightForm form, size_t rows, size_t columns,
                       const std::vector<float>& values) {
@@ -121,9 +121,10 @@ float PlainInt4(const float* x, const float* w, size_t columns) {
 }
 
 TEST(WeightMatrixTest, KeepsRoundedRows) {
-  for (const WeightForm form : {WeightForm::kF32, WeightForm::kBf16,
-                                WeightForm::kF32Rows, WeightForm::kBf16Rows}) {
-    const bool f32 = form == WeightForm::kF32 || form == WeightForm::kF32Rows;
+  for (const WeightForm form :
+       {WeightForm::kF32, WeightForm::kBf16, WeightForm::kF32Rows,
+        WeightForm::kBf16Rows, WeightForm::kReference}) {
+    const bool f32 = form != WeightForm::kBf16 && form != WeightForm::kBf16Rows;
     WeightMatrix w(form, 3, 7);
     const std::vector<float> values = RandomFloats(7, 1);
     w.SetRow(1, values.data());
@@ -185,6 +186,7 @@ TEST(WeightMatrixTest, MayBeEmpty) {
 TEST(WeightMatrixTest, CountsItsBytes) {
   EXPECT_EQ(WeightMatrix(WeightForm::kF32Rows, 3, 5).bytes(), 60u);
   EXPECT_EQ(WeightMatrix(WeightForm::kBf16Rows, 3, 5).bytes(), 30u);
+  EXPECT_EQ(WeightMatrix(WeightForm::kReference, 3, 5).bytes(), 60u);
   EXPECT_EQ(WeightMatrix(WeightForm::kF32, 65, 5).bytes(), 2u * 64 * 5 * 4);
   // 5 columns are 3 steps of 2.
   EXPECT_EQ(WeightMatrix(WeightForm::kBf16, 65, 5).bytes(), 2u * 64 * 3 * 4);
@@ -286,21 +288,21 @@ TEST(MatMulTest, Int8IsItsFormula) {
         const std::vector<float> x = RandomFloats(batch * columns, 4);
         const Activations activations =
             MakeActivations(WeightForm::kInt8, x, batch, columns);
+        std::vector<float> expected(batch * rows);
+        std::vector<float> row(columns);
+        for (size_t o = 0; o < rows; ++o) {
+          w.GetRow(o, row.data());
+          const float scale =
+              MaxMagnitude(values.data() + o * columns, columns) / 127.0f;
+          for (size_t i = 0; i < batch; ++i) {
+            expected[i * rows + o] =
+                PlainInt8(x.data() + i * columns, row.data(), columns) * scale;
+          }
+        }
         ForEachIsa([&] {
           std::vector<float> y(batch * rows, NAN);
           MatMul(w, activations, y.data(), pool);
-          std::vector<float> row(columns);
-          for (size_t o = 0; o < rows; ++o) {
-            w.GetRow(o, row.data());
-            const float scale =
-                MaxMagnitude(values.data() + o * columns, columns) / 127.0f;
-            for (size_t i = 0; i < batch; ++i) {
-              ASSERT_EQ(y[i * rows + o],
-                        PlainInt8(x.data() + i * columns, row.data(), columns) *
-                            scale)
-                  << columns << " columns, row " << i << " output " << o;
-            }
-          }
+          ASSERT_EQ(y, expected) << columns << " columns, " << batch << " rows";
         });
       }
     }
