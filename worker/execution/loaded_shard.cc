@@ -150,8 +150,9 @@ uint64_t BufferBytes(const LoadedShard& shard, v1::PrefillStrategy strategy) {
   uint64_t bytes =
       WeightGatherBytes(shard.spec, mesh, options.form, options.expert_form.value_or(options.form));
   if (shard.request.reference()) {
-    bytes += WeightGatherBytes(shard.spec, mesh, kernels::WeightForm::kF32,
-                               kernels::WeightForm::kF32);
+    bytes +=
+        WeightGatherBytes(shard.spec, mesh, kernels::WeightForm::kReference,
+                          kernels::WeightForm::kReference);
   }
   return kOverheadBytes + bytes;
 }
@@ -339,7 +340,7 @@ absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
   RF_ASSIGN_OR_RETURN(shard->plan, PlanFor(shard->spec, request.layout()));
   RF_ASSIGN_OR_RETURN(shard->layout, LayoutFor(shard->spec, shard->plan,
                                                request.layout().experts()));
-  LoadOptions reference_options = {.form = kernels::WeightForm::kF32};
+  LoadOptions reference_options = {.form = kernels::WeightForm::kReference};
   if (request.layout().experts().layers_size() > 0) {
     options.experts = reference_options.experts = &shard->layout;
   }

@@ -54,7 +54,8 @@ class Staging {
   }
 
  private:
-  static constexpr LoadOptions kReference = {.form = kernels::WeightForm::kF32};
+  static constexpr LoadOptions kReference = {
+      .form = kernels::WeightForm::kReference};
 
   absl::StatusOr<StagedExperts> Load(const cluster::Checkpoint& checkpoint,
                                      const LoadOptions& options,

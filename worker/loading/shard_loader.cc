@@ -52,7 +52,9 @@ cluster::WeightForms FormsFor(const LoadOptions& options,
       .products = options.form,
       .experts = options.expert_form.value_or(options.form)};
   // Rows are looked up, not multiplied, so nothing is gained by widening bf16.
-  if (options.form == WeightForm::kF32 && source != nullptr) {
+  const bool f32 = options.form == WeightForm::kF32 ||
+                   options.form == WeightForm::kReference;
+  if (f32 && source != nullptr) {
     const auto info = source->Find(kEmbedding);
     if (info.ok() && (*info)->dtype != kernels::Dtype::kBf16) {
       forms.embedding = WeightForm::kF32Rows;
