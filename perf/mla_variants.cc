@@ -388,7 +388,7 @@ void MlaModule::AttendHeads(const char* keys, const char* values,
               .out = out + row * value_dim,
               .out_stride = value_dim,
               .scores = scratch.scores,
-              .weights = scratch.weights};
+              .probabilities = scratch.probabilities};
           block.keys = readable(keys + at * key_dim * e, key_dim, count, 0,
                                 &block.key_stride_bytes);
           block.values = readable(values + at * value_stride * e, value_stride,

@@ -134,16 +134,16 @@ class Scores {
   PaddedTile last_queries_[kGroups];
 };
 
-// out [lanes, value_dim] = out * old_factor + weights . values, times
+// out [lanes, value_dim] = out * old_factor + probabilities . values, times
 // new_factor in the end.
 template <size_t kGroups>
 class WeightedValues {
  public:
-  // `weights` of TransposeWeightsBf16.
-  WeightedValues(const MlaBlock& block, const char* weights,
+  // `probabilities` of TransposeProbabilitiesBf16.
+  WeightedValues(const MlaBlock& block, const char* probabilities,
                  const float* old_factor, const float* new_factor)
       : block_(block),
-        weights_(weights),
+        probabilities_(probabilities),
         old_factor_(old_factor),
         new_factor_(new_factor) {}
 
@@ -163,7 +163,7 @@ class WeightedValues {
 
  private:
   static constexpr size_t kPanelTiles = kMaxLanes / kTileColumns;
-  static constexpr size_t kWeightRowBytes =
+  static constexpr size_t kProbabilityRowBytes =
       kCacheBlockPositions / 2 * kPairBytes;
   static constexpr size_t kValueRowBytes = kMaxLanes * kPairBytes;
   // Rows of results lie far apart, where the processor foresees nothing.
@@ -177,7 +177,7 @@ class WeightedValues {
     const char* values = static_cast<const char*>(block_.values) +
                          panel * packed_pairs * kValueRowBytes +
                          tile * kTileRowBytes;
-    const char* weights = weights_;
+    const char* probabilities = probabilities_;
     ForEach<kGroups>([]<size_t kGroup>() { ZeroTile<kGroup>(); });
     for (size_t pair = 0; pair < pairs; pair += kTilePairs) {
       if (pairs - pair >= kTilePairs) {
@@ -187,13 +187,14 @@ class WeightedValues {
         LoadTile<kShared>(padded_.bytes, kTileRowBytes);
       }
       ForEach<kGroups>([&]<size_t kGroup>() {
-        constexpr int kWeights = kOwn + kGroup % 2;
-        LoadTile<kWeights>(weights + kGroup * kTileRows * kWeightRowBytes,
-                           kWeightRowBytes);
-        AddBf16Product<kGroup, kWeights, kShared>();
+        constexpr int kProbabilities = kOwn + kGroup % 2;
+        LoadTile<kProbabilities>(
+            probabilities + kGroup * kTileRows * kProbabilityRowBytes,
+            kProbabilityRowBytes);
+        AddBf16Product<kGroup, kProbabilities, kShared>();
       });
       values += kTilePairs * kValueRowBytes;
-      weights += kTileRowBytes;
+      probabilities += kTileRowBytes;
     }
     float* sums = sums_[panel % 2][0] + tile * kTileColumns;
     ForEach<kGroups>([&]<size_t kGroup>() {
@@ -229,7 +230,7 @@ class WeightedValues {
   }
 
   const MlaBlock& block_;
-  const char* const weights_;
+  const char* const probabilities_;
   const float* const old_factor_;
   const float* const new_factor_;
   const size_t panels_ = (block_.value_dim + kMaxLanes - 1) / kMaxLanes;
@@ -247,9 +248,10 @@ void AttendLanes(const MlaBlock& block) {
   float old_factor[kMaxLanes];
   float new_factor[kMaxLanes];
   SoftmaxBf16(block, old_factor, new_factor);
-  alignas(64) char weights[kMaxLanes * kCacheBlockPositions / 2 * kPairBytes];
-  TransposeWeightsBf16(block, weights);
-  WeightedValues<kGroups>(block, weights, old_factor, new_factor)
+  alignas(
+      64) char probabilities[kMaxLanes * kCacheBlockPositions / 2 * kPairBytes];
+  TransposeProbabilitiesBf16(block, probabilities);
+  WeightedValues<kGroups>(block, probabilities, old_factor, new_factor)
       .Multiply(prefetcher);
   ReleaseTiles();
 }

@@ -185,9 +185,9 @@ __m512 ScaledScores(const float* scores, __m512 scale, __m512i visible,
   return _mm512_mask_blend_ps(seen, _mm512_set1_ps(-__builtin_inff()), scaled);
 }
 
-// Of 16 lanes from `lane` on: scores to weights [pairs of positions][padded
-// lanes] pairs, and the factors of what was summed before and, in the end, of
-// everything.
+// Of 16 lanes from `lane` on: scores to probabilities [pairs of
+// positions][padded lanes] pairs, and the factors of what was summed before
+// and, in the end, of everything.
 template <bool kMasked>
 void SoftmaxLanes(const MlaBlock& block, size_t lane, float* old_factor,
                   float* new_factor) {
@@ -216,7 +216,7 @@ void SoftmaxLanes(const MlaBlock& block, size_t lane, float* old_factor,
     return Exp2(_mm512_sub_ps(
         ScaledScores<kMasked>(scores + t * padded, scale, visible, t), max));
   };
-  char* out = static_cast<char*>(block.weights) + lane * kPairBytes;
+  char* out = static_cast<char*>(block.probabilities) + lane * kPairBytes;
   for (size_t t = 0; t < block.positions; t += 2) {
     const __m512 even = weight(t);
     const __m512 odd =
@@ -313,19 +313,20 @@ void SoftmaxBf16(const MlaBlock& block, float* old_factor, float* new_factor) {
   }
 }
 
-void TransposeWeightsBf16(const MlaBlock& block, void* out) {
+void TransposeProbabilitiesBf16(const MlaBlock& block, void* out) {
   const size_t padded = PaddedLanes(block.lanes);
   const size_t pairs = (block.positions + 1) / 2;
-  const auto* weights = static_cast<const char*>(block.weights);
+  const auto* probabilities = static_cast<const char*>(block.probabilities);
   constexpr size_t kRowBytes = kCacheBlockPositions / 2 * kPairBytes;
   for (size_t lane = 0; lane < padded; lane += kVectorLanes) {
     for (size_t pair = 0; pair < pairs; pair += kVectorLanes) {
       __m512i rows[kVectorLanes];
       for (size_t i = 0; i < kVectorLanes; ++i) {
-        rows[i] = pair + i < pairs
-                      ? _mm512_loadu_si512(
-                            weights + ((pair + i) * padded + lane) * kPairBytes)
-                      : _mm512_setzero_si512();
+        rows[i] =
+            pair + i < pairs
+                ? _mm512_loadu_si512(probabilities +
+                                     ((pair + i) * padded + lane) * kPairBytes)
+                : _mm512_setzero_si512();
       }
       StoreTransposed(
           rows, kVectorLanes,

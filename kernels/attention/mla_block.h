@@ -12,7 +12,7 @@
 // as scalars that are broadcast, from wherever the rows lie, or as tiles of
 // rows; B is packed so that columns fill vectors. Keys are therefore read as
 // they are cached, and nothing is transposed but the queries, and for tiles the
-// weights P.
+// probabilities P.
 //
 // Each number depends on its own lane only, bit for bit: every sum runs over
 // steps, or positions, in an order of its own (ascending; with tiles that of
@@ -56,16 +56,16 @@ struct MlaBlock {
   size_t next_bytes = 0;
   // [kMaxLanes]: how many of the positions a lane sees. Null: all.
   const int32_t* visible = nullptr;
-  float score_scale = 0;  // Of S, with log2(e): weights are powers of two.
+  float score_scale = 0;  // Of S, with log2(e): P is a power of two.
   bool first = false;     // `max`, `sum` and `out` are only written.
   bool last = false;      // `out` is divided by `sum` in the end.
   // What the next block of the same lanes continues from.
-  float* max = nullptr;     // [kMaxLanes], of scaled scores.
-  float* sum = nullptr;     // [kMaxLanes], of weights.
-  float* out = nullptr;     // [lanes, value_dim]
-  size_t out_stride = 0;    // In floats.
-  float* scores = nullptr;  // Scratch, [kCacheBlockPositions, kMaxLanes]
-  void* weights = nullptr;  // Scratch of the same number of elements.
+  float* max = nullptr;           // [kMaxLanes], of scaled scores.
+  float* sum = nullptr;           // [kMaxLanes], of P.
+  float* out = nullptr;           // [lanes, value_dim]
+  size_t out_stride = 0;          // In floats.
+  float* scores = nullptr;        // Scratch, [kCacheBlockPositions, kMaxLanes]
+  void* probabilities = nullptr;  // Scratch of the same number of elements.
 };
 
 // The same operations over one element type, on one instruction set. Rows are
@@ -101,6 +101,33 @@ const MlaKernels& MlaKernelsF32();
 const MlaKernels& MlaKernelsBf16();
 // The same in tiles, from Isa::kAmx on.
 const MlaKernels& MlaKernelsAmx();
+
+constexpr size_t PaddedLanes(size_t lanes) {
+  return (lanes + kLaneGroup - 1) / kLaneGroup * kLaneGroup;
+}
+
+// Asks for memory that the next block will need, a little with every tile: the
+// queue of outstanding lines is short.
+class MlaPrefetcher {
+ public:
+  MlaPrefetcher(const MlaBlock& block, size_t tiles)
+      : next_(static_cast<const char*>(block.next)),
+        end_(next_ + block.next_bytes),
+        tile_bytes_(block.next_bytes / tiles + 1) {}
+
+  void Tile() {
+    constexpr size_t kLineBytes = 64;
+    const char* end = next_ + tile_bytes_ < end_ ? next_ + tile_bytes_ : end_;
+    for (; next_ < end; next_ += kLineBytes) {
+      __builtin_prefetch(next_, /*rw=*/0, /*locality=*/2);
+    }
+  }
+
+ private:
+  const char* next_;
+  const char* const end_;
+  const size_t tile_bytes_;
+};
 
 // Elements from one row to the next in scratch.
 constexpr size_t PaddedNumbers(size_t numbers) {

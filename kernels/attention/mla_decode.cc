@@ -50,7 +50,7 @@ struct Parts {
   size_t count = 0;
 };
 
-// Of a part: sums [heads, kv_lora_rank], then maxima and sums of weights
+// Of a part: sums [heads, kv_lora_rank], then maxima and sums of probabilities
 // [heads] each.
 size_t PartialFloats(const MlaDecodeArgs& args) {
   return args.heads * (args.format.kv_lora_rank + 2);
@@ -79,7 +79,7 @@ void RunTask(const MlaDecodeArgs& args, const MlaKernels& kernels,
                  : task.partial + task.first_head * rank,
       .out_stride = rank,
       .scores = scratch.scores,
-      .weights = scratch.weights};
+      .probabilities = scratch.probabilities};
   for (size_t b = task.first_block; b < task.end_block; ++b) {
     block.positions = VisibleInBlock(task.position, b);
     block.keys = task.segment->blocks[b];

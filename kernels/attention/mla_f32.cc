@@ -22,141 +22,45 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using F32 = hn::CappedTag<float, 16>;
 using I32 = hn::RebindToSigned<F32>;
-using Vector = hn::Vec<F32>;
 
-// Vectors of columns that six rows of sums leave registers for: 32 registers
-// of AVX-512 hold 6 x 4 sums, the 16 of the others 6 x 2.
+struct Arithmetic {
+  using Vector = hn::Vec<F32>;
+  using Columns = Vector;
+  using Row = Vector;
+
+  // 32 registers of AVX-512 hold 6 x 4 sums, the 16 of the others 6 x 2.
 #if HWY_TARGET <= HWY_AVX3
-constexpr size_t kMaxVectors = 4;
+  static constexpr size_t kMaxVectors = 4;
 #else
-constexpr size_t kMaxVectors = 2;
+  static constexpr size_t kMaxVectors = 2;
 #endif
-constexpr size_t kMaxTileRows = 6;
+  static constexpr size_t TileRows(size_t) { return 6; }
+  static constexpr bool kAsksForResults = false;
 
-size_t Padded(size_t lanes) {
-  return (lanes + kLaneGroup - 1) / kLaneGroup * kLaneGroup;
-}
-
-// c[row][column] = sum over steps of a[row][step] * b[step][column], on top of
-// old_factor[row] * c[row][column] and times new_factor[row], where there are
-// factors. Strides are in floats.
-struct Product {
-  const float* a = nullptr;
-  size_t a_row = 0;
-  size_t a_step = 0;
-  const float* b = nullptr;
-  size_t b_step = 0;
-  size_t steps = 0;
-  float* c = nullptr;
-  size_t c_row = 0;
-  const float* old_factor = nullptr;
-  const float* new_factor = nullptr;
+  static HWY_INLINE size_t Lanes() { return hn::Lanes(F32()); }
+  static HWY_INLINE Vector Zero() { return hn::Zero(F32()); }
+  static HWY_INLINE Vector Set(float value) { return hn::Set(F32(), value); }
+  static HWY_INLINE Vector Load(const float* from) {
+    return hn::LoadU(F32(), from);
+  }
+  static HWY_INLINE void Store(Vector value, float* to) {
+    hn::StoreU(value, F32(), to);
+  }
+  static HWY_INLINE Vector Mul(Vector a, Vector b) { return hn::Mul(a, b); }
+  static HWY_INLINE Row LoadRow(const char* a) {
+    return Set(*reinterpret_cast<const float*>(a));
+  }
+  static HWY_INLINE Columns LoadColumns(const char* b) {
+    return Load(reinterpret_cast<const float*>(b));
+  }
+  static HWY_INLINE Vector MulAdd(Vector sum, Row row, Columns columns) {
+    return hn::MulAdd(row, columns, sum);
+  }
 };
 
-template <size_t kRows, size_t kVectors>
-void MultiplyTile(const Product& product) {
-  const F32 d;
-  Vector sums[kRows][kVectors];
-  RF_UNROLL
-  for (size_t r = 0; r < kRows; ++r) {
-    RF_UNROLL
-    for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::Zero(d);
-  }
-  if (product.old_factor != nullptr) {
-    RF_UNROLL
-    for (size_t r = 0; r < kRows; ++r) {
-      const Vector factor = hn::Set(d, product.old_factor[r]);
-      const float* c = product.c + r * product.c_row;
-      RF_UNROLL
-      for (size_t v = 0; v < kVectors; ++v) {
-        sums[r][v] = hn::Mul(hn::LoadU(d, c + v * hn::Lanes(d)), factor);
-      }
-    }
-  }
-  const float* a = product.a;
-  const float* b = product.b;
-  for (size_t step = 0; step < product.steps; ++step) {
-    Vector columns[kVectors];
-    RF_UNROLL
-    for (size_t v = 0; v < kVectors; ++v) {
-      columns[v] = hn::LoadU(d, b + v * hn::Lanes(d));
-    }
-    RF_UNROLL
-    for (size_t r = 0; r < kRows; ++r) {
-      const Vector row = hn::Set(d, a[r * product.a_row]);
-      RF_UNROLL
-      for (size_t v = 0; v < kVectors; ++v) {
-        sums[r][v] = hn::MulAdd(row, columns[v], sums[r][v]);
-      }
-    }
-    a += product.a_step;
-    b += product.b_step;
-  }
-  if (product.new_factor != nullptr) {
-    RF_UNROLL
-    for (size_t r = 0; r < kRows; ++r) {
-      const Vector factor = hn::Set(d, product.new_factor[r]);
-      RF_UNROLL
-      for (size_t v = 0; v < kVectors; ++v) {
-        sums[r][v] = hn::Mul(sums[r][v], factor);
-      }
-    }
-  }
-  RF_UNROLL
-  for (size_t r = 0; r < kRows; ++r) {
-    float* c = product.c + r * product.c_row;
-    RF_UNROLL
-    for (size_t v = 0; v < kVectors; ++v) {
-      hn::StoreU(sums[r][v], d, c + v * hn::Lanes(d));
-    }
-  }
-}
+#include "kernels/attention/mla_product-inl.h"
 
-template <size_t kVectors>
-void MultiplyRows(Product product, size_t rows) {
-  for (; rows >= kMaxTileRows; rows -= kMaxTileRows) {
-    MultiplyTile<kMaxTileRows, kVectors>(product);
-    product.a += kMaxTileRows * product.a_row;
-    product.c += kMaxTileRows * product.c_row;
-    if (product.old_factor != nullptr) product.old_factor += kMaxTileRows;
-    if (product.new_factor != nullptr) product.new_factor += kMaxTileRows;
-  }
-  switch (rows) {
-    case 5:
-      return MultiplyTile<5, kVectors>(product);
-    case 4:
-      return MultiplyTile<4, kVectors>(product);
-    case 3:
-      return MultiplyTile<3, kVectors>(product);
-    case 2:
-      return MultiplyTile<2, kVectors>(product);
-    case 1:
-      return MultiplyTile<1, kVectors>(product);
-    default:
-      return;
-  }
-}
-
-// `columns` is a multiple of kLaneGroup.
-void Multiply(Product product, size_t rows, size_t columns) {
-  const size_t width = kMaxVectors * hn::Lanes(F32());
-  for (; columns >= width; columns -= width) {
-    MultiplyRows<kMaxVectors>(product, rows);
-    product.b += width;
-    product.c += width;
-  }
-  // A lane group is one or a multiple of two vectors of any target.
-  switch (columns / hn::Lanes(F32())) {
-    case 3:
-      return MultiplyRows<3>(product, rows);
-    case 2:
-      return MultiplyRows<2>(product, rows);
-    case 1:
-      return MultiplyRows<1>(product, rows);
-    default:
-      return;
-  }
-}
+using Vector = Arithmetic::Vector;
 
 // 2^x for x <= 0 or NaN.
 Vector Exp2(Vector x) {
@@ -179,13 +83,13 @@ Vector Exp2(Vector x) {
                         hn::Mul(p, hn::BitCast(d, exponent)));
 }
 
-// Of the lanes of one vector from `lane` on: scores to weights, in place, and
-// the factors of what was summed before and, in the end, of everything.
+// The lanes of one vector from `lane` on: scores to probabilities, in place,
+// and the factors of what was summed before and, in the end, of everything.
 void SoftmaxLanes(const MlaBlock& block, size_t lane, float* old_factor,
                   float* new_factor) {
   const F32 d;
   const I32 di;
-  const size_t padded = Padded(block.lanes);
+  const size_t padded = PaddedLanes(block.lanes);
   const Vector scale = hn::Set(d, block.score_scale);
   const Vector lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
   const Vector old_max = block.first ? lowest : hn::LoadU(d, block.max + lane);
@@ -206,9 +110,9 @@ void SoftmaxLanes(const MlaBlock& block, size_t lane, float* old_factor,
       block.first ? hn::Zero(d) : hn::Mul(hn::LoadU(d, block.sum + lane), old);
   for (size_t t = 0; t < block.positions; ++t) {
     float* scores = block.scores + t * padded + lane;
-    const Vector weight = Exp2(hn::Sub(hn::LoadU(d, scores), max));
-    sum = hn::Add(sum, weight);
-    hn::StoreU(weight, d, scores);
+    const Vector probability = Exp2(hn::Sub(hn::LoadU(d, scores), max));
+    sum = hn::Add(sum, probability);
+    hn::StoreU(probability, d, scores);
   }
   hn::StoreU(max, d, block.max + lane);
   hn::StoreU(sum, d, block.sum + lane);
@@ -216,31 +120,13 @@ void SoftmaxLanes(const MlaBlock& block, size_t lane, float* old_factor,
   hn::StoreU(hn::Div(hn::Set(d, 1.0f), sum), d, new_factor + lane);
 }
 
-// Values that end within a lane group: their sums pass through memory that is
-// as wide.
-void MultiplyNarrow(Product product, size_t lanes, size_t width) {
-  float sums[kMaxLanes][kLaneGroup];
-  float* out = product.c;
-  for (size_t lane = 0; lane < lanes && product.old_factor != nullptr; ++lane) {
-    std::memset(sums[lane], 0, sizeof(sums[lane]));
-    std::memcpy(sums[lane], out + lane * product.c_row, width * sizeof(float));
-  }
-  const size_t out_row = product.c_row;
-  product.c = sums[0];
-  product.c_row = kLaneGroup;
-  Multiply(product, lanes, kLaneGroup);
-  for (size_t lane = 0; lane < lanes; ++lane) {
-    std::memcpy(out + lane * out_row, sums[lane], width * sizeof(float));
-  }
-}
-
 void Attend(const MlaBlock& block) {
-  const size_t padded = Padded(block.lanes);
-  Multiply({.a = static_cast<const float*>(block.keys),
-            .a_row = block.key_stride_bytes / sizeof(float),
-            .a_step = 1,
-            .b = static_cast<const float*>(block.queries),
-            .b_step = padded,
+  const size_t padded = PaddedLanes(block.lanes);
+  Multiply({.a = static_cast<const char*>(block.keys),
+            .a_row = block.key_stride_bytes,
+            .a_step = sizeof(float),
+            .b = static_cast<const char*>(block.queries),
+            .b_step = padded * sizeof(float),
             .steps = block.key_dim,
             .c = block.scores,
             .c_row = padded},
@@ -251,11 +137,11 @@ void Attend(const MlaBlock& block) {
     SoftmaxLanes(block, lane, old_factor, new_factor);
   }
   const size_t whole = block.value_dim / kLaneGroup * kLaneGroup;
-  Product product = {.a = block.scores,
-                     .a_row = 1,
-                     .a_step = padded,
-                     .b = static_cast<const float*>(block.values),
-                     .b_step = block.value_stride_bytes / sizeof(float),
+  Product product = {.a = reinterpret_cast<const char*>(block.scores),
+                     .a_row = sizeof(float),
+                     .a_step = padded * sizeof(float),
+                     .b = static_cast<const char*>(block.values),
+                     .b_step = block.value_stride_bytes,
                      .steps = block.positions,
                      .c = block.out,
                      .c_row = block.out_stride,
@@ -263,7 +149,7 @@ void Attend(const MlaBlock& block) {
                      .new_factor = block.last ? new_factor : nullptr};
   Multiply(product, block.lanes, whole);
   if (whole < block.value_dim) {
-    product.b += whole;
+    product.b += whole * sizeof(float);
     product.c += whole;
     MultiplyNarrow(product, block.lanes, block.value_dim - whole);
   }
@@ -285,7 +171,7 @@ void AttendOnBestTarget(const MlaBlock& block) {
 // [dim][padded lanes]
 void PackQueries(const float* queries, size_t query_stride, size_t lanes,
                  size_t dim, void* packed) {
-  const size_t padded = (lanes + kLaneGroup - 1) / kLaneGroup * kLaneGroup;
+  const size_t padded = PaddedLanes(lanes);
   auto* out = static_cast<float*>(packed);
   // Sixteen numbers of every lane at a time: the lines they lie in and those
   // they go to stay in the first-level cache.

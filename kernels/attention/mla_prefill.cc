@@ -110,7 +110,7 @@ void AttendHead(const Work& work, size_t head, size_t begin, size_t end,
         .score_scale = args.softmax_scale * std::numbers::log2e_v<float>,
         .out_stride = args.heads * args.v_dim,
         .scores = scratch.scores,
-        .weights = scratch.weights};
+        .probabilities = scratch.probabilities};
     PackHead(work, head, index, scratch, &packed[index]);
   }
   for (size_t group = begin; group < end; ++group) {

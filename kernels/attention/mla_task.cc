@@ -37,7 +37,7 @@ size_t Divide(const MlaKernels& kernels, const MlaScratchShape& shape,
       static_cast<char*>(parts.Take(shape.blocks * scratch->values_bytes));
   scratch->scores = static_cast<float*>(
       parts.Take(kCacheBlockPositions * kMaxLanes * sizeof(float)));
-  scratch->weights = parts.Take(kCacheBlockPositions * kMaxLanes * bytes);
+  scratch->probabilities = parts.Take(kCacheBlockPositions * kMaxLanes * bytes);
   return parts.used();
 }
 

@@ -44,7 +44,7 @@ struct MlaScratch {
   void* queries = nullptr;
   size_t stride_bytes = 0;  // From row to row.
   float* scores = nullptr;
-  void* weights = nullptr;
+  void* probabilities = nullptr;
   // Of the first block.
   char* rows = nullptr;
   char* values = nullptr;
