@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "kernels/check.h"
-#include "kernels/dot-inl.h"
 #include "kernels/isa.h"
 #include "kernels/products/panel.h"
 #include "kernels/products/prefetch.h"
@@ -99,12 +98,6 @@ size_t TileOutputs(const MatMulRangesArgs& args) {
 }
 
 }  // namespace
-
-float Dot(const float* x, const float* w, size_t size) {
-  float sum;
-  DotRows<1>(w, &x, size, &sum);
-  return sum;
-}
 
 ProductRows BestProductRows(Activations::Form form) {
   if (form == Activations::Form::kF32) return {.together = 1, .enough = 16};

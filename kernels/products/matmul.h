@@ -18,9 +18,6 @@
 
 namespace ringfleet::kernels {
 
-// The sum of x[i] * w[i] in that order; the same bits as MatMul of kF32Rows.
-float Dot(const float* x, const float* w, size_t size);
-
 // y[i, o] = sum_k x[first_x + i * x_step, k] * w[first_row + o, k],
 // i < batch, o < num_rows
 //   x of ActivationFormFor(w->form()) and of w->columns() columns

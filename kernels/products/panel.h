@@ -11,7 +11,7 @@
 // where dot_g is the product of group g of kActivationGroup columns, dot_s that
 // of its part s of kInt4Group, both exact where they are of integers; every
 // other multiplication and addition rounds, in ascending order. kF32Rows has
-// the order of Dot in matmul.h.
+// the order of matmul.h.
 #ifndef RINGFLEET_KERNELS_PRODUCTS_PANEL_H_
 #define RINGFLEET_KERNELS_PRODUCTS_PANEL_H_
 

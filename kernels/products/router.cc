@@ -7,7 +7,6 @@
 #include "absl/types/span.h"
 #include "kernels/check.h"
 #include "kernels/exp-inl.h"
-#include "kernels/products/matmul.h"
 
 namespace ringfleet::kernels {
 namespace {
@@ -155,23 +154,6 @@ void RouteLogits(const RouterParameters& parameters, const float* logits,
   const absl::Span<float> choices(scratch + num_experts, num_experts);
   for (size_t row = 0; row < rows; ++row) {
     std::copy_n(logits + row * num_experts, num_experts, scores.begin());
-    RouteRow(parameters, bias, scores, choices, scratch + 2 * num_experts,
-             {ids + row * chosen, chosen}, {weights + row * chosen, chosen});
-  }
-}
-
-void Route(const RouterParameters& parameters, const float* x, size_t rows,
-           size_t hidden, const float* weight, const float* bias,
-           float* scratch, int32_t* ids, float* weights) {
-  CheckParameters(parameters);
-  const size_t num_experts = static_cast<size_t>(parameters.num_experts);
-  const size_t chosen = static_cast<size_t>(parameters.num_experts_per_tok);
-  const absl::Span<float> scores(scratch, num_experts);
-  const absl::Span<float> choices(scratch + num_experts, num_experts);
-  for (size_t row = 0; row < rows; ++row) {
-    for (size_t e = 0; e < num_experts; ++e) {
-      scores[e] = Dot(x + row * hidden, weight + e * hidden, hidden);
-    }
     RouteRow(parameters, bias, scores, choices, scratch + 2 * num_experts,
              {ids + row * chosen, chosen}, {weights + row * chosen, chosen});
   }

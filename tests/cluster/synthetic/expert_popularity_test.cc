@@ -10,6 +10,8 @@
 #include <random>
 #include <string>
 
+#include "kernels/products/matmul.h"
+
 namespace ringfleet::cluster {
 namespace {
 
@@ -74,8 +76,16 @@ TEST_P(PopularityTest, ABalancedRouterChoosesSo) {
   std::vector<float> scratch(3 * c.experts);
   std::vector<int32_t> ids(kTokens * c.chosen);
   std::vector<float> weights(kTokens * c.chosen);
-  kernels::Route(router, x.data(), kTokens, kHidden, weight.data(), bias.data(),
-                 scratch.data(), ids.data(), weights.data());
+  kernels::WeightMatrix w(kernels::WeightForm::kF32Rows, c.experts, kHidden);
+  for (int e = 0; e < c.experts; ++e) w.SetRow(e, &weight[e * kHidden]);
+  kernels::ThreadPool pool(1);
+  kernels::Activations activations;
+  activations.Assign(kernels::Activations::Form::kF32, x.data(), kTokens,
+                     kHidden, kHidden, pool);
+  std::vector<float> logits(kTokens * c.experts);
+  kernels::MatMul(w, activations, logits.data(), pool);
+  kernels::RouteLogits(router, logits.data(), kTokens, bias.data(),
+                       scratch.data(), ids.data(), weights.data());
   std::vector<double> counts(c.experts);
   for (const int32_t id : ids) ++counts[id];
   for (int e = 0; e < c.experts; ++e) {

@@ -213,16 +213,6 @@ TEST(WeightMatrixTest, OneThatDoesNotFitIsAnErrorWithItsSize) {
   }
 }
 
-TEST(MatMulTest, DotAddsInThePromisedOrder) {
-  for (const size_t size : kColumns) {
-    const std::vector<float> x = RandomFloats(size, 1);
-    const std::vector<float> w = RandomFloats(size, 2);
-    EXPECT_EQ(Dot(x.data(), w.data(), size),
-              FixedOrderDot(x.data(), w.data(), size))
-        << size;
-  }
-}
-
 // A product passes through its multiplication and, in panels, at most 64
 // additions in its group and as many as there are groups: |error| <= gamma(n /
 // 64 + 66) |x| |w|. With 16 partial sums it is at most ceil(n / 16) additions
@@ -245,7 +235,7 @@ TEST(MatMulTest, FloatFormsAreTheirFormulaAndNearTheExactProduct) {
         for (size_t i = 0; i < batch * rows; ++i) {
           w.GetRow(i % rows, row.data());
           const float* const values = x.data() + i / rows * columns;
-          ASSERT_EQ(y[i], rows_form ? Dot(values, row.data(), columns)
+          ASSERT_EQ(y[i], rows_form ? FixedOrderDot(values, row.data(), columns)
                                     : GroupedDot(values, row.data(), columns))
               << WeightFormName(form) << " columns " << columns;
         }

@@ -11,7 +11,6 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/products/matmul.h"
 #include "tests/kernels/random_floats.h"
 
 namespace ringfleet::kernels {
@@ -260,31 +259,6 @@ TEST(RouterTest, AnExpertWithNanIsChosenLast) {
   RouterParameters parameters = EightExperts(RouterMethod::kGreedy);
   parameters.score = RouterScore::kSigmoid;
   EXPECT_THAT(ChooseFromLogits(parameters, logits).ids, ElementsAre(4, 6, 7));
-}
-
-TEST(RouterTest, RouteMakesTheLogitsOfMatMul) {
-  const size_t hidden = 199;
-  const size_t rows = 9;
-  const RouterParameters parameters = EightExperts(RouterMethod::kNoauxTc);
-  const std::vector<float> x = RandomFloats(rows * hidden, 1);
-  const std::vector<float> weight = RandomFloats(8 * hidden, 2);
-  WeightMatrix w(WeightForm::kF32Rows, 8, hidden);
-  for (size_t e = 0; e < 8; ++e) w.SetRow(e, &weight[e * hidden]);
-  std::vector<float> logits(rows * 8);
-  ThreadPool pool(2);
-  Activations activations;
-  activations.Assign(Activations::Form::kF32, x.data(), rows, hidden, hidden,
-                     pool);
-  MatMul(w, activations, logits.data(), pool);
-  const Choice expected = ChooseFromLogits(parameters, logits, kBias);
-
-  std::vector<float> scratch(24);
-  std::vector<int32_t> ids(rows * 3);
-  std::vector<float> weights(rows * 3);
-  Route(parameters, x.data(), rows, hidden, weight.data(), kBias.data(),
-        scratch.data(), ids.data(), weights.data());
-  EXPECT_EQ(ids, expected.ids);
-  EXPECT_EQ(weights, expected.weights);
 }
 
 // One unit in the last place of a normal result r is at most 2^-23 r.
