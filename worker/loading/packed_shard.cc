@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxh_x86dispatch.h>
 
 #include <algorithm>
 #include <array>
@@ -19,7 +20,6 @@
 #include "cluster/process/file_error.h"
 #include "cluster/process/status_macros.h"
 #include "kernels/mutex.h"
-#include "kernels/xxh3.h"
 
 namespace ringfleet::worker {
 namespace {
@@ -56,7 +56,7 @@ Page MakePage(Header header) {
   Page page = {};
   header.page_hash = 0;
   std::memcpy(page.data(), &header, sizeof(header));
-  header.page_hash = kernels::Xxh3(page.data(), page.size());
+  header.page_hash = XXH3_64bits(page.data(), page.size());
   std::memcpy(page.data(), &header, sizeof(header));
   return page;
 }
@@ -142,12 +142,12 @@ absl::Status WriteBlock(int fd, const PackedPart& part, uint64_t offset,
   const uint64_t begin = block * kHashedBytes;
   const uint64_t size = std::min(kHashedBytes, part.bytes - begin);
   if (size % kFilePage == 0) {
-    *hash = kernels::Xxh3(part.data + begin, size);
+    *hash = XXH3_64bits(part.data + begin, size);
     return WriteAll(fd, offset + begin, part.data + begin, size);
   }
   std::vector<char> padded(Padded(size));
   std::memcpy(padded.data(), part.data + begin, size);
-  *hash = kernels::Xxh3(padded.data(), padded.size());
+  *hash = XXH3_64bits(padded.data(), padded.size());
   return WriteAll(fd, offset + begin, padded.data(), padded.size());
 }
 
@@ -230,7 +230,7 @@ absl::Status WritePackedShard(int fd, absl::string_view key,
                    .file_bytes = offset + text.size(),
                    .table_offset = offset,
                    .table_bytes = text.size(),
-                   .table_hash = kernels::Xxh3(text.data(), text.size())};
+                   .table_hash = XXH3_64bits(text.data(), text.size())};
   std::memcpy(header.magic, kMagic, sizeof(kMagic));
   const Page page = MakePage(header);
   RF_RETURN_IF_ERROR(WriteAll(fd, 0, page.data(), page.size()));
@@ -315,7 +315,7 @@ absl::Status PackedShard::ReadHeader() {
   }
   table_offset_ = header.table_offset;
   const char* table = data_ + table_offset_;
-  if (kernels::Xxh3(table, header.table_bytes) != header.table_hash) {
+  if (XXH3_64bits(table, header.table_bytes) != header.table_hash) {
     return Damaged(absl::StrCat("table, bytes [", table_offset_, ", ", size_,
                                 "), differs from its hash"));
   }
@@ -382,8 +382,7 @@ absl::Status PackedShard::CheckBlock(const Entry& entry, uint64_t block) const {
     return Damaged(absl::StrCat(place(), " cannot be read"));
   }
 #endif
-  if (kernels::Xxh3(data, size) !=
-      entry.table->hashes(static_cast<int>(block))) {
+  if (XXH3_64bits(data, size) != entry.table->hashes(static_cast<int>(block))) {
     return Damaged(absl::StrCat(place(), " differ from their hash"));
   }
   return absl::OkStatus();

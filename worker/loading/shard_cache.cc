@@ -5,6 +5,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxh_x86dispatch.h>
 
 #include <atomic>
 #include <cerrno>
@@ -19,7 +20,6 @@
 #include "absl/strings/str_join.h"
 #include "cluster/process/file_error.h"
 #include "cluster/process/status_macros.h"
-#include "kernels/xxh3.h"
 
 namespace ringfleet::worker {
 namespace {
@@ -46,7 +46,7 @@ uint64_t HashExperts(const cluster::ShardPlan& plan,
     absl::StrAppend(
         &held, absl::StrJoin(layout->Held(layer, plan.expert_place), ","), ";");
   }
-  return kernels::Xxh3(held.data(), held.size());
+  return XXH3_64bits(held.data(), held.size());
 }
 
 struct PartialFile {
