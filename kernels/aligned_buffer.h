@@ -12,16 +12,18 @@
 namespace ringfleet::kernels {
 
 // Owns zeroed memory, aligned to 64 bytes (a cache line, an AVX-512 vector).
-// Pages become resident when they are first touched; large buffers, and those
-// of a BufferArena, are of a PageRegion. Movable.
+// Pages become resident when they are first touched. Large buffers and the
+// buffers of a BufferArena lie in a PageRegion. Movable.
 class AlignedBuffer {
  public:
-  // For sizes that come from input. RESOURCE_EXHAUSTED, with the size: the
-  // system gives no more memory or address space (ulimit -v).
+  // Allocates a size that comes from input.
+  //
+  // Errors: RESOURCE_EXHAUSTED, with the size, when the system gives no more
+  // memory or address space (ulimit -v).
   static absl::StatusOr<AlignedBuffer> Allocate(size_t bytes);
 
   AlignedBuffer() = default;
-  // For sizes known to be small: aborts without memory.
+  // Allocates a size that is known to be small. Aborts without memory.
   explicit AlignedBuffer(size_t bytes);
   ~AlignedBuffer();
   AlignedBuffer(AlignedBuffer&& other) noexcept;
@@ -34,18 +36,18 @@ class AlignedBuffer {
  private:
   friend class BufferArena;
 
-  // A part of a region: whole pages that are its alone.
+  // Takes a part of a region: whole pages that no other buffer has.
   AlignedBuffer(std::shared_ptr<const PageRegion> region, char* data,
                 size_t bytes)
       : region_(std::move(region)), data_(data), size_(bytes) {}
 
-  // False, and still empty, without memory.
+  // Returns false, and leaves the buffer empty, without memory.
   bool TryAllocate(size_t bytes);
 
   void Free();
 
-  // data_ lies in one of them.
-  void* allocation_ = nullptr;  // What free() takes.
+  // Invariant: data_ lies in allocation_ or in region_.
+  void* allocation_ = nullptr;  // For free().
   std::shared_ptr<const PageRegion> region_;
   char* data_ = nullptr;
   size_t size_ = 0;

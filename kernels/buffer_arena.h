@@ -11,17 +11,17 @@
 
 namespace ringfleet::kernels {
 
-// Makes buffers that lie one behind the other, so that huge pages hold the end
-// of one and the beginning of the next: a matrix of some MiB alone has an
-// eighth of its bytes in small pages. Buffers outlive the arena, and each gives
-// its memory back when it ends, but for the huge pages that it shares and for
-// address space. One thread at a time.
+// Makes buffers that lie one behind the other, so that a huge page holds the
+// end of one and the beginning of the next. A matrix of some MiB by itself
+// would have an eighth of its bytes in small pages. Buffers outlive the arena.
+// Each gives its memory back when it ends, except for address space and the
+// huge pages that it shares. One thread at a time.
 class BufferArena {
  public:
-  // `expected_bytes` are what its buffers take together, as far as is known.
+  // `expected_bytes` is the sum of its buffers' sizes, as far as it is known.
   explicit BufferArena(size_t expected_bytes) : expected_(expected_bytes) {}
 
-  // As AlignedBuffer::Allocate.
+  // Errors: those of AlignedBuffer::Allocate.
   absl::StatusOr<AlignedBuffer> Allocate(size_t bytes);
 
  private:

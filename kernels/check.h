@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// RF_CHECK guards invariants of this program: what it tests can only fail
-// through a defect here. Input from files, users and peers returns a status.
+// RF_CHECK guards invariants of this program: its condition fails only through
+// a defect of the program. Input from files, users and peers returns a status.
 #ifndef RINGFLEET_KERNELS_CHECK_H_
 #define RINGFLEET_KERNELS_CHECK_H_
 

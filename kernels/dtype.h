@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element types of checkpoints, weights, caches and wires, and the conversion
-// of single values. Rounding is to nearest even everywhere.
+// Element types of checkpoints, weights, caches and wires, and conversions of
+// single values. All rounding is to nearest even.
 #ifndef RINGFLEET_KERNELS_DTYPE_H_
 #define RINGFLEET_KERNELS_DTYPE_H_
 
@@ -12,7 +12,7 @@
 
 namespace ringfleet::kernels {
 
-// kInt8: codes, whose scales lie elsewhere.
+// kInt8 elements are codes; their scales lie elsewhere.
 enum class Dtype : uint8_t { kF32, kBf16, kF16, kF8E4M3, kInt8 };
 
 // Bytes of one element.
@@ -32,7 +32,7 @@ inline uint16_t FloatToBf16(float value) {
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-// `value` rounded to bfloat16 and widened again.
+// Rounds `value` to bfloat16 and widens it again.
 inline float RoundToBf16(float value) {
   return Bf16ToFloat(FloatToBf16(value));
 }
@@ -43,8 +43,8 @@ float F16ToFloat(uint16_t bits);
 // 0xFF are NaN, largest finite 448.
 float F8E4M3ToFloat(uint8_t bits);
 
-// Widens `count` elements of `dtype` at `source` (no alignment required) to
-// float32, int8 codes without their scale. Exact.
+// Widens `count` elements of `dtype` at `source` (of any alignment) to float32,
+// exactly. Codes of int8 are not scaled.
 void ToFloat(Dtype dtype, const void* source, size_t count, float* destination);
 
 }  // namespace ringfleet::kernels

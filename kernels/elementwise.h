@@ -15,7 +15,8 @@ void AddScaledTo(float scale, const float* x, size_t size, float* y);
 // gate[i] = silu(gate[i]) * up[i], silu(z) = z / (1 + exp(-z)) (SwiGLU,
 // arXiv:2002.05202).
 void SiluMultiply(float* gate, const float* up, size_t size);
-// Round to nearest even and back; source and destination may not overlap.
+// Conversions, rounding to nearest even. Source and destination may not
+// overlap.
 void FloatToBf16(const float* source, size_t size, uint16_t* destination);
 void Bf16ToFloat(const uint16_t* source, size_t size, float* destination);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// exp in float32 from additions and multiplications only, without branches:
-// every host gets the same bits, and so does every way to cut a loop.
+// exp in float32 from additions and multiplications only, without branches.
+// Every host, and every way to cut a loop, gets the same bits.
 #ifndef RINGFLEET_KERNELS_EXP_INL_H_
 #define RINGFLEET_KERNELS_EXP_INL_H_
 

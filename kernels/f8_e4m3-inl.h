@@ -24,10 +24,10 @@ inline constexpr float kLargest = 448.0f;
 // As many codes as a vector has floats.
 using Codes = hn::Vec<hn::Rebind<uint8_t, D>>;
 
-// Exactly; the code of a NaN gives 480, which no other does. Sign, four bits of
-// exponent (bias 7) and three of mantissa move to where a half (bias 15) has
-// them, so also numbers without a leading one come out right, without
-// float32's subnormal numbers, with which some processors are slow.
+// Widens codes exactly. A NaN's code becomes 480, which no other code does.
+// Sign, four bits of exponent (bias 7) and three of mantissa move to where a
+// half (bias 15) has them. Numbers without a leading one come out right, and
+// float32's subnormal numbers, which are slow on some processors, do not occur.
 HWY_INLINE hn::Vec<D> Widen(Codes codes) {
   const hn::Rebind<uint16_t, D> du;
   const hn::RebindToSigned<decltype(du)> di;

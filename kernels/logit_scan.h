@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What drawing a token asks of every logit of a shard, in vectors. sampling.h
-// decides with the few that are left.
+// Passes over all logits of a shard, in vectors, that drawing a token needs.
+// sampling.h decides with the few logits that are left.
 #ifndef RINGFLEET_KERNELS_LOGIT_SCAN_H_
 #define RINGFLEET_KERNELS_LOGIT_SCAN_H_
 
@@ -12,18 +12,19 @@
 
 namespace ringfleet::kernels {
 
-// The highest logit; -infinity of none. NaN does not count.
+// Returns the highest logit; -infinity if there is none. NaNs do not count.
 float HighestLogit(absl::Span<const float> logits);
 
-// Index of the first logit that equals `value`; logits.size() if none does.
+// Returns the index of the first logit that equals `value`; logits.size() if
+// none does.
 size_t FindLogit(absl::Span<const float> logits, float value);
 
-// Sum of exp((logit - highest) / temperature) in float64. A logit that equals
-// `highest`, be it infinite, counts 1, NaN nothing.
+// Returns the sum of exp((logit - highest) / temperature) in float64. A logit
+// that equals `highest` counts 1, infinite or not; a NaN counts 0.
 double SumExponentials(absl::Span<const float> logits, float highest,
                        float temperature);
 
-// Logits that are looked at before the caller hears of any.
+// Logits of one call of FindAbove or FindContenders.
 inline constexpr size_t kScanBlock = 1024;
 
 // Indices into one block of logits.
@@ -32,21 +33,20 @@ struct ScanHits {
   uint32_t index[kScanBlock];
 };
 
-// The logits above `bound`, in order. Requires at most kScanBlock logits.
+// Finds the logits above `bound`, in order. Requires at most kScanBlock logits.
 void FindAbove(absl::Span<const float> logits, float bound, ScanHits* hits);
 
 struct ContenderArgs {
   DrawKey key;
   float highest = 0;  // No logit is above it.
   float temperature = 1;
-  // What (logit - highest) / temperature + noise has to reach.
-  double needed = 0;
+  double needed = 0;  // Least (logit - highest) / temperature + noise.
 };
 
-// The ids of `logits`, which start at `first_id`, whose Gumbel noise may lift
-// them to `needed`, in order: all that it does lift there, and few others. The
-// noise, two logarithms, is bounded by an exponent: of u = 1 - v it is at most
-// -log(v). Requires at most kScanBlock logits.
+// Finds the logits that their Gumbel noise may lift to `needed`, in order: all
+// that it does lift so far, and few others. The ids of `logits` start at
+// `first_id`. The noise takes two logarithms, so it is bounded instead: the
+// noise of u = 1 - v is at most -log(v). Requires at most kScanBlock logits.
 void FindContenders(absl::Span<const float> logits, uint32_t first_id,
                     const ContenderArgs& args, ScanHits* hits);
 

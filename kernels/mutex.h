@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// std::mutex with Clang's thread-safety annotations. absl::Mutex would do, but
-// the packaged Abseil is not instrumented and ThreadSanitizer reports false
-// races under it.
+// std::mutex with Clang's thread-safety annotations. ThreadSanitizer reports
+// false races under absl::Mutex, because the packaged Abseil is not
+// instrumented.
 #ifndef RINGFLEET_KERNELS_MUTEX_H_
 #define RINGFLEET_KERNELS_MUTEX_H_
 

@@ -9,13 +9,14 @@
 
 namespace ringfleet::kernels {
 
-// Zeroed memory from the system, not from the heap: it begins at a huge page's
-// border and asks for huge pages, so that one row of a product misses 512 times
-// fewer translations. Pages become resident when they are first touched.
+// Zeroed memory that comes from the system, not from the heap. The region
+// begins at a huge page's border and asks for huge pages, so that a product
+// misses 512 times fewer translations. Pages become resident when they are
+// first touched.
 class PageRegion {
  public:
-  // AddressSanitizer sees the ends of what comes from the heap, so that there
-  // all memory does.
+  // AddressSanitizer sees the ends of heap memory only, so its builds take all
+  // memory from the heap.
 #ifdef ABSL_HAVE_ADDRESS_SANITIZER
   static constexpr bool kInUse = false;
 #else
@@ -24,7 +25,7 @@ class PageRegion {
   static constexpr size_t kPageBytes = 4096;
   static constexpr size_t kHugePageBytes = size_t{2} << 20;
 
-  // Null when the system gives no more memory or address space.
+  // Returns null when the system gives no more memory or address space.
   static std::unique_ptr<PageRegion> Map(size_t bytes);
   ~PageRegion();
   PageRegion(const PageRegion&) = delete;
@@ -33,7 +34,7 @@ class PageRegion {
   char* data() const { return data_; }
   size_t size() const { return size_; }
 
-  // Gives the memory of whole pages back; what is read there next is 0.
+  // Gives the memory of whole pages back. The pages read as 0 afterwards.
   void Discard(char* begin, size_t bytes) const;
 
  private:

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Vectors of floats to and from the elements that travel between ranks, and
-// their summation straight out of received bytes.
+// Conversions of floats to and from the elements that travel between ranks, and
+// sums straight out of received bytes.
 //
 // Elements are little-endian; `bytes` and `codes` may have any alignment. Sums
-// are float32, product and addition rounded one after the other, so every
-// instruction set gives the same bits (where two NaNs are added, which of them
-// results is open). Thread-safe for distinct outputs; inputs and outputs must
-// not overlap, but for `base`, which may be `sum`; nothing allocates.
+// are float32. Product and addition round one after the other, so every
+// instruction set gives the same bits. NaNs stay NaNs, but the sum of two may
+// be either. Thread-safe for distinct outputs; allocates nothing. Inputs and
+// outputs must not overlap, except that `base` may be `sum`.
 #ifndef RINGFLEET_KERNELS_REDUCE_H_
 #define RINGFLEET_KERNELS_REDUCE_H_
 
@@ -24,8 +24,8 @@ void DecodeBf16(const char* bytes, size_t count, float* out);
 void AddBf16(const char* bytes, size_t count, const float* base, float* sum);
 
 // Elements of an int8 group, which share one scale. 128 float32 values become
-// 132 bytes, 3 % of overhead over the codes; DeepSeek-V3 quantises activations
-// in groups of the same size (arXiv:2412.19437, section 3.3.2).
+// 132 bytes, 3 % more than their codes. DeepSeek-V3 quantises activations in
+// groups of this size (arXiv:2412.19437, section 3.3.2).
 inline constexpr size_t kInt8GroupElements = 128;
 
 // Quantises one group of `count` <= kInt8GroupElements values symmetrically and
@@ -36,12 +36,12 @@ inline constexpr size_t kInt8GroupElements = 128;
 // in float32, rounded to nearest even; codes lie in [-127, 127], and decoding
 // is off by at most half a scale plus the rounding of these three operations.
 // A group whose 127 / m overflows (m < 3.74e-37, zeros included) gets scale 0
-// and codes 0. A group with an infinity or a NaN gets a NaN scale and codes 0,
-// so that all of it decodes to NaN and the fault stays visible. A code of 127
-// may decode to infinity where m is the largest float or next to it.
+// and codes 0. A group with an infinity or a NaN gets a NaN scale and codes 0:
+// it decodes to NaNs, so the fault stays visible. A code of 127 may decode to
+// infinity if m is the largest float or next to it.
 float EncodeInt8Group(const float* values, size_t count, char* codes);
 
-// out[i] = codes[i] * scale, for any `count`: a part of a group, too.
+// out[i] = codes[i] * scale. `count` may be a part of a group.
 void DecodeInt8Group(const char* codes, size_t count, float scale, float* out);
 
 // sum[i] = base[i] + codes[i] * scale, the product rounded first.

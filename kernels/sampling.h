@@ -84,7 +84,7 @@ size_t CountSurvivors(absl::Span<const Candidate> sorted,
 Candidate Draw(absl::Span<const Candidate> survivors,
                const SamplingFilter& filter, const DrawKey& key);
 
-// The same over a whole shard, without filters: greedy takes the highest logit.
+// Draws from a whole shard, without filters: greedy takes the highest logit.
 // Requires at least one.
 Candidate DrawFromShard(absl::Span<const float> logits, uint32_t first_id,
                         const SamplingFilter& filter, const DrawKey& key);

@@ -11,14 +11,14 @@
 namespace ringfleet::kernels {
 
 // A fixed set of threads for the loops inside a step. One thread at a time
-// calls ParallelFor; it takes part in the work. A thread that waits spins for
-// a third of a millisecond, as long as a product or an exchange between two
-// loops may take, and then sleeps.
+// calls ParallelFor, and takes part in the work. A waiting thread spins for a
+// third of a millisecond, as long as a product or an exchange between two loops
+// may take, and then sleeps.
 class ThreadPool {
  public:
-  // `threads` counts the caller, thread 0: 1 starts none. At least 1. If
-  // `cpus` names as many, thread i stays on cpus[i] where the system lets it;
-  // the place of the caller is the caller's affair.
+  // `threads` >= 1 counts the caller, which is thread 0; 1 starts none. If
+  // `cpus` names as many processors, thread i > 0 is pinned to cpus[i], if the
+  // system lets it.
   explicit ThreadPool(int threads, absl::Span<const int> cpus = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

@@ -9,8 +9,8 @@
 namespace ringfleet::kernels {
 
 // destination[i] = source[i] * scale, as float32: ToFloat and one rounded
-// multiplication, the same bits on every instruction set. Returns whether every
-// magnitude is at most `limit`; a NaN is not. `source` needs no alignment.
+// multiplication, the same bits on every instruction set. Returns true if every
+// magnitude is at most `limit`; a NaN's is not. `source` has any alignment.
 bool WidenScaled(Dtype dtype, const void* source, size_t count, float scale,
                  float limit, float* destination);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the rows of the latent cache are stored. A row is (latent after its norm,
-// rope key after rotation); the cache of a sequence is a list of blocks of
+// Rows of the latent cache in memory. A row is (latent after its norm, rope key
+// after rotation). The cache of a sequence is a list of blocks of
 // kCacheBlockPositions rows.
 //
 //   kF32, kBf16: kv_lora_rank + rope_dim elements
@@ -15,8 +15,8 @@
 
 namespace ringfleet::kernels {
 
-// Positions in a cache block: 128 rows of 576 bf16 numbers are 147 KB, which
-// stays in a core's L2 while all heads pass over it.
+// Positions in a cache block. 128 rows of 576 bf16 numbers are 147 KB, which
+// stay in a core's level-2 cache while all heads pass over them.
 inline constexpr size_t kCacheBlockPositions = 128;
 
 struct LatentRowFormat {
@@ -28,13 +28,14 @@ struct LatentRowFormat {
   size_t bytes() const;
 };
 
-// Stores row [numbers()] f32. Rounds to nearest even; int8 codes lie in
+// Stores row [numbers()] f32, rounded to nearest even. Codes of int8 lie in
 // [-127, 127] with scale = max |value| / 127. A part with an infinity or a NaN
-// gets a NaN scale, one whose 127 / max overflows (zeros included) scale 0.
+// gets a NaN scale. A part whose 127 / max overflows (zeros included) gets
+// scale 0.
 void StoreLatentRow(const LatentRowFormat& format, const float* row,
                     char* destination);
 
-// Widens `count` rows, numbers() floats each, row_stride floats apart.
+// Widens `count` rows to numbers() floats each, row_stride floats apart.
 void LoadLatentRows(const LatentRowFormat& format, const char* rows,
                     size_t count, float* out, size_t row_stride);
 

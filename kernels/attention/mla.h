@@ -21,8 +21,8 @@
 
 namespace ringfleet::kernels {
 
-// What the segments of a step have in common. `heads` counts this shard's heads
-// and may be 0.
+// Arguments that all segments of a step share. `heads` counts this shard's
+// heads and may be 0.
 struct MlaArgs {
   LatentRowFormat format;  // Of every segment's cache.
   size_t heads = 0;
@@ -38,8 +38,8 @@ struct MlaArgs {
   float* out = nullptr;  // [rows, heads, v_dim] f32
 };
 
-// Absorbed form: queries are brought into the latent space (W_UK^T q) and the
-// cache is read as it lies (section 2.1.2-2.1.3). Row invariant.
+// Absorbed form: queries are brought into the latent space (W_UK^T q), and the
+// cache is read as it lies (sections 2.1.2-2.1.3). Row invariant.
 void MlaAbsorbed(const MlaArgs& args, absl::Span<const MlaSegment> segments,
                  MlaWorkspace& workspace, ThreadPool& pool);
 
@@ -49,14 +49,16 @@ void MlaAbsorbed(const MlaArgs& args, absl::Span<const MlaSegment> segments,
 void MlaMaterialized(const MlaArgs& args, const MlaSegment& segment,
                      MlaWorkspace& workspace, ThreadPool& pool);
 
-// Whether the materialised form needs fewer operations for these sizes:
-// r (dn + dv) (T - Lq) < Lq T (2 r - dn - dv), T = all visible positions, with
-// the mean visible length for queries inside the chunk. A chunk and its past
-// are attended to in one form: that of the past in the space of the latents and
-// the chunk itself expanded would pay both the products of queries and results
-// with W_UK and W_UV and the expansion of the chunk. With X = 2 r - dn - dv it
-// beats the absorbed form only if Lq X > 2 r (dn + dv), and from half of that
-// on the materialised form beats it for any past.
+// Returns true if the materialised form needs fewer operations for these sizes:
+//
+//   r (dn + dv) (T - Lq) < Lq T (2 r - dn - dv)
+//
+// T is the number of visible positions, the mean one for queries inside the
+// chunk. A chunk and its past are attended to in one form. The mixture, with
+// the past absorbed and the chunk expanded, pays both for the products of
+// queries and results with W_UK and W_UV and for expanding the chunk. With X =
+// 2 r - dn - dv it beats the absorbed form only if Lq X > 2 r (dn + dv), and
+// from half of that on the materialised form beats it for any past.
 bool PreferMaterialized(const MlaArgs& args, const MlaSegment& segment);
 
 }  // namespace ringfleet::kernels

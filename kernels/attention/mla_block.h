@@ -15,10 +15,10 @@
 // probabilities P.
 //
 // Each number depends on its own lane only, bit for bit: every sum runs over
-// steps, or positions, in an order of its own (ascending; with tiles that of
-// AddBf16Product, 32 numbers at a time), however rows and columns are grouped.
-// A position that a lane does not see adds an exact zero, as long as
-// its value is finite.
+// steps, or positions, in one order, however rows and columns are grouped. The
+// order is ascending; with tiles it is AddBf16Product's, 32 numbers at a time.
+// A position that a lane does not see adds an exact zero, as long as its value
+// is finite.
 #ifndef RINGFLEET_KERNELS_ATTENTION_MLA_BLOCK_H_
 #define RINGFLEET_KERNELS_ATTENTION_MLA_BLOCK_H_
 
@@ -59,7 +59,7 @@ struct MlaBlock {
   float score_scale = 0;  // Of S, with log2(e): P is a power of two.
   bool first = false;     // `max`, `sum` and `out` are only written.
   bool last = false;      // `out` is divided by `sum` in the end.
-  // What the next block of the same lanes continues from.
+  // State that the next block of the lanes continues from.
   float* max = nullptr;           // [kMaxLanes], of scaled scores.
   float* sum = nullptr;           // [kMaxLanes], of P.
   float* out = nullptr;           // [lanes, value_dim]
@@ -68,21 +68,22 @@ struct MlaBlock {
   void* probabilities = nullptr;  // Scratch of the same number of elements.
 };
 
-// The same operations over one element type, on one instruction set. Rows are
-// elements; scratch rows are padded as PaddedNumbers says.
+// The operations over one element type, on one instruction set. Rows are
+// elements; scratch rows are padded by PaddedNumbers.
 struct MlaKernels {
   size_t element_bytes;
 
-  // queries [lanes, dim] f32, query_stride floats apart, to
+  // Packs queries [lanes, dim] f32, query_stride floats apart, into
   // PackedQueryElements(dim) elements.
   void (*pack_queries)(const float* queries, size_t query_stride, size_t lanes,
                        size_t dim, void* packed);
-  // Rows of `count` positions to PackedValueElements(dim) elements. Null: rows
-  // serve as they are, if kLaneGroup elements behind the last may be read.
+  // Packs rows of `count` positions into PackedValueElements(dim) elements.
+  // Null: rows serve as they are, if kLaneGroup elements behind the last may be
+  // read.
   void (*pack_values)(const void* rows, size_t stride_bytes, size_t count,
                       size_t dim, void* packed);
-  // Whether cached rows serve as keys, and as values before packing, as they
-  // are.
+  // Returns true if cached rows serve as keys, and as values before packing, as
+  // they are.
   bool (*reads_cache)(const LatentRowFormat& format);
   // Converts `count` cached rows.
   void (*load_rows)(const LatentRowFormat& format, const char* rows,
@@ -99,15 +100,15 @@ struct MlaKernels {
 const MlaKernels& MlaKernelsF32();
 // bfloat16 with float32 sums, from Isa::kAvx512Bf16 on.
 const MlaKernels& MlaKernelsBf16();
-// The same in tiles, from Isa::kAmx on.
+// bfloat16 in tiles, from Isa::kAmx on.
 const MlaKernels& MlaKernelsAmx();
 
 constexpr size_t PaddedLanes(size_t lanes) {
   return (lanes + kLaneGroup - 1) / kLaneGroup * kLaneGroup;
 }
 
-// Asks for memory that the next block will need, a little with every tile: the
-// queue of outstanding lines is short.
+// Asks for the memory of the next block, a little with every tile: the queue of
+// outstanding lines is short.
 class MlaPrefetcher {
  public:
   MlaPrefetcher(const MlaBlock& block, size_t tiles)

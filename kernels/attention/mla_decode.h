@@ -36,11 +36,11 @@ struct MlaDecodeArgs {
 //   p[h]   = softmax over t of softmax_scale * q[h] . (latent[t], rope[t])
 //   out[h] = sum over t of p[h, t] * latent[t]
 //
-// A long context is cut at borders that depend on the query's position only,
-// into parts whose results are merged in order (the split softmax of
-// Flash-Decoding and arXiv:1805.02867): a result depends on its query and the
-// positions that it sees, bit for bit, not on the other queries, the threads
-// or how the heads are grouped.
+// A long context is cut into parts, whose results are merged in order (the
+// split softmax of Flash-Decoding and arXiv:1805.02867). The borders depend on
+// the query's position only. A result therefore depends on its query and the
+// positions that it sees, bit for bit, not on the other queries, the threads or
+// how the heads are grouped.
 void MlaDecode(const MlaDecodeArgs& args, MlaWorkspace& workspace,
                ThreadPool& pool);
 

@@ -11,8 +11,8 @@
 namespace ringfleet::kernels {
 
 // Cache blocks that are expanded together: queries and results of a prompt
-// cross the memory once for so many. In bfloat16 the keys and values of a head
-// are 328 KB then at V3's sizes, which a level-2 cache holds.
+// cross the memory once for so many. At V3's sizes the keys and values of a
+// head in bfloat16 are then 328 KB, which a level-2 cache holds.
 inline constexpr size_t kExpandedBlocks = 4;
 
 // Some blocks of a sequence's cache, expanded for some heads. The keys' rope
@@ -30,10 +30,10 @@ struct MlaExpandedPart {
   const float* expanded = nullptr;
 };
 
-// Attends with every query of the segment that sees the part. Called for the
-// parts of a head in the order of their blocks, with one workspace; a query's
-// results are those of `args` after the last block that it sees. What a query
-// gets depends on the positions that it sees only, bit for bit.
+// Attends with every query of the segment that sees the part. Requires calls
+// for the parts of a head in the order of their blocks, with one workspace.
+// args->out has a query's result after the last block that the query sees. The
+// result depends on the positions that the query sees only, bit for bit.
 void MlaAttendExpanded(const MlaExpandedPart& part, MlaWorkspace& workspace,
                        ThreadPool& pool);
 

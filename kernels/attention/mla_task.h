@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the absorbed and the materialised form share in dividing their work.
+// Tasks and scratch memory of both the absorbed and the materialised form.
 #ifndef RINGFLEET_KERNELS_ATTENTION_MLA_TASK_H_
 #define RINGFLEET_KERNELS_ATTENTION_MLA_TASK_H_
 
@@ -25,14 +25,15 @@ inline const MlaKernels& MlaKernelsFor(Dtype cache_dtype) {
   return isa >= Isa::kAmx ? MlaKernelsAmx() : MlaKernelsBf16();
 }
 
-// Positions of block `block` that a query at `position` sees.
+// Returns how many positions of block `block` a query at `position` sees.
 inline size_t VisibleInBlock(int64_t position, size_t block) {
   const size_t visible = static_cast<size_t>(position) + 1;
   const size_t begin = block * kCacheBlockPositions;
   return visible <= begin ? 0 : std::min(visible - begin, kCacheBlockPositions);
 }
 
-// Of keys [key_dim] and values [value_dim], in so many blocks at a time.
+// Sizes of the scratch for keys [key_dim] and values [value_dim] of `blocks`
+// blocks at a time.
 struct MlaScratchShape {
   size_t key_dim = 0;
   size_t value_dim = 0;
@@ -45,7 +46,7 @@ struct MlaScratch {
   size_t stride_bytes = 0;  // From row to row.
   float* scores = nullptr;
   void* probabilities = nullptr;
-  // Of the first block.
+  // The first block; Rows and Values have the others.
   char* rows = nullptr;
   char* values = nullptr;
   size_t rows_bytes = 0;  // Of a block.
@@ -60,8 +61,8 @@ struct MlaScratch {
   static size_t Bytes(const MlaKernels& kernels, const MlaScratchShape& shape);
 };
 
-// Calls body(task, scratch) for every task, in order of their numbers, each on
-// the next thread that is free.
+// Calls body(task, scratch) for every task. Free threads take tasks in the
+// order of their numbers.
 void ForEachMlaTask(
     const MlaKernels& kernels, const MlaScratchShape& shape, size_t tasks,
     MlaWorkspace& workspace, ThreadPool& pool,

@@ -13,8 +13,8 @@ namespace ringfleet::kernels {
 struct MlaSegment;
 struct MlaDecodeTask;
 
-// Memory of attention that one call leaves to the next: it grows to the largest
-// call, so that later ones allocate nothing. Serves one call at a time.
+// Memory of attention that one call leaves to the next. It grows to the largest
+// call; later calls allocate nothing. Serves one call at a time.
 struct MlaWorkspace {
   MlaWorkspace();
   ~MlaWorkspace();
@@ -31,7 +31,7 @@ struct MlaWorkspace {
   std::vector<MlaDecodeTask> tasks;
 };
 
-// `buffer` with room for `count` elements. What it held is lost.
+// Returns `buffer` with room for `count` elements. Its contents are lost.
 template <typename T>
 T* GrowTo(AlignedBuffer& buffer, size_t count) {
   if (buffer.size() < count * sizeof(T)) {

@@ -33,8 +33,8 @@ class Rope {
 
   // Rotates x [dim] float32 in place to `position`. Angles in float64.
   void Rotate(float* x, int64_t position) const;
-  // The same for `rows` vectors that start `stride` floats apart, such as all
-  // heads of a token; the angles are made once.
+  // Rotates `rows` vectors that start `stride` floats apart, such as all heads
+  // of a token. Computes the angles once.
   void Rotate(float* x, size_t rows, size_t stride, int64_t position) const;
 
   const std::vector<double>& frequencies() const { return frequencies_; }

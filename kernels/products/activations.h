@@ -11,37 +11,37 @@
 
 namespace ringfleet::kernels {
 
-// Rows of activations in the form that products read. Keeps its memory, so
-// that steps that are no larger than the largest before allocate nothing.
+// Rows of activations in the form that products read. The object keeps its
+// memory: a step no larger than the largest one before allocates nothing.
 // Distinct rows and groups may be set from different threads.
 class Activations {
  public:
   enum class Form {
-    kF32,   // As they are, for float weights.
-    kInt8,  // Codes with a scale for every kActivationGroup elements of a row,
-            // for integer weights.
+    kF32,   // For float weights.
+    kInt8,  // For integer weights: codes, with a scale for every
+            // kActivationGroup elements of a row.
   };
 
-  // Sets the shape; contents are undefined until they are set.
+  // Sets the shape. Rows are undefined until they are set.
   void Reshape(Form form, size_t rows, size_t columns);
 
-  // Reshapes to x [rows, columns] f32, rows x_stride apart. Form kF32 keeps a
-  // pointer to x, kInt8 quantises.
+  // Takes x [rows, columns] f32, rows x_stride apart. Form kF32 keeps a pointer
+  // to x; kInt8 quantises x.
   void Assign(Form form, const float* x, size_t rows, size_t columns,
               size_t x_stride, ThreadPool& pool);
 
-  // Sets row `row` after a Reshape, whole or the elements of one group.
+  // Set a whole row, or the elements of one of its groups, after a Reshape.
   void SetRow(size_t row, const float* values);
   void SetGroup(size_t row, size_t group, const float* values);
-  // kInt8: sets a row to what another Activations has quantised, whose codes
-  // [columns] and scales [groups] f32, of any alignment, these are.
+  // kInt8: sets a row to the codes [columns] and scales [groups] f32, of any
+  // alignment, that another Activations has quantised.
   void SetCodes(size_t row, const char* codes, const char* scales);
 
-  // A row as bytes that another process can load, and how many these are:
-  // kF32 the values, kInt8 codes and then scales.
+  // A stored row is bytes that another process can load: of kF32 the values, of
+  // kInt8 the codes and then the scales.
   size_t StoredRowBytes() const;
   void StoreRow(size_t row, char* destination) const;
-  // After a Reshape to the form and columns of what was stored.
+  // Requires a Reshape to the form and the columns of the stored row.
   void LoadRow(size_t row, const char* stored);
 
   Form form() const { return form_; }
@@ -65,16 +65,16 @@ class Activations {
     return sums_.data() + row * groups_ * kSumsPerGroup;
   }
   static constexpr size_t kSumsPerGroup = kActivationGroup / kInt4Group;
-  // kInt8: 128 times the sum of a group's codes, [groups]: what a product with
-  // codes of weights + 128 has too much.
+  // kInt8: 128 times the sum of a group's codes, [groups]. A product with codes
+  // of weights + 128 is too large by it.
   const int32_t* Biases(size_t row) const {
     return biases_.data() + row * groups_;
   }
 
  private:
-  // Elements of consecutive groups from the start of `group` on.
+  // Sets `count` elements from the start of `group` on.
   void Set(size_t row, size_t group, const float* values, size_t count);
-  // Of the group at `at` of all rows' groups, from its sums.
+  // Computes the bias of group `at`, counted over all rows, from its sums.
   void SetBias(size_t at);
 
   Form form_ = Form::kF32;

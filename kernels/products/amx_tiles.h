@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The eight tile registers of AMX (Intel, "Architecture Instruction Set
 // Extensions Programming Reference", chapter 3), each up to 16 rows of 64
-// bytes. To be executed on Isa::kAmx only.
+// bytes. Requires Isa::kAmx.
 #ifndef RINGFLEET_KERNELS_PRODUCTS_AMX_TILES_H_
 #define RINGFLEET_KERNELS_PRODUCTS_AMX_TILES_H_
 
@@ -13,7 +13,7 @@ namespace ringfleet::kernels {
 inline constexpr size_t kTileRows = 16;
 inline constexpr size_t kTileRowBytes = 64;
 
-// What LDTILECFG reads.
+// The operand of LDTILECFG.
 struct alignas(64) TileConfig {
   uint8_t palette = 1;
   uint8_t start_row = 0;
@@ -30,8 +30,8 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
-// GCC 12's intrinsics take nothing but digits for registers, and do not say
-// that they read memory.
+// Assembly instead of intrinsics: GCC 12's take nothing but digits for
+// registers, and do not say that they read memory.
 template <int kTile>
 inline void LoadTile(const void* from, size_t stride) {
   __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2"
@@ -53,7 +53,7 @@ inline void ZeroTile() {
   __asm__ volatile("tilezero %%tmm%c0" : : "i"(kTile));
 }
 
-// sums += a * b, signed by unsigned bytes in fours, int32 sums.
+// sums += a * b: signed by unsigned bytes in fours, int32 sums.
 template <int kSums, int kA, int kB>
 inline void AddInt8Product() {
   __asm__ volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0"
@@ -61,8 +61,8 @@ inline void AddInt8Product() {
                    : "i"(kSums), "i"(kA), "i"(kB));
 }
 
-// sums += a * b, bfloat16 in pairs, float32 sums: of the even numbers of a row
-// and of the odd ones, then both. Subnormals count as zero.
+// sums += a * b: bfloat16 in pairs, float32 sums. Even numbers of a row add up,
+// odd ones too, then both sums. Subnormal numbers count as zero.
 template <int kSums, int kA, int kB>
 inline void AddBf16Product() {
   __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0"

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// y = x W^T for every weight form. Row invariance: a result depends on its
-// row of x and its row of W only, bit for bit, not on the number of rows, the
-// threads or the part of W that is asked for. In which order: see panel.h.
-// kF32Rows, the router's form: each dot product is made in 16 partial sums
-// (partial p takes elements 16 i + p) that one fixed tree adds up; multiply
-// then add, never fused.
+// y = x W^T for every weight form.
+//
+// Row invariance: a result depends on its row of x and its row of W only, bit
+// for bit, not on the number of rows, the threads or the requested part of W.
+// panel.h has the order of additions. kF32Rows, the router's form, has its own:
+// each dot product has 16 partial sums (partial p takes elements 16 i + p),
+// which one fixed tree adds up; multiply, then add, never fused.
 #ifndef RINGFLEET_KERNELS_PRODUCTS_MATMUL_H_
 #define RINGFLEET_KERNELS_PRODUCTS_MATMUL_H_
 
@@ -35,18 +36,17 @@ struct MatMulArgs {
   size_t y_stride = 0;
 };
 
-// All of `products` in one loop over the threads, in this order.
+// Computes all of `products` in one loop over the threads, in their order.
 void MatMul(absl::Span<const MatMulArgs> products, ThreadPool& pool);
 
-// The whole of `w` and of x; y dense.
+// Multiplies the whole of w and of x; y is dense.
 void MatMul(const WeightMatrix& w, const Activations& x, float* y,
             ThreadPool& pool);
 
-// y[i - first_y, o] = sum_k x[i, k] * w[o, k] for rows i of `ranges` only, o <
-// w->rows(); x of ActivationFormFor(w->form()) and of w->columns() columns.
-// Each row of y, y_stride apart, belongs to one row of x; other rows stay as
-// they are. `tile_columns` outputs, whole panels of them, are a tile, whose
-// weights are read once for all ranges.
+// y[i - first_y, o] = sum_k x[i, k] * w[o, k] for o < w->rows() and the rows i
+// of `ranges`. x as in MatMulArgs; rows of y are y_stride apart, and other rows
+// keep their values. A tile has `tile_columns` outputs, whole panels of them;
+// its weights are read once for all ranges.
 struct MatMulRangesArgs {
   const WeightMatrix* w = nullptr;
   const Activations* x = nullptr;
@@ -57,13 +57,13 @@ struct MatMulRangesArgs {
   size_t tile_columns = 0;  // 0: one panel.
 };
 
-// How many tiles the product has, and the outputs of one of them, by the
-// calling thread. Rows may differ from tile to tile.
 size_t NumTiles(const MatMulRangesArgs& args);
+// Computes the outputs of one tile on the calling thread. `ranges` may differ
+// from tile to tile.
 void MultiplyTile(const MatMulRangesArgs& args, size_t tile);
 
-// A product for each of `heads` heads: head h's is `first`, moved by h times
-// the steps. Many small products that share the threads.
+// One product for each of `heads` heads: head h's is `first`, moved by h times
+// the steps. The products share the threads.
 struct PerHeadArgs {
   MatMulArgs first;
   size_t heads = 0;
@@ -73,21 +73,22 @@ struct PerHeadArgs {
 };
 void MatMulPerHead(const PerHeadArgs& args, ThreadPool& pool);
 
-// How many rows of x a product should have, with the instructions in use.
+// The number of rows of x that a product should have, with the instructions in
+// use.
 struct ProductRows {
-  // Go together: fewer take as long (AMX's tiles).
+  // Rows that go together: fewer take as long (AMX's tiles).
   size_t together = 1;
-  // Take about as long to multiply as their weights to read, so that a product
-  // in parts of as many loses little. int8: a core of Zen 3 multiplies 4 rows
-  // and 128 at 127 GOPS, and reads 16 GB/s; one of Zen 4 with VNNI meets both
-  // bounds at 10 rows (400 GOPS, 20 GB/s), one with AMX at 24 (760, 16).
+  // Rows that take about as long to multiply as their weights to read: a
+  // product cut into parts of so many rows loses little. int8: a core of Zen 3
+  // multiplies 4 rows and 128 at 127 GOPS, and reads 16 GB/s. A core of Zen 4
+  // with VNNI meets both bounds at 10 rows (400 GOPS, 20 GB/s), one with AMX at
+  // 24 (760, 16).
   size_t enough = 8;
 };
-// Of x of form `form`.
 ProductRows BestProductRows(Activations::Form form);
 
-// Items of `multiply_adds` each that a chunk of a ParallelFor should hold for
-// waking a thread to pay.
+// Returns the grain of a ParallelFor over items of `multiply_adds` each that
+// makes waking a thread pay.
 size_t ProductGrain(size_t multiply_adds);
 
 }  // namespace ringfleet::kernels

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // The innermost product: some rows of activations times one panel of weights.
-// Everything that multiplies by weights is made of it.
+// Every multiplication by weights consists of it.
 //
-// Sums are exact or in one fixed order, so a result depends on its row of
-// activations and its row of weights only, bit for bit, not on which rows are
-// computed together, and the same on every instruction set:
+// Sums are exact or in one fixed order. A result therefore depends on its row
+// of activations and its row of weights only, bit for bit, not on the rows
+// beside it or the instruction set:
 //   kF32, kBf16: y = sum_g dot_g
 //   kInt8: y = w_scale * sum_g x_scale[g] * dot_g
 //   kInt4: y = sum_g x_scale[g] * sum_s w_scale[s] * dot_s
-// where dot_g is the product of group g of kActivationGroup columns, dot_s that
-// of its part s of kInt4Group, both exact where they are of integers; every
-// other multiplication and addition rounds, in ascending order. kF32Rows has
-// the order of matmul.h.
+// dot_g is the product of group g of kActivationGroup columns, dot_s of its
+// part s of kInt4Group. Products of integers are exact; every other
+// multiplication and addition rounds, in ascending order. kF32Rows has the
+// order of matmul.h. kReference has OpenBLAS's order, which differs by
+// processor.
 #ifndef RINGFLEET_KERNELS_PRODUCTS_PANEL_H_
 #define RINGFLEET_KERNELS_PRODUCTS_PANEL_H_
 
@@ -25,10 +26,10 @@
 
 namespace ringfleet::kernels {
 
-// Rows of activations that go through a panel together. With a group of the
-// panel's codes (4 KB), the rows' codes (3 KB) and the sums (12 KB) stay in a
-// level-1 cache of 32 KB, and each code that is read from there serves up to
-// six rows. Of bf16 it is 32 KB together, of f32 40.
+// Rows of activations that go through a panel together. A group of the panel's
+// int8 codes (4 KB), the rows' codes (3 KB) and the sums (12 KB) stay in a
+// level-1 cache of 32 KB, and each code read from it serves up to six rows.
+// bf16 takes 32 KB, f32 40.
 inline constexpr size_t kMaxPanelBatch = 48;
 
 // Some rows of one Activations.
@@ -41,8 +42,7 @@ struct PanelBatch {
   const int32_t* sums[kMaxPanelBatch];    // kInt8
   const int32_t* biases[kMaxPanelBatch];  // kInt8
 
-  // Adds row `row` of x; all rows must come from Activations of one form and
-  // one number of columns.
+  // Adds row `row` of x. All rows must have one form and one number of columns.
   void Add(const Activations& x, size_t row);
 };
 
@@ -53,32 +53,32 @@ struct PanelTile {
 };
 
 // tile[i][o] = sum_k x[i][k] * w[kPanelRows * panel + o][k] for i < x.size and
-// the rows of the panel that w has; the rest of the tile is undefined.
-// `next` is weights that this thread reads next, or null: a hint.
-// Requires x of ActivationFormFor(w.form()) and of w.columns() columns.
+// the rows of the panel that w has. The rest of the tile is undefined. `next`
+// is a hint: the weights that this thread reads next, or null. Requires x of
+// ActivationFormFor(w.form()) and of w.columns() columns.
 void MultiplyPanel(const WeightMatrix& w, size_t panel, const PanelBatch& x,
                    const uint8_t* next, PanelTile* tile);
 
-// Where panel `panel` of w lies, null if it has none: a hint of what is next.
+// Returns panel `panel` of w as the hint `next`; null if w has none.
 inline const uint8_t* PanelOrNull(const WeightMatrix& w, size_t panel) {
   return panel < w.num_panels() && w.panel_bytes() > 0 ? w.Panel(panel)
                                                        : nullptr;
 }
 
 // The results of a part of a panel: outputs [first, first + size), counted from
-// the first that was asked for.
+// MultiplyPanels' first_row.
 struct PanelResults {
   size_t first = 0;
   size_t size = 0;
-  float* rows = nullptr;  // Kept for the call, and free to be changed.
+  float* rows = nullptr;  // Valid during the call, which may change them.
 
   float* Row(size_t i) const { return rows + i * kPanelRows; }
 };
 
-// Outputs [first_row, first_row + num_rows) of w for the rows of x, panel after
-// panel, each of which is given to done(PanelResults). The longer a thread
-// reads on and on the better: what the processor brings of the lines behind the
-// last one is wasted (Zen 5: 0.2 us for each end of 64 KB that lie apart).
+// Computes outputs [first_row, first_row + num_rows) of w for the rows of x,
+// panel after panel, and calls done(PanelResults) for each. A thread should
+// read long runs: the lines that the processor brings behind the last one are
+// wasted (Zen 5: 0.2 us for each run of 64 KB).
 template <typename Done>
 void MultiplyPanels(const WeightMatrix& w, size_t first_row, size_t num_rows,
                     const PanelBatch& x, const uint8_t* next,
@@ -97,7 +97,7 @@ void MultiplyPanels(const WeightMatrix& w, size_t first_row, size_t num_rows,
   }
 }
 
-// The float forms' kernels. `lines` says how they get the weights to come.
+// The float forms' kernels.
 void MultiplyF32Panel(const uint8_t* panel, const PanelBatch& x,
                       LinesAhead lines, const uint8_t* next, float* tile);
 void MultiplyBf16Panel(const uint8_t* panel, const PanelBatch& x,
@@ -110,9 +110,8 @@ void MultiplyF32Rows(const float* w, size_t rows, const PanelBatch& x,
 void MultiplyReferenceRows(const float* w, size_t rows, const PanelBatch& x,
                            float* tile);
 
-// The integer forms' kernels: sums over groups, not yet multiplied with
-// kInt8's scales of rows. One for each kind of instruction; each gives the
-// same bits.
+// The integer forms' kernels: sums over groups, before kInt8's scales of rows.
+// There is one for each kind of instruction; all give the same bits.
 using IntegerPanelKernel = void (*)(const uint8_t* panel, const PanelBatch& x,
                                     const uint8_t* next, float* tile);
 struct IntegerPanelKernels {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// How Highway's panel kernels go through a panel: group by group of
-// kActivationGroup columns, so that a group of the weights (4 KB of int8, 8 of
-// bf16, 16 of f32) stays in the level-1 or 2 cache while all rows of
-// activations pass, some rows at a time, whose sums stay in registers. Compiled
-// once per target.
+// The loop of Highway's panel kernels over a panel: group by group of
+// kActivationGroup columns. A group of the weights (4 KB of int8, 8 of bf16, 16
+// of f32) stays in the level-1 or 2 cache while all rows of activations pass.
+// Some rows pass at a time; their sums stay in registers. Compiled once per
+// target.
 //
 // A form of weights is a class with
 //   kGroupBytes, kUnitColumns        of a group; columns of the smallest part
@@ -11,11 +11,10 @@
 //   RowGroup, its Set(x, row, group) a row of activations in one group
 //   Block<Rows>(weights, units, rows, output, later, tile)
 //     adds the products of a group with `rows` to outputs [output, output +
-//     kVectors<Rows> * lanes) of `tile`. `later` (null: none) is a group to ask
-//     the memory for, of which the block's outputs are its share: in each step,
-//     as all lines of a block at once would wait for each other (of a sum's
-//     rate, one row of bf16 on Zen 5 99 instead of 84 %, six rows of int8 on
-//     Zen 3 69 instead of 49 %)
+//     kVectors<Rows> * lanes) of `tile`. It asks the memory for its outputs'
+//     part of the group `later` (null: none), some of it in each step: all
+//     lines at once would wait for each other (one row of bf16 on Zen 5 99 % of
+//     a sum's rate instead of 84, six rows of int8 on Zen 3 69 instead of 49)
 #if defined(RINGFLEET_KERNELS_PANEL_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RINGFLEET_KERNELS_PANEL_ROWS_INL_H_
 #undef RINGFLEET_KERNELS_PANEL_ROWS_INL_H_
@@ -35,19 +34,19 @@ HWY_BEFORE_NAMESPACE();
 namespace ringfleet::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Rows that share a pass over a group of weights. With two vectors of sums for
-// each, two of weights, one of codes and one of products all is in registers
-// where there are 16.
+// Rows that share a pass over a group of weights. 16 registers hold two vectors
+// of sums for each, two of weights, one of codes and one of products.
 constexpr size_t kMaxRows = 6;
 
-// Of `left` rows, how many go together next: no few are left behind.
+// Returns how many of `left` rows go together next, so that no few are left
+// behind.
 inline size_t RowsTogether(size_t left) {
   if (left <= kMaxRows) return left;
   return left < 2 * kMaxRows ? (left + 1) / 2 : kMaxRows;
 }
 
-// One group of weights, of which x has `units`, times Rows rows. `later`: a
-// group to ask for; null: it has been asked for.
+// Multiplies `units` of one group of weights with Rows rows. `later` is a group
+// to ask for; null if it was asked for.
 template <class Weights, size_t Rows>
 HWY_NOINLINE void MultiplyRows(const uint8_t* weights, size_t units,
                                const typename Weights::RowGroup* rows,
@@ -71,8 +70,8 @@ void MultiplyCount(size_t count, const uint8_t* weights, size_t units,
 }
 
 // tile[i][o] = sums of all groups, added up in ascending order. A group asks
-// for what lies `ahead` bytes behind its beginning, unless that is 0; where
-// fewer are left of the panel, for the beginning of `next`.
+// for the bytes `ahead` behind its beginning (0: none), past the panel's end
+// for those of `next`.
 template <class Weights>
 void MultiplyGroups(const uint8_t* panel, const PanelBatch& x, size_t ahead,
                     const uint8_t* next, float* tile) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Panels of integer weights with dot products of bytes in 256-bit vectors: as
-// panel_avx512_vnni.cc, where the idea is explained, with half of the outputs
-// at a time and three rows: 12 of 16 registers are sums.
+// Panels of integer weights with dot products of bytes in 256-bit vectors.
+// panel_avx512_vnni.cc explains the idea; this file takes half of the outputs
+// at a time and three rows, so that 12 of 16 registers are sums.
 //
 // The including file defines RF_VPDPBUSD, the instruction in its encoding
 // ("%{vex%} vpdpbusd" for AVX-VNNI), and sets the target's attributes; it gets
@@ -79,7 +79,7 @@ void Int8Block(const uint8_t* weights, size_t steps, const PanelBatch& x,
   }
 }
 
-// The same for the `parts` parts of a group of int4 weights.
+// Int8Block for the `parts` parts of a group of int4 weights.
 template <int Rows>
 void Int4Block(const uint8_t* weights, size_t parts, const PanelBatch& x,
                size_t row, size_t group, size_t output, float* tile) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asks for memory ahead of the loads and stores that go there.
+// Prefetches: asking for memory ahead of its loads and stores.
 #ifndef RINGFLEET_KERNELS_PRODUCTS_PREFETCH_H_
 #define RINGFLEET_KERNELS_PRODUCTS_PREFETCH_H_
 
@@ -10,9 +10,9 @@
 
 namespace ringfleet::kernels {
 
-// Begins to bring the lines of values[0 .. size) into the cache, to be written.
-// For pieces of rows that lie far apart, where no processor foresees the next
-// one and each store would wait for its own lines.
+// Begins to bring the lines of values[0, size) into the cache, to be written.
+// For pieces of rows that lie far apart: no processor foresees the next piece,
+// and each store would wait for its own lines.
 inline void Prefetch(const float* values, size_t size) {
   constexpr size_t kLineFloats = 64 / sizeof(float);
   for (size_t i = 0; i < size; i += kLineFloats) {
@@ -21,13 +21,13 @@ inline void Prefetch(const float* values, size_t size) {
   if (size > 0) __builtin_prefetch(values + size - 1, /*rw=*/1);
 }
 
-// How far behind a line the one lies that is asked for with it, if lines and
-// asking take turns (LinesAhead::kIntoLevel2): less than a page (Granite
-// Rapids, two rows of int8: 17.4 GB/s, 15.8 from 4 KB on).
+// Bytes from a line to the one that is asked for with it, if loads and
+// prefetches take turns (LinesAhead::kIntoLevel2). Less than a page: two rows
+// of int8 read 17.4 GB/s on Granite Rapids, 15.8 from 4 KB on.
 inline constexpr size_t kBytesAheadByLine = 3072;
 
-// Begins to bring a line into level 2, behind the loads and stores before this
-// and before those behind it.
+// Begins to bring a line into level 2, in the order in which the program's
+// loads and stores stand.
 inline void AskInOrder(const uint8_t* line) {
 #if defined(__x86_64__)
   __asm__ volatile("prefetcht1 %0" : : "m"(*line) : "memory");
@@ -36,9 +36,9 @@ inline void AskInOrder(const uint8_t* line) {
 #endif
 }
 
-// Begins to bring the lines of [from, from + bytes) into level 1, at this place
-// among a step's loads: GCC 12 gathers what it may move, and keeps sums on the
-// stack for it.
+// Begins to bring the lines of [from, from + bytes) into level 1, in this place
+// among a step's loads. Assembly, because GCC 12 gathers the prefetches that it
+// may move, and keeps sums on the stack for it.
 inline void AskInPlace(const uint8_t* from, size_t bytes) {
   constexpr size_t kLineBytes = 64;
   for (size_t i = 0; i < bytes; i += kLineBytes) {
@@ -50,8 +50,8 @@ inline void AskInPlace(const uint8_t* from, size_t bytes) {
   }
 }
 
-// What lies `ahead` bytes behind `group` for a thread that goes on with `next`
-// where the panel ends, or with what follows it where that is null.
+// Returns the address `ahead` bytes behind `group` on the way of a thread that
+// goes on with `next` at the panel's end, or past the end if `next` is null.
 inline const uint8_t* GroupAhead(const uint8_t* group, size_t ahead,
                                  const uint8_t* panel_end,
                                  const uint8_t* next) {
@@ -60,7 +60,7 @@ inline const uint8_t* GroupAhead(const uint8_t* group, size_t ahead,
                                          : next + (ahead - left);
 }
 
-// Begins to bring a block's share of a group of weights, where the block has
+// Begins to bring the part of a group of weights that belongs to a block of
 // `outputs` of the panel's kPanelRows from `output` on. For blocks that take
 // one line of several at a time: see BytesAheadOutOfOrder.
 inline void AskForGroup(const uint8_t* group, size_t group_bytes, size_t output,

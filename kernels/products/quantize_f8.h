@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the fp8 of the published checkpoints to int8 in one pass, without the
-// float32 in between.
+// One pass from the fp8 of the published checkpoints to int8, without float32
+// in between.
 #ifndef RINGFLEET_KERNELS_PRODUCTS_QUANTIZE_F8_H_
 #define RINGFLEET_KERNELS_PRODUCTS_QUANTIZE_F8_H_
 
@@ -9,9 +9,8 @@
 
 namespace ringfleet::kernels {
 
-// A row of e4m3 codes, each `block` of which share a scale (arXiv:2412.19437,
-// section 3.3). The row may begin inside a block, so many codes behind its
-// first.
+// A row of e4m3 codes. Each `block` of them shares a scale (arXiv:2412.19437,
+// section 3.3). The row begins `offset` codes behind the start of a block.
 struct F8Row {
   const uint8_t* codes = nullptr;
   size_t count = 0;
@@ -20,8 +19,8 @@ struct F8Row {
   size_t offset = 0;  // Less than `block`.
 };
 
-// `codes` and `scale` get the bits that QuantizeInt8 gives for the row as
-// WidenScaled widens it. False, with nothing of use in either, when a value is
+// Gives `codes` and `scale` the bits that QuantizeInt8 gives for the row as
+// WidenScaled widens it. Returns false, with both undefined, when a value is
 // not finite.
 bool QuantizeInt8(const F8Row& row, int8_t* codes, float* scale);
 

@@ -10,23 +10,22 @@
 namespace ringfleet::kernels {
 
 // y[j] = gain[j] * (x[j] / sqrt(mean_k(x[k]^2) + eps)), float32 (Zhang &
-// Sennrich, arXiv:1910.07467). The sum of squares is made in the fixed order
-// of matmul.h and every operation rounds on its own, so that all instruction
-// sets give the same bits and hosts of different kinds route alike.
+// Sennrich, arXiv:1910.07467). The sum of squares has the fixed order of
+// matmul.h, and every operation rounds on its own. All instruction sets
+// therefore give the same bits, and hosts of different kinds route alike.
 //   x, y [rows, size], rows x_stride and y_stride apart; y may be x.
 void RmsNorm(const float* x, size_t rows, size_t size, size_t x_stride,
              const float* gain, float eps, float* y, size_t y_stride,
              ThreadPool& pool);
 
-// The same of dense rows, and y as products of `form` read it: a row is
-// quantised while it is in the cache in which it was normed. `normed` keeps a
-// pointer to y where the form is kF32.
+// Norms dense rows, and sets `normed` to y in the form that products read: a
+// row is quantised while the cache still has it. `normed` keeps a pointer to y
+// if the form is kF32.
 void RmsNorm(const float* x, size_t rows, size_t size, const float* gain,
              float eps, float* y, Activations::Form form, Activations* normed,
              ThreadPool& pool);
 
-// x += summand, then the same: one pass over what a block of a decoder layer
-// hands to the next.
+// x += summand, then RmsNorm of x, in one pass.
 //   x, summand, y [rows, size], dense; x may overlap neither other.
 void AddRmsNorm(const float* summand, size_t rows, size_t size,
                 const float* gain, float eps, float* x, float* y,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of ranges, in batches that go through a panel together.
+// Batches of rows, from a list of ranges, that go through a panel together.
 #ifndef RINGFLEET_KERNELS_PRODUCTS_ROW_BATCHES_H_
 #define RINGFLEET_KERNELS_PRODUCTS_ROW_BATCHES_H_
 
@@ -18,8 +18,8 @@ class RowBatches {
   RowBatches(const Activations& x, absl::Span<const RowRange> ranges)
       : x_(x), ranges_(ranges) {}
 
-  // Adds the next rows, as many as there are room for and left, to an empty
-  // batch and returns how many; rows[i] is which one the batch has at i.
+  // Fills an empty batch with the next rows and returns how many they are; 0 at
+  // the end. rows[i] is the row of x that the batch has at i.
   size_t Next(PanelBatch& batch, size_t (&rows)[kMaxPanelBatch]) {
     size_t count = 0;
     for (; range_ < ranges_.size(); ++range_, done_ = 0) {

@@ -11,27 +11,27 @@
 
 namespace ringfleet::kernels {
 
-// Rows on their way into a WeightMatrix, with the bits that SetRow gives. A
-// panel has 16 rows in each cache line: rows of kF32, kBf16 and kInt8 are
-// rounded one by one, and stored 16 together. Holds 16 rounded rows. One thread
-// may use it; another one may fill another 16 rows at the same time.
+// Stores rows in a WeightMatrix with the bits that SetRow gives, 16 at a time:
+// a cache line of a panel has 16 rows. Rows of kF32, kBf16 and kInt8 are
+// rounded one by one and held until 16 are there. One thread may use a
+// RowPacker; another may fill another 16 rows of the matrix at the same time.
 class RowPacker {
  public:
   static constexpr size_t kRows = 16;
 
-  // Rows of another matrix come next. After Flush.
+  // Starts with another matrix. Requires a Flush before.
   void Begin(WeightMatrix* matrix);
-  // `row` follows the one before, or was flushed in between.
+  // Requires that `row` follows the row before, or a Flush in between.
   void Set(size_t row, const float* values);
-  // The same of a row of fp8, into kInt8. False, with nothing set, when a value
-  // is not finite.
+  // Sets a row of kInt8 to a row of fp8. Returns false, with nothing set, when
+  // a value is not finite.
   bool Set(size_t row, const F8Row& values);
-  // Stores what is not stored yet.
+  // Stores the rows that are held.
   void Flush();
 
  private:
-  // Where `row` goes, rounded to Element, and behind it as many zeros as a line
-  // has.
+  // Returns memory for `row`, rounded to Element, with a line of zeros behind
+  // it.
   template <typename Element>
   Element* RoundedRow(size_t row);
   void Took(size_t row);

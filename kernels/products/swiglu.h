@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// SwiGLU feed-forward products (arXiv:2002.05202), of one dense layer or of
-// the experts that have tokens, in two loops over the threads however many
-// there are:
-//   hidden = silu(gate x) * (up x), in the form that `down` reads: both
-//     products, SiLU and the quantisation of a group are one task;
-//   out = sum over the experts, in order, of weight * (down hidden): one task
-//     has all experts of some outputs, so that every sum has one order. This
-//     may be asked for in pieces, so that rows can travel while others follow.
+// SwiGLU feed-forward products (arXiv:2002.05202) of one dense layer, or of all
+// experts that have tokens, in two loops over the threads:
+//   hidden = silu(gate x) * (up x), in the form that `down` reads. A task makes
+//     both products, SiLU and the quantisation of a group of columns.
+//   out = sum over the experts, in order, of weight * (down hidden). A task has
+//     all experts of some outputs, so every sum has one order. The second loop
+//     may be called per piece, so that finished rows are sent while others
+//     follow.
 #ifndef RINGFLEET_KERNELS_PRODUCTS_SWIGLU_H_
 #define RINGFLEET_KERNELS_PRODUCTS_SWIGLU_H_
 
@@ -27,25 +27,25 @@ struct SwigluExpert {
   const WeightMatrix* gate = nullptr;  // [width, columns of x]
   const WeightMatrix* up = nullptr;    // [width, columns of x]
   const WeightMatrix* down = nullptr;  // [D, width]
-  // Rows of x, ascending, and the weight of each; without `weights` all 1.
+  // Rows of x, ascending, and the weight of each (null: 1).
   absl::Span<const uint32_t> rows;
   const float* weights = nullptr;
-  // gate x and up x of all rows of x, [tokens, width], where they have been
-  // multiplied before; else null.
+  // gate x and up x of all rows of x, [tokens, width], if they were computed
+  // before; else null.
   const float* gate_x = nullptr;
   const float* up_x = nullptr;
 };
 
 // Buffers that keep their memory from call to call.
 struct SwigluWorkspace {
-  // By expert: its tokens' hidden rows.
+  // Hidden rows by expert.
   std::vector<Activations> hidden;
   std::vector<size_t> first_task;
-  // By expert and range of rows: which of the expert's rows these are.
+  // Indices into the expert's rows, by expert and range of rows.
   std::vector<RowRange> pieces;
 };
 
-// Where the sums of rows go: those of row t to y + (t - first_y) * D, f32.
+// The sum of row t goes to y + (t - first_y) * D, f32.
 struct SwigluOutput {
   float* y = nullptr;
   size_t first_y = 0;
@@ -53,23 +53,24 @@ struct SwigluOutput {
   absl::Span<const RowRange> rows;
 };
 
-// workspace.hidden of each expert = silu(gate x[t]) * (up x[t]) for its rows t.
-//   x [tokens, columns] in the form that gate and up read; both are of one form
-// The same bits with gate_x and up_x from MatMul. Row invariant. Experts
+// First half: workspace.hidden of each expert = silu(gate x[t]) * (up x[t]) for
+// its rows t.
+//   x [tokens, columns] in the form that gate and up read; both have one form
+// gate_x and up_x from MatMul lead to the same bits. Row invariant. Experts
 // without rows are not visited.
 void SwigluHidden(absl::Span<const SwigluExpert> experts, const Activations& x,
                   SwigluWorkspace* workspace, ThreadPool& pool);
 
-// out[t] = sum over `experts` in their order, as far as they have row t, of
-//   weight * down(hidden of row t); 0 where no expert has it. `workspace` has
-//   the hidden rows of the same experts.
-//   out.y overlaps no input
-// Row invariant. Experts without rows among those of `out` are not visited.
+// Second half: out[t] = sum of weight * down(hidden of row t) over the experts
+// that have row t, in their order; 0 if no expert has it. Requires the
+// `workspace` of SwigluHidden of the same experts, and that out.y overlaps no
+// input. Row invariant. Experts without rows among those of `out` are not
+// visited.
 void SwigluDown(absl::Span<const SwigluExpert> experts, size_t hidden_size,
                 const SwigluOutput& out, SwigluWorkspace* workspace,
                 ThreadPool& pool);
 
-// Both.
+// Both halves.
 void Swiglu(absl::Span<const SwigluExpert> experts, const Activations& x,
             size_t hidden_size, const SwigluOutput& out,
             SwigluWorkspace* workspace, ThreadPool& pool);
