@@ -28,20 +28,6 @@ constexpr double kMemoryShare = 0.9;
 // status, which names a peer, arrives first.
 constexpr absl::Duration kConnectMargin = absl::Seconds(5);
 
-bool IsIncurable(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kNotFound:
-    case absl::StatusCode::kPermissionDenied:
-    case absl::StatusCode::kDataLoss:
-    case absl::StatusCode::kResourceExhausted:
-    case absl::StatusCode::kUnimplemented:
-      return true;
-    default:
-      return false;
-  }
-}
-
 }  // namespace
 
 uint64_t ConfigHash(const FleetOptions& options, absl::string_view fingerprint,
@@ -69,6 +55,7 @@ FleetEpoch::FleetEpoch(FleetOptions options, uint64_t id,
       members_(std::move(members)),
       fleet_fingerprint_(std::move(fingerprint)),
       on_change_(std::move(on_change)),
+      failures_([this](int rank) { return clients_[rank]->Disconnected(); }),
       progress_(members_.size()),
       found_(members_.size()),
       fingerprints_(members_.size()),
@@ -86,7 +73,7 @@ absl::Status FleetEpoch::Form() {
   RF_RETURN_IF_ERROR(ConnectAll());
   {
     MutexLock lock(&mu_);
-    phase_ = Phase::kRunning;
+    phase_ = EpochPhase::kRunning;
   }
   for (size_t i = 0; i < clients_.size(); ++i) {
     const int rank = static_cast<int>(i);
@@ -276,7 +263,7 @@ absl::Status FleetEpoch::ConnectAll() {
       absl::ToInt64Milliseconds(options_.collective_timeout));
   {
     MutexLock lock(&mu_);
-    phase_ = Phase::kConnecting;
+    phase_ = EpochPhase::kConnecting;
     request.set_context(context_);
     request.set_config_hash(ConfigHash(options_, fingerprints_[0], context_));
   }
@@ -417,14 +404,7 @@ void FleetEpoch::Report(int rank, const absl::Status& status, bool lost,
     if (failures_.empty()) {
       cancel_at_ = Deadline::After(2 * options_.cause_grace);
     }
-    const auto known = std::find_if(
-        failures_.begin(), failures_.end(),
-        [rank](const Failure& failure) { return failure.rank == rank; });
-    if (known == failures_.end()) {
-      failures_.push_back({rank, status, lost, phase_, stopping});
-    } else if (lost && !known->lost) {
-      *known = {rank, status, lost, phase_, stopping};
-    }
+    failures_.Add({rank, status, lost, phase_, stopping});
     changed_.NotifyAll();
   }
   if (lost) CancelAll();
@@ -454,36 +434,13 @@ void FleetEpoch::Tick() {
   }
 }
 
-bool FleetEpoch::IsLost(const Failure& failure) const {
-  return failure.lost ||
-         (failure.status.code() == absl::StatusCode::kUnavailable &&
-          clients_[failure.rank]->Disconnected());
-}
-
-// How well a report explains the end: a process that has gone, before an error
-// of a worker's own, before what may be the echo of another's failure.
-int FleetEpoch::Weight(const Failure& failure) const {
-  if (IsLost(failure)) return 3;
-  if (failure.stopping) return 2;
-  switch (failure.status.code()) {
-    case absl::StatusCode::kAborted:
-    case absl::StatusCode::kCancelled:
-      return 0;
-    case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kDeadlineExceeded:
-      return 1;
-    default:
-      return 2;
-  }
-}
-
-std::string FleetEpoch::Where(Phase phase) const {
+std::string FleetEpoch::Where(EpochPhase phase) const {
   switch (phase) {
-    case Phase::kLoading:
+    case EpochPhase::kLoading:
       return "while loading";
-    case Phase::kConnecting:
+    case EpochPhase::kConnecting:
       return "while connecting";
-    case Phase::kRunning:
+    case EpochPhase::kRunning:
       break;
   }
   if (!steps_.empty())
@@ -498,17 +455,12 @@ absl::Status FleetEpoch::Conclude() {
   absl::Status cause;
   {
     MutexLock lock(&mu_);
-    const Failure* best = nullptr;
+    const RankFailure* best = nullptr;
     while (verdict_.ok()) {
-      best = nullptr;
-      for (const Failure& failure : failures_) {
-        if (best == nullptr || Weight(failure) > Weight(*best)) {
-          best = &failure;
-        }
-      }
-      // Who compares decides.
+      best = failures_.Best();
+      // The comparison of two checkpoints decides by itself.
       if (!comparing_ &&
-          (Weight(*best) == 3 || failures_.size() == members_.size() ||
+          (failures_.IsLoss(*best) || failures_.size() == members_.size() ||
            grace.Expired())) {
         break;
       }
@@ -518,7 +470,7 @@ absl::Status FleetEpoch::Conclude() {
                                    : std::min(grace.when(), slice.when()));
     }
     if (verdict_.ok()) {
-      const bool lost = IsLost(*best);
+      const bool lost = failures_.IsLoss(*best);
       // What a stopping worker cancels was not cancelled by the callers, who
       // would take the code for their own doing.
       verdict_ = absl::Status(
@@ -527,9 +479,9 @@ absl::Status FleetEpoch::Conclude() {
           absl::StrCat(members_[best->rank].Description(),
                        lost ? " was lost " : " failed ", Where(best->phase),
                        ": ", best->status.message()));
-      permanent_ =
-          !lost && best->phase == Phase::kLoading && IsIncurable(best->status);
-      for (Failure& failure : failures_) failure.lost = IsLost(failure);
+      permanent_ = !lost && best->phase == EpochPhase::kLoading &&
+                   IsIncurable(best->status);
+      failures_.Settle();
     }
     cause = verdict_;
   }
@@ -569,8 +521,8 @@ bool FleetEpoch::permanent() const {
 std::vector<uint64_t> FleetEpoch::LostMembers() const {
   MutexLock lock(&mu_);
   std::vector<uint64_t> lost;
-  for (const Failure& failure : failures_) {
-    if (failure.lost) lost.push_back(members_[failure.rank].member_id);
+  for (const int rank : failures_.LostRanks()) {
+    lost.push_back(members_[rank].member_id);
   }
   return lost;
 }

@@ -17,6 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "cluster/model/shard_plan.h"
 #include "cluster/process/deadline.h"
+#include "coordinator/fleet/epoch_failures.h"
 #include "coordinator/fleet/fleet_options.h"
 #include "coordinator/fleet/membership.h"
 #include "coordinator/fleet/worker_client.h"
@@ -106,16 +107,6 @@ class FleetEpoch {
   std::vector<uint64_t> LostMembers() const;
 
  private:
-  enum class Phase { kLoading, kConnecting, kRunning };
-
-  struct Failure {
-    int rank = 0;
-    absl::Status status;  // As reported by worker or connection.
-    bool lost = false;    // Known to be gone.
-    Phase phase = Phase::kLoading;
-    bool stopping = false;  // The worker reports that it is being stopped.
-  };
-
   // Asks all ranks for the files they have, so that others can fetch them.
   absl::Status FindFiles();
   // Loads the ranks for which `loads` returns true.
@@ -145,9 +136,7 @@ class FleetEpoch {
     return !verdict_.ok() || !failures_.empty();
   }
   bool ResultsComplete() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool IsLost(const Failure& failure) const;
-  int Weight(const Failure& failure) const;
-  std::string Where(Phase phase) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::string Where(EpochPhase phase) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Waits for the best cause, cancels everything and returns it.
   absl::Status Conclude();
   void CancelAll();
@@ -160,10 +149,10 @@ class FleetEpoch {
 
   mutable Mutex mu_;
   CondVar changed_;
-  Phase phase_ ABSL_GUARDED_BY(mu_) = Phase::kLoading;
+  EpochPhase phase_ ABSL_GUARDED_BY(mu_) = EpochPhase::kLoading;
   absl::Status verdict_ ABSL_GUARDED_BY(mu_);  // The cause, once decided.
   bool permanent_ ABSL_GUARDED_BY(mu_) = false;
-  std::vector<Failure> failures_ ABSL_GUARDED_BY(mu_);  // At most one a rank.
+  EpochFailures failures_ ABSL_GUARDED_BY(mu_);
   cluster::Deadline cancel_at_ ABSL_GUARDED_BY(mu_) =
       cluster::Deadline::Infinite();
   std::vector<RankProgress> progress_ ABSL_GUARDED_BY(mu_);

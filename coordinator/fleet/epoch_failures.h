@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// The failures that the ranks of an epoch report, and which of them is the
+// cause of its end: when one rank fails, its peers report the echo, often
+// before the rank itself does.
+#ifndef RINGFLEET_COORDINATOR_FLEET_EPOCH_FAILURES_H_
+#define RINGFLEET_COORDINATOR_FLEET_EPOCH_FAILURES_H_
+
+#include <cstddef>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace ringfleet::coordinator {
+
+enum class EpochPhase { kLoading, kConnecting, kRunning };
+
+struct RankFailure {
+  int rank = 0;
+  absl::Status status;  // As reported by worker or connection.
+  bool lost = false;    // Known to be gone.
+  EpochPhase phase = EpochPhase::kLoading;
+  bool stopping = false;  // The worker reports that it is being stopped.
+};
+
+// Pure logic, not thread-safe.
+class EpochFailures {
+ public:
+  // `disconnected` tells if the connection to a rank is down.
+  explicit EpochFailures(std::function<bool(int)> disconnected)
+      : disconnected_(std::move(disconnected)) {}
+
+  // Keeps the first failure of each rank, and a loss in place of another one.
+  void Add(const RankFailure& failure);
+
+  bool empty() const { return failures_.empty(); }
+  // Ranks that have failed.
+  size_t size() const { return failures_.size(); }
+
+  // Returns the failure that explains the end best so far: a process that has
+  // gone, before an error of a worker's own, before a possible echo of another
+  // rank's failure. Null: none.
+  const RankFailure* Best() const;
+
+  // True: the failure is the loss of a process, which no other one explains.
+  bool IsLoss(const RankFailure& failure) const;
+
+  // Marks the failures that are losses. Connections that go down later do not
+  // count.
+  void Settle();
+  // Ranks whose failures are marked as losses.
+  std::vector<int> LostRanks() const;
+
+ private:
+  int Weight(const RankFailure& failure) const;
+
+  const std::function<bool(int)> disconnected_;
+  std::vector<RankFailure> failures_;
+};
+
+// Returns whether a load that failed with `status` fails again if it is
+// repeated.
+bool IsIncurable(const absl::Status& status);
+
+}  // namespace ringfleet::coordinator
+
+#endif  // RINGFLEET_COORDINATOR_FLEET_EPOCH_FAILURES_H_
