@@ -162,9 +162,9 @@ double Ratio(const LayerTime& time) {
 // use. What that leaves free gets, one by one: in the place that has the least
 // to do, the expert that costs most for each of its copies, those of the
 // busiest place first.
-void FillFreeSlots(const std::vector<int>& slots,
-                   absl::Span<const double> slowness,
-                   absl::Span<const double> costs, PlaceLists* lists) {
+void FillFreeReplicas(const std::vector<int>& slots,
+                      absl::Span<const double> slowness,
+                      absl::Span<const double> costs, PlaceLists* lists) {
   const int num_places = static_cast<int>(slots.size());
   std::vector<std::vector<int>> places(costs.size());
   for (int place = 0; place < num_places; ++place) {
@@ -209,17 +209,17 @@ bool AllAlike(const std::vector<T>& values) {
 }
 
 bool PlacesAreAlike(const ExpertFacts& facts) {
-  return AllAlike(facts.place_slots) && AllAlike(facts.place_speeds);
+  return AllAlike(facts.place_replicas) && AllAlike(facts.place_speeds);
 }
 
 cluster::PlacementRequest RequestFor(const ExpertFacts& facts) {
   cluster::PlacementRequest request;
-  request.num_replicas =
-      std::accumulate(facts.place_slots.begin(), facts.place_slots.end(), 0);
+  request.num_replicas = std::accumulate(facts.place_replicas.begin(),
+                                         facts.place_replicas.end(), 0);
   request.num_gpus = facts.num_places;
   request.policy = cluster::PlacementPolicy::kGlobal;
   if (!PlacesAreAlike(facts)) {
-    request.gpu_slots = facts.place_slots;
+    request.gpu_slots = facts.place_replicas;
     request.gpu_speeds = facts.place_speeds;
   }
   return request;
@@ -227,9 +227,9 @@ cluster::PlacementRequest RequestFor(const ExpertFacts& facts) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<int>> DealSlots(int slots, int num_experts,
-                                           int num_places,
-                                           absl::Span<const double> memory) {
+absl::StatusOr<std::vector<int>> DealReplicas(int slots, int num_experts,
+                                              int num_places,
+                                              absl::Span<const double> memory) {
   if (slots < num_experts || slots > int64_t{num_experts} * num_places) {
     return absl::InvalidArgumentError(
         absl::StrCat("expert slots ", slots, ", want ", num_experts,
@@ -285,7 +285,7 @@ absl::StatusOr<BalanceProposal> ProposeLayout(
         absl::MakeConstSpan(costs).subspan(row * experts, experts);
     PlaceLists lists = ListsOf(placement, static_cast<int>(row));
     if (!placement.hierarchical) {
-      FillFreeSlots(facts.place_slots, now.slowness(), of_layer, &lists);
+      FillFreeReplicas(facts.place_replicas, now.slowness(), of_layer, &lists);
     }
     if (PlacesAreAlike(facts) && !placement.hierarchical) {
       KeepWhatIsThere(now, layer, &lists);
@@ -319,8 +319,8 @@ absl::StatusOr<BalanceProposal> ProposeLayout(
 
 absl::StatusOr<ExpertLayout> InitialLayout(const ExpertFacts& facts) {
   ExpertLayout layout(facts.num_layers, facts.num_experts, facts.num_places);
-  const int slots =
-      std::accumulate(facts.place_slots.begin(), facts.place_slots.end(), 0);
+  const int slots = std::accumulate(facts.place_replicas.begin(),
+                                    facts.place_replicas.end(), 0);
   if (!facts.place_speeds.empty()) {
     RF_RETURN_IF_ERROR(layout.SetSpeeds(facts.place_speeds));
   }
@@ -330,8 +330,8 @@ absl::StatusOr<ExpertLayout> InitialLayout(const ExpertFacts& facts) {
       const ExpertPlacement placement,
       cluster::PlaceExperts(equal, facts.num_experts, RequestFor(facts)));
   PlaceLists lists = ListsOf(placement, 0);
-  FillFreeSlots(facts.place_slots, layout.slowness(),
-                std::vector<double>(facts.num_experts, 1.0), &lists);
+  FillFreeReplicas(facts.place_replicas, layout.slowness(),
+                   std::vector<double>(facts.num_experts, 1.0), &lists);
   for (const int layer : facts.layers) {
     RF_RETURN_IF_ERROR(layout.SetLayer(layer, lists));
   }

@@ -27,7 +27,7 @@ struct ExpertFacts {
   uint64_t expert_bytes = 0;  // One expert, packed, over its place's ranks.
   // Replicas that each place holds in a layer: at least one, and num_experts or
   // more in all.
-  std::vector<int> place_slots;
+  std::vector<int> place_replicas;
   std::vector<double> place_memory;  // In any unit; empty: all are equal.
   std::vector<float> place_speeds;   // In any unit; empty: all are equal.
 };
@@ -35,9 +35,9 @@ struct ExpertFacts {
 // Deals `slots` replicas out to places as evenly as integers allow, or in
 // proportion to `memory` [places] unless it is empty.
 // Errors: INVALID_ARGUMENT: fewer than experts, or more than a place can use.
-absl::StatusOr<std::vector<int>> DealSlots(int slots, int num_experts,
-                                           int num_places,
-                                           absl::Span<const double> memory);
+absl::StatusOr<std::vector<int>> DealReplicas(int slots, int num_experts,
+                                              int num_places,
+                                              absl::Span<const double> memory);
 
 // Returns the time of an expert that gets `tokens` in an average step, in
 // tokens: those that it multiplies, or the time of reading it in steps that use

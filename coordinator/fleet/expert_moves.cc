@@ -168,7 +168,7 @@ ExpertMoves::ExpertMoves(const FleetOptions& fleet)
     : fleet_(fleet),
       closed_(absl::UnavailableError("no epoch runs")),
       layout_(fleet.layout),
-      place_slots_(fleet.experts.place_slots) {
+      place_replicas_(fleet.experts.place_replicas) {
   if (fleet_.RebalanceInterval() > absl::ZeroDuration()) {
     thread_ = std::thread([this] { Run(); });
   }
@@ -250,11 +250,11 @@ absl::Status ExpertMoves::Rebalance(FleetEpoch& epoch,
       return absl::FailedPreconditionError(
           "rebalance: experts are moving already");
     }
-    facts.place_slots = place_slots_;
+    facts.place_replicas = place_replicas_;
     if (request.slots() > 0) {
       RF_ASSIGN_OR_RETURN(
-          facts.place_slots,
-          DealSlots(
+          facts.place_replicas,
+          DealReplicas(
               static_cast<int>(std::min<uint32_t>(request.slots(), 1u << 30)),
               facts.num_experts, facts.num_places, facts.place_memory));
     }
@@ -264,7 +264,7 @@ absl::Status ExpertMoves::Rebalance(FleetEpoch& epoch,
       Move(epoch, facts, request, threshold, on_progress);
   MutexLock lock(&mu_);
   moving_ = false;
-  if (status.ok() && !request.dry_run()) place_slots_ = facts.place_slots;
+  if (status.ok() && !request.dry_run()) place_replicas_ = facts.place_replicas;
   return status;
 }
 

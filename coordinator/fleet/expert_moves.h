@@ -88,8 +88,8 @@ class ExpertMoves {
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool moving_ ABSL_GUARDED_BY(mu_) = false;
   cluster::ExpertLayout layout_ ABSL_GUARDED_BY(mu_);
-  // Replicas that each place holds in a layer (ExpertFacts::place_slots).
-  std::vector<int> place_slots_ ABSL_GUARDED_BY(mu_);
+  // Replicas that each place holds in a layer (ExpertFacts::place_replicas).
+  std::vector<int> place_replicas_ ABSL_GUARDED_BY(mu_);
   uint64_t last_number_ ABSL_GUARDED_BY(mu_) = 0;
   std::shared_ptr<Switch> switch_ ABSL_GUARDED_BY(mu_);  // Or null.
 

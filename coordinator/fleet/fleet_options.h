@@ -20,43 +20,44 @@
 
 namespace ringfleet::coordinator {
 
-// What a fleet runs, and how long it waits.
+// The settings of a fleet, the files they name, and its limits of time.
 struct FleetOptions {
   std::string name;
   // The fleet's cluster file as FormatClusterConfig writes it; empty: flags.
   std::string cluster_file;
   v1::FleetSettings settings = cluster::DefaultSettings();
-  // Of the ranks that serve: the mesh of `settings`, or what a loss left of it.
+  // Mesh of the ranks that serve: the one of `settings`, or the part of it that
+  // a loss has left.
   cluster::MeshShape mesh;
   // Read from the files that `settings` names.
   cluster::AlgorithmTable collectives = cluster::AlgorithmTable::Default();
   cluster::TileTable tiles;
-  // What there is to balance and where experts are at first, by the model and
-  // the mesh.
+  // The experts to balance and their first layout, by the model and the mesh.
   ExpertFacts experts;
   cluster::ExpertLayout layout;
   // Ready only when a shard that had to be packed is in the cache folder.
   bool await_shard_cache = false;
   // Gives up at the first failure instead of forming again.
   bool one_shot = false;
-  // By rank, in GiB; 0 or absent: a share of what the host has available.
+  // Memory limit by rank, in GiB; 0 or absent: a part of the host's free
+  // memory.
   std::vector<double> memory_gib;
-  // By rank, of memory; 0 or absent: unknown.
+  // Read rate of memory by rank, in GB/s; 0 or absent: unknown.
   std::vector<double> read_gbps;
   absl::Duration lease = absl::Seconds(10);
   absl::Duration collective_timeout = absl::Seconds(30);
   absl::Duration connect_timeout = absl::Seconds(30);
   absl::Duration load_timeout = absl::Hours(6);  // A large model over NFS.
-  // For one step, however slow the hosts: the last resort against a worker
-  // that keeps its lease but computes no more.
+  // Limit for one step: the last resort against a worker that keeps its lease
+  // but computes no more.
   absl::Duration step_timeout = absl::Minutes(10);
-  // After a first failure, for a report that names its cause better: when a
-  // process dies, its peers often tell before its own connection breaks.
+  // Wait after a first failure for a report that names the cause better: when a
+  // process dies, its peers often report before its own connection breaks.
   absl::Duration cause_grace = absl::Milliseconds(200);
 
   // Slots of each data group, whose ranks have a cache for them.
   uint32_t GroupSlots() const;
-  // Between two looks at the imbalance of experts; 0: they stay.
+  // Time between two looks at the imbalance of experts; 0: experts stay.
   absl::Duration RebalanceInterval() const;
 };
 

@@ -104,9 +104,9 @@ absl::Status PlaceExperts(const cluster::ModelSpec& spec,
     facts.place_speeds.push_back(static_cast<float>(gbps));
   }
   RF_ASSIGN_OR_RETURN(
-      facts.place_slots,
-      DealSlots(slots == 0 ? facts.num_experts : slots, facts.num_experts,
-                facts.num_places, facts.place_memory));
+      facts.place_replicas,
+      DealReplicas(slots == 0 ? facts.num_experts : slots, facts.num_experts,
+                   facts.num_places, facts.place_memory));
   RF_ASSIGN_OR_RETURN(options->layout, InitialLayout(facts));
   return absl::OkStatus();
 }

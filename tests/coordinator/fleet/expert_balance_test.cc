@@ -29,7 +29,7 @@ ExpertFacts Facts(int experts, int places, int slots, int layers = 2) {
   facts.num_groups = 4;
   facts.num_places = places;
   facts.expert_bytes = 1000;
-  facts.place_slots = *DealSlots(slots, experts, places, {});
+  facts.place_replicas = *DealReplicas(slots, experts, places, {});
   return facts;
 }
 
@@ -51,12 +51,12 @@ std::vector<double> Costs(const std::vector<double>& tokens) {
 }
 
 TEST(ExpertBalanceTest, SlotsAreDealtOutEvenlyOrByMemory) {
-  EXPECT_THAT(*DealSlots(40, 32, 2, {}), ElementsAre(20, 20));
-  EXPECT_THAT(*DealSlots(40, 32, 3, {}), ElementsAre(13, 13, 14));
-  EXPECT_THAT(*DealSlots(40, 32, 2, {48.0, 16.0}), ElementsAre(30, 10));
-  EXPECT_THAT(std::string(DealSlots(31, 32, 2, {}).status().message()),
+  EXPECT_THAT(*DealReplicas(40, 32, 2, {}), ElementsAre(20, 20));
+  EXPECT_THAT(*DealReplicas(40, 32, 3, {}), ElementsAre(13, 13, 14));
+  EXPECT_THAT(*DealReplicas(40, 32, 2, {48.0, 16.0}), ElementsAre(30, 10));
+  EXPECT_THAT(std::string(DealReplicas(31, 32, 2, {}).status().message()),
               HasSubstr("expert slots 31, want 32 (one for each) to 64"));
-  EXPECT_FALSE(DealSlots(65, 32, 2, {}).ok());
+  EXPECT_FALSE(DealReplicas(65, 32, 2, {}).ok());
 }
 
 TEST(ExpertBalanceTest, FewTokensCostWhatReadingTakes) {
@@ -184,7 +184,7 @@ TEST(ExpertBalanceTest, FasterPlacesHaveMoreToDo) {
 
 TEST(ExpertBalanceTest, PlacesWithMoreSlotsHoldMore) {
   ExpertFacts facts = Facts(32, 2, 32, /*layers=*/1);
-  facts.place_slots = {24, 16};
+  facts.place_replicas = {24, 16};
   const ExpertLayout start = *InitialLayout(facts);
   EXPECT_EQ(start.Held(1, 0).size(), 24u);
   const auto proposal = ProposeLayout(facts, start, {Skewed(32, 4096, 9)},
