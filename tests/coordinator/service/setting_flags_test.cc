@@ -66,6 +66,9 @@ TEST_F(SettingFlagsTest, OnlyGivenFlagsAreSet) {
 TEST_F(SettingFlagsTest, ErrorsNameFlagValueAndExpectation) {
   EXPECT_EQ(Error({"--wire", "fp4"}),
             "usage: --wire 'fp4', want f32, bf16 or int8");
+}
+
+TEST_F(SettingFlagsTest, ErrorsNameTheLongFlag) {
   EXPECT_EQ(Error({"-c", "many"}),
             "usage: --ctx-size 'many', want a whole number from 1 to 16777216");
 }
