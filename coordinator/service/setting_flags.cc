@@ -42,9 +42,11 @@ absl::string_view LongName(const Setting& setting) {
   return flag.substr(flag.find("--"));
 }
 
-bool IsZero(const Setting& setting, const std::string& text) {
+// True for a number without a default that is given as 0.
+bool IsUnset(const Setting& setting, const std::string& text) {
   double value = 1;
-  return IsNumber(setting) && absl::SimpleAtod(text, &value) && value == 0;
+  return IsNumber(setting) && setting.options().default_value().empty() &&
+         absl::SimpleAtod(text, &value) && value == 0;
 }
 
 absl::Status AtFlag(const Setting& setting, absl::string_view message) {
@@ -102,7 +104,7 @@ absl::StatusOr<v1::FleetSettings> SettingFlags::Read() const {
   v1::FleetSettings settings;
   for (const Setting& setting : cluster::Settings()) {
     const std::string text = Given(setting.name());
-    if (text.empty() || IsZero(setting, text)) continue;
+    if (text.empty() || IsUnset(setting, text)) continue;
     const absl::Status encoded = CheckUtf8(text);
     if (!encoded.ok()) {
       return AtFlag(setting, absl::StrCat("'", absl::CHexEscape(text),

@@ -35,8 +35,8 @@ class SettingFlags {
   // The text of a flag; empty if the flag was not given.
   std::string Given(absl::string_view name) const;
 
-  // The settings that were given; others stay unset, as does a number that was
-  // given as 0.
+  // The settings that were given; others stay unset, as does a number without a
+  // default that was given as 0.
   //
   // Errors: INVALID_ARGUMENT, "usage: --dtype 'fp8', want ...".
   absl::StatusOr<v1::FleetSettings> Read() const;

@@ -73,6 +73,11 @@ TEST_F(SettingFlagsTest, ErrorsNameTheLongFlag) {
             "usage: --ctx-size 'many', want a whole number from 1 to 16777216");
 }
 
+TEST_F(SettingFlagsTest, ANumberWithADefaultIsNotZero) {
+  EXPECT_EQ(Error({"--parallel", "0"}),
+            "usage: --parallel '0', want a whole number from 1 to 1024");
+}
+
 TEST_F(SettingFlagsTest, PathsAreUtf8) {
   EXPECT_THAT(Error({"--model", "m\xff"}),
               HasSubstr("usage: --model 'm\\xff': text is not UTF-8"));
