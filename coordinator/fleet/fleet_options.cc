@@ -43,6 +43,7 @@ absl::StatusOr<FleetOptions> MakeFleetOptions(v1::FleetSettings settings,
                                               absl::string_view prefix) {
   FleetOptions options;
   options.mesh = cluster::MeshOf(settings);
+  options.step_timeout = absl::Seconds(settings.step_timeout_s());
   RF_RETURN_IF_ERROR(LoadTable(absl::StrCat(prefix, "collectives"),
                                settings.collectives(), &options.collectives));
   RF_RETURN_IF_ERROR(LoadTable(absl::StrCat(prefix, "tiles"), settings.tiles(),

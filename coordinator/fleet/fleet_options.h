@@ -50,7 +50,7 @@ struct FleetOptions {
   absl::Duration load_timeout = absl::Hours(6);  // A large model over NFS.
   // Limit for one step: the last resort against a worker that keeps its lease
   // but computes no more.
-  absl::Duration step_timeout = absl::Minutes(10);
+  absl::Duration step_timeout = absl::Seconds(settings.step_timeout_s());
   // Wait after a first failure for a report that names the cause better: when a
   // process dies, its peers often report before its own connection breaks.
   absl::Duration cause_grace = absl::Milliseconds(200);

@@ -20,6 +20,7 @@ TEST(FleetOptionsTest, FollowFromTheSettings) {
   EXPECT_EQ(options->mesh.world_size(), 4);
   EXPECT_EQ(options->GroupSlots(), 3u);
   EXPECT_EQ(options->RebalanceInterval(), absl::ZeroDuration());
+  EXPECT_EQ(options->step_timeout, absl::Minutes(10));
   EXPECT_EQ(options->settings.DebugString(), settings.DebugString());
 }
 
@@ -29,6 +30,14 @@ TEST(FleetOptionsTest, ExpertsMoveAtTheirIntervalOnly) {
   const auto options = MakeFleetOptions(std::move(settings), "");
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_EQ(options->RebalanceInterval(), absl::Seconds(60));
+}
+
+TEST(FleetOptionsTest, AStepTakesAsLongAsTheSettingsSay) {
+  v1::FleetSettings settings = cluster::DefaultSettings();
+  settings.set_step_timeout_s(7);
+  const auto options = MakeFleetOptions(std::move(settings), "");
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->step_timeout, absl::Seconds(7));
 }
 
 TEST(FleetOptionsTest, AMissingTableNamesItsSetting) {
