@@ -4,6 +4,8 @@
 // memory, the last by arithmetic; each row names the ceiling it is nearer to.
 // Memory changes within seconds on shared machines, so a sum over the same
 // bytes follows each product, and a rate is the median of its passes.
+#include <time.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
@@ -32,7 +34,18 @@ struct Sizes {
   size_t columns = 7168;
   std::vector<size_t> rows = {1, 2, 4, 8, 16, 32, 64, 128, 512};
   std::vector<std::string> forms = {"int8", "int4", "bf16", "f32"};
+  // Count the processor's time of all threads instead of the clock's, on
+  // machines that other processes share.
+  bool processor_time = false;
 };
+
+double Now(bool processor_time) {
+  timespec now;
+  clock_gettime(processor_time ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC,
+                &now);
+  return static_cast<double>(now.tv_sec) +
+         static_cast<double>(now.tv_nsec) * 1e-9;
+}
 
 kernels::WeightMatrix MakeWeights(WeightForm form, const Sizes& sizes,
                                   kernels::ThreadPool& pool) {
@@ -77,7 +90,7 @@ struct Passes {
 };
 
 // Medians of products and sums in turns, for about two seconds.
-Passes Measure(const kernels::WeightMatrix& w, size_t rows,
+Passes Measure(const kernels::WeightMatrix& w, size_t rows, bool processor_time,
                kernels::ThreadPool& pool) {
   std::vector<float> x(rows * w.columns());
   for (size_t i = 0; i < x.size(); ++i) {
@@ -88,10 +101,11 @@ Passes Measure(const kernels::WeightMatrix& w, size_t rows,
   activations.Assign(kernels::ActivationFormFor(w.form()), x.data(), rows,
                      w.columns(), w.columns(), pool);
   using Clock = std::chrono::steady_clock;
-  const auto seconds_of = [](auto&& pass) {
-    const Clock::time_point begin = Clock::now();
+  const auto seconds_of = [&](auto&& pass) {
+    const double begin = Now(processor_time);
     pass();
-    return std::chrono::duration<double>(Clock::now() - begin).count();
+    return (Now(processor_time) - begin) /
+           (processor_time ? pool.threads() : 1);
   };
   const auto multiply = [&] {
     kernels::MatMul(w, activations, y.data(), pool);
@@ -117,8 +131,9 @@ void Run(kernels::ThreadPool& pool, const Sizes& sizes) {
       std::string(kernels::IsaName(kernels::CurrentIsa())).c_str(),
       pool.threads(), roofline.read_gbps, roofline.int8_gops,
       roofline.int4_gops, roofline.bf16_gflops, roofline.f32_gflops);
-  for (const WeightForm form : {WeightForm::kInt8, WeightForm::kInt4,
-                                WeightForm::kBf16, WeightForm::kF32}) {
+  for (const WeightForm form :
+       {WeightForm::kInt8, WeightForm::kInt4, WeightForm::kBf16,
+        WeightForm::kF32, WeightForm::kReference}) {
     const std::string name(kernels::WeightFormName(form));
     if (std::count(sizes.forms.begin(), sizes.forms.end(), name) == 0) continue;
     const kernels::WeightMatrix w = MakeWeights(form, sizes, pool);
@@ -126,7 +141,7 @@ void Run(kernels::ThreadPool& pool, const Sizes& sizes) {
                          : form == WeightForm::kInt4 ? roofline.int4_gops
                                                      : roofline.f32_gflops;
     for (const size_t count : sizes.rows) {
-      const Passes passes = Measure(w, count, pool);
+      const Passes passes = Measure(w, count, sizes.processor_time, pool);
       const double gigabytes = static_cast<double>(w.bytes()) / 1e9;
       const double gops = 2.0 *
                           static_cast<double>(count * w.rows() * w.columns()) /
@@ -156,8 +171,10 @@ int main(int argc, char** argv) {
   app.add_option("--isa", isa, "Hold the kernels back to an instruction set");
   app.add_option("--weights", sizes.forms, "Forms of weights")
       ->delimiter(',')
-      ->check(CLI::IsMember({"int8", "int4", "bf16", "f32"}))
+      ->check(CLI::IsMember({"int8", "int4", "bf16", "f32", "reference"}))
       ->capture_default_str();
+  app.add_flag("--processor-time", sizes.processor_time,
+               "Count the time of all threads, not the clock's");
   app.add_option("--outputs", sizes.outputs, "Rows of weights")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
