@@ -83,7 +83,6 @@ std::unique_ptr<Process> FleetTest::Start(const std::string& program,
   process.environment[kMarker] = marker_;
   process.environment["TMPDIR"] = File("tmp");
   process.environment["XDG_STATE_HOME"] = File("state");
-  process.environment["RINGFLEET_CLI"] = RINGFLEET_BINARY;
   process.folder = options.folder;
   process.open_files = options.open_files;
   process.capture = File("capture/" + std::to_string(next_capture_++));

@@ -18,18 +18,20 @@ usage: fleet.sh VERB --cluster FILE [options] [arguments]
   copy FILE DEST      copy a file or a folder, once to each host; DEST is a
                       name, or a folder when it ends in / or is one
 
-  --cluster FILE      the fleet; required
+  --cluster FILE      the fleet; required, unless --targets is given
   --hosts RANGE       ranks, both ends included ("0-3", "2"), or "coordinator";
                       default: every worker and the coordinator
+  --targets FILE      a file that `ringfleet targets` wrote, instead of --cluster
+                      and --hosts; - is standard input
   --bin-dir DIR       folder of ringfleet-worker and ringfleet-coordinator on
                       the hosts; default: that of this machine's ringfleet
   --timeout SECONDS   longest wait for one host (60; run and copy: 3600)
   --grace SECONDS     between SIGTERM and SIGKILL (10)
 
-Each line of output begins with [rank host]. The exit code is 0 when every host
-did what was asked, 1 when some failed (the last line names them), 2 for a
-wrong call or cluster file. A fleet whose hosts are all loopback names and
-that has no ssh section runs on this machine without ssh.
+Each line of output begins with [rank host]. Exit codes: 0 every host did it,
+1 some hosts failed (the last line names them), 2 wrong call or cluster file. A
+fleet without an ssh section whose hosts are all loopback names runs on this
+machine without ssh.
 
 Environment: RINGFLEET_CLI (the ringfleet binary), RINGFLEET_BIN_DIR (as
 --bin-dir), RINGFLEET_SSH_OPTIONS (more arguments of ssh, split at blanks).
@@ -52,12 +54,12 @@ parse_arguments() {
       exit 0
       ;;
     start | stop | restart | status | run | copy) verb=$1 ;;
-    '') wrong_call "no verb, want start, stop, restart, status, run or copy" ;;
+    '') wrong_call "give a verb: start, stop, restart, status, run or copy" ;;
     *) wrong_call "unknown verb '$1', want start, stop, restart, status, run \
 or copy" ;;
   esac
   shift
-  cluster='' hosts='' limit='' grace=10 bin_dir=${RINGFLEET_BIN_DIR:-}
+  cluster='' hosts='' targets='' limit='' grace=10 bin_dir=${RINGFLEET_BIN_DIR:-}
   while (($# > 0)); do
     case $1 in
       -h | --help)
@@ -68,11 +70,12 @@ or copy" ;;
         shift
         break
         ;;
-      --cluster | --hosts | --bin-dir | --timeout | --grace)
+      --cluster | --hosts | --targets | --bin-dir | --timeout | --grace)
         (($# >= 2)) || wrong_call "$1 needs a value"
         case $1 in
           --cluster) cluster=$2 ;;
           --hosts) hosts=$2 ;;
+          --targets) targets=$2 ;;
           --bin-dir) bin_dir=$2 ;;
           --timeout) limit=$2 ;;
           --grace) grace=$2 ;;
@@ -85,7 +88,12 @@ or copy" ;;
   done
   arguments=("$@")
 
-  [[ -n $cluster ]] || wrong_call "no --cluster FILE"
+  if [[ -n $targets ]]; then
+    [[ -z $cluster$hosts ]] ||
+      wrong_call "--targets replaces --cluster and --hosts; give one or the other"
+  elif [[ -z $cluster ]]; then
+    wrong_call "give a fleet: --cluster FILE"
+  fi
   if [[ -z $limit ]]; then
     case $verb in run | copy) limit=3600 ;; *) limit=60 ;; esac
   fi
@@ -107,40 +115,53 @@ or copy" ;;
   esac
 }
 
-find_binaries() {
+# Sets `cli` to the ringfleet binary: of the build tree, beside an installed
+# script, or in PATH.
+find_cli() {
   cli=${RINGFLEET_CLI:-}
-  if [[ -z $cli ]]; then
-    cli=$here/../../../build/bin/ringfleet
-    [[ -x $cli ]] || cli=$(command -v ringfleet) ||
-      wrong_call "no ringfleet binary; build it or set RINGFLEET_CLI"
-  fi
+  local found
+  for found in "$here"/../../../{build/,../}bin/ringfleet; do
+    [[ -n $cli || ! -x $found ]] || cli=$found
+  done
+  [[ -n $cli ]] || cli=$(command -v ringfleet) ||
+    wrong_call "no ringfleet binary; build it or set RINGFLEET_CLI"
   cli=$(realpath "$cli")
-  bin_dir=${bin_dir:-$(dirname "$cli")}
 }
 
-# Fills the arrays below, one element a target, from `ringfleet targets`.
+# Fills the arrays below, one element a target, and `resolved`, the text of the
+# resolved cluster file, from the lines of `ringfleet targets`.
 read_targets() {
-  local lines key a b c d e f g
+  local lines line rest a b c d e f g
   labels=() dests=() names=() listens=() threads=() numas=() memories=()
-  ssh_options=()
-  lines=$("$cli" targets --cluster "$cluster" ${hosts:+--hosts "$hosts"}) || exit 2
-  while IFS=$'\t' read -r key a b c d e f g; do
-    case $key in
-      fleet) fleet=$a ;;
-      log_dir) log_dir=$a ;;
-      insecure) insecure=$a ;;
-      coordinator) coordinator=$a ;;
-      ssh_option) ssh_options+=("$a") ;;
+  ssh_options=() resolved=''
+  if [[ -n $targets ]]; then
+    lines=$(cat -- "$targets") || exit 2
+  else
+    lines=$("$cli" targets --cluster "$cluster" ${hosts:+--hosts "$hosts"}) ||
+      exit 2
+  fi
+  while IFS= read -r line; do
+    rest=${line#*$'\t'}
+    case ${line%%$'\t'*} in
+      fleet) fleet=$rest ;;
+      log_dir) log_dir=$rest ;;
+      insecure) insecure=$rest ;;
+      coordinator) coordinator=$rest ;;
+      ssh_option) ssh_options+=("$rest") ;;
       target)
+        IFS=$'\t' read -r a b c d e f g <<<"$rest"
         labels+=("$a") dests+=("$b") names+=("$c") listens+=("$d")
         threads+=("$e") numas+=("$f") memories+=("$g")
         ;;
+      file) resolved+=$rest$'\n' ;;
     esac
   done <<<"$lines"
-  ((${#labels[@]} > 0)) || wrong_call "$cli printed no targets"
+  ((${#labels[@]} > 0)) ||
+    wrong_call "no targets from ${targets:-"$cli"}, want the output of ringfleet targets"
 }
 
-# Sets `command` to how target $1 starts, but for what its host decides.
+# Sets `command` to the command line of target $1. Its host adds the log, the port
+# file and a number of threads.
 compose_command() {
   local i=$1
   if [[ ${labels[i]} == coordinator ]]; then
@@ -194,7 +215,7 @@ work_on() {
       compose_command "$i"
       local before=()
       [[ $verb == start ]] || before=("$grace")
-      { [[ $label != coordinator ]] || printf '%s\n' "$resolved"; } |
+      { [[ $label != coordinator ]] || printf '%s' "$resolved"; } |
         reach "${dests[i]}" "$verb" "$fleet" "$label" "${before[@]}" \
           "$log_dir" "${command[@]}"
       ;;
@@ -215,8 +236,8 @@ work_on() {
   esac
 }
 
-# Puts $1 before each line. Outlives an interrupt: who writes as it ends would
-# otherwise die of a broken pipe instead of ending in order.
+# Puts $1 before each line. Outlives an interrupt: a writer that ends in order
+# would otherwise die of a broken pipe.
 label_lines() {
   trap '' INT TERM
   exec sed -u "s/^/$1/"
@@ -236,8 +257,8 @@ keep_one_target_a_host() {
   done
 }
 
-# Whether a process of group $1 or the following lives. `kill -0` would also
-# find dead ones, which the system's first process may take its time to bury.
+# Succeeds if a process of one of the groups lives. `kill -0` would also find dead
+# processes that the system's first process has not buried yet.
 any_lives() {  # GROUP...
   local stat fields
   for stat in /proc/[0-9]*/stat; do
@@ -248,8 +269,8 @@ any_lives() {  # GROUP...
   return 1
 }
 
-# Ends what the jobs run on this machine, and then itself. A host's part, and
-# ssh, are killed by their `timeout` after 5 s; these here a second later.
+# Ends the processes of all jobs on this machine, then this script. `timeout` kills
+# ssh and a host's part after 5 s; the jobs themselves are killed a second later.
 interrupted() {  # EXIT_CODE
   local groups group tries
   trap '' INT TERM
@@ -268,11 +289,10 @@ jobs=()
 trap 'interrupted 130' INT
 trap 'interrupted 143' TERM
 parse_arguments "$@"
-find_binaries
+[[ -n $targets && -n $bin_dir ]] || find_cli
+bin_dir=${bin_dir:-$(dirname "$cli")}
 read_targets
 keep_one_target_a_host
-# Relative paths in the file must mean the same on the coordinator's host.
-resolved=$("$cli" targets --cluster "$cluster" --yaml) || exit 2
 
 set -m  # A process group each, so that an interrupt reaches all of a job.
 for i in "${chosen[@]}"; do

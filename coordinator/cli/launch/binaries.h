@@ -4,13 +4,23 @@
 
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace ringfleet::coordinator::cli {
 
-// Path of another of our programs: in $RINGFLEET_BIN_DIR, else beside the
-// running one.
+// Folder of the programs: $RINGFLEET_BIN_DIR, else that of the running one.
+std::string BinaryFolder();
+
+// Path of the program `name` in BinaryFolder().
 std::string BinaryPath(absl::string_view name);
+
+// Path of the launch script: fleet.sh in $RINGFLEET_LAUNCH_DIR, else in
+// ../share/ringfleet/launch/ssh beside the running program's folder. An
+// installation has that folder; in a build tree it is a link to cluster/launch.
+//
+// Errors: NOT_FOUND: no script is there that may be executed.
+absl::StatusOr<std::string> LaunchScriptPath();
 
 }  // namespace ringfleet::coordinator::cli
 

@@ -104,7 +104,7 @@ absl::Status Down(const FleetCommand& options) {
   const std::string address = CoordinatorAddressOf(config);
   const absl::StatusOr<v1::ClusterState> before = DescribeFleet(address);
   absl::Status stopped =
-      RunLaunchScript("stop", options.cluster, options.hosts, nullptr);
+      RunLaunchScript("stop", config, options.hosts, nullptr);
   if (stopped.ok() && !options.hosts.empty()) {
     return ReportRest(config, address, options);
   }

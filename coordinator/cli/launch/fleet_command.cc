@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/cli/launch/fleet_command.h"
 
-#include <cerrno>
 #include <cstdint>
-#include <cstdio>
-#include <cstring>
-#include <fstream>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -81,20 +77,7 @@ absl::Status StopWhatFileLacks(const cluster::ClusterConfig& config,
       cluster::ClusterConfig started,
       cluster::ParseClusterConfig(running.cluster_file(), config.name, "/"));
   started.ssh = config.ssh;  // How hosts are reached, the file knows best.
-  RF_ASSIGN_OR_RETURN(const std::string folder, StateDir(config.name));
-  const std::string file = absl::StrCat(folder, "/started.yaml");
-  std::ofstream out(file);
-  out << cluster::FormatClusterConfig(started);
-  out.close();
-  if (!out) {
-    const int error = errno;
-    std::remove(file.c_str());
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "stop: ", file, ": cannot be written: ", std::strerror(error)));
-  }
-  const absl::Status status = RunLaunchScript("stop", file, "", nullptr);
-  std::remove(file.c_str());
-  return status;
+  return RunLaunchScript("stop", started, "", nullptr);
 }
 
 absl::Status PrintFleet(const Json& summary, const FleetCommand& options) {

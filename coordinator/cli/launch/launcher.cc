@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/file.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -27,7 +26,10 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "cluster/process/status_macros.h"
+#include "coordinator/cli/child_process.h"
 #include "coordinator/cli/interrupt.h"
+#include "coordinator/cli/launch/binaries.h"
+#include "coordinator/cli/launch/targets.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -63,80 +65,6 @@ int PollMs(const Deadline& deadline) {
       std::min(deadline.Remaining() + absl::Milliseconds(1), kOutputPoll)));
 }
 
-absl::StatusOr<std::string> ScriptPath() {
-  const char* dir = std::getenv("RINGFLEET_LAUNCH_DIR");
-  const std::string path =
-      dir != nullptr && *dir != '\0'
-          ? absl::StrCat(dir, "/fleet.sh")
-          : absl::StrCat(RINGFLEET_SOURCE_DIR, "/cluster/launch/ssh/fleet.sh");
-  if (access(path.c_str(), X_OK) != 0) {
-    return absl::NotFoundError(
-        absl::StrCat(path, ": ", std::strerror(errno),
-                     ", want the launch script; RINGFLEET_LAUNCH_DIR names "
-                     "its folder"));
-  }
-  return path;
-}
-
-struct Child {
-  pid_t pid;
-  int output;  // Read end of its stdout and stderr.
-};
-
-absl::StatusOr<Child> Spawn(const std::vector<std::string>& arguments) {
-  std::vector<char*> argv;
-  for (const std::string& argument : arguments) {
-    argv.push_back(const_cast<char*>(argument.c_str()));
-  }
-  argv.push_back(nullptr);
-  // The script asks this very binary for the fleet's targets, unless told
-  // otherwise.
-  std::error_code error;
-  const std::string cli = absl::StrCat(
-      "RINGFLEET_CLI=",
-      std::filesystem::read_symlink("/proc/self/exe", error).string());
-  std::vector<char*> env;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    env.push_back(*entry);
-  }
-  if (std::getenv("RINGFLEET_CLI") == nullptr) {
-    env.push_back(const_cast<char*>(cli.c_str()));
-  }
-  env.push_back(nullptr);
-
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("pipe to ", arguments[0], ": ", std::strerror(errno)));
-  }
-  const pid_t parent = getpid();
-  const pid_t pid = fork();
-  if (pid == 0) {  // Only async-signal-safe calls until exec.
-    // The script must be able to end on signals that this process blocks.
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, nullptr);
-    signal(SIGPIPE, SIG_DFL);  // A shell cannot undo what it starts with.
-    signal(SIGXFSZ, SIG_DFL);
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != parent) _exit(127);
-    const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    dup2(null, STDIN_FILENO);
-    dup2(ends[1], STDOUT_FILENO);
-    dup2(ends[1], STDERR_FILENO);
-    execve(argv[0], argv.data(), env.data());
-    _exit(127);
-  }
-  const int fork_errno = errno;
-  close(ends[1]);
-  if (pid < 0) {
-    close(ends[0]);
-    return absl::ResourceExhaustedError(
-        absl::StrCat("fork ", arguments[0], ": ", std::strerror(fork_errno)));
-  }
-  return Child{.pid = pid, .output = ends[0]};
-}
-
 // Reads until the end of the output; false when the limit came first.
 bool Collect(int fd, const Limit& limit, std::string* output) {
   char buffer[4096];
@@ -153,27 +81,20 @@ bool Collect(int fd, const Limit& limit, std::string* output) {
   return false;
 }
 
-// True and the wait status when the child ends before the limit.
-bool WaitUntil(pid_t pid, const Limit& limit, int* status) {
-  while (true) {
-    const pid_t ended = waitpid(pid, status, WNOHANG);
-    if (ended == pid) return true;
-    if (ended < 0 && errno != EINTR) {
-      *status = 127 << 8;
-      return true;
-    }
+// Returns true when the child ends before the limit.
+bool WaitUntil(ChildProcess& child, const Limit& limit) {
+  while (!child.Ended()) {
     if (limit.Reached()) return false;
     absl::SleepFor(absl::Milliseconds(5));
   }
+  return true;
 }
 
 // Asks the script to end, which ends its own children first, and waits for it.
-void End(pid_t pid, int* status) {
-  kill(pid, SIGTERM);
-  const Limit grace = {Deadline::After(kScriptGrace), /*interruptible=*/false};
-  if (WaitUntil(pid, grace, status)) return;
-  kill(pid, SIGKILL);
-  WaitUntil(pid, {Deadline::Infinite(), /*interruptible=*/false}, status);
+void End(ChildProcess& child) {
+  child.Signal(SIGTERM);
+  WaitUntil(child, {Deadline::After(kScriptGrace), /*interruptible=*/false});
+  child.Kill();
 }
 
 // The script's last word, without its name: "start failed on 2 (gamma)".
@@ -181,8 +102,7 @@ std::string LastLine(absl::string_view output) {
   output = absl::StripTrailingAsciiWhitespace(output);
   const size_t end = output.rfind('\n');
   if (end != absl::string_view::npos) output.remove_prefix(end + 1);
-  output = absl::StripPrefix(output, "fleet.sh: ");
-  return std::string(absl::StripPrefix(output, "ringfleet: "));
+  return std::string(absl::StripPrefix(output, "fleet.sh: "));
 }
 
 // Of the first process that ended as soon as it was started: its last word,
@@ -215,25 +135,25 @@ std::optional<LastWord> LastWordOfDaemon(absl::string_view output) {
 }  // namespace
 
 absl::Status RunLaunchScript(absl::string_view verb,
-                             const std::string& cluster_file,
+                             const cluster::ClusterConfig& config,
                              absl::string_view hosts, std::string* output,
                              Deadline deadline, bool interruptible) {
   if (interruptible) RF_RETURN_IF_ERROR(Interrupt::Get().status());
-  RF_ASSIGN_OR_RETURN(const std::string script, ScriptPath());
-  std::vector<std::string> arguments = {script, std::string(verb), "--cluster",
-                                        cluster_file};
-  if (!hosts.empty()) {
-    arguments.insert(arguments.end(), {"--hosts", std::string(hosts)});
-  }
-  RF_ASSIGN_OR_RETURN(const Child child, Spawn(arguments));
+  RF_ASSIGN_OR_RETURN(const std::string script, LaunchScriptPath());
+  RF_ASSIGN_OR_RETURN(std::string targets, FormatTargets(config, hosts));
+  RF_ASSIGN_OR_RETURN(
+      ChildProcess child,
+      ChildProcess::Start({.command = {script, std::string(verb), "--targets",
+                                       "-", "--bin-dir", BinaryFolder()},
+                           .input = std::move(targets),
+                           .death_signal = SIGTERM}));
   std::string collected;
-  int status = 0;
   const Limit limit = {deadline, interruptible};
-  const bool ended = Collect(child.output, limit, &collected) &&
-                     WaitUntil(child.pid, limit, &status);
-  if (!ended) End(child.pid, &status);
-  close(child.output);
+  const bool ended =
+      Collect(child.output(), limit, &collected) && WaitUntil(child, limit);
+  if (!ended) End(child);
   if (output != nullptr) *output = collected;
+  const int status = child.wait_status();
   if (ended && WIFEXITED(status) && WEXITSTATUS(status) == 0) {
     return absl::OkStatus();
   }
@@ -241,7 +161,7 @@ absl::Status RunLaunchScript(absl::string_view verb,
   if (interruptible) RF_RETURN_IF_ERROR(Interrupt::Get().status());
   if (!ended) {
     return absl::DeadlineExceededError(absl::StrCat(
-        "launch ", verb, ": the hosts of ", cluster_file,
+        "launch ", verb, ": the hosts of fleet ", config.name,
         " have not answered in time, want an answer before the deadline"));
   }
   const std::optional<LastWord> word = LastWordOfDaemon(collected);
@@ -255,7 +175,7 @@ absl::Status RunLaunchScript(absl::string_view verb,
   return absl::UnavailableError(message);
 }
 
-void TakeBack(const std::string& cluster_file,
+void TakeBack(const cluster::ClusterConfig& config,
               const std::vector<std::string>& hosts) {
   Interrupt& interrupt = Interrupt::Get();
   if (interrupt.requested()) {
@@ -264,7 +184,7 @@ void TakeBack(const std::string& cluster_file,
   }
   const auto deadline = Deadline::After(kTakeBackTime);
   for (const std::string& some : hosts) {
-    RunLaunchScript("stop", cluster_file, some, nullptr, deadline,
+    RunLaunchScript("stop", config, some, nullptr, deadline,
                     /*interruptible=*/false)
         .IgnoreError();
   }

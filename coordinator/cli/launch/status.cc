@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "cluster/config/config.h"
 #include "cluster/process/status.h"
 #include "cluster/process/status_macros.h"
 #include "coordinator/cli/experts/expert_map.h"
@@ -193,8 +194,11 @@ absl::Status Run(const StatusOptions& options, bool* print_error_as_json) {
       Session::Open(options.session);
   if (absl::IsUnavailable(opened.status()) && !json) {
     // Without a coordinator the hosts can still tell which processes run.
-    RunLaunchScript("status", options.session.cluster, "", nullptr)
-        .IgnoreError();
+    const absl::StatusOr<cluster::ClusterConfig> config =
+        cluster::LoadClusterConfig(options.session.cluster);
+    if (config.ok()) {
+      RunLaunchScript("status", *config, "", nullptr).IgnoreError();
+    }
   }
   RF_RETURN_IF_ERROR(opened.status());
   Session& session = **opened;

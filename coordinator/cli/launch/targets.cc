@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "cluster/process/status_macros.h"
 #include "coordinator/cli/output.h"
 
@@ -55,9 +55,9 @@ absl::Status Run(const TargetsOptions& options) {
   RF_ASSIGN_OR_RETURN(const ClusterConfig config,
                       cluster::LoadClusterConfig(options.cluster));
   if (options.yaml) return PrintText(cluster::FormatClusterConfig(config));
-  std::ostringstream lines;
-  RF_RETURN_IF_ERROR(PrintTargets(config, options.hosts, lines));
-  return PrintText(lines.str());
+  RF_ASSIGN_OR_RETURN(const std::string lines,
+                      FormatTargets(config, options.hosts));
+  return PrintText(lines);
 }
 
 }  // namespace
@@ -71,8 +71,8 @@ bool UsesSsh(const ClusterConfig& config) {
                      });
 }
 
-absl::Status PrintTargets(const ClusterConfig& config, absl::string_view hosts,
-                          std::ostream& out) {
+absl::StatusOr<std::string> FormatTargets(const ClusterConfig& config,
+                                          absl::string_view hosts) {
   const int size = static_cast<int>(config.workers.size());
   std::pair<int, int> ranks = {0, -1};
   if (hosts != "coordinator") {
@@ -81,27 +81,33 @@ absl::Status PrintTargets(const ClusterConfig& config, absl::string_view hosts,
   const std::string coordinator = cluster::FormatAddress(
       {config.coordinator.host, config.coordinator.port});
   const std::string& log_dir = config.settings.log_dir();
-  out << "fleet\t" << config.name << "\nlog_dir\t"
-      << (log_dir.empty() ? "-" : log_dir) << "\ninsecure\t"
-      << (config.security == SecurityMode::kInsecure ? "yes" : "no")
-      << "\ncoordinator\t" << coordinator << "\n";
+  const bool insecure = config.security == SecurityMode::kInsecure;
+  std::string text = absl::StrCat("fleet\t", config.name, "\nlog_dir\t",
+                                  log_dir.empty() ? "-" : log_dir,
+                                  "\ninsecure\t", insecure ? "yes" : "no",
+                                  "\ncoordinator\t", coordinator, "\n");
   if (config.ssh.has_value()) {
     if (config.ssh->port > 0) {
-      out << "ssh_option\t-p\nssh_option\t" << config.ssh->port << "\n";
+      absl::StrAppend(&text, "ssh_option\t-p\nssh_option\t", config.ssh->port,
+                      "\n");
     }
     for (const std::string& option : config.ssh->options) {
-      out << "ssh_option\t" << option << "\n";
+      absl::StrAppend(&text, "ssh_option\t", option, "\n");
     }
   }
   for (int rank = ranks.first; rank <= ranks.second; ++rank) {
-    out << WorkerLine(config, rank);
+    absl::StrAppend(&text, WorkerLine(config, rank));
   }
   if (hosts.empty() || hosts == "coordinator") {
-    out << "target\tcoordinator\t"
-        << Destination(config, config.coordinator.host) << "\t"
-        << config.coordinator.host << "\t" << coordinator << "\t-\t-\t-\n";
+    absl::StrAppend(&text, "target\tcoordinator\t",
+                    Destination(config, config.coordinator.host), "\t",
+                    config.coordinator.host, "\t", coordinator, "\t-\t-\t-\n");
   }
-  return absl::OkStatus();
+  const std::string file = cluster::FormatClusterConfig(config);
+  for (absl::string_view line : absl::StrSplit(file, '\n', absl::SkipEmpty())) {
+    absl::StrAppend(&text, "file\t", line, "\n");
+  }
+  return text;
 }
 
 void RegisterTargets(CLI::App& app, Invocation& invocation) {

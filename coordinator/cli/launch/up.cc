@@ -162,11 +162,10 @@ void TakeBackStarted(const cluster::ClusterConfig& config,
                      const FleetCommand& options,
                      const std::vector<LaunchLine>& lines) {
   if (std::none_of(lines.begin(), lines.end(), RanAlready)) {
-    return TakeBack(
-        options.cluster,
-        options.hosts.empty()
-            ? std::vector<std::string>{""}
-            : std::vector<std::string>{options.hosts, kCoordinatorLabel});
+    return TakeBack(config, options.hosts.empty()
+                                ? std::vector<std::string>{""}
+                                : std::vector<std::string>{options.hosts,
+                                                           kCoordinatorLabel});
   }
   const int world = static_cast<int>(config.workers.size());
   const std::pair<int, int> ranks =  // None for "coordinator".
@@ -180,7 +179,7 @@ void TakeBackStarted(const cluster::ClusterConfig& config,
       return line.label == label && RanAlready(line);
     });
   });
-  TakeBack(options.cluster, labels);
+  TakeBack(config, labels);
 }
 
 // Whether workers are where the file says: one that ran before may not be.
@@ -230,8 +229,8 @@ absl::Status Up(const FleetCommand& options) {
   std::string output;
   const auto launch = [&](const std::string& hosts) {
     std::string some;
-    const absl::Status status = RunLaunchScript(restart ? "restart" : "start",
-                                                options.cluster, hosts, &some);
+    const absl::Status status =
+        RunLaunchScript(restart ? "restart" : "start", config, hosts, &some);
     output += some;
     return status;
   };

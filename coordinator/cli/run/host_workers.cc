@@ -75,10 +75,10 @@ absl::StatusOr<std::unique_ptr<HostWorkers>> HostWorkers::Start(
       FleetLock::Acquire(config.name, Deadline::After(kLockTime)));
   RF_RETURN_IF_ERROR(CheckNothingRuns(config));
   std::unique_ptr<HostWorkers> workers(
-      new HostWorkers(cluster_file, std::move(lock)));
+      new HostWorkers(config, std::move(lock)));
   workers->ranks_ = absl::StrCat("0-", config.workers.size() - 1);
   RF_RETURN_IF_ERROR(
-      RunLaunchScript("start", cluster_file, workers->ranks_, nullptr));
+      RunLaunchScript("start", config, workers->ranks_, nullptr));
   const std::vector<std::string> addresses = Addresses(config);
   const Deadline deadline = Deadline::After(kAnswerTime);
   for (size_t rank = 0; rank < addresses.size(); ++rank) {
@@ -93,13 +93,13 @@ absl::StatusOr<std::unique_ptr<HostWorkers>> HostWorkers::Start(
 }
 
 HostWorkers::~HostWorkers() {
-  if (!ranks_.empty()) TakeBack(cluster_file_, {ranks_});
+  if (!ranks_.empty()) TakeBack(config_, {ranks_});
 }
 
 absl::Status HostWorkers::Stop() {
   if (ranks_.empty()) return absl::OkStatus();
   const std::string ranks = std::exchange(ranks_, "");
-  return RunLaunchScript("stop", cluster_file_, ranks, nullptr);
+  return RunLaunchScript("stop", config_, ranks, nullptr);
 }
 
 }  // namespace ringfleet::coordinator::cli

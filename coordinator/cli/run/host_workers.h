@@ -15,17 +15,18 @@
 namespace ringfleet::coordinator::cli {
 
 // The workers of a cluster file on their hosts, without a coordinator, for as
-// long as one command needs them. They are stopped on every exit path but that
-// of a command which is killed; `ringfleet down` then ends them. Call from
-// main's thread.
+// long as one command needs them. They are stopped on every exit path, unless
+// the command is killed; `ringfleet down` then ends them. Call from main's
+// thread.
 class HostWorkers {
  public:
-  // Returns when all of them answer; then they are idle.
+  // Returns when all workers answer. They are idle then. `cluster_file` is the
+  // path for messages.
   //
   // Errors: INVALID_ARGUMENT: a worker's port is not known before it runs.
-  // FAILED_PRECONDITION: the fleet runs, or a part of it. UNAVAILABLE: hosts
-  // that cannot be reached, or a worker that ends or does not answer. Those of
-  // FleetLock and RunLaunchScript.
+  //   FAILED_PRECONDITION: a part of the fleet runs. UNAVAILABLE: a host cannot
+  //   be reached, or a worker ends or does not answer. Errors of FleetLock and
+  //   RunLaunchScript.
   static absl::StatusOr<std::unique_ptr<HostWorkers>> Start(
       const std::string& cluster_file, const cluster::ClusterConfig& config);
   ~HostWorkers();
@@ -36,14 +37,14 @@ class HostWorkers {
   static std::vector<std::string> Addresses(
       const cluster::ClusterConfig& config);
 
-  // Ends all of them. Later calls do nothing. Errors: those of RunLaunchScript.
+  // Ends all workers. Later calls do nothing. Errors: those of RunLaunchScript.
   absl::Status Stop();
 
  private:
-  HostWorkers(const std::string& cluster_file, FleetLock lock)
-      : cluster_file_(cluster_file), lock_(std::move(lock)) {}
+  HostWorkers(const cluster::ClusterConfig& config, FleetLock lock)
+      : config_(config), lock_(std::move(lock)) {}
 
-  const std::string cluster_file_;
+  const cluster::ClusterConfig config_;
   const FleetLock lock_;
   std::string ranks_;  // "0-3", once they may run.
 };

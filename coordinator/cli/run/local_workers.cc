@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +16,7 @@
 #include <filesystem>
 #include <fstream>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -37,14 +37,6 @@ constexpr int kLogLines = 5;
 // Files that this process and its gRPC need beside a few for each worker.
 constexpr size_t kOpenFiles = 64;
 
-std::string DescribeExit(int wait_status) {
-  if (WIFSIGNALED(wait_status)) {
-    return absl::StrCat("was killed by signal ", WTERMSIG(wait_status), " (",
-                        strsignal(WTERMSIG(wait_status)), ")");
-  }
-  return absl::StrCat("ended with code ", WEXITSTATUS(wait_status));
-}
-
 std::deque<std::string> LastLines(const std::string& path, size_t count) {
   std::ifstream file(path);
   std::deque<std::string> lines;
@@ -53,6 +45,18 @@ std::deque<std::string> LastLines(const std::string& path, size_t count) {
     if (lines.size() > count) lines.pop_front();
   }
   return lines;
+}
+
+// A worker that cannot write to its folder leaves no log. Returns the system's
+// reason, or "" if the folder can be written.
+std::string FolderProblem(const std::string& folder) {
+  const std::string path = absl::StrCat(folder, "/probe");
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  const bool written = fd >= 0 && write(fd, "x", 1) == 1;
+  const int error = errno;
+  if (fd >= 0) close(fd);
+  unlink(path.c_str());
+  return written ? "" : absl::StrCat(folder, ": ", std::strerror(error));
 }
 
 }  // namespace
@@ -85,19 +89,10 @@ LocalWorkers::~LocalWorkers() {
 
 absl::Status LocalWorkers::Stop() {
   EndAll();
-  const int failed = FailedWorker();
+  const int failed = FirstFailed();
   if (failed < 0) return absl::OkStatus();
-  return absl::InternalError(
-      absl::StrCat("local: worker ", failed, " ",
-                   DescribeExit(children_[failed].wait_status),
-                   " when the command was done, want 0"));
-}
-
-int LocalWorkers::FailedWorker() const {
-  for (size_t rank = 0; rank < children_.size(); ++rank) {
-    if (children_[rank].failed()) return static_cast<int>(rank);
-  }
-  return -1;
+  return absl::InternalError(absl::StrCat(
+      "local: ", DescribeEnd(failed), " when the command was done, want 0"));
 }
 
 std::string LocalWorkers::LogPath(int rank) const {
@@ -115,76 +110,68 @@ absl::Status LocalWorkers::Spawn(const std::vector<std::string>& arguments) {
         absl::StrCat("local: pipe: ", std::strerror(errno)));
   }
   alive_pipe_ = alive[1];
-  // The workers inherit the reading end only.
-  const int inherited = alive[0];
-  fcntl(inherited, F_SETFD, 0);
   const std::string binary = BinaryPath("ringfleet-worker");
   absl::Status status;
   for (int rank = 0; rank < count_ && status.ok(); ++rank) {
-    const std::string log = LogPath(rank);
     std::vector<std::string> words = {
         binary,         "--rank",      absl::StrCat(rank),
         "--listen",     "127.0.0.1:0", "--port-file",
-        PortPath(rank), "--parent-fd", absl::StrCat(inherited)};
+        PortPath(rank), "--parent-fd", absl::StrCat(alive[0])};
     words.insert(words.end(), arguments.begin(), arguments.end());
-    std::vector<char*> argv;
-    for (std::string& word : words) argv.push_back(word.data());
-    argv.push_back(nullptr);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null",
-                                     O_RDONLY, 0);
-    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, log.c_str(),
-                                     O_WRONLY | O_CREAT | O_APPEND, 0600);
-    posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO);
     // A terminal's Ctrl-C goes to this process only, which stops the workers
     // in order.
-    posix_spawnattr_t attributes;
-    posix_spawnattr_init(&attributes);
-    posix_spawnattr_setflags(&attributes,
-                             POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF);
-    sigset_t defaults;  // This process ignores them.
-    sigemptyset(&defaults);
-    sigaddset(&defaults, SIGPIPE);
-    sigaddset(&defaults, SIGXFSZ);
-    posix_spawnattr_setsigdefault(&attributes, &defaults);
-    pid_t pid;
-    const int error = posix_spawn(&pid, binary.c_str(), &actions, &attributes,
-                                  argv.data(), environ);
-    posix_spawn_file_actions_destroy(&actions);
-    posix_spawnattr_destroy(&attributes);
-    if (error != 0) {
-      status = absl::InternalError(absl::StrCat("local: cannot start ", binary,
-                                                ": ", std::strerror(error)));
+    absl::StatusOr<ChildProcess> child =
+        ChildProcess::Start({.command = std::move(words),
+                             .log = LogPath(rank),
+                             .own_group = true,
+                             .inherited_fd = alive[0]});
+    if (child.ok()) {
+      children_.push_back(*std::move(child));
     } else {
-      children_.push_back({.pid = pid});
+      status = Annotate(child.status(), "local");
     }
   }
-  close(inherited);
+  close(alive[0]);
   return status;
 }
 
-int LocalWorkers::ReapExited() {
-  int first = -1;
-  for (size_t rank = 0; rank < children_.size(); ++rank) {
-    Child& child = children_[rank];
-    if (!child.exited &&
-        waitpid(child.pid, &child.wait_status, WNOHANG) == child.pid) {
-      child.exited = true;
-    }
-    if (child.exited && first < 0) first = static_cast<int>(rank);
+int LocalWorkers::FirstEnded() {
+  const auto ended =
+      std::find_if(children_.begin(), children_.end(),
+                   [](ChildProcess& child) { return child.Ended(); });
+  return ended == children_.end() ? -1
+                                  : static_cast<int>(ended - children_.begin());
+}
+
+int LocalWorkers::FirstFailed() {
+  const auto failed =
+      std::find_if(children_.begin(), children_.end(), [](ChildProcess& child) {
+        return child.Ended() && !child.killed() && child.wait_status() != 0;
+      });
+  return failed == children_.end()
+             ? -1
+             : static_cast<int>(failed - children_.begin());
+}
+
+std::string LocalWorkers::DescribeEnd(int rank) const {
+  const int wait_status = children_[rank].wait_status();
+  if (WIFSIGNALED(wait_status)) {
+    return absl::StrCat("worker ", rank, " was killed by signal ",
+                        WTERMSIG(wait_status), " (",
+                        strsignal(WTERMSIG(wait_status)), ")");
   }
-  return first;
+  return absl::StrCat("worker ", rank, " ended with code ",
+                      WEXITSTATUS(wait_status));
 }
 
 absl::Status LocalWorkers::CheckRunning() {
-  const int exited = ReapExited();
-  if (exited < 0) return absl::OkStatus();
-  const std::deque<std::string> last = LastLines(LogPath(exited), 1);
+  const int ended = FirstEnded();
+  if (ended < 0) return absl::OkStatus();
+  const std::deque<std::string> last = LastLines(LogPath(ended), 1);
+  std::string reason = last.empty() ? FolderProblem(folder_) : last.back();
+  if (!reason.empty()) reason.insert(0, ": ");
   return absl::UnavailableError(
-      absl::StrCat("local: worker ", exited, " ",
-                   DescribeExit(children_[exited].wait_status),
-                   last.empty() ? "" : ": ", last.empty() ? "" : last.back()));
+      absl::StrCat("local: ", DescribeEnd(ended), reason));
 }
 
 absl::StatusOr<std::vector<std::string>> LocalWorkers::WaitAddresses() {
@@ -211,8 +198,8 @@ void LocalWorkers::Explain(const absl::Status& status) {
     return;
   }
   keep_folder_ = true;
-  const int exited = ReapExited();
-  int failing = FailedWorker() >= 0 ? FailedWorker() : exited;
+  int failing = FirstFailed();
+  if (failing < 0) failing = FirstEnded();
   for (size_t rank = 0; failing < 0 && rank < children_.size(); ++rank) {
     if (absl::StrContains(status.message(),
                           absl::StrCat("worker ", rank, " "))) {
@@ -228,25 +215,16 @@ void LocalWorkers::Explain(const absl::Status& status) {
 }
 
 void LocalWorkers::EndAll() {
-  for (const Child& child : children_) {
-    if (!child.exited) kill(child.pid, SIGTERM);
-  }
+  for (ChildProcess& child : children_) child.Signal(SIGTERM);
   const auto deadline = std::chrono::steady_clock::now() + kStopGrace;
-  const auto all_exited = [&] {
-    ReapExited();
+  const auto all_ended = [&] {
     return std::all_of(children_.begin(), children_.end(),
-                       [](const Child& child) { return child.exited; });
+                       [](ChildProcess& child) { return child.Ended(); });
   };
-  while (!all_exited() && std::chrono::steady_clock::now() < deadline) {
+  while (!all_ended() && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(kExitPoll);
   }
-  for (Child& child : children_) {
-    if (child.exited) continue;
-    kill(child.pid, SIGKILL);
-    waitpid(child.pid, &child.wait_status, 0);
-    child.exited = true;
-    child.killed = true;
-  }
+  for (ChildProcess& child : children_) child.Kill();
 }
 
 }  // namespace ringfleet::coordinator::cli

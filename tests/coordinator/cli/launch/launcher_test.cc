@@ -17,7 +17,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "cluster/config/config.h"
 #include "coordinator/cli/interrupt.h"
+#include "coordinator/cli/launch/targets.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -56,17 +58,22 @@ class LauncherTest : public ::testing::Test {
 
   std::string dir_;
   Interrupt interrupt_;
+  const cluster::ClusterConfig fleet_ = *cluster::ParseClusterConfig(
+      "model: /m\nworkers: [{port: 1}, {port: 2}]\n", "f.yaml", "/");
 };
 
-TEST_F(LauncherTest, ScriptGetsVerbFileRangeAndThisBinary) {
-  WriteScript("echo \"$*\"; basename \"$RINGFLEET_CLI\"; cat");
+TEST_F(LauncherTest, ScriptGetsVerbBinariesAndResolvedTargets) {
+  WriteScript("echo \"$*\"; cat");
+  const std::string folder =
+      std::filesystem::read_symlink("/proc/self/exe").parent_path();
   std::string output;
-  ASSERT_TRUE(RunLaunchScript("start", "/a b.yaml", "0-3", &output).ok());
-  EXPECT_EQ(output,
-            "start --cluster /a b.yaml --hosts 0-3\n"
-            "ringfleet_coordinator_test\n");
-  ASSERT_TRUE(RunLaunchScript("stop", "c", "", &output).ok());
-  EXPECT_THAT(output, HasSubstr("stop --cluster c\n"));
+  ASSERT_TRUE(RunLaunchScript("start", fleet_, "1", &output).ok());
+  EXPECT_EQ(output, absl::StrCat("start --targets - --bin-dir ", folder, "\n",
+                                 *FormatTargets(fleet_, "1")));
+  ASSERT_TRUE(RunLaunchScript("stop", fleet_, "", &output).ok());
+  EXPECT_THAT(output, HasSubstr("\ntarget\tcoordinator\t"));
+  EXPECT_EQ(RunLaunchScript("stop", fleet_, "1-2", &output),
+            FormatTargets(fleet_, "1-2").status());
 }
 
 TEST_F(LauncherTest, FailedHostsAreUnavailable) {
@@ -74,20 +81,20 @@ TEST_F(LauncherTest, FailedHostsAreUnavailable) {
       "echo '[1 beta] no'; echo 'fleet.sh: start failed on 1 (beta)' >&2; "
       "exit 1");
   std::string output;
-  const absl::Status status = RunLaunchScript("start", "f", "", &output);
+  const absl::Status status = RunLaunchScript("start", fleet_, "", &output);
   EXPECT_EQ(status, absl::UnavailableError("launch start: start failed on 1 "
                                            "(beta)"));
   EXPECT_THAT(output, HasSubstr("[1 beta] no\n"));
 }
 
 TEST_F(LauncherTest, WrongCallIsInvalidArgument) {
-  WriteScript("echo \"ringfleet: f:1: unknown key 'x'\" >&2; exit 2");
-  EXPECT_EQ(RunLaunchScript("start", "f", "", nullptr),
-            absl::InvalidArgumentError("launch start: f:1: unknown key 'x'"));
+  WriteScript("echo \"fleet.sh: unknown option '-x'\" >&2; exit 2");
+  EXPECT_EQ(RunLaunchScript("start", fleet_, "", nullptr),
+            absl::InvalidArgumentError("launch start: unknown option '-x'"));
 }
 
 TEST_F(LauncherTest, MissingScriptNamesItsPlace) {
-  const absl::Status status = RunLaunchScript("start", "f", "", nullptr);
+  const absl::Status status = RunLaunchScript("start", fleet_, "", nullptr);
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr(absl::StrCat(dir_, "/fleet.sh: No such file")));
@@ -98,7 +105,7 @@ TEST_F(LauncherTest, DeadlineEndsAScriptThatHangs) {
   std::string output;
   const absl::Time start = absl::Now();
   const absl::Status status = RunLaunchScript(
-      "start", "f", "", &output, Deadline::After(absl::Milliseconds(300)));
+      "start", fleet_, "", &output, Deadline::After(absl::Milliseconds(300)));
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_LT(absl::Now() - start, absl::Seconds(60));
 }
@@ -106,7 +113,7 @@ TEST_F(LauncherTest, DeadlineEndsAScriptThatHangs) {
 // A daemon that kept the script's output open would hold the caller for ever.
 TEST_F(LauncherTest, DeadlineHoldsWhenAnotherProcessKeepsTheOutputOpen) {
   WriteScript(absl::StrCat("sleep 20 & echo $! >", dir_, "/pid; exit 0"));
-  EXPECT_EQ(RunLaunchScript("start", "f", "", nullptr,
+  EXPECT_EQ(RunLaunchScript("start", fleet_, "", nullptr,
                             Deadline::After(absl::Seconds(2)))
                 .code(),
             absl::StatusCode::kDeadlineExceeded);
@@ -127,7 +134,7 @@ TEST_F(LauncherTest, AnInterruptEndsAScriptWithItsChildrenAndWaitsForThem) {
     std::ifstream(fifo) >> script >> child;
     Request();
   });
-  EXPECT_EQ(RunLaunchScript("start", "f", "", nullptr),
+  EXPECT_EQ(RunLaunchScript("start", fleet_, "", nullptr),
             absl::CancelledError("interrupted"));
   user.join();
   EXPECT_TRUE(std::filesystem::exists(absl::StrCat(dir_, "/ended")));
@@ -141,16 +148,16 @@ TEST_F(LauncherTest, AnInterruptEndsAScriptWithItsChildrenAndWaitsForThem) {
 TEST_F(LauncherTest, ScriptsEndByClosedPipesThoughThisProcessDoesNot) {
   WriteScript("yes | head -n 1 >/dev/null; echo ${PIPESTATUS[0]}");
   std::string output;
-  ASSERT_TRUE(RunLaunchScript("start", "f", "", &output).ok());
+  ASSERT_TRUE(RunLaunchScript("start", fleet_, "", &output).ok());
   EXPECT_EQ(output, "141\n");
 }
 
 TEST_F(LauncherTest, AfterAnInterruptOnlyWhatCleansUpIsStarted) {
   WriteScript(absl::StrCat("echo $1 >>", dir_, "/verbs"));
   Request();
-  EXPECT_EQ(RunLaunchScript("start", "f", "", nullptr),
+  EXPECT_EQ(RunLaunchScript("start", fleet_, "", nullptr),
             absl::CancelledError("interrupted"));
-  EXPECT_EQ(RunLaunchScript("stop", "f", "", nullptr,
+  EXPECT_EQ(RunLaunchScript("stop", fleet_, "", nullptr,
                             Deadline::After(absl::Minutes(1)),
                             /*interruptible=*/false),
             absl::OkStatus());
@@ -174,7 +181,7 @@ TEST_F(LauncherTest, ScriptEndsWithItsCaller) {
   WriteScript(absl::StrCat("exec 5>", fifo, "; echo x >&5; exec sleep 100"));
   const pid_t caller = fork();
   if (caller == 0) {
-    (void)RunLaunchScript("start", "f", "", nullptr);
+    (void)RunLaunchScript("start", fleet_, "", nullptr);
     _exit(0);
   }
   const int fd = open(fifo.c_str(), O_RDONLY);

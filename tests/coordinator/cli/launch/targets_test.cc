@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/cli/launch/targets.h"
 
-#include <sstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -13,26 +14,41 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 std::string Targets(absl::string_view yaml, absl::string_view hosts) {
   const auto config = cluster::ParseClusterConfig(
       absl::StrCat("model: m\n", yaml), "pool.yaml", "/base");
   if (!config.ok()) return std::string(config.status().message());
-  std::ostringstream out;
-  const absl::Status status = PrintTargets(*config, hosts, out);
-  return status.ok() ? out.str() : std::string(status.message());
+  const absl::StatusOr<std::string> targets = FormatTargets(*config, hosts);
+  return targets.ok() ? *targets : std::string(targets.status().message());
 }
 
 TEST(TargetsTest, LoopbackFleetIsLocal) {
-  EXPECT_EQ(
+  EXPECT_THAT(
       Targets("workers: [{port: 1}, {host: localhost, threads: 2}]", ""),
-      "fleet\tpool\n"
-      "log_dir\t-\n"
-      "insecure\tno\n"
-      "coordinator\t127.0.0.1:50051\n"
-      "target\t0\tlocal\t127.0.0.1\t127.0.0.1:1\tcores/2\t-\t-\n"
-      "target\t1\tlocal\tlocalhost\tlocalhost:50052\t2\t-\t-\n"
-      "target\tcoordinator\tlocal\t127.0.0.1\t127.0.0.1:50051\t-\t-\t-\n");
+      StartsWith("fleet\tpool\n"
+                 "log_dir\t-\n"
+                 "insecure\tno\n"
+                 "coordinator\t127.0.0.1:50051\n"
+                 "target\t0\tlocal\t127.0.0.1\t127.0.0.1:1\tcores/2\t-\t-\n"
+                 "target\t1\tlocal\tlocalhost\tlocalhost:50052\t2\t-\t-\n"
+                 "target\tcoordinator\tlocal\t127.0.0.1\t127.0.0.1:50051\t-\t-"
+                 "\t-\nfile\t"));
+}
+
+TEST(TargetsTest, FileLinesAreTheResolvedFile) {
+  const auto config = cluster::ParseClusterConfig(
+      "model: m\nworkers: [{port: 1}]\n", "pool.yaml", "/base");
+  ASSERT_TRUE(config.ok());
+  std::string file;
+  for (absl::string_view line :
+       absl::StrSplit(*FormatTargets(*config, "0"), '\n', absl::SkipEmpty())) {
+    if (absl::ConsumePrefix(&line, "file\t"))
+      absl::StrAppend(&file, line, "\n");
+  }
+  EXPECT_EQ(file, cluster::FormatClusterConfig(*config));
+  EXPECT_THAT(file, HasSubstr("/base/m"));
 }
 
 TEST(TargetsTest, SshSectionMeansSshAlsoOnLoopback) {
