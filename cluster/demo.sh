@@ -42,27 +42,53 @@ free_port() {
 step 1 "packages"
 "$root/cluster/install-packages.sh"
 
-step 2 "build (build/bin; the first time takes some minutes)"
-log=$(mktemp)
-cmake --preset release -S "$root" >"$log" 2>&1 &&
-  cmake --build "$root/build" --target ringfleet ringfleet-coordinator \
-    ringfleet-worker -j "$(nproc)" >>"$log" 2>&1 || {
-  tail -n 30 "$log" >&2
-  rm -f "$log"
-  exit 1
-}
-rm -f "$log"
-
 work=$(mktemp -d)
 export XDG_STATE_HOME=$work/state
 ringfleet=$root/build/bin/ringfleet
 fleet=$work/demo.yaml
+builder=''
 stop() {
-  "$ringfleet" down --cluster "$fleet" >/dev/null 2>&1 || true
+  [[ -z $builder ]] || kill -- "-$builder" 2>/dev/null || true
+  [[ ! -e $fleet ]] || "$ringfleet" down --cluster "$fleet" >/dev/null 2>&1 || true
   rm -rf "$work"
 }
 trap stop EXIT
 trap 'exit 130' INT TERM
+
+# Shows ninja's progress: on a terminal its own line, elsewhere a line of it every
+# ten seconds.
+build() {
+  local command=(cmake --build "$root/build" --target ringfleet
+    ringfleet-coordinator ringfleet-worker -j "$(nproc)") last='' line tick
+  if [[ -t 1 ]]; then
+    "${command[@]}"
+    return
+  fi
+  set -m  # A process group of its own, which an interrupt ends as a whole.
+  "${command[@]}" >"$work/build.log" 2>&1 &
+  builder=$!
+  set +m
+  for ((tick = 1; ; ++tick)); do
+    kill -0 "$builder" 2>/dev/null || break
+    sleep 0.2
+    ((tick % 50 == 0)) || continue
+    line=$(grep -o '^\[[0-9]*/[0-9]*\]' "$work/build.log" | tail -n 1 || true)
+    [[ $line == "$last" ]] || echo "      $line"
+    last=$line
+  done
+  local code=0
+  wait "$builder" || code=$?
+  builder=''
+  ((code == 0)) || tail -n 30 "$work/build.log" >&2
+  return "$code"
+}
+
+step 2 "build (build/bin; the first time takes some minutes)"
+cmake --preset release -S "$root" >"$work/configure.log" 2>&1 || {
+  tail -n 30 "$work/configure.log" >&2
+  exit 1
+}
+build
 cat >"$fleet" <<EOF
 name: demo
 model: $root/tests/models/tiny-v3

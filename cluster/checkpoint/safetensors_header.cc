@@ -124,10 +124,11 @@ absl::StatusOr<HeaderEntry> ParseEntry(const std::string& name,
   }
   uint64_t bytes = 0;
   overflow |= __builtin_mul_overflow(count, known->bytes, &bytes);
-  if (overflow || bytes != entry.info.bytes) {
-    return bad(dtype_name, " [", absl::StrJoin(entry.info.shape, ", "),
-               "] has ", entry.info.bytes, " bytes, want ",
-               overflow ? "fewer than 2^64" : absl::StrCat(bytes));
+  const std::string sizes = absl::StrJoin(entry.info.shape, ", ");
+  if (overflow) return bad("shape [", sizes, "] is larger than any file");
+  if (bytes != entry.info.bytes) {
+    return bad(dtype_name, " [", sizes, "] has ", entry.info.bytes,
+               " bytes, want ", bytes);
   }
   if (known->dtype.has_value()) {
     entry.info.dtype = *known->dtype;

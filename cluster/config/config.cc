@@ -199,9 +199,13 @@ absl::StatusOr<ClusterConfig> ParseClusterConfig(absl::string_view yaml,
 
   const ConfigSection coordinator(&reading, top.Find("coordinator"),
                                   "coordinator", {"host", "port", "http_port"});
+  if (coordinator.Find("http_port") != nullptr) {
+    reading.Fail(coordinator.LineOf("http_port"),
+                 "coordinator.http_port: no longer a key; HTTP will be set "
+                 "under http: in a later version");
+  }
   coordinator.Host("host", &config.coordinator.host);
   coordinator.Integer("port", 1, kMaxPort, &config.coordinator.port);
-  coordinator.Integer("http_port", 1, kMaxPort, &config.coordinator.http_port);
   CheckReachable(&reading, coordinator.LineOf("host"), "coordinator.host",
                  config.coordinator.host, config.security);
 
@@ -219,8 +223,10 @@ absl::StatusOr<ClusterConfig> LoadClusterConfig(const std::string& path) {
   const std::filesystem::path absolute =
       std::filesystem::absolute(path, error).lexically_normal();
   if (!std::filesystem::is_regular_file(absolute, error)) {
-    return absl::NotFoundError(
-        absl::StrCat("cluster file: ", path, ": no such file"));
+    return absl::NotFoundError(absl::StrCat(
+        "cluster file: ", path,
+        std::filesystem::exists(absolute, error) ? ": is not a regular file"
+                                                 : ": no such file"));
   }
   std::ifstream in(absolute, std::ios::binary);
   std::string yaml(kMaxConfigFileBytes + 1, '\0');

@@ -24,7 +24,6 @@ namespace ringfleet::cluster {
 struct CoordinatorConfig {
   std::string host = "127.0.0.1";  // Reached by ssh, listened on, advertised.
   int port = 50051;
-  int http_port = 8080;  // Reserved for the HTTP API; nothing listens on it.
 };
 
 struct WorkerConfig {

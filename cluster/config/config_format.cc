@@ -57,9 +57,7 @@ std::string FormatClusterConfig(const ClusterConfig& config) {
   std::string out = absl::StrCat("name: ", Quoted(config.name), "\n",
                                  FormatSettings(config.settings));
   absl::StrAppend(&out, "coordinator: {host: ", Quoted(config.coordinator.host),
-                  ", port: ", config.coordinator.port,
-                  ", http_port: ", config.coordinator.http_port,
-                  "}\nworkers:\n");
+                  ", port: ", config.coordinator.port, "}\nworkers:\n");
   for (const WorkerConfig& worker : config.workers) {
     absl::StrAppend(&out, "  - {host: ", Quoted(worker.host),
                     ", address: ", Quoted(worker.address),

@@ -20,8 +20,25 @@ namespace {
 // The deepest legal value is an element of ssh.options, at depth 3.
 constexpr size_t kMaxDepth = 8;
 
+// Returns true if `text`, which begins with a quote, has the closing one too.
+bool IsClosed(absl::string_view text) {
+  const char quote = text[0];
+  for (size_t i = 1; i < text.size(); ++i) {
+    const bool doubled = quote == '\'' && text.substr(i, 2) == "''";
+    if (doubled || (quote == '"' && text[i] == '\\')) {
+      ++i;
+    } else if (text[i] == quote) {
+      return true;
+    }
+  }
+  return false;
+}
+
 class TreeBuilder : public YAML::EventHandler {
  public:
+  // `yaml` outlives the builder.
+  explicit TreeBuilder(absl::string_view yaml) : yaml_(yaml) {}
+
   ConfigTree root;
 
   void OnDocumentStart(const YAML::Mark& mark) override {}
@@ -39,6 +56,13 @@ class TreeBuilder : public YAML::EventHandler {
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t,
                 const std::string& value) override {
     CheckTag(mark, tag);
+    // yaml-cpp takes the end of the file for the closing quote.
+    const absl::string_view text =
+        yaml_.substr(std::min<size_t>(std::max(mark.pos, 0), yaml_.size()));
+    if (tag == "!" && !text.empty() && (text[0] == '"' || text[0] == '\'') &&
+        !IsClosed(text)) {
+      throw YAML::ParserException(mark, "the quote is not closed");
+    }
     if (std::any_of(value.begin(), value.end(), absl::ascii_iscntrl)) {
       throw YAML::ParserException(mark, "value holds a control character");
     }
@@ -110,8 +134,9 @@ class TreeBuilder : public YAML::EventHandler {
     Add(mark, std::move(tree));
   }
 
-  std::vector<ConfigTree>
-      open_;  // Unfinished maps and sequences, outermost first.
+  const absl::string_view yaml_;
+  // Unfinished maps and sequences, outermost first.
+  std::vector<ConfigTree> open_;
 };
 
 }  // namespace
@@ -126,7 +151,7 @@ absl::StatusOr<ConfigTree> ParseConfigTree(absl::string_view yaml,
   try {
     std::istringstream in{std::string(yaml)};
     YAML::Parser parser(in);
-    TreeBuilder builder, second;
+    TreeBuilder builder(yaml), second(yaml);
     if (!parser.HandleNextDocument(builder)) {
       return absl::InvalidArgumentError(
           absl::StrCat(file, ":1: empty, want at least 'model' and 'workers'"));

@@ -144,6 +144,9 @@ absl::StatusOr<nlohmann::json> ParseObject(absl::string_view json,
     return absl::InvalidArgumentError(absl::StrCat(
         file, ": ", json.size(), " bytes, want at most ", kMaxConfigBytes));
   }
+  if (json.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(file, " is empty"));
+  }
   const absl::Status depth = CheckJsonDepth(json);
   if (!depth.ok()) return Annotate(depth, file);
   try {

@@ -137,7 +137,9 @@ absl::StatusOr<std::unique_ptr<DaemonServer>> DaemonServer::Start(
     absl::FunctionRef<void(grpc::ServerBuilder&)> register_services) {
   if (!allow_insecure && !IsLoopback(listen.host)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("binding ", listen.host, " without TLS needs --insecure"));
+        absl::StrCat("binding ", listen.host,
+                     " needs --insecure: there is no encryption or "
+                     "authentication"));
   }
   RF_RETURN_IF_ERROR(CheckCanListen(listen));
 

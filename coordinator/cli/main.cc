@@ -67,7 +67,7 @@ unavailable, lost or late, 4 corrupt or mismatching data, 130 interrupted,
 141 nobody reads stdout any more.
 )";
 
-// Whether a command line that could not be parsed asks for JSON.
+// Returns true if a command line that could not be parsed asks for JSON.
 bool AsksForJson(int argc, char** argv) {
   const auto is_json = [](absl::string_view format) {
     return format == "json" || format == "jsonl";
@@ -85,7 +85,7 @@ bool AsksForJson(int argc, char** argv) {
   return false;
 }
 
-// Whether the word, if there is one, is a verb.
+// Returns true if the word is a verb or empty.
 bool IsKnown(const std::string& verb, const CLI::App& app) {
   const auto is_it = [&](const CLI::App* part) {
     return part->get_name() == verb;
@@ -93,7 +93,7 @@ bool IsKnown(const std::string& verb, const CLI::App& app) {
   return verb.empty() || !app.get_subcommands(is_it).empty();
 }
 
-// Ends a command line that asks for the help text or the version.
+// Prints the help text or the version, and returns the exit code.
 int PrintHelp(const CLI::App& app, const CLI::ParseError& request) {
   std::ostringstream text;
   app.exit(request, text, text);
@@ -118,13 +118,19 @@ int Main(int argc, char** argv) {
   for (const RegisterCommand add : kCommands) add(app, invocation);
   CheckNumbers(app);
 
-  // What stands behind an option is no verb.
-  std::string verb = argc > 1 && argv[1][0] != '-' ? argv[1] : "";
+  std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+  // `help VERB` is `VERB --help`.
+  if (!arguments.empty() && arguments[0] == "help") {
+    arguments.erase(arguments.begin());
+    arguments.push_back("--help");
+  }
+  // A word behind an option is no verb.
+  std::string verb =
+      !arguments.empty() && arguments[0][0] != '-' ? arguments[0] : "";
   absl::Status status;
   bool interrupted = false;
   bool output_closed = false;
   try {
-    std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
     if (!arguments.empty() && arguments[0] == "bench") {
       arguments = WithLongOptions(std::move(arguments));
     }
@@ -154,18 +160,17 @@ int Main(int argc, char** argv) {
     try {
       status = invocation.run();
     } catch (const std::exception& error) {
-      // No code here throws on purpose; what a library does is an error like
-      // another, so that workers are stopped and the caller gets its document.
+      // A library may throw. Its exception becomes an error, so that workers
+      // are stopped and the caller gets its document.
       status = absl::InternalError(absl::StrCat("internal: ", error.what()));
     }
     interrupted = interrupt.requested();
     output_closed = interrupt.exit_code() == kOutputClosedExit;
   }
-  // As a program that SIGPIPE ends: there is nothing to say, and nobody to
-  // tell.
+  // Ends like a program that SIGPIPE ends, without a word.
   if (output_closed) return kOutputClosedExit;
   if (!status.ok()) PrintError(status, invocation.json);
-  // Somebody else may have cancelled the job that this command waited for.
+  // Another client may have cancelled the job that this command waited for.
   if (absl::IsCancelled(status) && !interrupted) return 1;
   return ExitCode(status);
 }

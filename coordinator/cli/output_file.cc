@@ -33,8 +33,8 @@ absl::Status OpenError(const std::string& path, int error) {
              : absl::InvalidArgumentError(status.message());
 }
 
-// What is at a path, behind its links; nothing: there is nothing, and a file
-// can be made.
+// Returns the state of the file at a path, after following links; nullopt:
+// there is none, and a file can be made.
 absl::StatusOr<std::optional<struct stat>> StateOf(const std::string& path) {
   struct stat state = {};
   if (stat(path.c_str(), &state) != 0) {

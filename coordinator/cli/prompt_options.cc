@@ -106,9 +106,9 @@ absl::StatusOr<v1::Prompt> ReadPrompt(const PromptOptions& options) {
                     (options.file_given->count() > 0) +
                     (options.ids_given->count() > 0);
   if (given != 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("usage: ", given, " prompts given, want one of -p, -f, ",
-                     options.ids_option));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "usage: ", given == 0 ? "give a prompt" : "give only one prompt",
+        ": -p, -f or ", options.ids_option));
   }
   v1::Prompt prompt;
   if (options.ids_given->count() > 0) {

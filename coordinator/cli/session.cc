@@ -8,6 +8,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cluster/checkpoint/open_model.h"
 #include "cluster/config/config.h"
@@ -33,6 +34,13 @@ constexpr std::chrono::milliseconds kBreakTime{200};
 bool ConnectionBroke(grpc::Channel& channel) {
   return channel.WaitForStateChange(
       GRPC_CHANNEL_READY, std::chrono::system_clock::now() + kBreakTime);
+}
+
+// Returns true if the host refused the connection.
+bool NothingListens(const grpc::Status& status) {
+  return status.error_code() == grpc::StatusCode::UNAVAILABLE &&
+         (absl::StrContains(status.error_message(), "Connection refused") ||
+          absl::StrContains(status.error_message(), "FD shutdown"));
 }
 
 }  // namespace
@@ -102,10 +110,15 @@ absl::Status Session::Connect(const SessionOptions& options) {
   const grpc::Status status = stub_->DescribeCluster(
       call.context(), v1::DescribeClusterRequest(), &state);
   RF_RETURN_IF_ERROR(Interrupt::Get().status());
+  if (NothingListens(status)) {
+    return absl::UnavailableError(absl::StrCat(
+        "coordinator: nothing listens on ", address_,
+        "; `ringfleet up --cluster ", options.cluster, "` starts the fleet"));
+  }
   if (!status.ok()) {
-    return absl::UnavailableError(
-        absl::StrCat("coordinator: no answer from ", address_, " (",
-                     status.error_message(), "); is the fleet up?"));
+    return absl::UnavailableError(absl::StrCat("coordinator: no answer from ",
+                                               address_, " (",
+                                               status.error_message(), ")"));
   }
   const std::string model = options.flags.Given("model");
   if (!model.empty() && !cluster::IsSameModel(model, state.model())) {

@@ -323,8 +323,8 @@ TEST_F(BadInputTest, Prompts) {
   ExpectError(with({"--prompt-ids", "1,-1"}), 2, {"'-1'", "want"});
   ExpectError(with({"--prompt-ids", "0,2048"}), 2,
               {"2048", "index 1", "vocab_size"});
-  ExpectError(with({}), 2, {"0 prompts", "-p"});
-  ExpectError(with({"-p", "x", "-f", "y"}), 2, {"2 prompts"});
+  ExpectError(with({}), 2, {"give a prompt: -p, -f or --prompt-ids"});
+  ExpectError(with({"-p", "x", "-f", "y"}), 2, {"give only one prompt"});
   ExpectError(with({"-f", File("absent.txt")}), 2, {"absent.txt"});
   ExpectError(with({"-c", "8", "--prompt-ids", "1,2,3,4,5,6,7,8,9"}), 2,
               {"9 tokens", "at most 8"});
@@ -536,7 +536,7 @@ TEST_F(BadInputTest, ClusterFiles) {
                            std::to_string(testing::FreePort()) +
                            "}\nworkers:\n  - {port: 0}\n");
   ExpectError({"submit", "--cluster", cluster(), "-p", "x"}, 3,
-              {"127.0.0.1:", "is the fleet up?"});
+              {"nothing listens on 127.0.0.1:", "ringfleet up --cluster"});
 }
 
 // The shard would fit into the machine, but not into the process (ulimit -v).

@@ -85,6 +85,15 @@ TEST_F(HelpTest, EveryVerbOfAnExampleExists) {
   }
 }
 
+TEST_F(HelpTest, HelpIsAWordToo) {
+  EXPECT_EQ(Cli({"help"}).output, Cli({"--help"}).output);
+  const Finished verb = Cli({"help", "plan"});
+  EXPECT_EQ(verb.code, 0);
+  EXPECT_EQ(verb.output, Cli({"plan", "--help"}).output);
+  EXPECT_THAT(Cli({"help", "frob"}).error_line(),
+              HasSubstr("unknown verb 'frob'"));
+}
+
 TEST(DocumentsTest, LinksLeadToFiles) {
   static const std::regex link(R"(\]\(([^):#]+)[^):]*\))");
   const std::filesystem::path source = RINGFLEET_SOURCE_DIR;

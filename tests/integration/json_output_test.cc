@@ -112,6 +112,10 @@ TEST_F(JsonOutputTest, TextGoesToStdoutAndTheRestToStderr) {
   EXPECT_EQ(text.output,
             Cli(as_json).document()["text"].get<std::string>() + "\n");
   EXPECT_THAT(text.errors, HasSubstr("tokens/s"));
+  // One token has no rate.
+  const Finished one =
+      Cli({"generate", "--model", Model(), "-p", "def ", "-n", "1"});
+  EXPECT_THAT(one.errors, HasSubstr(" | 1 token | length"));
 }
 
 TEST_F(JsonOutputTest, ScoreWithEverything) {

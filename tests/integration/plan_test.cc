@@ -30,6 +30,15 @@ TEST_F(PlanCliTest, PlansFromAConfigurationAlone) {
   const Finished wrong = Cli(small);
   EXPECT_EQ(wrong.code, 2);
   EXPECT_THAT(wrong.error_line(), HasSubstr("--memory 0"));
+  // All that is missing is named at once.
+  const Finished short_of =
+      Cli({"plan", "--model", "synth:r1-slice", "--hosts", "2"});
+  EXPECT_EQ(short_of.code, 2);
+  EXPECT_THAT(
+      short_of.error_line(),
+      HasSubstr("usage: give also --memory (GiB of a host), --bandwidth "
+                "(GB/s of a host's memory), --network (Gbit/s of a "
+                "host), --latency (us one way)"));
   EXPECT_TRUE(wrong.document().contains("error"));
 }
 

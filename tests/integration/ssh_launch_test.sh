@@ -308,6 +308,26 @@ fleet run 'echo once'
 expect_code 0
 expect_lines 1
 
+it "resolved targets replace the cluster file"
+"$RINGFLEET_CLI" targets --cluster "$tmp/fleet.yaml" --hosts 1 >"$tmp/targets"
+output=$(cd / && RINGFLEET_CLI=/nonexistent "$fleet_sh" start \
+  --targets "$tmp/targets" --bin-dir "$tmp/bin" 2>&1)
+code=$?
+expect_code 0
+expect_lines 1
+expect_line '\[1 [^ ]+\] started pid [0-9]+'
+output=$("$fleet_sh" stop --targets - <"$tmp/targets" 2>&1)
+code=$?
+expect_code 0
+expect_line '\[1 [^ ]+\] stopped pid [0-9]+'
+fleet status --targets "$tmp/targets"
+expect_code 2
+expect_line "fleet.sh: --targets replaces --cluster and --hosts; .*"
+output=$("$fleet_sh" status --targets - </dev/null 2>&1)
+code=$?
+expect_code 2
+expect_line "fleet.sh: no targets from -, want the output of ringfleet targets .*"
+
 it "a wrong call is told, with exit code 2"
 fleet start --hosts 0-3
 expect_code 2

@@ -119,8 +119,8 @@ absl::Status OutputFolder::CheckSpace(uint64_t bytes) const {
   const uint64_t available = uint64_t{info.f_bavail} * info.f_frsize;
   if (available >= bytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrFormat(
-      "%s: %.2f GB of space, want %.2f GB", path_,
-      static_cast<double>(available) / 1e9, static_cast<double>(bytes) / 1e9));
+      "%s: %.1f MB free, %.1f MB needed", path_,
+      static_cast<double>(available) / 1e6, static_cast<double>(bytes) / 1e6));
 }
 
 absl::Status OutputFolder::Begin(absl::string_view name) {

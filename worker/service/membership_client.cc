@@ -73,7 +73,9 @@ void MembershipClient::Loop() {
       return;
     }
     if (status.message() != last_message) {
-      RF_LOG(kWarning, "coordinator ", coordinator_, ": ", status.message(),
+      RF_LOG(kWarning, "coordinator ", coordinator_, ": ",
+             absl::IsDeadlineExceeded(status) ? "no gRPC server answers there"
+                                              : status.message(),
              "; trying again");
       last_message = std::string(status.message());
     }

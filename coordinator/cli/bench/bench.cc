@@ -24,34 +24,34 @@ namespace ringfleet::coordinator::cli {
 namespace {
 
 constexpr char kBenchFooter[] = R"(
-Times prompts and generation as llama.cpp's llama-bench does, under its names
-and keys, so that the two can be put side by side. Lists are as in 1,8,32, 1-8,
-0-1024+512 or 1-8*2; every combination is one test:
+Times prompts and generation as llama.cpp's llama-bench does, with its names and
+keys, so that results can be compared. A list is 1,8,32, 1-8, 0-1024+512 or
+1-8*2. Every combination is one test:
   pp512          evaluate a prompt of 512 tokens (-p)
   tg128          generate 128 tokens, one step each (-n)
   pp512+tg128    one after the other (-pg 512,128)
   ... @ d2048    with 2048 tokens in the cache before the clock starts (-d)
--np 8 runs a test for 8 sequences at once. Ids are random, the same in every
-run, behind a BOS; what is drawn (greedily) is replaced by them, and end tokens
-end nothing. The clock runs from handing the first step to the workers to its
-last result, through the same queues that requests take.
+-np 8 runs a test for 8 sequences at once. Ids are random, equal in every run, and
+follow a BOS. Generated ids are replaced by random ones; end tokens are ignored.
+The clock starts when the first step goes to the workers and stops at the last
+result. Steps take the same queues as requests.
 
 Columns and keys beside llama-bench's:
-  t/s              avg_ts: tokens of all sequences; +- is the deviation of -r
+  t/s              avg_ts: tokens of all sequences; +- is the deviation over -r
                    repetitions
-  world            workers; size (model_size) is their weights in memory, added
-  bytes_per_token  weights and cached rows that all workers need from memory,
-                   a matrix once a step however many tokens share it, of experts
-                   those that a token chose; for each token of the step
-  read_gbps        the same by time, GB/s of 1e9 bytes, mean over the hosts
-  host_read_gbps   what a host's memory gives: its workers read 512 MiB or more
-                   together for a second before and after each repetition, the
+  world            number of workers; size (model_size) is the sum of their
+                   weights in memory
+  bytes_per_token  weights and cached rows that all workers read from memory for
+                   one token of a step; a matrix is read once a step for all its
+                   tokens, and only chosen experts are read
+  read_gbps        these bytes over time, GB/s of 1e9 bytes, mean over the hosts
+  host_read_gbps   memory bandwidth of a host: its workers read 512 MiB or more
+                   together for a second before and after each repetition; the
                    mean
-  bandwidth_share  read_gbps / host_read_gbps of each repetition, the mean: 1 is
-                   the limit of generation; more when the model fits into a
-                   cache
-n_batch and n_ubatch are the prompt tokens that one step takes. There is no
-build number, and what describes GPUs and batching is left out.
+  bandwidth_share  read_gbps / host_read_gbps, mean over repetitions: 1 is the
+                   limit of generation, unless the model fits into a cache
+n_batch and n_ubatch are the prompt tokens of one step. There is no build number,
+and no column for GPUs and batching.
 
 Examples:
   ringfleet bench --model tests/models/tiny-v3 -p 128 -n 32 -r 3
@@ -106,8 +106,8 @@ class Printer {
   Json document_ = Json::array();
 };
 
-// What is being done, on a terminal in one line that changes, with --progress
-// in lines that stay.
+// Shows the running test: on a terminal in one line that changes, with
+// --progress in lines that stay.
 class BenchProgressLine {
  public:
   BenchProgressLine(const v1::BenchRequest& request, bool stays)

@@ -13,29 +13,28 @@
 #include "cluster/model/dtype_names.h"
 #include "cluster/wire/op_descriptor.h"
 #include "coordinator/cli/bench/bench_request.h"
+#include "coordinator/cli/table.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
 
-struct Column {
-  const char* name;
-  int width;
-  bool right;  // Numbers are.
-};
-// The first ones as wide as llama-bench's.
-constexpr Column kColumns[] = {{"model", 30, false},
-                               {"size", 10, true},
-                               {"params", 10, true},
-                               {"backend", 10, false},
-                               {"threads", 7, true},
-                               {"world", 5, true},
-                               {"n_parallel", 10, true},
-                               {"test", 15, true},
-                               {"t/s", 20, true},
-                               {"bytes_per_token", 15, true},
-                               {"read_gbps", 9, true},
-                               {"host_read_gbps", 14, true},
-                               {"bandwidth_share", 15, true}};
+// The first columns are as wide as llama-bench's.
+const Table& BenchTable() {
+  static const Table table({{"model", false, 30},
+                            {"size", true, 10},
+                            {"params", true, 10},
+                            {"backend", false, 10},
+                            {"threads", true, 7},
+                            {"world", true, 5},
+                            {"n_parallel", true, 10},
+                            {"test", true, 15},
+                            {"t/s", true, 20},
+                            {"bytes_per_token", true, 15},
+                            {"read_gbps", true, 9},
+                            {"host_read_gbps", true, 14},
+                            {"bandwidth_share", true, 15}});
+  return table;
+}
 
 double Mean(const std::vector<double>& values) {
   return values.empty() ? 0
@@ -88,21 +87,7 @@ std::string TimeText(int64_t unix_ms) {
                           absl::UTCTimeZone());
 }
 
-std::string TableLine(const std::vector<std::string>& cells) {
-  std::string line = "|";
-  for (size_t i = 0; i < cells.size(); ++i) {
-    // Bytes that go on with a character take no room.
-    const auto extra = std::count_if(
-        cells[i].begin(), cells[i].end(),
-        [](char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; });
-    const int width = kColumns[i].width + static_cast<int>(extra);
-    absl::StrAppendFormat(&line, kColumns[i].right ? " %*s |" : " %-*s |",
-                          width, cells[i]);
-  }
-  return line + "\n";
-}
-
-// Unrounded, and null where nothing was measured.
+// The unrounded value; null where nothing was measured.
 Json OrNull(double value) { return value > 0 ? Json(value) : Json(); }
 
 std::string TextOrDash(const absl::FormatSpec<double>& format, double value) {
@@ -218,21 +203,12 @@ std::string BenchCsvLine(const BenchResult& result) {
   return line + "\n";
 }
 
-std::string BenchTableHeader() {
-  std::vector<std::string> names;
-  std::vector<std::string> rules;
-  for (const Column& column : kColumns) {
-    names.push_back(column.name);
-    rules.push_back(std::string(column.width - (column.right ? 1 : 0), '-') +
-                    (column.right ? ":" : ""));
-  }
-  return TableLine(names) + TableLine(rules);
-}
+std::string BenchTableHeader() { return BenchTable().Header(); }
 
 std::string BenchTableLine(const BenchResult& result) {
   const v1::BenchProgress::Setup& setup = result.setup;
   const BenchFigures figures = FiguresOf(result);
-  return TableLine(
+  return BenchTable().Row(
       {TypeText(setup), SizeText(setup.weight_bytes()),
        CountText(setup.parameters()), "CPU", absl::StrCat(setup.threads()),
        absl::StrCat(setup.world()), absl::StrCat(result.test.n_parallel()),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Results of `bench` in the forms that llama-bench gives its own, with columns
-// and keys of ours behind them.
+// Results of `bench` in llama-bench's forms. Columns and keys of ours follow
+// llama-bench's.
 #ifndef RINGFLEET_COORDINATOR_CLI_BENCH_BENCH_REPORT_H_
 #define RINGFLEET_COORDINATOR_CLI_BENCH_BENCH_REPORT_H_
 
@@ -13,39 +13,40 @@
 
 namespace ringfleet::coordinator::cli {
 
-// One test as it was measured.
+// The samples of one test.
 struct BenchResult {
   v1::BenchProgress::Setup setup;
   v1::BenchTest test;
-  int64_t unix_ms = 0;  // Its start.
+  int64_t unix_ms = 0;  // Start of the test.
   std::vector<v1::BenchProgress::Sample> samples;
 };
 
-// What the samples come to. Tokens are those of all sequences.
+// Averages over the samples. Tokens are counted over all sequences.
 struct BenchFigures {
-  std::vector<double> tokens_per_second;  // Of each sample.
+  std::vector<double> tokens_per_second;  // One for each sample.
   double avg_ns = 0;
-  double stddev_ns = 0;  // Of the samples, n - 1; 0 for one.
+  double stddev_ns = 0;  // With n - 1 samples; 0 for one sample.
   double avg_ts = 0;
   double stddev_ts = 0;
   double bytes_per_token = 0;  // Over all workers.
-  double read_gbps = 0;        // Of one host: the mean.
-  double host_read_gbps = 0;   // Of one host: the mean; 0: not measured.
-  std::vector<double> shares;  // Of what the host gives, of each sample that
-                               // it was measured for.
-  double bandwidth_share = 0;  // The mean of these; 0 without.
+  double read_gbps = 0;        // Read by one host: the mean over hosts.
+  double host_read_gbps = 0;   // Memory bandwidth of a host; 0: not measured.
+  std::vector<double> shares;  // Read rate over bandwidth, one for each sample
+                               // whose bandwidth was measured.
+  double bandwidth_share = 0;  // Mean of `shares`; 0: there are none.
 };
 BenchFigures FiguresOf(const BenchResult& result);
 
-// An object with llama-bench's keys and ours; null where nothing was measured.
+// Returns an object with llama-bench's keys and ours. A value that was not
+// measured is null.
 Json BenchJson(const BenchResult& result);
 
-// The same without the single samples, as llama-bench prints it: a line of
-// names, then lines of quoted values. Each ends with a newline.
+// CSV as llama-bench prints it: a line of names, then lines of quoted values.
+// Single samples are left out. Each line ends with a newline.
 std::string BenchCsvHeader();
 std::string BenchCsvLine(const BenchResult& result);
 
-// A table in Markdown, to be printed line by line, and what belongs below it.
+// A table in Markdown that is printed line by line, and the text below it.
 std::string BenchTableHeader();
 std::string BenchTableLine(const BenchResult& result);
 std::string BenchTableFooter(const v1::BenchProgress::Setup& setup);

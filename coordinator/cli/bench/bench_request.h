@@ -12,8 +12,9 @@
 
 namespace ringfleet::coordinator::cli {
 
-// What to measure, as the command line says it. Every list may be given in
-// several options, each as ParseNumbers takes it; empty: llama-bench's default.
+// The tests of a command line. Each list may be spread over several options, in
+// the form of ParseNumbers. An empty list means llama-bench's default, which is
+// the value in brackets.
 struct BenchOptions {
   std::vector<std::string> prompts;    // [512]
   std::vector<std::string> generated;  // [128]
@@ -27,30 +28,31 @@ struct BenchOptions {
   bool no_memory_test = false;
 };
 
-// "1,8,32", "1-4" (1,2,3,4), "0-1024+512" (0,512,1024), "1-8*2" (1,2,4,8).
+// Parses "1,8,32", "1-4" (1,2,3,4), "0-1024+512" (0,512,1024) and "1-8*2"
+// (1,2,4,8).
 //
-// Errors: INVALID_ARGUMENT: "usage: OPTION ..." with what is wrong.
+// Errors: INVALID_ARGUMENT: "usage: OPTION ..." names the wrong value.
 absl::StatusOr<std::vector<uint32_t>> ParseNumbers(
     absl::string_view option, const std::vector<std::string>& texts);
 
-// Every test of the options, in llama-bench's order: parallels, then depths,
-// then the prompts, the generated ones, the pairs. Zero tokens are no test.
+// Returns every test of the options in llama-bench's order: by parallels, then
+// depths, then prompts, generated tokens, pairs. Zero tokens are no test.
 //
-// Errors: INVALID_ARGUMENT: "usage: ..."; nothing to test.
+// Errors: INVALID_ARGUMENT: "usage: ..."; there is nothing to test.
 absl::StatusOr<v1::BenchRequest> MakeBenchRequest(const BenchOptions& options);
 
-// What a fleet needs for all tests.
+// Room that a fleet needs for all tests.
 struct BenchNeeds {
   uint32_t slots = 1;
   uint64_t context = 1;
 };
 BenchNeeds NeedsOf(const v1::BenchRequest& request);
 
-// llama-bench's name: "pp512", "tg128", "pp512+tg128", "tg128 @ d2048".
+// Returns llama-bench's name: "pp512", "tg128", "pp512+tg128", "tg128 @ d2048".
 std::string BenchTestName(const v1::BenchTest& test);
 
-// CLI11 reads -np as -n p: llama.cpp's long options with one dash, spelled with
-// two. `arguments` are those of a verb, without the program's name.
+// Spells llama.cpp's long options of one dash with two dashes: CLI11 reads -np
+// as -n p. `arguments` are those of a verb, without the program's name.
 std::vector<std::string> WithLongOptions(std::vector<std::string> arguments);
 
 }  // namespace ringfleet::coordinator::cli

@@ -10,12 +10,12 @@
 
 namespace ringfleet::coordinator::cli {
 
-// Sizes of vectors of 4-byte elements, "4,28k,1.8m,1GiB": k, m, g (and KiB,
-// MiB, GiB) count in powers of 1024, kB, MB, GB in powers of 1000; case does
-// not matter. A number with a fraction is rounded down to whole elements.
+// Parses sizes of vectors of 4-byte elements, "4,28k,1.8m,1GiB". Powers of
+// 1024: k, m, g, KiB, MiB, GiB. Powers of 1000: kB, MB, GB. Case does not
+// matter. A number with a fraction is rounded down to whole elements.
 //
-// Errors: INVALID_ARGUMENT names the size: not a number, an unknown unit, more
-// than 4 GiB, or a whole number of bytes that is no multiple of 4.
+// Errors: INVALID_ARGUMENT names the size: it is not a number, has an unknown
+//   unit, is more than 4 GiB, or is a whole number that is no multiple of 4.
 absl::StatusOr<std::vector<uint64_t>> ParseByteSizes(absl::string_view text);
 
 }  // namespace ringfleet::coordinator::cli

@@ -40,54 +40,56 @@ constexpr int kDefaultWorld = 2;
 constexpr std::chrono::seconds kAnswerTimeout{2};
 
 constexpr char kCollectivesFooter[] = R"(
-Starts workers on this machine (or uses idle ones of a cluster file) and times
-the exchanges a model makes between them, over vectors of generated numbers.
+Starts workers on this machine, or uses idle ones of a cluster file, and times
+a model's exchanges between them on vectors of generated numbers.
 
 Each line is one operation over one vector by one algorithm:
-  bytes         of the whole vector as float32 in memory: the sum, what is
-                gathered, what is scattered, what one rank sends to all; with
-                --wire bf16 or int8 fewer travel (wire_bytes, in JSON)
-  p50, p99 us   over the timed iterations, 1000 up to 64 KiB and 100 above, as
-                far as --seconds allows; a barrier comes before each; the time
-                of one is the mean over the ranks, each by its own clock
-  algbw, busbw  bytes / p50 in GB/s of 1e9 bytes, and the same times what each
-                rank must send: 2(n-1)/n for all_reduce, (n-1)/n for all_gather,
-                reduce_scatter and all_to_all, 1 for broadcast (as nccl-tests)
-  CPU s/GB      of one worker process, spinning included, in iterations of their
-                own
-  wrong         elements that are not what each rank computed by itself: bit for
-                bit, but for a ring's sums, whose order depends on the segment,
-                within the rounding of that many additions; and 1 for each rank
-                whose result is not rank 0's. Anything but 0 ends with exit 4
-  hash          of the result; one_shot and two_shot must agree
+  bytes         size of the whole vector as float32 in memory; with --wire bf16
+                or int8 fewer bytes travel (wire_bytes, in JSON)
+  p50, p99 us   over the timed iterations: 1000 up to 64 KiB and 100 above, as
+                far as --seconds allows. A barrier comes before each. The time
+                of an iteration is the mean over the ranks' own clocks
+  algbw, busbw  bytes / p50 in GB/s of 1e9 bytes, and algbw times the part that
+                each rank must send: 2(n-1)/n for all_reduce, (n-1)/n for
+                all_gather, reduce_scatter and all_to_all, 1 for broadcast (as
+                nccl-tests)
+  CPU s/GB      CPU time of one worker process, spinning included, measured in
+                iterations of their own
+  wrong         elements that differ from the result that each rank computed
+                alone, bit for bit; sums of a ring, whose order depends on the
+                share, may differ by the rounding of their additions. Plus 1 for
+                each rank whose result is not rank 0's. Anything but 0 exits
+                with 4
+  hash          hash of the result; one_shot and two_shot must agree
 
 all_gather_matmul and matmul_reduce_scatter multiply [m, k] by [k, n] while they
-exchange: the first gathers the rows of [m, k] for the columns that each worker
-has of the weights, the second adds up [m, n] over workers that have a share of
-k each and scatters its rows. For these
-  bytes         of the matrix that is exchanged as float32, [m, k] or [m, n];
-                --bytes may decide about m in place of --m (rounded down, but
-                to one row at least)
-  p50, p99      of the fused operation; between its iterations run, and are
-                printed beside it, the same one after the other (unfused), the
-                product alone (compute) and the exchange alone (comm), each
-                until the last worker is done
-  overlap       1 - (fused - compute) / comm: what of the exchange the product
-                hides (as OSU's); at most compute / comm if that is below 1
-  wire          of what is added up, but round a ring, where that is float32;
-                [m, k] travels as the product reads it, whatever --wire says:
-                float32, or codes of eight bits for integer weights
+exchange. The first gathers the rows of [m, k] for each worker's columns of the
+weights. The second adds up [m, n] over workers that have a share of k each, and
+scatters its rows. For these
+  bytes         size of the exchanged matrix as float32, [m, k] or [m, n]; --bytes
+                may give m in place of --m (rounded down, at least one row)
+  p50, p99      of the fused operation. Printed beside it, and measured between
+                its iterations: product and exchange in turn (unfused), product
+                alone (compute), exchange alone (comm), each until the last
+                worker is done
+  overlap       1 - (fused - compute) / comm: the part of the exchange that the
+                product hides (as OSU's); at most compute / comm if that is
+                below 1
+  wire          encoding of summands; float32 round a ring. [m, k] travels as the
+                product reads it, whatever --wire says: float32, or 8-bit codes
+                for integer weights
 
-Algorithms: one_shot sends everything to everybody, two_shot the segments to
-their owners and the sums back, ring both ways round; of matmul_reduce_scatter
-one_shot sends summands to their owners and ring float32 sums both ways round.
-auto is what a model's exchange of that size takes; --calibrate measures where
-the borders between them lie here and, with vectors of 4 MiB and more, which
-slices of a ring are best, and writes them as a table, for --collectives of
-other commands and for `collectives:` of a cluster file. --tune tries how fused
-products may be cut and writes the best, by processor and shape, for
---tiles of other commands and `tiles:` of a cluster file; no cut changes a
-result. Tune with the model's --wire, which is bf16 unless it says otherwise.
+Algorithms: one_shot sends everything to every rank. two_shot sends shares to their
+owners and the sums back. ring goes both ways round. For matmul_reduce_scatter,
+one_shot sends summands to their owners, and ring sends float32 sums both ways.
+auto takes a model's choice for the size.
+
+--calibrate measures the size borders between algorithms and, with vectors of 4 MiB
+and more, the best slices of a ring. Its table is for --collectives of other
+commands and for `collectives:` of a cluster file. --tune tries the cuts of fused
+products and writes the best by processor and shape, for --tiles of other commands
+and `tiles:` of a cluster file. No cut changes a result. Tune with the model's
+--wire (default bf16).
 
 Examples:
   ringfleet collectives --world 2 --op all_reduce --bytes 4,28k,1.8m
@@ -104,7 +106,7 @@ Examples:
 
 Sizes: k, m, g are powers of 1024, kB, MB, GB powers of 1000; a size with a
 fraction is rounded down to whole elements. Two workers that spin need two
-cores; with more workers than cores expect times of the scheduler's.
+cores; with more workers than cores, times are the scheduler's.
 )";
 
 struct CollectivesVerb {
@@ -234,7 +236,7 @@ using MeasureFunction =
     absl::FunctionRef<absl::StatusOr<std::vector<v1::CollectiveFigures>>(
         const v1::MeasureCollectivesRequest&)>;
 
-// Whether anything is measured that a ring of two cuts into slices.
+// Returns true if a case is measured that a ring of two cuts into slices.
 bool AnyInSlices(const v1::MeasureCollectivesRequest& request) {
   return std::any_of(
       request.cases().begin(), request.cases().end(),
@@ -451,21 +453,21 @@ void RegisterCollectives(CLI::App& app, Invocation& invocation) {
                    "grpc, or auto: what workers of one host agree on")
       ->capture_default_str();
   verb->add_option("--poll", what.poll,
-                   "How a worker waits: spin, block, or auto: spin, and give "
-                   "the core away between looks where workers share cores")
+                   "How a worker waits: spin, block, or auto: spin, and yield "
+                   "between looks if workers share cores")
       ->capture_default_str();
   verb->add_flag("--no-pin", what.no_pin,
                  "Let workers move between cores; else each keeps one while "
                  "there are enough, as mpirun does it");
   verb->add_option("--table", what.table,
-                   "What auto follows, and what --calibrate starts from: a "
-                   "file that --calibrate wrote");
+                   "Table for auto and start of --calibrate: a file that "
+                   "--calibrate wrote");
   verb->add_option("--iterations", what.iterations,
-                   "Timed ones of each line; 0: by size and time")
+                   "Timed iterations of each line; 0: by size and time")
       ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();
   verb->add_option("--seconds", what.seconds,
-                   "About what one line may take [2; 0.3 of --calibrate and "
+                   "Rough time limit of one line [2; 0.3 with --calibrate and "
                    "--tune]")
       ->check(CLI::Range(0.001, 3600.0));
   what.timeout_s = 30;
@@ -485,17 +487,21 @@ void RegisterCollectives(CLI::App& app, Invocation& invocation) {
   verb->add_option("--m", what.m,
                    "Rows of fused products, several [512, or by --bytes]")
       ->check(NotEmpty());
-  verb->add_option("--n", what.n, "Their outputs [24576; 7168 of a scatter]")
+  verb->add_option("--n", what.n,
+                   "Outputs of fused products [24576; a scatter: 7168]")
       ->check(CLI::Range(1, 1 << 20));
-  verb->add_option("--k", what.k, "Their inputs [1536; 16384 of a scatter]")
+  verb->add_option("--k", what.k,
+                   "Inputs of fused products [1536; a scatter: 16384]")
       ->check(CLI::Range(1, 1 << 20));
   verb->add_option("--dtype", what.dtype,
-                   "Their weights: f32, bf16, int8 or int4 [int8]");
-  verb->add_option("--tiles", what.tiles,
-                   "How they are cut: a file that --tune wrote [by the caches "
-                   "and instructions]");
-  verb->add_option("-t,--threads", what.threads,
-                   "For them, of each worker [its share of the cores]")
+                   "Weights of fused products: f32, bf16, int8 or int4 [int8]");
+  verb->add_option(
+      "--tiles", what.tiles,
+      "Cuts of fused products: a file that --tune wrote [by caches "
+      "and instructions]");
+  verb->add_option(
+          "-t,--threads", what.threads,
+          "Threads of each worker for products [its part of the cores]")
       ->check(CLI::Range(1, 1024));
   AddFormatOptions(*verb, {"md", "json"}, &options->format, "-o");
   verb->callback([options, &invocation] {

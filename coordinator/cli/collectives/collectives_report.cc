@@ -3,10 +3,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "cluster/collectives/algorithm_table.h"
 #include "cluster/model/dtype_names.h"
 #include "cluster/wire/op_descriptor.h"
+#include "coordinator/cli/table.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -104,49 +104,59 @@ Json CollectivesJson(const std::vector<v1::CollectiveFigures>& all, int world) {
 
 std::string CollectivesTable(const std::vector<v1::CollectiveFigures>& all,
                              int world) {
-  std::string table =
-      "| op | algo | wire | transport | world | bytes | p50 us | p99 us | "
-      "algbw GB/s | busbw GB/s | CPU s/GB | wrong | hash |\n"
-      "|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---|\n";
+  Table exchanges({{"op"},
+                   {"algo"},
+                   {"wire"},
+                   {"transport"},
+                   {"world", true},
+                   {"bytes", true},
+                   {"p50 us", true},
+                   {"p99 us", true},
+                   {"algbw GB/s", true},
+                   {"busbw GB/s", true},
+                   {"CPU s/GB", true},
+                   {"wrong", true},
+                   {"hash"}});
+  Table products({{"op"},
+                  {"algo"},
+                  {"m", true},
+                  {"n", true},
+                  {"k", true},
+                  {"dtype"},
+                  {"wire"},
+                  {"world", true},
+                  {"fused ms", true},
+                  {"unfused ms", true},
+                  {"compute ms", true},
+                  {"comm ms", true},
+                  {"overlap", true}});
   for (const v1::CollectiveFigures& figures : all) {
     const v1::CollectiveCase& measured = figures.measured();
     const Bandwidths bandwidths = BandwidthsOf(figures, world);
-    absl::StrAppendFormat(
-        &table,
-        "| %s | %s | %s | %s | %d | %d | %.1f | %.1f | %.3f | %.3f | %.3f | "
-        "%d | %s |\n",
-        OperationName(measured), AlgorithmName(measured), WireName(measured),
-        figures.transport(), world, measured.bytes(), figures.p50_us(),
-        figures.p99_us(), bandwidths.algbw_gbps, bandwidths.busbw_gbps,
-        figures.cpu_seconds_per_gb(), figures.wrong(), HashText(figures));
-  }
-  bool first = true;
-  for (const v1::CollectiveFigures& figures : all) {
-    const v1::CollectiveCase& measured = figures.measured();
+    exchanges.Add({OperationName(measured), AlgorithmName(measured),
+                   WireName(measured), figures.transport(), absl::StrCat(world),
+                   absl::StrCat(measured.bytes()),
+                   absl::StrFormat("%.1f", figures.p50_us()),
+                   absl::StrFormat("%.1f", figures.p99_us()),
+                   absl::StrFormat("%.3f", bandwidths.algbw_gbps),
+                   absl::StrFormat("%.3f", bandwidths.busbw_gbps),
+                   absl::StrFormat("%.3f", figures.cpu_seconds_per_gb()),
+                   absl::StrCat(figures.wrong()), HashText(figures)});
     if (!measured.has_product()) continue;
-    if (first) {
-      absl::StrAppend(
-          &table,
-          "\n| op | algo | m | n | k | dtype | wire | world | "
-          "fused ms | unfused ms | compute ms | comm ms | overlap "
-          "|\n"
-          "|---|---|---:|---:|---:|---|---|---:|---:|---:|---:|---:|"
-          "---:|\n");
-      first = false;
-    }
     const v1::FusedProduct& product = measured.product();
-    absl::StrAppendFormat(
-        &table,
-        "| %s | %s | %d | %d | %d | %s | %s | %d | %.2f | %.2f | %.2f | %.2f | "
-        "%.1f %% |\n",
-        OperationName(measured), AlgorithmName(measured), product.rows(),
-        product.outputs(), product.inputs(),
-        std::string(cluster::WeightDtypeName(product.dtype())),
-        WireName(measured), world, figures.p50_us() * 1e-3,
-        figures.unfused_us() * 1e-3, figures.compute_us() * 1e-3,
-        figures.communicate_us() * 1e-3, OverlapOf(figures) * 100);
+    products.Add({OperationName(measured), AlgorithmName(measured),
+                  absl::StrCat(product.rows()), absl::StrCat(product.outputs()),
+                  absl::StrCat(product.inputs()),
+                  std::string(cluster::WeightDtypeName(product.dtype())),
+                  WireName(measured), absl::StrCat(world),
+                  absl::StrFormat("%.2f", figures.p50_us() * 1e-3),
+                  absl::StrFormat("%.2f", figures.unfused_us() * 1e-3),
+                  absl::StrFormat("%.2f", figures.compute_us() * 1e-3),
+                  absl::StrFormat("%.2f", figures.communicate_us() * 1e-3),
+                  absl::StrFormat("%.1f %%", OverlapOf(figures) * 100)});
   }
-  return table;
+  return absl::StrCat(exchanges.text(), products.empty() ? "" : "\n",
+                      products.empty() ? "" : products.text());
 }
 
 }  // namespace ringfleet::coordinator::cli

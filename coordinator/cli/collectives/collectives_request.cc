@@ -43,7 +43,7 @@ constexpr uint64_t kScatterInputs = 16384, kScatterOutputs = 7168;
 constexpr uint64_t kDefaultRows = 512;
 constexpr char kDefaultDtype[] = "int8";
 constexpr uint64_t kMostRows = uint64_t{1} << 20;
-// What a tuning tries, beside the default.
+// Cuts that a tuning tries, beside the default.
 constexpr uint64_t kTileColumns[] = {64, 128, 320, 1024};
 constexpr uint64_t kSegmentBytes[] = {16 << 10, 64 << 10, 256 << 10};
 constexpr uint64_t kPieceRows[] = {8, 16, 32};
@@ -101,8 +101,7 @@ absl::StatusOr<std::vector<Operation>> Operations(
   return operations;
 }
 
-// What is given for products, when nothing multiplies, and two sizes of one
-// matrix.
+// Refuses options for products without a product, and two sizes of one matrix.
 absl::Status CheckProductOptions(const CollectivesOptions& options,
                                  const std::vector<Operation>& operations) {
   const auto is_fused = [](Operation one) { return cluster::IsFused(one); };

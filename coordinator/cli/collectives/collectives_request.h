@@ -10,43 +10,41 @@
 
 namespace ringfleet::coordinator::cli {
 
-// What to measure, as the command line says it.
+// The cases of a command line.
 struct CollectivesOptions {
-  std::string ops;    // Empty: all_reduce, or what is calibrated.
+  std::string ops;    // Empty: all_reduce, or the calibrated operations.
   std::string bytes;  // Empty: see CollectivesRequest.
   std::string algos = "auto";
   std::string wires = "f32";
   std::string transport = "grpc";
   std::string poll = "auto";
   std::string table;  // File of an AlgorithmTable; empty: the default one.
-  // Of the operations that are fused with a product: rows, a list (empty: from
-  // `bytes`), outputs and inputs (0: those of a layer of R1), weights in memory
-  // (empty: int8) and a file of a TileTable.
-  std::string m;
-  uint64_t n = 0;
-  uint64_t k = 0;
-  std::string dtype;
-  std::string tiles;
-  int threads = 0;  // For products, of each worker; 0: its share of the cores.
+  // For operations that are fused with a product.
+  std::string m;      // Rows, a list; empty: from `bytes`.
+  uint64_t n = 0;     // Outputs; 0: those of a layer of R1.
+  uint64_t k = 0;     // Inputs; 0: those of a layer of R1.
+  std::string dtype;  // Weights in memory; empty: int8.
+  std::string tiles;  // File of a TileTable.
+  int threads = 0;    // Per worker; 0: its part of the cores.
   int iterations = 0;
-  double seconds = 0;    // Of each case; 0: 2, or 0.3 of a calibration.
-  double timeout_s = 0;  // Of each collective.
+  double seconds = 0;    // For each case; 0: 2, or 0.3 in a calibration.
+  double timeout_s = 0;  // For each collective.
   bool no_pin = false;
   bool calibrate = false;
   bool tune = false;
 };
 
-// Every combination that exists of the operations, wires, sizes and algorithms
-// of a command line; algorithms vary fastest, so that those compared run next
-// to each other. Without sizes: 4 bytes, a row of 7168 elements in bf16 and
-// float32, 64 and 256 such rows; of a calibration, its ladder; 512 rows of a
-// product. A tuning has a case for each cut that it tries, those of a shape
-// next to each other. Rank, addresses and epoch are not filled in.
+// Returns every combination that exists of the operations, wires, sizes and
+// algorithms of a command line. Algorithms vary fastest, so that compared ones
+// run next to each other. Default sizes: 4 bytes, a row of 7168 elements in
+// bf16 and float32, and 64 and 256 such rows; in a calibration its ladder; for
+// products 512 rows. A tuning has a case for each cut that it tries, and cuts
+// of one shape are neighbours. The caller fills in rank, addresses and epoch.
 //
-// Errors: INVALID_ARGUMENT: "usage: ...", with what was given and what there
-// is; an operation that is listed by name must have every algorithm listed, and
-// what is given for products needs an operation with one. Those of
-// AlgorithmTable::Load and TileTable::Load.
+// Errors: INVALID_ARGUMENT: "usage: ..." names the value and the choices. An
+//   operation that is listed by name must have every algorithm listed. An
+//   option for products needs an operation with a product. Errors of
+//   AlgorithmTable::Load and TileTable::Load.
 absl::StatusOr<v1::MeasureCollectivesRequest> CollectivesRequest(
     const CollectivesOptions& options);
 

@@ -14,16 +14,16 @@ namespace ringfleet::coordinator::cli {
 // Idle workers, by rank.
 struct BenchWorkers {
   std::vector<std::string> addresses;  // HOST:PORT
-  std::vector<std::string> hosts;      // Equal: on the same machine.
+  std::vector<std::string> hosts;      // Equal names: one machine.
 };
 
-// Asks all workers for the cases of `request`, whose rank, addresses, ranks on
-// host and epoch are filled in here; returns the figures in the order of the
-// cases. `on_figures` is called with each as it comes, from another thread,
-// one at a time.
+// Runs the cases of `request` on all workers. Fills in its rank, addresses,
+// ranks on host and epoch. Returns the figures in the order of the cases. Calls
+// `on_figures` with each result as it comes, from another thread, one at a
+// time.
 //
-// Errors: of the worker that explains the failure best, by rank and address;
-// CANCELLED: a signal came.
+// Errors: the error of the worker that explains the failure best, with its rank
+//   and address. CANCELLED: a signal came.
 absl::StatusOr<std::vector<v1::CollectiveFigures>> RunCollectives(
     const BenchWorkers& workers, v1::MeasureCollectivesRequest request,
     const std::function<void(const v1::CollectiveFigures&)>& on_figures);

@@ -28,19 +28,17 @@ namespace ringfleet::coordinator::cli {
 namespace {
 
 constexpr char kDoctorFooter[] = R"(
-Measures on running workers what `ringfleet plan` otherwise assumes: the rates of
-products (int8 weights with 1 to 512 rows, other forms with 128), of attention and
-of reading memory with all workers at work, exchanges between every two of them,
-the disk that holds --model, free memory, clocks, builds, instruction sets, NUMA
-nodes; then says what to change. `-o json` prints what `ringfleet plan --fleet
-FILE.json` reads.
+Measures the rates that `ringfleet plan` otherwise assumes, and says what to change:
+products (int8 weights with 1 to 512 rows, other forms with 128), attention and
+memory reads with all workers at work, and exchanges between every two workers.
+Also checks the disk that holds --model, free memory, clocks, builds, instruction
+sets and NUMA nodes. `ringfleet plan --fleet FILE.json` reads the output of -o json.
 
 --local N starts N workers on this machine for this command. --cluster needs the
-workers of a cluster file, running; while they serve a model, their links are not
-measured, the measurements slow it down for six times --time-ms and more and take
-some hundred MiB a worker, and free memory is what the model leaves: for a plan
-examine workers that have loaded none. Rates are of this moment: other programs
-that run make them, and the plan, smaller.
+running workers of a cluster file. Workers that serve a model are slowed down for
+six times --time-ms and more, need some hundred MiB more, and skip the links; their
+free memory excludes the model. To feed `plan`, run it before a model is loaded.
+Other programs that run meanwhile lower the rates, and the plan.
 
 Examples:
   ringfleet doctor
@@ -153,7 +151,7 @@ void RegisterDoctor(CLI::App& app, Invocation& invocation) {
       ->check(Utf8Path());
   options->settings.Add(*verb, "transport");
   verb->add_option("--time-ms", options->what.time_ms,
-                   "Of each measurement, milliseconds")
+                   "Milliseconds for each measurement")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
   AddFormatOptions(*verb, {"md", "json"}, &options->format);

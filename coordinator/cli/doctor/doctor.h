@@ -6,7 +6,7 @@
 
 namespace ringfleet::coordinator::cli {
 
-// `ringfleet doctor`: measures what a plan assumes, and says what to change.
+// `ringfleet doctor`: measures hosts and network for `plan`, and gives advice.
 void RegisterDoctor(CLI::App& app, Invocation& invocation);
 
 }  // namespace ringfleet::coordinator::cli

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "cluster/model/host_spec.h"
+#include "coordinator/cli/table.h"
 #include "coordinator/planning/step_cost.h"
 
 namespace ringfleet::coordinator::cli {
@@ -240,36 +241,40 @@ Json DoctorJson(const DoctorFindings& findings) {
 }
 
 std::string DoctorMarkdown(const DoctorFindings& findings) {
-  std::string out =
-      "| rank | address | isa | threads | CPUs | NUMA | free GiB | memory GB/s "
-      "| int8 GOPS | disk GB/s | clock ms |\n"
-      "|---|---|---|---|---|---|---|---|---|---|---|\n";
+  Table workers({{"rank"},
+                 {"address"},
+                 {"isa"},
+                 {"threads"},
+                 {"CPUs"},
+                 {"NUMA"},
+                 {"free GiB"},
+                 {"memory GB/s"},
+                 {"int8 GOPS"},
+                 {"disk GB/s"},
+                 {"clock ms"}});
   for (size_t rank = 0; rank < findings.workers.size(); ++rank) {
     const WorkerFindings& worker = findings.workers[rank];
     const v1::HostReport& report = worker.report;
-    absl::StrAppendFormat(
-        &out,
-        "| %d | %s | %s | %d | %d | %d | %.1f | %.1f | %.0f | %s | %+.1f |\n",
-        rank, worker.address, report.isa(), report.threads(), report.cpus(),
-        report.numa_nodes(),
-        std::ldexp(static_cast<double>(report.available_memory_bytes()), -30),
-        worker.read_bytes_per_second * 1e-9,
-        worker.int8_ops_per_second() * 1e-9,
-        report.disk_bytes_per_second() > 0
-            ? absl::StrFormat("%.2f", report.disk_bytes_per_second() * 1e-9)
-            : "-",
-        worker.clock_skew_ms);
+    const double free_gib =
+        std::ldexp(static_cast<double>(report.available_memory_bytes()), -30);
+    const double disk = report.disk_bytes_per_second() * 1e-9;
+    workers.Add({absl::StrCat(rank), worker.address, report.isa(),
+                 absl::StrCat(report.threads()), absl::StrCat(report.cpus()),
+                 absl::StrCat(report.numa_nodes()),
+                 absl::StrFormat("%.1f", free_gib),
+                 absl::StrFormat("%.1f", worker.read_bytes_per_second * 1e-9),
+                 absl::StrFormat("%.0f", worker.int8_ops_per_second() * 1e-9),
+                 disk > 0 ? absl::StrFormat("%.2f", disk) : "-",
+                 absl::StrFormat("%+.1f", worker.clock_skew_ms)});
   }
-  if (!findings.pairs.empty()) {
-    absl::StrAppend(&out,
-                    "\n| ranks | over | all-reduce of 4 bytes, us | Gbit/s "
-                    "|\n|---|---|---|---|\n");
-  }
+  std::string out = workers.text();
+  Table pairs({{"ranks"}, {"over"}, {"all-reduce of 4 bytes, us"}, {"Gbit/s"}});
   for (const PairFindings& pair : findings.pairs) {
-    absl::StrAppendFormat(&out, "| %d, %d | %s | %.1f | %.1f |\n", pair.first,
-                          pair.second, pair.transport, pair.small_us,
-                          pair.gbit);
+    pairs.Add({absl::StrCat(pair.first, ", ", pair.second), pair.transport,
+               absl::StrFormat("%.1f", pair.small_us),
+               absl::StrFormat("%.1f", pair.gbit)});
   }
+  if (!pairs.empty()) absl::StrAppend(&out, "\n", pairs.text());
   if (!findings.pairs_skipped.empty()) {
     absl::StrAppend(&out, "\nLinks were not measured: ", findings.pairs_skipped,
                     "\n");

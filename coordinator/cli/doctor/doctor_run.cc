@@ -29,14 +29,14 @@ namespace {
 
 constexpr absl::Duration kReplyTime = absl::Seconds(30);
 constexpr absl::Duration kInterruptLook = absl::Milliseconds(10);
-// Of one host's kernels and disk: up to 10 s for each of four things.
+// Deadline for one host's kernels and disk: up to 10 s for each of four parts.
 constexpr absl::Duration kHostTime = absl::Seconds(90);
 // Reads of memory in slices much longer than what workers start apart.
 constexpr uint32_t kReadSliceMs = 100;
 constexpr uint64_t kLargeBytes = 8 << 20;
 
-// Of one call a worker, all at the same time; the first failure by rank.
-// `cancel` ends calls that run, when the user wants no answer any more.
+// Makes one call to each worker, all at the same time. Returns the first
+// failure by rank. `cancel` ends running calls after an interrupt.
 absl::Status AskAll(size_t count,
                     const std::function<absl::Status(size_t)>& ask,
                     const std::function<void()>& cancel,

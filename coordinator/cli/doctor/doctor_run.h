@@ -12,15 +12,16 @@
 namespace ringfleet::coordinator::cli {
 
 struct DoctorOptions {
-  std::string disk_path;   // On every worker's host; may be empty.
-  uint32_t time_ms = 500;  // Of each measurement.
+  std::string disk_path;   // File on every worker's host; may be empty.
+  uint32_t time_ms = 500;  // For each measurement.
   v1::TransportKind transport = v1::TRANSPORT_KIND_AUTO;  // Between ranks.
 };
 
-// Asks all workers at once for products, then for reads of memory; then two at
-// a time for exchanges. Workers that run a model do the first two only.
+// Measures products on all workers at once, then reads of memory on all at
+// once, then exchanges between two at a time. Skips the exchanges if workers
+// run a model.
 //
-// Errors: UNAVAILABLE: a worker does not answer; CANCELLED: a signal came.
+// Errors: UNAVAILABLE: a worker does not answer. CANCELLED: a signal came.
 absl::StatusOr<DoctorFindings> ExamineWorkers(const BenchWorkers& workers,
                                               const DoctorOptions& options);
 

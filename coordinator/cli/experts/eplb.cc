@@ -22,27 +22,27 @@ namespace ringfleet::coordinator::cli {
 namespace {
 
 constexpr char kEplbFooter[] = R"(
-Says which experts get copies and on which GPU each copy lives, so that no GPU has
-much more to do than the others: the algorithm of DeepSeek's EPLB, bit for bit, with
-ties to the lowest index. A GPU is whatever holds slots, here a worker; a node is a
-set of GPUs. FILE has the tokens that each expert got, in any unit, as JSON: an array
-of layers, each an array of its experts' loads; or what `ringfleet status --experts
---counts -o json` prints.
+Chooses the experts that get copies and a GPU for each copy, so that all GPUs have
+about the same load: the algorithm of DeepSeek's EPLB, bit for bit, with ties to the
+lowest index. A GPU stands for any holder of slots, here a worker; a node is a set of
+GPUs. FILE has the tokens of each expert, in any unit, as JSON: an array of layers,
+each an array of its experts' loads, or the output of `ringfleet status --experts
+--counts -o json`.
 
 Slots are numbered GPU by GPU, R / P each. phy2log[layer][slot] is the expert in a
 slot, log2phy[layer][expert] the slots of its copies, then -1, and
-logcnt[layer][expert] how many those are.
+logcnt[layer][expert] the number of its copies.
 
 --policy hierarchical keeps the copies of an expert, and all experts of a group, on
-one node, and wants numbers that divide each other; global packs all copies onto all
-GPUs; auto is hierarchical where N divides G, else global.
+one node; its numbers must divide each other. global packs all copies onto all GPUs.
+auto is hierarchical if N divides G, else global.
 
-GPUs that differ: --gpu-slots says how many slots each has, --gpu-memory in which
-proportion R is to be split, --gpu-speeds how fast each is (memory bandwidth, in any
-unit). A copy then goes where load / speed is least once it is there. Shown beside
-the plain placement; in JSON under "uneven". With equal GPUs both are the same.
+For GPUs that differ, --gpu-slots gives the slots of each, or --gpu-memory the
+proportions in which R is split, and --gpu-speeds their speeds (memory bandwidth, in
+any unit). A copy goes to the GPU whose load / speed is least with it. This placement
+is shown beside the plain one, in JSON under "uneven". With equal GPUs both agree.
 
-Example: two layers of four experts, in each of which one has half of the tokens
+Example: two layers of four experts; in each layer one expert has half of the tokens
 
   echo '[[50,20,20,10],[20,50,10,20]]' > loads.json
   ringfleet eplb --weights loads.json --replicas 6 --gpus 2
@@ -50,7 +50,7 @@ Example: two layers of four experts, in each of which one has half of the tokens
   ringfleet eplb --weights loads.json --replicas 6 --gpus 2 --gpu-slots 2,4 \
       --gpu-speeds 1,2
 
-R1 on four nodes of eight GPUs, by what a fleet has counted:
+R1 on four nodes of eight GPUs, with a fleet's counts:
 
   ringfleet status --cluster cluster.yaml --experts --counts -o json > counts.json
   ringfleet eplb --weights counts.json --replicas 288 --groups 8 --nodes 4 --gpus 32

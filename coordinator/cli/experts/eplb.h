@@ -6,7 +6,7 @@
 
 namespace ringfleet::coordinator::cli {
 
-// `ringfleet eplb`: where copies of experts go, by measured loads.
+// `ringfleet eplb`: places copies of experts by measured loads.
 void RegisterEplb(CLI::App& app, Invocation& invocation);
 
 }  // namespace ringfleet::coordinator::cli

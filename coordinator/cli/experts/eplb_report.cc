@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "cluster/placement/placement_balance.h"
+#include "coordinator/cli/table.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -45,7 +46,7 @@ Json PlacementJson(const std::optional<ExpertPlacement>& placement) {
           {"logcnt", JsonRows(placement->logcnt, experts)}};
 }
 
-// Of one placement, over the layers of the loads.
+// Balance of one placement, over the layers of the loads.
 class Balance {
  public:
   Balance(const EplbResult& result, const ExpertPlacement& placement) {
@@ -76,7 +77,7 @@ class Balance {
     for (const double value : imbalance_) sum += value;
     return sum / static_cast<double>(imbalance_.size());
   }
-  // What a step waits for: in each layer the GPU that is last.
+  // Sum over layers of the last GPU's time, for which a step waits.
   double step() const { return step_; }
 
  private:
@@ -189,26 +190,29 @@ Json EplbJson(const EplbResult& result) {
 
 std::string EplbMarkdown(const EplbResult& result) {
   const std::vector<ComparedPlacement> columns = ComparedPlacements(result);
-  std::string out = absl::StrCat(Introduction(result), "\n| layer |");
+  std::vector<TableColumn> header = {{"layer"}};
   for (const ComparedPlacement& column : columns) {
-    absl::StrAppend(&out, " ", column.name, " |");
+    header.push_back({column.name});
   }
-  absl::StrAppend(&out, " most copies | load of each GPU |\n|---|");
-  for (size_t i = 0; i < columns.size(); ++i) absl::StrAppend(&out, "---|");
-  absl::StrAppend(&out, "---|---|\n");
+  header.push_back({"most copies"});
+  header.push_back({"load of each GPU"});
+  Table table(std::move(header));
   const ExpertPlacement& placement =
       result.uneven.has_value() ? *result.uneven : *result.plain;
   for (size_t layer = 0; layer < result.loads.layers.size(); ++layer) {
-    absl::StrAppend(&out, "| ", result.loads.layers[layer], " |");
+    std::vector<std::string> cells = {result.loads.layers[layer]};
     for (const ComparedPlacement& column : columns) {
-      absl::StrAppendFormat(&out, " %.3f |", column.balance.imbalance()[layer]);
+      cells.push_back(
+          absl::StrFormat("%.3f", column.balance.imbalance()[layer]));
     }
     const auto counts =
         placement.logcnt.begin() + layer * placement.num_experts;
-    absl::StrAppend(
-        &out, " ", *std::max_element(counts, counts + placement.num_experts),
-        " | ", LoadsText(columns.back().balance.gpu_loads(layer)), " |\n");
+    cells.push_back(absl::StrCat(
+        *std::max_element(counts, counts + placement.num_experts)));
+    cells.push_back(LoadsText(columns.back().balance.gpu_loads(layer)));
+    table.Add(cells);
   }
+  std::string out = absl::StrCat(Introduction(result), "\n", table.text());
 
   const Balance& before = columns.front().balance;
   const Balance& after = columns.back().balance;

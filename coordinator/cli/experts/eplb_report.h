@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A placement of experts as JSON and as a table.
+// Reports of a placement of experts: JSON and a table.
 #ifndef RINGFLEET_COORDINATOR_CLI_EXPERTS_EPLB_REPORT_H_
 #define RINGFLEET_COORDINATOR_CLI_EXPERTS_EPLB_REPORT_H_
 
@@ -14,20 +14,20 @@ namespace ringfleet::coordinator::cli {
 
 struct EplbResult {
   ExpertLoads loads;
-  cluster::PlacementRequest request;  // With slots and speeds where given.
-  // For GPUs that are alike; none where slots cannot be split evenly.
+  cluster::PlacementRequest request;  // With slots and speeds, if given.
+  // For equal GPUs; none if slots cannot be split evenly.
   std::optional<cluster::ExpertPlacement> plain;
-  // For slots and speeds of the request, where it has some.
+  // For the slots and speeds of the request; none without them.
   std::optional<cluster::ExpertPlacement> uneven;
 };
 
-// {"phy2log", "log2phy", "logcnt"} of the plain placement, null where there is
-// none; with an uneven one also "uneven": the same keys, "gpu_slots",
-// "gpu_speeds", and of each layer the imbalance of the three placements.
+// Returns {"phy2log", "log2phy", "logcnt"} of the plain placement, null without
+// one. An uneven placement adds "uneven": these keys, "gpu_slots",
+// "gpu_speeds", and the imbalance of the three placements in each layer.
 Json EplbJson(const EplbResult& result);
 
-// A row for each layer: how uneven the GPUs' loads are before and after, and
-// those loads; then what it means for a step.
+// Returns a table with a row for each layer: the imbalance of the GPUs before
+// and after, and their loads. Two lines below it tell the effect on a step.
 std::string EplbMarkdown(const EplbResult& result);
 
 }  // namespace ringfleet::coordinator::cli

@@ -20,7 +20,7 @@ constexpr char kWanted[] =
     "want [[loads of layer 0], [loads of layer 1], ...] or what status "
     "--experts -o json prints";
 
-// What a message shows of a value that is not what it should be.
+// Returns the text of a wrong value for a message.
 std::string Shown(const Json& value) {
   const std::string text =
       value.dump(-1, ' ', false, Json::error_handler_t::replace);

@@ -11,9 +11,9 @@
 
 namespace ringfleet::coordinator::cli {
 
-// How many tokens each expert got, in any unit.
+// Tokens of each expert, in any unit.
 struct ExpertLoads {
-  std::vector<std::string> layers;  // Their numbers, for a reader.
+  std::vector<std::string> layers;  // Numbers of the layers, for a reader.
   int num_experts = 0;
   std::vector<float> loads;  // [layers, num_experts]
 
@@ -22,15 +22,17 @@ struct ExpertLoads {
   }
 };
 
-// From JSON: [[loads of layer 0], ...], or an object whose "experts" has layers
-// by their numbers, {"1": [...]}, as `status --experts -o json` prints it.
+// Parses JSON: [[loads of layer 0], ...], or an object whose "experts" has
+// layers by number, {"1": [...]}, as `status --experts -o json` prints it.
 //
-// Errors: INVALID_ARGUMENT: not that, layers of different lengths, or a load
-// that float32 cannot hold; says what and where.
+// Errors: INVALID_ARGUMENT: another form, layers of different lengths, or a
+// load
+//   that float32 cannot hold. The message says where.
 absl::StatusOr<ExpertLoads> ParseExpertLoads(absl::string_view json);
 
-// The same of a file. Errors also: NOT_FOUND, INVALID_ARGUMENT, DATA_LOSS: it
-// is not there, no regular file, too large, or cannot be read. All name it.
+// Parses a file. All errors name it. Errors of ParseExpertLoads; NOT_FOUND: no
+// file; INVALID_ARGUMENT: no regular file, or too large; DATA_LOSS: it cannot
+// be read.
 absl::StatusOr<ExpertLoads> ReadExpertLoads(const std::string& path);
 
 }  // namespace ringfleet::coordinator::cli

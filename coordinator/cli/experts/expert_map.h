@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a fleet's experts had to do, as a picture of characters.
+// A map of the load of a fleet's experts, drawn in characters.
 #ifndef RINGFLEET_COORDINATOR_CLI_EXPERTS_EXPERT_MAP_H_
 #define RINGFLEET_COORDINATOR_CLI_EXPERTS_EXPERT_MAP_H_
 
@@ -10,20 +10,22 @@ namespace ringfleet::coordinator::cli {
 
 struct ExpertRow {
   std::string layer;
-  std::vector<double> tokens;  // Of each expert, in any unit.
+  std::vector<double> tokens;  // One for each expert, in any unit.
 };
 
 struct MapStyle {
   bool color = false;  // Cells in colours, by ANSI escapes; else characters.
-  int columns = 80;    // Of the terminal.
+  int columns = 80;    // Width of the terminal.
 };
 
-// Of standard output: colours where it is a terminal and NO_COLOR is unset.
+// Returns the style for standard output: colours on a terminal unless NO_COLOR
+// is set.
 MapStyle MapStyleOfOutput();
 
-// A legend and a line for each layer, with the largest expert's tokens over the
-// mean of the layer, and a cell for each expert that shows its tokens over that
-// mean. Lines that are too long for the terminal are folded at a power of two.
+// Returns a legend and a line for each layer. The line has the largest expert's
+// tokens over the layer's mean, and a cell for each expert that shows its
+// tokens over the mean. Lines longer than the terminal are folded at a power of
+// two.
 std::string ExpertMap(const std::vector<ExpertRow>& rows,
                       const MapStyle& style);
 

@@ -20,13 +20,13 @@ namespace ringfleet::coordinator::cli {
 namespace {
 
 constexpr char kRebalanceFooter[] = R"(
-With experts spread over hosts, each layer waits for the busiest of them. This
-places experts anew (DeepSeek's EPLB) by what each has had to do of late, fills
-spare slots (experts.slots of the cluster file) with copies of those that have
-most to do, and moves them while jobs go on: every worker loads only what it
-lacks, from its own disk, and all change over between the same two steps.
+With experts spread over hosts, each layer waits for the busiest host. `rebalance`
+computes a placement from recent loads (DeepSeek's EPLB), fills spare slots
+(experts.slots of the cluster file) with copies of the busiest experts, and moves
+experts while jobs go on. Every worker loads only experts that it lacks, from its
+own disk. All workers change over between the same two steps.
 
-Imbalance is the time of the busiest place over the mean; 1 is the best.
+Imbalance is the busiest place's load over the mean; 1 is the best.
 
 Examples:
   ringfleet rebalance --cluster cluster.yaml --dry-run     what it would gain

@@ -123,7 +123,7 @@ void RegisterCall(CLI::App& app, Invocation& invocation) {
   verb->add_flag("--emit-defaults", options->all_fields,
                  "also print fields that have default values");
   verb->footer(R"(
-Works with every gRPC server that has reflection; knows no message in advance.
+Works with every gRPC server that has reflection.
 
 Examples:
   ringfleet call 127.0.0.1:50052

@@ -19,7 +19,6 @@ namespace {
 std::vector<std::string> Settings(cluster::ClusterConfig config) {
   config.ssh.reset();
   cluster::ClearLiveSettings(&config.settings);
-  config.coordinator.http_port = cluster::CoordinatorConfig().http_port;
   return absl::StrSplit(cluster::FormatClusterConfig(config), '\n',
                         absl::SkipEmpty());
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares a cluster file with the fleet that runs, which may have been started
+// Compares a cluster file with the running fleet, which may have been started
 // from an earlier version of the file.
 #ifndef RINGFLEET_COORDINATOR_CLI_LAUNCH_CONFIG_CHANGE_H_
 #define RINGFLEET_COORDINATOR_CLI_LAUNCH_CONFIG_CHANGE_H_
@@ -12,10 +12,10 @@
 namespace ringfleet::coordinator::cli {
 
 // Returns the first setting in which a running fleet differs from `wanted`:
-// "'model: A', not 'model: B'". Empty if nothing differs, or if the running
+// "'model: A', not 'model: B'". Returns "" if there is none, or if the running
 // fleet does not say what it was started with. Live settings, the way to the
-// hosts, unused ports and the host of a lost rank do not count: a lost rank may
-// have a successor elsewhere, or has one there already.
+// hosts and the host of a lost rank do not count: a lost rank may have a
+// successor elsewhere, or has one there already.
 std::string ConfigChange(const v1::ClusterState& running,
                          const cluster::ClusterConfig& wanted);
 

@@ -21,21 +21,21 @@ namespace ringfleet::coordinator::cli {
 namespace {
 
 constexpr char kDownFooter[] = R"(
-Stops what `up` started, also what the file has no longer: running jobs end
-with an error. With --hosts the
-coordinator and the other workers run on, and the state that is printed is what
-the coordinator says then; it is unknown where no coordinator answers.
+Stops the whole fleet, including workers since removed from the file. Running
+jobs fail. --hosts stops only these workers: the coordinator and the others run
+on. The coordinator's view of the fleet is printed then; the state is "unknown"
+if no coordinator answers.
 
 Examples:
   ringfleet down --cluster cluster.yaml
   ringfleet down --cluster cluster.yaml --hosts 2
 )";
 
-// How long to wait until a coordinator notices that workers have been stopped:
-// their connections break at once, and a lease, for those that hang, is 10 s.
+// Time for a coordinator to notice that workers were stopped. A connection
+// breaks at once; the lease of a worker that hangs is 10 s.
 constexpr absl::Duration kNoticeTime = absl::Seconds(11);
 
-// A worker of the cluster file that no coordinator tells of.
+// A worker of the cluster file that no coordinator reports.
 Json AbsentWorker(const cluster::ClusterConfig& config, size_t rank,
                   const char* state) {
   const cluster::WorkerConfig& worker = config.workers[rank];
@@ -45,8 +45,8 @@ Json AbsentWorker(const cluster::ClusterConfig& config, size_t rank,
           {"pid", 0}};
 }
 
-// The fleet's state once its coordinator has noticed that these ranks, both
-// included, have been stopped, or has not within kNoticeTime.
+// Returns the fleet's state once its coordinator has noticed that the ranks
+// `stopped`, both ends included, are gone, or after kNoticeTime.
 absl::StatusOr<v1::ClusterState> DescribeWithout(const std::string& address,
                                                  std::pair<int, int> stopped) {
   const auto counts = [stopped](const v1::WorkerState& worker) {
@@ -67,7 +67,7 @@ absl::StatusOr<v1::ClusterState> DescribeWithout(const std::string& address,
   }
 }
 
-// Prints what is left of a fleet after `down --hosts`.
+// Prints the rest of a fleet after `down --hosts`.
 absl::Status ReportRest(const cluster::ClusterConfig& config,
                         const std::string& address,
                         const FleetCommand& options) {

@@ -6,9 +6,9 @@
 
 namespace ringfleet::coordinator::cli {
 
-// `ringfleet down` stops the processes of a cluster file on its hosts, and what
-// the fleet was started with besides. Idempotent; `up` and `down` at once take
-// turns.
+// `ringfleet down`: stops the processes of a cluster file on its hosts, and
+// processes that the fleet was started with and the file has no longer.
+// Idempotent. Commands that start or stop one fleet take turns.
 void RegisterDown(CLI::App& app, Invocation& invocation);
 
 }  // namespace ringfleet::coordinator::cli

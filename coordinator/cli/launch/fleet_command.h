@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `up` and `down` share.
+// Parts that `up` and `down` share.
 #ifndef RINGFLEET_COORDINATOR_CLI_LAUNCH_FLEET_COMMAND_H_
 #define RINGFLEET_COORDINATOR_CLI_LAUNCH_FLEET_COMMAND_H_
 
@@ -23,10 +23,10 @@ struct FleetCommand {
   double timeout_s = 1800;  // A large checkpoint from a slow disk.
 };
 
-// As the launch script calls it, beside ranks.
+// Name of the coordinator in `--hosts` and in the output of the launch script.
 inline constexpr char kCoordinatorLabel[] = "coordinator";
 
-// Between two questions to a coordinator.
+// Time between two questions to a coordinator.
 inline constexpr std::chrono::milliseconds kNoticeInterval{50};
 
 void RegisterFleetCommand(CLI::App& app, Invocation& invocation,
@@ -34,21 +34,22 @@ void RegisterFleetCommand(CLI::App& app, Invocation& invocation,
                           const char* footer,
                           absl::Status (*run)(const FleetCommand&));
 
-// Waits until nobody else starts or stops the fleet from this machine.
+// Waits until no other command starts or stops the fleet from this machine.
 absl::StatusOr<FleetLock> LockFleet(const cluster::ClusterConfig& config,
                                     const FleetCommand& options);
 
-// The fleet's state, if its coordinator answers.
+// Asks a coordinator for the fleet's state. Errors: it does not answer.
 absl::StatusOr<v1::ClusterState> DescribeFleet(const std::string& address);
 
-// "HOST:PORT" of the file's coordinator.
+// Returns "HOST:PORT" of the file's coordinator.
 std::string CoordinatorAddressOf(const cluster::ClusterConfig& config);
 
-// Stops what a fleet that runs was started with and its file has no longer.
+// Stops processes that a running fleet was started with and its file has no
+// longer.
 absl::Status StopWhatFileLacks(const cluster::ClusterConfig& config,
                                const v1::ClusterState& running);
 
-// {epoch, state, workers}.
+// Prints {epoch, state, workers}, as JSON or as text.
 absl::Status PrintFleet(const Json& summary, const FleetCommand& options);
 
 }  // namespace ringfleet::coordinator::cli

@@ -9,19 +9,20 @@
 
 namespace ringfleet::coordinator::cli {
 
-// "waiting", "loading", "ready", "failed", "stopping".
+// Returns "waiting", "loading", "ready", "failed" or "stopping".
 std::string FleetStateName(v1::FleetState state);
-// Whether every rank has a worker. What such a fleet has failed in, it does not
-// try again by itself.
+// Returns true if every rank has a worker. Such a fleet does not try again by
+// itself after a failure.
 bool IsWhole(const v1::ClusterState& state);
-// "registered", "loading", "ready", "lost".
+// Returns "registered", "loading", "ready" or "lost".
 std::string MemberStateName(v1::MemberState state);
 
-// {epoch, state, workers: [{rank, address, state, pid}]}: `up` and `down`.
+// Returns {epoch, state, workers: [{rank, address, state, pid}]}, the document
+// of `up` and `down`.
 Json FleetSummary(const v1::ClusterState& state);
 
-// What `status` prints: the summary's keys and model, mesh, requests, and of
-// each worker version, resident_bytes, cache_bytes.
+// Returns the document of `status`: the summary's keys, model, mesh and
+// requests, and version, resident_bytes and cache_bytes of each worker.
 Json FleetDetails(const v1::ClusterState& state);
 
 }  // namespace ringfleet::coordinator::cli

@@ -45,10 +45,10 @@ constexpr absl::Duration kScriptGrace = absl::Seconds(6);
 
 // fleet.sh gives each process ten seconds after SIGTERM.
 constexpr absl::Duration kTakeBackTime = absl::Seconds(20);
-// What two calls of RunLaunchScript take beyond their deadline at most.
+// Time that two calls of RunLaunchScript may take beyond their deadline.
 constexpr absl::Duration kScriptEndTime = absl::Seconds(15);
 
-// What ends the wait for a script.
+// Ends the wait for a script.
 struct Limit {
   Deadline deadline;
   bool interruptible;
@@ -59,7 +59,7 @@ struct Limit {
   }
 };
 
-// What poll() takes.
+// Timeout for poll().
 int PollMs(const Deadline& deadline) {
   return static_cast<int>(absl::ToInt64Milliseconds(
       std::min(deadline.Remaining() + absl::Milliseconds(1), kOutputPoll)));
@@ -105,8 +105,8 @@ std::string LastLine(absl::string_view output) {
   return std::string(absl::StripPrefix(output, "fleet.sh: "));
 }
 
-// Of the first process that ended as soon as it was started: its last word,
-// "coordinator (gamma): context 9, want at most 8"; nullopt: there is none.
+// Last line of the first process that ended as soon as it was started,
+// "coordinator (gamma): context 9, want at most 8".
 struct LastWord {
   std::string text;
   bool bad_input = false;  // By its exit code.

@@ -30,16 +30,17 @@ struct StatusOptions {
 };
 
 constexpr char kStatusFooter[] = R"(
---experts draws a line for each layer and a cell for each expert, by its share of
-the tokens of about the last hundred steps; in colours where the output is a terminal
-and NO_COLOR is unset. max/mean says how uneven a layer is: on as many workers as
-experts its step takes that many times what it could. --counts shows the exact totals
-since the fleet's start or the last --reset instead, and their numbers: each token
-counts once for every expert that it was sent to, on however many workers. Where the
-mesh has several places for experts, it also says how busy these are; `ringfleet
-rebalance` evens them out. With a capacity (experts.capacity of the cluster file) it
-says what was beyond that and got nothing from an expert, since the last --reset.
-`ringfleet eplb` places copies of experts by what -o json prints.
+--experts draws a line for each layer and a cell for each expert. A cell shows the
+expert's share of the tokens of about the last hundred steps, in colours on a
+terminal unless NO_COLOR is set. max/mean is the busiest expert's tokens over the
+mean: with one worker for each expert, a step takes that many times the best time.
+--counts shows exact totals since the fleet's start or the last --reset instead. A
+token counts once for every expert that it was sent to.
+
+If the mesh splits experts over workers, the busiest place is shown too; `ringfleet
+rebalance` evens places out. If the cluster file sets experts.capacity, the tokens
+dropped since the last --reset are counted. `ringfleet eplb` places copies of experts
+by the output of -o json.
 
 Examples:
   ringfleet status --cluster cluster.yaml
@@ -48,7 +49,7 @@ Examples:
   ringfleet status --cluster cluster.yaml --experts --counts --reset -o json
 )";
 
-// Shares of each layer's tokens, or exact totals.
+// Returns shares of each layer's tokens, or exact totals.
 Json ExpertsJson(const v1::DescribeExpertsResponse& experts, bool counts) {
   Json layers = Json::object();
   for (const v1::ExpertCounts& layer : experts.layers()) {

@@ -6,7 +6,7 @@
 
 namespace ringfleet::coordinator::cli {
 
-// `ringfleet status`: what a fleet is, does and holds.
+// `ringfleet status`: shows a fleet's state, workers and experts.
 void RegisterStatus(CLI::App& app, Invocation& invocation);
 
 }  // namespace ringfleet::coordinator::cli

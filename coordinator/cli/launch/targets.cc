@@ -123,8 +123,8 @@ void RegisterTargets(CLI::App& app, Invocation& invocation) {
   verb->add_flag("--yaml", options->yaml,
                  "the file as understood: defaults filled in, paths absolute");
   verb->footer(R"(
-Checks a cluster file without starting anything. The launch scripts read its
-output: fields separated by tabs, - where nothing is set.
+Checks a cluster file without starting anything, and prints the input of the
+launch scripts: fields separated by tabs, - where nothing is set.
 
 Examples:
   ringfleet targets --cluster cluster.yaml

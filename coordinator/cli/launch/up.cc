@@ -32,17 +32,17 @@ namespace ringfleet::coordinator::cli {
 namespace {
 
 constexpr char kUpFooter[] = R"(
-Starts the coordinator and the workers of the cluster file where they do not
-run yet, over ssh or directly (see cluster/launch/README.md), and returns when
-the fleet can generate. Hosts without the model's files fetch what they need
-from those that have them, and a warning says which.
+Starts the coordinator and the workers of the cluster file, over ssh or on this
+machine (see cluster/launch/README.md), and returns when the fleet can generate.
+Running processes are kept. A host without the model's files fetches its part
+from hosts that have them, and a warning names it.
 
 Examples:
   ringfleet up --cluster cluster.yaml
   ringfleet up --cluster cluster.yaml --hosts 0-3 -o json
 )";
 
-// How long a coordinator that runs and does not answer may take.
+// Time for a running coordinator to answer.
 constexpr absl::Duration kSilentTime = absl::Seconds(5);
 
 void ShowProgress(const v1::ClusterState& state, Progress& progress) {
@@ -56,8 +56,8 @@ void ShowProgress(const v1::ClusterState& state, Progress& progress) {
   }
 }
 
-// Waits until the fleet is ready or has failed, but not as it had already in
-// `failed_epoch`.
+// Waits until the fleet is ready or has failed. A failure of `failed_epoch`,
+// which is an earlier one, does not end the wait.
 absl::StatusOr<v1::ClusterState> WaitReady(
     const std::string& address, double timeout_s,
     std::optional<uint64_t> failed_epoch) {
@@ -104,7 +104,7 @@ absl::StatusOr<v1::ClusterState> WaitReady(
       status.ok() ? "" : absl::StrCat(" (", status.message(), ")")));
 }
 
-// Whether the fleet that runs at the coordinator's address has the file's name.
+// Checks that the fleet at the coordinator's address has the file's name.
 absl::Status CheckName(const v1::ClusterState& state,
                        const cluster::ClusterConfig& config) {
   if (state.name() == config.name) return absl::OkStatus();
@@ -113,7 +113,7 @@ absl::Status CheckName(const v1::ClusterState& state,
                    state.name(), ", want ", config.name));
 }
 
-// Whether it is what the file describes.
+// Checks that the running fleet is the one that the file describes.
 absl::Status CheckIsOfFile(const v1::ClusterState& state,
                            const cluster::ClusterConfig& config,
                            const FleetCommand& options) {
@@ -129,8 +129,8 @@ bool RanAlready(const LaunchLine& line) {
   return absl::StartsWith(line.text, "already running");
 }
 
-// A coordinator that did not answer before, but that the launch script found
-// running: it may be slow, or listen elsewhere.
+// Checks a coordinator that did not answer before, but that the launch script
+// found running: it may be slow, or listen elsewhere.
 absl::Status CheckSilentCoordinator(const std::vector<LaunchLine>& lines,
                                     const std::string& address,
                                     const cluster::ClusterConfig& config,
@@ -156,8 +156,8 @@ absl::Status CheckSilentCoordinator(const std::vector<LaunchLine>& lines,
       options.cluster, "` ends it first"));
 }
 
-// Stops what a call to the launch script has started, or was about to, and not
-// what `lines` say ran already.
+// Stops processes that a call to the launch script has started or was about to
+// start. Keeps those that ran already according to `lines`.
 void TakeBackStarted(const cluster::ClusterConfig& config,
                      const FleetCommand& options,
                      const std::vector<LaunchLine>& lines) {
@@ -182,7 +182,8 @@ void TakeBackStarted(const cluster::ClusterConfig& config,
   TakeBack(config, labels);
 }
 
-// Whether workers are where the file says: one that ran before may not be.
+// Checks the addresses of the workers against the file: a worker that ran
+// before may have another one.
 absl::Status CheckPlaces(const v1::ClusterState& state,
                          const cluster::ClusterConfig& config,
                          const FleetCommand& options) {
@@ -217,8 +218,8 @@ absl::Status Up(const FleetCommand& options) {
   const absl::StatusOr<v1::ClusterState> before = DescribeFleet(address);
   RF_RETURN_IF_ERROR(Interrupt::Get().status());
   const bool failed = before.ok() && before->state() == v1::FLEET_STATE_FAILED;
-  // What all workers have failed in, they do again only if told to. A fleet
-  // that lacks some forms again with those that are started now.
+  // Workers that have all failed try again only after a restart. A fleet that
+  // lacks some workers forms again once those are started.
   const bool restart = failed && IsWhole(*before);
   if (before.ok()) RF_RETURN_IF_ERROR(CheckName(*before, config));
   if (restart) {
@@ -250,7 +251,7 @@ absl::Status Up(const FleetCommand& options) {
       status.ok() ? WaitReady(address, options.timeout_s, failed_epoch)
                   : absl::StatusOr<v1::ClusterState>(status);
   if (!state.ok()) {
-    // What this call started does not stay behind half done.
+    // Half of a fleet must not stay behind.
     if (!before.ok()) TakeBackStarted(config, options, lines);
     RF_RETURN_IF_ERROR(Interrupt::Get().status());
     return state.status();

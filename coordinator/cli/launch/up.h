@@ -6,9 +6,9 @@
 
 namespace ringfleet::coordinator::cli {
 
-// `ringfleet up` starts the processes of a cluster file on its hosts, where
-// they do not run yet, and returns when the fleet can generate. Idempotent;
-// `up` and `down` at once take turns.
+// `ringfleet up`: starts the processes of a cluster file on its hosts unless
+// they run, and returns when the fleet can generate. Idempotent. Commands that
+// start or stop one fleet take turns.
 void RegisterUp(CLI::App& app, Invocation& invocation);
 
 }  // namespace ringfleet::coordinator::cli

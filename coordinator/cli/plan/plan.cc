@@ -14,24 +14,26 @@ namespace ringfleet::coordinator::cli {
 namespace {
 
 constexpr char kPlanFooter[] = R"(
-Says from config.json and the hosts' rates whether a model fits, what each host
-would hold, the best mesh, what the alternatives would give and why they lose,
-and predicted tokens per second: for --batch sequences together behind --context
-cached positions each, and for one prompt of --context tokens. No weights are
-read, no host is asked. --explain adds the model behind the predictions.
+Says if a model fits, what each host holds, the best mesh, and why alternatives
+lose. Predicts tokens per second for --batch sequences with --context cached
+positions each, and for one prompt of --context tokens. Reads config.json and the
+hosts' rates, no weights; asks no host. --explain prints the cost model.
 
-The fleet is N equal hosts (--hosts, --memory, --bandwidth, --network,
---latency), a cluster file with --bandwidth, --network and --latency for what it
-does not say (its memory_gib and threads may differ by worker; workers of one host
-share it), or what `ringfleet doctor -o json` printed: {"workers":[{"host","threads",
-"memory_gib","read_gbps","int8_gops"}],"network":{"gbit","latency_us"}}, and the
-rates of products and attention that it measured. Without these, or with
---bandwidth, --gops or --threads, those of a Zen 4 core are scaled to "int8_gops".
---memory is what a worker may use: what the system
-and others need is not in it.
+The fleet is one of:
+  --hosts N          N equal hosts of --memory, --bandwidth, --network, --latency
+  --fleet FILE.yaml  a cluster file; --bandwidth, --network and --latency give what
+                     it does not say. memory_gib and threads may differ by worker;
+                     workers of one host share its bandwidth
+  --fleet FILE.json  the output of `ringfleet doctor -o json`:
+                     {"workers":[{"host","threads","memory_gib","read_gbps",
+                     "int8_gops"}],"network":{"gbit","latency_us"}} and measured
+                     rates of products and attention. Without measured rates, or
+                     with --bandwidth, --gops or --threads, the rates of a Zen 4
+                     core are scaled to "int8_gops"
+--memory is the memory of a worker, without what the system and other programs use.
 
-A model that does not fit is no error: "fits" is false and "hosts_needed" says how
-many such hosts would do.
+A model that does not fit is no error: "fits" is false, and "hosts_needed" is the
+number of such hosts that it needs.
 
 Examples:
   ringfleet plan --model config.json --hosts 8 --memory 128 --bandwidth 200 \
@@ -58,7 +60,7 @@ absl::Status Run(const PlanVerb& options) {
 
 void RegisterPlan(CLI::App& app, Invocation& invocation) {
   CLI::App* verb = app.add_subcommand(
-      "plan", "Say whether a model fits a fleet, and how fast it will be");
+      "plan", "Say if a model fits a fleet, and predict its speed");
   verb->group("Tools");
   verb->footer(kPlanFooter);
   auto options = std::make_shared<PlanVerb>();

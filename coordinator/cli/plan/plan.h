@@ -6,7 +6,7 @@
 
 namespace ringfleet::coordinator::cli {
 
-// `ringfleet plan`: whether a model fits a fleet, and how fast it will be.
+// `ringfleet plan`: says if a model fits a fleet, and predicts its speed.
 void RegisterPlan(CLI::App& app, Invocation& invocation);
 
 }  // namespace ringfleet::coordinator::cli

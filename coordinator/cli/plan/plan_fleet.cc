@@ -4,11 +4,14 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <string>
 #include <tuple>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "cluster/process/file_reader.h"
 #include "cluster/process/json_depth.h"
 #include "cluster/process/status_macros.h"
@@ -24,17 +27,29 @@ constexpr uint64_t kMaxFleetFileBytes = 16 << 20;
 // Servers have 3 to 14 GB/s of memory a core.
 constexpr double kReadPerCore = 10e9;
 
-absl::Status Missing(absl::string_view flag, absl::string_view what) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("usage: no ", flag, ", want ", what));
-}
+// The flags that a fleet still needs: "--memory (GiB of a host)".
+class MissingFlags {
+ public:
+  // Returns the value; 0 if it is missing.
+  double Value(const std::optional<double>& value, absl::string_view flag,
+               absl::string_view meaning) {
+    const bool known = absl::StrContains(absl::StrJoin(entries_, " "), flag);
+    if (!value.has_value() && !known) {
+      entries_.push_back(absl::StrCat(flag, " (", meaning, ")"));
+    }
+    return value.value_or(0);
+  }
 
-// What a flag says, or why it must be given.
-absl::StatusOr<double> Wanted(const std::optional<double>& value,
-                              absl::string_view flag, absl::string_view what) {
-  if (!value.has_value()) return Missing(flag, what);
-  return *value;
-}
+  // Errors: INVALID_ARGUMENT names all of them.
+  absl::Status status() const {
+    if (entries_.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("usage: give also ", absl::StrJoin(entries_, ", ")));
+  }
+
+ private:
+  std::vector<std::string> entries_;
+};
 
 absl::Status CheckPositive(const std::optional<double>& value,
                            absl::string_view flag, absl::string_view unit,
@@ -68,23 +83,18 @@ absl::Status CheckFlags(const PlanOptions& options) {
   return absl::OkStatus();
 }
 
-// Network of a fleet by flags; one host needs none.
-absl::Status SetNetwork(const PlanOptions& options, PlanFleet* fleet) {
-  if (fleet->hosts.size() == 1) {
-    fleet->network.bytes_per_second =
-        options.network_gbit.value_or(10) * 1e9 / 8;
-    fleet->network.latency_seconds = options.latency_us.value_or(0) * 1e-6;
-    return absl::OkStatus();
-  }
-  RF_ASSIGN_OR_RETURN(
-      const double gbit,
-      Wanted(options.network_gbit, "--network", "a host's network in Gbit/s"));
-  RF_ASSIGN_OR_RETURN(const double latency,
-                      Wanted(options.latency_us, "--latency",
-                             "the network's one-way latency in us"));
+// Sets the network of a fleet by flags. One host needs none.
+void SetNetwork(const PlanOptions& options, PlanFleet* fleet,
+                MissingFlags* missing) {
+  const bool alone = fleet->hosts.size() == 1;
+  const double gbit = alone ? options.network_gbit.value_or(10)
+                            : missing->Value(options.network_gbit, "--network",
+                                             "Gbit/s of a host");
+  const double latency =
+      alone ? options.latency_us.value_or(0)
+            : missing->Value(options.latency_us, "--latency", "us one way");
   fleet->network = {.bytes_per_second = gbit * 1e9 / 8,
                     .latency_seconds = latency * 1e-6};
-  return absl::OkStatus();
 }
 
 // Threads and arithmetic of a rank that has `part` of a host.
@@ -116,18 +126,21 @@ void SetCompute(const PlanOptions& options, int threads, double part,
 
 absl::StatusOr<PlanFleet> FleetOfFlags(const PlanOptions& options) {
   if (!options.hosts.has_value()) {
-    return Missing("--hosts", "--hosts N or --fleet FILE");
+    return absl::InvalidArgumentError(
+        "usage: give a fleet: --fleet FILE, or --hosts N, --memory GIB, "
+        "--bandwidth GBPS, and for several hosts --network GBITPS and "
+        "--latency "
+        "USEC");
   }
   if (*options.hosts < 1 || *options.hosts > kMaxPlannedHosts) {
     return absl::InvalidArgumentError(absl::StrCat(
         "usage: --hosts ", *options.hosts, ", want 1 to ", kMaxPlannedHosts));
   }
-  RF_ASSIGN_OR_RETURN(
-      const double memory,
-      Wanted(options.memory_gib, "--memory", "a host's memory in GiB"));
-  RF_ASSIGN_OR_RETURN(const double bandwidth,
-                      Wanted(options.bandwidth_gbps, "--bandwidth",
-                             "a host's memory bandwidth in GB/s"));
+  MissingFlags missing;
+  const double memory =
+      missing.Value(options.memory_gib, "--memory", "GiB of a host");
+  const double bandwidth = missing.Value(options.bandwidth_gbps, "--bandwidth",
+                                         "GB/s of a host's memory");
   PlanFleet fleet;
   for (int i = 0; i < *options.hosts; ++i) {
     HostSpec host = {.name = absl::StrCat("host ", i),
@@ -137,7 +150,8 @@ absl::StatusOr<PlanFleet> FleetOfFlags(const PlanOptions& options) {
                &fleet.assumptions);
     fleet.hosts.push_back(std::move(host));
   }
-  RF_RETURN_IF_ERROR(SetNetwork(options, &fleet));
+  SetNetwork(options, &fleet, &missing);
+  RF_RETURN_IF_ERROR(missing.status());
   return fleet;
 }
 
@@ -149,10 +163,9 @@ absl::StatusOr<PlanFleet> FleetOfConfig(const PlanOptions& options) {
   for (const cluster::WorkerConfig& worker : fleet.config->workers) {
     ++on_host[worker.host];
   }
-  RF_ASSIGN_OR_RETURN(const double bandwidth,
-                      Wanted(options.bandwidth_gbps, "--bandwidth",
-                             "a host's memory bandwidth in GB/s, which a "
-                             "cluster file does not say"));
+  MissingFlags missing;
+  const double bandwidth = missing.Value(options.bandwidth_gbps, "--bandwidth",
+                                         "GB/s of a host's memory");
   for (size_t rank = 0; rank < fleet.config->workers.size(); ++rank) {
     const cluster::WorkerConfig& worker = fleet.config->workers[rank];
     const double part = 1.0 / on_host[worker.host];
@@ -162,11 +175,10 @@ absl::StatusOr<PlanFleet> FleetOfConfig(const PlanOptions& options) {
     if (worker.memory_gib > 0) {
       host.memory_bytes = static_cast<uint64_t>(worker.memory_gib * kGib);
     } else {
-      RF_ASSIGN_OR_RETURN(
-          const double memory,
-          Wanted(options.memory_gib, "--memory",
-                 absl::StrCat("a host's memory in GiB: worker ", rank, " of ",
-                              options.fleet, " has no memory_gib")));
+      const double memory =
+          missing.Value(options.memory_gib, "--memory",
+                        absl::StrCat("GiB of a host; worker ", rank, " of ",
+                                     options.fleet, " has no memory_gib"));
       host.memory_bytes = static_cast<uint64_t>(memory * part * kGib);
     }
     int threads = worker.threads;
@@ -176,7 +188,8 @@ absl::StatusOr<PlanFleet> FleetOfConfig(const PlanOptions& options) {
     SetCompute(options, threads, part, &host, &fleet.assumptions);
     fleet.hosts.push_back(std::move(host));
   }
-  RF_RETURN_IF_ERROR(SetNetwork(options, &fleet));
+  SetNetwork(options, &fleet, &missing);
+  RF_RETURN_IF_ERROR(missing.status());
   return fleet;
 }
 
@@ -202,7 +215,7 @@ Json Member(const Json& object, const char* key) {
   return it != object.end() && it->is_object() ? *it : Json::object();
 }
 
-// What a worker's kernels reach, in the units of doctor -o json.
+// Reads the rates of a worker's kernels, in the units of doctor -o json.
 absl::StatusOr<cluster::MeasuredRates> ParseRates(const Json& worker,
                                                   const std::string& place) {
   constexpr double kLeast = 1e-6;
@@ -315,6 +328,7 @@ absl::StatusOr<PlanFleet> ParseMeasuredFleet(absl::string_view json,
       measured.int8_ops_per_second = *measured.measured->large();
     }
   }
+  MissingFlags missing;
   if (fleet.hosts.size() > 1 && document.contains("network") &&
       document["network"].is_object()) {
     const Json& network = document["network"];
@@ -328,10 +342,11 @@ absl::StatusOr<PlanFleet> ParseMeasuredFleet(absl::string_view json,
       RF_ASSIGN_OR_RETURN(measured.latency_us,
                           Measured(network, "latency_us", place, 0));
     }
-    RF_RETURN_IF_ERROR(SetNetwork(measured, &fleet));
+    SetNetwork(measured, &fleet, &missing);
   } else {
-    RF_RETURN_IF_ERROR(SetNetwork(options, &fleet));
+    SetNetwork(options, &fleet, &missing);
   }
+  RF_RETURN_IF_ERROR(missing.status());
   const auto model = document.find("model");
   if (model != document.end() && model->is_string()) {
     fleet.model = model->get<std::string>();

@@ -2,6 +2,7 @@
 #include "coordinator/cli/plan/plan_report.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -10,6 +11,7 @@
 #include "cluster/model/model_tensors.h"
 #include "cluster/model/published_sizes.h"
 #include "cluster/model/shard_sizes.h"
+#include "coordinator/cli/table.h"
 #include "kernels/dtype.h"
 
 namespace ringfleet::coordinator::cli {
@@ -17,8 +19,6 @@ namespace {
 
 using cluster::HostSpec;
 using cluster::MeshShape;
-
-double Gib(double bytes) { return bytes / 1073741824.0; }
 
 Json MeshJson(const MeshShape& mesh) {
   return {
@@ -79,28 +79,34 @@ Json CellJson(const TableCell& cell) {
           {"prefill_tps", cell.fits ? cell.prefill_tps : 0}};
 }
 
+std::string GibText(uint64_t bytes) {
+  return absl::StrFormat("%.2f", static_cast<double>(bytes) / 1073741824.0);
+}
+
 void AppendMemory(const PlanInput& input, const Candidate& choice,
                   std::string* out) {
-  absl::StrAppend(out, "\nMemory of each host, GiB:\n\n| host |");
+  std::vector<TableColumn> columns = {{"host"}};
   for (int i = 0; i < cluster::kNumWeightClasses; ++i) {
-    absl::StrAppend(
-        out, " ",
-        cluster::WeightClassName(static_cast<cluster::WeightClass>(i)), " |");
+    columns.push_back({std::string(
+        cluster::WeightClassName(static_cast<cluster::WeightClass>(i)))});
   }
-  absl::StrAppend(out, " weights | cache | buffers | free |\n|---|",
-                  "---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+  for (const char* name : {"weights", "cache", "buffers", "free"}) {
+    columns.push_back({name});
+  }
+  Table table(std::move(columns));
   for (size_t rank = 0; rank < choice.ranks.size(); ++rank) {
     const RankMemory& memory = choice.ranks[rank];
-    absl::StrAppend(out, "| ", input.request.inputs.hosts[rank].name, " |");
+    std::vector<std::string> cells = {input.request.inputs.hosts[rank].name};
     for (const uint64_t bytes : memory.weights.bytes) {
-      absl::StrAppendFormat(out, " %.2f |", Gib(static_cast<double>(bytes)));
+      cells.push_back(GibText(bytes));
     }
-    absl::StrAppendFormat(out, " %.2f | %.2f | %.2f | %.2f |\n",
-                          Gib(static_cast<double>(memory.weights.total())),
-                          Gib(static_cast<double>(memory.cache_bytes)),
-                          Gib(static_cast<double>(memory.buffer_bytes)),
-                          Gib(static_cast<double>(memory.free_bytes)));
+    cells.push_back(GibText(memory.weights.total()));
+    cells.push_back(GibText(memory.cache_bytes));
+    cells.push_back(GibText(memory.buffer_bytes));
+    cells.push_back(GibText(memory.free_bytes));
+    table.Add(cells);
   }
+  absl::StrAppend(out, "\nMemory of each host, GiB:\n\n", table.text());
 }
 
 std::string StepText(const StepCost& cost) {
@@ -130,49 +136,43 @@ void AppendSteps(const PlanInput& input, const Candidate& choice,
 void AppendAlternatives(const std::vector<Candidate>& alternatives,
                         std::string* out) {
   if (alternatives.empty()) return;
-  absl::StrAppend(out,
-                  "\n| alternative | decode t/s | prefill t/s | why not "
-                  "|\n|---|---|---|---|\n");
+  Table table({{"alternative"}, {"decode t/s"}, {"prefill t/s"}, {"why not"}});
   for (const Candidate& candidate : alternatives) {
-    absl::StrAppendFormat(out, "| %s | %.2f | %.1f | %s |\n",
-                          candidate.strategy.Name(), candidate.decode_tps,
-                          candidate.prefill_tps, candidate.why_not);
+    table.Add({candidate.strategy.Name(),
+               absl::StrFormat("%.2f", candidate.decode_tps),
+               absl::StrFormat("%.1f", candidate.prefill_tps),
+               candidate.why_not});
   }
+  absl::StrAppend(out, "\n", table.text());
 }
 
 // One line for each number of hosts and batch, one column for each context.
 void AppendTable(const std::vector<TableCell>& cells, std::string* out) {
-  absl::StrAppend(out,
-                  "\nDecode and prefill tokens/s by hosts like the least of "
-                  "these, sequences and cached\npositions each (-: does not "
-                  "fit; *: more workers than this program runs):\n\n"
-                  "| hosts | batch |");
-  std::vector<int64_t> contexts;
+  std::vector<TableColumn> columns = {{"hosts"}, {"batch"}};
+  size_t contexts = 0;
+  while (contexts < cells.size() && cells[contexts].hosts == cells[0].hosts &&
+         cells[contexts].batch == cells[0].batch) {
+    columns.push_back({absl::StrCat(cells[contexts++].context)});
+  }
+  Table table(std::move(columns));
+  std::vector<std::string> row;
   for (const TableCell& cell : cells) {
-    if (std::find(contexts.begin(), contexts.end(), cell.context) !=
-        contexts.end()) {
-      break;
-    }
-    contexts.push_back(cell.context);
+    if (row.empty()) row = {absl::StrCat(cell.hosts), absl::StrCat(cell.batch)};
+    row.push_back(cell.fits ? absl::StrFormat("%.1f, %.0f%s", cell.decode_tps,
+                                              cell.prefill_tps,
+                                              cell.runnable ? "" : " *")
+                            : "-");
+    if (row.size() < contexts + 2) continue;
+    table.Add(row);
+    row.clear();
   }
-  for (const int64_t context : contexts) {
-    absl::StrAppend(out, " ", context, " |");
-  }
-  absl::StrAppend(out, "\n|---|---|");
-  for (size_t i = 0; i < contexts.size(); ++i) absl::StrAppend(out, "---|");
-  for (size_t i = 0; i < cells.size(); ++i) {
-    const TableCell& cell = cells[i];
-    if (i % contexts.size() == 0) {
-      absl::StrAppend(out, "\n| ", cell.hosts, " | ", cell.batch, " |");
-    }
-    if (!cell.fits) {
-      absl::StrAppend(out, " - |");
-      continue;
-    }
-    absl::StrAppendFormat(out, " %.1f, %.0f%s |", cell.decode_tps,
-                          cell.prefill_tps, cell.runnable ? "" : " *");
-  }
-  absl::StrAppend(out, "\n");
+  absl::StrAppend(
+      out,
+      "\nTokens/s of decode and prefill. Rows: hosts like the smallest of "
+      "these, "
+      "and sequences\nthat run together. Columns: cached positions of each "
+      "sequence. -: does not fit.\n*: more workers than this program runs.\n\n",
+      table.text());
 }
 
 constexpr char kModelText[] = R"(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A plan as JSON and as Markdown.
+// Reports of a plan: JSON and Markdown.
 #ifndef RINGFLEET_COORDINATOR_CLI_PLAN_PLAN_REPORT_H_
 #define RINGFLEET_COORDINATOR_CLI_PLAN_PLAN_REPORT_H_
 
@@ -17,11 +17,11 @@ struct PlanResult {
   std::vector<TableCell> table;
 };
 
-// Computes both, the table over 1 to 64 hosts.
+// Computes the plan, and the table over 1 to 64 hosts.
 PlanResult ComputePlan(const PlanInput& input);
 
 Json PlanJson(const PlanInput& input, const PlanResult& result);
-// `explain`: with the model behind the predictions.
+// `explain` appends the cost model behind the predictions.
 std::string PlanMarkdown(const PlanInput& input, const PlanResult& result,
                          bool explain);
 

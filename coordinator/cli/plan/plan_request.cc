@@ -23,7 +23,7 @@ namespace {
 constexpr int64_t kDefaultContext = 4096;
 constexpr int64_t kMaxBatch = 1024;  // What a worker takes at most.
 
-// Of a folder, a config.json, or a synthetic model.
+// Reads the spec of a folder, a config.json, or a synthetic model.
 absl::StatusOr<cluster::ModelSpec> ReadSpec(const std::string& model) {
   std::error_code error;
   if (cluster::IsSyntheticModel(model) ||
@@ -37,7 +37,7 @@ absl::StatusOr<cluster::ModelSpec> ReadSpec(const std::string& model) {
   return spec;
 }
 
-// Of the files in a folder; 0 when there are none.
+// Returns the bytes of a folder's safetensors files; 0 without any.
 uint64_t FileBytes(const std::string& model) {
   std::error_code error;
   uint64_t bytes = 0;
@@ -97,7 +97,7 @@ absl::StatusOr<PlanInput> ReadPlanInput(const PlanOptions& options) {
   input.model = options.model.empty() ? fleet.model : options.model;
   if (input.model.empty()) {
     return absl::InvalidArgumentError(
-        "usage: no model, want --model DIR, config.json or synth:NAME");
+        "usage: give a model: --model DIR, config.json or synth:NAME");
   }
   RF_ASSIGN_OR_RETURN(input.request.inputs.spec, ReadSpec(input.model));
   input.assumptions = std::move(fleet.assumptions);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The request of `plan`: a model and a fleet, from flags or files.
+// Input of `plan`: a model and a fleet, from flags or files.
 #ifndef RINGFLEET_COORDINATOR_CLI_PLAN_PLAN_REQUEST_H_
 #define RINGFLEET_COORDINATOR_CLI_PLAN_PLAN_REQUEST_H_
 
@@ -15,18 +15,18 @@
 
 namespace ringfleet::coordinator::cli {
 
-// Flags as they were given. The fleet's file or a default decides what is
-// unset. Units are the flags'.
+// Flags in the units of the command line. An unset flag takes its value from
+// the fleet's file, or a default.
 struct PlanOptions {
   std::string model;
   std::string fleet;
   std::optional<int> hosts;
-  std::optional<double> memory_gib;      // Of a host.
-  std::optional<double> bandwidth_gbps;  // Of a host, 1e9 bytes a second.
-  std::optional<double> network_gbit;    // Of a host, one direction.
+  std::optional<double> memory_gib;      // Per host.
+  std::optional<double> bandwidth_gbps;  // Per host, 1e9 bytes a second.
+  std::optional<double> network_gbit;    // Per host, one direction.
   std::optional<double> latency_us;      // One way.
-  std::optional<double> gops;            // Of a host, int8.
-  std::optional<int> threads;            // Of a host.
+  std::optional<double> gops;            // Per host, int8.
+  std::optional<int> threads;            // Per host.
   std::optional<int64_t> context;
   std::optional<int64_t> batch;
   SettingFlags settings;  // dtype, cache_type, wire.
@@ -36,15 +36,17 @@ struct PlanInput {
   PlanRequest request;
   std::string model;
   v1::Dtype dtype = v1::DTYPE_INT8;
-  // Of the checkpoint's files where there are any; else as published.
+  // Size of the checkpoint's files; without files, the published size.
   uint64_t checkpoint_bytes = 0;
-  // What was neither given nor measured, as sentences.
+  // Values that were neither given nor measured, as sentences.
   std::vector<std::string> assumptions;
 };
 
 // Reads config.json and the fleet's file, no weights.
-// Errors: INVALID_ARGUMENT, NOT_FOUND: each names flag or file, value and what
-// is expected.
+//
+// Errors: INVALID_ARGUMENT, NOT_FOUND: each names the flag or file, the value
+// and
+//   the expected value.
 absl::StatusOr<PlanInput> ReadPlanInput(const PlanOptions& options);
 
 }  // namespace ringfleet::coordinator::cli

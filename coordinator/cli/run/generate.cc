@@ -38,8 +38,9 @@ struct GenerateOptions {
 };
 
 constexpr char kGenerateFooter[] = R"(
-Sampling that is not given follows the model's generation_config.json, else it
-is greedy. Text goes to stdout as it is written, the rest to stderr.
+Sampling flags that are not given take the values of the model's
+generation_config.json; without it sampling is greedy. Text goes to stdout as it
+is generated, everything else to stderr.
 
 Examples:
   ringfleet generate --model tests/models/tiny-v3 -p "def main(" -n 40
@@ -50,8 +51,8 @@ Examples:
 )";
 
 constexpr char kSubmitFooter[] = R"(
-The text streams back; --detach prints the job's id and leaves it running. Its
-text goes nowhere then, because jobs are not stored.
+The text streams back. --detach prints the job's id and leaves the job running;
+its text is lost, because jobs are not stored.
 
 Examples:
   ringfleet submit --cluster cluster.yaml -p "def main(" -n 40
@@ -113,7 +114,7 @@ v1::GenerateRequest MakeRequest(const GenerateOptions& options,
   return request;
 }
 
-// What a stream of events adds up to.
+// The sum of a stream of events.
 struct Generated {
   v1::GenerateEvent::Accepted accepted;
   Json ids = Json::array();
@@ -150,11 +151,16 @@ Json ToJson(const Generated& generated, bool with_id) {
 
 void PrintSummary(const Generated& generated) {
   const v1::Timings& timings = generated.finished.timings();
+  // The prompt's step gives the first token; a rate needs a second one.
+  const std::string rate =
+      PerSecond(timings) > 0
+          ? absl::StrFormat(" %.1f ms, %.2f tokens/s", timings.predicted_ms(),
+                            PerSecond(timings))
+          : "";
   const std::string line = absl::StrFormat(
-      "load %.0f ms | prompt %u tokens %.1f ms | %u tokens %.1f ms, %.2f "
-      "tokens/s | %s",
+      "load %.0f ms | prompt %u tokens %.1f ms | %u token%s%s | %s",
       timings.load_ms(), timings.prompt_n(), timings.prompt_ms(),
-      timings.predicted_n(), timings.predicted_ms(), PerSecond(timings),
+      timings.predicted_n(), timings.predicted_n() == 1 ? "" : "s", rate,
       generated.finished.reason() == v1::FINISH_REASON_STOP ? "stop"
                                                             : "length");
   std::fprintf(stderr, "%s\n", line.c_str());

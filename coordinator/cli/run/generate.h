@@ -9,7 +9,7 @@ namespace ringfleet::coordinator::cli {
 // `ringfleet generate`: continues a prompt, on a running or a local fleet.
 void RegisterGenerate(CLI::App& app, Invocation& invocation);
 
-// `ringfleet submit`: the same as a job of a running fleet.
+// `ringfleet submit`: continues a prompt as a job of a running fleet.
 void RegisterSubmit(CLI::App& app, Invocation& invocation);
 
 }  // namespace ringfleet::coordinator::cli

@@ -9,20 +9,20 @@
 
 namespace ringfleet::coordinator::cli {
 
-// One line for the whole fleet that loads: bytes, rate, time left and, where
-// ranks are apart, who is last; who fetches what its host lacks from whom.
+// Draws one line for a fleet that loads: bytes, rate, time left, the slowest
+// rank if ranks are apart, and the ranks that fetch files from others.
 void ShowLoading(const v1::ClusterState& state, Progress& progress);
 
-// "slowest: rank 3 (beta) 41 %", or nothing where no two ranks differ by a
+// Returns "slowest: rank 3 (beta) 41 %", or "" if all ranks are within a
 // hundredth.
 std::string SlowestRank(const v1::ClusterState& state);
 
-// "fetched 1.2 GB: ranks 1, 3 from worker 0, the coordinator", or nothing where
+// Returns "fetched 1.2 GB: ranks 1, 3 from worker 0, the coordinator", or "" if
 // all ranks have the model's files.
 std::string FetchingRanks(const v1::ClusterState& state);
 
-// What the workers have to say about how they loaded, one line a rank, on
-// stderr; mostly nothing.
+// Prints the workers' warnings about their load on stderr, one line a rank.
+// Most loads have none.
 void ShowLoadWarnings(const v1::ClusterState& state);
 
 }  // namespace ringfleet::coordinator::cli

@@ -32,8 +32,8 @@ struct ScoreCommandOptions {
 
 constexpr char kScoreFooter[] = R"(
 Prints log p(ids[i+1] | ids[..i]) for each id but the first, and the likeliest
-ids after the last. A text longer than the context is scored in windows, each
-starting with the last id of the one before.
+ids after the last. A text longer than the context is scored in windows. Each
+window starts with the last id of the previous one.
 
 Examples:
   ringfleet score --model DIR -f text.txt
@@ -172,8 +172,8 @@ void RegisterScore(CLI::App& app, Invocation& invocation) {
   verb->add_flag("--hidden", options->hidden,
                  "Also the hidden states of the last token, in the JSON");
   verb->add_flag("--mtp", options->mtp,
-                 "Also what the multi-token prediction layer predicts, in the "
-                 "JSON");
+                 "Also the predictions of the multi-token prediction layer, in "
+                 "the JSON");
   verb->add_option("--reference", options->reference,
                    "f32: also the divergence from the plain float32 path");
   verb->add_flag("--json", options->json, "One JSON document on stdout");

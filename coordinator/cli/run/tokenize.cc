@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "cluster/process/status.h"
 #include "cluster/process/status_macros.h"
+#include "cluster/rpc/channel.h"
 #include "coordinator/cli/interrupt.h"
 #include "coordinator/cli/json_output.h"
 #include "coordinator/cli/prompt_options.h"
@@ -74,8 +75,16 @@ absl::StatusOr<Tokenized> TokenizeOnFleet(Session& session,
   request.set_bos(bos);
   InterruptibleCall call;
   v1::TokenizeResponse response;
-  RF_RETURN_IF_ERROR(cluster::FromGrpc(
-      session.stub().Tokenize(call.context(), request, &response)));
+  const absl::Status status = cluster::FromGrpc(
+      session.stub().Tokenize(call.context(), request, &response));
+  if (absl::IsResourceExhausted(status)) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "tokenize: %.1f MB of text, want less: its ids must fit into one "
+        "message of %d MiB; tokenize --model DIR has no limit",
+        static_cast<double>(text.size()) * 1e-6,
+        cluster::kMaxMessageBytes >> 20));
+  }
+  RF_RETURN_IF_ERROR(status);
   Tokenized tokenized;
   tokenized.ids.assign(response.ids().begin(), response.ids().end());
   tokenized.pieces.assign(response.pieces().begin(), response.pieces().end());

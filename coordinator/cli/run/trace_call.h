@@ -12,21 +12,20 @@
 
 namespace ringfleet::coordinator::cli {
 
-// What a fleet does during a command, for --trace FILE. Without a file its
+// Records a fleet during a command, for --trace FILE. Without a file its
 // functions do nothing.
 class TraceCall {
  public:
-  ~TraceCall();  // Ends the call; leaves no file, unless finished.
+  ~TraceCall();  // Ends the call. Leaves no file unless Finish() was called.
 
-  // To be called before anything runs; `path` may be empty. Errors: of
-  // TraceFile.
+  // Call it before anything runs. `path` may be empty. Errors: TraceFile's.
   absl::Status Open(const std::string& path);
 
-  // Returns when all workers record. Errors: of Coordinator.Trace.
+  // Returns when all workers record. Errors: Coordinator.Trace's.
   absl::Status Start(v1::Coordinator::Stub& stub);
 
-  // Ends it, writes the file and says so on stderr. Errors: as above, and of
-  // TraceFile.
+  // Ends the recording, writes the file and says so on stderr. Errors:
+  // Coordinator.Trace's and TraceFile's.
   absl::Status Finish();
 
  private:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A file of trace events in the JSON object format that chrome://tracing and
 // ui.perfetto.dev open ("Trace Event Format", Google, 2016): complete events
-// (ph X) with ts and dur in microseconds, a process for each rank, a thread for
-// its executor and one for what communicates beside it.
+// (ph X) with ts and dur in microseconds. Each rank is a process with two
+// threads: its executor, and the communication beside it.
 #ifndef RINGFLEET_COORDINATOR_CLI_RUN_TRACE_FILE_H_
 #define RINGFLEET_COORDINATOR_CLI_RUN_TRACE_FILE_H_
 
@@ -20,20 +20,23 @@
 
 namespace ringfleet::coordinator::cli {
 
-// Written as OutputFile does it: a regular file of that name is a whole one,
-// and one that is not finished leaves nothing.
+// Written by an OutputFile: a regular file of that name is always whole, and a
+// file that is not finished leaves nothing.
 class TraceFile {
  public:
-  // Errors: those of OutputFile::Open, as of --trace.
+  // Errors: those of OutputFile::Open, which name --trace.
   static absl::StatusOr<std::unique_ptr<TraceFile>> Open(
       const std::string& path);
 
-  // What the coordinator sends, in its order. INTERNAL: an event that names
-  // nothing.
+  // Adds a message of the coordinator. Call it in the order of arrival.
+  //
+  // Errors: INTERNAL: an event without a name.
   absl::Status Add(const v1::TraceProgress& progress);
 
-  // With what is known of the clocks and of events that are missing, as
-  // "otherData". RESOURCE_EXHAUSTED: cannot be written.
+  // Adds "otherData", with clock offsets and numbers of missing events, and
+  // completes the file.
+  //
+  // Errors: RESOURCE_EXHAUSTED: it cannot be written.
   absl::Status Finish();
 
   const std::string& path() const { return path_; }

@@ -46,7 +46,6 @@ TEST(ConfigTest, DefaultsFillWhatTheFileLeavesOut) {
   EXPECT_EQ(config->settings.context(), 0u);
   EXPECT_EQ(config->coordinator.host, "127.0.0.1");
   EXPECT_EQ(config->coordinator.port, 50051);
-  EXPECT_EQ(config->coordinator.http_port, 8080);
   ASSERT_EQ(config->workers.size(), 1u);
   EXPECT_EQ(config->workers[0].host, "127.0.0.1");
   EXPECT_EQ(config->workers[0].address, "127.0.0.1");
@@ -89,7 +88,7 @@ TEST(ConfigTest, FormattedConfigMeansTheSameElsewhere) {
       "tiles: u.json\n"
       "mesh: {expert: 2}\n"
       "experts: {slots: 40, rebalance: auto, interval_s: 30, threshold: 1.5}\n"
-      "coordinator: {host: localhost, port: 1, http_port: 2}\n"
+      "coordinator: {host: localhost, port: 1}\n"
       "workers:\n  - {address: 127.0.0.2, threads: 3, numa_node: 0}\n"
       "  - {host: \"::1\", port: 0, memory_gib: 1.5, read_gbps: 9}\n"
       "ssh: {user: me, port: 22, options: '-o A=b'}\n"
@@ -237,6 +236,22 @@ TEST(ConfigTest, WorkersOfOnePlaceAreNamedWithBothLines) {
   EXPECT_THAT(ErrorOf("model: m\nworkers: [{port: 50051}]\n"),
               HasSubstr("as does the coordinator"));
   EXPECT_EQ(ErrorOf("model: m\nworkers: [{port: 0}, {port: 0}]\n"), "accepted");
+}
+
+TEST(ConfigTest, AQuoteMustBeClosed) {
+  EXPECT_EQ(ErrorOf("name: x\nmodel: \"m\nworkers: [{port: 1}]\n"),
+            "dir/cluster.yaml:2: the quote is not closed");
+  EXPECT_EQ(ErrorOf("model: 'it''s\nworkers: [{port: 1}]\n"),
+            "dir/cluster.yaml:1: the quote is not closed");
+  EXPECT_EQ(ErrorOf("model: 'it''s'\nname: \"a\\\"b\"\nworkers: 1\n"),
+            "dir/cluster.yaml:3: workers: not a list, want a list of 1 to 16");
+}
+
+TEST(ConfigTest, HttpPortHasMoved) {
+  EXPECT_EQ(ErrorOf("model: m\ncoordinator: {http_port: 8080}\n"
+                    "workers: [{}]\n"),
+            "dir/cluster.yaml:2: coordinator.http_port: no longer a key; HTTP "
+            "will be set under http: in a later version");
 }
 
 TEST(ConfigTest, OneToSixteenWorkers) {

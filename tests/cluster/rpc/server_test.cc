@@ -151,7 +151,8 @@ TEST(DaemonServerTest, OtherHostsNeedInsecure) {
     ASSERT_FALSE(server.ok());
     EXPECT_EQ(server.status(),
               absl::InvalidArgumentError(std::string("binding ") + host +
-                                         " without TLS needs --insecure"));
+                                         " needs --insecure: there is no "
+                                         "encryption or authentication"));
   }
   const auto server = DaemonServer::Start({"0.0.0.0", 0}, true, NoServices);
   EXPECT_TRUE(server.ok()) << server.status();

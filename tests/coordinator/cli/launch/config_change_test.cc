@@ -66,10 +66,7 @@ TEST(ConfigChangeTest, NamesSettingsThatCameOrWent) {
 }
 
 TEST(ConfigChangeTest, HowHostsAreReachedIsNoChange) {
-  EXPECT_EQ(Change(absl::StrCat(
-                "ssh: {user: me}\nlog_dir: /l\ncoordinator: {http_port: 9}\n",
-                kFile)),
-            "");
+  EXPECT_EQ(Change(absl::StrCat("ssh: {user: me}\nlog_dir: /l\n", kFile)), "");
 }
 
 TEST(ConfigChangeTest, ALostWorkerMayHaveASuccessor) {

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tables in Markdown, for the reports of verbs.
+#ifndef RINGFLEET_COORDINATOR_CLI_TABLE_H_
+#define RINGFLEET_COORDINATOR_CLI_TABLE_H_
+
+#include <string>
+#include <vector>
+
+namespace ringfleet::coordinator::cli {
+
+struct TableColumn {
+  std::string name;
+  bool right = false;  // Numbers are aligned to the right.
+  int width = 0;       // Cells are padded to it; 0: no padding.
+};
+
+class Table {
+ public:
+  explicit Table(std::vector<TableColumn> columns);
+
+  // Names and rules: two lines.
+  std::string Header() const;
+  // One row. Requires a cell for each column.
+  std::string Row(const std::vector<std::string>& cells) const;
+
+  // Appends a row to text().
+  void Add(const std::vector<std::string>& cells) { rows_ += Row(cells); }
+  bool empty() const { return rows_.empty(); }
+  // The header and all rows that were added.
+  std::string text() const { return Header() + rows_; }
+
+ private:
+  const std::vector<TableColumn> columns_;
+  std::string rows_;
+};
+
+}  // namespace ringfleet::coordinator::cli
+
+#endif  // RINGFLEET_COORDINATOR_CLI_TABLE_H_
