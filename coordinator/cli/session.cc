@@ -18,8 +18,8 @@
 #include "cluster/recording/trace_recorder.h"
 #include "cluster/rpc/channel.h"
 #include "cluster/rpc/server.h"
+#include "coordinator/cli/fleet_json.h"
 #include "coordinator/cli/interrupt.h"
-#include "coordinator/cli/launch/fleet_json.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {

@@ -18,10 +18,10 @@
 #include "cluster/config/settings.h"
 #include "cluster/process/status_macros.h"
 #include "coordinator/cli/checkpoint/packing.h"
+#include "coordinator/cli/host_workers.h"
 #include "coordinator/cli/json_output.h"
-#include "coordinator/cli/launch/targets.h"
-#include "coordinator/cli/run/host_workers.h"
-#include "coordinator/cli/run/local_workers.h"
+#include "coordinator/cli/local_workers.h"
+#include "coordinator/cli/targets.h"
 #include "coordinator/cli/value_checks.h"
 #include "coordinator/service/setting_flags.h"
 

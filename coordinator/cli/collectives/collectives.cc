@@ -27,9 +27,9 @@
 #include "coordinator/cli/collectives/collectives_run.h"
 #include "coordinator/cli/interrupt.h"
 #include "coordinator/cli/json_output.h"
+#include "coordinator/cli/local_workers.h"
 #include "coordinator/cli/output_file.h"
 #include "coordinator/cli/progress.h"
-#include "coordinator/cli/run/local_workers.h"
 #include "coordinator/cli/session.h"
 #include "coordinator/cli/value_checks.h"
 

@@ -19,8 +19,8 @@
 #include "coordinator/cli/doctor/doctor_report.h"
 #include "coordinator/cli/doctor/doctor_run.h"
 #include "coordinator/cli/json_output.h"
+#include "coordinator/cli/local_workers.h"
 #include "coordinator/cli/output.h"
-#include "coordinator/cli/run/local_workers.h"
 #include "coordinator/cli/value_checks.h"
 #include "coordinator/service/setting_flags.h"
 

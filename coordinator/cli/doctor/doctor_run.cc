@@ -19,8 +19,8 @@
 #include "cluster/process/status_macros.h"
 #include "coordinator/cli/interrupt.h"
 #include "coordinator/cli/session.h"
-#include "coordinator/fleet/clock_offset.h"
 #include "coordinator/fleet/barrier.h"
+#include "coordinator/fleet/clock_offset.h"
 #include "coordinator/fleet/worker_client.h"
 #include "protos/host.grpc.pb.h"
 

@@ -12,10 +12,10 @@
 #include "cluster/process/deadline.h"
 #include "cluster/process/status_macros.h"
 #include "cluster/rpc/host_address.h"
+#include "coordinator/cli/fleet_json.h"
 #include "coordinator/cli/interrupt.h"
 #include "coordinator/cli/launch/fleet_command.h"
-#include "coordinator/cli/launch/fleet_json.h"
-#include "coordinator/cli/launch/launcher.h"
+#include "coordinator/cli/launcher.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {

@@ -11,7 +11,7 @@
 #include "cluster/config/config.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/json_output.h"
-#include "coordinator/cli/launch/launcher.h"
+#include "coordinator/cli/launcher.h"
 #include "protos/cluster.pb.h"
 
 namespace ringfleet::coordinator::cli {

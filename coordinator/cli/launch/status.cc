@@ -13,9 +13,9 @@
 #include "cluster/process/status.h"
 #include "cluster/process/status_macros.h"
 #include "coordinator/cli/experts/expert_map.h"
+#include "coordinator/cli/fleet_json.h"
 #include "coordinator/cli/interrupt.h"
-#include "coordinator/cli/launch/fleet_json.h"
-#include "coordinator/cli/launch/launcher.h"
+#include "coordinator/cli/launcher.h"
 #include "coordinator/cli/session.h"
 
 namespace ringfleet::coordinator::cli {

@@ -43,9 +43,9 @@ TEST(FleetOptionsTest, AStepTakesAsLongAsTheSettingsSay) {
 TEST(FleetOptionsTest, AMissingTableNamesItsSetting) {
   v1::FleetSettings settings = cluster::DefaultSettings();
   settings.set_tiles("/absent");
-  EXPECT_THAT(std::string(
-                  MakeFleetOptions(settings, "usage: --").status().message()),
-              StartsWith("usage: --tiles /absent: "));
+  EXPECT_THAT(
+      std::string(MakeFleetOptions(settings, "usage: --").status().message()),
+      StartsWith("usage: --tiles /absent: "));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/cli/launch/binaries.h"
+#include "coordinator/cli/binaries.h"
 
 #include <unistd.h>
 

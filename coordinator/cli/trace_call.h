@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef RINGFLEET_COORDINATOR_CLI_RUN_TRACE_CALL_H_
-#define RINGFLEET_COORDINATOR_CLI_RUN_TRACE_CALL_H_
+#ifndef RINGFLEET_COORDINATOR_CLI_TRACE_CALL_H_
+#define RINGFLEET_COORDINATOR_CLI_TRACE_CALL_H_
 
 #include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "coordinator/cli/interrupt.h"
-#include "coordinator/cli/run/trace_file.h"
+#include "coordinator/cli/trace_file.h"
 #include "protos/coordinator.grpc.pb.h"
 
 namespace ringfleet::coordinator::cli {
@@ -39,4 +39,4 @@ class TraceCall {
 
 }  // namespace ringfleet::coordinator::cli
 
-#endif  // RINGFLEET_COORDINATOR_CLI_RUN_TRACE_CALL_H_
+#endif  // RINGFLEET_COORDINATOR_CLI_TRACE_CALL_H_

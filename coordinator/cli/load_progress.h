@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef RINGFLEET_COORDINATOR_CLI_RUN_LOAD_PROGRESS_H_
-#define RINGFLEET_COORDINATOR_CLI_RUN_LOAD_PROGRESS_H_
+#ifndef RINGFLEET_COORDINATOR_CLI_LOAD_PROGRESS_H_
+#define RINGFLEET_COORDINATOR_CLI_LOAD_PROGRESS_H_
 
 #include <string>
 
@@ -27,4 +27,4 @@ void ShowLoadWarnings(const v1::ClusterState& state);
 
 }  // namespace ringfleet::coordinator::cli
 
-#endif  // RINGFLEET_COORDINATOR_CLI_RUN_LOAD_PROGRESS_H_
+#endif  // RINGFLEET_COORDINATOR_CLI_LOAD_PROGRESS_H_

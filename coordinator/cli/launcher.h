@@ -2,8 +2,8 @@
 // Runs cluster/launch/ssh/fleet.sh for `up`, `down`, `status` and `convert`,
 // and keeps two commands from working on one fleet at the same time. Needs the
 // process's Interrupt.
-#ifndef RINGFLEET_COORDINATOR_CLI_LAUNCH_LAUNCHER_H_
-#define RINGFLEET_COORDINATOR_CLI_LAUNCH_LAUNCHER_H_
+#ifndef RINGFLEET_COORDINATOR_CLI_LAUNCHER_H_
+#define RINGFLEET_COORDINATOR_CLI_LAUNCHER_H_
 
 #include <string>
 #include <vector>
@@ -79,4 +79,4 @@ class FleetLock {
 
 }  // namespace ringfleet::coordinator::cli
 
-#endif  // RINGFLEET_COORDINATOR_CLI_LAUNCH_LAUNCHER_H_
+#endif  // RINGFLEET_COORDINATOR_CLI_LAUNCHER_H_

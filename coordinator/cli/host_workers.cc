@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/cli/run/host_workers.h"
+#include "coordinator/cli/host_workers.h"
 
 #include <memory>
 #include <utility>

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef RINGFLEET_COORDINATOR_CLI_RUN_LOCAL_FLEET_H_
-#define RINGFLEET_COORDINATOR_CLI_RUN_LOCAL_FLEET_H_
+#ifndef RINGFLEET_COORDINATOR_CLI_LOCAL_FLEET_H_
+#define RINGFLEET_COORDINATOR_CLI_LOCAL_FLEET_H_
 
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "coordinator/cli/run/local_workers.h"
+#include "coordinator/cli/local_workers.h"
 #include "coordinator/service/coordinator_server.h"
 
 namespace ringfleet::coordinator::cli {
@@ -42,4 +42,4 @@ class LocalFleet {
 
 }  // namespace ringfleet::coordinator::cli
 
-#endif  // RINGFLEET_COORDINATOR_CLI_RUN_LOCAL_FLEET_H_
+#endif  // RINGFLEET_COORDINATOR_CLI_LOCAL_FLEET_H_

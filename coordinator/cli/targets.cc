@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/cli/launch/targets.h"
+#include "coordinator/cli/targets.h"
 
 #include <algorithm>
 #include <memory>

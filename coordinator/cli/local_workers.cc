@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/cli/run/local_workers.h"
+#include "coordinator/cli/local_workers.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -23,8 +23,8 @@
 #include "cluster/process/log.h"
 #include "cluster/process/process_limits.h"
 #include "cluster/process/status_macros.h"
+#include "coordinator/cli/binaries.h"
 #include "coordinator/cli/interrupt.h"
-#include "coordinator/cli/launch/binaries.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {

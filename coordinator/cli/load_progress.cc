@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/cli/run/load_progress.h"
+#include "coordinator/cli/load_progress.h"
 
 #include <algorithm>
 #include <cstdio>

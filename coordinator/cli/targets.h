@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // `ringfleet targets`: a cluster file as lines that cluster/launch/ssh/fleet.sh
 // reads. The scripts never read the file itself.
-#ifndef RINGFLEET_COORDINATOR_CLI_LAUNCH_TARGETS_H_
-#define RINGFLEET_COORDINATOR_CLI_LAUNCH_TARGETS_H_
+#ifndef RINGFLEET_COORDINATOR_CLI_TARGETS_H_
+#define RINGFLEET_COORDINATOR_CLI_TARGETS_H_
 
 #include <string>
 
@@ -42,4 +42,4 @@ void RegisterTargets(CLI::App& app, Invocation& invocation);
 
 }  // namespace ringfleet::coordinator::cli
 
-#endif  // RINGFLEET_COORDINATOR_CLI_LAUNCH_TARGETS_H_
+#endif  // RINGFLEET_COORDINATOR_CLI_TARGETS_H_

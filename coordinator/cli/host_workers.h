@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef RINGFLEET_COORDINATOR_CLI_RUN_HOST_WORKERS_H_
-#define RINGFLEET_COORDINATOR_CLI_RUN_HOST_WORKERS_H_
+#ifndef RINGFLEET_COORDINATOR_CLI_HOST_WORKERS_H_
+#define RINGFLEET_COORDINATOR_CLI_HOST_WORKERS_H_
 
 #include <memory>
 #include <string>
@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cluster/config/config.h"
-#include "coordinator/cli/launch/launcher.h"
+#include "coordinator/cli/launcher.h"
 
 namespace ringfleet::coordinator::cli {
 
@@ -51,4 +51,4 @@ class HostWorkers {
 
 }  // namespace ringfleet::coordinator::cli
 
-#endif  // RINGFLEET_COORDINATOR_CLI_RUN_HOST_WORKERS_H_
+#endif  // RINGFLEET_COORDINATOR_CLI_HOST_WORKERS_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef RINGFLEET_COORDINATOR_CLI_RUN_LOCAL_WORKERS_H_
-#define RINGFLEET_COORDINATOR_CLI_RUN_LOCAL_WORKERS_H_
+#ifndef RINGFLEET_COORDINATOR_CLI_LOCAL_WORKERS_H_
+#define RINGFLEET_COORDINATOR_CLI_LOCAL_WORKERS_H_
 
 #include <memory>
 #include <string>
@@ -71,4 +71,4 @@ class LocalWorkers {
 
 }  // namespace ringfleet::coordinator::cli
 
-#endif  // RINGFLEET_COORDINATOR_CLI_RUN_LOCAL_WORKERS_H_
+#endif  // RINGFLEET_COORDINATOR_CLI_LOCAL_WORKERS_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef RINGFLEET_COORDINATOR_CLI_LAUNCH_BINARIES_H_
-#define RINGFLEET_COORDINATOR_CLI_LAUNCH_BINARIES_H_
+#ifndef RINGFLEET_COORDINATOR_CLI_BINARIES_H_
+#define RINGFLEET_COORDINATOR_CLI_BINARIES_H_
 
 #include <string>
 
@@ -24,4 +24,4 @@ absl::StatusOr<std::string> LaunchScriptPath();
 
 }  // namespace ringfleet::coordinator::cli
 
-#endif  // RINGFLEET_COORDINATOR_CLI_LAUNCH_BINARIES_H_
+#endif  // RINGFLEET_COORDINATOR_CLI_BINARIES_H_

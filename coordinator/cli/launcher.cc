@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/cli/launch/launcher.h"
+#include "coordinator/cli/launcher.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -26,10 +26,10 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "cluster/process/status_macros.h"
+#include "coordinator/cli/binaries.h"
 #include "coordinator/cli/child_process.h"
 #include "coordinator/cli/interrupt.h"
-#include "coordinator/cli/launch/binaries.h"
-#include "coordinator/cli/launch/targets.h"
+#include "coordinator/cli/targets.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {

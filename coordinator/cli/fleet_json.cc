@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/cli/launch/fleet_json.h"
+#include "coordinator/cli/fleet_json.h"
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef RINGFLEET_COORDINATOR_CLI_LAUNCH_FLEET_JSON_H_
-#define RINGFLEET_COORDINATOR_CLI_LAUNCH_FLEET_JSON_H_
+#ifndef RINGFLEET_COORDINATOR_CLI_FLEET_JSON_H_
+#define RINGFLEET_COORDINATOR_CLI_FLEET_JSON_H_
 
 #include <string>
 
@@ -27,4 +27,4 @@ Json FleetDetails(const v1::ClusterState& state);
 
 }  // namespace ringfleet::coordinator::cli
 
-#endif  // RINGFLEET_COORDINATOR_CLI_LAUNCH_FLEET_JSON_H_
+#endif  // RINGFLEET_COORDINATOR_CLI_FLEET_JSON_H_

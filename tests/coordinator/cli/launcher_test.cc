@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/cli/launch/launcher.h"
+#include "coordinator/cli/launcher.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -19,7 +19,7 @@
 #include "absl/time/clock.h"
 #include "cluster/config/config.h"
 #include "coordinator/cli/interrupt.h"
-#include "coordinator/cli/launch/targets.h"
+#include "coordinator/cli/targets.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -26,13 +26,13 @@
 #include "coordinator/cli/launch/call.h"
 #include "coordinator/cli/launch/down.h"
 #include "coordinator/cli/launch/status.h"
-#include "coordinator/cli/launch/targets.h"
 #include "coordinator/cli/launch/up.h"
 #include "coordinator/cli/output.h"
 #include "coordinator/cli/plan/plan.h"
 #include "coordinator/cli/run/generate.h"
 #include "coordinator/cli/run/score.h"
 #include "coordinator/cli/run/tokenize.h"
+#include "coordinator/cli/targets.h"
 #include "coordinator/cli/value_checks.h"
 
 namespace ringfleet::coordinator::cli {

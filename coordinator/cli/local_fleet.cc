@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/cli/run/local_fleet.h"
+#include "coordinator/cli/local_fleet.h"
 
 #include <algorithm>
 #include <chrono>
@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "cluster/process/status_macros.h"
 #include "coordinator/cli/interrupt.h"
+#include "coordinator/cli/load_progress.h"
 #include "coordinator/cli/progress.h"
-#include "coordinator/cli/run/load_progress.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {

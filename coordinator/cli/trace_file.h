@@ -3,8 +3,8 @@
 // ui.perfetto.dev open ("Trace Event Format", Google, 2016): complete events
 // (ph X) with ts and dur in microseconds. Each rank is a process with two
 // threads: its executor, and the communication beside it.
-#ifndef RINGFLEET_COORDINATOR_CLI_RUN_TRACE_FILE_H_
-#define RINGFLEET_COORDINATOR_CLI_RUN_TRACE_FILE_H_
+#ifndef RINGFLEET_COORDINATOR_CLI_TRACE_FILE_H_
+#define RINGFLEET_COORDINATOR_CLI_TRACE_FILE_H_
 
 #include <cstdint>
 #include <map>
@@ -63,4 +63,4 @@ class TraceFile {
 
 }  // namespace ringfleet::coordinator::cli
 
-#endif  // RINGFLEET_COORDINATOR_CLI_RUN_TRACE_FILE_H_
+#endif  // RINGFLEET_COORDINATOR_CLI_TRACE_FILE_H_

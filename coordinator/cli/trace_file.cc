@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/cli/run/trace_file.h"
+#include "coordinator/cli/trace_file.h"
 
 #include <utility>
 
