@@ -600,7 +600,7 @@ TEST(FusedFailureTest, AnAbortWakesBothThreads) {
   EXPECT_THAT(statuses, Each(cause));
 }
 
-TEST(FusedFailureTest, DifferentSegmentsAreFoundOut) {
+TEST(FusedFailureTest, DifferentSharesAreFoundOut) {
   FakeNetwork network(2);
   const auto statuses =
       RunRanks(network, [&](GroupCommunicator& group) -> absl::Status {
@@ -610,7 +610,7 @@ TEST(FusedFailureTest, DifferentSegmentsAreFoundOut) {
       });
   for (const absl::Status& status : statuses) {
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("different segments"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("different shares"));
   }
 }
 
