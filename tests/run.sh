@@ -202,7 +202,7 @@ for i in "${!builds[@]}"; do
   step "tests: $build"
   labels=(-LE soak)
   if [[ $build == tsan ]]; then
-    labels=(-L unit -E '^ringfleet_(worker_service|coordinator)_test')
+    labels=(-L unit -E '^(ringfleet_(worker_service|coordinator|structure)_test|CommentOpenings)')
   fi
   if [[ -n $soak ]]; then
     labels=(-L soak)

@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "cluster/checkpoint/safetensors.h"
-#include "cluster/config/config.h"
 #include "cluster/model/dtype_names.h"
+#include "cluster/model/mesh.h"
 #include "cluster/placement/placement.h"
 #include "cluster/process/log.h"
 #include "cluster/process/status_macros.h"
@@ -148,7 +148,8 @@ uint64_t BufferBytes(const LoadedShard& shard, v1::PrefillStrategy strategy) {
     return kOverheadBytes;
   }
   uint64_t bytes =
-      WeightGatherBytes(shard.spec, mesh, options.form, options.expert_form.value_or(options.form));
+      WeightGatherBytes(shard.spec, mesh, options.form,
+                        options.expert_form.value_or(options.form));
   if (shard.request.reference()) {
     bytes +=
         WeightGatherBytes(shard.spec, mesh, kernels::WeightForm::kReference,
