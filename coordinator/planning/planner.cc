@@ -41,7 +41,7 @@ std::vector<MeshShape> Meshes(int world) {
 }
 
 // What one rank has left; saturates at the ends of int64.
-int64_t Free(const HostSpec& host, const RankMemory& use) {
+int64_t FreeBytes(const HostSpec& host, const RankMemory& use) {
   const double left = static_cast<double>(host.memory_bytes) -
                       static_cast<double>(use.weights.total()) -
                       static_cast<double>(use.cache_bytes) -
@@ -82,7 +82,7 @@ Candidate Evaluate(const Prepared& prepared, const PlanRequest& request) {
         .weights = prepared.weights[rank],
         .cache_bytes = cost.CacheBytes(rank, request.batch, request.context),
         .buffer_bytes = kPlannedBufferBytes};
-    use.free_bytes = Free(prepared.model.inputs().hosts[rank], use);
+    use.free_bytes = FreeBytes(prepared.model.inputs().hosts[rank], use);
     candidate.fits &= use.free_bytes >= 0;
     candidate.ranks.push_back(use);
   }
@@ -228,7 +228,7 @@ bool MeshFits(const PlanRequest& request, const HostSpec& host,
   for (int rank = 0; rank < mesh.world_size(); ++rank) {
     use.weights = ShardSizesOf(
         inputs.spec, PlanShard(inputs.spec, mesh, rank).value(), inputs.forms);
-    if (Free(host, use) < 0) return false;
+    if (FreeBytes(host, use) < 0) return false;
   }
   return true;
 }

@@ -625,7 +625,7 @@ TEST_F(BadInputTest, AWorkerOfAnotherBuildIsRefused) {
   ASSERT_NO_FATAL_FAILURE(CopyAsOtherBuild(RINGFLEET_WORKER_BINARY, other));
   workers_[0] =
       Start(other, {"--rank", "0", "--listen", "127.0.0.1:0", "--coordinator",
-                    "127.0.0.1:" + std::to_string(port_), "--threads", "1"});
+                    "127.0.0.1:" + std::to_string(port()), "--threads", "1"});
   EXPECT_EQ(workers_[0]->Wait(10), 3) << workers_[0]->errors();
   EXPECT_THAT(workers_[0]->errors(),
               AllOf(HasSubstr("build other"), HasSubstr("want")));

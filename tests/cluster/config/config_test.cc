@@ -23,19 +23,19 @@ constexpr char kTwoWorkers[] =
     "  - {port: 7001}\n"
     "  - {port: 7002}\n";
 
-absl::StatusOr<ClusterConfig> Parse(absl::string_view yaml) {
+absl::StatusOr<ClusterConfig> ParseText(absl::string_view yaml) {
   return ParseClusterConfig(yaml, "dir/cluster.yaml", "/base");
 }
 
 std::string ErrorOf(absl::string_view yaml) {
-  const auto config = Parse(yaml);
+  const auto config = ParseText(yaml);
   if (config.ok()) return "accepted";
   EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument);
   return std::string(config.status().message());
 }
 
 TEST(ConfigTest, DefaultsFillWhatTheFileLeavesOut) {
-  const auto config = Parse("model: tiny\nworkers: [{}]\n");
+  const auto config = ParseText("model: tiny\nworkers: [{}]\n");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->name, "cluster");
   EXPECT_EQ(config->settings.model(), "/base/tiny");
@@ -79,7 +79,7 @@ TEST(ConfigTest, SampleDescribesFourRanksOverSsh) {
 }
 
 TEST(ConfigTest, FormattedConfigMeansTheSameElsewhere) {
-  const auto config = Parse(
+  const auto config = ParseText(
       "name: x.y\nmodel: 'a \"b\" \\c'\ndtype: f32\nwire: f32\n"
       "prefill_strategy: weight_gather\ncontext: 77\nparallel: 9\n"
       "reference: true\n"
@@ -263,7 +263,7 @@ TEST(ConfigTest, OneToSixteenWorkers) {
     return yaml;
   };
   for (int size = 1; size <= 16; ++size) {
-    const auto config = Parse(fleet(size));
+    const auto config = ParseText(fleet(size));
     ASSERT_TRUE(config.ok()) << config.status();
     EXPECT_EQ(config->settings.mesh().tensor(), static_cast<uint32_t>(size));
   }
@@ -280,9 +280,9 @@ TEST(ConfigTest, OneToSixteenWorkers) {
 TEST(ConfigTest, AutoMeshGivesTheRestToTensor) {
   const auto mesh = [](absl::string_view text) {
     const auto config =
-        Parse(absl::StrCat("model: m\nworkers: [{port: 1}, {port: 2}, "
-                           "{port: 3}, {port: 4}]\nmesh: ",
-                           text, "\n"));
+        ParseText(absl::StrCat("model: m\nworkers: [{port: 1}, {port: 2}, "
+                               "{port: 3}, {port: 4}]\nmesh: ",
+                               text, "\n"));
     EXPECT_TRUE(config.ok()) << config.status();
     return config.ok() ? absl::StrCat(config->settings.mesh().data(), "x",
                                       config->settings.mesh().expert(), "x",
@@ -338,11 +338,11 @@ TEST(ConfigTest, DamagedFilesNeverCrash) {
   const std::string yaml{std::istreambuf_iterator<char>(in), {}};
   ASSERT_GT(yaml.size(), 500u);
   for (size_t i = 0; i < yaml.size(); i += 7) {
-    (void)Parse(yaml.substr(0, i));
+    (void)ParseText(yaml.substr(0, i));
     std::string damaged = yaml;
     for (const char c : {'{', ']', ':', '\n', '\xff', '&', '-'}) {
       damaged[i] = c;
-      (void)Parse(damaged);
+      (void)ParseText(damaged);
     }
   }
 }
