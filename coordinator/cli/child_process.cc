@@ -82,9 +82,11 @@ absl::StatusOr<OwnedFd> OpenChildLog(const std::string& path) {
 // to `failure` if the program cannot be executed.
 [[noreturn]] void Execute(const ChildOptions& options, char* const* argv,
                           pid_t parent, int input, int output, int failure) {
-  sigset_t none;
-  sigemptyset(&none);
-  sigprocmask(SIG_SETMASK, &none, nullptr);
+  if (!options.keep_blocked_signals) {
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, nullptr);
+  }
   // A shell cannot undo a signal that it starts with ignored.
   signal(SIGPIPE, SIG_DFL);
   signal(SIGXFSZ, SIG_DFL);

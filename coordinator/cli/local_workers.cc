@@ -124,7 +124,8 @@ absl::Status LocalWorkers::Spawn(const std::vector<std::string>& arguments) {
         ChildProcess::Start({.command = std::move(words),
                              .log = LogPath(rank),
                              .own_group = true,
-                             .inherited_fd = alive[0]});
+                             .inherited_fd = alive[0],
+                             .keep_blocked_signals = true});
     if (child.ok()) {
       children_.push_back(*std::move(child));
     } else {

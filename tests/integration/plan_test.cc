@@ -65,7 +65,8 @@ TEST_F(PlanCliTest, DoctorFeedsPlan) {
   EXPECT_TRUE(document["advice"].is_array());
   const Finished wrong = Cli({"doctor", "--transport", "tcp"});
   EXPECT_EQ(wrong.code, 2);
-  EXPECT_THAT(wrong.error_line(), HasSubstr("--transport tcp"));
+  EXPECT_THAT(wrong.error_line(),
+              HasSubstr("--transport 'tcp', want grpc or auto"));
   testing::WriteFile(File("measured.json"), examined.output);
   const Finished planned = Cli({"plan", "--fleet", File("measured.json"),
                                 "--context", "64", "-o", "json"});

@@ -118,9 +118,13 @@ absl::Status OutputFolder::CheckSpace(uint64_t bytes) const {
   if (statvfs(path_.c_str(), &info) != 0) return Failure("", errno);
   const uint64_t available = uint64_t{info.f_bavail} * info.f_frsize;
   if (available >= bytes) return absl::OkStatus();
+  // One unit for both, in which neither is 0.0.
+  const bool large = std::min(available, bytes) >= 1'000'000'000;
+  const double unit = large ? 1e9 : 1e6;
   return absl::ResourceExhaustedError(absl::StrFormat(
-      "%s: %.1f MB free, %.1f MB needed", path_,
-      static_cast<double>(available) / 1e6, static_cast<double>(bytes) / 1e6));
+      "%s: %.1f %s free, %.1f %s needed", path_,
+      static_cast<double>(available) / unit, large ? "GB" : "MB",
+      static_cast<double>(bytes) / unit, large ? "GB" : "MB"));
 }
 
 absl::Status OutputFolder::Begin(absl::string_view name) {

@@ -243,7 +243,7 @@ TEST(ConfigTest, AQuoteMustBeClosed) {
             "dir/cluster.yaml:2: the quote is not closed");
   EXPECT_EQ(ErrorOf("model: 'it''s\nworkers: [{port: 1}]\n"),
             "dir/cluster.yaml:1: the quote is not closed");
-  EXPECT_EQ(ErrorOf("model: 'it''s'\nname: \"a\\\"b\"\nworkers: 1\n"),
+  EXPECT_EQ(ErrorOf("model: 'it''s'\nlog_dir: \"a\\\"b\"\nworkers: 1\n"),
             "dir/cluster.yaml:3: workers: not a list, want a list of 1 to 16");
 }
 

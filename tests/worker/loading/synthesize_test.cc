@@ -245,7 +245,7 @@ TEST(SynthesizeTest, AsksForSpaceBeforeItWrites) {
   EXPECT_TRUE((*folder)->CheckSpace(1).ok());
   const absl::Status status = (*folder)->CheckSpace(uint64_t{1} << 62);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("GB"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("B needed"));
 }
 
 // An independent forward pass: activations neither vanish nor explode, logits
