@@ -24,18 +24,6 @@ constexpr NamedDtype<v1::CacheDtype> kCacheDtypes[] = {
     {v1::CACHE_DTYPE_BF16, "bf16"},
     {v1::CACHE_DTYPE_INT8, "int8"}};
 
-// `what` and `choices` are for the message.
-template <typename Dtype, size_t kCount>
-absl::StatusOr<Dtype> ParseDtype(const NamedDtype<Dtype> (&dtypes)[kCount],
-                                 absl::string_view name, absl::string_view what,
-                                 absl::string_view choices) {
-  for (const NamedDtype<Dtype>& entry : dtypes) {
-    if (entry.name == name) return entry.dtype;
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat(what, " ", name, ", want ", choices));
-}
-
 template <typename Dtype, size_t kCount>
 absl::string_view NameOf(const NamedDtype<Dtype> (&dtypes)[kCount],
                          Dtype dtype) {
@@ -48,11 +36,11 @@ absl::string_view NameOf(const NamedDtype<Dtype> (&dtypes)[kCount],
 }  // namespace
 
 absl::StatusOr<v1::Dtype> ParseWeightDtype(absl::string_view name) {
-  return ParseDtype(kWeightDtypes, name, "dtype", kWeightDtypeChoices);
-}
-
-absl::StatusOr<v1::CacheDtype> ParseCacheDtype(absl::string_view name) {
-  return ParseDtype(kCacheDtypes, name, "cache type", kCacheDtypeChoices);
+  for (const NamedDtype<v1::Dtype>& entry : kWeightDtypes) {
+    if (entry.name == name) return entry.dtype;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("dtype ", name, ", want ", kWeightDtypeChoices));
 }
 
 absl::string_view WeightDtypeName(v1::Dtype dtype) {
@@ -61,12 +49,6 @@ absl::string_view WeightDtypeName(v1::Dtype dtype) {
 
 absl::string_view CacheDtypeName(v1::CacheDtype dtype) {
   return NameOf(kCacheDtypes, dtype);
-}
-
-std::vector<std::string> WeightDtypeNames() {
-  std::vector<std::string> names;
-  for (const auto& entry : kWeightDtypes) names.emplace_back(entry.name);
-  return names;
 }
 
 }  // namespace ringfleet::cluster

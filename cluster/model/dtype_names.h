@@ -4,9 +4,6 @@
 #ifndef RINGFLEET_CLUSTER_MODEL_DTYPE_NAMES_H_
 #define RINGFLEET_CLUSTER_MODEL_DTYPE_NAMES_H_
 
-#include <string>
-#include <vector>
-
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "protos/types.pb.h"
@@ -19,14 +16,10 @@ inline constexpr char kCacheDtypeChoices[] = "f32, bf16 or int8";
 
 // Errors: INVALID_ARGUMENT, with the choices, for any other name.
 absl::StatusOr<v1::Dtype> ParseWeightDtype(absl::string_view name);
-absl::StatusOr<v1::CacheDtype> ParseCacheDtype(absl::string_view name);
 
-// "unspecified" for a value without a name.
+// Return "unspecified" for a value without a name.
 absl::string_view WeightDtypeName(v1::Dtype dtype);
 absl::string_view CacheDtypeName(v1::CacheDtype dtype);
-
-// All names that ParseWeightDtype takes.
-std::vector<std::string> WeightDtypeNames();
 
 }  // namespace ringfleet::cluster
 

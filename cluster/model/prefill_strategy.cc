@@ -1,23 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/model/prefill_strategy.h"
 
-#include "absl/strings/str_cat.h"
-
 namespace ringfleet::cluster {
-namespace {
-
-struct StrategyName {
-  v1::PrefillStrategy strategy;
-  absl::string_view name;
-};
-
-constexpr StrategyName kStrategies[] = {
-    {v1::PREFILL_STRATEGY_AUTO, "auto"},
-    {v1::PREFILL_STRATEGY_REPLICATED, "replicated"},
-    {v1::PREFILL_STRATEGY_SEQUENCE_PARALLEL, "sequence_parallel"},
-    {v1::PREFILL_STRATEGY_WEIGHT_GATHER, "weight_gather"}};
-
-}  // namespace
 
 bool ExpertsHaveRows(const ModelSpec& spec, size_t rows,
                      size_t least_sharded_rows) {
@@ -25,20 +9,17 @@ bool ExpertsHaveRows(const ModelSpec& spec, size_t rows,
          least_sharded_rows * static_cast<size_t>(spec.n_routed_experts);
 }
 
-absl::StatusOr<v1::PrefillStrategy> ParsePrefillStrategy(
-    absl::string_view name) {
-  for (const StrategyName& entry : kStrategies) {
-    if (entry.name == name) return entry.strategy;
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "prefill strategy ", name, ", want ", kPrefillStrategyChoices));
-}
-
 absl::string_view PrefillStrategyName(v1::PrefillStrategy strategy) {
-  for (const StrategyName& entry : kStrategies) {
-    if (entry.strategy == strategy) return entry.name;
+  switch (strategy) {
+    case v1::PREFILL_STRATEGY_REPLICATED:
+      return "replicated";
+    case v1::PREFILL_STRATEGY_SEQUENCE_PARALLEL:
+      return "sequence_parallel";
+    case v1::PREFILL_STRATEGY_WEIGHT_GATHER:
+      return "weight_gather";
+    default:
+      return "auto";
   }
-  return "auto";
 }
 
 v1::PrefillStrategy StrategyOfStep(v1::PrefillStrategy strategy, size_t rows,

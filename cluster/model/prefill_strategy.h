@@ -4,15 +4,11 @@
 
 #include <cstddef>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "cluster/model/model_spec.h"
 #include "protos/types.pb.h"
 
 namespace ringfleet::cluster {
-
-inline constexpr absl::string_view kPrefillStrategyChoices =
-    "auto, replicated, sequence_parallel or weight_gather";
 
 // Rows per rank from which a product's weights are worth reading once more for
 // the price of one more collective.
@@ -24,9 +20,7 @@ inline constexpr size_t kMinShardedRows = 32;
 bool ExpertsHaveRows(const ModelSpec& spec, size_t rows,
                      size_t least_sharded_rows = kMinShardedRows);
 
-// INVALID_ARGUMENT, with the choices, for an unknown name.
-absl::StatusOr<v1::PrefillStrategy> ParsePrefillStrategy(
-    absl::string_view name);
+// Returns the name that flags and cluster files have.
 absl::string_view PrefillStrategyName(v1::PrefillStrategy strategy);
 
 // Decides how `ranks` ranks share out a step: REPLICATED, SEQUENCE_PARALLEL or

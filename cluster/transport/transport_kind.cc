@@ -12,10 +12,6 @@ absl::StatusOr<v1::TransportKind> ParseTransport(absl::string_view name) {
       absl::StrCat("transport ", name, ", want ", kTransportChoices));
 }
 
-absl::string_view TransportName(v1::TransportKind kind) {
-  return kind == v1::TRANSPORT_KIND_GRPC ? "grpc" : "auto";
-}
-
 TransportKind TransportFromProto(v1::TransportKind kind) {
   return kind == v1::TRANSPORT_KIND_GRPC ? TransportKind::kGrpc
                                          : TransportKind::kAuto;

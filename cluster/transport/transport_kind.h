@@ -20,7 +20,6 @@ inline constexpr absl::string_view kTransportChoices = "grpc or auto";
 
 // INVALID_ARGUMENT: an unknown name. The message has the choices.
 absl::StatusOr<v1::TransportKind> ParseTransport(absl::string_view name);
-absl::string_view TransportName(v1::TransportKind kind);
 
 TransportKind TransportFromProto(v1::TransportKind kind);
 

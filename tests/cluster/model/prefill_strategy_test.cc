@@ -12,17 +12,11 @@ constexpr v1::PrefillStrategy kSequenceParallel =
 constexpr v1::PrefillStrategy kWeightGather =
     v1::PREFILL_STRATEGY_WEIGHT_GATHER;
 
-TEST(PrefillStrategyTest, NamesAreReadAsTheyAreWritten) {
-  for (const v1::PrefillStrategy strategy :
-       {v1::PREFILL_STRATEGY_AUTO, kReplicated, kSequenceParallel,
-        kWeightGather}) {
-    const auto read = ParsePrefillStrategy(PrefillStrategyName(strategy));
-    ASSERT_TRUE(read.ok()) << read.status();
-    EXPECT_EQ(*read, strategy);
-  }
-  EXPECT_EQ(ParsePrefillStrategy("ring").status().message(),
-            "prefill strategy ring, want auto, replicated, sequence_parallel "
-            "or weight_gather");
+TEST(PrefillStrategyTest, EachHasItsName) {
+  EXPECT_EQ(PrefillStrategyName(v1::PREFILL_STRATEGY_AUTO), "auto");
+  EXPECT_EQ(PrefillStrategyName(kReplicated), "replicated");
+  EXPECT_EQ(PrefillStrategyName(kSequenceParallel), "sequence_parallel");
+  EXPECT_EQ(PrefillStrategyName(kWeightGather), "weight_gather");
 }
 
 TEST(PrefillStrategyTest, AutoDealsRowsOutFromThirtyTwoPerRank) {
