@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "cluster/model/unread_tensors.h"
 #include "kernels/dtype.h"
 
@@ -87,7 +88,9 @@ class Inspector {
     }
     known_.insert(name);
     if (!info.ok()) {
-      Wrong(name, info.status().message());
+      // Most errors of a tensor begin with its name.
+      Wrong(name, absl::StripPrefix(info.status().message(),
+                                    absl::StrCat(name, ": ")));
       return nullptr;
     }
     TensorTally& tally =

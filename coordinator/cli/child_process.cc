@@ -19,6 +19,9 @@
 namespace ringfleet::coordinator::cli {
 namespace {
 
+// Exit code 127, for a child that somebody else has waited for.
+constexpr int kUnknownEnd = 127 << 8;
+
 // A descriptor that is closed on every path.
 class OwnedFd {
  public:
@@ -90,6 +93,7 @@ absl::StatusOr<OwnedFd> OpenChildLog(const std::string& path) {
   // A shell cannot undo a signal that it starts with ignored.
   signal(SIGPIPE, SIG_DFL);
   signal(SIGXFSZ, SIG_DFL);
+  signal(SIGCHLD, SIG_DFL);
   if (options.own_group) setpgid(0, 0);
   if (options.death_signal != 0) {
     prctl(PR_SET_PDEATHSIG, options.death_signal);
@@ -170,6 +174,7 @@ bool ChildProcess::Ended() {
   if (pid_ < 0) return true;
   const pid_t ended = waitpid(pid_, &wait_status_, WNOHANG);
   if (ended == 0 || (ended < 0 && errno == EINTR)) return false;
+  if (ended < 0) wait_status_ = kUnknownEnd;
   pid_ = -1;
   return true;
 }
@@ -181,8 +186,10 @@ void ChildProcess::Signal(int signal) {
 void ChildProcess::Kill() {
   if (Ended()) return;
   kill(pid_, SIGKILL);
-  while (waitpid(pid_, &wait_status_, 0) < 0 && errno == EINTR) {
+  pid_t ended;
+  while ((ended = waitpid(pid_, &wait_status_, 0)) < 0 && errno == EINTR) {
   }
+  if (ended < 0) wait_status_ = kUnknownEnd;
   pid_ = -1;
   killed_ = true;
 }

@@ -22,6 +22,9 @@ Interrupt::Interrupt() {
   RF_CHECK(g_interrupt == nullptr);
   g_interrupt = this;
   signal(SIGPIPE, SIG_IGN);
+  // Ignored by a supervisor, it would take the ends of children away from
+  // waitpid().
+  signal(SIGCHLD, SIG_DFL);
   signal(SIGXFSZ, SIG_IGN);  // A limit on files' sizes is an error.
   thread_ = std::thread([this] { Loop(); });
 }

@@ -473,12 +473,15 @@ absl::Status FleetEpoch::Conclude() {
       const bool lost = failures_.IsLoss(*best);
       // What a stopping worker cancels was not cancelled by the callers, who
       // would take the code for their own doing.
+      const bool cancelled = absl::IsCancelled(best->status);
+      const absl::string_view what =
+          lost        ? " was lost "
+          : cancelled ? " was taken over by another call, or told to stop, "
+                      : " failed ";
       verdict_ = absl::Status(
-          absl::IsCancelled(best->status) ? absl::StatusCode::kUnavailable
-                                          : best->status.code(),
-          absl::StrCat(members_[best->rank].Description(),
-                       lost ? " was lost " : " failed ", Where(best->phase),
-                       ": ", best->status.message()));
+          cancelled ? absl::StatusCode::kUnavailable : best->status.code(),
+          absl::StrCat(members_[best->rank].Description(), what,
+                       Where(best->phase), ": ", best->status.message()));
       permanent_ = !lost && best->phase == EpochPhase::kLoading &&
                    IsIncurable(best->status);
       failures_.Settle();

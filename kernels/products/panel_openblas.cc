@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <semaphore>
 #include <vector>
 
 #include "kernels/check.h"
@@ -38,6 +39,10 @@ namespace ringfleet::kernels {
 namespace {
 
 constexpr size_t kTileRows = 16;
+
+// Calls at a time. The serial library of Debian 12 has 128 scratch buffers; its
+// code for more of them frees the wrong ones.
+std::counting_semaphore<> g_calls(64);
 
 // Rows [first, first + count) of x and as many zeros as a tile wants, `stride`
 // floats apart. A whole tile of evenly spaced rows is not copied.
@@ -75,9 +80,11 @@ void MultiplyReferenceRows(const float* w, size_t rows, const PanelBatch& x,
     size_t stride;
     const float* const values = TileRows(x, first, count, &stride);
     float products[kPanelRows * kTileRows];
+    g_calls.acquire();
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, static_cast<int>(rows),
                 kTileRows, columns, 1.0f, w, columns, values,
                 static_cast<int>(stride), 0.0f, products, kTileRows);
+    g_calls.release();
     for (size_t i = 0; i < count; ++i) {
       float* const row = tile + (first + i) * kPanelRows;
       for (size_t o = 0; o < rows; ++o) row[o] = products[o * kTileRows + i];

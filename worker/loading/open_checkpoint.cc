@@ -58,6 +58,9 @@ absl::StatusOr<OpenedCheckpoint> OpenFetching(
 absl::StatusOr<OpenedCheckpoint> OpenCheckpointFor(
     const v1::LoadRequest& request, const std::string& coordinator,
     cluster::CancellableCalls* calls) {
+  if (request.model_path().empty()) {
+    return absl::InvalidArgumentError("load: model_path is empty");
+  }
   if (request.sources_size() > 0) {
     const absl::Status found =
         cluster::ListCheckpointFiles(request.model_path()).status();

@@ -33,8 +33,9 @@ Each line of output begins with [rank host]. Exit codes: 0 every host did it,
 fleet without an ssh section whose hosts are all loopback names runs on this
 machine without ssh.
 
-Environment: RINGFLEET_CLI (the ringfleet binary), RINGFLEET_BIN_DIR (as
---bin-dir), RINGFLEET_SSH_OPTIONS (more arguments of ssh, split at blanks).
+Environment: RINGFLEET_CLI (the ringfleet binary, not asked with --targets),
+RINGFLEET_BIN_DIR (as --bin-dir), RINGFLEET_SSH_OPTIONS (more arguments of ssh,
+split at blanks).
 
   fleet.sh start --cluster cluster.yaml
   fleet.sh run --cluster cluster.yaml --hosts 0-1 'nproc; free -g'

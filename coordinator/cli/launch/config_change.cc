@@ -18,6 +18,11 @@ namespace {
 // A line for each setting that has a value, in a fixed order.
 std::vector<std::string> Settings(cluster::ClusterConfig config) {
   config.ssh.reset();
+  v1::ExpertSettings& experts = *config.settings.mutable_experts();
+  if (experts.rebalance() != v1::EXPERT_REBALANCE_AUTO) {
+    experts.clear_interval_s();  // Nobody looks.
+    experts.clear_threshold();
+  }
   cluster::ClearLiveSettings(&config.settings);
   return absl::StrSplit(cluster::FormatClusterConfig(config), '\n',
                         absl::SkipEmpty());
@@ -68,7 +73,8 @@ std::string ConfigChange(const v1::ClusterState& running,
                          const cluster::ClusterConfig& wanted) {
   absl::StatusOr<cluster::ClusterConfig> parsed =
       cluster::ParseClusterConfig(running.cluster_file(), wanted.name, "/");
-  if (running.cluster_file().empty() || !parsed.ok()) return "";
+  if (running.cluster_file().empty()) return "";
+  if (!parsed.ok()) return "settings of another version of ringfleet";
   FollowMoves(running, wanted, &*parsed);
   const std::vector<std::string> before = Settings(*parsed);
   const std::vector<std::string> now = Settings(wanted);

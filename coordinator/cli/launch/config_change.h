@@ -13,7 +13,8 @@ namespace ringfleet::coordinator::cli {
 
 // Returns the first setting in which a running fleet differs from `wanted`:
 // "'model: A', not 'model: B'". Returns "" if there is none, or if the running
-// fleet does not say what it was started with. Live settings, the way to the
+// fleet was started without a file. A fleet whose settings this version cannot
+// read differs in them. Live settings, the way to the
 // hosts and the host of a lost rank do not count: a lost rank may have a
 // successor elsewhere, or has one there already.
 std::string ConfigChange(const v1::ClusterState& running,

@@ -2,6 +2,7 @@
 #include "coordinator/cli/launch/fleet_command.h"
 
 #include <cstdint>
+#include <cstdio>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -73,11 +74,17 @@ absl::Status StopWhatFileLacks(const cluster::ClusterConfig& config,
   if (running.name() != config.name || ConfigChange(running, config).empty()) {
     return absl::OkStatus();
   }
-  RF_ASSIGN_OR_RETURN(
-      cluster::ClusterConfig started,
-      cluster::ParseClusterConfig(running.cluster_file(), config.name, "/"));
-  started.ssh = config.ssh;  // How hosts are reached, the file knows best.
-  return RunLaunchScript("stop", started, "", nullptr);
+  absl::StatusOr<cluster::ClusterConfig> started =
+      cluster::ParseClusterConfig(running.cluster_file(), config.name, "/");
+  if (!started.ok()) {
+    std::fprintf(stderr,
+                 "warning: fleet %s was started by another version; workers "
+                 "that its file no longer has may still run\n",
+                 config.name.c_str());
+    return absl::OkStatus();
+  }
+  started->ssh = config.ssh;  // How hosts are reached, the file knows best.
+  return RunLaunchScript("stop", *started, "", nullptr);
 }
 
 absl::Status PrintFleet(const Json& summary, const FleetCommand& options) {

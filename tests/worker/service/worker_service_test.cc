@@ -183,6 +183,25 @@ TEST_F(WorkerServiceTest, NoMeshIsLargerThanAFleet) {
   }
 }
 
+TEST_F(WorkerServiceTest, AModelMustBeNamed) {
+  v1::LoadRequest request;
+  request.set_dtype(v1::DTYPE_BF16);
+  request.set_context(64);
+  request.set_slots(1);
+  v1::Mesh* mesh = request.mutable_layout()->mutable_mesh();
+  mesh->set_data(1);
+  mesh->set_expert(1);
+  mesh->set_tensor(1);
+  grpc::ClientContext context;
+  const auto reader = stub_->Load(&context, request);
+  v1::LoadProgress progress;
+  while (reader->Read(&progress)) {
+  }
+  const grpc::Status status = reader->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(status.error_message(), "load: model_path is empty");
+}
+
 // One block of positions in every layer: those of the model and of its MTP.
 TEST_F(WorkerServiceTest, TheCacheTypeDecidesTheSizeOfTheCache) {
   const auto spec = cluster::LoadModelSpec(RINGFLEET_TEST_MODELS "/tiny-v3");

@@ -84,11 +84,23 @@ TEST(ConfigChangeTest, ALostWorkerMayHaveASuccessor) {
   EXPECT_EQ(ConfigChange(state, moved), "");
 }
 
-TEST(ConfigChangeTest, WhatIsUnknownIsNoChange) {
+TEST(ConfigChangeTest, AFleetWithoutAFileHasNotChanged) {
   EXPECT_EQ(ConfigChange(v1::ClusterState(), Parse(kFile)), "");
-  v1::ClusterState later = Running();
-  later.set_cluster_file("later: [than, this]\n");
-  EXPECT_EQ(ConfigChange(later, Parse(kFile)), "");
+}
+
+TEST(ConfigChangeTest, SettingsOfAnotherVersionAreAChange) {
+  v1::ClusterState other = Running();
+  other.set_cluster_file("later: [than, this]\n");
+  EXPECT_EQ(ConfigChange(other, Parse(kFile)),
+            "settings of another version of ringfleet");
+}
+
+TEST(ConfigChangeTest, SettingsWithoutEffectAreNoChange) {
+  EXPECT_EQ(
+      Change(absl::StrCat(
+          "experts: {rebalance: off, interval_s: 5, threshold: 2}\n", kFile)),
+      "");
+  EXPECT_NE(Change(absl::StrCat("experts: {rebalance: auto}\n", kFile)), "");
 }
 
 }  // namespace
