@@ -18,14 +18,14 @@
 
 namespace ringfleet::cluster {
 
-// Reads a checkpoint's files from processes that serve CheckpointFiles, each
-// byte verified by the checksum of its chunk.
+// Reads a checkpoint's files from processes that serve CheckpointFiles. The
+// checksum of each chunk verifies its bytes.
 //
 // A call asks for at most 1 MiB and goes to the source with the fewest calls at
-// the moment. After a stream that breaks, stalls or brings a damaged chunk, the
-// rest is asked for again from the first byte that has not been verified. A
-// source without progress in `attempts` attempts or `no_progress` of time is
-// given up for good, and another one carries on. Thread-safe.
+// the moment. A stream may break, stall or bring a damaged chunk. The fetcher
+// then asks again from the first unverified byte. A source is given up for good
+// after `attempts` attempts, or `no_progress` of time, without progress.
+// Another source continues. Thread-safe.
 class CheckpointFetcher {
  public:
   struct Source {
@@ -33,7 +33,8 @@ class CheckpointFetcher {
     std::string address;  // HOST:PORT.
   };
   struct Options {
-    // For a source to look at all its files, which may lie on a slow disk.
+    // Limit for a source to look at all its files, which may lie on a slow
+    // disk.
     absl::Duration list_time = absl::Minutes(10);
     absl::Duration no_progress = absl::Seconds(30);
     int attempts = 5;
@@ -45,19 +46,21 @@ class CheckpointFetcher {
     int64_t modified_ns = 0;  // On the first source.
   };
 
-  // Asks all sources for their files. A source that doesn't answer, or has
-  // another checkpoint than the first that does, is left out. Calls begin with
-  // source `first` modulo their number, so that several hosts use different
-  // ones. `calls` must outlive the fetcher and ends everything with CANCELLED.
+  // Asks all sources for their files. A source is left out if it does not
+  // answer, or if its checkpoint differs from the first answering source's.
+  // Among equally busy sources, calls prefer source `first` modulo the number
+  // of sources, so that several hosts use different sources. `calls` must
+  // outlive the fetcher. Its cancellation ends everything with CANCELLED.
   //
-  // Errors: those of the sources, when none is of use: names all of them.
+  // Errors: those of the sources, if no source is of use. The message names all
+  // sources.
   static absl::StatusOr<std::unique_ptr<CheckpointFetcher>> Open(
       const std::string& model, const std::vector<Source>& sources, int first,
       CancellableCalls* calls, const Options& options);
   ~CheckpointFetcher();
 
   const std::vector<File>& files() const { return files_; }
-  // Null when there is no such file.
+  // Returns null if there is no such file.
   const File* Find(absl::string_view name) const;
   // The fingerprint of the whole checkpoint, alike on all sources.
   const std::string& fingerprint() const { return fingerprint_; }
@@ -67,9 +70,9 @@ class CheckpointFetcher {
   // Reads `count` ranges of `size` bytes that begin `stride` bytes apart and
   // lie in the file, and stores them one behind the other.
   //
-  // Errors: no source is left: names the file, the byte, and each source's
-  // failure; UNAVAILABLE if the failure may pass, else the code of the last
-  // source. CANCELLED.
+  // Errors: no source is left. The message names the file, the byte and each
+  // source's failure. The code is UNAVAILABLE if the failure may pass, else the
+  // last source's. CANCELLED.
   absl::Status Read(const std::string& file, uint64_t offset, uint64_t size,
                     uint64_t stride, uint64_t count, char* destination) const;
 
@@ -78,7 +81,8 @@ class CheckpointFetcher {
   absl::StatusOr<std::string> ReadWhole(const std::string& file,
                                         uint64_t max_bytes) const;
 
-  // Bytes that were delivered, without those that were damaged or came twice.
+  // Returns the bytes that were delivered. Damaged and repeated bytes do not
+  // count.
   uint64_t bytes_fetched() const { return bytes_fetched_; }
 
  private:
@@ -91,8 +95,8 @@ class CheckpointFetcher {
   Attempt ReadFrom(const Peer& peer, const v1::ReadFileRequest& request,
                    absl::Duration limit, char* destination,
                    uint64_t* have) const;
-  // The peer with the fewest calls, one of which is now the caller's; null when
-  // all were given up, or everything is cancelled.
+  // Returns the peer with the fewest calls, and counts the caller's call. Null:
+  // all peers were given up, or everything is cancelled.
   Peer* Acquire() const;
   void Release(Peer* peer) const;
   void GiveUp(Peer* peer, const absl::Status& why) const;

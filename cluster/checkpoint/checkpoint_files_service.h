@@ -14,18 +14,18 @@
 
 namespace ringfleet::cluster {
 
-// The most bytes of a call, so that it ends soon, and the bytes of a chunk of
-// its stream, as many as pay with gRPC.
+// Most bytes of a call, so that a call ends soon.
 inline constexpr uint64_t kMaxServedBytes = 8 << 20;
+// Bytes of a chunk of a call's stream, as many as pay with gRPC.
 inline constexpr uint64_t kServedChunkBytes = 256 << 10;
 
-// Serves CheckpointFiles. Files are opened by the names that the checkpoint
-// itself gives to them, never by a caller's. A name that is a link is followed,
-// as in the hub's caches. A file must not have changed since it was found to be
-// a part of the checkpoint. Between calls no file is open.
+// Serves CheckpointFiles. Files are opened by the checkpoint's own names, never
+// by a caller's name. A name that is a link is followed, as in the hub's
+// caches. A file must not have changed since it was found to be a part of the
+// checkpoint. Between calls no file is open.
 //
-// Each of at most kMaxCalls calls holds two chunks. Beside them only names are
-// kept. Thread-safe.
+// Each of at most kMaxCalls calls holds two chunks. The service keeps only
+// names beside the chunks. Thread-safe.
 class CheckpointFilesService final : public v1::CheckpointFiles::Service {
  public:
   static constexpr int kMaxCalls = 32;

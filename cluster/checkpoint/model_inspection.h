@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares the tensors of a checkpoint with those that its configuration asks
-// for, from headers alone.
+// Compares the tensors of a checkpoint with the tensors that its configuration
+// asks for. Reads headers only.
 #ifndef RINGFLEET_CLUSTER_CHECKPOINT_MODEL_INSPECTION_H_
 #define RINGFLEET_CLUSTER_CHECKPOINT_MODEL_INSPECTION_H_
 
@@ -34,10 +34,11 @@ struct ModelInspection {
   // here and in `unexpected`.
   std::vector<std::string> wrong;
   std::vector<std::string> unexpected;  // Names.
-  // True if any tensor of a multi-token prediction layer is there. Without one,
-  // such layers are not asked for, because they are not needed to generate.
+  // True: the checkpoint has a tensor of a multi-token prediction layer.
+  // Otherwise these layers are not asked for, because generation does not need
+  // them.
   bool has_mtp = false;
-  // True if a worker can load the checkpoint, as far as headers tell.
+  // True: a worker can load the checkpoint, as far as headers tell.
   bool ok() const { return missing.empty() && wrong.empty(); }
 };
 ModelInspection InspectModel(const ModelSpec& spec, const TensorSource& source);

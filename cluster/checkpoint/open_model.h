@@ -17,39 +17,40 @@
 
 namespace ringfleet::cluster {
 
-// The text of one of a model's small files, such as config.json. Errors:
-// NOT_FOUND when the model has no such file; else the errors of ReadSmallFile
-// and ParseSyntheticModel.
+// Returns the text of one of a model's small files, such as config.json.
+// Errors: NOT_FOUND: the model has no such file. Those of ReadSmallFile and
+// ParseSyntheticModel.
 absl::StatusOr<std::string> ReadModelFile(const std::string& model,
                                           absl::string_view name,
                                           uint64_t max_bytes);
 
-// The model's config.json, parsed. Errors: NOT_FOUND when it is absent; those
-// of ParseModelSpec.
+// Returns the model's config.json, parsed. Errors: NOT_FOUND: the file is
+// absent. Those of ParseModelSpec.
 absl::StatusOr<ModelSpec> LoadModelSpec(const std::string& model);
 
-// The model's generation_config.json, parsed; defaults when it is absent.
+// Returns the model's generation_config.json, parsed. Without the file, returns
+// the defaults.
 // Errors: those of ParseGenerationDefaults.
 absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(
     const std::string& model);
 
-// The model's tensors. Errors: those of OpenCheckpointFolder and
+// Opens the model's tensors. Errors: those of OpenCheckpointFolder and
 // ParseSyntheticModel.
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpoint(
     const std::string& model);
 
-// The tensors of a folder whose missing files, maybe all of them, are fetched
+// Opens the tensors of a folder. Missing files, maybe all of them, are fetched
 // from other hosts. Errors: those of OpenCheckpointFolder.
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenFetchedCheckpoint(
     const std::string& folder,
     std::unique_ptr<const CheckpointFetcher> fetcher);
 
-// The model as any process of this host can name it: an absolute path, or a
+// Returns the model's name for any process of this host: an absolute path, or a
 // synthetic model's name as it is.
 std::string AbsoluteModel(const std::string& model);
 
-// True if two names mean one model: paths that lead to one folder, or synthetic
-// models with equal values.
+// Returns true if two names mean one model: paths that lead to one folder, or
+// synthetic models with equal values.
 bool IsSameModel(const std::string& a, const std::string& b);
 
 }  // namespace ringfleet::cluster

@@ -32,32 +32,35 @@ class Checkpoint final : public TensorSource {
   absl::StatusOr<std::unique_ptr<const OpenSlice>> Open(
       const TensorSlice& slice, float limit) const override;
 
-  // Reads bytes [offset, offset + size) of the tensor's data. Errors: DATA_LOSS
-  // when the file has become shorter.
+  // Reads bytes [offset, offset + size) of the tensor's data. Errors:
+  // DATA_LOSS: the file has become shorter.
   absl::Status Read(const TensorInfo& tensor, uint64_t offset, size_t size,
                     void* destination) const;
   // Reads `count` ranges of `size` bytes that begin `stride` bytes apart, and
   // nothing between them, and stores them one behind the other.
   absl::Status ReadRows(const TensorInfo& tensor, uint64_t offset, size_t size,
                         uint64_t stride, size_t count, char* destination) const;
-  // Bytes of tensors that were read from files of this host.
+  // Returns the bytes of tensors that were read from files of this host.
   uint64_t bytes_read() const;
-  // Bytes of headers and samples that were read from files of this host.
+  // Returns the bytes of headers and samples that were read from files of this
+  // host.
   uint64_t other_bytes_read() const;
-  // Bytes of tensors, and all other bytes, that came from other hosts.
+  // Return the bytes of tensors, and all other bytes, that came from other
+  // hosts.
   uint64_t bytes_fetched() const;
   uint64_t other_bytes_fetched() const;
 
-  // The text of config.json; empty without one.
+  // Returns the text of config.json. Empty: there is none.
   std::string config() const;
 
-  // Hex digest that tells checkpoints apart: config.json, the index, every
-  // header and file size, and a sample of each file's data (64 pages evenly
-  // spread, so a few MB for the largest models). Not a proof of integrity. A
-  // synthetic checkpoint has the digest of the files that it would be.
+  // Returns a hex digest that tells checkpoints apart. The digest covers
+  // config.json, the index, every header and file size, and a sample of each
+  // file's data (64 pages evenly spread, so a few MB for the largest models).
+  // The digest is no proof of integrity. A synthetic checkpoint has the digest
+  // of the files that it would be.
   absl::StatusOr<std::string> Fingerprint() const;
 
-  // One file's part of what Fingerprint hashes.
+  // The part of one file in what Fingerprint hashes.
   struct FileFacts {
     std::string name;
     uint64_t bytes = 0;
@@ -67,9 +70,9 @@ class Checkpoint final : public TensorSource {
   };
   absl::StatusOr<std::vector<FileFacts>> Describe() const;
 
-  // Hex digest of the files' names, sizes and times of modification on this
-  // host: a file that was written to since, even one byte of it, gives another
-  // one; a copy may, too.
+  // Returns a hex digest of the files' names, sizes and times of modification
+  // on this host. Any write to a file changes the digest. A copy of the files
+  // may have another digest, too.
   std::string FileState() const;
 
  private:

@@ -28,7 +28,7 @@ inline constexpr char kIndexName[] = "model.safetensors.index.json";
 // A tensor of a header; its dtype may be one that cannot be read.
 struct HeaderEntry {
   TensorInfo info;                // Without `file`.
-  std::string unsupported_dtype;  // Empty when it can; else info has no dtype.
+  std::string unsupported_dtype;  // Empty: info has the dtype.
 };
 
 struct Header {
@@ -49,7 +49,7 @@ using ReadBytes = absl::FunctionRef<absl::Status(uint64_t offset, size_t size,
 absl::StatusOr<Header> ReadHeader(const std::string& path, uint64_t file_bytes,
                                   ReadBytes read);
 
-// The files of a checkpoint, and by the index which holds which tensor.
+// The files of a checkpoint, and the index's map from tensors to files.
 struct CheckpointLayout {
   std::vector<std::string> files;                    // Sorted.
   std::optional<std::string> index;                  // Its text.
@@ -62,9 +62,9 @@ struct CheckpointLayout {
 absl::StatusOr<CheckpointLayout> ParseIndex(std::string text,
                                             const std::string& path);
 
-// Errors: NOT_FOUND (no checkpoint), DATA_LOSS (corrupt index),
-// INVALID_ARGUMENT (several files without an index, or an index that names
-// files outside the folder).
+// Finds the files of the checkpoint in a folder. Errors: NOT_FOUND (no
+// checkpoint), DATA_LOSS (corrupt index), INVALID_ARGUMENT (several files
+// without an index, or an index that names files outside the folder).
 absl::StatusOr<CheckpointLayout> FindCheckpointLayout(
     const std::string& model_dir);
 

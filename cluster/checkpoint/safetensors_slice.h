@@ -20,7 +20,7 @@ namespace ringfleet::cluster {
 // slice may begin anywhere inside a block.
 class SafetensorsSlice final : public OpenSlice {
  public:
-  // Scales of one slice that are held at most.
+  // Most scales that a slice holds.
   static constexpr uint64_t kMaxScaleBytes = uint64_t{16} << 20;
 
   // `checkpoint` must outlive the slice. Errors: those of TensorSource::Open.
@@ -45,8 +45,8 @@ class SafetensorsSlice final : public OpenSlice {
       : checkpoint_(checkpoint), slice_(slice), info_(info), limit_(limit) {}
 
   absl::Status ReadScales();
-  // Gives the sink one row as fp8 codes. False, with nothing taken, if the
-  // tensor is not fp8 or the sink wants floats.
+  // Gives the sink one row as fp8 codes. False: the tensor is not fp8 or the
+  // sink wants floats, and nothing was taken.
   bool GiveCodes(const char* source, int64_t row, RowSink* sink) const;
   // Widens columns [column, column + count) of a row.
   absl::Status Widen(const char* source, int64_t row, int64_t column,

@@ -18,16 +18,17 @@ namespace ringfleet::cluster {
 
 inline constexpr int kMaxGroupSize = 16;
 
-// The bytes of a share that a ring sends at a time (see ring.h); 0: all of it.
+// Bytes of a share that a ring sends at a time (see ring.h). 0: the whole
+// share.
 inline constexpr uint64_t kDefaultRingSliceBytes = uint64_t{1} << 20;
 // Shorter slices would be a flood of frames.
 inline constexpr uint64_t kMinRingSliceBytes = uint64_t{1} << 16;
 
-// True when the algorithm carries the operation: two_shot all_reduce, ring all
-// but all_to_all and barrier, one_shot all but all_gather_matmul.
+// Returns true if the algorithm carries the operation: two_shot all_reduce,
+// ring all but all_to_all and barrier, one_shot all but all_gather_matmul.
 bool Supports(Operation operation, Algorithm algorithm);
 
-// True when the operation is fused with a product.
+// Returns true if the operation is fused with a product.
 constexpr bool IsFused(Operation operation) {
   return operation == Operation::kAllGatherMatmul ||
          operation == Operation::kMatmulReduceScatter;
@@ -37,8 +38,8 @@ class AlgorithmTable {
  public:
   // One operation between `size` ranks: one shot up to and with the first
   // border, two shot up to and with the second, a ring above. A border of 0, or
-  // one that equals the border before, leaves its algorithm out. Bytes are
-  // those of the whole vector as it travels.
+  // one that equals the border before, leaves its algorithm out. Borders count
+  // the bytes of the whole vector on the wire.
   struct Row {
     Operation operation = Operation::kAllReduce;
     int size = 2;
@@ -51,8 +52,8 @@ class AlgorithmTable {
   // Returns the borders of the alpha-beta model for 40 us per message at
   // 10 Gbit/s, for every size and every operation that has a choice.
   static AlgorithmTable Default();
-  // Returns `algorithm` wherever it is supported, else the default. For
-  // benchmarks.
+  // Returns a table for benchmarks: `algorithm` for every operation that it
+  // carries, else the default.
   static AlgorithmTable Only(
       Algorithm algorithm, uint64_t ring_slice_bytes = kDefaultRingSliceBytes);
 
@@ -68,7 +69,7 @@ class AlgorithmTable {
   // second border belongs to operations with a two_shot. ring_slice_bytes may
   // be left out. Errors: those of FromRows; INVALID_ARGUMENT for other JSON.
   static absl::StatusOr<AlgorithmTable> FromJson(absl::string_view json);
-  // Reads a file, which errors name. Errors also as ReadTableFile.
+  // Reads a file. Errors name the file. Further errors: those of ReadTableFile.
   static absl::StatusOr<AlgorithmTable> Load(const std::string& path);
   std::string ToJson() const;
 

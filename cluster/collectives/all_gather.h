@@ -12,9 +12,9 @@
 
 namespace ringfleet::cluster {
 
-// Sends the own share directly to all other ranks, and receives theirs. `share`
-// may lie at its position in `output`, and is no longer read on return. Format
-// is ByteFormat with Value char, or WireFormat with Value float.
+// Sends the own share directly to all other ranks, and receives the other
+// shares. `share` may lie at its position in `output`, and is no longer read on
+// return. Format is ByteFormat with Value char, or WireFormat with Value float.
 template <typename Format, typename Value>
 absl::Status DirectAllGather(Exchange& exchange, const Format& format,
                              absl::Span<const Value> share,

@@ -20,9 +20,9 @@ absl::Status OneShotAllReduce(Exchange& exchange, const WireFormat& format,
                               absl::Span<const float> input,
                               absl::Span<float> output);
 
-// Sends every share r to rank r, which adds them up and sends the sum to all.
-// The bits are those of one shot, for fewer bytes and one more latency.
-// `offsets` are those of the shares, on the format's borders.
+// Sends every share r to rank r. Rank r adds up share r of all ranks and sends
+// the sum to all ranks. The bits are those of one shot, for fewer bytes and one
+// more latency. `offsets` bound the shares, and lie on the format's borders.
 absl::Status TwoShotAllReduce(Exchange& exchange, const WireFormat& format,
                               absl::Span<const float> input,
                               absl::Span<float> output,

@@ -21,13 +21,13 @@ namespace ringfleet::cluster {
 class TraceRecorder;
 
 // The cut of a matrix's rows by the streaming operations, which are fused with
-// a product. All ranks pass the same.
+// a product. All ranks pass the same cut.
 struct SplitRowsLayout {
   size_t rows = 0;      // All ranks' rows; SplitRows gives each its own.
   size_t row_size = 0;  // Bytes of a gathered row, elements of a reduced one.
-  // The bytes of a frame, about: whole rows where one fits. Each frame is
-  // passed on, and reported, as it comes. 0: DefaultRowSegmentBytes for a
-  // gather, DefaultSumSegmentBytes for a reduction.
+  // Approximate bytes of a frame, which has whole rows if one row fits. Each
+  // frame is passed on, and reported, as it comes. 0: DefaultRowSegmentBytes
+  // for a gather, DefaultSumSegmentBytes for a reduction.
   size_t segment_bytes = 0;
 };
 
@@ -49,8 +49,8 @@ class StreamingSource {
   // Returns this rank's summand of `which`, [its rows, row_size] float32. The
   // sum of other ranks is added to it in this memory.
   virtual float* Partial(ShardPart which) = 0;
-  // Returns the number of its rows, from the first on, that have been computed.
-  // The computing thread calls Wake when there are more.
+  // Returns how many rows of `which`, from the first on, have been computed.
+  // The computing thread calls Wake when there are more rows.
   virtual size_t Ready(ShardPart which) = 0;
 
  protected:
@@ -96,7 +96,7 @@ class Communicator {
                                  uint64_t check, Deadline deadline) = 0;
 
   // Puts the shares of all ranks, in rank order, into `output`. `share` is the
-  // own share. It may lie at its position in `output`.
+  // own share. `share` may lie at its position in `output`.
   virtual absl::Status AllGather(absl::Span<const char> share,
                                  absl::Span<char> output,
                                  absl::Span<const uint64_t> offsets,
@@ -108,10 +108,10 @@ class Communicator {
                                  absl::Span<const uint64_t> offsets,
                                  Encoding encoding, Deadline deadline) = 0;
 
-  // Puts the own share of the sum over ranks of `input` into `share`. It may
-  // lie at its position in `input`, whose other elements are unspecified then.
-  // One shot rounds each partial once to the encoding; a ring sends partial
-  // sums in float32. `check` as in AllReduce.
+  // Puts the own share of the sum over ranks of `input` into `share`. `share`
+  // may lie at its position in `input`. The other elements of `input` are
+  // unspecified then. One shot rounds each partial once to the encoding; a ring
+  // sends partial sums in float32. `check` as in AllReduce.
   virtual absl::Status ReduceScatter(absl::Span<float> input,
                                      absl::Span<float> share,
                                      absl::Span<const uint64_t> offsets,
@@ -135,7 +135,7 @@ class Communicator {
                                 absl::Span<const uint64_t> output_offsets,
                                 Deadline deadline) = 0;
 
-  // Replaces `values` on every other rank by those of rank `root`.
+  // Copies the `values` of rank `root` to every other rank.
   virtual absl::Status Broadcast(absl::Span<float> values, int root,
                                  Encoding encoding, Deadline deadline) = 0;
 
@@ -144,7 +144,7 @@ class Communicator {
   // (r + s).kLeft to rank r - 1 and (r - s).kRight to rank r + 1. The own parts
   // leave first; the others leave frame by frame as they arrive. `own` has this
   // rank's rows, row_size bytes each, and is no longer read on return. `check`
-  // must be equal on all ranks. Nothing is reported of the own rows.
+  // must be equal on all ranks. The own rows are not reported.
   virtual absl::Status StreamingAllGather(const SplitRowsLayout& layout,
                                           absl::Span<const char> own,
                                           StreamingReceiver& receiver,

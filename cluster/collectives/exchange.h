@@ -35,9 +35,9 @@ Group WorldGroup(int world_size);
 class Exchange {
  public:
   // `head` names the operation: group, sequence, op_descriptor, check, count.
-  // Each frame fills the other fields in. `bytes` are those of the whole vector
-  // as it travels. All pointers must outlive the exchange. `recorder` and
-  // `trace` may be null.
+  // Each frame fills the other fields in. `bytes` counts the whole vector on
+  // the wire. All pointers must outlive the exchange. `recorder` and `trace`
+  // may be null.
   Exchange(Transport* transport, const Group* group, int rank, FrameHeader head,
            uint64_t bytes, Deadline deadline, SendArena* arena,
            FlightRecorder* recorder, TraceRecorder* trace);
@@ -66,9 +66,9 @@ class Exchange {
     uint64_t offset = 0;
   };
 
-  // Queues one frame. Where there is nothing to send, a frame with an empty
-  // `payload` lets ranks meet and compare their operations. `payload` and
-  // `ledger` as for Transport::Send.
+  // Queues one frame. A frame with an empty `payload` lets ranks that have
+  // nothing to send meet and compare their operations. `payload` and `ledger`
+  // as for Transport::Send.
   absl::Status Send(int to, Lane lane, Place place,
                     absl::Span<const char> payload, PayloadLedger& ledger);
 

@@ -76,7 +76,7 @@ class FrameCursor {
   uint64_t offset() const { return offset_; }
   size_t bytes() const { return format_.EncodedBytes(begin_, end_); }
 
-  // Goes to the next frame. False when there is none.
+  // Goes to the next frame. Returns false if there is none.
   bool Next() {
     if (end_ == range_.end) return false;
     offset_ += bytes();

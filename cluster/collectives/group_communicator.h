@@ -16,12 +16,12 @@
 
 namespace ringfleet::cluster {
 
-// Several communicators may share a transport when every two ranks enter their
+// Several communicators may share a transport if every two ranks enter their
 // common operations in the same order.
 //
 // A failed operation has aborted the transport with its cause. Buffers are the
-// caller's again, unless a peer that does not read holds a full socket; the
-// transport's destructor settles that too.
+// caller's again, unless a peer that does not read holds a full socket. The
+// transport's destructor then releases the buffers.
 class GroupCommunicator : public Communicator {
  public:
   // `transport`, `recorder` and `trace` must outlive the communicator.
@@ -76,7 +76,8 @@ class GroupCommunicator : public Communicator {
                  uint64_t bytes, Deadline deadline);
   // Returns `status`. An error ends the epoch first.
   absl::Status End(absl::Status status);
-  // INVALID_ARGUMENT: `offsets` are no shares of `limit` elements.
+  // Checks that `offsets` are shares of `limit` elements. Errors:
+  // INVALID_ARGUMENT.
   absl::Status CheckOffsets(absl::Span<const uint64_t> offsets,
                             uint64_t limit) const;
   // Checks the offsets, that the own share has `own` elements, and that every

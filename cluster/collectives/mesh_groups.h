@@ -8,7 +8,7 @@
 
 namespace ringfleet::cluster {
 
-// Returns the ranks of a rank's data group: all ranks where there is one group.
+// Returns the ranks of a rank's data group: all ranks if there is one group.
 Group DataGroupOf(const MeshShape& mesh, int rank);
 
 // Returns the ranks that have the rank's coordinate within their data group, by

@@ -38,9 +38,9 @@
 namespace ringfleet::cluster {
 
 // Computes the sum, in place or not. Nothing is read any more on return.
-// `offsets` must lie on the format's borders. Every share is cut into as many
-// slices as `slice_bytes` fill the mean share in memory, and at least one; 0:
-// one.
+// `offsets` must lie on the format's borders. The number of slices of every
+// share is the mean share's size in memory over `slice_bytes`, and at least
+// one. `slice_bytes` 0: one slice.
 absl::Status RingAllReduce(Exchange& exchange, const WireFormat& format,
                            absl::Span<const float> input,
                            absl::Span<float> output,

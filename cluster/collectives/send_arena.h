@@ -13,11 +13,11 @@
 
 namespace ringfleet::cluster {
 
-// Memory for encoded elements of a communicator: those that it sends and those
-// that it keeps. Blocks take turns, so an operation only waits for the frames
-// of an operation a few before it. The arena grows to the largest operation,
-// then allocates nothing. It may be destroyed while frames are on their way.
-// Belongs to the thread of the operations.
+// Memory for elements that a communicator encodes, to send or to keep. Blocks
+// take turns, so an operation only waits for the frames of an operation a few
+// before it. The arena grows to the largest operation, then allocates nothing.
+// The arena may be destroyed while frames are under way. Belongs to the thread
+// of the operations.
 class SendArena {
  public:
   // One-shot operations follow each other faster than a slow link drains.
@@ -36,7 +36,7 @@ class SendArena {
   absl::StatusOr<Block*> Next(Transport& transport, size_t bytes,
                               Deadline deadline);
 
-  // Counts the references to the caller's memory, where that is sent itself.
+  // Counts the references to the caller's memory if it is sent without a copy.
   PayloadLedger& caller() { return caller_; }
 
   // Returns memory for bytes that are never sent. Every operation gets the same

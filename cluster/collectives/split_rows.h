@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows of a matrix by rank, and each rank's rows in two parts.
+// Splits the rows of a matrix over ranks, and each rank's rows into two parts.
 #ifndef RINGFLEET_CLUSTER_COLLECTIVES_SPLIT_ROWS_H_
 #define RINGFLEET_CLUSTER_COLLECTIVES_SPLIT_ROWS_H_
 
@@ -11,9 +11,9 @@
 
 namespace ringfleet::cluster {
 
-// The first rows of a shard, kLeft, and the rest, kRight. A ring's gather sends
-// a part in the direction of its name. A reduction is a gather in reverse and
-// sends the other way.
+// The two parts of a shard: kLeft has the first rows, kRight the rest. A gather
+// sends kLeft parts to the left and kRight parts to the right. A reduction
+// sends each part the opposite way.
 enum class Side : uint8_t { kLeft = 0, kRight = 1 };
 
 // One part of one rank's rows.
@@ -25,7 +25,7 @@ struct ShardPart {
 };
 
 // Gives rank q the rows from floor(q rows / ranks) up to floor((q + 1) rows /
-// ranks). The left part is the longer one when their number is odd. Parts and
+// ranks). An odd number of rows makes the left part longer by a row. Parts and
 // shards may be empty.
 class SplitRows {
  public:
@@ -56,11 +56,11 @@ class SplitRows {
   size_t ranks_;
 };
 
-// Returns the bytes of a frame of sums where no size was measured: a sixteenth
-// of a part, between 64 and 512 KiB. With short frames the last one is soon
-// there, and a ring's next rank soon has bytes to pass on. A frame costs 10 to
-// 20 us of CPU time, and more beside a product. Level-2 caches hold two
-// directions of the longest frames.
+// Returns the frame size of a reduction that no tuning measured: a sixteenth of
+// a part, clamped to 64 to 512 KiB. A short last frame arrives soon, and short
+// frames soon give a ring's next rank bytes to pass on. A frame costs 10 to 20
+// us of CPU time, and more beside a product. Level-2 caches hold two directions
+// of the longest frames.
 inline size_t DefaultSumSegmentBytes(size_t rows, int ranks, size_t row_bytes) {
   const size_t parts = 2 * static_cast<size_t>(ranks);
   const size_t part_bytes = (rows + parts - 1) / parts * row_bytes;
@@ -68,10 +68,10 @@ inline size_t DefaultSumSegmentBytes(size_t rows, int ranks, size_t row_bytes) {
                             size_t{512} << 10);
 }
 
-// Returns the bytes of a frame of gathered rows where no size was measured. A
-// part is cut into three frames, or fewer where they would have less than about
-// 16 KiB. So rows do not wait for later rows, and few rows are left to multiply
-// when the last frame has come.
+// Returns the frame size of a gather that no tuning measured. A part is cut
+// into three frames, or fewer if three would have less than about 16 KiB each.
+// So rows do not wait for later rows, and few rows are left to multiply when
+// the last frame has come.
 inline size_t DefaultRowSegmentBytes(size_t rows, int ranks, size_t row_bytes) {
   constexpr size_t kLeastBytes = size_t{16} << 10;
   const size_t parts = 2 * static_cast<size_t>(ranks);

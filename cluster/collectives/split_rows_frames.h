@@ -13,8 +13,8 @@
 
 namespace ringfleet::cluster {
 
-// Returns the elements of a frame, at most `most`: whole rows, which travel as
-// `row_bytes` each, where one fits.
+// Returns the elements of a frame, at most `most`. A frame has whole rows, of
+// `row_bytes` on the wire, if one row fits.
 inline size_t FrameElements(const SplitRowsLayout& layout, size_t row_bytes,
                             size_t most, size_t default_segment_bytes) {
   const size_t row = layout.row_size;

@@ -24,7 +24,7 @@ absl::StatusOr<std::string> ReadTableFile(const std::string& path,
                                           absl::string_view wanted);
 
 // Refuses unknown keys, because a misspelt key would be taken for a missing
-// one. INVALID_ARGUMENT: "WHERE: unknown key 'x', want one of ...".
+// key. INVALID_ARGUMENT: "WHERE: unknown key 'x', want one of ...".
 absl::Status CheckTableKeys(const nlohmann::ordered_json& object,
                             absl::string_view where,
                             std::initializer_list<absl::string_view> known);

@@ -49,7 +49,7 @@ class TileTable {
   // and the field. An unknown key or dtype is an error too, because no product
   // would take the row.
   static absl::StatusOr<TileTable> FromJson(absl::string_view json);
-  // Reads a file, which errors name. Errors also as ReadTableFile.
+  // Reads a file. Errors name the file. Further errors: those of ReadTableFile.
   static absl::StatusOr<TileTable> Load(const std::string& path);
   std::string ToJson() const;
 

@@ -16,9 +16,9 @@
 
 namespace ringfleet::cluster {
 
-// Makes the values of a model's tensors: each is a stream of its own, keyed by
-// seed and name, looked up in a table of its distribution. Holds tables, no
-// tensors. Thread-safe.
+// Makes the values of a model's tensors. Each tensor has a random stream of its
+// own, keyed by seed and name. A table of the tensor's distribution turns the
+// stream into values. Holds tables, no tensors. Thread-safe.
 class SyntheticGenerator {
  public:
   // `zipf` is the exponent of the experts' popularity (expert_popularity.h).
@@ -32,8 +32,8 @@ class SyntheticGenerator {
   const std::vector<SyntheticTensor>& tensors() const { return tensors_; }
 
   // Writes bytes [offset, offset + size) of a tensor, little-endian, row-major.
-  // The first call for a router's correction computes it, meanwhile others
-  // that want it wait.
+  // The first call for a router's correction computes the whole tensor. Other
+  // calls for the tensor wait until then.
   void Fill(size_t tensor, uint64_t offset, size_t size,
             void* destination) const;
 
@@ -42,7 +42,7 @@ class SyntheticGenerator {
     std::once_flag once;
     std::vector<float> values;
   };
-  // Where a tensor's values come from: one of the tables, or `bias`.
+  // Source of a tensor's values: one of the tables, or `bias`.
   struct Recipe {
     uint64_t key = 0;
     const CodeTable<uint8_t>* f8 = nullptr;
@@ -52,7 +52,7 @@ class SyntheticGenerator {
   };
 
   Recipe MakeRecipe(const SyntheticTensor& tensor, uint64_t seed);
-  // All of a bf16 tensor, widened.
+  // Returns all values of a bf16 tensor as float32.
   std::vector<float> Floats(const std::string& name) const;
   std::vector<float> MakeBias(const SyntheticTensor& bias, uint64_t key) const;
 

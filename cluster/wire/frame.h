@@ -21,11 +21,11 @@
 
 namespace ringfleet::cluster {
 
-// The largest epoch that is believed. A counter that starts at the wall clock's
-// microseconds gets there after 290 000 years, and cannot overflow from there.
+// Largest accepted epoch. Epochs start at the wall clock's microseconds. They
+// reach this value after 290 000 years.
 inline constexpr uint64_t kMaxEpoch = uint64_t{1} << 63;
 
-// The fields of ringfleet.v1.Frame, which explains them.
+// The fields of ringfleet.v1.Frame. protos/collective.proto explains them.
 struct FrameHeader {
   uint32_t group = 0;
   uint32_t source = 0;
@@ -78,8 +78,9 @@ struct FrameRecycler {
 // A frame must not outlive its transport.
 using ReceivedFrame = std::unique_ptr<FrameBody, FrameRecycler>;
 
-// Bodies of one kind. A Body is default constructible and calls Return from
-// its Recycle. The pool must outlive the frames. Thread-safe.
+// Keeps bodies of one kind for further frames. A Body is default constructible
+// and calls Return from its Recycle. The pool must outlive the frames.
+// Thread-safe.
 template <typename Body>
 class FramePool {
  public:
@@ -120,12 +121,13 @@ void EncodeFrameHeader(const FrameHeader& header, size_t payload_bytes,
 // `frame`. The payload points into the pieces when EncodeFrameHeader wrote the
 // header, else into a copy in the frame. The checksum is not compared.
 //
-// DATA_LOSS: not a Frame, or a payload above kMaxPayloadBytes.
+// Errors: DATA_LOSS: the message is no Frame, or its payload exceeds
+// kMaxPayloadBytes.
 absl::Status ParseFrame(absl::Span<const absl::Span<const char>> pieces,
                         FrameBody* frame);
 
-// Fills in payload_crc. DATA_LOSS: the header's checksum does not match; the
-// message has `peer` and both values.
+// Sets payload_crc. Errors: DATA_LOSS: the header's checksum does not match.
+// The message names `peer` and both values.
 absl::Status CheckCrc(FrameBody* frame, int peer);
 
 }  // namespace ringfleet::cluster

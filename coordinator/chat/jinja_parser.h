@@ -1,7 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parses a template, with the operator precedence of Jinja: from the loosest,
-// conditional, or, and, not, comparison, + -, ~, * / // %, unary minus, then
-// filters and tests, then attributes, subscripts and calls.
+// Parses a template with the operator precedence of Jinja. The classes of
+// operators, the loosest first:
+//
+//   conditional: x if c else y
+//   or
+//   and
+//   not
+//   comparison
+//   + -
+//   ~
+//   * / // %
+//   filters and tests
+//   unary minus
+//   attributes, subscripts and calls
 #ifndef RINGFLEET_COORDINATOR_CHAT_JINJA_PARSER_H_
 #define RINGFLEET_COORDINATOR_CHAT_JINJA_PARSER_H_
 
@@ -13,7 +24,8 @@
 
 namespace ringfleet::coordinator::jinja {
 
-// INVALID_ARGUMENT names the malformed or unsupported construct and its line.
+// Errors: INVALID_ARGUMENT names the malformed or unsupported construct and its
+// line.
 absl::StatusOr<std::vector<Stmt>> ParseTemplate(absl::string_view source);
 
 }  // namespace ringfleet::coordinator::jinja

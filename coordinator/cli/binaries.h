@@ -9,17 +9,18 @@
 
 namespace ringfleet::coordinator::cli {
 
-// Folder of the programs: $RINGFLEET_BIN_DIR, else that of the running one.
+// Returns the folder of the programs: $RINGFLEET_BIN_DIR, else the running
+// program's folder.
 std::string BinaryFolder();
 
-// Path of the program `name` in BinaryFolder().
+// Returns the path of the program `name` in BinaryFolder().
 std::string BinaryPath(absl::string_view name);
 
-// Path of the launch script: fleet.sh in $RINGFLEET_LAUNCH_DIR, else in
-// ../share/ringfleet/launch/ssh beside the running program's folder. An
+// Returns the path of the launch script: fleet.sh in $RINGFLEET_LAUNCH_DIR,
+// else in ../share/ringfleet/launch/ssh beside the running program's folder. An
 // installation has that folder; in a build tree it is a link to cluster/launch.
 //
-// Errors: NOT_FOUND: no script is there that may be executed.
+// Errors: NOT_FOUND: no executable script is there.
 absl::StatusOr<std::string> LaunchScriptPath();
 
 }  // namespace ringfleet::coordinator::cli

@@ -41,15 +41,15 @@ class ChildProcess {
   ChildProcess& operator=(ChildProcess&& other) noexcept;
   ~ChildProcess();
 
-  // Read end of a pipe from its standard output and standard error; -1 with a
-  // log.
+  // Returns the read end of a pipe from the child's standard output and
+  // standard error. -1: the output goes to a log.
   int output() const { return output_; }
 
   // Reaps the child if it has ended. Returns true once it has.
   bool Ended();
-  // As waitpid() gives it. Requires Ended().
+  // Returns the status as waitpid() gives it. Requires Ended().
   int wait_status() const { return wait_status_; }
-  // Kill() has ended it.
+  // Returns true if Kill() has ended the child.
   bool killed() const { return killed_; }
 
   // Sends a signal. Does nothing to a child that has ended.

@@ -30,11 +30,12 @@ using RegisterCommand = void (*)(CLI::App& app, Invocation& invocation);
 void AddFormatOptions(CLI::App& verb, const std::vector<std::string>& formats,
                       std::string* format, const char* names = "-o,--output");
 
-// 0 done; 2 usage or bad input (INVALID_ARGUMENT, OUT_OF_RANGE, NOT_FOUND,
-// ALREADY_EXISTS, PERMISSION_DENIED); 3 the fleet is unavailable, lost or late
-// (UNAVAILABLE, DEADLINE_EXCEEDED, ABORTED, FAILED_PRECONDITION); 4 corrupt
-// data (DATA_LOSS); 130 interrupted (CANCELLED, of this command's own
-// interrupt); 1 anything else.
+// Returns the exit code of a status. 0 done; 2 usage or bad input
+// (INVALID_ARGUMENT, OUT_OF_RANGE, NOT_FOUND, ALREADY_EXISTS,
+// PERMISSION_DENIED); 3 the fleet is unavailable, lost or late (UNAVAILABLE,
+// DEADLINE_EXCEEDED, ABORTED, FAILED_PRECONDITION); 4 corrupt data (DATA_LOSS);
+// 130 interrupted (CANCELLED, of this command's own interrupt); 1 anything
+// else.
 int ExitCode(const absl::Status& status);
 
 // Prints "ringfleet: MESSAGE" as one line on stderr and, with `json`,

@@ -15,8 +15,8 @@
 namespace ringfleet::coordinator::cli {
 
 // The workers of a cluster file on their hosts, without a coordinator, for as
-// long as one command needs them. They are stopped on every exit path, unless
-// the command is killed; `ringfleet down` then ends them. Call from main's
+// long as one command needs them. Every exit path stops the workers. After a
+// command that was killed, `ringfleet down` ends the workers. Call from main's
 // thread.
 class HostWorkers {
  public:
@@ -33,7 +33,7 @@ class HostWorkers {
   HostWorkers(const HostWorkers&) = delete;
   HostWorkers& operator=(const HostWorkers&) = delete;
 
-  // HOST:PORT of each rank.
+  // Returns HOST:PORT of each rank.
   static std::vector<std::string> Addresses(
       const cluster::ClusterConfig& config);
 

@@ -32,7 +32,8 @@ class Interrupt {
   ~Interrupt();
   static Interrupt& Get();
 
-  // Does what a signal does. The first of several requests counts.
+  // Interrupts the command as a signal does. The first of several requests
+  // counts.
   void Request(int exit_code = kInterruptedExit);
 
   // Gives an interrupted verb this long from here on to clean up. A second
@@ -43,7 +44,7 @@ class Interrupt {
   bool requested() const { return requested_; }
   // Returns CANCELLED once a signal has come, else OK.
   absl::Status status() const;
-  // Of the request; 0 without one.
+  // Returns the exit code of the request. 0: there was none.
   int exit_code();
 
  private:

@@ -15,7 +15,7 @@ namespace ringfleet::coordinator::cli {
 class JsonDocuments {
  public:
   void Append(absl::string_view bytes);
-  // No more bytes will come. The rest is a document, complete or not.
+  // Marks the end of the bytes. The rest is a document, complete or not.
   void End() { ended_ = true; }
 
   // Returns the next document if all of it has arrived.

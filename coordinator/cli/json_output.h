@@ -10,7 +10,7 @@
 
 namespace ringfleet::coordinator::cli {
 
-// Keys stay in the order they are written.
+// JSON whose keys stay in the order of writing.
 using Json = nlohmann::ordered_json;
 
 // Makes a JSON array of a repeated field.

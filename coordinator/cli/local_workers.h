@@ -51,10 +51,10 @@ class LocalWorkers {
 
  private:
   explicit LocalWorkers(int count) : count_(count) {}
-  // The first worker that has ended, or -1.
+  // Returns the first worker that has ended, or -1.
   int FirstEnded();
-  // The first worker that ended by itself with a signal or a code other than 0,
-  // or -1.
+  // Returns the first worker that ended by itself with a signal or a code other
+  // than 0, or -1.
   int FirstFailed();
   // "worker 2 ended with code 1".
   std::string DescribeEnd(int rank) const;

@@ -25,7 +25,7 @@ class OutputFile {
   // no room, or a limit.
   static absl::StatusOr<std::unique_ptr<OutputFile>> Open(
       const std::string& path);
-  // Says if Open would succeed. Leaves nothing and disturbs no reader.
+  // Checks that Open would succeed. Leaves nothing and disturbs no reader.
   static absl::Status Check(const std::string& path);
 
   ~OutputFile();  // Leaves no file unless finished.

@@ -27,9 +27,9 @@ struct PromptOptions {
 void AddPromptOptions(CLI::App& app, const std::string& ids_option,
                       PromptOptions& options);
 
-// Errors: INVALID_ARGUMENT: no prompt or several, an empty prompt, text that is
-// not UTF-8, or an id that is not a number, which the message names. NOT_FOUND:
-// no such file.
+// Returns the one prompt of the options. Errors: INVALID_ARGUMENT: no prompt or
+// several, an empty prompt, text that is not UTF-8, or an id that is not a
+// number, which the message names. NOT_FOUND: no such file.
 absl::StatusOr<v1::Prompt> ReadPrompt(const PromptOptions& options);
 
 // Parses "1,2,3". `option` appears in errors.

@@ -56,9 +56,9 @@ class Session {
   // address is added where its connection broke.
   absl::Status Finish(absl::Status status);
 
-  // Finish, and then prints the result if `status` is OK. A failure at the end
-  // is told after the result, which stays the command's one document. An
-  // interrupted command prints no result.
+  // Calls Finish, then prints the result if `status` is OK. A failure at the
+  // end is told after the result, so the result stays the command's one
+  // document. An interrupted command prints no result.
   absl::Status Finish(absl::Status status, Invocation& invocation,
                       absl::FunctionRef<absl::Status()> print);
 
@@ -68,7 +68,7 @@ class Session {
   absl::Status StartLocally(const SessionOptions& options);
 
   std::unique_ptr<LocalFleet> local_;
-  // Of a running fleet's coordinator.
+  // Address of a running fleet's coordinator.
   std::string address_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Coordinator::Stub> stub_;

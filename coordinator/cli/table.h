@@ -18,15 +18,15 @@ class Table {
  public:
   explicit Table(std::vector<TableColumn> columns);
 
-  // Names and rules: two lines.
+  // Returns the header's two lines: names and rules.
   std::string Header() const;
-  // One row. Requires a cell for each column.
+  // Returns one row. Requires a cell for each column.
   std::string Row(const std::vector<std::string>& cells) const;
 
   // Appends a row to text().
   void Add(const std::vector<std::string>& cells) { rows_ += Row(cells); }
   bool empty() const { return rows_.empty(); }
-  // The header and all rows that were added.
+  // Returns the header and all rows that were added.
   std::string text() const { return Header() + rows_; }
 
  private:

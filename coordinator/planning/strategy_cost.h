@@ -16,30 +16,30 @@
 namespace ringfleet::coordinator {
 
 enum class StrategyKind : uint8_t {
-  // Sequences and their caches over `data`, heads over expert x tensor, experts
-  // over data x expert, their columns over `tensor`; prompts by
-  // Strategy.prefill.
+  // The `data` axis divides sequences and caches. Heads are split over expert x
+  // tensor. Experts are spread over data x expert. The columns of each expert
+  // are split over `tensor`. Strategy.prefill says how prompts are evaluated.
   kMesh,
-  // Consecutive layers on each rank.
+  // Each rank has consecutive layers.
   kPipeline,
 };
 
 struct Strategy {
   StrategyKind kind = StrategyKind::kMesh;
   cluster::MeshShape mesh;
-  // How a mesh evaluates prompts. REPLICATED: two all-reduces of activations a
-  // layer, as in a decode step. SEQUENCE_PARALLEL: each rank has a part of the
-  // tokens between blocks. WEIGHT_GATHER: each rank has a part of the tokens
-  // all the time and gets the weights of each layer. AUTO: as in
-  // prefill_strategy.h.
+  // Evaluation of prompts on a mesh. REPLICATED: each layer has two all-reduces
+  // of activations, as in a decode step. SEQUENCE_PARALLEL: each rank has a
+  // part of the tokens between blocks. WEIGHT_GATHER: each rank keeps a part of
+  // the tokens and receives the weights of each layer. AUTO: prefill_strategy.h
+  // decides.
   v1::PrefillStrategy prefill = v1::PREFILL_STRATEGY_AUTO;
   // "tensor 4", "replicated prefill, tensor 4", "layer pipeline 4", ...
   std::string Name() const;
-  // True if workers can run it.
+  // True: workers can run this strategy.
   bool IsRunnable() const;
 };
 
-// A model on a fleet, from which every strategy is computed. Immutable.
+// Input of every StrategyCost: a model on a fleet. Immutable.
 class ModelOnFleet {
  public:
   explicit ModelOnFleet(CostInputs inputs);
@@ -57,29 +57,30 @@ class ModelOnFleet {
   const std::vector<cluster::ModelTensor> root_;
 };
 
-// One strategy for one model and fleet. Requires mesh.world_size() ==
-// model.world().
+// Computes the cost of one strategy for one model and fleet. Requires
+// mesh.world_size() == model.world().
 class StrategyCost {
  public:
-  // `model` must outlive it.
+  // `model` must outlive this object.
   StrategyCost(const ModelOnFleet& model, const Strategy& strategy);
 
   const Strategy& strategy() const { return strategy_; }
   StepCost Step(const StepShape& step) const;
-  // Seconds of a prompt of `tokens` tokens in steps of `chunk`, as the
-  // coordinator plans them.
+  // Returns the seconds of a prompt of `tokens` tokens in steps of `chunk`
+  // tokens, as the coordinator plans them.
   double PrefillSeconds(int64_t tokens, int64_t chunk) const;
 
   cluster::ShardSizes Weights(int rank) const;
-  // For `batch` sequences of `context` positions.
+  // Returns a rank's cache for `batch` sequences of `context` positions.
   uint64_t CacheBytes(int rank, int64_t batch, int64_t context) const;
 
  private:
-  // Replicated activations, unless sequence_parallel.
+  // Returns the cost of a step on a mesh. Activations are replicated unless
+  // `sequence_parallel`.
   StepCost MeshStep(const StepShape& step, bool sequence_parallel) const;
-  // Adds a data group's sequence-parallel layers, with experts or without: the
-  // part of the exchanges that products do not hide, and the loss of products
-  // in pieces.
+  // Adds the exchanges of a data group's sequence-parallel layers; `moe`:
+  // layers with experts. Counts the part of the exchanges that products do not
+  // hide, and the loss of products in pieces.
   void AddSequenceParallelExchange(const StepShape& step, bool moe, int layers,
                                    StepCost* cost) const;
   // Adds the exchanges of layers with experts between several data groups, each
@@ -89,15 +90,15 @@ class StrategyCost {
   StepCost GatheredStep(const StepShape& step) const;
   StepCost PipelineStep(const StepShape& step) const;
   double PipelinePrefill(int64_t tokens, int64_t chunk) const;
-  // Seconds of each stage for one such step, hops excluded.
+  // Returns the cost of each pipeline stage for one step, without hops.
   std::vector<StepCost> Stages(const StepShape& step) const;
-  uint64_t ActivationBytes(int64_t tokens) const;  // As they travel.
+  uint64_t ActivationBytes(int64_t tokens) const;  // On the wire.
   int MoeLayers() const;
 
   const ModelOnFleet& model_;
   const Strategy strategy_;
   std::vector<RankShare> shares_;  // By rank.
-  // As if a rank had everything, where it gathers weights.
+  // Shares of ranks that gather weights, as if each rank had the whole model.
   std::vector<RankShare> whole_;
 };
 

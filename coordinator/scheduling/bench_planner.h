@@ -4,12 +4,12 @@
 //
 //   admit, fill to the depth | warm up, go back | [timed | go back] ... | free
 //
-// The planner rests before and after each timed part: nothing is in flight, so
-// that the machines can be measured. The clock starts with the first timed
-// plan, when nothing is in flight, and stops with the last timed result.
+// The planner rests before and after each timed part. Nothing is in flight
+// then, so that the machines can be measured. The clock starts with the first
+// timed plan, when nothing is in flight, and stops with the last timed result.
 // Repetitions go back to the depth instead of filling the cache again. The
-// scheduler of requests does neither: it never rests, never goes back, and
-// decodes beside prompts.
+// scheduler of requests never rests, never goes back, and decodes beside
+// prompts.
 #ifndef RINGFLEET_COORDINATOR_SCHEDULING_BENCH_PLANNER_H_
 #define RINGFLEET_COORDINATOR_SCHEDULING_BENCH_PLANNER_H_
 
@@ -54,7 +54,7 @@ class BenchEvents {
   std::deque<Event> events_ ABSL_GUARDED_BY(mu_);
 };
 
-// The sizes of a test, for each of its sequences.
+// Sizes of a test for each sequence.
 struct BenchShape {
   explicit BenchShape(const v1::BenchTest& test);
 
@@ -90,7 +90,7 @@ class BenchPlanner {
   void Own(uint64_t epoch, uint64_t last_step, uint32_t groups,
            uint32_t group_slots);
   bool owns() const { return phase_ != Phase::kWaiting; }
-  // Lets the planner go on, once it owns the fleet, and when it rests.
+  // Lets the planner go on: once when it owns the fleet, then at each rest.
   void Start();
   // Plans no more work, and frees its slots.
   void Cancel(const absl::Status& cause);
@@ -103,7 +103,7 @@ class BenchPlanner {
   bool cancelled() const { return !verdict_.ok(); }
   uint32_t sequences() const { return options_.test.n_parallel(); }
 
-  // For the thread that runs the epoch's steps.
+  // The thread that runs the epoch's steps calls these functions.
   std::optional<v1::StepPlan> NextPlan();
   absl::Status OnResult(const v1::StepResult& merged);
 

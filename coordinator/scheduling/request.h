@@ -29,7 +29,7 @@ class RequestEvents {
  public:
   virtual ~RequestEvents() = default;
   virtual void OnToken(uint32_t id, float logprob) = 0;
-  // Receives one span's part, ascending by position.
+  // Receives the part of one span. Parts come in ascending order of position.
   virtual void OnScore(const v1::ScoreResult& part) = 0;
   virtual void OnFinished(v1::FinishReason reason,
                           const RequestTimings& timings) = 0;

@@ -8,7 +8,7 @@
 // arrive for a cancelled sequence are dropped. Its slot is released with the
 // first plan that is made after its end is known. Prompts are evaluated in
 // chunks beside the decodes of the running sequences (arXiv:2308.16369), so
-// that a long prompt delays them by a bounded amount.
+// that a long prompt delays the decodes by a bounded amount.
 #ifndef RINGFLEET_COORDINATOR_SCHEDULING_SCHEDULER_H_
 #define RINGFLEET_COORDINATOR_SCHEDULING_SCHEDULER_H_
 
@@ -35,9 +35,9 @@ namespace ringfleet::coordinator {
 // sequences wait for one chunk only.
 inline constexpr uint32_t kPrefillChunk = 512;
 
-// Plans sent and not yet answered.
+// Most plans that are sent and not yet answered.
 inline constexpr int kMaxPlansInFlight = 2;
-// Jobs that may wait. Each holds a thread of its call.
+// Most jobs that may wait. Each job holds a thread of its call.
 inline constexpr size_t kMaxWaiting = 1024;
 // A plan of this size admits no further request: workers receive messages of
 // 8 MiB, and one prompt of the longest context is under 1 MiB.
@@ -105,7 +105,8 @@ class Scheduler {
 
   std::vector<RequestUpdate> TakeUpdates();
 
-  // While held, no waiting request enters a slot.
+  // Holds admissions, or lets them go on. No waiting request enters a slot
+  // while they are held.
   void Hold(bool held) { held_ = held; }
   // Removes all waiting requests and returns them in order.
   std::vector<std::shared_ptr<const Request>> TakeWaiting();
@@ -141,7 +142,8 @@ class Scheduler {
 
   struct PlanInFlight {
     uint64_t step = 0;
-    // Sequences with a prefill or a decode, and those whose prompt it ends.
+    // `sequences` have a prefill or a decode. The plan ends the prompt of
+    // `evaluated`.
     std::vector<std::shared_ptr<Sequence>> sequences;
     std::vector<std::shared_ptr<Sequence>> evaluated;
   };

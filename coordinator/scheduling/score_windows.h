@@ -33,16 +33,17 @@ absl::StatusOr<ScoreWindow> NextScoreWindow(size_t ids, size_t begin,
                                             size_t context,
                                             const v1::ScoreOptions& options);
 
-// Adds the part that follows. Probabilities and MTP are appended. Values of the
-// last id (top ids, hidden states) are replaced if the part has them. Sums of
-// the comparison with the float32 copy are added: workers report them over the
-// positions that yield a probability, so that a position where two windows meet
-// counts once.
+// Appends the next part of a text to `total`. Probabilities and MTP are
+// appended. Values of the last id (top ids, hidden states) are replaced if the
+// part has such values. Sums of the comparison with the float32 copy are added.
+// Workers sum over the positions that yield a probability, so a position where
+// two windows meet counts once.
 void AppendScore(const v1::ScoreResult& part, v1::ScoreResult* total);
 
 // Splits the result of a text of `ids` into parts, which the receiver merges in
-// order. Each has the ids and probabilities of kScorePartIds positions, the
-// last everything else. Every client takes messages of this size.
+// order. Each part has the ids and probabilities of kScorePartIds positions.
+// The last part has everything else too. Every client takes messages of this
+// size.
 inline constexpr size_t kScorePartIds = size_t{1} << 16;
 std::vector<v1::ScoreEvent::Result> SplitScore(absl::Span<const uint32_t> ids,
                                                v1::ScoreResult score);

@@ -14,12 +14,12 @@
 
 namespace ringfleet::coordinator {
 
-// The unit at the start of a string.
+// One unit of a string: a character, or ill-formed bytes.
 struct Utf8Unit {
   enum Kind {
     kCharacter,   // A well-formed character.
     kInvalid,     // A maximal subpart of an ill-formed sequence.
-    kIncomplete,  // The whole rest begins a character.
+    kIncomplete,  // The rest of the string begins a character.
   };
   Kind kind;
   uint32_t code_point;  // Only for kCharacter.
@@ -30,7 +30,8 @@ struct Utf8Unit {
 // table 3-7 of the Unicode Standard: no surrogates, no overlong forms.
 Utf8Unit NextUtf8(absl::string_view bytes);
 
-// INVALID_ARGUMENT gives the byte offset of the first ill-formed sequence.
+// Checks that `text` is well-formed. Errors: INVALID_ARGUMENT gives the byte
+// offset of the first ill-formed sequence.
 absl::Status CheckUtf8(absl::string_view text);
 
 void AppendUtf8(uint32_t code_point, std::string* out);
@@ -43,14 +44,16 @@ size_t AppendWholeCharacters(absl::string_view bytes, std::string* out);
 // Appends all of `bytes`. An incomplete last character becomes U+FFFD too.
 void AppendLossy(absl::string_view bytes, std::string* out);
 
-// Returns the Unicode property White_Space.
+// Returns true if the character has the Unicode property White_Space.
 bool IsWhitespace(uint32_t code_point);
 
-// Return the bytes of white space at the beginning or at the end of `text`.
+// Return the number of bytes of white space at the beginning or at the end of
+// `text`.
 size_t LeadingWhitespace(absl::string_view text);
 size_t TrailingWhitespace(absl::string_view text);
 
-// Returns the characters of `text`. Each byte of an ill-formed part is one.
+// Splits `text` into characters. Each byte of an ill-formed part counts as a
+// character.
 std::vector<absl::string_view> Characters(absl::string_view text);
 
 }  // namespace ringfleet::coordinator

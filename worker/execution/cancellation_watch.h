@@ -13,9 +13,9 @@
 
 namespace ringfleet::worker {
 
-// Watches for a cancelled call while in scope. Once the caller has given up,
-// calls `on_cancelled` every kPoll from a thread of its own, because the thread
-// that it wakes may not wait yet.
+// Watches for a cancelled call while in scope. Once the caller has given up, a
+// thread of the watch calls `on_cancelled` every kPoll. One call is not enough,
+// because the thread to wake may not wait yet.
 class CancellationWatch {
  public:
   CancellationWatch(grpc::ServerContext* context,

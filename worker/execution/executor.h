@@ -21,16 +21,16 @@ struct ModelInstance {
   KvCache* cache = nullptr;
 };
 
-// Executes step plans. Keeps the state of every sequence of its data group
-// (length, last token, end) by slot and advances it as all ranks of the group
-// do, so plans never name the state. For sequences of other groups it keeps
-// only the facts in the plans, which suffice to enter the same passes over the
-// model. Belongs to one thread.
+// Executes step plans. Keeps the state of every sequence of its data group by
+// slot: length, last token, end. All ranks of the group advance the state
+// alike, so plans never name it. For sequences of other groups the executor
+// keeps only the facts in the plans. These facts suffice to enter the same
+// passes over the model. Belongs to one thread.
 class Executor {
  public:
-  // `slots` are those of one data group; group d has slots [d * slots,
-  // (d + 1) * slots). `reference` has null pointers unless a float32 copy is
-  // loaded. `prefill_strategy` is the fleet's.
+  // `slots` is the number of slots of one data group. Group d has slots
+  // [d * slots, (d + 1) * slots). `reference` has null pointers unless a
+  // float32 copy is loaded. `prefill_strategy` is the fleet's.
   Executor(uint64_t epoch, ModelInstance main, ModelInstance reference,
            int slots, v1::PrefillStrategy prefill_strategy);
 

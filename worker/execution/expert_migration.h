@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Moves experts while a fleet serves. The replicas that a place will hold are
-// loaded beside the ones that it holds, and replace them between two steps.
+// Moves experts while a fleet serves. The next replicas of a place are loaded
+// beside its present replicas, and replace the present replicas between two
+// steps.
 #ifndef RINGFLEET_WORKER_EXECUTION_EXPERT_MIGRATION_H_
 #define RINGFLEET_WORKER_EXECUTION_EXPERT_MIGRATION_H_
 
@@ -29,8 +30,8 @@ std::vector<MissingExpert> MissingExperts(const cluster::ExpertLayout& now,
                                           const cluster::ExpertLayout& next,
                                           int place);
 
-// The next layout, and the experts that this place lacks for it, for one set of
-// weights.
+// Experts that are staged for one set of weights: the next layout, and the
+// experts that this place lacks for the next layout.
 struct StagedExperts {
   cluster::ExpertLayout layout;
   std::vector<MissingExpert> missing;  // In the order of MissingExperts.
@@ -38,8 +39,8 @@ struct StagedExperts {
   uint64_t bytes() const;              // Sum over `loaded`.
 };
 
-// Moves the staged experts into the weights of `place`, which are those of
-// layout `now`, and frees the experts that the next layout does not have there.
+// Moves the staged experts into the weights of `place`, which has the experts
+// of layout `now`. Frees the experts that the next layout does not have there.
 // Updates Weights::bytes. Copies no weights.
 void SwitchExperts(const cluster::ExpertLayout& now, int place,
                    StagedExperts staged, Weights* weights);

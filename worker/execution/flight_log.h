@@ -25,7 +25,7 @@ class FlightLog {
   // file.
   void Report(const absl::Status& cause);
 
-  // Appends the latest `limit` records, oldest first. 0: all that are kept.
+  // Appends the latest `limit` records, oldest first. 0: all kept records.
   void Read(uint32_t limit, v1::FlightRecordsResponse* response) const;
 
  private:

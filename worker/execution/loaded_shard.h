@@ -56,7 +56,7 @@ struct LoadedShard {
   absl::Status cache_status;
   // Text for the user: failures of the folder, and bytes that were fetched.
   std::string warning;
-  // Folder that `parts` have yet to be written to.
+  // Folder to which `parts` must still be written.
   std::optional<ShardCache> unsaved;
   std::vector<PackedPart> parts;  // Refer to the weights.
 };
@@ -68,7 +68,8 @@ struct LoadSettings {
   std::string shard_cache;          // Empty: the request's.
   uint64_t available_memory_bytes = 0;
   std::string coordinator;  // Address of sources that name none.
-  // The shard is only packed, so a folder that cannot hold it is an error.
+  // True: the shard is only packed, and a folder that cannot hold it is an
+  // error.
   bool only_packs = false;
   // Cancels fetches from other hosts; null: nothing does.
   cluster::CancellableCalls* fetching = nullptr;
@@ -77,26 +78,25 @@ struct LoadSettings {
 // Serves Worker.Load. `report` gets the fingerprint before any weight is read,
 // then progress at most every 100 ms. An error from `report` stops the load.
 // Weights and cache must fit into the available memory and the limit. An
-// unusable folder of packed shards is no error; LoadedShard::cache_status
-// tells.
+// unusable folder of packed shards is no error. LoadedShard::cache_status gives
+// the reason.
 //
 // Errors: see Worker.Load in worker.proto.
 absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
     const v1::LoadRequest& request, const LoadSettings& settings,
     absl::FunctionRef<absl::Status(const v1::LoadProgress&)> report);
 
-// Adapts a loaded shard to `request` if it asks for the slices that the shard
-// has. Rank, mesh, slots and positions may differ; files and slices may not.
-// Returns false, and leaves the shard unchanged, if they differ. Requires that
-// nobody else uses the shard.
+// Adapts a loaded shard to `request`, and returns true. Rank, mesh, slots and
+// positions may differ. Files and slices must be equal. Otherwise returns false
+// and leaves the shard unchanged. Requires that nobody else uses the shard.
 //
 // Errors: those of LoadShardFor.
 absl::StatusOr<bool> KeepShard(const v1::LoadRequest& request,
                                const LoadSettings& settings,
                                LoadedShard* shard);
 
-// Serves Worker.Convert: writes the shard of a request to its folder, unless a
-// sound one is there.
+// Serves Worker.Convert: writes the shard of a request to its folder, unless
+// the folder has a sound file of the shard.
 //
 // Errors: those of LoadShardFor, and of the folder.
 absl::Status PackShard(

@@ -34,7 +34,8 @@ struct DrawnToken {
 // allocate nothing once the buffers have grown.
 class TokenDrawer {
  public:
-  // Both must outlive the object. `pool` works for it during a call.
+  // Both arguments must outlive the object. `pool` works for the object during
+  // a call.
   TokenDrawer(TimedCommunicator* communicator, kernels::ThreadPool* pool)
       : communicator_(*communicator), pool_(*pool) {}
 
@@ -56,7 +57,7 @@ class TokenDrawer {
     kernels::Candidate best;      // Drawn from usable ids, without filters.
     uint32_t valid = 0;           // 1: `best` is set.
   };
-  // Summarizes `logits`, those of `ids`.
+  // Summarizes `logits`, the logits of `ids`.
   static RowSummary Summarize(const DrawRequest& request,
                               absl::Span<const float> logits,
                               cluster::Range ids);
@@ -80,7 +81,7 @@ class TokenDrawer {
 // first.
 //   rows: this rank's logits of each row, from id vocab.begin on; a row may end
 //     before vocab.end
-// All ranks call it together.
+// All ranks call the function together.
 // Errors: those of the collectives.
 absl::StatusOr<std::vector<std::vector<kernels::Candidate>>>
 GatherTopCandidates(absl::Span<const absl::Span<const float>> rows,

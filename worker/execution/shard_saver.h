@@ -20,8 +20,8 @@ class ShardSaver {
   ShardSaver(const ShardSaver&) = delete;
   ShardSaver& operator=(const ShardSaver&) = delete;
 
-  // Gives up the file that is being written and waits for the thread: as long
-  // as the disk takes for some MiB.
+  // Gives up the file that is being written, and waits for the thread. The wait
+  // lasts as long as the disk takes for some MiB.
   void End();
   // Gives up the file without waiting.
   void Stop() { stop_ = true; }

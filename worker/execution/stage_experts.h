@@ -15,7 +15,7 @@
 
 namespace ringfleet::worker {
 
-// Experts that a rank has loaded before they move, for all its weights.
+// Experts that a rank has loaded and not moved in yet, for each set of weights.
 struct StagedWeights {
   StagedExperts main;
   std::optional<StagedExperts> reference;

@@ -12,8 +12,8 @@ namespace ringfleet::worker {
 // Events in one message: some hundred kilobytes, below gRPC's limit of 4 MiB.
 inline constexpr size_t kEventsPerChunk = 8192;
 
-// Calls `write` for each message, until it returns false. There is at least
-// one.
+// Calls `write` for each message, until `write` returns false. A trace has at
+// least one message.
 void SendTrace(const cluster::TraceRecorder::Trace& trace,
                absl::FunctionRef<bool(const v1::TraceChunk&)> write);
 

@@ -29,8 +29,9 @@ class ExpertDispatch {
   // choose in descending order of tokens. All tokens of an expert go to the
   // least loaded of its places, unless they cost more than reading the expert
   // again. Then they are split so that the loads of its places even out. The
-  // choices are made three times, because the first ones do not know the later
-  // ones. Each place gets as many tokens of its own data group as possible.
+  // choices are made three times, because an early choice does not know the
+  // later choices. Each place gets as many tokens of its own data group as
+  // possible.
   void Assign(const cluster::ExpertLayout& layout, int layer,
               absl::Span<const int32_t> route_ids,
               absl::Span<const size_t> group_ends);

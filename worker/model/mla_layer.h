@@ -32,8 +32,7 @@ const kernels::Activations& MakeLatents(LayerContext& context,
 // Attends with the heads of `weights`. Requires that the cache of `layer` holds
 // all rows of the batch.
 //   workspace.q [rows of the batch, heads, dn + dr] f32: products of q_b and
-//   the
-//     queries' latents; rotated in place
+//     of the queries' latents; rotated in place
 // Returns [rows of the batch, heads * dv] f32, in the workspace.
 const float* AttendHeads(LayerContext& context, const AttentionWeights& weights,
                          const Batch& batch, int layer);

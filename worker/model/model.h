@@ -58,9 +58,8 @@ class Model {
                          const Weights& weights);
 
   // Evaluates a step by `strategy`.
-  //   wanted: rows of the batch, ascending, equal on all ranks of the data
-  //   group hidden [rows, D] f32: output after the final norm, with the same
-  //   bits on
+  //   wanted: rows of the batch, ascending, equal in the whole data group
+  //   hidden [rows, D] f32: output after the final norm, with the same bits on
   //     every rank of the data group; only the wanted rows are set
   // Requires ids below the vocabulary's size, and cache blocks for the batch's
   // positions. Either all ranks have an observer or none. All data groups call

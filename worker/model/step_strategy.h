@@ -16,7 +16,8 @@
 namespace ringfleet::worker {
 
 // Sees the wanted rows of the residual stream, x [rows, D] f32: index 0 after
-// the embedding, index i after layer i - 1. Not called after the last layer.
+// the embedding, index i after layer i - 1. The observer is not called after
+// the last layer.
 using StepObserver = absl::FunctionRef<void(int index, const float* x)>;
 
 // One evaluation of all layers for a step's rows.
