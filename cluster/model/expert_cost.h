@@ -11,11 +11,12 @@ namespace ringfleet::cluster {
 inline constexpr int64_t kExpertReadTokens = 16;
 
 // Rounds in which a step's tokens are dealt out to replicas. Each round deals
-// one expert's tokens against what all others had last, because the first
-// choices do not know the last ones.
+// one expert's tokens against the last load of all other experts, because the
+// first choices do not know the last choices.
 inline constexpr int kDealRounds = 3;
 
-// The cost of an expert with `tokens` in a step for its host, in tokens.
+// Returns the cost of an expert with `tokens` in a step for its host, in
+// tokens.
 inline int64_t ExpertCost(int64_t tokens) {
   if (tokens == 0) return 0;
   return tokens > kExpertReadTokens ? tokens : kExpertReadTokens;

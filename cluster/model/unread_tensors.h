@@ -11,16 +11,17 @@
 
 namespace ringfleet::cluster {
 
-// Tensors of a checkpoint that no computation reads although they belong to
-// what is computed: those that the table of model_tensors.h neither has nor
-// ignores. Layers from `used_layers` on are not computed. An unread tensor
-// means that the model is another one than its configuration says, such as one
-// with biases, or with static scales of activations. Sorted.
+// Returns the sorted names of tensors that belong to computed layers but that
+// no computation reads: the table of model_tensors.h neither has nor ignores
+// such a tensor. Layers from `used_layers` on are not computed. An unread
+// tensor means that the model differs from its configuration, such as a model
+// with biases, or with static scales of activations.
 std::vector<std::string> FindUnreadTensors(const ModelSpec& spec,
                                            const TensorSource& source,
                                            int used_layers);
 
-// DATA_LOSS names the first such tensor and says how many there are.
+// Checks that FindUnreadTensors finds none. Errors: DATA_LOSS names the first
+// unread tensor and says how many there are.
 absl::Status CheckAllRead(const ModelSpec& spec, const TensorSource& source,
                           int used_layers);
 

@@ -24,7 +24,7 @@ class EpochCause {
 
   bool aborted() const { return aborted_.load(std::memory_order_acquire); }
 
-  // Returns true for the first record. Later ones are dropped.
+  // Returns true for the first record. Later records are dropped.
   bool Set(Record record) {
     MutexLock lock(&mu_);
     if (!record_.status.ok()) return false;

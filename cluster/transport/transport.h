@@ -51,8 +51,8 @@ class Transport {
                             absl::Span<const char> payload,
                             PayloadLedger& ledger) = 0;
 
-  // Sends the payload of a received frame under another header, without
-  // touching it where the links allow that. `frame` may be dropped afterwards.
+  // Sends the payload of a received frame under another header, without a copy
+  // of the payload if the links allow. `frame` may be dropped afterwards.
   virtual absl::Status Forward(int peer, Lane lane, const FrameHeader& header,
                                const FrameBody& frame) = 0;
 

@@ -22,15 +22,15 @@ struct ChildOptions {
   bool own_group = false;  // A terminal's Ctrl-C does not reach it.
   int death_signal = 0;    // Sent when the thread that started it ends.
   int inherited_fd = -1;   // Stays open in the child.
-  // Signals that this process blocks stay blocked, for a program that unblocks
-  // them once it can handle them.
+  // True: signals that this process blocks stay blocked in the child. The
+  // program unblocks the signals once it can handle them.
   bool keep_blocked_signals = false;
 };
 
-// One child process. The destructor kills it if it still runs. The child starts
-// with no signal ignored, with none blocked unless the options say so, and with
-// no descriptor of this process but the standard ones and `inherited_fd`. Not
-// thread-safe.
+// One child process. The destructor kills the child if it still runs. The child
+// starts with no signal ignored, and with no signal blocked unless the options
+// say so. Of this process's descriptors it has the standard descriptors and
+// `inherited_fd`. Not thread-safe.
 class ChildProcess {
  public:
   // Errors: INTERNAL: the program cannot be executed. RESOURCE_EXHAUSTED: no

@@ -37,9 +37,9 @@ absl::Status RunLaunchScript(
     cluster::Deadline deadline = cluster::Deadline::After(absl::Minutes(3)),
     bool interruptible = true);
 
-// Stops processes that a command has started and must not leave behind: those
-// of each element of `hosts` in turn, as far as the hosts can be reached in
-// time. Says so after an interrupt.
+// Stops processes that a command has started and must not leave behind. Takes
+// the elements of `hosts` in turn, as far as the hosts can be reached in time.
+// Prints a line on stderr after an interrupt.
 void TakeBack(const cluster::ClusterConfig& config,
               const std::vector<std::string>& hosts);
 

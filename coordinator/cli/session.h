@@ -41,9 +41,9 @@ CLI::Option* AddTraceOption(CLI::App& app, SessionOptions& options);
 // process starts and stops.
 class Session {
  public:
-  // Errors: INVALID_ARGUMENT for options that contradict each other, a --model
-  // that is not the running fleet's, or a --trace that cannot be written;
-  // UNAVAILABLE without a coordinator; else of LocalFleet and of the trace.
+  // Errors: INVALID_ARGUMENT: options contradict each other, --model is not the
+  // running fleet's, or --trace cannot be written. UNAVAILABLE: there is no
+  // coordinator. Those of LocalFleet and of the trace.
   static absl::StatusOr<std::unique_ptr<Session>> Open(
       const SessionOptions& options);
 
@@ -52,8 +52,8 @@ class Session {
   // Writes the trace and stops a local fleet after a command that ended with
   // `status`. Call before the result is printed. Returns `status`, or the
   // interrupt, or the failure of the trace or of a worker at the end. An error
-  // is returned after the logs of local workers are shown; the running fleet's
-  // address is added where its connection broke.
+  // is returned after the logs of local workers are shown. If the connection to
+  // a running fleet broke, the error has the fleet's address.
   absl::Status Finish(absl::Status status);
 
   // Calls Finish, then prints the result if `status` is OK. A failure at the

@@ -27,11 +27,12 @@ struct RankFailure {
 // Pure logic, not thread-safe.
 class EpochFailures {
  public:
-  // `disconnected` tells if the connection to a rank is down.
+  // `disconnected` returns whether the connection to a rank is down.
   explicit EpochFailures(std::function<bool(int)> disconnected)
       : disconnected_(std::move(disconnected)) {}
 
-  // Keeps the first failure of each rank, and a loss in place of another one.
+  // Keeps the first failure of each rank. A loss replaces a failure that is no
+  // loss.
   void Add(const RankFailure& failure);
 
   bool empty() const { return failures_.empty(); }
@@ -43,7 +44,8 @@ class EpochFailures {
   // rank's failure. Null: none.
   const RankFailure* Best() const;
 
-  // True: the failure is the loss of a process, which no other one explains.
+  // Returns true if the failure is the loss of a process, which no other
+  // failure explains.
   bool IsLoss(const RankFailure& failure) const;
 
   // Marks the failures that are losses. Connections that go down later do not

@@ -34,14 +34,15 @@ struct ExpertFacts {
 
 // Deals `slots` replicas out to places as evenly as integers allow, or in
 // proportion to `memory` [places] unless it is empty.
-// Errors: INVALID_ARGUMENT: fewer than experts, or more than a place can use.
+// Errors: INVALID_ARGUMENT: fewer slots than experts, or more slots than a
+// place can use.
 absl::StatusOr<std::vector<int>> DealReplicas(int slots, int num_experts,
                                               int num_places,
                                               absl::Span<const double> memory);
 
 // Returns the time of an expert that gets `tokens` in an average step, in
-// tokens: those that it multiplies, or the time of reading it in steps that use
-// it.
+// tokens. The time is that of multiplying, or of reading the expert in steps
+// that use it.
 double ExpectedCost(double tokens);
 
 // Returns the time of the busiest place over the time if all places ended

@@ -39,11 +39,11 @@ class ExpertMoves {
   // Ends the thread. The epoch must have been stopped.
   void Stop();
 
-  // Where experts are, in this epoch and the next.
+  // Returns where experts are, in this epoch and the next.
   cluster::ExpertLayout layout() const;
 
-  // How busy the places of each layer's experts are by these statistics; empty
-  // where experts have one place only.
+  // Returns how busy the places of each layer's experts are by these
+  // statistics. Empty: experts have one place only.
   std::vector<v1::ExpertBalance> BalanceOf(
       const v1::StatisticsResponse& statistics) const;
 
@@ -51,8 +51,9 @@ class ExpertMoves {
   absl::Status Rebalance(FleetEpoch& epoch, const v1::RebalanceRequest& request,
                          double threshold, const OnProgress& on_progress);
 
-  // For the thread that runs the epoch's steps: whether a move waits for a
-  // plan; lets a plan carry it; takes note of a result.
+  // The thread that runs the epoch's steps calls these functions. They return
+  // whether a move waits for a plan, let a plan carry the move, and take note
+  // of a result.
   bool awaits_step() const;
   void AddTo(v1::StepPlan* plan);
   void OnResult(uint64_t step);

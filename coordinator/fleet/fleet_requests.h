@@ -22,16 +22,16 @@ namespace ringfleet::coordinator {
 // their caller delivers. The caller wakes the epoch after a change.
 class FleetRequests {
  public:
-  // Starts the scheduler of an epoch. Kept requests go first; returns the
-  // refusals among them.
+  // Starts the scheduler of an epoch. Kept requests go first. Returns their
+  // refusals.
   std::vector<RequestUpdate> Open(const Scheduler::Options& options);
 
-  // Ends all requests with `cause`, but keeps those that wait for a slot if
-  // `keep_waiting`. Without an Open before it: ends the kept requests.
+  // Ends all requests with `cause`. With `keep_waiting`, requests that wait for
+  // a slot are kept. Without an Open before, Close ends the kept requests.
   std::vector<RequestUpdate> Close(const absl::Status& cause,
                                    bool keep_waiting);
 
-  // Ends the kept requests when no epoch follows for them.
+  // Ends the kept requests if no epoch follows for them.
   std::vector<RequestUpdate> FailKept(const absl::Status& cause);
 
   // Errors: UNAVAILABLE: not open. Others: see Scheduler::Submit.
@@ -48,8 +48,8 @@ class FleetRequests {
   };
   Counts counts() const;  // Zeros unless open.
 
-  // While an epoch is held, no waiting request enters a slot. Does nothing
-  // unless open for this epoch.
+  // Holds an epoch, or lets it go on. No waiting request enters a slot while
+  // the epoch is held. Does nothing unless open for this epoch.
   void Hold(uint64_t epoch, bool held);
 
   // Returns whether the scheduler is open, no plan is in flight and no slot

@@ -12,13 +12,13 @@
 
 namespace ringfleet::worker {
 
-// Bytes that new processes can get without swapping: MemAvailable of
-// /proc/meminfo, or less where a cgroup limits this process. The largest
-// number when neither can be read.
+// Returns the bytes that new processes can get without swapping: MemAvailable
+// of /proc/meminfo, or less if a cgroup limits this process. Returns the
+// largest number if neither can be read.
 uint64_t AvailableMemoryBytes();
 
-// Bytes that this process may still map under its limit of address space
-// (ulimit -v); the largest number without one.
+// Returns the bytes that this process may still map under its limit of address
+// space (ulimit -v). Returns the largest number if there is no limit.
 uint64_t AvailableAddressSpaceBytes();
 
 // Bytes of all last-level caches of this machine, from /sys; 0 when it does not

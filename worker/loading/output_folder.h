@@ -16,11 +16,11 @@ namespace ringfleet::worker {
 
 // A folder that a set of files is being written into. Each file is written
 // under another name and renamed when it is complete, so that no reader meets a
-// part of a file. While the set is incomplete the folder holds a marker. The
-// next writer recognises by it the files of an interrupted one. A lock on the
-// marker keeps a second writer out. Without a call of Finish everything written
-// is removed, and the folder, too, if it was made. Data are not flushed to the
-// disk.
+// part of a file. While the set is incomplete the folder holds a marker. By the
+// marker, the next writer recognises the files of an interrupted writer. A lock
+// on the marker keeps a second writer out. Without a call of Finish everything
+// written is removed, and the folder, too, if it was made. Data are not flushed
+// to the disk.
 //
 // Messages start with the folder. Errors of the system are those of
 // cluster::FileError.

@@ -21,11 +21,11 @@ namespace ringfleet::worker {
 // and the forms of the weights: FINGERPRINT-1x1x2-rank0-int8.packed. It is
 // written under another name, flushed and renamed, so that a reader finds a
 // whole file. The last of several writers wins. The next writer removes the
-// leftovers of a killed one.
+// leftovers of a killed writer.
 //
 // Nothing removes old files. Users may delete a file that no fleet uses at any
-// time, also while a worker has it mapped. Its time of modification is set when
-// it is used.
+// time, also while a worker has it mapped. Each use sets the file's time of
+// modification.
 class ShardCache {
  public:
   // For one shard of a checkpoint with this fingerprint; the folder need not

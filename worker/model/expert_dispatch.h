@@ -38,7 +38,7 @@ class ExpertDispatch {
 
   // Drops the routes of a place beyond `capacity` times its fair share, rounded
   // up. The routes with the least router weight go first; among equals, the
-  // later ones. weights [routes]
+  // later routes. weights [routes]
   void LimitPlaces(double capacity, absl::Span<const float> weights);
 
   // The place of each route since the last Assign. -1: the route was dropped.
@@ -61,7 +61,7 @@ class ExpertDispatch {
   int32_t Take(absl::Span<const int32_t> places, int expert, int32_t begin,
                int32_t end);
   // Deals the rows of an expert out to its places. `parts` holds the rows by
-  // place: those of the previous round on entry, the new ones on return.
+  // place: the rows of the previous round on entry, the new rows on return.
   void Deal(absl::Span<const int32_t> places, absl::Span<const double> slowness,
             int64_t rows, absl::Span<int64_t> parts);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A layer's experts for the tokens of several data groups. Each group holds its
-// own sequences, and all groups share the experts of all. Tokens travel to the
-// groups that hold their experts, and the sums travel back.
+// Runs a layer's experts for the tokens of several data groups. Each group
+// holds its own sequences, and all groups share all experts. Tokens travel to
+// the groups that hold their experts, and the sums travel back.
 //
 //   1. All ranks gather the routes of every group. They decide alike which
 //      replica serves which token (expert_dispatch.h), so each rank knows what

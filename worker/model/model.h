@@ -32,8 +32,8 @@ struct ModelSettings {
   // exchange rows. Sums of experts also need cluster::ExpertsHaveRows.
   size_t fuse_rows = cluster::kMinShardedRows;
   // Most routes that a place takes in a layer, in multiples of its fair share
-  // (ExpertDispatch::LimitPlaces). 0: no limit. Not used where weights are
-  // gathered.
+  // (ExpertDispatch::LimitPlaces). 0: no limit. Weight gathering ignores the
+  // limit.
   double expert_capacity = 0;
   TunedTiles tiles;
 };

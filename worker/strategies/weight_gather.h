@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layers whose weights travel in place of activations, as in fully sharded data
 // parallelism (ZeRO stage 3, arXiv:1910.02054, section 5.3; PyTorch FSDP,
-// arXiv:2304.11277). Every rank computes whole layers for its own rows. It
-// gathers the other ranks' weights just before it uses them and forgets them
-// afterwards. The traffic does not grow with the rows, so it pays from about as
-// many rows as a layer is wide.
+// arXiv:2304.11277). Every rank computes whole layers for its own rows. Each
+// rank gathers the other ranks' weights just before use and frees the gathered
+// weights afterwards. The traffic does not grow with the rows, so it pays from
+// about as many rows as a layer is wide.
 #ifndef RINGFLEET_WORKER_STRATEGIES_WEIGHT_GATHER_H_
 #define RINGFLEET_WORKER_STRATEGIES_WEIGHT_GATHER_H_
 
