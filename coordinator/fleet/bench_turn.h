@@ -42,23 +42,23 @@ class BenchTurn {
   // Errors: UNAVAILABLE: not open. FAILED_PRECONDITION: another benchmark runs,
   // or `bench` has more sequences than there are slots.
   absl::Status Take(std::shared_ptr<BenchPlanner> bench);
-  // Lets `bench` plan, once it owns the steps, and when it rests. Does nothing
-  // once its turn is over.
+  // Lets `bench` go on: once when it owns the steps, then at each rest. Does
+  // nothing once its turn is over.
   void GoOn(BenchPlanner& bench);
   // Ends `bench` at the next step. Does nothing once its turn is over.
   void Cancel(BenchPlanner& bench, const absl::Status& cause);
 
   bool free() const;
 
-  // For the thread that runs the epoch's steps.
+  // The thread that runs the epoch's steps calls these functions.
   bool owns_steps() const;
-  // Lets the benchmark, if there is one, own the steps behind `last_step`.
-  // Requires that no request runs.
+  // Gives a benchmark that has the turn the steps behind `last_step`. Requires
+  // that no request runs.
   void OwnSteps(uint64_t last_step);
   std::optional<v1::StepPlan> NextPlan();
   absl::Status OnResult(const v1::StepResult& merged);
   // Frees the turn of a benchmark that is done, and returns the last step that
-  // it has planned. Nothing: it is not done, or there is none.
+  // the benchmark has planned. Nothing: no benchmark is done.
   std::optional<uint64_t> Retire();
 
  private:

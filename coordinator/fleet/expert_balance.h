@@ -41,8 +41,8 @@ absl::StatusOr<std::vector<int>> DealReplicas(int slots, int num_experts,
                                               absl::Span<const double> memory);
 
 // Returns the time of an expert that gets `tokens` in an average step, in
-// tokens. The time is that of multiplying, or of reading the expert in steps
-// that use it.
+// tokens. The larger of two times counts: of its products, and of reading the
+// expert in steps that use it.
 double ExpectedCost(double tokens);
 
 // Returns the time of the busiest place over the time if all places ended

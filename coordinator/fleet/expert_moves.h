@@ -32,7 +32,7 @@ class ExpertMoves {
   ExpertMoves(const ExpertMoves&) = delete;
   ExpertMoves& operator=(const ExpertMoves&) = delete;
 
-  // Experts may move in `epoch` until Close.
+  // Lets experts move in `epoch` until Close.
   void Open(std::shared_ptr<FleetEpoch> epoch);
   // Ends a move that waits for its step with `cause`.
   void Close(const absl::Status& cause);

@@ -40,9 +40,9 @@ class StepSource {
 class FleetEpoch {
  public:
   // `members` are in the order of the epoch's ranks; their ranks in the fleet
-  // may differ. `fingerprint`: the checkpoint that the fleet began with; empty:
-  // it begins with this epoch. `on_change` is called without locks held when
-  // Progress() has changed.
+  // may differ. `fingerprint`: the checkpoint that the fleet began with. Empty:
+  // the fleet begins with this epoch. `on_change` is called without locks held
+  // when Progress() has changed.
   FleetEpoch(FleetOptions options, uint64_t id, std::vector<Member> members,
              std::string fingerprint, std::function<void()> on_change);
   ~FleetEpoch();
@@ -55,7 +55,7 @@ class FleetEpoch {
 
   // Replaces Form: makes `ranks` load their shards for an epoch like this one,
   // while others may serve in another. A rank that has loaded its shard keeps
-  // it.
+  // the shard.
   absl::Status LoadAhead(const std::vector<int>& ranks);
 
   // Runs steps until the epoch fails or is stopped; returns the cause.
@@ -93,16 +93,16 @@ class FleetEpoch {
   void SetResidentBytes(int rank, uint64_t bytes);
 
   uint64_t id() const { return id_; }
-  // After Form: positions per slot, and the fingerprint that all ranks have
-  // read.
+  // Return positions per slot, and the fingerprint that all ranks have read.
+  // Require Form.
   uint32_t context() const;
   std::string fingerprint() const;
   const std::vector<Member>& members() const { return members_; }
   const cluster::MeshShape& mesh() const { return options_.mesh; }
   WorkerClient& client(int rank) { return *clients_[rank]; }
 
-  // After the end: true if loading failed in a way that trying again cannot
-  // cure, and the members that have gone.
+  // Return whether loading failed in a way that trying again cannot cure, and
+  // the members that have gone. Require the epoch's end.
   bool permanent() const;
   std::vector<uint64_t> LostMembers() const;
 

@@ -55,8 +55,9 @@ class Membership {
   Membership(Options options, absl::Time start, Now now);
 
   // Gives the member its rank, or any free rank for -1. A registration from a
-  // registered address replaces the earlier one, because only one process
-  // listens there: it is a retry, or a restart after a crash.
+  // registered address replaces the earlier registration, because only one
+  // process listens there. The registration is a retry, or a restart after a
+  // crash.
   //
   // Errors: FAILED_PRECONDITION: another build. ALREADY_EXISTS: a living worker
   // holds the rank, or every rank. OUT_OF_RANGE: no such rank.
@@ -74,17 +75,17 @@ class Membership {
   // lost or replaced in the meantime.
   void Evict(uint64_t member_id);
 
-  // True: every rank has a living member.
+  // Returns true if every rank has a living member.
   bool complete() const;
 
-  // Members that have registered, lost ones included, by rank.
+  // Returns the members that have registered, by rank, with lost members.
   std::vector<Member> Members() const;
 
-  // Ranks without a living member, ascending.
+  // Returns the ranks without a living member, ascending.
   std::vector<int> MissingRanks() const;
 
-  // Returns a number larger than every earlier one, and than every epoch that a
-  // member has reported.
+  // Returns a number larger than every earlier number, and than every epoch
+  // that a member has reported.
   uint64_t NewEpoch() { return ++last_epoch_; }
 
   // Grows with every registration.

@@ -22,7 +22,7 @@
 
 namespace ringfleet::coordinator {
 
-// Time for WorkerClient::Statistics where the caller sets no deadline.
+// Time for WorkerClient::Statistics if the caller sets no deadline.
 inline constexpr absl::Duration kStatisticsTimeout = absl::Seconds(30);
 
 // Calls block their thread. All functions may be called from any thread,
@@ -97,8 +97,8 @@ class WorkerClient {
   // Ends running calls with CANCELLED, and every later call at once.
   void Cancel();
 
-  // True: the connection is down. After UNAVAILABLE this tells a process that
-  // has gone from one that reports the loss of another.
+  // Returns true if the connection is down. After UNAVAILABLE, the answer tells
+  // a process that has gone from a process that reports another's loss.
   bool Disconnected() const;
 
  private:

@@ -10,7 +10,7 @@
 //   exchange   latency + software per message, bytes over the link, by the
 //              algorithm that the default table chooses
 //
-// The bytes are those that workers count (StepResult.bytes_read).
+// Bytes are counted as workers count them (StepResult.bytes_read).
 #ifndef RINGFLEET_COORDINATOR_PLANNING_STEP_COST_H_
 #define RINGFLEET_COORDINATOR_PLANNING_STEP_COST_H_
 
@@ -64,7 +64,7 @@ inline constexpr double kOutputCrossings = 2;
 inline constexpr double kAbsorbedCrossings = 5;
 
 // One step: `sequences` of `rows` new tokens each, all behind `first_position`
-// cached ones.
+// cached tokens.
 struct StepShape {
   int64_t sequences = 1;
   int64_t rows = 1;
@@ -114,7 +114,7 @@ PartCost ProductCost(const cluster::LocalMatrix& matrix, double rows,
                      const cluster::HostSpec& host);
 
 // Seconds of one exchange between `size` ranks, and the bytes that each sends.
-// `bytes` are those of the whole vector as it travels.
+// `bytes` counts the whole vector on the wire.
 struct ExchangeCost {
   double seconds = 0;
   double sent_bytes = 0;
@@ -136,7 +136,7 @@ double MeanMaximum(int trials, double p, int groups);
 // One rank's matrices of a layer with experts or without.
 class RankShare {
  public:
-  // All arguments must outlive it.
+  // All arguments must outlive this object.
   RankShare(const CostInputs& inputs,
             const std::vector<cluster::ModelTensor>& dense,
             const std::vector<cluster::ModelTensor>& moe,
