@@ -29,8 +29,8 @@ struct ChildOptions {
 
 // One child process. The destructor kills the child if it still runs. The child
 // starts with no signal ignored, and with no signal blocked unless the options
-// say so. Of this process's descriptors it has the standard descriptors and
-// `inherited_fd`. Not thread-safe.
+// say so. The child has no descriptor of this process but the standard
+// descriptors and `inherited_fd`. Not thread-safe.
 class ChildProcess {
  public:
   // Errors: INTERNAL: the program cannot be executed. RESOURCE_EXHAUSTED: no
