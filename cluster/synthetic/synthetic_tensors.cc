@@ -13,7 +13,7 @@ namespace {
 using kernels::Dtype;
 using Values = SyntheticTensor::Values;
 
-// Of what a sublayer adds to the residual stream, for inputs near 1.
+// Deviation of a sublayer's addition to the residual stream, for inputs near 1.
 constexpr double kResidualDeviation = 0.5;
 // Root mean square of silu(g) u for normal g and u of deviation 1.
 constexpr double kSwigluDeviation = 0.6;
@@ -22,7 +22,7 @@ constexpr double kLogitDeviation = 2;
 constexpr char kEmbedding[] = "model.embed_tokens.weight";
 constexpr char kHead[] = "lm_head.weight";
 
-// What a product of inputs near 1 is near to.
+// Deviation of a product's outputs, for inputs near 1.
 double OutputDeviation(TensorRole role) {
   switch (role) {
     case TensorRole::kO:

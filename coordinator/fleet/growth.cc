@@ -13,8 +13,9 @@ namespace {
 
 using cluster::Deadline;
 
-// Whether sequences still run is looked at this often, and for so long nobody
-// new begins meanwhile; then all go on for as long before it is tried again.
+// A handover waits until no sequence runs. It looks every kQuietPoll and holds
+// new requests back for at most kLongestHold; then requests run for as long
+// before the next try.
 constexpr absl::Duration kQuietPoll = absl::Milliseconds(20);
 constexpr absl::Duration kLongestHold = absl::Seconds(30);
 
@@ -51,7 +52,7 @@ bool Growth::Close(const absl::Status& cause) {
     ahead = ahead_;
     handed_over = std::exchange(handing_over_, false);
   }
-  // What it loads would meet the next epoch.
+  // Its loads would meet the next epoch.
   if (ahead != nullptr) ahead->Stop(cause);
   return handed_over;
 }

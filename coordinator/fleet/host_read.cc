@@ -16,8 +16,8 @@ namespace {
 
 using cluster::Deadline;
 
-// Of Worker.MeasureMemory: nearly a second, in slices that are much longer than
-// what workers start apart.
+// Slices of Worker.MeasureMemory: nearly a second in all, each much longer than
+// the time between the workers' starts.
 constexpr uint32_t kSliceMs = 100;
 constexpr uint32_t kSlices = 8;
 constexpr absl::Duration kMeasureTimeout = absl::Seconds(60);
@@ -50,8 +50,7 @@ absl::StatusOr<double> MeasureHostRead(FleetEpoch& epoch) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  // Of all slices: what a repetition reads is a mean over its time, too, with
-  // all that the host does to it meanwhile.
+  // The mean of all slices, because a repetition is a mean over its time too.
   double bytes = 0;
   std::set<std::string> hosts;
   for (size_t rank = 0; rank < members.size(); ++rank) {

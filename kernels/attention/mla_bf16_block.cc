@@ -185,9 +185,9 @@ __m512 ScaledScores(const float* scores, __m512 scale, __m512i visible,
   return _mm512_mask_blend_ps(seen, _mm512_set1_ps(-__builtin_inff()), scaled);
 }
 
-// Of 16 lanes from `lane` on: scores to probabilities [pairs of
-// positions][padded lanes] pairs, and the factors of what was summed before
-// and, in the end, of everything.
+// Turns the scores of 16 lanes from `lane` on into probabilities [pairs of
+// positions][padded lanes] pairs. Computes the factors of the earlier sums and,
+// in the end, of all sums.
 template <bool kMasked>
 void SoftmaxLanes(const MlaBlock& block, size_t lane, float* old_factor,
                   float* new_factor) {

@@ -50,8 +50,8 @@ struct Parts {
   size_t count = 0;
 };
 
-// Of a part: sums [heads, kv_lora_rank], then maxima and sums of probabilities
-// [heads] each.
+// Floats of one part's results: sums [heads, kv_lora_rank], then maxima and
+// sums of probabilities [heads] each.
 size_t PartialFloats(const MlaDecodeArgs& args) {
   return args.heads * (args.format.kv_lora_rank + 2);
 }

@@ -82,7 +82,7 @@ std::unique_ptr<TensorReader::Buffer> TensorReader::TakeBuffer() {
       free_buffers_.pop_back();
       return buffer;
     }
-    // What bounds the memory of a load: one buffer for each thread.
+    // One buffer for each thread bounds the memory of a load.
     RF_CHECK(++num_buffers_ <= pool_.threads());
   }
   return std::make_unique<Buffer>();
@@ -117,7 +117,7 @@ absl::Status TensorReader::ReadSlice(const TensorSlice& slice, WeightForm form,
                       source_.Open(slice, LargestFinite(form)));
   const Range rows = slice.rows;
   if (rows.size() == 0 || slice.columns.size() == 0) return absl::OkStatus();
-  // What is packed together stays on one thread.
+  // Rows that are packed together stay on one thread.
   constexpr int64_t kGroup = kernels::RowPacker::kRows;
   const int64_t group_bytes = kGroup * opened->row_bytes();
   const int64_t grain = std::max<int64_t>(1, kGrainBytes / group_bytes);
@@ -169,7 +169,7 @@ absl::StatusOr<kernels::WeightMatrix> TensorReader::ReadMatrix(
       matrix.rows() == 0 ? 0 : matrix.bytes() / matrix.rows();
   RF_RETURN_IF_ERROR(
       ReadSlice(slice, form, row_bytes, /*take=*/nullptr, &matrix));
-  // Of the last panel's padding.
+  // Counts the padding of the last panel.
   RF_RETURN_IF_ERROR(progress_(matrix.bytes() - row_bytes * matrix.rows()));
   return matrix;
 }

@@ -80,7 +80,7 @@ TEST(InspectModelTest, NamesWhatIsMissingWrongAndUnexpected) {
                 "model.layers.1.mlp.experts.3.up_proj.weight_scale_inv"}));
 }
 
-// What an inspection calls wrong stops a load, and the other way round.
+// A tensor that an inspection calls wrong stops a load, and no other does.
 TEST(InspectModelTest, UnreadTensorsAreWrongAndIgnoredOnesAreNot) {
   const ModelSpec spec = testing::TinyV3Spec();
   std::vector<testing::TestTensor> tensors =

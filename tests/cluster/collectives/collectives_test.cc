@@ -240,8 +240,8 @@ TEST(RingTest, ReduceScatterSumsTheOwnShareFromItsNeighbourOn) {
       });
 }
 
-// Of three ranks, the first's and the second's shares are cut in two, the
-// third's is empty; whole numbers, whose sums are exact in any order.
+// Three ranks: the first and the second share are cut in two, the third is
+// empty. Values are whole numbers, whose sums are exact in any order.
 TEST(RingTest, SlicesOfUnevenSharesFollowEachOther) {
   constexpr size_t kSlice = kDefaultRingSliceBytes / sizeof(float);
   constexpr int kRanks = 3;

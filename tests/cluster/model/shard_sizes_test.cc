@@ -18,8 +18,8 @@ TEST(ShardSizesTest, R1CachesItsPublishedNumberOfBytes) {
             uint64_t{3} * 256 * 62 * 1152);
 }
 
-// What ranks divide they divide without gap or overlap: in a form that needs no
-// padding the parts are as large as the whole.
+// Ranks divide weights without gap or overlap: in a form that needs no padding
+// the parts are as large as the whole.
 TEST(ShardSizesTest, RanksTogetherHaveEveryDividedWeightOnce) {
   const ModelSpec spec = testing::R1Spec();
   const WeightForms forms = {WeightForm::kBf16Rows, WeightForm::kBf16Rows};

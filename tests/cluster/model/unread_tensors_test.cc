@@ -87,7 +87,7 @@ TEST_F(UnreadTensorsTest, SoundCheckpointsHaveNone) {
   }
 }
 
-// What changes the mathematics: biases, static scales of activations, an
+// Tensors that change the mathematics: biases, static scales of activations, an
 // indexer of sparse attention, another kind of layer.
 TEST_F(UnreadTensorsTest, TensorsOfUsedLayersAreNamed) {
   for (const char* name :

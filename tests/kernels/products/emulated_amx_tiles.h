@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What kernels/products/amx_tiles.h does, without AMX: a source that includes
-// this first computes with tiles on any processor. Of int8 products only; the
+// kernels/products/amx_tiles.h without AMX, for int8 products only. A source
+// that includes this header first computes with tiles on any processor. The
 // names have internal linkage, beside the real ones of the library.
 #ifndef RINGFLEET_KERNELS_PRODUCTS_AMX_TILES_H_
 #define RINGFLEET_KERNELS_PRODUCTS_AMX_TILES_H_
