@@ -210,14 +210,21 @@ TEST(DaemonServerTest, ShutdownReportsNotServingThenCancels) {
       << code;
 }
 
-TEST(SignalsTest, BlockedSignalsReachTheWaiter) {
-  BlockTerminationSignals();
+// Runs in a process of its own: a signal to this one may reach a thread that
+// another test's gRPC left behind, which blocks nothing.
+TEST(SignalsDeathTest, BlockedSignalsReachTheWaiter) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
   for (const int signal : {SIGTERM, SIGINT}) {
-    int received = 0;
-    std::thread waiter([&] { received = WaitForSignal(); });
-    ASSERT_EQ(kill(getpid(), signal), 0);
-    waiter.join();
-    EXPECT_EQ(received, signal);
+    EXPECT_EXIT(
+        {
+          BlockTerminationSignals();
+          int received = 0;
+          std::thread waiter([&] { received = WaitForSignal(); });
+          if (kill(getpid(), signal) != 0) exit(1);
+          waiter.join();
+          exit(received == signal ? 0 : 2);
+        },
+        ::testing::ExitedWithCode(0), "");
   }
 }
 
