@@ -76,19 +76,19 @@ class Sequences {
       }
     }
     for (size_t s = 0; s < count; ++s) {
-      segments_.push_back(
+      spans_.push_back(
           {.blocks = pointers_[s],
            .first_position = static_cast<int64_t>(positions - num_queries),
            .num_queries = num_queries,
            .first_row = s * num_queries});
     }
   }
-  const std::vector<MlaSegment>& segments() const { return segments_; }
+  const std::vector<MlaSpan>& spans() const { return spans_; }
 
  private:
   std::vector<AlignedBuffer> blocks_;
   std::vector<std::vector<const char*>> pointers_;
-  std::vector<MlaSegment> segments_;
+  std::vector<MlaSpan> spans_;
 };
 
 // How many positions the last queries of a sequence see together.
@@ -121,7 +121,7 @@ void Decode(benchmark::State& state) {
   MlaWorkspace workspace;
   for (auto _ : state) {
     MlaDecode({.format = format,
-               .segments = sequences.segments(),
+               .spans = sequences.spans(),
                .heads = heads,
                .softmax_scale = 0.1f,
                .q = q.data(),
@@ -168,7 +168,7 @@ void Prefill(benchmark::State& state) {
       for (size_t head = 0; head < heads; head += part_heads) {
         MlaAttendExpanded(
             {.args = &args,
-             .segment = &sequences.segments()[0],
+             .span = &sequences.spans()[0],
              .first_block = first / kCacheBlockPositions,
              .positions = std::min(positions - first, kPartPositions),
              .first_head = head,
@@ -220,12 +220,12 @@ void Chunk(benchmark::State& state) {
                         .kv_b = &kv_b,
                         .uk_transposed = &uk_transposed,
                         .out = out.data()};
-  const MlaSegment& segment = sequences.segments()[0];
+  const MlaSpan& span = sequences.spans()[0];
   for (auto _ : state) {
     if (state.range(2) != 0) {
-      MlaMaterialized(args, segment, workspace, pool);
+      MlaMaterialized(args, span, workspace, pool);
     } else {
-      MlaAbsorbed(args, {&segment, 1}, workspace, pool);
+      MlaAbsorbed(args, {&span, 1}, workspace, pool);
     }
     benchmark::ClobberMemory();
   }

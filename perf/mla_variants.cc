@@ -327,10 +327,10 @@ void MlaModule::MakeCaches() {
     }
   }
   for (size_t s = 0; s < sequences; ++s) {
-    segments_.push_back({.blocks = block_pointers_[s],
-                         .first_position = static_cast<int64_t>(context_) - 1,
-                         .num_queries = 1,
-                         .first_row = s});
+    spans_.push_back({.blocks = block_pointers_[s],
+                      .first_position = static_cast<int64_t>(context_) - 1,
+                      .num_queries = 1,
+                      .first_row = s});
   }
 }
 
@@ -441,7 +441,7 @@ void MlaModule::Run(const float* q_latent, float* out) {
       .out = attended_.data()};
   const auto decode = [&] {
     kernels::MlaDecode({.format = format_,
-                        .segments = segments_,
+                        .spans = spans_,
                         .heads = s.heads,
                         .softmax_scale = args.softmax_scale,
                         .q = latent_q_.data(),
@@ -474,8 +474,8 @@ void MlaModule::Run(const float* q_latent, float* out) {
                   q_.data(), attended_.data());
       break;
     case MlaVariant::kCc:
-      for (const kernels::MlaSegment& segment : segments_) {
-        kernels::MlaMaterialized(args, segment, workspace_, pool_);
+      for (const kernels::MlaSpan& span : spans_) {
+        kernels::MlaMaterialized(args, span, workspace_, pool_);
       }
       break;
     case MlaVariant::kACc:
@@ -512,7 +512,7 @@ void MlaModule::Run(const float* q_latent, float* out) {
                              pool_);
       break;
     default:
-      kernels::MlaAbsorbed(args, segments_, workspace_, pool_);
+      kernels::MlaAbsorbed(args, spans_, workspace_, pool_);
   }
   Multiply(o_, attended_.data(), out);
 }

@@ -104,7 +104,7 @@ class MlaModule {
   kernels::WeightMatrix o_absorbed_;     // [hidden, heads * rank]
   std::vector<kernels::AlignedBuffer> blocks_;
   std::vector<std::vector<const char*>> block_pointers_;  // By sequence.
-  std::vector<kernels::MlaSegment> segments_;
+  std::vector<kernels::MlaSpan> spans_;
   kernels::AlignedBuffer keys_;    // CD: [batch, heads, context, key]
   kernels::AlignedBuffer values_;  // CD: [batch, heads, context, v]
   kernels::AlignedBuffer copies_;  // A_CC: [heads, context, cached]

@@ -21,10 +21,10 @@
 
 namespace ringfleet::kernels {
 
-// Arguments that all segments of a step share. `heads` counts this shard's
+// Arguments that all spans of a step share. `heads` counts this shard's
 // heads and may be 0.
 struct MlaArgs {
-  LatentRowFormat format;  // Of every segment's cache.
+  LatentRowFormat format;  // Of every span's cache.
   size_t heads = 0;
   size_t nope_dim = 0;
   size_t v_dim = 0;
@@ -40,13 +40,13 @@ struct MlaArgs {
 
 // Absorbed form: queries are brought into the latent space (W_UK^T q), and the
 // cache is read as it lies (sections 2.1.2-2.1.3). Row invariant.
-void MlaAbsorbed(const MlaArgs& args, absl::Span<const MlaSegment> segments,
+void MlaAbsorbed(const MlaArgs& args, absl::Span<const MlaSpan> spans,
                  MlaWorkspace& workspace, ThreadPool& pool);
 
 // Materialised form: keys and values of every visible position are expanded
 // per head, kExpandedBlocks cache blocks at a time, then attended to. Fewer
 // operations for many queries.
-void MlaMaterialized(const MlaArgs& args, const MlaSegment& segment,
+void MlaMaterialized(const MlaArgs& args, const MlaSpan& span,
                      MlaWorkspace& workspace, ThreadPool& pool);
 
 // Returns true if the materialised form needs fewer operations for these sizes:
@@ -59,7 +59,7 @@ void MlaMaterialized(const MlaArgs& args, const MlaSegment& segment,
 // queries and results with W_UK and W_UV and for expanding the chunk. With X =
 // 2 r - dn - dv it beats the absorbed form only if Lq X > 2 r (dn + dv), and
 // from half of that on the materialised form beats it for any past.
-bool PreferMaterialized(const MlaArgs& args, const MlaSegment& segment);
+bool PreferMaterialized(const MlaArgs& args, const MlaSpan& span);
 
 }  // namespace ringfleet::kernels
 

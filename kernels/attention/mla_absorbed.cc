@@ -67,8 +67,8 @@ void ExpandValues(const MlaArgs& args, const float* sums, size_t queries,
                 pool);
 }
 
-// Attends to `segments`, whose queries lie one behind the other from q on.
-void AttendChunk(const MlaArgs& args, absl::Span<const MlaSegment> segments,
+// Attends to `spans`, whose queries lie one behind the other from q on.
+void AttendChunk(const MlaArgs& args, absl::Span<const MlaSpan> spans,
                  const float* q, size_t queries, float* out,
                  MlaWorkspace& workspace, ThreadPool& pool) {
   const size_t rows = queries * args.heads;
@@ -77,7 +77,7 @@ void AttendChunk(const MlaArgs& args, absl::Span<const MlaSegment> segments,
   float* sums = GrowTo<float>(workspace.sums, rows * args.format.kv_lora_rank);
   AbsorbKeys(args, q, queries, latent, workspace.x, pool);
   MlaDecode({.format = args.format,
-             .segments = segments,
+             .spans = spans,
              .heads = args.heads,
              .softmax_scale = args.softmax_scale,
              .q = latent,
@@ -88,7 +88,7 @@ void AttendChunk(const MlaArgs& args, absl::Span<const MlaSegment> segments,
 
 }  // namespace
 
-void MlaAbsorbed(const MlaArgs& args, absl::Span<const MlaSegment> segments,
+void MlaAbsorbed(const MlaArgs& args, absl::Span<const MlaSpan> spans,
                  MlaWorkspace& workspace, ThreadPool& pool) {
   if (args.heads == 0) return;
   RF_CHECK(args.kv_b != nullptr && args.uk_transposed != nullptr);
@@ -99,7 +99,7 @@ void MlaAbsorbed(const MlaArgs& args, absl::Span<const MlaSegment> segments,
 
   const size_t head_dim = args.nope_dim + args.format.rope_dim;
   const size_t max_queries = std::max<size_t>(kMaxRows / args.heads, 1);
-  std::vector<MlaSegment>& chunk = workspace.segments;
+  std::vector<MlaSpan>& chunk = workspace.spans;
   size_t first_row = 0;
   size_t queries = 0;
   const auto attend = [&] {
@@ -111,13 +111,13 @@ void MlaAbsorbed(const MlaArgs& args, absl::Span<const MlaSegment> segments,
     queries = 0;
   };
   chunk.clear();
-  for (MlaSegment rest : segments) {
+  for (MlaSpan rest : spans) {
     while (rest.num_queries > 0) {
       if (queries == max_queries || rest.first_row != first_row + queries) {
         attend();
       }
       if (queries == 0) first_row = rest.first_row;
-      MlaSegment part = rest;
+      MlaSpan part = rest;
       part.num_queries = std::min(rest.num_queries, max_queries - queries);
       part.first_row = queries;
       chunk.push_back(part);

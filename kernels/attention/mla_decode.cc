@@ -13,7 +13,7 @@ namespace ringfleet::kernels {
 
 // One part of the context of one query, for a group of heads.
 struct MlaDecodeTask {
-  const MlaSegment* segment = nullptr;
+  const MlaSpan* span = nullptr;
   int64_t position = 0;  // Of the query.
   size_t row = 0;
   size_t first_head = 0;
@@ -82,10 +82,10 @@ void RunTask(const MlaDecodeArgs& args, const MlaKernels& kernels,
       .probabilities = scratch.probabilities};
   for (size_t b = task.first_block; b < task.end_block; ++b) {
     block.positions = VisibleInBlock(task.position, b);
-    block.keys = task.segment->blocks[b];
+    block.keys = task.span->blocks[b];
     block.key_stride_bytes = args.format.bytes();
     if (!reads_cache) {
-      kernels.load_rows(args.format, task.segment->blocks[b], block.positions,
+      kernels.load_rows(args.format, task.span->blocks[b], block.positions,
                         scratch.rows, scratch.stride_bytes);
       block.keys = scratch.rows;
       block.key_stride_bytes = scratch.stride_bytes;
@@ -99,7 +99,7 @@ void RunTask(const MlaDecodeArgs& args, const MlaKernels& kernels,
       block.packed_positions = block.positions;
     }
     const bool end = b + 1 == task.end_block;
-    block.next = end ? nullptr : task.segment->blocks[b + 1];
+    block.next = end ? nullptr : task.span->blocks[b + 1];
     block.next_bytes =
         end ? 0 : VisibleInBlock(task.position, b + 1) * args.format.bytes();
     block.first = b == task.first_block;
@@ -146,25 +146,25 @@ size_t HeadsPerTask(size_t heads, size_t parts, size_t threads) {
   return lanes;
 }
 
-// Calls body(segment, query) for the queries from number `first` on until it
+// Calls body(span, query) for the queries from number `first` on until it
 // returns false; returns the number of the query that it was false for.
 template <typename Body>
-size_t ForEachQuery(absl::Span<const MlaSegment> segments, size_t first,
+size_t ForEachQuery(absl::Span<const MlaSpan> spans, size_t first,
                     const Body& body) {
   size_t number = 0;
-  for (const MlaSegment& segment : segments) {
-    const size_t skipped = std::min(first - number, segment.num_queries);
+  for (const MlaSpan& span : spans) {
+    const size_t skipped = std::min(first - number, span.num_queries);
     number += skipped;
-    for (size_t i = skipped; i < segment.num_queries; ++i) {
-      if (!body(segment, i)) return number;
+    for (size_t i = skipped; i < span.num_queries; ++i) {
+      if (!body(span, i)) return number;
       first = ++number;
     }
   }
   return number;
 }
 
-int64_t Position(const MlaSegment& segment, size_t query) {
-  return segment.first_position + static_cast<int64_t>(query);
+int64_t Position(const MlaSpan& span, size_t query) {
+  return span.first_position + static_cast<int64_t>(query);
 }
 
 // Makes the tasks of queries from number `first` on, as many as the memory for
@@ -173,9 +173,9 @@ size_t MakeTasks(const MlaDecodeArgs& args, size_t first, size_t threads,
                  MlaWorkspace& workspace) {
   size_t num_parts = 0;
   size_t partial_floats = 0;
-  const size_t end = ForEachQuery(
-      args.segments, first, [&](const MlaSegment& segment, size_t query) {
-        const size_t parts = Parts(Position(segment, query)).count;
+  const size_t end =
+      ForEachQuery(args.spans, first, [&](const MlaSpan& span, size_t query) {
+        const size_t parts = Parts(Position(span, query)).count;
         const size_t floats = parts > 1 ? parts * PartialFloats(args) : 0;
         if (num_parts > 0 &&
             (partial_floats + floats) * sizeof(float) > kMaxPartialBytes) {
@@ -189,28 +189,27 @@ size_t MakeTasks(const MlaDecodeArgs& args, size_t first, size_t threads,
   float* partial = GrowTo<float>(workspace.partials, partial_floats);
   size_t number = first;
   workspace.tasks.clear();
-  ForEachQuery(
-      args.segments, first, [&](const MlaSegment& segment, size_t query) {
-        if (number++ == end) return false;
-        const int64_t position = Position(segment, query);
-        const Parts parts(position);
-        for (size_t part = 0; part < parts.count; ++part) {
-          const size_t begin = part * parts.part_blocks;
-          for (size_t head = 0; head < args.heads; head += lanes) {
-            workspace.tasks.push_back(
-                {.segment = &segment,
-                 .position = position,
-                 .row = segment.first_row + query,
-                 .first_head = head,
-                 .lanes = std::min(lanes, args.heads - head),
-                 .first_block = begin,
-                 .end_block = std::min(begin + parts.part_blocks, parts.blocks),
-                 .partial = parts.count > 1 ? partial : nullptr});
-          }
-          if (parts.count > 1) partial += PartialFloats(args);
-        }
-        return true;
-      });
+  ForEachQuery(args.spans, first, [&](const MlaSpan& span, size_t query) {
+    if (number++ == end) return false;
+    const int64_t position = Position(span, query);
+    const Parts parts(position);
+    for (size_t part = 0; part < parts.count; ++part) {
+      const size_t begin = part * parts.part_blocks;
+      for (size_t head = 0; head < args.heads; head += lanes) {
+        workspace.tasks.push_back(
+            {.span = &span,
+             .position = position,
+             .row = span.first_row + query,
+             .first_head = head,
+             .lanes = std::min(lanes, args.heads - head),
+             .first_block = begin,
+             .end_block = std::min(begin + parts.part_blocks, parts.blocks),
+             .partial = parts.count > 1 ? partial : nullptr});
+      }
+      if (parts.count > 1) partial += PartialFloats(args);
+    }
+    return true;
+  });
   return end;
 }
 
@@ -220,12 +219,12 @@ void MlaDecode(const MlaDecodeArgs& args, MlaWorkspace& workspace,
                ThreadPool& pool) {
   if (args.heads == 0) return;
   size_t num_queries = 0;
-  for (const MlaSegment& segment : args.segments) {
-    if (segment.num_queries == 0) continue;
-    RF_CHECK(segment.first_position >= 0);
-    RF_CHECK(Parts(Position(segment, segment.num_queries - 1)).blocks <=
-             segment.blocks.size());
-    num_queries += segment.num_queries;
+  for (const MlaSpan& span : args.spans) {
+    if (span.num_queries == 0) continue;
+    RF_CHECK(span.first_position >= 0);
+    RF_CHECK(Parts(Position(span, span.num_queries - 1)).blocks <=
+             span.blocks.size());
+    num_queries += span.num_queries;
   }
   const MlaKernels& kernels = MlaKernelsFor(args.format.dtype);
   const size_t threads = static_cast<size_t>(pool.threads());

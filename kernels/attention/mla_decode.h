@@ -13,7 +13,7 @@
 namespace ringfleet::kernels {
 
 // Queries of consecutive positions of one sequence.
-struct MlaSegment {
+struct MlaSpan {
   // Block b holds positions [b * kCacheBlockPositions, ...), row after row.
   absl::Span<const char* const> blocks;
   int64_t first_position = 0;  // Of the first query; its key is cached.
@@ -23,7 +23,7 @@ struct MlaSegment {
 
 struct MlaDecodeArgs {
   LatentRowFormat format;
-  absl::Span<const MlaSegment> segments;
+  absl::Span<const MlaSpan> spans;
   size_t heads = 0;
   float softmax_scale = 0;
   const float* q = nullptr;  // [rows, heads, kv_lora_rank + rope_dim] f32

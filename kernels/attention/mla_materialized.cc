@@ -22,18 +22,18 @@ size_t HeadsOfPart(const MlaArgs& args) {
 
 // Some cache blocks after the others are expanded, for some heads at a time,
 // and attended to by every query that sees them.
-void MlaMaterialized(const MlaArgs& args, const MlaSegment& segment,
+void MlaMaterialized(const MlaArgs& args, const MlaSpan& span,
                      MlaWorkspace& workspace, ThreadPool& pool) {
-  if (args.heads == 0 || segment.num_queries == 0) return;
-  RF_CHECK(segment.first_position >= 0);
+  if (args.heads == 0 || span.num_queries == 0) return;
+  RF_CHECK(span.first_position >= 0);
   RF_CHECK(args.kv_b != nullptr);
   RF_CHECK(args.kv_b->columns() == args.format.kv_lora_rank);
   RF_CHECK(args.kv_b->rows() == args.heads * (args.nope_dim + args.v_dim));
   const size_t num_positions =
-      static_cast<size_t>(segment.first_position) + segment.num_queries;
+      static_cast<size_t>(span.first_position) + span.num_queries;
   const size_t num_blocks =
       (num_positions + kCacheBlockPositions - 1) / kCacheBlockPositions;
-  RF_CHECK(num_blocks <= segment.blocks.size());
+  RF_CHECK(num_blocks <= span.blocks.size());
 
   const size_t numbers = args.format.numbers();
   const size_t expanded_dim = args.nope_dim + args.v_dim;
@@ -46,8 +46,7 @@ void MlaMaterialized(const MlaArgs& args, const MlaSegment& segment,
     const size_t positions =
         std::min(num_positions - b * kCacheBlockPositions, part_positions);
     for (size_t first = 0; first < positions; first += kCacheBlockPositions) {
-      LoadLatentRows(args.format,
-                     segment.blocks[b + first / kCacheBlockPositions],
+      LoadLatentRows(args.format, span.blocks[b + first / kCacheBlockPositions],
                      std::min(positions - first, kCacheBlockPositions),
                      latents + first * numbers, numbers);
     }
@@ -64,7 +63,7 @@ void MlaMaterialized(const MlaArgs& args, const MlaSegment& segment,
                .y_stride = heads * expanded_dim}},
              pool);
       MlaAttendExpanded({.args = &args,
-                         .segment = &segment,
+                         .span = &span,
                          .first_block = b,
                          .positions = positions,
                          .first_head = head,
@@ -76,9 +75,9 @@ void MlaMaterialized(const MlaArgs& args, const MlaSegment& segment,
   }
 }
 
-bool PreferMaterialized(const MlaArgs& args, const MlaSegment& segment) {
-  const double queries = static_cast<double>(segment.num_queries);
-  const double visible = static_cast<double>(segment.first_position) + queries;
+bool PreferMaterialized(const MlaArgs& args, const MlaSpan& span) {
+  const double queries = static_cast<double>(span.num_queries);
+  const double visible = static_cast<double>(span.first_position) + queries;
   const double mean_visible = visible - (queries - 1) / 2;
   const double rank = static_cast<double>(args.format.kv_lora_rank);
   const double expanded_dim = static_cast<double>(args.nope_dim + args.v_dim);

@@ -19,7 +19,7 @@ struct Work {
 
   size_t expanded_dim() const { return part.args->nope_dim + part.args->v_dim; }
   size_t groups() const {
-    return (part.segment->num_queries + kMaxLanes - 1) / kMaxLanes;
+    return (part.span->num_queries + kMaxLanes - 1) / kMaxLanes;
   }
   size_t blocks() const {
     return (part.positions + kCacheBlockPositions - 1) / kCacheBlockPositions;
@@ -30,7 +30,7 @@ struct Work {
                     kCacheBlockPositions);
   }
   int64_t position(size_t query) const {
-    return part.segment->first_position + static_cast<int64_t>(query);
+    return part.span->first_position + static_cast<int64_t>(query);
   }
 };
 
@@ -116,11 +116,11 @@ void AttendHead(const Work& work, size_t head, size_t begin, size_t end,
   for (size_t group = begin; group < end; ++group) {
     const size_t first = group * kMaxLanes;
     const size_t last =
-        std::min(first + kMaxLanes, work.part.segment->num_queries);
+        std::min(first + kMaxLanes, work.part.span->num_queries);
     if (VisibleInBlock(work.position(last - 1), work.part.first_block) == 0) {
       continue;
     }
-    const size_t row = work.part.segment->first_row + first;
+    const size_t row = work.part.span->first_row + first;
     work.kernels->pack_queries(args.q + (row * args.heads + own_head) * key_dim,
                                args.heads * key_dim, last - first, key_dim,
                                scratch.queries);

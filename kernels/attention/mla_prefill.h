@@ -19,8 +19,8 @@ inline constexpr size_t kExpandedBlocks = 4;
 // part is the same for all heads and stays with the latents.
 struct MlaExpandedPart {
   const MlaArgs* args = nullptr;
-  const MlaSegment* segment = nullptr;
-  size_t first_block = 0;  // In segment->blocks.
+  const MlaSpan* span = nullptr;
+  size_t first_block = 0;  // In span->blocks.
   size_t positions = 0;  // Of at most kExpandedBlocks, up to the last query's.
   size_t first_head = 0;
   size_t heads = 0;
@@ -30,7 +30,7 @@ struct MlaExpandedPart {
   const float* expanded = nullptr;
 };
 
-// Attends with every query of the segment that sees the part. Requires calls
+// Attends with every query of the span that sees the part. Requires calls
 // for the parts of a head in the order of their blocks, with one workspace.
 // args->out has a query's result after the last block that the query sees. The
 // result depends on the positions that the query sees only, bit for bit.

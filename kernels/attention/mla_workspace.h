@@ -10,7 +10,7 @@
 
 namespace ringfleet::kernels {
 
-struct MlaSegment;
+struct MlaSpan;
 struct MlaDecodeTask;
 
 // Memory of attention that one call leaves to the next. It grows to the largest
@@ -27,7 +27,7 @@ struct MlaWorkspace {
   AlignedBuffer latents;     // Materialised: of some blocks, widened.
   AlignedBuffer expanded;    // Materialised: keys and values of these.
   AlignedBuffer statistics;  // Materialised: maximum and sum of every query.
-  std::vector<MlaSegment> segments;
+  std::vector<MlaSpan> spans;
   std::vector<MlaDecodeTask> tasks;
 };
 

@@ -35,7 +35,7 @@ std::vector<float> RankOrderSum(int ranks, size_t count, cluster::Wire wire,
 std::vector<float> RingOrderSum(int ranks, int owner, bool to_the_right,
                                 size_t count);
 
-// Uneven segments of `count` elements, some of them empty, their borders at
+// Uneven shares of `count` elements, some of them empty, their borders at
 // multiples of `unit`.
 std::vector<uint64_t> UnevenOffsets(int ranks, size_t count, size_t unit = 1);
 

@@ -85,12 +85,11 @@ class MemoryCommunicator final : public cluster::Communicator {
     return absl::OkStatus();
   }
 
-  absl::Status AllGather(absl::Span<const char> segment,
-                         absl::Span<char> output,
+  absl::Status AllGather(absl::Span<const char> share, absl::Span<char> output,
                          absl::Span<const uint64_t> offsets,
                          cluster::Deadline) override {
     const std::vector<std::string> all =
-        world_->Exchange(rank_, std::string(segment.data(), segment.size()));
+        world_->Exchange(rank_, std::string(share.data(), share.size()));
     for (int rank = 0; rank < size(); ++rank) {
       std::copy(all[rank].begin(), all[rank].end(),
                 output.begin() + offsets[rank]);
@@ -104,22 +103,22 @@ class MemoryCommunicator final : public cluster::Communicator {
   }
 
   // Each partial rounded to the wire, as a direct one does.
-  absl::Status ReduceScatter(absl::Span<float> input, absl::Span<float> segment,
+  absl::Status ReduceScatter(absl::Span<float> input, absl::Span<float> share,
                              absl::Span<const uint64_t> offsets,
                              cluster::Encoding encoding, uint64_t check,
                              cluster::Deadline) override {
     RF_RETURN_IF_ERROR(Agree(check));
     std::vector<float> part(input.begin(), input.end());
     RoundToWire(encoding.wire, encoding.row_elements, part);
-    std::fill(segment.begin(), segment.end(), 0.0f);
+    std::fill(share.begin(), share.end(), 0.0f);
     for (const std::string& other : world_->Exchange(
              rank_, std::string(reinterpret_cast<const char*>(part.data()),
                                 part.size() * sizeof(float)))) {
       const char* own = other.data() + offsets[rank_] * sizeof(float);
-      for (size_t i = 0; i < segment.size(); ++i) {
+      for (size_t i = 0; i < share.size(); ++i) {
         float value;
         std::memcpy(&value, own + i * sizeof(float), sizeof(float));
-        segment[i] += value;
+        share[i] += value;
       }
     }
     return absl::OkStatus();

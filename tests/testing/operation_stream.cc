@@ -123,10 +123,10 @@ DrawnOperation OperationStream::Draw(uint64_t seed, int index, int ranks) {
   drawn.root = static_cast<int>(random.Below(ranks));
   drawn.in_place = random.Below(2) == 0;
   drawn.values = random.Below(uint64_t{1} << 48);
-  // Rows other than one matter to int8 only, where segments must respect them.
-  const bool segments = drawn.operation == Operation::kAllGather ||
-                        drawn.operation == Operation::kReduceScatter;
-  if (!segments && random.Below(2) == 0)
+  // Rows other than one matter to int8 only, where shares must respect them.
+  const bool shares = drawn.operation == Operation::kAllGather ||
+                      drawn.operation == Operation::kReduceScatter;
+  if (!shares && random.Below(2) == 0)
     drawn.row_elements = 1 + random.Below(999);
   return drawn;
 }
@@ -218,13 +218,13 @@ absl::Status OperationStream::AllGather(const DrawnOperation& drawn,
   std::vector<float> want = Values(drawn, 0, drawn.count);
   output_.assign(drawn.count, kUntouched);
   input_.assign(want.begin() + begin, want.begin() + begin + size);
-  absl::Span<const float> segment = input_;
+  absl::Span<const float> share = input_;
   if (drawn.in_place) {
     std::copy(input_.begin(), input_.end(), output_.begin() + begin);
-    segment = absl::MakeConstSpan(output_).subspan(begin, size);
+    share = absl::MakeConstSpan(output_).subspan(begin, size);
   }
   RF_RETURN_IF_ERROR(communicators_[drawn.table]->AllGather(
-      segment, absl::MakeSpan(output_), offsets, EncodingOf(drawn), deadline));
+      share, absl::MakeSpan(output_), offsets, EncodingOf(drawn), deadline));
   Round(drawn, want);
   return CompareFloats(output_, want);
 }
@@ -252,14 +252,14 @@ absl::Status OperationStream::ReduceScatter(const DrawnOperation& drawn,
   const size_t size = offsets[rank_ + 1] - begin;
   input_ = Values(drawn, rank_, drawn.count);
   output_.assign(size, kUntouched);
-  const absl::Span<float> segment =
+  const absl::Span<float> share =
       drawn.in_place ? absl::MakeSpan(input_).subspan(begin, size)
                      : absl::MakeSpan(output_);
   RF_RETURN_IF_ERROR(communicators_[drawn.table]->ReduceScatter(
-      absl::MakeSpan(input_), segment, offsets, EncodingOf(drawn), /*check=*/0,
+      absl::MakeSpan(input_), share, offsets, EncodingOf(drawn), /*check=*/0,
       deadline));
   const std::vector<float> want = Sum(drawn);
-  return CompareFloats(segment, absl::MakeConstSpan(want).subspan(begin, size));
+  return CompareFloats(share, absl::MakeConstSpan(want).subspan(begin, size));
 }
 
 absl::Status OperationStream::AllToAll(const DrawnOperation& drawn,

@@ -30,7 +30,7 @@ struct DrawnOperation {
 };
 
 // Runs operations over one transport: every operation by every algorithm on
-// every wire, empty and long vectors, even, uneven and empty segments. Values
+// every wire, empty and long vectors, even, uneven and empty shares. Values
 // are small integers, whose sums are exact in any order, so that every result
 // is known bit for bit.
 class OperationStream {

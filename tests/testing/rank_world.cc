@@ -161,7 +161,7 @@ void RankWorld::MoveExperts(const cluster::ExpertLayout& next) {
   }
 }
 
-const std::set<size_t>& RankWorld::Segments(int rank) const {
+const std::set<size_t>& RankWorld::SegmentBytes(int rank) const {
   return ranks_[rank]->communicator.segment_bytes();
 }
 

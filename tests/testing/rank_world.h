@@ -64,7 +64,7 @@ class RankWorld {
   const std::vector<uint64_t>& DroppedCounts(int rank) const;
 
   // What exchanges beside products were asked to cut by; 0: nothing.
-  const std::set<size_t>& Segments(int rank) const;
+  const std::set<size_t>& SegmentBytes(int rank) const;
   // What ranks have compared with reductions that scatter their sums.
   const std::set<uint64_t>& Checks(int rank) const;
 

@@ -214,13 +214,13 @@ absl::StatusOr<double> MeasureAbsorbed(size_t heads, kernels::Dtype dtype,
       std::memset(cache.data() + i * block_bytes, 0, block_bytes);  // Present.
     }
   });
-  std::vector<kernels::MlaSegment> segments(kDecodeSequences);
+  std::vector<kernels::MlaSpan> spans(kDecodeSequences);
   for (size_t i = 0; i < kDecodeSequences; ++i) {
-    segments[i] = {.blocks = absl::MakeConstSpan(blocks).subspan(
-                       i * sequence_blocks, sequence_blocks),
-                   .first_position = static_cast<int64_t>(positions) - 1,
-                   .num_queries = 1,
-                   .first_row = i};
+    spans[i] = {.blocks = absl::MakeConstSpan(blocks).subspan(
+                    i * sequence_blocks, sequence_blocks),
+                .first_position = static_cast<int64_t>(positions) - 1,
+                .num_queries = 1,
+                .first_row = i};
   }
   const std::vector<float> q =
       Waves(kDecodeSequences * heads * kCacheFormat.numbers());
@@ -228,7 +228,7 @@ absl::StatusOr<double> MeasureAbsorbed(size_t heads, kernels::Dtype dtype,
   kernels::MlaWorkspace workspace;
   const auto attend = [&] {
     kernels::MlaDecode({.format = format,
-                        .segments = segments,
+                        .spans = spans,
                         .heads = heads,
                         .softmax_scale = 0.1f,
                         .q = q.data(),
@@ -259,11 +259,11 @@ double MeasureMaterialized(kernels::Dtype dtype, kernels::ThreadPool& pool,
                                  .softmax_scale = 0.1f,
                                  .q = q.data(),
                                  .out = out.data()};
-  const kernels::MlaSegment segment = {.num_queries = kPromptRows};
+  const kernels::MlaSpan span = {.num_queries = kPromptRows};
   kernels::MlaWorkspace workspace;
   const auto attend = [&] {
     kernels::MlaAttendExpanded({.args = &args,
-                                .segment = &segment,
+                                .span = &span,
                                 .positions = kPromptRows,
                                 .heads = kPartHeads,
                                 .latents = latents.data(),

@@ -58,7 +58,7 @@ struct Workspace {
   std::vector<float> kv;            // [rows, kv_lora_rank + dr]
   std::vector<float> attended;      // [rows, heads, dv]
   kernels::Activations attended_x;  // `attended`, for o.
-  std::vector<kernels::MlaSegment> segments;
+  std::vector<kernels::MlaSpan> absorbed_spans;
   kernels::MlaWorkspace attention;
   kernels::SwigluWorkspace swiglu;
   std::vector<kernels::SwigluExpert> experts;  // With tokens in this layer.

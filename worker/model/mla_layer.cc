@@ -86,19 +86,19 @@ const float* AttendHeads(LayerContext& context, const AttentionWeights& weights,
   };
   // Spans with few queries attend together. A span with many queries attends
   // alone.
-  std::vector<kernels::MlaSegment>& absorbed = context.workspace.segments;
+  std::vector<kernels::MlaSpan>& absorbed = context.workspace.absorbed_spans;
   absorbed.clear();
   for (const BatchSpan& span : batch.spans) {
-    const kernels::MlaSegment segment = {
+    const kernels::MlaSpan queries = {
         .blocks = context.cache.Blocks(span.slot, layer),
         .first_position = span.first_position,
         .num_queries = span.rows,
         .first_row = span.first_row};
-    if (kernels::PreferMaterialized(args, segment)) {
-      kernels::MlaMaterialized(args, segment, context.workspace.attention,
+    if (kernels::PreferMaterialized(args, queries)) {
+      kernels::MlaMaterialized(args, queries, context.workspace.attention,
                                context.pool);
     } else {
-      absorbed.push_back(segment);
+      absorbed.push_back(queries);
     }
   }
   kernels::MlaAbsorbed(args, absorbed, context.workspace.attention,

@@ -271,12 +271,12 @@ absl::Status AddFused(const CollectivesOptions& options, Operation operation,
       for (const Choice& choice : choices) add(wire, choice, m);
       if (!options.tune) continue;
       for (const uint64_t columns : kTileColumns) {
-        for (const uint64_t segment : kSegmentBytes) {
+        for (const uint64_t segment_bytes : kSegmentBytes) {
           for (const uint64_t piece : kPieceRows) {
             v1::FusedTiles* tiles =
                 add(wire, choices.front(), m)->mutable_tiles();
             tiles->set_tile_columns(columns);
-            tiles->set_segment_bytes(segment);
+            tiles->set_segment_bytes(segment_bytes);
             tiles->set_piece_rows(piece);
           }
         }

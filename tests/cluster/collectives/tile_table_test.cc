@@ -83,7 +83,7 @@ TEST(TileTableTest, TheNearestNumberOfRowsDecides) {
   nothing_for([](auto& key) { key.world = 2; });
 }
 
-TEST(TileTableTest, ProcessorsShareSegmentsOnly) {
+TEST(TileTableTest, ProcessorsShareSegmentBytesOnly) {
   TileTable table;
   TileTable::Row first = kRow;
   first.segment_bytes = 1000;

@@ -79,17 +79,17 @@ TEST_P(LinkCollectivesTest, RanksOfARingAgreeBitwise) {
                                                   {Wire::kBf16}, size, Soon());
       ASSERT_TRUE(status.ok()) << status;
       results[transport.rank()].push_back(std::move(data));
-      // Segments of many chunks, some empty, in both directions at once.
+      // Shares of many frames, some empty, in both directions at once.
       const std::vector<uint64_t> offsets = UnevenOffsets(ranks, size);
       const uint64_t begin = offsets[group.rank()];
       std::string text(size, '?');
       for (uint64_t i = begin; i < offsets[group.rank() + 1]; ++i) {
         text[i] = static_cast<char>(i);
       }
-      const std::string segment =
+      const std::string share =
           text.substr(begin, offsets[group.rank() + 1] - begin);
       ASSERT_TRUE(
-          group.AllGather(segment, absl::MakeSpan(text), offsets, Soon()).ok());
+          group.AllGather(share, absl::MakeSpan(text), offsets, Soon()).ok());
       for (size_t i = 0; i < size; ++i) {
         ASSERT_EQ(text[i], static_cast<char>(i));
       }

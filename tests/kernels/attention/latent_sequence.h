@@ -35,8 +35,8 @@ class LatentSequence {
     }
   }
 
-  MlaSegment Segment(int64_t first_position, size_t num_queries,
-                     size_t first_row) const {
+  MlaSpan Span(int64_t first_position, size_t num_queries,
+               size_t first_row) const {
     return {.blocks = pointers_,
             .first_position = first_position,
             .num_queries = num_queries,

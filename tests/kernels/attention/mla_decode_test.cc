@@ -43,7 +43,7 @@ class Call {
     const size_t numbers = format_.numbers();
     const size_t positions = cached.size() / numbers;
     sequences_.emplace_back(format_, cached);
-    segments_.push_back(sequences_.back().Segment(
+    spans_.push_back(sequences_.back().Span(
         static_cast<int64_t>(positions - num_queries), num_queries, rows()));
     const std::vector<float> q = RandomFloats(num_queries * heads_ * numbers,
                                               seed + 1, -q_bound, q_bound);
@@ -53,14 +53,13 @@ class Call {
   size_t rows() const { return q_.size() / (heads_ * format_.numbers()); }
   size_t row_size() const { return heads_ * format_.kv_lora_rank; }
 
-  // [rows, heads, kv_lora_rank] of the given segments.
-  std::vector<float> Run(std::vector<MlaSegment> segments,
-                         int threads = 2) const {
+  // [rows, heads, kv_lora_rank] of the given spans.
+  std::vector<float> Run(std::vector<MlaSpan> spans, int threads = 2) const {
     ThreadPool pool(threads);
     MlaWorkspace workspace;
     std::vector<float> out(rows() * row_size(), NAN);
     MlaDecode({.format = format_,
-               .segments = segments,
+               .spans = spans,
                .heads = heads_,
                .softmax_scale = kScale,
                .q = q_.data(),
@@ -68,9 +67,7 @@ class Call {
               workspace, pool);
     return out;
   }
-  std::vector<float> Run(int threads = 2) const {
-    return Run(segments_, threads);
-  }
+  std::vector<float> Run(int threads = 2) const { return Run(spans_, threads); }
 
   // Compares with plain attention in double. Queries, and rows of an int8
   // cache, are rounded to bfloat16 as the kernel does: of what it rounds, only
@@ -82,13 +79,13 @@ class Call {
     const auto rounded = [bf16](float x) {
       return static_cast<double>(bf16 ? RoundToBf16(x) : x);
     };
-    for (size_t s = 0; s < segments_.size(); ++s) {
-      const MlaSegment& segment = segments_[s];
+    for (size_t s = 0; s < spans_.size(); ++s) {
+      const MlaSpan& span = spans_[s];
       const std::vector<float>& cached = sequences_[s].rows();
-      for (size_t i = 0; i < segment.num_queries * heads_; ++i) {
-        const size_t row = segment.first_row * heads_ + i;
+      for (size_t i = 0; i < span.num_queries * heads_; ++i) {
+        const size_t row = span.first_row * heads_ + i;
         const size_t visible =
-            static_cast<size_t>(segment.first_position) + i / heads_ + 1;
+            static_cast<size_t>(span.first_position) + i / heads_ + 1;
         std::vector<double> scores(visible);
         double magnitude = 0;
         for (size_t t = 0; t < visible; ++t) {
@@ -124,13 +121,13 @@ class Call {
     }
   }
 
-  const std::vector<MlaSegment>& segments() const { return segments_; }
+  const std::vector<MlaSpan>& spans() const { return spans_; }
 
  private:
   const LatentRowFormat format_;
   const size_t heads_;
   std::deque<LatentSequence> sequences_;
-  std::vector<MlaSegment> segments_;
+  std::vector<MlaSpan> spans_;
   std::vector<float> q_;
 };
 
@@ -236,16 +233,16 @@ TEST(MlaDecodeTest, FindsEveryPosition) {
       MlaWorkspace workspace;
       for (size_t first = 0; first + heads <= positions; first += heads) {
         const size_t last = first + heads - 1;
-        const MlaSegment segments[] = {
-            sequence.Segment(static_cast<int64_t>(last), 1, 0),
+        const MlaSpan spans[] = {
+            sequence.Span(static_cast<int64_t>(last), 1, 0),
             // Sees none of the positions that its heads point at.
-            sequence.Segment(static_cast<int64_t>(first) - 1, first > 0, 1)};
+            sequence.Span(static_cast<int64_t>(first) - 1, first > 0, 1)};
         std::vector<float> q(rows.begin() + first * 128,
                              rows.begin() + (first + heads) * 128);
         q.insert(q.end(), q.begin(), q.begin() + heads * 128);
         std::vector<float> out(2 * heads * 96);
         MlaDecode({.format = format,
-                   .segments = segments,
+                   .spans = spans,
                    .heads = heads,
                    .softmax_scale = 1,
                    .q = q.data(),
@@ -283,9 +280,9 @@ TEST(MlaDecodeTest, IsRowInvariant) {
         call.AddSequence(3000, 1, 83);
         call.AddSequence(300, 8, 84);
         std::vector<float> alone(call.rows() * call.row_size());
-        for (const MlaSegment& segment : call.segments()) {
-          for (size_t i = 0; i < segment.num_queries; ++i) {
-            MlaSegment one = segment;
+        for (const MlaSpan& span : call.spans()) {
+          for (size_t i = 0; i < span.num_queries; ++i) {
+            MlaSpan one = span;
             one.first_position += static_cast<int64_t>(i);
             one.num_queries = 1;
             one.first_row += i;
@@ -294,14 +291,14 @@ TEST(MlaDecodeTest, IsRowInvariant) {
                         &alone[one.first_row * call.row_size()]);
           }
         }
-        std::vector<MlaSegment> segments = call.segments();
+        std::vector<MlaSpan> spans = call.spans();
         for (const int threads : {1, 2, 3, 7}) {
-          const std::vector<float> out = call.Run(segments, threads);
+          const std::vector<float> out = call.Run(spans, threads);
           ASSERT_EQ(
               std::memcmp(out.data(), alone.data(), out.size() * sizeof(float)),
               0)
               << threads << " threads";
-          std::rotate(segments.begin(), segments.begin() + 1, segments.end());
+          std::rotate(spans.begin(), spans.begin() + 1, spans.end());
         }
       }
     }
@@ -321,7 +318,7 @@ TEST(MlaDecodeTest, WhatIsNotANumberStaysInItsSequence) {
         const std::vector<float> out = call.Run(/*threads=*/1);
         EXPECT_TRUE(std::isnan(out[0]));
         const std::vector<float> others =
-            call.Run({call.segments()[1], call.segments()[2]}, /*threads=*/1);
+            call.Run({call.spans()[1], call.spans()[2]}, /*threads=*/1);
         for (size_t i = call.row_size(); i < out.size(); ++i) {
           ASSERT_EQ(out[i], others[i])
               << DtypeName(dtype) << " " << heads << " heads";
@@ -337,7 +334,7 @@ TEST(MlaDecodeTest, ManyLongQueriesTakeTurns) {
   Call call({.dtype = Dtype::kBf16, .kv_lora_rank = 256, .rope_dim = 0}, 128);
   call.AddSequence(8192 + 40, 40, 90);
   const std::vector<float> all = call.Run();
-  MlaSegment last = call.segments()[0];
+  MlaSpan last = call.spans()[0];
   last.first_position += 39;
   last.first_row += 39;
   last.num_queries = 1;

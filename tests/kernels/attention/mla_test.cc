@@ -59,9 +59,9 @@ class Layer {
 
   size_t out_size() const { return sizes_.heads * sizes_.v; }
   size_t q_size() const { return sizes_.heads * (sizes_.nope + sizes_.rope); }
-  MlaSegment Segment(int64_t first_position, size_t num_queries,
-                     size_t first_row = 0) const {
-    return sequence_.Segment(first_position, num_queries, first_row);
+  MlaSpan Span(int64_t first_position, size_t num_queries,
+               size_t first_row = 0) const {
+    return sequence_.Span(first_position, num_queries, first_row);
   }
 
   MlaArgs Args(const float* q, float* out) const {
@@ -207,18 +207,16 @@ class Layer {
   std::vector<double> value_magnitudes_;  // [heads * v, positions]
 };
 
-using Kernel = void (*)(const MlaArgs&, const MlaSegment&, ThreadPool&);
+using Kernel = void (*)(const MlaArgs&, const MlaSpan&, ThreadPool&);
 
-void Absorbed(const MlaArgs& args, const MlaSegment& segment,
-              ThreadPool& pool) {
+void Absorbed(const MlaArgs& args, const MlaSpan& span, ThreadPool& pool) {
   MlaWorkspace workspace;
-  MlaAbsorbed(args, {&segment, 1}, workspace, pool);
+  MlaAbsorbed(args, {&span, 1}, workspace, pool);
 }
 
-void Materialized(const MlaArgs& args, const MlaSegment& segment,
-                  ThreadPool& pool) {
+void Materialized(const MlaArgs& args, const MlaSpan& span, ThreadPool& pool) {
   MlaWorkspace workspace;
-  MlaMaterialized(args, segment, workspace, pool);
+  MlaMaterialized(args, span, workspace, pool);
 }
 
 // Relative error of what enters the products: bfloat16's, or that of a float32
@@ -239,7 +237,7 @@ void ExpectPlainAttention(const Sizes& sizes, size_t positions,
                                             static_cast<uint32_t>(positions));
   for (const Kernel kernel : {&Absorbed, &Materialized}) {
     std::vector<float> out(num_queries * layer.out_size(), NAN);
-    kernel(layer.Args(q.data(), out.data()), layer.Segment(first, num_queries),
+    kernel(layer.Args(q.data(), out.data()), layer.Span(first, num_queries),
            pool);
     for (size_t i = 0; i < num_queries; ++i) {
       const auto expected =
@@ -304,14 +302,14 @@ TEST(MlaTest, TheFormsAgreeInFloat32) {
     const size_t positions = 300;
     const Layer layer(sizes, positions, Dtype::kF32);
     for (const size_t num_queries : {1, 7, 40}) {
-      const MlaSegment segment = layer.Segment(
+      const MlaSpan span = layer.Span(
           static_cast<int64_t>(positions - num_queries), num_queries);
       const std::vector<float> q =
           RandomFloats(num_queries * layer.q_size(), 21);
       std::vector<float> absorbed(num_queries * layer.out_size());
       std::vector<float> materialized(num_queries * layer.out_size());
-      Absorbed(layer.Args(q.data(), absorbed.data()), segment, pool);
-      Materialized(layer.Args(q.data(), materialized.data()), segment, pool);
+      Absorbed(layer.Args(q.data(), absorbed.data()), span, pool);
+      Materialized(layer.Args(q.data(), materialized.data()), span, pool);
       double difference = 0;
       double norm = 0;
       for (size_t i = 0; i < absorbed.size(); ++i) {
@@ -340,19 +338,18 @@ TEST(MlaTest, AbsorbedIsRowInvariant) {
       ThreadPool one(1);
       for (size_t i = 0; i < num_queries; ++i) {
         Absorbed(layer.Args(q.data(), expected.data()),
-                 layer.Segment(first + static_cast<int64_t>(i), 1, i), one);
+                 layer.Span(first + static_cast<int64_t>(i), 1, i), one);
       }
       for (int threads = 1; threads <= 3;
            threads += ringfleet::testing::kSanitized ? 2 : 1) {
         ThreadPool pool(threads);
         MlaWorkspace workspace;
         std::vector<float> out(expected.size(), NAN);
-        const MlaSegment segments[] = {
-            layer.Segment(first, 1, 0), layer.Segment(first + 1, 130, 1),
-            layer.Segment(first + 131, 2, 131),
-            layer.Segment(first + 133, num_queries - 133, 133)};
-        MlaAbsorbed(layer.Args(q.data(), out.data()), segments, workspace,
-                    pool);
+        const MlaSpan spans[] = {
+            layer.Span(first, 1, 0), layer.Span(first + 1, 130, 1),
+            layer.Span(first + 131, 2, 131),
+            layer.Span(first + 133, num_queries - 133, 133)};
+        MlaAbsorbed(layer.Args(q.data(), out.data()), spans, workspace, pool);
         ASSERT_EQ(std::memcmp(out.data(), expected.data(),
                               out.size() * sizeof(float)),
                   0)
@@ -362,7 +359,7 @@ TEST(MlaTest, AbsorbedIsRowInvariant) {
   });
 }
 
-// Rows of other segments lie between those of the absorbed ones.
+// Rows of other spans lie between those of the absorbed ones.
 TEST(MlaTest, AbsorbedLeavesOtherRowsAlone) {
   const Sizes sizes;
   const Layer layer(sizes, 20, Dtype::kBf16);
@@ -370,12 +367,11 @@ TEST(MlaTest, AbsorbedLeavesOtherRowsAlone) {
   std::vector<float> out(9 * layer.out_size(), -7);
   ThreadPool pool(2);
   MlaWorkspace workspace;
-  const MlaSegment segments[] = {layer.Segment(3, 2, 1),
-                                 layer.Segment(10, 1, 6)};
-  MlaAbsorbed(layer.Args(q.data(), out.data()), segments, workspace, pool);
+  const MlaSpan spans[] = {layer.Span(3, 2, 1), layer.Span(10, 1, 6)};
+  MlaAbsorbed(layer.Args(q.data(), out.data()), spans, workspace, pool);
   std::vector<float> expected(9 * layer.out_size(), -7);
-  for (const MlaSegment& segment : segments) {
-    Absorbed(layer.Args(q.data(), expected.data()), segment, pool);
+  for (const MlaSpan& span : spans) {
+    Absorbed(layer.Args(q.data(), expected.data()), span, pool);
   }
   EXPECT_EQ(out, expected);
   EXPECT_NE(out[layer.out_size()], -7);
@@ -391,15 +387,15 @@ TEST(MlaTest, MaterializedDependsNeitherOnThreadsNorOnOtherQueries) {
       std::vector<float> expected(positions * layer.out_size());
       ThreadPool one(1);
       Materialized(layer.Args(q.data(), expected.data()),
-                   layer.Segment(0, positions), one);
+                   layer.Span(0, positions), one);
       for (int threads = 1; threads <= 4; ++threads) {
         ThreadPool pool(threads);
         for (const size_t begin : {0, 1, 127, 128, 200, 259}) {
           std::vector<float> out(expected.size(), NAN);
-          Materialized(layer.Args(q.data(), out.data()),
-                       layer.Segment(static_cast<int64_t>(begin),
-                                     positions - begin, begin),
-                       pool);
+          Materialized(
+              layer.Args(q.data(), out.data()),
+              layer.Span(static_cast<int64_t>(begin), positions - begin, begin),
+              pool);
           for (size_t i = begin * layer.out_size(); i < out.size(); ++i) {
             ASSERT_EQ(out[i], expected[i]);
           }
@@ -421,8 +417,8 @@ TEST(MlaTest, LargeScoresStayFinite) {
       const std::vector<float> q = RandomFloats(layer.q_size(), 51, -500, 500);
       for (const Kernel kernel : {&Absorbed, &Materialized}) {
         std::vector<float> out(layer.out_size(), NAN);
-        kernel(layer.Args(q.data(), out.data()),
-               layer.Segment(positions - 1, 1), pool);
+        kernel(layer.Args(q.data(), out.data()), layer.Span(positions - 1, 1),
+               pool);
         for (const float value : out) {
           ASSERT_LE(std::abs(value), 0.41 * static_cast<double>(sizes.rank));
         }
@@ -436,8 +432,8 @@ TEST(MlaTest, NoHeadsAndNoQueriesDoNothing) {
   const Layer no_heads({.heads = 0}, 3, Dtype::kF32);
   const Layer layer({}, 3, Dtype::kF32);
   for (const Kernel kernel : {&Absorbed, &Materialized}) {
-    kernel(no_heads.Args(nullptr, nullptr), no_heads.Segment(2, 1), pool);
-    kernel(layer.Args(nullptr, nullptr), layer.Segment(3, 0), pool);
+    kernel(no_heads.Args(nullptr, nullptr), no_heads.Span(2, 1), pool);
+    kernel(layer.Args(nullptr, nullptr), layer.Span(3, 0), pool);
   }
 }
 

@@ -271,7 +271,7 @@ TEST_P(PrefillStrategyTest, ExchangesBesideProductsFollowTheTileTable) {
   const Job job = MakeJob(0, 7, {90, 2}, 2);
   RankWorld plain(BundledModel("tiny-v2"), options);
   const v1::SlotResult expected = RunJobs(plain, {job})[0];
-  EXPECT_THAT(plain.Segments(0), ElementsAre(0u));
+  EXPECT_THAT(plain.SegmentBytes(0), ElementsAre(0u));
 
   const cluster::ModelSpec& spec = plain.spec();
   const auto heads = static_cast<uint64_t>(spec.num_attention_heads);
@@ -295,7 +295,7 @@ TEST_P(PrefillStrategyTest, ExchangesBesideProductsFollowTheTileTable) {
   RankWorld tuned(BundledModel("tiny-v2"), options);
   ExpectSame(RunJobs(tuned, {job})[0], expected);
   for (int rank = 0; rank < tuned.size(); ++rank) {
-    EXPECT_THAT(tuned.Segments(rank), ElementsAre(0u, 777u, 888u));
+    EXPECT_THAT(tuned.SegmentBytes(rank), ElementsAre(0u, 777u, 888u));
   }
 }
 

@@ -353,16 +353,16 @@ TEST_P(FusedSweep, ReducingAlongTheRingRoundsNothing) {
 }
 
 // Tiles of one, two and three blocks each way; none changes a bit.
-TEST(FusedTilesTest, TilesAndSegmentsChangeNoBit) {
+TEST(FusedTilesTest, TilesAndSegmentBytesChangeNoBit) {
   constexpr size_t kDepth = 96;
   constexpr size_t kColumns = 192;
   for (const WeightForm form : {WeightForm::kInt8, WeightForm::kBf16}) {
     for (const size_t columns : {size_t{64}, size_t{100}, kColumns}) {
       for (const size_t piece_rows : {3, 4, 7}) {
-        for (const size_t segment : {size_t{1}, size_t{1} << 20}) {
+        for (const size_t segment_bytes : {size_t{1}, size_t{1} << 20}) {
           const auto set = [&](FusedTiles& tiles) {
             tiles = {.tile_columns = columns,
-                     .segment_bytes = segment,
+                     .segment_bytes = segment_bytes,
                      .piece_rows = piece_rows};
           };
           FakeNetwork network(3);

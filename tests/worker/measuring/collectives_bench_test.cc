@@ -70,26 +70,25 @@ class MeddlingCommunicator : public Communicator {
     return Then(real_->AllReduce(input, output, encoding, check, deadline),
                 output);
   }
-  absl::Status AllGather(absl::Span<const char> segment,
-                         absl::Span<char> output,
+  absl::Status AllGather(absl::Span<const char> share, absl::Span<char> output,
                          absl::Span<const uint64_t> offsets,
                          Deadline deadline) override {
-    return real_->AllGather(segment, output, offsets, deadline);
+    return real_->AllGather(share, output, offsets, deadline);
   }
-  absl::Status AllGather(absl::Span<const float> segment,
+  absl::Status AllGather(absl::Span<const float> share,
                          absl::Span<float> output,
                          absl::Span<const uint64_t> offsets, Encoding encoding,
                          Deadline deadline) override {
-    return Then(real_->AllGather(segment, output, offsets, encoding, deadline),
+    return Then(real_->AllGather(share, output, offsets, encoding, deadline),
                 output);
   }
-  absl::Status ReduceScatter(absl::Span<float> input, absl::Span<float> segment,
+  absl::Status ReduceScatter(absl::Span<float> input, absl::Span<float> share,
                              absl::Span<const uint64_t> offsets,
                              Encoding encoding, uint64_t check,
                              Deadline deadline) override {
-    return Then(real_->ReduceScatter(input, segment, offsets, encoding, check,
-                                     deadline),
-                segment);
+    return Then(
+        real_->ReduceScatter(input, share, offsets, encoding, check, deadline),
+        share);
   }
   absl::Status AllToAll(absl::Span<const char> input,
                         absl::Span<const uint64_t> input_offsets,
@@ -403,12 +402,11 @@ class SharedCpuCommunicator final : public MeddlingCommunicator {
         cpu_(*cpu, std::defer_lock) {}
 
   using MeddlingCommunicator::AllGather;
-  absl::Status AllGather(absl::Span<const char> segment,
-                         absl::Span<char> output,
+  absl::Status AllGather(absl::Span<const char> share, absl::Span<char> output,
                          absl::Span<const uint64_t> offsets,
                          Deadline deadline) override {
     if (cpu_.owns_lock()) cpu_.unlock();
-    return MeddlingCommunicator::AllGather(segment, output, offsets, deadline);
+    return MeddlingCommunicator::AllGather(share, output, offsets, deadline);
   }
   absl::Status Barrier(Deadline deadline) override {
     if (cpu_.owns_lock()) cpu_.unlock();
