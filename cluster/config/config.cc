@@ -71,13 +71,13 @@ void ReadWorkers(ConfigReading* reading, const ConfigSection& top,
         absl::StrCat(path, ".", section.Find("address") ? "address" : "host"),
         worker.address, config->security);
     if (worker.port != 0) {
-      const std::string place = FormatAddress({worker.address, worker.port});
+      const std::string address = FormatAddress({worker.address, worker.port});
       const auto [first, is_new] =
-          taken.try_emplace(place, path, section.line());
+          taken.try_emplace(address, path, section.line());
       if (!is_new) {
-        reading->Fail(section.line(), path, " listens on ", place, " as does ",
-                      first->second.first, " on line ", first->second.second,
-                      ", want another port or address");
+        reading->Fail(section.line(), path, " listens on ", address,
+                      " as does ", first->second.first, " on line ",
+                      first->second.second, ", want another port or address");
       }
     }
     config->workers.push_back(std::move(worker));

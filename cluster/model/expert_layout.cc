@@ -23,32 +23,34 @@ absl::Span<const int32_t> PartOf(const std::vector<int32_t>& items,
 
 }  // namespace
 
-ExpertLayout::ExpertLayout(int num_layers, int num_experts, int num_places)
+ExpertLayout::ExpertLayout(int num_layers, int num_experts, int num_coordinates)
     : num_experts_(num_experts),
-      num_places_(num_places),
-      slowness_(num_places, 1.0),
+      num_coordinates_(num_coordinates),
+      slowness_(num_coordinates, 1.0),
       layers_(num_layers) {
   for (int layer = 0; layer < num_layers; ++layer) {
-    std::vector<std::vector<int32_t>> held(num_places);
-    for (int place = 0; place < num_places; ++place) {
-      const Range range = SplitRange(num_experts, num_places, place);
-      held[place].resize(range.size());
-      std::iota(held[place].begin(), held[place].end(), range.begin);
+    std::vector<std::vector<int32_t>> held(num_coordinates);
+    for (int coordinate = 0; coordinate < num_coordinates; ++coordinate) {
+      const Range range = SplitRange(num_experts, num_coordinates, coordinate);
+      held[coordinate].resize(range.size());
+      std::iota(held[coordinate].begin(), held[coordinate].end(), range.begin);
     }
     RF_CHECK(SetLayer(layer, std::move(held)).ok());
   }
 }
 
-absl::Span<const int32_t> ExpertLayout::Held(int layer, int place) const {
-  return PartOf(layers_[layer].held, layers_[layer].held_ends, place);
+absl::Span<const int32_t> ExpertLayout::Held(int layer, int coordinate) const {
+  return PartOf(layers_[layer].held, layers_[layer].held_ends, coordinate);
 }
 
-absl::Span<const int32_t> ExpertLayout::Places(int layer, int expert) const {
-  return PartOf(layers_[layer].places, layers_[layer].place_ends, expert);
+absl::Span<const int32_t> ExpertLayout::Coordinates(int layer,
+                                                    int expert) const {
+  return PartOf(layers_[layer].coordinates, layers_[layer].coordinate_ends,
+                expert);
 }
 
-int ExpertLayout::IndexOf(int layer, int place, int expert) const {
-  const absl::Span<const int32_t> held = Held(layer, place);
+int ExpertLayout::IndexOf(int layer, int coordinate, int expert) const {
+  const absl::Span<const int32_t> held = Held(layer, coordinate);
   const auto at = std::lower_bound(held.begin(), held.end(), expert);
   if (at == held.end() || *at != expert) return -1;
   return static_cast<int>(at - held.begin());
@@ -63,32 +65,35 @@ absl::Status ExpertLayout::SetLayer(int layer,
   if (layer < 0 || layer >= num_layers()) {
     return error("want a layer below ", num_layers());
   }
-  if (held.size() != static_cast<size_t>(num_places_)) {
-    return error(held.size(), " places, want ", num_places_);
+  if (held.size() != static_cast<size_t>(num_coordinates_)) {
+    return error(held.size(), " coordinates, want ", num_coordinates_);
   }
   Layer made;
-  std::vector<std::vector<int32_t>> places(num_experts_);
-  for (int place = 0; place < num_places_; ++place) {
-    std::vector<int32_t>& experts = held[place];
+  std::vector<std::vector<int32_t>> coordinates(num_experts_);
+  for (int coordinate = 0; coordinate < num_coordinates_; ++coordinate) {
+    std::vector<int32_t>& experts = held[coordinate];
     std::sort(experts.begin(), experts.end());
     for (size_t i = 0; i < experts.size(); ++i) {
       if (experts[i] < 0 || experts[i] >= num_experts_) {
-        return error("expert ", experts[i], " in place ", place, ", want 0 to ",
-                     num_experts_ - 1);
+        return error("expert ", experts[i], " at coordinate ", coordinate,
+                     ", want 0 to ", num_experts_ - 1);
       }
       if (i > 0 && experts[i] == experts[i - 1]) {
-        return error("expert ", experts[i], " is twice in place ", place);
+        return error("expert ", experts[i], " is twice at coordinate ",
+                     coordinate);
       }
-      places[experts[i]].push_back(place);
+      coordinates[experts[i]].push_back(coordinate);
     }
     made.held.insert(made.held.end(), experts.begin(), experts.end());
     made.held_ends.push_back(static_cast<int32_t>(made.held.size()));
   }
   for (int expert = 0; expert < num_experts_; ++expert) {
-    const std::vector<int32_t>& copies = places[expert];
-    if (copies.empty()) return error("expert ", expert, " is in no place");
-    made.places.insert(made.places.end(), copies.begin(), copies.end());
-    made.place_ends.push_back(static_cast<int32_t>(made.places.size()));
+    const std::vector<int32_t>& copies = coordinates[expert];
+    if (copies.empty()) return error("expert ", expert, " is at no coordinate");
+    made.coordinates.insert(made.coordinates.end(), copies.begin(),
+                            copies.end());
+    made.coordinate_ends.push_back(
+        static_cast<int32_t>(made.coordinates.size()));
   }
   layers_[layer] = std::move(made);
   return absl::OkStatus();
@@ -97,13 +102,14 @@ absl::Status ExpertLayout::SetLayer(int layer,
 absl::Status ExpertLayout::SetSpeeds(absl::Span<const float> speeds) {
   if (speeds.size() != slowness_.size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("experts: speeds of ", speeds.size(), " places, want ",
-                     slowness_.size()));
+        absl::StrCat("experts: speeds of ", speeds.size(),
+                     " coordinates, want ", slowness_.size()));
   }
   for (const float speed : speeds) {
     if (!std::isfinite(speed) || speed <= 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "experts: a place's speed of ", speed, ", want a positive number"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("experts: a coordinate's speed of ", speed,
+                       ", want a positive number"));
     }
   }
   const double fastest = *std::max_element(speeds.begin(), speeds.end());
@@ -112,18 +118,18 @@ absl::Status ExpertLayout::SetSpeeds(absl::Span<const float> speeds) {
 }
 
 absl::StatusOr<ExpertLayout> ExpertLayout::Of(
-    absl::Span<const int> places, absl::Span<const int> layers) const {
+    absl::Span<const int> coordinates, absl::Span<const int> layers) const {
   ExpertLayout part(num_layers(), num_experts_,
-                    static_cast<int>(places.size()));
+                    static_cast<int>(coordinates.size()));
   std::vector<float> speeds;
-  for (const int place : places) {
-    speeds.push_back(static_cast<float>(1 / slowness_[place]));
+  for (const int coordinate : coordinates) {
+    speeds.push_back(static_cast<float>(1 / slowness_[coordinate]));
   }
   RF_RETURN_IF_ERROR(part.SetSpeeds(speeds));
   for (const int layer : layers) {
     std::vector<std::vector<int32_t>> held;
-    for (const int place : places) {
-      const absl::Span<const int32_t> experts = Held(layer, place);
+    for (const int coordinate : coordinates) {
+      const absl::Span<const int32_t> experts = Held(layer, coordinate);
       held.emplace_back(experts.begin(), experts.end());
     }
     const absl::Status status = part.SetLayer(layer, std::move(held));
@@ -140,8 +146,9 @@ absl::Status ExpertLayout::Merge(const v1::ExpertLayout& message) {
   }
   for (const v1::ExpertLayer& layer : message.layers()) {
     std::vector<std::vector<int32_t>> held;
-    for (const v1::ExpertPlace& place : layer.places()) {
-      held.emplace_back(place.experts().begin(), place.experts().end());
+    for (const v1::ExpertCoordinate& coordinate : layer.coordinates()) {
+      held.emplace_back(coordinate.experts().begin(),
+                        coordinate.experts().end());
     }
     // Too large a number is negative here.
     RF_RETURN_IF_ERROR(
@@ -153,7 +160,7 @@ absl::Status ExpertLayout::Merge(const v1::ExpertLayout& message) {
 v1::ExpertLayout ExpertLayout::Difference(const ExpertLayout& base) const {
   RF_CHECK(num_layers() == base.num_layers() &&
            num_experts_ == base.num_experts_ &&
-           num_places_ == base.num_places_);
+           num_coordinates_ == base.num_coordinates_);
   v1::ExpertLayout message;
   if (slowness_ != std::vector<double>(slowness_.size(), 1.0)) {
     for (const double slowness : slowness_) {
@@ -164,9 +171,10 @@ v1::ExpertLayout ExpertLayout::Difference(const ExpertLayout& base) const {
     if (layers_[layer] == base.layers_[layer]) continue;
     v1::ExpertLayer* changed = message.add_layers();
     changed->set_layer(layer);
-    for (int place = 0; place < num_places_; ++place) {
-      const absl::Span<const int32_t> held = Held(layer, place);
-      changed->add_places()->mutable_experts()->Add(held.begin(), held.end());
+    for (int coordinate = 0; coordinate < num_coordinates_; ++coordinate) {
+      const absl::Span<const int32_t> held = Held(layer, coordinate);
+      changed->add_coordinates()->mutable_experts()->Add(held.begin(),
+                                                         held.end());
     }
   }
   return message;

@@ -21,7 +21,7 @@ struct MeshShape {
   int group_size() const { return expert * tensor; }
   // Coordinates on data x expert. The `tensor` ranks of one coordinate share
   // the columns of its experts.
-  int num_places() const { return data * expert; }
+  int num_coordinates() const { return data * expert; }
 };
 
 // Parses "1x4x2": DATAxEXPERTxTENSOR.

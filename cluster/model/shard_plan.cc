@@ -39,10 +39,10 @@ absl::StatusOr<ShardPlan> PlanShard(const ModelSpec& spec,
   plan.mesh = mesh;
   plan.rank = rank;
   plan.data_group = rank / group_size;
-  plan.expert_place = rank / mesh.tensor;
+  plan.expert_coordinate = rank / mesh.tensor;
   plan.heads = SplitRange(spec.num_attention_heads, group_size, index);
-  plan.experts =
-      SplitRange(spec.n_routed_experts, mesh.num_places(), plan.expert_place);
+  plan.experts = SplitRange(spec.n_routed_experts, mesh.num_coordinates(),
+                            plan.expert_coordinate);
   plan.expert_columns =
       SplitRange(spec.moe_intermediate_size, mesh.tensor, tensor_index);
   plan.shared_columns = SplitRange(

@@ -42,7 +42,7 @@ struct ShardPlan {
   int rank = 0;
   int data_group = 0;
   Range heads;
-  int expert_place = 0;  // Coordinate on data x expert.
+  int expert_coordinate = 0;  // On data x expert.
   Range experts;         // Where each is once and consecutive ones together.
   Range expert_columns;  // In moe_intermediate_size.
   Range shared_columns;  // In n_shared_experts * moe_intermediate_size.

@@ -44,7 +44,7 @@ void AddLocal(const std::vector<ModelTensor>& tensors, const ModelSpec& spec,
 size_t CountHeldExperts(const ShardPlan& plan, const ExpertLayout* layout,
                         int layer) {
   return layout == nullptr ? plan.experts.size()
-                           : layout->Held(layer, plan.expert_place).size();
+                           : layout->Held(layer, plan.expert_coordinate).size();
 }
 
 ShardSizes SizesOfLayers(const ModelSpec& spec, const ShardPlan& plan,
@@ -161,7 +161,7 @@ std::vector<LocalMatrix> LocalMatrices(const std::vector<ModelTensor>& tensors,
 std::vector<int32_t> HeldExperts(const ShardPlan& plan,
                                  const ExpertLayout* layout, int layer) {
   if (layout != nullptr) {
-    const auto held = layout->Held(layer, plan.expert_place);
+    const auto held = layout->Held(layer, plan.expert_coordinate);
     return {held.begin(), held.end()};
   }
   std::vector<int32_t> held(plan.experts.size());

@@ -18,7 +18,8 @@
 namespace ringfleet::cluster {
 namespace {
 
-struct PackPlace {
+// An item of PackBalanced.
+struct PackedItem {
   int pack = 0;
   int rank = 0;  // Among the pack's items, in the order they came.
 };
@@ -40,9 +41,9 @@ std::vector<int> DescendingOrder(absl::Span<const float> loads) {
 }
 
 // Puts every item into a pack. The packs' capacities add up to the items.
-std::vector<PackPlace> PackBalanced(absl::Span<const float> loads,
-                                    absl::Span<const Pack> packs) {
-  std::vector<PackPlace> places(loads.size());
+std::vector<PackedItem> PackBalanced(absl::Span<const float> loads,
+                                     absl::Span<const Pack> packs) {
+  std::vector<PackedItem> packed(loads.size());
   float fastest = 0;
   for (const Pack& pack : packs) fastest = std::max(fastest, pack.speed);
   const bool one_each =
@@ -50,10 +51,10 @@ std::vector<PackPlace> PackBalanced(absl::Span<const float> loads,
         return pack.capacity == 1 && pack.speed == fastest;
       });
   if (one_each) {
-    for (size_t i = 0; i < places.size(); ++i) {
-      places[i].pack = static_cast<int>(i);
+    for (size_t i = 0; i < packed.size(); ++i) {
+      packed[i].pack = static_cast<int>(i);
     }
-    return places;
+    return packed;
   }
 
   // Of packs of one speed the lightest is always the best, so only the tops of
@@ -80,14 +81,14 @@ std::vector<PackPlace> PackBalanced(absl::Span<const float> loads,
     }
     const auto [load, pack] = best->second.top();
     best->second.pop();
-    places[item] = {pack, items[pack]++};
+    packed[item] = {pack, items[pack]++};
     if (items[pack] < packs[pack].capacity) {
       best->second.push({load + loads[item], pack});
     } else if (best->second.empty()) {
       open_by_slowness.erase(best);
     }
   }
-  return places;
+  return packed;
 }
 
 // `loads` [experts] into at least as many slots.
@@ -129,11 +130,11 @@ void PlaceLayer(const FleetLayout& layout, absl::Span<const float> loads,
   for (const NodeLayout& node : layout.nodes) {
     node_groups.emplace_back(node.num_groups);
   }
-  const std::vector<PackPlace> group_places =
+  const std::vector<PackedItem> packed_groups =
       PackBalanced(group_loads, layout.node_packs);
   for (int group = 0; group < layout.num_groups; ++group) {
-    const PackPlace& place = group_places[group];
-    node_groups[place.pack][place.rank] = group;
+    const PackedItem& packed = packed_groups[group];
+    node_groups[packed.pack][packed.rank] = group;
   }
 
   std::vector<int> experts;  // Of a node.
@@ -154,9 +155,9 @@ void PlaceLayer(const FleetLayout& layout, absl::Span<const float> loads,
     for (const int expert : copies.experts) {
       slot_loads.push_back(copies.loads[expert]);
     }
-    const std::vector<PackPlace> places = PackBalanced(slot_loads, node.gpus);
+    const std::vector<PackedItem> packed = PackBalanced(slot_loads, node.gpus);
     for (int i = 0; i < node.num_slots; ++i) {
-      const int slot = node.gpu_first_slots[places[i].pack] + places[i].rank;
+      const int slot = node.gpu_first_slots[packed[i].pack] + packed[i].rank;
       phy2log[slot] = experts[copies.experts[i]];
       copy_ranks[slot] = copies.ranks[i];
     }

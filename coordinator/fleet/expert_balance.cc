@@ -21,18 +21,18 @@ using cluster::ExpertPlacement;
 // A layer that gains less than this part of its time is left alone.
 constexpr double kLeastGain = 0.02;
 
-using PlaceLists = std::vector<std::vector<int32_t>>;
+using ExpertLists = std::vector<std::vector<int32_t>>;
 
-// Each place's experts of a layer of a placement; copies that share a place are
-// one.
-PlaceLists ListsOf(const ExpertPlacement& placement, int row) {
-  PlaceLists lists(placement.first_slots.size() - 1);
-  for (size_t place = 0; place < lists.size(); ++place) {
+// Each coordinate's experts of a layer of a placement; copies that share a
+// coordinate are one.
+ExpertLists ListsOf(const ExpertPlacement& placement, int row) {
+  ExpertLists lists(placement.first_slots.size() - 1);
+  for (size_t coordinate = 0; coordinate < lists.size(); ++coordinate) {
     const int32_t* slots = placement.phy2log.data() +
                            static_cast<size_t>(row) * placement.num_replicas;
-    std::vector<int32_t>& experts = lists[place];
-    experts.assign(slots + placement.first_slots[place],
-                   slots + placement.first_slots[place + 1]);
+    std::vector<int32_t>& experts = lists[coordinate];
+    experts.assign(slots + placement.first_slots[coordinate],
+                   slots + placement.first_slots[coordinate + 1]);
     std::sort(experts.begin(), experts.end());
     experts.erase(std::unique(experts.begin(), experts.end()), experts.end());
   }
@@ -47,48 +47,49 @@ int CountShared(absl::Span<const int32_t> held,
   return static_cast<int>(both.size());
 }
 
-// Gives each list to the place that holds most of it: the largest overlap of
-// all first, of equals the first place and the first list.
-void KeepWhatIsThere(const ExpertLayout& now, int layer, PlaceLists* lists) {
-  const int places = now.num_places();
-  std::vector<int> list_of(places, -1);
-  std::vector<char> taken(places, 0);
-  for (int round = 0; round < places; ++round) {
+// Gives each list to the coordinate that holds most of it: the largest overlap
+// of all first, of equals the first coordinate and the first list.
+void KeepWhatIsThere(const ExpertLayout& now, int layer, ExpertLists* lists) {
+  const int num_coordinates = now.num_coordinates();
+  std::vector<int> list_of(num_coordinates, -1);
+  std::vector<char> taken(num_coordinates, 0);
+  for (int round = 0; round < num_coordinates; ++round) {
     int most = -1;
-    int best_place = 0;
+    int best_coordinate = 0;
     int best_list = 0;
-    for (int place = 0; place < places; ++place) {
-      if (list_of[place] >= 0) continue;
-      for (int list = 0; list < places; ++list) {
+    for (int coordinate = 0; coordinate < num_coordinates; ++coordinate) {
+      if (list_of[coordinate] >= 0) continue;
+      for (int list = 0; list < num_coordinates; ++list) {
         if (taken[list] != 0) continue;
-        const int shared = CountShared(now.Held(layer, place), (*lists)[list]);
+        const int shared =
+            CountShared(now.Held(layer, coordinate), (*lists)[list]);
         if (shared <= most) continue;
         most = shared;
-        best_place = place;
+        best_coordinate = coordinate;
         best_list = list;
       }
     }
-    list_of[best_place] = best_list;
+    list_of[best_coordinate] = best_list;
     taken[best_list] = 1;
   }
-  PlaceLists sorted;
+  ExpertLists sorted;
   for (const int list : list_of) sorted.push_back(std::move((*lists)[list]));
   *lists = std::move(sorted);
 }
 
-// Each place's time when tokens are dealt out as workers do it: experts without
-// copies first, then the others, those that cost most first, to fill their
-// places up to one level, three times.
-//   slowness   of each place, as ExpertLayout has it
-//   places(e)  where expert e is
-template <typename Places>
-std::vector<double> PlaceTimes(absl::Span<const double> costs,
-                               absl::Span<const double> slowness,
-                               Places places) {
+// Each coordinate's time when tokens are dealt out as workers do it: experts
+// without copies first, then the others, those that cost most first, to fill
+// their coordinates up to one level, three times.
+//   slowness        of each coordinate, as ExpertLayout has it
+//   coordinates(e)  where expert e is
+template <typename Coordinates>
+std::vector<double> CoordinateTimes(absl::Span<const double> costs,
+                                    absl::Span<const double> slowness,
+                                    Coordinates coordinates) {
   std::vector<double> times(slowness.size(), 0.0);
   std::vector<int> choices;
   for (size_t e = 0; e < costs.size(); ++e) {
-    const auto of_expert = places(static_cast<int>(e));
+    const auto of_expert = coordinates(static_cast<int>(e));
     if (of_expert.size() == 1) {
       times[of_expert[0]] += costs[e] * slowness[of_expert[0]];
     } else {
@@ -97,11 +98,11 @@ std::vector<double> PlaceTimes(absl::Span<const double> costs,
   }
   std::stable_sort(choices.begin(), choices.end(),
                    [&](int a, int b) { return costs[a] > costs[b]; });
-  // What each choice has added to its places; a few rounds even them out.
+  // What each choice has added to its coordinates; a few rounds even them out.
   std::vector<std::vector<double>> parts(choices.size());
   for (int round = 0; round < cluster::kDealRounds; ++round) {
     for (size_t c = 0; c < choices.size(); ++c) {
-      const auto of_expert = places(choices[c]);
+      const auto of_expert = coordinates(choices[c]);
       parts[c].resize(of_expert.size(), 0.0);
       std::vector<int> lightest(of_expert.size());
       std::iota(lightest.begin(), lightest.end(), 0);
@@ -110,7 +111,7 @@ std::vector<double> PlaceTimes(absl::Span<const double> costs,
         return std::make_pair(times[of_expert[a]], a) <
                std::make_pair(times[of_expert[b]], b);
       });
-      // The level of as many places as it reaches.
+      // The level of as many coordinates as it reaches.
       double level = 0;
       size_t count = 0;
       double sum = costs[choices[c]];
@@ -132,7 +133,7 @@ std::vector<double> PlaceTimes(absl::Span<const double> costs,
   return times;
 }
 
-// The time of the slowest place, and of all if they ended together.
+// The time of the slowest coordinate, and of all if they ended together.
 struct LayerTime {
   double slowest = 0;
   double mean = 0;
@@ -141,14 +142,14 @@ struct LayerTime {
 LayerTime TimeOf(const ExpertLayout& layout, int layer,
                  absl::Span<const double> costs) {
   const absl::Span<const double> slowness = layout.slowness();
-  const std::vector<double> times =
-      PlaceTimes(costs, slowness,
-                 [&](int expert) { return layout.Places(layer, expert); });
+  const std::vector<double> times = CoordinateTimes(
+      costs, slowness,
+      [&](int expert) { return layout.Coordinates(layer, expert); });
   double work = 0;
   double rate = 0;
-  for (size_t place = 0; place < times.size(); ++place) {
-    work += times[place] / slowness[place];
-    rate += 1 / slowness[place];
+  for (size_t coordinate = 0; coordinate < times.size(); ++coordinate) {
+    work += times[coordinate] / slowness[coordinate];
+    rate += 1 / slowness[coordinate];
   }
   return {.slowest = *std::max_element(times.begin(), times.end()),
           .mean = work / rate};
@@ -158,28 +159,32 @@ double Ratio(const LayerTime& time) {
   return time.mean > 0 ? time.slowest / time.mean : 1;
 }
 
-// The placement may put copies of an expert on one place, where they are of no
-// use. What that leaves free gets, one by one: in the place that has the least
-// to do, the expert that costs most for each of its copies, those of the
-// busiest place first.
+// The placement may put copies of an expert at one coordinate, where they are
+// of no use. What that leaves free gets, one by one: at the coordinate that has
+// the least to do, the expert that costs most for each of its copies, those of
+// the busiest coordinate first.
 void FillFreeReplicas(const std::vector<int>& slots,
                       absl::Span<const double> slowness,
-                      absl::Span<const double> costs, PlaceLists* lists) {
-  const int num_places = static_cast<int>(slots.size());
-  std::vector<std::vector<int>> places(costs.size());
-  for (int place = 0; place < num_places; ++place) {
-    for (const int32_t expert : (*lists)[place])
-      places[expert].push_back(place);
+                      absl::Span<const double> costs, ExpertLists* lists) {
+  const int num_coordinates = static_cast<int>(slots.size());
+  std::vector<std::vector<int>> coordinates(costs.size());
+  for (int coordinate = 0; coordinate < num_coordinates; ++coordinate) {
+    for (const int32_t expert : (*lists)[coordinate]) {
+      coordinates[expert].push_back(coordinate);
+    }
   }
   while (true) {
-    const std::vector<double> times = PlaceTimes(
-        costs, slowness,
-        [&](int expert) -> const std::vector<int>& { return places[expert]; });
+    const std::vector<double> times = CoordinateTimes(
+        costs, slowness, [&](int expert) -> const std::vector<int>& {
+          return coordinates[expert];
+        });
     int lightest = -1;
-    for (int place = 0; place < num_places; ++place) {
-      const size_t most = std::min<size_t>(slots[place], costs.size());
-      if ((*lists)[place].size() >= most) continue;
-      if (lightest < 0 || times[place] < times[lightest]) lightest = place;
+    for (int coordinate = 0; coordinate < num_coordinates; ++coordinate) {
+      const size_t most = std::min<size_t>(slots[coordinate], costs.size());
+      if ((*lists)[coordinate].size() >= most) continue;
+      if (lightest < 0 || times[coordinate] < times[lightest]) {
+        lightest = coordinate;
+      }
     }
     if (lightest < 0) return;
     const auto busiest = static_cast<int>(
@@ -187,7 +192,7 @@ void FillFreeReplicas(const std::vector<int>& slots,
     int best = -1;
     std::pair<bool, double> most;  // Whether it relieves the busiest, and cost.
     for (size_t e = 0; e < costs.size(); ++e) {
-      const std::vector<int>& copies = places[e];
+      const std::vector<int>& copies = coordinates[e];
       if (std::count(copies.begin(), copies.end(), lightest) > 0) continue;
       const std::pair<bool, double> gain = {
           std::count(copies.begin(), copies.end(), busiest) > 0,
@@ -196,7 +201,7 @@ void FillFreeReplicas(const std::vector<int>& slots,
       best = static_cast<int>(e);
       most = gain;
     }
-    places[best].push_back(lightest);
+    coordinates[best].push_back(lightest);
     (*lists)[lightest].push_back(best);
     std::sort((*lists)[lightest].begin(), (*lists)[lightest].end());
   }
@@ -208,19 +213,20 @@ bool AllAlike(const std::vector<T>& values) {
                             std::not_equal_to<>()) == values.end();
 }
 
-bool PlacesAreAlike(const ExpertFacts& facts) {
-  return AllAlike(facts.place_replicas) && AllAlike(facts.place_speeds);
+bool CoordinatesAreAlike(const ExpertFacts& facts) {
+  return AllAlike(facts.coordinate_replicas) &&
+         AllAlike(facts.coordinate_speeds);
 }
 
 cluster::PlacementRequest RequestFor(const ExpertFacts& facts) {
   cluster::PlacementRequest request;
-  request.num_replicas = std::accumulate(facts.place_replicas.begin(),
-                                         facts.place_replicas.end(), 0);
-  request.num_gpus = facts.num_places;
+  request.num_replicas = std::accumulate(facts.coordinate_replicas.begin(),
+                                         facts.coordinate_replicas.end(), 0);
+  request.num_gpus = facts.num_coordinates;
   request.policy = cluster::PlacementPolicy::kGlobal;
-  if (!PlacesAreAlike(facts)) {
-    request.gpu_slots = facts.place_replicas;
-    request.gpu_speeds = facts.place_speeds;
+  if (!CoordinatesAreAlike(facts)) {
+    request.gpu_slots = facts.coordinate_replicas;
+    request.gpu_speeds = facts.coordinate_speeds;
   }
   return request;
 }
@@ -228,18 +234,19 @@ cluster::PlacementRequest RequestFor(const ExpertFacts& facts) {
 }  // namespace
 
 absl::StatusOr<std::vector<int>> DealReplicas(int slots, int num_experts,
-                                              int num_places,
+                                              int num_coordinates,
                                               absl::Span<const double> memory) {
-  if (slots < num_experts || slots > int64_t{num_experts} * num_places) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("expert slots ", slots, ", want ", num_experts,
-                     " (one for each) to ", int64_t{num_experts} * num_places,
-                     " (all of them in each of ", num_places, " places)"));
+  if (slots < num_experts || slots > int64_t{num_experts} * num_coordinates) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "expert slots ", slots, ", want ", num_experts, " (one for each) to ",
+        int64_t{num_experts} * num_coordinates, " (all of them at each of ",
+        num_coordinates, " coordinates)"));
   }
   if (!memory.empty()) return cluster::SlotsByMemory(slots, memory);
-  std::vector<int> dealt(num_places);
-  for (int place = 0; place < num_places; ++place) {
-    dealt[place] = cluster::SplitRange(slots, num_places, place).size();
+  std::vector<int> dealt(num_coordinates);
+  for (int coordinate = 0; coordinate < num_coordinates; ++coordinate) {
+    dealt[coordinate] =
+        cluster::SplitRange(slots, num_coordinates, coordinate).size();
   }
   return dealt;
 }
@@ -283,11 +290,12 @@ absl::StatusOr<BalanceProposal> ProposeLayout(
     const int layer = facts.layers[row];
     const auto of_layer =
         absl::MakeConstSpan(costs).subspan(row * experts, experts);
-    PlaceLists lists = ListsOf(placement, static_cast<int>(row));
+    ExpertLists lists = ListsOf(placement, static_cast<int>(row));
     if (!placement.hierarchical) {
-      FillFreeReplicas(facts.place_replicas, now.slowness(), of_layer, &lists);
+      FillFreeReplicas(facts.coordinate_replicas, now.slowness(), of_layer,
+                       &lists);
     }
-    if (PlacesAreAlike(facts) && !placement.hierarchical) {
+    if (CoordinatesAreAlike(facts) && !placement.hierarchical) {
       KeepWhatIsThere(now, layer, &lists);
     }
     ExpertLayout changed = now;
@@ -296,9 +304,11 @@ absl::StatusOr<BalanceProposal> ProposeLayout(
     LayerTime new_time = TimeOf(changed, layer, of_layer);
     BalancedLayer result = {.layer = layer, .before = Ratio(old_time)};
     if (old_time.slowest - new_time.slowest > kLeastGain * old_time.slowest) {
-      for (int place = 0; place < facts.num_places; ++place) {
-        result.loaded += static_cast<int>(lists[place].size()) -
-                         CountShared(now.Held(layer, place), lists[place]);
+      for (int coordinate = 0; coordinate < facts.num_coordinates;
+           ++coordinate) {
+        result.loaded +=
+            static_cast<int>(lists[coordinate].size()) -
+            CountShared(now.Held(layer, coordinate), lists[coordinate]);
       }
       RF_RETURN_IF_ERROR(proposal.layout.SetLayer(layer, std::move(lists)));
     } else {
@@ -318,19 +328,20 @@ absl::StatusOr<BalanceProposal> ProposeLayout(
 }
 
 absl::StatusOr<ExpertLayout> InitialLayout(const ExpertFacts& facts) {
-  ExpertLayout layout(facts.num_layers, facts.num_experts, facts.num_places);
-  const int slots = std::accumulate(facts.place_replicas.begin(),
-                                    facts.place_replicas.end(), 0);
-  if (!facts.place_speeds.empty()) {
-    RF_RETURN_IF_ERROR(layout.SetSpeeds(facts.place_speeds));
+  ExpertLayout layout(facts.num_layers, facts.num_experts,
+                      facts.num_coordinates);
+  const int slots = std::accumulate(facts.coordinate_replicas.begin(),
+                                    facts.coordinate_replicas.end(), 0);
+  if (!facts.coordinate_speeds.empty()) {
+    RF_RETURN_IF_ERROR(layout.SetSpeeds(facts.coordinate_speeds));
   }
-  if (slots == facts.num_experts && PlacesAreAlike(facts)) return layout;
+  if (slots == facts.num_experts && CoordinatesAreAlike(facts)) return layout;
   const std::vector<float> equal(facts.num_experts, 1.0f);
   RF_ASSIGN_OR_RETURN(
       const ExpertPlacement placement,
       cluster::PlaceExperts(equal, facts.num_experts, RequestFor(facts)));
-  PlaceLists lists = ListsOf(placement, 0);
-  FillFreeReplicas(facts.place_replicas, layout.slowness(),
+  ExpertLists lists = ListsOf(placement, 0);
+  FillFreeReplicas(facts.coordinate_replicas, layout.slowness(),
                    std::vector<double>(facts.num_experts, 1.0), &lists);
   for (const int layer : facts.layers) {
     RF_RETURN_IF_ERROR(layout.SetLayer(layer, lists));

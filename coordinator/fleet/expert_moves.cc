@@ -19,8 +19,8 @@ namespace {
 using cluster::Deadline;
 using cluster::ExpertLayout;
 
-// What a place loads beside its shard before experts change places; at least
-// one layer's.
+// Bytes that a coordinate loads beside its shard before experts change
+// coordinates; at least one layer's.
 constexpr uint64_t kRoundBytes = uint64_t{1} << 30;
 // For all of a round to be loaded, from a slow disk.
 constexpr absl::Duration kPrepareTime = absl::Minutes(30);
@@ -88,8 +88,8 @@ absl::StatusOr<ExpertLayout> NextRound(const ExpertLayout& now,
     if (bytes > 0 && bytes + more > kRoundBytes) break;
     bytes += more;
     std::vector<std::vector<int32_t>> held;
-    for (int place = 0; place < now.num_places(); ++place) {
-      const auto experts = proposal.layout.Held(layer.layer, place);
+    for (int coordinate = 0; coordinate < now.num_coordinates(); ++coordinate) {
+      const auto experts = proposal.layout.Held(layer.layer, coordinate);
       held.emplace_back(experts.begin(), experts.end());
     }
     RF_RETURN_IF_ERROR(round.SetLayer(layer.layer, std::move(held)));
@@ -168,7 +168,7 @@ ExpertMoves::ExpertMoves(const FleetOptions& fleet)
     : fleet_(fleet),
       closed_(absl::UnavailableError("no epoch runs")),
       layout_(fleet.layout),
-      place_replicas_(fleet.experts.place_replicas) {
+      coordinate_replicas_(fleet.experts.coordinate_replicas) {
   if (fleet_.RebalanceInterval() > absl::ZeroDuration()) {
     thread_ = std::thread([this] { Run(); });
   }
@@ -208,7 +208,7 @@ std::vector<v1::ExpertBalance> ExpertMoves::BalanceOf(
   const ExpertFacts& facts = fleet_.experts;
   std::vector<v1::ExpertBalance> balance;
   const auto tokens = AverageTokens(facts, statistics);
-  if (facts.num_places < 2 || !tokens.ok()) return balance;
+  if (facts.num_coordinates < 2 || !tokens.ok()) return balance;
   const ExpertLayout now = layout();
   for (size_t row = 0; row < facts.layers.size(); ++row) {
     const int layer = facts.layers[row];
@@ -219,9 +219,9 @@ std::vector<v1::ExpertBalance> ExpertMoves::BalanceOf(
     v1::ExpertBalance& out = balance.emplace_back();
     out.set_layer(static_cast<uint32_t>(layer));
     out.set_imbalance(Imbalance(now, layer, costs));
-    for (int place = 0; place < facts.num_places; ++place) {
+    for (int coordinate = 0; coordinate < facts.num_coordinates; ++coordinate) {
       out.set_held(out.held() +
-                   static_cast<uint32_t>(now.Held(layer, place).size()));
+                   static_cast<uint32_t>(now.Held(layer, coordinate).size()));
     }
   }
   return balance;
@@ -232,7 +232,7 @@ absl::Status ExpertMoves::Rebalance(FleetEpoch& epoch,
                                     double threshold,
                                     const OnProgress& on_progress) {
   ExpertFacts facts = fleet_.experts;
-  if (facts.layers.empty() || facts.num_places < 2) {
+  if (facts.layers.empty() || facts.num_coordinates < 2) {
     return absl::InvalidArgumentError(absl::StrCat(
         "rebalance: the mesh's data and expert axes are ", fleet_.mesh.data,
         " x ", fleet_.mesh.expert,
@@ -250,13 +250,13 @@ absl::Status ExpertMoves::Rebalance(FleetEpoch& epoch,
       return absl::FailedPreconditionError(
           "rebalance: experts are moving already");
     }
-    facts.place_replicas = place_replicas_;
+    facts.coordinate_replicas = coordinate_replicas_;
     if (request.slots() > 0) {
-      RF_ASSIGN_OR_RETURN(
-          facts.place_replicas,
-          DealReplicas(
-              static_cast<int>(std::min<uint32_t>(request.slots(), 1u << 30)),
-              facts.num_experts, facts.num_places, facts.place_memory));
+      RF_ASSIGN_OR_RETURN(facts.coordinate_replicas,
+                          DealReplicas(static_cast<int>(std::min<uint32_t>(
+                                           request.slots(), 1u << 30)),
+                                       facts.num_experts, facts.num_coordinates,
+                                       facts.coordinate_memory));
     }
     moving_ = true;
   }
@@ -264,7 +264,9 @@ absl::Status ExpertMoves::Rebalance(FleetEpoch& epoch,
       Move(epoch, facts, request, threshold, on_progress);
   MutexLock lock(&mu_);
   moving_ = false;
-  if (status.ok() && !request.dry_run()) place_replicas_ = facts.place_replicas;
+  if (status.ok() && !request.dry_run()) {
+    coordinate_replicas_ = facts.coordinate_replicas;
+  }
   return status;
 }
 

@@ -42,8 +42,8 @@ class ExpertMoves {
   // Returns where experts are, in this epoch and the next.
   cluster::ExpertLayout layout() const;
 
-  // Returns how busy the places of each layer's experts are by these
-  // statistics. Empty: experts have one place only.
+  // Returns how busy the coordinates of each layer's experts are by these
+  // statistics. Empty: experts have one coordinate only.
   std::vector<v1::ExpertBalance> BalanceOf(
       const v1::StatisticsResponse& statistics) const;
 
@@ -59,7 +59,8 @@ class ExpertMoves {
   void OnResult(uint64_t step);
 
  private:
-  // Experts that every rank has prepared and that are about to change places.
+  // Experts that every rank has prepared and that are about to change
+  // coordinates.
   struct Switch {
     uint64_t number = 0;
     cluster::ExpertLayout layout;  // Once it has ended well.
@@ -69,13 +70,13 @@ class ExpertMoves {
   };
 
   void Run();  // Thread: moves experts at each interval.
-  // Moves experts to the places that `facts` and the workers' statistics ask
-  // for; the caller has set moving_.
+  // Moves experts to the coordinates that `facts` and the workers' statistics
+  // ask for; the caller has set moving_.
   absl::Status Move(FleetEpoch& epoch, const ExpertFacts& facts,
                     const v1::RebalanceRequest& request, double threshold,
                     const OnProgress& on_progress);
-  // Lets the next plan say that prepared experts change places, and waits for
-  // its result.
+  // Lets the next plan say that prepared experts change coordinates, and waits
+  // for its result.
   absl::Status SwitchTo(FleetEpoch& epoch, uint64_t number,
                         const cluster::ExpertLayout& layout);
   void EndSwitch(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -89,8 +90,9 @@ class ExpertMoves {
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool moving_ ABSL_GUARDED_BY(mu_) = false;
   cluster::ExpertLayout layout_ ABSL_GUARDED_BY(mu_);
-  // Replicas that each place holds in a layer (ExpertFacts::place_replicas).
-  std::vector<int> place_replicas_ ABSL_GUARDED_BY(mu_);
+  // Replicas that each coordinate holds in a layer
+  // (ExpertFacts::coordinate_replicas).
+  std::vector<int> coordinate_replicas_ ABSL_GUARDED_BY(mu_);
   uint64_t last_number_ ABSL_GUARDED_BY(mu_) = 0;
   std::shared_ptr<Switch> switch_ ABSL_GUARDED_BY(mu_);  // Or null.
 

@@ -91,8 +91,9 @@ class Fleet {
   absl::StatusOr<v1::StatisticsResponse> Statistics(bool reset_expert_counts,
                                                     cluster::Deadline deadline);
 
-  // Returns how busy the places of each layer's experts are by these
-  // statistics. Empty where experts have one place only, or ranks are missing.
+  // Returns how busy the coordinates of each layer's experts are by these
+  // statistics. Empty where experts have one coordinate only, or ranks are
+  // missing.
   std::vector<v1::ExpertBalance> BalanceOf(
       const v1::StatisticsResponse& statistics) const;
 
@@ -124,7 +125,7 @@ class Fleet {
   // `on_progress`: the caller has left. Moves done before an error stay.
   //
   // Errors: UNAVAILABLE: not ready. FAILED_PRECONDITION: experts are moving, or
-  // ranks are missing. INVALID_ARGUMENT: experts have one place only.
+  // ranks are missing. INVALID_ARGUMENT: experts have one coordinate only.
   // DEADLINE_EXCEEDED: a benchmark leaves no step for a move. Others are those
   // of a worker, by name.
   absl::Status Rebalance(

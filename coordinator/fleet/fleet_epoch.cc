@@ -130,7 +130,7 @@ absl::Status FleetEpoch::Load(const std::function<bool(int)>& loads) {
 v1::ExpertLayout FleetEpoch::Experts() const {
   const cluster::ExpertLayout& layout = options_.layout;
   return layout.Difference(cluster::ExpertLayout(
-      layout.num_layers(), layout.num_experts(), layout.num_places()));
+      layout.num_layers(), layout.num_experts(), layout.num_coordinates()));
 }
 
 v1::LoadRequest FleetEpoch::LoadRequestFor(int rank) const {

@@ -30,13 +30,13 @@ absl::StatusOr<Survivors> FindSurvivors(const FleetOptions& options,
   std::vector<char> whole(mesh.data, 1);
   for (const int rank : missing) whole[rank / mesh.group_size()] = 0;
   Survivors survivors = {.options = options};
-  std::vector<int> places;
+  std::vector<int> coordinates;
   for (int rank = 0; rank < mesh.world_size(); ++rank) {
     if (whole[rank / mesh.group_size()] == 0) continue;
     survivors.ranks.push_back(rank);
-    if (rank % mesh.tensor == 0) places.push_back(rank / mesh.tensor);
+    if (rank % mesh.tensor == 0) coordinates.push_back(rank / mesh.tensor);
   }
-  if (places.empty()) {
+  if (coordinates.empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat("none of ", mesh.data, " data groups is whole"));
   }
@@ -50,7 +50,7 @@ absl::StatusOr<Survivors> FindSurvivors(const FleetOptions& options,
   if (options.layout.num_layers() == 0) return survivors;  // No experts.
   std::vector<int> layers = options.experts.layers;
   if (options.experts.mtp) layers.push_back(options.experts.num_layers - 1);
-  RF_ASSIGN_OR_RETURN(narrowed.layout, options.layout.Of(places, layers));
+  RF_ASSIGN_OR_RETURN(narrowed.layout, options.layout.Of(coordinates, layers));
   return survivors;
 }
 

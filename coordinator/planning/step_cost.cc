@@ -243,7 +243,7 @@ PartCost RankShare::Moe(double own, double all, bool busiest,
       0.0, expected * (1 - chosen / experts + expected) / p - rows * rows));
   const double mean = plan_.experts.size() * p;
   double visited = mean;
-  const int groups = plan_.mesh.num_places();
+  const int groups = plan_.mesh.num_coordinates();
   if (busiest && groups > 1) {
     visited = MeanMaximum(plan_.experts.size(), p, groups);
     // All have some: now the number of their tokens differs, like the largest

@@ -216,9 +216,9 @@ void StrategyCost::AddExpertExchange(const StepShape& in_group, int layers,
   const auto tokens = static_cast<double>(in_group.tokens());
   const double route_bytes =
       spec.num_experts_per_tok * (sizeof(int32_t) + sizeof(float));
-  // Of a group's tokens those that need a certain other place.
+  // Tokens of a group that need a certain other coordinate.
   const double go =
-      tokens * (1 - std::pow(1 - 1.0 / strategy_.mesh.num_places(),
+      tokens * (1 - std::pow(1 - 1.0 / strategy_.mesh.num_coordinates(),
                              spec.num_experts_per_tok));
   const auto add = [&](double bytes_of_each) {
     const ExchangeCost exchange = AllGatherCost(

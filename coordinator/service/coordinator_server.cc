@@ -54,19 +54,19 @@ absl::Status Check(const FleetOptions& options,
   return absl::OkStatus();
 }
 
-// Sums up values of ranks for each place. Ranks of a place wait for each other,
-// so the least value counts for each of them. Empty if a value is unknown.
-std::vector<double> OfPlaces(const std::vector<double>& by_rank,
-                             const cluster::MeshShape& mesh) {
+// Sums up values of ranks for each coordinate. Ranks of a coordinate wait for
+// each other, so the least value counts for each of them. Empty if a value is
+// unknown.
+std::vector<double> OfCoordinates(const std::vector<double>& by_rank,
+                                  const cluster::MeshShape& mesh) {
   if (by_rank.size() != static_cast<size_t>(mesh.world_size())) return {};
-  std::vector<double> places;
-  for (int place = 0; place < mesh.num_places(); ++place) {
-    const auto first = by_rank.begin() + place * mesh.tensor;
-    places.push_back(*std::min_element(first, first + mesh.tensor) *
-                     mesh.tensor);
-    if (places.back() <= 0) return {};
+  std::vector<double> sums;
+  for (int coordinate = 0; coordinate < mesh.num_coordinates(); ++coordinate) {
+    const auto first = by_rank.begin() + coordinate * mesh.tensor;
+    sums.push_back(*std::min_element(first, first + mesh.tensor) * mesh.tensor);
+    if (sums.back() <= 0) return {};
   }
-  return places;
+  return sums;
 }
 
 // Fills in what follows from the model and the mesh.
@@ -81,7 +81,7 @@ absl::Status PlaceExperts(const cluster::ModelSpec& spec,
   facts.mtp = spec.num_nextn_predict_layers > 0;
   facts.num_experts = spec.n_routed_experts;
   facts.num_groups = std::max(spec.n_group, 1);
-  facts.num_places = options->mesh.num_places();
+  facts.num_coordinates = options->mesh.num_coordinates();
   const kernels::WeightForm form =
       cluster::FormsOf(options->settings.dtype()).experts;
   for (int i = 0; i < options->mesh.tensor; ++i) {
@@ -99,14 +99,14 @@ absl::Status PlaceExperts(const cluster::ModelSpec& spec,
         "expert slots ", slots, ", want none: ", options->settings.model(),
         " has no experts"));
   }
-  facts.place_memory = OfPlaces(options->memory_gib, options->mesh);
-  for (const double gbps : OfPlaces(options->read_gbps, options->mesh)) {
-    facts.place_speeds.push_back(static_cast<float>(gbps));
+  facts.coordinate_memory = OfCoordinates(options->memory_gib, options->mesh);
+  for (const double gbps : OfCoordinates(options->read_gbps, options->mesh)) {
+    facts.coordinate_speeds.push_back(static_cast<float>(gbps));
   }
   RF_ASSIGN_OR_RETURN(
-      facts.place_replicas,
+      facts.coordinate_replicas,
       DealReplicas(slots == 0 ? facts.num_experts : slots, facts.num_experts,
-                   facts.num_places, facts.place_memory));
+                   facts.num_coordinates, facts.coordinate_memory));
   RF_ASSIGN_OR_RETURN(options->layout, InitialLayout(facts));
   return absl::OkStatus();
 }

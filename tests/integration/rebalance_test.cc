@@ -52,7 +52,7 @@ class RebalanceTest : public HandFleet {
 };
 
 TEST_F(RebalanceTest, ExpertsMoveWhileJobsRun) {
-  // Without copies, of which any balance two places.
+  // Without copies, of which any balance two coordinates.
   ASSERT_NO_FATAL_FAILURE(StartFleet(2, With(kExact, {"--mesh", "1x2x1"})));
   ASSERT_NO_FATAL_FAILURE(ExpectGoldens({"--cluster", cluster()}));
   const json busy = Status({"--experts"})["expert_balance"];
@@ -137,7 +137,7 @@ TEST_F(RebalanceTest, ExpertsMoveByThemselves) {
   EXPECT_EQ(Cli({"down", "--cluster", fleet}, {.seconds = 40}).code, 0);
 }
 
-TEST_F(RebalanceTest, WithOnePlaceThereIsNothingToMove) {
+TEST_F(RebalanceTest, WithOneCoordinateThereIsNothingToMove) {
   ASSERT_NO_FATAL_FAILURE(StartFleet(2));
   const Finished refused = Cli({"rebalance", "--cluster", cluster()});
   EXPECT_EQ(refused.code, 2);

@@ -11,15 +11,17 @@
 
 namespace ringfleet::testing {
 
-// Every expert in a place at random, and in each other one with a chance of a
-// third. Places may be empty.
+// Puts every expert at one coordinate at random, and at each other one with a
+// chance of a third. Coordinates may be empty.
 inline void RandomizeLayer(std::mt19937_64& random, int layer,
                            cluster::ExpertLayout* layout) {
-  std::vector<std::vector<int32_t>> held(layout->num_places());
+  std::vector<std::vector<int32_t>> held(layout->num_coordinates());
   for (int expert = 0; expert < layout->num_experts(); ++expert) {
     const size_t home = random() % held.size();
-    for (size_t place = 0; place < held.size(); ++place) {
-      if (place == home || random() % 3 == 0) held[place].push_back(expert);
+    for (size_t coordinate = 0; coordinate < held.size(); ++coordinate) {
+      if (coordinate == home || random() % 3 == 0) {
+        held[coordinate].push_back(expert);
+      }
     }
   }
   RF_CHECK(layout->SetLayer(layer, std::move(held)).ok());

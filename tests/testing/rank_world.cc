@@ -72,7 +72,7 @@ RankWorld::RankWorld(const std::string& model_dir,
   for (int group = 0; group < mesh.data; ++group) {
     groups_.push_back(std::make_unique<MemoryWorld>(mesh.group_size()));
   }
-  for (int place = 0; place < mesh.group_size(); ++place) {
+  for (int rank = 0; rank < mesh.group_size(); ++rank) {
     axes_.push_back(std::make_unique<MemoryWorld>(mesh.data));
   }
   for (int index = 0; index < mesh.world_size(); ++index) {
@@ -80,8 +80,9 @@ RankWorld::RankWorld(const std::string& model_dir,
     auto rank = std::make_unique<Rank>(plan, groups_[plan.data_group].get(),
                                        axes_[index % mesh.group_size()].get(),
                                        options.threads);
-    rank->layout = cluster::ExpertLayout(
-        spec_.num_hidden_layers + 1, spec_.n_routed_experts, mesh.num_places());
+    rank->layout =
+        cluster::ExpertLayout(spec_.num_hidden_layers + 1,
+                              spec_.n_routed_experts, mesh.num_coordinates());
     const absl::Status merged = rank->layout.Merge(options.experts);
     EXPECT_TRUE(merged.ok()) << merged;
     rank->form = options.form;
@@ -139,11 +140,11 @@ std::vector<v1::StepResult> RankWorld::Step(v1::StepPlan plan) {
 
 void RankWorld::MoveExperts(const cluster::ExpertLayout& next) {
   for (const std::unique_ptr<Rank>& rank : ranks_) {
-    const int place = rank->plan.expert_place;
+    const int coordinate = rank->plan.expert_coordinate;
     const auto move = [&](kernels::WeightForm form, worker::Weights* weights) {
       worker::StagedExperts staged = {
           .layout = next,
-          .missing = worker::MissingExperts(rank->layout, next, place)};
+          .missing = worker::MissingExperts(rank->layout, next, coordinate)};
       for (const worker::MissingExpert& missing : staged.missing) {
         auto loaded =
             worker::LoadExpert(*checkpoint_, spec_, rank->plan, {.form = form},
@@ -151,7 +152,8 @@ void RankWorld::MoveExperts(const cluster::ExpertLayout& next) {
         EXPECT_TRUE(loaded.ok()) << loaded.status();
         staged.loaded.push_back(*std::move(loaded));
       }
-      worker::SwitchExperts(rank->layout, place, std::move(staged), weights);
+      worker::SwitchExperts(rank->layout, coordinate, std::move(staged),
+                            weights);
     };
     move(rank->form, &rank->main->weights);
     if (rank->reference != nullptr) {

@@ -78,7 +78,7 @@ class RankWorld {
 
   cluster::ModelSpec spec_;
   std::unique_ptr<cluster::Checkpoint> checkpoint_;
-  // By data group, and by place in each: what the ranks of both share.
+  // By data group, and by rank within a group: what their ranks share.
   std::vector<std::unique_ptr<MemoryWorld>> groups_;
   std::vector<std::unique_ptr<MemoryWorld>> axes_;
   std::vector<std::unique_ptr<Rank>> ranks_;

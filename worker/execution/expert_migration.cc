@@ -22,11 +22,11 @@ MoeWeights& MoeOf(Weights& weights, int layer) {
 
 std::vector<MissingExpert> MissingExperts(const cluster::ExpertLayout& now,
                                           const cluster::ExpertLayout& next,
-                                          int place) {
+                                          int coordinate) {
   std::vector<MissingExpert> missing;
   for (int layer = 0; layer < now.num_layers(); ++layer) {
-    for (const int32_t expert : next.Held(layer, place)) {
-      if (now.IndexOf(layer, place, expert) < 0) {
+    for (const int32_t expert : next.Held(layer, coordinate)) {
+      if (now.IndexOf(layer, coordinate, expert) < 0) {
         missing.push_back({.layer = layer, .expert = expert});
       }
     }
@@ -40,13 +40,14 @@ uint64_t StagedExperts::bytes() const {
   return sum;
 }
 
-void SwitchExperts(const cluster::ExpertLayout& now, int place,
+void SwitchExperts(const cluster::ExpertLayout& now, int coordinate,
                    StagedExperts staged, Weights* weights) {
   RF_CHECK(staged.loaded.size() == staged.missing.size());
   size_t next = 0;  // Of what was loaded.
   for (int layer = 0; layer < now.num_layers(); ++layer) {
-    const absl::Span<const int32_t> before = now.Held(layer, place);
-    const absl::Span<const int32_t> after = staged.layout.Held(layer, place);
+    const absl::Span<const int32_t> before = now.Held(layer, coordinate);
+    const absl::Span<const int32_t> after =
+        staged.layout.Held(layer, coordinate);
     if (before == after) continue;
     MoeWeights& moe = MoeOf(*weights, layer);
     RF_CHECK(moe.experts.size() == before.size());
@@ -56,7 +57,7 @@ void SwitchExperts(const cluster::ExpertLayout& now, int place,
     std::vector<MlpWeights> experts;
     experts.reserve(after.size());
     for (const int32_t expert : after) {
-      const int index = now.IndexOf(layer, place, expert);
+      const int index = now.IndexOf(layer, coordinate, expert);
       experts.push_back(
           std::move(index >= 0 ? moe.experts[index] : staged.loaded[next++]));
       weights->bytes += BytesOf(experts.back());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Moves experts while a fleet serves. The next replicas of a place are loaded
-// beside its present replicas, and replace the present replicas between two
-// steps.
+// Moves experts while a fleet serves. The next replicas of a coordinate are
+// loaded beside its present replicas, and replace the present replicas between
+// two steps.
 #ifndef RINGFLEET_WORKER_EXECUTION_EXPERT_MIGRATION_H_
 #define RINGFLEET_WORKER_EXECUTION_EXPERT_MIGRATION_H_
 
@@ -17,21 +17,21 @@
 
 namespace ringfleet::worker {
 
-// An expert that a place lacks.
+// An expert that a coordinate lacks.
 struct MissingExpert {
   int layer = 0;
   int expert = 0;
   bool operator==(const MissingExpert&) const = default;
 };
 
-// Returns the experts that `place` must load to get from `now` to `next`, by
-// layer, then expert.
+// Returns the experts that `coordinate` must load to get from `now` to `next`,
+// by layer, then expert.
 std::vector<MissingExpert> MissingExperts(const cluster::ExpertLayout& now,
                                           const cluster::ExpertLayout& next,
-                                          int place);
+                                          int coordinate);
 
 // Experts that are staged for one set of weights: the next layout, and the
-// experts that this place lacks for the next layout.
+// experts that this coordinate lacks for the next layout.
 struct StagedExperts {
   cluster::ExpertLayout layout;
   std::vector<MissingExpert> missing;  // In the order of MissingExperts.
@@ -39,10 +39,10 @@ struct StagedExperts {
   uint64_t bytes() const;              // Sum over `loaded`.
 };
 
-// Moves the staged experts into the weights of `place`, which has the experts
-// of layout `now`. Frees the experts that the next layout does not have there.
-// Updates Weights::bytes. Copies no weights.
-void SwitchExperts(const cluster::ExpertLayout& now, int place,
+// Moves the staged experts into the weights of `coordinate`, which has the
+// experts of layout `now`. Frees the experts that the next layout does not have
+// there. Updates Weights::bytes. Copies no weights.
+void SwitchExperts(const cluster::ExpertLayout& now, int coordinate,
                    StagedExperts staged, Weights* weights);
 
 }  // namespace ringfleet::worker

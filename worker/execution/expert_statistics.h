@@ -16,7 +16,7 @@ class ExpertStatistics {
  public:
   // Adds one step and zeroes both arguments.
   //   counts [layer][expert]: tokens; empty for dense layers
-  //   dropped [layer]: routes that no place took
+  //   dropped [layer]: routes that no coordinate took
   void AddStep(std::vector<std::vector<uint64_t>>& counts,
                std::vector<uint64_t>& dropped);
 

@@ -86,7 +86,7 @@ absl::StatusOr<cluster::ExpertLayout> LayoutFor(
         " layers, want at most ", cluster::kMaxPlacementEntries, " in all"));
   }
   cluster::ExpertLayout layout(static_cast<int>(layers), spec.n_routed_experts,
-                               plan.mesh.num_places());
+                               plan.mesh.num_coordinates());
   RF_RETURN_IF_ERROR(layout.Merge(wanted));
   return layout;
 }
@@ -183,9 +183,9 @@ absl::StatusOr<int> SlotsOf(const v1::LoadRequest& request) {
 absl::StatusOr<cluster::ShardPlan> PlanFor(const cluster::ModelSpec& spec,
                                            const v1::ParallelLayout& layout) {
   const auto& mesh = layout.mesh();
-  const uint64_t places = uint64_t{mesh.data()} * mesh.expert();
-  if (places > cluster::kMaxWorkers ||
-      places * mesh.tensor() > cluster::kMaxWorkers) {
+  const uint64_t num_coordinates = uint64_t{mesh.data()} * mesh.expert();
+  if (num_coordinates > cluster::kMaxWorkers ||
+      num_coordinates * mesh.tensor() > cluster::kMaxWorkers) {
     return absl::InvalidArgumentError(absl::StrCat(
         "load: mesh ", mesh.data(), "x", mesh.expert(), "x", mesh.tensor(),
         ", want at most ", cluster::kMaxWorkers, " ranks"));
@@ -426,8 +426,8 @@ absl::StatusOr<bool> KeepShard(const v1::LoadRequest& request,
                       LayoutFor(shard->spec, plan, request.layout().experts()));
   for (int layer = 0; layer < layout.num_layers(); ++layer) {
     if (!HasExperts(shard->weights, layer)) continue;
-    if (layout.Held(layer, plan.expert_place) !=
-        shard->layout.Held(layer, shard->plan.expert_place)) {
+    if (layout.Held(layer, plan.expert_coordinate) !=
+        shard->layout.Held(layer, shard->plan.expert_coordinate)) {
       return false;
     }
   }

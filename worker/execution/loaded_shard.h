@@ -33,7 +33,7 @@ struct LoadedShard {
   LoadOptions options;  // `experts` is null: see `layout`.
   cluster::ModelSpec spec;
   cluster::ShardPlan plan;
-  cluster::ExpertLayout layout;  // All places.
+  cluster::ExpertLayout layout;  // All coordinates.
   kernels::Dtype cache_dtype = kernels::Dtype::kBf16;
   std::string fingerprint;
   std::string file_state;  // Checkpoint::FileState at load.

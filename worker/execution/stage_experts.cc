@@ -89,7 +89,8 @@ absl::StatusOr<StagedWeights> StageExperts(
     const std::string& coordinator, cluster::CancellableCalls* fetching,
     absl::FunctionRef<absl::Status(uint64_t, uint64_t)> report) {
   Staging staging(shard, next,
-                  MissingExperts(now, next, shard.plan.expert_place), report);
+                  MissingExperts(now, next, shard.plan.expert_coordinate),
+                  report);
   if (staging.bytes_total() > available_bytes) {
     return absl::ResourceExhaustedError(
         absl::StrCat("experts: ", staging.bytes_total() >> 20,

@@ -152,13 +152,13 @@ absl::Status WorkerEpoch::SwitchTo(uint64_t number) {
     staged.swap(staged_);
     layout_ = staged->main.layout;
   }
-  const int place = shard_->plan.expert_place;
+  const int coordinate = shard_->plan.expert_coordinate;
   cluster::ExpertLayout next = staged->main.layout;
-  SwitchExperts(shard_->layout, place, std::move(staged->main),
+  SwitchExperts(shard_->layout, coordinate, std::move(staged->main),
                 &shard_->weights);
   uint64_t bytes = shard_->weights.bytes;
   if (staged->reference.has_value()) {
-    SwitchExperts(shard_->layout, place, *std::move(staged->reference),
+    SwitchExperts(shard_->layout, coordinate, *std::move(staged->reference),
                   &*shard_->reference);
     bytes += shard_->reference->bytes;
   }

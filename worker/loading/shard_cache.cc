@@ -44,7 +44,8 @@ uint64_t HashExperts(const cluster::ShardPlan& plan,
   std::string held;
   for (int layer = 0; layer < layout->num_layers(); ++layer) {
     absl::StrAppend(
-        &held, absl::StrJoin(layout->Held(layer, plan.expert_place), ","), ";");
+        &held, absl::StrJoin(layout->Held(layer, plan.expert_coordinate), ","),
+        ";");
   }
   return XXH3_64bits(held.data(), held.size());
 }

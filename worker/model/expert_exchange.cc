@@ -40,12 +40,13 @@ void PlanExchange(LayerContext& context) {
   const GroupRows& rows = context.group_rows;
   const size_t chosen = context.spec.num_experts_per_tok;
   const int axis = context.plan.mesh.expert;
-  const int own_place = context.plan.expert_place;
-  const absl::Span<const int32_t> places = context.workspace.dispatch.places();
-  const auto goes_to = [&](size_t row, int place) {
+  const int own_coordinate = context.plan.expert_coordinate;
+  const absl::Span<const int32_t> coordinates =
+      context.workspace.dispatch.coordinates();
+  const auto goes_to = [&](size_t row, int coordinate) {
     const absl::Span<const int32_t> of_row =
-        places.subspan(row * chosen, chosen);
-    return std::find(of_row.begin(), of_row.end(), place) != of_row.end();
+        coordinates.subspan(row * chosen, chosen);
+    return std::find(of_row.begin(), of_row.end(), coordinate) != of_row.end();
   };
   exchange.sent_rows.clear();
   exchange.received_rows.clear();
@@ -53,14 +54,14 @@ void PlanExchange(LayerContext& context) {
   exchange.received_ends.assign(1, 0);
   for (int group = 0; group < context.plan.mesh.data; ++group) {
     if (group != rows.group) {
-      const int their_place = group * axis + own_place % axis;
+      const int their_coordinate = group * axis + own_coordinate % axis;
       for (size_t row = 0; row < rows.own(); ++row) {
-        if (!goes_to(rows.begin() + row, their_place)) continue;
+        if (!goes_to(rows.begin() + row, their_coordinate)) continue;
         exchange.sent_rows.push_back(static_cast<uint32_t>(row));
       }
       for (size_t row = rows.offsets[group]; row < rows.offsets[group + 1];
            ++row) {
-        if (!goes_to(row, own_place)) continue;
+        if (!goes_to(row, own_coordinate)) continue;
         exchange.received_rows.push_back(static_cast<uint32_t>(row));
       }
     }

@@ -6,9 +6,10 @@
 //   1. All ranks gather the routes of every group. They decide alike which
 //      replica serves which token (expert_dispatch.h), so each rank knows what
 //      it sends and receives.
-//   2. A token goes once to each place that it needs. The rank of its group
-//      with the place's other coordinates sends the token, in the form that the
-//      products read. So no result depends on whether a token travelled.
+//   2. A token goes once to each coordinate that it needs. The sender is the
+//      rank of its group with the same coordinates on the expert and tensor
+//      axes. The token has the form that the products read, so no result
+//      depends on whether a token travelled.
 //   3. The sums return in the wire's type. They are added to the summand of the
 //      rank that sent the token, before the ranks of the group reduce.
 #ifndef RINGFLEET_WORKER_MODEL_EXPERT_EXCHANGE_H_

@@ -114,12 +114,12 @@ struct LayerContext {
   double expert_capacity;  // ModelSettings::expert_capacity.
   Workspace& workspace;
   cluster::TraceRecorder* trace = nullptr;  // May be null.
-  // Hash of all experts chosen so far in this step, and of their places. It
-  // travels with the next reduction, which fails when ranks differ.
+  // Hash of all experts chosen so far in this step, and of their coordinates.
+  // It travels with the next reduction, which fails when ranks differ.
   uint64_t routing_hash = 0;
   // Exact tokens per [layer][expert]; null: not counted.
   std::vector<std::vector<uint64_t>>* expert_counts = nullptr;
-  // Routes per [layer] beyond the capacity of places; null: not counted.
+  // Routes per [layer] beyond the capacity of coordinates; null: not counted.
   std::vector<uint64_t>* dropped_counts = nullptr;
   // Bytes of weights and cache that the layers needed (StepResult.bytes_read).
   uint64_t bytes_read = 0;

@@ -31,9 +31,9 @@ struct ModelSettings {
   // Rows per rank from which sequence-parallel layers multiply while they
   // exchange rows. Sums of experts also need cluster::ExpertsHaveRows.
   size_t fuse_rows = cluster::kMinShardedRows;
-  // Most routes that a place takes in a layer, in multiples of its fair share
-  // (ExpertDispatch::LimitPlaces). 0: no limit. Weight gathering ignores the
-  // limit.
+  // Most routes that a coordinate takes in a layer, in multiples of its fair
+  // share (ExpertDispatch::LimitRoutes). 0: no limit. Weight gathering ignores
+  // the limit.
   double expert_capacity = 0;
   TunedTiles tiles;
 };
@@ -90,7 +90,7 @@ class Model {
   // Exact tokens per [layer][expert], empty for dense layers. The caller may
   // take and zero the counts between calls.
   std::vector<std::vector<uint64_t>>& expert_counts() { return expert_counts_; }
-  // Routes per [layer] that no place took.
+  // Routes per [layer] that no coordinate took.
   std::vector<uint64_t>& dropped_counts() { return dropped_counts_; }
   // Bytes of weights and cache that all calls have needed so far
   // (StepResult.bytes_read).

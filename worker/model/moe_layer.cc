@@ -175,15 +175,15 @@ void NoteFeedForward(LayerContext& context, const LayerWeights& weights,
   int32_t* replicas = Grow(workspace.route_replicas, count);
   workspace.dispatch.Assign(context.layout, layer, ids, ends);
   if (context.expert_capacity > 0) {
-    workspace.dispatch.LimitPlaces(
+    workspace.dispatch.LimitRoutes(
         context.expert_capacity,
         absl::MakeConstSpan(workspace.route_weights.data(), count));
     if (context.dropped_counts != nullptr) {
       (*context.dropped_counts)[layer] += workspace.dispatch.dropped();
     }
   }
-  workspace.dispatch.FindReplicas(context.layout, layer,
-                                  context.plan.expert_place, ids, replicas);
+  workspace.dispatch.FindReplicas(
+      context.layout, layer, context.plan.expert_coordinate, ids, replicas);
   // Ranks whose layouts differ have other loads.
   context.routing_hash =
       HashLoads(context.routing_hash, workspace.dispatch.loads());

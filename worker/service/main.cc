@@ -83,7 +83,7 @@ struct Options {
 
 void AddOptions(CLI::App& app, Options& options) {
   app.add_option("--rank", options.rank,
-                 "Place in the fleet, from 0; -1: any that is free")
+                 "Rank in the fleet, from 0; -1: any that is free")
       ->check(CLI::Range(-1, 255))
       ->capture_default_str();
   app.add_option("--listen", options.listen,

@@ -64,9 +64,9 @@ MatrixShape NetworkShape(const cluster::ModelSpec& spec, size_t width,
                : MatrixShape{form, hidden, width};
 }
 
-// Returns how many columns a rank has of an expert at `place`.
-size_t ExpertWidth(const cluster::ShardPlan& plan, int place) {
-  return plan.expert_place == place ? plan.expert_columns.size() : 0;
+// Returns how many columns a rank has of an expert at `coordinate`.
+size_t ExpertWidth(const cluster::ShardPlan& plan, int coordinate) {
+  return plan.expert_coordinate == coordinate ? plan.expert_columns.size() : 0;
 }
 
 // All-gathers `count` matrices of which each rank has its shard:
@@ -271,8 +271,8 @@ absl::Status AddFeedForward(LayerContext& context, const LayerWeights& weights,
       &moe.shared, all_rows, nullptr, x, sum));
   for (int e = 0; e < experts; ++e) {
     if (wanted[e] == 0) continue;
-    const int giver = context.layout.Places(layer, e)[0];
-    const bool is_ours = context.plan.expert_place == giver;
+    const int giver = context.layout.Coordinates(layer, e)[0];
+    const bool is_ours = context.plan.expert_coordinate == giver;
     const size_t begin = workspace.first_assigned[e];
     RF_RETURN_IF_ERROR(AddNetwork(
         context, moe.expert_form,
@@ -351,9 +351,9 @@ uint64_t WeightGatherBytes(const cluster::ModelSpec& spec,
   count(3, [&](const cluster::ShardPlan& plan, size_t i) {
     return NetworkShape(spec, plan.shared_columns.size(), form, i);
   });
-  for (int place = 0; place < mesh.num_places(); ++place) {
+  for (int coordinate = 0; coordinate < mesh.num_coordinates(); ++coordinate) {
     count(3, [&](const cluster::ShardPlan& plan, size_t i) {
-      return NetworkShape(spec, ExpertWidth(plan, place), expert_form, i);
+      return NetworkShape(spec, ExpertWidth(plan, coordinate), expert_form, i);
     });
   }
   return largest;

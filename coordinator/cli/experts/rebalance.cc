@@ -26,7 +26,7 @@ computes a placement from recent loads (DeepSeek's EPLB), fills spare slots
 experts while jobs go on. Every worker loads only experts that it lacks, from its
 own disk. All workers change over between the same two steps.
 
-Imbalance is the busiest place's load over the mean; 1 is the best.
+Imbalance is the busiest coordinate's load over the mean; 1 is the best.
 
 Examples:
   ringfleet rebalance --cluster cluster.yaml --dry-run     what it would gain

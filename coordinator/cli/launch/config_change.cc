@@ -48,8 +48,8 @@ std::string AddressOf(const v1::ClusterState& state, size_t rank) {
   return "";
 }
 
-// Moves the workers of `config` to their places in `wanted` where they are lost
-// or there already.
+// Moves the workers of `config` to their addresses in `wanted` where they are
+// lost or there already.
 void FollowMoves(const v1::ClusterState& state,
                  const cluster::ClusterConfig& wanted,
                  cluster::ClusterConfig* config) {

@@ -84,8 +84,9 @@ absl::Status ReportRest(const cluster::ClusterConfig& config,
                             : Json{{"epoch", 0}, {"state", "unknown"}};
   Json workers = Json::array();
   for (size_t rank = 0; rank < config.workers.size(); ++rank) {
-    const auto place = static_cast<int>(rank);
-    const bool was_stopped = place >= stopped.first && place <= stopped.second;
+    const auto worker = static_cast<int>(rank);
+    const bool was_stopped =
+        worker >= stopped.first && worker <= stopped.second;
     workers.push_back(
         AbsentWorker(config, rank, was_stopped ? "stopped" : "unknown"));
     if (was_stopped || !state.ok()) continue;

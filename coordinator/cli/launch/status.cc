@@ -37,10 +37,10 @@ mean: with one worker for each expert, a step takes that many times the best tim
 --counts shows exact totals since the fleet's start or the last --reset instead. A
 token counts once for every expert that it was sent to.
 
-If the mesh splits experts over workers, the busiest place is shown too; `ringfleet
-rebalance` evens places out. If the cluster file sets experts.capacity, the tokens
-dropped since the last --reset are counted. `ringfleet eplb` places copies of experts
-by the output of -o json.
+If the mesh splits experts over workers, the busiest coordinate is shown too;
+`ringfleet rebalance` evens coordinates out. If the cluster file sets
+experts.capacity, the tokens dropped since the last --reset are counted. `ringfleet
+eplb` places copies of experts by the output of -o json.
 
 Examples:
   ringfleet status --cluster cluster.yaml
@@ -125,7 +125,7 @@ std::string BalanceText(const v1::DescribeExpertsResponse& experts) {
   for (const v1::ExpertBalance& layer : experts.balance()) {
     absl::StrAppendFormat(
         &text,
-        "layer %u: %u experts in all places, the busiest has %.3f times "
+        "layer %u: %u experts at all coordinates, the busiest has %.3f times "
         "the mean to do\n",
         layer.layer(), layer.held(), layer.imbalance());
   }

@@ -184,15 +184,15 @@ void TakeBackStarted(const cluster::ClusterConfig& config,
 
 // Checks the addresses of the workers against the file: a worker that ran
 // before may have another one.
-absl::Status CheckPlaces(const v1::ClusterState& state,
-                         const cluster::ClusterConfig& config,
-                         const FleetCommand& options) {
+absl::Status CheckAddresses(const v1::ClusterState& state,
+                            const cluster::ClusterConfig& config,
+                            const FleetCommand& options) {
   for (const v1::WorkerState& worker : state.workers()) {
     if (worker.rank() >= config.workers.size()) continue;
-    const cluster::WorkerConfig& place = config.workers[worker.rank()];
+    const cluster::WorkerConfig& worker_config = config.workers[worker.rank()];
     const std::string wanted =
-        cluster::FormatAddress({place.address, place.port});
-    if (place.port == 0 || worker.state() == v1::MEMBER_STATE_LOST ||
+        cluster::FormatAddress({worker_config.address, worker_config.port});
+    if (worker_config.port == 0 || worker.state() == v1::MEMBER_STATE_LOST ||
         worker.address() == wanted) {
       continue;
     }
@@ -256,7 +256,7 @@ absl::Status Up(const FleetCommand& options) {
     RF_RETURN_IF_ERROR(Interrupt::Get().status());
     return state.status();
   }
-  RF_RETURN_IF_ERROR(CheckPlaces(*state, config, options));
+  RF_RETURN_IF_ERROR(CheckAddresses(*state, config, options));
   ShowLoadWarnings(*state);
   return PrintFleet(FleetSummary(*state), options);
 }

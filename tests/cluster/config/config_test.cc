@@ -228,7 +228,7 @@ TEST(ConfigTest, WrongWorkerNamesItsRank) {
               HasSubstr("workers[0].host: '-oProxyCommand=id', want"));
 }
 
-TEST(ConfigTest, WorkersOfOnePlaceAreNamedWithBothLines) {
+TEST(ConfigTest, WorkersOfOneAddressAreNamedWithBothLines) {
   EXPECT_EQ(ErrorOf("model: m\nworkers:\n  - {port: 7001}\n"
                     "  - {port: 7002}\n  - {port: 7001}\n"),
             "dir/cluster.yaml:5: workers[2] listens on 127.0.0.1:7001 as does "

@@ -28,16 +28,16 @@ std::string Refusal(std::vector<std::vector<int32_t>> held, int layer = 0) {
 
 TEST(ExpertLayoutTest, StartsWithConsecutiveExpertsTogether) {
   for (const int experts : {0, 1, 5, 256}) {
-    for (const int places : {1, 2, 3, 7}) {
-      const ExpertLayout layout(3, experts, places);
+    for (const int num_coordinates : {1, 2, 3, 7}) {
+      const ExpertLayout layout(3, experts, num_coordinates);
       EXPECT_EQ(layout.num_layers(), 3);
-      for (int place = 0; place < places; ++place) {
-        const Range range = SplitRange(experts, places, place);
-        ASSERT_EQ(layout.Held(2, place).size(),
+      for (int coordinate = 0; coordinate < num_coordinates; ++coordinate) {
+        const Range range = SplitRange(experts, num_coordinates, coordinate);
+        ASSERT_EQ(layout.Held(2, coordinate).size(),
                   static_cast<size_t>(range.size()));
         for (int e = range.begin; e < range.end; ++e) {
-          EXPECT_EQ(layout.IndexOf(2, place, e), e - range.begin);
-          EXPECT_THAT(layout.Places(2, e), ElementsAre(place));
+          EXPECT_EQ(layout.IndexOf(2, coordinate, e), e - range.begin);
+          EXPECT_THAT(layout.Coordinates(2, e), ElementsAre(coordinate));
         }
       }
     }
@@ -50,8 +50,8 @@ TEST(ExpertLayoutTest, CopiesAreFoundFromBothSides) {
   EXPECT_THAT(layout.Held(1, 0), ElementsAre(0, 3));
   EXPECT_THAT(layout.Held(1, 1), ElementsAre(1, 2, 3));
   EXPECT_THAT(layout.Held(1, 2), IsEmpty());
-  EXPECT_THAT(layout.Places(1, 3), ElementsAre(0, 1));
-  EXPECT_THAT(layout.Places(1, 2), ElementsAre(1));
+  EXPECT_THAT(layout.Coordinates(1, 3), ElementsAre(0, 1));
+  EXPECT_THAT(layout.Coordinates(1, 2), ElementsAre(1));
   EXPECT_EQ(layout.IndexOf(1, 1, 3), 2);
   EXPECT_EQ(layout.IndexOf(1, 0, 1), -1);
   // The other layer is as it was.
@@ -88,13 +88,14 @@ TEST(ExpertLayoutTest, RefusesWhatIsNoLayout) {
   EXPECT_THAT(Refusal({{0, 1}, {2, 3}}, 2),
               HasSubstr("layer 2: want a layer below 2"));
   EXPECT_THAT(Refusal({{0, 1}, {2, 3}}, -1), HasSubstr("layer -1"));
-  EXPECT_THAT(Refusal({{0, 1, 2, 3}}), HasSubstr("1 places, want 2"));
+  EXPECT_THAT(Refusal({{0, 1, 2, 3}}), HasSubstr("1 coordinates, want 2"));
   EXPECT_THAT(Refusal({{0, 1, 4}, {2, 3}}),
-              HasSubstr("expert 4 in place 0, want 0 to 3"));
+              HasSubstr("expert 4 at coordinate 0, want 0 to 3"));
   EXPECT_THAT(Refusal({{0, 1}, {2, 3, -1}}), HasSubstr("expert -1"));
   EXPECT_THAT(Refusal({{0, 1}, {2, 3, 2}}),
-              HasSubstr("expert 2 is twice in place 1"));
-  EXPECT_THAT(Refusal({{0, 1}, {3}}), HasSubstr("expert 2 is in no place"));
+              HasSubstr("expert 2 is twice at coordinate 1"));
+  EXPECT_THAT(Refusal({{0, 1}, {3}}),
+              HasSubstr("expert 2 is at no coordinate"));
 }
 
 TEST(ExpertLayoutTest, RefusesBadMessages) {
@@ -104,7 +105,7 @@ TEST(ExpertLayoutTest, RefusesBadMessages) {
   EXPECT_FALSE(layout.Merge(message).ok());
   message.mutable_layers(0)->set_layer(0);
   EXPECT_FALSE(layout.Merge(message).ok());
-  message.mutable_layers(0)->add_places()->add_experts(0xffffffffu);
+  message.mutable_layers(0)->add_coordinates()->add_experts(0xffffffffu);
   EXPECT_FALSE(layout.Merge(message).ok());
 }
 

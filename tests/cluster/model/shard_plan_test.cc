@@ -91,7 +91,7 @@ TEST(PlanShardTest, ADataGroupIsAWholeModelButForTheExperts) {
         PlanShard(spec, {.data = 1, .expert = 2, .tensor = 2}, rank % 4);
     ASSERT_TRUE(alone.ok());
     EXPECT_EQ(plan->data_group, rank / 4);
-    EXPECT_EQ(plan->expert_place, rank / 2);
+    EXPECT_EQ(plan->expert_coordinate, rank / 2);
     EXPECT_EQ(plan->heads, alone->heads);
     EXPECT_EQ(plan->vocab, alone->vocab);
     EXPECT_EQ(plan->dense_columns, alone->dense_columns);

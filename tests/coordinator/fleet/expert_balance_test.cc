@@ -21,15 +21,16 @@ using ::testing::DoubleNear;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-ExpertFacts Facts(int experts, int places, int slots, int layers = 2) {
+ExpertFacts Facts(int experts, int num_coordinates, int slots, int layers = 2) {
   ExpertFacts facts;
   for (int i = 0; i < layers; ++i) facts.layers.push_back(1 + i);
   facts.num_layers = layers + 2;
   facts.num_experts = experts;
   facts.num_groups = 4;
-  facts.num_places = places;
+  facts.num_coordinates = num_coordinates;
   facts.expert_bytes = 1000;
-  facts.place_replicas = *DealReplicas(slots, experts, places, {});
+  facts.coordinate_replicas =
+      *DealReplicas(slots, experts, num_coordinates, {});
   return facts;
 }
 
@@ -78,8 +79,8 @@ TEST(ExpertBalanceTest, StartsWithoutCopiesOrWithThoseOfEqualLoads) {
 }
 
 TEST(ExpertBalanceTest, ProposalsBalanceAndSayWhatTheyTake) {
-  for (const int places : {2, 3, 4, 8}) {
-    const ExpertFacts facts = Facts(32, places, 40);
+  for (const int num_coordinates : {2, 3, 4, 8}) {
+    const ExpertFacts facts = Facts(32, num_coordinates, 40);
     const ExpertLayout now = *InitialLayout(facts);
     const std::vector<std::vector<double>> tokens = {Skewed(32, 32 * 8, 1),
                                                      Skewed(32, 512 * 8, 2)};
@@ -95,16 +96,17 @@ TEST(ExpertBalanceTest, ProposalsBalanceAndSayWhatTheyTake) {
       EXPECT_EQ(layer.after, Imbalance(proposal->layout, layer.layer, costs));
       EXPECT_LE(layer.after, layer.before);
       int lacking = 0;
-      for (int place = 0; place < places; ++place) {
-        for (const int32_t e : proposal->layout.Held(layer.layer, place)) {
-          if (now.IndexOf(layer.layer, place, e) < 0) ++lacking;
+      for (int coordinate = 0; coordinate < num_coordinates; ++coordinate) {
+        for (const int32_t e : proposal->layout.Held(layer.layer, coordinate)) {
+          if (now.IndexOf(layer.layer, coordinate, e) < 0) ++lacking;
         }
       }
       EXPECT_EQ(layer.loaded, lacking);
       loaded += lacking;
     }
-    // Forty slots leave little choice to eight places.
-    EXPECT_LE(proposal->after, places <= 4 ? 1.1 : 1.2) << places << " places";
+    // Forty slots leave little choice to eight coordinates.
+    EXPECT_LE(proposal->after, num_coordinates <= 4 ? 1.1 : 1.2)
+        << num_coordinates << " coordinates";
     EXPECT_EQ(proposal->bytes_to_load, loaded * facts.expert_bytes);
 
     // From there nothing is left to gain.
@@ -117,7 +119,7 @@ TEST(ExpertBalanceTest, ProposalsBalanceAndSayWhatTheyTake) {
 }
 
 // The algorithm numbers slots as it likes; where they are now decides which
-// place gets which.
+// coordinate gets which.
 TEST(ExpertBalanceTest, ALittleChangeMovesLittle) {
   const ExpertFacts facts = Facts(64, 4, 64, /*layers=*/1);
   std::vector<std::vector<double>> tokens = {Skewed(64, 4096, 5)};
@@ -126,11 +128,11 @@ TEST(ExpertBalanceTest, ALittleChangeMovesLittle) {
                     PlacementPolicy::kGlobal, 1)
           ->layout;
   for (double& count : tokens[0]) count *= 2;
-  // The same shares: not one expert moves, wherever places are renamed.
+  // The same shares: not one expert moves, wherever coordinates are renamed.
   ExpertLayout renamed = balanced;
   std::vector<std::vector<int32_t>> held;
-  for (const int place : {2, 0, 3, 1}) {
-    const auto experts = balanced.Held(1, place);
+  for (const int coordinate : {2, 0, 3, 1}) {
+    const auto experts = balanced.Held(1, coordinate);
     held.emplace_back(experts.begin(), experts.end());
   }
   ASSERT_TRUE(renamed.SetLayer(1, held).ok());
@@ -158,9 +160,9 @@ TEST(ExpertBalanceTest, HierarchicalKeepsGroupsOnTheirNodes) {
                     PlacementPolicy::kHierarchical, /*nodes=*/2);
   ASSERT_TRUE(proposal.ok()) << proposal.status();
   for (int expert = 0; expert < 16; ++expert) {
-    const auto places = proposal->layout.Places(1, expert);
-    for (const int32_t place : places) {
-      EXPECT_EQ(place / 2, places[0] / 2) << "expert " << expert;
+    const auto coordinates = proposal->layout.Coordinates(1, expert);
+    for (const int32_t coordinate : coordinates) {
+      EXPECT_EQ(coordinate / 2, coordinates[0] / 2) << "expert " << expert;
     }
   }
   EXPECT_EQ(ProposeLayout(facts, *InitialLayout(facts), {Skewed(16, 999, 3)},
@@ -170,9 +172,9 @@ TEST(ExpertBalanceTest, HierarchicalKeepsGroupsOnTheirNodes) {
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST(ExpertBalanceTest, FasterPlacesHaveMoreToDo) {
+TEST(ExpertBalanceTest, FasterCoordinatesHaveMoreToDo) {
   ExpertFacts facts = Facts(32, 2, 48, /*layers=*/1);
-  facts.place_speeds = {30, 10};
+  facts.coordinate_speeds = {30, 10};
   const ExpertLayout start = *InitialLayout(facts);
   const std::vector<std::vector<double>> tokens = {Skewed(32, 4096, 9)};
   const auto proposal =
@@ -182,9 +184,9 @@ TEST(ExpertBalanceTest, FasterPlacesHaveMoreToDo) {
   EXPECT_EQ(proposal->layout.slowness()[1], 3);
 }
 
-TEST(ExpertBalanceTest, PlacesWithMoreSlotsHoldMore) {
+TEST(ExpertBalanceTest, CoordinatesWithMoreSlotsHoldMore) {
   ExpertFacts facts = Facts(32, 2, 32, /*layers=*/1);
-  facts.place_replicas = {24, 16};
+  facts.coordinate_replicas = {24, 16};
   const ExpertLayout start = *InitialLayout(facts);
   EXPECT_EQ(start.Held(1, 0).size(), 24u);
   const auto proposal = ProposeLayout(facts, start, {Skewed(32, 4096, 9)},

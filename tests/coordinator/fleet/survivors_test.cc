@@ -13,7 +13,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Three groups of 2 x 2 ranks, so six places; experts in layers 1 and 2 (MTP).
+// Three groups of 2 x 2 ranks, so six coordinates; experts in layers 1 and 2
+// (MTP).
 FleetOptions Options(const std::vector<std::vector<int32_t>>& held) {
   FleetOptions options;
   options.mesh = {3, 2, 2};
@@ -41,9 +42,9 @@ TEST(SurvivorsTest, WholeGroupsKeepTheirExperts) {
   EXPECT_EQ(options.mesh.world_size(), 8);
   EXPECT_EQ(options.GroupSlots(), Options(kTwice).GroupSlots());
   EXPECT_THAT(options.memory_gib, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
-  EXPECT_EQ(options.layout.num_places(), 4);
+  EXPECT_EQ(options.layout.num_coordinates(), 4);
   EXPECT_THAT(options.layout.Held(1, 3), ElementsAre(2));
-  EXPECT_THAT(options.layout.Places(1, 0), ElementsAre(0, 2));
+  EXPECT_THAT(options.layout.Coordinates(1, 0), ElementsAre(0, 2));
   EXPECT_DOUBLE_EQ(options.layout.slowness()[3], 2.0);
 }
 
@@ -57,7 +58,7 @@ TEST(SurvivorsTest, GroupsInTheMiddleMayGo) {
 }
 
 TEST(SurvivorsTest, AnExpertWithoutACopyElsewhereEndsIt) {
-  // Expert 3 is in places 1 and 4 only, groups 0 and 2.
+  // Expert 3 is at coordinates 1 and 4 only, groups 0 and 2.
   EXPECT_TRUE(FindSurvivors(Options(kTwice), {0}).ok());
   const absl::Status status = FindSurvivors(Options(kTwice), {0, 11}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);

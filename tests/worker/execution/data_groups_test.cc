@@ -253,7 +253,7 @@ TEST_P(DataGroupsTest, CapacityIsCountedAlikeEverywhere) {
     return mean_error(world, score);
   };
   uint64_t dropped = 0;
-  EXPECT_LT(run(GetParam().num_places(), &dropped), 1e-4);
+  EXPECT_LT(run(GetParam().num_coordinates(), &dropped), 1e-4);
   EXPECT_EQ(dropped, 0u);
   EXPECT_GT(run(0.5, &dropped), 1e-3);
   EXPECT_GT(dropped, 0u);

@@ -246,7 +246,7 @@ TEST_P(PrefillStrategyTest, RowsDealtOutGetTheSameBits) {
 INSTANTIATE_TEST_SUITE_P(
     Meshes, PrefillStrategyTest,
     ::testing::Values(Variant{"f32_two_ranks", {.mesh = {.tensor = 2}}},
-                      Variant{"f32_two_places_of_experts",
+                      Variant{"f32_two_coordinates_of_experts",
                               {.mesh = {.expert = 2}}},
                       Variant{"int8_three_ranks_bf16_wire",
                               {.mesh = {.tensor = 3},

@@ -110,7 +110,7 @@ TEST_P(ExpertMovesTest, GoldensHoldWhileExpertsMove) {
 
 std::vector<LayoutCase> LayoutCases() {
   std::vector<LayoutCase> cases;
-  // All that have more than one place for an expert, of 2, 4 and 6 ranks.
+  // All that have more than one coordinate for an expert, of 2, 4 and 6 ranks.
   std::vector<cluster::MeshShape> meshes;
   for (const int world : {2, 4, 6}) {
     for (int data = 1; data <= world; ++data) {

@@ -44,15 +44,15 @@ class KeptShardTest : public ::testing::Test {
     request->mutable_layout()->set_rank(rank);
   }
 
-  // All 16 experts in each of the places, in layers 1 to 6, the MTP layer's.
-  static void HoldAll(int places, v1::LoadRequest* request) {
+  // All 16 experts at each coordinate, in layers 1 to 6, the MTP layer's.
+  static void HoldAll(int num_coordinates, v1::LoadRequest* request) {
     v1::ExpertLayout* experts = request->mutable_layout()->mutable_experts();
     experts->clear_layers();
     for (int layer = 1; layer <= 6; ++layer) {
       v1::ExpertLayer* all = experts->add_layers();
       all->set_layer(layer);
-      for (int place = 0; place < places; ++place) {
-        v1::ExpertPlace* held = all->add_places();
+      for (int coordinate = 0; coordinate < num_coordinates; ++coordinate) {
+        v1::ExpertCoordinate* held = all->add_coordinates();
         for (int e = 0; e < 16; ++e) held->add_experts(e);
       }
     }
@@ -90,7 +90,7 @@ TEST_F(KeptShardTest, BecomesAnotherRankOfAnotherMesh) {
   EXPECT_TRUE(*kept);
   EXPECT_EQ(shard_->plan.rank, 0);
   EXPECT_EQ(shard_->plan.mesh.data, 1);
-  EXPECT_EQ(shard_->layout.num_places(), 1);
+  EXPECT_EQ(shard_->layout.num_coordinates(), 1);
   EXPECT_EQ(shard_->slots, 3);
   EXPECT_EQ(shard_->context, 16);
   EXPECT_EQ(shard_->weights.bytes, bytes);
@@ -118,7 +118,7 @@ TEST_F(KeptShardTest, WhatDiffersIsLeftAsItIs) {
         request->mutable_layout()
             ->mutable_experts()
             ->mutable_layers(5)
-            ->mutable_places(1)
+            ->mutable_coordinates(1)
             ->mutable_experts()
             ->RemoveLast();
       },

@@ -104,14 +104,14 @@ TEST_F(ShardCacheTest, AShardHasTheExpertsOfItsLayout) {
   const std::unique_ptr<LoadedShard> plain = Load();
   ASSERT_NE(plain, nullptr);
   EXPECT_FALSE(plain->from_cache);
-  // A copy of the other place's last expert.
+  // A copy of the other coordinate's last expert.
   v1::ExpertLayer* layer =
       request_.mutable_layout()->mutable_experts()->add_layers();
   layer->set_layer(1);
   for (const int first : {0, 8}) {
-    v1::ExpertPlace* place = layer->add_places();
-    for (int e = first; e < first + 8; ++e) place->add_experts(e);
-    if (first == 0) place->add_experts(15);
+    v1::ExpertCoordinate* coordinate = layer->add_coordinates();
+    for (int e = first; e < first + 8; ++e) coordinate->add_experts(e);
+    if (first == 0) coordinate->add_experts(15);
   }
   for (const bool mapped : {false, true}) {
     const std::unique_ptr<LoadedShard> copies = Load();

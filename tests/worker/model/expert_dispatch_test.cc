@@ -21,11 +21,11 @@ using cluster::ExpertLayout;
 using cluster::kExpertReadTokens;
 using testing::RandomizeLayer;
 
-// Which place multiplies each route; fails unless that holds the expert, and
-// finds its slot.
+// The coordinate that multiplies each route. Fails unless the coordinate holds
+// the expert and finds its replica.
 struct Decision {
-  std::vector<int> places;    // By route.
-  std::vector<double> loads;  // By place.
+  std::vector<int> coordinates;  // By route.
+  std::vector<double> loads;     // By coordinate.
 };
 
 Decision Dispatch(const ExpertLayout& layout, int layer,
@@ -34,19 +34,21 @@ Decision Dispatch(const ExpertLayout& layout, int layer,
   ExpertDispatch dispatch;
   dispatch.Assign(layout, layer, ids, group_ends);
   const Decision decision = {
-      .places = {dispatch.places().begin(), dispatch.places().end()},
+      .coordinates = {dispatch.coordinates().begin(),
+                      dispatch.coordinates().end()},
       .loads = {dispatch.loads().begin(), dispatch.loads().end()}};
-  std::vector<int32_t> slots(ids.size());
-  for (int place = 0; place < layout.num_places(); ++place) {
-    dispatch.FindReplicas(layout, layer, place, ids, slots.data());
+  std::vector<int32_t> replicas(ids.size());
+  for (int coordinate = 0; coordinate < layout.num_coordinates();
+       ++coordinate) {
+    dispatch.FindReplicas(layout, layer, coordinate, ids, replicas.data());
     for (size_t i = 0; i < ids.size(); ++i) {
-      EXPECT_EQ(slots[i], decision.places[i] == place
-                              ? layout.IndexOf(layer, place, ids[i])
-                              : -1);
+      EXPECT_EQ(replicas[i], decision.coordinates[i] == coordinate
+                                 ? layout.IndexOf(layer, coordinate, ids[i])
+                                 : -1);
     }
   }
   for (size_t i = 0; i < ids.size(); ++i) {
-    EXPECT_GE(layout.IndexOf(layer, decision.places[i], ids[i]), 0);
+    EXPECT_GE(layout.IndexOf(layer, decision.coordinates[i], ids[i]), 0);
   }
   return decision;
 }
@@ -56,28 +58,28 @@ Decision DispatchEverywhere(const ExpertLayout& layout, int layer,
   return Dispatch(layout, layer, ids, {ids.size()});
 }
 
-// What the places have to do by ExpertCost, counted from the routes.
+// The work of each coordinate by ExpertCost, counted from the routes.
 std::vector<double> CountLoads(const ExpertLayout& layout,
                                const std::vector<int32_t>& ids,
-                               const std::vector<int>& places) {
+                               const std::vector<int>& coordinates) {
   std::vector<std::vector<int64_t>> rows(
-      layout.num_places(), std::vector<int64_t>(layout.num_experts()));
-  for (size_t i = 0; i < ids.size(); ++i) ++rows[places[i]][ids[i]];
+      layout.num_coordinates(), std::vector<int64_t>(layout.num_experts()));
+  for (size_t i = 0; i < ids.size(); ++i) ++rows[coordinates[i]][ids[i]];
   std::vector<double> loads;
-  for (const auto& of_place : rows) {
+  for (const auto& of_coordinate : rows) {
     int64_t sum = 0;
-    for (const int64_t count : of_place) sum += ExpertCost(count);
+    for (const int64_t count : of_coordinate) sum += ExpertCost(count);
     loads.push_back(static_cast<double>(sum));
   }
   return loads;
 }
 
-TEST(ExpertDispatchTest, EveryRouteHasOnePlaceWhateverTheLayout) {
+TEST(ExpertDispatchTest, EveryRouteHasOneCoordinateWhateverTheLayout) {
   std::mt19937_64 random(17);
   for (int round = 0; round < 300; ++round) {
     const int experts = 1 + static_cast<int>(random() % 40);
-    const int places = 1 + static_cast<int>(random() % 7);
-    ExpertLayout layout(2, experts, places);
+    const int num_coordinates = 1 + static_cast<int>(random() % 7);
+    ExpertLayout layout(2, experts, num_coordinates);
     RandomizeLayer(random, 1, &layout);
     std::vector<int32_t> ids(random() % 900);
     for (int32_t& id : ids) {
@@ -86,14 +88,14 @@ TEST(ExpertDispatchTest, EveryRouteHasOnePlaceWhateverTheLayout) {
           std::min(random() % experts, random() % experts));
     }
     const Decision decision = DispatchEverywhere(layout, 1, ids);
-    EXPECT_EQ(decision.loads, CountLoads(layout, ids, decision.places));
+    EXPECT_EQ(decision.loads, CountLoads(layout, ids, decision.coordinates));
   }
 }
 
 TEST(ExpertDispatchTest, WithoutCopiesTheLayoutDecides) {
   const ExpertLayout layout(1, 4, 2);
   const Decision decision = DispatchEverywhere(layout, 0, {3, 0, 2, 1, 1});
-  EXPECT_THAT(decision.places, ::testing::ElementsAre(1, 0, 1, 0, 0));
+  EXPECT_THAT(decision.coordinates, ::testing::ElementsAre(1, 0, 1, 0, 0));
   EXPECT_THAT(decision.loads, ::testing::ElementsAre(2 * kExpertReadTokens,
                                                      2 * kExpertReadTokens));
 }
@@ -104,7 +106,8 @@ TEST(ExpertDispatchTest, AFewTokensStayTogether) {
   // Expert 1 is read once, and not where expert 0 is read.
   const Decision decision =
       DispatchEverywhere(layout, 0, {1, 0, 1, 1, 1, 0, 1, 1});
-  EXPECT_THAT(decision.places, ::testing::ElementsAre(1, 0, 1, 1, 1, 0, 1, 1));
+  EXPECT_THAT(decision.coordinates,
+              ::testing::ElementsAre(1, 0, 1, 1, 1, 0, 1, 1));
 }
 
 TEST(ExpertDispatchTest, ManyTokensAreSharedEvenly) {
@@ -120,14 +123,15 @@ TEST(ExpertDispatchTest, ManyTokensAreSharedEvenly) {
 // as whole ones can, at most one above the others.
 TEST(ExpertDispatchTest, FullCopiesAreEven) {
   std::mt19937_64 random(3);
-  for (const int places : {2, 3, 5}) {
+  for (const int num_coordinates : {2, 3, 5}) {
     const int experts = 32;
-    ExpertLayout layout(1, experts, places);
+    ExpertLayout layout(1, experts, num_coordinates);
     std::vector<int32_t> all(experts);
     std::iota(all.begin(), all.end(), 0);
-    ASSERT_TRUE(
-        layout.SetLayer(0, std::vector<std::vector<int32_t>>(places, all))
-            .ok());
+    ASSERT_TRUE(layout
+                    .SetLayer(0, std::vector<std::vector<int32_t>>(
+                                     num_coordinates, all))
+                    .ok());
     std::vector<int32_t> ids(64);
     for (int32_t& id : ids) id = static_cast<int32_t>(random() % experts);
     const auto loads = DispatchEverywhere(layout, 0, ids).loads;
@@ -136,26 +140,26 @@ TEST(ExpertDispatchTest, FullCopiesAreEven) {
   }
 }
 
-TEST(ExpertDispatchTest, AFasterPlaceGetsMore) {
+TEST(ExpertDispatchTest, AFasterCoordinateGetsMore) {
   ExpertLayout layout(1, 2, 2);
   ASSERT_TRUE(layout.SetLayer(0, {{0, 1}, {0, 1}}).ok());
   ASSERT_TRUE(layout.SetSpeeds({30.0f, 10.0f}).ok());
   std::vector<int32_t> ids(400, 0);
   ids.insert(ids.end(), 400, 1);
   const Decision decision = DispatchEverywhere(layout, 0, ids);
-  EXPECT_NEAR(static_cast<double>(std::count(decision.places.begin(),
-                                             decision.places.end(), 0)),
+  EXPECT_NEAR(static_cast<double>(std::count(decision.coordinates.begin(),
+                                             decision.coordinates.end(), 0)),
               600, 2);
   EXPECT_NEAR(decision.loads[0], 600, 4);
   EXPECT_NEAR(decision.loads[1], 600, 4);
   // A few tokens stay together where they are done first.
-  EXPECT_THAT(DispatchEverywhere(layout, 0, {0, 0, 1}).places,
+  EXPECT_THAT(DispatchEverywhere(layout, 0, {0, 0, 1}).coordinates,
               ::testing::ElementsAre(0, 0, 0));
 }
 
-// What a place has beyond so many fair shares is dropped, the least weight
-// first and of equals the later route.
-TEST(ExpertDispatchTest, PlacesTakeNoMoreThanTheirCapacity) {
+// Routes beyond `capacity` fair shares of a coordinate are dropped, those of
+// the least weight first and among equals the later ones.
+TEST(ExpertDispatchTest, CoordinatesTakeNoMoreThanTheirCapacity) {
   const ExpertLayout layout(1, 4, 2);
   const std::vector<int32_t> ids = {0, 1, 0, 1, 0, 2};
   const std::vector<float> weights = {0.5f, 0.2f, 0.2f, 0.9f, 0.2f, 0.1f};
@@ -163,22 +167,22 @@ TEST(ExpertDispatchTest, PlacesTakeNoMoreThanTheirCapacity) {
   const auto limited = [&](double capacity) {
     dispatch.Assign(layout, 0, ids, {ids.size()});
     EXPECT_EQ(dispatch.dropped(), 0u);
-    dispatch.LimitPlaces(capacity, weights);
-    return std::vector<int32_t>(dispatch.places().begin(),
-                                dispatch.places().end());
+    dispatch.LimitRoutes(capacity, weights);
+    return std::vector<int32_t>(dispatch.coordinates().begin(),
+                                dispatch.coordinates().end());
   };
   EXPECT_THAT(limited(2), ::testing::ElementsAre(0, 0, 0, 0, 0, 1));
   EXPECT_EQ(dispatch.dropped(), 0u);
   EXPECT_THAT(limited(1), ::testing::ElementsAre(0, 0, -1, 0, -1, 1));
   EXPECT_EQ(dispatch.dropped(), 2u);
-  std::vector<int32_t> slots(ids.size());
-  dispatch.FindReplicas(layout, 0, 0, ids, slots.data());
-  EXPECT_THAT(slots, ::testing::ElementsAre(0, 1, -1, 1, -1, -1));
+  std::vector<int32_t> replicas(ids.size());
+  dispatch.FindReplicas(layout, 0, 0, ids, replicas.data());
+  EXPECT_THAT(replicas, ::testing::ElementsAre(0, 1, -1, 1, -1, -1));
   EXPECT_THAT(limited(0.1), ::testing::ElementsAre(-1, -1, -1, 0, -1, 1));
 }
 
-// Two groups of one place each that hold all experts: who has more tokens keeps
-// most of its own, and places are as busy as with one group.
+// Two groups of one coordinate each that hold all experts: who has more tokens
+// keeps most of its own, and coordinates are as busy as with one group.
 TEST(ExpertDispatchTest, TokensStayInTheirGroupWhereThatIsEven) {
   ExpertLayout layout(1, 2, 2);
   ASSERT_TRUE(layout.SetLayer(0, {{0, 1}, {0, 1}}).ok());
@@ -189,7 +193,7 @@ TEST(ExpertDispatchTest, TokensStayInTheirGroupWhereThatIsEven) {
     EXPECT_EQ(decision.loads, DispatchEverywhere(layout, 0, ids).loads);
     int64_t travel = 0;
     for (size_t i = 0; i < ids.size(); ++i) {
-      travel += decision.places[i] != (i < border ? 0 : 1);
+      travel += decision.coordinates[i] != (i < border ? 0 : 1);
     }
     EXPECT_EQ(travel, std::abs(static_cast<int64_t>(border) - 200))
         << "border " << border;

@@ -91,7 +91,8 @@ class WorkerServiceTest : public ::testing::Test {
     ASSERT_TRUE(status.ok()) << status.error_message();
   }
 
-  // Asks for layer 1 to lose no expert and to get none: the mesh has one place.
+  // Asks for layer 1 to lose no expert and to get none: the mesh has one
+  // coordinate.
   grpc::Status PrepareExperts(uint64_t epoch, uint64_t move, uint32_t layer = 1,
                               uint32_t experts = 16) {
     v1::PrepareExpertsRequest request;
@@ -99,8 +100,8 @@ class WorkerServiceTest : public ::testing::Test {
     request.set_move(move);
     v1::ExpertLayer* changed = request.mutable_layout()->add_layers();
     changed->set_layer(layer);
-    v1::ExpertPlace* place = changed->add_places();
-    for (uint32_t e = 0; e < experts; ++e) place->add_experts(e);
+    v1::ExpertCoordinate* coordinate = changed->add_coordinates();
+    for (uint32_t e = 0; e < experts; ++e) coordinate->add_experts(e);
     grpc::ClientContext context;
     const auto reader = stub_->PrepareExperts(&context, request);
     v1::PrepareExpertsProgress progress;

@@ -43,7 +43,7 @@ uint64_t LargestPart(const std::vector<Weights>& ranks, const MeshShape& mesh) {
   uint64_t largest = 0;
   for (size_t layer = 0; layer < ranks[0].layers.size(); ++layer) {
     uint64_t attention = 0, dense = 0, shared = 0;
-    std::vector<uint64_t> experts(mesh.num_places());
+    std::vector<uint64_t> experts(mesh.num_coordinates());
     for (size_t rank = 0; rank < ranks.size(); ++rank) {
       const LayerWeights& weights = ranks[rank].layers[layer];
       const AttentionWeights& a = weights.attention;
