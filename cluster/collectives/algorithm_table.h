@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The choice of the algorithm that carries an operation. It depends on the
-// operation, its bytes and the number of ranks, never on time: the order of a
-// sum, and so its last bits, must not change from run to run. All ranks of an
-// epoch agree in the table.
+// A table that chooses the algorithm of each collective operation. The choice
+// depends on the operation, its bytes and the number of ranks. It never depends
+// on time, so the order of a sum, and with it the sum's last bits, is equal in
+// every run. All ranks of an epoch have equal tables.
 #ifndef RINGFLEET_CLUSTER_COLLECTIVES_ALGORITHM_TABLE_H_
 #define RINGFLEET_CLUSTER_COLLECTIVES_ALGORITHM_TABLE_H_
 
@@ -16,16 +16,18 @@
 
 namespace ringfleet::cluster {
 
+// Largest number of ranks in a group.
 inline constexpr int kMaxGroupSize = 16;
 
-// Bytes of a share that a ring sends at a time (see ring.h). 0: the whole
-// share.
+// Bytes of one slice of a share in a ring (see ring.h). 0: a share is one
+// slice.
 inline constexpr uint64_t kDefaultRingSliceBytes = uint64_t{1} << 20;
-// Shorter slices would be a flood of frames.
+// Smallest allowed slice. Shorter slices would cost too many frames.
 inline constexpr uint64_t kMinRingSliceBytes = uint64_t{1} << 16;
 
-// Returns true if the algorithm carries the operation: two_shot all_reduce,
-// ring all but all_to_all and barrier, one_shot all but all_gather_matmul.
+// Returns true if `algorithm` can carry `operation`. Two shot carries
+// all_reduce only. A ring carries every operation but all_to_all and barrier.
+// One shot carries every operation but all_gather_matmul.
 bool Supports(Operation operation, Algorithm algorithm);
 
 // Returns true if the operation is fused with a product.
@@ -36,10 +38,11 @@ constexpr bool IsFused(Operation operation) {
 
 class AlgorithmTable {
  public:
-  // One operation between `size` ranks: one shot up to and with the first
-  // border, two shot up to and with the second, a ring above. A border of 0, or
-  // one that equals the border before, leaves its algorithm out. Borders count
-  // the bytes of the whole vector on the wire.
+  // The algorithms of one operation between `size` ranks. Both limits count the
+  // encoded bytes of the whole vector. Vectors of at most one_shot_max_bytes go
+  // by one shot, longer ones of at most two_shot_max_bytes by two shot, and all
+  // others by a ring. one_shot_max_bytes 0 leaves one shot out.
+  // two_shot_max_bytes equal to one_shot_max_bytes leaves two shot out.
   struct Row {
     Operation operation = Operation::kAllReduce;
     int size = 2;
@@ -49,37 +52,41 @@ class AlgorithmTable {
     bool operator==(const Row&) const = default;
   };
 
-  // Returns the borders of the alpha-beta model for 40 us per message at
-  // 10 Gbit/s, for every size and every operation that has a choice.
+  // Returns the default table. It has a row for every size and every operation
+  // with more than one algorithm. Its limits follow from an alpha-beta model
+  // with 40 us per message and 10 Gbit/s.
   static AlgorithmTable Default();
-  // Returns a table for benchmarks: `algorithm` for every operation that it
-  // carries, else the default.
+  // Returns a table for benchmarks. It chooses `algorithm` for every operation
+  // that `algorithm` can carry, and the default for the others.
   static AlgorithmTable Only(
       Algorithm algorithm, uint64_t ring_slice_bytes = kDefaultRingSliceBytes);
 
-  // Replaces rows of the default by `rows`. INVALID_ARGUMENT: an operation
-  // without a choice, a size outside 2..16, borders that do not ascend, a
-  // second row for one operation and size, or slices of less than
-  // kMinRingSliceBytes.
+  // Returns the default table, with each of `rows` in place of the default row
+  // of its operation and size. INVALID_ARGUMENT: an operation with one
+  // algorithm, a size outside 2..16, two_shot_max_bytes below
+  // one_shot_max_bytes, a second row for one operation and size, or
+  // ring_slice_bytes from 1 to kMinRingSliceBytes - 1.
   static absl::StatusOr<AlgorithmTable> FromRows(
       const std::vector<Row>& rows,
       uint64_t ring_slice_bytes = kDefaultRingSliceBytes);
   // Reads {"ring_slice_bytes":1048576,"rows":[{"operation":"all_reduce",
-  // "size":2,"one_shot_max_bytes":1048576,"two_shot_max_bytes":...}]}. The
-  // second border belongs to operations with a two_shot. ring_slice_bytes may
-  // be left out. Errors: those of FromRows; INVALID_ARGUMENT for other JSON.
+  // "size":2,"one_shot_max_bytes":1048576,"two_shot_max_bytes":...}]}. Only
+  // all_reduce has two_shot_max_bytes. ring_slice_bytes may be left out.
+  // Errors: those of FromRows. INVALID_ARGUMENT: the text is not such JSON.
   static absl::StatusOr<AlgorithmTable> FromJson(absl::string_view json);
-  // Reads a file. Errors name the file. Further errors: those of ReadTableFile.
+  // Reads a file with the JSON of FromJson. Errors: those of ReadTableFile and
+  // FromJson, with the path.
   static absl::StatusOr<AlgorithmTable> Load(const std::string& path);
   std::string ToJson() const;
 
-  // Returns one shot for a single rank, and the only algorithm of an operation
-  // that has no choice.
+  // Returns the algorithm for an operation of `bytes` encoded bytes between
+  // `size` ranks. A single rank gets one shot.
   Algorithm Choose(Operation operation, uint64_t bytes, int size) const;
 
   const std::vector<Row>& rows() const { return rows_; }
   uint64_t ring_slice_bytes() const { return ring_slice_bytes_; }
-  // Returns a hash for the epoch's configuration.
+  // Returns a hash by which the ranks of an epoch check that their tables are
+  // equal.
   uint64_t Hash() const;
 
   bool operator==(const AlgorithmTable&) const = default;
@@ -87,7 +94,7 @@ class AlgorithmTable {
  private:
   AlgorithmTable() = default;
 
-  std::vector<Row> rows_;  // By operation, then size; always complete.
+  std::vector<Row> rows_;  // Sorted by operation, then size; complete.
   uint64_t ring_slice_bytes_ = kDefaultRingSliceBytes;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All-gather: every rank ends with the shares of all, in rank order.
+// All-gather: every rank ends with the shares of all ranks, in rank order.
 #ifndef RINGFLEET_CLUSTER_COLLECTIVES_ALL_GATHER_H_
 #define RINGFLEET_CLUSTER_COLLECTIVES_ALL_GATHER_H_
 
@@ -12,16 +12,17 @@
 
 namespace ringfleet::cluster {
 
-// Sends the own share directly to all other ranks, and receives the other
-// shares. `share` may lie at its position in `output`, and is no longer read on
-// return. Format is ByteFormat with Value char, or WireFormat with Value float.
+// Sends this rank's `share` directly to all other ranks, and receives their
+// shares into `output`. `share` may lie at its position in `output`. No frame
+// points at `share` on return. Format is ByteFormat with Value char, or
+// WireFormat with Value float.
 template <typename Format, typename Value>
 absl::Status DirectAllGather(Exchange& exchange, const Format& format,
                              absl::Span<const Value> share,
                              absl::Span<Value> output,
                              absl::Span<const uint64_t> offsets);
 
-// Receives the shares that the other ranks send in `step` into `output`.
+// Receives into `output` the shares that the other ranks send in step `step`.
 template <typename Format, typename Value>
 absl::Status ReceiveShares(Exchange& exchange, const Format& format,
                            uint32_t step, absl::Span<Value> output,

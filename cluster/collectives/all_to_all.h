@@ -11,10 +11,12 @@
 namespace ringfleet::cluster {
 
 // Sends part r of `input` directly to rank r, and receives part r of `output`
-// from there. Each part is encoded by itself, from the start of a row, so an
-// arriving part does not depend on the parts of other ranks. The own part is
-// rounded as if it had been sent. Format is ByteFormat with Value char, or
-// WireFormat with Value float. The input is no longer read on return.
+// from rank r. Part r of `input` is [input_offsets[r], input_offsets[r + 1]).
+// Part r of `output` is [output_offsets[r], output_offsets[r + 1]). Rows of the
+// encoding start at the start of each part, so a part's encoding does not
+// depend on other parts. This rank's own part is rounded as if it had been
+// sent. Format is ByteFormat with Value char, or WireFormat with Value float.
+// No frame points at `input` on return.
 template <typename Format, typename Value>
 absl::Status DirectAllToAll(Exchange& exchange, const Format& format,
                             absl::Span<const Value> input,

@@ -9,9 +9,9 @@
 
 namespace ringfleet::cluster {
 
-// Sends the values of `root` directly to every other rank, and rounds its own
-// copy as it was sent. Nothing is read any more on return. The ring's broadcast
-// is in ring.h.
+// Sends the `values` of rank `root` directly to every other rank. The root
+// rounds its own copy to the format, too. No frame points at `values` on
+// return. ring.h has the ring's broadcast.
 absl::Status OneShotBroadcast(Exchange& exchange, const WireFormat& format,
                               int root, absl::Span<float> values);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Communicator::StreamingReduceScatter without a ring: a rank's summand of a
-// part goes to the owner of the part, which adds up.
+// Communicator::StreamingReduceScatter by one shot: each rank sends its summand
+// of a part to the part's owner. The owner adds the summands.
 #ifndef RINGFLEET_CLUSTER_COLLECTIVES_DIRECT_STREAMING_H_
 #define RINGFLEET_CLUSTER_COLLECTIVES_DIRECT_STREAMING_H_
 
@@ -11,11 +11,12 @@
 
 namespace ringfleet::cluster {
 
-// Requires two ranks or more. Each summand is encoded once, and sums are made
-// in rank order, as by DirectReduceScatter. In every step a rank sends two
-// parts and receives two, as on the ring, but no rank waits for a sum to pass
-// on. Frames that come before the own summands are computed are kept encoded;
-// between two ranks they stay in the transport.
+// Encodes each summand once and adds in rank order, as DirectReduceScatter
+// does. In every step a rank sends two parts and receives two parts. No rank
+// waits for a sum to pass on. With three ranks or more, a rank keeps the
+// encoded frames that arrive until its own summands are computed. With two
+// ranks, a frame stays in the transport until the rows that it is added to are
+// computed. Requires two ranks or more.
 absl::Status DirectStreamingReduceScatter(Exchange& exchange,
                                           const SplitRowsLayout& layout,
                                           const WireFormat& format,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One operation of a group, for the algorithms: frames between ranks of the
-// group. Each frame is checked to belong to this operation and to be the one
-// that comes next. The sender of another frame is blamed for the error.
+// Sends and receives the frames of one operation of a group, for the
+// algorithms. Checks that each received frame belongs to this operation and is
+// the next one from its sender. If a frame is not, the error names the sender.
 #ifndef RINGFLEET_CLUSTER_COLLECTIVES_EXCHANGE_H_
 #define RINGFLEET_CLUSTER_COLLECTIVES_EXCHANGE_H_
 
@@ -20,24 +20,25 @@
 
 namespace ringfleet::cluster {
 
-// A communicator's members: all ranks of the world, or one axis of the mesh.
-// A member's rank in the group is its position in `ranks`.
+// The members of a communicator: all ranks of the world, or the ranks along one
+// axis of the mesh. `ranks` has world ranks. A member's rank in the group is
+// its index in `ranks`, from 0.
 struct Group {
   uint32_t id = 0;
   std::vector<int> ranks;
 };
 
-// Returns the group of all ranks, in order. Mesh axes have other ids.
+// Returns the group of all ranks, in ascending order. Its id is 0.
 Group WorldGroup(int world_size);
 
-// Lives as long as one operation. Allocates nothing. Not thread-safe. Ranks are
-// those of the group.
+// One operation. Ranks in this class are ranks in the group. Allocates nothing.
+// Not thread-safe.
 class Exchange {
  public:
-  // `head` names the operation: group, sequence, op_descriptor, check, count.
-  // Each frame fills the other fields in. `bytes` counts the whole vector on
-  // the wire. All pointers must outlive the exchange. `recorder` and `trace`
-  // may be null.
+  // `head` has the fields that all frames of the operation share: group,
+  // sequence, op_descriptor, check and count. `bytes` is the encoded size of
+  // the whole vector. All pointers must outlive the exchange. `recorder` and
+  // `trace` may be null.
   Exchange(Transport* transport, const Group* group, int rank, FrameHeader head,
            uint64_t bytes, Deadline deadline, SendArena* arena,
            FlightRecorder* recorder, TraceRecorder* trace);
@@ -50,59 +51,61 @@ class Exchange {
   int size() const { return static_cast<int>(group_->ranks.size()); }
   int Wrap(int rank) const { return ((rank % size()) + size()) % size(); }
 
-  // Returns a block for `bytes` of encoded elements, free of earlier
-  // operations.
+  // Returns a block for `bytes` of encoded elements. No frame of an earlier
+  // operation points at it.
   absl::StatusOr<SendArena::Block*> NextBlock(size_t bytes);
   PayloadLedger& caller_ledger() { return arena_->caller(); }
-  // Returns memory for bytes that are not sent.
+  // Returns memory for `bytes` that are not sent.
   char* Scratch(size_t bytes) { return arena_->Scratch(bytes); }
-  // Waits until the caller's own memory is no longer being sent.
+  // Waits until no queued frame points at the caller's memory.
   absl::Status AwaitCallerMemory();
 
-  // A frame's position in the operation. `offset` counts bytes of the share
-  // that `step` exchanges.
+  // A frame's position in the operation. `offset` is the frame's first byte
+  // within the data of `step`.
   struct Place {
     uint32_t step = 0;
     uint64_t offset = 0;
   };
 
-  // Queues one frame. A frame with an empty `payload` lets ranks that have
-  // nothing to send meet and compare their operations. `payload` and `ledger`
-  // as for Transport::Send.
+  // Queues one frame. A rank without data sends a frame with an empty
+  // `payload`, so that the receiver can compare operations. Transport::Send
+  // explains `payload` and `ledger`.
   absl::Status Send(int to, Lane lane, Place place,
                     absl::Span<const char> payload, PayloadLedger& ledger);
 
-  // Queues one frame to every other rank. Each rank starts with the next one,
-  // which spreads the load over all links. The checksum is made once.
+  // Queues one frame to every other rank. Rank r starts with rank r + 1, which
+  // spreads the load over all links. The checksum is computed once.
   absl::Status SendToOthers(Place place, absl::Span<const char> payload,
                             PayloadLedger& ledger);
 
-  // Passes a received frame on in `step`, at the same offset.
+  // Queues a received frame to rank `to` as a frame of `step`, at its offset.
   absl::Status Forward(int to, Lane lane, uint32_t step,
                        const FrameBody& frame);
 
-  // Returns the next frame of `from`, which must be at `place` and hold
-  // `bytes`.
+  // Returns the next frame from rank `from`. The frame must be at `place` and
+  // hold `bytes`.
   //
-  // Errors: those of Transport::Receive. FAILED_PRECONDITION: `from` is in
-  // another operation, at another place, or sends another number of bytes.
+  // Errors: those of Transport::Receive. FAILED_PRECONDITION: the frame belongs
+  // to another operation, is at another place, or holds another number of
+  // bytes.
   absl::StatusOr<ReceivedFrame> Receive(int from, Lane lane, Place place,
                                         uint64_t bytes);
 
-  // Makes ReceiveAny leave the core to threads that compute.
+  // Makes ReceiveAny yield the core to computing threads while it waits.
   void SetBesideCompute() { beside_compute_ = true; }
 
-  // A lane of a rank that frames come from.
+  // A lane on which rank `from` sends to this rank.
   struct Incoming {
     int from = 0;
     Lane lane = Lane::kDirect;
   };
-  // Returns the next frame of any source and checks its operation. The caller
-  // checks its place with CheckPlace.
+  // Returns the next frame of any source, and sets `index` to its index in
+  // `sources`. Checks the frame's operation. The caller must check the frame's
+  // place with CheckPlace.
   absl::StatusOr<ReceivedFrame> ReceiveAny(absl::Span<const Incoming> sources,
                                            size_t* index);
-  // Receives beside threads that compute. Returns null when Transport::Wake was
-  // called. `sources` may be empty.
+  // Receives as ReceiveAny does, yielding the core to computing threads.
+  // Returns null if Transport::Wake was called. `sources` may be empty.
   absl::StatusOr<ReceivedFrame> ReceiveUnlessWoken(
       absl::Span<const Incoming> sources, size_t* index);
   absl::Status CheckPlace(const FrameBody& frame, int from, Place place,
@@ -119,12 +122,12 @@ class Exchange {
   // Returns an event without times. `peer` is a rank of the group; -1: none.
   TraceEvent Event(absl::string_view name, TraceEvent::Kind kind, int peer,
                    uint64_t bytes) const;
-  // Records the end of a wait, with `frame` of sources[index] or null.
+  // Records the end of `wait`. `frame` came from sources[index], or is null.
   void TraceReceived(TraceEvent wait, const ReceivedFrame& frame,
                      absl::Span<const Incoming> sources, size_t index);
-  // Ends the event of the frame that came last.
+  // Ends the trace event of the last received frame.
   void EndReceive();
-  // Adds the operation to the message of a missed deadline.
+  // Adds the operation's name to the message of a missed deadline.
   absl::Status NameOperation(const absl::Status& status) const;
   absl::Status CheckSameOperation(const FrameHeader& theirs, int peer,
                                   Lane lane) const;
@@ -136,7 +139,7 @@ class Exchange {
   const Deadline deadline_;
   SendArena* const arena_;
   FlightRecorder* const recorder_;
-  TraceRecorder* const trace_;  // Null unless it was on at the beginning.
+  TraceRecorder* const trace_;  // Null if it was off at construction.
   const TraceEvent::Thread thread_;
   const TraceScope operation_;
   TraceEvent receive_;  // Without a name: no frame has come.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cut of a vector into frames. Sender and receiver cut alike, so a frame
-// only says where it stands.
+// The cut of a vector into frames. Sender and receiver make equal cuts, so a
+// frame's header gives only the frame's offset.
 #ifndef RINGFLEET_CLUSTER_COLLECTIVES_FRAME_CUTS_H_
 #define RINGFLEET_CLUSTER_COLLECTIVES_FRAME_CUTS_H_
 
@@ -16,11 +16,11 @@
 
 namespace ringfleet::cluster {
 
-// The most elements of a frame. As float32 they fill its payload. One write at
-// a time is under way on a stream, and each frame waits until the frame before
-// has passed flow control. Between two ranks over loopback 1.8 MB take 0.88 to
-// 1.0 ms in frames of 64 to 256 KiB, and 0.68 ms in frames of 1 MiB
-// (perf/results/collectives.md).
+// Largest number of elements in a frame. As float32, they take
+// kMaxPayloadBytes. Long frames are faster: a stream has one write under way,
+// and each frame waits until flow control has let the previous frame pass.
+// Between two ranks over loopback, 1.8 MB take 0.68 ms in frames of 1 MiB, and
+// 0.88 to 1.0 ms in frames of 64 to 256 KiB (perf/results/collectives.md).
 inline constexpr size_t kMaxFrameElements = size_t{1} << 18;
 inline constexpr size_t kMaxFrameBytes = kMaxFrameElements * sizeof(float);
 
@@ -32,8 +32,8 @@ struct ElementRange {
   size_t size() const { return end - begin; }
 };
 
-// WireFormat's interface for bytes, which travel without conversion. An element
-// is a byte.
+// The format of bytes, with the interface of WireFormat. An element is a byte
+// and travels unchanged.
 class ByteFormat {
  public:
   static constexpr size_t kMaxElements = kMaxFrameBytes;
@@ -53,12 +53,13 @@ class ByteFormat {
   }
 };
 
-// Every format has a border within any run of this many elements.
+// Largest distance in elements between two neighbouring borders of a format. A
+// frame may start only at a border.
 inline constexpr size_t kMinFrameElements = 256;
 
 // Walks the frames of a range in order. An empty range has one empty frame. A
-// frame has at most `max_elements`, which must be kMinFrameElements or more
-// unless the format has a border at every element.
+// frame has at most `max_elements` elements. `max_elements` must be
+// kMinFrameElements or more, unless every element of the format is a border.
 template <typename Format>
 class FrameCursor {
  public:
@@ -68,15 +69,16 @@ class FrameCursor {
     FindEnd();
   }
 
-  // The elements of the frame.
+  // Returns the elements of the frame.
   ElementRange elements() const { return {begin_, end_}; }
-  // The number of elements before the frame.
+  // Returns the number of elements of the range before the frame.
   size_t consumed() const { return begin_ - range_.begin; }
-  // The offset of the frame's first byte in the encoded range.
+  // Returns the offset of the frame's first byte in the encoded range.
   uint64_t offset() const { return offset_; }
   size_t bytes() const { return format_.EncodedBytes(begin_, end_); }
 
-  // Goes to the next frame. Returns false if there is none.
+  // Goes to the next frame and returns true. Returns false if there is no next
+  // frame.
   bool Next() {
     if (end_ == range_.end) return false;
     offset_ += bytes();
@@ -86,7 +88,7 @@ class FrameCursor {
   }
 
  private:
-  // Returns the most elements whose payload a frame may carry.
+  // Returns the largest number of elements that fit in a frame.
   size_t MaxElements() const {
     if constexpr (requires { Format::kMaxElements; }) {
       return std::min(max_elements_, Format::kMaxElements);

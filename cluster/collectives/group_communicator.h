@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The collectives of one group over a transport.
+// Implements Communicator for one group over a transport.
 #ifndef RINGFLEET_CLUSTER_COLLECTIVES_GROUP_COMMUNICATOR_H_
 #define RINGFLEET_CLUSTER_COLLECTIVES_GROUP_COMMUNICATOR_H_
 
@@ -16,17 +16,18 @@
 
 namespace ringfleet::cluster {
 
-// Several communicators may share a transport if every two ranks enter their
-// common operations in the same order.
+// Several communicators may share a transport. Then every two ranks must call
+// the operations that both take part in, in the same order.
 //
-// A failed operation has aborted the transport with its cause. Buffers are the
-// caller's again, unless a peer that does not read holds a full socket. The
-// transport's destructor then releases the buffers.
+// An operation that fails aborts the transport with its error. On return no
+// frame points at the caller's buffers, unless a peer has stopped reading and
+// its socket is full. In such a case the transport's destructor releases the
+// buffers.
 class GroupCommunicator : public Communicator {
  public:
   // `transport`, `recorder` and `trace` must outlive the communicator.
-  // `recorder` and `trace` may be null. Requires that `group.ranks` are
-  // distinct ranks of the transport's world and contain its own.
+  // `recorder` and `trace` may be null. `group.ranks` must be distinct ranks of
+  // the transport's world and include the transport's own rank.
   GroupCommunicator(Transport* transport, Group group, AlgorithmTable table,
                     FlightRecorder* recorder, TraceRecorder* trace = nullptr);
 
@@ -74,14 +75,14 @@ class GroupCommunicator : public Communicator {
  private:
   Exchange Begin(const OpDescriptor& descriptor, uint64_t check, uint64_t count,
                  uint64_t bytes, Deadline deadline);
-  // Returns `status`. An error ends the epoch first.
+  // Returns `status`. If it is an error, first ends the epoch.
   absl::Status End(absl::Status status);
-  // Checks that `offsets` are shares of `limit` elements. Errors:
-  // INVALID_ARGUMENT.
+  // Checks that `offsets` cut `limit` elements into a share for each rank.
+  // Errors: INVALID_ARGUMENT.
   absl::Status CheckOffsets(absl::Span<const uint64_t> offsets,
                             uint64_t limit) const;
-  // Checks the offsets, that the own share has `own` elements, and that every
-  // offset is a border of the format.
+  // Calls CheckOffsets. Also checks that this rank's share has `own` elements,
+  // and that every offset is a border of the format.
   absl::Status CheckShares(absl::Span<const uint64_t> offsets, uint64_t limit,
                            size_t own, const WireFormat& format) const;
   template <typename Format, typename Value>
@@ -103,8 +104,8 @@ class GroupCommunicator : public Communicator {
   FlightRecorder* const recorder_;
   TraceRecorder* const trace_;
   const int rank_;
-  uint64_t sequence_ = 0;  // Operations begun.
-  bool begun_ = false;     // An operation runs.
+  uint64_t sequence_ = 0;  // Number of operations begun.
+  bool begun_ = false;     // True while an operation runs.
   SendArena arena_;
 };
 

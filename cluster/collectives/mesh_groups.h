@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The communicators of a mesh's axes.
+// The groups of ranks along a mesh's axes.
 #ifndef RINGFLEET_CLUSTER_COLLECTIVES_MESH_GROUPS_H_
 #define RINGFLEET_CLUSTER_COLLECTIVES_MESH_GROUPS_H_
 
@@ -8,11 +8,12 @@
 
 namespace ringfleet::cluster {
 
-// Returns the ranks of a rank's data group: all ranks if there is one group.
+// Returns the data group of `rank`: all ranks with the same position on the
+// data axis. With mesh.data == 1, returns WorldGroup.
 Group DataGroupOf(const MeshShape& mesh, int rank);
 
-// Returns the ranks that have the rank's coordinate within their data group, by
-// data group.
+// Returns one rank of each data group, in the order of the data groups: all
+// ranks with the position that `rank` has within its data group.
 Group DataAxisOf(const MeshShape& mesh, int rank);
 
 }  // namespace ringfleet::cluster

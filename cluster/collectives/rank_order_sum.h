@@ -10,13 +10,13 @@
 
 namespace ringfleet::cluster {
 
-// Computes sum[i] = partial of rank 0 + partial of rank 1 + ..., always in this
-// order and in float32. So the result does not depend on the order of arrival,
-// on the cut into frames, or on the rank that sums. Receives the frame at
-// `place` of every other rank. Each partial is added from the memory that
-// received it, once the partials of lower ranks have come. `own` is this rank's
-// encoded partial. With `sum_has_own`, `sum` holds the own partial already,
-// decoded.
+// Computes sum[i] = partial 0 + partial 1 + ..., always in this order and in
+// float32. Partial r is the encoded input of rank r for `elements`. So the
+// result does not depend on the order of arrival, on the cut into frames, or on
+// the rank that sums. Receives the frame at `place` from every other rank, in
+// rank order. Adds each partial directly from the transport's memory. `own` is
+// this rank's partial. If `sum_has_own`, `sum` already holds this rank's
+// partial, decoded.
 //
 // Errors: those of Exchange::Receive.
 absl::Status SumInRankOrder(Exchange& exchange, const WireFormat& format,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reduce-scatter: every rank ends with its own share of the sum.
+// Reduce-scatter: every rank ends with its own share of the sum over ranks.
 #ifndef RINGFLEET_CLUSTER_COLLECTIVES_REDUCE_SCATTER_H_
 #define RINGFLEET_CLUSTER_COLLECTIVES_REDUCE_SCATTER_H_
 
@@ -14,11 +14,12 @@
 
 namespace ringfleet::cluster {
 
-// Sends the partial of each share, rounded to the format, directly to the
-// share's owner in `step`. The owner adds in rank order, with its own partial
-// rounded as well. `share` may lie at its position in `input`. `reduced` is
-// called for every frame of the own share as soon as its sum is in `share`. The
-// caller's memory may be read until Exchange::AwaitCallerMemory returns.
+// Sends this rank's input for each share, rounded to the format, directly to
+// the share's owner as frames of `step`. The owner rounds its own input, too,
+// and adds in rank order. `share` may lie at its position in `input`. `reduced`
+// is called for each frame of this rank's share once the frame's sum is in
+// `share`. Frames may point at `input` until Exchange::AwaitCallerMemory
+// returns.
 absl::Status DirectReduceScatter(
     Exchange& exchange, const WireFormat& format, uint32_t step,
     absl::Span<const float> input, absl::Span<float> share,

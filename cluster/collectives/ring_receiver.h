@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two directions of a ring, and the reception of the frames that come along
-// them. All algorithms on a ring use it.
+// Receives the frames of both directions of a ring. All algorithms on a ring
+// use it.
 #ifndef RINGFLEET_CLUSTER_COLLECTIVES_RING_RECEIVER_H_
 #define RINGFLEET_CLUSTER_COLLECTIVES_RING_RECEIVER_H_
 
@@ -16,10 +16,10 @@
 
 namespace ringfleet::cluster {
 
-// One direction of the ring. Frames come in order, step by step.
+// One direction of the ring. Frames arrive in order, step by step.
 struct Flow {
   Lane lane = Lane::kRight;
-  int sign = 1;  // +1 leads to the next rank.
+  int sign = 1;  // to == rank + sign, from == rank - sign, modulo size.
   int to = 0;
   int from = 0;
 };
@@ -32,12 +32,14 @@ inline Flow FlowOf(const Exchange& exchange, Lane lane) {
 
 inline constexpr std::array<Lane, 2> kRingLanes = {Lane::kRight, Lane::kLeft};
 
-// Receives the frames of both lanes. A Schedule has:
-//   ElementRange Part(const Flow&, uint32_t step): the elements of a step;
-//   bool Encoded(uint32_t step): they travel in the format, else as float32;
-//   uint32_t FirstStep(flow): the number of the first step on the wire;
-//   Status Arrived(flow, step, cursor, frame).
-// Frames have at most `max_elements`.
+// Receives the frames of both lanes. `steps` has the number of steps of each
+// lane of kRingLanes. Frames have at most `max_elements` elements. Schedule
+// must have:
+//   ElementRange Part(const Flow&, uint32_t step): the elements of a step.
+//   bool Encoded(uint32_t step): true if the step's frames have the format,
+//   false if they have float32.
+//   uint32_t FirstStep(flow): the step number on the wire of step 0.
+//   Status Arrived(flow, step, cursor, frame): takes a frame.
 template <typename Format, typename Schedule>
 class RingReceiver {
  public:

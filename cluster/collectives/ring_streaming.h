@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ring's Communicator::StreamingAllGather and StreamingReduceScatter, for
-// products that are fused with them. Parts travel in the order of a published
-// TPU kernel (vllm-project/tpu-inference,
-// kernels/collectives/all_gather_matmul.py), which sends a whole part in a
-// step. Here a part is cut into frames that are passed on as they come, so that
-// a hop costs the time of a frame.
+// Communicator::StreamingAllGather and StreamingReduceScatter on a ring. Parts
+// travel in the order of a published TPU kernel (vllm-project/tpu-inference,
+// kernels/collectives/all_gather_matmul.py). The TPU kernel passes on whole
+// parts. Here a part is cut into frames, and a rank passes each frame on when
+// it arrives, so a hop costs the time of a frame.
 #ifndef RINGFLEET_CLUSTER_COLLECTIVES_RING_STREAMING_H_
 #define RINGFLEET_CLUSTER_COLLECTIVES_RING_STREAMING_H_
 
@@ -15,13 +14,14 @@
 
 namespace ringfleet::cluster {
 
-// Requires two ranks or more. `own` has the own rows.
+// Implements Communicator::StreamingAllGather. Requires two ranks or more.
 absl::Status RingStreamingAllGather(Exchange& exchange,
                                     const SplitRowsLayout& layout,
                                     absl::Span<const char> own,
                                     StreamingReceiver& receiver);
 
-// Requires two ranks or more. Sums travel as float32.
+// Implements Communicator::StreamingReduceScatter. Sums travel as float32.
+// Requires two ranks or more.
 absl::Status RingStreamingReduceScatter(Exchange& exchange,
                                         const SplitRowsLayout& layout,
                                         StreamingSource& source);

@@ -13,34 +13,35 @@
 
 namespace ringfleet::cluster {
 
-// Memory for elements that a communicator encodes, to send or to keep. Blocks
-// take turns, so an operation only waits for the frames of an operation a few
-// before it. The arena grows to the largest operation, then allocates nothing.
-// The arena may be destroyed while frames are under way. Belongs to the thread
-// of the operations.
+// Memory for elements that a communicator encodes, to send or to keep.
+// Operations use the kBlocks blocks in turn, so an operation waits only for
+// frames sent kBlocks operations earlier. The arena grows until it holds the
+// largest operation, then allocates nothing. It may be destroyed while frames
+// still point at it. Only the thread that calls the operations may use it.
 class SendArena {
  public:
-  // One-shot operations follow each other faster than a slow link drains.
+  // Several blocks, because one-shot operations follow each other faster than a
+  // slow link sends their frames.
   static constexpr size_t kBlocks = 4;
 
   struct Block {
     char* data() const { return memory; }
 
-    char* memory = nullptr;  // Kept by the ledger.
+    char* memory = nullptr;  // Owned by `ledger`.
     size_t capacity = 0;
     PayloadLedger ledger;
   };
 
-  // Returns a block of at least `bytes` that nothing refers to. Errors: those
-  // of Transport::AwaitReleased.
+  // Returns a block of at least `bytes` at which no frame points. Waits for it
+  // if necessary. Errors: those of Transport::AwaitReleased.
   absl::StatusOr<Block*> Next(Transport& transport, size_t bytes,
                               Deadline deadline);
 
-  // Counts the references to the caller's memory if it is sent without a copy.
+  // Returns the ledger of frames that point at the caller's memory.
   PayloadLedger& caller() { return caller_; }
 
-  // Returns memory for bytes that are never sent. Every operation gets the same
-  // memory.
+  // Returns memory of `bytes` that are never sent. The next call returns the
+  // same memory or frees it.
   char* Scratch(size_t bytes);
 
  private:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Splits the rows of a matrix over ranks, and each rank's rows into two parts.
+// Splits the rows of a matrix over ranks, and each rank's rows (a shard) into
+// two parts.
 #ifndef RINGFLEET_CLUSTER_COLLECTIVES_SPLIT_ROWS_H_
 #define RINGFLEET_CLUSTER_COLLECTIVES_SPLIT_ROWS_H_
 
@@ -11,12 +12,13 @@
 
 namespace ringfleet::cluster {
 
-// The two parts of a shard: kLeft has the first rows, kRight the rest. A gather
-// sends kLeft parts to the left and kRight parts to the right. A reduction
-// sends each part the opposite way.
+// The two parts of a shard. kLeft has the first rows, kRight the rest. On a
+// ring, a gather sends kLeft parts to rank r - 1 and kRight parts to rank
+// r + 1. A reduction sends kLeft parts to rank r + 1 and kRight parts to rank
+// r - 1.
 enum class Side : uint8_t { kLeft = 0, kRight = 1 };
 
-// One part of one rank's rows.
+// One part of one rank's rows. `shard` is the rank.
 struct ShardPart {
   int shard = 0;
   Side side = Side::kLeft;
@@ -24,9 +26,9 @@ struct ShardPart {
   bool operator==(const ShardPart&) const = default;
 };
 
-// Gives rank q the rows from floor(q rows / ranks) up to floor((q + 1) rows /
-// ranks). An odd number of rows makes the left part longer by a row. Parts and
-// shards may be empty.
+// Gives rank q the rows [q * rows / ranks, (q + 1) * rows / ranks), both
+// rounded down. If a shard has an odd number of rows, its left part is one row
+// longer than its right part. Parts and shards may be empty.
 class SplitRows {
  public:
   SplitRows(size_t rows, int ranks)
@@ -47,7 +49,7 @@ class SplitRows {
   }
 
  private:
-  // floor(q rows / ranks), without overflow.
+  // Returns q * rows / ranks, rounded down, without overflow.
   size_t FirstRow(size_t q) const {
     return rows_ / ranks_ * q + rows_ % ranks_ * q / ranks_;
   }
@@ -56,11 +58,12 @@ class SplitRows {
   size_t ranks_;
 };
 
-// Returns the frame size of a reduction that no tuning measured: a sixteenth of
-// a part, clamped to 64 to 512 KiB. A short last frame arrives soon, and short
-// frames soon give a ring's next rank bytes to pass on. A frame costs 10 to 20
-// us of CPU time, and more beside a product. Level-2 caches hold two directions
-// of the longest frames.
+// Returns the bytes of a frame of a reduction that was not tuned: a sixteenth
+// of a part, but 64 to 512 KiB. Short frames make the wait for the last frame
+// short, and a ring's next rank can pass on a short frame early. Frames below
+// 64 KiB would cost too much CPU time: 10 to 20 us each, and more while a
+// product runs. Frames above 512 KiB, one of each direction, would not fit the
+// level-2 cache.
 inline size_t DefaultSumSegmentBytes(size_t rows, int ranks, size_t row_bytes) {
   const size_t parts = 2 * static_cast<size_t>(ranks);
   const size_t part_bytes = (rows + parts - 1) / parts * row_bytes;
@@ -68,10 +71,10 @@ inline size_t DefaultSumSegmentBytes(size_t rows, int ranks, size_t row_bytes) {
                             size_t{512} << 10);
 }
 
-// Returns the frame size of a gather that no tuning measured. A part is cut
-// into three frames, or fewer if three would have less than about 16 KiB each.
-// So rows do not wait for later rows, and few rows are left to multiply when
-// the last frame has come.
+// Returns the bytes of a frame of a gather that was not tuned. A part is cut
+// into three frames, or into fewer so that a frame has about 16 KiB or more.
+// The receiver multiplies the rows of a frame while later frames arrive, and
+// has few rows left to multiply after the last frame.
 inline size_t DefaultRowSegmentBytes(size_t rows, int ranks, size_t row_bytes) {
   constexpr size_t kLeastBytes = size_t{16} << 10;
   const size_t parts = 2 * static_cast<size_t>(ranks);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cut of rows into frames by the streaming operations, the same on all
-// ranks.
+// The size of frames in StreamingAllGather and StreamingReduceScatter. Equal on
+// all ranks.
 #ifndef RINGFLEET_CLUSTER_COLLECTIVES_SPLIT_ROWS_FRAMES_H_
 #define RINGFLEET_CLUSTER_COLLECTIVES_SPLIT_ROWS_FRAMES_H_
 
@@ -13,8 +13,9 @@
 
 namespace ringfleet::cluster {
 
-// Returns the elements of a frame, at most `most`. A frame has whole rows, of
-// `row_bytes` on the wire, if one row fits.
+// Returns the number of elements of a frame, at most `most`. A frame has whole
+// rows, unless a row has more than `most` elements. A row has `row_bytes` bytes
+// on the wire.
 inline size_t FrameElements(const SplitRowsLayout& layout, size_t row_bytes,
                             size_t most, size_t default_segment_bytes) {
   const size_t row = layout.row_size;
@@ -31,7 +32,7 @@ inline size_t RowFrameBytes(const SplitRowsLayout& layout, int ranks) {
       DefaultRowSegmentBytes(layout.rows, ranks, layout.row_size));
 }
 
-// Returns the elements of a frame of sums.
+// Returns the number of elements of a frame of sums.
 inline size_t SumFrameElements(const SplitRowsLayout& layout, int ranks,
                                const WireFormat& format) {
   const size_t row_bytes = format.EncodedBytes(0, layout.row_size);
