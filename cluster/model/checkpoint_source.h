@@ -16,37 +16,40 @@
 
 namespace ringfleet::cluster {
 
-// The facts in a checkpoint's headers, however its bytes come about.
+// The contents of a checkpoint as its headers give them: files, configuration
+// and tensors.
 struct CheckpointContents {
   struct File {
     std::string name;
     uint64_t size = 0;
-    int64_t modified_ns = 0;    // 0: made when it is asked for.
-    uint64_t header_bytes = 0;  // With the length before it.
+    int64_t modified_ns = 0;    // 0: a synthetic file.
+    uint64_t header_bytes = 0;  // Includes the 8 bytes of the length.
     XXH128_hash_t header_hash = {};
   };
-  std::string model;  // A folder, or the name of a synthetic model.
+  std::string model;  // Path of a folder, or name of a synthetic model.
   std::vector<File> files;
   std::optional<std::string> config;  // Text of config.json.
-  std::optional<std::string> index;   // And model.safetensors.index.json.
+  std::optional<std::string> index;   // Text of model.safetensors.index.json.
   absl::flat_hash_map<std::string, TensorInfo> tensors;
-  absl::flat_hash_map<std::string, std::string> unsupported;  // Name to dtype.
+  absl::flat_hash_map<std::string, std::string> unsupported;  // Name -> dtype.
 };
 
-// The bytes of a checkpoint's files: read from a folder, fetched from other
-// hosts, or made when asked for. Immutable; thread-safe.
+// Reads the files of a checkpoint. An implementation reads a folder, fetches
+// from other hosts, or generates synthetic bytes. Immutable and thread-safe.
 class CheckpointSource {
  public:
   virtual ~CheckpointSource() = default;
   const CheckpointContents& contents() const { return contents_; }
 
-  // Bytes [offset, offset + size) of a file, its header included; the range
-  // lies in the file. DATA_LOSS when the file is no longer what was opened.
+  // Reads bytes [offset, offset + size) of file `file`, an index into
+  // contents().files. Offset 0 is the start of the file, before its header. The
+  // range must lie in the file. DATA_LOSS: the file has changed since it was
+  // opened.
   virtual absl::Status Read(int file, uint64_t offset, size_t size,
                             void* destination) const = 0;
 
-  // Reads `count` ranges of `size` bytes that begin `stride` bytes apart, and
-  // stores them one behind the other.
+  // Reads `count` ranges of `size` bytes into consecutive memory. Range i
+  // begins at offset + i * stride.
   virtual absl::Status ReadRows(int file, uint64_t offset, size_t size,
                                 uint64_t stride, size_t count,
                                 char* destination) const {
@@ -57,9 +60,9 @@ class CheckpointSource {
     return status;
   }
 
-  // True if the bytes of a file come from other hosts.
+  // Returns true if the bytes of a file come from other hosts.
   virtual bool Fetches(int /*file*/) const { return false; }
-  // Bytes that came from other hosts so far, of all files.
+  // Returns the bytes of all files that have come from other hosts so far.
   virtual uint64_t bytes_fetched() const { return 0; }
 
  protected:

@@ -6,17 +6,20 @@
 
 namespace ringfleet::cluster {
 
-// Tokens whose products take as long as reading an expert's weights once: 44 MB
-// of int8 against 44 million products a token, on cores that read 20 GB/s.
+// Number of tokens at which an expert's products take as long as reading its
+// weights once. Measured with an expert of 44 MB int8, which takes 44 million
+// multiply-adds a token, on cores that read 20 GB/s.
 inline constexpr int64_t kExpertReadTokens = 16;
 
-// Rounds in which a step's tokens are dealt out to replicas. Each round deals
-// one expert's tokens against the last load of all other experts, because the
-// first choices do not know the last choices.
+// Number of rounds that deal a step's tokens to replicas. A round deals the
+// tokens of one expert after another, by the load that all other experts put on
+// each host. Several rounds are needed, because the first round deals the first
+// experts before it knows the load of the last ones.
 inline constexpr int kDealRounds = 3;
 
-// Returns the cost of an expert with `tokens` in a step for its host, in
-// tokens.
+// Returns the time that an expert with `tokens` tokens takes in a step. The
+// unit is the time of one token's products. The time is 0 without tokens, and
+// at least kExpertReadTokens otherwise, because the weights are read.
 inline int64_t ExpertCost(int64_t tokens) {
   if (tokens == 0) return 0;
   return tokens > kExpertReadTokens ? tokens : kExpertReadTokens;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank's part of a machine, and its times for products and attention. Times
-// follow from rates that `doctor` measured there, or from two rates (reads and
-// int8 products) and the proportions of one machine of perf/results.
+// A rank's part of a machine, and the times that its products and attention
+// take. The times follow from rates that `doctor` measured on the machine.
+// Without measured rates they follow from two rates, of reads and of int8
+// products; all other rates are scaled from a machine of perf/results.
 #ifndef RINGFLEET_CLUSTER_MODEL_HOST_SPEC_H_
 #define RINGFLEET_CLUSTER_MODEL_HOST_SPEC_H_
 
@@ -15,29 +16,33 @@
 
 namespace ringfleet::cluster {
 
-// Rows of activations of the products whose rate stands for all.
+// Number of activation rows in the products that give
+// HostSpec::int8_ops_per_second and the rates of other weight forms.
 inline constexpr int kLargeRows = 128;
 
-// Heads of the attention whose rate is measured.
+// Numbers of attention heads at which `doctor` measures attention.
 inline constexpr double kManyHeads = 128;
 inline constexpr double kFewHeads = 16;
 
-// Int8 products of so many rows with weights that are read from memory.
+// The rate of int8 products of `rows` activation rows, with weights read from
+// memory.
 struct ProductRate {
   double rows = 0;
-  double ops_per_second = 0;  // A multiply-add is two.
+  double ops_per_second = 0;  // A multiply-add is two operations.
 };
 
-// Operations a second of one rank while all of its host work.
+// Operations a second of one rank, measured while all ranks of its host work.
 struct MeasuredRates {
-  // By ascending rows, from one row on, kLargeRows among them.
+  // Ascending by rows. The first entry has 1 row. One entry has kLargeRows.
   std::vector<ProductRate> products;
-  // Products of kLargeRows rows with weights of other forms.
+  // Products of kLargeRows rows with weights of int4, bf16 and float32.
   double int4 = 0;
   double bf16 = 0;
   double f32 = 0;
-  // Attention with kManyHeads heads over a bf16 cache, and with kFewHeads. The
-  // absorbed rates include reading the cache.
+  // Attention over a bf16 cache. Absorbed attention computes with latents,
+  // materialized attention with keys and values of each head. absorbed_few has
+  // kFewHeads heads, the others kManyHeads. Absorbed rates include reading the
+  // cache.
   double absorbed = 0;
   double absorbed_few = 0;
   double materialized = 0;
@@ -45,40 +50,42 @@ struct MeasuredRates {
   double absorbed_f32_cache = 0;
   double materialized_f32_cache = 0;
 
-  // The rate of products with kLargeRows rows, if it is among them.
+  // Returns the rate in `products` for kLargeRows rows, or nullopt.
   std::optional<double> large() const;
 };
 
 struct HostSpec {
   std::string name;
   uint64_t memory_bytes = 0;         // For weights, cache and buffers.
-  double read_bytes_per_second = 0;  // By all its threads together.
-  double int8_ops_per_second = 0;    // In products with kLargeRows rows.
+  double read_bytes_per_second = 0;  // All threads together.
+  double int8_ops_per_second = 0;    // With kLargeRows rows.
   int threads = 1;
   std::optional<MeasuredRates> measured;
 };
 
-// Measured on two Zen 4 cores, where nothing else is known; perf/results/
-// products.md: 765 / 2.
+// Int8 operations a second of one core, assumed for hosts without a
+// measurement. Two Zen 4 cores reach 765e9 (perf/results/products.md).
 inline constexpr double kInt8OpsPerCore = 383e9;
 
-// Seconds of a product of `rows` rows with `weights` weights, which have
-// `bytes` bytes in this form.
+// Returns the seconds of a product of `rows` activation rows with a matrix of
+// `weights` numbers. The matrix takes `bytes` bytes in `form`.
 double ProductSeconds(const HostSpec& host, kernels::WeightForm form,
                       double weights, double bytes, double rows);
 
-// `operations` of attention with `heads` heads over `bytes` bytes of cache.
+// The size of one attention: `operations` of `heads` heads over `bytes` bytes
+// of cache.
 struct AttentionWork {
   double operations = 0;
   double bytes = 0;
   double heads = 0;
   kernels::Dtype cache = kernels::Dtype::kBf16;
-  bool expanded = false;  // Keys and values of each head, not the latents.
+  bool expanded = false;  // Over keys and values per head, not latents.
 };
-// Seconds of such attention.
+// Returns the seconds that `work` takes.
 double AttentionSeconds(const HostSpec& host, const AttentionWork& work);
 
-// The least of each: a host that is as slow and as small as any. Requires one.
+// Returns a host with the least of every field over `hosts`. `hosts` must not
+// be empty.
 HostSpec LeastOf(const std::vector<HostSpec>& hosts);
 
 }  // namespace ringfleet::cluster

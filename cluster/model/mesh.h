@@ -8,24 +8,26 @@
 
 namespace ringfleet::cluster {
 
-// More ranks than this are not tested, and a ring over them is slow.
+// Largest number of ranks. More ranks are not tested, and a ring over them is
+// slow.
 inline constexpr int kMaxWorkers = 16;
 
-// Ranks are arranged as data x expert x tensor, tensor fastest.
+// The sizes of the three axes. The rank at (d, e, t) is
+// (d * expert + e) * tensor + t.
 struct MeshShape {
   int data = 1;
   int expert = 1;
   int tensor = 1;
   int world_size() const { return data * expert * tensor; }
-  // Ranks of a data group.
+  // Returns the number of ranks in a data group.
   int group_size() const { return expert * tensor; }
-  // Coordinates on data x expert. The `tensor` ranks of one coordinate share
-  // the columns of its experts.
+  // Returns the number of coordinates on data x expert. The `tensor` ranks of
+  // one coordinate divide the columns of its experts.
   int num_coordinates() const { return data * expert; }
 };
 
-// Parses "1x4x2": DATAxEXPERTxTENSOR.
-// Errors: INVALID_ARGUMENT: not that, or an axis that is not 1 to kMaxWorkers.
+// Parses "1x4x2": DATAxEXPERTxTENSOR. INVALID_ARGUMENT: another text, or an
+// axis that is not 1 to kMaxWorkers.
 absl::StatusOr<MeshShape> ParseMesh(absl::string_view text);
 
 }  // namespace ringfleet::cluster

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The dimensions and choices of a DeepSeek-V2/V3/R1 model, read from the
-// hub's config.json and validated, and the sampling defaults beside it.
-// Members keep the names of config.json (DeepSeek-V2, arXiv:2405.04434;
-// DeepSeek-V3, arXiv:2412.19437).
+// The dimensions and choices of a DeepSeek-V2/V3/R1 model, read from
+// config.json and validated, and the sampling defaults of
+// generation_config.json. Members have their names in config.json (DeepSeek-V2,
+// arXiv:2405.04434; DeepSeek-V3, arXiv:2412.19437).
 #ifndef RINGFLEET_CLUSTER_MODEL_MODEL_SPEC_H_
 #define RINGFLEET_CLUSTER_MODEL_MODEL_SPEC_H_
 
@@ -16,7 +16,7 @@
 
 namespace ringfleet::cluster {
 
-// Longer files are refused.
+// Largest accepted config.json.
 inline constexpr uint64_t kMaxConfigBytes = 1 << 20;
 
 enum class ScoringFunc { kSoftmax, kSigmoid };
@@ -63,25 +63,26 @@ struct ModelSpec {
   int max_position_embeddings = 0;
   bool tie_word_embeddings = false;
   int num_nextn_predict_layers = 0;
-  // Rows and columns that share one scale of an fp8 weight; 0: no fp8.
+  // Size of the block of an fp8 weight that has one scale. 0: no fp8.
   int weight_block_rows = 0;
   int weight_block_columns = 0;
   std::optional<uint32_t> bos_token_id;
   std::vector<uint32_t> eos_token_ids;
 
   int qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
-  // Numbers cached per position and layer.
+  // Returns the number of values that the cache has per position and layer.
   int cache_row() const { return kv_lora_rank + qk_rope_head_dim; }
   bool IsMoeLayer(int layer) const {
     return n_routed_experts > 0 && layer >= first_k_dense_replace &&
            layer % moe_layer_freq == 0;
   }
-  // dq^-0.5, times the square of YaRN's attention factor where it applies.
+  // Returns qk_head_dim()^-0.5, times the square of YaRN's attention factor if
+  // the model uses YaRN.
   double SoftmaxScale() const;
 };
 
-// Sampling defaults of generation_config.json. A field that the file lacks and
-// do_sample false mean greedy.
+// The sampling defaults of generation_config.json. Sampling is greedy
+// (temperature 0) unless the file has do_sample true.
 struct GenerationDefaults {
   double temperature = 0;
   int top_k = 0;
@@ -90,10 +91,11 @@ struct GenerationDefaults {
   std::vector<uint32_t> eos_token_ids;  // Empty: those of config.json.
 };
 
-// Errors:
-//   INVALID_ARGUMENT: malformed JSON, a missing or impossible value (names the
-//     field, the value and what is expected), an architecture that is not
-//     DeepSeek-V2 or V3 (names it), attention_bias true, another hidden_act.
+// Reads the text of config.json. Errors:
+//   INVALID_ARGUMENT: malformed JSON; a missing or impossible value (names the
+//     field, the value and the expected value); an architecture other than
+//     DeepSeek-V2 or V3 (names the architecture); attention_bias true; a
+//     hidden_act other than silu.
 absl::StatusOr<ModelSpec> ParseModelSpec(absl::string_view json);
 absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(
     absl::string_view json);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of a DeepSeek checkpoint's tensors: name, shape, how ranks divide
-// it, how published files store it, and its form in a worker's memory. Loader,
-// sizes, synthetic checkpoints, parameter counts, plans and inspections read
-// this table and no other.
+// The table of a DeepSeek checkpoint's tensors. Each entry has a tensor's name,
+// shape, split over ranks, form in published files and form in a worker's
+// memory. Loader, sizes, synthetic checkpoints, parameter counts, plans and
+// inspections read this table and no other.
 #ifndef RINGFLEET_CLUSTER_MODEL_MODEL_TENSORS_H_
 #define RINGFLEET_CLUSTER_MODEL_MODEL_TENSORS_H_
 
@@ -26,15 +26,16 @@ enum class WeightClass : uint8_t {
   kRouter,
   kNorms,
   kHead,
-  kMtp,  // All of the multi-token prediction layers.
+  kMtp,  // Every tensor of multi-token prediction layers.
 };
 inline constexpr int kNumWeightClasses = 9;
 
-// "embedding", "attention", "dense_mlp", ...
+// Returns "embedding", "attention", "dense_mlp", ....
 absl::string_view WeightClassName(WeightClass weight_class);
 
-// The purpose of a tensor in the model. A layer has at most one tensor of each
-// role, and every expert one of each expert's role.
+// The purpose of a tensor in the model. A layer has at most one tensor of a
+// role. kExpertGate, kExpertUp and kExpertDown are exceptions: a layer has one
+// of each for every expert.
 enum class TensorRole : uint8_t {
   kEmbedding,
   kFinalNorm,
@@ -43,7 +44,7 @@ enum class TensorRole : uint8_t {
   kPostAttentionNorm,
   kQA,
   kQANorm,
-  kQB,  // Or the one query product of a model without q_lora_rank.
+  kQB,  // q_b_proj; q_proj in a model without q_lora_rank.
   kKvA,
   kKvANorm,
   kKvB,
@@ -59,7 +60,7 @@ enum class TensorRole : uint8_t {
   kSharedGate,
   kSharedUp,
   kSharedDown,
-  // In a multi-token prediction layer only.
+  // In multi-token prediction layers only.
   kMtpEmbeddingNorm,
   kMtpHiddenNorm,
   kMtpProjection,
@@ -68,8 +69,8 @@ enum class TensorRole : uint8_t {
   kMtpHeadCopy,
 };
 
-// The side of a tensor that ranks divide, and the range of their ShardPlan that
-// divides it.
+// The rows or columns of a tensor that are split over ranks, and the range of
+// ShardPlan by which they are split.
 enum class Split : uint8_t {
   kNone,  // Replicated.
   kHeadRows,
@@ -78,29 +79,31 @@ enum class Split : uint8_t {
   kDenseColumns,
   kSharedRows,
   kSharedColumns,
-  kExpertRows,  // In each expert that the rank has.
+  kExpertRows,  // In each expert of the rank.
   kExpertColumns,
   kVocabRows,
 };
 
-// The form in published files. Other files may have f32, bf16 or f16.
+// The form of a tensor in published files. Other checkpoints may have f32, bf16
+// or f16 instead.
 enum class StoredForm : uint8_t {
   kBf16,
   kF32,
-  kFp8Blocks,  // fp8 with block scales if the configuration has blocks.
+  kFp8Blocks,  // fp8 with block scales, or bf16 if config.json has no blocks.
 };
 
 enum class MemoryForm : uint8_t {
   kNotLoaded,
   kVector,    // float32.
-  kLookup,    // Rows that are looked up: bf16, or f32 if stored wider.
+  kLookup,    // Rows for look-up: bf16, or f32 if stored wider.
   kRouter,    // float32 rows.
-  kMatrix,    // A product in the fleet's dtype, or in that of its experts.
-  kKeyValue,  // A kMatrix, and beside it W_UK of each head transposed.
+  kMatrix,    // For products, in the dtype of the fleet or of its experts.
+  kKeyValue,  // kMatrix, plus a transposed copy of W_UK of each head.
 };
 
 struct ModelTensor {
-  // Behind TensorGroup::prefix. "experts.*." stands for each routed expert.
+  // The checkpoint's name without TensorGroup::prefix. "experts.*." stands for
+  // each routed expert.
   absl::string_view name;
   TensorRole role = TensorRole::kFinalNorm;
   WeightClass weight_class = WeightClass::kNorms;
@@ -109,60 +112,63 @@ struct ModelTensor {
   MemoryForm memory = MemoryForm::kVector;
   int64_t rows = 0;  // 0: a vector [columns].
   int64_t columns = 0;
-  bool is_tied = false;  // Read from a tensor that has another role, too.
+  bool is_tied = false;  // Reads a tensor that has another role, too.
 
   bool is_vector() const { return rows == 0; }
   bool each_expert() const {
     return split == Split::kExpertRows || split == Split::kExpertColumns;
   }
   bool may_be_fp8() const { return stored == StoredForm::kFp8Blocks; }
-  // Numbers in the tensor, or in one expert's.
+  // Returns the number of values in the tensor, or in one expert's tensor.
   int64_t elements() const { return (is_vector() ? 1 : rows) * columns; }
-  // As files store it: [columns], or [rows, columns].
+  // Returns the shape in files: [columns], or [rows, columns].
   std::vector<int64_t> shape() const;
 };
 
-// Embedding, last norm and head; names are complete. A tied head is here, under
-// the embedding's name.
+// Returns embedding, last norm and head. Their names need no prefix. A tied
+// head has the embedding's name.
 std::vector<ModelTensor> RootTensors(const ModelSpec& spec);
-// One decoder layer.
+// Returns the tensors of one decoder layer.
 std::vector<ModelTensor> LayerTensors(const ModelSpec& spec, bool is_moe);
-// One multi-token prediction layer (DeepSeek-V3, arXiv:2412.19437, section
-// 2.2), with its own copies of embedding and head; all of class kMtp.
+// Returns the tensors of one multi-token prediction layer (DeepSeek-V3,
+// arXiv:2412.19437, section 2.2), with its own copies of embedding and head.
+// All have the class kMtp.
 std::vector<ModelTensor> MtpTensors(const ModelSpec& spec);
 
-// Tensors with one prefix in front of their names.
+// Tensors whose names have one prefix.
 struct TensorGroup {
-  std::string prefix;  // "model.layers.N.", or empty.
+  std::string prefix;  // "model.layers.N.", or "" for root tensors.
   int layer = -1;      // N; -1: none.
   bool is_moe = false;
   std::vector<ModelTensor> tensors;
 };
 
-// All tensors in the order of a packed shard: embedding, decoder layers, norm
-// and head, multi-token prediction layers.
+// Returns all tensors in the order of a packed shard: embedding, decoder
+// layers, norm and head, multi-token prediction layers.
 std::vector<TensorGroup> AllTensors(const ModelSpec& spec);
-// The group of one layer. Multi-token prediction layers are behind the others.
+// Returns the group of one layer, from 0. Multi-token prediction layers follow
+// the num_hidden_layers decoder layers.
 TensorGroup TensorsOfLayer(const ModelSpec& spec, int layer);
 
-// A tensor of a group, for one of several experts if there is one each.
+// A tensor of a group. If each expert has one, the tensor of one expert.
 struct OrderedTensor {
   const ModelTensor* tensor = nullptr;
-  int expert = -1;  // From 0; -1: of no expert.
+  int expert = -1;  // From 0; -1: not an expert's tensor.
 };
-// A group's tensors in the order of a packed shard, with those of one expert
-// together. The group must outlive what is returned.
+// Returns a group's tensors in the order of a packed shard. The tensors of one
+// expert follow each other. The group must outlive the result.
 std::vector<OrderedTensor> InOrder(const TensorGroup& group,
                                    size_t num_experts);
 
-// "model.layers.N."
+// Returns "model.layers.N." for layer N.
 std::string LayerPrefix(int layer);
-// The name in the checkpoint. `expert` counts if there is one tensor each.
+// Returns the name in the checkpoint. Ignores `expert` unless each expert has a
+// tensor.
 std::string TensorName(absl::string_view prefix, const ModelTensor& tensor,
                        int expert);
 
-// The part of a tensor, or of one expert's, that a rank has. A vector has the
-// rows {0, 1}.
+// A rank's part of a tensor, or of one expert's tensor. Rows of a vector are
+// {0, 1}.
 struct LocalSlice {
   Range rows;
   Range columns;
@@ -170,8 +176,8 @@ struct LocalSlice {
 LocalSlice LocalSliceOf(const ModelTensor& tensor, const ModelSpec& spec,
                         const ShardPlan& plan);
 
-// True if no computation needs the tensor, so that a checkpoint may hold it in
-// vain: the table lists such names with the reason.
+// Returns true if the table lists the tensor among those that no computation
+// needs. A checkpoint may have such a tensor.
 bool IsIgnored(const ModelSpec& spec, absl::string_view name);
 
 }  // namespace ringfleet::cluster

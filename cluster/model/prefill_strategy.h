@@ -10,23 +10,25 @@
 
 namespace ringfleet::cluster {
 
-// Rows per rank from which a product's weights are worth reading once more for
-// the price of one more collective.
+// Least number of rows per rank at which sharding a step's rows over ranks
+// pays. With fewer rows the extra reading of weights and the extra collective
+// cost more than they save.
 inline constexpr size_t kMinShardedRows = 32;
 
-// True if experts get enough of `rows` tokens to read their last weights, a
-// third of all, once more for these tokens: least_sharded_rows / 2 each in the
-// mean.
+// Returns true if `rows` tokens give an expert least_sharded_rows / 2 tokens or
+// more on average. So many tokens are worth reading an expert's down weights, a
+// third of its weights, once more.
 bool ExpertsHaveRows(const ModelSpec& spec, size_t rows,
                      size_t least_sharded_rows = kMinShardedRows);
 
-// Returns the name that flags and cluster files have.
+// Returns the strategy's name in flags and cluster files.
 absl::string_view PrefillStrategyName(v1::PrefillStrategy strategy);
 
-// Decides how `ranks` ranks share out a step: REPLICATED, SEQUENCE_PARALLEL or
-// WEIGHT_GATHER. Only the fleet's strategy, the step's rows and its longest
-// span count, so that all ranks decide alike. A step without a span of a prompt
-// is always replicated.
+// Returns the strategy for one step of `ranks` ranks: REPLICATED,
+// SEQUENCE_PARALLEL or WEIGHT_GATHER. `strategy` is the fleet's. A step is
+// REPLICATED if ranks is 1 or if its longest span has one row. AUTO becomes
+// SEQUENCE_PARALLEL from kMinShardedRows rows per rank on, and else REPLICATED.
+// All arguments are equal on all ranks, so all ranks choose one strategy.
 v1::PrefillStrategy StrategyOfStep(v1::PrefillStrategy strategy, size_t rows,
                                    size_t longest_span, int ranks);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers and bytes of a published checkpoint, by the table of model_tensors.h.
+// Counts the parameters and bytes of a published checkpoint, by the table of
+// model_tensors.h.
 #ifndef RINGFLEET_CLUSTER_MODEL_PUBLISHED_SIZES_H_
 #define RINGFLEET_CLUSTER_MODEL_PUBLISHED_SIZES_H_
 
@@ -11,21 +12,23 @@
 namespace ringfleet::cluster {
 
 struct CheckpointSizes {
-  // By WeightClass.
-  uint64_t parameters[kNumWeightClasses] = {};  // Without scales.
-  uint64_t bytes[kNumWeightClasses] = {};       // In files, with scales.
-  uint64_t scales = 0;                          // Numbers, not parameters.
-  // All of the main model, as models are usually counted.
+  // Indexed by WeightClass.
+  uint64_t parameters[kNumWeightClasses] = {};  // Scales are not counted.
+  uint64_t bytes[kNumWeightClasses] = {};       // In files; scales are counted.
+  uint64_t scales = 0;                          // Number of scales.
+  // Returns the parameters of all classes but kMtp.
   uint64_t main_parameters() const;
-  uint64_t all_bytes() const;  // MTP layers and their copies included.
+  // Returns the bytes of all classes.
+  uint64_t all_bytes() const;
 };
-// As published: fp8 blocks with float32 scales where the configuration names
-// blocks, else bf16; routers' biases float32. Without headers' bytes.
+// Returns the sizes of the published form: fp8 blocks with float32 scales if
+// config.json has blocks, else bf16. Router biases are float32. Headers of
+// files are not counted.
 CheckpointSizes PublishedSizes(const ModelSpec& spec);
 
-// Weights of the model: embedding, head (unless tied), norms, routers with
-// their biases, all experts. Without multi-token prediction layers and without
-// scales, as models are usually counted (R1: 671 B).
+// Returns main_parameters() of PublishedSizes: the parameters as usually
+// counted (R1: 671 B). A tied head, multi-token prediction layers and scales
+// are not counted.
 uint64_t CountParameters(const ModelSpec& spec);
 
 }  // namespace ringfleet::cluster

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The slice of every weight that a rank owns. Splits are as even as integers
-// allow, for any world size: a rank may own no head, expert or column at all.
+// allow, for any number of ranks. A rank may own no head, expert or column.
 #ifndef RINGFLEET_CLUSTER_MODEL_SHARD_PLAN_H_
 #define RINGFLEET_CLUSTER_MODEL_SHARD_PLAN_H_
 
@@ -13,7 +13,7 @@
 
 namespace ringfleet::cluster {
 
-// [begin, end)
+// The integers from `begin` to end - 1.
 struct Range {
   int begin = 0;
   int end = 0;
@@ -21,40 +21,43 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-// a / b, rounded up. Requires a >= 0 and b > 0.
+// Returns a / b, rounded up. Requires a >= 0 and b > 0.
 constexpr int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Part `index` of `total` items cut into `parts`:
+// Returns part `index`, from 0, of `total` items cut into `parts`:
 // [floor(index * total / parts), floor((index + 1) * total / parts)).
 Range SplitRange(int total, int parts, int index);
 
-// The parts of the model that one rank owns. A data group is a whole model but
-// for the experts, with sequences and caches of its own.
+// The parts of the model that one rank owns. A data group has its own sequences
+// and caches, and a copy of all weights but the experts. The table says over
+// which axes each weight is split:
 //
 //   heads, shared expert, dense layers, vocabulary   over expert x tensor
 //   experts, by an ExpertLayout                      over data x expert
 //   columns of an expert                             over tensor
 //   q_a, kv_a, router, norms, embedding              replicated
 //
-// Heads divide the rows of q_b (or q_proj) and kv_b and the columns of o_proj.
+// A split over heads splits the rows of q_b (or q_proj) and kv_b, and the
+// columns of o_proj.
 struct ShardPlan {
   MeshShape mesh;
   int rank = 0;
   int data_group = 0;
   Range heads;
   int expert_coordinate = 0;  // On data x expert.
-  Range experts;         // Where each is once and consecutive ones together.
-  Range expert_columns;  // In moe_intermediate_size.
-  Range shared_columns;  // In n_shared_experts * moe_intermediate_size.
-  Range dense_columns;   // In intermediate_size.
+  Range experts;              // In a layout with one replica of each expert.
+  Range expert_columns;       // In moe_intermediate_size.
+  Range shared_columns;       // In n_shared_experts * moe_intermediate_size.
+  Range dense_columns;        // In intermediate_size.
   Range vocab;
 };
 
-// Errors: INVALID_ARGUMENT for a rank outside the mesh or an empty axis.
+// Returns the plan of one rank. INVALID_ARGUMENT: a rank outside the mesh, or
+// an axis below 1.
 absl::StatusOr<ShardPlan> PlanShard(const ModelSpec& spec,
                                     const MeshShape& mesh, int rank);
 
-// The plans of all ranks. Requires a mesh that PlanShard takes.
+// Returns the plans of all ranks. PlanShard must accept the mesh.
 std::vector<ShardPlan> PlanAllShards(const ModelSpec& spec,
                                      const MeshShape& mesh);
 

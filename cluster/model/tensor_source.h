@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The seam between the format of a checkpoint's files and those who read its
-// tensors.
+// The interface through which the loader and others read a checkpoint's
+// tensors, whatever the format of its files.
 #ifndef RINGFLEET_CLUSTER_MODEL_TENSOR_SOURCE_H_
 #define RINGFLEET_CLUSTER_MODEL_TENSOR_SOURCE_H_
 
@@ -19,42 +19,45 @@
 
 namespace ringfleet::cluster {
 
-// A tensor of a checkpoint: how its values are encoded, its shape, and where
-// its bytes lie.
+// A tensor of a checkpoint: its encoding, its shape and the position of its
+// bytes.
 struct TensorInfo {
   std::string name;
   kernels::Dtype dtype;
   std::vector<int64_t> shape;
-  int file = 0;         // Index into the checkpoint's files.
+  int file = 0;         // Index into the checkpoint's files, from 0.
   uint64_t offset = 0;  // From the start of the file.
   uint64_t bytes = 0;
 };
 
-// A rectangle of a tensor, and what the tensor must be.
+// A rectangle of a tensor, and the shape and encoding that the tensor must
+// have.
 struct TensorSlice {
   std::string name;
-  std::vector<int64_t> shape;  // Wanted: [columns], or [rows, columns].
-  Range rows;                  // {0, 1} of a vector.
+  std::vector<int64_t> shape;  // The tensor's: [columns], or [rows, columns].
+  Range rows;                  // {0, 1} for a vector.
   Range columns;
   // True if fp8 with block scales is allowed (arXiv:2412.19437, section 3.3).
   bool may_be_fp8 = false;
-  // Rows and columns of a block, as config.json has them; 0: it has none.
+  // Rows and columns of an fp8 block, from config.json. 0: config.json has
+  // none.
   int block_rows = 0;
   int block_columns = 0;
 };
 
-// Takes the rows of a slice; rows count from the slice's first.
+// Takes the rows of a slice. Row 0 is the first row of the slice.
 class RowSink {
  public:
   virtual ~RowSink() = default;
-  // Takes a row as codes. False, with nothing taken, when the sink wants
-  // floats; TakeFloats comes next then.
+  // Takes a row as fp8 codes and returns true. Returns false and takes nothing
+  // if the sink wants floats. The caller then calls TakeFloats with the row.
   virtual bool TakeCodes(int64_t row, const kernels::F8Row& codes) = 0;
-  // Takes a row as float32 [columns of the slice].
+  // Takes a row as float32. `values` has one value for each column of the
+  // slice.
   virtual void TakeFloats(int64_t row, const float* values) = 0;
 };
 
-// Memory of one thread that reads rows.
+// Working memory of a thread that calls OpenSlice::Read.
 struct RowBuffer {
   static constexpr size_t kBytes = size_t{1} << 20;
   std::unique_ptr<char[]> bytes =
@@ -62,46 +65,48 @@ struct RowBuffer {
   std::vector<float> row;
 };
 
-// A slice that is found and checked. Immutable, thread-safe.
+// A slice whose tensor has been found and checked. Immutable and thread-safe.
 class OpenSlice {
  public:
   virtual ~OpenSlice() = default;
 
-  // Bytes that one row of the slice has in the source.
+  // Returns the bytes of one row of the slice in the checkpoint.
   virtual int64_t row_bytes() const = 0;
 
-  // Reads rows [rows.begin, rows.end) of the tensor, which lie in the slice, in
-  // order. Nothing but the bytes of the slice is read.
+  // Reads rows [rows.begin, rows.end) of the tensor, in order, and gives them
+  // to `sink`. The rows must lie in the slice. Only bytes of the slice are
+  // read.
   //
-  // Errors: DATA_LOSS names tensor, place and value if a value is NaN or
-  // exceeds the slice's limit; those of the files.
+  // Errors: those of reading files. DATA_LOSS: a value is NaN or exceeds the
+  // limit of Open; names the tensor, the value and its row and column.
   virtual absl::Status Read(Range rows, RowBuffer* buffer,
                             RowSink* sink) const = 0;
 };
 
-// The tensors of one checkpoint. Immutable, thread-safe.
+// The tensors of one checkpoint. Immutable and thread-safe.
 class TensorSource {
  public:
   virtual ~TensorSource() = default;
 
-  // Errors: NOT_FOUND; INVALID_ARGUMENT for an encoding that cannot be read.
+  // Returns a tensor by its name. NOT_FOUND: no such tensor. INVALID_ARGUMENT:
+  // a tensor whose encoding cannot be read.
   virtual absl::StatusOr<const TensorInfo*> Find(
       absl::string_view name) const = 0;
-  // All names, sorted.
+  // Returns the names of all tensors, sorted.
   virtual std::vector<std::string> Names() const = 0;
-  // The file that a tensor of this source is in.
+  // Returns the name of the file that has `tensor`, a tensor of this source.
   virtual const std::string& FileName(const TensorInfo& tensor) const = 0;
 
-  // Opens a slice whose values must not exceed `limit` in magnitude.
+  // Opens a slice. The magnitude of its values must not exceed `limit`.
   //
-  // Errors: DATA_LOSS: the tensor is missing, or has another shape or encoding
-  // than the slice wants; its scales are missing, have another shape, or are
-  // not finite and positive or zero. INVALID_ARGUMENT: the blocks are too
-  // small.
+  // Errors: DATA_LOSS: the tensor is missing, or its shape or encoding differs
+  // from the slice's. DATA_LOSS: the tensor's scales are missing, have a wrong
+  // shape, or include a negative or infinite value or NaN. INVALID_ARGUMENT:
+  // the fp8 blocks are so small that their scales take too much memory.
   virtual absl::StatusOr<std::unique_ptr<const OpenSlice>> Open(
       const TensorSlice& slice, float limit) const = 0;
 
-  // True also for a tensor that Find cannot read.
+  // Returns true if the tensor exists, even if its encoding cannot be read.
   bool Contains(absl::string_view name) const {
     return !absl::IsNotFound(Find(name).status());
   }

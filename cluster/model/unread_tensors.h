@@ -11,17 +11,17 @@
 
 namespace ringfleet::cluster {
 
-// Returns the sorted names of tensors that belong to computed layers but that
-// no computation reads: the table of model_tensors.h neither has nor ignores
-// such a tensor. Layers from `used_layers` on are not computed. An unread
-// tensor means that the model differs from its configuration, such as a model
-// with biases, or with static scales of activations.
+// Returns the sorted names of the checkpoint's unread tensors. The table of
+// model_tensors.h neither has nor ignores an unread tensor. Tensors of layers
+// from `used_layers` on are never unread, because these layers are not
+// computed. An unread tensor means that the model differs from its
+// configuration. Examples are biases and static scales of activations.
 std::vector<std::string> FindUnreadTensors(const ModelSpec& spec,
                                            const TensorSource& source,
                                            int used_layers);
 
-// Checks that FindUnreadTensors finds none. Errors: DATA_LOSS names the first
-// unread tensor and says how many there are.
+// Checks that there is no unread tensor. DATA_LOSS: names the first unread
+// tensor and gives their number.
 absl::Status CheckAllRead(const ModelSpec& spec, const TensorSource& source,
                           int used_layers);
 
