@@ -9,13 +9,13 @@
 
 namespace ringfleet::cluster {
 
-// Lists the files that make the checkpoint in a folder: config.json, the index
-// if there is one, and the *.safetensors files. All of them exist. Only the
-// index has been read.
+// Returns the names of the checkpoint's files in a folder: config.json, the
+// index if there is one, and the *.safetensors files. Checks that every file
+// can be opened. Reads only the index.
 //
-// Errors: NOT_FOUND names the folder or file that is missing; a synthetic model
-// has none. DATA_LOSS, INVALID_ARGUMENT, PERMISSION_DENIED: the folder, its
-// index or a file is of no use.
+// Errors: NOT_FOUND: names the missing folder or file. A synthetic model has no
+// folder. DATA_LOSS, INVALID_ARGUMENT, PERMISSION_DENIED: the folder, its index
+// or a file cannot be used.
 absl::StatusOr<std::vector<std::string>> ListCheckpointFiles(
     const std::string& model_dir);
 

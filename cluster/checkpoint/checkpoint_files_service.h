@@ -14,23 +14,24 @@
 
 namespace ringfleet::cluster {
 
-// Most bytes of a call, so that a call ends soon.
+// Largest number of bytes of a call. A call must end soon.
 inline constexpr uint64_t kMaxServedBytes = 8 << 20;
-// Bytes of a chunk of a call's stream, as many as pay with gRPC.
+// Bytes of a chunk in a call's stream. Larger chunks are not faster with gRPC.
 inline constexpr uint64_t kServedChunkBytes = 256 << 10;
 
-// Serves CheckpointFiles. Files are opened by the checkpoint's own names, never
-// by a caller's name. A name that is a link is followed, as in the hub's
-// caches. A file must not have changed since it was found to be a part of the
-// checkpoint. Between calls no file is open.
+// Serves CheckpointFiles. Opens only files that ListCheckpointFiles returns,
+// never a path that the caller gives. Follows symbolic links, because caches of
+// the Hugging Face hub have them. Refuses a file that has changed since the
+// folder was listed. Keeps no file open between calls.
 //
-// Each of at most kMaxCalls calls holds two chunks. The service keeps only
-// names beside the chunks. Thread-safe.
+// Runs at most kMaxCalls calls of Read. Each holds two chunks in memory.
+// Between calls the service keeps only names and identities of files.
+// Thread-safe.
 class CheckpointFilesService final : public v1::CheckpointFiles::Service {
  public:
   static constexpr int kMaxCalls = 32;
 
-  // Serves this folder, and no other, from the next call on. Opens nothing.
+  // Makes all later calls serve this folder only. Opens no file.
   void Serve(const std::string& folder);
 
   grpc::Status List(grpc::ServerContext* context,
@@ -41,7 +42,7 @@ class CheckpointFilesService final : public v1::CheckpointFiles::Service {
                     grpc::ServerWriter<v1::FileChunk>* writer) override;
 
  private:
-  // The state in which a folder was found.
+  // The files of a folder and their identity when the folder was listed.
   struct Listing;
 
   static absl::StatusOr<std::shared_ptr<const Listing>> MakeListing(
@@ -55,8 +56,8 @@ class CheckpointFilesService final : public v1::CheckpointFiles::Service {
   CondVar changed_;
   std::string folder_ ABSL_GUARDED_BY(mu_);                      // Empty: none.
   std::shared_ptr<const Listing> listing_ ABSL_GUARDED_BY(mu_);  // Or null.
-  bool listing_now_ ABSL_GUARDED_BY(mu_) = false;  // One call looks.
-  int calls_ ABSL_GUARDED_BY(mu_) = 0;             // In Read.
+  bool listing_now_ ABSL_GUARDED_BY(mu_) = false;  // A call lists it.
+  int calls_ ABSL_GUARDED_BY(mu_) = 0;             // Running Read calls.
 };
 
 }  // namespace ringfleet::cluster

@@ -11,15 +11,17 @@
 
 namespace ringfleet::cluster {
 
-// Opens the checkpoint in a folder and validates all headers: length, JSON,
-// dtypes, shapes against byte counts, offsets inside the file and not
-// overlapping, index against contents. With `fetcher`, files that the folder
-// lacks are fetched, and the folder need not exist.
+// Opens the checkpoint in a folder and validates all headers. Length, JSON and
+// dtypes must be valid. Byte ranges must have the sizes of their shapes, lie in
+// the file and not overlap. The index must agree with the headers. `fetcher`
+// may be null. Otherwise files that the folder lacks are fetched, and the
+// folder need not exist.
 //
-// Errors: NOT_FOUND (no checkpoint), DATA_LOSS (corrupt, truncated, a file of
-// the index is missing, or a file here has another size than at the fetcher's
-// hosts), INVALID_ARGUMENT; each names file, value and expectation. Those of
-// `fetcher`.
+// Errors: those of `fetcher`. NOT_FOUND: no checkpoint. DATA_LOSS: a file is
+// corrupt or truncated, a file of the index is missing, or a file's size
+// differs from that at the fetcher's sources. INVALID_ARGUMENT: those of
+// FindCheckpointLayout. Messages name the file, the value and the expected
+// value.
 absl::StatusOr<std::unique_ptr<CheckpointSource>> OpenCheckpointFolder(
     const std::string& model_dir,
     std::unique_ptr<const CheckpointFetcher> fetcher = nullptr);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compares the tensors of a checkpoint with the tensors that its configuration
-// asks for. Reads headers only.
+// requires. Reads headers only.
 #ifndef RINGFLEET_CLUSTER_CHECKPOINT_MODEL_INSPECTION_H_
 #define RINGFLEET_CLUSTER_CHECKPOINT_MODEL_INSPECTION_H_
 
@@ -18,27 +18,32 @@ namespace ringfleet::cluster {
 
 struct TensorTally {
   uint64_t tensors = 0;
-  uint64_t parameters = 0;  // Without the scales of fp8 blocks.
-  uint64_t bytes = 0;       // With them.
+  uint64_t parameters = 0;
+  uint64_t bytes = 0;
 };
 
 struct ModelInspection {
-  // By WeightClass, of tensors that the configuration asks for.
+  // Required tensors that the checkpoint has, indexed by WeightClass. Scales of
+  // fp8 blocks add to tensors and bytes, but not to parameters.
   std::array<TensorTally, kNumWeightClasses> classes = {};
+  // All tensors that are not required.
   TensorTally unexpected_tally;
-  std::map<std::string, TensorTally> dtypes;  // All tensors.
-  std::map<std::string, TensorTally> files;   // By name; data, not headers.
-  // All sorted.
-  std::vector<std::string> missing;  // Names.
-  // "NAME: shape [1, 2], want [3, 4]". Unread tensors (unread_tensors.h) are
-  // here and in `unexpected`.
+  // All tensors, by dtype.
+  std::map<std::string, TensorTally> dtypes;
+  // All tensors, by file name. Headers are not counted.
+  std::map<std::string, TensorTally> files;
+  // Sorted names of required tensors that the checkpoint lacks.
+  std::vector<std::string> missing;
+  // Sorted faults of tensors: "NAME: shape [1, 2], want [3, 4]". Each unread
+  // tensor (unread_tensors.h) is a fault.
   std::vector<std::string> wrong;
-  std::vector<std::string> unexpected;  // Names.
-  // True: the checkpoint has a tensor of a multi-token prediction layer.
-  // Otherwise these layers are not asked for, because generation does not need
+  // Sorted names of tensors that are not required.
+  std::vector<std::string> unexpected;
+  // True if the checkpoint has a tensor of a multi-token prediction layer. If
+  // false, these layers are not required, because generation does not need
   // them.
   bool has_mtp = false;
-  // True: a worker can load the checkpoint, as far as headers tell.
+  // Returns true if a worker can load the checkpoint, as far as headers tell.
   bool ok() const { return missing.empty() && wrong.empty(); }
 };
 ModelInspection InspectModel(const ModelSpec& spec, const TensorSource& source);

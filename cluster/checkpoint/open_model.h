@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a model's name to its specification, defaults and tensors. A name is a
-// folder, or a synthetic model (synthetic_model.h). No other file knows which
-// formats there are.
+// Opens a model by its name: specification, sampling defaults and tensors. A
+// model's name is the path of a folder, or the name of a synthetic model
+// (synthetic_model.h). No other file knows which formats there are.
 #ifndef RINGFLEET_CLUSTER_CHECKPOINT_OPEN_MODEL_H_
 #define RINGFLEET_CLUSTER_CHECKPOINT_OPEN_MODEL_H_
 
@@ -18,19 +18,18 @@
 namespace ringfleet::cluster {
 
 // Returns the text of one of a model's small files, such as config.json.
-// Errors: NOT_FOUND: the model has no such file. Those of ReadSmallFile and
-// ParseSyntheticModel.
+// NOT_FOUND: the model has no such file. Other errors: those of ReadSmallFile
+// and ParseSyntheticModel.
 absl::StatusOr<std::string> ReadModelFile(const std::string& model,
                                           absl::string_view name,
                                           uint64_t max_bytes);
 
-// Returns the model's config.json, parsed. Errors: NOT_FOUND: the file is
-// absent. Those of ParseModelSpec.
+// Parses the model's config.json. NOT_FOUND: the file is absent. Other errors:
+// those of ParseModelSpec.
 absl::StatusOr<ModelSpec> LoadModelSpec(const std::string& model);
 
-// Returns the model's generation_config.json, parsed. Without the file, returns
-// the defaults.
-// Errors: those of ParseGenerationDefaults.
+// Parses the model's generation_config.json. Without the file, returns
+// GenerationDefaults(). Errors: those of ParseGenerationDefaults.
 absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(
     const std::string& model);
 
@@ -39,18 +38,18 @@ absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpoint(
     const std::string& model);
 
-// Opens the tensors of a folder. Missing files, maybe all of them, are fetched
-// from other hosts. Errors: those of OpenCheckpointFolder.
+// Opens the tensors of a folder. Fetches files that the folder lacks. The
+// folder may lack all files. Errors: those of OpenCheckpointFolder.
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenFetchedCheckpoint(
     const std::string& folder,
     std::unique_ptr<const CheckpointFetcher> fetcher);
 
-// Returns the model's name for any process of this host: an absolute path, or a
-// synthetic model's name as it is.
+// Returns the model's name with an absolute path, valid in any process of this
+// host. Returns a synthetic model's name unchanged.
 std::string AbsoluteModel(const std::string& model);
 
-// Returns true if two names mean one model: paths that lead to one folder, or
-// synthetic models with equal values.
+// Returns true if two names mean one model. The names are then paths of one
+// folder, or names of synthetic models with equal values.
 bool IsSameModel(const std::string& a, const std::string& b);
 
 }  // namespace ringfleet::cluster

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads a checkpoint in the hub's format: *.safetensors files, with
-// model.safetensors.index.json when there are several. Opening reads headers
-// only. Weights are read by byte range, so that a worker touches only its own.
-// A synthetic checkpoint (synthetic_model.h) is read in this way without files.
+// Reads a checkpoint in the format of the Hugging Face hub: *.safetensors
+// files, with model.safetensors.index.json if there are several. Opening reads
+// headers only. Weights are read by byte range, so a worker reads only its own
+// weights. Synthetic checkpoints (synthetic_model.h) are read through this
+// class, too.
 #ifndef RINGFLEET_CLUSTER_CHECKPOINT_SAFETENSORS_H_
 #define RINGFLEET_CLUSTER_CHECKPOINT_SAFETENSORS_H_
 
@@ -22,7 +23,7 @@ namespace ringfleet::cluster {
 // Immutable and thread-safe once open.
 class Checkpoint final : public TensorSource {
  public:
-  // open_model.h opens the source.
+  // OpenCheckpoint (open_model.h) makes `source`.
   explicit Checkpoint(std::unique_ptr<const CheckpointSource> source);
   ~Checkpoint() override;
 
@@ -36,43 +37,45 @@ class Checkpoint final : public TensorSource {
   // DATA_LOSS: the file has become shorter.
   absl::Status Read(const TensorInfo& tensor, uint64_t offset, size_t size,
                     void* destination) const;
-  // Reads `count` ranges of `size` bytes that begin `stride` bytes apart, and
-  // nothing between them, and stores them one behind the other.
+  // Reads `count` ranges of `size` bytes into consecutive memory. Range i
+  // begins at byte offset + i * stride of the tensor's data. Bytes between
+  // ranges are not read.
   absl::Status ReadRows(const TensorInfo& tensor, uint64_t offset, size_t size,
                         uint64_t stride, size_t count, char* destination) const;
-  // Returns the bytes of tensors that were read from files of this host.
+  // Returns the number of bytes of tensors read from files of this host so far.
   uint64_t bytes_read() const;
-  // Returns the bytes of headers and samples that were read from files of this
-  // host.
+  // Returns the number of bytes of headers and samples read from files of this
+  // host so far.
   uint64_t other_bytes_read() const;
-  // Return the bytes of tensors, and all other bytes, that came from other
-  // hosts.
+  // Return the number of bytes fetched from other hosts so far: of tensors, and
+  // of all else.
   uint64_t bytes_fetched() const;
   uint64_t other_bytes_fetched() const;
 
-  // Returns the text of config.json. Empty: there is none.
+  // Returns the text of config.json, or "" if there is none.
   std::string config() const;
 
   // Returns a hex digest that tells checkpoints apart. The digest covers
-  // config.json, the index, every header and file size, and a sample of each
-  // file's data (64 pages evenly spread, so a few MB for the largest models).
-  // The digest is no proof of integrity. A synthetic checkpoint has the digest
-  // of the files that it would be.
+  // config.json, the index, every header and file size, and 64 evenly spread
+  // pages of each file's data (a few MB for the largest models). The digest is
+  // no proof of integrity. A synthetic checkpoint has the digest of files with
+  // its bytes.
   absl::StatusOr<std::string> Fingerprint() const;
 
-  // The part of one file in what Fingerprint hashes.
+  // The facts about one file that Fingerprint hashes.
   struct FileFacts {
     std::string name;
     uint64_t bytes = 0;
-    uint64_t header_hash = 0;  // config.json and the index: of all bytes.
-    // Offset in the file and hash of each sampled page.
+    // Hash of the header; of all bytes for config.json and the index.
+    uint64_t header_hash = 0;
+    // Offset in the file, and hash, of each sampled page.
     std::vector<std::pair<uint64_t, uint64_t>> pages;
   };
   absl::StatusOr<std::vector<FileFacts>> Describe() const;
 
   // Returns a hex digest of the files' names, sizes and times of modification
   // on this host. Any write to a file changes the digest. A copy of the files
-  // may have another digest, too.
+  // may have another digest.
   std::string FileState() const;
 
  private:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parses headers and index of a checkpoint. A file is an 8-byte little-endian
-// header length, a JSON header that maps names to dtype, shape and byte range,
-// and the data
-// (https://github.com/huggingface/safetensors#format).
+// Parses the headers and the index of a checkpoint. A safetensors file has
+// three parts: an 8-byte little-endian header length; a JSON header that gives
+// each tensor's name, dtype, shape and byte range; the data. See
+// https://github.com/huggingface/safetensors#format.
 #ifndef RINGFLEET_CLUSTER_CHECKPOINT_SAFETENSORS_HEADER_H_
 #define RINGFLEET_CLUSTER_CHECKPOINT_SAFETENSORS_HEADER_H_
 
@@ -20,15 +20,16 @@
 
 namespace ringfleet::cluster {
 
-// The format's own limit on a header; DeepSeek-R1's index has 9 MB.
+// Largest accepted header or index. The safetensors format has this limit for
+// headers. DeepSeek-R1's index has 9 MB.
 inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 
 inline constexpr char kIndexName[] = "model.safetensors.index.json";
 
-// A tensor of a header; its dtype may be one that cannot be read.
+// A tensor in a header. Its dtype may be unsupported.
 struct HeaderEntry {
-  TensorInfo info;                // Without `file`.
-  std::string unsupported_dtype;  // Empty: info has the dtype.
+  TensorInfo info;                // `file` is not set.
+  std::string unsupported_dtype;  // Empty: info.dtype is valid.
 };
 
 struct Header {
@@ -40,31 +41,31 @@ struct Header {
 using ReadBytes = absl::FunctionRef<absl::Status(uint64_t offset, size_t size,
                                                  void* destination)>;
 
-// Reads and validates the header of a file of `file_bytes`: every range lies in
-// the data, none overlaps another, and each has the size of its shape. `path`
-// is for messages.
+// Reads and validates the header of a file of `file_bytes` bytes. Each tensor's
+// byte range must lie in the data and have the size of the tensor's shape.
+// Ranges must not overlap. `path` is for messages.
 //
-// Errors: DATA_LOSS, with the file, the tensor, the value and the expectation;
-// those of `read`.
+// Errors: those of `read`. DATA_LOSS: names the file, the tensor, the value and
+// the expected value.
 absl::StatusOr<Header> ReadHeader(const std::string& path, uint64_t file_bytes,
                                   ReadBytes read);
 
 // The files of a checkpoint, and the index's map from tensors to files.
 struct CheckpointLayout {
-  std::vector<std::string> files;                    // Sorted.
-  std::optional<std::string> index;                  // Its text.
-  absl::flat_hash_map<std::string, int> weight_map;  // Empty without index.
+  std::vector<std::string> files;    // Sorted.
+  std::optional<std::string> index;  // Text of the index.
+  // Tensor name -> index into `files`. Empty without an index.
+  absl::flat_hash_map<std::string, int> weight_map;
 };
 
-// Parses the text of an index. `path` is for messages.
-//
-// Errors: DATA_LOSS and INVALID_ARGUMENT, as FindCheckpointLayout has them.
+// Parses the text of an index. `path` is for messages. DATA_LOSS: a corrupt
+// index. INVALID_ARGUMENT: the index names files outside the folder.
 absl::StatusOr<CheckpointLayout> ParseIndex(std::string text,
                                             const std::string& path);
 
-// Finds the files of the checkpoint in a folder. Errors: NOT_FOUND (no
-// checkpoint), DATA_LOSS (corrupt index), INVALID_ARGUMENT (several files
-// without an index, or an index that names files outside the folder).
+// Finds the files of the checkpoint in a folder. Errors: those of ParseIndex.
+// NOT_FOUND: no checkpoint. INVALID_ARGUMENT: several *.safetensors files
+// without an index.
 absl::StatusOr<CheckpointLayout> FindCheckpointLayout(
     const std::string& model_dir);
 

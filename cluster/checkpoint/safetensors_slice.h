@@ -14,13 +14,13 @@
 
 namespace ringfleet::cluster {
 
-// A slice of a tensor in safetensors files: values of f32, bf16 or f16, or fp8
-// codes with the scales of their blocks in the tensor NAME_scale_inv. The row
-// and column of an fp8 element in the whole tensor choose its scale, so that a
-// slice may begin anywhere inside a block.
+// A slice of a tensor NAME in safetensors files. Values are f32, bf16, f16 or
+// fp8 codes. The scales of fp8 blocks are in the tensor NAME_scale_inv. An
+// element's row and column in the whole tensor choose its scale, so a slice may
+// begin inside a block.
 class SafetensorsSlice final : public OpenSlice {
  public:
-  // Most scales that a slice holds.
+  // Largest number of bytes of scales that a slice holds.
   static constexpr uint64_t kMaxScaleBytes = uint64_t{16} << 20;
 
   // `checkpoint` must outlive the slice. Errors: those of TensorSource::Open.
@@ -32,10 +32,10 @@ class SafetensorsSlice final : public OpenSlice {
                     RowSink* sink) const override;
 
  private:
-  // Scales of the blocks that the slice touches.
+  // Scales of the blocks that overlap the slice.
   struct BlockScales {
-    std::vector<float> values;  // [rows, columns] of blocks, row-major.
-    int64_t first_row = 0;      // In blocks, of the whole tensor.
+    std::vector<float> values;  // [block rows, columns], row-major.
+    int64_t first_row = 0;      // In blocks, from the tensor's start.
     int64_t first_column = 0;
     int64_t columns = 0;
   };
@@ -45,14 +45,15 @@ class SafetensorsSlice final : public OpenSlice {
       : checkpoint_(checkpoint), slice_(slice), info_(info), limit_(limit) {}
 
   absl::Status ReadScales();
-  // Gives the sink one row as fp8 codes. False: the tensor is not fp8 or the
-  // sink wants floats, and nothing was taken.
+  // Gives the sink one row as fp8 codes and returns true. Returns false and
+  // gives nothing if the tensor is not fp8 or the sink wants floats.
   bool GiveCodes(const char* source, int64_t row, RowSink* sink) const;
-  // Widens columns [column, column + count) of a row.
+  // Converts columns [column, column + count) of a row to float32.
   absl::Status Widen(const char* source, int64_t row, int64_t column,
                      int64_t count, float* values) const;
-  // The error of a value beyond the limit. `values` are what Widen made of
-  // `bytes`, from `column` on.
+  // Returns the error for the first value that is NaN or beyond the limit.
+  // `values` are the values that Widen made from `bytes`. values[0] belongs to
+  // `column`.
   absl::Status NotFinite(const char* bytes, const float* values, int64_t row,
                          int64_t column) const;
 
