@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Corrections of a router that make its experts as popular as wanted.
+// Computes a router's correction biases such that each expert is chosen with a
+// wanted probability.
 #ifndef RINGFLEET_CLUSTER_SYNTHETIC_EXPERT_POPULARITY_H_
 #define RINGFLEET_CLUSTER_SYNTHETIC_EXPERT_POPULARITY_H_
 
@@ -11,31 +12,32 @@
 
 namespace ringfleet::cluster {
 
-// Returns for each expert the probability that a token chooses it. The i-th of
-// a ranking gets min(0.98, c / i^zipf), where c makes the sum
-// num_experts_per_tok. Parts of all choices follow Zipf's law as far as they
-// can: one expert has at most 0.98 / num_experts_per_tok. zipf 0 is uniform.
+// Returns for each expert the probability that a token chooses it. The expert
+// of rank i, from 1, gets min(0.98, c / i^zipf). c is such that the sum is
+// num_experts_per_tok. So probabilities follow Zipf's law, up to 0.98 for one
+// expert. zipf 0 is uniform.
 //
-// The ranking follows from `key`. Neighbours in the ranking have one group,
-// because a token's experts come from topk_group groups: no router could make
-// the most popular experts popular enough if they were in more groups.
+// The ranking follows from `key`. Experts of one group have consecutive ranks.
+// A token's experts come from topk_group groups only, so popular experts in
+// more groups could not reach their probabilities.
 std::vector<double> ZipfPopularity(const kernels::RouterParameters& router,
                                    double zipf, uint64_t key);
 
-// The e_score_correction_bias of a noaux_tc router by which tokens choose each
-// expert with about the given probability, in [0, 1] with the sum
-// num_experts_per_tok.
+// Returns the e_score_correction_bias of a noaux_tc router with which tokens
+// choose expert e with about probability popularity[e]. Each probability must
+// be in [0, 1], and their sum num_experts_per_tok.
 //
-// A token is a normal vector with the deviation `scale` [hidden] (the weights
-// of the norm before the router). Its logits against `weight` [num_experts,
-// hidden] are normal with a covariance that is computed, so that only logits
-// are drawn, 16384 times. Biases start at 0 and move by the difference of the
-// normal quantiles of wanted and observed probability.
+// A token is modelled as a normal vector with the deviations `scale` [hidden]
+// (the weights of the norm before the router). Its logits against `weight`
+// [num_experts, hidden] are then normal. Their covariance is computed, and
+// 16384 vectors of logits are drawn. Biases start at 0. Each round moves a bias
+// in proportion to the difference between the normal quantiles of the wanted
+// and of the observed probability.
 //
-// Other tokens of this kind choose with a probability within 2 % of a wanted
-// half and within 10 % of a wanted hundredth (one deviation of the draws).
-// Every host gets the same bits. Biases are not negative, so that a router that
-// closes a choice by setting it to 0 chooses alike.
+// Observed probabilities of other such tokens differ by 2 % from a wanted 0.5,
+// and by 10 % from a wanted 0.01 (one standard deviation of the draws). Every
+// host gets the same bits. Biases are not negative. So a router may exclude an
+// expert by setting its score to 0.
 std::vector<float> BalanceRouter(const kernels::RouterParameters& router,
                                  absl::Span<const float> weight,
                                  absl::Span<const float> scale,

@@ -17,16 +17,16 @@
 
 namespace ringfleet::cluster {
 
-// The safetensors files of a synthetic model, without files: any range of their
-// bytes is made when it is read, from seed and place alone (weight_stream.h).
-// Writing out these bytes gives a checkpoint that is the same in every respect.
+// The safetensors files of a synthetic model. No file exists: any range of
+// bytes is generated when it is read, from the seed and the range's position
+// (weight_stream.h). A folder of files with these bytes is an equal checkpoint.
 //
-// Opening takes milliseconds and about 200 KB for a model of any size. A
-// router's correction is computed in tenths of a second when a byte of it is
-// first read.
+// Opening takes milliseconds and about 200 KB of memory for a model of any
+// size. The first read of a router's correction bias takes tenths of a second.
 class SyntheticCheckpoint final : public CheckpointSource {
  public:
-  // Errors: those of ParseSyntheticModel.
+  // Opens the checkpoint with the name `model`. Errors: those of
+  // ParseSyntheticModel.
   static absl::StatusOr<std::unique_ptr<SyntheticCheckpoint>> Open(
       const std::string& model);
 
@@ -34,21 +34,22 @@ class SyntheticCheckpoint final : public CheckpointSource {
                     void* destination) const override;
 
   const SyntheticModel& model() const { return model_; }
-  // Elements of all tensors but the scales of fp8 blocks.
+  // Returns the number of values in all tensors but the scales of fp8 blocks.
   uint64_t parameters() const { return parameters_; }
-  // Bytes of all files with tensors, with their headers.
+  // Returns the bytes of all *.safetensors files, with their headers.
   uint64_t bytes() const;
 
  private:
-  // A tensor's place among the data of its file.
+  // A tensor's bytes [begin, end) in the data of its file. `tensor` is its
+  // index in the generator's tensors().
   struct Extent {
     uint64_t begin = 0;
     uint64_t end = 0;
     size_t tensor = 0;
   };
   struct File {
-    std::string header;           // With its length in front.
-    std::vector<Extent> extents;  // By place, without gaps.
+    std::string header;           // Preceded by its length.
+    std::vector<Extent> extents;  // Ascending, without gaps.
   };
 
   SyntheticCheckpoint(const SyntheticModel& model, const ModelSpec& spec);

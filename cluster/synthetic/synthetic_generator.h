@@ -16,9 +16,10 @@
 
 namespace ringfleet::cluster {
 
-// Makes the values of a model's tensors. Each tensor has a random stream of its
-// own, keyed by seed and name. A table of the tensor's distribution turns the
-// stream into values. Holds tables, no tensors. Thread-safe.
+// Generates the values of a model's tensors. Each tensor has its own random
+// stream, keyed by seed and name. A table of the tensor's distribution turns
+// the stream into values. Keeps tables in memory, but no tensor except the
+// routers' correction biases. Thread-safe.
 class SyntheticGenerator {
  public:
   // `zipf` is the exponent of the experts' popularity (expert_popularity.h).
@@ -31,9 +32,9 @@ class SyntheticGenerator {
 
   const std::vector<SyntheticTensor>& tensors() const { return tensors_; }
 
-  // Writes bytes [offset, offset + size) of a tensor, little-endian, row-major.
-  // The first call for a router's correction computes the whole tensor. Other
-  // calls for the tensor wait until then.
+  // Writes bytes [offset, offset + size) of tensors()[tensor], little-endian,
+  // row-major. The first call for a router's correction bias computes the whole
+  // tensor. Other calls for the tensor wait until the first has computed it.
   void Fill(size_t tensor, uint64_t offset, size_t size,
             void* destination) const;
 
@@ -42,7 +43,7 @@ class SyntheticGenerator {
     std::once_flag once;
     std::vector<float> values;
   };
-  // Source of a tensor's values: one of the tables, or `bias`.
+  // The source of a tensor's values: one of the three tables, or `bias`.
   struct Recipe {
     uint64_t key = 0;
     const CodeTable<uint8_t>* f8 = nullptr;
@@ -60,10 +61,10 @@ class SyntheticGenerator {
   const std::vector<SyntheticTensor> tensors_;
   const double zipf_;
   CodeTable<uint16_t> norm_;
-  std::map<double, CodeTable<uint16_t>> normal_;  // By deviation.
-  std::map<double, CodeTable<uint32_t>> scale_;   // By the weights' deviation.
+  std::map<double, CodeTable<uint16_t>> normal_;  // Deviation -> table.
+  std::map<double, CodeTable<uint32_t>> scale_;   // Weight deviation -> table.
   std::map<std::string, size_t> index_of_;
-  std::vector<Recipe> recipes_;  // By tensor.
+  std::vector<Recipe> recipes_;  // Indexed like tensors_.
 };
 
 }  // namespace ringfleet::cluster

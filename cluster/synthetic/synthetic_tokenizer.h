@@ -10,14 +10,15 @@ namespace ringfleet::cluster {
 inline constexpr uint32_t kSyntheticBos = 0;
 inline constexpr uint32_t kSyntheticEos = 1;
 
-// The text of a tokenizer.json, byte-level BPE, in which every id below
-// `vocab_size` (at least 259) has a token: begin, end and padding, the 256
-// bytes, then strings of lower-case letters, with or without a space in front,
-// shorter ones first. So any text can be encoded, and every id a model of
-// random weights draws shows as text.
+// Returns the text of a byte-level BPE tokenizer.json with `vocab_size` tokens,
+// at least 259. Ids 0 to 2 are begin, end and padding. The 256 bytes follow,
+// then strings of lower-case letters with or without a leading space, shorter
+// ones first. So any text can be encoded, and every id below `vocab_size` can
+// be decoded.
 std::string SyntheticTokenizerJson(uint32_t vocab_size);
 
-// The text of its tokenizer_config.json.
+// Returns the text of the tokenizer_config.json that belongs to
+// SyntheticTokenizerJson.
 std::string SyntheticTokenizerConfigJson(int max_positions);
 
 }  // namespace ringfleet::cluster

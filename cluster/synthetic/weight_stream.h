@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random tensors with random access. Any byte of a tensor is a function of the
-// tensor's key and the byte's offset, so that parts can be made in any order,
-// by any thread, on any host, and nothing is kept. Integer arithmetic,
-// additions, multiplications and divisions in a fixed order give every host the
-// same bits.
+// tensor's key and the byte's offset. So any thread on any host can generate
+// any part in any order, and nothing is kept. Every host gets the same bits,
+// because only integer arithmetic and float additions, multiplications and
+// divisions in a fixed order are used.
 #ifndef RINGFLEET_CLUSTER_SYNTHETIC_WEIGHT_STREAM_H_
 #define RINGFLEET_CLUSTER_SYNTHETIC_WEIGHT_STREAM_H_
 
@@ -13,9 +13,9 @@
 
 namespace ringfleet::cluster {
 
-// Word `counter` of the stream `key`: SplitMix64 (Steele, Lea, Flood, "Fast
-// splittable pseudorandom number generators", OOPSLA 2014) entered at any
-// place.
+// Returns word `counter`, from 0, of the stream `key`: SplitMix64 (Steele, Lea,
+// Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014) with
+// random access.
 inline uint64_t RandomWord(uint64_t key, uint64_t counter) {
   uint64_t z = key + (counter + 1) * 0x9e3779b97f4a7c15u;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -23,39 +23,42 @@ inline uint64_t RandomWord(uint64_t key, uint64_t counter) {
   return z ^ (z >> 31);
 }
 
-// Draws have 12 bits. A table of what each stands for stays in the L1 cache and
-// reaches 3.67 standard deviations of a normal distribution.
+// Bits of a draw. A table of all draws fits the L1 cache. Its outermost values
+// of a normal distribution are at 3.67 standard deviations.
 inline constexpr int kDrawBits = 12;
 inline constexpr size_t kDraws = size_t{1} << kDrawBits;
 
-// Element `code` of a table is a value as it lies in a file.
+// A table of the values of all draws. Element i has the bytes that a file has
+// for draw i.
 template <typename Code>
 using CodeTable = std::array<Code, kDraws>;
 
-// Draw i of a stream: the upper bits of 16, four of which make a word.
+// Returns draw i, from 0 to 3, of a word: the upper kDrawBits bits of its
+// 16-bit part i.
 inline size_t Draw(uint64_t word, int i) {
   return (word >> (16 * i + 16 - kDrawBits)) & (kDraws - 1);
 }
 
-// Writes bytes [offset, offset + size) of the tensor whose element i is
-// table[draw i of the stream `key`]. For uint8_t, uint16_t and uint32_t.
+// Writes bytes [offset, offset + size) of a tensor. Element i of the tensor is
+// table[draw i of the stream `key`]. Code is uint8_t, uint16_t or uint32_t.
 template <typename Code>
 void FillCodes(uint64_t key, const CodeTable<Code>& table, uint64_t offset,
                size_t size, void* destination);
 
-// The quantile `p` of the normal distribution (mean 0, deviation 1): within
-// 3e-6 for p in [1e-4, 1 - 1e-4], 3e-4 in [1e-6, 1 - 1e-6]; at most 6, at least
-// -6.
+// Returns the quantile `p` of the normal distribution (mean 0, deviation 1),
+// clamped to [-6, 6]. The error is at most 3e-6 for p in [1e-4, 1 - 1e-4], and
+// 3e-4 for p in [1e-6, 1 - 1e-6].
 double NormalQuantile(double p);
 
-// The quantiles in the middle of each of kDraws equal parts: a table that draws
-// from the normal distribution.
+// Returns a table that draws from the normal distribution. Element i is the
+// quantile (i + 0.5) / kDraws.
 const std::array<float, kDraws>& NormalDraws();
 
-// Codes of finite e4m3 numbers whose values are normal with the deviation
-// kF8Deviation: the outermost draw is the largest number, 448, as in weights
-// that are scaled by their largest.
+// Deviation of the values of F8NormalCodes. Their largest value is 448, the
+// largest e4m3 number, as in weights scaled by their largest value.
 inline constexpr double kF8Deviation = 122;
+// Returns a table of finite e4m3 codes whose values are normal, with the
+// deviation kF8Deviation.
 const CodeTable<uint8_t>& F8NormalCodes();
 
 }  // namespace ringfleet::cluster
