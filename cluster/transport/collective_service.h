@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server of the Collective service. Decides for every incoming stream
-// whether it belongs to the epoch of this rank.
+// The server of the Collective service. Decides whether each incoming stream
+// belongs to the epoch of this rank.
 #ifndef RINGFLEET_CLUSTER_TRANSPORT_COLLECTIVE_SERVICE_H_
 #define RINGFLEET_CLUSTER_TRANSPORT_COLLECTIVE_SERVICE_H_
 
@@ -14,23 +14,24 @@
 
 namespace ringfleet::cluster {
 
-// Epochs only grow. A stream of an earlier epoch is refused, and a stream of a
-// later epoch waits until this rank enters that epoch. Every function but the
-// first requires the poller's role.
+// Each entered epoch is later than the previous epoch. Refuses a stream of an
+// earlier epoch. Keeps a stream of a later epoch until this rank enters the
+// later epoch. Every function but grpc_service requires the poller's role.
 class CollectiveService {
  public:
   RawCollectiveService* grpc_service() { return &service_; }
 
-  // Begins to take calls.
+  // Begins to accept calls.
   void Start(std::shared_ptr<CompletionPoller> poller);
 
-  // Ends the links of the earlier epoch, if they are still open.
-  // FAILED_PRECONDITION: `epoch` is not later than all entered before.
+  // Enters `epoch`. Closes the links of the previous epoch, if they are still
+  // open. FAILED_PRECONDITION: `epoch` is not later than all epochs entered
+  // before.
   absl::Status EnterEpoch(uint64_t epoch);
-  // Passes calls of the epoch entered last to `links`.
+  // Passes calls of the last entered epoch to `links`, until Detach.
   void Attach(PeerLinks* links);
   void Detach();
-  // Closes the links, refuses the waiting streams and all later ones.
+  // Closes the links. Refuses the streams that wait and all later streams.
   void Stop();
 
   void Housekeeping();
@@ -43,10 +44,10 @@ class CollectiveService {
 
   RawCollectiveService service_;
   std::shared_ptr<CompletionPoller> poller_;
-  uint64_t epoch_ = 0;  // Entered last.
+  uint64_t epoch_ = 0;  // The last entered.
   PeerLinks* links_ = nullptr;
-  absl::Status left_because_;  // Why epoch_ has no links any more.
-  std::vector<std::shared_ptr<ServerStream>> early_;  // For later epochs.
+  absl::Status left_because_;  // Reason why epoch_ has no links.
+  std::vector<std::shared_ptr<ServerStream>> early_;  // In later epochs.
   bool stopped_ = false;
 };
 

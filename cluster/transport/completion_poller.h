@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// One completion queue and the question of who polls it. gRPC does all its
-// work (reads, writes, answers to pings) inside the thread that polls, so the
-// thread that waits for a collective polls itself: a hand-over between threads
-// costs more than a small collective. When that thread computes for long, a
+// Polls one completion queue and decides which thread polls. gRPC does all its
+// work (reads, writes, answers to pings) inside the thread that polls. The
+// thread that waits for a collective polls itself, because a hand-over between
+// threads costs more than a small collective. While no thread polls, a
 // background thread looks at the queue now and then, so that peers see a living
-// process. It does not wait there: whoever needs the role next would have to
-// wake it first, and be woken by it.
+// process. The background thread never blocks on the queue. Otherwise a thread
+// that needs the queue would have to wake the background thread and wait for
+// it.
 #ifndef RINGFLEET_CLUSTER_TRANSPORT_COMPLETION_POLLER_H_
 #define RINGFLEET_CLUSTER_TRANSPORT_COMPLETION_POLLER_H_
 
@@ -26,8 +27,8 @@
 
 namespace ringfleet::cluster {
 
-// The target of a tag of the queue. Runs in the polling thread, which has the
-// role of the poller.
+// A tag of the queue. OnComplete runs in the polling thread, which has the
+// poller's role.
 class Completion {
  public:
   virtual void OnComplete(bool ok) = 0;
@@ -36,15 +37,15 @@ class Completion {
   ~Completion() = default;
 };
 
-// All state that completions touch is guarded by a role, not by a lock: one
-// thread at a time has it, and taking it over orders memory between threads
-// (the queue itself is not instrumented for ThreadSanitizer). Thread-safe.
+// A role guards all state that completions touch; there is no lock. One thread
+// at a time has the role. Acquiring the role orders memory between threads; the
+// queue itself is not instrumented for ThreadSanitizer. Thread-safe.
 class CompletionPoller {
  public:
-  // `housekeeping` runs in the role at least every kTick while someone polls.
+  // `housekeeping` runs in the role, at least every kTick while a thread polls.
   CompletionPoller(std::unique_ptr<grpc::ServerCompletionQueue> queue,
                    Spinning spinning, std::function<void()> housekeeping);
-  // Requires that Drain has returned.
+  // Drain must have returned.
   ~CompletionPoller();
 
   static constexpr absl::Duration kTick = absl::Milliseconds(50);
@@ -52,8 +53,9 @@ class CompletionPoller {
   // Starts the background thread.
   void Start();
 
-  // Has the role while in scope. The background thread yields it at the next
-  // completion, any other holder when its own wait ends. Not re-entrant.
+  // Holds the role while in scope. The constructor waits for the role: the
+  // background thread gives it up at the next completion, another holder at the
+  // end of its scope. Not re-entrant.
   class Role {
    public:
     explicit Role(CompletionPoller* poller) : poller_(poller) {
@@ -67,20 +69,21 @@ class CompletionPoller {
     CompletionPoller* const poller_;
   };
 
-  // Requires the role. Runs completions until done() holds, which is what it
-  // returns, or until the deadline. `slice` bounds the time between two
-  // looks at done() when no completion arrives.
+  // Requires the role. Runs completions until done() is true or the deadline
+  // has passed. Returns the last done(). Calls done() at least every `slice`,
+  // even if no completion arrives.
   bool PollUntil(absl::FunctionRef<bool()> done, Deadline deadline,
                  absl::Duration slice = kTick);
-  // Blocks at once instead of asking first: other threads can use the core.
+  // Does as PollUntil, but blocks at once without spinning, so that other
+  // threads can use the core.
   bool BlockUntil(absl::FunctionRef<bool()> done, Deadline deadline);
 
-  // Requires the role. Runs a completion that the queue has at hand, if there
-  // is one.
+  // Requires the role. Runs one completion if the queue has one. Returns true
+  // if it ran one.
   bool RunReady();
 
-  // Work for the time when the queue has nothing at hand, before anybody waits
-  // for the queue or asks it again.
+  // Work that runs once the queue is found empty, before a thread waits for the
+  // queue or looks at it again.
   class Deferred {
    public:
     virtual void RunDeferred() = 0;
@@ -88,43 +91,47 @@ class CompletionPoller {
    protected:
     ~Deferred() = default;
   };
-  // Require the role. Each is deferred at most once at a time.
+  // Require the role. An object may be deferred only once at a time. Withdraw
+  // removes it.
   void Defer(std::shared_ptr<Deferred> deferred);
   void Withdraw(const Deferred* deferred);
 
   // Requires the role.
   void set_spinning(Spinning spinning) { spinning_ = spinning; }
 
-  // Messages that reach this process past the queue. They are polled first
-  // and slept for; the queue is still looked at, less often when it carries
-  // nothing that anybody waits for.
+  // A source of messages besides the queue, such as shared memory. The poller
+  // polls the bypass first and sleeps on it. It looks at the queue from time to
+  // time, and less often if the bypass is exclusive.
   class Bypass {
    public:
-    // [role] Moves what can be moved, without waiting. True if anything did.
+    // [role] Moves all bytes that can be moved without waiting. Returns true if
+    // it moved any.
     virtual bool Poll() = 0;
-    // [role] Waits until Poll can move something, for Wake, or for `timeout`.
+    // [role] Waits until Poll can move bytes, Wake is called or `timeout` has
+    // passed.
     virtual void Sleep(absl::Duration timeout) = 0;
-    // From any thread: ends a Sleep, or the next one.
+    // Ends the running Sleep, or the next one. Thread-safe.
     virtual void Wake() = 0;
-    // [role] Whether the queue carries no frames.
+    // [role] Returns true if the queue carries no frames.
     virtual bool exclusive() const = 0;
 
    protected:
     ~Bypass() = default;
   };
-  // Requires the role. Null: there is none.
+  // Requires the role. Null removes the bypass.
   void set_bypass(Bypass* bypass);
 
-  // Makes the thread that polls look at its condition, from any thread.
+  // Makes the polling thread call done(). Thread-safe.
   void Wake();
 
-  // Requires the role to start operations on it, and !closed().
+  // Starting an operation on the queue requires the role and !closed().
   grpc::ServerCompletionQueue* queue() const { return queue_.get(); }
-  // Set by Drain; no operation may be started afterwards.
+  // Returns true once Drain was called. No operation may start then.
   bool closed() const { return closed_.load(std::memory_order_acquire); }
 
-  // Joins the background thread, shuts the queue down and runs what is left in
-  // it. Requires that the server of the queue is shut down. Idempotent.
+  // Joins the background thread, shuts the queue down and runs the completions
+  // that are left. The server of the queue must have been shut down.
+  // Idempotent.
   void Drain();
 
  private:
@@ -140,37 +147,40 @@ class CompletionPoller {
   void Acquire();
   void Release();
   bool TryAcquire() { return !taken_.exchange(true); }
-  // Takes the role when nobody has used it for `unused`.
+  // Takes the role if no thread has used it for `unused`. Returns true if it
+  // did.
   bool AcquireInBackground(absl::Duration unused);
   void RunBackground();
   void RunHousekeeping(Deadline::Clock::time_point now);
   bool Poll(absl::FunctionRef<bool()> done, Deadline deadline,
             absl::Duration slice, Spinning spinning);
-  // Looks up to `looks` times. True when something came and done() holds.
+  // Polls the bypass up to `looks` times. Returns true if a message came and
+  // done() is true.
   bool LookAtBypass(absl::FunctionRef<bool()> done, int looks);
-  // Runs one completion. kShutdown: there will be no more.
+  // Runs one completion. kShutdown: the queue has no more completions.
   enum class Next { kEvent, kNone, kShutdown };
   Next RunNext(gpr_timespec until);
-  // Returns true when there was anything to run.
+  // Returns true if it ran any deferred work.
   bool RunDeferred();
 
   const std::unique_ptr<grpc::ServerCompletionQueue> queue_;
-  Spinning spinning_;  // Guarded by the role, as the next four.
+  Spinning spinning_;  // The role guards it and the next four.
   std::vector<std::shared_ptr<Deferred>> deferred_;
   Deadline::Clock::time_point next_tick_;
-  Deadline::Clock::time_point next_look_;  // At the queue, beside a bypass.
-  uint32_t quick_looks_ = 0;  // Waits that began with looks at a bypass alone.
+  Deadline::Clock::time_point next_look_;  // At the queue, with a bypass.
+  uint32_t quick_looks_ = 0;  // Polls that began with the bypass alone.
   const std::function<void()> housekeeping_;
   std::thread background_;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> closed_{false};
 
-  // Taking and giving up the role where nobody else wants it costs a swap each.
-  // Whoever must wait says so first and then looks once more, under the lock;
-  // whoever gives the role up looks for waiters afterwards.
+  // True while a thread has the role. Taking or giving up the role costs one
+  // swap if no other thread wants it. A thread that must wait first increments
+  // wanted_, then tries again under the lock. A thread that gives the role up
+  // reads wanted_ afterwards. So no wake-up is missed.
   std::atomic<bool> taken_{false};
   std::atomic<int> wanted_{0};     // Threads that wait for the role.
-  std::atomic<uint64_t> uses_{0};  // Times a caller took the role.
+  std::atomic<uint64_t> uses_{0};  // Number of Acquire calls.
   Mutex mu_;
   CondVar changed_;
 
@@ -178,7 +188,8 @@ class CompletionPoller {
   AlarmCompletion alarm_completion_{this};
   grpc::Alarm alarm_ ABSL_GUARDED_BY(wake_mu_);
   bool alarm_pending_ ABSL_GUARDED_BY(wake_mu_) = false;
-  // Written in the role and under the lock, so that either is enough to read.
+  // Written with both the role and wake_mu_, so a reader needs only one of
+  // them.
   Bypass* bypass_ = nullptr;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one reason why an epoch ends.
+// The reason why an epoch ends.
 #ifndef RINGFLEET_CLUSTER_TRANSPORT_EPOCH_CAUSE_H_
 #define RINGFLEET_CLUSTER_TRANSPORT_EPOCH_CAUSE_H_
 
@@ -12,19 +12,19 @@
 
 namespace ringfleet::cluster {
 
-// Keeps the first cause that is recorded. Thread-safe: the lock guards the
-// texts, and aborted() costs one load, so that every frame can ask it.
+// Keeps the first recorded cause. aborted() costs one load, so that it can be
+// called for every frame. Thread-safe.
 class EpochCause {
  public:
   struct Record {
-    absl::Status status;  // OK while nothing has ended the epoch.
-    std::string origin;   // The text that peers read.
+    absl::Status status;  // OK: the epoch has not ended.
+    std::string origin;   // Text for the peers.
     int suspect = 0;      // The rank to blame.
   };
 
   bool aborted() const { return aborted_.load(std::memory_order_acquire); }
 
-  // Returns true for the first record. Later records are dropped.
+  // Keeps `record` and returns true if it is the first. Otherwise drops it.
   bool Set(Record record) {
     MutexLock lock(&mu_);
     if (!record_.status.ok()) return false;

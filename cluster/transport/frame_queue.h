@@ -8,9 +8,10 @@
 
 namespace ringfleet::cluster {
 
-// A first-in first-out queue. Its memory grows to the longest queue and is used
-// again, while std::deque allocates as it moves along. Popped elements are left
-// moved-from. Not thread-safe.
+// A first-in first-out queue in a circular buffer. The buffer grows to the
+// longest queue and is reused. A std::deque allocates again and again, even if
+// its length stays constant. Popped elements stay in the buffer, moved-from.
+// Not thread-safe.
 template <typename T>
 class FrameQueue {
  public:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames as gRPC messages. A payload is sent from its memory without a copy,
-// and a received message is read where gRPC put it.
+// Frames as gRPC messages. A payload is sent from the caller's memory without a
+// copy. A received message is read from gRPC's memory without a copy.
 #ifndef RINGFLEET_CLUSTER_TRANSPORT_LINK_MESSAGE_H_
 #define RINGFLEET_CLUSTER_TRANSPORT_LINK_MESSAGE_H_
 
@@ -19,52 +19,54 @@
 
 namespace ringfleet::cluster {
 
-// A smaller payload is copied beside the header. The copy is cheaper than a
-// reference, and nobody waits for its release.
+// A payload of fewer bytes is copied behind the header. A small copy is cheaper
+// than a reference, and no thread waits for its release.
 inline constexpr size_t kCopyBytes = 4096;
 
-// The most bytes of a message beside header and payload: a header may be
-// encoded otherwise, and may have unknown fields.
+// Bytes of a message that are allowed besides kFrameHeaderBytes and the
+// payload. Another encoder may write a longer header or unknown fields.
 inline constexpr size_t kHeaderSlackBytes = 1024;
 
-// Lists the contiguous pieces of a message, which point into `slices`. Both
-// vectors keep their capacity.
+// Sets `slices` to the slices of a message and `pieces` to their memory, in
+// order. Both vectors keep their capacity.
 void DumpPieces(const grpc::ByteBuffer& message,
                 std::vector<grpc::Slice>* slices,
                 std::vector<absl::Span<const char>>* pieces);
 
-// A frame where it was received: in gRPC's slices, in memory of its own, or in
-// borrowed memory.
+// A received frame. Its message lies in gRPC's slices, in the frame's own
+// memory, or in borrowed memory.
 class LinkFrame final : public FrameBody {
  public:
   ~LinkFrame();
 
-  // Takes the slices of a message. DATA_LOSS: not a Frame, or too large.
+  // Parses a message and keeps references to its slices. DATA_LOSS: the message
+  // is no Frame, or too large.
   absl::Status Parse(const grpc::ByteBuffer& message);
 
-  // Returns own memory for a message, in which the payload is aligned. The
-  // frame keeps the memory when it is recycled.
+  // Returns memory of the frame for a message of `message_bytes`, in which the
+  // payload will be aligned. A recycled frame keeps the memory for its next
+  // use.
   char* Reserve(size_t message_bytes);
-  // Takes a message, header and all, in the memory of a lender. It must stay
-  // unchanged until the lender is the only holder of the frame.
+  // Refers to a whole message in the memory of a lender. The lender must hold
+  // the frame and keep the memory unchanged until unshared().
   void Borrow(absl::Span<const absl::Span<const char>> pieces);
-  // Parses the reserved or borrowed memory once it is filled. DATA_LOSS: not a
-  // Frame.
+  // Parses the reserved memory, once it is filled, or the borrowed memory.
+  // DATA_LOSS: the message is no Frame.
   absl::Status ParseMessage();
 
-  // Returns the bytes of the message and of the copy of its payload, which a
-  // message that is encoded otherwise needs.
+  // Returns the bytes of memory that the frame holds: the message, and a copy
+  // of the payload if another encoder wrote the message.
   size_t held_bytes() const { return message_bytes_ + copy.size(); }
 
-  // Appends references to the memory of the payload. Returns false when the
-  // payload does not lie in slices.
+  // Appends references to the payload's slices. Returns false if the payload
+  // does not lie in slices.
   bool AppendPayload(std::vector<grpc::Slice>* slices) const;
 
-  // Adds a holder of the frame. The frame goes back to its pool when the last
-  // holder recycles it.
+  // Adds a holder and returns the frame. The frame goes back to its pool when
+  // its last holder recycles it.
   LinkFrame* Share() const;
-  // True when the caller is the only holder. All reads of other holders have
-  // ended then.
+  // Returns true if the caller is the only holder. All reads by earlier holders
+  // have then ended.
   bool unshared() const {
     return holders_.load(std::memory_order_acquire) == 1;
   }
@@ -84,23 +86,23 @@ class LinkFrame final : public FrameBody {
 
 using LinkFramePtr = std::unique_ptr<LinkFrame, FrameRecycler>;
 
-// Pools frames and makes messages. Knows when gRPC has let go of all memory
-// that its messages point at; gRPC may do so in any thread and after the pool
-// has gone. Not thread-safe.
+// Pools frames and makes messages. Knows when gRPC has released all memory at
+// which the messages point. gRPC may release memory in any thread, and after
+// the pool's destruction. Not thread-safe.
 class MessagePool {
   struct Opening;
 
  public:
-  // Follows one message of the pool, as long as the pool exists.
+  // Tells when gRPC has released one message. Must not outlive the pool.
   class Receipt {
    public:
-    // True when gRPC has let go of the message: it was sent, or dropped.
+    // Returns true if gRPC has sent or dropped the message.
     bool released() const;
 
    private:
     friend class MessagePool;
     const Opening* opening_ = nullptr;
-    uint64_t uses_ = 0;  // The opening's, with the message's.
+    uint64_t uses_ = 0;  // Number of uses of the opening.
   };
 
   MessagePool() : state_(new State) {}
@@ -110,36 +112,38 @@ class MessagePool {
 
   LinkFramePtr TakeFrame();
 
-  // Makes a frame that points at `payload` and holds `ledger` meanwhile. A
-  // small payload is copied. Requires at most kMaxPayloadBytes.
+  // Returns a message that points at `payload`, and holds `ledger` until gRPC
+  // releases the message. A payload of fewer than kCopyBytes is copied.
+  // `payload` must have at most kMaxPayloadBytes.
   grpc::ByteBuffer Write(const FrameHeader& header,
                          absl::Span<const char> payload, PayloadLedger& ledger,
                          Receipt* receipt = nullptr);
 
-  // Makes a frame that shares the payload of a received frame.
+  // Returns a message that shares the payload of a received frame.
   grpc::ByteBuffer Forward(const FrameHeader& header, const LinkFrame& frame);
 
-  // True when no message is left.
+  // Returns true if gRPC has released all messages.
   bool released() const {
     return state_->references.load(std::memory_order_acquire) == 1;
   }
 
  private:
   struct State;
-  // The memory of a message's first slice: the header, and a small payload.
+  // The memory of a message's first slice: the header and a copied payload.
   struct Opening {
     char bytes[kFrameHeaderBytes + kCopyBytes];
     State* state = nullptr;
-    uint64_t uses = 0;                  // Belongs to who makes messages.
-    std::atomic<uint64_t> releases{0};  // Uses that are over.
+    uint64_t uses = 0;                  // Messages that used it.
+    std::atomic<uint64_t> releases{0};  // Released messages.
   };
-  // The hold of a payload's slice.
+  // The reference that a slice of a payload holds: of a ledger or of a frame.
+  // The other one is null.
   struct Hold {
     State* state = nullptr;
-    void* ledger = nullptr;  // A reference of it, or
+    void* ledger = nullptr;  // From PayloadLedger::Hold.
     LinkFrame* frame = nullptr;
   };
-  // Lives as long as the last hold.
+  // Shared by the pool and its messages. Deleted with the last of them.
   struct State {
     void Drop();
 
@@ -148,8 +152,8 @@ class MessagePool {
     FramePool<Hold> holds;
     FramePool<LinkFrame> frames;
   };
-  // Returns a slice that begins with the header and has `room` bytes behind it,
-  // to which `*rest` points.
+  // Returns a slice with the header and `room` bytes behind it. Sets `*rest` to
+  // these bytes.
   grpc::Slice OpeningOf(const FrameHeader& header, size_t payload_bytes,
                         size_t room, char** rest, Receipt* receipt);
   grpc::Slice SliceOf(absl::Span<const char> payload, void* ledger,
@@ -158,7 +162,7 @@ class MessagePool {
   static void Release(void* hold);
 
   State* const state_;
-  std::vector<grpc::Slice> slices_;  // The message in the making.
+  std::vector<grpc::Slice> slices_;  // The message that is being made.
 };
 
 }  // namespace ringfleet::cluster

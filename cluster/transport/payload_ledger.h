@@ -10,9 +10,10 @@
 namespace ringfleet::cluster {
 
 // Counts the references to a piece of payload memory. A transport sends slices
-// that point at the sender's memory, and the memory is the sender's again when
-// the last slice is released. A slice may be released after the ledger has
-// gone, so the count lives as long as any reference. Thread-safe.
+// that point at the sender's memory. The sender may write to its memory again
+// when the last slice is released. A slice may be released after the ledger's
+// destruction, so the count exists until the last reference is dropped.
+// Thread-safe.
 class PayloadLedger {
  public:
   PayloadLedger() : count_(new Count) {}
@@ -20,20 +21,21 @@ class PayloadLedger {
   PayloadLedger(const PayloadLedger&) = delete;
   PayloadLedger& operator=(const PayloadLedger&) = delete;
 
-  // True when nothing refers to the memory. Later writes to it are ordered
-  // behind all reads.
+  // Returns true if there is no reference to the memory. Later writes to the
+  // memory are ordered behind all reads through references.
   bool released() const {
     return count_->references.load(std::memory_order_acquire) == 1;
   }
 
-  // Gives the ledger memory. It lives until nothing refers to it any more, even
-  // when the ledger has gone. Requires released().
+  // Makes the ledger own `memory` and returns its address. The memory is freed
+  // when the ledger and all references are gone. Requires released().
   char* Keep(std::unique_ptr<char[]> memory) {
     count_->memory = std::move(memory);
     return count_->memory.get();
   }
 
-  // Adds a reference. Give it to Drop exactly once, from any thread.
+  // Adds a reference and returns it. Pass the reference to Drop exactly once,
+  // in any thread.
   void* Hold() {
     count_->references.fetch_add(1, std::memory_order_relaxed);
     return count_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of an epoch: the first cause, from here or from any peer, reaches
+// Ends an epoch. The first cause, found by this rank or by a peer, reaches
 // every rank over the Control streams.
 #ifndef RINGFLEET_CLUSTER_TRANSPORT_PEER_FAILURE_H_
 #define RINGFLEET_CLUSTER_TRANSPORT_PEER_FAILURE_H_
@@ -22,8 +22,9 @@
 
 namespace ringfleet::cluster {
 
-// Every function requires the poller's role, which guards all state. Another
-// thread ends the epoch by EpochCause::Set; Spread follows in the role.
+// Every function requires the poller's role, which guards all state. A thread
+// without the role ends the epoch by EpochCause::Set. Spread is then called in
+// the role.
 class PeerFailure {
  public:
   // The references must outlive this object.
@@ -31,38 +32,43 @@ class PeerFailure {
               const LinkConfig& config, EpochCause& cause, PeerMonitor& monitor,
               PeerLanes& lanes);
 
-  // Ends the epoch with a cause found here, and tells the peers.
+  // Ends the epoch with a cause that this rank found, and tells the peers.
+  // `suspect` is the rank to blame.
   void Abort(const absl::Status& cause, int suspect);
   // Tells the peers the cause and cancels the lanes. Idempotent.
   void Spread();
 
-  // A peer says that it leaves, or why it ends the epoch, or that it has read
-  // this rank's reason.
+  // Takes a peer's message that it leaves, that it ends the epoch and why, or
+  // that it has read why this rank ends the epoch.
   void OnControl(int peer, const v1::ControlMessage& message);
-  // A stream of an epoch that was connected has ended. The peer is lost when
-  // its Control and a Link have ended and its port is closed, or after a
-  // moment for its last words.
+  // Takes the end of a stream of a connected epoch. If the peer's Control and a
+  // Link have ended and its port is closed, the peer is lost at once. Otherwise
+  // GiveUpLostPeers counts it as lost after a short time, in which its last
+  // messages may arrive.
   void OnStreamLost(const PeerStream& stream, const absl::Status& status);
-  // Gives up the peers whose moment has passed.
+  // Counts a peer as lost if its short time (see OnStreamLost) has passed. A
+  // lost peer ends the epoch.
   void GiveUpLostPeers();
 
-  // The peer said that it leaves.
+  // Returns true if the peer has said that it leaves.
   bool left(int peer) const { return peers_[peer].left; }
-  // The links are closed, or about to be.
+  // Returns true once Leave was called.
   bool closed() const { return closed_; }
-  // Tells the peers that this rank leaves, unless it has aborted, and records
-  // `reason` as the cause. Call once. Returns whether it leaves.
+  // Records `reason` as the cause and tells the peers that this rank leaves,
+  // unless the epoch has already ended. Returns true if this rank leaves. Call
+  // it once.
   bool Leave(const absl::Status& reason);
-  // Lets the peers read what was sent, for a moment.
+  // Waits a short time until peers have read all that this rank has sent.
+  // `leaves` is the result of Leave.
   void AwaitFarewell(bool leaves);
 
  private:
   struct Peer {
     bool left = false;
-    bool heard = false;     // It has read why this rank ends the epoch.
-    bool answered = false;  // It was told that its own reason was read.
-    std::optional<Deadline> verdict;  // When lost streams count as a lost peer.
-    // The ends that were lost, and how: "link, control", "Socket closed".
+    bool heard = false;               // Has read why this rank ends the epoch.
+    bool answered = false;            // Was told that its reason was read.
+    std::optional<Deadline> verdict;  // Time at which the peer counts as lost.
+    // The lost ends and the reasons: {"link, control", "Socket closed"}.
     std::vector<std::pair<std::string, std::string>> losses;
   };
 
@@ -70,7 +76,7 @@ class PeerFailure {
   static void NoteLoss(Peer& peer, absl::string_view end,
                        const absl::Status& status);
   void OnPeerLost(int peer);
-  // Returns a count that falls with all that the peers take, to 0.
+  // Returns a number that falls to 0 as peers read all that this rank has sent.
   size_t SayFarewell(bool leaves);
 
   const std::shared_ptr<CompletionPoller> poller_;
@@ -78,7 +84,7 @@ class PeerFailure {
   EpochCause& cause_;
   PeerMonitor& monitor_;
   PeerLanes& lanes_;
-  std::vector<Peer> peers_;  // By rank; the own entry stays empty.
+  std::vector<Peer> peers_;  // Indexed by rank; this rank's entry is unused.
   bool spread_ = false;
   bool closed_ = false;
 };

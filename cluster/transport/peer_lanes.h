@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The streams of one epoch and the frames that they carry. Each other rank has
-// one end for every lane and one for Control. The frames of a lane go through
-// shared memory once both ends of its stream have agreed on it; the stream then
-// only tells whether the peer lives.
+// The streams of one epoch and their frames. An end is one stream with one
+// other rank: one end for each lane, and one for Control. If both ranks agree
+// on shared memory, a lane's frames go through shared memory. The lane's stream
+// then only shows that the peer lives.
 #ifndef RINGFLEET_CLUSTER_TRANSPORT_PEER_LANES_H_
 #define RINGFLEET_CLUSTER_TRANSPORT_PEER_LANES_H_
 
@@ -29,12 +29,12 @@
 
 namespace ringfleet::cluster {
 
-// The links of one rank in one epoch.
+// The settings of one rank's links in one epoch.
 struct LinkConfig {
   StreamIdentity self;
   CollectiveEndpoint::World world;
-  size_t warm_up_bytes = 0;     // Per lane, as in CollectiveEndpoint.
-  size_t max_queued_bytes = 0;  // Unconsumed, per lane of a peer.
+  size_t warm_up_bytes = 0;     // As in CollectiveEndpoint.
+  size_t max_queued_bytes = 0;  // Per lane of a peer.
   const FlightRecorder* recorder = nullptr;
 
   int rank() const { return self.source; }
@@ -43,16 +43,16 @@ struct LinkConfig {
   std::string PeerName(int peer) const;
 };
 
-// Every function but dropped_frames requires the poller's role, which guards
+// Every function but dropped_frames requires the poller's role. The role guards
 // all state.
 class PeerLanes final : private SharedLanes::Events {
  public:
-  static constexpr int kControlEnd = kLanes;  // Behind the lanes.
+  static constexpr int kControlEnd = kLanes;  // Follows the lanes.
   static constexpr int kEnds = kLanes + 1;
-  // Runs in the role when `peer` sent what no rank sends.
+  // Runs in the role if `peer` sent bytes that are no valid message.
   using ErrorHandler = std::function<void(const absl::Status&, int peer)>;
 
-  // Wants Control and the direct lane of every peer, and the ring lanes of
+  // Wants the Control and direct ends of every peer, and the ring lanes of
   // neighbours in a ring. The references must outlive the lanes.
   PeerLanes(std::shared_ptr<CompletionPoller> poller, const LinkConfig& config,
             const EpochCause& cause, PeerMonitor& monitor,
@@ -64,8 +64,9 @@ class PeerLanes final : private SharedLanes::Events {
                : static_cast<int>(stream.lane());
   }
 
-  // The state of an end. It is wanted when both sides open it, open from
-  // SetOpen on and lost from SetLost on.
+  // Return the state of an end. `end` is a lane's number or kControlEnd. A
+  // wanted end must be opened. An end is open after SetOpen and lost after
+  // SetLost.
   bool wanted(int peer, int end) const { return peers_[peer][end].wanted; }
   bool lost(int peer, int end) const { return peers_[peer][end].lost; }
   bool has_stream(int peer, int end) const {
@@ -74,38 +75,46 @@ class PeerLanes final : private SharedLanes::Events {
   bool Holds(const PeerStream& stream) {
     return EndOf(stream).stream.get() == &stream;
   }
-  // Begins the end anew. A null `stream` leaves it to be dialled or accepted.
+  // Resets an end and gives it `stream`. A null `stream` means that the end
+  // must still be dialled or accepted.
   void SetStream(int peer, int end, std::shared_ptr<PeerStream> stream);
   void SetOpen(const PeerStream& stream) { EndOf(stream).open = true; }
   void SetLost(const PeerStream& stream) { EndOf(stream).lost = true; }
-  // All wanted ends are open, of `peer` or of every peer.
+  // Return true if all wanted ends are open: of `peer`, or of every peer.
   bool AllOpen(int peer) const;
   bool AllOpen() const;
 
-  // Names this rank's shared memory to peers; "" when it has none.
+  // Returns the text by which peers open this rank's shared memory, or "" if it
+  // has none.
   std::string offer() const {
     return shared_ != nullptr ? shared_->offer() : std::string();
   }
-  // Moves the lane to the shared memory that `peer` offers. Returns false when
-  // its frames stay in the stream.
+  // Makes this rank write the lane's frames to the shared memory that `peer`
+  // offers. Returns false if the frames stay in the stream.
   bool Share(int peer, Lane lane, absl::string_view offer);
-  // The number of lanes whose frames this rank writes to shared memory.
+  // Returns the number of lanes on which this rank writes frames to shared
+  // memory.
   int shared_lanes() const;
-  // Every end is open: tells the poller whether streams still carry frames.
+  // Tells the poller whether streams carry frames. Call it when all ends are
+  // open.
   void SettleShared();
 
-  // Returns the cause of the end of the epoch, UNAVAILABLE while the lane is
-  // not open, or FAILED_PRECONDITION for a lane that does not exist.
+  // Returns OK if the lane is open. Errors: the cause, if the epoch has ended.
+  // UNAVAILABLE: the lane is not open. FAILED_PRECONDITION: there is no such
+  // lane.
   absl::Status CheckOpen(int peer, Lane lane) const;
-  // Both require an open lane.
+  // Queue a frame as Transport::Send and Transport::Forward do. The lane must
+  // be open.
   void Write(int peer, Lane lane, const FrameHeader& header,
              absl::Span<const char> payload, PayloadLedger& ledger);
   void Forward(int peer, Lane lane, const FrameHeader& header,
                const LinkFrame& frame);
-  // Writes to an open Control stream; fills epoch and source in.
+  // Sets epoch and source of `message` and writes it to the Control stream,
+  // which must be open.
   void WriteControl(int peer, v1::ControlMessage message);
 
-  // Nothing that was written waits: of one end, of one peer, of all.
+  // Return true if no written message waits to be sent: on one end, on all
+  // lanes of a peer, on all ends of all peers.
   bool WritesIdle(int peer, int end) const;
   bool LanesIdle(int peer) const;
   bool AllIdle() const;
@@ -114,13 +123,13 @@ class PeerLanes final : private SharedLanes::Events {
     return control.open && control.stream->writes_idle();
   }
 
-  // Takes a message of a Link stream in.
+  // Takes a message that arrived on a Link stream.
   void OnMessage(PeerStream& stream, const grpc::ByteBuffer& message);
   bool HasFrame(const Source& source) {
     return !LaneOf(source.peer, source.lane).frames.empty();
   }
-  // The lane has ended, and nothing that the peer wrote to its ring before
-  // that is unread.
+  // Returns true if the lane has ended and all bytes that the peer wrote to its
+  // ring have been read.
   bool Drained(const Source& source) {
     return LaneOf(source.peer, source.lane).lost &&
            (shared_ == nullptr ||
@@ -128,40 +137,42 @@ class PeerLanes final : private SharedLanes::Events {
   }
   // Requires HasFrame(source).
   LinkFramePtr TakeFrame(const Source& source);
-  // Frames of another epoch, which are dropped. Thread-safe.
+  // Returns the number of frames of other epochs that were dropped.
+  // Thread-safe.
   uint64_t dropped_frames() const { return dropped_frames_.load(); }
 
-  // Cancels the Link streams with `peer` and drops what is queued there.
+  // Cancels the Link streams with `peer` and drops their queued frames.
   void CancelLanes(int peer);
-  // Gives up frames for shared memory that there was no room for.
+  // Drops an end's frames that wait for room in shared memory.
   void DropWrites(int peer, int end);
-  // Drops received frames and reads on, so that the ends of lanes are seen.
+  // Drops all received frames and reads on, so that the end of each lane is
+  // noticed.
   void DropFrames();
-  // Ends the lanes to `peer` that have sent everything. Returns a count that
-  // falls with all that the peer takes, to 0.
+  // Ends the lanes to `peer` that have sent all their frames. Returns a number
+  // that falls to 0 as the peer reads all that was sent.
   size_t EndWrites(int peer);
-  // The Control stream with `peer` is open and not lost.
+  // Returns true if the Control stream with `peer` is open and not lost.
   bool control_open(int peer) const {
     const End& control = peers_[peer][kControlEnd];
     return control.open && !control.lost;
   }
-  // Cancels all streams and reports nothing of them any more.
+  // Cancels all streams. Their events are not reported any more.
   void Close();
-  // gRPC points at no payload memory any more.
+  // Returns true if gRPC has released all payload memory.
   bool released() const { return pool_.released(); }
 
  private:
-  // One stream with a peer. `stream` is null until dialled or accepted.
+  // One stream with a peer. `stream` is null until it is dialled or accepted.
   struct End {
     bool wanted = false;
     bool open = false;
     bool lost = false;
     std::shared_ptr<PeerStream> stream;
-    // For lanes only:
+    // The fields below are for lanes only.
     bool shared = false;  // Frames are written to shared memory.
     FrameQueue<LinkFramePtr> frames;
     size_t queued_bytes = 0;
-    bool read_due = false;  // No read is posted because too much is queued.
+    bool read_due = false;  // No read is posted: too many bytes are queued.
   };
 
   void WantRings();
@@ -185,10 +196,10 @@ class PeerLanes final : private SharedLanes::Events {
   const EpochCause& cause_;
   PeerMonitor& monitor_;
   const ErrorHandler on_error_;
-  MessagePool pool_;  // Outlives the frames in peers_.
-  // By rank; the own entry stays empty.
+  MessagePool pool_;  // Must outlive the frames in peers_.
+  // Indexed by rank; this rank's entry is unused.
   std::vector<std::array<End, kEnds>> peers_;
-  std::unique_ptr<SharedLanes> shared_;  // Null when streams carry all frames.
+  std::unique_ptr<SharedLanes> shared_;  // Null: streams carry all frames.
   std::atomic<uint64_t> dropped_frames_{0};
 };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The transport of one epoch over gRPC. PeerLanes holds the streams and moves
-// frames, PeerOpening opens the streams, PeerFailure ends the epoch. PeerLinks
-// wires the three: it waits for frames and hands each report of a stream to
-// the object that it concerns.
+// The transport of one epoch over gRPC. PeerLanes has the streams and moves
+// frames. PeerOpening opens the streams. PeerFailure ends the epoch. PeerLinks
+// connects the three: it waits for frames and passes each event of a stream to
+// one of them.
 #ifndef RINGFLEET_CLUSTER_TRANSPORT_PEER_LINKS_H_
 #define RINGFLEET_CLUSTER_TRANSPORT_PEER_LINKS_H_
 
@@ -24,10 +24,11 @@
 
 namespace ringfleet::cluster {
 
-// Functions marked [role] require the poller's role; the others take it.
+// Functions marked [role] require the poller's role. The other functions take
+// it themselves.
 class PeerLinks final : public Transport, private PeerStream::Events {
  public:
-  // [role] `on_end` runs once, in the role, when the links are closed.
+  // [role] `on_end` runs in the role, once, when the links are closed.
   PeerLinks(std::shared_ptr<CompletionPoller> poller, LinkConfig config,
             std::function<void()> on_end);
   ~PeerLinks() override;
@@ -36,14 +37,14 @@ class PeerLinks final : public Transport, private PeerStream::Events {
   int world_size() const override { return config_.world_size(); }
   uint64_t epoch() const override { return config_.self.epoch; }
 
-  // FAILED_PRECONDITION: there is no such lane to `peer`.
+  // FAILED_PRECONDITION: this rank has no such lane to `peer`.
   absl::Status Send(int peer, Lane lane, const FrameHeader& header,
                     absl::Span<const char> payload,
                     PayloadLedger& ledger) override;
   // Requires that `frame` came from this transport.
   absl::Status Forward(int peer, Lane lane, const FrameHeader& header,
                        const FrameBody& frame) override;
-  // UNAVAILABLE when the peers of all sources have left.
+  // UNAVAILABLE: the peers of all sources have left.
   absl::StatusOr<ReceivedFrame> Receive(absl::Span<const Source> sources,
                                         Deadline deadline,
                                         size_t* index) override;
@@ -56,11 +57,11 @@ class PeerLinks final : public Transport, private PeerStream::Events {
   void Blame(int peer) override { blamed_ = peer; }
   void Abort(const absl::Status& cause) override;
 
-  // Wakes a thread in Receive or AwaitReleased with `cause`, without waiting
-  // for the role. Peers are told when the links are closed.
+  // Ends the epoch with `cause` and wakes a thread in Receive or AwaitReleased.
+  // Does not wait for the role. Peers are told when the links are closed.
   void Interrupt(const absl::Status& cause);
 
-  // [role] As in PeerOpening.
+  // [role] These three call PeerOpening.
   void Dial() { opening_.Dial(); }
   void Admit(std::shared_ptr<ServerStream> stream,
              const StreamIdentity& caller) {
@@ -69,23 +70,24 @@ class PeerLinks final : public Transport, private PeerStream::Events {
   absl::Status AwaitConnected(Deadline deadline) {
     return opening_.AwaitConnected(deadline);
   }
-  // [role] Acts on the passing of time: gives up peers that lost one of their
-  // streams or are silent, repeats calls, sends heartbeats.
+  // [role] Does periodic work: gives up peers that are silent or have lost a
+  // stream, redials streams, sends heartbeats.
   void Housekeeping();
-  // [role] Tells peers that this rank leaves, unless it aborted, and lets them
-  // read what it has sent before, for a moment; closes all streams. Later calls
-  // return `reason` or the earlier cause. Idempotent.
+  // [role] Tells peers that this rank leaves, unless the epoch has already
+  // ended. Waits a short time until peers have read all sent frames, then
+  // closes all streams. Later calls of Transport's functions return `reason` or
+  // the earlier cause. Idempotent.
   void Close(const absl::Status& reason);
 
-  // [role] Lanes whose frames go to shared memory.
+  // [role] Returns the number of lanes whose frames go to shared memory.
   int shared_lanes() const { return lanes_.shared_lanes(); }
-  // The end of the epoch; OK while nothing has ended it.
+  // Returns the cause of the epoch's end, or OK if it has not ended.
   absl::Status Cause() const { return cause_.status(); }
-  // Frames of another epoch, which are dropped.
+  // Returns the number of frames of other epochs that were dropped.
   uint64_t dropped_frames() const { return lanes_.dropped_frames(); }
 
  private:
-  // Returns null when `unless_woken` and woken_.
+  // Receives a frame. Returns null if `unless_woken` and woken_.
   absl::StatusOr<ReceivedFrame> ReceiveFrame(absl::Span<const Source> sources,
                                              Deadline deadline,
                                              bool unless_woken, size_t* index);
@@ -105,18 +107,18 @@ class PeerLinks final : public Transport, private PeerStream::Events {
   const LinkConfig config_;
   EpochCause cause_;
   std::atomic<bool> woken_{false};
-  // The rank that the last error of Receive, or the reader of its frame,
-  // blames.
+  // The rank that the last Blame, or the last error of Receive or
+  // AwaitReleased, has named.
   std::atomic<int> blamed_;
 
-  // Guarded by the role.
+  // The role guards the fields below.
   std::function<void()> on_end_;
   PeerMonitor monitor_;
   PeerLanes lanes_;
   PeerFailure failure_;
   PeerOpening opening_;
-  absl::Span<const Source> awaited_;  // By Receive.
-  bool releasing_ = false;            // AwaitReleased waits.
+  absl::Span<const Source> awaited_;  // Sources of Receive.
+  bool releasing_ = false;            // True in AwaitReleased.
 };
 
 }  // namespace ringfleet::cluster

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The input of a PeerWatch for one epoch: heartbeats of peers and probes of
-// silent peers. Makes this rank's own heartbeats too.
+// Feeds the PeerWatch of one epoch with heartbeats of peers and probes of
+// silent peers. Also makes this rank's own heartbeats.
 #ifndef RINGFLEET_CLUSTER_TRANSPORT_PEER_MONITOR_H_
 #define RINGFLEET_CLUSTER_TRANSPORT_PEER_MONITOR_H_
 
@@ -23,49 +23,52 @@ class PeerMonitor {
   using Time = PeerWatch::Time;
   using Heartbeat = v1::ControlMessage::Heartbeat;
 
-  // The time past a deadline that an explanation is worth.
+  // Time after a missed deadline that may be spent to explain it.
   static constexpr absl::Duration kInquiryTime = absl::Milliseconds(100);
 
-  // `recorder` holds this rank's operations. Null: peers are not told them.
+  // `recorder` has this rank's operations, for heartbeats. Null: heartbeats
+  // have no operation.
   PeerMonitor(uint64_t epoch, int rank, std::vector<std::string> addresses,
               const FlightRecorder* recorder);
 
-  // Begins to watch. Call it when all links are open.
+  // Begins to watch all peers. Call it when all links are open.
   void Start(Time now);
-  // Sets the target of probes of `peer`: HOST:PORT in numbers, where its
-  // address has a name.
+  // Sets the address at which `peer` is probed: HOST:PORT with a numeric host.
+  // The default is the peer's address, which may have a name.
   void SetProbeAddress(int peer, std::string address);
-  // Ends the watch of a peer that has left.
+  // Ends the watch of `peer`, which has left.
   void Forget(int peer) { watch_.Forget(peer); }
 
   void OnFrame(int peer, const FrameHeader& header) {
     watch_.OnFrame(peer, header);
   }
   void OnHeartbeat(int peer, const Heartbeat& heartbeat, Time now);
-  // Runs the probes. Call it from every housekeeping. Returns a peer that is
-  // lost by PeerWatch's rule.
+  // Runs the probes. Call it from every housekeeping. Returns the result of
+  // PeerWatch::FindLost.
   std::optional<PeerWatch::Verdict> Tick(Time now);
-  // True when the next heartbeat is due. Counts it as sent.
+  // Returns true if the next heartbeat is due. The caller must then send one.
   bool HeartbeatDue(Time now);
-  // Makes the heartbeat of a rank that waits for `waiting_for`.
+  // Returns this rank's heartbeat. `waiting_for` has the ranks whose frames it
+  // waits for.
   Heartbeat MakeHeartbeat(absl::Span<const int> waiting_for, Time now) const;
 
-  // Probes the peers that are silent at the end of a wait. True when more time
-  // would not tell more about the missing frames.
+  // Probes silent peers after a missed deadline. Returns true if waiting longer
+  // would not explain more about the missing frames.
   bool Settled(Time now);
   // Calls PeerWatch::Explain with this rank's activity.
   PeerWatch::Verdict Explain(absl::Span<const int> missing, Time now) const {
     return watch_.Explain(missing, OwnActivity(), now);
   }
 
-  // Probes `peer`, whose connection has ended. True when its port is known to
-  // be closed.
+  // Probes `peer`, whose connection has ended. Returns true if its port is
+  // known to be closed.
   bool AskClosed(int peer, Time now);
-  // Returns "; its process has ended: ..." as far as is known, or "".
+  // Explains why the connection of a peer has ended, as text to append: "; its
+  // process has ended: ...". Returns "" if nothing is known.
   std::string ExplainClosed(int peer, Time now);
 
  private:
-  // Returns the ranks that exist and are not `peer`.
+  // Returns `ranks` without `peer` and without ranks that do not exist.
   std::vector<int> OtherRanks(
       const google::protobuf::RepeatedField<uint32_t>& ranks, int peer) const;
   Activity OwnActivity() const;
@@ -77,7 +80,7 @@ class PeerMonitor {
   const FlightRecorder* const recorder_;
   PeerWatch watch_;
   std::vector<std::string> probe_addresses_;
-  std::vector<std::unique_ptr<ReachabilityProbe>> probes_;  // Under way.
+  std::vector<std::unique_ptr<ReachabilityProbe>> probes_;  // Null: none.
   bool started_ = false;
   std::optional<Time> last_heartbeat_;
 };

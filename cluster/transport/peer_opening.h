@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The opening of an epoch's links. The higher rank of a pair dials, and no rank
-// is connected before every stream of every rank is open and warm.
+// Opens the links of an epoch. The higher one of two ranks dials.
+// AwaitConnected returns on no rank before all streams of all ranks are open
+// and warm.
 #ifndef RINGFLEET_CLUSTER_TRANSPORT_PEER_OPENING_H_
 #define RINGFLEET_CLUSTER_TRANSPORT_PEER_OPENING_H_
 
@@ -24,33 +25,33 @@ namespace ringfleet::cluster {
 // Every function requires the poller's role, which guards all state.
 class PeerOpening {
  public:
-  // `events` receives the reports of all streams. The references must outlive
-  // this object.
+  // `events` takes the events of all streams. The references must outlive this
+  // object.
   PeerOpening(std::shared_ptr<CompletionPoller> poller,
               const LinkConfig& config, const EpochCause& cause,
               PeerMonitor& monitor, PeerLanes& lanes, PeerFailure& failure,
               PeerStream::Events* events);
 
-  // Dials the ranks below this one.
+  // Dials all ranks below this rank.
   void Dial();
-  // Accepts a stream of this epoch or refuses it.
+  // Accepts or refuses a stream of this epoch.
   void Admit(std::shared_ptr<ServerStream> stream,
              const StreamIdentity& caller);
-  // Checks that the other end is `peer`, and warms the stream up.
+  // Takes the identity `peer` of the rank at the other end. Checks that it is
+  // the identity that the stream was opened for, and warms the stream up.
   void OnOpen(const PeerStream& stream, const StreamIdentity& peer);
-  // The peer has opened all its links.
+  // Notes that the peer has opened all its links.
   void OnReady(int peer) { peers_[peer].ready = true; }
-  // A stream that ends is opened again: the peer is only starting, or starting
-  // again.
+  // Returns true if a stream with `peer` that ends must be opened again. The
+  // peer may still be starting, or starting again.
   bool IsPatientWith(int peer) const {
     return !connected_ && !peers_[peer].ready;
   }
   void OnStartFailed(const PeerStream& stream, const absl::Status& status);
-  // Repeats the calls that are due.
+  // Dials again the streams whose time has come.
   void Redial();
 
-  // Waits until every rank has opened all its links. An error aborts the
-  // epoch.
+  // Waits until every rank has opened all its links. An error ends the epoch.
   absl::Status AwaitConnected(Deadline deadline);
 
  private:
@@ -73,8 +74,8 @@ class PeerOpening {
   PeerLanes& lanes_;
   PeerFailure& failure_;
   PeerStream::Events* const events_;
-  std::vector<Peer> peers_;  // By rank; the own entry stays empty.
-  bool ready_ = false;       // This rank has opened all its links.
+  std::vector<Peer> peers_;  // Indexed by rank; this rank's entry is unused.
+  bool ready_ = false;       // True: this rank has opened all links.
   bool connected_ = false;
 };
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// One bidirectional gRPC stream of raw messages with a peer, from either end.
-// The owner asks for each read. One write at a time is under way, with a queue
-// behind it.
+// One end of a bidirectional gRPC stream of raw messages with a peer. The owner
+// must request each read. One write at a time is under way; others wait in a
+// queue.
 //
-// gRPC tells the sender of new room in a packet of its own when the next read
-// is posted. In small collectives messages go to and fro, and each message
-// would cost a second packet before it is used. A read behind a small message
-// therefore waits for the next message that leaves: gRPC is told to hold the
-// message (GRPC_WRITE_BUFFER_HINT), and the read then sends both in one packet.
+// When a read is posted, gRPC sends the peer a packet that announces new room.
+// In small collectives, each message would cost such a second packet before the
+// message is used. Therefore the read behind a small message (ReadSoon) waits
+// for the next message that leaves. gRPC is told to hold the leaving message
+// (GRPC_WRITE_BUFFER_HINT). Posting the read then sends the message and the
+// announcement in one packet.
 #ifndef RINGFLEET_CLUSTER_TRANSPORT_PEER_STREAM_H_
 #define RINGFLEET_CLUSTER_TRANSPORT_PEER_STREAM_H_
 
@@ -29,24 +30,24 @@
 
 namespace ringfleet::cluster {
 
-// The identity of a stream's end. It travels in the headers rf-epoch, rf-source
-// and rf-config, and for a Link in rf-lane and rf-shm.
+// The identity of the rank at one end of a stream. It travels in the headers
+// rf-epoch, rf-source and rf-config. A Link also has rf-lane and rf-shm.
 struct StreamIdentity {
   uint64_t epoch = 0;
   int source = 0;
   uint64_t config = 0;
   Lane lane = Lane::kDirect;
-  std::string shared = {};  // SharedSegment's offer; empty: there is none.
+  std::string shared = {};  // SharedSegment's offer; empty: none.
 };
 
 enum class StreamKind : uint8_t { kLink, kControl };
 
-// Every member function requires the poller's role. Completions keep the
-// stream alive, so its owner may drop it at any time.
+// Every member function requires the poller's role. A running operation keeps
+// the stream alive, so the owner may drop it at any time.
 class PeerStream : public std::enable_shared_from_this<PeerStream>,
                    private CompletionPoller::Deferred {
  public:
-  // Runs in the role. After OnClosed nothing more is reported.
+  // Functions run in the role. No event follows OnClosed.
   class Events {
    public:
     virtual void OnOpen(PeerStream& stream, const StreamIdentity& peer) = 0;
@@ -63,10 +64,10 @@ class PeerStream : public std::enable_shared_from_this<PeerStream>,
   PeerStream& operator=(const PeerStream&) = delete;
 
   StreamKind kind() const { return kind_; }
-  // Null stops the reports.
+  // Null: events are dropped.
   void set_events(Events* events) { events_ = events; }
-  // Labels for the receiver of the events: the rank at the other end, and the
-  // lane of a Link.
+  // Labels for the receiver of the events: the rank at the other end, and a
+  // Link's lane.
   int peer() const { return peer_; }
   Lane lane() const { return lane_; }
   void set_peer(int peer, Lane lane) {
@@ -74,34 +75,35 @@ class PeerStream : public std::enable_shared_from_this<PeerStream>,
     lane_ = lane;
   }
 
-  // Posts a read; OnMessage reports it.
+  // Posts a read. OnMessage reports the message.
   void Read();
-  // Posts a read with the next small message that is written, or when the
-  // poller has nothing else at hand.
+  // Posts a read with the next WriteSmall, or when the poller finds the queue
+  // empty.
   void ReadSoon();
-  // Takes `message`.
+  // Queues `message`.
   void Write(grpc::ByteBuffer&& message);
-  // Takes a small `message` and posts the read that is owed with it. `left`
-  // tells whether gRPC has sent the message. May run completions.
+  // Queues a small `message` and posts the read of an earlier ReadSoon with it.
+  // `left` must return true once gRPC has sent the message. May run
+  // completions.
   void WriteSmall(grpc::ByteBuffer&& message, absl::FunctionRef<bool()> left);
-  // Ends the stream behind all that was written, of which nothing is lost.
-  // Later writes do nothing. OnClosed follows when the peer has read
-  // everything; at the end that was called, when gRPC has sent everything.
+  // Ends the stream after all written messages; none is lost. Later writes do
+  // nothing. A ClientStream reports OnClosed when the peer has read all
+  // messages, a ServerStream when gRPC has sent all messages.
   void EndWrites();
-  // Returns the other end as gRPC writes it: "ipv4:127.0.0.1:50052".
+  // Returns the peer's address as gRPC writes it: "ipv4:127.0.0.1:50052".
   virtual std::string remote() const = 0;
   bool writes_idle() const { return !write_pending_ && writes_.empty(); }
-  // Counts the messages that gRPC has not sent yet.
+  // Returns the number of messages that gRPC has not sent yet.
   size_t unsent() const { return writes_.size() + (write_pending_ ? 1 : 0); }
-  // Drops queued writes and ends the stream with an error. Sent messages may be
-  // lost too.
+  // Drops queued writes and ends the stream with an error. Messages that were
+  // sent may be lost.
   void Cancel();
 
  protected:
   PeerStream(std::shared_ptr<CompletionPoller> poller, StreamKind kind)
       : poller_(std::move(poller)), kind_(kind) {}
 
-  // A tag that keeps its stream alive while it is in the queue.
+  // A tag of one operation. Keeps its stream alive while the operation runs.
   class Op : public Completion {
    public:
     using Handler = void (PeerStream::*)(bool ok);
@@ -123,10 +125,10 @@ class PeerStream : public std::enable_shared_from_this<PeerStream>,
   bool can_start() const { return !poller_->closed(); }
   void ReportOpen(const StreamIdentity& peer);
   void ReportClosed(const absl::Status& status);
-  // Finds out why a read or write failed, and reports it.
+  // Finds out why a read or a write has failed, and reports OnClosed.
   virtual void Lose() = 0;
   virtual void CancelCall() = 0;
-  // Sends the end. Requires that nothing is being written.
+  // Sends the end of the stream. Requires writes_idle().
   virtual void SendEnd() = 0;
 
   const std::shared_ptr<CompletionPoller> poller_;
@@ -141,7 +143,8 @@ class PeerStream : public std::enable_shared_from_this<PeerStream>,
   void PostOwedRead();
   void RunDeferred() override;
 
-  // A ByteBuffer that moves. Its own move is a copy, which holds the slices.
+  // A movable ByteBuffer. Moving a grpc::ByteBuffer copies it, and the copy
+  // keeps references to the slices.
   struct Message {
     Message() = default;
     explicit Message(grpc::ByteBuffer&& from) { bytes.Swap(&from); }
@@ -161,18 +164,18 @@ class PeerStream : public std::enable_shared_from_this<PeerStream>,
   bool lost_ = false;
   bool write_pending_ = false;
   bool ending_ = false;     // EndWrites was called.
-  bool read_owed_ = false;  // A read is deferred.
+  bool read_owed_ = false;  // True after ReadSoon.
   FrameQueue<Message> writes_;
   grpc::ByteBuffer read_buffer_;
   Op read_op_{&PeerStream::OnRead};
   Op write_op_{&PeerStream::OnWrite};
 };
 
-// The end that calls.
+// The end of the stream at the rank that dials.
 class ClientStream : public PeerStream {
  public:
-  // Opens a stream on `channel`. The call waits for the peer's server to come
-  // up.
+  // Opens a stream on `channel`. gRPC waits until the peer's server is
+  // reachable.
   static std::shared_ptr<ClientStream> Dial(
       std::shared_ptr<CompletionPoller> poller, StreamKind kind,
       std::shared_ptr<grpc::Channel> channel, const StreamIdentity& self,
@@ -204,28 +207,28 @@ class ClientStream : public PeerStream {
   Op finish_op_;
 };
 
-// The service with its messages left as bytes.
+// The Collective service with messages as bytes.
 using RawCollectiveService = v1::Collective::WithRawMethod_Link<
     v1::Collective::WithRawMethod_Control<v1::Collective::Service>>;
 
-// The end that is called.
+// The end of the stream at the rank that is dialled.
 class ServerStream : public PeerStream {
  public:
-  // Runs in the role when a call has arrived. The acceptor accepts or refuses
-  // the call, at once or later. The stream's Events report a call that ends
-  // before.
+  // Runs in the role when a call has arrived. The acceptor must call Accept or
+  // Refuse, at once or later. If the call ends earlier, the stream reports
+  // OnClosed.
   using OnArrival = void (*)(void* acceptor,
                              std::shared_ptr<ServerStream> stream);
 
-  // Waits for the next call of the method. Reports nothing when the server
-  // shuts down first.
+  // Begins to wait for one call of the method of `kind`. `on_arrival` does not
+  // run if the server shuts down first.
   static void Expect(std::shared_ptr<CompletionPoller> poller, StreamKind kind,
                      RawCollectiveService* service, void* acceptor,
                      OnArrival on_arrival);
 
   // Returns the identity in the caller's headers, or INVALID_ARGUMENT.
   absl::StatusOr<StreamIdentity> Identity() const;
-  // Sends `self` back, which opens the stream.
+  // Sends `self` to the caller, which opens the stream.
   void Accept(const StreamIdentity& self);
   void Refuse(const absl::Status& status);
   bool ended() const { return ended_; }

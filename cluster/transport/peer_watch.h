@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The knowledge of a rank about silent peers, and its explanation of missing
-// frames. Every rank tells all others ten times a second which operation it is
-// in and whose frames it waits for. A probe asks the host of a silent peer
-// whether it still accepts connections. A peer that only waits for another rank
-// passes the blame on: one stopped rank holds a whole ring, and every rank of
-// the ring names it.
+// Finds lost peers, and explains missing frames. Ten times a second every rank
+// sends all others a heartbeat with its operation and the ranks whose frames it
+// waits for. A probe tests whether the host of a silent peer still accepts
+// connections. If a peer only waits for another rank, the other rank is blamed.
+// So if one stopped rank stops a whole ring, every rank of the ring names the
+// stopped rank.
 #ifndef RINGFLEET_CLUSTER_TRANSPORT_PEER_WATCH_H_
 #define RINGFLEET_CLUSTER_TRANSPORT_PEER_WATCH_H_
 
@@ -21,65 +21,68 @@
 
 namespace ringfleet::cluster {
 
-// The activity of a rank, by its own account.
+// The activity of a rank, as its heartbeat reports it.
 struct Activity {
-  bool known = false;  // The rank keeps account of its operations.
+  bool known = false;  // False: the rank has no recorder.
   bool running = false;
-  // The operation begun last, whether it runs or not; sequence 0: none.
+  // The operation that began last. It runs if `running`. sequence 0: none.
   uint32_t group = 0;
   uint64_t sequence = 0;
   uint32_t op_descriptor = 0;
   std::vector<int> waiting_for;  // Ranks whose frames it waits for.
-  std::vector<int> unheard;      // Ranks that it hears nothing of.
+  std::vector<int> unheard;      // Peers that are silent for it.
 
   bool operator==(const Activity&) const = default;
 };
 
-// Functions take the time as a parameter. None waits or asks a clock. Not
-// thread-safe.
+// Functions take the time as a parameter. No function waits or reads a clock.
+// Not thread-safe.
 class PeerWatch {
  public:
   using Time = Deadline::Clock::time_point;
 
   static constexpr absl::Duration kHeartbeatPeriod = absl::Milliseconds(100);
-  // A peer is silent once two heartbeats and a half are missing.
+  // A peer is silent if this rank has heard nothing from it for kSilent.
   static constexpr absl::Duration kSilent = absl::Milliseconds(250);
-  // A silent peer is probed again and again, because a single first packet may
-  // be lost. After each answer it is left alone for twice as long. A stopped
-  // process does not take connections out of its kernel's queue, not even reset
-  // ones, and a full queue answers nobody.
+  // Time between two probes of a silent peer. Several probes are needed,
+  // because the first packet of a probe may be lost. The time doubles after
+  // each answer, so that probes fill the connection queue of a stopped process
+  // slowly. A stopped process takes no connections out of its queue, not even
+  // reset ones. Once the queue is full, no probe gets an answer.
   static constexpr absl::Duration kProbePeriod = absl::Milliseconds(200);
-  // Linux keeps 128 or more connections for a server that listens as gRPC does.
-  // When all ranks may have filled half of the queue, a missing answer says
-  // nothing any more.
+  // Number of answered probes, of all ranks together, from which on a missing
+  // answer proves nothing: they may have filled half of a stopped process's
+  // queue. Linux queues 128 or more connections for a server that listens as
+  // gRPC does.
   static constexpr int kQueuedProbes = 64;
-  // The rule by which a peer is lost before any deadline: it has been silent
-  // for kGone, and its host refuses connections or left the last kUnanswered
-  // probes without an answer. A stopped process, which may go on, is not lost:
-  // its host accepts connections. A rank that loses several peers and reaches
-  // no other is cut off itself.
+  // A peer is lost if it has been silent for kGone, and its host refuses
+  // connections or has not answered the last kUnanswered probes. A lost peer
+  // ends the epoch before any deadline. A stopped process is not lost, because
+  // its host accepts connections and the process may go on. A rank that loses
+  // two peers or more and reaches no other peer is cut off.
   static constexpr absl::Duration kGone = absl::Seconds(1);
   static constexpr int kUnanswered = 3;
 
   struct Verdict {
-    int suspect = -1;     // The rank to blame, in the world.
-    bool certain = true;  // False when it only is slow, or waits as others do.
+    int suspect = -1;     // The world rank to blame.
+    bool certain = true;  // False: may only be slow or waiting.
     std::string text;
   };
 
-  // `addresses` are those of all ranks of the world, for messages.
+  // `addresses` has the address of each rank of the world, for messages.
   PeerWatch(int rank, std::vector<std::string> addresses);
 
-  // Begins to expect the peers' heartbeats.
+  // Begins to expect heartbeats of all peers.
   void Start(Time now);
-  // Expects nothing of a peer that has left.
+  // Ends the watch of `peer`, which has left.
   void Forget(int peer) { peers_[peer].left = true; }
-  // Call often. After a pause of kSilent between two calls this process is
-  // taken to have stood still, and no peer is blamed for that time.
+  // Must be called often. If kSilent passes between two calls, this process
+  // itself counts as stopped for the time between the calls. Peers do not count
+  // as silent for that time.
   void Tick(Time now);
 
-  // Notes a frame, which counts from the next Tick on. Runs for every frame, so
-  // it is cheap.
+  // Notes a frame of `peer`. The next Tick counts the peer as heard. Cheap,
+  // because it runs for every frame.
   void OnFrame(int peer, const FrameHeader& header) {
     Peer& from = peers_[peer];
     from.frame_came = true;
@@ -92,7 +95,8 @@ class PeerWatch {
     }
   }
   void OnHeartbeat(int peer, Activity activity, Time now);
-  // True when a probe is due. Call OnProbeBegin and then OnProbe for it.
+  // Returns true if a probe of `peer` is due. Call OnProbeBegin when the probe
+  // begins and OnProbe when it ends.
   bool WantsProbe(int peer, Time now) const;
   void OnProbeBegin(int peer, Time now);
   void OnProbe(int peer, ReachabilityProbe::Result result);
@@ -100,20 +104,21 @@ class PeerWatch {
   absl::Duration SilentFor(int peer, Time now) const;
   // Returns the silent peers.
   std::vector<int> Unheard(Time now) const;
-  // Returns the result of the last probe since `peer` was heard; kUnknown: none
-  // has ended.
+  // Returns the result of the last probe that has ended since `peer` was heard,
+  // or kUnknown if there is none.
   ReachabilityProbe::Result Probed(int peer) const;
-  // Returns a peer that is lost by the rule above, or this rank if it is cut
-  // off.
+  // Returns a lost peer (see kGone), or this rank if it is cut off.
   std::optional<Verdict> FindLost(Time now) const;
-  // Explains which of the peers `missing`, which is not empty, holds this rank
-  // up in its activity `own`: "rank 3 (host:1), which waits for rank 2
-  // (host:2), which is stopped or starved: ...".
+  // Explains why frames of the peers `missing` do not arrive while this rank is
+  // in its activity `own`: "rank 3 (host:1), which waits for rank 2 (host:2),
+  // which is stopped or starved: ...". `missing` must not be empty.
   Verdict Explain(absl::Span<const int> missing, const Activity& own,
                   Time now) const;
-  // True when this process has stood still, and may have missed everything.
+  // Returns true if this process was stopped a short time ago. It may have
+  // missed any message then.
   bool WasAway(Time now) const;
-  // Returns the knowledge of a peer whose connections have ended, or "".
+  // Explains why the connections of a peer have ended. Returns "" if nothing is
+  // known.
   std::string ExplainClosed(int peer) const;
 
   // Returns "rank 2 (host:50052)".
@@ -129,10 +134,10 @@ class PeerWatch {
     bool probing = false;
     ReachabilityProbe::Result probed = ReachabilityProbe::Result::kUnknown;
     Time probed_begin = Time::min();
-    int unanswered = 0;  // Probes in a row since it was heard.
-    int connected = 0;   // Probes since it was heard.
+    int unanswered = 0;  // Probes in a row, since the peer was heard.
+    int connected = 0;   // Probes since the peer was heard.
   };
-  // How well a finding explains a missing frame, ascending.
+  // The strength with which a finding explains a missing frame, ascending.
   enum class Weight { kNone, kWaits, kSlow, kElsewhere, kSilent, kGone };
   struct Finding {
     Weight weight = Weight::kNone;
@@ -143,10 +148,10 @@ class PeerWatch {
   Finding Find(int peer, const Activity& own, Time now,
                std::vector<bool>& visited) const;
   bool Expected(int peer) const { return peer != rank_ && !peers_[peer].left; }
-  // True when probes may have filled the queue of a stopped process.
+  // Returns true if probes may have filled the queue of a stopped process.
   bool QueueMayBeFull(int peer) const;
   bool Unanswered(int peer, Time now) const;
-  // True when two peers or more do not answer, and none is in reach.
+  // Returns true if two peers or more do not answer and no peer is reachable.
   bool CutOff(Time now) const;
   // Returns "this rank reaches none of its 3 peers and suspects itself".
   std::string CutOffText() const;
@@ -157,7 +162,7 @@ class PeerWatch {
   const std::vector<std::string> addresses_;
   std::vector<Peer> peers_;
   Time last_tick_;
-  // The length and the end of the last time that this process stood still.
+  // Duration and end of the last time that this process was stopped.
   absl::Duration away_;
   Time away_until_ = Time::min();
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A question to a host, without a message and without waiting: does a process
-// still listen at an address? The probe is a TCP connection, which the other
-// host's kernel completes even when the listening process is stopped.
+// Tests whether a process listens at an address. The probe opens a TCP
+// connection and sends no message. The other host's kernel completes the
+// connection even if the listening process is stopped.
 #ifndef RINGFLEET_CLUSTER_TRANSPORT_REACHABILITY_PROBE_H_
 #define RINGFLEET_CLUSTER_TRANSPORT_REACHABILITY_PROBE_H_
 
@@ -12,23 +12,23 @@
 
 namespace ringfleet::cluster {
 
-// One attempt. Not thread-safe; never blocks.
+// One attempt to connect. Never blocks. Not thread-safe.
 class ReachabilityProbe {
  public:
   enum class Result {
     kPending,
     kConnected,  // The host answers, and a process listens.
     kRefused,    // The host answers, and no process listens.
-    kNoAnswer,   // No answer within kTimeout, or no way to the host.
-    kUnknown,    // The host is not a number, or no socket is left.
+    kNoAnswer,   // No answer within kTimeout, or no route to the host.
+    kUnknown,    // The host is not numeric, or no socket is free.
   };
 
-  // A connection within a network takes a fraction of it. A lost first packet
-  // is sent again after a second, and so looks like no answer.
+  // A connection within a network takes a fraction of this time. A lost first
+  // packet is repeated after a second, so the probe ends with kNoAnswer.
   static constexpr absl::Duration kTimeout = absl::Milliseconds(150);
 
-  // Begins to connect to HOST:PORT. The host must be a number, because looking
-  // a name up blocks.
+  // Begins to connect to HOST:PORT. The host must be numeric, because looking
+  // up a name blocks.
   explicit ReachabilityProbe(
       const std::string& address,
       Deadline::Clock::time_point now = Deadline::Clock::now());
@@ -36,7 +36,7 @@ class ReachabilityProbe {
   ReachabilityProbe(const ReachabilityProbe&) = delete;
   ReachabilityProbe& operator=(const ReachabilityProbe&) = delete;
 
-  // Returns the result, which is final once it is not kPending.
+  // Returns the result. It is final unless it is kPending.
   Result Poll(Deadline::Clock::time_point now = Deadline::Clock::now());
 
  private:

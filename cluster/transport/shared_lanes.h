@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames between the ranks of one host through shared memory. The streams stay
-// open beside it for everything else. A ring carries records: the length of a
+// Sends frames between the ranks of one host through shared memory. Streams
+// stay open for all else. A ring carries records. A record has the length of a
 // message, the message, and zeros up to the next cache line. A record larger
-// than the ring is written as room comes and read as bytes come. A message that
-// has come whole is handed over where it lies.
+// than the ring is written and read in parts. If a whole message lies in the
+// ring, the receiver gets it without a copy.
 #ifndef RINGFLEET_CLUSTER_TRANSPORT_SHARED_LANES_H_
 #define RINGFLEET_CLUSTER_TRANSPORT_SHARED_LANES_H_
 
@@ -27,62 +27,66 @@
 
 namespace ringfleet::cluster {
 
-// The shared memory of one rank in one epoch. Every function but Wake requires
-// the poller's role.
+// The lanes of one rank in one epoch that use shared memory. Every function but
+// Wake requires the poller's role.
 class SharedLanes final : public CompletionPoller::Bypass {
  public:
-  // Runs in the role, out of Poll.
+  // Functions run in the role, called by Poll.
   class Events {
    public:
-    // True when the lane may hand over another frame. Else its ring fills up.
+    // Returns true if the lane may give another frame. If false, the frame
+    // stays in the ring.
     virtual bool WantsFrame(int peer, Lane lane) = 0;
     virtual void OnSharedFrame(int peer, Lane lane, LinkFramePtr frame) = 0;
-    // DATA_LOSS: the peer wrote bytes that no rank writes. The lane is over.
+    // Takes an error, DATA_LOSS: the peer wrote bytes that are no valid record.
+    // The lane is not read any more.
     virtual void OnSharedError(int peer, const absl::Status& status) = 0;
 
    protected:
     ~Events() = default;
   };
 
-  // `pool` and `events` must outlive the lanes.
+  // Creates this rank's segment. `pool` and `events` must outlive the lanes.
+  // Errors: those of SharedSegment::Create.
   static absl::StatusOr<std::unique_ptr<SharedLanes>> Create(uint64_t epoch,
                                                              int rank,
                                                              int world_size,
                                                              MessagePool* pool,
                                                              Events* events);
 
-  // Names this rank's segment to peers.
+  // Returns the text by which peers open this rank's segment.
   const std::string& offer() const { return own_.offer(); }
-  // Begins to read the ring that `peer` writes. Returns false the second time:
-  // a ring serves one stream only.
+  // Begins to read the ring that `peer` writes, and returns true. Returns false
+  // if it was called before for this ring: a ring serves one stream only.
   bool Listen(int peer, Lane lane);
-  // Directs Send and Forward to the segment that `peer` offers. After an error
-  // the lane stays with its stream.
+  // Makes Send and Forward write to the segment that `peer` offers. After an
+  // error, the lane's frames must go through its stream.
   //
-  // Errors: those of SharedSegment::Open. UNAVAILABLE: another lane uses
-  // another offer, of a process that has ended.
+  // Errors: those of SharedSegment::Open. UNAVAILABLE: another lane of `peer`
+  // is attached to another offer. The process of one of the offers has ended.
   absl::Status Attach(int peer, Lane lane, absl::string_view offer);
   bool attached(int peer, Lane lane) const { return At(peer, lane).attached; }
 
-  // Send a frame as Transport does. Require attached().
+  // Queue a frame as Transport::Send and Transport::Forward do. Require
+  // attached().
   void Send(int peer, Lane lane, const FrameHeader& header,
             absl::Span<const char> payload, PayloadLedger& ledger);
   void Forward(int peer, Lane lane, const FrameHeader& header,
                const LinkFrame& frame);
-  // True when no frame waits for room in the ring.
+  // Returns true if no frame waits for room in the ring.
   bool writes_idle(int peer, Lane lane) const {
     return At(peer, lane).queue.empty();
   }
-  // Counts the frames that wait for room.
+  // Returns the number of frames that wait for room.
   size_t unsent(int peer, Lane lane) const {
     return At(peer, lane).queue.size();
   }
-  // True when the peer has written bytes that Poll has not read.
+  // Returns true if the peer has written bytes that Poll has not read.
   bool has_unread(int peer, Lane lane);
-  // Gives up the frames that wait for room.
+  // Drops the frames that wait for room.
   void DropWrites(int peer, Lane lane) { At(peer, lane).queue.clear(); }
 
-  // Says whether every frame of the epoch comes through shared memory.
+  // Sets whether all frames of the epoch go through shared memory.
   void set_exclusive(bool exclusive) { exclusive_ = exclusive; }
 
   bool Poll() override;
@@ -93,7 +97,7 @@ class SharedLanes final : public CompletionPoller::Bypass {
  private:
   static constexpr size_t kHeadBytes = sizeof(uint32_t) + kFrameHeaderBytes;
 
-  // A record, and the number of its bytes that have been written.
+  // A record that is being written. `written` counts its bytes in the ring.
   struct Outgoing {
     Outgoing() = default;
     Outgoing(Outgoing&& other) noexcept { *this = std::move(other); }
@@ -104,11 +108,11 @@ class SharedLanes final : public CompletionPoller::Bypass {
     char head[kHeadBytes] = {};
     uint64_t written = 0;
     size_t payload_bytes = 0;
-    absl::Span<const char> payload;  // Unless `frame` has it.
-    void* ledger = nullptr;          // A reference, while queued.
+    absl::Span<const char> payload;  // Empty: in `frame`.
+    void* ledger = nullptr;          // A reference while queued.
     LinkFramePtr frame;
   };
-  // A frame whose payload lies in the ring, from `begin` on.
+  // A frame whose payload lies in the ring, from position `begin` on.
   struct Loan {
     LinkFramePtr frame;
     uint64_t begin = 0;
@@ -124,7 +128,7 @@ class SharedLanes final : public CompletionPoller::Bypass {
     FrameQueue<Outgoing> queue;
 
     RingReader reader;
-    LinkFramePtr partial;  // The message that is arriving.
+    LinkFramePtr partial;  // The arriving message.
     char* into = nullptr;
     size_t message_left = 0;
     size_t padding_left = 0;
@@ -143,18 +147,20 @@ class SharedLanes final : public CompletionPoller::Bypass {
 
   static void Encode(const FrameHeader& header, size_t payload_bytes,
                      Outgoing* record);
-  // Writes as much as there is room for. True when the record is complete.
+  // Writes as many bytes as the ring has room for. Returns true if the record
+  // is complete.
   bool Write(OneLane& lane, Outgoing& record);
   bool WritePart(OneLane& lane, Outgoing& record, uint64_t begin,
                  absl::Span<const char> part);
   bool WriteQueue(OneLane& lane);
-  // Reads the bytes that have come, at most to the end of one message.
+  // Reads the bytes that have arrived, at most to the end of one message.
+  // Returns true if it has read any.
   bool Read(OneLane& lane);
   bool BeginMessage(OneLane& lane, size_t available);
   bool Lends(const OneLane& lane, size_t message_bytes, size_t available) const;
   void Lend(OneLane& lane, size_t message_bytes);
   void EndMessage(OneLane& lane);
-  // Gives back the room before the first loan.
+  // Gives the room before the first loan back to the writer.
   void Release(OneLane& lane);
   void Fail(OneLane& lane, const absl::Status& status);
   bool Idle();
@@ -164,9 +170,9 @@ class SharedLanes final : public CompletionPoller::Bypass {
   const int rank_;
   MessagePool* const pool_;
   Events* const events_;
-  std::vector<SharedSegment> segments_;  // The peers', as they are opened.
-  std::vector<std::string> offers_;      // By which each was opened.
-  std::vector<OneLane> lanes_;           // By peer and lane.
+  std::vector<SharedSegment> segments_;  // The peers', by rank.
+  std::vector<std::string> offers_;      // Offer of each segment.
+  std::vector<OneLane> lanes_;           // By peer, then lane.
   std::vector<OneLane*> listening_;
   std::vector<OneLane*> sending_;
   bool exclusive_ = false;

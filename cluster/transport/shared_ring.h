@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A ring of bytes in shared memory, with one writer and one reader in different
-// processes. Each side keeps its own position and checks the other's before it
-// takes it. So a peer that writes a wrong position costs an error, never an
-// access outside of the ring. No function waits.
+// processes. Each side keeps its own position and checks the other side's
+// position before using it. So a wrong position from a peer is an error and
+// never leads to an access outside the ring. No function waits.
 #ifndef RINGFLEET_CLUSTER_TRANSPORT_SHARED_RING_H_
 #define RINGFLEET_CLUSTER_TRANSPORT_SHARED_RING_H_
 
@@ -17,17 +17,16 @@ namespace ringfleet::cluster {
 
 inline constexpr size_t kLineBytes = 64;  // A cache line.
 
-// The shared words of a ring, all zeros at first. Each has a cache line of its
-// own.
+// The shared words of a ring, initially zero. Each has its own cache line.
 struct RingControl {
   alignas(kLineBytes) std::atomic<uint64_t> head;  // Bytes written so far.
   alignas(kLineBytes) std::atomic<uint64_t> tail;  // Bytes read so far.
-  // The writer found the ring full and wants to be told of room.
+  // 1 if the writer has found the ring full and waits for room.
   alignas(kLineBytes) std::atomic<uint32_t> writer_waits;
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
-// A ring's addresses in this process. `size` is a power of two.
+// The addresses of a ring in this process. `size` is a power of two.
 struct SharedRing {
   RingControl* control = nullptr;
   char* data = nullptr;
@@ -40,16 +39,17 @@ class RingWriter {
   RingWriter() = default;
   explicit RingWriter(const SharedRing& ring) : ring_(ring) {}
 
-  // Copies as many bytes as there is room for, and returns their number. The
-  // reader sees them after Publish.
+  // Copies as many bytes as the ring has room for, and returns their number.
+  // The reader sees the bytes after Publish.
   size_t Write(const char* bytes, size_t size);
   void Publish();
 
-  // Asks the reader to tell of room, after a Write that found too little.
-  // Returns false when there is room by now.
+  // Sets RingControl::writer_waits, after a Write that found too little room.
+  // Returns false if the ring has room in the meantime.
   bool WaitForRoom();
 
-  // True when the reader's position is impossible. Nothing is written any more.
+  // Returns true if the reader's position is impossible. Write then writes
+  // nothing.
   bool corrupt() const { return corrupt_; }
 
  private:
@@ -57,7 +57,7 @@ class RingWriter {
 
   SharedRing ring_;
   uint64_t head_ = 0;
-  uint64_t tail_ = 0;  // As last seen.
+  uint64_t tail_ = 0;  // Last value of RingControl::tail.
   bool corrupt_ = false;
 };
 
@@ -67,21 +67,23 @@ class RingReader {
   RingReader() = default;
   explicit RingReader(const SharedRing& ring) : ring_(ring) {}
 
-  // Returns the bytes to be read; 0 when the writer's position is impossible.
+  // Returns the number of bytes that can be read, or 0 if the writer's position
+  // is impossible.
   size_t Available();
-  // Read copies bytes out. Peek returns where they lie; the second part begins
-  // at the start of the ring. Skip passes over them. All three require that
-  // Available() has returned at least `size`.
+  // Read copies `size` bytes out and passes over them. Peek returns their
+  // memory in one or two parts; the second part begins at the start of the
+  // ring. Skip passes over them. All three require that Available() has
+  // returned at least `size`.
   void Read(char* bytes, size_t size);
   std::array<absl::Span<const char>, 2> Peek(size_t size) const;
   void Skip(size_t size) { tail_ += size; }
 
-  // Returns the position of the next byte, counted from the ring's first.
+  // Returns the number of bytes read since the ring began.
   uint64_t position() const { return tail_; }
-  // Returns the position up to which the writer has its room back.
+  // Returns the position up to which room was given back to the writer.
   uint64_t released() const { return released_; }
-  // Gives the room before `position`, which has been read, back. True when the
-  // writer waits for it.
+  // Gives the room before `position` back to the writer. The bytes before it
+  // must have been read. Returns true if the writer waits for room.
   bool Release(uint64_t position);
 
   bool corrupt() const { return corrupt_; }

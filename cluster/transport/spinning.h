@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The wait of a thread for a frame before it blocks.
+// Spinning: a thread that waits for a frame looks for it again and again before
+// it blocks.
 #ifndef RINGFLEET_CLUSTER_TRANSPORT_SPINNING_H_
 #define RINGFLEET_CLUSTER_TRANSPORT_SPINNING_H_
 
@@ -9,28 +10,29 @@
 
 namespace ringfleet::cluster {
 
-// Says whether a thread first asks without blocking.
+// Says whether a thread spins before it blocks.
 enum class Spin : uint8_t {
-  // It does. It gives the core away between two questions, unless every rank on
-  // the host has a core of its own.
+  // Spins. Yields the core between two looks, unless every rank of the host has
+  // its own core.
   kAuto,
   kAlways,
   kNever,
 };
 
-// A thread asks again and again for `time`. Where it `yields`, other threads
-// may have the core between two questions.
+// A thread spins for `time`. If `yields`, it offers the core to other threads
+// between two looks.
 struct Spinning {
   absl::Duration time;
   bool yields = false;
 };
 
-// A round trip over loopback takes 25 to 35 us, and a sleep with its wake-up
-// about 50 us more. In a longer wait the sleep no longer shows.
+// Default time to spin. A round trip over loopback takes 25 to 35 us. Blocking
+// and waking up add about 50 us, which matter little after a wait of kSpinTime.
 inline constexpr absl::Duration kSpinTime = absl::Microseconds(100);
 
-// Returns the wait where `ranks` worker processes share a machine of `cores`.
-// With one core the rank itself has none to spare.
+// Returns the spinning of a worker on a machine where `ranks` workers share
+// `cores` cores. On one core, kAuto always yields, because other threads need
+// the core.
 inline Spinning SpinningOf(Spin spin, int ranks, int cores) {
   const bool has_core = cores > 1 && ranks <= cores;
   return {.time = spin == Spin::kNever ? absl::ZeroDuration() : kSpinTime,

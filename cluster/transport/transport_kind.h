@@ -12,13 +12,14 @@ namespace ringfleet::cluster {
 
 // The carrier of frames between two ranks of one host.
 enum class TransportKind : uint8_t {
-  kAuto,  // Shared memory, where the processes can open it; else streams.
+  kAuto,  // Shared memory if both processes can open it, else streams.
   kGrpc,  // Streams, as between hosts.
 };
 
 inline constexpr absl::string_view kTransportChoices = "grpc or auto";
 
-// INVALID_ARGUMENT: an unknown name. The message has the choices.
+// Parses a name of kTransportChoices. INVALID_ARGUMENT: another name; the
+// message has the choices.
 absl::StatusOr<v1::TransportKind> ParseTransport(absl::string_view name);
 
 TransportKind TransportFromProto(v1::TransportKind kind);
