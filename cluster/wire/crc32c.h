@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CRC-32C (Castagnoli; RFC 3720, appendix B.4).
+// Computes CRC-32C checksums (Castagnoli; RFC 3720, appendix B.4).
 #ifndef RINGFLEET_CLUSTER_WIRE_CRC32C_H_
 #define RINGFLEET_CLUSTER_WIRE_CRC32C_H_
 
@@ -8,13 +8,14 @@
 
 namespace ringfleet::cluster {
 
-// Returns the checksum of the bytes that `crc` covers (0 for none) followed by
-// `size` bytes.
+// Returns the checksum of some bytes followed by `size` bytes of `data`. `crc`
+// is the checksum of the bytes before `data`, or 0 if there are none.
 uint32_t ExtendCrc32c(uint32_t crc, const void* data, size_t size);
 
-// Returns the checksum of a followed by b, from their own checksums and the
-// size of b, so that the checksum of a payload serves under any header. Takes
-// less than a microsecond for any size.
+// Returns the checksum of bytes a followed by bytes b. `crc_a` and `crc_b` are
+// their checksums, and b has `size_b` bytes. So a payload's checksum is
+// computed once for several headers. Takes less than a microsecond for any
+// size.
 uint32_t CombineCrc32c(uint32_t crc_a, uint32_t crc_b, size_t size_b);
 
 }  // namespace ringfleet::cluster

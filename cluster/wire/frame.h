@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// One message of a link: ringfleet.v1.Frame, written and read by hand. The
-// fixed-size fields come first, in order. The payload comes last, its length
-// padded to five bytes. So the header has a constant size, and the payload can
-// be a slice of the sender's memory. A written frame is an ordinary protobuf
-// message, and the reader understands any encoding of the message.
+// Encodes and parses ringfleet.v1.Frame, the message of a link, without
+// protobuf's generated code. The encoder writes the fixed-size fields first, in
+// order. It writes the payload last, with its length padded to five bytes. So
+// the header has a constant size, and the payload can be a slice of the
+// sender's memory. An encoded frame is a valid protobuf message. The parser
+// accepts every valid encoding of Frame.
 #ifndef RINGFLEET_CLUSTER_WIRE_FRAME_H_
 #define RINGFLEET_CLUSTER_WIRE_FRAME_H_
 
@@ -21,8 +22,8 @@
 
 namespace ringfleet::cluster {
 
-// Largest accepted epoch. Epochs start at the wall clock's microseconds. They
-// reach this value after 290 000 years.
+// Largest accepted epoch. An epoch starts from the wall clock's microseconds,
+// which reach this value after 290 000 years.
 inline constexpr uint64_t kMaxEpoch = uint64_t{1} << 63;
 
 // The fields of ringfleet.v1.Frame. protos/collective.proto explains them.
@@ -41,31 +42,33 @@ struct FrameHeader {
   bool operator==(const FrameHeader&) const = default;
 };
 
-// Five fixed32 and five fixed64 fields with one-byte tags, then the tag and
-// the padded length of the payload.
+// Bytes of an encoded header: five fixed32 and five fixed64 fields with
+// one-byte tags, then the tag and the padded length of the payload.
 inline constexpr size_t kFrameHeaderBytes = 5 * 5 + 5 * 9 + 1 + 5;
-// The flow-control window of a stream with a pending read grows by at most this
-// much at once. A larger message would stall in the middle.
+// Largest payload of a frame. The flow-control window of a stream with a
+// pending read grows by at most 1 MiB at once, so a larger message would stall
+// in the middle.
 inline constexpr size_t kMaxPayloadBytes = size_t{1} << 20;
 
-// The operation of warm-up frames, whose sequence is 0. They make the windows
-// of a new connection grow, and receivers drop them.
+// The op_descriptor of warm-up frames, whose sequence is 0. Warm-up frames make
+// the flow-control windows of a new connection grow. Receivers drop warm-up
+// frames.
 inline constexpr uint32_t kWarmUpDescriptor = 0;
 
-// A received frame, whose payload still lies where the transport received it.
-// Bodies come from a pool and go back to it, so that a frame costs no
-// allocation once the pool is warm.
+// A received frame. Its payload lies in the transport's memory. Bodies come
+// from a pool and go back to the pool, so a frame costs no allocation once the
+// pool has enough bodies.
 class FrameBody {
  public:
   FrameHeader header;
-  // Contiguous pieces, in order, of any alignment and size. An element may
-  // straddle two pieces.
+  // The payload as contiguous pieces, in order, of any alignment and size. An
+  // element may lie in two pieces.
   std::vector<absl::Span<const char>> payload;
   size_t payload_bytes = 0;
-  uint32_t payload_crc = 0;  // Covers the payload alone; set by CheckCrc.
-  std::string copy;  // Holds the payload of a message encoded otherwise.
+  uint32_t payload_crc = 0;  // The payload's alone; set by CheckCrc.
+  std::string copy;  // The payload, if another encoder wrote the message.
 
-  // Gives up the memory that the pieces point at, and the body itself.
+  // Releases the memory of the pieces and gives the body back to its pool.
   virtual void Recycle() = 0;
 
  protected:
@@ -75,12 +78,11 @@ class FrameBody {
 struct FrameRecycler {
   void operator()(FrameBody* body) const { body->Recycle(); }
 };
-// A frame must not outlive its transport.
+// Owns a received frame. The frame must not outlive its transport.
 using ReceivedFrame = std::unique_ptr<FrameBody, FrameRecycler>;
 
-// Keeps bodies of one kind for further frames. A Body is default constructible
-// and calls Return from its Recycle. The pool must outlive the frames.
-// Thread-safe.
+// Keeps bodies of one kind for reuse. A Body must be default constructible and
+// call Return from Recycle. The pool must outlive the frames. Thread-safe.
 template <typename Body>
 class FramePool {
  public:
@@ -106,28 +108,28 @@ class FramePool {
   std::vector<Body*> free_ ABSL_GUARDED_BY(mu_);
 };
 
-// Returns the CRC-32C of the header's fields without crc32c, in order and
-// little-endian, followed by a payload of `payload_bytes` whose own checksum is
-// `payload_crc`.
+// Returns the CRC-32C of a frame: all fields of `header` but crc32c, in order
+// and little-endian, followed by the payload. The payload has `payload_bytes`
+// bytes and the checksum `payload_crc`.
 uint32_t FrameCrc(const FrameHeader& header, uint32_t payload_crc,
                   size_t payload_bytes);
 
-// Writes kFrameHeaderBytes to `out`. The payload must follow, with
-// `payload_bytes`. Requires payload_bytes <= kMaxPayloadBytes.
+// Writes kFrameHeaderBytes bytes to `out`. The caller must send `payload_bytes`
+// bytes of payload behind them. Requires payload_bytes <= kMaxPayloadBytes.
 void EncodeFrameHeader(const FrameHeader& header, size_t payload_bytes,
                        char* out);
 
-// Reads the message in `pieces` into header, payload and payload_bytes of
-// `frame`. The payload points into the pieces when EncodeFrameHeader wrote the
-// header, else into a copy in the frame. The checksum is not compared.
+// Parses the message in `pieces`. Sets header, payload and payload_bytes of
+// `frame`. The payload points into `pieces` if EncodeFrameHeader wrote the
+// header, and else into frame->copy. Does not verify the checksum.
 //
 // Errors: DATA_LOSS: the message is no Frame, or its payload exceeds
 // kMaxPayloadBytes.
 absl::Status ParseFrame(absl::Span<const absl::Span<const char>> pieces,
                         FrameBody* frame);
 
-// Sets payload_crc. Errors: DATA_LOSS: the header's checksum does not match.
-// The message names `peer` and both values.
+// Computes frame->payload_crc and verifies the header's crc32c. DATA_LOSS: the
+// checksums differ. The message names `peer` and both checksums.
 absl::Status CheckCrc(FrameBody* frame, int peer);
 
 }  // namespace ringfleet::cluster

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The names of a collective operation: what it does, by which algorithm, in
-// which type its values travel. Each has a number in frames, a text on the
-// command line and, for the wire's type, a form in protos/types.proto.
+// The parts of an operation's descriptor: operation, algorithm, type on the
+// wire and lane. Each value has a number in frames. Operations, algorithms and
+// wire types also have a name on the command line. Wire types have a value in
+// protos/types.proto.
 #ifndef RINGFLEET_CLUSTER_WIRE_OP_DESCRIPTOR_H_
 #define RINGFLEET_CLUSTER_WIRE_OP_DESCRIPTOR_H_
 
@@ -26,39 +27,44 @@ enum class Operation : uint8_t {
   kMatmulReduceScatter = 8,  // Communicator::StreamingReduceScatter.
 };
 
-// kOneShot sends to every other rank directly. kTwoShot sends each share to its
-// owner, and the owner sends the sum to all. kRing passes shares to neighbours.
+// The way of data between ranks. kOneShot sends directly to every other rank.
+// kTwoShot sends each share to its owner, and the owner sends the sum to all
+// ranks. kRing passes shares on to neighbours.
 enum class Algorithm : uint8_t { kOneShot = 1, kRing = 2, kTwoShot = 3 };
 
-// The type of elements between ranks. Sums are always made in float32.
+// The type of elements on the wire. Sums are always computed in float32.
 enum class Wire : uint8_t { kF32 = 0, kBf16 = 1, kInt8 = 2 };
 
-// How float32 values travel. Int8 has a scale for every 128 elements, counted
-// from the start of each row of `row_elements`; 0: all elements are one row.
+// The encoding of float32 values on the wire. kInt8 has one scale for every 128
+// elements, counted from the start of each row. A row has `row_elements`
+// elements. row_elements 0: all elements are one row.
 struct Encoding {
   Wire wire = Wire::kF32;
   size_t row_elements = 0;
 };
 
-// The connections between two ranks. Direct exchanges never wait behind the
-// megabytes of a ring, nor one direction of a ring behind the other.
+// Two ranks have a separate connection for each lane. So frames of a direct
+// exchange never wait behind megabytes of a ring, and one direction of a ring
+// never waits behind the other.
 enum class Lane : uint8_t { kDirect = 0, kRight = 1, kLeft = 2 };
 inline constexpr int kLanes = 3;
 
-// Two ranks are in the same operation when all of this but the lane is equal.
+// The descriptor in a frame's header. Frames of one operation have equal
+// descriptors but for the lane.
 struct OpDescriptor {
   Operation operation = Operation::kBarrier;
   Algorithm algorithm = Algorithm::kOneShot;
   Wire wire = Wire::kF32;
-  Lane lane = Lane::kDirect;  // That of the frame.
+  Lane lane = Lane::kDirect;  // The frame's lane.
 
   bool operator==(const OpDescriptor&) const = default;
 };
 
-// Returns one byte each: operation in the lowest, then algorithm, wire, lane.
+// Returns a number with one byte for each field: operation in the lowest byte,
+// then algorithm, wire and lane.
 uint32_t PackDescriptor(const OpDescriptor& descriptor);
 
-// Returns the descriptor of the same operation on another lane.
+// Returns `op_descriptor` with another lane.
 constexpr uint32_t WithLane(uint32_t op_descriptor, Lane lane) {
   return (op_descriptor & 0xffffffu) | static_cast<uint32_t>(lane) << 24;
 }
@@ -66,19 +72,22 @@ constexpr uint32_t WithLane(uint32_t op_descriptor, Lane lane) {
 // Returns "all_reduce (ring, bf16)". Unknown numbers are printed as "?9".
 std::string DescriptorName(uint32_t op_descriptor);
 
-// Return "all_reduce", "one_shot", "bf16", ...: the command line's names.
+// Return the names on the command line, such as "all_reduce", "one_shot" and
+// "bf16".
 absl::string_view OperationText(Operation operation);
 absl::string_view AlgorithmText(Algorithm algorithm);
 absl::string_view WireText(Wire wire);
 
-// Errors: INVALID_ARGUMENT lists the known names.
+// Return the value of a name. INVALID_ARGUMENT: an unknown name; the message
+// lists the known names.
 absl::StatusOr<Operation> ParseOperation(absl::string_view text);
 absl::StatusOr<Algorithm> ParseAlgorithm(absl::string_view text);
 absl::StatusOr<Wire> ParseWire(absl::string_view text);
 
 v1::WireDtype WireToProto(Wire wire);
 
-// Errors: INVALID_ARGUMENT for an unspecified or unknown type.
+// Returns the wire type of a proto. INVALID_ARGUMENT: an unspecified or unknown
+// type.
 absl::StatusOr<Wire> WireFromProto(v1::WireDtype wire);
 
 }  // namespace ringfleet::cluster
