@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The last operations of a rank, kept for the time after a failure. The
-// position of each rank when the fleet stopped tells which rank was missing.
+// Keeps the last operations of a rank, to be read after a failure. The last
+// operations of all ranks show which rank did not take part.
 #ifndef RINGFLEET_CLUSTER_RECORDING_FLIGHT_RECORDER_H_
 #define RINGFLEET_CLUSTER_RECORDING_FLIGHT_RECORDER_H_
 
@@ -19,7 +19,7 @@
 
 namespace ringfleet::cluster {
 
-// A record without its times.
+// The record of one operation, without times.
 struct FlightOperation {
   enum class State : uint8_t { kRunning, kDone, kFailed };
 
@@ -28,42 +28,45 @@ struct FlightOperation {
   uint64_t sequence = 0;
   uint32_t op_descriptor = 0;
   uint64_t count = 0;
-  uint64_t bytes = 0;  // The whole vector as it travels.
+  uint64_t bytes = 0;  // Size of the whole vector on the wire.
   State state = State::kRunning;
-  absl::StatusCode code = absl::StatusCode::kOk;  // Why it failed.
-  int waiting_for = -1;  // Rank whose frame came last or is missing.
-  uint32_t frames = 0;   // Received.
+  absl::StatusCode code = absl::StatusCode::kOk;  // Code of kFailed.
+  int waiting_for = -1;  // Rank whose frame is missing or came last.
+  uint32_t frames = 0;   // Received frames.
 };
 
+// A record with its times. A time that has not come yet equals `begin`.
 struct FlightRecord : FlightOperation {
   Deadline::Clock::time_point begin;
-  Deadline::Clock::time_point first_frame;  // begin when none came.
-  Deadline::Clock::time_point last_frame;   // begin when none came.
-  Deadline::Clock::time_point end;          // begin while it runs.
+  Deadline::Clock::time_point first_frame;
+  Deadline::Clock::time_point last_frame;
+  Deadline::Clock::time_point end;
 };
 
-// The thread that runs the operations calls Begin, Frame, WaitFor and End,
-// which never wait. Any thread may call the rest. Only the constructor and
-// Records allocate. Frame, WaitFor and End do nothing before the first Begin.
+// Only the thread that runs the operations may call Begin, Frame, WaitFor and
+// End. They never wait. Any thread may call the other functions. Only the
+// constructor and Records allocate. Frame, WaitFor and End do nothing before
+// the first Begin.
 class FlightRecorder {
  public:
-  // Takes half a megabyte, and holds 33 tokens of a model of 61 layers.
+  // Number of records kept. They take half a megabyte and cover 33 tokens of a
+  // model of 61 layers.
   static constexpr size_t kCapacity = 4096;
 
   FlightRecorder();
 
-  // Starts a record, whose state is kRunning. It replaces the oldest record
-  // when there are kCapacity.
+  // Starts a record with the state kRunning. If there are kCapacity records,
+  // replaces the oldest one.
   void Begin(const FlightOperation& operation);
-  // Notes a frame of `rank`, a rank of the world.
+  // Notes a received frame of `rank`, a world rank.
   void Frame(int rank);
-  // Notes that the operation waits for a frame of `rank`.
+  // Notes that the operation waits for a frame of `rank`, a world rank.
   void WaitFor(int rank);
   void End(const absl::Status& status);
 
   // Returns all records, oldest first.
   std::vector<FlightRecord> Records() const;
-  // Returns the record that began last.
+  // Returns the record of the last Begin, or nullopt.
   std::optional<FlightRecord> Latest() const;
 
   // Returns a line for logs: "epoch 3 #17 all_reduce (one_shot, f32), 7168
@@ -73,9 +76,9 @@ class FlightRecorder {
 
  private:
   struct Entry {
-    uint64_t number = 0;  // The operation's, from 0.
+    uint64_t number = 0;  // Counts operations, from 0.
     FlightOperation operation;
-    uint64_t begin = 0;  // In ticks, as the others.
+    uint64_t begin = 0;  // Times are in ticks.
     uint64_t first_frame = 0;
     uint64_t last_frame = 0;
     uint64_t end = 0;
@@ -84,18 +87,18 @@ class FlightRecorder {
   static FlightRecord WithTimes(const Entry& entry,
                                 const TickClock::Scale& scale);
 
-  // Shows the latest entry to readers.
+  // Makes the latest entry visible to readers.
   void Show() { ring_[latest_.number % kCapacity].Store(latest_); }
 
   const TickClock clock_;
   std::vector<SeqLocked<Entry>> ring_;
   std::atomic<uint64_t> begun_{0};
-  Entry latest_;  // Belongs to the thread that runs the operations.
+  Entry latest_;  // Used only by the thread that runs the operations.
 };
 
-// Replaces the file `path` by `title` and a line for each record, which starts
-// with the time of day at which the operation began. UNAVAILABLE: the file,
-// which the message names, cannot be written.
+// Overwrites the file `path` with `title` and a line for each record. Each line
+// starts with the time of day at which the operation began. UNAVAILABLE: the
+// file cannot be written; the message names it.
 absl::Status WriteFlightFile(const std::string& path, absl::string_view title,
                              const FlightRecorder& recorder);
 

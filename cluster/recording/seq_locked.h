@@ -13,16 +13,17 @@
 namespace ringfleet::cluster {
 
 // A value that one thread at a time writes and any thread reads. A write takes
-// no lock, and a reader that met a write reads again. (Boehm, "Can seqlocks get
-// along with programming language memory models?", MSPC 2012. Loads and stores
-// of words are ordered one by one, which costs x86 nothing and leaves
-// ThreadSanitizer no fence to miss.)
+// no lock. A reader reads again if a write happened during its read. (Boehm,
+// "Can seqlocks get along with programming language memory models?", MSPC 2012.
+// Each word is loaded with acquire and stored with release order instead of a
+// fence, because ThreadSanitizer does not support fences. On x86 the order
+// costs nothing.)
 template <typename T>
 class SeqLocked {
   static_assert(std::is_trivially_copyable_v<T>);
 
  public:
-  // Requires that no other thread is in Store.
+  // Must not run in two threads at once.
   void Store(const T& value) {
     Words words = {};
     std::memcpy(words.data(), &value, sizeof(value));
@@ -59,7 +60,7 @@ class SeqLocked {
     return value;
   }
 
-  std::atomic<uint64_t> version_{0};  // Odd while it is written.
+  std::atomic<uint64_t> version_{0};  // Odd during a Store.
   std::array<std::atomic<uint64_t>, kWords> words_ = {};
 };
 

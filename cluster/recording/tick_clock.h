@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Time by the processor's counter, for events that come several times in a
-// microsecond. The system's clock takes three times as long to read.
+// Measures time with the processor's counter, for events that occur several
+// times in a microsecond. Reading the system's clock takes three times as long.
 #ifndef RINGFLEET_CLUSTER_RECORDING_TICK_CLOCK_H_
 #define RINGFLEET_CLUSTER_RECORDING_TICK_CLOCK_H_
 
@@ -10,19 +10,20 @@
 
 namespace ringfleet::cluster {
 
-// Returns ticks of a counter that runs at one rate on all cores: x86's
-// invariant time stamp counter. Where the processor promises no such counter, a
-// tick is a nanosecond of the system's clock.
+// Returns the ticks of a counter with one rate on all cores: x86's invariant
+// time stamp counter. On a processor without an invariant counter, a tick is a
+// nanosecond of the system's clock.
 uint64_t Ticks();
 
-// Converts ticks to the system's clock. The construction and Now each read both
-// clocks, and the ticks between them are placed in proportion, so the rate of
-// the counter need not be known. Thread-safe.
+// Converts ticks to times of the system's clock. The constructor and Now each
+// read both clocks. Ticks between the two are converted in proportion, so the
+// counter's rate need not be known. Thread-safe.
 class TickClock {
  public:
   class Scale {
    public:
-    // Never decreases as `ticks` grow.
+    // Returns the time of `ticks`. A larger `ticks` never gives an earlier
+    // time.
     Deadline::Clock::time_point TimeOf(uint64_t ticks) const;
 
    private:
@@ -34,8 +35,8 @@ class TickClock {
 
   TickClock();
 
-  // Returns the scale for ticks up to the present. Two scales place the same
-  // ticks apart by some millionths of the time since the construction.
+  // Returns a scale for ticks up to now. The times that two scales give for one
+  // `ticks` differ by some millionths of the time since construction.
   Scale Now() const;
 
  private:

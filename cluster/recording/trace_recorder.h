@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The events of a rank with their times, for a timeline: steps, the parts of a
-// layer, the operations between ranks and each of their frames. Nothing is
-// recorded before Start.
+// Records the events of a rank with their times, for a timeline: steps, parts
+// of a layer, operations between ranks and their frames. Records nothing before
+// Start.
 #ifndef RINGFLEET_CLUSTER_RECORDING_TRACE_RECORDER_H_
 #define RINGFLEET_CLUSTER_RECORDING_TRACE_RECORDER_H_
 
@@ -16,19 +16,20 @@
 
 namespace ringfleet::cluster {
 
-// Something that took time. Two events of one thread are nested or apart.
+// An activity with a begin and an end. Two events of one thread are nested or
+// do not overlap.
 struct TraceEvent {
   enum class Kind : uint8_t {
-    kStep,        // All of a step.
-    kLayer,       // All of one layer of a step.
+    kStep,        // A whole step.
+    kLayer,       // A whole layer of a step.
     kCompute,     // A part of a layer, or of a step.
-    kCollective,  // All of an operation between ranks.
-    kSend,        // Handing a frame to its link.
-    kReceive,     // Dealing with a frame that has come.
-    kWait,        // For a frame, or for memory being sent.
+    kCollective,  // A whole operation between ranks.
+    kSend,        // Queueing a frame.
+    kReceive,     // Handling a received frame.
+    kWait,        // Waiting for a frame, or until memory is sent.
   };
-  // kCommunication runs beside the executor's thread, in a product that is
-  // fused with an exchange.
+  // The thread of an event. kCommunication runs beside the executor's thread,
+  // in a product that is fused with a collective.
   enum class Thread : uint8_t { kExecutor, kCommunication };
 
   absl::string_view name;  // In static storage.
@@ -37,18 +38,18 @@ struct TraceEvent {
   int16_t layer = -1;  // -1: none.
   int32_t peer = -1;   // Rank in the world; -1: none.
   uint64_t step = 0;
-  uint64_t bytes = 0;    // As they travel.
-  int64_t begin_ns = 0;  // On the steady clock.
+  uint64_t bytes = 0;    // On the wire.
+  int64_t begin_ns = 0;  // By the steady clock.
   int64_t end_ns = 0;
 };
 
-// Returns nanoseconds of the steady clock.
+// Returns the steady clock's time in nanoseconds.
 int64_t TraceNow();
 
-// Keeps the latest events of one rank. The threads that run a step call Add,
-// SetStep and SetLayer; any thread may call the rest. Only Start allocates.
-// While the recorder is off, a TraceScope costs two tests: of a pointer and of
-// a flag.
+// Keeps the latest events of one rank. Only the threads that run a step may
+// call Add, SetStep and SetLayer. Any thread may call the other functions. Only
+// Start allocates. While the recorder is off, a TraceScope costs two tests: of
+// a pointer and of a flag.
 class TraceRecorder {
  public:
   static constexpr size_t kDefaultEvents = size_t{1} << 18;
@@ -56,24 +57,26 @@ class TraceRecorder {
 
   bool on() const { return on_.load(std::memory_order_relaxed); }
 
-  // Begins to keep `capacity` events.
-  // Errors: FAILED_PRECONDITION: it is on. INVALID_ARGUMENT: `capacity` is 0 or
-  // more than kMostEvents.
+  // Begins to record. Keeps the last `capacity` events. Errors:
+  // FAILED_PRECONDITION: the recorder is on. INVALID_ARGUMENT: `capacity` is 0
+  // or more than kMostEvents.
   absl::Status Start(size_t capacity);
 
   struct Trace {
-    std::vector<TraceEvent> events;  // In the order in which they ended.
-    uint64_t dropped = 0;            // Older ones.
+    std::vector<TraceEvent> events;  // In the order of their ends.
+    uint64_t dropped = 0;            // Number of older events.
   };
-  // Ends the recording and returns its events; none when it was off. An event
-  // that ends after Stop belongs to the next recording, if one is on by then.
+  // Ends the recording and returns its events, or no events if the recorder was
+  // off. An event that ends after Stop goes to the next recording, if the
+  // recorder is on again by then.
   Trace Stop();
 
-  // Set step and layer of the events that follow; -1: no layer.
+  // Set the step and the layer of later events. Layer -1: none.
   void SetStep(uint64_t step);
   void SetLayer(int layer);
 
-  // Fills step and layer in. Does nothing while the recorder is off.
+  // Records `event` with the current step and layer. Does nothing while the
+  // recorder is off.
   void Add(const TraceEvent& event);
 
  private:
@@ -86,14 +89,15 @@ class TraceRecorder {
   int16_t layer_ ABSL_GUARDED_BY(mu_) = -1;
 };
 
-// An event that lasts as long as the scope, while a recorder is on.
+// Records an event that begins with the constructor and ends with the
+// destructor. Records nothing if the recorder is off at construction.
 class TraceScope {
  public:
-  // An event of the executor's thread. `recorder` may be null.
+  // Begins an event of the executor's thread. `recorder` may be null.
   TraceScope(TraceRecorder* recorder, absl::string_view name,
              TraceEvent::Kind kind = TraceEvent::Kind::kCompute)
       : TraceScope(recorder, {.name = name, .kind = kind}) {}
-  // Fills the times of `event` in.
+  // Begins `event`. Sets its times.
   TraceScope(TraceRecorder* recorder, const TraceEvent& event)
       : recorder_(recorder != nullptr && recorder->on() ? recorder : nullptr) {
     if (recorder_ == nullptr) return;
@@ -106,7 +110,8 @@ class TraceScope {
   TraceScope(const TraceScope&) = delete;
   TraceScope& operator=(const TraceScope&) = delete;
 
-  // Return a step and a layer, to which the events inside belong.
+  // Return the scope of a step and of a layer. Later events belong to the step
+  // and the layer.
   static TraceScope Step(TraceRecorder* recorder, uint64_t step);
   static TraceScope Layer(TraceRecorder* recorder, int layer);
 
