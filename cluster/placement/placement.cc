@@ -57,8 +57,8 @@ std::vector<PackedItem> PackBalanced(absl::Span<const float> loads,
     return packed;
   }
 
-  // Of packs of one speed the lightest is always the best, so only the tops of
-  // their queues have to be compared.
+  // The lightest pack of a speed is always the best of this speed, so only the
+  // tops of the queues are compared.
   using LoadOfPack = std::pair<float, int>;
   std::map<float, std::priority_queue<LoadOfPack, std::vector<LoadOfPack>,
                                       std::greater<LoadOfPack>>>
@@ -137,7 +137,7 @@ void PlaceLayer(const FleetLayout& layout, absl::Span<const float> loads,
     node_groups[packed.pack][packed.rank] = group;
   }
 
-  std::vector<int> experts;  // Of a node.
+  std::vector<int> experts;  // One node's.
   std::vector<float> expert_loads;
   std::vector<float> slot_loads;
   for (size_t n = 0; n < layout.nodes.size(); ++n) {

@@ -1,28 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replicas of a layer's experts and their GPUs, by measured loads: the
-// algorithm of DeepSeek's EPLB (github.com/deepseek-ai/EPLB), bit for bit.
-// Rules decide all ties, so that every host computes the same.
+// Chooses the replicas of a layer's experts and their GPUs by measured loads.
+// The results are those of DeepSeek's EPLB (github.com/deepseek-ai/EPLB), bit
+// for bit. Rules decide all ties, so every host computes the same placement.
 //
-//   1. Groups of experts go to nodes, so that copies of an expert stay on one.
+//   1. Groups of experts go to nodes. Copies of an expert stay on one node.
 //   2. Each node's spare slots go, one by one, to the expert with the largest
 //      load per copy.
 //   3. A node's copies go to its GPUs, heaviest first, each to the GPU with the
 //      least load that has a free slot.
 //
-// Arithmetic is float32. Sorting is descending and stable. The lowest index is
-// the largest and the lightest of equals. Where packs hold one item each, item
-// i goes to pack i. The global policy is the hierarchical one with one group
-// and one node.
+// Arithmetic is float32. Sorting is descending and stable. Among equals the
+// lowest index counts as the largest, and as the lightest. If packs hold one
+// item each, item i goes to pack i. The global policy is the hierarchical one
+// with one group and one node.
 //
-// GPUs may differ: one with more memory holds more slots (`gpu_slots`), one
-// with more bandwidth reads its slots sooner (`gpu_speeds`). Then a node gets
-// groups in proportion to its slots, and every item goes where load / speed is
-// least with it; among equals where the load is least without it, then by
-// index. With GPUs that are alike this is step 3 above: the sums keep the order
-// of the loads, and speeds, relative to the fastest, are 1.
+// GPUs may differ. A GPU with more memory holds more slots (`gpu_slots`), and a
+// GPU with more bandwidth reads its slots sooner (`gpu_speeds`). A node then
+// gets groups in proportion to its slots. Every item goes to the pack whose
+// load / speed is least once it holds the item. Ties go to the pack with the
+// least load before, then to the lowest index. With equal GPUs this rule is
+// step 3 above: the sums keep the order of the loads, and all speeds, relative
+// to the fastest, are 1.
 //
-// "GPU" and "node" are EPLB's words; here they stand for a worker and for
-// workers that reach each other faster than the rest.
+// "GPU" and "node" are EPLB's words. A GPU is a worker here. A node is a group
+// of workers that reach each other faster than the rest.
 #ifndef RINGFLEET_CLUSTER_PLACEMENT_PLACEMENT_H_
 #define RINGFLEET_CLUSTER_PLACEMENT_PLACEMENT_H_
 
@@ -34,7 +35,8 @@
 
 namespace ringfleet::cluster {
 
-// More slots, and more numbers in ExpertPlacement::log2phy, are refused.
+// Limits of a request: slots of a layer, and numbers in
+// ExpertPlacement::log2phy.
 inline constexpr int kMaxReplicas = 1 << 16;
 inline constexpr int64_t kMaxPlacementEntries = int64_t{1} << 25;
 
@@ -61,10 +63,10 @@ struct ExpertPlacement {
   int num_layers = 0;
   int num_experts = 0;  // Logical ones.
   int num_replicas = 0;
-  int max_copies = 0;  // The most of an expert in a layer.
+  int max_copies = 0;  // Most copies of one expert in a layer.
   bool hierarchical = false;
-  std::vector<int>
-      first_slots;  // [num_gpus + 1] of each GPU; then num_replicas.
+  // [num_gpus + 1] first slot of each GPU, then num_replicas
+  std::vector<int> first_slots;
   std::vector<int32_t> phy2log;  // [layers, replicas] expert in a slot
   // [layers, experts, max_copies] slots of an expert's copies, in the order in
   // which it got them; then -1
@@ -72,12 +74,11 @@ struct ExpertPlacement {
   std::vector<int32_t> logcnt;  // [layers, experts] copies, at least 1
 };
 
-// `loads` [layers, num_experts]: tokens of each expert, in any unit. Layers are
-// placed independently of each other.
+// Places the experts of every layer, each layer on its own. `loads` [layers,
+// num_experts] are the tokens of each expert, in any unit.
 //
-// Errors: INVALID_ARGUMENT: a load that is negative or no finite number, a
-// layer whose sum is more than float32 holds, or an impossible request; each
-// names value and expectation.
+// Errors: INVALID_ARGUMENT, with value and expectation: a negative or infinite
+// load, a NaN, a layer whose sum exceeds float32, or an impossible request.
 absl::StatusOr<ExpertPlacement> PlaceExperts(absl::Span<const float> loads,
                                              int num_experts,
                                              const PlacementRequest& request);

@@ -10,19 +10,19 @@
 
 namespace ringfleet::cluster {
 
-// Experts in order, one copy each, on GPUs as evenly as integers allow: what a
-// fleet without placement has. GPU g has experts [g E / P, (g + 1) E / P).
+// Returns the placement of a fleet that chooses none: experts in order, one
+// copy each. GPU g has experts [g E / P, (g + 1) E / P).
 ExpertPlacement ContiguousPlacement(int num_layers, int num_experts,
                                     int num_gpus);
 
-// [num_gpus] load of each GPU in one layer, when the copies of an expert share
-// its load evenly. `loads` [num_experts] are that layer's.
+// Returns the load of each GPU [num_gpus] in one layer. The copies of an expert
+// share its load evenly. `loads` [num_experts] are the layer's.
 std::vector<double> GpuLoads(const ExpertPlacement& placement, int layer,
                              absl::Span<const float> loads);
 
-// The largest load / speed of a GPU, relative to a load that is spread in
-// proportion to speed: 1 is balanced. `speeds` [num_gpus], or empty: all are
-// alike. 1 without any load.
+// Returns the largest load / speed of a GPU, relative to a load that is spread
+// in proportion to speed. 1: balanced, or no load. `speeds` [num_gpus]; empty:
+// all are alike.
 double Imbalance(absl::Span<const double> gpu_loads,
                  absl::Span<const float> speeds);
 

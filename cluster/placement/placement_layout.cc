@@ -113,7 +113,7 @@ absl::Status CheckSizes(int num_experts, const PlacementRequest& request) {
   return CheckGpus(request);
 }
 
-// Whether groups stay on nodes, and if so that they can.
+// Returns true if groups stay on nodes. Fails if they must and cannot.
 absl::StatusOr<bool> IsHierarchical(int num_experts,
                                     const PlacementRequest& request) {
   if (request.policy == PlacementPolicy::kGlobal) return false;

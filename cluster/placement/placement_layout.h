@@ -14,14 +14,14 @@ namespace ringfleet::cluster {
 // A container of items: a node for groups, a GPU for replicas.
 struct Pack {
   int capacity = 0;  // Items.
-  float speed = 1;   // Relative to the fastest GPU; a node: the sum of its.
+  float speed = 1;   // Relative to the fastest GPU; the sum for a node.
 };
 
 struct NodeLayout {
   int num_groups = 0;
   int num_slots = 0;
   std::vector<Pack> gpus;
-  std::vector<int> gpu_first_slots;  // Among those of the fleet.
+  std::vector<int> gpu_first_slots;  // Counted over the fleet.
 };
 
 struct FleetLayout {
@@ -32,15 +32,15 @@ struct FleetLayout {
   std::vector<Pack> node_packs;
 };
 
-// Nodes get groups in proportion to their slots; by the global policy there is
-// one node, and all experts are one group.
-// Errors: INVALID_ARGUMENT, as PlaceExperts has it for requests.
+// Gives nodes groups in proportion to their slots. Under the global policy one
+// node has all experts as one group.
+// Errors: INVALID_ARGUMENT: a request that PlaceExperts refuses.
 absl::StatusOr<FleetLayout> MakeFleetLayout(int num_experts,
                                             const PlacementRequest& request);
 
 // Splits `total` slots over GPUs in proportion to their memory, at least one
-// each. Each gets the whole part of its proportion; the rest goes one by one to
-// the largest fractions.
+// each. Each GPU gets the whole part of its proportion. The rest goes one by
+// one to the largest fractions.
 // Errors: INVALID_ARGUMENT: fewer slots than GPUs, or memory that is not a
 // positive number.
 absl::StatusOr<std::vector<int>> SlotsByMemory(int total,
