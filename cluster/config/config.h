@@ -33,7 +33,7 @@ struct WorkerConfig {
   int threads = 0;                 // 0: one per core.
   int numa_node = -1;              // -1: not bound to one.
   double memory_gib = 0;           // 0: what the host has.
-  double read_gbps = 0;            // Of memory, as doctor measures; 0: unknown.
+  double read_gbps = 0;            // Read rate of memory by doctor; 0: unknown.
 };
 
 struct SshConfig {

@@ -45,21 +45,23 @@ class ConfigSection {
   // Each reader fails, with the key's line and path, for a value of another
   // type or outside the named limits.
   void Text(absl::string_view key, std::string* out) const;
-  // Letters, digits and the characters of `extra`, not starting with '-': fit
-  // for a path or a command line.
+  // Reads a word that is fit for a path or a command line: letters, digits and
+  // the characters of `extra`, not starting with '-'.
   void Word(absl::string_view key, absl::string_view extra,
             std::string* out) const;
-  // A host name or an address, fit for a socket and for ssh's command line.
+  // Reads a host name or an address that is fit for a socket and for ssh's
+  // command line.
   void Host(absl::string_view key, std::string* out) const;
   void Integer(absl::string_view key, int least, int most, int* out) const;
-  // A number above 0.
+  // Reads a number above 0, at most `most`.
   void Number(absl::string_view key, double most, double* out) const;
-  // A setting of this section, by its description.
+  // Reads a setting of this section by its description.
   void Value(const Setting& setting, v1::FleetSettings* out) const;
 
  private:
   std::string PathOf(absl::string_view key) const;
-  // The key's value if it is there and a scalar.
+  // Returns the key's value. Null: the key is absent, or its value is no
+  // scalar, which fails.
   const ConfigTree* Scalar(absl::string_view key, absl::string_view want) const;
   // Makes a path absolute; fails for '~'.
   std::string AbsolutePath(const ConfigTree& tree, absl::string_view key) const;

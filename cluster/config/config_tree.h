@@ -15,15 +15,15 @@
 
 namespace ringfleet::cluster {
 
-// A description of 16 hosts takes 2 KiB.
+// Largest cluster file. A description of 16 hosts takes 2 KiB.
 inline constexpr size_t kMaxConfigFileBytes = size_t{1} << 20;
 
 struct ConfigTree {
   enum Kind { kNull, kScalar, kSequence, kMap } kind = kNull;
   int line = 1;
   std::string scalar;
-  std::vector<ConfigTree> keys;   // Of a map: scalars, keys[i] names items[i].
-  std::vector<ConfigTree> items;  // Of a map or a sequence.
+  std::vector<ConfigTree> keys;   // Scalars of a map; keys[i] names items[i].
+  std::vector<ConfigTree> items;  // Values of a map or a sequence.
 };
 
 // Parses the one document of a file. `file` names the file in messages.

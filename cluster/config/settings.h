@@ -29,18 +29,20 @@ struct Setting {
   std::string name() const;
 };
 
-// All settings in the order of the cluster file; a section precedes its fields.
+// Returns all settings in the order of the cluster file. A section precedes its
+// fields.
 const std::vector<Setting>& Settings();
 
-// The setting of a name(), which must exist.
+// Returns the setting with this name(), which must exist.
 const Setting& SettingOf(absl::string_view name);
 
-// "f32, bf16 or int8", "a whole number from 1 to 16", "true or false". For a
-// section, the form of its flag.
+// Returns "f32, bf16 or int8", "a whole number from 1 to 16", "true or false".
+// Returns the form of the flag for a section.
 std::string WantedValue(const Setting& setting);
 
-// A line for people: the phrase, the choices, the unit, and `none` before what
-// holds without a value, as in "; 0: no copies".
+// Returns a line for people: the phrase, the choices, the unit, and the effect
+// of having no value. `none` precedes the effect: "; 0: " gives "; 0: no
+// copies".
 std::string SettingHelp(const Setting& setting, absl::string_view none);
 
 // Reads `text` into `settings`. A section is read as DATAxEXPERTxTENSOR. A path
@@ -50,7 +52,7 @@ std::string SettingHelp(const Setting& setting, absl::string_view none);
 absl::Status SetSetting(const Setting& setting, absl::string_view text,
                         v1::FleetSettings* settings);
 
-// The value as users write it; empty if it is unset, 0, false or empty.
+// Returns the value as users write it; empty if it is unset, 0, false or empty.
 std::string SettingText(const Setting& setting,
                         const v1::FleetSettings& settings);
 
@@ -58,10 +60,10 @@ std::string SettingText(const Setting& setting,
 void FillDefaults(v1::FleetSettings* settings);
 v1::FleetSettings DefaultSettings();
 
-// Clears the settings in which a fleet that runs may differ from its file.
+// Clears the settings whose change needs no restart of a fleet.
 void ClearLiveSettings(v1::FleetSettings* settings);
 
-// An axis that is unset counts as 1.
+// Returns the mesh. An unset axis counts as 1.
 MeshShape MeshOf(const v1::FleetSettings& settings);
 void SetMesh(const MeshShape& mesh, v1::FleetSettings* settings);
 
