@@ -16,8 +16,10 @@ namespace ringfleet::cluster {
 // and CheckUnchanged may be called from any thread.
 class FileReader {
  public:
-  // Errors, all of which name the path: NOT_FOUND: no such file.
-  // INVALID_ARGUMENT: not a regular file. Else those of FileError.
+  // Errors name the path:
+  //   NOT_FOUND: no such file.
+  //   INVALID_ARGUMENT: not a regular file.
+  //   Others: those of FileError.
   static absl::StatusOr<FileReader> Open(const std::string& path);
 
   FileReader() = default;
@@ -31,7 +33,7 @@ class FileReader {
   // DATA_LOSS: the file ends before offset + size, or an I/O error.
   absl::Status Read(uint64_t offset, size_t size, void* destination) const;
 
-  // Differs between two states of a file.
+  // Tells files, and the states of one file, apart.
   struct Identity {
     uint64_t device = 0;
     uint64_t inode = 0;
@@ -50,8 +52,8 @@ class FileReader {
   Identity identity_;
 };
 
-// Reads a whole file. INVALID_ARGUMENT: it is longer than `max_bytes`. Else the
-// errors of FileReader.
+// Reads a whole file. Errors: INVALID_ARGUMENT: the file is longer than
+// `max_bytes`. Others: those of FileReader.
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path,
                                           uint64_t max_bytes);
 

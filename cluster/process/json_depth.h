@@ -7,13 +7,13 @@
 
 namespace ringfleet::cluster {
 
-// The most levels of arrays and objects in each other. No file of a checkpoint
-// or of this program needs ten. A level takes a few hundred bytes of the stack.
+// Most levels of nested arrays and objects. No file of a checkpoint or of this
+// program needs ten. A level takes a few hundred bytes of the stack.
 inline constexpr int kMaxJsonDepth = 64;
 
-// Checks text from outside before it is parsed. The parser takes any depth, but
-// copying, comparing and printing a value recurse once a level and overflow the
-// stack. Text that is not JSON may pass: the parser finds it.
+// Checks text from outside before it is parsed. The parser takes any depth.
+// Copying, comparing and printing a value recurse once a level, so a deep value
+// overflows the stack. Text that is not JSON may pass: the parser finds it.
 //
 // INVALID_ARGUMENT names the limit and the byte.
 absl::Status CheckJsonDepth(absl::string_view json);

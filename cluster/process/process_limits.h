@@ -9,8 +9,9 @@
 
 namespace ringfleet::cluster {
 
-// Raises the limit of open files to the administrator's. A rank holds several
-// connections to every other rank, a coordinator those of its callers.
+// Raises the limit of open files to the highest value that the administrator
+// allows. A rank holds several connections to every other rank. A coordinator
+// holds the connections of its callers.
 void RaiseOpenFileLimit();
 
 // Lets malloc keep up to a few hundred megabytes of freed memory. gRPC
@@ -19,7 +20,8 @@ void RaiseOpenFileLimit();
 // and 1.9 ms without. Call it before other threads start.
 void KeepFreedMemory();
 
-// RESOURCE_EXHAUSTED: fewer than `needed` files may be open at a time.
+// Checks the limit of open files. RESOURCE_EXHAUSTED: fewer than `needed` files
+// may be open at a time.
 absl::Status CheckOpenFiles(size_t needed);
 
 }  // namespace ringfleet::cluster

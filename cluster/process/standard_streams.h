@@ -6,8 +6,8 @@ namespace ringfleet::cluster {
 
 // Opens the descriptors 0 to 2 that the caller has closed (`>&-`). Otherwise
 // the next file or socket gets such a number, and log lines land in a
-// checkpoint or in gRPC's sockets. Input is empty then and errors are dropped.
-// Output fails, because a result that nobody gets is no success.
+// checkpoint or in gRPC's sockets. Standard input is then empty and errors are
+// dropped. Output fails, because a result that nobody gets is no success.
 void OpenStandardStreams();
 
 }  // namespace ringfleet::cluster
