@@ -37,13 +37,14 @@ std::shared_ptr<grpc::Channel> OpenChannel(
 // memory.
 inline constexpr int kMaxMessageBytes = 64 << 20;
 
-// Time for several attempts. An absent server is noticed this much later.
+// Time for a first connection, enough for several attempts. An absent server is
+// noticed this much later.
 inline constexpr absl::Duration kFirstConnection = absl::Milliseconds(500);
 
 // Waits for the connection, at most for `time`. Returns true when it stands.
 // Use it before the first call that does not wait for the connection by itself:
-// gRPC up to 1.60 at times takes an attempt that is under way for a failed one
-// (it reads errno late, https://github.com/grpc/grpc/pull/35064), and only its
+// gRPC up to 1.60 reads errno late (https://github.com/grpc/grpc/pull/35064).
+// It then takes an attempt that is under way for a failed one, and only its
 // next attempt finds the server.
 bool AwaitConnection(grpc::Channel& channel,
                      absl::Duration time = kFirstConnection);

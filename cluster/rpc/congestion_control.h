@@ -25,9 +25,9 @@
 
 namespace ringfleet::cluster {
 
-// Returns the algorithms that a socket tries until the kernel allows one; none:
-// the kernel's default stays. `system` is the kernel's default, `wanted` the
-// environment's choice or "".
+// Returns the algorithms that a socket tries in order until the kernel allows
+// one. Empty: the kernel's default stays. `system` is the kernel's default,
+// `wanted` the environment's choice or "".
 std::vector<std::string> CongestionControls(absl::string_view system,
                                             absl::string_view wanted);
 

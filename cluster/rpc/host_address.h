@@ -23,8 +23,8 @@ std::string FormatAddress(const ServerAddress& address);
 // True for 127.0.0.0/8, ::1, ::ffff:127.x.y.z and the name "localhost".
 bool IsLoopback(absl::string_view host);
 
-// Returns first and last rank, both included, of "2" or "0-3" in a fleet of
-// `size` workers. "" stands for all workers.
+// Reads a range of ranks, "2" or "0-3", in a fleet of `size` workers. Returns
+// the first and the last rank, both included. "" stands for all workers.
 //
 // Errors: INVALID_ARGUMENT: malformed, reversed, or past the last rank.
 absl::StatusOr<std::pair<int, int>> ParseHostRange(absl::string_view range,

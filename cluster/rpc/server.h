@@ -21,17 +21,18 @@
 namespace ringfleet::cluster {
 
 // Sets gRPC up for collectives. Call first in main, before threads and gRPC
-// calls. GRPC_POLL_STRATEGY, GRPC_EXPERIMENTS and GRPC_VERBOSITY of the
-// environment win.
+// calls. The environment's GRPC_POLL_STRATEGY, GRPC_EXPERIMENTS and
+// GRPC_VERBOSITY win.
 //   - Each completion queue polls its own sockets (strategy "poll"). Under the
 //     default strategy, control traffic takes the poller's role away from the
 //     thread that spins for a collective.
 //   - Sockets wake their reader when most of a frame is there, not at each
-//     packet: a third of the switches between threads on a slow link.
-//   - kReadBufferBytes counts.
+//     packet. A slow link then causes a third of the switches between threads.
+//   - Connections read into buffers of kReadBufferBytes.
 //   - gRPC prints no lines on stderr. Failures arrive as statuses.
-//   - Abseil searches for no deadlocks. Debian's package does at every lock,
-//     gRPC's included: 1.5 of the 12 us of 4 bytes to and from a peer.
+//   - Abseil's search for deadlocks is off. Debian's package searches at every
+//     lock, gRPC's included. The search takes 1.5 of the 12 us in which 4 bytes
+//     go to a peer and back.
 void ConfigureGrpcProcess();
 
 // Blocks SIGTERM and SIGINT in this thread and its later threads, so that they
@@ -40,8 +41,8 @@ void BlockTerminationSignals();
 // Waits for one of these signals and returns its number.
 int WaitForSignal();
 
-// Writes a port into a file, which appears whole, for scripts that wait for it.
-// INVALID_ARGUMENT: it cannot be written.
+// Writes a port into a file for scripts that wait for the file. The file
+// appears whole. INVALID_ARGUMENT: the file cannot be written.
 absl::Status WritePortFile(const std::string& path, int port);
 
 // A running gRPC server with reflection and health. Thread-safe.
@@ -60,7 +61,7 @@ class DaemonServer {
       const ServerAddress& listen, bool allow_insecure,
       absl::FunctionRef<void(grpc::ServerBuilder&)> register_services);
 
-  ~DaemonServer();  // Shutdown without grace, unless done before.
+  ~DaemonServer();  // Calls Shutdown without grace.
   DaemonServer(const DaemonServer&) = delete;
   DaemonServer& operator=(const DaemonServer&) = delete;
 
