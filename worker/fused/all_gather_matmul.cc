@@ -151,8 +151,8 @@ class GatherPipeline final : public cluster::StreamingReceiver {
   const int ranks_;
   const int rank_;
   const cluster::SplitRows split_;
-  const size_t x_bytes_;    // Of a row, to be multiplied.
-  const size_t row_bytes_;  // The same and what is attached.
+  const size_t x_bytes_;    // A row's, to be multiplied.
+  const size_t row_bytes_;  // x_bytes_ and the attached bytes.
   std::array<size_t, 2> partly_bytes_ = {0, 0};  // In workspace_.partly.
 };
 

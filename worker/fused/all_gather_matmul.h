@@ -40,8 +40,8 @@ class RowAttachment {
  public:
   // Writes the bytes of this rank's i-th row.
   virtual void Store(size_t i, char* bytes) const = 0;
-  // Takes the bytes of row `row` of all ranks when it has come. Own rows come
-  // too.
+  // Takes the bytes of row `row`, counted over all ranks, when the row has
+  // come. Own rows come too.
   virtual void Load(size_t row, const char* bytes) = 0;
 
  protected:
@@ -57,7 +57,7 @@ struct AllGatherMatmulArgs {
 
   // [own rows, columns], this rank's share of X. Form and columns are equal on
   // all ranks. Rows travel as the products read them: as float32, or as int8
-  // codes with scales, 1 + 1/32 bytes an element.
+  // codes with scales, 1 + 1/16 bytes an element.
   const kernels::Activations* x = nullptr;
   // Products of all rows, each with weights of x's columns and form. Outputs
   // are y [rows, ...], rows in order. Empty: rows are only gathered.
@@ -66,10 +66,9 @@ struct AllGatherMatmulArgs {
 };
 
 // Gathers and multiplies. On return every product is complete, workspace.x has
-// all rows, for products to come, and the attachment has been loaded for all
-// rows. Products have the bits of a gather followed by a product, on every
-// rank. One thread calls it for a workspace at a time. All ranks call it
-// together.
+// all rows for later products, and the attachment has been loaded for all rows.
+// Products have the bits of a gather followed by a product, on every rank. One
+// thread calls it for a workspace at a time. All ranks call it together.
 //
 // Errors: those of Communicator::StreamingAllGather, which `deadline` bounds.
 // Outputs are unspecified after an error.

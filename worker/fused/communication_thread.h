@@ -12,10 +12,11 @@ namespace ringfleet::worker {
 
 // A thread that runs a collective while the executor's thread and the pool
 // compute its product. It sleeps unless there is a frame to pass on. The system
-// prefers threads that have slept, so it wakes soon, however many threads
-// multiply. Polling for frames between the tiles of a product would save the
-// switches of threads. But each hop of a ring would wait for a tile, or for a
-// whole time slice where ranks share cores (perf/results/prefill.md).
+// prefers threads that have slept. The thread therefore wakes soon, however
+// many threads multiply. Polling for frames between the tiles of a product
+// would save the switches of threads. But each hop of a ring would wait for a
+// tile, or for a whole time slice where ranks share cores
+// (perf/results/prefill.md).
 //
 // One thread owns and calls it.
 class CommunicationThread {

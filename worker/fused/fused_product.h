@@ -33,12 +33,13 @@ struct FusedTiles {
   // Outputs in a tile, in whole panels. A tile is multiplied by all rows of a
   // piece before the next tile.
   size_t tile_columns = 0;
-  // Bytes that a frame carries, about [all ranks]. 0: the default of
+  // Approximate bytes that a frame carries [all ranks]. 0: the default of
   // cluster/collectives/split_rows.h.
   size_t segment_bytes = 0;
-  // Fewest rows worth a reading of the weights while other rows are on their
-  // way (kernels::BestProductRows). A reduction's first piece has 1.5 times as
-  // many, both parts of the shard together, or what a frame carries.
+  // Fewest rows for which the weights are read while other rows are on their
+  // way (kernels::BestProductRows). The first piece of a reduction has 1.5
+  // times as many rows, both parts of the shard together, or as many as a frame
+  // carries.
   size_t piece_rows = 1;
 
   // Returns tiles of weights with `depth` inputs that fit half of a level-2
@@ -49,14 +50,14 @@ struct FusedTiles {
     return Default(w.form(), w.columns());
   }
 
-  // Takes over the fields of `cut` that were measured, the positive ones.
+  // Takes over the measured fields of `cut`: the positive ones.
   void Take(const cluster::TileTable::Cut& cut);
 
   bool operator==(const FusedTiles&) const = default;
 };
 
-// One rank's weights of a product, [outputs, inputs], and where its outputs go:
-// row i to y + (i - first_y) * y_stride, f32.
+// One rank's weights of a product, [outputs, inputs], and its results. Row i
+// goes to y + (i - first_y) * y_stride, f32.
 struct FusedOutput {
   const kernels::WeightMatrix* w = nullptr;
   float* y = nullptr;

@@ -15,9 +15,9 @@
 
 namespace ringfleet::worker {
 
-// All-gathers records: every rank contributes the same number of them, and
-// `all` becomes the records of all ranks in rank order. `all` keeps its memory
-// from call to call. T is plain data.
+// All-gathers records. Every rank contributes equally many, and `all` becomes
+// the records of all ranks in rank order. `all` keeps its memory from call to
+// call. T is plain data.
 // Errors: those of Communicator::AllGather.
 template <typename T>
 absl::Status GatherRecords(TimedCommunicator& communicator,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Multiplies and meanwhile adds up over ranks (reduce_scatter_while.h): a
-// row-parallel layer whose output is sharded over tokens, the mirror of
+// Multiplies and meanwhile adds up over ranks (reduce_scatter_while.h). This is
+// a row-parallel layer whose output is sharded over tokens, the mirror of
 // all_gather_matmul.h. Rank r holds X_r [rows, depth], its columns of X, and
 // Y_r, its rows of the weights. Rank d ends with its share of the rows of the
 // sum of all X_r Y_r.
@@ -37,10 +37,11 @@ struct MatmulReduceScatterArgs {
 };
 
 // Rows of each part of a shard that a rank computes before it hands them on.
-// Pieces grow from `first` to `most`. A piece has no fewer rows than a frame
-// carries, whole tiles where the instructions have tiles of rows, and no more
-// rows than share one reading of a panel. Pieces after the first have at most
-// about half of a part: links starve when pieces grow faster than frames leave.
+// Pieces grow from `first` to `most`. A piece has at least the rows that a
+// frame carries, and at most the rows that share one reading of a panel. Where
+// the instructions have tiles of rows, a piece has whole tiles. Pieces after
+// the first have at most about half of a part: links starve when pieces grow
+// faster than frames leave.
 struct ScatterPieces {
   size_t first = 1;
   size_t most = 1;

@@ -27,7 +27,7 @@ class OutputTiles {
   // Returns how many tiles a thread should take at a time for `rows` rows.
   size_t Grain(size_t rows) const;
 
-  // Multiplies rows `ranges` of x by a tile, whose weights are read once.
+  // Multiplies rows `ranges` of x by a tile. Reads its weights once.
   void Multiply(size_t tile, absl::Span<const kernels::RowRange> ranges) const;
 
  private:

@@ -11,7 +11,7 @@ namespace ringfleet::worker {
 // A step's rows, split over the ranks of a data group. Rank r has the rows from
 // floor(r rows / ranks) to floor((r + 1) rows / ranks), which may be none.
 struct RowSplit {
-  std::vector<uint64_t> offsets;  // [ranks + 1] first rows, and their number.
+  std::vector<uint64_t> offsets;  // [ranks + 1] first row of each, rows.
   int rank = 0;                   // This rank.
 
   // Keeps the memory of `offsets`.
@@ -21,7 +21,7 @@ struct RowSplit {
     for (int r = 0; r <= ranks; ++r) offsets[r] = r * rows / ranks;
   }
 
-  // All rows, then the range of this rank.
+  // rows() counts all rows. The others describe this rank's range.
   size_t rows() const { return offsets.back(); }
   size_t begin() const { return offsets[rank]; }
   size_t end() const { return offsets[rank + 1]; }

@@ -12,7 +12,7 @@ namespace {
 using cluster::Side;
 using kernels::RowRange;
 
-constexpr size_t kUsualParts = 32;  // Of 16 ranks: no more, no allocation.
+constexpr size_t kUsualParts = 32;  // 16 ranks' parts need no allocation.
 
 template <typename T>
 using OfParts = absl::InlinedVector<T, kUsualParts>;

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Multiplies rows as they arrive, and reads the weights as few times as
-// possible.
+// Multiplies rows as they arrive, and reads the weights as rarely as possible.
 //
 // A product for one shard after the other would read all weights once a shard.
-// Where shards have few rows, that reading is what takes the time. Instead,
+// Where shards have few rows, the reading takes most of the time. Instead,
 // sweeps go over the tiles of the outputs. Each tile is multiplied by all rows
 // that have come before its turn and that it has not had yet. Where products
-// take longer than the exchange, two sweeps suffice: the rows that come during
-// the first one already reach its later tiles.
+// take longer than the exchange, two sweeps suffice: rows that come during the
+// first sweep already reach its later tiles.
 #ifndef RINGFLEET_WORKER_FUSED_TILE_SWEEPS_H_
 #define RINGFLEET_WORKER_FUSED_TILE_SWEEPS_H_
 
@@ -34,8 +33,8 @@ class TileSweeps {
              int ranks, size_t least_rows, kernels::ProductRows best,
              PartProgress& progress, std::vector<size_t>& multiplied);
 
-  // Returns how many rows of all must have come before the next sweep is worth
-  // its time. 0: every tile has had all rows.
+  // Returns how many rows, over all ranks, must have come before the next sweep
+  // is worth its time. 0: every tile has had all rows.
   size_t Wanted() const;
 
   // Visits every tile once, on the threads of `pool`.
@@ -49,7 +48,8 @@ class TileSweeps {
   kernels::RowRange RowsOf(size_t part) const;
   // The counts of rows that a tile has had, by PartProgress::Index.
   absl::Span<size_t> DoneBy(size_t tile) const;
-  // Returns how many rows of all must have come for a visit of the tile.
+  // Returns how many rows, over all ranks, must have come for a visit of the
+  // tile.
   size_t WantedBy(size_t tile) const;
   void LeaveIncompleteTiles(absl::Span<const size_t> done,
                             absl::Span<size_t> come) const;

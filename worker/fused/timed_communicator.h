@@ -13,14 +13,14 @@
 
 namespace ringfleet::worker {
 
-// A communicator in which every operation gets the same time. A peer that
-// computes for longer than `timeout` between two operations counts as lost.
-// Belongs to one thread, as the communicator does. Errors are those of the
-// communicator's operations.
+// A communicator whose every operation gets the time `timeout`. A peer that
+// computes for longer between two operations counts as lost. Belongs to one
+// thread, as the communicator does. Errors are those of the communicator's
+// operations.
 class TimedCommunicator {
  public:
-  // The operations that are used. Fused products need a thread and memory;
-  // kPlainExchanges has neither.
+  // The operations that the owner uses. Fused products need a thread and
+  // memory; kPlainExchanges has neither.
   enum class Use { kAll, kPlainExchanges };
 
   TimedCommunicator(cluster::Communicator* communicator, absl::Duration timeout,

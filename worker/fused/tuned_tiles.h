@@ -29,7 +29,7 @@ class TunedTiles {
     size_t outputs = 0;
     int world = 0;
   };
-  // `w` are this rank's weights of the product.
+  // Returns the tiling of `product`. `w` are this rank's weights of it.
   FusedTiles Of(const Product& product, const kernels::WeightMatrix& w) const;
 
  private:
