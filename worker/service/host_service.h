@@ -13,14 +13,14 @@ namespace ringfleet::worker {
 
 // Returns the bytes a second at which one thread reads a file, or the largest
 // file of a folder, past the page cache. 0: there is no file, or the system
-// cannot.
+// cannot read past the cache.
 double MeasureDiskRate(const std::string& path, absl::Duration time);
 
 // Serves Host. Thread-safe.
 class HostService final : public v1::Host::Service {
  public:
-  // Arguments as for WorkerService: threads of a step, and the memory that the
-  // worker may use. 0: the available memory.
+  // `threads` compute a step. `memory_limit_bytes` is the memory that the
+  // worker may use; 0: the available memory.
   HostService(int threads, uint64_t memory_limit_bytes)
       : threads_(threads), memory_limit_bytes_(memory_limit_bytes) {}
 

@@ -15,9 +15,9 @@
 
 namespace ringfleet::worker {
 
-// Keeps this worker registered. Registers with the coordinator, which may start
-// later or restart, and renews the lease until destruction. Has a thread of its
-// own.
+// Keeps this worker registered by a thread of its own. The thread registers
+// with the coordinator, which may start later or restart, and renews the lease
+// until destruction.
 class MembershipClient {
  public:
   // `last_epoch` returns the epoch that each registration and heartbeat

@@ -6,13 +6,13 @@
 
 namespace ringfleet::worker {
 
-// Ends this process when its parent ends. It sends itself SIGTERM when the
-// other end of a pipe closes, and has the kernel send SIGKILL when the parent's
+// Ends this process when its parent ends. The process sends itself SIGTERM when
+// the other end of a pipe closes. The kernel sends it SIGKILL when the parent's
 // thread dies. Construct it in the main thread.
 class ParentWatch {
  public:
   // `parent_fd` is the reading end of a pipe whose other end only the parent
-  // holds. -1: watch nothing.
+  // holds. -1: nothing is watched.
   explicit ParentWatch(int parent_fd);
   ~ParentWatch();
   ParentWatch(const ParentWatch&) = delete;

@@ -79,12 +79,12 @@ class WorkerService final : public v1::Worker::Service {
       grpc::ServerReaderWriter<v1::MeasureMemoryResponse,
                                v1::MeasureMemoryRequest>* stream) override;
 
-  // Ends the current calls with `cause`, for good, so that the server can shut
-  // down at once.
+  // Ends the current calls with `cause` and refuses later ones, so that the
+  // server can shut down at once.
   void Abort(const absl::Status& cause);
 
-  // Returns the latest epoch that a coordinator has asked this worker to enter.
-  // The worker enters later epochs only. 0: none so far.
+  // Returns the latest epoch that a coordinator has asked this worker to enter;
+  // 0: none so far. The worker enters later epochs only.
   uint64_t last_epoch() const { return last_epoch_; }
 
   // Serves the files that FindCheckpoint has found. Register it beside this
