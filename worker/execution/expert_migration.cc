@@ -43,7 +43,7 @@ uint64_t StagedExperts::bytes() const {
 void SwitchExperts(const cluster::ExpertLayout& now, int coordinate,
                    StagedExperts staged, Weights* weights) {
   RF_CHECK(staged.loaded.size() == staged.missing.size());
-  size_t next = 0;  // Of what was loaded.
+  size_t next = 0;  // In staged.loaded.
   for (int layer = 0; layer < now.num_layers(); ++layer) {
     const absl::Span<const int32_t> before = now.Held(layer, coordinate);
     const absl::Span<const int32_t> after =

@@ -21,10 +21,10 @@ namespace {
 using cluster::Checkpoint;
 using cluster::TensorInfo;
 
-// Tensors of a message, which so stays far below gRPC's 4 MiB.
+// Tensors of a message. So many keep it far below gRPC's 4 MiB.
 constexpr size_t kTensorsPerMessage = 1024;
-// Of a message whose tensors are hashed: the caller sees that it goes on, and
-// a cancelled call ends.
+// Tensors of a message if they are hashed. So few show the caller progress, and
+// let a cancelled call end.
 constexpr size_t kHashedPerMessage = 64;
 constexpr size_t kReadBytes = size_t{1} << 20;
 
@@ -110,7 +110,7 @@ absl::Status DescribeCheckpoint(
   for (size_t i = 0; i < names.size(); ++i) {
     if (hashes && i % request.parts() != request.part()) continue;
     const auto info = checkpoint->Find(names[i]);
-    if (!info.ok()) continue;  // Of a dtype that nobody loads.
+    if (!info.ok()) continue;  // Its dtype is never loaded.
     const TensorInfo& tensor = **info;
     v1::CheckpointTensor* message = facts.add_tensors();
     message->set_name(tensor.name);

@@ -42,7 +42,7 @@ uint64_t MemAvailable() {
   return std::numeric_limits<uint64_t>::max();
 }
 
-// What the cgroup (version 2) leaves.
+// Returns the memory that the cgroup (version 2) leaves.
 uint64_t CgroupAvailable() {
   uint64_t limit;
   uint64_t used;
@@ -72,8 +72,9 @@ std::vector<int> ParseList(absl::string_view list) {
   return numbers;
 }
 
-// Of this thread and those it starts; whether the system took it. glibc has no
-// wrapper of this call, which counts one bit more than it reads.
+// Sets the policy of this thread and the threads that it starts. Returns false
+// if the system refuses. glibc has no wrapper of this call, which counts one
+// bit more than it reads.
 bool SetMemoryPolicy(int mode, const std::vector<int>& nodes) {
   constexpr int kMaxNodes = 1024;
   constexpr int kWordBits = std::numeric_limits<unsigned long>::digits;

@@ -28,8 +28,8 @@ using cluster::FileError;
 using kernels::WeightForm;
 
 constexpr uint64_t kFilePage = 4096;
-// What one hash covers: large enough that the table is small, small enough to
-// give every thread work and to say where damage is.
+// Bytes that one hash covers: enough for a small table, and few enough to give
+// every thread work and to tell where damage is.
 constexpr uint64_t kHashedBytes = uint64_t{1} << 20;
 // Blocks that a thread writes or checks between two reports of progress.
 constexpr uint64_t kBlocksPerBatch = 16;
@@ -44,7 +44,7 @@ struct Header {
   uint64_t table_offset;
   uint64_t table_bytes;
   uint64_t table_hash;
-  uint64_t page_hash;  // Of page 0, with 0 here.
+  uint64_t page_hash;  // Covers page 0, with 0 here.
 };
 static_assert(sizeof(Header) == 56 &&
               std::endian::native == std::endian::little);

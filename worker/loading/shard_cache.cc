@@ -28,7 +28,8 @@ using cluster::FileError;
 
 constexpr absl::string_view kUnfinished = ".partial.";
 
-// Of the weights: "int8", or "int8+int4" where routed experts differ.
+// Names the forms of the weights: "int8", or "int8+int4" where routed experts
+// differ.
 std::string Forms(const LoadOptions& options) {
   std::string forms(kernels::WeightFormName(options.form));
   if (options.expert_form.value_or(options.form) != options.form) {
@@ -37,7 +38,7 @@ std::string Forms(const LoadOptions& options) {
   return forms;
 }
 
-// Of the experts that the rank holds; 0 for consecutive ones.
+// Hashes the experts that the rank holds; 0 for consecutive ones.
 uint64_t HashExperts(const cluster::ShardPlan& plan,
                      const cluster::ExpertLayout* layout) {
   if (layout == nullptr) return 0;

@@ -365,7 +365,7 @@ class Loader {
   const LoadProgressCallback progress_;
   const PackedShard* const packed_;       // Instead of the checkpoint, or null.
   std::vector<PackedPart>* const parts_;  // Or null.
-  size_t next_ = 0;                       // Of packed_.
+  size_t next_ = 0;                       // Matrix of packed_.
   const uint64_t bytes_total_;
   uint64_t bytes_done_ = 0;
   kernels::BufferArena arena_;

@@ -27,8 +27,8 @@ using cluster::SyntheticCheckpoint;
 
 constexpr char kIndexName[] = "model.safetensors.index.json";
 
-// What a thread makes before it writes: small enough for its share of the L2
-// cache, so that the bytes are copied to the file from there.
+// Bytes that a thread makes before it writes. They fit its share of the L2
+// cache, so they are copied to the file from there.
 constexpr uint64_t kPieceBytes = 256 << 10;
 // Pieces of a thread between two looks at whether to stop.
 constexpr uint64_t kPiecesPerBatch = 16;
