@@ -11,7 +11,7 @@ namespace ringfleet::worker {
 // A step's rows, split over the ranks of a data group. Rank r has the rows from
 // floor(r rows / ranks) to floor((r + 1) rows / ranks), which may be none.
 struct RowSplit {
-  std::vector<uint64_t> offsets;  // [ranks + 1] first row of each, rows.
+  std::vector<uint64_t> offsets;  // [ranks + 1] first rows; the last is rows().
   int rank = 0;                   // This rank.
 
   // Keeps the memory of `offsets`.
