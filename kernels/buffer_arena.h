@@ -14,11 +14,11 @@ namespace ringfleet::kernels {
 // Makes buffers that lie one behind the other, so that a huge page holds the
 // end of one and the beginning of the next. A matrix of some MiB by itself
 // would have an eighth of its bytes in small pages. Buffers outlive the arena.
-// Each gives its memory back when it ends, except for address space and the
+// A buffer gives its memory back when it ends, except for address space and the
 // huge pages that it shares. One thread at a time.
 class BufferArena {
  public:
-  // `expected_bytes` is the sum of its buffers' sizes, as far as it is known.
+  // `expected_bytes` is the sum of the buffers' sizes, as far as it is known.
   explicit BufferArena(size_t expected_bytes) : expected_(expected_bytes) {}
 
   // Errors: those of AlignedBuffer::Allocate.
@@ -27,7 +27,7 @@ class BufferArena {
  private:
   size_t expected_;
   std::shared_ptr<const PageRegion> region_;
-  size_t used_ = 0;  // Of region_.
+  size_t used_ = 0;  // Bytes of region_.
 };
 
 }  // namespace ringfleet::kernels

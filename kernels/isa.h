@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The instructions that kernels use. Every binary runs on any x86-64-v2
-// processor and picks the best instructions at run time. ForceIsa holds it
-// back, so that tests and benchmarks see every path that a machine has.
+// processor and picks the best instructions at run time. ForceIsa picks others,
+// so that tests and benchmarks see every path that a machine has.
 #ifndef RINGFLEET_KERNELS_ISA_H_
 #define RINGFLEET_KERNELS_ISA_H_
 
@@ -14,8 +14,9 @@
 
 namespace ringfleet::kernels {
 
-// Ascending: each set contains the earlier ones, as far as its vectors can use
-// them. kAvx512 does not imply kAvxVnni; with VNNI it is preferred to it.
+// Instruction sets, ascending. Each set contains the earlier ones, as far as
+// its vectors can use them. Only kAvxVnni may be missing beside kAvx512.
+// kAvx512Vnni is preferred to kAvxVnni.
 enum class Isa : uint8_t {
   kSse4,        // x86-64-v2
   kAvx2,        // With FMA: x86-64-v3.
@@ -41,8 +42,8 @@ Isa CurrentIsa();
 // Requires one of SupportedIsas(). Not while a kernel runs.
 void ForceIsa(Isa isa);
 
-// The best way for a loop that reads memory front to back to get the lines to
-// come. Each way gains at least 3 % on its processors
+// Ways in which a loop that reads memory front to back gets its next lines
+// early. Each way gains at least 3 % on its processors
 // (perf/results/products.md).
 enum class LinesAhead : uint8_t {
   // AMD before Zen 5. The loop asks for the first lines of each page only, and
@@ -53,20 +54,21 @@ enum class LinesAhead : uint8_t {
   kForeseen,
   // Zen 5. The loop asks 8 KB ahead, into the level-1 cache: 39 GB/s by one
   // core for products of two to eight rows, 32 to 36 by the processor alone.
-  // The processor foresees a plain sum (42 GB/s) and one row of int8, which
-  // therefore do not ask.
+  // The processor foresees a plain sum (42 GB/s) and one row of int8, so these
+  // two do not ask.
   kIntoLevel1,
   // Intel. The loop takes a line and asks for one some KB ahead, into level 2,
   // in turns. If a step's loads stand together before its prefetches, the core
   // brings lines out of order, and its prefetcher does not follow. A core of
   // Granite Rapids reads 16 to 17 GB/s in turns for one to six rows of int8, 13
-  // to 14 otherwise; 16 and 9 to 10 for one row of bf16.
+  // to 14 otherwise. For one row of bf16 it reads 16 in turns, 9 to 10
+  // otherwise.
   kIntoLevel2,
 };
 LinesAhead BestLinesAhead();
 
 // Returns how many bytes ahead a loop asks, into level 1, if it takes one line
-// of several at a time, an order that no processor foresees. `rows` is the
+// of several at a time. No processor foresees this order. `rows` is the
 // product's. Zen 5: 8 KB; one row of int8 reads 35 GB/s, without asking 18. Zen
 // 3: 2 KB for one row (15.8 GB/s by one core, 14.6 with 8 KB), 4 KB for more
 // (two rows of int8 at 84 % of a sum's rate, 79 with 8 KB). Intel was not

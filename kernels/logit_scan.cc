@@ -169,8 +169,8 @@ void Contenders(const float* logits, size_t count, uint32_t first_id,
       HalfF32(), logits, count, std::numeric_limits<float>::quiet_NaN(),
       [&](hn::Vec<HalfF32> v, size_t i) HWY_ATTR {
         // u < (word + 1) / 2^32, so 1 - u > (2^32 - 1 - word) / 2^32 >=
-        // 2^exponent / 2^32. Of no bits at all the exponent is that of 0,
-        // -1023: no bound.
+        // 2^exponent / 2^32. A complement of 0 has the exponent -1023: no
+        // bound.
         const auto complement =
             hn::AndNot(PhiloxWord1(ids, args.key), low_half);
         const auto value = hn::Sub(hn::BitCast(d, hn::Or(complement, two_52)),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Passes over all logits of a shard, in vectors, that drawing a token needs.
-// sampling.h decides with the few logits that are left.
+// Passes in vectors over all logits of a shard, for drawing a token. sampling.h
+// decides with the few logits that are left.
 #ifndef RINGFLEET_KERNELS_LOGIT_SCAN_H_
 #define RINGFLEET_KERNELS_LOGIT_SCAN_H_
 
@@ -43,10 +43,11 @@ struct ContenderArgs {
   double needed = 0;  // Least (logit - highest) / temperature + noise.
 };
 
-// Finds the logits that their Gumbel noise may lift to `needed`, in order: all
-// that it does lift so far, and few others. The ids of `logits` start at
-// `first_id`. The noise takes two logarithms, so it is bounded instead: the
-// noise of u = 1 - v is at most -log(v). Requires at most kScanBlock logits.
+// Finds the logits that their Gumbel noise may lift to `needed`, in order. The
+// hits have every logit that the noise does lift, and few others. The ids of
+// `logits` start at `first_id`. The noise takes two logarithms, so it is
+// bounded instead: the noise of u = 1 - v is at most -log(v). Requires at most
+// kScanBlock logits.
 void FindContenders(absl::Span<const float> logits, uint32_t first_id,
                     const ContenderArgs& args, ScanHits* hits);
 

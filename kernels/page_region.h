@@ -40,7 +40,7 @@ class PageRegion {
  private:
   PageRegion() = default;
 
-  void* mapping_ = nullptr;  // Begins a huge page too early, to be aligned.
+  void* mapping_ = nullptr;  // Begins up to a huge page before data_.
   size_t mapped_bytes_ = 0;
   char* data_ = nullptr;
   size_t size_ = 0;

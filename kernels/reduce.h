@@ -4,9 +4,9 @@
 //
 // Elements are little-endian; `bytes` and `codes` may have any alignment. Sums
 // are float32. Product and addition round one after the other, so every
-// instruction set gives the same bits. NaNs stay NaNs, but the sum of two may
-// be either. Thread-safe for distinct outputs; allocates nothing. Inputs and
-// outputs must not overlap, except that `base` may be `sum`.
+// instruction set gives the same bits. NaNs stay NaNs, but the sum of two NaNs
+// may be either. Thread-safe for distinct outputs; allocates nothing. Inputs
+// and outputs must not overlap, except that `base` may be `sum`.
 #ifndef RINGFLEET_KERNELS_REDUCE_H_
 #define RINGFLEET_KERNELS_REDUCE_H_
 

@@ -38,8 +38,8 @@ class GumbelMax {
 
   const Candidate& best() const { return best_; }
 
-  // What (logit - highest) / T + noise of an id has to reach to win, less what
-  // the roundings of either side may differ by.
+  // Returns the least (logit - highest) / T + noise with which an id wins, less
+  // the largest difference of both sides' roundings.
   double Needed(float highest) const {
     const double scaled = static_cast<double>(highest) / temperature_;
     const double magnitudes = std::abs(score_) + std::abs(scaled) + 64;
@@ -158,7 +158,7 @@ size_t CountSurvivors(absl::Span<const Candidate> sorted,
   const bool top_k = filter.top_k > 0;
   const size_t size =
       top_k ? std::min<size_t>(filter.top_k, sorted.size()) : sorted.size();
-  // Whether what follows after `size` candidates is known to be cut off.
+  // True: the filters cut off everything behind `size` candidates.
   const bool ends_here = complete || (top_k && filter.top_k <= sorted.size());
   const double temperature = filter.temperature;
   const double highest = sorted[0].logit;

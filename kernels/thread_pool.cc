@@ -50,7 +50,7 @@ inline void Pause() {
 #endif
 }
 
-// Whether `done` came true within kSpin.
+// Returns true if `done` comes true within kSpin.
 template <typename Done>
 bool Spin(Done done) {
   Clock::time_point until;
@@ -195,7 +195,7 @@ class ThreadPool::Impl {
   CondVar opened_;
   CondVar finished_;
   std::atomic<bool> open_{false};
-  // Of the open loop; written while no thread can take a piece.
+  // The open loop's body; written while no thread can take a piece.
   std::atomic<const Body*> body_{nullptr};
   std::atomic<size_t> count_{0};
   std::atomic<size_t> num_pieces_{0};

@@ -12,13 +12,13 @@ namespace ringfleet::kernels {
 
 // A fixed set of threads for the loops inside a step. One thread at a time
 // calls ParallelFor, and takes part in the work. A waiting thread spins for a
-// third of a millisecond, as long as a product or an exchange between two loops
-// may take, and then sleeps.
+// third of a millisecond and then sleeps. A product or an exchange between two
+// loops may take as long.
 class ThreadPool {
  public:
   // `threads` >= 1 counts the caller, which is thread 0; 1 starts none. If
-  // `cpus` names as many processors, thread i > 0 is pinned to cpus[i], if the
-  // system lets it.
+  // `cpus` names `threads` processors, thread i > 0 is pinned to cpus[i] where
+  // the system permits it.
   explicit ThreadPool(int threads, absl::Span<const int> cpus = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -28,8 +28,8 @@ class ThreadPool {
   bool pinned() const;
 
   // Calls body(begin, end) on disjoint ranges that cover [0, count), each at
-  // least `grain` long where possible, and returns when all calls have. How
-  // the range is cut never changes a result. Allocates nothing.
+  // least `grain` long where possible, and returns when all calls have. The cut
+  // of the range never changes a result. Allocates nothing.
   void ParallelFor(size_t count, size_t grain,
                    absl::FunctionRef<void(size_t begin, size_t end)> body);
 

@@ -2,8 +2,9 @@
 #ifndef RINGFLEET_KERNELS_UNROLL_H_
 #define RINGFLEET_KERNELS_UNROLL_H_
 
-// RF_UNROLL stands before a loop over an array of vectors that has a constant
-// number of steps, at most 16. Unrolled, the array lies in registers.
+// RF_UNROLL stands before a loop over an array of vectors. The loop has a
+// constant number of steps, at most 16. Once it is unrolled, the array lies in
+// registers.
 #ifdef __clang__
 #define RF_UNROLL _Pragma("unroll")
 #else
