@@ -11,7 +11,7 @@
 namespace ringfleet::kernels {
 namespace {
 
-constexpr size_t kScales = 2;  // Of the latent, of the rope key.
+constexpr size_t kScales = 2;  // The latent's, the rope key's.
 
 // Codes of one part of a row; returns their scale.
 float Quantize(const float* values, size_t count, char* codes) {

@@ -24,7 +24,7 @@ namespace ringfleet::kernels {
 // Arguments that all spans of a step share. `heads` counts this shard's
 // heads and may be 0.
 struct MlaArgs {
-  LatentRowFormat format;  // Of every span's cache.
+  LatentRowFormat format;  // The cache's, for all spans.
   size_t heads = 0;
   size_t nope_dim = 0;
   size_t v_dim = 0;
@@ -53,12 +53,13 @@ void MlaMaterialized(const MlaArgs& args, const MlaSpan& span,
 //
 //   r (dn + dv) (T - Lq) < Lq T (2 r - dn - dv)
 //
-// T is the number of visible positions, the mean one for queries inside the
-// chunk. A chunk and its past are attended to in one form. The mixture, with
-// the past absorbed and the chunk expanded, pays both for the products of
-// queries and results with W_UK and W_UV and for expanding the chunk. With X =
-// 2 r - dn - dv it beats the absorbed form only if Lq X > 2 r (dn + dv), and
-// from half of that on the materialised form beats it for any past.
+// T is the number of visible positions, for queries inside the chunk their
+// mean. A chunk and its past are attended to in one form. A mixture, with the
+// past absorbed and the chunk expanded, would pay twice: for the products of
+// queries and results with W_UK and W_UV, and for expanding the chunk. With X =
+// 2 r - dn - dv the mixture beats the absorbed form only if Lq X > 2 r (dn +
+// dv). From half of this Lq on, the materialised form beats the mixture for any
+// past.
 bool PreferMaterialized(const MlaArgs& args, const MlaSpan& span);
 
 }  // namespace ringfleet::kernels

@@ -91,7 +91,7 @@ class Scores {
   }
 
  private:
-  // Of packed queries and of scores.
+  // Bytes of a step of packed queries, and of a row of scores.
   static constexpr size_t kStride = kGroups * kTileRowBytes;
 
   void MultiplyRows(size_t row) const {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of attention that both ways to multiply bfloat16, vectors and
-// tiles, share: factors as pairs of numbers in the order of mla_block.h, and
-// the softmax between the two products. Requires Isa::kAvx512Bf16.
+// The parts of attention that bfloat16 in vectors and in tiles share: factors
+// as pairs of numbers in the order of mla_block.h, and the softmax between the
+// two products. Requires Isa::kAvx512Bf16.
 #ifndef RINGFLEET_KERNELS_ATTENTION_MLA_BF16_BLOCK_H_
 #define RINGFLEET_KERNELS_ATTENTION_MLA_BF16_BLOCK_H_
 

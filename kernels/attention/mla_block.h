@@ -8,9 +8,9 @@
 //   P[t, lane] = softmax over t, lane by lane     online, across blocks
 //   out[lane]  = sum_t P[t, lane] values[t]       lanes are the rows
 //
-// Both products are C[row, column] += A(row, step) * B[step][column]: A is read
-// as scalars that are broadcast, from wherever the rows lie, or as tiles of
-// rows; B is packed so that columns fill vectors. Keys are therefore read as
+// Both products are C[row, column] += A(row, step) * B[step][column]. A is read
+// from wherever the rows lie, as scalars that are broadcast or as tiles of
+// rows. B is packed so that columns fill vectors. Keys are therefore read as
 // they are cached, and nothing is transposed but the queries, and for tiles the
 // probabilities P.
 //
@@ -32,7 +32,7 @@ struct LatentRowFormat;
 // Lanes of one call: four vectors of 16 floats, which leave registers for six
 // rows of sums.
 inline constexpr size_t kMaxLanes = 64;
-// Lanes are padded to this many.
+// Lanes are padded to a multiple of this.
 inline constexpr size_t kLaneGroup = 16;
 
 // 2^f = 1 + c1 f + ... + c6 f^6 on [-1/2, 1/2], interpolated at Chebyshev
@@ -48,15 +48,15 @@ struct MlaBlock {
   size_t value_dim = 0;
   const void* keys = nullptr;  // Rows, key_stride_bytes apart.
   size_t key_stride_bytes = 0;
-  const void* queries = nullptr;  // Of pack_queries.
-  const void* values = nullptr;   // Of pack_values.
-  size_t packed_positions = 0;    // That pack_values was given.
-  size_t value_stride_bytes = 0;  // Of the rows that pack_values was given.
-  const void* next = nullptr;     // What the next block will read, if known.
+  const void* queries = nullptr;  // From pack_queries.
+  const void* values = nullptr;   // From pack_values.
+  size_t packed_positions = 0;    // Rows that pack_values was given.
+  size_t value_stride_bytes = 0;  // As pack_values was given.
+  const void* next = nullptr;     // Memory of the next block; null: unknown.
   size_t next_bytes = 0;
   // [kMaxLanes]: how many of the positions a lane sees. Null: all.
   const int32_t* visible = nullptr;
-  float score_scale = 0;  // Of S, with log2(e): P is a power of two.
+  float score_scale = 0;  // Scales S; has log2(e), as P is a power of two.
   bool first = false;     // `max`, `sum` and `out` are only written.
   bool last = false;      // `out` is divided by `sum` in the end.
   // State that the next block of the lanes continues from.
@@ -78,8 +78,8 @@ struct MlaKernels {
   void (*pack_queries)(const float* queries, size_t query_stride, size_t lanes,
                        size_t dim, void* packed);
   // Packs rows of `count` positions into PackedValueElements(dim) elements.
-  // Null: rows serve as they are, if kLaneGroup elements behind the last may be
-  // read.
+  // Null: rows serve as they are. Requires that kLaneGroup elements behind the
+  // last may be read.
   void (*pack_values)(const void* rows, size_t stride_bytes, size_t count,
                       size_t dim, void* packed);
   // Returns true if cached rows serve as keys, and as values before packing, as
@@ -88,9 +88,9 @@ struct MlaKernels {
   // Converts `count` cached rows.
   void (*load_rows)(const LatentRowFormat& format, const char* rows,
                     size_t count, void* out, size_t stride_bytes);
-  // Converts `count` rows [dim] f32, row_stride floats apart. A query's number
-  // of elements is even where contraction goes over pairs: `pad` zeros, 0 or 1,
-  // follow every row then.
+  // Converts `count` rows [dim] f32, row_stride floats apart. `pad` zeros, 0 or
+  // 1, follow every row: a query's number of elements is even where contraction
+  // goes over pairs.
   void (*convert_rows)(const float* rows, size_t row_stride, size_t count,
                        size_t dim, size_t pad, void* out, size_t stride_bytes);
   void (*attend)(const MlaBlock& block);

@@ -14,7 +14,7 @@ namespace ringfleet::kernels {
 // One part of the context of one query, for a group of heads.
 struct MlaDecodeTask {
   const MlaSpan* span = nullptr;
-  int64_t position = 0;  // Of the query.
+  int64_t position = 0;  // The query's.
   size_t row = 0;
   size_t first_head = 0;
   size_t lanes = 0;

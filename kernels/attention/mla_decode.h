@@ -16,9 +16,9 @@ namespace ringfleet::kernels {
 struct MlaSpan {
   // Block b holds positions [b * kCacheBlockPositions, ...), row after row.
   absl::Span<const char* const> blocks;
-  int64_t first_position = 0;  // Of the first query; its key is cached.
+  int64_t first_position = 0;  // The first query's; its key is cached.
   size_t num_queries = 0;  // Query i sees positions 0 .. first_position + i.
-  size_t first_row = 0;    // Of the first query, in the queries and results.
+  size_t first_row = 0;    // The first query's, in q and out.
 };
 
 struct MlaDecodeArgs {

@@ -14,7 +14,7 @@ namespace {
 struct Work {
   const MlaExpandedPart& part;
   const MlaKernels* kernels = nullptr;
-  // Of every head and group of kMaxLanes queries: maxima, then sums.
+  // Maxima, then sums, for every head and group of kMaxLanes queries.
   float* statistics = nullptr;
 
   size_t expanded_dim() const { return part.args->nope_dim + part.args->v_dim; }
@@ -24,7 +24,7 @@ struct Work {
   size_t blocks() const {
     return (part.positions + kCacheBlockPositions - 1) / kCacheBlockPositions;
   }
-  // Of block `index` of the part.
+  // Returns the positions of block `index` of the part.
   size_t positions(size_t index) const {
     return std::min(part.positions - index * kCacheBlockPositions,
                     kCacheBlockPositions);

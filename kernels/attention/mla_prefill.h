@@ -10,7 +10,7 @@
 
 namespace ringfleet::kernels {
 
-// Cache blocks that are expanded together: queries and results of a prompt
+// Cache blocks that are expanded together. Queries and results of a prompt
 // cross the memory once for so many. At V3's sizes the keys and values of a
 // head in bfloat16 are then 328 KB, which a level-2 cache holds.
 inline constexpr size_t kExpandedBlocks = 4;
@@ -21,7 +21,7 @@ struct MlaExpandedPart {
   const MlaArgs* args = nullptr;
   const MlaSpan* span = nullptr;
   size_t first_block = 0;  // In span->blocks.
-  size_t positions = 0;  // Of at most kExpandedBlocks, up to the last query's.
+  size_t positions = 0;  // In at most kExpandedBlocks, up to the last query's.
   size_t first_head = 0;
   size_t heads = 0;
   // [positions, kv_lora_rank + rope_dim] f32

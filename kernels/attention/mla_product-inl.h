@@ -3,9 +3,10 @@
 //
 //   c[row][column] = sum over steps of a(row, step) . b[step][column]
 //
-// on top of old_factor[row] * c[row][column] and times new_factor[row], where
-// there are factors. A step has four bytes of every row and of every column:
-// one float32 number, or a pair of bfloat16 numbers.
+// Where there are factors, the sum begins with old_factor[row] *
+// c[row][column], and the result is multiplied by new_factor[row]. A step has
+// four bytes of every row and of every column: one float32 number, or a pair of
+// bfloat16 numbers.
 //
 // mla_f32.cc includes this file once for each of Highway's targets, mla_bf16.cc
 // once, both inside their namespace and under the attributes of the target.
@@ -143,8 +144,7 @@ void MultiplyRows(Product product, size_t rows) {
   }
 }
 
-// `columns` is a multiple of kLaneGroup, which is one vector or a multiple of
-// two.
+// `columns` is a multiple of kLaneGroup: one vector, or an even number of them.
 void Multiply(Product product, size_t rows, size_t columns) {
   const size_t width = Arithmetic::kMaxVectors * Arithmetic::Lanes();
   for (; columns >= width; columns -= width) {
@@ -164,8 +164,8 @@ void Multiply(Product product, size_t rows, size_t columns) {
   }
 }
 
-// Values whose `width` <= kMaxLanes ends within a lane group: their sums pass
-// through memory that is as wide as the groups.
+// Multiplies values whose `width` <= kMaxLanes ends within a lane group. Their
+// sums pass through memory that is as wide as whole groups.
 void MultiplyNarrow(Product product, size_t lanes, size_t width) {
   float sums[kMaxLanes][kMaxLanes];
   float* out = product.c;

@@ -49,7 +49,7 @@ struct MlaScratch {
   // The first block; Rows and Values have the others.
   char* rows = nullptr;
   char* values = nullptr;
-  size_t rows_bytes = 0;  // Of a block.
+  size_t rows_bytes = 0;  // From block to block.
   size_t values_bytes = 0;
 
   void* Rows(size_t block) const { return rows + block * rows_bytes; }

@@ -20,11 +20,11 @@ struct MlaWorkspace {
   ~MlaWorkspace();
 
   AlignedBuffer threads;     // Scratch of every thread.
-  Activations x;             // What is multiplied with weights.
-  AlignedBuffer queries;     // Absorbed: in the latent space.
+  Activations x;             // Rows that weights multiply.
+  AlignedBuffer queries;     // Absorbed: queries in the latent space.
   AlignedBuffer sums;        // Absorbed: weighted sums of latents.
-  AlignedBuffer partials;    // Absorbed: of the parts of long contexts.
-  AlignedBuffer latents;     // Materialised: of some blocks, widened.
+  AlignedBuffer partials;    // Absorbed: results of parts of long contexts.
+  AlignedBuffer latents;     // Materialised: latents of some blocks, widened.
   AlignedBuffer expanded;    // Materialised: keys and values of these.
   AlignedBuffer statistics;  // Materialised: maximum and sum of every query.
   std::vector<MlaSpan> spans;
