@@ -30,15 +30,15 @@ class Activations {
   void Assign(Form form, const float* x, size_t rows, size_t columns,
               size_t x_stride, ThreadPool& pool);
 
-  // Set a whole row, or the elements of one of its groups, after a Reshape.
+  // Set a whole row, or one group of its elements, after a Reshape.
   void SetRow(size_t row, const float* values);
   void SetGroup(size_t row, size_t group, const float* values);
   // kInt8: sets a row to the codes [columns] and scales [groups] f32, of any
   // alignment, that another Activations has quantised.
   void SetCodes(size_t row, const char* codes, const char* scales);
 
-  // A stored row is bytes that another process can load: of kF32 the values, of
-  // kInt8 the codes and then the scales.
+  // A stored row is bytes that another process can load: the values of kF32, or
+  // the codes and then the scales of kInt8.
   size_t StoredRowBytes() const;
   void StoreRow(size_t row, char* destination) const;
   // Requires a Reshape to the form and the columns of the stored row.
@@ -65,8 +65,8 @@ class Activations {
     return sums_.data() + row * groups_ * kSumsPerGroup;
   }
   static constexpr size_t kSumsPerGroup = kActivationGroup / kInt4Group;
-  // kInt8: 128 times the sum of a group's codes, [groups]. A product with codes
-  // of weights + 128 is too large by it.
+  // kInt8: 128 times the sum of a group's codes, [groups]. A product with
+  // weights' codes + 128 is too large by this bias.
   const int32_t* Biases(size_t row) const {
     return biases_.data() + row * groups_;
   }
@@ -82,8 +82,8 @@ class Activations {
   size_t columns_ = 0;
   size_t groups_ = 0;
   const float* values_ = nullptr;
-  size_t stride_ = 0;       // Of values_.
-  size_t code_stride_ = 0;  // Of codes_.
+  size_t stride_ = 0;       // From row to row in values_.
+  size_t code_stride_ = 0;  // From row to row in codes_.
   std::vector<float> own_values_;
   std::vector<int8_t> codes_;
   std::vector<float> scales_;

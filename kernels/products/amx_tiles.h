@@ -30,8 +30,8 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
-// Assembly instead of intrinsics: GCC 12's take nothing but digits for
-// registers, and do not say that they read memory.
+// Assembly instead of intrinsics: GCC 12's intrinsics take only digits for
+// registers, and do not tell that they read memory.
 template <int kTile>
 inline void LoadTile(const void* from, size_t stride) {
   __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2"
@@ -61,8 +61,8 @@ inline void AddInt8Product() {
                    : "i"(kSums), "i"(kA), "i"(kB));
 }
 
-// sums += a * b: bfloat16 in pairs, float32 sums. Even numbers of a row add up,
-// odd ones too, then both sums. Subnormal numbers count as zero.
+// sums += a * b: bfloat16 in pairs, float32 sums. The even numbers of a row add
+// up, then the odd ones, then both sums. Subnormal numbers count as zero.
 template <int kSums, int kA, int kB>
 inline void AddBf16Product() {
   __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0"

@@ -63,8 +63,8 @@ void MultiplyRows(const WeightMatrix& w, size_t first_row, size_t num_rows,
       });
 }
 
-// What of panels [begin, end), counted from the first of the product, it asks
-// for.
+// Computes the outputs of panels [begin, end), counted from the product's
+// first.
 void MultiplyPanelsOf(const MatMulArgs& args, size_t begin, size_t end,
                       const uint8_t* next) {
   // More rows than go together pass each panel while a cache has it.
@@ -129,7 +129,7 @@ void MatMul(absl::Span<const MatMulArgs> products, ThreadPool& pool) {
     grain = std::max(grain, Grain(args));
   }
   pool.ParallelFor(total, grain, [products](size_t begin, size_t end) {
-    size_t first = 0;  // Of a product's panels.
+    size_t first = 0;  // First panel of a product.
     for (const MatMulArgs& args : products) {
       const size_t last = first + NumPanels(args);
       const size_t from = std::max(begin, first);

@@ -3,9 +3,10 @@
 //
 // Row invariance: a result depends on its row of x and its row of W only, bit
 // for bit, not on the number of rows, the threads or the requested part of W.
-// panel.h has the order of additions. kF32Rows, the router's form, has its own:
-// each dot product has 16 partial sums (partial p takes elements 16 i + p),
-// which one fixed tree adds up; multiply, then add, never fused.
+// panel.h has the order of additions. kF32Rows, the router's form, has an order
+// of its own. Each dot product has 16 partial sums, which one fixed tree adds
+// up. Partial sum p takes elements 16 i + p; products and sums round one after
+// the other, never fused.
 #ifndef RINGFLEET_KERNELS_PRODUCTS_MATMUL_H_
 #define RINGFLEET_KERNELS_PRODUCTS_MATMUL_H_
 
@@ -67,7 +68,7 @@ void MultiplyTile(const MatMulRangesArgs& args, size_t tile);
 struct PerHeadArgs {
   MatMulArgs first;
   size_t heads = 0;
-  size_t row_step = 0;  // Of w.
+  size_t row_step = 0;  // Rows of w.
   size_t x_step = 0;    // Rows of x.
   size_t y_step = 0;    // Elements.
 };
@@ -76,19 +77,19 @@ void MatMulPerHead(const PerHeadArgs& args, ThreadPool& pool);
 // The number of rows of x that a product should have, with the instructions in
 // use.
 struct ProductRows {
-  // Rows that go together: fewer take as long (AMX's tiles).
+  // Rows that go together. Fewer rows take as long (AMX's tiles).
   size_t together = 1;
-  // Rows that take about as long to multiply as their weights to read: a
-  // product cut into parts of so many rows loses little. int8: a core of Zen 3
-  // multiplies 4 rows and 128 at 127 GOPS, and reads 16 GB/s. A core of Zen 4
-  // with VNNI meets both bounds at 10 rows (400 GOPS, 20 GB/s), one with AMX at
-  // 24 (760, 16).
+  // Rows whose multiplication takes about as long as the reading of their
+  // weights. A product cut into parts of so many rows loses little. int8: a
+  // core of Zen 3 multiplies 4 rows as fast as 128, at 127 GOPS, and reads 16
+  // GB/s. A core of Zen 4 with VNNI meets both bounds at 10 rows (400 GOPS, 20
+  // GB/s), one with AMX at 24 (760, 16).
   size_t enough = 8;
 };
 ProductRows BestProductRows(Activations::Form form);
 
-// Returns the grain of a ParallelFor over items of `multiply_adds` each that
-// makes waking a thread pay.
+// Returns the grain for a ParallelFor over items of `multiply_adds` each, so
+// large that waking a thread pays.
 size_t ProductGrain(size_t multiply_adds);
 
 }  // namespace ringfleet::kernels

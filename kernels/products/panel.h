@@ -77,8 +77,8 @@ struct PanelResults {
 
 // Computes outputs [first_row, first_row + num_rows) of w for the rows of x,
 // panel after panel, and calls done(PanelResults) for each. A thread should
-// read long runs: the lines that the processor brings behind the last one are
-// wasted (Zen 5: 0.2 us for each run of 64 KB).
+// read long runs: the lines that the processor brings behind a run's last line
+// are wasted (Zen 5: 0.2 us for each run of 64 KB).
 template <typename Done>
 void MultiplyPanels(const WeightMatrix& w, size_t first_row, size_t num_rows,
                     const PanelBatch& x, const uint8_t* next,
@@ -111,7 +111,7 @@ void MultiplyReferenceRows(const float* w, size_t rows, const PanelBatch& x,
                            float* tile);
 
 // The integer forms' kernels: sums over groups, before kInt8's scales of rows.
-// There is one for each kind of instruction; all give the same bits.
+// Each kind of instruction has its own kernels; all give the same bits.
 using IntegerPanelKernel = void (*)(const uint8_t* panel, const PanelBatch& x,
                                     const uint8_t* next, float* tile);
 struct IntegerPanelKernels {

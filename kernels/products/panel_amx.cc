@@ -57,12 +57,12 @@ void Configure(size_t rows, size_t columns) {
 // Some rows of a batch in some units.
 struct Part {
   const PanelBatch* x;
-  size_t block, units;                 // The first unit and how many.
-  size_t row, rows;                    // The same.
-  const int8_t* codes = nullptr;       // Of the first row and unit,
-  size_t stride = 0;                   // and how far apart rows lie.
-  const int8_t* next_codes = nullptr;  // Of the part that follows, or null.
-  size_t ahead_begin = 0, ahead_lines = 0;  // What it asks for.
+  size_t block, units;                 // The first unit, and their number.
+  size_t row, rows;                    // The first row, and their number.
+  const int8_t* codes = nullptr;       // The first row's, in the first unit.
+  size_t stride = 0;                   // From row to row of the codes.
+  const int8_t* next_codes = nullptr;  // Codes of the next part, or null.
+  size_t ahead_begin = 0, ahead_lines = 0;  // Lines to ask for.
 };
 
 // For rows that do not lie at equal distances.
@@ -158,7 +158,7 @@ class Int4Units {
     return codes_;
   }
 
-  // What the offset of the codes adds to sums.
+  // Computes what the offset of the codes adds to sums.
   void Begin(const Part& part) {
     for (size_t i = 0; i < part.rows; ++i) {
       const int32_t* const sums = part.x->sums[part.row + i] + part.block;
@@ -185,7 +185,7 @@ class Int4Units {
           part.x->scales[part.row + i] + part.block / kPerGroup;
       float* const at = tile + i * kPanelRows + output;
       __m512 sum = _mm512_load_ps(at);
-      __m512 inner = _mm512_setzero_ps();  // Of the units of a group.
+      __m512 inner = _mm512_setzero_ps();  // Sum over a group's units.
       RF_UNROLL
       for (size_t unit = 0; unit < kUnits; ++unit) {
         const __m512 dot = _mm512_cvtepi32_ps(_mm512_sub_epi32(
@@ -242,8 +242,9 @@ void SetCodes(Part& part, Gathered& gathered) {
 // 70 and 128).
 class Ahead {
  public:
-  // `next`: what is read behind the panel, as long as it, or null. What follows
-  // it is asked for, too, where it follows the panel: products go on there.
+  // `next`: memory that is read next, as long as the panel, or null. If it
+  // follows the panel, the lines behind it are asked for, too: products go on
+  // there.
   Ahead(const uint8_t* panel, size_t bytes, const uint8_t* next)
       : panel_(reinterpret_cast<uintptr_t>(panel)), end_(panel_ + bytes) {
     if (next == nullptr) {
@@ -274,7 +275,7 @@ class Ahead {
  private:
   static constexpr size_t kStreams = 16;
   static constexpr size_t kStretchesAhead = 4;
-  static constexpr size_t kBytes = 4096;  // Of a stretch.
+  static constexpr size_t kBytes = 4096;  // A stretch's.
   static constexpr size_t kLines = kBytes / kLine;
 
   uintptr_t panel_, end_;

@@ -32,7 +32,7 @@ HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512vnni")
 namespace ringfleet::kernels {
 namespace {
 
-constexpr int kVectors = 4;  // Of 16 outputs in a panel.
+constexpr int kVectors = 4;  // Vectors of 16 outputs in a panel.
 constexpr size_t kMaxRows = 6;
 constexpr size_t kLineBytes = 64;
 constexpr size_t kGroupSteps = kActivationGroup / kStepColumns;
@@ -41,7 +41,7 @@ constexpr size_t kGroupSteps = kActivationGroup / kStepColumns;
 // at the rate of one core, several latencies of the memory: 8 rows reach 540
 // GOPS on two cores of Zen 4, with prefetches within the group 380.
 constexpr size_t kTileGroupsAhead = 4;
-// The same for a tile that reads alone: 8 KB if level 1 has to keep them.
+// Groups ahead for a tile that reads alone: 8 KB if level 1 has to keep them.
 constexpr size_t GroupsAhead(LinesAhead lines, size_t group_bytes) {
   return lines == LinesAhead::kIntoLevel1
              ? (8192 + group_bytes - 1) / group_bytes
@@ -76,8 +76,8 @@ inline void AskBehind(const uint8_t* line, uintptr_t distance) {
   __asm__ volatile("prefetcht1 %0" : : "m"(*later));
 }
 
-// What tile `tile` of `num_tiles` asks for while it reads `group`: its share of
-// `ahead`, unless that is null.
+// Returns the lines that tile `tile` of `num_tiles` asks for while it reads
+// `group`: its part of `ahead`, or none if `ahead` is null.
 AskByLine ShareByLine(size_t tile, size_t num_tiles, const uint8_t* group,
                       const uint8_t* ahead) {
   AskByLine share;
@@ -140,10 +140,10 @@ inline void AskForFirst(const uint8_t* group) {
   }
 }
 
-// Where lines are wanted, as __builtin_prefetch's locality. What one tile reads
-// nobody reads again soon: without a place in level 2 it does not push out what
-// has one, at a cost (Zen 5: one row of int8 read 43.5 instead of 41 GB/s when
-// it still asked).
+// Returns the level that gets the lines, as __builtin_prefetch's locality.
+// Lines that one tile reads are not read again soon. They stay out of level 2,
+// where they would push out other lines at a cost (Zen 5: one row of int8 read
+// 43.5 instead of 41 GB/s when it still asked).
 constexpr int LocalityFor(LinesAhead lines, bool one_tile) {
   constexpr int kLevel1 = 3, kLevel2 = 2, kLevel1Only = 0;
   if (lines != LinesAhead::kIntoLevel1) return kLevel2;
@@ -259,9 +259,9 @@ HWY_INLINE void Int8Group(const uint8_t* weights, size_t steps,
   }
 }
 
-// The same for the `parts` parts of a group of int4 weights. Six rows take half
-// of the outputs at a time, so that the scaled sums of the group stay in
-// registers beside the integer ones of a part (48 rows: 611 -> 635 GOPS).
+// Adds the products of the `parts` parts of a group of int4 weights. Six rows
+// take half of the outputs at a time, so that the scaled sums of the group stay
+// in registers beside the integer ones of a part (48 rows: 611 -> 635 GOPS).
 template <int Rows, typename Ahead>
 HWY_INLINE void Int4Group(const uint8_t* weights, size_t parts,
                           const RowGroup<Rows>& rows, const Ahead& ahead,

@@ -107,7 +107,7 @@ struct Int8Weights {
     const I32 d;
     const I16 d16;
     const U16 du16;
-    // Of a step of what comes later.
+    // Bytes of `later` that a step asks for.
     constexpr size_t kShare = kBlockOutputs<Rows> * kStepColumns;
     if (later != nullptr) later += output * kGroupBytes / kPanelRows;
     V32 sums[Rows][kVectors<Rows>];
@@ -190,7 +190,7 @@ struct Int4Weights {
     const hn::Rebind<uint16_t, F32> d16;
     const hn::RebindToUnsigned<I32> du32;
     HWY_ALIGN float inner[Rows][kPanelRows] = {};
-    // Of a part of what comes later.
+    // Bytes of `later` that a part asks for.
     constexpr size_t kShare =
         kBlockOutputs<Rows> * kInt4GroupBytes / kPanelRows;
     if (later != nullptr) later += output * kGroupBytes / kPanelRows;

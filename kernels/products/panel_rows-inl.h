@@ -38,8 +38,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 // of sums for each, two of weights, one of codes and one of products.
 constexpr size_t kMaxRows = 6;
 
-// Returns how many of `left` rows go together next, so that no few are left
-// behind.
+// Returns how many of `left` rows go together next. The last passes get about
+// equally many.
 inline size_t RowsTogether(size_t left) {
   if (left <= kMaxRows) return left;
   return left < 2 * kMaxRows ? (left + 1) / 2 : kMaxRows;

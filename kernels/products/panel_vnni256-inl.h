@@ -21,7 +21,7 @@
 namespace ringfleet::kernels {
 namespace {
 
-constexpr int kVectors = 4;  // Of 8 outputs.
+constexpr int kVectors = 4;  // Vectors of 8 outputs.
 constexpr size_t kBlockOutputs = kVectors * 8;
 constexpr size_t kMaxRows = 3;
 

@@ -11,8 +11,8 @@
 namespace ringfleet::kernels {
 
 // Begins to bring the lines of values[0, size) into the cache, to be written.
-// For pieces of rows that lie far apart: no processor foresees the next piece,
-// and each store would wait for its own lines.
+// Use it for pieces of rows that lie far apart: no processor foresees the next
+// piece, and each store would wait for its own lines.
 inline void Prefetch(const float* values, size_t size) {
   constexpr size_t kLineFloats = 64 / sizeof(float);
   for (size_t i = 0; i < size; i += kLineFloats) {
@@ -21,9 +21,9 @@ inline void Prefetch(const float* values, size_t size) {
   if (size > 0) __builtin_prefetch(values + size - 1, /*rw=*/1);
 }
 
-// Bytes from a line to the one that is asked for with it, if loads and
-// prefetches take turns (LinesAhead::kIntoLevel2). Less than a page: two rows
-// of int8 read 17.4 GB/s on Granite Rapids, 15.8 from 4 KB on.
+// Bytes from a line that is loaded to the line that is asked for with it, if
+// loads and prefetches take turns (LinesAhead::kIntoLevel2). It is less than a
+// page: two rows of int8 read 17.4 GB/s on Granite Rapids, 15.8 from 4 KB on.
 inline constexpr size_t kBytesAheadByLine = 3072;
 
 // Begins to bring a line into level 2, in the order in which the program's
@@ -37,8 +37,8 @@ inline void AskInOrder(const uint8_t* line) {
 }
 
 // Begins to bring the lines of [from, from + bytes) into level 1, in this place
-// among a step's loads. Assembly, because GCC 12 gathers the prefetches that it
-// may move, and keeps sums on the stack for it.
+// among a step's loads. It is assembly, because GCC 12 gathers the prefetches
+// that it may move, and then keeps sums on the stack.
 inline void AskInPlace(const uint8_t* from, size_t bytes) {
   constexpr size_t kLineBytes = 64;
   for (size_t i = 0; i < bytes; i += kLineBytes) {
@@ -50,8 +50,8 @@ inline void AskInPlace(const uint8_t* from, size_t bytes) {
   }
 }
 
-// Returns the address `ahead` bytes behind `group` on the way of a thread that
-// goes on with `next` at the panel's end, or past the end if `next` is null.
+// Returns the address `ahead` bytes behind `group`. Behind the panel's end the
+// thread goes on with `next`; if `next` is null, the address lies past the end.
 inline const uint8_t* GroupAhead(const uint8_t* group, size_t ahead,
                                  const uint8_t* panel_end,
                                  const uint8_t* next) {
@@ -60,9 +60,9 @@ inline const uint8_t* GroupAhead(const uint8_t* group, size_t ahead,
                                          : next + (ahead - left);
 }
 
-// Begins to bring the part of a group of weights that belongs to a block of
-// `outputs` of the panel's kPanelRows from `output` on. For blocks that take
-// one line of several at a time: see BytesAheadOutOfOrder.
+// Begins to bring a block's part of a group of weights: `outputs` of the
+// panel's kPanelRows, from `output` on. Use it for blocks that take one line of
+// several at a time: see BytesAheadOutOfOrder.
 inline void AskForGroup(const uint8_t* group, size_t group_bytes, size_t output,
                         size_t outputs) {
   constexpr size_t kLineBytes = 64;

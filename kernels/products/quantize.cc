@@ -55,7 +55,7 @@ void RoundScaled(const float* HWY_RESTRICT x, size_t count, float factor,
 // 4, 8 or 16 lanes, all of which divide kInt4Group.
 using D = hn::CappedTag<float, 16>;
 
-// What group `x` is multiplied with to be rounded, 0 where its codes are 0.
+// Returns the factor of group `x` before rounding; 0 if its codes are 0.
 float Factor(const float* HWY_RESTRICT x, float* scale) {
   const hn::RebindToSigned<D> d;
   const auto mask = hn::Set(d, 0x7fffffff);

@@ -16,31 +16,32 @@ namespace ringfleet::kernels {
 // tiny-v3 with int8 weights is 3.3e-3 nats instead of 3.8e-3, for 7 to 10 % of
 // the rate of large products.
 inline constexpr size_t kActivationGroup = 64;
-// Inputs of an int4 weight's output that share a scale.
+// Inputs that share a scale in an output of int4 weights.
 inline constexpr size_t kInt4Group = 32;
 static_assert(kActivationGroup % kInt4Group == 0);
 
-// The least largest magnitude of a group whose codes are not all 0: below it
-// 127 / x might not be finite.
+// A group whose largest magnitude x is below this value has codes of 0: 127 / x
+// might not be finite.
 inline constexpr float kSmallestQuantized = 1e-30f;
 
 // codes[i] = round(x[i] * 127 / max |x|), -127 to 127. Returns the scale
-// max |x| / 127; 0, with codes of 0, when no |x| reaches kSmallestQuantized;
-// NaN, with codes of 0, when an x is not finite, so that a product shows it.
+// max |x| / 127. Returns 0, with codes of 0, if no |x| reaches
+// kSmallestQuantized. Returns NaN, with codes of 0, if an x is not finite, so
+// that a product shows the fault.
 float QuantizeInt8(const float* x, size_t count, int8_t* codes);
 
-// Quantises every kActivationGroup consecutive elements of x [count], the last
-// ones fewer, as QuantizeInt8 does. Puts zeros behind the codes up to a whole
-// group, and adds up every kInt4Group codes:
+// Quantises groups of kActivationGroup consecutive elements of x [count] as
+// QuantizeInt8 does. The last group may be shorter. Puts zeros behind the codes
+// up to a whole group, and adds up every kInt4Group codes:
 //   codes [groups * kActivationGroup]   scales [groups]
 //   sums [groups * kActivationGroup / kInt4Group]
 void QuantizeGroups(const float* x, size_t count, int8_t* codes, float* scales,
                     int32_t* sums);
 
 // Quantises `count` <= 32 values: w[i] ~ (codes[i] - 8) * scale, codes in
-// 0..15. Returns the scale, a bfloat16: the candidate with the least squared
-// error among some around the two that map the largest magnitude to -8 or 7.5.
-// Requires finite w.
+// 0..15. Returns the scale, a bfloat16. Candidates lie around the two scales
+// that map the largest magnitude to -8 or 7.5. The candidate with the least
+// squared error is taken. Requires finite w.
 float QuantizeInt4(const float* w, size_t count, uint8_t* codes);
 
 }  // namespace ringfleet::kernels

@@ -18,7 +18,7 @@ void RmsNorm(const float* x, size_t rows, size_t size, size_t x_stride,
              const float* gain, float eps, float* y, size_t y_stride,
              ThreadPool& pool);
 
-// Norms dense rows, and sets `normed` to y in the form that products read: a
+// Norms dense rows, and sets `normed` to y in the form that products read. A
 // row is quantised while the cache still has it. `normed` keeps a pointer to y
 // if the form is kF32.
 void RmsNorm(const float* x, size_t rows, size_t size, const float* gain,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Chooses the experts of each token. Every rank routes on its own from equal
-// activations, so every host must compute equal bits: exp and sigmoid are this
-// file's own, in float32 and a fixed order, multiply then add, never the C
-// library's.
+// activations, so every host must compute equal bits. exp and sigmoid are
+// therefore this file's own, not the C library's: float32 in a fixed order,
+// multiply, then add.
 #ifndef RINGFLEET_KERNELS_PRODUCTS_ROUTER_H_
 #define RINGFLEET_KERNELS_PRODUCTS_ROUTER_H_
 
@@ -45,11 +45,11 @@ float DeterministicExp(float x);
 //                        or scaled, as V2's checkpoints were trained.
 //   kGreedy              ignores the groups; weights as kGroupLimitedGreedy.
 //
-// `bias` [num_experts] is e_score_correction_bias. It takes part in the choice,
-// never in the weights (DeepSeek-V3, arXiv:2412.19437, section 2.1.2); null
-// without one. Experts outside the kept groups are not chosen. Ties go to the
-// lower index. A NaN logit ranks last (its row of a softmax is all NaN), ids
-// stay distinct and in range, and the NaN shows in the weights.
+// `bias` [num_experts] is e_score_correction_bias. The bias takes part in the
+// choice, never in the weights (DeepSeek-V3, arXiv:2412.19437, section 2.1.2).
+// Null: the model has none. Experts outside the kept groups are not chosen.
+// Ties go to the lower index. A NaN logit ranks last (its row of a softmax is
+// all NaN), ids stay distinct and in range, and the NaN shows in the weights.
 //
 // Requires that n_group divides num_experts and that the kept groups hold at
 // least num_experts_per_tok experts. `scratch` [3 * num_experts].

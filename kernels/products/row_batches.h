@@ -18,8 +18,8 @@ class RowBatches {
   RowBatches(const Activations& x, absl::Span<const RowRange> ranges)
       : x_(x), ranges_(ranges) {}
 
-  // Fills an empty batch with the next rows and returns how many they are; 0 at
-  // the end. rows[i] is the row of x that the batch has at i.
+  // Fills an empty batch with the next rows and returns their number; 0 at the
+  // end. rows[i] is the row of x that the batch has at i.
   size_t Next(PanelBatch& batch, size_t (&rows)[kMaxPanelBatch]) {
     size_t count = 0;
     for (; range_ < ranges_.size(); ++range_, done_ = 0) {
@@ -37,7 +37,7 @@ class RowBatches {
   const Activations& x_;
   const absl::Span<const RowRange> ranges_;
   size_t range_ = 0;
-  size_t done_ = 0;  // Rows of it.
+  size_t done_ = 0;  // Rows of this range.
 };
 
 }  // namespace ringfleet::kernels

@@ -21,7 +21,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::CappedTag<float, 16>;
 using V = hn::Vec<D>;
 constexpr size_t kLanes = hn::MaxLanes(D());
-constexpr size_t kVectors = 16 / kLanes;  // Of one dot product's sums.
+constexpr size_t kVectors = 16 / kLanes;  // One dot product's sums.
 constexpr size_t kMaxX = kVectors == 1 ? 6 : 3;
 constexpr size_t kMaxW = 4 / kVectors;
 

@@ -11,7 +11,8 @@
 namespace ringfleet::kernels {
 namespace {
 
-// Of an element of a row that is stored with others; 0 where none is.
+// Bytes of a rounded element in a row that waits to be stored; 0: rows of this
+// form are stored at once.
 size_t RoundedBytes(WeightForm form) {
   switch (form) {
     case WeightForm::kF32:

@@ -11,8 +11,8 @@
 
 namespace ringfleet::kernels {
 
-// Stores rows in a WeightMatrix with the bits that SetRow gives, 16 at a time:
-// a cache line of a panel has 16 rows. Rows of kF32, kBf16 and kInt8 are
+// Stores rows in a WeightMatrix with the bits that SetRow gives, 16 at a time,
+// as a cache line of a panel has 16 rows. Rows of kF32, kBf16 and kInt8 are
 // rounded one by one and held until 16 are there. One thread may use a
 // RowPacker; another may fill another 16 rows of the matrix at the same time.
 class RowPacker {
@@ -37,7 +37,7 @@ class RowPacker {
   void Took(size_t row);
 
   WeightMatrix* matrix_ = nullptr;
-  size_t first_ = 0;  // Row of the first that is held.
+  size_t first_ = 0;  // First row that is held.
   size_t held_ = 0;
   size_t stride_ = 0;  // Bytes between two rows; 0: rows are set at once.
   std::vector<char> rounded_;

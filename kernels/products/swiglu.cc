@@ -31,7 +31,7 @@ PanelBatch Gather(const Activations& x, absl::Span<const uint32_t> rows,
   return batch;
 }
 
-// The same as below of an expert whose products are there.
+// MultiplyGateAndUp for an expert whose products are already computed.
 void TakeGateAndUp(const SwigluExpert& expert, size_t begin, size_t end,
                    Activations* hidden) {
   const size_t width = expert.gate->rows();

@@ -15,8 +15,8 @@
 namespace ringfleet::kernels {
 namespace {
 
-namespace hn =
-    hwy::HWY_NAMESPACE;  // Of the baseline, for which all is compiled.
+// The baseline's namespace, for which this file is compiled.
+namespace hn = hwy::HWY_NAMESPACE;
 
 uint64_t DivideUp(uint64_t a, uint64_t b) { return a / b + (a % b != 0); }
 
@@ -32,7 +32,7 @@ size_t StepColumns(WeightForm form) {
   }
 }
 
-// Of one panel; saturates.
+// Bytes of one panel; saturates.
 uint64_t PanelBytes(WeightForm form, uint64_t columns) {
   const bool int4 = form == WeightForm::kInt4;
   const uint64_t scales =
@@ -46,12 +46,12 @@ uint64_t PanelBytes(WeightForm form, uint64_t columns) {
              : bytes;
 }
 
-// What a step has of kInt8 is code + 128, without a carry between the bytes.
+// A step has kInt8's codes as code + 128, without a carry between the bytes.
 uint32_t Offsets(WeightForm form) {
   return form == WeightForm::kInt8 ? 0x80808080u : 0;
 }
 
-// What rows have in a step lies one behind the other, four bytes each.
+// Stores one row. The rows of a step lie one behind the other, four bytes each.
 // `bytes` are whole steps.
 void StoreSteps(const char* row, size_t bytes, uint32_t offsets,
                 uint8_t* step) {
@@ -63,8 +63,8 @@ void StoreSteps(const char* row, size_t bytes, uint32_t offsets,
   }
 }
 
-// Of 16 rows: a cache line of every step. `rows` can be read up to the next 16
-// bytes.
+// Stores 16 rows: a cache line of every step. `rows` can be read up to the next
+// 16 bytes.
 void StoreSteps16(const char* rows, size_t stride, size_t bytes,
                   uint32_t offsets_of_codes, uint8_t* step) {
   const hn::FixedTag<uint32_t, 4> d;

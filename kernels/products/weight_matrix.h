@@ -117,7 +117,7 @@ class WeightMatrix {
   // Returns rows [index * kPanelRows, ...), padded to kPanelRows. Requires
   // !IsRows(form()). Columns stand in steps, [steps][kPanelRows][4 bytes],
   // padded to whole steps. A step has as many columns as four bytes of a row
-  // hold: the operand of one instruction per 16 rows.
+  // hold. It is the operand of one instruction per 16 rows.
   //   kF32, kBf16: the steps, of one column and of two.
   //   kInt8: the steps, of four columns, codes as bytes + 128; then f32 scales
   //     [kPanelRows].
@@ -152,9 +152,9 @@ class WeightMatrix {
 };
 
 // Layout of the panels, for the kernels.
-inline constexpr size_t kStepLaneBytes = 4;  // Of one row.
+inline constexpr size_t kStepLaneBytes = 4;  // One row's in a step.
 inline constexpr size_t kStepBytes = kPanelRows * kStepLaneBytes;
-inline constexpr size_t kStepColumns = kStepLaneBytes;  // Of codes.
+inline constexpr size_t kStepColumns = kStepLaneBytes;  // Codes of a row.
 inline constexpr size_t kInt4ScaleBytes = kPanelRows * sizeof(uint16_t);
 inline constexpr size_t kInt4GroupBytes =
     kInt4ScaleBytes + kPanelRows * kInt4Group / 2;
