@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans the steps of one benchmark test, with as many plans in flight as for
-// requests, so that requests get the measured speed.
+// Plans the steps of one benchmark test. As many plans are in flight as for
+// requests, so requests get the measured speed.
 //
 //   admit, fill to the depth | warm up, go back | [timed | go back] ... | free
 //
@@ -45,7 +45,7 @@ class BenchEvents {
   using Event = std::variant<Owned, Rests, Sample, absl::Status>;
 
   void Push(Event event);
-  // Returns the next event. Nothing: none comes before the deadline.
+  // Returns the next event, or nothing if none comes before the deadline.
   std::optional<Event> Pop(cluster::Deadline deadline);
 
  private:
@@ -96,8 +96,8 @@ class BenchPlanner {
   void Cancel(const absl::Status& cause);
   // Ends the test with its epoch. No slot is left to free.
   void Fail(const absl::Status& cause);
-  // True: nothing is in flight, no slot is taken, and the status has been
-  // pushed.
+  // Returns true once nothing is in flight, no slot is taken, and the status
+  // has been pushed.
   bool done() const { return phase_ == Phase::kDone; }
   uint64_t last_step() const { return last_step_; }
   bool cancelled() const { return !verdict_.ok(); }
@@ -138,7 +138,7 @@ class BenchPlanner {
   bool PlanDecodes(uint32_t count, v1::StepPlan* plan);
   void PlanRewinds(v1::StepPlan* plan);
   bool PlanReleases(v1::StepPlan* plan);
-  // Plans work of the phase. False: all of it has been planned.
+  // Plans work of the phase. Returns false if all of it has been planned.
   bool PlanPhase(v1::StepPlan* plan);
   bool WaitsForStart() const {
     return phase_ == Phase::kOwning || phase_ == Phase::kResting;

@@ -27,7 +27,7 @@ class EventBuffer : public RequestEvents {
                   const RequestTimings& timings) override;
   void OnFailed(const absl::Status& status) override;
 
-  // Returns the next event. Nothing: none comes before the deadline.
+  // Returns the next event, or nothing if none comes before the deadline.
   std::optional<Event> Pop(cluster::Deadline deadline);
 
   // Drops all further events: the caller has left.

@@ -17,7 +17,7 @@ namespace ringfleet::coordinator {
 
 struct RequestTimings {
   uint32_t prompt_n = 0;
-  double prompt_ms = 0;  // From admission to the first token (or last span).
+  double prompt_ms = 0;  // From admission to the first token or the last span.
   uint32_t predicted_n = 0;
   double predicted_ms = 0;  // From the first to the last token.
 };

@@ -17,10 +17,10 @@ class RequestQueue {
  public:
   void Push(std::shared_ptr<const Request> request);
 
-  // Takes the request that has waited longest. Null: none waits.
+  // Takes the request that has waited longest. Returns null if none waits.
   std::shared_ptr<const Request> Pop();
 
-  // Takes out the request `id`. Null: it does not wait here.
+  // Takes out the request `id`. Returns null if the request does not wait here.
   std::shared_ptr<const Request> Remove(absl::string_view id);
 
   bool empty() const { return waiting_.empty(); }

@@ -30,9 +30,9 @@
 
 namespace ringfleet::coordinator {
 
-// New prompt tokens in one step, over all slots of a data group. Large enough
-// that weights are read for many rows at once, small enough that running
-// sequences wait for one chunk only.
+// New prompt tokens in one step, over all slots of a data group. A step then
+// reads the weights for many rows at once, and running sequences wait for one
+// chunk only.
 inline constexpr uint32_t kPrefillChunk = 512;
 
 // Most plans that are sent and not yet answered.
@@ -76,8 +76,8 @@ class Scheduler {
   Scheduler(Options options, Now now);
 
   // Queues a request. A prompt may fill the context; then one token can still
-  // be drawn. A sequence ends with LENGTH when all of its positions are taken:
-  // after max_tokens or context - prompt + 1 tokens, whichever is less.
+  // be drawn. A sequence ends with LENGTH after max_tokens or context - prompt
+  // + 1 tokens, whichever is less.
   //
   // Errors: INVALID_ARGUMENT: an empty prompt, or one longer than the context.
   absl::Status Submit(std::shared_ptr<const Request> request);
@@ -111,10 +111,10 @@ class Scheduler {
   // Removes all waiting requests and returns them in order.
   std::vector<std::shared_ptr<const Request>> TakeWaiting();
 
-  // True: no plan is in flight, and no slot is taken.
+  // Returns true if no plan is in flight and no slot is taken.
   bool quiet() const { return order_.empty() && in_flight_.empty(); }
-  // Continues behind `last_step`, up to which a benchmark has planned. Requires
-  // quiet().
+  // Continues behind `last_step`, the last step that a benchmark has planned.
+  // Requires quiet().
   void ContinueAfter(uint64_t last_step) { last_step_ = last_step; }
 
   size_t running() const;
@@ -122,8 +122,8 @@ class Scheduler {
   uint64_t last_step() const { return last_step_; }
 
  private:
-  // One request in a slot. The plans in flight that name it share it, and may
-  // outlive its stay in the slot.
+  // One request in a slot. The plans in flight that name a sequence share it,
+  // and may outlive its stay in the slot.
   struct Sequence {
     std::shared_ptr<const Request> request;
     uint32_t slot = 0;
@@ -158,7 +158,7 @@ class Scheduler {
   void PlanPrefills(v1::StepPlan* plan, PlanInFlight* flight);
   void PlanDecodes(const std::vector<uint32_t>& slots, v1::StepPlan* plan,
                    PlanInFlight* flight);
-  // True: one more token may be drawn after `tokens` of them.
+  // Returns true if one more token may be drawn after `tokens` tokens.
   bool MayGoOn(const Sequence& sequence, uint64_t tokens) const;
   void Take(const v1::SlotResult& result, Sequence& sequence);
   void Finish(v1::FinishReason reason, Sequence& sequence);

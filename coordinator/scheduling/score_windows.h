@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A text longer than the context is scored in windows of the context's length.
-// Each window starts with the last id of the window before it. So every id but
-// the text's first gets exactly one probability, conditioned on its own window.
+// Each window starts with the last id of the window before it. Every id but the
+// text's first therefore gets exactly one probability, conditioned on its own
+// window.
 #ifndef RINGFLEET_COORDINATOR_SCHEDULING_SCORE_WINDOWS_H_
 #define RINGFLEET_COORDINATOR_SCHEDULING_SCORE_WINDOWS_H_
 
@@ -26,18 +27,18 @@ struct ScoreWindow {
 // unless this one reaches the end of the text. Requires begin < ids and
 // context > 0.
 //
-// Errors: INVALID_ARGUMENT: the ids do not fit one window but the options ask
-// for hidden states or MTP, or the context has one position and would never
-// advance.
+// Errors: INVALID_ARGUMENT: the options ask for hidden states or MTP, and the
+// ids do not fit one window. Or the ids need several windows of one position,
+// which never advance.
 absl::StatusOr<ScoreWindow> NextScoreWindow(size_t ids, size_t begin,
                                             size_t context,
                                             const v1::ScoreOptions& options);
 
 // Appends the next part of a text to `total`. Probabilities and MTP are
-// appended. Values of the last id (top ids, hidden states) are replaced if the
-// part has such values. Sums of the comparison with the float32 copy are added.
-// Workers sum over the positions that yield a probability, so a position where
-// two windows meet counts once.
+// appended. Top ids and hidden states, which belong to the last id, are
+// replaced if the part has them. Sums of the comparison with the float32 copy
+// are added. Workers sum over the positions that yield a probability, so a
+// position where two windows meet counts once.
 void AppendScore(const v1::ScoreResult& part, v1::ScoreResult* total);
 
 // Splits the result of a text of `ids` into parts, which the receiver merges in
