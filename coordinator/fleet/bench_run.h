@@ -12,9 +12,10 @@
 
 namespace ringfleet::coordinator {
 
-// Serves Coordinator.Bench on a fleet that is ready. False from `report`: the
-// caller has gone. `cancelled` is asked 20 times a second. Errors: those of the
-// service. CANCELLED: the caller has gone, and the slots are being freed.
+// Serves Coordinator.Bench on a fleet that is ready. `report` returns false
+// when the caller has gone. `cancelled` is asked 20 times a second. Errors:
+// those of the service. CANCELLED: the caller has gone, and the slots are being
+// freed.
 absl::Status RunBench(const v1::BenchRequest& request, const ServedModel& model,
                       Fleet& fleet, const std::function<bool()>& cancelled,
                       absl::FunctionRef<bool(const v1::BenchProgress&)> report);

@@ -71,7 +71,7 @@ void BenchTurn::Cancel(BenchPlanner& bench, const absl::Status& cause) {
   MutexLock lock(&mu_);
   if (bench_.get() != &bench) return;
   bench.Cancel(cause);
-  freed_.NotifyAll();  // Who waits for the turn may wait for longer.
+  freed_.NotifyAll();  // Lets AwaitFree wait for longer.
 }
 
 bool BenchTurn::free() const {

@@ -35,7 +35,7 @@ class BenchTurn {
   // Ends the benchmark with `cause`.
   void Close(const absl::Status& cause);
 
-  // Waits a moment for a benchmark whose caller may have left. Returns whether
+  // Waits a moment for a benchmark whose caller may have left. Returns true if
   // none runs any more.
   bool AwaitFree();
 
@@ -58,7 +58,7 @@ class BenchTurn {
   std::optional<v1::StepPlan> NextPlan();
   absl::Status OnResult(const v1::StepResult& merged);
   // Frees the turn of a benchmark that is done, and returns the last step that
-  // the benchmark has planned. Nothing: no benchmark is done.
+  // the benchmark has planned. Returns nothing if no benchmark is done.
   std::optional<uint64_t> Retire();
 
  private:

@@ -11,10 +11,10 @@
 namespace ringfleet::coordinator {
 namespace {
 
-constexpr uint64_t kPageBytes = 4096;  // Of what the fingerprint samples.
+constexpr uint64_t kPageBytes = 4096;  // A page that the fingerprint samples.
 // Tensors of one page that are named; biases and norms may be many.
 constexpr size_t kMaxNamed = 3;
-// What describes a checkpoint comes before the files with tensors.
+// Files that describe a checkpoint. They come before the files with tensors.
 constexpr int kTextFiles = 2;
 
 std::string Form(const v1::CheckpointTensor& tensor) {

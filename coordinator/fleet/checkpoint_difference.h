@@ -8,9 +8,9 @@
 
 namespace ringfleet::coordinator {
 
-// Describes the first difference of two checkpoints by their facts: a tensor
-// that one of them lacks, or has with another dtype, shape or hash; a tensor in
-// a sampled page; else a file. Empty: all facts agree.
+// Describes the first difference of two checkpoints by their facts. The first
+// is a tensor that one of them lacks, or has with another dtype, shape or hash;
+// else a tensor in a sampled page; else a file. Returns "" if all facts agree.
 //   "model.norm.weight: bf16 [64], want f32 [64]"
 //   "model.layers.3.mlp.down_proj.weight: other bytes near byte 81920 of FILE"
 // `got` is compared with `want`.

@@ -39,13 +39,13 @@ class EpochFailures {
   // Ranks that have failed.
   size_t size() const { return failures_.size(); }
 
-  // Returns the failure that explains the end best so far: a process that has
-  // gone, before an error of a worker's own, before a possible echo of another
-  // rank's failure. Null: none.
+  // Returns the failure that explains the end best so far, or null. A process
+  // that has gone comes first, then a worker's own error, then a possible echo
+  // of another rank's failure.
   const RankFailure* Best() const;
 
-  // Returns true if the failure is the loss of a process, which no other
-  // failure explains.
+  // Returns true if the failure is the loss of a process that no other failure
+  // explains.
   bool IsLoss(const RankFailure& failure) const;
 
   // Marks the failures that are losses. Connections that go down later do not
@@ -61,8 +61,7 @@ class EpochFailures {
   std::vector<RankFailure> failures_;
 };
 
-// Returns whether a load that failed with `status` fails again if it is
-// repeated.
+// Returns true if a load that failed with `status` would fail again.
 bool IsIncurable(const absl::Status& status);
 
 }  // namespace ringfleet::coordinator

@@ -19,8 +19,7 @@ using cluster::Deadline;
 
 constexpr absl::Duration kClockTimeout = absl::Seconds(10);
 
-// What the thread that a trace belongs to and those of its workers tell each
-// other.
+// Messages between a trace's own thread and the threads of its workers.
 class TraceGate {
  public:
   explicit TraceGate(size_t workers) : missing_(workers) {}

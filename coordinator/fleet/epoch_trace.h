@@ -11,11 +11,11 @@
 
 namespace ringfleet::coordinator {
 
-// Records what the workers of an epoch do until `await_end` returns, which is
-// called once all workers record. Calls `on_progress` by one thread at a time:
+// Records the work of an epoch's workers. Once all workers record, `await_end`
+// is called; the recording ends when it returns. `await_end` returns false if
+// nobody wants the events any more. One thread at a time calls `on_progress`:
 // with `started` before `await_end`, with each rank's description and events
 // after it. Times are on this process's clock, from the start of the trace.
-// False from `await_end`: nobody wants the events any more.
 //
 // Errors: those of a worker, by name.
 absl::Status TraceEpoch(

@@ -77,7 +77,7 @@ class Fleet {
   absl::Status WaitReady(cluster::Deadline deadline,
                          const std::function<bool()>& cancelled = nullptr);
 
-  // Queues a request. Its events tell its end, whatever happens.
+  // Queues a request. Its events always tell its end.
   //
   // Errors (no event follows): UNAVAILABLE: not ready. INVALID_ARGUMENT: see
   // Scheduler::Submit.
@@ -86,8 +86,8 @@ class Fleet {
   // NOT_FOUND: no such request waits or runs.
   absl::Status Cancel(absl::string_view id);
 
-  // Returns what rank 0 has counted. A reset is for all ranks. UNAVAILABLE: not
-  // ready. Other errors are those of a worker.
+  // Returns the statistics of rank 0. A reset is for all ranks. UNAVAILABLE:
+  // not ready. Other errors are those of a worker.
   absl::StatusOr<v1::StatisticsResponse> Statistics(bool reset_expert_counts,
                                                     cluster::Deadline deadline);
 
@@ -98,17 +98,17 @@ class Fleet {
       const v1::StatisticsResponse& statistics) const;
 
   // Lets `bench` plan the steps as soon as nothing else runs, until it is done.
-  // Its events tell everything, the epoch's end included. Waits a moment for a
-  // benchmark before it whose caller may have left.
+  // Its events tell everything, the epoch's end included. An earlier benchmark,
+  // whose caller may have left, gets a moment to end.
   //
   // Errors: UNAVAILABLE: not ready. FAILED_PRECONDITION: another benchmark
   // runs, or requests run or wait with `only_if_idle`, or the workers that
   // serve have too few slots.
   absl::Status StartBench(std::shared_ptr<BenchPlanner> bench,
                           bool only_if_idle);
-  // Lets `bench` go on, after it has said that it owns the fleet, or rests.
+  // Lets `bench` go on after its event Owned or Rests.
   void GoOnWithBench(BenchPlanner& bench);
-  // Ends `bench` at the next step. Does nothing to one that is done.
+  // Ends `bench` at the next step. Does nothing once it is done.
   void CancelBench(BenchPlanner& bench, const absl::Status& cause);
 
   // See coordinator/fleet/host_read.h. UNAVAILABLE: not ready.
@@ -119,10 +119,10 @@ class Fleet {
       const v1::TraceRequest& request, const std::function<bool()>& await_end,
       const std::function<void(const v1::TraceProgress&)>& on_progress);
 
-  // Moves experts to where they balance the load that the ranks have had. Tells
-  // of a proposal first. Then loads and moves, while steps go on, unless a dry
-  // run was asked for or the imbalance is below `threshold`. False from
-  // `on_progress`: the caller has left. Moves done before an error stay.
+  // Moves experts so that they balance the ranks' recent load. Reports a
+  // proposal first. Then experts load and move while steps go on, unless the
+  // request is a dry run or the imbalance is below `threshold`. `on_progress`
+  // returns false when the caller has left. Moves done before an error stay.
   //
   // Errors: UNAVAILABLE: not ready. FAILED_PRECONDITION: experts are moving, or
   // ranks are missing. INVALID_ARGUMENT: experts have one coordinate only.
@@ -132,7 +132,8 @@ class Fleet {
       const v1::RebalanceRequest& request, double threshold,
       const std::function<bool(const v1::RebalanceProgress&)>& on_progress);
 
-  // Machines that the workers of the epoch run on; 0 before the first one.
+  // Returns the number of machines that run the epoch's workers; 0 before the
+  // first epoch.
   int CountHosts() const;
 
   // Positions per sequence; 0 unless ready.
@@ -147,15 +148,15 @@ class Fleet {
                                                       : v1::CACHE_DTYPE_BF16;
   }
 
-  // Fails all requests with UNAVAILABLE, ends the epoch and all waits. Later
-  // calls do nothing.
+  // Fails all requests with UNAVAILABLE, and ends the epoch and all waits.
+  // Later calls do nothing.
   void Shutdown();
 
  private:
   void Main();      // Thread: forms epochs and runs them.
   void Watchdog();  // Thread: leases and limits of time.
 
-  // Waits until an epoch may be formed. Null: the fleet stops.
+  // Waits until an epoch may be formed. Returns null if the fleet stops.
   std::shared_ptr<FleetEpoch> NextEpoch();
   std::shared_ptr<FleetEpoch> BeginEpoch(Formation::NextEpoch next);
   // Forms the epoch and runs it to its end; returns the cause.
@@ -180,7 +181,7 @@ class Fleet {
     return view_;
   }
   bool stopping() const { return view().state == v1::FLEET_STATE_STOPPING; }
-  // The epoch that serves. Errors: those of WhyNotReady.
+  // Returns the epoch that serves. Errors: those of WhyNotReady.
   absl::StatusOr<std::shared_ptr<FleetEpoch>> ReadyEpoch() const;
   bool FailedForGood(const View& view) const;
   absl::Status WhyNotReady(const View& view) const;
@@ -200,7 +201,8 @@ class Fleet {
   Growth growth_;
 
   mutable Mutex mu_;
-  View view_ ABSL_GUARDED_BY(mu_);  // Its epoch: forming, running or last.
+  View view_
+      ABSL_GUARDED_BY(mu_);  // Its epoch may be forming, running or over.
 
   std::thread main_;
   std::thread watchdog_;

@@ -20,8 +20,8 @@ using cluster::Deadline;
 // Raised whenever frames or plans change their meaning.
 constexpr int kProtocolVersion = 2;
 
-// Of what a host has available; the rest is for buffers, the runtime and
-// whatever else grows there.
+// Part of a host's available memory for weights and cache. The rest is for
+// buffers, the runtime and other memory that grows.
 constexpr double kMemoryShare = 0.9;
 
 // How long Connect may take beyond the workers' own limit, so that their
@@ -471,8 +471,8 @@ absl::Status FleetEpoch::Conclude() {
     }
     if (verdict_.ok()) {
       const bool lost = failures_.IsLoss(*best);
-      // What a stopping worker cancels was not cancelled by the callers, who
-      // would take the code for their own doing.
+      // A stopping worker cancelled, not the callers, who would take the code
+      // for their own doing.
       const bool cancelled = absl::IsCancelled(best->status);
       const absl::string_view what =
           lost        ? " was lost "

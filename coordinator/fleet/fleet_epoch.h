@@ -31,7 +31,8 @@ namespace ringfleet::coordinator {
 class StepSource {
  public:
   virtual ~StepSource() = default;
-  // Returns the next plan. Nothing: none until a result or Wake().
+  // Returns the next plan, or nothing if there is none until a result or
+  // Wake().
   virtual std::optional<v1::StepPlan> NextPlan() = 0;
   virtual absl::Status OnResult(const v1::StepResult& merged) = 0;
 };
@@ -40,9 +41,9 @@ class StepSource {
 class FleetEpoch {
  public:
   // `members` are in the order of the epoch's ranks; their ranks in the fleet
-  // may differ. `fingerprint`: the checkpoint that the fleet began with. Empty:
-  // the fleet begins with this epoch. `on_change` is called without locks held
-  // when Progress() has changed.
+  // may differ. `fingerprint` is the checkpoint that the fleet began with;
+  // empty: the fleet begins with this epoch. `on_change` is called without
+  // locks held when Progress() has changed.
   FleetEpoch(FleetOptions options, uint64_t id, std::vector<Member> members,
              std::string fingerprint, std::function<void()> on_change);
   ~FleetEpoch();
@@ -53,9 +54,9 @@ class FleetEpoch {
   // everything.
   absl::Status Form();
 
-  // Replaces Form: makes `ranks` load their shards for an epoch like this one,
-  // while others may serve in another. A rank that has loaded its shard keeps
-  // the shard.
+  // Is called instead of Form: makes `ranks` load their shards for a later
+  // epoch like this one. Other ranks may serve in another epoch meanwhile. A
+  // rank that has loaded its shard keeps the shard.
   absl::Status LoadAhead(const std::vector<int>& ranks);
 
   // Runs steps until the epoch fails or is stopped; returns the cause.
@@ -67,7 +68,7 @@ class FleetEpoch {
   // Ends the epoch with `cause`, which precedes any failure.
   void Stop(const absl::Status& cause);
 
-  // Ends the epoch because a member is gone: its lease or its process.
+  // Ends the epoch because a member has lost its lease or its process.
   void ReportLost(uint64_t member_id, absl::string_view why);
 
   // Ends steps that take too long, and calls that hang after a failure. A
@@ -123,9 +124,10 @@ class FleetEpoch {
   // Ends the epoch unless a rank reads the checkpoint that the fleet began
   // with.
   void CheckUnchanged(int rank, const std::string& fingerprint);
-  // Returns the rank, or for a rank that fetches, a source with its checkpoint.
+  // Returns the rank itself, or a source of its checkpoint if the rank fetches.
   int RankWithFiles(int rank) const;
-  // Describes the difference between two ranks' checkpoints. Empty: unknown.
+  // Describes the difference between two ranks' checkpoints; "" if it is
+  // unknown.
   std::string CompareCheckpoints(int want, int got);
   void OnStepResult(int rank, v1::StepResult result);
   void Report(int rank, const absl::Status& status, bool lost,
@@ -167,7 +169,7 @@ class FleetEpoch {
   // Steps sent and not yet merged, with the time by which each must be done.
   std::deque<std::pair<uint64_t, cluster::Deadline>> steps_
       ABSL_GUARDED_BY(mu_);
-  uint64_t last_step_ ABSL_GUARDED_BY(mu_) = 0;  // Sent.
+  uint64_t last_step_ ABSL_GUARDED_BY(mu_) = 0;  // Last step sent.
   std::vector<std::deque<v1::StepResult>> results_ ABSL_GUARDED_BY(mu_);
 
   // Last member: the clients' threads report to the members above.

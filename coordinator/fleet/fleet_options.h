@@ -26,8 +26,8 @@ struct FleetOptions {
   // The fleet's cluster file as FormatClusterConfig writes it; empty: flags.
   std::string cluster_file;
   v1::FleetSettings settings = cluster::DefaultSettings();
-  // Mesh of the ranks that serve: the one of `settings`, or the part of it that
-  // a loss has left.
+  // Mesh of the ranks that serve: the mesh of `settings`, or the part that a
+  // loss has left.
   cluster::MeshShape mesh;
   // Read from the files that `settings` names.
   cluster::AlgorithmTable collectives = cluster::AlgorithmTable::Default();
@@ -35,9 +35,10 @@ struct FleetOptions {
   // The experts to balance and their first layout, by the model and the mesh.
   ExpertFacts experts;
   cluster::ExpertLayout layout;
-  // Ready only when a shard that had to be packed is in the cache folder.
+  // The fleet is ready only when shards that had to be packed are in the cache
+  // folder.
   bool await_shard_cache = false;
-  // Gives up at the first failure instead of forming again.
+  // The fleet gives up at the first failure instead of forming again.
   bool one_shot = false;
   // Memory limit by rank, in GiB; 0 or absent: a part of the host's free
   // memory.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The requests of a fleet: those of the epoch that runs, in its scheduler, and
-// those kept between two epochs when a narrowed one hands over to a whole one.
+// The requests of a fleet. The scheduler has the requests of the running epoch.
+// Waiting requests are kept between two epochs when a narrowed epoch hands over
+// to a whole one.
 #ifndef RINGFLEET_COORDINATOR_FLEET_FLEET_REQUESTS_H_
 #define RINGFLEET_COORDINATOR_FLEET_FLEET_REQUESTS_H_
 
@@ -52,7 +53,7 @@ class FleetRequests {
   // the epoch is held. Does nothing unless open for this epoch.
   void Hold(uint64_t epoch, bool held);
 
-  // Returns whether the scheduler is open, no plan is in flight and no slot
+  // Returns true if the scheduler is open, no plan is in flight and no slot is
   // taken.
   bool quiet() const;
 

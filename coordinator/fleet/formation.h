@@ -26,7 +26,7 @@
 
 namespace ringfleet::coordinator {
 
-// Returns whether `epoch` lacks ranks of the fleet.
+// Returns true if `epoch` lacks ranks of the fleet.
 inline bool IsNarrowed(const FleetOptions& fleet, const FleetEpoch& epoch) {
   return static_cast<int>(epoch.members().size()) < fleet.mesh.world_size();
 }
@@ -46,20 +46,22 @@ class Formation {
   // Marks members whose lease has run out as lost, and returns them.
   std::vector<Member> Expire();
 
-  // Members that have registered, lost ones included, by rank.
+  // Returns the members that have registered, lost ones included, by rank.
   std::vector<Member> Members() const;
-  // Ranks without a living member, ascending.
+  // Returns the ranks without a living member, ascending.
   std::vector<int> MissingRanks() const;
-  // Returns whether every rank has a living member.
+  // Returns true if every rank has a living member.
   bool complete() const;
-  // Registrations so far, if an epoch of all ranks may be formed.
+  // Returns the registrations so far, or nothing if no epoch of all ranks may
+  // be formed.
   std::optional<uint64_t> WholeSince() const;
 
   struct GoneMember {
     uint64_t member_id = 0;
     std::string why;
   };
-  // Members of an epoch that are lost, or whose rank another process holds.
+  // Returns the members of an epoch that are lost, or whose rank another
+  // process holds.
   std::vector<GoneMember> FindGone(const std::vector<Member>& members) const;
 
   // An epoch that can be formed.
@@ -70,20 +72,21 @@ class Formation {
     std::string fingerprint;  // The fleet's first epoch's; empty before it.
   };
 
-  // Returns whether the living members can form an epoch, be it after a pause.
-  // `layout`: where the experts of the whole fleet are.
+  // Returns true if the living members can form an epoch, at once or after a
+  // pause. `layout` is that of the whole fleet's experts.
   bool CanForm(const cluster::ExpertLayout& layout) const;
   // Returns the next epoch, or nothing if none may be formed yet.
   std::optional<NextEpoch> TakeNext(const cluster::ExpertLayout& layout);
-  // Returns an epoch of all ranks with the id of a narrowed one, beside which
-  // its missing ranks load. Nothing: a rank has no living member.
+  // Returns an epoch of all ranks with `id`, that of a narrowed epoch. The
+  // missing ranks load for it while the narrowed epoch serves. Returns nothing
+  // if a rank has no living member.
   std::optional<NextEpoch> Whole(uint64_t id,
                                  const cluster::ExpertLayout& layout) const;
 
-  // The epoch is ready, with this checkpoint.
+  // Notes that the epoch is ready, with this checkpoint.
   void NoteReady(const std::string& fingerprint);
 
-  // How an epoch ended.
+  // The course of an epoch that has ended.
   struct Ended {
     bool handed_over = false;  // For the sake of a whole epoch; no failure.
     bool planned = false;      // At least one step was planned.
@@ -91,8 +94,8 @@ class Formation {
   };
   void NoteEnd(const FleetEpoch& epoch, const Ended& ended);
 
-  // Returns whether no epoch follows a failed one until a worker registers, or
-  // at all in a one-shot fleet.
+  // Returns true if no epoch follows a failed one until a worker registers, or
+  // ever in a one-shot fleet.
   bool HasGivenUp() const;
 
  private:
@@ -101,8 +104,8 @@ class Formation {
     std::vector<Member> members;
   };
   FleetOptions WholeFleet(const cluster::ExpertLayout& layout) const;
-  // Ranks missing from the next epoch: those without a living member, and those
-  // that failed the last growth while nobody has registered since.
+  // Ranks missing from the next epoch: ranks without a living member, and ranks
+  // that failed the last growth if nobody has registered since.
   std::vector<int> AbsentRanks() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::optional<Choice> Choose(const cluster::ExpertLayout& layout) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -112,10 +115,10 @@ class Formation {
   mutable Mutex mu_;
   Membership membership_ ABSL_GUARDED_BY(mu_);
   std::string fingerprint_ ABSL_GUARDED_BY(mu_);
-  // Ranks that the epoch after a handover has and the epoch before had not;
-  // empty once a whole epoch has done a step.
+  // Ranks that the last handover has added; empty once a whole epoch has done a
+  // step.
   std::vector<int> grown_ranks_ ABSL_GUARDED_BY(mu_);
-  // Ranks to do without while this number of registrations has been seen.
+  // Ranks that epochs do without as long as the number of registrations stays.
   std::vector<int> excluded_ranks_ ABSL_GUARDED_BY(mu_);
   uint64_t excluded_registrations_ ABSL_GUARDED_BY(mu_) = 0;
   // Registrations seen when the last epoch was formed.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a fleet that goes on without some of its ranks becomes whole again: once
-// every rank has a member, the missing ones load beside the epoch that serves,
-// and that epoch ends when no sequence runs.
+// Makes a fleet that goes on without some of its ranks whole again. Once every
+// rank has a member, the missing ranks load beside the epoch that serves. The
+// epoch ends when no sequence runs, and a whole one follows.
 #ifndef RINGFLEET_COORDINATOR_FLEET_GROWTH_H_
 #define RINGFLEET_COORDINATOR_FLEET_GROWTH_H_
 
@@ -35,25 +35,25 @@ class Growth {
 
   // The epoch serves until Close.
   void Open(std::shared_ptr<FleetEpoch> epoch);
-  // Ends a load with `cause`. Returns whether the epoch has ended for the sake
+  // Ends a load with `cause`. Returns true if the epoch has ended for the sake
   // of a whole one, which the waiting requests enter.
   bool Close(const absl::Status& cause);
-  // Ends the thread, and what it loads with `cause`.
+  // Ends the thread. A load in progress ends with `cause`.
   void Stop(const absl::Status& cause);
 
-  // Returns whether ranks load; no epoch may be formed meanwhile.
+  // Returns true while ranks load. No epoch may be formed meanwhile.
   bool loading() const;
 
  private:
   void Run();  // Thread.
-  // The epoch that may grow, or null. `registrations`: what has been seen of
-  // them, if there are more than `tried`.
+  // Returns the epoch that may grow, and sets `registrations` to the number so
+  // far. Returns null if there is none, or no more registrations than `tried`.
   std::shared_ptr<FleetEpoch> Narrowed(uint64_t tried,
                                        uint64_t* registrations) const;
-  // Loads what `epoch` lacks while it serves.
+  // Loads the ranks that `epoch` lacks while it serves.
   absl::Status LoadMissing(const FleetEpoch& epoch);
-  // Ends `epoch` when no sequence runs. False: it goes on, because sequences
-  // ran on for too long, or a member is gone again.
+  // Ends `epoch` when no sequence runs. Returns false if the epoch goes on,
+  // because sequences ran on for too long or a member is gone again.
   bool HandOver(FleetEpoch& epoch);
   bool Serves(const FleetEpoch& epoch) const;
   bool stopping() const;

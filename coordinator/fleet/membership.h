@@ -51,7 +51,8 @@ class Membership {
   // microseconds, so that a restarted coordinator gives no number again: a
   // heartbeat for the predecessor's registration finds nothing. If the clock is
   // behind the predecessor's, the epochs that members report move the count of
-  // epochs: workers refuse an epoch that is not later than all they have seen.
+  // epochs. Workers refuse an epoch unless it is later than all that they have
+  // seen.
   Membership(Options options, absl::Time start, Now now);
 
   // Gives the member its rank, or any free rank for -1. A registration from a
@@ -64,7 +65,7 @@ class Membership {
   // INVALID_ARGUMENT: no address, or a last epoch above cluster::kMaxEpoch.
   absl::StatusOr<Member> Register(const v1::RegisterRequest& request);
 
-  // Renews a lease. NOT_FOUND: there is no such lease any more; register again.
+  // Renews a lease. NOT_FOUND: the lease has ended; register again.
   // INVALID_ARGUMENT: a last epoch above cluster::kMaxEpoch.
   absl::Status Heartbeat(const v1::HeartbeatRequest& request);
 
@@ -78,7 +79,7 @@ class Membership {
   // Returns true if every rank has a living member.
   bool complete() const;
 
-  // Returns the members that have registered, by rank, with lost members.
+  // Returns the members that have registered, lost ones included, by rank.
   std::vector<Member> Members() const;
 
   // Returns the ranks without a living member, ascending.

@@ -20,8 +20,8 @@ namespace ringfleet::coordinator {
 // Immutable and thread-safe.
 class ServedModel {
  public:
-  // Serves a folder without a readable tokenizer too: only requests with text
-  // fail then.
+  // A folder without a readable tokenizer is served too. Only requests with
+  // text fail then.
   //
   // Errors: those of LoadModelSpec and LoadGenerationDefaults.
   static absl::StatusOr<std::unique_ptr<ServedModel>> Load(
@@ -67,8 +67,8 @@ class ServedModel {
 };
 
 // Returns the number of tokens that a prompt of `prompt_n` may get in `context`
-// positions: the last token is drawn when all positions are taken. `requested`:
-// another limit, or -1. 0: the prompt does not fit.
+// positions; 0: the prompt does not fit. The last token is drawn when all
+// positions are taken. `requested` is another limit, or -1.
 uint32_t TokenLimit(int64_t requested, size_t prompt_n, uint32_t context);
 
 }  // namespace ringfleet::coordinator

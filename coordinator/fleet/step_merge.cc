@@ -78,7 +78,7 @@ absl::StatusOr<v1::StepResult> MergeStepResults(
     size_t group_size) {
   RF_CHECK(ranks.size() == results.size());
   v1::StepResult merged = results[0];
-  std::map<uint32_t, size_t> reporters;  // Of slots, by their first rank.
+  std::map<uint32_t, size_t> reporters;  // First rank of each slot.
   merged.clear_slots();
   uint64_t bytes_read = 0;
   for (size_t rank = 0; rank < results.size(); ++rank) {

@@ -10,7 +10,8 @@
 namespace ringfleet::coordinator {
 namespace {
 
-// Of all ranks' values those of `ranks`; nothing stays nothing.
+// Returns the values of `ranks` out of all ranks' values; nothing stays
+// nothing.
 std::vector<double> Select(const std::vector<double>& values,
                            const std::vector<int>& ranks) {
   std::vector<double> selected;

@@ -9,8 +9,8 @@
 
 namespace ringfleet::coordinator {
 
-// The data groups that miss no rank, as a smaller fleet: a mesh of these
-// groups, with their experts where they are.
+// The data groups that miss no rank, as a smaller fleet. Its mesh has these
+// groups, and their experts stay where they are.
 struct Survivors {
   std::vector<int> ranks;  // Ranks of the whole fleet, ascending.
   FleetOptions options;

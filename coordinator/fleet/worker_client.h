@@ -50,8 +50,8 @@ class WorkerClient {
   absl::StatusOr<v1::ConnectResponse> Connect(const v1::ConnectRequest& request,
                                               cluster::Deadline deadline);
 
-  // Calls `on_bytes` with the bytes loaded so far, in this thread. False from
-  // it ends the call with CANCELLED.
+  // Calls `on_bytes` with the bytes loaded so far, in this thread. If
+  // `on_bytes` returns false, the call ends with CANCELLED.
   absl::Status PrepareExperts(const v1::PrepareExpertsRequest& request,
                               cluster::Deadline deadline,
                               const std::function<bool(uint64_t)>& on_bytes);
@@ -91,14 +91,15 @@ class WorkerClient {
   void StartRun(std::function<void(v1::StepResult)> on_result,
                 std::function<void(absl::Status)> on_end);
 
-  // False: the stream has ended, and `on_end` tells why. Requires StartRun.
+  // Sends a plan. Returns false if the stream has ended; `on_end` tells why.
+  // Requires StartRun.
   bool Send(const v1::StepPlan& plan);
 
   // Ends running calls with CANCELLED, and every later call at once.
   void Cancel();
 
   // Returns true if the connection is down. After UNAVAILABLE, the answer tells
-  // a process that has gone from a process that reports another's loss.
+  // apart a process that has gone and one that reports another's loss.
   bool Disconnected() const;
 
  private:
