@@ -26,8 +26,7 @@ struct CoordinatorOptions {
   FleetOptions fleet;
   cluster::ServerAddress listen = {"127.0.0.1", 0};
   bool allow_insecure = false;  // Listen on addresses that are not loopback.
-  // Shutdown lets calls end by themselves for this long, once their jobs
-  // failed.
+  // Time in which calls end by themselves, once Shutdown has failed their jobs.
   absl::Duration shutdown_grace = absl::Seconds(2);
 };
 
@@ -54,8 +53,8 @@ class CoordinatorServer {
     return fleet_.WaitReady(deadline, cancelled);
   }
 
-  // Fails running jobs with UNAVAILABLE, lets their calls end, stops serving.
-  // The workers stay. Later calls do nothing.
+  // Fails running jobs with UNAVAILABLE, lets their calls end, and stops
+  // serving. The workers stay. Later calls do nothing.
   void Shutdown();
 
  private:

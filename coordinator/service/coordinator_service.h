@@ -72,14 +72,14 @@ class CoordinatorService final : public v1::Coordinator::Service {
   absl::Status RunScore(grpc::ServerContext* context,
                         const v1::ScoreRequest& request,
                         grpc::ServerWriter<v1::ScoreEvent>* writer);
-  // Waits for the fleet, lets `prepare` fill in what depends on the context,
-  // and submits.
+  // Waits for the fleet, lets `prepare` complete the request for the fleet's
+  // context, and submits the request.
   absl::Status Submit(grpc::ServerContext* context,
                       std::shared_ptr<Request> request,
                       const std::function<absl::Status(uint32_t)>& prepare);
   // Hands the request's events to `on_event` until the request has ended, and
-  // returns its status. `on_event` returns false when the caller has gone: the
-  // request is then cancelled, or with `detach` runs on.
+  // returns its status. `on_event` returns false when the caller has gone. The
+  // request is then cancelled, unless `detach` lets it run on.
   absl::Status Follow(grpc::ServerContext* context, const Request& request,
                       EventBuffer& events, bool detach,
                       const std::function<bool(EventBuffer::Event&)>& on_event);

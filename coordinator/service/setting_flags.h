@@ -18,13 +18,13 @@ class Option;
 
 namespace ringfleet::coordinator {
 
-// Flags as they were given. An object to which flags were added stays in its
-// place until the command line is parsed.
+// Flags as they were given. Once it has flags, an object must not move until
+// the command line is parsed.
 class SettingFlags {
  public:
-  // Adds every flag but those of `except`, by the names of their settings. A
-  // flag excludes `by_file`, the option of a cluster file, unless it overrides
-  // what the file says.
+  // Adds all flags except those of the settings named in `except`. A flag
+  // excludes `by_file`, the option of a cluster file, unless the flag overrides
+  // the file.
   void AddAll(CLI::App& app, std::initializer_list<absl::string_view> except,
               CLI::Option* by_file);
   // Adds the flag of one setting.
@@ -32,11 +32,11 @@ class SettingFlags {
 
   // Gives a flag the text that a command line would give it.
   void Give(absl::string_view name, std::string text);
-  // The text of a flag; empty if the flag was not given.
+  // Returns the text of a flag; empty if the flag was not given.
   std::string Given(absl::string_view name) const;
 
-  // The settings that were given; others stay unset, as does a number without a
-  // default that was given as 0.
+  // Returns the settings that were given. Others stay unset. A number that has
+  // no default and was given as 0 stays unset too.
   //
   // Errors: INVALID_ARGUMENT, "usage: --dtype 'fp8', want ...".
   absl::StatusOr<v1::FleetSettings> Read() const;
