@@ -19,8 +19,8 @@
 namespace ringfleet::cluster {
 namespace {
 
-// Of one call: so few that its time limit is one of progress, and that several
-// threads' calls keep several sources busy.
+// Bytes of one call. They are so few that the call's time limit watches
+// progress, and that the calls of several threads keep several sources busy.
 constexpr uint64_t kCallBytes = 1 << 20;
 // With that many calls under way another would only wait in the source's queue.
 constexpr int kCallsPerPeer = 8;
@@ -36,7 +36,7 @@ std::shared_ptr<grpc::Channel> FetchChannel(const std::string& address) {
   return OpenChannel(address, arguments);
 }
 
-// Whether asking the same source again is of no use.
+// Returns true if asking the same source again is of no use.
 bool IsFinalAnswer(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kInvalidArgument:

@@ -88,8 +88,8 @@ CheckpointFilesService::MakeListing(const std::string& folder) {
                         FileReader::Open(absl::StrCat(folder, "/", name)));
     listing->files.push_back({name, file.identity()});
   }
-  // What is called a checkpoint may be a link to anything: each file is what
-  // its name says before a byte of it leaves.
+  // A file of this name may be a link to anything. Each file is checked to be
+  // what its name says before a byte of it leaves.
   RF_RETURN_IF_ERROR(LoadModelSpec(folder).status());
   RF_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint,
                       OpenCheckpoint(folder));

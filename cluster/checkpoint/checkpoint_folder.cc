@@ -146,7 +146,7 @@ absl::Status CheckpointFolder::AddFile(const CheckpointLayout& layout,
   for (HeaderEntry& entry : header.entries) {
     entry.info.file = index;
     if (contents_.index.has_value()) {
-      // What the index doesn't place in this file is left alone.
+      // Skips tensors that the index does not name in this file.
       const auto it = layout.weight_map.find(entry.info.name);
       if (it == layout.weight_map.end() || it->second != index) continue;
     }

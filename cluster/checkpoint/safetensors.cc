@@ -55,7 +55,7 @@ struct Checkpoint::Impl {
     }
   }
 
-  // Of a tensor in `file`.
+  // Counts bytes of a tensor in `file`.
   void Count(int file, uint64_t bytes) const {
     (source->Fetches(file) ? bytes_fetched : bytes_read)
         .fetch_add(bytes, std::memory_order_relaxed);
@@ -160,7 +160,7 @@ uint64_t Checkpoint::bytes_fetched() const {
 }
 
 uint64_t Checkpoint::other_bytes_fetched() const {
-  // Of tensors first: what is fetched meanwhile only makes the rest larger.
+  // Tensors are counted first: a fetch meanwhile only makes the rest larger.
   const uint64_t tensors = bytes_fetched();
   return impl_->source->bytes_fetched() - tensors;
 }

@@ -90,9 +90,9 @@ class DirectSchedule {
     }
   }
 
-  // Both parts that one rank sends to another come over the same stream: the
-  // one that is sent in the earlier step first, and in the same step in turns,
-  // the left one first. Whether a frame of `walk` may follow now.
+  // Returns true if a frame of `walk` may follow now. Both parts that one rank
+  // sends to another share a stream. The part of the earlier step goes first.
+  // Parts of one step take turns, the left part first.
   bool InTurn(const Walk& walk, const Walk& other) const {
     if (Done(walk)) return false;
     // The step in which the other part goes to, or comes from, the same rank.

@@ -9,11 +9,11 @@ namespace {
 
 using kernels::WeightForm;
 
-// What the product of one row takes from memory that gives more: 31 to 40 GB/s
-// with two threads where reading alone reaches 56 to 61.
+// Bytes a second that the product of one row reads where memory gives more: 31
+// to 40 GB/s with two threads where reading alone reaches 56 to 61.
 constexpr double kReadPerThread = 18e9;
 
-// Of time spent on two things that overlap.
+// Returns the time of two kinds of work that overlap.
 double Overlap(double a, double b) {
   const double a2 = a * a;
   const double b2 = b * b;
@@ -65,7 +65,8 @@ constexpr double kAssumedF32Expanded = 0.38;  // 89 beside 237.
 // Few heads lose to bringing the cache into the kernels' order.
 double AssumedHeadsRate(double heads) { return heads / (heads + 8); }
 
-// The same, measured: the time of a position lies on a line over the heads.
+// Returns the measured rate. The time of a position lies on a line over the
+// heads.
 double AbsorbedRate(const MeasuredRates& rates, double heads) {
   const double many = kManyHeads / rates.absorbed;
   const double few = std::min(kFewHeads / rates.absorbed_few, many);
@@ -108,7 +109,7 @@ double MeasuredFormRate(const HostSpec& host, WeightForm form) {
   return 1;
 }
 
-// Of what products read.
+// Returns the time in which products read `bytes`.
 double ReadSeconds(const HostSpec& host, double bytes) {
   if (host.measured.has_value()) {
     return bytes * WeightSeconds(*host.measured, 1);
@@ -117,7 +118,7 @@ double ReadSeconds(const HostSpec& host, double bytes) {
          std::min(host.read_bytes_per_second, host.threads * kReadPerThread);
 }
 
-// Of attention over a float32 cache beside one of bfloat16.
+// Returns the rate of attention over a float32 cache, relative to bfloat16.
 double AssumedF32(const AttentionWork& work) {
   return work.expanded ? kAssumedF32Expanded : kAssumedF32Cache;
 }

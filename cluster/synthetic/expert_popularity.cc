@@ -20,7 +20,7 @@ constexpr double kMaxPopularity = 0.98;
 struct Stage {
   size_t tokens;
   int rounds;
-  double step;  // Of the way that a quantile's difference suggests.
+  double step;  // Part of the way that a quantile's difference suggests.
 };
 constexpr Stage kStages[] = {{2048, 16, 0.8}, {16384, 5, 0.6}};
 constexpr size_t kMaxTokens = 16384;

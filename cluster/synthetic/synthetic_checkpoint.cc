@@ -33,7 +33,7 @@ absl::string_view DtypeText(Dtype dtype) {
     case Dtype::kF8E4M3:
       return "F8_E4M3";
     case Dtype::kInt8:
-      break;  // Of caches, not of checkpoints.
+      break;  // Caches have it, checkpoints do not.
   }
   RF_CHECK(false);
 }

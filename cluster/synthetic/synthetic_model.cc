@@ -25,7 +25,7 @@ constexpr absl::string_view kPrefix = "synth:";
 // Above it all choices fall on num_experts_per_tok experts anyway.
 constexpr double kMaxZipf = 3;
 
-// What presets differ in; the rest of config.json is R1's.
+// The values in which presets differ. The rest of config.json is R1's.
 struct Preset {
   absl::string_view name;
   int vocab_size, hidden_size, num_hidden_layers, num_attention_heads;

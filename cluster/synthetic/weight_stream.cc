@@ -78,7 +78,7 @@ CodeTable<uint8_t> MakeF8NormalCodes() {
 template <typename Code>
 void FillCodes(uint64_t key, const CodeTable<Code>& table, uint64_t offset,
                size_t size, void* destination) {
-  constexpr size_t kUnit = 4 * sizeof(Code);  // Of one word.
+  constexpr size_t kUnit = 4 * sizeof(Code);  // One word's codes.
   char* out = static_cast<char*>(destination);
   uint64_t counter = offset / kUnit;
   char unit[kUnit];
