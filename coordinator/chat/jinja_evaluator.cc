@@ -94,7 +94,7 @@ class Evaluator {
       items = std::move(kept);
     }
     if (items.empty()) return Execute(stmt.branches[1].body);
-    // What the body sets lasts for one iteration.
+    // Variables that the body sets last for one iteration.
     for (size_t i = 0; i < items.size(); ++i) {
       RF_RETURN_IF_ERROR(budget_.Step());
       scopes_.emplace_back();
@@ -306,7 +306,7 @@ class Evaluator {
   std::vector<std::unique_ptr<Namespace>> namespaces_;
   Budget budget_;
   std::string output_;
-  int line_ = 1;  // Of what is being evaluated.
+  int line_ = 1;  // Line being evaluated.
 };
 
 }  // namespace

@@ -108,7 +108,7 @@ class Lexer {
     line_begins_ = taken > 0 && source_[at_ - 1] == '\n';
   }
 
-  // Whether the tag ends here; passes the end then.
+  // Passes the tag's end and returns true if the end is here.
   bool TryEnd(absl::string_view end) {
     for (const char sign : {'-', '+'}) {
       // "+}}" is no end: only blocks have that sign.
@@ -281,7 +281,7 @@ class Lexer {
   const absl::string_view source_;
   size_t at_ = 0;
   int line_ = 1;
-  bool line_begins_ = true;  // Whether the last tag took the newline after it.
+  bool line_begins_ = true;  // The last tag took the newline behind it.
   std::vector<Token> tokens_;
 };
 

@@ -38,7 +38,7 @@ std::optional<std::string> JsonDocuments::Next() {
     } else if (c == '}' || c == ']') {
       if (--depth_ <= 0) end = scanned_;
     } else if (depth_ == 0 && !first && absl::ascii_isspace(c)) {
-      end = scanned_ - 1;  // Of a number or a word.
+      end = scanned_ - 1;  // The end of a number or a word.
     }
   }
   if (end == 0 && (!ended_ || text_.empty())) return std::nullopt;

@@ -24,8 +24,8 @@ class JsonDocuments {
 
  private:
   std::string text_;    // From the start of the next document.
-  size_t scanned_ = 0;  // Of `text_`.
-  int depth_ = 0;       // Of objects and arrays, after `scanned_` bytes.
+  size_t scanned_ = 0;  // Bytes of `text_`.
+  int depth_ = 0;       // Nesting after `scanned_` bytes.
   bool in_string_ = false;
   bool escaped_ = false;  // The next byte of a string is taken as it is.
   bool ended_ = false;

@@ -28,7 +28,7 @@ void ShowLoading(const v1::ClusterState& state, Progress& progress) {
 std::string FetchingRanks(const v1::ClusterState& state) {
   std::vector<uint32_t> ranks;
   uint64_t bytes = 0;
-  std::string sources;  // The same for all of them.
+  std::string sources;  // Equal for all ranks.
   for (const v1::WorkerState& worker : state.workers()) {
     if (worker.fetches_from().empty()) continue;
     ranks.push_back(worker.rank());

@@ -19,8 +19,8 @@ namespace ringfleet::coordinator::cli {
 namespace {
 
 constexpr int kMostLinks = 40;         // As the kernel follows.
-constexpr int kMostNames = 1000;       // Of files that others left.
-constexpr mode_t kPermissions = 0777;  // Of a mode.
+constexpr int kMostNames = 1000;       // Names that others left.
+constexpr mode_t kPermissions = 0777;  // Permission bits of a mode.
 
 absl::Status Unwritable(const std::string& path, int error) {
   return cluster::FileError(absl::StrCat(path, ": cannot be written"), error);

@@ -45,7 +45,7 @@ class OutputFile {
 
   const std::string path_;    // As given, for errors.
   const std::string target_;  // Behind the links.
-  std::string unfinished_;    // Of the file beside; empty: there is none.
+  std::string unfinished_;    // Path of the file beside; empty: none.
   std::FILE* file_ = nullptr;
   int error_ = 0;  // The first one's errno.
 };

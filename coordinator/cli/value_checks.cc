@@ -15,7 +15,8 @@ namespace ringfleet::coordinator::cli {
 namespace {
 
 std::string FiniteProblem(const std::string& text) {
-  // As CLI11 reads it. What is no number is for CLI11 to say.
+  // Reads the number as CLI11 does. CLI11 itself refuses text that is no
+  // number.
   return std::isfinite(std::strtod(text.c_str(), nullptr))
              ? ""
              : absl::StrCat(text, ", want a finite number");

@@ -40,7 +40,7 @@ std::vector<MeshShape> Meshes(int world) {
   return meshes;
 }
 
-// What one rank has left; saturates at the ends of int64.
+// Returns the bytes that one rank has left; saturates at the ends of int64.
 int64_t FreeBytes(const HostSpec& host, const RankMemory& use) {
   const double left = static_cast<double>(host.memory_bytes) -
                       static_cast<double>(use.weights.total()) -
@@ -102,7 +102,7 @@ int64_t LeastFree(const Candidate& candidate) {
   return least;
 }
 
-// Whether `a` is to be preferred.
+// Returns true if `a` is to be preferred.
 bool Better(const Candidate& a, const Candidate& b) {
   if (a.fits != b.fits) return a.fits;
   if (!a.fits) return LeastFree(a) > LeastFree(b);
@@ -197,7 +197,7 @@ std::string WhyNot(const Candidate& candidate, const Candidate& choice,
   return text;
 }
 
-// Of the candidates with several data groups only the best stays.
+// Keeps only the best of the candidates with several data groups.
 void KeepBestDataGroups(std::vector<Candidate>* candidates) {
   const auto has_groups = [](const Candidate& candidate) {
     return candidate.strategy.mesh.data > 1;

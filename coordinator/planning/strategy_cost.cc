@@ -34,7 +34,7 @@ using cluster::StageSizesOf;
 using cluster::StrategyOfStep;
 using cluster::WeightForms;
 
-// Of one rank's summary of a row of logits, which ranks gather to draw.
+// Bytes of a rank's summary of a row of logits. Ranks gather it to draw.
 constexpr uint64_t kDrawBytes = 32;
 
 // A row as products of that form read it.
@@ -150,7 +150,7 @@ StepCost StrategyCost::MeshStep(const StepShape& step,
   StepCost cost;
   double moe = 0;
   double dense = 0;
-  // What each rank has whole it computes for its own tokens only.
+  // Weights that each rank has whole multiply its own tokens only.
   const double own = sequence_parallel ? tokens / group_size : tokens;
   for (const RankShare& share : shares_) {
     const PartCost attention = share.Attention(in_group);

@@ -68,7 +68,7 @@ absl::Status CallSerialized(const std::shared_ptr<grpc::Channel>& channel,
   bool finishing = false;
   grpc::ByteBuffer incoming;
   grpc::Status finished;
-  absl::Status first_error;  // Of the source or the sink.
+  absl::Status first_error;  // From the source or the sink.
   const auto fail = [&](const absl::Status& error) {
     if (first_error.ok()) first_error = error;
     may_write = false;

@@ -22,7 +22,7 @@ constexpr char kReflectionV1Alpha[] =
 constexpr char kReflectionV1[] =
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
 
-// What is needed of grpc/reflection/v1alpha/reflection.proto of the gRPC
+// The messages in use of grpc/reflection/v1alpha/reflection.proto of the gRPC
 // repository. Both versions of the protocol have these messages.
 constexpr char kReflectionProto[] = R"pb(
   name: "reflection.proto"

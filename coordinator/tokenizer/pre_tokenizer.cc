@@ -18,7 +18,8 @@ namespace {
 
 using nlohmann::json;
 
-// What ByteLevel splits by when its use_regex is true (GPT-2's encoder.py).
+// ByteLevel splits by this pattern if its use_regex is true (GPT-2's
+// encoder.py).
 constexpr char kGpt2Regex[] =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 

@@ -87,8 +87,9 @@ absl::Status CheckModelFields(const json& model) {
   return absl::OkStatus();
 }
 
-// What happens around the model: only what leaves the text alone is supported.
-// BOS comes from tokenizer_config.json, so a template here would add a second.
+// Checks the steps around the model. Only steps that leave the text alone are
+// supported. BOS comes from tokenizer_config.json, so a template here would add
+// a second.
 absl::Status CheckSurroundings(const json& root) {
   const json* normalizer = Find(root, "normalizer");
   if (normalizer != nullptr) {

@@ -117,7 +117,7 @@ absl::StatusOr<PackingWork> PlanWork(const ConvertOptions& options) {
   return work;
 }
 
-// What the command is for, once there are workers.
+// Does the command's work, once there are workers.
 absl::StatusOr<PackingResult> UseWorkers(const ConvertOptions& options,
                                          const PackingWork& work,
                                          std::vector<std::string> addresses) {

@@ -54,7 +54,7 @@ struct Inspected {
   Json tokenizer;
 };
 
-// What there is to say of the tokenizer; "error" when it cannot be loaded.
+// Describes the tokenizer; "error" if it cannot be loaded.
 Json InspectTokenizer(const std::string& model) {
   const auto tokenizer = Tokenizer::Load(model);
   if (absl::IsNotFound(tokenizer.status())) return nullptr;

@@ -38,7 +38,7 @@ class SharedProgress {
     uint64_t sum_total = 0;
     for (size_t i = 0; i < done_.size(); ++i) {
       sum += done_[i];
-      // What has not begun is taken to be as large as this.
+      // A worker that has not begun counts with the size of this one.
       sum_total += total_[i] != 0 ? total_[i] : total;
     }
     bar_.Bytes("packing", sum, sum_total);
@@ -57,7 +57,7 @@ struct Packers {
   // Those that see the same files, and have all of the model's: one group on
   // this machine, one for each host of a fleet that has them.
   std::vector<std::vector<int>> readers;
-  // What each lacks, and who has it.
+  // Files that each worker lacks, and the sources that have them.
   std::vector<std::string> missing;
   std::vector<v1::FileSource> sources;
 };
@@ -165,7 +165,7 @@ absl::Status OnEach(size_t count,
   return absl::OkStatus();
 }
 
-// What a group of readers sees, each worker hashing a part.
+// Returns the facts that a group of readers sees. Each worker hashes a part.
 absl::StatusOr<v1::CheckpointFacts> HashCheckpoint(
     const Packers& packers, const std::vector<int>& readers,
     const PackingWork& work) {

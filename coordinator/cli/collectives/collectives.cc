@@ -113,7 +113,7 @@ struct CollectivesVerb {
   CollectivesOptions what;
   int world = 0;  // 0: 2, or that of the cluster file.
   std::string cluster;
-  std::string output;  // Of a calibration or tuning: where its table goes.
+  std::string output;  // File for the table of a calibration or tuning.
   std::string format = "md";
 };
 

@@ -24,7 +24,7 @@ namespace {
 struct CallOptions {
   std::string address;
   std::string action = "list";
-  std::string argument;  // Of `action`.
+  std::string argument;  // The argument of `action`.
   double timeout_seconds = 10;
   bool all_fields = false;
 };

@@ -109,7 +109,7 @@ void SetCompute(const PlanOptions& options, int threads, double part,
   host->int8_ops_per_second = options.gops.has_value()
                                   ? *options.gops * 1e9 * part
                                   : threads * cluster::kInt8OpsPerCore;
-  if (!assumptions->empty()) return;  // Of all hosts alike.
+  if (!assumptions->empty()) return;  // They hold for all hosts.
   if (assumed) {
     assumptions->push_back(
         absl::StrFormat("%d threads a worker: %.0f GB/s of memory a core "

@@ -21,7 +21,7 @@ namespace ringfleet::coordinator::cli {
 namespace {
 
 constexpr int64_t kDefaultContext = 4096;
-constexpr int64_t kMaxBatch = 1024;  // What a worker takes at most.
+constexpr int64_t kMaxBatch = 1024;  // A worker's limit.
 
 // Reads the spec of a folder, a config.json, or a synthetic model.
 absl::StatusOr<cluster::ModelSpec> ReadSpec(const std::string& model) {
