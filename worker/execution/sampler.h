@@ -53,7 +53,7 @@ class TokenDrawer {
   // One row of logits on one rank. Usable ids are below usable_vocab.
   struct RowSummary {
     kernels::LogSumExp all;       // Over the rank's ids.
-    kernels::LogSumExp tempered;  // Of logit / T over usable ids, for filters.
+    kernels::LogSumExp tempered;  // logit / T over usable ids, for filters.
     kernels::Candidate best;      // Drawn from usable ids, without filters.
     uint32_t valid = 0;           // 1: `best` is set.
   };
