@@ -190,7 +190,7 @@ void FillFreeReplicas(const std::vector<int>& slots,
     const auto busiest = static_cast<int>(
         std::max_element(times.begin(), times.end()) - times.begin());
     int best = -1;
-    std::pair<bool, double> most;  // Whether it relieves the busiest, and cost.
+    std::pair<bool, double> most;  // Relieves the busiest; cost.
     for (size_t e = 0; e < costs.size(); ++e) {
       const std::vector<int>& copies = coordinates[e];
       if (std::count(copies.begin(), copies.end(), lightest) > 0) continue;
@@ -252,7 +252,7 @@ absl::StatusOr<std::vector<int>> DealReplicas(int slots, int num_experts,
 }
 
 double ExpectedCost(double tokens) {
-  // Of steps with Poisson-distributed tokens, so many have any at all.
+  // Tokens are Poisson-distributed: 1 - exp(-tokens) of the steps have any.
   return std::max(tokens, static_cast<double>(cluster::kExpertReadTokens) *
                               -std::expm1(-tokens));
 }
