@@ -69,7 +69,7 @@ void AddPromptOptions(CLI::App& app, const std::string& ids_option,
   options.ids_option = ids_option;
   options.text_given = app.add_option(
       "-p,--prompt", options.text,
-      "Text; gets a BOS in front where the model's tokenizer says so");
+      "Text; gets a BOS in front if the tokenizer is configured so");
   options.file_given = app.add_option("-f,--file", options.file,
                                       "File with the text; - for stdin");
   options.ids_given = app.add_option(ids_option, options.ids,

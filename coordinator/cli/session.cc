@@ -65,10 +65,10 @@ void AddSessionOptions(CLI::App& app, SessionOptions& options,
 CLI::Option* AddTraceOption(CLI::App& app, SessionOptions& options) {
   return app.add_option(
       "--trace", options.trace,
-      absl::StrCat("Write what every worker computes, sends, receives and "
-                   "waits for meanwhile, of other jobs too, as JSON for "
-                   "ui.perfetto.dev and perf/overlap: the latest ",
-                   cluster::TraceRecorder::kDefaultEvents, " events of each"));
+      absl::StrCat("Write a timeline of all workers, other jobs included, as "
+                   "JSON for ui.perfetto.dev and perf/overlap: the latest ",
+                   cluster::TraceRecorder::kDefaultEvents,
+                   " events of each worker"));
 }
 
 std::shared_ptr<grpc::Channel> ConnectChannel(const std::string& address) {

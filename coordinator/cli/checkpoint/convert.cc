@@ -29,32 +29,32 @@ namespace ringfleet::coordinator::cli {
 namespace {
 
 constexpr char kConvertFooter[] = R"(
-Makes the packed weights of every rank of a layout ahead of time, so that not
-even the first start of a fleet has to pack them. One file a rank; what is there
-and sound is left alone. The folder is the --cache-dir, or the cache_dir of the
-cluster file, with which the workers are started:
+Packs the weights of every rank of a layout ahead of time, so that even the first
+start of a fleet finds them packed. Writes one file for each rank, and keeps sound
+files that are there. The folder is --cache-dir, or cache_dir of the cluster file;
+workers are started with the same folder:
 
   FINGERPRINT-1x1x4-rank0-int8.packed   the weights of rank 0 of 4
   manifest.json                         dtype, shape and XXH3-64 of each tensor
 
---cluster makes each on the host of its rank: it starts the workers of the file,
-which must not run, and stops them. Hosts without the model's files fetch what
-they need from those that have them; the manifest is written on this machine.
-Where all hosts are this machine nothing of the fleet is started, nor in the way.
+--cluster packs each rank on its own host. It starts the workers of the file, which
+must not run yet, and stops them. A host without the model's files fetches its part
+from hosts that have them. The manifest is written on this machine. If all hosts are
+this machine, `convert` packs in a process of its own; the fleet may run meanwhile.
 
---local N packs on this machine with N processes, each for its ranks; --world N
-with one. A file fits one state of the checkpoint's files, one layout and one
-dtype, on any processor. To use rank R's file on another host copy the
-checkpoint's times, too (rsync -t), which are part of what the file fits.
+--local N packs N ranks on this machine with N processes, --world N with one. A file
+fits one layout, one dtype and one state of the checkpoint's files, on any processor.
+The state includes the files' times: if you copy a packed file to another host, copy
+the checkpoint with its times, too (rsync -t).
 
-With --check a checkpoint is read whole and compared with a manifest, with
---cluster on every host that has it; the first tensor that differs is named (exit
-code 4). A fleet's workers compare headers, sizes and a sample of every file at
-each start, which costs no time but does not see every byte.
+--check reads the whole checkpoint and compares it with a manifest, with --cluster on
+every host that has the checkpoint. It names the first tensor that differs (exit code
+4). At each start the workers of a fleet compare headers, sizes and a sample of every
+file, which costs no time but does not see every byte.
 
-Files are replaced only by newer ones of the same name. Delete any of them at any
-time; `find DIR -name '*.packed' -mtime +30 -delete` drops what no worker has
-used for 30 days.
+Files are replaced only by newer ones of the same name. You may delete any of them at
+any time; `find DIR -name '*.packed' -mtime +30 -delete` deletes files that no worker
+has used for 30 days.
 
 Examples:
   ringfleet convert --model DIR --local 2 --cache-dir /var/cache/ringfleet
@@ -210,11 +210,11 @@ void RegisterConvert(CLI::App& app, Invocation& invocation) {
       ->excludes(cluster)
       ->check(Utf8Path());
   verb->add_option("--local", options->local,
-                   "For this many ranks, with as many processes")
+                   "Number of ranks, packed by as many processes")
       ->check(CLI::Range(1, cluster::kMaxWorkers))
       ->excludes(cluster);
   verb->add_option("--world", options->world,
-                   "For this many ranks, one after the other")
+                   "Number of ranks, packed one after the other")
       ->check(CLI::Range(1, cluster::kMaxWorkers))
       ->excludes(cluster)
       ->excludes("--local");
@@ -224,7 +224,7 @@ void RegisterConvert(CLI::App& app, Invocation& invocation) {
   verb->add_option("--check", options->check,
                    "Write nothing: compare the checkpoint with this manifest");
   verb->add_flag("--no-manifest", options->no_manifest,
-                 "Do not hash the tensors, which reads the whole checkpoint");
+                 "Write no manifest: hashing reads the whole checkpoint");
   verb->add_option("-t,--threads", options->threads,
                    "Threads per process; 0: the cores divided by --local")
       ->check(CLI::Range(0, 1024))

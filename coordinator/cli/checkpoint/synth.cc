@@ -27,35 +27,33 @@ namespace ringfleet::coordinator::cli {
 namespace {
 
 constexpr char kSynthFooter[] = R"(
-Writes a checkpoint of random weights in the form in which DeepSeek-R1 is
-published: fp8 e4m3 blocks with scales, the rest bf16, config.json, a tokenizer
-in which every id has text. For measurements and tests; what such a model says
-means nothing.
+Writes a checkpoint of random weights in the form of the published DeepSeek-R1: fp8
+e4m3 blocks with scales, the rest bf16, config.json, and a tokenizer in which every
+id has text. It is for measurements and tests; text of such a model means nothing.
 
   tiny      3 layers of width 160, 16 experts, one multi-token prediction layer;
             under 2 MB
   r1-slice  R1's layer dimensions, 1 dense and 2 MoE layers of 32 routed
             experts, 32768 tokens; 4.33 billion parameters, 4.8 GB
 
-No file is needed to run one: `--model synth:r1-slice` makes the same weights in
-memory, as do synth:r1-slice,seed=7 and synth:r1-slice,zipf=1 (or both), for
-every verb and for `model:` of a cluster file. The weights depend on preset, seed
-and exponent only, not on threads, host or number of workers.
+No file is needed to run such a model: `--model synth:r1-slice` makes the same weights
+in memory, for every verb and for `model:` of a cluster file. synth:r1-slice,seed=7
+and synth:r1-slice,zipf=1 (or both) choose other weights. The weights depend on
+preset, seed and exponent only, not on threads, host or number of workers.
 
---router-zipf A sets e_score_correction_bias so that the i-th most popular
-expert of a layer gets a share proportional to 1/i^A of all choices, 0 being
-uniform. A token takes an expert once, so no share is above 0.98 over the
-experts per token (0.1225 for r1-slice: with A = 1 the first two experts have
-that share, with A = 2 the first four); what they cannot take goes to the others
-in proportion. Experts of neighbouring ranks share a group, because a token's
-experts come from half of the groups. Biases are fitted to 16384 random inputs:
-on others of the kind an expert's share is within a few percent, a rare one's
-within a tenth, beside the chance of the draws. Text that repeats a few tokens
-repeats their experts: measure with ids from the whole vocabulary.
+--router-zipf A sets e_score_correction_bias so that the i-th most popular expert of a
+layer gets a share of all choices proportional to 1/i^A; 0 is uniform. A token chooses
+an expert once, so no share exceeds 0.98 over the experts per token. For r1-slice this
+is 0.1225: with A = 1 the first two experts have this share, with A = 2 the first four.
+The rest of their choices goes to the other experts in proportion. Experts that are
+neighbours in popularity share a group, because a token's experts come from half of
+the groups. Biases are fitted to 16384 random inputs. On other random inputs an
+expert's share is within a few percent, a rare expert's within a tenth, beside the
+chance of the draws. Text that repeats a few tokens repeats their experts: measure
+with ids from the whole vocabulary.
 
-The folder must be new or empty, or be what an interrupted run left. Files are
-renamed when they are complete, the index and config.json last; a run that fails
-removes what it wrote.
+The folder must be new, empty, or left by an interrupted run. A file gets its name when
+it is complete, the index and config.json last. A run that fails removes its files.
 
 Examples:
   ringfleet synth --preset tiny --out /tmp/tiny
@@ -180,8 +178,8 @@ void RegisterSynth(CLI::App& app, Invocation& invocation) {
                    "Exponent of the experts' popularity, 0 to 3")
       ->capture_default_str();
   verb->add_flag("--force", options->force,
-                 "Write into a folder that is not empty: files of the same "
-                 "names are replaced");
+                 "Write into a folder that is not empty, and replace files of "
+                 "the same names");
   verb->add_option("-t,--threads", options->threads,
                    "Threads; 0: all CPUs this process may use")
       ->check(CLI::Range(0, 1024))

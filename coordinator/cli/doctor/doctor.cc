@@ -146,8 +146,9 @@ void RegisterDoctor(CLI::App& app, Invocation& invocation) {
       ->check(CLI::Range(0, 1024))
       ->excludes(cluster)
       ->capture_default_str();
-  verb->add_option("-m,--model", options->model,
-                   "Checkpoint whose disk is read; a plan is for it")
+  verb->add_option(
+          "-m,--model", options->model,
+          "Checkpoint whose disk is measured, and that the plan is for")
       ->check(Utf8Path());
   options->settings.Add(*verb, "transport");
   verb->add_option("--time-ms", options->what.time_ms,

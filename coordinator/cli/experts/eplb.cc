@@ -25,22 +25,22 @@ constexpr char kEplbFooter[] = R"(
 Chooses the experts that get copies and a GPU for each copy, so that all GPUs have
 about the same load: the algorithm of DeepSeek's EPLB, bit for bit, with ties to the
 lowest index. A GPU stands for any holder of slots, here a worker; a node is a set of
-GPUs. FILE has the tokens of each expert, in any unit, as JSON: an array of layers,
-each an array of its experts' loads, or the output of `ringfleet status --experts
---counts -o json`.
+GPUs. --weights has the tokens of each expert, in any unit, as JSON: an array of
+layers, each an array of its experts' loads, or the output of `ringfleet status
+--experts --counts -o json`.
 
-Slots are numbered GPU by GPU, R / P each. phy2log[layer][slot] is the expert in a
-slot, log2phy[layer][expert] the slots of its copies, then -1, and
+Slots are numbered GPU by GPU, --replicas / --gpus each. phy2log[layer][slot] is the
+expert in a slot, log2phy[layer][expert] the slots of its copies, then -1, and
 logcnt[layer][expert] the number of its copies.
 
 --policy hierarchical keeps the copies of an expert, and all experts of a group, on
 one node; its numbers must divide each other. global packs all copies onto all GPUs.
-auto is hierarchical if N divides G, else global.
+auto is hierarchical if --nodes divides --groups, else global.
 
-For GPUs that differ, --gpu-slots gives the slots of each, or --gpu-memory the
-proportions in which R is split, and --gpu-speeds their speeds (memory bandwidth, in
-any unit). A copy goes to the GPU whose load / speed is least with it. This placement
-is shown beside the plain one, in JSON under "uneven". With equal GPUs both agree.
+For GPUs that differ, --gpu-slots gives the slots of each, or --gpu-memory splits the
+slots in proportion. --gpu-speeds gives their speeds (memory bandwidth, in any unit).
+A copy goes to the GPU whose load / speed is least with it. This placement is shown
+beside the plain one, in JSON under "uneven". With equal GPUs both agree.
 
 Example: two layers of four experts; in each layer one expert has half of the tokens
 
@@ -187,9 +187,10 @@ void RegisterEplb(CLI::App& app, Invocation& invocation) {
       ->capture_default_str();
   CLI::Option* slots =
       verb->add_option("--gpu-slots", options->gpu_slots,
-                       "Slots of each GPU, as in 40,40,20; R in all");
-  verb->add_option("--gpu-memory", options->gpu_memory,
-                   "Memory of each GPU, in any unit, by which to split R")
+                       "Slots of each GPU, as in 40,40,20; --replicas in all");
+  verb->add_option(
+          "--gpu-memory", options->gpu_memory,
+          "Memory of each GPU, in any unit; slots are split in proportion")
       ->excludes(slots);
   verb->add_option("--gpu-speeds", options->gpu_speeds,
                    "Speed of each GPU, as in 1,1,0.5");

@@ -124,8 +124,8 @@ void RegisterRebalance(CLI::App& app, Invocation& invocation) {
       ->check(CLI::IsMember({"global", "hierarchical"}))
       ->capture_default_str();
   verb->add_option("--slots", options->slots,
-                   "Experts that all hosts hold together in each layer, from "
-                   "now on: beyond the model's number, copies [as before]")
+                   "Experts and copies that all hosts hold together in each "
+                   "layer from now on [as before]")
       ->check(CLI::Range(1, cluster::kMaxReplicas));
   AddFormatOptions(*verb, {"text", "json"}, &options->output);
   verb->callback([options, &invocation] {

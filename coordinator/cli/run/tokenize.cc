@@ -155,7 +155,7 @@ void AddSourceOptions(CLI::App& verb, TokenizeOptions& options) {
       "--cluster", options.session.cluster, "Cluster file of a running fleet");
   source->require_option(1, 2);
   verb.add_option("--local", options.session.local,
-                  "As of other verbs; a tokenizer needs no workers")
+                  "Taken as by other verbs; a tokenizer needs no workers")
       ->excludes(cluster)
       ->check(CLI::Range(1, 16));
   verb.add_flag("--json", options.json, "One JSON document on stdout");
