@@ -96,9 +96,8 @@ TEST(SettingsTest, LiveSettingsCanBeCleared) {
   EXPECT_EQ(settings.cache_dir(), "/c");
 }
 
-// The sample is the reference of the cluster file: it says of every setting
-// what
-// --help says, and its default.
+// The sample is the reference of the cluster file. It describes every setting
+// as --help does, with its default.
 TEST(SettingsTest, TheSampleDescribesEverySetting) {
   const std::string yaml = testing::ReadFile(
       absl::StrCat(RINGFLEET_SOURCE_DIR, "/cluster/launch/sample.yaml"));
