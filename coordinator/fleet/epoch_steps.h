@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides whose plan an epoch's next step is: that of a benchmark that has its
-// turn, of the requests, or an empty one in which experts move.
+// Chooses the plan of an epoch's next step: a benchmark's if it has its turn,
+// the requests', or an empty plan in which experts move.
 #ifndef RINGFLEET_COORDINATOR_FLEET_EPOCH_STEPS_H_
 #define RINGFLEET_COORDINATOR_FLEET_EPOCH_STEPS_H_
 

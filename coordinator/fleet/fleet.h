@@ -139,7 +139,7 @@ class Fleet {
   // Positions per sequence; 0 unless ready.
   uint32_t context() const;
   uint32_t slots() const { return options_.settings.parallel(); }
-  // Type of the latent cache: the one asked for, or the one for the weights.
+  // Returns the type of the latent cache: the setting, or the weights' default.
   v1::CacheDtype cache_dtype() const {
     if (options_.settings.cache_type() != v1::CACHE_DTYPE_UNSPECIFIED) {
       return options_.settings.cache_type();

@@ -73,13 +73,13 @@ class Formation {
   };
 
   // Returns true if the living members can form an epoch, at once or after a
-  // pause. `layout` is that of the whole fleet's experts.
+  // pause. `layout` has the experts of the whole fleet.
   bool CanForm(const cluster::ExpertLayout& layout) const;
   // Returns the next epoch, or nothing if none may be formed yet.
   std::optional<NextEpoch> TakeNext(const cluster::ExpertLayout& layout);
-  // Returns an epoch of all ranks with `id`, that of a narrowed epoch. The
-  // missing ranks load for it while the narrowed epoch serves. Returns nothing
-  // if a rank has no living member.
+  // Returns an epoch of all ranks with the id of a narrowed one. The narrowed
+  // epoch serves while its missing ranks load for the returned epoch. Returns
+  // nothing if a rank has no living member.
   std::optional<NextEpoch> Whole(uint64_t id,
                                  const cluster::ExpertLayout& layout) const;
 

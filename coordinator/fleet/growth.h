@@ -70,7 +70,7 @@ class Growth {
   std::shared_ptr<FleetEpoch> epoch_ ABSL_GUARDED_BY(mu_);  // While open.
   // The epoch is about to end for the sake of a whole one.
   bool handing_over_ ABSL_GUARDED_BY(mu_) = false;
-  // An epoch like the one that follows, while its missing ranks load; or null.
+  // An epoch of all ranks while its missing ranks load; null otherwise.
   std::shared_ptr<FleetEpoch> ahead_ ABSL_GUARDED_BY(mu_);
 
   std::thread thread_;

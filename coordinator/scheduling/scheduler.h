@@ -89,11 +89,11 @@ class Scheduler {
   // Ends all requests with `status`. No plan follows.
   void FailAll(const absl::Status& status);
 
-  // Returns the next step's plan. Nothing: there is nothing to do, or
+  // Returns the next step's plan, or nothing if there is nothing to do or
   // kMaxPlansInFlight plans are in flight.
   std::optional<v1::StepPlan> NextPlan();
 
-  // Returns a plan without work. Nothing: kMaxPlansInFlight plans are in
+  // Returns a plan without work, or nothing if kMaxPlansInFlight plans are in
   // flight.
   std::optional<v1::StepPlan> EmptyPlan();
 
@@ -152,8 +152,8 @@ class Scheduler {
   v1::StepPlan Send(v1::StepPlan plan, PlanInFlight flight);
   void Release(v1::StepPlan* plan);
   void Admit(v1::StepPlan* plan);
-  // Returns a free slot in the group with the fewest taken. Nothing: none is
-  // free.
+  // Returns a free slot in the group with the fewest taken slots, or nothing if
+  // none is free.
   std::optional<uint32_t> FreeSlot() const;
   void PlanPrefills(v1::StepPlan* plan, PlanInFlight* flight);
   void PlanDecodes(const std::vector<uint32_t>& slots, v1::StepPlan* plan,

@@ -64,8 +64,7 @@ void SwigluHidden(absl::Span<const SwigluExpert> experts, const Activations& x,
 // Second half: out[t] = sum of weight * down(hidden of row t) over the experts
 // that have row t, in their order; 0 if no expert has it. Requires the
 // `workspace` of SwigluHidden of the same experts, and that out.y overlaps no
-// input. Row invariant. Experts without rows among those of `out` are not
-// visited.
+// input. Row invariant. Experts without a row in `out` are not visited.
 void SwigluDown(absl::Span<const SwigluExpert> experts, size_t hidden_size,
                 const SwigluOutput& out, SwigluWorkspace* workspace,
                 ThreadPool& pool);
