@@ -24,7 +24,7 @@ namespace ringfleet::kernels {
 // Arguments that all spans of a step share. `heads` counts this shard's
 // heads and may be 0.
 struct MlaArgs {
-  LatentRowFormat format;  // The cache's, for all spans.
+  LatentRowFormat format;  // Form of the cached rows.
   size_t heads = 0;
   size_t nope_dim = 0;
   size_t v_dim = 0;
