@@ -159,10 +159,11 @@ double Ratio(const LayerTime& time) {
   return time.mean > 0 ? time.slowest / time.mean : 1;
 }
 
-// The placement may put copies of an expert at one coordinate, where they are
-// of no use. What that leaves free gets, one by one: at the coordinate that has
-// the least to do, the expert that costs most for each of its copies, those of
-// the busiest coordinate first.
+// The placement may put two replicas of an expert at one coordinate, where one
+// is of no use. Its room goes to another expert. Coordinates are filled one
+// replica at a time, the one with the least work first. It gets the expert
+// whose work divided by its replicas is largest, from the busiest coordinate
+// first.
 void FillFreeReplicas(const std::vector<int>& slots,
                       absl::Span<const double> slowness,
                       absl::Span<const double> costs, ExpertLists* lists) {
