@@ -19,7 +19,7 @@ using Decisions = std::map<uint32_t, const v1::SlotResult*>;
 Decisions DecisionsOf(const v1::StepResult& result) {
   Decisions decisions;
   for (const v1::SlotResult& slot : result.slots()) {
-    if (!slot.tokens().empty() ||
+    if (!slot.tokens().empty() || slot.has_error() ||
         slot.finish() != v1::FINISH_REASON_UNSPECIFIED) {
       decisions[slot.slot()] = &slot;
     }
@@ -40,11 +40,14 @@ std::string Describe(const Decisions& decisions, uint32_t slot) {
     absl::StrAppend(&text, " and the end ",
                     v1::FinishReason_Name(result.finish()));
   }
+  if (result.has_error()) {
+    absl::StrAppend(&text, " and the error ", result.error().message());
+  }
   return text;
 }
 
 bool Same(const v1::SlotResult& a, const v1::SlotResult& b) {
-  return a.finish() == b.finish() &&
+  return a.finish() == b.finish() && a.error().code() == b.error().code() &&
          std::equal(a.tokens().begin(), a.tokens().end(), b.tokens().begin(),
                     b.tokens().end());
 }

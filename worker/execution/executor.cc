@@ -85,11 +85,13 @@ absl::StatusOr<Executor::Sequence*> Executor::ActiveSequence(uint32_t slot) {
 
 absl::Status Executor::Release(uint32_t slot) {
   RF_ASSIGN_OR_RETURN(Sequence * sequence, ActiveSequence(slot));
+  const bool failed = sequence->failed;
   *sequence = Sequence();
   if (!IsOwn(slot)) return absl::OkStatus();
-  main_.cache->Release(static_cast<int>(slot) % slots_);
-  if (reference_.cache != nullptr) {
-    reference_.cache->Release(static_cast<int>(slot) % slots_);
+  for (KvCache* cache : {main_.cache, reference_.cache}) {
+    if (cache == nullptr) continue;
+    if (failed) cache->Clear(static_cast<int>(slot) % slots_);
+    cache->Release(static_cast<int>(slot) % slots_);
   }
   return absl::OkStatus();
 }
@@ -117,6 +119,19 @@ absl::Status Executor::Admit(const v1::Admission& admission) {
   for (uint32_t id : admission.forced_ids()) {
     if (id >= vocab) return error("forced id ", id, ", want below ", vocab);
   }
+  for (uint32_t id : admission.committed_ids()) {
+    if (id >= vocab) return error("committed id ", id, ", want below ", vocab);
+  }
+  const int committed = admission.committed_ids_size();
+  if (committed > 0 &&
+      (admission.forced_ids_size() > 0 || admission.has_score() ||
+       static_cast<uint32_t>(committed) >= admission.max_tokens() ||
+       committed > context - admission.prompt_ids_size())) {
+    return error(committed, " committed ids behind a prompt of ",
+                 admission.prompt_ids_size(), ", want less than max_tokens, ",
+                 admission.max_tokens(), ", within the context, ", context,
+                 ", without forced ids and score");
+  }
   const float temperature = admission.sampling().temperature();
   if (!(temperature >= 0) || std::isinf(temperature)) {
     return error("temperature ", temperature, ", want 0 or more");
@@ -124,6 +139,7 @@ absl::Status Executor::Admit(const v1::Admission& admission) {
   Sequence& sequence = sequences_[admission.slot()];
   sequence.active = true;
   sequence.admission = admission;
+  sequence.generated = static_cast<uint32_t>(committed);
   return absl::OkStatus();
 }
 
@@ -146,7 +162,8 @@ absl::Status Executor::RewindSequence(const v1::Rewind& rewind) {
   return absl::OkStatus();
 }
 
-void Executor::AppendSpan(uint32_t slot, Sequence& sequence, int rows) {
+void Executor::AppendSpan(uint32_t slot, Sequence& sequence, int rows,
+                          bool as_decodes) {
   passes_.any = true;
   if (!IsOwn(slot)) {
     sequence.length += rows;
@@ -156,12 +173,10 @@ void Executor::AppendSpan(uint32_t slot, Sequence& sequence, int rows) {
   batch_.spans.push_back({.slot = own_slot,
                           .first_row = batch_.ids.size(),
                           .rows = static_cast<size_t>(rows),
-                          .first_position = sequence.length});
+                          .first_position = sequence.length,
+                          .as_decodes = as_decodes});
   for (int row = 0; row < rows; ++row) {
-    const int position = sequence.length + row;
-    batch_.ids.push_back(position < sequence.prompt_size()
-                             ? sequence.admission.prompt_ids(position)
-                             : sequence.last_token);
+    batch_.ids.push_back(sequence.IdAt(sequence.length + row));
   }
   main_.cache->Extend(own_slot, sequence.length + rows);
   if (reference_.cache != nullptr) {
@@ -182,6 +197,20 @@ void Executor::NoteScoring(uint32_t slot, const Sequence& sequence,
   }
 }
 
+absl::Status Executor::CheckSpan(absl::string_view what, uint32_t slot,
+                                 uint32_t count, int left) const {
+  if (count < 1 || static_cast<int64_t>(count) > left) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("step ", step_, ": ", what, " of ", count,
+                     " tokens in slot ", slot, ", want 1 to ", left));
+  }
+  if (batch_.rows() + count > kMaxRows) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "step ", step_, ": more than ", kMaxRows, " tokens in one step"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Executor::AssembleBatch(const v1::StepPlan& plan) {
   batch_.ids.clear();
   batch_.spans.clear();
@@ -199,19 +228,22 @@ absl::Status Executor::AssembleBatch(const v1::StepPlan& plan) {
   for (const v1::PrefillSpan& span : plan.prefills()) {
     RF_ASSIGN_OR_RETURN(Sequence * sequence, ActiveSequence(span.slot()));
     RF_RETURN_IF_ERROR(claim(span.slot()));
-    const uint32_t left =
-        std::max(sequence->prompt_size() - sequence->length, 0);
-    if (span.count() < 1 || span.count() > left) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("step ", step_, ": prefill of ", span.count(),
-                       " tokens in slot ", span.slot(), ", want 1 to ", left));
-    }
-    if (batch_.rows() + span.count() > kMaxRows) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "step ", step_, ": more than ", kMaxRows, " tokens in one step"));
-    }
+    RF_RETURN_IF_ERROR(
+        CheckSpan("prefill", span.slot(), span.count(),
+                  std::max(sequence->prompt_size() - sequence->length, 0)));
     NoteScoring(span.slot(), *sequence, span.count());
-    AppendSpan(span.slot(), *sequence, static_cast<int>(span.count()));
+    AppendSpan(span.slot(), *sequence, static_cast<int>(span.count()),
+               /*as_decodes=*/false);
+  }
+  for (const v1::ReplaySpan& span : plan.replays()) {
+    RF_ASSIGN_OR_RETURN(Sequence * sequence, ActiveSequence(span.slot()));
+    RF_RETURN_IF_ERROR(claim(span.slot()));
+    const int left =
+        sequence->InPrompt() ? 0 : sequence->known_size() - sequence->length;
+    RF_RETURN_IF_ERROR(
+        CheckSpan("replay", span.slot(), span.count(), std::max(left, 0)));
+    AppendSpan(span.slot(), *sequence, static_cast<int>(span.count()),
+               /*as_decodes=*/true);
   }
   for (uint32_t slot : plan.decodes()) {
     RF_ASSIGN_OR_RETURN(Sequence * sequence, ActiveSequence(slot));
@@ -221,10 +253,10 @@ absl::Status Executor::AssembleBatch(const v1::StepPlan& plan) {
       passes_.any |= main_.model->plan().mesh.data > 1;
       continue;
     }
-    if (sequence->InPrompt() || (IsOwn(slot) && sequence->generated == 0)) {
+    if (sequence->InKnown() || (IsOwn(slot) && sequence->generated == 0)) {
       return absl::InvalidArgumentError(
           absl::StrCat("step ", step_, ": decode of slot ", slot,
-                       " before its prompt is evaluated"));
+                       " before its prompt and committed ids are evaluated"));
     }
     if (sequence->length >= main_.cache->context()) {
       return absl::InvalidArgumentError(
@@ -232,7 +264,7 @@ absl::Status Executor::AssembleBatch(const v1::StepPlan& plan) {
                        sequence->length, " positions, want less than ",
                        main_.cache->context()));
     }
-    AppendSpan(slot, *sequence, 1);
+    AppendSpan(slot, *sequence, 1, /*as_decodes=*/true);
   }
   return absl::OkStatus();
 }
@@ -335,7 +367,7 @@ absl::Status Executor::DrawAndAdvance(v1::StepResult* result) {
   for (const BatchSpan& span : batch_.spans) {
     Sequence& sequence = SequenceOf(span);
     sequence.length += static_cast<int>(span.rows);
-    if (sequence.InPrompt() || sequence.admission.max_tokens() == 0) continue;
+    if (sequence.InKnown() || sequence.admission.max_tokens() == 0) continue;
     const v1::SamplingParams& sampling = sequence.admission.sampling();
     draws_.push_back(
         {.filter = MakeFilter(sampling),
@@ -361,6 +393,15 @@ absl::Status Executor::DrawAndAdvance(v1::StepResult* result) {
       drawer_.Draw(draws_, logits, vocab, main_.model->spec().vocab_size));
   for (size_t i = 0; i < drawn.size(); ++i) {
     Sequence& sequence = SequenceOf(*drawn_spans_[i]);
+    if (drawn[i].nan) {
+      sequence.ended = sequence.failed = true;
+      v1::SlotError* error =
+          ResultOf(*drawn_spans_[i], result)->mutable_error();
+      error->set_code(static_cast<uint32_t>(absl::StatusCode::kDataLoss));
+      error->set_message(
+          absl::StrCat("logits at position ", sequence.length - 1, " are NaN"));
+      continue;
+    }
     const auto& forced = sequence.admission.forced_ids();
     sequence.last_token =
         sequence.generated < static_cast<uint32_t>(forced.size())

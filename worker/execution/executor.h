@@ -46,13 +46,26 @@ class Executor {
   struct Sequence {
     bool active = false;
     bool ended = false;
+    bool failed = false;  // By a fault of its own.
     v1::Admission admission;
     int length = 0;           // Positions in the cache.
     uint32_t last_token = 0;  // Drawn, not yet in the cache.
-    uint32_t generated = 0;
+    uint32_t generated = 0;   // Committed ids count.
 
     int prompt_size() const { return admission.prompt_ids_size(); }
+    // Ids of the prompt and committed ones.
+    int known_size() const {
+      return prompt_size() + admission.committed_ids_size();
+    }
     bool InPrompt() const { return length < prompt_size(); }
+    bool InKnown() const { return length < known_size(); }
+    uint32_t IdAt(int position) const {
+      if (position < prompt_size()) return admission.prompt_ids(position);
+      if (position < known_size()) {
+        return admission.committed_ids(position - prompt_size());
+      }
+      return last_token;
+    }
   };
 
   // Passes over the model that a step makes on every rank, because at least one
@@ -70,7 +83,11 @@ class Executor {
   absl::StatusOr<Sequence*> ActiveSequence(uint32_t slot);
   // Collects the step's tokens in batch_ and extends their slots' cache.
   absl::Status AssembleBatch(const v1::StepPlan& plan);
-  void AppendSpan(uint32_t slot, Sequence& sequence, int rows);
+  // Adds the next `rows` positions. See BatchSpan for `as_decodes`.
+  void AppendSpan(uint32_t slot, Sequence& sequence, int rows, bool as_decodes);
+  // Checks a prefill or a replay of `count` of `left` ids. `what` names it.
+  absl::Status CheckSpan(absl::string_view what, uint32_t slot, uint32_t count,
+                         int left) const;
   // Adds the passes that scoring `count` prompt tokens takes.
   void NoteScoring(uint32_t slot, const Sequence& sequence, uint32_t count);
   int GroupOf(uint32_t slot) const { return static_cast<int>(slot) / slots_; }

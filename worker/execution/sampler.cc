@@ -21,9 +21,9 @@ bool NeedsCandidates(const kernels::SamplingFilter& filter) {
   return !filter.greedy() && filter.filters();
 }
 
-absl::Status AllNan() {
-  return absl::DataLossError("all logits of a token are NaN");
-}
+// Wins a row without a usable number.
+constexpr Candidate kNoWinner = {
+    .id = 0, .logit = std::numeric_limits<float>::quiet_NaN()};
 
 // Returns the part of `logits`, those of `ids`, that may be drawn.
 absl::Span<const float> UsableLogits(const DrawRequest& request,
@@ -148,8 +148,7 @@ absl::StatusOr<absl::Span<const DrawnToken>> TokenDrawer::Draw(
   winners_.resize(requests.size());
   for (size_t row = 0; row < requests.size(); ++row) {
     if (NeedsCandidates(requests[row].filter)) continue;
-    if (all_[row].valid == 0) return AllNan();
-    winners_[row] = all_[row].best;
+    winners_[row] = all_[row].valid == 0 ? kNoWinner : all_[row].best;
   }
   RF_RETURN_IF_ERROR(DrawFiltered(requests, logits, vocab, vocab_size));
   drawn_.clear();
@@ -159,9 +158,13 @@ absl::StatusOr<absl::Span<const DrawnToken>> TokenDrawer::Draw(
       return absl::DataLossError(absl::StrCat(
           "token id ", winner.id, " was drawn, want below ", vocab_size));
     }
-    drawn_.push_back(
-        {.id = winner.id,
-         .logprob = static_cast<float>(winner.logit - all_[row].all.Value())});
+    const auto logprob =
+        static_cast<float>(winner.logit - all_[row].all.Value());
+    if (std::isnan(logprob)) {
+      drawn_.push_back({.nan = true});
+    } else {
+      drawn_.push_back({.id = winner.id, .logprob = logprob});
+    }
   }
   return absl::MakeConstSpan(drawn_);
 }
@@ -197,7 +200,10 @@ absl::Status TokenDrawer::DrawFiltered(absl::Span<const DrawRequest> requests,
       const size_t row = undecided[i];
       const DrawRequest& request = requests[row];
       // A NaN ranks last, so a NaN in front means that all are NaN.
-      if (tops[i].empty() || std::isnan(tops[i][0].logit)) return AllNan();
+      if (tops[i].empty() || std::isnan(tops[i][0].logit)) {
+        winners_[row] = kNoWinner;
+        continue;
+      }
       const size_t survivors = kernels::CountSurvivors(
           tops[i], request.filter, all_[row].tempered.Value(),
           /*complete=*/count >= UsableVocab(request, vocab_size));

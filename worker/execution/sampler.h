@@ -24,6 +24,9 @@ struct DrawRequest {
 };
 
 struct DrawnToken {
+  // True if nothing can be drawn because logits of the row are NaN. The other
+  // fields are 0 then.
+  bool nan = false;
   uint32_t id = 0;
   // Natural logarithm of the model's probability, without temperature or
   // filter.
@@ -44,7 +47,8 @@ class TokenDrawer {
   // Without filters one small gather decides. With top-k, top-p or min-p the
   // ranks exchange their likeliest candidates, and more of them until the
   // filters are decided.
-  // Errors: those of the collectives; DATA_LOSS: all logits of a row are NaN.
+  // All ranks return the same, NaN rows included. A NaN row changes no other.
+  // Errors: those of the collectives; DATA_LOSS: a rank sent an impossible id.
   absl::StatusOr<absl::Span<const DrawnToken>> Draw(
       absl::Span<const DrawRequest> requests, const float* logits,
       cluster::Range vocab, int vocab_size);
@@ -72,8 +76,8 @@ class TokenDrawer {
   kernels::ThreadPool& pool_;
   std::vector<RowSummary> parts_;  // [requests, parts]
   std::vector<RowSummary> own_;
-  std::vector<RowSummary> all_;  // [ranks, requests]
-  std::vector<kernels::Candidate> winners_;
+  std::vector<RowSummary> all_;              // [ranks, requests]
+  std::vector<kernels::Candidate> winners_;  // The logit is NaN if none is.
   std::vector<DrawnToken> drawn_;
 };
 

@@ -9,13 +9,16 @@
 
 namespace ringfleet::worker {
 
-// Consecutive positions of one sequence: a chunk of its prompt, or one decoded
-// token.
+// Consecutive positions of one sequence: a chunk of its prompt, one decoded
+// token, or tokens that are replayed.
 struct BatchSpan {
   int slot = 0;
   size_t first_row = 0;
   size_t rows = 0;
   int64_t first_position = 0;
+  // True if each row has the bits that a decode of it alone has: attention is
+  // absorbed, activations are replicated.
+  bool as_decodes = false;
 };
 
 // The tokens of one step, span after span. Each token is one row.

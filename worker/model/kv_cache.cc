@@ -88,6 +88,10 @@ void KvCache::Release(int slot) {
   blocks.clear();
 }
 
+void KvCache::Clear(int slot) {
+  for (char* block : slots_[slot]) std::memset(block, 0, block_bytes_);
+}
+
 void KvCache::Write(int slot, int layer, int64_t position, const float* row) {
   kernels::StoreLatentRow(format_, row, Row(slot, layer, position));
 }

@@ -33,8 +33,11 @@ class KvCache {
 
   // Gives `slot` blocks for positions [0, positions); positions <= context.
   void Extend(int slot, int positions);
-  // Returns the blocks of `slot`.
+  // Takes the blocks of `slot` back.
   void Release(int slot);
+  // Zeroes the blocks of `slot`. A kernel multiplies rows of a block that it
+  // masks by 0, so a NaN must not stay for the next owner of the block.
+  void Clear(int slot);
 
   // Stores `row` [kv_lora_rank + rope_dim] f32, rounded to the cache's dtype.
   void Write(int slot, int layer, int64_t position, const float* row);

@@ -18,7 +18,7 @@ const StepStrategy& StrategyOfBatch(v1::PrefillStrategy fleet,
   static const WeightGather weight_gather;
   size_t longest = 0;
   for (const BatchSpan& span : batch.spans) {
-    longest = std::max(longest, span.rows);
+    if (!span.as_decodes) longest = std::max(longest, span.rows);
   }
   switch (cluster::StrategyOfStep(fleet, batch.rows(), longest, ranks)) {
     case v1::PREFILL_STRATEGY_SEQUENCE_PARALLEL:

@@ -142,8 +142,9 @@ const Batch& OwnRows(LayerContext& context, const Batch& batch,
         {.slot = span.slot,
          .first_row = begin - split.begin(),
          .rows = end - begin,
-         .first_position = span.first_position +
-                           static_cast<int64_t>(begin - span.first_row)});
+         .first_position =
+             span.first_position + static_cast<int64_t>(begin - span.first_row),
+         .as_decodes = span.as_decodes});
   }
   return own;
 }

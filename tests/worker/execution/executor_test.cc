@@ -545,6 +545,18 @@ v1::Admission& AddAdmission(v1::StepPlan& plan, uint32_t slot, int prompt) {
   return admission;
 }
 
+v1::Admission& AddCommitted(v1::StepPlan& plan, int prompt, int committed) {
+  v1::Admission& admission = AddAdmission(plan, 3, prompt);
+  for (int i = 0; i < committed; ++i) admission.add_committed_ids(i);
+  return admission;
+}
+
+void AddReplay(v1::StepPlan& plan, uint32_t slot, uint32_t count) {
+  v1::ReplaySpan* replay = plan.add_replays();
+  replay->set_slot(slot);
+  replay->set_count(count);
+}
+
 void AddPrefill(v1::StepPlan& plan, uint32_t slot, uint32_t count) {
   v1::PrefillSpan* prefill = plan.add_prefills();
   prefill->set_slot(slot);
@@ -604,6 +616,28 @@ std::vector<InvalidPlan> InvalidPlans() {
        kInvalid, "temperature"},
       {"temperature_infinite", temperature(infinity), kInvalid, "temperature"},
       {"temperature_negative", temperature(-1), kInvalid, "temperature -1"},
+      {"committed_past_max_tokens", [](Plan& p) { AddCommitted(p, 2, 4); },
+       kInvalid, "4 committed ids behind a prompt of 2"},
+      {"committed_past_context", [](Plan& p) { AddCommitted(p, 30, 3); },
+       kInvalid, "3 committed ids behind a prompt of 30"},
+      {"committed_id_past_vocabulary",
+       [](Plan& p) { AddCommitted(p, 2, 1).set_committed_ids(0, 101); },
+       kInvalid, "committed id 101, want below 101"},
+      {"committed_beside_forced",
+       [](Plan& p) { AddCommitted(p, 2, 1).add_forced_ids(1); }, kInvalid,
+       "without forced ids"},
+      {"replay_of_free_slot", [](Plan& p) { AddReplay(p, 3, 1); }, kInvalid,
+       "slot 3"},
+      {"replay_in_prompt", [](Plan& p) { AddReplay(p, 0, 1); }, kInvalid,
+       "replay of 1 tokens in slot 0, want 1 to 0"},
+      {"replay_without_committed", [](Plan& p) { AddReplay(p, 1, 1); },
+       kInvalid, "replay of 1 tokens in slot 1, want 1 to 0"},
+      {"replay_beside_decode",
+       [](Plan& p) {
+         p.add_decodes(1);
+         AddReplay(p, 1, 1);
+       },
+       kInvalid, "slot 1"},
       {"prefill_of_free_slot", [](Plan& p) { AddPrefill(p, 3, 1); }, kInvalid,
        "slot 3"},
       {"prefill_out_of_range", [](Plan& p) { AddPrefill(p, 77, 1); }, kInvalid,
