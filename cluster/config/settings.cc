@@ -3,12 +3,14 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/time/time.h"
 #include "cluster/process/status_macros.h"
 #include "kernels/check.h"
 
@@ -76,6 +78,28 @@ Message* MutableHolder(const Setting& setting, v1::FleetSettings* settings) {
   return settings->GetReflection()->MutableMessage(settings, setting.section);
 }
 
+// Reads seconds from "90", "90s" or "1h30m". False: `text` is neither.
+bool ParseSeconds(absl::string_view text, uint32_t* seconds) {
+  if (absl::SimpleAtoi(text, seconds)) return true;
+  absl::Duration duration;
+  if (!absl::ParseDuration(text, &duration)) return false;
+  const int64_t whole = absl::ToInt64Seconds(duration);
+  if (absl::Seconds(whole) != duration || whole < 0 ||
+      whole > std::numeric_limits<uint32_t>::max()) {
+    return false;
+  }
+  *seconds = static_cast<uint32_t>(whole);
+  return true;
+}
+
+bool IsDuration(const v1::SettingOptions& options) {
+  return options.form() == v1::SETTING_FORM_DURATION;
+}
+
+std::string DurationText(double seconds) {
+  return absl::FormatDuration(absl::Seconds(seconds));
+}
+
 // False: `text` is no value of the setting.
 bool SetValue(const Setting& setting, absl::string_view text, Message* holder) {
   const google::protobuf::Reflection& reflection = *holder->GetReflection();
@@ -91,8 +115,9 @@ bool SetValue(const Setting& setting, absl::string_view text, Message* holder) {
       return false;
     case FieldDescriptor::CPPTYPE_UINT32: {
       uint32_t value = 0;
-      if (!absl::SimpleAtoi(text, &value) || value < options.min() ||
-          value > options.max()) {
+      const bool parsed = IsDuration(options) ? ParseSeconds(text, &value)
+                                              : absl::SimpleAtoi(text, &value);
+      if (!parsed || value < options.min() || value > options.max()) {
         return false;
       }
       reflection.SetUInt32(holder, setting.field, value);
@@ -151,6 +176,11 @@ std::string WantedValue(const Setting& setting) {
     case FieldDescriptor::CPPTYPE_ENUM:
       return Alternatives(options);
     case FieldDescriptor::CPPTYPE_UINT32:
+      if (IsDuration(options)) {
+        return absl::StrCat("whole seconds from ", DurationText(options.min()),
+                            " to ", DurationText(options.max()), ", ",
+                            options.unit());
+      }
       return absl::StrCat("a whole number from ", options.min(), " to ",
                           static_cast<uint32_t>(options.max()));
     case FieldDescriptor::CPPTYPE_DOUBLE:
@@ -205,7 +235,9 @@ std::string SettingText(const Setting& setting,
     }
     case FieldDescriptor::CPPTYPE_UINT32: {
       const uint32_t value = reflection.GetUInt32(holder, setting.field);
-      return value == 0 ? "" : absl::StrCat(value);
+      if (value == 0) return "";
+      return IsDuration(setting.options()) ? DurationText(value)
+                                           : absl::StrCat(value);
     }
     case FieldDescriptor::CPPTYPE_DOUBLE: {
       const double value = reflection.GetDouble(holder, setting.field);

@@ -44,6 +44,7 @@ absl::StatusOr<FleetOptions> MakeFleetOptions(v1::FleetSettings settings,
   FleetOptions options;
   options.mesh = cluster::MeshOf(settings);
   options.step_timeout = absl::Seconds(settings.step_timeout_s());
+  options.recovery_wait = absl::Seconds(settings.recovery().wait());
   RF_RETURN_IF_ERROR(LoadTable(absl::StrCat(prefix, "collectives"),
                                settings.collectives(), &options.collectives));
   RF_RETURN_IF_ERROR(LoadTable(absl::StrCat(prefix, "tiles"), settings.tiles(),

@@ -52,6 +52,8 @@ struct FleetOptions {
   // Limit for one step: the last resort against a worker that keeps its lease
   // but computes no more.
   absl::Duration step_timeout = absl::Seconds(settings.step_timeout_s());
+  // Limit for a job's wait for a lost host.
+  absl::Duration recovery_wait = absl::Seconds(settings.recovery().wait());
   // Wait after a first failure for a report that names the cause better: when a
   // process dies, its peers often report before its own connection breaks.
   absl::Duration cause_grace = absl::Milliseconds(200);

@@ -87,6 +87,27 @@ TEST(SettingsTest, DefaultsFillOnlyWhatIsUnset) {
   EXPECT_FALSE(settings.has_context());
 }
 
+TEST(SettingsTest, DurationsAreSecondsAsUsersWriteThem) {
+  const Setting& wait = SettingOf("recovery.wait");
+  v1::FleetSettings settings = DefaultSettings();
+  EXPECT_EQ(settings.recovery().wait(), 600u);
+  EXPECT_EQ(SettingText(wait, settings), "10m");
+  for (const auto& [text, seconds] :
+       {std::pair("90", 90u), std::pair("90s", 90u), std::pair("1h30m", 5400u),
+        std::pair("168h", 604800u)}) {
+    EXPECT_TRUE(SetSetting(wait, text, &settings).ok()) << text;
+    EXPECT_EQ(settings.recovery().wait(), seconds) << text;
+  }
+  for (const char* text : {"", "0", "-1", "1.5", "500ms", "169h", "10 m", "m",
+                           "inf", "9999999999999999h"}) {
+    EXPECT_EQ(SetSetting(wait, text, &settings),
+              absl::InvalidArgumentError(absl::StrCat(
+                  "'", text,
+                  "', want whole seconds from 1s to 168h, as in 90s "
+                  "or 10m")));
+  }
+}
+
 TEST(SettingsTest, LiveSettingsCanBeCleared) {
   v1::FleetSettings settings;
   settings.set_log_dir("/l");
