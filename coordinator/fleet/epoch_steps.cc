@@ -15,7 +15,7 @@ std::optional<v1::StepPlan> EpochSteps::NextPlan() {
   }
   if (plan.has_value()) moves_.AddTo(&*plan);
   RetireBench();
-  Deliver(requests_.TakeUpdates());
+  requests_.Deliver();
   return plan;
 }
 
@@ -25,7 +25,7 @@ absl::Status EpochSteps::OnResult(const v1::StepResult& merged) {
                                                   : requests_.OnResult(merged);
   moves_.OnResult(merged.step());
   RetireBench();
-  Deliver(requests_.TakeUpdates());
+  requests_.Deliver();
   return status;
 }
 

@@ -189,17 +189,16 @@ absl::Status Fleet::WaitReady(Deadline deadline,
 }
 
 absl::Status Fleet::Submit(std::shared_ptr<const Request> request) {
-  RF_RETURN_IF_ERROR(ReadyEpoch().status());
+  const View now = view();
+  if (FailedForGood(now)) return WhyNotReady(now);
   RF_RETURN_IF_ERROR(requests_.Submit(std::move(request)));
   Wake();
   return absl::OkStatus();
 }
 
 absl::Status Fleet::Cancel(absl::string_view id) {
-  std::vector<RequestUpdate> updates;
-  RF_RETURN_IF_ERROR(requests_.Cancel(id, &updates));
+  RF_RETURN_IF_ERROR(requests_.Cancel(id));
   Wake();
-  Deliver(updates);
   return absl::OkStatus();
 }
 
@@ -309,7 +308,7 @@ void Fleet::Main() {
     const absl::Status cause = RunEpoch(epoch, steps);
     EndEpoch(*epoch, cause, steps.stepped());
   }
-  Deliver(requests_.FailKept(StoppingError()));
+  requests_.Stop(StoppingError());
 }
 
 std::shared_ptr<FleetEpoch> Fleet::NextEpoch() {
@@ -317,9 +316,11 @@ std::shared_ptr<FleetEpoch> Fleet::NextEpoch() {
     const uint64_t seen = changes_.count();
     if (stopping()) return nullptr;
     const cluster::ExpertLayout layout = moves_.layout();
-    if (!formation_.CanForm(layout)) {
-      Deliver(requests_.FailKept(WhyNotReady(view())));
-    } else if (!growth_.loading()) {
+    const View now = view();
+    const absl::Status why = WhyNotReady(now);
+    if (FailedForGood(now)) requests_.FailAll(why);
+    requests_.TellWaiting(std::string(why.message()));
+    if (formation_.CanForm(layout) && !growth_.loading()) {
       std::optional<Formation::NextEpoch> next = formation_.TakeNext(layout);
       if (next.has_value()) return BeginEpoch(*std::move(next));
     }
@@ -340,6 +341,7 @@ std::shared_ptr<FleetEpoch> Fleet::BeginEpoch(Formation::NextEpoch next) {
     last = std::exchange(view_.epoch, epoch);
   }
   changes_.Note();
+  requests_.TellWaiting(std::string(WhyNotReady(view()).message()));
   RF_LOG(kInfo, "epoch ", epoch->id(), ": loading ", options_.settings.model(),
          " on ", ranks, " of ", options_.mesh.world_size(), " workers");
   return epoch;
@@ -350,10 +352,10 @@ absl::Status Fleet::RunEpoch(const std::shared_ptr<FleetEpoch>& epoch,
   const absl::Time start = absl::Now();
   RF_RETURN_IF_ERROR(epoch->Form());
   const auto groups = static_cast<uint32_t>(epoch->mesh().data);
-  Deliver(requests_.Open({.epoch = epoch->id(),
-                          .groups = groups,
-                          .slots = options_.GroupSlots(),
-                          .context = epoch->context()}));
+  requests_.Open({.id = epoch->id(),
+                  .groups = groups,
+                  .slots = options_.GroupSlots(),
+                  .context = epoch->context()});
   bench_.Open(
       {.id = epoch->id(),
        .groups = groups,
@@ -401,7 +403,7 @@ void Fleet::EndEpoch(const FleetEpoch& epoch, const absl::Status& cause,
   }
   moves_.Close(cause);
   bench_.Close(cause);
-  Deliver(requests_.Close(cause, /*keep_waiting=*/handed_over));
+  requests_.Close(cause, /*failed=*/!handed_over && !stopping);
   changes_.Note();
 }
 
@@ -436,8 +438,13 @@ void Fleet::Watchdog() {
     if (!lost.empty()) changes_.Note();
     // Looks at all members: one may have gone while its epoch began.
     ReportGone();
-    const std::shared_ptr<FleetEpoch> epoch = view().epoch;
-    if (epoch != nullptr) epoch->Tick();
+    const View now = view();
+    if (now.epoch != nullptr) now.epoch->Tick();
+    // A load is no wait for a lost host.
+    requests_.Expire(now.state == v1::FLEET_STATE_LOADING
+                         ? absl::InfiniteDuration()
+                         : options_.recovery_wait,
+                     WhyNotReady(now));
   }
 }
 

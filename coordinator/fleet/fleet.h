@@ -77,9 +77,12 @@ class Fleet {
   absl::Status WaitReady(cluster::Deadline deadline,
                          const std::function<bool()>& cancelled = nullptr);
 
-  // Queues a request. Its events always tell its end.
+  // Queues a request, also while the fleet is not ready. Its events tell its
+  // end, whatever happens. A request outlives the failure of an epoch, but for
+  // a fleet that gives up: see Scheduler.
   //
-  // Errors (no event follows): UNAVAILABLE: not ready. INVALID_ARGUMENT: see
+  // Errors (no event follows): the cause, when the fleet has failed and waiting
+  // cannot help. UNAVAILABLE: the coordinator stops. Those of
   // Scheduler::Submit.
   absl::Status Submit(std::shared_ptr<const Request> request);
 
@@ -138,6 +141,8 @@ class Fleet {
 
   // Positions per sequence; 0 unless ready.
   uint32_t context() const;
+  // Time that the last load took, until the fleet was ready.
+  double load_ms() const { return view().load_ms; }
   uint32_t slots() const { return options_.settings.parallel(); }
   // Returns the type of the latent cache: the setting, or the weights' default.
   v1::CacheDtype cache_dtype() const {

@@ -1,126 +1,130 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/fleet/fleet_requests.h"
 
-#include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "cluster/process/deadline.h"
 
 namespace ringfleet::coordinator {
 
-void Deliver(const std::vector<RequestUpdate>& updates) {
+FleetRequests::FleetRequests()
+    : scheduler_([] { return cluster::Deadline::Clock::now(); }) {}
+
+void FleetRequests::Deliver() {
+  MutexLock delivery(&delivery_mu_);
+  std::vector<RequestUpdate> updates;
+  {
+    MutexLock lock(&mu_);
+    updates = scheduler_.TakeUpdates();
+  }
   for (const RequestUpdate& update : updates) update.Deliver();
 }
 
-std::vector<RequestUpdate> FleetRequests::Open(
-    const Scheduler::Options& options) {
-  std::vector<RequestUpdate> refused;
+void FleetRequests::Open(const Scheduler::Epoch& epoch) {
   MutexLock lock(&mu_);
-  epoch_ = options.epoch;
-  scheduler_ = std::make_unique<Scheduler>(
-      options, [] { return cluster::Deadline::Clock::now(); });
-  for (auto& request : std::exchange(kept_, {})) {
-    const absl::Status status = scheduler_->Submit(request);
-    if (!status.ok()) refused.push_back({std::move(request), status});
-  }
-  return refused;
+  scheduler_.OpenEpoch(epoch);
 }
 
-std::vector<RequestUpdate> FleetRequests::Close(const absl::Status& cause,
-                                                bool keep_waiting) {
+void FleetRequests::Close(const absl::Status& cause, bool failed) {
   {
     MutexLock lock(&mu_);
-    if (scheduler_ != nullptr) {
-      if (keep_waiting) kept_ = scheduler_->TakeWaiting();
-      scheduler_->FailAll(cause);
-      std::vector<RequestUpdate> updates = scheduler_->TakeUpdates();
-      scheduler_.reset();
-      return updates;
-    }
+    scheduler_.CloseEpoch(cause, failed);
   }
-  return FailKept(cause);
+  Deliver();
 }
 
-std::vector<RequestUpdate> FleetRequests::FailKept(const absl::Status& cause) {
-  std::vector<RequestUpdate> updates;
-  MutexLock lock(&mu_);
-  for (auto& request : std::exchange(kept_, {})) {
-    updates.push_back({std::move(request), cause});
+void FleetRequests::TellWaiting(const std::string& why) {
+  {
+    MutexLock lock(&mu_);
+    scheduler_.TellWaiting(why);
   }
-  return updates;
+  Deliver();
+}
+
+void FleetRequests::FailAll(const absl::Status& cause) {
+  {
+    MutexLock lock(&mu_);
+    scheduler_.FailAll(cause);
+  }
+  Deliver();
+}
+
+void FleetRequests::Stop(const absl::Status& cause) {
+  {
+    MutexLock lock(&mu_);
+    stopped_ = cause;
+    scheduler_.FailAll(cause);
+  }
+  Deliver();
 }
 
 absl::Status FleetRequests::Submit(std::shared_ptr<const Request> request) {
-  MutexLock lock(&mu_);
-  if (scheduler_ == nullptr) {
-    return absl::UnavailableError("no epoch runs");
+  absl::Status status;
+  {
+    MutexLock lock(&mu_);
+    status = stopped_.ok() ? scheduler_.Submit(std::move(request)) : stopped_;
   }
-  return scheduler_->Submit(std::move(request));
+  Deliver();
+  return status;
 }
 
-absl::Status FleetRequests::Cancel(absl::string_view id,
-                                   std::vector<RequestUpdate>* updates) {
-  MutexLock lock(&mu_);
-  // The thread that runs the steps delivers these.
-  if (scheduler_ != nullptr) return scheduler_->Cancel(id);
-  const auto found =
-      std::find_if(kept_.begin(), kept_.end(),
-                   [&](const auto& request) { return request->id == id; });
-  if (found == kept_.end()) {
-    return absl::NotFoundError(
-        absl::StrCat("job ", id, " is neither running nor waiting"));
+absl::Status FleetRequests::Cancel(absl::string_view id) {
+  absl::Status status;
+  {
+    MutexLock lock(&mu_);
+    status = scheduler_.Cancel(id);
   }
-  updates->push_back({*found, absl::CancelledError(
-                                  absl::StrCat("job ", id, " was cancelled"))});
-  kept_.erase(found);
-  return absl::OkStatus();
+  Deliver();
+  return status;
+}
+
+void FleetRequests::Expire(absl::Duration longest_wait,
+                           const absl::Status& why) {
+  {
+    MutexLock lock(&mu_);
+    scheduler_.Expire(longest_wait, why);
+  }
+  Deliver();
 }
 
 FleetRequests::Counts FleetRequests::counts() const {
   MutexLock lock(&mu_);
-  if (scheduler_ == nullptr) return {};
-  return {.running = scheduler_->running(), .waiting = scheduler_->waiting()};
+  return {.running = scheduler_.running(), .waiting = scheduler_.waiting()};
 }
 
 void FleetRequests::Hold(uint64_t epoch, bool held) {
   MutexLock lock(&mu_);
-  if (scheduler_ != nullptr && epoch_ == epoch) scheduler_->Hold(held);
+  if (scheduler_.epoch() == epoch) scheduler_.Hold(held);
 }
 
 bool FleetRequests::quiet() const {
   MutexLock lock(&mu_);
-  return scheduler_ != nullptr && scheduler_->quiet();
+  return scheduler_.open() && scheduler_.quiet();
 }
 
 std::optional<v1::StepPlan> FleetRequests::NextPlan() {
   MutexLock lock(&mu_);
-  return scheduler_->NextPlan();
+  return scheduler_.NextPlan();
 }
 
 std::optional<v1::StepPlan> FleetRequests::EmptyPlan() {
   MutexLock lock(&mu_);
-  return scheduler_->EmptyPlan();
+  return scheduler_.EmptyPlan();
 }
 
 absl::Status FleetRequests::OnResult(const v1::StepResult& merged) {
   MutexLock lock(&mu_);
-  return scheduler_->OnResult(merged);
-}
-
-std::vector<RequestUpdate> FleetRequests::TakeUpdates() {
-  MutexLock lock(&mu_);
-  return scheduler_->TakeUpdates();
+  return scheduler_.OnResult(merged);
 }
 
 void FleetRequests::ContinueAfter(uint64_t last_step) {
   MutexLock lock(&mu_);
-  scheduler_->ContinueAfter(last_step);
+  scheduler_.ContinueAfter(last_step);
 }
 
 uint64_t FleetRequests::last_step() const {
   MutexLock lock(&mu_);
-  return scheduler_ == nullptr ? 0 : scheduler_->last_step();
+  return scheduler_.open() ? scheduler_.last_step() : 0;
 }
 
 }  // namespace ringfleet::coordinator

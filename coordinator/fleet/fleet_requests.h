@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The requests of a fleet. The scheduler has the requests of the running epoch.
-// Waiting requests are kept between two epochs when a narrowed epoch hands over
-// to a whole one.
+// The requests of a fleet, over all of its epochs, behind one lock.
 #ifndef RINGFLEET_COORDINATOR_FLEET_FLEET_REQUESTS_H_
 #define RINGFLEET_COORDINATOR_FLEET_FLEET_REQUESTS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "coordinator/scheduling/request.h"
 #include "coordinator/scheduling/scheduler.h"
 #include "kernels/mutex.h"
@@ -19,61 +20,61 @@
 
 namespace ringfleet::coordinator {
 
-// Thread-safe. Calls no event of a request: functions return the updates that
-// their caller delivers. The caller wakes the epoch after a change.
+// Open while an epoch runs its steps. Thread-safe. Functions that say so also
+// deliver the events that they cause, before they return: one thread at a time
+// delivers, in order, without the lock of the scheduler.
 class FleetRequests {
  public:
-  // Starts the scheduler of an epoch. Kept requests go first. Returns their
-  // refusals.
-  std::vector<RequestUpdate> Open(const Scheduler::Options& options);
+  FleetRequests();
 
-  // Ends all requests with `cause`. With `keep_waiting`, requests that wait for
-  // a slot are kept. Without an Open before, Close ends the kept requests.
-  std::vector<RequestUpdate> Close(const absl::Status& cause,
-                                   bool keep_waiting);
+  // Begins an epoch.
+  void Open(const Scheduler::Epoch& epoch);
+  // Ends the epoch. See Scheduler::CloseEpoch. Delivers.
+  void Close(const absl::Status& cause, bool failed);
+  // Tells waiting requests what the fleet waits for. Delivers.
+  void TellWaiting(const std::string& why);
+  // Fails all requests. Delivers.
+  void FailAll(const absl::Status& cause);
+  // Fails all requests, those of later Submits included. Delivers.
+  void Stop(const absl::Status& cause);
 
-  // Ends the kept requests if no epoch follows for them.
-  std::vector<RequestUpdate> FailKept(const absl::Status& cause);
-
-  // Errors: UNAVAILABLE: not open. Others: see Scheduler::Submit.
+  // Errors: those of Scheduler::Submit; the cause of Stop. Delivers.
   absl::Status Submit(std::shared_ptr<const Request> request);
-
-  // Cancels a request, kept ones included; `updates` gets what the caller
-  // delivers. NOT_FOUND: no such request waits or runs.
-  absl::Status Cancel(absl::string_view id,
-                      std::vector<RequestUpdate>* updates);
+  // NOT_FOUND: no such request waits or runs. Delivers.
+  absl::Status Cancel(absl::string_view id);
+  // See Scheduler::Expire. Delivers.
+  void Expire(absl::Duration longest_wait, const absl::Status& why);
 
   struct Counts {
     size_t running = 0;
     size_t waiting = 0;
   };
-  Counts counts() const;  // Zeros unless open.
+  Counts counts() const;
 
   // Holds an epoch, or lets it go on. No waiting request enters a slot while
   // the epoch is held. Does nothing unless open for this epoch.
   void Hold(uint64_t epoch, bool held);
 
-  // Returns true if the scheduler is open, no plan is in flight and no slot is
-  // taken.
+  // Returns whether an epoch is open, no plan is in flight and no slot taken.
   bool quiet() const;
 
   // For the thread that runs the epoch's steps; see Scheduler. Require Open.
   std::optional<v1::StepPlan> NextPlan();
   std::optional<v1::StepPlan> EmptyPlan();
   absl::Status OnResult(const v1::StepResult& merged);
-  std::vector<RequestUpdate> TakeUpdates();
   void ContinueAfter(uint64_t last_step);
-  uint64_t last_step() const;  // 0 unless open.
+  uint64_t last_step() const;  // Of the epoch; 0 unless open.
+
+  // Delivers the events that wait for it.
+  void Deliver();
 
  private:
   mutable Mutex mu_;
-  std::unique_ptr<Scheduler> scheduler_ ABSL_GUARDED_BY(mu_);  // While open.
-  uint64_t epoch_ ABSL_GUARDED_BY(mu_) = 0;                    // While open.
-  std::vector<std::shared_ptr<const Request>> kept_ ABSL_GUARDED_BY(mu_);
+  Scheduler scheduler_ ABSL_GUARDED_BY(mu_);
+  absl::Status stopped_ ABSL_GUARDED_BY(mu_);
+  // Held over the taking of events and their calls. Never taken under mu_.
+  Mutex delivery_mu_;
 };
-
-// Calls the event of each update, in order.
-void Deliver(const std::vector<RequestUpdate>& updates);
 
 }  // namespace ringfleet::coordinator
 

@@ -9,6 +9,7 @@
 #include "cluster/checkpoint/open_model.h"
 #include "cluster/process/log.h"
 #include "cluster/process/status_macros.h"
+#include "coordinator/scheduling/request.h"
 
 namespace ringfleet::coordinator {
 
@@ -133,11 +134,12 @@ absl::Status ServedModel::CheckScore(const v1::ScoreOptions& options) const {
   return absl::OkStatus();
 }
 
-uint32_t TokenLimit(int64_t requested, size_t prompt_n, uint32_t context) {
-  if (prompt_n > context) return 0;
-  const int64_t fits = static_cast<int64_t>(context - prompt_n) + 1;
-  return static_cast<uint32_t>(requested < 0 ? fits
-                                             : std::min(requested, fits));
+uint32_t TokenLimit(const v1::GenerateRequest& request) {
+  if (!request.has_max_tokens() || request.max_tokens() < 0) {
+    return kUnlimitedTokens;
+  }
+  return static_cast<uint32_t>(
+      std::min(request.max_tokens(), int64_t{kUnlimitedTokens}));
 }
 
 }  // namespace ringfleet::coordinator

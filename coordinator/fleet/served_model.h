@@ -66,10 +66,8 @@ class ServedModel {
   absl::Status tokenizer_error_;
 };
 
-// Returns the number of tokens that a prompt of `prompt_n` may get in `context`
-// positions; 0: the prompt does not fit. The last token is drawn when all
-// positions are taken. `requested` is another limit, or -1.
-uint32_t TokenLimit(int64_t requested, size_t prompt_n, uint32_t context);
+// Returns the most tokens that a request may get, or kUnlimitedTokens.
+uint32_t TokenLimit(const v1::GenerateRequest& request);
 
 }  // namespace ringfleet::coordinator
 

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// A job of the scheduler, and the receiver of its results.
+// A request to evaluate a prompt and to draw tokens behind it, and the receiver
+// of its results.
 #ifndef RINGFLEET_COORDINATOR_SCHEDULING_REQUEST_H_
 #define RINGFLEET_COORDINATOR_SCHEDULING_REQUEST_H_
 
 #include <cstdint>
-#include <memory>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "cluster/process/deadline.h"
 #include "protos/types.pb.h"
 #include "protos/worker.pb.h"
 
@@ -17,35 +19,51 @@ namespace ringfleet::coordinator {
 
 struct RequestTimings {
   uint32_t prompt_n = 0;
-  double prompt_ms = 0;  // From admission to the first token or the last span.
+  // From the first admission to the first token, or to the last span.
+  double prompt_ms = 0;
   uint32_t predicted_n = 0;
   double predicted_ms = 0;  // From the first to the last token.
 };
 
-// Receives the events of one request, in order: any number of OnToken and
-// OnScore, then exactly one of OnFinished and OnFailed. The fleet's thread
-// makes all calls. They must not block it.
+// Receives the events of one request, in order. The last one is OnFinished or
+// OnFailed. One thread at a time makes the calls. They must not block it, and
+// must not call the scheduler's owner.
 class RequestEvents {
  public:
   virtual ~RequestEvents() = default;
+  // The request entered a slot.
+  virtual void OnRunning() = 0;
+  // The request waits although the fleet has a slot for it: no epoch runs.
+  // `why` says what the fleet waits for. Tokens that were told stay valid.
+  virtual void OnWaiting(const std::string& why) = 0;
   virtual void OnToken(uint32_t id, float logprob) = 0;
-  // Receives the part of one span. Parts come in ascending order of position.
-  virtual void OnScore(const v1::ScoreResult& part) = 0;
+  // `scored` ids of a text have their probabilities. A failed epoch takes some
+  // back.
+  virtual void OnProgress(uint32_t scored) = 0;
+  // Receives the score of the whole text, once, before OnFinished.
+  virtual void OnScore(v1::ScoreResult score) = 0;
   virtual void OnFinished(v1::FinishReason reason,
                           const RequestTimings& timings) = 0;
   virtual void OnFailed(const absl::Status& status) = 0;
 };
 
+// No limit but the context.
+inline constexpr uint32_t kUnlimitedTokens =
+    std::numeric_limits<uint32_t>::max();
+
 // Immutable once submitted.
 struct Request {
   std::string id;  // Unique among requests that wait or run.
+  // With `score` the ids may exceed the context: they are scored in windows.
   std::vector<uint32_t> prompt_ids;
   v1::SamplingParams sampling;
   uint32_t max_tokens = 0;  // 0: only evaluate the prompt.
   std::vector<uint32_t> stop_ids;
   uint32_t usable_vocab = 0;  // 0: all.
   std::optional<v1::ScoreOptions> score;
-  std::shared_ptr<RequestEvents> events;
+  // The request fails with DEADLINE_EXCEEDED when this has passed.
+  cluster::Deadline deadline = cluster::Deadline::Infinite();
+  RequestEvents* events = nullptr;  // Lives as long as the request.
 };
 
 }  // namespace ringfleet::coordinator

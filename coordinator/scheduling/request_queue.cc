@@ -6,25 +6,27 @@
 
 namespace ringfleet::coordinator {
 
-void RequestQueue::Push(std::shared_ptr<const Request> request) {
-  waiting_.push_back(std::move(request));
+void RequestQueue::Push(std::shared_ptr<Run> run) {
+  auto at = waiting_.end();
+  while (at != waiting_.begin() && (*(at - 1))->arrival > run->arrival) --at;
+  waiting_.insert(at, std::move(run));
 }
 
-std::shared_ptr<const Request> RequestQueue::Pop() {
+std::shared_ptr<Run> RequestQueue::Pop() {
   if (waiting_.empty()) return nullptr;
-  std::shared_ptr<const Request> request = std::move(waiting_.front());
+  std::shared_ptr<Run> run = std::move(waiting_.front());
   waiting_.pop_front();
-  return request;
+  return run;
 }
 
-std::shared_ptr<const Request> RequestQueue::Remove(absl::string_view id) {
-  const auto it =
-      std::find_if(waiting_.begin(), waiting_.end(),
-                   [id](const auto& request) { return request->id == id; });
+std::shared_ptr<Run> RequestQueue::Take(
+    absl::FunctionRef<bool(const Run&)> matches) {
+  const auto it = std::find_if(waiting_.begin(), waiting_.end(),
+                               [&](const auto& run) { return matches(*run); });
   if (it == waiting_.end()) return nullptr;
-  std::shared_ptr<const Request> request = std::move(*it);
+  std::shared_ptr<Run> run = std::move(*it);
   waiting_.erase(it);
-  return request;
+  return run;
 }
 
 }  // namespace ringfleet::coordinator

@@ -1,33 +1,63 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests that wait for a slot, first come first served.
+// Requests that wait for a slot, in the order of their first arrival.
 #ifndef RINGFLEET_COORDINATOR_SCHEDULING_REQUEST_QUEUE_H_
 #define RINGFLEET_COORDINATOR_SCHEDULING_REQUEST_QUEUE_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <memory>
+#include <vector>
 
-#include "absl/strings/string_view.h"
+#include "absl/functional/function_ref.h"
+#include "cluster/process/deadline.h"
 #include "coordinator/scheduling/request.h"
 
 namespace ringfleet::coordinator {
 
+// A request with what it keeps when it leaves a slot before its end.
+struct Run {
+  using Time = cluster::Deadline::Clock::time_point;
+
+  std::shared_ptr<const Request> request;
+  uint64_t arrival = 0;  // Number in the order of submission.
+  // Tokens drawn so far. They are replayed when the request enters a slot
+  // again.
+  std::vector<uint32_t> committed;
+  // Score of the windows that are done, and where the next one begins.
+  v1::ScoreResult score;
+  size_t window_begin = 0;
+  // Failed epochs in a row in which the request had a slot without progress: no
+  // token, no scored span.
+  uint32_t failures = 0;
+  Time submitted;
+  Time admitted;  // First of all times; the epoch of the clock before it.
+  Time first_token;
+  Time last_token;
+
+  // True if the request may be what makes epochs fail.
+  bool suspect() const { return failures >= kSuspectFailures; }
+  static constexpr uint32_t kSuspectFailures = 2;
+};
+
 // Not thread-safe.
 class RequestQueue {
  public:
-  void Push(std::shared_ptr<const Request> request);
+  // Puts `run` behind all that arrived before it.
+  void Push(std::shared_ptr<Run> run);
 
-  // Takes the request that has waited longest. Returns null if none waits.
-  std::shared_ptr<const Request> Pop();
+  // Takes the first run. Null: none waits.
+  std::shared_ptr<Run> Pop();
 
-  // Takes out the request `id`. Returns null if the request does not wait here.
-  std::shared_ptr<const Request> Remove(absl::string_view id);
+  // Takes the first run for which `matches` returns true. Null: there is none.
+  std::shared_ptr<Run> Take(absl::FunctionRef<bool(const Run&)> matches);
 
+  const std::deque<std::shared_ptr<Run>>& runs() const { return waiting_; }
   bool empty() const { return waiting_.empty(); }
   size_t size() const { return waiting_.size(); }
 
  private:
-  std::deque<std::shared_ptr<const Request>> waiting_;
+  std::deque<std::shared_ptr<Run>> waiting_;
 };
 
 }  // namespace ringfleet::coordinator

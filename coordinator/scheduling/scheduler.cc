@@ -2,9 +2,11 @@
 #include "coordinator/scheduling/scheduler.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/scheduling/score_windows.h"
 
 namespace ringfleet::coordinator {
 namespace {
@@ -13,12 +15,29 @@ double Milliseconds(cluster::Deadline::Clock::duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
 }
 
+absl::Status TooLong(size_t prompt_n, uint32_t context) {
+  return absl::InvalidArgumentError(absl::StrCat("prompt: ", prompt_n,
+                                                 " tokens, want at most ",
+                                                 context, " (the context)"));
+}
+
+bool HasNan(const v1::ScoreResult& score) {
+  return std::any_of(score.logprobs().begin(), score.logprobs().end(),
+                     [](float logprob) { return std::isnan(logprob); });
+}
+
 }  // namespace
 
 void RequestUpdate::Deliver() const {
   RequestEvents& events = *request->events;
   if (const auto* token = std::get_if<Token>(&what)) {
     events.OnToken(token->id, token->logprob);
+  } else if (const auto* progress = std::get_if<Progress>(&what)) {
+    events.OnProgress(progress->scored);
+  } else if (std::holds_alternative<Running>(what)) {
+    events.OnRunning();
+  } else if (const auto* waiting = std::get_if<Waiting>(&what)) {
+    events.OnWaiting(waiting->why);
   } else if (const auto* score = std::get_if<v1::ScoreResult>(&what)) {
     events.OnScore(*score);
   } else if (const auto* finished = std::get_if<Finished>(&what)) {
@@ -28,82 +47,154 @@ void RequestUpdate::Deliver() const {
   }
 }
 
-Scheduler::Scheduler(Options options, Now now)
-    : options_(options),
-      now_(std::move(now)),
-      slots_(size_t{options.groups} * options.slots) {}
+void Scheduler::OpenEpoch(const Epoch& epoch) {
+  epoch_ = epoch;
+  context_ = epoch.context;
+  last_step_ = 0;
+  held_ = false;
+  waiting_for_.clear();
+  slots_.assign(size_t{epoch.groups} * epoch.slots, nullptr);
+}
+
+void Scheduler::CloseEpoch(const absl::Status& cause, bool failed) {
+  if (!epoch_.has_value()) return;
+  const bool alone = running() == 1;
+  for (const uint32_t slot : order_) {
+    Sequence& sequence = *slots_[slot];
+    if (sequence.left) continue;
+    Run& run = *sequence.run;
+    if (sequence.progressed) {
+      run.failures = 0;
+    } else if (failed) {
+      if (alone && run.suspect()) {
+        sequence.left = true;
+        Fail(cause, run);
+        continue;
+      }
+      ++run.failures;
+    }
+    WaitAgain(sequence);
+  }
+  order_.clear();
+  slots_.clear();
+  in_flight_.clear();
+  epoch_.reset();
+  closed_ = now_();
+  TellWaiting(std::string(cause.message()));
+}
+
+void Scheduler::TellWaiting(const std::string& why) {
+  if (epoch_.has_value() || why == waiting_for_) return;
+  waiting_for_ = why;
+  for (const auto& run : queue_.runs()) {
+    updates_.push_back({run->request, RequestUpdate::Waiting{why}});
+  }
+}
 
 absl::Status Scheduler::Submit(std::shared_ptr<const Request> request) {
   const size_t prompt_n = request->prompt_ids.size();
   if (prompt_n == 0)
     return absl::InvalidArgumentError("prompt: empty, want at least one token");
-  if (prompt_n > options_.context) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("prompt: ", prompt_n, " tokens, want at most ",
-                     options_.context, " (the context)"));
+  if (context_ > 0 && prompt_n > context_ && !request->score.has_value()) {
+    return TooLong(prompt_n, context_);
   }
   if (queue_.size() >= kMaxWaiting) {
     return absl::ResourceExhaustedError(
         absl::StrCat(queue_.size(), " jobs are waiting, want fewer than ",
                      kMaxWaiting, "; try again later"));
   }
-  queue_.Push(std::move(request));
+  auto run = std::make_shared<Run>();
+  run->request = std::move(request);
+  run->arrival = ++arrivals_;
+  run->submitted = now_();
+  if (!epoch_.has_value() && !waiting_for_.empty()) {
+    updates_.push_back({run->request, RequestUpdate::Waiting{waiting_for_}});
+  }
+  queue_.Push(std::move(run));
   return absl::OkStatus();
 }
 
 absl::Status Scheduler::Cancel(absl::string_view id) {
   const absl::Status status =
       absl::CancelledError(absl::StrCat("job ", id, " was cancelled"));
-  if (auto request = queue_.Remove(id); request != nullptr) {
-    updates_.push_back({std::move(request), status});
+  const auto matches = [id](const Run& run) { return run.request->id == id; };
+  if (const auto run = queue_.Take(matches); run != nullptr) {
+    Fail(status, *run);
     return absl::OkStatus();
   }
   for (const uint32_t slot : order_) {
     Sequence& sequence = *slots_[slot];
-    if (sequence.ended || sequence.request->id != id) continue;
-    sequence.ended = true;
-    updates_.push_back({sequence.request, status});
+    if (sequence.left || !matches(*sequence.run)) continue;
+    sequence.left = true;
+    Fail(status, *sequence.run);
     return absl::OkStatus();
   }
   return absl::NotFoundError(
       absl::StrCat("job ", id, " is neither running nor waiting"));
 }
 
+void Scheduler::Expire(absl::Duration longest_wait, const absl::Status& why) {
+  const auto now = now_();
+  const absl::Status late =
+      absl::DeadlineExceededError("the job's deadline has passed");
+  for (const uint32_t slot : order_) {
+    Sequence& sequence = *slots_[slot];
+    if (sequence.left || !sequence.request().deadline.Expired(now)) continue;
+    sequence.left = true;
+    Fail(late, *sequence.run);
+  }
+  while (const auto run = queue_.Take([now](const Run& run) {
+    return run.request->deadline.Expired(now);
+  })) {
+    Fail(late, *run);
+  }
+  if (epoch_.has_value()) return;
+  while (const auto run = queue_.Take([&](const Run& run) {
+    return absl::FromChrono(now - std::max(closed_, run.submitted)) >=
+           longest_wait;
+  })) {
+    Fail(why, *run);
+  }
+}
+
 void Scheduler::FailAll(const absl::Status& status) {
   for (const uint32_t slot : order_) {
     Sequence& sequence = *slots_[slot];
-    if (sequence.ended) continue;
-    sequence.ended = true;
-    updates_.push_back({sequence.request, status});
+    if (sequence.left) continue;
+    sequence.left = true;
+    Fail(status, *sequence.run);
   }
-  while (auto request = queue_.Pop()) {
-    updates_.push_back({std::move(request), status});
-  }
-  order_.clear();
-  std::fill(slots_.begin(), slots_.end(), nullptr);
-  in_flight_.clear();
+  while (const auto run = queue_.Pop()) Fail(status, *run);
+  CloseEpoch(status, /*failed=*/false);
 }
 
 std::optional<v1::StepPlan> Scheduler::NextPlan() {
   if (in_flight_.size() >= kMaxPlansInFlight) return std::nullopt;
   v1::StepPlan plan;
   PlanInFlight flight;
+  YieldToSuspects();
   Release(&plan);
   Admit(&plan);
-  // Chosen before this plan's prefills, which draw their first tokens
-  // themselves.
+  // Chosen before this plan's spans, which draw their next tokens themselves.
   std::vector<uint32_t> decodes;
+  bool replays = false;
   for (const uint32_t slot : order_) {
     const Sequence& sequence = *slots_[slot];
-    if (!sequence.ended && sequence.prompt_planned == sequence.prompt_n() &&
+    replays |= !sequence.left && sequence.replays();
+    if (!sequence.left && !sequence.evaluates() && !sequence.replays() &&
         MayGoOn(sequence, sequence.tokens_planned)) {
       decodes.push_back(slot);
     }
   }
-  PlanPrefills(&plan, &flight);
+  // Prompts wait for replays, whose exchanges stay those of decodes.
+  if (replays) {
+    PlanReplays(&plan, &flight);
+  } else {
+    PlanPrefills(&plan, &flight);
+  }
   PlanDecodes(decodes, &plan, &flight);
-  if (plan.releases().empty() && plan.prefills().empty() &&
-      plan.decodes().empty()) {
+  if (plan.releases().empty() && plan.admissions().empty() &&
+      flight.sequences.empty()) {
     return std::nullopt;
   }
   return Send(std::move(plan), std::move(flight));
@@ -115,17 +206,36 @@ std::optional<v1::StepPlan> Scheduler::EmptyPlan() {
 }
 
 v1::StepPlan Scheduler::Send(v1::StepPlan plan, PlanInFlight flight) {
-  plan.set_epoch(options_.epoch);
+  plan.set_epoch(epoch_->id);
   plan.set_step(++last_step_);
   flight.step = last_step_;
   in_flight_.push_back(std::move(flight));
   return plan;
 }
 
+void Scheduler::YieldToSuspects() {
+  const auto& runs = queue_.runs();
+  if (std::none_of(runs.begin(), runs.end(),
+                   [](const auto& run) { return run->suspect(); })) {
+    return;
+  }
+  for (const uint32_t slot : order_) {
+    Sequence& sequence = *slots_[slot];
+    // A suspect has its slot until it makes progress.
+    if (!sequence.left && (sequence.progressed || !sequence.run->suspect())) {
+      updates_.push_back(
+          {sequence.run->request,
+           RequestUpdate::Waiting{
+               "another job runs alone, because the fleet failed with it"}});
+      WaitAgain(sequence);
+    }
+  }
+}
+
 void Scheduler::Release(v1::StepPlan* plan) {
   std::vector<uint32_t> going_on;
   for (const uint32_t slot : order_) {
-    if (slots_[slot]->ended) {
+    if (slots_[slot]->left) {
       plan->add_releases(slot);
       slots_[slot] = nullptr;
     } else {
@@ -137,12 +247,12 @@ void Scheduler::Release(v1::StepPlan* plan) {
 
 std::optional<uint32_t> Scheduler::FreeSlot() const {
   std::optional<uint32_t> best;
-  uint32_t least = options_.slots;
-  for (uint32_t group = 0; group < options_.groups; ++group) {
+  uint32_t least = epoch_->slots;
+  for (uint32_t group = 0; group < epoch_->groups; ++group) {
     std::optional<uint32_t> free;
     uint32_t taken = 0;
-    for (uint32_t i = 0; i < options_.slots; ++i) {
-      const uint32_t slot = group * options_.slots + i;
+    for (uint32_t i = 0; i < epoch_->slots; ++i) {
+      const uint32_t slot = group * epoch_->slots + i;
       if (slots_[slot] != nullptr) {
         ++taken;
       } else if (!free.has_value()) {
@@ -156,56 +266,116 @@ std::optional<uint32_t> Scheduler::FreeSlot() const {
   return best;
 }
 
-std::vector<std::shared_ptr<const Request>> Scheduler::TakeWaiting() {
-  std::vector<std::shared_ptr<const Request>> waiting;
-  while (auto request = queue_.Pop()) waiting.push_back(std::move(request));
-  return waiting;
+std::shared_ptr<Run> Scheduler::TakeNext() {
+  if (held_) return nullptr;
+  // A suspect that runs, or waits, is alone. Plans in flight may still have
+  // rows of others.
+  for (const uint32_t slot : order_) {
+    const Sequence& sequence = *slots_[slot];
+    if (sequence.run->suspect() && !sequence.progressed) return nullptr;
+  }
+  const auto suspect = [](const Run& run) { return run.suspect(); };
+  const auto& runs = queue_.runs();
+  if (std::any_of(runs.begin(), runs.end(),
+                  [&](const auto& run) { return suspect(*run); })) {
+    return quiet() ? queue_.Take(suspect) : nullptr;
+  }
+  return queue_.Pop();
 }
 
 void Scheduler::Admit(v1::StepPlan* plan) {
-  while (!held_ && !queue_.empty()) {
+  while (true) {
     const std::optional<uint32_t> free = FreeSlot();
-    if (!free.has_value()) break;
+    if (!free.has_value()) return;
     // A plan must stay below what a worker receives in one message.
-    if (plan->ByteSizeLong() > kMaxPlanBytes) break;
-    const uint32_t slot = *free;
-    auto sequence = std::make_shared<Sequence>();
-    sequence->request = queue_.Pop();
-    sequence->slot = slot;
-    sequence->admitted = now_();
-    const Request& request = *sequence->request;
-    v1::Admission* admission = plan->add_admissions();
-    admission->set_slot(slot);
-    admission->mutable_prompt_ids()->Add(request.prompt_ids.begin(),
-                                         request.prompt_ids.end());
-    *admission->mutable_sampling() = request.sampling;
-    admission->set_max_tokens(request.max_tokens);
-    admission->mutable_stop_ids()->Add(request.stop_ids.begin(),
-                                       request.stop_ids.end());
-    admission->set_usable_vocab(request.usable_vocab);
-    if (request.score.has_value()) *admission->mutable_score() = *request.score;
-    slots_[slot] = std::move(sequence);
-    order_.push_back(slot);
+    if (plan->ByteSizeLong() > kMaxPlanBytes) return;
+    std::shared_ptr<Run> run = TakeNext();
+    if (run == nullptr) return;
+    Enter(std::move(run), *free, plan);
   }
 }
 
+void Scheduler::Enter(std::shared_ptr<Run> run, uint32_t slot,
+                      v1::StepPlan* plan) {
+  const Request& request = *run->request;
+  const std::vector<uint32_t>& ids = request.prompt_ids;
+  ScoreWindow window = {.begin = 0, .end = ids.size()};
+  if (request.score.has_value()) {
+    const auto next = NextScoreWindow(ids.size(), run->window_begin,
+                                      epoch_->context, *request.score);
+    if (!next.ok()) return Fail(next.status(), *run);
+    window = *next;
+  } else if (ids.size() > epoch_->context) {
+    return Fail(TooLong(ids.size(), epoch_->context), *run);
+  } else if (ids.size() + run->committed.size() > epoch_->context) {
+    return Finish(v1::FINISH_REASON_LENGTH, *run);
+  }
+  auto sequence = std::make_shared<Sequence>();
+  sequence->slot = slot;
+  sequence->begin = window.begin;
+  sequence->end = window.end;
+  sequence->replay_n = static_cast<uint32_t>(run->committed.size());
+  v1::Admission* admission = plan->add_admissions();
+  admission->set_slot(slot);
+  admission->mutable_prompt_ids()->Add(ids.begin() + window.begin,
+                                       ids.begin() + window.end);
+  *admission->mutable_sampling() = request.sampling;
+  admission->set_max_tokens(request.max_tokens);
+  admission->mutable_stop_ids()->Add(request.stop_ids.begin(),
+                                     request.stop_ids.end());
+  admission->set_usable_vocab(request.usable_vocab);
+  admission->mutable_committed_ids()->Add(run->committed.begin(),
+                                          run->committed.end());
+  if (request.score.has_value()) {
+    *admission->mutable_score() = *request.score;
+    if (window.end < ids.size()) admission->mutable_score()->set_top(0);
+  }
+  if (run->admitted == Run::Time()) run->admitted = now_();
+  updates_.push_back({run->request, RequestUpdate::Running{}});
+  sequence->run = std::move(run);
+  slots_[slot] = std::move(sequence);
+  order_.push_back(slot);
+}
+
 void Scheduler::PlanPrefills(v1::StepPlan* plan, PlanInFlight* flight) {
-  std::vector<uint32_t> budgets(options_.groups, kPrefillChunk);
+  std::vector<uint32_t> rows(epoch_->groups, 0);
   for (const uint32_t slot : order_) {
-    uint32_t& budget = budgets[slot / options_.slots];
+    uint32_t& taken = rows[slot / epoch_->slots];
     Sequence& sequence = *slots_[slot];
     const uint32_t count =
-        std::min(budget, sequence.prompt_n() - sequence.prompt_planned);
-    if (count == 0) continue;
+        std::min(kPrefillChunk, sequence.prompt_n() - sequence.prompt_planned);
+    if (count == 0 || taken + count > kMaxPrefillRows) continue;
     v1::PrefillSpan* span = plan->add_prefills();
     span->set_slot(slot);
     span->set_count(count);
-    budget -= count;
+    taken += count;
     sequence.prompt_planned += count;
     flight->sequences.push_back(slots_[slot]);
-    if (sequence.prompt_planned < sequence.prompt_n()) continue;
+    if (sequence.evaluates()) continue;
     flight->evaluated.push_back(slots_[slot]);
-    if (sequence.request->max_tokens > 0) sequence.tokens_planned = 1;
+    if (sequence.request().max_tokens > 0 && sequence.replay_n == 0) {
+      sequence.tokens_planned = 1;
+    }
+  }
+}
+
+void Scheduler::PlanReplays(v1::StepPlan* plan, PlanInFlight* flight) {
+  std::vector<uint32_t> rows(epoch_->groups, 0);
+  for (const uint32_t slot : order_) {
+    uint32_t& taken = rows[slot / epoch_->slots];
+    Sequence& sequence = *slots_[slot];
+    if (sequence.left || !sequence.replays()) continue;
+    const uint32_t count = std::min(
+        kMaxReplayRows - taken, sequence.replay_n - sequence.replay_planned);
+    if (count == 0) continue;
+    v1::ReplaySpan* span = plan->add_replays();
+    span->set_slot(slot);
+    span->set_count(count);
+    taken += count;
+    sequence.replay_planned += count;
+    flight->sequences.push_back(slots_[slot]);
+    // The last row draws the token behind the committed ones.
+    if (!sequence.replays()) sequence.tokens_planned = sequence.replay_n + 1;
   }
 }
 
@@ -221,8 +391,8 @@ void Scheduler::PlanDecodes(const std::vector<uint32_t>& slots,
 bool Scheduler::MayGoOn(const Sequence& sequence, uint64_t tokens) const {
   // The next decode feeds token number `tokens` into position
   // prompt + tokens - 1.
-  return tokens < sequence.request->max_tokens &&
-         sequence.prompt_n() + tokens <= options_.context;
+  return tokens < sequence.request().max_tokens &&
+         sequence.prompt_n() + tokens <= epoch_->context;
 }
 
 absl::Status Scheduler::OnResult(const v1::StepResult& result) {
@@ -248,46 +418,103 @@ absl::Status Scheduler::OnResult(const v1::StepResult& result) {
     Take(slot, **it);
   }
   for (const auto& sequence : flight.evaluated) {
-    if (!sequence->ended && sequence->request->max_tokens == 0) {
-      sequence->first_token = sequence->last_token = now_();
-      Finish(v1::FINISH_REASON_LENGTH, *sequence);
+    if (!sequence->left && sequence->request().max_tokens == 0) {
+      EndEvaluation(*sequence);
     }
   }
   return absl::OkStatus();
 }
 
 void Scheduler::Take(const v1::SlotResult& result, Sequence& sequence) {
-  if (sequence.ended) return;  // Surplus of a plan made before its end.
+  if (sequence.left) return;  // Surplus of a plan made before it left.
+  Run& run = *sequence.run;
+  if (result.has_error()) {
+    const uint32_t code = result.error().code();
+    sequence.left = true;
+    return Fail(absl::Status(code >= 1 && code <= 16
+                                 ? static_cast<absl::StatusCode>(code)
+                                 : absl::StatusCode::kInternal,
+                             result.error().message()),
+                run);
+  }
   if (result.has_score()) {
-    updates_.push_back({sequence.request, result.score()});
+    TakeScore(result.score(), sequence);
+    if (sequence.left) return;
   }
   for (int i = 0; i < result.tokens_size(); ++i) {
-    if (!MayGoOn(sequence, sequence.tokens_seen)) break;
-    sequence.last_token = now_();
-    if (sequence.tokens_seen++ == 0) sequence.first_token = sequence.last_token;
+    if (!MayGoOn(sequence, run.committed.size())) break;
+    run.last_token = now_();
+    if (run.committed.empty()) run.first_token = run.last_token;
+    sequence.progressed = true;
+    run.committed.push_back(result.tokens(i));
     const float logprob = i < result.logprobs_size() ? result.logprobs(i) : 0;
     updates_.push_back(
-        {sequence.request, RequestUpdate::Token{result.tokens(i), logprob}});
+        {run.request, RequestUpdate::Token{result.tokens(i), logprob}});
   }
-  if (sequence.request->max_tokens == 0) return;  // Ends with its last span.
+  if (run.request->max_tokens == 0) return;  // Ends with its last span.
   if (result.finish() != v1::FINISH_REASON_UNSPECIFIED) {
-    Finish(result.finish(), sequence);
-  } else if (sequence.tokens_seen > 0 &&
-             !MayGoOn(sequence, sequence.tokens_seen)) {
-    Finish(v1::FINISH_REASON_LENGTH, sequence);
+    sequence.left = true;
+    Finish(result.finish(), run);
+  } else if (!run.committed.empty() &&
+             !MayGoOn(sequence, run.committed.size())) {
+    sequence.left = true;
+    Finish(v1::FINISH_REASON_LENGTH, run);
   }
 }
 
-void Scheduler::Finish(v1::FinishReason reason, Sequence& sequence) {
-  sequence.ended = true;
-  RequestTimings timings;
-  timings.prompt_n = sequence.prompt_n();
-  timings.predicted_n = sequence.tokens_seen;
-  timings.prompt_ms = Milliseconds(sequence.first_token - sequence.admitted);
-  timings.predicted_ms =
-      Milliseconds(sequence.last_token - sequence.first_token);
+void Scheduler::TakeScore(const v1::ScoreResult& part, Sequence& sequence) {
+  Run& run = *sequence.run;
+  if (HasNan(part)) {
+    sequence.left = true;
+    return Fail(absl::DataLossError(absl::StrCat(
+                    "score: logits within the first ",
+                    sequence.begin + sequence.score.logprobs_size() +
+                        part.logprobs_size() + 1,
+                    " ids are NaN")),
+                run);
+  }
+  AppendScore(part, &sequence.score);
+  sequence.progressed = true;
   updates_.push_back(
-      {sequence.request, RequestUpdate::Finished{reason, timings}});
+      {run.request,
+       RequestUpdate::Progress{static_cast<uint32_t>(
+           run.score.logprobs_size() + sequence.score.logprobs_size())}});
+}
+
+void Scheduler::EndEvaluation(Sequence& sequence) {
+  Run& run = *sequence.run;
+  run.first_token = run.last_token = now_();
+  if (run.request->score.has_value()) {
+    AppendScore(sequence.score, &run.score);
+    sequence.score.Clear();
+    sequence.progressed = true;
+    if (sequence.end < run.request->prompt_ids.size()) {
+      run.window_begin = sequence.end - 1;
+      return WaitAgain(sequence);
+    }
+    updates_.push_back({run.request, std::move(run.score)});
+  }
+  sequence.left = true;
+  Finish(v1::FINISH_REASON_LENGTH, run);
+}
+
+void Scheduler::WaitAgain(Sequence& sequence) {
+  sequence.left = true;
+  if (sequence.progressed) sequence.run->failures = 0;
+  queue_.Push(sequence.run);
+}
+
+void Scheduler::Finish(v1::FinishReason reason, Run& run) {
+  RequestTimings timings;
+  timings.prompt_n = static_cast<uint32_t>(run.request->prompt_ids.size());
+  timings.predicted_n = static_cast<uint32_t>(run.committed.size());
+  timings.prompt_ms = Milliseconds(run.first_token - run.admitted);
+  timings.predicted_ms = Milliseconds(run.last_token - run.first_token);
+  updates_.push_back({run.request, RequestUpdate::Finished{reason, timings}});
+}
+
+void Scheduler::Fail(const absl::Status& status, const Run& run) {
+  updates_.push_back({run.request, status});
 }
 
 std::vector<RequestUpdate> Scheduler::TakeUpdates() {
@@ -296,7 +523,7 @@ std::vector<RequestUpdate> Scheduler::TakeUpdates() {
 
 size_t Scheduler::running() const {
   return std::count_if(order_.begin(), order_.end(),
-                       [this](uint32_t slot) { return !slots_[slot]->ended; });
+                       [this](uint32_t slot) { return !slots_[slot]->left; });
 }
 
 }  // namespace ringfleet::coordinator

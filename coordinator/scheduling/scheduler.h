@@ -1,14 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans each step of one epoch: which waiting requests enter free slots, how
-// much of their prompts is evaluated, which sequences get a token.
+// Plans the steps of a fleet: which waiting requests enter free slots, how much
+// of their prompts is evaluated, which sequences get a token.
 //
 // Plans are made ahead of results: two may be in flight, so that the workers
 // never wait for the coordinator. A plan therefore assumes that every running
 // sequence goes on. Workers skip a sequence that has ended. Results that still
-// arrive for a cancelled sequence are dropped. Its slot is released with the
-// first plan that is made after its end is known. Prompts are evaluated in
+// arrive for a sequence that has left are dropped. Its slot is released with
+// the first plan that is made after its end is known. Prompts are evaluated in
 // chunks beside the decodes of the running sequences (arXiv:2308.16369), so
-// that a long prompt delays the decodes by a bounded amount.
+// that a long prompt delays the decodes by a bounded amount. A chunk has
+// kPrefillChunk tokens, or is the rest of its prompt: chunks depend on the
+// prompt alone, never on the load.
+//
+// The scheduler outlives epochs. When an epoch ends, its requests wait again,
+// in the order of their arrival, with the tokens that they have committed. In
+// the next epoch the prompt is evaluated in the same chunks and the committed
+// tokens are replayed as the decodes that they were. So on an equal layout the
+// text goes on with the same bits.
+//
+// A request without progress in kSuspectFailures failed epochs is a suspect.
+// Suspects run alone, one at a time, before all others. The one whose epoch
+// then fails ends with the cause.
 #ifndef RINGFLEET_COORDINATOR_SCHEDULING_SCHEDULER_H_
 #define RINGFLEET_COORDINATOR_SCHEDULING_SCHEDULER_H_
 
@@ -23,6 +35,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "cluster/process/deadline.h"
 #include "coordinator/scheduling/request.h"
 #include "coordinator/scheduling/request_queue.h"
@@ -30,14 +43,19 @@
 
 namespace ringfleet::coordinator {
 
-// New prompt tokens in one step, over all slots of a data group. A step then
-// reads the weights for many rows at once, and running sequences wait for one
-// chunk only.
+// Tokens of a chunk of a prompt. Large enough that weights are read for many
+// rows at once, small enough that running sequences wait for one chunk only.
 inline constexpr uint32_t kPrefillChunk = 512;
+// Most prompt tokens in one step, over all slots of a data group. Chunks are
+// not cut, so the limit leaves room for a short prompt beside a long one's.
+inline constexpr uint32_t kMaxPrefillRows = 768;
+// Most committed tokens that one step replays in a data group. The exchanges of
+// such a step stay as small as those of decodes.
+inline constexpr uint32_t kMaxReplayRows = 32;
 
 // Most plans that are sent and not yet answered.
 inline constexpr int kMaxPlansInFlight = 2;
-// Most jobs that may wait. Each job holds a thread of its call.
+// Most requests that may wait.
 inline constexpr size_t kMaxWaiting = 1024;
 // A plan of this size admits no further request: workers receive messages of
 // 8 MiB, and one prompt of the longest context is under 1 MiB.
@@ -45,16 +63,25 @@ inline constexpr size_t kMaxPlanBytes = size_t{4} << 20;
 
 // An event for the owner of a request.
 struct RequestUpdate {
+  struct Running {};
+  struct Waiting {
+    std::string why;
+  };
   struct Token {
     uint32_t id;
     float logprob;
+  };
+  struct Progress {
+    uint32_t scored;
   };
   struct Finished {
     v1::FinishReason reason;
     RequestTimings timings;
   };
   std::shared_ptr<const Request> request;
-  std::variant<Token, v1::ScoreResult, Finished, absl::Status> what;
+  std::variant<Running, Waiting, Token, Progress, v1::ScoreResult, Finished,
+               absl::Status>
+      what;
 
   // Calls the corresponding event.
   void Deliver() const;
@@ -66,34 +93,55 @@ class Scheduler {
  public:
   using Now = std::function<cluster::Deadline::Clock::time_point()>;
 
-  struct Options {
-    uint64_t epoch = 0;
+  struct Epoch {
+    uint64_t id = 0;
     uint32_t groups = 1;   // Data groups, which work side by side.
     uint32_t slots = 1;    // Per group; slots of group g begin at g * slots.
     uint32_t context = 1;  // Positions per slot.
   };
 
-  Scheduler(Options options, Now now);
+  explicit Scheduler(Now now) : now_(std::move(now)) {}
+
+  // Begins an epoch. Requires that none runs.
+  void OpenEpoch(const Epoch& epoch);
+
+  // Ends the epoch, if one runs: requests in slots wait again. `failed`: the
+  // end counts against requests without progress. It ends a suspect with
+  // `cause`.
+  void CloseEpoch(const absl::Status& cause, bool failed);
+
+  // Tells all waiting requests what the fleet waits for, if that has changed.
+  // Does nothing while an epoch runs.
+  void TellWaiting(const std::string& why);
 
   // Queues a request. A prompt may fill the context; then one token can still
-  // be drawn. A sequence ends with LENGTH after max_tokens or context - prompt
-  // + 1 tokens, whichever is less.
+  // be drawn. A sequence ends with LENGTH when all of its positions are taken:
+  // after max_tokens or context - prompt + 1 tokens, whichever is less.
   //
-  // Errors: INVALID_ARGUMENT: an empty prompt, or one longer than the context.
+  // Errors: INVALID_ARGUMENT: an empty prompt, or one longer than the context
+  // of the last epoch; before the first epoch the request fails with it later.
+  // RESOURCE_EXHAUSTED: kMaxWaiting requests wait.
   absl::Status Submit(std::shared_ptr<const Request> request);
 
   // Ends a request with CANCELLED. NOT_FOUND: the request neither waits nor
   // runs.
   absl::Status Cancel(absl::string_view id);
 
-  // Ends all requests with `status`. No plan follows.
+  // Ends requests whose deadline has passed with DEADLINE_EXCEEDED. While no
+  // epoch runs, also ends those that have waited for `longest_wait` since the
+  // last epoch with `why`.
+  void Expire(absl::Duration longest_wait, const absl::Status& why);
+
+  // Ends all requests with `status`, and the epoch. No plan follows.
   void FailAll(const absl::Status& status);
 
-  // Returns the next step's plan, or nothing if there is nothing to do or
+  // The next four functions require an epoch.
+
+  // Returns the next step's plan. Nothing: there is nothing to do, or
   // kMaxPlansInFlight plans are in flight.
   std::optional<v1::StepPlan> NextPlan();
 
-  // Returns a plan without work, or nothing if kMaxPlansInFlight plans are in
+  // Returns a plan without work. Nothing: kMaxPlansInFlight plans are in
   // flight.
   std::optional<v1::StepPlan> EmptyPlan();
 
@@ -103,46 +151,50 @@ class Scheduler {
   // does not name.
   absl::Status OnResult(const v1::StepResult& result);
 
+  // Continues behind `last_step`, up to which a benchmark has planned. Requires
+  // quiet().
+  void ContinueAfter(uint64_t last_step) { last_step_ = last_step; }
+
   std::vector<RequestUpdate> TakeUpdates();
 
   // Holds admissions, or lets them go on. No waiting request enters a slot
-  // while they are held.
+  // while they are held. A new epoch begins without.
   void Hold(bool held) { held_ = held; }
-  // Removes all waiting requests and returns them in order.
-  std::vector<std::shared_ptr<const Request>> TakeWaiting();
 
-  // Returns true if no plan is in flight and no slot is taken.
+  // True: no plan is in flight, and no slot is taken.
   bool quiet() const { return order_.empty() && in_flight_.empty(); }
-  // Continues behind `last_step`, the last step that a benchmark has planned.
-  // Requires quiet().
-  void ContinueAfter(uint64_t last_step) { last_step_ = last_step; }
 
+  bool open() const { return epoch_.has_value(); }
+  uint64_t epoch() const { return epoch_.has_value() ? epoch_->id : 0; }
   size_t running() const;
   size_t waiting() const { return queue_.size(); }
-  uint64_t last_step() const { return last_step_; }
+  uint64_t last_step() const { return last_step_; }  // In this epoch.
 
  private:
-  // One request in a slot. The plans in flight that name a sequence share it,
-  // and may outlive its stay in the slot.
+  // One run in a slot. The plans in flight that name it share it, and may
+  // outlive its stay in the slot.
   struct Sequence {
-    std::shared_ptr<const Request> request;
+    std::shared_ptr<Run> run;
     uint32_t slot = 0;
+    size_t begin = 0;             // Prompt of the stay: ids [begin, end).
+    size_t end = 0;               //
     uint32_t prompt_planned = 0;  // Prompt tokens in plans so far.
-    uint64_t tokens_planned = 0;  // Tokens that the plans so far draw.
-    uint32_t tokens_seen = 0;
-    bool ended = false;  // Finished, failed or cancelled.
-    cluster::Deadline::Clock::time_point admitted;
-    cluster::Deadline::Clock::time_point first_token;
-    cluster::Deadline::Clock::time_point last_token;
+    uint32_t replay_n = 0;        // Committed tokens on admission.
+    uint32_t replay_planned = 0;  // Of these, in plans so far.
+    uint64_t tokens_planned = 0;  // Drawn or replayed by the plans so far.
+    bool left = false;  // Finished, failed, cancelled, or waiting again.
+    bool progressed = false;
+    v1::ScoreResult score;  // Of this window.
 
-    uint32_t prompt_n() const {
-      return static_cast<uint32_t>(request->prompt_ids.size());
-    }
+    const Request& request() const { return *run->request; }
+    uint32_t prompt_n() const { return static_cast<uint32_t>(end - begin); }
+    bool evaluates() const { return prompt_planned < prompt_n(); }
+    bool replays() const { return !evaluates() && replay_planned < replay_n; }
   };
 
   struct PlanInFlight {
     uint64_t step = 0;
-    // `sequences` have a prefill or a decode. The plan ends the prompt of
+    // `sequences` have work in the plan. The plan ends the prompt of
     // `evaluated`.
     std::vector<std::shared_ptr<Sequence>> sequences;
     std::vector<std::shared_ptr<Sequence>> evaluated;
@@ -150,23 +202,40 @@ class Scheduler {
 
   // Numbers a plan and counts it as in flight.
   v1::StepPlan Send(v1::StepPlan plan, PlanInFlight flight);
+  // Makes room for a suspect: others leave their slots and wait again.
+  void YieldToSuspects();
   void Release(v1::StepPlan* plan);
   void Admit(v1::StepPlan* plan);
-  // Returns a free slot in the group with the fewest taken slots, or nothing if
-  // none is free.
+  // Returns the run that may enter a slot next. Null: none may.
+  std::shared_ptr<Run> TakeNext();
+  // Puts a run into a slot, or ends it if it does not fit the context.
+  void Enter(std::shared_ptr<Run> run, uint32_t slot, v1::StepPlan* plan);
+  // Returns a free slot in the group with the fewest taken. Nothing: none is
+  // free.
   std::optional<uint32_t> FreeSlot() const;
   void PlanPrefills(v1::StepPlan* plan, PlanInFlight* flight);
+  void PlanReplays(v1::StepPlan* plan, PlanInFlight* flight);
   void PlanDecodes(const std::vector<uint32_t>& slots, v1::StepPlan* plan,
                    PlanInFlight* flight);
-  // Returns true if one more token may be drawn after `tokens` tokens.
+  // True: one more token may be drawn after `tokens` of them.
   bool MayGoOn(const Sequence& sequence, uint64_t tokens) const;
   void Take(const v1::SlotResult& result, Sequence& sequence);
-  void Finish(v1::FinishReason reason, Sequence& sequence);
+  void TakeScore(const v1::ScoreResult& part, Sequence& sequence);
+  // The sequence's prompt, or its window, is evaluated and nothing is drawn.
+  void EndEvaluation(Sequence& sequence);
+  // Queues the run of a sequence again.
+  void WaitAgain(Sequence& sequence);
+  void Finish(v1::FinishReason reason, Run& run);
+  void Fail(const absl::Status& status, const Run& run);
 
-  const Options options_;
   const Now now_;
+  std::optional<Epoch> epoch_;  // While it runs.
+  uint32_t context_ = 0;        // Of the last epoch; 0 before the first.
+  uint64_t arrivals_ = 0;
   uint64_t last_step_ = 0;
   bool held_ = false;
+  std::string waiting_for_;  // Last told; empty while an epoch runs.
+  Run::Time closed_ = {};    // When the last epoch ended.
   RequestQueue queue_;
   std::vector<std::shared_ptr<Sequence>> slots_;  // Null: free.
   // Slots with a sequence, in the order of admission.

@@ -3,10 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <optional>
-#include <random>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -14,7 +11,8 @@
 #include "cluster/process/status.h"
 #include "cluster/process/status_macros.h"
 #include "coordinator/fleet/bench_run.h"
-#include "coordinator/scheduling/score_windows.h"
+#include "coordinator/service/job_events.h"
+#include "coordinator/service/job_stream.h"
 
 namespace ringfleet::coordinator {
 namespace {
@@ -22,224 +20,157 @@ namespace {
 using cluster::Deadline;
 
 constexpr absl::Duration kLongestWait = absl::Minutes(10);
-// How soon a caller that has gone is noticed while no token arrives.
-constexpr absl::Duration kCallerPoll = absl::Milliseconds(50);
-
-std::string RandomPrefix() {
-  std::random_device random;
-  return absl::StrCat(absl::Hex(random() & 0xffff, absl::kZeroPad4));
-}
-
 Deadline DeadlineOf(const grpc::ServerContext& context,
                     absl::Duration at_most) {
   const auto left = context.deadline() - std::chrono::system_clock::now();
   return Deadline::After(std::min(absl::FromChrono(left), at_most));
 }
 
-// Turns tokens into text; without a tokenizer the text stays empty. A stop
-// token is text like another unless it is a special one.
-class TextStream {
- public:
-  explicit TextStream(const ServedModel& model) {
-    const auto tokenizer = model.tokenizer();
-    if (tokenizer.ok()) decoder_.emplace(*tokenizer);
-  }
-
-  std::string Add(uint32_t id) {
-    return decoder_.has_value() ? decoder_->Add(id) : "";
-  }
-  std::string Finish() {
-    return decoder_.has_value() ? decoder_->Finish() : "";
-  }
-
- private:
-  std::optional<StreamDecoder> decoder_;
-};
+// Returns when a job's own timeout ends it.
+Deadline TimeoutOf(uint32_t timeout_ms) {
+  return timeout_ms == 0 ? Deadline::Infinite()
+                         : Deadline::After(absl::Milliseconds(timeout_ms));
+}
 
 }  // namespace
 
 CoordinatorService::CoordinatorService(const ServedModel* model, Fleet* fleet,
                                        bool reference)
-    : model_(model),
-      fleet_(fleet),
-      reference_(reference),
-      id_prefix_(RandomPrefix()) {}
+    : model_(model), fleet_(fleet), reference_(reference) {}
 
-std::shared_ptr<Request> CoordinatorService::NewRequest(
-    std::shared_ptr<EventBuffer> events) {
-  auto request = std::make_shared<Request>();
-  request->id =
-      absl::StrCat(id_prefix_, absl::Hex(next_id_++, absl::kZeroPad4));
-  request->events = std::move(events);
+absl::StatusOr<Request> CoordinatorService::GenerateRequestOf(
+    const v1::GenerateRequest& wanted) {
+  Request request;
+  request.id = jobs_.NextId();
+  RF_ASSIGN_OR_RETURN(request.prompt_ids, model_->PromptIds(wanted.prompt()));
+  RF_ASSIGN_OR_RETURN(request.sampling, model_->Sampling(wanted));
+  if (!wanted.ignore_eos()) request.stop_ids = model_->StopIds();
+  if (wanted.mask_unused()) {
+    RF_ASSIGN_OR_RETURN(request.usable_vocab, model_->UsableVocab());
+  }
+  request.max_tokens = TokenLimit(wanted);
+  request.deadline = TimeoutOf(wanted.timeout_ms());
   return request;
 }
 
-absl::Status CoordinatorService::Submit(
-    grpc::ServerContext* context, std::shared_ptr<Request> request,
-    const std::function<absl::Status(uint32_t)>& prepare) {
-  const Deadline deadline = DeadlineOf(*context, kLongestWait);
-  while (true) {
-    RF_RETURN_IF_ERROR(fleet_->WaitReady(
-        deadline, [context] { return context->IsCancelled(); }));
-    const uint32_t positions = fleet_->context();
-    if (positions > 0) {
-      RF_RETURN_IF_ERROR(prepare(positions));
-      const absl::Status status = fleet_->Submit(request);
-      // The fleet failed between the two calls: wait for it again.
-      if (!absl::IsUnavailable(status)) return status;
-    }
-  }
-}
-
-absl::Status CoordinatorService::Follow(
-    grpc::ServerContext* context, const Request& request, EventBuffer& events,
-    bool detach, const std::function<bool(EventBuffer::Event&)>& on_event) {
-  while (true) {
-    auto event = events.Pop(Deadline::After(kCallerPoll));
-    if (event.has_value()) {
-      if (const auto* failed = std::get_if<absl::Status>(&*event)) {
-        return *failed;
-      }
-      const bool written = on_event(*event);
-      if (std::holds_alternative<RequestUpdate::Finished>(*event)) {
-        return absl::OkStatus();
-      }
-      if (written) continue;
-    } else if (!context->IsCancelled()) {
-      continue;
-    }
-    events.Abandon();
-    if (!detach) {
-      // NOT_FOUND: it has ended in the meantime.
-      fleet_->Cancel(request.id).IgnoreError();
-    }
-    return absl::CancelledError(
-        absl::StrCat("the caller of job ", request.id, " has left"));
-  }
-}
-
-grpc::Status CoordinatorService::Generate(
-    grpc::ServerContext* context, const v1::GenerateRequest* request,
-    grpc::ServerWriter<v1::GenerateEvent>* writer) {
-  const cluster::ActiveCalls::Scope scope(&calls_);
-  return cluster::ToGrpc(RunGenerate(context, *request, writer));
-}
-
-absl::Status CoordinatorService::RunGenerate(
-    grpc::ServerContext* context, const v1::GenerateRequest& request,
-    grpc::ServerWriter<v1::GenerateEvent>* writer) {
-  const auto events = std::make_shared<EventBuffer>();
-  const auto job = NewRequest(events);
-  RF_ASSIGN_OR_RETURN(job->prompt_ids, model_->PromptIds(request.prompt()));
-  RF_ASSIGN_OR_RETURN(job->sampling, model_->Sampling(request));
-  if (!request.ignore_eos()) job->stop_ids = model_->StopIds();
-  if (request.mask_unused()) {
-    RF_ASSIGN_OR_RETURN(job->usable_vocab, model_->UsableVocab());
-  }
-  const int64_t requested =
-      request.has_max_tokens() ? request.max_tokens() : -1;
-  RF_RETURN_IF_ERROR(Submit(context, job, [&](uint32_t positions) {
-    job->max_tokens = TokenLimit(requested, job->prompt_ids.size(), positions);
-    return absl::OkStatus();
-  }));
-
-  v1::GenerateEvent accepted;
-  accepted.mutable_accepted()->set_id(job->id);
-  accepted.mutable_accepted()->mutable_prompt_ids()->Add(
-      job->prompt_ids.begin(), job->prompt_ids.end());
-  *accepted.mutable_accepted()->mutable_sampling() = job->sampling;
-  // A caller that has gone is noticed with the first event.
-  writer->Write(accepted);
-
-  TextStream text(*model_);
-  return Follow(
-      context, *job, *events, request.detach(), [&](EventBuffer::Event& event) {
-        v1::GenerateEvent out;
-        if (const auto* token = std::get_if<RequestUpdate::Token>(&event)) {
-          out.mutable_token()->set_id(token->id);
-          out.mutable_token()->set_logprob(token->logprob);
-          out.mutable_token()->set_text(text.Add(token->id));
-        } else if (const auto* end =
-                       std::get_if<RequestUpdate::Finished>(&event)) {
-          v1::GenerateEvent::Finished* finished = out.mutable_finished();
-          finished->set_reason(end->reason);
-          finished->set_text(text.Finish());
-          v1::Timings* timings = finished->mutable_timings();
-          timings->set_load_ms(fleet_->State().load_ms());
-          timings->set_prompt_n(end->timings.prompt_n);
-          timings->set_prompt_ms(end->timings.prompt_ms);
-          timings->set_predicted_n(end->timings.predicted_n);
-          timings->set_predicted_ms(end->timings.predicted_ms);
-        } else {
-          return true;
-        }
-        return writer->Write(out);
-      });
-}
-
-grpc::Status CoordinatorService::Score(
-    grpc::ServerContext* context, const v1::ScoreRequest* request,
-    grpc::ServerWriter<v1::ScoreEvent>* writer) {
-  const cluster::ActiveCalls::Scope scope(&calls_);
-  return cluster::ToGrpc(RunScore(context, *request, writer));
-}
-
-absl::Status CoordinatorService::RunScore(
-    grpc::ServerContext* context, const v1::ScoreRequest& request,
-    grpc::ServerWriter<v1::ScoreEvent>* writer) {
-  RF_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids,
-                      model_->PromptIds(request.prompt()));
-  RF_RETURN_IF_ERROR(model_->CheckScore(request.options()));
-  if (request.options().reference() && !reference_) {
+absl::StatusOr<Request> CoordinatorService::ScoreRequestOf(
+    const v1::ScoreRequest& wanted) {
+  Request request;
+  request.id = jobs_.NextId();
+  RF_ASSIGN_OR_RETURN(request.prompt_ids, model_->PromptIds(wanted.prompt()));
+  RF_RETURN_IF_ERROR(model_->CheckScore(wanted.options()));
+  if (wanted.options().reference() && !reference_) {
     return absl::FailedPreconditionError(
         "reference: the workers hold no float32 copy to compare with, want "
         "`reference: true` in the cluster file, or --reference of the "
         "coordinator");
   }
-  v1::ScoreResult total;
-  // Windows follow each other: a long text takes one slot, not all of them.
-  size_t begin = 0;
-  bool last = false;
-  while (!last) {
-    const auto events = std::make_shared<EventBuffer>();
-    const auto job = NewRequest(events);
-    ScoreWindow window;
-    RF_RETURN_IF_ERROR(
-        Submit(context, job, [&](uint32_t positions) -> absl::Status {
-          RF_ASSIGN_OR_RETURN(
-              window,
-              NextScoreWindow(ids.size(), begin, positions, request.options()));
-          last = window.end == ids.size();
-          job->prompt_ids.assign(ids.begin() + window.begin,
-                                 ids.begin() + window.end);
-          job->score = request.options();
-          if (!last) job->score->set_top(0);
-          return absl::OkStatus();
-        }));
-    RF_RETURN_IF_ERROR(
-        Follow(context, *job, *events, /*detach=*/false,
-               [&](EventBuffer::Event& event) {
-                 const auto* part = std::get_if<v1::ScoreResult>(&event);
-                 if (part == nullptr) return true;
-                 AppendScore(*part, &total);
-                 v1::ScoreEvent progress;
-                 progress.mutable_progress()->set_done(total.logprobs_size());
-                 progress.mutable_progress()->set_total(ids.size() - 1);
-                 return writer->Write(progress);
-               }));
-    begin = window.end - 1;
+  request.score = wanted.options();
+  request.deadline = TimeoutOf(wanted.timeout_ms());
+  return request;
+}
+
+absl::StatusOr<std::shared_ptr<Job>> CoordinatorService::Submit(
+    absl::StatusOr<Request> request, bool detach) {
+  RF_RETURN_IF_ERROR(request.status());
+  const std::shared_ptr<Job> job = Job::Make(*std::move(request), detach);
+  jobs_.Add(job);
+  const absl::Status status = fleet_->Submit(Job::RequestOf(job));
+  if (!status.ok()) {
+    jobs_.Remove(job->id());
+    return status;
   }
-  if (static_cast<size_t>(total.logprobs_size()) != ids.size() - 1) {
-    return absl::InternalError(
-        absl::StrCat("score: workers gave ", total.logprobs_size(),
-                     " probabilities, want ", ids.size() - 1));
+  return job;
+}
+
+template <typename Event>
+grpc::ServerWriteReactor<Event>* CoordinatorService::Stream(
+    absl::StatusOr<std::shared_ptr<Job>> job,
+    std::unique_ptr<JobEvents<Event>> events, bool owner) {
+  if (!job.ok()) return new RefusedStream<Event>(job.status());
+  const std::string id = (*job)->id();
+  const bool ends = owner && !(*job)->kept();
+  return JobStream<Event>::Start(
+      *std::move(job), std::move(events), &calls_,
+      [this, id, ends] {
+        // NOT_FOUND: it has ended in the meantime.
+        if (ends) fleet_->Cancel(id).IgnoreError();
+      },
+      [this, id, ends] {
+        if (ends) jobs_.Remove(id);
+      });
+}
+
+grpc::ServerWriteReactor<v1::GenerateEvent>* CoordinatorService::Generate(
+    grpc::CallbackServerContext*, const v1::GenerateRequest* request) {
+  return Stream<v1::GenerateEvent>(
+      Submit(GenerateRequestOf(*request), request->detach()),
+      std::make_unique<GenerateEvents>(*model_, *fleet_), /*owner=*/true);
+}
+
+grpc::ServerWriteReactor<v1::ScoreEvent>* CoordinatorService::Score(
+    grpc::CallbackServerContext*, const v1::ScoreRequest* request) {
+  return Stream<v1::ScoreEvent>(
+      Submit(ScoreRequestOf(*request), /*detach=*/false),
+      std::make_unique<ScoreEvents>(), /*owner=*/true);
+}
+
+grpc::ServerWriteReactor<v1::GenerateEvent>* CoordinatorService::WatchJob(
+    grpc::CallbackServerContext*, const v1::WatchJobRequest* request) {
+  absl::StatusOr<std::shared_ptr<Job>> job = jobs_.Find(request->id());
+  if (job.ok() && (*job)->request().score.has_value()) {
+    job = absl::FailedPreconditionError(absl::StrCat(
+        "job ", request->id(), " scores a text, want one that generates"));
   }
-  for (v1::ScoreEvent::Result& part : SplitScore(ids, std::move(total))) {
-    v1::ScoreEvent event;
-    *event.mutable_result() = std::move(part);
-    writer->Write(event);
+  return Stream<v1::GenerateEvent>(
+      std::move(job), std::make_unique<GenerateEvents>(*model_, *fleet_),
+      /*owner=*/false);
+}
+
+grpc::Status CoordinatorService::ListJobs(grpc::ServerContext*,
+                                          const v1::ListJobsRequest*,
+                                          v1::ListJobsResponse* response) {
+  for (const auto& job : jobs_.List()) *response->add_jobs() = InfoOf(*job);
+  return grpc::Status::OK;
+}
+
+grpc::Status CoordinatorService::GetJob(grpc::ServerContext*,
+                                        const v1::GetJobRequest* request,
+                                        v1::GetJobResponse* response) {
+  const auto found = jobs_.Find(request->id());
+  if (!found.ok()) return cluster::ToGrpc(found.status());
+  const Job& job = **found;
+  // Read before the tokens: an end that is seen has all of them.
+  *response->mutable_job() = InfoOf(job);
+  const JobProgress progress = job.progress();
+  response->set_reason(progress.reason);
+  if (progress.has_ended()) {
+    *response->mutable_timings() =
+        TimingsOf(progress.timings, fleet_->load_ms());
   }
-  return absl::OkStatus();
+  response->mutable_prompt_ids()->Add(job.request().prompt_ids.begin(),
+                                      job.request().prompt_ids.end());
+  *response->mutable_sampling() = job.request().sampling;
+  TextStream text(*model_);
+  for (const JobToken& token : job.TokensFrom(0)) {
+    response->add_ids(token.id);
+    response->add_logprobs(token.logprob);
+    response->mutable_text()->append(text.Add(token.id));
+  }
+  response->mutable_text()->append(text.Finish());
+  return grpc::Status::OK;
+}
+
+grpc::Status CoordinatorService::CancelJob(grpc::ServerContext*,
+                                           const v1::CancelJobRequest* request,
+                                           v1::CancelJobResponse*) {
+  const auto job = jobs_.Find(request->id());
+  if (!job.ok()) return cluster::ToGrpc(job.status());
+  const bool had_ended = (*job)->progress().has_ended();
+  // NOT_FOUND: it has ended in the meantime.
+  fleet_->Cancel(request->id()).IgnoreError();
+  if (had_ended) jobs_.Remove(request->id());
+  return grpc::Status::OK;
 }
 
 grpc::Status CoordinatorService::Tokenize(grpc::ServerContext*,
@@ -293,12 +224,6 @@ grpc::Status CoordinatorService::DescribeExperts(
   }
   *response->mutable_layers() = std::move(*statistics->mutable_layers());
   return grpc::Status::OK;
-}
-
-grpc::Status CoordinatorService::Cancel(grpc::ServerContext*,
-                                        const v1::CancelRequest* request,
-                                        v1::CancelResponse*) {
-  return cluster::ToGrpc(fleet_->Cancel(request->id()));
 }
 
 grpc::Status CoordinatorService::Bench(

@@ -3,37 +3,52 @@
 #ifndef RINGFLEET_COORDINATOR_SERVICE_COORDINATOR_SERVICE_H_
 #define RINGFLEET_COORDINATOR_SERVICE_COORDINATOR_SERVICE_H_
 
-#include <atomic>
-#include <cstdint>
-#include <functional>
 #include <memory>
-#include <string>
 
-#include "absl/status/status.h"
-#include "cluster/process/deadline.h"
+#include "absl/status/statusor.h"
 #include "cluster/rpc/active_calls.h"
 #include "coordinator/fleet/fleet.h"
 #include "coordinator/fleet/served_model.h"
-#include "coordinator/scheduling/event_buffer.h"
+#include "coordinator/jobs/job.h"
+#include "coordinator/jobs/job_table.h"
+#include "coordinator/scheduling/request.h"
+#include "coordinator/service/job_stream.h"
 #include "protos/coordinator.grpc.pb.h"
 
 namespace ringfleet::coordinator {
 
-// A call that arrives before the fleet is ready waits until its own deadline,
-// at most ten minutes. The call fails at once when the fleet has failed for
-// good. Thread-safe; one thread per running call.
-class CoordinatorService final : public v1::Coordinator::Service {
+// Generate, Score and WatchJob hold no thread while their job waits or runs.
+// Other calls hold one each. A call other than these that arrives before the
+// fleet is ready waits until its own deadline, at most ten minutes. It fails at
+// once when the fleet has failed for good. Thread-safe.
+class CoordinatorService final
+    : public v1::Coordinator::WithCallbackMethod_Generate<
+          v1::Coordinator::WithCallbackMethod_Score<
+              v1::Coordinator::WithCallbackMethod_WatchJob<
+                  v1::Coordinator::Service>>> {
  public:
   // `reference` says that the workers hold a float32 copy to compare scores
   // with. Both pointers must outlive the service.
   CoordinatorService(const ServedModel* model, Fleet* fleet, bool reference);
 
-  grpc::Status Generate(grpc::ServerContext* context,
-                        const v1::GenerateRequest* request,
-                        grpc::ServerWriter<v1::GenerateEvent>* writer) override;
-  grpc::Status Score(grpc::ServerContext* context,
-                     const v1::ScoreRequest* request,
-                     grpc::ServerWriter<v1::ScoreEvent>* writer) override;
+  grpc::ServerWriteReactor<v1::GenerateEvent>* Generate(
+      grpc::CallbackServerContext* context,
+      const v1::GenerateRequest* request) override;
+  grpc::ServerWriteReactor<v1::ScoreEvent>* Score(
+      grpc::CallbackServerContext* context,
+      const v1::ScoreRequest* request) override;
+  grpc::ServerWriteReactor<v1::GenerateEvent>* WatchJob(
+      grpc::CallbackServerContext* context,
+      const v1::WatchJobRequest* request) override;
+  grpc::Status ListJobs(grpc::ServerContext* context,
+                        const v1::ListJobsRequest* request,
+                        v1::ListJobsResponse* response) override;
+  grpc::Status GetJob(grpc::ServerContext* context,
+                      const v1::GetJobRequest* request,
+                      v1::GetJobResponse* response) override;
+  grpc::Status CancelJob(grpc::ServerContext* context,
+                         const v1::CancelJobRequest* request,
+                         v1::CancelJobResponse* response) override;
   grpc::Status Tokenize(grpc::ServerContext* context,
                         const v1::TokenizeRequest* request,
                         v1::TokenizeResponse* response) override;
@@ -46,9 +61,6 @@ class CoordinatorService final : public v1::Coordinator::Service {
   grpc::Status DescribeExperts(grpc::ServerContext* context,
                                const v1::DescribeExpertsRequest* request,
                                v1::DescribeExpertsResponse* response) override;
-  grpc::Status Cancel(grpc::ServerContext* context,
-                      const v1::CancelRequest* request,
-                      v1::CancelResponse* response) override;
   grpc::Status Bench(grpc::ServerContext* context,
                      const v1::BenchRequest* request,
                      grpc::ServerWriter<v1::BenchProgress>* writer) override;
@@ -64,31 +76,23 @@ class CoordinatorService final : public v1::Coordinator::Service {
   cluster::ActiveCalls& calls() { return calls_; }
 
  private:
-  // Makes a request with an id, whose events go into `events`.
-  std::shared_ptr<Request> NewRequest(std::shared_ptr<EventBuffer> events);
-  absl::Status RunGenerate(grpc::ServerContext* context,
-                           const v1::GenerateRequest& request,
-                           grpc::ServerWriter<v1::GenerateEvent>* writer);
-  absl::Status RunScore(grpc::ServerContext* context,
-                        const v1::ScoreRequest& request,
-                        grpc::ServerWriter<v1::ScoreEvent>* writer);
-  // Waits for the fleet, lets `prepare` complete the request for the fleet's
-  // context, and submits the request.
-  absl::Status Submit(grpc::ServerContext* context,
-                      std::shared_ptr<Request> request,
-                      const std::function<absl::Status(uint32_t)>& prepare);
-  // Hands the request's events to `on_event` until the request has ended, and
-  // returns its status. `on_event` returns false when the caller has gone. The
-  // request is then cancelled, unless `detach` lets it run on.
-  absl::Status Follow(grpc::ServerContext* context, const Request& request,
-                      EventBuffer& events, bool detach,
-                      const std::function<bool(EventBuffer::Event&)>& on_event);
+  absl::StatusOr<Request> GenerateRequestOf(const v1::GenerateRequest& wanted);
+  absl::StatusOr<Request> ScoreRequestOf(const v1::ScoreRequest& wanted);
+  // Makes a job of a request and hands it to the fleet. Errors: those of
+  // `request` and of Fleet::Submit.
+  absl::StatusOr<std::shared_ptr<Job>> Submit(absl::StatusOr<Request> request,
+                                              bool detach);
+  // Sends a job's events, or its error. `owner`: the job ends with its caller
+  // unless it is kept.
+  template <typename Event>
+  grpc::ServerWriteReactor<Event>* Stream(
+      absl::StatusOr<std::shared_ptr<Job>> job,
+      std::unique_ptr<JobEvents<Event>> events, bool owner);
 
   const ServedModel* const model_;
   Fleet* const fleet_;
   const bool reference_;
-  const std::string id_prefix_;  // Random, so that ids differ after a restart.
-  std::atomic<uint32_t> next_id_{1};
+  JobTable jobs_;
   cluster::ActiveCalls calls_;
 };
 

@@ -337,7 +337,20 @@ class FakeWorker final : public v1::Worker::Service {
           score->add_top_ids(admission.prompt_ids(prompt_n - 1));
         }
       }
-      if (sequence.position == prompt_n && admission.max_tokens() > 0) {
+      if (sequence.position == prompt_n && admission.max_tokens() > 0 &&
+          admission.committed_ids().empty()) {
+        Draw(&sequence, slot);
+      }
+    }
+    for (const v1::ReplaySpan& span : plan.replays()) {
+      Sequence& sequence = sequences->at(span.slot());
+      const v1::Admission& admission = sequence.admission;
+      sequence.position += span.count();
+      v1::SlotResult* slot = result.add_slots();
+      slot->set_slot(span.slot());
+      sequence.tokens = admission.committed_ids_size();
+      if (static_cast<int>(sequence.position) ==
+          admission.prompt_ids_size() + admission.committed_ids_size()) {
         Draw(&sequence, slot);
       }
     }

@@ -15,7 +15,9 @@
 #include "coordinator/cli/interrupt.h"
 #include "coordinator/cli/json_output.h"
 #include "coordinator/cli/prompt_options.h"
+#include "coordinator/cli/run/generated.h"
 #include "coordinator/cli/session.h"
+#include "coordinator/cli/timeout_option.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -29,6 +31,7 @@ struct GenerateOptions {
   float top_p = 1;
   float min_p = 0;
   std::string seed;
+  std::string timeout;
   bool ignore_eos = false;
   bool mask_unused = false;
   bool json = false;
@@ -51,15 +54,18 @@ Examples:
 )";
 
 constexpr char kSubmitFooter[] = R"(
-The text streams back. --detach prints the job's id and leaves the job running;
-its text is lost, because jobs are not stored.
+The text streams back. A job outlives the loss of a worker: it waits for the
+worker's return and goes on where it stopped. --detach prints the job's id and
+leaves the job running; `ringfleet show ID` has its text until the coordinator
+ends or the job is a day old.
 
 Examples:
   ringfleet submit --cluster cluster.yaml -p "def main(" -n 40
+  ringfleet submit --cluster cluster.yaml -f prompt.txt --timeout 10m
   ringfleet submit --cluster cluster.yaml -f prompt.txt --detach
+  ringfleet show ID --cluster cluster.yaml --follow
+  ringfleet cancel ID --cluster cluster.yaml
   ringfleet submit --cluster cluster.yaml -f prompt.txt --trace trace.json
-  ringfleet call HOST:PORT ringfleet.v1.Coordinator/Cancel '{"id":"ID"}'
-      ends a job; HOST:PORT is the coordinator
 )";
 
 std::string SeedProblem(const std::string& text) {
@@ -90,11 +96,12 @@ void AddSamplingOptions(CLI::App& app, GenerateOptions& options) {
   app.add_flag("--ignore-eos", options.ignore_eos, "Go on past the end token");
   app.add_flag("--mask-unused", options.mask_unused,
                "Never draw ids that have no token");
+  AddTimeoutOption(app, options.timeout);
   app.add_flag("--json", options.json, "One JSON document on stdout");
 }
 
-v1::GenerateRequest MakeRequest(const GenerateOptions& options,
-                                const v1::Prompt& prompt) {
+absl::StatusOr<v1::GenerateRequest> MakeRequest(const GenerateOptions& options,
+                                                const v1::Prompt& prompt) {
   v1::GenerateRequest request;
   *request.mutable_prompt() = prompt;
   const CLI::App& app = *options.app;
@@ -111,112 +118,21 @@ v1::GenerateRequest MakeRequest(const GenerateOptions& options,
   request.set_ignore_eos(options.ignore_eos);
   request.set_mask_unused(options.mask_unused);
   request.set_detach(options.detach);
+  RF_ASSIGN_OR_RETURN(const uint32_t timeout_ms, TimeoutMs(options.timeout));
+  request.set_timeout_ms(timeout_ms);
   return request;
-}
-
-// The sum of a stream of events.
-struct Generated {
-  v1::GenerateEvent::Accepted accepted;
-  Json ids = Json::array();
-  Json logprobs = Json::array();
-  std::string text;
-  v1::GenerateEvent::Finished finished;
-};
-
-double PerSecond(const v1::Timings& timings) {
-  // The first token belongs to the prompt's time.
-  return timings.predicted_n() > 1 && timings.predicted_ms() > 0
-             ? (timings.predicted_n() - 1) * 1e3 / timings.predicted_ms()
-             : 0;
-}
-
-Json ToJson(const Generated& generated, bool with_id) {
-  const v1::Timings& timings = generated.finished.timings();
-  Json document;
-  if (with_id) document["id"] = generated.accepted.id();
-  document["prompt_ids"] = JsonArray(generated.accepted.prompt_ids());
-  document["ids"] = generated.ids;
-  document["text"] = generated.text;
-  document["logprobs"] = generated.logprobs;
-  document["finish_reason"] =
-      generated.finished.reason() == v1::FINISH_REASON_STOP ? "stop" : "length";
-  document["timings"] = {{"load_ms", timings.load_ms()},
-                         {"prompt_n", timings.prompt_n()},
-                         {"prompt_ms", timings.prompt_ms()},
-                         {"predicted_n", timings.predicted_n()},
-                         {"predicted_ms", timings.predicted_ms()},
-                         {"predicted_per_second", PerSecond(timings)}};
-  return document;
-}
-
-void PrintSummary(const Generated& generated) {
-  const v1::Timings& timings = generated.finished.timings();
-  // The prompt's step gives the first token; a rate needs a second one.
-  const std::string rate =
-      PerSecond(timings) > 0
-          ? absl::StrFormat(" %.1f ms, %.2f tokens/s", timings.predicted_ms(),
-                            PerSecond(timings))
-          : "";
-  const std::string line = absl::StrFormat(
-      "load %.0f ms | prompt %u tokens %.1f ms | %u token%s%s | %s",
-      timings.load_ms(), timings.prompt_n(), timings.prompt_ms(),
-      timings.predicted_n(), timings.predicted_n() == 1 ? "" : "s", rate,
-      generated.finished.reason() == v1::FINISH_REASON_STOP ? "stop"
-                                                            : "length");
-  std::fprintf(stderr, "%s\n", line.c_str());
 }
 
 absl::StatusOr<Generated> Generate(const GenerateOptions& options,
                                    Session& session, const v1::Prompt& prompt) {
+  RF_ASSIGN_OR_RETURN(const v1::GenerateRequest request,
+                      MakeRequest(options, prompt));
   InterruptibleCall call;
   const std::unique_ptr<grpc::ClientReader<v1::GenerateEvent>> reader =
-      session.stub().Generate(call.context(), MakeRequest(options, prompt));
-  Generated generated;
-  bool finished = false;
-  absl::Status printed;
-  const auto print = [&](const std::string& text) {
-    if (options.json || !printed.ok()) return;
-    printed = PrintText(text);
-    // The coordinator ends the job of a caller who leaves.
-    if (!printed.ok()) call.context()->TryCancel();
-  };
-  v1::GenerateEvent event;
-  while (reader->Read(&event)) {
-    switch (event.event_case()) {
-      case v1::GenerateEvent::kAccepted:
-        generated.accepted = event.accepted();
-        if (options.detach) {
-          // The job goes on without this call.
-          call.context()->TryCancel();
-          while (reader->Read(&event)) {
-          }
-          reader->Finish();
-          return generated;
-        }
-        break;
-      case v1::GenerateEvent::kToken:
-        generated.ids.push_back(event.token().id());
-        generated.logprobs.push_back(event.token().logprob());
-        generated.text += event.token().text();
-        print(event.token().text());
-        break;
-      case v1::GenerateEvent::kFinished:
-        generated.finished = event.finished();
-        generated.text += event.finished().text();
-        print(event.finished().text() + "\n");
-        finished = true;
-        break;
-      case v1::GenerateEvent::EVENT_NOT_SET:
-        break;
-    }
-  }
-  const absl::Status status = cluster::FromGrpc(reader->Finish());
-  RF_RETURN_IF_ERROR(printed);
-  RF_RETURN_IF_ERROR(status);
-  if (!finished) {
-    return absl::UnavailableError("coordinator: the stream ended early");
-  }
-  return generated;
+      session.stub().Generate(call.context(), request);
+  // A detached job goes on without this call.
+  return ReadEvents(call, *reader, /*prints=*/!options.json,
+                    [&options] { return !options.detach; });
 }
 
 absl::Status Run(const GenerateOptions& options, Invocation& invocation) {

@@ -16,6 +16,7 @@
 #include "coordinator/cli/progress.h"
 #include "coordinator/cli/prompt_options.h"
 #include "coordinator/cli/session.h"
+#include "coordinator/cli/timeout_option.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -27,6 +28,7 @@ struct ScoreCommandOptions {
   bool hidden = false;
   bool mtp = false;
   std::string reference;
+  std::string timeout;
   bool json = false;
 };
 
@@ -111,6 +113,8 @@ absl::StatusOr<v1::ScoreEvent::Result> Score(const ScoreCommandOptions& options,
   request.mutable_options()->set_hidden(options.hidden);
   request.mutable_options()->set_mtp(options.mtp);
   request.mutable_options()->set_reference(!options.reference.empty());
+  RF_ASSIGN_OR_RETURN(const uint32_t timeout_ms, TimeoutMs(options.timeout));
+  request.set_timeout_ms(timeout_ms);
   InterruptibleCall call;
   const std::unique_ptr<grpc::ClientReader<v1::ScoreEvent>> reader =
       session.stub().Score(call.context(), request);
@@ -128,6 +132,8 @@ absl::StatusOr<v1::ScoreEvent::Result> Score(const ScoreCommandOptions& options,
         // A long text's result comes in parts.
         result.MergeFrom(event.result());
         finished = true;
+      } else if (event.has_waiting()) {
+        progress.Phase(event.waiting().reason());
       }
     }
   }
@@ -176,6 +182,7 @@ void RegisterScore(CLI::App& app, Invocation& invocation) {
                  "the JSON");
   verb->add_option("--reference", options->reference,
                    "f32: also the divergence from the plain float32 path");
+  AddTimeoutOption(*verb, options->timeout);
   verb->add_flag("--json", options->json, "One JSON document on stdout");
   verb->callback([options, &invocation] {
     invocation.json = options->json;

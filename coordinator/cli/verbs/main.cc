@@ -30,6 +30,7 @@
 #include "coordinator/cli/output.h"
 #include "coordinator/cli/plan/plan.h"
 #include "coordinator/cli/run/generate.h"
+#include "coordinator/cli/run/jobs.h"
 #include "coordinator/cli/run/score.h"
 #include "coordinator/cli/run/tokenize.h"
 #include "coordinator/cli/targets.h"
@@ -41,11 +42,12 @@ namespace {
 // In the order of the help text, which shows the groups as they first appear:
 // Fleet, One-shot, Jobs.
 constexpr RegisterCommand kCommands[] = {
-    RegisterUp,       RegisterDown,    RegisterStatus,      RegisterCall,
-    RegisterGenerate, RegisterScore,   RegisterTokenize,    RegisterDetokenize,
-    RegisterSubmit,   RegisterTargets, RegisterCollectives, RegisterSynth,
-    RegisterBench,    RegisterPlan,    RegisterInspect,     RegisterConvert,
-    RegisterDoctor,   RegisterEplb,    RegisterRebalance,
+    RegisterUp,       RegisterDown,        RegisterStatus,   RegisterCall,
+    RegisterGenerate, RegisterScore,       RegisterTokenize, RegisterDetokenize,
+    RegisterSubmit,   RegisterJobs,        RegisterShow,     RegisterCancel,
+    RegisterTargets,  RegisterCollectives, RegisterSynth,    RegisterBench,
+    RegisterPlan,     RegisterInspect,     RegisterConvert,  RegisterDoctor,
+    RegisterEplb,     RegisterRebalance,
 };
 
 constexpr char kProgramFooter[] = R"(

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cluster/process/build_info.h"
-#include "coordinator/scheduling/event_buffer.h"
+#include "coordinator/jobs/job.h"
 #include "tests/testing/fake_worker.h"
 #include "tests/testing/soon.h"
 
@@ -70,35 +70,40 @@ class FleetTest : public ::testing::Test {
     return fleet_->State();
   }
 
-  std::shared_ptr<EventBuffer> Submit(const std::string& id, uint32_t first,
-                                      uint32_t prompt_n, uint32_t max_tokens) {
-    auto events = std::make_shared<EventBuffer>();
-    auto request = std::make_shared<Request>();
-    request->id = id;
-    request->prompt_ids.assign(prompt_n, first);
-    request->max_tokens = max_tokens;
-    request->events = events;
-    const absl::Status status = fleet_->Submit(request);
+  std::shared_ptr<Job> Submit(const std::string& id, uint32_t first,
+                              uint32_t prompt_n, uint32_t max_tokens) {
+    Request request;
+    request.id = id;
+    request.prompt_ids.assign(prompt_n, first);
+    request.max_tokens = max_tokens;
+    const std::shared_ptr<Job> job =
+        Job::Make(std::move(request), /*kept=*/false);
+    const absl::Status status = fleet_->Submit(Job::RequestOf(job));
     EXPECT_TRUE(status.ok()) << status;
-    return events;
+    return job;
   }
 
-  static Outcome Await(EventBuffer& events) {
-    Outcome outcome;
+  // Waits until `holds` says so of the job's progress; returns whether it did.
+  static bool AwaitJob(const Job& job,
+                       const std::function<bool(const JobProgress&)>& holds) {
     const Deadline deadline = Deadline::After(kFleetLimit);
-    while (auto event = events.Pop(deadline)) {
-      if (const auto* token = std::get_if<RequestUpdate::Token>(&*event)) {
-        outcome.tokens.push_back(token->id);
-      } else if (const auto* end =
-                     std::get_if<RequestUpdate::Finished>(&*event)) {
-        outcome.reason = end->reason;
-        outcome.status = absl::OkStatus();
-        break;
-      } else if (const auto* failed = std::get_if<absl::Status>(&*event)) {
-        outcome.status = *failed;
-        break;
-      }
+    while (!holds(job.progress())) {
+      if (deadline.Expired()) return false;
+      absl::SleepFor(absl::Milliseconds(1));
     }
+    return true;
+  }
+
+  static Outcome Await(const Job& job) {
+    Outcome outcome;
+    const bool ended = AwaitJob(
+        job, [](const JobProgress& progress) { return progress.has_ended(); });
+    for (const JobToken& token : job.TokensFrom(0)) {
+      outcome.tokens.push_back(token.id);
+    }
+    const JobProgress progress = job.progress();
+    outcome.reason = progress.reason;
+    if (ended) outcome.status = progress.error;
     return outcome;
   }
 
@@ -131,7 +136,7 @@ TEST_F(FleetTest, FormsAndGenerates) {
     EXPECT_EQ(worker.resident_bytes(), 200u);
     EXPECT_EQ(worker.cache_bytes(), 300u);
   }
-  std::vector<std::shared_ptr<EventBuffer>> jobs;
+  std::vector<std::shared_ptr<Job>> jobs;
   for (int i = 0; i < 10; ++i) {
     jobs.push_back(Submit(absl::StrCat("j", i), 100 * i, 1 + 4 * i, 7));
   }
@@ -296,7 +301,7 @@ TEST_F(FleetTest, AFailedConnectionIsTriedAgain) {
   ExpectGenerates();
 }
 
-TEST_F(FleetTest, ALostWorkerFailsJobsAndIsReplaced) {
+TEST_F(FleetTest, ALostWorkersJobGoesOnWithItsReplacement) {
   behaviours_.resize(2);
   std::atomic<FakeWorker*> victim{nullptr};
   behaviours_[1].on_step = [&victim](const v1::StepPlan& plan,
@@ -314,14 +319,17 @@ TEST_F(FleetTest, ALostWorkerFailsJobsAndIsReplaced) {
   ASSERT_TRUE(WaitReady().ok());
   const uint64_t epoch = fleet_->State().epoch();
   const auto running = Submit("running", 10, 5, 40);
-  const Outcome outcome = Await(*running);
-  EXPECT_EQ(outcome.status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(outcome.status.message()),
-              MatchesRegex("worker 1 \\(127.0.0.1:[0-9]+, pid 1001\\) was lost "
-                           "during step [45]: .*"));
+  ASSERT_TRUE(AwaitJob(*running, [](const JobProgress& progress) {
+    return progress.waits_for.find("it waits for worker 1 of 2") !=
+           std::string::npos;
+  })) << running->progress().waits_for;
+  EXPECT_THAT(running->progress().waits_for,
+              MatchesRegex(".*\\(worker 1 \\(127.0.0.1:[0-9]+, pid 1001\\) was "
+                           "lost during step [45]: .*"));
+  EXPECT_EQ(running->progress().state, v1::JOB_STATE_WAITING);
   // The result of step 4 may have been cut off on its way.
-  EXPECT_THAT(outcome.tokens,
-              AnyOf(ElementsAre(11, 12, 13), ElementsAre(11, 12, 13, 14)));
+  EXPECT_THAT(running->progress().tokens, AnyOf(3, 4));
+  const auto waiting = Submit("waiting", 20, 5, 3);
   const v1::ClusterState failed = WaitState(v1::FLEET_STATE_FAILED);
   EXPECT_EQ(failed.workers(0).state(), v1::MEMBER_STATE_REGISTERED);
   EXPECT_EQ(failed.workers(1).state(), v1::MEMBER_STATE_LOST);
@@ -335,7 +343,46 @@ TEST_F(FleetTest, ALostWorkerFailsJobsAndIsReplaced) {
   StartWorker(1);
   ASSERT_TRUE(WaitReady().ok());
   EXPECT_GT(fleet_->State().epoch(), epoch);
-  ExpectGenerates();
+  const Outcome outcome = Await(*running);
+  EXPECT_TRUE(outcome.status.ok()) << outcome.status;
+  std::vector<uint32_t> want(40);
+  std::iota(want.begin(), want.end(), 11);
+  EXPECT_EQ(outcome.tokens, want);
+  EXPECT_THAT(Await(*waiting).tokens, ElementsAre(21, 22, 23));
+}
+
+TEST_F(FleetTest, AHostThatStaysAwayEndsItsJobsAndNamesTheRank) {
+  behaviours_.resize(2);
+  options_.recovery_wait = absl::Seconds(1);
+  Start(2);
+  ASSERT_TRUE(WaitReady().ok());
+  workers_[1]->Die();
+  const Outcome outcome = Await(*Submit("a", 10, 5, 40));
+  EXPECT_EQ(outcome.status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(outcome.status.message()),
+              HasSubstr("it waits for worker 1 of 2"));
+}
+
+TEST_F(FleetTest, AJobWaitsForTheFleetsFirstEpoch) {
+  behaviours_.resize(2);
+  behaviours_[0].context = 16;
+  options_.name = "test";
+  options_.settings.set_model("/models/none");
+  options_.mesh.tensor = 2;
+  options_.lease = absl::Hours(1);
+  fleet_ = std::make_unique<Fleet>(options_, cluster::GetBuildInfo());
+  const auto early = Submit("early", 10, 5, 3);
+  const auto long_prompt = Submit("long", 10, 17, 3);
+  ASSERT_TRUE(AwaitJob(*early, [](const JobProgress& progress) {
+    return progress.waits_for.find("it waits for worker 0, 1 of 2") !=
+           std::string::npos;
+  })) << early->progress().waits_for;
+  workers_.resize(2);
+  for (const int rank : {0, 1}) StartWorker(rank);
+  EXPECT_THAT(Await(*early).tokens, ElementsAre(11, 12, 13));
+  EXPECT_EQ(Await(*long_prompt).status,
+            absl::InvalidArgumentError(
+                "prompt: 17 tokens, want at most 16 (the context)"));
 }
 
 // CANCELLED would tell the callers that they had cancelled their jobs.
@@ -344,6 +391,7 @@ TEST_F(FleetTest, AWorkerThatCancelsItsRunIsUnavailable) {
   behaviours_[0].on_step = [](const v1::StepPlan&, v1::StepResult*) {
     return absl::CancelledError("stopping");
   };
+  options_.one_shot = true;
   Start(1);
   ASSERT_TRUE(WaitReady().ok());
   const Outcome outcome = Await(*Submit("running", 10, 5, 40));
@@ -360,14 +408,17 @@ TEST_F(FleetTest, DivergingRanksEndTheEpoch) {
   };
   Start(2);
   ASSERT_TRUE(WaitReady().ok());
-  const Outcome outcome = Await(*Submit("a", 10, 5, 40));
-  EXPECT_EQ(outcome.status.code(), absl::StatusCode::kInternal);
-  EXPECT_EQ(outcome.status.message(),
-            "step 3, slot 0: worker 1 has token 666, worker 0 has token 13");
-  EXPECT_THAT(outcome.tokens, ElementsAre(11, 12));  // What all had agreed on.
-  workers_[1]->SetBehaviour({});
-  ASSERT_TRUE(WaitReady().ok());  // All ranks are there: forms again.
-  ExpectGenerates();
+  const auto job = Submit("a", 10, 5, 6);
+  ASSERT_TRUE(AwaitJob(*job, [](const JobProgress& progress) {
+    return progress.waits_for.find(
+               "step 3, slot 0: worker 1 has token 666, worker 0 has token "
+               "13") != std::string::npos;
+  })) << job->progress().waits_for;
+  EXPECT_EQ(job->progress().tokens, 2u);  // What all had agreed on.
+  workers_[1]->SetBehaviour({});          // All ranks are there: forms again.
+  const Outcome outcome = Await(*job);
+  EXPECT_TRUE(outcome.status.ok()) << outcome.status;
+  EXPECT_THAT(outcome.tokens, ElementsAre(11, 12, 13, 14, 15, 16));
 }
 
 TEST_F(FleetTest, TheCauseIsPreferredToItsEchoes) {
@@ -428,6 +479,7 @@ TEST_F(FleetTest, AnExpiredLeaseEndsAHangingStep) {
     return absl::OkStatus();
   };
   options_.lease = absl::Seconds(2);
+  options_.one_shot = true;
   Start(2);
   ASSERT_TRUE(WaitReady().ok());
   const Outcome outcome = Await(*Submit("a", 10, 5, 40));
@@ -576,9 +628,9 @@ TEST_F(FleetTest, ShutdownFailsWhatRuns) {
   };
   Start(1);
   ASSERT_TRUE(WaitReady().ok());
-  const auto events = Submit("a", 10, 5, 40);
+  const auto job = Submit("a", 10, 5, 40);
   std::thread shutdown([this] { fleet_->Shutdown(); });
-  const Outcome outcome = Await(*events);
+  const Outcome outcome = Await(*job);
   EXPECT_EQ(outcome.status,
             absl::UnavailableError("the coordinator is stopping"));
   shutdown.join();

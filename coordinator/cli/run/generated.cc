@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cli/run/generated.h"
+
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cluster/process/status.h"
+#include "cluster/process/status_macros.h"
+
+namespace ringfleet::coordinator::cli {
+namespace {
+
+double PerSecond(const v1::Timings& timings) {
+  // The first token belongs to the prompt's time.
+  return timings.predicted_n() > 1 && timings.predicted_ms() > 0
+             ? (timings.predicted_n() - 1) * 1e3 / timings.predicted_ms()
+             : 0;
+}
+
+}  // namespace
+
+Json ToJson(const Generated& generated, bool with_id) {
+  const v1::Timings& timings = generated.finished.timings();
+  Json document;
+  if (with_id) document["id"] = generated.accepted.id();
+  document["prompt_ids"] = JsonArray(generated.accepted.prompt_ids());
+  document["ids"] = generated.ids;
+  document["text"] = generated.text;
+  document["logprobs"] = generated.logprobs;
+  document["finish_reason"] =
+      generated.finished.reason() == v1::FINISH_REASON_STOP ? "stop" : "length";
+  document["timings"] = {{"load_ms", timings.load_ms()},
+                         {"prompt_n", timings.prompt_n()},
+                         {"prompt_ms", timings.prompt_ms()},
+                         {"predicted_n", timings.predicted_n()},
+                         {"predicted_ms", timings.predicted_ms()},
+                         {"predicted_per_second", PerSecond(timings)}};
+  return document;
+}
+
+void PrintSummary(const Generated& generated) {
+  const v1::Timings& timings = generated.finished.timings();
+  // The prompt's step gives the first token; a rate needs a second one.
+  const std::string rate =
+      PerSecond(timings) > 0
+          ? absl::StrFormat(" %.1f ms, %.2f tokens/s", timings.predicted_ms(),
+                            PerSecond(timings))
+          : "";
+  const std::string line = absl::StrFormat(
+      "load %.0f ms | prompt %u tokens %.1f ms | %u token%s%s | %s",
+      timings.load_ms(), timings.prompt_n(), timings.prompt_ms(),
+      timings.predicted_n(), timings.predicted_n() == 1 ? "" : "s", rate,
+      generated.finished.reason() == v1::FINISH_REASON_STOP ? "stop"
+                                                            : "length");
+  std::fprintf(stderr, "%s\n", line.c_str());
+}
+
+void PrintWaiting(const std::string& reason) {
+  std::fprintf(stderr, "%s\n",
+               reason.empty() ? "the job goes on"
+                              : absl::StrCat("waiting: ", reason).c_str());
+}
+
+absl::StatusOr<Generated> ReadEvents(
+    InterruptibleCall& call, grpc::ClientReader<v1::GenerateEvent>& reader,
+    bool prints, const std::function<bool()>& on_accepted) {
+  Generated generated;
+  bool finished = false;
+  absl::Status printed;
+  const auto print = [&](const std::string& text) {
+    if (!prints || !printed.ok()) return;
+    printed = PrintText(text);
+    // The coordinator ends the job of a caller who leaves.
+    if (!printed.ok()) call.context()->TryCancel();
+  };
+  v1::GenerateEvent event;
+  while (reader.Read(&event)) {
+    switch (event.event_case()) {
+      case v1::GenerateEvent::kAccepted:
+        generated.accepted = event.accepted();
+        if (on_accepted != nullptr && !on_accepted()) {
+          call.context()->TryCancel();
+          while (reader.Read(&event)) {
+          }
+          reader.Finish();
+          return generated;
+        }
+        break;
+      case v1::GenerateEvent::kToken:
+        generated.ids.push_back(event.token().id());
+        generated.logprobs.push_back(event.token().logprob());
+        generated.text += event.token().text();
+        print(event.token().text());
+        break;
+      case v1::GenerateEvent::kWaiting:
+        PrintWaiting(event.waiting().reason());
+        break;
+      case v1::GenerateEvent::kFinished:
+        generated.finished = event.finished();
+        generated.text += event.finished().text();
+        print(event.finished().text() + "\n");
+        finished = true;
+        break;
+      case v1::GenerateEvent::EVENT_NOT_SET:
+        break;
+    }
+  }
+  const absl::Status status = cluster::FromGrpc(reader.Finish());
+  RF_RETURN_IF_ERROR(printed);
+  RF_RETURN_IF_ERROR(status);
+  if (!finished) {
+    return absl::UnavailableError("coordinator: the stream ended early");
+  }
+  return generated;
+}
+
+}  // namespace ringfleet::coordinator::cli

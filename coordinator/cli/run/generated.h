@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a generating job has given, and how verbs show it.
+#ifndef RINGFLEET_COORDINATOR_CLI_RUN_GENERATED_H_
+#define RINGFLEET_COORDINATOR_CLI_RUN_GENERATED_H_
+
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "coordinator/cli/interrupt.h"
+#include "coordinator/cli/json_output.h"
+#include "protos/coordinator.grpc.pb.h"
+
+namespace ringfleet::coordinator::cli {
+
+// The sum of a stream of events.
+struct Generated {
+  v1::GenerateEvent::Accepted accepted;
+  Json ids = Json::array();
+  Json logprobs = Json::array();
+  std::string text;
+  v1::GenerateEvent::Finished finished;
+};
+
+// Reads a stream of events to its end. Prints the text as it comes with
+// `prints`, and on stderr what the job waits for. `on_accepted` returns false
+// to leave the stream after the first event.
+//
+// Errors: the job's; those of PrintText; UNAVAILABLE: the stream ended early.
+absl::StatusOr<Generated> ReadEvents(
+    InterruptibleCall& call, grpc::ClientReader<v1::GenerateEvent>& reader,
+    bool prints, const std::function<bool()>& on_accepted = nullptr);
+
+// The contract's document of `generate`, with the job's id in front if asked.
+Json ToJson(const Generated& generated, bool with_id);
+
+// Prints a line of timings on stderr.
+void PrintSummary(const Generated& generated);
+
+// Says on stderr what a job waits for; empty: that it goes on.
+void PrintWaiting(const std::string& reason);
+
+}  // namespace ringfleet::coordinator::cli
+
+#endif  // RINGFLEET_COORDINATOR_CLI_RUN_GENERATED_H_

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cli/run/jobs.h"
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "cluster/process/status.h"
+#include "cluster/process/status_macros.h"
+#include "coordinator/cli/interrupt.h"
+#include "coordinator/cli/json_output.h"
+#include "coordinator/cli/run/generated.h"
+#include "coordinator/cli/session.h"
+#include "coordinator/cli/table.h"
+
+namespace ringfleet::coordinator::cli {
+namespace {
+
+struct JobOptions {
+  SessionOptions session;
+  std::string id;
+  bool output = false;
+  bool errors = false;
+  bool follow = false;
+  bool json = false;
+};
+
+constexpr char kJobsFooter[] = R"(
+Jobs that wait or run are listed, and detached ones that have ended.
+
+Examples:
+  ringfleet jobs --cluster cluster.yaml
+  ringfleet jobs --cluster cluster.yaml --json
+)";
+
+constexpr char kShowFooter[] = R"(
+Without options: the job's state and counts. --output prints its result, one
+line of JSON in the form of `submit --json`; --follow streams its text until it
+ends. The exit code of a job that failed is the job's.
+
+Examples:
+  ringfleet show 5e2f0001 --cluster cluster.yaml
+  ringfleet show 5e2f0001 --cluster cluster.yaml --output
+  ringfleet show 5e2f0001 --cluster cluster.yaml --follow
+)";
+
+constexpr char kCancelFooter[] = R"(
+A job that waits or runs ends at the next step. The result of one that has ended
+is dropped.
+
+Examples:
+  ringfleet cancel 5e2f0001 --cluster cluster.yaml
+)";
+
+std::string StateName(v1::JobState state) {
+  switch (state) {
+    case v1::JOB_STATE_RUNNING:
+      return "running";
+    case v1::JOB_STATE_COMPLETED:
+      return "completed";
+    case v1::JOB_STATE_FAILED:
+      return "failed";
+    case v1::JOB_STATE_CANCELLED:
+      return "cancelled";
+    default:
+      return "waiting";
+  }
+}
+
+std::string KindName(v1::JobKind kind) {
+  return kind == v1::JOB_KIND_SCORE ? "score" : "generate";
+}
+
+Json ToJson(const v1::JobInfo& job) {
+  const bool failed = job.state() == v1::JOB_STATE_FAILED ||
+                      job.state() == v1::JOB_STATE_CANCELLED;
+  return {{"id", job.id()},
+          {"name", ""},
+          {"kind", KindName(job.kind())},
+          {"state", StateName(job.state())},
+          {"created", job.created_unix_ms() / 1000},
+          {"total", 1},
+          {"completed", job.state() == v1::JOB_STATE_COMPLETED ? 1 : 0},
+          {"failed", failed ? 1 : 0}};
+}
+
+// How long a job has taken, or has waited and run so far.
+std::string AgeOf(const v1::JobInfo& job) {
+  const absl::Time end = job.ended_unix_ms() == 0
+                             ? absl::Now()
+                             : absl::FromUnixMillis(job.ended_unix_ms());
+  const absl::Duration age = end - absl::FromUnixMillis(job.created_unix_ms());
+  return absl::FormatDuration(absl::Trunc(age, age < absl::Seconds(10)
+                                                   ? absl::Milliseconds(100)
+                                                   : absl::Seconds(1)));
+}
+
+std::string RemarkOf(const v1::JobInfo& job) {
+  return job.error().empty() ? job.waits_for() : job.error();
+}
+
+// The status that a job ended with.
+absl::Status ErrorOf(const v1::JobInfo& job) {
+  return job.error_code() == 0
+             ? absl::OkStatus()
+             : absl::Status(static_cast<absl::StatusCode>(job.error_code()),
+                            job.error());
+}
+
+absl::Status RunJobs(const JobOptions& options, Invocation& invocation) {
+  RF_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
+                      Session::Open(options.session));
+  InterruptibleCall call;
+  v1::ListJobsResponse response;
+  const absl::Status status = cluster::FromGrpc(session->stub().ListJobs(
+      call.context(), v1::ListJobsRequest(), &response));
+  return session->Finish(status, invocation, [&] {
+    if (options.json) {
+      Json list = Json::array();
+      for (const v1::JobInfo& job : response.jobs()) {
+        list.push_back(ToJson(job));
+      }
+      return PrintJson(list);
+    }
+    Table table({{.name = "id"},
+                 {.name = "kind"},
+                 {.name = "state"},
+                 {.name = "time", .right = true},
+                 {.name = "prompt", .right = true},
+                 {.name = "tokens", .right = true},
+                 {.name = "remark"}});
+    for (const v1::JobInfo& job : response.jobs()) {
+      table.Add(
+          {job.id(), KindName(job.kind()), StateName(job.state()), AgeOf(job),
+           absl::StrCat(job.prompt_n()),
+           absl::StrCat(job.kind() == v1::JOB_KIND_SCORE ? job.scored_n()
+                                                         : job.predicted_n()),
+           RemarkOf(job)});
+    }
+    return PrintText(table.empty() ? "no jobs\n" : table.text());
+  });
+}
+
+absl::StatusOr<v1::GetJobResponse> GetJob(const JobOptions& options,
+                                          Session& session) {
+  InterruptibleCall call;
+  v1::GetJobRequest request;
+  request.set_id(options.id);
+  v1::GetJobResponse response;
+  RF_RETURN_IF_ERROR(cluster::FromGrpc(
+      session.stub().GetJob(call.context(), request, &response)));
+  return response;
+}
+
+// The result as `submit --json` has it.
+Json ResultOf(const v1::GetJobResponse& response) {
+  Generated generated;
+  generated.accepted.set_id(response.job().id());
+  *generated.accepted.mutable_prompt_ids() = response.prompt_ids();
+  generated.ids = JsonArray(response.ids());
+  generated.logprobs = JsonArray(response.logprobs());
+  generated.text = response.text();
+  generated.finished.set_reason(response.reason());
+  *generated.finished.mutable_timings() = response.timings();
+  return ToJson(generated, /*with_id=*/true);
+}
+
+// Streams the text of a job until it ends.
+absl::Status Follow(const JobOptions& options, Session& session) {
+  InterruptibleCall call;
+  v1::WatchJobRequest request;
+  request.set_id(options.id);
+  const std::unique_ptr<grpc::ClientReader<v1::GenerateEvent>> reader =
+      session.stub().WatchJob(call.context(), request);
+  return ReadEvents(call, *reader,
+                    /*prints=*/!options.json && !options.output)
+      .status();
+}
+
+absl::Status PrintState(const JobOptions& options,
+                        const v1::GetJobResponse& response) {
+  const v1::JobInfo& job = response.job();
+  if (options.output) return PrintJson(ResultOf(response));
+  if (options.errors) {
+    return job.error().empty()
+               ? absl::OkStatus()
+               : PrintJson({{"id", job.id()}, {"error", job.error()}});
+  }
+  if (options.json) {
+    Json document = ToJson(job);
+    document["waits_for"] = job.waits_for();
+    document["error"] = job.error();
+    document["prompt_n"] = job.prompt_n();
+    document["predicted_n"] = job.predicted_n();
+    document["scored_n"] = job.scored_n();
+    return PrintJson(document);
+  }
+  if (options.follow) return absl::OkStatus();
+  const std::string remark = RemarkOf(job);
+  return PrintText(
+      absl::StrCat("job ", job.id(), ": ", KindName(job.kind()), ", ",
+                   StateName(job.state()), " for ", AgeOf(job), ", prompt ",
+                   job.prompt_n(), " tokens, ", job.predicted_n(), " generated",
+                   remark.empty() ? "" : absl::StrCat("\n", remark), "\n"));
+}
+
+absl::Status RunShow(const JobOptions& options, Invocation& invocation) {
+  RF_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
+                      Session::Open(options.session));
+  absl::Status status;
+  if (options.follow) status = Follow(options, *session);
+  absl::StatusOr<v1::GetJobResponse> response;
+  if (status.ok()) {
+    response = GetJob(options, *session);
+    status = response.status();
+  }
+  // The result of a job that failed is its error.
+  if (status.ok() && options.output) status = ErrorOf(response->job());
+  return session->Finish(status, invocation,
+                         [&] { return PrintState(options, *response); });
+}
+
+absl::Status RunCancel(const JobOptions& options, Invocation& invocation) {
+  RF_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
+                      Session::Open(options.session));
+  InterruptibleCall call;
+  v1::CancelJobRequest request;
+  request.set_id(options.id);
+  v1::CancelJobResponse response;
+  const absl::Status status = cluster::FromGrpc(
+      session->stub().CancelJob(call.context(), request, &response));
+  return session->Finish(status, invocation, [&] {
+    return options.json ? PrintJson({{"id", options.id}}) : absl::OkStatus();
+  });
+}
+
+// Adds a verb of the group "Jobs" with the options that all of them have.
+CLI::App* AddJobVerb(CLI::App& app, const char* name, const char* description,
+                     const char* footer,
+                     const std::shared_ptr<JobOptions>& options,
+                     absl::Status (*run)(const JobOptions&, Invocation&),
+                     Invocation& invocation) {
+  CLI::App* verb = app.add_subcommand(name, description);
+  verb->group("Jobs");
+  verb->footer(footer);
+  options->session.runs_jobs = false;
+  verb->add_option("--cluster", options->session.cluster,
+                   "Cluster file of the fleet")
+      ->required();
+  verb->add_flag("--json", options->json, "One JSON document on stdout");
+  verb->callback([options, run, &invocation] {
+    invocation.json = options->json;
+    invocation.run = [options, run, &invocation] {
+      return run(*options, invocation);
+    };
+  });
+  return verb;
+}
+
+}  // namespace
+
+void RegisterJobs(CLI::App& app, Invocation& invocation) {
+  AddJobVerb(app, "jobs", "List a fleet's jobs", kJobsFooter,
+             std::make_shared<JobOptions>(), RunJobs, invocation);
+}
+
+void RegisterShow(CLI::App& app, Invocation& invocation) {
+  const auto options = std::make_shared<JobOptions>();
+  CLI::App* verb = AddJobVerb(app, "show", "Show a job and its result",
+                              kShowFooter, options, RunShow, invocation);
+  verb->add_option("ID", options->id, "Id of the job")->required();
+  auto* output = verb->add_flag("--output", options->output,
+                                "Print the result as a line of JSON");
+  verb->add_flag("--errors", options->errors,
+                 "Print the error as a line of JSON")
+      ->excludes(output);
+  verb->add_flag("--follow", options->follow, "Wait for the job's end");
+}
+
+void RegisterCancel(CLI::App& app, Invocation& invocation) {
+  const auto options = std::make_shared<JobOptions>();
+  CLI::App* verb = AddJobVerb(app, "cancel", "End a job", kCancelFooter,
+                              options, RunCancel, invocation);
+  verb->add_option("ID", options->id, "Id of the job")->required();
+}
+
+}  // namespace ringfleet::coordinator::cli

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/jobs/job.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/time/clock.h"
+
+namespace ringfleet::coordinator {
+
+Job::Job(Request request, bool kept)
+    : request_(std::move(request)), kept_(kept), created_(absl::Now()) {
+  request_.events = this;
+}
+
+std::shared_ptr<Job> Job::Make(Request request, bool kept) {
+  return std::shared_ptr<Job>(new Job(std::move(request), kept));
+}
+
+std::shared_ptr<const Request> Job::RequestOf(const std::shared_ptr<Job>& job) {
+  return {job, &job->request_};
+}
+
+JobProgress Job::progress() const {
+  MutexLock lock(&mu_);
+  return progress_;
+}
+
+std::vector<JobToken> Job::TokensFrom(size_t first) const {
+  MutexLock lock(&mu_);
+  if (first >= tokens_.size()) return {};
+  return {tokens_.begin() + static_cast<ptrdiff_t>(first), tokens_.end()};
+}
+
+v1::ScoreResult Job::score() const {
+  MutexLock lock(&mu_);
+  return score_;
+}
+
+void Job::Observe(std::weak_ptr<JobObserver> observer) {
+  MutexLock lock(&mu_);
+  observers_.erase(
+      std::remove_if(observers_.begin(), observers_.end(),
+                     [](const auto& known) { return known.expired(); }),
+      observers_.end());
+  observers_.push_back(std::move(observer));
+}
+
+void Job::Notify() {
+  std::vector<std::weak_ptr<JobObserver>> observers;
+  {
+    MutexLock lock(&mu_);
+    observers = observers_;
+  }
+  for (const auto& weak : observers) {
+    if (const auto observer = weak.lock()) observer->OnJobChange();
+  }
+}
+
+void Job::OnRunning() {
+  {
+    MutexLock lock(&mu_);
+    progress_.state = v1::JOB_STATE_RUNNING;
+    progress_.waits_for.clear();
+    progress_.started = std::min(progress_.started, absl::Now());
+  }
+  Notify();
+}
+
+void Job::OnWaiting(const std::string& why) {
+  {
+    MutexLock lock(&mu_);
+    progress_.state = v1::JOB_STATE_WAITING;
+    progress_.waits_for = why;
+  }
+  Notify();
+}
+
+void Job::OnToken(uint32_t id, float logprob) {
+  {
+    MutexLock lock(&mu_);
+    tokens_.push_back({.id = id, .logprob = logprob});
+    progress_.tokens = tokens_.size();
+  }
+  Notify();
+}
+
+void Job::OnProgress(uint32_t scored) {
+  {
+    MutexLock lock(&mu_);
+    progress_.scored = scored;
+  }
+  Notify();
+}
+
+void Job::OnScore(v1::ScoreResult score) {
+  {
+    MutexLock lock(&mu_);
+    score_ = std::move(score);
+  }
+  Notify();
+}
+
+void Job::OnFinished(v1::FinishReason reason, const RequestTimings& timings) {
+  {
+    MutexLock lock(&mu_);
+    progress_.state = v1::JOB_STATE_COMPLETED;
+    progress_.reason = reason;
+    progress_.timings = timings;
+    progress_.ended = absl::Now();
+  }
+  Notify();
+}
+
+void Job::OnFailed(const absl::Status& status) {
+  {
+    MutexLock lock(&mu_);
+    progress_.state = absl::IsCancelled(status) ? v1::JOB_STATE_CANCELLED
+                                                : v1::JOB_STATE_FAILED;
+    progress_.waits_for.clear();
+    progress_.error = status;
+    progress_.ended = absl::Now();
+  }
+  Notify();
+}
+
+}  // namespace ringfleet::coordinator

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// A job's changes as the events of Coordinator.Generate and Coordinator.Score.
+#ifndef RINGFLEET_COORDINATOR_SERVICE_JOB_EVENTS_H_
+#define RINGFLEET_COORDINATOR_SERVICE_JOB_EVENTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "coordinator/fleet/fleet.h"
+#include "coordinator/fleet/served_model.h"
+#include "coordinator/jobs/job.h"
+#include "coordinator/service/job_stream.h"
+#include "protos/coordinator.pb.h"
+
+namespace ringfleet::coordinator {
+
+// Turns tokens into text. Without a tokenizer the text stays empty. A stop
+// token is text like another unless it is a special one.
+class TextStream {
+ public:
+  explicit TextStream(const ServedModel& model);
+  std::string Add(uint32_t id);
+  std::string Finish();
+
+ private:
+  std::optional<StreamDecoder> decoder_;
+};
+
+// Notices when what a job waits for changes. Not thread-safe.
+class WaitingNotes {
+ public:
+  // Returns what to tell the caller, or nothing if that was told. Empty: the
+  // job goes on.
+  std::optional<std::string> Next(const JobProgress& progress);
+
+ private:
+  std::string told_;
+};
+
+// One `accepted`, then tokens, then `finished`.
+class GenerateEvents final : public JobEvents<v1::GenerateEvent> {
+ public:
+  // Both arguments must outlive this object.
+  GenerateEvents(const ServedModel& model, const Fleet& fleet)
+      : text_(model), fleet_(fleet) {}
+
+  std::variant<std::monostate, v1::GenerateEvent, absl::Status> Next(
+      const Job& job) override;
+
+ private:
+  TextStream text_;
+  const Fleet& fleet_;
+  WaitingNotes waiting_;
+  bool accepted_ = false;
+  bool finished_ = false;
+  std::vector<JobToken> tokens_;  // Read from the job.
+  size_t told_ = 0;               // Of these, told.
+  size_t first_ = 0;              // Number of tokens_[0] in the job.
+};
+
+// Progress, then the parts of the result.
+class ScoreEvents final : public JobEvents<v1::ScoreEvent> {
+ public:
+  std::variant<std::monostate, v1::ScoreEvent, absl::Status> Next(
+      const Job& job) override;
+
+ private:
+  WaitingNotes waiting_;
+  uint32_t told_ = 0;  // Scored ids.
+  bool split_ = false;
+  std::vector<v1::ScoreEvent::Result> parts_;
+  size_t sent_ = 0;
+};
+
+v1::Timings TimingsOf(const RequestTimings& timings, double load_ms);
+v1::JobInfo InfoOf(const Job& job);
+
+}  // namespace ringfleet::coordinator
+
+#endif  // RINGFLEET_COORDINATOR_SERVICE_JOB_EVENTS_H_

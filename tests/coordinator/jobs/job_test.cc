@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/jobs/job.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/jobs/job_table.h"
+
+namespace ringfleet::coordinator {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::SizeIs;
+
+std::shared_ptr<Job> MakeKept(const std::string& id) {
+  Request request;
+  request.id = id;
+  request.prompt_ids = {1, 2};
+  return Job::Make(std::move(request), /*kept=*/true);
+}
+
+struct CountingObserver : JobObserver {
+  void OnJobChange() override { ++changes; }
+  int changes = 0;
+};
+
+TEST(JobTest, KeepsWhatItWasToldAndTellsItsObservers) {
+  const auto job = MakeKept("a");
+  const auto observer = std::make_shared<CountingObserver>();
+  auto gone = std::make_shared<CountingObserver>();
+  job->Observe(observer);
+  job->Observe(gone);
+  gone.reset();
+  EXPECT_EQ(job->progress().state, v1::JOB_STATE_WAITING);
+  job->OnWaiting("it waits for worker 1");
+  EXPECT_EQ(job->progress().waits_for, "it waits for worker 1");
+  job->OnRunning();
+  EXPECT_EQ(job->progress().state, v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(job->progress().waits_for, "");
+  job->OnToken(7, -1);
+  job->OnToken(8, -2);
+  EXPECT_THAT(job->TokensFrom(0), SizeIs(2));
+  ASSERT_THAT(job->TokensFrom(1), SizeIs(1));
+  EXPECT_EQ(job->TokensFrom(1)[0].id, 8u);
+  EXPECT_THAT(job->TokensFrom(2), SizeIs(0));
+  EXPECT_FALSE(job->progress().has_ended());
+  job->OnFinished(v1::FINISH_REASON_STOP, {.predicted_n = 2});
+  EXPECT_EQ(job->progress().state, v1::JOB_STATE_COMPLETED);
+  EXPECT_EQ(job->progress().timings.predicted_n, 2u);
+  EXPECT_TRUE(job->progress().has_ended());
+  EXPECT_EQ(observer->changes, 5);
+}
+
+TEST(JobTest, TheRequestKeepsTheJobAlive) {
+  auto job = MakeKept("a");
+  const std::weak_ptr<Job> weak = job;
+  auto request = Job::RequestOf(job);
+  job.reset();
+  ASSERT_FALSE(weak.expired());
+  request->events->OnFailed(absl::CancelledError("gone"));
+  EXPECT_EQ(weak.lock()->progress().state, v1::JOB_STATE_CANCELLED);
+  request.reset();
+  EXPECT_TRUE(weak.expired());
+}
+
+std::vector<std::string> Ids(const JobTable& table) {
+  std::vector<std::string> ids;
+  for (const auto& job : table.List()) ids.push_back(job->id());
+  return ids;
+}
+
+absl::Time InTwoHours() { return absl::Now() + absl::Hours(2); }
+
+TEST(JobTableTest, DropsTheOldestResultsBeyondItsLimits) {
+  JobTable table({.ended = 2, .age = absl::Hours(3)}, &absl::Now);
+  for (int i = 0; i < 5; ++i) {
+    const auto job = MakeKept(absl::StrCat("j", i));
+    table.Add(job);
+    if (i != 1) job->OnFinished(v1::FINISH_REASON_STOP, {});
+  }
+  // One that waits or runs is never dropped.
+  EXPECT_THAT(Ids(table), ElementsAre("j1", "j3", "j4"));
+  EXPECT_EQ(table.Find("j0").status().code(), absl::StatusCode::kNotFound);
+  table.Remove("j3");
+  EXPECT_THAT(Ids(table), ElementsAre("j1", "j4"));
+
+  JobTable aged({.ended = 9, .age = absl::Hours(1)}, &InTwoHours);
+  const auto old = MakeKept("old");
+  aged.Add(old);
+  aged.Add(MakeKept("running"));
+  EXPECT_THAT(Ids(aged), ElementsAre("old", "running"));
+  old->OnFailed(absl::UnavailableError("lost"));
+  EXPECT_THAT(Ids(aged), ElementsAre("running"));
+}
+
+TEST(JobTableTest, IdsAreNew) {
+  JobTable first;
+  EXPECT_NE(first.NextId(), first.NextId());
+  EXPECT_EQ(first.NextId().size(), 8u);
+}
+
+}  // namespace
+}  // namespace ringfleet::coordinator
