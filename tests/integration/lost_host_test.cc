@@ -129,9 +129,9 @@ TEST_F(LostHostTest, WithoutCopiesTheFleetWaits) {
   ASSERT_NO_FATAL_FAILURE(ExpectGoldens());
 }
 
-// A job in the middle of a generation ends with an error that names the worker,
-// and the next one is served. A second loss leaves no group.
-TEST_F(LostHostTest, ARunningJobEndsWithTheCause) {
+// A job in the middle of a generation goes on with the group that is left. A
+// second loss leaves none.
+TEST_F(LostHostTest, ARunningJobGoesOnWithTheGroupThatIsLeft) {
   ASSERT_NO_FATAL_FAILURE(StartGroups(4, "2x1x2", 32));
   const json whole = Status();
   const auto job =
@@ -140,7 +140,7 @@ TEST_F(LostHostTest, ARunningJobEndsWithTheCause) {
   ASSERT_TRUE(WaitUntil(20, [&] { return job->output().size() > 20; }));
   workers_[2]->Signal(SIGKILL);
   const Finished ended = Finish(*job);
-  EXPECT_EQ(ended.code, 3);
+  EXPECT_EQ(ended.code, 0) << ended.errors;
   EXPECT_THAT(ended.errors, HasSubstr("worker 2 "));
   const json narrowed = WaitForGroups(1, whole);
   // The lost worker's group has another, which waits.
