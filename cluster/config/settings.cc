@@ -92,10 +92,6 @@ bool ParseSeconds(absl::string_view text, uint32_t* seconds) {
   return true;
 }
 
-bool IsDuration(const v1::SettingOptions& options) {
-  return options.form() == v1::SETTING_FORM_DURATION;
-}
-
 std::string DurationText(double seconds) {
   return absl::FormatDuration(absl::Seconds(seconds));
 }
@@ -115,8 +111,8 @@ bool SetValue(const Setting& setting, absl::string_view text, Message* holder) {
       return false;
     case FieldDescriptor::CPPTYPE_UINT32: {
       uint32_t value = 0;
-      const bool parsed = IsDuration(options) ? ParseSeconds(text, &value)
-                                              : absl::SimpleAtoi(text, &value);
+      const bool parsed = options.duration() ? ParseSeconds(text, &value)
+                                             : absl::SimpleAtoi(text, &value);
       if (!parsed || value < options.min() || value > options.max()) {
         return false;
       }
@@ -176,7 +172,7 @@ std::string WantedValue(const Setting& setting) {
     case FieldDescriptor::CPPTYPE_ENUM:
       return Alternatives(options);
     case FieldDescriptor::CPPTYPE_UINT32:
-      if (IsDuration(options)) {
+      if (options.duration()) {
         return absl::StrCat("whole seconds from ", DurationText(options.min()),
                             " to ", DurationText(options.max()), ", ",
                             options.unit());
@@ -236,8 +232,8 @@ std::string SettingText(const Setting& setting,
     case FieldDescriptor::CPPTYPE_UINT32: {
       const uint32_t value = reflection.GetUInt32(holder, setting.field);
       if (value == 0) return "";
-      return IsDuration(setting.options()) ? DurationText(value)
-                                           : absl::StrCat(value);
+      return setting.options().duration() ? DurationText(value)
+                                          : absl::StrCat(value);
     }
     case FieldDescriptor::CPPTYPE_DOUBLE: {
       const double value = reflection.GetDouble(holder, setting.field);

@@ -193,7 +193,7 @@ TEST_F(DaemonTest, AJobThatSomebodyElseCancelsIsNoInterrupt) {
                              "-n", "-1", "--ignore-eos", "--temp", "0"});
   ASSERT_TRUE(WaitUntil(10, [&] { return !job->output().empty(); }));
   const Finished cancel = Cli({"call", "127.0.0.1:" + std::to_string(port()),
-                               "ringfleet.v1.Coordinator/Cancel",
+                               "ringfleet.v1.Coordinator/CancelJob",
                                R"({"id":")" + next.str() + "\"}"});
   ASSERT_EQ(cancel.code, 0) << cancel.errors;
   const Finished finished = Finish(*job, 10);
