@@ -9,10 +9,11 @@
 
 namespace ringfleet::worker {
 
-// Consecutive positions of one sequence: a chunk of its prompt, one decoded
-// token, or tokens that are replayed.
+// One sequence's part of a batch: a chunk of its prompt, one decoded token, or
+// tokens that are replayed. Row first_row + i of the batch holds position
+// first_position + i.
 struct BatchSpan {
-  int slot = 0;
+  int slot = 0;  // In the data group, from 0.
   size_t first_row = 0;
   size_t rows = 0;
   int64_t first_position = 0;
@@ -21,7 +22,8 @@ struct BatchSpan {
   bool as_decodes = false;
 };
 
-// The tokens of one step, span after span. Each token is one row.
+// The tokens of one data group in one step, span after span. Each token is one
+// row.
 struct Batch {
   std::vector<uint32_t> ids;  // [rows]
   std::vector<BatchSpan> spans;
@@ -29,7 +31,7 @@ struct Batch {
   size_t rows() const { return ids.size(); }
 };
 
-// Calls visit(row, slot, position) for rows [begin, end) of a batch.
+// Calls visit(row, slot, position) for each row in [begin, end) of a batch.
 template <typename Visit>
 void ForEachRow(const Batch& batch, size_t begin, size_t end, Visit visit) {
   for (const BatchSpan& span : batch.spans) {

@@ -12,8 +12,8 @@ namespace ringfleet::worker {
 // the attention's output product and after the feed-forward part.
 //   x [rows, D] f32, the residual stream, equal on all ranks of the data group;
 //     updated in place, with the same bits on every rank
-// `batch` may be empty if other data groups have rows. The rank then serves
-// their tokens with its experts, and x is not read.
+// `batch` may be empty if other data groups have rows. This rank then serves
+// the tokens of the other groups with its experts, and does not read x.
 // Errors: those of cluster::Communicator. A failed reduction names the layer.
 absl::Status DecoderLayer(LayerContext& context, const LayerWeights& weights,
                           const Batch& batch, int layer, float* x);

@@ -13,16 +13,18 @@
 
 namespace ringfleet::worker {
 
-// The latent cache of one data group. Every layer and position has a row: the
-// latent after its norm, then the rope key after rotation. Slots take blocks of
-// kernels::kCacheBlockPositions positions from a common pool. Create reserves
-// the memory, which becomes resident as it is written. Rows are keyed by
-// position, so a row may be written again. Not thread-safe, except that
-// different rows may be written by different threads.
+// The latent cache of one data group. Each position of a slot has one row in
+// each layer: the latent after its norm, then the rope key after rotation.
+// Slots take blocks of kernels::kCacheBlockPositions positions from a common
+// pool. Create reserves the memory of all blocks. A page becomes resident when
+// it is first written. A row may be overwritten. Different threads may write
+// different rows; nothing else is thread-safe.
 class KvCache {
  public:
-  // `dtype` is kF32, kBf16 or kInt8; `context` is positions a slot.
-  // Errors: RESOURCE_EXHAUSTED names the size that the system refuses.
+  // Makes a cache with `slots` slots of `context` positions. `dtype` is kF32,
+  // kBf16 or kInt8.
+  // Errors: RESOURCE_EXHAUSTED: the system refuses the memory. The message
+  // names slots, positions and bytes.
   static absl::StatusOr<KvCache> Create(kernels::Dtype dtype, int layers,
                                         int kv_lora_rank, int rope_dim,
                                         int slots, int context);
@@ -31,35 +33,38 @@ class KvCache {
   static uint64_t Bytes(kernels::Dtype dtype, int layers, int kv_lora_rank,
                         int rope_dim, int slots, int context);
 
-  // Gives `slot` blocks for positions [0, positions); positions <= context.
+  // Gives `slot` the blocks that it lacks for positions [0, positions).
+  // Requires positions <= context().
   void Extend(int slot, int positions);
-  // Takes the blocks of `slot` back.
+  // Gives the blocks of `slot` back to the pool.
   void Release(int slot);
   // Zeroes the blocks of `slot`. A kernel multiplies rows of a block that it
   // masks by 0, so a NaN must not stay for the next owner of the block.
   void Clear(int slot);
 
-  // Stores `row` [kv_lora_rank + rope_dim] f32, rounded to the cache's dtype.
+  // Rounds `row` [kv_lora_rank + rope_dim] f32 to the cache's dtype and stores
+  // it.
   void Write(int slot, int layer, int64_t position, const float* row);
 
-  // Stores a row that kernels::StoreLatentRow has made, as it is.
+  // Copies a row that kernels::StoreLatentRow has made into the cache.
   void WriteStored(int slot, int layer, int64_t position, const char* row);
 
-  // Returns the blocks of one layer of a slot, in the order of positions. Valid
-  // until the next call for this slot.
+  // Returns pointers to one layer's part of each block of `slot`, by ascending
+  // position. The span is valid until the next Blocks call for `slot`.
   absl::Span<const char* const> Blocks(int slot, int layer);
 
   const kernels::LatentRowFormat& format() const { return format_; }
 
+  // Bytes of the whole cache.
   uint64_t bytes() const { return buffer_.size(); }
-  // Bytes of one position in one layer.
+  // Bytes of one row: one position in one layer.
   uint64_t row_bytes() const {
     return layer_bytes_ / kernels::kCacheBlockPositions;
   }
-  int context() const { return context_; }
+  int context() const { return context_; }  // Positions in each slot.
 
  private:
-  // `buffer` holds Bytes() of the other arguments.
+  // `buffer` has the size that Bytes returns for the other arguments.
   KvCache(kernels::LatentRowFormat format, int layers, int slots, int context,
           kernels::AlignedBuffer buffer);
 
@@ -70,9 +75,9 @@ class KvCache {
   const uint64_t layer_bytes_;  // One layer of a block.
   const uint64_t block_bytes_;  // All layers of a block.
   kernels::AlignedBuffer buffer_;
-  std::vector<char*> free_;                      // Blocks without a slot.
-  std::vector<std::vector<char*>> slots_;        // Blocks by slot.
-  std::vector<std::vector<const char*>> views_;  // Memory of Blocks, by slot.
+  std::vector<char*> free_;                      // Blocks of no slot.
+  std::vector<std::vector<char*>> slots_;        // Blocks, by slot.
+  std::vector<std::vector<const char*>> views_;  // Results of Blocks, by slot.
 };
 
 }  // namespace ringfleet::worker

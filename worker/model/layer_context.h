@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state that all layers of a rank's model share during a step.
+// The state that a rank's layers share during a step.
 #ifndef RINGFLEET_WORKER_MODEL_LAYER_CONTEXT_H_
 #define RINGFLEET_WORKER_MODEL_LAYER_CONTEXT_H_
 
@@ -27,48 +27,54 @@
 
 namespace ringfleet::worker {
 
-// Buffers of rows that travel between data groups (expert_exchange.h).
+// Buffers for rows that travel between data groups (expert_exchange.h).
 struct RowExchange {
-  std::vector<size_t> route_ends;       // Ends of routes by data group.
-  std::vector<uint32_t> sent_rows;      // Own rows, by receiving data group.
-  std::vector<uint32_t> received_rows;  // Rows of all groups, by sender.
-  std::vector<uint64_t> sent_ends;      // [groups + 1] into sent_rows.
-  std::vector<uint64_t> received_ends;  // [groups + 1] into received_rows.
-  std::vector<uint64_t> from;  // Offsets of an all-to-all: its input's,
-  std::vector<uint64_t> to;    // and its output's.
-  std::vector<char> sent;      // Rows as they travel.
-  std::vector<char> received;
-  std::vector<float> returned;    // [sent rows, D]
-  kernels::Activations x;         // Own rows, then received ones.
-  std::vector<int32_t> replicas;  // [rows of x, num_experts_per_tok]
-  std::vector<float> weights;     // [rows of x, num_experts_per_tok]
+  // [groups] end of each data group's routes, as ExpertDispatch::Assign wants.
+  std::vector<size_t> route_ends;
+  // Indices of sent rows among the own rows, by receiving data group. A row
+  // that several groups receive is listed once for each.
+  std::vector<uint32_t> sent_rows;
+  // Indices of received rows among the rows of all groups, by sending group.
+  std::vector<uint32_t> received_rows;
+  std::vector<uint64_t> sent_ends;      // [groups + 1] bounds in sent_rows.
+  std::vector<uint64_t> received_ends;  // [groups + 1] bounds in received_rows.
+  std::vector<uint64_t> from;           // Input offsets of an all-to-all.
+  std::vector<uint64_t> to;             // Output offsets of an all-to-all.
+  std::vector<char> sent;               // Rows by Activations::StoreRow.
+  std::vector<char> received;           // Rows for Activations::LoadRow.
+  std::vector<float> returned;          // [sent rows, D] sums of experts.
+  kernels::Activations x;               // Own rows, then received rows.
+  std::vector<int32_t> replicas;        // [rows of x, num_experts_per_tok]
+  std::vector<float> weights;           // [rows of x, num_experts_per_tok]
 };
 
-// Buffers of a step. They grow to the largest step and are used again, so a
-// warm decode step allocates nothing.
+// Buffers of a step. Each buffer grows to the largest step and is kept, so a
+// decode step after the first allocates nothing. D is hidden_size, dn
+// qk_nope_head_dim, dr qk_rope_head_dim, dv v_head_dim.
 struct Workspace {
-  std::vector<float> residual;      // [rows, D], or [own rows, D].
-  RowSplit split;                   // Rows by rank, where rows are split.
+  std::vector<float> residual;      // [rows, D], or [own rows, D] if split.
+  RowSplit split;                   // Rows of each rank, if rows are split.
   std::vector<float> normed;        // [rows, D]
-  kernels::Activations x;           // [rows, D]: `normed`, for products.
+  kernels::Activations x;           // [rows, D]: `normed` as products read it.
   std::vector<float> partial;       // [rows, D], this rank's summand.
   std::vector<float> q_latent;      // [rows, q_lora_rank]
-  kernels::Activations q_latent_x;  // `q_latent`, for q_b.
-  std::vector<float> q;             // [rows, heads, dn + dr], then rotated.
+  kernels::Activations q_latent_x;  // `q_latent` as q_b reads it.
+  std::vector<float> q;             // [rows, heads, dn + dr]
   std::vector<float> kv;            // [rows, kv_lora_rank + dr]
   std::vector<float> attended;      // [rows, heads, dv]
-  kernels::Activations attended_x;  // `attended`, for o.
+  kernels::Activations attended_x;  // `attended` as o reads it.
   std::vector<kernels::MlaSpan> absorbed_spans;
   kernels::MlaWorkspace attention;
   kernels::SwigluWorkspace swiglu;
-  std::vector<kernels::SwigluExpert> experts;  // With tokens in this layer.
+  std::vector<kernels::SwigluExpert> experts;  // Experts with tokens.
   kernels::Activations router_x;               // [rows, D], float32.
   std::vector<float> route_logits;             // [rows, experts]
   std::vector<float> route_scratch;            // [3 * experts]
   std::vector<int32_t> route_ids;              // [rows, num_experts_per_tok]
   std::vector<float> route_weights;            // [rows, num_experts_per_tok]
   ExpertDispatch dispatch;
-  // [rows, num_experts_per_tok]: index of a held replica, or -1.
+  // [rows, num_experts_per_tok] index of the expert in MoeWeights::experts. -1:
+  // another rank serves the route.
   std::vector<int32_t> route_replicas;
   RowExchange exchange;
   Batch own_batch;                          // This rank's rows of a step.
@@ -78,17 +84,20 @@ struct Workspace {
   std::vector<float> reduced;               // [own rows, D]
   std::vector<uint64_t> element_offsets;    // RowSplit::offsets times D.
   std::vector<uint32_t> listed_rows;        // Result of ListRows.
-  std::vector<uint32_t> assigned_rows;      // Results of AssignRows: rows,
-  std::vector<float> assigned_weights;      // their router weights,
-  std::vector<size_t> first_assigned;       // and [experts + 1] bounds.
-  std::vector<char> chosen_experts;         // [held replicas]: has tokens.
-  std::vector<char> own_routes;             // Records of own rows' routes.
+  std::vector<uint32_t> assigned_rows;      // Rows, by AssignRows.
+  std::vector<float> assigned_weights;      // Router weights, by AssignRows.
+  std::vector<size_t> first_assigned;       // [experts + 1], by AssignRows.
+  std::vector<char> chosen_experts;         // [held replicas] 1: has tokens.
+  std::vector<char> own_routes;             // RouteRecords of own rows.
 };
 
-// The rows of one pass over the layers, in the order of data groups.
+// The rows of all data groups in one pass over the layers. Rows count from 0,
+// in the order of data groups.
 struct GroupRows {
   std::vector<uint64_t> offsets;  // [groups + 1] bounds of the groups' rows.
-  int group = 0;                  // This rank's group.
+  int group = 0;                  // This rank's data group.
+
+  // Number of rows of all groups; first row and number of rows of this group.
 
   size_t all() const { return offsets.back(); }
   size_t begin() const { return offsets[group]; }
@@ -98,15 +107,15 @@ struct GroupRows {
 // Everything a layer works with in one pass. Belongs to the executor's thread.
 struct LayerContext {
   const cluster::ModelSpec& spec;
-  const cluster::ShardPlan& plan;                // This rank's.
-  const std::vector<cluster::ShardPlan>& plans;  // All ranks'.
+  const cluster::ShardPlan& plan;                // This rank's plan.
+  const std::vector<cluster::ShardPlan>& plans;  // By rank in the world.
   const cluster::ExpertLayout& layout;
   const kernels::Rope& rope;
   float softmax_scale;
   kernels::ThreadPool& pool;
   KvCache& cache;
-  TimedCommunicator& communicator;  // Ranks of the data group.
-  TimedCommunicator* data_axis;     // Over data groups; null: there is one.
+  TimedCommunicator& communicator;  // Spans the ranks of the data group.
+  TimedCommunicator* data_axis;     // Spans data groups; null: there is one.
   const GroupRows& group_rows;
   cluster::Wire wire;
   const TunedTiles& tiles;
@@ -114,12 +123,14 @@ struct LayerContext {
   double expert_capacity;  // ModelSettings::expert_capacity.
   Workspace& workspace;
   cluster::TraceRecorder* trace = nullptr;  // May be null.
-  // Hash of all experts chosen so far in this step, and of their coordinates.
-  // It travels with the next reduction, which fails when ranks differ.
+  // Hash of all experts that were chosen so far in this step, and of the loads
+  // of coordinates. The hash travels with the next reduction. The reduction
+  // fails if the hashes of two ranks differ.
   uint64_t routing_hash = 0;
-  // Exact tokens per [layer][expert]; null: not counted.
+  // Number of tokens per [layer][expert]; null: not counted.
   std::vector<std::vector<uint64_t>>* expert_counts = nullptr;
-  // Routes per [layer] beyond the capacity of coordinates; null: not counted.
+  // Number of routes per [layer] that ExpertDispatch::LimitRoutes dropped;
+  // null: not counted.
   std::vector<uint64_t>* dropped_counts = nullptr;
   // Bytes of weights and cache that the layers needed (StepResult.bytes_read).
   uint64_t bytes_read = 0;

@@ -28,42 +28,45 @@ namespace ringfleet::worker {
 struct ModelSettings {
   // Type of summands between ranks.
   cluster::Wire wire = cluster::Wire::kF32;
-  // Rows per rank from which sequence-parallel layers multiply while they
-  // exchange rows. Sums of experts also need cluster::ExpertsHaveRows.
+  // Least number of rows per rank with which sequence-parallel layers multiply
+  // while they exchange rows. The sum over experts is fused only if
+  // cluster::ExpertsHaveRows returns true, too.
   size_t fuse_rows = cluster::kMinShardedRows;
-  // Most routes that a coordinate takes in a layer, in multiples of its fair
-  // share (ExpertDispatch::LimitRoutes). 0: no limit. Weight gathering ignores
-  // the limit.
+  // Largest number of routes that a coordinate takes in a layer, in multiples
+  // of the coordinate's fair share (ExpertDispatch::LimitRoutes). 0: no limit.
+  // Weight gathering ignores the limit.
   double expert_capacity = 0;
   TunedTiles tiles;
 };
 
-// One rank's part of a model in one epoch. Belongs to the executor's thread;
-// `pool` works for it during a call.
+// One rank's part of a model in one epoch. Belongs to the executor's thread.
+// The threads of `pool` work for the model during a call.
 class Model {
  public:
   // All arguments but `settings` must outlive the model. `communicator` spans
-  // the ranks of this rank's data group. `data_axis` spans the ranks with the
-  // same coordinates in all data groups; null: there is one group. Experts may
-  // move between calls, in `layout` and `weights` together, on all ranks alike.
+  // the ranks of this rank's data group. `data_axis` spans the data groups: the
+  // ranks whose coordinates on the expert and tensor axes equal this rank's.
+  // Null: there is one data group. Experts may move between calls if `layout`
+  // and `weights` change together on all ranks.
   Model(const cluster::ModelSpec& spec, const cluster::ShardPlan& plan,
         const cluster::ExpertLayout& layout, const Weights& weights,
         kernels::ThreadPool& pool, KvCache& cache,
         TimedCommunicator& communicator, TimedCommunicator* data_axis,
         const ModelSettings& settings);
 
-  // Returns the number of layers with a cache: the main model's, then the MTP
-  // layer's.
+  // Returns the number of layers that need a cache: those of the main model,
+  // and the MTP layers of `weights`.
   static int CacheLayers(const cluster::ModelSpec& spec,
                          const Weights& weights);
 
-  // Evaluates a step by `strategy`.
-  //   wanted: rows of the batch, ascending, equal in the whole data group
+  // Evaluates the layers for a step by `strategy`.
+  //   wanted: indices of rows in the batch, ascending, equal on all ranks of
+  //     the data group
   //   hidden [rows, D] f32: output after the final norm, with the same bits on
   //     every rank of the data group; only the wanted rows are set
   // Requires ids below the vocabulary's size, and cache blocks for the batch's
-  // positions. Either all ranks have an observer or none. All data groups call
-  // it together with their own batches, which may be empty.
+  // positions. Either all ranks have an observer or none has. All data groups
+  // call Forward together, each with its own batch. A batch may be empty.
   // Errors: those of the collectives. The epoch is over.
   absl::Status Forward(const StepStrategy& strategy, const Batch& batch,
                        absl::Span<const uint32_t> wanted,
@@ -71,15 +74,15 @@ class Model {
 
   // Evaluates the multi-token prediction layer (DeepSeek-V3, arXiv:2412.19437,
   // section 2.2), which predicts the token after the next one.
-  //   next.ids[i]: the token behind the position of row i
+  //   next.ids[i]: the token at the position after row i
   //   hidden [rows, D] f32: input, after the final norm
-  //   out [rows, D] f32: ready for the head; may not overlap hidden
-  // Requires has_mtp(). All data groups call it together, as Forward.
+  //   out [rows, D] f32: output, the input of Logits; must not overlap hidden
+  // Requires has_mtp(). All data groups call ForwardMtp together.
   // Errors: those of the collectives. The epoch is over.
   absl::Status ForwardMtp(const Batch& next, const float* hidden, float* out);
   bool has_mtp() const { return !weights_.mtp.empty(); }
 
-  // Computes hidden W_head^T for this rank's part of the vocabulary.
+  // Computes logits = hidden W_head^T for this rank's part of the vocabulary.
   //   hidden [rows, D] f32     logits [rows, plan().vocab.size()] f32
   void Logits(const float* hidden, size_t rows, float* logits);
 
@@ -87,10 +90,10 @@ class Model {
   const cluster::ShardPlan& plan() const { return plan_; }
   TimedCommunicator& communicator() { return communicator_; }
   kernels::ThreadPool& pool() { return pool_; }
-  // Exact tokens per [layer][expert], empty for dense layers. The caller may
-  // take and zero the counts between calls.
+  // Number of tokens per [layer][expert] over all calls so far; empty for dense
+  // layers. The caller may take and zero the counts between calls.
   std::vector<std::vector<uint64_t>>& expert_counts() { return expert_counts_; }
-  // Routes per [layer] that no coordinate took.
+  // Number of routes per [layer] that ExpertDispatch::LimitRoutes has dropped.
   std::vector<uint64_t>& dropped_counts() { return dropped_counts_; }
   // Bytes of weights and cache that all calls have needed so far
   // (StepResult.bytes_read).
@@ -99,12 +102,13 @@ class Model {
  private:
   LayerContext MakeContext();
   // Sets group_rows_ for a pass in which this data group has `rows` rows.
-  // Errors: those of AllGather; DATA_LOSS: a count that no plan has.
+  // Errors: those of AllGather. DATA_LOSS: a data group has more rows than any
+  // plan.
   absl::Status ShareRowCounts(size_t rows);
 
   const cluster::ModelSpec& spec_;
   const cluster::ShardPlan& plan_;
-  const std::vector<cluster::ShardPlan> plans_;  // All ranks'.
+  const std::vector<cluster::ShardPlan> plans_;  // By rank in the world.
   const cluster::ExpertLayout& layout_;
   const Weights& weights_;
   const kernels::Rope rope_;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes that a layer needs from memory in one step: each weight matrix once,
-// however many rows it multiplies, and each sequence's cached rows once. A step
-// larger than the caches cannot read less. Kernels that read a matrix twice are
-// slower; they are not credited with more bytes.
+// Bytes that a layer must read from memory in one step. Each weight matrix
+// counts once, for any number of rows. The cached rows of each sequence count
+// once. A matrix still counts once if a kernel reads it twice.
 #ifndef RINGFLEET_WORKER_MODEL_READ_BYTES_H_
 #define RINGFLEET_WORKER_MODEL_READ_BYTES_H_
 
@@ -14,13 +13,14 @@
 
 namespace ringfleet::worker {
 
-// Returns the packed bytes of gate, up and down, scales included.
+// Returns the bytes of gate, up and down as packed, scales included.
 uint64_t MlpReadBytes(const MlpWeights& weights);
 
-// Returns the bytes of an attention layer: the products of queries, latents and
-// output, the matrices that expand heads, by the forms of attention that the
-// spans of the batch take (kernels/attention/mla.h), and the rows of one
-// layer's cache that the spans attend to.
+// Returns the bytes of one layer's attention:
+//   q_a, q_b, kv_a and o
+//   the parts of kv_b and of uk_transposed that the spans of the batch need, by
+//     their forms of attention (kernels/attention/mla.h)
+//   the cached rows that the spans attend to
 uint64_t AttentionReadBytes(const LayerContext& context,
                             const AttentionWeights& weights,
                             const Batch& batch);

@@ -10,9 +10,10 @@
 
 namespace ringfleet::worker {
 
-// A row's routes as they travel between ranks: num_experts_per_tok ids, int32,
-// then as many weights, float32. Refers to the workspace's routes. Thread-safe
-// for different rows.
+// Copies routes between the workspace and records, which travel between ranks.
+// A record holds the routes of one row: num_experts_per_tok expert ids, int32,
+// then num_experts_per_tok router weights, float32. Refers to the workspace.
+// Different threads may copy different rows.
 class RouteRecords {
  public:
   // Makes room in the workspace for the routes of `rows` rows.
@@ -21,14 +22,16 @@ class RouteRecords {
         ids_(Grow(context.workspace.route_ids, rows * chosen_)),
         weights_(Grow(context.workspace.route_weights, rows * chosen_)) {}
 
+  // Bytes of a record.
   size_t bytes() const { return ids_bytes() + weights_bytes(); }
 
-  // Copies the routes of row `row` to `record`, or back.
+  // Copies the routes of `row` to `record`.
   void Store(size_t row, char* record) const {
     std::memcpy(record, ids_ + row * chosen_, ids_bytes());
     std::memcpy(record + ids_bytes(), weights_ + row * chosen_,
                 weights_bytes());
   }
+  // Copies `record` to the routes of `row`.
   void Load(size_t row, const char* record) {
     std::memcpy(ids_ + row * chosen_, record, ids_bytes());
     std::memcpy(weights_ + row * chosen_, record + ids_bytes(),

@@ -15,13 +15,16 @@
 
 namespace ringfleet::worker {
 
-// Rows that a thread copies in about the time that waking it takes.
+// Number of rows that one thread copies in about the time that it takes to wake
+// a thread. Fewer rows are not worth a thread.
 inline constexpr size_t kRowGrain = 16;
 
-// All-gathers a record of `bytes` for every row of the step:
-//   store(i, record) writes the record of this rank's i-th row
-//   load(row, record) takes the record of row `row`, for every row of the step
-// Threads of the pool call both, for different rows at a time.
+// All-gathers a record of `bytes` bytes for every row of the step:
+//   store(i, record) writes the record of this rank's row i, from 0
+//   load(row, record) reads the record of row `row` of the step, from 0. Called
+//     for the rows of all ranks.
+// Several threads of the pool call `store` and `load` at a time, each for
+// another row.
 // Errors: those of Communicator::AllGather.
 template <typename Store, typename Load>
 absl::Status GatherRows(LayerContext& context, const RowSplit& split,
@@ -48,10 +51,10 @@ absl::Status GatherRows(LayerContext& context, const RowSplit& split,
   return absl::OkStatus();
 }
 
-// All-gathers the wanted rows.
+// All-gathers the wanted rows of the residual stream.
 //   own [split.size(), D] f32: this rank's rows
-//   wanted: rows of the step, ascending, equal on all ranks
-//   all [split.rows(), D] f32: output; only the wanted rows are set
+//   wanted: indices of rows in the step, ascending, equal on all ranks
+//   all [split.rows(), D] f32: output; only the wanted rows are written
 // Errors: those of Communicator::AllGather.
 absl::Status GatherWantedRows(LayerContext& context, const RowSplit& split,
                               const float* own,

@@ -15,37 +15,37 @@
 
 namespace ringfleet::worker {
 
-// Sees the wanted rows of the residual stream, x [rows, D] f32: index 0 after
-// the embedding, index i after layer i - 1. The observer is not called after
-// the last layer.
+// Called with the residual stream x [rows, D] f32, of which only the wanted
+// rows are set. Index 0 is the stream after the embedding, index i the stream
+// after layer i - 1. There is no call after the last layer.
 using StepObserver = absl::FunctionRef<void(int index, const float* x)>;
 
-// One evaluation of all layers for a step's rows.
+// Arguments of one evaluation of all layers for a step's rows.
 struct StepPass {
   const Weights& weights;
   const Batch& batch;
-  absl::Span<const uint32_t> wanted;     // Rows, ascending.
+  absl::Span<const uint32_t> wanted;     // Indices of rows, ascending.
   std::optional<StepObserver> observer;  // On all ranks or on none.
   float* hidden;                         // [rows, D] f32, output.
 };
 
-// How the ranks of a data group share the work of one step: which rows each
-// rank holds between products, and whether activations or weights travel.
-// Implementations have no state of their own and are thread-safe; buffers lie
-// in the context's workspace.
+// A way to share the work of one step over the ranks of a data group. It
+// decides which rows each rank holds between products, and whether activations
+// or weights travel. Implementations have no state and are thread-safe. Their
+// buffers lie in the context's workspace.
 class StepStrategy {
  public:
   virtual ~StepStrategy() = default;
 
-  // Evaluates embedding, layers and final norm. Afterwards the wanted rows of
-  // pass.hidden are set, with the same bits on every rank of the data group;
-  // other rows are unspecified. All ranks call the same strategy.
-  // Errors: those of the collectives. The epoch is over.
+  // Evaluates embedding, layers and final norm. Sets the wanted rows of
+  // pass.hidden, with equal bits on every rank of the data group. Other rows
+  // are unspecified. All ranks of the data group must use one strategy.
+  // Errors: those of the collectives. The epoch is over after an error.
   virtual absl::Status Forward(LayerContext& context,
                                const StepPass& pass) const = 0;
 };
 
-// Copies the embedding of ids[i] to x + i * stride, D numbers f32.
+// Copies the embedding of ids[i], D float32 numbers, to x + i * stride.
 void EmbedRows(const Weights& weights, absl::Span<const uint32_t> ids,
                size_t stride, float* x);
 
