@@ -8,9 +8,11 @@
 
 namespace ringfleet::worker {
 
-// Serves Worker.DescribeCheckpoint. Reads the headers, the pages that the
-// fingerprint covers, and every byte of the tensors to be hashed, on all
-// threads with 1 MiB each. A status that `send` returns ends it.
+// Serves Worker.DescribeCheckpoint. Reads the headers of the files, the pages
+// that the fingerprint covers, and every byte of the tensors that the request
+// wants hashed. Threads hash different tensors, each with a buffer of 1 MiB.
+// `default_threads` applies if the request names no number of threads. An error
+// from `send` ends the call and is returned.
 absl::Status DescribeCheckpoint(
     const v1::DescribeCheckpointRequest& request, int default_threads,
     absl::FunctionRef<absl::Status(const v1::CheckpointFacts&)> send);

@@ -21,25 +21,27 @@ uint64_t AvailableMemoryBytes();
 // space (ulimit -v). Returns the largest number if there is no limit.
 uint64_t AvailableAddressSpaceBytes();
 
-// Bytes of all last-level caches of this machine, from /sys; 0 when it does not
-// tell.
+// Returns the bytes of all last-level caches of this machine, from /sys.
+// Returns 0 if /sys does not name them.
 uint64_t LastLevelCacheBytes();
 
-// Model name of the first processor in /proc/cpuinfo; empty when it has none.
+// Returns the model name of the first processor in /proc/cpuinfo. Returns an
+// empty string if the file has none.
 std::string CpuModel();
 
-// The number of CPUs that this process may run on.
+// Returns the number of CPUs that the calling thread may run on.
 int AvailableCpus();
 
-// The CPUs of this process if they are as many as `threads`, so that each
-// thread can have one to itself; else none, because others may want the rest.
+// Returns the CPUs that the calling thread may run on if their number equals
+// `threads`. Each thread can then have a CPU of its own. Returns an empty list
+// otherwise, because other processes may use the CPUs that are left over.
 std::vector<int> OneCpuEach(int threads);
 
-// Keeps the calling thread, and threads that it starts, on one of its CPUs
-// while in scope: the `index`-th modulo their number. Two threads that wait for
-// each other by spinning need this: once on one CPU, each runs only when the
-// other has given up, and a busy machine never moves them apart. Does nothing
-// when the system refuses.
+// Keeps the calling thread, and threads that it starts, on one CPU while in
+// scope. If the thread may run on n CPUs, the CPU is number `index` modulo n,
+// counted from 0. Two threads that spin until the other answers need a CPU
+// each. On one CPU, a thread runs only when the other has stopped spinning, and
+// a busy machine never moves them apart. Does nothing if the system refuses.
 class ScopedCpuPin {
  public:
   explicit ScopedCpuPin(int index);
@@ -52,21 +54,26 @@ class ScopedCpuPin {
   cpu_set_t before_;
 };
 
-// The NUMA nodes that have any of `cpus`, ascending, by the system's folder of
-// nodes (a parameter for tests); empty where there is none.
+// Returns the NUMA nodes that have at least one of `cpus`, ascending. Reads the
+// system's folder of nodes; tests pass another folder. Returns an empty list if
+// there is no folder.
 std::vector<int> NumaNodesOf(
     const cpu_set_t& cpus,
     const std::string& folder = "/sys/devices/system/node");
 
-// Runs this thread and those it starts on the CPUs of one NUMA node, and
-// prefers that node's memory: other nodes' is taken when it is full.
-// Errors: INVALID_ARGUMENT names the node and the nodes there are.
+// Keeps the calling thread, and threads that it starts, on the CPUs of NUMA
+// node `node`. Their memory comes from `node`, and from other nodes only if
+// `node` has none free.
+// Errors: INVALID_ARGUMENT: there is no such node. The message names the node
+// and all nodes of the machine. FAILED_PRECONDITION: the process may not run on
+// the node's CPUs.
 absl::Status BindToNumaNode(int node);
 
-// Takes memory for this thread and those it starts page by page from all NUMA
-// nodes that have CPUs of this process. Every thread reads all parts of a
-// step's weights, so that on average each node's memory and links do an equal
-// part. Does nothing with one node, or when the system refuses.
+// Takes memory of the calling thread, and of threads that it starts, page by
+// page in turn from all NUMA nodes that have CPUs of the thread. Every thread
+// reads all parts of a step's weights, so each node's memory then serves an
+// equal part of the reads. Does nothing with one node, or if the system
+// refuses. Tests pass another `folder`.
 void SpreadOverNumaNodes(
     const std::string& folder = "/sys/devices/system/node");
 

@@ -13,22 +13,25 @@
 
 namespace ringfleet::worker {
 
-// The checkpoint of a request, ready to be read.
+// An open checkpoint.
 struct OpenedCheckpoint {
   cluster::ModelSpec spec;
   std::unique_ptr<cluster::Checkpoint> checkpoint;
   std::string fingerprint;
-  // The files that this host lacks and their source: "/models/r1: no such
-  // folder; fetched from worker 0". Empty: all files are here.
+  // Text for the user: the missing folder and the source of its files, such as
+  // "/models/r1: no such folder; fetched from worker 0". Empty: this host has
+  // the files.
   std::string fetching;
 };
 
-// Opens the request's checkpoint: from its folder alone if the folder is
-// complete, else with the files of its sources. `coordinator` is the address of
-// a source without one. `calls` must outlive the checkpoint and ends fetching.
+// Opens the checkpoint of `request`. Reads the folder model_path if this host
+// has its files, and else fetches them from request.sources. `coordinator` is
+// the address of sources that have none. `calls` cancels fetches and must
+// outlive the checkpoint.
 //
 // Errors: those of LoadModelSpec, OpenCheckpoint and CheckpointFetcher.
-// DATA_LOSS: this host's files belong to another checkpoint than the sources'.
+// DATA_LOSS: the files of this host and those of the sources belong to
+// different checkpoints.
 absl::StatusOr<OpenedCheckpoint> OpenCheckpointFor(
     const v1::LoadRequest& request, const std::string& coordinator,
     cluster::CancellableCalls* calls);

@@ -14,43 +14,45 @@
 
 namespace ringfleet::worker {
 
-// A folder that a set of files is being written into. Each file is written
-// under another name and renamed when it is complete, so that no reader meets a
-// part of a file. While the set is incomplete the folder holds a marker. By the
-// marker, the next writer recognises the files of an interrupted writer. A lock
-// on the marker keeps a second writer out. Without a call of Finish everything
-// written is removed, and the folder, too, if it was made. Data are not flushed
-// to the disk.
+// A folder into which a set of files is written. Each file is written under a
+// temporary name and renamed when it is complete, so no reader sees a part of a
+// file. The folder holds a marker file while the set is incomplete. The marker
+// tells the next writer that an interrupted writer left the files. A lock on
+// the marker keeps a second writer out. The destructor removes all files of the
+// set if Finish was not called, and the folder if Open made it. Files are not
+// flushed to the disk.
 //
-// Messages start with the folder. Errors of the system are those of
-// cluster::FileError.
+// Error messages start with the path of the folder. A failed system call gives
+// the error of cluster::FileError.
 class OutputFolder {
  public:
-  // Makes the folder if it is not there. `names` are all files that will be
-  // written. Files of these names are removed if an interrupted writer left
-  // them, or with `overwrite`; other files stay.
+  // Opens the folder `path`, and makes it if it does not exist. `names` are the
+  // names of all files of the set. Open removes files of these names if
+  // `overwrite` is true, or if an interrupted writer left them. Other files
+  // stay.
   //
-  // Errors: ALREADY_EXISTS: the folder holds anything else.
-  // FAILED_PRECONDITION: another process is writing there.
+  // Errors: ALREADY_EXISTS: the folder holds files that no interrupted writer
+  // left, and `overwrite` is false. FAILED_PRECONDITION: another process writes
+  // to the folder.
   static absl::StatusOr<std::unique_ptr<OutputFolder>> Open(
       const std::string& path, std::vector<std::string> names, bool overwrite);
   ~OutputFolder();
   OutputFolder(const OutputFolder&) = delete;
   OutputFolder& operator=(const OutputFolder&) = delete;
 
-  // RESOURCE_EXHAUSTED unless the file system has this much space.
+  // Returns RESOURCE_EXHAUSTED unless the file system has `bytes` bytes free.
   absl::Status CheckSpace(uint64_t bytes) const;
 
-  // One file at a time: Begin, any number of Writes from any threads at any
-  // places, Commit.
+  // Write one file: Begin, then Write for any ranges of bytes from any threads,
+  // then Commit. Begin the next file after Commit.
   absl::Status Begin(absl::string_view name);
   absl::Status Write(uint64_t offset, const void* data, size_t size) const;
   absl::Status Commit();
 
-  // A file of a text.
+  // Writes a file with the content `text`.
   absl::Status WriteText(absl::string_view name, absl::string_view text);
 
-  // The set is complete.
+  // Removes the marker: the set is complete.
   absl::Status Finish();
 
  private:
@@ -58,7 +60,8 @@ class OutputFolder {
       : path_(std::move(path)), names_(std::move(names)) {}
 
   absl::Status Claim(bool overwrite);
-  // True if every file in the folder is known by its name.
+  // Returns whether every file in the folder is the marker or has one of
+  // `names`, perhaps under its temporary name.
   absl::StatusOr<bool> HoldsOnlyOurs() const;
   void RemoveOurs() const;
   std::string PathOf(absl::string_view name) const;
@@ -66,7 +69,7 @@ class OutputFolder {
 
   const std::string path_;
   const std::vector<std::string> names_;
-  bool made_ = false;  // The folder, by Open.
+  bool made_ = false;  // Open made the folder.
   int marker_ = -1;    // Open and locked while this object owns the folder.
   bool finished_ = false;
   std::string current_;  // Name of the file between Begin and Commit.

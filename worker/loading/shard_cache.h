@@ -16,42 +16,44 @@
 
 namespace ringfleet::worker {
 
-// One rank's packed shard in a folder that several workers, models and layouts
-// may share. The file is named after the checkpoint's fingerprint, the layout
-// and the forms of the weights: FINGERPRINT-1x1x2-rank0-int8.packed. It is
-// written under another name, flushed and renamed, so that a reader finds a
-// whole file. The last of several writers wins. The next writer removes the
-// leftovers of a killed writer.
+// One rank's packed shard in a folder. Several workers, models and layouts may
+// share the folder. The file name states the checkpoint's fingerprint, the
+// layout and the forms of the weights: FINGERPRINT-1x1x2-rank0-int8.packed. The
+// file is written under a temporary name, flushed and renamed, so a reader
+// never finds a part of a file. The last of several writers wins. The next
+// writer removes what a killed writer left.
 //
-// Nothing removes old files. Users may delete a file that no fleet uses at any
-// time, also while a worker has it mapped. Each use sets the file's time of
-// modification.
+// Nothing removes old files. Users may delete a file at any time, also while a
+// worker has it mapped. Each use sets the file's time of modification, so users
+// can tell which files are unused.
 class ShardCache {
  public:
-  // For one shard of a checkpoint with this fingerprint; the folder need not
-  // exist.
+  // Returns the cache of one shard of `checkpoint`. The folder need not exist.
   static ShardCache Of(const std::string& folder,
                        const cluster::Checkpoint& checkpoint,
                        const std::string& fingerprint,
                        const cluster::ShardPlan& plan,
                        const LoadOptions& options);
 
-  // Makes a folder, and those above it. Errors: those of cluster::FileError.
+  // Makes the folder and its missing parent folders. Errors: those of
+  // cluster::FileError.
   static absl::Status MakeFolder(const std::string& folder);
 
-  // The shard, every byte of it checked. Errors: those of PackedShard,
-  // NOT_FOUND when there is none, and what `progress` returned.
+  // Opens the shard and verifies every byte.
+  // Errors: those of PackedShard::Open and PackedShard::Verify. NOT_FOUND:
+  // there is no file.
   absl::StatusOr<std::shared_ptr<const PackedShard>> Open(
       kernels::ThreadPool& pool, PackedShardProgress progress) const;
 
-  // Checks that the folder, which exists, has room for a shard of `bytes`, so
-  // that no checkpoint is read in vain. Table and padding, about a thousandth,
-  // are not counted. Errors: those of cluster::FileError.
+  // Checks that the folder has room for a shard of `bytes` bytes, before the
+  // caller reads the checkpoint. Does not count the table and the padding,
+  // about a thousandth of the file. Requires that the folder exists. Errors:
+  // those of cluster::FileError.
   absl::Status CheckRoom(uint64_t bytes) const;
 
-  // Puts a shard there. On an error nothing has changed; messages begin with
-  // the path. Errors: those of cluster::FileError, and what `progress`
-  // returned.
+  // Writes the shard to the folder. An earlier file stays after an error. Error
+  // messages begin with the path.
+  // Errors: those of cluster::FileError, and a status from `progress`.
   absl::Status Write(const std::vector<PackedPart>& parts,
                      kernels::ThreadPool& pool,
                      PackedShardProgress progress) const;

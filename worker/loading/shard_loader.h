@@ -22,33 +22,37 @@
 namespace ringfleet::worker {
 
 struct LoadOptions {
-  kernels::WeightForm form = kernels::WeightForm::kBf16;  // For products.
-  // For the routed experts' products; unset: `form`.
+  // Form of the matrices that multiply.
+  kernels::WeightForm form = kernels::WeightForm::kBf16;
+  // Form of the routed experts' matrices. Unset: `form`.
   std::optional<kernels::WeightForm> expert_form;
-  // For the model's layers and the plan's mesh. Null: ShardPlan::experts.
+  // Experts that each rank holds. Null: the experts of ShardPlan::experts.
   const cluster::ExpertLayout* experts = nullptr;
-  // Load the multi-token prediction layer, where the model has one
+  // True: load the multi-token prediction layer if the model has one
   // (num_nextn_predict_layers > 0) and the checkpoint holds it.
   bool mtp = true;
 };
 
-// Told on the loading thread how much of Weights::bytes is filled, from 0 to
-// bytes_total. A non-OK status stops the load, which returns it.
+// Called on the loading thread with the number of bytes of Weights::bytes that
+// are filled, from 0 to bytes_total. A non-OK status stops the load. The load
+// returns the status.
 using LoadProgressCallback =
     absl::FunctionRef<absl::Status(uint64_t bytes_done, uint64_t bytes_total)>;
 
-// Reads the rank's slices of the tensors of model_tensors.h and nothing else:
-// its part of each tensor, and the scales of the fp8 blocks that it touches.
-// Values are rounded once, to options.form. `plan` must be made for `spec`.
+// Loads a rank's part of each tensor of model_tensors.h by `plan`. Reads the
+// slices that the rank holds, the scales of their fp8 blocks, and nothing else.
+// Each value is rounded once, to options.form or options.expert_form. `plan`
+// must be made for `spec`.
 //
-// Beyond Weights::bytes at most 4 MiB per thread of `pool` and 24 MiB are
-// allocated at any time.
+// Allocates Weights::bytes, and besides at most 24 MiB plus 4 MiB per thread of
+// `pool` at any time.
 //
-// `parts`, if not null, gets the matrices of a packed shard of these weights.
-// It is valid while the weights live; they may be moved.
+// Sets `parts`, if not null, to the matrices of a packed shard. `parts` refers
+// to the memory of the weights. `parts` stays valid while the weights live,
+// also if the weights are moved.
 //
-// Errors: those of TensorReader, and of cluster::CheckAllRead before a weight
-// is read.
+// Errors: those of cluster::CheckAllRead, before the first weight is read.
+// Those of TensorReader. A status from `progress`.
 absl::StatusOr<Weights> LoadShard(const cluster::TensorSource& source,
                                   const cluster::ModelSpec& spec,
                                   const cluster::ShardPlan& plan,
@@ -57,10 +61,11 @@ absl::StatusOr<Weights> LoadShard(const cluster::TensorSource& source,
                                   LoadProgressCallback progress,
                                   std::vector<PackedPart>* parts = nullptr);
 
-// Takes the weights of LoadShard from a packed shard, which the matrices keep
-// mapped. Only the headers of the checkpoint are used. Verify the shard first.
+// Returns weights equal to those of LoadShard, from a packed shard. The
+// matrices keep the shard mapped. Reads only the headers of the checkpoint.
+// Requires a shard that PackedShard::Verify has checked.
 //
-// Errors: DATA_LOSS: the shard holds something else. Those of
+// Errors: DATA_LOSS: a matrix of the shard is not the expected one. Those of
 // cluster::CheckAllRead.
 absl::StatusOr<Weights> MapShard(const PackedShard& packed,
                                  const cluster::TensorSource& source,
@@ -69,8 +74,9 @@ absl::StatusOr<Weights> MapShard(const PackedShard& packed,
                                  const LoadOptions& options,
                                  kernels::ThreadPool& pool);
 
-// One routed expert of a layer, as LoadShard would load it. The multi-token
-// prediction layer is behind the others.
+// Loads one routed expert, with the bytes that LoadShard would give it. Layers
+// count from 0. The multi-token prediction layer comes after the main model's
+// last layer.
 //
 // Errors: those of TensorReader.
 absl::StatusOr<MlpWeights> LoadExpert(const cluster::TensorSource& source,
@@ -79,10 +85,10 @@ absl::StatusOr<MlpWeights> LoadExpert(const cluster::TensorSource& source,
                                       const LoadOptions& options, int layer,
                                       int expert, kernels::ThreadPool& pool);
 
-// The Weights::bytes of a load. Two details depend on the checkpoint: the dtype
-// of the embedding, and the presence of the multi-token prediction layer.
-// Without a source they are those of published files: bf16, and present. Ends
-// at the largest number instead of overflowing.
+// Returns the Weights::bytes that LoadShard would give. Two facts depend on the
+// checkpoint: the dtype of the embedding, and the presence of the multi-token
+// prediction layer. Without `source`, the embedding is taken for bf16 and the
+// layer for present, as in the published files. Saturates.
 uint64_t ShardBytes(const cluster::ModelSpec& spec,
                     const cluster::ShardPlan& plan, const LoadOptions& options,
                     const cluster::TensorSource* source = nullptr);

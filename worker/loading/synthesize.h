@@ -8,14 +8,14 @@
 
 namespace ringfleet::worker {
 
-// Serves Worker.Synthesize: writes the files of a synthetic model, with the
-// same bytes for any number of threads. The files that a reader looks for
-// first, the index and config.json, are written last. `report` gets progress at
-// most every 100 ms, and the last message; a status it returns stops the
-// writing. `default_threads` applies if the request names no number.
+// Serves Worker.Synthesize: writes the files of a synthetic model. The bytes do
+// not depend on the number of threads. Writes the files that a reader opens
+// first, the index and config.json, last. Calls `report` with progress at most
+// every 100 ms, and with the last message. An error from `report` stops the
+// writing. `default_threads` applies if the request names no number of threads.
 //
 // Errors: those of `report`, of cluster::ParseSyntheticModel and of
-// OutputFolder. After an error no written file is left.
+// OutputFolder. Removes all written files after an error.
 absl::Status Synthesize(
     const v1::SynthesizeRequest& request, int default_threads,
     absl::FunctionRef<absl::Status(const v1::SynthesizeProgress&)> report);

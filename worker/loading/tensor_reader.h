@@ -20,47 +20,53 @@
 namespace ringfleet::worker {
 
 // Reads slices of a source's tensors with all threads of a pool, as float32 or
-// into a WeightMatrix. Each thread uses one RowBuffer and 16 rows of codes.
+// into a WeightMatrix. Each thread uses the memory of one RowBuffer and one
+// RowPacker.
 //
-// Errors, of every method: those of TensorSource::Open and OpenSlice::Read. A
-// value must be finite in the wanted form, too. RESOURCE_EXHAUSTED: the system
-// has no memory for the matrix. A status that `progress` returned.
+// Every method may return the errors of TensorSource::Open and OpenSlice::Read,
+// and a status from `progress`. A value that is not finite in the wanted form
+// is an error of OpenSlice::Read. RESOURCE_EXHAUSTED: the system has no memory
+// for the matrix.
 class TensorReader {
  public:
-  // Told, on the calling thread, how many bytes of the result were stored
-  // since the last call. A non-OK status ends the read.
+  // Called on the calling thread with the number of bytes of the result that
+  // were stored since the last call. A non-OK status ends the read.
   using Progress = std::function<absl::Status(uint64_t bytes)>;
 
   // `source` and `pool` must outlive the reader. One thread at a time may use
-  // it.
+  // the reader.
   TensorReader(const cluster::TensorSource& source, kernels::ThreadPool& pool,
                Progress progress);
 
-  // Each value is rounded at most once. The matrix is in memory of `arena`.
+  // Reads a slice into a matrix of `form`. Rounds each value at most once. The
+  // matrix lies in memory of `arena`.
   absl::StatusOr<kernels::WeightMatrix> ReadMatrix(
       const cluster::TensorSlice& slice, kernels::WeightForm form,
       kernels::BufferArena& arena);
 
-  // Takes values [slice.columns.size()] of a row; rows count from the slice's
-  // first. Called from any thread, never for one row twice.
+  // Receives the values [slice.columns.size()] of one row. Row 0 is the first
+  // row of the slice. Called from any thread, once for each row.
   using TakeRow = absl::FunctionRef<void(int64_t row, const float* values)>;
-  // The slice row by row; a value that is not finite in `form` is an error.
-  // `stored_bytes_per_row` are what progress counts.
+  // Reads a slice and passes each row to `take` as float32. A value that is not
+  // finite in `form` is an error. Progress counts `stored_bytes_per_row` bytes
+  // for each row.
   absl::Status ReadRows(const cluster::TensorSlice& slice,
                         kernels::WeightForm form, uint64_t stored_bytes_per_row,
                         TakeRow take);
-  // The slice in row-major order.
+  // Returns the values of a slice in row-major order. Requires a slice that is
+  // not fp8.
   absl::StatusOr<std::vector<float>> ReadFloats(
       const cluster::TensorSlice& slice);
 
  private:
-  // Memory that a thread reads into and packs with.
+  // Memory of one thread for reading and packing.
   struct Buffer {
     cluster::RowBuffer rows;
     kernels::RowPacker packer;
   };
 
-  // Into `matrix`, or if it is null to `take`.
+  // Reads a slice into `matrix`, or passes its rows to `take` if `matrix` is
+  // null.
   absl::Status ReadSlice(const cluster::TensorSlice& slice,
                          kernels::WeightForm form,
                          uint64_t stored_bytes_per_row, const TakeRow* take,
