@@ -7,10 +7,11 @@
 
 namespace ringfleet::worker {
 
-// Every rank holds the residual stream of all rows, and each layer ends its two
-// parts with an all-reduce (decoder_layer.h). Serves every decode step and
-// prompt chunks too short to split. A step without rows of this data group
-// still enters all layers, because other groups may need this rank's experts.
+// The strategy in which every rank holds the residual stream of all rows. Each
+// layer has two all-reduces: after attention and after the feed-forward part
+// (decoder_layer.h). Serves every decode step, and prompt chunks that are too
+// short to split. Forward runs all layers even if this data group has no rows,
+// because other data groups may need this rank's experts.
 class Replicated final : public StepStrategy {
  public:
   absl::Status Forward(LayerContext& context,

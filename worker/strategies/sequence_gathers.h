@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gathers of a sequence-parallel layer, and the products that begin before
-// all rows have come (all_gather_matmul.h).
+// The gathers of a sequence-parallel layer. The products of gathered rows begin
+// before all rows have arrived (all_gather_matmul.h).
 #ifndef RINGFLEET_WORKER_STRATEGIES_SEQUENCE_GATHERS_H_
 #define RINGFLEET_WORKER_STRATEGIES_SEQUENCE_GATHERS_H_
 
@@ -16,33 +16,34 @@
 
 namespace ringfleet::worker {
 
-// Returns whether this step's exchanges run beside products. They do from
-// LayerContext::fuse_rows rows per rank on. With fewer rows, a rank would read
-// its weights again for pieces that are too small.
+// Returns whether the exchanges of this step run beside products: if each rank
+// has at least LayerContext::fuse_rows rows. With fewer rows, the time to read
+// weights again for every piece of rows exceeds the time that overlap saves.
 bool Fuses(const LayerContext& context, const RowSplit& split);
 
-// Gathers the cache rows and the query latents of all rows. On return the cache
-// of `layer` holds all rows, and workspace.q [split.rows(), heads, dn + dr] the
-// products of their query latents and this rank's q_b.
+// Gathers the cache rows and the query latents of all ranks. Writes all cache
+// rows to the cache of `layer`. Writes the products of all query latents and
+// this rank's q_b to workspace.q [split.rows(), heads, dn + dr].
 //   query_x [split.size(), rq]: this rank's rows, as MakeLatents returns them
 absl::Status GatherQueries(LayerContext& context,
                            const kernels::WeightMatrix& q_b, const Batch& batch,
                            const RowSplit& split, int layer,
                            const kernels::Activations& query_x);
 
-// The normed activations of all rows of a step, and the products that began
-// with them.
+// The normed activations of all rows of a step, and the products that were
+// computed during the gather.
 struct GatheredNormed {
   const kernels::Activations* x = nullptr;  // [split.rows(), D]
   EarlyProducts early;
 };
 
-// Gathers the normed activations of all rows. This rank's rows are in
-// workspace.x. A layer of experts also gathers the routes, in the workspace.
-// Products of gate and up that all rows go through, those of a dense layer or
-// of the shared expert, begin with the rows that have come. Routed experts
-// wait: their rows are known when all routes have come. Errors: those of the
-// collectives; DATA_LOSS of CheckRoutes.
+// Gathers the normed activations of all rows. Requires this rank's rows in
+// workspace.x. A layer of experts also gathers the routes into the workspace.
+// The gate and up products of a dense layer, or of the shared expert, are
+// computed for the rows that have arrived while the others travel. Products of
+// routed experts do not begin here, because their rows are known only when all
+// routes have arrived.
+// Errors: those of the collectives; DATA_LOSS of CheckRoutes.
 absl::StatusOr<GatheredNormed> GatherNormed(LayerContext& context,
                                             const LayerWeights& weights,
                                             const RowSplit& split);

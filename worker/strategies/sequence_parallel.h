@@ -3,9 +3,9 @@
 // Recomputation in Large Transformer Models", arXiv:2205.05198, section 4.2.2;
 // here with MLA's latents). Between the attention and the feed-forward part
 // each rank holds the residual stream of its own rows only. Norms, latents and
-// routing depend on a row alone, so one rank of the data group computes them,
-// not every rank. Latents travel in place of hidden states. Rows travel as the
-// products read them, so int8 codes travel as int8.
+// routes of a row depend on no other row, so only the rank that holds the row
+// computes them. Latents travel in place of hidden states. Rows travel in the
+// form that the products read: int8 codes travel as int8.
 #ifndef RINGFLEET_WORKER_STRATEGIES_SEQUENCE_PARALLEL_H_
 #define RINGFLEET_WORKER_STRATEGIES_SEQUENCE_PARALLEL_H_
 
@@ -14,16 +14,21 @@
 
 namespace ringfleet::worker {
 
-// A layer all-gathers latents and cache rows, reduce-scatters after the
-// attention's output product, all-gathers normed activations and routes, and
-// reduce-scatters after the feed-forward part.
+// The strategy in which each rank holds its own rows between products. A layer
+// has four exchanges:
+//   1. All-gather latents and cache rows.
+//   2. Reduce-scatter the attention's output product.
+//   3. All-gather normed activations and routes.
+//   4. Reduce-scatter the feed-forward part.
 //
-// From LayerContext.fuse_rows rows per rank, both gathers and both reductions
-// run beside the products next to them (all_gather_matmul.h,
-// reduce_scatter_while.h). In a layer of experts, only the shared expert's
-// products run beside the second gather, and the second reduction is fused
-// only where cluster::ExpertsHaveRows. Rows get the same bits as from
-// Replicated, unless the table of algorithms has a ring for one of the two.
+// With at least LayerContext::fuse_rows rows per rank, all four exchanges run
+// beside the products next to them (all_gather_matmul.h,
+// reduce_scatter_while.h). Layers of experts have two exceptions. Only products
+// of the shared expert run beside exchange 3. Exchange 4 runs beside products
+// only if cluster::ExpertsHaveRows returns true.
+//
+// The result has the bits of Replicated's result, unless the table of
+// algorithms chooses a ring for one of the two strategies.
 class SequenceParallel final : public StepStrategy {
  public:
   absl::Status Forward(LayerContext& context,

@@ -9,14 +9,15 @@
 
 namespace ringfleet::worker {
 
-// Runs one layer on this rank's rows, x [split.size(), D] f32, in place.
+// Runs layer `layer` on this rank's rows x [split.size(), D] f32, in place.
 using SplitLayer = absl::FunctionRef<absl::Status(
     const LayerWeights& weights, const RowSplit& split, int layer, float* x)>;
 
 // Evaluates a pass in which each rank holds the residual stream of its own rows
-// only: embeds them, runs `run_layer` for every layer, and gathers the wanted
-// rows at the end and for the observer.
-// Errors: those of `run_layer`, with the layer named, and of the gathers.
+// only. Embeds this rank's rows and calls `run_layer` for every layer. Gathers
+// the wanted rows of all ranks for each call of the observer, and at the end.
+// Errors: those of the gathers, and those of `run_layer`, to which the layer is
+// added.
 absl::Status RunSplitLayers(LayerContext& context, const StepPass& pass,
                             SplitLayer run_layer);
 

@@ -8,10 +8,10 @@
 
 namespace ringfleet::worker {
 
-// Returns the strategy for one data group's part of a step, by
-// cluster::StrategyOfStep: `fleet` is the fleet's setting, `ranks` the size of
-// the data group. Depends on nothing else, so all ranks of the group choose
-// alike. The object lives as long as the process.
+// Returns the strategy for one data group's batch, by cluster::StrategyOfStep.
+// `fleet` is the fleet's setting; `ranks` is the number of ranks in the data
+// group. The choice depends on the arguments only, so all ranks of the data
+// group choose one strategy. The object lives as long as the process.
 const StepStrategy& StrategyOfBatch(v1::PrefillStrategy fleet,
                                     const Batch& batch, int ranks);
 
