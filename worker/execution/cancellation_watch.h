@@ -13,9 +13,10 @@
 
 namespace ringfleet::worker {
 
-// Watches for a cancelled call while in scope. Once the caller has given up, a
-// thread of the watch calls `on_cancelled` every kPoll. One call is not enough,
-// because the thread to wake may not wait yet.
+// Watches for the cancellation of a call while in scope. After the caller has
+// cancelled, a thread of the watch calls `on_cancelled` every kPoll.
+// `on_cancelled` wakes a waiting thread. One call is not enough, because the
+// thread may begin to wait after the call.
 class CancellationWatch {
  public:
   CancellationWatch(grpc::ServerContext* context,

@@ -15,31 +15,33 @@
 
 namespace ringfleet::worker {
 
-// A model and the cache that it writes.
+// A model and its cache. Null pointers: there is no model.
 struct ModelInstance {
   Model* model = nullptr;
   KvCache* cache = nullptr;
 };
 
-// Executes step plans. Keeps the state of every sequence of its data group by
-// slot: length, last token, end. All ranks of the group advance the state
-// alike, so plans never name it. For sequences of other groups the executor
-// keeps only the facts in the plans. These facts suffice to enter the same
-// passes over the model. Belongs to one thread.
+// Executes step plans. Keeps the state of every sequence by slot: length, last
+// token, end. All ranks of a data group advance the state of the group's
+// sequences alike, so plans do not carry the state. For sequences of other data
+// groups, the executor keeps only the facts in the plans. The facts tell which
+// passes over the model all ranks must make together. Belongs to one thread.
 class Executor {
  public:
   // `slots` is the number of slots of one data group. Group d has slots
-  // [d * slots, (d + 1) * slots). `reference` has null pointers unless a
-  // float32 copy is loaded. `prefill_strategy` is the fleet's.
+  // [d * slots, (d + 1) * slots). `reference` is the float32 copy of the model;
+  // its pointers are null if no copy is loaded. `prefill_strategy` is the
+  // fleet's setting.
   Executor(uint64_t epoch, ModelInstance main, ModelInstance reference,
            int slots, v1::PrefillStrategy prefill_strategy);
 
-  // Runs one step and fills `result`. After an error the epoch is over.
-  // Errors: INVALID_ARGUMENT: a plan that no coordinator should send; names
-  // step, slot and fault. FAILED_PRECONDITION: another epoch, or a step out of
-  // order. Those of the model.
+  // Runs one step and fills `result`. The epoch is over after an error.
+  // Errors: INVALID_ARGUMENT: the plan is faulty. The message names step, slot
+  // and fault. FAILED_PRECONDITION: the plan is for another epoch, or not for
+  // step steps() + 1. Those of the model.
   absl::Status Step(const v1::StepPlan& plan, v1::StepResult* result);
 
+  // Number of the last step; steps count from 1.
   uint64_t steps() const { return step_; }
 
  private:
@@ -48,9 +50,9 @@ class Executor {
     bool ended = false;
     bool failed = false;  // By a fault of its own.
     v1::Admission admission;
-    int length = 0;           // Positions in the cache.
-    uint32_t last_token = 0;  // Drawn, not yet in the cache.
-    uint32_t generated = 0;   // Committed ids count.
+    int length = 0;           // Number of positions in the cache.
+    uint32_t last_token = 0;  // Drawn last; not in the cache.
+    uint32_t generated = 0;   // Number of drawn tokens, committed ids included.
 
     int prompt_size() const { return admission.prompt_ids_size(); }
     // Ids of the prompt and committed ones.
@@ -68,31 +70,31 @@ class Executor {
     }
   };
 
-  // Passes over the model that a step makes on every rank, because at least one
+  // Passes over the model that every rank makes in a step, because at least one
   // data group needs them.
   struct Passes {
-    bool any = false;        // Some group has rows.
-    bool hidden = false;     // Hidden states are observed.
-    bool reference = false;  // The reference evaluates the rows too.
-    std::vector<int> mtp;    // Evaluations of the MTP layer, by data group.
+    bool any = false;        // At least one data group has rows.
+    bool hidden = false;     // A request wants hidden states.
+    bool reference = false;  // A request wants the float32 reference.
+    std::vector<int> mtp;    // Number of MTP evaluations, by data group.
   };
 
   absl::Status Admit(const v1::Admission& admission);
   absl::Status Release(uint32_t slot);
   absl::Status RewindSequence(const v1::Rewind& rewind);
   absl::StatusOr<Sequence*> ActiveSequence(uint32_t slot);
-  // Collects the step's tokens in batch_ and extends their slots' cache.
+  // Collects the step's tokens in batch_ and gives their slots cache blocks.
   absl::Status AssembleBatch(const v1::StepPlan& plan);
   // Adds the next `rows` positions. See BatchSpan for `as_decodes`.
   void AppendSpan(uint32_t slot, Sequence& sequence, int rows, bool as_decodes);
   // Checks a prefill or a replay of `count` of `left` ids. `what` names it.
   absl::Status CheckSpan(absl::string_view what, uint32_t slot, uint32_t count,
                          int left) const;
-  // Adds the passes that scoring `count` prompt tokens takes.
+  // Adds to passes_ the passes that the scores of `count` prompt tokens need.
   void NoteScoring(uint32_t slot, const Sequence& sequence, uint32_t count);
   int GroupOf(uint32_t slot) const { return static_cast<int>(slot) / slots_; }
   bool IsOwn(uint32_t slot) const { return GroupOf(slot) == group_; }
-  // Returns the sequence of a span.
+  // Returns the sequence of a span of batch_.
   Sequence& SequenceOf(const BatchSpan& span) {
     return sequences_[group_ * slots_ + span.slot];
   }
@@ -111,9 +113,9 @@ class Executor {
   Scorer scorer_;
   uint64_t step_ = 0;
   std::vector<Sequence> sequences_;  // By slot, for all data groups.
-  // Buffers of a step, kept for the next one.
+  // Buffers of a step, which keep their memory for the next step.
   Batch batch_;
-  std::vector<char> seen_;  // By slot: the plan has named it.
+  std::vector<char> seen_;  // By slot. 1: the plan has named the slot.
   std::vector<uint32_t> wanted_rows_;
   Passes passes_;
   std::vector<DrawRequest> draws_;

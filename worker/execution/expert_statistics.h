@@ -10,22 +10,25 @@
 
 namespace ringfleet::worker {
 
-// Counts the tokens of each expert: exact totals since a reset, and exponential
-// averages per step. Thread-safe.
+// Counts the tokens of each expert. Keeps totals since the last reset, and
+// exponential averages per step. Thread-safe.
 class ExpertStatistics {
  public:
-  // Adds one step and zeroes both arguments.
-  //   counts [layer][expert]: tokens; empty for dense layers
-  //   dropped [layer]: routes that no coordinate took
+  // Adds the counts of one step and sets both arguments to zero. Ignores a step
+  // in which no expert had tokens.
+  //   counts [layer][expert]: number of tokens; empty for dense layers
+  //   dropped [layer]: number of routes that ExpertDispatch::LimitRoutes
+  //     dropped
   void AddStep(std::vector<std::vector<uint64_t>>& counts,
                std::vector<uint64_t>& dropped);
 
-  // Appends the layers with experts in ascending order. Then zeroes the totals
-  // if `reset`.
+  // Appends the statistics of each layer with experts to `response`, by
+  // ascending layer. Then sets the totals to zero if `reset` is true.
   void Read(bool reset, v1::StatisticsResponse* response);
 
  private:
-  // Weight of the old average in each step: about the last hundred steps count.
+  // Factor of the old average in each step. An average then covers about the
+  // last hundred steps.
   static constexpr float kDecay = 0.99f;
 
   Mutex mu_;

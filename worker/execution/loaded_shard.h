@@ -26,84 +26,88 @@
 
 namespace ringfleet::worker {
 
-// A rank's slices of one checkpoint, which it holds between epochs. Immutable,
-// except that experts may move between two steps.
+// A rank's slices of one checkpoint. A worker keeps the slices between epochs.
+// Immutable, except that experts may move between two steps.
 struct LoadedShard {
   v1::LoadRequest request;
-  LoadOptions options;  // `experts` is null: see `layout`.
+  LoadOptions options;  // `experts` is null; `layout` has the experts.
   cluster::ModelSpec spec;
   cluster::ShardPlan plan;
-  cluster::ExpertLayout layout;  // All coordinates.
+  cluster::ExpertLayout layout;  // Experts of all coordinates.
   kernels::Dtype cache_dtype = kernels::Dtype::kBf16;
   std::string fingerprint;
-  std::string file_state;  // Checkpoint::FileState at load.
+  std::string file_state;  // Checkpoint::FileState at the time of the load.
   Weights weights;
-  std::optional<Weights> reference;  // Float32 copy, on request.
-  int slots = 0;
-  int context = 0;                           // Positions per slot that fit.
-  std::atomic<uint64_t> resident_bytes = 0;  // All weights.
+  std::optional<Weights> reference;  // Float32 copy, if the request wants it.
+  int slots = 0;                     // In each data group.
+  int context = 0;                   // Positions per slot that memory allows.
+  std::atomic<uint64_t> resident_bytes = 0;  // Bytes of both sets of weights.
   std::unique_ptr<kernels::ThreadPool> pool;
 
-  // Figures of the load, as in LoadProgress.
+  // Figures of the load. LoadProgress describes each.
   uint64_t tensor_bytes_read = 0;
   uint64_t other_bytes_read = 0;
   uint64_t tensor_bytes_fetched = 0;
   uint64_t other_bytes_fetched = 0;
   bool from_cache = false;
-  bool kept = false;  // Kept from an earlier epoch; the figures are then 0.
-  // Reason why the folder of packed shards does not hold this shard. OK: it
-  // does, or there is no folder.
+  // True: KeepShard has adapted the shard of an earlier epoch. The figures are
+  // then 0.
+  bool kept = false;
+  // The reason why the folder of packed shards does not hold this shard. OK:
+  // the folder holds the shard, or there is no folder.
   absl::Status cache_status;
-  // Text for the user: failures of the folder, and bytes that were fetched.
+  // Text for the user. Names a failure of the folder, and bytes that were
+  // fetched.
   std::string warning;
-  // Folder to which `parts` must still be written.
+  // The cache to which `parts` must still be written. Unset: nothing to write.
   std::optional<ShardCache> unsaved;
-  std::vector<PackedPart> parts;  // Refer to the weights.
+  std::vector<PackedPart> parts;  // Refer to the memory of `weights`.
 };
 
-// Settings of the worker for a load.
+// The worker's settings for a load.
 struct LoadSettings {
-  int threads = 1;                  // Default; a request may name a number.
-  uint64_t memory_limit_bytes = 0;  // 0: the request's.
-  std::string shard_cache;          // Empty: the request's.
-  uint64_t available_memory_bytes = 0;
-  std::string coordinator;  // Address of sources that name none.
-  // True: the shard is only packed, and a folder that cannot hold it is an
-  // error.
+  int threads = 1;  // Number of threads if the request names none.
+  uint64_t memory_limit_bytes = 0;      // 0: the request's limit applies.
+  std::string shard_cache;              // Empty: the request's folder applies.
+  uint64_t available_memory_bytes = 0;  // Of the host.
+  std::string coordinator;  // Address of file sources that have none.
+  // True: the load only packs the shard. An unusable folder is then an error.
   bool only_packs = false;
-  // Cancels fetches from other hosts; null: nothing does.
+  // Cancels fetches from other hosts. Null: fetches cannot be cancelled.
   cluster::CancellableCalls* fetching = nullptr;
 };
 
-// Serves Worker.Load. `report` gets the fingerprint before any weight is read,
-// then progress at most every 100 ms. An error from `report` stops the load.
-// Weights and cache must fit into the available memory and the limit. An
-// unusable folder of packed shards is no error. LoadedShard::cache_status gives
-// the reason.
+// Serves Worker.Load. Calls `report` with the fingerprint before it reads a
+// weight, and then with progress at most every 100 ms. An error from `report`
+// stops the load. Weights and cache must fit into the available memory and into
+// the limit. An unusable folder of packed shards is an error only if
+// settings.only_packs. LoadedShard::cache_status gives the reason.
 //
 // Errors: see Worker.Load in worker.proto.
 absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
     const v1::LoadRequest& request, const LoadSettings& settings,
     absl::FunctionRef<absl::Status(const v1::LoadProgress&)> report);
 
-// Adapts a loaded shard to `request`, and returns true. Rank, mesh, slots and
-// positions may differ. Files and slices must be equal. Otherwise returns false
-// and leaves the shard unchanged. Requires that nobody else uses the shard.
+// Adapts a loaded shard to `request` and returns true if the request wants
+// equal slices of equal files. Rank, mesh, number of slots and positions may
+// differ. Otherwise returns false and leaves the shard unchanged. Requires that
+// nobody else uses the shard.
 //
 // Errors: those of LoadShardFor.
 absl::StatusOr<bool> KeepShard(const v1::LoadRequest& request,
                                const LoadSettings& settings,
                                LoadedShard* shard);
 
-// Serves Worker.Convert: writes the shard of a request to its folder, unless
-// the folder has a sound file of the shard.
+// Serves Worker.Convert: writes the shard of `request` to the folder of packed
+// shards. Writes nothing if the folder has an undamaged file of the shard.
 //
-// Errors: those of LoadShardFor, and of the folder.
+// Errors: those of LoadShardFor and ShardCache::Write. INVALID_ARGUMENT:
+// neither request nor settings name a folder.
 absl::Status PackShard(
     const v1::LoadRequest& request, const LoadSettings& settings,
     absl::FunctionRef<absl::Status(const v1::LoadProgress&)> report);
 
-// Returns the last message of a load.
+// Returns the last LoadProgress of a load.
 v1::LoadProgress DoneMessage(const LoadedShard& shard);
 
 }  // namespace ringfleet::worker

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Draws tokens from a vocabulary that is split over ranks. Every rank calls
-// with its part of the logits and gets the same tokens.
+// Draws tokens from a vocabulary that is split over ranks. Every rank passes
+// the logits of its part of the vocabulary. All ranks get equal tokens.
 #ifndef RINGFLEET_WORKER_EXECUTION_SAMPLER_H_
 #define RINGFLEET_WORKER_EXECUTION_SAMPLER_H_
 
@@ -20,7 +20,7 @@ namespace ringfleet::worker {
 struct DrawRequest {
   kernels::SamplingFilter filter;
   kernels::DrawKey key;
-  uint32_t usable_vocab = 0;  // Ids from here on are not drawn; 0: all may be.
+  uint32_t usable_vocab = 0;  // Only lower ids are drawn. 0: all ids are.
 };
 
 struct DrawnToken {
@@ -28,43 +28,45 @@ struct DrawnToken {
   // fields are 0 then.
   bool nan = false;
   uint32_t id = 0;
-  // Natural logarithm of the model's probability, without temperature or
-  // filter.
+  // Natural logarithm of the probability that the model gives `id`, before
+  // temperature and filters.
   float logprob = 0;
 };
 
 // Draws the tokens of a step. Belongs to one thread. Requests without filters
-// allocate nothing once the buffers have grown.
+// allocate nothing after the buffers have grown.
 class TokenDrawer {
  public:
-  // Both arguments must outlive the object. `pool` works for the object during
-  // a call.
+  // Both arguments must outlive the object. The threads of `pool` work for the
+  // object during a call.
   TokenDrawer(TimedCommunicator* communicator, kernels::ThreadPool* pool)
       : communicator_(*communicator), pool_(*pool) {}
 
   // Returns one token for each request, valid until the next call.
   //   logits [requests, vocab.size()] f32: this rank's part of the vocabulary
-  // Without filters one small gather decides. With top-k, top-p or min-p the
-  // ranks exchange their likeliest candidates, and more of them until the
-  // filters are decided.
-  // All ranks return the same, NaN rows included. A NaN row changes no other.
+  // Without filters, ranks gather one candidate for each request. With top-k,
+  // top-p or min-p, ranks gather their likeliest candidates, and gather more
+  // until the candidates decide the filter. All ranks return the same, NaN rows
+  // included. A NaN row changes no other.
   // Errors: those of the collectives; DATA_LOSS: a rank sent an impossible id.
   absl::StatusOr<absl::Span<const DrawnToken>> Draw(
       absl::Span<const DrawRequest> requests, const float* logits,
       cluster::Range vocab, int vocab_size);
 
  private:
-  // One row of logits on one rank. Usable ids are below usable_vocab.
+  // Summary of one row of logits on one rank. Usable ids are ids below
+  // usable_vocab.
   struct RowSummary {
-    kernels::LogSumExp all;       // Over the rank's ids.
-    kernels::LogSumExp tempered;  // logit / T over usable ids, for filters.
+    kernels::LogSumExp all;       // Of logits over the rank's ids.
+    kernels::LogSumExp tempered;  // Of logit / T over usable ids, for filters.
     kernels::Candidate best;      // Drawn from usable ids, without filters.
     uint32_t valid = 0;           // 1: `best` is set.
   };
-  // Summarizes `logits`, the logits of `ids`.
+  // Returns the summary of `logits`, the logits of `ids`.
   static RowSummary Summarize(const DrawRequest& request,
                               absl::Span<const float> logits,
                               cluster::Range ids);
+  // Adds the ids of `other` to `summary`.
   static void Merge(const DrawRequest& request, const RowSummary& other,
                     RowSummary* summary);
   // Draws the tokens of the requests whose filters need candidates.
@@ -81,10 +83,10 @@ class TokenDrawer {
   std::vector<DrawnToken> drawn_;
 };
 
-// Returns the `count` likeliest ids of each row over all ranks, likeliest
-// first.
-//   rows: this rank's logits of each row, from id vocab.begin on; a row may end
-//     before vocab.end
+// Returns the `count` likeliest ids of each row over the whole vocabulary,
+// likeliest first.
+//   rows: this rank's logits of each row. Element i is the logit of id
+//     vocab.begin + i. A row may end before vocab.end.
 // All ranks call the function together.
 // Errors: those of the collectives.
 absl::StatusOr<std::vector<std::vector<kernels::Candidate>>>

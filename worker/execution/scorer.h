@@ -12,27 +12,28 @@
 
 namespace ringfleet::worker {
 
-// A span of a prompt that is scored.
+// A span of a prompt to score.
 struct ScoredSpan {
   const v1::ScoreOptions* options = nullptr;
-  absl::Span<const uint32_t> prompt;  // The whole prompt.
-  BatchSpan span;                     // In the step's batch.
-  // [span.rows, D] f32 after the final norm, of the model and of the reference.
+  absl::Span<const uint32_t> prompt;  // Ids of the whole prompt.
+  BatchSpan span;                     // The span in the step's batch.
+  // [span.rows, D] f32, hidden states after the final norm.
   const float* hidden = nullptr;
   const float* reference_hidden = nullptr;
 };
 
 // Turns hidden states into scores: log-probabilities of the prompt's own
-// tokens, the likeliest continuations, predictions of the MTP layer, and the
-// divergence from a float32 reference. Every rank calls with the same spans and
-// gets the result. Belongs to the executor's thread.
+// tokens, the likeliest next tokens, predictions of the MTP layer, and the
+// divergence from a float32 reference. All ranks of the data group score equal
+// spans in equal order, and all get the result. Belongs to the executor's
+// thread.
 class Scorer {
  public:
-  // `reference` may be null. Both must outlive the scorer.
+  // `reference` may be null. Both models must outlive the scorer.
   Scorer(Model& model, Model* reference)
       : model_(model), reference_(reference) {}
 
-  // Fills `result` for one span.
+  // Adds the scores of one span to `result`.
   // Errors: INVALID_ARGUMENT: `options` ask for an MTP layer or a reference
   // that is not loaded. Those of the collectives.
   absl::Status Score(const ScoredSpan& scored, v1::ScoreResult* result);

@@ -10,9 +10,9 @@
 
 namespace ringfleet::worker {
 
-// Writes a loaded shard to its folder while the shard is in use, on a thread of
-// its own. Reports to the log. One thread at a time calls Start, End and the
-// destructor; any thread calls Stop and busy.
+// Writes a loaded shard to the folder of packed shards on a thread of its own,
+// while the shard is in use. Logs success or failure. One thread at a time may
+// call Start, End and the destructor. Any thread may call Stop and busy.
 class ShardSaver {
  public:
   ShardSaver() = default;
@@ -20,14 +20,15 @@ class ShardSaver {
   ShardSaver(const ShardSaver&) = delete;
   ShardSaver& operator=(const ShardSaver&) = delete;
 
-  // Gives up the file that is being written, and waits for the thread. The wait
-  // lasts as long as the disk takes for some MiB.
+  // Stops writing, drops the unfinished file, and waits for the thread. The
+  // wait lasts as long as the disk needs for some MiB.
   void End();
-  // Gives up the file without waiting.
+  // Stops writing, without waiting for the thread.
   void Stop() { stop_ = true; }
-  // Returns whether the thread reads the weights of a shard.
+  // Returns whether the thread may still read the weights of a shard.
   bool busy() const { return busy_; }
-  // Begins to write `shard`. Requires End before, and `shard->unsaved`.
+  // Begins to write `shard`. Requires that `shard->unsaved` is set, and that
+  // End was called after an earlier Start.
   void Start(std::shared_ptr<const LoadedShard> shard);
 
  private:

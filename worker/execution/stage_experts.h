@@ -15,16 +15,17 @@
 
 namespace ringfleet::worker {
 
-// Experts that a rank has loaded and not moved in yet, for each set of weights.
+// Experts that a rank has loaded for the next layout and does not use yet, for
+// the model's weights and for those of the reference.
 struct StagedWeights {
   StagedExperts main;
   std::optional<StagedExperts> reference;
 };
 
-// Loads the experts that the rank lacks to get from `now` to `next`, from the
-// source of the shard. Runs on one thread of low priority, so steps go on.
-// `report` gets packed bytes after each expert; an error from it stops the
-// load.
+// Loads the experts that the rank holds in layout `next` and not in layout
+// `now`, from the checkpoint of the shard. Works on one thread of low priority,
+// so steps continue. Calls `report` with the packed bytes after each expert. An
+// error from `report` stops the load.
 //
 // Errors: DATA_LOSS: the checkpoint's files have changed since the load.
 // RESOURCE_EXHAUSTED: the experts need more than `available_bytes`. Those of

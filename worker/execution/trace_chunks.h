@@ -9,11 +9,12 @@
 
 namespace ringfleet::worker {
 
-// Events in one message: some hundred kilobytes, below gRPC's limit of 4 MiB.
+// Largest number of events in one message. A message then has some hundred
+// kilobytes, below gRPC's limit of 4 MiB.
 inline constexpr size_t kEventsPerChunk = 8192;
 
-// Calls `write` for each message, until `write` returns false. A trace has at
-// least one message.
+// Calls `write` with each message of a trace. Stops if `write` returns false. A
+// trace without events has one message.
 void SendTrace(const cluster::TraceRecorder::Trace& trace,
                absl::FunctionRef<bool(const v1::TraceChunk&)> write);
 

@@ -24,7 +24,7 @@
 
 namespace ringfleet::worker {
 
-// Settings of an epoch, equal on all ranks.
+// Settings of an epoch. All ranks have equal settings.
 struct EpochSettings {
   ModelSettings model;
   v1::PrefillStrategy prefill_strategy = v1::PREFILL_STRATEGY_AUTO;
@@ -32,12 +32,13 @@ struct EpochSettings {
   int context = 0;  // Positions in each slot.
 };
 
-// A loaded shard that is connected with its peers. A Run stream drives it. One
-// thread calls Step and has the shard to itself. Any thread may call Abort.
+// A loaded shard that is connected with its peers. The plans of a Run stream
+// drive the epoch. One thread calls Step, and nobody else uses the shard during
+// Step. Any thread may call Abort.
 class WorkerEpoch {
  public:
   // Reserves the caches for settings.context positions in each slot. `recorder`
-  // and `trace`, which may be null, must outlive the epoch.
+  // and `trace` may be null. Both must outlive the epoch.
   //
   // Errors: RESOURCE_EXHAUSTED: the system has no memory for the caches.
   static absl::StatusOr<std::shared_ptr<WorkerEpoch>> Create(
@@ -49,39 +50,42 @@ class WorkerEpoch {
 
   ~WorkerEpoch();
 
-  // Moves experts if the plan says so, then executes it. An error aborts the
-  // epoch on all ranks. Errors: those of Executor::Step; FAILED_PRECONDITION:
-  // the plan's move of experts is not prepared here.
+  // Switches to prepared experts if the plan has an expert_move, then executes
+  // the plan. An error aborts the epoch on all ranks.
+  // Errors: those of Executor::Step. FAILED_PRECONDITION: PrepareExperts has
+  // not prepared the plan's expert_move.
   absl::Status Step(const v1::StepPlan& plan, v1::StepResult* result);
 
-  // Loads the experts that this rank lacks for `changes` beside its own, for
-  // the plan whose expert_move is `number`. Replaces an earlier preparation.
-  // Any thread may call it, one at a time.
+  // Loads the experts that this rank lacks after `changes`, and keeps them
+  // until Step executes the plan whose expert_move is `number`. Drops the
+  // experts of an earlier PrepareExperts. Any thread may call PrepareExperts,
+  // one thread at a time.
   //
   // Errors: those of ExpertLayout::Merge and StageExperts. INVALID_ARGUMENT: a
-  // layer has no experts. CANCELLED: the epoch has been aborted.
+  // layer in `changes` has no experts. CANCELLED: the epoch has been aborted.
   absl::Status PrepareExperts(
       uint64_t number, const v1::ExpertLayout& changes,
       uint64_t available_bytes, const std::string& coordinator,
       cluster::CancellableCalls* fetching,
       absl::FunctionRef<absl::Status(uint64_t done, uint64_t total)> report);
 
-  // Wakes a step that waits for peers. The step ends with the first cause. Any
-  // thread may call it.
+  // Aborts the epoch. A step that waits for peers wakes and returns the first
+  // cause of all Abort calls. Any thread may call Abort.
   void Abort(const absl::Status& cause) {
     aborted_ = true;
     transport_->Abort(cause);
   }
 
   uint64_t id() const { return id_; }
+  // Bytes of the model's cache and of the reference's cache.
   uint64_t cache_bytes() const;
 
-  // Returns whether each kernel thread has a CPU of its own. The thread that
-  // calls Step must then stay on the first one.
+  // Returns whether each thread of the pool has a CPU of its own. The thread
+  // that calls Step must then stay on the first of the CPUs.
   bool pinned() const { return shard_->pool->pinned(); }
 
  private:
-  // Cache and model of one set of weights.
+  // The model and the cache of one set of weights.
   struct Instance {
     Instance(LoadedShard& shard, const Weights& weights, KvCache reserved,
              TimedCommunicator& communicator, TimedCommunicator* data_axis,
@@ -97,22 +101,23 @@ class WorkerEpoch {
               cluster::TraceRecorder* trace, const EpochSettings& settings,
               KvCache cache, std::optional<KvCache> reference_cache);
 
+  // Moves the experts of expert_move `number` into the weights.
   absl::Status SwitchTo(uint64_t number);
 
   const uint64_t id_;
   const std::shared_ptr<LoadedShard> shard_;
   std::atomic<bool> aborted_ = false;
   Mutex mu_;
-  // Copy of the shard's layout for threads other than Step's.
+  // Copy of the shard's layout, for threads other than the thread of Step.
   cluster::ExpertLayout layout_ ABSL_GUARDED_BY(mu_);
-  // The expert_move that staged_ is for; 0: nothing is staged.
+  // The expert_move for which staged_ was loaded. 0: nothing is staged.
   uint64_t staged_number_ ABSL_GUARDED_BY(mu_) = 0;
   std::optional<StagedWeights> staged_ ABSL_GUARDED_BY(mu_);
   const std::shared_ptr<ExpertStatistics> statistics_;
   std::unique_ptr<cluster::Transport> transport_;
-  cluster::GroupCommunicator communicator_;  // Ranks of the data group.
+  cluster::GroupCommunicator communicator_;  // Spans this data group's ranks.
   TimedCommunicator timed_;
-  // Over data groups; null: there is one group.
+  // Spans the data groups; null: there is one.
   const std::unique_ptr<cluster::GroupCommunicator> data_communicator_;
   const std::unique_ptr<TimedCommunicator> data_axis_;
   Instance main_;
