@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One collective over generated vectors, with its expected result. Every rank
-// can generate every rank's vector, so each computes alone, block by block, the
-// values that the others must have sent.
+// can generate the vectors of all ranks. A rank computes the expected result
+// from them, block by block, without the other ranks.
 #ifndef RINGFLEET_WORKER_MEASURING_COLLECTIVE_CASE_H_
 #define RINGFLEET_WORKER_MEASURING_COLLECTIVE_CASE_H_
 
@@ -18,31 +18,34 @@
 
 namespace ringfleet::worker {
 
-// Returns element `index` of a rank's vector: 24 significant bits, magnitudes
-// from 2^-30 to 1, both signs. The order of a sum shows in its bits.
+// Returns element `index` of the vector of `rank`. Elements have 24 significant
+// bits, both signs and magnitudes from 2^-30 to 1, so a sum in another order
+// has other bits.
 float GeneratedElement(int rank, size_t index);
 
-// Returns the bytes of `count` elements as they travel, in one row.
+// Returns the bytes of `count` elements of one row on the wire.
 uint64_t WireBytes(cluster::Wire wire, uint64_t count);
 
-// A case of any operation that is not fused with a product. The communicator
-// must outlive it.
+// A case of an operation that is not fused with a product. The communicator
+// must outlive the case.
 class CollectiveCase final : public BenchCase {
  public:
   struct Spec {
     cluster::Operation operation = cluster::Operation::kAllReduce;
-    // The algorithm that runs, on which the expected bits depend.
+    // The algorithm that the communicator uses. The expected bits depend on the
+    // algorithm.
     cluster::Algorithm algorithm = cluster::Algorithm::kOneShot;
     cluster::Wire wire = cluster::Wire::kF32;
-    // Elements of the whole vector that is reduced, gathered, scattered,
-    // broadcast, or sent by one rank of an all-to-all. 0 for a barrier.
+    // Number of elements of the whole vector that is reduced, gathered,
+    // scattered or broadcast, or that one rank sends in an all-to-all. 0 for a
+    // barrier.
     size_t count = 0;
   };
 
   CollectiveCase(cluster::Communicator* communicator, const Spec& spec);
 
-  // Returns the bytes that a case takes on each of `ranks` ranks, with its
-  // communicator.
+  // Returns the bytes that the case and its communicator take on each of
+  // `ranks` ranks.
   static uint64_t MemoryBytes(const Spec& spec, int ranks);
 
   uint64_t bytes() const override { return sizeof(float) * spec_.count; }
@@ -52,10 +55,10 @@ class CollectiveCase final : public BenchCase {
   }
   absl::Status Run(cluster::Deadline deadline);
 
-  // Compares bit for bit where the algorithm fixes the order of a sum. A ring
-  // starts the sum of each share at another rank. Its results may differ by the
-  // error bound of a sum of size() float32 terms in any order, plus the
-  // rounding of the sum to the wire.
+  // Compares bit for bit if the algorithm fixes the order of every sum. The
+  // order on a ring differs from share to share. The results of a ring may
+  // differ by the error bound of a sum of one float32 term per rank in any
+  // order, plus the rounding of the sum to the wire.
   uint64_t CountWrong() override;
   uint64_t ResultHash() const override;
   bool Replicated() const override;
@@ -63,21 +66,21 @@ class CollectiveCase final : public BenchCase {
   const Spec& spec() const { return spec_; }
 
  private:
-  // Elements [begin, end) of one rank's vector, or of the sum of all.
+  // Elements [begin, end) of one rank's vector, or of the sum of all vectors.
   struct Part {
     static constexpr int kSum = -1;
 
-    int source = kSum;
+    int source = kSum;  // Rank, or kSum.
     size_t begin = 0;
     size_t end = 0;
     size_t first = 0;  // Index of element `begin` in the result.
   };
 
-  // Returns the parts of the result, in order.
+  // Returns the parts of the result, in the order of the result's elements.
   std::vector<Part> Parts() const;
   absl::Span<const float> result() const;
-  // Generates elements of the input of `rank` as other ranks see them, rounded
-  // to the wire.
+  // Generates elements [begin, end) of the input of `rank` as other ranks
+  // receive them, rounded to the wire.
   void Contribution(int rank, size_t begin, size_t end, float* out) const;
   uint64_t CountWrongCopies(const Part& part) const;
   uint64_t CountWrongSums(const Part& part) const;
@@ -88,7 +91,7 @@ class CollectiveCase final : public BenchCase {
   const int rank_;
   const int size_;
   std::vector<uint64_t> offsets_;         // [size + 1] bounds of the shares.
-  std::vector<uint64_t> output_offsets_;  // [size + 1], of an all_to_all.
+  std::vector<uint64_t> output_offsets_;  // [size + 1], for an all-to-all.
   std::vector<float> input_;
   std::vector<float> output_;
 };

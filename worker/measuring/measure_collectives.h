@@ -17,33 +17,34 @@
 
 namespace ringfleet::worker {
 
-// A checked MeasureCollectivesRequest.
+// A MeasureCollectivesRequest after all checks.
 struct CollectivesPlan {
   struct Case {
     CollectiveCase::Spec spec;
-    bool by_table = false;  // The table has chosen spec.algorithm.
-    // Set for a fused operation, of which `spec` has the name only.
+    bool by_table = false;  // True: `table` has chosen spec.algorithm.
+    // Set for a fused operation; `spec` then has only the operation.
     std::optional<FusedCase::Spec> fused;
   };
 
   cluster::AlgorithmTable table = cluster::AlgorithmTable::Default();
   std::vector<Case> cases;
-  // Hash of everything that ranks must have equal: the fields of the request
-  // that are not a rank's own, and the parsed table.
+  // Hash of all values that must be equal on all ranks: the parsed table, and
+  // the fields of the request that do not differ from rank to rank.
   uint64_t config_hash = 0;
 };
 
-// Checks a request.
+// Checks a request and returns its cases.
 // Errors:
-//   INVALID_ARGUMENT: names the case or the field.
-//   RESOURCE_EXHAUSTED: the ranks of this host need more than
-//     `available_bytes` for a case.
+//   INVALID_ARGUMENT: a case or a field is wrong. The message names it.
+//   RESOURCE_EXHAUSTED: the ranks of this host need more than `available_bytes`
+//     bytes for a case.
 absl::StatusOr<CollectivesPlan> PlanCollectives(
     const v1::MeasureCollectivesRequest& request, uint64_t available_bytes);
 
-// Serves Worker.MeasureCollectives, from connecting to leaving the epoch.
-// `await_end` is called after the last case and returns when all ranks have
-// reached it. CollectiveEndpoint::Interrupt ends the call early.
+// Serves Worker.MeasureCollectives: connects the ranks, measures all cases and
+// leaves the epoch. Calls `await_end` after the last case. `await_end` must
+// return when all ranks have called it. CollectiveEndpoint::Interrupt ends the
+// call early.
 // Errors: those of PlanCollectives, CollectiveEndpoint::Connect, the
 // collectives and `report`.
 absl::Status MeasureCollectives(
