@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds the tokens that a tokenizer.json adds to its vocabulary. They are cut
-// out of the text before it is split into pieces.
+// Finds added tokens in a text: the tokens that a tokenizer.json adds to its
+// vocabulary. The tokenizer cuts added tokens out of a text before it splits
+// the rest into pieces.
 #ifndef RINGFLEET_COORDINATOR_TOKENIZER_ADDED_TOKENS_H_
 #define RINGFLEET_COORDINATOR_TOKENIZER_ADDED_TOKENS_H_
 
@@ -19,17 +20,20 @@ namespace ringfleet::coordinator {
 struct AddedToken {
   uint32_t id = 0;
   std::string content;      // Never empty.
-  bool special = false;     // Left out of decoded text unless asked for.
-  bool lstrip = false;      // Includes the white space before it.
-  bool rstrip = false;      // Includes the white space after it.
-  bool normalized = false;  // Searched after those without this flag.
+  bool special = false;     // Decoded text leaves the token out by default.
+  bool lstrip = false;      // A match includes white space before the token.
+  bool rstrip = false;      // A match includes white space after the token.
+  bool normalized = false;  // Searched after tokens with normalized == false.
 };
 
-// A byte trie over the tokens' contents. Thread-safe once all tokens are added.
+// A byte trie over the contents of added tokens. Thread-safe after the last
+// Add.
 class AddedTokenMatcher {
  public:
   struct Match {
-    size_t begin, end;  // Bytes of the text, included white space too.
+    // Bytes [begin, end) of the text, with the white space that belongs to the
+    // match.
+    size_t begin, end;
     uint32_t id;
   };
 
@@ -37,9 +41,9 @@ class AddedTokenMatcher {
 
   void Add(const AddedToken& token);
 
-  // Returns the leftmost match that begins at or after `from`; the longest one
-  // if several begin there. Takes time linear in the distance, and at worst
-  // times the longest content.
+  // Returns the first match that begins at byte `from` or later. Returns the
+  // longest match if several begin at one byte. Takes time linear in the number
+  // of bytes up to the match, at worst times the length of the longest content.
   absl::optional<Match> Find(absl::string_view text, size_t from) const;
 
  private:
@@ -48,7 +52,7 @@ class AddedTokenMatcher {
   std::vector<AddedToken> tokens_;
   // Node 0 is the root. Key: node << 8 | byte.
   absl::flat_hash_map<uint64_t, uint32_t> child_;
-  std::vector<uint32_t> token_at_;  // Per node: index into tokens_, or kNone.
+  std::vector<uint32_t> token_at_;  // By node: index into tokens_, or kNone.
   std::array<bool, 256> begins_;    // True: a content begins with the byte.
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Splits text into the pieces that are encoded one by one, by the regular
-// expressions of a tokenizer.json. Each split works inside the pieces of the
-// split before it, so a lookahead never sees past its piece.
+// Splits text into pieces by the regular expressions of a tokenizer.json. The
+// tokenizer encodes each piece on its own. Each expression splits the pieces of
+// the expression before it, so a lookahead never sees beyond its piece.
 #ifndef RINGFLEET_COORDINATOR_TOKENIZER_PRE_TOKENIZER_H_
 #define RINGFLEET_COORDINATOR_TOKENIZER_PRE_TOKENIZER_H_
 
@@ -17,17 +17,19 @@ namespace ringfleet::coordinator {
 
 class PreTokenizer {
  public:
-  // Reads the "pre_tokenizer" of a tokenizer.json: ByteLevel, alone or at the
-  // end of a Sequence of Split (Isolated or Removed) and Digits.
-  // INVALID_ARGUMENT names the field that is malformed or unsupported.
+  // Reads the "pre_tokenizer" of a tokenizer.json: ByteLevel alone, or a
+  // Sequence of Split (Isolated or Removed) and Digits with ByteLevel at its
+  // end.
+  // Errors: INVALID_ARGUMENT: a field is malformed or unsupported. The message
+  // names it.
   static absl::StatusOr<std::unique_ptr<PreTokenizer>> Parse(
       const nlohmann::json& spec);
 
   ~PreTokenizer();
 
-  // Appends the pieces of `text`: non-empty views of it, in order. `text` must
-  // be UTF-8. INVALID_ARGUMENT: an expression needs more than its limit of
-  // steps on this text. Thread-safe.
+  // Appends the pieces of `text` to `pieces`, as non-empty views of `text` in
+  // its order. Requires `text` in UTF-8. Thread-safe.
+  // Errors: INVALID_ARGUMENT: an expression takes more steps than its limit.
   absl::Status Split(absl::string_view text,
                      std::vector<absl::string_view>* pieces) const;
 

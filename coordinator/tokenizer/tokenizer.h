@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns text into token ids and back, by the tokenizer.json of a model folder:
-// byte-level BPE with added tokens, as in the DeepSeek models.
+// Turns text into token ids and back, by the tokenizer.json of a model folder.
+// Supports byte-level BPE with added tokens, which the DeepSeek models use.
 #ifndef RINGFLEET_COORDINATOR_TOKENIZER_TOKENIZER_H_
 #define RINGFLEET_COORDINATOR_TOKENIZER_TOKENIZER_H_
 
@@ -20,47 +20,52 @@
 
 namespace ringfleet::coordinator {
 
-// Immutable once loaded: all const methods may be called from any thread.
+// A tokenizer, immutable after Load. Any thread may call the const methods.
 class Tokenizer {
  public:
-  // Reads tokenizer.json, tokenizer_config.json if present, and
-  // chat_template.jinja if present, which replaces the config's template.
-  // `model`: a folder, or a synthetic model's name.
-  //   NOT_FOUND: there is no tokenizer.json.
-  //   INVALID_ARGUMENT: malformed or unsupported; names the field and value.
-  //   Errors of FileReader: a file cannot be read.
+  // Reads tokenizer.json, and tokenizer_config.json and chat_template.jinja if
+  // present. chat_template.jinja replaces the template of
+  // tokenizer_config.json. `model` is a folder, or the name of a synthetic
+  // model.
+  // Errors:
+  //   NOT_FOUND: the folder has no tokenizer.json.
+  //   INVALID_ARGUMENT: a field is malformed or unsupported. The message names
+  //     the field and its value.
+  //   those of FileReader: a file cannot be read.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(
       const std::string& model);
 
-  // Turns text into ids, without BOS. Recognises added tokens anywhere in the
-  // text. INVALID_ARGUMENT: `text` is not UTF-8 (names the byte offset), is 2
-  // GiB or longer, has a byte without a token, or exceeds the step limit of an
-  // expression.
+  // Returns the ids of `text`, without BOS. Recognises added tokens anywhere in
+  // the text.
+  // Errors: INVALID_ARGUMENT: `text` is not UTF-8 (the message names the byte
+  // offset), has 2 GiB or more, has a byte without a token, or exceeds the step
+  // limit of an expression.
   absl::StatusOr<std::vector<uint32_t>> Encode(absl::string_view text) const;
 
-  // Does the work of Encode, and puts BOS in front if tokenizer_config.json
-  // says add_bos_token. Not for a rendered chat template, which has its own
-  // BOS.
+  // Returns the ids of `text`, with BOS in front if tokenizer_config.json has
+  // add_bos_token. Use Encode for a rendered chat template, which contains BOS.
+  // Errors: those of Encode.
   absl::StatusOr<std::vector<uint32_t>> EncodePrompt(
       absl::string_view text) const;
 
-  // Returns the bytes of one id, possibly a part of a character. Empty: the id
-  // has no token.
+  // Returns the bytes of one id, which may be a part of a character. Returns an
+  // empty view for an id without a token.
   absl::string_view TokenBytes(uint32_t id) const;
+  // Returns whether `id` is a special added token, such as BOS.
   bool IsSpecial(uint32_t id) const;
 
-  // Returns the ids' bytes as text. Leaves out special tokens unless
-  // `keep_special`, and ids without a token. Each maximal part that is not
-  // UTF-8 becomes U+FFFD.
+  // Returns the text of `ids`. Leaves out ids without a token, and special
+  // tokens unless `keep_special`. Replaces each maximal part that is not UTF-8
+  // by U+FFFD.
   std::string Decode(absl::Span<const uint32_t> ids, bool keep_special) const;
 
-  // One past the largest id that has a token. Later rows of the model's
-  // vocabulary have no text.
+  // The largest id that has a token, plus one. A model's vocabulary may have
+  // more ids, which have no text.
   uint32_t id_limit() const { return static_cast<uint32_t>(tokens_.size()); }
   absl::optional<uint32_t> bos_id() const { return bos_id_; }
   absl::optional<uint32_t> eos_id() const { return eos_id_; }
   bool add_bos() const { return add_bos_; }
-  // "" when absent.
+  // Strings of the files. Empty: the files have none.
   const std::string& chat_template() const { return chat_template_; }
   const std::string& bos_token() const { return bos_token_; }
   const std::string& eos_token() const { return eos_token_; }
@@ -78,37 +83,39 @@ class Tokenizer {
   absl::Status EncodePlain(absl::string_view text, Bpe::Scratch* scratch,
                            std::vector<uint32_t>* ids) const;
 
-  std::vector<Token> tokens_;  // By id; no bytes: no token.
+  std::vector<Token> tokens_;  // By id. Empty bytes: no token.
   Bpe bpe_;
   std::unique_ptr<PreTokenizer> pre_tokenizer_;
-  // Added tokens are searched in this order: the second kind in the gaps that
-  // the first kind leaves.
+  // Added tokens. `verbatim_` is searched first, and `normalized_` in the rest
+  // of the text.
   AddedTokenMatcher verbatim_, normalized_;
   absl::optional<uint32_t> bos_id_, eos_id_;
   bool add_bos_ = false;
   std::string chat_template_, bos_token_, eos_token_;
 };
 
-// Checks ids from outside before they are decoded. An id without a token is
-// allowed. An id of 2^31 or more was a negative number or a pointer:
-// INVALID_ARGUMENT names it and its index.
+// Checks ids from outside before they are decoded. Allows ids without a token.
+// Refuses ids of 2^31 or more, which come from negative numbers or pointers.
+// Errors: INVALID_ARGUMENT names the refused id and its index.
 absl::Status CheckTokenIds(absl::Span<const uint32_t> ids);
 
-// Decodes a stream of ids. Each Add returns the text to append, in whole
-// characters. All outputs in order, Finish's last, equal Decode(ids, false).
-// Not thread-safe; the tokenizer must outlive it.
+// Decodes a stream of ids into whole characters. The outputs of all Adds and of
+// Finish, joined in order, equal Decode(ids, false). Not thread-safe. The
+// tokenizer must outlive the decoder.
 class StreamDecoder {
  public:
   explicit StreamDecoder(const Tokenizer* tokenizer) : tokenizer_(tokenizer) {}
 
+  // Returns the characters that `id` completes, perhaps none.
   std::string Add(uint32_t id);
 
-  // Returns U+FFFD for an incomplete last character, else "". Starts anew.
+  // Ends the stream. Returns U+FFFD for an incomplete last character, else an
+  // empty string. The next Add begins a new stream.
   std::string Finish();
 
  private:
   const Tokenizer* tokenizer_;
-  std::string pending_;  // The beginning of a character, at most 3 bytes.
+  std::string pending_;  // First bytes of an incomplete character, at most 3.
 };
 
 }  // namespace ringfleet::coordinator

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tokenizer files of a model folder: tokenizer.json, tokenizer_config.json
-// and chat_template.jinja, checked but not compiled.
+// Reads the tokenizer files of a model folder: tokenizer.json and
+// tokenizer_config.json. Checks fields, but does not compile expressions and
+// templates.
 #ifndef RINGFLEET_COORDINATOR_TOKENIZER_TOKENIZER_FILES_H_
 #define RINGFLEET_COORDINATOR_TOKENIZER_TOKENIZER_FILES_H_
 
@@ -17,35 +18,38 @@
 
 namespace ringfleet::coordinator {
 
-// tokenizer.json. Invariant: every id is below kMaxTokenId, no two tokens share
-// an id, and each added token whose text is in the vocabulary has its id.
+// The content of tokenizer.json. Invariant: every id is below kMaxTokenId. No
+// two tokens of the vocabulary have one id. An added token whose text is in the
+// vocabulary has the id of the vocabulary.
 struct TokenizerSpec {
-  // Bounds the tables that are indexed by id. DeepSeek-V3 has 129280.
+  // Bound of the tables that ids index. DeepSeek-V3 has 129280 ids.
   static constexpr uint32_t kMaxTokenId = 1 << 20;
 
-  // Text and id. Each character of the text stands for one byte.
+  // Text and id of each token. Each character of the text stands for one byte.
   std::vector<std::pair<std::string, uint32_t>> vocab;
-  // Pairs of texts, the best pair first.
+  // Pairs of texts that merge, lowest rank first.
   std::vector<std::pair<std::string, std::string>> merges;
+  // True: a piece that is in the vocabulary becomes its token without merges.
   bool ignore_merges = false;
   std::vector<AddedToken> added_tokens;
   nlohmann::json pre_tokenizer;
 };
 
-// tokenizer_config.json. Absent fields stay empty or false.
+// The content of tokenizer_config.json. Absent fields stay empty or false.
 struct TokenizerConfig {
   absl::optional<std::string> bos_token, eos_token;
   bool add_bos_token = false;
   std::string chat_template;
 };
 
-// INVALID_ARGUMENT names the field and its value.
+// Parse the text of a file.
+// Errors: INVALID_ARGUMENT names the field and its value.
 absl::StatusOr<TokenizerSpec> ParseTokenizerJson(absl::string_view text);
 absl::StatusOr<TokenizerConfig> ParseTokenizerConfig(absl::string_view text);
 
-// Returns the bytes that a token of the vocabulary stands for: each character
-// is one byte in the alphabet of GPT-2's bytes_to_unicode. Nothing: the text
-// has another character, and stands for its own UTF-8.
+// Returns the bytes of a token of the vocabulary. Each character of `text`
+// stands for one byte by GPT-2's bytes_to_unicode. Returns nothing if `text`
+// has another character. The bytes of the token are then the UTF-8 of `text`.
 absl::optional<std::string> BytesOfSpelling(absl::string_view text);
 
 }  // namespace ringfleet::coordinator
