@@ -13,8 +13,9 @@
 
 namespace ringfleet::coordinator::jinja {
 
-// Returns the text that `body` prints with `variables` set, within the limits
-// of jinja_value.h. INVALID_ARGUMENT gives the line that failed.
+// Returns the text that `body` prints with `variables`.
+// Errors: INVALID_ARGUMENT: a statement fails or exceeds a limit of
+// jinja_value.h. The message names the line.
 absl::StatusOr<std::string> Render(
     const std::vector<Stmt>& body,
     absl::flat_hash_map<std::string, Value> variables);

@@ -13,28 +13,29 @@ namespace ringfleet::coordinator::jinja {
 
 struct Token {
   enum Kind {
-    kText,      // Outside tags, trimmed.
+    kText,      // Text outside tags, trimmed.
     kPrint,     // {{
     kPrintEnd,  // }}
     kBlock,     // {%
     kBlockEnd,  // %}
     kName,
-    kString,  // `text` is the value.
+    kString,  // `text` is the string without quotes and escapes.
     kInteger,
     kFloat,
     kOperator,
-    kEnd,  // The template's end; always the last token.
+    kEnd,  // The end of the template, always the last token.
   };
   Kind kind;
   std::string text;
   int line;  // Counts from 1.
 };
 
-// Leaves out comments. Drops white space around tags as trim_blocks and
-// lstrip_blocks do: the newline after a {% %} or {# #}, and the blanks before a
-// tag that is first on its line. "-" inside a tag drops all white space on its
-// side, "+" none. One newline at the end of the template is dropped.
-// INVALID_ARGUMENT gives the line of malformed text.
+// Returns the tokens of a template. Leaves out comments. Drops the newline
+// after a {% %} or {# #} (trim_blocks), and the blanks before a {% %} or {# #}
+// that is first on its line (lstrip_blocks). A tag that begins or ends with "-"
+// drops all white space on that side. A tag that begins or ends with "+" keeps
+// the white space on that side. Drops one newline at the end of the template.
+// Errors: INVALID_ARGUMENT names the line of malformed text.
 absl::StatusOr<std::vector<Token>> Tokenize(absl::string_view source);
 
 }  // namespace ringfleet::coordinator::jinja

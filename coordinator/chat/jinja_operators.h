@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operators and subscripts of template values, as in Python. Each returns
-// INVALID_ARGUMENT for types that it does not take, an integer beyond 64 bits
-// or a division by zero.
+// Operators and subscripts of template values, with Python's results.
+// Errors: INVALID_ARGUMENT: wrong types, an integer beyond 64 bits or a
+// division by zero.
 #ifndef RINGFLEET_COORDINATOR_CHAT_JINJA_OPERATORS_H_
 #define RINGFLEET_COORDINATOR_CHAT_JINJA_OPERATORS_H_
 
@@ -11,19 +11,20 @@
 
 namespace ringfleet::coordinator::jinja {
 
-// a `op` b, where `op` is + - * / // % or ~. Besides numbers: + joins strings
-// or lists, * repeats a string, ~ joins the texts of any two values.
+// Returns a `op` b. `op` is + - * / // % or ~. Besides numbers, + joins strings
+// or lists and * repeats a string. ~ joins the texts of any two values.
 absl::StatusOr<Value> Arithmetic(absl::string_view op, const Value& a,
                                  const Value& b, Budget* budget);
+// Returns -value.
 absl::StatusOr<Value> Negative(const Value& value);
 
-// object[key], and object.key with a string key. A missing key gives the
-// undefined value. An undefined `object` is an error.
+// Returns object[key], which is also object.key for a string key. Returns the
+// undefined value for a missing key. An undefined `object` is an error.
 absl::StatusOr<Value> Subscript(const Value& object, const Value& key,
                                 Budget* budget);
 
-// object[start:stop:step] of a string or list. None and undefined bounds are
-// open. Strings are indexed by characters.
+// Returns object[start:stop:step] of a string or list. A bound that is none or
+// undefined is open. Indices of strings count characters.
 absl::StatusOr<Value> Slice(const Value& object, const Value& start,
                             const Value& stop, const Value& step,
                             Budget* budget);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parses a template with the operator precedence of Jinja. The classes of
-// operators, the loosest first:
+// Parses a template with the operator precedence of Jinja. Operators by
+// precedence, lowest first:
 //
 //   conditional: x if c else y
 //   or
@@ -24,6 +24,7 @@
 
 namespace ringfleet::coordinator::jinja {
 
+// Returns the statements of a template.
 // Errors: INVALID_ARGUMENT names the malformed or unsupported construct and its
 // line.
 absl::StatusOr<std::vector<Stmt>> ParseTemplate(absl::string_view source);
