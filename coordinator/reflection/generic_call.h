@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls any gRPC method with serialized messages, any number in each direction:
-// on the wire every kind of call is a stream each way.
+// Calls any gRPC method with serialized messages. Every method is called as a
+// stream of messages in each direction, because on the wire unary calls are
+// streams, too.
 #ifndef RINGFLEET_COORDINATOR_REFLECTION_GENERIC_CALL_H_
 #define RINGFLEET_COORDINATOR_REFLECTION_GENERIC_CALL_H_
 
@@ -16,21 +17,25 @@
 
 namespace ringfleet::coordinator {
 
-// The state of a source of messages.
+// The answer of a source of messages.
 enum class Pull {
-  kMessage,  // One message was stored.
-  kNotYet,   // No message yet; ask again. The source must not block.
-  kEnd,      // No more messages. The source is not asked again.
+  kMessage,  // The source has stored one message.
+  kNotYet,   // The source has no message yet. It is called again.
+  kEnd,      // There are no more messages. The source is not called again.
 };
+// Stores the next message in `message`. Must not block.
 using MessageSource =
     absl::FunctionRef<absl::StatusOr<Pull>(std::string* message)>;
+// Receives one message.
 using MessageSink = absl::FunctionRef<absl::Status(const std::string& message)>;
 
-// Calls `method` ("/package.Service/Method"). Sends the messages of `requests`,
-// and hands each reply to `replies` as it arrives. Both run in the calling
-// thread, also while the other direction waits. An error of either cancels the
-// call and is returned unchanged. An error of the call has its code and the
-// message "CODE: text". UNAVAILABLE: no connection.
+// Calls `method`, such as "/package.Service/Method". Sends the messages of
+// `requests`, and passes each reply to `replies` as it arrives. Calls both
+// functions on the calling thread. Sends requests while it waits for replies.
+// An error from `requests` or `replies` cancels the call and is returned
+// unchanged.
+// Errors: an error of the server has the server's code and the message "CODE:
+// text". UNAVAILABLE: no connection.
 absl::Status CallSerialized(const std::shared_ptr<grpc::Channel>& channel,
                             const std::string& method,
                             cluster::Deadline deadline, MessageSource requests,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inspects and calls any gRPC server that has reflection. Descriptors come from
-// the server, and messages are JSON on our side.
+// Inspects and calls any gRPC server that has reflection. The server sends the
+// descriptors. The caller passes and receives messages as JSON.
 #ifndef RINGFLEET_COORDINATOR_REFLECTION_REFLECTION_CLIENT_H_
 #define RINGFLEET_COORDINATOR_REFLECTION_REFLECTION_CLIENT_H_
 
@@ -23,43 +23,49 @@
 
 namespace ringfleet::coordinator {
 
+// A connection with one server. Not thread-safe.
 // Errors of every method: UNAVAILABLE: no connection. DEADLINE_EXCEEDED.
-// NOT_FOUND: an unknown symbol. FAILED_PRECONDITION: the server has no
-// reflection. DATA_LOSS: descriptors or replies contradict themselves. Not
-// thread-safe.
+// INVALID_ARGUMENT: the name of a symbol is malformed. NOT_FOUND: the server
+// does not know the symbol. FAILED_PRECONDITION: the server has no reflection.
+// DATA_LOSS: descriptors or replies of the server are malformed.
 class ReflectionClient {
  public:
-  // `deadline` ends all calls together.
+  // `deadline` applies to all calls together.
   ReflectionClient(const cluster::ServerAddress& address,
                    cluster::Deadline deadline);
 
-  // Optional: otherwise the first of the other calls connects.
+  // Connects with the server. Optional: the first call of another method
+  // connects, too.
   absl::Status Connect();
 
-  // Full names, sorted.
+  // Returns the full names of all services, sorted.
   absl::StatusOr<std::vector<std::string>> ListServices();
-  // "package.Service.Method" in the order of declaration.
+  // Returns names such as "package.Service.Method", in the order of
+  // declaration.
   absl::StatusOr<std::vector<std::string>> ListMethods(
       absl::string_view service);
 
-  // Returns "SYMBOL is a KIND:" and its declaration in proto syntax. A symbol
-  // is the full name of a service, method, message, field, enum or enum value,
-  // or "package.Service/Method".
+  // Returns "SYMBOL is a KIND:" and the declaration of the symbol in proto
+  // syntax. `symbol` is the full name of a service, method, message, field,
+  // enum or enum value, or "package.Service/Method".
   absl::StatusOr<std::string> Describe(absl::string_view symbol);
 
-  // Calls "package.Service/Method" or "package.Service.Method", of any kind of
-  // stream. `documents` yields JSON requests. A method that takes one request
-  // gets an empty one if there are none. `replies` gets each reply as indented
-  // JSON. `all_fields` includes fields with default values.
+  // Calls a method: "package.Service/Method" or "package.Service.Method".
+  // Methods may stream requests, replies or both. `documents` yields each
+  // request as JSON. A method that takes one request gets an empty request if
+  // `documents` yields none. `replies` receives each reply as indented JSON,
+  // with fields of default values if `all_fields` is true.
   //
-  // Errors: INVALID_ARGUMENT: a document is not JSON or not this method's
-  // request (gives its position), or the method takes one request and got more.
-  // An error of the server has its code and the message "CODE: text".
+  // Errors: INVALID_ARGUMENT: a document is not JSON, or is not a request of
+  // the method; the message names the position of the fault. INVALID_ARGUMENT:
+  // `documents` yields several requests for a method that takes one. An error
+  // of the server has the server's code and the message "CODE: text".
   absl::Status Call(absl::string_view method, MessageSource documents,
                     MessageSink replies, bool all_fields = false);
 
  private:
-  // Both put the file and all its imports into `pool_`.
+  // Put a file and all its imports into `pool_`: the file that declares
+  // `symbol`, or the file `name`.
   absl::Status LoadSymbol(absl::string_view symbol);
   absl::Status AddFile(const std::string& name,
                        ReflectionProtocol::Files& fetched,

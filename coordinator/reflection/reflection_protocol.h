@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Client of gRPC's server reflection: version v1alpha of the protocol, or v1
-// with equal messages if the server lacks v1alpha.
+// A client of gRPC's server reflection. Uses version v1alpha of the protocol,
+// or version v1 if the server lacks v1alpha. Both versions have equal messages.
 #ifndef RINGFLEET_COORDINATOR_REFLECTION_REFLECTION_PROTOCOL_H_
 #define RINGFLEET_COORDINATOR_REFLECTION_REFLECTION_PROTOCOL_H_
 
@@ -18,21 +18,23 @@
 
 namespace ringfleet::coordinator {
 
-// Errors of every function: NOT_FOUND: an unknown name. FAILED_PRECONDITION:
-// the server has no reflection. DATA_LOSS: a malformed reply. Others are those
-// of the connection. Not thread-safe.
+// Asks one server. Not thread-safe.
+// Errors of every function: those of the connection. NOT_FOUND: the server does
+// not know the name. FAILED_PRECONDITION: the server has no reflection.
+// DATA_LOSS: a malformed reply.
 class ReflectionProtocol {
  public:
+  // Files by name.
   using Files = std::map<std::string, google::protobuf::FileDescriptorProto>;
 
-  // `address` names the server in errors.
+  // `address` is the server's name in error messages.
   ReflectionProtocol(std::shared_ptr<grpc::Channel> channel,
                      std::string address, cluster::Deadline deadline);
 
-  // Full names, sorted.
+  // Returns the full names of all services, sorted.
   absl::StatusOr<std::vector<std::string>> Services();
-  // Returns the file that declares `symbol`, and the imports that the server
-  // sends with it.
+  // Return the file that declares `symbol`, or the file `name`, with the
+  // imports that the server sends along.
   absl::StatusOr<Files> FilesWithSymbol(absl::string_view symbol);
   absl::StatusOr<Files> FileNamed(absl::string_view name);
 
@@ -44,7 +46,7 @@ class ReflectionProtocol {
   const std::shared_ptr<grpc::Channel> channel_;
   const std::string address_;
   const cluster::Deadline deadline_;
-  std::string method_;  // In the version that the server supports.
+  std::string method_;  // Of the version that the server supports.
 };
 
 }  // namespace ringfleet::coordinator
