@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times of a step's parts on a host and between hosts, by a model of memory
-// reads, products and messages. Constants are measured (perf/results) or said
-// to be assumed.
+// Predicts the times of a step's parts on a host and between hosts, by a model
+// of memory reads, products and messages. Constants are measured (perf/results)
+// unless their comment calls them assumed.
 //
-//   product    fourth root of (bytes / read rate)^4 + (operations / rate)^4:
-//              reading and multiplying overlap, less well where they balance;
-//              the rates are those of host_spec.h
-//   attention  operations over cached positions against the cache's bytes
-//   exchange   latency + software per message, bytes over the link, by the
-//              algorithm that the default table chooses
+//   product    fourth root of (bytes / read rate)^4 + (operations / rate)^4.
+//              Reading and multiplying overlap. They overlap worst if both take
+//              equal time. The rates are those of host_spec.h.
+//   attention  time of the operations over cached positions and time of reading
+//              the cache, combined by AttentionSeconds of host_spec.h
+//   exchange   latency and software time of each message, plus bytes over the
+//              link's rate, by the algorithm that the default table chooses
 //
-// Bytes are counted as workers count them (StepResult.bytes_read).
+// Bytes read are those that workers report in StepResult.bytes_read.
 #ifndef RINGFLEET_COORDINATOR_PLANNING_STEP_COST_H_
 #define RINGFLEET_COORDINATOR_PLANNING_STEP_COST_H_
 
@@ -28,67 +29,77 @@
 
 namespace ringfleet::coordinator {
 
-// The slowest pair of ranks: every exchange waits for it.
+// Rates of the network. Those of the slowest pair of ranks count, because every
+// exchange waits for it.
 struct NetworkSpec {
-  double bytes_per_second = 0;  // One direction, headers included.
+  double bytes_per_second = 0;  // In one direction, with headers.
   double latency_seconds = 0;   // One way, without this program's software.
 };
 
-// Measured; see perf/results for the tables. On two Zen 4 cores:
-// Software of one message between two processes, and of each further one
-// (collectives.md: 17 to 23 us for 4 bytes).
+// The next constants were measured on two Zen 4 cores (tables: perf/results).
+
+// Software time of one message between two processes, and of each further
+// message that is sent together with the first (collectives.md: 17 to 23 us for
+// 4 bytes).
 inline constexpr double kMessageSeconds = 15e-6;
 inline constexpr double kFurtherMessageSeconds = 8e-6;
-// Per byte in sender's and receiver's software: 0.6 to 1.5 ms for 1.8 MB.
+// Software time of each byte, in sender and receiver: 0.6 to 1.5 ms for 1.8 MB.
 inline constexpr double kSoftwareSecondsPerByte = 0.4e-9;
-// Ethernet's and TCP's headers: 1448 of 1514 bytes are payload.
+// Payload of an Ethernet frame, relative to all bytes: 1448 of 1514 bytes. The
+// rest are headers of Ethernet, IP and TCP.
 inline constexpr double kPayloadShare = 1448.0 / 1514.0;
-// Loops over the threads, norms, routing (tokens_per_second.md: 7 layers with
-// nothing to read take 0.94 ms).
+// Time of a layer besides weights, cache and exchanges: starting threads,
+// norms, routing (tokens_per_second.md: 7 layers with nothing to read take 0.94
+// ms).
 inline constexpr double kLayerOverheadSeconds = 0.1e-3;
 
-// On two cores of Sapphire Rapids (steps.md):
-// Time that a rank spends outside of a prompt's long parts, relative to these
-// parts: 65 of 1613 and 123 of 1934 ms. Most of it is waiting for a late rank.
-// Steps that generate wait for a hundredth.
+// The next constants were measured on two cores of Sapphire Rapids (steps.md).
+
+// Time of a prompt step that a rank spends outside of attention and
+// feed-forward, relative to both: 65 of 1613 and 123 of 1934 ms. A rank waits
+// for a late rank most of this time. In a decode step, the waiting time is
+// about 1 %, and not counted.
 inline constexpr double kPromptWaitShare = 0.06;
-// One thread's time for a logit of a sequence that a token is drawn for: 7.7 ms
-// for 32 times 32768.
+// Time of one thread to draw a token, for each logit: 7.7 ms for 32 sequences
+// with 32768 logits each.
 inline constexpr double kDrawSecondsPerLogit = 7.3e-9;
-// Times that a product's float32 results cross memory after it: SiLU, sums of
-// experts and norms read them and write their own.
+// Number of times that the float32 results of a product cross memory after the
+// product. SiLU, sums of experts and norms read the results and write their
+// own.
 inline constexpr double kOutputCrossings = 2;
-// Times that the absorbed form's float32 queries and sums cross memory: they
-// are written, quantised, brought into order and read again. 16 ms where the
-// products and the attention take 6.
+// Number of times that the float32 queries and sums of absorbed attention cross
+// memory. They are written, quantised, reordered and read again. Measured: 16
+// ms, while products and attention take 6 ms.
 inline constexpr double kAbsorbedCrossings = 5;
 
-// One step: `sequences` of `rows` new tokens each, all behind `first_position`
-// cached tokens.
+// One step of `sequences` sequences. Each sequence has `first_position` cached
+// tokens and `rows` new tokens.
 struct StepShape {
   int64_t sequences = 1;
   int64_t rows = 1;
   int64_t first_position = 0;
-  bool draws = true;  // A token of each sequence: the head is needed.
+  bool draws = true;  // Draws a token for each sequence, which needs the head.
   int64_t tokens() const { return sequences * rows; }
 };
 
+// Predicted cost of one step.
 struct StepCost {
-  // Seconds. Ranks wait for each other twice a layer, so a part is the slowest
-  // rank's.
+  // Seconds of each part. Ranks wait for each other twice in each layer, so the
+  // slowest rank decides the time of a part.
   double attention = 0;
   double feed_forward = 0;
   double head = 0;
   double exchange = 0;
   double overhead = 0;
-  double bytes_read = 0;  // From memory, of all ranks together.
+  double bytes_read = 0;  // From memory, by all ranks together.
   double wire_bytes = 0;  // Sent by one rank.
-  int collectives = 0;    // That sum or gather activations.
+  int collectives = 0;    // Number of collectives that carry activations.
   double seconds() const {
     return attention + feed_forward + head + exchange + overhead;
   }
 };
 
+// A model, its number formats and the hosts that run it.
 struct CostInputs {
   cluster::ModelSpec spec;
   cluster::WeightForms forms;
@@ -98,45 +109,52 @@ struct CostInputs {
   NetworkSpec network;
 };
 
-// Seconds and bytes of one rank's part.
+// Cost of one part of a step on one rank.
 struct PartCost {
   double seconds = 0;
-  double bytes = 0;
+  double bytes = 0;  // Read from memory.
   void Add(const PartCost& other) {
     seconds += other.seconds;
     bytes += other.bytes;
   }
 };
 
-// The cost of `rows` rows of activations times the matrix, with the use of the
-// results.
+// Returns the cost of `rows` rows of activations times `matrix`. Includes the
+// time in which the results cross memory (kOutputCrossings).
 PartCost ProductCost(const cluster::LocalMatrix& matrix, double rows,
                      const cluster::HostSpec& host);
 
-// Seconds of one exchange between `size` ranks, and the bytes that each sends.
-// `bytes` counts the whole vector on the wire.
+// Cost of one exchange.
 struct ExchangeCost {
   double seconds = 0;
-  double sent_bytes = 0;
+  double sent_bytes = 0;  // By each rank.
 };
+
+// Return the cost of an all-reduce, or of an all-gather, between `size` ranks.
+// `bytes` counts the whole vector on the wire. A reduce-scatter costs as much
+// as an all-gather. AllGatherCost assumes the direct algorithm, in which every
+// rank sends to all other ranks at once.
 ExchangeCost AllReduceCost(uint64_t bytes, int size,
                            const NetworkSpec& network);
-// A reduce-scatter costs as much. Both are direct: one step.
 ExchangeCost AllGatherCost(uint64_t bytes, int size,
                            const NetworkSpec& network);
 
-// Mean number of distinct experts that `tokens` tokens choose, if each chooses
-// `chosen` of `experts` with equal probability.
+// Returns the mean number of distinct experts that `tokens` tokens choose. Each
+// token chooses `chosen` of `experts` experts with equal probability.
 double DistinctExperts(double experts, double chosen, double tokens);
 
-// The mean of the largest of `groups` independent binomial numbers of `trials`
-// with probability p: the experts that the busiest rank has to read.
+// Returns the mean of the largest of `groups` independent binomial numbers of
+// `trials` trials with probability p. The result is the number of experts that
+// the busiest rank reads.
 double MeanMaximum(int trials, double p, int groups);
 
-// One rank's matrices of a layer with experts or without.
+// Costs of one rank's part of a model. The functions return costs of one layer,
+// or of the head.
 class RankShare {
  public:
-  // All arguments must outlive this object.
+  // `dense` and `moe` are the tensors of one layer without or with experts.
+  // `root` are the tensors outside of layers. `inputs` must outlive this
+  // object.
   RankShare(const CostInputs& inputs,
             const std::vector<cluster::ModelTensor>& dense,
             const std::vector<cluster::ModelTensor>& moe,
@@ -146,23 +164,30 @@ class RankShare {
   const cluster::ShardPlan& plan() const { return plan_; }
   const cluster::HostSpec& host() const { return host_; }
 
+  // Returns the cost of attention.
   PartCost Attention(const StepShape& step) const;
-  // The matrices of a feed-forward network: all three, the last, or the others.
+  // The matrices of a feed-forward network. kAll: gate, up and down. kFirst:
+  // gate and up. kLast: down.
   enum class Matrices { kAll, kFirst, kLast };
+  // Returns the cost of the feed-forward network of a dense layer.
   PartCost DenseMlp(double tokens, Matrices matrices = Matrices::kAll) const;
-  // Router (with all matrices) and shared expert for `own` tokens, routed
-  // experts for those of `all` tokens that come to this rank. Seconds are those
-  // of the rank with most work if `busiest`, else the mean. Bytes are the mean.
+  // Returns the cost of a layer of experts: router and shared expert for `own`
+  // tokens, and routed experts for the tokens of `all` that choose an expert of
+  // this rank. Seconds are those of the rank with the most work if `busiest`,
+  // else the mean over ranks. Bytes are the mean over ranks.
   PartCost Moe(double own, double all, bool busiest,
                Matrices matrices = Matrices::kAll) const;
-  // With the drawing of a token for each row.
+  // Returns the cost of the head for `tokens` rows, with the time to draw a
+  // token for each row.
   PartCost Head(double tokens) const;
 
-  // Products of the parts above that every rank has whole: latents and router.
+  // Return the cost of the products whose matrices every rank has whole:
+  // latents and router. Attention and Moe include them.
   PartCost Latents(double rows) const;
   PartCost Router(double rows) const;
-  // Products that run beside exchanges of a prompt: queries and outputs of
-  // heads, gate and up of a dense layer or of the shared expert.
+  // Return the cost of the products that run beside a prompt's exchanges:
+  // queries of heads, outputs of heads, and gate and up of a dense layer or of
+  // the shared expert (`moe`).
   PartCost Queries(double rows) const;
   PartCost Outputs(double rows) const;
   PartCost GateUp(double rows, bool moe) const;
