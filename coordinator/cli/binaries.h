@@ -9,18 +9,19 @@
 
 namespace ringfleet::coordinator::cli {
 
-// Returns the folder of the programs: $RINGFLEET_BIN_DIR, else the running
-// program's folder.
+// Returns the folder of the programs: $RINGFLEET_BIN_DIR if set, else the
+// folder of the running program.
 std::string BinaryFolder();
 
 // Returns the path of the program `name` in BinaryFolder().
 std::string BinaryPath(absl::string_view name);
 
-// Returns the path of the launch script: fleet.sh in $RINGFLEET_LAUNCH_DIR,
-// else in ../share/ringfleet/launch/ssh beside the running program's folder. An
-// installation has that folder; in a build tree it is a link to cluster/launch.
+// Returns the path of the launch script fleet.sh. The script lies in
+// $RINGFLEET_LAUNCH_DIR if set, else in ../share/ringfleet/launch/ssh relative
+// to the folder of the running program. In a build tree,
+// ../share/ringfleet/launch is a link to cluster/launch.
 //
-// Errors: NOT_FOUND: no executable script is there.
+// Errors: NOT_FOUND: the folder has no executable fleet.sh.
 absl::StatusOr<std::string> LaunchScriptPath();
 
 }  // namespace ringfleet::coordinator::cli

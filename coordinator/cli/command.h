@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The entry of a verb into the command line, and the exit of its result.
+// Entry of a verb into the command line, and exit codes of its result.
 #ifndef RINGFLEET_COORDINATOR_CLI_COMMAND_H_
 #define RINGFLEET_COORDINATOR_CLI_COMMAND_H_
 
@@ -12,33 +12,37 @@
 
 namespace ringfleet::coordinator::cli {
 
-// The work that main does once the command line is parsed.
+// The work that main does after it has parsed the command line.
 struct Invocation {
-  std::function<absl::Status()> run;  // Set by the verb that was chosen.
-  bool json = false;                  // One JSON document on stdout.
+  std::function<absl::Status()> run;  // Set by the user's verb.
+  bool json = false;                  // True: stdout gets one JSON document.
 };
 
-// Adds one verb: its options, its group in the help text, a footer with
-// examples, and a callback that sets `invocation.run`. Both arguments outlive
-// the run. An error of `run` starts with the layer that failed, as in "call:
-// ..." and "worker 2: ...".
+// A function that adds one verb to `app`: its options, its group in the help
+// text, a footer with examples, and a callback that sets `invocation.run`. Both
+// arguments outlive the run. An error of `run` starts with the failed layer,
+// such as "call: ..." or "worker 2: ...".
 using RegisterCommand = void (*)(CLI::App& app, Invocation& invocation);
 
-// Adds -o/--output, which takes one of `formats`, and --json, which means
-// -o json and excludes another format. `format` holds the default and outlives
-// the run. A verb whose --output is a file passes fewer `names`.
+// Adds -o/--output, which takes one of `formats`, and --json, which means -o
+// json. A command line cannot have --json and another format. `format` holds
+// the default and must outlive the run. A verb whose --output is a file passes
+// other `names`.
 void AddFormatOptions(CLI::App& verb, const std::vector<std::string>& formats,
                       std::string* format, const char* names = "-o,--output");
 
-// Returns the exit code of a status. 0 done; 2 usage or bad input
-// (INVALID_ARGUMENT, OUT_OF_RANGE, NOT_FOUND, ALREADY_EXISTS,
-// PERMISSION_DENIED); 3 the fleet is unavailable, lost or late (UNAVAILABLE,
-// DEADLINE_EXCEEDED, ABORTED, FAILED_PRECONDITION); 4 corrupt data (DATA_LOSS);
-// 130 interrupted (CANCELLED, of this command's own interrupt); 1 anything
-// else.
+// Returns the exit code of a status:
+//   0: OK
+//   1: any other code
+//   2, usage or bad input: INVALID_ARGUMENT, OUT_OF_RANGE, NOT_FOUND,
+//     ALREADY_EXISTS, PERMISSION_DENIED
+//   3, the fleet is unavailable, lost or late: UNAVAILABLE, DEADLINE_EXCEEDED,
+//     ABORTED, FAILED_PRECONDITION
+//   4, corrupt data: DATA_LOSS
+//   130, interrupted: CANCELLED, if this command was interrupted
 int ExitCode(const absl::Status& status);
 
-// Prints "ringfleet: MESSAGE" as one line on stderr and, with `json`,
+// Prints "ringfleet: MESSAGE" as one line on stderr. If `json`, also prints
 // {"error":{"code":"UNAVAILABLE","message":"..."}} on stdout.
 void PrintError(const absl::Status& status, bool json);
 

@@ -11,18 +11,19 @@ namespace ringfleet::coordinator::cli {
 
 // Returns "waiting", "loading", "ready", "failed" or "stopping".
 std::string FleetStateName(v1::FleetState state);
-// Returns true if every rank has a worker. Such a fleet does not try again by
-// itself after a failure.
+// Returns whether every rank has a worker. A fleet that has failed with all its
+// workers does not form again by itself.
 bool IsWhole(const v1::ClusterState& state);
 // Returns "registered", "loading", "ready" or "lost".
 std::string MemberStateName(v1::MemberState state);
 
-// Returns {epoch, state, workers: [{rank, address, state, pid}]}, the document
-// of `up` and `down`.
+// Returns the document that `up` and `down` print: {epoch, state, workers:
+// [{rank, address, state, pid}]}.
 Json FleetSummary(const v1::ClusterState& state);
 
-// Returns the document of `status`: the summary's keys, model, mesh and
-// requests, and version, resident_bytes and cache_bytes of each worker.
+// Returns the document that `status` prints: the keys of FleetSummary, model,
+// mesh and requests, and in each worker version, resident_bytes and
+// cache_bytes.
 Json FleetDetails(const v1::ClusterState& state);
 
 }  // namespace ringfleet::coordinator::cli

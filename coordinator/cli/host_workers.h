@@ -14,19 +14,19 @@
 
 namespace ringfleet::coordinator::cli {
 
-// The workers of a cluster file on their hosts, without a coordinator, for as
-// long as one command needs them. Every exit path stops the workers. After a
-// command that was killed, `ringfleet down` ends the workers. Call from main's
-// thread.
+// The workers of a cluster file on their hosts, without a coordinator. The
+// workers live as long as one command. Every exit of the command stops the
+// workers, except when the command is killed. `ringfleet down` then ends the
+// workers. Call from main's thread.
 class HostWorkers {
  public:
-  // Returns when all workers answer. They are idle then. `cluster_file` is the
-  // path for messages.
+  // Starts all workers and returns when all of them answer. The workers are
+  // idle then. `cluster_file` is the path for error messages.
   //
-  // Errors: INVALID_ARGUMENT: a worker's port is not known before it runs.
-  //   FAILED_PRECONDITION: a part of the fleet runs. UNAVAILABLE: a host cannot
-  //   be reached, or a worker ends or does not answer. Errors of FleetLock and
-  //   RunLaunchScript.
+  // Errors: those of FleetLock and RunLaunchScript. INVALID_ARGUMENT: the
+  // cluster file has no port for a worker. FAILED_PRECONDITION: a process of
+  // the fleet runs already. UNAVAILABLE: a host cannot be reached, or a worker
+  // ends or does not answer.
   static absl::StatusOr<std::unique_ptr<HostWorkers>> Start(
       const std::string& cluster_file, const cluster::ClusterConfig& config);
   ~HostWorkers();
@@ -37,7 +37,8 @@ class HostWorkers {
   static std::vector<std::string> Addresses(
       const cluster::ClusterConfig& config);
 
-  // Ends all workers. Later calls do nothing. Errors: those of RunLaunchScript.
+  // Ends all workers. A second call does nothing. Errors: those of
+  // RunLaunchScript.
   absl::Status Stop();
 
  private:
@@ -46,7 +47,7 @@ class HostWorkers {
 
   const cluster::ClusterConfig config_;
   const FleetLock lock_;
-  std::string ranks_;  // "0-3", once they may run.
+  std::string ranks_;  // Ranks that may run, such as "0-3". Empty: none.
 };
 
 }  // namespace ringfleet::coordinator::cli

@@ -16,35 +16,39 @@
 namespace ringfleet::coordinator::cli {
 
 // Exit codes of a command that a signal interrupts, and of a command whose
-// output nobody reads. A shell shows the second code for SIGPIPE.
+// output nobody reads. Shells report 141 for a program that SIGPIPE ends.
 inline constexpr int kInterruptedExit = 130;
 inline constexpr int kOutputClosedExit = 141;
 
-// Turns SIGINT and SIGTERM into cancelled calls, so that a verb returns and
-// cleans up. A second signal ends the process, and so does a verb that does not
-// return within five seconds. A closed pipe becomes an error instead of a
-// signal (output.h); child processes need the default action back. Main's
-// thread makes the one object of a process before other threads, with the
-// signals blocked. Thread-safe.
+// Turns SIGINT and SIGTERM into cancelled calls, so a verb returns and cleans
+// up. A second signal ends the process at once. The process also ends five
+// seconds after the first signal if the verb has not returned. Ignores SIGPIPE,
+// so a write to a closed pipe is an error (output.h). Child processes must
+// restore the default action. A process has one Interrupt. Main's thread makes
+// the Interrupt before other threads start, with SIGINT and SIGTERM blocked.
+// Thread-safe.
 class Interrupt {
  public:
   Interrupt();
   ~Interrupt();
+  // Returns the one object of the process.
   static Interrupt& Get();
 
-  // Interrupts the command as a signal does. The first of several requests
-  // counts.
+  // Interrupts the command as a signal does. Only the first request has an
+  // effect.
   void Request(int exit_code = kInterruptedExit);
 
-  // Gives an interrupted verb this long from here on to clean up. A second
-  // signal still ends the process at once.
+  // Sets the time that an interrupted verb has to clean up to `duration`,
+  // counted from the call. A second signal still ends the process at once.
   void AllowCleanup(absl::Duration duration);
 
-  // May be called in a child process after fork.
+  // Returns whether the command was interrupted. May be called in a child
+  // process after fork.
   bool requested() const { return requested_; }
-  // Returns CANCELLED once a signal has come, else OK.
+  // Returns CANCELLED if the command was interrupted, else OK.
   absl::Status status() const;
-  // Returns the exit code of the request. 0: there was none.
+  // Returns the exit code of the first request. Returns 0 if there was no
+  // request.
   int exit_code();
 
  private:
@@ -62,7 +66,7 @@ class Interrupt {
   std::thread thread_;
 };
 
-// A client call that a signal cancels.
+// The context of a client call. An interrupt cancels the call.
 class InterruptibleCall {
  public:
   InterruptibleCall();

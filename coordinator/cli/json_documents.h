@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Splits a sequence of JSON documents, as in `{"a":1} {"a":2}`, while its bytes
-// arrive. Finds only where documents end, and does not judge them.
+// Splits a sequence of JSON documents, such as `{"a":1} {"a":2}`, while its
+// bytes arrive. Finds the ends of documents. Does not check the documents.
 #ifndef RINGFLEET_COORDINATOR_CLI_JSON_DOCUMENTS_H_
 #define RINGFLEET_COORDINATOR_CLI_JSON_DOCUMENTS_H_
 
@@ -14,20 +14,23 @@ namespace ringfleet::coordinator::cli {
 
 class JsonDocuments {
  public:
+  // Adds bytes that have arrived.
   void Append(absl::string_view bytes);
-  // Marks the end of the bytes. The rest is a document, complete or not.
+  // Marks the end of the bytes. Bytes after the last complete document are then
+  // a document, too.
   void End() { ended_ = true; }
 
-  // Returns the next document if all of it has arrived.
+  // Returns the next document. Returns nothing if the document has not arrived
+  // completely.
   std::optional<std::string> Next();
   bool ended() const { return ended_; }
 
  private:
-  std::string text_;    // From the start of the next document.
-  size_t scanned_ = 0;  // Bytes of `text_`.
-  int depth_ = 0;       // Nesting after `scanned_` bytes.
+  std::string text_;    // Bytes from the start of the next document on.
+  size_t scanned_ = 0;  // Number of bytes of text_ that were looked at.
+  int depth_ = 0;       // Open objects and arrays after the scanned bytes.
   bool in_string_ = false;
-  bool escaped_ = false;  // The next byte of a string is taken as it is.
+  bool escaped_ = false;  // The last scanned byte of a string is a backslash.
   bool ended_ = false;
 };
 

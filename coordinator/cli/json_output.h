@@ -10,10 +10,10 @@
 
 namespace ringfleet::coordinator::cli {
 
-// JSON whose keys stay in the order of writing.
+// JSON that keeps the order in which keys were written.
 using Json = nlohmann::ordered_json;
 
-// Makes a JSON array of a repeated field.
+// Returns a JSON array with the values of a repeated field.
 template <typename Repeated>
 Json JsonArray(const Repeated& values) {
   Json array = Json::array();
@@ -21,8 +21,8 @@ Json JsonArray(const Repeated& values) {
   return array;
 }
 
-// Prints the one document of a command on stdout. Bytes that are not UTF-8
-// become U+FFFD; infinities and NaN become null. Errors: those of PrintText.
+// Prints a JSON document as one line on stdout. Replaces bytes that are not
+// UTF-8 by U+FFFD, and infinities and NaN by null. Errors: those of PrintText.
 inline absl::Status PrintJson(const Json& document) {
   return PrintText(
       document.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");

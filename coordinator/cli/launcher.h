@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs cluster/launch/ssh/fleet.sh for `up`, `down`, `status` and `convert`,
-// and keeps two commands from working on one fleet at the same time. Needs the
-// process's Interrupt.
+// Runs cluster/launch/ssh/fleet.sh for `up`, `down`, `status` and `convert`. A
+// lock keeps two commands from changing one fleet at a time. Requires an
+// Interrupt in the process.
 #ifndef RINGFLEET_COORDINATOR_CLI_LAUNCHER_H_
 #define RINGFLEET_COORDINATOR_CLI_LAUNCHER_H_
 
@@ -17,29 +17,32 @@
 
 namespace ringfleet::coordinator::cli {
 
-// Runs "fleet.sh VERB --targets -" (LaunchScriptPath) and gives it the targets
-// of `config` that `hosts` picks, as FormatTargets does. The script's output
-// goes to stderr line by line as it comes, and into `output` if not null. A
-// deadline, an interrupt and the death of this process end the script, and with
-// it every process that it started on this machine to reach the hosts. The call
-// waits for that end. Call from a thread that lives as long as the process.
+// Runs "fleet.sh VERB --targets -" (LaunchScriptPath). The script reads the
+// targets that FormatTargets returns for `config` and `hosts`. Copies the
+// script's output to stderr as it arrives, and to `output` if not null. The
+// deadline, an interrupt and the death of this process end the script. The
+// script then ends all processes that it has started on this machine to reach
+// the hosts. RunLaunchScript returns after the script has ended. Call it from a
+// thread that lives as long as the process.
 //
 // Errors:
-//   UNAVAILABLE: some hosts failed. The message names them, or quotes the last
-//     line of a process that ended at once.
-//   INVALID_ARGUMENT: the range is wrong, or a process that ended at once said
-//     so of its own arguments.
-//   DEADLINE_EXCEEDED. NOT_FOUND: no script. CANCELLED: Interrupt's status,
-//     unless `interruptible` is false, as for a clean-up after an interrupt.
+//   UNAVAILABLE: some hosts failed. The message names the hosts, or quotes the
+//     last line of a process that ended just after its start.
+//   INVALID_ARGUMENT: `hosts` is wrong, or a process ended just after its start
+//     with the exit code for bad input.
+//   DEADLINE_EXCEEDED.
+//   NOT_FOUND: there is no script.
+//   CANCELLED: an interrupt, if `interruptible`. Clean-ups after an interrupt
+//     pass false.
 absl::Status RunLaunchScript(
     absl::string_view verb, const cluster::ClusterConfig& config,
     absl::string_view hosts, std::string* output,
     cluster::Deadline deadline = cluster::Deadline::After(absl::Minutes(3)),
     bool interruptible = true);
 
-// Stops processes that a command has started and must not leave behind. Takes
-// the elements of `hosts` in turn, as far as the hosts can be reached in time.
-// Prints a line on stderr after an interrupt.
+// Stops processes that a command has started and must not leave behind. Runs
+// the script for one element of `hosts` after the other. Skips hosts that
+// cannot be reached in time. Prints a line on stderr after an interrupt.
 void TakeBack(const cluster::ClusterConfig& config,
               const std::vector<std::string>& hosts);
 
@@ -48,22 +51,25 @@ struct LaunchLine {
   std::string label;  // A rank, or "coordinator".
   std::string host;
   std::string text;
-  int pid = 0;  // The number after "pid " in `text`, if any.
+  int pid = 0;  // The number after "pid " in `text`. 0: none.
 };
+// Returns the lines of this form in the script's output.
 std::vector<LaunchLine> ParseLaunchOutput(absl::string_view output);
 
-// Returns $XDG_STATE_HOME/ringfleet/FLEET, else ~/.local/state/ringfleet/FLEET,
-// on this machine. Creates it if absent. `fleet` is a ClusterConfig's name.
+// Returns the folder for the state of `fleet` on this machine, and makes it if
+// it does not exist: $XDG_STATE_HOME/ringfleet/FLEET if the variable is set,
+// else ~/.local/state/ringfleet/FLEET. `fleet` is the name in a ClusterConfig.
 absl::StatusOr<std::string> StateDir(absl::string_view fleet);
 
 // A lock that a command holds while it starts or stops a fleet from this
-// machine. The kernel releases it when its holder dies. Not thread-safe.
+// machine. The kernel releases the lock if the holder dies. Not thread-safe.
 class FleetLock {
  public:
-  // Waits for another holder until the deadline or an interrupt.
+  // Acquires the lock. Waits for another holder until the deadline or an
+  // interrupt.
   //
-  // Errors: UNAVAILABLE: still held; the message names the holder's pid.
-  // CANCELLED: Interrupt's status.
+  // Errors: UNAVAILABLE: another command still holds the lock. The message
+  // names its pid. CANCELLED: an interrupt.
   static absl::StatusOr<FleetLock> Acquire(absl::string_view fleet,
                                            cluster::Deadline deadline);
 

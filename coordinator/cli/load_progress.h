@@ -9,20 +9,20 @@
 
 namespace ringfleet::coordinator::cli {
 
-// Draws one line for a fleet that loads: bytes, rate, time left, the slowest
-// rank if ranks are apart, and the ranks that fetch files from others.
+// Draws one progress line for a fleet that loads: bytes, rate, time left, and
+// the texts of SlowestRank and FetchingRanks.
 void ShowLoading(const v1::ClusterState& state, Progress& progress);
 
-// Returns "slowest: rank 3 (beta) 41 %", or "" if all ranks are within a
-// hundredth.
+// Returns a text such as "slowest: rank 3 (beta) 41 %". Returns an empty text
+// if the progress of all ranks differs by at most 1 %.
 std::string SlowestRank(const v1::ClusterState& state);
 
-// Returns "fetched 1.2 GB: ranks 1, 3 from worker 0, the coordinator", or "" if
-// all ranks have the model's files.
+// Returns a text such as "fetched 1.2 GB: ranks 1, 3 from worker 0, the
+// coordinator". Returns an empty text if all ranks have the model's files.
 std::string FetchingRanks(const v1::ClusterState& state);
 
-// Prints the workers' warnings about their load on stderr, one line a rank.
-// Most loads have none.
+// Prints the warnings of workers about their load on stderr, one line for each
+// rank that has a warning.
 void ShowLoadWarnings(const v1::ClusterState& state);
 
 }  // namespace ringfleet::coordinator::cli

@@ -11,25 +11,27 @@
 
 namespace ringfleet::coordinator::cli {
 
-// A fleet that lives as long as one command: a coordinator inside this process,
-// and LocalWorkers. Call from main's thread, which must outlive the fleet.
+// A fleet that lives as long as one command: a coordinator in this process, and
+// LocalWorkers. Call from main's thread, which must outlive the fleet.
 class LocalFleet {
  public:
-  // Starts everything and returns when the fleet can generate. Sets one_shot,
-  // and gives each worker a share of the cores unless `options` sets threads.
+  // Starts workers and coordinator, and returns when the fleet can generate.
+  // Sets one_shot. Gives each worker an equal part of the cores unless
+  // `options` sets threads.
   //
-  // Errors: of CoordinatorServer and of the workers; CANCELLED on a signal.
+  // Errors: those of CoordinatorServer and of the workers. CANCELLED: an
+  // interrupt.
   static absl::StatusOr<std::unique_ptr<LocalFleet>> Start(
       FleetOptions options);
   ~LocalFleet();
 
   std::string address() const;  // HOST:PORT of the coordinator.
 
-  // Stops the workers and the coordinator at the end of a command that has
-  // succeeded. Later calls do nothing. Errors: those of LocalWorkers::Stop.
+  // Stops workers and coordinator after a command that has succeeded. A second
+  // call does nothing. Errors: those of LocalWorkers::Stop.
   absl::Status Stop();
 
-  // As LocalWorkers::Explain.
+  // Calls LocalWorkers::Explain.
   void Explain(const absl::Status& status) { workers_->Explain(status); }
 
  private:

@@ -12,60 +12,63 @@
 
 namespace ringfleet::coordinator::cli {
 
-// Worker processes on loopback that live as long as one command. They end on
-// every exit path: the destructor stops them, and the kernel and a pipe end
-// them when this process is killed. A temporary folder holds their logs and
-// this process's own log; it is removed unless the command failed. Call from
+// Worker processes on loopback that live as long as one command. The destructor
+// stops the workers. If this process is killed, the kernel and the end of a
+// pipe end the workers. A temporary folder holds the logs of the workers and of
+// this process. The folder is removed unless the command fails. Call from
 // main's thread, which must outlive the workers.
 class LocalWorkers {
  public:
-  // Makes the folder for `count` workers and starts none.
+  // Makes the folder for `count` workers. Starts no worker.
   //
-  // Errors: RESOURCE_EXHAUSTED: this process may not open enough files.
+  // Errors: RESOURCE_EXHAUSTED: this process cannot open enough files.
   static absl::StatusOr<std::unique_ptr<LocalWorkers>> Create(int count);
   ~LocalWorkers();
 
-  // Starts the workers on ports that the kernel chooses, with `arguments`
-  // beside their own. Call once.
+  // Starts all workers, on ports that the kernel chooses. Adds `arguments` to
+  // the arguments of each worker. Call once.
   absl::Status Spawn(const std::vector<std::string>& arguments);
 
-  // Waits until all workers listen. Returns HOST:PORT of each rank.
+  // Waits until all workers listen. Returns HOST:PORT of each rank, by rank.
   //
-  // Errors: UNAVAILABLE: a worker has ended. CANCELLED: a signal came.
+  // Errors: UNAVAILABLE: a worker has ended. CANCELLED: an interrupt.
   absl::StatusOr<std::vector<std::string>> WaitAddresses();
 
-  // Errors: UNAVAILABLE: a worker has ended, which a sound one never does by
-  // itself. The message says how, and quotes the last line of its log.
+  // Checks that all workers run.
+  // Errors: UNAVAILABLE: a worker has ended. The message tells how, and quotes
+  // the last line of the worker's log.
   absl::Status CheckRunning();
 
-  // Ends all workers of a command that has succeeded. Later calls do nothing.
+  // Ends all workers after a command that has succeeded. A second call does
+  // nothing.
   //
-  // Errors: INTERNAL: a worker ended by itself with a signal or an exit code
-  // other than 0. Its results may be wrong.
+  // Errors: INTERNAL: a worker had ended by itself, with a signal or an exit
+  // code other than 0. The command's results may be wrong.
   absl::Status Stop();
 
-  // Keeps the logs. Shows on stderr where they are and the last lines of the
-  // failing worker's log. Does nothing if `status` explains itself (bad input,
-  // bad files, an interrupt).
+  // Keeps the logs after the command has failed with `status`. Prints their
+  // folder and the last lines of the failed worker's log on stderr. Does
+  // nothing for errors that need no log: bad input, bad files, an interrupt.
   void Explain(const absl::Status& status);
 
  private:
   explicit LocalWorkers(int count) : count_(count) {}
-  // Returns the first worker that has ended, or -1.
+  // Returns the lowest rank whose worker has ended, or -1.
   int FirstEnded();
-  // Returns the first worker that ended by itself with a signal or a code other
-  // than 0, or -1.
+  // Returns the lowest rank whose worker ended by itself with a signal or an
+  // exit code other than 0, or -1.
   int FirstFailed();
-  // "worker 2 ended with code 1".
+  // Returns a text such as "worker 2 ended with code 1".
   std::string DescribeEnd(int rank) const;
   std::string LogPath(int rank) const;
   std::string PortPath(int rank) const;
-  void EndAll();  // SIGTERM, then SIGKILL.
+  // Sends SIGTERM to all workers, and SIGKILL to those that do not end.
+  void EndAll();
 
   const int count_;
   std::string folder_;
   bool keep_folder_ = false;
-  int alive_pipe_ = -1;  // Open as long as this process lives.
+  int alive_pipe_ = -1;  // Closed by the kernel when this process ends.
   std::vector<ChildProcess> children_;
 };
 

@@ -7,13 +7,12 @@
 
 namespace ringfleet::coordinator::cli {
 
-// Writes to standard output at once. A closed pipe interrupts the command,
-// which then cleans up and ends with the exit code of SIGPIPE. Needs the
-// process's Interrupt, which makes a closed pipe an error. Call from main's
-// thread.
+// Writes `text` to standard output without buffering. If nobody reads the
+// output any more, interrupts the command with kOutputClosedExit. Requires an
+// Interrupt in the process. Call from main's thread.
 //
 // Errors: CANCELLED: nobody reads. RESOURCE_EXHAUSTED: the text cannot be
-// written, as on a full disk.
+// written, for example to a full disk.
 absl::Status PrintText(absl::string_view text);
 
 }  // namespace ringfleet::coordinator::cli

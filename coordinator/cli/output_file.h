@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file that a command writes: the whole result appears under its name, or the
-// file stays as it was.
+// A file that a command writes. The file gets the complete result, or stays
+// unchanged.
 #ifndef RINGFLEET_COORDINATOR_CLI_OUTPUT_FILE_H_
 #define RINGFLEET_COORDINATOR_CLI_OUTPUT_FILE_H_
 
@@ -15,27 +15,29 @@
 
 namespace ringfleet::coordinator::cli {
 
-// The file has a temporary name beside its own until Finish. A symbolic link is
-// followed, and the file behind it is replaced. A pipe or a device is written
-// to directly. Use from one thread.
+// A file that has a temporary name in its folder until Finish gives it its
+// name. If the path is a symbolic link, the link's target is replaced. Pipes
+// and devices are written directly. Use from one thread.
 class OutputFile {
  public:
-  // Waits for the reader of a named pipe. Errors begin with the path and give a
-  // reason. INVALID_ARGUMENT: the file cannot be written. RESOURCE_EXHAUSTED:
-  // no room, or a limit.
+  // Opens the file. Waits for the reader of a named pipe.
+  // Errors begin with the path and give a reason. INVALID_ARGUMENT: the file
+  // cannot be written. RESOURCE_EXHAUSTED: no space, or a limit of the process.
   static absl::StatusOr<std::unique_ptr<OutputFile>> Open(
       const std::string& path);
-  // Checks that Open would succeed. Leaves nothing and disturbs no reader.
+  // Checks that Open would succeed. Leaves no file and does not open pipes.
+  // Errors: those of Open.
   static absl::Status Check(const std::string& path);
 
-  ~OutputFile();  // Leaves no file unless finished.
+  ~OutputFile();  // Removes the temporary file unless Finish succeeded.
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
-  // A failure shows in Finish.
+  // Adds `text`. Finish returns an error if a Write has failed.
   void Write(absl::string_view text);
-  // Call once, at the end. RESOURCE_EXHAUSTED: the file could not be written,
-  // as on a full disk.
+  // Completes the file and renames it to its name. Call once.
+  // Errors: RESOURCE_EXHAUSTED: the file could not be written, for example to a
+  // full disk.
   absl::Status Finish();
 
  private:
@@ -43,14 +45,15 @@ class OutputFile {
       : path_(std::move(path)), target_(std::move(target)) {}
   void Close();
 
-  const std::string path_;    // As given, for errors.
-  const std::string target_;  // Behind the links.
-  std::string unfinished_;    // Path of the file beside; empty: none.
+  const std::string path_;    // The caller's path, for errors.
+  const std::string target_;  // The path after symbolic links.
+  std::string unfinished_;    // Path of the temporary file. Empty: none.
   std::FILE* file_ = nullptr;
-  int error_ = 0;  // The first one's errno.
+  int error_ = 0;  // errno of the first failure. 0: none.
 };
 
-// Opens, writes and finishes the file. Errors: those of Open and Finish.
+// Writes `text` to the file `path`. Errors: those of OutputFile::Open and
+// OutputFile::Finish.
 absl::Status WriteOutputFile(const std::string& path, absl::string_view text);
 
 }  // namespace ringfleet::coordinator::cli

@@ -10,17 +10,17 @@
 
 namespace ringfleet::coordinator::cli {
 
-// One progress line on stderr, redrawn in place. Draws nothing when stderr is
-// not a terminal. The destructor clears the line.
+// A progress line on stderr, which each call draws again in place. Draws
+// nothing if stderr is not a terminal. The destructor clears the line.
 class Progress {
  public:
   Progress();
   ~Progress();
 
-  // Shows "waiting for workers, 1 of 2".
+  // Shows a text, such as "waiting for workers, 1 of 2".
   void Phase(absl::string_view text);
-  // Shows "loading  41 % |######      | 1.3 GB of 3.2 GB  410.0 MB/s  ETA 5 s",
-  // then `more`.
+  // Shows the progress of `done` of `total` bytes, such as "loading  41 %
+  // |######      | 1.3 GB of 3.2 GB  410.0 MB/s  ETA 5 s", then `more`.
   void Bytes(absl::string_view label, uint64_t done, uint64_t total,
              absl::string_view more = "");
 

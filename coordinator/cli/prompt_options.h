@@ -13,31 +13,34 @@
 
 namespace ringfleet::coordinator::cli {
 
-// A prompt as text, as a file or as ids: exactly one is given.
+// Options for a prompt. A command line gives one of text, file and ids.
 struct PromptOptions {
   std::string text;
   std::string file;
   std::string ids;
-  std::string ids_option;  // "--prompt-ids" or "--ids".
+  std::string ids_option;  // Name of the option: "--prompt-ids" or "--ids".
   CLI::Option* text_given = nullptr;
   CLI::Option* file_given = nullptr;
   CLI::Option* ids_given = nullptr;
 };
 
+// Adds -p/--prompt, -f/--file and `ids_option` to `app`. `options` must outlive
+// `app`.
 void AddPromptOptions(CLI::App& app, const std::string& ids_option,
                       PromptOptions& options);
 
-// Returns the one prompt of the options. Errors: INVALID_ARGUMENT: no prompt or
-// several, an empty prompt, text that is not UTF-8, or an id that is not a
-// number, which the message names. NOT_FOUND: no such file.
+// Returns the prompt of the command line.
+// Errors: INVALID_ARGUMENT: no prompt or several, an empty prompt, text that is
+// not UTF-8, or an id that is not a number. NOT_FOUND: there is no such file.
 absl::StatusOr<v1::Prompt> ReadPrompt(const PromptOptions& options);
 
-// Parses "1,2,3". `option` appears in errors.
+// Parses ids such as "1,2,3". Error messages name `option`.
 absl::StatusOr<std::vector<uint32_t>> ParseIds(absl::string_view option,
                                                absl::string_view text);
 
-// Reads a whole file; "-" is standard input. Errors: INVALID_ARGUMENT: the file
-// cannot be read, or is not UTF-8. NOT_FOUND.
+// Returns the text of a file. `path` "-" is standard input.
+// Errors: NOT_FOUND: there is no such file. INVALID_ARGUMENT: the file cannot
+// be read, or is not UTF-8.
 absl::StatusOr<std::string> ReadTextFile(const std::string& path);
 
 }  // namespace ringfleet::coordinator::cli

@@ -18,47 +18,52 @@
 
 namespace ringfleet::coordinator::cli {
 
-// The fleet that a command talks to, --cluster or --local, and the settings of
-// a local one.
+// Options that choose the fleet of a command: a running fleet (--cluster) or a
+// local fleet (--local) with its settings.
 struct SessionOptions {
   SettingFlags flags;
-  std::string cluster;
-  int local = 1;
-  std::string trace;
-  // Set by a verb, beside and above `flags`; one sequence at a time unless set.
+  std::string cluster;  // Path of a cluster file. Empty: a local fleet.
+  int local = 1;        // Number of workers of a local fleet.
+  std::string trace;    // Path of the trace. Empty: no trace.
+  // Settings of the verb, which override `flags`. The default of `parallel`
+  // is 1.
   v1::FleetSettings settings;
-  bool runs_jobs = true;  // Jobs wait until the fleet is ready.
+  bool runs_jobs = true;  // The verb's jobs wait until the fleet is ready.
 };
 
-// Adds --cluster, --local, --trace and the flags of a fleet's settings, without
-// --parallel and --reference, which verbs decide.
+// Adds --cluster, --local, --trace and the flags of a fleet's settings. Leaves
+// out --parallel and --reference, because each verb decides about both. Leaves
+// out --threads unless `with_threads`.
 void AddSessionOptions(CLI::App& app, SessionOptions& options,
                        bool with_threads = true);
 // Adds --trace alone.
 CLI::Option* AddTraceOption(CLI::App& app, SessionOptions& options);
 
-// A connection with the coordinator of a running fleet, or of a fleet that this
-// process starts and stops.
+// A connection with the coordinator of a running fleet, or of a local fleet
+// that this process starts and stops.
 class Session {
  public:
-  // Errors: INVALID_ARGUMENT: options contradict each other, --model is not the
-  // running fleet's, or --trace cannot be written. UNAVAILABLE: there is no
-  // coordinator. Those of LocalFleet and of the trace.
+  // Connects with the running fleet or starts a local fleet, and starts the
+  // trace.
+  // Errors: those of LocalFleet and TraceCall. INVALID_ARGUMENT: options
+  // contradict each other, or --model names another model than the running
+  // fleet's. UNAVAILABLE: no coordinator answers.
   static absl::StatusOr<std::unique_ptr<Session>> Open(
       const SessionOptions& options);
 
   v1::Coordinator::Stub& stub() { return *stub_; }
 
-  // Writes the trace and stops a local fleet after a command that ended with
-  // `status`. Call before the result is printed. Returns `status`, or the
-  // interrupt, or the failure of the trace or of a worker at the end. An error
-  // is returned after the logs of local workers are shown. If the connection to
-  // a running fleet broke, the error has the fleet's address.
+  // Ends the session of a command that ended with `status`: writes the trace
+  // and stops a local fleet. Call Finish before the result is printed. Returns
+  // CANCELLED after an interrupt, else `status`. If `status` is OK, returns the
+  // error of the trace, or of a worker that failed at its end. For a local
+  // fleet, shows the workers' logs before it returns an error. For a running
+  // fleet whose connection broke, adds the coordinator's address to the error.
   absl::Status Finish(absl::Status status);
 
-  // Calls Finish, then prints the result if `status` is OK. A failure at the
-  // end is told after the result, so the result stays the command's one
-  // document. An interrupted command prints no result.
+  // Calls Finish. Then calls `print` if `status` is OK and there was no
+  // interrupt. Returns the error of Finish only after `print`, and clears
+  // invocation.json, so the result stays the only document on stdout.
   absl::Status Finish(absl::Status status, Invocation& invocation,
                       absl::FunctionRef<absl::Status()> print);
 
@@ -68,18 +73,18 @@ class Session {
   absl::Status StartLocally(const SessionOptions& options);
 
   std::unique_ptr<LocalFleet> local_;
-  // Address of a running fleet's coordinator.
+  // HOST:PORT of a running fleet's coordinator.
   std::string address_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Coordinator::Stub> stub_;
   TraceCall trace_;
 };
 
-// Opens a channel to HOST:PORT and waits for its connection, at most
+// Opens a channel to HOST:PORT. Waits for the connection, at most
 // cluster::kFirstConnection.
 std::shared_ptr<grpc::Channel> ConnectChannel(const std::string& address);
 
-// Reads the coordinator's HOST:PORT from a cluster file.
+// Returns the coordinator's HOST:PORT in a cluster file.
 absl::StatusOr<std::string> CoordinatorAddress(const std::string& cluster_file);
 
 }  // namespace ringfleet::coordinator::cli

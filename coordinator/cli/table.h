@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tables in Markdown, for the reports of verbs.
+// Markdown tables for the reports of verbs.
 #ifndef RINGFLEET_COORDINATOR_CLI_TABLE_H_
 #define RINGFLEET_COORDINATOR_CLI_TABLE_H_
 
@@ -10,15 +10,16 @@ namespace ringfleet::coordinator::cli {
 
 struct TableColumn {
   std::string name;
-  bool right = false;  // Numbers are aligned to the right.
-  int width = 0;       // Cells are padded to it; 0: no padding.
+  bool right = false;  // True: cells are aligned to the right.
+  int width = 0;       // Cells are padded to this width. 0: no padding.
 };
 
 class Table {
  public:
   explicit Table(std::vector<TableColumn> columns);
 
-  // Returns the header's two lines: names and rules.
+  // Returns the two lines of the header: the names of the columns, and the
+  // rule.
   std::string Header() const;
   // Returns one row. Requires a cell for each column.
   std::string Row(const std::vector<std::string>& cells) const;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `ringfleet targets`: a cluster file as lines that cluster/launch/ssh/fleet.sh
-// reads. The scripts never read the file itself.
+// The verb `ringfleet targets` prints a cluster file as lines that
+// cluster/launch/ssh/fleet.sh reads. The launch scripts never read the cluster
+// file itself.
 #ifndef RINGFLEET_COORDINATOR_CLI_TARGETS_H_
 #define RINGFLEET_COORDINATOR_CLI_TARGETS_H_
 
@@ -13,11 +14,12 @@
 
 namespace ringfleet::coordinator::cli {
 
-// Returns true if processes start over ssh: the file has an ssh section, or a
-// host that is no loopback name.
+// Returns whether processes are started over ssh: if the file has an ssh
+// section, or a host that is not a loopback name.
 bool UsesSsh(const cluster::ClusterConfig& config);
 
-// Returns one line a fact, fields separated by tabs, "-" where nothing is set:
+// Returns lines of fields that are separated by tabs. "-" stands for a value
+// that is not set:
 //
 //   fleet        NAME
 //   log_dir      DIR | -
@@ -28,16 +30,17 @@ bool UsesSsh(const cluster::ClusterConfig& config);
 //   file         LINE                   of the resolved cluster file, in order
 //
 // LABEL is a rank or "coordinator". DEST is the host that ssh connects to, or
-// "local" where the process starts on this machine without ssh. THREADS is a
-// number, or "cores/N" for one of N workers of a host. The resolved file has
-// its defaults filled in and its paths absolute; the coordinator reads it.
-// `hosts` picks ranks as ParseHostRange does, or "coordinator"; "" picks every
-// worker and the coordinator, which comes last.
+// "local" if the process starts on this machine without ssh. THREADS is a
+// number, or "cores/N" for one of N workers on a host. The resolved cluster
+// file has all defaults and absolute paths; the coordinator reads it. `hosts`
+// selects ranks in the form of ParseHostRange, or is "coordinator". An empty
+// `hosts` selects all workers and then the coordinator.
 //
 // Errors: INVALID_ARGUMENT: `hosts` is malformed or beyond the last rank.
 absl::StatusOr<std::string> FormatTargets(const cluster::ClusterConfig& config,
                                           absl::string_view hosts);
 
+// Adds the verb `ringfleet targets`.
 void RegisterTargets(CLI::App& app, Invocation& invocation);
 
 }  // namespace ringfleet::coordinator::cli

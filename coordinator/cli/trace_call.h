@@ -12,20 +12,22 @@
 
 namespace ringfleet::coordinator::cli {
 
-// Records a fleet during a command, for --trace FILE. Without a file its
-// functions do nothing.
+// Records the trace of a fleet during a command, for --trace FILE. All
+// functions do nothing if the path is empty.
 class TraceCall {
  public:
-  ~TraceCall();  // Ends the call. Leaves no file unless Finish() was called.
+  ~TraceCall();  // Ends the recording. Leaves no file unless Finish succeeded.
 
-  // Call it before anything runs. `path` may be empty. Errors: TraceFile's.
+  // Opens the file. Call Open before the command does any work, so that the
+  // command fails early. Errors: those of TraceFile.
   absl::Status Open(const std::string& path);
 
-  // Returns when all workers record. Errors: Coordinator.Trace's.
+  // Starts the recording, and returns when all workers record. Errors: those of
+  // Coordinator.Trace.
   absl::Status Start(v1::Coordinator::Stub& stub);
 
-  // Ends the recording, writes the file and says so on stderr. Errors:
-  // Coordinator.Trace's and TraceFile's.
+  // Ends the recording, writes the file and prints its path on stderr. Errors:
+  // those of Coordinator.Trace and TraceFile.
   absl::Status Finish();
 
  private:

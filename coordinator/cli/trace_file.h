@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file of trace events in the JSON object format that chrome://tracing and
-// ui.perfetto.dev open ("Trace Event Format", Google, 2016): complete events
-// (ph X) with ts and dur in microseconds. Each rank is a process with two
-// threads: its executor, and the communication beside it.
+// A file of trace events in the JSON object format of "Trace Event Format"
+// (Google, 2016), which chrome://tracing and ui.perfetto.dev open. Contains
+// complete events (ph X) with ts and dur in microseconds. Each rank is a
+// process with two threads: executor and communication.
 #ifndef RINGFLEET_COORDINATOR_CLI_TRACE_FILE_H_
 #define RINGFLEET_COORDINATOR_CLI_TRACE_FILE_H_
 
@@ -20,26 +20,29 @@
 
 namespace ringfleet::coordinator::cli {
 
-// Written by an OutputFile: a regular file of that name is always whole, and a
-// file that is not finished leaves nothing.
+// A trace file that an OutputFile writes. The file appears complete in Finish,
+// or not at all.
 class TraceFile {
  public:
-  // Errors: those of OutputFile::Open, which name --trace.
+  // Opens the file. Errors: those of OutputFile::Open, with --trace in the
+  // message.
   static absl::StatusOr<std::unique_ptr<TraceFile>> Open(
       const std::string& path);
 
-  // Adds a message of the coordinator. Call it in the order of arrival.
+  // Adds the events of one message of the coordinator. Call Add in the order in
+  // which messages arrive.
   //
-  // Errors: INTERNAL: an event without a name.
+  // Errors: INTERNAL: an event has no name.
   absl::Status Add(const v1::TraceProgress& progress);
 
-  // Adds "otherData", with clock offsets and numbers of missing events, and
-  // completes the file.
+  // Adds "otherData", which has the clock offset and the number of missing
+  // events of each rank, and completes the file.
   //
-  // Errors: RESOURCE_EXHAUSTED: it cannot be written.
+  // Errors: RESOURCE_EXHAUSTED: the file cannot be written.
   absl::Status Finish();
 
   const std::string& path() const { return path_; }
+  // Number of events in the file, and of events that workers have dropped.
   uint64_t events() const;
   uint64_t dropped() const;
 

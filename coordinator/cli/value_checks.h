@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks of values that CLI11 lets through and no option means.
+// Checks of values that CLI11 accepts and that are wrong for every option.
 #ifndef RINGFLEET_COORDINATOR_CLI_VALUE_CHECKS_H_
 #define RINGFLEET_COORDINATOR_CLI_VALUE_CHECKS_H_
 
@@ -7,16 +7,18 @@
 
 namespace ringfleet::coordinator::cli {
 
-// Checks an option whose value travels in a protobuf string.
+// Returns a check for paths that travel in a protobuf string: a path must be
+// UTF-8.
 CLI::Validator Utf8Path();
 
-// Checks a list that has a default when it is not given.
+// Returns a check for lists: an empty list is an error. An option that is not
+// given has a default.
 CLI::Validator NotEmpty();
 
-// Refuses NaN and infinities for every option of a number, because a range does
-// not exclude NaN, and negative numbers for every option of an unsigned number,
-// because -1 would be 2^64 - 1. Call for an app once all its verbs have their
-// options.
+// Adds checks to all options of an app that take a number. Refuses NaN and
+// infinities, because a range does not exclude NaN. Refuses negative values for
+// unsigned numbers, because CLI11 turns -1 into 2^64 - 1. Call it after all
+// verbs have their options.
 void CheckNumbers(CLI::App& app);
 
 }  // namespace ringfleet::coordinator::cli

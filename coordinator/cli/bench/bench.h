@@ -6,7 +6,8 @@
 
 namespace ringfleet::coordinator::cli {
 
-// `ringfleet bench`: tokens per second, as llama-bench measures them.
+// Adds the verb `ringfleet bench`, which measures tokens per second in
+// llama-bench's way.
 void RegisterBench(CLI::App& app, Invocation& invocation);
 
 }  // namespace ringfleet::coordinator::cli

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Results of `bench` in llama-bench's forms. Columns and keys of ours follow
-// llama-bench's.
+// Results of `bench` in the formats of llama-bench. Further columns and keys
+// come after those of llama-bench.
 #ifndef RINGFLEET_COORDINATOR_CLI_BENCH_BENCH_REPORT_H_
 #define RINGFLEET_COORDINATOR_CLI_BENCH_BENCH_REPORT_H_
 
@@ -13,7 +13,7 @@
 
 namespace ringfleet::coordinator::cli {
 
-// The samples of one test.
+// A test and its samples.
 struct BenchResult {
   v1::BenchProgress::Setup setup;
   v1::BenchTest test;
@@ -21,32 +21,34 @@ struct BenchResult {
   std::vector<v1::BenchProgress::Sample> samples;
 };
 
-// Averages over the samples. Tokens are counted over all sequences.
+// Figures of one test. Tokens are counted over all sequences.
 struct BenchFigures {
   std::vector<double> tokens_per_second;  // One for each sample.
-  double avg_ns = 0;
-  double stddev_ns = 0;  // With n - 1 samples; 0 for one sample.
-  double avg_ts = 0;
-  double stddev_ts = 0;
-  double bytes_per_token = 0;  // Over all workers.
-  double read_gbps = 0;        // Read by one host: the mean over hosts.
+  double avg_ns = 0;           // Time of a sample: mean over samples.
+  double stddev_ns = 0;        // Divides by n - 1. 0: there is one sample.
+  double avg_ts = 0;           // Tokens per second: mean over samples.
+  double stddev_ts = 0;        // Divides by n - 1. 0: there is one sample.
+  double bytes_per_token = 0;  // Bytes read by all workers together.
+  double read_gbps = 0;        // Read rate of one host: the mean over hosts.
   double host_read_gbps = 0;   // Memory bandwidth of a host; 0: not measured.
-  std::vector<double> shares;  // Read rate over bandwidth, one for each sample
-                               // whose bandwidth was measured.
-  double bandwidth_share = 0;  // Mean of `shares`; 0: there are none.
+  // Read rate divided by bandwidth, for each sample with measured bandwidth.
+  std::vector<double> shares;
+  double bandwidth_share = 0;  // Mean of `shares`. 0: there are none.
 };
+// Returns the figures of a test.
 BenchFigures FiguresOf(const BenchResult& result);
 
-// Returns an object with llama-bench's keys and ours. A value that was not
-// measured is null.
+// Returns an object with llama-bench's keys and further keys. A value that was
+// not measured is null.
 Json BenchJson(const BenchResult& result);
 
-// CSV as llama-bench prints it: a line of names, then lines of quoted values.
-// Single samples are left out. Each line ends with a newline.
+// Return lines of CSV in llama-bench's format: a line of names, and a line of
+// quoted values for each test. Leave out single samples. Each line ends with a
+// newline.
 std::string BenchCsvHeader();
 std::string BenchCsvLine(const BenchResult& result);
 
-// A table in Markdown that is printed line by line, and the text below it.
+// Return a table in Markdown, line by line, and the text below the table.
 std::string BenchTableHeader();
 std::string BenchTableLine(const BenchResult& result);
 std::string BenchTableFooter(const v1::BenchProgress::Setup& setup);

@@ -12,47 +12,53 @@
 
 namespace ringfleet::coordinator::cli {
 
-// The tests of a command line. Each list may be spread over several options, in
-// the form of ParseNumbers. An empty list means llama-bench's default, which is
-// the value in brackets.
+// Options of `bench`. Each list has the form of ParseNumbers, and one element
+// for each time that its option was given. An empty list means the default in
+// brackets, which is llama-bench's.
 struct BenchOptions {
-  std::vector<std::string> prompts;    // [512]
-  std::vector<std::string> generated;  // [128]
-  std::vector<std::string> pairs;      // "512,128": one after the other.
-  std::vector<std::string> depths;     // [0]
-  std::vector<std::string> parallels;  // [1]
-  std::vector<std::string> threads;    // [0]: the workers' own.
+  std::vector<std::string> prompts;    // Prompt tokens [512].
+  std::vector<std::string> generated;  // Generated tokens [128].
+  std::vector<std::string> pairs;      // "512,128": a prompt, then generation.
+  std::vector<std::string> depths;     // Cached tokens before the test [0].
+  std::vector<std::string> parallels;  // Number of sequences [1].
+  std::vector<std::string> threads;    // [0]: the number of a running worker.
   int repetitions = 5;
-  double delay_s = 0;
+  double delay_s = 0;  // Between two tests.
   bool no_warmup = false;
   bool no_memory_test = false;
 };
 
-// Parses "1,8,32", "1-4" (1,2,3,4), "0-1024+512" (0,512,1024) and "1-8*2"
-// (1,2,4,8).
+// Parses lists of numbers such as "1,8,32", "1-4" (1,2,3,4), "0-1024+512"
+// (0,512,1024) and "1-8*2" (1,2,4,8).
 //
-// Errors: INVALID_ARGUMENT: "usage: OPTION ..." names the wrong value.
+// Errors: INVALID_ARGUMENT: a value is wrong. The message is "usage: OPTION
+// ..." and names the value.
 absl::StatusOr<std::vector<uint32_t>> ParseNumbers(
     absl::string_view option, const std::vector<std::string>& texts);
 
-// Returns every test of the options in llama-bench's order: by parallels, then
-// depths, then prompts, generated tokens, pairs. Zero tokens are no test.
+// Returns all tests of the options in llama-bench's order: sorted by number of
+// sequences, then by depth, then prompts before generation before pairs. Leaves
+// out tests of zero tokens.
 //
-// Errors: INVALID_ARGUMENT: "usage: ..."; there is nothing to test.
+// Errors: those of ParseNumbers. INVALID_ARGUMENT: there is no test.
 absl::StatusOr<v1::BenchRequest> MakeBenchRequest(const BenchOptions& options);
 
-// Room that a fleet needs for all tests.
+// Sizes that a fleet needs for all tests.
 struct BenchNeeds {
   uint32_t slots = 1;
-  uint64_t context = 1;
+  uint64_t context = 1;  // Positions in each slot.
 };
+
+// Returns the largest needs of all tests.
 BenchNeeds NeedsOf(const v1::BenchRequest& request);
 
-// Returns llama-bench's name: "pp512", "tg128", "pp512+tg128", "tg128 @ d2048".
+// Returns llama-bench's name for a test, such as "pp512", "tg128",
+// "pp512+tg128" or "tg128 @ d2048".
 std::string BenchTestName(const v1::BenchTest& test);
 
-// Spells llama.cpp's long options of one dash with two dashes: CLI11 reads -np
-// as -n p. `arguments` are those of a verb, without the program's name.
+// Replaces long options with one dash, which llama.cpp has, by options with two
+// dashes. CLI11 would read -np as -n p. `arguments` are the arguments of a
+// verb, without the program's name.
 std::vector<std::string> WithLongOptions(std::vector<std::string> arguments);
 
 }  // namespace ringfleet::coordinator::cli

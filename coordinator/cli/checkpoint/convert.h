@@ -6,7 +6,8 @@
 
 namespace ringfleet::coordinator::cli {
 
-// `ringfleet convert`: packs the shards of a checkpoint, or checks a manifest.
+// Adds the verb `ringfleet convert`, which packs the shards of a checkpoint, or
+// compares a checkpoint with a manifest.
 void RegisterConvert(CLI::App& app, Invocation& invocation);
 
 }  // namespace ringfleet::coordinator::cli

@@ -6,7 +6,8 @@
 
 namespace ringfleet::coordinator::cli {
 
-// `ringfleet inspect`: what is in a checkpoint, from its headers.
+// Adds the verb `ringfleet inspect`, which prints the content of a checkpoint
+// by its headers.
 void RegisterInspect(CLI::App& app, Invocation& invocation);
 
 }  // namespace ringfleet::coordinator::cli

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A checkpoint's manifest: what its headers say of every tensor, and the
-// XXH3-64 of every tensor's bytes, as JSON.
+// The manifest of a checkpoint: JSON with the header's entry and the XXH3-64 of
+// the bytes of every tensor.
 #ifndef RINGFLEET_COORDINATOR_CLI_CHECKPOINT_MANIFEST_H_
 #define RINGFLEET_COORDINATOR_CLI_CHECKPOINT_MANIFEST_H_
 
@@ -13,12 +13,13 @@
 
 namespace ringfleet::coordinator::cli {
 
+// Returns the manifest of a checkpoint.
 Json ManifestJson(const v1::CheckpointFacts& facts);
 
-// Errors: INVALID_ARGUMENT: not a manifest.
+// Parses a manifest. Errors: INVALID_ARGUMENT: the text is not a manifest.
 absl::StatusOr<v1::CheckpointFacts> ParseManifest(const std::string& text);
 
-// Writes the whole file or none. Errors: those of WriteOutputFile.
+// Writes the manifest of a checkpoint. Errors: those of WriteOutputFile.
 absl::Status WriteManifest(const std::string& path,
                            const v1::CheckpointFacts& facts);
 

@@ -15,36 +15,37 @@
 
 namespace ringfleet::coordinator::cli {
 
-// The shards to be packed, and the workers that pack them.
+// The shards to pack, and the workers that pack them.
 struct PackingWork {
   std::string model;
-  std::string folder;
+  std::string folder;  // For packed shards, on every worker's host.
   cluster::MeshShape mesh;
   v1::Dtype dtype = v1::DTYPE_INT8;
   int workers = 1;
-  uint32_t threads = 1;  // Each worker's; 0: as it was started.
-  // The fleet on other machines whose workers pack.
+  uint32_t threads = 1;  // Of each worker. 0: the number at its start.
+  // The fleet whose workers pack. Unset: workers on this machine pack.
   std::optional<cluster::ClusterConfig> fleet;
 };
 
 struct PackingResult {
-  int packed = 0;
-  int kept = 0;        // There before, and sound.
-  uint64_t bytes = 0;  // All ranks' weights.
+  int packed = 0;      // Number of shards that were written.
+  int kept = 0;        // Number of undamaged shards that were there before.
+  uint64_t bytes = 0;  // Weights of all ranks.
 };
 
-// Has idle workers, at HOST:PORT each, make the packed shard of every rank, and
-// with `manifest` writes one into the folder on this machine. Shows progress;
-// an interrupt ends it.
+// Asks idle workers to write the packed shard of every rank. `addresses` are
+// HOST:PORT of each worker. If `manifest`, also writes a manifest into the
+// folder on this machine. Shows progress. An interrupt ends the work.
 //
-// Errors: those of Worker.Convert, with the rank; NOT_FOUND: nobody has the
-// model; DATA_LOSS: hosts have different ones.
+// Errors: those of Worker.Convert, with the rank. NOT_FOUND: no host has the
+// model. DATA_LOSS: two hosts have different files of the model.
 absl::StatusOr<PackingResult> Pack(const PackingWork& work,
                                    std::vector<std::string> addresses,
                                    bool manifest);
 
-// Has the workers compare the checkpoint with the manifest in a file, on every
-// host that has it. DATA_LOSS names the first tensor that differs.
+// Asks the workers to compare the checkpoint with the manifest in the file
+// `path`, on every host that has the checkpoint.
+// Errors: DATA_LOSS names the first tensor that differs.
 absl::Status CheckCheckpoint(const PackingWork& work,
                              std::vector<std::string> addresses,
                              const std::string& path);

@@ -6,7 +6,8 @@
 
 namespace ringfleet::coordinator::cli {
 
-// `ringfleet synth`: a local worker writes a checkpoint of random weights.
+// Adds the verb `ringfleet synth`. A local worker writes a checkpoint of random
+// weights.
 void RegisterSynth(CLI::App& app, Invocation& invocation);
 
 }  // namespace ringfleet::coordinator::cli

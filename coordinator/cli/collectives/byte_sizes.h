@@ -10,12 +10,14 @@
 
 namespace ringfleet::coordinator::cli {
 
-// Parses sizes of vectors of 4-byte elements, "4,28k,1.8m,1GiB". Powers of
-// 1024: k, m, g, KiB, MiB, GiB. Powers of 1000: kB, MB, GB. Case does not
-// matter. A number with a fraction is rounded down to whole elements.
+// Parses sizes in bytes of vectors of 4-byte elements, such as
+// "4,28k,1.8m,1GiB". Units k, m, g, KiB, MiB and GiB are powers of 1024; kB, MB
+// and GB are powers of 1000. Letters may be upper or lower case. A size with a
+// fraction is rounded down to a multiple of 4.
 //
-// Errors: INVALID_ARGUMENT names the size: it is not a number, has an unknown
-//   unit, is more than 4 GiB, or is a whole number that is no multiple of 4.
+// Errors: INVALID_ARGUMENT: a size is not a number, has an unknown unit,
+// exceeds 4 GiB, or has no fraction and is not a multiple of 4. The message
+// names the size.
 absl::StatusOr<std::vector<uint64_t>> ParseByteSizes(absl::string_view text);
 
 }  // namespace ringfleet::coordinator::cli

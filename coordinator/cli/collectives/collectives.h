@@ -6,7 +6,8 @@
 
 namespace ringfleet::coordinator::cli {
 
-// `ringfleet collectives`: measures and checks the exchanges between workers.
+// Adds the verb `ringfleet collectives`, which measures and checks the
+// exchanges between workers.
 void RegisterCollectives(CLI::App& app, Invocation& invocation);
 
 }  // namespace ringfleet::coordinator::cli

@@ -10,7 +10,7 @@
 
 namespace ringfleet::coordinator::cli {
 
-// The cases of a command line.
+// Options of `collectives`.
 struct CollectivesOptions {
   std::string ops;    // Empty: all_reduce, or the calibrated operations.
   std::string bytes;  // Empty: see CollectivesRequest.
@@ -18,33 +18,36 @@ struct CollectivesOptions {
   std::string wires = "f32";
   std::string transport = "grpc";
   std::string poll = "auto";
-  std::string table;  // File of an AlgorithmTable; empty: the default one.
-  // For operations that are fused with a product.
-  std::string m;      // Rows, a list; empty: from `bytes`.
-  uint64_t n = 0;     // Outputs; 0: those of a layer of R1.
-  uint64_t k = 0;     // Inputs; 0: those of a layer of R1.
-  std::string dtype;  // Weights in memory; empty: int8.
+  std::string table;  // File of an AlgorithmTable. Empty: the default table.
+  // Options of operations that are fused with a product.
+  std::string m;      // List of numbers of rows. Empty: by `bytes`.
+  uint64_t n = 0;     // Number of outputs. 0: that of a layer of R1.
+  uint64_t k = 0;     // Number of inputs. 0: that of a layer of R1.
+  std::string dtype;  // Form of the weights in memory. Empty: int8.
   std::string tiles;  // File of a TileTable.
-  int threads = 0;    // Per worker; 0: its part of the cores.
+  int threads = 0;    // Of each worker. 0: its part of the host's cores.
   int iterations = 0;
-  double seconds = 0;    // For each case; 0: 2, or 0.3 in a calibration.
+  double seconds = 0;    // For each case. 0: 2, or 0.3 in a calibration.
   double timeout_s = 0;  // For each collective.
   bool no_pin = false;
   bool calibrate = false;
   bool tune = false;
 };
 
-// Returns every combination that exists of the operations, wires, sizes and
-// algorithms of a command line. Algorithms vary fastest, so that compared ones
-// run next to each other. Default sizes: 4 bytes, a row of 7168 elements in
-// bf16 and float32, and 64 and 256 such rows; in a calibration its ladder; for
-// products 512 rows. A tuning has a case for each cut that it tries, and cuts
-// of one shape are neighbours. The caller fills in rank, addresses and epoch.
+// Returns a request with every existing combination of the options' operations,
+// wires, sizes and algorithms. Algorithms vary fastest, so cases to compare run
+// one after the other. A tuning has a case for each choice of tiles. Tiles of
+// one shape are tried one after the other. The caller fills in rank, addresses
+// and epoch.
 //
-// Errors: INVALID_ARGUMENT: "usage: ..." names the value and the choices. An
-//   operation that is listed by name must have every algorithm listed. An
-//   option for products needs an operation with a product. Errors of
-//   AlgorithmTable::Load and TileTable::Load.
+// Default sizes are 4 bytes, one row of 7168 elements in bf16 and in float32,
+// 64 rows, and 256 rows. The default of a calibration is CalibrationLadder, and
+// that of products is 512 rows.
+//
+// Errors: those of AlgorithmTable::Load and TileTable::Load. INVALID_ARGUMENT:
+// a value is wrong, an operation that the user names lacks an algorithm that
+// the user names, or an option for products has no operation with a product.
+// The message is "usage: ..." and names the value and the choices.
 absl::StatusOr<v1::MeasureCollectivesRequest> CollectivesRequest(
     const CollectivesOptions& options);
 

@@ -14,16 +14,17 @@ namespace ringfleet::coordinator::cli {
 // Idle workers, by rank.
 struct BenchWorkers {
   std::vector<std::string> addresses;  // HOST:PORT
-  std::vector<std::string> hosts;      // Equal names: one machine.
+  std::vector<std::string> hosts;  // Ranks with equal names share a machine.
 };
 
-// Runs the cases of `request` on all workers. Fills in its rank, addresses,
-// ranks on host and epoch. Returns the figures in the order of the cases. Calls
-// `on_figures` with each result as it comes, from another thread, one at a
-// time.
+// Runs the cases of `request` on all workers. Sets the request's rank,
+// addresses, ranks on host and epoch. Returns the figures in the order of the
+// cases. Calls `on_figures` from another thread with each result when it
+// arrives.
 //
-// Errors: the error of the worker that explains the failure best, with its rank
-//   and address. CANCELLED: a signal came.
+// Errors: the error of one worker, with its rank and address. If several
+// workers fail, the error that explains the failure best. CANCELLED: an
+// interrupt.
 absl::StatusOr<std::vector<v1::CollectiveFigures>> RunCollectives(
     const BenchWorkers& workers, v1::MeasureCollectivesRequest request,
     const std::function<void(const v1::CollectiveFigures&)>& on_figures);

@@ -6,7 +6,8 @@
 
 namespace ringfleet::coordinator::cli {
 
-// `ringfleet doctor`: measures hosts and network for `plan`, and gives advice.
+// Adds the verb `ringfleet doctor`, which measures hosts and network for
+// `plan`, and gives advice.
 void RegisterDoctor(CLI::App& app, Invocation& invocation);
 
 }  // namespace ringfleet::coordinator::cli

@@ -12,16 +12,16 @@
 namespace ringfleet::coordinator::cli {
 
 struct DoctorOptions {
-  std::string disk_path;   // File on every worker's host; may be empty.
+  std::string disk_path;   // File to read on every worker's host. May be empty.
   uint32_t time_ms = 500;  // For each measurement.
   v1::TransportKind transport = v1::TRANSPORT_KIND_AUTO;  // Between ranks.
 };
 
-// Measures products on all workers at once, then reads of memory on all at
-// once, then exchanges between two at a time. Skips the exchanges if workers
-// run a model.
+// Measures products on all workers at once, then reads of memory on all workers
+// at once, then exchanges between one pair of workers after the other. Skips
+// the exchanges if workers run a model.
 //
-// Errors: UNAVAILABLE: a worker does not answer. CANCELLED: a signal came.
+// Errors: UNAVAILABLE: a worker does not answer. CANCELLED: an interrupt.
 absl::StatusOr<DoctorFindings> ExamineWorkers(const BenchWorkers& workers,
                                               const DoctorOptions& options);
 

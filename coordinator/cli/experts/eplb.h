@@ -6,7 +6,8 @@
 
 namespace ringfleet::coordinator::cli {
 
-// `ringfleet eplb`: places copies of experts by measured loads.
+// Adds the verb `ringfleet eplb`, which places copies of experts by measured
+// loads.
 void RegisterEplb(CLI::App& app, Invocation& invocation);
 
 }  // namespace ringfleet::coordinator::cli

@@ -11,28 +11,31 @@
 
 namespace ringfleet::coordinator::cli {
 
-// Tokens of each expert, in any unit.
+// Numbers of tokens of each expert, in any unit.
 struct ExpertLoads {
-  std::vector<std::string> layers;  // Numbers of the layers, for a reader.
+  std::vector<std::string> layers;  // Number of each layer, for reports.
   int num_experts = 0;
   std::vector<float> loads;  // [layers, num_experts]
 
+  // Returns the loads of entry `index` of `layers`.
   absl::Span<const float> layer(size_t index) const {
     return absl::MakeSpan(loads).subspan(index * num_experts, num_experts);
   }
 };
 
-// Parses JSON: [[loads of layer 0], ...], or an object whose "experts" has
-// layers by number, {"1": [...]}, as `status --experts -o json` prints it.
+// Parses JSON in one of two forms:
+//   [[loads of layer 0], [loads of layer 1], ...]
+//   {"experts": {"1": [loads of layer 1], ...}}, printed by `status --experts
+//     -o json`
 //
 // Errors: INVALID_ARGUMENT: another form, layers of different lengths, or a
-// load
-//   that float32 cannot hold. The message says where.
+// load that float32 cannot hold. The message names the place in the JSON.
 absl::StatusOr<ExpertLoads> ParseExpertLoads(absl::string_view json);
 
-// Parses a file. All errors name it. Errors of ParseExpertLoads; NOT_FOUND: no
-// file; INVALID_ARGUMENT: no regular file, or too large; DATA_LOSS: it cannot
-// be read.
+// Parses a file. All error messages name the file.
+// Errors: those of ParseExpertLoads. NOT_FOUND: there is no file.
+// INVALID_ARGUMENT: the file is not regular, or is too large. DATA_LOSS: the
+// file cannot be read.
 absl::StatusOr<ExpertLoads> ReadExpertLoads(const std::string& path);
 
 }  // namespace ringfleet::coordinator::cli

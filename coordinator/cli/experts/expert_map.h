@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A map of the load of a fleet's experts, drawn in characters.
+// Draws a map of the load of a fleet's experts in characters.
 #ifndef RINGFLEET_COORDINATOR_CLI_EXPERTS_EXPERT_MAP_H_
 #define RINGFLEET_COORDINATOR_CLI_EXPERTS_EXPERT_MAP_H_
 
@@ -14,18 +14,19 @@ struct ExpertRow {
 };
 
 struct MapStyle {
-  bool color = false;  // Cells in colours, by ANSI escapes; else characters.
+  bool color = false;  // True: cells are colours (ANSI), else characters.
   int columns = 80;    // Width of the terminal.
 };
 
-// Returns the style for standard output: colours on a terminal unless NO_COLOR
-// is set.
+// Returns the style for standard output. The style has colours if standard
+// output is a terminal and NO_COLOR is not set.
 MapStyle MapStyleOfOutput();
 
-// Returns a legend and a line for each layer. The line has the largest expert's
-// tokens over the layer's mean, and a cell for each expert that shows its
-// tokens over the mean. Lines longer than the terminal are folded at a power of
-// two.
+// Returns a legend and a line for each layer. The line begins with the tokens
+// of the layer's busiest expert, divided by the mean over experts. Then follows
+// a cell for each expert. A cell shows the expert's tokens divided by the mean.
+// A line that is longer than the terminal continues on the next line after a
+// power of two of cells.
 std::string ExpertMap(const std::vector<ExpertRow>& rows,
                       const MapStyle& style);
 

@@ -6,7 +6,7 @@
 
 namespace ringfleet::coordinator::cli {
 
-// `ringfleet rebalance`: moves experts of a running fleet.
+// Adds the verb `ringfleet rebalance`, which moves experts of a running fleet.
 void RegisterRebalance(CLI::App& app, Invocation& invocation);
 
 }  // namespace ringfleet::coordinator::cli

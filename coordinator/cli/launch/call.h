@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `ringfleet call`: lists, describes and calls what any gRPC server offers.
+// Adds the verb `ringfleet call`, which lists, describes and calls the methods
+// of any gRPC server.
 #ifndef RINGFLEET_COORDINATOR_CLI_LAUNCH_CALL_H_
 #define RINGFLEET_COORDINATOR_CLI_LAUNCH_CALL_H_
 

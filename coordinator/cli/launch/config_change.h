@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares a cluster file with the running fleet, which may have been started
-// from an earlier version of the file.
+// Compares a cluster file with the running fleet. The fleet may have been
+// started with an earlier version of the file.
 #ifndef RINGFLEET_COORDINATOR_CLI_LAUNCH_CONFIG_CHANGE_H_
 #define RINGFLEET_COORDINATOR_CLI_LAUNCH_CONFIG_CHANGE_H_
 
@@ -11,12 +11,12 @@
 
 namespace ringfleet::coordinator::cli {
 
-// Returns the first setting in which a running fleet differs from `wanted`:
-// "'model: A', not 'model: B'". Returns "" if there is none, or if the running
-// fleet was started without a file. A fleet whose settings this version cannot
-// read differs in them. Live settings, the way to the
-// hosts and the host of a lost rank do not count: a lost rank may have a
-// successor elsewhere, or has one there already.
+// Returns the first setting that differs between the running fleet and
+// `wanted`, such as "'model: A', not 'model: B'". Returns an empty text if no
+// setting differs, or if the running fleet was started without a file. Settings
+// of the running fleet that this version cannot read are a difference. Live
+// settings and the ssh section are not compared. The host of a lost rank is not
+// compared either, because a worker on another host may take the rank.
 std::string ConfigChange(const v1::ClusterState& running,
                          const cluster::ClusterConfig& wanted);
 

@@ -6,9 +6,10 @@
 
 namespace ringfleet::coordinator::cli {
 
-// `ringfleet down`: stops the processes of a cluster file on its hosts, and
-// processes that the fleet was started with and the file has no longer.
-// Idempotent. Commands that start or stop one fleet take turns.
+// Adds the verb `ringfleet down`, which stops the processes of a cluster file
+// on its hosts. Also stops processes that the fleet was started with and that
+// the file does not have any more. Idempotent. Commands that start or stop one
+// fleet wait for each other.
 void RegisterDown(CLI::App& app, Invocation& invocation);
 
 }  // namespace ringfleet::coordinator::cli

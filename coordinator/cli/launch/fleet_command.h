@@ -16,36 +16,40 @@
 
 namespace ringfleet::coordinator::cli {
 
+// Options of both verbs.
 struct FleetCommand {
-  std::string cluster;
-  std::string hosts;
+  std::string cluster;  // Path of the cluster file.
+  std::string hosts;    // Ranks or kCoordinatorLabel. Empty: the whole fleet.
   std::string output = "text";
-  double timeout_s = 1800;  // A large checkpoint from a slow disk.
+  double timeout_s = 1800;  // Enough for a large checkpoint on a slow disk.
 };
 
 // Name of the coordinator in `--hosts` and in the output of the launch script.
 inline constexpr char kCoordinatorLabel[] = "coordinator";
 
-// Time between two questions to a coordinator.
+// Time between two requests for a coordinator's state.
 inline constexpr std::chrono::milliseconds kNoticeInterval{50};
 
+// Adds the verb `name` with the options of FleetCommand. The verb calls `run`.
 void RegisterFleetCommand(CLI::App& app, Invocation& invocation,
                           const char* name, const char* description,
                           const char* footer,
                           absl::Status (*run)(const FleetCommand&));
 
-// Waits until no other command starts or stops the fleet from this machine.
+// Waits until no other command starts or stops the fleet from this machine, and
+// returns the lock. Errors: those of FleetLock::Acquire.
 absl::StatusOr<FleetLock> LockFleet(const cluster::ClusterConfig& config,
                                     const FleetCommand& options);
 
-// Asks a coordinator for the fleet's state. Errors: it does not answer.
+// Returns the fleet's state from the coordinator at `address`. Errors: the
+// coordinator does not answer.
 absl::StatusOr<v1::ClusterState> DescribeFleet(const std::string& address);
 
-// Returns "HOST:PORT" of the file's coordinator.
+// Returns HOST:PORT of the coordinator in a cluster file.
 std::string CoordinatorAddressOf(const cluster::ClusterConfig& config);
 
-// Stops processes that a running fleet was started with and its file has no
-// longer.
+// Stops processes that a running fleet was started with and that its cluster
+// file does not have any more.
 absl::Status StopWhatFileLacks(const cluster::ClusterConfig& config,
                                const v1::ClusterState& running);
 

@@ -6,7 +6,8 @@
 
 namespace ringfleet::coordinator::cli {
 
-// `ringfleet status`: shows a fleet's state, workers and experts.
+// Adds the verb `ringfleet status`, which shows the state, the workers and the
+// experts of a fleet.
 void RegisterStatus(CLI::App& app, Invocation& invocation);
 
 }  // namespace ringfleet::coordinator::cli

@@ -6,9 +6,9 @@
 
 namespace ringfleet::coordinator::cli {
 
-// `ringfleet up`: starts the processes of a cluster file on its hosts unless
-// they run, and returns when the fleet can generate. Idempotent. Commands that
-// start or stop one fleet take turns.
+// Adds the verb `ringfleet up`, which starts the processes of a cluster file on
+// its hosts unless they run. The verb returns when the fleet can generate.
+// Idempotent. Commands that start or stop one fleet wait for each other.
 void RegisterUp(CLI::App& app, Invocation& invocation);
 
 }  // namespace ringfleet::coordinator::cli

@@ -6,7 +6,8 @@
 
 namespace ringfleet::coordinator::cli {
 
-// `ringfleet plan`: says if a model fits a fleet, and predicts its speed.
+// Adds the verb `ringfleet plan`, which tells if a model fits a fleet and
+// predicts the model's speed.
 void RegisterPlan(CLI::App& app, Invocation& invocation);
 
 }  // namespace ringfleet::coordinator::cli

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reports of a plan: JSON and Markdown.
+// Reports a plan as JSON and as Markdown.
 #ifndef RINGFLEET_COORDINATOR_CLI_PLAN_PLAN_REPORT_H_
 #define RINGFLEET_COORDINATOR_CLI_PLAN_PLAN_REPORT_H_
 
@@ -14,14 +14,14 @@ namespace ringfleet::coordinator::cli {
 
 struct PlanResult {
   FleetPlan plan;
-  std::vector<TableCell> table;
+  std::vector<TableCell> table;  // For 1 to 64 hosts.
 };
 
-// Computes the plan, and the table over 1 to 64 hosts.
+// Returns the plan of `input` and its table.
 PlanResult ComputePlan(const PlanInput& input);
 
+// Return the report. `explain` appends the cost model to the Markdown.
 Json PlanJson(const PlanInput& input, const PlanResult& result);
-// `explain` appends the cost model behind the predictions.
 std::string PlanMarkdown(const PlanInput& input, const PlanResult& result,
                          bool explain);
 

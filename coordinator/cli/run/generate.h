@@ -6,10 +6,12 @@
 
 namespace ringfleet::coordinator::cli {
 
-// `ringfleet generate`: continues a prompt, on a running or a local fleet.
+// Adds the verb `ringfleet generate`, which continues a prompt on a running or
+// a local fleet.
 void RegisterGenerate(CLI::App& app, Invocation& invocation);
 
-// `ringfleet submit`: continues a prompt as a job of a running fleet.
+// Adds the verb `ringfleet submit`, which continues a prompt as a job of a
+// running fleet.
 void RegisterSubmit(CLI::App& app, Invocation& invocation);
 
 }  // namespace ringfleet::coordinator::cli

@@ -6,7 +6,8 @@
 
 namespace ringfleet::coordinator::cli {
 
-// `ringfleet score`: the model's probabilities of a given text.
+// Adds the verb `ringfleet score`, which prints the model's probabilities of a
+// given text.
 void RegisterScore(CLI::App& app, Invocation& invocation);
 
 }  // namespace ringfleet::coordinator::cli

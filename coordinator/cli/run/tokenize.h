@@ -6,8 +6,9 @@
 
 namespace ringfleet::coordinator::cli {
 
-// `ringfleet tokenize` and `ringfleet detokenize`: text to ids and back, with
-// the tokenizer of a model folder or of a running fleet.
+// Add the verbs `ringfleet tokenize` and `ringfleet detokenize`, which turn
+// text into ids and back with the tokenizer of a model folder or of a running
+// fleet.
 void RegisterTokenize(CLI::App& app, Invocation& invocation);
 void RegisterDetokenize(CLI::App& app, Invocation& invocation);
 
