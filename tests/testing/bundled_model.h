@@ -6,7 +6,7 @@
 
 namespace ringfleet::testing {
 
-// The folder of one of tests/models, such as "tiny-v3".
+// Returns the path of a folder in tests/models, such as "tiny-v3".
 inline std::string BundledModel(const std::string& name) {
   return RINGFLEET_TEST_MODELS "/" + name;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes checkpoints for tests: given tensors, or random models of a given
-// ModelSpec as the hub stores them.
+// Writes checkpoints for tests: from given tensors, or with random weights for
+// a given ModelSpec. Files have the format of published checkpoints.
 #ifndef RINGFLEET_TESTS_TESTING_CHECKPOINT_WRITER_H_
 #define RINGFLEET_TESTS_TESTING_CHECKPOINT_WRITER_H_
 
@@ -14,7 +14,7 @@
 
 namespace ringfleet::testing {
 
-// A folder that goes away with the object.
+// A temporary folder. The destructor removes it.
 class TempDir {
  public:
   TempDir();
@@ -22,61 +22,70 @@ class TempDir {
   TempDir(const TempDir&) = delete;
   TempDir& operator=(const TempDir&) = delete;
   const std::string& path() const { return path_; }
+  // Returns the path of the file `name` in the folder.
   std::string File(absl::string_view name) const;
 
  private:
   std::string path_;
 };
 
+// Write or return the content of a file.
 void WriteFile(const std::string& path, absl::string_view content);
 std::string ReadFile(const std::string& path);
-// Changes the lowest bit of the byte at `offset`, which the file has.
+// Flips the lowest bit of the byte at `offset`. Requires that the file has the
+// byte.
 void FlipByte(const std::string& path, uint64_t offset);
 
+// A tensor to write.
 struct TestTensor {
   std::string name;
-  std::string dtype;  // As in a header: "F32", "BF16", "F16", "F8_E4M3", ...
+  std::string dtype;  // Safetensors' name: "F32", "BF16", "F16", "F8_E4M3", ...
   std::vector<int64_t> shape;
   std::string data;  // Little-endian elements.
 };
 
-// `values` rounded to f32, bf16 or f16, or to the nearest fp8.
+// Returns a tensor of `values`, rounded to `dtype`: f32, bf16, f16 or fp8.
 TestTensor MakeTensor(std::string name, kernels::Dtype dtype,
                       std::vector<int64_t> shape,
                       const std::vector<float>& values);
 
-// Length, JSON header, data in the given order.
+// Returns the bytes of a safetensors file: length of the header, JSON header,
+// and data in the order of `tensors`.
 std::string SafetensorsBytes(const std::vector<TestTensor>& tensors);
-// Length and `header` as given, then `data`: for broken files.
+// Returns the bytes of a file with any header, for tests of broken files:
+// length of `header`, `header`, `data`.
 std::string RawSafetensors(absl::string_view header, absl::string_view data);
 
-// Writes the tensors to `num_files` files, dealt out in turn, so that a weight
-// and its scales lie apart; with an index, unless there is one file.
+// Writes a checkpoint. Tensor i goes to file i modulo `num_files`, so a weight
+// and its scales lie in different files. Writes an index unless there is one
+// file.
 void WriteCheckpoint(const std::string& dir, absl::string_view config_json,
                      const std::vector<TestTensor>& tensors, int num_files);
 
-// A config.json that parses to `spec`.
+// Returns a config.json that parses to `spec`.
 std::string ConfigJson(const cluster::ModelSpec& spec);
 
-// Small models with every feature of their family; sizes that no world size
-// divides, and fp8 blocks smaller than a shard (V3). Fields may be changed.
+// Return small models with every feature of their family. No world size divides
+// their sizes. Blocks of fp8 (V3) are smaller than a shard. Tests may change
+// fields.
 cluster::ModelSpec TinyV3Spec();
 cluster::ModelSpec TinyV2Spec();
 cluster::ModelSpec TinyV2LiteSpec();
 
-// Random weights of a size that keeps activations near 1, deterministic in
-// `seed`. Products are stored as `dtype`; fp8 needs spec.weight_block_rows and
-// brings its scales. Everything else is bf16, the router's bias f32. Includes
-// the multi-token prediction layer with its copies of embedding and head.
+// Returns random weights that `seed` determines. Their magnitude keeps
+// activations near 1. Matrices of products have `dtype`. fp8 requires
+// spec.weight_block_rows, and adds scales. The router's bias is f32, and all
+// other tensors are bf16. Includes the multi-token prediction layer with its
+// copies of embedding and head.
 std::vector<TestTensor> RandomTensors(const cluster::ModelSpec& spec,
                                       kernels::Dtype dtype, uint64_t seed);
 
-// RandomTensors and ConfigJson, written to `dir`.
+// Writes RandomTensors and ConfigJson to `dir`.
 void WriteRandomModel(const std::string& dir, const cluster::ModelSpec& spec,
                       kernels::Dtype dtype, uint64_t seed, int num_files = 3);
 
-// A model of which there is only the embedding, in bf16, and that only as a
-// hole in its file: for what happens before and while it is read.
+// Writes a model that has only the embedding, in bf16, as a hole in its file.
+// For tests of the time before and during a read.
 void WriteHollowModel(const std::string& dir, const cluster::ModelSpec& spec);
 
 }  // namespace ringfleet::testing

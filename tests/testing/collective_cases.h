@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inputs and plain references for tests of collectives.
+// Inputs and expected results for tests of collectives.
 #ifndef RINGFLEET_TESTS_TESTING_COLLECTIVE_CASES_H_
 #define RINGFLEET_TESTS_TESTING_COLLECTIVE_CASES_H_
 
@@ -11,32 +11,34 @@
 
 namespace ringfleet::testing {
 
-// Values of one rank: signs and magnitudes vary, so that the order of a sum
-// shows in its last bits.
+// Returns the input of one rank. Signs and magnitudes vary, so a sum in another
+// order has other last bits.
 std::vector<float> RankValues(int rank, size_t count);
 
-// Values as they arrive over a wire, computed plainly: int8 has a scale for
-// every 128 elements from the start of each row.
+// Rounds values to a wire in plain loops. int8 has a scale for every 128
+// elements, counted from the start of each row.
 void RoundToWire(cluster::Wire wire, size_t row_elements,
                  std::vector<float>& values);
 
-// The sum of partials rounded to the wire, in rank order in float32: what a
-// direct reduce-scatter returns.
+// Returns the result of a direct reduce-scatter: the inputs of all ranks,
+// rounded to the wire and added in rank order in float32.
 std::vector<float> RankOrderPartialSum(int ranks, size_t count,
                                        cluster::Wire wire,
                                        size_t row_elements = 0);
 
-// What a one-shot and a two-shot all-reduce return: that sum, rounded again.
+// Returns the result of a one-shot or a two-shot all-reduce:
+// RankOrderPartialSum, rounded to the wire.
 std::vector<float> RankOrderSum(int ranks, size_t count, cluster::Wire wire,
                                 size_t row_elements = 0);
 
-// What walking around a ring of `ranks` adds up to in float32, at the rank
-// `owner` where the walk ends: to the right owner + 1, owner + 2, ..., owner.
+// Returns the sum in float32 around a ring of `ranks` ranks that ends at rank
+// `owner`. To the right, the order is owner + 1, owner + 2, ..., owner. To the
+// left, the order is owner - 1, owner - 2, ..., owner.
 std::vector<float> RingOrderSum(int ranks, int owner, bool to_the_right,
                                 size_t count);
 
-// Uneven shares of `count` elements, some of them empty, their borders at
-// multiples of `unit`.
+// Returns the offsets of uneven shares of `count` elements, one for each rank.
+// Some shares are empty. Offsets are multiples of `unit`.
 std::vector<uint64_t> UnevenOffsets(int ranks, size_t count, size_t unit = 1);
 
 }  // namespace ringfleet::testing

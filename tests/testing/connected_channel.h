@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Clients of a test, which call right away.
+// Channels for clients of a test that call at once.
 #ifndef RINGFLEET_TESTS_TESTING_CONNECTED_CHANNEL_H_
 #define RINGFLEET_TESTS_TESTING_CONNECTED_CHANNEL_H_
 
@@ -11,8 +11,9 @@
 
 namespace ringfleet::testing {
 
-// Whose connection stands, so that no call meets an attempt that gRPC takes for
-// a failed one (see cluster::AwaitConnection). Requires a server at `address`.
+// Returns a channel that is connected, so that no call fails on a connection
+// that gRPC gives up too early (cluster::AwaitConnection). Requires a server at
+// `address`.
 inline std::shared_ptr<grpc::Channel> ConnectedChannel(
     const std::string& address) {
   std::shared_ptr<grpc::Channel> channel = cluster::OpenChannel(address);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replaces the global operator new of the program that links it by one that
-// counts.
+// Counts allocations. Replaces the global operator new of the program that
+// links this file.
 #ifndef RINGFLEET_TESTS_TESTING_COUNT_ALLOCATIONS_H_
 #define RINGFLEET_TESTS_TESTING_COUNT_ALLOCATIONS_H_
 
@@ -8,10 +8,10 @@
 
 namespace ringfleet::testing {
 
-// False under sanitizers, which have an allocator of their own.
+// Returns false under sanitizers, which have their own allocator.
 bool CountsAllocations();
 
-// Calls of operator new so far, by all threads.
+// Returns the number of calls of operator new so far, by all threads.
 size_t AllocationCount();
 
 }  // namespace ringfleet::testing

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// An in-memory transport for ranks on threads. It keeps what the real one
-// promises and nothing more: payload is read only when the receiver takes the
-// frame, so memory that an algorithm changes too early fails the checksum;
-// payload arrives in pieces of an odd size, so elements straddle them. Once
-// warm it allocates nothing, so what an operation allocates can be counted.
+// An in-memory transport for ranks on threads. It keeps the promises of the
+// real transport and no others. Payload is read when the receiver takes the
+// frame, so memory that an algorithm changes too early fails the checksum.
+// Payload arrives in pieces of an odd size, so elements straddle pieces. A warm
+// transport allocates nothing, so a test can count the allocations of an
+// operation.
 #ifndef RINGFLEET_TESTS_TESTING_FAKE_TRANSPORT_H_
 #define RINGFLEET_TESTS_TESTING_FAKE_TRANSPORT_H_
 
@@ -26,11 +27,11 @@ class FakeNetwork {
 
   int world_size() const { return world_size_; }
   cluster::Transport& transport(int rank);
-  // Shows every frame to `script`, which is called with the network's lock
-  // held and leaves the payload alone.
+  // Calls `script` for every frame, with the network's lock held. The script
+  // must not change the payload.
   void set_script(FrameScript script);
 
-  // Runs body on one thread per rank and returns the statuses by rank.
+  // Runs `body` on one thread per rank. Returns the statuses by rank.
   std::vector<absl::Status> RunOnEveryRank(
       const std::function<absl::Status(cluster::Transport&)>& body);
 
@@ -48,8 +49,8 @@ class FakeNetwork {
 
   struct Sent {
     cluster::FrameHeader header;
-    absl::Span<const char> payload;  // The sender's memory, or the body's.
-    void* reference = nullptr;       // Of the sender's ledger.
+    absl::Span<const char> payload;  // Memory of the sender, or of `body`.
+    void* reference = nullptr;       // Reference of the sender's ledger.
     cluster::ReceivedFrame body;
   };
 
@@ -62,7 +63,7 @@ class FakeNetwork {
   CondVar changed_;
   FrameScript script_ ABSL_GUARDED_BY(mu_);
   absl::Status cause_ ABSL_GUARDED_BY(mu_);
-  // [(from * world_size + to) * lanes + lane]
+  // Queues by (from * world_size + to) * lanes + lane.
   std::vector<cluster::FrameQueue<Sent>> queues_ ABSL_GUARDED_BY(mu_);
 };
 

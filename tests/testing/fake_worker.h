@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A worker without a model, over real gRPC on loopback. It keeps the contract
-// of the Worker service: token k of a request is its first prompt id + k, the
-// probability of a prompt id is its own negative. A test makes it fail.
+// of the Worker service. Token k of a request, from 0, is the first id of its
+// prompt plus k. The log-probability of a prompt's id is -id. A test can make
+// the worker fail.
 #ifndef RINGFLEET_TESTS_TESTING_FAKE_WORKER_H_
 #define RINGFLEET_TESTS_TESTING_FAKE_WORKER_H_
 
@@ -33,21 +34,21 @@ namespace ringfleet::testing {
 
 class FakeWorker final : public v1::Worker::Service {
  public:
-  // May change the result of a step, fail it, or hold it up.
+  // Called after each step. May change the result, fail the step or delay it.
   using StepHook =
       std::function<absl::Status(const v1::StepPlan&, v1::StepResult*)>;
 
   struct Behaviour {
     std::string fingerprint = "f00d";
     uint32_t context = 64;
-    std::string missing;  // Of the model's files; empty: they are all there.
+    std::string missing;  // Text about missing files. Empty: none are missing.
     absl::Status load_error;
-    bool hang_in_load = false;  // Until the call is cancelled.
+    bool hang_in_load = false;  // True: Load lasts until it is cancelled.
     absl::Status connect_error;
-    absl::Status reset_error;  // Of the counts of tokens.
+    absl::Status reset_error;  // Error of a reset of the token counts.
     absl::Status memory_error;
     absl::Status trace_error;
-    int64_t clock_ahead_ns = 0;  // Of this process's.
+    int64_t clock_ahead_ns = 0;  // This worker's clock minus the process's.
     std::string host = "one";
     StepHook on_step;
   };
@@ -71,12 +72,13 @@ class FakeWorker final : public v1::Worker::Service {
     Die();
   }
 
-  // Cuts all connections, as the end of the process does.
+  // Cuts all connections, like the end of a process.
   void Die() {
     dead_ = true;
     server_->Shutdown(std::chrono::system_clock::now());
   }
-  // The same from inside a call, which the server waits for.
+  // Calls Die on another thread. For use inside a call, because Die waits for
+  // the end of all calls.
   void DieFromInside() {
     dead_ = true;
     killer_ = std::thread([this] { Die(); });
@@ -110,7 +112,8 @@ class FakeWorker final : public v1::Worker::Service {
     MutexLock lock(&mu_);
     return admissions_;
   }
-  // Tokens of its one expert since the last reset: 7 + rank at first.
+  // Tokens of the worker's only expert since the last reset. Starts at 7 +
+  // rank.
   uint64_t expert_tokens() const {
     MutexLock lock(&mu_);
     return expert_tokens_;
@@ -171,8 +174,8 @@ class FakeWorker final : public v1::Worker::Service {
       if (hook != nullptr) {
         const absl::Status status = hook(plan, &result);
         if (!status.ok()) {
-          // As the real worker: the last result carries the error, and the
-          // coordinator ends the stream.
+          // The last result carries the error, and the coordinator ends the
+          // stream, like with a real worker.
           result.mutable_error()->set_code(
               static_cast<uint32_t>(status.code()));
           result.mutable_error()->set_message(std::string(status.message()));
@@ -211,8 +214,8 @@ class FakeWorker final : public v1::Worker::Service {
     return grpc::Status::OK;
   }
 
-  // Two events of one microsecond, by its own clock: when it began to record
-  // and when it ended.
+  // Sends two events of one microsecond on the worker's clock: at the begin and
+  // at the end of the recording.
   grpc::Status Trace(grpc::ServerContext*,
                      grpc::ServerReaderWriter<v1::TraceChunk, v1::TraceRequest>*
                          stream) override {
@@ -264,7 +267,7 @@ class FakeWorker final : public v1::Worker::Service {
  private:
   struct Sequence {
     v1::Admission admission;
-    uint32_t position = 0;  // Cached.
+    uint32_t position = 0;  // Number of cached positions.
     uint32_t tokens = 0;
     bool ended = false;
   };
@@ -395,7 +398,7 @@ class FakeWorker final : public v1::Worker::Service {
   std::unique_ptr<grpc::Server> server_;
 };
 
-// Closed until opened; a wait is bounded, so that a failing test ends.
+// A gate that is closed until Open. Waits are bounded, so a failing test ends.
 class Gate {
  public:
   void Open() {

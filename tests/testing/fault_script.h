@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Something terrible that happens at one frame of one operation.
+// Injects a fault at one frame of one operation.
 #ifndef RINGFLEET_TESTS_TESTING_FAULT_SCRIPT_H_
 #define RINGFLEET_TESTS_TESTING_FAULT_SCRIPT_H_
 
@@ -16,49 +16,54 @@ namespace ringfleet::testing {
 
 enum class FaultKind {
   kNone,
-  // At a frame that this rank is about to send:
-  kKill,       // The process dies.
-  kStop,       // The process is stopped, as by SIGSTOP.
-  kCorrupt,    // A bit of the frame flips behind its checksum.
+  // Faults just before this rank sends a frame:
+  kKill,       // The process is killed.
+  kStop,       // The process is stopped, like by SIGSTOP.
+  kCorrupt,    // A bit of the payload flips after its checksum was made.
   kStall,      // The thread that runs the operations sleeps.
   kReset,      // All TCP connections of the process are reset.
-  kStale,      // A frame of the epoch before is sent in front of it.
-  kDuplicate,  // A second Link and Control with this rank's identity.
-  kAbort,      // The rank gives up.
-  // The caller of the operations does these to an operation as a whole:
-  kMisshapen,  // One element more than the others have.
-  kSkip,       // The rank goes on to the next one.
+  kStale,      // A frame of the previous epoch is sent before the frame.
+  kDuplicate,  // A second Link and Control open with this rank's identity.
+  kAbort,      // The rank aborts.
+  // Faults of a whole operation, which the caller of the operations carries
+  // out:
+  kMisshapen,  // The rank has one element more than the other ranks.
+  kSkip,       // The rank skips the operation.
 };
 
-// "kill", "stop", ...; in the order of the kinds.
+// Returns the name of a kind, such as "kill" or "stop".
 absl::string_view FaultName(FaultKind kind);
-// INVALID_ARGUMENT for an unknown name.
+// Returns the kind of a name. Errors: INVALID_ARGUMENT: the name is unknown.
 absl::StatusOr<FaultKind> ParseFault(absl::string_view name);
 
+// A fault, with the frame at which it happens.
 struct Fault {
   FaultKind kind = FaultKind::kNone;
-  int operation = 0;
-  int frame = 0;  // Sent in the operation; if it sends fewer, the next one's.
-  absl::Duration stall;
+  int operation = 0;  // Index of the operation, from 0.
+  // Index of the frame that the rank sends in the operation, from 0. If the
+  // operation sends fewer frames, frames of the next operations count.
+  int frame = 0;
+  absl::Duration stall;  // Length of kStall.
 };
 
 // A FrameScript for the frames that one rank sends. Not thread-safe.
 class FaultScript {
  public:
-  // `links` are those of the rank; `addresses` and `config` are those of the
-  // epoch.
+  // `links` are the links of the rank. `addresses` and `config` are those of
+  // the epoch.
   FaultScript(cluster::Transport* links, std::vector<std::string> addresses,
               uint64_t config);
 
-  // The operation `index` begins.
+  // Marks the begin of operation `index`.
   void BeginOperation(int index);
   void set_fault(const Fault& fault) { fault_ = fault; }
 
-  // Loses no frame.
+  // Carries out the fault if `frame` is its frame. Returns true: no frame is
+  // lost.
   bool operator()(OutgoingFrame& frame);
 
  private:
-  // Counts a frame; true when it is the one of the fault.
+  // Counts a frame. Returns whether the frame is that of the fault.
   bool Due();
   void Corrupt(OutgoingFrame& frame);
   void SendStale(const OutgoingFrame& frame);
@@ -71,7 +76,7 @@ class FaultScript {
   int operation_ = -1;
   int frames_ = 0;
   std::string corrupt_;
-  cluster::PayloadLedger ledger_;  // Of corrupt_.
+  cluster::PayloadLedger ledger_;  // Ledger of corrupt_.
 };
 
 }  // namespace ringfleet::testing

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Servers of a checkpoint's files, on loopback: sound ones, and one that a test
-// makes fail.
+// Servers of a checkpoint's files on loopback. A test can make ScriptedFiles
+// fail.
 #ifndef RINGFLEET_TESTS_TESTING_FILE_SERVERS_H_
 #define RINGFLEET_TESTS_TESTING_FILE_SERVERS_H_
 
@@ -24,7 +24,8 @@
 
 namespace ringfleet::testing {
 
-// A port of loopback for one service, which outlives it.
+// A server for one service on a port of loopback. The service must outlive the
+// server.
 class LoopbackServer {
  public:
   explicit LoopbackServer(grpc::Service* service) {
@@ -39,7 +40,7 @@ class LoopbackServer {
   }
   ~LoopbackServer() { Stop(); }
 
-  // Cuts all connections, as the end of the process does.
+  // Cuts all connections, like the end of a process.
   void Stop() { server_->Shutdown(std::chrono::system_clock::now()); }
   const std::string& address() const { return address_; }
 
@@ -48,7 +49,7 @@ class LoopbackServer {
   std::string address_;
 };
 
-// What a worker with the folder serves.
+// Serves the files of a folder like a worker that has the folder.
 class FolderServer {
  public:
   explicit FolderServer(const std::string& folder) { service_.Serve(folder); }
@@ -61,8 +62,8 @@ class FolderServer {
   LoopbackServer server_{&service_};
 };
 
-// What another host serves that has a folder under the name by which callers of
-// this host know none, or another one.
+// Serves the files of a folder under any name that a caller asks for. Stands
+// for another host, on which the caller's path is `folder`.
 class OtherHost {
  public:
   explicit OtherHost(const std::string& folder) : service_(folder) {}
@@ -97,11 +98,12 @@ class OtherHost {
   LoopbackServer server_{&service_};
 };
 
-// Serves texts from memory, in chunks of `chunk_bytes`, as a test says.
+// Serves texts from memory, in chunks of `chunk_bytes` bytes. A test may change
+// chunks.
 class ScriptedFiles final : public v1::CheckpointFiles::Service {
  public:
-  // Sees each chunk before it leaves; may change it, or end the call. `call`
-  // counts Reads from 0.
+  // Called with each chunk before it is sent. May change the chunk. An error
+  // ends the call. `call` counts calls of Read from 0.
   using Hook = std::function<grpc::Status(int call, v1::FileChunk*,
                                           grpc::ServerContext*)>;
 
@@ -115,7 +117,7 @@ class ScriptedFiles final : public v1::CheckpointFiles::Service {
     MutexLock lock(&mu_);
     hook_ = std::move(hook);
   }
-  // Of all calls, in the order in which they came.
+  // Requests of all calls of Read, by arrival.
   std::vector<v1::ReadFileRequest> requests() const {
     MutexLock lock(&mu_);
     return requests_;

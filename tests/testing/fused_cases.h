@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank's part of a product that is fused with an exchange, and what must
-// come of it.
+// One rank's part of a product that is fused with an exchange, with the
+// expected result.
 #ifndef RINGFLEET_TESTS_TESTING_FUSED_CASES_H_
 #define RINGFLEET_TESTS_TESTING_FUSED_CASES_H_
 
@@ -28,7 +28,7 @@ inline constexpr kernels::WeightForm kForms[] = {
     kernels::WeightForm::kF32, kernels::WeightForm::kBf16,
     kernels::WeightForm::kInt8, kernels::WeightForm::kInt4};
 
-// Weights [columns, depth] of values that `seed` determines.
+// Returns weights [columns, depth] with values that `seed` determines.
 inline kernels::WeightMatrix TestWeights(kernels::WeightForm form, size_t depth,
                                          size_t columns, int seed) {
   kernels::WeightMatrix w(form, columns, depth);
@@ -37,7 +37,7 @@ inline kernels::WeightMatrix TestWeights(kernels::WeightForm form, size_t depth,
   return w;
 }
 
-// x [rows, w.columns()] times `w`, not fused with anything.
+// Returns x [rows, w.columns()] times `w`, computed without an exchange.
 inline std::vector<float> Product(const kernels::WeightMatrix& w,
                                   const std::vector<float>& x, size_t rows) {
   std::vector<float> y(rows * w.rows());
@@ -49,6 +49,8 @@ inline std::vector<float> Product(const kernels::WeightMatrix& w,
   return y;
 }
 
+// Returns an error that names the first element of `got` with other bits than
+// in `want`.
 inline absl::Status ExpectSameBits(absl::Span<const float> got,
                                    absl::Span<const float> want) {
   if (got.size() != want.size()) return absl::InternalError("another size");
@@ -65,7 +67,7 @@ inline absl::Status ExpectSameBits(absl::Span<const float> got,
   return absl::OkStatus();
 }
 
-// Runs body on each rank with a communicator of the world.
+// Runs `body` on each rank with a communicator over all ranks.
 using RankBody = std::function<absl::Status(cluster::GroupCommunicator&)>;
 inline std::vector<absl::Status> RunRanks(
     FakeNetwork& network, const RankBody& body,
@@ -81,12 +83,12 @@ inline std::vector<absl::Status> RunRanks(
 struct GatherShape {
   size_t rows = 0;
   size_t depth = 0;
-  size_t columns = 0;  // Of each rank.
-  size_t attached = 0;
+  size_t columns = 0;   // Of each rank.
+  size_t attached = 0;  // Numbers that travel with each row.
 };
 
-// One rank's part of gathering `shape` and what comes of it. x of rank q is
-// `RankValues(q)`.
+// One rank's part of an AllGatherMatmul of `shape`, with the expected result. x
+// of rank q is RankValues(q).
 class GatherCase {
  public:
   GatherCase(int ranks, int rank, const GatherShape& shape,
@@ -134,14 +136,14 @@ class GatherCase {
         group, workspace_, pool_, deadline);
   }
 
-  // The rows that have come in the last Run, in their order; none unless
-  // something is attached.
+  // Returns the rows whose attached numbers were loaded in the last Run, in
+  // order of arrival. Returns no rows if shape.attached is 0.
   std::vector<size_t> loaded() {
     MutexLock lock(&mu_);
     return loaded_;
   }
 
-  // Gathered first, then multiplied.
+  // Compares the result with products of the gathered x.
   absl::Status Check() {
     if (want_.empty()) {
       want_.push_back(Product(weights_, x_, shape_.rows));
@@ -185,13 +187,13 @@ class GatherCase {
   const kernels::WeightMatrix second_;
   kernels::ThreadPool pool_;
   worker::FusedTiles tiles_;
-  std::vector<float> x_;  // Of all ranks.
+  std::vector<float> x_;  // x of all ranks.
   kernels::Activations own_x_;
-  std::vector<float> attached_;  // Of all ranks.
-  std::vector<float> all_attached_;
+  std::vector<float> attached_;      // Attached numbers of all ranks.
+  std::vector<float> all_attached_;  // Attached numbers that were loaded.
   std::vector<float> y_;
   std::vector<float> y2_;
-  std::vector<std::vector<float>> want_;  // Of y_ and y2_.
+  std::vector<std::vector<float>> want_;  // Expected y_, then y2_.
   Mutex mu_;
   std::vector<size_t> loaded_ ABSL_GUARDED_BY(mu_);
   worker::FusedWorkspace workspace_;
@@ -203,7 +205,8 @@ struct ScatterShape {
   size_t columns = 0;
 };
 
-// x of rank q is RankValues(q), of which a column in front is left out.
+// One rank's part of a MatmulReduceScatter of `shape`, with the expected
+// result. x of rank q is RankValues(q) without its first column.
 class ScatterCase {
  public:
   ScatterCase(int ranks, int rank, const ScatterShape& shape,
@@ -243,8 +246,8 @@ class ScatterCase {
   }
 
  private:
-  // Round the ring every part in its order; else in the order of ranks, each
-  // summand rounded.
+  // Returns the expected sum. A ring adds in the order of each share. Other
+  // algorithms add summands, rounded to the wire, in rank order.
   std::vector<float> Expected() const {
     std::vector<float> want(out_.size());
     const kernels::RowRange own = split_.Shard(rank_);

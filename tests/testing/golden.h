@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What golden.json of a bundled checkpoint says, against what a model gave:
-// float32 outputs of an independent implementation on exactly these weights.
+// Compares the outputs of a model with golden.json of a bundled checkpoint. The
+// goldens are float32 outputs of an independent implementation with equal
+// weights.
 #ifndef RINGFLEET_TESTS_TESTING_GOLDEN_H_
 #define RINGFLEET_TESTS_TESTING_GOLDEN_H_
 
@@ -16,15 +17,17 @@
 
 namespace ringfleet::testing {
 
-// Two implementations that sum in float32 in different orders agree to about
-// 1e-4 on these models (the goldens' own two do); 2e-4 leaves room for both.
+// Largest difference of a log-probability. Two implementations that sum in
+// float32 in different orders differ by about 1e-4 on these models.
 inline constexpr double kGoldenLogprobTolerance = 2e-4;
-// Of the layer's L2 norm: sqrt(hidden) roundings of 2^-24 a layer, over a few
-// layers, and the goldens' five decimals.
+// Largest difference of a hidden state, relative to the layer's L2 norm. Covers
+// sqrt(hidden_size) roundings of 2^-24 in each of a few layers.
 inline constexpr double kGoldenHiddenTolerance = 1e-5;
-// Greedy tokens are compared while the winner's margin exceeds this.
+// Least margin of a greedy token over the second token. Tokens are compared up
+// to the first one with a smaller margin.
 inline constexpr double kGoldenMargin = 1e-3;
 
+// Returns golden.json of a checkpoint's folder.
 inline nlohmann::json ReadGolden(const std::string& folder) {
   std::ifstream file(folder + "/golden.json");
   return nlohmann::json::parse(file);
@@ -34,7 +37,7 @@ inline std::vector<uint32_t> PromptOf(const nlohmann::json& expected) {
   return expected["prompt_ids"].get<std::vector<uint32_t>>();
 }
 
-// What ExpectScore compares.
+// Returns the options that a score needs for ExpectScore.
 inline v1::ScoreOptions ScoreOptionsOf(const nlohmann::json& expected) {
   v1::ScoreOptions options;
   options.set_top(8);
@@ -97,7 +100,7 @@ inline void ExpectGreedy(const nlohmann::json& expected,
     EXPECT_LE(expected["greedy_gap"][i].get<double>(), kGoldenMargin)
         << expected["prompt_ids"].size() << " prompt tokens, token " << i
         << " is " << generated[i] << ", want " << greedy[i];
-    break;  // Another text from here on.
+    break;  // The texts differ from here on.
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that talk over real gRPC on loopback, all in this process, which is set
-// up as a worker's: one server and one CollectiveEndpoint each, ports chosen by
-// the kernel, one ring of all.
+// Ranks that talk over real gRPC on loopback, all in this process. The process
+// is set up like that of a worker. Each rank has a server on a port that the
+// kernel chooses, and a CollectiveEndpoint. One ring joins all ranks.
 #ifndef RINGFLEET_TESTS_TESTING_GRPC_WORLD_H_
 #define RINGFLEET_TESTS_TESTING_GRPC_WORLD_H_
 
@@ -56,9 +56,10 @@ class GrpcWorld {
 
   int size() const { return static_cast<int>(endpoints_.size()); }
   cluster::CollectiveEndpoint& endpoint(int rank) { return *endpoints_[rank]; }
-  // Of the operations of a rank, for its communicators.
+  // Returns the recorder for the communicators of a rank.
   cluster::FlightRecorder& recorder(int rank) { return *recorders_[rank]; }
-  // What the ranks are told; change it before they connect.
+  // The world that all ranks connect with. Tests may change the world before
+  // ranks connect.
   World& world() { return world_; }
   const std::vector<std::string>& addresses() const { return world_.addresses; }
 
@@ -73,10 +74,10 @@ class GrpcWorld {
                                      cluster::Deadline::After(timeout));
   }
 
-  // From now on `rank` connects as if it were on a host of its own.
+  // Makes `rank` connect as if it had a host of its own.
   void UseStreamsOnly(int rank) { streams_only_ = rank; }
 
-  // Takes a rank's server and all its streams down.
+  // Stops a rank's server and all its streams.
   void Kill(int rank) {
     if (servers_[rank] == nullptr) return;
     servers_[rank]->Shutdown(std::chrono::system_clock::now());
@@ -84,7 +85,7 @@ class GrpcWorld {
     servers_[rank].reset();
   }
 
-  // Runs body(rank) on one thread per rank.
+  // Runs body(rank) on one thread for each rank.
   void Run(const std::function<void(int rank)>& body) {
     std::vector<std::thread> threads;
     for (int rank = 0; rank < size(); ++rank) {
@@ -93,8 +94,8 @@ class GrpcWorld {
     for (std::thread& thread : threads) thread.join();
   }
 
-  // Connects all ranks in `epoch`, then runs body(transport) on each. All
-  // bodies have returned when the first transport is destroyed.
+  // Connects all ranks in `epoch`, then runs body(transport) on each rank.
+  // Destroys the transports after all bodies have returned.
   void RunConnected(const std::function<void(cluster::Transport&)>& body,
                     uint64_t epoch = 1);
 
@@ -106,7 +107,7 @@ class GrpcWorld {
   int streams_only_ = -1;
 };
 
-// In one piece.
+// Returns the payload of a frame in one piece.
 std::string PayloadOf(const cluster::FrameBody& frame);
 
 }  // namespace ringfleet::testing

@@ -16,15 +16,15 @@
 
 namespace ringfleet::testing {
 
-// Knows the health service only.
+// A server with the health service only.
 class LateServer {
  public:
-  // A socket of this process without a file.
+  // Returns the address of an abstract Unix socket, which has no file.
   std::string address() const {
     return absl::StrCat("unix-abstract:ringfleet_test_", getpid());
   }
 
-  // False when it cannot listen.
+  // Starts the server. Returns false if it cannot listen.
   bool Start() {
     grpc::ServerBuilder builder;
     builder.AddListeningPort(address(), grpc::InsecureServerCredentials());

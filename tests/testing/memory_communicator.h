@@ -19,13 +19,13 @@
 
 namespace ringfleet::testing {
 
-// What ranks that are threads of one test share: the plainest collectives.
+// Exchanges bytes between ranks that are threads of one test.
 class MemoryWorld {
  public:
   explicit MemoryWorld(int size) : contributions_(size) {}
   int size() const { return static_cast<int>(contributions_.size()); }
 
-  // Hands in one rank's bytes; returns everybody's, by rank.
+  // Passes on the bytes of one rank. Returns the bytes of all ranks, by rank.
   std::vector<std::string> Exchange(int rank, std::string bytes) {
     MutexLock lock(&mu_);
     while (leaving_ > 0) changed_.Wait(&mu_);
@@ -50,7 +50,8 @@ class MemoryWorld {
   std::vector<std::string> contributions_;
 };
 
-// Sums in rank order, each partial and the sum rounded to the wire.
+// A communicator over a MemoryWorld. Adds in rank order. Rounds each summand
+// and the sum to the wire.
 class MemoryCommunicator final : public cluster::Communicator {
  public:
   MemoryCommunicator(MemoryWorld* world, int rank)
@@ -102,7 +103,7 @@ class MemoryCommunicator final : public cluster::Communicator {
     return absl::OkStatus();
   }
 
-  // Each partial rounded to the wire, as a direct one does.
+  // Rounds each summand to the wire, like a direct reduce-scatter.
   absl::Status ReduceScatter(absl::Span<float> input, absl::Span<float> share,
                              absl::Span<const uint64_t> offsets,
                              cluster::Encoding encoding, uint64_t check,
@@ -147,7 +148,7 @@ class MemoryCommunicator final : public cluster::Communicator {
     return absl::OkStatus();
   }
 
-  // In the order of ranks, each summand rounded.
+  // Rounds each summand to the wire and adds in rank order.
   absl::Status StreamingReduceScatter(const cluster::SplitRowsLayout& layout,
                                       cluster::Encoding encoding,
                                       cluster::StreamingSource& source,
@@ -219,7 +220,7 @@ class MemoryCommunicator final : public cluster::Communicator {
     return absl::OkStatus();
   }
 
-  // Each part rounded to the wire, its own too.
+  // Rounds each part to the wire, also the rank's own part.
   absl::Status AllToAll(absl::Span<const float> input,
                         absl::Span<const uint64_t> input_offsets,
                         absl::Span<float> output,
@@ -249,7 +250,7 @@ class MemoryCommunicator final : public cluster::Communicator {
         in_bytes(output_offsets), deadline);
   }
 
-  // Models do not use the others.
+  // Operations that models do not use.
   absl::Status AllGather(absl::Span<const float>, absl::Span<float>,
                          absl::Span<const uint64_t>, cluster::Encoding,
                          cluster::Deadline) override {
@@ -261,9 +262,9 @@ class MemoryCommunicator final : public cluster::Communicator {
   }
   void Wake() override {}
 
-  // The segment_bytes of all streaming operations.
+  // Returns the segment_bytes of all streaming operations so far.
   const std::set<size_t>& segment_bytes() const { return segment_bytes_; }
-  // What ranks have compared with reductions that scatter their sums.
+  // Returns the `check` arguments of all reduce-scatters so far.
   const std::set<uint64_t>& checks() const { return checks_; }
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A reproducible stream of random collectives, and what each must result in.
+// A reproducible stream of random collectives, with their expected results.
 #ifndef RINGFLEET_TESTS_TESTING_OPERATION_STREAM_H_
 #define RINGFLEET_TESTS_TESTING_OPERATION_STREAM_H_
 
@@ -15,14 +15,16 @@
 
 namespace ringfleet::testing {
 
-// What every rank draws alike for one place in the stream.
+// One operation of the stream. Every rank draws an equal operation for an
+// index.
 struct DrawnOperation {
   cluster::Operation operation = cluster::Operation::kBarrier;
-  bool bytes = false;  // An all-gather of bytes, not of floats.
-  int table = 0;       // Which communicator carries it.
+  bool bytes = false;  // True: an all-gather of bytes, not of floats.
+  int table = 0;       // Index of the communicator that carries the operation.
   cluster::Wire wire = cluster::Wire::kF32;
-  size_t count =
-      0;  // Elements of the whole, or of an all-to-all's largest part.
+  // Number of elements of the whole vector, or of the largest part of an
+  // all-to-all.
+  size_t count = 0;
   size_t row_elements = 0;
   int root = 0;
   bool in_place = false;
@@ -30,21 +32,23 @@ struct DrawnOperation {
 };
 
 // Runs operations over one transport: every operation by every algorithm on
-// every wire, empty and long vectors, even, uneven and empty shares. Values
-// are small integers, whose sums are exact in any order, so that every result
-// is known bit for bit.
+// every wire, with empty and long vectors, and with even, uneven and empty
+// shares. Values are small integers. Their sums are exact in any order, so
+// every bit of a result is known.
 class OperationStream {
  public:
-  // Must outlive the transport's use of payload: destroy the transport first.
+  // Destroy the transport before this object, because the transport reads
+  // payload of this object.
   OperationStream(cluster::Transport* transport,
                   cluster::FlightRecorder* recorder);
 
   static DrawnOperation Draw(uint64_t seed, int index, int ranks);
   static std::string Describe(const DrawnOperation& drawn);
 
-  // Runs the operation `index` of a stream, and compares every element.
-  // `misshapen`: with one element more than all others have. UNKNOWN when the
-  // operation succeeds with a wrong result, else its own status.
+  // Runs operation `index` of the stream `seed`, and compares every element. If
+  // `misshapen`, this rank has one element more than the other ranks. Returns
+  // UNKNOWN if the operation succeeds with a wrong result, else the operation's
+  // status.
   absl::Status Run(uint64_t seed, int index, bool misshapen,
                    cluster::Deadline deadline);
 
@@ -58,14 +62,16 @@ class OperationStream {
   absl::Status Broadcast(const DrawnOperation& drawn, cluster::Deadline);
 
   cluster::Algorithm AlgorithmOf(const DrawnOperation& drawn) const;
-  // The sum of all ranks' values, as `drawn`'s algorithm rounds it on the way.
+  // Returns the sum of all ranks' values, with the roundings of the algorithm
+  // of `drawn`.
   std::vector<float> Sum(const DrawnOperation& drawn) const;
 
   const int rank_;
   const int ranks_;
   std::vector<cluster::AlgorithmTable> tables_;
   std::vector<std::unique_ptr<cluster::GroupCommunicator>> communicators_;
-  // Of the last operation; peers may still read from them when it failed.
+  // Buffers of the last operation. Peers may still read the buffers after a
+  // failure.
   std::vector<float> input_;
   std::vector<float> output_;
   std::string input_bytes_;

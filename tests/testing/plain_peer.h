@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A peer that speaks the protocol between ranks with nothing but generated
-// code: rank 1 of a world of two without rings, whose rank 0 is under test.
+// A peer that speaks the protocol between ranks with generated gRPC code only.
+// It is rank 1 of two ranks without rings. Rank 0 is under test.
 #ifndef RINGFLEET_TESTS_TESTING_PLAIN_PEER_H_
 #define RINGFLEET_TESTS_TESTING_PLAIN_PEER_H_
 
@@ -21,8 +21,8 @@ namespace ringfleet::testing {
 
 class PlainPeer {
  public:
-  // Opens both streams with rank 0 at `address`; `headers` come on top of what
-  // the protocol asks for.
+  // Opens both streams with rank 0 at `address`. Sends `headers` besides the
+  // headers that the protocol requires.
   explicit PlainPeer(
       const std::string& address, uint64_t epoch = 1,
       const std::vector<std::pair<std::string, std::string>>& headers = {})
@@ -48,8 +48,8 @@ class PlainPeer {
     link_context_.TryCancel();
     if (!link_finished_) LinkStatus();
   }
-  // Breaks the control stream of epoch 1 and opens another, which ends after
-  // ten seconds.
+  // Breaks the control stream of epoch 1 and opens a second control stream,
+  // which ends after ten seconds.
   void ReopenControl() {
     control_context_->TryCancel();
     control_->Finish();
@@ -60,13 +60,14 @@ class PlainPeer {
     Identify(*control_context_, 1);
     control_ = stub_->Control(control_context_.get());
   }
-  // How the link ended. Requires that it has.
+  // Returns the status with which the link ended. Requires that the link has
+  // ended.
   grpc::Status LinkStatus() {
     link_finished_ = true;
     return link_->Finish();
   }
 
-  // Until both streams are accepted and rank 0 is ready.
+  // Waits until rank 0 has accepted both streams and is ready.
   void Join() {
     link_->WaitForInitialMetadata();
     control_->WaitForInitialMetadata();
@@ -84,7 +85,7 @@ class PlainPeer {
     message.set_source(1);
     return message;
   }
-  // A frame of this peer in epoch 1, with its checksum.
+  // Returns a frame of this peer in epoch 1, with its checksum.
   static v1::Frame Frame(uint64_t sequence, const std::string& payload) {
     v1::Frame frame;
     frame.set_source(1);

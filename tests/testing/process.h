@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs programs for tests: output captured, waits bounded, nothing left over.
+// Runs programs for tests. Captures their output, bounds waits, and leaves no
+// process behind.
 #ifndef RINGFLEET_TESTS_TESTING_PROCESS_H_
 #define RINGFLEET_TESTS_TESTING_PROCESS_H_
 
@@ -16,16 +17,16 @@ namespace ringfleet::testing {
 
 struct ProcessOptions {
   std::vector<std::string> command;                // A path, then arguments.
-  std::map<std::string, std::string> environment;  // Beside the caller's.
-  std::string folder;                              // To run in; "": the same.
-  // Path prefix of the two files with the output; empty: it is dropped.
+  std::map<std::string, std::string> environment;  // Added to the caller's.
+  std::string folder;  // Working folder. Empty: that of the caller.
+  // Prefix of the paths of two files with the output. Empty: output is dropped.
   std::string capture;
-  int open_files = 0;  // Limit of file descriptors; 0: the caller's.
-  bool input = false;  // Write() reaches its stdin; else that is empty.
+  int open_files = 0;  // Limit of file descriptors. 0: the caller's limit.
+  bool input = false;  // True: Write() writes to stdin. False: stdin is empty.
 };
 
-// A child process. Dies with its object, and with the test's process. Use from
-// one thread.
+// A child process. Killed by the destructor, and when the process of the test
+// ends. Use from one thread.
 class Process {
  public:
   explicit Process(ProcessOptions options);
@@ -35,15 +36,17 @@ class Process {
 
   pid_t pid() const { return pid_; }
   void Signal(int signal) const;
-  // The exit code, or 128 + signal; nullopt when it still runs after `seconds`
-  // of a release build.
+  // Returns the exit code, or 128 + signal. Returns nothing if the process
+  // still runs after `seconds` times kSlowdown.
   std::optional<int> Wait(double seconds);
+  // Returns whether the process runs.
   bool Running();
-  // Requires options.input. Lost when the process no longer reads.
+  // Writes to the process's stdin. Requires options.input. Drops the text if
+  // the process does not read any more.
   void Write(const std::string& text) const;
 
-  std::string output() const;  // Of stdout, so far.
-  std::string errors() const;  // Of stderr, so far.
+  std::string output() const;  // Text of stdout so far.
+  std::string errors() const;  // Text of stderr so far.
 
  private:
   const ProcessOptions options_;
@@ -52,20 +55,24 @@ class Process {
   std::optional<int> code_;
 };
 
-// Asks until it is true or `seconds` of a release build have passed.
+// Calls `condition` until it returns true, for at most `seconds` times
+// kSlowdown. Returns whether `condition` returned true.
 bool WaitUntil(double seconds, const std::function<bool()>& condition);
 
-// Living processes started with NAME=VALUE in their environment.
+// Returns the running processes that were started with NAME=VALUE in their
+// environment.
 std::vector<pid_t> ProcessesWith(const std::string& name,
                                  const std::string& value);
-// Living children of a process.
+// Returns the running children of a process.
 std::vector<pid_t> ChildrenOf(pid_t pid);
-// Arguments of a process; empty when it has gone.
+// Returns the arguments of a process. Returns an empty list if the process has
+// ended.
 std::vector<std::string> CommandLine(pid_t pid);
-// A line of /proc/PID/status that counts kB, in bytes; 0 when it has gone.
+// Returns a field of /proc/PID/status in bytes, such as "VmRSS". Returns 0 if
+// the process has ended.
 uint64_t StatusBytes(pid_t pid, const std::string& field);
 
-// A port of 127.0.0.1 that nobody listens on at this moment.
+// Returns a port of 127.0.0.1 on which nobody listens at the time of the call.
 int FreePort();
 
 }  // namespace ringfleet::testing

@@ -8,8 +8,8 @@
 
 namespace ringfleet::testing {
 
-// A config.json with the dimensions of DeepSeek-R1 (arXiv:2412.19437, section
-// 4.2, and the hub's file).
+// Returns a config.json with the dimensions of DeepSeek-R1 (arXiv:2412.19437,
+// section 4.2, and the published file).
 inline std::string R1Config() {
   return R"({"architectures":["DeepseekV3ForCausalLM"],"vocab_size":129280,
     "hidden_size":7168,"num_hidden_layers":61,"num_attention_heads":128,

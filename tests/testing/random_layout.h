@@ -11,8 +11,9 @@
 
 namespace ringfleet::testing {
 
-// Puts every expert at one coordinate at random, and at each other one with a
-// chance of a third. Coordinates may be empty.
+// Sets a layer of `layout` to random coordinates. Each expert has one random
+// coordinate, and each other coordinate with a probability of 1/3. A coordinate
+// may have no expert.
 inline void RandomizeLayer(std::mt19937_64& random, int layer,
                            cluster::ExpertLayout* layout) {
   std::vector<std::vector<int32_t>> held(layout->num_coordinates());

@@ -36,8 +36,8 @@ struct RankWorldOptions {
   worker::TunedTiles tiles;
 };
 
-// All ranks of a model in one process, each with its shard, cache and
-// executor, on threads while a step runs.
+// All ranks of a model in one process. Each rank has a shard, a cache and an
+// executor. A step runs every rank on its own thread.
 class RankWorld {
  public:
   static constexpr uint64_t kEpoch = 7;
@@ -45,27 +45,31 @@ class RankWorld {
   RankWorld(const std::string& model_dir, const RankWorldOptions& options);
   ~RankWorld();
 
-  // Runs one plan on every rank (epoch and step are filled in where they are
-  // 0) and returns each rank's result. Fails the test on an error. Slots of the
-  // data group d are [d * options.slots, (d + 1) * options.slots).
+  // Runs one plan on every rank and returns each rank's result, by rank. Sets
+  // the plan's epoch and step if they are 0. Fails the test on an error. Data
+  // group d has slots [d * options.slots, (d + 1) * options.slots).
   std::vector<v1::StepResult> Step(v1::StepPlan plan);
-  // The same, but returns the statuses.
+  // Runs one plan like Step. Returns the statuses by rank, and does not fail
+  // the test.
   std::vector<absl::Status> TryStep(v1::StepPlan plan,
                                     std::vector<v1::StepResult>* results);
 
-  // Moves experts on all ranks, from the checkpoint.
+  // Moves the experts of all ranks to the layout `next`. Loads the experts from
+  // the checkpoint.
   void MoveExperts(const cluster::ExpertLayout& next);
   const cluster::ExpertLayout& experts() const;
 
-  // Tokens that `rank` has routed since the start, [layer][expert].
+  // Returns the number of tokens of each expert that `rank` has counted since
+  // the start, [layer][expert].
   const std::vector<std::vector<uint64_t>>& ExpertCounts(int rank) const;
 
-  // Of these, by layer, what was beyond the capacity.
+  // Returns the number of routes that `rank` has dropped since the start, by
+  // layer.
   const std::vector<uint64_t>& DroppedCounts(int rank) const;
 
-  // What exchanges beside products were asked to cut by; 0: nothing.
+  // Returns the segment_bytes of all streaming operations so far. 0: no cut.
   const std::set<size_t>& SegmentBytes(int rank) const;
-  // What ranks have compared with reductions that scatter their sums.
+  // Returns the `check` arguments of all reduce-scatters so far.
   const std::set<uint64_t>& Checks(int rank) const;
 
   const cluster::ModelSpec& spec() const { return spec_; }
@@ -78,14 +82,16 @@ class RankWorld {
 
   cluster::ModelSpec spec_;
   std::unique_ptr<cluster::Checkpoint> checkpoint_;
-  // By data group, and by rank within a group: what their ranks share.
+  // Worlds that ranks share: the ranks of each data group, and the ranks at one
+  // coordinate of all data groups.
   std::vector<std::unique_ptr<MemoryWorld>> groups_;
   std::vector<std::unique_ptr<MemoryWorld>> axes_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   uint64_t step_ = 0;
 };
 
-// Scores `ids` in slot 0 in spans of `span` tokens; rank 0's results, joined.
+// Scores `ids` in slot 0, in spans of `span` tokens. Returns the joined results
+// of rank 0.
 v1::ScoreResult ScorePrompt(RankWorld& world, const std::vector<uint32_t>& ids,
                             const v1::ScoreOptions& options, int span);
 
@@ -94,7 +100,7 @@ struct GeneratedTokens {
   std::vector<float> logprobs;
 };
 
-// Generates in slot 0; expects the same tokens from every rank.
+// Generates tokens in slot 0. Expects equal tokens from all ranks.
 GeneratedTokens GenerateTokens(RankWorld& world,
                                const std::vector<uint32_t>& ids,
                                const v1::SamplingParams& sampling, int count,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// An independent forward pass in float64, written from the papers alone
+// An independent forward pass in float64. It is written from the papers only
 // (DeepSeek-V2, arXiv:2405.04434; DeepSeek-V3, arXiv:2412.19437; YaRN,
-// arXiv:2309.00071): a whole prompt at once, no cache, no sharding. It shares
-// nothing with the kernels and the worker but the checkpoint reader, and what
-// rounds numbers.
+// arXiv:2309.00071). It evaluates a whole prompt at once, without cache and
+// shards. It shares with kernels and worker only the checkpoint reader and the
+// rounding of numbers.
 #ifndef RINGFLEET_TESTS_TESTING_REFERENCE_MODEL_H_
 #define RINGFLEET_TESTS_TESTING_REFERENCE_MODEL_H_
 
@@ -24,32 +24,36 @@ using Rows = std::vector<Vector>;
 
 struct ReferenceOutput {
   Rows logits;  // [positions][vocab_size]
-  // [num_hidden_layers + 1][positions][hidden_size]: the embedding, the
-  // residual stream after each layer but the last, the final norm's output.
+  // [num_hidden_layers + 1][positions][hidden_size]: the embedding, then the
+  // residual stream after each layer but the last, then the output of the final
+  // norm.
   std::vector<Rows> hidden;
-  Rows mtp_logits;  // [positions - 1][vocab_size]; empty without such a layer.
-  // Exact tokens per [layer][expert], empty for dense layers; without MTP.
+  Rows mtp_logits;  // [positions - 1][vocab_size]; empty without an MTP layer.
+  // Number of tokens per [layer][expert], without the MTP layer. Empty for
+  // dense layers.
   std::vector<std::vector<uint64_t>> expert_counts;
-  // The least distance between a chosen group or expert and the best one that
-  // was not chosen, over all tokens: below about 1e-5 float32 may choose
-  // otherwise.
+  // The least difference of scores between a chosen group or expert and the
+  // best one that was not chosen, over all tokens. Below about 1e-5, float32
+  // may choose another expert.
   double min_route_gap = 0;
 };
 
-// log softmax(logits)[id]
+// Returns log softmax(logits)[id].
 double LogProbability(const Vector& logits, uint32_t id);
 
-// The divergence of softmax(logits) from softmax(reference), in nats.
+// Returns the Kullback-Leibler divergence of softmax(logits) from
+// softmax(reference), in nats.
 double KlDivergence(const Vector& reference, const Vector& logits);
 
 class ReferenceModel {
  public:
-  // With another form than f32, weights and inputs of every product are rounded
-  // as this form rounds them, the router's excepted, what is cached to
-  // bfloat16, and where this host multiplies bfloat16 so are the factors of
-  // attention; everything else stays float64. `absorbs`: attention in the space
-  // of the latents, with other products to round than each head's keys and
-  // values.
+  // Makes a model with weights of `form`. Forms other than f32 round three
+  // things, and leave all others in float64:
+  //   weights and inputs of every product, except the router's, to `form`
+  //   rows of the cache to bfloat16
+  //   factors of attention to bfloat16, if this host multiplies bfloat16
+  // `absorbs`: attention works on latents, and not on keys and values of each
+  // head. The products of attention then round other factors.
   explicit ReferenceModel(const std::string& model_dir,
                           kernels::WeightForm form = kernels::WeightForm::kF32,
                           bool absorbs = false);
@@ -59,29 +63,31 @@ class ReferenceModel {
   const cluster::ModelSpec& spec() const { return spec_; }
 
  private:
-  // Tensors are read on first use: dequantised, row-major.
+  // Returns a tensor, dequantised and row-major. Reads the tensor at the first
+  // use.
   const Vector& Tensor(const std::string& name);
   Vector Read(const cluster::TensorInfo& info) const;
-  // The same of a product with so many inputs, rounded to form_.
+  // Returns the weights of a product with `columns` inputs, rounded to form_.
   const Vector& RoundedTensor(const std::string& name, size_t columns);
   Vector Product(const std::string& name, const Vector& x);
   Vector Normed(const std::string& name, const Vector& x);
   Vector Mlp(const std::string& prefix, const Vector& x);
-  // A row for each position.
+  // Input of attention, a row for each position.
   struct AttentionInput {
-    Rows queries;  // Of all heads, the rope part rotated.
-    Rows cache;    // Latent, rotated rope key.
+    Rows queries;  // Queries of all heads, with rotated rope parts.
+    Rows cache;    // Latents, then rotated rope keys.
   };
   bool RoundsAttention() const;
-  // [heads * kv_lora_rank][qk_nope_head_dim], rounded to form_.
+  // Returns W_UK transposed, [heads * kv_lora_rank][qk_nope_head_dim], rounded
+  // to form_.
   const Vector& TransposedKeys(const std::string& kv_b);
-  // Results of all heads, [positions][heads * v_head_dim].
+  // Return the results of all heads, [positions][heads * v_head_dim].
   Rows AttendExpanded(const std::string& kv_b, const AttentionInput& input);
   Rows AttendAbsorbed(const std::string& kv_b, const AttentionInput& input);
   Rows AttendHead(Rows queries, Rows keys, Rows values) const;
   void AddAttention(const std::string& prefix, Rows& x);
   void AddFeedForward(int layer, Rows& x, std::vector<uint64_t>* counts);
-  // Weight of each chosen expert.
+  // Returns the router weight of each chosen expert.
   std::map<int, double> ChooseExperts(const std::string& prefix,
                                       const Vector& x);
   Rows HeadLogits(const Rows& normed);

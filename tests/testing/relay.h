@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A TCP relay that makes a connection slow to arrive, not slow to carry: every
-// byte is passed on a fixed time after it came in, in both directions. What
-// netem does where the kernel has it; a rate is tbf's job.
+// A TCP relay that adds latency to connections and does not limit their rate.
+// It passes every byte on a fixed time after the byte has arrived, in both
+// directions. netem does so on kernels that have it. A rate can be limited with
+// tbf.
 //
-// The handshake is not delayed: a connection is accepted at once, and its bytes
-// wait until the other side is connected. Neither are acknowledgements, so that
-// a sender's window grows as on a short link.
+// The relay does not delay the handshake. It accepts a connection at once, and
+// its bytes wait until the other side is connected. It does not delay
+// acknowledgements, so a sender's window grows as on a short link.
 #ifndef RINGFLEET_TESTS_TESTING_RELAY_H_
 #define RINGFLEET_TESTS_TESTING_RELAY_H_
 
@@ -18,27 +19,28 @@
 namespace ringfleet::testing {
 
 struct RelayRoute {
-  std::string listen;  // HOST:PORT, numeric IPv4; port 0: any free one.
-  std::string to;      // HOST:PORT that every connection is carried to.
+  std::string listen;  // HOST:PORT, numeric IPv4. Port 0: any free port.
+  std::string to;      // HOST:PORT to which connections are carried.
 };
 
 struct RelayOptions {
   std::vector<RelayRoute> routes;
   std::chrono::microseconds delay{0};
-  // Bytes of one direction of one connection that are under way. Beyond this
-  // the sender is no longer read.
+  // Largest number of bytes under way in one direction of one connection. The
+  // relay stops reading from the sender at this number.
   size_t buffer_bytes = size_t{64} << 20;
 };
 
-// For one thread. Ends the process when it cannot listen.
+// The relay. Use from one thread. Ends the process if it cannot listen.
 class Relay {
  public:
   explicit Relay(RelayOptions options);
   ~Relay();
 
-  // Where the routes listen, in their order.
+  // Returns the addresses on which the routes listen, in the order of the
+  // routes.
   std::vector<std::string> addresses() const;
-  // Carries until the process is killed.
+  // Carries bytes until the process is killed.
   [[noreturn]] void Run();
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Relays in processes of their own, between the ranks of a test.
+// Relays between the ranks of a test, in processes of their own.
 #ifndef RINGFLEET_TESTS_TESTING_RELAY_MESH_H_
 #define RINGFLEET_TESTS_TESTING_RELAY_MESH_H_
 
@@ -13,23 +13,24 @@
 
 namespace ringfleet::testing {
 
-// One process that carries several routes. Ends with its object; aborts when it
-// cannot listen.
+// A process that carries several routes. The destructor ends it. The process
+// aborts if it cannot listen.
 class RelayProcess {
  public:
   struct Options {
     std::vector<RelayRoute> routes;
     absl::Duration delay;
-    int buffer_mib = 64;  // See RelayOptions.
-    // Goes in front of the command, as TestNetwork::Command(host, {}) does to
-    // run the relay on a host. Beside the host that is connected to, so that
-    // bytes have crossed the link when they are delayed.
+    int buffer_mib = 64;  // RelayOptions::buffer_bytes in MiB.
+    // Words before the command, such as TestNetwork::Command(host, {}), which
+    // runs the relay on a host of a test network. Use the host that the route
+    // leads to, so that bytes cross the link before the relay delays them.
     std::vector<std::string> launcher;
   };
   explicit RelayProcess(const Options& options);
   ~RelayProcess();
 
-  // Where the routes listen, in their order.
+  // Returns the addresses on which the routes listen, in the order of the
+  // routes.
   const std::vector<std::string>& addresses() const { return addresses_; }
   pid_t pid() const { return process_->pid(); }
 
@@ -42,11 +43,12 @@ class RelayProcess {
 // A route on loopback for every ordered pair of ranks.
 class RelayMesh {
  public:
-  // `addresses` by rank, of servers that listen or will.
+  // `addresses` are the servers' addresses, by rank. The servers may start
+  // later.
   RelayMesh(const std::vector<std::string>& addresses, absl::Duration delay);
 
-  // The addresses that `rank` is given: its own, and the relays to all others.
-  // Every rank has another list.
+  // Returns the addresses for `rank`, by rank: its own address, and the relays
+  // to all other ranks. Lists differ between ranks.
   const std::vector<std::string>& AddressesFor(int rank) const {
     return by_rank_[rank];
   }

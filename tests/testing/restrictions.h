@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What root is spared and users meet: permissions of files, and full disks.
+// Failures that users meet and root does not: permissions of files, and full
+// disks.
 #ifndef RINGFLEET_TESTS_TESTING_RESTRICTIONS_H_
 #define RINGFLEET_TESTS_TESTING_RESTRICTIONS_H_
 
@@ -20,8 +21,8 @@
 
 namespace ringfleet::testing {
 
-// While in scope, this thread and those that it starts may do with files what
-// their permissions say; root may otherwise do anything.
+// Binds this thread, and threads that it starts, to the permissions of files
+// while in scope. Without it, root may access any file.
 class BoundByPermissions {
  public:
   BoundByPermissions() {
@@ -42,16 +43,17 @@ class BoundByPermissions {
   __user_cap_data_struct before_[2] = {};
 };
 
-// Calls `body` where an empty file system of `bytes` is mounted on `folder`. It
-// exists for one thread and those that this starts, and ends with them. Returns
-// why it cannot be made here; then `body` was not called. Without a message
-// everything went well.
+// Calls `body` on a thread for which an empty file system of `bytes` bytes is
+// mounted on `folder`. Only this thread, and threads that it starts, see the
+// file system. The file system ends with these threads. Returns an empty text
+// on success. Returns the reason if the file system cannot be mounted; `body`
+// is not called then.
 inline std::string WithSmallDisk(const std::string& folder, uint64_t bytes,
                                  const std::function<void()>& body) {
   std::string why;
   std::thread([&] {
     const std::string size = "size=" + std::to_string(bytes);
-    // The second keeps the third from the mounts of everyone else.
+    // A private mount namespace hides the tmpfs from other processes.
     if (unshare(CLONE_NEWNS) != 0 ||
         mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
         mount("tmpfs", folder.c_str(), "tmpfs", 0, size.c_str()) != 0) {

@@ -4,8 +4,8 @@
 
 namespace ringfleet::testing {
 
-// How much longer everything takes in this build: sanitizers slow the data
-// path and, more so, the start of a process.
+// Factor for times in this build. Sanitizers slow the data path, and slow the
+// start of a process even more.
 #if defined(__SANITIZE_THREAD__)
 inline constexpr double kSlowdown = 8;
 inline constexpr bool kSanitized = true;

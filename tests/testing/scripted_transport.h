@@ -18,16 +18,18 @@ struct OutgoingFrame {
   int to = 0;
   cluster::Lane lane = cluster::Lane::kDirect;
   cluster::FrameHeader header;
-  // Null for a frame that is forwarded: its payload stays as it is.
+  // Payload of the frame. Null for a forwarded frame, whose payload cannot be
+  // changed.
   absl::Span<const char>* payload = nullptr;
   cluster::PayloadLedger* ledger = nullptr;
 };
 
-// Runs before a frame is sent. It may wait, and it may change the header and,
-// together, payload and ledger. The frame is lost when it returns false.
+// Called before a frame is sent. May wait. May change the header, and payload
+// and ledger together. The frame is lost if the script returns false.
 using FrameScript = std::function<bool(OutgoingFrame& frame)>;
 
-// Links whose frames a script sees. `links` must outlive it. Not thread-safe.
+// Links that call a script before each frame. `links` must outlive the object.
+// Not thread-safe.
 class ScriptedTransport final : public cluster::Transport {
  public:
   ScriptedTransport(cluster::Transport* links, FrameScript script)
@@ -74,8 +76,8 @@ class ScriptedTransport final : public cluster::Transport {
   const FrameScript script_;
 };
 
-// Delays every frame along one direction of a ring of all ranks, or both, and
-// direct frames to the neighbours in these directions.
+// Returns a script that delays every frame to the right neighbour in a ring of
+// all ranks by `right`, and every frame to the left neighbour by `left`.
 inline FrameScript SlowFrames(int world_size, absl::Duration right,
                               absl::Duration left) {
   return [=](OutgoingFrame& frame) {

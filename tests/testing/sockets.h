@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// IPv4 sockets for tests and for the relay between them. Addresses are
-// HOST:PORT, numeric; port 0 is any free one. What cannot be done ends the
-// process with its message.
+// IPv4 sockets for tests and for the relay. Addresses are numeric HOST:PORT.
+// Port 0 is any free port. A failure prints its message and ends the process.
 #ifndef RINGFLEET_TESTS_TESTING_SOCKETS_H_
 #define RINGFLEET_TESTS_TESTING_SOCKETS_H_
 
@@ -13,7 +12,7 @@
 
 namespace ringfleet::testing {
 
-// A file descriptor that is closed with its object.
+// A file descriptor. The destructor closes it.
 class Socket {
  public:
   explicit Socket(int fd = -1) : fd_(fd) {}
@@ -31,18 +30,19 @@ class Socket {
 };
 
 sockaddr_in ParseAddress(const std::string& address);
-// Where a socket is bound.
+// Returns the address to which a socket is bound.
 std::string LocalAddress(const Socket& socket);
 
-// `type` is SOCK_STREAM, which also listens, or SOCK_DGRAM; with SOCK_NONBLOCK
-// if wanted.
+// Returns a socket that is bound to `address`. `type` is SOCK_STREAM or
+// SOCK_DGRAM, perhaps with SOCK_NONBLOCK. A SOCK_STREAM socket also listens.
 Socket BoundSocket(const std::string& address, int type);
-// Blocking, without Nagle's delay.
+// Return a connection without Nagle's delay. Both functions block.
 Socket ConnectTo(const std::string& address);
 Socket AcceptFrom(const Socket& listener);
 void SetNoDelay(int fd);
 
-// Packets with data that all TCP sockets of this process have sent so far.
+// Returns the number of packets with data that all TCP sockets of this process
+// have sent so far.
 uint64_t DataPacketsSent();
 
 }  // namespace ringfleet::testing

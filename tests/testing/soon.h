@@ -7,7 +7,8 @@
 
 namespace ringfleet::testing {
 
-// For what must not run into its deadline, however busy the machine.
+// Returns a deadline for operations that must end before it, also on a busy
+// machine.
 inline cluster::Deadline Soon() {
   return cluster::Deadline::After(absl::Seconds(60));
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A network of hosts inside this machine, for tests that need a link with a
-// rate, or one that breaks. Every host is a network namespace; a veth pair
-// joins it to a bridge in one more namespace, the switch, so that nothing of
-// the machine's own network is touched.
+// limited rate, or a link that breaks. Every host is a network namespace. A
+// veth pair joins each host to a bridge in one more namespace, the switch. The
+// machine's own network stays unchanged.
 //
 //   host 0 [10.x.0.1 eth0] --- [p0  switch
 //   host 1 [10.x.0.2 eth0] --- [p1  br0  ]
@@ -20,23 +20,24 @@ namespace ringfleet::testing {
 
 struct TestNetworkOptions {
   int hosts = 2;  // At most 250.
-  // Of every link, each way, counted as Ethernet frames without preamble: TCP
-  // carries 95.6 % of it. 0: as fast as the machine copies.
+  // Rate of every link, in each direction. The rate counts Ethernet frames
+  // without preamble, so TCP payload gets 95.6 %. 0: no limit.
   double gbit_per_second = 0;
-  // What may pass at once after silence, and so is not slowed. 0: 128 us of the
-  // rate, with less of which late timers cost the long transfers their rate.
-  // 28 KB at 1 Gbit/s then take 143 us from host to host where the wire alone
-  // would take 229; with 8192 they take 220, and a busy machine loses a fifth
-  // of the rate.
+  // Number of bytes that pass at full speed after a pause. 0: the bytes of 128
+  // us at the rate. With fewer bytes, late timers reduce the rate of long
+  // transfers. Measured times of 28 KB at 1 Gbit/s from host to host: 143 us
+  // with the default, 220 us with 8192. A real wire would take 229 us. With
+  // 8192, a busy machine loses a fifth of the rate.
   int64_t burst_bytes = 0;
 };
 
-// Removed with the object; what a crashed process left behind is removed by the
-// next one. What a machine that is Available() refuses ends the process with
-// its message. Use from one thread.
+// The network. The destructor removes it. The next process removes networks
+// that a crashed process has left. If Available() is OK and the system still
+// refuses a step, the process prints the message and ends. Use from one thread.
 class TestNetwork {
  public:
-  // OK where such a network can be made; else why not, to skip a test with.
+  // Returns OK if this machine can have such a network. Returns the reason
+  // otherwise, so that a test skips itself.
   static absl::Status Available();
 
   explicit TestNetwork(TestNetworkOptions options);
@@ -45,32 +46,33 @@ class TestNetwork {
   TestNetwork& operator=(const TestNetwork&) = delete;
 
   int hosts() const { return options_.hosts; }
-  std::string Address(int host) const;    // Without a port.
-  std::string Namespace(int host) const;  // As `ip netns` lists it.
-  // What the names of all its namespaces start with.
+  std::string Address(int host) const;    // IPv4 address.
+  std::string Namespace(int host) const;  // Name in the list of `ip netns`.
+  // Returns the prefix of the names of all namespaces.
   const std::string& prefix() const { return prefix_; }
 
-  // What to execute so that `command` (a path, then arguments) runs on a host;
-  // the process is the command itself.
+  // Returns a command that runs `command` (a path, then arguments) on a host.
+  // The process that executes it becomes `command`.
   std::vector<std::string> Command(int host,
                                    std::vector<std::string> command) const;
-  // Calls `body` in a thread of its own on a host and waits for it. Sockets
-  // stay on the host where they were made.
+  // Calls `body` on a new thread on a host and waits for it. A socket stays on
+  // the host on which it was made.
   void OnHost(int host, const std::function<void()>& body) const;
 
-  // From here on everything that `other` sends to `host` is lost; what `host`
-  // sends still arrives.
+  // Drops all packets from `other` to `host` from the call on. Packets from
+  // `host` to `other` still arrive.
   void DropFrom(int host, int other);
-  // From here on `host` answers every TCP segment of `other` with a reset.
+  // Makes `host` answer every TCP segment from `other` with a reset.
   void ResetFrom(int host, int other);
-  // Both ways.
+  // Drops all packets between two hosts, in both directions.
   void Partition(int host, int other);
-  // `host` takes packets of `other` again. Undoes one way of a partition.
+  // Lets packets from `other` to `host` pass again. A partition needs two
+  // calls.
   void Heal(int host, int other);
   void HealAll();
 
-  // Pulls the cable of a host, and puts it back; then packets pass after a
-  // while (up to a second).
+  // Pull the cable of a host, and put it back. Packets pass within a second
+  // after LinkUp.
   void LinkDown(int host);
   void LinkUp(int host);
 
@@ -79,7 +81,7 @@ class TestNetwork {
                  const std::string& set);
 
   const TestNetworkOptions options_;
-  const int number_;  // Of the networks of this process.
+  const int number_;  // Number of the network in this process.
   const std::string prefix_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What holds for every trace.
+// Checks that hold for every trace.
 #ifndef RINGFLEET_TESTS_TESTING_TRACE_CHECKS_H_
 #define RINGFLEET_TESTS_TESTING_TRACE_CHECKS_H_
 
@@ -17,13 +17,13 @@ namespace ringfleet::testing {
 using TraceKind = cluster::TraceEvent::Kind;
 using TraceThread = cluster::TraceEvent::Thread;
 
-// What is wrong with one rank's events: one that ends before it begins or
-// before the one added last by its thread, two that overlap in part. Empty:
-// nothing.
+// Returns an error in one rank's events, or an empty text. It is an error if an
+// event ends before it begins, if it ends before the previous event of its
+// thread, or if two events overlap in part.
 inline std::string TraceError(const std::vector<cluster::TraceEvent>& events) {
   for (const TraceThread thread :
        {TraceThread::kExecutor, TraceThread::kCommunication}) {
-    std::vector<const cluster::TraceEvent*> whole;  // Not yet in another one.
+    std::vector<const cluster::TraceEvent*> whole;  // Those in no other event.
     int64_t last_end = 0;
     for (const cluster::TraceEvent& event : events) {
       if (event.thread != thread) continue;
@@ -34,7 +34,7 @@ inline std::string TraceError(const std::vector<cluster::TraceEvent>& events) {
         return absl::StrCat(name, "the one before ends at ", last_end);
       }
       last_end = event.end_ns;
-      // Inner events come first, because they end first.
+      // Inner events come before outer events, because they end first.
       while (!whole.empty() && whole.back()->begin_ns >= event.begin_ns) {
         whole.pop_back();
       }
