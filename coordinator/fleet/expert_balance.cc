@@ -98,7 +98,8 @@ std::vector<double> CoordinateTimes(absl::Span<const double> costs,
   }
   std::stable_sort(choices.begin(), choices.end(),
                    [&](int a, int b) { return costs[a] > costs[b]; });
-  // What each choice has added to its coordinates; a few rounds even them out.
+  // Work that each choice has added to its coordinates. A few rounds even it
+  // out.
   std::vector<std::vector<double>> parts(choices.size());
   for (int round = 0; round < cluster::kDealRounds; ++round) {
     for (size_t c = 0; c < choices.size(); ++c) {

@@ -63,7 +63,7 @@ class FleetRequests {
   std::optional<v1::StepPlan> EmptyPlan();
   absl::Status OnResult(const v1::StepResult& merged);
   void ContinueAfter(uint64_t last_step);
-  uint64_t last_step() const;  // Of the epoch; 0 unless open.
+  uint64_t last_step() const;  // In the epoch; 0 unless open.
 
   // Delivers the events that wait for it.
   void Deliver();

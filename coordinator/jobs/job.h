@@ -33,7 +33,7 @@ struct JobToken {
   float logprob = 0;  // Natural logarithm, by the model itself.
 };
 
-// What a job has come to.
+// The state of a job and its outcome.
 struct JobProgress {
   v1::JobState state = v1::JOB_STATE_WAITING;
   std::string waits_for;  // While it waits and the fleet is not ready.

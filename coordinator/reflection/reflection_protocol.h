@@ -46,7 +46,7 @@ class ReflectionProtocol {
   const std::shared_ptr<grpc::Channel> channel_;
   const std::string address_;
   const cluster::Deadline deadline_;
-  std::string method_;  // Of the version that the server supports.
+  std::string method_;  // In the version that the server supports.
 };
 
 }  // namespace ringfleet::coordinator

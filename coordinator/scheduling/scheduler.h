@@ -180,11 +180,11 @@ class Scheduler {
     size_t end = 0;               //
     uint32_t prompt_planned = 0;  // Prompt tokens in plans so far.
     uint32_t replay_n = 0;        // Committed tokens on admission.
-    uint32_t replay_planned = 0;  // Of these, in plans so far.
+    uint32_t replay_planned = 0;  // Replayed by the plans so far.
     uint64_t tokens_planned = 0;  // Drawn or replayed by the plans so far.
     bool left = false;  // Finished, failed, cancelled, or waiting again.
     bool progressed = false;
-    v1::ScoreResult score;  // Of this window.
+    v1::ScoreResult score;  // This window so far.
 
     const Request& request() const { return *run->request; }
     uint32_t prompt_n() const { return static_cast<uint32_t>(end - begin); }
@@ -230,7 +230,7 @@ class Scheduler {
 
   const Now now_;
   std::optional<Epoch> epoch_;  // While it runs.
-  uint32_t context_ = 0;        // Of the last epoch; 0 before the first.
+  uint32_t context_ = 0;        // The last epoch's; 0 before the first.
   uint64_t arrivals_ = 0;
   uint64_t last_step_ = 0;
   bool held_ = false;

@@ -60,7 +60,7 @@ class GenerateEvents final : public JobEvents<v1::GenerateEvent> {
   bool accepted_ = false;
   bool finished_ = false;
   std::vector<JobToken> tokens_;  // Read from the job.
-  size_t told_ = 0;               // Of these, told.
+  size_t told_ = 0;               // Told so far, a part of tokens_.
   size_t first_ = 0;              // Number of tokens_[0] in the job.
 };
 

@@ -69,7 +69,7 @@ struct LoadSettings {
   int threads = 1;  // Number of threads if the request names none.
   uint64_t memory_limit_bytes = 0;      // 0: the request's limit applies.
   std::string shard_cache;              // Empty: the request's folder applies.
-  uint64_t available_memory_bytes = 0;  // Of the host.
+  uint64_t available_memory_bytes = 0;  // The host's.
   std::string coordinator;  // Address of file sources that have none.
   // True: the load only packs the shard. An unusable folder is then an error.
   bool only_packs = false;

@@ -57,8 +57,8 @@ class TokenDrawer {
   // Summary of one row of logits on one rank. Usable ids are ids below
   // usable_vocab.
   struct RowSummary {
-    kernels::LogSumExp all;       // Of logits over the rank's ids.
-    kernels::LogSumExp tempered;  // Of logit / T over usable ids, for filters.
+    kernels::LogSumExp all;       // Over the logits of the rank's ids.
+    kernels::LogSumExp tempered;  // Over logit / T of usable ids, for filters.
     kernels::Candidate best;      // Drawn from usable ids, without filters.
     uint32_t valid = 0;           // 1: `best` is set.
   };

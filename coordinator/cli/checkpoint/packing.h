@@ -22,7 +22,7 @@ struct PackingWork {
   cluster::MeshShape mesh;
   v1::Dtype dtype = v1::DTYPE_INT8;
   int workers = 1;
-  uint32_t threads = 1;  // Of each worker. 0: the number at its start.
+  uint32_t threads = 1;  // Threads of a worker. 0: as at its start.
   // The fleet whose workers pack. Unset: workers on this machine pack.
   std::optional<cluster::ClusterConfig> fleet;
 };

@@ -25,7 +25,7 @@ struct CollectivesOptions {
   uint64_t k = 0;     // Number of inputs. 0: that of a layer of R1.
   std::string dtype;  // Form of the weights in memory. Empty: int8.
   std::string tiles;  // File of a TileTable.
-  int threads = 0;    // Of each worker. 0: its part of the host's cores.
+  int threads = 0;    // A worker's. 0: its part of the host's cores.
   int iterations = 0;
   double seconds = 0;    // For each case. 0: 2, or 0.3 in a calibration.
   double timeout_s = 0;  // For each collective.

@@ -36,7 +36,7 @@ struct PairFindings {
 };
 
 struct DoctorFindings {
-  std::string model;                    // Of the cluster file. May be empty.
+  std::string model;                    // The cluster file's. May be empty.
   std::vector<WorkerFindings> workers;  // By rank.
   std::vector<PairFindings> pairs;
   std::string pairs_skipped;  // Reason why no pair was measured.

@@ -19,7 +19,7 @@ namespace ringfleet::coordinator::cli {
 struct PlanFleet {
   std::vector<cluster::HostSpec> hosts;  // By rank.
   NetworkSpec network;
-  std::string model;  // Of the fleet's file. Empty: the file has none.
+  std::string model;  // The fleet file's. Empty: the file has none.
   std::optional<cluster::ClusterConfig> config;  // Set for a cluster file.
   std::vector<std::string> assumptions;          // As for PlanInput.
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a generating job has given, and how verbs show it.
+// The result of a generating job, and how verbs show it.
 #ifndef RINGFLEET_COORDINATOR_CLI_RUN_GENERATED_H_
 #define RINGFLEET_COORDINATOR_CLI_RUN_GENERATED_H_
 
