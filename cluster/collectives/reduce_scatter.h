@@ -15,11 +15,12 @@
 namespace ringfleet::cluster {
 
 // Sends this rank's input for each share, rounded to the format, directly to
-// the share's owner as frames of `step`. The owner rounds its own input, too,
-// and adds in rank order. `share` may lie at its position in `input`. `reduced`
-// is called for each frame of this rank's share once the frame's sum is in
-// `share`. Frames may point at `input` until Exchange::AwaitCallerMemory
-// returns.
+// the share's owner as frames of `step`, the number of this exchange within the
+// operation. `offsets` are those of Communicator::ReduceScatter. The owner
+// rounds its own input, too, and adds in rank order. `share` may lie at its
+// position in `input`. `reduced` is called for each frame of this rank's share
+// once the frame's sum is in `share`. Frames may point at `input` until
+// Exchange::AwaitCallerMemory returns.
 absl::Status DirectReduceScatter(
     Exchange& exchange, const WireFormat& format, uint32_t step,
     absl::Span<const float> input, absl::Span<float> share,

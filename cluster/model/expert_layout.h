@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The layout of the replicas of a model's routed experts. Replicas are at
-// coordinates. A coordinate is d * expert + e for position d on the mesh's data
-// axis and e on its expert axis. The ranks of one coordinate hold the same
-// experts; each rank has some columns of them.
+// coordinates. The coordinate of position d on the mesh's data axis and e on
+// its expert axis is d * (size of the expert axis) + e. The ranks of one
+// coordinate hold the same experts; each rank has some columns of them.
 #ifndef RINGFLEET_CLUSTER_MODEL_EXPERT_LAYOUT_H_
 #define RINGFLEET_CLUSTER_MODEL_EXPERT_LAYOUT_H_
 
@@ -62,9 +62,9 @@ class ExpertLayout {
   // Errors: those of SetLayer and SetSpeeds. Layers in front of the failing
   // layer have then been replaced.
   absl::Status Merge(const v1::ExpertLayout& message);
-  // Returns the layers that differ from `base`, and the speeds unless all are
-  // equal. `base` must have the same numbers of layers, experts and
-  // coordinates.
+  // Returns the layers that differ from `base`. Returns also the speeds unless
+  // all coordinates have one speed. `base` must have the same numbers of
+  // layers, experts and coordinates, and one speed.
   v1::ExpertLayout Difference(const ExpertLayout& base) const;
 
   bool operator==(const ExpertLayout&) const = default;

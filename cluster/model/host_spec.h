@@ -50,7 +50,8 @@ struct MeasuredRates {
   double absorbed_f32_cache = 0;
   double materialized_f32_cache = 0;
 
-  // Returns the rate in `products` for kLargeRows rows, or nullopt.
+  // Returns the rate in `products` for kLargeRows rows. Returns nullopt if
+  // there is none: the rates are not valid.
   std::optional<double> large() const;
 };
 

@@ -97,6 +97,8 @@ struct GenerationDefaults {
 //     DeepSeek-V2 or V3 (names the architecture); attention_bias true; a
 //     hidden_act other than silu.
 absl::StatusOr<ModelSpec> ParseModelSpec(absl::string_view json);
+// Reads the text of generation_config.json. INVALID_ARGUMENT: malformed JSON,
+// or a value out of range (names the field, the value and the expected value).
 absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(
     absl::string_view json);
 

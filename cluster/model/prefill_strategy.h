@@ -16,8 +16,10 @@ namespace ringfleet::cluster {
 inline constexpr size_t kMinShardedRows = 32;
 
 // Returns true if `rows` tokens give an expert least_sharded_rows / 2 tokens or
-// more on average. So many tokens are worth reading an expert's down weights, a
-// third of its weights, once more.
+// more on average. A sequence-parallel step then computes the down product in
+// pieces, which are exchanged while the next one is computed. Pieces read the
+// down weights, a third of an expert's, once more; from so many tokens on this
+// pays.
 bool ExpertsHaveRows(const ModelSpec& spec, size_t rows,
                      size_t least_sharded_rows = kMinShardedRows);
 

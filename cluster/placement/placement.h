@@ -9,18 +9,19 @@
 //   3. A node's copies go to its GPUs, heaviest first, each to the GPU with the
 //      least load that has a free slot.
 //
-// Arithmetic is float32. Sorting is descending and stable. Among equals the
-// lowest index counts as the largest, and as the lightest. If packs hold one
-// item each, item i goes to pack i. The global policy is the hierarchical one
-// with one group and one node.
+// Arithmetic is float32. Sorting is descending and stable. Among equal loads
+// the lowest index wins, both where the largest is chosen and where the least
+// is chosen. Steps 1 and 3 put items (groups, copies) into packs (nodes, GPUs).
+// If every pack holds one item and all speeds are equal, item i goes to pack i.
+// The global policy is the hierarchical one with one group and one node.
 //
 // GPUs may differ. A GPU with more memory holds more slots (`gpu_slots`), and a
 // GPU with more bandwidth reads its slots sooner (`gpu_speeds`). A node then
 // gets groups in proportion to its slots. Every item goes to the pack whose
 // load / speed is least once it holds the item. Ties go to the pack with the
 // least load before, then to the lowest index. With equal GPUs this rule is
-// step 3 above: the sums keep the order of the loads, and all speeds, relative
-// to the fastest, are 1.
+// step 3: all speeds, relative to the fastest, are 1, and adding one item to
+// the load of each pack does not change which load is least.
 //
 // "GPU" and "node" are EPLB's words. A GPU is a worker here. A node is a group
 // of workers that reach each other faster than the rest.
@@ -41,7 +42,7 @@ inline constexpr int kMaxReplicas = 1 << 16;
 inline constexpr int64_t kMaxPlacementEntries = int64_t{1} << 25;
 
 enum class PlacementPolicy {
-  kAuto,          // Hierarchical where nodes divide groups, else global.
+  kAuto,          // Hierarchical if num_groups is a multiple of num_nodes.
   kHierarchical,  // Copies of a group's experts stay on one node.
   kGlobal,        // Ignores groups and nodes.
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The parts of an operation's descriptor: operation, algorithm, type on the
 // wire and lane. Each value has a number in frames. Operations, algorithms and
-// wire types also have a name on the command line. Wire types have a value in
+// wire types also have a name on the command line and a value in
 // protos/types.proto.
 #ifndef RINGFLEET_CLUSTER_WIRE_OP_DESCRIPTOR_H_
 #define RINGFLEET_CLUSTER_WIRE_OP_DESCRIPTOR_H_

@@ -4,9 +4,9 @@
 //   hidden = silu(gate x) * (up x), in the form that `down` reads. A task makes
 //     both products, SiLU and the quantisation of a group of columns.
 //   out = sum over the experts, in order, of weight * (down hidden). A task has
-//     all experts of some outputs, so every sum has one order. The second loop
-//     may be called per piece, so that finished rows are sent while others
-//     follow.
+//     all experts of some outputs, so every sum has one order. SwigluDown may
+//     be called several times, each time for other rows (SwigluOutput::rows).
+//     Finished rows can then be sent while the next call computes.
 #ifndef RINGFLEET_KERNELS_PRODUCTS_SWIGLU_H_
 #define RINGFLEET_KERNELS_PRODUCTS_SWIGLU_H_
 
@@ -26,7 +26,7 @@ namespace ringfleet::kernels {
 struct SwigluExpert {
   const WeightMatrix* gate = nullptr;  // [width, columns of x]
   const WeightMatrix* up = nullptr;    // [width, columns of x]
-  const WeightMatrix* down = nullptr;  // [D, width]
+  const WeightMatrix* down = nullptr;  // [hidden_size, width]
   // Rows of x, ascending, and the weight of each (null: 1).
   absl::Span<const uint32_t> rows;
   const float* weights = nullptr;
@@ -41,11 +41,14 @@ struct SwigluWorkspace {
   // Hidden rows by expert.
   std::vector<Activations> hidden;
   std::vector<size_t> first_task;
-  // Indices into the expert's rows, by expert and range of rows.
+  // [experts, ranges of SwigluOutput::rows] The part of SwigluExpert::rows that
+  // lies in the range, as indices into it.
   std::vector<RowRange> pieces;
 };
 
-// The sum of row t goes to y + (t - first_y) * D, f32.
+// The sum of row t, hidden_size f32 values, goes to
+// y + (t - first_y) * hidden_size. hidden_size is the model's: the rows of
+// `down`.
 struct SwigluOutput {
   float* y = nullptr;
   size_t first_y = 0;
