@@ -42,7 +42,9 @@ cleanup() {
 }
 trap cleanup EXIT
 
-fleet() { "$bin/ringfleet" "$1" --cluster "$folder/cluster.yaml" "${@:2}"; }
+fleet() {
+  "$bin/ringfleet" "$1" --coordinator "127.0.0.1:$(cat "$folder/port")" "${@:2}"
+}
 
 await_file() {
   local deadline=$((SECONDS + 60))
@@ -69,11 +71,6 @@ start() {
       --log-file "$folder/log.$rank" &
     pids+=($!)
   done
-  {
-    echo "model: $model"
-    echo "coordinator: {host: 127.0.0.1, port: $port}"
-    echo "workers: [{address: 127.0.0.1}]"
-  } >"$folder/cluster.yaml"
   deadline=$((SECONDS + 600))
   until fleet status 2>/dev/null | grep -q "^fleet .*: ready"; do
     if ((SECONDS > deadline)) || ! kill -0 "${pids[0]}"; then

@@ -72,7 +72,7 @@ host() {
         --transport grpc --parallel 32 --log-file "$folder/log.coordinator" 9>&- &
       daemon=$!
       deadline=$((SECONDS + 300))
-      until "$bin/ringfleet" status --cluster "$folder/cluster.yaml" \
+      until "$bin/ringfleet" status --coordinator "$coordinator" \
         2>/dev/null | grep -q "^fleet .*: ready"; do
         if ((SECONDS > deadline)) || ! kill -0 "$daemon"; then
           cat "$folder"/log.* >&2
@@ -81,7 +81,7 @@ host() {
         sleep 0.5
       done
       sleep 15  # As in plan_bench.sh.
-      "$bin/ringfleet" bench --cluster "$folder/cluster.yaml" -o json "$@" \
+      "$bin/ringfleet" bench --coordinator "$coordinator" -o json "$@" \
         >"$folder/$round.$strategy.json" 2>"$folder/log.bench" ||
         { cat "$folder/log.bench" "$folder"/log.* >&2; exit 1; }
       kill "$daemon"

@@ -11,13 +11,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cluster/checkpoint/open_model.h"
-#include "cluster/config/config.h"
 #include "cluster/config/settings.h"
 #include "cluster/process/status.h"
 #include "cluster/process/status_macros.h"
 #include "cluster/recording/trace_recorder.h"
 #include "cluster/rpc/channel.h"
-#include "cluster/rpc/server.h"
 #include "coordinator/cli/fleet_json.h"
 #include "coordinator/cli/interrupt.h"
 
@@ -26,6 +24,8 @@ namespace {
 
 constexpr int kMaxLocal = 16;
 constexpr std::chrono::seconds kDescribeTimeout{5};
+// Of a coordinator that need not be there.
+constexpr std::chrono::seconds kAnswerTimeout{2};
 // A channel shows that its connection has broken shortly after the calls do.
 constexpr std::chrono::milliseconds kBreakTime{200};
 
@@ -45,21 +45,22 @@ bool NothingListens(const grpc::Status& status) {
 
 }  // namespace
 
-void AddSessionOptions(CLI::App& app, SessionOptions& options,
-                       bool with_threads) {
-  // A model beside --cluster must be the running fleet's.
+FleetFlags AddSessionOptions(CLI::App& app, SessionOptions& options,
+                             bool with_threads) {
+  // A model beside a running fleet must be that fleet's.
   options.flags.Add(app, "model");
-  auto* cluster = app.add_option("--cluster", options.cluster,
-                                 "Cluster file of a running fleet");
+  const FleetFlags fleet = AddFleetChoice(app, options.fleet);
   app.add_option("--local", options.local,
                  "Start this many workers on this machine for this command")
       ->check(CLI::Range(1, kMaxLocal))
-      ->excludes(cluster)
+      ->excludes(fleet.cluster)
+      ->excludes(fleet.coordinator)
       ->capture_default_str();
   options.flags.AddAll(
       app, {"model", "parallel", "reference", with_threads ? "" : "threads"},
-      cluster);
+      {fleet.cluster, fleet.coordinator});
   AddTraceOption(app, options);
+  return fleet;
 }
 
 CLI::Option* AddTraceOption(CLI::App& app, SessionOptions& options) {
@@ -80,27 +81,32 @@ std::shared_ptr<grpc::Channel> ConnectChannel(const std::string& address) {
   return channel;
 }
 
-absl::StatusOr<std::string> CoordinatorAddress(
-    const std::string& cluster_file) {
-  RF_ASSIGN_OR_RETURN(const cluster::ClusterConfig config,
-                      cluster::LoadClusterConfig(cluster_file));
-  return cluster::FormatAddress(
-      {config.coordinator.host, config.coordinator.port});
+absl::StatusOr<v1::ClusterState> DescribeFleet(const std::string& address) {
+  const auto stub = v1::Coordinator::NewStub(ConnectChannel(address));
+  InterruptibleCall call;
+  call.context()->set_deadline(std::chrono::system_clock::now() +
+                               kAnswerTimeout);
+  v1::ClusterState state;
+  RF_RETURN_IF_ERROR(cluster::FromGrpc(stub->DescribeCluster(
+      call.context(), v1::DescribeClusterRequest(), &state)));
+  return state;
 }
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Open(
     const SessionOptions& options) {
   std::unique_ptr<Session> session(new Session());
   RF_RETURN_IF_ERROR(session->trace_.Open(options.trace));
-  RF_RETURN_IF_ERROR(options.cluster.empty() ? session->StartLocally(options)
-                                             : session->Connect(options));
+  const bool runs = options.fleet.given() || options.local == 0;
+  RF_RETURN_IF_ERROR(runs ? session->Connect(options)
+                          : session->StartLocally(options));
   const absl::Status traced = session->trace_.Start(*session->stub_);
   if (!traced.ok()) return session->Finish(traced);
   return session;
 }
 
 absl::Status Session::Connect(const SessionOptions& options) {
-  RF_ASSIGN_OR_RETURN(address_, CoordinatorAddress(options.cluster));
+  RF_ASSIGN_OR_RETURN(const FleetPlace place, FindFleet(options.fleet));
+  address_ = place.address;
   channel_ = ConnectChannel(address_);
   stub_ = v1::Coordinator::NewStub(channel_);
   InterruptibleCall call;
@@ -113,12 +119,18 @@ absl::Status Session::Connect(const SessionOptions& options) {
   if (NothingListens(status)) {
     return absl::UnavailableError(absl::StrCat(
         "coordinator: nothing listens on ", address_,
-        "; `ringfleet up --cluster ", options.cluster, "` starts the fleet"));
+        place.config.has_value()
+            ? absl::StrCat("; `ringfleet up --cluster ", options.fleet.cluster,
+                           "` starts the fleet")
+            : ""));
   }
   if (!status.ok()) {
     return absl::UnavailableError(absl::StrCat("coordinator: no answer from ",
                                                address_, " (",
                                                status.error_message(), ")"));
+  }
+  if (place.config.has_value()) {
+    RF_RETURN_IF_ERROR(CheckIsOfFile(state, *place.config));
   }
   const std::string model = options.flags.Given("model");
   if (!model.empty() && !cluster::IsSameModel(model, state.model())) {
@@ -142,7 +154,8 @@ absl::Status Session::StartLocally(const SessionOptions& options) {
   RF_ASSIGN_OR_RETURN(v1::FleetSettings settings, options.flags.Read());
   if (!settings.has_model()) {
     return absl::InvalidArgumentError(
-        "usage: no model, want --model DIR or --cluster FILE");
+        "usage: no model, want --model DIR, --cluster FILE or --coordinator "
+        "HOST:PORT");
   }
   if (!settings.has_mesh()) {
     cluster::SetMesh({.tensor = options.local}, &settings);

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "coordinator/cli/command.h"
+#include "coordinator/cli/fleet_choice.h"
 #include "coordinator/cli/local_fleet.h"
 #include "coordinator/cli/trace_call.h"
 #include "coordinator/service/setting_flags.h"
@@ -18,24 +19,25 @@
 
 namespace ringfleet::coordinator::cli {
 
-// Options that choose the fleet of a command: a running fleet (--cluster) or a
-// local fleet (--local) with its settings.
+// Options that choose the fleet of a command: a running fleet or a local fleet
+// (--local) with its settings.
 struct SessionOptions {
   SettingFlags flags;
-  std::string cluster;  // Path of a cluster file. Empty: a local fleet.
-  int local = 1;        // Number of workers of a local fleet.
-  std::string trace;    // Path of the trace. Empty: no trace.
+  FleetChoice fleet;
+  int local = 1;      // Number of workers of a local fleet. 0: none may be used.
+  std::string trace;  // Path of the trace. Empty: no trace.
   // Settings of the verb, which override `flags`. The default of `parallel`
   // is 1.
   v1::FleetSettings settings;
   bool runs_jobs = true;  // The verb's jobs wait until the fleet is ready.
 };
 
-// Adds --cluster, --local, --trace and the flags of a fleet's settings. Leaves
-// out --parallel and --reference, because each verb decides about both. Leaves
-// out --threads unless `with_threads`.
-void AddSessionOptions(CLI::App& app, SessionOptions& options,
-                       bool with_threads = true);
+// Adds --cluster, --coordinator, --local, --trace and the flags of a fleet's
+// settings. Leaves out --parallel and --reference, because each verb decides
+// about both. Leaves out --threads unless `with_threads`. Returns the flags of
+// the running fleet.
+FleetFlags AddSessionOptions(CLI::App& app, SessionOptions& options,
+                             bool with_threads = true);
 // Adds --trace alone.
 CLI::Option* AddTraceOption(CLI::App& app, SessionOptions& options);
 
@@ -46,8 +48,8 @@ class Session {
   // Connects with the running fleet or starts a local fleet, and starts the
   // trace.
   // Errors: those of LocalFleet and TraceCall. INVALID_ARGUMENT: options
-  // contradict each other, or --model names another model than the running
-  // fleet's. UNAVAILABLE: no coordinator answers.
+  // contradict each other, or the running fleet is not that of the cluster file
+  // or of --model. UNAVAILABLE: no coordinator answers.
   static absl::StatusOr<std::unique_ptr<Session>> Open(
       const SessionOptions& options);
 
@@ -84,8 +86,9 @@ class Session {
 // cluster::kFirstConnection.
 std::shared_ptr<grpc::Channel> ConnectChannel(const std::string& address);
 
-// Returns the coordinator's HOST:PORT in a cluster file.
-absl::StatusOr<std::string> CoordinatorAddress(const std::string& cluster_file);
+// Asks the coordinator at `address` for the fleet's state. Errors: no
+// coordinator answers.
+absl::StatusOr<v1::ClusterState> DescribeFleet(const std::string& address);
 
 }  // namespace ringfleet::coordinator::cli
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cluster/checkpoint/open_model.h"
 #include "cluster/config/config.h"
 #include "cluster/config/settings.h"
 #include "cluster/process/build_info.h"
@@ -34,7 +35,10 @@ Examples
     ringfleet-coordinator --model DIR --world 2 --listen 127.0.0.1:50051
     ringfleet-worker --rank 0 --listen 127.0.0.1:50052
     ringfleet-worker --rank 1 --listen 127.0.0.1:50053
-    ringfleet call 127.0.0.1:50051 ringfleet.v1.Coordinator/DescribeCluster '{}'
+    ringfleet status --coordinator 127.0.0.1:50051
+    ringfleet submit --coordinator 127.0.0.1:50051 -p "def main("
+
+  Such a fleet is named "ringfleet", also in a cluster file that describes it.
 
   Experts over 4 ranks, the columns inside each expert over 2:
     ringfleet-coordinator --model DIR --mesh 1x4x2
@@ -61,6 +65,8 @@ absl::StatusOr<CoordinatorOptions> FromFlags(const Flags& flags) {
   if (!settings.has_model()) {
     return absl::InvalidArgumentError("no --model and no --cluster, want one");
   }
+  // Callers in other folders compare it.
+  settings.set_model(cluster::AbsoluteModel(settings.model()));
   if (!settings.has_mesh()) {
     cluster::SetMesh({.tensor = std::max(1, flags.world)}, &settings);
   }
@@ -138,7 +144,7 @@ int Main(int argc, char** argv) {
   auto* by_file =
       app.add_option("--cluster", flags.cluster, "cluster.yaml of the fleet");
   // Workers have a setting of their own for their threads.
-  flags.settings.AddAll(app, /*except=*/{"threads"}, by_file);
+  flags.settings.AddAll(app, /*except=*/{"threads"}, {by_file});
   app.add_option("--world", flags.world,
                  "Number of workers, split by tensor (default 1)")
       ->check(CLI::Range(1, cluster::kMaxWorkers))

@@ -58,7 +58,7 @@ absl::Status AtFlag(const Setting& setting, absl::string_view message) {
 
 void SettingFlags::AddAll(CLI::App& app,
                           std::initializer_list<absl::string_view> except,
-                          CLI::Option* by_file) {
+                          std::initializer_list<CLI::Option*> by_file) {
   for (const Setting& setting : cluster::Settings()) {
     const std::string name = setting.name();
     if (setting.options().flag().empty() ||
@@ -66,7 +66,8 @@ void SettingFlags::AddAll(CLI::App& app,
       continue;
     }
     CLI::Option* const option = Add(app, name);
-    if (!setting.options().beside_file()) option->excludes(by_file);
+    if (setting.options().beside_file()) continue;
+    for (CLI::Option* const file : by_file) option->excludes(file);
   }
 }
 

@@ -23,10 +23,10 @@ namespace ringfleet::coordinator {
 class SettingFlags {
  public:
   // Adds all flags except those of the settings named in `except`. A flag
-  // excludes `by_file`, the option of a cluster file, unless the flag overrides
-  // the file.
+  // excludes `by_file`, the options of a fleet that is described already, unless
+  // the flag overrides a cluster file.
   void AddAll(CLI::App& app, std::initializer_list<absl::string_view> except,
-              CLI::Option* by_file);
+              std::initializer_list<CLI::Option*> by_file);
   // Adds the flag of one setting.
   CLI::Option* Add(CLI::App& app, absl::string_view name);
 

@@ -95,7 +95,7 @@ TEST_F(ClosedStreamsTest, DaemonsWork) {
       Start("/bin/sh", {"-c", kClosed, "sh", RINGFLEET_WORKER_BINARY, "--rank",
                         "0", "--listen", "127.0.0.1:0", "--coordinator",
                         "127.0.0.1:" + port, "--threads", "1"});
-  testing::WriteFile(cluster(), "name: hand\nmodel: " + Model() +
+  testing::WriteFile(cluster(), "name: ringfleet\nmodel: " + Model() +
                                     "\ncoordinator: {port: " + port +
                                     "}\nworkers:\n  - {port: 0}\n");
   EXPECT_EQ(WaitForState("ready")["state"], "ready");

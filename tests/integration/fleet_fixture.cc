@@ -154,7 +154,8 @@ void HandFleet::StartCoordinator(int world, Arguments more, RunOptions options,
   })) << coordinator_->errors();
   ASSERT_TRUE(coordinator_->Running()) << coordinator_->errors();
   std::ifstream(port_file) >> port_;
-  std::string yaml = "name: hand\nmodel: " + model +
+  // The name of a coordinator that was started without a file.
+  std::string yaml = "name: ringfleet\nmodel: " + model +
                      "\ncoordinator: {port: " + std::to_string(port_) +
                      "}\nworkers:\n";
   for (int rank = 0; rank < world; ++rank) yaml += "  - {port: 0}\n";

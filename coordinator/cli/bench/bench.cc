@@ -256,11 +256,13 @@ void RegisterBench(CLI::App& app, Invocation& invocation) {
   verb->footer(kBenchFooter);
   auto options = std::make_shared<BenchVerb>();
   BenchOptions& what = options->what;
-  AddSessionOptions(*verb, options->session, /*with_threads=*/false);
+  const FleetFlags fleet =
+      AddSessionOptions(*verb, options->session, /*with_threads=*/false);
   AddList(*verb, "-t,--threads", what.threads,
           "Threads per worker of a local fleet, which is started for each "
           "[the cores divided by --local]")
-      ->excludes(verb->get_option("--cluster"));
+      ->excludes(fleet.cluster)
+      ->excludes(fleet.coordinator);
   AddList(*verb, "-p,--n-prompt", what.prompts, "Prompt tokens [512]");
   AddList(*verb, "-n,--n-gen", what.generated, "Tokens to generate [128]");
   AddList(*verb, "--prompt-then-gen", what.pairs,

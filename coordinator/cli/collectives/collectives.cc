@@ -2,7 +2,6 @@
 #include "coordinator/cli/collectives/collectives.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <limits>
@@ -19,7 +18,6 @@
 #include "cluster/collectives/tile_table.h"
 #include "cluster/config/config.h"
 #include "cluster/model/dtype_names.h"
-#include "cluster/process/status.h"
 #include "cluster/process/status_macros.h"
 #include "coordinator/cli/collectives/calibration.h"
 #include "coordinator/cli/collectives/collectives_report.h"
@@ -37,7 +35,6 @@ namespace ringfleet::coordinator::cli {
 namespace {
 
 constexpr int kDefaultWorld = 2;
-constexpr std::chrono::seconds kAnswerTimeout{2};
 
 constexpr char kCollectivesFooter[] = R"(
 Starts workers on this machine, or uses idle ones of a cluster file, and times
@@ -139,20 +136,12 @@ absl::StatusOr<BenchWorkers> WorkersOf(const CollectivesVerb& options) {
         cluster::FormatAddress({worker.address, worker.port}));
     workers.hosts.push_back(worker.host);
   }
-  const std::string coordinator = cluster::FormatAddress(
-      {config.coordinator.host, config.coordinator.port});
-  InterruptibleCall call;
-  call.context()->set_deadline(std::chrono::system_clock::now() +
-                               kAnswerTimeout);
-  v1::ClusterState state;
-  const grpc::Status status =
-      v1::Coordinator::NewStub(ConnectChannel(coordinator))
-          ->DescribeCluster(call.context(), v1::DescribeClusterRequest(),
-                            &state);
+  const std::string coordinator = CoordinatorAddressOf(config);
+  const absl::StatusOr<v1::ClusterState> state = DescribeFleet(coordinator);
   RF_RETURN_IF_ERROR(Interrupt::Get().status());
-  if (status.ok()) {
+  if (state.ok()) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "collectives: the coordinator of fleet ", state.name(), " runs at ",
+        "collectives: the coordinator of fleet ", state->name(), " runs at ",
         coordinator,
         ", want workers without one: stop it with `fleet.sh stop "
         "--hosts coordinator`, or measure with --world N on this machine"));

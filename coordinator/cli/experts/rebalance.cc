@@ -35,7 +35,7 @@ Examples:
 )";
 
 struct RebalanceOptions {
-  std::string cluster;
+  SessionOptions session;
   bool dry_run = false;
   std::string policy = "global";
   uint32_t slots = 0;
@@ -74,9 +74,8 @@ std::string ProposalText(const v1::RebalanceProposal& proposal, bool moved) {
 }
 
 absl::Status Run(const RebalanceOptions& options) {
-  RF_ASSIGN_OR_RETURN(const std::string address,
-                      CoordinatorAddress(options.cluster));
-  const auto stub = v1::Coordinator::NewStub(ConnectChannel(address));
+  RF_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
+                      Session::Open(options.session));
   v1::RebalanceRequest request;
   request.set_dry_run(options.dry_run);
   request.set_policy(options.policy == "hierarchical"
@@ -84,7 +83,7 @@ absl::Status Run(const RebalanceOptions& options) {
                          : v1::EXPERT_POLICY_GLOBAL);
   request.set_slots(options.slots);
   InterruptibleCall call;
-  const auto reader = stub->Rebalance(call.context(), request);
+  const auto reader = session->stub().Rebalance(call.context(), request);
   v1::RebalanceProposal proposal;
   v1::RebalanceProgress progress;
   {
@@ -99,8 +98,7 @@ absl::Status Run(const RebalanceOptions& options) {
     }
   }
   const grpc::Status status = reader->Finish();
-  RF_RETURN_IF_ERROR(Interrupt::Get().status());
-  RF_RETURN_IF_ERROR(cluster::FromGrpc(status));
+  RF_RETURN_IF_ERROR(session->Finish(cluster::FromGrpc(status)));
   const bool moved = !options.dry_run && proposal.bytes_to_load() > 0;
   if (options.output == "json") return PrintJson(ProposalJson(proposal, moved));
   return PrintText(ProposalText(proposal, moved));
@@ -114,8 +112,8 @@ void RegisterRebalance(CLI::App& app, Invocation& invocation) {
       "rebalance", "Move experts of a running fleet to balance its hosts");
   verb->group("Fleet");
   verb->footer(kRebalanceFooter);
-  verb->add_option("--cluster", options->cluster, "Cluster file of the fleet")
-      ->required();
+  options->session.local = 0;
+  AddFleetChoice(*verb, options->session.fleet);
   verb->add_flag("--dry-run", options->dry_run,
                  "Print the gain and the bytes to load; move nothing");
   verb->add_option("--policy", options->policy,

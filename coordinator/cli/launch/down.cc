@@ -12,10 +12,12 @@
 #include "cluster/process/deadline.h"
 #include "cluster/process/status_macros.h"
 #include "cluster/rpc/host_address.h"
+#include "coordinator/cli/fleet_choice.h"
 #include "coordinator/cli/fleet_json.h"
 #include "coordinator/cli/interrupt.h"
 #include "coordinator/cli/launch/fleet_command.h"
 #include "coordinator/cli/launcher.h"
+#include "coordinator/cli/session.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -101,6 +103,17 @@ absl::Status ReportRest(const cluster::ClusterConfig& config,
 absl::Status Down(const FleetCommand& options) {
   RF_ASSIGN_OR_RETURN(const cluster::ClusterConfig config,
                       cluster::LoadClusterConfig(options.cluster));
+// Checks that the fleet's coordinator, which answered before, is gone.
+absl::Status CheckGone(const std::string& address) {
+  const absl::StatusOr<v1::ClusterState> after = DescribeFleet(address);
+  RF_RETURN_IF_ERROR(Interrupt::Get().status());
+  if (!after.ok()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "down: the coordinator of fleet ", after->name(), " still answers at ",
+      address, " (pid ", after->pid(),
+      "): it was started by hand or by another user, want it stopped there"));
+}
+
   RF_ASSIGN_OR_RETURN(const FleetLock lock, LockFleet(config, options));
   const std::string address = CoordinatorAddressOf(config);
   const absl::StatusOr<v1::ClusterState> before = DescribeFleet(address);
@@ -110,15 +123,17 @@ absl::Status Down(const FleetCommand& options) {
     return ReportRest(config, address, options);
   }
   if (before.ok() && options.hosts.empty()) {
+  // The address may have gone to another fleet.
+  if (before.ok()) stopped.Update(CheckFleetName(*before, config));
     stopped.Update(StopWhatFileLacks(config, *before));
   }
   RF_RETURN_IF_ERROR(stopped);
   Json workers = Json::array();
   for (size_t rank = 0; rank < config.workers.size(); ++rank) {
+    if (stopped.ok()) stopped = CheckGone(address);
     workers.push_back(AbsentWorker(config, rank, "stopped"));
   }
-  const bool known = before.ok() && before->name() == config.name;
-  return PrintFleet({{"epoch", known ? before->epoch() : 0},
+  return PrintFleet({{"epoch", before.ok() ? before->epoch() : 0},
                      {"state", "down"},
                      {"workers", workers}},
                     options);

@@ -8,13 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cluster/process/deadline.h"
-#include "cluster/process/status.h"
-#include "cluster/process/status_macros.h"
-#include "cluster/rpc/host_address.h"
-#include "coordinator/cli/interrupt.h"
 #include "coordinator/cli/launch/config_change.h"
-#include "coordinator/cli/session.h"
-#include "protos/coordinator.grpc.pb.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -51,22 +45,6 @@ absl::StatusOr<FleetLock> LockFleet(const cluster::ClusterConfig& config,
                                     const FleetCommand& options) {
   return FleetLock::Acquire(
       config.name, cluster::Deadline::After(absl::Seconds(options.timeout_s)));
-}
-
-absl::StatusOr<v1::ClusterState> DescribeFleet(const std::string& address) {
-  const auto stub = v1::Coordinator::NewStub(ConnectChannel(address));
-  InterruptibleCall call;
-  call.context()->set_deadline(std::chrono::system_clock::now() +
-                               std::chrono::seconds(2));
-  v1::ClusterState state;
-  RF_RETURN_IF_ERROR(cluster::FromGrpc(stub->DescribeCluster(
-      call.context(), v1::DescribeClusterRequest(), &state)));
-  return state;
-}
-
-std::string CoordinatorAddressOf(const cluster::ClusterConfig& config) {
-  return cluster::FormatAddress(
-      {config.coordinator.host, config.coordinator.port});
 }
 
 absl::Status StopWhatFileLacks(const cluster::ClusterConfig& config,

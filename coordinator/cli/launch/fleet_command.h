@@ -41,13 +41,6 @@ void RegisterFleetCommand(CLI::App& app, Invocation& invocation,
 absl::StatusOr<FleetLock> LockFleet(const cluster::ClusterConfig& config,
                                     const FleetCommand& options);
 
-// Returns the fleet's state from the coordinator at `address`. Errors: the
-// coordinator does not answer.
-absl::StatusOr<v1::ClusterState> DescribeFleet(const std::string& address);
-
-// Returns HOST:PORT of the coordinator in a cluster file.
-std::string CoordinatorAddressOf(const cluster::ClusterConfig& config);
-
 // Stops processes that a running fleet was started with and that its cluster
 // file does not have any more.
 absl::Status StopWhatFileLacks(const cluster::ClusterConfig& config,

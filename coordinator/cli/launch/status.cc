@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "cluster/config/config.h"
 #include "cluster/process/status.h"
 #include "cluster/process/status_macros.h"
 #include "coordinator/cli/experts/expert_map.h"
@@ -47,6 +46,7 @@ Examples:
   ringfleet status --cluster cluster.yaml --experts
   ringfleet status --cluster cluster.yaml -o json
   ringfleet status --cluster cluster.yaml --experts --counts --reset -o json
+  ringfleet status --coordinator 10.0.0.11:50051
 )";
 
 // Returns shares of each layer's tokens, or exact totals.
@@ -195,10 +195,9 @@ absl::Status Run(const StatusOptions& options, bool* print_error_as_json) {
       Session::Open(options.session);
   if (absl::IsUnavailable(opened.status()) && !json) {
     // Without a coordinator the hosts can still tell which processes run.
-    const absl::StatusOr<cluster::ClusterConfig> config =
-        cluster::LoadClusterConfig(options.session.cluster);
-    if (config.ok()) {
-      RunLaunchScript("status", *config, "", nullptr).IgnoreError();
+    const absl::StatusOr<FleetPlace> place = FindFleet(options.session.fleet);
+    if (place.ok() && place->config.has_value()) {
+      RunLaunchScript("status", *place->config, "", nullptr).IgnoreError();
     }
   }
   RF_RETURN_IF_ERROR(opened.status());
@@ -229,9 +228,8 @@ void RegisterStatus(CLI::App& app, Invocation& invocation) {
   verb->footer(kStatusFooter);
   auto options = std::make_shared<StatusOptions>();
   options->session.runs_jobs = false;
-  verb->add_option("--cluster", options->session.cluster,
-                   "Cluster file of the fleet")
-      ->required();
+  options->session.local = 0;
+  AddFleetChoice(*verb, options->session.fleet);
   AddFormatOptions(*verb, {"text", "json"}, &options->output);
   auto* experts = verb->add_flag("--experts", options->experts,
                                  "Also each expert's share of the tokens");

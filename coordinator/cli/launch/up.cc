@@ -18,6 +18,7 @@
 #include "cluster/process/status.h"
 #include "cluster/process/status_macros.h"
 #include "cluster/rpc/host_address.h"
+#include "coordinator/cli/fleet_choice.h"
 #include "coordinator/cli/fleet_json.h"
 #include "coordinator/cli/interrupt.h"
 #include "coordinator/cli/launch/config_change.h"
@@ -104,25 +105,21 @@ absl::StatusOr<v1::ClusterState> WaitReady(
       status.ok() ? "" : absl::StrCat(" (", status.message(), ")")));
 }
 
-// Checks that the fleet at the coordinator's address has the file's name.
-absl::Status CheckName(const v1::ClusterState& state,
-                       const cluster::ClusterConfig& config) {
-  if (state.name() == config.name) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("up: ", CoordinatorAddressOf(config), " belongs to fleet ",
-                   state.name(), ", want ", config.name));
-}
-
-// Checks that the running fleet is the one that the file describes.
-absl::Status CheckIsOfFile(const v1::ClusterState& state,
-                           const cluster::ClusterConfig& config,
-                           const FleetCommand& options) {
-  RF_RETURN_IF_ERROR(CheckName(state, config));
+// Checks that the running fleet is as the file describes it.
+absl::Status CheckRunsAsFile(const v1::ClusterState& state,
+                             const cluster::ClusterConfig& config,
+                             const FleetCommand& options) {
+  RF_RETURN_IF_ERROR(CheckFleetName(state, config));
+  const std::string down = absl::StrCat("`ringfleet down --cluster ",
+                                        options.cluster, "` ends it first");
+  const absl::Status same = CheckIsOfFile(state, config);
+  if (!same.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(same.message(), "; ", down));
+  }
   const std::string change = ConfigChange(state, config);
   if (change.empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
-      "up: fleet ", config.name, " runs with ", change,
-      "; `ringfleet down --cluster ", options.cluster, "` ends it first"));
+      "up: fleet ", config.name, " runs with ", change, "; ", down));
 }
 
 bool RanAlready(const LaunchLine& line) {
@@ -147,7 +144,7 @@ absl::Status CheckSilentCoordinator(const std::vector<LaunchLine>& lines,
     RF_RETURN_IF_ERROR(Interrupt::Get().status());
     if (!state.ok()) std::this_thread::sleep_for(kNoticeInterval);
   }
-  if (state.ok()) return CheckIsOfFile(*state, config, options);
+  if (state.ok()) return CheckRunsAsFile(*state, config, options);
   return absl::FailedPreconditionError(absl::StrCat(
       "up: the coordinator of fleet ", config.name, " runs (pid ", found->pid,
       "), but nothing answers at ", address,
@@ -221,11 +218,11 @@ absl::Status Up(const FleetCommand& options) {
   // Workers that have all failed try again only after a restart. A fleet that
   // lacks some workers forms again once those are started.
   const bool restart = failed && IsWhole(*before);
-  if (before.ok()) RF_RETURN_IF_ERROR(CheckName(*before, config));
   if (restart) {
+    RF_RETURN_IF_ERROR(CheckFleetName(*before, config));
     RF_RETURN_IF_ERROR(StopWhatFileLacks(config, *before));
   } else if (before.ok()) {
-    RF_RETURN_IF_ERROR(CheckIsOfFile(*before, config, options));
+    RF_RETURN_IF_ERROR(CheckRunsAsFile(*before, config, options));
   }
   std::string output;
   const auto launch = [&](const std::string& hosts) {

@@ -66,6 +66,7 @@ Examples:
   ringfleet show ID --cluster cluster.yaml --follow
   ringfleet cancel ID --cluster cluster.yaml
   ringfleet submit --cluster cluster.yaml -f prompt.txt --trace trace.json
+  ringfleet submit --coordinator 10.0.0.11:50051 -p "def main("
 )";
 
 std::string SeedProblem(const std::string& text) {
@@ -174,9 +175,8 @@ void RegisterSubmit(CLI::App& app, Invocation& invocation) {
   verb->footer(kSubmitFooter);
   auto options = std::make_shared<GenerateOptions>();
   options->is_job = true;
-  verb->add_option("--cluster", options->session.cluster,
-                   "Cluster file of the fleet")
-      ->required();
+  options->session.local = 0;
+  AddFleetChoice(*verb, options->session.fleet);
   AddPromptOptions(*verb, "--prompt-ids", options->prompt);
   AddSamplingOptions(*verb, *options);
   auto* trace = AddTraceOption(*verb, options->session);

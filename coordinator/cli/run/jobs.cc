@@ -248,9 +248,8 @@ CLI::App* AddJobVerb(CLI::App& app, const char* name, const char* description,
   verb->group("Jobs");
   verb->footer(footer);
   options->session.runs_jobs = false;
-  verb->add_option("--cluster", options->session.cluster,
-                   "Cluster file of the fleet")
-      ->required();
+  options->session.local = 0;
+  AddFleetChoice(*verb, options->session.fleet);
   verb->add_flag("--json", options->json, "One JSON document on stdout");
   verb->callback([options, run, &invocation] {
     invocation.json = options->json;

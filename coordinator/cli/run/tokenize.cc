@@ -98,7 +98,7 @@ absl::Status RunTokenize(const TokenizeOptions& options) {
   }
   RF_RETURN_IF_ERROR(CheckUtf8(text));
   Tokenized tokenized;
-  if (options.session.cluster.empty()) {
+  if (!options.session.fleet.given()) {
     RF_ASSIGN_OR_RETURN(
         tokenized, TokenizeLocally(options.session.flags.Given("model"), text,
                                    options.bos));
@@ -127,7 +127,7 @@ absl::Status RunDetokenize(const TokenizeOptions& options) {
                       ParseIds("--ids", options.ids));
   RF_RETURN_IF_ERROR(CheckTokenIds(ids));
   std::string text;
-  if (options.session.cluster.empty()) {
+  if (!options.session.fleet.given()) {
     RF_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
                         Tokenizer::Load(options.session.flags.Given("model")));
     text = tokenizer->Decode(ids, options.keep_special);
@@ -146,17 +146,18 @@ absl::Status RunDetokenize(const TokenizeOptions& options) {
   return options.json ? PrintJson({{"text", text}}) : PrintText(text + "\n");
 }
 
-// Adds --model and --cluster. Either or both are given; both must agree.
+// Adds --model and the flags of a running fleet. A model beside a fleet must be
+// that fleet's.
 void AddSourceOptions(CLI::App& verb, TokenizeOptions& options) {
   options.session.runs_jobs = false;
   CLI::Option_group* source = verb.add_option_group("source");
   options.session.flags.Add(*source, "model");
-  CLI::Option* cluster = source->add_option(
-      "--cluster", options.session.cluster, "Cluster file of a running fleet");
+  const FleetFlags fleet = AddFleetChoice(*source, options.session.fleet);
   source->require_option(1, 2);
   verb.add_option("--local", options.session.local,
                   "Taken as by other verbs; a tokenizer needs no workers")
-      ->excludes(cluster)
+      ->excludes(fleet.cluster)
+      ->excludes(fleet.coordinator)
       ->check(CLI::Range(1, 16));
   verb.add_flag("--json", options.json, "One JSON document on stdout");
 }

@@ -19,7 +19,7 @@ class SettingFlagsTest : public ::testing::Test {
  protected:
   SettingFlagsTest() {
     CLI::Option* file = app_.add_option("--cluster", file_);
-    flags_.AddAll(app_, {"threads"}, file);
+    flags_.AddAll(app_, {"threads"}, {file});
   }
   absl::StatusOr<v1::FleetSettings> Parse(std::vector<std::string> words) {
     std::reverse(words.begin(), words.end());  // As CLI11 wants them.

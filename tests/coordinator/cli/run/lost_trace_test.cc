@@ -27,7 +27,9 @@ class LosingCoordinator : public v1::Coordinator::Service {
  public:
   grpc::Status DescribeCluster(grpc::ServerContext*,
                                const v1::DescribeClusterRequest*,
-                               v1::ClusterState*) override {
+                               v1::ClusterState* state) override {
+    state->set_name("fleet");
+    state->set_model("/none");
     return grpc::Status::OK;
   }
   grpc::Status Generate(
@@ -76,7 +78,7 @@ class LostTraceTest : public ::testing::Test {
     server_ = builder.BuildAndStart();
     testing::WriteFile(
         folder_.File("fleet.yaml"),
-        absl::StrCat("model: none\ncoordinator: {port: ", port,
+        absl::StrCat("model: /none\ncoordinator: {port: ", port,
                      "}\nworkers:\n  - {port: 9}\n  - {port: 10}\n"));
   }
   ~LostTraceTest() override { server_->Shutdown(); }
