@@ -96,6 +96,31 @@ TEST_F(DaemonTest, AnotherModelIsRefused) {
             0);
 }
 
+// By the coordinator's address: nobody has a file of this fleet.
+TEST_F(DaemonTest, DoctorExaminesTheWorkersThatAnswer) {
+  ASSERT_NO_FATAL_FAILURE(StartFleet(2));
+  const Arguments doctor = {"doctor",
+                            "--coordinator",
+                            "127.0.0.1:" + std::to_string(port()),
+                            "--time-ms",
+                            "1",
+                            "-o",
+                            "json"};
+  const Finished all = Cli(doctor, {.seconds = 60});
+  EXPECT_EQ(all.code, 0) << all.errors;
+  EXPECT_EQ(all.document()["model"], Model());
+  EXPECT_EQ(all.document()["workers"].size(), 2u);
+  workers_[0]->Signal(SIGKILL);
+  workers_[0]->Wait(5);
+  const Finished some = Cli(doctor, {.seconds = 60});
+  EXPECT_EQ(some.code, 3);
+  EXPECT_THAT(some.errors, HasSubstr("ringfleet: doctor: rank 0 (127.0.0.1:"));
+  const json document = some.document();
+  ASSERT_EQ(document["workers"].size(), 1u);
+  EXPECT_EQ(document["workers"][0]["rank"], 1);
+  EXPECT_EQ(document["absent"][0]["rank"], 0);
+}
+
 TEST_F(DaemonTest, ExpertCountsAreThoseOfTheGolden) {
   ASSERT_NO_FATAL_FAILURE(StartFleet(2, {"--dtype", "f32", "--wire", "f32"}));
   const json golden = Golden("tiny-v3");

@@ -18,9 +18,12 @@
 #include "cluster/synthetic/synthetic_model.h"
 #include "coordinator/cli/doctor/doctor_report.h"
 #include "coordinator/cli/doctor/doctor_run.h"
+#include "coordinator/cli/fleet_choice.h"
+#include "coordinator/cli/interrupt.h"
 #include "coordinator/cli/json_output.h"
 #include "coordinator/cli/local_workers.h"
 #include "coordinator/cli/output.h"
+#include "coordinator/cli/session.h"
 #include "coordinator/cli/value_checks.h"
 #include "coordinator/service/setting_flags.h"
 
@@ -34,8 +37,10 @@ memory reads with all workers at work, and exchanges between every two workers.
 Also checks the disk that holds --model, free memory, clocks, builds, instruction
 sets and NUMA nodes. `ringfleet plan --fleet FILE.json` reads the output of -o json.
 
---local N starts N workers on this machine for this command. --cluster needs the
-running workers of a cluster file. Workers that serve a model are slowed down for
+--local N starts N workers on this machine for this command. --cluster examines the
+running workers of a cluster file, --coordinator those of a running fleet. A worker
+that does not answer is left out and named; the exit code is 3 then. Workers that
+serve a model are slowed down for
 six times --time-ms and more, need some hundred MiB more, and skip the links; their
 free memory excludes the model. To feed `plan`, run it before a model is loaded.
 Other programs that run meanwhile lower the rates, and the plan.
@@ -47,7 +52,7 @@ Examples:
 )";
 
 struct DoctorVerb {
-  std::string cluster;
+  FleetChoice fleet;
   int local = 1;
   int threads = 0;
   std::string model;
@@ -56,22 +61,51 @@ struct DoctorVerb {
   DoctorOptions what;
 };
 
-absl::StatusOr<DoctorFindings> ExamineCluster(const DoctorVerb& options,
-                                              std::string* model) {
-  RF_ASSIGN_OR_RETURN(const cluster::ClusterConfig config,
-                      cluster::LoadClusterConfig(options.cluster));
-  if (model->empty()) *model = config.settings.model();
+BenchWorkers WorkersOfFile(const cluster::ClusterConfig& config) {
   BenchWorkers workers;
   for (const cluster::WorkerConfig& worker : config.workers) {
     workers.addresses.push_back(cluster::FormatAddress(
         {worker.address.empty() ? worker.host : worker.address, worker.port}));
     workers.hosts.push_back(worker.host);
   }
-  DoctorOptions what = options.what;
-  what.disk_path = *model;
-  if (options.settings.Given("transport").empty()) {
-    what.transport = config.settings.transport();
+  return workers;
+}
+
+// A rank that no worker has held has no address.
+BenchWorkers WorkersOfFleet(const v1::ClusterState& state) {
+  BenchWorkers workers;
+  workers.addresses.resize(state.world_size());
+  workers.hosts.resize(state.world_size());
+  for (const v1::WorkerState& worker : state.workers()) {
+    if (worker.rank() >= state.world_size()) continue;
+    workers.addresses[worker.rank()] = worker.address();
+    workers.hosts[worker.rank()] = worker.host();
   }
+  return workers;
+}
+
+absl::StatusOr<DoctorFindings> ExamineFleet(const DoctorVerb& options,
+                                            const FleetPlace& place,
+                                            std::string* model) {
+  const absl::StatusOr<v1::ClusterState> state = DescribeFleet(place.address);
+  RF_RETURN_IF_ERROR(Interrupt::Get().status());
+  DoctorOptions what = options.what;
+  BenchWorkers workers;
+  if (place.config.has_value()) {
+    // Workers can be examined before their coordinator starts.
+    if (state.ok()) RF_RETURN_IF_ERROR(CheckIsOfFile(*state, *place.config));
+    workers = WorkersOfFile(*place.config);
+    if (model->empty()) *model = place.config->settings.model();
+    if (options.settings.Given("transport").empty()) {
+      what.transport = place.config->settings.transport();
+    }
+  } else {
+    RF_RETURN_IF_ERROR(
+        Annotate(state.status(), absl::StrCat("coordinator ", place.address)));
+    workers = WorkersOfFleet(*state);
+    if (model->empty()) *model = state->model();
+  }
+  what.disk_path = *model;
   return ExamineWorkers(workers, what);
 }
 
@@ -104,26 +138,43 @@ absl::StatusOr<DoctorFindings> ExamineLocally(const DoctorVerb& options) {
   return status;
 }
 
-absl::Status RunDoctor(DoctorVerb options) {
+// Errors: UNAVAILABLE: a worker did not answer.
+absl::Status CheckAllAnswered(const DoctorFindings& findings) {
+  if (findings.absent.empty()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      "doctor: ", AbsentText(findings.absent.front()), " does not answer",
+      findings.absent.size() > 1
+          ? absl::StrCat(", nor do ", findings.absent.size() - 1, " more")
+          : ""));
+}
+
+absl::Status RunDoctor(DoctorVerb options, Invocation& invocation) {
   RF_ASSIGN_OR_RETURN(v1::FleetSettings settings, options.settings.Read());
   cluster::FillDefaults(&settings);
   options.what.transport = settings.transport();
   std::string model =
       options.model.empty() ? "" : cluster::AbsoluteModel(options.model);
   std::error_code error;
-  if (options.cluster.empty() && !model.empty() &&
+  if (!options.fleet.given() && !model.empty() &&
       !cluster::IsSyntheticModel(model) &&
       !std::filesystem::exists(model, error)) {
     return absl::NotFoundError(
         absl::StrCat("doctor: --model ", model, ": no such file or folder"));
   }
-  absl::StatusOr<DoctorFindings> findings =
-      options.cluster.empty() ? ExamineLocally(options)
-                              : ExamineCluster(options, &model);
+  absl::StatusOr<DoctorFindings> findings;
+  if (options.fleet.given()) {
+    RF_ASSIGN_OR_RETURN(const FleetPlace place, FindFleet(options.fleet));
+    findings = ExamineFleet(options, place, &model);
+  } else {
+    findings = ExamineLocally(options);
+  }
   if (!findings.ok()) return Annotate(findings.status(), "doctor");
   findings->model = model;
-  return options.format == "json" ? PrintJson(DoctorJson(*findings))
-                                  : PrintText(DoctorMarkdown(*findings));
+  RF_RETURN_IF_ERROR(options.format == "json"
+                         ? PrintJson(DoctorJson(*findings))
+                         : PrintText(DoctorMarkdown(*findings)));
+  invocation.json = false;
+  return CheckAllAnswered(*findings);
 }
 
 }  // namespace
@@ -134,17 +185,18 @@ void RegisterDoctor(CLI::App& app, Invocation& invocation) {
   verb->group("Fleet");
   verb->footer(kDoctorFooter);
   auto options = std::make_shared<DoctorVerb>();
-  auto* cluster = verb->add_option("--cluster", options->cluster,
-                                   "Cluster file whose workers run");
+  const FleetFlags fleet = AddFleetChoice(*verb, options->fleet);
   verb->add_option("--local", options->local,
                    "Start this many workers on this machine")
       ->check(CLI::Range(1, 16))
-      ->excludes(cluster)
+      ->excludes(fleet.cluster)
+      ->excludes(fleet.coordinator)
       ->capture_default_str();
   verb->add_option("-t,--threads", options->threads,
                    "Threads per local worker; 0: the cores divided by --local")
       ->check(CLI::Range(0, 1024))
-      ->excludes(cluster)
+      ->excludes(fleet.cluster)
+      ->excludes(fleet.coordinator)
       ->capture_default_str();
   verb->add_option(
           "-m,--model", options->model,
@@ -158,7 +210,9 @@ void RegisterDoctor(CLI::App& app, Invocation& invocation) {
   AddFormatOptions(*verb, {"md", "json"}, &options->format);
   verb->callback([options, &invocation] {
     invocation.json = options->format == "json";
-    invocation.run = [options] { return RunDoctor(*options); };
+    invocation.run = [options, &invocation] {
+      return RunDoctor(*options, invocation);
+    };
   });
 }
 

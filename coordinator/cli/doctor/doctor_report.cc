@@ -29,8 +29,17 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-std::string RankText(const DoctorFindings& findings, size_t rank) {
-  return absl::StrCat("rank ", rank, " (", findings.workers[rank].address, ")");
+std::string RankText(const WorkerFindings& worker) {
+  return absl::StrCat("rank ", worker.rank, " (", worker.address, ")");
+}
+
+void AdviseOnAbsent(const DoctorFindings& findings,
+                    std::vector<std::string>* advice) {
+  for (const AbsentWorker& worker : findings.absent) {
+    advice->push_back(absl::StrCat(AbsentText(worker),
+                                   " does not answer: start it, the figures "
+                                   "are those of the others"));
+  }
 }
 
 // Ranks whose rate is far below the median.
@@ -38,12 +47,12 @@ void AdviseOnRate(const DoctorFindings& findings, const char* what,
                   const std::vector<double>& rates,
                   std::vector<std::string>* advice) {
   const double median = Median(rates);
-  for (size_t rank = 0; rank < rates.size(); ++rank) {
-    if (rates[rank] >= kUneven * median) continue;
+  for (size_t i = 0; i < rates.size(); ++i) {
+    if (rates[i] >= kUneven * median) continue;
     advice->push_back(absl::StrFormat(
         "%s has %.0f %% of the median rank's %s: all ranks wait for it twice a "
         "layer; leave it out, or find what else runs there",
-        RankText(findings, rank), 100 * rates[rank] / median, what));
+        RankText(findings.workers[i]), 100 * rates[i] / median, what));
   }
 }
 
@@ -72,27 +81,25 @@ void AdviseOnHosts(const DoctorFindings& findings,
                    std::vector<std::string>* advice) {
   std::map<std::string, int> on_host;
   for (const WorkerFindings& worker : findings.workers) ++on_host[worker.host];
-  for (size_t rank = 0; rank < findings.workers.size(); ++rank) {
-    const WorkerFindings& worker = findings.workers[rank];
+  for (const WorkerFindings& worker : findings.workers) {
     const v1::HostReport& report = worker.report;
     const auto workers = static_cast<uint32_t>(on_host[worker.host]);
     if (report.threads() * workers > report.cpus() && report.cpus() > 0) {
       advice->push_back(
-          absl::StrCat(RankText(findings, rank), ": ", workers, " workers of ",
+          absl::StrCat(RankText(worker), ": ", workers, " workers of ",
                        report.threads(), " threads share ", report.cpus(),
                        " CPUs: set threads so that each thread has one"));
     }
     if (report.numa_nodes() > workers) {
-      advice->push_back(
-          absl::StrCat(RankText(findings, rank), ": ", report.numa_nodes(),
-                       " NUMA nodes and ", workers,
-                       " workers: start one with numa_node for each node"));
+      advice->push_back(absl::StrCat(
+          RankText(worker), ": ", report.numa_nodes(), " NUMA nodes and ",
+          workers, " workers: start one with numa_node for each node"));
     }
     if (std::abs(worker.clock_skew_ms) > kSkewMs + worker.clock_uncertain_ms) {
       advice->push_back(absl::StrFormat(
           "%s: clock %+.0f ms off: logs of hosts cannot be put side by side; "
           "run an NTP client",
-          RankText(findings, rank), worker.clock_skew_ms));
+          RankText(worker), worker.clock_skew_ms));
     }
   }
 }
@@ -157,6 +164,12 @@ double WorkerFindings::int8_ops_per_second() const {
   return 0;
 }
 
+std::string AbsentText(const AbsentWorker& worker) {
+  return absl::StrCat(
+      "rank ", worker.rank, " (",
+      worker.address.empty() ? "not registered" : worker.address, ")");
+}
+
 std::vector<std::string> DoctorAdvice(const DoctorFindings& findings) {
   std::vector<std::string> advice;
   std::vector<double> reads;
@@ -165,6 +178,7 @@ std::vector<std::string> DoctorAdvice(const DoctorFindings& findings) {
     reads.push_back(worker.read_bytes_per_second);
     rates.push_back(worker.int8_ops_per_second());
   }
+  AdviseOnAbsent(findings, &advice);
   AdviseOnSoftware(findings, &advice);
   AdviseOnRate(findings, "memory bandwidth", reads, &advice);
   AdviseOnRate(findings, "int8 rate", rates, &advice);
@@ -178,11 +192,10 @@ Json DoctorJson(const DoctorFindings& findings) {
   std::map<std::string, int> on_host;
   for (const WorkerFindings& worker : findings.workers) ++on_host[worker.host];
   Json workers = Json::array();
-  for (size_t rank = 0; rank < findings.workers.size(); ++rank) {
-    const WorkerFindings& worker = findings.workers[rank];
+  for (const WorkerFindings& worker : findings.workers) {
     const v1::HostReport& report = worker.report;
     workers.push_back(
-        {{"rank", rank},
+        {{"rank", worker.rank},
          {"host", worker.host},
          {"address", worker.address},
          {"name", report.host()},
@@ -227,6 +240,10 @@ Json DoctorJson(const DoctorFindings& findings) {
                      {"transport", pair.transport}});
   }
   Json document = {{"workers", workers}, {"pairs", pairs}};
+  for (const AbsentWorker& worker : findings.absent) {
+    document["absent"].push_back(
+        {{"rank", worker.rank}, {"address", worker.address}});
+  }
   if (!findings.model.empty()) document["model"] = findings.model;
   if (!findings.pairs.empty()) {
     const Network slowest = SlowestOf(findings.pairs);
@@ -252,13 +269,12 @@ std::string DoctorMarkdown(const DoctorFindings& findings) {
                  {"int8 GOPS"},
                  {"disk GB/s"},
                  {"clock ms"}});
-  for (size_t rank = 0; rank < findings.workers.size(); ++rank) {
-    const WorkerFindings& worker = findings.workers[rank];
+  for (const WorkerFindings& worker : findings.workers) {
     const v1::HostReport& report = worker.report;
     const double free_gib =
         std::ldexp(static_cast<double>(report.available_memory_bytes()), -30);
     const double disk = report.disk_bytes_per_second() * 1e-9;
-    workers.Add({absl::StrCat(rank), worker.address, report.isa(),
+    workers.Add({absl::StrCat(worker.rank), worker.address, report.isa(),
                  absl::StrCat(report.threads()), absl::StrCat(report.cpus()),
                  absl::StrCat(report.numa_nodes()),
                  absl::StrFormat("%.1f", free_gib),

@@ -15,6 +15,7 @@ namespace ringfleet::coordinator::cli {
 // Findings about one worker. Rates are measured on all workers of the host at
 // once.
 struct WorkerFindings {
+  int rank = 0;
   std::string host;     // The host's name in the cluster file.
   std::string address;  // HOST:PORT
   v1::HostReport report;
@@ -35,9 +36,19 @@ struct PairFindings {
   std::string transport;
 };
 
+// A worker that does not answer.
+struct AbsentWorker {
+  int rank = 0;
+  std::string address;  // HOST:PORT; empty: nobody has registered for the rank.
+};
+
+// Returns "rank 1 (10.0.0.12:50052)".
+std::string AbsentText(const AbsentWorker& worker);
+
 struct DoctorFindings {
   std::string model;                    // The cluster file's. May be empty.
   std::vector<WorkerFindings> workers;  // By rank.
+  std::vector<AbsentWorker> absent;     // By rank.
   std::vector<PairFindings> pairs;
   std::string pairs_skipped;  // Reason why no pair was measured.
 };

@@ -17,6 +17,7 @@
 #include "cluster/process/deadline.h"
 #include "cluster/process/status.h"
 #include "cluster/process/status_macros.h"
+#include "cluster/rpc/channel.h"
 #include "coordinator/cli/interrupt.h"
 #include "coordinator/cli/session.h"
 #include "coordinator/fleet/barrier.h"
@@ -193,10 +194,34 @@ absl::StatusOr<PairFindings> MeasurePair(const BenchWorkers& workers, int first,
                       .transport = figures[0].transport()};
 }
 
-}  // namespace
+// The workers that can be reached, with their ranks, and the others.
+struct Reached {
+  BenchWorkers workers;
+  std::vector<int> ranks;
+  std::vector<AbsentWorker> absent;
+};
 
-absl::StatusOr<DoctorFindings> ExamineWorkers(const BenchWorkers& workers,
-                                              const DoctorOptions& options) {
+Reached Reach(const BenchWorkers& workers) {
+  Reached reached;
+  for (size_t i = 0; i < workers.addresses.size(); ++i) {
+    const auto rank = static_cast<int>(i);
+    if (Interrupt::Get().requested() ||
+        (!workers.addresses[i].empty() &&
+         cluster::AwaitConnection(
+             *cluster::OpenChannel(workers.addresses[i])))) {
+      reached.workers.addresses.push_back(workers.addresses[i]);
+      reached.workers.hosts.push_back(workers.hosts[i]);
+      reached.ranks.push_back(rank);
+    } else {
+      reached.absent.push_back({rank, workers.addresses[i]});
+    }
+  }
+  return reached;
+}
+
+// Examines workers that can all be reached. Their ranks are their positions.
+absl::StatusOr<DoctorFindings> ExamineAll(const BenchWorkers& workers,
+                                          const DoctorOptions& options) {
   const size_t count = workers.addresses.size();
   DoctorFindings findings;
   findings.workers.resize(count);
@@ -228,6 +253,26 @@ absl::StatusOr<DoctorFindings> ExamineWorkers(const BenchWorkers& workers,
       RF_RETURN_IF_ERROR(pair.status());
       findings.pairs.push_back(*std::move(pair));
     }
+  }
+  return findings;
+}
+
+}  // namespace
+
+absl::StatusOr<DoctorFindings> ExamineWorkers(const BenchWorkers& workers,
+                                              const DoctorOptions& options) {
+  Reached reached = Reach(workers);
+  RF_RETURN_IF_ERROR(Interrupt::Get().status());
+  if (reached.ranks.empty()) return ExamineAll(workers, options);
+  RF_ASSIGN_OR_RETURN(DoctorFindings findings,
+                      ExamineAll(reached.workers, options));
+  findings.absent = std::move(reached.absent);
+  for (size_t i = 0; i < findings.workers.size(); ++i) {
+    findings.workers[i].rank = reached.ranks[i];
+  }
+  for (PairFindings& pair : findings.pairs) {
+    pair.first = reached.ranks[pair.first];
+    pair.second = reached.ranks[pair.second];
   }
   return findings;
 }

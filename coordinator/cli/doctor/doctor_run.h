@@ -19,7 +19,8 @@ struct DoctorOptions {
 
 // Measures products on all workers at once, then reads of memory on all workers
 // at once, then exchanges between one pair of workers after the other. Skips
-// the exchanges if workers run a model.
+// the exchanges if workers run a model. Leaves out workers that cannot be
+// reached, unless none can.
 //
 // Errors: UNAVAILABLE: a worker does not answer. CANCELLED: an interrupt.
 absl::StatusOr<DoctorFindings> ExamineWorkers(const BenchWorkers& workers,

@@ -347,6 +347,12 @@ absl::StatusOr<PlanFleet> ParseMeasuredFleet(absl::string_view json,
     SetNetwork(options, &fleet, &missing);
   }
   RF_RETURN_IF_ERROR(missing.status());
+  const auto absent = document.find("absent");
+  if (absent != document.end() && absent->is_array()) {
+    fleet.assumptions.push_back(
+        absl::StrCat("fleet without ", absent->size(),
+                     " workers that did not answer `ringfleet doctor`"));
+  }
   const auto model = document.find("model");
   if (model != document.end() && model->is_string()) {
     fleet.model = model->get<std::string>();

@@ -126,6 +126,7 @@ const std::vector<std::vector<std::string>> kVerbs = {
     {"cancel", "5e2f0001"},
     {"status"},
     {"rebalance", "--dry-run"},
+    {"doctor"},
     {"up"},
 };
 

@@ -19,6 +19,7 @@ DoctorFindings TwoHealthyHosts() {
   findings.model = "synth:tiny";
   for (const char* host : {"a", "b"}) {
     WorkerFindings worker;
+    worker.rank = static_cast<int>(findings.workers.size());
     worker.host = host;
     worker.address = std::string(host) + ":50052";
     worker.read_bytes_per_second = 200e9;
@@ -105,6 +106,7 @@ TEST(DoctorReportTest, SaysWhatIsWrong) {
   DoctorFindings findings = TwoHealthyHosts();
   findings.workers.push_back(findings.workers[0]);
   WorkerFindings& bad = findings.workers[2];
+  bad.rank = 2;
   bad.host = "c";
   bad.address = "c:50052";
   bad.read_bytes_per_second = 50e9;
@@ -131,6 +133,27 @@ TEST(DoctorReportTest, SaysWhatIsWrong) {
   EXPECT_EQ(document["advice"].size(), 9u);
   // A plan counts with the slowest link.
   EXPECT_EQ(document["network"]["gbit"], 0.9);
+}
+
+TEST(DoctorReportTest, WorkersThatDoNotAnswerAreNamed) {
+  DoctorFindings findings = TwoHealthyHosts();
+  findings.workers[1].rank = 3;
+  findings.absent = {{1, "c:50052"}, {2, ""}};
+  EXPECT_THAT(
+      DoctorAdvice(findings),
+      ElementsAre(HasSubstr("rank 1 (c:50052) does not answer"),
+                  HasSubstr("rank 2 (not registered) does not answer")));
+  const Json document = DoctorJson(findings);
+  EXPECT_EQ(document["workers"][1]["rank"], 3);
+  ASSERT_EQ(document["absent"].size(), 2u);
+  EXPECT_EQ(document["absent"][0], (Json{{"rank", 1}, {"address", "c:50052"}}));
+  EXPECT_FALSE(DoctorJson(TwoHealthyHosts()).contains("absent"));
+  // A plan for the others says so.
+  const auto fleet =
+      ParseMeasuredFleet(document.dump(), "doctor.json", PlanOptions());
+  ASSERT_TRUE(fleet.ok()) << fleet.status();
+  EXPECT_THAT(fleet->assumptions,
+              ElementsAre(HasSubstr("without 2 workers that did not answer")));
 }
 
 TEST(DoctorReportTest, LinksThatWereNotMeasuredAreSaidSo) {
