@@ -239,6 +239,7 @@ absl::StatusOr<ClusterConfig> LoadClusterConfig(const std::string& path) {
   absl::StatusOr<ClusterConfig> config =
       ParseClusterConfig(yaml, path, absolute.parent_path().string());
   if (!config.ok()) return Annotate(config.status(), "cluster file");
+  config->path = absolute.string();
   return config;
 }
 

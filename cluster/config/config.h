@@ -49,6 +49,7 @@ enum class SecurityMode {
 
 struct ClusterConfig {
   std::string name;  // [A-Za-z0-9._-]+; the file's stem unless given.
+  std::string path;  // Absolute, of the file; empty: parsed from a text.
   // Paths are absolute. Defaults are filled in, and the mesh has all axes.
   v1::FleetSettings settings;
   CoordinatorConfig coordinator;

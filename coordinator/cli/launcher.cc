@@ -157,6 +157,19 @@ absl::Status RunLaunchScript(absl::string_view verb,
   if (ended && WIFEXITED(status) && WEXITSTATUS(status) == 0) {
     return absl::OkStatus();
   }
+// Path of the other cluster file that a host has refused to work for.
+std::optional<std::string> OtherFile(absl::string_view output) {
+  const std::string from = ", which was started from ";
+  for (const LaunchLine& line : ParseLaunchOutput(output)) {
+    const size_t at = line.text.find(from);
+    if (absl::StartsWith(line.text, "refused: pid ") &&
+        at != std::string::npos) {
+      return line.text.substr(at + from.size());
+    }
+  }
+  return std::nullopt;
+}
+
   // A terminal's Ctrl-C reaches the script, too, which then ends by itself.
   if (interruptible) RF_RETURN_IF_ERROR(Interrupt::Get().status());
   if (!ended) {
@@ -193,6 +206,13 @@ void TakeBack(const cluster::ClusterConfig& config,
 std::vector<LaunchLine> ParseLaunchOutput(absl::string_view output) {
   std::vector<LaunchLine> lines;
   for (absl::string_view line : absl::StrSplit(output, '\n')) {
+  const std::optional<std::string> other = OtherFile(collected);
+  if (other.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "launch ", verb, ": fleet ", config.name, " was started from ", *other,
+        ", want that file instead of ", config.path,
+        verb == "stop" ? ", or --force" : ", or another `name:` in this one"));
+  }
     const size_t close_bracket = line.find("] ");
     if (!absl::ConsumePrefix(&line, "[") ||
         close_bracket == absl::string_view::npos) {

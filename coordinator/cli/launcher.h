@@ -28,8 +28,10 @@ namespace ringfleet::coordinator::cli {
 // Errors:
 //   UNAVAILABLE: some hosts failed. The message names the hosts, or quotes the
 //     last line of a process that ended just after its start.
-//   INVALID_ARGUMENT: `hosts` is wrong, or a process ended just after its start
-//     with the exit code for bad input.
+//   INVALID_ARGUMENT: `hosts` is wrong, a process ended just after its start
+//     with the exit code for bad input, or a process was started from another
+//     cluster file of the fleet's name. An empty path of `config` is not
+//     compared.
 //   DEADLINE_EXCEEDED.
 //   NOT_FOUND: there is no script.
 //   CANCELLED: an interrupt, if `interruptible`. Clean-ups after an interrupt

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "cluster/process/status_macros.h"
 #include "coordinator/cli/output.h"
@@ -47,6 +49,14 @@ std::string WorkerLine(const ClusterConfig& config, int rank) {
 
 struct TargetsOptions {
   std::string cluster;
+// A line has no room for a path with control characters.
+std::string PathField(const std::string& path) {
+  const bool fits = std::none_of(path.begin(), path.end(), [](char c) {
+    return absl::ascii_iscntrl(static_cast<unsigned char>(c));
+  });
+  return path.empty() || !fits ? "-" : path;
+}
+
   std::string hosts;
   bool yaml = false;
 };
@@ -82,10 +92,10 @@ absl::StatusOr<std::string> FormatTargets(const ClusterConfig& config,
       {config.coordinator.host, config.coordinator.port});
   const std::string& log_dir = config.settings.log_dir();
   const bool insecure = config.security == SecurityMode::kInsecure;
-  std::string text = absl::StrCat("fleet\t", config.name, "\nlog_dir\t",
-                                  log_dir.empty() ? "-" : log_dir,
-                                  "\ninsecure\t", insecure ? "yes" : "no",
-                                  "\ncoordinator\t", coordinator, "\n");
+  std::string text = absl::StrCat(
+      "fleet\t", config.name, "\npath\t", PathField(config.path), "\nlog_dir\t",
+      log_dir.empty() ? "-" : log_dir, "\ninsecure\t", insecure ? "yes" : "no",
+      "\ncoordinator\t", coordinator, "\n");
   if (config.ssh.has_value()) {
     if (config.ssh->port > 0) {
       absl::StrAppend(&text, "ssh_option\t-p\nssh_option\t", config.ssh->port,

@@ -22,6 +22,7 @@ bool UsesSsh(const cluster::ClusterConfig& config);
 // that is not set:
 //
 //   fleet        NAME
+//   path         PATH | -               of the cluster file; -: of any file
 //   log_dir      DIR | -
 //   insecure     yes | no
 //   coordinator  HOST:PORT

@@ -368,6 +368,35 @@ TEST_F(UpTest, ACoordinatorThatDoesNotAnswerThereCostsNoFleet) {
   EXPECT_THAT(moved.document()["error"]["message"].get<std::string>(),
               AllOf(HasSubstr("up: the coordinator of fleet integration runs"),
                     HasSubstr("nothing answers at 127.0.0.1:")));
+// Examples call their file pool.yaml, so files in two folders have one name.
+TEST_F(UpTest, AFileOfAnotherFolderWithItsNameCostsNoFleet) {
+  const json up = Up().document();
+  ASSERT_EQ(up["state"], "ready");
+  std::filesystem::create_directories(File("other"));
+  const std::string other = File("other/fleet.yaml");
+  testing::WriteFile(other, "name: integration\nmodel: " + Model("tiny-v2") +
+                                "\ncoordinator: {port: " +
+                                std::to_string(testing::FreePort()) +
+                                "}\nworkers:\n  - {port: 0}\n");
+  for (const char* verb : {"up", "down"}) {
+    const Finished refused =
+        Cli({verb, "--cluster", other, "-o", "json"}, {.seconds = 40});
+    EXPECT_EQ(refused.code, 2) << refused.errors;
+    EXPECT_THAT(
+        refused.document()["error"]["message"].get<std::string>(),
+        AllOf(HasSubstr("fleet integration was started from " + cluster()),
+              HasSubstr("instead of " + other)));
+  }
+  EXPECT_EQ(Up().document(), up);
+  // Rank 1 is not in this file.
+  const Finished forced =
+      Cli({"down", "--cluster", other, "--force"}, {.seconds = 40});
+  EXPECT_EQ(forced.code, 0) << forced.errors;
+  EXPECT_EQ(Processes().size(), 1u);
+  EXPECT_EQ(Down().code, 0);
+  ExpectNoProcesses(0.1);
+}
+
   EXPECT_EQ(Processes().size(), 3u);
   testing::WriteFile(cluster(), before);
   EXPECT_EQ(Up().document(), up);

@@ -156,6 +156,29 @@ check_verbs() {
   expect_no_line ' started '
   alive "$worker" || failed "rank 1 is gone"
 
+  it "a file of another folder does not take a fleet of its name over"
+  mkdir -p "$tmp/other"
+  sed 's/^model: .*/model: else/' "$tmp/fleet.yaml" >"$tmp/other/fleet.yaml"
+  for verb in start stop restart; do
+    fleet "$verb" --cluster "$tmp/other/fleet.yaml"
+    expect_code 1
+    expect_line "\[1 [^ ]+\] refused: pid $worker, which was started from \
+$tmp/fleet.yaml"
+  done
+  fleet status --cluster "$tmp/other/fleet.yaml"
+  expect_line "\[1 [^ ]+\] running pid $worker, which was started from \
+$tmp/fleet.yaml"
+  alive "$worker" || failed "rank 1 is gone"
+  # A copy is the same fleet, and so is the file once it was edited.
+  cp "$tmp/fleet.yaml" "$tmp/copy.yaml"
+  sed -i 's/^model: .*/&-2/' "$tmp/fleet.yaml"
+  for file in copy fleet; do
+    fleet start --cluster "$tmp/$file.yaml"
+    expect_code 0
+    expect_line "\[1 [^ ]+\] already running pid $worker"
+  done
+  cp "$tmp/copy.yaml" "$tmp/fleet.yaml"
+
   it "status says what runs"
   fleet status
   expect_code 0

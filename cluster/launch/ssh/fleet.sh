@@ -129,10 +129,11 @@ find_cli() {
   cli=$(realpath "$cli")
 }
 
-# Fills the arrays below, one element a target, and `resolved`, the text of the
-# resolved cluster file, from the lines of `ringfleet targets`.
+# Fills the arrays below, one element a target, `resolved`, the text of the
+# resolved cluster file, and `origin`, its checksum and the file's path, from the
+# lines of `ringfleet targets`.
 read_targets() {
-  local lines line rest a b c d e f g
+  local lines line rest path=- a b c d e f g
   labels=() dests=() names=() listens=() threads=() numas=() memories=()
   ssh_options=() resolved=''
   if [[ -n $targets ]]; then
@@ -145,6 +146,7 @@ read_targets() {
     rest=${line#*$'\t'}
     case ${line%%$'\t'*} in
       fleet) fleet=$rest ;;
+      path) path=$rest ;;
       log_dir) log_dir=$rest ;;
       insecure) insecure=$rest ;;
       coordinator) coordinator=$rest ;;
@@ -157,6 +159,8 @@ read_targets() {
       file) resolved+=$rest$'\n' ;;
     esac
   done <<<"$lines"
+  origin=$(printf '%s' "$resolved" | cksum)
+  origin="${origin/ /:} $path"
   ((${#labels[@]} > 0)) ||
     wrong_call "no targets from ${targets:-"$cli"}, want the output of ringfleet targets"
 }
@@ -217,11 +221,13 @@ work_on() {
       local before=()
       [[ $verb == start ]] || before=("$grace")
       { [[ $label != coordinator ]] || printf '%s' "$resolved"; } |
-        reach "${dests[i]}" "$verb" "$fleet" "$label" "${before[@]}" \
-          "$log_dir" "${command[@]}"
+        reach "${dests[i]}" "$verb" "$fleet" "$label" "$origin" \
+          "${before[@]}" "$log_dir" "${command[@]}"
       ;;
-    stop) reach "${dests[i]}" stop "$fleet" "$label" "$grace" </dev/null ;;
-    status) reach "${dests[i]}" status "$fleet" "$label" </dev/null ;;
+    stop)
+      reach "${dests[i]}" stop "$fleet" "$label" "$origin" "$grace" </dev/null
+      ;;
+    status) reach "${dests[i]}" status "$fleet" "$label" "$origin" </dev/null ;;
     run) reach "${dests[i]}" run "$limit" "${arguments[*]}" </dev/null ;;
     copy)
       from=${arguments[0]}

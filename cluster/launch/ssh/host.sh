@@ -5,16 +5,21 @@
 # `bash -s -- VERB ...`, so nothing needs to be installed there; what follows
 # its last line on that input is the verb's data.
 #
-#   start   FLEET LABEL LOG_DIR PROGRAM [ARGUMENT...]   data: cluster.yaml
-#   stop    FLEET LABEL GRACE_SECONDS
-#   restart FLEET LABEL GRACE_SECONDS LOG_DIR PROGRAM [ARGUMENT...]
-#   status  FLEET LABEL
+#   start   FLEET LABEL ORIGIN LOG_DIR PROGRAM [ARGUMENT...]
+#   stop    FLEET LABEL ORIGIN GRACE_SECONDS
+#   restart FLEET LABEL ORIGIN GRACE_SECONDS LOG_DIR PROGRAM [ARGUMENT...]
+#   status  FLEET LABEL ORIGIN
 #   run     SECONDS COMMAND
 #   copy    file|folder NAME MODE DESTINATION           data: bytes or a tar
 #
+# The data of a coordinator's start and restart is its cluster.yaml.
+#
 # A process is recorded in LABEL.pid of the fleet's state folder as
-# "PID START BOOT": its id, its start in clock ticks since boot, and the boot.
-# Only a live process that matches all three is ever signalled.
+# "PID START BOOT ORIGIN": its id, its start in clock ticks since boot, the boot,
+# and "CHECKSUM PATH" of the cluster file. Only a live process that matches the
+# first three is ever signalled. Fleets of two files may have one name: a process
+# is kept or stopped for a file with its path or its checksum. A path of "-" is
+# any.
 #
 # `A && B || fail` is meant: fail when either does. The log is an argument and
 # the output of one command on purpose.
@@ -51,20 +56,35 @@ boot_id() {
 
 # Prints the id of the recorded process if that very process is alive.
 recorded_pid() {
-  local pid start boot
-  read -r pid start boot 2>/dev/null <"$pid_file" || return 1
+  local pid start boot origin
+  read -r pid start boot origin 2>/dev/null <"$pid_file" || return 1
   [[ $pid =~ ^[0-9]+$ && $boot == "$(boot_id)" ]] || return 1
   [[ $(start_time "$pid") == "$start" ]] && echo "$pid"
 }
 
-start() {  # LABEL LOG_DIR PROGRAM [ARGUMENT...]
-  local label=$1 log_dir=$2 pid begun gate tries
-  shift 2
+# Prints the path of the cluster file that the recorded process was started from;
+# fails if it is that of ORIGIN.
+other_file() {  # ORIGIN
+  local pid start boot sum path
+  read -r pid start boot sum path <"$pid_file" || return 1
+  [[ -n $path && $path != - && ${1#* } != - ]] || return 1
+  [[ $path != "${1#* }" && $sum != "${1%% *}" ]] && echo "$path"
+}
+
+refuse_other_file() {  # PID ORIGIN
+  local path
+  ! path=$(other_file "$2") || fail "refused: pid $1, which was started from $path"
+}
+
+start() {  # LABEL ORIGIN LOG_DIR PROGRAM [ARGUMENT...]
+  local label=$1 origin=$2 log_dir=$3 pid begun gate tries
+  shift 3
   if [[ $label == coordinator ]]; then
     cat >"cluster.yaml.$$" || fail "cannot write $state_dir/cluster.yaml"
   fi
   if pid=$(recorded_pid); then
     rm -f "cluster.yaml.$$"
+    refuse_other_file "$pid" "$origin"
     echo "already running pid $pid"
     return
   fi
@@ -97,7 +117,7 @@ binaries (--bin-dir)"
   )
   pid=$!
   begun=$(start_time "$pid") &&
-    echo "$pid $begun $(boot_id)" >"$pid_file.new" &&
+    echo "$pid $begun $(boot_id) $origin" >"$pid_file.new" &&
     mv "$pid_file.new" "$pid_file" || fail "cannot record pid $pid in $pid_file"
   echo go >&"$gate"
   exec {gate}>&-
@@ -134,8 +154,8 @@ resolve_threads() {
   done
 }
 
-stop() {  # GRACE_SECONDS
-  local pid tries signal=TERM
+stop() {  # ORIGIN GRACE_SECONDS
+  local origin=$1 grace=$2 pid tries signal=TERM
   if ! pid=$(recorded_pid); then
     if [[ -e $pid_file ]]; then
       rm -f "$pid_file"
@@ -145,8 +165,9 @@ stop() {  # GRACE_SECONDS
     fi
     return
   fi
+  refuse_other_file "$pid" "$origin"
   kill -TERM "$pid"
-  for ((tries = 0; tries < $1 * 10; ++tries)); do
+  for ((tries = 0; tries < grace * 10; ++tries)); do
     recorded_pid >/dev/null || break
     sleep 0.1
   done
@@ -161,16 +182,17 @@ stop() {  # GRACE_SECONDS
   ! recorded_pid >/dev/null || fail "pid $pid survives SIGKILL"
   rm -f "$pid_file"
   if [[ $signal == KILL ]]; then
-    echo "killed pid $pid after $1 s without an end"
+    echo "killed pid $pid after $grace s without an end"
   else
     echo "stopped pid $pid"
   fi
 }
 
-status() {
-  local pid
+status() {  # ORIGIN
+  local pid path
   if pid=$(recorded_pid); then
-    echo "running pid $pid"
+    ! path=$(other_file "$1") || path=", which was started from $path"
+    echo "running pid $pid$path"
   elif [[ -e $pid_file ]]; then
     echo "not running (stale pid file)"
   else
@@ -224,16 +246,16 @@ main() {
       ;;
     stop)
       enter_state_folder "$1" "$2"
-      stop "$3"
+      stop "$3" "$4"
       ;;
     restart)
       enter_state_folder "$1" "$2"
-      stop "$3"
-      start "$2" "${@:4}"
+      stop "$3" "$4"
+      start "$2" "$3" "${@:5}"
       ;;
     status)
       enter_state_folder "$1" "$2"
-      status
+      status "$3"
       ;;
     *) fail "unknown verb $verb" ;;
   esac

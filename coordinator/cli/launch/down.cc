@@ -28,6 +28,9 @@ jobs fail. --hosts stops only these workers: the coordinator and the others run
 on. The coordinator's view of the fleet is printed then; the state is "unknown"
 if no coordinator answers.
 
+Only processes that were started from this file are stopped: a file of another
+folder may have the same name. --force stops those, too.
+
 Examples:
   ringfleet down --cluster cluster.yaml
   ringfleet down --cluster cluster.yaml --hosts 2
@@ -100,9 +103,6 @@ absl::Status ReportRest(const cluster::ClusterConfig& config,
   return PrintFleet(summary, options);
 }
 
-absl::Status Down(const FleetCommand& options) {
-  RF_ASSIGN_OR_RETURN(const cluster::ClusterConfig config,
-                      cluster::LoadClusterConfig(options.cluster));
 // Checks that the fleet's coordinator, which answered before, is gone.
 absl::Status CheckGone(const std::string& address) {
   const absl::StatusOr<v1::ClusterState> after = DescribeFleet(address);
@@ -114,23 +114,27 @@ absl::Status CheckGone(const std::string& address) {
       "): it was started by hand or by another user, want it stopped there"));
 }
 
+absl::Status Down(const FleetCommand& options) {
+  RF_ASSIGN_OR_RETURN(cluster::ClusterConfig config,
+                      cluster::LoadClusterConfig(options.cluster));
+  if (options.force) config.path.clear();
   RF_ASSIGN_OR_RETURN(const FleetLock lock, LockFleet(config, options));
   const std::string address = CoordinatorAddressOf(config);
   const absl::StatusOr<v1::ClusterState> before = DescribeFleet(address);
   absl::Status stopped =
       RunLaunchScript("stop", config, options.hosts, nullptr);
+  // The address may have gone to another fleet.
+  if (before.ok()) stopped.Update(CheckFleetName(*before, config));
   if (stopped.ok() && !options.hosts.empty()) {
     return ReportRest(config, address, options);
   }
   if (before.ok() && options.hosts.empty()) {
-  // The address may have gone to another fleet.
-  if (before.ok()) stopped.Update(CheckFleetName(*before, config));
     stopped.Update(StopWhatFileLacks(config, *before));
+    if (stopped.ok()) stopped = CheckGone(address);
   }
   RF_RETURN_IF_ERROR(stopped);
   Json workers = Json::array();
   for (size_t rank = 0; rank < config.workers.size(); ++rank) {
-    if (stopped.ok()) stopped = CheckGone(address);
     workers.push_back(AbsentWorker(config, rank, "stopped"));
   }
   return PrintFleet({{"epoch", before.ok() ? before->epoch() : 0},
@@ -143,7 +147,12 @@ absl::Status CheckGone(const std::string& address) {
 
 void RegisterDown(CLI::App& app, Invocation& invocation) {
   RegisterFleetCommand(app, invocation, "down", "Stop a fleet", kDownFooter,
-                       Down);
+                       Down, [](CLI::App& verb, FleetCommand& options) {
+                         verb.add_flag(
+                             "--force", options.force,
+                             "Also processes of a fleet of this name that was "
+                             "started from another file");
+                       });
 }
 
 }  // namespace ringfleet::coordinator::cli

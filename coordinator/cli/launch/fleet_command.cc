@@ -29,12 +29,14 @@ void AddFleetCommand(CLI::App& verb, FleetCommand& options) {
 void RegisterFleetCommand(CLI::App& app, Invocation& invocation,
                           const char* name, const char* description,
                           const char* footer,
-                          absl::Status (*run)(const FleetCommand&)) {
+                          absl::Status (*run)(const FleetCommand&),
+                          void (*add_more)(CLI::App&, FleetCommand&)) {
   CLI::App* verb = app.add_subcommand(name, description);
   verb->group("Fleet");
   verb->footer(footer);
   auto options = std::make_shared<FleetCommand>();
   AddFleetCommand(*verb, *options);
+  if (add_more != nullptr) add_more(*verb, *options);
   verb->callback([options, run, &invocation] {
     invocation.json = options->output == "json";
     invocation.run = [options, run] { return run(*options); };

@@ -22,6 +22,7 @@ struct FleetCommand {
   std::string hosts;    // Ranks or kCoordinatorLabel. Empty: the whole fleet.
   std::string output = "text";
   double timeout_s = 1800;  // Enough for a large checkpoint on a slow disk.
+  bool force = false;       // `down`: stops also a fleet of another file.
 };
 
 // Name of the coordinator in `--hosts` and in the output of the launch script.
@@ -30,11 +31,13 @@ inline constexpr char kCoordinatorLabel[] = "coordinator";
 // Time between two requests for a coordinator's state.
 inline constexpr std::chrono::milliseconds kNoticeInterval{50};
 
-// Adds the verb `name` with the options of FleetCommand. The verb calls `run`.
+// Adds the verb `name` with the options of FleetCommand and those that
+// `add_more` adds. The verb calls `run`.
 void RegisterFleetCommand(CLI::App& app, Invocation& invocation,
                           const char* name, const char* description,
                           const char* footer,
-                          absl::Status (*run)(const FleetCommand&));
+                          absl::Status (*run)(const FleetCommand&),
+                          void (*add_more)(CLI::App&, FleetCommand&));
 
 // Waits until no other command starts or stops the fleet from this machine, and
 // returns the lock. Errors: those of FleetLock::Acquire.

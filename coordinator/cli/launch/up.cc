@@ -262,7 +262,7 @@ absl::Status Up(const FleetCommand& options) {
 
 void RegisterUp(CLI::App& app, Invocation& invocation) {
   RegisterFleetCommand(app, invocation, "up", "Start a fleet on its hosts",
-                       kUpFooter, Up);
+                       kUpFooter, Up, /*add_more=*/nullptr);
 }
 
 }  // namespace ringfleet::coordinator::cli

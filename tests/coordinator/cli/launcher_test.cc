@@ -93,6 +93,22 @@ TEST_F(LauncherTest, WrongCallIsInvalidArgument) {
             absl::InvalidArgumentError("launch start: unknown option '-x'"));
 }
 
+TEST_F(LauncherTest, AProcessOfAnotherFileIsInvalidArgument) {
+  WriteScript(
+      "echo '[1 beta] refused: pid 7, which was started from /a/f.yaml'; "
+      "echo 'fleet.sh: stop failed on 1 (beta)' >&2; exit 1");
+  cluster::ClusterConfig fleet = fleet_;
+  fleet.path = "/b/f.yaml";
+  EXPECT_EQ(RunLaunchScript("stop", fleet, "", nullptr),
+            absl::InvalidArgumentError(
+                "launch stop: fleet f was started from /a/f.yaml, want that "
+                "file instead of /b/f.yaml, or --force"));
+  EXPECT_EQ(RunLaunchScript("start", fleet, "", nullptr),
+            absl::InvalidArgumentError(
+                "launch start: fleet f was started from /a/f.yaml, want that "
+                "file instead of /b/f.yaml, or another `name:` in this one"));
+}
+
 TEST_F(LauncherTest, MissingScriptNamesItsPlace) {
   const absl::Status status = RunLaunchScript("start", fleet_, "", nullptr);
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);

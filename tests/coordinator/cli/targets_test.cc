@@ -31,6 +31,7 @@ TEST(TargetsTest, LoopbackFleetIsLocal) {
                  "log_dir\t-\n"
                  "insecure\tno\n"
                  "coordinator\t127.0.0.1:50051\n"
+                 "path\t-\n"
                  "target\t0\tlocal\t127.0.0.1\t127.0.0.1:1\tcores/2\t-\t-\n"
                  "target\t1\tlocal\tlocalhost\tlocalhost:50052\t2\t-\t-\n"
                  "target\tcoordinator\tlocal\t127.0.0.1\t127.0.0.1:50051\t-\t-"
