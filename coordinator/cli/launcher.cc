@@ -276,20 +276,20 @@ absl::StatusOr<FleetLock> FleetLock::Acquire(absl::string_view fleet,
     }
     RF_RETURN_IF_ERROR(Interrupt::Get().status());
     if (deadline.Expired()) {
-      char holder[32] = {};
-      [[maybe_unused]] const ssize_t got =
-          pread(fd, holder, sizeof(holder) - 1, 0);
+      char pid[32] = {};
+      [[maybe_unused]] const ssize_t got = pread(fd, pid, sizeof(pid) - 1, 0);
+      const absl::string_view holder = absl::StripAsciiWhitespace(pid);
       return absl::UnavailableError(absl::StrCat(
-          "fleet ", fleet, ": pid ", absl::StripAsciiWhitespace(holder),
+          "fleet ", fleet, ": ",
+          holder.empty() ? "another command" : absl::StrCat("pid ", holder),
           " starts or stops it and has not ended in time (", path, ")"));
     }
     absl::SleepFor(absl::Milliseconds(20));
   }
   const std::string pid = absl::StrCat(getpid(), "\n");
-  if (ftruncate(fd, 0) != 0 || pwrite(fd, pid.data(), pid.size(), 0) !=
-                                   static_cast<ssize_t>(pid.size())) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(path, ": cannot be written: ", std::strerror(errno)));
+  if (ftruncate(fd, 0) == 0) {
+    [[maybe_unused]] const ssize_t written =
+        pwrite(fd, pid.data(), pid.size(), 0);
   }
   return lock;
 }
@@ -307,3 +307,4 @@ FleetLock::~FleetLock() {
 }
 
 }  // namespace ringfleet::coordinator::cli
+  // For the messages of others. On a full disk they have none.

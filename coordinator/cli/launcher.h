@@ -71,7 +71,7 @@ class FleetLock {
   // interrupt.
   //
   // Errors: UNAVAILABLE: another command still holds the lock. The message
-  // names its pid. CANCELLED: an interrupt.
+  // names its pid, if the holder could write it. CANCELLED: an interrupt.
   static absl::StatusOr<FleetLock> Acquire(absl::string_view fleet,
                                            cluster::Deadline deadline);
 

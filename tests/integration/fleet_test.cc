@@ -329,6 +329,19 @@ TEST_F(UpTest, UpAndDownAreIdempotent) {
   EXPECT_THAT(status.error_line(), HasSubstr("127.0.0.1:"));
 }
 
+TEST_F(UpTest, OfARunningFleetNeedsNoSpaceOnADisk) {
+  const json up = Up().document();
+  ASSERT_EQ(up["state"], "ready");
+  // The output goes through a pipe: files cannot grow.
+  const Finished full = Run(
+      "/bin/bash",
+      {"-c", "set -o pipefail; (ulimit -f 0; exec \"$@\" 2>/dev/null) | cat",
+       "bash", RINGFLEET_BINARY, "up", "--cluster", cluster(), "-o", "json"},
+      {.seconds = 60});
+  EXPECT_EQ(full.code, 0);
+  EXPECT_EQ(full.document(), up);
+}
+
 TEST_F(UpTest, AFleetThatRunsIsNotTakenForWhatTheFileSaysNow) {
   ASSERT_EQ(Up().code, 0);
   const std::string before = testing::ReadFile(cluster());
@@ -355,19 +368,6 @@ TEST_F(UpTest, AFleetThatRunsIsNotTakenForWhatTheFileSaysNow) {
   ExpectNoProcesses(0.1);
 }
 
-TEST_F(UpTest, ACoordinatorThatDoesNotAnswerThereCostsNoFleet) {
-  const json up = Up().document();
-  ASSERT_EQ(up["state"], "ready");
-  const std::string before = testing::ReadFile(cluster());
-  const size_t at = before.find("{port: ") + 7;
-  testing::WriteFile(cluster(), before.substr(0, at) +
-                                    std::to_string(testing::FreePort()) +
-                                    before.substr(before.find('}', at)));
-  const Finished moved = Up();
-  EXPECT_EQ(moved.code, 3);
-  EXPECT_THAT(moved.document()["error"]["message"].get<std::string>(),
-              AllOf(HasSubstr("up: the coordinator of fleet integration runs"),
-                    HasSubstr("nothing answers at 127.0.0.1:")));
 // Examples call their file pool.yaml, so files in two folders have one name.
 TEST_F(UpTest, AFileOfAnotherFolderWithItsNameCostsNoFleet) {
   const json up = Up().document();
@@ -397,6 +397,19 @@ TEST_F(UpTest, AFileOfAnotherFolderWithItsNameCostsNoFleet) {
   ExpectNoProcesses(0.1);
 }
 
+TEST_F(UpTest, ACoordinatorThatDoesNotAnswerThereCostsNoFleet) {
+  const json up = Up().document();
+  ASSERT_EQ(up["state"], "ready");
+  const std::string before = testing::ReadFile(cluster());
+  const size_t at = before.find("{port: ") + 7;
+  testing::WriteFile(cluster(), before.substr(0, at) +
+                                    std::to_string(testing::FreePort()) +
+                                    before.substr(before.find('}', at)));
+  const Finished moved = Up();
+  EXPECT_EQ(moved.code, 3);
+  EXPECT_THAT(moved.document()["error"]["message"].get<std::string>(),
+              AllOf(HasSubstr("up: the coordinator of fleet integration runs"),
+                    HasSubstr("nothing answers at 127.0.0.1:")));
   EXPECT_EQ(Processes().size(), 3u);
   testing::WriteFile(cluster(), before);
   EXPECT_EQ(Up().document(), up);

@@ -156,6 +156,17 @@ check_verbs() {
   expect_no_line ' started '
   alive "$worker" || failed "rank 1 is gone"
 
+  it "start of a running fleet needs no space on a disk"
+  output=$(
+    ulimit -f 0
+    timeout 100 "$fleet_sh" start --cluster "$tmp/fleet.yaml" \
+      --bin-dir "$tmp/bin" 2>&1
+  )
+  code=$?
+  expect_code 0
+  expect_line "\[1 [^ ]+\] already running pid $worker"
+  expect_line '\[coordinator [^ ]+\] already running pid [0-9]+'
+
   it "a file of another folder does not take a fleet of its name over"
   mkdir -p "$tmp/other"
   sed 's/^model: .*/model: else/' "$tmp/fleet.yaml" >"$tmp/other/fleet.yaml"

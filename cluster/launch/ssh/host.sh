@@ -76,20 +76,28 @@ refuse_other_file() {  # PID ORIGIN
   ! path=$(other_file "$2") || fail "refused: pid $1, which was started from $path"
 }
 
-start() {  # LABEL ORIGIN LOG_DIR PROGRAM [ARGUMENT...]
-  local label=$1 origin=$2 log_dir=$3 pid begun gate tries
-  shift 3
-  if [[ $label == coordinator ]]; then
-    cat >"cluster.yaml.$$" || fail "cannot write $state_dir/cluster.yaml"
-  fi
-  if pid=$(recorded_pid); then
+# Writes the coordinator's file, unless it is there already: what runs may be
+# asked to start on a full disk.
+write_cluster_file() {  # TEXT
+  [[ $1 != "$(cat cluster.yaml 2>/dev/null)" ]] || return 0
+  printf '%s\n' "$1" >"cluster.yaml.$$" && mv "cluster.yaml.$$" cluster.yaml || {
     rm -f "cluster.yaml.$$"
+    fail "cannot write $state_dir/cluster.yaml"
+  }
+}
+
+start() {  # LABEL ORIGIN LOG_DIR PROGRAM [ARGUMENT...]
+  local label=$1 origin=$2 log_dir=$3 file pid begun gate tries
+  shift 3
+  # Its writer must not find that nobody reads.
+  file=$(cat)
+  if pid=$(recorded_pid); then
     refuse_other_file "$pid" "$origin"
     echo "already running pid $pid"
     return
   fi
   if [[ $label == coordinator ]]; then
-    mv "cluster.yaml.$$" cluster.yaml || exit 1
+    write_cluster_file "$file"
     set -- "$@" --cluster "$state_dir/cluster.yaml"
   fi
   [[ ! -e $pid_file ]] || echo "removing a stale pid file"
