@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+
 namespace ringfleet::coordinator::cli {
 
 std::string FleetStateName(v1::FleetState state) {
@@ -20,6 +22,25 @@ std::string FleetStateName(v1::FleetState state) {
     default:
       return "unknown";
   }
+}
+
+DataGroups DataGroupsOf(const v1::ClusterState& state) {
+  // The mesh in use lacks the groups that do not serve.
+  const uint32_t ranks_of_group =
+      std::max(1u, state.mesh().expert() * state.mesh().tensor());
+  return {.serving =
+              state.state() == v1::FLEET_STATE_READY ? state.mesh().data() : 0,
+          .total = state.world_size() / ranks_of_group};
+}
+
+std::string FleetStateText(const v1::ClusterState& state) {
+  std::string text = FleetStateName(state.state());
+  const DataGroups groups = DataGroupsOf(state);
+  if (groups.serving > 0 && groups.serving < groups.total) {
+    absl::StrAppend(&text, ", degraded: ", groups.serving, " of ", groups.total,
+                    " data groups");
+  }
+  return text;
 }
 
 std::string MemberStateName(v1::MemberState state) {
@@ -69,17 +90,20 @@ Json FleetDetails(const v1::ClusterState& state) {
                        {"resident_bytes", worker.resident_bytes()},
                        {"cache_bytes", worker.cache_bytes()}});
   }
-  Json details = {{"epoch", state.epoch()},
-                  {"state", FleetStateName(state.state())},
-                  {"model", state.model()},
-                  {"mesh",
-                   {{"data", state.mesh().data()},
-                    {"expert", state.mesh().expert()},
-                    {"tensor", state.mesh().tensor()}}},
-                  {"workers", workers},
-                  {"requests",
-                   {{"running", state.requests_running()},
-                    {"waiting", state.requests_waiting()}}}};
+  const DataGroups groups = DataGroupsOf(state);
+  Json details = {
+      {"epoch", state.epoch()},
+      {"state", FleetStateName(state.state())},
+      {"model", state.model()},
+      {"mesh",
+       {{"data", state.mesh().data()},
+        {"expert", state.mesh().expert()},
+        {"tensor", state.mesh().tensor()}}},
+      {"data_groups", {{"serving", groups.serving}, {"total", groups.total}}},
+      {"workers", workers},
+      {"requests",
+       {{"running", state.requests_running()},
+        {"waiting", state.requests_waiting()}}}};
   if (!state.error().empty()) details["error"] = state.error();
   return details;
 }

@@ -2,6 +2,7 @@
 #ifndef RINGFLEET_COORDINATOR_CLI_FLEET_JSON_H_
 #define RINGFLEET_COORDINATOR_CLI_FLEET_JSON_H_
 
+#include <cstdint>
 #include <string>
 
 #include "coordinator/cli/json_output.h"
@@ -14,6 +15,17 @@ std::string FleetStateName(v1::FleetState state);
 // Returns whether every rank has a worker. A fleet that has failed with all its
 // workers does not form again by itself.
 bool IsWhole(const v1::ClusterState& state);
+// Data groups of a fleet. A group that has lost a worker does not serve; none
+// does unless the fleet is ready.
+struct DataGroups {
+  uint32_t serving = 0;
+  uint32_t total = 0;
+};
+DataGroups DataGroupsOf(const v1::ClusterState& state);
+
+// Returns "ready", or "ready, degraded: 1 of 2 data groups".
+std::string FleetStateText(const v1::ClusterState& state);
+
 // Returns "registered", "loading", "ready" or "lost".
 std::string MemberStateName(v1::MemberState state);
 
@@ -22,7 +34,7 @@ std::string MemberStateName(v1::MemberState state);
 Json FleetSummary(const v1::ClusterState& state);
 
 // Returns the document that `status` prints: the keys of FleetSummary, model,
-// mesh and requests, and in each worker version, resident_bytes and
+// mesh, data groups and requests, and in each worker version, resident_bytes and
 // cache_bytes.
 Json FleetDetails(const v1::ClusterState& state);
 

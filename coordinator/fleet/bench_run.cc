@@ -60,7 +60,8 @@ absl::StatusOr<v1::BenchProgress> MakeSetup(const v1::BenchRequest& request,
   setup->set_dtype(state.dtype());
   setup->set_cache_dtype(fleet.cache_dtype());
   setup->set_wire(state.wire());
-  setup->set_world(state.world_size());
+  setup->set_world(state.mesh().data() * state.mesh().expert() *
+                   state.mesh().tensor());
   for (const v1::WorkerState& worker : state.workers()) {
     setup->set_weight_bytes(setup->weight_bytes() + worker.resident_bytes());
   }

@@ -79,6 +79,7 @@ TEST_F(LostHostTest, TheFleetGoesOnAndBecomesWholeAgain) {
   ASSERT_NO_FATAL_FAILURE(ExpectGoldens());
   const json whole = Status();
   EXPECT_EQ(whole["mesh"]["data"], 2);
+  EXPECT_EQ(whole["data_groups"], json({{"serving", 2}, {"total", 2}}));
   EXPECT_EQ(CountInLogs("of weights in"), 2);
 
   workers_[1]->Signal(SIGKILL);
@@ -88,6 +89,12 @@ TEST_F(LostHostTest, TheFleetGoesOnAndBecomesWholeAgain) {
   EXPECT_EQ(narrowed["workers"][0]["resident_bytes"],
             whole["workers"][0]["resident_bytes"]);
   EXPECT_EQ(CountInLogs("kept "), 1);
+  EXPECT_EQ(narrowed["data_groups"], json({{"serving", 1}, {"total", 2}}));
+  const Finished bench =
+      Cli({"bench", "--cluster", cluster(), "-p", "8", "-n", "0", "-r", "1",
+           "--no-memory-test", "-o", "json"});
+  ASSERT_EQ(bench.code, 0) << bench.errors;
+  EXPECT_EQ(bench.document()[0]["world"], 1);
   ASSERT_NO_FATAL_FAILURE(ExpectGoldens());
   const Finished refused = Cli({"rebalance", "--cluster", cluster()});
   EXPECT_EQ(refused.code, 3) << refused.errors;

@@ -41,12 +41,15 @@ If the mesh splits experts over workers, the busiest coordinate is shown too;
 experts.capacity, the tokens dropped since the last --reset are counted. `ringfleet
 eplb` places copies of experts by the output of -o json.
 
+A fleet that serves without some of its data groups is "ready, degraded". Exit: 3 if
+the fleet has failed or stops, or no coordinator answers.
+
 Examples:
   ringfleet status --cluster cluster.yaml
+  ringfleet status --coordinator 10.0.0.11:50051
   ringfleet status --cluster cluster.yaml --experts
   ringfleet status --cluster cluster.yaml -o json
   ringfleet status --cluster cluster.yaml --experts --counts --reset -o json
-  ringfleet status --coordinator 10.0.0.11:50051
 )";
 
 // Returns shares of each layer's tokens, or exact totals.
@@ -73,7 +76,7 @@ std::string Text(const v1::ClusterState& state) {
       "fleet %s: %s, epoch %u\n"
       "model %s, mesh data %u x expert %u x tensor %u, context %u\n"
       "requests %u running, %u waiting\n",
-      state.name(), FleetStateName(state.state()), state.epoch(), state.model(),
+      state.name(), FleetStateText(state), state.epoch(), state.model(),
       state.mesh().data(), state.mesh().expert(), state.mesh().tensor(),
       state.context(), state.requests_running(), state.requests_waiting());
   if (!state.error().empty()) {
@@ -188,6 +191,17 @@ absl::Status Print(const StatusOptions& options, const v1::ClusterState& state,
   return PrintText(text);
 }
 
+// Errors: UNAVAILABLE: the fleet has failed or stops.
+absl::Status CheckServes(const v1::ClusterState& state) {
+  if (state.state() != v1::FLEET_STATE_FAILED &&
+      state.state() != v1::FLEET_STATE_STOPPING) {
+    return absl::OkStatus();
+  }
+  return absl::UnavailableError(absl::StrCat(
+      "status: fleet ", state.name(), " is ", FleetStateName(state.state()),
+      state.error().empty() ? "" : ": ", state.error()));
+}
+
 // Clears `print_error_as_json` once there is a document.
 absl::Status Run(const StatusOptions& options, bool* print_error_as_json) {
   const bool json = options.output == "json";
@@ -213,11 +227,14 @@ absl::Status Run(const StatusOptions& options, bool* print_error_as_json) {
     RF_ASSIGN_OR_RETURN(experts, DescribeExperts(session, /*reset=*/false));
   }
   RF_RETURN_IF_ERROR(Print(options, state, experts));
-  if (!options.reset) return absl::OkStatus();
-  // Only what has been printed may be forgotten. Tokens between the two calls
-  // are in neither count.
   *print_error_as_json = false;
-  return Annotate(DescribeExperts(session, /*reset=*/true).status(), "--reset");
+  if (options.reset) {
+    // Only what has been printed may be forgotten. Tokens between the two calls
+    // are in neither count.
+    RF_RETURN_IF_ERROR(
+        Annotate(DescribeExperts(session, /*reset=*/true).status(), "--reset"));
+  }
+  return CheckServes(state);
 }
 
 }  // namespace

@@ -236,5 +236,46 @@ TEST_F(RunningFleetTest, NothingListensThere) {
   EXPECT_THAT(ended.errors, AllOf(HasSubstr(address_), Not(HasSubstr("up"))));
 }
 
+TEST_F(RunningFleetTest, StatusOfAFleetThatServesInPart) {
+  coordinator_.state_.mutable_mesh()->set_data(1);
+  const Ended text = Run({"status", "--coordinator", address_});
+  EXPECT_EQ(text.code, 0) << text.errors;
+  EXPECT_THAT(
+      text.output,
+      StartsWith("fleet w: ready, degraded: 1 of 2 data groups, epoch 0\n"));
+  const Ended json = Run({"status", "--coordinator", address_, "-o", "json"});
+  EXPECT_EQ(json.code, 0) << json.errors;
+  const Json document = Json::parse(json.output);
+  EXPECT_EQ(document["state"], "ready");
+  EXPECT_EQ(document["data_groups"], (Json{{"serving", 1}, {"total", 2}}));
+}
+
+TEST_F(RunningFleetTest, StatusOfAFailedFleetIsAnError) {
+  coordinator_.state_.set_state(v1::FLEET_STATE_FAILED);
+  coordinator_.state_.set_error("worker 1 was lost");
+  coordinator_.state_.set_error_code(14);
+  for (const char* format : {"text", "json"}) {
+    const Ended ended =
+        Run({"status", "--coordinator", address_, "-o", format});
+    EXPECT_EQ(ended.code, 3);
+    EXPECT_EQ(ended.errors,
+              "ringfleet: status: fleet w is failed: worker 1 was lost\n");
+    if (format[0] == 't') {
+      EXPECT_THAT(ended.output, StartsWith("fleet w: failed, epoch 0\n"));
+      continue;
+    }
+    // One document, also beside the error.
+    const Json document = Json::parse(ended.output);
+    EXPECT_EQ(document["state"], "failed");
+    EXPECT_EQ(document["error"], "worker 1 was lost");
+    EXPECT_EQ(document["data_groups"], (Json{{"serving", 0}, {"total", 2}}));
+  }
+  for (const v1::FleetState starting :
+       {v1::FLEET_STATE_WAITING, v1::FLEET_STATE_LOADING}) {
+    coordinator_.state_.set_state(starting);
+    EXPECT_EQ(Run({"status", "--coordinator", address_}).code, 0);
+  }
+}
+
 }  // namespace
 }  // namespace ringfleet::coordinator::cli
