@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -65,8 +66,13 @@ int PollMs(const Deadline& deadline) {
       std::min(deadline.Remaining() + absl::Milliseconds(1), kOutputPoll)));
 }
 
+void Echo(absl::string_view text) {
+  [[maybe_unused]] const ssize_t written =
+      write(STDERR_FILENO, text.data(), text.size());
+}
+
 // Reads until the end of the output; false when the limit came first.
-bool Collect(int fd, const Limit& limit, std::string* output) {
+bool Collect(int fd, const Limit& limit, bool echo, std::string* output) {
   char buffer[4096];
   while (!limit.Reached()) {
     pollfd waiting = {.fd = fd, .events = POLLIN};
@@ -75,10 +81,29 @@ bool Collect(int fd, const Limit& limit, std::string* output) {
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return true;
     output->append(buffer, static_cast<size_t>(got));
-    [[maybe_unused]] const ssize_t written =
-        write(STDERR_FILENO, buffer, static_cast<size_t>(got));
+    if (echo) Echo(absl::string_view(buffer, static_cast<size_t>(got)));
   }
   return false;
+}
+
+// Puts the lines of hosts in the order of ranks; the coordinator's come first,
+// other lines last.
+std::string InOrderOfRanks(absl::string_view output) {
+  const auto place = [](absl::string_view line) {
+    int rank = -1;
+    const std::vector<LaunchLine> parsed = ParseLaunchOutput(line);
+    if (parsed.empty()) return std::numeric_limits<int>::max();
+    return absl::SimpleAtoi(parsed[0].label, &rank) ? rank : -1;
+  };
+  std::vector<absl::string_view> lines =
+      absl::StrSplit(output, '\n', absl::SkipEmpty());
+  std::stable_sort(lines.begin(), lines.end(),
+                   [&](absl::string_view a, absl::string_view b) {
+                     return place(a) < place(b);
+                   });
+  std::string text;
+  for (absl::string_view line : lines) absl::StrAppend(&text, line, "\n");
+  return text;
 }
 
 // Returns true when the child ends before the limit.
@@ -132,6 +157,19 @@ std::optional<LastWord> LastWordOfDaemon(absl::string_view output) {
   return std::nullopt;
 }
 
+// Path of the other cluster file that a host has refused to work for.
+std::optional<std::string> OtherFile(absl::string_view output) {
+  const std::string from = ", which was started from ";
+  for (const LaunchLine& line : ParseLaunchOutput(output)) {
+    const size_t at = line.text.find(from);
+    if (absl::StartsWith(line.text, "refused: pid ") &&
+        at != std::string::npos) {
+      return line.text.substr(at + from.size());
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 absl::Status RunLaunchScript(absl::string_view verb,
@@ -149,33 +187,31 @@ absl::Status RunLaunchScript(absl::string_view verb,
                            .death_signal = SIGTERM}));
   std::string collected;
   const Limit limit = {deadline, interruptible};
-  const bool ended =
-      Collect(child.output(), limit, &collected) && WaitUntil(child, limit);
+  // The lines of a state are read together; those of a start tell how far it
+  // is.
+  const bool echo = verb != "status";
+  const bool ended = Collect(child.output(), limit, echo, &collected) &&
+                     WaitUntil(child, limit);
   if (!ended) End(child);
+  if (!echo) Echo(InOrderOfRanks(collected));
   if (output != nullptr) *output = collected;
   const int status = child.wait_status();
   if (ended && WIFEXITED(status) && WEXITSTATUS(status) == 0) {
     return absl::OkStatus();
   }
-// Path of the other cluster file that a host has refused to work for.
-std::optional<std::string> OtherFile(absl::string_view output) {
-  const std::string from = ", which was started from ";
-  for (const LaunchLine& line : ParseLaunchOutput(output)) {
-    const size_t at = line.text.find(from);
-    if (absl::StartsWith(line.text, "refused: pid ") &&
-        at != std::string::npos) {
-      return line.text.substr(at + from.size());
-    }
-  }
-  return std::nullopt;
-}
-
   // A terminal's Ctrl-C reaches the script, too, which then ends by itself.
   if (interruptible) RF_RETURN_IF_ERROR(Interrupt::Get().status());
   if (!ended) {
     return absl::DeadlineExceededError(absl::StrCat(
         "launch ", verb, ": the hosts of fleet ", config.name,
         " have not answered in time, want an answer before the deadline"));
+  }
+  const std::optional<std::string> other = OtherFile(collected);
+  if (other.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "launch ", verb, ": fleet ", config.name, " was started from ", *other,
+        ", want that file instead of ", config.path,
+        verb == "stop" ? ", or --force" : ", or another `name:` in this one"));
   }
   const std::optional<LastWord> word = LastWordOfDaemon(collected);
   const std::string message =
@@ -206,13 +242,6 @@ void TakeBack(const cluster::ClusterConfig& config,
 std::vector<LaunchLine> ParseLaunchOutput(absl::string_view output) {
   std::vector<LaunchLine> lines;
   for (absl::string_view line : absl::StrSplit(output, '\n')) {
-  const std::optional<std::string> other = OtherFile(collected);
-  if (other.has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "launch ", verb, ": fleet ", config.name, " was started from ", *other,
-        ", want that file instead of ", config.path,
-        verb == "stop" ? ", or --force" : ", or another `name:` in this one"));
-  }
     const size_t close_bracket = line.find("] ");
     if (!absl::ConsumePrefix(&line, "[") ||
         close_bracket == absl::string_view::npos) {
@@ -286,6 +315,7 @@ absl::StatusOr<FleetLock> FleetLock::Acquire(absl::string_view fleet,
     }
     absl::SleepFor(absl::Milliseconds(20));
   }
+  // For the messages of others. On a full disk they have none.
   const std::string pid = absl::StrCat(getpid(), "\n");
   if (ftruncate(fd, 0) == 0) {
     [[maybe_unused]] const ssize_t written =
@@ -307,4 +337,3 @@ FleetLock::~FleetLock() {
 }
 
 }  // namespace ringfleet::coordinator::cli
-  // For the messages of others. On a full disk they have none.

@@ -19,7 +19,8 @@ namespace ringfleet::coordinator::cli {
 
 // Runs "fleet.sh VERB --targets -" (LaunchScriptPath). The script reads the
 // targets that FormatTargets returns for `config` and `hosts`. Copies the
-// script's output to stderr as it arrives, and to `output` if not null. The
+// script's output to stderr, and to `output` if not null. Lines appear as they
+// arrive; those of "status" appear at the end, in the order of ranks. The
 // deadline, an interrupt and the death of this process end the script. The
 // script then ends all processes that it has started on this machine to reach
 // the hosts. RunLaunchScript returns after the script has ended. Call it from a

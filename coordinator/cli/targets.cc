@@ -5,12 +5,14 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "cluster/process/status_macros.h"
+#include "coordinator/cli/json_output.h"
 #include "coordinator/cli/output.h"
 
 namespace ringfleet::coordinator::cli {
@@ -47,8 +49,6 @@ std::string WorkerLine(const ClusterConfig& config, int rank) {
                       "\t", threads, "\t", numa, "\t", memory, "\n");
 }
 
-struct TargetsOptions {
-  std::string cluster;
 // A line has no room for a path with control characters.
 std::string PathField(const std::string& path) {
   const bool fits = std::none_of(path.begin(), path.end(), [](char c) {
@@ -57,9 +57,49 @@ std::string PathField(const std::string& path) {
   return path.empty() || !fits ? "-" : path;
 }
 
+struct TargetsOptions {
+  std::string cluster;
   std::string hosts;
   bool yaml = false;
+  bool json = false;
 };
+
+// A number, or the text where it is none; null for "-".
+Json JsonField(const std::string& text) {
+  if (text == "-") return Json();
+  double number = 0;
+  return absl::SimpleAtod(text, &number) ? Json(number) : Json(text);
+}
+
+// The lines of FormatTargets as one document.
+Json TargetsJson(absl::string_view lines) {
+  Json document = {{"ssh_options", Json::array()}, {"targets", Json::array()}};
+  std::string file;
+  for (absl::string_view line :
+       absl::StrSplit(lines, '\n', absl::SkipEmpty())) {
+    const std::vector<std::string> fields = absl::StrSplit(line, '\t');
+    const std::string& key = fields[0];
+    if (key == "target") {
+      document["targets"].push_back({{"label", fields[1]},
+                                     {"destination", fields[2]},
+                                     {"host", fields[3]},
+                                     {"listen", fields[4]},
+                                     {"threads", JsonField(fields[5])},
+                                     {"numa_node", JsonField(fields[6])},
+                                     {"memory_gib", JsonField(fields[7])}});
+    } else if (key == "ssh_option") {
+      document["ssh_options"].push_back(fields[1]);
+    } else if (key == "insecure") {
+      document[key] = fields[1] == "yes";
+    } else if (key == "file") {
+      absl::StrAppend(&file, line.substr(key.size() + 1), "\n");
+    } else {
+      document[key] = fields[1] == "-" ? Json() : Json(fields[1]);
+    }
+  }
+  document["file"] = std::move(file);
+  return document;
+}
 
 absl::Status Run(const TargetsOptions& options) {
   RF_ASSIGN_OR_RETURN(const ClusterConfig config,
@@ -67,7 +107,7 @@ absl::Status Run(const TargetsOptions& options) {
   if (options.yaml) return PrintText(cluster::FormatClusterConfig(config));
   RF_ASSIGN_OR_RETURN(const std::string lines,
                       FormatTargets(config, options.hosts));
-  return PrintText(lines);
+  return options.json ? PrintJson(TargetsJson(lines)) : PrintText(lines);
 }
 
 }  // namespace
@@ -130,8 +170,11 @@ void RegisterTargets(CLI::App& app, Invocation& invocation) {
   verb->add_option("--hosts", options->hosts,
                    "ranks, both ends included (0-3, 2), or coordinator; "
                    "default: all");
-  verb->add_flag("--yaml", options->yaml,
-                 "the file as understood: defaults filled in, paths absolute");
+  auto* yaml = verb->add_flag(
+      "--yaml", options->yaml,
+      "the file as understood: defaults filled in, paths absolute");
+  verb->add_flag("--json", options->json, "the lines as one JSON document")
+      ->excludes(yaml);
   verb->footer(R"(
 Checks a cluster file without starting anything, and prints the input of the
 launch scripts: fields separated by tabs, - where nothing is set.
@@ -141,6 +184,7 @@ Examples:
   ringfleet targets --cluster cluster.yaml --yaml
 )");
   verb->callback([options, &invocation] {
+    invocation.json = options->json;
     invocation.run = [options] { return Run(*options); };
   });
 }

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +16,7 @@
 #include "cluster/process/status_macros.h"
 #include "cluster/rpc/server.h"
 #include "coordinator/cli/json_documents.h"
+#include "coordinator/cli/json_output.h"
 #include "coordinator/cli/output.h"
 #include "coordinator/reflection/reflection_client.h"
 
@@ -27,6 +29,7 @@ struct CallOptions {
   std::string argument;  // The argument of `action`.
   double timeout_seconds = 10;
   bool all_fields = false;
+  bool json = false;
 };
 
 // Appends what standard input has now, without waiting for more.
@@ -50,7 +53,8 @@ absl::Status Print(const std::string& text) {
       absl::StrCat(text, text.empty() || text.back() != '\n' ? "\n" : ""));
 }
 
-absl::Status CallMethod(ReflectionClient& client, const CallOptions& options) {
+absl::Status CallMethod(ReflectionClient& client, const CallOptions& options,
+                        MessageSink replies) {
   const bool from_stdin = options.argument == "-" || options.argument == "@";
   JsonDocuments documents;
   if (!from_stdin) {
@@ -69,10 +73,56 @@ absl::Status CallMethod(ReflectionClient& client, const CallOptions& options) {
         *document = *std::move(next);
         return Pull::kMessage;
       },
-      Print, options.all_fields);
+      replies, options.all_fields);
 }
 
-absl::Status Run(const CallOptions& options) {
+// Prints the names of services or methods.
+absl::Status PrintNames(const std::vector<std::string>& names,
+                        const CallOptions& options) {
+  if (options.json) {
+    return PrintJson({{options.argument.empty() ? "services" : "methods",
+                       JsonArray(names)}});
+  }
+  std::string lines;
+  for (const std::string& name : names) absl::StrAppend(&lines, name, "\n");
+  return PrintText(lines);
+}
+
+absl::Status DescribeSymbols(ReflectionClient& client,
+                             const CallOptions& options) {
+  std::vector<std::string> symbols = {options.argument};
+  if (options.argument.empty()) {
+    RF_ASSIGN_OR_RETURN(symbols, client.ListServices());
+  }
+  Json described = Json::array();
+  for (const std::string& symbol : symbols) {
+    RF_ASSIGN_OR_RETURN(const std::string text, client.Describe(symbol));
+    if (options.json) {
+      described.push_back({{"name", symbol}, {"text", text}});
+    } else {
+      RF_RETURN_IF_ERROR(Print(text));
+    }
+  }
+  return options.json ? PrintJson({{"symbols", std::move(described)}})
+                      : absl::OkStatus();
+}
+
+// Prints all replies in one document, also those before an error.
+absl::Status CallForJson(ReflectionClient& client, const CallOptions& options,
+                         Invocation& invocation) {
+  Json replies = Json::array();
+  const absl::Status called =
+      CallMethod(client, options, [&replies](const std::string& reply) {
+        replies.push_back(Json::parse(reply));
+        return absl::OkStatus();
+      });
+  if (!called.ok() && replies.empty()) return called;
+  RF_RETURN_IF_ERROR(PrintJson({{"replies", std::move(replies)}}));
+  invocation.json = false;
+  return called;
+}
+
+absl::Status Run(const CallOptions& options, Invocation& invocation) {
   RF_ASSIGN_OR_RETURN(const auto address,
                       cluster::ParseAddress(options.address));
   ReflectionClient client(address, cluster::Deadline::After(
@@ -83,22 +133,11 @@ absl::Status Run(const CallOptions& options) {
                      ? client.ListServices()
                      : client.ListMethods(options.argument);
     RF_RETURN_IF_ERROR(names.status());
-    std::string lines;
-    for (const std::string& name : *names) absl::StrAppend(&lines, name, "\n");
-    return PrintText(lines);
+    return PrintNames(*names, options);
   }
-  if (options.action == "describe") {
-    std::vector<std::string> symbols = {options.argument};
-    if (options.argument.empty()) {
-      RF_ASSIGN_OR_RETURN(symbols, client.ListServices());
-    }
-    for (const std::string& symbol : symbols) {
-      RF_ASSIGN_OR_RETURN(const std::string text, client.Describe(symbol));
-      RF_RETURN_IF_ERROR(Print(text));
-    }
-    return absl::OkStatus();
-  }
-  return CallMethod(client, options);
+  if (options.action == "describe") return DescribeSymbols(client, options);
+  return options.json ? CallForJson(client, options, invocation)
+                      : CallMethod(client, options, Print);
 }
 
 }  // namespace
@@ -122,6 +161,9 @@ void RegisterCall(CLI::App& app, Invocation& invocation) {
       ->check(CLI::Range(0.001, 1e6));
   verb->add_flag("--emit-defaults", options->all_fields,
                  "also print fields that have default values");
+  verb->add_flag("--json", options->json,
+                 "one JSON document: {\"services\"}, {\"methods\"}, "
+                 "{\"symbols\"} or {\"replies\"}");
   verb->footer(R"(
 Works with every gRPC server that has reflection.
 
@@ -137,7 +179,10 @@ Exit: 0 done, 2 bad input or unknown symbol, 3 unavailable or too late, 4 the
 server contradicts itself, 1 another error of the server.
 )");
   verb->callback([options, &invocation] {
-    invocation.run = [options] { return Annotate(Run(*options), "call"); };
+    invocation.json = options->json;
+    invocation.run = [options, &invocation] {
+      return Annotate(Run(*options, invocation), "call");
+    };
   });
 }
 

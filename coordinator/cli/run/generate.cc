@@ -145,7 +145,9 @@ absl::Status Run(const GenerateOptions& options, Invocation& invocation) {
   return session->Finish(generated.status(), invocation, [&] {
     if (options.detach) return PrintJson({{"id", generated->accepted.id()}});
     if (options.json) return PrintJson(ToJson(*generated, options.is_job));
-    PrintSummary(*generated);
+    // A running fleet may have loaded days ago.
+    PrintSummary(*generated,
+                 /*is_loaded_for_this=*/!options.session.fleet.given());
     return absl::OkStatus();
   });
 }

@@ -39,7 +39,7 @@ Json ToJson(const Generated& generated, bool with_id) {
   return document;
 }
 
-void PrintSummary(const Generated& generated) {
+void PrintSummary(const Generated& generated, bool is_loaded_for_this) {
   const v1::Timings& timings = generated.finished.timings();
   // The prompt's step gives the first token; a rate needs a second one.
   const std::string rate =
@@ -47,10 +47,13 @@ void PrintSummary(const Generated& generated) {
           ? absl::StrFormat(" %.1f ms, %.2f tokens/s", timings.predicted_ms(),
                             PerSecond(timings))
           : "";
+  const std::string load =
+      is_loaded_for_this ? absl::StrFormat("load %.0f ms | ", timings.load_ms())
+                         : "";
   const std::string line = absl::StrFormat(
-      "load %.0f ms | prompt %u tokens %.1f ms | %u token%s%s | %s",
-      timings.load_ms(), timings.prompt_n(), timings.prompt_ms(),
-      timings.predicted_n(), timings.predicted_n() == 1 ? "" : "s", rate,
+      "%sprompt %u tokens %.1f ms | %u token%s%s | %s", load,
+      timings.prompt_n(), timings.prompt_ms(), timings.predicted_n(),
+      timings.predicted_n() == 1 ? "" : "s", rate,
       generated.finished.reason() == v1::FINISH_REASON_STOP ? "stop"
                                                             : "length");
   std::fprintf(stderr, "%s\n", line.c_str());

@@ -35,8 +35,9 @@ absl::StatusOr<Generated> ReadEvents(
 // The contract's document of `generate`, with the job's id in front if asked.
 Json ToJson(const Generated& generated, bool with_id);
 
-// Prints a line of timings on stderr.
-void PrintSummary(const Generated& generated);
+// Prints a line of timings on stderr. `is_loaded_for_this` says whether the
+// fleet was started for this job, so that its loading counts.
+void PrintSummary(const Generated& generated, bool is_loaded_for_this);
 
 // Says on stderr what a job waits for; empty: that it goes on.
 void PrintWaiting(const std::string& reason);

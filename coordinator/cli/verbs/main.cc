@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "cluster/process/build_info.h"
 #include "cluster/process/standard_streams.h"
 #include "cluster/rpc/server.h"
 #include "coordinator/cli/bench/bench.h"
@@ -23,6 +24,7 @@
 #include "coordinator/cli/experts/eplb.h"
 #include "coordinator/cli/experts/rebalance.h"
 #include "coordinator/cli/interrupt.h"
+#include "coordinator/cli/json_output.h"
 #include "coordinator/cli/launch/call.h"
 #include "coordinator/cli/launch/down.h"
 #include "coordinator/cli/launch/status.h"
@@ -96,11 +98,16 @@ bool IsKnown(const std::string& verb, const CLI::App& app) {
 }
 
 // Prints the help text or the version, and returns the exit code.
-int PrintHelp(const CLI::App& app, const CLI::ParseError& request) {
+int PrintHelp(const CLI::App& app, const CLI::ParseError& request, bool json) {
   std::ostringstream text;
   app.exit(request, text, text);
   Interrupt interrupt;
-  const absl::Status status = PrintText(text.str());
+  const bool version = request.get_name() == "CallForVersion";
+  const absl::Status status =
+      json && version
+          ? PrintJson({{"version", RINGFLEET_VERSION},
+                       {"build_id", cluster::GetBuildInfo().build_id()}})
+          : PrintText(text.str());
   if (interrupt.exit_code() == kOutputClosedExit) return kOutputClosedExit;
   if (!status.ok()) PrintError(status, /*json=*/false);
   return ExitCode(status);
@@ -143,7 +150,7 @@ int Main(int argc, char** argv) {
     }
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0 && IsKnown(verb, app)) {
-      return PrintHelp(app, error);
+      return PrintHelp(app, error, AsksForJson(argc, argv));
     }
     status = absl::InvalidArgumentError(error.what());
   }

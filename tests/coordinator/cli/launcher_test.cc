@@ -109,6 +109,20 @@ TEST_F(LauncherTest, AProcessOfAnotherFileIsInvalidArgument) {
                 "file instead of /b/f.yaml, or another `name:` in this one"));
 }
 
+TEST_F(LauncherTest, AStateIsShownInTheOrderOfRanks) {
+  WriteScript(
+      "echo '[10 a] ten'; echo '[2 b] two'; echo 'more'; "
+      "echo '[coordinator c] c'; echo '[2 b] again'");
+  ::testing::internal::CaptureStderr();
+  EXPECT_TRUE(RunLaunchScript("status", fleet_, "", nullptr).ok());
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "[coordinator c] c\n[2 b] two\n[2 b] again\n[10 a] ten\nmore\n");
+  ::testing::internal::CaptureStderr();
+  EXPECT_TRUE(RunLaunchScript("start", fleet_, "", nullptr).ok());
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              ::testing::StartsWith("[10 a] ten\n[2 b] two\n"));
+}
+
 TEST_F(LauncherTest, MissingScriptNamesItsPlace) {
   const absl::Status status = RunLaunchScript("start", fleet_, "", nullptr);
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);

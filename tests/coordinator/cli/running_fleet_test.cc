@@ -186,6 +186,8 @@ TEST_F(RunningFleetTest, AnAddressNeedsNoFile) {
     const Ended generated = RunOn(fleet, {verb, "--prompt-ids", "1"});
     EXPECT_EQ(generated.code, 0) << generated.errors;
     EXPECT_EQ(generated.output, "five\n");
+    // The weights were loaded long before this job.
+    EXPECT_THAT(generated.errors, StartsWith("prompt "));
   }
   const Ended status = RunOn(fleet, {"status"});
   EXPECT_EQ(status.code, 0) << status.errors;

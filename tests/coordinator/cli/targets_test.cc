@@ -6,8 +6,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "coordinator/cli/interrupt.h"
+#include "coordinator/cli/json_output.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/checkpoint_writer.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -28,10 +31,10 @@ TEST(TargetsTest, LoopbackFleetIsLocal) {
   EXPECT_THAT(
       Targets("workers: [{port: 1}, {host: localhost, threads: 2}]", ""),
       StartsWith("fleet\tpool\n"
+                 "path\t-\n"
                  "log_dir\t-\n"
                  "insecure\tno\n"
                  "coordinator\t127.0.0.1:50051\n"
-                 "path\t-\n"
                  "target\t0\tlocal\t127.0.0.1\t127.0.0.1:1\tcores/2\t-\t-\n"
                  "target\t1\tlocal\tlocalhost\tlocalhost:50052\t2\t-\t-\n"
                  "target\tcoordinator\tlocal\t127.0.0.1\t127.0.0.1:50051\t-\t-"
@@ -50,6 +53,67 @@ TEST(TargetsTest, FileLinesAreTheResolvedFile) {
   }
   EXPECT_EQ(file, cluster::FormatClusterConfig(*config));
   EXPECT_THAT(file, HasSubstr("/base/m"));
+}
+
+TEST(TargetsTest, NamesTheFileUnlessALineHasNoRoomForIt) {
+  auto config = cluster::ParseClusterConfig("model: m\nworkers: [{port: 1}]\n",
+                                            "pool.yaml", "/base");
+  ASSERT_TRUE(config.ok());
+  config->path = "/base/my pool.yaml";
+  EXPECT_THAT(*FormatTargets(*config, ""),
+              StartsWith("fleet\tpool\npath\t/base/my pool.yaml\n"));
+  config->path = "/base/my\npool.yaml";
+  EXPECT_THAT(*FormatTargets(*config, ""),
+              StartsWith("fleet\tpool\npath\t-\n"));
+}
+
+TEST(TargetsTest, OneDocumentHoldsEveryLine) {
+  testing::TempDir folder;
+  testing::WriteFile(
+      folder.File("pool.yaml"),
+      "model: /m\nlog_dir: /l\nssh: {options: [-F, none]}\n"
+      "workers: [{threads: 2, numa_node: 1}, {port: 2, memory_gib: 1.5}]\n");
+  CLI::App app;
+  Invocation invocation;
+  RegisterTargets(app, invocation);
+  app.parse("targets --json --cluster " + folder.File("pool.yaml"));
+  EXPECT_TRUE(invocation.json);
+  Interrupt interrupt;
+  ::testing::internal::CaptureStdout();
+  ASSERT_TRUE(invocation.run().ok());
+  Json document = Json::parse(::testing::internal::GetCapturedStdout());
+  EXPECT_THAT(document["file"].get<std::string>(),
+              HasSubstr("model: \"/m\"\n"));
+  document.erase("file");
+  const Json want = {{"ssh_options", {"-F", "none"}},
+                     {"targets",
+                      {{{"label", "0"},
+                        {"destination", "127.0.0.1"},
+                        {"host", "127.0.0.1"},
+                        {"listen", "127.0.0.1:50052"},
+                        {"threads", 2.0},
+                        {"numa_node", 1.0},
+                        {"memory_gib", Json()}},
+                       {{"label", "1"},
+                        {"destination", "127.0.0.1"},
+                        {"host", "127.0.0.1"},
+                        {"listen", "127.0.0.1:2"},
+                        {"threads", "cores/2"},
+                        {"numa_node", Json()},
+                        {"memory_gib", 1.5}},
+                       {{"label", "coordinator"},
+                        {"destination", "127.0.0.1"},
+                        {"host", "127.0.0.1"},
+                        {"listen", "127.0.0.1:50051"},
+                        {"threads", Json()},
+                        {"numa_node", Json()},
+                        {"memory_gib", Json()}}}},
+                     {"fleet", "pool"},
+                     {"path", folder.File("pool.yaml")},
+                     {"log_dir", "/l"},
+                     {"insecure", false},
+                     {"coordinator", "127.0.0.1:50051"}};
+  EXPECT_EQ(document, want);
 }
 
 TEST(TargetsTest, SshSectionMeansSshAlsoOnLoopback) {

@@ -10,6 +10,7 @@
 
 #include "cluster/rpc/server.h"
 #include "coordinator/cli/command.h"
+#include "coordinator/cli/json_output.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -134,6 +135,35 @@ TEST_F(CallTest, ErrorsAreOneLineAndHaveTheirExitCode) {
   EXPECT_EQ(dead.exit_code, 3);
   EXPECT_THAT(dead.out,
               StartsWith("ringfleet: call: no connection with 127.0.0.1:"));
+}
+
+TEST_F(CallTest, JsonIsOneDocument) {
+  const auto document = [](const std::string& arguments, int exit_code) {
+    const Result result = RunCli(arguments + " --json 2>/dev/null");
+    EXPECT_EQ(result.exit_code, exit_code) << arguments;
+    return Json::parse(result.out, nullptr, /*allow_exceptions=*/false);
+  };
+  const Json services = {"grpc.health.v1.Health",
+                         "grpc.reflection.v1alpha.ServerReflection"};
+  EXPECT_EQ(document(call_, 0), (Json{{"services", services}}));
+  EXPECT_EQ(
+      document(call_ + " list grpc.health.v1.Health", 0),
+      (Json{{"methods",
+             {"grpc.health.v1.Health.Check", "grpc.health.v1.Health.Watch"}}}));
+  const Json symbols = document(call_ + " describe", 0)["symbols"];
+  ASSERT_EQ(symbols.size(), 2u);
+  EXPECT_EQ(symbols[0]["name"], services[0]);
+  EXPECT_THAT(symbols[0]["text"].get<std::string>(),
+              StartsWith("grpc.health.v1.Health is a service:\n"));
+  const Json serving = {{"replies", {{{"status", "SERVING"}}}}};
+  EXPECT_EQ(document(call_ + " grpc.health.v1.Health/Check", 0), serving);
+  // The replies of a stream that ends with an error are the one document.
+  EXPECT_EQ(document(call_ + " grpc.health.v1.Health/Watch --timeout 1", 3),
+            serving);
+  EXPECT_EQ(document(call_ + " describe no.Such", 2)["error"]["code"],
+            "NOT_FOUND");
+  EXPECT_THAT(document("--version", 0)["version"].get<std::string>(),
+              HasSubstr("."));
 }
 
 TEST_F(CallTest, HelpAndVersionSucceed) {
