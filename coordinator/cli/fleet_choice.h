@@ -30,10 +30,10 @@ struct FleetFlags {
 
 FleetFlags AddFleetChoice(CLI::App& app, FleetChoice& choice);
 
-// Where the chosen fleet is.
+// The place of the chosen fleet.
 struct FleetPlace {
   std::string address;  // HOST:PORT of its coordinator.
-  std::optional<cluster::ClusterConfig> config;  // Of --cluster.
+  std::optional<cluster::ClusterConfig> config;  // With --cluster.
 };
 
 // Errors: INVALID_ARGUMENT: neither flag is given, or the address is none.

@@ -24,7 +24,7 @@ namespace ringfleet::coordinator::cli {
 struct SessionOptions {
   SettingFlags flags;
   FleetChoice fleet;
-  int local = 1;      // Number of workers of a local fleet. 0: none may be used.
+  int local = 1;  // Number of workers of a local fleet. 0: none may be used.
   std::string trace;  // Path of the trace. Empty: no trace.
   // Settings of the verb, which override `flags`. The default of `parallel`
   // is 1.

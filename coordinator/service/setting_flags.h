@@ -23,8 +23,8 @@ namespace ringfleet::coordinator {
 class SettingFlags {
  public:
   // Adds all flags except those of the settings named in `except`. A flag
-  // excludes `by_file`, the options of a fleet that is described already, unless
-  // the flag overrides a cluster file.
+  // excludes `by_file`, the options of a fleet that is described already,
+  // unless the flag overrides a cluster file.
   void AddAll(CLI::App& app, std::initializer_list<absl::string_view> except,
               std::initializer_list<CLI::Option*> by_file);
   // Adds the flag of one setting.
