@@ -25,7 +25,7 @@ constexpr int kMaxPort = 65535;
 
 void CheckReachable(ConfigReading* reading, int line, absl::string_view what,
                     absl::string_view address, SecurityMode mode) {
-  if (address == "0.0.0.0" || address == "::") {
+  if (IsWildcard(address)) {
     reading->Fail(line, what, ": ", address,
                   " is no address that others can dial, want the host's own");
   } else if (mode == SecurityMode::kLoopback && !IsLoopback(address)) {

@@ -2,9 +2,16 @@
 #include "cluster/process/process_limits.h"
 
 #include <malloc.h>
+#include <sched.h>
 #include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "cluster/process/cgroup.h"
 #include "kernels/check.h"
 
 namespace ringfleet::cluster {
@@ -14,6 +21,15 @@ rlimit OpenFileLimit() {
   rlimit limit = {};
   RF_CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
   return limit;
+}
+
+// Returns what a limit leaves beside `used` bytes.
+uint64_t BytesLeft(decltype(RLIMIT_AS) which, uint64_t used) {
+  rlimit limit = {};
+  if (getrlimit(which, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+    return std::numeric_limits<uint64_t>::max();
+  }
+  return limit.rlim_cur > used ? limit.rlim_cur - used : 0;
 }
 
 }  // namespace
@@ -40,6 +56,37 @@ absl::Status CheckOpenFiles(size_t needed) {
   return absl::ResourceExhaustedError(
       absl::StrCat("open files: limit ", limit.rlim_cur, ", want at least ",
                    needed, "; raise it with ulimit -n"));
+}
+
+int AvailableCpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  // A machine may have more CPUs than the set.
+  int64_t cpus = sched_getaffinity(0, sizeof(set), &set) == 0
+                     ? CPU_COUNT(&set)
+                     : sysconf(_SC_NPROCESSORS_ONLN);
+  for (const CgroupCpus& limit : CgroupCpuLimits()) {
+    cpus = std::min<int64_t>(cpus, limit.cpus);
+  }
+  return static_cast<int>(std::max<int64_t>(cpus, 1));
+}
+
+uint64_t AvailableAddressSpaceBytes() {
+  // Pages: mapped, resident, shared, code, 0, data with stacks.
+  uint64_t pages[6] = {};
+  std::ifstream file("/proc/self/statm");
+  for (uint64_t& count : pages) file >> count;
+  if (!file) return std::numeric_limits<uint64_t>::max();
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  return std::min(BytesLeft(RLIMIT_AS, pages[0] * page),
+                  BytesLeft(RLIMIT_DATA, pages[5] * page));
+}
+
+std::string MachineId() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  std::getline(file, id);
+  return id;
 }
 
 }  // namespace ringfleet::cluster

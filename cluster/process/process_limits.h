@@ -4,6 +4,8 @@
 #define RINGFLEET_CLUSTER_PROCESS_PROCESS_LIMITS_H_
 
 #include <cstddef>
+#include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 
@@ -23,6 +25,19 @@ void KeepFreedMemory();
 // Checks the limit of open files. RESOURCE_EXHAUSTED: fewer than `needed` files
 // may be open at a time.
 absl::Status CheckOpenFiles(size_t needed);
+
+// Returns the number of threads that can run at a time: the CPUs that this
+// thread may run on, or less if a cgroup limits CPU time. At least 1.
+int AvailableCpus();
+
+// Returns the bytes that this process may still map under its limits of address
+// space (ulimit -v) and of data (ulimit -d). Returns the largest number if
+// there is no limit.
+uint64_t AvailableAddressSpaceBytes();
+
+// Returns an id of this machine that all its containers share and that changes
+// when it boots. Empty: the system does not tell.
+std::string MachineId();
 
 }  // namespace ringfleet::cluster
 

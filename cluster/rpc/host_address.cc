@@ -2,8 +2,12 @@
 #include "cluster/rpc/host_address.h"
 
 #include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <algorithm>
+#include <cstdint>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
@@ -72,6 +76,32 @@ bool IsLoopback(absl::string_view host) {
   if (inet_pton(AF_INET6, text.c_str(), &v6) != 1) return false;
   return IN6_IS_ADDR_LOOPBACK(&v6) ||
          (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == 127);
+}
+
+bool IsWildcard(absl::string_view host) {
+  // Reads "0", "0.0" and "0x0" too, as listening does.
+  addrinfo hints = {};
+  hints.ai_flags = AI_NUMERICHOST;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(std::string(host).c_str(), nullptr, &hints, &found) != 0) {
+    return false;
+  }
+  bool any = false;
+  if (found->ai_family == AF_INET) {
+    any =
+        reinterpret_cast<const sockaddr_in*>(found->ai_addr)->sin_addr.s_addr ==
+        htonl(INADDR_ANY);
+  } else if (found->ai_family == AF_INET6) {
+    const in6_addr& address =
+        reinterpret_cast<const sockaddr_in6*>(found->ai_addr)->sin6_addr;
+    const uint8_t* const v4 = address.s6_addr + 12;
+    any = IN6_IS_ADDR_UNSPECIFIED(&address) ||
+          (IN6_IS_ADDR_V4MAPPED(&address) &&
+           std::all_of(v4, v4 + 4, [](uint8_t byte) { return byte == 0; }));
+  }
+  freeaddrinfo(found);
+  return any;
 }
 
 absl::StatusOr<std::pair<int, int>> ParseHostRange(absl::string_view range,

@@ -22,6 +22,10 @@ absl::StatusOr<ServerAddress> ParseAddress(absl::string_view text);
 std::string FormatAddress(const ServerAddress& address);
 // True for 127.0.0.0/8, ::1, ::ffff:127.x.y.z and the name "localhost".
 bool IsLoopback(absl::string_view host);
+// True for numbers that stand for all addresses of a machine: 0.0.0.0, ::,
+// ::ffff:0.0.0.0 and their other spellings. Nobody can dial such an address on
+// another machine.
+bool IsWildcard(absl::string_view host);
 
 // Reads a range of ranks, "2" or "0-3", in a fleet of `size` workers. Returns
 // the first and the last rank, both included. "" stands for all workers.

@@ -118,6 +118,24 @@ int WaitForSignal() {
   return received;
 }
 
+bool IsAnotherMachine(const std::string& host) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return false;
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found,
+                                                                 freeaddrinfo);
+  // Only an address of this machine can be bound.
+  for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
+    const int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, 0);
+    const bool foreign = fd >= 0 && bind(fd, a->ai_addr, a->ai_addrlen) != 0 &&
+                         errno == EADDRNOTAVAIL;
+    if (fd >= 0) close(fd);
+    if (!foreign) return false;
+  }
+  return true;
+}
+
 absl::Status WritePortFile(const std::string& path, int port) {
   const std::string temporary = absl::StrCat(path, ".", getpid());
   std::ofstream file(temporary);

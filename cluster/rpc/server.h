@@ -41,6 +41,10 @@ void BlockTerminationSignals();
 // Waits for one of these signals and returns its number.
 int WaitForSignal();
 
+// Returns true if a host's name or number is known and stands for addresses of
+// other machines only.
+bool IsAnotherMachine(const std::string& host);
+
 // Writes a port into a file for scripts that wait for the file. The file
 // appears whole. INVALID_ARGUMENT: the file cannot be written.
 absl::Status WritePortFile(const std::string& path, int port);

@@ -4,10 +4,10 @@
 #include <grpcpp/server_builder.h>
 
 #include <atomic>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cluster/process/process_limits.h"
 #include "cluster/process/status_macros.h"
 #include "cluster/rpc/channel.h"
 #include "cluster/transport/collective_service.h"
@@ -20,8 +20,7 @@ namespace ringfleet::cluster {
 namespace {
 
 Spinning SpinningHere(Spin spin, int ranks_on_host) {
-  return SpinningOf(spin, ranks_on_host,
-                    static_cast<int>(std::thread::hardware_concurrency()));
+  return SpinningOf(spin, ranks_on_host, AvailableCpus());
 }
 
 absl::Status StoppingError() {

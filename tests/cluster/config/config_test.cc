@@ -189,6 +189,8 @@ TEST(ConfigTest, WrongValueNamesLineValueAndExpectation) {
       {"coordinator: {host: \"\"}", "coordinator.host: '', want a host name"},
       {"coordinator: {host: 0.0.0.0}",
        "coordinator.host: 0.0.0.0 is no address"},
+      {"coordinator: {host: '0:0::0'}",
+       "coordinator.host: 0:0::0 is no address"},
       {"coordinator: {host: 10.1.1.1}",
        "coordinator.host: 10.1.1.1 is not a loopback address, want one, or "
        "'security: {mode: insecure}'"},

@@ -111,6 +111,25 @@ TEST(IsLoopbackTest, OnlyAddressesThatNeverLeaveTheHost) {
   }
 }
 
+TEST(IsWildcardTest, InEverySpelling) {
+  for (const char* host : {"0.0.0.0", "0", "0.0", "0x0", "::", "0::0",
+                           "0:0:0:0:0:0:0:0", "::ffff:0.0.0.0"}) {
+    EXPECT_TRUE(IsWildcard(host)) << host;
+  }
+  for (const char* host : {"127.0.0.1", "10.0.0.0", "::1", "::ffff:10.0.0.1",
+                           "localhost", "node0", "1", ""}) {
+    EXPECT_FALSE(IsWildcard(host)) << host;
+  }
+}
+
+TEST(IsAnotherMachineTest, ByItsAddresses) {
+  EXPECT_TRUE(IsAnotherMachine("203.0.113.7"));  // TEST-NET-3 (RFC 5737).
+  for (const char* host : {"127.0.0.1", "127.3.2.1", "localhost", "0.0.0.0",
+                           "no-such-host.invalid"}) {
+    EXPECT_FALSE(IsAnotherMachine(host)) << host;
+  }
+}
+
 TEST(DaemonServerTest, ReportsTheRealPort) {
   const auto server = DaemonServer::Start(kAnyPort, false, NoServices);
   ASSERT_TRUE(server.ok()) << server.status();
