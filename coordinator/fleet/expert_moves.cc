@@ -2,7 +2,6 @@
 #include "coordinator/fleet/expert_moves.h"
 
 #include <algorithm>
-#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -286,13 +285,9 @@ absl::Status ExpertMoves::Move(FleetEpoch& epoch, const ExpertFacts& facts,
     MutexLock lock(&mu_);
     now = layout_;
   }
-  std::set<std::string> hosts;
-  for (const Member& member : epoch.members()) {
-    hosts.insert(member.host);
-  }
   RF_ASSIGN_OR_RETURN(const BalanceProposal proposal,
                       ProposeLayout(facts, now, tokens, policy,
-                                    static_cast<int>(hosts.size())));
+                                    CountMachines(epoch.members())));
   v1::RebalanceProgress progress;
   *progress.mutable_proposal() = ToProto(proposal);
   const auto left = [] {

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 
@@ -275,10 +274,7 @@ absl::Status Fleet::Trace(
 
 int Fleet::CountHosts() const {
   const View now = view();
-  std::set<std::string> hosts;
-  if (now.epoch == nullptr) return 0;
-  for (const Member& member : now.epoch->members()) hosts.insert(member.host);
-  return static_cast<int>(hosts.size());
+  return now.epoch == nullptr ? 0 : CountMachines(now.epoch->members());
 }
 
 uint32_t Fleet::context() const {

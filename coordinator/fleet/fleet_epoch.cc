@@ -149,7 +149,7 @@ v1::LoadRequest FleetEpoch::LoadRequestFor(int rank) const {
   request.set_memory_limit_bytes(MemoryLimit(rank));
   request.set_reference(options_.settings.reference());
   request.set_prefill_strategy(options_.settings.prefill_strategy());
-  request.set_threads(options_.settings.threads());
+  request.set_threads(Threads(rank));
   request.set_shard_cache(options_.settings.cache_dir());
   request.set_await_shard_cache(options_.await_shard_cache);
   MutexLock lock(&mu_);
@@ -164,23 +164,17 @@ uint64_t FleetEpoch::MemoryLimit(int rank) const {
   if (index < options_.memory_gib.size() && options_.memory_gib[index] > 0) {
     return static_cast<uint64_t>(options_.memory_gib[index] * (1ull << 30));
   }
-  // The largest figure of the host's workers: one that replaces another
-  // registers while the survivors, which load anew, still hold their shards.
-  uint64_t available = 0;
-  for (const Member& member : members_) {
-    if (member.host == members_[index].host) {
-      available = std::max(available, member.available_memory_bytes);
-    }
-  }
-  return static_cast<uint64_t>(static_cast<double>(available) * kMemoryShare /
-                               RanksOnHost(rank));
+  return static_cast<uint64_t>(
+      static_cast<double>(ShareOf(members_, index, &Member::memory)) *
+      kMemoryShare);
 }
 
-int FleetEpoch::RanksOnHost(int rank) const {
-  return static_cast<int>(std::count_if(
-      members_.begin(), members_.end(), [&](const Member& member) {
-        return member.host == members_[rank].host;
-      }));
+uint32_t FleetEpoch::Threads(int rank) const {
+  if (options_.settings.threads() != 0) return options_.settings.threads();
+  const auto& cpus = members_[rank].cpus;
+  if (cpus.empty()) return 0;
+  return static_cast<uint32_t>(
+      std::clamp<uint64_t>(ShareOf(members_, rank, &Member::cpus), 1, 1024));
 }
 
 void FleetEpoch::CheckUnchanged(int rank, const std::string& fingerprint) {
@@ -269,7 +263,7 @@ absl::Status FleetEpoch::ConnectAll() {
   }
   return OnEveryRank([this, &request](int rank) -> absl::Status {
     v1::ConnectRequest mine = request;
-    mine.set_ranks_on_host(RanksOnHost(rank));
+    mine.set_ranks_on_host(RanksOnMachine(members_, rank));
     RF_ASSIGN_OR_RETURN(
         const v1::ConnectResponse response,
         clients_[rank]->Connect(

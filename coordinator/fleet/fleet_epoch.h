@@ -119,7 +119,8 @@ class FleetEpoch {
   v1::ExpertLayout Experts() const;
   v1::LoadRequest LoadRequestFor(int rank) const;
   uint64_t MemoryLimit(int rank) const;
-  int RanksOnHost(int rank) const;
+  // Returns the threads that a rank shall use; 0: its own choice.
+  uint32_t Threads(int rank) const;
   void OnLoadProgress(int rank, const v1::LoadProgress& progress);
   // Ends the epoch unless a rank reads the checkpoint that the fleet began
   // with.

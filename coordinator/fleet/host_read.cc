@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/fleet/host_read.h"
 
-#include <algorithm>
-#include <set>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -26,11 +23,6 @@ constexpr absl::Duration kMeasureTimeout = absl::Seconds(60);
 
 absl::StatusOr<double> MeasureHostRead(FleetEpoch& epoch) {
   const std::vector<Member>& members = epoch.members();
-  const auto on_host = [&](const std::string& host) {
-    return std::count_if(
-        members.begin(), members.end(),
-        [&](const Member& member) { return member.host == host; });
-  };
   const Deadline deadline = Deadline::After(kMeasureTimeout);
   std::vector<absl::StatusOr<v1::MeasureMemoryResponse>> measured(
       members.size(), absl::UnknownError("not asked"));
@@ -39,8 +31,7 @@ absl::StatusOr<double> MeasureHostRead(FleetEpoch& epoch) {
   for (size_t rank = 0; rank < members.size(); ++rank) {
     threads.emplace_back([&, rank] {
       v1::MeasureMemoryRequest request;
-      request.set_ranks_on_host(
-          static_cast<uint32_t>(on_host(members[rank].host)));
+      request.set_ranks_on_host(RanksOnMachine(members, rank));
       request.set_slice_ms(kSliceMs);
       request.set_slices(kSlices);
       measured[rank] = epoch.client(static_cast<int>(rank))
@@ -52,17 +43,14 @@ absl::StatusOr<double> MeasureHostRead(FleetEpoch& epoch) {
   for (std::thread& thread : threads) thread.join();
   // The mean of all slices, because a repetition is a mean over its time too.
   double bytes = 0;
-  std::set<std::string> hosts;
   for (size_t rank = 0; rank < members.size(); ++rank) {
     RF_RETURN_IF_ERROR(
         Annotate(measured[rank].status(), members[rank].Description()));
-    hosts.insert(members[rank].host);
     for (const uint64_t slice : measured[rank]->slice_bytes()) {
       bytes += static_cast<double>(slice);
     }
   }
-  return bytes / (kSlices * kSliceMs * 1e-3) /
-         static_cast<double>(hosts.size()) * 1e-9;
+  return bytes / (kSlices * kSliceMs * 1e-3) / CountMachines(members) * 1e-9;
 }
 
 }  // namespace ringfleet::coordinator

@@ -2,6 +2,8 @@
 #include "coordinator/fleet/membership.h"
 
 #include <algorithm>
+#include <limits>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,7 +16,46 @@ namespace {
 using cluster::Deadline;
 using cluster::kMaxEpoch;
 
+const std::string& MachineOf(const v1::RegisterRequest& request) {
+  return request.machine().empty() ? request.host() : request.machine();
+}
+
 }  // namespace
+
+int RanksOnMachine(const std::vector<Member>& members, size_t index) {
+  return static_cast<int>(
+      std::count_if(members.begin(), members.end(), [&](const Member& member) {
+        return member.machine == members[index].machine;
+      }));
+}
+
+int CountMachines(const std::vector<Member>& members) {
+  std::set<std::string> machines;
+  for (const Member& member : members) machines.insert(member.machine);
+  return static_cast<int>(machines.size());
+}
+
+uint64_t ShareOf(const std::vector<Member>& members, size_t index,
+                 std::vector<v1::ResourcePool> Member::*pools) {
+  const Member& self = members[index];
+  uint64_t least = std::numeric_limits<uint64_t>::max();
+  for (const v1::ResourcePool& pool : self.*pools) {
+    uint64_t amount = pool.amount();
+    uint64_t sharing = 1;
+    for (size_t i = 0; i < members.size() && !pool.id().empty(); ++i) {
+      if (i == index || members[i].machine != self.machine) continue;
+      for (const v1::ResourcePool& other : members[i].*pools) {
+        if (other.id() != pool.id()) continue;
+        ++sharing;
+        // The largest figure: one that replaces another registers while the
+        // survivors, which load anew, still hold their shards.
+        amount = std::max(amount, other.amount());
+      }
+    }
+    least = std::min(least, amount / sharing);
+  }
+  return (self.*pools).empty() ? 0 : least;
+}
 
 std::string Member::Description() const {
   return absl::StrCat("worker ", rank, " (", address, ", pid ", pid, ")");
@@ -74,6 +115,12 @@ absl::StatusOr<Member> Membership::Register(
         absl::StrCat("worker at ", request.address(),
                      ": port 0, want the one that peers can reach"));
   }
+  if (cluster::IsWildcard(address.host)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("worker at ", request.address(),
+                     ": no address that peers can dial, want --advertise "
+                     "HOST:PORT"));
+  }
   if (request.build().build_id() != options_.build.build_id()) {
     const std::string who = request.rank() < 0
                                 ? std::string("worker")
@@ -85,6 +132,17 @@ absl::StatusOr<Member> Membership::Register(
   }
   RF_RETURN_IF_ERROR(CheckEpoch(request.last_epoch(),
                                 absl::StrCat("worker at ", request.address())));
+  // Such workers would put each other out for ever.
+  for (const Seat& seat : seats_) {
+    if (seat.living() && seat.member->address == request.address() &&
+        seat.member->machine != MachineOf(request)) {
+      return absl::AlreadyExistsError(absl::StrCat(
+          "worker at ", request.address(), " on host ", request.host(), ": ",
+          seat.member->Description(), " on host ", seat.member->host,
+          ", another machine, is known by this address; want --advertise "
+          "HOST:PORT"));
+    }
+  }
   RF_ASSIGN_OR_RETURN(const int rank, ChooseRank(request));
   // One process holds one rank: what it held before is given up.
   for (Seat& seat : seats_) {
@@ -98,9 +156,11 @@ absl::StatusOr<Member> Membership::Register(
   member.rank = rank;
   member.address = request.address();
   member.host = request.host();
+  member.machine = MachineOf(request);
   member.pid = request.pid();
   member.build = request.build();
-  member.available_memory_bytes = request.available_memory_bytes();
+  member.memory.assign(request.memory().begin(), request.memory().end());
+  member.cpus.assign(request.cpus().begin(), request.cpus().end());
   seats_[rank].member = member;
   seats_[rank].lease_end = Deadline::After(options_.lease, now_()).when();
   ++registrations_;

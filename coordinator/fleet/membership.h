@@ -28,14 +28,29 @@ struct Member {
   int rank = 0;
   std::string address;  // HOST:PORT for peers and the coordinator.
   std::string host;     // Name of its machine.
+  std::string machine;  // Id of its machine: a name may stand for several.
   uint64_t pid = 0;
   v1::BuildInfo build;
-  uint64_t available_memory_bytes = 0;
-  bool lost = false;  // The rank waits for a replacement.
+  std::vector<v1::ResourcePool> memory;  // Bytes, as registered.
+  std::vector<v1::ResourcePool> cpus;    // As registered.
+  bool lost = false;                     // The rank waits for a replacement.
 
   // "worker 1 (10.0.0.2:50052, pid 4711)"
   std::string Description() const;
 };
+
+// Returns the number of members on the machine of members[index], that member
+// included.
+int RanksOnMachine(const std::vector<Member>& members, size_t index);
+
+// Returns the number of machines that the members run on.
+int CountMachines(const std::vector<Member>& members);
+
+// Returns the part of members[index] in its pools of memory or CPUs: the
+// smallest that it gets if the members of each pool share the pool equally. 0:
+// the member has no pools.
+uint64_t ShareOf(const std::vector<Member>& members, size_t index,
+                 std::vector<v1::ResourcePool> Member::*pools);
 
 class Membership {
  public:
@@ -61,8 +76,9 @@ class Membership {
   // crash.
   //
   // Errors: FAILED_PRECONDITION: another build. ALREADY_EXISTS: a living worker
-  // holds the rank, or every rank. OUT_OF_RANGE: no such rank.
-  // INVALID_ARGUMENT: no address, or a last epoch above cluster::kMaxEpoch.
+  // holds the rank, or every rank, or the address on another machine.
+  // OUT_OF_RANGE: no such rank. INVALID_ARGUMENT: no address that others can
+  // dial, or a last epoch above cluster::kMaxEpoch.
   absl::StatusOr<Member> Register(const v1::RegisterRequest& request);
 
   // Renews a lease. NOT_FOUND: the lease has ended; register again.

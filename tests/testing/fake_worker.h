@@ -50,6 +50,8 @@ class FakeWorker final : public v1::Worker::Service {
     absl::Status trace_error;
     int64_t clock_ahead_ns = 0;  // This worker's clock minus the process's.
     std::string host = "one";
+    std::string machine;  // Empty: the host's.
+    int cpus = 0;         // That it shares; 0: its threads were given.
     StepHook on_step;
   };
 
@@ -91,7 +93,15 @@ class FakeWorker final : public v1::Worker::Service {
     *request.mutable_build() = cluster::GetBuildInfo();
     request.set_pid(1000 + rank_);
     request.set_host(Now().host);
-    request.set_available_memory_bytes(1000);
+    v1::ResourcePool* memory = request.add_memory();
+    memory->set_id("machine");
+    memory->set_amount(1000);
+    request.set_machine(Now().machine);
+    if (Now().cpus > 0) {
+      v1::ResourcePool* cpus = request.add_cpus();
+      cpus->set_id("cpus");
+      cpus->set_amount(Now().cpus);
+    }
     return request;
   }
   const std::string& address() const { return address_; }

@@ -3,7 +3,6 @@
 
 #include <linux/mempolicy.h>
 #include <sched.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -20,38 +19,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "cluster/process/cgroup.h"
 
 namespace ringfleet::worker {
 namespace {
-
-// First number of a file that holds one; false when it is absent or "max".
-bool ReadNumber(const std::string& path, uint64_t* value) {
-  std::ifstream file(path);
-  std::string text;
-  return std::getline(file, text) && absl::SimpleAtoi(text, value);
-}
-
-uint64_t MemAvailable() {
-  std::ifstream file("/proc/meminfo");
-  std::string key;
-  uint64_t kib;
-  std::string unit;
-  while (file >> key >> kib && std::getline(file, unit)) {
-    if (key == "MemAvailable:") return kib << 10;
-  }
-  return std::numeric_limits<uint64_t>::max();
-}
-
-// Returns the memory that the cgroup (version 2) leaves.
-uint64_t CgroupAvailable() {
-  uint64_t limit;
-  uint64_t used;
-  if (!ReadNumber("/sys/fs/cgroup/memory.max", &limit) ||
-      !ReadNumber("/sys/fs/cgroup/memory.current", &used)) {
-    return std::numeric_limits<uint64_t>::max();
-  }
-  return limit > used ? limit - used : 0;
-}
 
 // "0-3,8": the kernel's lists of CPUs and nodes, those below CPU_SETSIZE.
 std::vector<int> ParseList(absl::string_view list) {
@@ -87,19 +58,23 @@ bool SetMemoryPolicy(int mode, const std::vector<int>& nodes) {
 
 }  // namespace
 
-uint64_t AvailableMemoryBytes() {
-  return std::min(MemAvailable(), CgroupAvailable());
+uint64_t MachineMemoryBytes() {
+  std::ifstream file("/proc/meminfo");
+  std::string key;
+  uint64_t kib;
+  std::string unit;
+  while (file >> key >> kib && std::getline(file, unit)) {
+    if (key == "MemAvailable:") return kib << 10;
+  }
+  return std::numeric_limits<uint64_t>::max();
 }
 
-uint64_t AvailableAddressSpaceBytes() {
-  rlimit limit = {};
-  uint64_t pages = 0;  // Mapped: the first number of the file.
-  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
-      !(std::ifstream("/proc/self/statm") >> pages)) {
-    return std::numeric_limits<uint64_t>::max();
+uint64_t AvailableMemoryBytes() {
+  uint64_t bytes = MachineMemoryBytes();
+  for (const cluster::CgroupMemory& cgroup : cluster::CgroupMemoryLimits()) {
+    bytes = std::min(bytes, cgroup.available_bytes);
   }
-  const uint64_t mapped = pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  return limit.rlim_cur > mapped ? limit.rlim_cur - mapped : 0;
+  return bytes;
 }
 
 uint64_t LastLevelCacheBytes() {
@@ -142,13 +117,6 @@ std::string CpuModel() {
     return std::string(absl::StripAsciiWhitespace(line.substr(colon + 1)));
   }
   return "";
-}
-
-int AvailableCpus() {
-  cpu_set_t cpus;
-  CPU_ZERO(&cpus);
-  if (sched_getaffinity(0, sizeof(cpus), &cpus) != 0) return 1;
-  return std::max(1, CPU_COUNT(&cpus));
 }
 
 std::vector<int> OneCpuEach(int threads) {
@@ -198,22 +166,31 @@ std::vector<int> NumaNodesOf(const cpu_set_t& cpus, const std::string& folder) {
   return nodes;
 }
 
-absl::Status BindToNumaNode(int node) {
-  const std::string path =
-      absl::StrCat("/sys/devices/system/node/node", node, "/cpulist");
+absl::Status BindToNumaNode(int node, const std::string& folder) {
+  const std::string path = absl::StrCat(folder, "/node", node, "/cpulist");
   std::ifstream file(path);
   std::string list;
   if (!std::getline(file, list)) {
-    std::ifstream online_file("/sys/devices/system/node/online");
+    std::ifstream online_file(folder + "/online");
     std::string online;
     std::getline(online_file, online);
     return absl::InvalidArgumentError(absl::StrCat(
         "NUMA node ", node, ", want one of ", online.empty() ? "0" : online));
   }
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  sched_getaffinity(0, sizeof(allowed), &allowed);
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
   for (const int cpu : ParseList(list)) {
-    if (cpu < CPU_SETSIZE) CPU_SET(cpu, &cpus);
+    if (CPU_ISSET(cpu, &allowed)) CPU_SET(cpu, &cpus);
+  }
+  if (CPU_COUNT(&cpus) == 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("NUMA node ", node, ": this process may run on none of ",
+                     "its CPUs ", list,
+                     "; its CPU affinity (taskset, cpuset) "
+                     "excludes them"));
   }
   if (sched_setaffinity(0, sizeof(cpus), &cpus) != 0) {
     return absl::FailedPreconditionError(absl::StrCat(

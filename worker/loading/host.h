@@ -12,14 +12,13 @@
 
 namespace ringfleet::worker {
 
-// Returns the bytes that new processes can get without swapping: MemAvailable
-// of /proc/meminfo, or less if a cgroup limits this process. Returns the
-// largest number if neither can be read.
-uint64_t AvailableMemoryBytes();
+// Returns the bytes that new processes of the machine can get without swapping:
+// MemAvailable of /proc/meminfo. Returns the largest number if it cannot be
+// read.
+uint64_t MachineMemoryBytes();
 
-// Returns the bytes that this process may still map under its limit of address
-// space (ulimit -v). Returns the largest number if there is no limit.
-uint64_t AvailableAddressSpaceBytes();
+// Returns MachineMemoryBytes(), or less if cgroups limit this process.
+uint64_t AvailableMemoryBytes();
 
 // Returns the bytes of all last-level caches of this machine, from /sys.
 // Returns 0 if /sys does not name them.
@@ -28,9 +27,6 @@ uint64_t LastLevelCacheBytes();
 // Returns the model name of the first processor in /proc/cpuinfo. Returns an
 // empty string if the file has none.
 std::string CpuModel();
-
-// Returns the number of CPUs that the calling thread may run on.
-int AvailableCpus();
 
 // Returns the CPUs that the calling thread may run on if their number equals
 // `threads`. Each thread can then have a CPU of its own. Returns an empty list
@@ -61,13 +57,15 @@ std::vector<int> NumaNodesOf(
     const cpu_set_t& cpus,
     const std::string& folder = "/sys/devices/system/node");
 
-// Keeps the calling thread, and threads that it starts, on the CPUs of NUMA
-// node `node`. Their memory comes from `node`, and from other nodes only if
-// `node` has none free.
+// Keeps the calling thread, and threads that it starts, on those CPUs of NUMA
+// node `node` that the thread may run on already. Their memory comes from
+// `node`, and from other nodes only if `node` has none free. Tests pass another
+// `folder`.
 // Errors: INVALID_ARGUMENT: there is no such node. The message names the node
-// and all nodes of the machine. FAILED_PRECONDITION: the process may not run on
-// the node's CPUs.
-absl::Status BindToNumaNode(int node);
+// and all nodes of the machine. FAILED_PRECONDITION: the thread may run on none
+// of the node's CPUs.
+absl::Status BindToNumaNode(
+    int node, const std::string& folder = "/sys/devices/system/node");
 
 // Takes memory of the calling thread, and of threads that it starts, page by
 // page in turn from all NUMA nodes that have CPUs of the thread. Every thread

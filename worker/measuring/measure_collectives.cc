@@ -13,6 +13,7 @@
 #include "cluster/collectives/group_communicator.h"
 #include "cluster/collectives/tile_table.h"
 #include "cluster/model/dtype_names.h"
+#include "cluster/process/process_limits.h"
 #include "cluster/process/status_macros.h"
 #include "cluster/wire/frame.h"
 #include "cluster/wire/op_descriptor.h"
@@ -350,8 +351,9 @@ absl::Status MeasureCollectives(
   const int threads =
       request.threads() > 0
           ? static_cast<int>(std::min(request.threads(), kMaxThreads))
-          : std::max(1, AvailableCpus() / static_cast<int>(std::max(
-                                              1u, request.ranks_on_host())));
+          : std::max(
+                1, cluster::AvailableCpus() /
+                       static_cast<int>(std::max(1u, request.ranks_on_host())));
   // Several threads of a product need cores of their own.
   kernels::ThreadPool pool(threads);
   // Declared before the transport, which may refer to its buffers until it
@@ -362,7 +364,8 @@ absl::Status MeasureCollectives(
        .timeout = absl::Milliseconds(request.collective_timeout_ms())});
   std::optional<ScopedCpuPin> pin;
   if (request.pin() && threads == 1 &&
-      request.ranks_on_host() <= static_cast<uint32_t>(AvailableCpus())) {
+      request.ranks_on_host() <=
+          static_cast<uint32_t>(cluster::AvailableCpus())) {
     pin.emplace(static_cast<int>(request.rank_on_host() % CPU_SETSIZE));
   }
   endpoint.SetRanksOnHost(static_cast<int>(request.ranks_on_host()),

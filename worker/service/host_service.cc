@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cluster/process/build_info.h"
+#include "cluster/process/process_limits.h"
 #include "cluster/process/status.h"
 #include "cluster/recording/trace_recorder.h"
 #include "kernels/isa.h"
@@ -95,8 +96,8 @@ grpc::Status HostService::Measure(grpc::ServerContext* context,
   const uint64_t ranks = std::max<uint32_t>(request->ranks_on_host(), 1);
   const uint64_t weight_bytes = ProductTestBytes(LastLevelCacheBytes()) / ranks;
   const uint64_t needed = weight_bytes + kMeasureScratchBytes;
-  const uint64_t available =
-      std::min(AvailableMemoryBytes() / ranks, AvailableAddressSpaceBytes());
+  const uint64_t available = std::min(AvailableMemoryBytes() / ranks,
+                                      cluster::AvailableAddressSpaceBytes());
   absl::Status measured = absl::OkStatus();
   if (needed > available) {
     measured = absl::ResourceExhaustedError(absl::StrCat(
@@ -120,7 +121,7 @@ grpc::Status HostService::Measure(grpc::ServerContext* context,
   report->set_cpu(CpuModel());
   report->set_isa(std::string(kernels::IsaName(kernels::CurrentIsa())));
   report->set_threads(static_cast<uint32_t>(threads_));
-  report->set_cpus(static_cast<uint32_t>(AvailableCpus()));
+  report->set_cpus(static_cast<uint32_t>(cluster::AvailableCpus()));
   report->set_numa_nodes(CountNumaNodes());
   const uint64_t free_bytes = AvailableMemoryBytes();
   report->set_available_memory_bytes(
@@ -134,6 +135,7 @@ grpc::Status HostService::ReadClock(grpc::ServerContext*,
                                     v1::ClockReading* reading) {
   reading->set_unix_ns(absl::GetCurrentTimeNanos());
   reading->set_steady_ns(cluster::TraceNow());
+  reading->set_machine(cluster::MachineId());
   return grpc::Status::OK;
 }
 

@@ -13,16 +13,19 @@
 
 #include "absl/strings/str_cat.h"
 #include "cluster/process/build_info.h"
+#include "cluster/process/fatal_signal.h"
 #include "cluster/process/log.h"
 #include "cluster/process/process_limits.h"
 #include "cluster/process/standard_streams.h"
 #include "cluster/process/status_macros.h"
+#include "cluster/process/thread_limit.h"
 #include "cluster/rpc/server.h"
 #include "cluster/transport/link_transport.h"
 #include "kernels/isa.h"
 #include "worker/execution/flight_log.h"
 #include "worker/loading/host.h"
 #include "worker/service/host_service.h"
+#include "worker/service/machine_resources.h"
 #include "worker/service/membership_client.h"
 #include "worker/service/parent_watch.h"
 #include "worker/service/worker_service.h"
@@ -70,7 +73,7 @@ struct Options {
   std::string listen = "127.0.0.1:50052";
   std::string advertise;
   std::string coordinator = "127.0.0.1:50051";
-  int threads = 0;
+  std::string threads = "0";
   int numa_node = -1;
   std::string isa;
   double memory_gib = 0;
@@ -96,8 +99,9 @@ void AddOptions(CLI::App& app, Options& options) {
                  "HOST:PORT of the coordinator; none: serve without one")
       ->capture_default_str();
   app.add_option("-t,--threads", options.threads,
-                 "Threads of the kernels; 0: all CPUs this process may use")
-      ->check(CLI::Range(0, 1024))
+                 "Threads of the kernels; 0: all CPUs this process may use; "
+                 "cores/N: a part of them, as one of N workers. Workers of a "
+                 "machine share what is not given as a number")
       ->capture_default_str();
   app.add_option("--numa-node", options.numa_node,
                  "Run on the CPUs of this NUMA node, with its memory "
@@ -142,6 +146,38 @@ absl::Status ChooseIsa(const std::string& name) {
   return absl::OkStatus();
 }
 
+// Returns the address under which others know a worker that listens on
+// `listen`; the port may be 0.
+absl::StatusOr<cluster::ServerAddress> KnownAddress(
+    const Options& options, const cluster::ServerAddress& listen) {
+  const bool advertised = !options.advertise.empty();
+  cluster::ServerAddress known = listen;
+  if (advertised) {
+    RF_ASSIGN_OR_RETURN(known, cluster::ParseAddress(options.advertise));
+  }
+  if (options.coordinator == kNoCoordinator) return known;
+  RF_ASSIGN_OR_RETURN(const cluster::ServerAddress coordinator,
+                      cluster::ParseAddress(options.coordinator));
+  if (cluster::IsWildcard(known.host)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        advertised ? "--advertise " : "--listen ",
+        cluster::FormatAddress(known),
+        ": no address that others can dial, want --advertise HOST:PORT with "
+        "this host's own"));
+  }
+  // What is advertised may be the end of a tunnel.
+  if (!advertised && cluster::IsLoopback(known.host) &&
+      cluster::IsAnotherMachine(coordinator.host)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--listen ", cluster::FormatAddress(known),
+                     ": an address of this machine only, but the coordinator ",
+                     options.coordinator,
+                     " is on another; want --listen HOST:PORT with "
+                     "this host's own"));
+  }
+  return known;
+}
+
 absl::Status Run(const Options& options) {
   RF_RETURN_IF_ERROR(
       cluster::InitLog(options.log_file, cluster::LogLevel::kInfo));
@@ -150,19 +186,22 @@ absl::Status Run(const Options& options) {
   cluster::RaiseOpenFileLimit();
   cluster::KeepFreedMemory();
   RF_RETURN_IF_ERROR(cluster::CheckOpenFiles(kOpenFiles));
+  RF_ASSIGN_OR_RETURN(const ThreadCount thread_count,
+                      ParseThreads(options.threads));
+  const int machine_cpus = cluster::AvailableCpus();
   if (options.numa_node >= 0) {
     RF_RETURN_IF_ERROR(BindToNumaNode(options.numa_node));
   }
   RF_RETURN_IF_ERROR(ChooseIsa(options.isa));
   RF_ASSIGN_OR_RETURN(const cluster::ServerAddress listen,
                       cluster::ParseAddress(options.listen));
-  cluster::ServerAddress known = listen;
-  if (!options.advertise.empty()) {
-    RF_ASSIGN_OR_RETURN(known, cluster::ParseAddress(options.advertise));
-  }
-  const int threads = options.threads > 0 ? options.threads : AvailableCpus();
+  RF_ASSIGN_OR_RETURN(cluster::ServerAddress known,
+                      KnownAddress(options, listen));
+  const int own_cpus = cluster::AvailableCpus();
+  const int threads = ThreadsOf(thread_count, machine_cpus, own_cpus);
+  RF_RETURN_IF_ERROR(cluster::CheckThreads(cluster::WorkerThreads(threads)));
   // Fewer threads may run on one node, beside what they write first.
-  if (options.numa_node < 0 && threads >= AvailableCpus()) {
+  if (options.numa_node < 0 && threads >= own_cpus) {
     SpreadOverNumaNodes();
   }
   const auto memory_bytes =
@@ -192,11 +231,7 @@ absl::Status Run(const Options& options) {
   registration.set_address(address);
   *registration.mutable_build() = cluster::GetBuildInfo();
   registration.set_pid(getpid());
-  char host[256] = "";
-  gethostname(host, sizeof(host) - 1);
-  registration.set_host(host);
-  registration.set_available_memory_bytes(
-      memory_bytes != 0 ? memory_bytes : AvailableMemoryBytes());
+  DescribeMachine(thread_count.number > 0 ? 0 : threads, &registration);
 
   absl::Status refused;
   if (!options.port_file.empty()) {
@@ -226,10 +261,12 @@ absl::Status Run(const Options& options) {
 }
 
 int Main(int argc, char** argv) {
+  cluster::EndWithoutResources("ringfleet-worker");
   cluster::ConfigureGrpcProcess();
   cluster::BlockTerminationSignals();
   std::signal(SIGPIPE, SIG_IGN);  // Nobody reads the log: work goes on.
   std::signal(SIGXFSZ, SIG_IGN);  // A limit on files' sizes is an error.
+  cluster::ExplainBusErrors("ringfleet-worker");
   CLI::App app("Owns one rank's weights in a ringfleet", "ringfleet-worker");
   app.footer(kWorkerFooter);
   app.set_version_flag("--version", cluster::GetBuildInfo().version());

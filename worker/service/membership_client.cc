@@ -11,6 +11,7 @@
 #include "cluster/process/status.h"
 #include "cluster/process/status_macros.h"
 #include "cluster/rpc/channel.h"
+#include "protos/host.grpc.pb.h"
 
 namespace ringfleet::worker {
 namespace {
@@ -24,6 +25,21 @@ bool IsFinal(const absl::Status& status) {
          absl::IsInvalidArgument(status);
 }
 
+// Says what listens at an address that does not know Membership.
+absl::Status NoCoordinator(const std::string& address,
+                           const std::shared_ptr<grpc::Channel>& channel) {
+  const auto host = v1::Host::NewStub(channel);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);
+  v1::ClockReading ignored;
+  const bool worker =
+      host->ReadClock(&context, v1::ReadClockRequest(), &ignored).ok();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--coordinator ", address, ": ",
+      worker ? "a worker listens there" : "another gRPC server listens there",
+      ", want the address of ringfleet-coordinator"));
+}
+
 }  // namespace
 
 MembershipClient::MembershipClient(
@@ -34,7 +50,8 @@ MembershipClient::MembershipClient(
       request_(std::move(request)),
       last_epoch_(std::move(last_epoch)),
       on_refused_(std::move(on_refused)),
-      stub_(v1::Membership::NewStub(cluster::OpenChannel(coordinator))),
+      channel_(cluster::OpenChannel(coordinator)),
+      stub_(v1::Membership::NewStub(channel_)),
       thread_([this] { Loop(); }) {}
 
 MembershipClient::~MembershipClient() {
@@ -61,14 +78,17 @@ void MembershipClient::Loop() {
   std::string last_message;
   do {
     const auto begun = std::chrono::steady_clock::now();
-    const absl::Status status = Serve();
+    absl::Status status = Serve();
+    if (absl::IsUnimplemented(status)) {
+      status = NoCoordinator(coordinator_, channel_);
+    }
     {
       MutexLock lock(&mu_);
       if (stopping_) return;
     }
     if (IsFinal(status)) {
-      RF_LOG(kError, "coordinator ", coordinator_,
-             " refuses this worker: ", status.message());
+      RF_LOG(kError, "this worker cannot join the fleet of ", coordinator_,
+             ": ", status.message());
       on_refused_(status);
       return;
     }

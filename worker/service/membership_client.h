@@ -22,8 +22,9 @@ class MembershipClient {
  public:
   // `last_epoch` returns the epoch that each registration and heartbeat
   // reports. `on_refused` is called once, when the coordinator rejects this
-  // worker for good: it has another build, or a rank outside the fleet. Both
-  // run on the client's thread.
+  // worker for good: it has another build, or a rank outside the fleet. Also
+  // called if the server at the address is no coordinator. Both run on the
+  // client's thread.
   MembershipClient(const std::string& coordinator, v1::RegisterRequest request,
                    std::function<uint64_t()> last_epoch,
                    std::function<void(const absl::Status&)> on_refused);
@@ -40,6 +41,7 @@ class MembershipClient {
   const v1::RegisterRequest request_;  // Without the last epoch.
   const std::function<uint64_t()> last_epoch_;
   const std::function<void(const absl::Status&)> on_refused_;
+  const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Membership::Stub> stub_;
 
   Mutex mu_;

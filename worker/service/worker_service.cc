@@ -15,6 +15,7 @@
 #include "cluster/collectives/mesh_groups.h"
 #include "cluster/collectives/tile_table.h"
 #include "cluster/process/log.h"
+#include "cluster/process/process_limits.h"
 #include "cluster/process/status.h"
 #include "cluster/process/status_macros.h"
 #include "cluster/rpc/cancellable_calls.h"
@@ -119,8 +120,8 @@ LoadSettings WorkerService::SettingsNow() const {
   return {.threads = default_threads_,
           .memory_limit_bytes = memory_limit_bytes_,
           .shard_cache = shard_cache_,
-          .available_memory_bytes =
-              std::min(AvailableMemoryBytes(), AvailableAddressSpaceBytes()),
+          .available_memory_bytes = std::min(
+              AvailableMemoryBytes(), cluster::AvailableAddressSpaceBytes()),
           .coordinator = coordinator_};
 }
 

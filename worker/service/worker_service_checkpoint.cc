@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "cluster/checkpoint/checkpoint_files.h"
 #include "cluster/process/log.h"
+#include "cluster/process/process_limits.h"
 #include "cluster/process/status.h"
 #include "cluster/process/status_macros.h"
 #include "cluster/rpc/cancellable_calls.h"
@@ -90,7 +91,7 @@ absl::Status WorkerService::PrepareInEpoch(
   v1::PrepareExpertsProgress progress;
   RF_RETURN_IF_ERROR(epoch->PrepareExperts(
       request.move(), request.layout(),
-      std::min(AvailableMemoryBytes(), AvailableAddressSpaceBytes()),
+      std::min(AvailableMemoryBytes(), cluster::AvailableAddressSpaceBytes()),
       coordinator_, &fetching,
       [&](uint64_t done, uint64_t total) -> absl::Status {
         if (stopping()) {

@@ -205,6 +205,24 @@ TEST_F(FleetTest, TellsWorkersWhatTheyMustAgreeIn) {
   EXPECT_NE(connect[0].config_hash(), ConfigHash(tuned, "f00d", 64));
 }
 
+TEST_F(FleetTest, CountsMachinesAndNotTheirNames) {
+  for (const bool one : {true, false}) {
+    behaviours_.assign(2, {.host = "node", .cpus = 5});
+    behaviours_[0].machine = "boot 1";
+    behaviours_[1].machine = one ? "boot 1" : "boot 2";
+    if (one) behaviours_[1].host = "node.example.com";
+    Start(2);
+    ASSERT_TRUE(WaitReady().ok());
+    const auto loads = workers_[1]->loads();
+    ASSERT_THAT(loads, SizeIs(1));
+    EXPECT_EQ(loads[0].memory_limit_bytes(), one ? 450u : 900u);
+    EXPECT_EQ(loads[0].threads(), one ? 2u : 5u);
+    EXPECT_EQ(workers_[1]->connects()[0].ranks_on_host(), one ? 2u : 1u);
+    EXPECT_EQ(fleet_->CountHosts(), one ? 1 : 2);
+    fleet_->Shutdown();
+  }
+}
+
 // The clock of a predecessor was an hour ahead. Workers would refuse an epoch
 // that is not later than all they have seen.
 TEST_F(FleetTest, AnEpochIsLaterThanAllThatItsWorkersHaveSeen) {

@@ -237,5 +237,87 @@ TEST_F(MembershipTest, AnEpochThatNobodyCanHaveReachedIsRefused) {
             absl::StatusCode::kInvalidArgument);
 }
 
+// They would put each other out for ever.
+TEST_F(MembershipTest, OneAddressOfTwoMachinesIsRefused) {
+  Membership membership = Make(2);
+  v1::RegisterRequest first = Worker(0, "127.0.0.1:1", 7);
+  first.set_host("node");
+  first.set_machine("boot 1");
+  ASSERT_TRUE(membership.Register(first).ok());
+  v1::RegisterRequest second = Worker(1, "127.0.0.1:1", 8);
+  second.set_host("node");  // A name that both have.
+  second.set_machine("boot 2");
+  const absl::Status refused = membership.Register(second).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(refused.message(),
+            "worker at 127.0.0.1:1 on host node: worker 0 (127.0.0.1:1, pid 7) "
+            "on host node, another machine, is known by this address; want "
+            "--advertise HOST:PORT");
+  EXPECT_THAT(membership.MissingRanks(), ElementsAre(1));
+  // The machine may have been replaced.
+  Advance(kLease);
+  membership.Expire();
+  EXPECT_TRUE(membership.Register(second).ok());
+}
+
+TEST_F(MembershipTest, AnAddressThatNobodyCanDialIsRefused) {
+  Membership membership = Make(1);
+  for (const char* address : {"0.0.0.0:1", "[::]:1", "0:1"}) {
+    const absl::Status refused =
+        membership.Register(Worker(0, address)).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(refused.message(), HasSubstr("want --advertise HOST:PORT"));
+  }
+}
+
+Member OnMachine(const std::string& machine, const std::string& host) {
+  Member member;
+  member.machine = machine;
+  member.host = host;
+  return member;
+}
+
+void AddMemory(const std::string& id, uint64_t bytes, Member* member) {
+  member->memory.emplace_back();
+  member->memory.back().set_id(id);
+  member->memory.back().set_amount(bytes);
+}
+
+TEST_F(MembershipTest, MachinesCountAndNotTheirNames) {
+  const std::vector<Member> members = {OnMachine("x", "alpha"),
+                                       OnMachine("y", "alpha"),
+                                       OnMachine("x", "alpha.example.com")};
+  EXPECT_EQ(CountMachines(members), 2);
+  EXPECT_EQ(RanksOnMachine(members, 0), 2);
+  EXPECT_EQ(RanksOnMachine(members, 1), 1);
+  // A worker that names no machine is on that of its host.
+  Membership membership = Make(2);
+  for (const int rank : {0, 1}) {
+    v1::RegisterRequest worker = Worker(rank, rank == 0 ? "a:1" : "a:2");
+    worker.set_host("alpha");
+    ASSERT_TRUE(membership.Register(worker).ok());
+  }
+  EXPECT_EQ(CountMachines(membership.Members()), 1);
+}
+
+TEST_F(MembershipTest, PoolsAreSharedByTheWorkersThatHaveThem) {
+  std::vector<Member> members = {OnMachine("x", "a"), OnMachine("x", "b"),
+                                 OnMachine("x", "c"), OnMachine("y", "a")};
+  for (Member& member : members) AddMemory("machine", 120, &member);
+  // Two of them have a cgroup of their own, within one of both.
+  AddMemory("limit", 35, &members[0]);
+  AddMemory("both", 60, &members[0]);
+  AddMemory("both", 66, &members[1]);   // Measured later.
+  AddMemory("limit", 10, &members[3]);  // Of another machine.
+  EXPECT_EQ(ShareOf(members, 0, &Member::memory), 33u);
+  EXPECT_EQ(ShareOf(members, 1, &Member::memory), 33u);
+  EXPECT_EQ(ShareOf(members, 2, &Member::memory), 40u);
+  EXPECT_EQ(ShareOf(members, 3, &Member::memory), 10u);
+  // Without an id it is the worker's alone.
+  for (Member& member : members) AddMemory("", 30, &member);
+  EXPECT_EQ(ShareOf(members, 0, &Member::memory), 30u);
+  EXPECT_EQ(ShareOf(members, 0, &Member::cpus), 0u);  // None.
+}
+
 }  // namespace
 }  // namespace ringfleet::coordinator

@@ -129,6 +129,29 @@ TEST(NumaTest, BindsCpusAndPrefersMemoryOfANode) {
   EXPECT_THAT(unknown.message(), HasSubstr("NUMA node 1000, want one of 0"));
 }
 
+TEST(NumaTest, BindingKeepsToTheCpusThatAreAllowed) {
+  const cpu_set_t allowed = Affinity();
+  std::vector<int> cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &allowed)) cpus.push_back(cpu);
+  }
+  if (cpus.size() < 2) GTEST_SKIP() << "one CPU";
+  const NodesFolder folder(
+      "0-1", {{0, absl::StrCat(cpus[0], "-", cpus.back())}, {1, "1023"}});
+  std::thread([&] {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpus[1], &one);
+    ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);  // As taskset does.
+    ASSERT_TRUE(BindToNumaNode(0, folder.path()).ok());
+    const cpu_set_t bound = Affinity();
+    EXPECT_TRUE(CPU_EQUAL(&bound, &one));
+    const absl::Status none = BindToNumaNode(1, folder.path());
+    EXPECT_EQ(none.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(none.message(), HasSubstr("none of its CPUs 1023"));
+  }).join();
+}
+
 // The system itself leaves out nodes that it does not have.
 TEST(NumaTest, MemoryIsSpreadOverSeveralNodesOnly) {
   const cpu_set_t cpus = Affinity();

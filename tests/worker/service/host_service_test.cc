@@ -30,7 +30,7 @@ TEST(HostServiceTest, ReportsWhatThisHostIs) {
   EXPECT_FALSE(report.isa().empty());
   EXPECT_FALSE(report.build().build_id().empty());
   EXPECT_EQ(report.threads(), 2u);
-  EXPECT_EQ(report.cpus(), static_cast<uint32_t>(AvailableCpus()));
+  EXPECT_EQ(report.cpus(), static_cast<uint32_t>(cluster::AvailableCpus()));
   EXPECT_GE(report.numa_nodes(), 1u);
   EXPECT_EQ(report.available_memory_bytes(), 1u << 20);
   ASSERT_GT(report.products_size(), 1);

@@ -8,9 +8,14 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <future>
+#include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "kernels/mutex.h"
+#include "protos/collective.grpc.pb.h"
+#include "worker/service/host_service.h"
 
 namespace ringfleet::worker {
 namespace {
@@ -105,6 +110,40 @@ TEST(MembershipClientTest, ReportsTheEpochOfTheMoment) {
   EXPECT_TRUE(coordinator.HasBeat(42));
   coordinator.Forget();
   EXPECT_EQ(coordinator.Registration(2).last_epoch(), 42u);
+}
+
+// A server of `service` alone, and what a worker says that takes it for a
+// coordinator.
+absl::Status RefusalOf(grpc::Service* service) {
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
+                           &port);
+  builder.RegisterService(service);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  std::promise<absl::Status> refused;
+  std::future<absl::Status> refusal = refused.get_future();
+  const MembershipClient client(
+      absl::StrCat("127.0.0.1:", port), v1::RegisterRequest(), [] { return 0; },
+      [&refused](const absl::Status& status) { refused.set_value(status); });
+  if (refusal.wait_for(std::chrono::seconds(60)) != std::future_status::ready) {
+    return absl::DeadlineExceededError("no refusal");
+  }
+  const absl::Status status = refusal.get();
+  return absl::Status(
+      status.code(),
+      absl::StrReplaceAll(status.message(), {{absl::StrCat(port), "PORT"}}));
+}
+
+TEST(MembershipClientTest, EndsAtAServerThatIsNoCoordinator) {
+  HostService worker(/*threads=*/1, /*memory_limit_bytes=*/0);
+  EXPECT_EQ(RefusalOf(&worker).message(),
+            "--coordinator 127.0.0.1:PORT: a worker listens there, want the "
+            "address of ringfleet-coordinator");
+  v1::Collective::Service other;
+  EXPECT_EQ(RefusalOf(&other).message(),
+            "--coordinator 127.0.0.1:PORT: another gRPC server listens there, "
+            "want the address of ringfleet-coordinator");
 }
 
 }  // namespace
