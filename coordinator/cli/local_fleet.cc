@@ -17,19 +17,18 @@ namespace {
 
 constexpr std::chrono::milliseconds kFormingPoll{10};
 
-int Cores() { return std::max(1u, std::thread::hardware_concurrency()); }
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LocalFleet>> LocalFleet::Start(
     FleetOptions options) {
   const int world = options.mesh.world_size();
   if (options.settings.threads() == 0) {
-    options.settings.set_threads(std::max(1, Cores() / world));
+    options.settings.set_threads(LocalWorkers::ThreadsOfEach(world));
   }
+  const auto threads = static_cast<int>(options.settings.threads());
   options.one_shot = true;
   std::unique_ptr<LocalFleet> fleet(new LocalFleet());
-  RF_ASSIGN_OR_RETURN(fleet->workers_, LocalWorkers::Create(world));
+  RF_ASSIGN_OR_RETURN(fleet->workers_, LocalWorkers::Create(world, threads));
   RF_ASSIGN_OR_RETURN(fleet->coordinator_,
                       CoordinatorServer::Start({.fleet = std::move(options)}));
   absl::Status status =

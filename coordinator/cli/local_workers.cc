@@ -23,6 +23,7 @@
 #include "cluster/process/log.h"
 #include "cluster/process/process_limits.h"
 #include "cluster/process/status_macros.h"
+#include "cluster/process/thread_limit.h"
 #include "coordinator/cli/binaries.h"
 #include "coordinator/cli/interrupt.h"
 
@@ -37,6 +38,9 @@ constexpr int kLogLines = 5;
 // Files that this process and its gRPC need beside a few for each worker.
 constexpr size_t kOpenFiles = 64;
 
+// Room for the logs of a command.
+constexpr size_t kLogBytes = 64 << 10;
+
 std::deque<std::string> LastLines(const std::string& path, size_t count) {
   std::ifstream file(path);
   std::deque<std::string> lines;
@@ -47,21 +51,41 @@ std::deque<std::string> LastLines(const std::string& path, size_t count) {
   return lines;
 }
 
-// A worker that cannot write to its folder leaves no log. Returns the system's
-// reason, or "" if the folder can be written.
+// Returns the system's reason why a folder has no room for logs, or "". A limit
+// of files' sizes (ulimit -f) is none: it cuts logs short.
 std::string FolderProblem(const std::string& folder) {
   const std::string path = absl::StrCat(folder, "/probe");
+  const std::string bytes(kLogBytes, 'x');
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-  const bool written = fd >= 0 && write(fd, "x", 1) == 1;
-  const int error = errno;
+  int error = fd < 0 ? errno : 0;
+  for (size_t done = 0; error == 0 && done < bytes.size();) {
+    const ssize_t written = write(fd, bytes.data() + done, bytes.size() - done);
+    if (written > 0) {
+      done += written;
+    } else if (errno != EINTR) {
+      error = errno;
+    }
+  }
   if (fd >= 0) close(fd);
   unlink(path.c_str());
-  return written ? "" : absl::StrCat(folder, ": ", std::strerror(error));
+  return error == 0 || error == EFBIG
+             ? ""
+             : absl::StrCat(folder, ": ", std::strerror(error));
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<LocalWorkers>> LocalWorkers::Create(int count) {
+int LocalWorkers::ThreadsOfEach(int count) {
+  return std::max(1, cluster::AvailableCpus() / count);
+}
+
+absl::StatusOr<std::unique_ptr<LocalWorkers>> LocalWorkers::Create(
+    int count, int threads) {
+  if (threads == 0) threads = ThreadsOfEach(count);
+  // A child's first thread counts too.
+  RF_RETURN_IF_ERROR(
+      cluster::CheckThreads(cluster::CoordinatorThreads(count),
+                            count * (1 + cluster::WorkerThreads(threads))));
   cluster::RaiseOpenFileLimit();
   RF_RETURN_IF_ERROR(cluster::CheckOpenFiles(kOpenFiles + 4 * count));
   const char* base = std::getenv("TMPDIR");
@@ -71,8 +95,11 @@ absl::StatusOr<std::unique_ptr<LocalWorkers>> LocalWorkers::Create(int count) {
     return absl::InternalError(absl::StrCat("local: temporary folder ", folder,
                                             ": ", std::strerror(errno)));
   }
-  std::unique_ptr<LocalWorkers> workers(new LocalWorkers(count));
+  std::unique_ptr<LocalWorkers> workers(new LocalWorkers(count, threads));
   workers->folder_ = folder;
+  if (const std::string problem = FolderProblem(folder); !problem.empty()) {
+    return absl::ResourceExhaustedError(absl::StrCat("local: ", problem));
+  }
   RF_RETURN_IF_ERROR(cluster::InitLog(absl::StrCat(folder, "/coordinator.log"),
                                       cluster::LogLevel::kInfo));
   return workers;
@@ -113,10 +140,17 @@ absl::Status LocalWorkers::Spawn(const std::vector<std::string>& arguments) {
   const std::string binary = BinaryPath("ringfleet-worker");
   absl::Status status;
   for (int rank = 0; rank < count_ && status.ok(); ++rank) {
-    std::vector<std::string> words = {
-        binary,         "--rank",      absl::StrCat(rank),
-        "--listen",     "127.0.0.1:0", "--port-file",
-        PortPath(rank), "--parent-fd", absl::StrCat(alive[0])};
+    std::vector<std::string> words = {binary,
+                                      "--rank",
+                                      absl::StrCat(rank),
+                                      "--listen",
+                                      "127.0.0.1:0",
+                                      "--port-file",
+                                      PortPath(rank),
+                                      "--parent-fd",
+                                      absl::StrCat(alive[0]),
+                                      "--threads",
+                                      absl::StrCat(threads_)};
     words.insert(words.end(), arguments.begin(), arguments.end());
     // A terminal's Ctrl-C goes to this process only, which stops the workers
     // in order.

@@ -19,10 +19,16 @@ namespace ringfleet::coordinator::cli {
 // main's thread, which must outlive the workers.
 class LocalWorkers {
  public:
-  // Makes the folder for `count` workers. Starts no worker.
+  // Returns the threads of each of `count` workers that share this machine.
+  static int ThreadsOfEach(int count);
+
+  // Makes the folder for `count` workers with `threads` threads each. 0:
+  // ThreadsOfEach(). Starts no worker.
   //
-  // Errors: RESOURCE_EXHAUSTED: this process cannot open enough files.
-  static absl::StatusOr<std::unique_ptr<LocalWorkers>> Create(int count);
+  // Errors: RESOURCE_EXHAUSTED: this process cannot open enough files, not
+  // enough threads can be started, or the folder has no room.
+  static absl::StatusOr<std::unique_ptr<LocalWorkers>> Create(int count,
+                                                              int threads);
   ~LocalWorkers();
 
   // Starts all workers, on ports that the kernel chooses. Adds `arguments` to
@@ -52,7 +58,7 @@ class LocalWorkers {
   void Explain(const absl::Status& status);
 
  private:
-  explicit LocalWorkers(int count) : count_(count) {}
+  LocalWorkers(int count, int threads) : count_(count), threads_(threads) {}
   // Returns the lowest rank whose worker has ended, or -1.
   int FirstEnded();
   // Returns the lowest rank whose worker ended by itself with a signal or an
@@ -66,6 +72,7 @@ class LocalWorkers {
   void EndAll();
 
   const int count_;
+  const int threads_;
   std::string folder_;
   bool keep_folder_ = false;
   int alive_pipe_ = -1;  // Closed by the kernel when this process ends.

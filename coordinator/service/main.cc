@@ -16,6 +16,7 @@
 #include "cluster/process/process_limits.h"
 #include "cluster/process/standard_streams.h"
 #include "cluster/process/status_macros.h"
+#include "cluster/process/thread_limit.h"
 #include "cluster/rpc/server.h"
 #include "coordinator/service/coordinator_server.h"
 #include "coordinator/service/setting_flags.h"
@@ -120,6 +121,8 @@ absl::Status Run(const Flags& flags) {
                                                       ? FromFlags(flags)
                                                       : FromClusterFile(flags));
   options.allow_insecure |= flags.insecure;
+  RF_RETURN_IF_ERROR(cluster::CheckThreads(
+      cluster::CoordinatorThreads(options.fleet.mesh.world_size())));
   RF_ASSIGN_OR_RETURN(const auto server,
                       CoordinatorServer::Start(std::move(options)));
   if (!flags.port_file.empty()) {
@@ -132,6 +135,7 @@ absl::Status Run(const Flags& flags) {
 }
 
 int Main(int argc, char** argv) {
+  cluster::EndWithoutResources("ringfleet-coordinator");
   cluster::ConfigureGrpcProcess();
   cluster::BlockTerminationSignals();
   std::signal(SIGPIPE, SIG_IGN);  // Nobody reads the log: jobs go on.

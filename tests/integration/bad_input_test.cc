@@ -15,6 +15,7 @@
 #include <sstream>
 
 #include "tests/integration/fleet_fixture.h"
+#include "tests/testing/restrictions.h"
 
 namespace ringfleet::integration {
 namespace {
@@ -582,6 +583,44 @@ TEST_F(BadInputTest, EveryFileDescriptorLimitEnds) {
   }
 }
 
+// As a user of no other process: root is held to no such limit.
+TEST_F(BadInputTest, TooFewThreads) {
+  const auto limited = [this](const std::string& program, Arguments arguments) {
+    arguments.insert(
+        arguments.begin(),
+        {"--reuid=60123", "--regid=60123", "--clear-groups", "/bin/bash", "-c",
+         "ulimit -u 3; exec \"$0\" \"$@\"", program});
+    return Run("/usr/bin/setpriv", std::move(arguments));
+  };
+  const std::map<std::string, Arguments> commands = {
+      {RINGFLEET_BINARY, {"tokenize", "--model", "synth:tiny", "-p", "x"}},
+      {RINGFLEET_COORDINATOR_BINARY,
+       {"--model", "synth:tiny", "--listen", "127.0.0.1:0"}},
+      {RINGFLEET_WORKER_BINARY,
+       {"--listen", "127.0.0.1:0", "--coordinator", "none"}}};
+  for (const auto& [program, arguments] : commands) {
+    if (limited(program, {"--version"}).code != 0) {
+      GTEST_SKIP() << "no other user can run " << program << " here";
+    }
+    const Finished finished = limited(program, arguments);
+    EXPECT_EQ(finished.code, 1);
+    EXPECT_THAT(
+        finished.errors,
+        ::testing::MatchesRegex("ringfleet[-a-z]*: threads: the limit is 3, "
+                                "want [0-9]+ \\(ulimit -u.*\\)\n"));
+  }
+}
+
+TEST_F(BadInputTest, AFullTemporaryFolderIsNamed) {
+  const std::string folder = File("tmp");  // TMPDIR of all commands.
+  const std::string why = testing::WithSmallDisk(folder, 64 << 10, [&] {
+    WriteFile(folder + "/fill", std::string(56 << 10, 'x'));
+    ExpectError({"generate", "--model", Model(), "--local", "2", "-p", "x"}, 1,
+                {"local: " + folder, "No space left on device"});
+  });
+  if (!why.empty()) GTEST_SKIP() << why;
+}
+
 TEST_F(BadInputTest, PortInUse) {
   ASSERT_NO_FATAL_FAILURE(StartCoordinator(1));
   const std::string address = "127.0.0.1:" + std::to_string(port());
@@ -603,6 +642,41 @@ TEST_F(BadInputTest, AnAddressThatIsNotLoopbackNeedsInsecure) {
   EXPECT_EQ(coordinator.code, 2);
   EXPECT_THAT(coordinator.errors,
               AllOf(HasSubstr("0.0.0.0"), HasSubstr("--insecure")));
+}
+
+TEST_F(BadInputTest, AWorkerIsNotKnownByAnAddressThatNobodyCanDial) {
+  const auto refusal = [this](Arguments arguments) {
+    const Finished worker =
+        Run(RINGFLEET_WORKER_BINARY, std::move(arguments), {.seconds = 60});
+    EXPECT_EQ(worker.code, 2);
+    return worker.errors;
+  };
+  for (const char* any : {"0.0.0.0:0", "[::]:0", "0:0"}) {
+    EXPECT_THAT(refusal({"--listen", any, "--insecure"}),
+                AllOf(HasSubstr("ringfleet-worker: --listen "),
+                      HasSubstr("want --advertise HOST:PORT")));
+  }
+  EXPECT_THAT(refusal({"--listen", "127.0.0.1:0", "--advertise", "0.0.0.0:1"}),
+              HasSubstr("--advertise 0.0.0.0:1: no address that others"));
+  // A coordinator of TEST-NET-3 (RFC 5737), which is no machine's.
+  EXPECT_THAT(refusal({"--listen", "127.0.0.1:0", "--coordinator",
+                       "203.0.113.7:50051"}),
+              AllOf(HasSubstr("--listen 127.0.0.1:0: an address of this "
+                              "machine only"),
+                    HasSubstr("203.0.113.7:50051 is on another")));
+}
+
+TEST_F(BadInputTest, AWorkerIsNoCoordinator) {
+  ASSERT_NO_FATAL_FAILURE(StartFleet(1));
+  const json status = Status();
+  const std::string address = status["workers"][0]["address"];
+  const Finished worker = Run(
+      RINGFLEET_WORKER_BINARY,
+      {"--listen", "127.0.0.1:0", "--coordinator", address}, {.seconds = 60});
+  EXPECT_EQ(worker.code, 2);
+  EXPECT_THAT(worker.errors,
+              HasSubstr("--coordinator " + address +
+                        ": a worker listens there, want the address of"));
 }
 
 // Copies a program and changes the build id in the copy, which stands behind

@@ -141,7 +141,7 @@ check_verbs() {
   expect_line '0, 1, 2, 255'
   expect_line "cwd $XDG_STATE_HOME/ringfleet/$name"
   output=$(cat "$XDG_STATE_HOME/ringfleet/$name/rank-0.log")
-  expect_line ".* --threads [1-9][0-9]* --log-file .*"
+  expect_line ".* --threads cores/[1-9] --log-file .*"
 
   it "the coordinator gets the fleet with absolute paths"
   output=$(cat "$XDG_STATE_HOME/ringfleet/$name/coordinator.log")
@@ -247,20 +247,23 @@ $tmp/fleet.yaml"
   echo "$sleeper 1 $(cat /proc/sys/kernel/random/boot_id)" \
     >"$XDG_STATE_HOME/ringfleet/$name/rank-0.pid"
   fleet status --hosts 0
-  expect_line '\[0 [^ ]+\] not running \(stale pid file\)'
+  expect_line "\[0 [^ ]+\] not running \(pid $sleeper has ended by itself: \
+killed, or crashed\)"
   fleet stop --hosts 0
   expect_code 0
-  expect_line '\[0 [^ ]+\] not running \(removed a stale pid file\)'
+  expect_line "\[0 [^ ]+\] not running \(pid $sleeper has ended by itself: \
+killed, or crashed\)"
   alive "$sleeper" || failed "the bystander was killed"
   echo "$sleeper 1 another-boot" >"$XDG_STATE_HOME/ringfleet/$name/rank-0.pid"
   fleet start --hosts 0
   expect_code 0
-  expect_line '\[0 [^ ]+\] removing a stale pid file'
+  expect_line "\[0 [^ ]+\] pid $sleeper ended when the host restarted"
   expect_line '\[0 [^ ]+\] started pid [0-9]+'
   alive "$sleeper" || failed "the bystander was killed"
   echo garbage >"$XDG_STATE_HOME/ringfleet/$name/rank-1.pid"
   fleet stop --hosts 0-1
   expect_code 0
+  expect_line '\[1 [^ ]+\] not running \(stale pid file\)'
   kill "$sleeper"
   wait "$sleeper" 2>/dev/null
   sleeper=''

@@ -166,7 +166,7 @@ read_targets() {
 }
 
 # Sets `command` to the command line of target $1. Its host adds the log, the port
-# file and a number of threads.
+# file.
 compose_command() {
   local i=$1
   if [[ ${labels[i]} == coordinator ]]; then

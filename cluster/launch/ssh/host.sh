@@ -62,6 +62,19 @@ recorded_pid() {
   [[ $(start_time "$pid") == "$start" ]] && echo "$pid"
 }
 
+# Says why the recorded process is gone.
+why_gone() {
+  local pid start boot
+  read -r pid start boot _ 2>/dev/null <"$pid_file"
+  if [[ ! $pid =~ ^[0-9]+$ || -z $boot ]]; then
+    echo "stale pid file"
+  elif [[ $boot == "$(boot_id)" ]]; then
+    echo "pid $pid has ended by itself: killed, or crashed"
+  else
+    echo "pid $pid ended when the host restarted"
+  fi
+}
+
 # Prints the path of the cluster file that the recorded process was started from;
 # fails if it is that of ORIGIN.
 other_file() {  # ORIGIN
@@ -100,7 +113,7 @@ start() {  # LABEL ORIGIN LOG_DIR PROGRAM [ARGUMENT...]
     write_cluster_file "$file"
     set -- "$@" --cluster "$state_dir/cluster.yaml"
   fi
-  [[ ! -e $pid_file ]] || echo "removing a stale pid file"
+  [[ ! -e $pid_file ]] || why_gone
   rm -f "$pid_file"
   [[ -x $1 ]] || fail "no program $1 on this host, want the folder of the \
 binaries (--bin-dir)"
@@ -110,7 +123,6 @@ binaries (--bin-dir)"
   mkdir -p "$log_dir" && : >>"$log" || fail "cannot write the log $log"
   local earlier
   earlier=$(stat -L -c %s "$log") || exit 1
-  resolve_threads "$@"
   # Its own session, no terminal, and no descriptor of its caller: one left
   # open would keep a pipe or a lock of the caller's alive. It leaves its
   # caller's process group, which an interrupt ends as a whole, only once it is
@@ -120,7 +132,7 @@ binaries (--bin-dir)"
     for fd in "/proc/$BASHPID/fd/"*; do
       ((${fd##*/} <= 2)) || eval "exec ${fd##*/}>&-"
     done
-    exec setsid nohup "${command[@]}" --log-file "$log" \
+    exec setsid nohup "$@" --log-file "$log" \
       --port-file "$port_file" </dev/null >>"$log" 2>&1
   )
   pid=$!
@@ -148,26 +160,12 @@ binaries (--bin-dir)"
   echo "started pid $pid, which does not listen yet; see $log"
 }
 
-# Sets `command` to the arguments, with cores/N made a number.
-resolve_threads() {
-  local argument cores
-  command=()
-  for argument in "$@"; do
-    if [[ $argument =~ ^cores/([0-9]+)$ ]]; then
-      cores=$(nproc)
-      argument=$((cores / BASH_REMATCH[1]))
-      ((argument >= 1)) || argument=1
-    fi
-    command+=("$argument")
-  done
-}
-
 stop() {  # ORIGIN GRACE_SECONDS
   local origin=$1 grace=$2 pid tries signal=TERM
   if ! pid=$(recorded_pid); then
     if [[ -e $pid_file ]]; then
+      echo "not running ($(why_gone))"
       rm -f "$pid_file"
-      echo "not running (removed a stale pid file)"
     else
       echo "not running"
     fi
@@ -202,7 +200,7 @@ status() {  # ORIGIN
     ! path=$(other_file "$1") || path=", which was started from $path"
     echo "running pid $pid$path"
   elif [[ -e $pid_file ]]; then
-    echo "not running (stale pid file)"
+    echo "not running ($(why_gone))"
   else
     echo "not running"
   fi

@@ -7,7 +7,6 @@
 #include <memory>
 #include <string>
 #include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -111,8 +110,7 @@ absl::StatusOr<PackingWork> PlanWork(const ConvertOptions& options) {
   if (error) work.folder = folder;
   work.threads = options.threads;
   if (work.threads == 0 && !work.fleet.has_value()) {
-    work.threads =
-        std::max(1u, std::thread::hardware_concurrency() / work.workers);
+    work.threads = LocalWorkers::ThreadsOfEach(work.workers);
   }
   return work;
 }
@@ -131,8 +129,9 @@ absl::StatusOr<PackingResult> UseWorkers(const ConvertOptions& options,
 
 absl::StatusOr<PackingResult> ConvertHere(const ConvertOptions& options,
                                           const PackingWork& work) {
-  RF_ASSIGN_OR_RETURN(const std::unique_ptr<LocalWorkers> local,
-                      LocalWorkers::Create(work.workers));
+  RF_ASSIGN_OR_RETURN(
+      const std::unique_ptr<LocalWorkers> local,
+      LocalWorkers::Create(work.workers, static_cast<int>(work.threads)));
   absl::StatusOr<PackingResult> result =
       [&]() -> absl::StatusOr<PackingResult> {
     RF_RETURN_IF_ERROR(local->Spawn({"--coordinator", "none"}));

@@ -93,8 +93,9 @@ absl::StatusOr<v1::SynthesizeProgress> CallWorker(
 
 absl::StatusOr<v1::SynthesizeProgress> SynthesizeLocally(
     const v1::SynthesizeRequest& request) {
-  RF_ASSIGN_OR_RETURN(const std::unique_ptr<LocalWorkers> local,
-                      LocalWorkers::Create(1));
+  RF_ASSIGN_OR_RETURN(
+      const std::unique_ptr<LocalWorkers> local,
+      LocalWorkers::Create(1, static_cast<int>(request.threads())));
   absl::StatusOr<v1::SynthesizeProgress> result;
   absl::Status status = local->Spawn({"--coordinator", "none"});
   if (status.ok()) {

@@ -134,7 +134,7 @@ absl::StatusOr<BenchWorkers> WorkersOf(const CollectivesVerb& options) {
     }
     workers.addresses.push_back(
         cluster::FormatAddress({worker.address, worker.port}));
-    workers.hosts.push_back(worker.host);
+    workers.machines.push_back(worker.host);
   }
   const std::string coordinator = CoordinatorAddressOf(config);
   const absl::StatusOr<v1::ClusterState> state = DescribeFleet(coordinator);
@@ -146,6 +146,7 @@ absl::StatusOr<BenchWorkers> WorkersOf(const CollectivesVerb& options) {
         ", want workers without one: stop it with `fleet.sh stop "
         "--hosts coordinator`, or measure with --world N on this machine"));
   }
+  RF_RETURN_IF_ERROR(FindMachines(&workers));
   return workers;
 }
 
@@ -185,8 +186,9 @@ absl::StatusOr<std::vector<v1::CollectiveFigures>> Measure(
 
 absl::StatusOr<std::vector<v1::CollectiveFigures>> MeasureLocally(
     int world, const v1::MeasureCollectivesRequest& request) {
-  RF_ASSIGN_OR_RETURN(const std::unique_ptr<LocalWorkers> local,
-                      LocalWorkers::Create(world));
+  RF_ASSIGN_OR_RETURN(
+      const std::unique_ptr<LocalWorkers> local,
+      LocalWorkers::Create(world, static_cast<int>(request.threads())));
   absl::StatusOr<std::vector<v1::CollectiveFigures>> figures;
   absl::Status status = local->Spawn({"--coordinator", "none"});
   if (status.ok()) {

@@ -13,8 +13,10 @@
 #include "cluster/process/deadline.h"
 #include "cluster/process/status_macros.h"
 #include "coordinator/cli/interrupt.h"
+#include "coordinator/cli/session.h"
 #include "coordinator/fleet/worker_client.h"
 #include "kernels/mutex.h"
+#include "protos/host.grpc.pb.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -23,6 +25,8 @@ namespace {
 // worker that died often tell before its own connection breaks.
 constexpr absl::Duration kCauseGrace = absl::Milliseconds(200);
 constexpr std::chrono::milliseconds kResultPoll{50};
+
+constexpr std::chrono::seconds kMachineTimeout{5};
 
 // How well a status explains why all ranks ended.
 int Weight(const absl::Status& status) {
@@ -82,7 +86,7 @@ class CallOnEveryRank {
   void Call(size_t rank) {
     v1::MeasureCollectivesRequest mine = request_;
     mine.set_rank(static_cast<uint32_t>(rank));
-    const auto& hosts = workers_.hosts;
+    const auto& hosts = workers_.machines;
     mine.set_ranks_on_host(static_cast<uint32_t>(
         std::count(hosts.begin(), hosts.end(), hosts[rank])));
     mine.set_rank_on_host(static_cast<uint32_t>(
@@ -143,6 +147,24 @@ class CallOnEveryRank {
 };
 
 }  // namespace
+
+absl::Status FindMachines(BenchWorkers* workers) {
+  for (size_t rank = 0; rank < workers->addresses.size(); ++rank) {
+    const auto stub =
+        v1::Host::NewStub(ConnectChannel(workers->addresses[rank]));
+    InterruptibleCall call;
+    call.context()->set_deadline(std::chrono::system_clock::now() +
+                                 kMachineTimeout);
+    v1::ClockReading reading;
+    const grpc::Status status =
+        stub->ReadClock(call.context(), v1::ReadClockRequest(), &reading);
+    RF_RETURN_IF_ERROR(Interrupt::Get().status());
+    if (status.ok() && !reading.machine().empty()) {
+      workers->machines[rank] = reading.machine();
+    }
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<std::vector<v1::CollectiveFigures>> RunCollectives(
     const BenchWorkers& workers, v1::MeasureCollectivesRequest request,

@@ -14,8 +14,14 @@ namespace ringfleet::coordinator::cli {
 // Idle workers, by rank.
 struct BenchWorkers {
   std::vector<std::string> addresses;  // HOST:PORT
-  std::vector<std::string> hosts;  // Ranks with equal names share a machine.
+  std::vector<std::string> machines;  // Ranks with equal names share a machine.
 };
+
+// Replaces the names of machines by ids that the workers report. Keeps the name
+// of a worker that does not answer.
+//
+// Errors: CANCELLED: an interrupt.
+absl::Status FindMachines(BenchWorkers* workers);
 
 // Runs the cases of `request` on all workers. Sets the request's rank,
 // addresses, ranks on host and epoch. Returns the figures in the order of the

@@ -6,7 +6,6 @@
 #include <memory>
 #include <string>
 #include <system_error>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -66,7 +65,7 @@ BenchWorkers WorkersOfFile(const cluster::ClusterConfig& config) {
   for (const cluster::WorkerConfig& worker : config.workers) {
     workers.addresses.push_back(cluster::FormatAddress(
         {worker.address.empty() ? worker.host : worker.address, worker.port}));
-    workers.hosts.push_back(worker.host);
+    workers.machines.push_back(worker.host);
   }
   return workers;
 }
@@ -75,11 +74,11 @@ BenchWorkers WorkersOfFile(const cluster::ClusterConfig& config) {
 BenchWorkers WorkersOfFleet(const v1::ClusterState& state) {
   BenchWorkers workers;
   workers.addresses.resize(state.world_size());
-  workers.hosts.resize(state.world_size());
+  workers.machines.resize(state.world_size());
   for (const v1::WorkerState& worker : state.workers()) {
     if (worker.rank() >= state.world_size()) continue;
     workers.addresses[worker.rank()] = worker.address();
-    workers.hosts[worker.rank()] = worker.host();
+    workers.machines[worker.rank()] = worker.host();
   }
   return workers;
 }
@@ -111,14 +110,9 @@ absl::StatusOr<DoctorFindings> ExamineFleet(const DoctorVerb& options,
 
 absl::StatusOr<DoctorFindings> ExamineLocally(const DoctorVerb& options) {
   RF_ASSIGN_OR_RETURN(const std::unique_ptr<LocalWorkers> local,
-                      LocalWorkers::Create(options.local));
-  // As a fleet of local workers has them.
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  const int threads = options.threads > 0 ? options.threads
-                                          : std::max(1, cores / options.local);
+                      LocalWorkers::Create(options.local, options.threads));
   absl::StatusOr<DoctorFindings> findings;
-  absl::Status status = local->Spawn(
-      {"--coordinator", "none", "--threads", absl::StrCat(threads)});
+  absl::Status status = local->Spawn({"--coordinator", "none"});
   if (status.ok()) {
     const auto addresses = local->WaitAddresses();
     status = addresses.status();

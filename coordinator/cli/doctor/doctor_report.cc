@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -42,10 +43,34 @@ void AdviseOnAbsent(const DoctorFindings& findings,
   }
 }
 
-// Ranks whose rate is far below the median.
+std::map<std::string, int> CountOnMachines(const DoctorFindings& findings) {
+  std::map<std::string, int> counts;
+  for (const WorkerFindings& worker : findings.workers) {
+    ++counts[worker.machine];
+  }
+  return counts;
+}
+
+// Gives each rank the mean rate of its machine. Workers of one machine take the
+// rate from each other, so one of them says nothing about the machine.
+std::vector<double> MachineMeans(const DoctorFindings& findings,
+                                 std::vector<double> rates) {
+  std::map<std::string, double> sums;
+  for (size_t rank = 0; rank < rates.size(); ++rank) {
+    sums[findings.workers[rank].machine] += rates[rank];
+  }
+  const std::map<std::string, int> counts = CountOnMachines(findings);
+  for (size_t rank = 0; rank < rates.size(); ++rank) {
+    const std::string& machine = findings.workers[rank].machine;
+    rates[rank] = sums[machine] / counts.at(machine);
+  }
+  return rates;
+}
+
+// Ranks whose machine gives them far less than the median.
 void AdviseOnRate(const DoctorFindings& findings, const char* what,
-                  const std::vector<double>& rates,
-                  std::vector<std::string>* advice) {
+                  std::vector<double> rates, std::vector<std::string>* advice) {
+  rates = MachineMeans(findings, std::move(rates));
   const double median = Median(rates);
   for (size_t i = 0; i < rates.size(); ++i) {
     if (rates[i] >= kUneven * median) continue;
@@ -79,11 +104,10 @@ void AdviseOnSoftware(const DoctorFindings& findings,
 
 void AdviseOnHosts(const DoctorFindings& findings,
                    std::vector<std::string>* advice) {
-  std::map<std::string, int> on_host;
-  for (const WorkerFindings& worker : findings.workers) ++on_host[worker.host];
+  const std::map<std::string, int> on_machine = CountOnMachines(findings);
   for (const WorkerFindings& worker : findings.workers) {
     const v1::HostReport& report = worker.report;
-    const auto workers = static_cast<uint32_t>(on_host[worker.host]);
+    const auto workers = static_cast<uint32_t>(on_machine.at(worker.machine));
     if (report.threads() * workers > report.cpus() && report.cpus() > 0) {
       advice->push_back(
           absl::StrCat(RankText(worker), ": ", workers, " workers of ",
@@ -188,9 +212,8 @@ std::vector<std::string> DoctorAdvice(const DoctorFindings& findings) {
 }
 
 Json DoctorJson(const DoctorFindings& findings) {
-  // Workers of one host share what is free there.
-  std::map<std::string, int> on_host;
-  for (const WorkerFindings& worker : findings.workers) ++on_host[worker.host];
+  // Workers of one machine share what is free there.
+  const std::map<std::string, int> on_machine = CountOnMachines(findings);
   Json workers = Json::array();
   for (const WorkerFindings& worker : findings.workers) {
     const v1::HostReport& report = worker.report;
@@ -209,7 +232,7 @@ Json DoctorJson(const DoctorFindings& findings) {
          {"memory_gib",
           std::ldexp(static_cast<double>(report.available_memory_bytes()),
                      -30) /
-              on_host[worker.host]},
+              on_machine.at(worker.machine)},
          {"read_gbps", worker.read_bytes_per_second * 1e-9},
          {"int8_gops", worker.int8_ops_per_second() * 1e-9},
          {"products", ProductsJson(report)},

@@ -12,11 +12,12 @@
 
 namespace ringfleet::coordinator::cli {
 
-// Findings about one worker. Rates are measured on all workers of the host at
-// once.
+// Findings about one worker. Rates are measured on all workers of the machine
+// at once.
 struct WorkerFindings {
   int rank = 0;
   std::string host;     // The host's name in the cluster file.
+  std::string machine;  // Equal on all workers of a machine.
   std::string address;  // HOST:PORT
   v1::HostReport report;
   double read_bytes_per_second = 0;

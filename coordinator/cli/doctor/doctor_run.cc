@@ -65,10 +65,11 @@ absl::Status AskAll(size_t count,
   return absl::OkStatus();
 }
 
-// How many workers share the host of one.
-uint32_t RanksOnHost(const BenchWorkers& workers, size_t rank) {
-  return static_cast<uint32_t>(std::count(
-      workers.hosts.begin(), workers.hosts.end(), workers.hosts[rank]));
+// How many workers share the machine of one.
+uint32_t RanksOnMachine(const BenchWorkers& workers, size_t rank) {
+  const std::vector<std::string>& machines = workers.machines;
+  return static_cast<uint32_t>(
+      std::count(machines.begin(), machines.end(), machines[rank]));
 }
 
 absl::Status MeasureHost(const BenchWorkers& workers, size_t rank,
@@ -78,7 +79,7 @@ absl::Status MeasureHost(const BenchWorkers& workers, size_t rank,
   v1::MeasureHostRequest request;
   request.set_time_ms(options.time_ms);
   request.set_path(options.disk_path);
-  request.set_ranks_on_host(RanksOnHost(workers, rank));
+  request.set_ranks_on_host(RanksOnMachine(workers, rank));
   InterruptibleCall call;
   call.context()->set_deadline(
       std::chrono::system_clock::now() +
@@ -108,7 +109,7 @@ absl::Status CompareClock(const std::string& address,
   return absl::OkStatus();
 }
 
-// Each worker's part of the slice in which its host reads most.
+// Each worker's part of the slice in which its machine reads most.
 absl::Status MeasureReads(const BenchWorkers& workers,
                           const DoctorOptions& options,
                           std::vector<WorkerFindings>* findings) {
@@ -125,7 +126,7 @@ absl::Status MeasureReads(const BenchWorkers& workers,
       count,
       [&](size_t rank) -> absl::Status {
         v1::MeasureMemoryRequest request;
-        request.set_ranks_on_host(RanksOnHost(workers, rank));
+        request.set_ranks_on_host(RanksOnMachine(workers, rank));
         request.set_slice_ms(kReadSliceMs);
         request.set_slices(slices);
         const auto measured = clients[rank]->MeasureMemory(
@@ -149,12 +150,12 @@ absl::Status MeasureReads(const BenchWorkers& workers,
       workers));
   std::map<std::string, std::vector<double>> sums;
   for (size_t rank = 0; rank < count; ++rank) {
-    std::vector<double>& sum = sums[workers.hosts[rank]];
+    std::vector<double>& sum = sums[workers.machines[rank]];
     sum.resize(slices);
     for (uint32_t i = 0; i < slices; ++i) sum[i] += bytes[rank][i];
   }
   for (size_t rank = 0; rank < count; ++rank) {
-    const std::vector<double>& sum = sums[workers.hosts[rank]];
+    const std::vector<double>& sum = sums[workers.machines[rank]];
     const size_t best = std::max_element(sum.begin(), sum.end()) - sum.begin();
     (*findings)[rank].read_bytes_per_second =
         bytes[rank][best] / (kReadSliceMs * 1e-3);
@@ -167,7 +168,7 @@ absl::StatusOr<PairFindings> MeasurePair(const BenchWorkers& workers, int first,
                                          const DoctorOptions& options) {
   const BenchWorkers pair = {
       {workers.addresses[first], workers.addresses[second]},
-      {workers.hosts[first], workers.hosts[second]}};
+      {workers.machines[first], workers.machines[second]}};
   v1::MeasureCollectivesRequest request;
   request.set_timeout_ms(10'000);
   request.set_collective_timeout_ms(10'000);
@@ -194,7 +195,8 @@ absl::StatusOr<PairFindings> MeasurePair(const BenchWorkers& workers, int first,
                       .transport = figures[0].transport()};
 }
 
-// The workers that can be reached, with their ranks, and the others.
+// The workers that can be reached, with their ranks, and the others. Machines
+// have the names of the caller.
 struct Reached {
   BenchWorkers workers;
   std::vector<int> ranks;
@@ -210,7 +212,7 @@ Reached Reach(const BenchWorkers& workers) {
          cluster::AwaitConnection(
              *cluster::OpenChannel(workers.addresses[i])))) {
       reached.workers.addresses.push_back(workers.addresses[i]);
-      reached.workers.hosts.push_back(workers.hosts[i]);
+      reached.workers.machines.push_back(workers.machines[i]);
       reached.ranks.push_back(rank);
     } else {
       reached.absent.push_back({rank, workers.addresses[i]});
@@ -228,7 +230,8 @@ absl::StatusOr<DoctorFindings> ExamineAll(const BenchWorkers& workers,
   RF_RETURN_IF_ERROR(AskAll(
       count,
       [&](size_t rank) {
-        findings.workers[rank].host = workers.hosts[rank];
+        findings.workers[rank].host = workers.machines[rank];
+        findings.workers[rank].machine = workers.machines[rank];
         findings.workers[rank].address = workers.addresses[rank];
         return MeasureHost(workers, rank, options, &findings.workers[rank]);
       },
@@ -264,11 +267,14 @@ absl::StatusOr<DoctorFindings> ExamineWorkers(const BenchWorkers& workers,
   Reached reached = Reach(workers);
   RF_RETURN_IF_ERROR(Interrupt::Get().status());
   if (reached.ranks.empty()) return ExamineAll(workers, options);
+  const std::vector<std::string> hosts = reached.workers.machines;
+  RF_RETURN_IF_ERROR(FindMachines(&reached.workers));
   RF_ASSIGN_OR_RETURN(DoctorFindings findings,
                       ExamineAll(reached.workers, options));
   findings.absent = std::move(reached.absent);
   for (size_t i = 0; i < findings.workers.size(); ++i) {
     findings.workers[i].rank = reached.ranks[i];
+    findings.workers[i].host = hosts[i];
   }
   for (PairFindings& pair : findings.pairs) {
     pair.first = reached.ranks[pair.first];

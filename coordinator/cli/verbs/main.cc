@@ -12,6 +12,7 @@
 #include "absl/strings/strip.h"
 #include "cluster/process/build_info.h"
 #include "cluster/process/standard_streams.h"
+#include "cluster/process/thread_limit.h"
 #include "cluster/rpc/server.h"
 #include "coordinator/cli/bench/bench.h"
 #include "coordinator/cli/bench/bench_request.h"
@@ -114,6 +115,7 @@ int PrintHelp(const CLI::App& app, const CLI::ParseError& request, bool json) {
 }
 
 int Main(int argc, char** argv) {
+  cluster::EndWithoutResources("ringfleet");
   cluster::ConfigureGrpcProcess();
   cluster::BlockTerminationSignals();
   CLI::App app("Serves DeepSeek-class models on a fleet of CPU hosts.",
@@ -164,7 +166,8 @@ int Main(int argc, char** argv) {
         absl::StrCat("usage: ", status.message(), " (see ringfleet ", verb,
                      verb.empty() ? "" : " ", "--help)"));
     invocation.json = AsksForJson(argc, argv);
-  } else {
+  } else if (status = cluster::CheckThreads(cluster::ClientThreads());
+             status.ok()) {
     Interrupt interrupt;
     try {
       status = invocation.run();

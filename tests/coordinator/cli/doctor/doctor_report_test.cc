@@ -21,6 +21,7 @@ DoctorFindings TwoHealthyHosts() {
     WorkerFindings worker;
     worker.rank = static_cast<int>(findings.workers.size());
     worker.host = host;
+    worker.machine = std::string("boot of ") + host;
     worker.address = std::string(host) + ":50052";
     worker.read_bytes_per_second = 200e9;
     worker.report.set_isa("avx512_bf16");
@@ -92,14 +93,32 @@ TEST(DoctorReportTest, PlansReadItsDocument) {
   EXPECT_TRUE(fleet->assumptions.empty());
 }
 
-TEST(DoctorReportTest, WorkersOfOneHostShareItsMemory) {
+TEST(DoctorReportTest, WorkersOfOneMachineShareItsMemory) {
   DoctorFindings findings = TwoHealthyHosts();
-  findings.workers[1].host = "a";
+  // Whatever its names.
+  findings.workers[1].machine = findings.workers[0].machine;
   const Json document = DoctorJson(findings);
   EXPECT_EQ(document["workers"][0]["memory_gib"], 64);
   EXPECT_THAT(
       DoctorAdvice(findings),
       ::testing::Contains(HasSubstr("2 workers of 32 threads share 32 CPUs")));
+}
+
+TEST(DoctorReportTest, OneNameMayStandForTwoMachines) {
+  DoctorFindings findings = TwoHealthyHosts();
+  findings.workers[1].host = findings.workers[0].host;
+  EXPECT_EQ(DoctorJson(findings)["workers"][0]["memory_gib"], 128);
+  EXPECT_THAT(DoctorAdvice(findings), IsEmpty());
+}
+
+// They take the memory's rate from each other.
+TEST(DoctorReportTest, WorkersOfOneMachineAreNotComparedWithEachOther) {
+  DoctorFindings findings = TwoHealthyHosts();
+  findings.workers[1].machine = findings.workers[0].machine;
+  for (WorkerFindings& worker : findings.workers) worker.report.set_threads(16);
+  findings.workers[0].read_bytes_per_second = 8.5e9;
+  findings.workers[1].read_bytes_per_second = 19.1e9;
+  EXPECT_THAT(DoctorAdvice(findings), IsEmpty());
 }
 
 TEST(DoctorReportTest, SaysWhatIsWrong) {
@@ -108,6 +127,7 @@ TEST(DoctorReportTest, SaysWhatIsWrong) {
   WorkerFindings& bad = findings.workers[2];
   bad.rank = 2;
   bad.host = "c";
+  bad.machine = "boot of c";
   bad.address = "c:50052";
   bad.read_bytes_per_second = 50e9;
   bad.report.mutable_products(1)->set_ops_per_second(1e12);
