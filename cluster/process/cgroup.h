@@ -20,7 +20,7 @@ namespace ringfleet::cluster {
 
 // One cgroup's limit of memory.
 struct CgroupMemory {
-  std::string id;  // Of the cgroup: two processes of one machine compare it.
+  std::string id;  // Names the cgroup to all processes of the machine.
   uint64_t limit_bytes = 0;
   // The limit without the used bytes. Page cache and kernel objects that the
   // kernel can drop at once are not used; dirty pages are.
@@ -30,8 +30,8 @@ std::vector<CgroupMemory> CgroupMemoryLimits(const std::string& root = "");
 
 // One cgroup's limit of CPU time (docker --cpus, CPUQuota=).
 struct CgroupCpus {
-  std::string id;
-  int cpus = 1;  // Whole CPUs, rounded up.
+  std::string id;  // As in CgroupMemory.
+  int cpus = 1;    // Whole CPUs, rounded up.
 };
 std::vector<CgroupCpus> CgroupCpuLimits(const std::string& root = "");
 

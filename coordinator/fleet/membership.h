@@ -28,7 +28,7 @@ struct Member {
   int rank = 0;
   std::string address;  // HOST:PORT for peers and the coordinator.
   std::string host;     // Name of its machine.
-  std::string machine;  // Id of its machine: a name may stand for several.
+  std::string machine;  // Id of its machine. One name may stand for several.
   uint64_t pid = 0;
   v1::BuildInfo build;
   std::vector<v1::ResourcePool> memory;  // Bytes, as registered.

@@ -165,7 +165,7 @@ absl::StatusOr<cluster::ServerAddress> KnownAddress(
         ": no address that others can dial, want --advertise HOST:PORT with "
         "this host's own"));
   }
-  // What is advertised may be the end of a tunnel.
+  // An advertised address may be the end of a tunnel.
   if (!advertised && cluster::IsLoopback(known.host) &&
       cluster::IsAnotherMachine(coordinator.host)) {
     return absl::InvalidArgumentError(
