@@ -23,8 +23,7 @@
 // gRPC 1.51. With another version nothing is set.
 extern "C" {
 struct grpc_socket_mutator_vtable {
-  // Sets a channel's socket, or a listening socket, whose options accepted
-  // sockets inherit. False: the connection fails.
+  // Sets a channel's socket. False: the connection fails.
   bool (*mutate_fd)(int fd, grpc_socket_mutator* mutator);
   int (*compare)(grpc_socket_mutator* a, grpc_socket_mutator* b);
   void (*destroy)(grpc_socket_mutator* mutator);
@@ -50,9 +49,43 @@ std::string SystemsChoice(int fd) {
   return name;
 }
 
-bool ChooseFor(int fd, grpc_socket_mutator*) {
+bool MutateSocket(int fd, grpc_socket_mutator*) {
+  SetCongestionControl(fd);
+  return true;  // The system's is slower, not wrong.
+}
+
+int CompareAddresses(grpc_socket_mutator* a, grpc_socket_mutator* b) {
+  return std::less<>()(a, b) ? -1 : a == b ? 0 : 1;
+}
+
+void KeepForever(grpc_socket_mutator*) {}
+
+// One reference of the only one.
+grpc_socket_mutator* NewReference() {
+  static constexpr grpc_socket_mutator_vtable kTable = {
+      &MutateSocket, &CompareAddresses, &KeepForever, nullptr};
+  static grpc_socket_mutator* const mutator = [] {
+    static grpc_socket_mutator only = {&kTable, {}};
+    gpr_ref_init(&only.refcount, 1);
+    return &only;
+  }();
+  gpr_ref(&mutator->refcount);
+  return mutator;
+}
+
+}  // namespace
+
+std::vector<std::string> CongestionControls(absl::string_view system,
+                                            absl::string_view wanted) {
+  if (wanted == "system") return {};
+  if (!wanted.empty()) return {std::string(wanted)};
+  if (absl::StartsWith(system, "bbr")) return {"cubic", "reno"};
+  return {};
+}
+
+void SetCongestionControl(int fd) {
   const std::string system = SystemsChoice(fd);
-  if (system.empty()) return true;
+  if (system.empty()) return;
   const char* const variable = std::getenv(kVariable);
   const absl::string_view wanted = variable == nullptr ? "" : variable;
   const std::vector<std::string> names = CongestionControls(system, wanted);
@@ -71,55 +104,12 @@ bool ChooseFor(int fd, grpc_socket_mutator*) {
              system);
     });
   }
-  return true;  // The system's is slower, not wrong.
-}
-
-int CompareAddresses(grpc_socket_mutator* a, grpc_socket_mutator* b) {
-  return std::less<>()(a, b) ? -1 : a == b ? 0 : 1;
-}
-
-void KeepForever(grpc_socket_mutator*) {}
-
-// One reference of the only one.
-grpc_socket_mutator* NewReference() {
-  static constexpr grpc_socket_mutator_vtable kTable = {
-      &ChooseFor, &CompareAddresses, &KeepForever, nullptr};
-  static grpc_socket_mutator* const mutator = [] {
-    static grpc_socket_mutator only = {&kTable, {}};
-    gpr_ref_init(&only.refcount, 1);
-    return &only;
-  }();
-  gpr_ref(&mutator->refcount);
-  return mutator;
-}
-
-class ServerOption : public grpc::ServerBuilderOption {
- public:
-  void UpdateArguments(grpc::ChannelArguments* arguments) override {
-    SetCongestionControl(*arguments);
-  }
-  void UpdatePlugins(
-      std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>*) override {}
-};
-
-}  // namespace
-
-std::vector<std::string> CongestionControls(absl::string_view system,
-                                            absl::string_view wanted) {
-  if (wanted == "system") return {};
-  if (!wanted.empty()) return {std::string(wanted)};
-  if (absl::StartsWith(system, "bbr")) return {"cubic", "reno"};
-  return {};
 }
 
 void SetCongestionControl(grpc::ChannelArguments& arguments) {
   if constexpr (GRPC_CPP_VERSION_MAJOR == 1 && GRPC_CPP_VERSION_MINOR == 51) {
     arguments.SetSocketMutator(NewReference());
   }
-}
-
-void SetCongestionControl(grpc::ServerBuilder& builder) {
-  builder.SetOption(std::make_unique<ServerOption>());
 }
 
 }  // namespace ringfleet::cluster

@@ -15,7 +15,6 @@
 #ifndef RINGFLEET_CLUSTER_RPC_CONGESTION_CONTROL_H_
 #define RINGFLEET_CLUSTER_RPC_CONGESTION_CONTROL_H_
 
-#include <grpcpp/server_builder.h>
 #include <grpcpp/support/channel_arguments.h>
 
 #include <string>
@@ -31,10 +30,11 @@ namespace ringfleet::cluster {
 std::vector<std::string> CongestionControls(absl::string_view system,
                                             absl::string_view wanted);
 
-// Sets the algorithm for the sockets of a channel, or of a server and its
-// connections.
+// Sets the algorithm for the sockets of a channel.
 void SetCongestionControl(grpc::ChannelArguments& arguments);
-void SetCongestionControl(grpc::ServerBuilder& builder);
+// Sets the algorithm of a socket. Connections inherit that of the socket that
+// accepts them. Does nothing to a socket that is not TCP's.
+void SetCongestionControl(int fd);
 
 }  // namespace ringfleet::cluster
 

@@ -2,11 +2,8 @@
 #include "cluster/rpc/server.h"
 
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
-#include <netdb.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,7 +17,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "cluster/process/status_macros.h"
-#include "cluster/rpc/congestion_control.h"
+#include "cluster/rpc/acceptor.h"
+#include "cluster/rpc/listening_sockets.h"
 #include "kernels/check.h"
 
 namespace ringfleet::cluster {
@@ -30,62 +28,11 @@ namespace {
 constexpr int kMaxReceiveBytes = 8 << 20;
 // Half of the interval at which peers ping, so that no ping counts as abuse.
 constexpr int kMinPingIntervalMs = 5000;
-
-absl::Status ListenError(const ServerAddress& listen, int error) {
-  switch (error) {
-    case EADDRINUSE:
-      return absl::UnavailableError(absl::StrCat("port ", listen.port, " on ",
-                                                 listen.host, " is in use"));
-    case EACCES:
-      return absl::PermissionDeniedError(
-          absl::StrCat("port ", listen.port, " on ", listen.host,
-                       " is reserved for privileged processes; want 1024 or "
-                       "more"));
-    case EADDRNOTAVAIL:
-      return absl::InvalidArgumentError(absl::StrCat(
-          "host ", listen.host, " is not an address of this machine"));
-    default:
-      return absl::UnavailableError(absl::StrCat(
-          "cannot listen on ", FormatAddress(listen), ": ", strerror(error)));
-  }
-}
-
-// Listens and closes again. gRPC says only that it failed; the system says why.
-absl::Status CheckCanListen(const ServerAddress& listen) {
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(
-      listen.host.c_str(), absl::StrCat(listen.port).c_str(), &hints, &found);
-  if (error != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "host ", listen.host, " does not resolve: ", gai_strerror(error)));
-  }
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found,
-                                                                 freeaddrinfo);
-  // One usable address is enough, as for gRPC: "localhost" may name an IPv6
-  // address on a machine that has none. A port in use is never passed over.
-  int first_error = 0;
-  bool usable = false;
-  for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
-    const int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, 0);
-    int failed = errno;
-    if (fd >= 0) {
-      // As gRPC does, so that connections in TIME_WAIT do not count as use.
-      const int on = 1;
-      setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-      const bool listening =
-          bind(fd, a->ai_addr, a->ai_addrlen) == 0 && ::listen(fd, 1) == 0;
-      failed = listening ? 0 : errno;
-      close(fd);
-    }
-    if (failed == EADDRINUSE) return ListenError(listen, failed);
-    if (failed == 0) usable = true;
-    if (first_error == 0) first_error = failed;
-  }
-  return usable ? absl::OkStatus() : ListenError(listen, first_error);
-}
+// From the first byte of a connection to its HTTP/2 settings.
+constexpr int kHandshakeTimeoutMs = 10000;
+// A connection without a call for this long is closed. A client that polls
+// must not meet it, so it is no interval that people choose.
+constexpr int kMaxIdleMs = 101'000;
 
 sigset_t TerminationSignals() {
   sigset_t signals;
@@ -159,25 +106,27 @@ absl::StatusOr<std::unique_ptr<DaemonServer>> DaemonServer::Start(
                      " needs --insecure: there is no encryption or "
                      "authentication"));
   }
-  RF_RETURN_IF_ERROR(CheckCanListen(listen));
+  RF_ASSIGN_OR_RETURN(ListeningSockets sockets, ListeningSockets::Open(listen));
+  const int port = sockets.port();
 
   // Acts on every builder of the process and may be repeated.
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
 
   grpc::ServerBuilder builder;
-  int port = 0;
-  builder.AddListeningPort(FormatAddress(listen),
-                           grpc::InsecureServerCredentials(), &port);
-  // With SO_REUSEPORT two daemons on one port would both start, and the kernel
-  // would share the connections out between them.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> connections =
+      builder.experimental().AddExternalConnectionAcceptor(
+          grpc::ServerBuilder::experimental_type::ExternalConnectionType::
+              FROM_FD,
+          grpc::InsecureServerCredentials());
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                             kHandshakeTimeoutMs);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kMaxIdleMs);
   builder.AddChannelArgument(
       GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
       kMinPingIntervalMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
   builder.SetMaxReceiveMessageSize(kMaxReceiveBytes);
-  SetCongestionControl(builder);
   using Option = grpc::ServerBuilder::SyncServerOption;
   builder.SetSyncServerOption(Option::NUM_CQS, 1);
   builder.SetSyncServerOption(Option::MIN_POLLERS, 1);
@@ -188,13 +137,22 @@ absl::StatusOr<std::unique_ptr<DaemonServer>> DaemonServer::Start(
 
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr) {
-    // Somebody may have taken the port since the check.
-    RF_RETURN_IF_ERROR(CheckCanListen(listen));
     return absl::InternalError(
-        absl::StrCat("gRPC cannot listen on ", FormatAddress(listen)));
+        absl::StrCat("gRPC cannot serve on ", FormatAddress(listen)));
   }
-  return std::unique_ptr<DaemonServer>(
+  std::unique_ptr<DaemonServer> daemon(
       new DaemonServer(std::move(health), std::move(server), port));
+  RF_ASSIGN_OR_RETURN(
+      daemon->acceptor_,
+      Acceptor::Start(std::move(sockets), Acceptor::Options(),
+                      [connections](int fd) {
+                        grpc::experimental::ExternalConnectionAcceptor::
+                            NewConnectionParameters connection;
+                        connection.listener_fd = -1;
+                        connection.fd = fd;
+                        connections->HandleNewConnection(&connection);
+                      }));
+  return daemon;
 }
 
 DaemonServer::DaemonServer(std::unique_ptr<HealthService> health,
@@ -209,6 +167,7 @@ void DaemonServer::SetServing(const std::string& service, bool serving) {
 
 void DaemonServer::Shutdown(absl::Duration grace) {
   health_->Shutdown();
+  acceptor_.reset();
   server_->Shutdown(
       std::chrono::system_clock::now() +
       absl::ToChronoMicroseconds(std::min(grace, absl::Hours(1))));

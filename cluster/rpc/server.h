@@ -20,6 +20,8 @@
 
 namespace ringfleet::cluster {
 
+class Acceptor;
+
 // Sets gRPC up for collectives. Call first in main, before threads and gRPC
 // calls. The environment's GRPC_POLL_STRATEGY, GRPC_EXPERIMENTS and
 // GRPC_VERBOSITY win.
@@ -54,7 +56,9 @@ class DaemonServer {
  public:
   // `register_services` adds services and completion queues to the builder. It
   // runs at most once, after the checks of the address. The services must
-  // outlive the server.
+  // outlive the server. Connections are those of an Acceptor. One that has no
+  // call for 101 seconds is closed, and so is one that does not begin as HTTP/2
+  // does within 10 seconds.
   //
   // Errors:
   //   INVALID_ARGUMENT: the host is not loopback and !allow_insecure.
@@ -89,6 +93,7 @@ class DaemonServer {
   const std::unique_ptr<HealthService> health_;  // Outlives the server.
   const std::unique_ptr<grpc::Server> server_;
   const int port_;
+  std::unique_ptr<Acceptor> acceptor_;  // Null after Shutdown.
 };
 
 }  // namespace ringfleet::cluster

@@ -60,8 +60,9 @@ constexpr absl::string_view kNoCoordinator = "none";
 
 // Files and sockets a rank needs: two streams to each of 15 peers, the
 // control plane, a checkpoint's files (read a few at a time, here and by up to
-// 32 calls of other hosts), and gRPC's own.
-constexpr size_t kOpenFiles = 160;
+// 32 calls of other hosts), and gRPC's own. Connections of others take no more
+// than Acceptor::MaxDescriptors() leaves.
+constexpr size_t kOpenFiles = 192;
 
 // A step in progress reports why it ends within this time, and the last
 // statuses reach their sockets within that.

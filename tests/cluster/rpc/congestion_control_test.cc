@@ -3,7 +3,6 @@
 
 #include <dirent.h>
 #include <gmock/gmock.h>
-#include <grpcpp/server.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -15,7 +14,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "cluster/rpc/channel.h"
-#include "cluster/rpc/health_service.h"
+#include "cluster/rpc/server.h"
+#include "kernels/check.h"
 #include "tests/testing/soon.h"
 
 namespace ringfleet::cluster {
@@ -73,28 +73,24 @@ class ConnectionsTest : public ::testing::Test {
  protected:
   ~ConnectionsTest() override {
     channel_.reset();
-    if (server_ != nullptr) server_->Shutdown();
+    server_.reset();
     unsetenv("RINGFLEET_CONGESTION_CONTROL");
   }
 
   // Both ends of a new connection.
   std::vector<std::string> Connect() {
-    grpc::ServerBuilder builder;
-    int port = 0;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
-                             &port);
-    builder.RegisterService(&health_);  // gRPC wants a service.
-    SetCongestionControl(builder);
-    server_ = builder.BuildAndStart();
-    channel_ = OpenChannel(absl::StrCat("127.0.0.1:", port));
+    auto server = DaemonServer::Start({"127.0.0.1", 0}, false,
+                                      [](grpc::ServerBuilder&) {});
+    RF_CHECK(server.ok());
+    server_ = *std::move(server);
+    channel_ = OpenChannel(absl::StrCat("127.0.0.1:", server_->port()));
     const Deadline deadline = testing::Soon();
     EXPECT_TRUE(AwaitConnection(*channel_, deadline.Remaining()));
-    return ConnectionsOf(port);
+    return ConnectionsOf(server_->port());
   }
 
  private:
-  HealthService health_;
-  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<DaemonServer> server_;
   std::shared_ptr<grpc::Channel> channel_;
 };
 

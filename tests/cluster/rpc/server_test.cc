@@ -35,9 +35,10 @@ void SetDeadline(grpc::ClientContext& context) {
 
 class HealthClient {
  public:
-  explicit HealthClient(const DaemonServer& server)
-      : stub_(grpc::health::v1::Health::NewStub(testing::ConnectedChannel(
-            FormatAddress({"127.0.0.1", server.port()})))) {}
+  explicit HealthClient(const DaemonServer& server,
+                        const std::string& host = "127.0.0.1")
+      : stub_(grpc::health::v1::Health::NewStub(
+            testing::ConnectedChannel(FormatAddress({host, server.port()})))) {}
 
   // The answer, or UNKNOWN and the error in `error`.
   HealthCheckResponse::ServingStatus Check(const std::string& service,
@@ -175,6 +176,17 @@ TEST(DaemonServerTest, OtherHostsNeedInsecure) {
   }
   const auto server = DaemonServer::Start({"0.0.0.0", 0}, true, NoServices);
   EXPECT_TRUE(server.ok()) << server.status();
+}
+
+TEST(DaemonServerTest, ListensForBothFamiliesOnAnyAddress) {
+  const auto server = DaemonServer::Start({"0.0.0.0", 0}, true, NoServices);
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_EQ(HealthClient(**server).Check(""), HealthCheckResponse::SERVING);
+  const auto six = DaemonServer::Start({"::1", 0}, false, NoServices);
+  if (!six.ok()) GTEST_SKIP() << "no IPv6 here: " << six.status();
+  EXPECT_EQ(HealthClient(**server, "::1").Check(""),
+            HealthCheckResponse::SERVING);
+  EXPECT_EQ(HealthClient(**six, "::1").Check(""), HealthCheckResponse::SERVING);
 }
 
 TEST(DaemonServerTest, SaysWhyAnAddressCannotBeUsed) {
