@@ -25,14 +25,10 @@ constexpr uint64_t kCallBytes = 1 << 20;
 // With that many calls under way another would only wait in the source's queue.
 constexpr int kCallsPerPeer = 8;
 constexpr std::chrono::milliseconds kFetchCancelledPoll{50};
-constexpr int kFetchKeepaliveMs = 10'000;
 
 std::shared_ptr<grpc::Channel> FetchChannel(const std::string& address) {
   grpc::ChannelArguments arguments = DirectArguments();
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  // A host that vanished without closing its sockets is noticed after 20 s.
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kFetchKeepaliveMs);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kFetchKeepaliveMs);
   return OpenChannel(address, arguments);
 }
 

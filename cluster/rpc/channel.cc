@@ -9,9 +9,20 @@
 #include "cluster/rpc/congestion_control.h"
 
 namespace ringfleet::cluster {
+namespace {
+
+// A call pings a silent server after this time, and fails when no answer comes
+// in this time.
+constexpr int kKeepaliveMs = 10'000;
+
+}  // namespace
 
 grpc::ChannelArguments DirectArguments() {
   grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
+  // Else pings end after two of them without data.
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // Equal channels would share a connection, its queues and its backoff.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);

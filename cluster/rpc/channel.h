@@ -24,7 +24,10 @@ inline constexpr const char* kReadBufferArguments[] = {
     GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE};
 
 // Returns the arguments of every channel: a connection of its own, straight to
-// the host, tried again soon after it failed.
+// the host, tried again soon after it failed. Calls fail with UNAVAILABLE 20 s
+// after the server's host has vanished without closing its sockets. Requires
+// that a thread waits on a call, as else nobody reads the answers to pings: see
+// ReadAhead.
 grpc::ChannelArguments DirectArguments();
 
 // Opens a channel without connecting. `arguments` extend DirectArguments().

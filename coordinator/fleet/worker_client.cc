@@ -14,15 +14,10 @@ namespace {
 
 using Call = cluster::CancellableCalls::Scope;
 
-// A host that vanished without closing its sockets is noticed after 20 s.
-constexpr int kKeepaliveMs = 10'000;
-
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   grpc::ChannelArguments arguments = cluster::DirectArguments();
   arguments.SetMaxReceiveMessageSize(cluster::kMaxMessageBytes);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
   return cluster::OpenChannel(address, arguments);
 }
 

@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "cluster/process/status.h"
 #include "cluster/process/status_macros.h"
+#include "cluster/rpc/read_ahead.h"
 #include "coordinator/cli/bench/bench_report.h"
 #include "coordinator/cli/bench/bench_request.h"
 #include "coordinator/cli/interrupt.h"
@@ -177,11 +178,12 @@ absl::StatusOr<v1::BenchProgress::Setup> Measure(
   InterruptibleCall call;
   const std::unique_ptr<grpc::ClientReader<v1::BenchProgress>> reader =
       session.stub().Bench(call.context(), request);
+  cluster::ReadAhead<v1::BenchProgress> events(reader.get());
   BenchProgressLine line(request, progress_stays);
   BenchResult result;
   absl::Status taken;
   v1::BenchProgress progress;
-  while (reader->Read(&progress)) {
+  while (events.Read(&progress)) {
     if (!taken.ok()) continue;
     taken = Take(progress, request, &result, line, printer);
     // The coordinator frees the slots of a caller who leaves.

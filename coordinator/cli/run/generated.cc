@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "cluster/process/status.h"
 #include "cluster/process/status_macros.h"
+#include "cluster/rpc/read_ahead.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -77,14 +78,15 @@ absl::StatusOr<Generated> ReadEvents(
     // The coordinator ends the job of a caller who leaves.
     if (!printed.ok()) call.context()->TryCancel();
   };
+  cluster::ReadAhead<v1::GenerateEvent> events(&reader);
   v1::GenerateEvent event;
-  while (reader.Read(&event)) {
+  while (events.Read(&event)) {
     switch (event.event_case()) {
       case v1::GenerateEvent::kAccepted:
         generated.accepted = event.accepted();
         if (on_accepted != nullptr && !on_accepted()) {
           call.context()->TryCancel();
-          while (reader.Read(&event)) {
+          while (events.Read(&event)) {
           }
           reader.Finish();
           return generated;

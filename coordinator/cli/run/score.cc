@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "cluster/process/status.h"
 #include "cluster/process/status_macros.h"
+#include "cluster/rpc/read_ahead.h"
 #include "coordinator/cli/interrupt.h"
 #include "coordinator/cli/json_output.h"
 #include "coordinator/cli/progress.h"
@@ -118,12 +119,13 @@ absl::StatusOr<v1::ScoreEvent::Result> Score(const ScoreCommandOptions& options,
   InterruptibleCall call;
   const std::unique_ptr<grpc::ClientReader<v1::ScoreEvent>> reader =
       session.stub().Score(call.context(), request);
+  cluster::ReadAhead<v1::ScoreEvent> events(reader.get());
   v1::ScoreEvent::Result result;
   bool finished = false;
   {
     Progress progress;
     v1::ScoreEvent event;
-    while (reader->Read(&event)) {
+    while (events.Read(&event)) {
       if (event.has_progress()) {
         progress.Phase(absl::StrFormat("scored %u of %u tokens",
                                        event.progress().done(),
