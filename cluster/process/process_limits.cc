@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <fstream>
 #include <limits>
 
@@ -87,6 +88,12 @@ std::string MachineId() {
   std::string id;
   std::getline(file, id);
   return id;
+}
+
+size_t ThreadLimit() {
+  rlimit limit = {};
+  RF_CHECK(getrlimit(RLIMIT_NPROC, &limit) == 0);
+  return limit.rlim_cur == RLIM_INFINITY ? SIZE_MAX : limit.rlim_cur;
 }
 
 }  // namespace ringfleet::cluster

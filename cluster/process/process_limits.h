@@ -39,6 +39,10 @@ uint64_t AvailableAddressSpaceBytes();
 // when it boots. Empty: the system does not tell.
 std::string MachineId();
 
+// Returns the threads and processes that this user may have; SIZE_MAX: any
+// number.
+size_t ThreadLimit();
+
 }  // namespace ringfleet::cluster
 
 #endif  // RINGFLEET_CLUSTER_PROCESS_PROCESS_LIMITS_H_

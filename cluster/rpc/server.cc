@@ -2,6 +2,7 @@
 #include "cluster/rpc/server.h"
 
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/resource_quota.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "cluster/process/process_limits.h"
 #include "cluster/process/status_macros.h"
 #include "cluster/rpc/acceptor.h"
 #include "cluster/rpc/listening_sockets.h"
@@ -33,6 +35,10 @@ constexpr int kHandshakeTimeoutMs = 10000;
 // A connection without a call for this long is closed. A client that polls
 // must not meet it, so it is no interval that people choose.
 constexpr int kMaxIdleMs = 101'000;
+// Threads of synchronous calls: half of those that the user may have, as the
+// process must be able to start its own.
+constexpr size_t kMinCallThreads = 8;
+constexpr size_t kMaxCallThreads = 2048;
 
 sigset_t TerminationSignals() {
   sigset_t signals;
@@ -131,6 +137,10 @@ absl::StatusOr<std::unique_ptr<DaemonServer>> DaemonServer::Start(
   builder.SetSyncServerOption(Option::NUM_CQS, 1);
   builder.SetSyncServerOption(Option::MIN_POLLERS, 1);
   builder.SetSyncServerOption(Option::MAX_POLLERS, 2);
+  grpc::ResourceQuota quota("daemon");
+  quota.SetMaxThreads(static_cast<int>(
+      std::clamp(ThreadLimit() / 2, kMinCallThreads, kMaxCallThreads)));
+  builder.SetResourceQuota(quota);
   auto health = std::make_unique<HealthService>();
   builder.RegisterService(health.get());
   register_services(builder);

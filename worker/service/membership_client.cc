@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <utility>
 
 #include "cluster/process/log.h"
@@ -19,6 +20,13 @@ namespace {
 constexpr std::chrono::seconds kCallTimeout{5};
 constexpr absl::Duration kFirstRetry = absl::Milliseconds(50);
 constexpr absl::Duration kLastRetry = absl::Seconds(2);
+
+// A coordinator that gives no answer still knows its members: registering anew
+// would end their epoch.
+bool MayKnowUs(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+         absl::IsResourceExhausted(status);
+}
 
 bool IsFinal(const absl::Status& status) {
   return absl::IsFailedPrecondition(status) || absl::IsOutOfRange(status) ||
@@ -75,7 +83,8 @@ bool MembershipClient::Sleep(absl::Duration duration) {
 
 void MembershipClient::Loop() {
   absl::Duration retry = kFirstRetry;
-  std::string last_message;
+  // No message is empty at first: that of UNIMPLEMENTED is.
+  std::optional<std::string> last_message;
   do {
     const auto begun = std::chrono::steady_clock::now();
     absl::Status status = Serve();
@@ -93,16 +102,24 @@ void MembershipClient::Loop() {
       return;
     }
     if (status.message() != last_message) {
-      RF_LOG(kWarning, "coordinator ", coordinator_, ": ",
-             absl::IsDeadlineExceeded(status) ? "no gRPC server answers there"
-                                              : status.message(),
-             "; trying again");
+      LogRetry(status);
       last_message = std::string(status.message());
     }
     const bool was_member =
         std::chrono::steady_clock::now() - begun > kCallTimeout;
     retry = was_member ? kFirstRetry : std::min(retry * 2, kLastRetry);
   } while (Sleep(retry));
+}
+
+void MembershipClient::LogRetry(const absl::Status& status) const {
+  RF_LOG(
+      kWarning, "coordinator ", coordinator_, ": ",
+      absl::IsDeadlineExceeded(status)
+          ? absl::string_view("no gRPC server answers there")
+      : absl::IsUnimplemented(status)
+          ? absl::string_view("it is no coordinator, want the address of one")
+          : status.message(),
+      "; trying again");
 }
 
 absl::Status MembershipClient::Serve() {
@@ -135,11 +152,22 @@ absl::Status MembershipClient::Serve() {
   heartbeat.set_member_id(registered.member_id());
   const absl::Duration interval = absl::Milliseconds(
       std::clamp<uint32_t>(registered.heartbeat_interval_ms(), 10, 60000));
-  while (Sleep(interval)) {
+  absl::Duration pause = interval;
+  absl::Status last;
+  while (Sleep(pause)) {
     heartbeat.set_last_epoch(last_epoch_());
     v1::HeartbeatResponse response;
-    RF_RETURN_IF_ERROR(
-        call(&v1::Membership::Stub::Heartbeat, heartbeat, &response));
+    const absl::Status status =
+        call(&v1::Membership::Stub::Heartbeat, heartbeat, &response);
+    if (status.ok()) {
+      pause = interval;
+    } else if (!MayKnowUs(status)) {
+      return status;
+    } else {
+      if (last.ok()) LogRetry(status);
+      pause = last.ok() ? kFirstRetry : std::min(pause * 2, kLastRetry);
+    }
+    last = status;
   }
   return absl::OkStatus();
 }

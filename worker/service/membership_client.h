@@ -32,8 +32,10 @@ class MembershipClient {
 
  private:
   void Loop();
-  // Registers once and renews until a renewal fails. Returns the reason.
+  // Registers once and renews until the coordinator no longer knows this
+  // worker. Returns the reason.
   absl::Status Serve();
+  void LogRetry(const absl::Status& status) const;
   // Returns false when the client stops.
   bool Sleep(absl::Duration duration);
 

@@ -39,6 +39,11 @@ class FakeMembership final : public v1::Membership::Service {
     MutexLock lock(&mu_);
     ++generation_;
   }
+  // Refuses that many heartbeats, as a server without a thread does.
+  void Refuse(int heartbeats) {
+    MutexLock lock(&mu_);
+    refusals_ = heartbeats;
+  }
 
   grpc::Status Register(grpc::ServerContext*,
                         const v1::RegisterRequest* request,
@@ -57,6 +62,10 @@ class FakeMembership final : public v1::Membership::Service {
     if (request->member_id() != generation_) {
       return {grpc::StatusCode::NOT_FOUND, "register again"};
     }
+    if (refusals_ > 0) {
+      --refusals_;
+      return {grpc::StatusCode::RESOURCE_EXHAUSTED, "no threads"};
+    }
     last_beat_ = *request;
     changed_.NotifyAll();
     return grpc::Status::OK;
@@ -68,6 +77,10 @@ class FakeMembership final : public v1::Membership::Service {
     Await([&] { return registrations_.size() >= n; });
     return registrations_.size() < n ? v1::RegisterRequest()
                                      : registrations_[n - 1];
+  }
+  size_t registrations() {
+    MutexLock lock(&mu_);
+    return registrations_.size();
   }
   // Waits for a heartbeat that reports `epoch`.
   bool HasBeat(uint64_t epoch) {
@@ -89,6 +102,7 @@ class FakeMembership final : public v1::Membership::Service {
   Mutex mu_;
   CondVar changed_;
   uint64_t generation_ ABSL_GUARDED_BY(mu_) = 1;
+  int refusals_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<v1::RegisterRequest> registrations_ ABSL_GUARDED_BY(mu_);
   v1::HeartbeatRequest last_beat_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<grpc::Server> server_;
@@ -144,6 +158,21 @@ TEST(MembershipClientTest, EndsAtAServerThatIsNoCoordinator) {
   EXPECT_EQ(RefusalOf(&other).message(),
             "--coordinator 127.0.0.1:PORT: another gRPC server listens there, "
             "want the address of ringfleet-coordinator");
+}
+
+// A second registration would end the epoch of a worker that is well.
+TEST(MembershipClientTest, ARefusedHeartbeatIsTriedAgain) {
+  FakeMembership coordinator;
+  std::atomic<uint64_t> epoch{0};
+  MembershipClient client(
+      coordinator.address(), v1::RegisterRequest(),
+      [&epoch] { return epoch.load(); },
+      [](const absl::Status& status) { ADD_FAILURE() << status; });
+  coordinator.Registration(1);
+  coordinator.Refuse(3);
+  epoch = 41;
+  EXPECT_TRUE(coordinator.HasBeat(41));
+  EXPECT_EQ(coordinator.registrations(), 1u);
 }
 
 }  // namespace
