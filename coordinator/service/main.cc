@@ -12,6 +12,7 @@
 #include "cluster/config/config.h"
 #include "cluster/config/settings.h"
 #include "cluster/process/build_info.h"
+#include "cluster/process/forced_exit.h"
 #include "cluster/process/log.h"
 #include "cluster/process/process_limits.h"
 #include "cluster/process/standard_streams.h"
@@ -115,6 +116,7 @@ absl::Status Run(const Flags& flags) {
   cluster::SetLogName("coordinator");
   RF_RETURN_IF_ERROR(
       cluster::InitLog(flags.log_file, ParseLogLevel(flags.log_level)));
+  cluster::ForcedExit forced_exit;  // Outlives the server.
   // Every job that waits or runs has a connection of its caller's.
   cluster::RaiseOpenFileLimit();
   RF_ASSIGN_OR_RETURN(CoordinatorOptions options, flags.cluster.empty()
@@ -130,6 +132,7 @@ absl::Status Run(const Flags& flags) {
   }
   const int signal = cluster::WaitForSignal();
   RF_LOG(kInfo, "stopping on signal ", signal);
+  forced_exit.After(cluster::kLongestEnd);
   server->Shutdown();
   return absl::OkStatus();
 }

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "cluster/process/build_info.h"
 #include "cluster/process/fatal_signal.h"
+#include "cluster/process/forced_exit.h"
 #include "cluster/process/log.h"
 #include "cluster/process/process_limits.h"
 #include "cluster/process/standard_streams.h"
@@ -184,6 +185,7 @@ absl::Status Run(const Options& options) {
       cluster::InitLog(options.log_file, cluster::LogLevel::kInfo));
   cluster::SetLogName(options.rank < 0 ? std::string("worker ?")
                                        : absl::StrCat("worker ", options.rank));
+  cluster::ForcedExit forced_exit;  // Outlives the server.
   cluster::RaiseOpenFileLimit();
   cluster::KeepFreedMemory();
   RF_RETURN_IF_ERROR(cluster::CheckOpenFiles(kOpenFiles));
@@ -252,6 +254,7 @@ absl::Status Run(const Options& options) {
     const ParentWatch parent(options.parent_fd);
     const int signal = cluster::WaitForSignal();
     RF_LOG(kInfo, "stopping on ", strsignal(signal));
+    forced_exit.After(cluster::kLongestEnd);
   }
   service.Abort(absl::UnavailableError("the worker was stopped"));
   endpoint.StopLinks();
