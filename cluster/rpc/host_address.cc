@@ -14,7 +14,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 
 namespace ringfleet::cluster {
 
@@ -63,6 +65,14 @@ std::string FormatAddress(const ServerAddress& address) {
     return absl::StrCat("[", address.host, "]:", address.port);
   }
   return absl::StrCat(address.host, ":", address.port);
+}
+
+std::string NumericAddress(absl::string_view peer) {
+  if (!absl::ConsumePrefix(&peer, "ipv4:") &&
+      !absl::ConsumePrefix(&peer, "ipv6:")) {
+    return "";
+  }
+  return absl::StrReplaceAll(peer, {{"%5B", "["}, {"%5D", "]"}});
 }
 
 bool IsLoopback(absl::string_view host) {

@@ -20,6 +20,9 @@ struct ServerAddress {
 absl::StatusOr<ServerAddress> ParseAddress(absl::string_view text);
 // Writes what ParseAddress reads, with brackets around IPv6.
 std::string FormatAddress(const ServerAddress& address);
+// Returns "127.0.0.1:50052" of gRPC's "ipv4:127.0.0.1:50052", "[::1]:50052" of
+// "ipv6:%5B::1%5D:50052", and "" of anything else.
+std::string NumericAddress(absl::string_view peer);
 // True for 127.0.0.0/8, ::1, ::ffff:127.x.y.z and the name "localhost".
 bool IsLoopback(absl::string_view host);
 // True for numbers that stand for all addresses of a machine: 0.0.0.0, ::,

@@ -8,8 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
-#include "absl/strings/strip.h"
 #include "cluster/process/status_macros.h"
 #include "cluster/rpc/channel.h"
 #include "cluster/rpc/host_address.h"
@@ -39,16 +37,6 @@ bool IsNumeric(const std::string& host) {
   in6_addr address;
   return inet_pton(AF_INET, host.c_str(), &address) == 1 ||
          inet_pton(AF_INET6, host.c_str(), &address) == 1;
-}
-
-// Returns "127.0.0.1:50052" of "ipv4:127.0.0.1:50052", "[::1]:50052" of
-// "ipv6:%5B::1%5D:50052", and "" of anything else.
-std::string NumericAddress(absl::string_view remote) {
-  if (!absl::ConsumePrefix(&remote, "ipv4:") &&
-      !absl::ConsumePrefix(&remote, "ipv6:")) {
-    return "";
-  }
-  return absl::StrReplaceAll(remote, {{"%5B", "["}, {"%5D", "]"}});
 }
 
 }  // namespace

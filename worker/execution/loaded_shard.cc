@@ -26,6 +26,8 @@ namespace {
 // Bytes of activations, buffers of the links, code and stacks.
 constexpr uint64_t kOverheadBytes = 256ull << 20;
 constexpr int kMaxSlots = 1024;
+constexpr LoadOptions kReferenceOptions = {.form =
+                                               kernels::WeightForm::kReference};
 
 uint64_t SaturatingAdd(uint64_t a, uint64_t b) {
   return a + b < a ? std::numeric_limits<uint64_t>::max() : a + b;
@@ -170,6 +172,26 @@ uint64_t LimitFor(const v1::LoadRequest& request, const LoadSettings& settings,
     return std::min(available, request.memory_limit_bytes());
   }
   return available;
+}
+
+// Returns the positions that fit beside `weight_bytes`, `held_bytes` of which
+// the worker holds already.
+absl::StatusOr<int> ContextFor(const v1::LoadRequest& request,
+                               const LoadSettings& settings,
+                               const LoadedShard& shard, uint64_t weight_bytes,
+                               uint64_t held_bytes) {
+  return FitContext(shard.spec, request, shard.cache_dtype,
+                    shard.spec.num_nextn_predict_layers > 0, weight_bytes,
+                    BufferBytes(shard, request.prefill_strategy()),
+                    LimitFor(request, settings, held_bytes));
+}
+
+// Returns options with the shard's experts, where the request moves some.
+LoadOptions PlacedOptions(const LoadedShard& shard, LoadOptions options) {
+  if (shard.request.layout().experts().layers_size() > 0) {
+    options.experts = &shard.layout;
+  }
+  return options;
 }
 
 absl::StatusOr<int> SlotsOf(const v1::LoadRequest& request) {
@@ -317,48 +339,58 @@ absl::Status Save(StagedProgress& progress, LoadedShard* shard) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
-    const v1::LoadRequest& request, const LoadSettings& settings,
-    absl::FunctionRef<absl::Status(const v1::LoadProgress&)> report) {
-  auto shard = std::make_unique<LoadedShard>();
-  RF_ASSIGN_OR_RETURN(LoadOptions options, MakeLoadOptions(request.dtype()));
-  shard->request = request;
-  shard->options = options;
-  RF_ASSIGN_OR_RETURN(shard->cache_dtype,
-                      CacheDtypeFor(request.cache_dtype(), options.form));
-  RF_ASSIGN_OR_RETURN(shard->slots, SlotsOf(request));
-  cluster::CancellableCalls never_cancelled;
-  RF_ASSIGN_OR_RETURN(
-      OpenedCheckpoint opened,
-      OpenCheckpointFor(
-          request, settings.coordinator,
-          settings.fetching == nullptr ? &never_cancelled : settings.fetching));
-  const std::unique_ptr<cluster::Checkpoint> checkpoint =
-      std::move(opened.checkpoint);
-  shard->spec = std::move(opened.spec);
-  shard->fingerprint = std::move(opened.fingerprint);
-  shard->file_state = checkpoint->FileState();
-  RF_ASSIGN_OR_RETURN(shard->plan, PlanFor(shard->spec, request.layout()));
-  RF_ASSIGN_OR_RETURN(shard->layout, LayoutFor(shard->spec, shard->plan,
-                                               request.layout().experts()));
-  LoadOptions reference_options = {.form = kernels::WeightForm::kReference};
-  if (request.layout().experts().layers_size() > 0) {
-    options.experts = reference_options.experts = &shard->layout;
-  }
-  const uint64_t packed_bytes =
-      ShardBytes(shard->spec, shard->plan, options, checkpoint.get());
-  uint64_t weight_bytes = packed_bytes;
+absl::StatusOr<PlannedLoad> PlanLoad(const v1::LoadRequest& request,
+                                     const LoadSettings& settings) {
+  PlannedLoad planned;
+  planned.shard = std::make_unique<LoadedShard>();
+  LoadedShard& shard = *planned.shard;
+  RF_ASSIGN_OR_RETURN(shard.options, MakeLoadOptions(request.dtype()));
+  shard.request = request;
+  RF_ASSIGN_OR_RETURN(shard.cache_dtype,
+                      CacheDtypeFor(request.cache_dtype(), shard.options.form));
+  RF_ASSIGN_OR_RETURN(shard.slots, SlotsOf(request));
+  planned.never_cancelled = std::make_unique<cluster::CancellableCalls>();
+  RF_ASSIGN_OR_RETURN(planned.opened,
+                      OpenCheckpointFor(request, settings.coordinator,
+                                        settings.fetching == nullptr
+                                            ? planned.never_cancelled.get()
+                                            : settings.fetching));
+  const cluster::Checkpoint& checkpoint = *planned.opened.checkpoint;
+  shard.spec = planned.opened.spec;
+  shard.fingerprint = planned.opened.fingerprint;
+  shard.file_state = checkpoint.FileState();
+  RF_ASSIGN_OR_RETURN(shard.plan, PlanFor(shard.spec, request.layout()));
+  RF_ASSIGN_OR_RETURN(shard.layout, LayoutFor(shard.spec, shard.plan,
+                                              request.layout().experts()));
+  planned.packed_bytes = ShardBytes(
+      shard.spec, shard.plan, PlacedOptions(shard, shard.options), &checkpoint);
+  planned.weight_bytes = planned.packed_bytes;
   if (request.reference()) {
-    weight_bytes = SaturatingAdd(
-        weight_bytes, ShardBytes(shard->spec, shard->plan, reference_options,
-                                 checkpoint.get()));
+    planned.weight_bytes = SaturatingAdd(
+        planned.weight_bytes,
+        ShardBytes(shard.spec, shard.plan,
+                   PlacedOptions(shard, kReferenceOptions), &checkpoint));
   }
-  RF_ASSIGN_OR_RETURN(
-      shard->context,
-      FitContext(shard->spec, request, shard->cache_dtype,
-                 shard->spec.num_nextn_predict_layers > 0, weight_bytes,
-                 BufferBytes(*shard, request.prefill_strategy()),
-                 LimitFor(request, settings, 0)));
+  RF_ASSIGN_OR_RETURN(shard.context,
+                      ContextFor(request, settings, shard, planned.weight_bytes,
+                                 settings.held_bytes));
+  return planned;
+}
+
+absl::StatusOr<std::unique_ptr<LoadedShard>> LoadPlanned(
+    const v1::LoadRequest& request, const LoadSettings& settings,
+    PlannedLoad planned,
+    absl::FunctionRef<absl::Status(const v1::LoadProgress&)> report) {
+  std::unique_ptr<LoadedShard> shard = std::move(planned.shard);
+  const OpenedCheckpoint opened = std::move(planned.opened);
+  const cluster::Checkpoint* const checkpoint = opened.checkpoint.get();
+  const uint64_t packed_bytes = planned.packed_bytes;
+  const uint64_t weight_bytes = planned.weight_bytes;
+  const LoadOptions options = PlacedOptions(*shard, shard->options);
+  // The memory may be another one than when the load was planned.
+  RF_ASSIGN_OR_RETURN(shard->context,
+                      ContextFor(request, settings, *shard, weight_bytes,
+                                 /*held_bytes=*/0));
 
   v1::LoadProgress progress;
   progress.set_fingerprint(shard->fingerprint);
@@ -397,10 +429,10 @@ absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
   }
   shard->resident_bytes = shard->weights.bytes;
   if (request.reference()) {
-    RF_ASSIGN_OR_RETURN(
-        shard->reference,
-        LoadShard(*checkpoint, shard->spec, shard->plan, reference_options,
-                  *shard->pool, on_progress.Callback()));
+    RF_ASSIGN_OR_RETURN(shard->reference,
+                        LoadShard(*checkpoint, shard->spec, shard->plan,
+                                  PlacedOptions(*shard, kReferenceOptions),
+                                  *shard->pool, on_progress.Callback()));
     shard->resident_bytes += shard->reference->bytes;
   }
   shard->tensor_bytes_read = checkpoint->bytes_read();
@@ -414,16 +446,22 @@ absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
   return shard;
 }
 
+absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
+    const v1::LoadRequest& request, const LoadSettings& settings,
+    absl::FunctionRef<absl::Status(const v1::LoadProgress&)> report) {
+  RF_ASSIGN_OR_RETURN(PlannedLoad planned, PlanLoad(request, settings));
+  return LoadPlanned(request, settings, std::move(planned), report);
+}
+
 absl::StatusOr<bool> KeepShard(const v1::LoadRequest& request,
                                const LoadSettings& settings,
-                               LoadedShard* shard) {
+                               const PlannedLoad& planned, LoadedShard* shard) {
   if (!SameWeights(request, shard->request)) return false;
   if (request.await_shard_cache() && shard->unsaved.has_value()) return false;
-  RF_ASSIGN_OR_RETURN(const cluster::ShardPlan plan,
-                      PlanFor(shard->spec, request.layout()));
+  const cluster::ShardPlan& plan = planned.shard->plan;
   if (!SameSlices(plan, shard->plan)) return false;
-  RF_ASSIGN_OR_RETURN(cluster::ExpertLayout layout,
-                      LayoutFor(shard->spec, plan, request.layout().experts()));
+  const cluster::ExpertLayout& layout = planned.shard->layout;
+  if (layout.num_layers() != shard->layout.num_layers()) return false;
   for (int layer = 0; layer < layout.num_layers(); ++layer) {
     if (!HasExperts(shard->weights, layer)) continue;
     if (layout.Held(layer, plan.expert_coordinate) !=
@@ -431,27 +469,17 @@ absl::StatusOr<bool> KeepShard(const v1::LoadRequest& request,
       return false;
     }
   }
-  cluster::CancellableCalls never_cancelled;
-  RF_ASSIGN_OR_RETURN(
-      const OpenedCheckpoint opened,
-      OpenCheckpointFor(
-          request, settings.coordinator,
-          settings.fetching == nullptr ? &never_cancelled : settings.fetching));
-  if (opened.fingerprint != shard->fingerprint ||
-      opened.checkpoint->FileState() != shard->file_state) {
+  if (planned.shard->fingerprint != shard->fingerprint ||
+      planned.shard->file_state != shard->file_state) {
     return false;
   }
-  RF_ASSIGN_OR_RETURN(const int slots, SlotsOf(request));
   RF_ASSIGN_OR_RETURN(
       shard->context,
-      FitContext(shard->spec, request, shard->cache_dtype,
-                 shard->spec.num_nextn_predict_layers > 0,
-                 shard->resident_bytes,
-                 BufferBytes(*shard, request.prefill_strategy()),
-                 LimitFor(request, settings, shard->resident_bytes)));
-  shard->slots = slots;
+      ContextFor(request, settings, *shard, shard->resident_bytes,
+                 /*held_bytes=*/shard->resident_bytes));
+  shard->slots = planned.shard->slots;
   shard->plan = plan;
-  shard->layout = std::move(layout);
+  shard->layout = layout;
   shard->request = request;
   shard->tensor_bytes_read = shard->other_bytes_read = 0;
   shard->tensor_bytes_fetched = shard->other_bytes_fetched = 0;

@@ -19,6 +19,7 @@
 #include "kernels/dtype.h"
 #include "kernels/thread_pool.h"
 #include "protos/worker.pb.h"
+#include "worker/loading/open_checkpoint.h"
 #include "worker/loading/packed_shard.h"
 #include "worker/loading/shard_cache.h"
 #include "worker/loading/shard_loader.h"
@@ -70,6 +71,7 @@ struct LoadSettings {
   uint64_t memory_limit_bytes = 0;      // 0: the request's limit applies.
   std::string shard_cache;              // Empty: the request's folder applies.
   uint64_t available_memory_bytes = 0;  // The host's.
+  uint64_t held_bytes = 0;  // Freed before the load; PlanLoad counts them too.
   std::string coordinator;  // Address of file sources that have none.
   // True: the load only packs the shard. An unusable folder is then an error.
   bool only_packs = false;
@@ -77,26 +79,49 @@ struct LoadSettings {
   cluster::CancellableCalls* fetching = nullptr;
 };
 
-// Serves Worker.Load. Calls `report` with the fingerprint before it reads a
-// weight, and then with progress at most every 100 ms. An error from `report`
-// stops the load. Weights and cache must fit into the available memory and into
-// the limit. An unusable folder of packed shards is an error only if
-// settings.only_packs. LoadedShard::cache_status gives the reason.
+// A load whose request is checked and whose checkpoint is open.
+struct PlannedLoad {
+  // For the checkpoint, where the settings have none to end its fetches.
+  std::unique_ptr<cluster::CancellableCalls> never_cancelled;
+  OpenedCheckpoint opened;
+  std::unique_ptr<LoadedShard> shard;  // Without weights.
+  uint64_t packed_bytes = 0;
+  uint64_t weight_bytes = 0;  // With those of the reference.
+};
+
+// Checks a request and opens its checkpoint, without memory for weights.
+// Weights and cache must fit into the available memory and the limit.
 //
 // Errors: see Worker.Load in worker.proto.
+absl::StatusOr<PlannedLoad> PlanLoad(const v1::LoadRequest& request,
+                                     const LoadSettings& settings);
+
+// Loads what PlanLoad has planned for the same request. Calls `report` with the
+// fingerprint before it reads a weight, and then with progress at most every
+// 100 ms. An error from `report` stops the load. An unusable folder of packed
+// shards is an error only if settings.only_packs. LoadedShard::cache_status
+// gives the reason.
+//
+// Errors: see Worker.Load in worker.proto.
+absl::StatusOr<std::unique_ptr<LoadedShard>> LoadPlanned(
+    const v1::LoadRequest& request, const LoadSettings& settings,
+    PlannedLoad planned,
+    absl::FunctionRef<absl::Status(const v1::LoadProgress&)> report);
+
+// Calls PlanLoad and LoadPlanned.
 absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
     const v1::LoadRequest& request, const LoadSettings& settings,
     absl::FunctionRef<absl::Status(const v1::LoadProgress&)> report);
 
-// Adapts a loaded shard to `request` and returns true if the request wants
-// equal slices of equal files. Rank, mesh, number of slots and positions may
-// differ. Otherwise returns false and leaves the shard unchanged. Requires that
-// nobody else uses the shard.
+// Adapts a loaded shard to `request`, which is planned, and returns true if the
+// request wants equal slices of equal files. Rank, mesh, number of slots and
+// positions may differ. Otherwise returns false and leaves the shard unchanged.
+// Requires that nobody else uses the shard.
 //
-// Errors: those of LoadShardFor.
+// Errors: RESOURCE_EXHAUSTED as of PlanLoad.
 absl::StatusOr<bool> KeepShard(const v1::LoadRequest& request,
                                const LoadSettings& settings,
-                               LoadedShard* shard);
+                               const PlannedLoad& planned, LoadedShard* shard);
 
 // Serves Worker.Convert: writes the shard of `request` to the folder of packed
 // shards. Writes nothing if the folder has an undamaged file of the shard.

@@ -19,14 +19,13 @@
 #include "cluster/process/status.h"
 #include "cluster/process/status_macros.h"
 #include "cluster/rpc/cancellable_calls.h"
+#include "cluster/rpc/host_address.h"
 #include "cluster/wire/frame.h"
 #include "cluster/wire/op_descriptor.h"
 #include "worker/execution/cancellation_watch.h"
-#include "worker/execution/trace_chunks.h"
 #include "worker/loading/host.h"
 #include "worker/loading/synthesize.h"
 #include "worker/measuring/measure_collectives.h"
-#include "worker/measuring/measure_memory.h"
 #include "worker/service/bounded_queue.h"
 
 namespace ringfleet::worker {
@@ -34,6 +33,8 @@ namespace {
 
 // Longest time that a new Load, Connect or Run waits for an old one to end.
 constexpr std::chrono::seconds kTakeoverTime{10};
+// Time in which the caller of a run ends it, once it is told who takes over.
+constexpr std::chrono::seconds kGoodbyeTime{1};
 
 void LogLoad(const LoadedShard& shard, absl::Duration time) {
   if (shard.kept) {
@@ -55,14 +56,14 @@ void LogLoad(const LoadedShard& shard, absl::Duration time) {
 class WorkerService::Exclusive {
  public:
   // kTakeOver ends an active call first; FAILED_PRECONDITION when that does not
-  // give way within ten seconds. kIfIdle leaves an active call, and an epoch
-  // that a run may be about to use, alone: FAILED_PRECONDITION.
-  enum class Mode { kTakeOver, kIfIdle };
+  // give way within ten seconds. kIfFree leaves an active call alone, and
+  // kIfIdle also an epoch that a run may be about to use: FAILED_PRECONDITION.
+  enum class Mode { kTakeOver, kIfFree, kIfIdle };
 
-  Exclusive(WorkerService* service, grpc::ServerContext* context,
-            Mode mode = Mode::kTakeOver)
+  // `name` is that of the call.
+  Exclusive(WorkerService* service, grpc::ServerContext* context, Mode mode,
+            absl::string_view name)
       : service_(service) {
-    const auto deadline = std::chrono::steady_clock::now() + kTakeoverTime;
     MutexLock lock(&service_->mu_);
     if (mode == Mode::kIfIdle &&
         (service_->busy_ || service_->epoch_ != nullptr)) {
@@ -70,27 +71,25 @@ class WorkerService::Exclusive {
           "worker: it is loading or running a model, want it idle");
       return;
     }
-    while (service_->busy_) {
-      // TryCancel wakes a stream's reader, Interrupt a step or a Connect that
-      // waits for peers.
-      service_->holder_->TryCancel();
-      service_->endpoint_->Interrupt(
-          absl::CancelledError("another call took this worker over"));
-      if (!service_->idle_.WaitUntil(&service_->mu_, deadline) &&
-          std::chrono::steady_clock::now() >= deadline) {
-        refusal_ = absl::FailedPreconditionError(
-            "worker: another load or run has not ended");
-        return;
-      }
+    if (mode == Mode::kIfFree && service_->busy_) {
+      refusal_ = absl::FailedPreconditionError(
+          absl::StrCat(name, ": another load or run is under way"));
+      return;
     }
+    refusal_ = TakeOver(absl::CancelledError(absl::StrCat(
+        "a ", name, " from ", cluster::NumericAddress(context->peer()),
+        " took this worker over")));
+    if (!refusal_.ok()) return;
     service_->busy_ = true;
     service_->holder_ = context;
+    ++service_->holders_;
   }
   ~Exclusive() {
     if (!refusal_.ok()) return;
     MutexLock lock(&service_->mu_);
     service_->busy_ = false;
     service_->holder_ = nullptr;
+    service_->take_over_ = nullptr;
     service_->idle_.NotifyAll();
   }
   Exclusive(const Exclusive&) = delete;
@@ -99,8 +98,46 @@ class WorkerService::Exclusive {
   const absl::Status& status() const { return refusal_; }
 
  private:
+  absl::Status TakeOver(const absl::Status& cause)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(service_->mu_) {
+    const auto deadline = std::chrono::steady_clock::now() + kTakeoverTime;
+    auto cancel_at = deadline;
+    uint64_t told = 0;
+    while (service_->busy_) {
+      const auto now = std::chrono::steady_clock::now();
+      if (now >= deadline) {
+        return absl::FailedPreconditionError(
+            "worker: another load or run has not ended");
+      }
+      if (told != service_->holders_) {
+        told = service_->holders_;
+        cancel_at = now;
+        if (service_->take_over_ != nullptr) {
+          service_->take_over_(cause);
+          cancel_at += kGoodbyeTime;
+        }
+      }
+      // Wakes a stream's reader.
+      if (now >= cancel_at) service_->holder_->TryCancel();
+      // Wakes a step or a Connect that waits for peers.
+      service_->endpoint_->Interrupt(cause);
+      service_->idle_.WaitUntil(
+          &service_->mu_,
+          now >= cancel_at ? deadline : std::min(cancel_at, deadline));
+    }
+    return absl::OkStatus();
+  }
+
   WorkerService* const service_;
   absl::Status refusal_;
+};
+
+struct WorkerService::Connection {
+  std::shared_ptr<LoadedShard> shard;
+  std::shared_ptr<ExpertStatistics> statistics;
+  cluster::Wire wire = {};
+  cluster::AlgorithmTable table = cluster::AlgorithmTable::Default();
+  cluster::TileTable tiles;
 };
 
 WorkerService::WorkerService(cluster::CollectiveEndpoint* endpoint,
@@ -134,16 +171,45 @@ grpc::Status WorkerService::Load(grpc::ServerContext* context,
                                  const v1::LoadRequest* request,
                                  grpc::ServerWriter<v1::LoadProgress>* writer) {
   const cluster::ActiveCalls::Scope scope(&calls_);
-  const Exclusive exclusive(this, context);
-  absl::Status status = exclusive.status();
-  if (status.ok()) status = LoadExclusive(context, *request, writer);
+  const absl::Status status = CheckedLoad(context, *request, writer);
   if (!status.ok()) RF_LOG(kError, "load failed: ", status.message());
   return cluster::ToGrpc(status);
 }
 
-absl::Status WorkerService::LoadExclusive(
+absl::Status WorkerService::CheckedLoad(
     grpc::ServerContext* context, const v1::LoadRequest& request,
     grpc::ServerWriter<v1::LoadProgress>* writer) {
+  LoadSettings settings = SettingsNow();
+  {
+    MutexLock lock(&mu_);
+    if (shard_ != nullptr) settings.held_bytes += shard_->resident_bytes;
+    if (epoch_ != nullptr) settings.held_bytes += epoch_->cache_bytes();
+    // A load is under way: nobody knows how much it holds.
+    if (busy_ && shard_ == nullptr) settings.held_bytes = ~uint64_t{0};
+  }
+  // A source that answers slowly must not delay the call that takes over.
+  cluster::CancellableCalls fetching;
+  std::optional<CancellationWatch> watch;
+  if (request.sources_size() > 0) {
+    settings.fetching = &fetching;
+    watch.emplace(context, [&fetching] { fetching.Cancel(); });
+  }
+  RF_ASSIGN_OR_RETURN(PlannedLoad planned, PlanLoad(request, settings));
+  const Exclusive exclusive(this, context, Exclusive::Mode::kTakeOver, "Load");
+  RF_RETURN_IF_ERROR(exclusive.status());
+  return LoadExclusive(
+      request, settings, std::move(planned),
+      [&](const v1::LoadProgress& progress) -> absl::Status {
+        if (context->IsCancelled() || !writer->Write(progress)) {
+          return absl::CancelledError("load: the coordinator went away");
+        }
+        return absl::OkStatus();
+      });
+}
+
+absl::Status WorkerService::LoadExclusive(
+    const v1::LoadRequest& request, LoadSettings settings, PlannedLoad planned,
+    const std::function<absl::Status(const v1::LoadProgress&)>& report) {
   const bool was_saving = saver_.busy();
   saver_.End();
   std::shared_ptr<LoadedShard> held;
@@ -155,20 +221,6 @@ absl::Status WorkerService::LoadExclusive(
   }
   RF_LOG(kInfo, "loading ", request.model_path(), " as rank ",
          request.layout().rank());
-  const auto report = [&](const v1::LoadProgress& progress) -> absl::Status {
-    if (context->IsCancelled() || !writer->Write(progress)) {
-      return absl::CancelledError("load: the coordinator went away");
-    }
-    return absl::OkStatus();
-  };
-  LoadSettings settings = SettingsNow();
-  // A source that answers slowly must not delay the call that takes over.
-  cluster::CancellableCalls fetching;
-  std::optional<CancellationWatch> watch;
-  if (request.sources_size() > 0) {
-    settings.fetching = &fetching;
-    watch.emplace(context, [&fetching] { fetching.Cancel(); });
-  }
   const absl::Time begun = absl::Now();
   std::shared_ptr<LoadedShard> loaded;
   bool save = was_saving;
@@ -178,15 +230,18 @@ absl::Status WorkerService::LoadExclusive(
   while (held.use_count() > 1 && std::chrono::steady_clock::now() < released) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
+  settings.available_memory_bytes = SettingsNow().available_memory_bytes;
   if (held != nullptr && held.use_count() == 1) {
     RF_ASSIGN_OR_RETURN(const bool kept,
-                        KeepShard(request, settings, held.get()));
+                        KeepShard(request, settings, planned, held.get()));
     if (kept) loaded = held;
   }
   // The old weights are freed before the new ones are loaded.
   held.reset();
   if (loaded == nullptr) {
-    RF_ASSIGN_OR_RETURN(loaded, LoadShardFor(request, settings, report));
+    settings.available_memory_bytes = SettingsNow().available_memory_bytes;
+    RF_ASSIGN_OR_RETURN(
+        loaded, LoadPlanned(request, settings, std::move(planned), report));
     save = loaded->unsaved.has_value();
   }
   LogLoad(*loaded, absl::Now() - begun);
@@ -204,56 +259,58 @@ grpc::Status WorkerService::Connect(grpc::ServerContext* context,
                                     const v1::ConnectRequest* request,
                                     v1::ConnectResponse* response) {
   const cluster::ActiveCalls::Scope scope(&calls_);
-  const Exclusive exclusive(this, context);
-  absl::Status status = exclusive.status();
-  if (status.ok()) status = ConnectExclusive(context, *request, response);
+  absl::Status status = CheckConnection(*request).status();
+  if (status.ok()) {
+    const Exclusive exclusive(this, context, Exclusive::Mode::kTakeOver,
+                              "Connect");
+    status = exclusive.status();
+    if (status.ok()) status = ConnectExclusive(context, *request, response);
+  }
   if (!status.ok()) RF_LOG(kError, "connect failed: ", status.message());
   return cluster::ToGrpc(status);
 }
 
-absl::Status WorkerService::ConnectExclusive(grpc::ServerContext* context,
-                                             const v1::ConnectRequest& request,
-                                             v1::ConnectResponse* response) {
-  std::shared_ptr<LoadedShard> shard;
-  std::shared_ptr<ExpertStatistics> statistics;
+absl::StatusOr<WorkerService::Connection> WorkerService::CheckConnection(
+    const v1::ConnectRequest& request) {
+  Connection connection;
   {
-    std::shared_ptr<WorkerEpoch> old;
     MutexLock lock(&mu_);
-    old.swap(epoch_);
-    shard = shard_;
-    statistics = statistics_;
+    connection.shard = shard_;
+    connection.statistics = statistics_;
   }
-  if (shard == nullptr) {
+  if (connection.shard == nullptr) {
     return absl::FailedPreconditionError("connect: no weights are loaded");
   }
-  const int world = shard->plan.mesh.world_size();
+  const LoadedShard& shard = *connection.shard;
+  const int world = shard.plan.mesh.world_size();
   if (request.addresses_size() != world) {
     return absl::InvalidArgumentError(absl::StrCat(
         "connect: ", request.addresses_size(), " addresses, want ", world));
   }
+  for (const std::string& address : request.addresses()) {
+    RF_RETURN_IF_ERROR(
+        Annotate(cluster::ParseAddress(address).status(), "connect"));
+  }
   if (request.context() < 1 ||
-      request.context() > static_cast<uint32_t>(shard->context)) {
+      request.context() > static_cast<uint32_t>(shard.context)) {
     return absl::InvalidArgumentError(
         absl::StrCat("connect: context of ", request.context(),
-                     " positions, want 1 to ", shard->context));
+                     " positions, want 1 to ", shard.context));
   }
-  if (shard->plan.mesh.data > 1 &&
+  if (shard.plan.mesh.data > 1 &&
       request.prefill_strategy() == v1::PREFILL_STRATEGY_WEIGHT_GATHER) {
     return absl::InvalidArgumentError(
         absl::StrCat("connect: weights are gathered within one data group, "
                      "want 1, there are ",
-                     shard->plan.mesh.data));
+                     shard.plan.mesh.data));
   }
-  RF_ASSIGN_OR_RETURN(const cluster::Wire wire,
-                      cluster::WireFromProto(request.wire()));
-  cluster::AlgorithmTable table = cluster::AlgorithmTable::Default();
+  RF_ASSIGN_OR_RETURN(connection.wire, cluster::WireFromProto(request.wire()));
   if (!request.algorithm_table().empty()) {
-    RF_ASSIGN_OR_RETURN(
-        table, cluster::AlgorithmTable::FromJson(request.algorithm_table()));
+    RF_ASSIGN_OR_RETURN(connection.table, cluster::AlgorithmTable::FromJson(
+                                              request.algorithm_table()));
   }
-  cluster::TileTable tiles;
   if (!request.tile_table().empty()) {
-    RF_ASSIGN_OR_RETURN(tiles,
+    RF_ASSIGN_OR_RETURN(connection.tiles,
                         cluster::TileTable::FromJson(request.tile_table()));
   }
   if (!(request.expert_capacity() >= 0)) {
@@ -266,10 +323,29 @@ absl::Status WorkerService::ConnectExclusive(grpc::ServerContext* context,
         absl::StrCat("connect: epoch ", request.epoch(), ", want 1 to ",
                      cluster::kMaxEpoch));
   }
+  if (request.epoch() <= last_epoch_) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "connect: epoch ", request.epoch(),
+        " is over: this worker was asked into epoch ", last_epoch_.load()));
+  }
+  return connection;
+}
+
+absl::Status WorkerService::ConnectExclusive(grpc::ServerContext* context,
+                                             const v1::ConnectRequest& request,
+                                             v1::ConnectResponse* response) {
+  // Another load may have ended since the first check.
+  RF_ASSIGN_OR_RETURN(Connection connection, CheckConnection(request));
+  {
+    std::shared_ptr<WorkerEpoch> old;  // Ends outside the lock.
+    MutexLock lock(&mu_);
+    old.swap(epoch_);
+  }
+  const LoadedShard& shard = *connection.shard;
   cluster::CollectiveEndpoint::World peers{
       .addresses = {request.addresses().begin(), request.addresses().end()},
-      .rings = {cluster::DataGroupOf(shard->plan.mesh, shard->plan.rank).ranks,
-                cluster::DataAxisOf(shard->plan.mesh, shard->plan.rank).ranks},
+      .rings = {cluster::DataGroupOf(shard.plan.mesh, shard.plan.rank).ranks,
+                cluster::DataAxisOf(shard.plan.mesh, shard.plan.rank).ranks},
       .transport = cluster::TransportFromProto(request.transport()),
       .config_hash = request.config_hash()};
   endpoint_->SetRanksOnHost(static_cast<int>(request.ranks_on_host()));
@@ -282,23 +358,24 @@ absl::Status WorkerService::ConnectExclusive(grpc::ServerContext* context,
   RF_ASSIGN_OR_RETURN(
       std::unique_ptr<cluster::Transport> transport,
       endpoint_->Connect(
-          request.epoch(), shard->plan.rank, peers,
+          request.epoch(), shard.plan.rank, peers,
           cluster::Deadline::After(absl::Milliseconds(request.timeout_ms()))));
   const EpochSettings settings = {
-      .model = {.wire = wire,
+      .model = {.wire = connection.wire,
                 .expert_capacity = request.expert_capacity(),
-                .tiles = TunedTiles(std::move(tiles), CpuModel())},
+                .tiles = TunedTiles(std::move(connection.tiles), CpuModel())},
       .prefill_strategy = request.prefill_strategy(),
       .collective_timeout = absl::Milliseconds(request.collective_timeout_ms()),
       .context = static_cast<int>(request.context())};
   RF_ASSIGN_OR_RETURN(
       std::shared_ptr<WorkerEpoch> epoch,
-      WorkerEpoch::Create(request.epoch(), shard, statistics,
-                          std::move(transport), std::move(table),
-                          endpoint_->recorder(), &trace_, settings));
+      WorkerEpoch::Create(request.epoch(), connection.shard,
+                          connection.statistics, std::move(transport),
+                          std::move(connection.table), endpoint_->recorder(),
+                          &trace_, settings));
   response->set_cache_bytes(epoch->cache_bytes());
-  RF_LOG(kInfo, "connected with ", world - 1, " peers in epoch ",
-         request.epoch());
+  RF_LOG(kInfo, "connected with ", request.addresses_size() - 1,
+         " peers in epoch ", request.epoch());
   MutexLock lock(&mu_);
   epoch_ = std::move(epoch);
   return absl::OkStatus();
@@ -308,7 +385,7 @@ grpc::Status WorkerService::Run(
     grpc::ServerContext* context,
     grpc::ServerReaderWriter<v1::StepResult, v1::StepPlan>* stream) {
   const cluster::ActiveCalls::Scope scope(&calls_);
-  const Exclusive exclusive(this, context);
+  const Exclusive exclusive(this, context, Exclusive::Mode::kIfFree, "Run");
   if (!exclusive.status().ok()) return cluster::ToGrpc(exclusive.status());
   std::shared_ptr<WorkerEpoch> epoch;
   {
@@ -324,6 +401,33 @@ grpc::Status WorkerService::Run(
   // computes. Where every CPU has a thread of the step, the writer must not
   // share the executor's CPU, because all other threads would wait.
   BoundedQueue<v1::StepResult> results;
+  Mutex taken_mu;
+  absl::Status taken_over;  // By another call, which it names.
+  const auto why_taken = [&] {
+    MutexLock lock(&taken_mu);
+    return taken_over;
+  };
+  {
+    MutexLock lock(&mu_);
+    take_over_ = [&](const absl::Status& cause) {
+      MutexLock taken_lock(&taken_mu);
+      taken_over = cause;
+      plans.Close();
+    };
+  }
+  const auto report = [&](absl::Status status, v1::StepResult result) {
+    // The code is no CANCELLED, which a coordinator counts least of all.
+    const absl::Status taken = why_taken();
+    if (!taken.ok()) status = absl::UnavailableError(taken.message());
+    flight_->Report(status);
+    result.mutable_error()->set_code(static_cast<uint32_t>(status.code()));
+    result.mutable_error()->set_message(std::string(status.message()));
+    {
+      MutexLock lock(&mu_);
+      result.mutable_error()->set_stopping(stopping_);
+    }
+    results.Push(std::move(result));
+  };
   std::thread writer([&] {
     std::optional<ScopedCpuPin> pin;
     if (epoch->pinned()) pin.emplace(1);
@@ -336,21 +440,20 @@ grpc::Status WorkerService::Run(
     std::optional<ScopedCpuPin> pin;
     if (epoch->pinned()) pin.emplace(0);
     v1::StepPlan plan;
-    while (plans.Pop(&plan)) {
+    absl::Status status;
+    while (status.ok() && plans.Pop(&plan)) {
       v1::StepResult result;
-      const absl::Status status = epoch->Step(plan, &result);
-      if (!status.ok()) {
-        RF_LOG(kError, "step ", plan.step(), " failed: ", status.ToString());
-        flight_->Report(status);
-        result.set_epoch(plan.epoch());
-        result.set_step(plan.step());
-        result.mutable_error()->set_code(static_cast<uint32_t>(status.code()));
-        result.mutable_error()->set_message(std::string(status.message()));
-        MutexLock lock(&mu_);
-        result.mutable_error()->set_stopping(stopping_);
+      status = epoch->Step(plan, &result);
+      if (status.ok()) {
+        if (!results.Push(std::move(result))) break;
+        continue;
       }
-      if (!results.Push(std::move(result)) || !status.ok()) break;
+      RF_LOG(kError, "step ", plan.step(), " failed: ", status.ToString());
+      result.set_epoch(plan.epoch());
+      result.set_step(plan.step());
+      report(status, std::move(result));
     }
+    if (status.ok() && !why_taken().ok()) report(status, v1::StepResult());
     results.Finish();
     plans.Close();
   });
@@ -365,68 +468,8 @@ grpc::Status WorkerService::Run(
   executor.join();
   writer.join();
   MutexLock lock(&mu_);
+  take_over_ = nullptr;
   if (epoch_ == epoch) epoch_ = nullptr;
-  return grpc::Status::OK;
-}
-
-grpc::Status WorkerService::FlightRecords(
-    grpc::ServerContext* context, const v1::FlightRecordsRequest* request,
-    v1::FlightRecordsResponse* response) {
-  flight_->Read(request->limit(), response);
-  return grpc::Status::OK;
-}
-
-grpc::Status WorkerService::Trace(
-    grpc::ServerContext* context,
-    grpc::ServerReaderWriter<v1::TraceChunk, v1::TraceRequest>* stream) {
-  const cluster::ActiveCalls::Scope scope(&calls_);
-  v1::TraceRequest request;
-  if (!stream->Read(&request)) {
-    return cluster::ToGrpc(
-        absl::InvalidArgumentError("trace: no request, want one"));
-  }
-  const absl::Status started = trace_.Start(
-      request.max_events() == 0 ? cluster::TraceRecorder::kDefaultEvents
-                                : request.max_events());
-  if (!started.ok()) return cluster::ToGrpc(started);
-  {
-    MutexLock lock(&mu_);
-    tracing_ = context;
-    if (stopping_) context->TryCancel();
-  }
-  stream->Write(v1::TraceChunk());
-  while (stream->Read(&request)) {  // Until the caller ends its side.
-  }
-  {
-    MutexLock lock(&mu_);
-    tracing_ = nullptr;
-  }
-  const cluster::TraceRecorder::Trace trace = trace_.Stop();
-  if (!context->IsCancelled()) {
-    SendTrace(trace, [stream](const v1::TraceChunk& chunk) {
-      return stream->Write(chunk);
-    });
-  }
-  return grpc::Status::OK;
-}
-
-grpc::Status WorkerService::Statistics(grpc::ServerContext* context,
-                                       const v1::StatisticsRequest* request,
-                                       v1::StatisticsResponse* response) {
-  std::shared_ptr<LoadedShard> shard;
-  std::shared_ptr<ExpertStatistics> statistics;
-  {
-    MutexLock lock(&mu_);
-    shard = shard_;
-    statistics = statistics_;
-    if (epoch_ != nullptr) response->set_cache_bytes(epoch_->cache_bytes());
-  }
-  if (shard == nullptr) return grpc::Status::OK;
-  response->set_resident_bytes(shard->resident_bytes);
-  response->set_fingerprint(shard->fingerprint);
-  response->set_threads(static_cast<uint32_t>(shard->pool->threads()));
-  response->set_cpu(CpuModel());
-  statistics->Read(request->reset_expert_counts(), response);
   return grpc::Status::OK;
 }
 
@@ -440,7 +483,7 @@ grpc::Status WorkerService::MeasureCollectives(
     return cluster::ToGrpc(
         absl::InvalidArgumentError("collectives: no request, want one"));
   }
-  const Exclusive exclusive(this, context, Exclusive::Mode::kIfIdle);
+  const Exclusive exclusive(this, context, Exclusive::Mode::kIfIdle, "");
   absl::Status status = exclusive.status();
   if (status.ok()) {
     if (request.epoch() <= cluster::kMaxEpoch) {
@@ -475,7 +518,7 @@ grpc::Status WorkerService::Synthesize(
     grpc::ServerContext* context, const v1::SynthesizeRequest* request,
     grpc::ServerWriter<v1::SynthesizeProgress>* writer) {
   const cluster::ActiveCalls::Scope scope(&calls_);
-  const Exclusive exclusive(this, context, Exclusive::Mode::kIfIdle);
+  const Exclusive exclusive(this, context, Exclusive::Mode::kIfIdle, "");
   absl::Status status = exclusive.status();
   if (status.ok()) {
     RF_LOG(kInfo, "writing ", request->model(), " into ", request->folder());
@@ -499,7 +542,7 @@ grpc::Status WorkerService::Convert(
     grpc::ServerContext* context, const v1::LoadRequest* request,
     grpc::ServerWriter<v1::LoadProgress>* writer) {
   const cluster::ActiveCalls::Scope scope(&calls_);
-  const Exclusive exclusive(this, context, Exclusive::Mode::kIfIdle);
+  const Exclusive exclusive(this, context, Exclusive::Mode::kIfIdle, "");
   if (!exclusive.status().ok()) return cluster::ToGrpc(exclusive.status());
   RF_LOG(kInfo, "packing ", request->model_path(), " for rank ",
          request->layout().rank());
@@ -520,41 +563,6 @@ grpc::Status WorkerService::Convert(
       });
   if (!status.ok()) RF_LOG(kError, "convert failed: ", status.message());
   return cluster::ToGrpc(status);
-}
-
-grpc::Status WorkerService::MeasureMemory(
-    grpc::ServerContext* context,
-    grpc::ServerReaderWriter<v1::MeasureMemoryResponse,
-                             v1::MeasureMemoryRequest>* stream) {
-  const cluster::ActiveCalls::Scope scope(&calls_);
-  v1::MeasureMemoryRequest request;
-  if (!stream->Read(&request)) {
-    return cluster::ToGrpc(
-        absl::InvalidArgumentError("memory: no request, want one"));
-  }
-  if (measures_memory_.exchange(true)) {
-    return cluster::ToGrpc(absl::FailedPreconditionError(
-        "memory: another measurement of this worker runs"));
-  }
-  int threads = default_threads_;
-  {
-    MutexLock lock(&mu_);
-    if (shard_ != nullptr) threads = shard_->pool->threads();
-  }
-  const auto measured = worker::MeasureMemory(
-      request, threads,
-      [stream] {
-        v1::MeasureMemoryRequest start;
-        return stream->Write(v1::MeasureMemoryResponse()) &&
-               stream->Read(&start);
-      },
-      [this, context] {
-        MutexLock lock(&mu_);
-        return stopping_ || context->IsCancelled();
-      });
-  measures_memory_ = false;
-  if (measured.ok()) stream->Write(*measured);
-  return cluster::ToGrpc(measured.status());
 }
 
 void WorkerService::Abort(const absl::Status& cause) {

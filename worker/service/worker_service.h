@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -22,8 +23,10 @@
 namespace ringfleet::worker {
 
 // Serves Worker: holds one shard and at most one epoch. Load or Connect during
-// a run ends that run, because its coordinator has started over. Thread-safe.
-// Errors of the calls are described in worker.proto.
+// a run ends that run, because its coordinator has started over. The run's
+// caller is told whose call it was. A call that is refused ends nothing, since
+// calls are checked first. Thread-safe. Errors of the calls are described in
+// worker.proto.
 class WorkerService final : public v1::Worker::Service {
  public:
   // `endpoint` carries the links, and `flight` has its recorder. Both must
@@ -99,12 +102,21 @@ class WorkerService final : public v1::Worker::Service {
   // Synthesize and Convert exclude each other.
   class Exclusive;
 
-  absl::Status LoadExclusive(grpc::ServerContext* context,
-                             const v1::LoadRequest& request,
-                             grpc::ServerWriter<v1::LoadProgress>* writer);
+  // What a Connect asks for, once it is checked.
+  struct Connection;
+
+  absl::Status CheckedLoad(grpc::ServerContext* context,
+                           const v1::LoadRequest& request,
+                           grpc::ServerWriter<v1::LoadProgress>* writer);
+  absl::Status LoadExclusive(
+      const v1::LoadRequest& request, LoadSettings settings,
+      PlannedLoad planned,
+      const std::function<absl::Status(const v1::LoadProgress&)>& report);
   absl::Status PrepareInEpoch(
       grpc::ServerContext* context, const v1::PrepareExpertsRequest& request,
       grpc::ServerWriter<v1::PrepareExpertsProgress>* writer);
+  absl::StatusOr<Connection> CheckConnection(const v1::ConnectRequest& request)
+      ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status ConnectExclusive(grpc::ServerContext* context,
                                 const v1::ConnectRequest& request,
                                 v1::ConnectResponse* response);
@@ -128,7 +140,11 @@ class WorkerService final : public v1::Worker::Service {
   CondVar idle_;
   bool busy_ ABSL_GUARDED_BY(mu_) = false;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  // The exclusive call, and the function that tells its caller who takes over.
+  // Null: the call is cancelled instead.
   grpc::ServerContext* holder_ ABSL_GUARDED_BY(mu_) = nullptr;
+  std::function<void(const absl::Status&)> take_over_ ABSL_GUARDED_BY(mu_);
+  uint64_t holders_ ABSL_GUARDED_BY(mu_) = 0;  // So far.
   grpc::ServerContext* tracing_ ABSL_GUARDED_BY(mu_) = nullptr;
   std::shared_ptr<LoadedShard> shard_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<ExpertStatistics> statistics_ ABSL_GUARDED_BY(mu_);

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "cluster/process/status_macros.h"
 #include "tests/testing/bundled_model.h"
 #include "tests/testing/checkpoint_writer.h"
 #include "worker/execution/loaded_shard.h"
@@ -67,7 +68,10 @@ class KeptShardTest : public ::testing::Test {
                             const LoadSettings& settings = Settings()) {
     v1::LoadRequest request = request_;
     edit(&request);
-    return KeepShard(request, settings, shard_.get());
+    LoadSettings planning = settings;
+    planning.held_bytes = shard_->resident_bytes;
+    RF_ASSIGN_OR_RETURN(const PlannedLoad planned, PlanLoad(request, planning));
+    return KeepShard(request, settings, planned, shard_.get());
   }
 
   testing::TempDir folder_;

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -71,23 +72,32 @@ class WorkerServiceTest : public ::testing::Test {
     endpoint_.Shutdown();
   }
 
-  void Load(int world_size,
-            v1::CacheDtype cache_dtype = v1::CACHE_DTYPE_UNSPECIFIED) {
+  static v1::LoadRequest TinyV3(int world_size) {
     v1::LoadRequest request;
     request.set_model_path(RINGFLEET_TEST_MODELS "/tiny-v3");
     request.set_dtype(v1::DTYPE_BF16);
-    request.set_cache_dtype(cache_dtype);
     request.mutable_layout()->mutable_mesh()->set_data(1);
     request.mutable_layout()->mutable_mesh()->set_expert(1);
     request.mutable_layout()->mutable_mesh()->set_tensor(world_size);
     request.set_context(64);
     request.set_slots(1);
+    return request;
+  }
+
+  grpc::Status Load(const v1::LoadRequest& request) {
     grpc::ClientContext context;
     const auto reader = stub_->Load(&context, request);
     v1::LoadProgress progress;
     while (reader->Read(&progress)) {
     }
-    const grpc::Status status = reader->Finish();
+    return reader->Finish();
+  }
+
+  void Load(int world_size,
+            v1::CacheDtype cache_dtype = v1::CACHE_DTYPE_UNSPECIFIED) {
+    v1::LoadRequest request = TinyV3(world_size);
+    request.set_cache_dtype(cache_dtype);
+    const grpc::Status status = Load(request);
     ASSERT_TRUE(status.ok()) << status.error_message();
   }
 
@@ -240,30 +250,98 @@ TEST_F(WorkerServiceTest, ServesTheLatestFlightRecords) {
   EXPECT_EQ(response.records(1).state(), v1::FlightRecord::STATE_RUNNING);
 }
 
+// A run of the connected epoch 7 with a step after each Step().
+class ActiveRun {
+ public:
+  explicit ActiveRun(v1::Worker::Stub& stub) : stream_(stub.Run(&context_)) {
+    plan_.set_epoch(7);
+    plan_.set_step(1);
+    v1::Admission* admission = plan_.add_admissions();
+    admission->set_max_tokens(9);
+    for (const uint32_t id : {5, 6, 7}) admission->add_prompt_ids(id);
+    plan_.add_prefills()->set_count(3);
+  }
+  ~ActiveRun() {
+    context_.TryCancel();
+    v1::StepResult result;
+    while (stream_->Read(&result)) {
+    }
+    stream_->Finish();
+  }
+
+  bool Step() {
+    v1::StepResult result;
+    if (!stream_->Write(plan_) || !stream_->Read(&result)) return false;
+    plan_.Clear();
+    plan_.set_epoch(7);
+    plan_.set_step(result.step() + 1);
+    plan_.add_decodes(0);
+    return !result.has_error();
+  }
+
+  // Waits for a result without a plan. Returns the message of its error.
+  std::string Error() {
+    v1::StepResult result;
+    return stream_->Read(&result) ? result.error().message() : "";
+  }
+
+ private:
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::StepPlan, v1::StepResult>>
+      stream_;
+  v1::StepPlan plan_;
+};
+
+TEST_F(WorkerServiceTest, RefusedCallsEndNoRun) {
+  ASSERT_NO_FATAL_FAILURE(Load(1));
+  ASSERT_TRUE(Connect(Connection(7)).ok());
+  ActiveRun run(*stub_);
+  EXPECT_TRUE(run.Step());
+  EXPECT_EQ(Load(v1::LoadRequest()).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  v1::LoadRequest load = TinyV3(1);
+  load.set_model_path("/no/such/folder");
+  EXPECT_EQ(Load(load).error_code(), grpc::StatusCode::NOT_FOUND);
+  load = TinyV3(1);
+  load.set_context(1 << 30);
+  EXPECT_EQ(Load(load).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  load = TinyV3(1);
+  load.set_memory_limit_bytes(1);
+  EXPECT_EQ(Load(load).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(Connect(v1::ConnectRequest()).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(Connect(Connection(7)).error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
+  v1::ConnectRequest nowhere = Connection(8);
+  nowhere.set_addresses(0, "nowhere");
+  EXPECT_EQ(Connect(nowhere).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  grpc::ClientContext context;
+  const auto other = stub_->Run(&context);
+  v1::StepResult result;
+  EXPECT_FALSE(other->Read(&result));
+  EXPECT_EQ(other->Finish().error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_TRUE(run.Step());
+}
+
+TEST_F(WorkerServiceTest, ARunIsToldWhoTakesItOver) {
+  ASSERT_NO_FATAL_FAILURE(Load(1));
+  ASSERT_TRUE(Connect(Connection(7)).ok());
+  ActiveRun run(*stub_);
+  EXPECT_TRUE(run.Step());
+  std::thread other([&] { EXPECT_TRUE(Connect(Connection(8)).ok()); });
+  EXPECT_THAT(run.Error(),
+              ::testing::MatchesRegex(
+                  "a Connect from 127.0.0.1:[0-9]+ took this worker over"));
+  other.join();
+}
+
 // One prompt of three tokens, in one step, with a trace around it.
 TEST_F(WorkerServiceTest, ATraceHoldsTheStepsOfItsTime) {
   ASSERT_NO_FATAL_FAILURE(Load(1));
   ASSERT_TRUE(Connect(Connection(7)).ok());
-  grpc::ClientContext run_context;
-  const auto run = stub_->Run(&run_context);
-  v1::StepPlan plan;
-  plan.set_epoch(7);
-  plan.set_step(1);
-  for (uint32_t id : {5, 6, 7}) {
-    if (plan.admissions_size() == 0) plan.add_admissions()->set_max_tokens(9);
-    plan.mutable_admissions(0)->add_prompt_ids(id);
-  }
-  plan.add_prefills()->set_count(3);
-  const auto step = [&] {
-    v1::StepResult result;
-    EXPECT_TRUE(run->Write(plan) && run->Read(&result));
-    EXPECT_FALSE(result.has_error()) << result.error().message();
-    plan.Clear();
-    plan.set_epoch(7);
-    plan.set_step(result.step() + 1);
-    plan.add_decodes(0);
-  };
-  step();
+  ActiveRun run(*stub_);
+  EXPECT_TRUE(run.Step());
   grpc::ClientContext context;
   const auto trace = stub_->Trace(&context);
   v1::TraceRequest request;
@@ -271,10 +349,10 @@ TEST_F(WorkerServiceTest, ATraceHoldsTheStepsOfItsTime) {
   v1::TraceChunk chunk;
   ASSERT_TRUE(trace->Write(request) && trace->Read(&chunk));
   EXPECT_EQ(chunk.events_size(), 0);
-  step();
+  EXPECT_TRUE(run.Step());
   trace->WritesDone();
   ASSERT_TRUE(trace->Read(&chunk));
-  step();
+  EXPECT_TRUE(run.Step());
   ASSERT_EQ(chunk.events_size(), 2);
   EXPECT_GT(chunk.dropped(), 0u);
   EXPECT_EQ(chunk.names(chunk.events(0).name()), "sampling");
