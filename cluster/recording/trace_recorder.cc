@@ -21,11 +21,17 @@ absl::Status TraceRecorder::Start(size_t capacity) {
     return absl::InvalidArgumentError(
         absl::StrCat("trace: ", capacity, " events, want 1 to ", kMostEvents));
   }
+  {
+    MutexLock lock(&mu_);
+    if (on() || starting_) {
+      return absl::FailedPreconditionError("trace: another one is recorded");
+    }
+    starting_ = true;
+  }
+  // Outside the lock, which every event takes.
   std::vector<TraceEvent> ring(capacity);
   MutexLock lock(&mu_);
-  if (on()) {
-    return absl::FailedPreconditionError("trace: another one is recorded");
-  }
+  starting_ = false;
   ring_ = std::move(ring);
   added_ = 0;
   step_ = 0;

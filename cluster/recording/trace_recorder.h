@@ -83,6 +83,7 @@ class TraceRecorder {
   std::atomic<bool> on_{false};  // Set with mu_ held.
 
   Mutex mu_;
+  bool starting_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<TraceEvent> ring_ ABSL_GUARDED_BY(mu_);  // Empty while off.
   uint64_t added_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t step_ ABSL_GUARDED_BY(mu_) = 0;

@@ -120,6 +120,10 @@ class WorkerService final : public v1::Worker::Service {
   absl::Status ConnectExclusive(grpc::ServerContext* context,
                                 const v1::ConnectRequest& request,
                                 v1::ConnectResponse* response);
+  // Records and sends the only trace.
+  absl::Status TraceAlone(
+      grpc::ServerContext* context, v1::TraceRequest request,
+      grpc::ServerReaderWriter<v1::TraceChunk, v1::TraceRequest>* stream);
   LoadSettings SettingsNow() const;
   bool stopping();
 

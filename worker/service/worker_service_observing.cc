@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "cluster/process/status.h"
+#include "cluster/process/status_macros.h"
 #include "worker/execution/trace_chunks.h"
 #include "worker/loading/host.h"
 #include "worker/measuring/measure_memory.h"
@@ -27,21 +28,31 @@ grpc::Status WorkerService::Trace(
     return cluster::ToGrpc(
         absl::InvalidArgumentError("trace: no request, want one"));
   }
-  const absl::Status started = trace_.Start(
-      request.max_events() == 0 ? cluster::TraceRecorder::kDefaultEvents
-                                : request.max_events());
-  if (!started.ok()) return cluster::ToGrpc(started);
+  // One trace at a time has memory here, from its first event to the last one
+  // that is sent.
   {
     MutexLock lock(&mu_);
+    if (tracing_ != nullptr) {
+      return cluster::ToGrpc(
+          absl::FailedPreconditionError("trace: another one is recorded"));
+    }
     tracing_ = context;
     if (stopping_) context->TryCancel();
   }
+  const absl::Status status = TraceAlone(context, request, stream);
+  MutexLock lock(&mu_);
+  tracing_ = nullptr;
+  return cluster::ToGrpc(status);
+}
+
+absl::Status WorkerService::TraceAlone(
+    grpc::ServerContext* context, v1::TraceRequest request,
+    grpc::ServerReaderWriter<v1::TraceChunk, v1::TraceRequest>* stream) {
+  RF_RETURN_IF_ERROR(trace_.Start(request.max_events() == 0
+                                      ? cluster::TraceRecorder::kDefaultEvents
+                                      : request.max_events()));
   stream->Write(v1::TraceChunk());
   while (stream->Read(&request)) {  // Until the caller ends its side.
-  }
-  {
-    MutexLock lock(&mu_);
-    tracing_ = nullptr;
   }
   const cluster::TraceRecorder::Trace trace = trace_.Stop();
   if (!context->IsCancelled()) {
@@ -49,7 +60,7 @@ grpc::Status WorkerService::Trace(
       return stream->Write(chunk);
     });
   }
-  return grpc::Status::OK;
+  return absl::OkStatus();
 }
 
 grpc::Status WorkerService::Statistics(grpc::ServerContext* context,

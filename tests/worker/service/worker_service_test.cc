@@ -389,6 +389,28 @@ TEST_F(WorkerServiceTest, OneTraceAtATimeAndABrokenOneEnds) {
   EXPECT_EQ(another(0), grpc::StatusCode::OK);
 }
 
+// A trace that nobody reads has its memory until its caller goes.
+TEST_F(WorkerServiceTest, ATraceThatIsBeingSentIsTheOnlyOne) {
+  grpc::ClientContext context;
+  const auto trace = stub_->Trace(&context);
+  v1::TraceRequest request;
+  v1::TraceChunk chunk;
+  ASSERT_TRUE(trace->Write(request) && trace->Read(&chunk));
+  EXPECT_EQ(chunk.events_size(), 0);
+  grpc::ClientContext other_context;
+  const auto other = stub_->Trace(&other_context);
+  request.set_max_events(~0u);
+  other->Write(request);
+  EXPECT_FALSE(other->Read(&chunk));
+  // The first one is looked for before the number of events.
+  EXPECT_EQ(other->Finish().error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
+  trace->WritesDone();
+  while (trace->Read(&chunk)) {
+  }
+  EXPECT_TRUE(trace->Finish().ok());
+}
+
 TEST_F(WorkerServiceTest, ExpertsArePreparedForTheConnectedEpoch) {
   EXPECT_EQ(PrepareExperts(7, 1).error_code(),
             grpc::StatusCode::FAILED_PRECONDITION);
