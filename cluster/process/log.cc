@@ -2,10 +2,13 @@
 #include "cluster/process/log.h"
 
 #include <fcntl.h>
+#include <google/protobuf/stubs/logging.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
 #include "absl/time/clock.h"
@@ -18,24 +21,33 @@ namespace {
 std::atomic<int> g_fd{STDERR_FILENO};
 std::atomic<LogLevel> g_least{LogLevel::kInfo};
 Mutex g_mu;
+bool g_grows ABSL_GUARDED_BY(g_mu) = false;  // It is a regular file.
+size_t g_bytes ABSL_GUARDED_BY(g_mu) = 0;    // In the file.
+
+constexpr size_t kMaxLogBytes = size_t{64} << 20;
+constexpr int64_t kProtobufIntervalMs = 10'000;
+
+std::string& LogPath() ABSL_EXCLUSIVE_LOCKS_REQUIRED(g_mu) {
+  static std::string& path = *new std::string();  // Empty: stderr.
+  return path;
+}
 
 std::string& Name() ABSL_EXCLUSIVE_LOCKS_REQUIRED(g_mu) {
   static std::string& name = *new std::string("ringfleet");
   return name;
 }
 
-}  // namespace
-
-absl::Status InitLog(absl::string_view path, LogLevel least) {
-  g_least = least;
-  if (path.empty()) return absl::OkStatus();
-  const std::string name(path);
+// Opens the file of LogPath().
+absl::Status OpenLogFile() ABSL_EXCLUSIVE_LOCKS_REQUIRED(g_mu) {
   const int fd =
-      open(name.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+      open(LogPath().c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (fd < 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("log file ", path, ": ", std::strerror(errno)));
+        absl::StrCat("log file ", LogPath(), ": ", std::strerror(errno)));
   }
+  struct stat file = {};
+  g_grows = fstat(fd, &file) == 0 && S_ISREG(file.st_mode);
+  g_bytes = static_cast<size_t>(file.st_size);
   if (g_fd == STDERR_FILENO) {
     g_fd = fd;
   } else {  // In place of the one before, to which somebody may be writing.
@@ -43,6 +55,40 @@ absl::Status InitLog(absl::string_view path, LogLevel least) {
     close(fd);
   }
   return absl::OkStatus();
+}
+
+// Begins another file once this one is full.
+void Rotate() ABSL_EXCLUSIVE_LOCKS_REQUIRED(g_mu) {
+  if (!g_grows || g_bytes <= kMaxLogBytes) return;
+  g_bytes = 0;  // A folder that allows no renaming is not asked at each line.
+  if (std::rename(LogPath().c_str(), absl::StrCat(LogPath(), ".1").c_str()) ==
+      0) {
+    OpenLogFile().IgnoreError();  // Lines go on into the renamed file.
+  }
+}
+
+void LogOfProtobuf(google::protobuf::LogLevel level, const char* file, int line,
+                   const std::string& message) {
+  if (level < google::protobuf::LOGLEVEL_WARNING) return;
+  static std::atomic<int64_t> due{0};
+  const int64_t now = absl::ToUnixMillis(absl::Now());
+  int64_t then = due;
+  if (now < then ||
+      !due.compare_exchange_strong(then, now + kProtobufIntervalMs)) {
+    return;
+  }
+  Log(LogLevel::kWarning, file, line, message);
+}
+
+}  // namespace
+
+absl::Status InitLog(absl::string_view path, LogLevel least) {
+  g_least = least;
+  google::protobuf::SetLogHandler(&LogOfProtobuf);
+  if (path.empty()) return absl::OkStatus();
+  MutexLock lock(&g_mu);
+  LogPath() = std::string(path);
+  return OpenLogFile();
 }
 
 void SetLogName(absl::string_view name) {
@@ -62,7 +108,9 @@ void Log(LogLevel level, const char* file, int line, absl::string_view text) {
       " ", Name(), " ", base == nullptr ? file : base + 1, ":", line, "] ",
       text, "\n");
   // One write call a line, so that lines of several processes do not mix.
-  [[maybe_unused]] const ssize_t written = write(g_fd, out.data(), out.size());
+  const ssize_t written = write(g_fd, out.data(), out.size());
+  if (written > 0) g_bytes += static_cast<size_t>(written);
+  Rotate();
 }
 
 }  // namespace ringfleet::cluster

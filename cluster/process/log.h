@@ -15,7 +15,9 @@ namespace ringfleet::cluster {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
-// Appends lines of `least` and above to the file `path`; "": to stderr.
+// Appends lines of `least` and above to the file `path`; "": to stderr. A file
+// of more than 64 MiB becomes PATH.1, in place of the one before. Messages of
+// Protobuf are lines too, one every ten seconds at most.
 absl::Status InitLog(absl::string_view path, LogLevel least);
 // Names this process in its lines: "worker 2".
 void SetLogName(absl::string_view name);
