@@ -23,7 +23,7 @@ namespace ringfleet::cluster {
 namespace {
 
 constexpr int kMinReserve = 64;
-// Of one listening socket before others get their turn.
+// Connections taken from one listening socket before others get their turn.
 constexpr int kMaxAccepts = 64;
 constexpr absl::Duration kPause = absl::Milliseconds(100);
 constexpr absl::Duration kWarnInterval = absl::Minutes(1);

@@ -93,7 +93,7 @@ class Acceptor {
   const Descriptor epoll_;
   const Descriptor stop_;  // Readable: the thread ends.
 
-  // Of the thread.
+  // Members below belong to the thread.
   std::list<Silent> silent_;  // The oldest first.
   std::unordered_map<int, std::list<Silent>::iterator> by_fd_;
   Deadline resumes_at_ = Deadline::Infinite();  // While paused.

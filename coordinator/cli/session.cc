@@ -24,7 +24,7 @@ namespace {
 
 constexpr int kMaxLocal = 16;
 constexpr std::chrono::seconds kDescribeTimeout{5};
-// Of a coordinator that need not be there.
+// Time for the answer of a coordinator that need not be there.
 constexpr std::chrono::seconds kAnswerTimeout{2};
 // A channel shows that its connection has broken shortly after the calls do.
 constexpr std::chrono::milliseconds kBreakTime{200};

@@ -102,7 +102,7 @@ class WorkerService final : public v1::Worker::Service {
   // Synthesize and Convert exclude each other.
   class Exclusive;
 
-  // What a Connect asks for, once it is checked.
+  // A Connect request that is checked.
   struct Connection;
 
   absl::Status CheckedLoad(grpc::ServerContext* context,

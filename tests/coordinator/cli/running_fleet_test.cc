@@ -216,7 +216,7 @@ TEST_F(RunningFleetTest, TheChoiceIsOneFleet) {
                   StartsWith("ringfleet: usage: --coordinator"));
     }
   }
-  for (const std::vector<std::string> verb :
+  for (const std::vector<std::string>& verb :
        {kVerbs[0], {"status"}, {"rebalance"}}) {
     const Ended neither = Run(verb);
     EXPECT_EQ(neither.code, 2);
