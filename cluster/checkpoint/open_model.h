@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "cluster/checkpoint/checkpoint_fetcher.h"
 #include "cluster/checkpoint/safetensors.h"
+#include "cluster/model/generation_defaults.h"
 #include "cluster/model/model_spec.h"
 
 namespace ringfleet::cluster {

@@ -8,7 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "cluster/process/json_depth.h"
+#include "cluster/model/config_fields.h"
+#include "cluster/model/rope_config.h"
 #include "cluster/process/status_macros.h"
 #include "nlohmann/json.hpp"
 
@@ -24,141 +25,63 @@ constexpr int kMaxHeadDim = 1 << 14;
 constexpr int kMaxLayers = 1 << 12;
 constexpr int kMaxExperts = 1 << 14;
 constexpr int kMaxPositions = 1 << 30;
-constexpr uint32_t kMaxTokenId = kMaxWidth;
 
-// Enough of a value to recognise it in a message.
-std::string Show(const nlohmann::json& value) {
-  std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true,
-                                nlohmann::json::error_handler_t::replace);
-  if (text.size() > 80) text = absl::StrCat(text.substr(0, 77), "...");
-  return text;
-}
-
-// Takes typed members out of a JSON object and keeps the first error, so that
-// a parser reads like the list of its fields. A null member counts as absent.
-class Fields {
- public:
-  Fields(const nlohmann::json& object, std::string prefix)
-      : object_(object), prefix_(std::move(prefix)) {}
-
-  const absl::Status& status() const { return status_; }
-
-  void Fail(absl::string_view field, absl::string_view problem) {
-    if (!status_.ok()) return;
-    status_ =
-        absl::InvalidArgumentError(absl::StrCat(prefix_, field, ": ", problem));
-  }
-
-  // Null when absent.
-  const nlohmann::json* Get(const char* field) const {
-    const auto it = object_.find(field);
-    return it == object_.end() || it->is_null() ? nullptr : &*it;
-  }
-
-  int Int(const char* field, int low, int high, std::optional<int> fallback) {
-    const std::optional<double> value =
-        Checked(field, low, high, /*integer=*/true, fallback);
-    return value.has_value() ? static_cast<int>(*value) : low;
-  }
-
-  double Number(const char* field, double low, double high,
-                std::optional<double> fallback) {
-    return Checked(field, low, high, /*integer=*/false, fallback).value_or(low);
-  }
-
-  bool Bool(const char* field, bool fallback) {
-    const nlohmann::json* value = Get(field);
-    if (value == nullptr) return fallback;
-    if (!value->is_boolean()) {
-      Fail(field, absl::StrCat(Show(*value), ", want true or false"));
-      return fallback;
-    }
-    return value->get<bool>();
-  }
-
-  std::string String(const char* field, absl::string_view fallback) {
-    const nlohmann::json* value = Get(field);
-    if (value == nullptr) return std::string(fallback);
-    if (!value->is_string()) {
-      Fail(field, absl::StrCat(Show(*value), ", want a string"));
-      return std::string(fallback);
-    }
-    return value->get<std::string>();
-  }
-
-  // A token id or a list of them.
-  std::vector<uint32_t> TokenIds(const char* field, uint32_t vocab_size,
-                                 std::vector<uint32_t> fallback) {
-    const nlohmann::json* value = Get(field);
-    if (value == nullptr) return fallback;
-    std::vector<uint32_t> ids;
-    const auto take = [&](const nlohmann::json& id) {
-      if (id.is_number_unsigned() && id.get<uint64_t>() < vocab_size) {
-        ids.push_back(id.get<uint32_t>());
-        return;
-      }
-      Fail(field, absl::StrCat(Show(id), ", want a token id in 0 to ",
-                               vocab_size - 1));
-    };
-    if (value->is_array()) {
-      for (const nlohmann::json& id : *value) take(id);
-    } else {
-      take(*value);
-    }
-    return ids;
-  }
-
- private:
-  std::optional<double> Checked(const char* field, double low, double high,
-                                bool integer, std::optional<double> fallback) {
-    const nlohmann::json* value = Get(field);
-    const auto border = [&](double x) {
-      return integer ? absl::StrCat(static_cast<int64_t>(x)) : Show(x);
-    };
-    const std::string want =
-        absl::StrCat(", want ", integer ? "an integer" : "a number", " in ",
-                     border(low), " to ", border(high));
-    if (value == nullptr) {
-      if (!fallback.has_value()) Fail(field, absl::StrCat("missing", want));
-      return fallback;
-    }
-    if (value->is_number()) {
-      const double number = value->get<double>();
-      if (number >= low && number <= high &&
-          (!integer || number == std::floor(number))) {
-        return number;
-      }
-    }
-    Fail(field, absl::StrCat(Show(*value), want));
-    return std::nullopt;
-  }
-
-  const nlohmann::json& object_;
-  const std::string prefix_;
-  absl::Status status_;
+// Members of config.json that change no result here: those of training, of
+// other programs, and those that follow from others.
+constexpr absl::string_view kMembersWithoutEffect[] = {
+    "_attn_implementation",
+    "_name_or_path",
+    "architectures",
+    "attention_dropout",
+    "auto_map",
+    "aux_loss_alpha",
+    "dtype",
+    "ep_size",
+    "head_dim",
+    "initializer_range",
+    "num_key_value_heads",
+    "output_attentions",
+    "output_hidden_states",
+    "output_router_logits",
+    "pad_token_id",
+    "pretraining_tp",
+    "qk_head_dim",
+    "return_dict",
+    "router_aux_loss_coef",
+    "seq_aux",
+    "torch_dtype",
+    "transformers_version",
+    "use_cache",
 };
 
-absl::StatusOr<nlohmann::json> ParseObject(absl::string_view json,
-                                           absl::string_view file) {
-  if (json.size() > kMaxConfigBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        file, ": ", json.size(), " bytes, want at most ", kMaxConfigBytes));
-  }
-  if (json.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(file, " is empty"));
-  }
-  const absl::Status depth = CheckJsonDepth(json);
-  if (!depth.ok()) return Annotate(depth, file);
-  try {
-    nlohmann::json value = nlohmann::json::parse(json.begin(), json.end());
-    if (!value.is_object()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(file, ": ", Show(value), ", want a JSON object"));
+constexpr absl::string_view kQuantizationMembersWithoutEffect[] = {
+    "activation_scheme", "dequantize", "modules_to_not_convert", "scale_fmt"};
+
+// Other names that transformers gives to members.
+constexpr struct {
+  const char* other;
+  const char* name;
+} kOtherNames[] = {{"num_experts", "n_routed_experts"},
+                   {"num_local_experts", "n_routed_experts"},
+                   {"num_mtp_layers", "num_nextn_predict_layers"}};
+
+// Gives members their usual names.
+absl::Status RenameMembers(nlohmann::json* config) {
+  for (const auto& [other, name] : kOtherNames) {
+    const auto found = config->find(other);
+    if (found == config->end()) continue;
+    const nlohmann::json value = *found;
+    config->erase(found);
+    if (value.is_null()) continue;
+    const auto usual = config->find(name);
+    if (usual != config->end() && !usual->is_null() && *usual != value) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "config.json: ", other, ": ", ShowConfigValue(value), ", but ", name,
+          " is ", ShowConfigValue(*usual)));
     }
-    return value;
-  } catch (const nlohmann::json::exception& e) {
-    return absl::InvalidArgumentError(absl::StrCat(file, ": ", e.what()));
+    (*config)[name] = value;
   }
+  return absl::OkStatus();
 }
 
 // DeepseekV2ForCausalLM or DeepseekV3ForCausalLM.
@@ -173,7 +96,7 @@ absl::StatusOr<std::string> Architecture(const nlohmann::json& config) {
   if (list != config.end() && !list->is_null()) {
     if (!list->is_array() || list->empty() || !list->front().is_string()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("config.json: architectures: ", Show(*list),
+          absl::StrCat("config.json: architectures: ", ShowConfigValue(*list),
                        ", want a list of names"));
     }
     std::string name = list->front().get<std::string>();
@@ -193,41 +116,14 @@ absl::StatusOr<std::string> Architecture(const nlohmann::json& config) {
   return wrong("model_type", name);
 }
 
-absl::Status ParseRopeScaling(const nlohmann::json& object, YarnSpec* yarn) {
+absl::Status ParseQuantization(const nlohmann::json& object, ModelSpec* spec,
+                               std::vector<std::string>* unread) {
   if (!object.is_object()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "config.json: rope_scaling: ", Show(object), ", want an object"));
+        "config.json: quantization_config: ", ShowConfigValue(object),
+        ", want an object"));
   }
-  Fields fields(object, "config.json: rope_scaling.");
-  const std::string type =
-      fields.String("rope_type", fields.String("type", ""));
-  RF_RETURN_IF_ERROR(fields.status());
-  if (type != "yarn") {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "config.json: rope_scaling.type: \"", type, "\", want \"yarn\""));
-  }
-  yarn->factor = fields.Number("factor", 1, 1e6, std::nullopt);
-  yarn->original_max_position_embeddings =
-      fields.Number("original_max_position_embeddings", 1, kMaxPositions, 4096);
-  yarn->beta_fast = fields.Number("beta_fast", 1e-6, 1e6, 32);
-  yarn->beta_slow = fields.Number("beta_slow", 1e-6, 1e6, 1);
-  yarn->mscale = fields.Number("mscale", 0, 100, 1);
-  yarn->mscale_all_dim = fields.Number("mscale_all_dim", 0, 100, 0);
-  if (yarn->beta_fast < yarn->beta_slow) {
-    fields.Fail("beta_fast",
-                absl::StrCat(yarn->beta_fast, ", want at least beta_slow, ",
-                             yarn->beta_slow));
-  }
-  return fields.status();
-}
-
-absl::Status ParseQuantization(const nlohmann::json& object, ModelSpec* spec) {
-  if (!object.is_object()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("config.json: quantization_config: ", Show(object),
-                     ", want an object"));
-  }
-  Fields fields(object, "config.json: quantization_config.");
+  ConfigFields fields(object, "config.json: quantization_config.");
   const std::string method = fields.String("quant_method", "");
   const std::string format = fields.String("fmt", "e4m3");
   if (method != "fp8") {
@@ -246,18 +142,25 @@ absl::Status ParseQuantization(const nlohmann::json& object, ModelSpec* spec) {
       !size_ok((*block)[0]) || !size_ok((*block)[1])) {
     fields.Fail(
         "weight_block_size",
-        absl::StrCat(block == nullptr ? "missing" : Show(*block),
+        absl::StrCat(block == nullptr ? "missing" : ShowConfigValue(*block),
                      ", want [rows, columns], each in 1 to ", kMaxRank));
     return fields.status();
   }
   spec->weight_block_rows = (*block)[0].get<int>();
   spec->weight_block_columns = (*block)[1].get<int>();
+  fields.Ignore(kQuantizationMembersWithoutEffect);
+  for (const std::string& name : fields.Unread()) {
+    unread->push_back(absl::StrCat("quantization_config.", name));
+  }
   return absl::OkStatus();
 }
 
-void ParseExperts(Fields& fields, bool v3, ModelSpec* spec) {
+void ParseExperts(ConfigFields& fields, bool v3, ModelSpec* spec) {
   spec->n_routed_experts = fields.Int("n_routed_experts", 0, kMaxExperts, 0);
-  spec->n_shared_experts = fields.Int("n_shared_experts", 0, 1024, v3 ? 1 : 0);
+  // Null means none; only an absent member takes the default.
+  spec->n_shared_experts =
+      fields.Int("n_shared_experts", 0, 1024,
+                 v3 && !fields.Has("n_shared_experts") ? 1 : 0);
   if (spec->n_routed_experts == 0) {
     spec->n_shared_experts = 0;
     return;
@@ -341,7 +244,7 @@ void ParseExperts(Fields& fields, bool v3, ModelSpec* spec) {
   }
 }
 
-void ParseAttention(Fields& fields, ModelSpec* spec) {
+void ParseAttention(ConfigFields& fields, ModelSpec* spec) {
   spec->num_attention_heads =
       fields.Int("num_attention_heads", 1, kMaxRank, std::nullopt);
   // Null and 0 mean the same; only an absent member takes the default.
@@ -363,34 +266,34 @@ void ParseAttention(Fields& fields, ModelSpec* spec) {
                 absl::StrCat(spec->num_attention_heads, " heads of ", per_head,
                              ", want a product of at most ", kMaxWidth));
   }
-  if (fields.Bool("attention_bias", false)) {
-    fields.Fail("attention_bias", "true, want false");
+  for (const char* bias : {"attention_bias", "mlp_bias"}) {
+    if (fields.Bool(bias, false)) fields.Fail(bias, "true, want false");
   }
   if (!fields.Bool("rope_interleave", true)) {
     fields.Fail("rope_interleave", "false, want true");
   }
-}
-
-}  // namespace
-
-double ModelSpec::SoftmaxScale() const {
-  double scale = 1 / std::sqrt(static_cast<double>(qk_head_dim()));
-  if (rope_scaling.has_value() && rope_scaling->mscale_all_dim != 0 &&
-      rope_scaling->factor > 1) {
-    const double m =
-        0.1 * rope_scaling->mscale_all_dim * std::log(rope_scaling->factor) + 1;
-    scale *= m * m;
+  if (const nlohmann::json* topk = fields.Get("index_topk"); topk != nullptr) {
+    fields.Fail("index_topk",
+                absl::StrCat(ShowConfigValue(*topk),
+                             ": the sparse attention of DeepSeek-V3.2 "
+                             "(self_attn.indexer) is not supported"));
   }
-  return scale;
 }
 
-absl::StatusOr<ModelSpec> ParseModelSpec(absl::string_view json) {
-  RF_ASSIGN_OR_RETURN(const nlohmann::json config,
-                      ParseObject(json, "config.json"));
+struct ParsedConfig {
   ModelSpec spec;
+  std::vector<std::string> unread;  // Members that nothing reads, sorted.
+};
+
+absl::StatusOr<ParsedConfig> ParseConfigJson(absl::string_view json) {
+  RF_ASSIGN_OR_RETURN(nlohmann::json config,
+                      ParseConfigObject(json, "config.json"));
+  ParsedConfig parsed;
+  ModelSpec& spec = parsed.spec;
   RF_ASSIGN_OR_RETURN(spec.architecture, Architecture(config));
+  RF_RETURN_IF_ERROR(RenameMembers(&config));
   const bool v3 = spec.architecture == "DeepseekV3ForCausalLM";
-  Fields fields(config, "config.json: ");
+  ConfigFields fields(config, "config.json: ");
   spec.model_type =
       fields.String("model_type", v3 ? "deepseek_v3" : "deepseek_v2");
   spec.vocab_size = fields.Int("vocab_size", 1, kMaxWidth, std::nullopt);
@@ -403,14 +306,13 @@ absl::StatusOr<ModelSpec> ParseModelSpec(absl::string_view json) {
   if (!config.contains("q_lora_rank")) spec.q_lora_rank = 1536;
   ParseExperts(fields, v3, &spec);
   spec.rms_norm_eps = fields.Number("rms_norm_eps", 0, 1, 1e-6);
-  spec.rope_theta = fields.Number("rope_theta", 1 + 1e-6, 1e12, 10000);
   spec.max_position_embeddings =
       fields.Int("max_position_embeddings", 1, kMaxPositions, v3 ? 4096 : 2048);
   spec.tie_word_embeddings = fields.Bool("tie_word_embeddings", false);
   spec.num_nextn_predict_layers =
       fields.Int("num_nextn_predict_layers", 0, 64, v3 ? 1 : 0);
   if (const std::string act = fields.String("hidden_act", "silu");
-      act != "silu") {
+      act != "silu" && act != "swish") {
     fields.Fail("hidden_act", absl::StrCat("\"", act, "\", want \"silu\""));
   }
   RF_RETURN_IF_ERROR(fields.status());
@@ -430,33 +332,44 @@ absl::StatusOr<ModelSpec> ParseModelSpec(absl::string_view json) {
   spec.eos_token_ids = fields.TokenIds(
       "eos_token_id", vocab_size, or_default("eos_token_id", v3 ? 1 : 100001));
   RF_RETURN_IF_ERROR(fields.status());
-
-  if (const nlohmann::json* scaling = fields.Get("rope_scaling");
-      scaling != nullptr) {
-    RF_RETURN_IF_ERROR(
-        ParseRopeScaling(*scaling, &spec.rope_scaling.emplace()));
-  }
+  std::vector<std::string> unread;
+  RF_RETURN_IF_ERROR(ParseRope(fields, &spec, &unread));
   if (const nlohmann::json* quantization = fields.Get("quantization_config");
       quantization != nullptr) {
-    RF_RETURN_IF_ERROR(ParseQuantization(*quantization, &spec));
+    RF_RETURN_IF_ERROR(ParseQuantization(*quantization, &spec, &unread));
   }
-  return spec;
+  fields.Ignore(kMembersWithoutEffect);
+  parsed.unread = fields.Unread();
+  parsed.unread.insert(parsed.unread.end(), unread.begin(), unread.end());
+  std::sort(parsed.unread.begin(), parsed.unread.end());
+  return parsed;
 }
 
-absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(
+}  // namespace
+
+double YarnSpec::AttentionFactor(double scale) const {
+  return factor > 1 ? 0.1 * scale * std::log(factor) + 1 : 1;
+}
+
+double ModelSpec::SoftmaxScale() const {
+  double scale = 1 / std::sqrt(static_cast<double>(qk_head_dim()));
+  if (rope_scaling.has_value()) {
+    const double m =
+        rope_scaling->AttentionFactor(rope_scaling->mscale_all_dim);
+    scale *= m * m;
+  }
+  return scale;
+}
+
+absl::StatusOr<ModelSpec> ParseModelSpec(absl::string_view json) {
+  RF_ASSIGN_OR_RETURN(ParsedConfig parsed, ParseConfigJson(json));
+  return std::move(parsed.spec);
+}
+
+absl::StatusOr<std::vector<std::string>> FindUnreadConfigMembers(
     absl::string_view json) {
-  RF_ASSIGN_OR_RETURN(const nlohmann::json config,
-                      ParseObject(json, "generation_config.json"));
-  GenerationDefaults defaults;
-  Fields fields(config, "generation_config.json: ");
-  defaults.temperature = fields.Number("temperature", 0, 1e6, 0);
-  defaults.top_k = fields.Int("top_k", 0, kMaxWidth, 0);
-  defaults.top_p = fields.Number("top_p", 0, 1, 1);
-  defaults.min_p = fields.Number("min_p", 0, 1, 0);
-  defaults.eos_token_ids = fields.TokenIds("eos_token_id", kMaxTokenId, {});
-  if (!fields.Bool("do_sample", false)) defaults.temperature = 0;
-  RF_RETURN_IF_ERROR(fields.status());
-  return defaults;
+  RF_ASSIGN_OR_RETURN(ParsedConfig parsed, ParseConfigJson(json));
+  return std::move(parsed.unread);
 }
 
 }  // namespace ringfleet::cluster

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The dimensions and choices of a DeepSeek-V2/V3/R1 model, read from
-// config.json and validated, and the sampling defaults of
-// generation_config.json. Members have their names in config.json (DeepSeek-V2,
-// arXiv:2405.04434; DeepSeek-V3, arXiv:2412.19437).
+// config.json and validated. Members have their names in config.json
+// (DeepSeek-V2, arXiv:2405.04434; DeepSeek-V3, arXiv:2412.19437).
 #ifndef RINGFLEET_CLUSTER_MODEL_MODEL_SPEC_H_
 #define RINGFLEET_CLUSTER_MODEL_MODEL_SPEC_H_
 
@@ -30,6 +29,10 @@ struct YarnSpec {
   double beta_slow = 1;
   double mscale = 1;
   double mscale_all_dim = 0;
+
+  // Returns 0.1 * scale * ln(factor) + 1, `scale` being one of the mscales.
+  double AttentionFactor(double scale) const;
+  friend bool operator==(const YarnSpec&, const YarnSpec&) = default;
 };
 
 struct ModelSpec {
@@ -81,25 +84,17 @@ struct ModelSpec {
   double SoftmaxScale() const;
 };
 
-// The sampling defaults of generation_config.json. Sampling is greedy
-// (temperature 0) unless the file has do_sample true.
-struct GenerationDefaults {
-  double temperature = 0;
-  int top_k = 0;
-  double top_p = 1;
-  double min_p = 0;
-  std::vector<uint32_t> eos_token_ids;  // Empty: those of config.json.
-};
-
 // Reads the text of config.json. Errors:
 //   INVALID_ARGUMENT: malformed JSON; a missing or impossible value (names the
 //     field, the value and the expected value); an architecture other than
-//     DeepSeek-V2 or V3 (names the architecture); attention_bias true; a
-//     hidden_act other than silu.
+//     DeepSeek-V2 or V3 (names the architecture); biases; another hidden_act;
+//     an index_topk; an error of ParseRope.
 absl::StatusOr<ModelSpec> ParseModelSpec(absl::string_view json);
-// Reads the text of generation_config.json. INVALID_ARGUMENT: malformed JSON,
-// or a value out of range (names the field, the value and the expected value).
-absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(
+
+// Returns the members of a config.json that nothing reads, as in "NAME" and
+// "rope_parameters.NAME", sorted. Leaves out members that are known to change
+// no result. Errors: those of ParseModelSpec.
+absl::StatusOr<std::vector<std::string>> FindUnreadConfigMembers(
     absl::string_view json);
 
 }  // namespace ringfleet::cluster

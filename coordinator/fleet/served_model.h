@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cluster/model/generation_defaults.h"
 #include "cluster/model/model_spec.h"
 #include "coordinator/tokenizer/tokenizer.h"
 #include "protos/coordinator.pb.h"

@@ -18,7 +18,7 @@ inline std::string R1Config() {
     "moe_intermediate_size":2048,"n_routed_experts":256,"n_shared_experts":1,
     "num_experts_per_tok":8,"first_k_dense_replace":3,"n_group":8,
     "topk_group":4,"num_nextn_predict_layers":1,
-    "max_position_embeddings":163840,"quantization_config":{
+    "max_position_embeddings":163840,"rope_theta":10000,"quantization_config":{
     "quant_method":"fp8","fmt":"e4m3","weight_block_size":[128,128]}})";
 }
 

@@ -88,6 +88,7 @@ Json V2Lite() {
     "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40,
       "mscale": 0.707, "mscale_all_dim": 0.707,
       "original_max_position_embeddings": 4096, "type": "yarn"},
+    "rope_theta": 10000,
     "routed_scaling_factor": 1.0, "topk_group": 1, "topk_method": "greedy",
     "vocab_size": 102400})");
 }
@@ -209,7 +210,7 @@ TEST(ModelSpecTest, AbsentMembersTakeTheDefaultsOfTheirFamily) {
        {"scoring_func", "topk_method", "n_group", "topk_group",
         "norm_topk_prob", "routed_scaling_factor", "num_experts_per_tok",
         "first_k_dense_replace", "bos_token_id", "eos_token_id", "rms_norm_eps",
-        "rope_theta", "model_type"}) {
+        "model_type"}) {
     config.erase(name);
   }
   const ModelSpec v3 = Parse(config);
@@ -238,13 +239,6 @@ TEST(ModelSpecTest, EosMayBeAListOrNull) {
   config["bos_token_id"] = nullptr;
   EXPECT_THAT(Parse(config).eos_token_ids, IsEmpty());
   EXPECT_FALSE(Parse(config).bos_token_id.has_value());
-}
-
-TEST(ModelSpecTest, RopeTypeIsAnotherNameOfType) {
-  Json config = R1();
-  config["rope_scaling"].erase("type");
-  config["rope_scaling"]["rope_type"] = "yarn";
-  EXPECT_EQ(Parse(config).rope_scaling->factor, 40);
 }
 
 TEST(ModelSpecTest, ModelTypeStandsInForArchitectures) {
@@ -361,11 +355,13 @@ TEST(ModelSpecTest, RejectsProductsThatNoMatrixHas) {
 TEST(ModelSpecTest, RejectsWhatIsNotImplemented) {
   EXPECT_THAT(ProblemWith("/attention_bias", true),
               HasSubstr("attention_bias: true"));
+  EXPECT_THAT(ProblemWith("/mlp_bias", true), HasSubstr("mlp_bias: true"));
+  EXPECT_THAT(ProblemWith("/index_topk", 2048),
+              HasSubstr("index_topk: 2048: the sparse attention of "
+                        "DeepSeek-V3.2"));
   EXPECT_THAT(ProblemWith("/hidden_act", "gelu"), HasSubstr("gelu"));
   EXPECT_THAT(ProblemWith("/rope_interleave", false),
               HasSubstr("rope_interleave"));
-  EXPECT_THAT(ProblemWith("/rope_scaling/type", "linear"),
-              HasSubstr("rope_scaling.type: \"linear\", want \"yarn\""));
   EXPECT_THAT(ProblemWith("/quantization_config/quant_method", "awq"),
               HasSubstr("quant_method: \"awq\", want \"fp8\""));
   EXPECT_THAT(ProblemWith("/quantization_config/fmt", "e5m2"),
@@ -416,42 +412,70 @@ TEST(ModelSpecTest, LoadNamesTheMissingFileAndTheFolderOfABrokenOne) {
   EXPECT_THAT(std::string(spec.status().message()), HasSubstr(dir.path()));
 }
 
-TEST(GenerationDefaultsTest, AbsentFileMeansGreedy) {
-  const testing::TempDir dir;
-  const auto defaults = LoadGenerationDefaults(dir.path());
-  ASSERT_TRUE(defaults.ok()) << defaults.status();
-  EXPECT_EQ(defaults->temperature, 0);
-  EXPECT_EQ(defaults->top_p, 1);
-}
-
-TEST(GenerationDefaultsTest, SamplesOnlyWithDoSample) {
-  auto defaults = ParseGenerationDefaults(
-      R"({"do_sample": true, "temperature": 0.6, "top_p": 0.95, "top_k": 50,
-          "min_p": 0.05, "eos_token_id": [1, 2]})");
-  ASSERT_TRUE(defaults.ok()) << defaults.status();
-  EXPECT_EQ(defaults->temperature, 0.6);
-  EXPECT_EQ(defaults->top_p, 0.95);
-  EXPECT_EQ(defaults->top_k, 50);
-  EXPECT_EQ(defaults->min_p, 0.05);
-  EXPECT_THAT(defaults->eos_token_ids, ElementsAre(1, 2));
-  defaults = ParseGenerationDefaults(
-      R"({"do_sample": false, "temperature": 0.6, "top_p": 0.95})");
-  ASSERT_TRUE(defaults.ok()) << defaults.status();
-  EXPECT_EQ(defaults->temperature, 0);
-  defaults = ParseGenerationDefaults(R"({"temperature": 0.6})");
-  ASSERT_TRUE(defaults.ok()) << defaults.status();
-  EXPECT_EQ(defaults->temperature, 0);
-}
-
-TEST(GenerationDefaultsTest, RejectsImpossibleValues) {
-  for (const char* text :
-       {R"({"temperature": -1})", R"({"top_p": 1.5})", R"({"top_k": -1})",
-        R"({"min_p": 2})", R"({"do_sample": "yes"})", R"({"temperature": "x"})",
-        "[]"}) {
-    EXPECT_EQ(ParseGenerationDefaults(text).status().code(),
-              absl::StatusCode::kInvalidArgument)
-        << text;
+// As transformers 5 saves tiny-v3, with every member that it adds.
+TEST(ModelSpecTest, ReadsTheMembersOfTransformers5) {
+  Json config = TinyV3();
+  const ModelSpec before = Parse(config);
+  config["rope_parameters"] = config["rope_scaling"];
+  config["rope_parameters"]["rope_theta"] = config["rope_theta"];
+  config["rope_parameters"]["rope_type"] = "yarn";
+  config["dtype"] = config["torch_dtype"];
+  config["num_local_experts"] = config["n_routed_experts"];
+  config["num_mtp_layers"] = config["num_nextn_predict_layers"];
+  for (const char* name : {"rope_scaling", "rope_theta", "torch_dtype",
+                           "n_routed_experts", "num_nextn_predict_layers"}) {
+    config.erase(name);
   }
+  config["head_dim"] = 16;
+  config["mlp_bias"] = false;
+  config["output_router_logits"] = false;
+  config["pad_token_id"] = nullptr;
+  config["rope_interleave"] = true;
+  config["transformers_version"] = "5.24.0";
+  EXPECT_EQ(testing::ConfigJson(Parse(config)), testing::ConfigJson(before));
+  EXPECT_THAT(*FindUnreadConfigMembers(config.dump()), IsEmpty());
+}
+
+TEST(ModelSpecTest, OtherNamesMustNotContradict) {
+  Json config = TinyV3();
+  config["num_mtp_layers"] = config["num_nextn_predict_layers"];
+  config["num_experts"] = nullptr;
+  Parse(config);
+  config["num_mtp_layers"] = 7;
+  EXPECT_THAT(Problem(config), HasSubstr("num_mtp_layers: 7, but "
+                                         "num_nextn_predict_layers is "));
+  config.erase("num_mtp_layers");
+  config["num_experts"] = 1;
+  EXPECT_THAT(Problem(config), HasSubstr("num_experts: 1, but "));
+}
+
+TEST(ModelSpecTest, NamesTheMembersThatNothingReads) {
+  Json config = TinyV3();
+  EXPECT_THAT(*FindUnreadConfigMembers(config.dump()), IsEmpty());
+  config["use_cache"] = true;
+  config["sliding_window"] = nullptr;  // Says nothing.
+  config["attention_multiplier"] = 2;
+  config["rope_scaling"]["low_freq_factor"] = 1;
+  config["quantization_config"]["kv_cache_quant_algo"] = "FP8";
+  EXPECT_THAT(*FindUnreadConfigMembers(config.dump()),
+              ElementsAre("attention_multiplier",
+                          "quantization_config.kv_cache_quant_algo",
+                          "rope_scaling.low_freq_factor"));
+  EXPECT_FALSE(FindUnreadConfigMembers("{}").ok());
+}
+
+TEST(ModelSpecTest, NullSharedExpertsAreNone) {
+  Json config = R1();
+  config["n_shared_experts"] = nullptr;
+  EXPECT_EQ(Parse(config).n_shared_experts, 0);
+  config.erase("n_shared_experts");
+  EXPECT_EQ(Parse(config).n_shared_experts, 1);
+}
+
+TEST(ModelSpecTest, SwishIsAnotherNameOfSilu) {
+  Json config = R1();
+  config["hidden_act"] = "swish";
+  Parse(config);
 }
 
 }  // namespace

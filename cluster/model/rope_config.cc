@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cluster/model/rope_config.h"
+
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cluster/process/status_macros.h"
+
+namespace ringfleet::cluster {
+namespace {
+
+constexpr double kLowestTheta = 1 + 1e-6;
+constexpr double kHighestTheta = 1e12;
+constexpr int kMaxOriginalPositions = 1 << 30;
+
+// The content of rope_scaling or rope_parameters.
+struct RopeMember {
+  std::optional<double> theta;
+  std::optional<YarnSpec> yarn;
+};
+
+// Returns "yarn" or "default", or "" if the object says neither.
+std::string ReadRopeType(ConfigFields& fields) {
+  const std::string type = fields.String("type", "");
+  const std::string rope_type = fields.String("rope_type", type);
+  if (!type.empty() && rope_type != type) {
+    fields.Fail("rope_type", absl::StrCat("\"", rope_type, "\", but type is \"",
+                                          type, "\""));
+  }
+  if (!rope_type.empty() && rope_type != "yarn" && rope_type != "default") {
+    fields.Fail(type.empty() ? "rope_type" : "type",
+                absl::StrCat("\"", rope_type,
+                             "\", want \"yarn\" or "
+                             "\"default\""));
+  }
+  return rope_type;
+}
+
+void CheckWholeRotation(ConfigFields& fields) {
+  const double part = fields.Number("partial_rotary_factor", 0, 1, 1);
+  if (part != 1) {
+    fields.Fail("partial_rotary_factor", absl::StrCat(part, ", want 1"));
+  }
+}
+
+YarnSpec ReadYarn(ConfigFields& fields) {
+  YarnSpec yarn;
+  yarn.factor = fields.Number("factor", 1, 1e6, std::nullopt);
+  // Programs disagree about the value of an absent one.
+  yarn.original_max_position_embeddings =
+      fields.Number("original_max_position_embeddings", 1,
+                    kMaxOriginalPositions, std::nullopt);
+  yarn.beta_fast = fields.Number("beta_fast", 1e-6, 1e6, 32);
+  yarn.beta_slow = fields.Number("beta_slow", 1e-6, 1e6, 1);
+  yarn.mscale = fields.Number("mscale", 0, 100, 1);
+  yarn.mscale_all_dim = fields.Number("mscale_all_dim", 0, 100, 0);
+  if (yarn.beta_fast < yarn.beta_slow) {
+    fields.Fail("beta_fast",
+                absl::StrCat(yarn.beta_fast, ", want at least beta_slow, ",
+                             yarn.beta_slow));
+  }
+  const double own = yarn.AttentionFactor(yarn.mscale) /
+                     yarn.AttentionFactor(yarn.mscale_all_dim);
+  const double factor = fields.Number("attention_factor", 0, 1e6, own);
+  if (std::abs(factor - own) > 1e-6 * own) {
+    fields.Fail("attention_factor",
+                absl::StrCat(factor, ", want ", own,
+                             ", as factor, mscale and mscale_all_dim give it"));
+  }
+  if (!fields.Bool("truncate", true)) {
+    fields.Fail("truncate", "false, want true");
+  }
+  return yarn;
+}
+
+absl::StatusOr<RopeMember> ParseRopeMember(absl::string_view name,
+                                           const nlohmann::json& object,
+                                           std::vector<std::string>* unread) {
+  const std::string prefix = absl::StrCat("config.json: ", name);
+  if (!object.is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        prefix, ": ", ShowConfigValue(object), ", want an object"));
+  }
+  for (const auto& [key, value] : object.items()) {
+    if (!value.is_object()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(prefix, ".", key, ": ", ShowConfigValue(value),
+                     ": parameters of one layer type are not supported, want "
+                     "one set for all layers"));
+  }
+  ConfigFields fields(object, absl::StrCat(prefix, "."));
+  RopeMember member;
+  if (fields.Get("rope_theta") != nullptr) {
+    member.theta = fields.Number("rope_theta", kLowestTheta, kHighestTheta, 1);
+  }
+  const std::string type = ReadRopeType(fields);
+  CheckWholeRotation(fields);
+  if (type == "yarn") member.yarn = ReadYarn(fields);
+  fields.Ignore({"max_position_embeddings"});
+  const std::vector<std::string> rest = fields.Unread();
+  if (type.empty() && !rest.empty()) {
+    fields.Fail("rope_type", absl::StrCat("missing beside ", rest.front(),
+                                          ", want \"yarn\" or \"default\""));
+  }
+  for (const std::string& key : rest) {
+    unread->push_back(absl::StrCat(name, ".", key));
+  }
+  RF_RETURN_IF_ERROR(fields.status());
+  return member;
+}
+
+}  // namespace
+
+absl::Status ParseRope(ConfigFields& config, ModelSpec* spec,
+                       std::vector<std::string>* unread) {
+  // Values of theta and their places.
+  std::vector<std::pair<std::string, double>> thetas;
+  if (config.Get("rope_theta") != nullptr) {
+    thetas.emplace_back("rope_theta", config.Number("rope_theta", kLowestTheta,
+                                                    kHighestTheta, 1));
+  }
+  CheckWholeRotation(config);
+  RF_RETURN_IF_ERROR(config.status());
+  bool has_member = false;
+  for (const char* name : {"rope_parameters", "rope_scaling"}) {
+    const nlohmann::json* object = config.Get(name);
+    if (object == nullptr || (object->is_object() && object->empty())) continue;
+    RF_ASSIGN_OR_RETURN(const RopeMember member,
+                        ParseRopeMember(name, *object, unread));
+    if (member.theta.has_value()) {
+      thetas.emplace_back(absl::StrCat(name, ".rope_theta"), *member.theta);
+    }
+    if (has_member && member.yarn != spec->rope_scaling) {
+      config.Fail(name, absl::StrCat(ShowConfigValue(*object),
+                                     ", but rope_parameters differs, want one "
+                                     "of the two"));
+    }
+    spec->rope_scaling = member.yarn;
+    has_member = true;
+  }
+  for (const auto& [place, theta] : thetas) {
+    if (theta == thetas.front().second) continue;
+    config.Fail(place, absl::StrCat(theta, ", but ", thetas.front().first,
+                                    " is ", thetas.front().second));
+  }
+  if (thetas.empty()) {
+    config.Fail("rope_theta",
+                "missing, want a number here or in rope_parameters");
+  } else {
+    spec->rope_theta = thetas.front().second;
+  }
+  return config.status();
+}
+
+}  // namespace ringfleet::cluster

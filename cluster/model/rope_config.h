@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rotary embedding of config.json, in its two spellings:
+//
+//   "rope_theta": 10000, "rope_scaling": {"type": "yarn", "factor": 40, ...}
+//   "rope_parameters": {"rope_type": "yarn", "rope_theta": 10000, ...}
+//
+// The second one is what transformers 5 writes. Members may be mixed as long as
+// they do not contradict each other.
+#ifndef RINGFLEET_CLUSTER_MODEL_ROPE_CONFIG_H_
+#define RINGFLEET_CLUSTER_MODEL_ROPE_CONFIG_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cluster/model/config_fields.h"
+#include "cluster/model/model_spec.h"
+
+namespace ringfleet::cluster {
+
+// Sets rope_theta and rope_scaling of `spec`. Appends the members that nothing
+// reads to `unread`, as in "rope_parameters.NAME".
+//
+// Errors: INVALID_ARGUMENT: neither spelling is complete, the spellings
+// contradict each other, or the embedding is not supported: a type that is
+// neither yarn nor default, parameters of their own for each layer type,
+// rotation of a part of qk_rope_head_dim, or an attention_factor or truncate
+// that differs from what the other members mean.
+absl::Status ParseRope(ConfigFields& config, ModelSpec* spec,
+                       std::vector<std::string>* unread);
+
+}  // namespace ringfleet::cluster
+
+#endif  // RINGFLEET_CLUSTER_MODEL_ROPE_CONFIG_H_

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cluster/model/rope_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace ringfleet::cluster {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+struct ParsedRope {
+  absl::Status status;
+  ModelSpec spec;
+  std::vector<std::string> unread;
+};
+
+ParsedRope ParseRopeOf(const Json& config) {
+  ParsedRope parsed;
+  ConfigFields fields(config, "config.json: ");
+  parsed.status = ParseRope(fields, &parsed.spec, &parsed.unread);
+  return parsed;
+}
+
+ModelSpec GoodRope(const Json& config) {
+  const ParsedRope parsed = ParseRopeOf(config);
+  EXPECT_TRUE(parsed.status.ok()) << config << parsed.status;
+  return parsed.spec;
+}
+
+std::string RopeProblem(const Json& config) {
+  const ParsedRope parsed = ParseRopeOf(config);
+  EXPECT_EQ(parsed.status.code(), absl::StatusCode::kInvalidArgument) << config;
+  return std::string(parsed.status.message());
+}
+
+// YaRN of R1 without the member that names the type.
+Json RopeYarn() {
+  return {{"beta_fast", 32},       {"beta_slow", 1},
+          {"factor", 40},          {"mscale", 1.0},
+          {"mscale_all_dim", 1.0}, {"original_max_position_embeddings", 4096}};
+}
+
+Json MergedJson(Json object, const Json& more) {
+  object.update(more);
+  return object;
+}
+
+TEST(RopeConfigTest, BothSpellingsMeanTheSame) {
+  const ModelSpec flat =
+      GoodRope({{"rope_theta", 50000},
+                {"rope_scaling", MergedJson(RopeYarn(), {{"type", "yarn"}})}});
+  EXPECT_EQ(flat.rope_theta, 50000);
+  ASSERT_TRUE(flat.rope_scaling.has_value());
+  EXPECT_EQ(flat.rope_scaling->factor, 40);
+  const Json type = {{"rope_type", "yarn"}};
+  const Json both_types = {{"rope_type", "yarn"}, {"type", "yarn"}};
+  const Json theta = {{"rope_theta", 50000}};
+  for (const Json& config : std::vector<Json>{
+           {{"rope_parameters",
+             MergedJson(MergedJson(RopeYarn(), type), theta)}},
+           {{"rope_parameters",
+             MergedJson(MergedJson(RopeYarn(), both_types), theta)}},
+           {{"rope_theta", 50000},
+            {"rope_parameters", MergedJson(RopeYarn(), type)}},
+           {{"rope_theta", 50000.0},
+            {"rope_parameters",
+             MergedJson(MergedJson(RopeYarn(), type), theta)}},
+           {{"rope_theta", 50000},
+            {"rope_scaling", MergedJson(RopeYarn(), type)}},
+           {{"rope_scaling", MergedJson(MergedJson(RopeYarn(), type), theta)}},
+           {{"rope_parameters",
+             MergedJson(MergedJson(RopeYarn(), type), theta)},
+            {"rope_scaling", MergedJson(RopeYarn(), type)}},
+           {{"rope_parameters",
+             MergedJson(MergedJson(RopeYarn(), type), theta)},
+            {"rope_scaling", nullptr},
+            {"rope_theta", nullptr}}}) {
+    const ModelSpec spec = GoodRope(config);
+    EXPECT_EQ(spec.rope_theta, 50000) << config;
+    EXPECT_EQ(spec.rope_scaling, flat.rope_scaling) << config;
+  }
+}
+
+TEST(RopeConfigTest, DefaultIsNoScaling) {
+  for (const Json& config : std::vector<Json>{
+           {{"rope_theta", 500}},
+           {{"rope_theta", 500}, {"rope_scaling", nullptr}},
+           {{"rope_theta", 500}, {"rope_scaling", Json::object()}},
+           {{"rope_theta", 500}, {"rope_scaling", {{"type", "default"}}}},
+           {{"rope_theta", 500}, {"rope_scaling", {{"rope_type", "default"}}}},
+           {{"rope_theta", 500}, {"rope_parameters", Json::object()}},
+           {{"rope_parameters", {{"rope_theta", 500}}}},
+           {{"rope_parameters",
+             {{"rope_theta", 500},
+              {"rope_type", "default"},
+              {"partial_rotary_factor", 1.0}}}}}) {
+    const ModelSpec spec = GoodRope(config);
+    EXPECT_EQ(spec.rope_theta, 500) << config;
+    EXPECT_FALSE(spec.rope_scaling.has_value()) << config;
+  }
+}
+
+TEST(RopeConfigTest, AnIncompleteSpellingIsRefused) {
+  for (const Json& config : std::vector<Json>{
+           Json::object(),
+           {{"rope_scaling", MergedJson(RopeYarn(), {{"type", "yarn"}})}},
+           {{"rope_parameters",
+             MergedJson(RopeYarn(), {{"rope_type", "yarn"}})}},
+           {{"rope_parameters", {{"rope_type", "default"}}}}}) {
+    EXPECT_THAT(RopeProblem(config),
+                HasSubstr("config.json: rope_theta: missing, want a number "
+                          "here or in rope_parameters"));
+  }
+  for (const char* name : {"factor", "original_max_position_embeddings"}) {
+    Json yarn =
+        MergedJson(RopeYarn(), {{"rope_type", "yarn"}, {"rope_theta", 10000}});
+    yarn.erase(name);
+    EXPECT_THAT(
+        RopeProblem({{"rope_parameters", yarn}}),
+        HasSubstr(std::string("rope_parameters.") + name + ": missing, want"));
+  }
+  EXPECT_THAT(
+      RopeProblem({{"rope_theta", 10000}, {"rope_parameters", RopeYarn()}}),
+      HasSubstr("rope_parameters.rope_type: missing beside beta_fast"));
+}
+
+TEST(RopeConfigTest, ContradictionsAreRefused) {
+  const Json yarn = MergedJson(RopeYarn(), {{"rope_type", "yarn"}});
+  EXPECT_THAT(RopeProblem({{"rope_theta", 10000},
+                           {"rope_parameters",
+                            MergedJson(yarn, {{"rope_theta", 50000}})}}),
+              HasSubstr("rope_parameters.rope_theta: 50000, but rope_theta is "
+                        "10000"));
+  EXPECT_THAT(
+      RopeProblem({{"rope_theta", 10000},
+                   {"rope_parameters", yarn},
+                   {"rope_scaling", MergedJson(yarn, {{"factor", 4}})}}),
+      HasSubstr("but rope_parameters differs"));
+  EXPECT_THAT(
+      RopeProblem({{"rope_theta", 10000},
+                   {"rope_parameters", MergedJson(yarn, {{"type", "su"}})}}),
+      HasSubstr("rope_type: \"yarn\", but type is \"su\""));
+}
+
+TEST(RopeConfigTest, NamesWhatIsNotSupported) {
+  const auto problem = [](const Json& more) {
+    return RopeProblem(
+        {{"rope_parameters",
+          MergedJson(MergedJson(RopeYarn(),
+                                {{"rope_type", "yarn"}, {"rope_theta", 10000}}),
+                     more)}});
+  };
+  EXPECT_THAT(
+      RopeProblem({{"rope_theta", 1e4},
+                   {"rope_scaling", {{"type", "linear"}, {"factor", 2}}}}),
+      HasSubstr("rope_scaling.type: \"linear\", want \"yarn\" or "
+                "\"default\""));
+  EXPECT_THAT(problem({{"rope_type", "llama3"}}),
+              HasSubstr("rope_parameters.rope_type: \"llama3\""));
+  EXPECT_THAT(problem({{"attention_factor", 2}}),
+              HasSubstr("rope_parameters.attention_factor: 2, want 1"));
+  EXPECT_THAT(problem({{"truncate", false}}),
+              HasSubstr("rope_parameters.truncate: false, want true"));
+  EXPECT_THAT(problem({{"partial_rotary_factor", 0.5}}),
+              HasSubstr("rope_parameters.partial_rotary_factor: 0.5, want 1"));
+  EXPECT_THAT(
+      RopeProblem({{"rope_theta", 1e4}, {"partial_rotary_factor", 0.5}}),
+      HasSubstr("config.json: partial_rotary_factor: 0.5, want 1"));
+  const Json one =
+      MergedJson(RopeYarn(), {{"rope_type", "yarn"}, {"rope_theta", 1e4}});
+  EXPECT_THAT(
+      RopeProblem({{"rope_parameters",
+                    {{"full_attention", one}, {"sliding_attention", one}}}}),
+      AllOf(HasSubstr("rope_parameters.full_attention: "),
+            HasSubstr("parameters of one layer type are not "
+                      "supported")));
+  EXPECT_THAT(RopeProblem({{"rope_parameters", "yarn"}}),
+              HasSubstr("rope_parameters: \"yarn\", want an object"));
+}
+
+// The magnitude that transformers computes when the member is absent: 0.1
+// mscale ln(factor) + 1, over the same of mscale_all_dim.
+TEST(RopeConfigTest, AnAttentionFactorThatFollowsIsNoContradiction) {
+  Json yarn = MergedJson(RopeYarn(), {{"rope_type", "yarn"},
+                                      {"rope_theta", 1e4},
+                                      {"attention_factor", 1.0},
+                                      {"truncate", true}});
+  GoodRope({{"rope_parameters", yarn}});
+  yarn.erase("mscale_all_dim");
+  yarn["attention_factor"] = 1.3688879454113936;
+  GoodRope({{"rope_parameters", yarn}});
+}
+
+TEST(RopeConfigTest, NamesTheMembersThatNothingReads) {
+  const ParsedRope parsed = ParseRopeOf(
+      {{"rope_parameters", MergedJson(RopeYarn(), {{"rope_type", "yarn"},
+                                                   {"rope_theta", 1e4},
+                                                   {"low_freq_factor", 4}})}});
+  ASSERT_TRUE(parsed.status.ok()) << parsed.status;
+  EXPECT_THAT(parsed.unread, ElementsAre("rope_parameters.low_freq_factor"));
+}
+
+}  // namespace
+}  // namespace ringfleet::cluster
