@@ -48,7 +48,8 @@ class Inspector {
     for (const std::string& name : FindUnreadTensors(
              spec_, source_,
              spec_.num_hidden_layers + (result_.has_mtp ? 1 : 0))) {
-      Wrong(name, "nothing reads this tensor");
+      Wrong(name, absl::StrCat("nothing reads this tensor",
+                               UnsupportedTechnique(name)));
     }
     std::sort(result_.missing.begin(), result_.missing.end());
     std::sort(result_.wrong.begin(), result_.wrong.end());

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -114,6 +115,17 @@ std::vector<std::string> FindUnreadTensors(const ModelSpec& spec,
   return unread;
 }
 
+absl::string_view UnsupportedTechnique(absl::string_view name) {
+  if (absl::StrContains(name, ".indexer.")) {
+    return ": the sparse attention of DeepSeek-V3.2 is not supported";
+  }
+  if (absl::EndsWith(name, ".input_scale")) {
+    return ": static scales of activations are not supported";
+  }
+  if (absl::EndsWith(name, ".bias")) return ": biases are not supported";
+  return "";
+}
+
 absl::Status CheckAllRead(const ModelSpec& spec, const TensorSource& source,
                           int used_layers) {
   const std::vector<std::string> unread =
@@ -124,7 +136,8 @@ absl::Status CheckAllRead(const ModelSpec& spec, const TensorSource& source,
       unread.size() == 1
           ? ""
           : absl::StrCat(" and ", unread.size() - 1, " more like it"),
-      ", want only tensors of ", spec.architecture, " as config.json has it"));
+      ", want only tensors of ", spec.architecture, " as config.json has it",
+      UnsupportedTechnique(unread.front())));
 }
 
 }  // namespace ringfleet::cluster

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "cluster/model/model_spec.h"
 #include "cluster/model/tensor_source.h"
 
@@ -19,6 +20,10 @@ namespace ringfleet::cluster {
 std::vector<std::string> FindUnreadTensors(const ModelSpec& spec,
                                            const TensorSource& source,
                                            int used_layers);
+
+// Returns the unsupported technique that a tensor's name tells of, as in
+// ": biases are not supported". Returns "" for any other name.
+absl::string_view UnsupportedTechnique(absl::string_view name);
 
 // Checks that there is no unread tensor. DATA_LOSS: names the first unread
 // tensor and gives their number.

@@ -17,6 +17,7 @@ namespace {
 
 using kernels::Dtype;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -144,6 +145,21 @@ TEST_F(UnreadTensorsTest, TheErrorNamesTheFirstAndCountsTheRest) {
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("model.layers.0.self_attn.q_a_proj.bias: nothing reads "
                         "this tensor and 2 more like it"));
+}
+
+TEST_F(UnreadTensorsTest, TheErrorNamesTheTechniqueThatIsNotSupported) {
+  for (const auto& [name, technique] :
+       {std::pair("model.layers.1.self_attn.indexer.wk.weight",
+                  "the sparse attention of DeepSeek-V3.2 is not supported"),
+        std::pair("model.layers.1.self_attn.o_proj.input_scale",
+                  "static scales of activations are not supported"),
+        std::pair("model.layers.1.mlp.gate.bias", "biases are not supported"),
+        std::pair("model.layers.1.extra", "as config.json has it")}) {
+    NamedTensors tensors(spec_, Dtype::kF8E4M3);
+    tensors.Add(name);
+    EXPECT_THAT(std::string(CheckAllRead(spec_, tensors, 4).message()),
+                EndsWith(technique));
+  }
 }
 
 }  // namespace
