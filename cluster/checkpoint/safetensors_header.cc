@@ -212,11 +212,22 @@ absl::StatusOr<Header> ReadHeader(const std::string& path, uint64_t file_bytes,
   }
   std::sort(order.begin(), order.end(),
             [](const auto* a, const auto* b) { return a->offset < b->offset; });
-  for (size_t i = 1; i < order.size(); ++i) {
-    if (order[i - 1]->offset + order[i - 1]->bytes > order[i]->offset) {
+  uint64_t end = data_begin;  // End of the tensors so far.
+  for (size_t i = 0; i < order.size(); ++i) {
+    const uint64_t offset = order[i]->offset;
+    if (offset < end) {
       return bad("tensors ", order[i - 1]->name, " and ", order[i]->name,
-                 " overlap at data offset ", order[i]->offset - data_begin);
+                 " overlap at data offset ", offset - data_begin);
     }
+    if (offset > end) {
+      return bad(offset - end, " bytes before ", order[i]->name,
+                 " at data offset ", end - data_begin,
+                 " belong to no tensor, want none");
+    }
+    end += order[i]->bytes;
+  }
+  if (end != file_bytes) {
+    return bad(file_bytes - end, " bytes behind the last tensor, want none");
   }
   return header;
 }

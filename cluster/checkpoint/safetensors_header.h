@@ -41,9 +41,9 @@ struct Header {
 using ReadBytes = absl::FunctionRef<absl::Status(uint64_t offset, size_t size,
                                                  void* destination)>;
 
-// Reads and validates the header of a file of `file_bytes` bytes. Each tensor's
-// byte range must lie in the data and have the size of the tensor's shape.
-// Ranges must not overlap. `path` is for messages.
+// Reads and validates the header of a file of `file_bytes` bytes. Tensors must
+// cover the data without gap or overlap. Each tensor must have the size of its
+// shape. `path` is for messages.
 //
 // Errors: those of `read`. DATA_LOSS: names the file, the tensor, the value and
 // the expected value.

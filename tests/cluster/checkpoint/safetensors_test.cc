@@ -283,14 +283,36 @@ TEST(CheckpointTest, RejectsOverlappingTensors) {
       HasSubstr("tensors t and u overlap"));
 }
 
-TEST(CheckpointTest, ToleratesGapsPaddingAndMetadata) {
+TEST(CheckpointTest, ToleratesPaddingMetadataAndEmptyTensors) {
   EXPECT_TRUE(OpenBytes(RawSafetensors(
                             R"({"__metadata__": {"format": "pt"},
-                  "u": {"dtype": "U8", "shape": [], "data_offsets": [9, 10]},
+                  "u": {"dtype": "U8", "shape": [], "data_offsets": [4, 5]},
+                  "e": {"dtype": "F32", "shape": [0], "data_offsets": [2, 2]},
                   "t": {"dtype": "F32", "shape": [1],
-                        "data_offsets": [4, 8]}}      )",
-                            std::string(24, 'x')))
+                        "data_offsets": [0, 4]}}      )",
+                            std::string(5, 'x')))
                   .ok());
+}
+
+// Bytes that no tensor has mean that the header is another file's.
+TEST(CheckpointTest, RejectsBytesOfNoTensor) {
+  const auto problem = [](int begin, int bytes) {
+    const absl::Status status = OpenBytes(RawSafetensors(
+        absl::StrCat(
+            R"({"t": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
+                "u": {"dtype": "F32", "shape": [1], "data_offsets": [)",
+            begin, ", ", begin + 4, "]}}"),
+        std::string(bytes, 'x')));
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+    return std::string(status.message());
+  };
+  EXPECT_THAT(problem(4, 108),
+              HasSubstr("100 bytes behind the last tensor, want none"));
+  EXPECT_THAT(problem(6, 10),
+              HasSubstr("2 bytes before u at data offset 4 belong to no "
+                        "tensor, want none"));
+  EXPECT_EQ(OpenBytes(RawSafetensors("{}", "x")).code(),
+            absl::StatusCode::kDataLoss);
 }
 
 TEST(CheckpointTest, NoticesAFileThatShrankAfterOpening) {
@@ -421,7 +443,11 @@ TEST(FingerprintTest, ChangesWithConfigIndexHeaderAndData) {
   bytes[bytes.find("\"pt\"") + 1] = 'q';
   WriteFile(path, bytes);
   expect_new();
-  WriteFile(path, bytes + "x");
+  // A header that is a space longer.
+  uint64_t length;
+  std::memcpy(&length, bytes.data(), sizeof(length));
+  WriteFile(path, RawSafetensors(bytes.substr(8, length) + " ",
+                                 bytes.substr(8 + length)));
   expect_new();
 }
 
