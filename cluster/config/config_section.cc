@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <limits>
 #include <map>
 #include <utility>
 
@@ -13,29 +12,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
+#include "cluster/process/nearest_name.h"
 #include "cluster/rpc/host_address.h"
 #include "cluster/synthetic/synthetic_model.h"
 
 namespace ringfleet::cluster {
-namespace {
-
-size_t EditDistance(absl::string_view a, absl::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({substitute, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row[b.size()];
-}
-
-}  // namespace
-
 ConfigSection::ConfigSection(ConfigReading* reading, const ConfigTree* tree,
                              std::string path,
                              const std::vector<absl::string_view>& known)
@@ -197,17 +178,9 @@ void ConfigSection::FailUnknown(
     const ConfigTree& key, const std::vector<absl::string_view>& known) const {
   if (!reading_->status.ok()) return;
   const std::string name = key.scalar.substr(0, 64);
-  size_t best = std::numeric_limits<size_t>::max();
-  absl::string_view nearest;
-  for (const absl::string_view candidate : known) {
-    const size_t distance = EditDistance(name, candidate);
-    if (distance < best) {
-      best = distance;
-      nearest = candidate;
-    }
-  }
+  const absl::string_view nearest = NearestName(name, known);
   const std::string where = path_.empty() ? "" : absl::StrCat(" in ", path_);
-  if (best <= std::max<size_t>(2, name.size() / 3)) {
+  if (!nearest.empty()) {
     reading_->Fail(key.line, "unknown key '", name, "'", where,
                    ", did you mean '", nearest, "'?");
   } else {
