@@ -12,12 +12,10 @@
 
 namespace ringfleet::coordinator {
 
-absl::StatusOr<std::string> RenderChatTemplate(const std::string& source,
-                                               const nlohmann::json& messages,
-                                               bool add_generation_prompt,
-                                               const std::string& bos_token,
-                                               const std::string& eos_token,
-                                               const nlohmann::json& extra) {
+absl::StatusOr<std::string> RenderChatTemplate(
+    const std::string& source, const nlohmann::ordered_json& messages,
+    bool add_generation_prompt, const std::string& bos_token,
+    const std::string& eos_token, const nlohmann::ordered_json& extra) {
   if (!messages.is_array()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "messages: a JSON ", messages.type_name(), ", want an array"));

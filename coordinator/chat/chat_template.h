@@ -19,17 +19,17 @@ namespace ringfleet::coordinator {
 // Supports the part of Jinja that DeepSeek's templates use: if, for and set;
 // namespace() and raise_exception(); expressions with slices, conditionals,
 // tests, filters and string methods. Lines are trimmed by trim_blocks and
-// lstrip_blocks, which chat templates expect. Members of an object are sorted
-// by key.
+// lstrip_blocks, which chat templates expect. Objects keep the order of the
+// caller's keys in tojson and in loops, as in Python.
 //
 // Thread-safe.
 // Errors: INVALID_ARGUMENT: an unsupported construct, a type error,
 // raise_exception(), or more work, nesting or output than the limits of
 // jinja_value.h. The message names the template's line.
 absl::StatusOr<std::string> RenderChatTemplate(
-    const std::string& source, const nlohmann::json& messages,
+    const std::string& source, const nlohmann::ordered_json& messages,
     bool add_generation_prompt, const std::string& bos_token,
-    const std::string& eos_token, const nlohmann::json& extra = {});
+    const std::string& eos_token, const nlohmann::ordered_json& extra = {});
 
 }  // namespace ringfleet::coordinator
 

@@ -145,30 +145,31 @@ absl::StatusOr<Value> Value::MakeDict(
   return value;
 }
 
-absl::StatusOr<Value> Value::FromJson(const nlohmann::json& json) {
+absl::StatusOr<Value> Value::FromJson(const nlohmann::ordered_json& json) {
   return FromJson(json, 0);
 }
 
-absl::StatusOr<Value> Value::FromJson(const nlohmann::json& json, int depth) {
+absl::StatusOr<Value> Value::FromJson(const nlohmann::ordered_json& json,
+                                      int depth) {
   if (depth > kMaxDepth) return TooDeep();
   switch (json.type()) {
-    case nlohmann::json::value_t::null:
+    case nlohmann::ordered_json::value_t::null:
       return Value();
-    case nlohmann::json::value_t::boolean:
+    case nlohmann::ordered_json::value_t::boolean:
       return Value(json.get<bool>());
-    case nlohmann::json::value_t::number_integer:
+    case nlohmann::ordered_json::value_t::number_integer:
       return Value(json.get<int64_t>());
-    case nlohmann::json::value_t::number_unsigned:
+    case nlohmann::ordered_json::value_t::number_unsigned:
       if (json.get<uint64_t>() > INT64_MAX) {
         return absl::InvalidArgumentError(absl::StrCat(
             "integer ", json.get<uint64_t>(), ", want at most ", INT64_MAX));
       }
       return Value(json.get<int64_t>());
-    case nlohmann::json::value_t::number_float:
+    case nlohmann::ordered_json::value_t::number_float:
       return Value(json.get<double>());
-    case nlohmann::json::value_t::string:
+    case nlohmann::ordered_json::value_t::string:
       return String(json.get<std::string>());
-    case nlohmann::json::value_t::array: {
+    case nlohmann::ordered_json::value_t::array: {
       std::vector<Value> items;
       for (const auto& item : json) {
         RF_ASSIGN_OR_RETURN(Value value, FromJson(item, depth + 1));
@@ -176,7 +177,7 @@ absl::StatusOr<Value> Value::FromJson(const nlohmann::json& json, int depth) {
       }
       return MakeList(std::move(items));
     }
-    case nlohmann::json::value_t::object: {
+    case nlohmann::ordered_json::value_t::object: {
       std::vector<std::pair<std::string, Value>> items;
       for (const auto& item : json.items()) {
         RF_ASSIGN_OR_RETURN(Value value, FromJson(item.value(), depth + 1));

@@ -91,7 +91,7 @@ class Value {
   static absl::StatusOr<Value> MakeList(std::vector<Value> items);
   static absl::StatusOr<Value> MakeDict(
       std::vector<std::pair<std::string, Value>> items);
-  static absl::StatusOr<Value> FromJson(const nlohmann::json& json);
+  static absl::StatusOr<Value> FromJson(const nlohmann::ordered_json& json);
 
   bool IsUndefined() const { return Is<Undefined>(); }
   bool IsNone() const { return Is<None>(); }
@@ -138,7 +138,8 @@ class Value {
     const auto* shared = std::get_if<std::shared_ptr<const T>>(&value_);
     return shared == nullptr ? nullptr : shared->get();
   }
-  static absl::StatusOr<Value> FromJson(const nlohmann::json& json, int depth);
+  static absl::StatusOr<Value> FromJson(const nlohmann::ordered_json& json,
+                                        int depth);
   absl::Status WriteJson(int64_t indent, int64_t margin, Budget* budget,
                          std::string* out) const;
 

@@ -144,6 +144,36 @@ TEST(ChatTemplateTest, ValuesPrintAsInPython) {
   EXPECT_THAT(Render("{{ [1] }}"), HasSubstr("tojson"));
 }
 
+// A tool's prompt is what the model was trained on only in this order.
+TEST(ChatTemplateTest, ObjectsKeepTheOrderOfTheirKeys) {
+  const auto tools = nlohmann::ordered_json::parse(
+      R"([{"type": "function", "function": {"name": "f", "parameters":
+           {"type": "object", "properties": {"city": {}, "at": {"b": 1,
+           "a": [{"z": 0, "y": 0}]}}}}}])");
+  const auto render = [&](const std::string& source) {
+    const auto messages = nlohmann::ordered_json::array(
+        {nlohmann::ordered_json::parse(R"({"role": "user", "content": "x"})")});
+    return RenderChatTemplate(source, messages, false, "", "",
+                              {{"tools", tools}})
+        .value();
+  };
+  EXPECT_EQ(render("{{ tools|tojson }}"),
+            R"([{"type": "function", "function": {"name": "f", )"
+            R"("parameters": {"type": "object", "properties": )"
+            R"({"city": {}, "at": {"b": 1, "a": [{"z": 0, "y": 0}]}}}}}])");
+  const std::string properties = "tools[0].function.parameters.properties";
+  EXPECT_EQ(render("{% for p in " + properties + " %}{{ p }},{% endfor %}"),
+            "city,at,");
+  EXPECT_EQ(render("{% for n, v in " + properties +
+                   "|items %}{{ n }}={{ v|tojson }},{% endfor %}"),
+            R"(city={},at={"b": 1, "a": [{"z": 0, "y": 0}]},)");
+  EXPECT_EQ(render("{{ tools[0].keys()|join(' ') }} {{ messages[0]|list|join("
+                   "' ') }}"),
+            "type function role content");
+  EXPECT_EQ(render("{{ {'b': 1, 'a': 2}|tojson(indent=1) }}"),
+            "{\n \"b\": 1,\n \"a\": 2\n}");
+}
+
 TEST(ChatTemplateTest, OperatorsBindAndCountAsInPython) {
   EXPECT_EQ(Eval("1 + 2 * 3 - 4"), "3");
   EXPECT_EQ(Eval("[7 // 2, -7 // 2, 7 % 3, -7 % 3, 7 / 2, 7 % -3]"),
