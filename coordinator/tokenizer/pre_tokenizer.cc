@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cluster/process/status_macros.h"
+#include "coordinator/tokenizer/split_expression.h"
 #include "coordinator/tokenizer/utf8.h"
 
 namespace ringfleet::coordinator {
@@ -22,10 +23,6 @@ using nlohmann::json;
 // encoder.py).
 constexpr char kGpt2Regex[] =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-
-// The property White_Space as the inside of a character class.
-constexpr char kWhitespaceClass[] =
-    R"(\t-\r \x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 
 // Kilobytes of backtracking memory for one match.
 constexpr uint32_t kHeapLimitKb = 64 * 1024;
@@ -51,43 +48,6 @@ std::string Pcre2Message(int code) {
     return absl::StrCat("PCRE2 error ", code);
   }
   return reinterpret_cast<const char*>(text);
-}
-
-// PCRE2's \s also holds U+180E, which is no white space since Unicode 6.3 nor
-// for the expression engine that these files are written for.
-std::string SpellOutWhitespace(absl::string_view pattern) {
-  std::string out;
-  bool in_class = false;
-  for (size_t i = 0; i < pattern.size(); ++i) {
-    const char c = pattern[i];
-    if (c == '\\' && i + 1 < pattern.size()) {
-      const char escaped = pattern[++i];
-      if (escaped == 's') {
-        absl::StrAppend(&out, in_class ? "" : "[", kWhitespaceClass,
-                        in_class ? "" : "]");
-      } else if (escaped == 'S' && !in_class) {
-        absl::StrAppend(&out, "[^", kWhitespaceClass, "]");
-      } else {
-        out.push_back(c);
-        out.push_back(escaped);
-      }
-      continue;
-    }
-    out.push_back(c);
-    if (in_class) {
-      in_class = c != ']';
-    } else if (c == '[') {
-      in_class = true;
-      // A ']' that comes first is a member of the class.
-      if (i + 1 < pattern.size() && pattern[i + 1] == '^') {
-        out.push_back(pattern[++i]);
-      }
-      if (i + 1 < pattern.size() && pattern[i + 1] == ']') {
-        out.push_back(pattern[++i]);
-      }
-    }
-  }
-  return out;
 }
 
 absl::Status InvalidRule(absl::string_view where, absl::string_view message) {
@@ -120,7 +80,15 @@ class PreTokenizer::Rule {
  public:
   static absl::StatusOr<std::unique_ptr<Rule>> Compile(
       const std::string& pattern, bool literal, absl::string_view where) {
-    const std::string spelled = literal ? pattern : SpellOutWhitespace(pattern);
+    std::string spelled = pattern;
+    if (!literal) {
+      absl::StatusOr<std::string> translated = TranslateExpression(pattern);
+      if (!translated.ok()) {
+        return InvalidRule(where, absl::StrCat("expression \"", pattern, "\": ",
+                                               translated.status().message()));
+      }
+      spelled = *std::move(translated);
+    }
     CompileContext context(pcre2_compile_context_create(nullptr));
     // As in the engine that these files are written for, ^ and $ match at
     // every line.
@@ -260,7 +228,10 @@ absl::Status PreTokenizer::AddRules(const json& spec, const char* where) {
                                     "Removed"));
   }
   RF_ASSIGN_OR_RETURN(auto rule, Rule::Compile(text, literal, where));
-  if (behavior == "Removed") rule->Keep(invert, !invert);
+  if (behavior == "Removed") {
+    rule->Keep(invert, !invert);
+    keeps_text_ = false;
+  }
   rules_.push_back(std::move(rule));
   return absl::OkStatus();
 }

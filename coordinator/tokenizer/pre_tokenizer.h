@@ -27,6 +27,9 @@ class PreTokenizer {
 
   ~PreTokenizer();
 
+  // Returns false if a Split removes parts of a text.
+  bool keeps_text() const { return keeps_text_; }
+
   // Appends the pieces of `text` to `pieces`, as non-empty views of `text` in
   // its order. Requires `text` in UTF-8. Thread-safe.
   // Errors: INVALID_ARGUMENT: an expression takes more steps than its limit.
@@ -40,6 +43,7 @@ class PreTokenizer {
   absl::Status AddRules(const nlohmann::json& spec, const char* where);
 
   std::vector<std::unique_ptr<Rule>> rules_;
+  bool keeps_text_ = true;
 };
 
 }  // namespace ringfleet::coordinator

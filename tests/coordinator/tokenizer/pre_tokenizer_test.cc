@@ -155,6 +155,62 @@ TEST(PreTokenizerTest, UnsupportedPartsAreNamed) {
   EXPECT_THAT(Problem(Sequence({json(7)})), HasSubstr("pretokenizers[0]"));
 }
 
+// Both libraries compile these, and split differently.
+TEST(PreTokenizerTest, ExpressionsThatPcre2ReadsOtherwiseAreNamed) {
+  for (const auto& [expression, construct] :
+       std::vector<std::pair<std::string, std::string>>{
+           {"[\\p{L}&&[^a]]", "\"&&\" at offset 6"},
+           {"x[a[bc]]", "\"[ in a class\" at offset 3"},
+           {"[[:graph:]]", "\"[:graph:]\""},
+           {"[a[:x]", "\"[ in a class\""},
+           {"\\p{N}{1,3}+", "\"{1,3}+\" at offset 5"},
+           {"a{2}?", "\"{2}?\""},
+           {"a{,2}", "\"{,2}\""},
+           {"(?m).", "\"(?m\""},
+           {"(?P<n>a)", "\"(?P\""},
+           {"(?|a)", "\"(?|\""},
+           {"a(*SKIP)", "\"(*\""},
+           {"\\bfoo", "\"\\b\""},
+           {"\\Qa.\\E", "\"\\Q\""},
+           {"\\N", "\"\\N\""},
+           {"[\\W]", "\"\\W\""},
+           {"\\u12", "\"\\u\""}}) {
+    EXPECT_THAT(Problem(Sequence({SplitBy(expression)})),
+                AllOf(HasSubstr("pretokenizers[0]: expression"),
+                      HasSubstr(construct), HasSubstr("is not supported")))
+        << expression;
+  }
+}
+
+// The pieces are those of the tokenizers library.
+TEST(PreTokenizerTest, ExpressionsAreOnigurumas) {
+  const auto pieces = [](const std::string& expression,
+                         absl::string_view text) {
+    return Pieces(Sequence({SplitBy(expression)}), text);
+  };
+  // A mark and a connector belong to words, a circled letter as well.
+  EXPECT_THAT(pieces("\\w+", "e\u0301_\u24b6 -a"),
+              ElementsAre("e\u0301_\u24b6", " -", "a"));
+  EXPECT_THAT(pieces("\\W+", "e\u0301 -a"), ElementsAre("e\u0301", " -", "a"));
+  EXPECT_THAT(pieces("\\h+", "0fg \t"), ElementsAre("0f", "g \t"));
+  EXPECT_THAT(pieces("[\\hx]+", "0fxg"), ElementsAre("0fx", "g"));
+  EXPECT_THAT(pieces("\\v+", "a\n\x0b\n"), ElementsAre("a\n", "\x0b", "\n"));
+  EXPECT_THAT(pieces("[[:punct:]]+", "a\u20ac+b"),
+              ElementsAre("a", "\u20ac+", "b"));
+  // The comma is used with this script, but is not of it.
+  EXPECT_THAT(pieces("\\p{Han}+", "\u4e16\u3001\u754c"),
+              ElementsAre("\u4e16", "\u3001", "\u754c"));
+  EXPECT_THAT(pieces("[\\P{Han}]+", "\u4e16\u3001x"),
+              ElementsAre("\u4e16", "\u3001x"));
+  EXPECT_THAT(pieces("\\u4e16|\\x{754c}", "\u4e16\u754c"),
+              ElementsAre("\u4e16", "\u754c"));
+  EXPECT_THAT(pieces("(?i:'s|'t)|(?<x>b)|a{1,2}?", "'Sbaa"),
+              ElementsAre("'S", "b", "a", "a"));
+  EXPECT_THAT(
+      pieces("a++|[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~]", "aa&["),
+      ElementsAre("aa", "&", "["));
+}
+
 TEST(PreTokenizerTest, ExponentialExpressionsAreStopped) {
   const auto splitter = PreTokenizer::Parse(Sequence({SplitBy("(a|aa)+$")}));
   ASSERT_TRUE(splitter.ok());
