@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/tokenizer/tokenizer.h"
 
+#include <malloc.h>
+
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -16,6 +19,7 @@ namespace {
 
 // R1's tokenizer.json has 8 MB.
 constexpr uint64_t kMaxFileBytes = 256 << 20;
+constexpr size_t kTrimBytes = 1 << 20;
 
 // Calls on_gap(text) and on_token(id) for the parts of `text` in order; the
 // gaps are not empty.
@@ -43,17 +47,24 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(
   RF_ASSIGN_OR_RETURN(
       const std::string text,
       cluster::ReadModelFile(model, "tokenizer.json", kMaxFileBytes));
-  RF_RETURN_IF_ERROR(Annotate(tokenizer->ReadTokenizerJson(text),
-                              absl::StrCat(model, "/tokenizer.json")));
+  const std::string json_path = absl::StrCat(model, "/tokenizer.json");
+  absl::StatusOr<TokenizerSpec> spec = ParseTokenizerJson(text);
+  if (!spec.ok()) return Annotate(spec.status(), json_path);
 
-  const absl::StatusOr<std::string> config =
+  const std::string config_path = absl::StrCat(model, "/tokenizer_config.json");
+  const absl::StatusOr<std::string> config_text =
       cluster::ReadModelFile(model, "tokenizer_config.json", kMaxFileBytes);
-  if (config.ok()) {
-    RF_RETURN_IF_ERROR(Annotate(tokenizer->ReadTokenizerConfig(*config),
-                                absl::StrCat(model, "/tokenizer_config.json")));
-  } else if (!absl::IsNotFound(config.status())) {
-    return config.status();
+  absl::StatusOr<TokenizerConfig> config = TokenizerConfig();
+  if (config_text.ok()) {
+    config = ParseTokenizerConfig(*config_text);
+  } else if (!absl::IsNotFound(config_text.status())) {
+    return config_text.status();
   }
+  if (!config.ok()) return Annotate(config.status(), config_path);
+  RF_RETURN_IF_ERROR(
+      Annotate(AddTokens(config->added_tokens, &*spec), config_path));
+  RF_RETURN_IF_ERROR(Annotate(tokenizer->Build(*spec), json_path));
+  RF_RETURN_IF_ERROR(Annotate(tokenizer->Configure(*config), config_path));
 
   absl::StatusOr<std::string> chat_template =
       cluster::ReadModelFile(model, "chat_template.jinja", kMaxFileBytes);
@@ -65,8 +76,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(
   return tokenizer;
 }
 
-absl::Status Tokenizer::ReadTokenizerJson(absl::string_view text) {
-  RF_ASSIGN_OR_RETURN(const TokenizerSpec spec, ParseTokenizerJson(text));
+absl::Status Tokenizer::Build(const TokenizerSpec& spec) {
   RF_ASSIGN_OR_RETURN(pre_tokenizer_, PreTokenizer::Parse(spec.pre_tokenizer));
   uint32_t limit = 0;
   for (const auto& entry : spec.vocab)
@@ -104,21 +114,36 @@ absl::Status Tokenizer::ReadTokenizerJson(absl::string_view text) {
     tokens_[token.id].special = token.special;
     (token.normalized ? normalized_ : verbatim_).Add(token);
   }
+  prefix_ = spec.prefix;
+
+  const auto strips = [](const AddedToken& token) {
+    return token.lstrip || token.rstrip;
+  };
+  if (pre_tokenizer_->keeps_text() &&
+      std::none_of(spec.added_tokens.begin(), spec.added_tokens.end(),
+                   strips)) {
+    size_t most = 1;
+    for (const Token& token : tokens_) {
+      most = std::max(most, token.bytes.size());
+    }
+    most_bytes_of_token_ = most;
+  }
   return absl::OkStatus();
 }
 
-absl::Status Tokenizer::ReadTokenizerConfig(absl::string_view text) {
-  RF_ASSIGN_OR_RETURN(TokenizerConfig config, ParseTokenizerConfig(text));
+absl::Status Tokenizer::Configure(const TokenizerConfig& config) {
   if (config.bos_token.has_value()) {
-    bos_token_ = *std::move(config.bos_token);
+    bos_token_ = *config.bos_token;
     RF_ASSIGN_OR_RETURN(bos_id_, FindToken(bos_token_));
   }
   if (config.eos_token.has_value()) {
-    eos_token_ = *std::move(config.eos_token);
+    eos_token_ = *config.eos_token;
     RF_ASSIGN_OR_RETURN(eos_id_, FindToken(eos_token_));
   }
-  add_bos_ = config.add_bos_token;
-  chat_template_ = std::move(config.chat_template);
+  if (config.add_bos_token && !add_bos()) {
+    prefix_.insert(prefix_.begin(), *bos_id_);
+  }
+  chat_template_ = config.chat_template;
   return absl::OkStatus();
 }
 
@@ -154,6 +179,9 @@ absl::StatusOr<std::vector<uint32_t>> Tokenizer::Encode(
             on_token);
       },
       on_token));
+  // A long text needs many times its size for a moment. The allocator would
+  // keep it.
+  if (text.size() >= kTrimBytes) malloc_trim(0);
   return ids;
 }
 
@@ -171,8 +199,16 @@ absl::Status Tokenizer::EncodePlain(absl::string_view text,
 absl::StatusOr<std::vector<uint32_t>> Tokenizer::EncodePrompt(
     absl::string_view text) const {
   RF_ASSIGN_OR_RETURN(std::vector<uint32_t> ids, Encode(text));
-  if (add_bos_) ids.insert(ids.begin(), *bos_id_);
+  if (ids.size() < prefix_.size() ||
+      !std::equal(prefix_.begin(), prefix_.end(), ids.begin())) {
+    ids.insert(ids.begin(), prefix_.begin(), prefix_.end());
+  }
   return ids;
+}
+
+bool Tokenizer::add_bos() const {
+  return bos_id_.has_value() &&
+         std::find(prefix_.begin(), prefix_.end(), *bos_id_) != prefix_.end();
 }
 
 absl::string_view Tokenizer::TokenBytes(uint32_t id) const {

@@ -20,6 +20,9 @@
 
 namespace ringfleet::coordinator {
 
+struct TokenizerConfig;
+struct TokenizerSpec;
+
 // A tokenizer, immutable after Load. Any thread may call the const methods.
 class Tokenizer {
  public:
@@ -42,8 +45,10 @@ class Tokenizer {
   // limit of an expression.
   absl::StatusOr<std::vector<uint32_t>> Encode(absl::string_view text) const;
 
-  // Returns the ids of `text`, with BOS in front if tokenizer_config.json has
-  // add_bos_token. Use Encode for a rendered chat template, which contains BOS.
+  // Returns the ids of `text` with the prefix in front: the tokens of
+  // tokenizer.json's post_processor, and BOS if tokenizer_config.json has
+  // add_bos_token. A text that begins with the prefix gets no second one. Use
+  // Encode for a rendered chat template, which contains BOS.
   // Errors: those of Encode.
   absl::StatusOr<std::vector<uint32_t>> EncodePrompt(
       absl::string_view text) const;
@@ -59,12 +64,20 @@ class Tokenizer {
   // by U+FFFD.
   std::string Decode(absl::Span<const uint32_t> ids, bool keep_special) const;
 
+  // Returns the bytes of the longest text that one token stands for. Returns
+  // nothing if a text of any length may become few tokens, because some tokens
+  // swallow white space or an expression removes text.
+  absl::optional<size_t> most_bytes_of_token() const {
+    return most_bytes_of_token_;
+  }
+
   // The largest id that has a token, plus one. A model's vocabulary may have
   // more ids, which have no text.
   uint32_t id_limit() const { return static_cast<uint32_t>(tokens_.size()); }
   absl::optional<uint32_t> bos_id() const { return bos_id_; }
   absl::optional<uint32_t> eos_id() const { return eos_id_; }
-  bool add_bos() const { return add_bos_; }
+  // Returns whether prompts get a BOS in front.
+  bool add_bos() const;
   // Strings of the files. Empty: the files have none.
   const std::string& chat_template() const { return chat_template_; }
   const std::string& bos_token() const { return bos_token_; }
@@ -77,20 +90,21 @@ class Tokenizer {
   };
 
   Tokenizer() = default;
-  absl::Status ReadTokenizerJson(absl::string_view text);
-  absl::Status ReadTokenizerConfig(absl::string_view text);
+  absl::Status Build(const TokenizerSpec& spec);
+  absl::Status Configure(const TokenizerConfig& config);
   absl::StatusOr<uint32_t> FindToken(const std::string& text) const;
   absl::Status EncodePlain(absl::string_view text, Bpe::Scratch* scratch,
                            std::vector<uint32_t>* ids) const;
 
   std::vector<Token> tokens_;  // By id. Empty bytes: no token.
+  absl::optional<size_t> most_bytes_of_token_;
   Bpe bpe_;
   std::unique_ptr<PreTokenizer> pre_tokenizer_;
   // Added tokens. `verbatim_` is searched first, and `normalized_` in the rest
   // of the text.
   AddedTokenMatcher verbatim_, normalized_;
   absl::optional<uint32_t> bos_id_, eos_id_;
-  bool add_bos_ = false;
+  std::vector<uint32_t> prefix_;
   std::string chat_template_, bos_token_, eos_token_;
 };
 

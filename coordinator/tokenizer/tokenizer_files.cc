@@ -4,6 +4,7 @@
 #include <array>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "cluster/process/json_depth.h"
 #include "cluster/process/status_macros.h"
@@ -88,8 +89,7 @@ absl::Status CheckModelFields(const json& model) {
 }
 
 // Checks the steps around the model. Only steps that leave the text alone are
-// supported. BOS comes from tokenizer_config.json, so a template here would add
-// a second.
+// supported.
 absl::Status CheckSurroundings(const json& root) {
   const json* normalizer = Find(root, "normalizer");
   if (normalizer != nullptr) {
@@ -105,15 +105,103 @@ absl::Status CheckSurroundings(const json& root) {
                                      "Sequence"));
     }
   }
-  for (const char* key : {"post_processor", "decoder"}) {
-    const json* value = Find(root, key);
-    if (value == nullptr) continue;
-    const json* type = value->is_object() ? Find(*value, "type") : nullptr;
-    if (type == nullptr || *type != "ByteLevel") {
-      return InvalidField(key,
-                          absl::StrCat("type ", type ? Show(*type) : "absent",
-                                       ", want null or \"ByteLevel\""));
+  const json* decoder = Find(root, "decoder");
+  if (decoder == nullptr) return absl::OkStatus();
+  const json* type = decoder->is_object() ? Find(*decoder, "type") : nullptr;
+  if (type == nullptr || *type != "ByteLevel") {
+    return InvalidField("decoder",
+                        absl::StrCat("type ", type ? Show(*type) : "absent",
+                                     ", want null or \"ByteLevel\""));
+  }
+  return absl::OkStatus();
+}
+
+// The ids of a special token of a template, by the template's own table.
+absl::StatusOr<std::vector<uint32_t>> TemplateIds(const json& processor,
+                                                  const json& piece,
+                                                  const std::string& where) {
+  const json* name = piece.is_object() ? Find(piece, "id") : nullptr;
+  const json* table = Find(processor, "special_tokens");
+  const json* token =
+      name != nullptr && name->is_string() && table != nullptr &&
+              table->is_object()
+          ? Find(*table, name->get_ref<const std::string&>().c_str())
+          : nullptr;
+  const json* list =
+      token != nullptr && token->is_object() ? Find(*token, "ids") : nullptr;
+  if (list == nullptr || !list->is_array()) {
+    return InvalidField(
+        where,
+        absl::StrCat(name != nullptr ? Show(*name) : "a token without id",
+                     " has no ids in special_tokens"));
+  }
+  std::vector<uint32_t> ids;
+  for (const json& id : *list) {
+    RF_ASSIGN_OR_RETURN(ids.emplace_back(), TokenId(id, where));
+  }
+  return ids;
+}
+
+// A TemplateProcessing may put tokens in front of the text, none behind it.
+absl::Status ReadPromptTemplate(const json& processor, const std::string& where,
+                                TokenizerSpec* spec) {
+  const json* single = Find(processor, "single");
+  if (single == nullptr || !single->is_array()) {
+    return InvalidField(where, "TemplateProcessing has no array \"single\"");
+  }
+  std::vector<uint32_t> prefix;
+  bool has_text = false;
+  for (size_t i = 0; i < single->size(); ++i) {
+    const json& piece = (*single)[i];
+    const std::string place = absl::StrCat(where, ".single[", i, "]");
+    const json* token =
+        piece.is_object() ? Find(piece, "SpecialToken") : nullptr;
+    const json* text = piece.is_object() ? Find(piece, "Sequence") : nullptr;
+    if ((token == nullptr) == (text == nullptr)) {
+      return InvalidField(place, absl::StrCat(Show(piece),
+                                              ", want a SpecialToken or a "
+                                              "Sequence"));
     }
+    if (has_text) {
+      return InvalidField(place,
+                          "a template that adds something behind the text is "
+                          "not supported");
+    }
+    if (text != nullptr) {
+      has_text = true;
+      continue;
+    }
+    RF_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids,
+                        TemplateIds(processor, *token, place));
+    prefix.insert(prefix.end(), ids.begin(), ids.end());
+  }
+  if (!has_text) return InvalidField(where, "a template without a Sequence");
+  spec->prefix.insert(spec->prefix.begin(), prefix.begin(), prefix.end());
+  return absl::OkStatus();
+}
+
+// ByteLevel changes offsets alone. A Sequence is applied in its order.
+absl::Status ReadPostProcessor(const json& processor, const std::string& where,
+                               TokenizerSpec* spec) {
+  const json* type = processor.is_object() ? Find(processor, "type") : nullptr;
+  if (type != nullptr && *type == "ByteLevel") return absl::OkStatus();
+  if (type != nullptr && *type == "TemplateProcessing") {
+    return ReadPromptTemplate(processor, where, spec);
+  }
+  if (type == nullptr || *type != "Sequence") {
+    return InvalidField(
+        where, absl::StrCat("type ", type ? Show(*type) : "absent",
+                            ", want null, \"ByteLevel\", "
+                            "\"TemplateProcessing\" or a \"Sequence\" of "
+                            "them"));
+  }
+  const json* parts = Find(processor, "processors");
+  if (parts == nullptr || !parts->is_array()) {
+    return InvalidField(where, "Sequence has no array \"processors\"");
+  }
+  for (size_t i = 0; i < parts->size(); ++i) {
+    RF_RETURN_IF_ERROR(ReadPostProcessor(
+        (*parts)[i], absl::StrCat(where, ".processors[", i, "]"), spec));
   }
   return absl::OkStatus();
 }
@@ -147,33 +235,58 @@ absl::Status ReadMerges(const json& merges, TokenizerSpec* spec) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<AddedToken> ReadAddedToken(const json& entry, const json& id,
+                                          const std::string& where) {
+  const json* content = entry.is_object() ? Find(entry, "content") : nullptr;
+  if (content == nullptr || !content->is_string()) {
+    return InvalidField(where, "needs a string \"content\" and an \"id\"");
+  }
+  AddedToken token;
+  token.content = content->get<std::string>();
+  if (token.content.empty() || token.content.size() > kMaxAddedTokenBytes) {
+    return InvalidField(
+        where, absl::StrCat("content of ", token.content.size(),
+                            " bytes, want 1 to ", kMaxAddedTokenBytes));
+  }
+  RF_ASSIGN_OR_RETURN(token.id, TokenId(id, where));
+  RF_ASSIGN_OR_RETURN(token.special, BoolField(entry, "special", where));
+  RF_ASSIGN_OR_RETURN(token.lstrip, BoolField(entry, "lstrip", where));
+  RF_ASSIGN_OR_RETURN(token.rstrip, BoolField(entry, "rstrip", where));
+  RF_ASSIGN_OR_RETURN(token.normalized, BoolField(entry, "normalized", where));
+  RF_ASSIGN_OR_RETURN(const bool single_word,
+                      BoolField(entry, "single_word", where));
+  if (single_word) return InvalidField(where, "single_word is not supported");
+  return token;
+}
+
 absl::Status ReadAddedTokens(const json& list, TokenizerSpec* spec) {
   for (size_t i = 0; i < list.size(); ++i) {
     const json& entry = list[i];
     const std::string where = absl::StrCat("added_tokens[", i, "]");
     if (!entry.is_object()) return InvalidField(where, "is not an object");
-    const json* content = Find(entry, "content");
     const json* id = Find(entry, "id");
-    if (content == nullptr || !content->is_string() || id == nullptr) {
-      return InvalidField(where, "needs a string \"content\" and an \"id\"");
-    }
-    AddedToken token;
-    token.content = content->get<std::string>();
-    if (token.content.empty() || token.content.size() > kMaxAddedTokenBytes) {
-      return InvalidField(
-          where, absl::StrCat("content of ", token.content.size(),
-                              " bytes, want 1 to ", kMaxAddedTokenBytes));
-    }
-    RF_ASSIGN_OR_RETURN(token.id, TokenId(*id, where));
-    RF_ASSIGN_OR_RETURN(token.special, BoolField(entry, "special", where));
-    RF_ASSIGN_OR_RETURN(token.lstrip, BoolField(entry, "lstrip", where));
-    RF_ASSIGN_OR_RETURN(token.rstrip, BoolField(entry, "rstrip", where));
-    RF_ASSIGN_OR_RETURN(token.normalized,
-                        BoolField(entry, "normalized", where));
-    RF_ASSIGN_OR_RETURN(const bool single_word,
-                        BoolField(entry, "single_word", where));
-    if (single_word) return InvalidField(where, "single_word is not supported");
+    RF_ASSIGN_OR_RETURN(
+        AddedToken token,
+        ReadAddedToken(entry, id == nullptr ? json() : *id, where));
     spec->added_tokens.push_back(std::move(token));
+  }
+  return absl::OkStatus();
+}
+
+// tokenizer_config.json has the ids as keys.
+absl::Status ReadAddedTokensDecoder(const json& object,
+                                    std::vector<AddedToken>* tokens) {
+  constexpr char kField[] = "added_tokens_decoder";
+  if (!object.is_object()) return InvalidField(kField, "is not an object");
+  for (const auto& item : object.items()) {
+    uint32_t id = 0;
+    const std::string where = absl::StrCat(kField, "[\"", item.key(), "\"]");
+    if (!absl::SimpleAtoi(item.key(), &id)) {
+      return InvalidField(where, "the key is not an id");
+    }
+    RF_ASSIGN_OR_RETURN(AddedToken token,
+                        ReadAddedToken(item.value(), id, where));
+    tokens->push_back(std::move(token));
   }
   return absl::OkStatus();
 }
@@ -202,6 +315,12 @@ absl::Status CheckIds(const TokenizerSpec& spec) {
           "added_tokens",
           absl::StrCat("\"", token.content, "\" with id ", token.id,
                        " meets \"", text->second, "\" with id ", id->second));
+    }
+  }
+  for (const uint32_t id : spec.prefix) {
+    if (!text_of.contains(id)) {
+      return InvalidField("post_processor",
+                          absl::StrCat("id ", id, " names no token"));
     }
   }
   return absl::OkStatus();
@@ -306,6 +425,11 @@ absl::StatusOr<TokenizerSpec> ParseTokenizerJson(absl::string_view text) {
       return InvalidField("added_tokens", "is not an array");
     RF_RETURN_IF_ERROR(ReadAddedTokens(*added, &spec));
   }
+  const json* post_processor = Find(root, "post_processor");
+  if (post_processor != nullptr) {
+    RF_RETURN_IF_ERROR(
+        ReadPostProcessor(*post_processor, "post_processor", &spec));
+  }
   RF_RETURN_IF_ERROR(CheckIds(spec));
   const json* pre_tokenizer = Find(root, "pre_tokenizer");
   if (pre_tokenizer != nullptr) spec.pre_tokenizer = *pre_tokenizer;
@@ -325,11 +449,40 @@ absl::StatusOr<TokenizerConfig> ParseTokenizerConfig(absl::string_view text) {
   if (config.add_bos_token && !config.bos_token.has_value()) {
     return InvalidField("add_bos_token", "true, but there is no bos_token");
   }
+  const json* added = Find(root, "added_tokens_decoder");
+  if (added != nullptr) {
+    RF_RETURN_IF_ERROR(ReadAddedTokensDecoder(*added, &config.added_tokens));
+  }
   const json* chat_template = Find(root, "chat_template");
   if (chat_template != nullptr) {
     RF_RETURN_IF_ERROR(ReadTemplate(*chat_template, &config.chat_template));
   }
   return config;
+}
+
+absl::Status AddTokens(const std::vector<AddedToken>& tokens,
+                       TokenizerSpec* spec) {
+  absl::flat_hash_map<std::string, size_t> index_of;
+  for (size_t i = 0; i < spec->added_tokens.size(); ++i) {
+    index_of.emplace(spec->added_tokens[i].content, i);
+  }
+  for (const AddedToken& token : tokens) {
+    const auto known = index_of.find(token.content);
+    if (known == index_of.end()) {
+      spec->added_tokens.push_back(token);
+      continue;
+    }
+    AddedToken& other = spec->added_tokens[known->second];
+    if (other.id != token.id) {
+      return InvalidField(
+          "added_tokens_decoder",
+          absl::StrCat("\"", token.content, "\" with id ", token.id,
+                       ", but tokenizer.json gives it ", other.id));
+    }
+    other.special |= token.special;
+  }
+  return spec->added_tokens.size() == index_of.size() ? absl::OkStatus()
+                                                      : CheckIds(*spec);
 }
 
 }  // namespace ringfleet::coordinator

@@ -32,6 +32,8 @@ struct TokenizerSpec {
   // True: a piece that is in the vocabulary becomes its token without merges.
   bool ignore_merges = false;
   std::vector<AddedToken> added_tokens;
+  // Ids that the post-processor puts in front of a text.
+  std::vector<uint32_t> prefix;
   nlohmann::json pre_tokenizer;
 };
 
@@ -39,6 +41,7 @@ struct TokenizerSpec {
 struct TokenizerConfig {
   absl::optional<std::string> bos_token, eos_token;
   bool add_bos_token = false;
+  std::vector<AddedToken> added_tokens;
   std::string chat_template;
 };
 
@@ -46,6 +49,12 @@ struct TokenizerConfig {
 // Errors: INVALID_ARGUMENT names the field and its value.
 absl::StatusOr<TokenizerSpec> ParseTokenizerJson(absl::string_view text);
 absl::StatusOr<TokenizerConfig> ParseTokenizerConfig(absl::string_view text);
+
+// Adds the added tokens of a tokenizer_config.json. A token that is an added
+// one already becomes special if `tokens` says so. INVALID_ARGUMENT: a text or
+// an id is another token's; `spec` may be changed then.
+absl::Status AddTokens(const std::vector<AddedToken>& tokens,
+                       TokenizerSpec* spec);
 
 // Returns the bytes of a token of the vocabulary. Each character of `text`
 // stands for one byte by GPT-2's bytes_to_unicode. Returns nothing if `text`

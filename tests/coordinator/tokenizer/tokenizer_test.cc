@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -363,6 +364,153 @@ TEST_F(TokenizerFilesTest, TokensOfTheConfigMayBeObjects) {
   EXPECT_EQ(LoadOk()->chat_template(), "J");
 }
 
+// A template with these tokens in front.
+json TemplateOf(const std::vector<std::string>& prefix, const json& ids) {
+  json single = json::array();
+  for (const std::string& token : prefix) {
+    single.push_back({{"SpecialToken", {{"id", token}, {"type_id", 0}}}});
+  }
+  const json text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+  single.push_back(text);
+  json special = json::object();
+  for (const auto& [token, id] : ids.items()) {
+    special[token] = {{"id", token}, {"ids", {id}}, {"tokens", {token}}};
+  }
+  return {{"type", "TemplateProcessing"},
+          {"single", single},
+          {"pair", {text, {{"Sequence", {{"id", "B"}, {"type_id", 1}}}}}},
+          {"special_tokens", special}};
+}
+
+// The ids are those of the tokenizers library with special tokens; a flag of
+// the config adds a BOS, and never a second one.
+TEST_F(TokenizerFilesTest, ATemplatePutsItsTokensInFrontOfPrompts) {
+  const json byte_level = {{"type", "ByteLevel"}, {"trim_offsets", false}};
+  const json with_bos = TemplateOf({"<s>"}, {{"<s>", 0}});
+  const json plain = TemplateOf({}, json::object());
+  const auto sequence = [](const std::vector<json>& parts) -> json {
+    return {{"type", "Sequence"}, {"processors", parts}};
+  };
+  const std::vector<uint32_t> text = {1, 3}, bos_text = {0, 1, 3};
+  for (const auto& [processor, flag, want] :
+       std::vector<std::tuple<json, json, std::vector<uint32_t>>>{
+           {nullptr, nullptr, text},
+           {nullptr, true, bos_text},
+           {byte_level, nullptr, text},
+           {byte_level, true, bos_text},
+           {with_bos, nullptr, bos_text},
+           {with_bos, true, bos_text},
+           {with_bos, false, bos_text},
+           {plain, nullptr, text},
+           {plain, false, text},
+           {plain, true, bos_text},
+           {sequence({byte_level, with_bos}), nullptr, bos_text},
+           {sequence({byte_level, with_bos}), true, bos_text},
+           {sequence({byte_level, plain}), nullptr, text},
+           {sequence({byte_level}), true, bos_text},
+           {sequence({byte_level}), nullptr, text},
+           {sequence({sequence({with_bos})}), nullptr, bos_text}}) {
+    tokenizer_["post_processor"] = processor;
+    config_ = {{"bos_token", "<s>"}, {"add_bos_token", flag}};
+    const auto tokenizer = LoadOk();
+    ASSERT_NE(tokenizer, nullptr);
+    EXPECT_EQ(*tokenizer->EncodePrompt("a "), want) << processor << flag;
+    EXPECT_EQ(tokenizer->add_bos(), want == bos_text);
+    EXPECT_EQ(*tokenizer->EncodePrompt(""),
+              std::vector<uint32_t>(want == bos_text, 0));
+    // A text that has its BOS already gets no second one.
+    EXPECT_EQ(*tokenizer->EncodePrompt("<s>a "), bos_text);
+    EXPECT_EQ(*tokenizer->Encode("a "), text);
+  }
+}
+
+TEST_F(TokenizerFilesTest, ATemplateMayAddSeveralTokens) {
+  tokenizer_["post_processor"] =
+      TemplateOf({"<x>", "<s>"}, {{"<s>", 0}, {"<x>", 9}});
+  const auto tokenizer = LoadOk();
+  ASSERT_NE(tokenizer, nullptr);
+  EXPECT_THAT(*tokenizer->EncodePrompt("a"), ElementsAre(9, 0, 1));
+  EXPECT_THAT(*tokenizer->EncodePrompt("<x><s>a"), ElementsAre(9, 0, 1));
+  EXPECT_THAT(*tokenizer->EncodePrompt("<s>a"), ElementsAre(9, 0, 0, 1));
+}
+
+TEST_F(TokenizerFilesTest, TemplatesThatAreNotSupportedAreNamed) {
+  json behind = TemplateOf({}, {{"<s>", 0}});
+  behind["single"].push_back({{"SpecialToken", {{"id", "<s>"}}}});
+  EXPECT_THAT(ProblemWith("/post_processor", behind),
+              HasSubstr("post_processor.single[1]: a template that adds "
+                        "something behind the text"));
+  EXPECT_THAT(ProblemWith("/post_processor", TemplateOf({"<q>"}, {{"<s>", 0}})),
+              HasSubstr("single[0]: \"<q>\" has no ids in special_tokens"));
+  EXPECT_THAT(ProblemWith("/post_processor", TemplateOf({"<s>"}, {{"<s>", 8}})),
+              HasSubstr("post_processor: id 8 names no token"));
+  EXPECT_THAT(
+      ProblemWith("/post_processor", TemplateOf({"<s>"}, {{"<s>", -1}})),
+      HasSubstr("id -1"));
+  json empty = TemplateOf({}, json::object());
+  empty["single"] = json::array();
+  EXPECT_THAT(ProblemWith("/post_processor", empty),
+              HasSubstr("without a Sequence"));
+  empty["single"] = {5};
+  EXPECT_THAT(ProblemWith("/post_processor", empty),
+              HasSubstr("single[0]: 5, want a SpecialToken or a Sequence"));
+  EXPECT_THAT(ProblemWith("/post_processor", {{"type", "RobertaProcessing"}}),
+              HasSubstr("RobertaProcessing"));
+  EXPECT_THAT(ProblemWith("/post_processor", {{"type", "Sequence"}}),
+              HasSubstr("processors"));
+  EXPECT_THAT(ProblemWith("/post_processor",
+                          {{"type", "Sequence"}, {"processors", {5}}}),
+              HasSubstr("post_processor.processors[0]: type absent"));
+  EXPECT_THAT(ProblemWith("/post_processor", 5), HasSubstr("post_processor"));
+}
+
+// Tokens that a fine-tune added, of which tokenizer.json knows nothing.
+TEST_F(TokenizerFilesTest, AddedTokensMayStandOnlyInTheConfig) {
+  const auto token = [](const char* content, bool special) -> json {
+    return {{"content", content}, {"lstrip", false},      {"normalized", false},
+            {"rstrip", false},    {"single_word", false}, {"special", special}};
+  };
+  config_ = {{"bos_token", "<s>"},
+             {"eos_token", "<end>"},
+             {"added_tokens_decoder",
+              {{"0", token("<s>", true)},
+               {"4", token("ab", false)},  // Of the vocabulary.
+               {"9", token("<x>", true)},
+               {"10", token("<end>", true)},
+               {"12", token("<t>", false)}}}};
+  config_["added_tokens_decoder"]["12"]["rstrip"] = true;
+  const auto tokenizer = LoadOk();
+  ASSERT_NE(tokenizer, nullptr);
+  EXPECT_EQ(tokenizer->eos_id(), 10u);
+  EXPECT_EQ(tokenizer->id_limit(), 13u);
+  EXPECT_THAT(*tokenizer->Encode("a<end>b<t> <x>abab"),
+              ElementsAre(1, 10, 2, 12, 9, 4, 4));
+  const std::vector<uint32_t> ids = {9, 10, 12, 11, 4};
+  EXPECT_EQ(tokenizer->Decode(ids, false), "<t>ab");
+  EXPECT_EQ(tokenizer->Decode(ids, true), "<x><end><t>ab");
+}
+
+TEST_F(TokenizerFilesTest, AddedTokensOfTheConfigMustFit) {
+  const auto problem = [this](const std::string& id, const json& entry) {
+    config_ = {{"added_tokens_decoder", {{id, entry}}}};
+    return Problem();
+  };
+  EXPECT_THAT(problem("10", {{"content", "<x>"}}),
+              HasSubstr("tokenizer_config.json: added_tokens_decoder: \"<x>\" "
+                        "with id 10, but tokenizer.json gives it 9"));
+  EXPECT_THAT(problem("1", {{"content", "<new>"}}), HasSubstr("\"<new>\""));
+  EXPECT_THAT(problem("11", {{"content", "ab"}}), HasSubstr("\"ab\""));
+  EXPECT_THAT(problem("x", {{"content", "<new>"}}),
+              HasSubstr("added_tokens_decoder[\"x\"]"));
+  EXPECT_THAT(problem("1048576", {{"content", "<new>"}}), HasSubstr("1048576"));
+  EXPECT_THAT(problem("10", {{"content", ""}}), HasSubstr("0 bytes"));
+  EXPECT_THAT(problem("10", "<new>"), HasSubstr("content"));
+  EXPECT_THAT(problem("10", {{"content", "<new>"}, {"single_word", true}}),
+              HasSubstr("single_word"));
+  config_ = {{"added_tokens_decoder", 5}};
+  EXPECT_THAT(Problem(), HasSubstr("added_tokens_decoder: is not an object"));
+}
+
 TEST_F(TokenizerFilesTest, OnlyTokenizerJsonIsNeeded) {
   EXPECT_EQ(Tokenizer::Load(folder_).status().code(),
             absl::StatusCode::kNotFound);
@@ -382,7 +530,7 @@ TEST_F(TokenizerFilesTest, UnsupportedFieldsAreNamed) {
       HasSubstr("normalizer"));
   EXPECT_THAT(ProblemWith("/normalizer", 5), HasSubstr("normalizer"));
   EXPECT_THAT(ProblemWith("/post_processor", {{"type", "TemplateProcessing"}}),
-              HasSubstr("TemplateProcessing"));
+              HasSubstr("TemplateProcessing has no array \"single\""));
   EXPECT_THAT(ProblemWith("/decoder", {{"type", "Metaspace"}}),
               HasSubstr("Metaspace"));
   EXPECT_THAT(ProblemWith("/model/type", "Unigram"), HasSubstr("Unigram"));
