@@ -19,6 +19,10 @@ absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Load(
   RF_ASSIGN_OR_RETURN(model->spec_, cluster::LoadModelSpec(model_dir));
   RF_ASSIGN_OR_RETURN(model->defaults_,
                       cluster::LoadGenerationDefaults(model_dir));
+  for (const std::string& setting : model->defaults_.ignored) {
+    RF_LOG(kWarning, "generation_config.json: ", setting,
+           " is not supported, ignored");
+  }
   auto tokenizer = Tokenizer::Load(model_dir);
   if (tokenizer.ok()) {
     model->tokenizer_ = *std::move(tokenizer);
@@ -39,14 +43,17 @@ absl::StatusOr<const Tokenizer*> ServedModel::tokenizer() const {
 }
 
 absl::StatusOr<std::vector<uint32_t>> ServedModel::PromptIds(
-    const v1::Prompt& prompt) const {
+    const v1::Prompt& prompt, uint64_t most) const {
   std::vector<uint32_t> ids;
   if (prompt.has_text()) {
-    if (prompt.text().empty()) {
-      return absl::InvalidArgumentError(
-          "prompt: empty, want at least one token");
-    }
     RF_ASSIGN_OR_RETURN(const Tokenizer* const tokenizer, this->tokenizer());
+    const auto longest = tokenizer->most_bytes_of_token();
+    if (longest.has_value() && prompt.text().size() / *longest > most) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("prompt: ", prompt.text().size(),
+                       " bytes of text, want at most ", most * *longest, ": ",
+                       most, " tokens of up to ", *longest, " bytes"));
+    }
     RF_ASSIGN_OR_RETURN(ids, tokenizer->EncodePrompt(prompt.text()));
   } else {
     ids.assign(prompt.ids().ids().begin(), prompt.ids().ids().end());

@@ -21,6 +21,8 @@ namespace ringfleet::coordinator {
 // Immutable and thread-safe.
 class ServedModel {
  public:
+  static constexpr uint64_t kAnyNumber = uint64_t{1} << 40;
+
   // A folder without a readable tokenizer is served too. Only requests with
   // text fail then.
   //
@@ -28,12 +30,14 @@ class ServedModel {
   static absl::StatusOr<std::unique_ptr<ServedModel>> Load(
       const std::string& model_dir);
 
-  // Returns the ids of a prompt.
+  // Returns the ids of a prompt, of which the caller can use `most` at most: a
+  // text that has more bytes than so many tokens is refused before any work.
   //
-  // Errors: INVALID_ARGUMENT: the prompt is empty, not UTF-8, or has an id that
-  // the model does not know. Errors of tokenizer(): a text without tokenizer.
+  // Errors: INVALID_ARGUMENT: the prompt is empty, not UTF-8, too long, or has
+  // an id that the model does not know. Errors of tokenizer(): a text without
+  // tokenizer.
   absl::StatusOr<std::vector<uint32_t>> PromptIds(
-      const v1::Prompt& prompt) const;
+      const v1::Prompt& prompt, uint64_t most = kAnyNumber) const;
 
   // Returns the request's sampling, completed by the model's defaults and a
   // random seed. INVALID_ARGUMENT names a field that is out of range.

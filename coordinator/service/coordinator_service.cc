@@ -42,7 +42,12 @@ absl::StatusOr<Request> CoordinatorService::GenerateRequestOf(
     const v1::GenerateRequest& wanted) {
   Request request;
   request.id = jobs_.NextId();
-  RF_ASSIGN_OR_RETURN(request.prompt_ids, model_->PromptIds(wanted.prompt()));
+  const uint32_t known = fleet_->context();  // 0: the fleet is not ready.
+  RF_ASSIGN_OR_RETURN(
+      request.prompt_ids,
+      model_->PromptIds(
+          wanted.prompt(),
+          known > 0 ? known : model_->spec().max_position_embeddings));
   RF_ASSIGN_OR_RETURN(request.sampling, model_->Sampling(wanted));
   if (!wanted.ignore_eos()) request.stop_ids = model_->StopIds();
   if (wanted.mask_unused()) {

@@ -269,9 +269,11 @@ TEST_F(CoordinatorServiceTest, BadRequestsNameTheValue) {
     return out.status.error_message();
   };
   EXPECT_EQ(message(Request({}, 1)), "prompt: empty, want at least one token");
+  // The longest token of tiny-v3 has 32 bytes.
   v1::GenerateRequest text;
-  text.mutable_prompt()->set_text("");
-  EXPECT_EQ(message(text), "prompt: empty, want at least one token");
+  text.mutable_prompt()->set_text(std::string(1 << 20, 'a'));
+  EXPECT_THAT(message(text),
+              HasSubstr("prompt: 1048576 bytes of text, want at most "));
   EXPECT_THAT(message(Request({1, 2, 4000000000}, 1)),
               HasSubstr("prompt: id 4000000000 at index 2, want less than "));
   v1::GenerateRequest request = Request({5}, -2);
