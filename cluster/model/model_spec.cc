@@ -75,9 +75,9 @@ absl::Status RenameMembers(nlohmann::json* config) {
     if (value.is_null()) continue;
     const auto usual = config->find(name);
     if (usual != config->end() && !usual->is_null() && *usual != value) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "config.json: ", other, ": ", ShowConfigValue(value), ", but ", name,
-          " is ", ShowConfigValue(*usual)));
+      return absl::InvalidArgumentError(
+          absl::StrCat("config.json: ", other, ": ", ShowConfigValue(value),
+                       ", but ", name, " is ", ShowConfigValue(*usual)));
     }
     (*config)[name] = value;
   }
