@@ -34,7 +34,7 @@ constexpr int kMinPingIntervalMs = 5000;
 constexpr int kHandshakeTimeoutMs = 10000;
 // A connection without a call for this long is closed. A client that polls
 // must not meet it, so it is no interval that people choose.
-constexpr int kMaxIdleMs = 101'000;
+constexpr int kMaxIdleMs = 23'000;
 // Threads of synchronous calls: half of those that the user may have, as the
 // process must be able to start its own.
 constexpr size_t kMinCallThreads = 8;

@@ -57,7 +57,7 @@ class DaemonServer {
   // `register_services` adds services and completion queues to the builder. It
   // runs at most once, after the checks of the address. The services must
   // outlive the server. Connections are those of an Acceptor. One that has no
-  // call for 101 seconds is closed, and so is one that does not begin as HTTP/2
+  // call for 23 seconds is closed, and so is one that does not begin as HTTP/2
   // does within 10 seconds.
   //
   // Errors:

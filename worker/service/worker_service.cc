@@ -73,7 +73,7 @@ class WorkerService::Exclusive {
     }
     if (mode == Mode::kIfFree && service_->busy_) {
       refusal_ = absl::FailedPreconditionError(
-          absl::StrCat(name, ": another load or run is under way"));
+          "worker: another load or run is under way");
       return;
     }
     refusal_ = TakeOver(absl::CancelledError(absl::StrCat(
