@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "cluster/process/process_limits.h"
 #include "cluster/recording/trace_recorder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
