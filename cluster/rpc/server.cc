@@ -32,9 +32,6 @@ constexpr int kMaxReceiveBytes = 8 << 20;
 constexpr int kMinPingIntervalMs = 5000;
 // From the first byte of a connection to its HTTP/2 settings.
 constexpr int kHandshakeTimeoutMs = 10000;
-// A connection without a call for this long is closed. A client that polls
-// must not meet it, so it is no interval that people choose.
-constexpr int kMaxIdleMs = 23'000;
 // Threads of synchronous calls: half of those that the user may have, as the
 // process must be able to start its own.
 constexpr size_t kMinCallThreads = 8;
@@ -126,7 +123,6 @@ absl::StatusOr<std::unique_ptr<DaemonServer>> DaemonServer::Start(
           grpc::InsecureServerCredentials());
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
                              kHandshakeTimeoutMs);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kMaxIdleMs);
   builder.AddChannelArgument(
       GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
       kMinPingIntervalMs);

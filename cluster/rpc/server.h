@@ -56,9 +56,8 @@ class DaemonServer {
  public:
   // `register_services` adds services and completion queues to the builder. It
   // runs at most once, after the checks of the address. The services must
-  // outlive the server. Connections are those of an Acceptor. One that has no
-  // call for 23 seconds is closed, and so is one that does not begin as HTTP/2
-  // does within 10 seconds.
+  // outlive the server. Connections are those of an Acceptor. One that does not
+  // begin as HTTP/2 does is closed after 10 seconds.
   //
   // Errors:
   //   INVALID_ARGUMENT: the host is not loopback and !allow_insecure.

@@ -18,6 +18,10 @@
 namespace ringfleet::coordinator {
 namespace {
 
+// A connection without a call for this long is closed, so that strangers who
+// speak HTTP/2 do not keep callers out. A client that polls must not meet it,
+// so it is no interval that people choose.
+constexpr int kMaxIdleMs = 23'000;
 // The last statuses reach their sockets in this time.
 constexpr absl::Duration kFlushTime = absl::Milliseconds(100);
 
@@ -139,6 +143,8 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
           coordinator->options_.listen, coordinator->options_.allow_insecure,
           [&coordinator](grpc::ServerBuilder& builder) {
             builder.SetMaxReceiveMessageSize(cluster::kMaxMessageBytes);
+            builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
+                                       kMaxIdleMs);
             builder.RegisterService(&coordinator->coordinator_service_);
             builder.RegisterService(&coordinator->membership_service_);
             builder.RegisterService(&coordinator->files_service_);
