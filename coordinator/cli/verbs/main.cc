@@ -37,6 +37,7 @@
 #include "coordinator/cli/run/score.h"
 #include "coordinator/cli/run/tokenize.h"
 #include "coordinator/cli/targets.h"
+#include "coordinator/cli/unexpected_arguments.h"
 #include "coordinator/cli/value_checks.h"
 
 namespace ringfleet::coordinator::cli {
@@ -150,6 +151,10 @@ int Main(int argc, char** argv) {
     if (!invocation.run) {
       status = absl::InvalidArgumentError("no verb");
     }
+  } catch (const CLI::ExtrasError&) {
+    const std::vector<CLI::App*> verbs = app.get_subcommands();
+    status = absl::InvalidArgumentError(DescribeUnexpected(
+        verbs.empty() ? app : *verbs.front(), app.remaining(true)));
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0 && IsKnown(verb, app)) {
       return PrintHelp(app, error, AsksForJson(argc, argv));
