@@ -14,13 +14,13 @@ namespace {
 
 constexpr int kBarWidth = 24;
 
+}  // namespace
+
 std::string HumanBytes(double bytes) {
   if (bytes >= 1e9) return absl::StrFormat("%.1f GB", bytes / 1e9);
   if (bytes >= 1e6) return absl::StrFormat("%.1f MB", bytes / 1e6);
   return absl::StrFormat("%.0f kB", bytes / 1e3);
 }
-
-}  // namespace
 
 Progress::Progress() : terminal_(isatty(STDERR_FILENO) == 1) {}
 

@@ -10,6 +10,9 @@
 
 namespace ringfleet::coordinator::cli {
 
+// Returns "1.3 GB", "2.0 MB" or "17 kB".
+std::string HumanBytes(double bytes);
+
 // A progress line on stderr, which each call draws again in place. Draws
 // nothing if stderr is not a terminal. The destructor clears the line.
 class Progress {

@@ -90,6 +90,52 @@ TEST_F(PlanCliTest, InspectsACheckpoint) {
   const Finished text = Cli({"inspect", Model()});
   EXPECT_EQ(text.code, 0);
   EXPECT_THAT(text.output, HasSubstr("| routed_experts |"));
+  // The prediction layer is counted apart, so that `synth` says the same.
+  EXPECT_GT(document["parameters_with_mtp"], document["parameters"]);
+  EXPECT_THAT(text.output, HasSubstr("with the prediction layer)"));
+  EXPECT_TRUE(document["unread_config"].empty());
+  EXPECT_EQ(document["generation"]["temperature"], 0.6);
+}
+
+TEST_F(PlanCliTest, InspectNamesWhatNothingReads) {
+  const std::string copy = CopyModel();
+  json config = json::parse(testing::ReadFile(copy + "/config.json"));
+  config["attention_multiplier"] = 2;
+  config["rope_scaling"]["low_freq_factor"] = 1;
+  testing::WriteFile(copy + "/config.json", config.dump());
+  testing::WriteFile(copy + "/generation_config.json",
+                     R"({"repetition_penalty": 1.1, "top_k": -1})");
+  const json document = Cli({"inspect", copy, "-o", "json"}).document();
+  EXPECT_EQ(document["ok"], true);
+  EXPECT_EQ(document["unread_config"],
+            json({"attention_multiplier", "rope_scaling.low_freq_factor"}));
+  EXPECT_EQ(document["generation"]["ignored"],
+            json::array({"repetition_penalty 1.1"}));
+  const std::string text = Cli({"inspect", copy}).output;
+  EXPECT_THAT(text, HasSubstr("- attention_multiplier\n"));
+  EXPECT_THAT(text, HasSubstr("sampling: greedy; repetition_penalty 1.1 is not "
+                              "supported, ignored\n"));
+}
+
+// A folder that passes must be one that a fleet serves.
+TEST_F(PlanCliTest, InspectFailsWithAFileThatCannotBeUsed) {
+  const std::string copy = CopyModel();
+  const auto problem = [&] {
+    const Finished finished = Cli({"inspect", copy, "-o", "json"});
+    EXPECT_EQ(finished.code, 4);
+    EXPECT_EQ(finished.document()["ok"], false);
+    EXPECT_EQ(Cli({"inspect", copy}).code, 4);
+    return finished.error_line();
+  };
+  for (const char* name :
+       {"generation_config.json", "tokenizer_config.json", "tokenizer.json"}) {
+    const std::string good = testing::ReadFile(copy + "/" + name);
+    testing::WriteFile(copy + "/" + name, "garbage");
+    EXPECT_THAT(problem(), HasSubstr(name));
+    testing::WriteFile(copy + "/" + name, good);
+  }
+  std::filesystem::remove(copy + "/tokenizer.json");
+  EXPECT_THAT(problem(), HasSubstr("tokenizer.json"));
 }
 
 TEST_F(PlanCliTest, AnIncompleteCheckpointIsNamedAndExits4) {

@@ -15,6 +15,7 @@
 #include "cluster/process/status_macros.h"
 #include "coordinator/cli/json_output.h"
 #include "coordinator/cli/output.h"
+#include "coordinator/cli/progress.h"
 #include "coordinator/tokenizer/tokenizer.h"
 
 namespace ringfleet::coordinator::cli {
@@ -25,13 +26,17 @@ using cluster::ModelSpec;
 using cluster::TensorTally;
 
 constexpr char kInspectFooter[] = R"(
-Reads config.json, the headers of the safetensors files and the tokenizer, no
-weights. Compares the tensors with what the configuration asks for. Exit 4 when a
-tensor is missing or wrong: it has another shape, a type that cannot be loaded,
-or nothing reads it although its layer is used (a bias, a static scale). Loading
-refuses such a checkpoint, too. Tensors of unused layers and those known to be
-superfluous are listed as unexpected and do no harm. A checkpoint without its
-multi-token prediction layer is complete.
+Reads config.json, generation_config.json, the headers of the safetensors files
+and the tokenizer, no weights. Compares the tensors with what the configuration
+asks for. Exit 4 when a tensor is missing or wrong: it has another shape, a type
+that cannot be loaded, or nothing reads it although its layer is used (a bias, a
+static scale). Loading refuses such a checkpoint, too. Tensors of unused layers
+and those known to be superfluous are listed as unexpected and do no harm. A
+checkpoint without its multi-token prediction layer is complete.
+
+Exit 4 also when the tokenizer or generation_config.json cannot be used. Members
+of config.json that nothing reads are named: one that changes the mathematics
+means that this program computes another model.
 
 Examples:
   ringfleet inspect tests/models/tiny-v3
@@ -51,21 +56,42 @@ struct Inspected {
   std::string model;
   ModelSpec spec;
   ModelInspection found;
+  std::vector<std::string> unread_config;
   Json tokenizer;
+  Json generation;
+  // The first error of a file that is no tensor's.
+  absl::Status files;
 };
 
-// Describes the tokenizer; "error" if it cannot be loaded.
-Json InspectTokenizer(const std::string& model) {
+Json ErrorJson(const absl::Status& status) {
+  return {{"error", std::string(status.message())}};
+}
+
+// Describes the tokenizer. Null: there is none. "error": it cannot be loaded.
+Json InspectTokenizer(const std::string& model, absl::Status* status) {
   const auto tokenizer = Tokenizer::Load(model);
+  if (!tokenizer.ok()) *status = Annotate(tokenizer.status(), "tokenizer");
   if (absl::IsNotFound(tokenizer.status())) return nullptr;
-  if (!tokenizer.ok()) {
-    return {{"error", std::string(tokenizer.status().message())}};
-  }
+  if (!tokenizer.ok()) return ErrorJson(tokenizer.status());
   return {{"tokens", (*tokenizer)->id_limit()},
           {"bos_token", (*tokenizer)->bos_token()},
           {"eos_token", (*tokenizer)->eos_token()},
           {"add_bos", (*tokenizer)->add_bos()},
           {"chat_template", !(*tokenizer)->chat_template().empty()}};
+}
+
+// The sampling defaults, and the settings that are not supported.
+Json InspectGeneration(const std::string& model, absl::Status* status) {
+  const auto defaults = cluster::LoadGenerationDefaults(model);
+  if (!defaults.ok()) {
+    *status = defaults.status();
+    return ErrorJson(defaults.status());
+  }
+  return {{"temperature", defaults->temperature},
+          {"top_k", defaults->top_k},
+          {"top_p", defaults->top_p},
+          {"min_p", defaults->min_p},
+          {"ignored", JsonArray(defaults->ignored)}};
 }
 
 Json TallyJson(const TensorTally& tally) {
@@ -86,6 +112,10 @@ TensorTally Sum(const ModelInspection& found) {
     sum.parameters += found.classes[i].parameters;
   }
   return sum;
+}
+
+const TensorTally& MtpTally(const ModelInspection& found) {
+  return found.classes[static_cast<size_t>(cluster::WeightClass::kMtp)];
 }
 
 Json InspectJson(const Inspected& inspected, const absl::Status& status) {
@@ -113,29 +143,33 @@ Json InspectJson(const Inspected& inspected, const absl::Status& status) {
                     {"weight_block_size",
                      {spec.weight_block_rows, spec.weight_block_columns}}};
   }
-  Json document = {{"model", inspected.model},
-                   {"ok", status.ok()},
-                   {"architecture", spec.architecture},
-                   {"model_type", spec.model_type},
-                   {"parameters", sum.parameters},
-                   {"tensors", sum.tensors},
-                   {"bytes", sum.bytes},
-                   {"layers", spec.num_hidden_layers},
-                   {"hidden_size", spec.hidden_size},
-                   {"heads", spec.num_attention_heads},
-                   {"experts", spec.n_routed_experts},
-                   {"experts_per_token", spec.num_experts_per_tok},
-                   {"vocab_size", spec.vocab_size},
-                   {"max_position_embeddings", spec.max_position_embeddings},
-                   {"mtp", found.has_mtp},
-                   {"quantization", quantization},
-                   {"classes", classes},
-                   {"dtypes", dtypes},
-                   {"shards", files},
-                   {"missing", JsonArray(found.missing)},
-                   {"wrong", JsonArray(found.wrong)},
-                   {"unexpected", JsonArray(found.unexpected)},
-                   {"tokenizer", inspected.tokenizer}};
+  Json document = {
+      {"model", inspected.model},
+      {"ok", status.ok()},
+      {"architecture", spec.architecture},
+      {"model_type", spec.model_type},
+      {"parameters", sum.parameters},
+      {"parameters_with_mtp", sum.parameters + MtpTally(found).parameters},
+      {"tensors", sum.tensors},
+      {"bytes", sum.bytes},
+      {"layers", spec.num_hidden_layers},
+      {"hidden_size", spec.hidden_size},
+      {"heads", spec.num_attention_heads},
+      {"experts", spec.n_routed_experts},
+      {"experts_per_token", spec.num_experts_per_tok},
+      {"vocab_size", spec.vocab_size},
+      {"max_position_embeddings", spec.max_position_embeddings},
+      {"mtp", found.has_mtp},
+      {"quantization", quantization},
+      {"classes", classes},
+      {"dtypes", dtypes},
+      {"shards", files},
+      {"missing", JsonArray(found.missing)},
+      {"wrong", JsonArray(found.wrong)},
+      {"unexpected", JsonArray(found.unexpected)},
+      {"unread_config", JsonArray(inspected.unread_config)},
+      {"tokenizer", inspected.tokenizer},
+      {"generation", inspected.generation}};
   if (!status.ok()) {
     document["error"] = {{"code", absl::StatusCodeToString(status.code())},
                          {"message", std::string(status.message())}};
@@ -174,24 +208,50 @@ std::string TokenizerText(const Json& tokenizer) {
       tokenizer["chat_template"].get<bool>() ? ", a chat template" : "");
 }
 
+std::string GenerationText(const Json& generation) {
+  if (generation.contains("error")) {
+    return generation["error"].get<std::string>();
+  }
+  std::string text =
+      generation["temperature"] == 0
+          ? "greedy"
+          : absl::StrCat("temperature ", generation["temperature"].dump(),
+                         ", top_k ", generation["top_k"].dump(), ", top_p ",
+                         generation["top_p"].dump(), ", min_p ",
+                         generation["min_p"].dump());
+  for (const Json& setting : generation["ignored"]) {
+    absl::StrAppend(&text, "; ", setting.get<std::string>(),
+                    " is not supported, ignored");
+  }
+  return text;
+}
+
 std::string InspectMarkdown(const Inspected& inspected) {
   const ModelSpec& spec = inspected.spec;
   const ModelInspection& found = inspected.found;
   const TensorTally sum = Sum(found);
   std::string out = absl::StrFormat(
       "%s: %s, %d layers of width %d, %d heads, %d experts of which %d, "
-      "vocabulary %d, %d positions\n%.3f million parameters, %d tensors, %.3f "
-      "GB in %d files; %s; multi-token prediction layer: %s\ntokenizer: %s\n",
+      "vocabulary %d, %d positions\n%.3f million parameters%s, %d tensors, %s "
+      "in %d files; %s; multi-token prediction layer: %s\ntokenizer: "
+      "%s\nsampling: %s\n",
       inspected.model, spec.architecture, spec.num_hidden_layers,
       spec.hidden_size, spec.num_attention_heads, spec.n_routed_experts,
       spec.num_experts_per_tok, spec.vocab_size, spec.max_position_embeddings,
-      static_cast<double>(sum.parameters) * 1e-6, sum.tensors,
-      static_cast<double>(sum.bytes) * 1e-9, found.files.size(),
+      static_cast<double>(sum.parameters) * 1e-6,
+      found.has_mtp
+          ? absl::StrFormat(" (%.3f with the prediction layer)",
+                            static_cast<double>(sum.parameters +
+                                                MtpTally(found).parameters) *
+                                1e-6)
+          : "",
+      sum.tensors, HumanBytes(sum.bytes), found.files.size(),
       spec.weight_block_rows > 0
           ? absl::StrCat("fp8 e4m3 blocks of ", spec.weight_block_rows, " x ",
                          spec.weight_block_columns)
           : "not quantised",
-      found.has_mtp ? "yes" : "no", TokenizerText(inspected.tokenizer));
+      found.has_mtp ? "yes" : "no", TokenizerText(inspected.tokenizer),
+      GenerationText(inspected.generation));
   absl::StrAppend(&out,
                   "\n| class | tensors | million parameters | GB "
                   "|\n|---|---|---|---|\n");
@@ -204,14 +264,21 @@ std::string InspectMarkdown(const Inspected& inspected) {
                   "\n| type | tensors | million numbers | GB "
                   "|\n|---|---|---|---|\n");
   for (const auto& [name, tally] : found.dtypes) AppendTally(name, tally, &out);
+  AppendNames("unread members of config.json", inspected.unread_config, &out);
   AppendNames("missing", found.missing, &out);
   AppendNames("wrong", found.wrong, &out);
   AppendNames("unexpected", found.unexpected, &out);
   return out;
 }
 
-absl::Status Verdict(const std::string& model, const ModelInspection& found) {
-  if (found.ok()) return absl::OkStatus();
+absl::Status Verdict(const Inspected& inspected) {
+  const std::string& model = inspected.model;
+  const ModelInspection& found = inspected.found;
+  if (found.ok()) {
+    if (inspected.files.ok()) return absl::OkStatus();
+    return absl::DataLossError(
+        absl::StrCat("inspect: ", inspected.files.message()));
+  }
   const bool missing = !found.missing.empty();
   return absl::DataLossError(absl::StrCat(
       "inspect: ", model, ": ", found.missing.size(), " tensors missing, ",
@@ -226,8 +293,14 @@ absl::Status Run(const InspectOptions& options, Invocation& invocation) {
   RF_ASSIGN_OR_RETURN(const std::unique_ptr<cluster::Checkpoint> checkpoint,
                       cluster::OpenCheckpoint(options.model));
   inspected.found = cluster::InspectModel(inspected.spec, *checkpoint);
-  inspected.tokenizer = InspectTokenizer(options.model);
-  const absl::Status verdict = Verdict(options.model, inspected.found);
+  RF_ASSIGN_OR_RETURN(const std::string config,
+                      cluster::ReadModelFile(options.model, "config.json",
+                                             cluster::kMaxConfigBytes));
+  RF_ASSIGN_OR_RETURN(inspected.unread_config,
+                      cluster::FindUnreadConfigMembers(config));
+  inspected.generation = InspectGeneration(options.model, &inspected.files);
+  inspected.tokenizer = InspectTokenizer(options.model, &inspected.files);
+  const absl::Status verdict = Verdict(inspected);
   if (options.format == "json") {
     // The one document has the error too.
     RF_RETURN_IF_ERROR(PrintJson(InspectJson(inspected, verdict)));
