@@ -124,12 +124,14 @@ absl::StatusOr<v1::Prompt> ReadPrompt(const PromptOptions& options) {
   std::string text = options.text;
   if (options.file_given->count() > 0) {
     RF_ASSIGN_OR_RETURN(text, ReadTextFile(options.file));
+    // A file is seldom empty on purpose.
+    if (text.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("usage: -f ", options.file,
+                       ": the prompt is empty, want at least one character"));
+    }
   }
   RF_RETURN_IF_ERROR(CheckUtf8(text));
-  if (text.empty()) {
-    return absl::InvalidArgumentError(
-        "usage: the prompt is empty, want at least one character");
-  }
   prompt.set_text(text);
   return prompt;
 }

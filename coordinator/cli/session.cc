@@ -43,6 +43,18 @@ bool NothingListens(const grpc::Status& status) {
           absl::StrContains(status.error_message(), "FD shutdown"));
 }
 
+// Tells what the model asks for and will not get. An unreadable file is for
+// others to report.
+void ShowIgnoredDefaults(const std::string& model) {
+  const auto defaults = cluster::LoadGenerationDefaults(model);
+  if (!defaults.ok()) return;
+  for (const std::string& setting : defaults->ignored) {
+    std::fprintf(stderr,
+                 "generation_config.json: %s is not supported, ignored\n",
+                 setting.c_str());
+  }
+}
+
 }  // namespace
 
 FleetFlags AddSessionOptions(CLI::App& app, SessionOptions& options,
@@ -138,6 +150,7 @@ absl::Status Session::Connect(const SessionOptions& options) {
         absl::StrCat("usage: --model ", model, ", but the fleet ", state.name(),
                      " serves ", state.model()));
   }
+  if (options.samples) ShowIgnoredDefaults(state.model());
   const bool waits =
       state.state() != v1::FLEET_STATE_READY &&
       (state.state() != v1::FLEET_STATE_FAILED || !IsWhole(state));
@@ -175,6 +188,7 @@ absl::Status Session::StartLocally(const SessionOptions& options) {
         std::filesystem::absolute(settings.cache_dir(), error);
     if (!error) settings.set_cache_dir(folder);
   }
+  if (options.samples) ShowIgnoredDefaults(settings.model());
   settings.set_parallel(1);
   settings.MergeFrom(options.settings);
   cluster::FillDefaults(&settings);

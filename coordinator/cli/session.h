@@ -30,6 +30,7 @@ struct SessionOptions {
   // is 1.
   v1::FleetSettings settings;
   bool runs_jobs = true;  // The verb's jobs wait until the fleet is ready.
+  bool samples = false;   // The model's sampling defaults matter.
 };
 
 // Adds --cluster, --coordinator, --local, --trace and the flags of a fleet's

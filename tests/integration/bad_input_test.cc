@@ -318,7 +318,9 @@ TEST_F(BadInputTest, Prompts) {
     all.insert(all.end(), more.begin(), more.end());
     return all;
   };
-  ExpectError(with({"-p", ""}), 2, {"prompt is empty", "want"});
+  WriteFile(File("empty.txt"), "");
+  ExpectError(with({"-f", File("empty.txt")}), 2,
+              {"empty.txt", "prompt is empty", "want"});
   ExpectError(with({"--prompt-ids", ""}), 2, {"--prompt-ids", "empty"});
   ExpectError(with({"--prompt-ids", "1,x,3"}), 2, {"'x'", "place 2", "want"});
   ExpectError(with({"--prompt-ids", "1,-1"}), 2, {"'-1'", "want"});

@@ -42,8 +42,9 @@ struct GenerateOptions {
 
 constexpr char kGenerateFooter[] = R"(
 Sampling flags that are not given take the values of the model's
-generation_config.json; without it sampling is greedy. Text goes to stdout as it
-is generated, everything else to stderr.
+generation_config.json; without it sampling is greedy. A setting of that file
+that is not supported, such as a penalty, is named on stderr and ignored. Text
+goes to stdout as it is generated, everything else to stderr.
 
 Examples:
   ringfleet generate --model tests/models/tiny-v3 -p "def main(" -n 40
@@ -159,6 +160,7 @@ void RegisterGenerate(CLI::App& app, Invocation& invocation) {
   verb->group("One-shot");
   verb->footer(kGenerateFooter);
   auto options = std::make_shared<GenerateOptions>();
+  options->session.samples = true;
   AddSessionOptions(*verb, options->session);
   AddPromptOptions(*verb, "--prompt-ids", options->prompt);
   AddSamplingOptions(*verb, *options);
@@ -177,6 +179,7 @@ void RegisterSubmit(CLI::App& app, Invocation& invocation) {
   verb->footer(kSubmitFooter);
   auto options = std::make_shared<GenerateOptions>();
   options->is_job = true;
+  options->session.samples = true;
   options->session.local = 0;
   AddFleetChoice(*verb, options->session.fleet);
   AddPromptOptions(*verb, "--prompt-ids", options->prompt);
