@@ -173,9 +173,46 @@ TEST_F(JsonOutputTest, TokenizeAndBack) {
 }
 
 TEST_F(JsonOutputTest, AnIdWithoutATokenDecodesToNothing) {
-  EXPECT_EQ(Cli({"detokenize", "--model", Model(), "--ids", "99999", "--json"})
-                .document(),
-            json({{"text", ""}}));
+  const Finished finished =
+      Cli({"detokenize", "--model", Model(), "--ids", "99999,5", "--json"});
+  EXPECT_EQ(finished.code, 0);
+  EXPECT_EQ(finished.document()["text"].get<std::string>().size(), 1u);
+  EXPECT_EQ(finished.errors, "1 of 2 ids have no token, the first is 99999\n");
+}
+
+// The same greedy ids as without the file's penalty, and a line that says so.
+TEST_F(JsonOutputTest, SettingsOfTheModelThatAreNotSupportedAreNamed) {
+  const std::string copy = CopyModel();
+  const Arguments generate = {"generate", "--model", copy, "-p",
+                              "def main", "-n",      "4",  "--json"};
+  testing::WriteFile(copy + "/generation_config.json", R"({"top_k": -1})");
+  const Finished plain = Cli(generate);
+  EXPECT_EQ(plain.errors, "");
+  testing::WriteFile(copy + "/generation_config.json",
+                     R"({"repetition_penalty": 5, "num_beams": 2})");
+  const Finished named = Cli(generate);
+  EXPECT_EQ(named.document()["ids"], plain.document()["ids"]);
+  EXPECT_EQ(named.errors,
+            "generation_config.json: num_beams 2 is not supported, ignored\n"
+            "generation_config.json: repetition_penalty 5 is not supported, "
+            "ignored\n");
+}
+
+TEST_F(JsonOutputTest, AnEmptyPromptIsTheBosAlone) {
+  const json document =
+      Cli({"generate", "--model", Model(), "-p", "", "-n", "1", "--json"})
+          .document();
+  EXPECT_EQ(document["prompt_ids"], json::array({0}));
+  EXPECT_EQ(document["ids"].size(), 1u);
+}
+
+TEST_F(JsonOutputTest, FlagsThatDoNotExistAreNamedAsTyped) {
+  const Finished finished =
+      Cli({"generate", "--model", Model(), "-p", "x", "--stop", "foo"});
+  EXPECT_EQ(finished.code, 2);
+  EXPECT_EQ(finished.error_line(),
+            "usage: unexpected arguments --stop foo: stop strings are not "
+            "supported (see ringfleet generate --help)");
 }
 
 TEST_F(JsonOutputTest, RunningFleet) {

@@ -105,11 +105,13 @@ TEST_F(ShardCacheCliTest, ConvertPacksAheadAndChecksTheCheckpoint) {
   ASSERT_EQ(packed.code, 0) << packed.errors;
   EXPECT_EQ(packed.document()["packed"], 2);
   EXPECT_EQ(packed.document()["kept"], 0);
+  EXPECT_EQ(packed.document()["manifest"], File("cache/manifest.json"));
   EXPECT_THAT(Shards(), SizeIs(2));
   const Finished again =
       Cli({"convert", "--model", model, "--local", "2", "--cache-dir",
            File("cache"), "--json", "--no-manifest"});
   EXPECT_EQ(again.document()["kept"], 2);
+  EXPECT_EQ(again.document()["manifest"], "");
 
   const Arguments check = {"convert", "--model", model, "--check",
                            File("cache/manifest.json")};

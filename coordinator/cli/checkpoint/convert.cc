@@ -20,6 +20,7 @@
 #include "coordinator/cli/host_workers.h"
 #include "coordinator/cli/json_output.h"
 #include "coordinator/cli/local_workers.h"
+#include "coordinator/cli/progress.h"
 #include "coordinator/cli/targets.h"
 #include "coordinator/cli/value_checks.h"
 #include "coordinator/service/setting_flags.h"
@@ -181,6 +182,7 @@ absl::Status Run(const ConvertOptions& options) {
                       {"packed", result->packed},
                       {"kept", result->kept},
                       {"bytes", result->bytes},
+                      {"manifest", result->manifest},
                       {"seconds", seconds}});
   }
   if (!options.check.empty()) {
@@ -188,9 +190,9 @@ absl::Status Run(const ConvertOptions& options) {
         absl::StrCat(work.model, ": as ", options.check, " describes it\n"));
   }
   return PrintText(absl::StrFormat(
-      "%s: %d shards packed, %d there already, %.2f GB in %.1f s\n",
-      work.folder, result->packed, result->kept,
-      static_cast<double>(result->bytes) / 1e9, seconds));
+      "%s: %d shards packed, %d there already, %s in %.1f s%s%s\n", work.folder,
+      result->packed, result->kept, HumanBytes(result->bytes), seconds,
+      result->manifest.empty() ? "" : "; manifest: ", result->manifest));
 }
 
 }  // namespace

@@ -194,7 +194,9 @@ absl::Status CheckSameCheckpoint(const std::vector<v1::LoadProgress>& ranks) {
   return absl::OkStatus();
 }
 
-absl::Status KeepManifest(const Packers& packers, const PackingWork& work) {
+// Returns the path of the manifest.
+absl::StatusOr<std::string> KeepManifest(const Packers& packers,
+                                         const PackingWork& work) {
   Progress bar;
   bar.Phase("hashing tensors");
   RF_ASSIGN_OR_RETURN(const v1::CheckpointFacts facts,
@@ -202,7 +204,9 @@ absl::Status KeepManifest(const Packers& packers, const PackingWork& work) {
   std::error_code error;  // The folder of a fleet's hosts may not be here.
   std::filesystem::create_directories(work.folder, error);
   if (error) return cluster::FileError(work.folder, error.value());
-  return WriteManifest(absl::StrCat(work.folder, "/manifest.json"), facts);
+  std::string path = absl::StrCat(work.folder, "/manifest.json");
+  RF_RETURN_IF_ERROR(WriteManifest(path, facts));
+  return path;
 }
 
 }  // namespace
@@ -235,7 +239,9 @@ absl::StatusOr<PackingResult> Pack(const PackingWork& work,
     ++(rank.from_shard_cache() ? result.kept : result.packed);
     result.bytes += rank.resident_bytes();
   }
-  if (manifest) RF_RETURN_IF_ERROR(KeepManifest(packers, work));
+  if (manifest) {
+    RF_ASSIGN_OR_RETURN(result.manifest, KeepManifest(packers, work));
+  }
   return result;
 }
 

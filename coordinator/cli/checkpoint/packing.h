@@ -28,9 +28,10 @@ struct PackingWork {
 };
 
 struct PackingResult {
-  int packed = 0;      // Number of shards that were written.
-  int kept = 0;        // Number of undamaged shards that were there before.
-  uint64_t bytes = 0;  // Weights of all ranks.
+  int packed = 0;        // Number of shards that were written.
+  int kept = 0;          // Number of undamaged shards that were there before.
+  uint64_t bytes = 0;    // Weights of all ranks.
+  std::string manifest;  // Path of the manifest. Empty: none was written.
 };
 
 // Asks idle workers to write the packed shard of every rank. `addresses` are

@@ -152,10 +152,10 @@ absl::Status Run(const SynthOptions& options) {
                       {"index_xxh3_128", done.index_hash()}});
   }
   return PrintText(absl::StrFormat(
-      "%s: %s, %.2f million parameters, %.2f GB in %.1f s, %.2f GB/s\n",
+      "%s: %s, %.3f million parameters in all layers, %s in %.1f s, %s/s\n",
       request.folder(), model, static_cast<double>(done.parameters()) / 1e6,
-      static_cast<double>(done.bytes_total()) / 1e9, seconds,
-      static_cast<double>(done.bytes_total()) / 1e9 / seconds));
+      HumanBytes(done.bytes_total()), seconds,
+      HumanBytes(done.bytes_total() / seconds)));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "coordinator/cli/run/tokenize.h"
 
 #include <cstdint>
+#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
@@ -122,6 +123,20 @@ absl::Status RunTokenize(const TokenizeOptions& options) {
   return PrintText(lines);
 }
 
+// Such ids decode to nothing.
+void ShowIdsWithoutToken(const std::vector<uint32_t>& ids,
+                         const Tokenizer& tokenizer) {
+  size_t count = 0;
+  uint32_t first = 0;
+  for (const uint32_t id : ids) {
+    if (!tokenizer.TokenBytes(id).empty()) continue;
+    if (count++ == 0) first = id;
+  }
+  if (count == 0) return;
+  std::fprintf(stderr, "%zu of %zu ids have no token, the first is %u\n", count,
+               ids.size(), first);
+}
+
 absl::Status RunDetokenize(const TokenizeOptions& options) {
   RF_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids,
                       ParseIds("--ids", options.ids));
@@ -131,6 +146,7 @@ absl::Status RunDetokenize(const TokenizeOptions& options) {
     RF_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
                         Tokenizer::Load(options.session.flags.Given("model")));
     text = tokenizer->Decode(ids, options.keep_special);
+    ShowIdsWithoutToken(ids, *tokenizer);
   } else {
     RF_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
                         Session::Open(options.session));
