@@ -37,13 +37,17 @@ constexpr int64_t kLargestPool = 32;
 // and up to three of its executor.
 constexpr int kOtherGrpcThreads = 8;
 
+// gRPC serves callbacks with one thread for two CPUs within these bounds.
+constexpr int64_t kLeastCallbackThreads = 2;
+constexpr int64_t kMostCallbackThreads = 16;
+
 constexpr int kInterruptThread = 1;
 // The fleet's two, and those of calls while no clients wait.
 constexpr int kCoordinatorThreads = 6;
 constexpr int kThreadsPerWorker = 1;
-// Heartbeats, the parent and exchanges; five of calls and steps, and one that
-// communicates beside the kernels in place of the first thread.
-constexpr int kWorkerThreads = 9;
+// Signals, heartbeats, the parent and exchanges; five of calls and steps, and
+// one that communicates beside the kernels in place of the first thread.
+constexpr int kWorkerThreads = 10;
 
 // Address space that malloc takes for a thread.
 constexpr size_t kArena = size_t{128} << 20;
@@ -174,6 +178,12 @@ int GrpcThreads() {
          kOtherGrpcThreads;
 }
 
+int CallbackThreads() {
+  return static_cast<int>(std::clamp<int64_t>(sysconf(_SC_NPROCESSORS_CONF) / 2,
+                                              kLeastCallbackThreads,
+                                              kMostCallbackThreads));
+}
+
 const char* g_program = "";
 std::terminate_handler g_previous = nullptr;
 
@@ -219,7 +229,8 @@ void OnTerminate() {
 int ClientThreads() { return GrpcThreads() + kInterruptThread; }
 
 int CoordinatorThreads(int world) {
-  return GrpcThreads() + kCoordinatorThreads + kThreadsPerWorker * world;
+  return GrpcThreads() + CallbackThreads() + kCoordinatorThreads +
+         kThreadsPerWorker * world;
 }
 
 int WorkerThreads(int kernel_threads) {
