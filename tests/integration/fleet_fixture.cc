@@ -147,6 +147,8 @@ void HandFleet::StartCoordinator(int world, Arguments more, RunOptions options,
                          "--listen",    "127.0.0.1:" + std::to_string(port),
                          "--port-file", port_file};
   arguments.insert(arguments.end(), more.begin(), more.end());
+  // The coordinator's folder is not the cluster file's.
+  const std::string served = std::filesystem::path(options.folder) / model;
   coordinator_ =
       Start(RINGFLEET_COORDINATOR_BINARY, arguments, std::move(options));
   ASSERT_TRUE(WaitUntil(10, [&] {
@@ -155,7 +157,7 @@ void HandFleet::StartCoordinator(int world, Arguments more, RunOptions options,
   ASSERT_TRUE(coordinator_->Running()) << coordinator_->errors();
   std::ifstream(port_file) >> port_;
   // The name of a coordinator that was started without a file.
-  std::string yaml = "name: ringfleet\nmodel: " + model +
+  std::string yaml = "name: ringfleet\nmodel: " + served +
                      "\ncoordinator: {port: " + std::to_string(port_) +
                      "}\nworkers:\n";
   for (int rank = 0; rank < world; ++rank) yaml += "  - {port: 0}\n";
