@@ -106,16 +106,13 @@ TEST_F(DaemonTest, DoctorExaminesTheWorkersThatAnswer) {
                             "1",
                             "-o",
                             "json"};
-  const Finished all = Cli(doctor, {.seconds = 60});
-  EXPECT_EQ(all.code, 0) << all.errors;
-  EXPECT_EQ(all.document()["model"], Model());
-  EXPECT_EQ(all.document()["workers"].size(), 2u);
   workers_[0]->Signal(SIGKILL);
   workers_[0]->Wait(5);
-  const Finished some = Cli(doctor, {.seconds = 60});
+  const Finished some = Cli(doctor, {.seconds = 120});
   EXPECT_EQ(some.code, 3);
   EXPECT_THAT(some.errors, HasSubstr("ringfleet: doctor: rank 0 (127.0.0.1:"));
   const json document = some.document();
+  EXPECT_EQ(document["model"], Model());
   ASSERT_EQ(document["workers"].size(), 1u);
   EXPECT_EQ(document["workers"][0]["rank"], 1);
   EXPECT_EQ(document["absent"][0]["rank"], 0);
@@ -327,19 +324,6 @@ TEST_F(UpTest, UpAndDownAreIdempotent) {
   EXPECT_EQ(status.code, 3);
   EXPECT_EQ(status.document()["error"]["code"], "UNAVAILABLE");
   EXPECT_THAT(status.error_line(), HasSubstr("127.0.0.1:"));
-}
-
-TEST_F(UpTest, OfARunningFleetNeedsNoSpaceOnADisk) {
-  const json up = Up().document();
-  ASSERT_EQ(up["state"], "ready");
-  // The output goes through a pipe: files cannot grow.
-  const Finished full = Run(
-      "/bin/bash",
-      {"-c", "set -o pipefail; (ulimit -f 0; exec \"$@\" 2>/dev/null) | cat",
-       "bash", RINGFLEET_BINARY, "up", "--cluster", cluster(), "-o", "json"},
-      {.seconds = 60});
-  EXPECT_EQ(full.code, 0);
-  EXPECT_EQ(full.document(), up);
 }
 
 TEST_F(UpTest, AFleetThatRunsIsNotTakenForWhatTheFileSaysNow) {

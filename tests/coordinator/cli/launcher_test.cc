@@ -263,6 +263,19 @@ TEST_F(LauncherTest, SecondHolderWaitsAndIsToldWhoHoldsTheFleet) {
   EXPECT_TRUE(FleetLock::Acquire("f", Deadline::After(absl::Seconds(1))).ok());
 }
 
+// Nothing can be written to the link's target.
+TEST_F(LauncherTest, ALockNeedsNoSpaceOnADisk) {
+  const absl::StatusOr<std::string> folder = StateDir("f");
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  std::filesystem::create_symlink("/dev/full",
+                                  absl::StrCat(*folder, "/launch.lock"));
+  const auto now = [] { return Deadline::After(absl::ZeroDuration()); };
+  const absl::StatusOr<FleetLock> lock = FleetLock::Acquire("f", now());
+  ASSERT_TRUE(lock.ok()) << lock.status();
+  EXPECT_THAT(std::string(FleetLock::Acquire("f", now()).status().message()),
+              HasSubstr("fleet f: another command starts or stops it"));
+}
+
 TEST_F(LauncherTest, LockOfADeadHolderIsFree) {
   const pid_t holder = fork();
   if (holder == 0) {
