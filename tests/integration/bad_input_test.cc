@@ -163,7 +163,7 @@ const Damage kDamages[] = {
        file.Write();
      },
      4,
-     {"worker", "step 1", "NaN"}},
+     {"model: logits", "position", "NaN"}},
     {"LlamaDistillate",
      [](const std::string& model) {
        EditConfig(model, [](json& config) {

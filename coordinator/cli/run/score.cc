@@ -16,8 +16,8 @@
 #include "coordinator/cli/json_output.h"
 #include "coordinator/cli/progress.h"
 #include "coordinator/cli/prompt_options.h"
+#include "coordinator/cli/run/timeout_option.h"
 #include "coordinator/cli/session.h"
-#include "coordinator/cli/timeout_option.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {

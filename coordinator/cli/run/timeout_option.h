@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // --timeout, the limit for a job.
-#ifndef RINGFLEET_COORDINATOR_CLI_TIMEOUT_OPTION_H_
-#define RINGFLEET_COORDINATOR_CLI_TIMEOUT_OPTION_H_
+#ifndef RINGFLEET_COORDINATOR_CLI_RUN_TIMEOUT_OPTION_H_
+#define RINGFLEET_COORDINATOR_CLI_RUN_TIMEOUT_OPTION_H_
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
@@ -19,4 +19,4 @@ absl::StatusOr<uint32_t> TimeoutMs(const std::string& timeout);
 
 }  // namespace ringfleet::coordinator::cli
 
-#endif  // RINGFLEET_COORDINATOR_CLI_TIMEOUT_OPTION_H_
+#endif  // RINGFLEET_COORDINATOR_CLI_RUN_TIMEOUT_OPTION_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/cli/timeout_option.h"
+#include "coordinator/cli/run/timeout_option.h"
 
 #include <limits>
 
