@@ -398,8 +398,8 @@ absl::Status Executor::DrawAndAdvance(v1::StepResult* result) {
       v1::SlotError* error =
           ResultOf(*drawn_spans_[i], result)->mutable_error();
       error->set_code(static_cast<uint32_t>(absl::StatusCode::kDataLoss));
-      error->set_message(
-          absl::StrCat("logits at position ", sequence.length - 1, " are NaN"));
+      error->set_message(absl::StrCat("model: logits at position ",
+                                      sequence.length - 1, " are NaN"));
       continue;
     }
     const auto& forced = sequence.admission.forced_ids();
