@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "cluster/checkpoint/open_model.h"
 #include "cluster/process/log.h"
 #include "cluster/process/status_macros.h"
 #include "coordinator/fleet/epoch_trace.h"
@@ -64,7 +65,8 @@ v1::ClusterState Fleet::State() const {
   const View now = view();
   state.set_state(now.state);
   state.set_name(options_.name);
-  state.set_model(options_.settings.model());
+  // Workers look for the model from folders of their own; callers compare it.
+  state.set_model(cluster::AbsoluteModel(options_.settings.model()));
   state.set_cluster_file(options_.cluster_file);
   const cluster::MeshShape mesh =
       now.live() ? now.epoch->mesh() : options_.mesh;

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "cluster/checkpoint/open_model.h"
 #include "cluster/config/config.h"
 #include "cluster/config/settings.h"
 #include "cluster/process/build_info.h"
@@ -67,8 +66,6 @@ absl::StatusOr<CoordinatorOptions> FromFlags(const Flags& flags) {
   if (!settings.has_model()) {
     return absl::InvalidArgumentError("no --model and no --cluster, want one");
   }
-  // Callers in other folders compare it.
-  settings.set_model(cluster::AbsoluteModel(settings.model()));
   if (!settings.has_mesh()) {
     cluster::SetMesh({.tensor = std::max(1, flags.world)}, &settings);
   }
