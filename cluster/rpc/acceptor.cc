@@ -15,13 +15,17 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "cluster/process/log.h"
 #include "kernels/check.h"
 
 namespace ringfleet::cluster {
 namespace {
 
+// The first bytes of every HTTP/2 client (RFC 9113, 3.4).
+constexpr absl::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 constexpr int kMinReserve = 64;
 // Connections taken from one listening socket before others get their turn.
 constexpr int kMaxAccepts = 64;
@@ -138,7 +142,8 @@ void Acceptor::Keep(int fd) {
     if (taken < 0) return;
     fd = taken;
   }
-  epoll_event event = {.events = EPOLLIN, .data = {.fd = fd}};
+  // By edges: a part of the preface stays readable.
+  epoll_event event = {.events = EPOLLIN | EPOLLET, .data = {.fd = fd}};
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
     Warn(std::strerror(errno));
     close(fd);
@@ -152,15 +157,18 @@ void Acceptor::OnReadable(int fd) {
   const auto found = by_fd_.find(fd);
   // It was closed for another one after it had become readable.
   if (found == by_fd_.end()) return;
-  char byte;
-  const ssize_t size = recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  char bytes[kPreface.size()];
+  const ssize_t size = recv(fd, bytes, sizeof(bytes), MSG_PEEK | MSG_DONTWAIT);
   if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  const absl::string_view said(bytes, std::max<ssize_t>(size, 0));
+  const bool right = !said.empty() && absl::StartsWith(kPreface, said);
+  if (right && said.size() < kPreface.size()) return;  // More will come.
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
   Forget(found->second);
-  if (size == 1) {
+  if (right) {
     hand_over_(fd);
   } else {
-    close(fd);  // The client has gone.
+    close(fd);  // The client has gone, or speaks another protocol.
   }
 }
 

@@ -20,17 +20,18 @@
 
 namespace ringfleet::cluster {
 
-// Has a thread of its own. A client of HTTP/2 or TLS speaks first. A connection
-// therefore waits here until its first byte has come, and then goes to its new
-// owner. Connections that say nothing are closed after a while, and at once
-// when others need their descriptors.
+// Has a thread of its own. A connection waits here until its client has sent
+// the first 24 bytes of HTTP/2, and then goes to its new owner. A connection
+// that begins in another way is closed: gRPC would keep it for its whole
+// handshake time. Connections that say nothing are closed after a while, and at
+// once when others need their descriptors.
 class Acceptor {
  public:
   struct Options {
     // Connections beyond this number of open descriptors of the process take
     // the place of a silent one, or are closed.
     int max_descriptors = MaxDescriptors();
-    absl::Duration silence = absl::Seconds(10);  // Before the first byte.
+    absl::Duration silence = absl::Seconds(10);  // Before the 24 bytes.
   };
   // Takes a connection over, with its descriptor. Runs on the acceptor's
   // thread.

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "kernels/check.h"
 #include "kernels/mutex.h"
 #include "tests/testing/sockets.h"
@@ -25,6 +26,8 @@ namespace {
 using ::ringfleet::testing::ConnectTo;
 using ::ringfleet::testing::Socket;
 using ::ringfleet::testing::Soon;
+
+constexpr absl::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 // Takes the connections of an acceptor on a free port.
 class Port {
@@ -45,16 +48,19 @@ class Port {
 
   const std::string& address() const { return address_; }
 
-  // Waits until `count` connections were handed over. Returns the first byte of
-  // the last one, or 0.
+  // Waits until `count` connections were handed over. Returns the byte behind
+  // the preface of the last one, or 0.
   char FirstByte(size_t count) {
     const Deadline deadline = Soon();
     MutexLock lock(&mu_);
     while (taken_.size() < count && changed_.WaitUntil(&mu_, deadline.when())) {
     }
-    char byte = 0;
     if (taken_.size() != count) return 0;
-    return recv(taken_.back().fd(), &byte, 1, 0) == 1 ? byte : '\0';
+    char bytes[kPreface.size() + 1] = {};
+    return recv(taken_.back().fd(), bytes, sizeof(bytes), MSG_WAITALL) ==
+                   static_cast<ssize_t>(sizeof(bytes))
+               ? bytes[kPreface.size()]
+               : '\0';
   }
 
  private:
@@ -73,8 +79,14 @@ bool IsClosed(const Socket& socket) {
          recv(socket.fd(), &byte, 1, MSG_DONTWAIT) <= 0;
 }
 
+void Send(const Socket& socket, absl::string_view bytes) {
+  EXPECT_EQ(send(socket.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(bytes.size()));
+}
+
+// Begins as a client of HTTP/2 does.
 void Say(const Socket& socket, char byte) {
-  EXPECT_EQ(send(socket.fd(), &byte, 1, MSG_NOSIGNAL), 1);
+  Send(socket, absl::StrCat(kPreface, absl::string_view(&byte, 1)));
 }
 
 void ConnectSocket(const Socket& socket, const std::string& to) {
@@ -97,6 +109,26 @@ TEST(AcceptorTest, HandsOverWhoSpeaks) {
   EXPECT_EQ(port.FirstByte(1), 'a');
   Say(silent, 'b');
   EXPECT_EQ(port.FirstByte(2), 'b');
+}
+
+TEST(AcceptorTest, WaitsForTheWholePreface) {
+  Port port({.max_descriptors = INT_MAX});
+  const Socket slow = ConnectTo(port.address());
+  Send(slow, kPreface.substr(0, 5));
+  const Socket client = ConnectTo(port.address());
+  Say(client, 'a');
+  EXPECT_EQ(port.FirstByte(1), 'a');
+  Send(slow, absl::StrCat(kPreface.substr(5), "b"));
+  EXPECT_EQ(port.FirstByte(2), 'b');
+}
+
+TEST(AcceptorTest, ClosesWhoSpeaksAnotherProtocol) {
+  Port port({.max_descriptors = INT_MAX, .silence = absl::Hours(1)});
+  for (const char* words : {"GET / HTTP/1.1\r\n\r\n", "S", "PRI * HTTP/1"}) {
+    const Socket stranger = ConnectTo(port.address());
+    Send(stranger, words);
+    EXPECT_TRUE(IsClosed(stranger)) << words;
+  }
 }
 
 TEST(AcceptorTest, ClosesWhoSaysNothing) {
