@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Opens a model by its name: specification, sampling defaults and tensors. A
 // model's name is the path of a folder, or the name of a synthetic model
-// (synthetic_model.h). No other file knows which formats there are.
+// (synthetic_model.h). Other files open a model through this one.
 #ifndef RINGFLEET_CLUSTER_CHECKPOINT_OPEN_MODEL_H_
 #define RINGFLEET_CLUSTER_CHECKPOINT_OPEN_MODEL_H_
 

@@ -2,7 +2,8 @@
 // A table that chooses the algorithm of each collective operation. The choice
 // depends on the operation, its bytes and the number of ranks. It never depends
 // on time, so the order of a sum, and with it the sum's last bits, is equal in
-// every run. All ranks of an epoch have equal tables.
+// every run. All ranks of an epoch have equal tables. all_reduce.h explains one
+// shot and two shot, ring.h the ring.
 #ifndef RINGFLEET_CLUSTER_COLLECTIVES_ALGORITHM_TABLE_H_
 #define RINGFLEET_CLUSTER_COLLECTIVES_ALGORITHM_TABLE_H_
 
@@ -19,8 +20,8 @@ namespace ringfleet::cluster {
 // Largest number of ranks in a group.
 inline constexpr int kMaxGroupSize = 16;
 
-// Bytes of one slice of a share in a ring (see ring.h). 0: a share is one
-// slice.
+// Default of ring_slice_bytes: the bytes of one slice of a share in a ring.
+// With ring_slice_bytes 0 a share is one slice.
 inline constexpr uint64_t kDefaultRingSliceBytes = uint64_t{1} << 20;
 // Smallest allowed slice. Shorter slices would cost too many frames.
 inline constexpr uint64_t kMinRingSliceBytes = uint64_t{1} << 16;
@@ -64,7 +65,8 @@ class AlgorithmTable {
   // Returns the default table, with each of `rows` in place of the default row
   // of its operation and size. INVALID_ARGUMENT: an operation with one
   // algorithm, a size outside 2..16, two_shot_max_bytes below
-  // one_shot_max_bytes, a second row for one operation and size, or
+  // one_shot_max_bytes, or unequal to it where two shot cannot carry the
+  // operation, a second row for one operation and size, or
   // ring_slice_bytes from 1 to kMinRingSliceBytes - 1.
   static absl::StatusOr<AlgorithmTable> FromRows(
       const std::vector<Row>& rows,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // All-reduce: every rank ends with the sum over ranks, with equal bits. `input`
-// and `output` may be the same memory. No frame points at either on return.
-// ring.h has the ring's all-reduce. Errors: those of Exchange.
+// and `output` may be the same memory. On success no queued frame refers to
+// either any more, so the caller may reuse the memory. ring.h has the ring's
+// all-reduce. Errors: those of Exchange.
 #ifndef RINGFLEET_CLUSTER_COLLECTIVES_ALL_REDUCE_H_
 #define RINGFLEET_CLUSTER_COLLECTIVES_ALL_REDUCE_H_
 

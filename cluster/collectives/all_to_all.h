@@ -16,7 +16,7 @@ namespace ringfleet::cluster {
 // encoding start at the start of each part, so a part's encoding does not
 // depend on other parts. This rank's own part is rounded as if it had been
 // sent. Format is ByteFormat with Value char, or WireFormat with Value float.
-// No frame points at `input` on return.
+// On success no queued frame refers to `input` any more.
 template <typename Format, typename Value>
 absl::Status DirectAllToAll(Exchange& exchange, const Format& format,
                             absl::Span<const Value> input,

@@ -10,8 +10,8 @@
 namespace ringfleet::cluster {
 
 // Sends the `values` of rank `root` directly to every other rank. The root
-// rounds its own copy to the format, too. No frame points at `values` on
-// return. ring.h has the ring's broadcast.
+// rounds its own copy to the format, too. On success no queued frame refers
+// to `values` any more. ring.h has the ring's broadcast.
 absl::Status OneShotBroadcast(Exchange& exchange, const WireFormat& format,
                               int root, absl::Span<float> values);
 

@@ -150,7 +150,8 @@ class Communicator {
   // (r + s).kLeft to rank r - 1 and part (r - s).kRight to rank r + 1. Step 0
   // sends this rank's own parts. Each later step passes on the parts of the
   // step before, frame by frame. `own` has this rank's rows, row_size bytes
-  // each. The own rows are not reported. No frame points at `own` on return.
+  // each. The own rows are not reported. On success no queued frame refers to
+  // `own` any more.
   // `check` must be equal on all ranks.
   virtual absl::Status StreamingAllGather(const SplitRowsLayout& layout,
                                           absl::Span<const char> own,
@@ -161,8 +162,8 @@ class Communicator {
   // Puts the sum over ranks of this rank's two parts into the memory of
   // source.Partial. In step s = 0 .. size() - 2 rank r sends its summands of
   // the parts (r - 1 - s).kLeft and (r + 1 + s).kRight. Rank r adds its
-  // summands of its own parts last. No frame points at the memory of
-  // source.Partial on return.
+  // summands of its own parts last. On success no queued frame refers
+  // to the memory of source.Partial any more.
   //   one shot: each summand goes to the part's owner, rounded once to
   //     `encoding`. The owner rounds its own summand, too, and adds in rank
   //     order. The bits are those of a one-shot ReduceScatter.

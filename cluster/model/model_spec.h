@@ -66,7 +66,8 @@ struct ModelSpec {
   int max_position_embeddings = 0;
   bool tie_word_embeddings = false;
   int num_nextn_predict_layers = 0;
-  // Size of the block of an fp8 weight that has one scale. 0: no fp8.
+  // Rows and columns of an fp8 weight's blocks. Each block has one scale. 0: no
+  // fp8.
   int weight_block_rows = 0;
   int weight_block_columns = 0;
   std::optional<uint32_t> bos_token_id;
@@ -87,8 +88,9 @@ struct ModelSpec {
 // Reads the text of config.json. Errors:
 //   INVALID_ARGUMENT: malformed JSON; a missing or impossible value (names the
 //     field, the value and the expected value); an architecture other than
-//     DeepSeek-V2 or V3 (names the architecture); biases; another hidden_act;
-//     an index_topk; an error of ParseRope.
+//     DeepSeek-V2 or V3 (names the architecture); attention_bias or mlp_bias
+//     true; a hidden_act other than silu; an index_topk (sparse attention); an
+//     error of ParseRope.
 absl::StatusOr<ModelSpec> ParseModelSpec(absl::string_view json);
 
 // Returns the members of a config.json that nothing reads, as in "NAME" and

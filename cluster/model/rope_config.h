@@ -21,11 +21,14 @@ namespace ringfleet::cluster {
 // Sets rope_theta and rope_scaling of `spec`. Appends the members that nothing
 // reads to `unread`, as in "rope_parameters.NAME".
 //
-// Errors: INVALID_ARGUMENT: neither spelling is complete, the spellings
-// contradict each other, or the embedding is not supported: a type that is
-// neither yarn nor default, parameters of their own for each layer type,
-// rotation of a part of qk_rope_head_dim, or an attention_factor or truncate
-// that differs from what the other members mean.
+// Errors: INVALID_ARGUMENT:
+//   - rope_theta is missing in both spellings, the type is missing beside other
+//     members, or yarn lacks factor or original_max_position_embeddings.
+//   - The spellings contradict each other, or a value is out of range.
+//   - The embedding is not supported: a type other than yarn and default,
+//     parameters for each layer type, rotation of a part of qk_rope_head_dim,
+//     truncate false, or an attention_factor other than the one that factor,
+//     mscale and mscale_all_dim give.
 absl::Status ParseRope(ConfigFields& config, ModelSpec* spec,
                        std::vector<std::string>* unread);
 

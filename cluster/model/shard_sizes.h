@@ -31,8 +31,8 @@ struct WeightForms {
 kernels::WeightForm FormOf(const ModelTensor& tensor, const WeightForms& forms);
 // Returns the forms of a dtype. An unknown dtype counts as int8.
 WeightForms FormsOf(v1::Dtype dtype);
-// Returns the type of the cache. UNSPECIFIED means float32 with float32
-// weights, and else bfloat16.
+// Returns the type of the cache. UNSPECIFIED means float32 if forms.products is
+// float32, and else bfloat16.
 kernels::Dtype CacheDtypeOf(v1::CacheDtype dtype, const WeightForms& forms);
 
 // One matrix or vector of a rank.
