@@ -49,11 +49,14 @@ class JobStream final : public grpc::ServerWriteReactor<Event>,
                       std::move(on_gone), std::move(on_done)));
     stream->self_ = stream;
     stream->job_->Observe(stream);
-    stream->Advance();
+    stream->Advance(/*may_leave=*/true);
     return stream.get();
   }
 
-  void OnJobChange() override { Advance(); }
+  // Never calls `on_gone`: the caller of this function may deliver events, and
+  // `on_gone` ends a job, which delivers too. Whoever notices that the caller
+  // has gone advances after that.
+  void OnJobChange() override { Advance(/*may_leave=*/false); }
 
   void OnWriteDone(bool ok) override {
     {
@@ -61,7 +64,7 @@ class JobStream final : public grpc::ServerWriteReactor<Event>,
       writing_ = false;
       gone_ |= !ok;
     }
-    Advance();
+    Advance(/*may_leave=*/true);
   }
 
   void OnCancel() override {
@@ -69,7 +72,7 @@ class JobStream final : public grpc::ServerWriteReactor<Event>,
       MutexLock lock(&mu_);
       gone_ = true;
     }
-    Advance();
+    Advance(/*may_leave=*/true);
   }
 
   void OnDone() override {
@@ -87,13 +90,15 @@ class JobStream final : public grpc::ServerWriteReactor<Event>,
         on_done_(std::move(on_done)),
         events_(std::move(events)) {}
 
-  // Sends the next event unless one is being sent.
-  void Advance() {
+  // Sends the next event unless one is being sent. Leaves the job of a caller
+  // that has gone if `may_leave`.
+  void Advance(bool may_leave) {
     bool left = false;
     {
       MutexLock lock(&mu_);
       if (writing_ || finished_) return;
       if (gone_) {
+        if (!may_leave) return;
         finished_ = left = true;
       } else {
         auto next = events_->Next(*job_);

@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "coordinator/scheduling/score_windows.h"
 #include "coordinator/service/coordinator_server.h"
 #include "coordinator/tokenizer/tokenizer.h"
@@ -357,7 +358,12 @@ TEST_F(CoordinatorServiceTest, ADetachedJobsResultIsKeptAndCanBeWatched) {
   request.set_detach(true);
   const Generated first = Generate(request);
   ASSERT_TRUE(first.status.ok());
-  EXPECT_TRUE(Generate(Request({50}, 4)).status.ok());  // Forgotten at its end.
+  // Forgotten soon after its end.
+  EXPECT_TRUE(Generate(Request({50}, 4)).status.ok());
+  const Deadline deadline = Deadline::After(kServiceLimit);
+  while (ListJobs().jobs_size() > 1 && !deadline.Expired()) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
   ASSERT_EQ(ListJobs().jobs_size(), 1);
   const std::string id = ListJobs().jobs(0).id();
   const auto job = GetJob(id);
@@ -399,6 +405,39 @@ TEST_F(CoordinatorServiceTest, ATimeoutEndsAJob) {
   EXPECT_EQ(Generate(request).status.error_code(),
             grpc::StatusCode::DEADLINE_EXCEEDED);
   hold->Open();
+}
+
+// A caller may leave at any moment of a delivery.
+TEST_F(CoordinatorServiceTest, CallersThatLeaveAmidTokensStopNobody) {
+  StartReady({});
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < 4; ++caller) {
+    callers.emplace_back([this, caller] {
+      for (int i = 0; i < 40; ++i) {
+        grpc::ClientContext context;
+        const auto reader = coordinator_->Generate(&context, Request({50}, 40));
+        v1::GenerateEvent event;
+        const int events = (7 * i + caller) % 11;
+        for (int k = 0; k < events && reader->Read(&event); ++k) {
+        }
+        context.TryCancel();
+        while (reader->Read(&event)) {
+        }
+        reader->Finish();
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_TRUE(Generate(Request({50}, 4)).status.ok());
+  EXPECT_TRUE(WatchUntil([](const v1::ClusterState& state) {
+    return state.requests_running() + state.requests_waiting() == 0;
+  }));
+  // gRPC ends a call soon after its caller has seen the end.
+  const Deadline deadline = Deadline::After(kServiceLimit);
+  while (ListJobs().jobs_size() > 0 && !deadline.Expired()) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  EXPECT_EQ(ListJobs().jobs_size(), 0);
 }
 
 TEST_F(CoordinatorServiceTest, ManyWatchersHoldNoThread) {
