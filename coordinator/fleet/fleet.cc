@@ -439,10 +439,8 @@ void Fleet::Watchdog() {
     const View now = view();
     if (now.epoch != nullptr) now.epoch->Tick();
     // A load is no wait for a lost host.
-    requests_.Expire(now.state == v1::FLEET_STATE_LOADING
-                         ? absl::InfiniteDuration()
-                         : options_.recovery_wait,
-                     WhyNotReady(now));
+    requests_.Expire(now.state == v1::FLEET_STATE_LOADING,
+                     options_.recovery_wait, WhyNotReady(now));
   }
 }
 

@@ -78,11 +78,11 @@ absl::Status FleetRequests::Cancel(absl::string_view id) {
   return status;
 }
 
-void FleetRequests::Expire(absl::Duration longest_wait,
+void FleetRequests::Expire(bool loading, absl::Duration longest_wait,
                            const absl::Status& why) {
   {
     MutexLock lock(&mu_);
-    scheduler_.Expire(longest_wait, why);
+    scheduler_.Expire(loading, longest_wait, why);
   }
   Deliver();
 }

@@ -43,7 +43,8 @@ class FleetRequests {
   // NOT_FOUND: no such request waits or runs. Delivers.
   absl::Status Cancel(absl::string_view id);
   // See Scheduler::Expire. Delivers.
-  void Expire(absl::Duration longest_wait, const absl::Status& why);
+  void Expire(bool loading, absl::Duration longest_wait,
+              const absl::Status& why);
 
   struct Counts {
     size_t running = 0;

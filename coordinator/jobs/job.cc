@@ -105,6 +105,7 @@ void Job::OnFinished(v1::FinishReason reason, const RequestTimings& timings) {
   {
     MutexLock lock(&mu_);
     progress_.state = v1::JOB_STATE_COMPLETED;
+    progress_.waits_for.clear();
     progress_.reason = reason;
     progress_.timings = timings;
     progress_.ended = absl::Now();

@@ -33,8 +33,9 @@ class RequestEvents {
   virtual ~RequestEvents() = default;
   // The request entered a slot.
   virtual void OnRunning() = 0;
-  // The request waits although the fleet has a slot for it: no epoch runs.
-  // `why` says what the fleet waits for. Tokens that were told stay valid.
+  // The request waits because no epoch runs. `why` says what the fleet waits
+  // for; empty: an epoch runs, and the request waits for a slot. Tokens that
+  // were told stay valid.
   virtual void OnWaiting(const std::string& why) = 0;
   virtual void OnToken(uint32_t id, float logprob) = 0;
   // `scored` ids of a text have their probabilities. A failed epoch takes some

@@ -31,6 +31,8 @@ struct Run {
   // token, no scored span.
   uint32_t failures = 0;
   Time submitted;
+  // Time without an epoch and without a load, since the last epoch.
+  cluster::Deadline::Clock::duration waited{0};
   Time admitted;  // First of all times; the epoch of the clock before it.
   Time first_token;
   Time last_token;

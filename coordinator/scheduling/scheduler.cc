@@ -52,6 +52,12 @@ void Scheduler::OpenEpoch(const Epoch& epoch) {
   context_ = epoch.context;
   last_step_ = 0;
   held_ = false;
+  for (const auto& run : queue_.runs()) {
+    run->waited = {};
+    if (!waiting_for_.empty()) {
+      updates_.push_back({run->request, RequestUpdate::Waiting{""}});
+    }
+  }
   waiting_for_.clear();
   slots_.assign(size_t{epoch.groups} * epoch.slots, nullptr);
 }
@@ -79,7 +85,7 @@ void Scheduler::CloseEpoch(const absl::Status& cause, bool failed) {
   slots_.clear();
   in_flight_.clear();
   epoch_.reset();
-  closed_ = now_();
+  counted_ = now_();
   TellWaiting(std::string(cause.message()));
 }
 
@@ -133,7 +139,8 @@ absl::Status Scheduler::Cancel(absl::string_view id) {
       absl::StrCat("job ", id, " is neither running nor waiting"));
 }
 
-void Scheduler::Expire(absl::Duration longest_wait, const absl::Status& why) {
+void Scheduler::Expire(bool loading, absl::Duration longest_wait,
+                       const absl::Status& why) {
   const auto now = now_();
   const absl::Status late =
       absl::DeadlineExceededError("the job's deadline has passed");
@@ -148,10 +155,13 @@ void Scheduler::Expire(absl::Duration longest_wait, const absl::Status& why) {
   })) {
     Fail(late, *run);
   }
-  if (epoch_.has_value()) return;
-  while (const auto run = queue_.Take([&](const Run& run) {
-    return absl::FromChrono(now - std::max(closed_, run.submitted)) >=
-           longest_wait;
+  const auto counted = std::exchange(counted_, now);
+  if (epoch_.has_value() || loading) return;
+  for (const auto& run : queue_.runs()) {
+    run->waited += now - std::max(counted, run->submitted);
+  }
+  while (const auto run = queue_.Take([longest_wait](const Run& run) {
+    return absl::FromChrono(run.waited) >= longest_wait;
   })) {
     Fail(why, *run);
   }

@@ -128,9 +128,10 @@ class Scheduler {
   absl::Status Cancel(absl::string_view id);
 
   // Ends requests whose deadline has passed with DEADLINE_EXCEEDED. While no
-  // epoch runs, also ends those that have waited for `longest_wait` since the
-  // last epoch with `why`.
-  void Expire(absl::Duration longest_wait, const absl::Status& why);
+  // epoch runs, also ends those that have waited for `longest_wait` with `why`.
+  // Counts the time since the last call, unless the fleet is `loading`.
+  void Expire(bool loading, absl::Duration longest_wait,
+              const absl::Status& why);
 
   // Ends all requests with `status`, and the epoch. No plan follows.
   void FailAll(const absl::Status& status);
@@ -235,7 +236,7 @@ class Scheduler {
   uint64_t last_step_ = 0;
   bool held_ = false;
   std::string waiting_for_;  // Last told; empty while an epoch runs.
-  Run::Time closed_ = {};    // When the last epoch ended.
+  Run::Time counted_ = {};   // Time until which waits are counted.
   RequestQueue queue_;
   std::vector<std::shared_ptr<Sequence>> slots_;  // Null: free.
   // Slots with a sequence, in the order of admission.

@@ -381,7 +381,7 @@ TEST_F(FleetFailureTest, AJobSaysWhatItWaitsForAndGoesOn) {
   EXPECT_EQ(workers_[1]->Wait(5), 0);
   StartWorker(1);
   EXPECT_TRUE(WaitUntil(20, [&] {
-    return job->errors().find("the job goes on") != std::string::npos;
+    return job->errors().find("the fleet is ready again") != std::string::npos;
   })) << job->errors();
   EXPECT_TRUE(job->Running());
 }

@@ -62,7 +62,7 @@ void PrintSummary(const Generated& generated, bool is_loaded_for_this) {
 
 void PrintWaiting(const std::string& reason) {
   std::fprintf(stderr, "%s\n",
-               reason.empty() ? "the job goes on"
+               reason.empty() ? "the fleet is ready again"
                               : absl::StrCat("waiting: ", reason).c_str());
 }
 

@@ -36,6 +36,8 @@ TEST_F(SchedulerTest, AFailedEpochsRequestsGoOnWithTheirTokensInTheirPlace) {
                 ElementsAre("worker 1 was lost", "it waits for worker 1"));
   }
   Open(78, 2, 4096);
+  Collect();
+  EXPECT_EQ(told_["c"].waits.back(), "");
   const auto first = scheduler_->NextPlan();
   ASSERT_TRUE(first.has_value());
   EXPECT_EQ(first->epoch(), 78u);
@@ -181,21 +183,25 @@ TEST_F(SchedulerTest, DeadlinesAndTheWaitForALostHostEndRequests) {
   ASSERT_TRUE(Submit("a", 3, 5).ok());
   const absl::Status why = absl::UnavailableError("it waits for worker 1");
   scheduler_->NextPlan();
-  scheduler_->Expire(absl::Minutes(1), why);
+  scheduler_->Expire(/*loading=*/false, absl::Minutes(1), why);
   now_ += std::chrono::seconds(2);
-  scheduler_->Expire(absl::Minutes(1), why);
+  scheduler_->Expire(/*loading=*/false, absl::Minutes(1), why);
   Collect();
   EXPECT_EQ(told_["timed"].failure.code(), absl::StatusCode::kDeadlineExceeded);
   now_ += std::chrono::hours(1);  // While an epoch runs, jobs wait for slots.
-  scheduler_->Expire(absl::Minutes(1), why);
+  scheduler_->Expire(/*loading=*/false, absl::Minutes(1), why);
   scheduler_->CloseEpoch(absl::UnavailableError("lost"), true);
   now_ += std::chrono::seconds(59);
   ASSERT_TRUE(Submit("b", 3, 5).ok());
-  scheduler_->Expire(absl::Minutes(1), why);
+  scheduler_->Expire(/*loading=*/false, absl::Minutes(1), why);
+  Collect();
+  EXPECT_EQ(told_["a"].ends, 0);
+  now_ += std::chrono::hours(2);  // A load is no wait for a lost host.
+  scheduler_->Expire(/*loading=*/true, absl::Minutes(1), why);
   Collect();
   EXPECT_EQ(told_["a"].ends, 0);
   now_ += std::chrono::seconds(1);
-  scheduler_->Expire(absl::Minutes(1), why);
+  scheduler_->Expire(/*loading=*/false, absl::Minutes(1), why);
   Collect();
   EXPECT_EQ(told_["a"].failure, why);
   EXPECT_EQ(told_["b"].ends, 0);
