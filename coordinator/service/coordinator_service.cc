@@ -135,7 +135,9 @@ grpc::ServerWriteReactor<v1::GenerateEvent>* CoordinatorService::WatchJob(
 grpc::Status CoordinatorService::ListJobs(grpc::ServerContext*,
                                           const v1::ListJobsRequest*,
                                           v1::ListJobsResponse* response) {
-  for (const auto& job : jobs_.List()) *response->add_jobs() = InfoOf(*job);
+  for (const auto& job : jobs_.List()) {
+    *response->add_jobs() = InfoOf(*job, job->progress());
+  }
   return grpc::Status::OK;
 }
 
@@ -146,8 +148,8 @@ grpc::Status CoordinatorService::GetJob(grpc::ServerContext*,
   if (!found.ok()) return cluster::ToGrpc(found.status());
   const Job& job = **found;
   // Read before the tokens: an end that is seen has all of them.
-  *response->mutable_job() = InfoOf(job);
   const JobProgress progress = job.progress();
+  *response->mutable_job() = InfoOf(job, progress);
   response->set_reason(progress.reason);
   if (progress.has_ended()) {
     *response->mutable_timings() =

@@ -123,8 +123,7 @@ v1::Timings TimingsOf(const RequestTimings& timings, double load_ms) {
   return out;
 }
 
-v1::JobInfo InfoOf(const Job& job) {
-  const JobProgress progress = job.progress();
+v1::JobInfo InfoOf(const Job& job, const JobProgress& progress) {
   v1::JobInfo info;
   info.set_id(job.id());
   info.set_kind(job.request().score.has_value() ? v1::JOB_KIND_SCORE

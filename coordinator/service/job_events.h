@@ -79,7 +79,7 @@ class ScoreEvents final : public JobEvents<v1::ScoreEvent> {
 };
 
 v1::Timings TimingsOf(const RequestTimings& timings, double load_ms);
-v1::JobInfo InfoOf(const Job& job);
+v1::JobInfo InfoOf(const Job& job, const JobProgress& progress);
 
 }  // namespace ringfleet::coordinator
 
