@@ -88,6 +88,25 @@ int PortOf(int fd) {
   return ntohs(PortOf(reinterpret_cast<sockaddr*>(&address)));
 }
 
+bool HaveOneAddress(const addrinfo& a, const addrinfo& b) {
+  if (a.ai_family != b.ai_family) return false;
+  if (a.ai_family == AF_INET) {
+    const auto& one = reinterpret_cast<const sockaddr_in&>(*a.ai_addr);
+    const auto& other = reinterpret_cast<const sockaddr_in&>(*b.ai_addr);
+    return one.sin_addr.s_addr == other.sin_addr.s_addr;
+  }
+  const auto& one = reinterpret_cast<const sockaddr_in6&>(*a.ai_addr);
+  const auto& other = reinterpret_cast<const sockaddr_in6&>(*b.ai_addr);
+  return IN6_ARE_ADDR_EQUAL(&one.sin6_addr, &other.sin6_addr) &&
+         one.sin6_scope_id == other.sin6_scope_id;
+}
+
+// Returns whether `list` has the address of `entry` before `entry`.
+bool HasEarlier(const addrinfo* list, const addrinfo& entry) {
+  while (list != &entry && !HaveOneAddress(*list, entry)) list = list->ai_next;
+  return list != &entry;
+}
+
 }  // namespace
 
 absl::StatusOr<ListeningSockets> ListeningSockets::Open(
@@ -123,6 +142,8 @@ absl::StatusOr<ListeningSockets> ListeningSockets::Open(
   int first_error = 0;
   for (addrinfo* a = found; a != nullptr; a = a->ai_next) {
     if (a->ai_family != AF_INET && a->ai_family != AF_INET6) continue;
+    // /etc/hosts may give a name the same address twice.
+    if (HasEarlier(found, *a)) continue;
     if (!sockets.fds_.empty()) {
       PortOf(a->ai_addr) = htons(static_cast<in_port_t>(sockets.port_));
     }

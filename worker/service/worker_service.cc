@@ -76,9 +76,10 @@ class WorkerService::Exclusive {
           "worker: another load or run is under way");
       return;
     }
-    refusal_ = TakeOver(absl::CancelledError(absl::StrCat(
-        "a ", name, " from ", cluster::NumericAddress(context->peer()),
-        " took this worker over")));
+    refusal_ = TakeOver(*context, absl::CancelledError(absl::StrCat(
+                                      "a ", name, " from ",
+                                      cluster::NumericAddress(context->peer()),
+                                      " took this worker over")));
     if (!refusal_.ok()) return;
     service_->busy_ = true;
     service_->holder_ = context;
@@ -98,12 +99,20 @@ class WorkerService::Exclusive {
   const absl::Status& status() const { return refusal_; }
 
  private:
-  absl::Status TakeOver(const absl::Status& cause)
+  // A call whose caller has gone takes nothing over.
+  absl::Status TakeOver(const grpc::ServerContext& context,
+                        const absl::Status& cause)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(service_->mu_) {
     const auto deadline = std::chrono::steady_clock::now() + kTakeoverTime;
     auto cancel_at = deadline;
     uint64_t told = 0;
+    const auto left = [&context] {
+      return context.IsCancelled()
+                 ? absl::CancelledError("worker: the caller has left")
+                 : absl::OkStatus();
+    };
     while (service_->busy_) {
+      RF_RETURN_IF_ERROR(left());
       const auto now = std::chrono::steady_clock::now();
       if (now >= deadline) {
         return absl::FailedPreconditionError(
@@ -125,7 +134,7 @@ class WorkerService::Exclusive {
           &service_->mu_,
           now >= cancel_at ? deadline : std::min(cancel_at, deadline));
     }
-    return absl::OkStatus();
+    return left();
   }
 
   WorkerService* const service_;
