@@ -52,8 +52,11 @@ absl::StatusOr<std::vector<RowScore>> MergeOverRanks(
     for (size_t row = 0; row < own.size(); ++row) {
       const RowScore& other = all[rank * own.size() + row];
       merged[row].all = kernels::Merge(merged[row].all, other.all);
+      // A NaN must reach the score. Ranks without the target have -infinity.
       merged[row].target_logit =
-          std::max(merged[row].target_logit, other.target_logit);
+          std::isnan(other.target_logit)
+              ? other.target_logit
+              : std::max(merged[row].target_logit, other.target_logit);
       if (kernels::Precedes(other.best, merged[row].best)) {
         merged[row].best = other.best;
       }
