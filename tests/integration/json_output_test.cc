@@ -180,7 +180,7 @@ TEST_F(JsonOutputTest, AnIdWithoutATokenDecodesToNothing) {
   EXPECT_EQ(finished.errors, "1 of 2 ids have no token, the first is 99999\n");
 }
 
-// The same greedy ids as without the file's penalty, and a line that says so.
+// The greedy ids are those without the file's penalty, and a line says so.
 TEST_F(JsonOutputTest, SettingsOfTheModelThatAreNotSupportedAreNamed) {
   const std::string copy = CopyModel();
   const Arguments generate = {"generate", "--model", copy, "-p",

@@ -83,7 +83,7 @@ bool MembershipClient::Sleep(absl::Duration duration) {
 
 void MembershipClient::Loop() {
   absl::Duration retry = kFirstRetry;
-  // No message is empty at first: that of UNIMPLEMENTED is.
+  // Nothing before the first error, whose message may be empty.
   std::optional<std::string> last_message;
   do {
     const auto begun = std::chrono::steady_clock::now();

@@ -128,7 +128,7 @@ TEST(ExpertBalanceTest, ALittleChangeMovesLittle) {
                     PlacementPolicy::kGlobal, 1)
           ->layout;
   for (double& count : tokens[0]) count *= 2;
-  // The same shares: not one expert moves, wherever coordinates are renamed.
+  // Shares are equal: not one expert moves, wherever coordinates are renamed.
   ExpertLayout renamed = balanced;
   std::vector<std::vector<int32_t>> held;
   for (const int coordinate : {2, 0, 3, 1}) {

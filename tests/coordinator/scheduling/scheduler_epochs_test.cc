@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of requests when an epoch ends, and when they must wait.
+// Requests at the end of an epoch, and requests that must wait.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -18,7 +18,7 @@
 
 namespace ringfleet::coordinator {
 
-// What one request was told.
+// The events of one request.
 struct Told {
   std::vector<uint32_t> tokens;
   std::vector<uint32_t> scored;  // As progress told.

@@ -353,7 +353,7 @@ class ModelOfWorker {
       const uint32_t prompt_n = sequence.admission.prompt_ids_size();
       EXPECT_GE(sequence.position, prompt_n);
       for (uint32_t i = 0; i < span.count(); ++i) {
-        // What was committed is what this worker would have drawn.
+        // Committed tokens are those that this worker would have drawn.
         EXPECT_EQ(
             sequence.admission.committed_ids(sequence.position - prompt_n),
             sequence.admission.prompt_ids(0) + sequence.position - prompt_n +
