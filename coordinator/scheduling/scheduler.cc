@@ -142,8 +142,9 @@ absl::Status Scheduler::Cancel(absl::string_view id) {
 void Scheduler::Expire(bool loading, absl::Duration longest_wait,
                        const absl::Status& why) {
   const auto now = now_();
-  const absl::Status late =
-      absl::DeadlineExceededError("the job's deadline has passed");
+  const absl::Status late = absl::DeadlineExceededError(absl::StrCat(
+      "the job's timeout has passed",
+      waiting_for_.empty() ? "" : absl::StrCat("; ", waiting_for_)));
   for (const uint32_t slot : order_) {
     Sequence& sequence = *slots_[slot];
     if (sequence.left || !sequence.request().deadline.Expired(now)) continue;

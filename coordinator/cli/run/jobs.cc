@@ -94,9 +94,8 @@ std::string AgeOf(const v1::JobInfo& job) {
                              ? absl::Now()
                              : absl::FromUnixMillis(job.ended_unix_ms());
   const absl::Duration age = end - absl::FromUnixMillis(job.created_unix_ms());
-  return absl::FormatDuration(absl::Trunc(age, age < absl::Seconds(10)
-                                                   ? absl::Milliseconds(100)
-                                                   : absl::Seconds(1)));
+  return absl::FormatDuration(absl::Trunc(
+      age, age < absl::Seconds(10) ? absl::Milliseconds(1) : absl::Seconds(1)));
 }
 
 std::string RemarkOf(const v1::JobInfo& job) {
@@ -201,11 +200,11 @@ absl::Status PrintState(const JobOptions& options,
   }
   if (options.follow) return absl::OkStatus();
   const std::string remark = RemarkOf(job);
-  return PrintText(
-      absl::StrCat("job ", job.id(), ": ", KindName(job.kind()), ", ",
-                   StateName(job.state()), " for ", AgeOf(job), ", prompt ",
-                   job.prompt_n(), " tokens, ", job.predicted_n(), " generated",
-                   remark.empty() ? "" : absl::StrCat("\n", remark), "\n"));
+  return PrintText(absl::StrCat(
+      "job ", job.id(), ": ", KindName(job.kind()), ", ",
+      StateName(job.state()), job.ended_unix_ms() == 0 ? " for " : " after ",
+      AgeOf(job), ", prompt ", job.prompt_n(), " tokens, ", job.predicted_n(),
+      " generated", remark.empty() ? "" : absl::StrCat("\n", remark), "\n"));
 }
 
 absl::Status RunShow(const JobOptions& options, Invocation& invocation) {
