@@ -103,7 +103,12 @@ Json FleetDetails(const v1::ClusterState& state) {
       {"workers", workers},
       {"requests",
        {{"running", state.requests_running()},
-        {"waiting", state.requests_waiting()}}}};
+        {"waiting", state.requests_waiting()}}},
+      {"cache",
+       {{"blocks_total", state.cache().blocks_total()},
+        {"blocks_used", state.cache().blocks_used()},
+        {"preemptions", state.cache().preemptions()},
+        {"recomputed_positions", state.cache().recomputed_positions()}}}};
   if (!state.error().empty()) details["error"] = state.error();
   return details;
 }

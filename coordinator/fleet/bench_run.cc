@@ -32,12 +32,12 @@ absl::Status CheckRequest(const v1::BenchRequest& request, Fleet& fleet) {
         absl::StrCat("bench: ", request.repetitions(), " repetitions, want 1 ",
                      "to ", kMaxRepetitions));
   }
-  const uint32_t context = fleet.context();
-  if (context == 0) {
+  const std::optional<BenchRoom> room = fleet.bench_room();
+  if (!room.has_value()) {
     return absl::UnavailableError("the fleet is not ready: it forms again");
   }
   for (const v1::BenchTest& test : request.tests()) {
-    RF_RETURN_IF_ERROR(CheckBenchTest(test, fleet.slots(), context));
+    RF_RETURN_IF_ERROR(CheckBenchTest(test, *room));
   }
   return absl::OkStatus();
 }

@@ -101,6 +101,7 @@ v1::ClusterState Fleet::State() const {
   const FleetRequests::Counts requests = requests_.counts();
   state.set_requests_running(requests.running);
   state.set_requests_waiting(requests.waiting);
+  *state.mutable_cache() = requests_.cache_use();
   for (const auto& rank : progress) {
     state.set_load_bytes_done(state.load_bytes_done() + rank.bytes_done);
     state.set_load_bytes_total(state.load_bytes_total() + rank.bytes_total);
@@ -284,6 +285,15 @@ uint32_t Fleet::context() const {
   return now.state == v1::FLEET_STATE_READY ? now.epoch->context() : 0;
 }
 
+std::optional<BenchRoom> Fleet::bench_room() const {
+  const View now = view();
+  if (now.state != v1::FLEET_STATE_READY) return std::nullopt;
+  return BenchRoom{.slots = options_.settings.parallel(),
+                   .groups = static_cast<uint32_t>(now.epoch->mesh().data),
+                   .context = now.epoch->context(),
+                   .blocks = now.epoch->cache_blocks()};
+}
+
 void Fleet::Shutdown() {
   std::shared_ptr<FleetEpoch> epoch;
   {
@@ -353,7 +363,8 @@ absl::Status Fleet::RunEpoch(const std::shared_ptr<FleetEpoch>& epoch,
   requests_.Open({.id = epoch->id(),
                   .groups = groups,
                   .slots = options_.GroupSlots(),
-                  .context = epoch->context()});
+                  .context = epoch->context(),
+                  .blocks = epoch->cache_blocks()});
   bench_.Open(
       {.id = epoch->id(),
        .groups = groups,
@@ -373,7 +384,8 @@ absl::Status Fleet::RunEpoch(const std::shared_ptr<FleetEpoch>& epoch,
   }
   changes_.Note();
   RF_LOG(kInfo, "epoch ", epoch->id(), ": ready after ", load_ms,
-         " ms, context ", epoch->context());
+         " ms, context ", epoch->context(), ", ", epoch->cache_blocks(),
+         " cache blocks in each data group");
   return epoch->RunSteps(steps);
 }
 

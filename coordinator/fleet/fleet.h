@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -143,7 +144,8 @@ class Fleet {
   uint32_t context() const;
   // Time that the last load took, until the fleet was ready.
   double load_ms() const { return view().load_ms; }
-  uint32_t slots() const { return options_.settings.parallel(); }
+  // Returns what a benchmark may take. Nothing: not ready.
+  std::optional<BenchRoom> bench_room() const;
   // Returns the type of the latent cache: the setting, or the weights' default.
   v1::CacheDtype cache_dtype() const {
     if (options_.settings.cache_type() != v1::CACHE_DTYPE_UNSPECIFIED) {

@@ -18,7 +18,7 @@ namespace {
 using cluster::Deadline;
 
 // Raised whenever frames or plans change their meaning.
-constexpr int kProtocolVersion = 2;
+constexpr int kProtocolVersion = 3;
 
 // Part of a host's available memory for weights and cache. The rest is for
 // buffers, the runtime and other memory that grows.
@@ -31,7 +31,7 @@ constexpr absl::Duration kConnectMargin = absl::Seconds(5);
 }  // namespace
 
 uint64_t ConfigHash(const FleetOptions& options, absl::string_view fingerprint,
-                    uint32_t context) {
+                    uint32_t context, uint32_t cache_blocks) {
   const std::string text = absl::StrCat(
       "protocol=", kProtocolVersion, " model=", fingerprint,
       " mesh=", options.mesh.data, "x", options.mesh.expert, "x",
@@ -39,6 +39,7 @@ uint64_t ConfigHash(const FleetOptions& options, absl::string_view fingerprint,
       " dtype=", static_cast<int>(options.settings.dtype()),
       " cache=", static_cast<int>(options.settings.cache_type()),
       " wire=", static_cast<int>(options.settings.wire()), " context=", context,
+      " blocks=", cache_blocks,
       " prefill=", static_cast<int>(options.settings.prefill_strategy()),
       " slots=", options.settings.parallel(),
       " capacity=", options.settings.experts().capacity(),
@@ -108,8 +109,10 @@ absl::Status FleetEpoch::Load(const std::function<bool(int)>& loads) {
                              [this, rank](const v1::LoadProgress& progress) {
                                OnLoadProgress(rank, progress);
                              }));
-    if (last.context() == 0) {
-      return absl::InternalError("it offers a context of 0 positions");
+    if (last.context() == 0 || last.cache_blocks() == 0) {
+      return absl::InternalError(absl::StrCat(
+          "it offers a context of ", last.context(), " positions and ",
+          last.cache_blocks(), " cache blocks, want 1 or more of both"));
     }
     if (!last.warning().empty()) {
       RF_LOG(kWarning, members_[rank].Description(), ": ", last.warning());
@@ -121,8 +124,11 @@ absl::Status FleetEpoch::Load(const std::function<bool(int)>& loads) {
     progress_[rank].from_shard_cache = last.from_shard_cache();
     progress_[rank].warning = last.warning();
     progress_[rank].kept = last.kept();
-    context_ =
-        context_ == 0 ? last.context() : std::min(context_, last.context());
+    const auto least = [](uint32_t so_far, uint32_t offered) {
+      return so_far == 0 ? offered : std::min(so_far, offered);
+    };
+    context_ = least(context_, last.context());
+    cache_blocks_ = least(cache_blocks_, last.cache_blocks());
     return absl::OkStatus();
   });
 }
@@ -146,6 +152,7 @@ v1::LoadRequest FleetEpoch::LoadRequestFor(int rank) const {
   *request.mutable_layout()->mutable_experts() = Experts();
   request.set_context(options_.settings.context());
   request.set_slots(options_.GroupSlots());
+  request.set_cache_positions(options_.settings.cache_positions());
   request.set_memory_limit_bytes(MemoryLimit(rank));
   request.set_reference(options_.settings.reference());
   request.set_prefill_strategy(options_.settings.prefill_strategy());
@@ -259,7 +266,9 @@ absl::Status FleetEpoch::ConnectAll() {
     MutexLock lock(&mu_);
     phase_ = EpochPhase::kConnecting;
     request.set_context(context_);
-    request.set_config_hash(ConfigHash(options_, fingerprints_[0], context_));
+    request.set_cache_blocks(cache_blocks_);
+    request.set_config_hash(
+        ConfigHash(options_, fingerprints_[0], context_, cache_blocks_));
   }
   return OnEveryRank([this, &request](int rank) -> absl::Status {
     v1::ConnectRequest mine = request;
@@ -503,6 +512,11 @@ std::vector<FleetEpoch::RankProgress> FleetEpoch::Progress() const {
 uint32_t FleetEpoch::context() const {
   MutexLock lock(&mu_);
   return context_;
+}
+
+uint32_t FleetEpoch::cache_blocks() const {
+  MutexLock lock(&mu_);
+  return cache_blocks_;
 }
 
 std::string FleetEpoch::fingerprint() const {

@@ -94,9 +94,10 @@ class FleetEpoch {
   void SetResidentBytes(int rank, uint64_t bytes);
 
   uint64_t id() const { return id_; }
-  // Return positions per slot, and the fingerprint that all ranks have read.
-  // Require Form.
+  // Return the most positions of a sequence, the cache blocks of a data group,
+  // and the fingerprint that all ranks have read. Require Form.
   uint32_t context() const;
+  uint32_t cache_blocks() const;
   std::string fingerprint() const;
   const std::vector<Member>& members() const { return members_; }
   const cluster::MeshShape& mesh() const { return options_.mesh; }
@@ -163,8 +164,9 @@ class FleetEpoch {
   std::vector<v1::FindCheckpointResponse> found_ ABSL_GUARDED_BY(mu_);
   std::vector<v1::FileSource> sources_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> fingerprints_ ABSL_GUARDED_BY(mu_);
-  bool comparing_ ABSL_GUARDED_BY(mu_) = false;  // Two checkpoints differ.
-  uint32_t context_ ABSL_GUARDED_BY(mu_) = 0;
+  bool comparing_ ABSL_GUARDED_BY(mu_) = false;     // Two checkpoints differ.
+  uint32_t context_ ABSL_GUARDED_BY(mu_) = 0;       // 0: no rank has loaded.
+  uint32_t cache_blocks_ ABSL_GUARDED_BY(mu_) = 0;  //
   int unfinished_calls_ ABSL_GUARDED_BY(mu_) = 0;
   bool woken_ ABSL_GUARDED_BY(mu_) = false;
   // Steps sent and not yet merged, with the time by which each must be done.
@@ -179,7 +181,7 @@ class FleetEpoch {
 
 // Hashes the settings that all ranks of an epoch must agree in.
 uint64_t ConfigHash(const FleetOptions& options, absl::string_view fingerprint,
-                    uint32_t context);
+                    uint32_t context, uint32_t cache_blocks);
 
 }  // namespace ringfleet::coordinator
 

@@ -92,6 +92,20 @@ FleetRequests::Counts FleetRequests::counts() const {
   return {.running = scheduler_.running(), .waiting = scheduler_.waiting()};
 }
 
+v1::CacheUse FleetRequests::cache_use() const {
+  Scheduler::CacheUse now;
+  {
+    MutexLock lock(&mu_);
+    now = scheduler_.cache_use();
+  }
+  v1::CacheUse use;
+  use.set_blocks_total(now.blocks_total);
+  use.set_blocks_used(now.blocks_used);
+  use.set_preemptions(now.preemptions);
+  use.set_recomputed_positions(now.recomputed_positions);
+  return use;
+}
+
 void FleetRequests::Hold(uint64_t epoch, bool held) {
   MutexLock lock(&mu_);
   if (scheduler_.epoch() == epoch) scheduler_.Hold(held);

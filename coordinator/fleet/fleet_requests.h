@@ -16,6 +16,7 @@
 #include "coordinator/scheduling/request.h"
 #include "coordinator/scheduling/scheduler.h"
 #include "kernels/mutex.h"
+#include "protos/cluster.pb.h"
 #include "protos/worker.pb.h"
 
 namespace ringfleet::coordinator {
@@ -51,6 +52,7 @@ class FleetRequests {
     size_t waiting = 0;
   };
   Counts counts() const;
+  v1::CacheUse cache_use() const;
 
   // Holds an epoch, or lets it go on. No waiting request enters a slot while
   // the epoch is held. Does nothing unless open for this epoch.

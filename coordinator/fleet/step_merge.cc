@@ -47,9 +47,12 @@ std::string Describe(const Decisions& decisions, uint32_t slot) {
 }
 
 bool Same(const v1::SlotResult& a, const v1::SlotResult& b) {
+  const auto equal = [](const auto& x, const auto& y) {
+    return std::equal(x.begin(), x.end(), y.begin(), y.end());
+  };
   return a.finish() == b.finish() && a.error().code() == b.error().code() &&
-         std::equal(a.tokens().begin(), a.tokens().end(), b.tokens().begin(),
-                    b.tokens().end());
+         a.accepted() == b.accepted() && equal(a.tokens(), b.tokens()) &&
+         equal(a.drafts(), b.drafts());
 }
 
 // That result `rank` decided what result `first` did.

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/scheduling/scheduler.h"
+#include "kernels/attention/latent_cache.h"
 
 namespace ringfleet::coordinator {
 namespace {
@@ -20,6 +21,12 @@ uint64_t Mix(uint64_t z) {
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
   return z ^ (z >> 31);
+}
+
+// Returns the blocks of a sequence with `positions`.
+uint32_t BlocksEach(uint64_t positions) {
+  return static_cast<uint32_t>(
+      kernels::CacheBlocks(static_cast<int64_t>(positions)));
 }
 
 std::string Describe(const v1::BenchTest& test) {
@@ -53,20 +60,29 @@ BenchShape::BenchShape(const v1::BenchTest& test)
       prompt_n(fill_n + test.n_prompt()),
       positions(uint64_t{fill_n} + test.n_prompt() + test.n_gen()) {}
 
-absl::Status CheckBenchTest(const v1::BenchTest& test, uint32_t slots,
-                            uint32_t context) {
+absl::Status CheckBenchTest(const v1::BenchTest& test, const BenchRoom& room) {
   if (test.n_parallel() < 1 || (test.n_prompt() < 1 && test.n_gen() < 1)) {
     return absl::InvalidArgumentError(
         absl::StrCat(Describe(test), ", want 1 or more of each, or one of ",
                      "prompt and generated 0"));
   }
-  if (test.n_parallel() > slots) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(Describe(test), ", want at most ", slots, " (slots)"));
-  }
-  if (BenchShape(test).positions > context) {
+  if (test.n_parallel() > room.slots) {
     return absl::InvalidArgumentError(absl::StrCat(
-        Describe(test), ", want at most ", context, " positions (context)"));
+        Describe(test), ", want at most ", room.slots, " (slots)"));
+  }
+  const uint64_t positions = BenchShape(test).positions;
+  if (positions > room.context) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Describe(test), ", want at most ", room.context,
+                     " positions (context)"));
+  }
+  const uint64_t sequences =
+      (uint64_t{test.n_parallel()} + room.groups - 1) / room.groups;
+  const uint64_t blocks = sequences * BlocksEach(positions);
+  if (blocks > room.blocks) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        Describe(test), ", which take ", blocks,
+        " cache blocks of a data group, want at most ", room.blocks));
   }
   return absl::OkStatus();
 }
@@ -137,6 +153,12 @@ void BenchPlanner::Admit(uint32_t sequence, v1::StepPlan* plan) const {
   for (uint32_t i = 0; i < options_.test.n_gen(); ++i) {
     admission->add_forced_ids(IdAt(sequence, shape_.prompt_n + i));
   }
+  v1::BlockGrant* grant = plan->add_grants();
+  grant->set_slot(SlotOf(sequence));
+  const uint32_t each = BlocksEach(shape_.positions);
+  for (uint32_t i = 0; i < each; ++i) {
+    grant->add_blocks(sequence / groups_ * each + i);
+  }
 }
 
 bool BenchPlanner::PlanPrompts(uint32_t limit, v1::StepPlan* plan) {
@@ -168,7 +190,7 @@ bool BenchPlanner::PlanDecodes(uint32_t count, v1::StepPlan* plan) {
   // All sequences are equally far.
   if (sequences_[0].decodes >= count) return false;
   for (size_t i = 0; i < sequences_.size(); ++i) {
-    plan->add_decodes(SlotOf(i));
+    plan->add_decodes()->set_slot(SlotOf(i));
     ++sequences_[i].decodes;
   }
   return true;

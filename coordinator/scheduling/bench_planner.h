@@ -63,10 +63,16 @@ struct BenchShape {
   uint64_t positions = 0;  // Positions that the whole test takes.
 };
 
-// Errors: INVALID_ARGUMENT: `test` does nothing, or takes more than `slots` or
-// `context`.
-absl::Status CheckBenchTest(const v1::BenchTest& test, uint32_t slots,
-                            uint32_t context);
+// What a test may take of a fleet.
+struct BenchRoom {
+  uint32_t slots = 1;    // Of all data groups.
+  uint32_t groups = 1;   // Data groups, which get sequences in turn.
+  uint32_t context = 1;  // Most positions of a sequence.
+  uint32_t blocks = 1;   // Cache blocks of a data group.
+};
+
+// Errors: INVALID_ARGUMENT: `test` does nothing, or takes more than `room` has.
+absl::Status CheckBenchTest(const v1::BenchTest& test, const BenchRoom& room);
 
 // Pure logic. Only events() is thread-safe.
 class BenchPlanner {

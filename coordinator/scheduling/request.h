@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "cluster/process/deadline.h"
 #include "protos/types.pb.h"
 #include "protos/worker.pb.h"
@@ -59,6 +60,7 @@ struct Request {
   std::vector<uint32_t> prompt_ids;
   v1::SamplingParams sampling;
   uint32_t max_tokens = 0;  // 0: only evaluate the prompt.
+  int32_t priority = 0;     // Requests with lower numbers come first.
   std::vector<uint32_t> stop_ids;
   uint32_t usable_vocab = 0;  // 0: all.
   std::optional<v1::ScoreOptions> score;
@@ -66,6 +68,13 @@ struct Request {
   cluster::Deadline deadline = cluster::Deadline::Infinite();
   RequestEvents* events = nullptr;  // Lives as long as the request.
 };
+
+// Returns the error of a prompt that exceeds the context.
+inline absl::Status PromptTooLong(size_t prompt_n, uint32_t context) {
+  return absl::InvalidArgumentError(absl::StrCat("prompt: ", prompt_n,
+                                                 " tokens, want at most ",
+                                                 context, " (the context)"));
+}
 
 }  // namespace ringfleet::coordinator
 

@@ -7,8 +7,11 @@
 namespace ringfleet::coordinator {
 
 void RequestQueue::Push(std::shared_ptr<Run> run) {
+  const auto place = [](const Run& waiting) {
+    return std::make_pair(waiting.request->priority, waiting.arrival);
+  };
   auto at = waiting_.end();
-  while (at != waiting_.begin() && (*(at - 1))->arrival > run->arrival) --at;
+  while (at != waiting_.begin() && place(**(at - 1)) > place(*run)) --at;
   waiting_.insert(at, std::move(run));
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests that wait for a slot, in the order of their first arrival.
+// Requests that wait for a slot, by priority and in the order of their first
+// arrival.
 #ifndef RINGFLEET_COORDINATOR_SCHEDULING_REQUEST_QUEUE_H_
 #define RINGFLEET_COORDINATOR_SCHEDULING_REQUEST_QUEUE_H_
 
@@ -30,6 +31,7 @@ struct Run {
   // Failed epochs in a row in which the request had a slot without progress: no
   // token, no scored span.
   uint32_t failures = 0;
+  uint64_t evaluated = 0;  // Positions that the last stay had evaluated.
   Time submitted;
   // Time without an epoch and without a load, since the last epoch.
   cluster::Deadline::Clock::duration waited{0};
@@ -45,7 +47,8 @@ struct Run {
 // Not thread-safe.
 class RequestQueue {
  public:
-  // Puts `run` behind all that arrived before it.
+  // Puts `run` behind all of a higher priority, and behind those of its own
+  // that arrived before it.
   void Push(std::shared_ptr<Run> run);
 
   // Takes the first run. Null: none waits.

@@ -6,19 +6,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/scheduling/score_windows.h"
 
 namespace ringfleet::coordinator {
 namespace {
 
 double Milliseconds(cluster::Deadline::Clock::duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
-}
-
-absl::Status TooLong(size_t prompt_n, uint32_t context) {
-  return absl::InvalidArgumentError(absl::StrCat("prompt: ", prompt_n,
-                                                 " tokens, want at most ",
-                                                 context, " (the context)"));
 }
 
 bool HasNan(const v1::ScoreResult& score) {
@@ -60,6 +53,7 @@ void Scheduler::OpenEpoch(const Epoch& epoch) {
   }
   waiting_for_.clear();
   slots_.assign(size_t{epoch.groups} * epoch.slots, nullptr);
+  pools_.assign(epoch.groups, BlockPool(epoch.blocks));
 }
 
 void Scheduler::CloseEpoch(const absl::Status& cause, bool failed) {
@@ -83,6 +77,7 @@ void Scheduler::CloseEpoch(const absl::Status& cause, bool failed) {
   }
   order_.clear();
   slots_.clear();
+  pools_.clear();
   in_flight_.clear();
   epoch_.reset();
   counted_ = now_();
@@ -102,7 +97,7 @@ absl::Status Scheduler::Submit(std::shared_ptr<const Request> request) {
   if (prompt_n == 0)
     return absl::InvalidArgumentError("prompt: empty, want at least one token");
   if (context_ > 0 && prompt_n > context_ && !request->score.has_value()) {
-    return TooLong(prompt_n, context_);
+    return PromptTooLong(prompt_n, context_);
   }
   if (queue_.size() >= kMaxWaiting) {
     return absl::ResourceExhaustedError(
@@ -185,18 +180,13 @@ std::optional<v1::StepPlan> Scheduler::NextPlan() {
   PlanInFlight flight;
   YieldToSuspects();
   Release(&plan);
+  // Found before this plan's spans, which draw their next tokens themselves.
+  const std::vector<NextDecode> decodes = GrowDecodes(&plan);
   Admit(&plan);
-  // Chosen before this plan's spans, which draw their next tokens themselves.
-  std::vector<uint32_t> decodes;
-  bool replays = false;
-  for (const uint32_t slot : order_) {
-    const Sequence& sequence = *slots_[slot];
-    replays |= !sequence.left && sequence.replays();
-    if (!sequence.left && !sequence.evaluates() && !sequence.replays() &&
-        MayGoOn(sequence, sequence.tokens_planned)) {
-      decodes.push_back(slot);
-    }
-  }
+  const bool replays =
+      std::any_of(order_.begin(), order_.end(), [this](uint32_t slot) {
+        return !slots_[slot]->left && slots_[slot]->replays();
+      });
   // Prompts wait for replays, whose exchanges stay those of decodes.
   if (replays) {
     PlanReplays(&plan, &flight);
@@ -205,7 +195,7 @@ std::optional<v1::StepPlan> Scheduler::NextPlan() {
   }
   PlanDecodes(decodes, &plan, &flight);
   if (plan.releases().empty() && plan.admissions().empty() &&
-      flight.sequences.empty()) {
+      flight.work.empty()) {
     return std::nullopt;
   }
   return Send(std::move(plan), std::move(flight));
@@ -243,115 +233,10 @@ void Scheduler::YieldToSuspects() {
   }
 }
 
-void Scheduler::Release(v1::StepPlan* plan) {
-  std::vector<uint32_t> going_on;
-  for (const uint32_t slot : order_) {
-    if (slots_[slot]->left) {
-      plan->add_releases(slot);
-      slots_[slot] = nullptr;
-    } else {
-      going_on.push_back(slot);
-    }
-  }
-  order_ = std::move(going_on);
-}
-
-std::optional<uint32_t> Scheduler::FreeSlot() const {
-  std::optional<uint32_t> best;
-  uint32_t least = epoch_->slots;
-  for (uint32_t group = 0; group < epoch_->groups; ++group) {
-    std::optional<uint32_t> free;
-    uint32_t taken = 0;
-    for (uint32_t i = 0; i < epoch_->slots; ++i) {
-      const uint32_t slot = group * epoch_->slots + i;
-      if (slots_[slot] != nullptr) {
-        ++taken;
-      } else if (!free.has_value()) {
-        free = slot;
-      }
-    }
-    if (taken >= least) continue;
-    least = taken;
-    best = free;
-  }
-  return best;
-}
-
-std::shared_ptr<Run> Scheduler::TakeNext() {
-  if (held_) return nullptr;
-  // A suspect that runs, or waits, is alone. Plans in flight may still have
-  // rows of others.
-  for (const uint32_t slot : order_) {
-    const Sequence& sequence = *slots_[slot];
-    if (sequence.run->suspect() && !sequence.progressed) return nullptr;
-  }
-  const auto suspect = [](const Run& run) { return run.suspect(); };
-  const auto& runs = queue_.runs();
-  if (std::any_of(runs.begin(), runs.end(),
-                  [&](const auto& run) { return suspect(*run); })) {
-    return quiet() ? queue_.Take(suspect) : nullptr;
-  }
-  return queue_.Pop();
-}
-
-void Scheduler::Admit(v1::StepPlan* plan) {
-  while (true) {
-    const std::optional<uint32_t> free = FreeSlot();
-    if (!free.has_value()) return;
-    // A plan must stay below what a worker receives in one message.
-    if (plan->ByteSizeLong() > kMaxPlanBytes) return;
-    std::shared_ptr<Run> run = TakeNext();
-    if (run == nullptr) return;
-    Enter(std::move(run), *free, plan);
-  }
-}
-
-void Scheduler::Enter(std::shared_ptr<Run> run, uint32_t slot,
-                      v1::StepPlan* plan) {
-  const Request& request = *run->request;
-  const std::vector<uint32_t>& ids = request.prompt_ids;
-  ScoreWindow window = {.begin = 0, .end = ids.size()};
-  if (request.score.has_value()) {
-    const auto next = NextScoreWindow(ids.size(), run->window_begin,
-                                      epoch_->context, *request.score);
-    if (!next.ok()) return Fail(next.status(), *run);
-    window = *next;
-  } else if (ids.size() > epoch_->context) {
-    return Fail(TooLong(ids.size(), epoch_->context), *run);
-  } else if (ids.size() + run->committed.size() > epoch_->context) {
-    return Finish(v1::FINISH_REASON_LENGTH, *run);
-  }
-  auto sequence = std::make_shared<Sequence>();
-  sequence->slot = slot;
-  sequence->begin = window.begin;
-  sequence->end = window.end;
-  sequence->replay_n = static_cast<uint32_t>(run->committed.size());
-  v1::Admission* admission = plan->add_admissions();
-  admission->set_slot(slot);
-  admission->mutable_prompt_ids()->Add(ids.begin() + window.begin,
-                                       ids.begin() + window.end);
-  *admission->mutable_sampling() = request.sampling;
-  admission->set_max_tokens(request.max_tokens);
-  admission->mutable_stop_ids()->Add(request.stop_ids.begin(),
-                                     request.stop_ids.end());
-  admission->set_usable_vocab(request.usable_vocab);
-  admission->mutable_committed_ids()->Add(run->committed.begin(),
-                                          run->committed.end());
-  if (request.score.has_value()) {
-    *admission->mutable_score() = *request.score;
-    if (window.end < ids.size()) admission->mutable_score()->set_top(0);
-  }
-  if (run->admitted == Run::Time()) run->admitted = now_();
-  updates_.push_back({run->request, RequestUpdate::Running{}});
-  sequence->run = std::move(run);
-  slots_[slot] = std::move(sequence);
-  order_.push_back(slot);
-}
-
 void Scheduler::PlanPrefills(v1::StepPlan* plan, PlanInFlight* flight) {
   std::vector<uint32_t> rows(epoch_->groups, 0);
   for (const uint32_t slot : order_) {
-    uint32_t& taken = rows[slot / epoch_->slots];
+    uint32_t& taken = rows[GroupOf(slot)];
     Sequence& sequence = *slots_[slot];
     const uint32_t count =
         std::min(kPrefillChunk, sequence.prompt_n() - sequence.prompt_planned);
@@ -361,11 +246,11 @@ void Scheduler::PlanPrefills(v1::StepPlan* plan, PlanInFlight* flight) {
     span->set_count(count);
     taken += count;
     sequence.prompt_planned += count;
-    flight->sequences.push_back(slots_[slot]);
+    flight->work.push_back({.sequence = slots_[slot]});
     if (sequence.evaluates()) continue;
     flight->evaluated.push_back(slots_[slot]);
     if (sequence.request().max_tokens > 0 && sequence.replay_n == 0) {
-      sequence.tokens_planned = 1;
+      sequence.tokens_planned = flight->work.back().tokens = 1;
     }
   }
 }
@@ -373,7 +258,7 @@ void Scheduler::PlanPrefills(v1::StepPlan* plan, PlanInFlight* flight) {
 void Scheduler::PlanReplays(v1::StepPlan* plan, PlanInFlight* flight) {
   std::vector<uint32_t> rows(epoch_->groups, 0);
   for (const uint32_t slot : order_) {
-    uint32_t& taken = rows[slot / epoch_->slots];
+    uint32_t& taken = rows[GroupOf(slot)];
     Sequence& sequence = *slots_[slot];
     if (sequence.left || !sequence.replays()) continue;
     const uint32_t count = std::min(
@@ -384,26 +269,34 @@ void Scheduler::PlanReplays(v1::StepPlan* plan, PlanInFlight* flight) {
     span->set_count(count);
     taken += count;
     sequence.replay_planned += count;
-    flight->sequences.push_back(slots_[slot]);
+    flight->work.push_back({.sequence = slots_[slot]});
     // The last row draws the token behind the committed ones.
-    if (!sequence.replays()) sequence.tokens_planned = sequence.replay_n + 1;
+    if (sequence.replays()) continue;
+    flight->work.back().tokens = 1;
+    sequence.tokens_planned = sequence.replay_n + 1;
   }
 }
 
-void Scheduler::PlanDecodes(const std::vector<uint32_t>& slots,
+void Scheduler::PlanDecodes(const std::vector<NextDecode>& decodes,
                             v1::StepPlan* plan, PlanInFlight* flight) {
-  for (const uint32_t slot : slots) {
-    plan->add_decodes(slot);
-    ++slots_[slot]->tokens_planned;
-    flight->sequences.push_back(slots_[slot]);
+  for (const NextDecode& next : decodes) {
+    v1::Decode* decode = plan->add_decodes();
+    decode->set_slot(next.slot);
+    decode->set_drafts(next.tokens - 1);
+    slots_[next.slot]->tokens_planned += next.tokens;
+    flight->work.push_back(
+        {.sequence = slots_[next.slot], .tokens = next.tokens});
   }
 }
 
-bool Scheduler::MayGoOn(const Sequence& sequence, uint64_t tokens) const {
-  // The next decode feeds token number `tokens` into position
-  // prompt + tokens - 1.
-  return tokens < sequence.request().max_tokens &&
-         sequence.prompt_n() + tokens <= epoch_->context;
+uint64_t Scheduler::TokensLeft(const Sequence& sequence,
+                               uint64_t tokens) const {
+  // Token number `tokens` is fed into position prompt + tokens - 1.
+  const uint64_t by_context =
+      uint64_t{epoch_->context} + 1 - sequence.prompt_n();
+  const uint64_t most =
+      std::min<uint64_t>(sequence.request().max_tokens, by_context);
+  return most - std::min(most, tokens);
 }
 
 absl::Status Scheduler::OnResult(const v1::StepResult& result) {
@@ -416,17 +309,23 @@ absl::Status Scheduler::OnResult(const v1::StepResult& result) {
   const PlanInFlight flight = std::move(in_flight_.front());
   in_flight_.pop_front();
   for (const v1::SlotResult& slot : result.slots()) {
-    const auto it =
-        std::find_if(flight.sequences.begin(), flight.sequences.end(),
-                     [&slot](const auto& sequence) {
-                       return sequence->slot == slot.slot();
-                     });
-    if (it == flight.sequences.end()) {
+    const auto it = std::find_if(flight.work.begin(), flight.work.end(),
+                                 [&slot](const PlannedWork& work) {
+                                   return work.sequence->slot == slot.slot();
+                                 });
+    if (it == flight.work.end()) {
       return absl::InternalError(
           absl::StrCat("step ", result.step(), ": result for slot ",
                        slot.slot(), ", which the plan does not name"));
     }
-    Take(slot, **it);
+    if (static_cast<uint32_t>(slot.tokens_size()) > it->tokens) {
+      return absl::InternalError(absl::StrCat(
+          "step ", result.step(), ": ", slot.tokens_size(), " tokens of slot ",
+          slot.slot(), ", want at most ", it->tokens));
+    }
+    // Drafts that were not accepted leave room for later plans.
+    it->sequence->tokens_planned -= it->tokens - slot.tokens_size();
+    Take(slot, *it->sequence);
   }
   for (const auto& sequence : flight.evaluated) {
     if (!sequence->left && sequence->request().max_tokens == 0) {
@@ -453,7 +352,7 @@ void Scheduler::Take(const v1::SlotResult& result, Sequence& sequence) {
     if (sequence.left) return;
   }
   for (int i = 0; i < result.tokens_size(); ++i) {
-    if (!MayGoOn(sequence, run.committed.size())) break;
+    if (TokensLeft(sequence, run.committed.size()) == 0) break;
     run.last_token = now_();
     if (run.committed.empty()) run.first_token = run.last_token;
     sequence.progressed = true;
@@ -467,7 +366,7 @@ void Scheduler::Take(const v1::SlotResult& result, Sequence& sequence) {
     sequence.left = true;
     Finish(result.finish(), run);
   } else if (!run.committed.empty() &&
-             !MayGoOn(sequence, run.committed.size())) {
+             TokensLeft(sequence, run.committed.size()) == 0) {
     sequence.left = true;
     Finish(v1::FINISH_REASON_LENGTH, run);
   }
@@ -501,7 +400,9 @@ void Scheduler::EndEvaluation(Sequence& sequence) {
     sequence.progressed = true;
     if (sequence.end < run.request->prompt_ids.size()) {
       run.window_begin = sequence.end - 1;
-      return WaitAgain(sequence);
+      WaitAgain(sequence);
+      run.evaluated = 0;  // The next window has rows of its own.
+      return;
     }
     updates_.push_back({run.request, std::move(run.score)});
   }
@@ -512,6 +413,7 @@ void Scheduler::EndEvaluation(Sequence& sequence) {
 void Scheduler::WaitAgain(Sequence& sequence) {
   sequence.left = true;
   if (sequence.progressed) sequence.run->failures = 0;
+  sequence.run->evaluated = sequence.evaluated();
   queue_.Push(sequence.run);
 }
 
@@ -530,6 +432,16 @@ void Scheduler::Fail(const absl::Status& status, const Run& run) {
 
 std::vector<RequestUpdate> Scheduler::TakeUpdates() {
   return std::exchange(updates_, {});
+}
+
+Scheduler::CacheUse Scheduler::cache_use() const {
+  CacheUse use = {.preemptions = preemptions_,
+                  .recomputed_positions = recomputed_};
+  for (const BlockPool& pool : pools_) {
+    use.blocks_total += pool.total();
+    use.blocks_used += pool.total() - pool.free();
+  }
+  return use;
 }
 
 size_t Scheduler::running() const {

@@ -18,12 +18,23 @@
 // tokens are replayed as the decodes that they were. So on an equal layout the
 // text goes on with the same bits.
 //
+// The cache of a data group is a pool of blocks. A request enters a slot when
+// the pool has blocks for its prompt, for its committed tokens, and one more
+// for each sequence that may still grow. A sequence takes further blocks as it
+// grows. When none is left, the sequence that entered last in the lowest
+// priority waits again, and is replayed later. A lone sequence always has its
+// context.
+//
+// A step may commit several tokens of a sequence: one, and the drafts that the
+// workers accept. Plans are made for the most; results give back the rest.
+//
 // A request without progress in kSuspectFailures failed epochs is a suspect.
 // Suspects run alone, one at a time, before all others. The one whose epoch
 // then fails ends with the cause.
 #ifndef RINGFLEET_COORDINATOR_SCHEDULING_SCHEDULER_H_
 #define RINGFLEET_COORDINATOR_SCHEDULING_SCHEDULER_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -37,8 +48,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "cluster/process/deadline.h"
+#include "coordinator/scheduling/block_pool.h"
 #include "coordinator/scheduling/request.h"
 #include "coordinator/scheduling/request_queue.h"
+#include "coordinator/scheduling/score_windows.h"
 #include "protos/worker.pb.h"
 
 namespace ringfleet::coordinator {
@@ -97,7 +110,17 @@ class Scheduler {
     uint64_t id = 0;
     uint32_t groups = 1;   // Data groups, which work side by side.
     uint32_t slots = 1;    // Per group; slots of group g begin at g * slots.
-    uint32_t context = 1;  // Positions per slot.
+    uint32_t context = 1;  // Most positions of a sequence.
+    uint32_t blocks = 1;   // Of each group's cache; they hold `context`.
+    uint32_t drafts = 0;   // Most drafts that a step evaluates of a sequence.
+  };
+
+  // Counters since the beginning, but for the blocks.
+  struct CacheUse {
+    uint64_t blocks_total = 0;  // In all groups of the epoch.
+    uint64_t blocks_used = 0;
+    uint64_t preemptions = 0;
+    uint64_t recomputed_positions = 0;
   };
 
   explicit Scheduler(Now now) : now_(std::move(now)) {}
@@ -168,6 +191,7 @@ class Scheduler {
   bool open() const { return epoch_.has_value(); }
   uint64_t epoch() const { return epoch_.has_value() ? epoch_->id : 0; }
   size_t running() const;
+  CacheUse cache_use() const;
   size_t waiting() const { return queue_.size(); }
   uint64_t last_step() const { return last_step_; }  // In this epoch.
 
@@ -182,7 +206,9 @@ class Scheduler {
     uint32_t prompt_planned = 0;  // Prompt tokens in plans so far.
     uint32_t replay_n = 0;        // Committed tokens on admission.
     uint32_t replay_planned = 0;  // Replayed by the plans so far.
-    uint64_t tokens_planned = 0;  // Drawn or replayed by the plans so far.
+    // Tokens that the plans so far can have committed or replayed at most.
+    uint64_t tokens_planned = 0;
+    std::vector<uint32_t> blocks;  // Of the group's pool, in order.
     bool left = false;  // Finished, failed, cancelled, or waiting again.
     bool progressed = false;
     v1::ScoreResult score;  // This window so far.
@@ -191,14 +217,30 @@ class Scheduler {
     uint32_t prompt_n() const { return static_cast<uint32_t>(end - begin); }
     bool evaluates() const { return prompt_planned < prompt_n(); }
     bool replays() const { return !evaluates() && replay_planned < replay_n; }
+    // Positions that the plans so far have evaluated.
+    uint64_t evaluated() const {
+      return uint64_t{prompt_planned} +
+             std::max<uint64_t>(replay_planned,
+                                tokens_planned > 0 ? tokens_planned - 1 : 0);
+    }
+  };
+
+  struct PlannedWork {
+    std::shared_ptr<Sequence> sequence;
+    uint32_t tokens = 0;  // Most that the plan commits.
   };
 
   struct PlanInFlight {
     uint64_t step = 0;
-    // `sequences` have work in the plan. The plan ends the prompt of
-    // `evaluated`.
-    std::vector<std::shared_ptr<Sequence>> sequences;
+    std::vector<PlannedWork> work;
+    // The plan ends the prompts of these.
     std::vector<std::shared_ptr<Sequence>> evaluated;
+  };
+
+  // A decode that a plan will have.
+  struct NextDecode {
+    uint32_t slot = 0;
+    uint32_t tokens = 1;  // Most that it commits.
   };
 
   // Numbers a plan and counts it as in flight.
@@ -206,20 +248,34 @@ class Scheduler {
   // Makes room for a suspect: others leave their slots and wait again.
   void YieldToSuspects();
   void Release(v1::StepPlan* plan);
+  // Frees a slot with its blocks. Its sequence has left.
+  void FreeSlot(uint32_t slot, v1::StepPlan* plan);
+  // Returns the decodes of the sequences that go on. Gives them the blocks that
+  // they need, which may take the blocks and the slots of others.
+  std::vector<NextDecode> GrowDecodes(v1::StepPlan* plan);
+  // Gives `slot` blocks for `positions`. False: the pool has too few, and the
+  // slot none more.
+  bool Grant(uint32_t slot, uint64_t positions, v1::StepPlan* plan);
+  // Returns the slot of the sequence in `group` that is the first to give its
+  // blocks up.
+  uint32_t Victim(uint32_t group) const;
+  void Preempt(uint32_t slot, v1::StepPlan* plan);
   void Admit(v1::StepPlan* plan);
-  // Returns the run that may enter a slot next. Null: none may.
-  std::shared_ptr<Run> TakeNext();
-  // Puts a run into a slot, or ends it if it does not fit the context.
-  void Enter(std::shared_ptr<Run> run, uint32_t slot, v1::StepPlan* plan);
-  // Returns a free slot in the group with the fewest taken. Nothing: none is
-  // free.
-  std::optional<uint32_t> FreeSlot() const;
+  // Returns the run that may enter a slot next, which stays in the queue. Null:
+  // none may.
+  std::shared_ptr<Run> Next() const;
+  // Returns a free slot in the group with the fewest taken, of the groups that
+  // have room for a sequence with `positions`. Nothing: there is none.
+  std::optional<uint32_t> FindSlot(uint64_t positions) const;
+  void Enter(std::shared_ptr<Run> run, const ScoreWindow& window, uint32_t slot,
+             v1::StepPlan* plan);
+  uint32_t GroupOf(uint32_t slot) const { return slot / epoch_->slots; }
   void PlanPrefills(v1::StepPlan* plan, PlanInFlight* flight);
   void PlanReplays(v1::StepPlan* plan, PlanInFlight* flight);
-  void PlanDecodes(const std::vector<uint32_t>& slots, v1::StepPlan* plan,
+  void PlanDecodes(const std::vector<NextDecode>& decodes, v1::StepPlan* plan,
                    PlanInFlight* flight);
-  // True: one more token may be drawn after `tokens` of them.
-  bool MayGoOn(const Sequence& sequence, uint64_t tokens) const;
+  // Returns how many tokens may be drawn after `tokens` of them.
+  uint64_t TokensLeft(const Sequence& sequence, uint64_t tokens) const;
   void Take(const v1::SlotResult& result, Sequence& sequence);
   void TakeScore(const v1::ScoreResult& part, Sequence& sequence);
   // The sequence's prompt, or its window, is evaluated and nothing is drawn.
@@ -233,6 +289,9 @@ class Scheduler {
   std::optional<Epoch> epoch_;  // While it runs.
   uint32_t context_ = 0;        // The last epoch's; 0 before the first.
   uint64_t arrivals_ = 0;
+  uint64_t preemptions_ = 0;
+  uint64_t recomputed_ = 0;
+  std::vector<BlockPool> pools_;  // By group of the epoch.
   uint64_t last_step_ = 0;
   bool held_ = false;
   std::string waiting_for_;  // Last told; empty while an epoch runs.

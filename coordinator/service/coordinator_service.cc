@@ -55,6 +55,7 @@ absl::StatusOr<Request> CoordinatorService::GenerateRequestOf(
   }
   request.max_tokens = TokenLimit(wanted);
   request.deadline = TimeoutOf(wanted.timeout_ms());
+  request.priority = wanted.priority();
   return request;
 }
 
@@ -72,6 +73,7 @@ absl::StatusOr<Request> CoordinatorService::ScoreRequestOf(
   }
   request.score = wanted.options();
   request.deadline = TimeoutOf(wanted.timeout_ms());
+  request.priority = wanted.priority();
   return request;
 }
 

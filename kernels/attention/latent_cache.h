@@ -19,6 +19,12 @@ namespace ringfleet::kernels {
 // stay in a core's level-2 cache while all heads pass over them.
 inline constexpr size_t kCacheBlockPositions = 128;
 
+// Returns the blocks that hold `positions` positions.
+constexpr int64_t CacheBlocks(int64_t positions) {
+  constexpr auto kPositions = static_cast<int64_t>(kCacheBlockPositions);
+  return (positions + kPositions - 1) / kPositions;
+}
+
 struct LatentRowFormat {
   Dtype dtype = Dtype::kF32;  // kF32, kBf16 or kInt8.
   size_t kv_lora_rank = 0;

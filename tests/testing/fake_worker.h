@@ -41,6 +41,7 @@ class FakeWorker final : public v1::Worker::Service {
   struct Behaviour {
     std::string fingerprint = "f00d";
     uint32_t context = 64;
+    uint32_t cache_blocks = 1024;
     std::string missing;  // Text about missing files. Empty: none are missing.
     absl::Status load_error;
     bool hang_in_load = false;  // True: Load lasts until it is cancelled.
@@ -153,6 +154,7 @@ class FakeWorker final : public v1::Worker::Service {
     progress.set_bytes_total(100);
     progress.set_resident_bytes(200);
     progress.set_context(behaviour.context);
+    progress.set_cache_blocks(behaviour.cache_blocks);
     writer->Write(progress);
     if (behaviour.hang_in_load) {
       WaitCancelled(context);
@@ -367,7 +369,8 @@ class FakeWorker final : public v1::Worker::Service {
         Draw(&sequence, slot);
       }
     }
-    for (const uint32_t slot : plan.decodes()) {
+    for (const v1::Decode& decode : plan.decodes()) {
+      const uint32_t slot = decode.slot();
       Sequence& sequence = sequences->at(slot);
       if (sequence.ended) continue;
       ++sequence.position;

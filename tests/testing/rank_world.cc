@@ -25,8 +25,11 @@ struct RankWorld::Instance {
       : weights(std::move(loaded)),
         cache(*worker::KvCache::Create(
             cache_dtype, worker::Model::CacheLayers(spec, weights),
-            spec.kv_lora_rank, spec.qk_rope_head_dim, options.slots,
-            options.context)),
+            spec.kv_lora_rank, spec.qk_rope_head_dim,
+            {.slots = options.slots,
+             .context = options.context,
+             .blocks = static_cast<int>(
+                 options.slots * kernels::CacheBlocks(options.context))})),
         model(spec, plan, layout, weights, pool, cache, communicator, data_axis,
               {.wire = wire,
                .fuse_rows = options.fuse_rows,
@@ -61,7 +64,8 @@ struct RankWorld::Rank {
 };
 
 RankWorld::RankWorld(const std::string& model_dir,
-                     const RankWorldOptions& options) {
+                     const RankWorldOptions& options)
+    : slots_(options.slots), context_(options.context) {
   auto spec = cluster::LoadModelSpec(model_dir);
   EXPECT_TRUE(spec.ok()) << spec.status();
   spec_ = *spec;
@@ -114,10 +118,22 @@ RankWorld::RankWorld(const std::string& model_dir,
 
 RankWorld::~RankWorld() = default;
 
+void GrantContext(int slots, int context, v1::StepPlan* plan) {
+  const auto each = static_cast<uint32_t>(kernels::CacheBlocks(context));
+  for (const v1::Admission& admission : plan->admissions()) {
+    v1::BlockGrant* grant = plan->add_grants();
+    grant->set_slot(admission.slot());
+    const uint32_t first =
+        admission.slot() % static_cast<uint32_t>(slots) * each;
+    for (uint32_t i = 0; i < each; ++i) grant->add_blocks(first + i);
+  }
+}
+
 std::vector<absl::Status> RankWorld::TryStep(
     v1::StepPlan plan, std::vector<v1::StepResult>* results) {
   if (plan.epoch() == 0) plan.set_epoch(kEpoch);
   if (plan.step() == 0) plan.set_step(++step_);
+  if (plan.grants().empty()) GrantContext(slots_, context_, &plan);
   results->assign(ranks_.size(), v1::StepResult());
   std::vector<absl::Status> statuses(ranks_.size());
   std::vector<std::thread> threads;
@@ -235,7 +251,7 @@ GeneratedTokens GenerateTokens(RankWorld& world,
       prefill->set_count(std::min<size_t>(span, ids.size() - done));
       done += prefill->count();
     } else {
-      plan.add_decodes(0);
+      plan.add_decodes()->set_slot(0);
     }
     const std::vector<v1::StepResult> results = world.Step(plan);
     for (int rank = 0; rank < world.size(); ++rank) {

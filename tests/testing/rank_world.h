@@ -36,6 +36,10 @@ struct RankWorldOptions {
   worker::TunedTiles tiles;
 };
 
+// Adds to `plan` the blocks of `context` positions for each admitted slot. A
+// data group has `slots` slots. Slots have blocks of their own.
+void GrantContext(int slots, int context, v1::StepPlan* plan);
+
 // All ranks of a model in one process. Each rank has a shard, a cache and an
 // executor. A step runs every rank on its own thread.
 class RankWorld {
@@ -46,7 +50,8 @@ class RankWorld {
   ~RankWorld();
 
   // Runs one plan on every rank and returns each rank's result, by rank. Sets
-  // the plan's epoch and step if they are 0. Fails the test on an error. Data
+  // the plan's epoch and step if they are 0. Grants admitted slots the blocks
+  // of their context if the plan has no grant. Fails the test on an error. Data
   // group d has slots [d * options.slots, (d + 1) * options.slots).
   std::vector<v1::StepResult> Step(v1::StepPlan plan);
   // Runs one plan like Step. Returns the statuses by rank, and does not fail
@@ -87,6 +92,8 @@ class RankWorld {
   std::vector<std::unique_ptr<MemoryWorld>> groups_;
   std::vector<std::unique_ptr<MemoryWorld>> axes_;
   std::vector<std::unique_ptr<Rank>> ranks_;
+  const int slots_;  // Of a data group.
+  const int context_;
   uint64_t step_ = 0;
 };
 

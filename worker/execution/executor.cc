@@ -62,6 +62,14 @@ absl::Status Executor::Step(const v1::StepPlan& plan, v1::StepResult* result) {
   for (const v1::Rewind& rewind : plan.rewinds()) {
     RF_RETURN_IF_ERROR(RewindSequence(rewind));
   }
+  for (const v1::BlockGrant& grant : plan.grants()) {
+    RF_RETURN_IF_ERROR(Grant(grant));
+  }
+  if (!plan.masks().empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("step ", step_, ": ", plan.masks_size(),
+                     " masks, want none: this worker applies no masks"));
+  }
   RF_RETURN_IF_ERROR(AssembleBatch(plan));
   if (!passes_.any) return absl::OkStatus();
   const auto scope =
@@ -85,13 +93,38 @@ absl::StatusOr<Executor::Sequence*> Executor::ActiveSequence(uint32_t slot) {
 
 absl::Status Executor::Release(uint32_t slot) {
   RF_ASSIGN_OR_RETURN(Sequence * sequence, ActiveSequence(slot));
-  const bool failed = sequence->failed;
   *sequence = Sequence();
   if (!IsOwn(slot)) return absl::OkStatus();
   for (KvCache* cache : {main_.cache, reference_.cache}) {
-    if (cache == nullptr) continue;
-    if (failed) cache->Clear(static_cast<int>(slot) % slots_);
-    cache->Release(static_cast<int>(slot) % slots_);
+    if (cache != nullptr) cache->Release(static_cast<int>(slot) % slots_);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::Grant(const v1::BlockGrant& grant) {
+  const uint32_t slot = grant.slot();
+  RF_RETURN_IF_ERROR(ActiveSequence(slot).status());
+  const auto error = [&](auto... parts) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "step ", step_, ": blocks for slot ", slot, ": ", parts...));
+  };
+  const int own_slot = static_cast<int>(slot) % slots_;
+  for (const uint32_t block : grant.blocks()) {
+    if (block >= static_cast<uint32_t>(main_.cache->blocks())) {
+      return error("block ", block, ", want below ", main_.cache->blocks());
+    }
+    if (!IsOwn(slot)) continue;
+    if (main_.cache->granted(static_cast<int>(block))) {
+      return error("block ", block, " is taken");
+    }
+    if (main_.cache->positions(own_slot) >= main_.cache->context()) {
+      return error("block ", block, " behind ",
+                   main_.cache->positions(own_slot), " positions, want within ",
+                   main_.cache->context());
+    }
+    for (KvCache* cache : {main_.cache, reference_.cache}) {
+      if (cache != nullptr) cache->Grant(own_slot, static_cast<int>(block));
+    }
   }
   return absl::OkStatus();
 }
@@ -162,14 +195,20 @@ absl::Status Executor::RewindSequence(const v1::Rewind& rewind) {
   return absl::OkStatus();
 }
 
-void Executor::AppendSpan(uint32_t slot, Sequence& sequence, int rows,
-                          bool as_decodes) {
+absl::Status Executor::AppendSpan(uint32_t slot, Sequence& sequence, int rows,
+                                  bool as_decodes) {
   passes_.any = true;
   if (!IsOwn(slot)) {
     sequence.length += rows;
-    return;
+    return absl::OkStatus();
   }
   const int own_slot = static_cast<int>(slot) % slots_;
+  if (sequence.length + rows > main_.cache->positions(own_slot)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("step ", step_, ": slot ", slot, ": ", rows,
+                     " rows behind ", sequence.length, ", want within the ",
+                     main_.cache->positions(own_slot), " positions granted"));
+  }
   batch_.spans.push_back({.slot = own_slot,
                           .first_row = batch_.ids.size(),
                           .rows = static_cast<size_t>(rows),
@@ -178,10 +217,7 @@ void Executor::AppendSpan(uint32_t slot, Sequence& sequence, int rows,
   for (int row = 0; row < rows; ++row) {
     batch_.ids.push_back(sequence.IdAt(sequence.length + row));
   }
-  main_.cache->Extend(own_slot, sequence.length + rows);
-  if (reference_.cache != nullptr) {
-    reference_.cache->Extend(own_slot, sequence.length + rows);
-  }
+  return absl::OkStatus();
 }
 
 void Executor::NoteScoring(uint32_t slot, const Sequence& sequence,
@@ -232,8 +268,9 @@ absl::Status Executor::AssembleBatch(const v1::StepPlan& plan) {
         CheckSpan("prefill", span.slot(), span.count(),
                   std::max(sequence->prompt_size() - sequence->length, 0)));
     NoteScoring(span.slot(), *sequence, span.count());
-    AppendSpan(span.slot(), *sequence, static_cast<int>(span.count()),
-               /*as_decodes=*/false);
+    RF_RETURN_IF_ERROR(AppendSpan(span.slot(), *sequence,
+                                  static_cast<int>(span.count()),
+                                  /*as_decodes=*/false));
   }
   for (const v1::ReplaySpan& span : plan.replays()) {
     RF_ASSIGN_OR_RETURN(Sequence * sequence, ActiveSequence(span.slot()));
@@ -242,10 +279,13 @@ absl::Status Executor::AssembleBatch(const v1::StepPlan& plan) {
         sequence->InPrompt() ? 0 : sequence->known_size() - sequence->length;
     RF_RETURN_IF_ERROR(
         CheckSpan("replay", span.slot(), span.count(), std::max(left, 0)));
-    AppendSpan(span.slot(), *sequence, static_cast<int>(span.count()),
-               /*as_decodes=*/true);
+    RF_RETURN_IF_ERROR(AppendSpan(span.slot(), *sequence,
+                                  static_cast<int>(span.count()),
+                                  /*as_decodes=*/true));
   }
-  for (uint32_t slot : plan.decodes()) {
+  // No drafts are proposed, so none is left to evaluate behind the last token.
+  for (const v1::Decode& decode : plan.decodes()) {
+    const uint32_t slot = decode.slot();
     RF_ASSIGN_OR_RETURN(Sequence * sequence, ActiveSequence(slot));
     RF_RETURN_IF_ERROR(claim(slot));
     if (sequence->ended) {
@@ -264,7 +304,8 @@ absl::Status Executor::AssembleBatch(const v1::StepPlan& plan) {
                        sequence->length, " positions, want less than ",
                        main_.cache->context()));
     }
-    AppendSpan(slot, *sequence, 1, /*as_decodes=*/true);
+    RF_RETURN_IF_ERROR(
+        AppendSpan(slot, *sequence, /*rows=*/1, /*as_decodes=*/true));
   }
   return absl::OkStatus();
 }
@@ -394,7 +435,7 @@ absl::Status Executor::DrawAndAdvance(v1::StepResult* result) {
   for (size_t i = 0; i < drawn.size(); ++i) {
     Sequence& sequence = SequenceOf(*drawn_spans_[i]);
     if (drawn[i].nan) {
-      sequence.ended = sequence.failed = true;
+      sequence.ended = true;
       v1::SlotError* error =
           ResultOf(*drawn_spans_[i], result)->mutable_error();
       error->set_code(static_cast<uint32_t>(absl::StatusCode::kDataLoss));

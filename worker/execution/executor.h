@@ -48,7 +48,6 @@ class Executor {
   struct Sequence {
     bool active = false;
     bool ended = false;
-    bool failed = false;  // By a fault of its own.
     v1::Admission admission;
     int length = 0;           // Number of positions in the cache.
     uint32_t last_token = 0;  // Drawn last; not in the cache.
@@ -82,11 +81,14 @@ class Executor {
   absl::Status Admit(const v1::Admission& admission);
   absl::Status Release(uint32_t slot);
   absl::Status RewindSequence(const v1::Rewind& rewind);
+  absl::Status Grant(const v1::BlockGrant& grant);
   absl::StatusOr<Sequence*> ActiveSequence(uint32_t slot);
-  // Collects the step's tokens in batch_ and gives their slots cache blocks.
+  // Collects the step's tokens in batch_.
   absl::Status AssembleBatch(const v1::StepPlan& plan);
-  // Adds the next `rows` positions. See BatchSpan for `as_decodes`.
-  void AppendSpan(uint32_t slot, Sequence& sequence, int rows, bool as_decodes);
+  // Adds the next `rows` positions, which must lie in the slot's blocks. See
+  // BatchSpan for `as_decodes`.
+  absl::Status AppendSpan(uint32_t slot, Sequence& sequence, int rows,
+                          bool as_decodes);
   // Checks a prefill or a replay of `count` of `left` ids. `what` names it.
   absl::Status CheckSpan(absl::string_view what, uint32_t slot, uint32_t count,
                          int left) const;

@@ -93,51 +93,65 @@ absl::StatusOr<cluster::ExpertLayout> LayoutFor(
   return layout;
 }
 
-// Returns how many positions per slot fit beside the weights, at most `wanted`.
-absl::StatusOr<int> FitContext(const cluster::ModelSpec& spec,
-                               const v1::LoadRequest& request,
-                               kernels::Dtype cache_dtype, bool mtp,
-                               uint64_t weight_bytes, uint64_t buffer_bytes,
-                               uint64_t limit) {
-  const int wanted =
-      request.context() == 0
-          ? spec.max_position_embeddings
-          : static_cast<int>(std::min<uint32_t>(request.context(), 1u << 30));
-  if (wanted > spec.max_position_embeddings) {
+// Sizes of a cache.
+struct CacheFit {
+  int context = 0;
+  int blocks = 0;
+};
+
+// Returns the largest cache that fits beside the weights and has a use.
+absl::StatusOr<CacheFit> FitCache(const cluster::ModelSpec& spec,
+                                  const v1::LoadRequest& request,
+                                  kernels::Dtype cache_dtype, bool mtp,
+                                  uint64_t weight_bytes, uint64_t buffer_bytes,
+                                  uint64_t limit) {
+  const int64_t context = request.context() == 0
+                              ? int64_t{spec.max_position_embeddings}
+                              : int64_t{request.context()};
+  if (context > spec.max_position_embeddings) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "context: ", wanted, " positions, want at most ",
+        "context: ", context, " positions, want at most ",
         spec.max_position_embeddings, " (max_position_embeddings)"));
   }
-  const auto cache_bytes = [&](int context) {
-    const int layers = spec.num_hidden_layers + (mtp ? 1 : 0);
-    const int slots = static_cast<int>(request.slots());
-    uint64_t bytes = KvCache::Bytes(cache_dtype, layers, spec.kv_lora_rank,
-                                    spec.qk_rope_head_dim, slots, context);
-    if (request.reference()) {
-      bytes += KvCache::Bytes(kernels::Dtype::kF32, layers, spec.kv_lora_rank,
-                              spec.qk_rope_head_dim, slots, context);
-    }
-    return bytes;
-  };
-  const auto fits = [&](int context) {
-    return SaturatingAdd(weight_bytes, buffer_bytes + cache_bytes(context)) <=
-           limit;
-  };
-  if (fits(wanted)) return wanted;
-  if (request.context() != 0 || !fits(1)) {
+  const int layers = spec.num_hidden_layers + (mtp ? 1 : 0);
+  uint64_t block_bytes = KvCache::Bytes(cache_dtype, layers, spec.kv_lora_rank,
+                                        spec.qk_rope_head_dim, /*blocks=*/1);
+  if (request.reference()) {
+    block_bytes +=
+        KvCache::Bytes(kernels::Dtype::kF32, layers, spec.kv_lora_rank,
+                       spec.qk_rope_head_dim, /*blocks=*/1);
+  }
+  // Block numbers are ints.
+  int64_t blocks =
+      std::min<int64_t>(request.slots() * kernels::CacheBlocks(context),
+                        std::numeric_limits<int>::max());
+  if (request.cache_positions() > 0) {
+    blocks = std::min<int64_t>(
+        blocks, request.cache_positions() / kernels::kCacheBlockPositions);
+  }
+  const int64_t least =
+      request.context() == 0 ? 1 : kernels::CacheBlocks(context);
+  if (blocks < least) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cache_positions: ", request.cache_positions(), ", want at least ",
+        least * kernels::kCacheBlockPositions, " for a sequence of ",
+        request.context() == 0 ? 1 : context, " positions"));
+  }
+  const uint64_t needed = SaturatingAdd(weight_bytes, buffer_bytes);
+  const uint64_t fit = needed > limit ? 0 : (limit - needed) / block_bytes;
+  if (fit < static_cast<uint64_t>(least)) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "memory: weights of ", weight_bytes >> 20, " MiB, a cache of ",
-        cache_bytes(wanted) >> 20, " MiB for ", request.slots(), " x ", wanted,
-        " positions and ", buffer_bytes >> 20, " MiB of buffers, want at most ",
-        limit >> 20, " MiB on this host; try a smaller context or more hosts"));
+        (least * block_bytes) >> 20, " MiB for a sequence of ",
+        request.context() == 0 ? 1 : context, " positions and ",
+        buffer_bytes >> 20, " MiB of buffers, want at most ", limit >> 20,
+        " MiB on this host; try a smaller context or more hosts"));
   }
-  int low = 1;
-  int high = wanted;
-  while (high - low > 1) {
-    const int middle = low + (high - low) / 2;
-    (fits(middle) ? low : high) = middle;
-  }
-  return low;
+  blocks = static_cast<int64_t>(std::min<uint64_t>(blocks, fit));
+  return CacheFit{.context = static_cast<int>(std::min<int64_t>(
+                      context, blocks * static_cast<int64_t>(
+                                            kernels::kCacheBlockPositions))),
+                  .blocks = static_cast<int>(blocks)};
 }
 
 // Returns the bytes that a worker needs beside weights and cache. A float32
@@ -174,16 +188,20 @@ uint64_t LimitFor(const v1::LoadRequest& request, const LoadSettings& settings,
   return available;
 }
 
-// Returns the positions that fit beside `weight_bytes`, `held_bytes` of which
-// the worker holds already.
-absl::StatusOr<int> ContextFor(const v1::LoadRequest& request,
-                               const LoadSettings& settings,
-                               const LoadedShard& shard, uint64_t weight_bytes,
-                               uint64_t held_bytes) {
-  return FitContext(shard.spec, request, shard.cache_dtype,
-                    shard.spec.num_nextn_predict_layers > 0, weight_bytes,
-                    BufferBytes(shard, request.prefill_strategy()),
-                    LimitFor(request, settings, held_bytes));
+// Sets the shard's sizes of the cache that fits beside `weight_bytes`,
+// `held_bytes` of which the worker holds already.
+absl::Status SetCacheSizes(const v1::LoadRequest& request,
+                           const LoadSettings& settings, uint64_t weight_bytes,
+                           uint64_t held_bytes, LoadedShard* shard) {
+  RF_ASSIGN_OR_RETURN(
+      const CacheFit fit,
+      FitCache(shard->spec, request, shard->cache_dtype,
+               shard->spec.num_nextn_predict_layers > 0, weight_bytes,
+               BufferBytes(*shard, request.prefill_strategy()),
+               LimitFor(request, settings, held_bytes)));
+  shard->context = fit.context;
+  shard->cache_blocks = fit.blocks;
+  return absl::OkStatus();
 }
 
 // Returns options with the shard's experts, where the request moves some.
@@ -225,6 +243,7 @@ bool SameWeights(v1::LoadRequest a, v1::LoadRequest b) {
     request->clear_layout();
     request->clear_context();
     request->clear_slots();
+    request->clear_cache_positions();
     request->clear_memory_limit_bytes();
     request->clear_sources();
     request->clear_shard_cache();
@@ -371,9 +390,8 @@ absl::StatusOr<PlannedLoad> PlanLoad(const v1::LoadRequest& request,
         ShardBytes(shard.spec, shard.plan,
                    PlacedOptions(shard, kReferenceOptions), &checkpoint));
   }
-  RF_ASSIGN_OR_RETURN(shard.context,
-                      ContextFor(request, settings, shard, planned.weight_bytes,
-                                 settings.held_bytes));
+  RF_RETURN_IF_ERROR(SetCacheSizes(request, settings, planned.weight_bytes,
+                                   settings.held_bytes, &shard));
   return planned;
 }
 
@@ -388,13 +406,13 @@ absl::StatusOr<std::unique_ptr<LoadedShard>> LoadPlanned(
   const uint64_t weight_bytes = planned.weight_bytes;
   const LoadOptions options = PlacedOptions(*shard, shard->options);
   // The memory may be another one than when the load was planned.
-  RF_ASSIGN_OR_RETURN(shard->context,
-                      ContextFor(request, settings, *shard, weight_bytes,
-                                 /*held_bytes=*/0));
+  RF_RETURN_IF_ERROR(SetCacheSizes(request, settings, weight_bytes,
+                                   /*held_bytes=*/0, shard.get()));
 
   v1::LoadProgress progress;
   progress.set_fingerprint(shard->fingerprint);
   progress.set_context(shard->context);
+  progress.set_cache_blocks(shard->cache_blocks);
   progress.set_resident_bytes(weight_bytes);
   RF_RETURN_IF_ERROR(report(progress));
 
@@ -473,10 +491,9 @@ absl::StatusOr<bool> KeepShard(const v1::LoadRequest& request,
       planned.shard->file_state != shard->file_state) {
     return false;
   }
-  RF_ASSIGN_OR_RETURN(
-      shard->context,
-      ContextFor(request, settings, *shard, shard->resident_bytes,
-                 /*held_bytes=*/shard->resident_bytes));
+  RF_RETURN_IF_ERROR(SetCacheSizes(request, settings, shard->resident_bytes,
+                                   /*held_bytes=*/shard->resident_bytes,
+                                   shard));
   shard->slots = planned.shard->slots;
   shard->plan = plan;
   shard->layout = layout;
@@ -494,6 +511,7 @@ absl::Status PackShard(
     absl::FunctionRef<absl::Status(const v1::LoadProgress&)> report) {
   v1::LoadRequest packing = request;
   packing.set_context(1);
+  packing.clear_cache_positions();
   packing.set_slots(1);
   packing.set_reference(false);
   packing.set_await_shard_cache(true);
@@ -517,6 +535,7 @@ v1::LoadProgress DoneMessage(const LoadedShard& shard) {
   v1::LoadProgress done;
   done.set_fingerprint(shard.fingerprint);
   done.set_context(shard.context);
+  done.set_cache_blocks(shard.cache_blocks);
   done.set_resident_bytes(shard.resident_bytes);
   done.set_tensor_bytes_read(shard.tensor_bytes_read);
   done.set_other_bytes_read(shard.other_bytes_read);

@@ -41,7 +41,9 @@ struct LoadedShard {
   Weights weights;
   std::optional<Weights> reference;  // Float32 copy, if the request wants it.
   int slots = 0;                     // In each data group.
-  int context = 0;                   // Positions per slot that memory allows.
+  // Sizes of the cache that memory allows.
+  int context = 0;       // Positions of a sequence.
+  int cache_blocks = 0;  // They hold a sequence of `context` positions.
   std::atomic<uint64_t> resident_bytes = 0;  // Bytes of both sets of weights.
   std::unique_ptr<kernels::ThreadPool> pool;
 

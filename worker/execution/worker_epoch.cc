@@ -12,10 +12,12 @@ namespace {
 
 absl::StatusOr<KvCache> MakeCache(const LoadedShard& shard,
                                   const Weights& weights, kernels::Dtype dtype,
-                                  int context) {
+                                  const EpochSettings& settings) {
   return KvCache::Create(dtype, Model::CacheLayers(shard.spec, weights),
                          shard.spec.kv_lora_rank, shard.spec.qk_rope_head_dim,
-                         shard.slots, context);
+                         {.slots = shard.slots,
+                          .context = settings.context,
+                          .blocks = settings.cache_blocks});
 }
 
 // The reference rounds nothing on the wire and drops no routes.
@@ -33,14 +35,13 @@ absl::StatusOr<std::shared_ptr<WorkerEpoch>> WorkerEpoch::Create(
     std::unique_ptr<cluster::Transport> transport,
     cluster::AlgorithmTable table, cluster::FlightRecorder* recorder,
     cluster::TraceRecorder* trace, const EpochSettings& settings) {
-  RF_ASSIGN_OR_RETURN(
-      KvCache cache,
-      MakeCache(*shard, shard->weights, shard->cache_dtype, settings.context));
+  RF_ASSIGN_OR_RETURN(KvCache cache, MakeCache(*shard, shard->weights,
+                                               shard->cache_dtype, settings));
   std::optional<KvCache> reference_cache;
   if (shard->reference.has_value()) {
-    RF_ASSIGN_OR_RETURN(KvCache reserved,
-                        MakeCache(*shard, *shard->reference,
-                                  kernels::Dtype::kF32, settings.context));
+    RF_ASSIGN_OR_RETURN(
+        KvCache reserved,
+        MakeCache(*shard, *shard->reference, kernels::Dtype::kF32, settings));
     reference_cache.emplace(std::move(reserved));
   }
   return std::shared_ptr<WorkerEpoch>(

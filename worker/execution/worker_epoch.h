@@ -29,7 +29,8 @@ struct EpochSettings {
   ModelSettings model;
   v1::PrefillStrategy prefill_strategy = v1::PREFILL_STRATEGY_AUTO;
   absl::Duration collective_timeout = absl::InfiniteDuration();
-  int context = 0;  // Positions in each slot.
+  int context = 0;       // Most positions of a sequence.
+  int cache_blocks = 0;  // Of the data group's cache.
 };
 
 // A loaded shard that is connected with its peers. The plans of a Run stream
@@ -37,7 +38,7 @@ struct EpochSettings {
 // Step. Any thread may call Abort.
 class WorkerEpoch {
  public:
-  // Reserves the caches for settings.context positions in each slot. `recorder`
+  // Reserves the caches' settings.cache_blocks blocks. `recorder`
   // and `trace` may be null. Both must outlive the epoch.
   //
   // Errors: RESOURCE_EXHAUSTED: the system has no memory for the caches.

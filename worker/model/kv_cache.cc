@@ -13,11 +13,6 @@ namespace {
 
 using kernels::kCacheBlockPositions;
 
-int BlocksFor(int positions) {
-  return static_cast<int>((positions + kCacheBlockPositions - 1) /
-                          kCacheBlockPositions);
-}
-
 kernels::LatentRowFormat Format(kernels::Dtype dtype, int kv_lora_rank,
                                 int rope_dim) {
   return {.dtype = dtype,
@@ -33,63 +28,51 @@ uint64_t LayerBytes(const kernels::LatentRowFormat& format) {
 }  // namespace
 
 uint64_t KvCache::Bytes(kernels::Dtype dtype, int layers, int kv_lora_rank,
-                        int rope_dim, int slots, int context) {
-  return LayerBytes(Format(dtype, kv_lora_rank, rope_dim)) * layers * slots *
-         BlocksFor(context);
+                        int rope_dim, int64_t blocks) {
+  return LayerBytes(Format(dtype, kv_lora_rank, rope_dim)) * layers * blocks;
 }
 
 absl::StatusOr<KvCache> KvCache::Create(kernels::Dtype dtype, int layers,
                                         int kv_lora_rank, int rope_dim,
-                                        int slots, int context) {
+                                        const CacheSize& size) {
   absl::StatusOr<kernels::AlignedBuffer> buffer =
       kernels::AlignedBuffer::Allocate(
-          Bytes(dtype, layers, kv_lora_rank, rope_dim, slots, context));
+          Bytes(dtype, layers, kv_lora_rank, rope_dim, size.blocks));
   if (!buffer.ok()) {
-    return Annotate(buffer.status(), absl::StrCat("cache of ", slots, " x ",
-                                                  context, " positions"));
+    return Annotate(buffer.status(),
+                    absl::StrCat("cache of ", size.blocks, " blocks of ",
+                                 kCacheBlockPositions, " positions"));
   }
-  return KvCache(Format(dtype, kv_lora_rank, rope_dim), layers, slots, context,
+  return KvCache(Format(dtype, kv_lora_rank, rope_dim), layers, size,
                  *std::move(buffer));
 }
 
-KvCache::KvCache(kernels::LatentRowFormat format, int layers, int slots,
-                 int context, kernels::AlignedBuffer buffer)
+KvCache::KvCache(kernels::LatentRowFormat format, int layers,
+                 const CacheSize& size, kernels::AlignedBuffer buffer)
     : format_(format),
-      context_(context),
+      size_(size),
       layer_bytes_(LayerBytes(format)),
       block_bytes_(layer_bytes_ * layers),
       buffer_(std::move(buffer)),
-      slots_(slots),
-      views_(slots) {
-  const int blocks = slots * BlocksFor(context);
-  free_.reserve(blocks);
-  for (int block = blocks; block-- > 0;) {
-    free_.push_back(buffer_.data() + block * block_bytes_);
-  }
-  for (int slot = 0; slot < slots; ++slot) {
-    slots_[slot].reserve(BlocksFor(context));
-    views_[slot].reserve(BlocksFor(context));
+      granted_(size.blocks, 0),
+      slots_(size.slots),
+      views_(size.slots) {
+  for (int slot = 0; slot < size.slots; ++slot) {
+    slots_[slot].reserve(kernels::CacheBlocks(size.context));
+    views_[slot].reserve(kernels::CacheBlocks(size.context));
   }
 }
 
-void KvCache::Extend(int slot, int positions) {
-  RF_CHECK(positions <= context_);
-  std::vector<char*>& blocks = slots_[slot];
-  while (static_cast<int>(blocks.size()) < BlocksFor(positions)) {
-    RF_CHECK(!free_.empty());  // The pool holds `context` for every slot.
-    blocks.push_back(free_.back());
-    free_.pop_back();
-  }
+void KvCache::Grant(int slot, int block) {
+  RF_CHECK(block >= 0 && block < size_.blocks && !granted(block));
+  granted_[block] = 1;
+  slots_[slot].push_back(block);
+  std::memset(buffer_.data() + block * block_bytes_, 0, block_bytes_);
 }
 
 void KvCache::Release(int slot) {
-  std::vector<char*>& blocks = slots_[slot];
-  free_.insert(free_.end(), blocks.rbegin(), blocks.rend());
-  blocks.clear();
-}
-
-void KvCache::Clear(int slot) {
-  for (char* block : slots_[slot]) std::memset(block, 0, block_bytes_);
+  for (const int block : slots_[slot]) granted_[block] = 0;
+  slots_[slot].clear();
 }
 
 void KvCache::Write(int slot, int layer, int64_t position, const float* row) {
@@ -102,15 +85,18 @@ void KvCache::WriteStored(int slot, int layer, int64_t position,
 }
 
 char* KvCache::Row(int slot, int layer, int64_t position) {
-  return slots_[slot][position / kCacheBlockPositions] + layer * layer_bytes_ +
+  return buffer_.data() +
+         slots_[slot][position / kCacheBlockPositions] * block_bytes_ +
+         layer * layer_bytes_ +
          (position % kCacheBlockPositions) * format_.bytes();
 }
 
 absl::Span<const char* const> KvCache::Blocks(int slot, int layer) {
   std::vector<const char*>& view = views_[slot];
   view.clear();
-  for (const char* block : slots_[slot]) {
-    view.push_back(block + layer * layer_bytes_);
+  for (const int block : slots_[slot]) {
+    view.push_back(buffer_.data() + block * block_bytes_ +
+                   layer * layer_bytes_);
   }
   return view;
 }

@@ -13,34 +13,47 @@
 
 namespace ringfleet::worker {
 
+// The size of a cache.
+struct CacheSize {
+  int slots = 1;
+  int context = 1;  // Most positions of a slot.
+  int blocks = 1;   // Blocks of all slots together.
+};
+
 // The latent cache of one data group. Each position of a slot has one row in
-// each layer: the latent after its norm, then the rope key after rotation.
-// Slots take blocks of kernels::kCacheBlockPositions positions from a common
-// pool. Create reserves the memory of all blocks. A page becomes resident when
-// it is first written. A row may be overwritten. Different threads may write
-// different rows; nothing else is thread-safe.
+// each layer: the latent after its norm, then the rope key after rotation. A
+// slot's rows lie in the blocks of kernels::kCacheBlockPositions positions that
+// the slot was granted, in the order of the grants. Create reserves the memory
+// of all blocks. A page becomes resident when it is first written. A row may be
+// overwritten. Different threads may write different rows; nothing else is
+// thread-safe.
 class KvCache {
  public:
-  // Makes a cache with `slots` slots of `context` positions. `dtype` is kF32,
-  // kBf16 or kInt8.
+  // Makes a cache without grants. `dtype` is kF32, kBf16 or kInt8.
   // Errors: RESOURCE_EXHAUSTED: the system refuses the memory. The message
-  // names slots, positions and bytes.
+  // names blocks and bytes.
   static absl::StatusOr<KvCache> Create(kernels::Dtype dtype, int layers,
                                         int kv_lora_rank, int rope_dim,
-                                        int slots, int context);
+                                        const CacheSize& size);
 
-  // Returns the bytes that Create reserves.
+  // Returns the bytes that Create reserves for `blocks` blocks.
   static uint64_t Bytes(kernels::Dtype dtype, int layers, int kv_lora_rank,
-                        int rope_dim, int slots, int context);
+                        int rope_dim, int64_t blocks);
 
-  // Gives `slot` the blocks that it lacks for positions [0, positions).
-  // Requires positions <= context().
-  void Extend(int slot, int positions);
-  // Gives the blocks of `slot` back to the pool.
+  // Zeroes `block` and makes it the last block of `slot`. A kernel multiplies
+  // rows of a block that it masks by 0, so no NaN of an earlier owner may stay.
+  // Requires block < blocks() and that no slot has the block.
+  void Grant(int slot, int block);
+  // Takes all blocks from `slot`.
   void Release(int slot);
-  // Zeroes the blocks of `slot`. A kernel multiplies rows of a block that it
-  // masks by 0, so a NaN must not stay for the next owner of the block.
-  void Clear(int slot);
+
+  // Returns whether a slot has the block.
+  bool granted(int block) const { return granted_[block] != 0; }
+  // Returns the positions in the blocks of `slot`.
+  int64_t positions(int slot) const {
+    return static_cast<int64_t>(slots_[slot].size()) *
+           kernels::kCacheBlockPositions;
+  }
 
   // Rounds `row` [kv_lora_rank + rope_dim] f32 to the cache's dtype and stores
   // it.
@@ -61,22 +74,23 @@ class KvCache {
   uint64_t row_bytes() const {
     return layer_bytes_ / kernels::kCacheBlockPositions;
   }
-  int context() const { return context_; }  // Positions in each slot.
+  int context() const { return size_.context; }
+  int blocks() const { return size_.blocks; }
 
  private:
-  // `buffer` has the size that Bytes returns for the other arguments.
-  KvCache(kernels::LatentRowFormat format, int layers, int slots, int context,
+  // `buffer` has the size that Bytes returns for `layers` and size.blocks.
+  KvCache(kernels::LatentRowFormat format, int layers, const CacheSize& size,
           kernels::AlignedBuffer buffer);
 
   char* Row(int slot, int layer, int64_t position);
 
   const kernels::LatentRowFormat format_;
-  const int context_;
+  const CacheSize size_;
   const uint64_t layer_bytes_;  // One layer of a block.
   const uint64_t block_bytes_;  // All layers of a block.
   kernels::AlignedBuffer buffer_;
-  std::vector<char*> free_;                      // Blocks of no slot.
-  std::vector<std::vector<char*>> slots_;        // Blocks, by slot.
+  std::vector<char> granted_;                    // By block.
+  std::vector<std::vector<int>> slots_;          // Blocks, by slot.
   std::vector<std::vector<const char*>> views_;  // Results of Blocks, by slot.
 };
 

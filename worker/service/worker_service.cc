@@ -306,6 +306,13 @@ absl::StatusOr<WorkerService::Connection> WorkerService::CheckConnection(
         absl::StrCat("connect: context of ", request.context(),
                      " positions, want 1 to ", shard.context));
   }
+  const int64_t least = kernels::CacheBlocks(request.context());
+  if (request.cache_blocks() < least ||
+      request.cache_blocks() > static_cast<uint32_t>(shard.cache_blocks)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("connect: cache of ", request.cache_blocks(),
+                     " blocks, want ", least, " to ", shard.cache_blocks));
+  }
   if (shard.plan.mesh.data > 1 &&
       request.prefill_strategy() == v1::PREFILL_STRATEGY_WEIGHT_GATHER) {
     return absl::InvalidArgumentError(
@@ -375,7 +382,8 @@ absl::Status WorkerService::ConnectExclusive(grpc::ServerContext* context,
                 .tiles = TunedTiles(std::move(connection.tiles), CpuModel())},
       .prefill_strategy = request.prefill_strategy(),
       .collective_timeout = absl::Milliseconds(request.collective_timeout_ms()),
-      .context = static_cast<int>(request.context())};
+      .context = static_cast<int>(request.context()),
+      .cache_blocks = static_cast<int>(request.cache_blocks())};
   RF_ASSIGN_OR_RETURN(
       std::shared_ptr<WorkerEpoch> epoch,
       WorkerEpoch::Create(request.epoch(), connection.shard,

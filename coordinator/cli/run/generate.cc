@@ -16,7 +16,7 @@
 #include "coordinator/cli/json_output.h"
 #include "coordinator/cli/prompt_options.h"
 #include "coordinator/cli/run/generated.h"
-#include "coordinator/cli/run/timeout_option.h"
+#include "coordinator/cli/run/job_options.h"
 #include "coordinator/cli/session.h"
 
 namespace ringfleet::coordinator::cli {
@@ -31,7 +31,7 @@ struct GenerateOptions {
   float top_p = 1;
   float min_p = 0;
   std::string seed;
-  std::string timeout;
+  JobOptions job;
   bool ignore_eos = false;
   bool mask_unused = false;
   bool json = false;
@@ -98,7 +98,7 @@ void AddSamplingOptions(CLI::App& app, GenerateOptions& options) {
   app.add_flag("--ignore-eos", options.ignore_eos, "Go on past the end token");
   app.add_flag("--mask-unused", options.mask_unused,
                "Never draw ids that have no token");
-  AddTimeoutOption(app, options.timeout);
+  AddJobOptions(app, options.job);
   app.add_flag("--json", options.json, "One JSON document on stdout");
 }
 
@@ -120,8 +120,10 @@ absl::StatusOr<v1::GenerateRequest> MakeRequest(const GenerateOptions& options,
   request.set_ignore_eos(options.ignore_eos);
   request.set_mask_unused(options.mask_unused);
   request.set_detach(options.detach);
-  RF_ASSIGN_OR_RETURN(const uint32_t timeout_ms, TimeoutMs(options.timeout));
+  RF_ASSIGN_OR_RETURN(const uint32_t timeout_ms,
+                      TimeoutMs(options.job.timeout));
   request.set_timeout_ms(timeout_ms);
+  request.set_priority(options.job.priority);
   return request;
 }
 

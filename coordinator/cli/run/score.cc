@@ -16,7 +16,7 @@
 #include "coordinator/cli/json_output.h"
 #include "coordinator/cli/progress.h"
 #include "coordinator/cli/prompt_options.h"
-#include "coordinator/cli/run/timeout_option.h"
+#include "coordinator/cli/run/job_options.h"
 #include "coordinator/cli/session.h"
 
 namespace ringfleet::coordinator::cli {
@@ -29,7 +29,7 @@ struct ScoreCommandOptions {
   bool hidden = false;
   bool mtp = false;
   std::string reference;
-  std::string timeout;
+  JobOptions job;
   bool json = false;
 };
 
@@ -114,8 +114,10 @@ absl::StatusOr<v1::ScoreEvent::Result> Score(const ScoreCommandOptions& options,
   request.mutable_options()->set_hidden(options.hidden);
   request.mutable_options()->set_mtp(options.mtp);
   request.mutable_options()->set_reference(!options.reference.empty());
-  RF_ASSIGN_OR_RETURN(const uint32_t timeout_ms, TimeoutMs(options.timeout));
+  RF_ASSIGN_OR_RETURN(const uint32_t timeout_ms,
+                      TimeoutMs(options.job.timeout));
   request.set_timeout_ms(timeout_ms);
+  request.set_priority(options.job.priority);
   InterruptibleCall call;
   const std::unique_ptr<grpc::ClientReader<v1::ScoreEvent>> reader =
       session.stub().Score(call.context(), request);
@@ -184,7 +186,7 @@ void RegisterScore(CLI::App& app, Invocation& invocation) {
                  "the JSON");
   verb->add_option("--reference", options->reference,
                    "f32: also the divergence from the plain float32 path");
-  AddTimeoutOption(*verb, options->timeout);
+  AddJobOptions(*verb, options->job);
   verb->add_flag("--json", options->json, "One JSON document on stdout");
   verb->callback([options, &invocation] {
     invocation.json = options->json;

@@ -193,16 +193,16 @@ TEST_F(FleetTest, TellsWorkersWhatTheyMustAgreeIn) {
               ElementsAre(workers_[0]->address(), workers_[1]->address()));
   EXPECT_EQ(connect[0].ranks_on_host(), 2u);
   EXPECT_EQ(connect[0].context(), 64u);
-  EXPECT_EQ(connect[0].config_hash(), ConfigHash(options_, "f00d", 64));
-  EXPECT_NE(connect[0].config_hash(), ConfigHash(options_, "beef", 64));
+  EXPECT_EQ(connect[0].config_hash(), ConfigHash(options_, "f00d", 64, 1024));
+  EXPECT_NE(connect[0].config_hash(), ConfigHash(options_, "beef", 64, 1024));
   EXPECT_EQ(connect[0].algorithm_table(), options_.collectives.ToJson());
   FleetOptions rings = options_;
   rings.collectives = cluster::AlgorithmTable::Only(cluster::Algorithm::kRing);
-  EXPECT_NE(connect[0].config_hash(), ConfigHash(rings, "f00d", 64));
+  EXPECT_NE(connect[0].config_hash(), ConfigHash(rings, "f00d", 64, 1024));
   EXPECT_EQ(connect[0].tile_table(), options_.tiles.ToJson());
   FleetOptions tuned = options_;
   tuned.tiles.Set({.key = {.cpu = "x"}, .segment_bytes = 1});
-  EXPECT_NE(connect[0].config_hash(), ConfigHash(tuned, "f00d", 64));
+  EXPECT_NE(connect[0].config_hash(), ConfigHash(tuned, "f00d", 64, 1024));
 }
 
 TEST_F(FleetTest, CountsMachinesAndNotTheirNames) {

@@ -55,7 +55,7 @@ TEST(PlanBytesTest, CachesTakeWhatWorkersReserve) {
     EXPECT_EQ(
         cluster::CacheBytes(spec, dtype, 3, 1000),
         KvCache::Bytes(dtype, spec.num_hidden_layers + 1, spec.kv_lora_rank,
-                       spec.qk_rope_head_dim, 3, 1000));
+                       spec.qk_rope_head_dim, 3 * kernels::CacheBlocks(1000)));
   }
 }
 
@@ -78,7 +78,7 @@ TEST(PlanBytesTest, AStepReadsWhatWorkersCount) {
       admit.add_prefills()->set_count(3);
       world.Step(admit);
       v1::StepPlan decode;
-      decode.add_decodes(0);
+      decode.add_decodes()->set_slot(0);
       double counted = 0;
       for (const v1::StepResult& result : world.Step(decode)) {
         counted += static_cast<double>(result.bytes_read());

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/scheduling/scheduler.h"
+#include "kernels/attention/latent_cache.h"
 
 namespace ringfleet::coordinator {
 namespace {
@@ -37,6 +38,7 @@ class BenchPlannerTest : public ::testing::Test {
   struct Sequence {
     v1::Admission admission;
     uint32_t length = 0;
+    uint32_t room = 0;  // Positions in its blocks.
   };
 
   void Make(const v1::BenchTest& test, uint32_t repetitions, bool warmup = true,
@@ -62,11 +64,22 @@ class BenchPlannerTest : public ::testing::Test {
     };
     for (const uint32_t slot : plan.releases()) {
       EXPECT_EQ(slots_.erase(slot), 1u);
+      std::erase_if(granted_,
+                    [slot](const auto& block) { return block.second == slot; });
       list("free", slot);
     }
     for (const v1::Admission& admission : plan.admissions()) {
       EXPECT_TRUE(slots_.emplace(admission.slot(), Sequence{admission}).second);
       list("admit", admission.slot());
+    }
+    for (const v1::BlockGrant& grant : plan.grants()) {
+      for (const uint32_t block : grant.blocks()) {
+        const uint32_t group = groups_ == 1 ? 0 : grant.slot() / group_slots_;
+        EXPECT_TRUE(
+            granted_.emplace(std::make_pair(group, block), grant.slot()).second)
+            << "block is taken";
+        slots_.at(grant.slot()).room += kernels::kCacheBlockPositions;
+      }
     }
     for (const v1::Rewind& rewind : plan.rewinds()) {
       Sequence& sequence = slots_.at(rewind.slot());
@@ -82,10 +95,12 @@ class BenchPlannerTest : public ::testing::Test {
       EXPECT_GE(span.count(), 1u);
       EXPECT_LE(sequence.length,
                 static_cast<uint32_t>(sequence.admission.prompt_ids_size()));
+      EXPECT_LE(sequence.length, sequence.room);
       list("prompt", absl::StrCat(span.slot(), ":", span.count()));
     }
     EXPECT_LE(prompts, groups_ * kPrefillChunk);
-    for (const uint32_t slot : plan.decodes()) {
+    for (const v1::Decode& decode : plan.decodes()) {
+      const uint32_t slot = decode.slot();
       Sequence& sequence = slots_.at(slot);
       const v1::Admission& admission = sequence.admission;
       const uint32_t prompt_n = admission.prompt_ids_size();
@@ -95,6 +110,7 @@ class BenchPlannerTest : public ::testing::Test {
       EXPECT_LT(sequence.length - prompt_n,
                 static_cast<uint32_t>(admission.forced_ids_size()));
       ++sequence.length;
+      EXPECT_LE(sequence.length, sequence.room);
       list("decode", slot);
     }
     return text;
@@ -155,6 +171,8 @@ class BenchPlannerTest : public ::testing::Test {
   std::optional<BenchPlanner> planner_;
   uint64_t step_ = 40;  // Of whoever had the fleet before.
   std::map<uint32_t, Sequence> slots_;
+  // Slots of blocks, by data group and block.
+  std::map<std::pair<uint32_t, uint32_t>, uint32_t> granted_;
   std::vector<std::string> steps_;
   int owned_ = 0;
   int rests_ = 0;
@@ -347,12 +365,16 @@ TEST_F(BenchPlannerTest, AResultOfAnotherStepIsAnError) {
   EXPECT_EQ(planner_->OnResult(result).code(), absl::StatusCode::kInternal);
 }
 
+constexpr BenchRoom kRoom = {
+    .slots = 4, .groups = 1, .context = 100, .blocks = 4};
+
 TEST(CheckBenchTestTest, NamesWhatIsMissing) {
-  EXPECT_TRUE(CheckBenchTest(Sizes(0, 99, 0, 4), 4, 100).ok());
-  EXPECT_TRUE(CheckBenchTest(Sizes(100, 0, 0, 4), 4, 100).ok());
-  EXPECT_TRUE(CheckBenchTest(Sizes(40, 10, 50, 1), 4, 100).ok());
-  const auto message = [](const v1::BenchTest& test) {
-    const absl::Status status = CheckBenchTest(test, 4, 100);
+  EXPECT_TRUE(CheckBenchTest(Sizes(0, 99, 0, 4), kRoom).ok());
+  EXPECT_TRUE(CheckBenchTest(Sizes(100, 0, 0, 4), kRoom).ok());
+  EXPECT_TRUE(CheckBenchTest(Sizes(40, 10, 50, 1), kRoom).ok());
+  const auto message = [](const v1::BenchTest& test,
+                          const BenchRoom& room = kRoom) {
+    const absl::Status status = CheckBenchTest(test, room);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     return std::string(status.message());
   };
@@ -361,6 +383,11 @@ TEST(CheckBenchTestTest, NamesWhatIsMissing) {
               HasSubstr("at most 100 positions"));
   EXPECT_THAT(message(Sizes(0, 1, 0xffffffff, 1)), HasSubstr("positions"));
   EXPECT_THAT(message(Sizes(0, 1, 0, 5)), HasSubstr("want at most 4 (slots)"));
+  const BenchRoom small = {
+      .slots = 4, .groups = 2, .context = 300, .blocks = 4};
+  EXPECT_TRUE(CheckBenchTest(Sizes(0, 255, 0, 4), small).ok());
+  EXPECT_THAT(message(Sizes(0, 256, 0, 4), small),
+              HasSubstr("6 cache blocks of a data group, want at most 4"));
   EXPECT_THAT(message(Sizes(0, 0, 5, 1)), HasSubstr("1 or more"));
   EXPECT_THAT(message(Sizes(0, 1, 5, 0)), HasSubstr("1 or more"));
 }

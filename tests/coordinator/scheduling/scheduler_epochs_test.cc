@@ -57,7 +57,7 @@ TEST_F(SchedulerTest, AFailedEpochsRequestsGoOnWithTheirTokensInTheirPlace) {
   ASSERT_TRUE(scheduler_->OnResult(Result(1, {})).ok());
   const auto third = scheduler_->NextPlan();
   EXPECT_THAT(Spans(*third), ElementsAre(std::make_pair(0u, 88u)));
-  EXPECT_THAT(third->decodes(), ElementsAre(1));
+  EXPECT_THAT(Slots(third->decodes()), ElementsAre(1));
   ASSERT_TRUE(scheduler_->OnResult(Result(2, {{1, kGoesOn}}, 33)).ok());
   const auto fourth = scheduler_->NextPlan();
   ASSERT_EQ(fourth->replays_size(), 1);
@@ -117,7 +117,7 @@ TEST_F(SchedulerTest, NanEndsItsOwnRequestOnly) {
   EXPECT_EQ(told_["b"].ends, 0);
   const auto second = scheduler_->NextPlan();
   EXPECT_THAT(second->releases(), ElementsAre(0));
-  EXPECT_THAT(second->decodes(), ElementsAre(1));
+  EXPECT_THAT(Slots(second->decodes()), ElementsAre(1));
 }
 
 TEST_F(SchedulerTest, ARequestThatEndsEveryEpochEndsAloneWithTheCause) {
@@ -148,8 +148,8 @@ TEST_F(SchedulerTest, ARequestThatEndsEveryEpochEndsAloneWithTheCause) {
       for (const v1::ReplaySpan& span : plan->replays()) {
         *result.add_slots() = Result(0, {{span.slot(), kGoesOn}}).slots(0);
       }
-      for (const uint32_t slot : plan->decodes()) {
-        *result.add_slots() = Result(0, {{slot, kGoesOn}}).slots(0);
+      for (const v1::Decode& decode : plan->decodes()) {
+        *result.add_slots() = Result(0, {{decode.slot(), kGoesOn}}).slots(0);
       }
       EXPECT_TRUE(scheduler_->OnResult(result).ok());
     }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "coordinator/scheduling/scheduler.h"
+#include "kernels/attention/latent_cache.h"
 
 namespace ringfleet::coordinator {
 
@@ -31,10 +32,12 @@ struct Told {
   absl::Status failure;
 };
 
-inline std::vector<uint32_t> Slots(
-    const google::protobuf::RepeatedPtrField<v1::Admission>& admissions) {
+// The slots of a plan's admissions, or of its decodes.
+template <typename Entry>
+std::vector<uint32_t> Slots(
+    const google::protobuf::RepeatedPtrField<Entry>& entries) {
   std::vector<uint32_t> slots;
-  for (const auto& admission : admissions) slots.push_back(admission.slot());
+  for (const auto& entry : entries) slots.push_back(entry.slot());
   return slots;
 }
 
@@ -54,10 +57,16 @@ class SchedulerTest : public ::testing::Test {
     Open(77, slots, context, groups);
   }
 
+  // Opens an epoch whose cache holds the context of every slot.
   void Open(uint64_t epoch, uint32_t slots, uint32_t context,
             uint32_t groups = 1) {
-    scheduler_->OpenEpoch(
-        {.id = epoch, .groups = groups, .slots = slots, .context = context});
+    const auto blocks =
+        static_cast<uint32_t>(slots * kernels::CacheBlocks(context));
+    scheduler_->OpenEpoch({.id = epoch,
+                           .groups = groups,
+                           .slots = slots,
+                           .context = context,
+                           .blocks = blocks});
   }
 
   absl::Status Submit(const std::string& id, uint32_t prompt_n,

@@ -104,7 +104,7 @@ TEST_P(DataGroupsTest, GreedyContinuationsOfUnevenSequences) {
         span->set_count(count);
         sequence.left -= count;
       } else {
-        plan.add_decodes(sequence.slot);
+        plan.add_decodes()->set_slot(sequence.slot);
       }
     }
     if (!any) break;
@@ -146,14 +146,14 @@ TEST_P(DataGroupsTest, AnEndThatOnlyOneGroupKnows) {
   };
   step(admit(0, greedy[0], 50));
   v1::StepPlan surplus;
-  surplus.add_decodes(0);
+  surplus.add_decodes()->set_slot(0);
   step(surplus);
   v1::StepPlan next = admit(kSlots, greedy[0] + 1, 3);
   next.add_releases(0);
   step(next);
   for (int i = 0; i < 2; ++i) {
     v1::StepPlan decode;
-    decode.add_decodes(kSlots);
+    decode.add_decodes()->set_slot(kSlots);
     step(decode);
   }
   EXPECT_THAT(tokens[0], ::testing::ElementsAre(greedy[0]));

@@ -99,9 +99,10 @@ TEST_P(DecodeAllocationTest, WarmStepsAllocateNothing) {
                 [](uint64_t, uint64_t) { return absl::OkStatus(); });
   ASSERT_TRUE(weights.ok()) << weights.status();
   constexpr int kSlots = 3;
-  auto cache = KvCache::Create(
-      GetParam().cache, Model::CacheLayers(*spec, *weights), spec->kv_lora_rank,
-      spec->qk_rope_head_dim, kSlots, /*context=*/256);
+  auto cache =
+      KvCache::Create(GetParam().cache, Model::CacheLayers(*spec, *weights),
+                      spec->kv_lora_rank, spec->qk_rope_head_dim,
+                      {.slots = kSlots, .context = 256, .blocks = 2 * kSlots});
   ASSERT_TRUE(cache.ok()) << cache.status();
   cluster::TraceRecorder trace;
   LoneCommunicator lone(&trace);
@@ -128,27 +129,40 @@ TEST_P(DecodeAllocationTest, WarmStepsAllocateNothing) {
     v1::PrefillSpan* prefill = step.add_prefills();
     prefill->set_slot(slot);
     prefill->set_count(admission->prompt_ids_size());
+    v1::BlockGrant* grant = step.add_grants();
+    grant->set_slot(slot);
+    const auto blocks = static_cast<uint32_t>(
+        kernels::CacheBlocks(admission->prompt_ids_size()));
+    for (uint32_t i = 0; i < blocks; ++i) grant->add_blocks(2 * slot + i);
   }
   v1::StepResult result;
   ASSERT_TRUE(executor.Step(step, &result).ok());
 
   step.clear_admissions();
   step.clear_prefills();
-  for (uint32_t slot = 0; slot < kSlots; ++slot) step.add_decodes(slot);
+  step.clear_grants();
+  for (uint32_t slot = 0; slot < kSlots; ++slot)
+    step.add_decodes()->set_slot(slot);
   size_t allocations = 0;
   // A trace that is on from some step on allocates nothing in those either.
   constexpr uint64_t kFirstTraced = 17;
   constexpr uint64_t kLast = 60;
   // The first steps grow buffers. Those that begin a cache block allocate
   // nothing either (128 positions: slot 1 has 95 to begin with).
+  v1::StepPlan granting = step;
+  granting.add_grants()->set_slot(1);
+  granting.mutable_grants(0)->add_blocks(3);
   for (uint64_t i = 2; i <= kLast; ++i) {
     if (i == kFirstTraced) {
       ASSERT_TRUE(trace.Start(10'000).ok());
     }
-    step.set_step(i);
+    // Step i feeds position 93 + i of slot 1.
+    v1::StepPlan& plan =
+        93 + i == kernels::kCacheBlockPositions ? granting : step;
+    plan.set_step(i);
     result.Clear();
     const size_t before = testing::AllocationCount();
-    const absl::Status status = executor.Step(step, &result);
+    const absl::Status status = executor.Step(plan, &result);
     if (i >= 5) allocations += testing::AllocationCount() - before;
     ASSERT_TRUE(status.ok()) << status;
     ASSERT_EQ(result.slots_size(), kSlots);

@@ -96,7 +96,7 @@ std::vector<v1::SlotResult> RunJobs(RankWorld& world,
         prefill->set_slot(slot);
         prefill->set_count(job.spans[spans_done[i]++]);
       } else {
-        plan.add_decodes(slot);
+        plan.add_decodes()->set_slot(slot);
       }
     }
     if (!any) return merged;
@@ -392,7 +392,7 @@ TEST_F(ExecutorTest, ReleaseAndAdmissionInOneStepReuseTheSlot) {
   v1::SlotResult merged = world.Step(plan)[0].slots(0);
   for (int i = 0; i < 2; ++i) {
     plan.Clear();
-    plan.add_decodes(0);
+    plan.add_decodes()->set_slot(0);
     merged.MergeFrom(world.Step(plan)[0].slots(0));
   }
   ExpectSame(merged, expected);
@@ -413,8 +413,8 @@ TEST_F(ExecutorTest, EndedSequencesSkipTheirDecodes) {
   EXPECT_EQ(results[0].slots(1).finish(), v1::FINISH_REASON_UNSPECIFIED);
   for (int i = 0; i < 2; ++i) {
     plan.Clear();
-    plan.add_decodes(0);
-    plan.add_decodes(1);
+    plan.add_decodes()->set_slot(0);
+    plan.add_decodes()->set_slot(1);
     for (const v1::StepResult& result : world.Step(plan)) {
       ASSERT_EQ(result.slots_size(), 1);
       EXPECT_EQ(result.slots(0).slot(), 1u);
@@ -475,7 +475,7 @@ TEST_F(ExecutorTest, NothingIsDecodedBehindAFullContext) {
   world.Step(plan);
   plan.Clear();
   plan.add_rewinds()->set_length(12);  // Where it ended.
-  plan.add_decodes(0);
+  plan.add_decodes()->set_slot(0);
   std::vector<v1::StepResult> results;
   for (const absl::Status& status : world.TryStep(plan, &results)) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
@@ -549,6 +549,12 @@ v1::Admission& AddCommitted(v1::StepPlan& plan, int prompt, int committed) {
   v1::Admission& admission = AddAdmission(plan, 3, prompt);
   for (int i = 0; i < committed; ++i) admission.add_committed_ids(i);
   return admission;
+}
+
+void AddGrant(v1::StepPlan& plan, uint32_t slot, uint32_t block) {
+  v1::BlockGrant* grant = plan.add_grants();
+  grant->set_slot(slot);
+  grant->add_blocks(block);
 }
 
 void AddReplay(v1::StepPlan& plan, uint32_t slot, uint32_t count) {
@@ -634,7 +640,7 @@ std::vector<InvalidPlan> InvalidPlans() {
        kInvalid, "replay of 1 tokens in slot 1, want 1 to 0"},
       {"replay_beside_decode",
        [](Plan& p) {
-         p.add_decodes(1);
+         p.add_decodes()->set_slot(1);
          AddReplay(p, 1, 1);
        },
        kInvalid, "slot 1"},
@@ -658,36 +664,63 @@ std::vector<InvalidPlan> InvalidPlans() {
          AddPrefill(p, 0, 1);
        },
        kInvalid, "slot 0 appears twice"},
-      {"decode_of_free_slot", [](Plan& p) { p.add_decodes(3); }, kInvalid,
-       "slot 3"},
-      {"decode_out_of_range", [](Plan& p) { p.add_decodes(0xffffffffu); },
-       kInvalid, "slot 4294967295"},
-      {"decode_inside_prompt", [](Plan& p) { p.add_decodes(0); }, kInvalid,
-       "decode of slot 0 before its prompt"},
+      {"decode_of_free_slot", [](Plan& p) { p.add_decodes()->set_slot(3); },
+       kInvalid, "slot 3"},
+      {"decode_out_of_range",
+       [](Plan& p) { p.add_decodes()->set_slot(0xffffffffu); }, kInvalid,
+       "slot 4294967295"},
+      {"decode_inside_prompt", [](Plan& p) { p.add_decodes()->set_slot(0); },
+       kInvalid, "decode of slot 0 before its prompt"},
       {"decode_before_first_prefill",
        [](Plan& p) {
          AddAdmission(p, 3, 2);
-         p.add_decodes(3);
+         p.add_decodes()->set_slot(3);
        },
        kInvalid, "decode of slot 3 before its prompt"},
       {"decode_twice",
        [](Plan& p) {
-         p.add_decodes(1);
-         p.add_decodes(1);
+         p.add_decodes()->set_slot(1);
+         p.add_decodes()->set_slot(1);
        },
        kInvalid, "slot 1 appears twice"},
       {"decode_beside_prefill",
        [](Plan& p) {
          AddPrefill(p, 0, 2);
-         p.add_decodes(0);
+         p.add_decodes()->set_slot(0);
        },
        kInvalid, "slot 0 appears twice"},
       {"decode_of_released_slot",
        [](Plan& p) {
          p.add_releases(1);
-         p.add_decodes(1);
+         p.add_decodes()->set_slot(1);
        },
        kInvalid, "slot 1"},
+      {"block_out_of_range", [](Plan& p) { AddGrant(p, 1, 4); }, kInvalid,
+       "block 4, want below 4"},
+      {"largest_block", [](Plan& p) { AddGrant(p, 1, 0xffffffffu); }, kInvalid,
+       "block 4294967295, want below 4"},
+      {"block_of_another_slot", [](Plan& p) { AddGrant(p, 1, 0); }, kInvalid,
+       "blocks for slot 1: block 0 is taken"},
+      {"block_past_context", [](Plan& p) { AddGrant(p, 1, 3); }, kInvalid,
+       "block 3 behind 128 positions, want within 32"},
+      {"block_for_free_slot", [](Plan& p) { AddGrant(p, 3, 3); }, kInvalid,
+       "slot 3"},
+      {"block_twice",
+       [](Plan& p) {
+         AddAdmission(p, 3, 2);
+         AddGrant(p, 3, 3);
+         AddGrant(p, 3, 3);
+       },
+       kInvalid, "block 3 is taken"},
+      {"rows_past_blocks",
+       [](Plan& p) {
+         AddAdmission(p, 3, 2);
+         p.add_grants()->set_slot(3);
+         AddPrefill(p, 3, 2);
+       },
+       kInvalid, "slot 3: 2 rows behind 0, want within the 0 positions"},
+      {"masks", [](Plan& p) { p.add_masks()->set_slot(1); }, kInvalid,
+       "1 masks, want none"},
       {"score_without_reference",
        [](Plan& p) {
          AddAdmission(p, 3, 2).mutable_score()->set_reference(true);

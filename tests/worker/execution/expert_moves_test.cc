@@ -91,7 +91,7 @@ TEST_P(ExpertMovesTest, GoldensHoldWhileExpertsMove) {
         admission->set_max_tokens(count);
         plan.add_prefills()->set_count(static_cast<uint32_t>(ids.size()));
       } else {
-        plan.add_decodes(0);
+        plan.add_decodes()->set_slot(0);
       }
       world.MoveExperts(RandomLayout(world));
       --moves;

@@ -46,7 +46,7 @@ class ForcedIdsTest : public ::testing::Test {
   }
   static v1::StepPlan Decode() {
     v1::StepPlan plan;
-    plan.add_decodes(0);
+    plan.add_decodes()->set_slot(0);
     return plan;
   }
   static v1::StepPlan RewindAndDecode(uint32_t length) {
@@ -195,7 +195,7 @@ TEST_F(ForcedIdsTest, TokensOfAStepShareMatrices) {
   admit.MergeFrom(second);
   world.Step(admit);
   v1::StepPlan both = Decode();
-  both.add_decodes(1);
+  both.add_decodes()->set_slot(1);
   // The same tokens choose the same experts: only the cache is another's.
   const cluster::ModelSpec& spec = world.spec();
   const uint64_t cache =

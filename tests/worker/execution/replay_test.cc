@@ -73,7 +73,7 @@ void DecodeToEnd(RankWorld& world, uint32_t slot, v1::SlotResult* merged) {
   for (int step = 0; step < 300; ++step) {
     if (merged->finish() != v1::FINISH_REASON_UNSPECIFIED) return;
     v1::StepPlan plan;
-    plan.add_decodes(slot);
+    plan.add_decodes()->set_slot(slot);
     merged->MergeFrom(StepOf(world, plan, slot));
   }
   FAIL() << "the sequence did not end";
@@ -122,7 +122,7 @@ TEST_P(ReplayTest, CommittedTokensLeaveTheBitsOfTheirDecodes) {
       const int count = std::min(left, left == committed ? 1 : 186);
       plan.Clear();
       PlanReplay(&plan, 2, count);
-      plan.add_decodes(0);
+      plan.add_decodes()->set_slot(0);
       if (left == committed) {
         *plan.add_admissions() = PromptOf(3, 99, 70, 1);
         PlanSpan(&plan, 3, 70);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/model/kv_cache.h"
 
+#include <algorithm>
 #include <cstring>
+#include <limits>
 #include <set>
 #include <vector>
 
@@ -18,12 +20,24 @@ constexpr int kLatent = 5;
 constexpr int kRope = 2;
 constexpr int kRow = kLatent + kRope;
 
+// A cache with the blocks of every slot's context.
 KvCache Make(Dtype dtype, int layers, int kv_lora_rank, int rope_dim, int slots,
              int context) {
-  auto cache =
-      KvCache::Create(dtype, layers, kv_lora_rank, rope_dim, slots, context);
+  auto cache = KvCache::Create(
+      dtype, layers, kv_lora_rank, rope_dim,
+      {.slots = slots,
+       .context = context,
+       .blocks = static_cast<int>(slots * kernels::CacheBlocks(context))});
   RF_CHECK(cache.ok());
   return *std::move(cache);
+}
+
+// Grants `slot` the highest free blocks until it has room for `positions`.
+void Extend(KvCache& cache, int slot, int positions) {
+  for (int block = cache.blocks(); block-- > 0;) {
+    if (cache.positions(slot) >= positions) return;
+    if (!cache.granted(block)) cache.Grant(slot, block);
+  }
 }
 
 // Distinct for every slot, layer, position and element; not exact in bf16.
@@ -86,7 +100,7 @@ class KvCacheTest : public ::testing::TestWithParam<Dtype> {
 TEST_P(KvCacheTest, SlotsLayersAndPositionsDoNotOverlap) {
   KvCache cache =
       Make(GetParam(), /*layers=*/3, kLatent, kRope, /*slots=*/3, 300);
-  for (int slot : {0, 1, 2}) cache.Extend(slot, 300);
+  for (int slot : {0, 1, 2}) Extend(cache, slot, 300);
   for (int slot : {0, 1, 2}) WriteRows(cache, slot, 3, 0, 300);
   for (int slot : {0, 1, 2}) ExpectRows(cache, slot, 3, 300);
 }
@@ -95,8 +109,8 @@ TEST_P(KvCacheTest, RowsStayWhenASlotGrows) {
   KvCache cache = Make(GetParam(), 2, kLatent, kRope, 2, 400);
   int written = 0;
   for (int positions : {1, 127, 128, 129, 256, 257, 400}) {
-    cache.Extend(0, positions);
-    cache.Extend(1, positions);
+    Extend(cache, 0, positions);
+    Extend(cache, 1, positions);
     EXPECT_EQ(cache.Blocks(0, 1).size(),
               (positions + kCacheBlockPositions - 1) / kCacheBlockPositions);
     WriteRows(cache, 0, 2, written, positions);
@@ -109,7 +123,7 @@ TEST_P(KvCacheTest, RowsStayWhenASlotGrows) {
 
 TEST_P(KvCacheTest, WritingAPositionAgainReplacesIt) {
   KvCache cache = Make(GetParam(), 1, kLatent, kRope, 1, 128);
-  cache.Extend(0, 4);
+  Extend(cache, 0, 4);
   const float other[kRow] = {9, 9, 9, 9, 9, 9, 9};
   cache.Write(0, 0, 2, other);
   WriteRows(cache, 0, 1, 0, 4);
@@ -121,7 +135,7 @@ TEST_P(KvCacheTest, ReleasedBlocksServeOtherSlots) {
   for (int round = 0; round < 4; ++round) {
     std::set<const char*> blocks;
     for (int slot : {0, 1, 2}) {
-      cache.Extend(slot, 256);
+      Extend(cache, slot, 256);
       WriteRows(cache, slot, 2, 0, 256);
       for (const char* block : cache.Blocks(slot, 0)) {
         EXPECT_TRUE(blocks.insert(block).second) << "two slots share a block";
@@ -133,8 +147,23 @@ TEST_P(KvCacheTest, ReleasedBlocksServeOtherSlots) {
   }
 }
 
-TEST_P(KvCacheTest, ReservesWholeBlocksOfEverySlot) {
-  const uint64_t bytes = KvCache::Bytes(GetParam(), 3, kLatent, kRope, 2, 129);
+TEST_P(KvCacheTest, ABlockIsZeroForItsNextOwner) {
+  KvCache cache = Make(GetParam(), 2, kLatent, kRope, 2, 128);
+  cache.Grant(0, 1);
+  float row[kRow];
+  std::fill(row, row + kRow, std::numeric_limits<float>::quiet_NaN());
+  for (int layer : {0, 1}) cache.Write(0, layer, 5, row);
+  cache.Release(0);
+  EXPECT_FALSE(cache.granted(1));
+  cache.Grant(1, 1);
+  EXPECT_TRUE(cache.granted(1));
+  for (int layer : {0, 1}) {
+    EXPECT_EQ(RowAt(cache, 1, layer, 5), std::vector<float>(kRow, 0.0f));
+  }
+}
+
+TEST_P(KvCacheTest, ReservesWholeBlocks) {
+  const uint64_t bytes = KvCache::Bytes(GetParam(), 3, kLatent, kRope, 4);
   const kernels::LatentRowFormat format = {GetParam(), kLatent, kRope};
   EXPECT_EQ(bytes, uint64_t{2} * 2 * 128 * 3 * format.bytes());
   const KvCache cache = Make(GetParam(), 3, kLatent, kRope, 2, 129);
@@ -143,18 +172,21 @@ TEST_P(KvCacheTest, ReservesWholeBlocksOfEverySlot) {
 }
 
 TEST(KvCacheMemoryTest, ACacheThatDoesNotFitIsAnErrorWithItsSize) {
-  const auto cache = KvCache::Create(Dtype::kF32, /*layers=*/61, 512, 64,
-                                     /*slots=*/1024, /*context=*/1 << 30);
+  const auto cache =
+      KvCache::Create(Dtype::kF32, /*layers=*/61, 512, 64,
+                      {.slots = 1, .context = 100, .blocks = 1 << 30});
   EXPECT_EQ(cache.status(),
             absl::ResourceExhaustedError(
-                "cache of 1024 x 1073741824 positions: memory: the system "
-                "refuses 154529762214150144 bytes"));
+                "cache of 1073741824 blocks of 128 positions: memory: the "
+                "system refuses 19316220276768768 bytes"));
 }
 
-TEST(KvCacheDeathTest, RefusesPositionsBeyondTheContext) {
-  KvCache cache = Make(Dtype::kF32, 1, kLatent, kRope, 1, 100);
-  cache.Extend(0, 100);
-  EXPECT_DEATH(cache.Extend(0, 101), "positions <= context_");
+TEST(KvCacheDeathTest, RefusesBlocksThatAreTakenOrDoNotExist) {
+  KvCache cache = Make(Dtype::kF32, 1, kLatent, kRope, 2, 100);
+  cache.Grant(0, 1);
+  EXPECT_DEATH(cache.Grant(1, 1), "granted");
+  EXPECT_DEATH(cache.Grant(1, 2), "blocks");
+  EXPECT_DEATH(cache.Grant(1, -1), "block >= 0");
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, KvCacheTest,

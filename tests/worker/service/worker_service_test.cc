@@ -130,6 +130,7 @@ class WorkerServiceTest : public ::testing::Test {
     request.set_timeout_ms(600'000);
     request.set_collective_timeout_ms(5000);
     request.set_context(64);
+    request.set_cache_blocks(1);
     request.set_ranks_on_host(1);
     return request;
   }
@@ -260,6 +261,7 @@ class ActiveRun {
     admission->set_max_tokens(9);
     for (const uint32_t id : {5, 6, 7}) admission->add_prompt_ids(id);
     plan_.add_prefills()->set_count(3);
+    plan_.add_grants()->add_blocks(0);
   }
   ~ActiveRun() {
     context_.TryCancel();
@@ -275,7 +277,7 @@ class ActiveRun {
     plan_.Clear();
     plan_.set_epoch(7);
     plan_.set_step(result.step() + 1);
-    plan_.add_decodes(0);
+    plan_.add_decodes()->set_slot(0);
     return !result.has_error();
   }
 

@@ -111,24 +111,24 @@ TEST(WeightGatherTest, ALoadLeavesMemoryForIt) {
   const LoadedShard& shard = **all;
   const uint64_t gathered = WeightGatherBytes(
       shard.spec, shard.plan.mesh, WeightForm::kF32, WeightForm::kF32);
-  const auto cache_bytes = [&](int context) {
+  const auto cache_bytes = [&](int blocks) {
     return KvCache::Bytes(
         shard.cache_dtype,
         shard.spec.num_hidden_layers + shard.spec.num_nextn_predict_layers,
-        shard.spec.kv_lora_rank, shard.spec.qk_rope_head_dim, 64, context);
+        shard.spec.kv_lora_rank, shard.spec.qk_rope_head_dim, blocks);
   };
   // Just enough for the cache of all positions without what is gathered.
-  const uint64_t limit =
-      shard.resident_bytes + (uint64_t{256} << 20) + cache_bytes(shard.context);
+  const uint64_t limit = shard.resident_bytes + (uint64_t{256} << 20) +
+                         cache_bytes(shard.cache_blocks);
   const auto replicated = load(v1::PREFILL_STRATEGY_REPLICATED, limit);
   ASSERT_TRUE(replicated.ok()) << replicated.status();
-  EXPECT_EQ((*replicated)->context, shard.context);
+  EXPECT_EQ((*replicated)->cache_blocks, shard.cache_blocks);
   const auto gathers = load(v1::PREFILL_STRATEGY_WEIGHT_GATHER, limit);
   ASSERT_TRUE(gathers.ok()) << gathers.status();
-  const int fits = (*gathers)->context;
-  EXPECT_LT(fits, shard.context);
-  EXPECT_LE(cache_bytes(fits) + gathered, cache_bytes(shard.context));
-  EXPECT_GT(cache_bytes(fits + 1) + gathered, cache_bytes(shard.context));
+  const int fits = (*gathers)->cache_blocks;
+  EXPECT_LT(fits, shard.cache_blocks);
+  EXPECT_LE(cache_bytes(fits) + gathered, cache_bytes(shard.cache_blocks));
+  EXPECT_GT(cache_bytes(fits + 1) + gathered, cache_bytes(shard.cache_blocks));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/cli/run/timeout_option.h"
+#include "coordinator/cli/run/job_options.h"
 
 #include <limits>
 
@@ -10,13 +10,17 @@
 
 namespace ringfleet::coordinator::cli {
 
-void AddTimeoutOption(CLI::App& app, std::string& timeout) {
-  app.add_option("--timeout", timeout,
+void AddJobOptions(CLI::App& app, JobOptions& options) {
+  app.add_option("--timeout", options.timeout,
                  "End the job after this time, waiting included, as in 30s or "
                  "10m [none]")
       ->check([](const std::string& text) {
         return std::string(TimeoutMs(text).status().message());
       });
+  app.add_option("--priority", options.priority,
+                 "Jobs with lower numbers come first, and keep their places in "
+                 "the cache longer")
+      ->capture_default_str();
 }
 
 absl::StatusOr<uint32_t> TimeoutMs(const std::string& timeout) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// --timeout, the limit for a job.
-#ifndef RINGFLEET_COORDINATOR_CLI_RUN_TIMEOUT_OPTION_H_
-#define RINGFLEET_COORDINATOR_CLI_RUN_TIMEOUT_OPTION_H_
+// --timeout and --priority of a job.
+#ifndef RINGFLEET_COORDINATOR_CLI_RUN_JOB_OPTIONS_H_
+#define RINGFLEET_COORDINATOR_CLI_RUN_JOB_OPTIONS_H_
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
@@ -11,7 +11,12 @@
 
 namespace ringfleet::coordinator::cli {
 
-void AddTimeoutOption(CLI::App& app, std::string& timeout);
+struct JobOptions {
+  std::string timeout;  // Empty: none.
+  int32_t priority = 0;
+};
+
+void AddJobOptions(CLI::App& app, JobOptions& options);
 
 // Returns the milliseconds of "30", "30s" or "1h30m", a number being seconds; 0
 // for an empty text. INVALID_ARGUMENT: another text, or no time at all.
@@ -19,4 +24,4 @@ absl::StatusOr<uint32_t> TimeoutMs(const std::string& timeout);
 
 }  // namespace ringfleet::coordinator::cli
 
-#endif  // RINGFLEET_COORDINATOR_CLI_RUN_TIMEOUT_OPTION_H_
+#endif  // RINGFLEET_COORDINATOR_CLI_RUN_JOB_OPTIONS_H_
