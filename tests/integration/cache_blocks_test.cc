@@ -41,9 +41,10 @@ class CacheBlocksTest : public HandFleet {
   }
 
   std::unique_ptr<Process> StartScore() {
-    return StartCli({"score", "--cluster", cluster(), "--prompt-ids",
-                     Ids(1000, crowd_.prompt_n), "--reference", "f32",
-                     "--json"});
+    std::string text;
+    for (int i = 0; i < 60; ++i) text += "x" + std::to_string(i * i) + ", ";
+    return StartCli({"score", "--cluster", cluster(), "-p", text, "--reference",
+                     "f32", "--json"});
   }
 
   static std::string Ids(uint32_t seed, int count) {

@@ -144,10 +144,11 @@ class WorkerService::Exclusive {
 struct WorkerService::Connection {
   std::shared_ptr<LoadedShard> shard;
   std::shared_ptr<ExpertStatistics> statistics;
-  cluster::Wire wire = {};
-  cluster::AlgorithmTable table = cluster::AlgorithmTable::Default();
-  cluster::TileTable tiles;
+  cluster::Wire wire = {int cache_blocks = 0;
 };
+cluster::AlgorithmTable table = cluster::AlgorithmTable::Default();
+cluster::TileTable tiles;
+};  // namespace ringfleet::worker
 
 WorkerService::WorkerService(cluster::CollectiveEndpoint* endpoint,
                              FlightLog* flight, int default_threads,
@@ -306,9 +307,13 @@ absl::StatusOr<WorkerService::Connection> WorkerService::CheckConnection(
         absl::StrCat("connect: context of ", request.context(),
                      " positions, want 1 to ", shard.context));
   }
+  connection.cache_blocks = request.cache_blocks() == 0
+                                ? shard.cache_blocks
+                                : static_cast<int>(std::min<uint32_t>(
+                                      request.cache_blocks(), 1u << 30));
   const int64_t least = kernels::CacheBlocks(request.context());
-  if (request.cache_blocks() < least ||
-      request.cache_blocks() > static_cast<uint32_t>(shard.cache_blocks)) {
+  if (connection.cache_blocks < least ||
+      connection.cache_blocks > shard.cache_blocks) {
     return absl::InvalidArgumentError(
         absl::StrCat("connect: cache of ", request.cache_blocks(),
                      " blocks, want ", least, " to ", shard.cache_blocks));
@@ -383,7 +388,7 @@ absl::Status WorkerService::ConnectExclusive(grpc::ServerContext* context,
       .prefill_strategy = request.prefill_strategy(),
       .collective_timeout = absl::Milliseconds(request.collective_timeout_ms()),
       .context = static_cast<int>(request.context()),
-      .cache_blocks = static_cast<int>(request.cache_blocks())};
+      .cache_blocks = connection.cache_blocks};
   RF_ASSIGN_OR_RETURN(
       std::shared_ptr<WorkerEpoch> epoch,
       WorkerEpoch::Create(request.epoch(), connection.shard,

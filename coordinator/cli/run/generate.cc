@@ -31,7 +31,7 @@ struct GenerateOptions {
   float top_p = 1;
   float min_p = 0;
   std::string seed;
-  JobOptions job;
+  JobSettings job;
   bool ignore_eos = false;
   bool mask_unused = false;
   bool json = false;

@@ -10,7 +10,7 @@
 
 namespace ringfleet::coordinator::cli {
 
-void AddJobOptions(CLI::App& app, JobOptions& options) {
+void AddJobOptions(CLI::App& app, JobSettings& options) {
   app.add_option("--timeout", options.timeout,
                  "End the job after this time, waiting included, as in 30s or "
                  "10m [none]")

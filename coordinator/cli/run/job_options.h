@@ -11,12 +11,12 @@
 
 namespace ringfleet::coordinator::cli {
 
-struct JobOptions {
+struct JobSettings {
   std::string timeout;  // Empty: none.
   int32_t priority = 0;
 };
 
-void AddJobOptions(CLI::App& app, JobOptions& options);
+void AddJobOptions(CLI::App& app, JobSettings& options);
 
 // Returns the milliseconds of "30", "30s" or "1h30m", a number being seconds; 0
 // for an empty text. INVALID_ARGUMENT: another text, or no time at all.

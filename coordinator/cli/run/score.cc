@@ -29,7 +29,7 @@ struct ScoreCommandOptions {
   bool hidden = false;
   bool mtp = false;
   std::string reference;
-  JobOptions job;
+  JobSettings job;
   bool json = false;
 };
 

@@ -26,19 +26,20 @@ TEST(EpochTest, CachesThatCannotBeReservedAreAnError) {
       [](const v1::LoadProgress&) { return absl::OkStatus(); });
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   const std::shared_ptr<LoadedShard> shard = *std::move(loaded);
-  const auto create = [&shard](int context) {
+  const auto create = [&shard](int cache_blocks) {
     return WorkerEpoch::Create(
                /*epoch=*/1, shard, std::make_shared<ExpertStatistics>(),
                /*transport=*/nullptr, cluster::AlgorithmTable::Default(),
-               /*recorder=*/nullptr, /*trace=*/nullptr, {.context = context})
+               /*recorder=*/nullptr, /*trace=*/nullptr,
+               {.context = 16, .cache_blocks = cache_blocks})
         .status();
   };
   // Far beyond the address space of a process.
-  const absl::Status status = create(1 << 30);
+  const absl::Status status = create(std::numeric_limits<int>::max());
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("cache of 1024 x 1073741824 positions: memory: the "
-                        "system refuses "));
+              HasSubstr("cache of 2147483647 blocks of 128 positions: memory: "
+                        "the system refuses "));
 }
 
 }  // namespace
