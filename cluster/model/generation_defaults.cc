@@ -12,6 +12,7 @@ namespace ringfleet::cluster {
 namespace {
 
 constexpr int kMaxTopK = 1 << 24;
+constexpr int kMaxTokens = 1 << 24;
 constexpr uint32_t kMaxStopId = 1 << 24;
 
 // Members that do not change what is generated here.
@@ -54,7 +55,6 @@ constexpr absl::string_view kOffAtOne[] = {
     "num_beam_groups",
     "num_beams",
     "num_return_sequences",
-    "repetition_penalty",
     "typical_p",
 };
 
@@ -89,6 +89,10 @@ absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(
   defaults.top_k = std::max(0, fields.Int("top_k", -1, kMaxTopK, 0));
   defaults.top_p = fields.Number("top_p", 0, 1, 1);
   defaults.min_p = fields.Number("min_p", 0, 1, 0);
+  defaults.repetition_penalty = fields.Number("repetition_penalty", 0, 1e6, 1);
+  if (defaults.repetition_penalty == 0) defaults.repetition_penalty = 1;
+  defaults.min_new_tokens =
+      std::max(0, fields.Int("min_new_tokens", -1, kMaxTokens, 0));
   if (!IsNoToken(fields, "eos_token_id")) {
     defaults.eos_token_ids = fields.TokenIds("eos_token_id", kMaxStopId, {});
   }

@@ -18,9 +18,11 @@ struct GenerationDefaults {
   int top_k = 0;  // 0: off.
   double top_p = 1;
   double min_p = 0;
+  double repetition_penalty = 1;  // 1: off.
+  int min_new_tokens = 0;
   std::vector<uint32_t> eos_token_ids;  // Empty: those of config.json.
   // Settings of the file that would change the output and are not supported,
-  // as in "repetition_penalty 1.1". Values that mean "off" are not among them.
+  // as in "num_beams 4". Values that mean "off" are not among them.
   std::vector<std::string> ignored;
 };
 

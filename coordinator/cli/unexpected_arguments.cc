@@ -18,12 +18,7 @@ constexpr struct {
 } kUnsupportedFlags[] = {
     {"--stop", "stop strings are not supported"},
     {"--reverse-prompt", "stop strings are not supported"},
-    {"--repeat-penalty", "penalties are not supported"},
-    {"--repetition-penalty", "penalties are not supported"},
-    {"--presence-penalty", "penalties are not supported"},
-    {"--frequency-penalty", "penalties are not supported"},
-    {"--repeat-last-n", "penalties are not supported"},
-    {"--logit-bias", "a bias of tokens is not supported"},
+    {"--repeat-last-n", "penalties count all tokens"},
     {"--typical", "typical sampling is not supported"},
     {"--mirostat", "mirostat sampling is not supported"},
     {"--num-beams", "beam search is not supported"},

@@ -12,6 +12,13 @@
 #include "coordinator/scheduling/request.h"
 
 namespace ringfleet::coordinator {
+namespace {
+
+// Most entries of a list that each draw reads.
+constexpr int kMaxLogitRules = 1024;
+constexpr uint32_t kMaxTopLogprobs = 128;
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Load(
     const std::string& model_dir) {
@@ -98,6 +105,8 @@ absl::StatusOr<v1::SamplingParams> ServedModel::Sampling(
         absl::StrCat("sampling: max_tokens ", request.max_tokens(),
                      ", want -1 (no limit) or more"));
   }
+  RF_RETURN_IF_ERROR(SetLogitRules(request, &sampling));
+  sampling.set_sample(request.sample());
   sampling.set_temperature(temperature);
   sampling.set_top_p(top_p);
   sampling.set_min_p(min_p);
@@ -111,6 +120,105 @@ absl::StatusOr<v1::SamplingParams> ServedModel::Sampling(
     sampling.set_seed(uint64_t{random()} << 32 | random());
   }
   return sampling;
+}
+
+absl::Status ServedModel::SetLogitRules(const v1::GenerateRequest& request,
+                                        v1::SamplingParams* sampling) const {
+  const float repetition =
+      request.has_repetition_penalty()
+          ? request.repetition_penalty()
+          : static_cast<float>(defaults_.repetition_penalty);
+  if (!std::isfinite(repetition) || repetition <= 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling: repetition_penalty ", repetition,
+                     ", want more than 0 (1: off)"));
+  }
+  sampling->set_repetition_penalty(repetition);
+  // The ranges of OpenAI's API.
+  for (const auto& [name, penalty] :
+       {std::make_pair("presence_penalty", request.presence_penalty()),
+        std::make_pair("frequency_penalty", request.frequency_penalty())}) {
+    if (penalty >= -2 && penalty <= 2) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling: ", name, " ", penalty, ", want -2 to 2"));
+  }
+  sampling->set_presence_penalty(request.presence_penalty());
+  sampling->set_frequency_penalty(request.frequency_penalty());
+  if (request.logit_bias_size() > kMaxLogitRules) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling: logit_bias of ", request.logit_bias_size(),
+                     " ids, want at most ", kMaxLogitRules));
+  }
+  for (const v1::LogitBias& bias : request.logit_bias()) {
+    if (bias.id() >= static_cast<uint32_t>(spec_.vocab_size)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("sampling: logit_bias of id ", bias.id(),
+                       ", want less than ", spec_.vocab_size, " (vocab_size)"));
+    }
+    if (!(bias.bias() >= -100 && bias.bias() <= 100)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("sampling: logit_bias ", bias.bias(), " of id ",
+                       bias.id(), ", want -100 to 100"));
+    }
+  }
+  *sampling->mutable_logit_bias() = request.logit_bias();
+  sampling->set_min_tokens(
+      request.has_min_tokens()
+          ? request.min_tokens()
+          : static_cast<uint32_t>(defaults_.min_new_tokens));
+  if (request.bad_words_size() > kMaxLogitRules) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling: ", request.bad_words_size(),
+                     " bad words, want at most ", kMaxLogitRules));
+  }
+  for (const std::string& word : request.bad_words()) {
+    if (word.empty()) {
+      return absl::InvalidArgumentError("sampling: an empty bad word");
+    }
+    RF_ASSIGN_OR_RETURN(const Tokenizer* const tokenizer, this->tokenizer());
+    // A word begins a text, or follows a space.
+    std::vector<uint32_t> last;
+    for (const std::string& text : {word, absl::StrCat(" ", word)}) {
+      RF_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids,
+                          tokenizer->Encode(text));
+      if (ids.empty() || ids == last) continue;
+      sampling->add_bad_words()->mutable_ids()->Add(ids.begin(), ids.end());
+      last = ids;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ServedModel::CheckLogprobs(
+    const v1::GenerateRequest& request) const {
+  for (const auto& [name, count] :
+       {std::make_pair("top_logprobs", request.top_logprobs()),
+        std::make_pair("prompt_logprobs", request.prompt_logprobs())}) {
+    if (count <= kMaxTopLogprobs) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " ", count, ", want at most ", kMaxTopLogprobs));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<uint32_t>> ServedModel::StopIdsOf(
+    const v1::GenerateRequest& request) const {
+  std::vector<uint32_t> ids;
+  if (!request.ignore_eos()) ids = StopIds();
+  if (request.stop_token_ids_size() > kMaxLogitRules) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("stop_token_ids: ", request.stop_token_ids_size(),
+                     " ids, want at most ", kMaxLogitRules));
+  }
+  for (const uint32_t id : request.stop_token_ids()) {
+    if (id >= static_cast<uint32_t>(spec_.vocab_size)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("stop_token_ids: id ", id, ", want less than ",
+                       spec_.vocab_size, " (vocab_size)"));
+    }
+    ids.push_back(id);
+  }
+  return ids;
 }
 
 std::vector<uint32_t> ServedModel::StopIds() const {

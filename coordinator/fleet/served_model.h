@@ -40,7 +40,8 @@ class ServedModel {
       const v1::Prompt& prompt, uint64_t most = kAnyNumber) const;
 
   // Returns the request's sampling, completed by the model's defaults and a
-  // random seed. INVALID_ARGUMENT names a field that is out of range.
+  // random seed. INVALID_ARGUMENT names a field that is out of range. Errors of
+  // tokenizer(): bad words without tokenizer.
   absl::StatusOr<v1::SamplingParams> Sampling(
       const v1::GenerateRequest& request) const;
 
@@ -62,8 +63,20 @@ class ServedModel {
 
   const cluster::ModelSpec& spec() const { return spec_; }
 
+  // Returns the ids that end a request's sequence.
+  // Errors: INVALID_ARGUMENT: an id that the model does not know.
+  absl::StatusOr<std::vector<uint32_t>> StopIdsOf(
+      const v1::GenerateRequest& request) const;
+
+  // Tells why the request's numbers of likeliest ids are impossible.
+  absl::Status CheckLogprobs(const v1::GenerateRequest& request) const;
+
  private:
   ServedModel() = default;
+
+  // Sets the parts of `sampling` that change logits.
+  absl::Status SetLogitRules(const v1::GenerateRequest& request,
+                             v1::SamplingParams* sampling) const;
 
   cluster::ModelSpec spec_;
   cluster::GenerationDefaults defaults_;

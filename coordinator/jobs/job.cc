@@ -26,7 +26,7 @@ JobProgress Job::progress() const {
   return progress_;
 }
 
-std::vector<JobToken> Job::TokensFrom(size_t first) const {
+std::vector<DrawnToken> Job::TokensFrom(size_t first) const {
   MutexLock lock(&mu_);
   if (first >= tokens_.size()) return {};
   return {tokens_.begin() + static_cast<ptrdiff_t>(first), tokens_.end()};
@@ -76,10 +76,10 @@ void Job::OnWaiting(const std::string& why) {
   Notify();
 }
 
-void Job::OnToken(uint32_t id, float logprob) {
+void Job::OnToken(DrawnToken token) {
   {
     MutexLock lock(&mu_);
-    tokens_.push_back({.id = id, .logprob = logprob});
+    tokens_.push_back(std::move(token));
     progress_.tokens = tokens_.size();
   }
   Notify();

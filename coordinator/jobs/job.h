@@ -28,11 +28,6 @@ class JobObserver {
   virtual void OnJobChange() = 0;
 };
 
-struct JobToken {
-  uint32_t id = 0;
-  float logprob = 0;  // Natural logarithm, by the model itself.
-};
-
 // The state of a job and its outcome.
 struct JobProgress {
   v1::JobState state = v1::JOB_STATE_WAITING;
@@ -66,8 +61,8 @@ class Job final : public RequestEvents {
 
   JobProgress progress() const;
   // Returns tokens from number `first` on.
-  std::vector<JobToken> TokensFrom(size_t first) const;
-  // Returns the score of the whole text. Empty before the end.
+  std::vector<DrawnToken> TokensFrom(size_t first) const;
+  // Returns the score of the whole text. Empty before it is told.
   v1::ScoreResult score() const;
 
   // Tells `observer` of every later change, as long as it lives.
@@ -75,7 +70,7 @@ class Job final : public RequestEvents {
 
   void OnRunning() override;
   void OnWaiting(const std::string& why) override;
-  void OnToken(uint32_t id, float logprob) override;
+  void OnToken(DrawnToken token) override;
   void OnProgress(uint32_t scored) override;
   void OnScore(v1::ScoreResult score) override;
   void OnFinished(v1::FinishReason reason,
@@ -94,7 +89,7 @@ class Job final : public RequestEvents {
 
   mutable Mutex mu_;
   JobProgress progress_ ABSL_GUARDED_BY(mu_);
-  std::vector<JobToken> tokens_ ABSL_GUARDED_BY(mu_);
+  std::vector<DrawnToken> tokens_ ABSL_GUARDED_BY(mu_);
   v1::ScoreResult score_ ABSL_GUARDED_BY(mu_);
   std::vector<std::weak_ptr<JobObserver>> observers_ ABSL_GUARDED_BY(mu_);
 };

@@ -18,6 +18,18 @@
 
 namespace ringfleet::coordinator {
 
+// A token with its probability, and what else was likely. Log probabilities are
+// natural logarithms of the probabilities that the model itself gives.
+struct DrawnToken {
+  struct Likely {
+    uint32_t id = 0;
+    float logprob = 0;
+  };
+  uint32_t id = 0;
+  float logprob = 0;
+  std::vector<Likely> top;  // Request.top_logprobs ids, likeliest first.
+};
+
 struct RequestTimings {
   uint32_t prompt_n = 0;
   // From the first admission to the first token, or to the last span.
@@ -38,11 +50,12 @@ class RequestEvents {
   // for; empty: an epoch runs, and the request waits for a slot. Tokens that
   // were told stay valid.
   virtual void OnWaiting(const std::string& why) = 0;
-  virtual void OnToken(uint32_t id, float logprob) = 0;
+  virtual void OnToken(DrawnToken token) = 0;
   // `scored` ids of a text have their probabilities. A failed epoch takes some
   // back.
   virtual void OnProgress(uint32_t scored) = 0;
-  // Receives the score of the whole text, once, before OnFinished.
+  // Receives the score of the whole text, once: before OnFinished, and before
+  // the first token.
   virtual void OnScore(v1::ScoreResult score) = 0;
   virtual void OnFinished(v1::FinishReason reason,
                           const RequestTimings& timings) = 0;
@@ -56,14 +69,17 @@ inline constexpr uint32_t kUnlimitedTokens =
 // Immutable once submitted.
 struct Request {
   std::string id;  // Unique among requests that wait or run.
-  // With `score` the ids may exceed the context: they are scored in windows.
   std::vector<uint32_t> prompt_ids;
   v1::SamplingParams sampling;
   uint32_t max_tokens = 0;  // 0: only evaluate the prompt.
   int32_t priority = 0;     // Requests with lower numbers come first.
   std::vector<uint32_t> stop_ids;
   uint32_t usable_vocab = 0;  // 0: all.
+  uint32_t top_logprobs = 0;  // Likeliest ids to tell with each token.
   std::optional<v1::ScoreOptions> score;
+  // With `score` and without tokens: the ids may exceed the context, and are
+  // then scored in windows.
+  bool windows = false;
   // The request fails with DEADLINE_EXCEEDED when this has passed.
   cluster::Deadline deadline = cluster::Deadline::Infinite();
   RequestEvents* events = nullptr;  // Lives as long as the request.

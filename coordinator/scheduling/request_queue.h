@@ -28,6 +28,7 @@ struct Run {
   // Score of the windows that are done, and where the next one begins.
   v1::ScoreResult score;
   size_t window_begin = 0;
+  bool scored = false;  // The score of the whole text has been told.
   // Failed epochs in a row in which the request had a slot without progress: no
   // token, no scored span.
   uint32_t failures = 0;

@@ -23,8 +23,8 @@ bool HasNan(const v1::ScoreResult& score) {
 
 void RequestUpdate::Deliver() const {
   RequestEvents& events = *request->events;
-  if (const auto* token = std::get_if<Token>(&what)) {
-    events.OnToken(token->id, token->logprob);
+  if (const auto* token = std::get_if<DrawnToken>(&what)) {
+    events.OnToken(*token);
   } else if (const auto* progress = std::get_if<Progress>(&what)) {
     events.OnProgress(progress->scored);
   } else if (std::holds_alternative<Running>(what)) {
@@ -96,7 +96,7 @@ absl::Status Scheduler::Submit(std::shared_ptr<const Request> request) {
   const size_t prompt_n = request->prompt_ids.size();
   if (prompt_n == 0)
     return absl::InvalidArgumentError("prompt: empty, want at least one token");
-  if (context_ > 0 && prompt_n > context_ && !request->score.has_value()) {
+  if (context_ > 0 && prompt_n > context_ && !request->windows) {
     return PromptTooLong(prompt_n, context_);
   }
   if (queue_.size() >= kMaxWaiting) {
@@ -357,9 +357,16 @@ void Scheduler::Take(const v1::SlotResult& result, Sequence& sequence) {
     if (run.committed.empty()) run.first_token = run.last_token;
     sequence.progressed = true;
     run.committed.push_back(result.tokens(i));
-    const float logprob = i < result.logprobs_size() ? result.logprobs(i) : 0;
-    updates_.push_back(
-        {run.request, RequestUpdate::Token{result.tokens(i), logprob}});
+    DrawnToken token = {
+        .id = result.tokens(i),
+        .logprob = i < result.logprobs_size() ? result.logprobs(i) : 0};
+    if (i < result.top_size()) {
+      const v1::TopLogprobs& top = result.top(i);
+      for (int j = 0; j < std::min(top.ids_size(), top.logprobs_size()); ++j) {
+        token.top.push_back({.id = top.ids(j), .logprob = top.logprobs(j)});
+      }
+    }
+    updates_.push_back({run.request, std::move(token)});
   }
   if (run.request->max_tokens == 0) return;  // Ends with its last span.
   if (result.finish() != v1::FINISH_REASON_UNSPECIFIED) {
@@ -389,6 +396,15 @@ void Scheduler::TakeScore(const v1::ScoreResult& part, Sequence& sequence) {
       {run.request,
        RequestUpdate::Progress{static_cast<uint32_t>(
            run.score.logprobs_size() + sequence.score.logprobs_size())}});
+  // A prompt in front of tokens is one window, whose last position is scored
+  // together with the first draw.
+  if (run.request->max_tokens > 0 &&
+      sequence.score.logprobs_size() + 1 ==
+          static_cast<int>(sequence.prompt_n())) {
+    run.scored = true;
+    updates_.push_back({run.request, std::move(sequence.score)});
+    sequence.score.Clear();
+  }
 }
 
 void Scheduler::EndEvaluation(Sequence& sequence) {

@@ -80,10 +80,6 @@ struct RequestUpdate {
   struct Waiting {
     std::string why;
   };
-  struct Token {
-    uint32_t id;
-    float logprob;
-  };
   struct Progress {
     uint32_t scored;
   };
@@ -92,8 +88,8 @@ struct RequestUpdate {
     RequestTimings timings;
   };
   std::shared_ptr<const Request> request;
-  std::variant<Running, Waiting, Token, Progress, v1::ScoreResult, Finished,
-               absl::Status>
+  std::variant<Running, Waiting, DrawnToken, Progress, v1::ScoreResult,
+               Finished, absl::Status>
       what;
 
   // Calls the corresponding event.

@@ -154,7 +154,7 @@ void Scheduler::Admit(v1::StepPlan* plan) {
     const size_t ids = request.prompt_ids.size();
     ScoreWindow window = {.begin = 0, .end = ids};
     absl::Status status;
-    if (request.score.has_value()) {
+    if (request.windows) {
       const auto next = NextScoreWindow(ids, run->window_begin, epoch_->context,
                                         *request.score);
       status = next.status();
@@ -200,9 +200,10 @@ void Scheduler::Enter(std::shared_ptr<Run> run, const ScoreWindow& window,
   admission->mutable_stop_ids()->Add(request.stop_ids.begin(),
                                      request.stop_ids.end());
   admission->set_usable_vocab(request.usable_vocab);
+  admission->set_top_logprobs(request.top_logprobs);
   admission->mutable_committed_ids()->Add(run->committed.begin(),
                                           run->committed.end());
-  if (request.score.has_value()) {
+  if (request.score.has_value() && !run->scored) {
     *admission->mutable_score() = *request.score;
     if (window.end < ids.size()) admission->mutable_score()->set_top(0);
   }

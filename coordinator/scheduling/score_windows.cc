@@ -28,6 +28,7 @@ absl::StatusOr<ScoreWindow> NextScoreWindow(size_t ids, size_t begin,
 
 void AppendScore(const v1::ScoreResult& part, v1::ScoreResult* total) {
   total->mutable_logprobs()->MergeFrom(part.logprobs());
+  total->mutable_prompt_top()->MergeFrom(part.prompt_top());
   total->mutable_mtp_top_ids()->MergeFrom(part.mtp_top_ids());
   total->mutable_mtp_top_logprobs()->MergeFrom(part.mtp_top_logprobs());
   if (!part.top_ids().empty()) {

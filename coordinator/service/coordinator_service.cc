@@ -49,7 +49,13 @@ absl::StatusOr<Request> CoordinatorService::GenerateRequestOf(
           wanted.prompt(),
           known > 0 ? known : model_->spec().max_position_embeddings));
   RF_ASSIGN_OR_RETURN(request.sampling, model_->Sampling(wanted));
-  if (!wanted.ignore_eos()) request.stop_ids = model_->StopIds();
+  RF_ASSIGN_OR_RETURN(request.stop_ids, model_->StopIdsOf(wanted));
+  RF_RETURN_IF_ERROR(model_->CheckLogprobs(wanted));
+  request.top_logprobs = wanted.top_logprobs();
+  if (wanted.has_prompt_logprobs()) {
+    request.score.emplace();
+    request.score->set_prompt_top(wanted.prompt_logprobs());
+  }
   if (wanted.mask_unused()) {
     RF_ASSIGN_OR_RETURN(request.usable_vocab, model_->UsableVocab());
   }
@@ -72,6 +78,7 @@ absl::StatusOr<Request> CoordinatorService::ScoreRequestOf(
         "coordinator");
   }
   request.score = wanted.options();
+  request.windows = true;
   request.deadline = TimeoutOf(wanted.timeout_ms());
   request.priority = wanted.priority();
   return request;
@@ -125,7 +132,7 @@ grpc::ServerWriteReactor<v1::ScoreEvent>* CoordinatorService::Score(
 grpc::ServerWriteReactor<v1::GenerateEvent>* CoordinatorService::WatchJob(
     grpc::CallbackServerContext*, const v1::WatchJobRequest* request) {
   absl::StatusOr<std::shared_ptr<Job>> job = jobs_.Find(request->id());
-  if (job.ok() && (*job)->request().score.has_value()) {
+  if (job.ok() && (*job)->request().windows) {
     job = absl::FailedPreconditionError(absl::StrCat(
         "job ", request->id(), " scores a text, want one that generates"));
   }
@@ -161,7 +168,7 @@ grpc::Status CoordinatorService::GetJob(grpc::ServerContext*,
                                       job.request().prompt_ids.end());
   *response->mutable_sampling() = job.request().sampling;
   TextStream text(*model_);
-  for (const JobToken& token : job.TokensFrom(0)) {
+  for (const DrawnToken& token : job.TokensFrom(0)) {
     response->add_ids(token.id);
     response->add_logprobs(token.logprob);
     response->mutable_text()->append(text.Add(token.id));

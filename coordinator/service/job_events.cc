@@ -55,11 +55,24 @@ GenerateEvents::Next(const Job& job) {
     tokens_ = job.TokensFrom(first_);
     told_ = 0;
   }
+  if (!prompt_told_ && job.request().score.has_value() &&
+      (!tokens_.empty() || (progress.has_ended() && progress.error.ok()))) {
+    prompt_told_ = true;
+    v1::ScoreResult score = job.score();
+    v1::GenerateEvent::PromptScore* prompt = event.mutable_prompt();
+    prompt->mutable_logprobs()->Swap(score.mutable_logprobs());
+    prompt->mutable_top()->Swap(score.mutable_prompt_top());
+    return event;
+  }
   if (told_ < tokens_.size()) {
-    const JobToken& token = tokens_[told_++];
+    const DrawnToken& token = tokens_[told_++];
     event.mutable_token()->set_id(token.id);
     event.mutable_token()->set_logprob(token.logprob);
     event.mutable_token()->set_text(text_.Add(token.id));
+    for (const DrawnToken::Likely& likely : token.top) {
+      event.mutable_token()->mutable_top()->add_ids(likely.id);
+      event.mutable_token()->mutable_top()->add_logprobs(likely.logprob);
+    }
     return event;
   }
   if (!progress.error.ok()) return progress.error;
@@ -126,8 +139,8 @@ v1::Timings TimingsOf(const RequestTimings& timings, double load_ms) {
 v1::JobInfo InfoOf(const Job& job, const JobProgress& progress) {
   v1::JobInfo info;
   info.set_id(job.id());
-  info.set_kind(job.request().score.has_value() ? v1::JOB_KIND_SCORE
-                                                : v1::JOB_KIND_GENERATE);
+  info.set_kind(job.request().windows ? v1::JOB_KIND_SCORE
+                                      : v1::JOB_KIND_GENERATE);
   info.set_state(progress.state);
   info.set_waits_for(progress.waits_for);
   info.set_detached(job.kept());

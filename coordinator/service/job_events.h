@@ -58,10 +58,11 @@ class GenerateEvents final : public JobEvents<v1::GenerateEvent> {
   const Fleet& fleet_;
   WaitingNotes waiting_;
   bool accepted_ = false;
+  bool prompt_told_ = false;
   bool finished_ = false;
-  std::vector<JobToken> tokens_;  // Read from the job.
-  size_t told_ = 0;               // Told so far, a part of tokens_.
-  size_t first_ = 0;              // Number of tokens_[0] in the job.
+  std::vector<DrawnToken> tokens_;  // Read from the job.
+  size_t told_ = 0;                 // Told so far, a part of tokens_.
+  size_t first_ = 0;                // Number of tokens_[0] in the job.
 };
 
 // Progress, then the parts of the result.

@@ -180,7 +180,7 @@ TEST_F(JsonOutputTest, AnIdWithoutATokenDecodesToNothing) {
   EXPECT_EQ(finished.errors, "1 of 2 ids have no token, the first is 99999\n");
 }
 
-// The greedy ids are those without the file's penalty, and a line says so.
+// The greedy ids are those without the file's beams, and a line says so.
 TEST_F(JsonOutputTest, SettingsOfTheModelThatAreNotSupportedAreNamed) {
   const std::string copy = CopyModel();
   const Arguments generate = {"generate", "--model", copy, "-p",
@@ -189,13 +189,22 @@ TEST_F(JsonOutputTest, SettingsOfTheModelThatAreNotSupportedAreNamed) {
   const Finished plain = Cli(generate);
   EXPECT_EQ(plain.errors, "");
   testing::WriteFile(copy + "/generation_config.json",
-                     R"({"repetition_penalty": 5, "num_beams": 2})");
+                     R"({"num_beams": 2, "length_penalty": 5})");
   const Finished named = Cli(generate);
   EXPECT_EQ(named.document()["ids"], plain.document()["ids"]);
   EXPECT_EQ(named.errors,
-            "generation_config.json: num_beams 2 is not supported, ignored\n"
-            "generation_config.json: repetition_penalty 5 is not supported, "
-            "ignored\n");
+            "generation_config.json: length_penalty 5 is not supported, "
+            "ignored\n"
+            "generation_config.json: num_beams 2 is not supported, ignored\n");
+  // What is supported holds, unless a flag says otherwise.
+  testing::WriteFile(copy + "/generation_config.json",
+                     R"({"repetition_penalty": 5, "min_new_tokens": 4})");
+  const Finished penalised = Cli(generate);
+  EXPECT_EQ(penalised.errors, "");
+  Arguments without = generate;
+  without.insert(without.end(), {"--repeat-penalty", "1"});
+  EXPECT_EQ(Cli(without).document()["ids"], plain.document()["ids"]);
+  EXPECT_NE(penalised.document()["ids"], plain.document()["ids"]);
 }
 
 TEST_F(JsonOutputTest, AnEmptyPromptIsTheBosAlone) {

@@ -104,16 +104,15 @@ TEST_F(PlanCliTest, InspectNamesWhatNothingReads) {
   config["rope_scaling"]["low_freq_factor"] = 1;
   testing::WriteFile(copy + "/config.json", config.dump());
   testing::WriteFile(copy + "/generation_config.json",
-                     R"({"repetition_penalty": 1.1, "top_k": -1})");
+                     R"({"num_beams": 4, "top_k": -1})");
   const json document = Cli({"inspect", copy, "-o", "json"}).document();
   EXPECT_EQ(document["ok"], true);
   EXPECT_EQ(document["unread_config"],
             json({"attention_multiplier", "rope_scaling.low_freq_factor"}));
-  EXPECT_EQ(document["generation"]["ignored"],
-            json::array({"repetition_penalty 1.1"}));
+  EXPECT_EQ(document["generation"]["ignored"], json::array({"num_beams 4"}));
   const std::string text = Cli({"inspect", copy}).output;
   EXPECT_THAT(text, HasSubstr("- attention_multiplier\n"));
-  EXPECT_THAT(text, HasSubstr("sampling: greedy; repetition_penalty 1.1 is not "
+  EXPECT_THAT(text, HasSubstr("sampling: greedy; num_beams 4 is not "
                               "supported, ignored\n"));
 }
 

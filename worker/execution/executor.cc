@@ -169,8 +169,11 @@ absl::Status Executor::Admit(const v1::Admission& admission) {
   if (!(temperature >= 0) || std::isinf(temperature)) {
     return error("temperature ", temperature, ", want 0 or more");
   }
+  const absl::Status rules = LogitRules::Check(admission, vocab);
+  if (!rules.ok()) return error(rules.message());
   Sequence& sequence = sequences_[admission.slot()];
   sequence.active = true;
+  if (IsOwn(admission.slot())) sequence.rules = LogitRules(admission);
   sequence.admission = admission;
   sequence.generated = static_cast<uint32_t>(committed);
   return absl::OkStatus();
@@ -415,7 +418,9 @@ absl::Status Executor::DrawAndAdvance(v1::StepResult* result) {
          .key = {.seed = sampling.seed(),
                  .sample = sampling.sample(),
                  .position = static_cast<uint64_t>(sequence.length)},
-         .usable_vocab = sequence.admission.usable_vocab()});
+         .usable_vocab = sequence.admission.usable_vocab(),
+         .rules = &sequence.rules,
+         .top = sequence.admission.top_logprobs()});
     drawn_spans_.push_back(&span);
     std::memcpy(Grow(draw_hidden_, draws_.size() * hidden_size) +
                     (draws_.size() - 1) * hidden_size,
@@ -434,13 +439,17 @@ absl::Status Executor::DrawAndAdvance(v1::StepResult* result) {
       drawer_.Draw(draws_, logits, vocab, main_.model->spec().vocab_size));
   for (size_t i = 0; i < drawn.size(); ++i) {
     Sequence& sequence = SequenceOf(*drawn_spans_[i]);
-    if (drawn[i].nan) {
+    if (drawn[i].nan || drawn[i].forbidden) {
       sequence.ended = true;
       v1::SlotError* error =
           ResultOf(*drawn_spans_[i], result)->mutable_error();
-      error->set_code(static_cast<uint32_t>(absl::StatusCode::kDataLoss));
-      error->set_message(absl::StrCat("model: logits at position ",
-                                      sequence.length - 1, " are NaN"));
+      error->set_code(static_cast<uint32_t>(
+          drawn[i].nan ? absl::StatusCode::kDataLoss
+                       : absl::StatusCode::kInvalidArgument));
+      error->set_message(absl::StrCat(
+          drawn[i].nan ? "model: logits at position "
+                       : "sampling: all ids at position ",
+          sequence.length - 1, drawn[i].nan ? " are NaN" : " are forbidden"));
       continue;
     }
     const auto& forced = sequence.admission.forced_ids();
@@ -449,9 +458,17 @@ absl::Status Executor::DrawAndAdvance(v1::StepResult* result) {
             ? forced[static_cast<int>(sequence.generated)]
             : drawn[i].id;
     ++sequence.generated;
+    sequence.rules.Add(sequence.last_token);
     v1::SlotResult* slot_result = ResultOf(*drawn_spans_[i], result);
     slot_result->add_tokens(drawn[i].id);
     slot_result->add_logprobs(drawn[i].logprob);
+    if (sequence.admission.top_logprobs() > 0) {
+      v1::TopLogprobs* top = slot_result->add_top();
+      for (const TokenLogprob& likely : drawn[i].top) {
+        top->add_ids(likely.id);
+        top->add_logprobs(likely.logprob);
+      }
+    }
     const auto& stop_ids = sequence.admission.stop_ids();
     if (std::find(stop_ids.begin(), stop_ids.end(), drawn[i].id) !=
         stop_ids.end()) {

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "kernels/sampling.h"
 #include "protos/worker.pb.h"
+#include "worker/execution/logit_rules.h"
 #include "worker/execution/sampler.h"
 #include "worker/execution/scorer.h"
 #include "worker/model/kv_cache.h"
@@ -52,6 +53,7 @@ class Executor {
     int length = 0;           // Number of positions in the cache.
     uint32_t last_token = 0;  // Drawn last; not in the cache.
     uint32_t generated = 0;   // Number of drawn tokens, committed ids included.
+    LogitRules rules;
 
     int prompt_size() const { return admission.prompt_ids_size(); }
     // Ids of the prompt and committed ones.

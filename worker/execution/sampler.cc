@@ -80,12 +80,12 @@ absl::StatusOr<std::vector<std::vector<Candidate>>> GatherTopCandidates(
   return tops;
 }
 
-TokenDrawer::RowSummary TokenDrawer::Summarize(const DrawRequest& request,
-                                               absl::Span<const float> logits,
-                                               cluster::Range ids) {
+TokenDrawer::RowSummary TokenDrawer::Summarize(
+    const DrawRequest& request, absl::Span<const float> logits,
+    absl::Span<const float> drawn_from, cluster::Range ids) {
   RowSummary summary;
   summary.all = kernels::ReduceLogSumExp(logits);
-  const absl::Span<const float> usable = UsableLogits(request, logits, ids);
+  const absl::Span<const float> usable = UsableLogits(request, drawn_from, ids);
   if (NeedsCandidates(request.filter)) {
     summary.tempered =
         kernels::ReduceLogSumExp(usable, request.filter.temperature);
@@ -120,6 +120,7 @@ absl::StatusOr<absl::Span<const DrawnToken>> TokenDrawer::Draw(
   constexpr size_t kPart = 16384;
   const size_t size = vocab.size();
   const size_t num_parts = (size + kPart - 1) / kPart;
+  ApplyRules(requests, logits, vocab);
   parts_.resize(requests.size() * num_parts);
   pool_.ParallelFor(parts_.size(), /*grain=*/1, [&](size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
@@ -129,6 +130,7 @@ absl::StatusOr<absl::Span<const DrawnToken>> TokenDrawer::Draw(
       parts_[i] = Summarize(
           requests[row],
           absl::MakeConstSpan(logits + row * size + first, last - first),
+          absl::MakeConstSpan(drawn_from_[row] + first, last - first),
           {.begin = vocab.begin + static_cast<int>(first),
            .end = vocab.begin + static_cast<int>(last)});
     }
@@ -150,27 +152,110 @@ absl::StatusOr<absl::Span<const DrawnToken>> TokenDrawer::Draw(
     if (NeedsCandidates(requests[row].filter)) continue;
     winners_[row] = all_[row].valid == 0 ? kNoWinner : all_[row].best;
   }
-  RF_RETURN_IF_ERROR(DrawFiltered(requests, logits, vocab, vocab_size));
-  drawn_.clear();
+  RF_RETURN_IF_ERROR(DrawFiltered(requests, vocab, vocab_size));
+  drawn_.assign(requests.size(), {});
+  for (const size_t row : ruled_) {
+    drawn_[row].forbidden = std::isinf(winners_[row].logit);
+  }
+  RF_RETURN_IF_ERROR(RestoreLogits(logits, vocab));
+  RF_RETURN_IF_ERROR(FindTop(requests, logits, vocab, vocab_size));
   for (size_t row = 0; row < requests.size(); ++row) {
     const Candidate& winner = winners_[row];
     if (winner.id >= static_cast<uint32_t>(vocab_size)) {  // As a rank sent it.
       return absl::DataLossError(absl::StrCat(
           "token id ", winner.id, " was drawn, want below ", vocab_size));
     }
-    const auto logprob =
-        static_cast<float>(winner.logit - all_[row].all.Value());
-    if (std::isnan(logprob)) {
-      drawn_.push_back({.nan = true});
-    } else {
-      drawn_.push_back({.id = winner.id, .logprob = logprob});
+    DrawnToken& token = drawn_[row];
+    if (token.forbidden) continue;
+    token.logprob = static_cast<float>(winner.logit - all_[row].all.Value());
+    if (std::isnan(token.logprob)) {
+      token = {.nan = true};
+      continue;
     }
+    token.id = winner.id;
+    token.top = top_[row];
   }
   return absl::MakeConstSpan(drawn_);
 }
 
+void TokenDrawer::ApplyRules(absl::Span<const DrawRequest> requests,
+                             const float* logits, cluster::Range vocab) {
+  const auto size = static_cast<size_t>(vocab.size());
+  ruled_.clear();
+  drawn_from_.resize(requests.size());
+  for (size_t row = 0; row < requests.size(); ++row) {
+    drawn_from_[row] = logits + row * size;
+    const LogitRules* const rules = requests[row].rules;
+    if (rules != nullptr && rules->active()) ruled_.push_back(row);
+  }
+  changed_.resize(std::max(changed_.size(), ruled_.size() * size));
+  pool_.ParallelFor(ruled_.size(), /*grain=*/1, [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      float* const row = changed_.data() + i * size;
+      std::copy_n(drawn_from_[ruled_[i]], size, row);
+      requests[ruled_[i]].rules->Apply(vocab, absl::MakeSpan(row, size));
+      drawn_from_[ruled_[i]] = row;
+    }
+  });
+}
+
+absl::Status TokenDrawer::RestoreLogits(const float* logits,
+                                        cluster::Range vocab) {
+  if (ruled_.empty()) return absl::OkStatus();
+  // The rank that has the id tells the logit, the others NaN.
+  std::vector<float> own;
+  for (const size_t row : ruled_) {
+    const int64_t index = int64_t{winners_[row].id} - vocab.begin;
+    own.push_back(index < 0 || index >= vocab.size()
+                      ? std::numeric_limits<float>::quiet_NaN()
+                      : logits[row * vocab.size() + index]);
+  }
+  std::vector<float> all;
+  RF_RETURN_IF_ERROR(
+      GatherRecords(communicator_, absl::MakeConstSpan(own), &all));
+  for (size_t i = 0; i < ruled_.size(); ++i) {
+    float& logit = winners_[ruled_[i]].logit;
+    if (std::isnan(logit)) continue;
+    for (size_t at = i; at < all.size(); at += ruled_.size()) {
+      if (!std::isnan(all[at])) logit = all[at];
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TokenDrawer::FindTop(absl::Span<const DrawRequest> requests,
+                                  const float* logits, cluster::Range vocab,
+                                  int vocab_size) {
+  top_.resize(std::max(top_.size(), requests.size()));
+  std::vector<size_t> asking;
+  std::vector<absl::Span<const float>> rows;
+  uint32_t most = 0;
+  for (size_t row = 0; row < requests.size(); ++row) {
+    top_[row].clear();
+    if (requests[row].top == 0) continue;
+    asking.push_back(row);
+    rows.push_back(
+        absl::MakeConstSpan(logits + row * vocab.size(), vocab.size()));
+    most = std::max(most, requests[row].top);
+  }
+  if (asking.empty()) return absl::OkStatus();
+  RF_ASSIGN_OR_RETURN(
+      const std::vector<std::vector<Candidate>> tops,
+      GatherTopCandidates(rows, vocab, std::min<size_t>(most, vocab_size),
+                          pool_, communicator_));
+  for (size_t i = 0; i < asking.size(); ++i) {
+    const size_t row = asking[i];
+    const size_t count = std::min<size_t>(requests[row].top, tops[i].size());
+    for (size_t j = 0; j < count; ++j) {
+      top_[row].push_back({.id = tops[i][j].id,
+                           .logprob = static_cast<float>(
+                               tops[i][j].logit - all_[row].all.Value())});
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status TokenDrawer::DrawFiltered(absl::Span<const DrawRequest> requests,
-                                       const float* logits,
                                        cluster::Range vocab, int vocab_size) {
   // A nucleus of 0.95 rarely holds more than some hundred tokens.
   constexpr size_t kFirstCandidates = 256;
@@ -188,8 +273,7 @@ absl::Status TokenDrawer::DrawFiltered(absl::Span<const DrawRequest> requests,
     std::vector<absl::Span<const float>> usable;
     for (const size_t row : undecided) {
       usable.push_back(UsableLogits(
-          requests[row],
-          absl::MakeConstSpan(logits + row * vocab.size(), vocab.size()),
+          requests[row], absl::MakeConstSpan(drawn_from_[row], vocab.size()),
           vocab));
     }
     RF_ASSIGN_OR_RETURN(

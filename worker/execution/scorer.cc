@@ -115,6 +115,28 @@ absl::Status Scorer::ScoreNextTokens(const ScoredSpan& scored,
         ScoreRows(
             model_, scored.hidden + first * hidden_size, rows,
             [&](size_t row) { return NextId(scored, first + row); }, logits_));
+    const size_t tile_successors =
+        std::min(rows, with_successor - std::min(with_successor, first));
+    if (scored.options->prompt_top() > 0 && tile_successors > 0) {
+      std::vector<absl::Span<const float>> tile;
+      for (size_t row = 0; row < tile_successors; ++row) {
+        tile.emplace_back(logits_.data() + row * vocab.size(), vocab.size());
+      }
+      RF_ASSIGN_OR_RETURN(
+          const std::vector<std::vector<Candidate>> tops,
+          GatherTopCandidates(tile, vocab,
+                              std::min<size_t>(scored.options->prompt_top(),
+                                               model_.spec().vocab_size),
+                              model_.pool(), model_.communicator()));
+      for (size_t row = 0; row < tile_successors; ++row) {
+        v1::TopLogprobs* top = result->add_prompt_top();
+        for (const Candidate& candidate : tops[row]) {
+          top->add_ids(candidate.id);
+          top->add_logprobs(
+              static_cast<float>(candidate.logit - scores[row].all.Value()));
+        }
+      }
+    }
     for (size_t row = 0; row < rows; ++row) {
       const double log_z = scores[row].all.Value();
       if (first + row < with_successor) {

@@ -91,6 +91,8 @@ Json InspectGeneration(const std::string& model, absl::Status* status) {
           {"top_k", defaults->top_k},
           {"top_p", defaults->top_p},
           {"min_p", defaults->min_p},
+          {"repetition_penalty", defaults->repetition_penalty},
+          {"min_new_tokens", defaults->min_new_tokens},
           {"ignored", JsonArray(defaults->ignored)}};
 }
 
@@ -219,6 +221,14 @@ std::string GenerationText(const Json& generation) {
                          ", top_k ", generation["top_k"].dump(), ", top_p ",
                          generation["top_p"].dump(), ", min_p ",
                          generation["min_p"].dump());
+  if (generation["repetition_penalty"] != 1) {
+    absl::StrAppend(&text, ", repetition penalty ",
+                    generation["repetition_penalty"].dump());
+  }
+  if (generation["min_new_tokens"] != 0) {
+    absl::StrAppend(&text, ", at least ", generation["min_new_tokens"].dump(),
+                    " tokens");
+  }
   for (const Json& setting : generation["ignored"]) {
     absl::StrAppend(&text, "; ", setting.get<std::string>(),
                     " is not supported, ignored");

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -30,6 +31,14 @@ struct GenerateOptions {
   int64_t top_k = 0;
   float top_p = 1;
   float min_p = 0;
+  float repetition_penalty = 1;
+  float presence_penalty = 0;
+  float frequency_penalty = 0;
+  std::vector<std::string> logit_bias;
+  uint32_t min_tokens = 0;
+  std::vector<std::string> bad_words;
+  std::vector<uint32_t> stop_ids;
+  uint32_t top_logprobs = 0;
   std::string seed;
   JobSettings job;
   bool ignore_eos = false;
@@ -43,7 +52,9 @@ struct GenerateOptions {
 constexpr char kGenerateFooter[] = R"(
 Sampling flags that are not given take the values of the model's
 generation_config.json; without it sampling is greedy. A setting of that file
-that is not supported, such as a penalty, is named on stderr and ignored. Text
+that is not supported, such as a number of beams, is named on stderr and
+ignored. Penalties, biases and bad words apply before temperature, top-k, top-p
+and min-p. Probabilities are those of the model before all of these. Text
 goes to stdout as it is generated, everything else to stderr.
 
 Examples:
@@ -77,6 +88,24 @@ std::string SeedProblem(const std::string& text) {
              : absl::StrCat(text, ", want -1 or 0 to 2^64 - 1");
 }
 
+// Parses "ID+BIAS" and "ID-BIAS".
+absl::StatusOr<v1::LogitBias> ParseBias(const std::string& text) {
+  v1::LogitBias bias;
+  const size_t sign = text.find_first_of("+-");
+  uint32_t id = 0;
+  float value = 0;
+  if (sign == std::string::npos ||
+      !absl::SimpleAtoi(text.substr(0, sign), &id) ||
+      !absl::SimpleAtof(text.substr(sign + (text[sign] == '+' ? 1 : 0)),
+                        &value)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(text, ", want an id with a bias, as in 1234+2.5"));
+  }
+  bias.set_id(id);
+  bias.set_bias(value);
+  return bias;
+}
+
 void AddSamplingOptions(CLI::App& app, GenerateOptions& options) {
   options.app = &app;
   app.add_option("-n,--predict,--n-predict,--max-tokens", options.max_tokens,
@@ -92,6 +121,31 @@ void AddSamplingOptions(CLI::App& app, GenerateOptions& options) {
                  "Keep the likeliest tokens of this mass; 1: off");
   app.add_option("--min-p", options.min_p,
                  "Keep tokens of this share of the likeliest; 0: off");
+  app.add_option("--repeat-penalty,--repetition-penalty",
+                 options.repetition_penalty,
+                 "Divide the logits of ids that the text has; 1: off");
+  app.add_option("--presence-penalty", options.presence_penalty,
+                 "Take this from the logits of ids that were drawn")
+      ->capture_default_str();
+  app.add_option("--frequency-penalty", options.frequency_penalty,
+                 "Take this from an id's logit for each time it was drawn")
+      ->capture_default_str();
+  app.add_option("-l,--logit-bias", options.logit_bias,
+                 "Add to the logit of an id, as in 1234+2.5 or 1234-100; may "
+                 "be given several times")
+      ->check([](const std::string& text) {
+        return std::string(ParseBias(text).status().message());
+      });
+  app.add_option("--min-tokens", options.min_tokens,
+                 "Draw no end token before so many tokens");
+  app.add_option("--bad-word", options.bad_words,
+                 "Never write this; may be given several times");
+  app.add_option("--stop-id", options.stop_ids,
+                 "Another id that ends the text; may be given several times");
+  app.add_option("--top-logprobs", options.top_logprobs,
+                 "Likeliest ids of each token in the --json document")
+      ->check(CLI::Range(0, 128))
+      ->capture_default_str();
   app.add_option("-s,--seed", options.seed,
                  "Seed of the draws, 0 to 2^64 - 1; -1: random [random]")
       ->check(SeedProblem);
@@ -114,6 +168,20 @@ absl::StatusOr<v1::GenerateRequest> MakeRequest(const GenerateOptions& options,
   }
   if (app.count("--top-p") > 0) request.set_top_p(options.top_p);
   if (app.count("--min-p") > 0) request.set_min_p(options.min_p);
+  if (app.count("--repeat-penalty") > 0) {
+    request.set_repetition_penalty(options.repetition_penalty);
+  }
+  request.set_presence_penalty(options.presence_penalty);
+  request.set_frequency_penalty(options.frequency_penalty);
+  for (const std::string& text : options.logit_bias) {
+    RF_ASSIGN_OR_RETURN(*request.add_logit_bias(), ParseBias(text));
+  }
+  if (app.count("--min-tokens") > 0) request.set_min_tokens(options.min_tokens);
+  request.mutable_bad_words()->Add(options.bad_words.begin(),
+                                   options.bad_words.end());
+  request.mutable_stop_token_ids()->Add(options.stop_ids.begin(),
+                                        options.stop_ids.end());
+  request.set_top_logprobs(options.top_logprobs);
   uint64_t seed;
   if (absl::SimpleAtoi(options.seed, &seed)) request.set_seed(seed);
   request.set_max_tokens(options.max_tokens);

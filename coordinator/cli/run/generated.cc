@@ -29,6 +29,15 @@ Json ToJson(const Generated& generated, bool with_id) {
   document["ids"] = generated.ids;
   document["text"] = generated.text;
   document["logprobs"] = generated.logprobs;
+  if (!generated.top.empty()) {
+    Json& tokens = document["top_logprobs"] = Json::array();
+    for (const v1::TopLogprobs& top : generated.top) {
+      Json& likely = tokens.emplace_back(Json::array());
+      for (int i = 0; i < top.ids_size(); ++i) {
+        likely.push_back({{"id", top.ids(i)}, {"logprob", top.logprobs(i)}});
+      }
+    }
+  }
   document["finish_reason"] =
       generated.finished.reason() == v1::FINISH_REASON_STOP ? "stop" : "length";
   document["timings"] = {{"load_ms", timings.load_ms()},
@@ -95,9 +104,14 @@ absl::StatusOr<Generated> ReadEvents(
       case v1::GenerateEvent::kToken:
         generated.ids.push_back(event.token().id());
         generated.logprobs.push_back(event.token().logprob());
+        if (event.token().has_top()) {
+          generated.top.push_back(event.token().top());
+        }
         generated.text += event.token().text();
         print(event.token().text());
         break;
+      case v1::GenerateEvent::kPrompt:
+        break;  // Never asked for here.
       case v1::GenerateEvent::kWaiting:
         PrintWaiting(event.waiting().reason());
         break;

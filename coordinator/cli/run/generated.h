@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -19,6 +20,7 @@ struct Generated {
   v1::GenerateEvent::Accepted accepted;
   Json ids = Json::array();
   Json logprobs = Json::array();
+  std::vector<v1::TopLogprobs> top;  // Of each token, if asked for.
   std::string text;
   v1::GenerateEvent::Finished finished;
 };

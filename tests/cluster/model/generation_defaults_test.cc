@@ -71,6 +71,7 @@ TEST(GenerationDefaultsTest, ValuesThatMeanOffAreOff) {
     EXPECT_EQ(defaults->top_k, 0) << text;
     EXPECT_EQ(defaults->top_p, 1) << text;
     EXPECT_EQ(defaults->min_p, 0) << text;
+    EXPECT_EQ(defaults->repetition_penalty, 1) << text;
     EXPECT_THAT(defaults->eos_token_ids, IsEmpty()) << text;
     EXPECT_THAT(defaults->ignored, IsEmpty()) << text;
   }
@@ -96,8 +97,14 @@ TEST(GenerationDefaultsTest, NamesWhatItDoesNotSupport) {
   EXPECT_THAT(defaults->ignored,
               ElementsAre("forced_eos_token_id 0", "max_new_tokens 3",
                           "no_repeat_ngram_size 2", "num_beams 4",
-                          "repetition_penalty 5", "stop_strings [\"x\"]",
-                          "suppress_tokens [5]"));
+                          "stop_strings [\"x\"]", "suppress_tokens [5]"));
+  EXPECT_EQ(defaults->repetition_penalty, 5);
+  EXPECT_EQ(defaults->min_new_tokens, 0);
+  const auto least = ParseGenerationDefaults(
+      R"({"min_new_tokens": 7, "repetition_penalty": -1})");
+  ASSERT_TRUE(least.ok()) << least.status();
+  EXPECT_EQ(least->min_new_tokens, 7);
+  EXPECT_EQ(least->repetition_penalty, 1);
 }
 
 TEST(GenerationDefaultsTest, RejectsImpossibleValues) {

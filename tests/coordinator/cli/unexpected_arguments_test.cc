@@ -33,9 +33,9 @@ TEST(UnexpectedArgumentsTest, StandInTheOrderInWhichTheyWereTyped) {
   EXPECT_EQ(Described({"-m", "x", "--stop", "foo", "bar"}),
             "unexpected arguments --stop foo bar: stop strings are not "
             "supported");
-  EXPECT_EQ(Described({"--repeat-penalty", "1.1", "--stop=a", "--stop", "b"}),
-            "unexpected arguments --repeat-penalty 1.1 --stop=a --stop b: "
-            "penalties are not supported; stop strings are not supported");
+  EXPECT_EQ(Described({"--mirostat", "2", "--stop=a", "--stop", "b"}),
+            "unexpected arguments --mirostat 2 --stop=a --stop b: mirostat "
+            "sampling is not supported; stop strings are not supported");
 }
 
 TEST(UnexpectedArgumentsTest, TheNearestFlagIsNamed) {

@@ -98,7 +98,7 @@ class FleetTest : public ::testing::Test {
     Outcome outcome;
     const bool ended = AwaitJob(
         job, [](const JobProgress& progress) { return progress.has_ended(); });
-    for (const JobToken& token : job.TokensFrom(0)) {
+    for (const DrawnToken& token : job.TokensFrom(0)) {
       outcome.tokens.push_back(token.id);
     }
     const JobProgress progress = job.progress();

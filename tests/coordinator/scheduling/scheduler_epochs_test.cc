@@ -74,6 +74,7 @@ TEST_F(SchedulerTest, AScoreRepeatsTheWindowThatAFailureCutOff) {
   request->id = "s";
   request->prompt_ids.assign(150, 5);
   request->score.emplace();
+  request->windows = true;
   ASSERT_TRUE(scheduler_->Submit(request).ok());
   const auto score = [this](uint64_t step, int ids) {
     v1::StepResult result;

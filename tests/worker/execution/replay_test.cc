@@ -92,6 +92,10 @@ TEST_P(ReplayTest, CommittedTokensLeaveTheBitsOfTheirDecodes) {
   v1::Admission subject = PromptOf(1, 7, kPrompt, kTokens);
   subject.mutable_sampling()->set_temperature(0.7f);
   subject.mutable_sampling()->set_seed(3);
+  // Counts of drawn ids must come back, too.
+  subject.mutable_sampling()->set_repetition_penalty(1.2f);
+  subject.mutable_sampling()->set_frequency_penalty(0.3f);
+  subject.set_top_logprobs(2);
   v1::SlotResult whole;
   {
     RankWorld world(model, options);
