@@ -144,11 +144,11 @@ class WorkerService::Exclusive {
 struct WorkerService::Connection {
   std::shared_ptr<LoadedShard> shard;
   std::shared_ptr<ExpertStatistics> statistics;
-  cluster::Wire wire = {int cache_blocks = 0;
+  cluster::Wire wire = {};
+  cluster::AlgorithmTable table = cluster::AlgorithmTable::Default();
+  cluster::TileTable tiles;
+  int cache_blocks = 0;  // Of the data group's cache.
 };
-cluster::AlgorithmTable table = cluster::AlgorithmTable::Default();
-cluster::TileTable tiles;
-};  // namespace ringfleet::worker
 
 WorkerService::WorkerService(cluster::CollectiveEndpoint* endpoint,
                              FlightLog* flight, int default_threads,

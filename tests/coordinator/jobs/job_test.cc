@@ -41,8 +41,8 @@ TEST(JobTest, KeepsWhatItWasToldAndTellsItsObservers) {
   job->OnRunning();
   EXPECT_EQ(job->progress().state, v1::JOB_STATE_RUNNING);
   EXPECT_EQ(job->progress().waits_for, "");
-  job->OnToken(7, -1);
-  job->OnToken(8, -2);
+  job->OnToken({.id = 7, .logprob = -1, .top = {}});
+  job->OnToken({.id = 8, .logprob = -2, .top = {}});
   EXPECT_THAT(job->TokensFrom(0), SizeIs(2));
   ASSERT_THAT(job->TokensFrom(1), SizeIs(1));
   EXPECT_EQ(job->TokensFrom(1)[0].id, 8u);

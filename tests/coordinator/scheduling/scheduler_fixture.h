@@ -100,7 +100,7 @@ class SchedulerTest : public ::testing::Test {
     for (const RequestUpdate& update : scheduler_->TakeUpdates()) {
       Told& told = told_[update.request->id];
       EXPECT_EQ(told.ends, 0) << update.request->id << " told after its end";
-      if (const auto* token = std::get_if<RequestUpdate::Token>(&update.what)) {
+      if (const auto* token = std::get_if<DrawnToken>(&update.what)) {
         told.tokens.push_back(token->id);
       } else if (const auto* progress =
                      std::get_if<RequestUpdate::Progress>(&update.what)) {
