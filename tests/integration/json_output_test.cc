@@ -184,7 +184,7 @@ TEST_F(JsonOutputTest, AnIdWithoutATokenDecodesToNothing) {
 TEST_F(JsonOutputTest, SettingsOfTheModelThatAreNotSupportedAreNamed) {
   const std::string copy = CopyModel();
   const Arguments generate = {"generate", "--model", copy, "-p",
-                              "def main", "-n",      "4",  "--json"};
+                              "def main", "-n",      "24", "--json"};
   testing::WriteFile(copy + "/generation_config.json", R"({"top_k": -1})");
   const Finished plain = Cli(generate);
   EXPECT_EQ(plain.errors, "");

@@ -132,13 +132,14 @@ TEST_F(SamplingTest, APromptsProbabilitiesComeBeforeItsText) {
   ASSERT_EQ(events.code, 0) << events.errors;
   json prompt;
   std::vector<std::string> kinds;
-  for (const json& event : events.document()["replies"]) {
+  const json document = events.document();
+  for (const json& event : document["replies"]) {
     kinds.push_back(event.items().begin().key());
     if (event.contains("prompt")) prompt = event["prompt"];
   }
   EXPECT_EQ(kinds, (std::vector<std::string>{"accepted", "prompt", "token",
                                              "token", "finished"}));
-  const json& want = score.document()["logprobs"];
+  const json want = score.document()["logprobs"];
   ASSERT_EQ(prompt["logprobs"].size(), want.size());
   for (size_t i = 0; i < want.size(); ++i) {
     EXPECT_EQ(prompt["logprobs"][i].get<float>(), want[i].get<float>());
