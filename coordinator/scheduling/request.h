@@ -73,6 +73,9 @@ struct Request {
   v1::SamplingParams sampling;
   uint32_t max_tokens = 0;  // 0: only evaluate the prompt.
   int32_t priority = 0;     // Requests with lower numbers come first.
+  // Owners take turns within a priority. Empty: the owner of all that name
+  // none.
+  std::string owner;
   std::vector<uint32_t> stop_ids;
   uint32_t usable_vocab = 0;  // 0: all.
   uint32_t top_logprobs = 0;  // Likeliest ids to tell with each token.

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests that wait for a slot, by priority and in the order of their first
-// arrival.
+// Requests that wait for a slot: by priority, fairly among owners, and those of
+// an owner in the order of their first arrival.
 #ifndef RINGFLEET_COORDINATOR_SCHEDULING_REQUEST_QUEUE_H_
 #define RINGFLEET_COORDINATOR_SCHEDULING_REQUEST_QUEUE_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -45,15 +47,24 @@ struct Run {
   static constexpr uint32_t kSuspectFailures = 2;
 };
 
-// Not thread-safe.
+// Owners share a priority by tokens: the next run is that of the owner who was
+// charged the fewest (start-time fair queuing, Goyal, Vin, Cheng: SIGCOMM
+// 1996). An owner who comes back after a pause is charged no less than the
+// others, so that a pause saves nothing up. Not thread-safe.
 class RequestQueue {
  public:
   // Puts `run` behind all of a higher priority, and behind those of its own
   // that arrived before it.
   void Push(std::shared_ptr<Run> run);
 
-  // Takes the first run. Null: none waits.
+  // Returns the run that comes next, which stays. Null: none waits.
+  std::shared_ptr<Run> Next() const;
+
+  // Takes the first run by priority and arrival. Null: none waits.
   std::shared_ptr<Run> Pop();
+
+  // Charges the owner of `run` for tokens of a prompt or an answer.
+  void Charge(const Run& run, uint64_t tokens);
 
   // Takes the first run for which `matches` returns true. Null: there is none.
   std::shared_ptr<Run> Take(absl::FunctionRef<bool(const Run&)> matches);
@@ -63,7 +74,9 @@ class RequestQueue {
   size_t size() const { return waiting_.size(); }
 
  private:
-  std::deque<std::shared_ptr<Run>> waiting_;
+  std::deque<std::shared_ptr<Run>> waiting_;  // By priority and arrival.
+  // Tokens by owner, of those who wait or were charged since all had left.
+  std::map<std::string, uint64_t> charged_;
 };
 
 }  // namespace ringfleet::coordinator

@@ -357,6 +357,7 @@ void Scheduler::Take(const v1::SlotResult& result, Sequence& sequence) {
     if (run.committed.empty()) run.first_token = run.last_token;
     sequence.progressed = true;
     run.committed.push_back(result.tokens(i));
+    queue_.Charge(run, 1);
     DrawnToken token = {
         .id = result.tokens(i),
         .logprob = i < result.logprobs_size() ? result.logprobs(i) : 0};

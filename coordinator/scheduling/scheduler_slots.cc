@@ -138,7 +138,7 @@ std::shared_ptr<Run> Scheduler::Next() const {
   const auto& runs = queue_.runs();
   const auto suspect = std::find_if(
       runs.begin(), runs.end(), [](const auto& run) { return run->suspect(); });
-  if (suspect == runs.end()) return runs.front();
+  if (suspect == runs.end()) return queue_.Next();
   return quiet() ? *suspect : nullptr;
 }
 
@@ -207,7 +207,10 @@ void Scheduler::Enter(std::shared_ptr<Run> run, const ScoreWindow& window,
     *admission->mutable_score() = *request.score;
     if (window.end < ids.size()) admission->mutable_score()->set_top(0);
   }
-  if (run->admitted == Run::Time()) run->admitted = now_();
+  if (run->admitted == Run::Time()) {
+    run->admitted = now_();
+    queue_.Charge(*run, ids.size());
+  }
   updates_.push_back({run->request, RequestUpdate::Running{}});
   recomputed_ += std::exchange(run->evaluated, 0);
   const uint64_t known = sequence->prompt_n() + sequence->replay_n;
