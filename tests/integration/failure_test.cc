@@ -10,7 +10,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <iterator>
 #include <random>
 #include <thread>
@@ -20,9 +19,6 @@
 
 namespace ringfleet::integration {
 namespace {
-
-// A worker that does not answer is lost after the lease of 10 s.
-constexpr double kLeaseSeconds = 14;
 
 Arguments LongGeneration(Arguments target) {
   target.insert(target.begin(), "generate");
@@ -282,8 +278,6 @@ TEST_F(KillPointTest, SoakNothingIsLeftAfterASignalAtAnyMoment) {
   RecordProperty("rounds", rounds);
 }
 
-// Jobs go on where they stopped, with the ids and log probabilities of a run
-// that nothing disturbs.
 class FleetFailureTest : public HandFleet {
  protected:
   std::unique_ptr<Process> StartGeneration() {
@@ -293,50 +287,6 @@ class FleetFailureTest : public HandFleet {
     return job;
   }
 
-  // Greedy and seeded jobs, in turns.
-  std::vector<std::unique_ptr<Process>> StartJobs() {
-    std::vector<std::unique_ptr<Process>> jobs;
-    for (int i = 0; i < 8; ++i) {
-      const std::string number = std::to_string(i);
-      Arguments command = {"submit",
-                           "--cluster",
-                           cluster(),
-                           "--prompt-ids",
-                           "0,318,287," + std::to_string(40 + i),
-                           "-n",
-                           "300",
-                           "--ignore-eos",
-                           "--json"};
-      const Arguments sampling =
-          i % 2 == 0 ? Arguments{"--temp", "0"}
-                     : Arguments{"--temp", "0.8", "--seed", number};
-      command.insert(command.end(), sampling.begin(), sampling.end());
-      jobs.push_back(StartCli(command));
-    }
-    return jobs;
-  }
-
-  std::vector<json> Results(std::vector<std::unique_ptr<Process>> jobs) {
-    std::vector<json> results;
-    for (const auto& job : jobs) {
-      const Finished finished = Finish(*job);
-      EXPECT_EQ(finished.code, 0) << finished.errors;
-      const json document = finished.code == 0 ? finished.document() : json();
-      results.push_back({document["ids"], document["logprobs"]});
-    }
-    return results;
-  }
-
-  // Disturbs the fleet while jobs run in it. `disturb` returns once the fleet
-  // can become whole again.
-  void ExpectJobsGoOn(const std::function<void()>& disturb) {
-    const std::vector<json> right = Results(StartJobs());
-    auto jobs = StartJobs();
-    ASSERT_TRUE(WaitUntil(
-        15, [this] { return Status()["requests"]["running"].get<int>() > 2; }));
-    disturb();
-    EXPECT_EQ(Results(std::move(jobs)), right);
-  }
   json Ids() {
     const Finished finished =
         Cli({"generate", "--cluster", cluster(), "-p", "def main(", "-n", "12",
@@ -345,29 +295,6 @@ class FleetFailureTest : public HandFleet {
     return finished.document()["ids"];
   }
 };
-
-TEST_F(FleetFailureTest, JobsGoOnAfterAKilledWorker) {
-  for (const char* dtype : {"f32", "int8"}) {
-    SCOPED_TRACE(dtype);
-    ASSERT_NO_FATAL_FAILURE(
-        StartFleet(2, {"--dtype", dtype, "--parallel", "8"}));
-    for (const int rank : {1, 0}) {
-      const int epoch = Status()["epoch"];
-      ExpectJobsGoOn([this, rank] {
-        workers_[rank]->Signal(SIGKILL);
-        workers_[rank]->Wait(1);
-        StartWorker(rank);
-      });
-      EXPECT_GT(Status()["epoch"], epoch);
-      if (testing::kSanitized) break;
-    }
-    if (testing::kSanitized) break;
-    for (const auto& [rank, worker] : workers_) worker->Signal(SIGKILL);
-    coordinator_->Signal(SIGKILL);
-    workers_.clear();
-    coordinator_.reset();
-  }
-}
 
 TEST_F(FleetFailureTest, AJobSaysWhatItWaitsForAndGoesOn) {
   ASSERT_NO_FATAL_FAILURE(StartFleet(2));
@@ -384,15 +311,6 @@ TEST_F(FleetFailureTest, AJobSaysWhatItWaitsForAndGoesOn) {
     return job->errors().find("the fleet is ready again") != std::string::npos;
   })) << job->errors();
   EXPECT_TRUE(job->Running());
-}
-
-TEST_F(FleetFailureTest, AFrozenWorkersJobsGoOnWhenItComesBack) {
-  ASSERT_NO_FATAL_FAILURE(StartFleet(2, {"--parallel", "8"}));
-  ExpectJobsGoOn([this] {
-    workers_[1]->Signal(SIGSTOP);
-    EXPECT_EQ(WaitForState("failed", kLeaseSeconds)["state"], "failed");
-    workers_[1]->Signal(SIGCONT);
-  });
 }
 
 TEST_F(FleetFailureTest, AHostThatStaysAwayEndsTheJob) {

@@ -85,6 +85,7 @@ std::unique_ptr<Process> FleetTest::Start(const std::string& program,
   process.environment["XDG_STATE_HOME"] = File("state");
   process.folder = options.folder;
   process.open_files = options.open_files;
+  process.threads = options.threads;
   process.capture = File("capture/" + std::to_string(next_capture_++));
   return std::make_unique<Process>(std::move(process));
 }
@@ -164,13 +165,15 @@ void HandFleet::StartCoordinator(int world, Arguments more, RunOptions options,
   testing::WriteFile(cluster(), yaml);
 }
 
-void HandFleet::StartWorker(int rank, RunOptions options) {
+void HandFleet::StartWorker(int rank, RunOptions options,
+                            WorkerProgram program) {
+  Arguments arguments = {"--rank",        std::to_string(rank),
+                         "--coordinator", "127.0.0.1:" + std::to_string(port_),
+                         "--threads",     kThreads};
+  arguments.insert(arguments.end(), program.addresses.begin(),
+                   program.addresses.end());
   workers_[rank] =
-      Start(RINGFLEET_WORKER_BINARY,
-            {"--rank", std::to_string(rank), "--listen", "127.0.0.1:0",
-             "--coordinator", "127.0.0.1:" + std::to_string(port_), "--threads",
-             kThreads},
-            std::move(options));
+      Start(program.path, std::move(arguments), std::move(options));
 }
 
 void HandFleet::StartFleet(int world, Arguments more) {

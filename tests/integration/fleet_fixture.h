@@ -41,6 +41,7 @@ struct RunOptions {
   std::map<std::string, std::string> environment;
   std::string folder;
   int open_files = 0;
+  int threads = 0;  // As in testing::ProcessOptions.
   double seconds = 30;  // Of a release build.
 };
 
@@ -89,6 +90,12 @@ class FleetTest : public ::testing::Test {
   std::atomic<int> next_capture_ = 0;  // Some tests have users on threads.
 };
 
+// A worker as a test wants it.
+struct WorkerProgram {
+  std::string path = RINGFLEET_WORKER_BINARY;
+  Arguments addresses = {"--listen", "127.0.0.1:0"};
+};
+
 // A coordinator and workers, each started by hand.
 class HandFleet : public FleetTest {
  protected:
@@ -96,7 +103,8 @@ class HandFleet : public FleetTest {
   // that names it.
   void StartCoordinator(int world, Arguments more = {}, RunOptions options = {},
                         int port = 0, const std::string& model = Model());
-  void StartWorker(int rank, RunOptions options = {});
+  void StartWorker(int rank, RunOptions options = {},
+                   WorkerProgram program = {});
   void StartFleet(int world, Arguments more = {});
   // Waits until `status` shows the state; returns what it showed last.
   json WaitForState(const std::string& state, double seconds = 20);

@@ -14,9 +14,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <sstream>
+#include <system_error>
 #include <thread>
 
 #include "kernels/check.h"
@@ -24,6 +26,10 @@
 
 namespace ringfleet::testing {
 namespace {
+
+// Users that have no processes.
+constexpr uid_t kFirstUser = 61'000;
+constexpr pid_t kUsers = 4000;
 
 // A process may end while its file in /proc is read, and streams then throw
 // from iterators; what was read until then is as good as nothing.
@@ -108,8 +114,7 @@ Process::Process(ProcessOptions options) : options_(std::move(options)) {
     input_ = input[1];
     return;
   }
-  // The child of a process with one thread.
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  // The caller may have threads: only what is safe in a signal's handler.
   constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC;
   dup2(options_.input ? input[0] : open("/dev/null", O_RDONLY), STDIN_FILENO);
   dup2(open(out.c_str(), kFlags, 0600), STDOUT_FILENO);
@@ -123,6 +128,14 @@ Process::Process(ProcessOptions options) : options_(std::move(options)) {
                           static_cast<rlim_t>(options_.open_files)};
     setrlimit(RLIMIT_NOFILE, &limit);
   }
+  if (options_.threads > 0) {
+    const rlimit limit = {static_cast<rlim_t>(options_.threads),
+                          static_cast<rlim_t>(options_.threads)};
+    setrlimit(RLIMIT_NPROC, &limit);
+    const uid_t user = kFirstUser + getpid() % kUsers;
+    if (setresuid(user, user, user) != 0) _exit(126);
+  }
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // A change of the user ends it.
   execve(argv[0], argv.data(), envp.data());
   _exit(127);
 }
@@ -214,6 +227,13 @@ uint64_t StatusBytes(pid_t pid, const std::string& field) {
     }
   }
   return 0;
+}
+
+int ThreadCount(pid_t pid) {
+  std::error_code error;
+  const std::filesystem::directory_iterator tasks(
+      "/proc/" + std::to_string(pid) + "/task", error);
+  return error ? 0 : static_cast<int>(std::distance(begin(tasks), end(tasks)));
 }
 
 int FreePort() {

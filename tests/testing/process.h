@@ -22,6 +22,10 @@ struct ProcessOptions {
   // Prefix of the paths of two files with the output. Empty: output is dropped.
   std::string capture;
   int open_files = 0;  // Limit of file descriptors. 0: the caller's limit.
+  // Limit of threads (ulimit -u). 0: the caller's limit. Root has no such
+  // limit, so the process becomes a user without other processes, which only
+  // root may.
+  int threads = 0;
   bool input = false;  // True: Write() writes to stdin. False: stdin is empty.
 };
 
@@ -71,6 +75,8 @@ std::vector<std::string> CommandLine(pid_t pid);
 // Returns a field of /proc/PID/status in bytes, such as "VmRSS". Returns 0 if
 // the process has ended.
 uint64_t StatusBytes(pid_t pid, const std::string& field);
+// Returns the number of threads of a process. Returns 0 if it has ended.
+int ThreadCount(pid_t pid);
 
 // Returns a port of 127.0.0.1 on which nobody listens at the time of the call.
 int FreePort();
