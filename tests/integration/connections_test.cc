@@ -18,19 +18,26 @@ namespace {
 constexpr int kOpenFiles = 256;  // Of a daemon.
 constexpr int kStrangers = 600;
 
+// With the usual limit, connections of a coordinator alone.
+constexpr int kUsualOpenFiles = 1024;
+constexpr int kManyStrangers = 3000;
+
 class ConnectionsTest : public HandFleet {
  protected:
   ConnectionsTest() {
     getrlimit(RLIMIT_NOFILE, &before_);
-    rlimit raised = before_;
-    raised.rlim_cur = raised.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &raised);
+    raised_ = before_;
+    raised_.rlim_cur = raised_.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &raised_);
   }
   ~ConnectionsTest() override { setrlimit(RLIMIT_NOFILE, &before_); }
 
-  void StartSmallFleet() {
+  // Returns whether this process may have so many connections.
+  bool MayOpen(rlim_t files) const { return raised_.rlim_cur >= files; }
+
+  void StartSmallFleet(int coordinators_files = kOpenFiles) {
     const RunOptions few = {.open_files = kOpenFiles};
-    StartCoordinator(2, {}, few);
+    StartCoordinator(2, {}, {.open_files = coordinators_files});
     StartWorker(0, few);
     StartWorker(1, few);
     const json state = WaitForState("ready");
@@ -45,11 +52,16 @@ class ConnectionsTest : public HandFleet {
   }
 
   // Connects many times. Every connection first says `words`.
-  void Connect(const std::string& address, const std::string& words = "") {
-    for (int i = 0; i < kStrangers; ++i) {
+  void Connect(const std::string& address, const std::string& words = "",
+               int strangers = kStrangers) {
+    for (int i = 0; i < strangers; ++i) {
       strangers_.push_back(testing::ConnectTo(address));
       send(strangers_.back().fd(), words.data(), words.size(), MSG_NOSIGNAL);
     }
+  }
+
+  std::string coordinator() const {
+    return "127.0.0.1:" + std::to_string(port());
   }
 
   std::string worker_;
@@ -57,11 +69,12 @@ class ConnectionsTest : public HandFleet {
 
  private:
   rlimit before_ = {};
+  rlimit raised_ = {};
 };
 
 TEST_F(ConnectionsTest, SilentStrangersTakeNoDescriptorsThatAreNeeded) {
   ASSERT_NO_FATAL_FAILURE(StartSmallFleet());
-  Connect("127.0.0.1:" + std::to_string(port()));
+  Connect(coordinator());
   Connect(worker_);
   ExpectTokens();
   EXPECT_EQ(Status()["state"], "ready");
@@ -84,7 +97,7 @@ TEST_F(ConnectionsTest, SilentStrangersTakeNoDescriptorsThatAreNeeded) {
 
 TEST_F(ConnectionsTest, StrangersOfAnotherProtocolAreSentAway) {
   ASSERT_NO_FATAL_FAILURE(StartSmallFleet());
-  Connect("127.0.0.1:" + std::to_string(port()), "GET / HTTP/1.1\r\n\r\n");
+  Connect(coordinator(), "GET / HTTP/1.1\r\n\r\n");
   Connect(worker_, "SSH-2.0-OpenSSH_9.2\r\n");
   // A call beside hundreds of strangers may be sent away with them.
   EXPECT_TRUE(WaitUntil(30, [this] {
@@ -92,6 +105,46 @@ TEST_F(ConnectionsTest, StrangersOfAnotherProtocolAreSentAway) {
                 "--ignore-eos", "--json"})
                .code == 0;
   }));
+}
+
+TEST_F(ConnectionsTest, ThreeThousandSilentStrangersKeepNobodyOut) {
+  if (!MayOpen(kManyStrangers + 100)) {
+    GTEST_SKIP() << "needs a limit of open files above " << kManyStrangers;
+  }
+  ASSERT_NO_FATAL_FAILURE(StartSmallFleet(kUsualOpenFiles));
+  const json epoch = Status()["epoch"];
+  Connect(coordinator(), "", kManyStrangers);
+  ExpectTokens();
+  EXPECT_EQ(Status()["epoch"], epoch);
+  strangers_.clear();
+  ExpectTokens();
+  EXPECT_EQ(Status()["epoch"], epoch);
+}
+
+// Idle callers, as far as the coordinator can tell: they begin as HTTP/2 does.
+// They may keep others out as long as they are there, but not the workers.
+TEST_F(ConnectionsTest, ThreeThousandIdleCallersLeaveTheFleetUp) {
+  if (!MayOpen(kManyStrangers + 100)) {
+    GTEST_SKIP() << "needs a limit of open files above " << kManyStrangers;
+  }
+  ASSERT_NO_FATAL_FAILURE(StartSmallFleet(kUsualOpenFiles));
+  const json epoch = Status()["epoch"];
+  const std::string empty_settings("\0\0\0\4\0\0\0\0\0", 9);
+  Connect(coordinator(), "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + empty_settings,
+          kManyStrangers);
+  // Longer than a worker waits for the answer to a heartbeat.
+  EXPECT_FALSE(WaitUntil(6 / testing::kSlowdown, [this] {
+    return !workers_[0]->Running() || !workers_[1]->Running();
+  }));
+  strangers_.clear();
+  EXPECT_TRUE(WaitUntil(30, [this] {
+    return Cli({"status", "--cluster", cluster()}).code == 0;
+  }));
+  ExpectTokens();
+  EXPECT_EQ(Status()["epoch"], epoch);
+  for (const auto& [rank, worker] : workers_) {
+    EXPECT_THAT(worker->errors(), ::testing::Not(HasSubstr("trying again")));
+  }
 }
 
 }  // namespace
