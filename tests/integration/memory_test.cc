@@ -95,5 +95,23 @@ TEST_F(MemoryTest, OfALargerModelEachWorkerHoldsItsHalf) {
   ExpectBounded("loaded");
 }
 
+// A long text takes many times its size for a moment, and is refused.
+TEST_F(MemoryTest, ALongTextLeavesNoMemoryWithTheCoordinator) {
+  constexpr uint64_t kTextBytes = 6 * kMiB;
+  ASSERT_NO_FATAL_FAILURE(StartFleet(1));
+  const pid_t pid = coordinator_->pid();
+  const uint64_t before = testing::StatusBytes(pid, "RssAnon");
+  std::string text;
+  while (text.size() < kTextBytes) text += "def main(x):\n    return x\n";
+  testing::WriteFile(File("long.txt"), text);
+  const Finished refused =
+      Cli({"submit", "--cluster", cluster(), "-f", File("long.txt")});
+  EXPECT_EQ(refused.code, 2) << refused.errors;
+  const uint64_t after = testing::StatusBytes(pid, "RssAnon");
+  EXPECT_LE(after, before + kConstant)
+      << (after - before) / kMiB << " MiB are left of a text of "
+      << kTextBytes / kMiB << " MiB";
+}
+
 }  // namespace
 }  // namespace ringfleet::integration
