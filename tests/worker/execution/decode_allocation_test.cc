@@ -98,7 +98,7 @@ TEST_P(DecodeAllocationTest, WarmStepsAllocateNothing) {
       LoadShard(**checkpoint, *spec, *plan, {.form = GetParam().weights}, pool,
                 [](uint64_t, uint64_t) { return absl::OkStatus(); });
   ASSERT_TRUE(weights.ok()) << weights.status();
-  constexpr int kSlots = 3;
+  constexpr uint32_t kSlots = 4;
   auto cache =
       KvCache::Create(GetParam().cache, Model::CacheLayers(*spec, *weights),
                       spec->kv_lora_rank, spec->qk_rope_head_dim,
@@ -114,58 +114,99 @@ TEST_P(DecodeAllocationTest, WarmStepsAllocateNothing) {
   Executor executor(/*epoch=*/1, {&model, &*cache}, {}, kSlots,
                     v1::PREFILL_STRATEGY_AUTO);
 
+  // All but the first slot come to the border of a cache block, position 128.
+  // The last one does so in a replay. It is released, and replays again.
+  constexpr uint32_t kPrompts[kSlots] = {5, 90, 95, 100};
+  constexpr uint32_t kReplaySlot = 3;
+  constexpr uint32_t kReplayRows = 16;
+  constexpr uint64_t kReplaySteps = 3;
   v1::StepPlan step;
   step.set_epoch(1);
-  step.set_step(1);
-  for (uint32_t slot = 0; slot < kSlots; ++slot) {
+  uint32_t positions[kSlots] = {};  // Of each slot, with those of this step.
+  uint32_t blocks[kSlots] = {};
+  const auto feed = [&](uint32_t slot, uint32_t rows) {
+    positions[slot] += rows;
+    const auto wanted =
+        static_cast<uint32_t>(kernels::CacheBlocks(positions[slot]));
+    if (wanted == blocks[slot]) return;
+    v1::BlockGrant* grant = step.add_grants();
+    grant->set_slot(slot);
+    while (blocks[slot] < wanted) grant->add_blocks(2 * slot + blocks[slot]++);
+  };
+  const auto decode = [&](uint32_t slot) {
+    step.add_decodes()->set_slot(slot);
+    feed(slot, 1);
+  };
+  const auto admit = [&](uint32_t slot) {
     v1::Admission* admission = step.add_admissions();
     admission->set_slot(slot);
-    for (uint32_t id = 0; id < 5 + 90 * slot; ++id) {
+    for (uint32_t id = 0; id < kPrompts[slot]; ++id) {
       admission->add_prompt_ids(id);
+    }
+    if (slot == kReplaySlot) {
+      for (uint32_t id = 0; id < kReplaySteps * kReplayRows; ++id) {
+        admission->add_committed_ids(id);
+      }
     }
     admission->set_max_tokens(1000);
     // One is greedy, the others are not.
     admission->mutable_sampling()->set_temperature(0.5f * slot);
     v1::PrefillSpan* prefill = step.add_prefills();
     prefill->set_slot(slot);
-    prefill->set_count(admission->prompt_ids_size());
-    v1::BlockGrant* grant = step.add_grants();
-    grant->set_slot(slot);
-    const auto blocks = static_cast<uint32_t>(
-        kernels::CacheBlocks(admission->prompt_ids_size()));
-    for (uint32_t i = 0; i < blocks; ++i) grant->add_blocks(2 * slot + i);
-  }
+    prefill->set_count(kPrompts[slot]);
+    positions[slot] = blocks[slot] = 0;
+    feed(slot, kPrompts[slot]);
+  };
   v1::StepResult result;
-  ASSERT_TRUE(executor.Step(step, &result).ok());
-
-  step.clear_admissions();
-  step.clear_prefills();
-  step.clear_grants();
-  for (uint32_t slot = 0; slot < kSlots; ++slot)
-    step.add_decodes()->set_slot(slot);
   size_t allocations = 0;
+  // The slot is admitted for a second time here. Admissions may allocate.
+  constexpr uint64_t kAdmittedAgain = 9;
+  // The steps before this one grow buffers.
+  constexpr uint64_t kFirstCounted = kReplaySteps + 3;
   // A trace that is on from some step on allocates nothing in those either.
   constexpr uint64_t kFirstTraced = 17;
   constexpr uint64_t kLast = 60;
-  // The first steps grow buffers. Those that begin a cache block allocate
-  // nothing either (128 positions: slot 1 has 95 to begin with).
-  v1::StepPlan granting = step;
-  granting.add_grants()->set_slot(1);
-  granting.mutable_grants(0)->add_blocks(3);
-  for (uint64_t i = 2; i <= kLast; ++i) {
+  for (uint64_t i = 1; i <= kLast; ++i) {
+    step.clear_releases();
+    step.clear_admissions();
+    step.clear_prefills();
+    step.clear_grants();
+    step.clear_replays();
+    step.clear_decodes();
+    if (i == 1) {
+      for (uint32_t slot = 0; slot < kSlots; ++slot) admit(slot);
+    } else {
+      for (uint32_t slot = 0; slot < kReplaySlot; ++slot) {
+        decode(slot);
+      }
+    }
+    const uint64_t since =
+        i < kAdmittedAgain ? i - 1 : i - kAdmittedAgain;  // Admission: 0.
+    if (i == kAdmittedAgain) {
+      step.add_releases(kReplaySlot);
+      admit(kReplaySlot);
+    } else if (since > kReplaySteps) {
+      decode(kReplaySlot);
+    } else if (since > 0) {
+      v1::ReplaySpan* replay = step.add_replays();
+      replay->set_slot(kReplaySlot);
+      replay->set_count(kReplayRows);
+      feed(kReplaySlot, kReplayRows);
+    }
     if (i == kFirstTraced) {
       ASSERT_TRUE(trace.Start(10'000).ok());
     }
-    // Step i feeds position 93 + i of slot 1.
-    v1::StepPlan& plan =
-        93 + i == kernels::kCacheBlockPositions ? granting : step;
-    plan.set_step(i);
+    step.set_step(i);
     result.Clear();
     const size_t before = testing::AllocationCount();
-    const absl::Status status = executor.Step(plan, &result);
-    if (i >= 5) allocations += testing::AllocationCount() - before;
+    const absl::Status status = executor.Step(step, &result);
+    if (i >= kFirstCounted && i != kAdmittedAgain) {
+      allocations += testing::AllocationCount() - before;
+    }
     ASSERT_TRUE(status.ok()) << status;
-    ASSERT_EQ(result.slots_size(), kSlots);
+    if (since >= kReplaySteps) {
+      ASSERT_EQ(result.slots_size(), static_cast<int>(kSlots));
+    }
   }
   EXPECT_EQ(allocations, 0u);
 
