@@ -36,7 +36,7 @@ def free_port():
 class Fleet:
     """A coordinator and one worker of a build, with their files in `folder`."""
 
-    def __init__(self, bin_dir, folder, model, threads):
+    def __init__(self, bin_dir, folder, model, threads, parallel=8):
         self.ringfleet = os.path.join(bin_dir, "ringfleet")
         self.processes = []
         port = free_port()
@@ -47,7 +47,8 @@ class Fleet:
                     f"coordinator: {{host: 127.0.0.1, port: {port}}}\n"
                     "workers: [{host: 127.0.0.1, port: 1}]\n")
         self.start(folder, os.path.join(bin_dir, "ringfleet-coordinator"),
-                   "--model", model, "--world", "1", "--parallel", "8",
+                   "--model", model, "--world", "1",
+                   "--parallel", str(parallel),
                    "--listen", f"127.0.0.1:{port}")
         self.start(folder, os.path.join(bin_dir, "ringfleet-worker"),
                    "--rank", "0", "--listen", "127.0.0.1:0",
