@@ -41,7 +41,7 @@ struct RunOptions {
   std::map<std::string, std::string> environment;
   std::string folder;
   int open_files = 0;
-  int threads = 0;  // As in testing::ProcessOptions.
+  int threads = 0;      // As in testing::ProcessOptions.
   double seconds = 30;  // Of a release build.
 };
 
