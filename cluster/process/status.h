@@ -6,11 +6,21 @@
 
 #include <grpcpp/support/status.h>
 
+#include <cstddef>
+
 #include "absl/status/status.h"
 
 namespace ringfleet::cluster {
 
+// Bytes that the message of a status may take on the wire. gRPC refuses
+// metadata of more than 8 KiB: the caller would get RESOURCE_EXHAUSTED instead
+// of the status. The other entries have the rest.
+inline constexpr size_t kMaxStatusBytes = 6 << 10;
+
 absl::Status FromGrpc(const grpc::Status& status);
+
+// Leaves out the middle of a message that takes more than kMaxStatusBytes, and
+// says how many bytes are missing: "...[94208 bytes left out]...".
 grpc::Status ToGrpc(const absl::Status& status);
 
 }  // namespace ringfleet::cluster
