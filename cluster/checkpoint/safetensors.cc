@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <tuple>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cluster/checkpoint/safetensors_slice.h"
@@ -17,6 +19,14 @@ namespace {
 
 constexpr int kSampledPages = 64;
 constexpr size_t kPageBytes = 4096;
+constexpr size_t kHashRead = size_t{1} << 20;
+
+// True for norms and biases, which have one dimension, and for routers. They
+// are small beside the rest, and one changed value changes many tokens.
+bool IsHashedWholly(const TensorInfo& tensor) {
+  return tensor.shape.size() == 1 ||
+         absl::EndsWith(tensor.name, ".mlp.gate.weight");
+}
 
 // XXH3-128 of parts, each preceded by its length, so that no two lists of parts
 // share one stream of bytes.
@@ -59,6 +69,12 @@ struct Checkpoint::Impl {
   void Count(int file, uint64_t bytes) const {
     (source->Fetches(file) ? bytes_fetched : bytes_read)
         .fetch_add(bytes, std::memory_order_relaxed);
+  }
+
+  // Counts bytes of no tensor that is loaded.
+  void CountOther(int file, uint64_t bytes) const {
+    if (source->Fetches(file)) return;  // The source counts all.
+    other_bytes_read.fetch_add(bytes, std::memory_order_relaxed);
   }
 
   const std::unique_ptr<const CheckpointSource> source;
@@ -169,6 +185,24 @@ std::string Checkpoint::config() const {
   return impl_->contents.config.value_or("");
 }
 
+absl::StatusOr<uint64_t> Checkpoint::Hash(const TensorInfo& tensor) const {
+  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(
+      XXH3_createState(), XXH3_freeState);
+  XXH3_64bits_reset(state.get());
+  std::vector<char> buffer(std::min<uint64_t>(kHashRead, tensor.bytes));
+  for (uint64_t offset = 0; offset < tensor.bytes; offset += buffer.size()) {
+    const size_t size =
+        std::min<uint64_t>(buffer.size(), tensor.bytes - offset);
+    RF_RETURN_IF_ERROR(
+        Annotate(impl_->source->Read(tensor.file, tensor.offset + offset, size,
+                                     buffer.data()),
+                 tensor.name));
+    impl_->CountOther(tensor.file, size);
+    XXH3_64bits_update(state.get(), buffer.data(), size);
+  }
+  return XXH3_64bits_digest(state.get());
+}
+
 absl::StatusOr<std::vector<Checkpoint::FileFacts>> Checkpoint::Describe()
     const {
   const auto whole = [](absl::string_view name, absl::string_view text) {
@@ -195,12 +229,24 @@ absl::StatusOr<std::vector<Checkpoint::FileFacts>> Checkpoint::Describe()
       const size_t size = std::min<uint64_t>(kPageBytes, file.size - offset);
       RF_RETURN_IF_ERROR(
           impl_->source->Read(static_cast<int>(i), offset, size, page.data()));
-      if (!impl_->source->Fetches(static_cast<int>(i))) {
-        impl_->other_bytes_read.fetch_add(size, std::memory_order_relaxed);
-      }
+      impl_->CountOther(static_cast<int>(i), size);
       facts.pages.emplace_back(offset, XXH3_64bits(page.data(), size));
     }
     all.push_back(std::move(facts));
+  }
+  std::vector<const TensorInfo*> wholly;
+  for (const auto& [name, tensor] : impl_->contents.tensors) {
+    if (IsHashedWholly(tensor)) wholly.push_back(&tensor);
+  }
+  std::sort(wholly.begin(), wholly.end(),
+            [](const TensorInfo* a, const TensorInfo* b) {
+              return std::tie(a->file, a->offset, a->name) <
+                     std::tie(b->file, b->offset, b->name);
+            });
+  const size_t texts = all.size() - impl_->contents.files.size();
+  for (const TensorInfo* tensor : wholly) {
+    RF_ASSIGN_OR_RETURN(const uint64_t hash, Hash(*tensor));
+    all[texts + tensor->file].tensors.emplace_back(tensor->name, hash);
   }
   return all;
 }
@@ -213,6 +259,9 @@ absl::StatusOr<std::string> Checkpoint::Fingerprint() const {
     hash.Add(absl::StrCat(file.bytes, " ", file.header_hash));
     for (const auto& [offset, page] : file.pages) {
       hash.Add(absl::StrCat(offset, " ", page));
+    }
+    for (const auto& [name, tensor] : file.tensors) {
+      hash.Add(absl::StrCat(name, " ", tensor));
     }
   }
   return hash.Hex();

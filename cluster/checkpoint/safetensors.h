@@ -44,8 +44,8 @@ class Checkpoint final : public TensorSource {
                         uint64_t stride, size_t count, char* destination) const;
   // Returns the number of bytes of tensors read from files of this host so far.
   uint64_t bytes_read() const;
-  // Returns the number of bytes of headers and samples read from files of this
-  // host so far.
+  // Returns the number of bytes of headers, and of data for fingerprints and
+  // hashes, read from files of this host so far.
   uint64_t other_bytes_read() const;
   // Return the number of bytes fetched from other hosts so far: of tensors, and
   // of all else.
@@ -55,11 +55,14 @@ class Checkpoint final : public TensorSource {
   // Returns the text of config.json, or "" if there is none.
   std::string config() const;
 
+  // Returns the XXH3-64 of the tensor's data. Errors: those of Read.
+  absl::StatusOr<uint64_t> Hash(const TensorInfo& tensor) const;
+
   // Returns a hex digest that tells checkpoints apart. The digest covers
-  // config.json, the index, every header and file size, and 64 evenly spread
-  // pages of each file's data (a few MB for the largest models). The digest is
-  // no proof of integrity. A synthetic checkpoint has the digest of files with
-  // its bytes.
+  // config.json, the index, every header and file size, every byte of norms,
+  // biases and routers (213 MB of R1), and 64 evenly spread pages of each
+  // file's data. The digest is no proof of integrity. A synthetic checkpoint
+  // has the digest of files with its bytes.
   absl::StatusOr<std::string> Fingerprint() const;
 
   // The facts about one file that Fingerprint hashes.
@@ -70,6 +73,8 @@ class Checkpoint final : public TensorSource {
     uint64_t header_hash = 0;
     // Offset in the file, and hash, of each sampled page.
     std::vector<std::pair<uint64_t, uint64_t>> pages;
+    // Name and hash of each tensor that is hashed wholly.
+    std::vector<std::pair<std::string, uint64_t>> tensors;
   };
   absl::StatusOr<std::vector<FileFacts>> Describe() const;
 

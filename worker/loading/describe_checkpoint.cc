@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/loading/describe_checkpoint.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,22 +26,6 @@ constexpr size_t kTensorsPerMessage = 1024;
 // Tensors of a message if they are hashed. So few show the caller progress, and
 // let a cancelled call end.
 constexpr size_t kHashedPerMessage = 64;
-constexpr size_t kReadBytes = size_t{1} << 20;
-
-absl::StatusOr<uint64_t> HashTensor(const Checkpoint& checkpoint,
-                                    const TensorInfo& tensor) {
-  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(
-      XXH3_createState(), XXH3_freeState);
-  XXH3_64bits_reset(state.get());
-  std::vector<char> buffer(std::min<uint64_t>(kReadBytes, tensor.bytes));
-  for (uint64_t offset = 0; offset < tensor.bytes; offset += buffer.size()) {
-    const size_t size =
-        std::min<uint64_t>(buffer.size(), tensor.bytes - offset);
-    RF_RETURN_IF_ERROR(checkpoint.Read(tensor, offset, size, buffer.data()));
-    XXH3_64bits_update(state.get(), buffer.data(), size);
-  }
-  return XXH3_64bits_digest(state.get());
-}
 
 // Fills in the hashes of `tensors`, all of them or none.
 absl::Status HashAll(const Checkpoint& checkpoint, kernels::ThreadPool& pool,
@@ -51,7 +35,7 @@ absl::Status HashAll(const Checkpoint& checkpoint, kernels::ThreadPool& pool,
   absl::Status failure;
   pool.ParallelFor(tensors.size(), 1, [&](size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
-      const absl::StatusOr<uint64_t> hash = HashTensor(checkpoint, *tensors[i]);
+      const absl::StatusOr<uint64_t> hash = checkpoint.Hash(*tensors[i]);
       if (hash.ok()) {
         facts->mutable_tensors(static_cast<int>(i))->set_hash(*hash);
         continue;
@@ -90,6 +74,10 @@ absl::Status DescribeCheckpoint(
   RF_ASSIGN_OR_RETURN(const std::vector<Checkpoint::FileFacts> files,
                       checkpoint->Describe());
   RF_RETURN_IF_ERROR(send(FilesMessage(files)));
+  std::map<std::string, uint64_t> hashed;  // By the fingerprint.
+  for (const Checkpoint::FileFacts& file : files) {
+    hashed.insert(file.tensors.begin(), file.tensors.end());
+  }
   kernels::ThreadPool pool(
       request.threads() != 0
           ? static_cast<int>(std::min<uint32_t>(request.threads(), 1024))
@@ -119,6 +107,9 @@ absl::Status DescribeCheckpoint(
     message->set_file(tensor.file);
     message->set_offset(tensor.offset);
     message->set_bytes(tensor.bytes);
+    if (const auto it = hashed.find(tensor.name); it != hashed.end()) {
+      message->set_hash(it->second);
+    }
     tensors.push_back(&tensor);
     if (tensors.size() == limit) RF_RETURN_IF_ERROR(flush());
   }

@@ -8,7 +8,7 @@
 
 namespace ringfleet::worker {
 
-// Serves Worker.DescribeCheckpoint. Reads the headers of the files, the pages
+// Serves Worker.DescribeCheckpoint. Reads the headers of the files, the data
 // that the fingerprint covers, and every byte of the tensors that the request
 // wants hashed. Threads hash different tensors, each with a buffer of 1 MiB.
 // `default_threads` applies if the request names no number of threads. An error

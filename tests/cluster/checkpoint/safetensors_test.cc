@@ -465,6 +465,35 @@ TEST(FingerprintTest, SamplesLargeFilesFromEndToEnd) {
   EXPECT_NE(FingerprintOf(dir.path()), before);
 }
 
+// One value in the middle of a large file, far from a sampled page.
+TEST(FingerprintTest, CoversEveryByteOfNormsBiasesAndRouters) {
+  constexpr int64_t kValues = 3 << 18;  // 3 MiB, read in pieces.
+  const struct {
+    const char* name;
+    std::vector<int64_t> shape;
+    bool covered;
+  } tensors[] = {
+      {"model.norm.weight", {kValues}, true},
+      {"model.layers.3.mlp.gate.e_score_correction_bias", {kValues}, true},
+      {"model.layers.3.mlp.gate.weight", {3, kValues / 3}, true},
+      {"model.layers.3.mlp.gate_proj.weight", {3, kValues / 3}, false}};
+  for (const auto& tensor : tensors) {
+    SCOPED_TRACE(tensor.name);
+    const testing::TempDir dir;
+    std::vector<float> values(kValues);
+    const auto write = [&] {
+      WriteFile(dir.File("model.safetensors"),
+                SafetensorsBytes({MakeTensor(tensor.name, Dtype::kF32,
+                                             tensor.shape, values)}));
+    };
+    write();
+    const std::string before = FingerprintOf(dir.path());
+    values[kValues / 2 - 700] = 1;
+    write();
+    EXPECT_EQ(FingerprintOf(dir.path()) != before, tensor.covered);
+  }
+}
+
 TEST(CheckpointTest, OpensTheBundledModels) {
   for (const std::string name : {"tiny-v3", "tiny-v2", "tiny-v2-lite"}) {
     const auto checkpoint =
