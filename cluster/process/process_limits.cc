@@ -90,10 +90,14 @@ std::string MachineId() {
   return id;
 }
 
-size_t ThreadLimit() {
-  rlimit limit = {};
-  RF_CHECK(getrlimit(RLIMIT_NPROC, &limit) == 0);
-  return limit.rlim_cur == RLIM_INFINITY ? SIZE_MAX : limit.rlim_cur;
+size_t ThreadLimit(const std::string& root) {
+  rlimit user = {};
+  RF_CHECK(getrlimit(RLIMIT_NPROC, &user) == 0);
+  size_t limit = user.rlim_cur == RLIM_INFINITY ? SIZE_MAX : user.rlim_cur;
+  for (const CgroupTasks& cgroup : CgroupTaskLimits(root)) {
+    limit = std::min<size_t>(limit, cgroup.limit);
+  }
+  return limit;
 }
 
 }  // namespace ringfleet::cluster

@@ -39,9 +39,10 @@ uint64_t AvailableAddressSpaceBytes();
 // when it boots. Empty: the system does not tell.
 std::string MachineId();
 
-// Returns the threads and processes that this user may have; SIZE_MAX: any
-// number.
-size_t ThreadLimit();
+// Returns how many threads may run beside and in this process: the least of
+// ulimit -u and of pids.max of its cgroup and of all above. SIZE_MAX: any
+// number. `root` is as in cgroup.h.
+size_t ThreadLimit(const std::string& root = "");
 
 }  // namespace ringfleet::cluster
 

@@ -42,9 +42,12 @@ constexpr int64_t kLeastCallbackThreads = 2;
 constexpr int64_t kMostCallbackThreads = 16;
 
 constexpr int kInterruptThread = 1;
-// The fleet's two, and those of calls while no clients wait.
-constexpr int kCoordinatorThreads = 6;
-constexpr int kThreadsPerWorker = 1;
+// Steps, watchdog, growth and expert moves of the fleet; waits of members;
+// connections; two of the server, while no clients wait; and the forced exit of
+// a daemon or the keeper of local workers.
+constexpr int kCoordinatorThreads = 9;
+// One reads results. One loads, moves experts or records beside it.
+constexpr int kThreadsPerWorker = 2;
 // Signals, heartbeats, the parent and exchanges; five of calls and steps, and
 // one that communicates beside the kernels in place of the first thread.
 constexpr int kWorkerThreads = 10;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cluster/process/process_limits.h"
 #include "tests/testing/checkpoint_writer.h"
 
 namespace ringfleet::cluster {
@@ -108,6 +109,9 @@ TEST(CgroupTest, Version2HasTheLimitsOfItsOwnCgroupAndOfAllAbove) {
       ElementsAre(AllOf(
           Field(&CgroupTasks::file, root.path() + top + "/a.slice/pids.max"),
           Field(&CgroupTasks::limit, 36u), Field(&CgroupTasks::running, 7u))));
+  EXPECT_EQ(ThreadLimit(root.path()), 36u);
+  root.Write(top + "/a.slice/pids.max", "max\n");
+  EXPECT_GE(ThreadLimit(root.path()), ThreadLimit());
 }
 
 TEST(CgroupTest, QuotasAreRoundedUpToWholeCpus) {
