@@ -20,6 +20,7 @@
 #include "kernels/thread_pool.h"
 #include "worker/loading/host.h"
 #include "worker/measuring/measure_kernels.h"
+#include "worker/service/machine_resources.h"
 
 namespace ringfleet::worker {
 namespace {
@@ -96,8 +97,11 @@ grpc::Status HostService::Measure(grpc::ServerContext* context,
   const uint64_t ranks = std::max<uint32_t>(request->ranks_on_host(), 1);
   const uint64_t weight_bytes = ProductTestBytes(LastLevelCacheBytes()) / ranks;
   const uint64_t needed = weight_bytes + kMeasureScratchBytes;
-  const uint64_t available = std::min(AvailableMemoryBytes() / ranks,
-                                      cluster::AvailableAddressSpaceBytes());
+  const uint64_t share = request->memory_bytes() > 0
+                             ? request->memory_bytes()
+                             : AvailableMemoryBytes() / ranks;
+  const uint64_t available = std::min(
+      {share, AvailableMemoryBytes(), cluster::AvailableAddressSpaceBytes()});
   absl::Status measured = absl::OkStatus();
   if (needed > available) {
     measured = absl::ResourceExhaustedError(absl::StrCat(
@@ -136,6 +140,14 @@ grpc::Status HostService::ReadClock(grpc::ServerContext*,
   reading->set_unix_ns(absl::GetCurrentTimeNanos());
   reading->set_steady_ns(cluster::TraceNow());
   reading->set_machine(cluster::MachineId());
+  return grpc::Status::OK;
+}
+
+grpc::Status HostService::DescribeMachine(grpc::ServerContext*,
+                                          const v1::DescribeMachineRequest*,
+                                          v1::MachineDescription* description) {
+  description->set_machine(cluster::MachineId());
+  AddMemoryPools(description->mutable_memory());
   return grpc::Status::OK;
 }
 

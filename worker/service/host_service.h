@@ -30,6 +30,9 @@ class HostService final : public v1::Host::Service {
   grpc::Status ReadClock(grpc::ServerContext* context,
                          const v1::ReadClockRequest* request,
                          v1::ClockReading* reading) override;
+  grpc::Status DescribeMachine(grpc::ServerContext* context,
+                               const v1::DescribeMachineRequest* request,
+                               v1::MachineDescription* description) override;
 
  private:
   const int threads_;

@@ -60,15 +60,20 @@ int ThreadsOf(const ThreadCount& count, int machine_cpus, int own_cpus) {
   return std::max(1, std::min(machine_cpus / count.sharing, own_cpus));
 }
 
+void AddMemoryPools(
+    google::protobuf::RepeatedPtrField<v1::ResourcePool>* pools) {
+  AddPool("machine", MachineMemoryBytes(), pools);
+  for (const cluster::CgroupMemory& cgroup : cluster::CgroupMemoryLimits()) {
+    AddPool(cgroup.id, cgroup.available_bytes, pools);
+  }
+}
+
 void DescribeMachine(int shared_threads, v1::RegisterRequest* request) {
   char host[256] = "";
   gethostname(host, sizeof(host) - 1);
   request->set_host(host);
   request->set_machine(cluster::MachineId());
-  AddPool("machine", MachineMemoryBytes(), request->mutable_memory());
-  for (const cluster::CgroupMemory& cgroup : cluster::CgroupMemoryLimits()) {
-    AddPool(cgroup.id, cgroup.available_bytes, request->mutable_memory());
-  }
+  AddMemoryPools(request->mutable_memory());
   if (shared_threads == 0) return;
   AddPool("", shared_threads, request->mutable_cpus());
   int count = 0;

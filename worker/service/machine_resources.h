@@ -22,6 +22,11 @@ absl::StatusOr<ThreadCount> ParseThreads(absl::string_view text);
 // started and may run on `own_cpus` of them. At least 1.
 int ThreadsOf(const ThreadCount& count, int machine_cpus, int own_cpus);
 
+// Adds the machine's available memory, and that of each cgroup that limits this
+// process.
+void AddMemoryPools(
+    google::protobuf::RepeatedPtrField<v1::ResourcePool>* pools);
+
 // Fills in the machine and the memory that this process shares with others.
 // `shared_threads` > 0: the CPUs too, of which this worker wants so many at
 // most. 0: the worker's threads were given.

@@ -149,19 +149,21 @@ class CallOnEveryRank {
 }  // namespace
 
 absl::Status FindMachines(BenchWorkers* workers) {
+  workers->memory.resize(workers->addresses.size());
   for (size_t rank = 0; rank < workers->addresses.size(); ++rank) {
     const auto stub =
         v1::Host::NewStub(ConnectChannel(workers->addresses[rank]));
     InterruptibleCall call;
     call.context()->set_deadline(std::chrono::system_clock::now() +
                                  kMachineTimeout);
-    v1::ClockReading reading;
-    const grpc::Status status =
-        stub->ReadClock(call.context(), v1::ReadClockRequest(), &reading);
+    v1::MachineDescription machine;
+    const grpc::Status status = stub->DescribeMachine(
+        call.context(), v1::DescribeMachineRequest(), &machine);
     RF_RETURN_IF_ERROR(Interrupt::Get().status());
-    if (status.ok() && !reading.machine().empty()) {
-      workers->machines[rank] = reading.machine();
-    }
+    if (!status.ok()) continue;
+    if (!machine.machine().empty()) workers->machines[rank] = machine.machine();
+    workers->memory[rank].assign(machine.memory().begin(),
+                                 machine.memory().end());
   }
   return absl::OkStatus();
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "protos/cluster.pb.h"
 #include "protos/worker.pb.h"
 
 namespace ringfleet::coordinator::cli {
@@ -15,10 +16,12 @@ namespace ringfleet::coordinator::cli {
 struct BenchWorkers {
   std::vector<std::string> addresses;  // HOST:PORT
   std::vector<std::string> machines;  // Ranks with equal names share a machine.
+  // Memory that ranks of a machine share, as they report it. May be empty.
+  std::vector<std::vector<v1::ResourcePool>> memory = {};
 };
 
-// Replaces the names of machines by ids that the workers report. Keeps the name
-// of a worker that does not answer.
+// Replaces the names of machines by ids that the workers report, and fills in
+// their memory. Keeps the name of a worker that does not answer.
 //
 // Errors: CANCELLED: an interrupt.
 absl::Status FindMachines(BenchWorkers* workers);

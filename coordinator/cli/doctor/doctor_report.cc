@@ -179,6 +179,14 @@ Json FormsJson(const v1::HostReport& report) {
   return forms;
 }
 
+// Bytes for the worker while all workers of its machine run.
+uint64_t OwnMemoryBytes(const WorkerFindings& worker) {
+  const uint64_t available = worker.report.available_memory_bytes();
+  return worker.memory_share_bytes == 0
+             ? available
+             : std::min(available, worker.memory_share_bytes);
+}
+
 }  // namespace
 
 double WorkerFindings::int8_ops_per_second() const {
@@ -212,8 +220,6 @@ std::vector<std::string> DoctorAdvice(const DoctorFindings& findings) {
 }
 
 Json DoctorJson(const DoctorFindings& findings) {
-  // Workers of one machine share what is free there.
-  const std::map<std::string, int> on_machine = CountOnMachines(findings);
   Json workers = Json::array();
   for (const WorkerFindings& worker : findings.workers) {
     const v1::HostReport& report = worker.report;
@@ -230,9 +236,7 @@ Json DoctorJson(const DoctorFindings& findings) {
          {"cpus", report.cpus()},
          {"numa_nodes", report.numa_nodes()},
          {"memory_gib",
-          std::ldexp(static_cast<double>(report.available_memory_bytes()),
-                     -30) /
-              on_machine.at(worker.machine)},
+          std::ldexp(static_cast<double>(OwnMemoryBytes(worker)), -30)},
          {"read_gbps", worker.read_bytes_per_second * 1e-9},
          {"int8_gops", worker.int8_ops_per_second() * 1e-9},
          {"products", ProductsJson(report)},

@@ -4,6 +4,7 @@
 #ifndef RINGFLEET_COORDINATOR_CLI_DOCTOR_DOCTOR_REPORT_H_
 #define RINGFLEET_COORDINATOR_CLI_DOCTOR_DOCTOR_REPORT_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,8 @@ struct WorkerFindings {
   std::string host;     // The host's name in the cluster file.
   std::string machine;  // Equal on all workers of a machine.
   std::string address;  // HOST:PORT
+  // The worker's part of the memory that it shares with others. 0: unknown.
+  uint64_t memory_share_bytes = 0;
   v1::HostReport report;
   double read_bytes_per_second = 0;
   double clock_skew_ms = 0;  // The worker's clock minus this process's clock.

@@ -22,6 +22,7 @@
 #include "coordinator/cli/session.h"
 #include "coordinator/fleet/barrier.h"
 #include "coordinator/fleet/clock_offset.h"
+#include "coordinator/fleet/membership.h"
 #include "coordinator/fleet/worker_client.h"
 #include "protos/host.grpc.pb.h"
 
@@ -80,6 +81,7 @@ absl::Status MeasureHost(const BenchWorkers& workers, size_t rank,
   request.set_time_ms(options.time_ms);
   request.set_path(options.disk_path);
   request.set_ranks_on_host(RanksOnMachine(workers, rank));
+  request.set_memory_bytes(findings->memory_share_bytes);
   InterruptibleCall call;
   call.context()->set_deadline(
       std::chrono::system_clock::now() +
@@ -227,12 +229,14 @@ absl::StatusOr<DoctorFindings> ExamineAll(const BenchWorkers& workers,
   const size_t count = workers.addresses.size();
   DoctorFindings findings;
   findings.workers.resize(count);
+  const std::vector<uint64_t> shares = MemoryShares(workers);
   RF_RETURN_IF_ERROR(AskAll(
       count,
       [&](size_t rank) {
         findings.workers[rank].host = workers.machines[rank];
         findings.workers[rank].machine = workers.machines[rank];
         findings.workers[rank].address = workers.addresses[rank];
+        findings.workers[rank].memory_share_bytes = shares[rank];
         return MeasureHost(workers, rank, options, &findings.workers[rank]);
       },
       /*cancel=*/[] {},  // Its call is interruptible.
@@ -261,6 +265,21 @@ absl::StatusOr<DoctorFindings> ExamineAll(const BenchWorkers& workers,
 }
 
 }  // namespace
+
+std::vector<uint64_t> MemoryShares(const BenchWorkers& workers) {
+  std::vector<Member> members(workers.addresses.size());
+  for (size_t rank = 0; rank < members.size(); ++rank) {
+    members[rank].machine = workers.machines[rank];
+    if (rank < workers.memory.size()) {
+      members[rank].memory = workers.memory[rank];
+    }
+  }
+  std::vector<uint64_t> shares;
+  for (size_t rank = 0; rank < members.size(); ++rank) {
+    shares.push_back(ShareOf(members, rank, &Member::memory));
+  }
+  return shares;
+}
 
 absl::StatusOr<DoctorFindings> ExamineWorkers(const BenchWorkers& workers,
                                               const DoctorOptions& options) {

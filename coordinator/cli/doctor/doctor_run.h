@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "coordinator/cli/collectives/collectives_run.h"
@@ -16,6 +17,10 @@ struct DoctorOptions {
   uint32_t time_ms = 500;  // For each measurement.
   v1::TransportKind transport = v1::TRANSPORT_KIND_AUTO;  // Between ranks.
 };
+
+// Returns each worker's part of the memory that it shares with others of its
+// machine. 0: unknown.
+std::vector<uint64_t> MemoryShares(const BenchWorkers& workers);
 
 // Measures products on all workers at once, then reads of memory on all workers
 // at once, then exchanges between one pair of workers after the other. Skips

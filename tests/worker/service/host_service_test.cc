@@ -61,6 +61,28 @@ TEST(HostServiceTest, ReportsWhatThisHostIs) {
   EXPECT_EQ(report.disk_bytes_per_second(), 0);  // Nothing to read was named.
 }
 
+TEST(HostServiceTest, MeasuresWithinItsPartOfTheMemory) {
+  HostService service(1, 0);
+  v1::MeasureHostRequest request;
+  request.set_time_ms(1);
+  request.set_ranks_on_host(2);
+  request.set_memory_bytes(5 << 20);
+  v1::HostReport report;
+  const grpc::Status status = service.Measure(nullptr, &request, &report);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(status.error_message(), HasSubstr("of 2 ranks, have 5 MiB"));
+}
+
+TEST(HostServiceTest, NamesTheMachineAndItsMemory) {
+  HostService service(1, 0);
+  v1::MachineDescription description;
+  ASSERT_TRUE(service.DescribeMachine(nullptr, nullptr, &description).ok());
+  EXPECT_EQ(description.machine(), cluster::MachineId());
+  ASSERT_GE(description.memory_size(), 1);
+  EXPECT_EQ(description.memory(0).id(), "machine");
+  EXPECT_GT(description.memory(0).amount(), 0u);
+}
+
 TEST(HostServiceTest, ItsClocksAreThoseOfThisProcess) {
   HostService service(1, 0);
   v1::ClockReading reading;

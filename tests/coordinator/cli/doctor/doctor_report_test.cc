@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "coordinator/cli/doctor/doctor_run.h"
 #include "coordinator/cli/plan/plan_fleet.h"
 
 namespace ringfleet::coordinator::cli {
@@ -97,11 +98,33 @@ TEST(DoctorReportTest, WorkersOfOneMachineShareItsMemory) {
   DoctorFindings findings = TwoHealthyHosts();
   // Whatever its names.
   findings.workers[1].machine = findings.workers[0].machine;
+  findings.workers[0].memory_share_bytes = uint64_t{64} << 30;
   const Json document = DoctorJson(findings);
   EXPECT_EQ(document["workers"][0]["memory_gib"], 64);
   EXPECT_THAT(
       DoctorAdvice(findings),
       ::testing::Contains(HasSubstr("2 workers of 32 threads share 32 CPUs")));
+}
+
+// Two containers of 10 and 20 bytes on a machine of 100, and a worker beside
+// them.
+TEST(DoctorReportTest, AContainersMemoryIsItsWorkersOwn) {
+  const auto pool = [](const std::string& id, uint64_t bytes) {
+    v1::ResourcePool made;
+    made.set_id(id);
+    made.set_amount(bytes);
+    return made;
+  };
+  BenchWorkers workers = {{"a:1", "b:1", "c:1", "d:1"},
+                          {"boot", "boot", "boot", "another boot"}};
+  EXPECT_THAT(MemoryShares(workers), ElementsAre(0, 0, 0, 0));
+  workers.memory = {{pool("machine", 99), pool("first", 10)},
+                    {pool("machine", 99), pool("second", 20)},
+                    {pool("machine", 99)},
+                    {pool("machine", 50), pool("first", 40)}};
+  EXPECT_THAT(MemoryShares(workers), ElementsAre(10, 20, 33, 40));
+  workers.memory[2].push_back(pool("second", 20));
+  EXPECT_THAT(MemoryShares(workers), ElementsAre(10, 10, 10, 40));
 }
 
 TEST(DoctorReportTest, OneNameMayStandForTwoMachines) {
