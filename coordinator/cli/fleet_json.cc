@@ -88,7 +88,8 @@ Json FleetDetails(const v1::ClusterState& state) {
                        {"pid", worker.pid()},
                        {"version", worker.build().version()},
                        {"resident_bytes", worker.resident_bytes()},
-                       {"cache_bytes", worker.cache_bytes()}});
+                       {"cache_bytes", worker.cache_bytes()},
+                       {"heartbeat_age_ms", worker.heartbeat_age_ms()}});
   }
   const DataGroups groups = DataGroupsOf(state);
   Json details = {

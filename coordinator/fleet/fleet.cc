@@ -106,7 +106,9 @@ v1::ClusterState Fleet::State() const {
     state.set_load_bytes_done(state.load_bytes_done() + rank.bytes_done);
     state.set_load_bytes_total(state.load_bytes_total() + rank.bytes_total);
   }
-  for (const Member& member : formation_.Members()) {
+  const std::vector<Member> members = formation_.Members();
+  const auto clock = Deadline::Clock::now();
+  for (const Member& member : members) {
     v1::WorkerState* worker = state.add_workers();
     const FleetEpoch::RankProgress& rank = progress[member.rank];
     worker->set_rank(member.rank);
@@ -127,6 +129,8 @@ v1::ClusterState Fleet::State() const {
     worker->set_kept(rank.kept);
     if (member.lost) {
       worker->set_state(v1::MEMBER_STATE_LOST);
+    worker->set_heartbeat_age_ms(
+        absl::ToInt64Milliseconds(absl::FromChrono(clock - member.heard)));
     } else if (now.live() && serves[member.rank] == 0) {
       worker->set_state(v1::MEMBER_STATE_REGISTERED);
     } else if (now.state == v1::FLEET_STATE_READY || rank.loaded) {

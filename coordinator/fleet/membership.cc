@@ -161,8 +161,9 @@ absl::StatusOr<Member> Membership::Register(
   member.build = request.build();
   member.memory.assign(request.memory().begin(), request.memory().end());
   member.cpus.assign(request.cpus().begin(), request.cpus().end());
+  member.heard = now_();
   seats_[rank].member = member;
-  seats_[rank].lease_end = Deadline::After(options_.lease, now_()).when();
+  seats_[rank].lease_end = Deadline::After(options_.lease, member.heard).when();
   ++registrations_;
   return member;
 }
@@ -175,7 +176,8 @@ absl::Status Membership::Heartbeat(const v1::HeartbeatRequest& request) {
     RF_RETURN_IF_ERROR(
         CheckEpoch(request.last_epoch(), seat.member->Description()));
     last_epoch_ = std::max(last_epoch_, request.last_epoch());
-    seat.lease_end = Deadline::After(options_.lease, now_()).when();
+    seat.member->heard = now_();
+    seat.lease_end = Deadline::After(options_.lease, seat.member->heard).when();
     return absl::OkStatus();
   }
   return absl::NotFoundError(

@@ -34,6 +34,8 @@ struct Member {
   std::vector<v1::ResourcePool> memory;  // Bytes, as registered.
   std::vector<v1::ResourcePool> cpus;    // As registered.
   bool lost = false;                     // The rank waits for a replacement.
+  // Time of the registration or of the last heartbeat since.
+  cluster::Deadline::Clock::time_point heard;
 
   // "worker 1 (10.0.0.2:50052, pid 4711)"
   std::string Description() const;

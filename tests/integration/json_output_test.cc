@@ -243,10 +243,12 @@ TEST_F(JsonOutputTest, RunningFleet) {
                         {"pid", Type::kInteger},
                         {"version", Type::kString},
                         {"resident_bytes", Type::kInteger},
-                        {"cache_bytes", Type::kInteger}});
+                        {"cache_bytes", Type::kInteger},
+                        {"heartbeat_age_ms", Type::kInteger}});
     EXPECT_EQ(worker["pid"], workers_[worker["rank"].get<int>()]->pid());
     EXPECT_GT(worker["resident_bytes"], 0);
     EXPECT_GT(worker["cache_bytes"], 0);
+    EXPECT_GE(worker["heartbeat_age_ms"], 0);
   }
 
   const Finished submitted = Cli({"submit", "--cluster", cluster(), "-p",

@@ -41,6 +41,9 @@ If the mesh splits experts over workers, the busiest coordinate is shown too;
 experts.capacity, the tokens dropped since the last --reset are counted. `ringfleet
 eplb` places copies of experts by the output of -o json.
 
+"heard" (heartbeat_age_ms in -o json) is the time since a worker's last heartbeat.
+Workers send one every 2.5 s; one that was not heard for 10 s is lost.
+
 A fleet that serves without some of its data groups is "ready, degraded". Exit: 3 if
 the fleet has failed or stops, or no coordinator answers.
 
@@ -85,14 +88,15 @@ std::string Text(const v1::ClusterState& state) {
   if (!state.error().empty()) {
     absl::StrAppend(&text, "error ", state.error(), "\n");
   }
-  absl::StrAppendFormat(&text, "%4s  %-24s %-10s %8s %12s %12s  %s\n", "rank",
-                        "address", "state", "pid", "weights MiB", "cache MiB",
-                        "version");
+  absl::StrAppendFormat(&text, "%4s  %-24s %-10s %8s %12s %12s %11s  %s\n",
+                        "rank", "address", "state", "pid", "weights MiB",
+                        "cache MiB", "heard", "version");
   for (const v1::WorkerState& worker : state.workers()) {
     absl::StrAppendFormat(
-        &text, "%4u  %-24s %-10s %8u %12.1f %12.1f  %s\n", worker.rank(),
-        worker.address(), MemberStateName(worker.state()), worker.pid(),
-        worker.resident_bytes() / 1048576.0, worker.cache_bytes() / 1048576.0,
+        &text, "%4u  %-24s %-10s %8u %12.1f %12.1f %6.1fs ago  %s\n",
+        worker.rank(), worker.address(), MemberStateName(worker.state()),
+        worker.pid(), worker.resident_bytes() / 1048576.0,
+        worker.cache_bytes() / 1048576.0, worker.heartbeat_age_ms() * 1e-3,
         worker.build().version());
   }
   return text;

@@ -80,6 +80,22 @@ TEST_F(MembershipTest, AnyRankTwiceFromOneAddressIsTheSameRank) {
   EXPECT_FALSE(membership.complete());
 }
 
+TEST_F(MembershipTest, MembersTellWhenTheyWereHeard) {
+  Membership membership = Make(2);
+  const auto first = membership.Register(Worker(0, "a:1"));
+  Advance(absl::Seconds(1));
+  ASSERT_TRUE(membership.Register(Worker(1, "b:1")).ok());
+  const auto registered = now_;
+  Advance(absl::Seconds(1));
+  ASSERT_TRUE(membership.Heartbeat(Beat(first->member_id)).ok());
+  EXPECT_EQ(membership.Members()[0].heard, now_);
+  EXPECT_EQ(membership.Members()[1].heard, registered);
+  // A lost member keeps the time.
+  Advance(kLease - absl::Seconds(1));
+  ASSERT_EQ(membership.Expire().size(), 1u);
+  EXPECT_EQ(membership.Members()[1].heard, registered);
+}
+
 TEST_F(MembershipTest, AnotherBuildIsRefused) {
   Membership membership = Make(3);
   v1::RegisterRequest request = Worker(2, "c:1");
