@@ -26,7 +26,7 @@ absl::StatusOr<std::unique_ptr<LocalFleet>> LocalFleet::Start(
     options.settings.set_threads(LocalWorkers::ThreadsOfEach(world));
   }
   const auto threads = static_cast<int>(options.settings.threads());
-  options.one_shot = true;
+  options.start_once = true;
   std::unique_ptr<LocalFleet> fleet(new LocalFleet());
   RF_ASSIGN_OR_RETURN(fleet->workers_, LocalWorkers::Create(world, threads));
   RF_ASSIGN_OR_RETURN(fleet->coordinator_,
@@ -39,11 +39,16 @@ absl::StatusOr<std::unique_ptr<LocalFleet>> LocalFleet::Start(
     fleet->Explain(status);
     return status;
   }
+  fleet->workers_->KeepRunning(
+      [coordinator = fleet->coordinator_.get()](const absl::Status& cause) {
+        coordinator->EndFleet(cause);
+      });
   return fleet;
 }
 
 LocalFleet::~LocalFleet() {
   if (coordinator_ != nullptr) coordinator_->Shutdown();
+  workers_.reset();  // May end the fleet of the coordinator until then.
 }
 
 absl::Status LocalFleet::Stop() {

@@ -12,11 +12,14 @@
 namespace ringfleet::coordinator::cli {
 
 // A fleet that lives as long as one command: a coordinator in this process, and
-// LocalWorkers. Call from main's thread, which must outlive the fleet.
+// LocalWorkers. A worker that dies once the fleet was ready starts again, and
+// running jobs go on. A worker that dies too often ends the fleet: jobs and
+// later calls get the error of LocalWorkers::KeepRunning. Call from main's
+// thread, which must outlive the fleet.
 class LocalFleet {
  public:
   // Starts workers and coordinator, and returns when the fleet can generate.
-  // Sets one_shot. Gives each worker an equal part of the cores unless
+  // Sets start_once. Gives each worker an equal part of the cores unless
   // `options` sets threads.
   //
   // Errors: those of CoordinatorServer and of the workers. CANCELLED: an

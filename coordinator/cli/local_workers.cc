@@ -34,6 +34,8 @@ namespace {
 constexpr std::chrono::seconds kStopGrace{3};
 constexpr std::chrono::milliseconds kExitPoll{10};
 constexpr int kLogLines = 5;
+// Time between two looks for workers that have ended while the fleet serves.
+constexpr std::chrono::milliseconds kKeeperPoll{50};
 
 // Files that this process and its gRPC need beside a few for each worker.
 constexpr size_t kOpenFiles = 64;
@@ -107,7 +109,9 @@ absl::StatusOr<std::unique_ptr<LocalWorkers>> LocalWorkers::Create(
 
 LocalWorkers::~LocalWorkers() {
   EndAll();
-  if (alive_pipe_ >= 0) close(alive_pipe_);
+  for (const int end : alive_pipe_) {
+    if (end >= 0) close(end);
+  }
   if (!keep_folder_) {
     std::error_code ignored;
     std::filesystem::remove_all(folder_, ignored);
@@ -116,6 +120,7 @@ LocalWorkers::~LocalWorkers() {
 
 absl::Status LocalWorkers::Stop() {
   EndAll();
+  MutexLock lock(&mu_);
   const int failed = FirstFailed();
   if (failed < 0) return absl::OkStatus();
   return absl::InternalError(absl::StrCat(
@@ -130,66 +135,66 @@ std::string LocalWorkers::PortPath(int rank) const {
   return absl::StrCat(folder_, "/worker-", rank, ".port");
 }
 
+absl::StatusOr<ChildProcess> LocalWorkers::StartProcess(int rank) const {
+  std::vector<std::string> words = {BinaryPath("ringfleet-worker"),
+                                    "--rank",
+                                    absl::StrCat(rank),
+                                    "--listen",
+                                    "127.0.0.1:0",
+                                    "--port-file",
+                                    PortPath(rank),
+                                    "--parent-fd",
+                                    absl::StrCat(alive_pipe_[0]),
+                                    "--threads",
+                                    absl::StrCat(threads_)};
+  words.insert(words.end(), arguments_.begin(), arguments_.end());
+  // A terminal's Ctrl-C goes to this process only, which stops the workers in
+  // order.
+  absl::StatusOr<ChildProcess> child =
+      ChildProcess::Start({.command = std::move(words),
+                           .log = LogPath(rank),
+                           .own_group = true,
+                           .inherited_fd = alive_pipe_[0],
+                           .keep_blocked_signals = true});
+  if (!child.ok()) return Annotate(child.status(), "local");
+  return child;
+}
+
 absl::Status LocalWorkers::Spawn(const std::vector<std::string>& arguments) {
-  int alive[2];
-  if (pipe2(alive, O_CLOEXEC) != 0) {
+  if (pipe2(alive_pipe_, O_CLOEXEC) != 0) {
     return absl::ResourceExhaustedError(
         absl::StrCat("local: pipe: ", std::strerror(errno)));
   }
-  alive_pipe_ = alive[1];
-  const std::string binary = BinaryPath("ringfleet-worker");
-  absl::Status status;
-  for (int rank = 0; rank < count_ && status.ok(); ++rank) {
-    std::vector<std::string> words = {binary,
-                                      "--rank",
-                                      absl::StrCat(rank),
-                                      "--listen",
-                                      "127.0.0.1:0",
-                                      "--port-file",
-                                      PortPath(rank),
-                                      "--parent-fd",
-                                      absl::StrCat(alive[0]),
-                                      "--threads",
-                                      absl::StrCat(threads_)};
-    words.insert(words.end(), arguments.begin(), arguments.end());
-    // A terminal's Ctrl-C goes to this process only, which stops the workers
-    // in order.
-    absl::StatusOr<ChildProcess> child =
-        ChildProcess::Start({.command = std::move(words),
-                             .log = LogPath(rank),
-                             .own_group = true,
-                             .inherited_fd = alive[0],
-                             .keep_blocked_signals = true});
-    if (child.ok()) {
-      children_.push_back(*std::move(child));
-    } else {
-      status = Annotate(child.status(), "local");
-    }
+  arguments_ = arguments;
+  MutexLock lock(&mu_);
+  for (int rank = 0; rank < count_; ++rank) {
+    RF_ASSIGN_OR_RETURN(ChildProcess process, StartProcess(rank));
+    workers_.push_back({.process = std::move(process)});
   }
-  close(alive[0]);
-  return status;
+  return absl::OkStatus();
 }
 
 int LocalWorkers::FirstEnded() {
   const auto ended =
-      std::find_if(children_.begin(), children_.end(),
-                   [](ChildProcess& child) { return child.Ended(); });
-  return ended == children_.end() ? -1
-                                  : static_cast<int>(ended - children_.begin());
+      std::find_if(workers_.begin(), workers_.end(), [](Worker& worker) {
+        return !worker.restart.has_value() && worker.process.Ended();
+      });
+  return ended == workers_.end() ? -1
+                                 : static_cast<int>(ended - workers_.begin());
 }
 
 int LocalWorkers::FirstFailed() {
   const auto failed =
-      std::find_if(children_.begin(), children_.end(), [](ChildProcess& child) {
-        return child.Ended() && !child.killed() && child.wait_status() != 0;
+      std::find_if(workers_.begin(), workers_.end(), [](Worker& worker) {
+        return !worker.restart.has_value() && worker.process.Ended() &&
+               !worker.process.killed() && worker.process.wait_status() != 0;
       });
-  return failed == children_.end()
-             ? -1
-             : static_cast<int>(failed - children_.begin());
+  return failed == workers_.end() ? -1
+                                  : static_cast<int>(failed - workers_.begin());
 }
 
 std::string LocalWorkers::DescribeEnd(int rank) const {
-  const int wait_status = children_[rank].wait_status();
+  const int wait_status = workers_[rank].process.wait_status();
   if (WIFSIGNALED(wait_status)) {
     return absl::StrCat("worker ", rank, " was killed by signal ",
                         WTERMSIG(wait_status), " (",
@@ -199,19 +204,88 @@ std::string LocalWorkers::DescribeEnd(int rank) const {
                       WEXITSTATUS(wait_status));
 }
 
+std::string LocalWorkers::LastWords(int rank) const {
+  const std::deque<std::string> last = LastLines(LogPath(rank), 1);
+  const std::string words = last.empty() ? FolderProblem(folder_) : last.back();
+  return words.empty() ? "" : absl::StrCat(": ", words);
+}
+
 absl::Status LocalWorkers::CheckRunning() {
+  MutexLock lock(&mu_);
   const int ended = FirstEnded();
   if (ended < 0) return absl::OkStatus();
-  const std::deque<std::string> last = LastLines(LogPath(ended), 1);
-  std::string reason = last.empty() ? FolderProblem(folder_) : last.back();
-  if (!reason.empty()) reason.insert(0, ": ");
   return absl::UnavailableError(
-      absl::StrCat("local: ", DescribeEnd(ended), reason));
+      absl::StrCat("local: ", DescribeEnd(ended), LastWords(ended)));
+}
+
+void LocalWorkers::KeepRunning(
+    std::function<void(const absl::Status&)> give_up) {
+  keeper_ =
+      std::thread([this, give_up = std::move(give_up)] { Keep(give_up); });
+}
+
+void LocalWorkers::Keep(
+    const std::function<void(const absl::Status&)>& give_up) {
+  bool given_up = false;
+  while (true) {
+    absl::Status status;
+    {
+      MutexLock lock(&mu_);
+      // Workers that this thread has started are killed when it ends.
+      if (stopped_) return;
+      if (!stopping_ && !given_up) status = Restart();
+      if (status.ok()) {
+        changed_.WaitUntil(&mu_,
+                           std::chrono::steady_clock::now() + kKeeperPoll);
+      }
+    }
+    if (!status.ok()) {
+      given_up = true;
+      give_up(status);
+    }
+  }
+}
+
+absl::Status LocalWorkers::Restart() {
+  for (int rank = 0; rank < static_cast<int>(workers_.size()); ++rank) {
+    Worker& worker = workers_[rank];
+    if (!worker.restart.has_value()) {
+      if (!worker.process.Ended()) continue;
+      RF_RETURN_IF_ERROR(PlanRestart(rank, DescribeEnd(rank)));
+    }
+    if (cluster::Deadline::Clock::now() < *worker.restart) continue;
+    absl::StatusOr<ChildProcess> process = StartProcess(rank);
+    if (process.ok()) {
+      worker.process = *std::move(process);
+      worker.restart.reset();
+    } else {
+      RF_RETURN_IF_ERROR(PlanRestart(
+          rank, absl::StrCat("worker ", rank, ": ",
+                             std::string(process.status().message()))));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LocalWorkers::PlanRestart(int rank, const std::string& end) {
+  Worker& worker = workers_[rank];
+  const RestartPace::TimePoint now = cluster::Deadline::Clock::now();
+  const std::optional<absl::Duration> pause = worker.pace.NoteDeath(now);
+  if (!pause.has_value()) {
+    worker.restart.reset();
+    return absl::UnavailableError(absl::StrCat(
+        "local: ", end, ", end ", RestartPace::kMaxDeaths, " within ",
+        absl::FormatDuration(RestartPace::kWindow), LastWords(rank)));
+  }
+  worker.restart = now + absl::ToChronoNanoseconds(*pause);
+  RF_LOG(kWarning, end, "; it starts again in ", absl::FormatDuration(*pause));
+  std::fprintf(stderr, "%s, starting it again\n", end.c_str());
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<std::string>> LocalWorkers::WaitAddresses() {
   std::vector<std::string> addresses;
-  while (addresses.size() < children_.size()) {
+  while (addresses.size() < static_cast<size_t>(count_)) {
     RF_RETURN_IF_ERROR(Interrupt::Get().status());
     RF_RETURN_IF_ERROR(CheckRunning());
     std::ifstream file(PortPath(static_cast<int>(addresses.size())));
@@ -233,12 +307,16 @@ void LocalWorkers::Explain(const absl::Status& status) {
     return;
   }
   keep_folder_ = true;
-  int failing = FirstFailed();
-  if (failing < 0) failing = FirstEnded();
-  for (size_t rank = 0; failing < 0 && rank < children_.size(); ++rank) {
+  int failing = -1;
+  {
+    MutexLock lock(&mu_);
+    failing = FirstFailed();
+    if (failing < 0) failing = FirstEnded();
+  }
+  for (int rank = 0; failing < 0 && rank < count_; ++rank) {
     if (absl::StrContains(status.message(),
                           absl::StrCat("worker ", rank, " "))) {
-      failing = static_cast<int>(rank);
+      failing = rank;
     }
   }
   std::fprintf(stderr, "worker logs are in %s\n", folder_.c_str());
@@ -250,16 +328,27 @@ void LocalWorkers::Explain(const absl::Status& status) {
 }
 
 void LocalWorkers::EndAll() {
-  for (ChildProcess& child : children_) child.Signal(SIGTERM);
+  {
+    MutexLock lock(&mu_);
+    stopping_ = true;
+    for (Worker& worker : workers_) worker.process.Signal(SIGTERM);
+  }
   const auto deadline = std::chrono::steady_clock::now() + kStopGrace;
-  const auto all_ended = [&] {
-    return std::all_of(children_.begin(), children_.end(),
-                       [](ChildProcess& child) { return child.Ended(); });
+  const auto all_ended = [this] {
+    MutexLock lock(&mu_);
+    return std::all_of(workers_.begin(), workers_.end(),
+                       [](Worker& worker) { return worker.process.Ended(); });
   };
   while (!all_ended() && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(kExitPoll);
   }
-  for (ChildProcess& child : children_) child.Kill();
+  {
+    MutexLock lock(&mu_);
+    for (Worker& worker : workers_) worker.process.Kill();
+    stopped_ = true;
+  }
+  changed_.NotifyAll();
+  if (keeper_.joinable()) keeper_.join();
 }
 
 }  // namespace ringfleet::coordinator::cli

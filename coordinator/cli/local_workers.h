@@ -2,13 +2,18 @@
 #ifndef RINGFLEET_COORDINATOR_CLI_LOCAL_WORKERS_H_
 #define RINGFLEET_COORDINATOR_CLI_LOCAL_WORKERS_H_
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "coordinator/cli/child_process.h"
+#include "coordinator/cli/restart_pace.h"
+#include "kernels/mutex.h"
 
 namespace ringfleet::coordinator::cli {
 
@@ -45,11 +50,19 @@ class LocalWorkers {
   // the last line of the worker's log.
   absl::Status CheckRunning();
 
+  // Starts each worker again that ends from here on, with the same arguments,
+  // until the workers are stopped. RestartPace sets the pauses. Calls `give_up`
+  // at most once, from a thread of its own: UNAVAILABLE tells how a worker
+  // ended that ends too often. No worker starts after that. Call at most once,
+  // after Spawn.
+  void KeepRunning(std::function<void(const absl::Status&)> give_up);
+
   // Ends all workers after a command that has succeeded. A second call does
   // nothing.
   //
   // Errors: INTERNAL: a worker had ended by itself, with a signal or an exit
-  // code other than 0. The command's results may be wrong.
+  // code other than 0, and was not about to start again. The command's results
+  // may be wrong.
   absl::Status Stop();
 
   // Keeps the logs after the command has failed with `status`. Prints their
@@ -58,14 +71,32 @@ class LocalWorkers {
   void Explain(const absl::Status& status);
 
  private:
+  struct Worker {
+    ChildProcess process;
+    RestartPace pace;
+    // The process has ended, and the next one starts then.
+    std::optional<RestartPace::TimePoint> restart;
+  };
+
   LocalWorkers(int count, int threads) : count_(count), threads_(threads) {}
-  // Returns the lowest rank whose worker has ended, or -1.
-  int FirstEnded();
-  // Returns the lowest rank whose worker ended by itself with a signal or an
-  // exit code other than 0, or -1.
-  int FirstFailed();
+  absl::StatusOr<ChildProcess> StartProcess(int rank) const;
+  void Keep(const std::function<void(const absl::Status&)>& give_up);
+  // Starts the workers whose pause is over. Errors: those that `give_up` gets.
+  absl::Status Restart() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Plans the next start of a worker that has ended as `end` tells.
+  absl::Status PlanRestart(int rank, const std::string& end)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Returns the lowest rank whose worker has ended and is not about to start
+  // again, or -1.
+  int FirstEnded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Returns the lowest of these ranks whose worker ended by itself with a
+  // signal or an exit code other than 0, or -1.
+  int FirstFailed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Returns a text such as "worker 2 ended with code 1".
-  std::string DescribeEnd(int rank) const;
+  std::string DescribeEnd(int rank) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Returns ": " and the last line of a worker's log, or the reason why there
+  // is none, or "".
+  std::string LastWords(int rank) const;
   std::string LogPath(int rank) const;
   std::string PortPath(int rank) const;
   // Sends SIGTERM to all workers, and SIGKILL to those that do not end.
@@ -75,8 +106,17 @@ class LocalWorkers {
   const int threads_;
   std::string folder_;
   bool keep_folder_ = false;
-  int alive_pipe_ = -1;  // Closed by the kernel when this process ends.
-  std::vector<ChildProcess> children_;
+  // Ends of a pipe. The workers inherit [0]. The kernel closes [1] when this
+  // process ends.
+  int alive_pipe_[2] = {-1, -1};
+  std::vector<std::string> arguments_;
+  std::thread keeper_;
+
+  Mutex mu_;
+  CondVar changed_;
+  std::vector<Worker> workers_ ABSL_GUARDED_BY(mu_);  // By rank.
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;  // No worker starts any more.
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;   // All workers have ended.
 };
 
 }  // namespace ringfleet::coordinator::cli

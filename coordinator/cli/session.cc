@@ -62,8 +62,10 @@ FleetFlags AddSessionOptions(CLI::App& app, SessionOptions& options,
   // A model beside a running fleet must be that fleet's.
   options.flags.Add(app, "model");
   const FleetFlags fleet = AddFleetChoice(app, options.fleet);
-  app.add_option("--local", options.local,
-                 "Start this many workers on this machine for this command")
+  app.add_option(
+         "--local", options.local,
+         "Start this many workers on this machine for this command. One "
+         "that dies starts again")
       ->check(CLI::Range(1, kMaxLocal))
       ->excludes(fleet.cluster)
       ->excludes(fleet.coordinator)

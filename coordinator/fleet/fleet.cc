@@ -47,7 +47,9 @@ Fleet::~Fleet() { Shutdown(); }
 
 absl::StatusOr<v1::RegisterResponse> Fleet::Register(
     const v1::RegisterRequest& request) {
-  if (stopping()) return StoppingError();
+  if (const View now = view(); now.state == v1::FLEET_STATE_STOPPING) {
+    return now.error;
+  }
   RF_ASSIGN_OR_RETURN(v1::RegisterResponse response,
                       formation_.Register(request));
   changes_.Note();
@@ -127,10 +129,10 @@ v1::ClusterState Fleet::State() const {
     worker->set_tensor_bytes_fetched(rank.tensor_bytes_fetched);
     worker->set_fetches_from(rank.fetches_from);
     worker->set_kept(rank.kept);
-    if (member.lost) {
-      worker->set_state(v1::MEMBER_STATE_LOST);
     worker->set_heartbeat_age_ms(
         absl::ToInt64Milliseconds(absl::FromChrono(clock - member.heard)));
+    if (member.lost) {
+      worker->set_state(v1::MEMBER_STATE_LOST);
     } else if (now.live() && serves[member.rank] == 0) {
       worker->set_state(v1::MEMBER_STATE_REGISTERED);
     } else if (now.state == v1::FLEET_STATE_READY || rank.loaded) {
@@ -155,8 +157,9 @@ bool Fleet::FailedForGood(const View& view) const {
 }
 
 absl::Status Fleet::WhyNotReady(const View& view) const {
-  if (view.state == v1::FLEET_STATE_STOPPING) return StoppingError();
-  if (FailedForGood(view)) return view.error;
+  if (view.state == v1::FLEET_STATE_STOPPING || FailedForGood(view)) {
+    return view.error;
+  }
   if (view.state == v1::FLEET_STATE_LOADING) {
     return absl::UnavailableError("the fleet is not ready: it loads the model");
   }
@@ -298,17 +301,20 @@ std::optional<BenchRoom> Fleet::bench_room() const {
                    .blocks = now.epoch->cache_blocks()};
 }
 
-void Fleet::Shutdown() {
+void Fleet::Shutdown() { End(StoppingError()); }
+
+void Fleet::End(const absl::Status& cause) {
   std::shared_ptr<FleetEpoch> epoch;
   {
     MutexLock lock(&mu_);
     if (view_.state == v1::FLEET_STATE_STOPPING) return;
     view_.state = v1::FLEET_STATE_STOPPING;
+    view_.error = cause;
     epoch = view_.epoch;
   }
   changes_.Note();
-  if (epoch != nullptr) epoch->Stop(StoppingError());
-  growth_.Stop(StoppingError());
+  if (epoch != nullptr) epoch->Stop(cause);
+  growth_.Stop(cause);
   main_.join();
   watchdog_.join();
   moves_.Stop();
@@ -320,7 +326,7 @@ void Fleet::Main() {
     const absl::Status cause = RunEpoch(epoch, steps);
     EndEpoch(*epoch, cause, steps.stepped());
   }
-  requests_.Stop(StoppingError());
+  requests_.Stop(view().error);
 }
 
 std::shared_ptr<FleetEpoch> Fleet::NextEpoch() {
@@ -381,7 +387,7 @@ absl::Status Fleet::RunEpoch(const std::shared_ptr<FleetEpoch>& epoch,
   const double load_ms = absl::ToDoubleMilliseconds(absl::Now() - start);
   {
     MutexLock lock(&mu_);
-    if (view_.state == v1::FLEET_STATE_STOPPING) return StoppingError();
+    if (view_.state == v1::FLEET_STATE_STOPPING) return view_.error;
     view_.state = v1::FLEET_STATE_READY;
     view_.error = absl::OkStatus();
     view_.load_ms = load_ms;

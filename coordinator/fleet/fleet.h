@@ -155,8 +155,10 @@ class Fleet {
                                                       : v1::CACHE_DTYPE_BF16;
   }
 
-  // Fails all requests with UNAVAILABLE, and ends the epoch and all waits.
-  // Later calls do nothing.
+  // Fails all requests and later calls with `cause`, and ends the epoch and all
+  // waits. Later calls of End and Shutdown do nothing.
+  void End(const absl::Status& cause);
+  // Ends with UNAVAILABLE: the coordinator is stopping.
   void Shutdown();
 
  private:
@@ -175,7 +177,9 @@ class Fleet {
   // The state that other objects and threads see.
   struct View {
     v1::FleetState state = v1::FLEET_STATE_WAITING;
-    absl::Status error;  // The last epoch's failure; OK once one is ready.
+    // The last epoch's failure; OK once one is ready. The cause of the end
+    // while stopping.
+    absl::Status error;
     std::shared_ptr<FleetEpoch> epoch;
     double load_ms = 0;
     // Loading or ready.

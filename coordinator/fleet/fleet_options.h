@@ -38,8 +38,9 @@ struct FleetOptions {
   // The fleet is ready only when shards that had to be packed are in the cache
   // folder.
   bool await_shard_cache = false;
-  // The fleet gives up at the first failure instead of forming again.
-  bool one_shot = false;
+  // A failure before the fleet was ready for the first time is final. After
+  // that the fleet forms again, as every fleet does.
+  bool start_once = false;
   // Memory limit by rank, in GiB; 0 or absent: a part of the host's free
   // memory.
   std::vector<double> memory_gib;

@@ -136,9 +136,7 @@ bool Formation::CanForm(const cluster::ExpertLayout& layout) const {
 std::optional<Formation::NextEpoch> Formation::TakeNext(
     const cluster::ExpertLayout& layout) {
   MutexLock lock(&mu_);
-  if (!form_after_.Expired() ||
-      membership_.registrations() < form_registrations_ ||
-      (fleet_.one_shot && failed_)) {
+  if (!form_after_.Expired() || GivenUp()) {
     return std::nullopt;
   }
   std::optional<Choice> choice = Choose(layout);
@@ -180,7 +178,7 @@ void Formation::NoteEnd(const FleetEpoch& epoch, const Ended& ended) {
     form_after_ = Deadline::After(absl::ZeroDuration());
     return;
   }
-  failed_ = true;
+  start_failed_ |= fleet_.start_once && fingerprint_.empty();
   form_registrations_ = permanent ? formed_registrations_ + 1 : 0;
   if (!narrowed && !grown_ranks_.empty()) {
     excluded_ranks_ = std::exchange(grown_ranks_, {});
@@ -191,10 +189,13 @@ void Formation::NoteEnd(const FleetEpoch& epoch, const Ended& ended) {
   pause_ = std::min(2 * pause_, kLongestPause);
 }
 
+bool Formation::GivenUp() const {
+  return start_failed_ || form_registrations_ > membership_.registrations();
+}
+
 bool Formation::HasGivenUp() const {
   MutexLock lock(&mu_);
-  return failed_ &&
-         (fleet_.one_shot || form_registrations_ > membership_.registrations());
+  return GivenUp();
 }
 
 }  // namespace ringfleet::coordinator

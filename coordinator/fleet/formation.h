@@ -95,7 +95,7 @@ class Formation {
   void NoteEnd(const FleetEpoch& epoch, const Ended& ended);
 
   // Returns true if no epoch follows a failed one until a worker registers, or
-  // ever in a one-shot fleet.
+  // ever because the start of a fleet that starts once has failed.
   bool HasGivenUp() const;
 
  private:
@@ -103,6 +103,7 @@ class Formation {
     FleetOptions options;
     std::vector<Member> members;
   };
+  bool GivenUp() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   FleetOptions WholeFleet(const cluster::ExpertLayout& layout) const;
   // Ranks missing from the next epoch: ranks without a living member, and ranks
   // that failed the last growth if nobody has registered since.
@@ -127,7 +128,8 @@ class Formation {
   absl::Duration pause_ ABSL_GUARDED_BY(mu_);
   cluster::Deadline form_after_ ABSL_GUARDED_BY(mu_);
   uint64_t form_registrations_ ABSL_GUARDED_BY(mu_) = 0;
-  bool failed_ ABSL_GUARDED_BY(mu_) = false;  // Any epoch so far.
+  // FleetOptions::start_once holds, and an epoch failed before any was ready.
+  bool start_failed_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace ringfleet::coordinator

@@ -30,9 +30,7 @@ Growth::Growth(const FleetOptions& fleet, const Formation& formation,
       bench_(bench),
       requests_(requests),
       changes_(changes) {
-  if (fleet_.mesh.data > 1 && !fleet_.one_shot) {
-    thread_ = std::thread([this] { Run(); });
-  }
+  if (fleet_.mesh.data > 1) thread_ = std::thread([this] { Run(); });
 }
 
 Growth::~Growth() { Stop(absl::CancelledError("the fleet has ended")); }

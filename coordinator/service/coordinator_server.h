@@ -53,6 +53,9 @@ class CoordinatorServer {
     return fleet_.WaitReady(deadline, cancelled);
   }
 
+  // Ends the fleet: jobs fail with `cause`, and so do later calls. Serves on.
+  void EndFleet(const absl::Status& cause) { fleet_.End(cause); }
+
   // Fails running jobs with UNAVAILABLE, lets their calls end, and stops
   // serving. The workers stay. Later calls do nothing.
   void Shutdown();

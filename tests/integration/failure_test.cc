@@ -167,12 +167,43 @@ TEST_F(LocalFailureTest, WorkersFollowAKilledCommand) {
   RemoveKeptLogs();
 }
 
-TEST_F(LocalFailureTest, AKilledWorkerIsNamed) {
-  const auto cli = StartGeneration(2);
+// The fleet was ready: the worker starts again and the job goes on, with the
+// text of a run that nothing disturbs.
+TEST_F(LocalFailureTest, AKilledWorkersJobGoesOn) {
+  const Arguments command = {
+      "generate",  "--model", Model(), "--local", "2", "-p",
+      "def main(", "-n",      "120",   "--temp",  "0", "--ignore-eos"};
+  const Finished right = Cli(command);
+  ASSERT_EQ(right.code, 0) << right.errors;
+  const auto cli = StartCli(command);
   ASSERT_TRUE(WaitForText(*cli)) << cli->errors();
   kill(WorkerOf(*cli, 1), SIGKILL);
-  EXPECT_EQ(cli->Wait(5), 3);
-  EXPECT_THAT(cli->errors(), HasSubstr("ringfleet: worker 1"));
+  const Finished finished = Finish(*cli);
+  EXPECT_EQ(finished.code, 0) << finished.errors;
+  EXPECT_EQ(finished.output, right.output);
+  EXPECT_THAT(finished.errors,
+              HasSubstr("worker 1 was killed by signal 9 (Killed), starting it "
+                        "again\n"));
+}
+
+// Each time that the fleet is ready again, the worker dies again.
+TEST_F(LocalFailureTest, AWorkerThatDiesAgainAndAgainEndsTheCommand) {
+  const auto cli = StartGeneration(1);
+  ASSERT_TRUE(WaitForText(*cli)) << cli->errors();
+  pid_t last = -1;
+  for (int deaths = 0; deaths < 5; ++deaths) {
+    pid_t worker = -1;
+    ASSERT_TRUE(WaitUntil(10, [&] {
+      worker = WorkerOf(*cli, 0);
+      return worker > 0 && worker != last;
+    })) << cli->errors();
+    kill(worker, SIGKILL);
+    last = worker;
+  }
+  EXPECT_EQ(cli->Wait(10), 3);
+  EXPECT_THAT(cli->errors(),
+              HasSubstr("ringfleet: local: worker 0 was killed by signal 9 "
+                        "(Killed), end 5 within 10m"));
   // The logs stay for the user, and the message says where.
   EXPECT_THAT(cli->errors(), HasSubstr("worker logs are in " + File("tmp")));
   RemoveKeptLogs();

@@ -409,7 +409,7 @@ TEST_F(FleetTest, AWorkerThatCancelsItsRunIsUnavailable) {
   behaviours_[0].on_step = [](const v1::StepPlan&, v1::StepResult*) {
     return absl::CancelledError("stopping");
   };
-  options_.one_shot = true;
+  options_.start_once = true;
   Start(1);
   ASSERT_TRUE(WaitReady().ok());
   const Outcome outcome = Await(*Submit("running", 10, 5, 40));
@@ -452,7 +452,6 @@ TEST_F(FleetTest, TheCauseIsPreferredToItsEchoes) {
     echoed->Wait();
     return absl::InternalError("layer 3: not a number");
   };
-  options_.one_shot = true;
   options_.cause_grace = absl::Seconds(5);
   Start(3);
   ASSERT_TRUE(WaitReady().ok());
@@ -479,7 +478,6 @@ TEST_F(FleetTest, AStoppingWorkerIsTheCause) {
     result->mutable_error()->set_stopping(true);
     return absl::UnavailableError("the worker was stopped");
   };
-  options_.one_shot = true;
   options_.cause_grace = absl::Seconds(5);
   Start(2);
   ASSERT_TRUE(WaitReady().ok());
@@ -497,7 +495,6 @@ TEST_F(FleetTest, AnExpiredLeaseEndsAHangingStep) {
     return absl::OkStatus();
   };
   options_.lease = absl::Seconds(2);
-  options_.one_shot = true;
   Start(2);
   ASSERT_TRUE(WaitReady().ok());
   const Outcome outcome = Await(*Submit("a", 10, 5, 40));
@@ -531,7 +528,7 @@ TEST_F(FleetTest, AStepThatNeverEndsIsEnded) {
     return absl::OkStatus();
   };
   options_.step_timeout = absl::Milliseconds(200);
-  options_.one_shot = true;
+  options_.recovery_wait = absl::Milliseconds(100);
   Start(2);
   ASSERT_TRUE(WaitReady().ok());
   const Outcome outcome = Await(*Submit("a", 10, 5, 40));
@@ -542,19 +539,47 @@ TEST_F(FleetTest, AStepThatNeverEndsIsEnded) {
   never->Open();
 }
 
-TEST_F(FleetTest, AOneShotFailureIsFinal) {
+TEST_F(FleetTest, AFleetThatStartsOnceGivesUpBeforeItIsReady) {
   behaviours_.resize(1);
-  behaviours_[0].on_step = [](const v1::StepPlan&, v1::StepResult*) {
-    return absl::InternalError("broken");
+  behaviours_[0].connect_error = absl::InternalError("broken");
+  options_.start_once = true;
+  Start(1);
+  const absl::Status status = WaitReady();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("broken"));
+  EXPECT_EQ(fleet_->State().state(), v1::FLEET_STATE_FAILED);
+  workers_[0]->SetBehaviour({});
+  ASSERT_TRUE(fleet_->Register(workers_[0]->Registration()).ok());
+  EXPECT_EQ(WaitReady(), status);
+}
+
+TEST_F(FleetTest, AFleetThatStartsOnceFormsAgainOnceItWasReady) {
+  behaviours_.resize(1);
+  behaviours_[0].on_step = [](const v1::StepPlan& plan, v1::StepResult*) {
+    return plan.step() == 3 ? absl::InternalError("broken") : absl::OkStatus();
   };
-  options_.one_shot = true;
   Start(1);
   ASSERT_TRUE(WaitReady().ok());
-  const Outcome outcome = Await(*Submit("a", 10, 5, 40));
-  EXPECT_EQ(outcome.status.code(), absl::StatusCode::kInternal);
-  WaitState(v1::FLEET_STATE_FAILED);
-  ASSERT_TRUE(fleet_->Register(workers_[0]->Registration()).ok());
-  EXPECT_EQ(WaitReady(), outcome.status);
+  const auto job = Submit("a", 10, 5, 4);
+  ASSERT_TRUE(AwaitJob(*job, [](const JobProgress& progress) {
+    return progress.waits_for.find("broken") != std::string::npos;
+  }));
+  workers_[0]->SetBehaviour({});
+  const Outcome outcome = Await(*job);
+  EXPECT_TRUE(outcome.status.ok()) << outcome.status;
+  EXPECT_THAT(outcome.tokens, ElementsAre(11, 12, 13, 14));
+}
+
+TEST_F(FleetTest, TheCauseOfAnEndReachesJobsAndLaterCalls) {
+  Start(1);
+  ASSERT_TRUE(WaitReady().ok());
+  workers_[0]->Die();
+  const auto job = Submit("a", 10, 5, 4);
+  const absl::Status cause = absl::UnavailableError("worker 0 dies always");
+  fleet_->End(cause);
+  EXPECT_EQ(Await(*job).status, cause);
+  EXPECT_EQ(WaitReady(), cause);
+  EXPECT_EQ(fleet_->Register(workers_[0]->Registration()).status(), cause);
 }
 
 // A data group goes on alone. When the other one has a worker again, that
