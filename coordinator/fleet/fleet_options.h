@@ -55,6 +55,9 @@ struct FleetOptions {
   absl::Duration step_timeout = absl::Seconds(settings.step_timeout_s());
   // Limit for a job's wait for a lost host.
   absl::Duration recovery_wait = absl::Seconds(settings.recovery().wait());
+  // Times of a handover to a whole epoch. See HandoverPace.
+  absl::Duration handover_hold = absl::Seconds(30);
+  absl::Duration handover_limit = absl::Minutes(5);
   // Wait after a first failure for a report that names the cause better: when a
   // process dies, its peers often report before its own connection breaks.
   absl::Duration cause_grace = absl::Milliseconds(200);

@@ -106,9 +106,12 @@ v1::CacheUse FleetRequests::cache_use() const {
   return use;
 }
 
-void FleetRequests::Hold(uint64_t epoch, bool held) {
-  MutexLock lock(&mu_);
-  if (scheduler_.epoch() == epoch) scheduler_.Hold(held);
+void FleetRequests::Hold(uint64_t epoch, const std::string& why) {
+  {
+    MutexLock lock(&mu_);
+    if (scheduler_.epoch() == epoch) scheduler_.Hold(why);
+  }
+  Deliver();
 }
 
 bool FleetRequests::quiet() const {

@@ -54,9 +54,10 @@ class FleetRequests {
   Counts counts() const;
   v1::CacheUse cache_use() const;
 
-  // Holds an epoch, or lets it go on. No waiting request enters a slot while
-  // the epoch is held. Does nothing unless open for this epoch.
-  void Hold(uint64_t epoch, bool held);
+  // Holds an epoch and tells waiting requests `why`; "" lets it go on. No
+  // waiting request enters a slot while the epoch is held. Does nothing unless
+  // open for this epoch. Delivers.
+  void Hold(uint64_t epoch, const std::string& why);
 
   // Returns whether an epoch is open, no plan is in flight and no slot taken.
   bool quiet() const;

@@ -13,13 +13,29 @@ namespace {
 
 using cluster::Deadline;
 
-// A handover waits until no sequence runs. It looks every kQuietPoll and holds
-// new requests back for at most kLongestHold; then requests run for as long
-// before the next try.
+// A handover looks at the sequences that run every kQuietPoll.
 constexpr absl::Duration kQuietPoll = absl::Milliseconds(20);
-constexpr absl::Duration kLongestHold = absl::Seconds(30);
+// What waiting requests are told while they are held, and running ones when
+// their epoch ends.
+constexpr char kWholeAgain[] =
+    "all workers are there again; jobs go on with all of them";
 
 }  // namespace
+
+HandoverPace::HandoverPace(TimePoint opened, TimePoint loaded,
+                           absl::Duration hold, absl::Duration limit)
+    : loaded_(loaded),
+      hold_(hold),
+      longest_(
+          std::max(hold, std::min(absl::FromChrono(loaded - opened), limit))) {}
+
+HandoverPace::Turn HandoverPace::At(TimePoint now, bool quiet) const {
+  const absl::Duration waited = absl::FromChrono(now - loaded_);
+  if (quiet || waited >= longest_) return Turn::kEnd;
+  absl::Duration rest;
+  return absl::IDivDuration(waited, hold_, &rest) % 2 == 0 ? Turn::kHold
+                                                           : Turn::kLetIn;
+}
 
 Growth::Growth(const FleetOptions& fleet, const Formation& formation,
                const ExpertMoves& moves, const BenchTurn& bench,
@@ -38,6 +54,7 @@ Growth::~Growth() { Stop(absl::CancelledError("the fleet has ended")); }
 void Growth::Open(std::shared_ptr<FleetEpoch> epoch) {
   MutexLock lock(&mu_);
   epoch_ = std::move(epoch);
+  opened_ = Deadline::Clock::now();
 }
 
 bool Growth::Close(const absl::Status& cause) {
@@ -98,16 +115,13 @@ std::shared_ptr<FleetEpoch> Growth::Narrowed(uint64_t tried,
 
 void Growth::Run() {
   uint64_t tried = 0;  // Registrations seen when the last attempt failed.
-  Deadline not_before = Deadline::After(absl::ZeroDuration());
   while (true) {
     const uint64_t seen = changes_.count();
     if (stopping()) return;
     uint64_t registrations = 0;
-    const bool waits = !not_before.Expired();
-    const std::shared_ptr<FleetEpoch> epoch =
-        waits ? nullptr : Narrowed(tried, &registrations);
+    const std::shared_ptr<FleetEpoch> epoch = Narrowed(tried, &registrations);
     if (epoch == nullptr) {
-      changes_.Await(seen, waits ? not_before : Deadline::Infinite());
+      changes_.Await(seen, Deadline::Infinite());
       continue;
     }
     const absl::Status loaded = LoadMissing(*epoch);
@@ -116,7 +130,7 @@ void Growth::Run() {
       tried = registrations;
       continue;
     }
-    if (!HandOver(*epoch)) not_before = Deadline::After(kLongestHold);
+    HandOver(*epoch);
   }
 }
 
@@ -154,29 +168,41 @@ absl::Status Growth::LoadMissing(const FleetEpoch& epoch) {
   return status;
 }
 
-bool Growth::HandOver(FleetEpoch& epoch) {
-  const Deadline deadline = Deadline::After(kLongestHold);
-  requests_.Hold(epoch.id(), true);
+void Growth::HandOver(FleetEpoch& epoch) {
+  HandoverPace::TimePoint opened;
+  {
+    MutexLock lock(&mu_);
+    opened = opened_;
+  }
+  const HandoverPace pace(opened, Deadline::Clock::now(), fleet_.handover_hold,
+                          fleet_.handover_limit);
   while (Serves(epoch)) {
     const uint64_t seen = changes_.count();
-    const bool complete = formation_.complete();
-    if (complete && requests_.quiet() && bench_.free()) break;
-    if (!complete || deadline.Expired()) {
-      requests_.Hold(epoch.id(), false);
+    if (!formation_.complete()) {
+      requests_.Hold(epoch.id(), "");
       epoch.Wake();
-      return false;
+      return;
     }
+    const bool quiet = requests_.quiet();
+    HandoverPace::Turn turn = pace.At(Deadline::Clock::now(), quiet);
+    if (turn == HandoverPace::Turn::kEnd) {
+      if (bench_.free()) break;
+      turn = HandoverPace::Turn::kHold;  // Benchmarks are not replayed.
+    }
+    requests_.Hold(epoch.id(),
+                   turn == HandoverPace::Turn::kHold ? kWholeAgain : "");
+    if (turn == HandoverPace::Turn::kLetIn) epoch.Wake();
     changes_.Await(seen, Deadline::After(kQuietPoll));
   }
   {
     MutexLock lock(&mu_);
-    if (stopping_ || epoch_.get() != &epoch) return true;
+    if (stopping_ || epoch_.get() != &epoch) return;
     handing_over_ = true;
   }
-  epoch.Stop(absl::UnavailableError("all workers are there again"));
+  epoch.Stop(absl::UnavailableError(kWholeAgain));
   while (true) {
     const uint64_t seen = changes_.count();
-    if (!Serves(epoch)) return true;
+    if (!Serves(epoch)) return;
     changes_.Await(seen, Deadline::Infinite());
   }
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Makes a fleet that goes on without some of its ranks whole again. Once every
 // rank has a member, the missing ranks load beside the epoch that serves. The
-// epoch ends when no sequence runs, and a whole one follows.
+// epoch ends when no sequence runs, or at the time that HandoverPace sets, and
+// a whole one follows. Sequences that still run are replayed there.
 #ifndef RINGFLEET_COORDINATOR_FLEET_GROWTH_H_
 #define RINGFLEET_COORDINATOR_FLEET_GROWTH_H_
 
@@ -10,6 +11,7 @@
 #include <thread>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "cluster/process/deadline.h"
 #include "coordinator/fleet/bench_turn.h"
 #include "coordinator/fleet/change_counter.h"
@@ -20,6 +22,37 @@
 #include "kernels/mutex.h"
 
 namespace ringfleet::coordinator {
+
+// Decides when a narrowed epoch ends once its missing ranks have loaded. Pure
+// logic, not thread-safe.
+//
+// A replay computes again what sequences have in their caches. The epoch has
+// computed all of it, with fewer ranks and in smaller steps, so a replay takes
+// less time than the epoch has served. A handover waits for running sequences
+// as long as the replay may take: the time that the epoch had served when the
+// ranks were loaded, at least one hold and at most the limit. Waiting in vain
+// then costs no more than the replay would have cost at once.
+//
+// New requests are held back for one hold, then let in for as long, in turns:
+// an epoch without long sequences becomes quiet within its first hold.
+class HandoverPace {
+ public:
+  using TimePoint = cluster::Deadline::Clock::time_point;
+  enum class Turn { kHold, kLetIn, kEnd };
+
+  // The epoch has served since `opened`. Its missing ranks were loaded at
+  // `loaded`.
+  HandoverPace(TimePoint opened, TimePoint loaded, absl::Duration hold,
+               absl::Duration limit);
+
+  // Returns what to do. `quiet`: no sequence runs.
+  Turn At(TimePoint now, bool quiet) const;
+
+ private:
+  const TimePoint loaded_;
+  const absl::Duration hold_;
+  const absl::Duration longest_;  // From `loaded_` on.
+};
 
 // Thread-safe. Calls no other object while it holds its lock.
 class Growth {
@@ -52,9 +85,9 @@ class Growth {
                                        uint64_t* registrations) const;
   // Loads the ranks that `epoch` lacks while it serves.
   absl::Status LoadMissing(const FleetEpoch& epoch);
-  // Ends `epoch` when no sequence runs. Returns false if the epoch goes on,
-  // because sequences ran on for too long or a member is gone again.
-  bool HandOver(FleetEpoch& epoch);
+  // Ends `epoch` for the sake of a whole one. Returns while the epoch serves if
+  // a member is gone again.
+  void HandOver(FleetEpoch& epoch);
   bool Serves(const FleetEpoch& epoch) const;
   bool stopping() const;
 
@@ -68,6 +101,7 @@ class Growth {
   mutable Mutex mu_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::shared_ptr<FleetEpoch> epoch_ ABSL_GUARDED_BY(mu_);  // While open.
+  HandoverPace::TimePoint opened_ ABSL_GUARDED_BY(mu_);     // The last one.
   // The epoch is about to end for the sake of a whole one.
   bool handing_over_ ABSL_GUARDED_BY(mu_) = false;
   // An epoch of all ranks while its missing ranks load; null otherwise.

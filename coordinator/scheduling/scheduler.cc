@@ -44,7 +44,6 @@ void Scheduler::OpenEpoch(const Epoch& epoch) {
   epoch_ = epoch;
   context_ = epoch.context;
   last_step_ = 0;
-  held_ = false;
   for (const auto& run : queue_.runs()) {
     run->waited = {};
     if (!waiting_for_.empty()) {
@@ -79,6 +78,7 @@ void Scheduler::CloseEpoch(const absl::Status& cause, bool failed) {
   slots_.clear();
   pools_.clear();
   in_flight_.clear();
+  held_for_.clear();
   epoch_.reset();
   counted_ = now_();
   TellWaiting(std::string(cause.message()));
@@ -87,6 +87,14 @@ void Scheduler::CloseEpoch(const absl::Status& cause, bool failed) {
 void Scheduler::TellWaiting(const std::string& why) {
   if (epoch_.has_value() || why == waiting_for_) return;
   waiting_for_ = why;
+  for (const auto& run : queue_.runs()) {
+    updates_.push_back({run->request, RequestUpdate::Waiting{why}});
+  }
+}
+
+void Scheduler::Hold(const std::string& why) {
+  if (why == held_for_) return;
+  held_for_ = why;
   for (const auto& run : queue_.runs()) {
     updates_.push_back({run->request, RequestUpdate::Waiting{why}});
   }
@@ -108,8 +116,9 @@ absl::Status Scheduler::Submit(std::shared_ptr<const Request> request) {
   run->request = std::move(request);
   run->arrival = ++arrivals_;
   run->submitted = now_();
-  if (!epoch_.has_value() && !waiting_for_.empty()) {
-    updates_.push_back({run->request, RequestUpdate::Waiting{waiting_for_}});
+  const std::string& why = epoch_.has_value() ? held_for_ : waiting_for_;
+  if (!why.empty()) {
+    updates_.push_back({run->request, RequestUpdate::Waiting{why}});
   }
   queue_.Push(std::move(run));
   return absl::OkStatus();

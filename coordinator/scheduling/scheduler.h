@@ -177,9 +177,10 @@ class Scheduler {
 
   std::vector<RequestUpdate> TakeUpdates();
 
-  // Holds admissions, or lets them go on. No waiting request enters a slot
-  // while they are held. A new epoch begins without.
-  void Hold(bool held) { held_ = held; }
+  // Holds admissions and tells waiting requests `why`; "" lets admissions go
+  // on. No waiting request enters a slot while they are held. Requires an
+  // epoch, whose end lets go too.
+  void Hold(const std::string& why);
 
   // True: no plan is in flight, and no slot is taken.
   bool quiet() const { return order_.empty() && in_flight_.empty(); }
@@ -289,7 +290,7 @@ class Scheduler {
   uint64_t recomputed_ = 0;
   std::vector<BlockPool> pools_;  // By group of the epoch.
   uint64_t last_step_ = 0;
-  bool held_ = false;
+  std::string held_for_;     // Why admissions are held; "": they are not.
   std::string waiting_for_;  // Last told; empty while an epoch runs.
   Run::Time counted_ = {};   // Time until which waits are counted.
   RequestQueue queue_;

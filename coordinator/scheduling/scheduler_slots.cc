@@ -128,7 +128,7 @@ std::optional<uint32_t> Scheduler::FindSlot(uint64_t positions) const {
 }
 
 std::shared_ptr<Run> Scheduler::Next() const {
-  if (held_ || queue_.empty()) return nullptr;
+  if (!held_for_.empty() || queue_.empty()) return nullptr;
   // A suspect that runs, or waits, is alone. Plans in flight may still have
   // rows of others.
   for (const uint32_t slot : order_) {

@@ -70,6 +70,37 @@ class FleetTest : public ::testing::Test {
     return fleet_->State();
   }
 
+  // Waits until the fleet serves with so many data groups; returns the state.
+  v1::ClusterState WaitGroups(uint32_t groups) {
+    const Deadline deadline = Deadline::After(kFleetLimit);
+    uint64_t version = 0;
+    while (fleet_->WaitForChange(&version, deadline)) {
+      const v1::ClusterState state = fleet_->State();
+      if (state.state() == v1::FLEET_STATE_READY &&
+          state.mesh().data() == groups) {
+        return state;
+      }
+    }
+    ADD_FAILURE() << "not ready with " << groups << " groups";
+    return fleet_->State();
+  }
+
+  // A worker that reports only the slots of its group, of one slot each, and
+  // calls `also` in each step.
+  static FakeWorker::Behaviour OneOfTwoGroups(
+      uint32_t rank, std::function<void(const v1::StepPlan&)> also) {
+    return {.on_step = [rank, also = std::move(also)](const v1::StepPlan& plan,
+                                                      v1::StepResult* result) {
+      for (int i = result->slots_size() - 1; i >= 0; --i) {
+        if (result->slots(i).slot() != rank) {
+          result->mutable_slots()->DeleteSubrange(i, 1);
+        }
+      }
+      also(plan);
+      return absl::OkStatus();
+    }};
+  }
+
   std::shared_ptr<Job> Submit(const std::string& id, uint32_t first,
                               uint32_t prompt_n, uint32_t max_tokens) {
     Request request;
@@ -409,7 +440,6 @@ TEST_F(FleetTest, AWorkerThatCancelsItsRunIsUnavailable) {
   behaviours_[0].on_step = [](const v1::StepPlan&, v1::StepResult*) {
     return absl::CancelledError("stopping");
   };
-  options_.start_once = true;
   Start(1);
   ASSERT_TRUE(WaitReady().ok());
   const Outcome outcome = Await(*Submit("running", 10, 5, 40));
@@ -495,6 +525,7 @@ TEST_F(FleetTest, AnExpiredLeaseEndsAHangingStep) {
     return absl::OkStatus();
   };
   options_.lease = absl::Seconds(2);
+  options_.recovery_wait = absl::Milliseconds(100);
   Start(2);
   ASSERT_TRUE(WaitReady().ok());
   const Outcome outcome = Await(*Submit("a", 10, 5, 40));
@@ -528,7 +559,6 @@ TEST_F(FleetTest, AStepThatNeverEndsIsEnded) {
     return absl::OkStatus();
   };
   options_.step_timeout = absl::Milliseconds(200);
-  options_.recovery_wait = absl::Milliseconds(100);
   Start(2);
   ASSERT_TRUE(WaitReady().ok());
   const Outcome outcome = Await(*Submit("a", 10, 5, 40));
@@ -558,6 +588,7 @@ TEST_F(FleetTest, AFleetThatStartsOnceFormsAgainOnceItWasReady) {
   behaviours_[0].on_step = [](const v1::StepPlan& plan, v1::StepResult*) {
     return plan.step() == 3 ? absl::InternalError("broken") : absl::OkStatus();
   };
+  options_.start_once = true;
   Start(1);
   ASSERT_TRUE(WaitReady().ok());
   const auto job = Submit("a", 10, 5, 4);
@@ -590,36 +621,14 @@ TEST_F(FleetTest, ANarrowedFleetBecomesWholeAgain) {
   options_.settings.set_parallel(2);
   behaviours_.resize(2);
   const auto loaded = std::make_shared<Gate>();
-  for (const uint32_t rank : {0u, 1u}) {
-    // A rank reports the slots of its group only: one slot each.
-    behaviours_[rank].on_step = [rank, loaded](const v1::StepPlan& plan,
-                                               v1::StepResult* result) {
-      for (int i = result->slots_size() - 1; i >= 0; --i) {
-        if (result->slots(i).slot() != rank) {
-          result->mutable_slots()->DeleteSubrange(i, 1);
-        }
-      }
-      if (rank == 0 && plan.step() == 5) loaded->Wait();
-      return absl::OkStatus();
-    };
-  }
-  const auto wait_groups = [this](int groups) {
-    const Deadline deadline = Deadline::After(kFleetLimit);
-    uint64_t version = 0;
-    while (fleet_->WaitForChange(&version, deadline)) {
-      const v1::ClusterState state = fleet_->State();
-      if (state.state() == v1::FLEET_STATE_READY &&
-          static_cast<int>(state.mesh().data()) == groups) {
-        return state;
-      }
-    }
-    ADD_FAILURE() << "not ready with " << groups << " groups";
-    return fleet_->State();
-  };
+  behaviours_[0] = OneOfTwoGroups(0, [loaded](const v1::StepPlan& plan) {
+    if (plan.step() == 5) loaded->Wait();
+  });
+  behaviours_[1] = OneOfTwoGroups(1, [](const v1::StepPlan&) {});
   Start(2);
-  wait_groups(2);
+  WaitGroups(2);
   workers_[1]->Die();
-  const v1::ClusterState narrowed = wait_groups(1);
+  const v1::ClusterState narrowed = WaitGroups(1);
   EXPECT_EQ(narrowed.workers(1).state(), v1::MEMBER_STATE_LOST);
 
   const auto running = Submit("running", 10, 5, 8);
@@ -637,9 +646,48 @@ TEST_F(FleetTest, ANarrowedFleetBecomesWholeAgain) {
   const Outcome second = Await(*waiting);
   EXPECT_TRUE(second.status.ok()) << second.status;
   EXPECT_THAT(second.tokens, ElementsAre(21, 22, 23));
-  EXPECT_GT(wait_groups(2).epoch(), narrowed.epoch());
+  EXPECT_GT(WaitGroups(2).epoch(), narrowed.epoch());
   EXPECT_THAT(workers_[1]->loads(), SizeIs(2));
   ExpectGenerates();
+}
+
+// The request that runs does not end in its epoch. It goes on in the whole one
+// from its tokens.
+TEST_F(FleetTest, ANarrowedFleetBecomesWholeUnderARunningRequest) {
+  options_.mesh.data = 2;
+  options_.settings.set_parallel(2);
+  options_.handover_hold = absl::Milliseconds(500);
+  options_.handover_limit = absl::Milliseconds(500);
+  behaviours_.resize(2);
+  const auto ended = std::make_shared<Gate>();
+  const auto narrowed = std::make_shared<std::atomic<uint64_t>>(0);
+  behaviours_[0] =
+      OneOfTwoGroups(0, [ended, narrowed](const v1::StepPlan& plan) {
+        if (plan.epoch() == *narrowed && plan.step() >= 5) ended->Wait();
+      });
+  behaviours_[1] = OneOfTwoGroups(1, [](const v1::StepPlan&) {});
+  Start(2);
+  WaitGroups(2);
+  workers_[1]->Die();
+  *narrowed = WaitGroups(1).epoch();
+  const auto running = Submit("running", 10, 5, 8);
+  const auto waiting = Submit("waiting", 20, 5, 3);
+  ASSERT_TRUE(AwaitJob(*running, [](const JobProgress& progress) {
+    return progress.tokens > 0;
+  }));
+  StartWorker(1);
+  ASSERT_TRUE(AwaitJob(*waiting, [](const JobProgress& progress) {
+    return progress.waits_for.find("all workers are there again") !=
+           std::string::npos;
+  }));
+  EXPECT_GT(WaitGroups(2).epoch(), *narrowed);
+  const Outcome first = Await(*running);
+  EXPECT_TRUE(first.status.ok()) << first.status;
+  EXPECT_THAT(first.tokens, ElementsAre(11, 12, 13, 14, 15, 16, 17, 18));
+  const Outcome second = Await(*waiting);
+  EXPECT_TRUE(second.status.ok()) << second.status;
+  EXPECT_THAT(second.tokens, ElementsAre(21, 22, 23));
+  ended->Open();
 }
 
 TEST_F(FleetTest, CancelFreesTheSlotForTheNext) {

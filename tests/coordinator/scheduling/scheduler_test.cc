@@ -55,7 +55,7 @@ TEST_F(SchedulerTest, NobodyEntersWhileItIsHeld) {
   Make(2, 100);
   ASSERT_TRUE(Submit("a", 10, 50).ok());
   scheduler_->NextPlan();
-  scheduler_->Hold(true);
+  scheduler_->Hold("all are here");
   ASSERT_TRUE(Submit("b", 10, 50).ok());
   EXPECT_THAT(scheduler_->NextPlan()->admissions(), IsEmpty());
   ASSERT_TRUE(scheduler_->OnResult(Result(1, {{0, kStop}})).ok());
@@ -66,7 +66,9 @@ TEST_F(SchedulerTest, NobodyEntersWhileItIsHeld) {
   EXPECT_TRUE(scheduler_->quiet());
   EXPECT_FALSE(scheduler_->NextPlan().has_value());
   EXPECT_EQ(scheduler_->waiting(), 1u);
-  scheduler_->Hold(false);
+  scheduler_->Hold("");
+  Collect();
+  EXPECT_THAT(told_["b"].waits, ElementsAre("all are here", ""));
   EXPECT_THAT(Slots(scheduler_->NextPlan()->admissions()), ElementsAre(0));
 }
 
