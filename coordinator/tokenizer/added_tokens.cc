@@ -1,9 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/tokenizer/added_tokens.h"
 
+#include "absl/strings/match.h"
 #include "coordinator/tokenizer/utf8.h"
 
 namespace ringfleet::coordinator {
+
+bool IsControl(const AddedToken& token) {
+  const auto is_within = [&](absl::string_view begin, absl::string_view end) {
+    return token.content.size() > begin.size() + end.size() &&
+           absl::StartsWith(token.content, begin) &&
+           absl::EndsWith(token.content, end);
+  };
+  return token.special || is_within("<|", "|>") || is_within("<｜", "｜>");
+}
 
 AddedTokenMatcher::AddedTokenMatcher() : token_at_(1, kNone) {
   begins_.fill(false);
@@ -24,7 +34,7 @@ void AddedTokenMatcher::Add(const AddedToken& token) {
 }
 
 absl::optional<AddedTokenMatcher::Match> AddedTokenMatcher::Find(
-    absl::string_view text, size_t from) const {
+    absl::string_view text, size_t from, Accept accept) const {
   for (size_t begin = from; begin < text.size(); ++begin) {
     if (!begins_[static_cast<uint8_t>(text[begin])]) continue;
     uint64_t node = 0;
@@ -33,7 +43,10 @@ absl::optional<AddedTokenMatcher::Match> AddedTokenMatcher::Find(
       const auto next = child_.find(node << 8 | static_cast<uint8_t>(text[i]));
       if (next == child_.end()) break;
       node = next->second;
-      if (token_at_[node] != kNone) found = token_at_[node];
+      if (token_at_[node] != kNone &&
+          accept(tokens_[token_at_[node]], begin, i + 1)) {
+        found = token_at_[node];
+      }
     }
     if (found == kNone) continue;
     const AddedToken& token = tokens_[found];

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 
@@ -25,6 +26,11 @@ struct AddedToken {
   bool rstrip = false;      // A match includes white space after the token.
   bool normalized = false;  // Searched after tokens with normalized == false.
 };
+
+// Returns whether the token steers a conversation, so that a message must not
+// spell it: a special token, or one whose content is <|...|> or <｜...｜>,
+// which DeepSeek's tokenizers do not mark as special.
+bool IsControl(const AddedToken& token);
 
 // A byte trie over the contents of added tokens. Thread-safe after the last
 // Add.
@@ -41,10 +47,16 @@ class AddedTokenMatcher {
 
   void Add(const AddedToken& token);
 
-  // Returns the first match that begins at byte `from` or later. Returns the
-  // longest match if several begin at one byte. Takes time linear in the number
-  // of bytes up to the match, at worst times the length of the longest content.
-  absl::optional<Match> Find(absl::string_view text, size_t from) const;
+  // Returns whether `token` may be found in bytes [begin, end) of the text.
+  using Accept = absl::FunctionRef<bool(const AddedToken& token, size_t begin,
+                                        size_t end)>;
+
+  // Returns the first accepted match that begins at byte `from` or later.
+  // Returns the longest one if several begin at one byte. Takes time linear in
+  // the number of bytes up to the match, at worst times the length of the
+  // longest content.
+  absl::optional<Match> Find(absl::string_view text, size_t from,
+                             Accept accept) const;
 
  private:
   static constexpr uint32_t kNone = ~uint32_t{0};

@@ -25,11 +25,12 @@ constexpr size_t kTrimBytes = 1 << 20;
 // gaps are not empty.
 template <typename OnGap, typename OnToken>
 absl::Status ForEachPart(const AddedTokenMatcher& matcher,
-                         absl::string_view text, OnGap on_gap,
+                         absl::string_view text,
+                         AddedTokenMatcher::Accept accept, OnGap on_gap,
                          OnToken on_token) {
   size_t done = 0;
   while (done < text.size()) {
-    const auto match = matcher.Find(text, done);
+    const auto match = matcher.Find(text, done, accept);
     const size_t end = match.has_value() ? match->begin : text.size();
     if (end > done) RF_RETURN_IF_ERROR(on_gap(text.substr(done, end - done)));
     if (!match.has_value()) break;
@@ -160,6 +161,20 @@ absl::StatusOr<uint32_t> Tokenizer::FindToken(const std::string& text) const {
 
 absl::StatusOr<std::vector<uint32_t>> Tokenizer::Encode(
     absl::string_view text) const {
+  return EncodeAccepted(text,
+                        [](const AddedToken&, size_t, size_t) { return true; });
+}
+
+absl::StatusOr<std::vector<uint32_t>> Tokenizer::Encode(
+    const MarkedText& prompt) const {
+  return EncodeAccepted(prompt.bytes(), [&](const AddedToken& token,
+                                            size_t begin, size_t end) {
+    return !IsControl(token) || prompt.IsAllOf(Origin::kTemplate, begin, end);
+  });
+}
+
+absl::StatusOr<std::vector<uint32_t>> Tokenizer::EncodeAccepted(
+    absl::string_view text, AddedTokenMatcher::Accept accept) const {
   if (text.size() > Bpe::kMaxPieceBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         "text of ", text.size(), " bytes, want at most ", Bpe::kMaxPieceBytes));
@@ -169,10 +184,14 @@ absl::StatusOr<std::vector<uint32_t>> Tokenizer::Encode(
   Bpe::Scratch scratch;
   const auto on_token = [&](uint32_t id) { ids.push_back(id); };
   RF_RETURN_IF_ERROR(ForEachPart(
-      verbatim_, text,
+      verbatim_, text, accept,
       [&](absl::string_view gap) {
+        const size_t offset = gap.data() - text.data();
         return ForEachPart(
             normalized_, gap,
+            [&](const AddedToken& token, size_t begin, size_t end) {
+              return accept(token, offset + begin, offset + end);
+            },
             [&](absl::string_view plain) {
               return EncodePlain(plain, &scratch, &ids);
             },

@@ -16,6 +16,7 @@
 #include "absl/types/span.h"
 #include "coordinator/tokenizer/added_tokens.h"
 #include "coordinator/tokenizer/bpe.h"
+#include "coordinator/tokenizer/marked_text.h"
 #include "coordinator/tokenizer/pre_tokenizer.h"
 
 namespace ringfleet::coordinator {
@@ -45,10 +46,16 @@ class Tokenizer {
   // limit of an expression.
   absl::StatusOr<std::vector<uint32_t>> Encode(absl::string_view text) const;
 
+  // Returns the ids of `prompt`, a rendered chat template, without a prefix:
+  // the template contains BOS. Recognises a control token (IsControl of
+  // added_tokens.h) only where all of its bytes are of the template. Other
+  // added tokens count anywhere.
+  // Errors: those of Encode of a text.
+  absl::StatusOr<std::vector<uint32_t>> Encode(const MarkedText& prompt) const;
+
   // Returns the ids of `text` with the prefix in front: the tokens of
   // tokenizer.json's post_processor, and BOS if tokenizer_config.json has
-  // add_bos_token. A text that begins with the prefix gets no second one. Use
-  // Encode for a rendered chat template, which contains BOS.
+  // add_bos_token. A text that begins with the prefix gets no second one.
   // Errors: those of Encode.
   absl::StatusOr<std::vector<uint32_t>> EncodePrompt(
       absl::string_view text) const;
@@ -93,6 +100,8 @@ class Tokenizer {
   absl::Status Build(const TokenizerSpec& spec);
   absl::Status Configure(const TokenizerConfig& config);
   absl::StatusOr<uint32_t> FindToken(const std::string& text) const;
+  absl::StatusOr<std::vector<uint32_t>> EncodeAccepted(
+      absl::string_view text, AddedTokenMatcher::Accept accept) const;
   absl::Status EncodePlain(absl::string_view text, Bpe::Scratch* scratch,
                            std::vector<uint32_t>* ids) const;
 

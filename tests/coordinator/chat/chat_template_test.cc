@@ -6,7 +6,7 @@
 
 #include <random>
 
-#include "coordinator/chat/jinja_value.h"
+#include "coordinator/jinja/context.h"
 #include "tests/testing/sanitized.h"
 
 namespace ringfleet::coordinator {
@@ -16,10 +16,30 @@ using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
+constexpr absl::CivilSecond kNow(2026, 3, 7, 4, 5, 9);
+
+absl::StatusOr<std::string> RenderConversation(
+    const std::string& source, const Conversation& conversation) {
+  const auto parsed = ChatTemplate::Parse(source, "<s>", "</s>");
+  if (!parsed.ok()) return parsed.status();
+  const auto prompt = (*parsed)->Render(conversation, kNow);
+  if (!prompt.ok()) return prompt.status();
+  return prompt->bytes();
+}
+
+Conversation Talk(const json& messages, bool add_generation_prompt = false,
+                  const json& variables = {}) {
+  Conversation conversation;
+  conversation.messages = messages;
+  conversation.add_generation_prompt = add_generation_prompt;
+  conversation.variables = variables;
+  return conversation;
+}
+
 // Renders with `variables`, or "ERROR message".
 std::string Render(const std::string& source, const json& variables = {}) {
-  const auto text = RenderChatTemplate(source, json::array(), false, "<s>",
-                                       "</s>", variables);
+  const auto text =
+      RenderConversation(source, Talk(json::array(), false, variables));
   if (text.ok()) return *text;
   EXPECT_EQ(text.status().code(), absl::StatusCode::kInvalidArgument);
   return "ERROR " + std::string(text.status().message());
@@ -46,10 +66,9 @@ TEST(ChatTemplateTest, PlainTemplateOfDeepSeekV2) {
       "%}";
   const json messages = {Message("system", "S"), Message("user", "Hi"),
                          Message("assistant", "Yo"), Message("user", "2")};
-  EXPECT_EQ(*RenderChatTemplate(source, messages, true, "<s>", "</s>"),
+  EXPECT_EQ(*RenderConversation(source, Talk(messages, true)),
             "<s>S\n\nUser: Hi\n\nAssistant: Yo</s>User: 2\n\nAssistant:");
-  EXPECT_EQ(*RenderChatTemplate(source, json::array(), false, "<s>", "</s>"),
-            "<s>");
+  EXPECT_EQ(*RenderConversation(source, Talk(json::array())), "<s>");
 }
 
 // System prompts gathered in a namespace, thoughts cut off, tool calls opened
@@ -108,11 +127,11 @@ TEST(ChatTemplateTest, ReasoningTemplateWithTools) {
   const json messages = {Message("system", "A"), Message("user", "1"),
                          Message("assistant", "<think>x</think>\n\ny</think>"),
                          Message("system", "B"), calling};
-  EXPECT_EQ(*RenderChatTemplate(source, messages, true, "<s>", "</s>"),
+  EXPECT_EQ(*RenderConversation(source, Talk(messages, true)),
             "<s>A\n\nB<U>1<A>\n\ny</think></s><A><calls>f|{}\ng|{}</calls></s>"
             "<A></think>");
-  EXPECT_EQ(*RenderChatTemplate(source, json::array(), true, "<s>", "</s>",
-                                {{"thinking", true}}),
+  EXPECT_EQ(*RenderConversation(
+                source, Talk(json::array(), true, {{"thinking", true}})),
             "<s><A><think>");
 }
 
@@ -141,7 +160,6 @@ TEST(ChatTemplateTest, ValuesPrintAsInPython) {
   EXPECT_EQ(Render("{{ 1 ~ 'a' ~ none }}"), "1aNone");
   EXPECT_EQ(Render("{{ 'a' 'b' }}{{ \"\\u4e16\\x41\\n\\q\" }}"),
             "ab\u4e16A\n\\q");
-  EXPECT_THAT(Render("{{ [1] }}"), HasSubstr("tojson"));
 }
 
 // A tool's prompt is what the model was trained on only in this order.
@@ -151,11 +169,11 @@ TEST(ChatTemplateTest, ObjectsKeepTheOrderOfTheirKeys) {
            {"type": "object", "properties": {"city": {}, "at": {"b": 1,
            "a": [{"z": 0, "y": 0}]}}}}}])");
   const auto render = [&](const std::string& source) {
-    const auto messages = nlohmann::ordered_json::array(
+    Conversation conversation;
+    conversation.messages = nlohmann::ordered_json::array(
         {nlohmann::ordered_json::parse(R"({"role": "user", "content": "x"})")});
-    return RenderChatTemplate(source, messages, false, "", "",
-                              {{"tools", tools}})
-        .value();
+    conversation.tools = tools;
+    return RenderConversation(source, conversation).value();
   };
   EXPECT_EQ(render("{{ tools|tojson }}"),
             R"([{"type": "function", "function": {"name": "f", )"
@@ -291,19 +309,23 @@ TEST(ChatTemplateTest, SetInALoopLastsOneIterationButNotInANamespace) {
 
 TEST(ChatTemplateTest, ErrorsNameTheConstructAndTheLine) {
   const std::pair<const char*, const char*> cases[] = {
-      {"a\n{% macro f() %}{% endmacro %}", "line 2: block \"{% macro %}\""},
-      {"{% for i in l recursive %}{% endfor %}", "recursive"},
-      {"\n\n{{ x|sort }}", "line 3: filter \"sort\""},
-      {"{{ x is odd }}", "test \"odd\""},
-      {"{{ 1 is divisibleby(3) }}", "test \"divisibleby\""},
-      {"{{ 'a'.title() }}", "title()"},
-      {"{{ cycler(1) }}", "\"cycler\""},
-      {"{{ 2 ** 3 }}", "\"**\""},
-      {"{{ 'a' + 1 }}", "operator + on string and integer"},
-      {"{{ 'a' + missing }}", "undefined \"missing\""},
+      {"a\n{% include 'x' %}", "line 2: block \"{% include %}\""},
+      {"\n\n{{ x|nope }}", "line 3: filter \"nope\""},
+      {"{{ x is nope }}", "test \"nope\""},
+      {"{{ 1 is divisibleby }}", "\"divisibleby\" with 0 arguments, want 1"},
+      {"{{ 'a'.nope() }}", "str has no \"nope\""},
+      {"{{ lipsum(1) }}", "\"lipsum\" is undefined"},
+      {"{{ 'a' + 1 }}", "operator + on str and int"},
+      {"{{ 'a' + missing }}", "\"missing\" is undefined"},
       {"{{ missing.x }}", "\"missing\" is undefined"},
       {"{{ missing.x() }}", "\"missing\" is undefined"},
-      {"{{ none.split() }}", "none has no methods"},
+      {"{{ none.split() }}", "NoneType has no \"split\""},
+      {"\n{% macro f(a) %}{% endmacro %}{{ f(1, 2) }}", "line 2: f(): 2 arg"},
+      {"{% macro f(a) %}{% endmacro %}{{ f(b=1) }}", "argument \"b\""},
+      {"{% macro f() %}\n\n{{ 1 + '' }}{% endmacro %}{{ f() }}", "line 3"},
+      {"{% break %}", "outside of a loop"},
+      {"{{ {}.update({}) }}", "changes a dict"},
+      {"{% for a in [1] %}{{ loop([]) }}{% endfor %}", "not recursive"},
       {"{% if true %}", "{% elif or else or endif %}"},
       {"{% endif %}", "endif"},
       {"{% else %}", "else"},
@@ -315,26 +337,23 @@ TEST(ChatTemplateTest, ErrorsNameTheConstructAndTheLine) {
       {"{{ }}", "expression"},
       {"{{ a[] }}", "empty subscript"},
       {"{{ $ }}", "unexpected character \"$\""},
-      {"{{ 99999999999999999999 }}", "64 bits"},
-      {"{{ 9223372036854775807 + 1 }}", "64 bits"},
+      {"{{ 99999999999999999999999999999999 }}", "exceeds"},
+      {"{{ 10 ** 31 * 10 }}", "exceeds"},
       {"{{ 1 // 0 }}", "by zero"},
       {"{{ 1.0 % 0 }}", "by zero"},
       {"{{ 'a'[::0] }}", "step 0"},
-      {"{{ 'a' < 1 }}", "comparison of string with integer"},
+      {"{{ 'a' < 1 }}", "comparison of str with int"},
       {"{{ 1 in 'a' }}", "needs a string"},
       {"{{ 'a'.split('') }}", "empty separator"},
       {"{{ 'a'.split(1, 2, 3) }}", "3 arguments"},
       {"{{ 'a'.replace('a') }}", "\"new\""},
-      {"{{ 'a'|tojson(sort_keys=true) }}", "sort_keys"},
-      {"{{ '\\u00e9'.upper() }}", "ASCII"},
+      {"{{ 'a'|tojson(nope=true) }}", "nope"},
       {"{{ '\\ud800' }}", "no Unicode character"},
-      {"{% for a, b in [1] %}{% endfor %}", "not a list of 2"},
-      {"{% for a in 1 %}{% endfor %}", "integer has no items"},
-      {"{% for a in [1] %}{{ loop.cycle }}{% endfor %}", "loop.cycle"},
+      {"{% for a, b in [1] %}{% endfor %}", "int has no items"},
+      {"{% for a in 1 %}{% endfor %}", "loop over a value of type int"},
       {"{% set x.y = 1 %}", "not a namespace"},
-      {"{% set x %}a{% endset %}", "\"=\""},
-      {"{{ {1: 2} }}", "want a string"},
-      {"{{ namespace() |tojson }}", "namespace"},
+      {"{{ {[]: 2} }}", "a list cannot be a key"},
+      {"{{ namespace() |tojson }}", "Namespace"},
   };
   for (const auto& [source, problem] : cases) {
     EXPECT_THAT(Render(source), AllOf(HasSubstr("ERROR chat template line "),
@@ -349,20 +368,51 @@ TEST(ChatTemplateTest, RaiseExceptionIsTheError) {
 }
 
 TEST(ChatTemplateTest, WrongVariablesAreNamed) {
-  EXPECT_EQ(RenderChatTemplate("", {}, false, "", "").status().code(),
-            absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(
-      RenderChatTemplate("", json::array(), false, "", "", 5).status().code(),
-      absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(RenderConversation("", Talk({})).status().message(),
+            "messages: a JSON null, want an array");
+  EXPECT_EQ(Render("", 5),
+            "ERROR template variables: a JSON number, want an object");
   json deep = 1;
   for (int i = 0; i < 200; ++i) deep = json::array({deep});
   EXPECT_THAT(Render("", {{"tools", deep}}), HasSubstr("tools: a value nests"));
-  EXPECT_THAT(Render("", {{"x", ~uint64_t{0}}}), HasSubstr("x: integer"));
+  EXPECT_EQ(Render("{{ x }}", {{"x", ~uint64_t{0}}}), "18446744073709551615");
 }
 
 TEST(ChatTemplateTest, ToolsAreNoneUnlessGiven) {
   EXPECT_EQ(Render("{{ tools is none }}{{ documents is none }}"), "TrueTrue");
   EXPECT_EQ(Render("{{ tools[0].name }}", {{"tools", {{{"name", "f"}}}}}), "f");
+}
+
+TEST(ChatTemplateTest, AnAnswerIsContinuedWhereItsTextEnds) {
+  const auto continued = [](const std::string& source, const json& content) {
+    Conversation conversation =
+        Talk({Message("user", "Hi"), Message("assistant", content)});
+    conversation.continue_final_message = true;
+    const auto text = RenderConversation(source, conversation);
+    return text.ok() ? *text : "ERROR " + std::string(text.status().message());
+  };
+  const std::string source =
+      "{% for m in messages %}[{{ m.role }}]{{ m.content }}</end>{% endfor %}";
+  EXPECT_EQ(continued(source, "Yes, "), "[user]Hi</end>[assistant]Yes, ");
+  // The template's own "e" is not the message's.
+  EXPECT_EQ(continued(source, "e"), "[user]Hi</end>[assistant]e");
+  const std::string trims =
+      "{% for m in messages %}{{ m.content | trim }}</end>{% endfor %}";
+  EXPECT_EQ(continued(trims, " Yes, "), "Hi</end>Yes,");
+  const std::string parts =
+      "{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}."
+      "{% endfor %}";
+  EXPECT_EQ(continued(parts, {{{"type", "text"}, {"text", "a"}},
+                              {{"type", "text"}, {"text", "b"}}}),
+            ".ab");
+  EXPECT_THAT(continued(source, " "), HasSubstr("has no text"));
+  EXPECT_THAT(continued(source, nullptr), HasSubstr("has no text"));
+  EXPECT_THAT(continued("{{ messages[0].content }}", "Yes"),
+              HasSubstr("does not print the last message"));
+  Conversation both = Talk(json::array({Message("assistant", "x")}), true);
+  both.continue_final_message = true;
+  EXPECT_THAT(RenderConversation(source, both).status().message(),
+              HasSubstr("exclude each other"));
 }
 
 TEST(ChatTemplateTest, HostileTemplatesAreStopped) {
@@ -386,8 +436,30 @@ TEST(ChatTemplateTest, HostileTemplatesAreStopped) {
                      l),
               HasSubstr("bytes of values"));
   EXPECT_THAT(Render("{{ 'x' * 9223372036854775807 }}"), HasSubstr("repeated"));
+  EXPECT_THAT(Render("{{ [1] * 10 ** 9 }}"), HasSubstr("repeated"));
+  EXPECT_THAT(Render("{{ range(10 ** 9) }}"),
+              HasSubstr("range() of 1000000000 integers, want at most"));
+  EXPECT_THAT(Render("{{ 'x'.ljust(10 ** 9) }}"), HasSubstr("bytes of values"));
+  EXPECT_THAT(Render("{{ '%999999999d' % 1 }}"), HasSubstr("want at most"));
+  EXPECT_THAT(Render("{{ [1]|batch(10 ** 9, 0) }}"),
+              HasSubstr("bytes of values"));
+  EXPECT_THAT(Render("{{ 10 ** 10 ** 9 }}"), HasSubstr("exceeds"));
+  EXPECT_THAT(Render("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"),
+              HasSubstr("deeper than"));
+  EXPECT_THAT(Render("{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}"),
+              HasSubstr("deeper than"));
+  EXPECT_THAT(Render("{{ ['a']|map('map', *(['map'] * 1300))|list }}"),
+              HasSubstr("deeper than"));
+  EXPECT_THAT(Render("{% set a = [] %}{% set _ = a.append(a) %}{{ a }}"),
+              HasSubstr("nests deeper"));
+  EXPECT_THAT(Render("{% set a = [] %}{% set _ = a.append(a) %}{{ a|tojson }}"),
+              HasSubstr("nests deeper"));
+  EXPECT_EQ(Render("{% set a = [] %}{% set _ = a.append(a) %}{{ a == a }}"),
+            "True");
+  EXPECT_THAT(Render("{{ ('[' * 1000)|from_json }}"),
+              HasSubstr("nests deeper"));
   EXPECT_THAT(Render("{% set ns = namespace(v=1) %}{% for i in l %}{% set "
-                     "ns.v = [ns.v] %}{% endfor %}",
+                     "ns.v = [ns.v] %}{% endfor %}{{ ns.v }}",
                      l),
               HasSubstr("nests deeper"));
   // A namespace that holds itself, and values that double with each level.
@@ -457,8 +529,8 @@ TEST(ChatTemplateTest, RandomTemplatesNeverCrash) {
     }
     // Half of them inside a tag, to get past the lexer.
     if (random() % 2) source = "{{" + source + "}}";
-    const auto text = RenderChatTemplate(source, json::array(), true, "<s>",
-                                         "</s>", {{"l", {1, "b", {2}}}});
+    const auto text = RenderConversation(
+        source, Talk(json::array(), true, {{"l", {1, "b", {2}}}}));
     rendered += text.ok();
   }
   EXPECT_GT(rendered, 100);

@@ -53,13 +53,21 @@ TEST_F(R1TokenizerTest, EncodesAndDecodesThePublishedVectors) {
 
 TEST_F(R1TokenizerTest, RendersThePublishedConversations) {
   ASSERT_GE(vectors_.at("chat").size(), 6u);
+  const auto parsed =
+      ChatTemplate::Parse(tokenizer_->chat_template(), tokenizer_->bos_token(),
+                          tokenizer_->eos_token());
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
   for (const auto& vector : vectors_.at("chat")) {
-    const auto text =
-        RenderChatTemplate(tokenizer_->chat_template(), vector.at("messages"),
-                           vector.at("add_generation_prompt").get<bool>(),
-                           tokenizer_->bos_token(), tokenizer_->eos_token());
-    ASSERT_TRUE(text.ok()) << text.status();
-    EXPECT_EQ(*text, vector.at("text").get<std::string>());
+    Conversation conversation;
+    conversation.messages = vector.at("messages");
+    conversation.add_generation_prompt =
+        vector.at("add_generation_prompt").get<bool>();
+    const auto prompt = (*parsed)->Render(conversation, absl::CivilSecond());
+    ASSERT_TRUE(prompt.ok()) << prompt.status();
+    EXPECT_EQ(prompt->bytes(), vector.at("text").get<std::string>());
+    // No message spells a token.
+    EXPECT_EQ(*tokenizer_->Encode(*prompt),
+              *tokenizer_->Encode(prompt->bytes()));
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Cuts a template into text and the tokens of its tags.
-#ifndef RINGFLEET_COORDINATOR_CHAT_JINJA_LEXER_H_
-#define RINGFLEET_COORDINATOR_CHAT_JINJA_LEXER_H_
+#ifndef RINGFLEET_COORDINATOR_JINJA_LEXER_H_
+#define RINGFLEET_COORDINATOR_JINJA_LEXER_H_
 
 #include <string>
 #include <vector>
@@ -40,4 +40,4 @@ absl::StatusOr<std::vector<Token>> Tokenize(absl::string_view source);
 
 }  // namespace ringfleet::coordinator::jinja
 
-#endif  // RINGFLEET_COORDINATOR_CHAT_JINJA_LEXER_H_
+#endif  // RINGFLEET_COORDINATOR_JINJA_LEXER_H_

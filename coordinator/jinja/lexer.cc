@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/chat/jinja_lexer.h"
+#include "coordinator/jinja/lexer.h"
 
 #include <algorithm>
 #include <utility>
@@ -8,8 +8,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/types/optional.h"
 #include "cluster/process/status_macros.h"
-#include "coordinator/chat/jinja_value.h"
+#include "coordinator/jinja/characters.h"
+#include "coordinator/jinja/context.h"
 #include "coordinator/tokenizer/utf8.h"
 
 namespace ringfleet::coordinator::jinja {
@@ -35,7 +37,11 @@ class Lexer {
           RF_RETURN_IF_ERROR(ReadTag(Token::kPrint, "}}", Token::kPrintEnd));
           break;
         default:
-          RF_RETURN_IF_ERROR(ReadTag(Token::kBlock, "%}", Token::kBlockEnd));
+          if (const auto raw = FindRawTag(at_, "raw", /*plus_ends=*/false)) {
+            RF_RETURN_IF_ERROR(ReadRaw(*raw));
+          } else {
+            RF_RETURN_IF_ERROR(ReadTag(Token::kBlock, "%}", Token::kBlockEnd));
+          }
       }
     }
     Add(Token::kEnd, "");
@@ -79,14 +85,13 @@ class Lexer {
     const char sign = tag + 2 < source_.size() ? source_[tag + 2] : '\0';
     if (tag < source_.size()) {
       if (sign == '-') {
-        text.remove_suffix(TrailingWhitespace(text));
+        text.remove_suffix(TrailingSpace(text));
       } else if (sign != '+' && source_[tag + 1] != '{') {
         const size_t newline = text.rfind('\n');
         const size_t line =
             newline == absl::string_view::npos ? 0 : newline + 1;
         const absl::string_view rest = text.substr(line);
-        if ((line > 0 || line_begins_) &&
-            LeadingWhitespace(rest) == rest.size()) {
+        if ((line > 0 || line_begins_) && LeadingSpace(rest) == rest.size()) {
           text = text.substr(0, line);
         }
       }
@@ -95,13 +100,60 @@ class Lexer {
     Advance(tag - at_);
   }
 
+  // A tag {% name %} without its end, and the sign of the end.
+  struct RawTag {
+    size_t end;
+    char sign;
+  };
+  // Returns the tag {% name %} at `at`, if it is there with any signs.
+  absl::optional<RawTag> FindRawTag(size_t at, absl::string_view name,
+                                    bool plus_ends) const {
+    size_t end = at + 2;
+    const auto skip_space = [&] { end += LeadingSpace(source_.substr(end)); };
+    if (end < source_.size() && (source_[end] == '-' || source_[end] == '+')) {
+      ++end;
+    }
+    skip_space();
+    if (!absl::StartsWith(source_.substr(end), name)) return absl::nullopt;
+    end += name.size();
+    skip_space();
+    char sign = '\0';
+    if (end < source_.size() &&
+        (source_[end] == '-' || (source_[end] == '+' && plus_ends))) {
+      sign = source_[end];
+    }
+    const size_t signs = sign == '\0' ? 0 : 1;
+    if (!absl::StartsWith(source_.substr(end + signs), "%}")) {
+      return absl::nullopt;
+    }
+    return RawTag{end, sign};
+  }
+
+  // Passes {% raw %}, which is `begin`, the text up to {% endraw %}, and that.
+  absl::Status ReadRaw(const RawTag& begin) {
+    const int begin_line = line_;
+    Advance(begin.end - at_);
+    PassEnd(begin.sign, "%}", /*takes_newline=*/false);
+    for (size_t tag = source_.find("{%", at_); tag != absl::string_view::npos;
+         tag = source_.find("{%", tag + 1)) {
+      const auto end = FindRawTag(tag, "endraw", /*plus_ends=*/true);
+      if (!end.has_value()) continue;
+      ReadText(tag);
+      Advance(end->end - at_);
+      PassEnd(end->sign, "%}", /*takes_newline=*/true);
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "chat template line ", begin_line, ": {% raw %} without {% endraw %}"));
+  }
+
   // Passes the end of a tag, with its sign, and the white space that it takes.
-  void PassEnd(char sign, absl::string_view end) {
+  void PassEnd(char sign, absl::string_view end, bool takes_newline) {
     Advance((sign == '\0' ? 0 : 1) + end.size());
     size_t taken = 0;
     if (sign == '-') {
-      taken = LeadingWhitespace(source_.substr(at_));
-    } else if (sign == '\0' && end != "}}" && StartsWith("\n")) {
+      taken = LeadingSpace(source_.substr(at_));
+    } else if (sign == '\0' && takes_newline && StartsWith("\n")) {
       taken = 1;
     }
     Advance(taken);
@@ -115,22 +167,27 @@ class Lexer {
       if (sign == '+' && end == "}}") continue;
       if (source_[at_] == sign &&
           absl::StartsWith(source_.substr(at_ + 1), end)) {
-        PassEnd(sign, end);
+        PassEnd(sign, end, /*takes_newline=*/true);
         return true;
       }
     }
     if (!StartsWith(end)) return false;
-    PassEnd('\0', end);
+    PassEnd('\0', end, /*takes_newline=*/end != "}}");
     return true;
   }
 
   absl::Status SkipComment() {
-    const size_t end = source_.find("#}", at_ + 2);
+    size_t begin = at_ + 2;
+    if (begin < source_.size() &&
+        (source_[begin] == '-' || source_[begin] == '+')) {
+      ++begin;
+    }
+    const size_t end = source_.find("#}", begin);
     if (end == absl::string_view::npos) return Error("{# without #}");
-    const char last = end > at_ + 2 ? source_[end - 1] : '\0';
+    const char last = end > begin ? source_[end - 1] : '\0';
     const char sign = last == '-' || last == '+' ? last : '\0';
     Advance(end - at_ - (sign == '\0' ? 0 : 1));
-    PassEnd(sign, "#}");
+    PassEnd(sign, "#}", /*takes_newline=*/true);
     return absl::OkStatus();
   }
 
@@ -142,7 +199,7 @@ class Lexer {
     if (StartsWith("-") || StartsWith("+")) Advance(1);
     std::string open;  // Brackets: inside them, "}}" is no end.
     while (true) {
-      Advance(LeadingWhitespace(source_.substr(at_)));
+      Advance(LeadingSpace(source_.substr(at_)));
       if (at_ == source_.size()) {
         return absl::InvalidArgumentError(absl::StrCat(
             "chat template line ", begin_line, ": tag without ", end));
@@ -171,29 +228,37 @@ class Lexer {
 
   void ReadNumber() {
     size_t size = 0;
-    const auto digits = [&] {
-      while (at_ + size < source_.size() &&
-             absl::ascii_isdigit(source_[at_ + size])) {
-        ++size;
-      }
-    };
     const auto peek = [&](size_t ahead) {
       const size_t i = at_ + size + ahead;
       return i < source_.size() ? source_[i] : '\0';
     };
-    digits();
+    // Digits, with single underscores between them.
+    const auto digits = [&](auto is_digit) {
+      while (is_digit(peek(0)) || (peek(0) == '_' && is_digit(peek(1)))) ++size;
+    };
+    const auto decimal = [](char c) { return absl::ascii_isdigit(c); };
+    const char mark = absl::ascii_tolower(peek(1));
     bool is_float = false;
-    if (peek(0) == '.' && absl::ascii_isdigit(peek(1))) {
-      is_float = true;
-      ++size;
-      digits();
-    }
-    if (peek(0) == 'e' || peek(0) == 'E') {
-      const size_t sign = peek(1) == '+' || peek(1) == '-' ? 1 : 0;
-      if (absl::ascii_isdigit(peek(1 + sign))) {
+    if (peek(0) == '0' && (mark == 'x' || mark == 'o' || mark == 'b') &&
+        absl::ascii_isxdigit(peek(2))) {
+      size = 2;
+      digits([](char c) { return absl::ascii_isxdigit(c); });
+    } else {
+      digits(decimal);
+      // Behind a dot, as in x.0.1, integers are meant.
+      const bool after_dot = at_ > 0 && source_[at_ - 1] == '.';
+      if (!after_dot && peek(0) == '.' && decimal(peek(1))) {
         is_float = true;
-        size += 1 + sign;
-        digits();
+        ++size;
+        digits(decimal);
+      }
+      if (!after_dot && (peek(0) == 'e' || peek(0) == 'E')) {
+        const size_t sign = peek(1) == '+' || peek(1) == '-' ? 1 : 0;
+        if (decimal(peek(1 + sign))) {
+          is_float = true;
+          size += 1 + sign;
+          digits(decimal);
+        }
       }
     }
     Add(is_float ? Token::kFloat : Token::kInteger, source_.substr(at_, size));
@@ -217,28 +282,20 @@ class Lexer {
       if (simple != absl::string_view::npos) {
         value.push_back(kTo[simple]);
       } else if (c == 'x' || c == 'u' || c == 'U') {
-        const size_t count = c == 'x' ? 2 : c == 'u' ? 4 : 8;
+        RF_ASSIGN_OR_RETURN(const size_t count, ReadEscape(i, &value));
+        i += count;
+      } else if (c >= '0' && c <= '7') {
         uint32_t code_point = 0;
-        for (size_t digit = 1; digit <= count; ++digit) {
-          const char hex =
-              i + digit < source_.size() ? source_[i + digit] : ' ';
-          if (!absl::ascii_isxdigit(hex)) {
-            return Error(absl::StrCat("\\", std::string(1, c), " needs ", count,
-                                      " hexadecimal digits"));
-          }
-          code_point =
-              code_point << 4 |
-              (absl::ascii_isdigit(hex) ? hex - '0'
-                                        : absl::ascii_tolower(hex) - 'a' + 10);
-        }
-        if (code_point > 0x10FFFF ||
-            (code_point >= 0xD800 && code_point <= 0xDFFF)) {
-          return Error("an escape that is no Unicode character");
+        size_t size = 0;
+        for (; size < 3 && i + size < source_.size() &&
+               source_[i + size] >= '0' && source_[i + size] <= '7';
+             ++size) {
+          code_point = code_point * 8 + (source_[i + size] - '0');
         }
         AppendUtf8(code_point, &value);
-        i += count;
-      } else if (absl::ascii_isdigit(c)) {
-        return Error("octal escapes are not supported");
+        i += size - 1;
+      } else if (c == 'N') {
+        return Error("escapes \\N are not supported");
       } else if (c != '\n') {  // An escaped newline continues the line.
         value.push_back('\\');
         value.push_back(c);
@@ -250,6 +307,31 @@ class Lexer {
     return absl::OkStatus();
   }
 
+  // Appends the character of an escape of hexadecimal digits, whose letter is
+  // at `at`. Returns the number of digits.
+  absl::StatusOr<size_t> ReadEscape(size_t at, std::string* value) const {
+    const char letter = source_[at];
+    const size_t count = letter == 'x' ? 2 : letter == 'u' ? 4 : 8;
+    uint32_t code_point = 0;
+    for (size_t digit = 1; digit <= count; ++digit) {
+      const char hex = at + digit < source_.size() ? source_[at + digit] : ' ';
+      if (!absl::ascii_isxdigit(hex)) {
+        return Error(absl::StrCat("\\", std::string(1, letter), " needs ",
+                                  count, " hexadecimal digits"));
+      }
+      code_point =
+          code_point << 4 |
+          (absl::ascii_isdigit(hex) ? hex - '0'
+                                    : absl::ascii_tolower(hex) - 'a' + 10);
+    }
+    if (code_point > 0x10FFFF ||
+        (code_point >= 0xD800 && code_point <= 0xDFFF)) {
+      return Error("an escape that is no Unicode character");
+    }
+    AppendUtf8(code_point, value);
+    return count;
+  }
+
   absl::Status ReadOperator(std::string* open) {
     for (const absl::string_view two : {"==", "!=", "<=", ">=", "//", "**"}) {
       if (StartsWith(two)) {
@@ -259,7 +341,7 @@ class Lexer {
       }
     }
     const char c = source_[at_];
-    static constexpr absl::string_view kOperators = "+-*/%~[](){}<>=.:|,";
+    static constexpr absl::string_view kOperators = "+-*/%~[](){}<>=.:|,;";
     if (kOperators.find(c) == absl::string_view::npos) {
       const Utf8Unit unit = NextUtf8(source_.substr(at_));
       return Error(absl::StrCat("unexpected character \"",
