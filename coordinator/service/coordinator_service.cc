@@ -167,7 +167,7 @@ grpc::Status CoordinatorService::GetJob(grpc::ServerContext*,
   response->mutable_prompt_ids()->Add(job.request().prompt_ids.begin(),
                                       job.request().prompt_ids.end());
   *response->mutable_sampling() = job.request().sampling;
-  TextStream text(*model_);
+  TextStream text(model_->tokenizer().value_or(nullptr));
   for (const DrawnToken& token : job.TokensFrom(0)) {
     response->add_ids(token.id);
     response->add_logprobs(token.logprob);

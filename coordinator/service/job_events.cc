@@ -15,19 +15,6 @@ int64_t UnixMs(absl::Time time) {
 
 }  // namespace
 
-TextStream::TextStream(const ServedModel& model) {
-  const auto tokenizer = model.tokenizer();
-  if (tokenizer.ok()) decoder_.emplace(*tokenizer);
-}
-
-std::string TextStream::Add(uint32_t id) {
-  return decoder_.has_value() ? decoder_->Add(id) : "";
-}
-
-std::string TextStream::Finish() {
-  return decoder_.has_value() ? decoder_->Finish() : "";
-}
-
 std::optional<std::string> WaitingNotes::Next(const JobProgress& progress) {
   if (progress.waits_for == told_) return std::nullopt;
   told_ = progress.waits_for;

@@ -15,22 +15,11 @@
 #include "coordinator/fleet/fleet.h"
 #include "coordinator/fleet/served_model.h"
 #include "coordinator/jobs/job.h"
+#include "coordinator/jobs/text_stream.h"
 #include "coordinator/service/job_stream.h"
 #include "protos/coordinator.pb.h"
 
 namespace ringfleet::coordinator {
-
-// Turns tokens into text. Without a tokenizer the text stays empty. A stop
-// token is text like another unless it is a special one.
-class TextStream {
- public:
-  explicit TextStream(const ServedModel& model);
-  std::string Add(uint32_t id);
-  std::string Finish();
-
- private:
-  std::optional<StreamDecoder> decoder_;
-};
 
 // Notices when what a job waits for changes. Not thread-safe.
 class WaitingNotes {
@@ -48,7 +37,7 @@ class GenerateEvents final : public JobEvents<v1::GenerateEvent> {
  public:
   // Both arguments must outlive this object.
   GenerateEvents(const ServedModel& model, const Fleet& fleet)
-      : text_(model), fleet_(fleet) {}
+      : text_(model.tokenizer().value_or(nullptr)), fleet_(fleet) {}
 
   std::variant<std::monostate, v1::GenerateEvent, absl::Status> Next(
       const Job& job) override;
