@@ -49,18 +49,24 @@ absl::StatusOr<const Tokenizer*> ServedModel::tokenizer() const {
                    tokenizer_error_.message()));
 }
 
+absl::Status ServedModel::CheckTextLength(absl::string_view text,
+                                          uint64_t most) const {
+  RF_ASSIGN_OR_RETURN(const Tokenizer* const tokenizer, this->tokenizer());
+  const auto longest = tokenizer->most_bytes_of_token();
+  if (longest.has_value() && text.size() / *longest > most) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "prompt: ", text.size(), " bytes of text, want at most ",
+        most * *longest, ": ", most, " tokens of up to ", *longest, " bytes"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<uint32_t>> ServedModel::PromptIds(
     const v1::Prompt& prompt, uint64_t most) const {
   std::vector<uint32_t> ids;
   if (prompt.has_text()) {
+    RF_RETURN_IF_ERROR(CheckTextLength(prompt.text(), most));
     RF_ASSIGN_OR_RETURN(const Tokenizer* const tokenizer, this->tokenizer());
-    const auto longest = tokenizer->most_bytes_of_token();
-    if (longest.has_value() && prompt.text().size() / *longest > most) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("prompt: ", prompt.text().size(),
-                       " bytes of text, want at most ", most * *longest, ": ",
-                       most, " tokens of up to ", *longest, " bytes"));
-    }
     RF_ASSIGN_OR_RETURN(ids, tokenizer->EncodePrompt(prompt.text()));
   } else {
     ids.assign(prompt.ids().ids().begin(), prompt.ids().ids().end());

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "cluster/model/generation_defaults.h"
 #include "cluster/model/model_spec.h"
 #include "coordinator/tokenizer/tokenizer.h"
@@ -30,14 +31,18 @@ class ServedModel {
   static absl::StatusOr<std::unique_ptr<ServedModel>> Load(
       const std::string& model_dir);
 
-  // Returns the ids of a prompt, of which the caller can use `most` at most: a
-  // text that has more bytes than so many tokens is refused before any work.
+  // Returns the ids of a prompt, of which the caller can use `most` at most;
+  // see CheckTextLength.
   //
   // Errors: INVALID_ARGUMENT: the prompt is empty, not UTF-8, too long, or has
   // an id that the model does not know. Errors of tokenizer(): a text without
   // tokenizer.
   absl::StatusOr<std::vector<uint32_t>> PromptIds(
       const v1::Prompt& prompt, uint64_t most = kAnyNumber) const;
+
+  // Refuses a text that has more bytes than `most` tokens, before any work.
+  // Errors: INVALID_ARGUMENT; those of tokenizer().
+  absl::Status CheckTextLength(absl::string_view text, uint64_t most) const;
 
   // Returns the request's sampling, completed by the model's defaults and a
   // random seed. INVALID_ARGUMENT names a field that is out of range. Errors of

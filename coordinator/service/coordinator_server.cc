@@ -152,14 +152,30 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   RF_LOG(kInfo, "listening on ",
          cluster::FormatAddress(
              {coordinator->options_.listen.host, coordinator->port()}));
+  if (coordinator->options_.http.has_value()) {
+    RF_ASSIGN_OR_RETURN(
+        coordinator->http_,
+        HttpFace::Start(*coordinator->options_.http, coordinator->model_.get(),
+                        coordinator->options_.fleet.settings.model(),
+                        &coordinator->coordinator_service_.jobs()));
+  }
   return coordinator;
 }
 
 CoordinatorServer::~CoordinatorServer() { Shutdown(); }
 
+void CoordinatorServer::DrainHttp(cluster::Deadline deadline) {
+  if (http_ == nullptr || http_->Drain(deadline)) return;
+  RF_LOG(kWarning, "http: answers still run, they end with an error");
+}
+
 void CoordinatorServer::Shutdown() {
   fleet_.Shutdown();
   const auto deadline = cluster::Deadline::After(options_.shutdown_grace);
+  if (http_ != nullptr) {
+    http_->Drain(deadline);  // Answers whose jobs have failed say so.
+    http_->Stop(deadline.Remaining());
+  }
   coordinator_service_.calls().WaitNone(deadline);
   membership_service_.calls().WaitNone(deadline);
   if (server_ != nullptr) server_->Shutdown(kFlushTime);

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -17,6 +18,7 @@
 #include "coordinator/fleet/fleet.h"
 #include "coordinator/fleet/membership_service.h"
 #include "coordinator/fleet/served_model.h"
+#include "coordinator/http/http_face.h"
 #include "coordinator/service/coordinator_service.h"
 #include "protos/cluster.pb.h"
 
@@ -28,6 +30,7 @@ struct CoordinatorOptions {
   bool allow_insecure = false;  // Listen on addresses that are not loopback.
   // Time in which calls end by themselves, once Shutdown has failed their jobs.
   absl::Duration shutdown_grace = absl::Seconds(2);
+  std::optional<HttpOptions> http;  // Absent: no HTTP port.
 };
 
 // Thread-safe.
@@ -36,7 +39,8 @@ class CoordinatorServer {
   // Reads the model's description and listens. Workers of this build
   // (cluster/process/build_info.h) may register from here on.
   //
-  // Errors: those of ServedModel::Load and DaemonServer::Start;
+  // Errors: those of ServedModel::Load, DaemonServer::Start and
+  // HttpFace::Start;
   // INVALID_ARGUMENT: an empty mesh axis, no slots, a context beyond the
   // model's, weights gathered in a mesh with several data groups, or expert
   // slots that do not fit the mesh.
@@ -45,6 +49,8 @@ class CoordinatorServer {
   ~CoordinatorServer();  // Shutdown, unless done before.
 
   int port() const { return server_->port(); }
+  // Null: no HTTP port.
+  const HttpFace* http() const { return http_.get(); }
   v1::ClusterState state() const { return fleet_.State(); }
 
   // Waits until the fleet can generate. Errors: those of Fleet::WaitReady.
@@ -55,6 +61,10 @@ class CoordinatorServer {
 
   // Ends the fleet: jobs fail with `cause`, and so do later calls. Serves on.
   void EndFleet(const absl::Status& cause) { fleet_.End(cause); }
+
+  // Refuses new answers over HTTP, and waits until all have ended, but not
+  // beyond the deadline.
+  void DrainHttp(cluster::Deadline deadline);
 
   // Fails running jobs with UNAVAILABLE, lets their calls end, and stops
   // serving. The workers stay. Later calls do nothing.
@@ -71,6 +81,7 @@ class CoordinatorServer {
   MembershipService membership_service_;
   cluster::CheckpointFilesService files_service_;
   std::unique_ptr<cluster::DaemonServer> server_;
+  std::unique_ptr<HttpFace> http_;
 };
 
 }  // namespace ringfleet::coordinator

@@ -36,12 +36,11 @@ Deadline TimeoutOf(uint32_t timeout_ms) {
 
 CoordinatorService::CoordinatorService(const ServedModel* model, Fleet* fleet,
                                        bool reference)
-    : model_(model), fleet_(fleet), reference_(reference) {}
+    : model_(model), fleet_(fleet), reference_(reference), jobs_(fleet) {}
 
 absl::StatusOr<Request> CoordinatorService::GenerateRequestOf(
     const v1::GenerateRequest& wanted) {
   Request request;
-  request.id = jobs_.NextId();
   const uint32_t known = fleet_->context();  // 0: the fleet is not ready.
   RF_ASSIGN_OR_RETURN(
       request.prompt_ids,
@@ -68,7 +67,6 @@ absl::StatusOr<Request> CoordinatorService::GenerateRequestOf(
 absl::StatusOr<Request> CoordinatorService::ScoreRequestOf(
     const v1::ScoreRequest& wanted) {
   Request request;
-  request.id = jobs_.NextId();
   RF_ASSIGN_OR_RETURN(request.prompt_ids, model_->PromptIds(wanted.prompt()));
   RF_RETURN_IF_ERROR(model_->CheckScore(wanted.options()));
   if (wanted.options().reference() && !reference_) {
@@ -87,14 +85,7 @@ absl::StatusOr<Request> CoordinatorService::ScoreRequestOf(
 absl::StatusOr<std::shared_ptr<Job>> CoordinatorService::Submit(
     absl::StatusOr<Request> request, bool detach) {
   RF_RETURN_IF_ERROR(request.status());
-  const std::shared_ptr<Job> job = Job::Make(*std::move(request), detach);
-  jobs_.Add(job);
-  const absl::Status status = fleet_->Submit(Job::RequestOf(job));
-  if (!status.ok()) {
-    jobs_.Remove(job->id());
-    return status;
-  }
-  return job;
+  return jobs_.Submit(*std::move(request), detach);
 }
 
 template <typename Event>
@@ -107,11 +98,10 @@ grpc::ServerWriteReactor<Event>* CoordinatorService::Stream(
   return JobStream<Event>::Start(
       *std::move(job), std::move(events), &calls_,
       [this, id, ends] {
-        // NOT_FOUND: it has ended in the meantime.
-        if (ends) fleet_->Cancel(id).IgnoreError();
+        if (ends) jobs_.Cancel(id);
       },
       [this, id, ends] {
-        if (ends) jobs_.Remove(id);
+        if (ends) jobs_.table().Remove(id);
       });
 }
 
@@ -131,7 +121,7 @@ grpc::ServerWriteReactor<v1::ScoreEvent>* CoordinatorService::Score(
 
 grpc::ServerWriteReactor<v1::GenerateEvent>* CoordinatorService::WatchJob(
     grpc::CallbackServerContext*, const v1::WatchJobRequest* request) {
-  absl::StatusOr<std::shared_ptr<Job>> job = jobs_.Find(request->id());
+  absl::StatusOr<std::shared_ptr<Job>> job = jobs_.table().Find(request->id());
   if (job.ok() && (*job)->request().windows) {
     job = absl::FailedPreconditionError(absl::StrCat(
         "job ", request->id(), " scores a text, want one that generates"));
@@ -144,7 +134,7 @@ grpc::ServerWriteReactor<v1::GenerateEvent>* CoordinatorService::WatchJob(
 grpc::Status CoordinatorService::ListJobs(grpc::ServerContext*,
                                           const v1::ListJobsRequest*,
                                           v1::ListJobsResponse* response) {
-  for (const auto& job : jobs_.List()) {
+  for (const auto& job : jobs_.table().List()) {
     *response->add_jobs() = InfoOf(*job, job->progress());
   }
   return grpc::Status::OK;
@@ -153,7 +143,7 @@ grpc::Status CoordinatorService::ListJobs(grpc::ServerContext*,
 grpc::Status CoordinatorService::GetJob(grpc::ServerContext*,
                                         const v1::GetJobRequest* request,
                                         v1::GetJobResponse* response) {
-  const auto found = jobs_.Find(request->id());
+  const auto found = jobs_.table().Find(request->id());
   if (!found.ok()) return cluster::ToGrpc(found.status());
   const Job& job = **found;
   // Read before the tokens: an end that is seen has all of them.
@@ -180,12 +170,11 @@ grpc::Status CoordinatorService::GetJob(grpc::ServerContext*,
 grpc::Status CoordinatorService::CancelJob(grpc::ServerContext*,
                                            const v1::CancelJobRequest* request,
                                            v1::CancelJobResponse*) {
-  const auto job = jobs_.Find(request->id());
+  const auto job = jobs_.table().Find(request->id());
   if (!job.ok()) return cluster::ToGrpc(job.status());
   const bool had_ended = (*job)->progress().has_ended();
-  // NOT_FOUND: it has ended in the meantime.
-  fleet_->Cancel(request->id()).IgnoreError();
-  if (had_ended) jobs_.Remove(request->id());
+  jobs_.Cancel(request->id());
+  if (had_ended) jobs_.table().Remove(request->id());
   return grpc::Status::OK;
 }
 

@@ -10,8 +10,8 @@
 #include "coordinator/fleet/fleet.h"
 #include "coordinator/fleet/served_model.h"
 #include "coordinator/jobs/job.h"
-#include "coordinator/jobs/job_table.h"
 #include "coordinator/scheduling/request.h"
+#include "coordinator/service/fleet_jobs.h"
 #include "coordinator/service/job_stream.h"
 #include "protos/coordinator.grpc.pb.h"
 
@@ -72,6 +72,8 @@ class CoordinatorService final
       grpc::ServerReaderWriter<v1::TraceProgress, v1::TraceRequest>* stream)
       override;
 
+  // The jobs of this service and of others.
+  FleetJobs& jobs() { return jobs_; }
   // The streams in service.
   cluster::ActiveCalls& calls() { return calls_; }
 
@@ -92,7 +94,7 @@ class CoordinatorService final
   const ServedModel* const model_;
   Fleet* const fleet_;
   const bool reference_;
-  JobTable jobs_;
+  FleetJobs jobs_;
   cluster::ActiveCalls calls_;
 };
 

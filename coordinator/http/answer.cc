@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/http/answer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "coordinator/http/json_text.h"
+
+namespace ringfleet::coordinator {
+
+Answer::Answer(AnswerHost* host, bool chat,
+               std::shared_ptr<HttpExchange> exchange)
+    : host_(host), exchange_(std::move(exchange)) {
+  request_.chat = chat;
+  ++host_->answers;
+}
+
+Answer::~Answer() {
+  for (Choice& choice : choices_) Leave(choice);
+  --host_->answers;
+}
+
+void Answer::Start(AnswerHost* host, bool chat,
+                   std::shared_ptr<HttpExchange> exchange) {
+  const std::shared_ptr<Answer> answer(
+      new Answer(host, chat, std::move(exchange)));
+  answer->exchange_->SetListener(answer);
+  if (!host->pool->Post([answer] { answer->Prepare(); })) {
+    answer->Fail({.status = 429,
+                  .message = "too many requests arrive at a time; try again "
+                             "later",
+                  .retry_after_s = 1});
+  }
+}
+
+void Answer::Prepare() {
+  if (!gone_) {
+    const GenerationContext context = {host_->model, host_->positions,
+                                       host_->default_max_tokens,
+                                       host_->served_name};
+    problem_ = ReadGenerationRequest(exchange_->request().body, request_.chat,
+                                     context, &request_);
+  }
+  if (!problem_.has_value() && !gone_) problem_ = StartJobs();
+  host_->loop->Post([self = shared_from_this()] { self->Begin(); });
+}
+
+std::optional<ApiError> Answer::StartJobs() {
+  const size_t count = request_.prompts.size() * request_.n;
+  if (host_->running_jobs + count > host_->most_jobs) {
+    return ApiError{
+        .status = 429,
+        .message = absl::StrCat(
+            "the limit of ", host_->most_jobs,
+            " choices that wait or run is reached; try again later"),
+        .retry_after_s = 1};
+  }
+  const Tokenizer* const tokenizer =
+      host_->model->tokenizer().value_or(nullptr);
+  choices_.reserve(count);
+  for (size_t i = 0; i < count; ++i) {
+    const size_t prompt = i / request_.n;
+    Request request;
+    request.prompt_ids = request_.prompts[prompt];
+    request.sampling = request_.sampling;
+    request.sampling.set_sample(static_cast<uint32_t>(i % request_.n));
+    request.stop_ids = request_.stop_ids;
+    request.max_tokens = request_.max_tokens[prompt];
+    request.priority = request_.priority;
+    request.top_logprobs = request_.top_logprobs;
+    auto job = host_->jobs->Start(std::move(request));
+    if (!job.ok()) return ErrorOf(job.status());
+    ++host_->running_jobs;
+    choices_.emplace_back(*std::move(job), tokenizer, request_);
+  }
+  return std::nullopt;
+}
+
+void Answer::Begin() {
+  if (gone_) return;  // The last owner ends the jobs.
+  begun_ = true;
+  self_ = shared_from_this();
+  if (problem_.has_value()) return Fail(*std::move(problem_));
+  for (const std::vector<uint32_t>& prompt : request_.prompts) {
+    usage_.prompt_tokens += prompt.size();
+  }
+  host_->metrics->OnPrompt(usage_.prompt_tokens);
+  exchange_->log().prompt_tokens = static_cast<uint32_t>(usage_.prompt_tokens);
+  text_.emplace(request_.chat, request_.usage_chunk,
+                absl::StrCat(request_.chat ? "chatcmpl-" : "cmpl-",
+                             choices_.front().job->id()),
+                absl::ToUnixSeconds(absl::Now()), host_->served_name);
+  for (const Choice& choice : choices_) choice.job->Observe(weak_from_this());
+  Advance();  // They may have changed before.
+}
+
+void Answer::OnJobChange() {
+  if (advance_posted_.exchange(true)) return;
+  host_->loop->Post([self = shared_from_this()] {
+    self->advance_posted_ = false;
+    self->Advance();
+  });
+}
+
+void Answer::OnGone() {
+  gone_ = true;
+  if (!begun_) return;  // Begin ends the jobs.
+  for (const Choice& choice : choices_) {
+    if (!choice.end.has_value()) {
+      host_->metrics->OnChoiceEnd("abort", choice.tokens);
+    }
+  }
+  End();
+}
+
+void Answer::OnSilence() {
+  if (!begun_ || !request_.stream) return;
+  if (!stream_open_) return OpenStream();
+  exchange_->Write(": waiting\n\n");
+}
+
+void Answer::Advance() {
+  if (self_ == nullptr) return;
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    Choice& choice = choices_[i];
+    if (choice.end.has_value()) continue;
+    // Read before the tokens: an end that is seen has all of them.
+    const JobProgress progress = choice.job->progress();
+    for (const DrawnToken& token : choice.job->TokensFrom(choice.tokens)) {
+      TakeToken(i, token);
+      if (choice.end.has_value()) break;
+    }
+    if (choice.end.has_value()) continue;
+    if (!progress.error.ok()) return Fail(ErrorOf(progress.error));
+    if (!progress.has_ended()) continue;
+    Tell(i, choice.text.Finish());
+    EndChoice(i, progress.reason);
+  }
+  if (ended_choices_ == choices_.size()) Complete();
+}
+
+void Answer::TakeToken(size_t index, const DrawnToken& token) {
+  Choice& choice = choices_[index];
+  const absl::Duration age = exchange_->age();
+  if (choice.tokens++ == 0) {
+    host_->metrics->OnFirstToken(age);
+    auto& first = exchange_->log().first_token;
+    if (!first.has_value()) first = age;
+  } else {
+    host_->metrics->OnNextToken(age - choice.last_token);
+  }
+  choice.last_token = age;
+  choice.last_id = token.id;
+  exchange_->log().completion_tokens =
+      static_cast<uint32_t>(++usage_.completion_tokens);
+  if (request_.stream) OpenStream();
+  const size_t offset = choice.text.decoded_bytes();
+  const std::string text = choice.text.Add(token.id);
+  if (request_.logprobs) choice.logprobs.Add(token, offset);
+  Tell(index, text);
+  if (choice.text.stop().has_value()) EndChoice(index, v1::FINISH_REASON_STOP);
+}
+
+void Answer::Tell(size_t index, const std::string& text) {
+  if (text.empty()) return;
+  Choice& choice = choices_[index];
+  choice.told_bytes += text.size();
+  if (!request_.stream) {
+    choice.told += text;
+    return;
+  }
+  exchange_->Write(text_->TextEvent(
+      index, text,
+      request_.logprobs ? choice.logprobs.Take(choice.told_bytes, text)
+                        : "null",
+      ChunkUsage()));
+}
+
+void Answer::EndChoice(size_t index, v1::FinishReason reason) {
+  Choice& choice = choices_[index];
+  choice.end.emplace();
+  choice.end->finish_reason =
+      reason == v1::FINISH_REASON_STOP ? "stop" : "length";
+  const auto& ids = request_.user_stop_ids;
+  if (choice.text.stop().has_value()) {
+    choice.end->stop_reason.clear();
+    AppendJsonString(*choice.text.stop(), &choice.end->stop_reason);
+  } else if (reason == v1::FINISH_REASON_STOP &&
+             std::find(ids.begin(), ids.end(), choice.last_id) != ids.end()) {
+    choice.end->stop_reason = absl::StrCat(choice.last_id);
+  }
+  host_->metrics->OnChoiceEnd(choice.end->finish_reason, choice.tokens);
+  ++ended_choices_;
+  Leave(choice);
+  if (!request_.stream) return;
+  OpenStream();
+  exchange_->Write(text_->EndEvent(index, *choice.end, "null", ChunkUsage()));
+}
+
+void Answer::OpenStream() {
+  if (std::exchange(stream_open_, true)) return;
+  HttpResponse head;
+  head.content_type = kEventStreamType;
+  // Proxies must pass the events on as they come.
+  head.headers.push_back({"Cache-Control", "no-cache"});
+  head.headers.push_back({"X-Accel-Buffering", "no"});
+  exchange_->BeginStream(std::move(head));
+  if (!request_.chat) return;
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    exchange_->Write(text_->RoleEvent(i, ChunkUsage()));
+  }
+}
+
+const AnswerUsage* Answer::ChunkUsage() const {
+  return request_.usage_in_each ? &usage_ : nullptr;
+}
+
+void Answer::Complete() {
+  host_->metrics->OnAnswerEnd(exchange_->age());
+  if (request_.stream) {
+    if (request_.usage_chunk) exchange_->Write(text_->UsageEvent(usage_));
+    exchange_->Write("data: [DONE]\n\n");
+    exchange_->EndStream();
+    return End();
+  }
+  std::vector<AnswerText::Choice> choices;
+  for (Choice& choice : choices_) {
+    std::string logprobs =
+        request_.logprobs ? choice.logprobs.Take(choice.told_bytes, choice.told)
+                          : "null";
+    choices.push_back(
+        {std::move(choice.told), std::move(logprobs), *std::move(choice.end)});
+  }
+  HttpResponse response;
+  response.body = text_->Whole(choices, usage_);
+  exchange_->Respond(std::move(response));
+  End();
+}
+
+void Answer::Fail(ApiError error) {
+  if (text_.has_value()) {
+    for (const Choice& choice : choices_) {
+      if (!choice.end.has_value()) {
+        host_->metrics->OnChoiceEnd("error", choice.tokens);
+      }
+    }
+  }
+  if (stream_open_) {
+    exchange_->Write(absl::StrCat("data: ", ErrorJson(error), "\n\n"));
+    exchange_->EndStream();
+  } else {
+    exchange_->Respond(ErrorResponse(error));
+  }
+  End();
+}
+
+void Answer::Leave(Choice& choice) {
+  if (choice.job == nullptr) return;
+  host_->jobs->Leave(*choice.job);
+  choice.job.reset();
+  --host_->running_jobs;
+}
+
+void Answer::End() {
+  for (Choice& choice : choices_) Leave(choice);
+  self_.reset();  // May be the last owner.
+}
+
+}  // namespace ringfleet::coordinator

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Errors in the form of OpenAI's API:
+//   {"error":{"message":"...","type":"...","param":"...","code":"..."}}
+#ifndef RINGFLEET_COORDINATOR_HTTP_API_ERROR_H_
+#define RINGFLEET_COORDINATOR_HTTP_API_ERROR_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "coordinator/http/http_message.h"
+
+namespace ringfleet::coordinator {
+
+struct ApiError {
+  int status = 400;
+  std::string message;
+  std::string param;  // Empty: null.
+  std::string code;   // Empty: null.
+  // Tokens of the prompt, and most tokens, where a context is too short.
+  std::optional<std::pair<uint64_t, uint64_t>> context;
+  int retry_after_s = 0;  // 0: not said.
+};
+
+// A 400 that names a field of the request.
+ApiError BadField(std::string param, std::string message);
+ApiError UnsupportedField(std::string param);
+// A status of the fleet or of the model.
+ApiError ErrorOf(const absl::Status& status);
+
+// Returns the error object as JSON on one line.
+std::string ErrorJson(const ApiError& error);
+HttpResponse ErrorResponse(const ApiError& error);
+
+}  // namespace ringfleet::coordinator
+
+#endif  // RINGFLEET_COORDINATOR_HTTP_API_ERROR_H_

@@ -1,0 +1,428 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/http/generation_request.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/http/chat_prompt.h"
+#include "coordinator/http/json_text.h"
+#include "coordinator/http/request_fields.h"
+#include "protos/coordinator.pb.h"
+
+namespace ringfleet::coordinator {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// OpenAI's default of /v1/completions.
+constexpr uint32_t kCompletionTokens = 16;
+constexpr int64_t kMostTopLogprobs = 20;
+constexpr size_t kMaxBadWords = 1024;
+constexpr size_t kMaxStopIds = 1024;
+
+// Fields of OpenAI, vLLM, SGLang and llama.cpp that change the answer and have
+// no effect here. Dropping them would answer another question.
+constexpr const char* kRefused[] = {"tools",
+                                    "functions",
+                                    "echo",
+                                    "suffix",
+                                    "prompt_logprobs",
+                                    "allowed_token_ids",
+                                    "logits_processors",
+                                    "use_beam_search",
+                                    "truncate_prompt_tokens",
+                                    "structured_outputs",
+                                    "guided_json",
+                                    "guided_regex",
+                                    "guided_choice",
+                                    "guided_grammar",
+                                    "regex",
+                                    "ebnf",
+                                    "stop_regex",
+                                    "grammar",
+                                    "json_schema",
+                                    "chat_template",
+                                    "documents",
+                                    "audio",
+                                    "web_search_options",
+                                    "prompt_embeds",
+                                    "n_probs",
+                                    "return_token_ids",
+                                    "no_stop_trim"};
+
+void RefuseConstraints(RequestFields* fields) {
+  for (const char* const name : kRefused) fields->Refuse(name);
+  fields->Refuse("length_penalty", /*neutral=*/1);
+  if (!fields->Flag("skip_special_tokens", true)) {
+    fields->Fail(UnsupportedField("skip_special_tokens"));
+  }
+  for (const char* const name : {"tool_choice", "function_call"}) {
+    const Json* const choice = fields->Find(name);
+    if (choice != nullptr && *choice != "none" && *choice != "auto") {
+      fields->Fail(UnsupportedField(name));
+    }
+  }
+  if (const Json* const format = fields->Find("response_format")) {
+    if (!format->is_object() || !format->contains("type") ||
+        (*format)["type"] != "text") {
+      fields->FailField("response_format", "want {\"type\": \"text\"}");
+    }
+  }
+  if (const Json* const modalities = fields->Find("modalities")) {
+    if (*modalities != Json::array({"text"})) {
+      fields->FailField("modalities", "want [\"text\"]");
+    }
+  }
+}
+
+void ReadStops(RequestFields* fields, GenerationRequest* out) {
+  out->keeps_stop = fields->Flag("include_stop_str_in_output", false);
+  const Json* const stop = fields->Find("stop");
+  if (stop == nullptr) return;
+  const Json list = stop->is_array() ? *stop : Json::array({*stop});
+  if (list.size() > kMaxStops) {
+    return fields->FailField(
+        "stop",
+        absl::StrCat(list.size(), " strings, want at most ", kMaxStops));
+  }
+  for (const Json& text : list) {
+    if (!text.is_string() || text.get_ref<const std::string&>().empty() ||
+        text.get_ref<const std::string&>().size() > kMaxStopBytes) {
+      return fields->FailField("stop", absl::StrCat("want strings of 1 to ",
+                                                    kMaxStopBytes, " bytes"));
+    }
+    out->stops.push_back(text.get<std::string>());
+  }
+}
+
+void ReadLogitBias(const ServedModel& model, RequestFields* fields,
+                   v1::GenerateRequest* wanted) {
+  const Json* const biases = fields->Find("logit_bias");
+  if (biases == nullptr) return;
+  const auto limit = static_cast<uint32_t>(model.spec().vocab_size);
+  if (biases->is_object()) {
+    for (const auto& [key, value] : biases->items()) {
+      uint32_t id = 0;
+      const bool number = absl::SimpleAtoi(key, &id) && id < limit &&
+                          value.is_number() && value.get<double>() >= -100 &&
+                          value.get<double>() <= 100;
+      if (!number) break;
+      v1::LogitBias* const bias = wanted->add_logit_bias();
+      bias->set_id(id);
+      bias->set_bias(value.get<float>());
+    }
+    if (wanted->logit_bias_size() == static_cast<int>(biases->size())) return;
+  }
+  fields->FailField("logit_bias",
+                    absl::StrCat("want an object of ids below ", limit,
+                                 " with numbers from -100 to 100"));
+}
+
+// Rules that change logits; ranges are those of OpenAI, where it has one.
+void ReadLogitRules(const ServedModel& model, RequestFields* fields,
+                    v1::GenerateRequest* wanted) {
+  if (const auto value = fields->Number("repetition_penalty", 0.01, 100)) {
+    wanted->set_repetition_penalty(static_cast<float>(*value));
+  }
+  if (const auto value = fields->Number("presence_penalty", -2, 2)) {
+    wanted->set_presence_penalty(static_cast<float>(*value));
+  }
+  if (const auto value = fields->Number("frequency_penalty", -2, 2)) {
+    wanted->set_frequency_penalty(static_cast<float>(*value));
+  }
+  if (const auto value = fields->Integer("min_tokens", 0, 1 << 24)) {
+    wanted->set_min_tokens(static_cast<uint32_t>(*value));
+  }
+  ReadLogitBias(model, fields, wanted);
+  const Json* const words = fields->Find("bad_words");
+  if (words == nullptr) return;
+  const bool texts = words->is_array() && words->size() <= kMaxBadWords &&
+                     std::all_of(words->begin(), words->end(), [](auto& word) {
+                       return word.is_string() && word != "";
+                     });
+  if (!texts) {
+    return fields->FailField(
+        "bad_words", absl::StrCat("want a list of at most ", kMaxBadWords,
+                                  " texts that are not empty"));
+  }
+  for (const Json& word : *words) {
+    wanted->add_bad_words(word.get<std::string>());
+  }
+}
+
+void ReadSampling(const ServedModel& model, RequestFields* fields,
+                  GenerationRequest* out) {
+  v1::GenerateRequest wanted;
+  if (const auto value = fields->Number("temperature", 0, 2)) {
+    wanted.set_temperature(static_cast<float>(*value));
+  }
+  // Below the least float above 0 a top_p keeps one token, as this one does.
+  if (const auto value = fields->Number("top_p", 0, 1)) {
+    if (*value <= 0) fields->FailField("top_p", "0, want more than 0");
+    wanted.set_top_p(std::max(static_cast<float>(*value),
+                              std::numeric_limits<float>::min()));
+  }
+  if (const auto value = fields->Number("min_p", 0, 1)) {
+    wanted.set_min_p(static_cast<float>(*value));
+  }
+  if (const auto value =
+          fields->Integer("top_k", -1, std::numeric_limits<int32_t>::max())) {
+    wanted.set_top_k(static_cast<uint32_t>(std::max<int64_t>(*value, 0)));
+  }
+  if (const auto value =
+          fields->Integer("seed", std::numeric_limits<int64_t>::min(),
+                          std::numeric_limits<int64_t>::max())) {
+    wanted.set_seed(static_cast<uint64_t>(*value));
+  }
+  ReadLogitRules(model, fields, &wanted);
+  out->user_stop_ids =
+      fields->Ids("stop_token_ids", kMaxStopIds,
+                  static_cast<uint32_t>(model.spec().vocab_size));
+  wanted.mutable_stop_token_ids()->Add(out->user_stop_ids.begin(),
+                                       out->user_stop_ids.end());
+  wanted.set_ignore_eos(fields->Flag("ignore_eos", false));
+  using Limits = std::numeric_limits<int32_t>;
+  out->priority = static_cast<int32_t>(
+      fields->Integer("priority", Limits::min(), Limits::max()).value_or(0));
+  if (fields->error().has_value()) return;
+  auto sampling = model.Sampling(wanted);
+  auto stop_ids = model.StopIdsOf(wanted);
+  if (!sampling.ok()) return fields->Fail(ErrorOf(sampling.status()));
+  if (!stop_ids.ok()) return fields->Fail(ErrorOf(stop_ids.status()));
+  out->sampling = *std::move(sampling);
+  out->stop_ids = *std::move(stop_ids);
+}
+
+void ReadStream(RequestFields* fields, GenerationRequest* out) {
+  out->stream = fields->Flag("stream", false);
+  const Json* const options = fields->Find("stream_options");
+  if (options == nullptr) return;
+  if (!out->stream) {
+    return fields->FailField("stream_options", "want it only with stream");
+  }
+  if (!options->is_object()) {
+    return fields->FailField("stream_options", "want an object");
+  }
+  RequestFields inner(*options, "stream_options.");
+  out->usage_in_each = inner.Flag("continuous_usage_stats", false);
+  out->usage_chunk = inner.Flag("include_usage", false) || out->usage_in_each;
+  if (inner.error().has_value()) fields->Fail(*inner.error());
+}
+
+void ReadLogprobs(RequestFields* fields, GenerationRequest* out) {
+  const Json* const wanted = fields->Find("logprobs");
+  if (out->chat) {
+    out->logprobs = fields->Flag("logprobs", false);
+    const auto top = fields->Integer("top_logprobs", 0, kMostTopLogprobs);
+    out->top_logprobs = static_cast<uint32_t>(top.value_or(0));
+    if (out->top_logprobs > 0 && !out->logprobs) {
+      fields->FailField("top_logprobs", "want it only with logprobs");
+    }
+  } else if (wanted != nullptr && wanted->is_boolean()) {
+    out->logprobs = wanted->get<bool>();
+  } else if (const auto top =
+                 fields->Integer("logprobs", 0, kMostTopLogprobs)) {
+    out->logprobs = true;
+    out->top_logprobs = static_cast<uint32_t>(*top);
+  }
+}
+
+class PromptReader {
+ public:
+  PromptReader(const GenerationContext& context, RequestFields* fields,
+               GenerationRequest* out)
+      : context_(context), fields_(fields), out_(out) {}
+
+  void ReadChat() {
+    const auto tokenizer = context_.model->tokenizer();
+    if (!tokenizer.ok()) return fields_->Fail(ErrorOf(tokenizer.status()));
+    const MarkedText text = RenderChat(**tokenizer, fields_);
+    if (fields_->error().has_value()) return;
+    if (CheckLength(text.bytes())) Add((*tokenizer)->Encode(text), "messages");
+  }
+
+  // A string, a list of strings, a list of ids, or a list of these.
+  void ReadCompletion() {
+    const Json* const prompt = fields_->Find("prompt");
+    const bool prefix = fields_->Flag("add_special_tokens", true);
+    if (prompt == nullptr) {
+      return fields_->FailField("prompt", "missing, want a string or ids");
+    }
+    const bool ids =
+        prompt->is_array() && !prompt->empty() && (*prompt)[0].is_number();
+    const bool list =
+        prompt->is_array() && !ids &&
+        std::any_of(prompt->begin(), prompt->end(), [](const Json& part) {
+          return part.is_string() || part.is_array();
+        });
+    if (!list) return AddPrompt(*prompt, prefix);
+    if (prompt->size() > kMaxChoices) {
+      return fields_->FailField(
+          "prompt",
+          absl::StrCat(prompt->size(), " prompts, want at most ", kMaxChoices));
+    }
+    for (const Json& one : *prompt) {
+      if (fields_->error().has_value()) return;
+      AddPrompt(one, prefix);
+    }
+  }
+
+ private:
+  void AddPrompt(const Json& prompt, bool prefix) {
+    if (prompt.is_string()) {
+      return AddText(prompt.get_ref<const std::string&>(), prefix);
+    }
+    v1::Prompt ids;
+    if (!prompt.is_array()) {
+      return fields_->FailField("prompt", absl::StrCat(prompt.type_name(),
+                                                       ", want a string or "
+                                                       "ids"));
+    }
+    if (prompt.size() > context_.positions) return FailLength(prompt.size());
+    for (const Json& id : prompt) {
+      if (!id.is_number_unsigned() ||
+          id.get<uint64_t>() > std::numeric_limits<uint32_t>::max()) {
+        return fields_->FailField("prompt", "an entry is no id, want integers");
+      }
+      ids.mutable_ids()->add_ids(id.get<uint32_t>());
+    }
+    Add(context_.model->PromptIds(ids), "prompt");
+  }
+
+  // Returns false if a text is too long for any tokens.
+  bool CheckLength(const std::string& text) {
+    const ServedModel& model = *context_.model;
+    const absl::Status length = model.CheckTextLength(text, context_.positions);
+    if (absl::IsInvalidArgument(length)) {
+      const auto longest = (*model.tokenizer())->most_bytes_of_token();
+      FailLength(text.size() / longest.value_or(1));
+    } else if (!length.ok()) {
+      fields_->Fail(ErrorOf(length));
+    }
+    return length.ok();
+  }
+
+  void AddText(const std::string& text, bool prefix) {
+    if (!CheckLength(text)) return;
+    const Tokenizer& tokenizer = **context_.model->tokenizer();
+    Add(prefix ? tokenizer.EncodePrompt(text) : tokenizer.Encode(text),
+        "prompt");
+  }
+
+  void Add(absl::StatusOr<std::vector<uint32_t>> ids, const char* name) {
+    if (!ids.ok()) {
+      ApiError error = ErrorOf(ids.status());
+      error.param = name;
+      return fields_->Fail(std::move(error));
+    }
+    if (ids->empty()) {
+      return fields_->FailField(name, "empty, want at least one token");
+    }
+    if (ids->size() > context_.positions) return FailLength(ids->size());
+    out_->prompts.push_back(*std::move(ids));
+  }
+
+  void FailLength(uint64_t tokens) {
+    ApiError error;
+    error.message =
+        absl::StrCat("the prompt has ", tokens, " tokens, want at most ",
+                     context_.positions, " (context)");
+    error.param = out_->chat ? "messages" : "prompt";
+    error.code = "context_length_exceeded";
+    error.context = {tokens, context_.positions};
+    fields_->Fail(std::move(error));
+  }
+
+  const GenerationContext& context_;
+  RequestFields* const fields_;
+  GenerationRequest* const out_;
+};
+
+void ReadLengths(const GenerationContext& context, RequestFields* fields,
+                 GenerationRequest* out) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  auto wanted = fields->Integer("max_tokens", 1, kMost);
+  if (const auto value = fields->Integer("max_completion_tokens", 1, kMost)) {
+    wanted = value;
+  }
+  if (fields->error().has_value()) return;
+  uint64_t all = 0;
+  for (const std::vector<uint32_t>& prompt : out->prompts) {
+    const uint64_t prompt_n = prompt.size();
+    // One token may follow a prompt that fills the context.
+    uint64_t most = std::min<uint64_t>(
+        out->chat ? context.default_max_tokens : kCompletionTokens,
+        context.positions - prompt_n + 1);
+    if (wanted.has_value()) {
+      most = static_cast<uint64_t>(*wanted);
+      if (prompt_n + most > context.positions) {
+        ApiError error;
+        error.message = absl::StrCat(
+            "the prompt has ", prompt_n, " tokens and max_tokens is ", most,
+            ", want at most ", context.positions, " together (context)");
+        error.param = "max_tokens";
+        error.code = "context_length_exceeded";
+        error.context = {prompt_n, context.positions};
+        return fields->Fail(std::move(error));
+      }
+    }
+    out->max_tokens.push_back(static_cast<uint32_t>(most));
+    all += out->n * (prompt_n + most);
+  }
+  if (all > kMaxRequestTokens) {
+    fields->FailField("n", absl::StrCat(all,
+                                        " tokens of all choices, want at "
+                                        "most ",
+                                        kMaxRequestTokens));
+  }
+}
+
+}  // namespace
+
+std::optional<ApiError> ReadGenerationRequest(absl::string_view body, bool chat,
+                                              const GenerationContext& context,
+                                              GenerationRequest* out) {
+  const absl::StatusOr<Json> json = ParseJsonBody(body);
+  if (!json.ok()) return ErrorOf(json.status());
+  RequestFields fields(*json);
+  out->chat = chat;
+  if (const auto name = fields.Text("model");
+      name.has_value() && *name != context.served_name) {
+    ApiError error = BadField("model", absl::StrCat("'", name->substr(0, 200),
+                                                    "' is not served, want '",
+                                                    context.served_name, "'"));
+    error.status = 404;
+    error.code = "model_not_found";
+    return error;
+  }
+  out->n =
+      static_cast<uint32_t>(fields.Integer("n", 1, kMaxSamples).value_or(1));
+  if (const auto best = fields.Integer("best_of", 1, kMaxSamples);
+      best.has_value() && *best != out->n) {
+    fields.FailField("best_of", "want the value of n");
+  }
+  ReadStream(&fields, out);
+  ReadStops(&fields, out);
+  ReadLogprobs(&fields, out);
+  ReadSampling(*context.model, &fields, out);
+  RefuseConstraints(&fields);
+  if (fields.error().has_value()) return fields.error();
+  PromptReader prompts(context, &fields, out);
+  if (chat) {
+    prompts.ReadChat();
+  } else {
+    prompts.ReadCompletion();
+  }
+  if (fields.error().has_value()) return fields.error();
+  if (out->prompts.size() * out->n > kMaxChoices) {
+    fields.FailField("n", absl::StrCat(out->prompts.size() * out->n,
+                                       " choices, want at most ", kMaxChoices));
+  }
+  ReadLengths(context, &fields, out);
+  return fields.error();
+}
+
+}  // namespace ringfleet::coordinator

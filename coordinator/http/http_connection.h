@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// One connection of a client: reads requests, sends responses in their order.
+// Only the files of the server include this: it brings Beast.
+//
+//   handshake -> idle -> head -> body -> answering -> idle ... -> closing
+//
+// A read is pending in every state, so that a client that leaves is noticed
+// while its response is made. Bytes of a next request wait in the buffer.
+#ifndef RINGFLEET_COORDINATOR_HTTP_HTTP_CONNECTION_H_
+#define RINGFLEET_COORDINATOR_HTTP_HTTP_CONNECTION_H_
+
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/http/basic_parser.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <chrono>
+#include <cstddef>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "coordinator/http/http_exchange.h"
+#include "coordinator/http/http_server.h"
+#include "coordinator/http/http_transport.h"
+
+namespace ringfleet::coordinator {
+
+class HttpConnection;
+
+// State that the connections of a server share. For the I/O thread.
+struct HttpConnections {
+  HttpLimits limits;
+  HttpHandler* handler = nullptr;
+  bool close_after_responses = false;
+  size_t body_bytes = 0;  // Bodies whose responses have not ended.
+  std::list<std::shared_ptr<HttpConnection>> all;
+  // Those that wait for their client, longest first.
+  std::list<HttpConnection*> waiting;
+};
+
+// For the I/O thread.
+class HttpConnection final
+    : public std::enable_shared_from_this<HttpConnection> {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // Adds a connection to `owner->all` and begins to read.
+  static void Start(HttpConnections* owner, HttpTransport::Socket socket,
+                    HttpServer::TlsContext tls);
+
+  // Ends the connection. The client of a response that is not complete is
+  // told to have left. Later calls do nothing.
+  void Close(absl::string_view why);
+  // Closes once everything queued is sent.
+  void CloseWhenSent();
+
+ private:
+  class Exchange;
+  enum class State { kHandshake, kIdle, kHead, kBody, kAnswering, kClosing };
+  using Parser =
+      boost::beast::http::request_parser<boost::beast::http::string_body>;
+
+  HttpConnection(HttpConnections* owner, HttpTransport::Socket socket,
+                 HttpServer::TlsContext tls);
+
+  // Enters a state in which the client has `duration` to go on.
+  void WaitForClient(State state, absl::Duration duration);
+  void Read();
+  void OnRead(const boost::system::error_code& error, size_t bytes);
+  // Parses what was read, as far as the state allows.
+  void Advance();
+  // Parses once. Returns whether to go on.
+  bool Parse();
+  // Each returns false if the request was refused.
+  bool OnHead();
+  bool TakeHead(HttpRequest* request);
+  void OnBody();
+  void Refuse(int status, absl::string_view message);
+  void EndBody();
+
+  // For the exchange.
+  void Respond(HttpResponse response);
+  void BeginStream(HttpResponse head);
+  void WriteStream(absl::string_view bytes);
+  void EndStream();
+  void EndResponse();
+  void AppendHead(const HttpResponse& head, std::optional<size_t> body_bytes);
+  void LogRequest(absl::string_view end);
+
+  void Send();   // Soon, together with what else is queued until then.
+  void Write();  // Sends queued bytes.
+  void OnWritten(const boost::system::error_code& error, size_t bytes);
+  void OnAllSent();
+  void Linger();
+
+  void SetDeadline(Clock::time_point when);
+  void SetAnsweringDeadline();
+  void AwaitTimer();
+  void OnDeadline();
+
+  HttpConnections* const owner_;
+  const std::unique_ptr<HttpTransport> transport_;
+  std::list<std::shared_ptr<HttpConnection>>::iterator self_;
+  State state_ = State::kHandshake;
+  bool closed_ = false;
+  std::optional<std::list<HttpConnection*>::iterator> waiting_;
+
+  // A read fills `chunk_`, also while a response is made. Its bytes wait in
+  // `unparsed_`.
+  std::unique_ptr<char[]> chunk_;
+  size_t chunk_bytes_ = 0;
+  std::string unparsed_;
+  bool reading_ = false;
+  std::optional<Parser> parser_;
+  size_t expected_body_ = 0;  // Counted in owner_->body_bytes.
+  bool keep_alive_ = true;    // After this response.
+  bool http_1_0_ = false;
+
+  std::shared_ptr<Exchange> exchange_;  // From the head to the response's end.
+  int status_ = 0;
+  size_t body_bytes_ = 0;
+
+  std::string queued_, sending_;
+  size_t sent_ = 0;  // A first part of sending_.
+  bool writing_ = false;
+  bool send_posted_ = false;
+  Clock::time_point stalls_at_, silent_at_;
+
+  boost::asio::steady_timer timer_;
+  Clock::time_point deadline_ = Clock::time_point::max();
+  Clock::time_point timer_at_ = Clock::time_point::max();
+};
+
+}  // namespace ringfleet::coordinator
+
+#endif  // RINGFLEET_COORDINATOR_HTTP_HTTP_CONNECTION_H_

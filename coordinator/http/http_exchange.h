@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// One request and its response, between a connection and what answers it.
+// Everything here runs on the server's one I/O thread unless it says otherwise.
+#ifndef RINGFLEET_COORDINATOR_HTTP_HTTP_EXCHANGE_H_
+#define RINGFLEET_COORDINATOR_HTTP_HTTP_EXCHANGE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "coordinator/http/http_message.h"
+
+namespace ringfleet::coordinator {
+
+// Fields of the access log beside method, path, status and duration.
+struct HttpLogFields {
+  std::string key_name;  // Name of the API key; never the key.
+  std::optional<uint32_t> prompt_tokens;
+  uint32_t completion_tokens = 0;
+  std::optional<absl::Duration> first_token;  // From the request's last byte.
+};
+
+// Watches an exchange that is not answered at once.
+class HttpExchangeListener {
+ public:
+  virtual ~HttpExchangeListener() = default;
+  // Nothing was sent for HttpLimits::silence.
+  virtual void OnSilence() = 0;
+  // The client has left, or was cut off because it does not read. Comes once,
+  // and not after the response is complete.
+  virtual void OnGone() = 0;
+};
+
+// A response is either Respond, or BeginStream, any number of Writes and
+// EndStream. Calls after the client has left do nothing.
+class HttpExchange {
+ public:
+  virtual ~HttpExchange() = default;
+
+  virtual const HttpRequest& request() const = 0;
+  virtual HttpLogFields& log() = 0;
+  // Returns the time since the request's last byte.
+  virtual absl::Duration age() const = 0;
+
+  virtual void Respond(HttpResponse response) = 0;
+
+  // `head` has no body.
+  virtual void BeginStream(HttpResponse head) = 0;
+  // Queues bytes of the body. A client that leaves more than
+  // HttpLimits::queued_bytes unread is cut off.
+  virtual void Write(absl::string_view bytes) = 0;
+  virtual void EndStream() = 0;
+
+  virtual void SetListener(std::weak_ptr<HttpExchangeListener> listener) = 0;
+};
+
+// Runs functions on the I/O thread. Thread-safe.
+class HttpLoop {
+ public:
+  virtual ~HttpLoop() = default;
+  // Functions that are posted while the thread works share one wake-up.
+  // Functions posted after the server has stopped never run.
+  virtual void Post(std::function<void()> function) = 0;
+};
+
+// Answers the requests of a server.
+class HttpHandler {
+ public:
+  virtual ~HttpHandler() = default;
+  // Looks at a request before its body is read. Returns a refusal, or nothing.
+  virtual std::optional<HttpResponse> OnHead(const HttpRequest& head,
+                                             HttpLogFields* log) = 0;
+  // Answers a whole request, at once or later. Must not block.
+  virtual void OnRequest(std::shared_ptr<HttpExchange> exchange) = 0;
+  // Adds headers to a response, also to one that the server made itself.
+  virtual void AddHeaders(const HttpRequest& request,
+                          HttpResponse* response) = 0;
+};
+
+}  // namespace ringfleet::coordinator
+
+#endif  // RINGFLEET_COORDINATOR_HTTP_HTTP_EXCHANGE_H_

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests and responses of HTTP/1.1, without a connection.
+#ifndef RINGFLEET_COORDINATOR_HTTP_HTTP_MESSAGE_H_
+#define RINGFLEET_COORDINATOR_HTTP_HTTP_MESSAGE_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace ringfleet::coordinator {
+
+inline constexpr char kJsonType[] = "application/json; charset=utf-8";
+inline constexpr char kTextType[] = "text/plain; charset=utf-8";
+inline constexpr char kEventStreamType[] = "text/event-stream";
+
+struct HttpHeader {
+  std::string name;
+  std::string value;
+};
+
+struct HttpRequest {
+  std::string method;  // "GET"
+  std::string path;    // Begins with '/'. As sent, without the query.
+  std::vector<HttpHeader> headers;
+  std::string body;
+  // Taken over from x-request-id, or made.
+  std::string id;
+
+  // Returns the first header of this name, in any case. Empty: absent.
+  absl::string_view Header(absl::string_view name) const;
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::string content_type = kJsonType;  // Empty: no such header.
+  // Beside those of the connection, of the body and x-request-id.
+  std::vector<HttpHeader> headers;
+  std::string body;
+};
+
+// Returns "Not Found" for 404.
+absl::string_view ReasonOf(int status);
+
+}  // namespace ringfleet::coordinator
+
+#endif  // RINGFLEET_COORDINATOR_HTTP_HTTP_MESSAGE_H_

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/service/fleet_jobs.h"
+
+#include <utility>
+
+#include "cluster/process/deadline.h"
+
+namespace ringfleet::coordinator {
+
+absl::StatusOr<std::shared_ptr<Job>> FleetJobs::Submit(Request request,
+                                                       bool kept) {
+  request.id = table_.NextId();
+  std::shared_ptr<Job> job = Job::Make(std::move(request), kept);
+  table_.Add(job);
+  const absl::Status status = fleet_->Submit(Job::RequestOf(job));
+  if (!status.ok()) {
+    table_.Remove(job->id());
+    return status;
+  }
+  return job;
+}
+
+void FleetJobs::Cancel(absl::string_view id) {
+  // NOT_FOUND: it has ended in the meantime.
+  fleet_->Cancel(id).IgnoreError();
+}
+
+absl::StatusOr<std::shared_ptr<Job>> FleetJobs::Start(Request request) {
+  return Submit(std::move(request), /*kept=*/false);
+}
+
+void FleetJobs::Leave(const Job& job) {
+  if (!job.progress().has_ended()) Cancel(job.id());
+  table_.Remove(job.id());
+}
+
+absl::Status FleetJobs::ready() const {
+  return fleet_->WaitReady(cluster::Deadline::After(absl::ZeroDuration()));
+}
+
+JobSource::Counts FleetJobs::counts() const {
+  const v1::ClusterState state = fleet_->State();
+  return {.running = state.requests_running(),
+          .waiting = state.requests_waiting()};
+}
+
+}  // namespace ringfleet::coordinator

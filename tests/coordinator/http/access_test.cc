@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+// Keys and certificates from files that change.
+#include "coordinator/http/access.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/rsa.h>
+#include <openssl/ssl.h>
+#include <openssl/x509.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "coordinator/http/http_face.h"
+#include "coordinator/http/tls_identity.h"
+#include "tests/coordinator/http/fake_jobs.h"
+#include "tests/testing/sockets.h"
+
+namespace ringfleet::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct FreeOpenssl {
+  void operator()(X509* certificate) const { X509_free(certificate); }
+  void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
+  void operator()(BIO* bio) const { BIO_free(bio); }
+  void operator()(SSL* ssl) const { SSL_free(ssl); }
+  void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
+};
+template <typename T>
+using Ptr = std::unique_ptr<T, FreeOpenssl>;
+
+struct Pair {
+  std::string certificate, key;  // PEM.
+};
+
+std::string TextOfBio(BIO* bio) {
+  char* data = nullptr;
+  const auto size = static_cast<size_t>(BIO_get_mem_data(bio, &data));
+  return {data, size};
+}
+
+// Makes a certificate that signs itself, valid from `from` to `to` seconds from
+// the time of the call.
+Pair MakePair(const std::string& name, int64_t from = -60, int64_t to = 3600) {
+  const Ptr<EVP_PKEY> key(EVP_EC_gen("P-256"));
+  const Ptr<X509> certificate(X509_new());
+  X509_set_version(certificate.get(), 2);
+  ASN1_INTEGER_set(X509_get_serialNumber(certificate.get()), 1);
+  X509_gmtime_adj(X509_getm_notBefore(certificate.get()), from);
+  X509_gmtime_adj(X509_getm_notAfter(certificate.get()), to);
+  X509_set_pubkey(certificate.get(), key.get());
+  X509_NAME* const subject = X509_get_subject_name(certificate.get());
+  X509_NAME_add_entry_by_txt(
+      subject, "CN", MBSTRING_ASC,
+      reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1, 0);
+  X509_set_issuer_name(certificate.get(), subject);
+  X509_sign(certificate.get(), key.get(), EVP_sha256());
+  Pair pair;
+  const Ptr<BIO> bio(BIO_new(BIO_s_mem()));
+  PEM_write_bio_X509(bio.get(), certificate.get());
+  pair.certificate = TextOfBio(bio.get());
+  const Ptr<BIO> key_bio(BIO_new(BIO_s_mem()));
+  PEM_write_bio_PrivateKey(key_bio.get(), key.get(), nullptr, nullptr, 0,
+                           nullptr, nullptr);
+  pair.key = TextOfBio(key_bio.get());
+  return pair;
+}
+
+// Calls GET /health over TLS. Returns the name of the server's certificate, or
+// "" if the server did not answer.
+std::string NameOfServer(int port, const Pair* client = nullptr,
+                         int version = TLS1_3_VERSION) {
+  const Ptr<SSL_CTX> context(SSL_CTX_new(TLS_client_method()));
+  SSL_CTX_set_max_proto_version(context.get(), version);
+  if (client != nullptr) {
+    const Ptr<BIO> certificate(BIO_new_mem_buf(client->certificate.data(), -1));
+    const Ptr<X509> own(
+        PEM_read_bio_X509(certificate.get(), nullptr, nullptr, nullptr));
+    const Ptr<BIO> key_bio(BIO_new_mem_buf(client->key.data(), -1));
+    const Ptr<EVP_PKEY> key(
+        PEM_read_bio_PrivateKey(key_bio.get(), nullptr, nullptr, nullptr));
+    SSL_CTX_use_certificate(context.get(), own.get());
+    SSL_CTX_use_PrivateKey(context.get(), key.get());
+  }
+  const testing::Socket socket =
+      testing::ConnectTo(absl::StrCat("127.0.0.1:", port));
+  const Ptr<SSL> ssl(SSL_new(context.get()));
+  SSL_set_fd(ssl.get(), socket.fd());
+  if (SSL_connect(ssl.get()) != 1) return "";
+  const std::string request = "GET /health HTTP/1.1\r\nHost: a\r\n\r\n";
+  SSL_write(ssl.get(), request.data(), static_cast<int>(request.size()));
+  char answer[4096];
+  const int got = SSL_read(ssl.get(), answer, sizeof(answer));
+  if (got <= 0) return "";
+  EXPECT_THAT(std::string(answer, static_cast<size_t>(got)),
+              HasSubstr("200 OK"));
+  const Ptr<X509> certificate(SSL_get1_peer_certificate(ssl.get()));
+  char name[64] = "";
+  X509_NAME_get_text_by_NID(X509_get_subject_name(certificate.get()),
+                            NID_commonName, name, sizeof(name));
+  return name;
+}
+
+class AccessTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = absl::StrCat(
+        ::testing::TempDir(), "/access_",
+        ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  // Puts a file in place at once, as rotations do.
+  std::string Put(const std::string& name, const std::string& text) {
+    const std::string path = absl::StrCat(folder_, "/", name);
+    std::ofstream(path + ".new") << text;
+    std::filesystem::rename(path + ".new", path);
+    return path;
+  }
+  void PutPair(const Pair& pair) {
+    options_.tls_certificate_file = Put("cert.pem", pair.certificate);
+    options_.tls_key_file = Put("key.pem", pair.key);
+  }
+
+  std::string folder_;
+  AccessOptions options_;
+};
+
+HttpRequest WithKey(const std::string& key) {
+  HttpRequest request;
+  request.headers.push_back({"Authorization", "Bearer " + key});
+  return request;
+}
+
+TEST_F(AccessTest, KeysAreReadAgainWhenTheyChange) {
+  options_.api_key_file = Put("keys", "alice: alice-key\nbob: bob-key-1\n");
+  const auto access = Access::Open(options_);
+  ASSERT_TRUE(access.ok()) << access.status();
+  EXPECT_EQ(*(*access)->KeyNameOf(WithKey("alice-key")), "alice");
+  EXPECT_EQ(*(*access)->KeyNameOf(WithKey("bob-key-1")), "bob");
+  Put("keys", "bob: bob-key-2\n");
+  (*access)->Reload();
+  EXPECT_FALSE((*access)->KeyNameOf(WithKey("alice-key")).ok());
+  EXPECT_EQ(*(*access)->KeyNameOf(WithKey("bob-key-2")), "bob");
+  // What cannot be read changes nothing.
+  Put("keys", "nonsense\n");
+  (*access)->Reload();
+  EXPECT_EQ(*(*access)->KeyNameOf(WithKey("bob-key-2")), "bob");
+  std::filesystem::remove(options_.api_key_file);
+  (*access)->Reload();
+  EXPECT_EQ(*(*access)->KeyNameOf(WithKey("bob-key-2")), "bob");
+}
+
+TEST_F(AccessTest, AKeyFileIsCheckedAndNoErrorShowsAKey) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"", "no key"},
+      {"# only\n\n", "no key"},
+      {"secret-key-1\n", "line 1: want 'NAME: KEY'"},
+      {"a: long-enough\nb: tiny\n", "line 2: want"},
+      {"a: secret key\n", "line 1: want"},
+      {"a: secret-key-1\na: secret-key-2\n", "line 2: its name or its key"},
+      {"a: secret-key-1\nb: secret-key-1\n", "line 2: its name or its key"},
+  };
+  for (const auto& [text, message] : cases) {
+    options_.api_key_file = Put("keys", text);
+    const auto status = Access::Open(options_).status();
+    EXPECT_THAT(std::string(status.message()), HasSubstr(message)) << text;
+    EXPECT_THAT(std::string(status.message()),
+                ::testing::Not(HasSubstr("secret-key")));
+  }
+  options_.api_key_file = folder_ + "/missing";
+  EXPECT_FALSE(Access::Open(options_).ok());
+}
+
+TEST_F(AccessTest, ACertificateIsCheckedWithItsKey) {
+  const Pair good = MakePair("good"), other = MakePair("other");
+  const auto message = [](const Pair& pair, const std::string& ca = "") {
+    return std::string(
+        MakeTlsContext(pair.certificate, pair.key, ca, absl::Now())
+            .status()
+            .message());
+  };
+  EXPECT_EQ(message(good), "");
+  EXPECT_EQ(message(good, other.certificate), "");
+  EXPECT_THAT(message({good.certificate, other.key}),
+              HasSubstr("key: not that of the certificate"));
+  EXPECT_THAT(message({"", good.key}), HasSubstr("no certificate in PEM"));
+  EXPECT_THAT(message({good.certificate, "x"}), HasSubstr("no private key"));
+  EXPECT_THAT(message(good, "x"), HasSubstr("client_ca: no certificate"));
+  EXPECT_THAT(message(MakePair("old", -100, -10)), HasSubstr("has expired"));
+  EXPECT_THAT(message(MakePair("new", 100, 200)), HasSubstr("not valid yet"));
+  options_.tls_certificate_file = Put("cert.pem", good.certificate);
+  EXPECT_THAT(std::string(Access::Open(options_).status().message()),
+              HasSubstr("a certificate without a key"));
+}
+
+TEST_F(AccessTest, APairThatDoesNotFitIsNotTaken) {
+  PutPair(MakePair("first"));
+  const auto access = Access::Open(options_);
+  ASSERT_TRUE(access.ok()) << access.status();
+  const HttpServer::TlsContext first = (*access)->tls();
+  const Pair second = MakePair("second");
+  Put("cert.pem", second.certificate);
+  (*access)->Reload();
+  EXPECT_EQ((*access)->tls(), first);
+  Put("key.pem", second.key);
+  (*access)->Reload();
+  EXPECT_NE((*access)->tls(), first);
+}
+
+TEST_F(AccessTest, NewConnectionsGetTheNewCertificate) {
+  PutPair(MakePair("first"));
+  FakeJobs jobs;
+  const auto model = ServedModel::Load(RINGFLEET_TEST_MODELS "/tiny-v3");
+  ASSERT_TRUE(model.ok()) << model.status();
+  HttpOptions options;
+  options.listen.port = 0;
+  options.access = options_;
+  const auto face = HttpFace::Start(options, model->get(), "tiny-v3", &jobs);
+  ASSERT_TRUE(face.ok()) << face.status();
+  EXPECT_THAT((*face)->url(), HasSubstr("https://"));
+  const int port = (*face)->port();
+  EXPECT_EQ(NameOfServer(port), "first");
+  EXPECT_EQ(NameOfServer(port, nullptr, TLS1_2_VERSION), "");
+  PutPair(MakePair("second"));
+  const auto deadline = testing::Soon();
+  while (NameOfServer(port) != "second" && !deadline.Expired()) {
+  }
+  EXPECT_EQ(NameOfServer(port), "second");
+}
+
+TEST_F(AccessTest, ClientsShowACertificateWhereAskedFor) {
+  PutPair(MakePair("server"));
+  const Pair client = MakePair("client"), stranger = MakePair("stranger");
+  options_.tls_client_ca_file = Put("ca.pem", client.certificate);
+  FakeJobs jobs;
+  const auto model = ServedModel::Load(RINGFLEET_TEST_MODELS "/tiny-v3");
+  ASSERT_TRUE(model.ok()) << model.status();
+  HttpOptions options;
+  options.listen.port = 0;
+  options.access = options_;
+  const auto face = HttpFace::Start(options, model->get(), "tiny-v3", &jobs);
+  ASSERT_TRUE(face.ok()) << face.status();
+  EXPECT_EQ(NameOfServer((*face)->port(), &client), "server");
+  EXPECT_EQ(NameOfServer((*face)->port()), "");
+  EXPECT_EQ(NameOfServer((*face)->port(), &stranger), "");
+}
+
+}  // namespace
+}  // namespace ringfleet::coordinator

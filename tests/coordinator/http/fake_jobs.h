@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef RINGFLEET_TESTS_COORDINATOR_HTTP_FAKE_JOBS_H_
+#define RINGFLEET_TESTS_COORDINATOR_HTTP_FAKE_JOBS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/http/job_source.h"
+#include "kernels/mutex.h"
+#include "tests/testing/soon.h"
+
+namespace ringfleet::coordinator {
+
+// Jobs without a fleet. Thread-safe.
+class FakeJobs final : public JobSource {
+ public:
+  // Later jobs draw these ids at once, and end.
+  void AnswerWith(std::vector<uint32_t> ids, v1::FinishReason reason) {
+    MutexLock lock(&mu_);
+    ids_ = std::move(ids);
+    reason_ = reason;
+  }
+  // Later jobs are refused, unless OK.
+  void RefuseWith(absl::Status status) {
+    MutexLock lock(&mu_);
+    refusal_ = std::move(status);
+  }
+  void SetReady(bool ready) {
+    MutexLock lock(&mu_);
+    ready_ = ready;
+  }
+
+  // Returns job number `index` once it has been started; null after a minute.
+  std::shared_ptr<Job> Await(size_t index) {
+    MutexLock lock(&mu_);
+    while (jobs_.size() <= index) {
+      if (!changed_.WaitUntil(&mu_, testing::Soon().when())) return nullptr;
+    }
+    return jobs_[index];
+  }
+  // Returns whether the job has been left within a minute.
+  bool AwaitLeft(const Job& job) {
+    MutexLock lock(&mu_);
+    while (left_.count(job.id()) == 0) {
+      if (!changed_.WaitUntil(&mu_, testing::Soon().when())) return false;
+    }
+    return true;
+  }
+
+  absl::StatusOr<std::shared_ptr<Job>> Start(Request request) override {
+    std::vector<uint32_t> ids;
+    v1::FinishReason reason;
+    std::shared_ptr<Job> job;
+    {
+      MutexLock lock(&mu_);
+      if (!refusal_.ok()) return refusal_;
+      request.id = absl::StrCat("job", jobs_.size());
+      job = Job::Make(std::move(request), /*kept=*/false);
+      ids = ids_;
+      reason = reason_;
+    }
+    if (reason != v1::FINISH_REASON_UNSPECIFIED) {
+      for (const uint32_t id : ids) {
+        DrawnToken token = {.id = id, .logprob = -0.5F};
+        const uint32_t top = job->request().top_logprobs;
+        for (uint32_t i = 0; i < top; ++i) {
+          token.top.push_back({.id = 300 + i, .logprob = -0.25F});
+        }
+        job->OnToken(std::move(token));
+      }
+      job->OnFinished(reason, {});
+    }
+    MutexLock lock(&mu_);
+    jobs_.push_back(job);
+    changed_.NotifyAll();
+    return job;
+  }
+  void Leave(const Job& job) override {
+    MutexLock lock(&mu_);
+    left_.insert(job.id());
+    changed_.NotifyAll();
+  }
+  absl::Status ready() const override {
+    MutexLock lock(&mu_);
+    return ready_ ? absl::OkStatus() : absl::UnavailableError("it loads");
+  }
+  uint32_t context() const override {
+    MutexLock lock(&mu_);
+    return ready_ ? 512 : 0;
+  }
+  Counts counts() const override { return {.running = 3, .waiting = 2}; }
+
+ private:
+  mutable Mutex mu_;
+  CondVar changed_;
+  bool ready_ ABSL_GUARDED_BY(mu_) = true;
+  absl::Status refusal_ ABSL_GUARDED_BY(mu_);
+  std::vector<uint32_t> ids_ ABSL_GUARDED_BY(mu_);
+  v1::FinishReason reason_ ABSL_GUARDED_BY(mu_) = v1::FINISH_REASON_UNSPECIFIED;
+  std::vector<std::shared_ptr<Job>> jobs_ ABSL_GUARDED_BY(mu_);
+  std::set<std::string> left_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace ringfleet::coordinator
+
+#endif  // RINGFLEET_TESTS_COORDINATOR_HTTP_FAKE_JOBS_H_
