@@ -163,6 +163,40 @@ void ReadSsh(ConfigReading* reading, const ConfigSection& top,
   }
 }
 
+void ReadHttp(ConfigReading* reading, const ConfigSection& top,
+              ClusterConfig* config) {
+  if (top.Find("http") == nullptr) return;
+  HttpConfig& http = config->http.emplace();
+  const ConfigSection section(
+      reading, top.Find("http"), "http",
+      {"host", "port", "alias", "api_key_file", "tls", "cors_origins"});
+  section.Host("host", &http.host);
+  section.Integer("port", 1, kMaxPort, &http.port);
+  section.Text("alias", &http.alias);
+  section.Path("api_key_file", &http.api_key_file);
+  section.Texts("cors_origins", &http.cors_origins);
+  const ConfigTree* const tls_tree = section.Find("tls");
+  const ConfigSection tls(reading, tls_tree, "http.tls",
+                          {"cert", "key", "client_ca"});
+  tls.Path("cert", &http.tls_cert);
+  tls.Path("key", &http.tls_key);
+  tls.Path("client_ca", &http.tls_client_ca);
+  if (tls_tree != nullptr && (http.tls_cert.empty() || http.tls_key.empty())) {
+    reading->Fail(tls.line(), "http.tls: want both cert and key");
+  }
+  if (config->security == SecurityMode::kLoopback && !IsLoopback(http.host) &&
+      (http.tls_cert.empty() || http.api_key_file.empty())) {
+    reading->Fail(section.LineOf("host"), "http.host: ", http.host,
+                  " is not a loopback address, want one, or tls and "
+                  "api_key_file, or 'security: {mode: insecure}' to listen "
+                  "there unprotected");
+  }
+  if (http.port == config->coordinator.port) {
+    reading->Fail(section.LineOf("port"), "http.port: ", http.port,
+                  " is the coordinator's, want another");
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<ClusterConfig> ParseClusterConfig(absl::string_view yaml,
@@ -173,7 +207,8 @@ absl::StatusOr<ClusterConfig> ParseClusterConfig(absl::string_view yaml,
   ClusterConfig config;
   std::vector<absl::string_view> keys = KeysOf(/*section=*/nullptr);
   keys.insert(keys.begin(), "name");
-  keys.insert(keys.end(), {"coordinator", "workers", "ssh", "security"});
+  keys.insert(keys.end(),
+              {"coordinator", "http", "workers", "ssh", "security"});
   const ConfigSection top(&reading, &root, "", keys);
 
   config.name = std::filesystem::path(std::string(file_name)).stem().string();
@@ -201,14 +236,15 @@ absl::StatusOr<ClusterConfig> ParseClusterConfig(absl::string_view yaml,
                                   "coordinator", {"host", "port", "http_port"});
   if (coordinator.Find("http_port") != nullptr) {
     reading.Fail(coordinator.LineOf("http_port"),
-                 "coordinator.http_port: no longer a key; HTTP will be set "
-                 "under http: in a later version");
+                 "coordinator.http_port: no longer a key, want http: {port: "
+                 "8080}");
   }
   coordinator.Host("host", &config.coordinator.host);
   coordinator.Integer("port", 1, kMaxPort, &config.coordinator.port);
   CheckReachable(&reading, coordinator.LineOf("host"), "coordinator.host",
                  config.coordinator.host, config.security);
 
+  ReadHttp(&reading, top, &config);
   ReadWorkers(&reading, top, &config);
   const ConfigTree* const mesh = top.Find("mesh");
   ResolveMesh(&reading, mesh == nullptr ? 1 : mesh->line,

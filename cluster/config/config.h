@@ -42,6 +42,18 @@ struct SshConfig {
   std::vector<std::string> options;  // Arguments of ssh, one an element.
 };
 
+// OpenAI's API on the coordinator's host. Paths are absolute, of that host;
+// empty ones are not given.
+struct HttpConfig {
+  std::string host = "127.0.0.1";
+  int port = 8080;
+  std::string alias;         // Name of the model; empty: that of its folder.
+  std::string api_key_file;  // Lines `NAME: KEY`.
+  // PEM files. Certificate and key go together.
+  std::string tls_cert, tls_key, tls_client_ca;
+  std::vector<std::string> cors_origins;
+};
+
 enum class SecurityMode {
   kLoopback,  // Every process listens on a loopback address only.
   kInsecure,  // Any address, without encryption and authentication.
@@ -53,6 +65,7 @@ struct ClusterConfig {
   // Paths are absolute. Defaults are filled in, and the mesh has all axes.
   v1::FleetSettings settings;
   CoordinatorConfig coordinator;
+  std::optional<HttpConfig> http;     // Absent: no HTTP port.
   std::vector<WorkerConfig> workers;  // Index = rank; 1 to kMaxWorkers.
   std::optional<SshConfig> ssh;       // Present: hosts are reached by ssh.
   SecurityMode security = SecurityMode::kLoopback;

@@ -51,13 +51,45 @@ std::string FormatSettings(const v1::FleetSettings& settings) {
   return out;
 }
 
+std::string QuotedList(const std::vector<std::string>& texts) {
+  return absl::StrCat(
+      "[",
+      absl::StrJoin(texts, ", ",
+                    [](std::string* to, const std::string& text) {
+                      absl::StrAppend(to, Quoted(text));
+                    }),
+      "]");
+}
+
+std::string FormatHttp(const HttpConfig& http) {
+  std::string out =
+      absl::StrCat("http: {host: ", Quoted(http.host), ", port: ", http.port);
+  const auto add = [&out](absl::string_view key, const std::string& value) {
+    if (!value.empty()) absl::StrAppend(&out, ", ", key, ": ", Quoted(value));
+  };
+  add("alias", http.alias);
+  add("api_key_file", http.api_key_file);
+  if (!http.tls_cert.empty()) {
+    absl::StrAppend(&out, ", tls: {cert: ", Quoted(http.tls_cert),
+                    ", key: ", Quoted(http.tls_key));
+    add("client_ca", http.tls_client_ca);
+    out += "}";
+  }
+  if (!http.cors_origins.empty()) {
+    absl::StrAppend(&out, ", cors_origins: ", QuotedList(http.cors_origins));
+  }
+  return out + "}\n";
+}
+
 }  // namespace
 
 std::string FormatClusterConfig(const ClusterConfig& config) {
   std::string out = absl::StrCat("name: ", Quoted(config.name), "\n",
                                  FormatSettings(config.settings));
   absl::StrAppend(&out, "coordinator: {host: ", Quoted(config.coordinator.host),
-                  ", port: ", config.coordinator.port, "}\nworkers:\n");
+                  ", port: ", config.coordinator.port, "}\n");
+  if (config.http.has_value()) out += FormatHttp(*config.http);
+  out += "workers:\n";
   for (const WorkerConfig& worker : config.workers) {
     absl::StrAppend(&out, "  - {host: ", Quoted(worker.host),
                     ", address: ", Quoted(worker.address),
@@ -84,13 +116,8 @@ std::string FormatClusterConfig(const ClusterConfig& config) {
       absl::StrAppend(&out, "  port: ", config.ssh->port, "\n");
     }
     if (!config.ssh->options.empty()) {
-      absl::StrAppend(
-          &out, "  options: [",
-          absl::StrJoin(config.ssh->options, ", ",
-                        [](std::string* to, const std::string& option) {
-                          absl::StrAppend(to, Quoted(option));
-                        }),
-          "]\n");
+      absl::StrAppend(&out, "  options: ", QuotedList(config.ssh->options),
+                      "\n");
     }
   }
   absl::StrAppend(

@@ -151,6 +151,26 @@ void ConfigSection::Value(const Setting& setting,
   if (!set.ok()) reading_->Fail(tree->line, PathOf(key), ": ", set.message());
 }
 
+void ConfigSection::Path(absl::string_view key, std::string* out) const {
+  const ConfigTree* tree = Scalar(key, "a path");
+  if (tree != nullptr) *out = AbsolutePath(*tree, key);
+}
+
+void ConfigSection::Texts(absl::string_view key,
+                          std::vector<std::string>* out) const {
+  const ConfigTree* tree = Find(key);
+  if (tree == nullptr) return;
+  const std::vector<ConfigTree> alone = {*tree};
+  for (const ConfigTree& item :
+       tree->kind == ConfigTree::kSequence ? tree->items : alone) {
+    if (item.kind != ConfigTree::kScalar || item.scalar.empty()) {
+      reading_->Fail(item.line, PathOf(key), ": want texts, one an element");
+      return;
+    }
+    out->push_back(item.scalar);
+  }
+}
+
 std::string ConfigSection::AbsolutePath(const ConfigTree& tree,
                                         absl::string_view key) const {
   if (tree.scalar.empty() || tree.scalar[0] == '~') {

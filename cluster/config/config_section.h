@@ -52,6 +52,10 @@ class ConfigSection {
   // Reads a host name or an address that is fit for a socket and for ssh's
   // command line.
   void Host(absl::string_view key, std::string* out) const;
+  // Reads a path, which counts from the file's folder.
+  void Path(absl::string_view key, std::string* out) const;
+  // Reads a list of texts that are not empty, or one text.
+  void Texts(absl::string_view key, std::vector<std::string>* out) const;
   void Integer(absl::string_view key, int least, int most, int* out) const;
   // Reads a number above 0, at most `most`.
   void Number(absl::string_view key, double most, double* out) const;

@@ -19,6 +19,7 @@
 #include "cluster/process/thread_limit.h"
 #include "cluster/rpc/server.h"
 #include "coordinator/service/coordinator_server.h"
+#include "coordinator/service/http_flags.h"
 #include "coordinator/service/setting_flags.h"
 
 namespace ringfleet::coordinator {
@@ -44,8 +45,11 @@ Examples
   Experts over 4 ranks, the columns inside each expert over 2:
     ringfleet-coordinator --model DIR --mesh 1x4x2
 
-SIGTERM or SIGINT ends it: running jobs fail with UNAVAILABLE, the workers stay
-and join the next coordinator. Exit: 0 ended by a signal, 1 other failure,
+  With OpenAI's API for clients on this machine:
+    ringfleet-coordinator --model DIR --http 127.0.0.1:8080
+
+SIGTERM or SIGINT ends it: answers over HTTP may end within --drain, other jobs
+fail with UNAVAILABLE, the workers stay and join the next coordinator. Exit: 0 ended by a signal, 1 other failure,
 2 usage or bad input.
 )";
 
@@ -54,6 +58,9 @@ struct Flags {
   SettingFlags settings;
   int world = 0;
   std::string listen = "127.0.0.1:50051";
+  std::string http;
+  // Shorter than the time after which launch scripts kill a process.
+  HttpFlags http_flags{"5s"};
   bool insecure = false;
   std::string port_file;
   std::string log_file;
@@ -80,6 +87,10 @@ absl::StatusOr<CoordinatorOptions> FromFlags(const Flags& flags) {
                       MakeFleetOptions(std::move(settings), "--"));
   options.fleet.name = "ringfleet";
   RF_ASSIGN_OR_RETURN(options.listen, cluster::ParseAddress(flags.listen));
+  if (!flags.http.empty()) {
+    RF_ASSIGN_OR_RETURN(options.http.emplace().listen,
+                        cluster::ParseAddress(flags.http));
+  }
   return options;
 }
 
@@ -99,6 +110,17 @@ absl::StatusOr<CoordinatorOptions> FromClusterFile(const Flags& flags) {
   }
   options.listen = {config.coordinator.host, config.coordinator.port};
   options.allow_insecure = config.security == cluster::SecurityMode::kInsecure;
+  if (config.http.has_value()) {
+    const cluster::HttpConfig& http = *config.http;
+    options.http =
+        HttpOptions{.listen = {http.host, http.port},
+                    .alias = http.alias,
+                    .access = {.api_key_file = http.api_key_file,
+                               .tls_certificate_file = http.tls_cert,
+                               .tls_key_file = http.tls_key,
+                               .tls_client_ca_file = http.tls_client_ca,
+                               .cors_origins = http.cors_origins}};
+  }
   return options;
 }
 
@@ -120,8 +142,14 @@ absl::Status Run(const Flags& flags) {
                                                       ? FromFlags(flags)
                                                       : FromClusterFile(flags));
   options.allow_insecure |= flags.insecure;
+  RF_ASSIGN_OR_RETURN(const absl::Duration drain, flags.http_flags.Drain());
+  if (options.http.has_value()) {
+    RF_RETURN_IF_ERROR(flags.http_flags.Read(&*options.http));
+    options.http->allow_insecure = options.allow_insecure;
+  }
   RF_RETURN_IF_ERROR(cluster::CheckThreads(
-      cluster::CoordinatorThreads(options.fleet.mesh.world_size())));
+      cluster::CoordinatorThreads(options.fleet.mesh.world_size()) +
+      (options.http.has_value() ? HttpFace::kThreads : 0)));
   RF_ASSIGN_OR_RETURN(const auto server,
                       CoordinatorServer::Start(std::move(options)));
   if (!flags.port_file.empty()) {
@@ -129,7 +157,8 @@ absl::Status Run(const Flags& flags) {
   }
   const int signal = cluster::WaitForSignal();
   RF_LOG(kInfo, "stopping on signal ", signal);
-  forced_exit.After(cluster::kLongestEnd);
+  forced_exit.After(drain + cluster::kLongestEnd);
+  server->DrainHttp(cluster::Deadline::After(drain));
   server->Shutdown();
   return absl::OkStatus();
 }
@@ -157,6 +186,10 @@ int Main(int argc, char** argv) {
                  "HOST:PORT; port 0 takes any free one")
       ->capture_default_str()
       ->excludes(by_file);
+  app.add_option("--http", flags.http,
+                 "HOST:PORT of OpenAI's API; port 0 takes any free one [none]")
+      ->excludes(by_file);
+  flags.http_flags.Add(app, {by_file});
   app.add_flag("--insecure", flags.insecure,
                "Allow listening on addresses that are not loopback");
   app.add_option("--port-file", flags.port_file,

@@ -252,8 +252,39 @@ TEST(ConfigTest, AQuoteMustBeClosed) {
 TEST(ConfigTest, HttpPortHasMoved) {
   EXPECT_EQ(ErrorOf("model: m\ncoordinator: {http_port: 8080}\n"
                     "workers: [{}]\n"),
-            "dir/cluster.yaml:2: coordinator.http_port: no longer a key; HTTP "
-            "will be set under http: in a later version");
+            "dir/cluster.yaml:2: coordinator.http_port: no longer a key, want "
+            "http: {port: 8080}");
+}
+
+TEST(ConfigTest, HttpIsReadAndWritten) {
+  const auto config = ParseText(
+      "model: m\nworkers: [{}]\nhttp:\n  host: 0.0.0.0\n  port: 9090\n"
+      "  alias: 'a \"b\"'\n  api_key_file: keys\n  tls: {cert: c.pem, key: "
+      "/k.pem, client_ca: ca.pem}\n  cors_origins: [https://a.b, "
+      "'http://c']\n");
+  ASSERT_TRUE(config.ok()) << config.status();
+  ASSERT_TRUE(config->http.has_value());
+  EXPECT_EQ(config->http->host, "0.0.0.0");
+  EXPECT_EQ(config->http->port, 9090);
+  EXPECT_EQ(config->http->tls_key, "/k.pem");
+  EXPECT_THAT(config->http->cors_origins,
+              ElementsAre("https://a.b", "http://c"));
+  const auto again = ParseText(FormatClusterConfig(*config));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(FormatClusterConfig(*again), FormatClusterConfig(*config));
+  EXPECT_EQ(again->http->alias, "a \"b\"");
+  EXPECT_EQ(again->http->api_key_file, config->http->api_key_file);
+  EXPECT_EQ(again->http->tls_client_ca, config->http->tls_client_ca);
+  EXPECT_FALSE(ParseText("model: m\nworkers: [{}]\n")->http.has_value());
+  const auto error = [](absl::string_view http) {
+    return ErrorOf(absl::StrCat("model: m\nworkers: [{}]\nhttp: ", http, "\n"));
+  };
+  EXPECT_THAT(error("{prot: 1}"), HasSubstr("unknown key"));
+  EXPECT_THAT(error("{host: 10.0.0.1}"),
+              HasSubstr("http.host: 10.0.0.1 is not a loopback address"));
+  EXPECT_THAT(error("{tls: {cert: c}}"), HasSubstr("want both cert and key"));
+  EXPECT_THAT(error("{port: 50051}"), HasSubstr("is the coordinator's"));
+  EXPECT_THAT(error("{cors_origins: ['']}"), HasSubstr("want texts"));
 }
 
 TEST(ConfigTest, OneToSixteenWorkers) {
