@@ -20,7 +20,7 @@ constexpr std::chrono::milliseconds kFormingPoll{10};
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LocalFleet>> LocalFleet::Start(
-    FleetOptions options) {
+    FleetOptions options, std::optional<HttpOptions> http) {
   const int world = options.mesh.world_size();
   if (options.settings.threads() == 0) {
     options.settings.set_threads(LocalWorkers::ThreadsOfEach(world));
@@ -30,7 +30,8 @@ absl::StatusOr<std::unique_ptr<LocalFleet>> LocalFleet::Start(
   std::unique_ptr<LocalFleet> fleet(new LocalFleet());
   RF_ASSIGN_OR_RETURN(fleet->workers_, LocalWorkers::Create(world, threads));
   RF_ASSIGN_OR_RETURN(fleet->coordinator_,
-                      CoordinatorServer::Start({.fleet = std::move(options)}));
+                      CoordinatorServer::Start({.fleet = std::move(options),
+                                                .http = std::move(http)}));
   absl::Status status =
       fleet->workers_->Spawn({"--coordinator", fleet->address()});
   if (status.ok()) status = fleet->WaitReady();

@@ -3,6 +3,7 @@
 #define RINGFLEET_COORDINATOR_CLI_LOCAL_FLEET_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -20,12 +21,12 @@ class LocalFleet {
  public:
   // Starts workers and coordinator, and returns when the fleet can generate.
   // Sets start_once. Gives each worker an equal part of the cores unless
-  // `options` sets threads.
+  // `options` sets threads. `http`: the coordinator has an HTTP port, too.
   //
   // Errors: those of CoordinatorServer and of the workers. CANCELLED: an
   // interrupt.
   static absl::StatusOr<std::unique_ptr<LocalFleet>> Start(
-      FleetOptions options);
+      FleetOptions options, std::optional<HttpOptions> http = std::nullopt);
   ~LocalFleet();
 
   std::string address() const;  // HOST:PORT of the coordinator.
@@ -34,6 +35,10 @@ class LocalFleet {
   // call does nothing. Errors: those of LocalWorkers::Stop.
   absl::Status Stop();
 
+  // Returns the coordinator of this fleet.
+  CoordinatorServer& coordinator() { return *coordinator_; }
+  // Calls LocalWorkers::CheckRunning.
+  absl::Status CheckRunning() { return workers_->CheckRunning(); }
   // Calls LocalWorkers::Explain.
   void Explain(const absl::Status& status) { workers_->Explain(status); }
 

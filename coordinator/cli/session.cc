@@ -199,7 +199,7 @@ absl::Status Session::StartLocally(const SessionOptions& options) {
   fleet.name = "local";
   // The workers end with the command.
   fleet.await_shard_cache = fleet.settings.has_cache_dir();
-  RF_ASSIGN_OR_RETURN(local_, LocalFleet::Start(std::move(fleet)));
+  RF_ASSIGN_OR_RETURN(local_, LocalFleet::Start(std::move(fleet), options.http));
   stub_ = v1::Coordinator::NewStub(ConnectChannel(local_->address()));
   return absl::OkStatus();
 }

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/functional/function_ref.h"
@@ -29,6 +30,7 @@ struct SessionOptions {
   // Settings of the verb, which override `flags`. The default of `parallel`
   // is 1.
   v1::FleetSettings settings;
+  std::optional<HttpOptions> http;  // A local fleet has this port, too.
   bool runs_jobs = true;  // The verb's jobs wait until the fleet is ready.
   bool samples = false;   // The model's sampling defaults matter.
 };
@@ -55,6 +57,8 @@ class Session {
       const SessionOptions& options);
 
   v1::Coordinator::Stub& stub() { return *stub_; }
+  // Null: a running fleet.
+  LocalFleet* local() { return local_.get(); }
 
   // Ends the session of a command that ended with `status`: writes the trace
   // and stops a local fleet. Call Finish before the result is printed. Returns

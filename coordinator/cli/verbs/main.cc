@@ -35,6 +35,7 @@
 #include "coordinator/cli/run/generate.h"
 #include "coordinator/cli/run/jobs.h"
 #include "coordinator/cli/run/score.h"
+#include "coordinator/cli/run/serve.h"
 #include "coordinator/cli/run/tokenize.h"
 #include "coordinator/cli/targets.h"
 #include "coordinator/cli/unexpected_arguments.h"
@@ -46,12 +47,12 @@ namespace {
 // In the order of the help text, which shows the groups as they first appear:
 // Fleet, One-shot, Jobs.
 constexpr RegisterCommand kCommands[] = {
-    RegisterUp,       RegisterDown,        RegisterStatus,   RegisterCall,
-    RegisterGenerate, RegisterScore,       RegisterTokenize, RegisterDetokenize,
-    RegisterSubmit,   RegisterJobs,        RegisterShow,     RegisterCancel,
-    RegisterTargets,  RegisterCollectives, RegisterSynth,    RegisterBench,
-    RegisterPlan,     RegisterInspect,     RegisterConvert,  RegisterDoctor,
-    RegisterEplb,     RegisterRebalance,
+    RegisterUp,         RegisterDown,    RegisterStatus,      RegisterCall,
+    RegisterGenerate,   RegisterServe,   RegisterScore,       RegisterTokenize,
+    RegisterDetokenize, RegisterSubmit,  RegisterJobs,        RegisterShow,
+    RegisterCancel,     RegisterTargets, RegisterCollectives, RegisterSynth,
+    RegisterBench,      RegisterPlan,    RegisterInspect,     RegisterConvert,
+    RegisterDoctor,     RegisterEplb,    RegisterRebalance,
 };
 
 constexpr char kProgramFooter[] = R"(

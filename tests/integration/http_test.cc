@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// OpenAI's API over a real fleet: `ringfleet serve`, and a coordinator with
+// workers that were started by hand.
+#include <signal.h>
+
+#include "tests/integration/fleet_fixture.h"
+#include "tests/testing/http_client.h"
+
+namespace ringfleet::integration {
+namespace {
+
+using testing::EventsOf;
+using testing::HttpClient;
+using testing::HttpReply;
+using ::testing::Not;
+
+constexpr char kCompletions[] = "/v1/completions";
+
+class HttpTest : public HandFleet {
+ protected:
+  // Starts `ringfleet serve` on a free port.
+  void Serve(Arguments more = {}) {
+    Arguments arguments = {"serve",   "--model", Model(),      "--port", "0",
+                           "--dtype", "f32",     "--parallel", "2"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    serve_ = StartCli(std::move(arguments));
+    const std::string line = "listening on http://127.0.0.1:";
+    ASSERT_TRUE(WaitUntil(30, [&] {
+      return serve_->output().ends_with("\n") || !serve_->Running();
+    })) << serve_->errors();
+    ASSERT_TRUE(serve_->output().starts_with(line)) << serve_->errors();
+    http_port_ = std::stoi(serve_->output().substr(line.size()));
+  }
+
+  HttpReply Post(const std::string& path, const json& body) {
+    return HttpClient(http_port_).Call("POST", path, body.dump());
+  }
+  // Returns the value of a gauge or counter.
+  int Metric(const std::string& name) {
+    const std::string text =
+        HttpClient(http_port_).Call("GET", "/metrics").body;
+    const size_t at = text.find("\n" + name + "{");
+    return at == std::string::npos
+               ? -1
+               : std::stoi(text.substr(text.find("} ", at) + 2));
+  }
+  static std::string TextOf(const HttpReply& reply) {
+    std::string text;
+    for (const std::string& event : EventsOf(reply.body)) {
+      if (event == "[DONE]") break;
+      const json parsed = json::parse(event);
+      for (const json& choice : parsed["choices"]) {
+        text += choice["text"].get<std::string>();
+      }
+    }
+    return text;
+  }
+
+  std::unique_ptr<Process> serve_;
+  int http_port_ = 0;
+};
+
+TEST_F(HttpTest, ServeAnswersLikeGenerateUntilItIsEnded) {
+  ASSERT_NO_FATAL_FAILURE(Serve());
+  const json generated =
+      Cli({"generate", "--model", Model(), "--dtype", "f32", "-p", "def main(",
+           "-n", "12", "--temp", "0.8", "--seed", "7", "--json"})
+          .document();
+  json request = {{"model", "tiny-v3"}, {"prompt", "def main("},
+                  {"max_tokens", 12},   {"temperature", 0.8},
+                  {"top_p", 0.95},      {"seed", 7},
+                  {"logprobs", 0}};
+  const HttpReply whole = Post(kCompletions, request);
+  ASSERT_EQ(whole.status, 200) << whole.body;
+  const json body = json::parse(whole.body);
+  EXPECT_EQ(body["choices"][0]["text"], generated["text"]);
+  EXPECT_EQ(body["choices"][0]["finish_reason"], generated["finish_reason"]);
+  EXPECT_EQ(body["usage"]["completion_tokens"], generated["ids"].size());
+  EXPECT_EQ(body["usage"]["prompt_tokens"], generated["prompt_ids"].size());
+  request["stream"] = true;
+  const HttpReply stream = Post(kCompletions, request);
+  EXPECT_EQ(TextOf(stream), generated["text"]);
+  EXPECT_EQ(EventsOf(stream.body).back(), "[DONE]");
+  const HttpReply chat =
+      Post("/v1/chat/completions",
+           {{"messages", {{{"role", "user"}, {"content", "hello"}}}},
+            {"max_tokens", 3},
+            {"n", 2}});
+  ASSERT_EQ(chat.status, 200) << chat.body;
+  EXPECT_EQ(json::parse(chat.body)["choices"].size(), 2u);
+  EXPECT_EQ(Metric("vllm:num_requests_running"), 0);
+  serve_->Signal(SIGTERM);
+  EXPECT_EQ(serve_->Wait(30), 0) << serve_->errors();
+}
+
+TEST_F(HttpTest, AClientThatLeavesFreesItsSlot) {
+  ASSERT_NO_FATAL_FAILURE(Serve());
+  {
+    std::vector<std::unique_ptr<HttpClient>> clients;
+    for (int i = 0; i < 4; ++i) {  // Two run, two wait.
+      clients.push_back(std::make_unique<HttpClient>(http_port_));
+      clients.back()->SendRequest(
+          "POST", kCompletions,
+          R"({"prompt": "x", "max_tokens": 900, "ignore_eos": true,
+              "stream": true})");
+    }
+    ASSERT_TRUE(WaitUntil(
+        30, [&] { return Metric("vllm:num_requests_running") == 2; }));
+  }
+  EXPECT_TRUE(WaitUntil(30, [&] {
+    return Metric("vllm:num_requests_running") == 0 &&
+           Metric("vllm:num_requests_waiting") == 0;
+  }));
+  EXPECT_EQ(Post(kCompletions, {{"prompt", "x"}, {"max_tokens", 1}}).status,
+            200);
+  serve_->Signal(SIGINT);
+  EXPECT_EQ(serve_->Wait(30), 0) << serve_->errors();
+}
+
+TEST_F(HttpTest, ACoordinatorWithKeysEndsAnswersInTime) {
+  testing::WriteFile(File("keys"), "alice: alice-secret\n");
+  const int port = testing::FreePort();
+  ASSERT_NO_FATAL_FAILURE(
+      StartFleet(1, {"--http", "127.0.0.1:" + std::to_string(port), "--alias",
+                     "tiny", "--api-key-file", File("keys"), "--drain", "1h"}));
+  http_port_ = port;
+  EXPECT_EQ(Post(kCompletions, {{"prompt", "x"}}).status, 401);
+  const std::string key = "Authorization: Bearer alice-secret\r\n";
+  HttpClient client(port);
+  client.SendRequest("POST", kCompletions,
+                     R"({"model": "tiny", "prompt": "x", "max_tokens": 300,
+                         "ignore_eos": true, "stream": true})",
+                     key);
+  ASSERT_TRUE(client.ReadUntil("data: "));
+  coordinator_->Signal(SIGTERM);
+  ASSERT_TRUE(WaitUntil(30, [&] {
+    return HttpClient(port).Call("GET", "/ready").status != 200;
+  }));
+  const HttpReply reply = client.Read();
+  EXPECT_TRUE(reply.whole);
+  EXPECT_EQ(EventsOf(reply.body).back(), "[DONE]");
+  EXPECT_EQ(coordinator_->Wait(30), 0);
+  EXPECT_THAT(coordinator_->errors(), HasSubstr("key=alice prompt="));
+  EXPECT_THAT(coordinator_->errors(), Not(HasSubstr("alice-secret")));
+}
+
+TEST_F(HttpTest, AnswersThatAreCutShortSayWhy) {
+  const int port = testing::FreePort();
+  ASSERT_NO_FATAL_FAILURE(StartFleet(
+      1, {"--http", "127.0.0.1:" + std::to_string(port), "--drain", "0"}));
+  HttpClient client(port);
+  client.SendRequest("POST", kCompletions,
+                     R"({"prompt": "x", "max_tokens": 1000,
+                         "ignore_eos": true, "stream": true})");
+  ASSERT_TRUE(client.ReadUntil("data: "));
+  coordinator_->Signal(SIGTERM);
+  const HttpReply reply = client.Read();
+  EXPECT_TRUE(reply.whole);
+  EXPECT_THAT(EventsOf(reply.body).back(), HasSubstr("{\"error\":"));
+  EXPECT_EQ(coordinator_->Wait(30), 0);
+}
+
+}  // namespace
+}  // namespace ringfleet::integration
