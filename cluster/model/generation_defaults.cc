@@ -89,8 +89,8 @@ absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(
   defaults.top_k = std::max(0, fields.Int("top_k", -1, kMaxTopK, 0));
   defaults.top_p = fields.Number("top_p", 0, 1, 1);
   defaults.min_p = fields.Number("min_p", 0, 1, 0);
-  defaults.repetition_penalty = fields.Number("repetition_penalty", 0, 1e6, 1);
-  if (defaults.repetition_penalty == 0) defaults.repetition_penalty = 1;
+  defaults.repetition_penalty = fields.Number("repetition_penalty", -1, 1e6, 1);
+  if (defaults.repetition_penalty <= 0) defaults.repetition_penalty = 1;
   defaults.min_new_tokens =
       std::max(0, fields.Int("min_new_tokens", -1, kMaxTokens, 0));
   if (!IsNoToken(fields, "eos_token_id")) {

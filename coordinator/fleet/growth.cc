@@ -15,7 +15,7 @@ using cluster::Deadline;
 
 // A handover looks at the sequences that run every kQuietPoll.
 constexpr absl::Duration kQuietPoll = absl::Milliseconds(20);
-// What waiting requests are told while they are held, and running ones when
+// The text for waiting requests while they are held, and for running ones when
 // their epoch ends.
 constexpr char kWholeAgain[] =
     "all workers are there again; jobs go on with all of them";

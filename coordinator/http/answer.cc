@@ -2,6 +2,7 @@
 #include "coordinator/http/answer.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,10 +10,19 @@
 #include "coordinator/http/json_text.h"
 
 namespace ringfleet::coordinator {
+namespace {
+
+// Takes all tokens. A completion has the probability of a stop token, too,
+// which has no text; a chat has not.
+constexpr size_t kAllBytes = std::numeric_limits<size_t>::max();
+
+}  // namespace
 
 Answer::Answer(AnswerHost* host, bool chat,
                std::shared_ptr<HttpExchange> exchange)
-    : host_(host), exchange_(std::move(exchange)) {
+    : host_(host),
+      exchange_(std::move(exchange)),
+      owner_(exchange_->log().key_name) {
   request_.chat = chat;
   ++host_->answers;
 }
@@ -69,9 +79,24 @@ std::optional<ApiError> Answer::StartJobs() {
     request.stop_ids = request_.stop_ids;
     request.max_tokens = request_.max_tokens[prompt];
     request.priority = request_.priority;
+    request.owner = owner_;
     request.top_logprobs = request_.top_logprobs;
+    const bool echoes = request_.echo && request_.logprobs;
+    if (echoes || request_.prompt_logprobs.has_value()) {
+      request.score.emplace();
+      request.score->set_prompt_top(
+          std::max(echoes ? request_.top_logprobs : 0,
+                   request_.prompt_logprobs.value_or(0)));
+    }
+    const uint64_t load = LoadOf(request);
+    if (auto refusal = host_->key_loads.Add(owner_, load, host_->key_limits)) {
+      return refusal;
+    }
     auto job = host_->jobs->Start(std::move(request));
-    if (!job.ok()) return ErrorOf(job.status());
+    if (!job.ok()) {
+      host_->key_loads.Remove(owner_, load);
+      return ErrorOf(job.status());
+    }
     ++host_->running_jobs;
     choices_.emplace_back(*std::move(job), tokenizer, request_);
   }
@@ -135,13 +160,52 @@ void Answer::Advance() {
     if (choice.end.has_value()) continue;
     if (!progress.error.ok()) return Fail(ErrorOf(progress.error));
     if (!progress.has_ended()) continue;
+    TellPrompt(i);
     Tell(i, choice.text.Finish());
     EndChoice(i, progress.reason);
   }
   if (ended_choices_ == choices_.size()) Complete();
 }
 
+void Answer::TellPrompt(size_t index) {
+  Choice& choice = choices_[index];
+  if (std::exchange(choice.prompt_told, true)) return;
+  const std::vector<uint32_t>& ids = choice.job->request().prompt_ids;
+  const Tokenizer* const tokenizer =
+      host_->model->tokenizer().value_or(nullptr);
+  const v1::ScoreResult score = choice.job->score();
+  if (request_.prompt_logprobs.has_value()) {
+    choice.prompt_logprobs = PromptLogprobsJson(ids, score, tokenizer);
+  }
+  if (!request_.echo) return;
+  if (request_.stream) OpenStream();
+  TextStream prompt(tokenizer);
+  std::string text;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const size_t offset = prompt.decoded_bytes();
+    text += prompt.Add(ids[i]);
+    if (!request_.logprobs) continue;
+    DrawnToken token = {.id = ids[i], .logprob = 0, .top = {}};
+    const int at = static_cast<int>(i) - 1;
+    const bool scored = at >= 0 && at < score.logprobs_size();
+    if (scored) token.logprob = score.logprobs(at);
+    if (scored && at < score.prompt_top_size()) {
+      const v1::TopLogprobs& top = score.prompt_top(at);
+      const int count =
+          std::min(top.ids_size(), static_cast<int>(request_.top_logprobs));
+      for (int j = 0; j < count; ++j) {
+        token.top.push_back({.id = top.ids(j), .logprob = top.logprobs(j)});
+      }
+    }
+    choice.logprobs.Add(token, offset, scored);
+  }
+  text += prompt.Finish();
+  choice.prompt_bytes = text.size();
+  Tell(index, text);
+}
+
 void Answer::TakeToken(size_t index, const DrawnToken& token) {
+  TellPrompt(index);
   Choice& choice = choices_[index];
   const absl::Duration age = exchange_->age();
   if (choice.tokens++ == 0) {
@@ -156,7 +220,7 @@ void Answer::TakeToken(size_t index, const DrawnToken& token) {
   exchange_->log().completion_tokens =
       static_cast<uint32_t>(++usage_.completion_tokens);
   if (request_.stream) OpenStream();
-  const size_t offset = choice.text.decoded_bytes();
+  const size_t offset = choice.prompt_bytes + choice.text.decoded_bytes();
   const std::string text = choice.text.Add(token.id);
   if (request_.logprobs) choice.logprobs.Add(token, offset);
   Tell(index, text);
@@ -196,7 +260,11 @@ void Answer::EndChoice(size_t index, v1::FinishReason reason) {
   Leave(choice);
   if (!request_.stream) return;
   OpenStream();
-  exchange_->Write(text_->EndEvent(index, *choice.end, "null", ChunkUsage()));
+  exchange_->Write(text_->EndEvent(index, *choice.end,
+                                   request_.logprobs && !request_.chat
+                                       ? choice.logprobs.Take(kAllBytes, "")
+                                       : "null",
+                                   ChunkUsage()));
 }
 
 void Answer::OpenStream() {
@@ -228,10 +296,13 @@ void Answer::Complete() {
   std::vector<AnswerText::Choice> choices;
   for (Choice& choice : choices_) {
     std::string logprobs =
-        request_.logprobs ? choice.logprobs.Take(choice.told_bytes, choice.told)
-                          : "null";
-    choices.push_back(
-        {std::move(choice.told), std::move(logprobs), *std::move(choice.end)});
+        request_.logprobs
+            ? choice.logprobs.Take(
+                  request_.chat ? choice.told_bytes : kAllBytes, choice.told)
+            : "null";
+    choices.push_back({std::move(choice.told), std::move(logprobs),
+                       *std::move(choice.end),
+                       std::move(choice.prompt_logprobs)});
   }
   HttpResponse response;
   response.body = text_->Whole(choices, usage_);
@@ -259,6 +330,7 @@ void Answer::Fail(ApiError error) {
 void Answer::Leave(Choice& choice) {
   if (choice.job == nullptr) return;
   host_->jobs->Leave(*choice.job);
+  host_->key_loads.Remove(owner_, LoadOf(choice.job->request()));
   choice.job.reset();
   --host_->running_jobs;
 }

@@ -20,6 +20,7 @@
 #include "coordinator/http/http_exchange.h"
 #include "coordinator/http/http_metrics.h"
 #include "coordinator/http/job_source.h"
+#include "coordinator/http/key_loads.h"
 #include "coordinator/http/work_pool.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/jobs/text_stream.h"
@@ -36,12 +37,14 @@ struct AnswerHost {
   std::string served_name;
   uint32_t default_max_tokens = 0;
   size_t most_jobs = 0;
+  KeyLimits key_limits;
 
   // Positions per sequence of the last epoch; 0 before the first one.
   std::atomic<uint32_t> positions{0};
   std::atomic<bool> draining{false};
   std::atomic<size_t> answers{0};  // Begun and not ended.
   std::atomic<size_t> running_jobs{0};
+  KeyLoads key_loads;
 };
 
 // Reads the request on a thread of the pool; the rest runs on the I/O thread.
@@ -75,6 +78,9 @@ class Answer final : public HttpExchangeListener,
     absl::Duration last_token;  // Age of the exchange.
     std::string told;           // Text so far, unless streamed.
     size_t told_bytes = 0;
+    bool prompt_told = false;
+    size_t prompt_bytes = 0;      // The prompt in the text.
+    std::string prompt_logprobs;  // JSON.
     std::optional<AnswerEnd> end;
   };
 
@@ -84,6 +90,8 @@ class Answer final : public HttpExchangeListener,
   std::optional<ApiError> StartJobs();
   void Begin();
   void Advance();
+  // Tells the prompt's part of a choice, once.
+  void TellPrompt(size_t index);
   void TakeToken(size_t index, const DrawnToken& token);
   void Tell(size_t index, const std::string& text);
   void EndChoice(size_t index, v1::FinishReason reason);
@@ -92,10 +100,15 @@ class Answer final : public HttpExchangeListener,
   void Complete();
   void Fail(ApiError error);
   void Leave(Choice& choice);
+  // Returns the tokens that a choice has in flight at most.
+  static uint64_t LoadOf(const Request& request) {
+    return request.prompt_ids.size() + request.max_tokens;
+  }
   void End();
 
   AnswerHost* const host_;
   const std::shared_ptr<HttpExchange> exchange_;
+  const std::string owner_;       // Name of the API key.
   std::shared_ptr<Answer> self_;  // From Begin to End.
   std::atomic<bool> gone_{false};
   std::atomic<bool> advance_posted_{false};

@@ -45,8 +45,8 @@ void AppendEnd(const AnswerEnd& end, std::string* out) {
 
 }  // namespace
 
-void LogprobList::Add(const DrawnToken& token, size_t offset) {
-  tokens_.push_back({token, offset});
+void LogprobList::Add(const DrawnToken& token, size_t offset, bool scored) {
+  tokens_.push_back({token, offset, scored});
 }
 
 void LogprobList::AppendChatToken(uint32_t id, float logprob,
@@ -114,8 +114,13 @@ std::string LogprobList::Take(size_t told, absl::string_view text) {
         }
       }
       AppendJsonString(CompletionName(BytesOf(token->drawn.id)), &names);
-      AppendJsonFloat(token->drawn.logprob, &values);
-      AppendTopMap(token->drawn, &tops);
+      if (token->scored) {
+        AppendJsonFloat(token->drawn.logprob, &values);
+        AppendTopMap(token->drawn, &tops);
+      } else {
+        values += "null";
+        tops += "null";
+      }
       const size_t into = std::min(
           token->offset - std::min(token->offset, told_bytes_), text.size());
       absl::StrAppend(&offsets,
@@ -128,6 +133,45 @@ std::string LogprobList::Take(size_t told, absl::string_view text) {
   tokens_.erase(begin, end);
   told_bytes_ += text.size();
   told_characters_ += CountCharacters(text);
+  return out;
+}
+
+std::string PromptLogprobsJson(const std::vector<uint32_t>& ids,
+                               const v1::ScoreResult& score,
+                               const Tokenizer* tokenizer) {
+  std::string out = "[null";
+  const auto add = [&](uint32_t id, float logprob, int rank, bool first) {
+    absl::StrAppend(&out, first ? "" : ",", "\"", id, "\":{\"logprob\":");
+    AppendJsonFloat(logprob, &out);
+    absl::StrAppend(&out, ",\"rank\":");
+    if (rank > 0) {
+      absl::StrAppend(&out, rank);
+    } else {
+      out += "null";
+    }
+    out += ",\"decoded_token\":";
+    AppendJsonString(tokenizer == nullptr ? "" : tokenizer->TokenBytes(id),
+                     &out);
+    out += '}';
+  };
+  for (int i = 0; i < score.logprobs_size(); ++i) {
+    const v1::TopLogprobs* const top =
+        i < score.prompt_top_size() ? &score.prompt_top(i) : nullptr;
+    const uint32_t id = ids[i + 1];
+    int rank = 0;
+    for (int j = 0; top != nullptr && j < top->ids_size(); ++j) {
+      if (top->ids(j) == id) rank = j + 1;
+    }
+    out += ",{";
+    add(id, score.logprobs(i), rank, /*first=*/true);
+    for (int j = 0; top != nullptr && j < top->ids_size(); ++j) {
+      if (top->ids(j) != id) {
+        add(top->ids(j), top->logprobs(j), j + 1, /*first=*/false);
+      }
+    }
+    out += '}';
+  }
+  out += ']';
   return out;
 }
 
@@ -215,10 +259,18 @@ std::string AnswerText::Whole(const std::vector<Choice>& choices,
     if (chat_) body += ",\"refusal\":null}";
     absl::StrAppend(&body, ",\"logprobs\":", choices[i].logprobs);
     AppendEnd(choices[i].end, &body);
+    if (!chat_ && !choices[i].prompt_logprobs.empty()) {
+      absl::StrAppend(&body,
+                      ",\"prompt_logprobs\":", choices[i].prompt_logprobs);
+    }
     body += '}';
   }
   body += "],\"usage\":";
   AppendUsage(usage, &body);
+  // All choices of a chat have one prompt.
+  if (chat_ && !choices[0].prompt_logprobs.empty()) {
+    absl::StrAppend(&body, ",\"prompt_logprobs\":", choices[0].prompt_logprobs);
+  }
   body += '}';
   return body;
 }

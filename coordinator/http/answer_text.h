@@ -35,7 +35,8 @@ class LogprobList {
       : chat_(chat), tokenizer_(tokenizer) {}
 
   // Adds a token. `offset` is the number of bytes of text in front of it.
-  void Add(const DrawnToken& token, size_t offset);
+  // Without `scored` it has no probability, as the first token of a prompt.
+  void Add(const DrawnToken& token, size_t offset, bool scored = true);
 
   // Returns the JSON of tokens that begin before `told`, the text's bytes so
   // far, and forgets them; "null" if there are none. `text` is the text told
@@ -46,6 +47,7 @@ class LogprobList {
   struct Token {
     DrawnToken drawn;
     size_t offset;
+    bool scored;
   };
 
   absl::string_view BytesOf(uint32_t id) const {
@@ -61,6 +63,13 @@ class LogprobList {
   std::vector<Token> tokens_;
   size_t told_bytes_ = 0, told_characters_ = 0;  // Before Take's text.
 };
+
+// Returns the JSON of a prompt's probabilities, as vLLM shapes it: null for the
+// first token, then for each an object of ids with "logprob", "rank" and
+// "decoded_token". A token beyond its likeliest ones has the rank null.
+std::string PromptLogprobsJson(const std::vector<uint32_t>& ids,
+                               const v1::ScoreResult& score,
+                               const Tokenizer* tokenizer);
 
 // Immutable: texts of one answer, which share id, model and time.
 class AnswerText {
@@ -83,6 +92,7 @@ class AnswerText {
     std::string text;
     std::string logprobs;  // JSON.
     AnswerEnd end;
+    std::string prompt_logprobs;  // JSON; empty: not asked for.
   };
   // Returns the body of an answer that is no stream.
   std::string Whole(const std::vector<Choice>& choices,

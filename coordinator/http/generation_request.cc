@@ -27,9 +27,7 @@ constexpr size_t kMaxStopIds = 1024;
 // no effect here. Dropping them would answer another question.
 constexpr const char* kRefused[] = {"tools",
                                     "functions",
-                                    "echo",
                                     "suffix",
-                                    "prompt_logprobs",
                                     "allowed_token_ids",
                                     "logits_processors",
                                     "use_beam_search",
@@ -228,6 +226,15 @@ void ReadLogprobs(RequestFields* fields, GenerationRequest* out) {
     out->logprobs = true;
     out->top_logprobs = static_cast<uint32_t>(*top);
   }
+  if (const auto top =
+          fields->Integer("prompt_logprobs", 0, kMostTopLogprobs)) {
+    if (out->stream) {
+      fields->FailField("prompt_logprobs", "want it only without stream");
+    }
+    out->prompt_logprobs = static_cast<uint32_t>(*top);
+  }
+  out->echo = fields->Flag("echo", false);
+  if (out->echo && out->chat) fields->Fail(UnsupportedField("echo"));
 }
 
 class PromptReader {
@@ -344,7 +351,9 @@ class PromptReader {
 void ReadLengths(const GenerationContext& context, RequestFields* fields,
                  GenerationRequest* out) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  auto wanted = fields->Integer("max_tokens", 1, kMost);
+  // A prompt alone has an answer where the prompt is told.
+  const int64_t least = out->echo ? 0 : 1;
+  auto wanted = fields->Integer("max_tokens", least, kMost);
   if (const auto value = fields->Integer("max_completion_tokens", 1, kMost)) {
     wanted = value;
   }

@@ -38,6 +38,9 @@ struct GenerationRequest {
   bool keeps_stop = false;
   bool logprobs = false;      // The drawn tokens have theirs.
   uint32_t top_logprobs = 0;  // Likeliest tokens beside each.
+  bool echo = false;          // The text begins with the prompt.
+  // Likeliest tokens of each prompt token. Unset: not asked for.
+  std::optional<uint32_t> prompt_logprobs;
   bool stream = false;
   bool usage_chunk = false;    // At the end of a stream.
   bool usage_in_each = false;  // And in every chunk.

@@ -59,6 +59,7 @@ absl::StatusOr<std::unique_ptr<HttpFace>> HttpFace::Start(
       options.alias.empty() ? NameOfFolder(model_dir) : options.alias;
   host.default_max_tokens = options.default_max_tokens;
   host.most_jobs = options.most_jobs;
+  host.key_limits = options.key_limits;
   face->api_ = std::make_unique<Api>(&host, access, model_dir);
   face->server_->Run(face->api_.get());
   RF_LOG(kInfo, "http: listening on ", face->url(), " for model '",

@@ -19,6 +19,7 @@
 #include "coordinator/http/http_metrics.h"
 #include "coordinator/http/http_server.h"
 #include "coordinator/http/job_source.h"
+#include "coordinator/http/key_loads.h"
 #include "coordinator/http/work_pool.h"
 
 namespace ringfleet::coordinator {
@@ -31,6 +32,7 @@ struct HttpOptions {
   AccessOptions access;
   uint32_t default_max_tokens = 4096;  // A chat may ask for another limit.
   size_t most_jobs = 1024;             // Choices that wait or run.
+  KeyLimits key_limits;
   HttpLimits limits;
 };
 

@@ -63,9 +63,9 @@ struct BenchShape {
   uint64_t positions = 0;  // Positions that the whole test takes.
 };
 
-// What a test may take of a fleet.
+// The part of a fleet that a test may take.
 struct BenchRoom {
-  uint32_t slots = 1;    // Of all data groups.
+  uint32_t slots = 1;    // In all data groups.
   uint32_t groups = 1;   // Data groups, which get sequences in turn.
   uint32_t context = 1;  // Most positions of a sequence.
   uint32_t blocks = 1;   // Cache blocks of a data group.

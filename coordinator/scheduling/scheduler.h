@@ -107,7 +107,7 @@ class Scheduler {
     uint32_t groups = 1;   // Data groups, which work side by side.
     uint32_t slots = 1;    // Per group; slots of group g begin at g * slots.
     uint32_t context = 1;  // Most positions of a sequence.
-    uint32_t blocks = 1;   // Of each group's cache; they hold `context`.
+    uint32_t blocks = 1;   // In each group's cache; they hold `context`.
     uint32_t drafts = 0;   // Most drafts that a step evaluates of a sequence.
   };
 
@@ -205,7 +205,7 @@ class Scheduler {
     uint32_t replay_planned = 0;  // Replayed by the plans so far.
     // Tokens that the plans so far can have committed or replayed at most.
     uint64_t tokens_planned = 0;
-    std::vector<uint32_t> blocks;  // Of the group's pool, in order.
+    std::vector<uint32_t> blocks;  // From the group's pool, in order.
     bool left = false;  // Finished, failed, cancelled, or waiting again.
     bool progressed = false;
     v1::ScoreResult score;  // This window so far.

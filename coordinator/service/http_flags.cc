@@ -34,6 +34,14 @@ void HttpFlags::Add(CLI::App& app,
                  "Tokens of a chat over HTTP that sets no limit")
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();
+  app.add_option("--key-jobs", options_.key_limits.jobs,
+                 "Choices of one API key that wait or run at a time; 0: no "
+                 "limit of its own")
+      ->capture_default_str();
+  app.add_option("--key-tokens", options_.key_limits.tokens,
+                 "Tokens of one API key in flight, prompts and answers; 0: no "
+                 "limit")
+      ->capture_default_str();
   app.add_option("--drain", drain_,
                  "Time in which answers over HTTP may end after SIGTERM")
       ->capture_default_str();
@@ -42,6 +50,7 @@ void HttpFlags::Add(CLI::App& app,
 absl::Status HttpFlags::Read(HttpOptions* options) const {
   RF_RETURN_IF_ERROR(Drain().status());
   options->default_max_tokens = options_.default_max_tokens;
+  options->key_limits = options_.key_limits;
   if (!options_.alias.empty()) options->alias = options_.alias;
   const AccessOptions& access = options_.access;
   if (!access.api_key_file.empty() || !access.tls_certificate_file.empty() ||

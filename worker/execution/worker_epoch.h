@@ -30,7 +30,7 @@ struct EpochSettings {
   v1::PrefillStrategy prefill_strategy = v1::PREFILL_STRATEGY_AUTO;
   absl::Duration collective_timeout = absl::InfiniteDuration();
   int context = 0;       // Most positions of a sequence.
-  int cache_blocks = 0;  // Of the data group's cache.
+  int cache_blocks = 0;  // In the data group's cache.
 };
 
 // A loaded shard that is connected with its peers. The plans of a Run stream

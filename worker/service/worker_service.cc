@@ -147,7 +147,7 @@ struct WorkerService::Connection {
   cluster::Wire wire = {};
   cluster::AlgorithmTable table = cluster::AlgorithmTable::Default();
   cluster::TileTable tiles;
-  int cache_blocks = 0;  // Of the data group's cache.
+  int cache_blocks = 0;  // In the data group's cache.
 };
 
 WorkerService::WorkerService(cluster::CollectiveEndpoint* endpoint,

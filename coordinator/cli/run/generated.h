@@ -20,7 +20,7 @@ struct Generated {
   v1::GenerateEvent::Accepted accepted;
   Json ids = Json::array();
   Json logprobs = Json::array();
-  std::vector<v1::TopLogprobs> top;  // Of each token, if asked for.
+  std::vector<v1::TopLogprobs> top;  // By token, if asked for.
   std::string text;
   v1::GenerateEvent::Finished finished;
 };

@@ -15,10 +15,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/http/http_face.h"
 #include "coordinator/http/json_text.h"
-#include "tests/coordinator/http/fake_jobs.h"
-#include "tests/testing/http_client.h"
+#include "tests/coordinator/http/api_fixture.h"
 
 namespace ringfleet::coordinator {
 namespace {
@@ -29,70 +27,6 @@ using testing::EventsOf;
 using ::testing::HasSubstr;
 using testing::HttpClient;
 using testing::HttpReply;
-
-constexpr char kTinyModel[] = RINGFLEET_TEST_MODELS "/tiny-v3";
-constexpr char kCompletions[] = "/v1/completions";
-constexpr char kChat[] = "/v1/chat/completions";
-
-class ApiTest : public ::testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    auto model = ServedModel::Load(kTinyModel);
-    ASSERT_TRUE(model.ok()) << model.status();
-    model_ = model->release();
-  }
-  static void TearDownTestSuite() {
-    delete model_;
-    model_ = nullptr;
-  }
-
-  void Start(HttpOptions options = {}) {
-    options.listen.port = 0;
-    auto face = HttpFace::Start(options, model_, kTinyModel, &jobs_);
-    ASSERT_TRUE(face.ok()) << face.status();
-    face_ = *std::move(face);
-  }
-
-  HttpReply Post(absl::string_view path, const std::string& body) {
-    return HttpClient(face_->port()).Call("POST", path, body);
-  }
-  HttpReply Get(absl::string_view path) {
-    return HttpClient(face_->port()).Call("GET", path);
-  }
-  static std::vector<uint32_t> Ids(absl::string_view text) {
-    return *(*model_->tokenizer())->Encode(text);
-  }
-  // Jobs answer with the tokens of a text.
-  void Answer(absl::string_view text,
-              v1::FinishReason reason = v1::FINISH_REASON_LENGTH) {
-    jobs_.AnswerWith(Ids(text), reason);
-  }
-  // Returns the joined text of a stream's choice.
-  static std::string TextOf(const std::vector<std::string>& events, bool chat,
-                            size_t choice = 0) {
-    std::string text;
-    for (const std::string& event : events) {
-      if (event == "[DONE]") break;
-      const json parsed = json::parse(event);
-      for (const json& part : parsed["choices"]) {
-        if (part["index"] != choice) continue;
-        if (!chat) {
-          text += part["text"].get<std::string>();
-        } else if (part["delta"].contains("content") &&
-                   part["delta"]["content"].is_string()) {
-          text += part["delta"]["content"].get<std::string>();
-        }
-      }
-    }
-    return text;
-  }
-
-  static ServedModel* model_;
-  FakeJobs jobs_;
-  std::unique_ptr<HttpFace> face_;
-};
-
-ServedModel* ApiTest::model_ = nullptr;
 
 TEST_F(ApiTest, AChatIsRenderedAndAnswered) {
   Start();
@@ -266,72 +200,6 @@ TEST_F(ApiTest, AJobEndsAtItsStopString) {
   EXPECT_EQ(TextOf(EventsOf(reply.body), false), "ab");
 }
 
-TEST_F(ApiTest, LogProbabilitiesGoWithTheirText) {
-  Start();
-  const std::string text = "a \xC3\xB6 b";
-  std::vector<uint32_t> ids = Ids(text);
-  ids.push_back(1);  // The stop token has no text.
-  jobs_.AnswerWith(ids, v1::FINISH_REASON_STOP);
-  json chat = json::parse(
-      Post(kChat, R"({"messages": [{"role": "user", "content": "x"}],
-                      "logprobs": true, "top_logprobs": 0})")
-          .body)["choices"][0]["logprobs"]["content"];
-  ASSERT_EQ(chat.size(), ids.size() - 1);
-  std::string bytes;
-  for (const json& token : chat) {
-    EXPECT_EQ(token["logprob"], -0.5);
-    EXPECT_EQ(token["top_logprobs"], json::array());
-    for (const json& byte : token["bytes"]) {
-      bytes += static_cast<char>(byte.get<int>());
-    }
-  }
-  EXPECT_EQ(bytes, text);
-  const std::string streamed =
-      Post(kCompletions, R"({"prompt": "x", "logprobs": 0, "stream": true})")
-          .body;
-  const json whole =
-      json::parse(Post(kCompletions, R"({"prompt": "x", "logprobs": 0})")
-                      .body)["choices"][0]["logprobs"];
-  ASSERT_EQ(whole["tokens"].size(), ids.size() - 1);
-  EXPECT_EQ(whole["text_offset"][0], 0);
-  EXPECT_EQ(whole["top_logprobs"][0].size(), 1u);
-  json tokens = json::array(), offsets = json::array();
-  for (const std::string& event : EventsOf(streamed)) {
-    if (event == "[DONE]") break;
-    const json part = json::parse(event)["choices"][0]["logprobs"];
-    if (part.is_null()) continue;
-    tokens.insert(tokens.end(), part["tokens"].begin(), part["tokens"].end());
-    offsets.insert(offsets.end(), part["text_offset"].begin(),
-                   part["text_offset"].end());
-  }
-  EXPECT_EQ(tokens, whole["tokens"]);
-  EXPECT_EQ(offsets, whole["text_offset"]);
-  // In characters, before " b".
-  EXPECT_EQ(offsets.back(), 3);
-}
-
-TEST_F(ApiTest, LikelyTokensAreToldBesideTheDrawnOnes) {
-  Start();
-  jobs_.AnswerWith({Ids("x")[0]}, v1::FINISH_REASON_LENGTH);
-  const json chat = json::parse(
-      Post(kChat, R"({"messages": [{"role": "user", "content": "x"}],
-                      "logprobs": true, "top_logprobs": 2})")
-          .body)["choices"][0]["logprobs"]["content"];
-  ASSERT_EQ(chat.size(), 1u);
-  ASSERT_EQ(chat[0]["top_logprobs"].size(), 2u);
-  EXPECT_EQ(chat[0]["top_logprobs"][1]["logprob"], -0.25);
-  EXPECT_EQ(chat[0]["token"], "x");
-  const json whole =
-      json::parse(Post(kCompletions, R"({"prompt": "x", "logprobs": 2})")
-                      .body)["choices"][0]["logprobs"];
-  EXPECT_EQ(whole["top_logprobs"][0].size(), 3u);
-  EXPECT_EQ(whole["top_logprobs"][0]["x"], whole["token_logprobs"][0]);
-  EXPECT_EQ(Post(kChat, R"({"messages": [{"role": "user", "content": "x"}],
-                            "top_logprobs": 2})")
-                .status,
-            400);
-}
-
 TEST_F(ApiTest, RulesOfLogitsReachTheJob) {
   Start();
   Answer("x");
@@ -357,6 +225,41 @@ TEST_F(ApiTest, RulesOfLogitsReachTheJob) {
   EXPECT_THAT(request.stop_ids, ElementsAre(9u));
 }
 
+TEST_F(ApiTest, AKeyOwnsItsJobsAndHasLimits) {
+  const std::string keys = ::testing::TempDir() + "/limited_keys";
+  std::ofstream(keys) << "alice: alice-key\nbob: bob-key-1\n";
+  HttpOptions options;
+  options.access.api_key_file = keys;
+  options.key_limits = {.jobs = 2, .tokens = 100};
+  Start(options);
+  const auto post = [this](const char* key, const char* body) {
+    return HttpClient(face_->port())
+        .Call("POST", kCompletions, body,
+              absl::StrCat("Authorization: Bearer ", key, "\r\n"));
+  };
+  // Two jobs of one key that do not end.
+  HttpClient streams(face_->port());
+  ASSERT_TRUE(streams.SendRequest(
+      "POST", kCompletions, R"({"prompt": "a", "max_tokens": 10, "n": 2})",
+      "Authorization: Bearer alice-key\r\n"));
+  ASSERT_NE(jobs_.Await(1), nullptr);
+  EXPECT_EQ(jobs_.Await(0)->request().owner, "alice");
+  const HttpReply many =
+      post("alice-key", R"({"prompt": "a", "max_tokens": 1})");
+  EXPECT_EQ(many.status, 429);
+  EXPECT_THAT(many.body, HasSubstr("limit of 2 choices"));
+  // Another key has limits of its own. A request beyond its tokens is alone.
+  Answer("x");
+  EXPECT_EQ(post("bob-key-1", R"({"prompt": "a", "max_tokens": 200})").status,
+            200);
+  const HttpReply tokens =
+      post("bob-key-1", R"({"prompt": "a", "max_tokens": 60, "n": 2})");
+  EXPECT_EQ(tokens.status, 429);
+  EXPECT_THAT(tokens.body, HasSubstr("limit of 100 tokens in flight"));
+  EXPECT_EQ(post("bob-key-1", R"({"prompt": "a", "max_tokens": 60})").status,
+            200);
+}
+
 TEST_F(ApiTest, FieldsWithoutSupportAreNamed) {
   Start();
   const std::pair<const char*, const char*> cases[] = {
@@ -375,8 +278,8 @@ TEST_F(ApiTest, FieldsWithoutSupportAreNamed) {
       {"bad_words", R"([""])"},
       {"bad_words", R"("word")"},
       {"min_tokens", "-1"},
-      {"prompt_logprobs", "1"},
-      {"echo", "true"},
+      {"prompt_logprobs", "-1"},
+      {"prompt_logprobs", "21"},
       {"suffix", R"("x")"},
       {"best_of", "3"},
       {"structured_outputs", R"({"regex": "a"})"},

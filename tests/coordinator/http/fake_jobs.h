@@ -67,6 +67,18 @@ class FakeJobs final : public JobSource {
       reason = reason_;
     }
     if (reason != v1::FINISH_REASON_UNSPECIFIED) {
+      if (job->request().score.has_value()) {
+        v1::ScoreResult score;
+        for (size_t i = 1; i < job->request().prompt_ids.size(); ++i) {
+          score.add_logprobs(-1.5F);
+          v1::TopLogprobs* const top = score.add_prompt_top();
+          for (uint32_t j = 0; j < job->request().score->prompt_top(); ++j) {
+            top->add_ids(300 + j);
+            top->add_logprobs(-0.25F);
+          }
+        }
+        job->OnScore(std::move(score));
+      }
       for (const uint32_t id : ids) {
         DrawnToken token = {.id = id, .logprob = -0.5F};
         const uint32_t top = job->request().top_logprobs;
