@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Builds ringfleet, starts a fleet of two workers and a coordinator on this
-# machine, lets the bundled model continue a prompt, and stops the fleet.
+# machine, lets the bundled model continue a prompt, answers a chat over HTTP,
+# and stops the fleet.
 set -euo pipefail
 
 usage() {
@@ -10,7 +11,8 @@ usage: cluster/demo.sh [PROMPT]
 
 Installs missing packages (root or sudo), builds into build/, starts two
 workers and a coordinator on loopback, streams what the bundled model (trained
-on Python sources) writes after PROMPT, and stops everything. Leaves build/.
+on Python sources) writes after PROMPT, answers one chat over HTTP, and stops
+everything. Leaves build/.
 EOF
 }
 
@@ -24,7 +26,7 @@ prompt=${1:-$'def read_lines(path, encoding="utf-8"):\n    """'}
 root=$(cd "$(dirname "$0")/.." && pwd)
 tokens=120
 
-step() { echo "[$1/5] $2"; }
+step() { echo "[$1/6] $2"; }
 
 # A port that nobody listens on now.
 free_port() {
@@ -89,12 +91,14 @@ cmake --preset release -S "$root" >"$work/configure.log" 2>&1 || {
   exit 1
 }
 build
+http_port=$(free_port)
 cat >"$fleet" <<EOF
 name: demo
 model: $root/tests/models/tiny-v3
 dtype: bf16
 wire: bf16
 coordinator: {port: $(free_port)}
+http: {port: $http_port}
 workers:
   - {port: 0, threads: 1}
   - {port: 0, threads: 1}
@@ -111,5 +115,15 @@ printf '%s' "$prompt"
 "$ringfleet" submit --cluster "$fleet" -p "$prompt" -n "$tokens" --temp 0.6 \
   --top-p 0.95 --seed 1
 
-step 5 "stop the fleet"
+step 5 "answer a chat over HTTP, as OpenAI's API does (port $http_port)"
+body='{"messages": [{"role": "user", "content": "import os"}], "max_tokens": 24, "seed": 1}'
+exec 3<>"/dev/tcp/127.0.0.1/$http_port"
+printf 'POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s' \
+  "${#body}" "$body" >&3
+answer=$(cat <&3)
+exec 3<&-
+echo "${answer##*$'\r\n\r\n'}"
+[[ $answer == 'HTTP/1.1 200 '* ]]
+
+step 6 "stop the fleet"
 "$ringfleet" down --cluster "$fleet" 2>/dev/null

@@ -14,14 +14,16 @@ packages=(
 test_packages=(libgtest-dev libgmock-dev openssh-server openssh-client iproute2
   nftables)
 
+client_packages=(curl jq python3-venv)
 perf_packages=(libbenchmark-dev)
 
 for option in "$@"; do
   case "$option" in
     --tests) packages+=("${test_packages[@]}") ;;
+    --clients) packages+=("${client_packages[@]}") ;;
     --perf) packages+=("${perf_packages[@]}") ;;
     *)
-      echo "usage: $0 [--tests] [--perf]" >&2
+      echo "usage: $0 [--tests] [--clients] [--perf]" >&2
       exit 2
       ;;
   esac

@@ -7,12 +7,15 @@ set -euo pipefail
 usage() {
   cat <<'EOF'
 usage: tests/run.sh [--release | --asan | --tsan] [--soak [MINUTES]] [-R REGEX]
+       tests/run.sh --clients
 
 Without options: all three builds and all tests but the long ones.
   --release | --asan | --tsan   only this build (may be repeated)
   --soak [MINUTES]              the long tests of the release build, with full
                                 fault counts, for about MINUTES [10] each, and
                                 the fuzzer of frames for a quarter of that
+  --clients                     the clients that people use, over HTTP: needs a
+                                registry of Python packages, skips without
   -R REGEX                      only tests whose name matches
 EOF
 }
@@ -20,6 +23,7 @@ EOF
 root=$(cd "$(dirname "$0")/.." && pwd)
 builds=()
 soak=
+clients=
 filter=()
 while (($# > 0)); do
   case "$1" in
@@ -31,6 +35,7 @@ while (($# > 0)); do
         shift
       fi
       ;;
+    --clients) clients=yes ;;
     -R)
       filter=(-R "${2:?-R needs a regular expression}")
       shift
@@ -47,7 +52,7 @@ while (($# > 0)); do
   shift
 done
 if ((${#builds[@]} == 0)); then
-  if [[ -n $soak ]]; then builds=(release); else builds=(release asan tsan); fi
+  if [[ -n $soak || -n $clients ]]; then builds=(release); else builds=(release asan tsan); fi
 fi
 
 log=$(mktemp)
@@ -109,6 +114,7 @@ run_in() {
 
 steps=$((1 + 2 * ${#builds[@]}))
 if [[ -n $soak ]]; then steps=$((steps + 1)); fi
+if [[ -n $clients ]]; then steps=3; fi
 at=1
 step() {
   echo "[$at/$steps] $1 ($(date +%H:%M:%S))"
@@ -184,7 +190,19 @@ finish_build() {
 }
 
 step "packages"
-"$root/cluster/install-packages.sh" --tests
+packages=(--tests)
+if [[ -n $clients ]]; then packages+=(--clients); fi
+"$root/cluster/install-packages.sh" "${packages[@]}"
+
+if [[ -n $clients ]]; then
+  step "build: release"
+  finish_build release
+  step "clients"
+  status=0
+  "$root/tests/clients/run.sh" "$(build_dir release)" || status=$?
+  if ((status == 77)); then status=0; fi
+  exit "$status"
+fi
 
 failed=0
 for i in "${!builds[@]}"; do
