@@ -196,7 +196,7 @@ TEST_F(JsonOutputTest, SettingsOfTheModelThatAreNotSupportedAreNamed) {
             "generation_config.json: length_penalty 5 is not supported, "
             "ignored\n"
             "generation_config.json: num_beams 2 is not supported, ignored\n");
-  // What is supported holds, unless a flag says otherwise.
+  // A supported setting holds, unless a flag says otherwise.
   testing::WriteFile(copy + "/generation_config.json",
                      R"({"repetition_penalty": 5, "min_new_tokens": 4})");
   const Finished penalised = Cli(generate);

@@ -152,7 +152,7 @@ TEST_F(AccessTest, KeysAreReadAgainWhenTheyChange) {
   (*access)->Reload();
   EXPECT_FALSE((*access)->KeyNameOf(WithKey("alice-key")).ok());
   EXPECT_EQ(*(*access)->KeyNameOf(WithKey("bob-key-2")), "bob");
-  // What cannot be read changes nothing.
+  // A file that cannot be read changes nothing.
   Put("keys", "nonsense\n");
   (*access)->Reload();
   EXPECT_EQ(*(*access)->KeyNameOf(WithKey("bob-key-2")), "bob");

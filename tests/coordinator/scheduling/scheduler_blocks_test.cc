@@ -170,7 +170,7 @@ TEST_F(SchedulerBlocksTest, AStepCommitsUpToItsDraftsAndOne) {
   MakeWith({.id = 77, .slots = 1, .context = 300, .blocks = 3, .drafts = 3});
   ASSERT_TRUE(Submit("a", 121, 10).ok());
   scheduler_->NextPlan();
-  // Of 9 tokens after the first: 4, then 4, for which a block comes ahead.
+  // Nine tokens are left after the first: 4, then 4 with a block ahead.
   const auto second = scheduler_->NextPlan();
   EXPECT_EQ(second->decodes(0).drafts(), 3u);
   ASSERT_TRUE(scheduler_->OnResult(Result(1, {{0, kGoesOn}}, 40)).ok());

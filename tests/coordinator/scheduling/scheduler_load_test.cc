@@ -19,7 +19,7 @@
 namespace ringfleet::coordinator {
 namespace {
 
-// What a worker does with plans, written from the contract alone.
+// A worker as the contract alone describes it.
 class ModelOfWorker {
  public:
   // Accepts as many drafts as `accept` returns, of at most its argument.
