@@ -3,8 +3,7 @@
 // workers that were started by hand.
 #include <signal.h>
 
-#include "tests/integration/fleet_fixture.h"
-#include "tests/testing/http_client.h"
+#include "tests/integration/http_fixture.h"
 
 namespace ringfleet::integration {
 namespace {
@@ -14,36 +13,8 @@ using testing::HttpClient;
 using testing::HttpReply;
 using ::testing::Not;
 
-constexpr char kCompletions[] = "/v1/completions";
-
-class HttpTest : public HandFleet {
+class HttpTest : public HttpFleet {
  protected:
-  // Starts `ringfleet serve` on a free port.
-  void Serve(Arguments more = {}) {
-    Arguments arguments = {"serve",   "--model", Model(),      "--port", "0",
-                           "--dtype", "f32",     "--parallel", "2"};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    serve_ = StartCli(std::move(arguments));
-    const std::string line = "listening on http://127.0.0.1:";
-    ASSERT_TRUE(WaitUntil(30, [&] {
-      return serve_->output().ends_with("\n") || !serve_->Running();
-    })) << serve_->errors();
-    ASSERT_TRUE(serve_->output().starts_with(line)) << serve_->errors();
-    http_port_ = std::stoi(serve_->output().substr(line.size()));
-  }
-
-  HttpReply Post(const std::string& path, const json& body) {
-    return HttpClient(http_port_).Call("POST", path, body.dump());
-  }
-  // Returns the value of a gauge or counter.
-  int Metric(const std::string& name) {
-    const std::string text =
-        HttpClient(http_port_).Call("GET", "/metrics").body;
-    const size_t at = text.find("\n" + name + "{");
-    return at == std::string::npos
-               ? -1
-               : std::stoi(text.substr(text.find("} ", at) + 2));
-  }
   static std::string TextOf(const HttpReply& reply) {
     std::string text;
     for (const std::string& event : EventsOf(reply.body)) {
@@ -55,9 +26,6 @@ class HttpTest : public HandFleet {
     }
     return text;
   }
-
-  std::unique_ptr<Process> serve_;
-  int http_port_ = 0;
 };
 
 TEST_F(HttpTest, ServeAnswersLikeGenerateUntilItIsEnded) {
@@ -89,8 +57,7 @@ TEST_F(HttpTest, ServeAnswersLikeGenerateUntilItIsEnded) {
   ASSERT_EQ(chat.status, 200) << chat.body;
   EXPECT_EQ(json::parse(chat.body)["choices"].size(), 2u);
   EXPECT_EQ(Metric("vllm:num_requests_running"), 0);
-  serve_->Signal(SIGTERM);
-  EXPECT_EQ(serve_->Wait(30), 0) << serve_->errors();
+  EndServe();
 }
 
 TEST_F(HttpTest, AClientThatLeavesFreesItsSlot) {
@@ -107,10 +74,7 @@ TEST_F(HttpTest, AClientThatLeavesFreesItsSlot) {
     ASSERT_TRUE(WaitUntil(
         30, [&] { return Metric("vllm:num_requests_running") == 2; }));
   }
-  EXPECT_TRUE(WaitUntil(30, [&] {
-    return Metric("vllm:num_requests_running") == 0 &&
-           Metric("vllm:num_requests_waiting") == 0;
-  }));
+  ExpectNoJobs();
   EXPECT_EQ(Post(kCompletions, {{"prompt", "x"}, {"max_tokens", 1}}).status,
             200);
   serve_->Signal(SIGINT);
