@@ -9,12 +9,16 @@
 #include <openssl/rsa.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
+#include <sys/socket.h>
+#include <sys/time.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -26,6 +30,7 @@
 namespace ringfleet::coordinator {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 struct FreeOpenssl {
@@ -75,39 +80,96 @@ Pair MakePair(const std::string& name, int64_t from = -60, int64_t to = 3600) {
   return pair;
 }
 
+// A connection over TLS. Waits a minute at most for bytes.
+class TlsClient {
+ public:
+  explicit TlsClient(int port, const Pair* own = nullptr,
+                     int version = TLS1_3_VERSION)
+      : context_(SSL_CTX_new(TLS_client_method())),
+        socket_(testing::ConnectTo(absl::StrCat("127.0.0.1:", port))) {
+    SSL_CTX_set_max_proto_version(context_.get(), version);
+    if (own != nullptr) Show(*own);
+    const timeval limit = {.tv_sec = 60, .tv_usec = 0};
+    setsockopt(socket_.fd(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+    ssl_.reset(SSL_new(context_.get()));
+    SSL_set_fd(ssl_.get(), socket_.fd());
+    if (SSL_connect(ssl_.get()) != 1) ssl_.reset();
+  }
+
+  // Sends a request. `key` may be empty.
+  bool Send(const std::string& method, const std::string& path,
+            const std::string& key = "", const std::string& body = "") {
+    if (ssl_ == nullptr) return false;
+    const std::string request = absl::StrCat(
+        method, " ", path, " HTTP/1.1\r\nHost: a\r\n",
+        key.empty() ? "" : absl::StrCat("Authorization: Bearer ", key, "\r\n"),
+        "Content-Type: application/json\r\nContent-Length: ", body.size(),
+        "\r\n\r\n", body);
+    return SSL_write(ssl_.get(), request.data(),
+                     static_cast<int>(request.size())) > 0;
+  }
+  // Reads until `text` has come; takes it with what came before. Returns false
+  // at the connection's end.
+  bool ReadThrough(const std::string& text) {
+    size_t at;
+    while ((at = received_.find(text)) == std::string::npos) {
+      if (!Receive()) return false;
+    }
+    received_.erase(0, at + text.size());
+    return true;
+  }
+  // Calls an endpoint without a body. Returns the status; 0: no whole answer.
+  int Call(const std::string& path, const std::string& key = "") {
+    if (!Send("GET", path, key) || !ReadThrough("HTTP/1.1 ")) return 0;
+    const int status = std::atoi(received_.c_str());
+    if (!ReadThrough("Content-Length: ")) return 0;
+    const auto length = static_cast<size_t>(std::atoi(received_.c_str()));
+    if (!ReadThrough("\r\n\r\n")) return 0;
+    while (received_.size() < length) {
+      if (!Receive()) return 0;
+    }
+    received_.erase(0, length);
+    return status;
+  }
+  // Returns the name of the server's certificate.
+  std::string server() const {
+    const Ptr<X509> certificate(SSL_get1_peer_certificate(ssl_.get()));
+    char name[64] = "";
+    X509_NAME_get_text_by_NID(X509_get_subject_name(certificate.get()),
+                              NID_commonName, name, sizeof(name));
+    return name;
+  }
+
+ private:
+  bool Receive() {
+    char bytes[4096];
+    const int got = SSL_read(ssl_.get(), bytes, sizeof(bytes));
+    if (got > 0) received_.append(bytes, static_cast<size_t>(got));
+    return got > 0;
+  }
+  void Show(const Pair& own) {
+    const Ptr<BIO> certificate(BIO_new_mem_buf(own.certificate.data(), -1));
+    const Ptr<X509> x509(
+        PEM_read_bio_X509(certificate.get(), nullptr, nullptr, nullptr));
+    const Ptr<BIO> key_bio(BIO_new_mem_buf(own.key.data(), -1));
+    const Ptr<EVP_PKEY> key(
+        PEM_read_bio_PrivateKey(key_bio.get(), nullptr, nullptr, nullptr));
+    SSL_CTX_use_certificate(context_.get(), x509.get());
+    SSL_CTX_use_PrivateKey(context_.get(), key.get());
+  }
+
+  const Ptr<SSL_CTX> context_;
+  const testing::Socket socket_;
+  Ptr<SSL> ssl_;  // Null: the handshake failed.
+  std::string received_;
+};
+
 // Calls GET /health over TLS. Returns the name of the server's certificate, or
 // "" if the server did not answer.
 std::string NameOfServer(int port, const Pair* client = nullptr,
                          int version = TLS1_3_VERSION) {
-  const Ptr<SSL_CTX> context(SSL_CTX_new(TLS_client_method()));
-  SSL_CTX_set_max_proto_version(context.get(), version);
-  if (client != nullptr) {
-    const Ptr<BIO> certificate(BIO_new_mem_buf(client->certificate.data(), -1));
-    const Ptr<X509> own(
-        PEM_read_bio_X509(certificate.get(), nullptr, nullptr, nullptr));
-    const Ptr<BIO> key_bio(BIO_new_mem_buf(client->key.data(), -1));
-    const Ptr<EVP_PKEY> key(
-        PEM_read_bio_PrivateKey(key_bio.get(), nullptr, nullptr, nullptr));
-    SSL_CTX_use_certificate(context.get(), own.get());
-    SSL_CTX_use_PrivateKey(context.get(), key.get());
-  }
-  const testing::Socket socket =
-      testing::ConnectTo(absl::StrCat("127.0.0.1:", port));
-  const Ptr<SSL> ssl(SSL_new(context.get()));
-  SSL_set_fd(ssl.get(), socket.fd());
-  if (SSL_connect(ssl.get()) != 1) return "";
-  const std::string request = "GET /health HTTP/1.1\r\nHost: a\r\n\r\n";
-  SSL_write(ssl.get(), request.data(), static_cast<int>(request.size()));
-  char answer[4096];
-  const int got = SSL_read(ssl.get(), answer, sizeof(answer));
-  if (got <= 0) return "";
-  EXPECT_THAT(std::string(answer, static_cast<size_t>(got)),
-              HasSubstr("200 OK"));
-  const Ptr<X509> certificate(SSL_get1_peer_certificate(ssl.get()));
-  char name[64] = "";
-  X509_NAME_get_text_by_NID(X509_get_subject_name(certificate.get()),
-                            NID_commonName, name, sizeof(name));
-  return name;
+  TlsClient connection(port, client, version);
+  return connection.Call("/health") == 200 ? connection.server() : "";
 }
 
 class AccessTest : public ::testing::Test {
@@ -132,8 +194,24 @@ class AccessTest : public ::testing::Test {
     options_.tls_key_file = Put("key.pem", pair.key);
   }
 
+  // Starts a server with `options_`.
+  void StartFace() {
+    auto model = ServedModel::Load(RINGFLEET_TEST_MODELS "/tiny-v3");
+    ASSERT_TRUE(model.ok()) << model.status();
+    model_ = *std::move(model);
+    HttpOptions options;
+    options.listen.port = 0;
+    options.access = options_;
+    auto face = HttpFace::Start(options, model_.get(), "tiny-v3", &jobs_);
+    ASSERT_TRUE(face.ok()) << face.status();
+    face_ = *std::move(face);
+  }
+
   std::string folder_;
   AccessOptions options_;
+  FakeJobs jobs_;
+  std::unique_ptr<ServedModel> model_;
+  std::unique_ptr<HttpFace> face_;
 };
 
 HttpRequest WithKey(const std::string& key) {
@@ -211,49 +289,89 @@ TEST_F(AccessTest, APairThatDoesNotFitIsNotTaken) {
   const HttpServer::TlsContext first = (*access)->tls();
   const Pair second = MakePair("second");
   Put("cert.pem", second.certificate);
+  ::testing::internal::CaptureStderr();
   (*access)->Reload();
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("cert.pem: "), HasSubstr("not that of the"),
+                    HasSubstr("the last good state stays")));
   EXPECT_EQ((*access)->tls(), first);
   Put("key.pem", second.key);
   (*access)->Reload();
   EXPECT_NE((*access)->tls(), first);
 }
 
-TEST_F(AccessTest, NewConnectionsGetTheNewCertificate) {
-  PutPair(MakePair("first"));
-  FakeJobs jobs;
-  const auto model = ServedModel::Load(RINGFLEET_TEST_MODELS "/tiny-v3");
-  ASSERT_TRUE(model.ok()) << model.status();
-  HttpOptions options;
-  options.listen.port = 0;
-  options.access = options_;
-  const auto face = HttpFace::Start(options, model->get(), "tiny-v3", &jobs);
-  ASSERT_TRUE(face.ok()) << face.status();
-  EXPECT_THAT((*face)->url(), HasSubstr("https://"));
-  const int port = (*face)->port();
-  EXPECT_EQ(NameOfServer(port), "first");
-  EXPECT_EQ(NameOfServer(port, nullptr, TLS1_2_VERSION), "");
-  PutPair(MakePair("second"));
-  const auto deadline = testing::Soon();
-  while (NameOfServer(port) != "second" && !deadline.Expired()) {
+TEST_F(AccessTest, ConnectionsAreTlsOfTheNewestVersion) {
+  PutPair(MakePair("server"));
+  ASSERT_NO_FATAL_FAILURE(StartFace());
+  EXPECT_THAT(face_->url(), HasSubstr("https://"));
+  EXPECT_EQ(NameOfServer(face_->port()), "server");
+  EXPECT_EQ(NameOfServer(face_->port(), nullptr, TLS1_2_VERSION), "");
+}
+
+// Certificates and keys change while 50 streams run.
+TEST_F(AccessTest, StreamsGoOnWhileCertificatesAndKeysChange) {
+  constexpr size_t kStreams = 50;
+  constexpr int kRotations = 3;
+  PutPair(MakePair("pair 0"));
+  options_.api_key_file = Put("keys", "alice: alice-key-0\n");
+  ASSERT_NO_FATAL_FAILURE(StartFace());
+  const int port = face_->port();
+  std::vector<std::unique_ptr<TlsClient>> streams;
+  for (size_t i = 0; i < kStreams; ++i) {
+    streams.push_back(std::make_unique<TlsClient>(port));
+    ASSERT_TRUE(streams.back()->Send("POST", "/v1/completions", "alice-key-0",
+                                     R"({"prompt": "x", "stream": true})"));
   }
-  EXPECT_EQ(NameOfServer(port), "second");
+  ASSERT_NE(jobs_.Await(kStreams - 1), nullptr);
+  const auto expect_a_token = [&] {
+    for (size_t i = 0; i < kStreams; ++i) {
+      jobs_.Await(i)->OnToken({.id = 40, .logprob = -1, .top = {}});
+    }
+    for (const auto& stream : streams) {
+      EXPECT_TRUE(stream->ReadThrough("data: {"));
+    }
+  };
+  expect_a_token();
+  TlsClient early(port);
+  EXPECT_EQ(early.Call("/version", "alice-key-0"), 200);
+  for (int i = 1; i <= kRotations; ++i) {
+    const std::string name = absl::StrCat("pair ", i);
+    const std::string old_key = absl::StrCat("alice-key-", i - 1);
+    const std::string new_key = absl::StrCat("alice-key-", i);
+    PutPair(MakePair(name));
+    Put("keys", absl::StrCat("alice: ", new_key, "\n"));
+    const auto deadline = testing::Soon();
+    // Each request meanwhile has one of the two pairs, and an answer.
+    std::string server;
+    while ((server = NameOfServer(port)) != name && !deadline.Expired()) {
+      EXPECT_EQ(server, absl::StrCat("pair ", i - 1));
+    }
+    EXPECT_EQ(server, name);
+    while (early.Call("/version", new_key) != 200 && !deadline.Expired()) {
+    }
+    EXPECT_EQ(early.Call("/version", new_key), 200);
+    EXPECT_EQ(early.Call("/version", old_key), 401);
+    EXPECT_EQ(early.server(), "pair 0");
+    EXPECT_EQ(TlsClient(port).Call("/version", old_key), 401);
+    EXPECT_EQ(TlsClient(port).Call("/version", new_key), 200);
+    expect_a_token();
+  }
+  for (size_t i = 0; i < kStreams; ++i) {
+    jobs_.Await(i)->OnFinished(v1::FINISH_REASON_LENGTH, {});
+  }
+  for (const auto& stream : streams) {
+    EXPECT_TRUE(stream->ReadThrough("data: [DONE]"));
+  }
 }
 
 TEST_F(AccessTest, ClientsShowACertificateWhereAskedFor) {
   PutPair(MakePair("server"));
   const Pair client = MakePair("client"), stranger = MakePair("stranger");
   options_.tls_client_ca_file = Put("ca.pem", client.certificate);
-  FakeJobs jobs;
-  const auto model = ServedModel::Load(RINGFLEET_TEST_MODELS "/tiny-v3");
-  ASSERT_TRUE(model.ok()) << model.status();
-  HttpOptions options;
-  options.listen.port = 0;
-  options.access = options_;
-  const auto face = HttpFace::Start(options, model->get(), "tiny-v3", &jobs);
-  ASSERT_TRUE(face.ok()) << face.status();
-  EXPECT_EQ(NameOfServer((*face)->port(), &client), "server");
-  EXPECT_EQ(NameOfServer((*face)->port()), "");
-  EXPECT_EQ(NameOfServer((*face)->port(), &stranger), "");
+  ASSERT_NO_FATAL_FAILURE(StartFace());
+  EXPECT_EQ(NameOfServer(face_->port(), &client), "server");
+  EXPECT_EQ(NameOfServer(face_->port()), "");
+  EXPECT_EQ(NameOfServer(face_->port(), &stranger), "");
 }
 
 }  // namespace
