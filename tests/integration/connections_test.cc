@@ -2,7 +2,6 @@
 // Daemons whose ports strangers connect to: port scanners, load balancers,
 // monitoring.
 #include <signal.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <string>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "tests/integration/fleet_fixture.h"
+#include "tests/testing/open_files.h"
 #include "tests/testing/sockets.h"
 
 namespace ringfleet::integration {
@@ -24,17 +24,6 @@ constexpr int kManyStrangers = 3000;
 
 class ConnectionsTest : public HandFleet {
  protected:
-  ConnectionsTest() {
-    getrlimit(RLIMIT_NOFILE, &before_);
-    raised_ = before_;
-    raised_.rlim_cur = raised_.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &raised_);
-  }
-  ~ConnectionsTest() override { setrlimit(RLIMIT_NOFILE, &before_); }
-
-  // Returns whether this process may have so many connections.
-  bool MayOpen(rlim_t files) const { return raised_.rlim_cur >= files; }
-
   void StartSmallFleet(int coordinators_files = kOpenFiles) {
     const RunOptions few = {.open_files = kOpenFiles};
     StartCoordinator(2, {}, {.open_files = coordinators_files});
@@ -66,10 +55,7 @@ class ConnectionsTest : public HandFleet {
 
   std::string worker_;
   std::vector<testing::Socket> strangers_;
-
- private:
-  rlimit before_ = {};
-  rlimit raised_ = {};
+  const testing::RaisedOpenFiles open_files_;
 };
 
 TEST_F(ConnectionsTest, SilentStrangersTakeNoDescriptorsThatAreNeeded) {
@@ -108,7 +94,7 @@ TEST_F(ConnectionsTest, StrangersOfAnotherProtocolAreSentAway) {
 }
 
 TEST_F(ConnectionsTest, ThreeThousandSilentStrangersKeepNobodyOut) {
-  if (!MayOpen(kManyStrangers + 100)) {
+  if (!open_files_.Allows(kManyStrangers + 100)) {
     GTEST_SKIP() << "needs a limit of open files above " << kManyStrangers;
   }
   ASSERT_NO_FATAL_FAILURE(StartSmallFleet(kUsualOpenFiles));
@@ -124,7 +110,7 @@ TEST_F(ConnectionsTest, ThreeThousandSilentStrangersKeepNobodyOut) {
 // Idle callers, as far as the coordinator can tell: they begin as HTTP/2 does.
 // They may keep others out as long as they are there, but not the workers.
 TEST_F(ConnectionsTest, ThreeThousandIdleCallersLeaveTheFleetUp) {
-  if (!MayOpen(kManyStrangers + 100)) {
+  if (!open_files_.Allows(kManyStrangers + 100)) {
     GTEST_SKIP() << "needs a limit of open files above " << kManyStrangers;
   }
   ASSERT_NO_FATAL_FAILURE(StartSmallFleet(kUsualOpenFiles));

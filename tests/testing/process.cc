@@ -78,6 +78,15 @@ std::vector<pid_t> LivingProcesses() {
   return pids;
 }
 
+// Returns the number of entries of a folder of /proc/PID; 0 if there is none.
+int EntriesOf(pid_t pid, const std::string& folder) {
+  std::error_code error;
+  const std::filesystem::directory_iterator entries(
+      "/proc/" + std::to_string(pid) + "/" + folder, error);
+  return error ? 0
+               : static_cast<int>(std::distance(begin(entries), end(entries)));
+}
+
 }  // namespace
 
 Process::Process(ProcessOptions options) : options_(std::move(options)) {
@@ -229,12 +238,9 @@ uint64_t StatusBytes(pid_t pid, const std::string& field) {
   return 0;
 }
 
-int ThreadCount(pid_t pid) {
-  std::error_code error;
-  const std::filesystem::directory_iterator tasks(
-      "/proc/" + std::to_string(pid) + "/task", error);
-  return error ? 0 : static_cast<int>(std::distance(begin(tasks), end(tasks)));
-}
+int ThreadCount(pid_t pid) { return EntriesOf(pid, "task"); }
+
+int DescriptorCount(pid_t pid) { return EntriesOf(pid, "fd"); }
 
 int FreePort() {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);

@@ -77,6 +77,9 @@ std::vector<std::string> CommandLine(pid_t pid);
 uint64_t StatusBytes(pid_t pid, const std::string& field);
 // Returns the number of threads of a process. Returns 0 if it has ended.
 int ThreadCount(pid_t pid);
+// Returns the number of open descriptors of a process. Returns 0 if it has
+// ended.
+int DescriptorCount(pid_t pid);
 
 // Returns a port of 127.0.0.1 on which nobody listens at the time of the call.
 int FreePort();
