@@ -36,7 +36,8 @@ def free_port():
 class Fleet:
     """A coordinator and one worker of a build, with their files in `folder`."""
 
-    def __init__(self, bin_dir, folder, model, threads, parallel=8):
+    def __init__(self, bin_dir, folder, model, threads, parallel=8,
+                 coordinator_options=()):
         self.ringfleet = os.path.join(bin_dir, "ringfleet")
         self.processes = []
         port = free_port()
@@ -49,7 +50,7 @@ class Fleet:
         self.start(folder, os.path.join(bin_dir, "ringfleet-coordinator"),
                    "--model", model, "--world", "1",
                    "--parallel", str(parallel),
-                   "--listen", f"127.0.0.1:{port}")
+                   "--listen", f"127.0.0.1:{port}", *coordinator_options)
         self.start(folder, os.path.join(bin_dir, "ringfleet-worker"),
                    "--rank", "0", "--listen", "127.0.0.1:0",
                    "--coordinator", f"127.0.0.1:{port}",
