@@ -19,6 +19,15 @@ if ! "$environment/bin/pip" install -q --disable-pip-version-check \
   echo "skipped: the packages of tests/clients cannot be installed: $(tail -n 1 "$environment/pip.log")"
   exit 77
 fi
+# Wheels of which single files are read.
+wheels=$environment/wheels
+if ! "$environment/bin/pip" download -q --disable-pip-version-check --no-deps \
+  -d "$wheels" -r "$here/wheels.txt" >"$environment/pip.log" 2>&1; then
+  echo "skipped: the wheels of tests/clients cannot be loaded: $(tail -n 1 "$environment/pip.log")"
+  exit 77
+fi
+SGLANG_WHEEL=$(echo "$wheels"/sglang-*.whl)
+export SGLANG_WHEEL
 export PATH=$environment/bin:$PATH
 # A client must not ask hosts beyond this one.
 export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 TRANSFORMERS_OFFLINE=1 DO_NOT_TRACK=1
@@ -56,6 +65,7 @@ for client in "$here"/*_client.*; do
   if RINGFLEET=$build/bin/ringfleet RINGFLEET_MODEL=$model timeout 300 "${run[@]}" "$url" "$name" \
     >"$folder/log" 2>&1; then
     echo "passed  $(basename "$client") ($((SECONDS - began)) s)"
+    sed -n 's/^skipped /        skipped /p' "$folder/log"
   else
     failed=1
     tail -n 40 "$folder/log"
