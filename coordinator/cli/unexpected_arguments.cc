@@ -16,8 +16,7 @@ constexpr struct {
   absl::string_view flag;
   absl::string_view lacks;
 } kUnsupportedFlags[] = {
-    {"--stop", "stop strings are not supported"},
-    {"--reverse-prompt", "stop strings are not supported"},
+    {"--reverse-prompt", "--stop names a stop string"},
     {"--repeat-last-n", "penalties count all tokens"},
     {"--typical", "typical sampling is not supported"},
     {"--mirostat", "mirostat sampling is not supported"},

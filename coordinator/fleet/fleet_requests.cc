@@ -12,12 +12,22 @@ FleetRequests::FleetRequests()
 
 void FleetRequests::Deliver() {
   MutexLock delivery(&delivery_mu_);
-  std::vector<RequestUpdate> updates;
-  {
-    MutexLock lock(&mu_);
-    updates = scheduler_.TakeUpdates();
+  while (true) {
+    std::vector<RequestUpdate> updates;
+    {
+      MutexLock lock(&mu_);
+      updates = scheduler_.TakeUpdates();
+    }
+    bool cancelled = false;
+    for (const RequestUpdate& update : updates) {
+      update.Deliver();
+      if (!update.request->events->has_enough()) continue;
+      MutexLock lock(&mu_);
+      // NOT_FOUND: the request has ended, and an update says so.
+      cancelled |= scheduler_.Cancel(update.request->id).ok();
+    }
+    if (!cancelled) return;
   }
-  for (const RequestUpdate& update : updates) update.Deliver();
 }
 
 void FleetRequests::Open(const Scheduler::Epoch& epoch) {

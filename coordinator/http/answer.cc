@@ -67,8 +67,6 @@ std::optional<ApiError> Answer::StartJobs() {
             " choices that wait or run is reached; try again later"),
         .retry_after_s = 1};
   }
-  const Tokenizer* const tokenizer =
-      host_->model->tokenizer().value_or(nullptr);
   choices_.reserve(count);
   for (size_t i = 0; i < count; ++i) {
     const size_t prompt = i / request_.n;
@@ -92,13 +90,13 @@ std::optional<ApiError> Answer::StartJobs() {
     if (auto refusal = host_->key_loads.Add(owner_, load, host_->key_limits)) {
       return refusal;
     }
-    auto job = host_->jobs->Start(std::move(request));
+    auto job = host_->jobs->Start(std::move(request), request_.text_rules);
     if (!job.ok()) {
       host_->key_loads.Remove(owner_, load);
       return ErrorOf(job.status());
     }
     ++host_->running_jobs;
-    choices_.emplace_back(*std::move(job), tokenizer, request_);
+    choices_.emplace_back(*std::move(job), request_.chat);
   }
   return std::nullopt;
 }
@@ -171,15 +169,14 @@ void Answer::TellPrompt(size_t index) {
   Choice& choice = choices_[index];
   if (std::exchange(choice.prompt_told, true)) return;
   const std::vector<uint32_t>& ids = choice.job->request().prompt_ids;
-  const Tokenizer* const tokenizer =
-      host_->model->tokenizer().value_or(nullptr);
+  const Tokenizer* const tokenizer = request_.text_rules.tokenizer;
   const v1::ScoreResult score = choice.job->score();
   if (request_.prompt_logprobs.has_value()) {
     choice.prompt_logprobs = PromptLogprobsJson(ids, score, tokenizer);
   }
   if (!request_.echo) return;
   if (request_.stream) OpenStream();
-  TextStream prompt(tokenizer);
+  TextStream prompt({.tokenizer = tokenizer});
   std::string text;
   for (size_t i = 0; i < ids.size(); ++i) {
     const size_t offset = prompt.decoded_bytes();

@@ -64,11 +64,10 @@ class Answer final : public HttpExchangeListener,
 
  private:
   struct Choice {
-    Choice(std::shared_ptr<Job> of, const Tokenizer* tokenizer,
-           const GenerationRequest& request)
+    Choice(std::shared_ptr<Job> of, bool chat)
         : job(std::move(of)),
-          text(tokenizer, request.stops, request.keeps_stop),
-          logprobs(request.chat, tokenizer) {}
+          text(job->text_rules()),
+          logprobs(chat, job->text_rules().tokenizer) {}
 
     std::shared_ptr<Job> job;  // Null: left.
     TextStream text;

@@ -77,23 +77,21 @@ void RefuseConstraints(RequestFields* fields) {
 }
 
 void ReadStops(RequestFields* fields, GenerationRequest* out) {
-  out->keeps_stop = fields->Flag("include_stop_str_in_output", false);
+  out->text_rules.keeps_stop =
+      fields->Flag("include_stop_str_in_output", false);
   const Json* const stop = fields->Find("stop");
   if (stop == nullptr) return;
   const Json list = stop->is_array() ? *stop : Json::array({*stop});
-  if (list.size() > kMaxStops) {
-    return fields->FailField(
-        "stop",
-        absl::StrCat(list.size(), " strings, want at most ", kMaxStops));
-  }
   for (const Json& text : list) {
-    if (!text.is_string() || text.get_ref<const std::string&>().empty() ||
-        text.get_ref<const std::string&>().size() > kMaxStopBytes) {
-      return fields->FailField("stop", absl::StrCat("want strings of 1 to ",
-                                                    kMaxStopBytes, " bytes"));
+    if (!text.is_string()) {
+      return fields->FailField(
+          "stop", absl::StrCat(text.type_name(),
+                               ", want a string or a list of strings"));
     }
-    out->stops.push_back(text.get<std::string>());
+    out->text_rules.stops.push_back(text.get<std::string>());
   }
+  const absl::Status valid = CheckStops(out->text_rules.stops);
+  if (!valid.ok()) fields->FailField("stop", std::string(valid.message()));
 }
 
 void ReadLogitBias(const ServedModel& model, RequestFields* fields,
@@ -398,6 +396,7 @@ std::optional<ApiError> ReadGenerationRequest(absl::string_view body, bool chat,
   if (!json.ok()) return ErrorOf(json.status());
   RequestFields fields(*json);
   out->chat = chat;
+  out->text_rules.tokenizer = context.model->tokenizer().value_or(nullptr);
   if (const auto name = fields.Text("model");
       name.has_value() && *name != context.served_name) {
     ApiError error = BadField("model", absl::StrCat("'", name->substr(0, 200),

@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "coordinator/fleet/served_model.h"
 #include "coordinator/http/api_error.h"
+#include "coordinator/jobs/text_stream.h"
 #include "protos/worker.pb.h"
 
 namespace ringfleet::coordinator {
@@ -19,8 +20,6 @@ namespace ringfleet::coordinator {
 // Limits of one request.
 inline constexpr size_t kMaxChoices = 256;   // Prompts times n.
 inline constexpr int64_t kMaxSamples = 128;  // n.
-inline constexpr size_t kMaxStops = 16;
-inline constexpr size_t kMaxStopBytes = 256;
 // Tokens of all choices, prompts included.
 inline constexpr uint64_t kMaxRequestTokens = uint64_t{4} << 20;
 
@@ -34,8 +33,7 @@ struct GenerationRequest {
   int32_t priority = 0;
   std::vector<uint32_t> stop_ids;       // Those of the request and the model.
   std::vector<uint32_t> user_stop_ids;  // Those of the request.
-  std::vector<std::string> stops;
-  bool keeps_stop = false;
+  TextRules text_rules;
   bool logprobs = false;      // The drawn tokens have theirs.
   uint32_t top_logprobs = 0;  // Likeliest tokens beside each.
   bool echo = false;          // The text begins with the prompt.

@@ -19,9 +19,10 @@ class JobSource {
  public:
   virtual ~JobSource() = default;
 
-  // Gives the request an id and hands it to the fleet.
+  // Gives the request an id and hands it to the fleet. `rules`: see Job::Make.
   // Errors: those of Fleet::Submit.
-  virtual absl::StatusOr<std::shared_ptr<Job>> Start(Request request) = 0;
+  virtual absl::StatusOr<std::shared_ptr<Job>> Start(Request request,
+                                                     TextRules rules) = 0;
   // Ends a job unless it has ended, and forgets it.
   virtual void Leave(const Job& job) = 0;
 

@@ -8,13 +8,18 @@
 
 namespace ringfleet::coordinator {
 
-Job::Job(Request request, bool kept)
-    : request_(std::move(request)), kept_(kept), created_(absl::Now()) {
+Job::Job(Request request, bool kept, TextRules rules)
+    : request_(std::move(request)),
+      text_rules_(std::move(rules)),
+      kept_(kept),
+      created_(absl::Now()) {
   request_.events = this;
+  if (!text_rules_.stops.empty()) stops_.emplace(text_rules_);
 }
 
-std::shared_ptr<Job> Job::Make(Request request, bool kept) {
-  return std::shared_ptr<Job>(new Job(std::move(request), kept));
+std::shared_ptr<Job> Job::Make(Request request, bool kept, TextRules rules) {
+  return std::shared_ptr<Job>(
+      new Job(std::move(request), kept, std::move(rules)));
 }
 
 std::shared_ptr<const Request> Job::RequestOf(const std::shared_ptr<Job>& job) {
@@ -60,6 +65,7 @@ void Job::Notify() {
 void Job::OnRunning() {
   {
     MutexLock lock(&mu_);
+    if (progress_.has_ended()) return;
     progress_.state = v1::JOB_STATE_RUNNING;
     progress_.waits_for.clear();
     progress_.started = std::min(progress_.started, absl::Now());
@@ -70,6 +76,7 @@ void Job::OnRunning() {
 void Job::OnWaiting(const std::string& why) {
   {
     MutexLock lock(&mu_);
+    if (progress_.has_ended()) return;
     progress_.state = v1::JOB_STATE_WAITING;
     progress_.waits_for = why;
   }
@@ -79,8 +86,25 @@ void Job::OnWaiting(const std::string& why) {
 void Job::OnToken(DrawnToken token) {
   {
     MutexLock lock(&mu_);
+    if (progress_.has_ended()) return;
+    const uint32_t id = token.id;
     tokens_.push_back(std::move(token));
     progress_.tokens = tokens_.size();
+    if (stops_.has_value()) {
+      const absl::Time now = absl::Now();
+      if (tokens_.size() == 1) first_token_ = now;
+      stops_->Add(id);
+      if (stops_->stop().has_value()) {
+        has_enough_ = true;
+        const absl::Time started = std::min(progress_.started, first_token_);
+        EndLocked(
+            v1::FINISH_REASON_STOP,
+            {.prompt_n = static_cast<uint32_t>(request_.prompt_ids.size()),
+             .prompt_ms = absl::ToDoubleMilliseconds(first_token_ - started),
+             .predicted_n = static_cast<uint32_t>(tokens_.size()),
+             .predicted_ms = absl::ToDoubleMilliseconds(now - first_token_)});
+      }
+    }
   }
   Notify();
 }
@@ -104,18 +128,31 @@ void Job::OnScore(v1::ScoreResult score) {
 void Job::OnFinished(v1::FinishReason reason, const RequestTimings& timings) {
   {
     MutexLock lock(&mu_);
-    progress_.state = v1::JOB_STATE_COMPLETED;
-    progress_.waits_for.clear();
-    progress_.reason = reason;
-    progress_.timings = timings;
-    progress_.ended = absl::Now();
+    has_enough_ = false;
+    EndLocked(reason, timings);
   }
   Notify();
+}
+
+void Job::EndLocked(v1::FinishReason reason, const RequestTimings& timings) {
+  if (progress_.has_ended()) return;
+  progress_.state = v1::JOB_STATE_COMPLETED;
+  progress_.waits_for.clear();
+  progress_.reason = reason;
+  progress_.timings = timings;
+  progress_.ended = absl::Now();
+}
+
+bool Job::has_enough() const {
+  MutexLock lock(&mu_);
+  return has_enough_;
 }
 
 void Job::OnFailed(const absl::Status& status) {
   {
     MutexLock lock(&mu_);
+    has_enough_ = false;
+    if (progress_.has_ended()) return;
     progress_.state = absl::IsCancelled(status) ? v1::JOB_STATE_CANCELLED
                                                 : v1::JOB_STATE_FAILED;
     progress_.waits_for.clear();

@@ -8,11 +8,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "coordinator/jobs/text_stream.h"
 #include "coordinator/scheduling/request.h"
 #include "kernels/mutex.h"
 #include "protos/coordinator.pb.h"
@@ -47,11 +49,14 @@ struct JobProgress {
 class Job final : public RequestEvents {
  public:
   // `request.events` is set by this object. `kept`: the result stays until it
-  // is fetched or dropped, whoever watches.
-  static std::shared_ptr<Job> Make(Request request, bool kept);
+  // is fetched or dropped, whoever watches. The job ends with the token whose
+  // text completes a stop string of `rules`.
+  static std::shared_ptr<Job> Make(Request request, bool kept,
+                                   TextRules rules = {});
 
   const std::string& id() const { return request_.id; }
   const Request& request() const { return request_; }
+  const TextRules& text_rules() const { return text_rules_; }
   bool kept() const { return kept_; }
   absl::Time created() const { return created_; }
 
@@ -68,6 +73,7 @@ class Job final : public RequestEvents {
   // Tells `observer` of every later change, as long as it lives.
   void Observe(std::weak_ptr<JobObserver> observer);
 
+  // Later events than the end are ignored.
   void OnRunning() override;
   void OnWaiting(const std::string& why) override;
   void OnToken(DrawnToken token) override;
@@ -76,20 +82,31 @@ class Job final : public RequestEvents {
   void OnFinished(v1::FinishReason reason,
                   const RequestTimings& timings) override;
   void OnFailed(const absl::Status& status) override;
+  bool has_enough() const override;
 
  private:
-  Job(Request request, bool kept);
+  Job(Request request, bool kept, TextRules rules);
+
+  // Completes the job, or does nothing if it has ended.
+  void EndLocked(v1::FinishReason reason, const RequestTimings& timings)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Calls the observers, without the lock.
   void Notify();
 
   Request request_;
+  const TextRules text_rules_;
   const bool kept_;
   const absl::Time created_;
 
   mutable Mutex mu_;
   JobProgress progress_ ABSL_GUARDED_BY(mu_);
   std::vector<DrawnToken> tokens_ ABSL_GUARDED_BY(mu_);
+  // Looks for stop strings. Nothing: there are none.
+  std::optional<TextStream> stops_ ABSL_GUARDED_BY(mu_);
+  absl::Time first_token_ ABSL_GUARDED_BY(mu_);
+  // A stop string has been found, and the request has not ended yet.
+  bool has_enough_ ABSL_GUARDED_BY(mu_) = false;
   v1::ScoreResult score_ ABSL_GUARDED_BY(mu_);
   std::vector<std::weak_ptr<JobObserver>> observers_ ABSL_GUARDED_BY(mu_);
 };

@@ -9,21 +9,34 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "coordinator/tokenizer/tokenizer.h"
 
 namespace ringfleet::coordinator {
+
+inline constexpr size_t kMaxStops = 16;
+inline constexpr size_t kMaxStopBytes = 256;
+
+// The way from a job's tokens to its text.
+struct TextRules {
+  // Null: the text stays empty. Outlives the rules.
+  const Tokenizer* tokenizer = nullptr;
+  // The text ends where one of these strings would begin. UTF-8.
+  std::vector<std::string> stops;
+  bool keeps_stop = false;  // The text ends behind the stop string instead.
+};
+
+// Errors: INVALID_ARGUMENT: more than kMaxStops strings, or one that is empty
+// or longer than kMaxStopBytes.
+absl::Status CheckStops(const std::vector<std::string>& stops);
 
 // Turns tokens into whole characters. A stop token is text like another unless
 // it is a special one. Text that may be the beginning of a stop string is held
 // back until more tokens decide. Not thread-safe.
 class TextStream {
  public:
-  // Null: the text stays empty. The tokenizer must outlive this object. `stops`
-  // are UTF-8 and not empty. `keeps_stop`: the text ends with the stop string
-  // that was found, else before it.
-  explicit TextStream(const Tokenizer* tokenizer,
-                      std::vector<std::string> stops = {},
-                      bool keeps_stop = false);
+  // Requires CheckStops(rules.stops).
+  explicit TextStream(TextRules rules);
 
   // Returns the text to append. Call neither function after a stop.
   std::string Add(uint32_t id);
@@ -39,9 +52,8 @@ class TextStream {
   // Returns what of `held_` can be told.
   std::string Release();
 
+  const TextRules rules_;
   std::optional<StreamDecoder> decoder_;
-  const std::vector<std::string> stops_;
-  const bool keeps_stop_;
   std::string held_;
   size_t decoded_bytes_ = 0;
   std::optional<std::string> stop_;

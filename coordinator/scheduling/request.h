@@ -60,6 +60,8 @@ class RequestEvents {
   virtual void OnFinished(v1::FinishReason reason,
                           const RequestTimings& timings) = 0;
   virtual void OnFailed(const absl::Status& status) = 0;
+  // Returns whether the request should end at once, without more tokens.
+  virtual bool has_enough() const { return false; }
 };
 
 // No limit but the context.

@@ -83,9 +83,21 @@ absl::StatusOr<Request> CoordinatorService::ScoreRequestOf(
 }
 
 absl::StatusOr<std::shared_ptr<Job>> CoordinatorService::Submit(
-    absl::StatusOr<Request> request, bool detach) {
-  RF_RETURN_IF_ERROR(request.status());
-  return jobs_.Submit(*std::move(request), detach);
+    const v1::GenerateRequest& wanted) {
+  TextRules rules = {.tokenizer = model_->tokenizer().value_or(nullptr),
+                     .stops = {wanted.stop().begin(), wanted.stop().end()},
+                     .keeps_stop = wanted.include_stop_str_in_output()};
+  RF_RETURN_IF_ERROR(Annotate(CheckStops(rules.stops), "stop"));
+  // Without a tokenizer a job has ids, and no text that could end.
+  if (!rules.stops.empty()) RF_RETURN_IF_ERROR(model_->tokenizer().status());
+  RF_ASSIGN_OR_RETURN(Request request, GenerateRequestOf(wanted));
+  return jobs_.Submit(std::move(request), wanted.detach(), std::move(rules));
+}
+
+absl::StatusOr<std::shared_ptr<Job>> CoordinatorService::Submit(
+    const v1::ScoreRequest& wanted) {
+  RF_ASSIGN_OR_RETURN(Request request, ScoreRequestOf(wanted));
+  return jobs_.Submit(std::move(request), /*kept=*/false, TextRules());
 }
 
 template <typename Event>
@@ -107,16 +119,15 @@ grpc::ServerWriteReactor<Event>* CoordinatorService::Stream(
 
 grpc::ServerWriteReactor<v1::GenerateEvent>* CoordinatorService::Generate(
     grpc::CallbackServerContext*, const v1::GenerateRequest* request) {
-  return Stream<v1::GenerateEvent>(
-      Submit(GenerateRequestOf(*request), request->detach()),
-      std::make_unique<GenerateEvents>(*model_, *fleet_), /*owner=*/true);
+  return Stream<v1::GenerateEvent>(Submit(*request),
+                                   std::make_unique<GenerateEvents>(*fleet_),
+                                   /*owner=*/true);
 }
 
 grpc::ServerWriteReactor<v1::ScoreEvent>* CoordinatorService::Score(
     grpc::CallbackServerContext*, const v1::ScoreRequest* request) {
   return Stream<v1::ScoreEvent>(
-      Submit(ScoreRequestOf(*request), /*detach=*/false),
-      std::make_unique<ScoreEvents>(), /*owner=*/true);
+      Submit(*request), std::make_unique<ScoreEvents>(), /*owner=*/true);
 }
 
 grpc::ServerWriteReactor<v1::GenerateEvent>* CoordinatorService::WatchJob(
@@ -126,9 +137,9 @@ grpc::ServerWriteReactor<v1::GenerateEvent>* CoordinatorService::WatchJob(
     job = absl::FailedPreconditionError(absl::StrCat(
         "job ", request->id(), " scores a text, want one that generates"));
   }
-  return Stream<v1::GenerateEvent>(
-      std::move(job), std::make_unique<GenerateEvents>(*model_, *fleet_),
-      /*owner=*/false);
+  return Stream<v1::GenerateEvent>(std::move(job),
+                                   std::make_unique<GenerateEvents>(*fleet_),
+                                   /*owner=*/false);
 }
 
 grpc::Status CoordinatorService::ListJobs(grpc::ServerContext*,
@@ -157,13 +168,14 @@ grpc::Status CoordinatorService::GetJob(grpc::ServerContext*,
   response->mutable_prompt_ids()->Add(job.request().prompt_ids.begin(),
                                       job.request().prompt_ids.end());
   *response->mutable_sampling() = job.request().sampling;
-  TextStream text(model_->tokenizer().value_or(nullptr));
+  TextStream text(job.text_rules());
   for (const DrawnToken& token : job.TokensFrom(0)) {
     response->add_ids(token.id);
     response->add_logprobs(token.logprob);
     response->mutable_text()->append(text.Add(token.id));
   }
-  response->mutable_text()->append(text.Finish());
+  if (progress.has_ended() && !text.stop().has_value())
+    response->mutable_text()->append(text.Finish());
   return grpc::Status::OK;
 }
 

@@ -80,10 +80,11 @@ class CoordinatorService final
  private:
   absl::StatusOr<Request> GenerateRequestOf(const v1::GenerateRequest& wanted);
   absl::StatusOr<Request> ScoreRequestOf(const v1::ScoreRequest& wanted);
-  // Makes a job of a request and hands it to the fleet. Errors: those of
-  // `request` and of Fleet::Submit.
-  absl::StatusOr<std::shared_ptr<Job>> Submit(absl::StatusOr<Request> request,
-                                              bool detach);
+  // Makes a job and hands it to the fleet. Errors: those of the functions above
+  // and of Fleet::Submit.
+  absl::StatusOr<std::shared_ptr<Job>> Submit(
+      const v1::GenerateRequest& wanted);
+  absl::StatusOr<std::shared_ptr<Job>> Submit(const v1::ScoreRequest& wanted);
   // Sends a job's events, or its error. `owner`: the job ends with its caller
   // unless it is kept.
   template <typename Event>

@@ -8,9 +8,11 @@
 namespace ringfleet::coordinator {
 
 absl::StatusOr<std::shared_ptr<Job>> FleetJobs::Submit(Request request,
-                                                       bool kept) {
+                                                       bool kept,
+                                                       TextRules rules) {
   request.id = table_.NextId();
-  std::shared_ptr<Job> job = Job::Make(std::move(request), kept);
+  std::shared_ptr<Job> job =
+      Job::Make(std::move(request), kept, std::move(rules));
   table_.Add(job);
   const absl::Status status = fleet_->Submit(Job::RequestOf(job));
   if (!status.ok()) {
@@ -25,8 +27,9 @@ void FleetJobs::Cancel(absl::string_view id) {
   fleet_->Cancel(id).IgnoreError();
 }
 
-absl::StatusOr<std::shared_ptr<Job>> FleetJobs::Start(Request request) {
-  return Submit(std::move(request), /*kept=*/false);
+absl::StatusOr<std::shared_ptr<Job>> FleetJobs::Start(Request request,
+                                                      TextRules rules) {
+  return Submit(std::move(request), /*kept=*/false, std::move(rules));
 }
 
 void FleetJobs::Leave(const Job& job) {

@@ -21,14 +21,16 @@ class FleetJobs final : public JobSource {
   // `fleet` must outlive this object.
   explicit FleetJobs(Fleet* fleet) : fleet_(fleet) {}
 
-  // `kept`: see Job::Make. Errors: those of Fleet::Submit.
-  absl::StatusOr<std::shared_ptr<Job>> Submit(Request request, bool kept);
+  // `kept`, `rules`: see Job::Make. Errors: those of Fleet::Submit.
+  absl::StatusOr<std::shared_ptr<Job>> Submit(Request request, bool kept,
+                                              TextRules rules);
   // Ends a job. Does nothing to one that has ended.
   void Cancel(absl::string_view id);
 
   JobTable& table() { return table_; }
 
-  absl::StatusOr<std::shared_ptr<Job>> Start(Request request) override;
+  absl::StatusOr<std::shared_ptr<Job>> Start(Request request,
+                                             TextRules rules) override;
   void Leave(const Job& job) override;
   absl::Status ready() const override;
   uint32_t context() const override { return fleet_->context(); }

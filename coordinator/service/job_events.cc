@@ -26,6 +26,7 @@ GenerateEvents::Next(const Job& job) {
   v1::GenerateEvent event;
   if (!accepted_) {
     accepted_ = true;
+    text_.emplace(job.text_rules());
     v1::GenerateEvent::Accepted* accepted = event.mutable_accepted();
     const Request& request = job.request();
     accepted->set_id(job.id());
@@ -55,7 +56,7 @@ GenerateEvents::Next(const Job& job) {
     const DrawnToken& token = tokens_[told_++];
     event.mutable_token()->set_id(token.id);
     event.mutable_token()->set_logprob(token.logprob);
-    event.mutable_token()->set_text(text_.Add(token.id));
+    event.mutable_token()->set_text(text_->Add(token.id));
     for (const DrawnToken::Likely& likely : token.top) {
       event.mutable_token()->mutable_top()->add_ids(likely.id);
       event.mutable_token()->mutable_top()->add_logprobs(likely.logprob);
@@ -67,7 +68,7 @@ GenerateEvents::Next(const Job& job) {
     finished_ = true;
     v1::GenerateEvent::Finished* finished = event.mutable_finished();
     finished->set_reason(progress.reason);
-    finished->set_text(text_.Finish());
+    if (!text_->stop().has_value()) finished->set_text(text_->Finish());
     *finished->mutable_timings() =
         TimingsOf(progress.timings, fleet_.load_ms());
     return event;

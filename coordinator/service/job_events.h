@@ -13,7 +13,6 @@
 
 #include "absl/status/status.h"
 #include "coordinator/fleet/fleet.h"
-#include "coordinator/fleet/served_model.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/jobs/text_stream.h"
 #include "coordinator/service/job_stream.h"
@@ -35,16 +34,15 @@ class WaitingNotes {
 // One `accepted`, then tokens, then `finished`.
 class GenerateEvents final : public JobEvents<v1::GenerateEvent> {
  public:
-  // Both arguments must outlive this object.
-  GenerateEvents(const ServedModel& model, const Fleet& fleet)
-      : text_(model.tokenizer().value_or(nullptr)), fleet_(fleet) {}
+  // `fleet` must outlive this object.
+  explicit GenerateEvents(const Fleet& fleet) : fleet_(fleet) {}
 
   std::variant<std::monostate, v1::GenerateEvent, absl::Status> Next(
       const Job& job) override;
 
  private:
-  TextStream text_;
   const Fleet& fleet_;
+  std::optional<TextStream> text_;  // From the first event on.
   WaitingNotes waiting_;
   bool accepted_ = false;
   bool prompt_told_ = false;

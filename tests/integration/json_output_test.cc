@@ -118,6 +118,23 @@ TEST_F(JsonOutputTest, TextGoesToStdoutAndTheRestToStderr) {
   EXPECT_THAT(one.errors, HasSubstr(" | 1 token | length"));
 }
 
+TEST_F(JsonOutputTest, AStopStringCutsTheText) {
+  Arguments command = {"generate", "--model", Model(),  "-p", "def ",
+                       "-n",       "12",      "--temp", "0",  "--json"};
+  const json whole = Cli(command).document();
+  const std::string text = whole["text"];
+  // The middle of the text, whichever tokens it is made of.
+  const size_t half = text.size() / 2;
+  const std::string stop = text.substr(half, 3);
+  command.insert(command.end(), {"--stop", "never written", "--stop", stop});
+  const json cut = Cli(command).document();
+  ExpectGenerated(cut);
+  EXPECT_EQ(cut["text"], text.substr(0, text.find(stop)));
+  EXPECT_EQ(cut["finish_reason"], "stop");
+  EXPECT_LE(cut["ids"].size(), whole["ids"].size());
+  EXPECT_EQ(cut["timings"]["predicted_n"], cut["ids"].size());
+}
+
 TEST_F(JsonOutputTest, ScoreWithEverything) {
   const Finished finished =
       Cli({"score", "--model", Model(), "--ids", "0,318,287,5", "--top", "3",
@@ -217,10 +234,10 @@ TEST_F(JsonOutputTest, AnEmptyPromptIsTheBosAlone) {
 
 TEST_F(JsonOutputTest, FlagsThatDoNotExistAreNamedAsTyped) {
   const Finished finished =
-      Cli({"generate", "--model", Model(), "-p", "x", "--stop", "foo"});
+      Cli({"generate", "--model", Model(), "-p", "x", "--grammar", "foo"});
   EXPECT_EQ(finished.code, 2);
   EXPECT_EQ(finished.error_line(),
-            "usage: unexpected arguments --stop foo: stop strings are not "
+            "usage: unexpected arguments --grammar foo: grammars are not "
             "supported (see ringfleet generate --help)");
 }
 

@@ -38,6 +38,8 @@ struct GenerateOptions {
   uint32_t min_tokens = 0;
   std::vector<std::string> bad_words;
   std::vector<uint32_t> stop_ids;
+  std::vector<std::string> stops;
+  bool keeps_stop = false;
   uint32_t top_logprobs = 0;
   std::string seed;
   JobSettings job;
@@ -142,6 +144,11 @@ void AddSamplingOptions(CLI::App& app, GenerateOptions& options) {
                  "Never write this; may be given several times");
   app.add_option("--stop-id", options.stop_ids,
                  "Another id that ends the text; may be given several times");
+  app.add_option("--stop", options.stops,
+                 "End the text before this string; may be given several times")
+      ->allow_extra_args(false);
+  app.add_flag("--include-stop-str-in-output", options.keeps_stop,
+               "End the text behind the stop string instead");
   app.add_option("--top-logprobs", options.top_logprobs,
                  "Likeliest ids of each token in the --json document")
       ->check(CLI::Range(0, 128))
@@ -181,6 +188,8 @@ absl::StatusOr<v1::GenerateRequest> MakeRequest(const GenerateOptions& options,
                                    options.bad_words.end());
   request.mutable_stop_token_ids()->Add(options.stop_ids.begin(),
                                         options.stop_ids.end());
+  request.mutable_stop()->Add(options.stops.begin(), options.stops.end());
+  request.set_include_stop_str_in_output(options.keeps_stop);
   request.set_top_logprobs(options.top_logprobs);
   uint64_t seed;
   if (absl::SimpleAtoi(options.seed, &seed)) request.set_seed(seed);

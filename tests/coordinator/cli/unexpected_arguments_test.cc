@@ -30,12 +30,14 @@ std::string Described(std::vector<std::string> arguments,
 }
 
 TEST(UnexpectedArgumentsTest, StandInTheOrderInWhichTheyWereTyped) {
-  EXPECT_EQ(Described({"-m", "x", "--stop", "foo", "bar"}),
-            "unexpected arguments --stop foo bar: stop strings are not "
+  EXPECT_EQ(Described({"-m", "x", "--grammar", "foo", "bar"}),
+            "unexpected arguments --grammar foo bar: grammars are not "
             "supported");
-  EXPECT_EQ(Described({"--mirostat", "2", "--stop=a", "--stop", "b"}),
-            "unexpected arguments --mirostat 2 --stop=a --stop b: mirostat "
-            "sampling is not supported; stop strings are not supported");
+  EXPECT_EQ(Described({"--mirostat", "2", "--reverse-prompt=a",
+                       "--reverse-prompt", "b"}),
+            "unexpected arguments --mirostat 2 --reverse-prompt=a "
+            "--reverse-prompt b: mirostat sampling is not supported; --stop "
+            "names a stop string");
 }
 
 TEST(UnexpectedArgumentsTest, TheNearestFlagIsNamed) {

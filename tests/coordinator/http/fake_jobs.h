@@ -54,7 +54,8 @@ class FakeJobs final : public JobSource {
     return true;
   }
 
-  absl::StatusOr<std::shared_ptr<Job>> Start(Request request) override {
+  absl::StatusOr<std::shared_ptr<Job>> Start(Request request,
+                                             TextRules rules) override {
     std::vector<uint32_t> ids;
     v1::FinishReason reason;
     std::shared_ptr<Job> job;
@@ -62,7 +63,7 @@ class FakeJobs final : public JobSource {
       MutexLock lock(&mu_);
       if (!refusal_.ok()) return refusal_;
       request.id = absl::StrCat("job", jobs_.size());
-      job = Job::Make(std::move(request), /*kept=*/false);
+      job = Job::Make(std::move(request), /*kept=*/false, std::move(rules));
       ids = ids_;
       reason = reason_;
     }

@@ -6,9 +6,11 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/jobs/job_table.h"
+#include "tests/testing/bundled_model.h"
 
 namespace ringfleet::coordinator {
 namespace {
@@ -53,6 +55,36 @@ TEST(JobTest, KeepsWhatItWasToldAndTellsItsObservers) {
   EXPECT_EQ(job->progress().timings.predicted_n, 2u);
   EXPECT_TRUE(job->progress().has_ended());
   EXPECT_EQ(observer->changes, 5);
+}
+
+TEST(JobTest, AStopStringEndsItAndTheSurplusIsDropped) {
+  const auto tokenizer = Tokenizer::Load(testing::BundledModel("tiny-v3"));
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  const auto id = [&](const char* text) {
+    return (*tokenizer)->Encode(text)->front();
+  };
+  Request request;
+  request.prompt_ids = {1, 2, 3};
+  const auto job =
+      Job::Make(std::move(request), /*kept=*/true, {tokenizer->get(), {"bc"}});
+  job->OnRunning();
+  for (const char* text : {"a", "b"}) job->OnToken({.id = id(text)});
+  EXPECT_FALSE(job->has_enough());
+  EXPECT_FALSE(job->progress().has_ended());
+  job->OnToken({.id = id("c")});
+  EXPECT_TRUE(job->has_enough());
+  // Two plans may be in flight, and the request ends by a cancellation.
+  job->OnToken({.id = id("d")});
+  job->OnWaiting("it waits");
+  job->OnFailed(absl::CancelledError("cancelled"));
+  EXPECT_FALSE(job->has_enough());
+  EXPECT_THAT(job->TokensFrom(0), SizeIs(3));
+  const JobProgress progress = job->progress();
+  EXPECT_EQ(progress.state, v1::JOB_STATE_COMPLETED);
+  EXPECT_EQ(progress.reason, v1::FINISH_REASON_STOP);
+  EXPECT_TRUE(progress.error.ok());
+  EXPECT_EQ(progress.timings.prompt_n, 3u);
+  EXPECT_EQ(progress.timings.predicted_n, 3u);
 }
 
 TEST(JobTest, TheRequestKeepsTheJobAlive) {

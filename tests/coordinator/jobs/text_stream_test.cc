@@ -22,7 +22,7 @@ class TextStreamTest : public ::testing::Test {
   static std::string Told(const std::string& text,
                           std::vector<std::string> stops, bool keeps = false,
                           std::string* held = nullptr) {
-    TextStream stream(tokenizer_, std::move(stops), keeps);
+    TextStream stream({tokenizer_, std::move(stops), keeps});
     std::string told;
     for (const char c : text) {
       const std::vector<uint32_t> ids = *tokenizer_->Encode({&c, 1});
@@ -62,7 +62,7 @@ TEST_F(TextStreamTest, HoldsBackNoMoreThanABeginning) {
 }
 
 TEST_F(TextStreamTest, CountsAllDecodedText) {
-  TextStream stream(tokenizer_, {"zz"});
+  TextStream stream({tokenizer_, {"zz"}});
   const std::vector<uint32_t> ids = *tokenizer_->Encode("w\xC3\xB6z");
   std::string told;
   for (const uint32_t id : ids) told += stream.Add(id);
@@ -71,8 +71,20 @@ TEST_F(TextStreamTest, CountsAllDecodedText) {
   EXPECT_EQ(stream.Finish(), "z");
 }
 
+TEST(StopsTest, AreFewAndShort) {
+  EXPECT_TRUE(CheckStops({}).ok());
+  EXPECT_TRUE(
+      CheckStops(std::vector<std::string>(16, std::string(256, 'a'))).ok());
+  EXPECT_EQ(CheckStops(std::vector<std::string>(17, "a")).message(),
+            "17 strings, want at most 16");
+  EXPECT_EQ(CheckStops({"a", ""}).message(),
+            "a string of 0 bytes, want 1 to 256");
+  EXPECT_EQ(CheckStops({std::string(257, 'a')}).message(),
+            "a string of 257 bytes, want 1 to 256");
+}
+
 TEST_F(TextStreamTest, ATextWithoutATokenizerIsEmpty) {
-  TextStream stream(nullptr, {"a"});
+  TextStream stream({nullptr, {"a"}});
   EXPECT_EQ(stream.Add(5), "");
   EXPECT_EQ(stream.Finish(), "");
 }

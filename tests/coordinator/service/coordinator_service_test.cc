@@ -392,6 +392,62 @@ TEST_F(CoordinatorServiceTest, ADetachedJobsResultIsKeptAndCanBeWatched) {
   EXPECT_FALSE(GetJob("none").has_value());
 }
 
+TEST_F(CoordinatorServiceTest, AStopStringEndsAJobWhoeverWatches) {
+  StartReady({});
+  const auto tokenizer = Tokenizer::Load(kModel);
+  ASSERT_TRUE(tokenizer.ok());
+  const auto text = [&](std::vector<uint32_t> ids) {
+    return (*tokenizer)->Decode(ids, false);
+  };
+  // More tokens than the context has room for: only a stop ends it so early.
+  v1::GenerateRequest request = Request({50}, 40);
+  request.set_ignore_eos(true);
+  request.add_stop("never");
+  request.add_stop(text({53, 54}));
+  for (const bool keeps : {false, true}) {
+    request.set_include_stop_str_in_output(keeps);
+    const Generated out = Generate(request);
+    ASSERT_TRUE(out.status.ok()) << out.status.error_message();
+    EXPECT_THAT(out.ids, ElementsAre(51, 52, 53, 54));
+    EXPECT_EQ(out.text, keeps ? text({51, 52, 53, 54}) : text({51, 52}));
+    EXPECT_EQ(out.finished.reason(), v1::FINISH_REASON_STOP);
+    EXPECT_EQ(out.finished.timings().prompt_n(), 1u);
+    EXPECT_EQ(out.finished.timings().predicted_n(), 4u);
+  }
+  request.set_include_stop_str_in_output(false);
+
+  // Nobody reads the events of a detached job.
+  request.set_detach(true);
+  grpc::ClientContext context;
+  context.set_deadline(In(kServiceLimit));
+  const auto reader = coordinator_->Generate(&context, request);
+  v1::GenerateEvent event;
+  ASSERT_TRUE(reader->Read(&event));
+  const std::string id = event.accepted().id();
+  context.TryCancel();
+  while (reader->Read(&event)) {
+  }
+  reader->Finish();
+  const Deadline deadline = Deadline::After(kServiceLimit);
+  while (GetJob(id)->job().state() != v1::JOB_STATE_COMPLETED &&
+         !deadline.Expired()) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  const auto job = GetJob(id);
+  EXPECT_EQ(job->job().state(), v1::JOB_STATE_COMPLETED);
+  EXPECT_EQ(job->reason(), v1::FINISH_REASON_STOP);
+  EXPECT_THAT(job->ids(), ElementsAre(51, 52, 53, 54));
+  EXPECT_EQ(job->text(), text({51, 52}));
+  // Both slots are free.
+  EXPECT_TRUE(WatchUntil([](const v1::ClusterState& state) {
+    return state.requests_running() == 0;
+  }));
+
+  request.add_stop("");
+  EXPECT_EQ(Generate(request).status.error_message(),
+            "stop: a string of 0 bytes, want 1 to 256");
+}
+
 TEST_F(CoordinatorServiceTest, ATimeoutEndsAJob) {
   const auto hold = std::make_shared<Gate>();
   FakeWorker::Behaviour behaviour;
