@@ -159,7 +159,10 @@ void Answer::Advance() {
     if (!progress.error.ok()) return Fail(ErrorOf(progress.error));
     if (!progress.has_ended()) continue;
     TellPrompt(i);
-    Tell(i, choice.text.Finish());
+    const size_t reasoned = choice.text.reasoning_tokens();
+    AnswerPiece rest = choice.text.Finish();
+    usage_.reasoning_tokens += choice.text.reasoning_tokens() - reasoned;
+    Tell(i, std::move(rest));
     EndChoice(i, progress.reason);
   }
   if (ended_choices_ == choices_.size()) Complete();
@@ -180,7 +183,7 @@ void Answer::TellPrompt(size_t index) {
   std::string text;
   for (size_t i = 0; i < ids.size(); ++i) {
     const size_t offset = prompt.decoded_bytes();
-    text += prompt.Add(ids[i]);
+    text += prompt.Add(ids[i]).text;
     if (!request_.logprobs) continue;
     DrawnToken token = {.id = ids[i], .logprob = 0, .top = {}};
     const int at = static_cast<int>(i) - 1;
@@ -196,9 +199,9 @@ void Answer::TellPrompt(size_t index) {
     }
     choice.logprobs.Add(token, offset, scored);
   }
-  text += prompt.Finish();
+  text += prompt.Finish().text;
   choice.prompt_bytes = text.size();
-  Tell(index, text);
+  Tell(index, {.reasoning = "", .text = std::move(text)});
 }
 
 void Answer::TakeToken(size_t index, const DrawnToken& token) {
@@ -218,25 +221,32 @@ void Answer::TakeToken(size_t index, const DrawnToken& token) {
       static_cast<uint32_t>(++usage_.completion_tokens);
   if (request_.stream) OpenStream();
   const size_t offset = choice.prompt_bytes + choice.text.decoded_bytes();
-  const std::string text = choice.text.Add(token.id);
+  const size_t reasoned = choice.text.reasoning_tokens();
+  AnswerPiece piece = choice.text.Add(token.id);
+  usage_.reasoning_tokens += choice.text.reasoning_tokens() - reasoned;
   if (request_.logprobs) choice.logprobs.Add(token, offset);
-  Tell(index, text);
+  Tell(index, std::move(piece));
   if (choice.text.stop().has_value()) EndChoice(index, v1::FINISH_REASON_STOP);
 }
 
-void Answer::Tell(size_t index, const std::string& text) {
-  if (text.empty()) return;
+void Answer::Tell(size_t index, AnswerPiece piece) {
   Choice& choice = choices_[index];
-  choice.told_bytes += text.size();
+  if (!request_.tells_reasoning) piece.reasoning.clear();
   if (!request_.stream) {
-    choice.told += text;
+    choice.told.reasoning += piece.reasoning;
+    choice.told.text += piece.text;
     return;
   }
-  exchange_->Write(text_->TextEvent(
-      index, text,
-      request_.logprobs ? choice.logprobs.Take(choice.told_bytes, text)
-                        : "null",
-      ChunkUsage()));
+  const auto tell = [&](bool reasoning, const std::string& text) {
+    if (text.empty()) return;
+    exchange_->Write(text_->TextEvent(
+        index, reasoning, text,
+        request_.logprobs ? choice.logprobs.Take(ToldBytes(choice), text)
+                          : "null",
+        ChunkUsage()));
+  };
+  tell(/*reasoning=*/true, piece.reasoning);
+  tell(/*reasoning=*/false, piece.text);
 }
 
 void Answer::EndChoice(size_t index, v1::FinishReason reason) {
@@ -257,11 +267,12 @@ void Answer::EndChoice(size_t index, v1::FinishReason reason) {
   Leave(choice);
   if (!request_.stream) return;
   OpenStream();
-  exchange_->Write(text_->EndEvent(index, *choice.end,
-                                   request_.logprobs && !request_.chat
-                                       ? choice.logprobs.Take(kAllBytes, "")
-                                       : "null",
-                                   ChunkUsage()));
+  exchange_->Write(text_->EndEvent(
+      index, *choice.end,
+      request_.logprobs ? choice.logprobs.Take(
+                              request_.chat ? ToldBytes(choice) : kAllBytes, "")
+                        : "null",
+      ChunkUsage()));
 }
 
 void Answer::OpenStream() {
@@ -293,10 +304,10 @@ void Answer::Complete() {
   std::vector<AnswerText::Choice> choices;
   for (Choice& choice : choices_) {
     std::string logprobs =
-        request_.logprobs
-            ? choice.logprobs.Take(
-                  request_.chat ? choice.told_bytes : kAllBytes, choice.told)
-            : "null";
+        request_.logprobs ? choice.logprobs.Take(
+                                request_.chat ? ToldBytes(choice) : kAllBytes,
+                                choice.told.text)
+                          : "null";
     choices.push_back({std::move(choice.told), std::move(logprobs),
                        *std::move(choice.end),
                        std::move(choice.prompt_logprobs)});

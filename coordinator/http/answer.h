@@ -75,8 +75,7 @@ class Answer final : public HttpExchangeListener,
     size_t tokens = 0;  // Seen.
     uint32_t last_id = 0;
     absl::Duration last_token;  // Age of the exchange.
-    std::string told;           // Text so far, unless streamed.
-    size_t told_bytes = 0;
+    AnswerPiece told;           // Text so far, unless streamed.
     bool prompt_told = false;
     size_t prompt_bytes = 0;      // The prompt in the text.
     std::string prompt_logprobs;  // JSON.
@@ -92,7 +91,11 @@ class Answer final : public HttpExchangeListener,
   // Tells the prompt's part of a choice, once.
   void TellPrompt(size_t index);
   void TakeToken(size_t index, const DrawnToken& token);
-  void Tell(size_t index, const std::string& text);
+  void Tell(size_t index, AnswerPiece piece);
+  // Returns the bytes of a choice's text that were told.
+  static size_t ToldBytes(const Choice& choice) {
+    return choice.prompt_bytes + choice.text.told_bytes();
+  }
   void EndChoice(size_t index, v1::FinishReason reason);
   void OpenStream();
   const AnswerUsage* ChunkUsage() const;

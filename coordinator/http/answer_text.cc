@@ -34,7 +34,9 @@ void AppendUsage(const AnswerUsage& usage, std::string* out) {
   absl::StrAppend(
       out, "{\"prompt_tokens\":", usage.prompt_tokens,
       ",\"completion_tokens\":", usage.completion_tokens,
-      ",\"total_tokens\":", usage.prompt_tokens + usage.completion_tokens, "}");
+      ",\"total_tokens\":", usage.prompt_tokens + usage.completion_tokens,
+      ",\"completion_tokens_details\":{\"reasoning_tokens\":",
+      usage.reasoning_tokens, "}}");
 }
 
 void AppendEnd(const AnswerEnd& end, std::string* out) {
@@ -224,11 +226,12 @@ std::string AnswerText::RoleEvent(size_t index,
                      "null", nullptr, usage);
 }
 
-std::string AnswerText::TextEvent(size_t index, absl::string_view text,
+std::string AnswerText::TextEvent(size_t index, bool reasoning,
+                                  absl::string_view text,
                                   absl::string_view logprobs,
                                   const AnswerUsage* usage) const {
   std::string event = BeginEvent(index);
-  if (chat_) event += "{\"content\":";
+  if (chat_) event += reasoning ? "{\"reasoning_content\":" : "{\"content\":";
   AppendJsonString(text, &event);
   if (chat_) event += '}';
   return FinishEvent(std::move(event), logprobs, nullptr, usage);
@@ -255,7 +258,16 @@ std::string AnswerText::Whole(const std::vector<Choice>& choices,
     absl::StrAppend(&body, i == 0 ? "" : ",", "{\"index\":", i,
                     chat_ ? ",\"message\":{\"role\":\"assistant\",\"content\":"
                           : ",\"text\":");
-    AppendJsonString(choices[i].text, &body);
+    const AnswerPiece& told = choices[i].told;
+    if (told.text.empty() && !told.reasoning.empty()) {
+      body += "null";
+    } else {
+      AppendJsonString(told.text, &body);
+    }
+    if (!told.reasoning.empty()) {
+      body += ",\"reasoning_content\":";
+      AppendJsonString(told.reasoning, &body);
+    }
     if (chat_) body += ",\"refusal\":null}";
     absl::StrAppend(&body, ",\"logprobs\":", choices[i].logprobs);
     AppendEnd(choices[i].end, &body);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "coordinator/chat/reasoning.h"
 #include "coordinator/scheduling/request.h"
 #include "coordinator/tokenizer/tokenizer.h"
 
@@ -18,6 +19,7 @@ namespace ringfleet::coordinator {
 struct AnswerUsage {
   uint64_t prompt_tokens = 0;
   uint64_t completion_tokens = 0;
+  uint64_t reasoning_tokens = 0;  // A part of completion_tokens.
 };
 
 // The end of a choice.
@@ -80,7 +82,8 @@ class AnswerText {
   // Events of a stream: "data: {...}\n\n". `usage` is that of the stream's end,
   // and of each chunk where the client wants it. `logprobs` is JSON.
   std::string RoleEvent(size_t index, const AnswerUsage* usage) const;
-  std::string TextEvent(size_t index, absl::string_view text,
+  // `reasoning`: the text is that of the reasoning, in a chat.
+  std::string TextEvent(size_t index, bool reasoning, absl::string_view text,
                         absl::string_view logprobs,
                         const AnswerUsage* usage) const;
   std::string EndEvent(size_t index, const AnswerEnd& end,
@@ -89,7 +92,7 @@ class AnswerText {
   std::string UsageEvent(const AnswerUsage& usage) const;
 
   struct Choice {
-    std::string text;
+    AnswerPiece told;
     std::string logprobs;  // JSON.
     AnswerEnd end;
     std::string prompt_logprobs;  // JSON; empty: not asked for.

@@ -85,6 +85,15 @@ std::optional<ApiError> ReadMessage(const Json& message,
     return BadField(absl::StrCat(path, ".tool_calls"),
                     "want a list, in a message of the assistant");
   }
+  for (const char* const name : {"reasoning_content", "reasoning"}) {
+    const auto reasoning = message.find(name);
+    if (reasoning == message.end() || reasoning->is_null()) continue;
+    if (!reasoning->is_string()) {
+      return BadField(absl::StrCat(path, ".", name), "want a string");
+    }
+    (*out)["reasoning_content"] = *reasoning;
+    break;
+  }
   const auto content = message.find("content");
   if (content == message.end() || content->is_null()) {
     if (*role == "assistant") {
@@ -153,7 +162,7 @@ Json ReadTemplateVariables(RequestFields* fields) {
 
 }  // namespace
 
-MarkedText RenderChat(const Tokenizer& tokenizer, RequestFields* fields) {
+ChatPrompt RenderChat(const Tokenizer& tokenizer, RequestFields* fields) {
   if (tokenizer.chat_template().empty()) {
     fields->FailField("messages",
                       "the model has no chat template, want /v1/completions");
@@ -168,11 +177,15 @@ MarkedText RenderChat(const Tokenizer& tokenizer, RequestFields* fields) {
                       "excludes add_generation_prompt, want one of them");
     return {};
   }
-  const Json& last = messages->back();
-  if (continues && !last["content"].is_string()) {
-    fields->FailField("continue_final_message",
-                      "the last message has no text, want one to continue");
-    return {};
+  std::optional<std::string> continued;
+  if (continues) {
+    const Json& content = messages->back()["content"];
+    if (!content.is_string()) {
+      fields->FailField("continue_final_message",
+                        "the last message has no text, want one to continue");
+      return {};
+    }
+    continued = content.get<std::string>();
   }
   Conversation conversation;
   conversation.messages = *std::move(messages);
@@ -192,7 +205,12 @@ MarkedText RenderChat(const Tokenizer& tokenizer, RequestFields* fields) {
     fields->FailField("messages", std::string(text.status().message()));
     return {};
   }
-  return *std::move(text);
+  ChatPrompt prompt;
+  if (const auto markers = MarkersOf(tokenizer)) {
+    prompt.reasoning = {*markers, StateBehind(*text, *markers, continued)};
+  }
+  prompt.text = *std::move(text);
+  return prompt;
 }
 
 }  // namespace ringfleet::coordinator

@@ -244,9 +244,14 @@ class PromptReader {
   void ReadChat() {
     const auto tokenizer = context_.model->tokenizer();
     if (!tokenizer.ok()) return fields_->Fail(ErrorOf(tokenizer.status()));
-    const MarkedText text = RenderChat(**tokenizer, fields_);
+    const bool separates = fields_->Flag("separate_reasoning", true);
+    out_->tells_reasoning = fields_->Flag("include_reasoning", true);
+    const ChatPrompt prompt = RenderChat(**tokenizer, fields_);
     if (fields_->error().has_value()) return;
-    if (CheckLength(text.bytes())) Add((*tokenizer)->Encode(text), "messages");
+    if (separates) out_->text_rules.reasoning = prompt.reasoning;
+    if (CheckLength(prompt.text.bytes())) {
+      Add((*tokenizer)->Encode(prompt.text), "messages");
+    }
   }
 
   // A string, a list of strings, a list of ids, or a list of these.

@@ -34,9 +34,10 @@ struct GenerationRequest {
   std::vector<uint32_t> stop_ids;       // Those of the request and the model.
   std::vector<uint32_t> user_stop_ids;  // Those of the request.
   TextRules text_rules;
-  bool logprobs = false;      // The drawn tokens have theirs.
-  uint32_t top_logprobs = 0;  // Likeliest tokens beside each.
-  bool echo = false;          // The text begins with the prompt.
+  bool tells_reasoning = true;  // The client wants to see it.
+  bool logprobs = false;        // The drawn tokens have theirs.
+  uint32_t top_logprobs = 0;    // Likeliest tokens beside each.
+  bool echo = false;            // The text begins with the prompt.
   // Likeliest tokens of each prompt token. Unset: not asked for.
   std::optional<uint32_t> prompt_logprobs;
   bool stream = false;

@@ -51,7 +51,7 @@ HttpResponse Tokenize(const ServedModel& model, uint32_t positions,
         if (fields->Find("messages") != nullptr) {
           name = "messages";
           prefix = false;
-          chat = RenderChat(tokenizer, fields);
+          chat = RenderChat(tokenizer, fields).text;
         } else if (fields->Find("content") != nullptr) {
           name = "content";
           prefix = fields->Flag("add_special", false);
@@ -106,7 +106,7 @@ HttpResponse ApplyTemplate(const ServedModel& model, absl::string_view body) {
       model, body, [](const Tokenizer& tokenizer, RequestFields* fields) {
         fields->Refuse("tools");
         std::string out = "{\"prompt\":";
-        AppendJsonString(RenderChat(tokenizer, fields).bytes(), &out);
+        AppendJsonString(RenderChat(tokenizer, fields).text.bytes(), &out);
         return out + "}";
       });
 }

@@ -13,6 +13,7 @@
 #include "coordinator/fleet/bench_run.h"
 #include "coordinator/service/job_events.h"
 #include "coordinator/service/job_stream.h"
+#include "coordinator/service/prompt_form.h"
 
 namespace ringfleet::coordinator {
 namespace {
@@ -39,14 +40,16 @@ CoordinatorService::CoordinatorService(const ServedModel* model, Fleet* fleet,
     : model_(model), fleet_(fleet), reference_(reference), jobs_(fleet) {}
 
 absl::StatusOr<Request> CoordinatorService::GenerateRequestOf(
-    const v1::GenerateRequest& wanted) {
+    const v1::GenerateRequest& wanted, TextRules* rules) {
   Request request;
   const uint32_t known = fleet_->context();  // 0: the fleet is not ready.
   RF_ASSIGN_OR_RETURN(
-      request.prompt_ids,
-      model_->PromptIds(
-          wanted.prompt(),
+      PromptForm prompt,
+      ReadPromptForm(
+          *model_, wanted.prompt(),
           known > 0 ? known : model_->spec().max_position_embeddings));
+  request.prompt_ids = std::move(prompt.ids);
+  rules->reasoning = prompt.reasoning;
   RF_ASSIGN_OR_RETURN(request.sampling, model_->Sampling(wanted));
   RF_ASSIGN_OR_RETURN(request.stop_ids, model_->StopIdsOf(wanted));
   RF_RETURN_IF_ERROR(model_->CheckLogprobs(wanted));
@@ -67,7 +70,9 @@ absl::StatusOr<Request> CoordinatorService::GenerateRequestOf(
 absl::StatusOr<Request> CoordinatorService::ScoreRequestOf(
     const v1::ScoreRequest& wanted) {
   Request request;
-  RF_ASSIGN_OR_RETURN(request.prompt_ids, model_->PromptIds(wanted.prompt()));
+  RF_ASSIGN_OR_RETURN(PromptForm prompt,
+                      ReadPromptForm(*model_, wanted.prompt()));
+  request.prompt_ids = std::move(prompt.ids);
   RF_RETURN_IF_ERROR(model_->CheckScore(wanted.options()));
   if (wanted.options().reference() && !reference_) {
     return absl::FailedPreconditionError(
@@ -90,7 +95,7 @@ absl::StatusOr<std::shared_ptr<Job>> CoordinatorService::Submit(
   RF_RETURN_IF_ERROR(Annotate(CheckStops(rules.stops), "stop"));
   // Without a tokenizer a job has ids, and no text that could end.
   if (!rules.stops.empty()) RF_RETURN_IF_ERROR(model_->tokenizer().status());
-  RF_ASSIGN_OR_RETURN(Request request, GenerateRequestOf(wanted));
+  RF_ASSIGN_OR_RETURN(Request request, GenerateRequestOf(wanted, &rules));
   return jobs_.Submit(std::move(request), wanted.detach(), std::move(rules));
 }
 
@@ -169,13 +174,16 @@ grpc::Status CoordinatorService::GetJob(grpc::ServerContext*,
                                       job.request().prompt_ids.end());
   *response->mutable_sampling() = job.request().sampling;
   TextStream text(job.text_rules());
+  const auto append = [response](const AnswerPiece& piece) {
+    response->mutable_text()->append(piece.text);
+    response->mutable_reasoning()->append(piece.reasoning);
+  };
   for (const DrawnToken& token : job.TokensFrom(0)) {
     response->add_ids(token.id);
     response->add_logprobs(token.logprob);
-    response->mutable_text()->append(text.Add(token.id));
+    append(text.Add(token.id));
   }
-  if (progress.has_ended() && !text.stop().has_value())
-    response->mutable_text()->append(text.Finish());
+  if (progress.has_ended() && !text.stop().has_value()) append(text.Finish());
   return grpc::Status::OK;
 }
 

@@ -78,7 +78,9 @@ class CoordinatorService final
   cluster::ActiveCalls& calls() { return calls_; }
 
  private:
-  absl::StatusOr<Request> GenerateRequestOf(const v1::GenerateRequest& wanted);
+  // Also adds what the prompt says about the text.
+  absl::StatusOr<Request> GenerateRequestOf(const v1::GenerateRequest& wanted,
+                                            TextRules* rules);
   absl::StatusOr<Request> ScoreRequestOf(const v1::ScoreRequest& wanted);
   // Makes a job and hands it to the fleet. Errors: those of the functions above
   // and of Fleet::Submit.

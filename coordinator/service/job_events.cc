@@ -56,7 +56,9 @@ GenerateEvents::Next(const Job& job) {
     const DrawnToken& token = tokens_[told_++];
     event.mutable_token()->set_id(token.id);
     event.mutable_token()->set_logprob(token.logprob);
-    event.mutable_token()->set_text(text_->Add(token.id));
+    AnswerPiece piece = text_->Add(token.id);
+    event.mutable_token()->set_text(std::move(piece.text));
+    event.mutable_token()->set_reasoning(std::move(piece.reasoning));
     for (const DrawnToken::Likely& likely : token.top) {
       event.mutable_token()->mutable_top()->add_ids(likely.id);
       event.mutable_token()->mutable_top()->add_logprobs(likely.logprob);
@@ -68,7 +70,11 @@ GenerateEvents::Next(const Job& job) {
     finished_ = true;
     v1::GenerateEvent::Finished* finished = event.mutable_finished();
     finished->set_reason(progress.reason);
-    if (!text_->stop().has_value()) finished->set_text(text_->Finish());
+    if (!text_->stop().has_value()) {
+      AnswerPiece rest = text_->Finish();
+      finished->set_text(std::move(rest.text));
+      finished->set_reasoning(std::move(rest.reasoning));
+    }
     *finished->mutable_timings() =
         TimingsOf(progress.timings, fleet_.load_ms());
     return event;

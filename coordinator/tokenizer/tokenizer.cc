@@ -263,7 +263,10 @@ absl::Status CheckTokenIds(absl::Span<const uint32_t> ids) {
 
 std::string StreamDecoder::Add(uint32_t id) {
   std::string text;
-  if (tokenizer_->IsSpecial(id)) return text;
+  if (tokenizer_->IsSpecial(id) &&
+      std::find(kept_.begin(), kept_.end(), id) == kept_.end()) {
+    return text;
+  }
   absl::StrAppend(&pending_, tokenizer_->TokenBytes(id));
   pending_.erase(0, AppendWholeCharacters(pending_, &text));
   return text;

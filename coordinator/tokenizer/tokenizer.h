@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -123,11 +124,14 @@ class Tokenizer {
 absl::Status CheckTokenIds(absl::Span<const uint32_t> ids);
 
 // Decodes a stream of ids into whole characters. The outputs of all Adds and of
-// Finish, joined in order, equal Decode(ids, false). Not thread-safe. The
-// tokenizer must outlive the decoder.
+// Finish, joined in order, equal Decode(ids, false), but for the special tokens
+// `kept`, which are text. Not thread-safe. The tokenizer must outlive the
+// decoder.
 class StreamDecoder {
  public:
-  explicit StreamDecoder(const Tokenizer* tokenizer) : tokenizer_(tokenizer) {}
+  explicit StreamDecoder(const Tokenizer* tokenizer,
+                         std::vector<uint32_t> kept = {})
+      : tokenizer_(tokenizer), kept_(std::move(kept)) {}
 
   // Returns the characters that `id` completes, perhaps none.
   std::string Add(uint32_t id);
@@ -138,6 +142,7 @@ class StreamDecoder {
 
  private:
   const Tokenizer* tokenizer_;
+  std::vector<uint32_t> kept_;
   std::string pending_;  // First bytes of an incomplete character, at most 3.
 };
 

@@ -448,6 +448,61 @@ TEST_F(CoordinatorServiceTest, AStopStringEndsAJobWhoeverWatches) {
             "stop: a string of 0 bytes, want 1 to 256");
 }
 
+TEST_F(CoordinatorServiceTest, AConversationIsRendered) {
+  StartReady({});
+  const auto tokenizer = Tokenizer::Load(kModel);
+  ASSERT_TRUE(tokenizer.ok());
+  v1::GenerateRequest request;
+  request.set_max_tokens(1);
+  v1::Conversation* const conversation =
+      request.mutable_prompt()->mutable_conversation();
+  const auto add = [&](const char* role, const char* content) {
+    v1::Conversation::Message* const message = conversation->add_messages();
+    message->set_role(role);
+    message->set_content(content);
+  };
+  const auto ids = [&](const std::string& text) {
+    return *(*tokenizer)->Encode((*tokenizer)->bos_token() + text);
+  };
+  const auto prompt_ids = [&](const Generated& out) {
+    EXPECT_TRUE(out.status.ok()) << out.status.error_message();
+    return std::vector<uint32_t>(out.accepted.prompt_ids().begin(),
+                                 out.accepted.prompt_ids().end());
+  };
+  add("developer", "S");
+  add("user", "a");
+  EXPECT_EQ(prompt_ids(Generate(request)), ids("S<｜User｜>a<｜Assistant｜>"));
+  add("assistant", "<think>b");
+  conversation->set_continue_final_message(true);
+  EXPECT_EQ(prompt_ids(Generate(request)),
+            ids("S<｜User｜>a<｜Assistant｜><think>b"));
+  // The answer goes on with the reasoning: no text is told.
+  request.set_max_tokens(5);
+  EXPECT_EQ(Generate(request).text, "");
+  conversation->set_continue_final_message(false);
+  conversation->set_add_generation_prompt(false);
+  EXPECT_EQ(prompt_ids(Generate(request)),
+            ids("S<｜User｜>a<｜Assistant｜><think>b<｜end▁of▁sentence｜>"));
+
+  v1::ScoreRequest score;
+  *score.mutable_prompt() = request.prompt();
+  v1::ScoreEvent::Result result;
+  EXPECT_TRUE(Score(score, &result).ok());
+
+  conversation->set_template_kwargs("[1]");
+  EXPECT_THAT(Generate(request).status.error_message(),
+              HasSubstr("template_kwargs"));
+  conversation->set_template_kwargs("{\"messages\": []}");
+  EXPECT_THAT(Generate(request).status.error_message(),
+              HasSubstr("conversation: chat_template_kwargs: sets messages"));
+  conversation->clear_template_kwargs();
+  add("nobody", "x");
+  const grpc::Status status = Generate(request).status;
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(),
+              HasSubstr("conversation: messages[3].role: want system"));
+}
+
 TEST_F(CoordinatorServiceTest, ATimeoutEndsAJob) {
   const auto hold = std::make_shared<Gate>();
   FakeWorker::Behaviour behaviour;
