@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/check.h"
 
@@ -68,6 +69,19 @@ void Interrupt::AllowCleanup(absl::Duration duration) {
       std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(duration);
 }
 
+Interrupt::Catch::Catch(std::function<bool()> on_interrupt) {
+  Interrupt& interrupt = Get();
+  MutexLock lock(&interrupt.mu_);
+  RF_CHECK(interrupt.on_interrupt_ == nullptr);
+  interrupt.on_interrupt_ = std::move(on_interrupt);
+}
+
+Interrupt::Catch::~Catch() {
+  Interrupt& interrupt = Get();
+  MutexLock lock(&interrupt.mu_);
+  interrupt.on_interrupt_ = nullptr;
+}
+
 void Interrupt::Loop() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -85,6 +99,9 @@ void Interrupt::Loop() {
       if (std::chrono::steady_clock::now() >= give_up_ ||
           (signal > 0 && requested_)) {
         _exit(exit_code_);
+      }
+      if (signal == SIGINT && on_interrupt_ != nullptr && on_interrupt_()) {
+        continue;
       }
     }
     if (signal > 0) Request();

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -38,6 +39,17 @@ class Interrupt {
   // effect.
   void Request(int exit_code = kInterruptedExit);
 
+  // Gets every SIGINT while it lives. One object at a time.
+  class Catch {
+   public:
+    // `on_interrupt` must not block. It returns false to let the signal
+    // interrupt the command.
+    explicit Catch(std::function<bool()> on_interrupt);
+    ~Catch();
+    Catch(const Catch&) = delete;
+    Catch& operator=(const Catch&) = delete;
+  };
+
   // Sets the time that an interrupted verb has to clean up to `duration`,
   // counted from the call. A second signal still ends the process at once.
   void AllowCleanup(absl::Duration duration);
@@ -62,6 +74,7 @@ class Interrupt {
   int exit_code_ ABSL_GUARDED_BY(mu_) = 0;
   std::chrono::steady_clock::time_point give_up_ ABSL_GUARDED_BY(mu_) =
       std::chrono::steady_clock::time_point::max();
+  std::function<bool()> on_interrupt_ ABSL_GUARDED_BY(mu_);
   std::vector<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mu_);
   std::thread thread_;
 };

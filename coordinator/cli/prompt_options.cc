@@ -21,23 +21,12 @@ namespace {
 
 constexpr int kInterruptLookMs = 50;
 
-// Somebody may type it, and give up in the middle.
 absl::StatusOr<std::string> ReadStdin() {
   std::string text;
-  char part[1 << 16];
   while (true) {
-    pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
-    const int ready = poll(&input, 1, kInterruptLookMs);
-    RF_RETURN_IF_ERROR(Interrupt::Get().status());
-    if (ready == 0 || (ready < 0 && errno == EINTR)) continue;
-    const ssize_t size = read(STDIN_FILENO, part, sizeof(part));
-    if (size == 0) return text;
-    if (size > 0) {
-      text.append(part, static_cast<size_t>(size));
-    } else if (errno != EINTR && errno != EAGAIN) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("file -: cannot be read: ", std::strerror(errno)));
-    }
+    RF_ASSIGN_OR_RETURN(const std::string part, ReadStdinPart());
+    if (part.empty()) return text;
+    text += part;
   }
 }
 
@@ -90,6 +79,25 @@ absl::StatusOr<std::vector<uint32_t>> ParseIds(absl::string_view option,
     ids.push_back(id);
   }
   return ids;
+}
+
+absl::StatusOr<std::string> ReadStdinPart() {
+  std::string part(1 << 16, '\0');
+  while (true) {
+    pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+    const int ready = poll(&input, 1, kInterruptLookMs);
+    RF_RETURN_IF_ERROR(Interrupt::Get().status());
+    if (ready == 0 || (ready < 0 && errno == EINTR)) continue;
+    const ssize_t size = read(STDIN_FILENO, part.data(), part.size());
+    if (size >= 0) {
+      part.resize(static_cast<size_t>(size));
+      return part;
+    }
+    if (errno != EINTR && errno != EAGAIN) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("file -: cannot be read: ", std::strerror(errno)));
+    }
+  }
 }
 
 absl::StatusOr<std::string> ReadTextFile(const std::string& path) {

@@ -43,6 +43,10 @@ absl::StatusOr<std::vector<uint32_t>> ParseIds(absl::string_view option,
 // be read, or is not UTF-8.
 absl::StatusOr<std::string> ReadTextFile(const std::string& path);
 
+// Returns bytes of standard input as they come, which somebody may type. Empty:
+// the end. Errors: CANCELLED: interrupted. INVALID_ARGUMENT: it cannot be read.
+absl::StatusOr<std::string> ReadStdinPart();
+
 }  // namespace ringfleet::coordinator::cli
 
 #endif  // RINGFLEET_COORDINATOR_CLI_PROMPT_OPTIONS_H_

@@ -57,6 +57,9 @@ void RefuseConstraints(RequestFields* fields) {
   if (!fields->Flag("skip_special_tokens", true)) {
     fields->Fail(UnsupportedField("skip_special_tokens"));
   }
+  if (!fields->Flag("stream_reasoning", true)) {
+    fields->Fail(UnsupportedField("stream_reasoning"));
+  }
   for (const char* const name : {"tool_choice", "function_call"}) {
     const Json* const choice = fields->Find(name);
     if (choice != nullptr && *choice != "none" && *choice != "auto") {

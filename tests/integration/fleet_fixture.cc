@@ -86,6 +86,7 @@ std::unique_ptr<Process> FleetTest::Start(const std::string& program,
   process.folder = options.folder;
   process.open_files = options.open_files;
   process.threads = options.threads;
+  process.input = options.input;
   process.capture = File("capture/" + std::to_string(next_capture_++));
   return std::make_unique<Process>(std::move(process));
 }

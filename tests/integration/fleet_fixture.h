@@ -43,6 +43,7 @@ struct RunOptions {
   int open_files = 0;
   int threads = 0;      // As in testing::ProcessOptions.
   double seconds = 30;  // Of a release build.
+  bool input = false;   // As in testing::ProcessOptions.
 };
 
 std::string Model(const std::string& name = "tiny-v3");

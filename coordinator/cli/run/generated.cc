@@ -28,6 +28,9 @@ Json ToJson(const Generated& generated, bool with_id) {
   document["prompt_ids"] = JsonArray(generated.accepted.prompt_ids());
   document["ids"] = generated.ids;
   document["text"] = generated.text;
+  if (!generated.reasoning.empty()) {
+    document["reasoning"] = generated.reasoning;
+  }
   document["logprobs"] = generated.logprobs;
   if (!generated.top.empty()) {
     Json& tokens = document["top_logprobs"] = Json::array();
@@ -75,15 +78,21 @@ void PrintWaiting(const std::string& reason) {
                               : absl::StrCat("waiting: ", reason).c_str());
 }
 
+absl::Status PrintPiece(const AnswerPiece& piece, bool last) {
+  return PrintText(last ? piece.text + "\n" : piece.text);
+}
+
 absl::StatusOr<Generated> ReadEvents(
     InterruptibleCall& call, grpc::ClientReader<v1::GenerateEvent>& reader,
-    bool prints, const std::function<bool()>& on_accepted) {
+    const OnPiece& on_piece, const std::function<bool()>& on_accepted) {
   Generated generated;
   bool finished = false;
   absl::Status printed;
-  const auto print = [&](const std::string& text) {
-    if (!prints || !printed.ok()) return;
-    printed = PrintText(text);
+  const auto take = [&](const auto& part, bool last) {
+    generated.text += part.text();
+    generated.reasoning += part.reasoning();
+    if (on_piece == nullptr || !printed.ok()) return;
+    printed = on_piece({part.reasoning(), part.text()}, last);
     // The coordinator ends the job of a caller who leaves.
     if (!printed.ok()) call.context()->TryCancel();
   };
@@ -107,8 +116,7 @@ absl::StatusOr<Generated> ReadEvents(
         if (event.token().has_top()) {
           generated.top.push_back(event.token().top());
         }
-        generated.text += event.token().text();
-        print(event.token().text());
+        take(event.token(), /*last=*/false);
         break;
       case v1::GenerateEvent::kPrompt:
         break;  // Never asked for here.
@@ -117,8 +125,7 @@ absl::StatusOr<Generated> ReadEvents(
         break;
       case v1::GenerateEvent::kFinished:
         generated.finished = event.finished();
-        generated.text += event.finished().text();
-        print(event.finished().text() + "\n");
+        take(event.finished(), /*last=*/true);
         finished = true;
         break;
       case v1::GenerateEvent::EVENT_NOT_SET:

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "coordinator/chat/reasoning.h"
 #include "coordinator/cli/interrupt.h"
 #include "coordinator/cli/json_output.h"
 #include "protos/coordinator.grpc.pb.h"
@@ -22,17 +23,27 @@ struct Generated {
   Json logprobs = Json::array();
   std::vector<v1::TopLogprobs> top;  // By token, if asked for.
   std::string text;
+  std::string reasoning;  // Of an answer to a conversation.
   v1::GenerateEvent::Finished finished;
 };
 
-// Reads a stream of events to its end. Prints the text as it comes with
-// `prints`, and on stderr what the job waits for. `on_accepted` returns false
-// to leave the stream after the first event.
+// Receives the text as it comes. An error of it ends the call. `last`: no more
+// follows; the piece may be empty.
+using OnPiece =
+    std::function<absl::Status(const AnswerPiece& piece, bool last)>;
+
+// Prints the text of an answer, with a line break at the end.
+absl::Status PrintPiece(const AnswerPiece& piece, bool last);
+
+// Reads a stream of events to its end. Prints on stderr what the job waits for.
+// `on_accepted` returns false to leave the stream after the first event. Both
+// functions may be null.
 //
-// Errors: the job's; those of PrintText; UNAVAILABLE: the stream ended early.
+// Errors: the job's; those of `on_piece`; UNAVAILABLE: the stream ended early.
 absl::StatusOr<Generated> ReadEvents(
     InterruptibleCall& call, grpc::ClientReader<v1::GenerateEvent>& reader,
-    bool prints, const std::function<bool()>& on_accepted = nullptr);
+    const OnPiece& on_piece,
+    const std::function<bool()>& on_accepted = nullptr);
 
 // The contract's document of `generate`, with the job's id in front if asked.
 Json ToJson(const Generated& generated, bool with_id);

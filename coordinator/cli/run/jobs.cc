@@ -163,6 +163,7 @@ Json ResultOf(const v1::GetJobResponse& response) {
   generated.ids = JsonArray(response.ids());
   generated.logprobs = JsonArray(response.logprobs());
   generated.text = response.text();
+  generated.reasoning = response.reasoning();
   generated.finished.set_reason(response.reason());
   *generated.finished.mutable_timings() = response.timings();
   return ToJson(generated, /*with_id=*/true);
@@ -175,9 +176,8 @@ absl::Status Follow(const JobOptions& options, Session& session) {
   request.set_id(options.id);
   const std::unique_ptr<grpc::ClientReader<v1::GenerateEvent>> reader =
       session.stub().WatchJob(call.context(), request);
-  return ReadEvents(call, *reader,
-                    /*prints=*/!options.json && !options.output)
-      .status();
+  const bool prints = !options.json && !options.output;
+  return ReadEvents(call, *reader, prints ? PrintPiece : nullptr).status();
 }
 
 absl::Status PrintState(const JobOptions& options,

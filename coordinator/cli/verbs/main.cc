@@ -16,6 +16,7 @@
 #include "cluster/rpc/server.h"
 #include "coordinator/cli/bench/bench.h"
 #include "coordinator/cli/bench/bench_request.h"
+#include "coordinator/cli/chat/chat.h"
 #include "coordinator/cli/checkpoint/convert.h"
 #include "coordinator/cli/checkpoint/inspect.h"
 #include "coordinator/cli/checkpoint/synth.h"
@@ -47,12 +48,12 @@ namespace {
 // In the order of the help text, which shows the groups as they first appear:
 // Fleet, One-shot, Jobs.
 constexpr RegisterCommand kCommands[] = {
-    RegisterUp,         RegisterDown,    RegisterStatus,      RegisterCall,
-    RegisterGenerate,   RegisterServe,   RegisterScore,       RegisterTokenize,
-    RegisterDetokenize, RegisterSubmit,  RegisterJobs,        RegisterShow,
-    RegisterCancel,     RegisterTargets, RegisterCollectives, RegisterSynth,
-    RegisterBench,      RegisterPlan,    RegisterInspect,     RegisterConvert,
-    RegisterDoctor,     RegisterEplb,    RegisterRebalance,
+    RegisterUp,       RegisterDown,       RegisterStatus,  RegisterCall,
+    RegisterGenerate, RegisterChat,       RegisterServe,   RegisterScore,
+    RegisterTokenize, RegisterDetokenize, RegisterSubmit,  RegisterJobs,
+    RegisterShow,     RegisterCancel,     RegisterTargets, RegisterCollectives,
+    RegisterSynth,    RegisterBench,      RegisterPlan,    RegisterInspect,
+    RegisterConvert,  RegisterDoctor,     RegisterEplb,    RegisterRebalance,
 };
 
 constexpr char kProgramFooter[] = R"(

@@ -285,6 +285,7 @@ TEST_F(ApiTest, FieldsWithoutSupportAreNamed) {
       {"structured_outputs", R"({"regex": "a"})"},
       {"guided_json", R"({"type": "object"})"},
       {"skip_special_tokens", "false"},
+      {"stream_reasoning", "false"},
       {"temperature", "3"},
       {"temperature", R"("hot")"},
       {"temperature", "true"},
