@@ -27,6 +27,17 @@ constexpr absl::Duration kFormedPoll = absl::Milliseconds(50);
 
 Deadline Earlier(Deadline a, Deadline b) { return a.when() < b.when() ? a : b; }
 
+Scheduler::Reuse ReuseOf(v1::PrefixCache setting) {
+  switch (setting) {
+    case v1::PREFIX_CACHE_OFF:
+      return Scheduler::Reuse::kNobodys;
+    case v1::PREFIX_CACHE_SHARED:
+      return Scheduler::Reuse::kAll;
+    default:
+      return Scheduler::Reuse::kOwners;
+  }
+}
+
 absl::Status StoppingError() {
   return absl::UnavailableError("the coordinator is stopping");
 }
@@ -374,7 +385,8 @@ absl::Status Fleet::RunEpoch(const std::shared_ptr<FleetEpoch>& epoch,
                   .groups = groups,
                   .slots = options_.GroupSlots(),
                   .context = epoch->context(),
-                  .blocks = epoch->cache_blocks()});
+                  .blocks = epoch->cache_blocks(),
+                  .reuse = ReuseOf(options_.settings.prefix_cache())});
   bench_.Open(
       {.id = epoch->id(),
        .groups = groups,

@@ -113,6 +113,9 @@ v1::CacheUse FleetRequests::cache_use() const {
   use.set_blocks_used(now.blocks_used);
   use.set_preemptions(now.preemptions);
   use.set_recomputed_positions(now.recomputed_positions);
+  use.set_blocks_kept(now.blocks_kept);
+  use.set_prefix_queries(now.prefix_queries);
+  use.set_prefix_hits(now.prefix_hits);
   return use;
 }
 

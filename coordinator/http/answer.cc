@@ -78,6 +78,7 @@ std::optional<ApiError> Answer::StartJobs() {
     request.max_tokens = request_.max_tokens[prompt];
     request.priority = request_.priority;
     request.owner = owner_;
+    request.cache_salt = request_.cache_salt;
     request.top_logprobs = request_.top_logprobs;
     const bool echoes = request_.echo && request_.logprobs;
     if (echoes || request_.prompt_logprobs.has_value()) {
@@ -264,6 +265,9 @@ void Answer::EndChoice(size_t index, v1::FinishReason reason) {
   }
   host_->metrics->OnChoiceEnd(choice.end->finish_reason, choice.tokens);
   ++ended_choices_;
+  if (index % request_.n == 0) {
+    usage_.cached_tokens += choice.job->progress().timings.cached_n;
+  }
   Leave(choice);
   if (!request_.stream) return;
   OpenStream();

@@ -35,7 +35,8 @@ void AppendUsage(const AnswerUsage& usage, std::string* out) {
       out, "{\"prompt_tokens\":", usage.prompt_tokens,
       ",\"completion_tokens\":", usage.completion_tokens,
       ",\"total_tokens\":", usage.prompt_tokens + usage.completion_tokens,
-      ",\"completion_tokens_details\":{\"reasoning_tokens\":",
+      ",\"prompt_tokens_details\":{\"cached_tokens\":", usage.cached_tokens,
+      "},\"completion_tokens_details\":{\"reasoning_tokens\":",
       usage.reasoning_tokens, "}}");
 }
 

@@ -186,6 +186,7 @@ void ReadSampling(const ServedModel& model, RequestFields* fields,
   using Limits = std::numeric_limits<int32_t>;
   out->priority = static_cast<int32_t>(
       fields->Integer("priority", Limits::min(), Limits::max()).value_or(0));
+  out->cache_salt = fields->Text("cache_salt").value_or("");
   if (fields->error().has_value()) return;
   auto sampling = model.Sampling(wanted);
   auto stop_ids = model.StopIdsOf(wanted);

@@ -31,6 +31,7 @@ struct GenerationRequest {
   std::vector<uint32_t> max_tokens;  // By prompt.
   v1::SamplingParams sampling;
   int32_t priority = 0;
+  std::string cache_salt;
   std::vector<uint32_t> stop_ids;       // Those of the request and the model.
   std::vector<uint32_t> user_stop_ids;  // Those of the request.
   TextRules text_rules;

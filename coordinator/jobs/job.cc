@@ -62,13 +62,14 @@ void Job::Notify() {
   }
 }
 
-void Job::OnRunning() {
+void Job::OnRunning(uint32_t cached_n) {
   {
     MutexLock lock(&mu_);
     if (progress_.has_ended()) return;
     progress_.state = v1::JOB_STATE_RUNNING;
     progress_.waits_for.clear();
     progress_.started = std::min(progress_.started, absl::Now());
+    progress_.timings.cached_n = cached_n;
   }
   Notify();
 }

@@ -39,7 +39,7 @@ struct JobProgress {
   absl::Time started = absl::InfiniteFuture();  // First entered a slot.
   absl::Time ended = absl::InfiniteFuture();
   v1::FinishReason reason = v1::FINISH_REASON_UNSPECIFIED;
-  RequestTimings timings;  // Once completed.
+  RequestTimings timings;  // Once completed, but for cached_n.
   absl::Status error;      // Once failed or cancelled.
 
   bool has_ended() const { return ended != absl::InfiniteFuture(); }
@@ -74,7 +74,7 @@ class Job final : public RequestEvents {
   void Observe(std::weak_ptr<JobObserver> observer);
 
   // Later events than the end are ignored.
-  void OnRunning() override;
+  void OnRunning(uint32_t cached_n) override;
   void OnWaiting(const std::string& why) override;
   void OnToken(DrawnToken token) override;
   void OnProgress(uint32_t scored) override;

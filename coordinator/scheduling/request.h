@@ -36,6 +36,7 @@ struct RequestTimings {
   double prompt_ms = 0;
   uint32_t predicted_n = 0;
   double predicted_ms = 0;  // From the first to the last token.
+  uint32_t cached_n = 0;    // Prompt tokens whose rows were in the cache.
 };
 
 // Receives the events of one request, in order. The last one is OnFinished or
@@ -44,8 +45,9 @@ struct RequestTimings {
 class RequestEvents {
  public:
   virtual ~RequestEvents() = default;
-  // The request entered a slot.
-  virtual void OnRunning() = 0;
+  // The request entered a slot. The first time, `cached_n` of its prompt's rows
+  // were in the cache. Later calls repeat the number.
+  virtual void OnRunning(uint32_t cached_n) = 0;
   // The request waits because no epoch runs. `why` says what the fleet waits
   // for; empty: an epoch runs, and the request waits for a slot. Tokens that
   // were told stay valid.
@@ -78,6 +80,8 @@ struct Request {
   // Owners take turns within a priority. Empty: the owner of all that name
   // none.
   std::string owner;
+  // Requests reuse the cached rows only of others with an equal salt.
+  std::string cache_salt;
   std::vector<uint32_t> stop_ids;
   uint32_t usable_vocab = 0;  // 0: all.
   uint32_t top_logprobs = 0;  // Likeliest ids to tell with each token.

@@ -14,6 +14,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "cluster/process/deadline.h"
+#include "coordinator/scheduling/evaluated_spans.h"
 #include "coordinator/scheduling/request.h"
 
 namespace ringfleet::coordinator {
@@ -27,6 +28,9 @@ struct Run {
   // Tokens drawn so far. They are replayed when the request enters a slot
   // again.
   std::vector<uint32_t> committed;
+  // Forms in which positions of the prompt, or its window, and of committed
+  // tokens were evaluated. A later stay repeats them.
+  EvaluatedSpans spans;
   // Score of the windows that are done, and where the next one begins.
   v1::ScoreResult score;
   size_t window_begin = 0;
@@ -34,7 +38,8 @@ struct Run {
   // Failed epochs in a row in which the request had a slot without progress: no
   // token, no scored span.
   uint32_t failures = 0;
-  uint64_t evaluated = 0;  // Positions that the last stay had evaluated.
+  uint64_t evaluated = 0;  // Positions that the last stay had in the cache.
+  uint32_t cached_n = 0;   // Prompt tokens that the first stay found there.
   Time submitted;
   // Time without an epoch and without a load, since the last epoch.
   cluster::Deadline::Clock::duration waited{0};

@@ -27,8 +27,8 @@ void RequestUpdate::Deliver() const {
     events.OnToken(*token);
   } else if (const auto* progress = std::get_if<Progress>(&what)) {
     events.OnProgress(progress->scored);
-  } else if (std::holds_alternative<Running>(what)) {
-    events.OnRunning();
+  } else if (const auto* running = std::get_if<Running>(&what)) {
+    events.OnRunning(running->cached_n);
   } else if (const auto* waiting = std::get_if<Waiting>(&what)) {
     events.OnWaiting(waiting->why);
   } else if (const auto* score = std::get_if<v1::ScoreResult>(&what)) {
@@ -52,7 +52,14 @@ void Scheduler::OpenEpoch(const Epoch& epoch) {
   }
   waiting_for_.clear();
   slots_.assign(size_t{epoch.groups} * epoch.slots, nullptr);
-  pools_.assign(epoch.groups, BlockPool(epoch.blocks));
+  for (uint32_t group = 0; group < epoch.groups; ++group) {
+    caches_.emplace_back(epoch.blocks);
+  }
+}
+
+void Scheduler::ContinueAfter(uint64_t last_step) {
+  last_step_ = last_step;
+  for (BlockCache& cache : caches_) cache = BlockCache(cache.total());
 }
 
 void Scheduler::CloseEpoch(const absl::Status& cause, bool failed) {
@@ -76,7 +83,7 @@ void Scheduler::CloseEpoch(const absl::Status& cause, bool failed) {
   }
   order_.clear();
   slots_.clear();
-  pools_.clear();
+  caches_.clear();
   in_flight_.clear();
   held_for_.clear();
   epoch_.reset();
@@ -247,16 +254,30 @@ void Scheduler::PlanPrefills(v1::StepPlan* plan, PlanInFlight* flight) {
   for (const uint32_t slot : order_) {
     uint32_t& taken = rows[GroupOf(slot)];
     Sequence& sequence = *slots_[slot];
-    const uint32_t count =
-        std::min(kPrefillChunk, sequence.prompt_n() - sequence.prompt_planned);
-    if (count == 0 || taken + count > kMaxPrefillRows) continue;
+    if (!sequence.evaluates()) continue;
+    EvaluatedSpans& spans = sequence.run->spans;
+    const uint32_t left = sequence.prompt_n() - sequence.planned;
+    uint32_t count = std::min(kPrefillChunk, left);
+    SpanForm form = {.first = sequence.planned, .count = count};
+    if (sequence.planned < spans.size()) {
+      const EvaluatedSpans::Run repeated = spans.From(sequence.planned);
+      count = std::min(repeated.positions, left);
+      form = repeated.form;
+    }
+    if (taken + count > kMaxPrefillRows) continue;
     v1::PrefillSpan* span = plan->add_prefills();
     span->set_slot(slot);
     span->set_count(count);
+    if (form != SpanForm{.first = sequence.planned, .count = count}) {
+      span->set_part_of_first(form.first);
+      span->set_part_of_count(form.count);
+    }
     taken += count;
-    sequence.prompt_planned += count;
+    if (sequence.planned == spans.size()) spans.Append(count, form);
+    sequence.planned += count;
     flight->work.push_back({.sequence = slots_[slot]});
-    if (sequence.evaluates()) continue;
+    Index(sequence, sequence.planned);
+    if (sequence.planned < sequence.prompt_n()) continue;
     flight->evaluated.push_back(slots_[slot]);
     if (sequence.request().max_tokens > 0 && sequence.replay_n == 0) {
       sequence.tokens_planned = flight->work.back().tokens = 1;
@@ -270,17 +291,25 @@ void Scheduler::PlanReplays(v1::StepPlan* plan, PlanInFlight* flight) {
     uint32_t& taken = rows[GroupOf(slot)];
     Sequence& sequence = *slots_[slot];
     if (sequence.left || !sequence.replays()) continue;
-    const uint32_t count = std::min(
-        kMaxReplayRows - taken, sequence.replay_n - sequence.replay_planned);
+    uint32_t count =
+        std::min(kMaxReplayRows - taken, sequence.known_n() - sequence.planned);
+    if (sequence.planned < sequence.prompt_n()) {
+      count =
+          std::min(count, sequence.run->spans.From(sequence.planned).positions);
+    }
     if (count == 0) continue;
     v1::ReplaySpan* span = plan->add_replays();
     span->set_slot(slot);
     span->set_count(count);
     taken += count;
-    sequence.replay_planned += count;
+    sequence.planned += count;
+    EvaluatedSpans& spans = sequence.run->spans;
+    spans.Append(sequence.planned - std::min(sequence.planned, spans.size()),
+                 SpanForm());
     flight->work.push_back({.sequence = slots_[slot]});
+    Index(sequence, sequence.planned);
     // The last row draws the token behind the committed ones.
-    if (sequence.replays()) continue;
+    if (sequence.knows_next()) continue;
     flight->work.back().tokens = 1;
     sequence.tokens_planned = sequence.replay_n + 1;
   }
@@ -350,6 +379,7 @@ void Scheduler::Take(const v1::SlotResult& result, Sequence& sequence) {
   if (result.has_error()) {
     const uint32_t code = result.error().code();
     sequence.left = true;
+    caches_[GroupOf(sequence.slot)].Discard(&sequence.table);
     return Fail(absl::Status(code >= 1 && code <= 16
                                  ? static_cast<absl::StatusCode>(code)
                                  : absl::StatusCode::kInternal,
@@ -378,6 +408,15 @@ void Scheduler::Take(const v1::SlotResult& result, Sequence& sequence) {
     }
     updates_.push_back({run.request, std::move(token)});
   }
+  // The last token's own row is not in the cache.
+  if (!run.committed.empty()) {
+    const auto rows =
+        static_cast<uint32_t>(sequence.prompt_n() + run.committed.size() - 1);
+    if (rows > run.spans.size()) {
+      run.spans.Append(rows - run.spans.size(), SpanForm());
+    }
+    Index(sequence, rows);
+  }
   if (run.request->max_tokens == 0) return;  // Ends with its last span.
   if (result.finish() != v1::FINISH_REASON_UNSPECIFIED) {
     sequence.left = true;
@@ -393,6 +432,7 @@ void Scheduler::TakeScore(const v1::ScoreResult& part, Sequence& sequence) {
   Run& run = *sequence.run;
   if (HasNan(part)) {
     sequence.left = true;
+    caches_[GroupOf(sequence.slot)].Discard(&sequence.table);
     return Fail(absl::DataLossError(absl::StrCat(
                     "score: logits within the first ",
                     sequence.begin + sequence.score.logprobs_size() +
@@ -428,6 +468,7 @@ void Scheduler::EndEvaluation(Sequence& sequence) {
       run.window_begin = sequence.end - 1;
       WaitAgain(sequence);
       run.evaluated = 0;  // The next window has rows of its own.
+      run.spans.Clear();
       return;
     }
     updates_.push_back({run.request, std::move(run.score)});
@@ -439,13 +480,14 @@ void Scheduler::EndEvaluation(Sequence& sequence) {
 void Scheduler::WaitAgain(Sequence& sequence) {
   sequence.left = true;
   if (sequence.progressed) sequence.run->failures = 0;
-  sequence.run->evaluated = sequence.evaluated();
+  sequence.run->evaluated = sequence.cached();
   queue_.Push(sequence.run);
 }
 
 void Scheduler::Finish(v1::FinishReason reason, Run& run) {
   RequestTimings timings;
   timings.prompt_n = static_cast<uint32_t>(run.request->prompt_ids.size());
+  timings.cached_n = run.cached_n;
   timings.predicted_n = static_cast<uint32_t>(run.committed.size());
   timings.prompt_ms = Milliseconds(run.first_token - run.admitted);
   timings.predicted_ms = Milliseconds(run.last_token - run.first_token);
@@ -462,10 +504,13 @@ std::vector<RequestUpdate> Scheduler::TakeUpdates() {
 
 Scheduler::CacheUse Scheduler::cache_use() const {
   CacheUse use = {.preemptions = preemptions_,
-                  .recomputed_positions = recomputed_};
-  for (const BlockPool& pool : pools_) {
-    use.blocks_total += pool.total();
-    use.blocks_used += pool.total() - pool.free();
+                  .recomputed_positions = recomputed_,
+                  .prefix_queries = prefix_queries_,
+                  .prefix_hits = prefix_hits_};
+  for (const BlockCache& cache : caches_) {
+    use.blocks_total += cache.total();
+    use.blocks_used += cache.total() - cache.available();
+    use.blocks_kept += cache.kept();
   }
   return use;
 }

@@ -14,9 +14,9 @@
 //
 // The scheduler outlives epochs. When an epoch ends, its requests wait again,
 // in the order of their arrival, with the tokens that they have committed. In
-// the next epoch the prompt is evaluated in the same chunks and the committed
-// tokens are replayed as the decodes that they were. So on an equal layout the
-// text goes on with the same bits.
+// the next epoch each position is evaluated in the form that it had: prompts in
+// the same chunks, committed tokens as decodes. So on an equal layout the text
+// goes on with the same bits.
 //
 // The cache of a data group is a pool of blocks. A request enters a slot when
 // the pool has blocks for its prompt, for its committed tokens, and one more
@@ -24,6 +24,12 @@
 // grows. When none is left, the sequence that entered last in the lowest
 // priority waits again, and is replayed later. A lone sequence always has its
 // context.
+//
+// Blocks of sequences that have left are kept while nobody needs the room. A
+// request whose ids begin like those of another, up to any token, begins with
+// the other's rows. Attention may have taken another form for these than it
+// would have for the request alone. The request keeps the forms for its
+// replays.
 //
 // A step may commit several tokens of a sequence: one, and the drafts that the
 // workers accept. Plans are made for the most; results give back the rest.
@@ -48,7 +54,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "cluster/process/deadline.h"
-#include "coordinator/scheduling/block_pool.h"
+#include "coordinator/scheduling/block_cache.h"
+#include "coordinator/scheduling/evaluated_spans.h"
 #include "coordinator/scheduling/request.h"
 #include "coordinator/scheduling/request_queue.h"
 #include "coordinator/scheduling/score_windows.h"
@@ -76,7 +83,9 @@ inline constexpr size_t kMaxPlanBytes = size_t{4} << 20;
 
 // An event for the owner of a request.
 struct RequestUpdate {
-  struct Running {};
+  struct Running {
+    uint32_t cached_n;
+  };
   struct Waiting {
     std::string why;
   };
@@ -102,6 +111,9 @@ class Scheduler {
  public:
   using Now = std::function<cluster::Deadline::Clock::time_point()>;
 
+  // Whose cached rows a request reuses.
+  enum class Reuse { kNobodys, kOwners, kAll };
+
   struct Epoch {
     uint64_t id = 0;
     uint32_t groups = 1;   // Data groups, which work side by side.
@@ -109,14 +121,18 @@ class Scheduler {
     uint32_t context = 1;  // Most positions of a sequence.
     uint32_t blocks = 1;   // In each group's cache; they hold `context`.
     uint32_t drafts = 0;   // Most drafts that a step evaluates of a sequence.
+    Reuse reuse = Reuse::kNobodys;
   };
 
   // Counters since the beginning, but for the blocks.
   struct CacheUse {
     uint64_t blocks_total = 0;  // In all groups of the epoch.
-    uint64_t blocks_used = 0;
+    uint64_t blocks_used = 0;   // By sequences.
+    uint64_t blocks_kept = 0;   // By none, but their rows may be reused.
     uint64_t preemptions = 0;
     uint64_t recomputed_positions = 0;
+    uint64_t prefix_queries = 0;  // Prompt tokens that were looked up.
+    uint64_t prefix_hits = 0;     // Those of them that were found.
   };
 
   explicit Scheduler(Now now) : now_(std::move(now)) {}
@@ -171,9 +187,9 @@ class Scheduler {
   // does not name.
   absl::Status OnResult(const v1::StepResult& result);
 
-  // Continues behind `last_step`, up to which a benchmark has planned. Requires
-  // quiet().
-  void ContinueAfter(uint64_t last_step) { last_step_ = last_step; }
+  // Continues behind `last_step`, up to which a benchmark has planned, with an
+  // empty cache. Requires quiet().
+  void ContinueAfter(uint64_t last_step);
 
   std::vector<RequestUpdate> TakeUpdates();
 
@@ -198,27 +214,39 @@ class Scheduler {
   struct Sequence {
     std::shared_ptr<Run> run;
     uint32_t slot = 0;
-    size_t begin = 0;             // Prompt of the stay: ids [begin, end).
-    size_t end = 0;               //
-    uint32_t prompt_planned = 0;  // Prompt tokens in plans so far.
-    uint32_t replay_n = 0;        // Committed tokens on admission.
-    uint32_t replay_planned = 0;  // Replayed by the plans so far.
+    size_t begin = 0;       // Prompt of the stay: ids [begin, end).
+    size_t end = 0;         //
+    uint32_t replay_n = 0;  // Committed tokens on admission.
+    // Positions of the prompt and these tokens that the plans so far have
+    // evaluated, behind those that were in the cache.
+    uint32_t planned = 0;
     // Tokens that the plans so far can have committed or replayed at most.
     uint64_t tokens_planned = 0;
-    std::vector<uint32_t> blocks;  // From the group's pool, in order.
+    BlockCache::Table table;
     bool left = false;  // Finished, failed, cancelled, or waiting again.
     bool progressed = false;
     v1::ScoreResult score;  // This window so far.
 
     const Request& request() const { return *run->request; }
     uint32_t prompt_n() const { return static_cast<uint32_t>(end - begin); }
-    bool evaluates() const { return prompt_planned < prompt_n(); }
-    bool replays() const { return !evaluates() && replay_planned < replay_n; }
-    // Positions that the plans so far have evaluated.
-    uint64_t evaluated() const {
-      return uint64_t{prompt_planned} +
-             std::max<uint64_t>(replay_planned,
-                                tokens_planned > 0 ? tokens_planned - 1 : 0);
+    uint32_t known_n() const { return prompt_n() + replay_n; }
+    // The next position is one of the prompt, or of the committed tokens.
+    bool knows_next() const { return planned < known_n(); }
+    // The next position was evaluated as a decode.
+    bool replays() const {
+      return knows_next() && (planned >= prompt_n() ||
+                              (planned < run->spans.size() &&
+                               run->spans.From(planned).form.decode()));
+    }
+    bool evaluates() const { return knows_next() && !replays(); }
+    // Positions that are in the cache after the plans so far.
+    uint64_t cached() const {
+      return std::max<uint64_t>(
+          planned, tokens_planned > 0 ? prompt_n() + tokens_planned - 1 : 0);
+    }
+    uint32_t IdAt(uint32_t position) const {
+      return position < prompt_n() ? request().prompt_ids[begin + position]
+                                   : run->committed[position - prompt_n()];
     }
   };
 
@@ -261,11 +289,23 @@ class Scheduler {
   // Returns the run that may enter a slot next, which stays in the queue. Null:
   // none may.
   std::shared_ptr<Run> Next() const;
-  // Returns a free slot in the group with the fewest taken, of the groups that
-  // have room for a sequence with `positions`. Nothing: there is none.
-  std::optional<uint32_t> FindSlot(uint64_t positions) const;
-  void Enter(std::shared_ptr<Run> run, const ScoreWindow& window, uint32_t slot,
+  struct Place {
+    uint32_t slot = 0;
+    BlockCache::Prefix prefix;
+  };
+
+  // Returns the place for a sequence with room for `positions` where its first
+  // token comes soonest. Nothing: no group has a free slot and room.
+  std::optional<Place> FindPlace(const Sequence& sequence,
+                                 uint64_t positions) const;
+  // Returns the rows of `group` that the sequence can reuse.
+  BlockCache::Prefix FindPrefix(const Sequence& sequence, uint32_t group) const;
+  bool Reuses(const Request& request) const;
+  std::string SaltOf(const Request& request) const;
+  void Enter(std::shared_ptr<Sequence> sequence, const Place& place,
              v1::StepPlan* plan);
+  // Makes the sequence's rows of positions below `end` known to later requests.
+  void Index(Sequence& sequence, uint64_t end);
   uint32_t GroupOf(uint32_t slot) const { return slot / epoch_->slots; }
   void PlanPrefills(v1::StepPlan* plan, PlanInFlight* flight);
   void PlanReplays(v1::StepPlan* plan, PlanInFlight* flight);
@@ -288,7 +328,9 @@ class Scheduler {
   uint64_t arrivals_ = 0;
   uint64_t preemptions_ = 0;
   uint64_t recomputed_ = 0;
-  std::vector<BlockPool> pools_;  // By group of the epoch.
+  uint64_t prefix_queries_ = 0;
+  uint64_t prefix_hits_ = 0;
+  std::vector<BlockCache> caches_;  // By group of the epoch.
   uint64_t last_step_ = 0;
   std::string held_for_;     // Why admissions are held; "": they are not.
   std::string waiting_for_;  // Last told; empty while an epoch runs.

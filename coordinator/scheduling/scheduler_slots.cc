@@ -26,19 +26,20 @@ void Scheduler::Release(v1::StepPlan* plan) {
 
 void Scheduler::FreeSlot(uint32_t slot, v1::StepPlan* plan) {
   plan->add_releases(slot);
-  pools_[GroupOf(slot)].Return(slots_[slot]->blocks);
+  caches_[GroupOf(slot)].Leave(&slots_[slot]->table);
   slots_[slot] = nullptr;
   order_.erase(std::find(order_.begin(), order_.end(), slot));
 }
 
 bool Scheduler::Grant(uint32_t slot, uint64_t positions, v1::StepPlan* plan) {
-  std::vector<uint32_t>& blocks = slots_[slot]->blocks;
+  BlockCache::Table& table = slots_[slot]->table;
+  const std::vector<uint32_t>& blocks = table.blocks;
   const auto wanted = BlocksOf(positions);
   if (wanted <= blocks.size()) return true;
   const auto missing = static_cast<uint32_t>(wanted - blocks.size());
-  BlockPool& pool = pools_[GroupOf(slot)];
-  if (missing > pool.free()) return false;
-  pool.Take(missing, &blocks);
+  BlockCache& cache = caches_[GroupOf(slot)];
+  if (missing > cache.available()) return false;
+  cache.Take(missing, &table);
   v1::BlockGrant* grant = plan->add_grants();
   grant->set_slot(slot);
   grant->mutable_blocks()->Add(blocks.end() - missing, blocks.end());
@@ -73,7 +74,7 @@ std::vector<Scheduler::NextDecode> Scheduler::GrowDecodes(v1::StepPlan* plan) {
     // A sequence before may have taken this one's blocks.
     if (slots_[slot] == nullptr) continue;
     const Sequence& sequence = *slots_[slot];
-    if (sequence.left || sequence.evaluates() || sequence.replays()) continue;
+    if (sequence.left || sequence.knows_next()) continue;
     const uint64_t left = TokensLeft(sequence, sequence.tokens_planned);
     if (left == 0) continue;
     const auto tokens =
@@ -97,32 +98,60 @@ std::vector<Scheduler::NextDecode> Scheduler::GrowDecodes(v1::StepPlan* plan) {
   return decodes;
 }
 
-std::optional<uint32_t> Scheduler::FindSlot(uint64_t positions) const {
-  const auto needed = BlocksOf(positions);
-  std::optional<uint32_t> best;
-  uint32_t least = epoch_->slots;
+bool Scheduler::Reuses(const Request& request) const {
+  // Scores need the hidden state of each position.
+  return epoch_->reuse != Reuse::kNobodys && !request.score.has_value();
+}
+
+std::string Scheduler::SaltOf(const Request& request) const {
+  if (epoch_->reuse == Reuse::kAll) return request.cache_salt;
+  return absl::StrCat(request.owner, absl::string_view("\0", 1),
+                      request.cache_salt);
+}
+
+BlockCache::Prefix Scheduler::FindPrefix(const Sequence& sequence,
+                                         uint32_t group) const {
+  if (!Reuses(sequence.request())) return {};
+  // The last position is evaluated in any case, for its logits.
+  return caches_[group].Find(
+      SaltOf(sequence.request()), sequence.known_n() - 1,
+      [&sequence](uint32_t position) { return sequence.IdAt(position); },
+      sequence.run->spans);
+}
+
+std::optional<Scheduler::Place> Scheduler::FindPlace(const Sequence& sequence,
+                                                     uint64_t positions) const {
+  // A sequence that decodes slows a newcomer like so many rows of a prompt.
+  constexpr uint64_t kRowsOfDecodes = 128;
+  std::optional<Place> best;
+  uint64_t least = 0;
   for (uint32_t group = 0; group < epoch_->groups; ++group) {
     std::optional<uint32_t> free;
-    uint32_t taken = 0;
     uint32_t may_grow = 0;
+    uint64_t rows = sequence.known_n();
     for (uint32_t i = 0; i < epoch_->slots; ++i) {
       const uint32_t slot = group * epoch_->slots + i;
-      const Sequence* sequence = slots_[slot].get();
-      if (sequence == nullptr) {
+      const Sequence* other = slots_[slot].get();
+      if (other == nullptr) {
         if (!free.has_value()) free = slot;
         continue;
       }
-      ++taken;
-      const uint64_t most = std::min<uint64_t>(
-          epoch_->context,
-          uint64_t{sequence->prompt_n()} + sequence->request().max_tokens);
-      if (BlocksOf(most) > sequence->blocks.size()) {
-        ++may_grow;
-      }
+      rows += kRowsOfDecodes + other->known_n() - other->planned;
+      const uint64_t most =
+          std::min<uint64_t>(epoch_->context, uint64_t{other->prompt_n()} +
+                                                  other->request().max_tokens);
+      if (BlocksOf(most) > other->table.blocks.size()) ++may_grow;
     }
-    if (taken >= least || needed + may_grow > pools_[group].free()) continue;
-    least = taken;
-    best = free;
+    if (!free.has_value()) continue;
+    Place place = {.slot = *free, .prefix = FindPrefix(sequence, group)};
+    const uint64_t needed = BlocksOf(positions) - place.prefix.whole.size();
+    if (needed + may_grow + place.prefix.kept > caches_[group].available()) {
+      continue;
+    }
+    rows -= place.prefix.positions();
+    if (best.has_value() && rows >= least) continue;
+    least = rows;
+    best = std::move(place);
   }
   return best;
 }
@@ -173,28 +202,34 @@ void Scheduler::Admit(v1::StepPlan* plan) {
       Finish(v1::FINISH_REASON_LENGTH, *run);
       continue;
     }
+    // Without a token there is no text whose bits could change.
+    if (run->committed.empty()) run->spans.Clear();
+    auto sequence = std::make_shared<Sequence>();
+    sequence->run = run;
+    sequence->begin = window.begin;
+    sequence->end = window.end;
+    sequence->replay_n = static_cast<uint32_t>(run->committed.size());
     // With the position of the first decode.
-    const std::optional<uint32_t> slot = FindSlot(
+    const std::optional<Place> place = FindPlace(
+        *sequence,
         std::min<uint64_t>(known + (request.max_tokens > 0), epoch_->context));
-    if (!slot.has_value()) return;
+    if (!place.has_value()) return;
     leave_queue();
-    Enter(run, window, *slot, plan);
+    Enter(std::move(sequence), *place, plan);
   }
 }
 
-void Scheduler::Enter(std::shared_ptr<Run> run, const ScoreWindow& window,
-                      uint32_t slot, v1::StepPlan* plan) {
+void Scheduler::Enter(std::shared_ptr<Sequence> sequence, const Place& place,
+                      v1::StepPlan* plan) {
+  const uint32_t slot = place.slot;
+  const std::shared_ptr<Run> run = sequence->run;
   const Request& request = *run->request;
   const std::vector<uint32_t>& ids = request.prompt_ids;
-  auto sequence = std::make_shared<Sequence>();
   sequence->slot = slot;
-  sequence->begin = window.begin;
-  sequence->end = window.end;
-  sequence->replay_n = static_cast<uint32_t>(run->committed.size());
   v1::Admission* admission = plan->add_admissions();
   admission->set_slot(slot);
-  admission->mutable_prompt_ids()->Add(ids.begin() + window.begin,
-                                       ids.begin() + window.end);
+  admission->mutable_prompt_ids()->Add(ids.begin() + sequence->begin,
+                                       ids.begin() + sequence->end);
   *admission->mutable_sampling() = request.sampling;
   admission->set_max_tokens(request.max_tokens);
   admission->mutable_stop_ids()->Add(request.stop_ids.begin(),
@@ -205,19 +240,52 @@ void Scheduler::Enter(std::shared_ptr<Run> run, const ScoreWindow& window,
                                           run->committed.end());
   if (request.score.has_value() && !run->scored) {
     *admission->mutable_score() = *request.score;
-    if (window.end < ids.size()) admission->mutable_score()->set_top(0);
+    if (sequence->end < ids.size()) admission->mutable_score()->set_top(0);
   }
+  BlockCache& cache = caches_[GroupOf(slot)];
+  EvaluatedSpans spans;
+  const uint32_t cached =
+      cache.Enter(SaltOf(request), place.prefix, &sequence->table, &spans);
+  if (run->spans.size() == 0) run->spans = std::move(spans);
+  if (cached > 0) {
+    v1::CachedPrefix* prefix = admission->mutable_cached();
+    const std::vector<uint32_t>& blocks = sequence->table.blocks;
+    prefix->mutable_blocks()->Add(blocks.begin(),
+                                  blocks.begin() + place.prefix.whole.size());
+    if (cached % kernels::kCacheBlockPositions > 0) {
+      prefix->set_copied_block(place.prefix.part_block());
+      prefix->set_copied_positions(place.prefix.part_positions);
+      v1::BlockGrant* grant = plan->add_grants();
+      grant->set_slot(slot);
+      grant->add_blocks(blocks.back());
+    }
+  }
+  sequence->planned = cached;
+  Index(*sequence, cached);
   if (run->admitted == Run::Time()) {
     run->admitted = now_();
-    queue_.Charge(*run, ids.size());
+    run->cached_n = std::min(cached, sequence->prompt_n());
+    if (Reuses(request)) {
+      prefix_queries_ += sequence->prompt_n();
+      prefix_hits_ += run->cached_n;
+    }
+    queue_.Charge(*run, ids.size() - run->cached_n);
   }
-  updates_.push_back({run->request, RequestUpdate::Running{}});
-  recomputed_ += std::exchange(run->evaluated, 0);
-  const uint64_t known = sequence->prompt_n() + sequence->replay_n;
-  sequence->run = std::move(run);
+  updates_.push_back({run->request, RequestUpdate::Running{run->cached_n}});
+  const uint64_t before = std::exchange(run->evaluated, 0);
+  recomputed_ += before - std::min<uint64_t>(before, cached);
+  const uint32_t known = sequence->known_n();
   slots_[slot] = std::move(sequence);
   order_.push_back(slot);
-  RF_CHECK(Grant(slot, known, plan));  // FindSlot has counted the blocks.
+  RF_CHECK(Grant(slot, known, plan));  // FindPlace has counted the blocks.
+}
+
+void Scheduler::Index(Sequence& sequence, uint64_t end) {
+  if (epoch_->reuse == Reuse::kNobodys) return;
+  caches_[GroupOf(sequence.slot)].Index(
+      static_cast<uint32_t>(end),
+      [&sequence](uint32_t position) { return sequence.IdAt(position); },
+      sequence.run->spans, &sequence.table);
 }
 
 }  // namespace ringfleet::coordinator

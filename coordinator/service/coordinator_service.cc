@@ -64,6 +64,7 @@ absl::StatusOr<Request> CoordinatorService::GenerateRequestOf(
   request.max_tokens = TokenLimit(wanted);
   request.deadline = TimeoutOf(wanted.timeout_ms());
   request.priority = wanted.priority();
+  request.cache_salt = wanted.cache_salt();
   return request;
 }
 

@@ -127,6 +127,7 @@ v1::Timings TimingsOf(const RequestTimings& timings, double load_ms) {
   out.set_prompt_ms(timings.prompt_ms);
   out.set_predicted_n(timings.predicted_n);
   out.set_predicted_ms(timings.predicted_ms);
+  out.set_cached_n(timings.cached_n);
   return out;
 }
 

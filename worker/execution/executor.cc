@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "cluster/process/status_macros.h"
+#include "kernels/attention/latent_cache.h"
 #include "worker/strategies/strategy_of_batch.h"
 
 namespace ringfleet::worker {
@@ -21,6 +23,12 @@ kernels::SamplingFilter MakeFilter(const v1::SamplingParams& params) {
 // Most rows of a step. Bounds the activations of a faulty plan.
 constexpr size_t kMaxRows = 8192;
 constexpr int kHiddenHead = 8;  // Numbers of a HiddenState.
+
+int64_t CachedPositions(const v1::CachedPrefix& cached) {
+  return int64_t{cached.blocks_size()} *
+             static_cast<int64_t>(kernels::kCacheBlockPositions) +
+         cached.copied_positions();
+}
 
 void AddHiddenState(const float* x, size_t size, v1::ScoreResult* score) {
   v1::HiddenState* state = score->add_hidden_states();
@@ -103,7 +111,7 @@ absl::Status Executor::Release(uint32_t slot) {
 
 absl::Status Executor::Grant(const v1::BlockGrant& grant) {
   const uint32_t slot = grant.slot();
-  RF_RETURN_IF_ERROR(ActiveSequence(slot).status());
+  RF_ASSIGN_OR_RETURN(Sequence * sequence, ActiveSequence(slot));
   const auto error = [&](auto... parts) {
     return absl::InvalidArgumentError(absl::StrCat(
         "step ", step_, ": blocks for slot ", slot, ": ", parts...));
@@ -114,7 +122,7 @@ absl::Status Executor::Grant(const v1::BlockGrant& grant) {
       return error("block ", block, ", want below ", main_.cache->blocks());
     }
     if (!IsOwn(slot)) continue;
-    if (main_.cache->granted(static_cast<int>(block))) {
+    if (main_.cache->taken(static_cast<int>(block))) {
       return error("block ", block, " is taken");
     }
     if (main_.cache->positions(own_slot) >= main_.cache->context()) {
@@ -125,8 +133,67 @@ absl::Status Executor::Grant(const v1::BlockGrant& grant) {
     for (KvCache* cache : {main_.cache, reference_.cache}) {
       if (cache != nullptr) cache->Grant(own_slot, static_cast<int>(block));
     }
+    if (const uint32_t positions = std::exchange(sequence->copied_positions, 0);
+        positions > 0) {
+      main_.cache->Copy(static_cast<int>(sequence->copied_block),
+                        static_cast<int>(positions), own_slot);
+    }
   }
   return absl::OkStatus();
+}
+
+absl::Status Executor::CheckCached(const v1::Admission& admission) const {
+  const v1::CachedPrefix& cached = admission.cached();
+  const auto error = [&](auto... parts) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("step ", step_, ": cached prefix of slot ",
+                     admission.slot(), ": ", parts...));
+  };
+  if (admission.has_score() || admission.forced_ids_size() > 0) {
+    return error("want none beside score and forced ids");
+  }
+  const auto check = [&](uint32_t block) {
+    if (block >= static_cast<uint32_t>(main_.cache->blocks())) {
+      return error("block ", block, ", want below ", main_.cache->blocks());
+    }
+    if (IsOwn(admission.slot()) &&
+        !main_.cache->written(static_cast<int>(block))) {
+      return error("block ", block, " has no rows");
+    }
+    return absl::OkStatus();
+  };
+  for (const uint32_t block : cached.blocks()) {
+    RF_RETURN_IF_ERROR(check(block));
+  }
+  if (cached.copied_positions() >= kernels::kCacheBlockPositions) {
+    return error(cached.copied_positions(), " copied positions, want below ",
+                 kernels::kCacheBlockPositions);
+  }
+  if (cached.copied_positions() > 0) {
+    RF_RETURN_IF_ERROR(check(cached.copied_block()));
+  }
+  const int64_t positions = CachedPositions(cached);
+  const int64_t known =
+      int64_t{admission.prompt_ids_size()} + admission.committed_ids_size();
+  if (positions >= known) {
+    return error(positions, " positions, want less than the ", known,
+                 " known ids");
+  }
+  return absl::OkStatus();
+}
+
+void Executor::ShareCached(const v1::CachedPrefix& cached, uint32_t slot,
+                           Sequence* sequence) {
+  sequence->length = static_cast<int>(CachedPositions(cached));
+  if (!IsOwn(slot)) return;
+  const int own_slot = static_cast<int>(slot) % slots_;
+  for (const uint32_t block : cached.blocks()) {
+    for (KvCache* cache : {main_.cache, reference_.cache}) {
+      if (cache != nullptr) cache->Share(own_slot, static_cast<int>(block));
+    }
+  }
+  sequence->copied_block = cached.copied_block();
+  sequence->copied_positions = cached.copied_positions();
 }
 
 absl::Status Executor::Admit(const v1::Admission& admission) {
@@ -171,11 +238,13 @@ absl::Status Executor::Admit(const v1::Admission& admission) {
   }
   const absl::Status rules = LogitRules::Check(admission, vocab);
   if (!rules.ok()) return error(rules.message());
+  if (admission.has_cached()) RF_RETURN_IF_ERROR(CheckCached(admission));
   Sequence& sequence = sequences_[admission.slot()];
   sequence.active = true;
   if (IsOwn(admission.slot())) sequence.rules = LogitRules(admission);
   sequence.admission = admission;
   sequence.generated = static_cast<uint32_t>(committed);
+  ShareCached(admission.cached(), admission.slot(), &sequence);
   return absl::OkStatus();
 }
 
@@ -184,12 +253,13 @@ absl::Status Executor::RewindSequence(const v1::Rewind& rewind) {
   const int64_t length = rewind.length();
   const int64_t behind = length - sequence->prompt_size();  // The prompt.
   const auto& forced = sequence->admission.forced_ids();
-  if (length > sequence->length || behind >= forced.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("step ", step_, ": slot ", rewind.slot(), " goes back to ",
-                     length, " positions, want at most ", sequence->length,
-                     " and less than the prompt's and forced ids, ",
-                     sequence->prompt_size() + forced.size()));
+  if (length > sequence->length || behind >= forced.size() ||
+      sequence->admission.has_cached()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "step ", step_, ": slot ", rewind.slot(), " goes back to ", length,
+        " positions, want at most ", sequence->length,
+        " and less than the prompt's and forced ids, ",
+        sequence->prompt_size() + forced.size(), ", without a cached prefix"));
   }
   sequence->length = static_cast<int>(length);
   sequence->generated = behind < 0 ? 0 : static_cast<uint32_t>(behind) + 1;
@@ -274,14 +344,18 @@ absl::Status Executor::AssembleBatch(const v1::StepPlan& plan) {
     RF_RETURN_IF_ERROR(AppendSpan(span.slot(), *sequence,
                                   static_cast<int>(span.count()),
                                   /*as_decodes=*/false));
+    if (IsOwn(span.slot()) && span.part_of_count() > 0) {
+      batch_.spans.back().form_first_position = span.part_of_first();
+      batch_.spans.back().form_rows = span.part_of_count();
+    }
   }
   for (const v1::ReplaySpan& span : plan.replays()) {
     RF_ASSIGN_OR_RETURN(Sequence * sequence, ActiveSequence(span.slot()));
     RF_RETURN_IF_ERROR(claim(span.slot()));
-    const int left =
-        sequence->InPrompt() ? 0 : sequence->known_size() - sequence->length;
     RF_RETURN_IF_ERROR(
-        CheckSpan("replay", span.slot(), span.count(), std::max(left, 0)));
+        CheckSpan("replay", span.slot(), span.count(),
+                  std::max(sequence->known_size() - sequence->length, 0)));
+    NoteScoring(span.slot(), *sequence, span.count());
     RF_RETURN_IF_ERROR(AppendSpan(span.slot(), *sequence,
                                   static_cast<int>(span.count()),
                                   /*as_decodes=*/true));

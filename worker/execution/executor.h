@@ -53,6 +53,9 @@ class Executor {
     int length = 0;           // Number of positions in the cache.
     uint32_t last_token = 0;  // Drawn last; not in the cache.
     uint32_t generated = 0;   // Number of drawn tokens, committed ids included.
+    // Rows of another block to copy into the first block granted.
+    uint32_t copied_block = 0;
+    uint32_t copied_positions = 0;
     LogitRules rules;
 
     int prompt_size() const { return admission.prompt_ids_size(); }
@@ -83,6 +86,10 @@ class Executor {
   absl::Status Admit(const v1::Admission& admission);
   absl::Status Release(uint32_t slot);
   absl::Status RewindSequence(const v1::Rewind& rewind);
+  absl::Status CheckCached(const v1::Admission& admission) const;
+  // Gives the slot of `sequence` its cached prefix.
+  void ShareCached(const v1::CachedPrefix& cached, uint32_t slot,
+                   Sequence* sequence);
   absl::Status Grant(const v1::BlockGrant& grant);
   absl::StatusOr<Sequence*> ActiveSequence(uint32_t slot);
   // Collects the step's tokens in batch_.

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/attention/mla.h"
+
 namespace ringfleet::worker {
 
 // One sequence's part of a batch: a chunk of its prompt, one decoded token, or
@@ -20,7 +22,20 @@ struct BatchSpan {
   // True if each row has the bits that a decode of it alone has: attention is
   // absorbed, activations are replicated.
   bool as_decodes = false;
+  // An earlier span whose form attention takes. 0 rows: that of this span.
+  int64_t form_first_position = 0;
+  size_t form_rows = 0;
 };
+
+// Returns true if attention expands the span's keys and values.
+inline bool Materializes(const kernels::MlaArgs& args, const BatchSpan& span) {
+  if (span.as_decodes) return false;
+  const bool repeats = span.form_rows > 0;
+  return kernels::PreferMaterialized(
+      args, {.first_position =
+                 repeats ? span.form_first_position : span.first_position,
+             .num_queries = repeats ? span.form_rows : span.rows});
+}
 
 // The tokens of one data group in one step, span after span. Each token is one
 // row.

@@ -54,7 +54,8 @@ KvCache::KvCache(kernels::LatentRowFormat format, int layers,
       layer_bytes_(LayerBytes(format)),
       block_bytes_(layer_bytes_ * layers),
       buffer_(std::move(buffer)),
-      granted_(size.blocks, 0),
+      slots_of_(size.blocks, 0),
+      written_(size.blocks, 0),
       slots_(size.slots),
       views_(size.slots) {
   for (int slot = 0; slot < size.slots; ++slot) {
@@ -64,14 +65,32 @@ KvCache::KvCache(kernels::LatentRowFormat format, int layers,
 }
 
 void KvCache::Grant(int slot, int block) {
-  RF_CHECK(block >= 0 && block < size_.blocks && !granted(block));
-  granted_[block] = 1;
+  RF_CHECK(block >= 0 && block < size_.blocks && !taken(block));
+  slots_of_[block] = 1;
+  written_[block] = 1;
   slots_[slot].push_back(block);
   std::memset(buffer_.data() + block * block_bytes_, 0, block_bytes_);
 }
 
+void KvCache::Share(int slot, int block) {
+  RF_CHECK(block >= 0 && block < size_.blocks && written(block));
+  ++slots_of_[block];
+  slots_[slot].push_back(block);
+}
+
+void KvCache::Copy(int from, int positions, int slot) {
+  RF_CHECK(from >= 0 && from < size_.blocks && written(from) &&
+           positions <= static_cast<int>(kCacheBlockPositions));
+  const uint64_t bytes = positions * uint64_t{format_.bytes()};
+  const char* source = buffer_.data() + from * block_bytes_;
+  char* target = buffer_.data() + slots_[slot].back() * block_bytes_;
+  for (uint64_t layer = 0; layer < block_bytes_; layer += layer_bytes_) {
+    std::memcpy(target + layer, source + layer, bytes);
+  }
+}
+
 void KvCache::Release(int slot) {
-  for (const int block : slots_[slot]) granted_[block] = 0;
+  for (const int block : slots_[slot]) --slots_of_[block];
   slots_[slot].clear();
 }
 

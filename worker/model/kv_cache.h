@@ -22,14 +22,15 @@ struct CacheSize {
 
 // The latent cache of one data group. Each position of a slot has one row in
 // each layer: the latent after its norm, then the rope key after rotation. A
-// slot's rows lie in the blocks of kernels::kCacheBlockPositions positions that
-// the slot was granted, in the order of the grants. Create reserves the memory
-// of all blocks. A page becomes resident when it is first written. A row may be
-// overwritten. Different threads may write different rows; nothing else is
-// thread-safe.
+// slot's rows lie in blocks of kernels::kCacheBlockPositions positions, in the
+// order in which the slot got them. Create reserves the memory of all blocks. A
+// page becomes resident when it is first written. A row may be overwritten if
+// no other slot has its block. A block keeps its rows after its last slot,
+// until it is granted again. Different threads may write different rows;
+// nothing else is thread-safe.
 class KvCache {
  public:
-  // Makes a cache without grants. `dtype` is kF32, kBf16 or kInt8.
+  // Makes a cache whose blocks no slot has. `dtype` is kF32, kBf16 or kInt8.
   // Errors: RESOURCE_EXHAUSTED: the system refuses the memory. The message
   // names blocks and bytes.
   static absl::StatusOr<KvCache> Create(kernels::Dtype dtype, int layers,
@@ -44,11 +45,19 @@ class KvCache {
   // rows of a block that it masks by 0, so no NaN of an earlier owner may stay.
   // Requires block < blocks() and that no slot has the block.
   void Grant(int slot, int block);
+  // Makes `block` the last block of `slot`, with its rows. Requires
+  // written(block).
+  void Share(int slot, int block);
+  // Copies the first `positions` rows of `from`, in all layers, to the last
+  // block of `slot`. Requires written(from) and at most a block of positions.
+  void Copy(int from, int positions, int slot);
   // Takes all blocks from `slot`.
   void Release(int slot);
 
   // Returns whether a slot has the block.
-  bool granted(int block) const { return granted_[block] != 0; }
+  bool taken(int block) const { return slots_of_[block] > 0; }
+  // Returns whether a slot has been granted the block.
+  bool written(int block) const { return written_[block] != 0; }
   // Returns the positions in the blocks of `slot`.
   int64_t positions(int slot) const {
     return static_cast<int64_t>(slots_[slot].size()) *
@@ -89,7 +98,8 @@ class KvCache {
   const uint64_t layer_bytes_;  // One layer of a block.
   const uint64_t block_bytes_;  // All layers of a block.
   kernels::AlignedBuffer buffer_;
-  std::vector<char> granted_;                    // By block.
+  std::vector<int> slots_of_;                    // Their number, by block.
+  std::vector<char> written_;                    // By block.
   std::vector<std::vector<int>> slots_;          // Blocks, by slot.
   std::vector<std::vector<const char*>> views_;  // Results of Blocks, by slot.
 };

@@ -94,7 +94,7 @@ const float* AttendHeads(LayerContext& context, const AttentionWeights& weights,
         .first_position = span.first_position,
         .num_queries = span.rows,
         .first_row = span.first_row};
-    if (!span.as_decodes && kernels::PreferMaterialized(args, queries)) {
+    if (Materializes(args, span)) {
       kernels::MlaMaterialized(args, queries, context.workspace.attention,
                                context.pool);
     } else {

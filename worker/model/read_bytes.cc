@@ -19,13 +19,11 @@ uint64_t AttentionReadBytes(const LayerContext& context,
   bool materialized = false;
   for (const BatchSpan& span : batch.spans) {
     const bool expands =
-        !span.as_decodes &&
-        kernels::PreferMaterialized(
-            {.format = context.cache.format(),
-             .heads = static_cast<size_t>(context.plan.heads.size()),
-             .nope_dim = static_cast<size_t>(spec.qk_nope_head_dim),
-             .v_dim = static_cast<size_t>(spec.v_head_dim)},
-            {.first_position = span.first_position, .num_queries = span.rows});
+        Materializes({.format = context.cache.format(),
+                      .heads = static_cast<size_t>(context.plan.heads.size()),
+                      .nope_dim = static_cast<size_t>(spec.qk_nope_head_dim),
+                      .v_dim = static_cast<size_t>(spec.v_head_dim)},
+                     span);
     (expands ? materialized : absorbed) = true;
     bytes += (span.first_position + span.rows) * context.cache.row_bytes();
   }

@@ -144,7 +144,9 @@ const Batch& OwnRows(LayerContext& context, const Batch& batch,
          .rows = end - begin,
          .first_position =
              span.first_position + static_cast<int64_t>(begin - span.first_row),
-         .as_decodes = span.as_decodes});
+         .as_decodes = span.as_decodes,
+         .form_first_position = span.form_first_position,
+         .form_rows = span.form_rows});
   }
   return own;
 }

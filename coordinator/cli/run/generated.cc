@@ -45,6 +45,7 @@ Json ToJson(const Generated& generated, bool with_id) {
       generated.finished.reason() == v1::FINISH_REASON_STOP ? "stop" : "length";
   document["timings"] = {{"load_ms", timings.load_ms()},
                          {"prompt_n", timings.prompt_n()},
+                         {"cached_n", timings.cached_n()},
                          {"prompt_ms", timings.prompt_ms()},
                          {"predicted_n", timings.predicted_n()},
                          {"predicted_ms", timings.predicted_ms()},
@@ -63,9 +64,13 @@ void PrintSummary(const Generated& generated, bool is_loaded_for_this) {
   const std::string load =
       is_loaded_for_this ? absl::StrFormat("load %.0f ms | ", timings.load_ms())
                          : "";
+  const std::string cached =
+      timings.cached_n() > 0
+          ? absl::StrFormat(" (%u cached)", timings.cached_n())
+          : "";
   const std::string line = absl::StrFormat(
-      "%sprompt %u tokens %.1f ms | %u token%s%s | %s", load,
-      timings.prompt_n(), timings.prompt_ms(), timings.predicted_n(),
+      "%sprompt %u tokens%s %.1f ms | %u token%s%s | %s", load,
+      timings.prompt_n(), cached, timings.prompt_ms(), timings.predicted_n(),
       timings.predicted_n() == 1 ? "" : "s", rate,
       generated.finished.reason() == v1::FINISH_REASON_STOP ? "stop"
                                                             : "length");

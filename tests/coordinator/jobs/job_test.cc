@@ -40,7 +40,7 @@ TEST(JobTest, KeepsWhatItWasToldAndTellsItsObservers) {
   EXPECT_EQ(job->progress().state, v1::JOB_STATE_WAITING);
   job->OnWaiting("it waits for worker 1");
   EXPECT_EQ(job->progress().waits_for, "it waits for worker 1");
-  job->OnRunning();
+  job->OnRunning(/*cached_n=*/0);
   EXPECT_EQ(job->progress().state, v1::JOB_STATE_RUNNING);
   EXPECT_EQ(job->progress().waits_for, "");
   job->OnToken({.id = 7, .logprob = -1, .top = {}});

@@ -19,35 +19,75 @@
 namespace ringfleet::coordinator {
 namespace {
 
+// What the rows of a sequence depend on: all ids up to a position, and the
+// forms in which they were evaluated.
+using RowHash = uint64_t;
+
+// Hashes of the rows that drew a request's tokens, by request and position.
+using DrawnRows = std::map<std::pair<uint32_t, uint32_t>, RowHash>;
+
 // A worker as the contract alone describes it.
 class ModelOfWorker {
  public:
   // Accepts as many drafts as `accept` returns, of at most its argument.
+  // `drawn` outlives the worker. An admission's usable_vocab numbers its
+  // request.
   ModelOfWorker(uint32_t slots, uint32_t context, uint32_t blocks,
-                std::function<uint32_t(uint32_t)> accept)
+                std::function<uint32_t(uint32_t)> accept, DrawnRows* drawn)
       : slots_(slots),
         context_(context),
         accept_(std::move(accept)),
-        owners_(blocks) {}
+        drawn_(drawn),
+        users_(blocks),
+        rows_(blocks) {}
 
   v1::StepResult Execute(const v1::StepPlan& plan) {
     for (const uint32_t slot : plan.releases()) {
-      EXPECT_EQ(sequences_.erase(slot), 1u) << "released a free slot";
-      std::replace(owners_.begin(), owners_.end(), std::optional(slot),
-                   std::optional<uint32_t>());
+      EXPECT_TRUE(sequences_.contains(slot)) << "released a free slot";
+      for (const uint32_t block : sequences_[slot].blocks) --users_.at(block);
+      sequences_.erase(slot);
     }
     for (const v1::Admission& admission : plan.admissions()) {
       EXPECT_LT(admission.slot(), slots_);
       EXPECT_FALSE(sequences_.contains(admission.slot())) << "slot is taken";
-      sequences_[admission.slot()] = {
-          admission, 0, static_cast<uint32_t>(admission.committed_ids_size()),
-          0, false};
+      Sequence& sequence = sequences_[admission.slot()];
+      sequence.admission = admission;
+      sequence.tokens = static_cast<uint32_t>(admission.committed_ids_size());
+      const v1::CachedPrefix& cached = admission.cached();
+      for (const uint32_t block : cached.blocks()) {
+        ++users_.at(block);
+        sequence.blocks.push_back(block);
+        EXPECT_EQ(rows_.at(block).size(), kBlock);
+      }
+      sequence.position =
+          cached.blocks_size() * kBlock + cached.copied_positions();
+      reused_ += sequence.position;
+      EXPECT_LT(sequence.position,
+                admission.prompt_ids_size() + sequence.tokens);
     }
     for (const v1::BlockGrant& grant : plan.grants()) {
+      Sequence& sequence = sequences_.at(grant.slot());
+      const v1::CachedPrefix& cached = sequence.admission.cached();
       for (const uint32_t block : grant.blocks()) {
-        EXPECT_FALSE(owners_.at(block).has_value()) << "block is taken";
-        owners_.at(block) = grant.slot();
-        sequences_.at(grant.slot()).room += kBlock;
+        EXPECT_EQ(users_.at(block), 0) << "block is taken";
+        ++users_.at(block);
+        const std::vector<Row> source = rows_.at(cached.copied_block());
+        rows_.at(block).clear();
+        if (sequence.blocks.size() ==
+                static_cast<size_t>(cached.blocks_size()) &&
+            cached.copied_positions() > 0) {
+          EXPECT_GE(source.size(), cached.copied_positions());
+          rows_.at(block).assign(source.begin(),
+                                 source.begin() + cached.copied_positions());
+        }
+        sequence.blocks.push_back(block);
+      }
+    }
+    for (const v1::Admission& admission : plan.admissions()) {
+      const Sequence& sequence = sequences_.at(admission.slot());
+      for (uint32_t i = 0; i < sequence.position; ++i) {
+        EXPECT_EQ(RowAt(sequence, i).ids, sequence.IdsUpTo(i))
+            << "rows of another text";
       }
     }
     v1::StepResult result;
@@ -59,10 +99,11 @@ class ModelOfWorker {
       EXPECT_TRUE(touched.insert(span.slot()).second);
       EXPECT_GT(span.count(), 0u);
       new_tokens += span.count();
-      sequence.position += span.count();
+      const bool repeats = span.part_of_count() > 0;
+      Evaluate(span.count(), repeats ? span.part_of_first() : sequence.position,
+               repeats ? span.part_of_count() : span.count(), &sequence);
       const uint32_t prompt_n = sequence.admission.prompt_ids_size();
       EXPECT_LE(sequence.position, prompt_n);
-      EXPECT_LE(sequence.position, sequence.room);
       if (sequence.position == prompt_n) {
         if (sequence.admission.max_tokens() == 0) {
           sequence.ended = true;
@@ -77,16 +118,7 @@ class ModelOfWorker {
       Sequence& sequence = sequences_.at(span.slot());
       EXPECT_TRUE(touched.insert(span.slot()).second);
       const uint32_t prompt_n = sequence.admission.prompt_ids_size();
-      EXPECT_GE(sequence.position, prompt_n);
-      for (uint32_t i = 0; i < span.count(); ++i) {
-        // Committed tokens are those that this worker would have drawn.
-        EXPECT_EQ(
-            sequence.admission.committed_ids(sequence.position - prompt_n),
-            sequence.admission.prompt_ids(0) + sequence.position - prompt_n +
-                1);
-        ++sequence.position;
-      }
-      EXPECT_LE(sequence.position, sequence.room);
+      Evaluate(span.count(), 0, 0, &sequence);
       replayed += span.count();
       if (sequence.position == prompt_n + sequence.tokens) {
         Draw(span.slot(), sequence, result);
@@ -101,13 +133,14 @@ class ModelOfWorker {
       EXPECT_GT(sequence.tokens, 0u) << "decode before the prompt's end";
       if (sequence.ended) continue;
       EXPECT_LT(sequence.position + decode.drafts(), context_);
-      EXPECT_LT(sequence.position + decode.drafts(), sequence.room);
+      EXPECT_LT(sequence.position + decode.drafts(),
+                sequence.blocks.size() * kBlock);
       EXPECT_EQ(sequence.position + 1,
                 sequence.admission.prompt_ids_size() + sequence.tokens)
           << "decode before the replay's end";
       const uint32_t accepted = accept_(decode.drafts());
       for (uint32_t i = 0; i <= accepted && !sequence.ended; ++i) {
-        ++sequence.position;
+        Evaluate(1, 0, 0, &sequence);
         Draw(slot, sequence, result);
       }
     }
@@ -115,24 +148,79 @@ class ModelOfWorker {
   }
 
   size_t occupied() const { return sequences_.size(); }
+  uint64_t reused() const { return reused_; }  // Positions.
 
  private:
+  struct Row {
+    uint64_t ids;   // Hash of all ids up to the row's.
+    RowHash forms;  // With their forms.
+  };
+
   struct Sequence {
     v1::Admission admission;
-    uint32_t position;  // Cached.
-    uint32_t tokens;
-    uint32_t room;  // Positions in its blocks.
-    bool ended;
+    uint32_t position = 0;  // Cached.
+    uint32_t tokens = 0;
+    std::vector<uint32_t> blocks;
+    bool ended = false;
+    bool draws = false;
+
+    uint32_t IdAt(uint32_t i) const {
+      const auto prompt_n = static_cast<uint32_t>(admission.prompt_ids_size());
+      // Token k of a request is its first prompt id + k.
+      return i < prompt_n ? admission.prompt_ids(static_cast<int>(i))
+                          : admission.prompt_ids(0) + i - prompt_n + 1;
+    }
+    uint64_t IdsUpTo(uint32_t i) const {
+      uint64_t hash = 0;
+      for (uint32_t at = 0; at <= i; ++at) hash = Mix(hash, IdAt(at));
+      return hash;
+    }
   };
+
+  static uint64_t Mix(uint64_t hash, uint64_t value) {
+    return (hash ^ value) * 0x9e3779b97f4a7c15u + (hash >> 29) + 1;
+  }
+
+  const Row& RowAt(const Sequence& sequence, uint32_t position) const {
+    return rows_.at(sequence.blocks.at(position / kBlock))
+        .at(position % kBlock);
+  }
+
+  // Writes rows of the span's form; count 0: as decodes.
+  void Evaluate(uint32_t rows, uint32_t form_first, uint32_t form_count,
+                Sequence* sequence) {
+    for (uint32_t i = 0; i < rows; ++i) {
+      const uint32_t at = sequence->position++;
+      ASSERT_LT(at, sequence->blocks.size() * kBlock);
+      const uint32_t block = sequence->blocks[at / kBlock];
+      EXPECT_EQ(users_.at(block), 1) << "a shared block is written";
+      const Row before = at == 0 ? Row{} : RowAt(*sequence, at - 1);
+      const uint32_t id = sequence->IdAt(at);
+      std::vector<Row>& held = rows_.at(block);
+      held.resize(at % kBlock);
+      held.push_back(
+          {.ids = Mix(before.ids, id),
+           .forms = Mix(Mix(Mix(before.forms, id), form_first), form_count)});
+    }
+  }
 
   void Draw(uint32_t slot, Sequence& sequence, v1::StepResult& result) {
     ++sequence.tokens;
+    // The first draw of a stay checks the rows that drew earlier tokens.
+    const uint32_t first = std::exchange(sequence.draws, true)
+                               ? sequence.position - 1
+                               : sequence.admission.prompt_ids_size() - 1;
+    for (uint32_t at = first; at < sequence.position; ++at) {
+      const RowHash row = RowAt(sequence, at).forms;
+      const auto [drawn, is_new] =
+          drawn_->try_emplace({sequence.admission.usable_vocab(), at}, row);
+      EXPECT_EQ(drawn->second, row) << "a replay has other bits";
+    }
     const bool more = result.slots_size() > 0 &&
                       result.slots(result.slots_size() - 1).slot() == slot;
     auto* out = more ? result.mutable_slots(result.slots_size() - 1)
                      : result.add_slots();
     out->set_slot(slot);
-    // Token k of a request is its first prompt id + k.
     out->add_tokens(sequence.admission.prompt_ids(0) + sequence.tokens);
     out->add_logprobs(0);
     if (sequence.tokens == sequence.admission.sampling().seed()) {
@@ -148,8 +236,11 @@ class ModelOfWorker {
 
   const uint32_t slots_, context_;
   const std::function<uint32_t(uint32_t)> accept_;
+  DrawnRows* const drawn_;
   std::map<uint32_t, Sequence> sequences_;
-  std::vector<std::optional<uint32_t>> owners_;  // Slots, by block.
+  std::vector<int> users_;              // By block.
+  std::vector<std::vector<Row>> rows_;  // By block.
+  uint64_t reused_ = 0;
 };
 
 TEST_F(SchedulerTest, RandomLoadEndsEveryRequestOnceAndLeaksNothing) {
@@ -158,6 +249,7 @@ TEST_F(SchedulerTest, RandomLoadEndsEveryRequestOnceAndLeaksNothing) {
     return std::uniform_int_distribution<int>(low, high)(random);
   };
   uint64_t preemptions = 0;
+  uint64_t reused = 0;
   for (int round = 0; round < 100; ++round) {
     const uint32_t slots = draw(1, 6);
     const uint32_t context = draw(1, 1500);
@@ -168,6 +260,8 @@ TEST_F(SchedulerTest, RandomLoadEndsEveryRequestOnceAndLeaksNothing) {
     const auto accept = [&draw](uint32_t most) {
       return static_cast<uint32_t>(draw(0, static_cast<int>(most)));
     };
+    const auto reuse = static_cast<Scheduler::Reuse>(draw(0, 2));
+    DrawnRows drawn;
     std::optional<ModelOfWorker> worker;
     uint64_t epoch = 76;
     const auto open = [&] {
@@ -175,8 +269,10 @@ TEST_F(SchedulerTest, RandomLoadEndsEveryRequestOnceAndLeaksNothing) {
                              .slots = slots,
                              .context = context,
                              .blocks = blocks,
-                             .drafts = drafts});
-      worker.emplace(slots, context, blocks, accept);
+                             .drafts = drafts,
+                             .reuse = reuse});
+      if (worker.has_value()) reused += worker->reused();
+      worker.emplace(slots, context, blocks, accept, &drawn);
     };
     scheduler_.emplace([this] { return now_; });
     open();
@@ -199,8 +295,16 @@ TEST_F(SchedulerTest, RandomLoadEndsEveryRequestOnceAndLeaksNothing) {
           auto request = std::make_shared<Request>();
           request->id = absl::StrCat("r", submitted++);
           const uint32_t prompt_n = draw(1, context);
-          const uint32_t first = 1000 * submitted;
+          // Many texts begin alike, and some go on like others' answers.
+          const auto first = static_cast<uint32_t>(1000 * draw(1, 3));
           request->prompt_ids.assign(prompt_n, first);
+          const int branch = draw(0, 300);
+          for (int i = branch; i < static_cast<int>(prompt_n); ++i) {
+            request->prompt_ids[i] += i - branch + 1;
+          }
+          request->prompt_ids[0] = first;
+          request->usable_vocab = submitted;
+          request->owner = draw(0, 3) == 0 ? "other" : "";
           request->max_tokens = draw(0, 3) == 0 ? draw(0, 400) : draw(0, 40);
           request->priority = draw(-1, 1);
           const uint32_t stop = draw(1, 450);
@@ -244,6 +348,7 @@ TEST_F(SchedulerTest, RandomLoadEndsEveryRequestOnceAndLeaksNothing) {
     while (auto plan = scheduler_->NextPlan()) {
       ASSERT_TRUE(scheduler_->OnResult(worker->Execute(*plan)).ok());
     }
+    reused += worker->reused();
     EXPECT_EQ(worker->occupied(), 0u) << "slots leaked in round " << round;
     EXPECT_EQ(scheduler_->cache_use().blocks_used, 0u);
     preemptions += scheduler_->cache_use().preemptions;
@@ -262,6 +367,7 @@ TEST_F(SchedulerTest, RandomLoadEndsEveryRequestOnceAndLeaksNothing) {
     }
   }
   EXPECT_GT(preemptions, 0u);
+  EXPECT_GT(reused, 0u);
 }
 
 }  // namespace

@@ -557,6 +557,10 @@ void AddGrant(v1::StepPlan& plan, uint32_t slot, uint32_t block) {
   grant->add_blocks(block);
 }
 
+v1::CachedPrefix& AddCached(v1::StepPlan& plan, int prompt) {
+  return *AddAdmission(plan, 3, prompt).mutable_cached();
+}
+
 void AddReplay(v1::StepPlan& plan, uint32_t slot, uint32_t count) {
   v1::ReplaySpan* replay = plan.add_replays();
   replay->set_slot(slot);
@@ -634,8 +638,32 @@ std::vector<InvalidPlan> InvalidPlans() {
        "without forced ids"},
       {"replay_of_free_slot", [](Plan& p) { AddReplay(p, 3, 1); }, kInvalid,
        "slot 3"},
-      {"replay_in_prompt", [](Plan& p) { AddReplay(p, 0, 1); }, kInvalid,
-       "replay of 1 tokens in slot 0, want 1 to 0"},
+      {"replay_past_prompt", [](Plan& p) { AddReplay(p, 0, 3); }, kInvalid,
+       "replay of 3 tokens in slot 0, want 1 to 2"},
+      {"cached_block_out_of_range",
+       [](Plan& p) { AddCached(p, 20).add_blocks(4); }, kInvalid,
+       "cached prefix of slot 3: block 4, want below 4"},
+      {"cached_block_without_rows",
+       [](Plan& p) { AddCached(p, 20).add_blocks(3); }, kInvalid,
+       "block 3 has no rows"},
+      {"copied_block_without_rows",
+       [](Plan& p) {
+         AddCached(p, 20).set_copied_block(3);
+         p.mutable_admissions(0)->mutable_cached()->set_copied_positions(1);
+       },
+       kInvalid, "block 3 has no rows"},
+      {"copied_whole_block",
+       [](Plan& p) { AddCached(p, 20).set_copied_positions(128); }, kInvalid,
+       "128 copied positions, want below 128"},
+      {"cached_all_ids",
+       [](Plan& p) { AddCached(p, 20).set_copied_positions(20); }, kInvalid,
+       "20 positions, want less than the 20 known ids"},
+      {"cached_beside_score",
+       [](Plan& p) {
+         AddCached(p, 20).set_copied_positions(2);
+         p.mutable_admissions(0)->mutable_score();
+       },
+       kInvalid, "want none beside score and forced ids"},
       {"replay_without_committed", [](Plan& p) { AddReplay(p, 1, 1); },
        kInvalid, "replay of 1 tokens in slot 1, want 1 to 0"},
       {"replay_beside_decode",

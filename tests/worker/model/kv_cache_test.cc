@@ -36,7 +36,7 @@ KvCache Make(Dtype dtype, int layers, int kv_lora_rank, int rope_dim, int slots,
 void Extend(KvCache& cache, int slot, int positions) {
   for (int block = cache.blocks(); block-- > 0;) {
     if (cache.positions(slot) >= positions) return;
-    if (!cache.granted(block)) cache.Grant(slot, block);
+    if (!cache.taken(block)) cache.Grant(slot, block);
   }
 }
 
@@ -154,11 +154,41 @@ TEST_P(KvCacheTest, ABlockIsZeroForItsNextOwner) {
   std::fill(row, row + kRow, std::numeric_limits<float>::quiet_NaN());
   for (int layer : {0, 1}) cache.Write(0, layer, 5, row);
   cache.Release(0);
-  EXPECT_FALSE(cache.granted(1));
+  EXPECT_FALSE(cache.taken(1));
   cache.Grant(1, 1);
-  EXPECT_TRUE(cache.granted(1));
+  EXPECT_TRUE(cache.taken(1));
   for (int layer : {0, 1}) {
     EXPECT_EQ(RowAt(cache, 1, layer, 5), std::vector<float>(kRow, 0.0f));
+  }
+}
+
+TEST_P(KvCacheTest, SharedAndCopiedBlocksHaveTheRowsOfTheFirst) {
+  KvCache cache = Make(GetParam(), 2, kLatent, kRope, 2, 300);
+  cache.Grant(0, 3);
+  cache.Grant(0, 5);
+  float row[kRow];
+  for (int layer : {0, 1}) {
+    for (int position = 0; position < 256; ++position) {
+      std::fill(row, row + kRow, static_cast<float>(position + layer));
+      cache.Write(0, layer, position, row);
+    }
+  }
+  cache.Release(0);
+  EXPECT_TRUE(cache.written(3));
+  EXPECT_FALSE(cache.written(4));
+  cache.Share(1, 3);
+  EXPECT_TRUE(cache.taken(3));
+  cache.Share(0, 3);
+  cache.Release(0);
+  EXPECT_TRUE(cache.taken(3));
+  cache.Grant(1, 2);
+  cache.Copy(5, 20, 1);
+  EXPECT_EQ(cache.positions(1), 256);
+  for (int layer : {0, 1}) {
+    for (const int position : {0, 127, 128, 147}) {
+      EXPECT_NEAR(RowAt(cache, 1, layer, position)[0], position + layer, 1);
+    }
+    EXPECT_EQ(RowAt(cache, 1, layer, 148), std::vector<float>(kRow, 0.0f));
   }
 }
 
@@ -184,7 +214,7 @@ TEST(KvCacheMemoryTest, ACacheThatDoesNotFitIsAnErrorWithItsSize) {
 TEST(KvCacheDeathTest, RefusesBlocksThatAreTakenOrDoNotExist) {
   KvCache cache = Make(Dtype::kF32, 1, kLatent, kRope, 2, 100);
   cache.Grant(0, 1);
-  EXPECT_DEATH(cache.Grant(1, 1), "granted");
+  EXPECT_DEATH(cache.Grant(1, 1), "taken");
   EXPECT_DEATH(cache.Grant(1, 2), "blocks");
   EXPECT_DEATH(cache.Grant(1, -1), "block >= 0");
 }
