@@ -381,12 +381,14 @@ absl::Status Fleet::RunEpoch(const std::shared_ptr<FleetEpoch>& epoch,
   const absl::Time start = absl::Now();
   RF_RETURN_IF_ERROR(epoch->Form());
   const auto groups = static_cast<uint32_t>(epoch->mesh().data);
-  requests_.Open({.id = epoch->id(),
-                  .groups = groups,
-                  .slots = options_.GroupSlots(),
-                  .context = epoch->context(),
-                  .blocks = epoch->cache_blocks(),
-                  .reuse = ReuseOf(options_.settings.prefix_cache())});
+  requests_.Open(
+      {.id = epoch->id(),
+       .groups = groups,
+       .slots = options_.GroupSlots(),
+       .context = epoch->context(),
+       .blocks = epoch->cache_blocks(),
+       .reuse = ReuseOf(options_.settings.prefix_cache()),
+       .step_time = std::chrono::milliseconds(options_.settings.step_ms())});
   bench_.Open(
       {.id = epoch->id(),
        .groups = groups,

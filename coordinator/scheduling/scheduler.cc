@@ -207,7 +207,7 @@ std::optional<v1::StepPlan> Scheduler::NextPlan() {
   if (replays) {
     PlanReplays(&plan, &flight);
   } else {
-    PlanPrefills(&plan, &flight);
+    PlanPrefills(/*beside_decodes=*/!decodes.empty(), &plan, &flight);
   }
   PlanDecodes(decodes, &plan, &flight);
   if (plan.releases().empty() && plan.admissions().empty() &&
@@ -226,6 +226,7 @@ v1::StepPlan Scheduler::Send(v1::StepPlan plan, PlanInFlight flight) {
   plan.set_epoch(epoch_->id);
   plan.set_step(++last_step_);
   flight.step = last_step_;
+  flight.sent = now_();
   in_flight_.push_back(std::move(flight));
   return plan;
 }
@@ -249,22 +250,50 @@ void Scheduler::YieldToSuspects() {
   }
 }
 
-void Scheduler::PlanPrefills(v1::StepPlan* plan, PlanInFlight* flight) {
-  std::vector<uint32_t> rows(epoch_->groups, 0);
+std::vector<uint32_t> Scheduler::PromptsInTurn() const {
+  std::vector<std::pair<StepPace::Duration, uint32_t>> turns;
+  const auto now = now_();
   for (const uint32_t slot : order_) {
+    const Sequence& sequence = *slots_[slot];
+    if (!sequence.evaluates()) continue;
+    turns.emplace_back(pace_.TimeOf(sequence.prompt_n() - sequence.planned) -
+                           (now - sequence.run->admitted),
+                       slot);
+  }
+  std::stable_sort(
+      turns.begin(), turns.end(),
+      [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<uint32_t> slots;
+  slots.reserve(turns.size());
+  for (const auto& turn : turns) slots.push_back(turn.second);
+  return slots;
+}
+
+void Scheduler::PlanPrefills(bool beside_decodes, v1::StepPlan* plan,
+                             PlanInFlight* flight) {
+  const bool cuts = beside_decodes && epoch_->step_time.count() > 0;
+  const uint32_t most =
+      cuts ? std::min(kMaxPrefillRows, pace_.RowsWithin(epoch_->step_time))
+           : kMaxPrefillRows;
+  std::vector<uint32_t> rows(epoch_->groups, 0);
+  for (const uint32_t slot : PromptsInTurn()) {
     uint32_t& taken = rows[GroupOf(slot)];
     Sequence& sequence = *slots_[slot];
-    if (!sequence.evaluates()) continue;
     EvaluatedSpans& spans = sequence.run->spans;
     const uint32_t left = sequence.prompt_n() - sequence.planned;
-    uint32_t count = std::min(kPrefillChunk, left);
-    SpanForm form = {.first = sequence.planned, .count = count};
-    if (sequence.planned < spans.size()) {
-      const EvaluatedSpans::Run repeated = spans.From(sequence.planned);
-      count = std::min(repeated.positions, left);
-      form = repeated.form;
+    const bool repeats = sequence.planned < spans.size();
+    const EvaluatedSpans::Run repeated =
+        repeats ? spans.From(sequence.planned) : EvaluatedSpans::Run();
+    uint32_t count =
+        std::min(repeats ? repeated.positions : kPrefillChunk, left);
+    if (taken + count > most) {
+      if (!cuts || most - taken < StepPace::kLeastRows) continue;
+      // Products work on tiles of rows.
+      count = (most - taken) / StepPace::kLeastRows * StepPace::kLeastRows;
     }
-    if (taken + count > kMaxPrefillRows) continue;
+    const SpanForm form =
+        repeats ? repeated.form
+                : SpanForm{.first = sequence.planned, .count = count};
     v1::PrefillSpan* span = plan->add_prefills();
     span->set_slot(slot);
     span->set_count(count);
@@ -273,7 +302,8 @@ void Scheduler::PlanPrefills(v1::StepPlan* plan, PlanInFlight* flight) {
       span->set_part_of_count(form.count);
     }
     taken += count;
-    if (sequence.planned == spans.size()) spans.Append(count, form);
+    flight->prompt_rows = std::max(flight->prompt_rows, taken);
+    if (!repeats) spans.Append(count, form);
     sequence.planned += count;
     flight->work.push_back({.sequence = slots_[slot]});
     Index(sequence, sequence.planned);
@@ -286,6 +316,7 @@ void Scheduler::PlanPrefills(v1::StepPlan* plan, PlanInFlight* flight) {
 }
 
 void Scheduler::PlanReplays(v1::StepPlan* plan, PlanInFlight* flight) {
+  flight->replays = true;
   std::vector<uint32_t> rows(epoch_->groups, 0);
   for (const uint32_t slot : order_) {
     uint32_t& taken = rows[GroupOf(slot)];
@@ -346,6 +377,12 @@ absl::Status Scheduler::OnResult(const v1::StepResult& result) {
   }
   const PlanInFlight flight = std::move(in_flight_.front());
   in_flight_.pop_front();
+  const auto now = now_();
+  if (!flight.work.empty() && !flight.replays) {
+    pace_.Observe(now - std::max(flight.sent, last_result_),
+                  flight.prompt_rows);
+  }
+  last_result_ = now;
   for (const v1::SlotResult& slot : result.slots()) {
     const auto it = std::find_if(flight.work.begin(), flight.work.end(),
                                  [&slot](const PlannedWork& work) {

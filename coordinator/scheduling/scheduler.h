@@ -6,11 +6,14 @@
 // never wait for the coordinator. A plan therefore assumes that every running
 // sequence goes on. Workers skip a sequence that has ended. Results that still
 // arrive for a sequence that has left are dropped. Its slot is released with
-// the first plan that is made after its end is known. Prompts are evaluated in
-// chunks beside the decodes of the running sequences (arXiv:2308.16369), so
-// that a long prompt delays the decodes by a bounded amount. A chunk has
-// kPrefillChunk tokens, or is the rest of its prompt: chunks depend on the
-// prompt alone, never on the load.
+// the first plan that is made after its end is known.
+//
+// Prompts are evaluated in chunks beside the decodes of the running sequences
+// (arXiv:2308.16369). A chunk has kPrefillChunk tokens, or is the rest of its
+// prompt. Beside decodes, a step has no more rows of prompts than fit the
+// epoch's step time by the measured pace, and cuts chunks to keep it. The
+// prompts with the least left come first. Each millisecond that a prompt has
+// waited counts like one less of evaluation, so that a long one comes, too.
 //
 // The scheduler outlives epochs. When an epoch ends, its requests wait again,
 // in the order of their arrival, with the tokens that they have committed. In
@@ -59,6 +62,7 @@
 #include "coordinator/scheduling/request.h"
 #include "coordinator/scheduling/request_queue.h"
 #include "coordinator/scheduling/score_windows.h"
+#include "coordinator/scheduling/step_pace.h"
 #include "protos/worker.pb.h"
 
 namespace ringfleet::coordinator {
@@ -66,8 +70,8 @@ namespace ringfleet::coordinator {
 // Tokens of a chunk of a prompt. Large enough that weights are read for many
 // rows at once, small enough that running sequences wait for one chunk only.
 inline constexpr uint32_t kPrefillChunk = 512;
-// Most prompt tokens in one step, over all slots of a data group. Chunks are
-// not cut, so the limit leaves room for a short prompt beside a long one's.
+// Most prompt tokens in one step, over all slots of a data group. Leaves room
+// for a short prompt beside a long one's chunk.
 inline constexpr uint32_t kMaxPrefillRows = 768;
 // Most committed tokens that one step replays in a data group. The exchanges of
 // such a step stay as small as those of decodes.
@@ -122,6 +126,8 @@ class Scheduler {
     uint32_t blocks = 1;   // In each group's cache; they hold `context`.
     uint32_t drafts = 0;   // Most drafts that a step evaluates of a sequence.
     Reuse reuse = Reuse::kNobodys;
+    // Time of a step with decodes that rows of prompts must keep. 0: none.
+    StepPace::Duration step_time{0};
   };
 
   // Counters since the beginning, but for the blocks.
@@ -257,6 +263,9 @@ class Scheduler {
 
   struct PlanInFlight {
     uint64_t step = 0;
+    cluster::Deadline::Clock::time_point sent;
+    uint32_t prompt_rows = 0;  // The most of a data group.
+    bool replays = false;
     std::vector<PlannedWork> work;
     // The plan ends the prompts of these.
     std::vector<std::shared_ptr<Sequence>> evaluated;
@@ -307,7 +316,10 @@ class Scheduler {
   // Makes the sequence's rows of positions below `end` known to later requests.
   void Index(Sequence& sequence, uint64_t end);
   uint32_t GroupOf(uint32_t slot) const { return slot / epoch_->slots; }
-  void PlanPrefills(v1::StepPlan* plan, PlanInFlight* flight);
+  // Returns the slots of prompts to evaluate, in the order of their turns.
+  std::vector<uint32_t> PromptsInTurn() const;
+  void PlanPrefills(bool beside_decodes, v1::StepPlan* plan,
+                    PlanInFlight* flight);
   void PlanReplays(v1::StepPlan* plan, PlanInFlight* flight);
   void PlanDecodes(const std::vector<NextDecode>& decodes, v1::StepPlan* plan,
                    PlanInFlight* flight);
@@ -331,6 +343,8 @@ class Scheduler {
   uint64_t prefix_queries_ = 0;
   uint64_t prefix_hits_ = 0;
   std::vector<BlockCache> caches_;  // By group of the epoch.
+  StepPace pace_;
+  cluster::Deadline::Clock::time_point last_result_;
   uint64_t last_step_ = 0;
   std::string held_for_;     // Why admissions are held; "": they are not.
   std::string waiting_for_;  // Last told; empty while an epoch runs.

@@ -31,6 +31,11 @@ void StepPace::Observe(Duration time, uint32_t prompt_rows) {
   Follow(rows_s / prompt_rows, &row_s_);
 }
 
+StepPace::Duration StepPace::TimeOf(uint32_t prompt_rows) const {
+  return std::chrono::duration_cast<Duration>(
+      std::chrono::duration<double>(row_s_ * prompt_rows));
+}
+
 uint32_t StepPace::RowsWithin(Duration time) const {
   if (row_s_ <= 0) return kUnmeasuredRows;
   const double rows = (Seconds(time) - decodes_s_) / row_s_;

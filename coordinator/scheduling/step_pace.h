@@ -18,13 +18,16 @@ class StepPace {
   // prompts.
   void Observe(Duration time, uint32_t prompt_rows);
 
+  // Returns the time of `prompt_rows`. 0: no step had any.
+  Duration TimeOf(uint32_t prompt_rows) const;
+
   // Returns how many rows of prompts fit a step with decodes of `time`. At
   // least kLeastRows, so that every prompt ends. kUnmeasuredRows before any
   // step had rows of a prompt.
   uint32_t RowsWithin(Duration time) const;
 
   static constexpr uint32_t kLeastRows = 16;
-  static constexpr uint32_t kUnmeasuredRows = 128;
+  static constexpr uint32_t kUnmeasuredRows = 512;
 
  private:
   double decodes_s_ = 0;  // 0: not measured.

@@ -67,7 +67,7 @@ TEST(JobTest, AStopStringEndsItAndTheSurplusIsDropped) {
   request.prompt_ids = {1, 2, 3};
   const auto job =
       Job::Make(std::move(request), /*kept=*/true, {tokenizer->get(), {"bc"}});
-  job->OnRunning();
+  job->OnRunning(/*cached_n=*/0);
   for (const char* text : {"a", "b"}) job->OnToken({.id = id(text)});
   EXPECT_FALSE(job->has_enough());
   EXPECT_FALSE(job->progress().has_ended());

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+// Prompts that begin like others, and prompts beside decodes, in virtual time.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/coordinator/scheduling/timed_scheduler.h"
+
+namespace ringfleet::coordinator {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+
+class SchedulerPromptsTest : public TimedSchedulerTest {
+ protected:
+  void MakeReusing(Scheduler::Reuse reuse, uint32_t groups = 1) {
+    MakeWith({.id = 77,
+              .groups = groups,
+              .slots = 4,
+              .context = 2048,
+              .blocks = 64,
+              .reuse = reuse});
+  }
+
+  // Runs the request. Returns how many cached rows its admission names.
+  uint32_t CachedOf(std::shared_ptr<Request> request) {
+    EXPECT_TRUE(scheduler_->Submit(request).ok());
+    const v1::StepPlan plan = Step();
+    uint32_t cached = 0;
+    for (const v1::Admission& admission : plan.admissions()) {
+      cached = CachedRows(admission);
+    }
+    RunToEnd(request->id);
+    EXPECT_EQ(told_[request->id].timings.cached_n, cached);
+    return cached;
+  }
+};
+
+TEST_F(SchedulerPromptsTest, ASecondPromptBeginsWithTheRowsOfTheFirst) {
+  MakeReusing(Scheduler::Reuse::kOwners);
+  EXPECT_EQ(CachedOf(RequestOf("first", 300, 4)), 0u);
+  ASSERT_TRUE(scheduler_->Submit(RequestOf("again", 300, 4)).ok());
+  const v1::StepPlan plan = Step();
+  ASSERT_EQ(plan.admissions_size(), 1);
+  const v1::CachedPrefix& cached = plan.admissions(0).cached();
+  EXPECT_THAT(cached.blocks(), ElementsAre(0, 1));
+  EXPECT_EQ(cached.copied_block(), 2u);
+  EXPECT_EQ(cached.copied_positions(), 43u);  // The last has to be evaluated.
+  EXPECT_THAT(Spans(plan), ElementsAre(Pair(0, 1)));
+  RunToEnd("again");
+  EXPECT_EQ(told_["again"].timings.cached_n, 299u);
+  const Scheduler::CacheUse use = scheduler_->cache_use();
+  EXPECT_EQ(use.prefix_queries, 600u);
+  EXPECT_EQ(use.prefix_hits, 299u);
+}
+
+TEST_F(SchedulerPromptsTest, AnAnswerIsPartOfTheNextPrefix) {
+  MakeReusing(Scheduler::Reuse::kOwners);
+  CachedOf(RequestOf("turn 1", 100, 60));
+  auto turn_2 = RequestOf("turn 2", 100, 4);
+  turn_2->prompt_ids.insert(turn_2->prompt_ids.end(), 60, 9);
+  turn_2->prompt_ids.push_back(1);
+  // The last token was drawn, and not evaluated.
+  EXPECT_EQ(CachedOf(turn_2), 159u);
+}
+
+TEST_F(SchedulerPromptsTest, ARunningPromptServesTheNextOne) {
+  MakeReusing(Scheduler::Reuse::kOwners);
+  ASSERT_TRUE(scheduler_->Submit(RequestOf("runs", 200, 500)).ok());
+  Step();
+  EXPECT_EQ(CachedOf(RequestOf("next", 190, 3)), 189u);
+}
+
+TEST_F(SchedulerPromptsTest, OwnersAndSaltsAreApart) {
+  MakeReusing(Scheduler::Reuse::kOwners);
+  CachedOf(RequestOf("first", 200, 2));
+  auto request = RequestOf("other owner", 200, 2);
+  request->owner = "other";
+  EXPECT_EQ(CachedOf(request), 0u);
+  request = RequestOf("other salt", 200, 2);
+  request->cache_salt = "other";
+  EXPECT_EQ(CachedOf(request), 0u);
+  EXPECT_EQ(CachedOf(RequestOf("the same", 200, 2)), 199u);
+}
+
+TEST_F(SchedulerPromptsTest, OwnersShareOnlyIfToldTo) {
+  MakeReusing(Scheduler::Reuse::kAll);
+  CachedOf(RequestOf("first", 200, 2));
+  auto request = RequestOf("other owner", 200, 2);
+  request->owner = "other";
+  EXPECT_EQ(CachedOf(request), 199u);
+  request = RequestOf("other salt", 200, 2);
+  request->cache_salt = "other";
+  EXPECT_EQ(CachedOf(request), 0u);
+}
+
+TEST_F(SchedulerPromptsTest, NothingIsReusedWhereItIsOffOrThePromptIsScored) {
+  MakeReusing(Scheduler::Reuse::kNobodys);
+  CachedOf(RequestOf("first", 200, 2));
+  EXPECT_EQ(CachedOf(RequestOf("again", 200, 2)), 0u);
+  MakeReusing(Scheduler::Reuse::kOwners);
+  CachedOf(RequestOf("second", 200, 2));
+  auto request = RequestOf("scored", 200, 2);
+  request->score.emplace();
+  EXPECT_EQ(CachedOf(request), 0u);
+}
+
+TEST_F(SchedulerPromptsTest, ASequenceWithoutNumbersLeavesNothing) {
+  MakeReusing(Scheduler::Reuse::kOwners);
+  ASSERT_TRUE(scheduler_->Submit(RequestOf("nan", 200, 20)).ok());
+  Step();
+  ASSERT_TRUE(scheduler_->NextPlan().has_value());
+  v1::StepResult result;
+  result.set_step(2);
+  auto* slot = result.add_slots();
+  slot->mutable_error()->set_code(
+      static_cast<uint32_t>(absl::StatusCode::kDataLoss));
+  ASSERT_TRUE(scheduler_->OnResult(result).ok());
+  Collect();
+  EXPECT_EQ(CachedOf(RequestOf("next", 200, 2)), 0u);
+}
+
+TEST_F(SchedulerPromptsTest, ABenchmarkEmptiesTheCache) {
+  MakeReusing(Scheduler::Reuse::kOwners);
+  CachedOf(RequestOf("first", 200, 2));
+  Step();  // Releases the slot.
+  ASSERT_TRUE(scheduler_->quiet());
+  scheduler_->ContinueAfter(scheduler_->last_step());
+  EXPECT_EQ(CachedOf(RequestOf("again", 200, 2)), 0u);
+}
+
+TEST_F(SchedulerPromptsTest, APrefixIsLookedForInItsGroup) {
+  MakeReusing(Scheduler::Reuse::kOwners, /*groups=*/2);
+  ASSERT_TRUE(scheduler_->Submit(RequestOf("in group 0", 400, 200)).ok());
+  Step();
+  // Its rows are worth more than an empty group.
+  ASSERT_TRUE(scheduler_->Submit(RequestOf("alike", 400, 200)).ok());
+  EXPECT_THAT(Slots(Step().admissions()), ElementsAre(1));
+  // Others go where the fewest are.
+  auto other = RequestOf("other", 400, 200);
+  std::reverse(other->prompt_ids.begin(), other->prompt_ids.end());
+  ASSERT_TRUE(scheduler_->Submit(other).ok());
+  EXPECT_THAT(Slots(Step().admissions()), ElementsAre(4));
+}
+
+TEST_F(SchedulerPromptsTest, APromptKeepsTheStepTimeBesideDecodes) {
+  MakeWith({.id = 77,
+            .slots = 4,
+            .context = 8192,
+            .blocks = 256,
+            .step_time = milliseconds(120)});
+  ASSERT_TRUE(scheduler_->Submit(RequestOf("stream", 64, 1000)).ok());
+  EXPECT_THAT(Spans(Step()), ElementsAre(Pair(0, 64)));  // Alone: no limit.
+  for (int i = 0; i < 10; ++i) Step();
+  ASSERT_TRUE(scheduler_->Submit(RequestOf("long", 4096, 10)).ok());
+  std::vector<double> steps;
+  uint32_t rows = 0;
+  while (told_["long"].tokens.empty()) {
+    const auto before = now_;
+    const v1::StepPlan plan = Step();
+    rows += plan.prefills(0).count();
+    EXPECT_EQ(plan.decodes_size(), 1);
+    steps.push_back(
+        std::chrono::duration<double, std::milli>(now_ - before).count());
+  }
+  EXPECT_EQ(rows, 4096u);
+  EXPECT_LE(*std::max_element(steps.begin(), steps.end()), 120);
+  // TTFT is at most 1.2 times the idle one over the part of a step that is
+  // left.
+  const double sum = std::accumulate(steps.begin(), steps.end(), 0.0);
+  EXPECT_LE(sum, 1.2 * (4096 + 8 * 20) / (1 - 20.0 / 120));
+}
+
+TEST_F(SchedulerPromptsTest, AShortPromptDoesNotWaitForALongOne) {
+  MakeWith({.id = 77,
+            .slots = 16,
+            .context = 65536,
+            .blocks = 4096,
+            .step_time = milliseconds(120)});
+  ASSERT_TRUE(scheduler_->Submit(RequestOf("stream", 64, 5000)).ok());
+  for (int i = 0; i < 5; ++i) Step();
+  ASSERT_TRUE(scheduler_->Submit(RequestOf("long", 65000, 10)).ok());
+  for (int i = 0; i < 5; ++i) Step();
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_TRUE(
+        scheduler_->Submit(RequestOf(absl::StrCat("short", i), 20, 2)).ok());
+  }
+  // Ten times twenty rows are two steps.
+  for (int i = 0; i < 3; ++i) Step();
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_FALSE(told_[absl::StrCat("short", i)].tokens.empty()) << i;
+  }
+}
+
+TEST_F(SchedulerPromptsTest, ALongPromptIsNotStarvedByShortOnes) {
+  MakeWith({.id = 77,
+            .slots = 16,
+            .context = 8192,
+            .blocks = 1024,
+            .step_time = milliseconds(120)});
+  ASSERT_TRUE(scheduler_->Submit(RequestOf("stream", 64, 5000)).ok());
+  for (int i = 0; i < 5; ++i) Step();
+  const auto submitted = now_;
+  ASSERT_TRUE(scheduler_->Submit(RequestOf("long", 4000, 2)).ok());
+  // New short prompts would fill every step.
+  for (int i = 0; told_["long"].tokens.empty(); ++i) {
+    ASSERT_LT(i, 1000) << "the long prompt starves";
+    ASSERT_TRUE(
+        scheduler_->Submit(RequestOf(absl::StrCat("short", i), 100, 1)).ok());
+    Step();
+  }
+  // It waits for as long as its own evaluation takes, then it is evaluated.
+  EXPECT_LE(now_ - submitted, milliseconds(3 * 4000));
+}
+
+}  // namespace
+}  // namespace ringfleet::coordinator

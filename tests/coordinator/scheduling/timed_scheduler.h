@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// A scheduler with a simulated worker, in virtual time.
+#ifndef RINGFLEET_TESTS_COORDINATOR_SCHEDULING_TIMED_SCHEDULER_H_
+#define RINGFLEET_TESTS_COORDINATOR_SCHEDULING_TIMED_SCHEDULER_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "tests/coordinator/scheduling/scheduler_fixture.h"
+
+namespace ringfleet::coordinator {
+
+inline uint32_t CachedRows(const v1::Admission& admission) {
+  return admission.cached().blocks_size() *
+             static_cast<uint32_t>(kernels::kCacheBlockPositions) +
+         admission.cached().copied_positions();
+}
+
+class TimedSchedulerTest : public SchedulerTest {
+ protected:
+  void MakeWith(const Scheduler::Epoch& epoch) {
+    scheduler_.emplace([this] { return now_; });
+    scheduler_->OpenEpoch(epoch);
+    epoch_ = epoch;
+  }
+
+  // Prompts of one `text` begin alike.
+  std::shared_ptr<Request> RequestOf(const std::string& id, uint32_t prompt_n,
+                                     uint32_t max_tokens, uint32_t text = 0) {
+    auto request = std::make_shared<Request>();
+    request->id = id;
+    for (uint32_t i = 0; i < prompt_n; ++i) {
+      request->prompt_ids.push_back(1000 * text + i % 97);
+    }
+    request->max_tokens = max_tokens;
+    return request;
+  }
+
+  // Executes the next plan. A step takes 20 ms, and one for each row of a
+  // prompt or a replay. Every sequence goes on to its limit.
+  v1::StepPlan Step() {
+    const auto plan = scheduler_->NextPlan();
+    if (!plan.has_value()) {
+      ADD_FAILURE() << "no plan";
+      return {};
+    }
+    Execute(*plan);
+    return *plan;
+  }
+
+  // Steps until there is nothing left to do.
+  void RunAll() {
+    for (int step = 0; step < 200'000; ++step) {
+      const auto plan = scheduler_->NextPlan();
+      if (!plan.has_value()) return;
+      Execute(*plan);
+    }
+    ADD_FAILURE() << "there is no end";
+  }
+
+  void RunToEnd(const std::string& id) {
+    for (int i = 0; i < 100'000 && told_[id].ends == 0; ++i) Step();
+    EXPECT_EQ(told_[id].ends, 1) << id;
+  }
+
+  uint64_t evaluated() const { return evaluated_; }  // Rows of all steps.
+
+ private:
+  void Execute(const v1::StepPlan& plan) {
+    v1::StepResult result;
+    result.set_step(plan.step());
+    std::map<uint32_t, uint32_t> rows;  // By data group.
+    const auto draw = [&result](uint32_t slot) {
+      auto* out = result.add_slots();
+      out->set_slot(slot);
+      out->add_tokens(9);
+      out->add_logprobs(-1);
+    };
+    for (const v1::Admission& admission : plan.admissions()) {
+      left_[admission.slot()] = admission.prompt_ids_size() +
+                                admission.committed_ids_size() -
+                                CachedRows(admission);
+    }
+    const auto evaluate = [&](const auto& spans) {
+      for (const auto& span : spans) {
+        rows[span.slot() / epoch_.slots] += span.count();
+        evaluated_ += span.count();
+        left_[span.slot()] -= span.count();
+        if (left_[span.slot()] == 0) draw(span.slot());
+      }
+    };
+    evaluate(plan.prefills());
+    evaluate(plan.replays());
+    for (const v1::Decode& decode : plan.decodes()) draw(decode.slot());
+    uint32_t most = 0;
+    for (const auto& [group, count] : rows) most = std::max(most, count);
+    now_ += std::chrono::milliseconds(20 + most);
+    EXPECT_TRUE(scheduler_->OnResult(result).ok());
+    Collect();
+  }
+
+  Scheduler::Epoch epoch_;
+  std::map<uint32_t, uint32_t> left_;  // Known ids to evaluate, by slot.
+  uint64_t evaluated_ = 0;
+};
+
+}  // namespace ringfleet::coordinator
+
+#endif  // RINGFLEET_TESTS_COORDINATOR_SCHEDULING_TIMED_SCHEDULER_H_
