@@ -150,6 +150,7 @@ absl::Status Exchange::Send(int to, Lane lane, Place place,
                             PayloadLedger& ledger) {
   const TraceScope scope(trace_, Event(SendText(lane), TraceEvent::Kind::kSend,
                                        to, payload.size()));
+  if (recorder_ != nullptr) recorder_->Sent(payload.size());
   return transport_->Send(
       group_->ranks[to], lane,
       Seal(lane, place, PayloadCrc(payload), payload.size()), payload, ledger);
@@ -164,6 +165,7 @@ absl::Status Exchange::SendToOthers(Place place, absl::Span<const char> payload,
     const TraceScope scope(
         trace_, Event(SendText(Lane::kDirect), TraceEvent::Kind::kSend, to,
                       payload.size()));
+    if (recorder_ != nullptr) recorder_->Sent(payload.size());
     RF_RETURN_IF_ERROR(transport_->Send(group_->ranks[to], Lane::kDirect,
                                         header, payload, ledger));
   }
@@ -174,6 +176,7 @@ absl::Status Exchange::Forward(int to, Lane lane, uint32_t step,
                                const FrameBody& frame) {
   const TraceScope scope(trace_, Event(SendText(lane), TraceEvent::Kind::kSend,
                                        to, frame.payload_bytes));
+  if (recorder_ != nullptr) recorder_->Sent(frame.payload_bytes);
   return transport_->Forward(group_->ranks[to], lane,
                              Seal(lane, {step, frame.header.offset_bytes},
                                   frame.payload_crc, frame.payload_bytes),

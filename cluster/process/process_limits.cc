@@ -83,6 +83,13 @@ uint64_t AvailableAddressSpaceBytes() {
                   BytesLeft(RLIMIT_DATA, pages[5] * page));
 }
 
+uint64_t ResidentBytes() {
+  uint64_t mapped = 0, resident = 0;  // Pages.
+  std::ifstream file("/proc/self/statm");
+  file >> mapped >> resident;
+  return file ? resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) : 0;
+}
+
 std::string MachineId() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string id;

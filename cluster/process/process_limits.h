@@ -35,6 +35,10 @@ int AvailableCpus();
 // there is no limit.
 uint64_t AvailableAddressSpaceBytes();
 
+// Returns the bytes of this process that are in memory. 0: the system does not
+// tell.
+uint64_t ResidentBytes();
+
 // Returns an id of this machine that all its containers share and that changes
 // when it boots. Empty: the system does not tell.
 std::string MachineId();

@@ -28,6 +28,12 @@ std::string DurationText(Clock::duration duration) {
   return absl::FormatDuration(exact);
 }
 
+// Adds without a locked instruction: one thread writes.
+void AddTo(std::atomic<uint64_t>& total, uint64_t value) {
+  total.store(total.load(std::memory_order_relaxed) + value,
+              std::memory_order_relaxed);
+}
+
 }  // namespace
 
 FlightRecorder::FlightRecorder() : ring_(kCapacity) {}
@@ -39,6 +45,7 @@ void FlightRecorder::Begin(const FlightOperation& operation) {
   own.state = FlightRecord::State::kRunning;
   own.code = absl::StatusCode::kOk;
   own.frames = 0;
+  sent_ = 0;
   latest_.begin = Ticks();
   latest_.first_frame = latest_.last_frame = latest_.end = latest_.begin;
   Show();
@@ -68,6 +75,36 @@ void FlightRecorder::End(const absl::Status& status) {
   own.code = status.code();
   latest_.end = Ticks();
   Show();
+  AddTo(sent_bytes_, sent_);
+  const uint32_t operation = own.op_descriptor & 0xff;
+  const uint32_t algorithm = own.op_descriptor >> 8 & 0xff;
+  if (!status.ok() || operation >= kOperations || algorithm >= kAlgorithms) {
+    return;
+  }
+  Total& total = totals_[operation][algorithm];
+  AddTo(total.count, 1);
+  AddTo(total.ticks, latest_.end - latest_.begin);
+  AddTo(total.sent_bytes, sent_);
+}
+
+std::vector<CollectiveTotal> FlightRecorder::Totals() const {
+  std::vector<CollectiveTotal> totals;
+  const TickClock::Scale scale = clock_.Now();
+  for (size_t operation = 0; operation < kOperations; ++operation) {
+    for (size_t algorithm = 0; algorithm < kAlgorithms; ++algorithm) {
+      const Total& total = totals_[operation][algorithm];
+      const uint64_t count = total.count.load(std::memory_order_relaxed);
+      if (count == 0) continue;
+      totals.push_back(
+          {.operation = static_cast<Operation>(operation),
+           .algorithm = static_cast<Algorithm>(algorithm),
+           .count = count,
+           .duration_ns =
+               scale.Nanoseconds(total.ticks.load(std::memory_order_relaxed)),
+           .sent_bytes = total.sent_bytes.load(std::memory_order_relaxed)});
+    }
+  }
+  return totals;
 }
 
 FlightRecord FlightRecorder::WithTimes(const Entry& entry,

@@ -4,7 +4,9 @@
 #ifndef RINGFLEET_CLUSTER_RECORDING_FLIGHT_RECORDER_H_
 #define RINGFLEET_CLUSTER_RECORDING_FLIGHT_RECORDER_H_
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -16,6 +18,7 @@
 #include "cluster/process/deadline.h"
 #include "cluster/recording/seq_locked.h"
 #include "cluster/recording/tick_clock.h"
+#include "cluster/wire/op_descriptor.h"
 
 namespace ringfleet::cluster {
 
@@ -35,6 +38,15 @@ struct FlightOperation {
   uint32_t frames = 0;   // Received frames.
 };
 
+// The operations of one kind that ended well, since the recorder was made.
+struct CollectiveTotal {
+  Operation operation = Operation::kBarrier;
+  Algorithm algorithm = Algorithm::kOneShot;
+  uint64_t count = 0;
+  uint64_t duration_ns = 0;
+  uint64_t sent_bytes = 0;  // Payload of this rank's frames.
+};
+
 // A record with its times. A time that has not come yet equals `begin`.
 struct FlightRecord : FlightOperation {
   Deadline::Clock::time_point begin;
@@ -43,10 +55,10 @@ struct FlightRecord : FlightOperation {
   Deadline::Clock::time_point end;
 };
 
-// Only the thread that runs the operations may call Begin, Frame, WaitFor and
-// End. They never wait. Any thread may call the other functions. Only the
-// constructor and Records allocate. Frame, WaitFor and End do nothing before
-// the first Begin.
+// Only the thread that runs the operations may call Begin, Frame, Sent, WaitFor
+// and End. They never wait. Any thread may call the other functions. Only the
+// constructor, Records and Totals allocate. Frame, WaitFor and End do nothing
+// before the first Begin.
 class FlightRecorder {
  public:
   // Number of records kept. They take half a megabyte and cover 33 tokens of a
@@ -60,6 +72,8 @@ class FlightRecorder {
   void Begin(const FlightOperation& operation);
   // Notes a received frame of `rank`, a world rank.
   void Frame(int rank);
+  // Notes payload that was handed to a link.
+  void Sent(size_t bytes) { sent_ += bytes; }
   // Notes that the operation waits for a frame of `rank`, a world rank.
   void WaitFor(int rank);
   void End(const absl::Status& status);
@@ -68,6 +82,13 @@ class FlightRecorder {
   std::vector<FlightRecord> Records() const;
   // Returns the record of the last Begin, or nullopt.
   std::optional<FlightRecord> Latest() const;
+
+  // Returns the totals of each kind of operation that has ended well.
+  std::vector<CollectiveTotal> Totals() const;
+  // Returns the payload of all operations that have ended.
+  uint64_t sent_bytes() const {
+    return sent_bytes_.load(std::memory_order_relaxed);
+  }
 
   // Returns a line for logs: "epoch 3 #17 all_reduce (one_shot, f32), 7168
   // elements, 28672 bytes: running for 250 ms, 2 frames, waits for rank 2".
@@ -84,6 +105,13 @@ class FlightRecorder {
     uint64_t end = 0;
   };
 
+  static constexpr size_t kOperations = 9;
+  static constexpr size_t kAlgorithms = 4;
+  // Written by the thread that runs the operations.
+  struct Total {
+    std::atomic<uint64_t> count{0}, ticks{0}, sent_bytes{0};
+  };
+
   static FlightRecord WithTimes(const Entry& entry,
                                 const TickClock::Scale& scale);
 
@@ -93,7 +121,11 @@ class FlightRecorder {
   const TickClock clock_;
   std::vector<SeqLocked<Entry>> ring_;
   std::atomic<uint64_t> begun_{0};
-  Entry latest_;  // Used only by the thread that runs the operations.
+  std::array<std::array<Total, kAlgorithms>, kOperations> totals_;
+  std::atomic<uint64_t> sent_bytes_{0};
+  // The members below are used only by the thread that runs the operations.
+  Entry latest_;
+  uint64_t sent_ = 0;  // Payload of the operation.
 };
 
 // Overwrites the file `path` with `title` and a line for each record. Each line

@@ -25,6 +25,10 @@ class TickClock {
     // Returns the time of `ticks`. A larger `ticks` never gives an earlier
     // time.
     Deadline::Clock::time_point TimeOf(uint64_t ticks) const;
+    // Returns the length of a number of ticks.
+    uint64_t Nanoseconds(uint64_t ticks) const {
+      return static_cast<uint64_t>(static_cast<double>(ticks) * nanoseconds_);
+    }
 
    private:
     friend class TickClock;

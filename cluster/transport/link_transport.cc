@@ -124,6 +124,7 @@ absl::StatusOr<std::unique_ptr<Transport>> CollectiveEndpoint::Connect(
     config.warm_up_bytes = impl_->options.warm_up_bytes;
     config.max_queued_bytes = impl_->options.max_queued_bytes;
     config.recorder = impl_->options.recorder;
+    config.round_trips = impl_->options.round_trips;
     links = std::make_unique<PeerLinks>(
         impl_->poller, std::move(config), [impl = impl_.get()] {
           impl->dropped_frames += impl->service.links()->dropped_frames();

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "cluster/process/deadline.h"
 #include "cluster/recording/flight_recorder.h"
+#include "cluster/recording/round_trips.h"
 #include "cluster/transport/spinning.h"
 #include "cluster/transport/transport.h"
 #include "cluster/transport/transport_kind.h"
@@ -44,6 +45,9 @@ class CollectiveEndpoint {
     // operation. Null: heartbeats tell only that the rank is alive. Must
     // outlive the endpoint.
     FlightRecorder* recorder = nullptr;
+    // Gets the round trips of heartbeats to the peers of the current epoch.
+    // Null: they are not kept. Must outlive the endpoint.
+    RoundTrips* round_trips = nullptr;
   };
 
   // Settings that are equal on all ranks of an epoch.

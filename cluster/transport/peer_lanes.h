@@ -36,6 +36,7 @@ struct LinkConfig {
   size_t warm_up_bytes = 0;     // As in CollectiveEndpoint.
   size_t max_queued_bytes = 0;  // Per lane of a peer.
   const FlightRecorder* recorder = nullptr;
+  RoundTrips* round_trips = nullptr;
 
   int rank() const { return self.source; }
   int world_size() const { return static_cast<int>(world.addresses.size()); }

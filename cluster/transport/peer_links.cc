@@ -34,7 +34,7 @@ PeerLinks::PeerLinks(std::shared_ptr<CompletionPoller> poller,
       blamed_(config_.rank()),
       on_end_(std::move(on_end)),
       monitor_(config_.self.epoch, config_.rank(), config_.world.addresses,
-               config_.recorder),
+               config_.recorder, config_.round_trips),
       lanes_(poller_, config_, cause_, monitor_,
              [this](const absl::Status& cause, int peer) {
                failure_.Abort(cause, peer);
@@ -277,7 +277,9 @@ void PeerLinks::SendHeartbeats() {
   *message.mutable_heartbeat() = monitor_.MakeHeartbeat(AwaitedPeers(), now);
   for (int peer = 0; peer < world_size(); ++peer) {
     // Nothing piles up for a peer that does not read.
-    if (lanes_.ControlIdle(peer)) lanes_.WriteControl(peer, message);
+    if (!lanes_.ControlIdle(peer)) continue;
+    monitor_.AddEcho(peer, now, message.mutable_heartbeat());
+    lanes_.WriteControl(peer, message);
   }
 }
 

@@ -10,18 +10,30 @@ namespace {
 
 // A peer heard within a heartbeat and a half is known to be alive.
 constexpr absl::Duration kFresh = absl::Milliseconds(150);
+// A longer round trip is no time of this epoch's heartbeats.
+constexpr int64_t kLongestRoundTripNs = int64_t{60} * 1000 * 1000 * 1000;
+
+uint64_t SteadyNs(PeerMonitor::Time time) {
+  return static_cast<uint64_t>(
+      absl::ToInt64Nanoseconds(absl::FromChrono(time.time_since_epoch())));
+}
 
 }  // namespace
 
 PeerMonitor::PeerMonitor(uint64_t epoch, int rank,
                          std::vector<std::string> addresses,
-                         const FlightRecorder* recorder)
+                         const FlightRecorder* recorder,
+                         RoundTrips* round_trips)
     : epoch_(epoch),
       rank_(rank),
       recorder_(recorder),
+      round_trips_(round_trips),
       watch_(rank, addresses),
+      heard_(addresses.size()),
       probe_addresses_(std::move(addresses)),
-      probes_(probe_addresses_.size()) {}
+      probes_(probe_addresses_.size()) {
+  if (round_trips_ != nullptr) round_trips_->Clear();
+}
 
 void PeerMonitor::Start(Time now) {
   watch_.Start(now);
@@ -53,6 +65,21 @@ void PeerMonitor::OnHeartbeat(int peer, const Heartbeat& heartbeat, Time now) {
   activity.waiting_for = OtherRanks(heartbeat.waiting_for(), peer);
   activity.unheard = OtherRanks(heartbeat.unheard(), peer);
   watch_.OnHeartbeat(peer, std::move(activity), now);
+  heard_[peer] = {.sent_ns = heartbeat.sent_ns(), .at = now};
+  if (round_trips_ == nullptr || heartbeat.echo_ns() == 0) return;
+  // The peer's numbers may be anything.
+  const auto round_trip = static_cast<int64_t>(
+      SteadyNs(now) - heartbeat.echo_ns() - heartbeat.kept_ns());
+  if (round_trip < 0 || round_trip > kLongestRoundTripNs) return;
+  round_trips_->Note(peer, static_cast<uint64_t>(round_trip));
+}
+
+void PeerMonitor::AddEcho(int peer, Time now, Heartbeat* heartbeat) const {
+  heartbeat->set_sent_ns(SteadyNs(now));
+  const Heard& heard = heard_[peer];
+  heartbeat->set_echo_ns(heard.sent_ns);
+  heartbeat->set_kept_ns(
+      heard.sent_ns == 0 ? 0 : SteadyNs(now) - SteadyNs(heard.at));
 }
 
 std::optional<PeerWatch::Verdict> PeerMonitor::Tick(Time now) {

@@ -11,6 +11,7 @@
 
 #include "absl/types/span.h"
 #include "cluster/recording/flight_recorder.h"
+#include "cluster/recording/round_trips.h"
 #include "cluster/transport/peer_watch.h"
 #include "cluster/transport/reachability_probe.h"
 #include "protos/collective.pb.h"
@@ -27,9 +28,10 @@ class PeerMonitor {
   static constexpr absl::Duration kInquiryTime = absl::Milliseconds(100);
 
   // `recorder` has this rank's operations, for heartbeats. Null: heartbeats
-  // have no operation.
+  // have no operation. `round_trips` is cleared and then gets the times of
+  // heartbeats. Null: they are not kept.
   PeerMonitor(uint64_t epoch, int rank, std::vector<std::string> addresses,
-              const FlightRecorder* recorder);
+              const FlightRecorder* recorder, RoundTrips* round_trips);
 
   // Begins to watch all peers. Call it when all links are open.
   void Start(Time now);
@@ -51,6 +53,8 @@ class PeerMonitor {
   // Returns this rank's heartbeat. `waiting_for` has the ranks whose frames it
   // waits for.
   Heartbeat MakeHeartbeat(absl::Span<const int> waiting_for, Time now) const;
+  // Sets the fields of a heartbeat by which `peer` measures its round trip.
+  void AddEcho(int peer, Time now, Heartbeat* heartbeat) const;
 
   // Probes silent peers after a missed deadline. Returns true if waiting longer
   // would not explain more about the missing frames.
@@ -77,8 +81,16 @@ class PeerMonitor {
 
   const uint64_t epoch_;
   const int rank_;
+  // The latest heartbeat of a peer.
+  struct Heard {
+    uint64_t sent_ns = 0;  // By the peer's clock; 0: none so far.
+    Time at;
+  };
+
   const FlightRecorder* const recorder_;
+  RoundTrips* const round_trips_;
   PeerWatch watch_;
+  std::vector<Heard> heard_;  // By peer.
   std::vector<std::string> probe_addresses_;
   std::vector<std::unique_ptr<ReachabilityProbe>> probes_;  // Null: none.
   bool started_ = false;

@@ -177,6 +177,7 @@ absl::Status Membership::Heartbeat(const v1::HeartbeatRequest& request) {
         CheckEpoch(request.last_epoch(), seat.member->Description()));
     last_epoch_ = std::max(last_epoch_, request.last_epoch());
     seat.member->heard = now_();
+    seat.member->figures = request.figures();
     seat.lease_end = Deadline::After(options_.lease, seat.member->heard).when();
     return absl::OkStatus();
   }

@@ -34,6 +34,7 @@ struct Member {
   std::vector<v1::ResourcePool> memory;  // Bytes, as registered.
   std::vector<v1::ResourcePool> cpus;    // As registered.
   bool lost = false;                     // The rank waits for a replacement.
+  v1::WorkerFigures figures;             // As the last heartbeat told.
   // Time of the registration or of the last heartbeat since.
   cluster::Deadline::Clock::time_point heard;
 

@@ -86,7 +86,7 @@ absl::StatusOr<v1::StepResult> MergeStepResults(
   v1::StepResult merged = results[0];
   std::map<uint32_t, size_t> reporters;  // First rank of each slot.
   merged.clear_slots();
-  uint64_t bytes_read = 0;
+  uint64_t bytes_read = 0, bytes_sent = 0;
   for (size_t rank = 0; rank < results.size(); ++rank) {
     const v1::StepResult& result = results[rank];
     if (result.epoch() != merged.epoch() || result.step() != merged.step()) {
@@ -96,6 +96,7 @@ absl::StatusOr<v1::StepResult> MergeStepResults(
                        " step ", merged.step(), " of epoch ", merged.epoch()));
     }
     bytes_read += result.bytes_read();
+    bytes_sent += result.bytes_sent();
     const size_t first = rank - rank % group_size;
     if (rank != first) {
       RF_RETURN_IF_ERROR(CompareDecisions(results, ranks, first, rank));
@@ -113,6 +114,7 @@ absl::StatusOr<v1::StepResult> MergeStepResults(
     }
   }
   merged.set_bytes_read(bytes_read);
+  merged.set_bytes_sent(bytes_sent);
   return merged;
 }
 

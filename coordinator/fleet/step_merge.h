@@ -13,9 +13,9 @@ namespace ringfleet::coordinator {
 // Merges the results of one step. `ranks`: the fleet's rank of each result.
 // Each `group_size` consecutive ranks are a data group and report its slots
 // only. The probabilities and scores are those of a group's first rank. The
-// bytes read are the sum over all ranks. Entries with neither tokens nor an end
-// carry no decision and may be absent on other ranks. Requires at least one
-// result.
+// bytes read and sent are the sums over all ranks. Entries with neither tokens
+// nor an end carry no decision and may be absent on other ranks. Requires at
+// least one result.
 //
 // Errors: INTERNAL: two ranks differ in epoch or step, two ranks of a group
 // differ in slots, tokens or ends, or two groups name one slot. The message

@@ -87,4 +87,22 @@ void FlightLog::Read(uint32_t limit,
   }
 }
 
+void FlightLog::AddTo(v1::WorkerFigures* figures) const {
+  for (const cluster::CollectiveTotal& total : recorder_.Totals()) {
+    v1::CollectiveTotal* const out = figures->add_collectives();
+    out->set_operation(static_cast<v1::CollectiveOperation>(total.operation));
+    out->set_algorithm(static_cast<v1::CollectiveAlgorithm>(total.algorithm));
+    out->set_count(total.count);
+    out->set_duration_ns(total.duration_ns);
+    out->set_sent_bytes(total.sent_bytes);
+  }
+  for (int peer = 0; peer < cluster::RoundTrips::kPeers; ++peer) {
+    const uint64_t ns = round_trips_.Shortest(peer);
+    if (ns == 0) continue;
+    v1::RoundTrip* const out = figures->add_round_trips();
+    out->set_peer(static_cast<uint32_t>(peer));
+    out->set_ns(ns);
+  }
+}
+
 }  // namespace ringfleet::worker

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A log of this worker's last collectives. Worker.FlightRecords shows the log,
-// and a failed epoch writes it to a file.
+// A log of this worker's last collectives, with the totals of all. Heartbeats
+// tell the totals, Worker.FlightRecords shows the log, and a failed epoch
+// writes it to a file.
 #ifndef RINGFLEET_WORKER_EXECUTION_FLIGHT_LOG_H_
 #define RINGFLEET_WORKER_EXECUTION_FLIGHT_LOG_H_
 
@@ -8,6 +9,8 @@
 
 #include "absl/status/status.h"
 #include "cluster/recording/flight_recorder.h"
+#include "cluster/recording/round_trips.h"
+#include "protos/cluster.pb.h"
 #include "protos/worker.pb.h"
 
 namespace ringfleet::worker {
@@ -20,6 +23,7 @@ class FlightLog {
   explicit FlightLog(std::string log_file) : log_file_(std::move(log_file)) {}
 
   cluster::FlightRecorder& recorder() { return recorder_; }
+  cluster::RoundTrips& round_trips() { return round_trips_; }
 
   // Reports an epoch that failed with `cause`. Logs the last 16 operations, one
   // in each line. Writes all kept records to LOG_FILE.flight if there is a log
@@ -30,9 +34,13 @@ class FlightLog {
   // records.
   void Read(uint32_t limit, v1::FlightRecordsResponse* response) const;
 
+  // Adds the totals of collectives and the round trips to peers.
+  void AddTo(v1::WorkerFigures* figures) const;
+
  private:
   const std::string log_file_;
   cluster::FlightRecorder recorder_;
+  cluster::RoundTrips round_trips_;
 };
 
 }  // namespace ringfleet::worker

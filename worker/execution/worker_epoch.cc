@@ -69,6 +69,7 @@ WorkerEpoch::WorkerEpoch(uint64_t epoch, std::shared_ptr<LoadedShard> shard,
                          std::optional<KvCache> reference_cache)
     : id_(epoch),
       shard_(std::move(shard)),
+      recorder_(recorder),
       layout_(shard_->layout),
       statistics_(std::move(statistics)),
       transport_(std::move(transport)),
@@ -171,8 +172,13 @@ absl::Status WorkerEpoch::SwitchTo(uint64_t number) {
 absl::Status WorkerEpoch::Step(const v1::StepPlan& plan,
                                v1::StepResult* result) {
   absl::Status status;
+  const uint64_t sent_before =
+      recorder_ == nullptr ? 0 : recorder_->sent_bytes();
   if (plan.expert_move() != 0) status = SwitchTo(plan.expert_move());
   if (status.ok()) status = executor_.Step(plan, result);
+  if (recorder_ != nullptr) {
+    result->set_bytes_sent(recorder_->sent_bytes() - sent_before);
+  }
   if (status.ok()) {
     statistics_->AddStep(main_.model.expert_counts(),
                          main_.model.dropped_counts());

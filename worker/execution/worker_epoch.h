@@ -107,6 +107,7 @@ class WorkerEpoch {
 
   const uint64_t id_;
   const std::shared_ptr<LoadedShard> shard_;
+  const cluster::FlightRecorder* const recorder_;
   std::atomic<bool> aborted_ = false;
   Mutex mu_;
   // Copy of the shard's layout, for threads other than the thread of Step.

@@ -211,7 +211,8 @@ absl::Status Run(const Options& options) {
       static_cast<uint64_t>(options.memory_gib * (1ull << 30));
 
   FlightLog flight(options.log_file);
-  cluster::CollectiveEndpoint endpoint({.recorder = &flight.recorder()});
+  cluster::CollectiveEndpoint endpoint(
+      {.recorder = &flight.recorder(), .round_trips = &flight.round_trips()});
   WorkerService service(&endpoint, &flight, threads, memory_bytes,
                         options.cache_dir, options.coordinator);
   HostService host_service(threads, memory_bytes);
@@ -246,6 +247,9 @@ absl::Status Run(const Options& options) {
       membership.emplace(
           options.coordinator, registration,
           [&service] { return service.last_epoch(); },
+          [&service](uint32_t rank, v1::HeartbeatRequest* heartbeat) {
+            service.AddFigures(/*with_experts=*/rank == 0, heartbeat);
+          },
           [&](const absl::Status& status) {
             refused = status;
             kill(getpid(), SIGTERM);

@@ -52,11 +52,12 @@ absl::Status NoCoordinator(const std::string& address,
 
 MembershipClient::MembershipClient(
     const std::string& coordinator, v1::RegisterRequest request,
-    std::function<uint64_t()> last_epoch,
+    std::function<uint64_t()> last_epoch, AddFigures add_figures,
     std::function<void(const absl::Status&)> on_refused)
     : coordinator_(coordinator),
       request_(std::move(request)),
       last_epoch_(std::move(last_epoch)),
+      add_figures_(std::move(add_figures)),
       on_refused_(std::move(on_refused)),
       channel_(cluster::OpenChannel(coordinator)),
       stub_(v1::Membership::NewStub(channel_)),
@@ -148,14 +149,15 @@ absl::Status MembershipClient::Serve() {
   cluster::SetLogName(absl::StrCat("worker ", registered.rank()));
   RF_LOG(kInfo, "registered as rank ", registered.rank(), " of ",
          registered.world_size());
-  v1::HeartbeatRequest heartbeat;
-  heartbeat.set_member_id(registered.member_id());
   const absl::Duration interval = absl::Milliseconds(
       std::clamp<uint32_t>(registered.heartbeat_interval_ms(), 10, 60000));
   absl::Duration pause = interval;
   absl::Status last;
   while (Sleep(pause)) {
+    v1::HeartbeatRequest heartbeat;
+    heartbeat.set_member_id(registered.member_id());
     heartbeat.set_last_epoch(last_epoch_());
+    if (add_figures_ != nullptr) add_figures_(registered.rank(), &heartbeat);
     v1::HeartbeatResponse response;
     const absl::Status status =
         call(&v1::Membership::Stub::Heartbeat, heartbeat, &response);

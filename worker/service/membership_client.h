@@ -20,13 +20,17 @@ namespace ringfleet::worker {
 // until destruction.
 class MembershipClient {
  public:
+  using AddFigures =
+      std::function<void(uint32_t rank, v1::HeartbeatRequest* heartbeat)>;
+
   // `last_epoch` returns the epoch that each registration and heartbeat
-  // reports. `on_refused` is called once, when the coordinator rejects this
-  // worker for good: it has another build, or a rank outside the fleet. Also
-  // called if the server at the address is no coordinator. Both run on the
-  // client's thread.
+  // reports. `add_figures` adds the figures of a heartbeat of `rank`; null:
+  // none are reported. `on_refused` is called once, when the coordinator
+  // rejects this worker for good: it has another build, or a rank outside the
+  // fleet. Also called if the server at the address is no coordinator. All run
+  // on the client's thread.
   MembershipClient(const std::string& coordinator, v1::RegisterRequest request,
-                   std::function<uint64_t()> last_epoch,
+                   std::function<uint64_t()> last_epoch, AddFigures add_figures,
                    std::function<void(const absl::Status&)> on_refused);
   ~MembershipClient();  // Stops.
 
@@ -42,6 +46,7 @@ class MembershipClient {
   const std::string coordinator_;
   const v1::RegisterRequest request_;  // Without the last epoch.
   const std::function<uint64_t()> last_epoch_;
+  const AddFigures add_figures_;
   const std::function<void(const absl::Status&)> on_refused_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Membership::Stub> stub_;

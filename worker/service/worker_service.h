@@ -13,6 +13,7 @@
 #include "cluster/rpc/active_calls.h"
 #include "cluster/transport/link_transport.h"
 #include "kernels/mutex.h"
+#include "protos/cluster.pb.h"
 #include "protos/worker.grpc.pb.h"
 #include "worker/execution/expert_statistics.h"
 #include "worker/execution/flight_log.h"
@@ -89,6 +90,10 @@ class WorkerService final : public v1::Worker::Service {
   // Returns the latest epoch that a coordinator has asked this worker to enter;
   // 0: none so far. The worker enters later epochs only.
   uint64_t last_epoch() const { return last_epoch_; }
+
+  // Adds the worker's figures, and each expert's recent tokens.
+  void AddFigures(bool with_experts, v1::HeartbeatRequest* heartbeat)
+      ABSL_LOCKS_EXCLUDED(mu_);
 
   // Serves the files that FindCheckpoint has found. Register it beside this
   // service.

@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "cluster/process/process_limits.h"
 #include "cluster/process/status.h"
 #include "cluster/process/status_macros.h"
 #include "worker/execution/trace_chunks.h"
@@ -81,6 +82,26 @@ grpc::Status WorkerService::Statistics(grpc::ServerContext* context,
   response->set_cpu(CpuModel());
   statistics->Read(request->reset_expert_counts(), response);
   return grpc::Status::OK;
+}
+
+void WorkerService::AddFigures(bool with_experts,
+                               v1::HeartbeatRequest* heartbeat) {
+  v1::WorkerFigures* const figures = heartbeat->mutable_figures();
+  figures->set_memory_bytes(cluster::ResidentBytes());
+  flight_->AddTo(figures);
+  if (!with_experts) return;
+  std::shared_ptr<ExpertStatistics> statistics;
+  {
+    MutexLock lock(&mu_);
+    statistics = statistics_;
+  }
+  if (statistics == nullptr) return;
+  v1::StatisticsResponse response;
+  statistics->Read(/*reset=*/false, &response);
+  for (v1::ExpertCounts& layer : *response.mutable_layers()) {
+    layer.clear_tokens();
+    *heartbeat->add_experts() = std::move(layer);
+  }
 }
 
 grpc::Status WorkerService::MeasureMemory(

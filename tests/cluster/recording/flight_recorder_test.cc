@@ -66,6 +66,36 @@ TEST(FlightRecorderTest, FollowsAnOperationFromBeginToEnd) {
   EXPECT_LE(record.last_frame, record.end);
 }
 
+TEST(FlightRecorderTest, TotalsCountWhatEndedWellByOperationAndAlgorithm) {
+  FlightRecorder recorder;
+  EXPECT_TRUE(recorder.Totals().empty());
+  const auto run = [&recorder](Operation operation, Algorithm algorithm,
+                               size_t sent, const absl::Status& status) {
+    FlightRecord record = Recorded(1);
+    record.op_descriptor = PackDescriptor({operation, algorithm, Wire::kBf16});
+    recorder.Begin(record);
+    recorder.Sent(sent);
+    recorder.Sent(1);
+    recorder.End(status);
+  };
+  run(Operation::kAllReduce, Algorithm::kOneShot, 10, absl::OkStatus());
+  run(Operation::kAllReduce, Algorithm::kOneShot, 20, absl::OkStatus());
+  run(Operation::kAllReduce, Algorithm::kRing, 30, absl::OkStatus());
+  run(Operation::kBarrier, Algorithm::kOneShot, 40, absl::AbortedError("x"));
+  const std::vector<CollectiveTotal> totals = recorder.Totals();
+  ASSERT_EQ(totals.size(), 2u);
+  EXPECT_EQ(totals[0].operation, Operation::kAllReduce);
+  EXPECT_EQ(totals[0].algorithm, Algorithm::kOneShot);
+  EXPECT_EQ(totals[0].count, 2u);
+  EXPECT_EQ(totals[0].sent_bytes, 32u);
+  EXPECT_LT(totals[0].duration_ns, 60'000'000'000u);
+  EXPECT_EQ(totals[1].algorithm, Algorithm::kRing);
+  EXPECT_EQ(totals[1].count, 1u);
+  EXPECT_EQ(totals[1].sent_bytes, 31u);
+  // The payload of a failed operation was sent, too.
+  EXPECT_EQ(recorder.sent_bytes(), 104u);
+}
+
 // What the caller leaves in the fields that the recorder fills in is dropped.
 TEST(FlightRecorderTest, BeginIgnoresTimesAndStateOfItsArgument) {
   FlightRecorder recorder;

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,37 @@ TEST(PeerMonitorTest, ARankThatHasNotEnteredIsNamedWithItsLastOperation) {
                         "), which is alive, but idle: it has not entered this "
                         "operation, its last was barrier (one_shot, f32) #1")));
   });
+}
+
+// Two monitors whose clocks differ by an hour exchange heartbeats by hand.
+TEST(PeerMonitorTest, HeartbeatsMeasureTheirRoundTrip) {
+  const std::vector<std::string> addresses = {"a:1", "b:1"};
+  RoundTrips trips;
+  PeerMonitor here(3, 0, addresses, nullptr, &trips);
+  PeerMonitor there(3, 1, addresses, nullptr, nullptr);
+  const PeerMonitor::Time start{std::chrono::hours(2)};
+  const auto at = [&start](int us) {
+    return start + std::chrono::microseconds(us);
+  };
+  const auto there_at = [&at](int us) {
+    return at(us) + std::chrono::hours(1);
+  };
+  // `here` sends at 0, which takes 40 us. `there` answers at 100, which takes
+  // 60 us.
+  PeerMonitor::Heartbeat heartbeat;
+  here.AddEcho(1, at(0), &heartbeat);
+  EXPECT_EQ(heartbeat.echo_ns(), 0u);
+  there.OnHeartbeat(0, heartbeat, there_at(40));
+  there.AddEcho(0, there_at(100), &heartbeat);
+  here.OnHeartbeat(1, heartbeat, at(160));
+  EXPECT_EQ(trips.Shortest(1), 100'000u);
+  // A peer that claims to have kept it for longer is not believed.
+  heartbeat.set_kept_ns(1'000'000'000);
+  here.OnHeartbeat(1, heartbeat, at(170));
+  EXPECT_EQ(trips.Shortest(1), 100'000u);
+  // Another epoch has other peers.
+  const PeerMonitor next(4, 0, addresses, nullptr, &trips);
+  EXPECT_EQ(trips.Shortest(1), 0u);
 }
 
 // Its neighbours wait for it, rank 0 for one of them.

@@ -87,8 +87,11 @@ TEST_F(MembershipTest, MembersTellWhenTheyWereHeard) {
   ASSERT_TRUE(membership.Register(Worker(1, "b:1")).ok());
   const auto registered = now_;
   Advance(absl::Seconds(1));
-  ASSERT_TRUE(membership.Heartbeat(Beat(first->member_id)).ok());
+  v1::HeartbeatRequest beat = Beat(first->member_id);
+  beat.mutable_figures()->set_memory_bytes(5);
+  ASSERT_TRUE(membership.Heartbeat(beat).ok());
   EXPECT_EQ(membership.Members()[0].heard, now_);
+  EXPECT_EQ(membership.Members()[0].figures.memory_bytes(), 5u);
   EXPECT_EQ(membership.Members()[1].heard, registered);
   // A lost member keeps the time.
   Advance(kLease - absl::Seconds(1));

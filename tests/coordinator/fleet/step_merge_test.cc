@@ -42,8 +42,13 @@ TEST(MergeStepResultsTest, AgreementGivesRankZerosResult) {
 
 TEST(MergeStepResultsTest, BytesReadAddUp) {
   std::vector<v1::StepResult> results(3, Result(5, 2, 7));
-  for (int rank = 0; rank < 3; ++rank) results[rank].set_bytes_read(10 << rank);
-  EXPECT_EQ(MergeOfRanks(results, results.size())->bytes_read(), 70u);
+  for (int rank = 0; rank < 3; ++rank) {
+    results[rank].set_bytes_read(10 << rank);
+    results[rank].set_bytes_sent(1 << rank);
+  }
+  const auto merged = MergeOfRanks(results, results.size());
+  EXPECT_EQ(merged->bytes_read(), 70u);
+  EXPECT_EQ(merged->bytes_sent(), 7u);
 }
 
 TEST(MergeStepResultsTest, EntriesWithoutDecisionsMayBeAbsent) {

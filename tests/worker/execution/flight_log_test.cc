@@ -40,6 +40,25 @@ class FlightLogTest : public ::testing::Test {
   std::string folder_;
 };
 
+TEST_F(FlightLogTest, FiguresHaveTotalsAndRoundTrips) {
+  FlightLog log("");
+  log.recorder().Begin(Record(17));
+  log.recorder().Sent(90);
+  log.recorder().End(absl::OkStatus());
+  log.round_trips().Note(2, 4500);
+  v1::WorkerFigures figures;
+  log.AddTo(&figures);
+  ASSERT_EQ(figures.collectives_size(), 1);
+  const v1::CollectiveTotal& total = figures.collectives(0);
+  EXPECT_EQ(total.operation(), v1::COLLECTIVE_OPERATION_ALL_GATHER);
+  EXPECT_EQ(total.algorithm(), v1::COLLECTIVE_ALGORITHM_RING);
+  EXPECT_EQ(total.count(), 1u);
+  EXPECT_EQ(total.sent_bytes(), 90u);
+  ASSERT_EQ(figures.round_trips_size(), 1);
+  EXPECT_EQ(figures.round_trips(0).peer(), 2u);
+  EXPECT_EQ(figures.round_trips(0).ns(), 4500u);
+}
+
 TEST_F(FlightLogTest, RecordsTravelWithAllTheyHold) {
   FlightLog log("");
   log.recorder().Begin(Record(17));

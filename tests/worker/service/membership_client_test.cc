@@ -52,6 +52,7 @@ class FakeMembership final : public v1::Membership::Service {
     registrations_.push_back(*request);
     changed_.NotifyAll();
     response->set_member_id(generation_);
+    response->set_rank(static_cast<uint32_t>(request->rank()));
     response->set_heartbeat_interval_ms(10);
     return grpc::Status::OK;
   }
@@ -88,6 +89,10 @@ class FakeMembership final : public v1::Membership::Service {
     Await([&] { return last_beat_.last_epoch() == epoch; });
     return last_beat_.last_epoch() == epoch;
   }
+  v1::HeartbeatRequest last_beat() {
+    MutexLock lock(&mu_);
+    return last_beat_;
+  }
 
  private:
   void Await(const std::function<bool()>& condition)
@@ -115,6 +120,9 @@ TEST(MembershipClientTest, ReportsTheEpochOfTheMoment) {
   request.set_rank(3);
   MembershipClient client(
       coordinator.address(), request, [&epoch] { return epoch.load(); },
+      [](uint32_t rank, v1::HeartbeatRequest* heartbeat) {
+        heartbeat->mutable_figures()->set_memory_bytes(100 + rank);
+      },
       [](const absl::Status& status) { ADD_FAILURE() << status; });
   EXPECT_EQ(coordinator.Registration(1).rank(), 3);
   EXPECT_EQ(coordinator.Registration(1).last_epoch(), 0u);
@@ -122,6 +130,7 @@ TEST(MembershipClientTest, ReportsTheEpochOfTheMoment) {
   EXPECT_TRUE(coordinator.HasBeat(41));
   epoch = 42;
   EXPECT_TRUE(coordinator.HasBeat(42));
+  EXPECT_EQ(coordinator.last_beat().figures().memory_bytes(), 103u);
   coordinator.Forget();
   EXPECT_EQ(coordinator.Registration(2).last_epoch(), 42u);
 }
@@ -139,6 +148,7 @@ absl::Status RefusalOf(grpc::Service* service) {
   std::future<absl::Status> refusal = refused.get_future();
   const MembershipClient client(
       absl::StrCat("127.0.0.1:", port), v1::RegisterRequest(), [] { return 0; },
+      /*add_figures=*/nullptr,
       [&refused](const absl::Status& status) { refused.set_value(status); });
   if (refusal.wait_for(std::chrono::seconds(60)) != std::future_status::ready) {
     return absl::DeadlineExceededError("no refusal");
@@ -166,7 +176,7 @@ TEST(MembershipClientTest, ARefusedHeartbeatIsTriedAgain) {
   std::atomic<uint64_t> epoch{0};
   MembershipClient client(
       coordinator.address(), v1::RegisterRequest(),
-      [&epoch] { return epoch.load(); },
+      [&epoch] { return epoch.load(); }, /*add_figures=*/nullptr,
       [](const absl::Status& status) { ADD_FAILURE() << status; });
   coordinator.Registration(1);
   coordinator.Refuse(3);
