@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/fleet/epoch_steps.h"
 
+#include "cluster/process/deadline.h"
+
 namespace ringfleet::coordinator {
 
 std::optional<v1::StepPlan> EpochSteps::NextPlan() {
@@ -13,7 +15,10 @@ std::optional<v1::StepPlan> EpochSteps::NextPlan() {
   if (!plan.has_value() && moves_.awaits_step() && bench_.free()) {
     plan = requests_.EmptyPlan();
   }
-  if (plan.has_value()) moves_.AddTo(&*plan);
+  if (plan.has_value()) {
+    moves_.AddTo(&*plan);
+    figures_.OnPlan(*plan, cluster::Deadline::Clock::now());
+  }
   RetireBench();
   requests_.Deliver();
   return plan;
@@ -21,6 +26,7 @@ std::optional<v1::StepPlan> EpochSteps::NextPlan() {
 
 absl::Status EpochSteps::OnResult(const v1::StepResult& merged) {
   stepped_ = true;
+  figures_.OnResult(merged, cluster::Deadline::Clock::now());
   const absl::Status status = bench_.owns_steps() ? bench_.OnResult(merged)
                                                   : requests_.OnResult(merged);
   moves_.OnResult(merged.step());

@@ -11,6 +11,7 @@
 #include "coordinator/fleet/expert_moves.h"
 #include "coordinator/fleet/fleet_epoch.h"
 #include "coordinator/fleet/fleet_requests.h"
+#include "coordinator/fleet/step_figures.h"
 #include "protos/worker.pb.h"
 
 namespace ringfleet::coordinator {
@@ -21,8 +22,12 @@ class EpochSteps : public StepSource {
  public:
   // All arguments must outlive this object.
   EpochSteps(FleetEpoch& epoch, FleetRequests& requests, BenchTurn& bench,
-             ExpertMoves& moves)
-      : epoch_(epoch), requests_(requests), bench_(bench), moves_(moves) {}
+             ExpertMoves& moves, StepFigures& figures)
+      : epoch_(epoch),
+        requests_(requests),
+        bench_(bench),
+        moves_(moves),
+        figures_(figures) {}
 
   std::optional<v1::StepPlan> NextPlan() override;
   absl::Status OnResult(const v1::StepResult& merged) override;
@@ -38,6 +43,7 @@ class EpochSteps : public StepSource {
   FleetRequests& requests_;
   BenchTurn& bench_;
   ExpertMoves& moves_;
+  StepFigures& figures_;
   bool stepped_ = false;
 };
 

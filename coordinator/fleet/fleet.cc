@@ -3,6 +3,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -70,7 +72,29 @@ absl::StatusOr<v1::RegisterResponse> Fleet::Register(
 }
 
 absl::Status Fleet::Heartbeat(const v1::HeartbeatRequest& request) {
-  return formation_.Heartbeat(request);
+  RF_RETURN_IF_ERROR(formation_.Heartbeat(request));
+  if (!request.experts().empty()) NoteExperts(request);
+  return absl::OkStatus();
+}
+
+void Fleet::NoteExperts(const v1::HeartbeatRequest& heartbeat) {
+  v1::StatisticsResponse statistics;
+  *statistics.mutable_layers() = heartbeat.experts();
+  const std::vector<v1::ExpertBalance> balance = BalanceOf(statistics);
+  google::protobuf::RepeatedPtrField<v1::ExpertImbalance> experts;
+  for (const v1::ExpertCounts& counts : statistics.layers()) {
+    const auto& tokens = counts.average();
+    const double sum = std::accumulate(tokens.begin(), tokens.end(), 0.0);
+    if (sum <= 0) continue;
+    v1::ExpertImbalance* const layer = experts.Add();
+    layer->set_layer(counts.layer());
+    layer->set_expert(*std::max_element(tokens.begin(), tokens.end()) *
+                      tokens.size() / sum);
+    for (const v1::ExpertBalance& of : balance) {
+      if (of.layer() == counts.layer()) layer->set_coordinate(of.imbalance());
+    }
+  }
+  figures_.SetExperts(experts);
 }
 
 v1::ClusterState Fleet::State() const {
@@ -115,6 +139,7 @@ v1::ClusterState Fleet::State() const {
   state.set_requests_running(requests.running);
   state.set_requests_waiting(requests.waiting);
   *state.mutable_cache() = requests_.cache_use();
+  *state.mutable_figures() = figures_.Read();
   for (const auto& rank : progress) {
     state.set_load_bytes_done(state.load_bytes_done() + rank.bytes_done);
     state.set_load_bytes_total(state.load_bytes_total() + rank.bytes_total);
@@ -140,6 +165,18 @@ v1::ClusterState Fleet::State() const {
     worker->set_tensor_bytes_fetched(rank.tensor_bytes_fetched);
     worker->set_fetches_from(rank.fetches_from);
     worker->set_kept(rank.kept);
+    *worker->mutable_figures() = member.figures;
+    worker->mutable_figures()->clear_round_trips();
+    for (const v1::RoundTrip& trip : member.figures.round_trips()) {
+      // The worker knows the ranks of the epoch.
+      if (serves[member.rank] == 0 ||
+          trip.peer() >= now.epoch->members().size()) {
+        continue;
+      }
+      v1::RoundTrip* const out = worker->mutable_figures()->add_round_trips();
+      out->set_peer(now.epoch->members()[trip.peer()].rank);
+      out->set_ns(trip.ns());
+    }
     worker->set_heartbeat_age_ms(
         absl::ToInt64Milliseconds(absl::FromChrono(clock - member.heard)));
     if (member.lost) {
@@ -333,7 +370,7 @@ void Fleet::End(const absl::Status& cause) {
 
 void Fleet::Main() {
   while (const std::shared_ptr<FleetEpoch> epoch = NextEpoch()) {
-    EpochSteps steps(*epoch, requests_, bench_, moves_);
+    EpochSteps steps(*epoch, requests_, bench_, moves_, figures_);
     const absl::Status cause = RunEpoch(epoch, steps);
     EndEpoch(*epoch, cause, steps.stepped());
   }
@@ -406,6 +443,7 @@ absl::Status Fleet::RunEpoch(const std::shared_ptr<FleetEpoch>& epoch,
     view_.error = absl::OkStatus();
     view_.load_ms = load_ms;
   }
+  figures_.OnReady();
   changes_.Note();
   RF_LOG(kInfo, "epoch ", epoch->id(), ": ready after ", load_ms,
          " ms, context ", epoch->context(), ", ", epoch->cache_blocks(),
@@ -435,6 +473,7 @@ void Fleet::EndEpoch(const FleetEpoch& epoch, const absl::Status& cause,
   } else {
     RF_LOG(kError, "epoch ", epoch.id(), " has failed: ", cause.message());
   }
+  figures_.OnEnd(/*failed=*/!handed_over && !stopping);
   moves_.Close(cause);
   bench_.Close(cause);
   requests_.Close(cause, /*failed=*/!handed_over && !stopping);

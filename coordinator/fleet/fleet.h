@@ -12,6 +12,7 @@
 //   ExpertMoves     where experts are, and their moves
 //   EpochSteps      whose plan the next step is
 //   Growth          how a narrowed fleet becomes whole again
+//   StepFigures     counts of all steps, for metrics
 //   ChangeCounter   what threads wait for
 //
 // Locks are never nested: no object calls another, or a worker, while it holds
@@ -41,6 +42,7 @@
 #include "coordinator/fleet/fleet_requests.h"
 #include "coordinator/fleet/formation.h"
 #include "coordinator/fleet/growth.h"
+#include "coordinator/fleet/step_figures.h"
 #include "coordinator/scheduling/bench_planner.h"
 #include "coordinator/scheduling/request.h"
 #include "kernels/mutex.h"
@@ -198,6 +200,8 @@ class Fleet {
   absl::Status WhyNotReady(const View& view) const;
   // Ends the epoch if one of its members is gone.
   void ReportGone();
+  // Takes the imbalance of experts from a heartbeat.
+  void NoteExperts(const v1::HeartbeatRequest& heartbeat);
   // Makes the epoch ask for a plan.
   void Wake();
 
@@ -209,6 +213,7 @@ class Fleet {
   FleetRequests requests_;
   BenchTurn bench_;
   ExpertMoves moves_;
+  StepFigures figures_;
   Growth growth_;
 
   mutable Mutex mu_;

@@ -72,6 +72,12 @@ absl::Status Access::ReadKeys(Identities* seen) {
   Identities found = IdentitiesOf({options_.api_key_file});
   if (found == *seen) return absl::OkStatus();
   *seen = std::move(found);
+  const absl::Status status = TakeKeys();
+  CountLoad(status.ok(), &Figures::keys);
+  return status;
+}
+
+absl::Status Access::TakeKeys() {
   RF_ASSIGN_OR_RETURN(
       const std::string text,
       cluster::ReadSmallFile(options_.api_key_file, kMaxAccessFileBytes));
@@ -92,6 +98,12 @@ absl::Status Access::ReadTls(Identities* seen) {
   Identities found = IdentitiesOf(paths);
   if (found == *seen) return absl::OkStatus();
   *seen = std::move(found);
+  const absl::Status status = TakeTls(paths);
+  CountLoad(status.ok(), &Figures::tls);
+  return status;
+}
+
+absl::Status Access::TakeTls(const std::vector<std::string>& paths) {
   std::vector<std::string> texts;
   for (const std::string& path : paths) {
     RF_ASSIGN_OR_RETURN(std::string text,
@@ -104,7 +116,18 @@ absl::Status Access::ReadTls(Identities* seen) {
   RF_RETURN_IF_ERROR(Annotate(context.status(), options_.tls_certificate_file));
   MutexLock lock(&mu_);
   tls_ = *std::move(context);
+  figures_.certificate_end = CertificateEnd(tls_);
   return absl::OkStatus();
+}
+
+void Access::CountLoad(bool taken, Loads Figures::*loads) {
+  MutexLock lock(&mu_);
+  ++(taken ? (figures_.*loads).taken : (figures_.*loads).refused);
+}
+
+Access::Figures Access::figures() const {
+  MutexLock lock(&mu_);
+  return figures_;
 }
 
 void Access::Reload() {

@@ -3,6 +3,7 @@
 #ifndef RINGFLEET_COORDINATOR_HTTP_ACCESS_H_
 #define RINGFLEET_COORDINATOR_HTTP_ACCESS_H_
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "cluster/process/file_reader.h"
 #include "coordinator/http/api_keys.h"
 #include "coordinator/http/http_message.h"
@@ -55,14 +57,30 @@ class Access {
   // Looks at the files, and takes over what has changed.
   void Reload();
 
+  // The reads of a group of files since Open, which is the first one.
+  struct Loads {
+    uint64_t taken = 0;
+    uint64_t refused = 0;
+  };
+  struct Figures {
+    Loads keys;
+    Loads tls;
+    std::optional<absl::Time> certificate_end;  // Absent: no TLS.
+  };
+  Figures figures() const;
+
  private:
   using Identities = std::vector<cluster::FileReader::Identity>;
 
   explicit Access(AccessOptions options) : options_(std::move(options)) {}
-  // Reads a group of files if one of them differs from `seen`, which is
-  // updated. Each returns what is wrong.
+  // Read a group of files if one of them differs from `seen`, which is updated.
+  // Return what is wrong.
   absl::Status ReadKeys(Identities* seen);
   absl::Status ReadTls(Identities* seen);
+  // Read a group of files.
+  absl::Status TakeKeys();
+  absl::Status TakeTls(const std::vector<std::string>& paths);
+  void CountLoad(bool taken, Loads Figures::*loads);
   void Watch();
 
   const AccessOptions options_;
@@ -76,6 +94,7 @@ class Access {
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::shared_ptr<const ApiKeys> keys_ ABSL_GUARDED_BY(mu_);
   HttpServer::TlsContext tls_ ABSL_GUARDED_BY(mu_);
+  Figures figures_ ABSL_GUARDED_BY(mu_);
   std::thread watcher_;  // Only where there are files.
 };
 

@@ -133,7 +133,7 @@ void Answer::OnGone() {
   if (!begun_) return;  // Begin ends the jobs.
   for (const Choice& choice : choices_) {
     if (!choice.end.has_value()) {
-      host_->metrics->OnChoiceEnd("abort", choice.tokens);
+      Count(choice, "abort");
     }
   }
   End();
@@ -210,6 +210,7 @@ void Answer::TakeToken(size_t index, const DrawnToken& token) {
   Choice& choice = choices_[index];
   const absl::Duration age = exchange_->age();
   if (choice.tokens++ == 0) {
+    choice.first_token = age;
     host_->metrics->OnFirstToken(age);
     auto& first = exchange_->log().first_token;
     if (!first.has_value()) first = age;
@@ -263,7 +264,7 @@ void Answer::EndChoice(size_t index, v1::FinishReason reason) {
              std::find(ids.begin(), ids.end(), choice.last_id) != ids.end()) {
     choice.end->stop_reason = absl::StrCat(choice.last_id);
   }
-  host_->metrics->OnChoiceEnd(choice.end->finish_reason, choice.tokens);
+  Count(choice, choice.end->finish_reason);
   ++ended_choices_;
   if (index % request_.n == 0) {
     usage_.cached_tokens += choice.job->progress().timings.cached_n;
@@ -277,6 +278,23 @@ void Answer::EndChoice(size_t index, v1::FinishReason reason) {
                               request_.chat ? ToldBytes(choice) : kAllBytes, "")
                         : "null",
       ChunkUsage()));
+}
+
+void Answer::Count(const Choice& choice, absl::string_view reason) {
+  HttpMetrics::EndedChoice ended = {
+      .reason = reason,
+      .prompt_tokens = choice.job->request().prompt_ids.size(),
+      .completion_tokens = choice.tokens,
+      .max_tokens = choice.job->request().max_tokens,
+      .n = request_.n};
+  if (choice.tokens > 0) {
+    const absl::Time started = choice.job->progress().started;
+    const absl::Time arrived = absl::Now() - exchange_->age();
+    ended.queue = started - choice.job->created();
+    ended.prefill = arrived + choice.first_token - started;
+    ended.decode = choice.last_token - choice.first_token;
+  }
+  host_->metrics->OnChoiceEnd(ended);
 }
 
 void Answer::OpenStream() {
@@ -326,7 +344,7 @@ void Answer::Fail(ApiError error) {
   if (text_.has_value()) {
     for (const Choice& choice : choices_) {
       if (!choice.end.has_value()) {
-        host_->metrics->OnChoiceEnd("error", choice.tokens);
+        Count(choice, "error");
       }
     }
   }

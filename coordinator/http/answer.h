@@ -74,8 +74,9 @@ class Answer final : public HttpExchangeListener,
     LogprobList logprobs;
     size_t tokens = 0;  // Seen.
     uint32_t last_id = 0;
-    absl::Duration last_token;  // Age of the exchange.
-    AnswerPiece told;           // Text so far, unless streamed.
+    absl::Duration first_token;  // Age of the exchange.
+    absl::Duration last_token;   // Age of the exchange.
+    AnswerPiece told;            // Text so far, unless streamed.
     bool prompt_told = false;
     size_t prompt_bytes = 0;      // The prompt in the text.
     std::string prompt_logprobs;  // JSON.
@@ -97,6 +98,8 @@ class Answer final : public HttpExchangeListener,
     return choice.prompt_bytes + choice.text.told_bytes();
   }
   void EndChoice(size_t index, v1::FinishReason reason);
+  // Counts the end of a choice. `reason` is as in HttpMetrics.
+  void Count(const Choice& choice, absl::string_view reason);
   void OpenStream();
   const AnswerUsage* ChunkUsage() const;
   void Complete();

@@ -119,6 +119,16 @@ void Api::AddHeaders(const HttpRequest& request, HttpResponse* response) {
   access_->AddCorsHeaders(request, response);
 }
 
+void Api::OnEnd(const HttpRequest& request, int status, absl::Duration took) {
+  const Route* const route = FindRoute(request.path);
+  // Other paths are text from outside, without an end.
+  host_->metrics->OnRequestEnd(route == nullptr ? "none"
+                               : route->path == kModelPrefix
+                                   ? "/v1/models/{model_id}"
+                                   : route->path,
+                               request.method, status, took);
+}
+
 std::optional<ApiError> Api::NotReady() const {
   if (host_->draining) {
     return ApiError{.status = 503,
@@ -223,8 +233,8 @@ void Api::OnRequest(std::shared_ptr<HttpExchange> exchange) {
       return exchange->Respond(ModelList(request));
     case Endpoint::kMetrics:
       response.content_type = "text/plain; version=0.0.4; charset=utf-8";
-      response.body =
-          host_->metrics->Text(host_->served_name, host_->jobs->counts());
+      response.body = host_->metrics->Text(
+          host_->served_name, host_->jobs->state(), access_->figures());
       return exchange->Respond(std::move(response));
     case Endpoint::kCompletions:
     case Endpoint::kChat:

@@ -26,6 +26,8 @@ class Api final : public HttpHandler {
                                      HttpLogFields* log) override;
   void OnRequest(std::shared_ptr<HttpExchange> exchange) override;
   void AddHeaders(const HttpRequest& request, HttpResponse* response) override;
+  void OnEnd(const HttpRequest& request, int status,
+             absl::Duration took) override;
 
  private:
   enum class Endpoint;

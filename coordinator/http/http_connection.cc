@@ -408,6 +408,7 @@ void HttpConnection::LogRequest(absl::string_view end) {
       " bytes=", body_bytes_);
   if (!end.empty()) absl::StrAppend(&line, " (", end, ")");
   RF_LOG(kInfo, line);
+  owner_->handler->OnEnd(request, status_, exchange_->age());
 }
 
 void HttpConnection::EndResponse() {

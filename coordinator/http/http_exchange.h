@@ -79,6 +79,10 @@ class HttpHandler {
   // Adds headers to a response, also to one that the server made itself.
   virtual void AddHeaders(const HttpRequest& request,
                           HttpResponse* response) = 0;
+  // A request has ended. `status`: 0 if the client left before a response.
+  // `took`: since its last byte.
+  virtual void OnEnd(const HttpRequest& request, int status,
+                     absl::Duration took) {}
 };
 
 }  // namespace ringfleet::coordinator

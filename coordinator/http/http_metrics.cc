@@ -2,98 +2,154 @@
 #include "coordinator/http/http_metrics.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/http/json_text.h"
+#include "coordinator/metrics/fleet_metrics.h"
+#include "coordinator/metrics/histogram.h"
+#include "coordinator/metrics/metric_list.h"
+#include "coordinator/metrics/metrics_text.h"
 
 namespace ringfleet::coordinator {
 namespace {
 
-void AppendValue(absl::string_view name, absl::string_view kind,
-                 absl::string_view help, absl::string_view labels,
-                 uint64_t value, std::string* out) {
-  absl::StrAppend(out, "# HELP ", name, " ", help, "\n# TYPE ", name, " ", kind,
-                  "\n", name, "{", labels, "} ", value, "\n");
+// The classes are vLLM's.
+constexpr double kFirstTokenSeconds[] = {
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
+    1,     2.5,   5,    7.5,  10,   20,   40,   80,  160,  640, 2560};
+constexpr double kNextTokenSeconds[] = {
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5,
+    0.75, 1,     2.5,  5,     7.5, 10,   20,  40,  80};
+constexpr double kRequestSeconds[] = {0.3, 0.5, 0.8, 1,   1.5, 2,    2.5,
+                                      5,   10,  15,  20,  30,  40,   50,
+                                      60,  120, 240, 480, 960, 1920, 7680};
+constexpr double kTokens[] = {1,     2,     5,     10,     20,    50,
+                              100,   200,   500,   1000,   2000,  5000,
+                              10000, 20000, 50000, 100000, 200000};
+constexpr double kChoices[] = {1, 2, 5, 10, 20};
+constexpr double kHttpSeconds[] = {0.1, 0.5, 1};
+// A proxy logs this status for a client that leaves.
+constexpr int kClientLeft = 499;
+
+// Returns `method`, which is text from outside, or "other".
+std::string MethodLabel(absl::string_view method) {
+  for (const char* const known : {"GET", "POST", "HEAD", "OPTIONS"}) {
+    if (method == known) return known;
+  }
+  return "other";
+}
+
+void CountSeconds(absl::Duration value, v1::Histogram* histogram) {
+  Count(std::max(0.0, absl::ToDoubleSeconds(value)), histogram);
 }
 
 }  // namespace
 
-HttpMetrics::HttpMetrics() {
-  first_token_.bounds = {0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1,
-                         2.5,  5,    10,   20,  40,   80,  160};
-  next_token_.bounds = {0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15,
-                        0.2,   0.3,  0.4,   0.5,  0.75,  1,   2.5};
-  answer_.bounds = {0.1, 0.3, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640, 1280};
-  for (Histogram* histogram : {&first_token_, &next_token_, &answer_}) {
-    histogram->counts.resize(histogram->bounds.size() + 1);
-  }
+HttpMetrics::HttpMetrics()
+    : first_token_(MakeHistogram(kFirstTokenSeconds)),
+      next_token_(MakeHistogram(kNextTokenSeconds)),
+      mean_token_(MakeHistogram(kNextTokenSeconds)),
+      answer_(MakeHistogram(kRequestSeconds)),
+      queue_(answer_),
+      prefill_(answer_),
+      decode_(answer_),
+      inference_(answer_),
+      choice_prompt_tokens_(MakeHistogram(kTokens)),
+      choice_tokens_(choice_prompt_tokens_),
+      choice_max_tokens_(choice_prompt_tokens_),
+      choices_(MakeHistogram(kChoices)) {
   for (const char* reason : {"stop", "length", "abort", "error"}) {
     ended_[reason] = 0;
   }
 }
 
-void HttpMetrics::OnChoiceEnd(absl::string_view reason,
-                              uint64_t completion_tokens) {
-  ++ended_[std::string(reason)];
-  completion_tokens_ += completion_tokens;
+void HttpMetrics::OnChoiceEnd(const EndedChoice& choice) {
+  ++ended_[std::string(choice.reason)];
+  completion_tokens_ += choice.completion_tokens;
+  Count(static_cast<double>(choice.prompt_tokens), &choice_prompt_tokens_);
+  Count(static_cast<double>(choice.completion_tokens), &choice_tokens_);
+  Count(static_cast<double>(choice.max_tokens), &choice_max_tokens_);
+  Count(static_cast<double>(choice.n), &choices_);
+  if (choice.completion_tokens == 0) return;
+  CountSeconds(choice.queue, &queue_);
+  CountSeconds(choice.prefill, &prefill_);
+  CountSeconds(choice.decode, &decode_);
+  CountSeconds(choice.prefill + choice.decode, &inference_);
+  if (choice.completion_tokens == 1) return;
+  CountSeconds(
+      choice.decode / static_cast<double>(choice.completion_tokens - 1),
+      &mean_token_);
 }
 
-void HttpMetrics::Histogram::Add(absl::Duration value) {
-  const double seconds = absl::ToDoubleSeconds(value);
-  const auto bound = std::lower_bound(bounds.begin(), bounds.end(), seconds);
-  ++counts[static_cast<size_t>(bound - bounds.begin())];
-  sum += seconds;
+void HttpMetrics::OnFirstToken(absl::Duration after) {
+  CountSeconds(after, &first_token_);
 }
 
-void HttpMetrics::Histogram::Append(absl::string_view name,
-                                    absl::string_view help,
-                                    absl::string_view labels,
-                                    std::string* out) const {
-  absl::StrAppend(out, "# HELP ", name, " ", help, "\n# TYPE ", name,
-                  " histogram\n");
-  uint64_t count = 0;
-  for (size_t i = 0; i < counts.size(); ++i) {
-    count += counts[i];
-    absl::StrAppend(out, name, "_bucket{", labels, ",le=\"",
-                    i < bounds.size() ? absl::StrCat(bounds[i]) : "+Inf",
-                    "\"} ", count, "\n");
-  }
-  absl::StrAppend(out, name, "_sum{", labels, "} ", sum, "\n", name, "_count{",
-                  labels, "} ", count, "\n");
+void HttpMetrics::OnNextToken(absl::Duration after) {
+  CountSeconds(after, &next_token_);
 }
 
-std::string HttpMetrics::Text(absl::string_view model,
-                              const JobSource::Counts& jobs) const {
-  std::string labels = "model_name=";
-  AppendJsonString(model, &labels);  // Prometheus escapes alike.
-  std::string out;
-  AppendValue("vllm:num_requests_running", "gauge",
-              "Jobs in a slot, of all callers.", labels, jobs.running, &out);
-  AppendValue("vllm:num_requests_waiting", "gauge",
-              "Jobs that wait for a slot, of all callers.", labels,
-              jobs.waiting, &out);
-  AppendValue("vllm:prompt_tokens_total", "counter",
-              "Prompt tokens of answers over HTTP.", labels, prompt_tokens_,
-              &out);
-  AppendValue("vllm:generation_tokens_total", "counter",
-              "Drawn tokens of answers over HTTP.", labels, completion_tokens_,
-              &out);
-  absl::StrAppend(&out,
-                  "# HELP vllm:request_success_total Ended choices by "
-                  "reason.\n# TYPE vllm:request_success_total counter\n");
+void HttpMetrics::OnAnswerEnd(absl::Duration age) {
+  CountSeconds(age, &answer_);
+}
+
+void HttpMetrics::OnRequestEnd(absl::string_view handler,
+                               absl::string_view method, int status,
+                               absl::Duration took) {
+  std::string path(handler);
+  std::string verb = MethodLabel(method);
+  const int code = status == 0 ? kClientLeft : status;
+  ++requests_[{path, verb, absl::StrCat(code / 100, "xx")}];
+  const auto [duration, fresh] = durations_.try_emplace({path, verb});
+  if (fresh) duration->second = MakeHistogram(kHttpSeconds);
+  CountSeconds(took, &duration->second);
+}
+
+std::string HttpMetrics::Text(const std::string& model,
+                              const v1::ClusterState& fleet,
+                              const Access::Figures& access) const {
+  MetricsText out;
+  const MetricLabels labels = {{"model_name", model}};
+  out.Only(metrics::kPromptTokens, labels, prompt_tokens_);
+  out.Only(metrics::kGenerationTokens, labels, completion_tokens_);
+  out.Begin(metrics::kRequestSuccess);
   for (const auto& [reason, count] : ended_) {
-    absl::StrAppend(&out, "vllm:request_success_total{", labels,
-                    ",finished_reason=\"", reason, "\"} ", count, "\n");
+    out.Add({{"model_name", model}, {"finished_reason", reason}}, count);
   }
-  first_token_.Append("vllm:time_to_first_token_seconds",
-                      "From a request's last byte to its first token.", labels,
-                      &out);
-  next_token_.Append("vllm:inter_token_latency_seconds",
-                     "Between two tokens of a choice.", labels, &out);
-  answer_.Append("vllm:e2e_request_latency_seconds",
-                 "From a request's last byte to its answer's end.", labels,
-                 &out);
-  return out;
+  out.Only(metrics::kTimeToFirstToken, labels, first_token_);
+  out.Only(metrics::kInterTokenLatency, labels, next_token_);
+  out.Only(metrics::kTimePerOutputToken, labels, mean_token_);
+  out.Only(metrics::kEndToEndLatency, labels, answer_);
+  out.Only(metrics::kQueueTime, labels, queue_);
+  out.Only(metrics::kPrefillTime, labels, prefill_);
+  out.Only(metrics::kDecodeTime, labels, decode_);
+  out.Only(metrics::kInferenceTime, labels, inference_);
+  out.Only(metrics::kRequestPromptTokens, labels, choice_prompt_tokens_);
+  out.Only(metrics::kRequestGenerationTokens, labels, choice_tokens_);
+  out.Only(metrics::kRequestMaxTokens, labels, choice_max_tokens_);
+  out.Only(metrics::kRequestChoices, labels, choices_);
+  AppendFleetMetrics(fleet, model, &out);
+  out.Begin(metrics::kHttpRequests);
+  for (const auto& [kind, count] : requests_) {
+    const auto& [path, method, status] = kind;
+    out.Add({{"handler", path}, {"method", method}, {"status", status}}, count);
+  }
+  out.Begin(metrics::kHttpDuration);
+  for (const auto& [kind, duration] : durations_) {
+    out.Add({{"handler", kind.first}, {"method", kind.second}}, duration);
+  }
+  out.Begin(metrics::kAccessLoads);
+  for (const auto& [files, loads] :
+       {std::pair("api_keys", access.keys), std::pair("tls", access.tls)}) {
+    out.Add({{"files", files}, {"outcome", "taken"}}, loads.taken);
+    out.Add({{"files", files}, {"outcome", "refused"}}, loads.refused);
+  }
+  if (access.certificate_end.has_value()) {
+    out.Only(
+        metrics::kCertificateEnd, {},
+        absl::ToDoubleSeconds(*access.certificate_end - absl::UnixEpoch()));
+  }
+  return out.Take();
 }
 
 }  // namespace ringfleet::coordinator

@@ -3,7 +3,6 @@
 #ifndef RINGFLEET_COORDINATOR_HTTP_JOB_SOURCE_H_
 #define RINGFLEET_COORDINATOR_HTTP_JOB_SOURCE_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 
@@ -11,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/scheduling/request.h"
+#include "protos/cluster.pb.h"
 
 namespace ringfleet::coordinator {
 
@@ -31,11 +31,8 @@ class JobSource {
   // Returns the positions per sequence; 0 unless ready.
   virtual uint32_t context() const = 0;
 
-  struct Counts {
-    size_t running = 0;
-    size_t waiting = 0;
-  };
-  virtual Counts counts() const = 0;
+  // Returns the fleet's state with its figures.
+  virtual v1::ClusterState state() const = 0;
 };
 
 }  // namespace ringfleet::coordinator

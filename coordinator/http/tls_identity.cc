@@ -7,6 +7,7 @@
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
 
+#include <ctime>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -116,6 +117,13 @@ absl::StatusOr<HttpServer::TlsContext> MakeTlsContext(
                                    sizeof(kSessionContext) - 1);
   }
   return context;
+}
+
+absl::Time CertificateEnd(const HttpServer::TlsContext& context) {
+  tm end = {};
+  ASN1_TIME_to_tm(X509_get0_notAfter(SSL_CTX_get0_certificate(context.get())),
+                  &end);
+  return absl::FromTM(end, absl::UTCTimeZone());
 }
 
 }  // namespace ringfleet::coordinator

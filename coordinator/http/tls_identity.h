@@ -21,6 +21,10 @@ absl::StatusOr<HttpServer::TlsContext> MakeTlsContext(
     const std::string& certificates, const std::string& key,
     const std::string& client_ca, absl::Time now);
 
+// Returns when the server's certificate ends. Requires a context of
+// MakeTlsContext.
+absl::Time CertificateEnd(const HttpServer::TlsContext& context);
+
 }  // namespace ringfleet::coordinator
 
 #endif  // RINGFLEET_COORDINATOR_HTTP_TLS_IDENTITY_H_

@@ -41,10 +41,4 @@ absl::Status FleetJobs::ready() const {
   return fleet_->WaitReady(cluster::Deadline::After(absl::ZeroDuration()));
 }
 
-JobSource::Counts FleetJobs::counts() const {
-  const v1::ClusterState state = fleet_->State();
-  return {.running = state.requests_running(),
-          .waiting = state.requests_waiting()};
-}
-
 }  // namespace ringfleet::coordinator

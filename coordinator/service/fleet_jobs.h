@@ -34,7 +34,7 @@ class FleetJobs final : public JobSource {
   void Leave(const Job& job) override;
   absl::Status ready() const override;
   uint32_t context() const override { return fleet_->context(); }
-  Counts counts() const override;
+  v1::ClusterState state() const override { return fleet_->State(); }
 
  private:
   Fleet* const fleet_;

@@ -62,10 +62,14 @@ for client in "$here"/*_client.*; do
   run=("$client")
   if [[ $client == *.py ]]; then run=(python "$client"); fi
   began=$SECONDS
-  if RINGFLEET=$build/bin/ringfleet RINGFLEET_MODEL=$model timeout 300 "${run[@]}" "$url" "$name" \
-    >"$folder/log" 2>&1; then
+  status=0
+  RINGFLEET=$build/bin/ringfleet RINGFLEET_MODEL=$model timeout 300 "${run[@]}" "$url" "$name" \
+    >"$folder/log" 2>&1 || status=$?
+  if ((status == 0)); then
     echo "passed  $(basename "$client") ($((SECONDS - began)) s)"
     sed -n 's/^skipped /        skipped /p' "$folder/log"
+  elif ((status == 77)); then
+    echo "skipped $(basename "$client"): $(tail -n 1 "$folder/log")"
   else
     failed=1
     tail -n 40 "$folder/log"

@@ -237,6 +237,11 @@ TEST_F(AccessTest, KeysAreReadAgainWhenTheyChange) {
   std::filesystem::remove(options_.api_key_file);
   (*access)->Reload();
   EXPECT_EQ(*(*access)->KeyNameOf(WithKey("bob-key-2")), "bob");
+  const Access::Figures figures = (*access)->figures();
+  EXPECT_EQ(figures.keys.taken, 2u);
+  EXPECT_EQ(figures.keys.refused, 2u);
+  EXPECT_EQ(figures.tls.taken, 0u);
+  EXPECT_FALSE(figures.certificate_end.has_value());
 }
 
 TEST_F(AccessTest, AKeyFileIsCheckedAndNoErrorShowsAKey) {
@@ -283,11 +288,12 @@ TEST_F(AccessTest, ACertificateIsCheckedWithItsKey) {
 }
 
 TEST_F(AccessTest, APairThatDoesNotFitIsNotTaken) {
+  const absl::Time began = absl::Now();
   PutPair(MakePair("first"));
   const auto access = Access::Open(options_);
   ASSERT_TRUE(access.ok()) << access.status();
   const HttpServer::TlsContext first = (*access)->tls();
-  const Pair second = MakePair("second");
+  const Pair second = MakePair("second", -60, 7200);
   Put("cert.pem", second.certificate);
   ::testing::internal::CaptureStderr();
   (*access)->Reload();
@@ -295,9 +301,13 @@ TEST_F(AccessTest, APairThatDoesNotFitIsNotTaken) {
               AllOf(HasSubstr("cert.pem: "), HasSubstr("not that of the"),
                     HasSubstr("the last good state stays")));
   EXPECT_EQ((*access)->tls(), first);
+  EXPECT_EQ((*access)->figures().tls.refused, 1u);
+  EXPECT_LT(*(*access)->figures().certificate_end, began + absl::Hours(1.5));
   Put("key.pem", second.key);
   (*access)->Reload();
   EXPECT_NE((*access)->tls(), first);
+  EXPECT_EQ((*access)->figures().tls.taken, 2u);
+  EXPECT_GT(*(*access)->figures().certificate_end, began + absl::Hours(1.5));
 }
 
 TEST_F(AccessTest, ConnectionsAreTlsOfTheNewestVersion) {

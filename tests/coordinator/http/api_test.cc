@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/http/json_text.h"
 #include "tests/coordinator/http/api_fixture.h"
+#include "tests/testing/exposition.h"
 
 namespace ringfleet::coordinator {
 namespace {
@@ -674,7 +675,10 @@ TEST_F(ApiTest, MetricsHaveTheNamesOfVllm) {
   Start();
   Answer("abc");
   Post(kCompletions, R"({"prompt": [5, 6]})");
+  Get("/no/such\"path");
   const HttpReply reply = Get("/metrics");
+  EXPECT_THAT(testing::ExpositionReader::Read(reply.body).problems,
+              ::testing::IsEmpty());
   EXPECT_THAT(reply.headers.at("content-type"), HasSubstr("version=0.0.4"));
   for (const char* const line :
        {"vllm:num_requests_running{model_name=\"tiny-v3\"} 3\n",
@@ -682,6 +686,13 @@ TEST_F(ApiTest, MetricsHaveTheNamesOfVllm) {
         "vllm:prompt_tokens_total{model_name=\"tiny-v3\"} 2\n",
         "finished_reason=\"length\"} 1\n",
         "vllm:e2e_request_latency_seconds_count{model_name=\"tiny-v3\"} 1\n",
+        "vllm:request_queue_time_seconds_count{model_name=\"tiny-v3\"} 1\n",
+        "vllm:request_prompt_tokens_sum{model_name=\"tiny-v3\"} 2\n",
+        "http_requests_total{handler=\"none\",method=\"GET\",status=\"4xx\"} "
+        "1\n",
+        "http_requests_total{handler=\"/v1/completions\",method=\"POST\","
+        "status=\"2xx\"} 1\n",
+        "ringfleet_access_loads_total{files=\"tls\",outcome=\"taken\"} 0\n",
         "le=\"+Inf\"} 1\n", "# TYPE vllm:time_to_first_token_seconds histo"}) {
     EXPECT_THAT(reply.body, HasSubstr(line));
   }

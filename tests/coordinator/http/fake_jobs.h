@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/fleet/step_figures.h"
 #include "coordinator/http/job_source.h"
 #include "kernels/mutex.h"
 #include "tests/testing/soon.h"
@@ -68,6 +69,7 @@ class FakeJobs final : public JobSource {
       reason = reason_;
     }
     if (reason != v1::FINISH_REASON_UNSPECIFIED) {
+      job->OnRunning();
       if (job->request().score.has_value()) {
         v1::ScoreResult score;
         for (size_t i = 1; i < job->request().prompt_ids.size(); ++i) {
@@ -108,7 +110,13 @@ class FakeJobs final : public JobSource {
     MutexLock lock(&mu_);
     return ready_ ? 512 : 0;
   }
-  Counts counts() const override { return {.running = 3, .waiting = 2}; }
+  v1::ClusterState state() const override {
+    v1::ClusterState state;
+    *state.mutable_figures() = StepFigures().Read();
+    state.set_requests_running(3);
+    state.set_requests_waiting(2);
+    return state;
+  }
 
  private:
   mutable Mutex mu_;
