@@ -2,8 +2,11 @@
 #include "coordinator/cli/fleet_json.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/metrics/fleet_metrics.h"
+#include "coordinator/metrics/histogram.h"
 
 namespace ringfleet::coordinator::cli {
 
@@ -79,6 +82,56 @@ bool IsWhole(const v1::ClusterState& state) {
          static_cast<int>(state.world_size());
 }
 
+namespace {
+
+double Seconds(uint64_t ns) { return static_cast<double>(ns) * 1e-9; }
+
+Json CollectivesJson(const v1::WorkerFigures& figures) {
+  Json collectives = Json::array();
+  for (const v1::CollectiveTotal& total : figures.collectives()) {
+    collectives.push_back({{"op", LabelOf(total.operation())},
+                           {"algo", LabelOf(total.algorithm())},
+                           {"count", total.count()},
+                           {"seconds", Seconds(total.duration_ns())},
+                           {"sent_bytes", total.sent_bytes()}});
+  }
+  return collectives;
+}
+
+// Returns {"PEER": seconds}.
+Json RoundTripsJson(const v1::WorkerFigures& figures) {
+  Json round_trips = Json::object();
+  for (const v1::RoundTrip& trip : figures.round_trips()) {
+    round_trips[absl::StrCat(trip.peer())] = Seconds(trip.ns());
+  }
+  return round_trips;
+}
+
+// Adds the totals of steps to the document of a fleet.
+void AddFigures(const v1::FleetFigures& figures, Json* details) {
+  (*details)["epochs"] = {{"ready", figures.ready_epochs()},
+                          {"failed", figures.failed_epochs()}};
+  (*details)["tokens"] = {{"prompt", figures.prompt_tokens()},
+                          {"replayed", figures.replayed_tokens()},
+                          {"generated", figures.generated_tokens()}};
+  (*details)["steps"] = {{"count", CountOf(figures.step_sequences())},
+                         {"seconds", figures.step_seconds().sum()},
+                         {"sequences", figures.step_sequences().sum()}};
+  (*details)["replays"] = figures.replays();
+  (*details)["sent_bytes"] = figures.sent_bytes();
+  (*details)["sent_bytes_per_token"] = figures.sent_bytes_per_token();
+  Json experts = Json::object();
+  for (const v1::ExpertImbalance& layer : figures.experts()) {
+    Json& of = experts[absl::StrCat(layer.layer())];
+    of["expert"] = layer.expert();
+    of["coordinate"] =
+        layer.coordinate() == 0 ? Json(nullptr) : Json(layer.coordinate());
+  }
+  (*details)["imbalance"] = std::move(experts);
+}
+
+}  // namespace
+
 Json FleetDetails(const v1::ClusterState& state) {
   Json workers = Json::array();
   for (const v1::WorkerState& worker : state.workers()) {
@@ -89,7 +142,11 @@ Json FleetDetails(const v1::ClusterState& state) {
                        {"version", worker.build().version()},
                        {"resident_bytes", worker.resident_bytes()},
                        {"cache_bytes", worker.cache_bytes()},
-                       {"heartbeat_age_ms", worker.heartbeat_age_ms()}});
+                       {"heartbeat_age_ms", worker.heartbeat_age_ms()},
+                       {"host", worker.host()},
+                       {"memory_bytes", worker.figures().memory_bytes()},
+                       {"collectives", CollectivesJson(worker.figures())},
+                       {"round_trips_s", RoundTripsJson(worker.figures())}});
   }
   const DataGroups groups = DataGroupsOf(state);
   Json details = {
@@ -110,6 +167,7 @@ Json FleetDetails(const v1::ClusterState& state) {
         {"blocks_used", state.cache().blocks_used()},
         {"preemptions", state.cache().preemptions()},
         {"recomputed_positions", state.cache().recomputed_positions()}}}};
+  AddFigures(state.figures(), &details);
   if (!state.error().empty()) details["error"] = state.error();
   return details;
 }

@@ -34,8 +34,8 @@ std::string MemberStateName(v1::MemberState state);
 Json FleetSummary(const v1::ClusterState& state);
 
 // Returns the document that `status` prints: the keys of FleetSummary, model,
-// mesh, data groups and requests, and in each worker version, resident_bytes
-// and cache_bytes.
+// mesh, data groups, requests, cache and totals of steps, and in each worker
+// version, bytes, collectives and round trips.
 Json FleetDetails(const v1::ClusterState& state);
 
 }  // namespace ringfleet::coordinator::cli

@@ -266,6 +266,16 @@ TEST_F(JsonOutputTest, RunningFleet) {
     EXPECT_GT(worker["resident_bytes"], 0);
     EXPECT_GT(worker["cache_bytes"], 0);
     EXPECT_GE(worker["heartbeat_age_ms"], 0);
+    ExpectKeys(worker,
+               {{"host", Type::kString}, {"memory_bytes", Type::kInteger}});
+    EXPECT_TRUE(worker["collectives"].is_array());
+    EXPECT_TRUE(worker["round_trips_s"].is_object());
+  }
+  ExpectKeys(status, {{"replays", Type::kInteger},
+                      {"sent_bytes", Type::kInteger},
+                      {"sent_bytes_per_token", Type::kNumber}});
+  for (const char* const key : {"epochs", "tokens", "steps", "imbalance"}) {
+    EXPECT_TRUE(status[key].is_object()) << key;
   }
 
   const Finished submitted = Cli({"submit", "--cluster", cluster(), "-p",

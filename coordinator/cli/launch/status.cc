@@ -14,6 +14,7 @@
 #include "coordinator/cli/experts/expert_map.h"
 #include "coordinator/cli/fleet_json.h"
 #include "coordinator/cli/interrupt.h"
+#include "coordinator/cli/launch/status_watch.h"
 #include "coordinator/cli/launcher.h"
 #include "coordinator/cli/session.h"
 
@@ -26,6 +27,7 @@ struct StatusOptions {
   bool experts = false;
   bool counts = false;
   bool reset = false;
+  double watch_s = 0;  // 0: print once.
 };
 
 constexpr char kStatusFooter[] = R"(
@@ -41,6 +43,11 @@ If the mesh splits experts over workers, the busiest coordinate is shown too;
 experts.capacity, the tokens dropped since the last --reset are counted. `ringfleet
 eplb` places copies of experts by the output of -o json.
 
+--watch looks again every two seconds, or as often as it says, until Ctrl-C. It
+redraws a terminal; a pipe gets a block, or with -o json a line, for each look.
+It adds tokens and steps per second ("rates" in -o json), and goes on while no
+coordinator answers.
+
 "heard" (heartbeat_age_ms in -o json) is the time since a worker's last heartbeat.
 Workers send one every 2.5 s; one that was not heard for 10 s is lost.
 
@@ -50,6 +57,8 @@ the fleet has failed or stops, or no coordinator answers.
 Examples:
   ringfleet status --cluster cluster.yaml
   ringfleet status --coordinator 10.0.0.11:50051
+  ringfleet status --cluster cluster.yaml --watch
+  ringfleet status --cluster cluster.yaml --watch 10 --json >> status.jsonl
   ringfleet status --cluster cluster.yaml --experts
   ringfleet status --cluster cluster.yaml -o json
   ringfleet status --cluster cluster.yaml --experts --counts --reset -o json
@@ -212,6 +221,11 @@ absl::Status CheckServes(const v1::ClusterState& state) {
 // Clears `print_error_as_json` once there is a document.
 absl::Status Run(const StatusOptions& options, bool* print_error_as_json) {
   const bool json = options.output == "json";
+  if (options.watch_s > 0) {
+    return WatchStatus({.fleet = options.session.fleet,
+                        .interval = absl::Seconds(options.watch_s),
+                        .json = json});
+  }
   absl::StatusOr<std::unique_ptr<Session>> opened =
       Session::Open(options.session);
   if (absl::IsUnavailable(opened.status()) && !json) {
@@ -262,6 +276,13 @@ void RegisterStatus(CLI::App& app, Invocation& invocation) {
       ->needs(experts);
   verb->add_flag("--reset", options->reset, "Zero the totals after printing")
       ->needs(experts);
+  verb->add_option("--watch", options->watch_s,
+                   "Look again after so many seconds, until Ctrl-C [2]")
+      ->expected(0, 1)
+      ->default_str("2")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.1, 86400.0))
+      ->excludes(experts);
   verb->callback([options, &invocation] {
     invocation.json = options->output == "json";
     invocation.run = [options, &invocation] {
