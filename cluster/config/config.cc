@@ -22,6 +22,7 @@ namespace {
 
 constexpr absl::string_view kNameCharacters = "._-";
 constexpr int kMaxPort = 65535;
+constexpr double kMaxRequestTimeout = 24 * 60 * 60;  // Seconds.
 
 void CheckReachable(ConfigReading* reading, int line, absl::string_view what,
                     absl::string_view address, SecurityMode mode) {
@@ -167,14 +168,16 @@ void ReadHttp(ConfigReading* reading, const ConfigSection& top,
               ClusterConfig* config) {
   if (top.Find("http") == nullptr) return;
   HttpConfig& http = config->http.emplace();
-  const ConfigSection section(
-      reading, top.Find("http"), "http",
-      {"host", "port", "alias", "api_key_file", "tls", "cors_origins"});
+  const ConfigSection section(reading, top.Find("http"), "http",
+                              {"host", "port", "alias", "api_key_file", "tls",
+                               "cors_origins", "request_timeout_s"});
   section.Host("host", &http.host);
   section.Integer("port", 1, kMaxPort, &http.port);
   section.Text("alias", &http.alias);
   section.Path("api_key_file", &http.api_key_file);
   section.Texts("cors_origins", &http.cors_origins);
+  section.Number("request_timeout_s", kMaxRequestTimeout,
+                 &http.request_timeout_s);
   const ConfigTree* const tls_tree = section.Find("tls");
   const ConfigSection tls(reading, tls_tree, "http.tls",
                           {"cert", "key", "client_ca"});

@@ -52,6 +52,7 @@ struct HttpConfig {
   // PEM files. Certificate and key go together.
   std::string tls_cert, tls_key, tls_client_ca;
   std::vector<std::string> cors_origins;
+  double request_timeout_s = 0;  // Of an answer; 0: none.
 };
 
 enum class SecurityMode {

@@ -78,6 +78,9 @@ std::string FormatHttp(const HttpConfig& http) {
   if (!http.cors_origins.empty()) {
     absl::StrAppend(&out, ", cors_origins: ", QuotedList(http.cors_origins));
   }
+  if (http.request_timeout_s > 0) {
+    absl::StrAppend(&out, ", request_timeout_s: ", http.request_timeout_s);
+  }
   return out + "}\n";
 }
 

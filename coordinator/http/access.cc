@@ -199,14 +199,18 @@ void Access::AddCorsHeaders(const HttpRequest& request,
   if (lists(origin)) {  // A page of any origin gets no client certificate.
     response->headers.push_back({"Access-Control-Allow-Credentials", "true"});
   }
-  response->headers.push_back(
-      {"Access-Control-Expose-Headers", "x-request-id, retry-after"});
+  response->headers.push_back({"Access-Control-Expose-Headers",
+                               "x-request-id, retry-after, x-should-retry"});
   if (request.method != "OPTIONS") return;
   response->headers.push_back(
       {"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"});
+  // OpenAI's client of browsers asks for a dozen headers of its own.
+  const absl::string_view asked =
+      request.Header("access-control-request-headers");
   response->headers.push_back(
       {"Access-Control-Allow-Headers",
-       "Authorization, Content-Type, X-Api-Key, X-Request-Id"});
+       asked.empty() ? "Authorization, Content-Type, X-Api-Key, X-Request-Id"
+                     : std::string(asked)});
   response->headers.push_back({"Access-Control-Max-Age", "600"});
 }
 

@@ -2,19 +2,34 @@
 #include "coordinator/http/answer.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "cluster/process/deadline.h"
 #include "coordinator/http/json_text.h"
 
 namespace ringfleet::coordinator {
 namespace {
 
-// Takes all tokens. A completion has the probability of a stop token, too,
-// which has no text; a chat has not.
-constexpr size_t kAllBytes = std::numeric_limits<size_t>::max();
+// Some clients take lines of a stream up to 64 KiB only. A byte of text becomes
+// up to six in JSON, a token of 128 bytes beside twenty of these 15 KiB.
+constexpr size_t kEventText = size_t{8} << 10;
+constexpr size_t kEventTokens = 4;
+
+// Returns the bytes of the text's first characters: `most` at most, and one
+// character at least.
+size_t WholeCharacters(absl::string_view text, size_t most) {
+  const auto splits = [text](size_t at) {
+    return at < text.size() && (text[at] & 0xC0) == 0x80;
+  };
+  size_t size = std::min(text.size(), most);
+  while (size > 0 && splits(size)) --size;
+  if (size > 0) return size;
+  while (splits(++size)) {
+  }
+  return size;
+}
 
 }  // namespace
 
@@ -68,6 +83,11 @@ std::optional<ApiError> Answer::StartJobs() {
         .retry_after_s = 1};
   }
   choices_.reserve(count);
+  const absl::Duration timeout =
+      std::min(request_.timeout, host_->request_timeout);
+  const auto deadline = cluster::Deadline::After(
+      timeout == absl::InfiniteDuration() ? timeout
+                                          : timeout - exchange_->age());
   for (size_t i = 0; i < count; ++i) {
     const size_t prompt = i / request_.n;
     Request request;
@@ -80,6 +100,7 @@ std::optional<ApiError> Answer::StartJobs() {
     request.owner = owner_;
     request.cache_salt = request_.cache_salt;
     request.top_logprobs = request_.top_logprobs;
+    request.deadline = deadline;
     const bool echoes = request_.echo && request_.logprobs;
     if (echoes || request_.prompt_logprobs.has_value()) {
       request.score.emplace();
@@ -202,7 +223,7 @@ void Answer::TellPrompt(size_t index) {
   }
   text += prompt.Finish().text;
   choice.prompt_bytes = text.size();
-  Tell(index, {.reasoning = "", .text = std::move(text)});
+  Tell(index, {.reasoning = "", .text = std::move(text)}, /*bulk=*/true);
 }
 
 void Answer::TakeToken(size_t index, const DrawnToken& token) {
@@ -231,7 +252,7 @@ void Answer::TakeToken(size_t index, const DrawnToken& token) {
   if (choice.text.stop().has_value()) EndChoice(index, v1::FINISH_REASON_STOP);
 }
 
-void Answer::Tell(size_t index, AnswerPiece piece) {
+void Answer::Tell(size_t index, AnswerPiece piece, bool bulk) {
   Choice& choice = choices_[index];
   if (!request_.tells_reasoning) piece.reasoning.clear();
   if (!request_.stream) {
@@ -239,16 +260,46 @@ void Answer::Tell(size_t index, AnswerPiece piece) {
     choice.told.text += piece.text;
     return;
   }
-  const auto tell = [&](bool reasoning, const std::string& text) {
-    if (text.empty()) return;
-    exchange_->Write(text_->TextEvent(
-        index, reasoning, text,
-        request_.logprobs ? choice.logprobs.Take(ToldBytes(choice), text)
-                          : "null",
-        ChunkUsage()));
-  };
-  tell(/*reasoning=*/true, piece.reasoning);
-  tell(/*reasoning=*/false, piece.text);
+  std::string events =
+      TextEvents(index, /*reasoning=*/true, piece.reasoning,
+                 /*last=*/piece.text.empty());
+  events += TextEvents(index, /*reasoning=*/false, piece.text, /*last=*/true);
+  if (events.empty()) return;
+  if (bulk) {
+    exchange_->WriteBulk(std::move(events));
+  } else {
+    exchange_->Write(std::move(events));
+  }
+}
+
+std::string Answer::TextEvents(size_t index, bool reasoning,
+                               absl::string_view text, bool last) {
+  Choice& choice = choices_[index];
+  const AnswerUsage* const usage = ChunkUsage();
+  std::string events;
+  while (!text.empty()) {
+    size_t most = kEventText;
+    if (request_.logprobs) {
+      const size_t told = choice.told_bytes;
+      most = std::min(most, choice.logprobs.EndOf(kEventTokens, told) - told);
+    }
+    const size_t size = WholeCharacters(text, most);
+    absl::string_view part = text.substr(0, size);
+    text.remove_prefix(size);
+    choice.told_bytes += size;
+    // A reasoning has bytes around it that are not told.
+    if (last && text.empty()) choice.told_bytes = ToldBytes(choice);
+    do {
+      events += text_->TextEvent(
+          index, reasoning, part,
+          request_.logprobs
+              ? choice.logprobs.Take(choice.told_bytes, part, kEventTokens)
+              : "null",
+          usage);
+      part = "";
+    } while (request_.logprobs && choice.logprobs.Waits(choice.told_bytes));
+  }
+  return events;
 }
 
 void Answer::EndChoice(size_t index, v1::FinishReason reason) {
@@ -272,12 +323,21 @@ void Answer::EndChoice(size_t index, v1::FinishReason reason) {
   Leave(choice);
   if (!request_.stream) return;
   OpenStream();
-  exchange_->Write(text_->EndEvent(
-      index, *choice.end,
-      request_.logprobs ? choice.logprobs.Take(
-                              request_.chat ? ToldBytes(choice) : kAllBytes, "")
-                        : "null",
-      ChunkUsage()));
+  std::string logprobs = "null";
+  if (request_.logprobs) {
+    // A completion has the probability of a stop token, too, which has no text.
+    // A chat has not.
+    const size_t told = request_.chat ? ToldBytes(choice) : LogprobList::kAll;
+    while (choice.logprobs.size() > kEventTokens &&
+           choice.logprobs.Waits(told)) {
+      exchange_->Write(
+          text_->TextEvent(index, /*reasoning=*/false, "",
+                           choice.logprobs.Take(told, "", kEventTokens),
+                           ChunkUsage()));
+    }
+    logprobs = choice.logprobs.Take(told, "");
+  }
+  exchange_->Write(text_->EndEvent(index, *choice.end, logprobs, ChunkUsage()));
 }
 
 void Answer::Count(const Choice& choice, absl::string_view reason) {
@@ -327,7 +387,8 @@ void Answer::Complete() {
   for (Choice& choice : choices_) {
     std::string logprobs =
         request_.logprobs ? choice.logprobs.Take(
-                                request_.chat ? ToldBytes(choice) : kAllBytes,
+                                request_.chat ? ToldBytes(choice)
+                                              : LogprobList::kAll,
                                 choice.told.text)
                           : "null";
     choices.push_back({std::move(choice.told), std::move(logprobs),

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "coordinator/fleet/served_model.h"
 #include "coordinator/http/answer_text.h"
@@ -38,6 +39,7 @@ struct AnswerHost {
   uint32_t default_max_tokens = 0;
   size_t most_jobs = 0;
   KeyLimits key_limits;
+  absl::Duration request_timeout = absl::InfiniteDuration();
 
   // Positions per sequence of the last epoch; 0 before the first one.
   std::atomic<uint32_t> positions{0};
@@ -92,7 +94,12 @@ class Answer final : public HttpExchangeListener,
   // Tells the prompt's part of a choice, once.
   void TellPrompt(size_t index);
   void TakeToken(size_t index, const DrawnToken& token);
-  void Tell(size_t index, AnswerPiece piece);
+  // Appends text to a choice. `bulk`: however long it is.
+  void Tell(size_t index, AnswerPiece piece, bool bulk = false);
+  // Returns the events of a text, each of a bounded length. `last`: all text of
+  // the choice so far is told with it.
+  std::string TextEvents(size_t index, bool reasoning, absl::string_view text,
+                         bool last);
   // Returns the bytes of a choice's text that were told.
   static size_t ToldBytes(const Choice& choice) {
     return choice.prompt_bytes + choice.text.told_bytes();

@@ -88,9 +88,19 @@ void LogprobList::AppendTopMap(const DrawnToken& token,
   out->push_back('}');
 }
 
-std::string LogprobList::Take(size_t told, absl::string_view text) {
+size_t LogprobList::EndOf(size_t count, size_t told) const {
+  for (size_t i = count; i < tokens_.size(); ++i) {
+    if (tokens_[i].offset > told) return tokens_[i].offset;
+  }
+  return kAll;
+}
+
+std::string LogprobList::Take(size_t told, absl::string_view text,
+                              size_t most) {
+  const auto last =
+      tokens_.begin() + static_cast<ptrdiff_t>(std::min(most, tokens_.size()));
   const auto end =
-      std::find_if(tokens_.begin(), tokens_.end(),
+      std::find_if(tokens_.begin(), last,
                    [told](const Token& token) { return token.offset >= told; });
   const auto begin = tokens_.begin();
   std::string out = "null";

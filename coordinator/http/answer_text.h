@@ -5,6 +5,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -43,8 +45,19 @@ class LogprobList {
 
   // Returns the JSON of tokens that begin before `told`, the text's bytes so
   // far, and forgets them; "null" if there are none. `text` is the text told
-  // since the last call.
-  std::string Take(size_t told, absl::string_view text);
+  // since the last call. At most `most` tokens; the others stay.
+  std::string Take(size_t told, absl::string_view text, size_t most = kAll);
+  // Returns whether Take has tokens.
+  bool Waits(size_t told) const {
+    return !tokens_.empty() && tokens_.front().offset < told;
+  }
+  size_t size() const { return tokens_.size(); }
+
+  // Returns where the text of the next `count` tokens ends, behind `told`; kAll
+  // if there are no more tokens.
+  size_t EndOf(size_t count, size_t told) const;
+
+  static constexpr size_t kAll = std::numeric_limits<size_t>::max();
 
  private:
   struct Token {
@@ -63,7 +76,7 @@ class LogprobList {
 
   const bool chat_;
   const Tokenizer* const tokenizer_;
-  std::vector<Token> tokens_;
+  std::deque<Token> tokens_;
   size_t told_bytes_ = 0, told_characters_ = 0;  // Before Take's text.
 };
 

@@ -3,7 +3,9 @@
 
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
@@ -17,6 +19,28 @@ namespace ringfleet::coordinator {
 namespace {
 
 constexpr absl::string_view kModelPrefix = "/v1/models/";
+
+// Returns the text of a part of a path: "a/b" of "a%2Fb".
+std::string Unescaped(absl::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    uint32_t byte = 0;
+    if (text[i] == '%' && i + 2 < text.size() &&
+        absl::SimpleHexAtoi(text.substr(i + 1, 2), &byte)) {
+      out.push_back(static_cast<char>(byte));
+      i += 2;
+    } else {
+      out.push_back(text[i]);
+    }
+  }
+  return out;
+}
+
+bool IsJsonType(absl::string_view type) {
+  const absl::string_view name = type.substr(0, type.find(';'));
+  return absl::EqualsIgnoreCase(absl::StripAsciiWhitespace(name),
+                                "application/json");
+}
 
 }  // namespace
 
@@ -106,7 +130,7 @@ std::optional<HttpResponse> Api::OnHead(const HttpRequest& head,
   if (!route->posts) return std::nullopt;
   const absl::string_view type = head.Header("content-type");
   const absl::string_view encoding = head.Header("content-encoding");
-  if (!absl::StartsWithIgnoreCase(type, "application/json") ||
+  if (!IsJsonType(type) ||
       !(encoding.empty() || absl::EqualsIgnoreCase(encoding, "identity"))) {
     error.status = 415;
     error.message = "want Content-Type: application/json and no encoding";
@@ -172,12 +196,13 @@ HttpResponse Api::ModelList(const HttpRequest& request) const {
   absl::StrAppend(&model, positions > 0 ? absl::StrCat(positions) : "null",
                   "}");
   HttpResponse response;
-  absl::string_view wanted = request.path;
-  if (!absl::ConsumePrefix(&wanted, kModelPrefix)) {
+  absl::string_view escaped = request.path;
+  if (!absl::ConsumePrefix(&escaped, kModelPrefix)) {
     response.body =
         absl::StrCat("{\"object\":\"list\",\"data\":[", model, "]}");
     return response;
   }
+  const std::string wanted = Unescaped(escaped);
   if (wanted != host_->served_name) {
     return ErrorResponse(
         {.status = 404,

@@ -15,6 +15,8 @@ absl::string_view ErrorTypeOf(const ApiError& error) {
       return "authentication_error";
     case 404:
       return "not_found_error";
+    case 408:
+      return "timeout_error";
     case 429:
       return "rate_limit_error";
     case 503:
@@ -63,6 +65,7 @@ ApiError ErrorOf(const absl::Status& status) {
   error.status = HttpStatusOf(status.code());
   error.message = std::string(status.message());
   if (error.status == 429 || error.status == 503) error.retry_after_s = 1;
+  error.should_retry = !absl::IsDeadlineExceeded(status);
   return error;
 }
 
@@ -91,6 +94,9 @@ HttpResponse ErrorResponse(const ApiError& error) {
   if (error.retry_after_s > 0) {
     response.headers.push_back(
         {"Retry-After", absl::StrCat(error.retry_after_s)});
+  }
+  if (!error.should_retry) {
+    response.headers.push_back({"x-should-retry", "false"});
   }
   return response;
 }

@@ -22,6 +22,9 @@ struct ApiError {
   // Tokens of the prompt, and most tokens, where a context is too short.
   std::optional<std::pair<uint64_t, uint64_t>> context;
   int retry_after_s = 0;  // 0: not said.
+  // Clients of OpenAI repeat a request that has failed for want of time, unless
+  // they are told not to.
+  bool should_retry = true;
 };
 
 // A 400 that names a field of the request.

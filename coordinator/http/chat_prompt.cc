@@ -75,13 +75,18 @@ std::optional<ApiError> ReadMessage(const Json& message,
                     "want system, developer, user, assistant, tool or "
                     "function");
   }
-  *out = message;
+  // Some clients write all fields of a message. Templates ask which are there.
+  *out = Json::object();
+  for (const auto& [name, value] : message.items()) {
+    const bool calls_nothing =
+        name == "tool_calls" && value.is_array() && value.empty();
+    if (!value.is_null() && !calls_nothing) (*out)[name] = value;
+  }
   // Templates know the older names.
   if (*role == "developer") (*out)["role"] = "system";
   if (*role == "function") (*out)["role"] = "tool";
-  const bool calls =
-      message.contains("tool_calls") && !message["tool_calls"].is_null();
-  if (calls && (*role != "assistant" || !message["tool_calls"].is_array())) {
+  const auto calls = out->find("tool_calls");
+  if (calls != out->end() && (*role != "assistant" || !calls->is_array())) {
     return BadField(absl::StrCat(path, ".tool_calls"),
                     "want a list, in a message of the assistant");
   }

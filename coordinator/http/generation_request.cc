@@ -21,7 +21,9 @@ using Json = nlohmann::ordered_json;
 constexpr uint32_t kCompletionTokens = 16;
 constexpr int64_t kMostTopLogprobs = 20;
 constexpr size_t kMaxBadWords = 1024;
+constexpr size_t kMaxBadWordBytes = 256;
 constexpr size_t kMaxStopIds = 1024;
+constexpr double kMaxTimeoutSeconds = 24 * 60 * 60;
 
 // Fields of OpenAI, vLLM, SGLang and llama.cpp that change the answer and have
 // no effect here. Dropping them would answer another question.
@@ -48,12 +50,21 @@ constexpr const char* kRefused[] = {"tools",
                                     "web_search_options",
                                     "prompt_embeds",
                                     "n_probs",
+                                    "n_predict",
+                                    "mirostat",
+                                    "dynatemp_range",
+                                    "dry_multiplier",
+                                    "xtc_probability",
                                     "return_token_ids",
+                                    "return_tokens_as_token_ids",
                                     "no_stop_trim"};
 
 void RefuseConstraints(RequestFields* fields) {
   for (const char* const name : kRefused) fields->Refuse(name);
-  fields->Refuse("length_penalty", /*neutral=*/1);
+  for (const char* const name :
+       {"length_penalty", "repeat_penalty", "typical_p"}) {
+    fields->Refuse(name, /*neutral=*/1);
+  }
   if (!fields->Flag("skip_special_tokens", true)) {
     fields->Fail(UnsupportedField("skip_special_tokens"));
   }
@@ -84,8 +95,14 @@ void ReadStops(RequestFields* fields, GenerationRequest* out) {
       fields->Flag("include_stop_str_in_output", false);
   const Json* const stop = fields->Find("stop");
   if (stop == nullptr) return;
-  const Json list = stop->is_array() ? *stop : Json::array({*stop});
-  for (const Json& text : list) {
+  const bool list = stop->is_array();
+  const size_t count = list ? stop->size() : 1;
+  if (count > kMaxStops) {
+    return fields->FailField(
+        "stop", absl::StrCat(count, " strings, want at most ", kMaxStops));
+  }
+  for (size_t i = 0; i < count; ++i) {
+    const Json& text = list ? (*stop)[i] : *stop;
     if (!text.is_string()) {
       return fields->FailField(
           "stop", absl::StrCat(text.type_name(),
@@ -138,14 +155,17 @@ void ReadLogitRules(const ServedModel& model, RequestFields* fields,
   ReadLogitBias(model, fields, wanted);
   const Json* const words = fields->Find("bad_words");
   if (words == nullptr) return;
-  const bool texts = words->is_array() && words->size() <= kMaxBadWords &&
-                     std::all_of(words->begin(), words->end(), [](auto& word) {
-                       return word.is_string() && word != "";
-                     });
+  const bool texts =
+      words->is_array() && words->size() <= kMaxBadWords &&
+      std::all_of(words->begin(), words->end(), [](const Json& word) {
+        return word.is_string() && word != "" &&
+               word.get_ref<const std::string&>().size() <= kMaxBadWordBytes;
+      });
   if (!texts) {
     return fields->FailField(
-        "bad_words", absl::StrCat("want a list of at most ", kMaxBadWords,
-                                  " texts that are not empty"));
+        "bad_words",
+        absl::StrCat("want a list of at most ", kMaxBadWords, " texts of 1 to ",
+                     kMaxBadWordBytes, " bytes"));
   }
   for (const Json& word : *words) {
     wanted->add_bad_words(word.get<std::string>());
@@ -183,6 +203,9 @@ void ReadSampling(const ServedModel& model, RequestFields* fields,
   wanted.mutable_stop_token_ids()->Add(out->user_stop_ids.begin(),
                                        out->user_stop_ids.end());
   wanted.set_ignore_eos(fields->Flag("ignore_eos", false));
+  if (const auto value = fields->Number("timeout", 0.001, kMaxTimeoutSeconds)) {
+    out->timeout = absl::Seconds(*value);
+  }
   using Limits = std::numeric_limits<int32_t>;
   out->priority = static_cast<int32_t>(
       fields->Integer("priority", Limits::min(), Limits::max()).value_or(0));
@@ -207,8 +230,9 @@ void ReadStream(RequestFields* fields, GenerationRequest* out) {
     return fields->FailField("stream_options", "want an object");
   }
   RequestFields inner(*options, "stream_options.");
-  out->usage_in_each = inner.Flag("continuous_usage_stats", false);
-  out->usage_chunk = inner.Flag("include_usage", false) || out->usage_in_each;
+  out->usage_chunk = inner.Flag("include_usage", false);
+  out->usage_in_each =
+      inner.Flag("continuous_usage_stats", false) && out->usage_chunk;
   if (inner.error().has_value()) fields->Fail(*inner.error());
 }
 
@@ -360,8 +384,10 @@ void ReadLengths(const GenerationContext& context, RequestFields* fields,
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   // A prompt alone has an answer where the prompt is told.
   const int64_t least = out->echo ? 0 : 1;
-  auto wanted = fields->Integer("max_tokens", least, kMost);
+  const char* name = "max_tokens";
+  auto wanted = fields->Integer(name, least, kMost);
   if (const auto value = fields->Integer("max_completion_tokens", 1, kMost)) {
+    name = "max_completion_tokens";
     wanted = value;
   }
   if (fields->error().has_value()) return;
@@ -377,20 +403,23 @@ void ReadLengths(const GenerationContext& context, RequestFields* fields,
       if (prompt_n + most > context.positions) {
         ApiError error;
         error.message = absl::StrCat(
-            "the prompt has ", prompt_n, " tokens and max_tokens is ", most,
+            "the prompt has ", prompt_n, " tokens and ", name, " is ", most,
             ", want at most ", context.positions, " together (context)");
-        error.param = "max_tokens";
+        error.param = name;
         error.code = "context_length_exceeded";
         error.context = {prompt_n, context.positions};
         return fields->Fail(std::move(error));
       }
     }
     out->max_tokens.push_back(static_cast<uint32_t>(most));
-    all += out->n * (prompt_n + most);
+    const uint64_t each =
+        1 + std::max(out->top_logprobs, out->prompt_logprobs.value_or(0));
+    all += out->n * (prompt_n + most) * each;
   }
   if (all > kMaxRequestTokens) {
     fields->FailField("n", absl::StrCat(all,
-                                        " tokens of all choices, want at "
+                                        " tokens of all choices, and "
+                                        "likeliest ones beside them, want at "
                                         "most ",
                                         kMaxRequestTokens));
   }

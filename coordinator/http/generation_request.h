@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "coordinator/fleet/served_model.h"
 #include "coordinator/http/api_error.h"
 #include "coordinator/jobs/text_stream.h"
@@ -20,7 +21,8 @@ namespace ringfleet::coordinator {
 // Limits of one request.
 inline constexpr size_t kMaxChoices = 256;   // Prompts times n.
 inline constexpr int64_t kMaxSamples = 128;  // n.
-// Tokens of all choices, prompts included.
+// Tokens of all choices, prompts included. With log probabilities the likeliest
+// ones beside each count, too.
 inline constexpr uint64_t kMaxRequestTokens = uint64_t{4} << 20;
 
 struct GenerationRequest {
@@ -32,6 +34,7 @@ struct GenerationRequest {
   v1::SamplingParams sampling;
   int32_t priority = 0;
   std::string cache_salt;
+  absl::Duration timeout = absl::InfiniteDuration();
   std::vector<uint32_t> stop_ids;       // Those of the request and the model.
   std::vector<uint32_t> user_stop_ids;  // Those of the request.
   TextRules text_rules;

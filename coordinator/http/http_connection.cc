@@ -73,6 +73,11 @@ class HttpConnection::Exchange final : public HttpExchange {
   void Write(absl::string_view bytes) override {
     if (connection_ != nullptr) connection_->WriteStream(bytes);
   }
+  void WriteBulk(absl::string_view bytes) override {
+    if (connection_ == nullptr) return;
+    connection_->bulk_bytes_ += bytes.size();
+    connection_->WriteStream(bytes);
+  }
   void EndStream() override {
     if (connection_ != nullptr) connection_->EndStream();
   }
@@ -363,7 +368,7 @@ void HttpConnection::BeginStream(HttpResponse head) {
 void HttpConnection::WriteStream(absl::string_view bytes) {
   if (bytes.empty()) return;
   const size_t unsent = queued_.size() + sending_.size() - sent_;
-  if (unsent + bytes.size() > owner_->limits.queued_bytes) {
+  if (unsent + bytes.size() > owner_->limits.queued_bytes + bulk_bytes_) {
     // Later: the caller of this function may be about to write more.
     asio::post(transport_->executor(), [self = shared_from_this()] {
       self->Close("client does not read");
@@ -418,6 +423,7 @@ void HttpConnection::EndResponse() {
   EndBody();
   status_ = 0;
   body_bytes_ = 0;
+  bulk_bytes_ = 0;
   if (!keep_alive_) return SetAnsweringDeadline();  // OnAllSent closes it.
   WaitForClient(State::kIdle, owner_->limits.idle);
 }

@@ -53,6 +53,8 @@ class HttpExchange {
   // Queues bytes of the body. A client that leaves more than
   // HttpLimits::queued_bytes unread is cut off.
   virtual void Write(absl::string_view bytes) = 0;
+  // Queues bytes that may wait for the client however many they are.
+  virtual void WriteBulk(absl::string_view bytes) = 0;
   virtual void EndStream() = 0;
 
   virtual void SetListener(std::weak_ptr<HttpExchangeListener> listener) = 0;

@@ -60,6 +60,7 @@ absl::StatusOr<std::unique_ptr<HttpFace>> HttpFace::Start(
   host.default_max_tokens = options.default_max_tokens;
   host.most_jobs = options.most_jobs;
   host.key_limits = options.key_limits;
+  host.request_timeout = options.request_timeout;
   face->api_ = std::make_unique<Api>(&host, access, model_dir);
   face->server_->Run(face->api_.get());
   RF_LOG(kInfo, "http: listening on ", face->url(), " for model '",

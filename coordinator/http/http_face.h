@@ -33,6 +33,8 @@ struct HttpOptions {
   uint32_t default_max_tokens = 4096;  // A chat may ask for another limit.
   size_t most_jobs = 1024;             // Choices that wait or run.
   KeyLimits key_limits;
+  // A request's answer ends within this time after its last byte.
+  absl::Duration request_timeout = absl::InfiniteDuration();
   HttpLimits limits;
 };
 

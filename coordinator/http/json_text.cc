@@ -34,10 +34,17 @@ class LimitedJson final : public nlohmann::json_sax<ordered_json> {
   bool end_object() override { return Leave(); }
   bool start_array(size_t) override { return Enter(); }
   bool end_array() override { return Leave(); }
-  bool key(string_t&) override {
-    if (++keys_.back() <= kMaxJsonKeys) return true;
-    return Fail(absl::StrCat("an object of more than ", kMaxJsonKeys,
-                             " keys, want fewer"));
+  bool key(string_t& name) override {
+    if (keys_.size() == 1) field_ = name.substr(0, kMaxNameBytes);
+    searched_ += keys_.back();
+    if (++keys_.back() > kMaxJsonKeys) {
+      return Fail(absl::StrCat(Field(), "an object of more than ", kMaxJsonKeys,
+                               " keys, want fewer"));
+    }
+    if (searched_ > kMaxJsonSearch) {
+      return Fail(absl::StrCat(Field(), "too many objects of many keys"));
+    }
+    return true;
   }
   bool parse_error(size_t position, const std::string&,
                    const nlohmann::detail::exception& error) override {
@@ -50,12 +57,12 @@ class LimitedJson final : public nlohmann::json_sax<ordered_json> {
  private:
   bool Value() {
     if (++values_ <= kMaxJsonValues) return true;
-    return Fail(
-        absl::StrCat("more than ", kMaxJsonValues, " values, want fewer"));
+    return Fail(absl::StrCat(Field(), "more than ", kMaxJsonValues,
+                             " values, want fewer"));
   }
   bool Enter() {
     if (keys_.size() == static_cast<size_t>(cluster::kMaxJsonDepth)) {
-      return Fail(absl::StrCat("nested too deeply, want at most ",
+      return Fail(absl::StrCat(Field(), "nested too deeply, want at most ",
                                cluster::kMaxJsonDepth, " levels"));
     }
     keys_.push_back(0);
@@ -70,8 +77,17 @@ class LimitedJson final : public nlohmann::json_sax<ordered_json> {
     return false;
   }
 
+  // Names the body's field that is being read.
+  std::string Field() const {
+    return field_.empty() ? "" : absl::StrCat(field_, ": ");
+  }
+
+  static constexpr size_t kMaxNameBytes = 40;
+
   size_t values_ = 0;
+  size_t searched_ = 0;       // Keys, by all keys that come after them.
   std::vector<size_t> keys_;  // By open object or array.
+  std::string field_;
   std::string problem_;
 };
 

@@ -16,12 +16,17 @@ namespace ringfleet::coordinator {
 inline constexpr size_t kMaxJsonValues = 500'000;
 // Keys of one object. ordered_json searches them one by one.
 inline constexpr size_t kMaxJsonKeys = 1024;
+// Keys that all these searches look at: those of 16 such objects.
+inline constexpr size_t kMaxJsonSearch = 16 * kMaxJsonKeys * kMaxJsonKeys / 2;
 
 // Parses the body of a request. Strings of the result are UTF-8.
 //
+// Of two values with one key the last one stays. A byte order mark in front is
+// skipped.
+//
 // Errors: INVALID_ARGUMENT: not JSON, not an object, nested more deeply than
-// cluster::kMaxJsonDepth, or beyond the limits above. The check of the limits
-// builds nothing.
+// cluster::kMaxJsonDepth, or beyond the limits above; the message names the
+// field. The check of the limits builds nothing.
 absl::StatusOr<nlohmann::ordered_json> ParseJsonBody(absl::string_view body);
 
 // Appends a string literal. Ill-formed UTF-8 becomes U+FFFD.

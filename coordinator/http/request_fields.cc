@@ -39,21 +39,25 @@ std::optional<int64_t> RequestFields::Integer(const char* name, int64_t least,
                                               int64_t most) {
   const Json* const value = Find(name);
   if (value == nullptr) return std::nullopt;
-  // Some clients write 5 as 5.0.
-  const double number = value->is_number()
-                            ? value->get<double>()
-                            : std::numeric_limits<double>::quiet_NaN();
-  if (number == std::floor(number) && std::abs(number) <= 9.2e18) {
-    const bool fits =
-        !value->is_number_unsigned() ||
-        value->get<uint64_t>() <=
-            static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
-    const int64_t integer = fits ? value->get<int64_t>() : most;
-    if (fits && integer >= least && integer <= most) return integer;
+  std::optional<int64_t> integer;
+  if (value->is_number_float()) {
+    // Some clients write 5 as 5.0.
+    const double number = value->get<double>();
+    if (number == std::floor(number) && std::abs(number) < 0x1p63) {
+      integer = static_cast<int64_t>(number);
+    }
+  } else if (value->is_number_integer() &&
+             (!value->is_number_unsigned() ||
+              value->get<uint64_t>() <=
+                  static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))) {
+    integer = value->get<int64_t>();
   }
-  FailField(name, absl::StrCat(value->is_number() ? absl::StrCat(number)
-                                                  : value->type_name(),
-                               ", want an integer from ", least, " to ", most));
+  if (integer.has_value() && *integer >= least && *integer <= most) {
+    return integer;
+  }
+  FailField(name, absl::StrCat(
+                      value->is_number() ? value->dump() : value->type_name(),
+                      ", want an integer from ", least, " to ", most));
   return std::nullopt;
 }
 

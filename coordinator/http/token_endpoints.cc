@@ -19,6 +19,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr uint64_t kMaxTokenizerConfig = uint64_t{16} << 20;
+// A text's tokens take several times its bytes in the response.
+constexpr size_t kMaxTokenizedBytes = size_t{4} << 20;
 
 // Reads a body with a tokenizer at hand, and answers with `write`'s text.
 template <typename Write>
@@ -64,6 +66,12 @@ HttpResponse Tokenize(const ServedModel& model, uint32_t positions,
         prefix = fields->Flag("add_special_tokens", prefix);
         std::string out = "{\"tokens\":[";
         if (fields->error().has_value()) return out;
+        const size_t bytes = text.size() + chat.bytes().size();
+        if (bytes > kMaxTokenizedBytes) {
+          fields->FailField(name, absl::StrCat(bytes, " bytes, want at most ",
+                                               kMaxTokenizedBytes));
+          return out;
+        }
         const auto ids = !chat.empty() ? tokenizer.Encode(chat)
                          : prefix      ? tokenizer.EncodePrompt(text)
                                        : tokenizer.Encode(text);
@@ -79,7 +87,9 @@ HttpResponse Tokenize(const ServedModel& model, uint32_t positions,
           AppendJsonString(tokenizer.TokenBytes((*ids)[i]), &pieces);
         }
         absl::StrAppend(&out, "],\"count\":", ids->size(),
-                        ",\"max_model_len\":", positions, ",\"token_strs\":",
+                        ",\"max_model_len\":",
+                        positions > 0 ? absl::StrCat(positions) : "null",
+                        ",\"token_strs\":",
                         strings ? absl::StrCat("[", pieces, "]") : "null", "}");
         return out;
       });

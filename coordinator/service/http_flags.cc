@@ -9,6 +9,28 @@
 #include "cluster/process/status_macros.h"
 
 namespace ringfleet::coordinator {
+namespace {
+
+// Reads a time in Go's form or as a number of seconds.
+absl::StatusOr<absl::Duration> ReadTime(absl::string_view flag,
+                                        const std::string& text,
+                                        absl::Duration least,
+                                        absl::Duration most) {
+  absl::Duration duration;
+  double seconds = 0;
+  if (absl::SimpleAtod(text, &seconds)) {
+    duration = absl::Seconds(seconds);
+  } else if (!absl::ParseDuration(text, &duration)) {
+    duration = absl::InfiniteDuration();
+  }
+  if (duration >= least && duration <= most) return duration;
+  return absl::InvalidArgumentError(
+      absl::StrCat("usage: ", flag, " ", text, ", want a time from ",
+                   absl::FormatDuration(least), " to ",
+                   absl::ToInt64Hours(most), "h, as in 30s"));
+}
+
+}  // namespace
 
 void HttpFlags::Add(CLI::App& app,
                     std::initializer_list<CLI::Option*> by_file) {
@@ -42,6 +64,9 @@ void HttpFlags::Add(CLI::App& app,
                  "Tokens of one API key in flight, prompts and answers; 0: no "
                  "limit")
       ->capture_default_str();
+  app.add_option(
+      "--request-timeout", request_timeout_,
+      "Time in which an answer over HTTP ends, as in 10m [no limit]");
   app.add_option("--drain", drain_,
                  "Time in which answers over HTTP may end after SIGTERM")
       ->capture_default_str();
@@ -51,6 +76,11 @@ absl::Status HttpFlags::Read(HttpOptions* options) const {
   RF_RETURN_IF_ERROR(Drain().status());
   options->default_max_tokens = options_.default_max_tokens;
   options->key_limits = options_.key_limits;
+  if (!request_timeout_.empty()) {
+    RF_ASSIGN_OR_RETURN(options->request_timeout,
+                        ReadTime("--request-timeout", request_timeout_,
+                                 absl::Milliseconds(1), absl::Hours(24)));
+  }
   if (!options_.alias.empty()) options->alias = options_.alias;
   const AccessOptions& access = options_.access;
   if (!access.api_key_file.empty() || !access.tls_certificate_file.empty() ||
@@ -62,18 +92,7 @@ absl::Status HttpFlags::Read(HttpOptions* options) const {
 }
 
 absl::StatusOr<absl::Duration> HttpFlags::Drain() const {
-  absl::Duration duration;
-  double seconds = 0;
-  if (absl::SimpleAtod(drain_, &seconds)) {
-    duration = absl::Seconds(seconds);
-  } else if (!absl::ParseDuration(drain_, &duration)) {
-    duration = absl::InfiniteDuration();
-  }
-  if (duration >= absl::ZeroDuration() && duration <= absl::Hours(1)) {
-    return duration;
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "usage: --drain ", drain_, ", want a time from 0 to 1h, as in 30s"));
+  return ReadTime("--drain", drain_, absl::ZeroDuration(), absl::Hours(1));
 }
 
 }  // namespace ringfleet::coordinator

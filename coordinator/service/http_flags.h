@@ -22,7 +22,7 @@ namespace ringfleet::coordinator {
 // parsed.
 class HttpFlags {
  public:
-  // `drain`: the default, as in "30s".
+  // `drain`: its default, as in "30s".
   explicit HttpFlags(std::string drain) : drain_(std::move(drain)) {}
 
   // Adds all flags but those of the address. A flag that a cluster file has too
@@ -37,6 +37,7 @@ class HttpFlags {
  private:
   HttpOptions options_;
   std::string drain_;
+  std::string request_timeout_;  // Empty: none, or that of a cluster file.
 };
 
 }  // namespace ringfleet::coordinator

@@ -120,6 +120,9 @@ absl::StatusOr<CoordinatorOptions> FromClusterFile(const Flags& flags) {
                                .tls_key_file = http.tls_key,
                                .tls_client_ca_file = http.tls_client_ca,
                                .cors_origins = http.cors_origins}};
+    if (http.request_timeout_s > 0) {
+      options.http->request_timeout = absl::Seconds(http.request_timeout_s);
+    }
   }
   return options;
 }

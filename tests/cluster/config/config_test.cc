@@ -261,7 +261,7 @@ TEST(ConfigTest, HttpIsReadAndWritten) {
       "model: m\nworkers: [{}]\nhttp:\n  host: 0.0.0.0\n  port: 9090\n"
       "  alias: 'a \"b\"'\n  api_key_file: keys\n  tls: {cert: c.pem, key: "
       "/k.pem, client_ca: ca.pem}\n  cors_origins: [https://a.b, "
-      "'http://c']\n");
+      "'http://c']\n  request_timeout_s: 90.5\n");
   ASSERT_TRUE(config.ok()) << config.status();
   ASSERT_TRUE(config->http.has_value());
   EXPECT_EQ(config->http->host, "0.0.0.0");
@@ -269,6 +269,7 @@ TEST(ConfigTest, HttpIsReadAndWritten) {
   EXPECT_EQ(config->http->tls_key, "/k.pem");
   EXPECT_THAT(config->http->cors_origins,
               ElementsAre("https://a.b", "http://c"));
+  EXPECT_EQ(config->http->request_timeout_s, 90.5);
   const auto again = ParseText(FormatClusterConfig(*config));
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(FormatClusterConfig(*again), FormatClusterConfig(*config));
@@ -285,6 +286,7 @@ TEST(ConfigTest, HttpIsReadAndWritten) {
   EXPECT_THAT(error("{tls: {cert: c}}"), HasSubstr("want both cert and key"));
   EXPECT_THAT(error("{port: 50051}"), HasSubstr("is the coordinator's"));
   EXPECT_THAT(error("{cors_origins: ['']}"), HasSubstr("want texts"));
+  EXPECT_THAT(error("{request_timeout_s: 0}"), HasSubstr("request_timeout_s"));
 }
 
 TEST(ConfigTest, OneToSixteenWorkers) {

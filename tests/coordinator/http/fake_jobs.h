@@ -38,6 +38,16 @@ class FakeJobs final : public JobSource {
     ready_ = ready;
   }
 
+  // Positions per sequence.
+  void SetContext(uint32_t context) {
+    MutexLock lock(&mu_);
+    context_ = context;
+  }
+  size_t started() const {
+    MutexLock lock(&mu_);
+    return jobs_.size();
+  }
+
   // Returns job number `index` once it has been started; null after a minute.
   std::shared_ptr<Job> Await(size_t index) {
     MutexLock lock(&mu_);
@@ -108,7 +118,7 @@ class FakeJobs final : public JobSource {
   }
   uint32_t context() const override {
     MutexLock lock(&mu_);
-    return ready_ ? 512 : 0;
+    return ready_ ? context_ : 0;
   }
   v1::ClusterState state() const override {
     v1::ClusterState state;
@@ -122,6 +132,7 @@ class FakeJobs final : public JobSource {
   mutable Mutex mu_;
   CondVar changed_;
   bool ready_ ABSL_GUARDED_BY(mu_) = true;
+  uint32_t context_ ABSL_GUARDED_BY(mu_) = 512;
   absl::Status refusal_ ABSL_GUARDED_BY(mu_);
   std::vector<uint32_t> ids_ ABSL_GUARDED_BY(mu_);
   v1::FinishReason reason_ ABSL_GUARDED_BY(mu_) = v1::FINISH_REASON_UNSPECIFIED;

@@ -143,6 +143,22 @@ TEST_F(HttpServiceTest, AClientThatLeavesFreesItsSlot) {
   EXPECT_LT(held_.steps(), 30);
 }
 
+TEST_F(HttpServiceTest, AnAnswerEndsWithItsTimeout) {
+  Start(held_.hook());
+  HttpClient running(port());
+  running.SendRequest("POST", kCompletionsPath,
+                      R"({"prompt": [70], "max_tokens": 60, "stream": true})");
+  ASSERT_TRUE(running.ReadUntil("data: "));
+  // It waits for the only slot.
+  const HttpReply late = HttpClient(port()).Call(
+      "POST", kCompletionsPath,
+      R"({"prompt": [70], "stream": true, "timeout": 0.05})");
+  EXPECT_EQ(late.status, 408);
+  EXPECT_THAT(late.body, HasSubstr("timeout has passed"));
+  EXPECT_TRUE(AwaitJobs(1, 0));
+  held_.Open();
+}
+
 TEST_F(HttpServiceTest, TheEndIsToldToAnswersThatStillRun) {
   Start(held_.hook());
   HttpClient client(port());
