@@ -79,6 +79,7 @@ class Answer final : public HttpExchangeListener,
     absl::Duration first_token;  // Age of the exchange.
     absl::Duration last_token;   // Age of the exchange.
     AnswerPiece told;            // Text so far, unless streamed.
+    size_t told_bytes = 0;       // Of a stream, in its events.
     bool prompt_told = false;
     size_t prompt_bytes = 0;      // The prompt in the text.
     std::string prompt_logprobs;  // JSON.

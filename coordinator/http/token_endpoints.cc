@@ -6,12 +6,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "cluster/process/file_reader.h"
 #include "coordinator/http/api_error.h"
 #include "coordinator/http/chat_prompt.h"
 #include "coordinator/http/json_text.h"
 #include "coordinator/http/request_fields.h"
 #include "coordinator/tokenizer/tokenizer.h"
+#include "coordinator/tokenizer/utf8.h"
 
 namespace ringfleet::coordinator {
 namespace {
@@ -21,6 +23,23 @@ using Json = nlohmann::ordered_json;
 constexpr uint64_t kMaxTokenizerConfig = uint64_t{16} << 20;
 // A text's tokens take several times its bytes in the response.
 constexpr size_t kMaxTokenizedBytes = size_t{4} << 20;
+
+// Appends a token as llama.cpp does: bytes that are no text are a list.
+void AppendPiece(uint32_t id, absl::string_view bytes, std::string* out) {
+  absl::StrAppend(out, "{\"id\":", id, ",\"piece\":");
+  if (CheckUtf8(bytes).ok()) {
+    AppendJsonString(bytes, out);
+  } else {
+    absl::StrAppend(out, "[",
+                    absl::StrJoin(bytes, ",",
+                                  [](std::string* list, char byte) {
+                                    absl::StrAppend(list,
+                                                    static_cast<uint8_t>(byte));
+                                  }),
+                    "]");
+  }
+  out->push_back('}');
+}
 
 // Reads a body with a tokenizer at hand, and answers with `write`'s text.
 template <typename Write>
@@ -44,7 +63,7 @@ HttpResponse Tokenize(const ServedModel& model, uint32_t positions,
   return WithTokenizer(
       model, body,
       [positions](const Tokenizer& tokenizer, RequestFields* fields) {
-        fields->Refuse("with_pieces");
+        const bool with_pieces = fields->Flag("with_pieces", false);
         const bool strings = fields->Flag("return_token_strs", false);
         std::string text;
         MarkedText chat;
@@ -81,7 +100,12 @@ HttpResponse Tokenize(const ServedModel& model, uint32_t positions,
         }
         std::string pieces;
         for (size_t i = 0; i < ids->size(); ++i) {
-          absl::StrAppend(&out, i == 0 ? "" : ",", (*ids)[i]);
+          if (i > 0) out += ',';
+          if (with_pieces) {
+            AppendPiece((*ids)[i], tokenizer.TokenBytes((*ids)[i]), &out);
+          } else {
+            absl::StrAppend(&out, (*ids)[i]);
+          }
           if (!strings) continue;
           if (i > 0) pieces += ',';
           AppendJsonString(tokenizer.TokenBytes((*ids)[i]), &pieces);

@@ -13,8 +13,8 @@
 namespace ringfleet::coordinator {
 
 // POST /tokenize: {"prompt" | "content" | "messages", ...} ->
-// {"tokens", "count", "max_model_len", "token_strs"}. `positions` is 0 as long
-// as no fleet has told them.
+// {"tokens", "count", "max_model_len", "token_strs"}. With "with_pieces" a
+// token is {"id", "piece"}. `positions` is 0 as long as no fleet has told them.
 HttpResponse Tokenize(const ServedModel& model, uint32_t positions,
                       absl::string_view body);
 // POST /detokenize: {"tokens"} -> {"prompt", "content", "text"}, all equal.

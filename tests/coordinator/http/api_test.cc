@@ -600,6 +600,18 @@ TEST_F(ApiTest, TokenEndpoints) {
                         .body)[name],
         text);
   }
+  reply = json::parse(Post("/tokenize", R"({"content": "a\ud83d\ude00",
+                                           "with_pieces": true})")
+                          .body)["tokens"];
+  EXPECT_EQ(reply[0], json({{"id", Ids("a")[0]}, {"piece", "a"}}));
+  std::string pieces;
+  for (const json& token : reply) {
+    if (token["piece"].is_string()) continue;
+    for (const json& byte : token["piece"]) {
+      pieces += static_cast<char>(byte.get<int>());
+    }
+  }
+  EXPECT_EQ(pieces, "\xF0\x9F\x98\x80");
   EXPECT_EQ(Post("/detokenize", R"({"tokens": [99999999]})").status, 400);
   const std::string chat =
       R"({"messages": [{"role": "user", "content": "a"},

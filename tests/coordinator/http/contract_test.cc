@@ -239,6 +239,37 @@ TEST_F(ApiTest, LinesWithProbabilitiesAreBoundedAndWhole) {
   }
 }
 
+// The tokens of a chat's probabilities are its text, streamed and whole.
+TEST_F(ApiTest, TokensOfProbabilitiesJoinToTheText) {
+  Start();
+  const std::string text = "one two, three four";
+  Answer(text);
+  const std::string request =
+      absl::StrCat("{", kUserX, R"(, "logprobs": true, "top_logprobs": 5)");
+  const json whole = json::parse(Post(kChat, request + "}").body);
+  std::string told;
+  for (const json& token : whole["choices"][0]["logprobs"]["content"]) {
+    ExpectKeys(token, {"token", "logprob", "bytes", "top_logprobs"});
+    ASSERT_EQ(token["top_logprobs"].size(), 5u);
+    ExpectKeys(token["top_logprobs"][0], {"token", "logprob", "bytes"});
+    told += token["token"].get<std::string>();
+  }
+  EXPECT_EQ(told, text);
+  told.clear();
+  for (const json& chunk :
+       ChunksOf(Post(kChat, request + R"(, "stream": true})"))) {
+    const json& choice = chunk["choices"][0];
+    if (choice["logprobs"].is_null()) continue;
+    std::string part;
+    for (const json& token : choice["logprobs"]["content"]) {
+      part += token["token"].get<std::string>();
+    }
+    EXPECT_EQ(part, choice["delta"]["content"]);
+    told += part;
+  }
+  EXPECT_EQ(told, text);
+}
+
 // The text that a stop string holds back comes at once in the end, with the
 // probabilities of many tokens.
 TEST_F(ApiTest, HeldBackTokensAreToldInSeveralChunks) {

@@ -120,7 +120,7 @@ TEST(JsonTextTest, KeysAreBoundedByTheWorkOfFindingThem) {
   EXPECT_TRUE(
       ParseJsonBody(
           absl::StrCat("{\"messages\": [",
-                       Repeated(R"({"a":0,"b":0,"c":0,"d":0,"e":0})", 50'000),
+                       Repeated(R"({"a":0,"b":0,"c":0,"d":0,"e":0})", 2'000),
                        "]}"))
           .ok());
   EXPECT_FALSE(ParseJsonBody(absl::StrCat("{", keys, ",\"x\":0}")).ok());
