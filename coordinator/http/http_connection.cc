@@ -226,6 +226,7 @@ bool HttpConnection::Parse() {
     if (!OnHead()) return false;
     parser_->eager(true);
   }
+  if (state_ == State::kBody && !CountBody()) return false;
   if (state_ == State::kBody && parser_->is_done()) {
     OnBody();
     return false;
@@ -274,14 +275,6 @@ bool HttpConnection::OnHead() {
     Respond(*std::move(refusal));
     return false;
   }
-  expected_body_ = parser_->chunked() ? owner_->limits.body_bytes
-                                      : parser_->content_length().value_or(0);
-  if (owner_->body_bytes + expected_body_ > owner_->limits.all_body_bytes) {
-    expected_body_ = 0;
-    Refuse(503, "too many long requests arrive at a time; try again later");
-    return false;
-  }
-  owner_->body_bytes += expected_body_;
   if (absl::EqualsIgnoreCase(request.Header("expect"), "100-continue") &&
       !parser_->is_done()) {
     queued_ += "HTTP/1.1 100 Continue\r\n\r\n";
@@ -291,8 +284,17 @@ bool HttpConnection::OnHead() {
   return true;
 }
 
+bool HttpConnection::CountBody() {
+  const size_t come = parser_->get().body().size();
+  owner_->body_bytes += come - counted_body_;
+  counted_body_ = come;
+  if (owner_->body_bytes <= owner_->limits.all_body_bytes) return true;
+  Refuse(503, "too many long requests arrive at a time; try again later");
+  return false;
+}
+
 void HttpConnection::EndBody() {
-  owner_->body_bytes -= std::exchange(expected_body_, 0);
+  owner_->body_bytes -= std::exchange(counted_body_, 0);
   parser_.reset();
 }
 
@@ -300,8 +302,6 @@ void HttpConnection::OnBody() {
   std::string& body = exchange_->request_.body;
   body = std::move(parser_->get().body());
   parser_.reset();
-  owner_->body_bytes +=
-      body.size() - std::exchange(expected_body_, body.size());
   owner_->waiting.erase(*waiting_);
   waiting_.reset();
   state_ = State::kAnswering;

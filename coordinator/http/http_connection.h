@@ -9,12 +9,14 @@
 #ifndef RINGFLEET_COORDINATOR_HTTP_HTTP_CONNECTION_H_
 #define RINGFLEET_COORDINATOR_HTTP_HTTP_CONNECTION_H_
 
+#include <boost/asio/buffer.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/http/basic_parser.hpp>
 #include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/string_body.hpp>
+#include <boost/optional.hpp>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <list>
 #include <memory>
 #include <optional>
@@ -30,12 +32,44 @@ namespace ringfleet::coordinator {
 
 class HttpConnection;
 
+// Text of a body. Takes memory for bytes that have come, whatever length the
+// head announces.
+struct ArrivingBody {
+  using value_type = std::string;
+
+  class reader {
+   public:
+    template <typename Head>
+    reader(Head&, value_type& body) : body_(body) {}
+    void init(const boost::optional<uint64_t>&,
+              boost::system::error_code& error) {
+      error = {};
+    }
+    template <typename Buffers>
+    size_t put(const Buffers& buffers, boost::system::error_code& error) {
+      error = {};
+      const size_t before = body_.size();
+      for (auto it = boost::asio::buffer_sequence_begin(buffers);
+           it != boost::asio::buffer_sequence_end(buffers); ++it) {
+        const boost::asio::const_buffer piece = *it;
+        body_.append(static_cast<const char*>(piece.data()), piece.size());
+      }
+      return body_.size() - before;
+    }
+    void finish(boost::system::error_code& error) { error = {}; }
+
+   private:
+    value_type& body_;
+  };
+};
+
 // State that the connections of a server share. For the I/O thread.
 struct HttpConnections {
   HttpLimits limits;
   HttpHandler* handler = nullptr;
   bool close_after_responses = false;
-  size_t body_bytes = 0;  // Bodies whose responses have not ended.
+  // Bytes that have come of bodies whose responses have not ended.
+  size_t body_bytes = 0;
   std::list<std::shared_ptr<HttpConnection>> all;
   // Those that wait for their client, longest first.
   std::list<HttpConnection*> waiting;
@@ -60,8 +94,7 @@ class HttpConnection final
  private:
   class Exchange;
   enum class State { kHandshake, kIdle, kHead, kBody, kAnswering, kClosing };
-  using Parser =
-      boost::beast::http::request_parser<boost::beast::http::string_body>;
+  using Parser = boost::beast::http::request_parser<ArrivingBody>;
 
   HttpConnection(HttpConnections* owner, HttpTransport::Socket socket,
                  HttpServer::TlsContext tls);
@@ -76,6 +109,7 @@ class HttpConnection final
   bool Parse();
   // Each returns false if the request was refused.
   bool OnHead();
+  bool CountBody();
   bool TakeHead(HttpRequest* request);
   void OnBody();
   void Refuse(int status, absl::string_view message);
@@ -115,8 +149,8 @@ class HttpConnection final
   std::string unparsed_;
   bool reading_ = false;
   std::optional<Parser> parser_;
-  size_t expected_body_ = 0;  // Counted in owner_->body_bytes.
-  bool keep_alive_ = true;    // After this response.
+  size_t counted_body_ = 0;  // In owner_->body_bytes.
+  bool keep_alive_ = true;   // After this response.
   bool http_1_0_ = false;
 
   std::shared_ptr<Exchange> exchange_;  // From the head to the response's end.

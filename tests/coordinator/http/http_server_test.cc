@@ -256,18 +256,43 @@ TEST_F(HttpServerTest, LongBodiesShareALimit) {
   const std::string head =
       "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 600\r\n\r\n";
   HttpClient first(port());
-  ASSERT_TRUE(first.Send(head + "some"));
+  ASSERT_TRUE(first.Send(head + std::string(500, 'y')));
   HttpReply second;
-  do {  // Until the first one's head has been read.
+  do {  // Until the first one's bytes have been read.
     HttpClient client(port());
     client.SendRequest("POST", "/", std::string(600, 'x'));
     second = client.Read();
   } while (second.status == 200);
   EXPECT_EQ(second.status, 503);
-  ASSERT_TRUE(first.Send(std::string(596, 'y')));
+  ASSERT_TRUE(first.Send(std::string(100, 'y')));
   EXPECT_EQ(first.Read().body.size(), 600u);
   EXPECT_EQ(HttpClient(port()).Call("POST", "/", std::string(600, 'x')).status,
             200);
+}
+
+// Clients that send nothing of what they announce keep nobody out.
+TEST_F(HttpServerTest, AnnouncedBodiesTakeNoRoom) {
+  HttpLimits limits;
+  limits.all_body_bytes = 1000;
+  Start(limits);
+  const std::string post = "POST / HTTP/1.1\r\nHost: a\r\n";
+  std::vector<std::unique_ptr<HttpClient>> slow;
+  for (const char* const framing :
+       {"Content-Length: 900\r\n\r\nsome",
+        "Transfer-Encoding: chunked\r\n\r\n4\r\nsome\r\n"}) {
+    for (int i = 0; i < 10; ++i) {
+      slow.push_back(std::make_unique<HttpClient>(port()));
+      // The answer to the first request shows that this client has been read.
+      ASSERT_TRUE(slow.back()->Send(
+          absl::StrCat("GET /first HTTP/1.1\r\nHost: a\r\n\r\n", post,
+                       "Expect: 100-continue\r\n", framing)));
+      EXPECT_EQ(slow.back()->Read().body, "/first");
+      EXPECT_EQ(slow.back()->Read().status, 100);
+      EXPECT_EQ(
+          HttpClient(port()).Call("POST", "/", std::string(600, 'x')).status,
+          200);
+    }
+  }
 }
 
 TEST_F(HttpServerTest, NewConnectionsTakeThePlaceOfIdleOnes) {
