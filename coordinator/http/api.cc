@@ -14,6 +14,7 @@
 #include "coordinator/http/api_error.h"
 #include "coordinator/http/json_text.h"
 #include "coordinator/http/token_endpoints.h"
+#include "coordinator/page/page.h"
 
 namespace ringfleet::coordinator {
 namespace {
@@ -56,6 +57,8 @@ enum class Api::Endpoint {
   kTokenize,
   kDetokenize,
   kApplyTemplate,
+  kPage,
+  kFleet,
 };
 
 struct Api::Route {
@@ -80,6 +83,10 @@ const Api::Route* Api::FindRoute(const std::string& path) {
       {"/tokenize", Endpoint::kTokenize, true},
       {"/detokenize", Endpoint::kDetokenize, true},
       {"/apply-template", Endpoint::kApplyTemplate, true},
+      {"/", Endpoint::kPage, false, true},
+      {"/page/style.css", Endpoint::kPage, false, true},
+      {"/page/app.js", Endpoint::kPage, false, true},
+      {"/fleet", Endpoint::kFleet, false},
   };
   static constexpr Route kModel = {kModelPrefix, Endpoint::kModels, false};
   for (const Route& route : kRoutes) {
@@ -260,6 +267,19 @@ void Api::OnRequest(std::shared_ptr<HttpExchange> exchange) {
       response.content_type = "text/plain; version=0.0.4; charset=utf-8";
       response.body = host_->metrics->Text(
           host_->served_name, host_->jobs->state(), access_->figures());
+      return exchange->Respond(std::move(response));
+    case Endpoint::kPage: {
+      const PageFile file = *FindPageFile(request.path);
+      response.content_type = std::string(file.content_type);
+      response.body = std::string(file.text);
+      response.headers = {{"Content-Security-Policy", kPagePolicy},
+                          {"X-Content-Type-Options", "nosniff"},
+                          {"Referrer-Policy", "no-referrer"},
+                          {"Cache-Control", "no-cache"}};
+      return exchange->Respond(std::move(response));
+    }
+    case Endpoint::kFleet:
+      response.body = FleetJson(host_->jobs->state(), absl::Now());
       return exchange->Respond(std::move(response));
     case Endpoint::kCompletions:
     case Endpoint::kChat:
