@@ -14,6 +14,14 @@ double Milliseconds(cluster::Deadline::Clock::duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
 }
 
+// Returns the form of a span of a prompt. All spans of the first chunk take the
+// form of the whole chunk. It costs little there, and short texts have the same
+// bits however they are cut, and whether they are cached.
+SpanForm FormOf(uint32_t begin, uint32_t count) {
+  return begin < kPrefillChunk ? SpanForm{.first = 0, .count = kPrefillChunk}
+                               : SpanForm{.first = begin, .count = count};
+}
+
 bool HasNan(const v1::ScoreResult& score) {
   return std::any_of(score.logprobs().begin(), score.logprobs().end(),
                      [](float logprob) { return std::isnan(logprob); });
@@ -280,24 +288,24 @@ void Scheduler::PlanPrefills(bool beside_decodes, v1::StepPlan* plan,
     uint32_t& taken = rows[GroupOf(slot)];
     Sequence& sequence = *slots_[slot];
     EvaluatedSpans& spans = sequence.run->spans;
-    const uint32_t left = sequence.prompt_n() - sequence.planned;
-    const bool repeats = sequence.planned < spans.size();
+    const uint32_t begin = sequence.planned;
+    const uint32_t left = sequence.prompt_n() - begin;
+    const bool repeats = begin < spans.size();
     const EvaluatedSpans::Run repeated =
-        repeats ? spans.From(sequence.planned) : EvaluatedSpans::Run();
-    uint32_t count =
-        std::min(repeats ? repeated.positions : kPrefillChunk, left);
+        repeats ? spans.From(begin) : EvaluatedSpans::Run();
+    uint32_t count = std::min(
+        repeats ? repeated.positions : kPrefillChunk - begin % kPrefillChunk,
+        left);
     if (taken + count > most) {
       if (!cuts || most - taken < StepPace::kLeastRows) continue;
       // Products work on tiles of rows.
       count = (most - taken) / StepPace::kLeastRows * StepPace::kLeastRows;
     }
-    const SpanForm form =
-        repeats ? repeated.form
-                : SpanForm{.first = sequence.planned, .count = count};
+    const SpanForm form = repeats ? repeated.form : FormOf(begin, count);
     v1::PrefillSpan* span = plan->add_prefills();
     span->set_slot(slot);
     span->set_count(count);
-    if (form != SpanForm{.first = sequence.planned, .count = count}) {
+    if (form != FormOf(begin, count) || (form.first == 0 && begin > 0)) {
       span->set_part_of_first(form.first);
       span->set_part_of_count(form.count);
     }

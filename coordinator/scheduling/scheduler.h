@@ -30,9 +30,9 @@
 //
 // Blocks of sequences that have left are kept while nobody needs the room. A
 // request whose ids begin like those of another, up to any token, begins with
-// the other's rows. Attention may have taken another form for these than it
-// would have for the request alone. The request keeps the forms for its
-// replays.
+// the other's rows. Rows of an answer, and rows behind a prompt's first chunk,
+// may have been evaluated in another form than the request alone would take. The
+// request keeps the forms for its replays.
 //
 // A step may commit several tokens of a sequence: one, and the drafts that the
 // workers accept. Plans are made for the most; results give back the rest.

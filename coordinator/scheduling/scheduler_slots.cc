@@ -148,9 +148,10 @@ std::optional<Scheduler::Place> Scheduler::FindPlace(const Sequence& sequence,
     if (needed + may_grow + place.prefix.kept > caches_[group].available()) {
       continue;
     }
-    rows -= place.prefix.positions();
-    if (best.has_value() && rows >= least) continue;
-    least = rows;
+    // A few rows are not worth another place than that of the last time.
+    const uint64_t cost = (rows - place.prefix.positions()) / kRowsOfDecodes;
+    if (best.has_value() && cost >= least) continue;
+    least = cost;
     best = std::move(place);
   }
   return best;

@@ -20,31 +20,31 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-using Ids = std::vector<uint32_t>;
+using TextIds = std::vector<uint32_t>;
 
 // A sequence whose rows are in the cache.
 struct Text {
-  Ids ids;
+  TextIds ids;
   EvaluatedSpans spans;
   BlockCache::Table table;
 };
 
 class BlockCacheTest : public ::testing::Test {
  protected:
-  static Ids Counting(uint32_t first, size_t count) {
-    Ids ids(count);
+  static TextIds Counting(uint32_t first, size_t count) {
+    TextIds ids(count);
     for (size_t i = 0; i < count; ++i) {
       ids[i] = first + static_cast<uint32_t>(i);
     }
     return ids;
   }
 
-  static Ids Joined(Ids a, const Ids& b) {
+  static TextIds Joined(TextIds a, const TextIds& b) {
     a.insert(a.end(), b.begin(), b.end());
     return a;
   }
 
-  BlockCache::Prefix Find(const Ids& ids, const std::string& salt = "",
+  BlockCache::Prefix Find(const TextIds& ids, const std::string& salt = "",
                           const EvaluatedSpans& repeated = {}) {
     return cache_.Find(
         salt, static_cast<uint32_t>(ids.size()),
@@ -52,7 +52,7 @@ class BlockCacheTest : public ::testing::Test {
   }
 
   // Enters a text with what is cached of it, and evaluates the rest.
-  Text Add(const Ids& ids, const std::string& salt = "") {
+  Text Add(const TextIds& ids, const std::string& salt = "") {
     Text text = {.ids = ids};
     cached_ = cache_.Enter(salt, Find(ids, salt), &text.table, &text.spans);
     const size_t blocks = (ids.size() + 127) / 128;
@@ -145,7 +145,7 @@ TEST_F(BlockCacheTest, APartIsLeftOutWhereOnlyItsOwnBlockCanBeTaken) {
   BlockCache::Table others;
   cache_.Take(5, &others);
   Text text;
-  const Ids ids = Counting(0, 90);
+  const TextIds ids = Counting(0, 90);
   EXPECT_EQ(cache_.Enter("", Find(ids), &text.table, &text.spans), 0u);
   EXPECT_THAT(text.table.blocks, IsEmpty());
   EXPECT_EQ(text.spans.size(), 0u);
@@ -222,8 +222,8 @@ TEST(BlockCacheRandomTest, OnlyRowsOfEqualPrefixesAreReused) {
   for (int round = 0; round < 20; ++round) {
     const auto total = static_cast<uint32_t>(draw(4, 20));
     BlockCache cache(total);
-    // Ids whose rows a block holds, with all before them.
-    std::map<uint32_t, std::vector<Ids>> rows;
+    // TextIds whose rows a block holds, with all before them.
+    std::map<uint32_t, std::vector<TextIds>> rows;
     std::deque<Text> running;
     for (int turn = 0; turn < 400; ++turn) {
       if (draw(0, 2) == 0 && !running.empty()) {
@@ -258,7 +258,7 @@ TEST(BlockCacheRandomTest, OnlyRowsOfEqualPrefixesAreReused) {
               rows[copied ? part_block : text.table.blocks[i / 128]];
           ASSERT_GT(held.size(), i % 128);
           ASSERT_EQ(held[i % 128],
-                    Ids(text.ids.begin(), text.ids.begin() + i + 1));
+                    TextIds(text.ids.begin(), text.ids.begin() + i + 1));
         }
         cache.Take(blocks - static_cast<uint32_t>(text.table.blocks.size()),
                    &text.table);

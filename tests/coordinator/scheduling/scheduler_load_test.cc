@@ -189,6 +189,8 @@ class ModelOfWorker {
   // Writes rows of the span's form; count 0: as decodes.
   void Evaluate(uint32_t rows, uint32_t form_first, uint32_t form_count,
                 Sequence* sequence) {
+    // A span without a past takes one form, whatever its size.
+    if (form_first == 0 && form_count > 0) form_count = 1;
     for (uint32_t i = 0; i < rows; ++i) {
       const uint32_t at = sequence->position++;
       ASSERT_LT(at, sequence->blocks.size() * kBlock);

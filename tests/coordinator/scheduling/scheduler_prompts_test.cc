@@ -63,6 +63,20 @@ TEST_F(SchedulerPromptsTest, ASecondPromptBeginsWithTheRowsOfTheFirst) {
   EXPECT_EQ(use.prefix_hits, 299u);
 }
 
+TEST_F(SchedulerPromptsTest, ShortPromptsTakeOneFormWhetherCachedOrNot) {
+  MakeReusing(Scheduler::Reuse::kOwners);
+  CachedOf(RequestOf("first", 299, 4));
+  ASSERT_TRUE(scheduler_->Submit(RequestOf("again", 700, 4)).ok());
+  v1::StepPlan plan = Step();
+  ASSERT_EQ(plan.prefills_size(), 1);
+  EXPECT_EQ(plan.prefills(0).count(), 213u);  // To the end of the chunk.
+  EXPECT_EQ(plan.prefills(0).part_of_first(), 0u);
+  EXPECT_EQ(plan.prefills(0).part_of_count(), kPrefillChunk);
+  plan = Step();
+  EXPECT_EQ(plan.prefills(0).count(), 188u);
+  EXPECT_EQ(plan.prefills(0).part_of_count(), 0u);  // A form of its own.
+}
+
 TEST_F(SchedulerPromptsTest, AnAnswerIsPartOfTheNextPrefix) {
   MakeReusing(Scheduler::Reuse::kOwners);
   CachedOf(RequestOf("turn 1", 100, 60));
