@@ -86,7 +86,7 @@ namespace {
 
 double Seconds(uint64_t ns) { return static_cast<double>(ns) * 1e-9; }
 
-Json CollectivesJson(const v1::WorkerFigures& figures) {
+Json WorkerCollectivesJson(const v1::WorkerFigures& figures) {
   Json collectives = Json::array();
   for (const v1::CollectiveTotal& total : figures.collectives()) {
     collectives.push_back({{"op", LabelOf(total.operation())},
@@ -99,7 +99,7 @@ Json CollectivesJson(const v1::WorkerFigures& figures) {
 }
 
 // Returns {"PEER": seconds}.
-Json RoundTripsJson(const v1::WorkerFigures& figures) {
+Json WorkerRoundTripsJson(const v1::WorkerFigures& figures) {
   Json round_trips = Json::object();
   for (const v1::RoundTrip& trip : figures.round_trips()) {
     round_trips[absl::StrCat(trip.peer())] = Seconds(trip.ns());
@@ -145,8 +145,8 @@ Json FleetDetails(const v1::ClusterState& state) {
                        {"heartbeat_age_ms", worker.heartbeat_age_ms()},
                        {"host", worker.host()},
                        {"memory_bytes", worker.figures().memory_bytes()},
-                       {"collectives", CollectivesJson(worker.figures())},
-                       {"round_trips_s", RoundTripsJson(worker.figures())}});
+                       {"collectives", WorkerCollectivesJson(worker.figures())},
+                       {"round_trips_s", WorkerRoundTripsJson(worker.figures())}});
   }
   const DataGroups groups = DataGroupsOf(state);
   Json details = {
@@ -165,6 +165,9 @@ Json FleetDetails(const v1::ClusterState& state) {
       {"cache",
        {{"blocks_total", state.cache().blocks_total()},
         {"blocks_used", state.cache().blocks_used()},
+        {"blocks_kept", state.cache().blocks_kept()},
+        {"prefix_queries", state.cache().prefix_queries()},
+        {"prefix_hits", state.cache().prefix_hits()},
         {"preemptions", state.cache().preemptions()},
         {"recomputed_positions", state.cache().recomputed_positions()}}}};
   AddFigures(state.figures(), &details);

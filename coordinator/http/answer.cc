@@ -254,50 +254,51 @@ void Answer::TakeToken(size_t index, const DrawnToken& token) {
 
 void Answer::Tell(size_t index, AnswerPiece piece, bool bulk) {
   Choice& choice = choices_[index];
-  if (!request_.tells_reasoning) piece.reasoning.clear();
+  const size_t end = ToldBytes(choice);
+  if (!request_.tells_reasoning) {
+    piece.reasoning.clear();
+    choice.logprobs.Take(end - piece.text.size(), "");  // Forgets them.
+  }
   if (!request_.stream) {
     choice.told.reasoning += piece.reasoning;
     choice.told.text += piece.text;
     return;
   }
-  std::string events =
-      TextEvents(index, /*reasoning=*/true, piece.reasoning,
-                 /*last=*/piece.text.empty());
-  events += TextEvents(index, /*reasoning=*/false, piece.text, /*last=*/true);
+  const std::string events =
+      absl::StrCat(TextEvents(index, /*reasoning=*/true,
+                              end - piece.text.size(), piece.reasoning),
+                   TextEvents(index, /*reasoning=*/false, end, piece.text));
   if (events.empty()) return;
   if (bulk) {
-    exchange_->WriteBulk(std::move(events));
+    exchange_->WriteBulk(events);
   } else {
-    exchange_->Write(std::move(events));
+    exchange_->Write(events);
   }
 }
 
-std::string Answer::TextEvents(size_t index, bool reasoning,
-                               absl::string_view text, bool last) {
+std::string Answer::TextEvents(size_t index, bool reasoning, size_t end,
+                               absl::string_view text) {
   Choice& choice = choices_[index];
   const AnswerUsage* const usage = ChunkUsage();
+  size_t told = end - text.size();
   std::string events;
   while (!text.empty()) {
     size_t most = kEventText;
     if (request_.logprobs) {
-      const size_t told = choice.told_bytes;
       most = std::min(most, choice.logprobs.EndOf(kEventTokens, told) - told);
     }
     const size_t size = WholeCharacters(text, most);
     absl::string_view part = text.substr(0, size);
     text.remove_prefix(size);
-    choice.told_bytes += size;
-    // A reasoning has bytes around it that are not told.
-    if (last && text.empty()) choice.told_bytes = ToldBytes(choice);
+    told += size;
     do {
       events += text_->TextEvent(
           index, reasoning, part,
-          request_.logprobs
-              ? choice.logprobs.Take(choice.told_bytes, part, kEventTokens)
-              : "null",
+          request_.logprobs ? choice.logprobs.Take(told, part, kEventTokens)
+                            : "null",
           usage);
       part = "";
-    } while (request_.logprobs && choice.logprobs.Waits(choice.told_bytes));
+    } while (request_.logprobs && choice.logprobs.Waits(told));
   }
   return events;
 }
@@ -325,15 +326,12 @@ void Answer::EndChoice(size_t index, v1::FinishReason reason) {
   OpenStream();
   std::string logprobs = "null";
   if (request_.logprobs) {
-    // A completion has the probability of a stop token, too, which has no text.
-    // A chat has not.
-    const size_t told = request_.chat ? ToldBytes(choice) : LogprobList::kAll;
+    const size_t told = LogprobEnd(choice);
     while (choice.logprobs.size() > kEventTokens &&
            choice.logprobs.Waits(told)) {
-      exchange_->Write(
-          text_->TextEvent(index, /*reasoning=*/false, "",
-                           choice.logprobs.Take(told, "", kEventTokens),
-                           ChunkUsage()));
+      exchange_->Write(text_->TextEvent(
+          index, /*reasoning=*/false, "",
+          choice.logprobs.Take(told, "", kEventTokens), ChunkUsage()));
     }
     logprobs = choice.logprobs.Take(told, "");
   }
@@ -386,11 +384,9 @@ void Answer::Complete() {
   std::vector<AnswerText::Choice> choices;
   for (Choice& choice : choices_) {
     std::string logprobs =
-        request_.logprobs ? choice.logprobs.Take(
-                                request_.chat ? ToldBytes(choice)
-                                              : LogprobList::kAll,
-                                choice.told.text)
-                          : "null";
+        request_.logprobs
+            ? choice.logprobs.Take(LogprobEnd(choice), choice.told.text)
+            : "null";
     choices.push_back({std::move(choice.told), std::move(logprobs),
                        *std::move(choice.end),
                        std::move(choice.prompt_logprobs)});

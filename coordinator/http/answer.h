@@ -79,7 +79,6 @@ class Answer final : public HttpExchangeListener,
     absl::Duration first_token;  // Age of the exchange.
     absl::Duration last_token;   // Age of the exchange.
     AnswerPiece told;            // Text so far, unless streamed.
-    size_t told_bytes = 0;       // Of a stream, in its events.
     bool prompt_told = false;
     size_t prompt_bytes = 0;      // The prompt in the text.
     std::string prompt_logprobs;  // JSON.
@@ -95,15 +94,20 @@ class Answer final : public HttpExchangeListener,
   // Tells the prompt's part of a choice, once.
   void TellPrompt(size_t index);
   void TakeToken(size_t index, const DrawnToken& token);
-  // Appends text to a choice. `bulk`: however long it is.
+  // Appends to a choice's text. `bulk`: however long the piece is.
   void Tell(size_t index, AnswerPiece piece, bool bulk = false);
-  // Returns the events of a text, each of a bounded length. `last`: all text of
-  // the choice so far is told with it.
-  std::string TextEvents(size_t index, bool reasoning, absl::string_view text,
-                         bool last);
+  // Returns the events of a text, each of a bounded length. `end`: the bytes of
+  // the choice's text with this one.
+  std::string TextEvents(size_t index, bool reasoning, size_t end,
+                         absl::string_view text);
   // Returns the bytes of a choice's text that were told.
   static size_t ToldBytes(const Choice& choice) {
     return choice.prompt_bytes + choice.text.told_bytes();
+  }
+  // Returns where the text of the told probabilities ends. A completion has
+  // that of a stop token, too, which has no text; a chat has not.
+  size_t LogprobEnd(const Choice& choice) const {
+    return request_.chat ? ToldBytes(choice) : LogprobList::kAll;
   }
   void EndChoice(size_t index, v1::FinishReason reason);
   // Counts the end of a choice. `reason` is as in HttpMetrics.

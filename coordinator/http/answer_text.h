@@ -22,7 +22,7 @@ struct AnswerUsage {
   uint64_t prompt_tokens = 0;
   uint64_t completion_tokens = 0;
   uint64_t reasoning_tokens = 0;  // A part of completion_tokens.
-  uint64_t cached_tokens = 0;  // Those of the prompts.
+  uint64_t cached_tokens = 0;     // Those of the prompts.
 };
 
 // The end of a choice.

@@ -139,6 +139,9 @@ void AppendFleetMetrics(const v1::ClusterState& state, const std::string& model,
              {"num_gpu_blocks", absl::StrCat(cache.blocks_total())}},
             uint64_t{1});
   out->Only(metrics::kPreemptions, of_model, uint64_t{cache.preemptions()});
+  out->Only(metrics::kPrefixQueries, of_model,
+            uint64_t{cache.prefix_queries()});
+  out->Only(metrics::kPrefixHits, of_model, uint64_t{cache.prefix_hits()});
   out->Only(metrics::kIterationTokens, of_model, figures.step_tokens());
 
   out->Only(metrics::kBuild,
@@ -154,6 +157,7 @@ void AppendFleetMetrics(const v1::ClusterState& state, const std::string& model,
   out->Only(metrics::kRecomputed, {}, uint64_t{cache.recomputed_positions()});
   out->Only(metrics::kCacheBlocks, {}, uint64_t{cache.blocks_total()});
   out->Only(metrics::kUsedCacheBlocks, {}, uint64_t{cache.blocks_used()});
+  out->Only(metrics::kKeptCacheBlocks, {}, uint64_t{cache.blocks_kept()});
   out->Only(metrics::kStepDuration, {}, figures.step_seconds());
   out->Only(metrics::kStepSequences, {}, figures.step_sequences());
   out->Begin(metrics::kTokens);

@@ -89,6 +89,12 @@ inline constexpr Metric kCacheConfig = {
 inline constexpr Metric kPreemptions = {
     "vllm:num_preemptions_total", MetricKind::kCounter,
     "Sequences that gave their cache blocks to others."};
+inline constexpr Metric kPrefixQueries = {
+    "vllm:prefix_cache_queries_total", MetricKind::kCounter,
+    "Prompt tokens that were looked up in the cache."};
+inline constexpr Metric kPrefixHits = {
+    "vllm:prefix_cache_hits_total", MetricKind::kCounter,
+    "Prompt tokens whose rows were in the cache."};
 inline constexpr Metric kIterationTokens = {"vllm:iteration_tokens_total",
                                             MetricKind::kHistogram,
                                             "Tokens evaluated in a step."};
@@ -111,6 +117,9 @@ inline constexpr Metric kCacheBlocks = {
 inline constexpr Metric kUsedCacheBlocks = {
     "ringfleet_used_cache_blocks", MetricKind::kGauge,
     "Cache blocks that sequences have."};
+inline constexpr Metric kKeptCacheBlocks = {
+    "ringfleet_kept_cache_blocks", MetricKind::kGauge,
+    "Cache blocks that no sequence has, kept for later prompts."};
 inline constexpr Metric kStepDuration = {
     "ringfleet_step_duration_seconds", MetricKind::kHistogram,
     "Time of a step, without the wait for the step before."};

@@ -67,7 +67,6 @@ for client in "$here"/*_client.*; do
     >"$folder/log" 2>&1 || status=$?
   if ((status == 0)); then
     echo "passed  $(basename "$client") ($((SECONDS - began)) s)"
-    sed -n 's/^skipped /        skipped /p' "$folder/log"
   elif ((status == 77)); then
     echo "skipped $(basename "$client"): $(tail -n 1 "$folder/log")"
   else
@@ -75,5 +74,6 @@ for client in "$here"/*_client.*; do
     tail -n 40 "$folder/log"
     echo "FAILED  $(basename "$client")"
   fi
+  sed -n 's/^skipped /        skipped /p' "$folder/log"
 done
 exit "$failed"

@@ -432,8 +432,8 @@ TEST_F(BadInputTest, Options) {
 }
 
 TEST_F(BadInputTest, VerbsAndModelsThatAreNotThere) {
-  ExpectError({"chat", "--help"}, 2,
-              {"unknown verb 'chat'", "(see ringfleet --help)"});
+  ExpectError({"converse", "--help"}, 2,
+              {"unknown verb 'converse'", "(see ringfleet --help)"});
   ExpectError({"generate", "--frob"}, 2,
               {"--frob", "(see ringfleet generate --help)"});
   ExpectError({"doctor", "--model", "/nonexistent"}, 2,

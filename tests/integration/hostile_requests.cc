@@ -114,9 +114,9 @@ constexpr const char* kOddPieces[] = {
     "\xff",
     "\xc3"};
 
-class Damage {
+class RequestDamage {
  public:
-  explicit Damage(std::mt19937_64& random) : random_(random) {}
+  explicit RequestDamage(std::mt19937_64& random) : random_(random) {}
 
   std::string Request() {
     const ValidRequest& valid = kValid[Below(std::size(kValid))];
@@ -239,7 +239,7 @@ class Damage {
 }  // namespace
 
 std::string HostileRequest(std::mt19937_64& random) {
-  Damage damage(random);
+  RequestDamage damage(random);
   std::string requests;
   const size_t pipelined = damage.Below(5) == 0 ? 1 + damage.Below(6) : 1;
   for (size_t i = 0; i < pipelined; ++i) requests += damage.Request();

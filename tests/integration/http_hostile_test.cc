@@ -27,6 +27,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kHostileAtOnce = 100;
 constexpr size_t kRequestsPerGuest = 50;
+// A request that does not end has no answer: its client leaves after this time.
+constexpr std::chrono::milliseconds kPatience{
+    static_cast<int>(1500 * testing::kSlowdown)};
 // A tree of JSON has at most this many bytes for each of its text, "[[[[".
 constexpr uint64_t kTreeBytes = 64;
 constexpr uint64_t kTreesAtOnce = 2;  // Threads that read requests.
@@ -129,7 +132,12 @@ class HttpHostileTest : public HttpFleet,
 };
 
 TEST_P(HttpHostileTest, DamagedRequestsHurtNobodyElse) {
-  const size_t requests = GetParam() ? 100'000 : 1'000;
+  size_t requests = GetParam() ? 100'000 : 1'000;  // Fewer if time is over.
+  const char* const minutes = std::getenv("RINGFLEET_SOAK_MINUTES");
+  const auto over =
+      GetParam() && minutes != nullptr
+          ? Clock::now() + std::chrono::seconds(60 * std::atoi(minutes))
+          : Clock::time_point::max();
   struct Hostile {
     std::string request;
     size_t sent = 0;
@@ -142,12 +150,13 @@ TEST_P(HttpHostileTest, DamagedRequestsHurtNobodyElse) {
   size_t begun = 0, answered = 0;
   while (begun < requests || !hostile.empty()) {
     ASSERT_TRUE(coordinator_->Running()) << coordinator_->errors();
+    if (Clock::now() > over) requests = begun;
     while (begun < requests && hostile.size() < kHostileAtOnce) {
       Hostile one;
       one.request = HostileRequest(random_);
       one.piece =
           random_() % 4 == 0 ? 1 + one.request.size() / 50 : one.request.size();
-      one.leaves_at = Clock::now() + std::chrono::milliseconds(1000);
+      one.leaves_at = Clock::now() + kPatience;
       hostile[crowd.Connect()] = std::move(one);
       if (++begun % kRequestsPerGuest == 0) {
         EXPECT_EQ(Ask(), text_);
@@ -183,7 +192,7 @@ TEST_P(HttpHostileTest, DamagedRequestsHurtNobodyElse) {
   std::cout << requests << " requests, " << answered << " answered; "
             << (begin_bytes_ >> 10) << " KiB before, " << (Bytes() >> 10)
             << " KiB after\n";
-  EXPECT_GT(answered, requests / 2);
+  EXPECT_GT(answered, requests / 4);
 }
 
 // Some say nothing, some send a head or a body byte by byte.

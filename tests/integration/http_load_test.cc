@@ -75,7 +75,10 @@ class HttpLoadTest : public HttpFleet,
     return Seconds(60 * std::atof(minutes == nullptr ? "5" : minutes));
   }
   void Seed() {
-    const unsigned seed = GetParam() ? std::random_device{}() : 43;
+    const char* const given = std::getenv("RINGFLEET_SOAK_SEED");
+    const unsigned seed = !GetParam()        ? 43
+                          : given != nullptr ? std::atoi(given)
+                                             : std::random_device{}();
     std::cout << "seed " << seed << "\n";
     RecordProperty("seed", std::to_string(seed));
     random_.seed(seed);
@@ -171,15 +174,21 @@ TEST_P(HttpLoadTest, EndsEveryRequestAndLeavesNothing) {
   const auto begin = Clock::now();
   const auto duration = std::chrono::duration_cast<Clock::duration>(LoadTime());
   over_ = begin + duration;
-  const auto most = over_ + std::chrono::duration_cast<Clock::duration>(
-                                Seconds(60 * testing::kSlowdown));
+  // Some request ends within this time, however slow the machine is.
+  const auto patience = std::chrono::duration_cast<Clock::duration>(
+      Seconds(60 * testing::kSlowdown));
+  auto stuck_at = begin + patience;
+  size_t seen_ends = 0;
   std::set<int> thread_counts;
   uint64_t warm_bytes = 0, last_bytes = 0;
   size_t warm_ends = 0;
   auto next_look = begin;
   while (!over() || !requests_.empty()) {
     ASSERT_TRUE(coordinator_->Running()) << coordinator_->errors();
-    ASSERT_LT(Clock::now(), most) << requests_.size() << " have not ended";
+    if (ends_.all() != seen_ends) stuck_at = Clock::now() + patience;
+    seen_ends = ends_.all();
+    ASSERT_TRUE(Clock::now() < stuck_at)
+        << requests_.size() << " requests have not ended";
     while (!over() && requests_.size() < kClients) Begin(crowd);
     for (const size_t client : crowd.Poll(10)) {
       if (crowd.has(client)) Look(crowd, client);
@@ -212,7 +221,8 @@ TEST_P(HttpLoadTest, EndsEveryRequestAndLeavesNothing) {
   EXPECT_EQ(ends_.all(), begun_);
   EXPECT_GT(ends_.whole, kClients / 4);
   EXPECT_GT(ends_.left, 0u);
-  EXPECT_EQ(thread_counts, std::set<int>{threads});
+  // gRPC's timers take up to two more for a moment.
+  EXPECT_LE(*thread_counts.rbegin(), threads + 2);
   // AddressSanitizer keeps freed memory, and finds leaks itself.
   if (!testing::kSanitized) {
     EXPECT_LE(last_bytes, warm_bytes + kArenaBytes +

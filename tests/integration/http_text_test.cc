@@ -18,7 +18,7 @@ using testing::HttpReply;
 constexpr int kJobs = 32;
 constexpr int kSubjectTokens = 24;
 // Differences of sums in float32 are far below this margin of a winner.
-constexpr double kMargin = 1e-3;
+constexpr double kClearMargin = 1e-3;
 
 struct Subject {
   std::string path;
@@ -112,13 +112,13 @@ Drawn DrawnOf(const HttpReply& reply) {
 }
 
 // Returns the number of first tokens, drawn at temperature 0, that won by more
-// than kMargin.
+// than kClearMargin.
 size_t ClearWinners(const Drawn& greedy) {
   for (size_t i = 0; i < greedy.top.size(); ++i) {
     std::vector<double> values;
     for (const json& value : greedy.top[i]) values.push_back(value);
     std::sort(values.rbegin(), values.rend());
-    if (values.size() < 2 || values[0] - values[1] <= kMargin) return i;
+    if (values.size() < 2 || values[0] - values[1] <= kClearMargin) return i;
   }
   return greedy.tokens.size();
 }

@@ -79,9 +79,11 @@ class ExpositionReader {
         return Problem("want lower case, digits and _");
       }
     }
-    for (const char* const unit :
-         {"milliseconds", "_ms", "_us", "_ns", "minutes", "kib", "mib"}) {
-      if (absl::StrContains(family_, unit)) Problem("want a base unit");
+    for (const absl::string_view part : absl::StrSplit(family_, '_')) {
+      for (const char* const unit :
+           {"milliseconds", "ms", "us", "ns", "minutes", "kib", "mib"}) {
+        if (part == unit) Problem("want a base unit");
+      }
     }
   }
 

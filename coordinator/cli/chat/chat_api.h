@@ -54,7 +54,7 @@ class ChatEvents {
   const OnPiece& on_piece_;
   Generated* const generated_;
   std::string line_;  // Without its end so far.
-  std::string data_;  // Of the event that arrives.
+  std::string data_;  // Data of the event that arrives.
   bool done_ = false;
 };
 

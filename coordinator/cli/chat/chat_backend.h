@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who answers in a chat: a fleet, or a server of OpenAI's API.
+// The other side of a chat: a fleet, or a server of OpenAI's API.
 #ifndef RINGFLEET_COORDINATOR_CLI_CHAT_CHAT_BACKEND_H_
 #define RINGFLEET_COORDINATOR_CLI_CHAT_CHAT_BACKEND_H_
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a user types in a chat. The terminal itself edits lines: this needs no
-// library, and a line that waits for its end gives way to a signal.
+// Inputs that a user types in a chat. The terminal itself edits lines: this
+// needs no library, and a line that waits for its end gives way to a signal.
 #ifndef RINGFLEET_COORDINATOR_CLI_CHAT_CHAT_INPUT_H_
 #define RINGFLEET_COORDINATOR_CLI_CHAT_CHAT_INPUT_H_
 

@@ -58,7 +58,7 @@ class ChatState {
   absl::Status Save(const std::string& path);
 
   v1::GenerateRequest request_;
-  Json variables_ = Json::object();  // Of the template.
+  Json variables_ = Json::object();  // Variables of the template.
   std::string files_;                // Read, and not sent yet.
 };
 

@@ -12,6 +12,7 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -33,6 +34,7 @@ using tcp = asio::ip::tcp;
 constexpr std::chrono::milliseconds kStopLook{50};
 // For the connection and the request. An answer may take any time.
 constexpr absl::Duration kApiConnectTime = absl::Seconds(30);
+constexpr uint64_t kMaxAnswerBytes = uint64_t{1} << 30;
 constexpr size_t kMaxErrorBytes = size_t{1} << 20;
 
 // One request and its response. Runs on the caller's thread, which looks for a
@@ -155,7 +157,7 @@ absl::Status ApiCall::Send(const std::string& key, std::string body) {
 
 absl::Status ApiCall::Receive(ChatEvents* events) {
   http::response_parser<http::string_body> parser;
-  parser.body_limit(boost::none);
+  parser.body_limit(kMaxAnswerBytes);
   const auto read = [&](const auto& operation) {
     return Await("answer", cluster::Deadline::Infinite(), [&](auto done) {
       WithStream([&](auto& stream) { operation(stream, done); });

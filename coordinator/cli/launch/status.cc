@@ -88,12 +88,15 @@ std::string Text(const v1::ClusterState& state) {
       "fleet %s: %s, epoch %u\n"
       "model %s, mesh data %u x expert %u x tensor %u, context %u\n"
       "requests %u running, %u waiting\n"
-      "cache %u of %u blocks used, %u preemptions, %u positions recomputed\n",
+      "cache %u of %u blocks used, %u kept, %u of %u prompt tokens reused, %u "
+      "preemptions, %u positions recomputed\n",
       state.name(), FleetStateText(state), state.epoch(), state.model(),
       state.mesh().data(), state.mesh().expert(), state.mesh().tensor(),
       state.context(), state.requests_running(), state.requests_waiting(),
       state.cache().blocks_used(), state.cache().blocks_total(),
-      state.cache().preemptions(), state.cache().recomputed_positions());
+      state.cache().blocks_kept(), state.cache().prefix_hits(),
+      state.cache().prefix_queries(), state.cache().preemptions(),
+      state.cache().recomputed_positions());
   if (!state.error().empty()) {
     absl::StrAppend(&text, "error ", state.error(), "\n");
   }

@@ -167,9 +167,11 @@ std::string WatchText(const v1::ClusterState& state,
   }
   absl::StrAppendFormat(
       &text,
-      "cache %u of %u blocks used, %u preemptions, %u positions recomputed, %u "
+      "cache %u of %u blocks used, %u kept, %u of %u prompt tokens reused, %u "
+      "preemptions, %u positions recomputed, %u "
       "replays\n",
-      cache.blocks_used(), cache.blocks_total(), cache.preemptions(),
+      cache.blocks_used(), cache.blocks_total(), cache.blocks_kept(),
+      cache.prefix_hits(), cache.prefix_queries(), cache.preemptions(),
       cache.recomputed_positions(), figures.replays());
   const std::string expert = Largest(figures, &v1::ExpertImbalance::expert);
   const std::string coordinate =

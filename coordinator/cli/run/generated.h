@@ -23,7 +23,7 @@ struct Generated {
   Json logprobs = Json::array();
   std::vector<v1::TopLogprobs> top;  // By token, if asked for.
   std::string text;
-  std::string reasoning;  // Of an answer to a conversation.
+  std::string reasoning;  // Answers to conversations have one.
   v1::GenerateEvent::Finished finished;
 };
 

@@ -79,7 +79,7 @@ class FakeJobs final : public JobSource {
       reason = reason_;
     }
     if (reason != v1::FINISH_REASON_UNSPECIFIED) {
-      job->OnRunning();
+      job->OnRunning(/*cached_n=*/0);
       if (job->request().score.has_value()) {
         v1::ScoreResult score;
         for (size_t i = 1; i < job->request().prompt_ids.size(); ++i) {
