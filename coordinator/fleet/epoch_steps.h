@@ -11,7 +11,7 @@
 #include "coordinator/fleet/expert_moves.h"
 #include "coordinator/fleet/fleet_epoch.h"
 #include "coordinator/fleet/fleet_requests.h"
-#include "coordinator/fleet/step_figures.h"
+#include "coordinator/metrics/step_figures.h"
 #include "protos/worker.pb.h"
 
 namespace ringfleet::coordinator {

@@ -42,7 +42,7 @@
 #include "coordinator/fleet/fleet_requests.h"
 #include "coordinator/fleet/formation.h"
 #include "coordinator/fleet/growth.h"
-#include "coordinator/fleet/step_figures.h"
+#include "coordinator/metrics/step_figures.h"
 #include "coordinator/scheduling/bench_planner.h"
 #include "coordinator/scheduling/request.h"
 #include "kernels/mutex.h"

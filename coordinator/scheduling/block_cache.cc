@@ -19,9 +19,9 @@ struct BlockCache::Node {
   uint32_t users = 0;      // Tables whose path has the node.
   bool listed = true;      // In the tree.
   Node* parent = nullptr;  // Null: a child of the root.
-  std::string salt;        // Of a child of the root.
+  std::string salt;        // Set in a child of the root.
   std::vector<uint32_t> ids;
-  EvaluatedSpans spans;  // Of `ids`.
+  EvaluatedSpans spans;  // The forms of `ids`.
   std::vector<Node*> children;
   std::list<Node*>::iterator place;  // In kept_, if there are no users.
 };

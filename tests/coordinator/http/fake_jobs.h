@@ -12,8 +12,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "coordinator/fleet/step_figures.h"
 #include "coordinator/http/job_source.h"
+#include "coordinator/metrics/step_figures.h"
 #include "kernels/mutex.h"
 #include "tests/testing/soon.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/fleet/step_figures.h"
+#include "coordinator/metrics/step_figures.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

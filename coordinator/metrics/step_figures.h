@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Counts the work of a fleet's steps, for metrics.
-#ifndef RINGFLEET_COORDINATOR_FLEET_STEP_FIGURES_H_
-#define RINGFLEET_COORDINATOR_FLEET_STEP_FIGURES_H_
+#ifndef RINGFLEET_COORDINATOR_METRICS_STEP_FIGURES_H_
+#define RINGFLEET_COORDINATOR_METRICS_STEP_FIGURES_H_
 
 #include <cstdint>
 #include <deque>
@@ -60,4 +60,4 @@ class StepFigures {
 
 }  // namespace ringfleet::coordinator
 
-#endif  // RINGFLEET_COORDINATOR_FLEET_STEP_FIGURES_H_
+#endif  // RINGFLEET_COORDINATOR_METRICS_STEP_FIGURES_H_
