@@ -296,8 +296,10 @@ void Scheduler::PlanPrefills(bool beside_decodes, v1::StepPlan* plan,
     uint32_t count = std::min(
         repeats ? repeated.positions : kPrefillChunk - begin % kPrefillChunk,
         left);
-    if (taken + count > most) {
-      if (!cuts || most - taken < StepPace::kLeastRows) continue;
+    // Sums over a text that is scored depend on its chunks.
+    const bool whole = sequence.request().windows;
+    if (taken + count > (whole ? kMaxPrefillRows : most)) {
+      if (!cuts || whole || taken + StepPace::kLeastRows > most) continue;
       // Products work on tiles of rows.
       count = (most - taken) / StepPace::kLeastRows * StepPace::kLeastRows;
     }

@@ -11,7 +11,8 @@
 // Prompts are evaluated in chunks beside the decodes of the running sequences
 // (arXiv:2308.16369). A chunk has kPrefillChunk tokens, or is the rest of its
 // prompt. Beside decodes, a step has no more rows of prompts than fit the
-// epoch's step time by the measured pace, and cuts chunks to keep it. The
+// epoch's step time by the measured pace, and cuts chunks to keep it, but those
+// of a text that is scored alone. The
 // prompts with the least left come first. Each millisecond that a prompt has
 // waited counts like one less of evaluation, so that a long one comes, too.
 //

@@ -194,6 +194,28 @@ TEST_F(SchedulerPromptsTest, APromptKeepsTheStepTimeBesideDecodes) {
   EXPECT_LE(sum, 1.2 * (4096 + 8 * 20) / (1 - 20.0 / 120));
 }
 
+TEST_F(SchedulerPromptsTest, ChunksOfAScoredTextAreWholeBesideDecodes) {
+  MakeWith({.id = 77,
+            .slots = 4,
+            .context = 8192,
+            .blocks = 256,
+            .step_time = milliseconds(120)});
+  ASSERT_TRUE(scheduler_->Submit(RequestOf("stream", 64, 1000)).ok());
+  for (int i = 0; i < 10; ++i) Step();
+  auto scored = RequestOf("scored", 1100, 0);
+  scored->score.emplace();
+  scored->windows = true;
+  ASSERT_TRUE(scheduler_->Submit(scored).ok());
+  std::vector<uint32_t> counts;
+  for (int i = 0; i < 3; ++i) {
+    for (const v1::PrefillSpan& span : Step().prefills()) {
+      counts.push_back(span.count());
+      EXPECT_EQ(span.part_of_count(), 0u);
+    }
+  }
+  EXPECT_THAT(counts, ElementsAre(512, 512, 76));
+}
+
 TEST_F(SchedulerPromptsTest, AShortPromptDoesNotWaitForALongOne) {
   MakeWith({.id = 77,
             .slots = 16,
