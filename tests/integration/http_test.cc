@@ -60,6 +60,46 @@ TEST_F(HttpTest, ServeAnswersLikeGenerateUntilItIsEnded) {
   EndServe();
 }
 
+TEST_F(HttpTest, ACachedPromptHasTheProbabilitiesOfAColdOne) {
+  ASSERT_NO_FATAL_FAILURE(Serve(/*parallel=*/8));
+  json request = {{"prompt", json::array()},
+                  {"max_tokens", 8},
+                  {"temperature", 0},
+                  {"logprobs", 2}};
+  for (int i = 0; i < 300; ++i) request["prompt"].push_back(3 + i * 7 % 900);
+  const auto ask = [&](const char* what, int cached) {
+    SCOPED_TRACE(what);
+    const HttpReply reply = Post(kCompletions, request);
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    const json body = json::parse(reply.body);
+    EXPECT_EQ(body["usage"]["prompt_tokens_details"]["cached_tokens"], cached);
+    return body["choices"];
+  };
+  const json cold = ask("cold", 0);
+  EXPECT_EQ(ask("cached", 299), cold);
+  {
+    std::vector<std::unique_ptr<HttpClient>> others;
+    for (int i = 0; i < 6; ++i) {
+      others.push_back(std::make_unique<HttpClient>(http_port_));
+      others.back()->SendRequest(
+          "POST", kCompletions,
+          R"({"prompt": "x", "max_tokens": 900, "ignore_eos": true,
+              "stream": true})");
+    }
+    ASSERT_TRUE(WaitUntil(
+        30, [&] { return Metric("vllm:num_requests_running") == 6; }));
+    EXPECT_EQ(ask("beside others", 299), cold);
+  }
+  ExpectNoJobs();
+  request["cache_salt"] = "mine";
+  EXPECT_EQ(ask("with a salt of its own", 0), cold);
+  request["echo"] = true;  // Needs the hidden state of each position.
+  const json echoed = ask("echoed", 0);
+  EXPECT_EQ(ask("echoed again", 0), echoed);
+  EXPECT_GE(Metric("vllm:prefix_cache_hits_total"), 2 * 299);
+  EndServe();
+}
+
 TEST_F(HttpTest, AClientThatLeavesFreesItsSlot) {
   ASSERT_NO_FATAL_FAILURE(Serve());
   {
