@@ -17,15 +17,25 @@ function keep(name, value) {
   try {
     localStorage.setItem(name, JSON.stringify(value));
   } catch (error) {
-    notice(`This browser keeps no more chats: ${error.message}`);
+    const full = error.name === 'QuotaExceededError';
+    notice(`Not kept for later: ${full ? 'the browser\u2019s storage is full. Delete older chats.' : error.message}`);
   }
 }
 
-let settings = read('ringfleet.settings', {});
 // A chat: {id, title, messages: [{role, content, reasoning}]}.
-let chats = read('ringfleet.chats', []);
+function storedChats() {
+  const stored = read('ringfleet.chats', []);
+  return (Array.isArray(stored) ? stored : []).filter((one) => Array.isArray(one?.messages)).map((one) => ({
+    id: String(one.id), title: String(one.title),
+    messages: one.messages.map(({role, content, reasoning}) => ({
+      role: role === 'user' ? role : 'assistant', content: content ?? '', reasoning: reasoning ?? ''}))
+      .filter(({content, reasoning}) => content || reasoning)}));
+}
+
+let settings = read('ringfleet.settings', {});
+let chats = storedChats();
 let chat = null;
-let answer = null;  // The running answer: {controller, message}.
+let answer = null;  // The controller of the running answer.
 
 // ---- Text to elements.
 
@@ -46,38 +56,50 @@ function inline(text) {
       ? element('code', {}, part.slice(1, -1)) : part);
 }
 
-function codeBlock(language, code) {
-  const copy = element('button', {type: 'button', onclick: async () => {
-    try {
-      await navigator.clipboard.writeText(code);
-      copy.textContent = 'Copied';
-    } catch {
-      copy.textContent = 'Not allowed';
+async function copyCode(button, code) {
+  try {
+    if (navigator.clipboard) {
+      await navigator.clipboard.writeText(code.textContent);
+    } else {  // Pages over plain HTTP have no clipboard.
+      getSelection().selectAllChildren(code);
+      if (!document.execCommand('copy')) throw new Error('refused');
     }
-    setTimeout(() => { copy.textContent = 'Copy'; }, 1500);
-  }}, 'Copy');
-  return element('div', {class: 'code'},
-    element('div', {}, element('span', {}, language || 'text'), copy),
-    element('pre', {tabindex: '0'}, element('code', {}, code)));
+    button.textContent = 'Copied';
+  } catch {
+    button.textContent = 'Not allowed';
+  }
+  setTimeout(() => { button.textContent = 'Copy'; }, 1500);
 }
 
-// Code between fences, paragraphs elsewhere. A fence that is still open is code.
-function rendered(text) {
+function codeBlock(language, text) {
+  const code = element('code', {}, text);
+  const copy = element('button', {type: 'button', onclick: () => copyCode(copy, code)}, 'Copy');
+  return element('div', {class: 'code'},
+    element('div', {}, element('span', {}, language || 'text'), copy),
+    element('pre', {tabindex: '0', role: 'region', 'aria-label': 'Code'}, code));
+}
+
+// Returns {language, text} of each block: code between fences, paragraphs
+// without a language elsewhere. A fence that is still open is code.
+function blocksOf(content) {
   const out = [];
-  const lines = text.split('\n');
+  const lines = content.split(/\r?\n/);
   let paragraph = [];
   const flush = () => {
-    const whole = paragraph.join('\n').trim();
-    if (whole) out.push(element('p', {}, ...inline(whole)));
+    const text = paragraph.join('\n').trimEnd();
+    if (text) out.push({text});
     paragraph = [];
   };
   for (let i = 0; i < lines.length; ++i) {
-    const fence = lines[i].match(/^\s*(`{3,}|~{3,})\s*([^\s`]*)/);
+    const fence = lines[i].match(/^(\s*)(`{3,}(?=[^`]*$)|~{3,})\s*(\S*)/);
     if (fence) {
       flush();
+      const [, indent, marks, language] = fence;
       const code = [];
-      while (++i < lines.length && !lines[i].trim().startsWith(fence[1])) code.push(lines[i]);
-      out.push(codeBlock(fence[2], code.join('\n')));
+      while (++i < lines.length && !(/^\s*(`+|~+)\s*$/.test(lines[i]) && lines[i].trim().startsWith(marks))) {
+        code.push(lines[i].startsWith(indent) ? lines[i].slice(indent.length) : lines[i]);
+      }
+      out.push({language, text: code.join('\n')});
     } else if (lines[i].trim() === '') {
       flush();
     } else {
@@ -88,29 +110,43 @@ function rendered(text) {
   return out;
 }
 
+// Shows blocks in `box`. Elements whose block is as before stay as they are,
+// and code that grows keeps its element: its button may have the focus.
+function showBlocks(box, blocks) {
+  const shown = box.blocks ?? [];
+  blocks.forEach(({language, text}, i) => {
+    const before = shown[i];
+    if (before && before.language === language && before.text === text) return;
+    const place = box.children[i];
+    if (before && language !== undefined && before.language === language) {
+      place.querySelector('code').textContent = text;
+      return;
+    }
+    const made = language === undefined ? element('p', {dir: 'auto'}, ...inline(text)) : codeBlock(language, text);
+    if (place) place.replaceWith(made); else box.append(made);
+  });
+  while (box.children.length > blocks.length) box.lastChild.remove();
+  box.blocks = blocks;
+}
+
 function messageElement(message) {
-  const name = message.role === 'user' ? 'You' : 'Answer';
-  const box = element('article', {class: `message ${message.role}`}, element('p', {class: 'who'}, name));
+  const box = element('article', {class: `message ${message.role}`},
+    element('p', {class: 'who'}, message.role === 'user' ? 'You' : 'Answer'), element('div', {class: 'text'}));
   fillMessage(box, message);
   return box;
 }
 
 function fillMessage(box, message) {
-  let details = box.querySelector('details');
+  const text = box.querySelector('.text');
   if (message.reasoning) {
+    let details = box.querySelector('details');
     if (!details) {
-      details = element('details', {}, element('summary', {}, 'Reasoning'), element('div'));
-      box.append(details);
+      details = element('details', {}, element('summary', {}, 'Reasoning'), element('div', {dir: 'auto'}));
+      text.before(details);
     }
     details.lastChild.textContent = message.reasoning;
   }
-  let text = box.querySelector('.text');
-  if (!text) {
-    text = element('div', {class: 'text'});
-    box.append(text);
-  }
-  text.replaceChildren(...(message.role === 'user'
-    ? [element('p', {}, message.content)] : rendered(message.content)));
+  showBlocks(text, message.role === 'user' ? [{text: message.content}] : blocksOf(message.content));
 }
 
 // ---- Chats.
@@ -119,37 +155,66 @@ function notice(text) {
   $('notice').textContent = text;
 }
 
-function saveChats() {
-  chats = [chat, ...chats.filter((other) => other !== chat)].filter((other) => other.messages.length > 0).slice(0, 100);
+function keepChats() {
   keep('ringfleet.chats', chats);
+}
+
+function saveChats() {
+  chats = [chat, ...chats.filter((other) => other !== chat)].slice(0, 100);
+  keepChats();
   listChats();
 }
 
+function deleteChat(gone) {
+  if (!confirm(`Delete the chat "${gone.title}"?`)) return;
+  chats = chats.filter((other) => other !== gone);
+  if (gone === chat) openChat(null); else listChats();
+  keepChats();
+}
+
 function listChats() {
-  $('chat-list').replaceChildren(...chats.map((other) => element('li', {},
-    element('button', {type: 'button', 'aria-current': String(other === chat), onclick: () => openChat(other)}, other.title),
-    element('button', {type: 'button', 'aria-label': `Delete ${other.title}`, onclick: () => {
-      chats = chats.filter((kept) => kept !== other);
-      keep('ringfleet.chats', chats);
-      if (other === chat) openChat(null); else listChats();
-    }}, '✕'))));
+  const list = $('chat-list');
+  const focus = [...list.querySelectorAll('button')].indexOf(document.activeElement);
+  list.replaceChildren(...chats.map((other) => element('li', {},
+    element('button', {type: 'button', dir: 'auto', 'aria-current': String(other === chat), onclick: () => {
+      openChat(other);
+      if (!wide.matches && !$('chats').hidden) toggle('chats');
+    }}, other.title),
+    element('button', {type: 'button', 'aria-label': `Delete ${other.title}`, onclick: () => deleteChat(other)}, '✕'))));
+  const buttons = list.querySelectorAll('button');
+  if (focus >= 0) (buttons[Math.min(focus, buttons.length - 1)] ?? $('new-chat')).focus();
 }
 
 function openChat(next) {
-  answer?.controller.abort();
+  answer?.abort();
+  answer = null;
   chat = next ?? {id: crypto.randomUUID?.() ?? String(Date.now()), title: 'New chat', messages: []};
+  try {
+    sessionStorage.setItem('ringfleet.chat', chat.id);
+  } catch {
+    // The chat will not be open after a reload.
+  }
   $('messages').replaceChildren(...chat.messages.map(messageElement));
   $('messages').scrollTop = $('messages').scrollHeight;
-  $('speed').textContent = '';
+  progress('');
   notice('');
   update();
   listChats();
 }
 
+function progress(text) {
+  if ($('progress').textContent !== text) $('progress').textContent = text;
+}
+
 function update() {
+  const focus = document.activeElement;
   $('send').hidden = answer !== null;
   $('stop').hidden = answer === null;
   $('regenerate').disabled = answer !== null || !chat.messages.some((message) => message.role === 'user');
+  // A screen reader waits for the whole answer.
+  $('messages').setAttribute('aria-busy', String(answer !== null));
+  if (answer && (focus === $('send') || focus === $('regenerate'))) $('stop').focus();
+  if (!answer && focus === $('stop')) $('send').focus();
 }
 
 // ---- Answers.
@@ -191,8 +256,9 @@ async function readEvents(body, take) {
 
 async function errorOf(response) {
   if (response.status === 401) {
+    wantsKey = true;
     openSettings();
-    return 'The server wants an API key: enter it in the settings.';
+    return keyNotice;
   }
   try {
     return (await response.json()).error.message;
@@ -201,63 +267,82 @@ async function errorOf(response) {
   }
 }
 
-async function generate() {
-  const message = {role: 'assistant', content: '', reasoning: ''};
+// Adds an answer to the chat. `replaced`, messages that the answer stands for,
+// come back if there is none.
+async function generate(replaced = []) {
   const controller = new AbortController();
   const mine = chat;
-  const running = {controller, message};
-  answer = running;
-  notice('');
-  update();
-  const box = messageElement(message);
-  $('messages').append(box);
   const log = $('messages');
-  let dirty = false;
+  const body = JSON.stringify(requestBody());
+  const message = {role: 'assistant', content: '', reasoning: ''};
+  const box = messageElement(message);
+  mine.messages.push(message);
+  log.append(box);
+  log.scrollTop = log.scrollHeight;
+  answer = controller;
+  notice('');
+  progress('Waiting for the first token…');
+  update();
+  let failure = '';
+  let figures = '';
+  let end = '';
   let usage = null;
   let first = 0;
+  let drawn = 0;
   const draw = () => {
-    dirty = false;
+    drawn = 0;
     const follows = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
     fillMessage(box, message);
     if (follows) log.scrollTop = log.scrollHeight;
   };
   try {
-    const response = await fetch('/v1/chat/completions', {
-      method: 'POST', headers: headers(), body: JSON.stringify(requestBody()), signal: controller.signal});
+    const response = await fetch('/v1/chat/completions', {method: 'POST', headers: headers(), body, signal: controller.signal});
     if (!response.ok) throw new Error(await errorOf(response));
+    let done = false;
     await readEvents(response.body, (data) => {
-      if (data === '[DONE]') return;
+      done ||= data === '[DONE]';
+      if (done) return;
       const event = JSON.parse(data);
       if (event.error) throw new Error(event.error.message);
       usage = event.usage ?? usage;
-      const delta = event.choices?.[0]?.delta ?? {};
+      const {delta = {}, finish_reason: reason} = event.choices?.[0] ?? {};
+      end = reason ?? end;
       if (!delta.content && !delta.reasoning_content) return;
       first ||= performance.now();
       message.content += delta.content ?? '';
       message.reasoning += delta.reasoning_content ?? '';
-      if (!dirty) {
-        dirty = true;
-        requestAnimationFrame(draw);
-      }
+      if (answer === controller) progress(message.content ? 'Answering…' : 'Reasoning…');
+      drawn ||= requestAnimationFrame(draw);
     });
+    if (!done) throw new Error('The answer broke off.');
     const seconds = (performance.now() - first) / 1000;
-    if (first && usage && mine === chat) {
-      const cached = usage.prompt_tokens_details?.cached_tokens ?? 0;
-      const rate = usage.completion_tokens > 1 ? `, ${((usage.completion_tokens - 1) / seconds).toFixed(1)} tokens/s` : '';
-      $('speed').textContent = `${usage.prompt_tokens} + ${usage.completion_tokens} tokens` +
-        (cached ? ` (${cached} cached)` : '') + rate;
+    if (usage) {
+      const cached = usage.prompt_tokens_details?.cached_tokens;
+      figures = `${usage.prompt_tokens} + ${usage.completion_tokens} tokens` + (cached ? ` (${cached} cached)` : '') +
+        (first && usage.completion_tokens > 1 ? `, ${((usage.completion_tokens - 1) / seconds).toFixed(1)} tokens/s` : '') +
+        (end === 'length' ? ', ended at its limit' : '');
     }
   } catch (error) {
-    if (error.name !== 'AbortError' && mine === chat) notice(error.message);
+    if (controller.signal.aborted) figures = 'Stopped';
+    else if (error.name === 'TypeError') failure = `The connection failed: ${error.message}.`;
+    else failure = error.message;
   }
+  controller.abort();  // Ends a stream that was not read to its end.
+  cancelAnimationFrame(drawn);
   draw();
-  if (message.content || message.reasoning) mine.messages.push(message); else box.remove();
-  if (answer === running) answer = null;
-  if (mine === chat) {
-    saveChats();
+  if (!message.content && !message.reasoning) {
+    box.remove();
+    mine.messages.splice(mine.messages.indexOf(message), 1, ...replaced);
+    if (mine === chat) log.append(...replaced.map(messageElement));
+  }
+  if (answer === controller) {
+    answer = null;
+    progress(figures);
+    notice(failure);
     update();
+    saveChats();
   } else {
-    keep('ringfleet.chats', chats);
+    keepChats();
   }
 }
 
@@ -266,21 +351,25 @@ function send() {
   if (!text || answer) return;
   $('prompt').value = '';
   const message = {role: 'user', content: text};
-  if (chat.messages.length === 0) chat.title = text.split('\n')[0].slice(0, 60);
+  if (chat.messages.length === 0) chat.title = [...text.split('\n')[0]].slice(0, 60).join('');
   chat.messages.push(message);
   $('messages').append(messageElement(message));
-  $('messages').scrollTop = $('messages').scrollHeight;
-  saveChats();
   generate();
+  saveChats();
 }
 
 // ---- Settings.
 
 const fields = {key: 'key', system: 'system', temperature: 'temperature', topP: 'top-p', maxTokens: 'max-tokens', thinking: 'thinking'};
 
+const keyNotice = 'This server wants an API key: enter it in the settings.';
+let wantsKey = false;  // The last request was refused.
+
 function openSettings() {
+  if ($('settings').open) return;
   for (const [name, id] of Object.entries(fields)) $(id).value = settings[name] ?? '';
-  if (!$('settings').open) $('settings').showModal();
+  $('settings').returnValue = '';
+  $('settings').showModal();
 }
 
 // ---- The fleet.
@@ -295,12 +384,22 @@ const bytes = (count) => {
   return `${count.toFixed(count < 10 && unit > 0 ? 1 : 0)} ${units[unit]}`;
 };
 
+// Replaces the children of `parent` if `values` differ from those it shows.
+function show(parent, values, make) {
+  const text = JSON.stringify(values);
+  if (parent.shown === text) return;
+  parent.shown = text;
+  parent.replaceChildren(...values.flatMap(make));
+}
+
 function showFleet(fleet, before) {
-  $('model').textContent = fleet.model;
+  const model = fleet.model.split('/').pop();
+  $('model').textContent = model;
+  document.title = `${model} – ringfleet`;
   $('fleet-state').textContent = fleet.state + (fleet.waits_for ? `: ${fleet.waits_for}` : '');
-  const seconds = before ? (fleet.time - before.time) : 0;
-  const rate = (name) => seconds > 0 ? ((fleet[name] - before[name]) / seconds).toFixed(1) : '–';
-  const figures = [
+  const seconds = before ? fleet.time - before.time : 0;
+  const rate = (name) => seconds > 0 ? Math.max(0, (fleet[name] - before[name]) / seconds).toFixed(1) : '–';
+  show($('fleet-figures'), [
     ['Tokens per second', rate('generation_tokens')],
     ['Prompt tokens per second', rate('prompt_tokens')],
     ['Running', fleet.running],
@@ -310,39 +409,55 @@ function showFleet(fleet, before) {
     ['Prefix hits', fleet.prefix_queries ? `${(100 * fleet.prefix_hits / fleet.prefix_queries).toFixed(0)} %` : '–'],
     ['Preemptions', fleet.preemptions],
     ['Imbalance of experts', fleet.imbalance ? fleet.imbalance.toFixed(2) : '–'],
-  ];
-  $('fleet-figures').replaceChildren(...figures.flatMap(([name, value]) =>
-    [element('dt', {}, name), element('dd', {}, String(value))]));
-  $('fleet-workers').replaceChildren(...fleet.workers.map((worker) => element('tr', {},
-    element('td', {}, String(worker.rank)), element('td', {}, worker.host), element('td', {}, worker.state),
-    element('td', {}, bytes(worker.memory_bytes)))));
+  ], ([name, value]) => [element('dt', {}, name), element('dd', {}, String(value))]);
+  show($('fleet-workers'),
+    fleet.workers.map((worker) => [worker.rank, worker.host, worker.state, bytes(worker.memory_bytes)]),
+    (cells) => element('tr', {}, ...cells.map((cell) => element('td', {}, String(cell)))));
 }
+
+let wake = () => {};  // Ends the pause of watchFleet.
 
 async function watchFleet() {
   let before = null;
   for (;;) {
+    let refused = false;
     if (document.visibilityState === 'visible') {
       try {
-        const response = await fetch('/fleet', {headers: headers()});
-        if (!response.ok) throw new Error(response.status === 401 ? 'wants an API key' : `answered ${response.status}`);
+        const response = await fetch('/fleet', {headers: headers(), signal: AbortSignal.timeout(10000)});
+        refused = response.status === 401;
+        if (!response.ok) throw new Error(refused ? keyNotice : `The server answered ${response.status}.`);
         const fleet = await response.json();
         showFleet(fleet, before);
         before = fleet;
       } catch (error) {
         before = null;
-        $('fleet-state').textContent = `The server cannot be reached or ${error.message}.`;
+        $('fleet-state').textContent = error.name === 'Error' ? error.message : 'The server cannot be reached.';
+        if (refused) notice(keyNotice);
       }
     }
-    await new Promise((resolve) => setTimeout(resolve, $('fleet').hidden ? 5000 : 1000));
+    const pause = before && !$('fleet').hidden ? 1000 : 5000;
+    await new Promise((resolve) => {
+      wake = resolve;
+      // A refused key stays refused until the settings change.
+      if (!refused) setTimeout(resolve, pause);
+    });
   }
 }
 
 // ---- Events.
 
-function toggle(button, panel) {
-  const shows = panel.hidden;
-  panel.hidden = !shows;
-  button.setAttribute('aria-expanded', String(shows));
+const wide = matchMedia('(min-width: 60rem)');
+const touch = matchMedia('(pointer: coarse)');
+
+// Shows or hides a panel. A narrow window has room for one.
+function toggle(name) {
+  const shows = $(name).hidden;
+  if (shows && !wide.matches) {
+    for (const other of ['chats', 'fleet']) if (!$(other).hidden) toggle(other);
+  }
+  $(name).hidden = !shows;
+  $(`show-${name}`).setAttribute('aria-expanded', String(shows));
+  wake();
 }
 
 $('form').addEventListener('submit', (event) => {
@@ -350,43 +465,69 @@ $('form').addEventListener('submit', (event) => {
   send();
 });
 $('prompt').addEventListener('keydown', (event) => {
-  if (event.key === 'Enter' && !event.shiftKey && !event.isComposing) {
+  // A phone has no Shift+Enter. Safari ends a composition with key code 229.
+  if (event.key === 'Enter' && !event.shiftKey && !touch.matches && !event.isComposing && event.keyCode !== 229) {
     event.preventDefault();
     send();
   }
 });
 $('stop').addEventListener('click', () => {
-  answer?.controller.abort();
-  $('prompt').focus();
+  answer?.abort();
 });
 document.addEventListener('keydown', (event) => {
-  if (event.key === 'Escape' && !$('settings').open) answer?.controller.abort();
+  if (event.key === 'Escape' && !event.isComposing && !$('settings').open) answer?.abort();
 });
 $('regenerate').addEventListener('click', () => {
+  const replaced = [];
   while (chat.messages.at(-1)?.role === 'assistant') {
-    chat.messages.pop();
+    replaced.unshift(chat.messages.pop());
     $('messages').lastChild.remove();
   }
-  generate();
+  generate(replaced);
 });
 $('new-chat').addEventListener('click', () => {
   openChat(null);
+  if (!wide.matches) toggle('chats');
   $('prompt').focus();
 });
-$('show-chats').addEventListener('click', () => toggle($('show-chats'), $('chats')));
-$('show-fleet').addEventListener('click', () => toggle($('show-fleet'), $('fleet')));
+$('show-chats').addEventListener('click', () => toggle('chats'));
+$('show-fleet').addEventListener('click', () => toggle('fleet'));
 $('show-settings').addEventListener('click', openSettings);
 $('settings-cancel').addEventListener('click', () => $('settings').close('cancel'));
 $('settings').addEventListener('close', () => {
   if ($('settings').returnValue !== 'save') return;
   for (const [name, id] of Object.entries(fields)) settings[name] = $(id).value.trim();
-  keep('ringfleet.settings', settings);
   notice('');
+  keep('ringfleet.settings', settings);
+  wake();
+  if (wantsKey && !answer && chat.messages.at(-1)?.role === 'user') generate();
+  wantsKey = false;
+});
+// Another tab kept something.
+addEventListener('storage', (event) => {
+  if (event.key === 'ringfleet.settings') settings = read('ringfleet.settings', {});
+  if (event.key === 'ringfleet.chats') {
+    chats = storedChats().map((other) => other.id === chat.id ? chat : other);
+    listChats();
+  }
+});
+addEventListener('pagehide', () => {
+  if (answer) keepChats();
+});
+document.addEventListener('visibilitychange', () => {
+  if (document.visibilityState === 'visible') wake();
 });
 
-if (matchMedia('(min-width: 60rem)').matches) {
-  toggle($('show-chats'), $('chats'));
-  toggle($('show-fleet'), $('fleet'));
+if (touch.matches) $('prompt').placeholder = 'Message';
+if (wide.matches) {
+  toggle('chats');
+  toggle('fleet');
 }
-openChat(null);
+let last = null;
+try {
+  last = sessionStorage.getItem('ringfleet.chat');
+} catch {
+  // Begins a new chat.
+}
+openChat(chats.find((other) => other.id === last));
 watchFleet();
