@@ -14,7 +14,8 @@ packages=(
 test_packages=(libgtest-dev libgmock-dev openssh-server openssh-client iproute2
   nftables)
 
-client_packages=(curl jq prometheus python3-venv)
+client_packages=(chromium chromium-driver curl fonts-dejavu-core jq prometheus
+  python3-venv)
 perf_packages=(libbenchmark-dev)
 
 for option in "$@"; do

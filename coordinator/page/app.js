@@ -396,19 +396,19 @@ function showFleet(fleet, before) {
   const model = fleet.model.split('/').pop();
   $('model').textContent = model;
   document.title = `${model} – ringfleet`;
-  $('fleet-state').textContent = fleet.state + (fleet.waits_for ? `: ${fleet.waits_for}` : '');
+  $('fleet-state').textContent = `The fleet is ${fleet.state}` + (fleet.waits_for ? `: ${fleet.waits_for}` : '');
   const seconds = before ? fleet.time - before.time : 0;
   const rate = (name) => seconds > 0 ? Math.max(0, (fleet[name] - before[name]) / seconds).toFixed(1) : '–';
   show($('fleet-figures'), [
-    ['Tokens per second', rate('generation_tokens')],
-    ['Prompt tokens per second', rate('prompt_tokens')],
+    ['Tokens/s', rate('generation_tokens')],
+    ['Prompt tokens/s', rate('prompt_tokens')],
     ['Running', fleet.running],
     ['Waiting', fleet.waiting],
     ['Cache in use', `${fleet.cache_blocks_used} of ${fleet.cache_blocks} blocks`],
     ['Kept for reuse', `${fleet.cache_blocks_kept} blocks`],
     ['Prefix hits', fleet.prefix_queries ? `${(100 * fleet.prefix_hits / fleet.prefix_queries).toFixed(0)} %` : '–'],
     ['Preemptions', fleet.preemptions],
-    ['Imbalance of experts', fleet.imbalance ? fleet.imbalance.toFixed(2) : '–'],
+    ['Expert imbalance', fleet.imbalance ? fleet.imbalance.toFixed(2) : '–'],
   ], ([name, value]) => [element('dt', {}, name), element('dd', {}, String(value))]);
   show($('fleet-workers'),
     fleet.workers.map((worker) => [worker.rank, worker.host, worker.state, bytes(worker.memory_bytes)]),

@@ -148,6 +148,9 @@ class Page:
     def ended(self):
         self.wait("an answer's end", lambda: self.one("#send").is_displayed())
 
+    def ready(self):
+        return self.text("#fleet-state") == "The fleet is ready"
+
     def set(self, **fields):
         self.one("#show-settings").click()
         for name, value in fields.items():
@@ -167,6 +170,7 @@ class Page:
     def size(self, width, height, phone=False):
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
             "width": width, "height": height, "deviceScaleFactor": 1, "mobile": phone})
+        self.driver.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": phone})
 
     def picture(self, name):
         if self.pictures:
@@ -185,7 +189,7 @@ class Page:
 def keyboard(page):
     """Tab reaches everything in the order of reading, and the link skips to the message."""
     page.open()
-    page.wait("a ready fleet", lambda: page.text("#fleet-state") == "ready")
+    page.wait("a ready fleet", page.ready)
     order = []
     for _ in range(9):
         page.press(Keys.TAB)
@@ -249,6 +253,58 @@ def answers(page):
     assert page.focused() == "new-chat", page.focused()
 
 
+def streams(page):
+    """Shows what other models and failing servers stream."""
+    page.js("""
+        window.serve = (...events) => {
+          window.fetch = async (path) => path === '/fleet' ? new Response('{}', {status: 503}) :
+            new Response(new Blob(events.map((event) => `: alive\\n\\ndata: ${event}\\n\\n`)).stream());
+        };
+        const part = (delta) => JSON.stringify({choices: [{delta}]});
+        window.thought = part({reasoning_content: 'Because.'});
+        window.said = part({content: 'Yes.'});""")
+    page.js("serve(thought, said, '[DONE]')")
+    page.ask("Why?")
+    page.ended()
+    parts = page.js("return [...document.querySelector('.assistant').children].map((one) => one.textContent)")
+    assert parts == ["Answer", "ReasoningBecause.", "Yes."], parts
+    for events, notice in (("said, JSON.stringify({error: {message: 'Out of luck.'}})", "Out of luck."),
+                           ("said", "The answer broke off.")):
+        page.js(f"serve({events})")
+        page.one("#regenerate").click()
+        page.ended()
+        assert page.text("#notice") == notice, page.text("#notice")
+        assert page.text(".assistant .text") == "Yes."
+        assert len(page.all("article")) == 2
+    page.js("localStorage.setItem('full', 'x'.repeat(5 * 2 ** 20 - 500))")
+    page.js("serve(said, '[DONE]')")
+    page.ask("Why is the sky blue? " * 20)
+    page.ended()
+    assert "storage is full" in page.text("#notice"), page.text("#notice")
+    page.js("localStorage.removeItem('full')")
+
+
+def tabs(page):
+    """Another tab's chats and settings are kept beside this one's."""
+    page.set(system="Short.", temperature="0", max_tokens="4")
+    page.one("#show-settings").click()
+    page.one("#system").send_keys(" Not saved.")
+    page.press(Keys.ESCAPE)
+    assert page.js("return JSON.parse(localStorage.getItem('ringfleet.settings')).system") == "Short."
+    first = page.driver.current_window_handle
+    page.driver.switch_to.new_window("tab")
+    page.open()
+    page.ask("From another tab.")
+    page.ended()
+    page.driver.close()
+    page.driver.switch_to.window(first)
+    page.one("#new-chat").click()
+    page.ask("From this tab.")
+    page.ended()
+    titles = page.js("return JSON.parse(localStorage.getItem('ringfleet.chats')).map((chat) => chat.title)")
+    assert titles[:2] == ["From this tab.", "From another tab."], titles
+
+
 def stored_chat(page):
     """Shows what a model wrote as text, and code with a button that copies it."""
     page.js("""
@@ -266,6 +322,14 @@ def stored_chat(page):
     page.wait("a copied block", lambda: page.text(".code button") == "Copied")
     copied = page.driver.execute_async_script("navigator.clipboard.readText().then(arguments[0])")
     assert copied == CODE, copied
+    # A page over plain HTTP has no clipboard.
+    page.js("""
+        window.clipboard = navigator.clipboard;
+        Object.defineProperty(navigator, 'clipboard', {value: undefined});""")
+    page.all(".code button")[1].click()
+    page.wait("another copied block", lambda: page.all(".code button")[1].text == "Copied")
+    copied = page.driver.execute_async_script("clipboard.readText().then(arguments[0])")
+    assert copied == "```\nnot the end", copied
     page.wait("the button's text", lambda: page.text(".code button") == "Copy")
 
 
@@ -280,13 +344,15 @@ def looks(page):
         page.press(Keys.ESCAPE)
     page.size(360, 740, phone=True)
     page.driver.refresh()
-    page.wait("a ready fleet", lambda: page.text("#fleet-state") == "ready")
+    page.wait("a ready fleet", page.ready)
+    assert page.one("#prompt").get_attribute("placeholder") == "Message"
     for panel in ("chats", "fleet"):
         page.one(f"#show-{panel}").click()
         shown = [one for one in ("chats", "fleet") if page.one(f"#{one}").is_displayed()]
         assert shown == [panel], shown
         assert not page.js(TOO_WIDE), page.js(TOO_WIDE)
-        assert page.one("#messages").size["height"] >= 128, page.one("#messages").size
+        assert page.one("#messages").size["height"] > 100, page.one("#messages").size
+        assert page.js("return document.getElementById('send').getBoundingClientRect().bottom") <= 740
     page.one("#show-fleet").click()
     assert not page.js(TOO_WIDE), page.js(TOO_WIDE)
     page.one("#show-settings").click()
@@ -328,11 +394,11 @@ def access(page, serve):
     page.one("#key").send_keys(KEY, Keys.ENTER)
     page.wait("an answer", lambda: page.text(".assistant .text"))
     page.ended()
-    page.wait("a ready fleet", lambda: page.text("#fleet-state") == "ready")
+    page.wait("a ready fleet", page.ready)
     complaints = page.complaints()
     assert all("401" in one for one in complaints) and len(complaints) == 2, complaints
     page.driver.refresh()
-    page.wait("a ready fleet", lambda: page.text("#fleet-state") == "ready")
+    page.wait("a ready fleet", page.ready)
     assert not page.complaints()
 
     page.set(max_tokens="900")
@@ -368,11 +434,11 @@ def serve_with_key(folder):
 
 def main(url, model, out=None):
     if not shutil.which("chromium") or not shutil.which("chromedriver"):
-        print("skipped: no chromium and chromedriver; cluster/install-packages.sh --clients installs them")
+        print("no chromium and chromedriver; cluster/install-packages.sh --clients installs them")
         return 77
     page = Page(url, out and pathlib.Path(out))
     try:
-        for step in (keyboard, answers, stored_chat, looks):
+        for step in (keyboard, answers, streams, tabs, stored_chat, looks):
             step(page)
         assert model in page.driver.title, page.driver.title
         if page.pictures:
