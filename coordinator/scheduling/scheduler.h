@@ -12,9 +12,9 @@
 // (arXiv:2308.16369). A chunk has kPrefillChunk tokens, or is the rest of its
 // prompt. Beside decodes, a step has no more rows of prompts than fit the
 // epoch's step time by the measured pace, and cuts chunks to keep it, but those
-// of a text that is scored alone. The
-// prompts with the least left come first. Each millisecond that a prompt has
-// waited counts like one less of evaluation, so that a long one comes, too.
+// of a text that is scored alone. The prompts with the least left come first.
+// Each millisecond that a prompt has waited counts like one less of evaluation,
+// so that a long one comes, too.
 //
 // The scheduler outlives epochs. When an epoch ends, its requests wait again,
 // in the order of their arrival, with the tokens that they have committed. In
@@ -33,7 +33,8 @@
 // request whose ids begin like those of another, up to any token, begins with
 // the other's rows. Rows of an answer, and rows behind a prompt's first chunk,
 // may have been evaluated in another form than the request alone would take. The
-// request keeps the forms for its replays.
+// request keeps the forms for its replays. Texts that are scored alone leave
+// nothing: they would push out what people come back to.
 //
 // A step may commit several tokens of a sequence: one, and the drafts that the
 // workers accept. Plans are made for the most; results give back the rest.

@@ -282,7 +282,7 @@ void Scheduler::Enter(std::shared_ptr<Sequence> sequence, const Place& place,
 }
 
 void Scheduler::Index(Sequence& sequence, uint64_t end) {
-  if (epoch_->reuse == Reuse::kNobodys) return;
+  if (epoch_->reuse == Reuse::kNobodys || sequence.request().windows) return;
   caches_[GroupOf(sequence.slot)].Index(
       static_cast<uint32_t>(end),
       [&sequence](uint32_t position) { return sequence.IdAt(position); },

@@ -199,6 +199,7 @@ TEST_F(SchedulerPromptsTest, ChunksOfAScoredTextAreWholeBesideDecodes) {
             .slots = 4,
             .context = 8192,
             .blocks = 256,
+            .reuse = Scheduler::Reuse::kOwners,
             .step_time = milliseconds(120)});
   ASSERT_TRUE(scheduler_->Submit(RequestOf("stream", 64, 1000)).ok());
   for (int i = 0; i < 10; ++i) Step();
@@ -208,12 +209,15 @@ TEST_F(SchedulerPromptsTest, ChunksOfAScoredTextAreWholeBesideDecodes) {
   ASSERT_TRUE(scheduler_->Submit(scored).ok());
   std::vector<uint32_t> counts;
   for (int i = 0; i < 3; ++i) {
-    for (const v1::PrefillSpan& span : Step().prefills()) {
+    const v1::StepPlan plan = Step();
+    for (const v1::PrefillSpan& span : plan.prefills()) {
       counts.push_back(span.count());
       EXPECT_EQ(span.part_of_count(), 0u);
     }
   }
   EXPECT_THAT(counts, ElementsAre(512, 512, 76));
+  Step();  // Releases the slot.
+  EXPECT_EQ(scheduler_->cache_use().blocks_kept, 0u);
 }
 
 TEST_F(SchedulerPromptsTest, AShortPromptDoesNotWaitForALongOne) {

@@ -83,13 +83,14 @@ class TimedSchedulerTest : public SchedulerTest {
       left_[admission.slot()] = admission.prompt_ids_size() +
                                 admission.committed_ids_size() -
                                 CachedRows(admission);
+      draws_[admission.slot()] = admission.max_tokens() > 0;
     }
     const auto evaluate = [&](const auto& spans) {
       for (const auto& span : spans) {
         rows[span.slot() / epoch_.slots] += span.count();
         evaluated_ += span.count();
         left_[span.slot()] -= span.count();
-        if (left_[span.slot()] == 0) draw(span.slot());
+        if (left_[span.slot()] == 0 && draws_[span.slot()]) draw(span.slot());
       }
     };
     evaluate(plan.prefills());
@@ -104,6 +105,7 @@ class TimedSchedulerTest : public SchedulerTest {
 
   Scheduler::Epoch epoch_;
   std::map<uint32_t, uint32_t> left_;  // Known ids to evaluate, by slot.
+  std::map<uint32_t, bool> draws_;     // By slot.
   uint64_t evaluated_ = 0;
 };
 
