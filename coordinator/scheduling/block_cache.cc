@@ -73,6 +73,7 @@ BlockCache::Prefix BlockCache::Find(const std::string& salt, uint32_t most,
     prefix.part = nullptr;
     prefix.part_positions = 0;
   }
+  if (prefix.positions() < kLeastPrefix) return {};
   return prefix;
 }
 

@@ -32,6 +32,8 @@ class BlockCache {
 
   struct Node;
 
+  static constexpr uint32_t kLeastPrefix = 16;
+
   // Rows that a sequence can reuse. Valid until the cache changes.
   struct Prefix {
     std::vector<Node*> whole;  // Full blocks, in order.
@@ -59,7 +61,8 @@ class BlockCache {
 
   // Returns the longest reusable prefix of a sequence, of at most `most`
   // positions. Positions within `repeated` must have been evaluated in the
-  // same form.
+  // same form. A prefix of less than kLeastPrefix positions is not worth its
+  // copy: most texts begin with one token.
   Prefix Find(const std::string& salt, uint32_t most, IdAt id_at,
               const EvaluatedSpans& repeated) const;
 

@@ -93,7 +93,8 @@ TEST_F(BlockCacheTest, ATextIsFoundToTheLastEqualToken) {
   EXPECT_EQ(Find(Counting(0, 300)).positions(), 300u);
   EXPECT_EQ(Find(Counting(0, 128)).positions(), 128u);
   EXPECT_EQ(Find(Joined(Counting(0, 200), {7})).positions(), 200u);
-  EXPECT_EQ(Find(Joined(Counting(0, 1), {7})).positions(), 1u);
+  EXPECT_EQ(Find(Joined(Counting(0, 16), {7})).positions(), 16u);
+  EXPECT_EQ(Find(Joined(Counting(0, 15), {7})).positions(), 0u);
   EXPECT_EQ(Find({9}).positions(), 0u);
   cache_.Leave(&first.table);
   EXPECT_EQ(cache_.available(), 6u);
