@@ -38,6 +38,7 @@ struct Run {
   // Failed epochs in a row in which the request had a slot without progress: no
   // token, no scored span.
   uint32_t failures = 0;
+  uint32_t group = 0;      // Data group of the first stay.
   uint64_t evaluated = 0;  // Positions that the last stay had in the cache.
   uint32_t cached_n = 0;   // Prompt tokens that the first stay found there.
   Time submitted;

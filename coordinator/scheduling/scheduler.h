@@ -32,9 +32,9 @@
 // Blocks of sequences that have left are kept while nobody needs the room. A
 // request whose ids begin like those of another, up to any token, begins with
 // the other's rows. Rows of an answer, and rows behind a prompt's first chunk,
-// may have been evaluated in another form than the request alone would take. The
-// request keeps the forms for its replays. Texts that are scored alone leave
-// nothing: they would push out what people come back to.
+// may have been evaluated in another form than the request alone would take.
+// The request keeps the forms for its replays. Texts that are scored alone
+// leave nothing: they would push out what people come back to.
 //
 // A step may commit several tokens of a sequence: one, and the drafts that the
 // workers accept. Plans are made for the most; results give back the rest.
@@ -306,7 +306,8 @@ class Scheduler {
   };
 
   // Returns the place for a sequence with room for `positions` where its first
-  // token comes soonest. Nothing: no group has a free slot and room.
+  // token comes soonest. A sequence that goes on stays in its group, if there
+  // is room. Nothing: no group has a free slot and room.
   std::optional<Place> FindPlace(const Sequence& sequence,
                                  uint64_t positions) const;
   // Returns the rows of `group` that the sequence can reuse.

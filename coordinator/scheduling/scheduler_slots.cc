@@ -148,6 +148,11 @@ std::optional<Scheduler::Place> Scheduler::FindPlace(const Sequence& sequence,
     if (needed + may_grow + place.prefix.kept > caches_[group].available()) {
       continue;
     }
+    // A text that goes on has its bits only where experts' copies are as
+    // before.
+    if (!sequence.run->committed.empty() && sequence.run->group == group) {
+      return place;
+    }
     // A few rows are not worth another place than that of the last time.
     const uint64_t cost = (rows - place.prefix.positions()) / kRowsOfDecodes;
     if (best.has_value() && cost >= least) continue;
@@ -265,6 +270,7 @@ void Scheduler::Enter(std::shared_ptr<Sequence> sequence, const Place& place,
   Index(*sequence, cached);
   if (run->admitted == Run::Time()) {
     run->admitted = now_();
+    run->group = GroupOf(slot);
     run->cached_n = std::min(cached, sequence->prompt_n());
     if (Reuses(request)) {
       prefix_queries_ += sequence->prompt_n();

@@ -166,6 +166,23 @@ TEST_F(SchedulerPromptsTest, APrefixIsLookedForInItsGroup) {
   EXPECT_THAT(Slots(Step().admissions()), ElementsAre(4));
 }
 
+TEST_F(SchedulerPromptsTest, AJobThatGoesOnStaysInItsGroup) {
+  MakeReusing(Scheduler::Reuse::kOwners, /*groups=*/2);
+  ASSERT_TRUE(scheduler_->Submit(RequestOf("gone", 400, 200, 1)).ok());
+  ASSERT_TRUE(scheduler_->Submit(RequestOf("goes on", 400, 200, 2)).ok());
+  EXPECT_THAT(Slots(Step().admissions()), ElementsAre(0, 4));
+  Step();
+  scheduler_->CloseEpoch(absl::UnavailableError("lost"), /*failed=*/true);
+  ASSERT_TRUE(scheduler_->Cancel("gone").ok());
+  scheduler_->OpenEpoch({.id = 78,
+                         .groups = 2,
+                         .slots = 4,
+                         .context = 2048,
+                         .blocks = 64,
+                         .reuse = Scheduler::Reuse::kOwners});
+  EXPECT_THAT(Slots(Step().admissions()), ElementsAre(4));
+}
+
 TEST_F(SchedulerPromptsTest, APromptKeepsTheStepTimeBesideDecodes) {
   MakeWith({.id = 77,
             .slots = 4,
