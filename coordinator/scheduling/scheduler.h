@@ -306,8 +306,8 @@ class Scheduler {
   };
 
   // Returns the place for a sequence with room for `positions` where its first
-  // token comes soonest. A sequence that goes on stays in its group, if there
-  // is room. Nothing: no group has a free slot and room.
+  // token comes soonest. A sequence that goes on stays in its first group, if
+  // there is room. Nothing: no group has a free slot and room.
   std::optional<Place> FindPlace(const Sequence& sequence,
                                  uint64_t positions) const;
   // Returns the rows of `group` that the sequence can reuse.
