@@ -21,7 +21,7 @@ inline constexpr size_t kMaxJsonSearch = 16 * kMaxJsonKeys * kMaxJsonKeys / 2;
 
 // Parses the body of a request. Strings of the result are UTF-8.
 //
-// Of two values with one key the last one stays. A byte order mark in front is
+// The last value of a repeated key stays. A byte order mark in front is
 // skipped.
 //
 // Errors: INVALID_ARGUMENT: not JSON, not an object, nested more deeply than

@@ -67,7 +67,7 @@ TEST_F(ChatTest, APipeHasTheAnswersOfLocalWorkersAndOfAServer) {
   EXPECT_EQ(there.output, here.output);
   EXPECT_THAT(there.errors, HasSubstr("| 4 tokens "));
 
-  // What a server refuses is told in its words.
+  // A refusal comes in the words of the server.
   remote.insert(remote.end(), {"--model", "another"});
   const Finished refused = Chat("x\n", remote);
   EXPECT_EQ(refused.code, 2);

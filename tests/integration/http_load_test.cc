@@ -48,7 +48,7 @@ size_t Count(const std::string& text, const std::string& of) {
 class HttpLoadTest : public HttpFleet,
                      public ::testing::WithParamInterface<bool> {
  protected:
-  // What a client of a stream does, and what came of all of them.
+  // A stream as its client reads it. `ends_` counts the ends of all.
   struct Request {
     size_t tokens = 0;
     size_t leaves_after = SIZE_MAX;  // Events.

@@ -90,7 +90,7 @@ TEST(ReasoningSplitterTest, AnOpenReasoningHasOnlyItsEnd) {
   // Some models write the marker again.
   ExpectDivided(State::kReasoningBegins, "<think>\na</think>b", "a", "b");
   ExpectDivided(State::kReasoningBegins, "<think><think>a</think>b", "a", "b");
-  // What looks like a marker is reasoning, also a begin marker within it.
+  // Text that resembles a marker is reasoning, also a begin marker within it.
   ExpectDivided(State::kReasoningBegins, "a </thin b <think> c</think>d",
                 "a </thin b <think> c", "d");
   // The answer may speak of markers.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one request may cost, in work, memory and time. The tests look at the
+// Limits of the work, memory and time of one request. The tests look at the
 // refusals and at the limit that stopped the work, not at clocks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -19,7 +19,7 @@
 namespace ringfleet::coordinator {
 namespace {
 
-// What the rows of a sequence depend on: all ids up to a position, and the
+// A hash of all that a row depends on: the ids up to its position, and the
 // forms in which they were evaluated.
 using RowHash = uint64_t;
 
