@@ -64,7 +64,7 @@ class HttpLoadTest : public HttpFleet,
     ASSERT_NO_FATAL_FAILURE(
         StartFleet(1, {"--http", "127.0.0.1:" + std::to_string(http_port_),
                        "--parallel", "32"}));
-    // What begins with the first request has begun.
+    // A first request starts all that waits for one.
     ASSERT_EQ(Post(kCompletions, {{"prompt", "x"}, {"max_tokens", 2}}).status,
               200);
   }

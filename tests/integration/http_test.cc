@@ -15,6 +15,21 @@ using ::testing::Not;
 
 class HttpTest : public HttpFleet {
  protected:
+  // Returns clients of long streams, of which `running` have a slot.
+  std::vector<std::unique_ptr<HttpClient>> Occupy(int clients, int running) {
+    std::vector<std::unique_ptr<HttpClient>> streams;
+    for (int i = 0; i < clients; ++i) {
+      streams.push_back(std::make_unique<HttpClient>(http_port_));
+      streams.back()->SendRequest(
+          "POST", kCompletions,
+          R"({"prompt": "x", "max_tokens": 900, "ignore_eos": true,
+              "stream": true})");
+    }
+    EXPECT_TRUE(WaitUntil(
+        30, [&] { return Metric("vllm:num_requests_running") == running; }));
+    return streams;
+  }
+
   static std::string TextOf(const HttpReply& reply) {
     std::string text;
     for (const std::string& event : EventsOf(reply.body)) {
@@ -78,16 +93,7 @@ TEST_F(HttpTest, ACachedPromptHasTheProbabilitiesOfAColdOne) {
   const json cold = ask("cold", 0);
   EXPECT_EQ(ask("cached", 299), cold);
   {
-    std::vector<std::unique_ptr<HttpClient>> others;
-    for (int i = 0; i < 6; ++i) {
-      others.push_back(std::make_unique<HttpClient>(http_port_));
-      others.back()->SendRequest(
-          "POST", kCompletions,
-          R"({"prompt": "x", "max_tokens": 900, "ignore_eos": true,
-              "stream": true})");
-    }
-    ASSERT_TRUE(WaitUntil(
-        30, [&] { return Metric("vllm:num_requests_running") == 6; }));
+    const auto others = Occupy(/*clients=*/6, /*running=*/6);
     EXPECT_EQ(ask("beside others", 299), cold);
   }
   ExpectNoJobs();
@@ -102,18 +108,7 @@ TEST_F(HttpTest, ACachedPromptHasTheProbabilitiesOfAColdOne) {
 
 TEST_F(HttpTest, AClientThatLeavesFreesItsSlot) {
   ASSERT_NO_FATAL_FAILURE(Serve());
-  {
-    std::vector<std::unique_ptr<HttpClient>> clients;
-    for (int i = 0; i < 4; ++i) {  // Two run, two wait.
-      clients.push_back(std::make_unique<HttpClient>(http_port_));
-      clients.back()->SendRequest(
-          "POST", kCompletions,
-          R"({"prompt": "x", "max_tokens": 900, "ignore_eos": true,
-              "stream": true})");
-    }
-    ASSERT_TRUE(WaitUntil(
-        30, [&] { return Metric("vllm:num_requests_running") == 2; }));
-  }
+  Occupy(/*clients=*/4, /*running=*/2);  // Two wait. All leave at once.
   ExpectNoJobs();
   EXPECT_EQ(Post(kCompletions, {{"prompt", "x"}, {"max_tokens", 1}}).status,
             200);

@@ -54,8 +54,8 @@ std::vector<Subject> Subjects() {
   return subjects;
 }
 
-// What was drawn for a choice: each token with its probability and those of the
-// likeliest ones, as the response has them.
+// The tokens of a choice, each with its probability and those of the likeliest
+// ones, as the response has them.
 struct Drawn {
   std::string text;
   json tokens = json::array();

@@ -90,7 +90,7 @@ std::vector<size_t> HttpCrowd::Poll(int wait_ms) {
     const size_t number = events[i].data.u64;
     Client& client = clients_.at(number);
     bool news = false;
-    // What the server has sent before its end is received first.
+    // Bytes that the server sent before its end are received first.
     bool lives = ReceiveAll(client, &news);
     if (lives && (events[i].events & EPOLLOUT) != 0) lives = SendSome(client);
     if (lives && (events[i].events & (EPOLLERR | EPOLLHUP)) != 0) lives = false;
