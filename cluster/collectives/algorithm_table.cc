@@ -213,6 +213,19 @@ AlgorithmTable AlgorithmTable::Only(Algorithm algorithm,
   return table;
 }
 
+AlgorithmTable AlgorithmTable::InRankOrder() const {
+  AlgorithmTable table = *this;
+  for (Row& row : table.rows_) {
+    if (row.operation == Operation::kAllReduce) {
+      row.two_shot_max_bytes = kUnlimited;
+    } else if (row.operation == Operation::kReduceScatter ||
+               row.operation == Operation::kMatmulReduceScatter) {
+      row.one_shot_max_bytes = row.two_shot_max_bytes = kUnlimited;
+    }
+  }
+  return table;
+}
+
 absl::StatusOr<AlgorithmTable> AlgorithmTable::FromRows(
     const std::vector<Row>& rows, uint64_t ring_slice_bytes) {
   if (ring_slice_bytes != 0 && ring_slice_bytes < kMinRingSliceBytes) {

@@ -62,6 +62,11 @@ class AlgorithmTable {
   static AlgorithmTable Only(
       Algorithm algorithm, uint64_t ring_slice_bytes = kDefaultRingSliceBytes);
 
+  // Returns this table with a direct algorithm in place of each ring that sums.
+  // Every sum is then added in rank order, whatever the size of the vector, so
+  // an element's bits do not depend on the elements beside it.
+  AlgorithmTable InRankOrder() const;
+
   // Returns the default table, with each of `rows` in place of the default row
   // of its operation and size. INVALID_ARGUMENT: an operation with one
   // algorithm, a size outside 2..16, two_shot_max_bytes below

@@ -238,6 +238,11 @@ absl::Status ExpertMoves::Rebalance(FleetEpoch& epoch,
         ", want 2 or more: every rank has a part of each expert, so all are "
         "equally busy"));
   }
+  if (fleet_.settings.reproducible() && !request.dry_run()) {
+    return absl::FailedPreconditionError(
+        "rebalance: the fleet is reproducible, and experts that move change "
+        "bits; want --dry-run, or a fleet without `reproducible`");
+  }
   if (IsNarrowed(fleet_, epoch)) {
     return absl::FailedPreconditionError(absl::StrCat(
         "rebalance: ", epoch.members().size(), " of ", fleet_.mesh.world_size(),

@@ -425,6 +425,7 @@ absl::Status Fleet::RunEpoch(const std::shared_ptr<FleetEpoch>& epoch,
        .context = epoch->context(),
        .blocks = epoch->cache_blocks(),
        .reuse = ReuseOf(options_.settings.prefix_cache()),
+       .reproducible = options_.settings.reproducible(),
        .step_time = std::chrono::milliseconds(options_.settings.step_ms())});
   bench_.Open(
       {.id = epoch->id(),

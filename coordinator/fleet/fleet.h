@@ -130,8 +130,8 @@ class Fleet {
   // request is a dry run or the imbalance is below `threshold`. `on_progress`
   // returns false when the caller has left. Moves done before an error stay.
   //
-  // Errors: UNAVAILABLE: not ready. FAILED_PRECONDITION: experts are moving, or
-  // ranks are missing. INVALID_ARGUMENT: experts have one coordinate only.
+  // Errors: UNAVAILABLE: not ready. FAILED_PRECONDITION: experts are moving,
+  // ranks are missing, or the fleet is reproducible. INVALID_ARGUMENT: experts have one coordinate only.
   // DEADLINE_EXCEEDED: a benchmark leaves no step for a move. Others are those
   // of a worker, by name.
   absl::Status Rebalance(

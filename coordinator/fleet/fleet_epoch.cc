@@ -43,6 +43,7 @@ uint64_t ConfigHash(const FleetOptions& options, absl::string_view fingerprint,
       " prefill=", static_cast<int>(options.settings.prefill_strategy()),
       " slots=", options.settings.parallel(),
       " capacity=", options.settings.experts().capacity(),
+      " reproducible=", options.settings.reproducible(),
       " collectives=", options.collectives.Hash(),
       " tiles=", options.tiles.Hash());
   return XXH64(text.data(), text.size(), /*seed=*/0);
@@ -257,6 +258,7 @@ absl::Status FleetEpoch::ConnectAll() {
   request.set_prefill_strategy(options_.settings.prefill_strategy());
   request.set_transport(options_.settings.transport());
   request.set_expert_capacity(options_.settings.experts().capacity());
+  request.set_reproducible(options_.settings.reproducible());
   request.set_algorithm_table(options_.collectives.ToJson());
   request.set_tile_table(options_.tiles.ToJson());
   request.set_timeout_ms(absl::ToInt64Milliseconds(options_.connect_timeout));

@@ -49,6 +49,9 @@ absl::StatusOr<FleetOptions> MakeFleetOptions(v1::FleetSettings settings,
                                settings.collectives(), &options.collectives));
   RF_RETURN_IF_ERROR(LoadTable(absl::StrCat(prefix, "tiles"), settings.tiles(),
                                &options.tiles));
+  if (settings.reproducible()) {
+    options.collectives = options.collectives.InRankOrder();
+  }
   options.settings = std::move(settings);
   return options;
 }

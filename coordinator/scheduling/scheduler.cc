@@ -14,13 +14,10 @@ double Milliseconds(cluster::Deadline::Clock::duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
 }
 
-// Returns the form of a span of a prompt. All spans of the first chunk take the
-// form of the whole chunk. It costs little there, and short texts have the same
-// bits however they are cut, and whether they are cached.
-SpanForm FormOf(uint32_t begin, uint32_t count) {
-  return begin < kPrefillChunk ? SpanForm{.first = 0, .count = kPrefillChunk}
-                               : SpanForm{.first = begin, .count = count};
-}
+// The form of all spans of the first chunk of a prompt. It costs little there,
+// and short texts have the same bits however they are cut, and whether they are
+// cached. In a reproducible epoch, the form of every position.
+constexpr SpanForm kCommonForm = {.first = 0, .count = kPrefillChunk};
 
 bool HasNan(const v1::ScoreResult& score) {
   return std::any_of(score.logprobs().begin(), score.logprobs().end(),
@@ -277,6 +274,16 @@ std::vector<uint32_t> Scheduler::PromptsInTurn() const {
   return slots;
 }
 
+SpanForm Scheduler::FormOfPrompt(uint32_t begin, uint32_t count) const {
+  return begin < kPrefillChunk || epoch_->reproducible
+             ? kCommonForm
+             : SpanForm{.first = begin, .count = count};
+}
+
+SpanForm Scheduler::FormOfDecodes() const {
+  return epoch_->reproducible ? kCommonForm : SpanForm();
+}
+
 void Scheduler::PlanPrefills(bool beside_decodes, v1::StepPlan* plan,
                              PlanInFlight* flight) {
   const bool cuts = beside_decodes && epoch_->step_time.count() > 0;
@@ -293,9 +300,8 @@ void Scheduler::PlanPrefills(bool beside_decodes, v1::StepPlan* plan,
     const bool repeats = begin < spans.size();
     const EvaluatedSpans::Run repeated =
         repeats ? spans.From(begin) : EvaluatedSpans::Run();
-    uint32_t count = std::min(
-        repeats ? repeated.positions : kPrefillChunk - begin % kPrefillChunk,
-        left);
+    uint32_t count = std::min(kPrefillChunk - begin % kPrefillChunk, left);
+    if (repeats) count = std::min(count, repeated.positions);
     // Sums over a text that is scored depend on its chunks.
     const bool whole = sequence.request().windows;
     if (taken + count > (whole ? kMaxPrefillRows : most)) {
@@ -303,11 +309,11 @@ void Scheduler::PlanPrefills(bool beside_decodes, v1::StepPlan* plan,
       // Products work on tiles of rows.
       count = (most - taken) / StepPace::kLeastRows * StepPace::kLeastRows;
     }
-    const SpanForm form = repeats ? repeated.form : FormOf(begin, count);
+    const SpanForm form = repeats ? repeated.form : FormOfPrompt(begin, count);
     v1::PrefillSpan* span = plan->add_prefills();
     span->set_slot(slot);
     span->set_count(count);
-    if (form != FormOf(begin, count) || (form.first == 0 && begin > 0)) {
+    if (form != FormOfPrompt(begin, count) || (form.first == 0 && begin > 0)) {
       span->set_part_of_first(form.first);
       span->set_part_of_count(form.count);
     }
@@ -346,7 +352,7 @@ void Scheduler::PlanReplays(v1::StepPlan* plan, PlanInFlight* flight) {
     sequence.planned += count;
     EvaluatedSpans& spans = sequence.run->spans;
     spans.Append(sequence.planned - std::min(sequence.planned, spans.size()),
-                 SpanForm());
+                 FormOfDecodes());
     flight->work.push_back({.sequence = slots_[slot]});
     Index(sequence, sequence.planned);
     // The last row draws the token behind the committed ones.
@@ -460,7 +466,7 @@ void Scheduler::Take(const v1::SlotResult& result, Sequence& sequence) {
     const auto rows =
         static_cast<uint32_t>(sequence.prompt_n() + run.committed.size() - 1);
     if (rows > run.spans.size()) {
-      run.spans.Append(rows - run.spans.size(), SpanForm());
+      run.spans.Append(rows - run.spans.size(), FormOfDecodes());
     }
     Index(sequence, rows);
   }

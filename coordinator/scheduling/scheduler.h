@@ -128,6 +128,8 @@ class Scheduler {
     uint32_t blocks = 1;   // In each group's cache; they hold `context`.
     uint32_t drafts = 0;   // Most drafts that a step evaluates of a sequence.
     Reuse reuse = Reuse::kNobodys;
+    // Attention of all rows has one form.
+    bool reproducible = false;
     // Time of a step with decodes that rows of prompts must keep. 0: none.
     StepPace::Duration step_time{0};
   };
@@ -319,6 +321,10 @@ class Scheduler {
   // Makes the sequence's rows of positions below `end` known to later requests.
   void Index(Sequence& sequence, uint64_t end);
   uint32_t GroupOf(uint32_t slot) const { return slot / epoch_->slots; }
+  // Returns the form of a span of a prompt that is evaluated for the first
+  // time, and the form of decodes.
+  SpanForm FormOfPrompt(uint32_t begin, uint32_t count) const;
+  SpanForm FormOfDecodes() const;
   // Returns the slots of prompts to evaluate, in the order of their turns.
   std::vector<uint32_t> PromptsInTurn() const;
   void PlanPrefills(bool beside_decodes, v1::StepPlan* plan,

@@ -7,13 +7,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "cluster/config/config.h"
+#include "cluster/model/absorbed_cost.h"
 #include "cluster/model/shard_plan.h"
 #include "cluster/model/shard_sizes.h"
 #include "cluster/process/build_info.h"
 #include "cluster/process/log.h"
 #include "cluster/process/status_macros.h"
 #include "cluster/rpc/channel.h"
+#include "coordinator/scheduling/scheduler.h"
 
 namespace ringfleet::coordinator {
 namespace {
@@ -24,6 +27,39 @@ namespace {
 constexpr int kMaxIdleMs = 23'000;
 // The last statuses reach their sockets in this time.
 constexpr absl::Duration kFlushTime = absl::Milliseconds(100);
+
+// Refuses settings that make a row's bits depend on the rows beside it.
+absl::Status CheckReproducible(const v1::FleetSettings& settings) {
+  if (settings.experts().capacity() > 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "expert capacity ", settings.experts().capacity(),
+        " of a reproducible fleet, want none: which tokens are dropped depends "
+        "on the others of a step"));
+  }
+  if (settings.experts().rebalance() == v1::EXPERT_REBALANCE_AUTO) {
+    return absl::InvalidArgumentError(
+        "experts rebalance auto of a reproducible fleet, want off: experts "
+        "that move change bits");
+  }
+  if (settings.prefill_strategy() == v1::PREFILL_STRATEGY_WEIGHT_GATHER) {
+    return absl::InvalidArgumentError(
+        "prefill strategy weight_gather of a reproducible fleet, want another: "
+        "it adds in another order than decodes");
+  }
+  return absl::OkStatus();
+}
+
+// Says what --reproducible costs. Long prompts pay most.
+void LogPriceOfReproducible(const cluster::ModelSpec& spec) {
+  const auto percent = [&spec](int positions) {
+    return absl::StrFormat(
+        "%.0f %%",
+        100 * (cluster::AbsorbedCost(spec, positions, kPrefillChunk) - 1));
+  };
+  RF_LOG(kInfo, "reproducible: a prompt of 2048 tokens takes ", percent(2048),
+         " more multiplications, one of 8192 ", percent(8192),
+         "; experts do not move");
+}
 
 absl::Status Check(const FleetOptions& options,
                    const cluster::ModelSpec& spec) {
@@ -45,6 +81,9 @@ absl::Status Check(const FleetOptions& options,
     return absl::InvalidArgumentError(absl::StrCat(
         "prefill strategy weight_gather with mesh data ", mesh.data,
         ", want another, or data 1: a data group lacks the experts of others"));
+  }
+  if (options.settings.reproducible()) {
+    RF_RETURN_IF_ERROR(CheckReproducible(options.settings));
   }
   if (options.settings.parallel() < 1) {
     return absl::InvalidArgumentError("slots 0, want 1 or more");
@@ -135,6 +174,9 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
                       ServedModel::Load(options.fleet.settings.model()));
   RF_RETURN_IF_ERROR(Check(options.fleet, model->spec()));
   RF_RETURN_IF_ERROR(PlaceExperts(model->spec(), &options.fleet));
+  if (options.fleet.settings.reproducible()) {
+    LogPriceOfReproducible(model->spec());
+  }
   auto coordinator = std::unique_ptr<CoordinatorServer>(
       new CoordinatorServer(std::move(options), std::move(model)));
   RF_ASSIGN_OR_RETURN(

@@ -34,6 +34,7 @@ struct RankWorld::Instance {
               {.wire = wire,
                .fuse_rows = options.fuse_rows,
                .expert_capacity = options.expert_capacity,
+               .reproducible = options.reproducible,
                .tiles = options.tiles}) {}
   worker::Weights weights;
   worker::KvCache cache;

@@ -33,6 +33,7 @@ struct RankWorldOptions {
   bool reference = false;
   v1::ExpertLayout experts;
   double expert_capacity = 0;
+  bool reproducible = false;
   worker::TunedTiles tiles;
 };
 

@@ -286,7 +286,8 @@ absl::Status Executor::AppendSpan(uint32_t slot, Sequence& sequence, int rows,
                           .first_row = batch_.ids.size(),
                           .rows = static_cast<size_t>(rows),
                           .first_position = sequence.length,
-                          .as_decodes = as_decodes});
+                          .as_decodes = as_decodes,
+                          .absorbed = main_.model->reproducible()});
   for (int row = 0; row < rows; ++row) {
     batch_.ids.push_back(sequence.IdAt(sequence.length + row));
   }

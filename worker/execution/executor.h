@@ -26,7 +26,8 @@ struct ModelInstance {
 // token, end. All ranks of a data group advance the state of the group's
 // sequences alike, so plans do not carry the state. For sequences of other data
 // groups, the executor keeps only the facts in the plans. The facts tell which
-// passes over the model all ranks must make together. Belongs to one thread.
+// passes over the model all ranks must make together. If the model is
+// reproducible, attention is absorbed in every span. Belongs to one thread.
 class Executor {
  public:
   // `slots` is the number of slots of one data group. Group d has slots

@@ -22,6 +22,7 @@ struct BatchSpan {
   // True if each row has the bits that a decode of it alone has: attention is
   // absorbed, activations are replicated.
   bool as_decodes = false;
+  bool absorbed = false;  // Attention is absorbed, whatever the size.
   // An earlier span whose form attention takes. 0 rows: that of this span.
   int64_t form_first_position = 0;
   size_t form_rows = 0;
@@ -29,7 +30,7 @@ struct BatchSpan {
 
 // Returns true if attention expands the span's keys and values.
 inline bool Materializes(const kernels::MlaArgs& args, const BatchSpan& span) {
-  if (span.as_decodes) return false;
+  if (span.as_decodes || span.absorbed) return false;
   const bool repeats = span.form_rows > 0;
   return kernels::PreferMaterialized(
       args, {.first_position =

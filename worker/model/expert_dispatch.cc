@@ -58,6 +58,38 @@ void ExpertDispatch::Assign(const cluster::ExpertLayout& layout, int layer,
   }
 }
 
+void ExpertDispatch::AssignByToken(const cluster::ExpertLayout& layout,
+                                   int layer,
+                                   absl::Span<const int32_t> route_ids,
+                                   size_t each) {
+  // Multiplier of Fibonacci hashing: spreads neighbouring sums.
+  constexpr uint32_t kMultiplier = 0x9e3779b1;
+  const size_t experts = layout.num_experts();
+  std::vector<int64_t>& rows = parts_;  // By coordinate, then by expert.
+  rows.assign(layout.num_coordinates() * experts, 0);
+  coordinates_.resize(route_ids.size());
+  for (size_t begin = 0; begin < route_ids.size(); begin += each) {
+    uint32_t sum = 0;
+    for (size_t i = begin; i < begin + each; ++i) {
+      sum += static_cast<uint32_t>(route_ids[i]);
+    }
+    const uint32_t spread = (sum * kMultiplier) >> 16;
+    for (size_t i = begin; i < begin + each; ++i) {
+      const absl::Span<const int32_t> coordinates =
+          layout.Coordinates(layer, route_ids[i]);
+      coordinates_[i] = coordinates[spread % coordinates.size()];
+      ++rows[coordinates_[i] * experts + route_ids[i]];
+    }
+  }
+  loads_.assign(layout.num_coordinates(), 0.0);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i] == 0) continue;
+    loads_[i / experts] += static_cast<double>(ExpertCost(rows[i])) *
+                           layout.slowness()[i / experts];
+  }
+  dropped_ = 0;
+}
+
 void ExpertDispatch::LimitRoutes(double capacity,
                                  absl::Span<const float> weights) {
   const size_t limit = static_cast<size_t>(

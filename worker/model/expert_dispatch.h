@@ -39,6 +39,13 @@ class ExpertDispatch {
               absl::Span<const int32_t> route_ids,
               absl::Span<const size_t> group_ends);
 
+  // Chooses like Assign, but by each token alone: equal routes of a token go to
+  // equal coordinates, whatever the other tokens and the token's data group
+  // are. Coordinates get uneven loads.
+  //   each: number of routes of a token
+  void AssignByToken(const cluster::ExpertLayout& layout, int layer,
+                     absl::Span<const int32_t> route_ids, size_t each);
+
   // Limits the routes of each coordinate to `capacity` times the fair share,
   // rounded up. The fair share is the number of routes divided by the number of
   // coordinates. Drops a coordinate's routes with the least router weights

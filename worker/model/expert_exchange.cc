@@ -53,7 +53,7 @@ void PlanExchange(LayerContext& context) {
   exchange.sent_ends.assign(1, 0);
   exchange.received_ends.assign(1, 0);
   for (int group = 0; group < context.plan.mesh.data; ++group) {
-    if (group != rows.group) {
+    if (group != rows.group || context.reproducible) {
       const int their_coordinate = group * axis + own_coordinate % axis;
       for (size_t row = 0; row < rows.own(); ++row) {
         if (!goes_to(rows.begin() + row, their_coordinate)) continue;
@@ -115,7 +115,8 @@ absl::Status ExchangeActivations(LayerContext& context,
   return absl::OkStatus();
 }
 
-// Replaces the workspace's routes by those of the rows of exchange.x.
+// Replaces the workspace's routes by those of the rows of exchange.x. Own rows
+// keep no routes if they are among the received ones.
 void KeepRoutes(LayerContext& context) {
   Workspace& workspace = context.workspace;
   RowExchange& exchange = workspace.exchange;
@@ -131,6 +132,9 @@ void KeepRoutes(LayerContext& context) {
                 replicas + i * chosen);
     std::copy_n(workspace.route_weights.data() + row * chosen, chosen,
                 weights + i * chosen);
+    if (context.reproducible && i < rows.own()) {
+      std::fill_n(replicas + i * chosen, chosen, -1);
+    }
   }
   workspace.route_replicas.swap(exchange.replicas);
   workspace.route_weights.swap(exchange.weights);

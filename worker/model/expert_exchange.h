@@ -15,6 +15,10 @@
 //   3. Sums return in the wire's type. The rank that sent a token adds the
 //      returned sums to its own summand, before the ranks of the data group
 //      reduce.
+//
+// A reproducible fleet treats the own data group like the others: own rows take
+// the way of rows that travel, so that a row's sum is added in the order of
+// data groups, whichever its own is.
 #ifndef RINGFLEET_WORKER_MODEL_EXPERT_EXCHANGE_H_
 #define RINGFLEET_WORKER_MODEL_EXPERT_EXCHANGE_H_
 

@@ -121,6 +121,7 @@ struct LayerContext {
   const TunedTiles& tiles;
   size_t fuse_rows;        // ModelSettings::fuse_rows.
   double expert_capacity;  // ModelSettings::expert_capacity.
+  bool reproducible;       // ModelSettings::reproducible.
   Workspace& workspace;
   cluster::TraceRecorder* trace = nullptr;  // May be null.
   // Hash of all experts that were chosen so far in this step, and of the loads

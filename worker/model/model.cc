@@ -82,6 +82,7 @@ LayerContext Model::MakeContext() {
           .tiles = settings_.tiles,
           .fuse_rows = settings_.fuse_rows,
           .expert_capacity = settings_.expert_capacity,
+          .reproducible = settings_.reproducible,
           .workspace = workspace_,
           .trace = communicator_.trace()};
 }

@@ -36,6 +36,11 @@ struct ModelSettings {
   // of the coordinate's fair share (ExpertDispatch::LimitRoutes). 0: no limit.
   // Weight gathering ignores the limit.
   double expert_capacity = 0;
+  // True if a row's bits must not depend on the rows beside it and on its data
+  // group: the copy of an expert follows from the token alone
+  // (ExpertDispatch::AssignByToken), and the sums of experts are added in the
+  // order of data groups.
+  bool reproducible = false;
   TunedTiles tiles;
 };
 
@@ -80,6 +85,8 @@ class Model {
   // Requires has_mtp(). All data groups call ForwardMtp together.
   // Errors: those of the collectives. The epoch is over.
   absl::Status ForwardMtp(const Batch& next, const float* hidden, float* out);
+  // ModelSettings::reproducible.
+  bool reproducible() const { return settings_.reproducible; }
   bool has_mtp() const { return !weights_.mtp.empty(); }
 
   // Computes logits = hidden W_head^T for this rank's part of the vocabulary.

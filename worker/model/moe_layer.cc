@@ -173,7 +173,11 @@ void NoteFeedForward(LayerContext& context, const LayerWeights& weights,
     ends.push_back(group_rows.offsets[group] * each);
   }
   int32_t* replicas = Grow(workspace.route_replicas, count);
-  workspace.dispatch.Assign(context.layout, layer, ids, ends);
+  if (context.reproducible) {
+    workspace.dispatch.AssignByToken(context.layout, layer, ids, each);
+  } else {
+    workspace.dispatch.Assign(context.layout, layer, ids, ends);
+  }
   if (context.expert_capacity > 0) {
     workspace.dispatch.LimitRoutes(
         context.expert_capacity,

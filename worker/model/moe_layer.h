@@ -68,7 +68,7 @@ struct EarlyProducts {
 // weights. Experts without rows are skipped. A row's summands are added in
 // ascending order of expert, so a row's result does not depend on the other
 // rows. Experts with several replicas are an exception: all rows together
-// decide which rank computes which route.
+// decide which rank computes which route, unless context.reproducible.
 //   x [rows, D] in the form that the products read; rows of this data group
 //     first. The routes of all rows of x are in the workspace.
 //   out: output, this rank's summand

@@ -13,7 +13,6 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "cluster/collectives/mesh_groups.h"
-#include "cluster/collectives/tile_table.h"
 #include "cluster/process/log.h"
 #include "cluster/process/process_limits.h"
 #include "cluster/process/status.h"
@@ -27,6 +26,7 @@
 #include "worker/loading/synthesize.h"
 #include "worker/measuring/measure_collectives.h"
 #include "worker/service/bounded_queue.h"
+#include "worker/service/connection_terms.h"
 
 namespace ringfleet::worker {
 namespace {
@@ -144,10 +144,7 @@ class WorkerService::Exclusive {
 struct WorkerService::Connection {
   std::shared_ptr<LoadedShard> shard;
   std::shared_ptr<ExpertStatistics> statistics;
-  cluster::Wire wire = {};
-  cluster::AlgorithmTable table = cluster::AlgorithmTable::Default();
-  cluster::TileTable tiles;
-  int cache_blocks = 0;  // In the data group's cache.
+  ConnectionTerms terms;
 };
 
 WorkerService::WorkerService(cluster::CollectiveEndpoint* endpoint,
@@ -291,59 +288,7 @@ absl::StatusOr<WorkerService::Connection> WorkerService::CheckConnection(
   if (connection.shard == nullptr) {
     return absl::FailedPreconditionError("connect: no weights are loaded");
   }
-  const LoadedShard& shard = *connection.shard;
-  const int world = shard.plan.mesh.world_size();
-  if (request.addresses_size() != world) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "connect: ", request.addresses_size(), " addresses, want ", world));
-  }
-  for (const std::string& address : request.addresses()) {
-    RF_RETURN_IF_ERROR(
-        Annotate(cluster::ParseAddress(address).status(), "connect"));
-  }
-  if (request.context() < 1 ||
-      request.context() > static_cast<uint32_t>(shard.context)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("connect: context of ", request.context(),
-                     " positions, want 1 to ", shard.context));
-  }
-  connection.cache_blocks = request.cache_blocks() == 0
-                                ? shard.cache_blocks
-                                : static_cast<int>(std::min<uint32_t>(
-                                      request.cache_blocks(), 1u << 30));
-  const int64_t least = kernels::CacheBlocks(request.context());
-  if (connection.cache_blocks < least ||
-      connection.cache_blocks > shard.cache_blocks) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("connect: cache of ", request.cache_blocks(),
-                     " blocks, want ", least, " to ", shard.cache_blocks));
-  }
-  if (shard.plan.mesh.data > 1 &&
-      request.prefill_strategy() == v1::PREFILL_STRATEGY_WEIGHT_GATHER) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("connect: weights are gathered within one data group, "
-                     "want 1, there are ",
-                     shard.plan.mesh.data));
-  }
-  RF_ASSIGN_OR_RETURN(connection.wire, cluster::WireFromProto(request.wire()));
-  if (!request.algorithm_table().empty()) {
-    RF_ASSIGN_OR_RETURN(connection.table, cluster::AlgorithmTable::FromJson(
-                                              request.algorithm_table()));
-  }
-  if (!request.tile_table().empty()) {
-    RF_ASSIGN_OR_RETURN(connection.tiles,
-                        cluster::TileTable::FromJson(request.tile_table()));
-  }
-  if (!(request.expert_capacity() >= 0)) {
-    return absl::InvalidArgumentError(absl::StrCat("connect: expert capacity ",
-                                                   request.expert_capacity(),
-                                                   ", want 0 or more"));
-  }
-  if (request.epoch() < 1 || request.epoch() > cluster::kMaxEpoch) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("connect: epoch ", request.epoch(), ", want 1 to ",
-                     cluster::kMaxEpoch));
-  }
+  RF_ASSIGN_OR_RETURN(connection.terms, CheckTerms(request, *connection.shard));
   if (request.epoch() <= last_epoch_) {
     return absl::FailedPreconditionError(absl::StrCat(
         "connect: epoch ", request.epoch(),
@@ -382,19 +327,21 @@ absl::Status WorkerService::ConnectExclusive(grpc::ServerContext* context,
           request.epoch(), shard.plan.rank, peers,
           cluster::Deadline::After(absl::Milliseconds(request.timeout_ms()))));
   const EpochSettings settings = {
-      .model = {.wire = connection.wire,
+      .model = {.wire = connection.terms.wire,
                 .expert_capacity = request.expert_capacity(),
-                .tiles = TunedTiles(std::move(connection.tiles), CpuModel())},
+                .reproducible = request.reproducible(),
+                .tiles =
+                    TunedTiles(std::move(connection.terms.tiles), CpuModel())},
       .prefill_strategy = request.prefill_strategy(),
       .collective_timeout = absl::Milliseconds(request.collective_timeout_ms()),
       .context = static_cast<int>(request.context()),
-      .cache_blocks = connection.cache_blocks};
+      .cache_blocks = connection.terms.cache_blocks};
   RF_ASSIGN_OR_RETURN(
       std::shared_ptr<WorkerEpoch> epoch,
       WorkerEpoch::Create(request.epoch(), connection.shard,
                           connection.statistics, std::move(transport),
-                          std::move(connection.table), endpoint_->recorder(),
-                          &trace_, settings));
+                          std::move(connection.terms.table),
+                          endpoint_->recorder(), &trace_, settings));
   response->set_cache_bytes(epoch->cache_bytes());
   RF_LOG(kInfo, "connected with ", request.addresses_size() - 1,
          " peers in epoch ", request.epoch());

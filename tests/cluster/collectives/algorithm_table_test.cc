@@ -125,6 +125,33 @@ TEST(AlgorithmTableTest, OnlyHoldsForEverySizeOfVector) {
   }
 }
 
+TEST(AlgorithmTableTest, InRankOrderNoSumGoesByARing) {
+  for (const AlgorithmTable& table :
+       {AlgorithmTable::Default(), AlgorithmTable::Only(Algorithm::kRing),
+        *AlgorithmTable::FromRows({{Operation::kAllReduce, 3, 64, 100}})}) {
+    const AlgorithmTable ordered = table.InRankOrder();
+    EXPECT_EQ(ordered.InRankOrder(), ordered);
+    EXPECT_EQ(ordered.ring_slice_bytes(), table.ring_slice_bytes());
+    for (int size = 2; size <= kMaxGroupSize; ++size) {
+      for (const uint64_t bytes :
+           {uint64_t{4}, uint64_t{80}, kMiB, 64 * kMiB, ~uint64_t{0}}) {
+        for (const Operation sum :
+             {Operation::kAllReduce, Operation::kReduceScatter,
+              Operation::kMatmulReduceScatter}) {
+          const Algorithm chosen = table.Choose(sum, bytes, size);
+          if (chosen == Algorithm::kRing) {
+            EXPECT_NE(ordered.Choose(sum, bytes, size), Algorithm::kRing);
+          } else {
+            EXPECT_EQ(ordered.Choose(sum, bytes, size), chosen);
+          }
+        }
+        EXPECT_EQ(ordered.Choose(Operation::kAllGather, bytes, size),
+                  table.Choose(Operation::kAllGather, bytes, size));
+      }
+    }
+  }
+}
+
 TEST(AlgorithmTableTest, RowsReplaceDefaults) {
   const auto table = AlgorithmTable::FromRows(
       {{Operation::kAllReduce, 3, 0, 100}, {Operation::kAllGather, 16, 7, 7}});

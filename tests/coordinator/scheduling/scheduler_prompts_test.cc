@@ -87,6 +87,34 @@ TEST_F(SchedulerPromptsTest, AnAnswerIsPartOfTheNextPrefix) {
   EXPECT_EQ(CachedOf(turn_2), 159u);
 }
 
+// All rows have one form, so cached rows of any kind serve replays, too.
+TEST_F(SchedulerPromptsTest, AReproduciblePromptIsRepeatedInAnyChunks) {
+  Scheduler::Epoch epoch = {.id = 77,
+                            .slots = 4,
+                            .context = 2048,
+                            .blocks = 64,
+                            .reuse = Scheduler::Reuse::kOwners,
+                            .reproducible = true};
+  MakeWith(epoch);
+  CachedOf(RequestOf("turn 1", 1400, 60));
+  auto turn_2 = RequestOf("turn 2", 1400, 60);
+  turn_2->prompt_ids.insert(turn_2->prompt_ids.end(), 60, 9);
+  turn_2->prompt_ids.push_back(1);
+  ASSERT_TRUE(scheduler_->Submit(turn_2).ok());
+  const v1::StepPlan plan = Step();
+  EXPECT_EQ(CachedRows(plan.admissions(0)), 1459u);
+  for (int i = 0; i < 20; ++i) Step();
+  scheduler_->CloseEpoch(absl::UnavailableError("lost"), /*failed=*/true);
+  epoch.id = 78;
+  scheduler_->OpenEpoch(epoch);
+  // Rows that were decodes once are evaluated with the prompt.
+  EXPECT_THAT(Spans(Step()), ElementsAre(Pair(0, 512)));
+  EXPECT_THAT(Spans(Step()), ElementsAre(Pair(0, 512)));
+  EXPECT_THAT(Spans(Step()), ElementsAre(Pair(0, 437)));
+  RunToEnd("turn 2");
+  EXPECT_EQ(told_["turn 2"].tokens.size(), 60u);
+}
+
 TEST_F(SchedulerPromptsTest, ARunningPromptServesTheNextOne) {
   MakeReusing(Scheduler::Reuse::kOwners);
   ASSERT_TRUE(scheduler_->Submit(RequestOf("runs", 200, 500)).ok());

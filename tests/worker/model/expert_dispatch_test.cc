@@ -100,6 +100,40 @@ TEST(ExpertDispatchTest, WithoutCopiesTheLayoutDecides) {
                                                      2 * kExpertReadTokens));
 }
 
+TEST(ExpertDispatchTest, ByTokenOthersDoNotMatter) {
+  constexpr int kExperts = 12;
+  constexpr size_t kEach = 3;
+  std::mt19937_64 random(23);
+  ExpertLayout layout(1, kExperts, 4);
+  RandomizeLayer(random, 0, &layout);
+  std::vector<int32_t> ids(3000);
+  for (int32_t& id : ids) id = static_cast<int32_t>(random() % kExperts);
+  ExpertDispatch all;
+  all.AssignByToken(layout, 0, ids, kEach);
+  ExpertDispatch alone;
+  std::vector<std::vector<int>> taken(
+      kExperts, std::vector<int>(layout.num_coordinates(), 0));
+  for (size_t i = 0; i < ids.size(); i += kEach) {
+    const absl::Span<const int32_t> token =
+        absl::MakeConstSpan(ids).subspan(i, kEach);
+    alone.AssignByToken(layout, 0, token, kEach);
+    EXPECT_EQ(alone.coordinates(), all.coordinates().subspan(i, kEach));
+    for (size_t j = 0; j < kEach; ++j) {
+      EXPECT_GE(layout.IndexOf(0, alone.coordinates()[j], token[j]), 0);
+      ++taken[token[j]][alone.coordinates()[j]];
+    }
+  }
+  // Each copy serves some of its expert's tokens.
+  for (int expert = 0; expert < kExperts; ++expert) {
+    for (const int32_t coordinate : layout.Coordinates(0, expert)) {
+      EXPECT_GT(taken[expert][coordinate], 0);
+    }
+  }
+  EXPECT_EQ(all.loads(),
+            CountLoads(layout, ids,
+                       {all.coordinates().begin(), all.coordinates().end()}));
+}
+
 TEST(ExpertDispatchTest, AFewTokensStayTogether) {
   ExpertLayout layout(1, 2, 2);
   ASSERT_TRUE(layout.SetLayer(0, {{0, 1}, {1}}).ok());
