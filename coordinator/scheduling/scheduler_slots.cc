@@ -69,8 +69,13 @@ void Scheduler::Preempt(uint32_t slot, v1::StepPlan* plan) {
 }
 
 std::vector<Scheduler::NextDecode> Scheduler::GrowDecodes(v1::StepPlan* plan) {
+  // The victim is the last of these, so it has no grant in this plan.
+  std::vector<uint32_t> slots(order_);
+  std::stable_sort(slots.begin(), slots.end(), [this](uint32_t a, uint32_t b) {
+    return slots_[a]->request().priority < slots_[b]->request().priority;
+  });
   std::vector<NextDecode> decodes;
-  for (const uint32_t slot : std::vector<uint32_t>(order_)) {
+  for (const uint32_t slot : slots) {
     // A sequence before may have taken this one's blocks.
     if (slots_[slot] == nullptr) continue;
     const Sequence& sequence = *slots_[slot];
@@ -89,12 +94,6 @@ std::vector<Scheduler::NextDecode> Scheduler::GrowDecodes(v1::StepPlan* plan) {
       decodes.push_back({.slot = slot, .tokens = tokens});
     }
   }
-  // A sequence behind may have taken blocks of one before.
-  decodes.erase(std::remove_if(decodes.begin(), decodes.end(),
-                               [this](const NextDecode& decode) {
-                                 return slots_[decode.slot] == nullptr;
-                               }),
-                decodes.end());
   return decodes;
 }
 

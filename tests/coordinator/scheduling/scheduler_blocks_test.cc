@@ -140,6 +140,19 @@ TEST_F(SchedulerBlocksTest, TheLastOfTheLowestPriorityGivesItsBlocksUp) {
   EXPECT_EQ(scheduler_->cache_use().blocks_used, 0u);
 }
 
+TEST_F(SchedulerBlocksTest, ASequenceThatGivesItsBlocksUpIsGrantedNone) {
+  MakeWith({.id = 77, .slots = 2, .context = 512, .blocks = 5});
+  ASSERT_TRUE(SubmitWith("low", 127, 300, 1).ok());
+  Step();
+  // Both need their third block in one step, and there is one.
+  ASSERT_TRUE(SubmitWith("high", 128, 300, 0).ok());
+  v1::StepPlan plan;
+  while (scheduler_->cache_use().preemptions == 0) plan = Step();
+  EXPECT_THAT(plan.releases(), ElementsAre(0));
+  EXPECT_THAT(Grants(plan), ElementsAre(Granted{1, {4}}));
+  EXPECT_THAT(Slots(plan.decodes()), ElementsAre(1));
+}
+
 TEST_F(SchedulerBlocksTest, ALoneSequenceHasItsContextAndEndsWithLength) {
   MakeWith({.id = 77, .slots = 2, .context = 256, .blocks = 2});
   ASSERT_TRUE(Submit("a", 250, kUnlimitedTokens).ok());
