@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -54,20 +55,24 @@ std::optional<v1::StepPlan> Scheduler::NextPlan() {
   PlanInFlight flight;
   YieldToSuspects();
   Release(&plan);
-  // Found before this plan's spans, which draw their next tokens themselves.
-  const std::vector<NextDecode> decodes = GrowDecodes(&plan);
   Admit(&plan);
-  const bool replays =
-      std::any_of(order_.begin(), order_.end(), [this](uint32_t slot) {
-        return !slots_[slot]->left && slots_[slot]->replays();
-      });
+  BatchRows batch_rows = LimitBatch(&flight);
+  const bool replays = ReplaysNext(batch_rows);
+  // Found before this plan's spans, which draw their next tokens themselves.
+  const std::vector<NextDecode> decodes = GrowDecodes(&batch_rows, &plan);
   // Prompts wait for replays, whose exchanges stay those of decodes.
   if (replays) {
-    PlanReplays(&plan, &flight);
+    PlanReplays(&batch_rows, &plan, &flight);
   } else {
-    PlanPrefills(/*beside_decodes=*/!decodes.empty(), &plan, &flight);
+    PlanPrefills(
+        flight.limits_batch ? flight.rows.decodes > 0 : !decodes.empty(),
+        &batch_rows, &plan, &flight);
   }
   PlanDecodes(decodes, &plan, &flight);
+  if (flight.limits_batch) {
+    flight.rows.batch -=
+        *std::min_element(batch_rows.begin(), batch_rows.end());
+  }
   if (plan.releases().empty() && plan.admissions().empty() &&
       flight.work.empty()) {
     return std::nullopt;
@@ -84,6 +89,10 @@ v1::StepPlan Scheduler::Send(v1::StepPlan plan, PlanInFlight flight) {
   plan.set_epoch(epoch_->id);
   plan.set_step(++last_step_);
   flight.step = last_step_;
+  if (flight.limits_batch) batch_budget_.OnPlan(flight.rows);
+  for (const PlannedWork& work : flight.work) {
+    work.sequence->last_planned = last_step_;
+  }
   flight.sent = now_();
   in_flight_.push_back(std::move(flight));
   return plan;
@@ -109,30 +118,41 @@ void Scheduler::YieldToSuspects() {
 }
 
 std::vector<uint32_t> Scheduler::PromptsInTurn() const {
-  std::vector<std::pair<StepPace::Duration, uint32_t>> turns;
+  struct Turn {
+    bool batch;
+    StepPace::Duration time;
+    uint32_t slot;
+  };
+  std::vector<Turn> turns;
   const auto now = now_();
   for (const uint32_t slot : order_) {
     const Sequence& sequence = *slots_[slot];
     if (!sequence.evaluates()) continue;
-    turns.emplace_back(pace_.TimeOf(sequence.prompt_n() - sequence.planned) -
-                           (now - sequence.run->admitted),
-                       slot);
+    turns.push_back(
+        {.batch = sequence.request().batch(),
+         .time = pace_.TimeOf(sequence.prompt_n() - sequence.planned) -
+                 (now - sequence.run->admitted),
+         .slot = slot});
   }
   std::stable_sort(
-      turns.begin(), turns.end(),
-      [](const auto& a, const auto& b) { return a.first < b.first; });
+      turns.begin(), turns.end(), [](const Turn& a, const Turn& b) {
+        return std::tie(a.batch, a.time) < std::tie(b.batch, b.time);
+      });
   std::vector<uint32_t> slots;
   slots.reserve(turns.size());
-  for (const auto& turn : turns) slots.push_back(turn.second);
+  for (const Turn& turn : turns) slots.push_back(turn.slot);
   return slots;
 }
 
-void Scheduler::PlanPrefills(bool beside_decodes, v1::StepPlan* plan,
-                             PlanInFlight* flight) {
+uint32_t Scheduler::MostPromptRows(bool beside_decodes) const {
+  if (!beside_decodes || epoch_->step_time.count() == 0) return kMaxPrefillRows;
+  return std::min(kMaxPrefillRows, pace_.RowsWithin(epoch_->step_time));
+}
+
+void Scheduler::PlanPrefills(bool beside_decodes, BatchRows* batch_rows,
+                             v1::StepPlan* plan, PlanInFlight* flight) {
   const bool cuts = beside_decodes && epoch_->step_time.count() > 0;
-  const uint32_t most =
-      cuts ? std::min(kMaxPrefillRows, pace_.RowsWithin(epoch_->step_time))
-           : kMaxPrefillRows;
+  const uint32_t most = MostPromptRows(beside_decodes);
   std::vector<uint32_t> rows(epoch_->groups, 0);
   for (const uint32_t slot : PromptsInTurn()) {
     uint32_t& taken = rows[GroupOf(slot)];
@@ -148,12 +168,22 @@ void Scheduler::PlanPrefills(bool beside_decodes, v1::StepPlan* plan,
         left);
     // Sums over a text that is scored depend on its chunks.
     const bool whole = sequence.request().windows;
-    if (taken + count > (whole ? kMaxPrefillRows : most)) {
+    const bool batch = sequence.request().batch();
+    uint32_t& batch_left = (*batch_rows)[GroupOf(slot)];
+    if (batch && flight->limits_batch) {
+      count = std::min({count, batch_left, most - std::min(most, taken)});
+      if (count == 0) continue;
+    } else if (taken + count > (whole ? kMaxPrefillRows : most)) {
       if (!cuts || whole || taken + StepPace::kLeastRows > most) continue;
       // Products work on tiles of rows.
       count = (most - taken) / StepPace::kLeastRows * StepPace::kLeastRows;
     }
-    const SpanForm form = repeats ? repeated.form : FormOf(begin, count);
+    const uint32_t chunk = whole ? begin - begin % kPrefillChunk : begin;
+    const SpanForm form =
+        repeats ? repeated.form
+                : FormOf(chunk, whole ? std::min(kPrefillChunk,
+                                                 sequence.prompt_n() - chunk)
+                                      : count);
     v1::PrefillSpan* span = plan->add_prefills();
     span->set_slot(slot);
     span->set_count(count);
@@ -162,6 +192,7 @@ void Scheduler::PlanPrefills(bool beside_decodes, v1::StepPlan* plan,
       span->set_part_of_count(form.count);
     }
     taken += count;
+    if (batch) batch_left -= count;
     flight->prompt_rows = std::max(flight->prompt_rows, taken);
     if (!repeats) spans.Append(count, form);
     sequence.planned += count;
@@ -175,11 +206,31 @@ void Scheduler::PlanPrefills(bool beside_decodes, v1::StepPlan* plan,
   }
 }
 
-void Scheduler::PlanReplays(v1::StepPlan* plan, PlanInFlight* flight) {
+bool Scheduler::ReplaysNext(const BatchRows& batch_rows) const {
+  bool replays = false;
+  bool batch_replays = false;
+  bool prompts = false;
+  for (const uint32_t slot : order_) {
+    const Sequence& sequence = *slots_[slot];
+    if (sequence.left) continue;
+    if (!sequence.request().batch()) {
+      replays |= sequence.replays();
+      prompts |= sequence.evaluates();
+    } else if (batch_rows[GroupOf(slot)] > 0) {
+      batch_replays |= sequence.replays();
+    }
+  }
+  // Interactive prompts wait for batches only when it is their turn.
+  return replays || (batch_replays && (!prompts || batch_budget_.turn()));
+}
+
+void Scheduler::PlanReplays(BatchRows* batch_rows, v1::StepPlan* plan,
+                            PlanInFlight* flight) {
   flight->replays = true;
   std::vector<uint32_t> rows(epoch_->groups, 0);
-  for (const uint32_t slot : order_) {
+  for (const uint32_t slot : SlotsByPriority()) {
     uint32_t& taken = rows[GroupOf(slot)];
+    uint32_t& batch_left = (*batch_rows)[GroupOf(slot)];
     Sequence& sequence = *slots_[slot];
     if (sequence.left || !sequence.replays()) continue;
     uint32_t count =
@@ -188,7 +239,10 @@ void Scheduler::PlanReplays(v1::StepPlan* plan, PlanInFlight* flight) {
       count =
           std::min(count, sequence.run->spans.From(sequence.planned).positions);
     }
+    const bool batch = sequence.request().batch();
+    if (batch) count = std::min(count, batch_left);
     if (count == 0) continue;
+    if (batch) batch_left -= count;
     v1::ReplaySpan* span = plan->add_replays();
     span->set_slot(slot);
     span->set_count(count);
@@ -238,9 +292,10 @@ absl::Status Scheduler::OnResult(const v1::StepResult& result) {
   const PlanInFlight flight = std::move(in_flight_.front());
   in_flight_.pop_front();
   const auto now = now_();
-  if (!flight.work.empty() && !flight.replays) {
-    pace_.Observe(now - std::max(flight.sent, last_result_),
-                  flight.prompt_rows);
+  if (!flight.work.empty()) {
+    const auto time = now - std::max(flight.sent, last_result_);
+    if (!flight.replays) pace_.Observe(time, flight.prompt_rows);
+    if (flight.limits_batch) batch_budget_.Observe(time, flight.rows);
   }
   last_result_ = now;
   for (const v1::SlotResult& slot : result.slots()) {

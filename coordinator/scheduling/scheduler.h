@@ -29,6 +29,11 @@
 // priority waits again, and is replayed later. A lone sequence always has its
 // context.
 //
+// Requests of a priority above 0 are batches. Alone they run without limits.
+// While interactive sequences run, a step has as many rows of batches as
+// BatchBudget allows. A batch that is left out keeps its blocks. It leaves its
+// slot and its blocks only to an interactive request that has no room without.
+//
 // Blocks of sequences that have left are kept while nobody needs the room. A
 // request whose ids begin like those of another, up to any token, begins with
 // the other's rows. Rows of an answer, and rows behind a prompt's first chunk,
@@ -49,6 +54,8 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -59,6 +66,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "cluster/process/deadline.h"
+#include "coordinator/scheduling/batch_budget.h"
 #include "coordinator/scheduling/block_cache.h"
 #include "coordinator/scheduling/evaluated_spans.h"
 #include "coordinator/scheduling/request.h"
@@ -130,6 +138,8 @@ class Scheduler {
     Reuse reuse = Reuse::kNobodys;
     // Time of a step with decodes that rows of prompts must keep. 0: none.
     StepPace::Duration step_time{0};
+    // See BatchBudget::SetLimit.
+    std::optional<StepPace::Duration> batch_step_time;
   };
 
   // Counters since the beginning, but for the blocks.
@@ -230,6 +240,7 @@ class Scheduler {
     uint32_t planned = 0;
     // Tokens that the plans so far can have committed or replayed at most.
     uint64_t tokens_planned = 0;
+    uint64_t last_planned = 0;  // Step of the last plan with a row.
     BlockCache::Table table;
     bool left = false;  // Finished, failed, cancelled, or waiting again.
     bool progressed = false;
@@ -268,10 +279,17 @@ class Scheduler {
     cluster::Deadline::Clock::time_point sent;
     uint32_t prompt_rows = 0;  // The most of a data group.
     bool replays = false;
+    bool limits_batch = false;  // `rows` are set.
+    BatchBudget::Rows rows;
     std::vector<PlannedWork> work;
     // The plan ends the prompts of these.
     std::vector<std::shared_ptr<Sequence>> evaluated;
   };
+
+  // Rows of batches that a plan may still have, by data group. They are
+  // unlimited while no interactive sequence runs.
+  using BatchRows = std::vector<uint32_t>;
+  static constexpr uint32_t kNoLimit = std::numeric_limits<uint32_t>::max();
 
   // A decode that a plan will have.
   struct NextDecode {
@@ -286,16 +304,32 @@ class Scheduler {
   void Release(v1::StepPlan* plan);
   // Frees a slot with its blocks. Its sequence has left.
   void FreeSlot(uint32_t slot, v1::StepPlan* plan);
+  // Returns whether a sequence in a slot is interactive.
+  bool InteractiveRuns() const;
+  // Returns slots with a sequence by priority and order of admission.
+  std::vector<uint32_t> SlotsByPriority() const;
+  // Returns how many tokens the next decode of a sequence can commit. 0: the
+  // next plan has none.
+  uint32_t TokensOfDecode(const Sequence& sequence) const;
+  // Sets what `flight` has of interactive sequences, and returns what it may
+  // have of batches.
+  BatchRows LimitBatch(PlanInFlight* flight) const;
+  // Returns how many tokens the decodes of the next plan can commit, by slot.
+  std::map<uint32_t, uint32_t> ShareDecodes(BatchRows* batch_rows) const;
   // Returns the decodes of the sequences that go on. Gives them the blocks that
   // they need, which may take the blocks and the slots of others.
-  std::vector<NextDecode> GrowDecodes(v1::StepPlan* plan);
+  std::vector<NextDecode> GrowDecodes(BatchRows* batch_rows,
+                                      v1::StepPlan* plan);
   // Gives `slot` blocks for `positions`. False: the pool has too few, and the
   // slot none more.
   bool Grant(uint32_t slot, uint64_t positions, v1::StepPlan* plan);
   // Returns the slot of the sequence in `group` that is the first to give its
   // blocks up.
   uint32_t Victim(uint32_t group) const;
-  void Preempt(uint32_t slot, v1::StepPlan* plan);
+  void Preempt(uint32_t slot, const std::string& why, v1::StepPlan* plan);
+  // Takes the slot and the blocks of one batch, if an interactive sequence of
+  // `positions` has room where no batch runs. False: none was in its way.
+  bool MakeRoom(uint64_t positions, v1::StepPlan* plan);
   void Admit(v1::StepPlan* plan);
   // Returns the run that may enter a slot next, which stays in the queue. Null:
   // none may.
@@ -312,6 +346,8 @@ class Scheduler {
                                  uint64_t positions) const;
   // Returns the rows of `group` that the sequence can reuse.
   BlockCache::Prefix FindPrefix(const Sequence& sequence, uint32_t group) const;
+  // Returns whether the sequence may need more blocks than it has.
+  bool MayGrow(const Sequence& sequence) const;
   bool Reuses(const Request& request) const;
   std::string SaltOf(const Request& request) const;
   void Enter(std::shared_ptr<Sequence> sequence, const Place& place,
@@ -321,9 +357,14 @@ class Scheduler {
   uint32_t GroupOf(uint32_t slot) const { return slot / epoch_->slots; }
   // Returns the slots of prompts to evaluate, in the order of their turns.
   std::vector<uint32_t> PromptsInTurn() const;
-  void PlanPrefills(bool beside_decodes, v1::StepPlan* plan,
-                    PlanInFlight* flight);
-  void PlanReplays(v1::StepPlan* plan, PlanInFlight* flight);
+  // Returns the most rows of prompts in a step of a data group.
+  uint32_t MostPromptRows(bool beside_decodes) const;
+  void PlanPrefills(bool beside_decodes, BatchRows* batch_rows,
+                    v1::StepPlan* plan, PlanInFlight* flight);
+  // Returns whether the next plan has replays, for which prompts wait.
+  bool ReplaysNext(const BatchRows& batch_rows) const;
+  void PlanReplays(BatchRows* batch_rows, v1::StepPlan* plan,
+                   PlanInFlight* flight);
   void PlanDecodes(const std::vector<NextDecode>& decodes, v1::StepPlan* plan,
                    PlanInFlight* flight);
   // Returns how many tokens may be drawn after `tokens` of them.
@@ -347,6 +388,7 @@ class Scheduler {
   uint64_t prefix_hits_ = 0;
   std::vector<BlockCache> caches_;  // By group of the epoch.
   StepPace pace_;
+  BatchBudget batch_budget_;
   cluster::Deadline::Clock::time_point last_result_;
   uint64_t last_step_ = 0;
   std::string held_for_;     // Why admissions are held; "": they are not.

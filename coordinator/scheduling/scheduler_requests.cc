@@ -12,6 +12,7 @@ namespace ringfleet::coordinator {
 void Scheduler::OpenEpoch(const Epoch& epoch) {
   epoch_ = epoch;
   context_ = epoch.context;
+  batch_budget_.SetLimit(epoch.batch_step_time);
   last_step_ = 0;
   for (const auto& run : queue_.runs()) {
     run->waited = {};

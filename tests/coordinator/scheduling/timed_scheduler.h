@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -25,6 +27,7 @@ class TimedSchedulerTest : public SchedulerTest {
     scheduler_.emplace([this] { return now_; });
     scheduler_->OpenEpoch(epoch);
     epoch_ = epoch;
+    ahead_.clear();
   }
 
   // Prompts of one `text` begin alike.
@@ -39,24 +42,18 @@ class TimedSchedulerTest : public SchedulerTest {
     return request;
   }
 
-  // Executes the next plan. A step takes 20 ms, and one for each row of a
-  // prompt or a replay. Every sequence goes on to its limit.
+  // Executes the next plan, which takes step_ms_ of it. Every sequence goes on
+  // to its limit.
   v1::StepPlan Step() {
-    const auto plan = scheduler_->NextPlan();
-    if (!plan.has_value()) {
-      ADD_FAILURE() << "no plan";
-      return {};
-    }
-    Execute(*plan);
-    return *plan;
+    const v1::StepPlan plan = StepIfAny();
+    EXPECT_GT(plan.step(), 0u) << "no plan";
+    return plan;
   }
 
   // Steps until there is nothing left to do.
   void RunAll() {
     for (int step = 0; step < 200'000; ++step) {
-      const auto plan = scheduler_->NextPlan();
-      if (!plan.has_value()) return;
-      Execute(*plan);
+      if (StepIfAny().step() == 0) return;
     }
     ADD_FAILURE() << "there is no end";
   }
@@ -68,11 +65,37 @@ class TimedSchedulerTest : public SchedulerTest {
 
   uint64_t evaluated() const { return evaluated_; }  // Rows of all steps.
 
+  // Rows of the data group that has the most.
+  struct Rows {
+    uint32_t prompts = 0;  // And of replays.
+    uint32_t decodes = 0;
+  };
+  // Milliseconds of a step.
+  std::function<double(const Rows&)> step_ms_ = [](const Rows& rows) {
+    return 20 + rows.prompts;
+  };
+  // Plans that the worker has, with the one that it executes.
+  size_t plans_ahead_ = 1;
+
  private:
+  // Returns the plan that was executed, number 0 if there was none.
+  v1::StepPlan StepIfAny() {
+    while (ahead_.size() < plans_ahead_) {
+      auto plan = scheduler_->NextPlan();
+      if (!plan.has_value()) break;
+      ahead_.push_back(*std::move(plan));
+    }
+    if (ahead_.empty()) return {};
+    const v1::StepPlan plan = std::move(ahead_.front());
+    ahead_.pop_front();
+    Execute(plan);
+    return plan;
+  }
+
   void Execute(const v1::StepPlan& plan) {
     v1::StepResult result;
     result.set_step(plan.step());
-    std::map<uint32_t, uint32_t> rows;  // By data group.
+    std::map<uint32_t, Rows> rows;  // By data group.
     const auto draw = [&result](uint32_t slot) {
       auto* out = result.add_slots();
       out->set_slot(slot);
@@ -87,7 +110,7 @@ class TimedSchedulerTest : public SchedulerTest {
     }
     const auto evaluate = [&](const auto& spans) {
       for (const auto& span : spans) {
-        rows[span.slot() / epoch_.slots] += span.count();
+        rows[span.slot() / epoch_.slots].prompts += span.count();
         evaluated_ += span.count();
         left_[span.slot()] -= span.count();
         if (left_[span.slot()] == 0 && draws_[span.slot()]) draw(span.slot());
@@ -95,15 +118,23 @@ class TimedSchedulerTest : public SchedulerTest {
     };
     evaluate(plan.prefills());
     evaluate(plan.replays());
-    for (const v1::Decode& decode : plan.decodes()) draw(decode.slot());
-    uint32_t most = 0;
-    for (const auto& [group, count] : rows) most = std::max(most, count);
-    now_ += std::chrono::milliseconds(20 + most);
+    for (const v1::Decode& decode : plan.decodes()) {
+      ++rows[decode.slot() / epoch_.slots].decodes;
+      draw(decode.slot());
+    }
+    Rows most;
+    for (const auto& [group, count] : rows) {
+      most.prompts = std::max(most.prompts, count.prompts);
+      most.decodes = std::max(most.decodes, count.decodes);
+    }
+    now_ += std::chrono::duration_cast<cluster::Deadline::Clock::duration>(
+        std::chrono::duration<double, std::milli>(step_ms_(most)));
     EXPECT_TRUE(scheduler_->OnResult(result).ok());
     Collect();
   }
 
   Scheduler::Epoch epoch_;
+  std::deque<v1::StepPlan> ahead_;
   std::map<uint32_t, uint32_t> left_;  // Known ids to evaluate, by slot.
   std::map<uint32_t, bool> draws_;     // By slot.
   uint64_t evaluated_ = 0;
