@@ -34,6 +34,9 @@
 // BatchBudget allows. A batch that is left out keeps its blocks. It leaves its
 // slot and its blocks only to an interactive request that has no room without.
 //
+// Requests with one prompt that come together evaluate it once: the others
+// wait, with a slot in reserve, until the rows of the first one are planned.
+//
 // Blocks of sequences that have left are kept while nobody needs the room. A
 // request whose ids begin like those of another, up to any token, begins with
 // the other's rows. Rows of an answer, and rows behind a prompt's first chunk,
@@ -62,6 +65,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -331,19 +335,33 @@ class Scheduler {
   // `positions` has room where no batch runs. False: none was in its way.
   bool MakeRoom(uint64_t positions, v1::StepPlan* plan);
   void Admit(v1::StepPlan* plan);
-  // Returns the run that may enter a slot next, which stays in the queue. Null:
-  // none may.
-  std::shared_ptr<Run> Next() const;
+  // Returns the run that may enter a slot next, which stays in the queue, but
+  // for those for which `holds` returns true. Null: none may.
+  std::shared_ptr<Run> Next(absl::FunctionRef<bool(const Run&)> holds) const;
   struct Place {
     uint32_t slot = 0;
     BlockCache::Prefix prefix;
+    uint64_t blocks = 0;  // To take.
+    // Most of the prefix that is missing is being evaluated for another
+    // sequence of the group.
+    bool waits = false;
+  };
+
+  // Slots and blocks of a group for runs that wait for a prefix.
+  struct Reserved {
+    uint32_t slots = 0;
+    uint64_t blocks = 0;
   };
 
   // Returns the place for a sequence with room for `positions` where its first
   // token comes soonest. A sequence that goes on stays in its first group, if
-  // there is room. Nothing: no group has a free slot and room.
-  std::optional<Place> FindPlace(const Sequence& sequence,
-                                 uint64_t positions) const;
+  // there is room. Nothing: no group has a free slot and room beside what is
+  // reserved.
+  std::optional<Place> FindPlace(const Sequence& sequence, uint64_t positions,
+                                 const std::vector<Reserved>& reserved) const;
+  // Returns how many positions the sequence has in common with a prompt of
+  // `group` that is evaluated, and has not reached their end.
+  uint32_t ComingPrefix(const Sequence& sequence, uint32_t group) const;
   // Returns the rows of `group` that the sequence can reuse.
   BlockCache::Prefix FindPrefix(const Sequence& sequence, uint32_t group) const;
   // Returns whether the sequence may need more blocks than it has.

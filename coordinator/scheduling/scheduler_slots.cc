@@ -2,6 +2,7 @@
 // The scheduler's hold on slots and cache blocks.
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -229,14 +230,41 @@ bool Scheduler::MayGrow(const Sequence& sequence) const {
   return BlocksOf(most) > sequence.table.blocks.size();
 }
 
-std::optional<Scheduler::Place> Scheduler::FindPlace(const Sequence& sequence,
-                                                     uint64_t positions) const {
+uint32_t Scheduler::ComingPrefix(const Sequence& sequence,
+                                 uint32_t group) const {
+  const Request& request = sequence.request();
+  if (!Reuses(request) || !sequence.run->committed.empty()) return 0;
+  uint32_t most = 0;
+  for (const uint32_t slot : order_) {
+    const Sequence& other = *slots_[slot];
+    // Nobody waits for a batch, whose rows may wait themselves.
+    if (GroupOf(slot) != group || other.left || !other.evaluates() ||
+        !Reuses(other.request()) ||
+        (other.request().batch() && !request.batch()) ||
+        SaltOf(other.request()) != SaltOf(request)) {
+      continue;
+    }
+    // The last position is evaluated in any case, for its logits.
+    const uint32_t end = std::min(sequence.prompt_n() - 1, other.prompt_n());
+    uint32_t common = 0;
+    while (common < end && sequence.IdAt(common) == other.IdAt(common)) {
+      ++common;
+    }
+    if (common > other.planned) most = std::max(most, common);
+  }
+  return most;
+}
+
+std::optional<Scheduler::Place> Scheduler::FindPlace(
+    const Sequence& sequence, uint64_t positions,
+    const std::vector<Reserved>& reserved) const {
   // A sequence that decodes slows a newcomer like so many rows of a prompt.
   constexpr uint64_t kRowsOfDecodes = 128;
   std::optional<Place> best;
   uint64_t least = 0;
   for (uint32_t group = 0; group < epoch_->groups; ++group) {
     std::optional<uint32_t> free;
+    uint32_t free_slots = 0;
     uint32_t may_grow = 0;
     uint64_t rows = sequence.known_n();
     for (uint32_t i = 0; i < epoch_->slots; ++i) {
@@ -244,15 +272,17 @@ std::optional<Scheduler::Place> Scheduler::FindPlace(const Sequence& sequence,
       const Sequence* other = slots_[slot].get();
       if (other == nullptr) {
         if (!free.has_value()) free = slot;
+        ++free_slots;
         continue;
       }
       rows += kRowsOfDecodes + other->known_n() - other->planned;
       if (MayGrow(*other)) ++may_grow;
     }
-    if (!free.has_value()) continue;
+    if (free_slots <= reserved[group].slots) continue;
     Place place = {.slot = *free, .prefix = FindPrefix(sequence, group)};
-    const uint64_t needed = BlocksOf(positions) - place.prefix.whole.size();
-    if (needed + may_grow + place.prefix.kept > caches_[group].available()) {
+    place.blocks = BlocksOf(positions) - place.prefix.whole.size();
+    if (place.blocks + may_grow + place.prefix.kept + reserved[group].blocks >
+        caches_[group].available()) {
       continue;
     }
     // A text that goes on has its bits only where experts' copies are as
@@ -261,7 +291,11 @@ std::optional<Scheduler::Place> Scheduler::FindPlace(const Sequence& sequence,
       return place;
     }
     // A few rows are not worth another place than that of the last time.
-    const uint64_t cost = (rows - place.prefix.positions()) / kRowsOfDecodes;
+    const uint32_t found = place.prefix.positions();
+    const uint32_t coming = std::max(found, ComingPrefix(sequence, group));
+    place.waits = 2 * (coming - found) > sequence.known_n() - 1 - found;
+    const uint64_t cost =
+        (rows - (place.waits ? coming : found)) / kRowsOfDecodes;
     if (best.has_value() && cost >= least) continue;
     least = cost;
     best = std::move(place);
@@ -269,7 +303,8 @@ std::optional<Scheduler::Place> Scheduler::FindPlace(const Sequence& sequence,
   return best;
 }
 
-std::shared_ptr<Run> Scheduler::Next() const {
+std::shared_ptr<Run> Scheduler::Next(
+    absl::FunctionRef<bool(const Run&)> holds) const {
   if (!held_for_.empty() || queue_.empty()) return nullptr;
   // A suspect that runs, or waits, is alone. Plans in flight may still have
   // rows of others.
@@ -280,14 +315,17 @@ std::shared_ptr<Run> Scheduler::Next() const {
   const auto& runs = queue_.runs();
   const auto suspect = std::find_if(
       runs.begin(), runs.end(), [](const auto& run) { return run->suspect(); });
-  if (suspect == runs.end()) return queue_.Next();
+  if (suspect == runs.end()) return queue_.Next(holds);
   return quiet() ? *suspect : nullptr;
 }
 
 void Scheduler::Admit(v1::StepPlan* plan) {
+  std::set<const Run*> waits;  // For prefixes.
+  std::vector<Reserved> reserved(epoch_->groups);
   // A plan must stay below what a worker receives in one message.
   while (plan->ByteSizeLong() <= kMaxPlanBytes) {
-    const std::shared_ptr<Run> run = Next();
+    const std::shared_ptr<Run> run =
+        Next([&waits](const Run& waiting) { return waits.contains(&waiting); });
     if (run == nullptr) return;
     const auto leave_queue = [&] {
       queue_.Take([&run](const Run& waiting) { return &waiting == run.get(); });
@@ -327,12 +365,18 @@ void Scheduler::Admit(v1::StepPlan* plan) {
     // With the position of the first decode.
     const uint64_t positions =
         std::min<uint64_t>(known + (request.max_tokens > 0), epoch_->context);
-    std::optional<Place> place = FindPlace(*sequence, positions);
+    std::optional<Place> place = FindPlace(*sequence, positions, reserved);
     while (!place.has_value() && !request.batch() &&
            MakeRoom(positions, plan)) {
-      place = FindPlace(*sequence, positions);
+      place = FindPlace(*sequence, positions, reserved);
     }
     if (!place.has_value()) return;
+    if (place->waits) {
+      waits.insert(run.get());
+      ++reserved[GroupOf(place->slot)].slots;
+      reserved[GroupOf(place->slot)].blocks += place->blocks;
+      continue;
+    }
     leave_queue();
     Enter(std::move(sequence), *place, plan);
   }
