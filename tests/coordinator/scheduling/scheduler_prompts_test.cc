@@ -337,27 +337,6 @@ TEST_F(SchedulerPromptsTest, ChunksOfAScoredTextAreWholeBesideDecodes) {
   EXPECT_EQ(scheduler_->cache_use().blocks_kept, 0u);
 }
 
-TEST_F(SchedulerPromptsTest, AShortPromptDoesNotWaitForALongOne) {
-  MakeWith({.id = 77,
-            .slots = 16,
-            .context = 65536,
-            .blocks = 4096,
-            .step_time = milliseconds(120)});
-  ASSERT_TRUE(scheduler_->Submit(RequestOf("stream", 64, 5000)).ok());
-  for (int i = 0; i < 5; ++i) Step();
-  ASSERT_TRUE(scheduler_->Submit(RequestOf("long", 65000, 10)).ok());
-  for (int i = 0; i < 5; ++i) Step();
-  for (int i = 0; i < 10; ++i) {
-    ASSERT_TRUE(
-        scheduler_->Submit(RequestOf(absl::StrCat("short", i), 20, 2)).ok());
-  }
-  // Ten times twenty rows are two steps.
-  for (int i = 0; i < 3; ++i) Step();
-  for (int i = 0; i < 10; ++i) {
-    EXPECT_FALSE(told_[absl::StrCat("short", i)].tokens.empty()) << i;
-  }
-}
-
 TEST_F(SchedulerPromptsTest, ALongPromptIsNotStarvedByShortOnes) {
   MakeWith({.id = 77,
             .slots = 16,

@@ -43,7 +43,7 @@ class TimedSchedulerTest : public SchedulerTest {
   }
 
   // Executes the next plan, which takes step_ms_ of it. Every sequence goes on
-  // to its limit.
+  // to its limit, and all drafts are accepted.
   v1::StepPlan Step() {
     const v1::StepPlan plan = StepIfAny();
     EXPECT_GT(plan.step(), 0u) << "no plan";
@@ -96,11 +96,13 @@ class TimedSchedulerTest : public SchedulerTest {
     v1::StepResult result;
     result.set_step(plan.step());
     std::map<uint32_t, Rows> rows;  // By data group.
-    const auto draw = [&result](uint32_t slot) {
+    const auto draw = [&result](uint32_t slot, uint32_t tokens) {
       auto* out = result.add_slots();
       out->set_slot(slot);
-      out->add_tokens(9);
-      out->add_logprobs(-1);
+      for (uint32_t i = 0; i < tokens; ++i) {
+        out->add_tokens(9);
+        out->add_logprobs(-1);
+      }
     };
     for (const v1::Admission& admission : plan.admissions()) {
       left_[admission.slot()] = admission.prompt_ids_size() +
@@ -113,14 +115,15 @@ class TimedSchedulerTest : public SchedulerTest {
         rows[span.slot() / epoch_.slots].prompts += span.count();
         evaluated_ += span.count();
         left_[span.slot()] -= span.count();
-        if (left_[span.slot()] == 0 && draws_[span.slot()]) draw(span.slot());
+        if (left_[span.slot()] == 0 && draws_[span.slot()])
+          draw(span.slot(), 1);
       }
     };
     evaluate(plan.prefills());
     evaluate(plan.replays());
     for (const v1::Decode& decode : plan.decodes()) {
       ++rows[decode.slot() / epoch_.slots].decodes;
-      draw(decode.slot());
+      draw(decode.slot(), 1 + decode.drafts());
     }
     Rows most;
     for (const auto& [group, count] : rows) {
