@@ -28,7 +28,7 @@ class SchedulerBatchTest : public TimedSchedulerTest {
   SchedulerBatchTest() {
     // Each further row of a step touches fewer new experts.
     step_ms_ = [](const Rows& rows) {
-      return 20 + 12 * std::sqrt(rows.decodes) + rows.prompts;
+      return 20 + 12 * std::sqrt(rows.decodes + rows.replays) + rows.prompts;
     };
     plans_ahead_ = kMaxPlansInFlight;
   }
@@ -118,7 +118,7 @@ TEST_F(SchedulerBatchTest, NoiseBreaksNoLimit) {
   uint32_t noise = 1;
   step_ms_ = [&noise](const Rows& rows) {
     noise = noise * 1664525 + 1013904223;
-    return (20 + 3.0 * rows.decodes + 2.0 * rows.prompts) *
+    return (20 + 3.0 * (rows.decodes + rows.replays) + 2.0 * rows.prompts) *
            (0.9 + 0.2 * (noise >> 16) / 65536);
   };
   MakeLimited(milliseconds(60));

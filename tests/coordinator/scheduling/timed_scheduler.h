@@ -67,12 +67,13 @@ class TimedSchedulerTest : public SchedulerTest {
 
   // Rows of the data group that has the most.
   struct Rows {
-    uint32_t prompts = 0;  // And of replays.
+    uint32_t prompts = 0;
+    uint32_t replays = 0;
     uint32_t decodes = 0;
   };
   // Milliseconds of a step.
   std::function<double(const Rows&)> step_ms_ = [](const Rows& rows) {
-    return 20 + rows.prompts;
+    return 20 + rows.prompts + rows.replays;
   };
   // Plans that the worker has, with the one that it executes.
   size_t plans_ahead_ = 1;
@@ -110,17 +111,17 @@ class TimedSchedulerTest : public SchedulerTest {
                                 CachedRows(admission);
       draws_[admission.slot()] = admission.max_tokens() > 0;
     }
-    const auto evaluate = [&](const auto& spans) {
+    const auto evaluate = [&](const auto& spans, uint32_t Rows::*kind) {
       for (const auto& span : spans) {
-        rows[span.slot() / epoch_.slots].prompts += span.count();
+        rows[span.slot() / epoch_.slots].*kind += span.count();
         evaluated_ += span.count();
         left_[span.slot()] -= span.count();
         if (left_[span.slot()] == 0 && draws_[span.slot()])
           draw(span.slot(), 1);
       }
     };
-    evaluate(plan.prefills());
-    evaluate(plan.replays());
+    evaluate(plan.prefills(), &Rows::prompts);
+    evaluate(plan.replays(), &Rows::replays);
     for (const v1::Decode& decode : plan.decodes()) {
       ++rows[decode.slot() / epoch_.slots].decodes;
       draw(decode.slot(), 1 + decode.drafts());
@@ -128,6 +129,7 @@ class TimedSchedulerTest : public SchedulerTest {
     Rows most;
     for (const auto& [group, count] : rows) {
       most.prompts = std::max(most.prompts, count.prompts);
+      most.replays = std::max(most.replays, count.replays);
       most.decodes = std::max(most.decodes, count.decodes);
     }
     now_ += std::chrono::duration_cast<cluster::Deadline::Clock::duration>(
