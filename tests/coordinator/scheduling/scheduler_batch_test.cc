@@ -273,7 +273,8 @@ TEST_F(SchedulerBatchTest, AScoredTextOfABatchIsCutInOneForm) {
   ASSERT_TRUE(scheduler_->Submit(scored).ok());
   uint32_t at = 0;
   while (at < 700) {
-    for (const v1::PrefillSpan& span : Step().prefills()) {
+    const v1::StepPlan plan = Step();
+    for (const v1::PrefillSpan& span : plan.prefills()) {
       EXPECT_LT(span.count(), 40u);
       // The first part begins like the whole chunk, and needs no form.
       if (at > 0) {
