@@ -118,30 +118,48 @@ void Scheduler::YieldToSuspects() {
 }
 
 std::vector<uint32_t> Scheduler::PromptsInTurn() const {
-  struct Turn {
-    bool batch;
-    StepPace::Duration time;
-    uint32_t slot;
+  std::vector<uint32_t> slots;
+  for (const uint32_t slot : order_) {
+    if (slots_[slot]->evaluates()) slots.push_back(slot);
+  }
+  const auto turn = [this](uint32_t slot) {
+    const Sequence& sequence = *slots_[slot];
+    return std::make_pair(sequence.request().batch(),
+                          sequence.prompt_n() - sequence.planned);
   };
-  std::vector<Turn> turns;
-  const auto now = now_();
+  std::stable_sort(slots.begin(), slots.end(), [&turn](uint32_t a, uint32_t b) {
+    return turn(a) < turn(b);
+  });
+  return slots;
+}
+
+std::vector<Scheduler::OldestPrompt> Scheduler::OldestPrompts(
+    bool cuts, uint32_t most) const {
+  std::vector<OldestPrompt> oldest(epoch_->groups);
   for (const uint32_t slot : order_) {
     const Sequence& sequence = *slots_[slot];
-    if (!sequence.evaluates()) continue;
-    turns.push_back(
-        {.batch = sequence.request().batch(),
-         .time = pace_.TimeOf(sequence.prompt_n() - sequence.planned) -
-                 (now - sequence.run->admitted),
-         .slot = slot});
+    OldestPrompt& prompt = oldest[GroupOf(slot)];
+    if (prompt.slot.has_value() || !sequence.evaluates() ||
+        sequence.request().batch()) {
+      continue;
+    }
+    prompt.slot = slot;
+    prompt.planned = sequence.planned;
+    if (sequence.owed < 2 * most) continue;
+    const uint32_t next =
+        std::min(kPrefillChunk - sequence.planned % kPrefillChunk,
+                 sequence.prompt_n() - sequence.planned);
+    if (!cuts) {
+      prompt.rows = next;
+    } else if (sequence.request().windows) {
+      prompt.rows = most - std::min(most, kMaxPrefillRows - kPrefillChunk);
+    } else if (most >= 2 * StepPace::kLeastRows) {
+      prompt.rows = std::min(most / 2, next);
+    } else if (last_step_ % 2 == 0) {
+      prompt.rows = std::min(most, next);
+    }
   }
-  std::stable_sort(
-      turns.begin(), turns.end(), [](const Turn& a, const Turn& b) {
-        return std::tie(a.batch, a.time) < std::tie(b.batch, b.time);
-      });
-  std::vector<uint32_t> slots;
-  slots.reserve(turns.size());
-  for (const Turn& turn : turns) slots.push_back(turn.slot);
-  return slots;
+  return oldest;
 }
 
 uint32_t Scheduler::MostPromptRows(bool beside_decodes) const {
@@ -154,8 +172,12 @@ void Scheduler::PlanPrefills(bool beside_decodes, BatchRows* batch_rows,
   const bool cuts = beside_decodes && epoch_->step_time.count() > 0;
   const uint32_t most = MostPromptRows(beside_decodes);
   std::vector<uint32_t> rows(epoch_->groups, 0);
+  std::vector<OldestPrompt> oldest = OldestPrompts(cuts, most);
   for (const uint32_t slot : PromptsInTurn()) {
+    OldestPrompt& first = oldest[GroupOf(slot)];
+    if (first.slot == slot) first.rows = 0;
     uint32_t& taken = rows[GroupOf(slot)];
+    const uint32_t used = taken + first.rows;
     Sequence& sequence = *slots_[slot];
     EvaluatedSpans& spans = sequence.run->spans;
     const uint32_t begin = sequence.planned;
@@ -171,12 +193,12 @@ void Scheduler::PlanPrefills(bool beside_decodes, BatchRows* batch_rows,
     const bool batch = sequence.request().batch();
     uint32_t& batch_left = (*batch_rows)[GroupOf(slot)];
     if (batch && flight->limits_batch) {
-      count = std::min({count, batch_left, most - std::min(most, taken)});
+      count = std::min({count, batch_left, most - std::min(most, used)});
       if (count == 0) continue;
-    } else if (taken + count > (whole ? kMaxPrefillRows : most)) {
-      if (!cuts || whole || taken + StepPace::kLeastRows > most) continue;
+    } else if (used + count > (whole ? kMaxPrefillRows : most)) {
+      if (!cuts || whole || used + StepPace::kLeastRows > most) continue;
       // Products work on tiles of rows.
-      count = (most - taken) / StepPace::kLeastRows * StepPace::kLeastRows;
+      count = (most - used) / StepPace::kLeastRows * StepPace::kLeastRows;
     }
     const uint32_t chunk = whole ? begin - begin % kPrefillChunk : begin;
     const SpanForm form =
@@ -203,6 +225,14 @@ void Scheduler::PlanPrefills(bool beside_decodes, BatchRows* batch_rows,
     if (sequence.request().max_tokens > 0 && sequence.replay_n == 0) {
       sequence.tokens_planned = flight->work.back().tokens = 1;
     }
+  }
+  for (const OldestPrompt& prompt : oldest) {
+    if (!prompt.slot.has_value()) continue;
+    Sequence& sequence = *slots_[*prompt.slot];
+    const uint32_t got = sequence.planned - prompt.planned;
+    const uint32_t others = rows[GroupOf(*prompt.slot)] - got;
+    sequence.owed += std::min(others, most / 2);
+    sequence.owed -= std::min(sequence.owed, got);
   }
 }
 

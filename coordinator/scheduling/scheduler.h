@@ -13,8 +13,8 @@
 // prompt. Beside decodes, a step has no more rows of prompts than fit the
 // epoch's step time by the measured pace, and cuts chunks to keep it, but those
 // of a text that is scored alone. The prompts with the least left come first.
-// Each millisecond that a prompt has waited counts like one less of evaluation,
-// so that a long one comes, too.
+// When they have passed the one that entered first for some steps, they leave
+// it half of the rows, so that a long one comes, too, and holds no newcomer up.
 //
 // The scheduler outlives epochs. When an epoch ends, its requests wait again,
 // in the order of their arrival, with the tokens that they have committed. In
@@ -245,6 +245,9 @@ class Scheduler {
     // Tokens that the plans so far can have committed or replayed at most.
     uint64_t tokens_planned = 0;
     uint64_t last_planned = 0;  // Step of the last plan with a row.
+    // Rows that passed the prompt while it was the oldest, up to half of each
+    // step, less its own.
+    uint32_t owed = 0;
     BlockCache::Table table;
     bool left = false;  // Finished, failed, cancelled, or waiting again.
     bool progressed = false;
@@ -375,6 +378,17 @@ class Scheduler {
   uint32_t GroupOf(uint32_t slot) const { return slot / epoch_->slots; }
   // Returns the slots of prompts to evaluate, in the order of their turns.
   std::vector<uint32_t> PromptsInTurn() const;
+  // The interactive prompt that entered a data group first, and the rows of the
+  // next step that others leave to it.
+  struct OldestPrompt {
+    std::optional<uint32_t> slot;
+    uint32_t planned = 0;  // Positions before the step.
+    uint32_t rows = 0;
+  };
+
+  // Returns the oldest prompt of each group, for steps of `most` rows of
+  // prompts. `cuts`: chunks are cut to keep them.
+  std::vector<OldestPrompt> OldestPrompts(bool cuts, uint32_t most) const;
   // Returns the most rows of prompts in a step of a data group.
   uint32_t MostPromptRows(bool beside_decodes) const;
   void PlanPrefills(bool beside_decodes, BatchRows* batch_rows,

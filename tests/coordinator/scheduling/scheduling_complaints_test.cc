@@ -98,6 +98,22 @@ TEST_F(SchedulingComplaintsTest, ShortPromptsDoNotWaitForALongOne) {
   }
 }
 
+TEST_F(SchedulingComplaintsTest, ALongPromptHoldsNewcomersUpAtNoTime) {
+  MakeFor(32, 4096);
+  SubmitAll("stream", 8, 64, 5000);
+  for (int i = 0; i < 5; ++i) Step();
+  ASSERT_TRUE(scheduler_->Submit(RequestOf("long", 8192, 1)).ok());
+  int newcomers = 0;
+  while (told_["long"].ends == 0) {
+    const std::string id = absl::StrCat("new", newcomers++);
+    ASSERT_TRUE(scheduler_->Submit(RequestOf(id, 20, 1, /*text=*/30)).ok());
+    Step();
+    Step();
+    EXPECT_EQ(told_[id].tokens.size(), 1u) << id;
+  }
+  EXPECT_GT(newcomers, 40);
+}
+
 TEST_F(SchedulingComplaintsTest, ACacheForPartOfTheNeedRecomputesLittle) {
   // Tokens in a second of `jobs` outputs of 1500, which take 13 blocks each.
   const auto throughput = [this](int jobs) {
