@@ -355,7 +355,7 @@ TEST_F(SchedulerPromptsTest, ALongPromptIsNotStarvedByShortOnes) {
         scheduler_->Submit(RequestOf(absl::StrCat("short", i), 100, 1)).ok());
     Step();
   }
-  // It waits for as long as its own evaluation takes, then it is evaluated.
+  // It has half of the rows.
   EXPECT_LE(now_ - submitted, milliseconds(3 * 4000));
 }
 
