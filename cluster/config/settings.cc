@@ -153,6 +153,11 @@ std::string Setting::name() const {
                             : absl::StrCat(section->name(), ".", field->name());
 }
 
+bool Setting::takes_zero() const {
+  return field->cpp_type() == FieldDescriptor::CPPTYPE_UINT32 &&
+         options().min() == 0;
+}
+
 const std::vector<Setting>& Settings() {
   static const auto& settings = *new std::vector<Setting>(ReadDescriptions());
   return settings;
@@ -231,7 +236,10 @@ std::string SettingText(const Setting& setting,
     }
     case FieldDescriptor::CPPTYPE_UINT32: {
       const uint32_t value = reflection.GetUInt32(holder, setting.field);
-      if (value == 0) return "";
+      if (value == 0 && !(setting.takes_zero() &&
+                          reflection.HasField(holder, setting.field))) {
+        return "";
+      }
       return setting.options().duration() ? DurationText(value)
                                           : absl::StrCat(value);
     }

@@ -23,6 +23,8 @@ struct Setting {
 
   const v1::SettingOptions& options() const;
   bool is_section() const;
+  // True: 0 is a value like others. False: 0 is the absence of one.
+  bool takes_zero() const;
   // The field's key in its map of the cluster file.
   absl::string_view key() const { return field->name(); }
   // "context", "experts.slots".
@@ -52,7 +54,8 @@ std::string SettingHelp(const Setting& setting, absl::string_view none);
 absl::Status SetSetting(const Setting& setting, absl::string_view text,
                         v1::FleetSettings* settings);
 
-// Returns the value as users write it; empty if it is unset, 0, false or empty.
+// Returns the value as users write it; empty if it is unset, false or empty, or
+// 0 and the setting does not take 0.
 std::string SettingText(const Setting& setting,
                         const v1::FleetSettings& settings);
 

@@ -29,6 +29,12 @@ constexpr absl::Duration kFormedPoll = absl::Milliseconds(50);
 
 Deadline Earlier(Deadline a, Deadline b) { return a.when() < b.when() ? a : b; }
 
+std::optional<StepPace::Duration> BatchStepOf(
+    const v1::FleetSettings& settings) {
+  if (!settings.has_batch_step_ms()) return std::nullopt;
+  return std::chrono::milliseconds(settings.batch_step_ms());
+}
+
 Scheduler::Reuse ReuseOf(v1::PrefixCache setting) {
   switch (setting) {
     case v1::PREFIX_CACHE_OFF:
@@ -426,7 +432,8 @@ absl::Status Fleet::RunEpoch(const std::shared_ptr<FleetEpoch>& epoch,
        .blocks = epoch->cache_blocks(),
        .reuse = ReuseOf(options_.settings.prefix_cache()),
        .reproducible = options_.settings.reproducible(),
-       .step_time = std::chrono::milliseconds(options_.settings.step_ms())});
+       .step_time = std::chrono::milliseconds(options_.settings.step_ms()),
+       .batch_step_time = BatchStepOf(options_.settings)});
   bench_.Open(
       {.id = epoch->id(),
        .groups = groups,

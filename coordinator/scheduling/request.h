@@ -76,7 +76,9 @@ struct Request {
   std::vector<uint32_t> prompt_ids;
   v1::SamplingParams sampling;
   uint32_t max_tokens = 0;  // 0: only evaluate the prompt.
-  int32_t priority = 0;     // Requests with lower numbers come first.
+  // Requests with lower numbers come first. Above 0: a batch, which leaves
+  // others their place and their pace.
+  int32_t priority = 0;
   // Owners take turns within a priority. Empty: the owner of all that name
   // none.
   std::string owner;
@@ -92,6 +94,9 @@ struct Request {
   // The request fails with DEADLINE_EXCEEDED when this has passed.
   cluster::Deadline deadline = cluster::Deadline::Infinite();
   RequestEvents* events = nullptr;  // Lives as long as the request.
+
+  // False: somebody waits for the request, which is interactive.
+  bool batch() const { return priority > 0; }
 };
 
 // Returns the error of a prompt that exceeds the context.

@@ -31,11 +31,15 @@ void RequestQueue::Push(std::shared_ptr<Run> run) {
   waiting_.insert(at, std::move(run));
 }
 
-std::shared_ptr<Run> RequestQueue::Next() const {
+std::shared_ptr<Run> RequestQueue::Next(
+    absl::FunctionRef<bool(const Run&)> holds) const {
   std::shared_ptr<Run> next;
   uint64_t least = 0;
   for (const std::shared_ptr<Run>& run : waiting_) {
-    if (run->request->priority != waiting_.front()->request->priority) break;
+    if (next != nullptr && run->request->priority != next->request->priority) {
+      break;
+    }
+    if (holds(*run)) continue;
     const auto it = charged_.find(run->request->owner);
     const uint64_t charged = it == charged_.end() ? 0 : it->second;
     if (next != nullptr && charged >= least) continue;

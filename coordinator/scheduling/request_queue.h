@@ -63,8 +63,9 @@ class RequestQueue {
   // that arrived before it.
   void Push(std::shared_ptr<Run> run);
 
-  // Returns the run that comes next, which stays. Null: none waits.
-  std::shared_ptr<Run> Next() const;
+  // Returns the run that comes next among those for which `holds` returns
+  // false. It stays. Null: there is none.
+  std::shared_ptr<Run> Next(absl::FunctionRef<bool(const Run&)> holds) const;
 
   // Takes the first run by priority and arrival. Null: none waits.
   std::shared_ptr<Run> Pop();

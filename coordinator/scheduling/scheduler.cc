@@ -45,176 +45,30 @@ void RequestUpdate::Deliver() const {
   }
 }
 
-void Scheduler::OpenEpoch(const Epoch& epoch) {
-  epoch_ = epoch;
-  context_ = epoch.context;
-  last_step_ = 0;
-  for (const auto& run : queue_.runs()) {
-    run->waited = {};
-    if (!waiting_for_.empty()) {
-      updates_.push_back({run->request, RequestUpdate::Waiting{""}});
-    }
-  }
-  waiting_for_.clear();
-  slots_.assign(size_t{epoch.groups} * epoch.slots, nullptr);
-  for (uint32_t group = 0; group < epoch.groups; ++group) {
-    caches_.emplace_back(epoch.blocks);
-  }
-}
-
-void Scheduler::ContinueAfter(uint64_t last_step) {
-  last_step_ = last_step;
-  for (BlockCache& cache : caches_) cache = BlockCache(cache.total());
-}
-
-void Scheduler::CloseEpoch(const absl::Status& cause, bool failed) {
-  if (!epoch_.has_value()) return;
-  const bool alone = running() == 1;
-  for (const uint32_t slot : order_) {
-    Sequence& sequence = *slots_[slot];
-    if (sequence.left) continue;
-    Run& run = *sequence.run;
-    if (sequence.progressed) {
-      run.failures = 0;
-    } else if (failed) {
-      if (alone && run.suspect()) {
-        sequence.left = true;
-        Fail(cause, run);
-        continue;
-      }
-      ++run.failures;
-    }
-    WaitAgain(sequence);
-  }
-  order_.clear();
-  slots_.clear();
-  caches_.clear();
-  in_flight_.clear();
-  held_for_.clear();
-  epoch_.reset();
-  counted_ = now_();
-  TellWaiting(std::string(cause.message()));
-}
-
-void Scheduler::TellWaiting(const std::string& why) {
-  if (epoch_.has_value() || why == waiting_for_) return;
-  waiting_for_ = why;
-  for (const auto& run : queue_.runs()) {
-    updates_.push_back({run->request, RequestUpdate::Waiting{why}});
-  }
-}
-
-void Scheduler::Hold(const std::string& why) {
-  if (why == held_for_) return;
-  held_for_ = why;
-  for (const auto& run : queue_.runs()) {
-    updates_.push_back({run->request, RequestUpdate::Waiting{why}});
-  }
-}
-
-absl::Status Scheduler::Submit(std::shared_ptr<const Request> request) {
-  const size_t prompt_n = request->prompt_ids.size();
-  if (prompt_n == 0)
-    return absl::InvalidArgumentError("prompt: empty, want at least one token");
-  if (context_ > 0 && prompt_n > context_ && !request->windows) {
-    return PromptTooLong(prompt_n, context_);
-  }
-  if (queue_.size() >= kMaxWaiting) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(queue_.size(), " jobs are waiting, want fewer than ",
-                     kMaxWaiting, "; try again later"));
-  }
-  auto run = std::make_shared<Run>();
-  run->request = std::move(request);
-  run->arrival = ++arrivals_;
-  run->submitted = now_();
-  const std::string& why = epoch_.has_value() ? held_for_ : waiting_for_;
-  if (!why.empty()) {
-    updates_.push_back({run->request, RequestUpdate::Waiting{why}});
-  }
-  queue_.Push(std::move(run));
-  return absl::OkStatus();
-}
-
-absl::Status Scheduler::Cancel(absl::string_view id) {
-  const absl::Status status =
-      absl::CancelledError(absl::StrCat("job ", id, " was cancelled"));
-  const auto matches = [id](const Run& run) { return run.request->id == id; };
-  if (const auto run = queue_.Take(matches); run != nullptr) {
-    Fail(status, *run);
-    return absl::OkStatus();
-  }
-  for (const uint32_t slot : order_) {
-    Sequence& sequence = *slots_[slot];
-    if (sequence.left || !matches(*sequence.run)) continue;
-    sequence.left = true;
-    Fail(status, *sequence.run);
-    return absl::OkStatus();
-  }
-  return absl::NotFoundError(
-      absl::StrCat("job ", id, " is neither running nor waiting"));
-}
-
-void Scheduler::Expire(bool loading, absl::Duration longest_wait,
-                       const absl::Status& why) {
-  const auto now = now_();
-  const absl::Status late = absl::DeadlineExceededError(absl::StrCat(
-      "the job's timeout has passed",
-      waiting_for_.empty() ? "" : absl::StrCat("; ", waiting_for_)));
-  for (const uint32_t slot : order_) {
-    Sequence& sequence = *slots_[slot];
-    if (sequence.left || !sequence.request().deadline.Expired(now)) continue;
-    sequence.left = true;
-    Fail(late, *sequence.run);
-  }
-  while (const auto run = queue_.Take([now](const Run& run) {
-    return run.request->deadline.Expired(now);
-  })) {
-    Fail(late, *run);
-  }
-  const auto counted = std::exchange(counted_, now);
-  if (epoch_.has_value() || loading) return;
-  for (const auto& run : queue_.runs()) {
-    run->waited += now - std::max(counted, run->submitted);
-  }
-  while (const auto run = queue_.Take([longest_wait](const Run& run) {
-    return absl::FromChrono(run.waited) >= longest_wait;
-  })) {
-    Fail(why, *run);
-  }
-}
-
-void Scheduler::FailAll(const absl::Status& status) {
-  for (const uint32_t slot : order_) {
-    Sequence& sequence = *slots_[slot];
-    if (sequence.left) continue;
-    sequence.left = true;
-    Fail(status, *sequence.run);
-  }
-  while (const auto run = queue_.Pop()) Fail(status, *run);
-  CloseEpoch(status, /*failed=*/false);
-}
-
 std::optional<v1::StepPlan> Scheduler::NextPlan() {
   if (in_flight_.size() >= kMaxPlansInFlight) return std::nullopt;
   v1::StepPlan plan;
   PlanInFlight flight;
   YieldToSuspects();
   Release(&plan);
-  // Found before this plan's spans, which draw their next tokens themselves.
-  const std::vector<NextDecode> decodes = GrowDecodes(&plan);
   Admit(&plan);
-  const bool replays =
-      std::any_of(order_.begin(), order_.end(), [this](uint32_t slot) {
-        return !slots_[slot]->left && slots_[slot]->replays();
-      });
+  BatchRows batch_rows = LimitBatch(&flight);
+  const bool replays = ReplaysNext(batch_rows);
+  // Found before this plan's spans, which draw their next tokens themselves.
+  const std::vector<NextDecode> decodes = GrowDecodes(&batch_rows, &plan);
   // Prompts wait for replays, whose exchanges stay those of decodes.
   if (replays) {
-    PlanReplays(&plan, &flight);
+    PlanReplays(&batch_rows, &plan, &flight);
   } else {
-    PlanPrefills(/*beside_decodes=*/!decodes.empty(), &plan, &flight);
+    PlanPrefills(
+        flight.limits_batch ? flight.rows.decodes > 0 : !decodes.empty(),
+        &batch_rows, &plan, &flight);
   }
   PlanDecodes(decodes, &plan, &flight);
+  if (flight.limits_batch) {
+    flight.rows.batch -=
+        *std::min_element(batch_rows.begin(), batch_rows.end());
+  }
   if (plan.releases().empty() && plan.admissions().empty() &&
       flight.work.empty()) {
     return std::nullopt;
@@ -231,6 +85,10 @@ v1::StepPlan Scheduler::Send(v1::StepPlan plan, PlanInFlight flight) {
   plan.set_epoch(epoch_->id);
   plan.set_step(++last_step_);
   flight.step = last_step_;
+  if (flight.limits_batch) batch_budget_.OnPlan(flight.rows);
+  for (const PlannedWork& work : flight.work) {
+    work.sequence->last_planned = last_step_;
+  }
   flight.sent = now_();
   in_flight_.push_back(std::move(flight));
   return plan;
@@ -256,21 +114,18 @@ void Scheduler::YieldToSuspects() {
 }
 
 std::vector<uint32_t> Scheduler::PromptsInTurn() const {
-  std::vector<std::pair<StepPace::Duration, uint32_t>> turns;
-  const auto now = now_();
-  for (const uint32_t slot : order_) {
-    const Sequence& sequence = *slots_[slot];
-    if (!sequence.evaluates()) continue;
-    turns.emplace_back(pace_.TimeOf(sequence.prompt_n() - sequence.planned) -
-                           (now - sequence.run->admitted),
-                       slot);
-  }
-  std::stable_sort(
-      turns.begin(), turns.end(),
-      [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<uint32_t> slots;
-  slots.reserve(turns.size());
-  for (const auto& turn : turns) slots.push_back(turn.second);
+  for (const uint32_t slot : order_) {
+    if (slots_[slot]->evaluates()) slots.push_back(slot);
+  }
+  const auto turn = [this](uint32_t slot) {
+    const Sequence& sequence = *slots_[slot];
+    return std::make_pair(sequence.request().batch(),
+                          sequence.prompt_n() - sequence.planned);
+  };
+  std::stable_sort(slots.begin(), slots.end(), [&turn](uint32_t a, uint32_t b) {
+    return turn(a) < turn(b);
+  });
   return slots;
 }
 
@@ -284,15 +139,51 @@ SpanForm Scheduler::FormOfDecodes() const {
   return epoch_->reproducible ? kCommonForm : SpanForm();
 }
 
-void Scheduler::PlanPrefills(bool beside_decodes, v1::StepPlan* plan,
-                             PlanInFlight* flight) {
+std::vector<Scheduler::OldestPrompt> Scheduler::OldestPrompts(
+    bool cuts, uint32_t most) const {
+  std::vector<OldestPrompt> oldest(epoch_->groups);
+  for (const uint32_t slot : order_) {
+    const Sequence& sequence = *slots_[slot];
+    OldestPrompt& prompt = oldest[GroupOf(slot)];
+    if (prompt.slot.has_value() || !sequence.evaluates() ||
+        sequence.request().batch()) {
+      continue;
+    }
+    prompt.slot = slot;
+    prompt.planned = sequence.planned;
+    if (sequence.owed < 2 * most) continue;
+    const uint32_t next =
+        std::min(kPrefillChunk - sequence.planned % kPrefillChunk,
+                 sequence.prompt_n() - sequence.planned);
+    if (!cuts) {
+      prompt.rows = next;
+    } else if (sequence.request().windows) {
+      prompt.rows = most - std::min(most, kMaxPrefillRows - kPrefillChunk);
+    } else if (most >= 2 * StepPace::kLeastRows) {
+      prompt.rows = std::min(most / 2, next);
+    } else if (last_step_ % 2 == 0) {
+      prompt.rows = std::min(most, next);
+    }
+  }
+  return oldest;
+}
+
+uint32_t Scheduler::MostPromptRows(bool beside_decodes) const {
+  if (!beside_decodes || epoch_->step_time.count() == 0) return kMaxPrefillRows;
+  return std::min(kMaxPrefillRows, pace_.RowsWithin(epoch_->step_time));
+}
+
+void Scheduler::PlanPrefills(bool beside_decodes, BatchRows* batch_rows,
+                             v1::StepPlan* plan, PlanInFlight* flight) {
   const bool cuts = beside_decodes && epoch_->step_time.count() > 0;
-  const uint32_t most =
-      cuts ? std::min(kMaxPrefillRows, pace_.RowsWithin(epoch_->step_time))
-           : kMaxPrefillRows;
+  const uint32_t most = MostPromptRows(beside_decodes);
   std::vector<uint32_t> rows(epoch_->groups, 0);
+  std::vector<OldestPrompt> oldest = OldestPrompts(cuts, most);
   for (const uint32_t slot : PromptsInTurn()) {
+    OldestPrompt& first = oldest[GroupOf(slot)];
+    if (first.slot == slot) first.rows = 0;
     uint32_t& taken = rows[GroupOf(slot)];
+    const uint32_t used = taken + first.rows;
     Sequence& sequence = *slots_[slot];
     EvaluatedSpans& spans = sequence.run->spans;
     const uint32_t begin = sequence.planned;
@@ -304,12 +195,23 @@ void Scheduler::PlanPrefills(bool beside_decodes, v1::StepPlan* plan,
     if (repeats) count = std::min(count, repeated.positions);
     // Sums over a text that is scored depend on its chunks.
     const bool whole = sequence.request().windows;
-    if (taken + count > (whole ? kMaxPrefillRows : most)) {
-      if (!cuts || whole || taken + StepPace::kLeastRows > most) continue;
+    const bool batch = sequence.request().batch();
+    uint32_t& batch_left = (*batch_rows)[GroupOf(slot)];
+    if (batch && flight->limits_batch) {
+      count = std::min({count, batch_left, most - std::min(most, used)});
+      if (count == 0) continue;
+    } else if (used + count > (whole ? kMaxPrefillRows : most)) {
+      if (!cuts || whole || used + StepPace::kLeastRows > most) continue;
       // Products work on tiles of rows.
-      count = (most - taken) / StepPace::kLeastRows * StepPace::kLeastRows;
+      count = (most - used) / StepPace::kLeastRows * StepPace::kLeastRows;
     }
-    const SpanForm form = repeats ? repeated.form : FormOfPrompt(begin, count);
+    const uint32_t chunk = whole ? begin - begin % kPrefillChunk : begin;
+    const SpanForm form =
+        repeats
+            ? repeated.form
+            : FormOfPrompt(chunk, whole ? std::min(kPrefillChunk,
+                                                   sequence.prompt_n() - chunk)
+                                        : count);
     v1::PrefillSpan* span = plan->add_prefills();
     span->set_slot(slot);
     span->set_count(count);
@@ -318,6 +220,7 @@ void Scheduler::PlanPrefills(bool beside_decodes, v1::StepPlan* plan,
       span->set_part_of_count(form.count);
     }
     taken += count;
+    if (batch) batch_left -= count;
     flight->prompt_rows = std::max(flight->prompt_rows, taken);
     if (!repeats) spans.Append(count, form);
     sequence.planned += count;
@@ -329,13 +232,41 @@ void Scheduler::PlanPrefills(bool beside_decodes, v1::StepPlan* plan,
       sequence.tokens_planned = flight->work.back().tokens = 1;
     }
   }
+  for (const OldestPrompt& prompt : oldest) {
+    if (!prompt.slot.has_value()) continue;
+    Sequence& sequence = *slots_[*prompt.slot];
+    const uint32_t got = sequence.planned - prompt.planned;
+    const uint32_t others = rows[GroupOf(*prompt.slot)] - got;
+    sequence.owed += std::min(others, most / 2);
+    sequence.owed -= std::min(sequence.owed, got);
+  }
 }
 
-void Scheduler::PlanReplays(v1::StepPlan* plan, PlanInFlight* flight) {
+bool Scheduler::ReplaysNext(const BatchRows& batch_rows) const {
+  bool replays = false;
+  bool batch_replays = false;
+  bool prompts = false;
+  for (const uint32_t slot : order_) {
+    const Sequence& sequence = *slots_[slot];
+    if (sequence.left) continue;
+    if (!sequence.request().batch()) {
+      replays |= sequence.replays();
+      prompts |= sequence.evaluates();
+    } else if (batch_rows[GroupOf(slot)] > 0) {
+      batch_replays |= sequence.replays();
+    }
+  }
+  // Interactive prompts wait for batches only when it is their turn.
+  return replays || (batch_replays && (!prompts || batch_budget_.turn()));
+}
+
+void Scheduler::PlanReplays(BatchRows* batch_rows, v1::StepPlan* plan,
+                            PlanInFlight* flight) {
   flight->replays = true;
   std::vector<uint32_t> rows(epoch_->groups, 0);
-  for (const uint32_t slot : order_) {
+  for (const uint32_t slot : SlotsByPriority()) {
     uint32_t& taken = rows[GroupOf(slot)];
+    uint32_t& batch_left = (*batch_rows)[GroupOf(slot)];
     Sequence& sequence = *slots_[slot];
     if (sequence.left || !sequence.replays()) continue;
     uint32_t count =
@@ -344,7 +275,10 @@ void Scheduler::PlanReplays(v1::StepPlan* plan, PlanInFlight* flight) {
       count =
           std::min(count, sequence.run->spans.From(sequence.planned).positions);
     }
+    const bool batch = sequence.request().batch();
+    if (batch) count = std::min(count, batch_left);
     if (count == 0) continue;
+    if (batch) batch_left -= count;
     v1::ReplaySpan* span = plan->add_replays();
     span->set_slot(slot);
     span->set_count(count);
@@ -394,9 +328,10 @@ absl::Status Scheduler::OnResult(const v1::StepResult& result) {
   const PlanInFlight flight = std::move(in_flight_.front());
   in_flight_.pop_front();
   const auto now = now_();
-  if (!flight.work.empty() && !flight.replays) {
-    pace_.Observe(now - std::max(flight.sent, last_result_),
-                  flight.prompt_rows);
+  if (!flight.work.empty()) {
+    const auto time = now - std::max(flight.sent, last_result_);
+    if (!flight.replays) pace_.Observe(time, flight.prompt_rows);
+    if (flight.limits_batch) batch_budget_.Observe(time, flight.rows);
   }
   last_result_ = now;
   for (const v1::SlotResult& slot : result.slots()) {

@@ -13,8 +13,8 @@
 // prompt. Beside decodes, a step has no more rows of prompts than fit the
 // epoch's step time by the measured pace, and cuts chunks to keep it, but those
 // of a text that is scored alone. The prompts with the least left come first.
-// Each millisecond that a prompt has waited counts like one less of evaluation,
-// so that a long one comes, too.
+// When they have passed the one that entered first for some steps, they leave
+// it half of the rows, so that a long one comes, too, and holds no newcomer up.
 //
 // The scheduler outlives epochs. When an epoch ends, its requests wait again,
 // in the order of their arrival, with the tokens that they have committed. In
@@ -28,6 +28,14 @@
 // grows. When none is left, the sequence that entered last in the lowest
 // priority waits again, and is replayed later. A lone sequence always has its
 // context.
+//
+// Requests of a priority above 0 are batches. Alone they run without limits.
+// While interactive sequences run, a step has as many rows of batches as
+// BatchBudget allows. A batch that is left out keeps its blocks. It leaves its
+// slot and its blocks only to an interactive request that has no room without.
+//
+// Requests with one prompt that come together evaluate it once: the others
+// wait, with a slot in reserve, until the rows of the first one are planned.
 //
 // Blocks of sequences that have left are kept while nobody needs the room. A
 // request whose ids begin like those of another, up to any token, begins with
@@ -49,16 +57,20 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "cluster/process/deadline.h"
+#include "coordinator/scheduling/batch_budget.h"
 #include "coordinator/scheduling/block_cache.h"
 #include "coordinator/scheduling/evaluated_spans.h"
 #include "coordinator/scheduling/request.h"
@@ -132,6 +144,8 @@ class Scheduler {
     bool reproducible = false;
     // Time of a step with decodes that rows of prompts must keep. 0: none.
     StepPace::Duration step_time{0};
+    // See BatchBudget::SetLimit.
+    std::optional<StepPace::Duration> batch_step_time;
   };
 
   // Counters since the beginning, but for the blocks.
@@ -232,6 +246,10 @@ class Scheduler {
     uint32_t planned = 0;
     // Tokens that the plans so far can have committed or replayed at most.
     uint64_t tokens_planned = 0;
+    uint64_t last_planned = 0;  // Step of the last plan with a row.
+    // Rows that passed the prompt while it was the oldest, up to half of each
+    // step, less its own.
+    uint32_t owed = 0;
     BlockCache::Table table;
     bool left = false;  // Finished, failed, cancelled, or waiting again.
     bool progressed = false;
@@ -270,10 +288,17 @@ class Scheduler {
     cluster::Deadline::Clock::time_point sent;
     uint32_t prompt_rows = 0;  // The most of a data group.
     bool replays = false;
+    bool limits_batch = false;  // `rows` are set.
+    BatchBudget::Rows rows;
     std::vector<PlannedWork> work;
     // The plan ends the prompts of these.
     std::vector<std::shared_ptr<Sequence>> evaluated;
   };
+
+  // Rows of batches that a plan may still have, by data group. They are
+  // unlimited while no interactive sequence runs.
+  using BatchRows = std::vector<uint32_t>;
+  static constexpr uint32_t kNoLimit = std::numeric_limits<uint32_t>::max();
 
   // A decode that a plan will have.
   struct NextDecode {
@@ -288,32 +313,64 @@ class Scheduler {
   void Release(v1::StepPlan* plan);
   // Frees a slot with its blocks. Its sequence has left.
   void FreeSlot(uint32_t slot, v1::StepPlan* plan);
+  // Returns whether a sequence in a slot is interactive.
+  bool InteractiveRuns() const;
+  // Returns slots with a sequence by priority and order of admission.
+  std::vector<uint32_t> SlotsByPriority() const;
+  // Returns how many tokens the next decode of a sequence can commit. 0: the
+  // next plan has none.
+  uint32_t TokensOfDecode(const Sequence& sequence) const;
+  // Sets what `flight` has of interactive sequences, and returns what it may
+  // have of batches.
+  BatchRows LimitBatch(PlanInFlight* flight) const;
+  // Returns how many tokens the decodes of the next plan can commit, by slot.
+  std::map<uint32_t, uint32_t> ShareDecodes(BatchRows* batch_rows) const;
   // Returns the decodes of the sequences that go on. Gives them the blocks that
   // they need, which may take the blocks and the slots of others.
-  std::vector<NextDecode> GrowDecodes(v1::StepPlan* plan);
+  std::vector<NextDecode> GrowDecodes(BatchRows* batch_rows,
+                                      v1::StepPlan* plan);
   // Gives `slot` blocks for `positions`. False: the pool has too few, and the
   // slot none more.
   bool Grant(uint32_t slot, uint64_t positions, v1::StepPlan* plan);
   // Returns the slot of the sequence in `group` that is the first to give its
   // blocks up.
   uint32_t Victim(uint32_t group) const;
-  void Preempt(uint32_t slot, v1::StepPlan* plan);
+  void Preempt(uint32_t slot, const std::string& why, v1::StepPlan* plan);
+  // Takes the slot and the blocks of one batch, if an interactive sequence of
+  // `positions` has room where no batch runs. False: none was in its way.
+  bool MakeRoom(uint64_t positions, v1::StepPlan* plan);
   void Admit(v1::StepPlan* plan);
-  // Returns the run that may enter a slot next, which stays in the queue. Null:
-  // none may.
-  std::shared_ptr<Run> Next() const;
+  // Returns the run that may enter a slot next, which stays in the queue, but
+  // for those for which `holds` returns true. Null: none may.
+  std::shared_ptr<Run> Next(absl::FunctionRef<bool(const Run&)> holds) const;
   struct Place {
     uint32_t slot = 0;
     BlockCache::Prefix prefix;
+    uint64_t blocks = 0;  // To take.
+    // Most of the prefix that is missing is being evaluated for another
+    // sequence of the group.
+    bool waits = false;
+  };
+
+  // Slots and blocks of a group for runs that wait for a prefix.
+  struct Reserved {
+    uint32_t slots = 0;
+    uint64_t blocks = 0;
   };
 
   // Returns the place for a sequence with room for `positions` where its first
   // token comes soonest. A sequence that goes on stays in its first group, if
-  // there is room. Nothing: no group has a free slot and room.
-  std::optional<Place> FindPlace(const Sequence& sequence,
-                                 uint64_t positions) const;
+  // there is room. Nothing: no group has a free slot and room beside what is
+  // reserved.
+  std::optional<Place> FindPlace(const Sequence& sequence, uint64_t positions,
+                                 const std::vector<Reserved>& reserved) const;
+  // Returns how many positions the sequence has in common with a prompt of
+  // `group` that is evaluated, and has not reached their end.
+  uint32_t ComingPrefix(const Sequence& sequence, uint32_t group) const;
   // Returns the rows of `group` that the sequence can reuse.
   BlockCache::Prefix FindPrefix(const Sequence& sequence, uint32_t group) const;
+  // Returns whether the sequence may need more blocks than it has.
+  bool MayGrow(const Sequence& sequence) const;
   bool Reuses(const Request& request) const;
   std::string SaltOf(const Request& request) const;
   void Enter(std::shared_ptr<Sequence> sequence, const Place& place,
@@ -327,9 +384,25 @@ class Scheduler {
   SpanForm FormOfDecodes() const;
   // Returns the slots of prompts to evaluate, in the order of their turns.
   std::vector<uint32_t> PromptsInTurn() const;
-  void PlanPrefills(bool beside_decodes, v1::StepPlan* plan,
-                    PlanInFlight* flight);
-  void PlanReplays(v1::StepPlan* plan, PlanInFlight* flight);
+  // The interactive prompt that entered a data group first, and the rows of the
+  // next step that others leave to it.
+  struct OldestPrompt {
+    std::optional<uint32_t> slot;
+    uint32_t planned = 0;  // Positions before the step.
+    uint32_t rows = 0;
+  };
+
+  // Returns the oldest prompt of each group, for steps of `most` rows of
+  // prompts. `cuts`: chunks are cut to keep them.
+  std::vector<OldestPrompt> OldestPrompts(bool cuts, uint32_t most) const;
+  // Returns the most rows of prompts in a step of a data group.
+  uint32_t MostPromptRows(bool beside_decodes) const;
+  void PlanPrefills(bool beside_decodes, BatchRows* batch_rows,
+                    v1::StepPlan* plan, PlanInFlight* flight);
+  // Returns whether the next plan has replays, for which prompts wait.
+  bool ReplaysNext(const BatchRows& batch_rows) const;
+  void PlanReplays(BatchRows* batch_rows, v1::StepPlan* plan,
+                   PlanInFlight* flight);
   void PlanDecodes(const std::vector<NextDecode>& decodes, v1::StepPlan* plan,
                    PlanInFlight* flight);
   // Returns how many tokens may be drawn after `tokens` of them.
@@ -353,6 +426,7 @@ class Scheduler {
   uint64_t prefix_hits_ = 0;
   std::vector<BlockCache> caches_;  // By group of the epoch.
   StepPace pace_;
+  BatchBudget batch_budget_;
   cluster::Deadline::Clock::time_point last_result_;
   uint64_t last_step_ = 0;
   std::string held_for_;     // Why admissions are held; "": they are not.

@@ -42,10 +42,11 @@ absl::string_view LongName(const Setting& setting) {
   return flag.substr(flag.find("--"));
 }
 
-// True for a number without a default that is given as 0.
+// True for a number that is given as 0, where 0 is the absence of one.
 bool IsUnset(const Setting& setting, const std::string& text) {
   double value = 1;
-  return IsNumber(setting) && setting.options().default_value().empty() &&
+  return IsNumber(setting) && !setting.takes_zero() &&
+         setting.options().default_value().empty() &&
          absl::SimpleAtod(text, &value) && value == 0;
 }
 
@@ -76,7 +77,8 @@ CLI::Option* SettingFlags::Add(CLI::App& app, absl::string_view name) {
   const v1::SettingOptions& options = setting.options();
   std::string* const text = &texts_[setting.name()];
   std::string help = cluster::SettingHelp(
-      setting, IsNumber(setting) ? "; 0: " : "; default: ");
+      setting,
+      IsNumber(setting) && !setting.takes_zero() ? "; 0: " : "; default: ");
   if (setting.is_section()) {
     absl::StrAppend(&help, "; ", WantedValue(setting));
   }

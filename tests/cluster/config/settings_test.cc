@@ -59,6 +59,9 @@ TEST(SettingsTest, ValuesAreCheckedByType) {
             "'16777217', want a whole number from 1 to 16777216");
   EXPECT_EQ(Set("context", "-1"),
             "'-1', want a whole number from 1 to 16777216");
+  EXPECT_EQ(Set("batch_step_ms", "0"), "0");
+  EXPECT_EQ(Set("batch_step_ms", "3600001"),
+            "'3600001', want a whole number from 0 to 3600000");
   EXPECT_EQ(Set("experts.threshold", "1.5"), "1.5");
   EXPECT_EQ(Set("experts.threshold", "nan"),
             "'nan', want a number above 0, at most 1024");

@@ -6,6 +6,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,9 +28,13 @@ class RequestQueueTest : public ::testing::Test {
     queue_.Push(run);
   }
 
+  std::shared_ptr<coordinator::Run> Next() const {
+    return queue_.Next([](const coordinator::Run&) { return false; });
+  }
+
   // Takes the next run and charges its owner.
   std::string Serve(uint64_t tokens) {
-    const std::shared_ptr<coordinator::Run> run = queue_.Next();
+    const std::shared_ptr<coordinator::Run> run = Next();
     if (run == nullptr) return "";
     queue_.Take(
         [&run](const coordinator::Run& other) { return &other == run.get(); });
@@ -51,6 +56,22 @@ TEST_F(RequestQueueTest, OneOwnersManyRequestsDoNotStarveAnother) {
   EXPECT_THAT(served, ElementsAre("a1", "b0", "a2", "b1", "a3"));
 }
 
+TEST_F(RequestQueueTest, RunsThatAreHeldLetOthersPass) {
+  Push("first", "a");
+  Push("second", "a");
+  Push("low", "a", 1);
+  const auto next = [this](std::set<std::string> held) {
+    const auto run = queue_.Next([&held](const coordinator::Run& waiting) {
+      return held.contains(waiting.request->id);
+    });
+    return run == nullptr ? "" : run->request->id;
+  };
+  EXPECT_EQ(next({}), "first");
+  EXPECT_EQ(next({"first"}), "second");
+  EXPECT_EQ(next({"first", "second"}), "low");
+  EXPECT_EQ(next({"first", "second", "low"}), "");
+}
+
 TEST_F(RequestQueueTest, SharesAreThoseOfTokens) {
   for (int i = 0; i < 100; ++i) {
     Push("a" + std::to_string(i), "a");
@@ -58,7 +79,7 @@ TEST_F(RequestQueueTest, SharesAreThoseOfTokens) {
   }
   std::map<char, uint64_t> tokens;
   for (int i = 0; i < 80; ++i) {
-    const bool next_is_a = queue_.Next()->request->owner == "a";
+    const bool next_is_a = Next()->request->owner == "a";
     const uint64_t cost = next_is_a ? 300 : 100;
     tokens[Serve(cost)[0]] += cost;
   }

@@ -117,12 +117,12 @@ TEST_F(SchedulerBlocksTest, NobodyEntersOnBlocksThatOthersMayNeedNext) {
 
 TEST_F(SchedulerBlocksTest, TheLastOfTheLowestPriorityGivesItsBlocksUp) {
   MakeWith({.id = 77, .slots = 4, .context = 512, .blocks = 7});
-  ASSERT_TRUE(SubmitWith("low", 127, 300, 1).ok());
-  ASSERT_TRUE(SubmitWith("old", 127, 300, 0).ok());
-  ASSERT_TRUE(SubmitWith("new", 127, 300, 0).ok());
+  ASSERT_TRUE(SubmitWith("low", 127, 300, 0).ok());
+  ASSERT_TRUE(SubmitWith("old", 127, 300, -1).ok());
+  ASSERT_TRUE(SubmitWith("new", 127, 300, -1).ok());
   EXPECT_THAT(Slots(Step().admissions()), ElementsAre(0, 1, 2));
   while (scheduler_->cache_use().preemptions == 0) Step();
-  // Priority 0 entered first: slots 0 and 1 are those of "old" and "new".
+  // Priority -1 entered first: slots 0 and 1 are those of "old" and "new".
   EXPECT_THAT(told_["low"].waits, ElementsAre(HasSubstr("the cache is full")));
   EXPECT_THAT(told_["new"].waits, IsEmpty());
   const size_t low = told_["low"].tokens.size();
@@ -138,6 +138,19 @@ TEST_F(SchedulerBlocksTest, TheLastOfTheLowestPriorityGivesItsBlocksUp) {
   EXPECT_GE(scheduler_->cache_use().recomputed_positions, 127 + low);
   Step();
   EXPECT_EQ(scheduler_->cache_use().blocks_used, 0u);
+}
+
+TEST_F(SchedulerBlocksTest, ASequenceThatGivesItsBlocksUpIsGrantedNone) {
+  MakeWith({.id = 77, .slots = 2, .context = 512, .blocks = 5});
+  ASSERT_TRUE(SubmitWith("low", 127, 300, 0).ok());
+  Step();
+  // Both need their third block in one step, and there is one.
+  ASSERT_TRUE(SubmitWith("high", 128, 300, -1).ok());
+  v1::StepPlan plan;
+  while (scheduler_->cache_use().preemptions == 0) plan = Step();
+  EXPECT_THAT(plan.releases(), ElementsAre(0));
+  EXPECT_THAT(Grants(plan), ElementsAre(Granted{1, {4}}));
+  EXPECT_THAT(Slots(plan.decodes()), ElementsAre(1));
 }
 
 TEST_F(SchedulerBlocksTest, ALoneSequenceHasItsContextAndEndsWithLength) {

@@ -46,8 +46,8 @@ TEST_F(SchedulerTest, AFailedEpochsRequestsGoOnWithTheirTokensInTheirPlace) {
   EXPECT_THAT(first->admissions(0).committed_ids(), ElementsAre(32));
   EXPECT_THAT(first->admissions(1).committed_ids(), ElementsAre(31, 32));
   // The chunks of the first evaluation.
-  EXPECT_THAT(Spans(*first), ElementsAre(std::make_pair(0u, kPrefillChunk),
-                                         std::make_pair(1u, 5u)));
+  EXPECT_THAT(Spans(*first), ElementsAre(std::make_pair(1u, 5u),
+                                         std::make_pair(0u, kPrefillChunk)));
   // The replay of "b" first, then the rest of the prompt of "a".
   const auto second = scheduler_->NextPlan();
   EXPECT_THAT(Spans(*second), IsEmpty());

@@ -263,6 +263,8 @@ TEST_F(SchedulerTest, RandomLoadEndsEveryRequestOnceAndLeaksNothing) {
       return static_cast<uint32_t>(draw(0, static_cast<int>(most)));
     };
     const auto reuse = static_cast<Scheduler::Reuse>(draw(0, 2));
+    std::optional<StepPace::Duration> batch_step;
+    if (draw(0, 2) > 0) batch_step = std::chrono::milliseconds(draw(0, 40));
     DrawnRows drawn;
     std::optional<ModelOfWorker> worker;
     uint64_t epoch = 76;
@@ -272,7 +274,8 @@ TEST_F(SchedulerTest, RandomLoadEndsEveryRequestOnceAndLeaksNothing) {
                              .context = context,
                              .blocks = blocks,
                              .drafts = drafts,
-                             .reuse = reuse});
+                             .reuse = reuse,
+                             .batch_step_time = batch_step});
       if (worker.has_value()) reused += worker->reused();
       worker.emplace(slots, context, blocks, accept, &drawn);
     };
@@ -334,6 +337,7 @@ TEST_F(SchedulerTest, RandomLoadEndsEveryRequestOnceAndLeaksNothing) {
           if (!in_flight.empty()) {
             const auto result = worker->Execute(in_flight.front());
             in_flight.pop_front();
+            now_ += std::chrono::milliseconds(draw(5, 30));
             ASSERT_TRUE(scheduler_->OnResult(result).ok());
           }
           break;

@@ -180,6 +180,107 @@ TEST_F(SchedulerPromptsTest, ABenchmarkEmptiesTheCache) {
   EXPECT_EQ(CachedOf(RequestOf("again", 200, 2)), 0u);
 }
 
+TEST_F(SchedulerPromptsTest, SamplesOfAPromptEvaluateItOnce) {
+  for (const uint32_t prompt_n : {40u, 300u, 1500u}) {
+    MakeReusing(Scheduler::Reuse::kOwners);
+    const uint64_t before = evaluated();
+    for (int i = 0; i < 4; ++i) {
+      ASSERT_TRUE(
+          scheduler_->Submit(RequestOf(absl::StrCat("s", i), prompt_n, 20))
+              .ok());
+    }
+    const auto begin = now_;
+    while (told_["s3"].tokens.empty()) Step();
+    EXPECT_EQ(evaluated() - before, prompt_n + 3);  // Last ones, for logits.
+    // One more step than the first one takes.
+    EXPECT_LE(now_ - begin,
+              milliseconds(prompt_n + 3 + 20 * ((prompt_n + 511) / 512 + 1)));
+    RunAll();
+    for (int i = 0; i < 4; ++i) {
+      EXPECT_EQ(told_[absl::StrCat("s", i)].tokens.size(), 20u);
+    }
+    told_.clear();
+  }
+}
+
+TEST_F(SchedulerPromptsTest, WhoWaitsForAPrefixKeepsItsPlace) {
+  MakeReusing(Scheduler::Reuse::kOwners);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(
+        scheduler_->Submit(RequestOf(absl::StrCat("s", i), 600, 9)).ok());
+  }
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(
+        scheduler_->Submit(RequestOf(absl::StrCat("later", i), 50, 9, i + 1))
+            .ok());
+  }
+  // Others overtake while there are slots for all.
+  EXPECT_THAT(Slots(Step().admissions()), ElementsAre(0, 1));
+  EXPECT_THAT(Slots(Step().admissions()), IsEmpty());
+  EXPECT_THAT(Slots(Step().admissions()), ElementsAre(2, 3));
+  EXPECT_EQ(told_["s2"].runs, 1);
+  EXPECT_EQ(told_["later0"].runs, 1);
+  EXPECT_EQ(told_["later1"].runs, 0);
+}
+
+TEST_F(SchedulerPromptsTest, WhenThePromptIsCancelledTheNextOneEvaluatesIt) {
+  MakeReusing(Scheduler::Reuse::kOwners);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(
+        scheduler_->Submit(RequestOf(absl::StrCat("s", i), 1500, 5)).ok());
+  }
+  Step();
+  ASSERT_TRUE(scheduler_->Cancel("s0").ok());
+  RunAll();
+  EXPECT_EQ(evaluated(), 1500u + 1);
+  EXPECT_EQ(told_["s2"].tokens.size(), 5u);
+}
+
+TEST_F(SchedulerPromptsTest, NobodyWaitsForAPromptWithoutItsRows) {
+  // Most of the text is its own.
+  MakeReusing(Scheduler::Reuse::kOwners);
+  ASSERT_TRUE(scheduler_->Submit(RequestOf("first", 600, 5)).ok());
+  auto other = RequestOf("other", 600, 5);
+  for (int i = 200; i < 600; ++i) other->prompt_ids[i] += 5000;
+  ASSERT_TRUE(scheduler_->Submit(other).ok());
+  auto salted = RequestOf("salted", 600, 5);
+  salted->cache_salt = "other";
+  ASSERT_TRUE(scheduler_->Submit(salted).ok());
+  EXPECT_THAT(Slots(Step().admissions()), ElementsAre(0, 1, 2));
+  // A batch may have to wait itself.
+  MakeReusing(Scheduler::Reuse::kOwners);
+  auto batch = RequestOf("batch", 1500, 5);
+  batch->priority = 1;
+  ASSERT_TRUE(scheduler_->Submit(batch).ok());
+  Step();
+  ASSERT_TRUE(scheduler_->Submit(RequestOf("new", 1500, 5)).ok());
+  EXPECT_THAT(Slots(Step().admissions()), ElementsAre(1));
+  // No rows are reused.
+  MakeReusing(Scheduler::Reuse::kNobodys);
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(
+        scheduler_->Submit(RequestOf(absl::StrCat("s", i), 600, 5)).ok());
+  }
+  EXPECT_THAT(Slots(Step().admissions()), ElementsAre(0, 1));
+}
+
+TEST_F(SchedulerPromptsTest, SamplesEvaluateAPromptOnceInEachGroup) {
+  MakeReusing(Scheduler::Reuse::kOwners, /*groups=*/2);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(
+        scheduler_->Submit(RequestOf(absl::StrCat("s", i), 1500, 5)).ok());
+  }
+  RunAll();
+  // Two groups evaluate at the same time, and decode at the same time later.
+  EXPECT_EQ(evaluated(), 2u * 1500 + 1);
+  // Short ones have their first tokens sooner in a group each.
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(
+        scheduler_->Submit(RequestOf(absl::StrCat("short", i), 50, 5, 1)).ok());
+  }
+  EXPECT_THAT(Slots(Step().admissions()), ElementsAre(0, 4));
+}
+
 TEST_F(SchedulerPromptsTest, APrefixIsLookedForInItsGroup) {
   MakeReusing(Scheduler::Reuse::kOwners, /*groups=*/2);
   ASSERT_TRUE(scheduler_->Submit(RequestOf("in group 0", 400, 200)).ok());
@@ -265,27 +366,6 @@ TEST_F(SchedulerPromptsTest, ChunksOfAScoredTextAreWholeBesideDecodes) {
   EXPECT_EQ(scheduler_->cache_use().blocks_kept, 0u);
 }
 
-TEST_F(SchedulerPromptsTest, AShortPromptDoesNotWaitForALongOne) {
-  MakeWith({.id = 77,
-            .slots = 16,
-            .context = 65536,
-            .blocks = 4096,
-            .step_time = milliseconds(120)});
-  ASSERT_TRUE(scheduler_->Submit(RequestOf("stream", 64, 5000)).ok());
-  for (int i = 0; i < 5; ++i) Step();
-  ASSERT_TRUE(scheduler_->Submit(RequestOf("long", 65000, 10)).ok());
-  for (int i = 0; i < 5; ++i) Step();
-  for (int i = 0; i < 10; ++i) {
-    ASSERT_TRUE(
-        scheduler_->Submit(RequestOf(absl::StrCat("short", i), 20, 2)).ok());
-  }
-  // Ten times twenty rows are two steps.
-  for (int i = 0; i < 3; ++i) Step();
-  for (int i = 0; i < 10; ++i) {
-    EXPECT_FALSE(told_[absl::StrCat("short", i)].tokens.empty()) << i;
-  }
-}
-
 TEST_F(SchedulerPromptsTest, ALongPromptIsNotStarvedByShortOnes) {
   MakeWith({.id = 77,
             .slots = 16,
@@ -303,7 +383,7 @@ TEST_F(SchedulerPromptsTest, ALongPromptIsNotStarvedByShortOnes) {
         scheduler_->Submit(RequestOf(absl::StrCat("short", i), 100, 1)).ok());
     Step();
   }
-  // It waits for as long as its own evaluation takes, then it is evaluated.
+  // It has half of the rows.
   EXPECT_LE(now_ - submitted, milliseconds(3 * 4000));
 }
 

@@ -176,8 +176,8 @@ TEST_F(SchedulerTest, LongPromptsAreCutIntoChunksBesideDecodes) {
   const auto second = scheduler_->NextPlan();
   EXPECT_THAT(Slots(second->admissions()), ElementsAre(1, 2));
   // A short prompt has room beside a whole chunk.
-  EXPECT_THAT(Spans(*second), ElementsAre(std::make_pair(1u, kPrefillChunk),
-                                          std::make_pair(2u, 100u)));
+  EXPECT_THAT(Spans(*second), ElementsAre(std::make_pair(2u, 100u),
+                                          std::make_pair(1u, kPrefillChunk)));
   EXPECT_THAT(Slots(second->decodes()), ElementsAre(0));
   ASSERT_TRUE(scheduler_->OnResult(Result(1, {{0, kGoesOn}})).ok());
   const auto third = scheduler_->NextPlan();

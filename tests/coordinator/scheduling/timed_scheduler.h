@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -25,6 +27,7 @@ class TimedSchedulerTest : public SchedulerTest {
     scheduler_.emplace([this] { return now_; });
     scheduler_->OpenEpoch(epoch);
     epoch_ = epoch;
+    ahead_.clear();
   }
 
   // Prompts of one `text` begin alike.
@@ -39,24 +42,18 @@ class TimedSchedulerTest : public SchedulerTest {
     return request;
   }
 
-  // Executes the next plan. A step takes 20 ms, and one for each row of a
-  // prompt or a replay. Every sequence goes on to its limit.
+  // Executes the next plan, which takes step_ms_ of it. Every sequence goes on
+  // to its limit, and all drafts are accepted.
   v1::StepPlan Step() {
-    const auto plan = scheduler_->NextPlan();
-    if (!plan.has_value()) {
-      ADD_FAILURE() << "no plan";
-      return {};
-    }
-    Execute(*plan);
-    return *plan;
+    const v1::StepPlan plan = StepIfAny();
+    EXPECT_GT(plan.step(), 0u) << "no plan";
+    return plan;
   }
 
   // Steps until there is nothing left to do.
   void RunAll() {
     for (int step = 0; step < 200'000; ++step) {
-      const auto plan = scheduler_->NextPlan();
-      if (!plan.has_value()) return;
-      Execute(*plan);
+      if (StepIfAny().step() == 0) return;
     }
     ADD_FAILURE() << "there is no end";
   }
@@ -68,16 +65,45 @@ class TimedSchedulerTest : public SchedulerTest {
 
   uint64_t evaluated() const { return evaluated_; }  // Rows of all steps.
 
+  // Rows of the data group that has the most.
+  struct Rows {
+    uint32_t prompts = 0;
+    uint32_t replays = 0;
+    uint32_t decodes = 0;
+  };
+  // Milliseconds of a step.
+  std::function<double(const Rows&)> step_ms_ = [](const Rows& rows) {
+    return 20 + rows.prompts + rows.replays;
+  };
+  // Plans that the worker has, with the one that it executes.
+  size_t plans_ahead_ = 1;
+
  private:
+  // Returns the plan that was executed, number 0 if there was none.
+  v1::StepPlan StepIfAny() {
+    while (ahead_.size() < plans_ahead_) {
+      auto plan = scheduler_->NextPlan();
+      if (!plan.has_value()) break;
+      ahead_.push_back(*std::move(plan));
+    }
+    if (ahead_.empty()) return {};
+    const v1::StepPlan plan = std::move(ahead_.front());
+    ahead_.pop_front();
+    Execute(plan);
+    return plan;
+  }
+
   void Execute(const v1::StepPlan& plan) {
     v1::StepResult result;
     result.set_step(plan.step());
-    std::map<uint32_t, uint32_t> rows;  // By data group.
-    const auto draw = [&result](uint32_t slot) {
+    std::map<uint32_t, Rows> rows;  // By data group.
+    const auto draw = [&result](uint32_t slot, uint32_t tokens) {
       auto* out = result.add_slots();
       out->set_slot(slot);
-      out->add_tokens(9);
-      out->add_logprobs(-1);
+      for (uint32_t i = 0; i < tokens; ++i) {
+        out->add_tokens(9);
+        out->add_logprobs(-1);
+      }
     };
     for (const v1::Admission& admission : plan.admissions()) {
       left_[admission.slot()] = admission.prompt_ids_size() +
@@ -85,25 +111,35 @@ class TimedSchedulerTest : public SchedulerTest {
                                 CachedRows(admission);
       draws_[admission.slot()] = admission.max_tokens() > 0;
     }
-    const auto evaluate = [&](const auto& spans) {
+    const auto evaluate = [&](const auto& spans, uint32_t Rows::*kind) {
       for (const auto& span : spans) {
-        rows[span.slot() / epoch_.slots] += span.count();
+        rows[span.slot() / epoch_.slots].*kind += span.count();
         evaluated_ += span.count();
         left_[span.slot()] -= span.count();
-        if (left_[span.slot()] == 0 && draws_[span.slot()]) draw(span.slot());
+        if (left_[span.slot()] == 0 && draws_[span.slot()])
+          draw(span.slot(), 1);
       }
     };
-    evaluate(plan.prefills());
-    evaluate(plan.replays());
-    for (const v1::Decode& decode : plan.decodes()) draw(decode.slot());
-    uint32_t most = 0;
-    for (const auto& [group, count] : rows) most = std::max(most, count);
-    now_ += std::chrono::milliseconds(20 + most);
+    evaluate(plan.prefills(), &Rows::prompts);
+    evaluate(plan.replays(), &Rows::replays);
+    for (const v1::Decode& decode : plan.decodes()) {
+      ++rows[decode.slot() / epoch_.slots].decodes;
+      draw(decode.slot(), 1 + decode.drafts());
+    }
+    Rows most;
+    for (const auto& [group, count] : rows) {
+      most.prompts = std::max(most.prompts, count.prompts);
+      most.replays = std::max(most.replays, count.replays);
+      most.decodes = std::max(most.decodes, count.decodes);
+    }
+    now_ += std::chrono::duration_cast<cluster::Deadline::Clock::duration>(
+        std::chrono::duration<double, std::milli>(step_ms_(most)));
     EXPECT_TRUE(scheduler_->OnResult(result).ok());
     Collect();
   }
 
   Scheduler::Epoch epoch_;
+  std::deque<v1::StepPlan> ahead_;
   std::map<uint32_t, uint32_t> left_;  // Known ids to evaluate, by slot.
   std::map<uint32_t, bool> draws_;     // By slot.
   uint64_t evaluated_ = 0;

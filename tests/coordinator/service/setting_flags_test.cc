@@ -48,9 +48,9 @@ TEST_F(SettingFlagsTest, HelpSaysWhatTheDescriptionSays) {
 }
 
 TEST_F(SettingFlagsTest, OnlyGivenFlagsAreSet) {
-  const auto settings =
-      Parse({"--dtype", "f32", "-c", "77", "--mesh", "1x2x1", "--reference",
-             "--expert-capacity", "1.5", "--expert-slots", "0"});
+  const auto settings = Parse({"--dtype", "f32", "-c", "77", "--mesh", "1x2x1",
+                               "--reference", "--expert-capacity", "1.5",
+                               "--expert-slots", "0", "--batch-step-ms", "0"});
   ASSERT_TRUE(settings.ok()) << settings.status();
   v1::FleetSettings want;
   want.set_dtype(v1::DTYPE_F32);
@@ -58,6 +58,7 @@ TEST_F(SettingFlagsTest, OnlyGivenFlagsAreSet) {
   cluster::SetMesh({.expert = 2}, &want);
   want.set_reference(true);
   want.mutable_experts()->set_capacity(1.5);
+  want.set_batch_step_ms(0);  // Other than expert-slots, it is a value.
   EXPECT_EQ(settings->DebugString(), want.DebugString());
   EXPECT_EQ(flags_.Given("mesh"), "1x2x1");
   EXPECT_EQ(flags_.Given("wire"), "");
