@@ -66,7 +66,7 @@ void PutTime(int64_t seconds, char* text) {
   PutDigits(seconds % 60, 2, text + 19);
 }
 
-iovec Part(const char* text) {
+iovec TextPart(const char* text) {
   return {const_cast<char*>(text), std::strlen(text)};
 }
 
@@ -78,12 +78,13 @@ void OnCrash(int number) {
   }
   char time_text[] = "YYYY-MM-DDTHH:MM:SS";
   PutTime(time(nullptr), time_text);
-  const iovec first[] = {Part(time_text), Part("Z E "), Part(g_signalled),
-                         Part(" crashed, with this stack:\n")};
+  const iovec first[] = {TextPart(time_text), TextPart("Z E "),
+                         TextPart(g_signalled),
+                         TextPart(" crashed, with this stack:\n")};
   [[maybe_unused]] ssize_t written = writev(STDERR_FILENO, first, 4);
   void* frames[kMaxFrames];
   backtrace_symbols_fd(frames, backtrace(frames, kMaxFrames), STDERR_FILENO);
-  const iovec last[] = {Part(g_signalled), Part(cause)};
+  const iovec last[] = {TextPart(g_signalled), TextPart(cause)};
   written = writev(STDERR_FILENO, last, 2);
   // The default action ends the process behind the handler, also if nothing in
   // the process raised the signal.
