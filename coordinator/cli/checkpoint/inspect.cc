@@ -35,11 +35,13 @@ static scale). Loading refuses such a checkpoint, too. Tensors of unused layers
 and those known to be superfluous are listed as unexpected and do no harm. A
 checkpoint without its multi-token prediction layer is complete.
 
-Exit 4 also when the tokenizer or generation_config.json cannot be used, or names
-an id that the model does not have. Doubts are listed: two files that name
-different end tokens, ids without a token, no chat template. Members
+Exit 4 also when the tokenizer or generation_config.json cannot be used. Members
 of config.json that nothing reads are named: one that changes the mathematics
 means that this program computes another model.
+
+The tokenizer and generation_config.json contradict the model if they name ids that
+it does not have: exit 4. Doubts are listed: two files that name different end
+tokens, ids without a token, no chat template.
 
 Examples:
   ringfleet inspect tests/models/tiny-v3
