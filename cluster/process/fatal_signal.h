@@ -4,10 +4,14 @@
 
 namespace ringfleet::cluster {
 
-// Makes SIGBUS end this process with a line on stderr that says why, and begins
-// with `program`. The signal comes when a mapped file is cut while it is in
-// use. `program` must outlive the process.
-void ExplainBusErrors(const char* program);
+// Makes a crash of this process write on stderr: a line with the time, the
+// stack of the thread, and a last line that begins with `program` and says why.
+// A crash is SIGSEGV, SIGBUS, SIGFPE, SIGILL or SIGABRT, which then end the
+// process as they do by default. SIGBUS comes when a mapped file is cut while
+// it is in use. A signal that has a handler already keeps it, except SIGBUS:
+// sanitizers have theirs. `program` must outlive the process. Call before other
+// threads start.
+void ExplainCrashes(const char* program);
 
 }  // namespace ringfleet::cluster
 

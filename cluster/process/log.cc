@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <google/protobuf/stubs/logging.h>
+#include <grpc/support/log.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,7 +26,7 @@ bool g_grows ABSL_GUARDED_BY(g_mu) = false;  // It is a regular file.
 size_t g_bytes ABSL_GUARDED_BY(g_mu) = 0;    // In the file.
 
 constexpr size_t kMaxLogBytes = size_t{64} << 20;
-constexpr int64_t kProtobufIntervalMs = 10'000;
+constexpr int64_t kLibraryIntervalMs = 10'000;
 
 std::string& LogPath() ABSL_EXCLUSIVE_LOCKS_REQUIRED(g_mu) {
   static std::string& path = *new std::string();  // Empty: stderr.
@@ -67,17 +68,29 @@ void Rotate() ABSL_EXCLUSIVE_LOCKS_REQUIRED(g_mu) {
   }
 }
 
+// Returns whether kLibraryIntervalMs have passed since the last line. `due` is
+// the Unix time in milliseconds from which on they have.
+bool IsDue(std::atomic<int64_t>* due) {
+  const int64_t now = absl::ToUnixMillis(absl::Now());
+  int64_t then = *due;
+  return now >= then &&
+         due->compare_exchange_strong(then, now + kLibraryIntervalMs);
+}
+
 void LogOfProtobuf(google::protobuf::LogLevel level, const char* file, int line,
                    const std::string& message) {
-  if (level < google::protobuf::LOGLEVEL_WARNING) return;
   static std::atomic<int64_t> due{0};
-  const int64_t now = absl::ToUnixMillis(absl::Now());
-  int64_t then = due;
-  if (now < then ||
-      !due.compare_exchange_strong(then, now + kProtobufIntervalMs)) {
-    return;
-  }
+  if (level < google::protobuf::LOGLEVEL_WARNING || !IsDue(&due)) return;
   Log(LogLevel::kWarning, file, line, message);
+}
+
+// Errors may come by the thousand; the rest comes only where a user asks.
+void LogOfGrpc(gpr_log_func_args* args) {
+  static std::atomic<int64_t> due{0};
+  const bool is_error = args->severity == GPR_LOG_SEVERITY_ERROR;
+  if (is_error && !IsDue(&due)) return;
+  Log(is_error ? LogLevel::kWarning : LogLevel::kInfo, args->file, args->line,
+      args->message);
 }
 
 }  // namespace
@@ -85,6 +98,7 @@ void LogOfProtobuf(google::protobuf::LogLevel level, const char* file, int line,
 absl::Status InitLog(absl::string_view path, LogLevel least) {
   g_least = least;
   google::protobuf::SetLogHandler(&LogOfProtobuf);
+  gpr_set_log_function(&LogOfGrpc);
   if (path.empty()) return absl::OkStatus();
   MutexLock lock(&g_mu);
   LogPath() = std::string(path);

@@ -17,7 +17,8 @@ enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
 // Appends lines of `least` and above to the file `path`; "": to stderr. A file
 // of more than 64 MiB becomes PATH.1, in place of the one before. Messages of
-// Protobuf are lines too, one every ten seconds at most.
+// Protobuf and errors of gRPC are lines too, one of each every ten seconds at
+// most. gRPC's other messages are lines where GRPC_VERBOSITY asks for them.
 absl::Status InitLog(absl::string_view path, LogLevel least);
 // Names this process in its lines: "worker 2".
 void SetLogName(absl::string_view name);

@@ -44,9 +44,7 @@ absl::Status CheckNothingRuns(const ClusterConfig& config) {
     return absl::FailedPreconditionError(absl::StrCat(
         i < config.workers.size() ? absl::StrCat("worker ", i)
                                   : "the coordinator",
-        " (", addresses[i], ") of fleet ", config.name,
-        " runs, want it down: workers that serve keep their packed shards by "
-        "themselves"));
+        " (", addresses[i], ") of fleet ", config.name, " runs, want it down"));
   }
   return absl::OkStatus();
 }

@@ -71,8 +71,10 @@ void Echo(absl::string_view text) {
       write(STDERR_FILENO, text.data(), text.size());
 }
 
-// Reads until the end of the output; false when the limit came first.
-bool Collect(int fd, const Limit& limit, bool echo, std::string* output) {
+// Reads until the end of the output; false when the limit came first, or
+// `on_output` returned false.
+bool Collect(int fd, const Limit& limit,
+             absl::FunctionRef<bool(absl::string_view)> on_output) {
   char buffer[4096];
   while (!limit.Reached()) {
     pollfd waiting = {.fd = fd, .events = POLLIN};
@@ -80,10 +82,23 @@ bool Collect(int fd, const Limit& limit, bool echo, std::string* output) {
     const ssize_t got = read(fd, buffer, sizeof(buffer));
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return true;
-    output->append(buffer, static_cast<size_t>(got));
-    if (echo) Echo(absl::string_view(buffer, static_cast<size_t>(got)));
+    if (!on_output({buffer, static_cast<size_t>(got)})) return false;
   }
   return false;
+}
+
+absl::StatusOr<ChildProcess> StartScript(absl::string_view verb,
+                                         std::vector<std::string> arguments,
+                                         const cluster::ClusterConfig& config,
+                                         absl::string_view hosts) {
+  RF_ASSIGN_OR_RETURN(const std::string script, LaunchScriptPath());
+  RF_ASSIGN_OR_RETURN(std::string targets, FormatTargets(config, hosts));
+  std::vector<std::string> command = {
+      script, std::string(verb), "--targets", "-", "--bin-dir", BinaryFolder()};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return ChildProcess::Start({.command = std::move(command),
+                              .input = std::move(targets),
+                              .death_signal = SIGTERM});
 }
 
 // Puts the lines of hosts in the order of ranks; the coordinator's come first,
@@ -177,21 +192,19 @@ absl::Status RunLaunchScript(absl::string_view verb,
                              absl::string_view hosts, std::string* output,
                              Deadline deadline, bool interruptible) {
   if (interruptible) RF_RETURN_IF_ERROR(Interrupt::Get().status());
-  RF_ASSIGN_OR_RETURN(const std::string script, LaunchScriptPath());
-  RF_ASSIGN_OR_RETURN(std::string targets, FormatTargets(config, hosts));
-  RF_ASSIGN_OR_RETURN(
-      ChildProcess child,
-      ChildProcess::Start({.command = {script, std::string(verb), "--targets",
-                                       "-", "--bin-dir", BinaryFolder()},
-                           .input = std::move(targets),
-                           .death_signal = SIGTERM}));
+  RF_ASSIGN_OR_RETURN(ChildProcess child, StartScript(verb, {}, config, hosts));
   std::string collected;
   const Limit limit = {deadline, interruptible};
   // The lines of a state are read together; those of a start tell how far it
   // is.
   const bool echo = verb != "status";
-  const bool ended = Collect(child.output(), limit, echo, &collected) &&
-                     WaitUntil(child, limit);
+  const auto on_output = [&](absl::string_view text) {
+    absl::StrAppend(&collected, text);
+    if (echo) Echo(text);
+    return true;
+  };
+  const bool ended =
+      Collect(child.output(), limit, on_output) && WaitUntil(child, limit);
   if (!ended) End(child);
   if (!echo) Echo(InOrderOfRanks(collected));
   if (output != nullptr) *output = collected;
@@ -222,6 +235,49 @@ absl::Status RunLaunchScript(absl::string_view verb,
     return absl::InvalidArgumentError(message);
   }
   return absl::UnavailableError(message);
+}
+
+absl::Status ReadLogs(
+    const cluster::ClusterConfig& config, absl::string_view hosts,
+    absl::Duration since, bool follow,
+    absl::FunctionRef<absl::Status(absl::string_view)> print) {
+  std::vector<std::string> arguments;
+  if (since != absl::InfiniteDuration()) {
+    const absl::Duration seconds = absl::Ceil(since, absl::Seconds(1));
+    arguments = {"--since", absl::StrCat(absl::ToInt64Seconds(seconds))};
+  }
+  if (follow) arguments.push_back("--follow");
+  RF_ASSIGN_OR_RETURN(ChildProcess child,
+                      StartScript("logs", arguments, config, hosts));
+  absl::Status printed;
+  std::string begun, complaint;  // A line without its end; the script's last.
+  const auto on_output = [&](absl::string_view text) {
+    absl::StrAppend(&begun, text);
+    const size_t end = begun.rfind('\n') + 1;  // 0: there is none.
+    std::string lines;
+    for (absl::string_view line :
+         absl::StrSplit(absl::string_view(begun).substr(0, end), '\n',
+                        absl::SkipEmpty())) {
+      if (absl::StartsWith(line, "[")) {
+        absl::StrAppend(&lines, line, "\n");
+      } else {
+        complaint = std::string(line);
+        Echo(absl::StrCat(line, "\n"));
+      }
+    }
+    begun.erase(0, end);
+    if (!lines.empty()) printed = print(lines);
+    return printed.ok();
+  };
+  const Limit limit = {Deadline::Infinite(), /*interruptible=*/true};
+  if (!Collect(child.output(), limit, on_output) || !WaitUntil(child, limit)) {
+    End(child);
+    return printed.ok() ? Interrupt::Get().status() : printed;
+  }
+  const int status = child.wait_status();
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return absl::OkStatus();
+  RF_RETURN_IF_ERROR(Interrupt::Get().status());
+  return absl::UnavailableError(absl::StrCat("logs: ", LastLine(complaint)));
 }
 
 void TakeBack(const cluster::ClusterConfig& config,

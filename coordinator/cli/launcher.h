@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs cluster/launch/ssh/fleet.sh for `up`, `down`, `status` and `convert`. A
-// lock keeps two commands from changing one fleet at a time. Requires an
-// Interrupt in the process.
+// Runs cluster/launch/ssh/fleet.sh for `up`, `down`, `status`, `logs` and
+// `convert`. A lock keeps two commands from changing one fleet at a time.
+// Requires an Interrupt in the process.
 #ifndef RINGFLEET_COORDINATOR_CLI_LAUNCHER_H_
 #define RINGFLEET_COORDINATOR_CLI_LAUNCHER_H_
 
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -42,6 +43,17 @@ absl::Status RunLaunchScript(
     absl::string_view hosts, std::string* output,
     cluster::Deadline deadline = cluster::Deadline::After(absl::Minutes(3)),
     bool interruptible = true);
+
+// Runs the script's verb "logs" for the processes that `hosts` selects. Gives
+// `print` whole lines "[LABEL HOST] LINE" as they come, and stderr all other
+// lines. Prints lines of the last `since` only, or all if it is infinite. Ends
+// with the last line, and if `follow` with an interrupt or an error of `print`.
+//
+// Errors: those of `print`; those of RunLaunchScript.
+absl::Status ReadLogs(const cluster::ClusterConfig& config,
+                      absl::string_view hosts, absl::Duration since,
+                      bool follow,
+                      absl::FunctionRef<absl::Status(absl::string_view)> print);
 
 // Stops processes that a command has started and must not leave behind. Runs
 // the script for one element of `hosts` after the other. Skips hosts that

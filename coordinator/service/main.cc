@@ -11,6 +11,7 @@
 #include "cluster/config/config.h"
 #include "cluster/config/settings.h"
 #include "cluster/process/build_info.h"
+#include "cluster/process/fatal_signal.h"
 #include "cluster/process/forced_exit.h"
 #include "cluster/process/log.h"
 #include "cluster/process/process_limits.h"
@@ -172,6 +173,7 @@ int Main(int argc, char** argv) {
   cluster::BlockTerminationSignals();
   std::signal(SIGPIPE, SIG_IGN);  // Nobody reads the log: jobs go on.
   std::signal(SIGXFSZ, SIG_IGN);  // A limit on files' sizes is an error.
+  cluster::ExplainCrashes("ringfleet-coordinator");
   CLI::App app("Owns the requests and the membership of a ringfleet.",
                "ringfleet-coordinator");
   Flags flags;

@@ -63,7 +63,7 @@ absl::Status Bpe::Encode(absl::string_view piece, Scratch* scratch,
     if (left.id == kNone) continue;  // Merged into its left neighbour.
     const Merge* merge = FindMerge(*scratch, position);
     // Entries are not removed when a neighbour changes: a stale one is known by
-    // its rank. Equal rank means the same pair, hence the same merge.
+    // its rank. Merges of equal rank make the same token.
     if (merge == nullptr || merge->rank != top >> 32) continue;
     Scratch::Symbol& right = symbols[left.next];
     left.id = merge->id;

@@ -24,8 +24,12 @@ using nlohmann::json;
 constexpr char kGpt2Regex[] =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// Kilobytes of backtracking memory for one match.
-constexpr uint32_t kHeapLimitKb = 64 * 1024;
+// Backtracking memory for one match: a group that repeats needs some for each
+// repetition. The compiled matcher takes 16 bytes for a group of a lookahead
+// and a class, the interpreter 150.
+constexpr size_t kMatchBytes = 64 << 20;
+constexpr size_t kMatchBytesPerByte = 256;
+constexpr size_t kFirstStackBytes = 1 << 20;
 
 // A deleter by one of PCRE2's functions.
 template <auto kFree>
@@ -39,6 +43,7 @@ using CompileContext =
     std::unique_ptr<pcre2_compile_context, Free<pcre2_compile_context_free>>;
 using MatchContext =
     std::unique_ptr<pcre2_match_context, Free<pcre2_match_context_free>>;
+using JitStack = std::unique_ptr<pcre2_jit_stack, Free<pcre2_jit_stack_free>>;
 using MatchData =
     std::unique_ptr<pcre2_match_data, Free<pcre2_match_data_free>>;
 
@@ -72,6 +77,28 @@ absl::StatusOr<bool> BoolField(const json& object, const char* key,
   }
   return found->get<bool>();
 }
+
+// What the calls of pcre2_match for one text share.
+struct MatchMemory {
+  explicit MatchMemory(size_t text_size)
+      : bytes(kMatchBytes + kMatchBytesPerByte * text_size),
+        context(pcre2_match_context_create(nullptr)),
+        data(pcre2_match_data_create(1, nullptr)) {
+    pcre2_set_heap_limit(context.get(), static_cast<uint32_t>(std::min<size_t>(
+                                            bytes / 1024, 0xFFFFFFFF)));
+  }
+
+  // Gives the compiled matcher more than the thread's own stack.
+  void GrowStack() {
+    stack.reset(pcre2_jit_stack_create(kFirstStackBytes, bytes, nullptr));
+    pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
+  }
+
+  const size_t bytes;
+  JitStack stack;
+  MatchContext context;
+  MatchData data;
+};
 
 }  // namespace
 
@@ -117,16 +144,15 @@ class PreTokenizer::Rule {
     keep_gaps_ = gaps;
   }
 
-  // Appends the pieces of `text`. `context` and `data` serve this call only.
-  absl::Status Split(absl::string_view text, pcre2_match_context* context,
-                     pcre2_match_data* data,
+  // Appends the pieces of `text`.
+  absl::Status Split(absl::string_view text, MatchMemory* memory,
                      std::vector<absl::string_view>* pieces) const {
     // Backtracking over a run of the text is legitimate, exponential time is
     // not: the limit is linear in the text.
     const size_t limit = 1'000'000 + 16 * text.size();
     pcre2_set_match_limit(
-        context, static_cast<uint32_t>(std::min<size_t>(limit, 0xFFFFFFFF)));
-    const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+        memory->context.get(),
+        static_cast<uint32_t>(std::min<size_t>(limit, 0xFFFFFFFF)));
     const auto add = [&](size_t begin, size_t end, bool keep) {
       if (keep && begin < end)
         pieces->push_back(text.substr(begin, end - begin));
@@ -134,12 +160,10 @@ class PreTokenizer::Rule {
     size_t done = 0;  // End of the last piece.
     size_t from = 0;  // Where the search goes on.
     while (from < text.size()) {
-      int found = pcre2_match(code_.get(), subject, text.size(), from,
-                              PCRE2_NO_UTF_CHECK, data, context);
-      if (found == PCRE2_ERROR_JIT_STACKLIMIT) {
-        // The interpreter backtracks on the heap.
-        found = pcre2_match(code_.get(), subject, text.size(), from,
-                            PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data, context);
+      int found = Match(text, from, *memory);
+      if (found == PCRE2_ERROR_JIT_STACKLIMIT && memory->stack == nullptr) {
+        memory->GrowStack();
+        found = Match(text, from, *memory);
       }
       if (found == PCRE2_ERROR_NOMATCH) break;
       if (found < 0) {
@@ -147,7 +171,7 @@ class PreTokenizer::Rule {
             absl::StrCat("text cannot be split at offset ", from, ": ",
                          Pcre2Message(found)));
       }
-      const PCRE2_SIZE* range = pcre2_get_ovector_pointer(data);
+      const PCRE2_SIZE* range = pcre2_get_ovector_pointer(memory->data.get());
       const size_t begin = std::max(range[0], done);  // \K may move it back.
       const size_t end = std::max(range[1], begin);
       add(done, begin, keep_gaps_);
@@ -163,10 +187,14 @@ class PreTokenizer::Rule {
   }
 
  private:
-  struct FreeCode {
-    void operator()(pcre2_code* code) const { pcre2_code_free(code); }
-  };
-  std::unique_ptr<pcre2_code, FreeCode> code_;
+  int Match(absl::string_view text, size_t from,
+            const MatchMemory& memory) const {
+    return pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()),
+                       text.size(), from, PCRE2_NO_UTF_CHECK, memory.data.get(),
+                       memory.context.get());
+  }
+
+  std::unique_ptr<pcre2_code, Free<pcre2_code_free>> code_;
   bool keep_matches_ = true;
   bool keep_gaps_ = true;
 };
@@ -278,15 +306,13 @@ absl::StatusOr<std::unique_ptr<PreTokenizer>> PreTokenizer::Parse(
 absl::Status PreTokenizer::Split(absl::string_view text,
                                  std::vector<absl::string_view>* pieces) const {
   if (text.empty()) return absl::OkStatus();
-  MatchContext context(pcre2_match_context_create(nullptr));
-  pcre2_set_heap_limit(context.get(), kHeapLimitKb);
-  MatchData data(pcre2_match_data_create(1, nullptr));
+  MatchMemory memory(text.size());
   std::vector<absl::string_view> current = {text};
   std::vector<absl::string_view> next;
   for (const auto& rule : rules_) {
     next.clear();
     for (const absl::string_view piece : current) {
-      RF_RETURN_IF_ERROR(rule->Split(piece, context.get(), data.get(), &next));
+      RF_RETURN_IF_ERROR(rule->Split(piece, &memory, &next));
     }
     current.swap(next);
   }

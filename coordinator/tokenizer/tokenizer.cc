@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "cluster/checkpoint/open_model.h"
 #include "cluster/process/status_macros.h"
+#include "coordinator/tokenizer/tiktoken_model.h"
 #include "coordinator/tokenizer/tokenizer_files.h"
 #include "coordinator/tokenizer/utf8.h"
 
@@ -40,39 +41,88 @@ absl::Status ForEachPart(const AddedTokenMatcher& matcher,
   return absl::OkStatus();
 }
 
+// The files of a model that may be absent.
+class ModelFiles {
+ public:
+  explicit ModelFiles(const std::string& model) : model_(model) {}
+
+  // Returns nothing if the model has no such file.
+  absl::StatusOr<absl::optional<std::string>> Read(absl::string_view name) {
+    path_ = absl::StrCat(model_, "/", name);
+    absl::StatusOr<std::string> text =
+        cluster::ReadModelFile(model_, name, kMaxFileBytes);
+    if (absl::IsNotFound(text.status())) return absl::optional<std::string>();
+    if (!text.ok()) return text.status();
+    return absl::make_optional(*std::move(text));
+  }
+
+  // The file that was read last.
+  const std::string& path() const { return path_; }
+
+ private:
+  const std::string model_;
+  std::string path_;
+};
+
+absl::StatusOr<TokenizerSpec> ReadVocabulary(ModelFiles* files) {
+  RF_ASSIGN_OR_RETURN(absl::optional<std::string> text,
+                      files->Read("tokenizer.json"));
+  absl::StatusOr<TokenizerSpec> spec;
+  if (text.has_value()) {
+    spec = ParseTokenizerJson(*text);
+  } else {
+    RF_ASSIGN_OR_RETURN(text, files->Read("tiktoken.model"));
+    if (!text.has_value()) {
+      return absl::NotFoundError(
+          absl::StrCat(files->path(), ": no such file, nor tokenizer.json"));
+    }
+    spec = ParseTiktokenModel(*text);
+  }
+  if (!spec.ok()) return Annotate(spec.status(), files->path());
+  return spec;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(
     const std::string& model) {
   std::unique_ptr<Tokenizer> tokenizer(new Tokenizer);
-  RF_ASSIGN_OR_RETURN(
-      const std::string text,
-      cluster::ReadModelFile(model, "tokenizer.json", kMaxFileBytes));
-  const std::string json_path = absl::StrCat(model, "/tokenizer.json");
-  absl::StatusOr<TokenizerSpec> spec = ParseTokenizerJson(text);
-  if (!spec.ok()) return Annotate(spec.status(), json_path);
-
-  const std::string config_path = absl::StrCat(model, "/tokenizer_config.json");
-  const absl::StatusOr<std::string> config_text =
-      cluster::ReadModelFile(model, "tokenizer_config.json", kMaxFileBytes);
+  ModelFiles files(model);
+  RF_ASSIGN_OR_RETURN(const absl::optional<std::string> config_text,
+                      files.Read("tokenizer_config.json"));
   absl::StatusOr<TokenizerConfig> config = TokenizerConfig();
-  if (config_text.ok()) {
-    config = ParseTokenizerConfig(*config_text);
-  } else if (!absl::IsNotFound(config_text.status())) {
-    return config_text.status();
-  }
+  if (config_text.has_value()) config = ParseTokenizerConfig(*config_text);
+  const std::string config_path = files.path();
   if (!config.ok()) return Annotate(config.status(), config_path);
+
+  RF_ASSIGN_OR_RETURN(TokenizerSpec spec, ReadVocabulary(&files));
+  const std::string vocabulary_path = files.path();
   RF_RETURN_IF_ERROR(
-      Annotate(AddTokens(config->added_tokens, &*spec), config_path));
-  RF_RETURN_IF_ERROR(Annotate(tokenizer->Build(*spec), json_path));
+      Annotate(AddTokens(config->added_tokens, &spec), config_path));
+  if (spec.merges_by_id) {
+    // The file has no expression: that of one class is known.
+    if (!config->tokenizer_class.empty() &&
+        config->tokenizer_class != "TikTokenTokenizer") {
+      return absl::InvalidArgumentError(absl::StrCat(
+          config_path, ": tokenizer_class: \"", config->tokenizer_class,
+          "\" with tiktoken.model, want \"TikTokenTokenizer\""));
+    }
+    RF_ASSIGN_OR_RETURN(const absl::optional<std::string> model_config,
+                        files.Read("config.json"));
+    absl::StatusOr<absl::optional<uint32_t>> vocab_size =
+        absl::optional<uint32_t>();
+    if (model_config.has_value()) vocab_size = ParseVocabSize(*model_config);
+    if (!vocab_size.ok()) return Annotate(vocab_size.status(), files.path());
+    RF_RETURN_IF_ERROR(
+        Annotate(AddReservedTokens(*vocab_size, &spec), vocabulary_path));
+  }
+  RF_RETURN_IF_ERROR(Annotate(tokenizer->Build(spec), vocabulary_path));
   RF_RETURN_IF_ERROR(Annotate(tokenizer->Configure(*config), config_path));
 
-  absl::StatusOr<std::string> chat_template =
-      cluster::ReadModelFile(model, "chat_template.jinja", kMaxFileBytes);
-  if (chat_template.ok()) {
+  RF_ASSIGN_OR_RETURN(absl::optional<std::string> chat_template,
+                      files.Read("chat_template.jinja"));
+  if (chat_template.has_value()) {
     tokenizer->chat_template_ = *std::move(chat_template);
-  } else if (!absl::IsNotFound(chat_template.status())) {
-    return chat_template.status();
   }
   return tokenizer;
 }
@@ -87,28 +137,18 @@ absl::Status Tokenizer::Build(const TokenizerSpec& spec) {
   }
   tokens_.resize(limit);
 
-  absl::flat_hash_map<absl::string_view, uint32_t> id_of;
-  id_of.reserve(spec.vocab.size());
   for (const auto& [spelling, id] : spec.vocab) {
-    id_of.emplace(spelling, id);
     const absl::optional<std::string> bytes = BytesOfSpelling(spelling);
     tokens_[id].bytes = bytes.value_or(spelling);
     if (!bytes.has_value()) continue;  // Only an added token can yield it.
     if (bytes->size() == 1) bpe_.SetByte(static_cast<uint8_t>((*bytes)[0]), id);
-    if (spec.ignore_merges && !bytes->empty()) bpe_.AddWhole(*bytes, id);
+    const bool whole = spec.ignore_merges || spec.merges_by_id;
+    if (whole && !bytes->empty()) bpe_.AddWhole(*bytes, id);
   }
-  for (size_t rank = 0; rank < spec.merges.size(); ++rank) {
-    const auto& [left, right] = spec.merges[rank];
-    const std::string merged = absl::StrCat(left, right);
-    for (const std::string* name : {&left, &right, &merged}) {
-      if (!id_of.contains(*name)) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("model.merges[", rank, "]: \"", *name,
-                         "\" is not in the vocabulary"));
-      }
-    }
-    bpe_.AddMerge(id_of[left], id_of[right], static_cast<uint32_t>(rank),
-                  id_of[merged]);
+  if (spec.merges_by_id) {
+    AddMergesById(spec);
+  } else {
+    RF_RETURN_IF_ERROR(AddListedMerges(spec));
   }
   for (const AddedToken& token : spec.added_tokens) {
     tokens_[token.id].bytes = token.content;
@@ -130,6 +170,44 @@ absl::Status Tokenizer::Build(const TokenizerSpec& spec) {
     most_bytes_of_token_ = most;
   }
   return absl::OkStatus();
+}
+
+absl::Status Tokenizer::AddListedMerges(const TokenizerSpec& spec) {
+  absl::flat_hash_map<absl::string_view, uint32_t> id_of;
+  id_of.reserve(spec.vocab.size());
+  for (const auto& [spelling, id] : spec.vocab) id_of.emplace(spelling, id);
+  for (size_t rank = 0; rank < spec.merges.size(); ++rank) {
+    const auto& [left, right] = spec.merges[rank];
+    const std::string merged = absl::StrCat(left, right);
+    for (const std::string* name : {&left, &right, &merged}) {
+      if (!id_of.contains(*name)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("model.merges[", rank, "]: \"", *name,
+                         "\" is not in the vocabulary"));
+      }
+    }
+    bpe_.AddMerge(id_of[left], id_of[right], static_cast<uint32_t>(rank),
+                  id_of[merged]);
+  }
+  return absl::OkStatus();
+}
+
+// A merge joins two tokens. So a pair's joined bytes have an id exactly if the
+// pair is one of the ways to divide that token into two.
+void Tokenizer::AddMergesById(const TokenizerSpec& spec) {
+  absl::flat_hash_map<absl::string_view, uint32_t> id_of;
+  id_of.reserve(spec.vocab.size());
+  for (const auto& entry : spec.vocab) {
+    id_of.emplace(tokens_[entry.second].bytes, entry.second);
+  }
+  for (const auto& [bytes, id] : id_of) {
+    for (size_t cut = 1; cut < bytes.size(); ++cut) {
+      const auto left = id_of.find(bytes.substr(0, cut));
+      const auto right = id_of.find(bytes.substr(cut));
+      if (left == id_of.end() || right == id_of.end()) continue;
+      bpe_.AddMerge(left->second, right->second, id, id);
+    }
+  }
 }
 
 absl::Status Tokenizer::Configure(const TokenizerConfig& config) {
@@ -156,7 +234,7 @@ absl::StatusOr<uint32_t> Tokenizer::FindToken(const std::string& text) const {
     }
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("token \"", text, "\" is not in tokenizer.json"));
+      absl::StrCat("token \"", text, "\" is not in the vocabulary"));
 }
 
 absl::StatusOr<std::vector<uint32_t>> Tokenizer::Encode(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns text into token ids and back, by the tokenizer.json of a model folder.
-// Supports byte-level BPE with added tokens, which the DeepSeek models use.
+// Turns text into token ids and back, by the tokenizer.json or tiktoken.model
+// of a model folder. Supports byte-level BPE with added tokens.
 #ifndef RINGFLEET_COORDINATOR_TOKENIZER_TOKENIZER_H_
 #define RINGFLEET_COORDINATOR_TOKENIZER_TOKENIZER_H_
 
@@ -28,12 +28,12 @@ struct TokenizerSpec;
 // A tokenizer, immutable after Load. Any thread may call the const methods.
 class Tokenizer {
  public:
-  // Reads tokenizer.json, and tokenizer_config.json and chat_template.jinja if
-  // present. chat_template.jinja replaces the template of
-  // tokenizer_config.json. `model` is a folder, or the name of a synthetic
-  // model.
+  // Reads tokenizer.json, else tiktoken.model. Reads tokenizer_config.json and
+  // chat_template.jinja if present. chat_template.jinja replaces the template
+  // of tokenizer_config.json. config.json, if present, tells how many ids a
+  // tiktoken.model has. `model` is a folder, or the name of a synthetic model.
   // Errors:
-  //   NOT_FOUND: the folder has no tokenizer.json.
+  //   NOT_FOUND: the folder has neither tokenizer.json nor tiktoken.model.
   //   INVALID_ARGUMENT: a field is malformed or unsupported. The message names
   //     the field and its value.
   //   those of FileReader: a file cannot be read.
@@ -99,6 +99,8 @@ class Tokenizer {
 
   Tokenizer() = default;
   absl::Status Build(const TokenizerSpec& spec);
+  absl::Status AddListedMerges(const TokenizerSpec& spec);
+  void AddMergesById(const TokenizerSpec& spec);
   absl::Status Configure(const TokenizerConfig& config);
   absl::StatusOr<uint32_t> FindToken(const std::string& text) const;
   absl::StatusOr<std::vector<uint32_t>> EncodeAccepted(

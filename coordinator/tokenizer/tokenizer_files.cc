@@ -88,6 +88,28 @@ absl::Status CheckModelFields(const json& model) {
   return absl::OkStatus();
 }
 
+// ByteLevel makes bytes of the text, and Fuse joins what is joined anyway.
+absl::Status CheckDecoder(const json& decoder, const std::string& where) {
+  const json* type = decoder.is_object() ? Find(decoder, "type") : nullptr;
+  if (type != nullptr && (*type == "ByteLevel" || *type == "Fuse")) {
+    return absl::OkStatus();
+  }
+  const json* parts = type != nullptr && *type == "Sequence"
+                          ? Find(decoder, "decoders")
+                          : nullptr;
+  if (parts == nullptr || !parts->is_array()) {
+    return InvalidField(
+        where, absl::StrCat("type ", type ? Show(*type) : "absent",
+                            ", want null, \"ByteLevel\", \"Fuse\" or a "
+                            "\"Sequence\" of them"));
+  }
+  for (size_t i = 0; i < parts->size(); ++i) {
+    RF_RETURN_IF_ERROR(
+        CheckDecoder((*parts)[i], absl::StrCat(where, ".decoders[", i, "]")));
+  }
+  return absl::OkStatus();
+}
+
 // Checks the steps around the model. Only steps that leave the text alone are
 // supported.
 absl::Status CheckSurroundings(const json& root) {
@@ -106,14 +128,8 @@ absl::Status CheckSurroundings(const json& root) {
     }
   }
   const json* decoder = Find(root, "decoder");
-  if (decoder == nullptr) return absl::OkStatus();
-  const json* type = decoder->is_object() ? Find(*decoder, "type") : nullptr;
-  if (type == nullptr || *type != "ByteLevel") {
-    return InvalidField("decoder",
-                        absl::StrCat("type ", type ? Show(*type) : "absent",
-                                     ", want null or \"ByteLevel\""));
-  }
-  return absl::OkStatus();
+  return decoder == nullptr ? absl::OkStatus()
+                            : CheckDecoder(*decoder, "decoder");
 }
 
 // The ids of a special token of a template, by the template's own table.
@@ -339,38 +355,50 @@ absl::Status ReadToken(const json& root, const char* key,
   return absl::OkStatus();
 }
 
-// One template, or a list of named ones of which "default" counts.
+// One template, or a list of named ones of which "default" counts. Without it
+// the model has no template.
 absl::Status ReadTemplate(const json& value, std::string* out) {
-  if (value.is_string()) {
-    *out = value.get<std::string>();
-    return absl::OkStatus();
-  }
-  if (value.is_array()) {
-    for (const json& entry : value) {
-      const json* name = entry.is_object() ? Find(entry, "name") : nullptr;
-      const json* source =
-          entry.is_object() ? Find(entry, "template") : nullptr;
-      if (name != nullptr && *name == "default" && source != nullptr &&
-          source->is_string()) {
-        *out = source->get<std::string>();
-        return absl::OkStatus();
-      }
+  const json named =
+      value.is_array()
+          ? value
+          : json::array({{{"name", "default"}, {"template", value}}});
+  for (size_t i = 0; i < named.size(); ++i) {
+    const json& entry = named[i];
+    const json* name = entry.is_object() ? Find(entry, "name") : nullptr;
+    const json* source = entry.is_object() ? Find(entry, "template") : nullptr;
+    if (name == nullptr || source == nullptr || !source->is_string()) {
+      return InvalidField(
+          "chat_template",
+          "is neither a string nor a list of {\"name\", \"template\"}");
     }
+    if (*name == "default") *out = source->get<std::string>();
   }
-  return InvalidField(
-      "chat_template",
-      "is neither a string nor a list with a \"default\" template");
+  return absl::OkStatus();
+}
+
+// The byte alphabet: the code point of each byte.
+std::array<uint32_t, 256> MakeCodePointOfByte() {
+  std::array<uint32_t, 256> code_point_of;
+  uint32_t moved = 0x100;  // Bytes without a printable character come here.
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    const bool printable = (byte >= 0x21 && byte <= 0x7E) ||
+                           (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
+    code_point_of[byte] = printable ? byte : moved++;
+  }
+  return code_point_of;
+}
+
+const std::array<uint32_t, 256>& CodePointOfByte() {
+  static const std::array<uint32_t, 256> kCodePointOf = MakeCodePointOfByte();
+  return kCodePointOf;
 }
 
 // Byte of each code point of the byte alphabet, or -1.
 std::array<int16_t, 0x144> MakeByteOfCodePoint() {
   std::array<int16_t, 0x144> byte_of;
   byte_of.fill(-1);
-  size_t moved = 0x100;  // Bytes without a printable character come here.
   for (int16_t byte = 0; byte < 256; ++byte) {
-    const bool printable = (byte >= 0x21 && byte <= 0x7E) ||
-                           (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
-    byte_of[printable ? static_cast<size_t>(byte) : moved++] = byte;
+    byte_of[CodePointOfByte()[byte]] = byte;
   }
   return byte_of;
 }
@@ -390,6 +418,14 @@ absl::optional<std::string> BytesOfSpelling(absl::string_view text) {
     i += unit.size;
   }
   return bytes;
+}
+
+std::string SpellingOfBytes(absl::string_view bytes) {
+  std::string text;
+  for (const char byte : bytes) {
+    AppendUtf8(CodePointOfByte()[static_cast<uint8_t>(byte)], &text);
+  }
+  return text;
 }
 
 absl::StatusOr<TokenizerSpec> ParseTokenizerJson(absl::string_view text) {
@@ -449,6 +485,10 @@ absl::StatusOr<TokenizerConfig> ParseTokenizerConfig(absl::string_view text) {
   if (config.add_bos_token && !config.bos_token.has_value()) {
     return InvalidField("add_bos_token", "true, but there is no bos_token");
   }
+  const json* tokenizer_class = Find(root, "tokenizer_class");
+  if (tokenizer_class != nullptr && tokenizer_class->is_string()) {
+    config.tokenizer_class = tokenizer_class->get<std::string>();
+  }
   const json* added = Find(root, "added_tokens_decoder");
   if (added != nullptr) {
     RF_RETURN_IF_ERROR(ReadAddedTokensDecoder(*added, &config.added_tokens));
@@ -458,6 +498,22 @@ absl::StatusOr<TokenizerConfig> ParseTokenizerConfig(absl::string_view text) {
     RF_RETURN_IF_ERROR(ReadTemplate(*chat_template, &config.chat_template));
   }
   return config;
+}
+
+absl::StatusOr<absl::optional<uint32_t>> ParseVocabSize(
+    absl::string_view text) {
+  RF_ASSIGN_OR_RETURN(const json root, Parse(text));
+  const json* size = Find(root, "vocab_size");
+  const json* inner = Find(root, "text_config");
+  if (size == nullptr && inner != nullptr && inner->is_object()) {
+    size = Find(*inner, "vocab_size");
+  }
+  if (size == nullptr) return absl::optional<uint32_t>();
+  if (!size->is_number_unsigned() || *size > TokenizerSpec::kMaxTokenId) {
+    return InvalidField("vocab_size", absl::StrCat(Show(*size), ", want 0 to ",
+                                                   TokenizerSpec::kMaxTokenId));
+  }
+  return absl::optional<uint32_t>(size->get<uint32_t>());
 }
 
 absl::Status AddTokens(const std::vector<AddedToken>& tokens,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the tokenizer files of a model folder: tokenizer.json and
-// tokenizer_config.json. Checks fields, but does not compile expressions and
-// templates.
+// Reads the tokenizer files of a model folder: tokenizer.json,
+// tokenizer_config.json and what config.json says of the vocabulary. Checks
+// fields, but does not compile expressions and templates.
 #ifndef RINGFLEET_COORDINATOR_TOKENIZER_TOKENIZER_FILES_H_
 #define RINGFLEET_COORDINATOR_TOKENIZER_TOKENIZER_FILES_H_
 
@@ -18,9 +18,9 @@
 
 namespace ringfleet::coordinator {
 
-// The content of tokenizer.json. Invariant: every id is below kMaxTokenId. No
-// two tokens of the vocabulary have one id. An added token whose text is in the
-// vocabulary has the id of the vocabulary.
+// A vocabulary, as tokenizer.json or tiktoken.model has it. Invariant: every id
+// is below kMaxTokenId. No two tokens of the vocabulary have one id. An added
+// token whose text is in the vocabulary has the id of the vocabulary.
 struct TokenizerSpec {
   // Bound of the tables that ids index. DeepSeek-V3 has 129280 ids.
   static constexpr uint32_t kMaxTokenId = 1 << 20;
@@ -29,6 +29,9 @@ struct TokenizerSpec {
   std::vector<std::pair<std::string, uint32_t>> vocab;
   // Pairs of texts that merge, lowest rank first.
   std::vector<std::pair<std::string, std::string>> merges;
+  // True: two tokens merge if a token has the bytes of both. The lowest id goes
+  // first. `merges` is empty then.
+  bool merges_by_id = false;
   // True: a piece that is in the vocabulary becomes its token without merges.
   bool ignore_merges = false;
   std::vector<AddedToken> added_tokens;
@@ -41,6 +44,7 @@ struct TokenizerSpec {
 struct TokenizerConfig {
   absl::optional<std::string> bos_token, eos_token;
   bool add_bos_token = false;
+  std::string tokenizer_class;
   std::vector<AddedToken> added_tokens;
   std::string chat_template;
 };
@@ -49,8 +53,11 @@ struct TokenizerConfig {
 // Errors: INVALID_ARGUMENT names the field and its value.
 absl::StatusOr<TokenizerSpec> ParseTokenizerJson(absl::string_view text);
 absl::StatusOr<TokenizerConfig> ParseTokenizerConfig(absl::string_view text);
+// Returns vocab_size of a config.json, or of its text_config. Nothing: the file
+// has none.
+absl::StatusOr<absl::optional<uint32_t>> ParseVocabSize(absl::string_view text);
 
-// Adds the added tokens of a tokenizer_config.json. A token that is an added
+// Adds added tokens, as of a tokenizer_config.json. A token that is an added
 // one already becomes special if `tokens` says so. INVALID_ARGUMENT: a text or
 // an id is another token's; `spec` may be changed then.
 absl::Status AddTokens(const std::vector<AddedToken>& tokens,
@@ -60,6 +67,8 @@ absl::Status AddTokens(const std::vector<AddedToken>& tokens,
 // stands for one byte by GPT-2's bytes_to_unicode. Returns nothing if `text`
 // has another character. The bytes of the token are then the UTF-8 of `text`.
 absl::optional<std::string> BytesOfSpelling(absl::string_view text);
+// Returns the text of which BytesOfSpelling gives `bytes`.
+std::string SpellingOfBytes(absl::string_view bytes);
 
 }  // namespace ringfleet::coordinator
 

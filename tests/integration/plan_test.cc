@@ -133,6 +133,12 @@ TEST_F(PlanCliTest, InspectFailsWithAFileThatCannotBeUsed) {
     EXPECT_THAT(problem(), HasSubstr(name));
     testing::WriteFile(copy + "/" + name, good);
   }
+  const std::string generation = copy + "/generation_config.json";
+  testing::WriteFile(generation, R"({"eos_token_id": 5000})");
+  EXPECT_THAT(problem(), HasSubstr("eos_token_id 5000, want less than 2048"));
+  std::filesystem::remove(generation);
+  EXPECT_EQ(Cli({"inspect", copy, "-o", "json"}).document()["doubts"],
+            json({"generation_config.json: absent, so answers are greedy"}));
   std::filesystem::remove(copy + "/tokenizer.json");
   EXPECT_THAT(problem(), HasSubstr("tokenizer.json"));
 }

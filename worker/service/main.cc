@@ -274,7 +274,7 @@ int Main(int argc, char** argv) {
   cluster::BlockTerminationSignals();
   std::signal(SIGPIPE, SIG_IGN);  // Nobody reads the log: work goes on.
   std::signal(SIGXFSZ, SIG_IGN);  // A limit on files' sizes is an error.
-  cluster::ExplainBusErrors("ringfleet-worker");
+  cluster::ExplainCrashes("ringfleet-worker");
   CLI::App app("Owns one rank's weights in a ringfleet", "ringfleet-worker");
   app.footer(kWorkerFooter);
   app.set_version_flag("--version", cluster::GetBuildInfo().version());

@@ -14,6 +14,8 @@ usage: fleet.sh VERB --cluster FILE [options] [arguments]
   stop                end by recorded pid: SIGTERM, then SIGKILL after the grace
   restart             stop, then start
   status              running or not, and the pid
+  logs                print the logs, one host after the other; --follow prints
+                      what is added, too, until it is ended
   run COMMAND...      run a shell command, once on each host
   copy FILE DEST      copy a file or a folder, once to each host; DEST is a
                       name, or a folder when it ends in / or is one
@@ -27,6 +29,8 @@ usage: fleet.sh VERB --cluster FILE [options] [arguments]
                       the hosts; default: that of this machine's ringfleet
   --timeout SECONDS   longest wait for one host (60; run and copy: 3600)
   --grace SECONDS     between SIGTERM and SIGKILL (10)
+  --since SECONDS     logs: only lines of that time
+  --follow            logs: go on with new lines, of all hosts at once
 
 Each line of output begins with [rank host]. Exit codes: 0 every host did it,
 1 some hosts failed (the last line names them), 2 wrong call or cluster file. A
@@ -54,13 +58,13 @@ parse_arguments() {
       usage
       exit 0
       ;;
-    start | stop | restart | status | run | copy) verb=$1 ;;
-    '') wrong_call "give a verb: start, stop, restart, status, run or copy" ;;
-    *) wrong_call "unknown verb '$1', want start, stop, restart, status, run \
+    start | stop | restart | status | logs | run | copy) verb=$1 ;;
+    '') wrong_call "give a verb: start, stop, restart, status, logs, run or copy" ;;
+    *) wrong_call "unknown verb '$1', want start, stop, restart, status, logs, run \
 or copy" ;;
   esac
   shift
-  cluster='' hosts='' targets='' limit='' grace=10 bin_dir=${RINGFLEET_BIN_DIR:-}
+  cluster='' hosts='' targets='' limit='' grace=10 since=- follow=no bin_dir=${RINGFLEET_BIN_DIR:-}
   while (($# > 0)); do
     case $1 in
       -h | --help)
@@ -71,7 +75,11 @@ or copy" ;;
         shift
         break
         ;;
-      --cluster | --hosts | --targets | --bin-dir | --timeout | --grace)
+      --follow)
+        follow=yes
+        shift
+        ;;
+      --cluster | --hosts | --targets | --bin-dir | --timeout | --grace | --since)
         (($# >= 2)) || wrong_call "$1 needs a value"
         case $1 in
           --cluster) cluster=$2 ;;
@@ -80,6 +88,7 @@ or copy" ;;
           --bin-dir) bin_dir=$2 ;;
           --timeout) limit=$2 ;;
           --grace) grace=$2 ;;
+          --since) since=$2 ;;
         esac
         shift 2
         ;;
@@ -96,12 +105,17 @@ or copy" ;;
     wrong_call "give a fleet: --cluster FILE"
   fi
   if [[ -z $limit ]]; then
-    case $verb in run | copy) limit=3600 ;; *) limit=60 ;; esac
+    case $verb in run | copy | logs) limit=3600 ;; *) limit=60 ;; esac
+    [[ $follow == no ]] || limit=999999
   fi
   [[ $limit =~ ^[1-9][0-9]{0,5}$ ]] ||
     wrong_call "--timeout '$limit', want seconds from 1 to 999999"
   [[ $grace =~ ^[0-9]{1,4}$ ]] ||
     wrong_call "--grace '$grace', want seconds from 0 to 9999"
+  [[ $since == - || $since =~ ^[0-9]{1,9}$ ]] ||
+    wrong_call "--since '$since', want seconds from 0 to 999999999"
+  [[ $verb == logs || $since$follow == -no ]] ||
+    wrong_call "$verb takes neither --since nor --follow"
   case $verb in
     run) ((${#arguments[@]} >= 1)) || wrong_call "run: no command" ;;
     copy)
@@ -228,6 +242,10 @@ work_on() {
       reach "${dests[i]}" stop "$fleet" "$label" "$origin" "$grace" </dev/null
       ;;
     status) reach "${dests[i]}" status "$fleet" "$label" "$origin" </dev/null ;;
+    logs)
+      reach "${dests[i]}" logs "$fleet" "$label" "$log_dir" "$since" "$follow" \
+        </dev/null
+      ;;
     run) reach "${dests[i]}" run "$limit" "${arguments[*]}" </dev/null ;;
     copy)
       from=${arguments[0]}
@@ -301,6 +319,14 @@ bin_dir=${bin_dir:-$(dirname "$cli")}
 read_targets
 keep_one_target_a_host
 
+# Waits for job $1 of target $2.
+collect() {
+  wait "$1" || failed+=("${labels[$2]} (${names[$2]})")
+}
+
+failed=()
+in_turn=no
+[[ $verb != logs || $follow == yes ]] || in_turn=yes
 set -m  # A process group each, so that an interrupt reaches all of a job.
 for i in "${chosen[@]}"; do
   {
@@ -312,14 +338,13 @@ for i in "${chosen[@]}"; do
     } 2>&1 </dev/null | label_lines "[${labels[i]} ${names[i]}] "
   } &
   jobs+=("$!")
+  [[ $in_turn == no ]] || collect "$!" "$i"
 done
 set +m
 
-failed=()
-for n in "${!jobs[@]}"; do
-  i=${chosen[n]}
-  wait "${jobs[n]}" || failed+=("${labels[i]} (${names[i]})")
-done
+if [[ $in_turn == no ]]; then
+  for n in "${!jobs[@]}"; do collect "${jobs[n]}" "${chosen[n]}"; done
+fi
 if ((${#failed[@]} > 0)); then
   printf -v list ', %s' "${failed[@]}"
   echo "fleet.sh: $verb failed on ${list:2}" >&2

@@ -9,6 +9,7 @@
 #   stop    FLEET LABEL ORIGIN GRACE_SECONDS
 #   restart FLEET LABEL ORIGIN GRACE_SECONDS LOG_DIR PROGRAM [ARGUMENT...]
 #   status  FLEET LABEL ORIGIN
+#   logs    FLEET LABEL LOG_DIR SECONDS|- yes|no        -: all; yes: follow
 #   run     SECONDS COMMAND
 #   copy    file|folder NAME MODE DESTINATION           data: bytes or a tar
 #
@@ -31,8 +32,12 @@ fail() {
   exit 1
 }
 
-enter_state_folder() {  # FLEET LABEL
+find_state_folder() {  # FLEET
   state_dir=${XDG_STATE_HOME:-${HOME:?is not set}/.local/state}/ringfleet/$1
+}
+
+enter_state_folder() {  # FLEET LABEL
+  find_state_folder "$1"
   pid_file=$state_dir/$2.pid
   mkdir -p "$state_dir" && cd "$state_dir" ||
     fail "cannot create the state folder $state_dir"
@@ -206,6 +211,29 @@ status() {  # ORIGIN
   fi
 }
 
+# Keeps the lines of the last $1 seconds. A line without a time belongs to the one
+# before it.
+lines_since() {  # SECONDS|-
+  if [[ $1 == - ]]; then
+    cat
+    return
+  fi
+  awk -v from="$(date -u -d "@$(($(date +%s) - $1))" +%Y-%m-%dT%H:%M:%S)" '
+    /^[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]T/ { keep = $1 >= from }
+    keep'
+}
+
+# Prints a log and the full one before it. What follows is not filtered: `tail`
+# alone notices that its reader has gone.
+logs() {  # LABEL LOG_DIR SECONDS|- yes|no
+  local log_dir=$2 size
+  [[ $log_dir != - ]] || log_dir=$state_dir
+  local log=$log_dir/$1.log
+  size=$(stat -L -c %s "$log" 2>/dev/null) || fail "no log $log"
+  { cat "$log.1" 2>/dev/null; head -c "$size" "$log"; } | lines_since "$3"
+  [[ $4 == no ]] || exec tail -c "+$((size + 1))" -F "$log" 2>/dev/null
+}
+
 copy() {  # file|folder NAME MODE DESTINATION
   local kind=$1 name=$2 mode=$3 to=$4
   [[ $to != -* ]] || to=./$to
@@ -262,6 +290,10 @@ main() {
     status)
       enter_state_folder "$1" "$2"
       status "$3"
+      ;;
+    logs)
+      find_state_folder "$1"
+      logs "${@:2}"
       ;;
     *) fail "unknown verb $verb" ;;
   esac

@@ -13,6 +13,7 @@
 #include "cluster/checkpoint/safetensors.h"
 #include "cluster/model/model_spec.h"
 #include "cluster/process/status_macros.h"
+#include "coordinator/cli/checkpoint/text_findings.h"
 #include "coordinator/cli/json_output.h"
 #include "coordinator/cli/output.h"
 #include "coordinator/cli/progress.h"
@@ -38,6 +39,10 @@ Exit 4 also when the tokenizer or generation_config.json cannot be used. Members
 of config.json that nothing reads are named: one that changes the mathematics
 means that this program computes another model.
 
+The tokenizer and generation_config.json contradict the model if they name ids that
+it does not have: exit 4. Doubts are listed: two files that name different end
+tokens, ids without a token, no chat template.
+
 Examples:
   ringfleet inspect tests/models/tiny-v3
   ringfleet inspect DIR -o json
@@ -59,6 +64,7 @@ struct Inspected {
   std::vector<std::string> unread_config;
   Json tokenizer;
   Json generation;
+  TextFindings text;
   // The first error of a file that is no tensor's.
   absl::Status files;
 };
@@ -68,8 +74,9 @@ Json ErrorJson(const absl::Status& status) {
 }
 
 // Describes the tokenizer. Null: there is none. "error": it cannot be loaded.
-Json InspectTokenizer(const std::string& model, absl::Status* status) {
-  const auto tokenizer = Tokenizer::Load(model);
+Json InspectTokenizer(
+    const absl::StatusOr<std::unique_ptr<Tokenizer>>& tokenizer,
+    absl::Status* status) {
   if (!tokenizer.ok()) *status = Annotate(tokenizer.status(), "tokenizer");
   if (absl::IsNotFound(tokenizer.status())) return nullptr;
   if (!tokenizer.ok()) return ErrorJson(tokenizer.status());
@@ -81,8 +88,9 @@ Json InspectTokenizer(const std::string& model, absl::Status* status) {
 }
 
 // The sampling defaults, and the settings that are not supported.
-Json InspectGeneration(const std::string& model, absl::Status* status) {
-  const auto defaults = cluster::LoadGenerationDefaults(model);
+Json InspectGeneration(
+    const absl::StatusOr<cluster::GenerationDefaults>& defaults,
+    absl::Status* status) {
   if (!defaults.ok()) {
     *status = defaults.status();
     return ErrorJson(defaults.status());
@@ -171,7 +179,9 @@ Json InspectJson(const Inspected& inspected, const absl::Status& status) {
       {"unexpected", JsonArray(found.unexpected)},
       {"unread_config", JsonArray(inspected.unread_config)},
       {"tokenizer", inspected.tokenizer},
-      {"generation", inspected.generation}};
+      {"generation", inspected.generation},
+      {"contradictions", JsonArray(inspected.text.contradictions)},
+      {"doubts", JsonArray(inspected.text.doubts)}};
   if (!status.ok()) {
     document["error"] = {{"code", absl::StatusCodeToString(status.code())},
                          {"message", std::string(status.message())}};
@@ -275,6 +285,8 @@ std::string InspectMarkdown(const Inspected& inspected) {
                   "|\n|---|---|---|---|\n");
   for (const auto& [name, tally] : found.dtypes) AppendTally(name, tally, &out);
   AppendNames("unread members of config.json", inspected.unread_config, &out);
+  AppendNames("contradictions", inspected.text.contradictions, &out);
+  AppendNames("doubts", inspected.text.doubts, &out);
   AppendNames("missing", found.missing, &out);
   AppendNames("wrong", found.wrong, &out);
   AppendNames("unexpected", found.unexpected, &out);
@@ -308,8 +320,24 @@ absl::Status Run(const InspectOptions& options, Invocation& invocation) {
                                              cluster::kMaxConfigBytes));
   RF_ASSIGN_OR_RETURN(inspected.unread_config,
                       cluster::FindUnreadConfigMembers(config));
-  inspected.generation = InspectGeneration(options.model, &inspected.files);
-  inspected.tokenizer = InspectTokenizer(options.model, &inspected.files);
+  const auto generation = cluster::LoadGenerationDefaults(options.model);
+  const auto tokenizer = Tokenizer::Load(options.model);
+  inspected.generation = InspectGeneration(generation, &inspected.files);
+  inspected.tokenizer = InspectTokenizer(tokenizer, &inspected.files);
+  if (generation.ok() && tokenizer.ok()) {
+    inspected.text = JudgeTextFiles(inspected.spec, *generation, **tokenizer);
+    if (absl::IsNotFound(cluster::ReadModelFile(options.model,
+                                                "generation_config.json",
+                                                cluster::kMaxConfigBytes)
+                             .status())) {
+      inspected.text.doubts.push_back(
+          "generation_config.json: absent, so answers are greedy");
+    }
+  }
+  if (!inspected.text.contradictions.empty()) {
+    inspected.files =
+        absl::DataLossError(inspected.text.contradictions.front());
+  }
   const absl::Status verdict = Verdict(inspected);
   if (options.format == "json") {
     // The one document has the error too.

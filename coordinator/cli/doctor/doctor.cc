@@ -18,6 +18,7 @@
 #include "coordinator/cli/doctor/doctor_report.h"
 #include "coordinator/cli/doctor/doctor_run.h"
 #include "coordinator/cli/fleet_choice.h"
+#include "coordinator/cli/host_workers.h"
 #include "coordinator/cli/interrupt.h"
 #include "coordinator/cli/json_output.h"
 #include "coordinator/cli/local_workers.h"
@@ -44,8 +45,13 @@ six times --time-ms and more, need some hundred MiB more, and skip the links; th
 free memory excludes the model. To feed `plan`, run it before a model is loaded.
 Other programs that run meanwhile lower the rates, and the plan.
 
+--quick takes seconds: builds, instruction sets, disk, memory, clocks, and one
+exchange over all workers, but no rates. Before `up`, --quick --cluster starts the
+workers of the file on their hosts, ports and all, and stops them again.
+
 Examples:
   ringfleet doctor
+  ringfleet doctor --quick --cluster cluster.yaml
   ringfleet doctor --local 2 --model DIR -o json
   ringfleet doctor --cluster cluster.yaml
 )";
@@ -105,7 +111,14 @@ absl::StatusOr<DoctorFindings> ExamineFleet(const DoctorVerb& options,
     if (model->empty()) *model = state->model();
   }
   what.disk_path = *model;
-  return ExamineWorkers(workers, what);
+  if (!what.quick || !place.config.has_value() || state.ok()) {
+    return ExamineWorkers(workers, what);
+  }
+  RF_ASSIGN_OR_RETURN(const std::unique_ptr<HostWorkers> hosts,
+                      HostWorkers::Start(options.fleet.cluster, *place.config));
+  absl::StatusOr<DoctorFindings> findings = ExamineWorkers(workers, what);
+  RF_RETURN_IF_ERROR(hosts->Stop());
+  return findings;
 }
 
 absl::StatusOr<DoctorFindings> ExamineLocally(const DoctorVerb& options) {
@@ -197,6 +210,8 @@ void RegisterDoctor(CLI::App& app, Invocation& invocation) {
           "Checkpoint whose disk is measured, and that the plan is for")
       ->check(Utf8Path());
   options->settings.Add(*verb, "transport");
+  verb->add_flag("--quick", options->what.quick,
+                 "Seconds: no rates, one exchange over all workers");
   verb->add_option("--time-ms", options->what.time_ms,
                    "Milliseconds for each measurement")
       ->check(CLI::Range(1, 10000))

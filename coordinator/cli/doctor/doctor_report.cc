@@ -43,6 +43,15 @@ void AdviseOnAbsent(const DoctorFindings& findings,
   }
 }
 
+void AdviseOnExchange(const DoctorFindings& findings,
+                      std::vector<std::string>* advice) {
+  if (!findings.exchange.has_value() || findings.exchange->wrong == 0) return;
+  advice->push_back(absl::StrCat(
+      "an all-reduce over ", findings.exchange->ranks, " ranks has ",
+      findings.exchange->wrong,
+      " wrong elements: a host computes or a network transfers wrongly"));
+}
+
 std::map<std::string, int> CountOnMachines(const DoctorFindings& findings) {
   std::map<std::string, int> counts;
   for (const WorkerFindings& worker : findings.workers) {
@@ -212,8 +221,11 @@ std::vector<std::string> DoctorAdvice(const DoctorFindings& findings) {
   }
   AdviseOnAbsent(findings, &advice);
   AdviseOnSoftware(findings, &advice);
-  AdviseOnRate(findings, "memory bandwidth", reads, &advice);
-  AdviseOnRate(findings, "int8 rate", rates, &advice);
+  AdviseOnExchange(findings, &advice);
+  if (!findings.quick) {
+    AdviseOnRate(findings, "memory bandwidth", reads, &advice);
+    AdviseOnRate(findings, "int8 rate", rates, &advice);
+  }
   AdviseOnHosts(findings, &advice);
   AdviseOnLinks(findings, &advice);
   return advice;
@@ -257,6 +269,11 @@ Json DoctorJson(const DoctorFindings& findings) {
                            : Json()},
          {"clock_skew_ms", worker.clock_skew_ms},
          {"clock_uncertain_ms", worker.clock_uncertain_ms}});
+    if (!findings.quick) continue;
+    for (const char* rate : {"read_gbps", "int8_gops", "products", "form_gops",
+                             "attention_gflops"}) {
+      workers.back().erase(rate);
+    }
   }
   Json pairs = Json::array();
   for (const PairFindings& pair : findings.pairs) {
@@ -277,6 +294,13 @@ Json DoctorJson(const DoctorFindings& findings) {
     document["network"] = {{"latency_us", slowest.latency_us},
                            {"gbit", slowest.gbit}};
   }
+  if (findings.exchange.has_value()) {
+    document["exchange"] = {{"ranks", findings.exchange->ranks},
+                            {"bytes", findings.exchange->bytes},
+                            {"all_reduce_us", findings.exchange->p50_us},
+                            {"wrong", findings.exchange->wrong},
+                            {"transport", findings.exchange->transport}};
+  }
   if (!findings.pairs_skipped.empty()) {
     document["pairs_skipped"] = findings.pairs_skipped;
   }
@@ -287,6 +311,7 @@ Json DoctorJson(const DoctorFindings& findings) {
 std::string DoctorMarkdown(const DoctorFindings& findings) {
   Table workers({{"rank"},
                  {"address"},
+                 {"build"},
                  {"isa"},
                  {"threads"},
                  {"CPUs"},
@@ -296,17 +321,21 @@ std::string DoctorMarkdown(const DoctorFindings& findings) {
                  {"int8 GOPS"},
                  {"disk GB/s"},
                  {"clock ms"}});
+  const auto rate = [&findings](int digits, double value) {
+    return findings.quick ? "-" : absl::StrFormat("%.*f", digits, value);
+  };
   for (const WorkerFindings& worker : findings.workers) {
     const v1::HostReport& report = worker.report;
     const double free_gib =
         std::ldexp(static_cast<double>(report.available_memory_bytes()), -30);
     const double disk = report.disk_bytes_per_second() * 1e-9;
-    workers.Add({absl::StrCat(worker.rank), worker.address, report.isa(),
+    workers.Add({absl::StrCat(worker.rank), worker.address,
+                 report.build().version(), report.isa(),
                  absl::StrCat(report.threads()), absl::StrCat(report.cpus()),
                  absl::StrCat(report.numa_nodes()),
                  absl::StrFormat("%.1f", free_gib),
-                 absl::StrFormat("%.1f", worker.read_bytes_per_second * 1e-9),
-                 absl::StrFormat("%.0f", worker.int8_ops_per_second() * 1e-9),
+                 rate(1, worker.read_bytes_per_second * 1e-9),
+                 rate(0, worker.int8_ops_per_second() * 1e-9),
                  disk > 0 ? absl::StrFormat("%.2f", disk) : "-",
                  absl::StrFormat("%+.1f", worker.clock_skew_ms)});
   }
@@ -318,6 +347,13 @@ std::string DoctorMarkdown(const DoctorFindings& findings) {
                absl::StrFormat("%.1f", pair.gbit)});
   }
   if (!pairs.empty()) absl::StrAppend(&out, "\n", pairs.text());
+  if (findings.exchange.has_value()) {
+    absl::StrAppendFormat(
+        &out, "\nAll-reduce of %d bytes over %d ranks: %.1f us over %s, %s.\n",
+        findings.exchange->bytes, findings.exchange->ranks,
+        findings.exchange->p50_us, findings.exchange->transport,
+        findings.exchange->wrong == 0 ? "right" : "wrong");
+  }
   if (!findings.pairs_skipped.empty()) {
     absl::StrAppend(&out, "\nLinks were not measured: ", findings.pairs_skipped,
                     "\n");

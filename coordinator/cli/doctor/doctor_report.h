@@ -5,6 +5,7 @@
 #define RINGFLEET_COORDINATOR_CLI_DOCTOR_DOCTOR_REPORT_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,15 @@ struct PairFindings {
   std::string transport;
 };
 
+// An all-reduce over all workers.
+struct ExchangeFindings {
+  int ranks = 0;
+  uint64_t bytes = 0;  // Of each rank's vector.
+  double p50_us = 0;   // Median.
+  uint64_t wrong = 0;  // Elements that differ from the right ones.
+  std::string transport;
+};
+
 // A worker that does not answer.
 struct AbsentWorker {
   int rank = 0;
@@ -54,7 +64,9 @@ struct DoctorFindings {
   std::vector<WorkerFindings> workers;  // By rank.
   std::vector<AbsentWorker> absent;     // By rank.
   std::vector<PairFindings> pairs;
-  std::string pairs_skipped;  // Reason why no pair was measured.
+  std::string pairs_skipped;  // Reason why no exchange was measured.
+  bool quick = false;         // True: no rates and no pairs.
+  std::optional<ExchangeFindings> exchange;  // Of a quick examination.
 };
 
 // Returns sentences of advice, the most urgent one first. Returns an empty list

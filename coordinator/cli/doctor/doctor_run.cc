@@ -36,6 +36,11 @@ constexpr absl::Duration kHostTime = absl::Seconds(90);
 // Reads of memory in slices much longer than what workers start apart.
 constexpr uint32_t kReadSliceMs = 100;
 constexpr uint64_t kLargeBytes = 8 << 20;
+// A vector of one token of R1, in float32.
+constexpr uint64_t kTokenBytes = 28 << 10;
+// A quick examination keeps no rate.
+constexpr uint32_t kQuickMs = 1;
+constexpr uint32_t kQuickExchangeMs = 100;
 
 // Makes one call to each worker, all at the same time. Returns the first
 // failure by rank. `cancel` ends running calls after an interrupt.
@@ -78,7 +83,7 @@ absl::Status MeasureHost(const BenchWorkers& workers, size_t rank,
                          WorkerFindings* findings) {
   const auto stub = v1::Host::NewStub(ConnectChannel(workers.addresses[rank]));
   v1::MeasureHostRequest request;
-  request.set_time_ms(options.time_ms);
+  request.set_time_ms(options.quick ? kQuickMs : options.time_ms);
   request.set_path(options.disk_path);
   request.set_ranks_on_host(RanksOnMachine(workers, rank));
   request.set_memory_bytes(findings->memory_share_bytes);
@@ -165,27 +170,53 @@ absl::Status MeasureReads(const BenchWorkers& workers,
   return absl::OkStatus();
 }
 
+// All-reduces of vectors of these sizes, each for `time_ms`.
+v1::MeasureCollectivesRequest AllReduces(const std::vector<uint64_t>& sizes,
+                                         uint32_t time_ms,
+                                         const DoctorOptions& options) {
+  v1::MeasureCollectivesRequest request;
+  request.set_timeout_ms(10'000);
+  request.set_collective_timeout_ms(10'000);
+  request.set_algorithm_table(cluster::AlgorithmTable::Default().ToJson());
+  request.set_case_ms(time_ms);
+  request.set_transport(options.transport);
+  for (const uint64_t bytes : sizes) {
+    v1::CollectiveCase* one = request.add_cases();
+    one->set_operation(v1::COLLECTIVE_OPERATION_ALL_REDUCE);
+    one->set_wire(v1::WIRE_DTYPE_F32);
+    one->set_bytes(bytes);
+  }
+  return request;
+}
+
+absl::StatusOr<ExchangeFindings> MeasureExchange(const BenchWorkers& workers,
+                                                 const DoctorOptions& options) {
+  RF_ASSIGN_OR_RETURN(
+      const std::vector<v1::CollectiveFigures> figures,
+      RunCollectives(workers,
+                     AllReduces({kTokenBytes}, kQuickExchangeMs, options),
+                     [](const v1::CollectiveFigures&) {}));
+  if (figures.size() != 1) {
+    return absl::InternalError("doctor: the exchange was not measured");
+  }
+  return ExchangeFindings{.ranks = static_cast<int>(workers.addresses.size()),
+                          .bytes = kTokenBytes,
+                          .p50_us = figures[0].p50_us(),
+                          .wrong = figures[0].wrong(),
+                          .transport = figures[0].transport()};
+}
+
 absl::StatusOr<PairFindings> MeasurePair(const BenchWorkers& workers, int first,
                                          int second,
                                          const DoctorOptions& options) {
   const BenchWorkers pair = {
       {workers.addresses[first], workers.addresses[second]},
       {workers.machines[first], workers.machines[second]}};
-  v1::MeasureCollectivesRequest request;
-  request.set_timeout_ms(10'000);
-  request.set_collective_timeout_ms(10'000);
-  request.set_algorithm_table(cluster::AlgorithmTable::Default().ToJson());
-  request.set_case_ms(options.time_ms);
-  request.set_transport(options.transport);
-  for (const uint64_t bytes : {uint64_t{4}, kLargeBytes}) {
-    v1::CollectiveCase* one = request.add_cases();
-    one->set_operation(v1::COLLECTIVE_OPERATION_ALL_REDUCE);
-    one->set_wire(v1::WIRE_DTYPE_F32);
-    one->set_bytes(bytes);
-  }
   RF_ASSIGN_OR_RETURN(
       const std::vector<v1::CollectiveFigures> figures,
-      RunCollectives(pair, request, [](const v1::CollectiveFigures&) {}));
+      RunCollectives(pair,
+                     AllReduces({4, kLargeBytes}, options.time_ms, options),
+                     [](const v1::CollectiveFigures&) {}));
   if (figures.size() != 2) {
     return absl::InternalError("doctor: not all exchanges were measured");
   }
@@ -246,16 +277,30 @@ absl::StatusOr<DoctorFindings> ExamineAll(const BenchWorkers& workers,
         CompareClock(workers.addresses[rank], &findings.workers[rank]));
     RF_RETURN_IF_ERROR(Interrupt::Get().status());
   }
+  const auto skip = [&findings](const absl::Status& connected) {
+    findings.pairs.clear();
+    findings.pairs_skipped = absl::StrCat(
+        connected.message(), "; stop the fleet's coordinator first");
+    return findings;
+  };
+  findings.quick = options.quick;
+  if (options.quick) {
+    if (count < 2) return findings;
+    const auto exchange = MeasureExchange(workers, options);
+    if (absl::IsFailedPrecondition(exchange.status())) {
+      return skip(exchange.status());
+    }
+    RF_RETURN_IF_ERROR(exchange.status());
+    findings.exchange = *exchange;
+    return findings;
+  }
   RF_RETURN_IF_ERROR(MeasureReads(workers, options, &findings.workers));
   for (size_t first = 0; first < count; ++first) {
     for (size_t second = first + 1; second < count; ++second) {
       absl::StatusOr<PairFindings> pair = MeasurePair(
           workers, static_cast<int>(first), static_cast<int>(second), options);
       if (absl::IsFailedPrecondition(pair.status())) {
-        findings.pairs.clear();
-        findings.pairs_skipped = absl::StrCat(
-            pair.status().message(), "; stop the fleet's coordinator first");
-        return findings;
+        return skip(pair.status());
       }
       RF_RETURN_IF_ERROR(pair.status());
       findings.pairs.push_back(*std::move(pair));

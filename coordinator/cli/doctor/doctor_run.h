@@ -15,6 +15,7 @@ namespace ringfleet::coordinator::cli {
 struct DoctorOptions {
   std::string disk_path;   // File to read on every worker's host. May be empty.
   uint32_t time_ms = 500;  // For each measurement.
+  bool quick = false;      // True: no rates, and one exchange over all workers.
   v1::TransportKind transport = v1::TRANSPORT_KIND_AUTO;  // Between ranks.
 };
 
@@ -25,7 +26,8 @@ std::vector<uint64_t> MemoryShares(const BenchWorkers& workers);
 // Measures products on all workers at once, then reads of memory on all workers
 // at once, then exchanges between one pair of workers after the other. Skips
 // the exchanges if workers run a model. Leaves out workers that cannot be
-// reached, unless none can.
+// reached, unless none can. A quick examination asks each worker what it is,
+// and makes one exchange over all of them.
 //
 // Errors: UNAVAILABLE: a worker does not answer. CANCELLED: an interrupt.
 absl::StatusOr<DoctorFindings> ExamineWorkers(const BenchWorkers& workers,

@@ -29,6 +29,7 @@
 #include "coordinator/cli/json_output.h"
 #include "coordinator/cli/launch/call.h"
 #include "coordinator/cli/launch/down.h"
+#include "coordinator/cli/launch/logs.h"
 #include "coordinator/cli/launch/status.h"
 #include "coordinator/cli/launch/up.h"
 #include "coordinator/cli/output.h"
@@ -48,12 +49,13 @@ namespace {
 // In the order of the help text, which shows the groups as they first appear:
 // Fleet, One-shot, Jobs.
 constexpr RegisterCommand kCommands[] = {
-    RegisterUp,       RegisterDown,       RegisterStatus,  RegisterCall,
-    RegisterGenerate, RegisterChat,       RegisterServe,   RegisterScore,
-    RegisterTokenize, RegisterDetokenize, RegisterSubmit,  RegisterJobs,
-    RegisterShow,     RegisterCancel,     RegisterTargets, RegisterCollectives,
-    RegisterSynth,    RegisterBench,      RegisterPlan,    RegisterInspect,
-    RegisterConvert,  RegisterDoctor,     RegisterEplb,    RegisterRebalance,
+    RegisterUp,          RegisterDown,     RegisterStatus,     RegisterCall,
+    RegisterLogs,        RegisterGenerate, RegisterChat,       RegisterServe,
+    RegisterScore,       RegisterTokenize, RegisterDetokenize, RegisterSubmit,
+    RegisterJobs,        RegisterShow,     RegisterCancel,     RegisterTargets,
+    RegisterCollectives, RegisterSynth,    RegisterBench,      RegisterPlan,
+    RegisterInspect,     RegisterConvert,  RegisterDoctor,     RegisterEplb,
+    RegisterRebalance,
 };
 
 constexpr char kProgramFooter[] = R"(

@@ -3,6 +3,7 @@
 #include "cluster/process/log.h"
 
 #include <gmock/gmock.h>
+#include <grpc/support/log.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -57,6 +58,22 @@ TEST(LogDeathTest, ProtobufWritesFewLines) {
                        HasSubstr("invalid UTF-8"),
                        Not(HasSubstr("[libprotobuf")),
                        Not(ContainsRegex("UTF-8(.|\n)*contains invalid"))));
+}
+
+TEST(LogDeathTest, GrpcWritesFewErrorsAndAllThatAUserAsksFor) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        InitLog("", LogLevel::kInfo).IgnoreError();
+        gpr_set_log_verbosity(GPR_LOG_SEVERITY_INFO);
+        for (int i = 0; i < 100; ++i) gpr_log(GPR_ERROR, "error %d", i);
+        for (int i = 0; i < 2; ++i) gpr_log(GPR_INFO, "info %d", i);
+        exit(0);
+      },
+      ExitedWithCode(0),
+      ::testing::AllOf(HasSubstr(" W ringfleet log_test.cc:"),
+                       HasSubstr("] error 0\n"), Not(HasSubstr("error 1")),
+                       HasSubstr("] info 0\n"), HasSubstr("] info 1\n")));
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "cluster/config/config.h"
 #include "coordinator/cli/interrupt.h"
 #include "coordinator/cli/targets.h"
@@ -224,6 +225,82 @@ TEST_F(LauncherTest, ScriptEndsWithItsCaller) {
   ASSERT_EQ(poll(&end, 1, 60000), 1) << "the script lives on";
   EXPECT_EQ(read(fd, &byte, 1), 0);
   close(fd);
+}
+
+// The script of the source tree, with logs that nobody writes.
+class LogsTest : public LauncherTest {
+ protected:
+  void SetUp() override {
+    LauncherTest::SetUp();
+    setenv("RINGFLEET_LAUNCH_DIR", RINGFLEET_SOURCE_DIR "/cluster/launch/ssh",
+           1);
+    std::filesystem::create_directories(dir_ + "/ringfleet/f");
+  }
+
+  std::string Log(const std::string& name) const {
+    return absl::StrCat(dir_, "/ringfleet/f/", name);
+  }
+  static std::string Line(absl::Duration age, const std::string& text) {
+    return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now() - age,
+                            absl::UTCTimeZone()) +
+           " I " + text + "\n";
+  }
+  absl::Status Read(absl::string_view hosts, absl::Duration since) {
+    text_.clear();
+    return ReadLogs(fleet_, hosts, since, /*follow=*/false,
+                    [this](absl::string_view text) {
+                      absl::StrAppend(&text_, text);
+                      return absl::OkStatus();
+                    });
+  }
+
+  std::string text_;
+};
+
+TEST_F(LogsTest, LinesCarryTheirHostAndComeHostByHost) {
+  const std::string old = Line(absl::Hours(30), "old");
+  const std::string last = Line(absl::Hours(2), "late");
+  const std::string now = Line(absl::ZeroDuration(), "now");
+  std::ofstream(Log("rank-0.log.1")) << old << "behind it\n";
+  std::ofstream(Log("rank-0.log")) << last;
+  std::ofstream(Log("rank-1.log")) << now << "crash\n";
+  std::ofstream(Log("coordinator.log")) << last;
+  const std::string zero = "[0 127.0.0.1] ", one = "[1 127.0.0.1] ",
+                    coordinator = "[coordinator 127.0.0.1] ";
+  ASSERT_TRUE(Read("", absl::InfiniteDuration()).ok());
+  EXPECT_EQ(text_, zero + old + zero + "behind it\n" + zero + last + one + now +
+                       one + "crash\n" + coordinator + last);
+  ASSERT_TRUE(Read("", absl::Hours(3)).ok());
+  EXPECT_EQ(text_,
+            zero + last + one + now + one + "crash\n" + coordinator + last);
+  ASSERT_TRUE(Read("0-1", absl::Hours(1)).ok());
+  EXPECT_EQ(text_, one + now + one + "crash\n");
+}
+
+TEST_F(LogsTest, AHostWithoutALogIsNamed) {
+  std::ofstream(Log("rank-1.log")) << "here\n";
+  EXPECT_EQ(Read("0-1", absl::InfiniteDuration()),
+            absl::UnavailableError("logs: logs failed on 0 (127.0.0.1)"));
+  EXPECT_THAT(text_, HasSubstr("[0 127.0.0.1] no log "));
+  EXPECT_THAT(text_, HasSubstr("[1 127.0.0.1] here\n"));
+}
+
+TEST_F(LogsTest, FollowingGoesOnWithNewLinesUntilItsReaderLeaves) {
+  std::ofstream(Log("rank-0.log")) << "first\n";
+  std::string read;
+  const absl::Status status = ReadLogs(
+      fleet_, "0", absl::InfiniteDuration(), /*follow=*/true,
+      [&](absl::string_view text) {
+        const bool first = read.empty();
+        absl::StrAppend(&read, text);
+        if (first) {
+          std::ofstream(Log("rank-0.log"), std::ios::app) << "second\n";
+          return absl::OkStatus();
+        }
+        return absl::CancelledError("enough");
+      });
+  EXPECT_EQ(status, absl::CancelledError("enough"));
+  EXPECT_EQ(read, "[0 127.0.0.1] first\n[0 127.0.0.1] second\n");
 }
 
 TEST(LaunchOutputTest, LinesGiveLabelHostTextAndPid) {

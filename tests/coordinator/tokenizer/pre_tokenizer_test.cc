@@ -159,10 +159,16 @@ TEST(PreTokenizerTest, UnsupportedPartsAreNamed) {
 TEST(PreTokenizerTest, ExpressionsThatPcre2ReadsOtherwiseAreNamed) {
   for (const auto& [expression, construct] :
        std::vector<std::pair<std::string, std::string>>{
-           {"[\\p{L}&&[^a]]", "\"&&\" at offset 6"},
-           {"x[a[bc]]", "\"[ in a class\" at offset 3"},
+           {"[a&&]", "\"&&\" at offset 1"},
+           {"[&&a]", "\"&&\" at offset 0"},
            {"[[:graph:]]", "\"[:graph:]\""},
            {"[a[:x]", "\"[ in a class\""},
+           {std::string(20, '[') + "a" + std::string(20, ']'),
+            "\"[ in a class\" at offset 17"},
+           {"\\pL+", "\"\\p\""},
+           {"(?i)a|ss", "\"ss\" at offset 6"},
+           {"(?i:Fi)", "\"Fi\" at offset 4"},
+           {"(?i:[a\u00df])", "\"\u00df\""},
            {"\\p{N}{1,3}+", "\"{1,3}+\" at offset 5"},
            {"a{2}?", "\"{2}?\""},
            {"a{,2}", "\"{,2}\""},
@@ -173,7 +179,6 @@ TEST(PreTokenizerTest, ExpressionsThatPcre2ReadsOtherwiseAreNamed) {
            {"\\bfoo", "\"\\b\""},
            {"\\Qa.\\E", "\"\\Q\""},
            {"\\N", "\"\\N\""},
-           {"[\\W]", "\"\\W\""},
            {"\\u12", "\"\\u\""}}) {
     EXPECT_THAT(Problem(Sequence({SplitBy(expression)})),
                 AllOf(HasSubstr("pretokenizers[0]: expression"),
@@ -209,6 +214,52 @@ TEST(PreTokenizerTest, ExpressionsAreOnigurumas) {
   EXPECT_THAT(
       pieces("a++|[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~]", "aa&["),
       ElementsAre("aa", "&", "["));
+}
+
+// The pieces are those of the tokenizers library.
+TEST(PreTokenizerTest, ClassesMayIntersectAndHoldClasses) {
+  const std::string letters = "abcdefghij XYZ_9";
+  for (const auto& [expression, pieces] :
+       std::vector<std::pair<std::string, std::vector<std::string>>>{
+           {"[a-f&&[c-z]]+", {"ab", "cdef", "ghij XYZ_9"}},
+           {"[^a-f&&[c-z]]+", {"ab", "cdef", "ghij XYZ_9"}},
+           {"[a-i&&[^aei]&&[^bh]]+", {"ab", "cd", "e", "fg", "hij XYZ_9"}},
+           {"[a[bc]X]+", {"abc", "defghij ", "X", "YZ_9"}},
+           {"[^a[bc]X]+", {"abc", "defghij ", "X", "YZ_9"}},
+           {"[b[^a-h]]+", {"a", "b", "cdefgh", "ij XYZ_9"}},
+           {"[^\\W\\d_]+", {"abcdefghij", " ", "XYZ", "_9"}},
+           {"[a-z&&^b]+", {"a", "b", "cdefghij XYZ_9"}},
+           {"(?i:[x-z&&[^y]])+", {"abcdefghij ", "X", "Y", "Z", "_9"}},
+           {"[\\W9]+", {"abcdefghij", " ", "XYZ_", "9"}}}) {
+    EXPECT_EQ(Pieces(Sequence({SplitBy(expression)}), letters), pieces)
+        << expression;
+  }
+  EXPECT_THAT(
+      Pieces(Sequence({SplitBy("[\\p{L}&&[^\\p{Han}]]+")}), "a\u4e16b\u3001"),
+      ElementsAre("a", "\u4e16", "b", "\u3001"));
+  EXPECT_THAT(Pieces(Sequence({SplitBy("[\\Sx]+")}), "a\u180e x"),
+              ElementsAre("a\u180e", " ", "x"));
+}
+
+// Pieces of published families' expressions.
+TEST(PreTokenizerTest, PiecesEqualTheRecordedOnes) {
+  std::ifstream file(RINGFLEET_SOURCE_DIR
+                     "/tests/coordinator/tokenizer/split_vectors.json");
+  const json vectors = json::parse(file);
+  ASSERT_GE(vectors.at("families").size(), 11u);
+  for (const json& family : vectors.at("families")) {
+    std::vector<json> splits;
+    for (const json& expression : family.at("expressions")) {
+      splits.push_back(SplitBy(expression.get<std::string>()));
+    }
+    const json spec = Sequence(splits);
+    for (const json& pieces : family.at("cases")) {
+      std::string text;
+      for (const json& piece : pieces) text += piece.get<std::string>();
+      EXPECT_EQ(Pieces(spec, text), pieces.get<std::vector<std::string>>())
+          << family.at("name");
+    }
+  }
 }
 
 TEST(PreTokenizerTest, ExponentialExpressionsAreStopped) {

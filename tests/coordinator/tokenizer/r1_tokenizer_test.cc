@@ -46,6 +46,9 @@ TEST_F(R1TokenizerTest, EncodesAndDecodesThePublishedVectors) {
     const auto ids = tokenizer_->Encode(text);
     ASSERT_TRUE(ids.ok()) << ids.status();
     EXPECT_EQ(*ids, expected) << text;
+    std::vector<uint32_t> prompt = expected;
+    if (prompt.empty() || prompt[0] != 0) prompt.insert(prompt.begin(), 0);
+    EXPECT_EQ(*tokenizer_->EncodePrompt(text), prompt) << text;
     EXPECT_EQ(tokenizer_->Decode(expected, /*keep_special=*/true),
               vector.at("decoded").get<std::string>());
   }

@@ -533,6 +533,13 @@ TEST_F(TokenizerFilesTest, UnsupportedFieldsAreNamed) {
               HasSubstr("TemplateProcessing has no array \"single\""));
   EXPECT_THAT(ProblemWith("/decoder", {{"type", "Metaspace"}}),
               HasSubstr("Metaspace"));
+  EXPECT_THAT(ProblemWith("/decoder", {{"type", "Sequence"}}),
+              HasSubstr("Sequence"));
+  EXPECT_THAT(
+      ProblemWith("/decoder",
+                  {{"type", "Sequence"},
+                   {"decoders", {{{"type", "Fuse"}}, {{"type", "Strip"}}}}}),
+      HasSubstr("decoder.decoders[1]: type \"Strip\""));
   EXPECT_THAT(ProblemWith("/model/type", "Unigram"), HasSubstr("Unigram"));
   EXPECT_THAT(ProblemWith("/model/unk_token", "<unk>"), HasSubstr("unk_token"));
   EXPECT_THAT(ProblemWith("/model/byte_fallback", true),
@@ -542,6 +549,23 @@ TEST_F(TokenizerFilesTest, UnsupportedFieldsAreNamed) {
               HasSubstr("Whitespace"));
   EXPECT_THAT(ProblemWith("/added_tokens/1/single_word", true),
               HasSubstr("single_word"));
+}
+
+TEST_F(TokenizerFilesTest, DecodersMayStandInASequence) {
+  tokenizer_["decoder"] = {
+      {"type", "Sequence"},
+      {"decoders", {{{"type", "ByteLevel"}}, {{"type", "Fuse"}}}}};
+  const auto tokenizer = LoadOk();
+  ASSERT_NE(tokenizer, nullptr);
+  const std::vector<uint32_t> ids = {4, 3, 6, 7};
+  EXPECT_EQ(tokenizer->Decode(ids, false), "ab \u00e9");
+}
+
+TEST_F(TokenizerFilesTest, NamedTemplatesWithoutADefaultAreNone) {
+  config_ = {{"chat_template", {{{"name", "rag"}, {"template", "R"}}}}};
+  EXPECT_EQ(LoadOk()->chat_template(), "");
+  config_ = {{"chat_template", {{{"name", "rag"}}}}};
+  EXPECT_THAT(Problem(), HasSubstr("chat_template"));
 }
 
 TEST_F(TokenizerFilesTest, MalformedFieldsAreNamed) {
@@ -590,7 +614,7 @@ TEST_F(TokenizerFilesTest, MalformedConfigsAreNamed) {
   config_ = {{"eos_token", "<no>"}};
   EXPECT_THAT(Problem(), HasSubstr("<no>"));
   config_ = {{"eos_token", ""}};
-  EXPECT_THAT(Problem(), HasSubstr("not in tokenizer.json"));
+  EXPECT_THAT(Problem(), HasSubstr("not in the vocabulary"));
   config_ = {{"add_bos_token", true}};
   EXPECT_THAT(Problem(), HasSubstr("add_bos_token"));
   config_ = {{"add_bos_token", "yes"}};

@@ -209,5 +209,31 @@ TEST(DoctorReportTest, LinksThatWereNotMeasuredAreSaidSo) {
   EXPECT_THAT(DoctorMarkdown(findings), HasSubstr("worker 0 runs a model"));
 }
 
+TEST(DoctorReportTest, AQuickExaminationHasAnExchangeInPlaceOfRates) {
+  DoctorFindings findings = TwoHealthyHosts();
+  findings.quick = true;
+  findings.pairs.clear();
+  // Noise of an instant.
+  findings.workers[1].report.mutable_products(1)->set_ops_per_second(1e9);
+  findings.exchange = ExchangeFindings{.ranks = 2,
+                                       .bytes = 28672,
+                                       .p50_us = 31.25,
+                                       .wrong = 0,
+                                       .transport = "grpc"};
+  const Json document = DoctorJson(findings);
+  EXPECT_EQ(document["exchange"]["all_reduce_us"], 31.25);
+  EXPECT_EQ(document["exchange"]["wrong"], 0);
+  EXPECT_FALSE(document["workers"][0].contains("read_gbps"));
+  EXPECT_FALSE(document["workers"][0].contains("int8_gops"));
+  EXPECT_EQ(document["workers"][0]["isa"], "avx512_bf16");
+  EXPECT_TRUE(document["advice"].empty());
+  EXPECT_THAT(DoctorMarkdown(findings),
+              HasSubstr("All-reduce of 28672 bytes over 2 ranks: 31.2 us over "
+                        "grpc, right."));
+  findings.exchange->wrong = 5;
+  EXPECT_THAT(DoctorAdvice(findings),
+              ElementsAre(HasSubstr("over 2 ranks has 5 wrong elements")));
+}
+
 }  // namespace
 }  // namespace ringfleet::coordinator::cli
