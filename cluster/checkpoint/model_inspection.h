@@ -24,7 +24,7 @@ struct TensorTally {
 
 struct ModelInspection {
   // Required tensors that the checkpoint has, indexed by WeightClass. Scales of
-  // fp8 blocks add to tensors and bytes, but not to parameters.
+  // codes add to tensors and bytes, but not to parameters.
   std::array<TensorTally, kNumWeightClasses> classes = {};
   // All tensors that are not required.
   TensorTally unexpected_tally;

@@ -22,9 +22,11 @@ constexpr size_t kPageBytes = 4096;
 constexpr size_t kHashRead = size_t{1} << 20;
 
 // True for norms and biases, which have one dimension, and for routers. They
-// are small beside the rest, and one changed value changes many tokens.
+// are small beside the rest, and one changed value changes many tokens. The
+// shape that each int4 weight has beside it has one dimension, too.
 bool IsHashedWholly(const TensorInfo& tensor) {
-  return tensor.shape.size() == 1 ||
+  return (tensor.shape.size() == 1 &&
+          !absl::EndsWith(tensor.name, ".weight_shape")) ||
          absl::EndsWith(tensor.name, ".mlp.gate.weight");
 }
 
@@ -97,7 +99,7 @@ absl::StatusOr<const TensorInfo*> Checkpoint::Find(
   if (const auto it = impl_->contents.unsupported.find(name);
       it != impl_->contents.unsupported.end()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        name, ": dtype ", it->second, ", want F32, BF16, F16 or F8_E4M3"));
+        name, ": dtype ", it->second, ", want F32, BF16, F16, F8_E4M3 or I8"));
   }
   return absl::NotFoundError(
       absl::StrCat("no tensor ", name, " in ", impl_->contents.model));

@@ -54,9 +54,6 @@ constexpr absl::string_view kMembersWithoutEffect[] = {
     "use_cache",
 };
 
-constexpr absl::string_view kQuantizationMembersWithoutEffect[] = {
-    "activation_scheme", "dequantize", "modules_to_not_convert", "scale_fmt"};
-
 // Other names that transformers gives to members.
 constexpr struct {
   const char* other;
@@ -114,45 +111,6 @@ absl::StatusOr<std::string> Architecture(const nlohmann::json& config) {
   if (name == "deepseek_v2") return std::string("DeepseekV2ForCausalLM");
   if (name == "deepseek_v3") return std::string("DeepseekV3ForCausalLM");
   return wrong("model_type", name);
-}
-
-absl::Status ParseQuantization(const nlohmann::json& object, ModelSpec* spec,
-                               std::vector<std::string>* unread) {
-  if (!object.is_object()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "config.json: quantization_config: ", ShowConfigValue(object),
-        ", want an object"));
-  }
-  ConfigFields fields(object, "config.json: quantization_config.");
-  const std::string method = fields.String("quant_method", "");
-  const std::string format = fields.String("fmt", "e4m3");
-  if (method != "fp8") {
-    fields.Fail("quant_method", absl::StrCat("\"", method, "\", want \"fp8\""));
-  }
-  if (format != "e4m3") {
-    fields.Fail("fmt", absl::StrCat("\"", format, "\", want \"e4m3\""));
-  }
-  RF_RETURN_IF_ERROR(fields.status());
-  const nlohmann::json* block = fields.Get("weight_block_size");
-  const auto size_ok = [](const nlohmann::json& size) {
-    return size.is_number_unsigned() && size.get<uint64_t>() >= 1 &&
-           size.get<uint64_t>() <= kMaxRank;
-  };
-  if (block == nullptr || !block->is_array() || block->size() != 2 ||
-      !size_ok((*block)[0]) || !size_ok((*block)[1])) {
-    fields.Fail(
-        "weight_block_size",
-        absl::StrCat(block == nullptr ? "missing" : ShowConfigValue(*block),
-                     ", want [rows, columns], each in 1 to ", kMaxRank));
-    return fields.status();
-  }
-  spec->weight_block_rows = (*block)[0].get<int>();
-  spec->weight_block_columns = (*block)[1].get<int>();
-  fields.Ignore(kQuantizationMembersWithoutEffect);
-  for (const std::string& name : fields.Unread()) {
-    unread->push_back(absl::StrCat("quantization_config.", name));
-  }
-  return absl::OkStatus();
 }
 
 void ParseExperts(ConfigFields& fields, bool v3, ModelSpec* spec) {

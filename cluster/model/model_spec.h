@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "cluster/model/quantization_config.h"
 
 namespace ringfleet::cluster {
 
@@ -66,8 +67,9 @@ struct ModelSpec {
   int max_position_embeddings = 0;
   bool tie_word_embeddings = false;
   int num_nextn_predict_layers = 0;
-  // Rows and columns of an fp8 weight's blocks. Each block has one scale. 0: no
-  // fp8.
+  Quantization quantization;
+  // Rows and columns of the blocks of fp8 and int8 weights. Each block has one
+  // scale. 0: no blocks.
   int weight_block_rows = 0;
   int weight_block_columns = 0;
   std::optional<uint32_t> bos_token_id;
@@ -90,7 +92,7 @@ struct ModelSpec {
 //     field, the value and the expected value); an architecture other than
 //     DeepSeek-V2 or V3 (names the architecture); attention_bias or mlp_bias
 //     true; a hidden_act other than silu; an index_topk (sparse attention); an
-//     error of ParseRope.
+//     error of ParseRope or ParseQuantization.
 absl::StatusOr<ModelSpec> ParseModelSpec(absl::string_view json);
 
 // Returns the members of a config.json that nothing reads, as in "NAME" and

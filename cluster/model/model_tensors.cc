@@ -97,7 +97,7 @@ constexpr TableRow NormRow(TablePart part, absl::string_view name,
           condition};
 }
 
-// A product that published fp8 files store in blocks.
+// A product that quantised files store as codes.
 constexpr TableRow ProductRow(TablePart part, absl::string_view name,
                               TensorRole role, WeightClass weight_class,
                               TensorSize rows, TensorSize columns, Split split,
@@ -109,7 +109,7 @@ constexpr TableRow ProductRow(TablePart part, absl::string_view name,
           rows,
           columns,
           split,
-          StoredForm::kFp8Blocks,
+          StoredForm::kQuantized,
           MemoryForm::kMatrix,
           condition};
 }
@@ -155,7 +155,7 @@ absl::Span<const TableRow> TensorTable() {
       NormRow(kLayer, "self_attn.kv_a_layernorm.weight", Role::kKvANorm,
               Size::KvRank),
       {kLayer, "self_attn.kv_b_proj.weight", Role::kKvB, Class::kAttention,
-       Size::KeysAndValues, Size::KvRank, Split::kHeadRows, Stored::kFp8Blocks,
+       Size::KeysAndValues, Size::KvRank, Split::kHeadRows, Stored::kQuantized,
        Memory::kKeyValue, nullptr},
       ProductRow(kLayer, "self_attn.o_proj.weight", Role::kO, Class::kAttention,
                  Size::D, Size::Values, Split::kHeadColumns),
@@ -221,6 +221,7 @@ constexpr IgnoredTensors kIgnoredTensors[] = {
     {"visual.*", "images are not supported", nullptr},
     {"multi_modal_projector.*", "images are not supported", nullptr},
     {"mm_projector.*", "images are not supported", nullptr},
+    {"*activation_scale", "activations are quantised as they come", nullptr},
 };
 
 void AppendPart(const ModelSpec& spec, TablePart part,
@@ -237,7 +238,8 @@ void AppendPart(const ModelSpec& spec, TablePart part,
          .memory = row.memory,
          .rows = row.rows == nullptr ? 0 : row.rows(spec),
          .columns = row.columns(spec),
-         .is_tied = row.condition == TensorConditions::TiedHead});
+         .is_tied = row.condition == TensorConditions::TiedHead,
+         .is_int4 = spec.quantization.IsInt4(row.role, /*mtp=*/false)});
   }
 }
 
@@ -282,7 +284,10 @@ std::vector<ModelTensor> MtpTensors(const ModelSpec& spec) {
              spec.n_routed_experts > 0 ? TablePart::kMoe : TablePart::kDense,
              &tensors);
   AppendPart(spec, TablePart::kMtpLast, &tensors);
-  for (ModelTensor& tensor : tensors) tensor.weight_class = WeightClass::kMtp;
+  for (ModelTensor& tensor : tensors) {
+    tensor.weight_class = WeightClass::kMtp;
+    tensor.is_int4 = spec.quantization.IsInt4(tensor.role, /*mtp=*/true);
+  }
   return tensors;
 }
 

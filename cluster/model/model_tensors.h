@@ -89,7 +89,7 @@ enum class Split : uint8_t {
 enum class StoredForm : uint8_t {
   kBf16,
   kF32,
-  kFp8Blocks,  // fp8 with block scales, or bf16 if config.json has no blocks.
+  kQuantized,  // By quantization_config, or bf16 if config.json has none.
 };
 
 enum class MemoryForm : uint8_t {
@@ -113,12 +113,13 @@ struct ModelTensor {
   int64_t rows = 0;  // 0: a vector [columns].
   int64_t columns = 0;
   bool is_tied = false;  // Reads a tensor that has another role, too.
+  bool is_int4 = false;  // By Quantization: the files have codes of four bits.
 
   bool is_vector() const { return rows == 0; }
   bool each_expert() const {
     return split == Split::kExpertRows || split == Split::kExpertColumns;
   }
-  bool may_be_fp8() const { return stored == StoredForm::kFp8Blocks; }
+  bool may_be_quantized() const { return stored == StoredForm::kQuantized; }
   // Returns the number of values in the tensor, or in one expert's tensor.
   int64_t elements() const { return (is_vector() ? 1 : rows) * columns; }
   // Returns the shape in files: [columns], or [rows, columns].

@@ -87,11 +87,10 @@ absl::Status PlaceExperts(const cluster::ModelSpec& spec,
   facts.num_groups = std::max(spec.n_group, 1);
   facts.num_coordinates = options->mesh.num_coordinates();
   const kernels::WeightForm form =
-      cluster::FormsOf(options->settings.dtype()).experts;
+      cluster::FormsOf(options->settings.dtype(), spec).experts;
   for (int i = 0; i < options->mesh.tensor; ++i) {
     const auto columns = static_cast<size_t>(
-        cluster::SplitRange(spec.moe_intermediate_size, options->mesh.tensor, i)
-            .size());
+        cluster::SplitExpert(spec, options->mesh.tensor, i).size());
     const size_t hidden = spec.hidden_size;
     facts.expert_bytes +=
         2 * kernels::WeightMatrix::Bytes(form, columns, hidden) +

@@ -10,6 +10,7 @@
 #include "cluster/checkpoint/safetensors.h"
 #include "cluster/model/dtype_names.h"
 #include "cluster/model/mesh.h"
+#include "cluster/model/shard_sizes.h"
 #include "cluster/placement/placement.h"
 #include "cluster/process/log.h"
 #include "cluster/process/status_macros.h"
@@ -33,30 +34,20 @@ uint64_t SaturatingAdd(uint64_t a, uint64_t b) {
   return a + b < a ? std::numeric_limits<uint64_t>::max() : a + b;
 }
 
-absl::StatusOr<LoadOptions> MakeLoadOptions(v1::Dtype dtype) {
-  LoadOptions options;
-  switch (dtype) {
-    case v1::DTYPE_F32:
-      options.form = kernels::WeightForm::kF32;
-      return options;
-    case v1::DTYPE_BF16:
-      options.form = kernels::WeightForm::kBf16;
-      return options;
-    case v1::DTYPE_INT8:
-      options.form = kernels::WeightForm::kInt8;
-      return options;
-    case v1::DTYPE_INT4:
-      options.form = kernels::WeightForm::kInt4;
-      return options;
-    case v1::DTYPE_INT4_EXPERTS:
-      options.form = kernels::WeightForm::kInt8;
-      options.expert_form = kernels::WeightForm::kInt4;
-      return options;
-    default:
-      return absl::InvalidArgumentError(
-          absl::StrCat("load: dtype ", static_cast<int>(dtype), ", want ",
-                       cluster::kWeightDtypeChoices));
+absl::Status CheckDtype(v1::Dtype dtype) {
+  if (dtype != v1::DTYPE_UNSPECIFIED && v1::Dtype_IsValid(dtype)) {
+    return absl::OkStatus();
   }
+  return absl::InvalidArgumentError(
+      absl::StrCat("load: dtype ", static_cast<int>(dtype), ", want ",
+                   cluster::kWeightDtypeChoices));
+}
+
+LoadOptions LoadOptionsOf(v1::Dtype dtype, const cluster::ModelSpec& spec) {
+  const cluster::WeightForms forms = cluster::FormsOf(dtype, spec);
+  return {.form = forms.products,
+          .expert_form = forms.experts,
+          .native = forms.native};
 }
 
 absl::StatusOr<kernels::Dtype> CacheDtypeFor(v1::CacheDtype dtype,
@@ -363,10 +354,8 @@ absl::StatusOr<PlannedLoad> PlanLoad(const v1::LoadRequest& request,
   PlannedLoad planned;
   planned.shard = std::make_unique<LoadedShard>();
   LoadedShard& shard = *planned.shard;
-  RF_ASSIGN_OR_RETURN(shard.options, MakeLoadOptions(request.dtype()));
+  RF_RETURN_IF_ERROR(CheckDtype(request.dtype()));
   shard.request = request;
-  RF_ASSIGN_OR_RETURN(shard.cache_dtype,
-                      CacheDtypeFor(request.cache_dtype(), shard.options.form));
   RF_ASSIGN_OR_RETURN(shard.slots, SlotsOf(request));
   planned.never_cancelled = std::make_unique<cluster::CancellableCalls>();
   RF_ASSIGN_OR_RETURN(planned.opened,
@@ -376,6 +365,9 @@ absl::StatusOr<PlannedLoad> PlanLoad(const v1::LoadRequest& request,
                                             : settings.fetching));
   const cluster::Checkpoint& checkpoint = *planned.opened.checkpoint;
   shard.spec = planned.opened.spec;
+  shard.options = LoadOptionsOf(request.dtype(), shard.spec);
+  RF_ASSIGN_OR_RETURN(shard.cache_dtype,
+                      CacheDtypeFor(request.cache_dtype(), shard.options.form));
   shard.fingerprint = planned.opened.fingerprint;
   shard.file_state = checkpoint.FileState();
   RF_ASSIGN_OR_RETURN(shard.plan, PlanFor(shard.spec, request.layout()));

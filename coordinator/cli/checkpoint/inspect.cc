@@ -23,6 +23,7 @@ namespace {
 
 using cluster::ModelInspection;
 using cluster::ModelSpec;
+using cluster::QuantMethod;
 using cluster::TensorTally;
 
 constexpr char kInspectFooter[] = R"(
@@ -120,6 +121,43 @@ const TensorTally& MtpTally(const ModelInspection& found) {
   return found.classes[static_cast<size_t>(cluster::WeightClass::kMtp)];
 }
 
+// Null: the weights are not quantised.
+Json QuantizationJson(const ModelSpec& spec) {
+  const QuantMethod method = spec.quantization.method;
+  if (method == QuantMethod::kNone) return nullptr;
+  Json json = {{"method", std::string(cluster::QuantMethodName(method))}};
+  if (method == QuantMethod::kFp8) json["format"] = "e4m3";
+  if (method == QuantMethod::kInt4) {
+    json["group_size"] = cluster::kInt4GroupSize;
+  }
+  if (spec.weight_block_rows > 0) {
+    json["weight_block_size"] = {spec.weight_block_rows,
+                                 spec.weight_block_columns};
+  }
+  return json;
+}
+
+std::string QuantizationText(const ModelSpec& spec) {
+  const std::string blocks =
+      spec.weight_block_rows > 0
+          ? absl::StrCat("blocks of ", spec.weight_block_rows, " x ",
+                         spec.weight_block_columns)
+          : "with a scale for each tensor";
+  switch (spec.quantization.method) {
+    case QuantMethod::kNone:
+      break;
+    case QuantMethod::kFp8:
+      return absl::StrCat("fp8 e4m3 ", blocks);
+    case QuantMethod::kInt4:
+      return absl::StrCat("int4 in groups of ", cluster::kInt4GroupSize);
+    case QuantMethod::kInt8Channel:
+      return "int8 with a scale for each output";
+    case QuantMethod::kInt8Blocks:
+      return absl::StrCat("int8 ", blocks);
+  }
+  return "not quantised";
+}
+
 Json InspectJson(const Inspected& inspected, const absl::Status& status) {
   const ModelSpec& spec = inspected.spec;
   const ModelInspection& found = inspected.found;
@@ -138,13 +176,6 @@ Json InspectJson(const Inspected& inspected, const absl::Status& status) {
     files.push_back(
         {{"name", name}, {"tensors", tally.tensors}, {"bytes", tally.bytes}});
   }
-  Json quantization;
-  if (spec.weight_block_rows > 0) {
-    quantization = {{"method", "fp8"},
-                    {"format", "e4m3"},
-                    {"weight_block_size",
-                     {spec.weight_block_rows, spec.weight_block_columns}}};
-  }
   Json document = {
       {"model", inspected.model},
       {"ok", status.ok()},
@@ -162,7 +193,7 @@ Json InspectJson(const Inspected& inspected, const absl::Status& status) {
       {"vocab_size", spec.vocab_size},
       {"max_position_embeddings", spec.max_position_embeddings},
       {"mtp", found.has_mtp},
-      {"quantization", quantization},
+      {"quantization", QuantizationJson(spec)},
       {"classes", classes},
       {"dtypes", dtypes},
       {"shards", files},
@@ -256,10 +287,7 @@ std::string InspectMarkdown(const Inspected& inspected) {
                                 1e-6)
           : "",
       sum.tensors, HumanBytes(sum.bytes), found.files.size(),
-      spec.weight_block_rows > 0
-          ? absl::StrCat("fp8 e4m3 blocks of ", spec.weight_block_rows, " x ",
-                         spec.weight_block_columns)
-          : "not quantised",
+      QuantizationText(spec),
       found.has_mtp ? "yes" : "no", TokenizerText(inspected.tokenizer),
       GenerationText(inspected.generation));
   absl::StrAppend(&out,

@@ -119,7 +119,7 @@ TEST(CheckpointTest, ReportsAFolderWithoutCheckpoint) {
 TEST(CheckpointTest, FindTellsMissingFromUnsupported) {
   const testing::TempDir dir;
   std::vector<TestTensor> tensors = SomeTensors();
-  tensors.push_back({"i", "I64", {2}, std::string(16, '\0')});
+  tensors.push_back({"i", "U64", {2}, std::string(16, '\0')});
   tensors.push_back({"n", "F4_NEW", {2}, std::string(5, '\0')});
   testing::WriteCheckpoint(dir.path(), "{}", tensors, 2);
   const auto checkpoint = OpenCheckpoint(dir.path());

@@ -30,7 +30,7 @@ class NamedTensors final : public TensorSource {
       for (const auto& [tensor, expert] :
            InOrder(group, spec.n_routed_experts)) {
         const std::string name = TensorName(group.prefix, *tensor, expert);
-        const bool fp8 = tensor->may_be_fp8() && dtype == Dtype::kF8E4M3;
+        const bool fp8 = tensor->may_be_quantized() && dtype == Dtype::kF8E4M3;
         Add(name, fp8 ? dtype : Dtype::kBf16);
         if (fp8) Add(name + "_scale_inv", Dtype::kF32);
       }

@@ -314,7 +314,7 @@ TEST(PlannerTest, TinyModelsAndTooManyRanksDoNotBreakIt) {
     request.context = 16;
     for (const auto form :
          {v1::DTYPE_F32, v1::DTYPE_BF16, v1::DTYPE_INT8, v1::DTYPE_INT4}) {
-      request.inputs.forms = FormsOf(form);
+      request.inputs.forms = FormsOf(form, spec);
       const FleetPlan plan = MakeFleetPlan(request);
       EXPECT_TRUE(plan.fits);
       EXPECT_TRUE(std::isfinite(plan.choice.decode_tps));
