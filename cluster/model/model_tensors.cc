@@ -59,14 +59,13 @@ struct TensorSizes {
 struct TensorConditions {
   static bool LowRankQueries(const ModelSpec& s) { return s.q_lora_rank > 0; }
   static bool DenseQueries(const ModelSpec& s) { return s.q_lora_rank == 0; }
-  static bool RouterBias(const ModelSpec& s) {
-    return s.topk_method == TopkMethod::kNoauxTc;
-  }
+  static bool RouterBias(const ModelSpec& s) { return s.has_router_bias(); }
   static bool SharedExperts(const ModelSpec& s) {
     return s.n_shared_experts > 0;
   }
   static bool OwnHead(const ModelSpec& s) { return !s.tie_word_embeddings; }
   static bool TiedHead(const ModelSpec& s) { return s.tie_word_embeddings; }
+  static bool Indexer(const ModelSpec& s) { return s.index_topk > 0; }
 };
 
 struct TableRow {
@@ -206,21 +205,27 @@ absl::Span<const TableRow> TensorTable() {
 }
 
 // Tensors that are known and that no computation needs.
-struct IgnoredTensors {
-  absl::string_view pattern;  // '*' as first or last character: anything.
+struct SkippedTensors {
+  absl::string_view pattern;  // '*' as first and last character: anything.
   absl::string_view reason;
   TensorCondition condition;  // Null: in every model.
 };
 
-constexpr IgnoredTensors kIgnoredTensors[] = {
+constexpr absl::string_view kImages = "images are not supported";
+
+constexpr SkippedTensors kSkippedTensors[] = {
     {"*.rotary_emb.inv_freq", "computed from config.json", nullptr},
     {"lm_head.weight", "a copy of the embedding, which a tied head is",
      TensorConditions::TiedHead},
-    {"vision_tower.*", "images are not supported", nullptr},
-    {"vision_model.*", "images are not supported", nullptr},
-    {"visual.*", "images are not supported", nullptr},
-    {"multi_modal_projector.*", "images are not supported", nullptr},
-    {"mm_projector.*", "images are not supported", nullptr},
+    {"*.self_attn.indexer.*", "attention is dense, it chooses no positions",
+     TensorConditions::Indexer},
+    {"vision_tower.*", kImages, nullptr},
+    {"vision_model.*", kImages, nullptr},
+    {"visual.*", kImages, nullptr},
+    {"multi_modal_projector.*", kImages, nullptr},
+    {"mm_projector.*", kImages, nullptr},
+    {"model.vision_tower.*", kImages, nullptr},
+    {"model.multi_modal_projector.*", kImages, nullptr},
     {"*activation_scale", "activations are quantised as they come", nullptr},
 };
 
@@ -244,10 +249,11 @@ void AppendPart(const ModelSpec& spec, TablePart part,
 }
 
 bool MatchesPattern(absl::string_view name, absl::string_view pattern) {
-  if (absl::ConsumePrefix(&pattern, "*")) return absl::EndsWith(name, pattern);
-  if (absl::ConsumeSuffix(&pattern, "*")) {
-    return absl::StartsWith(name, pattern);
-  }
+  const bool any_before = absl::ConsumePrefix(&pattern, "*");
+  const bool any_behind = absl::ConsumeSuffix(&pattern, "*");
+  if (any_before && any_behind) return absl::StrContains(name, pattern);
+  if (any_before) return absl::EndsWith(name, pattern);
+  if (any_behind) return absl::StartsWith(name, pattern);
   return name == pattern;
 }
 
@@ -392,12 +398,12 @@ LocalSlice LocalSliceOf(const ModelTensor& tensor, const ModelSpec& spec,
   return slice;
 }
 
-bool IsIgnored(const ModelSpec& spec, absl::string_view name) {
-  for (const IgnoredTensors& ignored : kIgnoredTensors) {
-    if (ignored.condition != nullptr && !ignored.condition(spec)) continue;
-    if (MatchesPattern(name, ignored.pattern)) return true;
+absl::string_view SkipReason(const ModelSpec& spec, absl::string_view name) {
+  for (const SkippedTensors& skipped : kSkippedTensors) {
+    if (skipped.condition != nullptr && !skipped.condition(spec)) continue;
+    if (MatchesPattern(name, skipped.pattern)) return skipped.reason;
   }
-  return false;
+  return "";
 }
 
 }  // namespace ringfleet::cluster

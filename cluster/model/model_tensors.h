@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of a DeepSeek checkpoint's tensors. Each entry has a tensor's name,
+// The table of a checkpoint's tensors. Each entry has a tensor's name,
 // shape, split over ranks, form in published files and form in a worker's
 // memory. Loader, sizes, synthetic checkpoints, parameter counts, plans and
 // inspections read this table and no other.
@@ -177,9 +177,9 @@ struct LocalSlice {
 LocalSlice LocalSliceOf(const ModelTensor& tensor, const ModelSpec& spec,
                         const ShardPlan& plan);
 
-// Returns true if the table lists the tensor among those that no computation
-// needs. A checkpoint may have such a tensor.
-bool IsIgnored(const ModelSpec& spec, absl::string_view name);
+// Returns why no computation needs the tensor, which a checkpoint may have.
+// Returns "" for any other tensor.
+absl::string_view SkipReason(const ModelSpec& spec, absl::string_view name);
 
 }  // namespace ringfleet::cluster
 

@@ -70,7 +70,7 @@ class ReadTensors {
          IsStored(source_, spec_, group, *tensor, expert, name))) {
       return false;
     }
-    return !IsIgnored(spec_, name);
+    return SkipReason(spec_, name).empty();
   }
 
  private:
@@ -124,7 +124,7 @@ std::vector<std::string> FindUnreadTensors(const ModelSpec& spec,
 
 absl::string_view UnsupportedTechnique(absl::string_view name) {
   if (absl::StrContains(name, ".indexer.")) {
-    return ": the sparse attention of DeepSeek-V3.2 is not supported";
+    return ": only models with index_topk in config.json have an indexer";
   }
   if (absl::EndsWith(name, ".input_scale")) {
     return ": static scales of activations are not supported";

@@ -179,7 +179,7 @@ class RandomModel {
       return;
     }
     Plain(prefix + "mlp.gate.weight", spec_.n_routed_experts, hidden);
-    if (spec_.topk_method == cluster::TopkMethod::kNoauxTc) {
+    if (spec_.has_router_bias()) {
       Add(prefix + "mlp.gate.e_score_correction_bias", Dtype::kF32,
           {spec_.n_routed_experts}, Uniform(1, spec_.n_routed_experts, 0.1f));
     }
@@ -463,6 +463,14 @@ std::string ConfigJson(const ModelSpec& spec) {
                             {"beta_slow", yarn.beta_slow},
                             {"mscale", yarn.mscale},
                             {"mscale_all_dim", yarn.mscale_all_dim}};
+    nlohmann::json& rope = json["rope_scaling"];
+    if (yarn.attention_factor.has_value()) {
+      rope["attention_factor"] = *yarn.attention_factor;
+    }
+    if (!yarn.truncate) rope["truncate"] = false;
+    if (spec.query_scale.has_value()) {
+      rope["llama_4_scaling_beta"] = spec.query_scale->beta;
+    }
   }
   if (spec.quantization.method != cluster::QuantMethod::kNone) {
     json["quantization_config"] = QuantizationJson(spec);

@@ -205,7 +205,7 @@ void ExpectFilesCodes(const std::string& model, const LoadOptions& options) {
         // Every tensor is read once.
         uint64_t bytes = 0;
         for (const std::string& name : raw->Names()) {
-          if (cluster::IsIgnored(*spec, name)) continue;
+          if (!cluster::SkipReason(*spec, name).empty()) continue;
           const bool copy = absl::StrContains(name, ".embed_tokens.") !=
                             absl::StartsWith(name, "model.embed");
           if (copy || absl::StrContains(name, "shared_head.head")) continue;

@@ -30,6 +30,8 @@ struct Case {
   cluster::MeshShape mesh;
   v1::PrefillStrategy strategy = v1::PREFILL_STRATEGY_REPLICATED;
   bool fused = false;  // Exchanges beside products, of any number of rows.
+  std::string golden = "golden.json";
+  ringfleet::testing::GoldenTolerance tolerance;
 
   size_t FuseRows() const { return fused ? 0 : ~size_t{0}; }
 };
@@ -38,7 +40,7 @@ class GoldenTest : public ::testing::TestWithParam<Case> {
  protected:
   GoldenTest()
       : folder_(testing::BundledModel(GetParam().model)),
-        golden_(testing::ReadGolden(folder_)) {}
+        golden_(testing::ReadGolden(folder_, GetParam().golden)) {}
   const std::string folder_;
   const json golden_;
 };
@@ -51,7 +53,8 @@ TEST_P(GoldenTest, PromptProbabilitiesAndHiddenStates) {
     const std::vector<uint32_t> ids = PromptOf(expected);
     SCOPED_TRACE(::testing::Message() << ids.size() << " prompt tokens");
     ExpectScore(expected,
-                ScorePrompt(world, ids, ScoreOptionsOf(expected), 128));
+                ScorePrompt(world, ids, ScoreOptionsOf(expected), 128),
+                GetParam().tolerance);
   }
 }
 
@@ -108,6 +111,64 @@ std::vector<Case> AllCases() {
   return cases;
 }
 
+// The families beside DeepSeek's, whose weights are random.
+struct FamilyGolden {
+  const char* model;
+  const char* golden;
+};
+constexpr FamilyGolden kFamilies[] = {
+    {"tiny-glm-flash", "golden.json"},
+    {"tiny-glm-dsa", "golden_dense.json"},
+    {"tiny-v32", "golden_dense.json"},
+};
+
+Case FamilyCase(const FamilyGolden& family, cluster::MeshShape mesh,
+                v1::PrefillStrategy strategy, bool fused = false) {
+  return {.model = family.model,
+          .mesh = mesh,
+          .strategy = strategy,
+          .fused = fused,
+          .golden = family.golden,
+          .tolerance = ringfleet::testing::kWideGoldenTolerance};
+}
+
+std::vector<Case> FamilyCases() {
+  std::vector<Case> cases;
+  for (const FamilyGolden& family : kFamilies) {
+    cases.push_back(FamilyCase(family, {.data = 1, .expert = 1, .tensor = 1},
+                               v1::PREFILL_STRATEGY_REPLICATED));
+    // What another division does differs in no memory access.
+    if (testing::kSanitized) continue;
+    cases.push_back(FamilyCase(family, {.data = 1, .expert = 1, .tensor = 3},
+                               v1::PREFILL_STRATEGY_SEQUENCE_PARALLEL));
+  }
+  return cases;
+}
+
+std::vector<Case> SoakFamilyCases() {
+  std::vector<Case> cases;
+  for (const FamilyGolden& family : kFamilies) {
+    for (const int world : {1, 2, 3, 4}) {
+      for (const auto strategy : {v1::PREFILL_STRATEGY_REPLICATED,
+                                  v1::PREFILL_STRATEGY_SEQUENCE_PARALLEL,
+                                  v1::PREFILL_STRATEGY_WEIGHT_GATHER}) {
+        cases.push_back(FamilyCase(
+            family, {.data = 1, .expert = 1, .tensor = world}, strategy));
+      }
+    }
+    cases.push_back(FamilyCase(family, {.data = 3, .expert = 1, .tensor = 1},
+                               v1::PREFILL_STRATEGY_REPLICATED));
+    cases.push_back(FamilyCase(family, {.data = 2, .expert = 2, .tensor = 2},
+                               v1::PREFILL_STRATEGY_SEQUENCE_PARALLEL,
+                               /*fused=*/true));
+    cases.push_back(FamilyCase(family, {.data = 1, .expert = 2, .tensor = 2},
+                               v1::PREFILL_STRATEGY_WEIGHT_GATHER));
+    cases.push_back(FamilyCase(family, {.data = 1, .expert = 5, .tensor = 1},
+                               v1::PREFILL_STRATEGY_SEQUENCE_PARALLEL));
+  }
+  return cases;
+}
+
 std::string CaseName(const ::testing::TestParamInfo<Case>& info) {
   std::string name = info.param.model;
   for (char& c : name) {
@@ -117,11 +178,16 @@ std::string CaseName(const ::testing::TestParamInfo<Case>& info) {
          std::to_string(info.param.mesh.expert) + "_tensor" +
          std::to_string(info.param.mesh.tensor) + "_" +
          std::string(cluster::PrefillStrategyName(info.param.strategy)) +
-         (info.param.fused ? "_fused" : "");
+         (info.param.fused ? "_fused" : "") +
+         (info.param.golden == "golden_mscale.json" ? "_mscale" : "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenTest, ::testing::ValuesIn(AllCases()),
                          CaseName);
+INSTANTIATE_TEST_SUITE_P(Families, GoldenTest,
+                         ::testing::ValuesIn(FamilyCases()), CaseName);
+INSTANTIATE_TEST_SUITE_P(SoakFamilies, GoldenTest,
+                         ::testing::ValuesIn(SoakFamilyCases()), CaseName);
 
 }  // namespace
 }  // namespace ringfleet::worker
