@@ -96,13 +96,14 @@ absl::StatusOr<CacheFit> FitCache(const cluster::ModelSpec& spec,
                                   kernels::Dtype cache_dtype, bool mtp,
                                   uint64_t weight_bytes, uint64_t buffer_bytes,
                                   uint64_t limit) {
-  const int64_t context = request.context() == 0
-                              ? int64_t{spec.max_position_embeddings}
-                              : int64_t{request.context()};
-  if (context > spec.max_position_embeddings) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "context: ", context, " positions, want at most ",
-        spec.max_position_embeddings, " (max_position_embeddings)"));
+  const bool dense = request.dense_attention();
+  const int64_t most = spec.MostPositions(dense);
+  const int64_t context =
+      request.context() == 0 ? most : int64_t{request.context()};
+  if (context > most) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("context: ", context, " positions, want at most ", most,
+                     " (", spec.MostPositionsCause(dense), ")"));
   }
   const int layers = spec.num_hidden_layers + (mtp ? 1 : 0);
   uint64_t block_bytes = KvCache::Bytes(cache_dtype, layers, spec.kv_lora_rank,
@@ -186,17 +187,19 @@ absl::Status SetCacheSizes(const v1::LoadRequest& request,
                            uint64_t held_bytes, LoadedShard* shard) {
   RF_ASSIGN_OR_RETURN(
       const CacheFit fit,
-      FitCache(shard->spec, request, shard->cache_dtype,
-               shard->spec.num_nextn_predict_layers > 0, weight_bytes,
-               BufferBytes(*shard, request.prefill_strategy()),
-               LimitFor(request, settings, held_bytes)));
+      FitCache(
+          shard->spec, request, shard->cache_dtype,
+          shard->spec.num_nextn_predict_layers > 0 && !request.without_mtp(),
+          weight_bytes, BufferBytes(*shard, request.prefill_strategy()),
+          LimitFor(request, settings, held_bytes)));
   shard->context = fit.context;
   shard->cache_blocks = fit.blocks;
   return absl::OkStatus();
 }
 
-// Returns options with the shard's experts, where the request moves some.
+// Returns options with the parts and the experts that the request asks for.
 LoadOptions PlacedOptions(const LoadedShard& shard, LoadOptions options) {
+  options.mtp = !shard.request.without_mtp();
   if (shard.request.layout().experts().layers_size() > 0) {
     options.experts = &shard.layout;
   }
@@ -235,6 +238,7 @@ bool SameWeights(v1::LoadRequest a, v1::LoadRequest b) {
     request->clear_context();
     request->clear_slots();
     request->clear_cache_positions();
+    request->clear_dense_attention();
     request->clear_memory_limit_bytes();
     request->clear_sources();
     request->clear_shard_cache();
