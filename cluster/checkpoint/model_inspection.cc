@@ -112,11 +112,13 @@ class Inspector {
   // By dtype and file, and among the unexpected if nothing asked for it.
   void Tally(const std::string& name) {
     const bool known = known_.contains(name);
+    const std::string reason(known ? "" : SkipReason(spec_, name));
     if (!known) result_.unexpected.push_back(name);
     const absl::StatusOr<const TensorInfo*> info = source_.Find(name);
     if (!info.ok()) {
       ++result_.dtypes["unsupported"].tensors;
       if (!known) ++result_.unexpected_tally.tensors;
+      if (!reason.empty()) ++result_.skipped[reason].tensors;
       return;
     }
     const auto add = [&info](TensorTally& tally) {
@@ -127,6 +129,7 @@ class Inspector {
     add(result_.dtypes[std::string(kernels::DtypeName((*info)->dtype))]);
     add(result_.files[source_.FileName(**info)]);
     if (!known) add(result_.unexpected_tally);
+    if (!reason.empty()) add(result_.skipped[reason]);
   }
 
   const ModelSpec& spec_;

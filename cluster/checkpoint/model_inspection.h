@@ -28,6 +28,9 @@ struct ModelInspection {
   std::array<TensorTally, kNumWeightClasses> classes = {};
   // All tensors that are not required.
   TensorTally unexpected_tally;
+  // The tensors among them that no computation needs, by the reason
+  // (SkipReason).
+  std::map<std::string, TensorTally> skipped;
   // All tensors, by dtype.
   std::map<std::string, TensorTally> dtypes;
   // All tensors, by file name. Headers are not counted.

@@ -11,6 +11,7 @@
 #include "cluster/checkpoint/model_inspection.h"
 #include "cluster/checkpoint/open_model.h"
 #include "cluster/checkpoint/safetensors.h"
+#include "cluster/model/families.h"
 #include "cluster/model/model_spec.h"
 #include "cluster/process/status_macros.h"
 #include "coordinator/cli/json_output.h"
@@ -34,6 +35,9 @@ that cannot be loaded, or nothing reads it although its layer is used (a bias, a
 static scale). Loading refuses such a checkpoint, too. Tensors of unused layers
 and those known to be superfluous are listed as unexpected and do no harm. A
 checkpoint without its multi-token prediction layer is complete.
+
+Says the family, how its forward pass differs from DeepSeek-V3's, which tensors are
+skipped and why, and what has not been verified with published weights.
 
 Exit 4 also when the tokenizer or generation_config.json cannot be used. Members
 of config.json that nothing reads are named: one that changes the mathematics
@@ -176,11 +180,21 @@ Json InspectJson(const Inspected& inspected, const absl::Status& status) {
     files.push_back(
         {{"name", name}, {"tensors", tally.tensors}, {"bytes", tally.bytes}});
   }
+  const cluster::Family& family = cluster::FamilyOf(spec);
+  Json skipped = Json::array();
+  for (const auto& [reason, tally] : found.skipped) {
+    Json entry = TallyJson(tally);
+    entry["reason"] = reason;
+    skipped.push_back(std::move(entry));
+  }
   Json document = {
       {"model", inspected.model},
       {"ok", status.ok()},
       {"architecture", spec.architecture},
       {"model_type", spec.model_type},
+      {"family", std::string(family.name)},
+      {"differences", JsonArray(family.differences)},
+      {"unverified", std::string(family.unverified)},
       {"parameters", sum.parameters},
       {"parameters_with_mtp", sum.parameters + MtpTally(found).parameters},
       {"tensors", sum.tensors},
@@ -197,6 +211,7 @@ Json InspectJson(const Inspected& inspected, const absl::Status& status) {
       {"classes", classes},
       {"dtypes", dtypes},
       {"shards", files},
+      {"skipped", skipped},
       {"missing", JsonArray(found.missing)},
       {"wrong", JsonArray(found.wrong)},
       {"unexpected", JsonArray(found.unexpected)},
@@ -267,6 +282,30 @@ std::string GenerationText(const Json& generation) {
   return text;
 }
 
+// Says how the model differs from DeepSeek-V3, what of it is skipped, and what
+// nobody has verified.
+std::string FamilyText(const Inspected& inspected) {
+  const cluster::Family& family = cluster::FamilyOf(inspected.spec);
+  std::string out = absl::StrCat("family: ", family.name);
+  if (family.model_type != inspected.spec.model_type) {
+    absl::StrAppend(&out, " (model_type ", inspected.spec.model_type,
+                    " is unknown, absent members are those of ",
+                    family.model_type, ")");
+  }
+  absl::StrAppend(&out, "\n");
+  for (const std::string& difference : family.differences) {
+    absl::StrAppend(&out, "- differs from DeepSeek-V3: ", difference, "\n");
+  }
+  for (const auto& [reason, tally] : inspected.found.skipped) {
+    absl::StrAppend(&out, "- skipped: ", tally.tensors, " tensors, ",
+                    HumanBytes(tally.bytes), ": ", reason, "\n");
+  }
+  if (!family.unverified.empty()) {
+    absl::StrAppend(&out, "- unverified: ", family.unverified, "\n");
+  }
+  return out;
+}
+
 std::string InspectMarkdown(const Inspected& inspected) {
   const ModelSpec& spec = inspected.spec;
   const ModelInspection& found = inspected.found;
@@ -290,6 +329,7 @@ std::string InspectMarkdown(const Inspected& inspected) {
       QuantizationText(spec),
       found.has_mtp ? "yes" : "no", TokenizerText(inspected.tokenizer),
       GenerationText(inspected.generation));
+  absl::StrAppend(&out, FamilyText(inspected));
   absl::StrAppend(&out,
                   "\n| class | tensors | million parameters | GB "
                   "|\n|---|---|---|---|\n");
