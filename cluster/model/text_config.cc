@@ -12,8 +12,6 @@
 namespace ringfleet::cluster {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr absl::string_view kMembersWithoutEffect[] = {
     "_attn_implementation",
     "_name_or_path",
@@ -126,11 +124,11 @@ bool IsMemberOfEach(absl::string_view name) {
 }
 
 // Gives members their usual names.
-absl::Status RenameMembers(const std::string& place, Json* config) {
+absl::Status RenameMembers(const std::string& place, nlohmann::json* config) {
   for (const auto& [other, name] : kOtherNames) {
     const auto found = config->find(other);
     if (found == config->end()) continue;
-    const Json value = *found;
+    const nlohmann::json value = *found;
     config->erase(found);
     if (value.is_null()) continue;
     const auto usual = config->find(name);
@@ -149,7 +147,7 @@ absl::Status UnknownFamily(absl::string_view what, absl::string_view value) {
       what, " ", value, ": this program runs ", FamilyArchitectures()));
 }
 
-absl::StatusOr<std::string> TypeOf(const Json& config,
+absl::StatusOr<std::string> TypeOf(const nlohmann::json& config,
                                    absl::string_view place) {
   const auto type = config.find("model_type");
   if (type == config.end() || type->is_null()) return std::string();
@@ -161,7 +159,7 @@ absl::StatusOr<std::string> TypeOf(const Json& config,
 }
 
 // Returns the first architecture; "" if there is none.
-absl::StatusOr<std::string> ArchitectureOf(const Json& config) {
+absl::StatusOr<std::string> ArchitectureOf(const nlohmann::json& config) {
   const auto list = config.find("architectures");
   if (list == config.end() || list->is_null()) return std::string();
   if (!list->is_array() || list->empty() || !list->front().is_string()) {
@@ -173,7 +171,7 @@ absl::StatusOr<std::string> ArchitectureOf(const Json& config) {
 }
 
 // Moves the members of text_config to the front.
-absl::Status Flatten(Json* config, Json* members) {
+absl::Status Flatten(nlohmann::json* config, nlohmann::json* members) {
   *members = (*config)["text_config"];
   for (const auto& [name, value] : config->items()) {
     if (value.is_null()) continue;
@@ -195,7 +193,7 @@ std::string TextConfig::Place() const {
   return nested ? "config.json: text_config." : "config.json: ";
 }
 
-absl::StatusOr<TextConfig> ReadTextConfig(Json config) {
+absl::StatusOr<TextConfig> ReadTextConfig(nlohmann::json config) {
   RF_ASSIGN_OR_RETURN(const std::string architecture, ArchitectureOf(config));
   RF_ASSIGN_OR_RETURN(const std::string outer_type,
                       TypeOf(config, "config.json: "));
@@ -253,18 +251,20 @@ absl::StatusOr<TextConfig> ReadTextConfig(Json config) {
 
 void RefuseOtherMathematics(ConfigFields& fields) {
   for (const auto& [name, none] : kOtherMathematics) {
-    const Json* value = fields.Get(name);
+    const nlohmann::json* value = fields.Get(name);
     if (value == nullptr) continue;
     const absl::string_view neutral = none;
-    if (!neutral.empty() && *value == Json::parse(neutral)) continue;
+    if (!neutral.empty() && *value == nlohmann::json::parse(neutral)) continue;
     fields.Fail(name, absl::StrCat(ShowConfigValue(*value), ", want ",
                                    neutral.empty() ? "none" : neutral));
   }
-  if (const Json* types = fields.Get("layer_types"); types != nullptr) {
+  if (const nlohmann::json* types = fields.Get("layer_types");
+      types != nullptr) {
     const bool full =
-        types->is_array() &&
-        std::all_of(types->begin(), types->end(),
-                    [](const Json& type) { return type == "full_attention"; });
+        types->is_array() && std::all_of(types->begin(), types->end(),
+                                         [](const nlohmann::json& type) {
+                                           return type == "full_attention";
+                                         });
     if (!full) {
       fields.Fail("layer_types", absl::StrCat(ShowConfigValue(*types),
                                               ", want \"full_attention\" for "

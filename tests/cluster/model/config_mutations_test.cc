@@ -26,7 +26,7 @@ struct Refused {
   const char* message;
 };
 
-constexpr Refused kRefused[] = {
+constexpr Refused kRefusedMutations[] = {
     {testing::MoonlightConfig, "/attention_bias", "true",
      "attention_bias: true, want false"},
     {testing::MoonlightConfig, "/hidden_act", "\"gelu\"",
@@ -109,7 +109,7 @@ constexpr Refused kRefused[] = {
 };
 
 TEST(ConfigMutationsTest, EachIsRefusedByMemberAndValue) {
-  for (const Refused& mutation : kRefused) {
+  for (const Refused& mutation : kRefusedMutations) {
     Json config = mutation.config();
     config[Json::json_pointer(mutation.pointer)] = Json::parse(mutation.value);
     const auto spec = ParseModelSpec(config.dump());
