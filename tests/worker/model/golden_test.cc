@@ -3,6 +3,8 @@
 #include "tests/testing/golden.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -10,6 +12,7 @@
 #include "cluster/model/prefill_strategy.h"
 #include "gtest/gtest.h"
 #include "tests/testing/bundled_model.h"
+#include "tests/testing/checkpoint_writer.h"
 #include "tests/testing/rank_world.h"
 #include "tests/testing/sanitized.h"
 
@@ -40,8 +43,23 @@ class GoldenTest : public ::testing::TestWithParam<Case> {
  protected:
   GoldenTest()
       : folder_(testing::BundledModel(GetParam().model)),
-        golden_(testing::ReadGolden(folder_, GetParam().golden)) {}
-  const std::string folder_;
+        golden_(testing::ReadGolden(folder_, GetParam().golden)) {
+    if (GetParam().golden == "golden_mscale.json") ScaleSoftmax();
+  }
+
+  // Reads a copy of the model whose params.json says apply_scale.
+  void ScaleSoftmax() {
+    std::filesystem::copy(folder_, copy_.path());
+    std::ifstream file(folder_ + "/params.json");
+    json params = json::parse(file);
+    params["yarn"]["apply_scale"] = true;
+    std::filesystem::remove(copy_.File("params.json"));
+    testing::WriteFile(copy_.File("params.json"), params.dump());
+    folder_ = copy_.path();
+  }
+
+  const testing::TempDir copy_;
+  std::string folder_;
   const json golden_;
 };
 
@@ -117,9 +135,10 @@ struct FamilyGolden {
   const char* golden;
 };
 constexpr FamilyGolden kFamilies[] = {
-    {"tiny-glm-flash", "golden.json"},
-    {"tiny-glm-dsa", "golden_dense.json"},
-    {"tiny-v32", "golden_dense.json"},
+    {"tiny-glm-flash", "golden.json"}, {"tiny-glm-dsa", "golden_dense.json"},
+    {"tiny-v32", "golden_dense.json"}, {"tiny-kimi", "golden.json"},
+    {"tiny-kimi-k25", "golden.json"},  {"tiny-int8-channel", "golden.json"},
+    {"tiny-mistral4", "golden.json"},  {"tiny-mistral4", "golden_mscale.json"},
 };
 
 Case FamilyCase(const FamilyGolden& family, cluster::MeshShape mesh,
