@@ -73,8 +73,11 @@ class Encoder {
     }
     for (float& scale : encoded.scales) scale = RoundScale(scale, scales());
     for (size_t i = 0; i < values.size(); ++i) {
-      encoded.codes.push_back(Code(values[i] / scale_of(i)));
-      encoded.plain.push_back(encoded.codes.back() * scale_of(i));
+      encoded.codes.push_back(values[i] / scale_of(i));
+    }
+    RoundCodes(&encoded.codes);
+    for (size_t i = 0; i < values.size(); ++i) {
+      encoded.plain.push_back(encoded.codes[i] * scale_of(i));
     }
     return encoded;
   }
@@ -99,16 +102,21 @@ class Encoder {
         return 127;
     }
   }
-  float Code(float value) const {
+  void RoundCodes(std::vector<float>* codes) const {
     if (spec_.quantization.method == QuantMethod::kFp8) {
-      const TestTensor code = MakeTensor("", Dtype::kF8E4M3, {1}, {value});
-      return kernels::F8E4M3ToFloat(static_cast<uint8_t>(code.data[0]));
+      const TestTensor rounded = MakeTensor(
+          "", Dtype::kF8E4M3, {static_cast<int64_t>(codes->size())}, *codes);
+      kernels::ToFloat(Dtype::kF8E4M3, rounded.data.data(), codes->size(),
+                       codes->data());
+      return;
     }
     const bool int4 = spec_.quantization.method == QuantMethod::kInt4;
-    // No negative zero: an integer has none.
-    return std::clamp(std::nearbyint(value), int4 ? -8.0f : -127.0f,
-                      int4 ? 7.0f : 127.0f) +
-           0.0f;
+    for (float& code : *codes) {
+      // No negative zero: an integer has none.
+      code = std::clamp(std::nearbyint(code), int4 ? -8.0f : -127.0f,
+                        int4 ? 7.0f : 127.0f) +
+             0.0f;
+    }
   }
 
   const ModelSpec& spec_;

@@ -324,8 +324,34 @@ class EncodingTest : public ::testing::TestWithParam<Encoding> {
     plain_spec_.quantization.method = QuantMethod::kNone;
     testing::WriteCheckpoint(plain_.path(), testing::ConfigJson(plain_spec_),
                              made_.plain, 2);
-    // Splits stay those of the quantised model.
-    plain_spec_.quantization.int4_roles = spec_.quantization.int4_roles;
+  }
+
+  // Forms that keep no code of the encoding.
+  std::vector<LoadOptions> RoundingForms() const {
+    const LoadOptions f32 = {.form = WeightForm::kF32};
+    switch (spec_.quantization.method) {
+      case QuantMethod::kInt4:
+        return {f32, {.form = WeightForm::kInt8}};
+      case QuantMethod::kInt8Channel:
+      case QuantMethod::kInt8Blocks:
+        return {f32,
+                {.form = WeightForm::kBf16, .expert_form = WeightForm::kInt4}};
+      default:
+        return {f32,
+                {.form = WeightForm::kInt8, .expert_form = WeightForm::kInt4}};
+    }
+  }
+
+  void ExpectEqualParts(const LoadedParts& got, const LoadedParts& want) {
+    ASSERT_EQ(got.parts.size(), want.parts.size());
+    for (size_t i = 0; i < got.parts.size(); ++i) {
+      const PackedPart& a = got.parts[i];
+      const PackedPart& b = want.parts[i];
+      ASSERT_EQ(a.form, b.form) << a.name;
+      ASSERT_EQ(a.bytes, b.bytes) << a.name;
+      ASSERT_EQ(std::memcmp(a.data, b.data, a.bytes), 0)
+          << a.name << " as " << kernels::WeightFormName(a.form);
+    }
   }
 
   const ModelSpec spec_;
@@ -334,25 +360,15 @@ class EncodingTest : public ::testing::TestWithParam<Encoding> {
   const testing::TempDir stored_, plain_;
 };
 
-TEST_P(EncodingTest, ConfigIsReadBack) {
-  const auto spec = cluster::LoadModelSpec(stored_.path());
-  ASSERT_TRUE(spec.ok()) << spec.status();
-  EXPECT_EQ(spec->quantization, spec_.quantization);
-  EXPECT_EQ(spec->weight_block_rows, spec_.weight_block_rows);
-}
+TEST_P(EncodingTest, FormsHaveTheValuesOfTheCodes) {
+  const auto read = cluster::LoadModelSpec(stored_.path());
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->quantization, spec_.quantization);
+  EXPECT_EQ(read->weight_block_rows, spec_.weight_block_rows);
 
-TEST_P(EncodingTest, EveryFormHasTheValuesOfTheCodes) {
-  std::vector<LoadOptions> all = {{.form = WeightForm::kF32}};
-  const QuantMethod method = spec_.quantization.method;
-  // Where codes are not what the form keeps, they are rounded like the values.
-  if (method != QuantMethod::kInt8Channel) {
-    all.push_back({.form = WeightForm::kInt8});
-  }
-  if (method != QuantMethod::kInt4) {
-    all.push_back(
-        {.form = WeightForm::kInt8, .expert_form = WeightForm::kInt4});
-  }
-  for (const LoadOptions& options : all) {
+  // Splits stay those of the quantised model.
+  plain_spec_.quantization.int4_roles = spec_.quantization.int4_roles;
+  for (const LoadOptions& options : RoundingForms()) {
     for (const int rank : {1, 2}) {
       const ShardPlan plan =
           cluster::PlanShard(spec_, {.expert = 2, .tensor = 2}, rank).value();
@@ -360,28 +376,18 @@ TEST_P(EncodingTest, EveryFormHasTheValuesOfTheCodes) {
       const auto want = LoadParts(plain_.path(), plain_spec_, plan, options);
       ASSERT_TRUE(got.ok()) << got.status();
       ASSERT_TRUE(want.ok()) << want.status();
-      ASSERT_EQ(got->parts.size(), want->parts.size());
-      for (size_t i = 0; i < got->parts.size(); ++i) {
-        const PackedPart& a = got->parts[i];
-        const PackedPart& b = want->parts[i];
-        ASSERT_EQ(a.form, b.form) << a.name;
-        ASSERT_EQ(a.bytes, b.bytes) << a.name;
-        ASSERT_EQ(std::memcmp(a.data, b.data, a.bytes), 0)
-            << a.name << " as " << kernels::WeightFormName(a.form);
-      }
+      ASSERT_NO_FATAL_FAILURE(ExpectEqualParts(*got, *want));
     }
   }
-}
 
-TEST_P(EncodingTest, AnExpertIsLoadedAlone) {
+  // An expert that is loaded alone is the shard's.
   const ShardPlan plan = cluster::PlanShard(spec_, {.tensor = 2}, 1).value();
-  const LoadOptions options = {.form = WeightForm::kInt8, .native = true};
-  const auto shard = LoadParts(stored_.path(), spec_, plan, options);
+  const auto shard = LoadParts(stored_.path(), spec_, plan, kNative);
   ASSERT_TRUE(shard.ok()) << shard.status();
   kernels::ThreadPool pool(1);
   const auto checkpoint = cluster::OpenCheckpoint(stored_.path()).value();
-  const auto expert = LoadExpert(*checkpoint, spec_, plan, options, /*layer=*/1,
-                                 /*expert=*/5, pool);
+  const auto expert = LoadExpert(*checkpoint, spec_, plan, kNative,
+                                 /*layer=*/1, /*expert=*/5, pool);
   ASSERT_TRUE(expert.ok()) << expert.status();
   const MlpWeights& held = shard->weights.layers[1].moe.experts[5];
   for (const auto& [a, b] :
