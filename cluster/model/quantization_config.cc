@@ -8,6 +8,7 @@
 #include <regex>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -22,7 +23,10 @@ namespace ringfleet::cluster {
 namespace {
 
 constexpr int kMaxBlockSize = 1 << 16;
-constexpr size_t kMaxModulePatterns = 1 << 16;
+constexpr size_t kMaxModules = 1 << 16;
+// Bounds the time and the stack that patterns take.
+constexpr size_t kMaxPatterns = 1 << 10;
+constexpr size_t kMaxPatternLength = 1 << 10;
 
 // Members that change no weight. The files tell which tensors are not
 // quantised.
@@ -76,10 +80,10 @@ class ModuleList {
   static absl::StatusOr<ModuleList> Parse(const nlohmann::json* list) {
     ModuleList modules;
     if (list == nullptr) return modules;
-    if (!list->is_array() || list->size() > kMaxModulePatterns) {
+    if (!list->is_array() || list->size() > kMaxModules) {
       return absl::InvalidArgumentError(
           absl::StrCat(ShowConfigValue(*list), ", want a list of at most ",
-                       kMaxModulePatterns, " names"));
+                       kMaxModules, " names"));
     }
     for (const nlohmann::json& entry : *list) {
       if (!entry.is_string()) {
@@ -88,8 +92,14 @@ class ModuleList {
       }
       absl::string_view name = entry.get_ref<const std::string&>();
       if (!absl::ConsumePrefix(&name, "re:")) {
-        modules.names_.emplace_back(name);
+        modules.names_.emplace(name);
         continue;
+      }
+      if (modules.patterns_.size() == kMaxPatterns ||
+          name.size() > kMaxPatternLength) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            ShowConfigValue(entry), ", want at most ", kMaxPatterns,
+            " patterns of ", kMaxPatternLength, " characters"));
       }
       try {
         // The polynomial matcher bounds the time of any pattern.
@@ -106,9 +116,7 @@ class ModuleList {
 
   // Returns true if the list has the name of a module, or of a class of
   // modules.
-  bool Has(absl::string_view name) const {
-    return std::find(names_.begin(), names_.end(), name) != names_.end();
-  }
+  bool Has(absl::string_view name) const { return names_.contains(name); }
   // Returns true if a pattern or a name matches the module.
   bool Matches(const std::string& module) const {
     return Has(module) ||
@@ -121,7 +129,7 @@ class ModuleList {
   }
 
  private:
-  std::vector<std::string> names_;
+  absl::flat_hash_set<std::string> names_;
   std::vector<std::regex> patterns_;
 };
 

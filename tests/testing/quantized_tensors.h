@@ -28,7 +28,7 @@ struct QuantizedForm {
 };
 
 // Returns random weights of `spec`, products in the encoding of
-// spec.quantization. A null form of stacked experts in bf16 needs kNone.
+// spec.quantization, or bf16 if that is kNone.
 QuantizedTensors MakeQuantized(const cluster::ModelSpec& spec,
                                const QuantizedForm& form, uint64_t seed);
 

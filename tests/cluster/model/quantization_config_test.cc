@@ -153,6 +153,7 @@ TEST(QuantizationConfigTest, WhatIsNotImplementedIsRefusedByKeyAndValue) {
            {weights + "zp_dtype", "torch.int8"},
            {"/ignore", "lm_head"},
            {"/ignore", Json::array({7})},
+           {"/ignore", Json::array({"re:" + std::string(100000, '(')})},
            {"/ignore", Json::array({"re:(["})}}) {
     Json json = Packed();
     json[Json::json_pointer(pointer)] = value;
