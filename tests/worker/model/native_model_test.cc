@@ -7,8 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "cluster/model/expert_layout.h"
 #include "gtest/gtest.h"
+#include "kernels/isa.h"
 #include "tests/testing/bundled_model.h"
 #include "tests/testing/golden.h"
 #include "tests/testing/rank_world.h"
@@ -51,12 +53,20 @@ class NativeModelTest : public ::testing::TestWithParam<std::string> {
 
 // Published codes are not rounded again, so no form is nearer.
 TEST_P(NativeModelTest, NativeDivergesNoMoreThanInt8) {
-  const double native = Divergence({.form = WeightForm::kInt8, .native = true});
-  const double int8 = Divergence({.form = WeightForm::kInt8});
-  EXPECT_GT(native, 0);
-  EXPECT_LE(native, int8);
-  std::printf("%s: %.5f nats native, %.5f as int8\n", GetParam().c_str(),
-              native, int8);
+  const kernels::Isa best = kernels::CurrentIsa();
+  const absl::Cleanup restore = [best] { kernels::ForceIsa(best); };
+  for (const kernels::Isa isa : kernels::SupportedIsas()) {
+    if (testing::kSanitized && isa != best) continue;
+    kernels::ForceIsa(isa);
+    const double native =
+        Divergence({.form = WeightForm::kInt8, .native = true});
+    const double int8 = Divergence({.form = WeightForm::kInt8});
+    EXPECT_GT(native, 0);
+    EXPECT_LE(native, int8) << kernels::IsaName(isa);
+    std::printf("%s by %s: %.5f nats native, %.5f as int8\n",
+                GetParam().c_str(), std::string(kernels::IsaName(isa)).c_str(),
+                native, int8);
+  }
 }
 
 // Experts that have moved are those of a world that has them there from the
