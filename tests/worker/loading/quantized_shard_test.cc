@@ -180,7 +180,7 @@ void ExpectInt8Codes(const Checkpoint& checkpoint, const CodeMatrix& code,
   EXPECT_EQ(wrong, 0) << code.name;
 }
 
-std::vector<MeshShape> Meshes() {
+std::vector<MeshShape> SplitMeshes() {
   if (testing::kSanitized) return {{1, 1, 3}, {1, 2, 2}};
   return {{}, {1, 1, 3}, {1, 2, 2}, {2, 1, 2}};
 }
@@ -191,7 +191,7 @@ void ExpectFilesCodes(const std::string& model, const LoadOptions& options) {
   ASSERT_TRUE(spec.ok()) << spec.status();
   const auto raw = cluster::OpenCheckpoint(dir).value();
   kernels::ThreadPool pool(2);
-  for (const MeshShape& mesh : Meshes()) {
+  for (const MeshShape& mesh : SplitMeshes()) {
     for (const ShardPlan& plan : cluster::PlanAllShards(*spec, mesh)) {
       SCOPED_TRACE(absl::StrCat(model, " rank ", plan.rank, " of ", mesh.data,
                                 "x", mesh.expert, "x", mesh.tensor));
@@ -289,13 +289,13 @@ absl::StatusOr<LoadedParts> LoadParts(const std::string& dir,
   return loaded;
 }
 
-struct Encoding {
+struct EncodingCase {
   std::string name;
   ModelSpec spec;
   QuantizedForm form;
 };
 
-std::vector<Encoding> Encodings() {
+std::vector<EncodingCase> EncodingCases() {
   return {
       {"int4", SpecOf(QuantMethod::kInt4), {}},
       {"int8_channel", SpecOf(QuantMethod::kInt8Channel), {}},
@@ -313,7 +313,7 @@ std::vector<Encoding> Encodings() {
   };
 }
 
-class EncodingTest : public ::testing::TestWithParam<Encoding> {
+class EncodingTest : public ::testing::TestWithParam<EncodingCase> {
  protected:
   EncodingTest()
       : spec_(GetParam().spec),
@@ -399,7 +399,8 @@ TEST_P(EncodingTest, FormsHaveTheValuesOfTheCodes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, EncodingTest, ::testing::ValuesIn(Encodings()),
+INSTANTIATE_TEST_SUITE_P(All, EncodingTest,
+                         ::testing::ValuesIn(EncodingCases()),
                          [](const auto& info) { return info.param.name; });
 
 // A quantised checkpoint that a test spoils.
