@@ -307,7 +307,7 @@ TEST(PlannerTest, FamiliesFitTheirHosts) {
             v1::DTYPE_INT8}}) {
     PlanRequest request = R1Request(hosts, memory_gib);
     request.inputs.spec = cluster::ParseModelSpec(config.dump()).value();
-    request.inputs.forms = FormsOf(dtype);
+    request.inputs.forms = FormsOf(dtype, request.inputs.spec);
     EXPECT_TRUE(MakeFleetPlan(request).fits)
         << request.inputs.spec.architecture << " on " << hosts;
     // Half of the memory is too little for weights.
