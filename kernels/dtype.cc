@@ -35,17 +35,30 @@ const std::array<float, 256>& F8E4M3Table() {
   return table;
 }
 
+template <typename Integer>
+void ConvertIntegers(const uint8_t* bytes, size_t count, float* destination) {
+  for (size_t i = 0; i < count; ++i) {
+    Integer value;
+    std::memcpy(&value, bytes + i * sizeof(value), sizeof(value));
+    destination[i] = static_cast<float>(value);
+  }
+}
+
 }  // namespace
 
 size_t DtypeBytes(Dtype dtype) {
   switch (dtype) {
+    case Dtype::kInt64:
+      return 8;
     case Dtype::kF32:
+    case Dtype::kInt32:
       return 4;
     case Dtype::kBf16:
     case Dtype::kF16:
       return 2;
     case Dtype::kF8E4M3:
     case Dtype::kInt8:
+    case Dtype::kF8E8M0:
       return 1;
   }
   RF_CHECK(false);
@@ -63,6 +76,12 @@ absl::string_view DtypeName(Dtype dtype) {
       return "f8_e4m3";
     case Dtype::kInt8:
       return "int8";
+    case Dtype::kF8E8M0:
+      return "f8_e8m0";
+    case Dtype::kInt32:
+      return "int32";
+    case Dtype::kInt64:
+      return "int64";
   }
   RF_CHECK(false);
 }
@@ -83,6 +102,11 @@ float F16ToFloat(uint16_t bits) {
 }
 
 float F8E4M3ToFloat(uint8_t bits) { return F8E4M3Table()[bits]; }
+
+float F8E8M0ToFloat(uint8_t bits) {
+  return bits == 0xff ? std::numeric_limits<float>::quiet_NaN()
+                      : std::ldexp(1.0f, bits - 127);
+}
 
 void ToFloat(Dtype dtype, const void* source, size_t count,
              float* destination) {
@@ -110,6 +134,14 @@ void ToFloat(Dtype dtype, const void* source, size_t count,
         destination[i] = static_cast<float>(static_cast<int8_t>(bytes[i]));
       }
       return;
+    case Dtype::kF8E8M0:
+      for (size_t i = 0; i < count; ++i)
+        destination[i] = F8E8M0ToFloat(bytes[i]);
+      return;
+    case Dtype::kInt32:
+      return ConvertIntegers<int32_t>(bytes, count, destination);
+    case Dtype::kInt64:
+      return ConvertIntegers<int64_t>(bytes, count, destination);
   }
 }
 

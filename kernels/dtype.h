@@ -12,12 +12,22 @@
 
 namespace ringfleet::kernels {
 
-// kInt8 elements are codes; their scales lie elsewhere.
-enum class Dtype : uint8_t { kF32, kBf16, kF16, kF8E4M3, kInt8 };
+// kInt8 elements are codes; their scales lie elsewhere. kF8E8M0 elements are
+// powers of two: scales of codes. Only checkpoints have the last three types.
+enum class Dtype : uint8_t {
+  kF32,
+  kBf16,
+  kF16,
+  kF8E4M3,
+  kInt8,
+  kF8E8M0,
+  kInt32,
+  kInt64
+};
 
 // Bytes of one element.
 size_t DtypeBytes(Dtype dtype);
-// "f32", "bf16", "f16", "f8_e4m3", "int8".
+// "f32", "bf16", "f16", "f8_e4m3", "int8", "f8_e8m0", "int32", "int64".
 absl::string_view DtypeName(Dtype dtype);
 
 inline float Bf16ToFloat(uint16_t bits) {
@@ -43,8 +53,12 @@ float F16ToFloat(uint16_t bits);
 // 0xFF are NaN, largest finite 448.
 float F8E4M3ToFloat(uint8_t bits);
 
-// Widens `count` elements of `dtype` at `source` (of any alignment) to float32,
-// exactly. Codes of int8 are not scaled.
+// e8m0 (OCP microscaling formats 1.0, section 5.4.1): 2^(bits - 127). 0xFF is
+// NaN.
+float F8E8M0ToFloat(uint8_t bits);
+
+// Widens `count` elements of `dtype` at `source` (of any alignment) to float32.
+// Exact, but for integers of more than 24 bits. Codes of int8 are not scaled.
 void ToFloat(Dtype dtype, const void* source, size_t count, float* destination);
 
 }  // namespace ringfleet::kernels

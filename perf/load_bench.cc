@@ -187,7 +187,7 @@ uint64_t ShareBytes(const cluster::ModelSpec& spec,
       const uint64_t columns = slice.columns.size();
       const bool f32 = tensor.stored == cluster::StoredForm::kF32;
       uint64_t bytes = rows * columns * (f32 ? 4 : 2);
-      if (tensor.may_be_fp8() && spec.weight_block_rows > 0) {
+      if (tensor.may_be_quantized() && spec.weight_block_rows > 0) {
         const uint64_t block_rows = spec.weight_block_rows;
         const uint64_t block_columns = spec.weight_block_columns;
         bytes = rows * columns +

@@ -41,6 +41,9 @@ absl::StatusOr<std::vector<std::string>> ListCheckpointFiles(
   }
   RF_ASSIGN_OR_RETURN(const CheckpointLayout layout, found);
   std::vector<std::string> names = {"config.json"};
+  if (std::filesystem::exists(absl::StrCat(model_dir, "/params.json"), error)) {
+    names.push_back("params.json");
+  }
   if (layout.index.has_value()) names.push_back(kIndexName);
   names.insert(names.end(), layout.files.begin(), layout.files.end());
   for (const std::string& name : names) {

@@ -9,9 +9,9 @@
 
 namespace ringfleet::cluster {
 
-// Returns the names of the checkpoint's files in a folder: config.json, the
-// index if there is one, and the *.safetensors files. Checks that every file
-// can be opened. Reads only the index.
+// Returns the names of the checkpoint's files in a folder: config.json,
+// params.json and the index if there are any, and the *.safetensors files.
+// Checks that every file can be opened. Reads only the index.
 //
 // Errors: NOT_FOUND: names the missing folder or file. A synthetic model has no
 // folder. DATA_LOSS, INVALID_ARGUMENT, PERMISSION_DENIED: the folder, its index

@@ -196,6 +196,12 @@ absl::Status CheckpointFolder::Open(const std::string& model_dir) {
   } else if (!absl::IsNotFound(config.status())) {
     return config.status();
   }
+  absl::StatusOr<std::string> params = ReadText("params.json");
+  if (params.ok()) {
+    contents_.params = *std::move(params);
+  } else if (!absl::IsNotFound(params.status())) {
+    return params.status();
+  }
   for (size_t i = 0; i < layout.files.size(); ++i) {
     RF_RETURN_IF_ERROR(AddFile(layout, static_cast<int>(i)));
   }

@@ -2,31 +2,23 @@
 #include "cluster/checkpoint/model_inspection.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
+#include "cluster/model/stored_tensor.h"
 #include "cluster/model/unread_tensors.h"
 #include "kernels/dtype.h"
 
 namespace ringfleet::cluster {
 namespace {
 
-using kernels::Dtype;
-
 uint64_t ElementsOf(const TensorInfo& info) {
   uint64_t elements = 1;
   for (const int64_t size : info.shape) elements *= size;
   return elements;
-}
-
-std::string ShapeText(const std::vector<int64_t>& shape) {
-  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
 
 class Inspector {
@@ -68,7 +60,8 @@ class Inspector {
     for (const auto& [tensor, expert] :
          InOrder(group, spec_.n_routed_experts)) {
       if (tensor->is_tied) continue;
-      ExpectOne(TensorName(group.prefix, *tensor, expert), *tensor);
+      ExpectOne(SliceOf(source_, spec_, group, *tensor, expert, LocalSlice()),
+                *tensor);
     }
   }
 
@@ -76,75 +69,56 @@ class Inspector {
     result_.wrong.push_back(absl::StrCat(name, ": ", problem));
   }
 
-  // Counts a tensor of the checkpoint to a class, and says it is known. Null
-  // when it is missing, or cannot be read, which is then noted.
-  const TensorInfo* Claim(const std::string& name, const ModelTensor& tensor,
-                          bool is_scale) {
-    const absl::StatusOr<const TensorInfo*> info = source_.Find(name);
-    if (absl::IsNotFound(info.status())) {
-      if (tensor.memory != MemoryForm::kNotLoaded) {
-        result_.missing.push_back(name);
-      }
-      return nullptr;
-    }
-    known_.insert(name);
-    if (!info.ok()) {
-      // Most errors of a tensor begin with its name.
-      Wrong(name, absl::StripPrefix(info.status().message(),
-                                    absl::StrCat(name, ": ")));
-      return nullptr;
-    }
+  // Counts a tensor of the checkpoint to a class, and says it is known.
+  // `parameters` is the number of values that it holds.
+  void Claim(const std::string& name, const TensorInfo& info,
+             const ModelTensor& tensor, uint64_t parameters) {
+    if (!known_.insert(name).second) return;
     TensorTally& tally =
         result_.classes[static_cast<size_t>(tensor.weight_class)];
     ++tally.tensors;
-    tally.bytes += (*info)->bytes;
-    if (!is_scale) tally.parameters += ElementsOf(**info);
-    return *info;
+    tally.bytes += info.bytes;
+    tally.parameters += parameters;
   }
 
-  void ExpectOne(const std::string& name, const ModelTensor& tensor) {
-    const TensorInfo* info = Claim(name, tensor, /*is_scale=*/false);
-    if (info == nullptr) return;
-    const std::vector<int64_t> want = tensor.shape();
-    if (info->shape != want) {
-      Wrong(name, absl::StrCat("shape ", ShapeText(info->shape), ", want ",
-                               ShapeText(want)));
+  void ExpectOne(const TensorSlice& slice, const ModelTensor& tensor) {
+    // One tensor of all experts is expected once.
+    if (known_.contains(slice.name)) return;
+    StoredTensor stored;
+    const absl::Status status = FindStored(source_, slice, &stored);
+    uint64_t parameters = 1;
+    for (const int64_t size : slice.shape) parameters *= size;
+    for (const auto& [name, info] : stored.found) {
+      Claim(name, *info, tensor, info == stored.values ? parameters : 0);
+    }
+    if (status.ok()) return;
+    if (!stored.missing.empty()) {
+      if (tensor.memory != MemoryForm::kNotLoaded) {
+        result_.missing.push_back(stored.missing);
+      }
       return;
     }
-    if (info->dtype == Dtype::kInt8) {
-      Wrong(name, "dtype int8, want f32, bf16, f16 or f8_e4m3");
-    }
-    if (info->dtype != Dtype::kF8E4M3) return;
-    if (!tensor.may_be_fp8()) {
-      Wrong(name, "dtype f8_e4m3, want f32, bf16 or f16");
-    } else if (spec_.weight_block_rows == 0) {
-      Wrong(name, "dtype f8_e4m3, but config.json has no quantization_config");
+    // A tensor of an unknown type is not found, but there.
+    if (stored.values == nullptr) known_.insert(slice.name);
+    // Most errors begin with the name of the tensor.
+    const absl::string_view problem = status.message();
+    if (absl::StartsWith(problem, slice.name)) {
+      result_.wrong.emplace_back(problem);
     } else {
-      ExpectScales(absl::StrCat(name, "_scale_inv"), tensor);
-    }
-  }
-
-  void ExpectScales(const std::string& name, const ModelTensor& tensor) {
-    const TensorInfo* info = Claim(name, tensor, /*is_scale=*/true);
-    if (info == nullptr) return;
-    const std::vector<int64_t> want = {
-        CeilDivide(tensor.rows, spec_.weight_block_rows),
-        CeilDivide(tensor.columns, spec_.weight_block_columns)};
-    if (info->dtype != Dtype::kF32 || info->shape != want) {
-      Wrong(name, absl::StrCat(kernels::DtypeName(info->dtype), " ",
-                               ShapeText(info->shape), ", want f32 ",
-                               ShapeText(want)));
+      Wrong(slice.name, problem);
     }
   }
 
   // By dtype and file, and among the unexpected if nothing asked for it.
   void Tally(const std::string& name) {
     const bool known = known_.contains(name);
+    const std::string reason(known ? "" : SkipReason(spec_, name));
     if (!known) result_.unexpected.push_back(name);
     const absl::StatusOr<const TensorInfo*> info = source_.Find(name);
     if (!info.ok()) {
       ++result_.dtypes["unsupported"].tensors;
       if (!known) ++result_.unexpected_tally.tensors;
+      if (!reason.empty()) ++result_.skipped[reason].tensors;
       return;
     }
     const auto add = [&info](TensorTally& tally) {
@@ -155,6 +129,7 @@ class Inspector {
     add(result_.dtypes[std::string(kernels::DtypeName((*info)->dtype))]);
     add(result_.files[source_.FileName(**info)]);
     if (!known) add(result_.unexpected_tally);
+    if (!reason.empty()) add(result_.skipped[reason]);
   }
 
   const ModelSpec& spec_;

@@ -24,10 +24,13 @@ struct TensorTally {
 
 struct ModelInspection {
   // Required tensors that the checkpoint has, indexed by WeightClass. Scales of
-  // fp8 blocks add to tensors and bytes, but not to parameters.
+  // codes add to tensors and bytes, but not to parameters.
   std::array<TensorTally, kNumWeightClasses> classes = {};
   // All tensors that are not required.
   TensorTally unexpected_tally;
+  // The tensors among them that no computation needs, by the reason
+  // (SkipReason).
+  std::map<std::string, TensorTally> skipped;
   // All tensors, by dtype.
   std::map<std::string, TensorTally> dtypes;
   // All tensors, by file name. Headers are not counted.

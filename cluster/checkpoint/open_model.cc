@@ -29,7 +29,12 @@ absl::StatusOr<ModelSpec> LoadModelSpec(const std::string& model) {
   const absl::StatusOr<std::string> json =
       ReadModelFile(model, "config.json", kMaxConfigBytes);
   if (!json.ok()) return Annotate(json.status(), "model");
-  absl::StatusOr<ModelSpec> spec = ParseModelSpec(*json);
+  const absl::StatusOr<std::string> params =
+      ReadModelFile(model, "params.json", kMaxConfigBytes);
+  if (!params.ok() && !absl::IsNotFound(params.status())) {
+    return Annotate(params.status(), "model");
+  }
+  absl::StatusOr<ModelSpec> spec = ParseModelSpec(*json, params.value_or(""));
   if (!spec.ok()) {
     return Annotate(spec.status(), absl::StrCat("model: ", model));
   }

@@ -25,7 +25,8 @@ absl::StatusOr<std::string> ReadModelFile(const std::string& model,
                                           absl::string_view name,
                                           uint64_t max_bytes);
 
-// Parses the model's config.json. NOT_FOUND: the file is absent. Other errors:
+// Parses the model's config.json, and params.json if there is one. NOT_FOUND:
+// config.json is absent. Other errors:
 // those of ParseModelSpec.
 absl::StatusOr<ModelSpec> LoadModelSpec(const std::string& model);
 

@@ -11,20 +11,25 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "cluster/checkpoint/safetensors_slice.h"
+#include "cluster/model/families.h"
 #include "cluster/process/status_macros.h"
 
 namespace ringfleet::cluster {
 namespace {
 
+constexpr absl::string_view kBackbone = "model.";
 constexpr int kSampledPages = 64;
 constexpr size_t kPageBytes = 4096;
 constexpr size_t kHashRead = size_t{1} << 20;
 
 // True for norms and biases, which have one dimension, and for routers. They
-// are small beside the rest, and one changed value changes many tokens.
+// are small beside the rest, and one changed value changes many tokens. The
+// shape that each int4 weight has beside it has one dimension, too.
 bool IsHashedWholly(const TensorInfo& tensor) {
-  return tensor.shape.size() == 1 ||
+  return (tensor.shape.size() == 1 &&
+          !absl::EndsWith(tensor.name, ".weight_shape")) ||
          absl::EndsWith(tensor.name, ".mlp.gate.weight");
 }
 
@@ -63,6 +68,39 @@ struct Checkpoint::Impl {
       if (source->Fetches(static_cast<int>(i))) continue;
       other_bytes_read += contents.files[i].header_bytes;
     }
+    for (const NamePrefixes& known : KnownNamePrefixes()) {
+      if (!Has(absl::StrCat(known.backbone, "embed_tokens.weight"))) continue;
+      prefixes = known;
+      break;
+    }
+  }
+
+  bool Has(absl::string_view name) const {
+    return contents.tensors.contains(name) ||
+           contents.unsupported.contains(name);
+  }
+
+  // Returns the name that the files have for `name`.
+  std::string StoredName(absl::string_view name) const {
+    absl::string_view rest = name;
+    if (absl::ConsumePrefix(&rest, kBackbone)) {
+      const std::string stored = absl::StrCat(prefixes.backbone, rest);
+      if (Has(stored)) return stored;
+    } else if (const std::string stored = absl::StrCat(prefixes.root, name);
+               Has(stored)) {
+      return stored;
+    }
+    return std::string(name);
+  }
+
+  // Reverses StoredName.
+  std::string PlainName(absl::string_view stored) const {
+    absl::string_view rest = stored;
+    if (absl::ConsumePrefix(&rest, prefixes.backbone)) {
+      return absl::StrCat(kBackbone, rest);
+    }
+    absl::ConsumePrefix(&rest, prefixes.root);
+    return std::string(rest);
   }
 
   // Counts bytes of a tensor in `file`.
@@ -79,6 +117,8 @@ struct Checkpoint::Impl {
 
   const std::unique_ptr<const CheckpointSource> source;
   const CheckpointContents& contents;
+  // Those of the files' names; callers' names have the plain ones.
+  NamePrefixes prefixes = KnownNamePrefixes().front();
   mutable std::atomic<uint64_t> bytes_read = 0;
   mutable std::atomic<uint64_t> bytes_fetched = 0;
   mutable std::atomic<uint64_t> other_bytes_read = 0;
@@ -89,7 +129,8 @@ Checkpoint::Checkpoint(std::unique_ptr<const CheckpointSource> source)
 Checkpoint::~Checkpoint() = default;
 
 absl::StatusOr<const TensorInfo*> Checkpoint::Find(
-    absl::string_view name) const {
+    absl::string_view plain_name) const {
+  const std::string name = impl_->StoredName(plain_name);
   if (const auto it = impl_->contents.tensors.find(name);
       it != impl_->contents.tensors.end()) {
     return &it->second;
@@ -97,7 +138,7 @@ absl::StatusOr<const TensorInfo*> Checkpoint::Find(
   if (const auto it = impl_->contents.unsupported.find(name);
       it != impl_->contents.unsupported.end()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        name, ": dtype ", it->second, ", want F32, BF16, F16 or F8_E4M3"));
+        name, ": dtype ", it->second, ", want F32, BF16, F16, F8_E4M3 or I8"));
   }
   return absl::NotFoundError(
       absl::StrCat("no tensor ", name, " in ", impl_->contents.model));
@@ -108,9 +149,9 @@ std::vector<std::string> Checkpoint::Names() const {
   names.reserve(impl_->contents.tensors.size() +
                 impl_->contents.unsupported.size());
   for (const auto& [name, info] : impl_->contents.tensors)
-    names.push_back(name);
+    names.push_back(impl_->PlainName(name));
   for (const auto& [name, dtype] : impl_->contents.unsupported)
-    names.push_back(name);
+    names.push_back(impl_->PlainName(name));
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -185,6 +226,10 @@ std::string Checkpoint::config() const {
   return impl_->contents.config.value_or("");
 }
 
+std::string Checkpoint::params() const {
+  return impl_->contents.params.value_or("");
+}
+
 absl::StatusOr<uint64_t> Checkpoint::Hash(const TensorInfo& tensor) const {
   const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(
       XXH3_createState(), XXH3_freeState);
@@ -213,6 +258,9 @@ absl::StatusOr<std::vector<Checkpoint::FileFacts>> Checkpoint::Describe()
   std::vector<FileFacts> all = {whole("config.json", config()),
                                 whole("model.safetensors.index.json",
                                       impl_->contents.index.value_or(""))};
+  if (impl_->contents.params.has_value()) {
+    all.push_back(whole("params.json", params()));
+  }
   std::string page(kPageBytes, '\0');
   for (size_t i = 0; i < impl_->contents.files.size(); ++i) {
     const CheckpointContents::File& file = impl_->contents.files[i];

@@ -20,6 +20,10 @@
 
 namespace ringfleet::cluster {
 
+// The names of tensors are those of a model of text alone: "model.norm.weight",
+// also where a checkpoint has the prefixes of a larger model
+// (KnownNamePrefixes). TensorInfo::name is the name in the files.
+//
 // Immutable and thread-safe once open.
 class Checkpoint final : public TensorSource {
  public:
@@ -54,15 +58,17 @@ class Checkpoint final : public TensorSource {
 
   // Returns the text of config.json, or "" if there is none.
   std::string config() const;
+  // Returns the text of params.json, or "" if there is none.
+  std::string params() const;
 
   // Returns the XXH3-64 of the tensor's data. Errors: those of Read.
   absl::StatusOr<uint64_t> Hash(const TensorInfo& tensor) const;
 
   // Returns a hex digest that tells checkpoints apart. The digest covers
-  // config.json, the index, every header and file size, every byte of norms,
-  // biases and routers (213 MB of R1), and 64 evenly spread pages of each
-  // file's data. The digest is no proof of integrity. A synthetic checkpoint
-  // has the digest of files with its bytes.
+  // config.json, params.json, the index, every header and file size, every byte
+  // of norms, biases and routers (213 MB of R1), and 64 evenly spread pages of
+  // each file's data. The digest is no proof of integrity. A synthetic
+  // checkpoint has the digest of files with its bytes.
   absl::StatusOr<std::string> Fingerprint() const;
 
   // The facts about one file that Fingerprint hashes.

@@ -28,13 +28,21 @@ struct DtypeEntry {
 };
 
 constexpr DtypeEntry kDtypes[] = {
-    {"F32", 4, kernels::Dtype::kF32}, {"BF16", 2, kernels::Dtype::kBf16},
-    {"F16", 2, kernels::Dtype::kF16}, {"F8_E4M3", 1, kernels::Dtype::kF8E4M3},
-    {"F64", 8, std::nullopt},         {"F8_E5M2", 1, std::nullopt},
-    {"I64", 8, std::nullopt},         {"U64", 8, std::nullopt},
-    {"I32", 4, std::nullopt},         {"U32", 4, std::nullopt},
-    {"I16", 2, std::nullopt},         {"U16", 2, std::nullopt},
-    {"I8", 1, std::nullopt},          {"U8", 1, std::nullopt},
+    {"F32", 4, kernels::Dtype::kF32},
+    {"BF16", 2, kernels::Dtype::kBf16},
+    {"F16", 2, kernels::Dtype::kF16},
+    {"F8_E4M3", 1, kernels::Dtype::kF8E4M3},
+    {"I8", 1, kernels::Dtype::kInt8},
+    {"F8_E8M0", 1, kernels::Dtype::kF8E8M0},
+    {"I32", 4, kernels::Dtype::kInt32},
+    {"I64", 8, kernels::Dtype::kInt64},
+    {"F64", 8, std::nullopt},
+    {"F8_E5M2", 1, std::nullopt},
+    {"U64", 8, std::nullopt},
+    {"U32", 4, std::nullopt},
+    {"I16", 2, std::nullopt},
+    {"U16", 2, std::nullopt},
+    {"U8", 1, std::nullopt},
     {"BOOL", 1, std::nullopt},
 };
 

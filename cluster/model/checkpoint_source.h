@@ -29,6 +29,7 @@ struct CheckpointContents {
   std::string model;  // Path of a folder, or name of a synthetic model.
   std::vector<File> files;
   std::optional<std::string> config;  // Text of config.json.
+  std::optional<std::string> params;  // Text of params.json.
   std::optional<std::string> index;   // Text of model.safetensors.index.json.
   absl::flat_hash_map<std::string, TensorInfo> tensors;
   absl::flat_hash_map<std::string, std::string> unsupported;  // Name -> dtype.

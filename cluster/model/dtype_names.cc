@@ -13,6 +13,7 @@ struct NamedDtype {
 };
 
 constexpr NamedDtype<v1::Dtype> kWeightDtypes[] = {
+    {v1::DTYPE_NATIVE, "native"},
     {v1::DTYPE_F32, "f32"},
     {v1::DTYPE_BF16, "bf16"},
     {v1::DTYPE_INT8, "int8"},

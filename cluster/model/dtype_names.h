@@ -11,7 +11,7 @@
 namespace ringfleet::cluster {
 
 inline constexpr char kWeightDtypeChoices[] =
-    "f32, bf16, int8, int4-experts or int4";
+    "native, f32, bf16, int8, int4-experts or int4";
 inline constexpr char kCacheDtypeChoices[] = "f32, bf16 or int8";
 
 // Returns the dtype of a name of kWeightDtypeChoices. INVALID_ARGUMENT: another

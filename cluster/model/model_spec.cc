@@ -9,7 +9,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "cluster/model/config_fields.h"
+#include "cluster/model/families.h"
 #include "cluster/model/rope_config.h"
+#include "cluster/model/text_config.h"
 #include "cluster/process/status_macros.h"
 #include "nlohmann/json.hpp"
 
@@ -26,171 +28,18 @@ constexpr int kMaxLayers = 1 << 12;
 constexpr int kMaxExperts = 1 << 14;
 constexpr int kMaxPositions = 1 << 30;
 
-// Members of config.json that change no result here: those of training, of
-// other programs, and those that follow from others.
-constexpr absl::string_view kMembersWithoutEffect[] = {
-    "_attn_implementation",
-    "_name_or_path",
-    "architectures",
-    "attention_dropout",
-    "auto_map",
-    "aux_loss_alpha",
-    "dtype",
-    "ep_size",
-    "head_dim",
-    "initializer_range",
-    "num_key_value_heads",
-    "output_attentions",
-    "output_hidden_states",
-    "output_router_logits",
-    "pad_token_id",
-    "pretraining_tp",
-    "qk_head_dim",
-    "return_dict",
-    "router_aux_loss_coef",
-    "seq_aux",
-    "torch_dtype",
-    "transformers_version",
-    "use_cache",
-};
-
-constexpr absl::string_view kQuantizationMembersWithoutEffect[] = {
-    "activation_scheme", "dequantize", "modules_to_not_convert", "scale_fmt"};
-
-// Other names that transformers gives to members.
-constexpr struct {
-  const char* other;
-  const char* name;
-} kOtherNames[] = {{"num_experts", "n_routed_experts"},
-                   {"num_local_experts", "n_routed_experts"},
-                   {"num_mtp_layers", "num_nextn_predict_layers"}};
-
-// Gives members their usual names.
-absl::Status RenameMembers(nlohmann::json* config) {
-  for (const auto& [other, name] : kOtherNames) {
-    const auto found = config->find(other);
-    if (found == config->end()) continue;
-    const nlohmann::json value = *found;
-    config->erase(found);
-    if (value.is_null()) continue;
-    const auto usual = config->find(name);
-    if (usual != config->end() && !usual->is_null() && *usual != value) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("config.json: ", other, ": ", ShowConfigValue(value),
-                       ", but ", name, " is ", ShowConfigValue(*usual)));
-    }
-    (*config)[name] = value;
-  }
-  return absl::OkStatus();
-}
-
-// DeepseekV2ForCausalLM or DeepseekV3ForCausalLM.
-absl::StatusOr<std::string> Architecture(const nlohmann::json& config) {
-  const auto wrong = [](absl::string_view what, absl::string_view value) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(what, " ", value,
-                     ": this program runs DeepseekV2ForCausalLM and "
-                     "DeepseekV3ForCausalLM"));
+void ParseRouter(ConfigFields& fields, const ModelSpec& defaults,
+                 ModelSpec* spec) {
+  const auto sigmoid = [](const ModelSpec& s) {
+    return s.scoring_func == ScoringFunc::kSigmoid;
   };
-  const auto list = config.find("architectures");
-  if (list != config.end() && !list->is_null()) {
-    if (!list->is_array() || list->empty() || !list->front().is_string()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("config.json: architectures: ", ShowConfigValue(*list),
-                       ", want a list of names"));
-    }
-    std::string name = list->front().get<std::string>();
-    if (name != "DeepseekV2ForCausalLM" && name != "DeepseekV3ForCausalLM") {
-      return wrong("architecture", name);
-    }
-    return name;
-  }
-  const auto type = config.find("model_type");
-  if (type == config.end() || !type->is_string()) {
-    return absl::InvalidArgumentError(
-        "config.json: neither architectures nor model_type names the model");
-  }
-  const std::string name = type->get<std::string>();
-  if (name == "deepseek_v2") return std::string("DeepseekV2ForCausalLM");
-  if (name == "deepseek_v3") return std::string("DeepseekV3ForCausalLM");
-  return wrong("model_type", name);
-}
-
-absl::Status ParseQuantization(const nlohmann::json& object, ModelSpec* spec,
-                               std::vector<std::string>* unread) {
-  if (!object.is_object()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "config.json: quantization_config: ", ShowConfigValue(object),
-        ", want an object"));
-  }
-  ConfigFields fields(object, "config.json: quantization_config.");
-  const std::string method = fields.String("quant_method", "");
-  const std::string format = fields.String("fmt", "e4m3");
-  if (method != "fp8") {
-    fields.Fail("quant_method", absl::StrCat("\"", method, "\", want \"fp8\""));
-  }
-  if (format != "e4m3") {
-    fields.Fail("fmt", absl::StrCat("\"", format, "\", want \"e4m3\""));
-  }
-  RF_RETURN_IF_ERROR(fields.status());
-  const nlohmann::json* block = fields.Get("weight_block_size");
-  const auto size_ok = [](const nlohmann::json& size) {
-    return size.is_number_unsigned() && size.get<uint64_t>() >= 1 &&
-           size.get<uint64_t>() <= kMaxRank;
+  const auto noaux = [](const ModelSpec& s) {
+    return s.topk_method == TopkMethod::kNoauxTc;
   };
-  if (block == nullptr || !block->is_array() || block->size() != 2 ||
-      !size_ok((*block)[0]) || !size_ok((*block)[1])) {
-    fields.Fail(
-        "weight_block_size",
-        absl::StrCat(block == nullptr ? "missing" : ShowConfigValue(*block),
-                     ", want [rows, columns], each in 1 to ", kMaxRank));
-    return fields.status();
-  }
-  spec->weight_block_rows = (*block)[0].get<int>();
-  spec->weight_block_columns = (*block)[1].get<int>();
-  fields.Ignore(kQuantizationMembersWithoutEffect);
-  for (const std::string& name : fields.Unread()) {
-    unread->push_back(absl::StrCat("quantization_config.", name));
-  }
-  return absl::OkStatus();
-}
-
-void ParseExperts(ConfigFields& fields, bool v3, ModelSpec* spec) {
-  spec->n_routed_experts = fields.Int("n_routed_experts", 0, kMaxExperts, 0);
-  // Null means none; only an absent member takes the default.
-  spec->n_shared_experts =
-      fields.Int("n_shared_experts", 0, 1024,
-                 v3 && !fields.Has("n_shared_experts") ? 1 : 0);
-  if (spec->n_routed_experts == 0) {
-    spec->n_shared_experts = 0;
-    return;
-  }
-  spec->moe_intermediate_size =
-      fields.Int("moe_intermediate_size", 1, 1 << 22, std::nullopt);
-  if (static_cast<int64_t>(spec->n_shared_experts) *
-          spec->moe_intermediate_size >
-      kMaxWidth) {
-    fields.Fail("n_shared_experts",
-                absl::StrCat(
-                    spec->n_shared_experts, " times moe_intermediate_size ",
-                    spec->moe_intermediate_size, ", want at most ", kMaxWidth));
-  }
-  spec->num_experts_per_tok =
-      fields.Int("num_experts_per_tok", 1, spec->n_routed_experts,
-                 v3 ? std::optional<int>(8) : std::nullopt);
-  spec->first_k_dense_replace =
-      fields.Int("first_k_dense_replace", 0, kMaxLayers, v3 ? 3 : 0);
-  spec->moe_layer_freq = fields.Int("moe_layer_freq", 1, kMaxLayers, 1);
-  spec->n_group = fields.Int("n_group", 1, spec->n_routed_experts, v3 ? 8 : 1);
-  spec->topk_group = fields.Int("topk_group", 1, spec->n_group, v3 ? 4 : 1);
-  spec->norm_topk_prob = fields.Bool("norm_topk_prob", v3);
-  spec->routed_scaling_factor =
-      fields.Number("routed_scaling_factor", -1e6, 1e6, v3 ? 2.5 : 1);
-
   const std::string score =
-      fields.String("scoring_func", v3 ? "sigmoid" : "softmax");
+      fields.String("scoring_func", sigmoid(defaults) ? "sigmoid" : "softmax");
   const std::string method =
-      fields.String("topk_method", v3 ? "noaux_tc" : "greedy");
+      fields.String("topk_method", noaux(defaults) ? "noaux_tc" : "greedy");
   if (score == "softmax") {
     spec->scoring_func = ScoringFunc::kSoftmax;
   } else if (score == "sigmoid") {
@@ -212,12 +61,15 @@ void ParseExperts(ConfigFields& fields, bool v3, ModelSpec* spec) {
                              "noaux_tc"));
   }
   // The weights that a choice gets are defined for these pairs only.
-  if ((spec->topk_method == TopkMethod::kNoauxTc) !=
-      (spec->scoring_func == ScoringFunc::kSigmoid)) {
-    fields.Fail("scoring_func",
-                absl::StrCat("\"", score, "\" with topk_method \"", method,
-                             "\", want sigmoid with noaux_tc, softmax with "
-                             "the others"));
+  const bool both_differ = noaux(defaults) && !sigmoid(defaults);
+  if (both_differ ? sigmoid(*spec) || !noaux(*spec)
+                  : noaux(*spec) != sigmoid(*spec)) {
+    fields.Fail(
+        "scoring_func",
+        absl::StrCat("\"", score, "\" with topk_method \"", method, "\", want ",
+                     both_differ ? "softmax with noaux_tc"
+                                 : "sigmoid with noaux_tc, softmax with the "
+                                   "others"));
   }
   if (!fields.status().ok()) return;
 
@@ -244,15 +96,125 @@ void ParseExperts(ConfigFields& fields, bool v3, ModelSpec* spec) {
   }
 }
 
-void ParseAttention(ConfigFields& fields, ModelSpec* spec) {
+// Returns the first of the members of mlp_layer_types from which on all are
+// "sparse".
+void ParseLayerTypes(ConfigFields& fields, ModelSpec* spec) {
+  const nlohmann::json* types = fields.Get("mlp_layer_types");
+  if (types == nullptr) return;
+  const int layers = spec->num_hidden_layers;
+  const auto first = [&]() -> std::optional<int> {
+    if (!types->is_array()) return std::nullopt;
+    const auto size = static_cast<int>(types->size());
+    if (size != layers && size != layers + spec->num_nextn_predict_layers) {
+      return std::nullopt;
+    }
+    int dense = 0;
+    while (dense < size && (*types)[dense] == "dense") ++dense;
+    for (int i = dense; i < size; ++i) {
+      if ((*types)[i] != "sparse") return std::nullopt;
+    }
+    return std::min(dense, layers);
+  }();
+  if (!first.has_value()) {
+    fields.Fail("mlp_layer_types",
+                absl::StrCat(ShowConfigValue(*types),
+                             ", want \"dense\" for "
+                             "the first layers and \"sparse\" for the others "
+                             "of ",
+                             layers));
+    return;
+  }
+  if (fields.Get("first_k_dense_replace") == nullptr) {
+    spec->first_k_dense_replace = *first;
+  }
+  if (std::min(spec->first_k_dense_replace, layers) != *first ||
+      spec->moe_layer_freq != 1) {
+    fields.Fail(
+        "mlp_layer_types",
+        absl::StrCat(*first, " times \"dense\", but first_k_dense_replace is ",
+                     spec->first_k_dense_replace, " and moe_layer_freq ",
+                     spec->moe_layer_freq));
+  }
+}
+
+void ParseExperts(ConfigFields& fields, const ModelSpec& defaults,
+                  ModelSpec* spec) {
+  spec->n_routed_experts = fields.Int("n_routed_experts", 0, kMaxExperts, 0);
+  // Null means none; only an absent member takes the default.
+  spec->n_shared_experts = fields.Int(
+      "n_shared_experts", 0, 1024,
+      fields.Has("n_shared_experts") ? 0 : defaults.n_shared_experts);
+  if (spec->n_routed_experts == 0) {
+    spec->n_shared_experts = 0;
+    return;
+  }
+  spec->moe_intermediate_size =
+      fields.Int("moe_intermediate_size", 1, 1 << 22, std::nullopt);
+  if (static_cast<int64_t>(spec->n_shared_experts) *
+          spec->moe_intermediate_size >
+      kMaxWidth) {
+    fields.Fail("n_shared_experts",
+                absl::StrCat(
+                    spec->n_shared_experts, " times moe_intermediate_size ",
+                    spec->moe_intermediate_size, ", want at most ", kMaxWidth));
+  }
+  spec->num_experts_per_tok =
+      fields.Int("num_experts_per_tok", 1, spec->n_routed_experts,
+                 defaults.num_experts_per_tok > 0
+                     ? std::optional<int>(defaults.num_experts_per_tok)
+                     : std::nullopt);
+  spec->first_k_dense_replace = fields.Int(
+      "first_k_dense_replace", 0, kMaxLayers, defaults.first_k_dense_replace);
+  spec->moe_layer_freq = fields.Int("moe_layer_freq", 1, kMaxLayers, 1);
+  ParseLayerTypes(fields, spec);
+  spec->n_group =
+      fields.Int("n_group", 1, spec->n_routed_experts, defaults.n_group);
+  spec->topk_group =
+      fields.Int("topk_group", 1, spec->n_group, defaults.topk_group);
+  spec->norm_topk_prob = fields.Bool("norm_topk_prob", defaults.norm_topk_prob);
+  spec->routed_scaling_factor = fields.Number(
+      "routed_scaling_factor", -1e6, 1e6, defaults.routed_scaling_factor);
+  ParseRouter(fields, defaults, spec);
+}
+
+// The indexer of sparse attention.
+void ParseIndexer(ConfigFields& fields, const ModelSpec& defaults,
+                  ModelSpec* spec) {
+  if (defaults.index_topk == 0) {
+    if (const nlohmann::json* topk = fields.Get("index_topk");
+        topk != nullptr) {
+      fields.Fail("index_topk", absl::StrCat(ShowConfigValue(*topk),
+                                             ": the sparse attention of "
+                                             "DeepSeek-V3.2 "
+                                             "(self_attn.indexer), want none "
+                                             "in this architecture"));
+    }
+    return;
+  }
+  spec->index_topk =
+      fields.Int("index_topk", 1, kMaxPositions, defaults.index_topk);
+  fields.Ignore({"index_head_dim", "index_n_heads",
+                 "index_share_for_mtp_iteration", "index_skip_topk_offset",
+                 "index_topk_freq", "index_topk_pattern", "indexer_types",
+                 "indexer_rope_interleave"});
+}
+
+void ParseAttention(ConfigFields& fields, const ModelSpec& defaults,
+                    ModelSpec* spec) {
   spec->num_attention_heads =
       fields.Int("num_attention_heads", 1, kMaxRank, std::nullopt);
   // Null and 0 mean the same; only an absent member takes the default.
-  spec->q_lora_rank = fields.Int("q_lora_rank", 0, kMaxRank, 0);
-  spec->kv_lora_rank = fields.Int("kv_lora_rank", 1, kMaxRank, 512);
-  spec->qk_nope_head_dim = fields.Int("qk_nope_head_dim", 1, kMaxHeadDim, 128);
-  spec->qk_rope_head_dim = fields.Int("qk_rope_head_dim", 2, kMaxHeadDim, 64);
-  spec->v_head_dim = fields.Int("v_head_dim", 1, kMaxHeadDim, 128);
+  spec->q_lora_rank =
+      fields.Int("q_lora_rank", 0, kMaxRank,
+                 fields.Has("q_lora_rank") ? 0 : defaults.q_lora_rank);
+  spec->kv_lora_rank =
+      fields.Int("kv_lora_rank", 1, kMaxRank, defaults.kv_lora_rank);
+  spec->qk_nope_head_dim =
+      fields.Int("qk_nope_head_dim", 1, kMaxHeadDim, defaults.qk_nope_head_dim);
+  spec->qk_rope_head_dim =
+      fields.Int("qk_rope_head_dim", 2, kMaxHeadDim, defaults.qk_rope_head_dim);
+  spec->v_head_dim =
+      fields.Int("v_head_dim", 1, kMaxHeadDim, defaults.v_head_dim);
   if (spec->qk_rope_head_dim % 2 != 0) {
     fields.Fail("qk_rope_head_dim",
                 absl::StrCat(spec->qk_rope_head_dim, ", want an even number"));
@@ -266,18 +228,7 @@ void ParseAttention(ConfigFields& fields, ModelSpec* spec) {
                 absl::StrCat(spec->num_attention_heads, " heads of ", per_head,
                              ", want a product of at most ", kMaxWidth));
   }
-  for (const char* bias : {"attention_bias", "mlp_bias"}) {
-    if (fields.Bool(bias, false)) fields.Fail(bias, "true, want false");
-  }
-  if (!fields.Bool("rope_interleave", true)) {
-    fields.Fail("rope_interleave", "false, want true");
-  }
-  if (const nlohmann::json* topk = fields.Get("index_topk"); topk != nullptr) {
-    fields.Fail("index_topk",
-                absl::StrCat(ShowConfigValue(*topk),
-                             ": the sparse attention of DeepSeek-V3.2 "
-                             "(self_attn.indexer) is not supported"));
-  }
+  ParseIndexer(fields, defaults, spec);
 }
 
 struct ParsedConfig {
@@ -285,62 +236,62 @@ struct ParsedConfig {
   std::vector<std::string> unread;  // Members that nothing reads, sorted.
 };
 
-absl::StatusOr<ParsedConfig> ParseConfigJson(absl::string_view json) {
+absl::StatusOr<ParsedConfig> ParseConfigJson(absl::string_view json,
+                                             absl::string_view params) {
   RF_ASSIGN_OR_RETURN(nlohmann::json config,
                       ParseConfigObject(json, "config.json"));
+  RF_ASSIGN_OR_RETURN(const TextConfig text, ReadTextConfig(std::move(config)));
+  const ModelSpec& defaults = text.family->defaults;
   ParsedConfig parsed;
   ModelSpec& spec = parsed.spec;
-  RF_ASSIGN_OR_RETURN(spec.architecture, Architecture(config));
-  RF_RETURN_IF_ERROR(RenameMembers(&config));
-  const bool v3 = spec.architecture == "DeepseekV3ForCausalLM";
-  ConfigFields fields(config, "config.json: ");
-  spec.model_type =
-      fields.String("model_type", v3 ? "deepseek_v3" : "deepseek_v2");
+  spec.architecture = std::string(text.family->architecture);
+  spec.model_type = text.model_type;
+  ConfigFields fields(text.members, text.Place());
+  fields.Ignore({"model_type"});
   spec.vocab_size = fields.Int("vocab_size", 1, kMaxWidth, std::nullopt);
   spec.hidden_size = fields.Int("hidden_size", 1, kMaxHidden, std::nullopt);
   spec.num_hidden_layers =
       fields.Int("num_hidden_layers", 1, kMaxLayers, std::nullopt);
   spec.intermediate_size =
       fields.Int("intermediate_size", 1, kMaxWidth, std::nullopt);
-  ParseAttention(fields, &spec);
-  if (!config.contains("q_lora_rank")) spec.q_lora_rank = 1536;
-  ParseExperts(fields, v3, &spec);
-  spec.rms_norm_eps = fields.Number("rms_norm_eps", 0, 1, 1e-6);
+  spec.num_nextn_predict_layers = fields.Int("num_nextn_predict_layers", 0, 64,
+                                             defaults.num_nextn_predict_layers);
+  ParseAttention(fields, defaults, &spec);
+  ParseExperts(fields, defaults, &spec);
+  spec.rms_norm_eps =
+      fields.Number("rms_norm_eps", 0, 1, defaults.rms_norm_eps);
   spec.max_position_embeddings =
-      fields.Int("max_position_embeddings", 1, kMaxPositions, v3 ? 4096 : 2048);
+      fields.Int("max_position_embeddings", 1, kMaxPositions,
+                 defaults.max_position_embeddings);
   spec.tie_word_embeddings = fields.Bool("tie_word_embeddings", false);
-  spec.num_nextn_predict_layers =
-      fields.Int("num_nextn_predict_layers", 0, 64, v3 ? 1 : 0);
-  if (const std::string act = fields.String("hidden_act", "silu");
-      act != "silu" && act != "swish") {
-    fields.Fail("hidden_act", absl::StrCat("\"", act, "\", want \"silu\""));
-  }
+  RefuseOtherMathematics(fields);
   RF_RETURN_IF_ERROR(fields.status());
 
   const uint32_t vocab_size = static_cast<uint32_t>(spec.vocab_size);
-  // The defaults' ids name nothing in a smaller vocabulary.
-  const auto known = [&](uint32_t id) {
-    return id < vocab_size ? std::vector<uint32_t>{id}
-                           : std::vector<uint32_t>{};
+  const auto token_ids = [&](const char* field, std::vector<uint32_t> ids) {
+    // The defaults' ids name nothing in a smaller vocabulary.
+    std::erase_if(ids, [&](uint32_t id) { return id >= vocab_size; });
+    if (fields.Has(field)) ids.clear();  // Null means none.
+    return fields.TokenIds(field, vocab_size, ids);
   };
-  const auto or_default = [&](const char* field, uint32_t id) {
-    return config.contains(field) ? std::vector<uint32_t>{} : known(id);
-  };
-  const std::vector<uint32_t> bos = fields.TokenIds(
-      "bos_token_id", vocab_size, or_default("bos_token_id", v3 ? 0 : 100000));
+  std::vector<uint32_t> bos;
+  if (defaults.bos_token_id.has_value()) bos = {*defaults.bos_token_id};
+  bos = token_ids("bos_token_id", bos);
   if (!bos.empty()) spec.bos_token_id = bos.front();
-  spec.eos_token_ids = fields.TokenIds(
-      "eos_token_id", vocab_size, or_default("eos_token_id", v3 ? 1 : 100001));
+  spec.eos_token_ids = token_ids("eos_token_id", defaults.eos_token_ids);
   RF_RETURN_IF_ERROR(fields.status());
   std::vector<std::string> unread;
-  RF_RETURN_IF_ERROR(ParseRope(fields, &spec, &unread));
+  RF_RETURN_IF_ERROR(ParseRope(fields, *text.family, params, &spec, &unread));
   if (const nlohmann::json* quantization = fields.Get("quantization_config");
       quantization != nullptr) {
     RF_RETURN_IF_ERROR(ParseQuantization(*quantization, &spec, &unread));
   }
-  fields.Ignore(kMembersWithoutEffect);
-  parsed.unread = fields.Unread();
-  parsed.unread.insert(parsed.unread.end(), unread.begin(), unread.end());
+  IgnoreMembersWithoutEffect(fields);
+  for (const std::string& name : fields.Unread()) unread.push_back(name);
+  for (const std::string& name : unread) {
+    parsed.unread.push_back(text.nested ? absl::StrCat("text_config.", name)
+                                        : name);
+  }
   std::sort(parsed.unread.begin(), parsed.unread.end());
   return parsed;
 }
@@ -351,9 +302,14 @@ double YarnSpec::AttentionFactor(double scale) const {
   return factor > 1 ? 0.1 * scale * std::log(factor) + 1 : 1;
 }
 
+double QueryScaleSpec::Of(int64_t position) const {
+  return 1 + beta * std::log1p(std::floor(static_cast<double>(position) /
+                                          original_max_position_embeddings));
+}
+
 double ModelSpec::SoftmaxScale() const {
   double scale = 1 / std::sqrt(static_cast<double>(qk_head_dim()));
-  if (rope_scaling.has_value()) {
+  if (rope_scaling.has_value() && rope_scaling->scales_softmax) {
     const double m =
         rope_scaling->AttentionFactor(rope_scaling->mscale_all_dim);
     scale *= m * m;
@@ -361,14 +317,24 @@ double ModelSpec::SoftmaxScale() const {
   return scale;
 }
 
-absl::StatusOr<ModelSpec> ParseModelSpec(absl::string_view json) {
-  RF_ASSIGN_OR_RETURN(ParsedConfig parsed, ParseConfigJson(json));
+absl::string_view ModelSpec::MostPositionsCause(bool dense) const {
+  if (MostPositions(dense) == max_position_embeddings) {
+    return "max_position_embeddings";
+  }
+  return "index_topk: the model was trained with sparse attention beyond it, "
+         "which this program does not have; --attention dense attends to all "
+         "positions";
+}
+
+absl::StatusOr<ModelSpec> ParseModelSpec(absl::string_view json,
+                                         absl::string_view params) {
+  RF_ASSIGN_OR_RETURN(ParsedConfig parsed, ParseConfigJson(json, params));
   return std::move(parsed.spec);
 }
 
 absl::StatusOr<std::vector<std::string>> FindUnreadConfigMembers(
     absl::string_view json) {
-  RF_ASSIGN_OR_RETURN(ParsedConfig parsed, ParseConfigJson(json));
+  RF_ASSIGN_OR_RETURN(ParsedConfig parsed, ParseConfigJson(json, ""));
   return std::move(parsed.unread);
 }
 

@@ -59,14 +59,13 @@ struct TensorSizes {
 struct TensorConditions {
   static bool LowRankQueries(const ModelSpec& s) { return s.q_lora_rank > 0; }
   static bool DenseQueries(const ModelSpec& s) { return s.q_lora_rank == 0; }
-  static bool RouterBias(const ModelSpec& s) {
-    return s.topk_method == TopkMethod::kNoauxTc;
-  }
+  static bool RouterBias(const ModelSpec& s) { return s.has_router_bias(); }
   static bool SharedExperts(const ModelSpec& s) {
     return s.n_shared_experts > 0;
   }
   static bool OwnHead(const ModelSpec& s) { return !s.tie_word_embeddings; }
   static bool TiedHead(const ModelSpec& s) { return s.tie_word_embeddings; }
+  static bool Indexer(const ModelSpec& s) { return s.index_topk > 0; }
 };
 
 struct TableRow {
@@ -97,7 +96,7 @@ constexpr TableRow NormRow(TablePart part, absl::string_view name,
           condition};
 }
 
-// A product that published fp8 files store in blocks.
+// A product that quantised files store as codes.
 constexpr TableRow ProductRow(TablePart part, absl::string_view name,
                               TensorRole role, WeightClass weight_class,
                               TensorSize rows, TensorSize columns, Split split,
@@ -109,7 +108,7 @@ constexpr TableRow ProductRow(TablePart part, absl::string_view name,
           rows,
           columns,
           split,
-          StoredForm::kFp8Blocks,
+          StoredForm::kQuantized,
           MemoryForm::kMatrix,
           condition};
 }
@@ -155,7 +154,7 @@ absl::Span<const TableRow> TensorTable() {
       NormRow(kLayer, "self_attn.kv_a_layernorm.weight", Role::kKvANorm,
               Size::KvRank),
       {kLayer, "self_attn.kv_b_proj.weight", Role::kKvB, Class::kAttention,
-       Size::KeysAndValues, Size::KvRank, Split::kHeadRows, Stored::kFp8Blocks,
+       Size::KeysAndValues, Size::KvRank, Split::kHeadRows, Stored::kQuantized,
        Memory::kKeyValue, nullptr},
       ProductRow(kLayer, "self_attn.o_proj.weight", Role::kO, Class::kAttention,
                  Size::D, Size::Values, Split::kHeadColumns),
@@ -206,21 +205,28 @@ absl::Span<const TableRow> TensorTable() {
 }
 
 // Tensors that are known and that no computation needs.
-struct IgnoredTensors {
-  absl::string_view pattern;  // '*' as first or last character: anything.
+struct SkippedTensors {
+  absl::string_view pattern;  // '*' as first and last character: anything.
   absl::string_view reason;
   TensorCondition condition;  // Null: in every model.
 };
 
-constexpr IgnoredTensors kIgnoredTensors[] = {
+constexpr absl::string_view kImages = "images are not supported";
+
+constexpr SkippedTensors kSkippedTensors[] = {
     {"*.rotary_emb.inv_freq", "computed from config.json", nullptr},
     {"lm_head.weight", "a copy of the embedding, which a tied head is",
      TensorConditions::TiedHead},
-    {"vision_tower.*", "images are not supported", nullptr},
-    {"vision_model.*", "images are not supported", nullptr},
-    {"visual.*", "images are not supported", nullptr},
-    {"multi_modal_projector.*", "images are not supported", nullptr},
-    {"mm_projector.*", "images are not supported", nullptr},
+    {"*.self_attn.indexer.*", "attention is dense, it chooses no positions",
+     TensorConditions::Indexer},
+    {"vision_tower.*", kImages, nullptr},
+    {"vision_model.*", kImages, nullptr},
+    {"visual.*", kImages, nullptr},
+    {"multi_modal_projector.*", kImages, nullptr},
+    {"mm_projector.*", kImages, nullptr},
+    {"model.vision_tower.*", kImages, nullptr},
+    {"model.multi_modal_projector.*", kImages, nullptr},
+    {"*activation_scale", "activations are quantised as they come", nullptr},
 };
 
 void AppendPart(const ModelSpec& spec, TablePart part,
@@ -237,15 +243,17 @@ void AppendPart(const ModelSpec& spec, TablePart part,
          .memory = row.memory,
          .rows = row.rows == nullptr ? 0 : row.rows(spec),
          .columns = row.columns(spec),
-         .is_tied = row.condition == TensorConditions::TiedHead});
+         .is_tied = row.condition == TensorConditions::TiedHead,
+         .is_int4 = spec.quantization.IsInt4(row.role, /*mtp=*/false)});
   }
 }
 
 bool MatchesPattern(absl::string_view name, absl::string_view pattern) {
-  if (absl::ConsumePrefix(&pattern, "*")) return absl::EndsWith(name, pattern);
-  if (absl::ConsumeSuffix(&pattern, "*")) {
-    return absl::StartsWith(name, pattern);
-  }
+  const bool any_before = absl::ConsumePrefix(&pattern, "*");
+  const bool any_behind = absl::ConsumeSuffix(&pattern, "*");
+  if (any_before && any_behind) return absl::StrContains(name, pattern);
+  if (any_before) return absl::EndsWith(name, pattern);
+  if (any_behind) return absl::StartsWith(name, pattern);
   return name == pattern;
 }
 
@@ -282,7 +290,10 @@ std::vector<ModelTensor> MtpTensors(const ModelSpec& spec) {
              spec.n_routed_experts > 0 ? TablePart::kMoe : TablePart::kDense,
              &tensors);
   AppendPart(spec, TablePart::kMtpLast, &tensors);
-  for (ModelTensor& tensor : tensors) tensor.weight_class = WeightClass::kMtp;
+  for (ModelTensor& tensor : tensors) {
+    tensor.weight_class = WeightClass::kMtp;
+    tensor.is_int4 = spec.quantization.IsInt4(tensor.role, /*mtp=*/true);
+  }
   return tensors;
 }
 
@@ -387,12 +398,12 @@ LocalSlice LocalSliceOf(const ModelTensor& tensor, const ModelSpec& spec,
   return slice;
 }
 
-bool IsIgnored(const ModelSpec& spec, absl::string_view name) {
-  for (const IgnoredTensors& ignored : kIgnoredTensors) {
-    if (ignored.condition != nullptr && !ignored.condition(spec)) continue;
-    if (MatchesPattern(name, ignored.pattern)) return true;
+absl::string_view SkipReason(const ModelSpec& spec, absl::string_view name) {
+  for (const SkippedTensors& skipped : kSkippedTensors) {
+    if (skipped.condition != nullptr && !skipped.condition(spec)) continue;
+    if (MatchesPattern(name, skipped.pattern)) return skipped.reason;
   }
-  return false;
+  return "";
 }
 
 }  // namespace ringfleet::cluster

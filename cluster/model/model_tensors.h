@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of a DeepSeek checkpoint's tensors. Each entry has a tensor's name,
+// The table of a checkpoint's tensors. Each entry has a tensor's name,
 // shape, split over ranks, form in published files and form in a worker's
 // memory. Loader, sizes, synthetic checkpoints, parameter counts, plans and
 // inspections read this table and no other.
@@ -89,7 +89,7 @@ enum class Split : uint8_t {
 enum class StoredForm : uint8_t {
   kBf16,
   kF32,
-  kFp8Blocks,  // fp8 with block scales, or bf16 if config.json has no blocks.
+  kQuantized,  // By quantization_config, or bf16 if config.json has none.
 };
 
 enum class MemoryForm : uint8_t {
@@ -113,12 +113,13 @@ struct ModelTensor {
   int64_t rows = 0;  // 0: a vector [columns].
   int64_t columns = 0;
   bool is_tied = false;  // Reads a tensor that has another role, too.
+  bool is_int4 = false;  // By Quantization: the files have codes of four bits.
 
   bool is_vector() const { return rows == 0; }
   bool each_expert() const {
     return split == Split::kExpertRows || split == Split::kExpertColumns;
   }
-  bool may_be_fp8() const { return stored == StoredForm::kFp8Blocks; }
+  bool may_be_quantized() const { return stored == StoredForm::kQuantized; }
   // Returns the number of values in the tensor, or in one expert's tensor.
   int64_t elements() const { return (is_vector() ? 1 : rows) * columns; }
   // Returns the shape in files: [columns], or [rows, columns].
@@ -176,9 +177,9 @@ struct LocalSlice {
 LocalSlice LocalSliceOf(const ModelTensor& tensor, const ModelSpec& spec,
                         const ShardPlan& plan);
 
-// Returns true if the table lists the tensor among those that no computation
-// needs. A checkpoint may have such a tensor.
-bool IsIgnored(const ModelSpec& spec, absl::string_view name);
+// Returns why no computation needs the tensor, which a checkpoint may have.
+// Returns "" for any other tensor.
+absl::string_view SkipReason(const ModelSpec& spec, absl::string_view name);
 
 }  // namespace ringfleet::cluster
 

@@ -6,23 +6,48 @@
 namespace ringfleet::cluster {
 namespace {
 
+// Returns the bytes of `elements` values in the tensor's published form, and
+// sets the number of their scales.
+uint64_t PublishedBytes(const ModelTensor& tensor, const ModelSpec& spec,
+                        uint64_t* scales) {
+  const auto elements = static_cast<uint64_t>(tensor.elements());
+  *scales = 0;
+  const uint64_t floats =
+      elements * (tensor.stored == StoredForm::kF32 ? 4 : 2);
+  if (!tensor.may_be_quantized()) return floats;
+  switch (spec.quantization.method) {
+    case QuantMethod::kNone:
+      return floats;
+    case QuantMethod::kInt4:
+      if (!tensor.is_int4) return floats;
+      *scales = tensor.rows * CeilDivide(tensor.columns, kInt4GroupSize);
+      // Codes, bf16 scales, and two int32 of the shape.
+      return elements / 2 + 2 * *scales + 8;
+    case QuantMethod::kInt8Channel:
+      *scales = tensor.rows;
+      break;
+    case QuantMethod::kFp8:
+    case QuantMethod::kInt8Blocks:
+      *scales = spec.weight_block_rows == 0
+                    ? 1
+                    : CeilDivide(tensor.rows, spec.weight_block_rows) *
+                          CeilDivide(tensor.columns, spec.weight_block_columns);
+      break;
+  }
+  return elements + *scales * sizeof(float);
+}
+
 void AddPublished(const std::vector<ModelTensor>& tensors,
                   const ModelSpec& spec, CheckpointSizes* sizes) {
   for (const ModelTensor& tensor : tensors) {
     if (tensor.is_tied) continue;
     const uint64_t count = tensor.each_expert() ? spec.n_routed_experts : 1;
-    const uint64_t elements = count * tensor.elements();
     const auto index = static_cast<size_t>(tensor.weight_class);
-    const bool fp8 = tensor.may_be_fp8() && spec.weight_block_rows > 0;
-    const bool f32 = tensor.stored == StoredForm::kF32;
-    sizes->parameters[index] += elements;
-    sizes->bytes[index] += elements * (fp8 ? 1 : f32 ? 4 : 2);
-    if (!fp8) continue;
-    const uint64_t scales =
-        count * CeilDivide(tensor.rows, spec.weight_block_rows) *
-        CeilDivide(tensor.columns, spec.weight_block_columns);
-    sizes->scales += scales;
-    sizes->bytes[index] += scales * sizeof(float);
+    uint64_t scales = 0;
+    const uint64_t bytes = PublishedBytes(tensor, spec, &scales);
+    sizes->parameters[index] += count * tensor.elements();
+    sizes->bytes[index] += count * bytes;
+    sizes->scales += count * scales;
   }
 }
 

@@ -19,6 +19,7 @@ constexpr int kMaxOriginalPositions = 1 << 30;
 struct RopeMember {
   std::optional<double> theta;
   std::optional<YarnSpec> yarn;
+  std::optional<QueryScaleSpec> query_scale;
 };
 
 // Returns "yarn" or "default", or "" if the object says neither.
@@ -61,22 +62,32 @@ YarnSpec ReadYarn(ConfigFields& fields) {
                 absl::StrCat(yarn.beta_fast, ", want at least beta_slow, ",
                              yarn.beta_slow));
   }
-  const double own = yarn.AttentionFactor(yarn.mscale) /
-                     yarn.AttentionFactor(yarn.mscale_all_dim);
-  const double factor = fields.Number("attention_factor", 0, 1e6, own);
-  if (std::abs(factor - own) > 1e-6 * own) {
-    fields.Fail("attention_factor",
-                absl::StrCat(factor, ", want ", own,
-                             ", as factor, mscale and mscale_all_dim give it"));
+  if (fields.Get("attention_factor") != nullptr) {
+    yarn.attention_factor = fields.Number("attention_factor", 0, 1e6, 1);
   }
-  if (!fields.Bool("truncate", true)) {
-    fields.Fail("truncate", "false, want true");
-  }
+  yarn.truncate = fields.Bool("truncate", true);
   return yarn;
+}
+
+std::optional<QueryScaleSpec> ReadQueryScale(ConfigFields& fields,
+                                             const Family& family) {
+  QueryScaleSpec scale;
+  scale.beta = fields.Number("llama_4_scaling_beta", 0, 1e6, 0);
+  if (scale.beta == 0) return std::nullopt;
+  if (!family.scales_queries) {
+    fields.Fail(
+        "llama_4_scaling_beta",
+        absl::StrCat(scale.beta, ", want none in ", family.architecture));
+  }
+  scale.original_max_position_embeddings =
+      fields.Number("original_max_position_embeddings", 1,
+                    kMaxOriginalPositions, std::nullopt);
+  return scale;
 }
 
 absl::StatusOr<RopeMember> ParseRopeMember(absl::string_view name,
                                            const nlohmann::json& object,
+                                           const Family& family,
                                            std::vector<std::string>* unread) {
   const std::string prefix = absl::StrCat("config.json: ", name);
   if (!object.is_object()) {
@@ -98,6 +109,7 @@ absl::StatusOr<RopeMember> ParseRopeMember(absl::string_view name,
   const std::string type = ReadRopeType(fields);
   CheckWholeRotation(fields);
   if (type == "yarn") member.yarn = ReadYarn(fields);
+  member.query_scale = ReadQueryScale(fields, family);
   fields.Ignore({"max_position_embeddings"});
   const std::vector<std::string> rest = fields.Unread();
   if (type.empty() && !rest.empty()) {
@@ -111,9 +123,29 @@ absl::StatusOr<RopeMember> ParseRopeMember(absl::string_view name,
   return member;
 }
 
+// Returns apply_scale of params.json's yarn; false without params.json.
+absl::StatusOr<bool> ReadApplyScale(absl::string_view params) {
+  if (params.empty()) return false;
+  RF_ASSIGN_OR_RETURN(const nlohmann::json config,
+                      ParseConfigObject(params, "params.json"));
+  ConfigFields fields(config, "params.json: ");
+  const nlohmann::json* yarn = fields.Get("yarn");
+  if (yarn == nullptr) return false;
+  if (!yarn->is_object()) {
+    fields.Fail("yarn",
+                absl::StrCat(ShowConfigValue(*yarn), ", want an object"));
+    return fields.status();
+  }
+  ConfigFields members(*yarn, "params.json: yarn.");
+  const bool apply = members.Bool("apply_scale", false);
+  RF_RETURN_IF_ERROR(members.status());
+  return apply;
+}
+
 }  // namespace
 
-absl::Status ParseRope(ConfigFields& config, ModelSpec* spec,
+absl::Status ParseRope(ConfigFields& config, const Family& family,
+                       absl::string_view params, ModelSpec* spec,
                        std::vector<std::string>* unread) {
   // Values of theta and their places.
   std::vector<std::pair<std::string, double>> thetas;
@@ -128,16 +160,18 @@ absl::Status ParseRope(ConfigFields& config, ModelSpec* spec,
     const nlohmann::json* object = config.Get(name);
     if (object == nullptr || (object->is_object() && object->empty())) continue;
     RF_ASSIGN_OR_RETURN(const RopeMember member,
-                        ParseRopeMember(name, *object, unread));
+                        ParseRopeMember(name, *object, family, unread));
     if (member.theta.has_value()) {
       thetas.emplace_back(absl::StrCat(name, ".rope_theta"), *member.theta);
     }
-    if (has_member && member.yarn != spec->rope_scaling) {
+    if (has_member && (member.yarn != spec->rope_scaling ||
+                       member.query_scale != spec->query_scale)) {
       config.Fail(name, absl::StrCat(ShowConfigValue(*object),
                                      ", but rope_parameters differs, want one "
                                      "of the two"));
     }
     spec->rope_scaling = member.yarn;
+    spec->query_scale = member.query_scale;
     has_member = true;
   }
   for (const auto& [place, theta] : thetas) {
@@ -151,7 +185,13 @@ absl::Status ParseRope(ConfigFields& config, ModelSpec* spec,
   } else {
     spec->rope_theta = thetas.front().second;
   }
-  return config.status();
+  RF_RETURN_IF_ERROR(config.status());
+  if (family.softmax == SoftmaxRule::kByParams &&
+      spec->rope_scaling.has_value()) {
+    RF_ASSIGN_OR_RETURN(spec->rope_scaling->scales_softmax,
+                        ReadApplyScale(params));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace ringfleet::cluster

@@ -13,13 +13,16 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "cluster/model/config_fields.h"
+#include "cluster/model/families.h"
 #include "cluster/model/model_spec.h"
 
 namespace ringfleet::cluster {
 
-// Sets rope_theta and rope_scaling of `spec`. Appends the members that nothing
-// reads to `unread`, as in "rope_parameters.NAME".
+// Sets rope_theta, rope_scaling and query_scale of `spec`. `params` is the text
+// of params.json or "". Appends the members that nothing reads to `unread`, as
+// in "rope_parameters.NAME".
 //
 // Errors: INVALID_ARGUMENT:
 //   - rope_theta is missing in both spellings, the type is missing beside other
@@ -27,9 +30,10 @@ namespace ringfleet::cluster {
 //   - The spellings contradict each other, or a value is out of range.
 //   - The embedding is not supported: a type other than yarn and default,
 //     parameters for each layer type, rotation of a part of qk_rope_head_dim,
-//     truncate false, or an attention_factor other than the one that factor,
-//     mscale and mscale_all_dim give.
-absl::Status ParseRope(ConfigFields& config, ModelSpec* spec,
+//     or a scale of queries in a family without one.
+//   - params.json is read (SoftmaxRule::kByParams) and malformed.
+absl::Status ParseRope(ConfigFields& config, const Family& family,
+                       absl::string_view params, ModelSpec* spec,
                        std::vector<std::string>* unread);
 
 }  // namespace ringfleet::cluster

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "cluster/model/model_tensors.h"
 #include "kernels/check.h"
 
 namespace ringfleet::cluster {
@@ -15,6 +16,26 @@ Range SplitRange(int total, int parts, int index) {
     return static_cast<int>(i * total / parts);
   };
   return {border(index), border(index + 1)};
+}
+
+namespace {
+
+// SplitRange in whole groups if the tensor that has the columns is int4.
+Range SplitColumns(const ModelSpec& spec, TensorRole role, int total, int parts,
+                   int index) {
+  if (!spec.quantization.IsInt4(role, /*mtp=*/false) &&
+      !spec.quantization.IsInt4(role, /*mtp=*/true)) {
+    return SplitRange(total, parts, index);
+  }
+  const Range groups = SplitRange(total / kInt4GroupSize, parts, index);
+  return {groups.begin * kInt4GroupSize, groups.end * kInt4GroupSize};
+}
+
+}  // namespace
+
+Range SplitExpert(const ModelSpec& spec, int parts, int index) {
+  return SplitColumns(spec, TensorRole::kExpertDown, spec.moe_intermediate_size,
+                      parts, index);
 }
 
 absl::StatusOr<ShardPlan> PlanShard(const ModelSpec& spec,
@@ -43,11 +64,12 @@ absl::StatusOr<ShardPlan> PlanShard(const ModelSpec& spec,
   plan.heads = SplitRange(spec.num_attention_heads, group_size, index);
   plan.experts = SplitRange(spec.n_routed_experts, mesh.num_coordinates(),
                             plan.expert_coordinate);
-  plan.expert_columns =
-      SplitRange(spec.moe_intermediate_size, mesh.tensor, tensor_index);
-  plan.shared_columns = SplitRange(
+  plan.expert_columns = SplitExpert(spec, mesh.tensor, tensor_index);
+  plan.shared_columns = SplitColumns(
+      spec, TensorRole::kSharedDown,
       spec.n_shared_experts * spec.moe_intermediate_size, group_size, index);
-  plan.dense_columns = SplitRange(spec.intermediate_size, group_size, index);
+  plan.dense_columns = SplitColumns(spec, TensorRole::kDenseDown,
+                                    spec.intermediate_size, group_size, index);
   plan.vocab = SplitRange(spec.vocab_size, group_size, index);
   return plan;
 }

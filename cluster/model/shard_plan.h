@@ -38,7 +38,9 @@ Range SplitRange(int total, int parts, int index);
 //   q_a, kv_a, router, norms, embedding              replicated
 //
 // A split over heads splits the rows of q_b (or q_proj) and kv_b, and the
-// columns of o_proj.
+// columns of o_proj. Columns of int4 networks are split between groups of
+// kInt4GroupSize, so that parts may differ by a group, and a rank may have
+// none.
 struct ShardPlan {
   MeshShape mesh;
   int rank = 0;
@@ -51,6 +53,10 @@ struct ShardPlan {
   Range dense_columns;        // In intermediate_size.
   Range vocab;
 };
+
+// Returns the part `index` of an expert's moe_intermediate_size columns that
+// are cut into `parts`.
+Range SplitExpert(const ModelSpec& spec, int parts, int index);
 
 // Returns the plan of one rank. INVALID_ARGUMENT: a rank outside the mesh, or
 // an axis below 1.

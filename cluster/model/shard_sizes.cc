@@ -87,18 +87,25 @@ kernels::LatentRowFormat RowFormat(const ModelSpec& spec,
 
 }  // namespace
 
-WeightForms FormsOf(v1::Dtype dtype) {
+WeightForms FormsOf(v1::Dtype dtype, const ModelSpec& spec) {
   switch (dtype) {
     case v1::DTYPE_F32:
       return {WeightForm::kF32, WeightForm::kF32};
     case v1::DTYPE_BF16:
       return {WeightForm::kBf16, WeightForm::kBf16};
+    case v1::DTYPE_INT8:
+      return {WeightForm::kInt8, WeightForm::kInt8};
     case v1::DTYPE_INT4:
       return {WeightForm::kInt4, WeightForm::kInt4};
     case v1::DTYPE_INT4_EXPERTS:
       return {WeightForm::kInt8, WeightForm::kInt4};
-    default:
-      return {WeightForm::kInt8, WeightForm::kInt8};
+    default: {
+      const bool int4_experts =
+          spec.quantization.IsInt4(TensorRole::kExpertDown, /*mtp=*/false);
+      return {.products = WeightForm::kInt8,
+              .experts = int4_experts ? WeightForm::kInt4 : WeightForm::kInt8,
+              .native = true};
+    }
   }
 }
 
@@ -127,6 +134,9 @@ WeightForm FormOf(const ModelTensor& tensor, const WeightForms& forms) {
       return forms.embedding;
     case MemoryForm::kMatrix:
     case MemoryForm::kKeyValue:
+      if (forms.native) {
+        return tensor.is_int4 ? WeightForm::kInt4 : WeightForm::kInt8;
+      }
       return tensor.each_expert() ? forms.experts : forms.products;
   }
   RF_CHECK(false);

@@ -15,7 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "cluster/model/shard_plan.h"
 #include "kernels/dtype.h"
-#include "kernels/products/quantize_f8.h"
+#include "kernels/products/code_row.h"
 
 namespace ringfleet::cluster {
 
@@ -34,13 +34,15 @@ struct TensorInfo {
 // have.
 struct TensorSlice {
   std::string name;
-  std::vector<int64_t> shape;  // The tensor's: [columns], or [rows, columns].
-  Range rows;                  // {0, 1} for a vector.
+  // The tensor's: [columns], [rows, columns], or [experts, rows, columns].
+  std::vector<int64_t> shape;
+  Range rows;  // {0, 1} for a vector. Rows of all experts are counted through.
   Range columns;
-  // True if fp8 with block scales is allowed (arXiv:2412.19437, section 3.3).
-  bool may_be_fp8 = false;
-  // Rows and columns of an fp8 block, from config.json. 0: config.json has
-  // none.
+  // The encoding that the tensor may have instead of f32, bf16 and f16. kInt4:
+  // must have.
+  QuantMethod method = QuantMethod::kNone;
+  // Rows and columns of the blocks of fp8 and int8, from config.json. 0:
+  // config.json has none.
   int block_rows = 0;
   int block_columns = 0;
 };
@@ -49,9 +51,9 @@ struct TensorSlice {
 class RowSink {
  public:
   virtual ~RowSink() = default;
-  // Takes a row as fp8 codes and returns true. Returns false and takes nothing
-  // if the sink wants floats. The caller then calls TakeFloats with the row.
-  virtual bool TakeCodes(int64_t row, const kernels::F8Row& codes) = 0;
+  // Takes a row as codes and returns true. Returns false and takes nothing if
+  // the sink wants floats. The caller then calls TakeFloats with the row.
+  virtual bool TakeCodes(int64_t row, const kernels::CodeRow& codes) = 0;
   // Takes a row as float32. `values` has one value for each column of the
   // slice.
   virtual void TakeFloats(int64_t row, const float* values) = 0;
@@ -63,6 +65,7 @@ struct RowBuffer {
   std::unique_ptr<char[]> bytes =
       std::make_unique_for_overwrite<char[]>(kBytes);
   std::vector<float> row;
+  std::vector<float> scales;
 };
 
 // A slice whose tensor has been found and checked. Immutable and thread-safe.
@@ -99,10 +102,10 @@ class TensorSource {
 
   // Opens a slice. The magnitude of its values must not exceed `limit`.
   //
-  // Errors: DATA_LOSS: the tensor is missing, or its shape or encoding differs
-  // from the slice's. DATA_LOSS: the tensor's scales are missing, have a wrong
-  // shape, or include a negative or infinite value or NaN. INVALID_ARGUMENT:
-  // the fp8 blocks are so small that their scales take too much memory.
+  // Errors: those of FindStored (stored_tensor.h). DATA_LOSS: the tensor's
+  // scales include a negative or infinite value or NaN, or the shape that an
+  // int4 tensor names is not the slice's. INVALID_ARGUMENT: the blocks are so
+  // small that their scales take too much memory.
   virtual absl::StatusOr<std::unique_ptr<const OpenSlice>> Open(
       const TensorSlice& slice, float limit) const = 0;
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "cluster/model/model_tensors.h"
+#include "cluster/model/stored_tensor.h"
 
 namespace ringfleet::cluster {
 namespace {
@@ -56,14 +57,20 @@ class ReadTensors {
     const std::optional<int> layer = ConsumeNumber("model.layers.", &rest);
     if (layer.has_value() && *layer >= used_layers_) return false;
     const TensorsByName& tensors = TensorsOf(layer);
-    if (Find(tensors, rest) != nullptr) return false;
-    if (absl::ConsumeSuffix(&rest, "_scale_inv")) {
-      const ModelTensor* weight = Find(tensors, rest);
-      if (weight != nullptr && weight->may_be_fp8() && MayNeedScales(name)) {
-        return false;
-      }
+    TensorGroup group;
+    if (layer.has_value()) group.prefix = LayerPrefix(*layer);
+    int expert = 0;
+    const ModelTensor* tensor = Find(tensors, rest, &expert);
+    if (tensor == nullptr && ConsumeStoredSuffix(&rest)) {
+      tensor = Find(tensors, rest, &expert);
+      if (tensor != nullptr && !tensor->may_be_quantized()) tensor = nullptr;
     }
-    return !IsIgnored(spec_, name);
+    if (tensor != nullptr &&
+        (!tensor->may_be_quantized() ||
+         IsStored(source_, spec_, group, *tensor, expert, name))) {
+      return false;
+    }
+    return SkipReason(spec_, name).empty();
   }
 
  private:
@@ -73,24 +80,24 @@ class ReadTensors {
     return spec_.IsMoeLayer(*layer) ? moe_ : dense_;
   }
 
-  // `name` without the layer's prefix.
-  const ModelTensor* Find(const TensorsByName& tensors,
-                          absl::string_view name) const {
+  // Finds `name`, which has no layer's prefix. Sets `expert` if each expert has
+  // such a tensor. One tensor of all experts is found as that of expert 0.
+  const ModelTensor* Find(const TensorsByName& tensors, absl::string_view name,
+                          int* expert) const {
     std::string key(name);
     absl::string_view rest = name;
-    if (const auto expert = ConsumeNumber("mlp.experts.", &rest);
-        expert.has_value() && *expert < spec_.n_routed_experts) {
+    if (const auto number = ConsumeNumber("mlp.experts.", &rest);
+        number.has_value() && *number < spec_.n_routed_experts) {
       key = absl::StrCat("mlp.experts.*.", rest);
+      *expert = *number;
     }
-    const auto it = tensors.find(key);
-    return it == tensors.end() ? nullptr : &it->second;
-  }
-
-  // False if the weight of these scales is there in a type that has none. A
-  // missing weight is an error of its own.
-  bool MayNeedScales(absl::string_view scales) const {
-    const auto weight = source_.Find(absl::StripSuffix(scales, "_scale_inv"));
-    return !weight.ok() || (*weight)->dtype == kernels::Dtype::kF8E4M3;
+    if (const auto it = tensors.find(key); it != tensors.end()) {
+      return &it->second;
+    }
+    for (const auto& [key, tensor] : tensors) {
+      if (tensor.each_expert() && StackedName(tensor) == name) return &tensor;
+    }
+    return nullptr;
   }
 
   const ModelSpec& spec_;
@@ -117,7 +124,7 @@ std::vector<std::string> FindUnreadTensors(const ModelSpec& spec,
 
 absl::string_view UnsupportedTechnique(absl::string_view name) {
   if (absl::StrContains(name, ".indexer.")) {
-    return ": the sparse attention of DeepSeek-V3.2 is not supported";
+    return ": only models with index_topk in config.json have an indexer";
   }
   if (absl::EndsWith(name, ".input_scale")) {
     return ": static scales of activations are not supported";

@@ -33,7 +33,10 @@ absl::string_view DtypeText(Dtype dtype) {
     case Dtype::kF8E4M3:
       return "F8_E4M3";
     case Dtype::kInt8:
-      break;  // Caches have it, checkpoints do not.
+    case Dtype::kF8E8M0:
+    case Dtype::kInt32:
+    case Dtype::kInt64:
+      break;  // No synthetic tensor has it.
   }
   RF_CHECK(false);
 }

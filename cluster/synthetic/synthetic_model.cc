@@ -28,13 +28,21 @@ constexpr double kMaxZipf = 3;
 // The values in which presets differ. The rest of config.json is R1's.
 struct Preset {
   absl::string_view name;
+  const char* architecture = "DeepseekV3ForCausalLM";
+  const char* model_type = "deepseek_v3";
   int vocab_size, hidden_size, num_hidden_layers, num_attention_heads;
   int q_lora_rank, kv_lora_rank;
   int qk_nope_head_dim, qk_rope_head_dim, v_head_dim;
   int intermediate_size, moe_intermediate_size;
   int n_routed_experts, num_experts_per_tok, n_group, topk_group;
   int num_nextn_predict_layers;
-  int max_position_embeddings, original_max_position_embeddings, factor;
+  int max_position_embeddings;
+  int original_max_position_embeddings, factor;  // Of YaRN; 0: none.
+  int beta_fast = 32;
+  int rope_theta = 10000;
+  double routed_scaling_factor = 2.5;
+  double rms_norm_eps = 1e-6;
+  int index_topk = 0;  // 0: none.
 };
 
 constexpr Preset kPresets[] = {
@@ -78,6 +86,76 @@ constexpr Preset kPresets[] = {
      .max_position_embeddings = 163840,
      .original_max_position_embeddings = 4096,
      .factor = 40},
+    {.name = "glm-flash-slice",
+     .architecture = "Glm4MoeLiteForCausalLM",
+     .model_type = "glm4_moe_lite",
+     .vocab_size = 32768,
+     .hidden_size = 2048,
+     .num_hidden_layers = 3,
+     .num_attention_heads = 20,
+     .q_lora_rank = 768,
+     .kv_lora_rank = 512,
+     .qk_nope_head_dim = 192,
+     .qk_rope_head_dim = 64,
+     .v_head_dim = 256,
+     .intermediate_size = 10240,
+     .moe_intermediate_size = 1536,
+     .n_routed_experts = 32,
+     .num_experts_per_tok = 4,
+     .n_group = 1,
+     .topk_group = 1,
+     .num_nextn_predict_layers = 0,
+     .max_position_embeddings = 202752,
+     .rope_theta = 1000000,
+     .routed_scaling_factor = 1.8,
+     .rms_norm_eps = 1e-5},
+    {.name = "kimi-slice",
+     .model_type = "kimi_k2",
+     .vocab_size = 32768,
+     .hidden_size = 7168,
+     .num_hidden_layers = 3,
+     .num_attention_heads = 64,
+     .q_lora_rank = 1536,
+     .kv_lora_rank = 512,
+     .qk_nope_head_dim = 128,
+     .qk_rope_head_dim = 64,
+     .v_head_dim = 128,
+     .intermediate_size = 18432,
+     .moe_intermediate_size = 2048,
+     .n_routed_experts = 32,
+     .num_experts_per_tok = 8,
+     .n_group = 1,
+     .topk_group = 1,
+     .num_nextn_predict_layers = 0,
+     .max_position_embeddings = 262144,
+     .original_max_position_embeddings = 4096,
+     .factor = 64,
+     .beta_fast = 1,
+     .rope_theta = 50000,
+     .routed_scaling_factor = 2.827},
+    {.name = "glm5-slice",
+     .architecture = "GlmMoeDsaForCausalLM",
+     .model_type = "glm_moe_dsa",
+     .vocab_size = 32768,
+     .hidden_size = 6144,
+     .num_hidden_layers = 3,
+     .num_attention_heads = 64,
+     .q_lora_rank = 2048,
+     .kv_lora_rank = 512,
+     .qk_nope_head_dim = 192,
+     .qk_rope_head_dim = 64,
+     .v_head_dim = 256,
+     .intermediate_size = 12288,
+     .moe_intermediate_size = 2048,
+     .n_routed_experts = 32,
+     .num_experts_per_tok = 8,
+     .n_group = 1,
+     .topk_group = 1,
+     .num_nextn_predict_layers = 0,
+     .max_position_embeddings = 1048576,
+     .rope_theta = 8000000,
+     .rms_norm_eps = 1e-5,
+     .index_topk = 2048},
 };
 
 const Preset* FindPreset(absl::string_view name) {
@@ -88,9 +166,20 @@ const Preset* FindPreset(absl::string_view name) {
 }
 
 std::string ConfigJson(const SyntheticModel& model, const Preset& preset) {
-  const Json config = {
+  Json yarn;
+  if (preset.factor > 0) {
+    yarn = {{"beta_fast", preset.beta_fast},
+            {"beta_slow", 1},
+            {"factor", preset.factor},
+            {"mscale", 1.0},
+            {"mscale_all_dim", 1.0},
+            {"original_max_position_embeddings",
+             preset.original_max_position_embeddings},
+            {"type", "yarn"}};
+  }
+  Json config = {
       {"_name_or_path", FormatSyntheticModel(model)},
-      {"architectures", {"DeepseekV3ForCausalLM"}},
+      {"architectures", {preset.architecture}},
       {"attention_bias", false},
       {"attention_dropout", 0.0},
       {"bos_token_id", kSyntheticBos},
@@ -102,7 +191,7 @@ std::string ConfigJson(const SyntheticModel& model, const Preset& preset) {
       {"intermediate_size", preset.intermediate_size},
       {"kv_lora_rank", preset.kv_lora_rank},
       {"max_position_embeddings", preset.max_position_embeddings},
-      {"model_type", "deepseek_v3"},
+      {"model_type", preset.model_type},
       {"moe_intermediate_size", preset.moe_intermediate_size},
       {"moe_layer_freq", 1},
       {"n_group", preset.n_group},
@@ -122,18 +211,10 @@ std::string ConfigJson(const SyntheticModel& model, const Preset& preset) {
         {"fmt", "e4m3"},
         {"quant_method", "fp8"},
         {"weight_block_size", {128, 128}}}},
-      {"rms_norm_eps", 1e-06},
-      {"rope_scaling",
-       {{"beta_fast", 32},
-        {"beta_slow", 1},
-        {"factor", preset.factor},
-        {"mscale", 1.0},
-        {"mscale_all_dim", 1.0},
-        {"original_max_position_embeddings",
-         preset.original_max_position_embeddings},
-        {"type", "yarn"}}},
-      {"rope_theta", 10000},
-      {"routed_scaling_factor", 2.5},
+      {"rms_norm_eps", preset.rms_norm_eps},
+      {"rope_scaling", yarn},
+      {"rope_theta", preset.rope_theta},
+      {"routed_scaling_factor", preset.routed_scaling_factor},
       {"scoring_func", "sigmoid"},
       {"tie_word_embeddings", false},
       {"topk_group", preset.topk_group},
@@ -143,6 +224,7 @@ std::string ConfigJson(const SyntheticModel& model, const Preset& preset) {
       {"v_head_dim", preset.v_head_dim},
       {"vocab_size", preset.vocab_size},
   };
+  if (preset.index_topk > 0) config["index_topk"] = preset.index_topk;
   return config.dump(2) + "\n";
 }
 

@@ -38,6 +38,8 @@ std::string FormatSyntheticModel(const SyntheticModel& model);
 // layer, and less than 2 MB. "r1-slice" has the layer dimensions of
 // DeepSeek-R1, 1 dense layer, 2 MoE layers of 32 routed experts, and a
 // vocabulary of 32768 tokens: 4.33 billion parameters, 4.8 GB.
+// "glm-flash-slice", "kimi-slice" and "glm5-slice" are the like of
+// GLM-4.7-Flash, Kimi K2 and GLM-5.
 std::vector<std::string> SyntheticPresets();
 
 // Returns the names of a model's small files in the order in which to write

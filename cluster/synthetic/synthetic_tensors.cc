@@ -62,7 +62,7 @@ void AddSynthetic(const ModelSpec& spec, const ModelTensor& tensor,
   }
   if (tensor.role == TensorRole::kMtpEmbeddingCopy) made.copy_of = kEmbedding;
   if (tensor.role == TensorRole::kMtpHeadCopy) made.copy_of = kHead;
-  if (!tensor.may_be_fp8()) {
+  if (!tensor.may_be_quantized()) {
     tensors->push_back(std::move(made));
     return;
   }

@@ -254,6 +254,12 @@ absl::Status Fleet::WaitReady(Deadline deadline,
 absl::Status Fleet::Submit(std::shared_ptr<const Request> request) {
   const View now = view();
   if (FailedForGood(now)) return WhyNotReady(now);
+  if (const size_t ids = request->prompt_ids.size();
+      options_.most_prompt_ids > 0 && ids > options_.most_prompt_ids) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "prompt: ", ids, " tokens, want at most ", options_.most_prompt_ids,
+        " (", options_.most_prompt_ids_cause, ")"));
+  }
   RF_RETURN_IF_ERROR(requests_.Submit(std::move(request)));
   Wake();
   return absl::OkStatus();

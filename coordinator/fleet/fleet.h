@@ -86,7 +86,8 @@ class Fleet {
   //
   // Errors (no event follows): the cause, when the fleet has failed and waiting
   // cannot help. UNAVAILABLE: the coordinator stops. Those of
-  // Scheduler::Submit.
+  // Scheduler::Submit. INVALID_ARGUMENT: more ids than
+  // FleetOptions::most_prompt_ids.
   absl::Status Submit(std::shared_ptr<const Request> request);
 
   // NOT_FOUND: no such request waits or runs.

@@ -154,6 +154,9 @@ v1::LoadRequest FleetEpoch::LoadRequestFor(int rank) const {
   request.set_context(options_.settings.context());
   request.set_slots(options_.GroupSlots());
   request.set_cache_positions(options_.settings.cache_positions());
+  request.set_without_mtp(options_.settings.without_mtp());
+  request.set_dense_attention(options_.settings.attention() ==
+                              v1::ATTENTION_FORM_DENSE);
   request.set_memory_limit_bytes(MemoryLimit(rank));
   request.set_reference(options_.settings.reference());
   request.set_prefill_strategy(options_.settings.prefill_strategy());

@@ -41,6 +41,10 @@ struct FleetOptions {
   // A failure before the fleet was ready for the first time is final. After
   // that the fleet forms again, as every fleet does.
   bool start_once = false;
+  // Most ids of a prompt or a scored text, by the model's attention, and the
+  // reason. 0: the context alone limits them.
+  size_t most_prompt_ids = 0;
+  std::string most_prompt_ids_cause;
   // Memory limit by rank, in GiB; 0 or absent: a part of the host's free
   // memory.
   std::vector<double> memory_gib;

@@ -88,13 +88,34 @@ absl::Status Check(const FleetOptions& options,
   if (options.settings.parallel() < 1) {
     return absl::InvalidArgumentError("slots 0, want 1 or more");
   }
-  if (options.settings.context() >
-      static_cast<uint32_t>(spec.max_position_embeddings)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "context: ", options.settings.context(), ", want at most ",
-        spec.max_position_embeddings, " (max_position_embeddings)"));
+  const bool dense = options.settings.attention() == v1::ATTENTION_FORM_DENSE;
+  const int most = spec.MostPositions(dense);
+  if (options.settings.context() > static_cast<uint32_t>(most)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("context: ", options.settings.context(), ", want at most ",
+                     most, " (", spec.MostPositionsCause(dense), ")"));
   }
   return absl::OkStatus();
+}
+
+// Limits requests to the positions where dense attention equals the sparse one
+// of the model, and says so.
+void LimitPositions(const cluster::ModelSpec& spec, FleetOptions* options) {
+  const bool dense = options->settings.attention() == v1::ATTENTION_FORM_DENSE;
+  if (spec.index_topk == 0 || spec.MostPositions(true) <= spec.index_topk) {
+    return;
+  }
+  if (dense) {
+    RF_LOG(kWarning, "attention is dense: beyond ", spec.index_topk,
+           " positions (index_topk) answers differ from those of the sparse "
+           "attention that the model was trained with");
+    return;
+  }
+  options->most_prompt_ids = spec.MostPositions(dense);
+  options->most_prompt_ids_cause = std::string(spec.MostPositionsCause(dense));
+  RF_LOG(kWarning, "attention is dense: sequences have at most ",
+         options->most_prompt_ids, " positions (",
+         options->most_prompt_ids_cause, ")");
 }
 
 // Sums up values of ranks for each coordinate. Ranks of a coordinate wait for
@@ -121,16 +142,16 @@ absl::Status PlaceExperts(const cluster::ModelSpec& spec,
     if (spec.IsMoeLayer(layer)) facts.layers.push_back(layer);
   }
   facts.num_layers = spec.num_hidden_layers + 1;
-  facts.mtp = spec.num_nextn_predict_layers > 0;
+  facts.mtp =
+      spec.num_nextn_predict_layers > 0 && !options->settings.without_mtp();
   facts.num_experts = spec.n_routed_experts;
   facts.num_groups = std::max(spec.n_group, 1);
   facts.num_coordinates = options->mesh.num_coordinates();
   const kernels::WeightForm form =
-      cluster::FormsOf(options->settings.dtype()).experts;
+      cluster::FormsOf(options->settings.dtype(), spec).experts;
   for (int i = 0; i < options->mesh.tensor; ++i) {
     const auto columns = static_cast<size_t>(
-        cluster::SplitRange(spec.moe_intermediate_size, options->mesh.tensor, i)
-            .size());
+        cluster::SplitExpert(spec, options->mesh.tensor, i).size());
     const size_t hidden = spec.hidden_size;
     facts.expert_bytes +=
         2 * kernels::WeightMatrix::Bytes(form, columns, hidden) +
@@ -161,8 +182,7 @@ CoordinatorServer::CoordinatorServer(CoordinatorOptions options,
     : options_(std::move(options)),
       model_(std::move(model)),
       fleet_(options_.fleet, cluster::GetBuildInfo()),
-      coordinator_service_(model_.get(), &fleet_,
-                           options_.fleet.settings.reference()),
+      coordinator_service_(model_.get(), &fleet_, options_.fleet.settings),
       membership_service_(&fleet_) {
   // Workers are told of it only if all its files are there.
   files_service_.Serve(options_.fleet.settings.model());
@@ -173,6 +193,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   RF_ASSIGN_OR_RETURN(std::unique_ptr<ServedModel> model,
                       ServedModel::Load(options.fleet.settings.model()));
   RF_RETURN_IF_ERROR(Check(options.fleet, model->spec()));
+  LimitPositions(model->spec(), &options.fleet);
   RF_RETURN_IF_ERROR(PlaceExperts(model->spec(), &options.fleet));
   if (options.fleet.settings.reproducible()) {
     LogPriceOfReproducible(model->spec());

@@ -36,8 +36,12 @@ Deadline TimeoutOf(uint32_t timeout_ms) {
 }  // namespace
 
 CoordinatorService::CoordinatorService(const ServedModel* model, Fleet* fleet,
-                                       bool reference)
-    : model_(model), fleet_(fleet), reference_(reference), jobs_(fleet) {}
+                                       const v1::FleetSettings& settings)
+    : model_(model),
+      fleet_(fleet),
+      reference_(settings.reference()),
+      without_mtp_(settings.without_mtp()),
+      jobs_(fleet) {}
 
 absl::StatusOr<Request> CoordinatorService::GenerateRequestOf(
     const v1::GenerateRequest& wanted, TextRules* rules) {
@@ -80,6 +84,11 @@ absl::StatusOr<Request> CoordinatorService::ScoreRequestOf(
         "reference: the workers hold no float32 copy to compare with, want "
         "`reference: true` in the cluster file, or --reference of the "
         "coordinator");
+  }
+  if (wanted.options().mtp() && without_mtp_) {
+    return absl::FailedPreconditionError(
+        "mtp: the workers hold no multi-token prediction layers, want "
+        "`without_mtp: false` in the cluster file");
   }
   request.score = wanted.options();
   request.windows = true;

@@ -27,9 +27,10 @@ class CoordinatorService final
               v1::Coordinator::WithCallbackMethod_WatchJob<
                   v1::Coordinator::Service>>> {
  public:
-  // `reference` says that the workers hold a float32 copy to compare scores
-  // with. Both pointers must outlive the service.
-  CoordinatorService(const ServedModel* model, Fleet* fleet, bool reference);
+  // `settings` are the fleet's, which say what the workers hold. Both pointers
+  // must outlive the service.
+  CoordinatorService(const ServedModel* model, Fleet* fleet,
+                     const v1::FleetSettings& settings);
 
   grpc::ServerWriteReactor<v1::GenerateEvent>* Generate(
       grpc::CallbackServerContext* context,
@@ -96,7 +97,8 @@ class CoordinatorService final
 
   const ServedModel* const model_;
   Fleet* const fleet_;
-  const bool reference_;
+  const bool reference_;    // The workers hold a float32 copy.
+  const bool without_mtp_;  // The workers leave out prediction layers.
   FleetJobs jobs_;
   cluster::ActiveCalls calls_;
 };

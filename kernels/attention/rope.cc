@@ -34,13 +34,17 @@ Rope::Rope(const RopeParameters& parameters) {
   }
   if (!parameters.yarn) return;
 
-  amplitude_ = YarnMscale(parameters.factor, parameters.mscale) /
-               YarnMscale(parameters.factor, parameters.mscale_all_dim);
-  const double low = std::max(
-      std::floor(PairOfRotations(parameters, parameters.beta_fast)), 0.0);
-  double high =
-      std::min(std::ceil(PairOfRotations(parameters, parameters.beta_slow)),
-               parameters.dim - 1.0);
+  amplitude_ = parameters.attention_factor.value_or(
+      YarnMscale(parameters.factor, parameters.mscale) /
+      YarnMscale(parameters.factor, parameters.mscale_all_dim));
+  double low = PairOfRotations(parameters, parameters.beta_fast);
+  double high = PairOfRotations(parameters, parameters.beta_slow);
+  if (parameters.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, parameters.dim - 1.0);
   if (low == high) high += 0.001;
   // Fast pairs keep their frequency, slow ones are stretched by the factor,
   // those between are mixed.

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace ringfleet::kernels {
@@ -21,6 +22,10 @@ struct RopeParameters {
   double beta_slow = 1;
   double mscale = 1;
   double mscale_all_dim = 0;
+  // Multiplies cosine and sine. Unset: the quotient of the mscales' factors.
+  std::optional<double> attention_factor;
+  // False: the borders between fast and slow pairs are not rounded.
+  bool truncate = true;
 };
 
 // 0.1 * mscale * ln(factor) + 1, or 1 for factor <= 1.
@@ -38,7 +43,7 @@ class Rope {
   void Rotate(float* x, size_t rows, size_t stride, int64_t position) const;
 
   const std::vector<double>& frequencies() const { return frequencies_; }
-  // Multiplies cosine and sine: mscale / mscale_all_dim.
+  // Multiplies cosine and sine.
   double amplitude() const { return amplitude_; }
 
  private:

@@ -87,19 +87,7 @@ void RoundF8(const uint8_t* HWY_RESTRICT values, size_t count, float scale,
   }
 }
 
-// Calls part(first, count, scale) for what of each block lies in the row.
-template <typename Part>
-void ForEachBlock(const F8Row& row, const Part& part) {
-  size_t offset = row.offset;
-  const float* scale = row.scales;
-  for (size_t first = 0; first < row.count; offset = 0) {
-    const size_t count = std::min(row.block - offset, row.count - first);
-    part(first, count, *scale++);
-    first += count;
-  }
-}
-
-bool QuantizeF8(const F8Row& row, int8_t* codes, float* scale) {
+bool QuantizeF8(const CodeRow& row, int8_t* codes, float* scale) {
   Magnitudes magnitudes;
   ForEachBlock(row, [&](size_t first, size_t count, float block_scale) {
     magnitudes.AddBlock(row.codes + first, count, block_scale);
@@ -129,7 +117,7 @@ namespace ringfleet::kernels {
 
 HWY_EXPORT(QuantizeF8);
 
-bool QuantizeInt8(const F8Row& row, int8_t* codes, float* scale) {
+bool QuantizeInt8(const CodeRow& row, int8_t* codes, float* scale) {
   return HWY_DYNAMIC_DISPATCH(QuantizeF8)(row, codes, scale);
 }
 

@@ -2,14 +2,19 @@
 #include "kernels/products/row_packer.h"
 
 #include <algorithm>
+#include <cstring>
+#include <limits>
 
 #include "kernels/check.h"
 #include "kernels/dtype.h"
 #include "kernels/elementwise.h"
 #include "kernels/products/quantize.h"
+#include "kernels/products/quantize_f8.h"
 
 namespace ringfleet::kernels {
 namespace {
+
+constexpr float kLargestFloat = std::numeric_limits<float>::max();
 
 // Bytes of a rounded element in a row that waits to be stored; 0: rows of this
 // form are stored at once.
@@ -28,6 +33,24 @@ size_t RoundedBytes(WeightForm form) {
       break;
   }
   return 0;
+}
+
+// Returns true if the row has one scale, and every value is finite.
+bool IsInt8Row(const CodeRow& row) {
+  return row.form == CodeForm::kInt8 && row.offset + row.count <= row.block &&
+         row.count > 0 && *row.scales * 128 <= kLargestFloat;
+}
+
+// Returns true if the row has kInt4's groups from its first code on, and every
+// value is finite.
+bool IsInt4Row(const CodeRow& row) {
+  return row.form == CodeForm::kInt4 && row.block == kInt4Group &&
+         row.offset == 0 && row.skipped == 0 &&
+         std::all_of(
+             row.scales, row.scales + (row.count + kInt4Group - 1) / kInt4Group,
+             [](float scale) {
+               return scale * 8 <= kLargestFloat && RoundToBf16(scale) == scale;
+             });
 }
 
 }  // namespace
@@ -61,11 +84,22 @@ void RowPacker::Set(size_t row, const float* values) {
   Took(row);
 }
 
-bool RowPacker::Set(size_t row, const F8Row& values) {
-  RF_CHECK(matrix_->form() == WeightForm::kInt8 &&
-           values.count == matrix_->columns());
-  if (!QuantizeInt8(values, RoundedRow<int8_t>(row), &scales_[held_])) {
-    return false;
+bool RowPacker::Set(size_t row, const CodeRow& values) {
+  RF_CHECK(values.count == matrix_->columns());
+  if (matrix_->form() == WeightForm::kInt4) {
+    if (!IsInt4Row(values)) return false;
+    matrix_->SetInt4Row(row, values.codes, values.scales);
+    return true;
+  }
+  if (matrix_->form() != WeightForm::kInt8) return false;
+  if (values.form == CodeForm::kF8E4M3) {
+    if (!QuantizeInt8(values, RoundedRow<int8_t>(row), &scales_[held_])) {
+      return false;
+    }
+  } else {
+    if (!IsInt8Row(values)) return false;
+    std::memcpy(RoundedRow<int8_t>(row), values.codes, values.count);
+    scales_[held_] = *values.scales;
   }
   Took(row);
   return true;

@@ -6,15 +6,15 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/products/quantize_f8.h"
+#include "kernels/products/code_row.h"
 #include "kernels/products/weight_matrix.h"
 
 namespace ringfleet::kernels {
 
-// Stores rows in a WeightMatrix with the bits that SetRow gives, 16 at a time,
-// as a cache line of a panel has 16 rows. Rows of kF32, kBf16 and kInt8 are
-// rounded one by one and held until 16 are there. One thread may use a
-// RowPacker; another may fill another 16 rows of the matrix at the same time.
+// Stores rows in a WeightMatrix, 16 at a time, as a cache line of a panel has
+// 16 rows. Float32 gets the bits that SetRow gives. Rows of kF32, kBf16 and
+// kInt8 are rounded one by one and held until 16 are there. One thread may use
+// a RowPacker; another may fill another 16 rows of the matrix at the same time.
 class RowPacker {
  public:
   static constexpr size_t kRows = 16;
@@ -23,9 +23,11 @@ class RowPacker {
   void Begin(WeightMatrix* matrix);
   // Requires that `row` follows the row before, or a Flush in between.
   void Set(size_t row, const float* values);
-  // Sets a row of kInt8 to a row of fp8. Returns false, with nothing set, when
-  // a value is not finite.
-  bool Set(size_t row, const F8Row& values);
+  // Sets a row from codes without float32 in between. kInt8 takes fp8, rounded
+  // as Set would, and int8 with one scale for the row, unchanged. kInt4 takes
+  // int4 with a bfloat16 scale for each kInt4Group, unchanged. Returns false,
+  // with nothing set, for other codes, and when a value is not finite.
+  bool Set(size_t row, const CodeRow& values);
   // Stores the rows that are held.
   void Flush();
 

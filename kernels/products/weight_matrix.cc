@@ -104,6 +104,30 @@ void StoreSteps16(const char* rows, size_t stride, size_t bytes,
   }
 }
 
+// Puts eight codes of four bits, the first in the lowest bits, in the order of
+// a pair of steps: 0, 4, 1, 5, 2, 6, 3, 7.
+uint32_t PairOfSteps(uint32_t codes) {
+  const auto spread = [](uint32_t four) {  // Four bits to each byte.
+    four = (four | four << 8) & 0x00ff00ffu;
+    return (four | four << 4) & 0x0f0f0f0fu;
+  };
+  return spread(codes & 0xffffu) | spread(codes >> 16) << 4;
+}
+
+// Stores a group of a row: codes + 8 of kInt4Group columns, in four bits each.
+void StoreInt4Group(const uint8_t* codes, float scale, size_t lane,
+                    uint8_t* group) {
+  reinterpret_cast<uint16_t*>(group)[lane] = FloatToBf16(scale);
+  uint8_t* pair = group + kInt4ScaleBytes + lane * kStepLaneBytes;
+  for (size_t i = 0; i < kInt4Group / 2; i += kStepLaneBytes) {
+    uint32_t eight;
+    std::memcpy(&eight, codes + i, sizeof(eight));
+    eight = PairOfSteps(eight);
+    std::memcpy(pair, &eight, sizeof(eight));
+    pair += kStepBytes;
+  }
+}
+
 void StoreInt4Row(const float* values, size_t columns, size_t lane,
                   uint8_t* panel) {
   for (size_t first = 0; first < columns;
@@ -112,15 +136,11 @@ void StoreInt4Row(const float* values, size_t columns, size_t lane,
     std::fill(codes, codes + kInt4Group, 8);
     const float scale = QuantizeInt4(
         values + first, std::min(kInt4Group, columns - first), codes);
-    reinterpret_cast<uint16_t*>(panel)[lane] = FloatToBf16(scale);
-    uint8_t* pair = panel + kInt4ScaleBytes + lane * kStepColumns;
-    for (size_t i = 0; i < kInt4Group;
-         i += 2 * kStepColumns, pair += kStepBytes) {
-      for (size_t j = 0; j < kStepColumns; ++j) {
-        pair[j] = static_cast<uint8_t>(codes[i + j] |
-                                       (codes[i + kStepColumns + j] << 4));
-      }
+    uint8_t packed[kInt4Group / 2];
+    for (size_t i = 0; i < kInt4Group / 2; ++i) {
+      packed[i] = static_cast<uint8_t>(codes[2 * i] | codes[2 * i + 1] << 4);
     }
+    StoreInt4Group(packed, scale, lane, panel);
   }
 }
 
@@ -284,6 +304,24 @@ void WeightMatrix::SetRoundedRows(size_t row, size_t count, const char* rows,
   if (form_ == WeightForm::kInt8) {
     std::memcpy(panel + steps * kStepBytes + lane * sizeof(float), scales,
                 count * sizeof(float));
+  }
+}
+
+void WeightMatrix::SetInt4Row(size_t row, const uint8_t* codes,
+                              const float* scales) {
+  RF_CHECK(form_ == WeightForm::kInt4 && row < rows_ && keeper_ == nullptr);
+  uint8_t* group = MutablePanel(row / kPanelRows);
+  for (size_t first = 0; first < columns_; first += kInt4Group) {
+    const size_t count = std::min(kInt4Group, columns_ - first);
+    uint8_t whole[kInt4Group / 2];  // Codes of 0 behind the last column.
+    std::memset(whole, 0x88, sizeof(whole));
+    std::memcpy(whole, codes + first / 2, count / 2);
+    if (count % 2 != 0) {
+      whole[count / 2] =
+          static_cast<uint8_t>((codes[(first + count) / 2] & 15) | 0x80);
+    }
+    StoreInt4Group(whole, *scales++, row % kPanelRows, group);
+    group += kInt4GroupBytes;
   }
 }
 

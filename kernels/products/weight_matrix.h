@@ -18,7 +18,7 @@ namespace ringfleet::kernels {
 // Forms of weights in memory. Rows of the first four are packed into panels
 // (WeightMatrix::Panel); the others are row-major.
 //   kF32, kBf16: elements.
-//   kInt8: codes -127..127 with a float32 scale for each row (output).
+//   kInt8: codes -128..127 with a float32 scale for each row (output).
 //   kInt4: codes -8..7 with a bfloat16 scale for each kInt4Group of a row.
 //   kF32Rows, kBf16Rows: elements of tables whose rows are looked up. kF32Rows
 //     is also the router's form; its product has an order of its own
@@ -104,6 +104,10 @@ class WeightMatrix {
   // Distinct rows may be set from different threads.
   void SetRoundedRows(size_t row, size_t count, const char* rows, size_t stride,
                       const float* scales);
+  // Stores a row of kInt4, unchanged: codes of columns() inputs as
+  // CodeForm::kInt4 has them, a scale for each kInt4Group, a bfloat16 widened.
+  // Distinct rows may be set from different threads.
+  void SetInt4Row(size_t row, const uint8_t* codes, const float* scales);
   // Widens the rounded values of row `row`.
   void GetRow(size_t row, float* values) const;
 

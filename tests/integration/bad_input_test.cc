@@ -141,7 +141,7 @@ const Damage kDamages[] = {
        file.Write();
      },
      4,
-     {"down_proj.weight", "I8"}},
+     {"down_proj.weight", "int8"}},
     {"NanScale",
      [](const std::string& model) {
        TensorFile file(model + kFirstFile);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "tests/integration/fleet_fixture.h"
+#include "tests/testing/golden.h"
 
 namespace ringfleet::integration {
 namespace {
@@ -120,6 +121,50 @@ TEST_P(GoldenCliTest, GreedyTextMatches) {
       break;  // Another text from here on.
     }
   }
+}
+
+// Beyond index_topk positions dense attention is another model's.
+class SparseModelCliTest : public FleetTest {
+ protected:
+  Finished Score(const json& prompt, Arguments more = {}) {
+    Arguments command = {
+        "score", "--model", Model("tiny-v32"), "--dtype", "f32",   "--wire",
+        "f32",   "--json",  "--local",         "2",       "--ids", ""};
+    command.back() = JoinIds(prompt);
+    command.insert(command.end(), more.begin(), more.end());
+    return Cli(command);
+  }
+};
+
+TEST_F(SparseModelCliTest, RunsDenselyAsFarAsBothAreEqualOrAsTold) {
+  const json golden =
+      testing::ReadGolden(Model("tiny-v32"), "golden_dense.json");
+  const auto with_length = [&golden](size_t length) {
+    for (const json& expected : golden["cases"]) {
+      if (expected["prompt_ids"].size() == length) return expected;
+    }
+    return json();
+  };
+  const json short_case = with_length(8);
+  Finished finished = Score(short_case["prompt_ids"]);
+  ASSERT_EQ(finished.code, 0) << finished.errors;
+  ExpectNear(finished.document()["logprobs"],
+             short_case["prompt_token_logprobs"],
+             testing::kWideGoldenTolerance.logprob);
+
+  const json long_case = with_length(9);
+  finished = Score(long_case["prompt_ids"]);
+  EXPECT_EQ(finished.code, 2);
+  for (const char* part :
+       {"9 tokens", "at most 8", "index_topk", "--attention dense"}) {
+    EXPECT_NE(finished.error_line().find(part), std::string::npos) << part;
+  }
+
+  finished = Score(long_case["prompt_ids"], {"--attention", "dense"});
+  ASSERT_EQ(finished.code, 0) << finished.errors;
+  ExpectNear(finished.document()["logprobs"],
+             long_case["prompt_token_logprobs"],
+             testing::kWideGoldenTolerance.logprob);
 }
 
 std::vector<Case> AllCases() {

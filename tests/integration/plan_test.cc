@@ -100,7 +100,7 @@ TEST_F(PlanCliTest, InspectsACheckpoint) {
 TEST_F(PlanCliTest, InspectNamesWhatNothingReads) {
   const std::string copy = CopyModel();
   json config = json::parse(testing::ReadFile(copy + "/config.json"));
-  config["attention_multiplier"] = 2;
+  config["attention_temperature"] = 2;
   config["rope_scaling"]["low_freq_factor"] = 1;
   testing::WriteFile(copy + "/config.json", config.dump());
   testing::WriteFile(copy + "/generation_config.json",
@@ -108,10 +108,10 @@ TEST_F(PlanCliTest, InspectNamesWhatNothingReads) {
   const json document = Cli({"inspect", copy, "-o", "json"}).document();
   EXPECT_EQ(document["ok"], true);
   EXPECT_EQ(document["unread_config"],
-            json({"attention_multiplier", "rope_scaling.low_freq_factor"}));
+            json({"attention_temperature", "rope_scaling.low_freq_factor"}));
   EXPECT_EQ(document["generation"]["ignored"], json::array({"num_beams 4"}));
   const std::string text = Cli({"inspect", copy}).output;
-  EXPECT_THAT(text, HasSubstr("- attention_multiplier\n"));
+  EXPECT_THAT(text, HasSubstr("- attention_temperature\n"));
   EXPECT_THAT(text, HasSubstr("sampling: greedy; num_beams 4 is not "
                               "supported, ignored\n"));
 }

@@ -179,7 +179,7 @@ class RandomModel {
       return;
     }
     Plain(prefix + "mlp.gate.weight", spec_.n_routed_experts, hidden);
-    if (spec_.topk_method == cluster::TopkMethod::kNoauxTc) {
+    if (spec_.has_router_bias()) {
       Add(prefix + "mlp.gate.e_score_correction_bias", Dtype::kF32,
           {spec_.n_routed_experts}, Uniform(1, spec_.n_routed_experts, 0.1f));
     }
@@ -211,6 +211,12 @@ const char* HeaderDtype(Dtype dtype) {
       return "F8_E4M3";
     case Dtype::kInt8:
       return "I8";
+    case Dtype::kF8E8M0:
+      return "F8_E8M0";
+    case Dtype::kInt32:
+      return "I32";
+    case Dtype::kInt64:
+      return "I64";
   }
   RF_CHECK(false);
 }
@@ -289,6 +295,19 @@ TestTensor MakeTensor(std::string name, Dtype dtype, std::vector<int64_t> shape,
       case Dtype::kInt8:
         *out = static_cast<char>(static_cast<int8_t>(values[i]));
         break;
+      case Dtype::kF8E8M0:
+        *out = static_cast<char>(std::ilogb(values[i]) + 127);
+        break;
+      case Dtype::kInt32: {
+        const auto integer = static_cast<int32_t>(values[i]);
+        std::memcpy(out, &integer, element);
+        break;
+      }
+      case Dtype::kInt64: {
+        const auto integer = static_cast<int64_t>(values[i]);
+        std::memcpy(out, &integer, element);
+        break;
+      }
     }
   }
   return {std::move(name), HeaderDtype(dtype), std::move(shape),
@@ -341,6 +360,49 @@ void WriteCheckpoint(const std::string& dir, absl::string_view config_json,
   }
   WriteFile(absl::StrCat(dir, "/model.safetensors.index.json"), index.dump());
 }
+
+namespace {
+
+nlohmann::json QuantizationJson(const ModelSpec& spec) {
+  using cluster::QuantMethod;
+  nlohmann::json json = {{"activation_scheme", "dynamic"}};
+  if (spec.weight_block_rows > 0) {
+    json["weight_block_size"] = {spec.weight_block_rows,
+                                 spec.weight_block_columns};
+  }
+  switch (spec.quantization.method) {
+    case QuantMethod::kNone:
+      break;
+    case QuantMethod::kFp8:
+      json["quant_method"] = "fp8";
+      json["fmt"] = "e4m3";
+      break;
+    case QuantMethod::kInt8Channel:
+      json["quant_method"] = "w8a8_int8";
+      break;
+    case QuantMethod::kInt8Blocks:
+      json["quant_method"] = "blockwise_int8";
+      break;
+    case QuantMethod::kInt4:  // Routed experts.
+      return {{"quant_method", "compressed-tensors"},
+              {"format", "pack-quantized"},
+              {"ignore",
+               {"lm_head", "re:.*self_attn.*", "re:.*shared_experts.*",
+                "re:.*mlp\\.(gate|up|down)_proj.*"}},
+              {"config_groups",
+               {{"group_0",
+                 {{"targets", {"Linear"}},
+                  {"weights",
+                   {{"num_bits", 4},
+                    {"type", "int"},
+                    {"symmetric", true},
+                    {"strategy", "group"},
+                    {"group_size", 32}}}}}}}};
+  }
+  return json;
+}
+
+}  // namespace
 
 std::string ConfigJson(const ModelSpec& spec) {
   nlohmann::json json = {
@@ -401,14 +463,17 @@ std::string ConfigJson(const ModelSpec& spec) {
                             {"beta_slow", yarn.beta_slow},
                             {"mscale", yarn.mscale},
                             {"mscale_all_dim", yarn.mscale_all_dim}};
+    nlohmann::json& rope = json["rope_scaling"];
+    if (yarn.attention_factor.has_value()) {
+      rope["attention_factor"] = *yarn.attention_factor;
+    }
+    if (!yarn.truncate) rope["truncate"] = false;
+    if (spec.query_scale.has_value()) {
+      rope["llama_4_scaling_beta"] = spec.query_scale->beta;
+    }
   }
-  if (spec.weight_block_rows > 0) {
-    json["quantization_config"] = {
-        {"quant_method", "fp8"},
-        {"fmt", "e4m3"},
-        {"activation_scheme", "dynamic"},
-        {"weight_block_size",
-         {spec.weight_block_rows, spec.weight_block_columns}}};
+  if (spec.quantization.method != cluster::QuantMethod::kNone) {
+    json["quantization_config"] = QuantizationJson(spec);
   }
   return json.dump(2);
 }
@@ -444,6 +509,7 @@ ModelSpec TinyV3Spec() {
                                         .mscale_all_dim = 1};
   spec.max_position_embeddings = 256;
   spec.num_nextn_predict_layers = 1;
+  spec.quantization.method = cluster::QuantMethod::kFp8;
   spec.weight_block_rows = 16;
   spec.weight_block_columns = 16;
   spec.bos_token_id = 0;
@@ -463,6 +529,7 @@ ModelSpec TinyV2Spec() {
   spec.rope_scaling->mscale = 0.707;
   spec.rope_scaling->mscale_all_dim = 0.707;
   spec.num_nextn_predict_layers = 0;
+  spec.quantization.method = cluster::QuantMethod::kNone;
   spec.weight_block_rows = 0;
   spec.weight_block_columns = 0;
   return spec;

@@ -44,7 +44,7 @@ struct TestTensor {
   std::string data;  // Little-endian elements.
 };
 
-// Returns a tensor of `values`, rounded to `dtype`: f32, bf16, f16 or fp8.
+// Returns a tensor of `values`, rounded to `dtype`.
 TestTensor MakeTensor(std::string name, kernels::Dtype dtype,
                       std::vector<int64_t> shape,
                       const std::vector<float>& values);

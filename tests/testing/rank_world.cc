@@ -53,7 +53,7 @@ struct RankWorld::Rank {
                   worker::TimedCommunicator::Use::kPlainExchanges) {}
   cluster::ShardPlan plan;
   cluster::ExpertLayout layout;
-  kernels::WeightForm form = kernels::WeightForm::kF32;
+  worker::LoadOptions load_options;
   kernels::ThreadPool pool;
   MemoryCommunicator communicator;
   worker::TimedCommunicator timed;
@@ -90,24 +90,25 @@ RankWorld::RankWorld(const std::string& model_dir,
                               spec_.n_routed_experts, mesh.num_coordinates());
     const absl::Status merged = rank->layout.Merge(options.experts);
     EXPECT_TRUE(merged.ok()) << merged;
-    rank->form = options.form;
-    const auto make = [&](kernels::WeightForm form, cluster::Wire wire) {
+    rank->load_options = {.form = options.form, .native = options.native};
+    const auto make = [&](worker::LoadOptions load, cluster::Wire wire) {
+      load.experts = &rank->layout;
       auto weights = worker::LoadShard(
-          *checkpoint_, spec_, rank->plan,
-          {.form = form, .experts = &rank->layout}, rank->pool,
+          *checkpoint_, spec_, rank->plan, load, rank->pool,
           [](uint64_t, uint64_t) { return absl::OkStatus(); });
       EXPECT_TRUE(weights.ok()) << weights.status();
       return std::make_unique<Instance>(
           spec_, rank->plan, rank->layout, *std::move(weights),
-          form == kernels::WeightForm::kF32 ? kernels::Dtype::kF32
-                                            : kernels::Dtype::kBf16,
+          load.form == kernels::WeightForm::kF32 ? kernels::Dtype::kF32
+                                                 : kernels::Dtype::kBf16,
           wire, options, rank->pool, rank->timed,
           mesh.data == 1 ? nullptr : &rank->data_axis);
     };
-    rank->main = make(options.form, options.wire);
+    rank->main = make(rank->load_options, options.wire);
     worker::ModelInstance reference;
     if (options.reference) {
-      rank->reference = make(kernels::WeightForm::kF32, cluster::Wire::kF32);
+      rank->reference =
+          make({.form = kernels::WeightForm::kF32}, cluster::Wire::kF32);
       reference = {&rank->reference->model, &rank->reference->cache};
     }
     rank->executor = std::make_unique<worker::Executor>(
@@ -158,13 +159,14 @@ std::vector<v1::StepResult> RankWorld::Step(v1::StepPlan plan) {
 void RankWorld::MoveExperts(const cluster::ExpertLayout& next) {
   for (const std::unique_ptr<Rank>& rank : ranks_) {
     const int coordinate = rank->plan.expert_coordinate;
-    const auto move = [&](kernels::WeightForm form, worker::Weights* weights) {
+    const auto move = [&](const worker::LoadOptions& load,
+                          worker::Weights* weights) {
       worker::StagedExperts staged = {
           .layout = next,
           .missing = worker::MissingExperts(rank->layout, next, coordinate)};
       for (const worker::MissingExpert& missing : staged.missing) {
         auto loaded =
-            worker::LoadExpert(*checkpoint_, spec_, rank->plan, {.form = form},
+            worker::LoadExpert(*checkpoint_, spec_, rank->plan, load,
                                missing.layer, missing.expert, rank->pool);
         EXPECT_TRUE(loaded.ok()) << loaded.status();
         staged.loaded.push_back(*std::move(loaded));
@@ -172,9 +174,9 @@ void RankWorld::MoveExperts(const cluster::ExpertLayout& next) {
       worker::SwitchExperts(rank->layout, coordinate, std::move(staged),
                             weights);
     };
-    move(rank->form, &rank->main->weights);
+    move(rank->load_options, &rank->main->weights);
     if (rank->reference != nullptr) {
-      move(kernels::WeightForm::kF32, &rank->reference->weights);
+      move({.form = kernels::WeightForm::kF32}, &rank->reference->weights);
     }
     rank->layout = next;
   }

@@ -24,6 +24,7 @@ namespace ringfleet::testing {
 struct RankWorldOptions {
   cluster::MeshShape mesh;
   kernels::WeightForm form = kernels::WeightForm::kF32;
+  bool native = false;  // LoadOptions::native.
   cluster::Wire wire = cluster::Wire::kF32;
   v1::PrefillStrategy prefill_strategy = v1::PREFILL_STRATEGY_AUTO;
   size_t fuse_rows = worker::ModelSettings().fuse_rows;

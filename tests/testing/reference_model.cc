@@ -40,7 +40,9 @@ double AttentionFactor(const YarnSpec& yarn, double a) {
 
 double SoftmaxScale(const ModelSpec& spec) {
   const double scale = 1 / std::sqrt(static_cast<double>(spec.qk_head_dim()));
-  if (!spec.rope_scaling.has_value()) return scale;
+  if (!spec.rope_scaling.has_value() || !spec.rope_scaling->scales_softmax) {
+    return scale;
+  }
   const double m =
       AttentionFactor(*spec.rope_scaling, spec.rope_scaling->mscale_all_dim);
   return scale * m * m;
@@ -59,8 +61,13 @@ double Frequency(const ModelSpec& spec, int j) {
                     (2 * std::numbers::pi * rotations)) /
            (2 * std::log(spec.rope_theta));
   };
-  const double low = std::max(std::floor(dimension(yarn.beta_fast)), 0.0);
-  double high = std::min(std::ceil(dimension(yarn.beta_slow)), dim - 1);
+  const auto whole = [&](double x, double rounded) {
+    return yarn.truncate ? rounded : x;
+  };
+  const double fast = dimension(yarn.beta_fast);
+  const double slow = dimension(yarn.beta_slow);
+  const double low = std::max(whole(fast, std::floor(fast)), 0.0);
+  double high = std::min(whole(slow, std::ceil(slow)), dim - 1);
   if (low == high) high += 0.001;
   const double ramp = std::clamp((j - low) / (high - low), 0.0, 1.0);
   return base * (1 - ramp) + base / yarn.factor * ramp;
@@ -73,6 +80,7 @@ void Rotate(const ModelSpec& spec, size_t position, size_t first, Vector& x) {
     const YarnSpec& yarn = *spec.rope_scaling;
     magnitude = AttentionFactor(yarn, yarn.mscale) /
                 AttentionFactor(yarn, yarn.mscale_all_dim);
+    if (yarn.attention_factor.has_value()) magnitude = *yarn.attention_factor;
   }
   for (int j = 0; j < spec.qk_rope_head_dim / 2; ++j) {
     const double angle = static_cast<double>(position) * Frequency(spec, j);
@@ -277,12 +285,21 @@ Vector ReferenceModel::Product(const std::string& name, const Vector& x) {
 }
 
 Vector ReferenceModel::Normed(const std::string& name, const Vector& x) {
+  return NormedBy(name, spec_.rms_norm_eps, x);
+}
+
+Vector ReferenceModel::NormedLatent(const std::string& name, const Vector& x) {
+  return NormedBy(name, 1e-6, x);
+}
+
+Vector ReferenceModel::NormedBy(const std::string& name, double epsilon,
+                                const Vector& x) {
   const Vector& gain = Tensor(name);
   RF_CHECK(gain.size() == x.size());
   double squares = 0;
   for (double value : x) squares += value * value;
   const double root =
-      std::sqrt(squares / static_cast<double>(x.size()) + spec_.rms_norm_eps);
+      std::sqrt(squares / static_cast<double>(x.size()) + epsilon);
   Vector y(x.size());
   for (size_t i = 0; i < x.size(); ++i) y[i] = gain[i] * (x[i] / root);
   return y;
@@ -420,18 +437,26 @@ void ReferenceModel::AddAttention(const std::string& prefix, Rows& x) {
         spec_.q_lora_rank == 0
             ? Product(name + "q_proj.weight", normed)
             : Product(name + "q_b_proj.weight",
-                      Normed(name + "q_a_layernorm.weight",
-                             Product(name + "q_a_proj.weight", normed)));
+                      NormedLatent(name + "q_a_layernorm.weight",
+                                   Product(name + "q_a_proj.weight", normed)));
     for (int h = 0; h < spec_.num_attention_heads; ++h) {
       Rotate(spec_, t, h * spec_.qk_head_dim() + spec_.qk_nope_head_dim, query);
+    }
+    if (spec_.query_scale.has_value()) {
+      const double original =
+          spec_.query_scale->original_max_position_embeddings;
+      const double steps = std::floor(static_cast<double>(t) / original);
+      for (double& value : query) {
+        value *= 1 + spec_.query_scale->beta * std::log(1 + steps);
+      }
     }
     input.queries.push_back(std::move(query));
     Vector both = Product(name + "kv_a_proj_with_mqa.weight", normed);
     RF_CHECK(both.size() == latent + spec_.qk_rope_head_dim);
     Rotate(spec_, t, latent, both);
     const Vector normed_latent =
-        Normed(name + "kv_a_layernorm.weight",
-               Vector(both.begin(), both.begin() + latent));
+        NormedLatent(name + "kv_a_layernorm.weight",
+                     Vector(both.begin(), both.begin() + latent));
     std::copy(normed_latent.begin(), normed_latent.end(), both.begin());
     if (form_ != WeightForm::kF32) RoundToBf16(both);
     input.cache.push_back(std::move(both));
@@ -448,13 +473,14 @@ std::map<int, double> ReferenceModel::ChooseExperts(const std::string& prefix,
                                                     const Vector& x) {
   const bool v3 = spec_.topk_method == cluster::TopkMethod::kNoauxTc;
   Vector scores = Multiply(Tensor(prefix + "gate.weight"), x);
-  if (v3) {
+  const bool sigmoid = spec_.scoring_func == cluster::ScoringFunc::kSigmoid;
+  if (sigmoid) {
     for (double& score : scores) score = Sigmoid(score);
   } else {
     Softmax(scores);
   }
   Vector choice = scores;
-  if (v3) Add(Tensor(prefix + "gate.e_score_correction_bias"), 1, choice);
+  if (sigmoid) Add(Tensor(prefix + "gate.e_score_correction_bias"), 1, choice);
 
   std::vector<int> allowed = Iota(spec_.n_routed_experts);
   if (spec_.topk_method != cluster::TopkMethod::kGreedy) {

@@ -71,6 +71,9 @@ class ReferenceModel {
   const Vector& RoundedTensor(const std::string& name, size_t columns);
   Vector Product(const std::string& name, const Vector& x);
   Vector Normed(const std::string& name, const Vector& x);
+  // As Normed, with the epsilon of the latents' norms.
+  Vector NormedLatent(const std::string& name, const Vector& x);
+  Vector NormedBy(const std::string& name, double epsilon, const Vector& x);
   Vector Mlp(const std::string& prefix, const Vector& x);
   // Input of attention, a row for each position.
   struct AttentionInput {

@@ -10,6 +10,7 @@
 #include "cluster/checkpoint/safetensors.h"
 #include "cluster/model/dtype_names.h"
 #include "cluster/model/mesh.h"
+#include "cluster/model/shard_sizes.h"
 #include "cluster/placement/placement.h"
 #include "cluster/process/log.h"
 #include "cluster/process/status_macros.h"
@@ -33,30 +34,20 @@ uint64_t SaturatingAdd(uint64_t a, uint64_t b) {
   return a + b < a ? std::numeric_limits<uint64_t>::max() : a + b;
 }
 
-absl::StatusOr<LoadOptions> MakeLoadOptions(v1::Dtype dtype) {
-  LoadOptions options;
-  switch (dtype) {
-    case v1::DTYPE_F32:
-      options.form = kernels::WeightForm::kF32;
-      return options;
-    case v1::DTYPE_BF16:
-      options.form = kernels::WeightForm::kBf16;
-      return options;
-    case v1::DTYPE_INT8:
-      options.form = kernels::WeightForm::kInt8;
-      return options;
-    case v1::DTYPE_INT4:
-      options.form = kernels::WeightForm::kInt4;
-      return options;
-    case v1::DTYPE_INT4_EXPERTS:
-      options.form = kernels::WeightForm::kInt8;
-      options.expert_form = kernels::WeightForm::kInt4;
-      return options;
-    default:
-      return absl::InvalidArgumentError(
-          absl::StrCat("load: dtype ", static_cast<int>(dtype), ", want ",
-                       cluster::kWeightDtypeChoices));
+absl::Status CheckDtype(v1::Dtype dtype) {
+  if (dtype != v1::DTYPE_UNSPECIFIED && v1::Dtype_IsValid(dtype)) {
+    return absl::OkStatus();
   }
+  return absl::InvalidArgumentError(
+      absl::StrCat("load: dtype ", static_cast<int>(dtype), ", want ",
+                   cluster::kWeightDtypeChoices));
+}
+
+LoadOptions LoadOptionsOf(v1::Dtype dtype, const cluster::ModelSpec& spec) {
+  const cluster::WeightForms forms = cluster::FormsOf(dtype, spec);
+  return {.form = forms.products,
+          .expert_form = forms.experts,
+          .native = forms.native};
 }
 
 absl::StatusOr<kernels::Dtype> CacheDtypeFor(v1::CacheDtype dtype,
@@ -105,13 +96,14 @@ absl::StatusOr<CacheFit> FitCache(const cluster::ModelSpec& spec,
                                   kernels::Dtype cache_dtype, bool mtp,
                                   uint64_t weight_bytes, uint64_t buffer_bytes,
                                   uint64_t limit) {
-  const int64_t context = request.context() == 0
-                              ? int64_t{spec.max_position_embeddings}
-                              : int64_t{request.context()};
-  if (context > spec.max_position_embeddings) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "context: ", context, " positions, want at most ",
-        spec.max_position_embeddings, " (max_position_embeddings)"));
+  const bool dense = request.dense_attention();
+  const int64_t most = spec.MostPositions(dense);
+  const int64_t context =
+      request.context() == 0 ? most : int64_t{request.context()};
+  if (context > most) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("context: ", context, " positions, want at most ", most,
+                     " (", spec.MostPositionsCause(dense), ")"));
   }
   const int layers = spec.num_hidden_layers + (mtp ? 1 : 0);
   uint64_t block_bytes = KvCache::Bytes(cache_dtype, layers, spec.kv_lora_rank,
@@ -195,17 +187,19 @@ absl::Status SetCacheSizes(const v1::LoadRequest& request,
                            uint64_t held_bytes, LoadedShard* shard) {
   RF_ASSIGN_OR_RETURN(
       const CacheFit fit,
-      FitCache(shard->spec, request, shard->cache_dtype,
-               shard->spec.num_nextn_predict_layers > 0, weight_bytes,
-               BufferBytes(*shard, request.prefill_strategy()),
-               LimitFor(request, settings, held_bytes)));
+      FitCache(
+          shard->spec, request, shard->cache_dtype,
+          shard->spec.num_nextn_predict_layers > 0 && !request.without_mtp(),
+          weight_bytes, BufferBytes(*shard, request.prefill_strategy()),
+          LimitFor(request, settings, held_bytes)));
   shard->context = fit.context;
   shard->cache_blocks = fit.blocks;
   return absl::OkStatus();
 }
 
-// Returns options with the shard's experts, where the request moves some.
+// Returns options with the parts and the experts that the request asks for.
 LoadOptions PlacedOptions(const LoadedShard& shard, LoadOptions options) {
+  options.mtp = !shard.request.without_mtp();
   if (shard.request.layout().experts().layers_size() > 0) {
     options.experts = &shard.layout;
   }
@@ -244,6 +238,7 @@ bool SameWeights(v1::LoadRequest a, v1::LoadRequest b) {
     request->clear_context();
     request->clear_slots();
     request->clear_cache_positions();
+    request->clear_dense_attention();
     request->clear_memory_limit_bytes();
     request->clear_sources();
     request->clear_shard_cache();
@@ -363,10 +358,8 @@ absl::StatusOr<PlannedLoad> PlanLoad(const v1::LoadRequest& request,
   PlannedLoad planned;
   planned.shard = std::make_unique<LoadedShard>();
   LoadedShard& shard = *planned.shard;
-  RF_ASSIGN_OR_RETURN(shard.options, MakeLoadOptions(request.dtype()));
+  RF_RETURN_IF_ERROR(CheckDtype(request.dtype()));
   shard.request = request;
-  RF_ASSIGN_OR_RETURN(shard.cache_dtype,
-                      CacheDtypeFor(request.cache_dtype(), shard.options.form));
   RF_ASSIGN_OR_RETURN(shard.slots, SlotsOf(request));
   planned.never_cancelled = std::make_unique<cluster::CancellableCalls>();
   RF_ASSIGN_OR_RETURN(planned.opened,
@@ -376,6 +369,9 @@ absl::StatusOr<PlannedLoad> PlanLoad(const v1::LoadRequest& request,
                                             : settings.fetching));
   const cluster::Checkpoint& checkpoint = *planned.opened.checkpoint;
   shard.spec = planned.opened.spec;
+  shard.options = LoadOptionsOf(request.dtype(), shard.spec);
+  RF_ASSIGN_OR_RETURN(shard.cache_dtype,
+                      CacheDtypeFor(request.cache_dtype(), shard.options.form));
   shard.fingerprint = planned.opened.fingerprint;
   shard.file_state = checkpoint.FileState();
   RF_ASSIGN_OR_RETURN(shard.plan, PlanFor(shard.spec, request.layout()));

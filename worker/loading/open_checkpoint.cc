@@ -39,8 +39,8 @@ absl::StatusOr<OpenedCheckpoint> OpenFetching(
   RF_LOG(kWarning, missing.message(), "; fetching from ", names);
   RF_ASSIGN_OR_RETURN(opened.checkpoint, cluster::OpenFetchedCheckpoint(
                                              model, std::move(fetcher)));
-  absl::StatusOr<cluster::ModelSpec> spec =
-      cluster::ParseModelSpec(opened.checkpoint->config());
+  absl::StatusOr<cluster::ModelSpec> spec = cluster::ParseModelSpec(
+      opened.checkpoint->config(), opened.checkpoint->params());
   if (!spec.ok()) return Annotate(spec.status(), model);
   opened.spec = *std::move(spec);
   RF_ASSIGN_OR_RETURN(opened.fingerprint, opened.checkpoint->Fingerprint());

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "cluster/model/model_tensors.h"
 #include "cluster/model/shard_sizes.h"
+#include "cluster/model/stored_tensor.h"
 #include "cluster/model/unread_tensors.h"
 #include "cluster/process/status_macros.h"
 #include "kernels/check.h"
@@ -50,7 +51,8 @@ cluster::WeightForms FormsFor(const LoadOptions& options,
                               const TensorSource* source) {
   cluster::WeightForms forms = {
       .products = options.form,
-      .experts = options.expert_form.value_or(options.form)};
+      .experts = options.expert_form.value_or(options.form),
+      .native = options.native};
   // Rows are looked up, not multiplied, so nothing is gained by widening bf16.
   const bool f32 = options.form == WeightForm::kF32 ||
                    options.form == WeightForm::kReference;
@@ -207,7 +209,7 @@ class Loader {
       layer->is_moe = group.is_moe;
       if (group.is_moe) {
         held = cluster::HeldExperts(plan_, options_.experts, group.layer);
-        Prepare(held.size(), &layer->moe);
+        Prepare(group, held.size(), &layer->moe);
       }
     }
     for (const auto& [tensor, index] : cluster::InOrder(group, held.size())) {
@@ -220,10 +222,15 @@ class Loader {
     return absl::OkStatus();
   }
 
-  void Prepare(size_t num_experts, MoeWeights* moe) const {
+  void Prepare(const TensorGroup& group, size_t num_experts,
+               MoeWeights* moe) const {
     const size_t hidden = spec_.hidden_size;
     moe->experts.resize(num_experts);
-    moe->expert_form = forms_.experts;
+    for (const ModelTensor& tensor : group.tensors) {
+      if (tensor.each_expert()) {
+        moe->expert_form = cluster::FormOf(tensor, forms_);
+      }
+    }
     if (spec_.n_shared_experts > 0) return;
     moe->shared.gate = WeightMatrix(forms_.products, 0, hidden);
     moe->shared.up = WeightMatrix(forms_.products, 0, hidden);
@@ -233,16 +240,9 @@ class Loader {
   absl::Status Tensor(const TensorGroup& group, const ModelTensor& tensor,
                       int expert, const Destination& destination,
                       LayerWeights* layer) {
-    const cluster::LocalSlice local =
-        cluster::LocalSliceOf(tensor, spec_, plan_);
-    const TensorSlice slice = {
-        .name = cluster::TensorName(group.prefix, tensor, expert),
-        .shape = tensor.shape(),
-        .rows = local.rows,
-        .columns = local.columns,
-        .may_be_fp8 = tensor.may_be_fp8(),
-        .block_rows = spec_.weight_block_rows,
-        .block_columns = spec_.weight_block_columns};
+    const TensorSlice slice =
+        cluster::SliceOf(source_, spec_, group, tensor, expert,
+                         cluster::LocalSliceOf(tensor, spec_, plan_));
     if (tensor.memory == MemoryForm::kVector) {
       return Vector(slice, destination.vector);
     }
@@ -314,10 +314,8 @@ class Loader {
       TensorSlice part = slice;
       part.rows.begin += static_cast<int>(first_row);
       part.rows.end = part.rows.begin + static_cast<int>(count * head_rows);
-      RF_RETURN_IF_ERROR(reader_.ReadRows(
-          part, form, /*stored_bytes_per_row=*/0,
-          [&](int64_t row, const float* values) {
-            out->kv_b.SetRow(first_row + row, values);
+      RF_RETURN_IF_ERROR(reader_.ReadIntoMatrix(
+          part, &out->kv_b, first_row, [&](int64_t row, const float* values) {
             std::copy_n(values, rank, floats.data() + row * rank);
           }));
       pool_.ParallelFor(count * rank, 1, [&](size_t first, size_t last) {

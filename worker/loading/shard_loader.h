@@ -26,6 +26,8 @@ struct LoadOptions {
   kernels::WeightForm form = kernels::WeightForm::kBf16;
   // Form of the routed experts' matrices. Unset: `form`.
   std::optional<kernels::WeightForm> expert_form;
+  // True: WeightForms::native.
+  bool native = false;
   // Experts that each rank holds. Null: the experts of ShardPlan::experts.
   const cluster::ExpertLayout* experts = nullptr;
   // True: load the multi-token prediction layer if the model has one
@@ -41,8 +43,10 @@ using LoadProgressCallback =
 
 // Loads a rank's part of each tensor of model_tensors.h by `plan`. Reads the
 // slices that the rank holds, the scales of their fp8 blocks, and nothing else.
-// Each value is rounded once, to options.form or options.expert_form. `plan`
-// must be made for `spec`.
+// Each value is rounded at most once, to options.form or options.expert_form.
+// Codes of int8 with a scale for each output, and of int4, stay what they are
+// where the form is theirs. W_UK transposed is rounded from the values of kv_b.
+// `plan` must be made for `spec`.
 //
 // Allocates Weights::bytes, and besides at most 24 MiB plus 4 MiB per thread of
 // `pool` at any time.

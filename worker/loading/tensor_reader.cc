@@ -30,45 +30,44 @@ float LargestFinite(WeightForm form) {
              : std::numeric_limits<float>::max();
 }
 
-// Packs rows into a matrix. Codes go into kInt8 as they are.
-class MatrixSink final : public cluster::RowSink {
- public:
-  MatrixSink(kernels::WeightMatrix* matrix, kernels::RowPacker* packer)
-      : takes_codes_(matrix->form() == WeightForm::kInt8), packer_(*packer) {
-    packer_.Begin(matrix);
-  }
-  ~MatrixSink() override { packer_.Flush(); }
-  MatrixSink(const MatrixSink&) = delete;
-  MatrixSink& operator=(const MatrixSink&) = delete;
-
-  bool TakeCodes(int64_t row, const kernels::F8Row& codes) override {
-    return takes_codes_ && packer_.Set(row, codes);
-  }
-  void TakeFloats(int64_t row, const float* values) override {
-    packer_.Set(row, values);
-  }
-
- private:
-  const bool takes_codes_;
-  kernels::RowPacker& packer_;
-};
-
-class FloatSink final : public cluster::RowSink {
- public:
-  explicit FloatSink(TensorReader::TakeRow take) : take_(take) {}
-
-  bool TakeCodes(int64_t /*row*/, const kernels::F8Row& /*codes*/) override {
-    return false;
-  }
-  void TakeFloats(int64_t row, const float* values) override {
-    take_(row, values);
-  }
-
- private:
-  const TensorReader::TakeRow take_;
-};
-
 }  // namespace
+
+// Packs rows into a matrix, if there is one, and passes them on. A matrix that
+// can hold the codes of the source gets them without float32 in between.
+class TensorReader::Sink final : public cluster::RowSink {
+ public:
+  Sink(const Target& target, Buffer* buffer)
+      : target_(target), buffer_(*buffer) {
+    if (target_.matrix != nullptr) buffer_.packer.Begin(target_.matrix);
+  }
+  ~Sink() override { buffer_.packer.Flush(); }
+  Sink(const Sink&) = delete;
+  Sink& operator=(const Sink&) = delete;
+
+  bool TakeCodes(int64_t row, const kernels::CodeRow& codes) override {
+    if (target_.matrix == nullptr ||
+        !buffer_.packer.Set(target_.first_row + row, codes)) {
+      return false;
+    }
+    if (target_.take == nullptr) return true;
+    buffer_.widened.resize(codes.count);
+    // Set has found every value finite.
+    RF_CHECK(kernels::WidenCodes(codes, std::numeric_limits<float>::max(),
+                                 buffer_.widened.data()));
+    (*target_.take)(row, buffer_.widened.data());
+    return true;
+  }
+  void TakeFloats(int64_t row, const float* values) override {
+    if (target_.matrix != nullptr) {
+      buffer_.packer.Set(target_.first_row + row, values);
+    }
+    if (target_.take != nullptr) (*target_.take)(row, values);
+  }
+
+ private:
+  const Target target_;
+  Buffer& buffer_;
+};
 
 TensorReader::TensorReader(const cluster::TensorSource& source,
                            kernels::ThreadPool& pool, Progress progress)
@@ -94,15 +93,11 @@ void TensorReader::GiveBuffer(std::unique_ptr<Buffer> buffer) {
 }
 
 absl::Status TensorReader::ReadRange(const OpenSlice& slice, Range rows,
-                                     const TakeRow* take,
-                                     kernels::WeightMatrix* matrix) {
+                                     const Target& target) {
   std::unique_ptr<Buffer> buffer = TakeBuffer();
   absl::Status status;
-  if (matrix != nullptr) {
-    MatrixSink sink(matrix, &buffer->packer);
-    status = slice.Read(rows, &buffer->rows, &sink);
-  } else {
-    FloatSink sink(*take);
+  {
+    Sink sink(target, buffer.get());
     status = slice.Read(rows, &buffer->rows, &sink);
   }
   GiveBuffer(std::move(buffer));
@@ -111,8 +106,7 @@ absl::Status TensorReader::ReadRange(const OpenSlice& slice, Range rows,
 
 absl::Status TensorReader::ReadSlice(const TensorSlice& slice, WeightForm form,
                                      uint64_t stored_bytes_per_row,
-                                     const TakeRow* take,
-                                     kernels::WeightMatrix* matrix) {
+                                     const Target& target) {
   RF_ASSIGN_OR_RETURN(const std::unique_ptr<const OpenSlice> opened,
                       source_.Open(slice, LargestFinite(form)));
   const Range rows = slice.rows;
@@ -137,7 +131,7 @@ absl::Status TensorReader::ReadSlice(const TensorSlice& slice, WeightForm form,
           const Range part = {
               static_cast<int>(first + begin * kGroup),
               static_cast<int>(first + std::min<int64_t>(count, end * kGroup))};
-          const absl::Status status = ReadRange(*opened, part, take, matrix);
+          const absl::Status status = ReadRange(*opened, part, target);
           if (status.ok()) return;
           // The first in the tensor, so that every load names the same.
           MutexLock lock(&mu);
@@ -155,8 +149,14 @@ absl::Status TensorReader::ReadSlice(const TensorSlice& slice, WeightForm form,
 absl::Status TensorReader::ReadRows(const TensorSlice& slice, WeightForm form,
                                     uint64_t stored_bytes_per_row,
                                     TakeRow take) {
-  return ReadSlice(slice, form, stored_bytes_per_row, &take,
-                   /*matrix=*/nullptr);
+  return ReadSlice(slice, form, stored_bytes_per_row, {.take = &take});
+}
+
+absl::Status TensorReader::ReadIntoMatrix(const TensorSlice& slice,
+                                          kernels::WeightMatrix* matrix,
+                                          int64_t first_row, TakeRow take) {
+  return ReadSlice(slice, matrix->form(), /*stored_bytes_per_row=*/0,
+                   {.matrix = matrix, .first_row = first_row, .take = &take});
 }
 
 absl::StatusOr<kernels::WeightMatrix> TensorReader::ReadMatrix(
@@ -167,8 +167,7 @@ absl::StatusOr<kernels::WeightMatrix> TensorReader::ReadMatrix(
   kernels::WeightMatrix matrix = *std::move(created);
   const uint64_t row_bytes =
       matrix.rows() == 0 ? 0 : matrix.bytes() / matrix.rows();
-  RF_RETURN_IF_ERROR(
-      ReadSlice(slice, form, row_bytes, /*take=*/nullptr, &matrix));
+  RF_RETURN_IF_ERROR(ReadSlice(slice, form, row_bytes, {.matrix = &matrix}));
   // Counts the padding of the last panel.
   RF_RETURN_IF_ERROR(progress_(matrix.bytes() - row_bytes * matrix.rows()));
   return matrix;
@@ -176,7 +175,7 @@ absl::StatusOr<kernels::WeightMatrix> TensorReader::ReadMatrix(
 
 absl::StatusOr<std::vector<float>> TensorReader::ReadFloats(
     const TensorSlice& slice) {
-  RF_CHECK(!slice.may_be_fp8);
+  RF_CHECK(slice.method == cluster::QuantMethod::kNone);
   const size_t columns = slice.columns.size();
   std::vector<float> floats(slice.rows.size() * columns);
   RF_RETURN_IF_ERROR(

@@ -53,8 +53,13 @@ class TensorReader {
   absl::Status ReadRows(const cluster::TensorSlice& slice,
                         kernels::WeightForm form, uint64_t stored_bytes_per_row,
                         TakeRow take);
-  // Returns the values of a slice in row-major order. Requires a slice that is
-  // not fp8.
+  // Reads a slice into the rows of `matrix` from `first_row` on, and passes
+  // each row to `take` as float32. Progress counts nothing.
+  absl::Status ReadIntoMatrix(const cluster::TensorSlice& slice,
+                              kernels::WeightMatrix* matrix, int64_t first_row,
+                              TakeRow take);
+  // Returns the values of a slice in row-major order. Requires a slice without
+  // codes.
   absl::StatusOr<std::vector<float>> ReadFloats(
       const cluster::TensorSlice& slice);
 
@@ -63,16 +68,22 @@ class TensorReader {
   struct Buffer {
     cluster::RowBuffer rows;
     kernels::RowPacker packer;
+    std::vector<float> widened;
   };
 
-  // Reads a slice into `matrix`, or passes its rows to `take` if `matrix` is
-  // null.
+  // Where rows go: one or both are set.
+  struct Target {
+    kernels::WeightMatrix* matrix = nullptr;
+    int64_t first_row = 0;  // Of the matrix.
+    const TakeRow* take = nullptr;
+  };
+  class Sink;
+
   absl::Status ReadSlice(const cluster::TensorSlice& slice,
                          kernels::WeightForm form,
-                         uint64_t stored_bytes_per_row, const TakeRow* take,
-                         kernels::WeightMatrix* matrix);
+                         uint64_t stored_bytes_per_row, const Target& target);
   absl::Status ReadRange(const cluster::OpenSlice& slice, cluster::Range rows,
-                         const TakeRow* take, kernels::WeightMatrix* matrix);
+                         const Target& target);
   std::unique_ptr<Buffer> TakeBuffer();
   void GiveBuffer(std::unique_ptr<Buffer> buffer);
 

@@ -17,7 +17,7 @@ const kernels::Activations& MakeLatents(LayerContext& context,
   const cluster::TraceScope scope(context.trace, "latents");
   const cluster::ModelSpec& spec = context.spec;
   Workspace& workspace = context.workspace;
-  const float eps = static_cast<float>(spec.rms_norm_eps);
+  const float eps = static_cast<float>(cluster::kLatentNormEps);
   const size_t latent = spec.kv_lora_rank;
   const size_t cache_row = spec.cache_row();
   const size_t query_rank = weights.q_a.rows();
@@ -67,8 +67,11 @@ const float* AttendHeads(LayerContext& context, const AttentionWeights& weights,
   float* const q = context.workspace.q.data();
   context.pool.ParallelFor(rows, /*grain=*/16, [&](size_t begin, size_t end) {
     ForEachRow(batch, begin, end, [&](size_t row, int, int64_t position) {
-      context.rope.Rotate(q + row * heads * head_dim + nope, heads, head_dim,
-                          position);
+      float* const queries = q + row * heads * head_dim;
+      context.rope.Rotate(queries + nope, heads, head_dim, position);
+      if (!spec.query_scale.has_value()) return;
+      const auto scale = static_cast<float>(spec.query_scale->Of(position));
+      for (size_t i = 0; i < heads * head_dim; ++i) queries[i] *= scale;
     });
   });
 

@@ -30,6 +30,8 @@ kernels::RopeParameters MakeRopeParameters(const cluster::ModelSpec& spec) {
     parameters.beta_slow = yarn.beta_slow;
     parameters.mscale = yarn.mscale;
     parameters.mscale_all_dim = yarn.mscale_all_dim;
+    parameters.attention_factor = yarn.attention_factor;
+    parameters.truncate = yarn.truncate;
   }
   return parameters;
 }

@@ -222,6 +222,7 @@ absl::Status Run(const BenchVerb& options, Invocation& invocation) {
                      needs.context, " positions"));
   }
   Printer printer(options.format);
+  settings.set_without_mtp(true);
   std::vector<v1::BenchProgress::Setup> setups;
   absl::Status ended;
   // The workers of a local fleet get their threads when they load.

@@ -200,8 +200,10 @@ absl::Status RunChat(const ChatOptions& options) {
                         options.session.flags.Given("model"));
     return ChatLoop(&backend, &state, interactive).Run();
   }
+  SessionOptions session_options = options.session;
+  session_options.settings.set_without_mtp(true);
   RF_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
-                      Session::Open(options.session));
+                      Session::Open(session_options));
   FleetBackend backend(&session->stub());
   return session->Finish(ChatLoop(&backend, &state, interactive).Run());
 }

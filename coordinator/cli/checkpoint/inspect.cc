@@ -11,6 +11,7 @@
 #include "cluster/checkpoint/model_inspection.h"
 #include "cluster/checkpoint/open_model.h"
 #include "cluster/checkpoint/safetensors.h"
+#include "cluster/model/families.h"
 #include "cluster/model/model_spec.h"
 #include "cluster/process/status_macros.h"
 #include "coordinator/cli/checkpoint/text_findings.h"
@@ -24,6 +25,7 @@ namespace {
 
 using cluster::ModelInspection;
 using cluster::ModelSpec;
+using cluster::QuantMethod;
 using cluster::TensorTally;
 
 constexpr char kInspectFooter[] = R"(
@@ -34,6 +36,9 @@ that cannot be loaded, or nothing reads it although its layer is used (a bias, a
 static scale). Loading refuses such a checkpoint, too. Tensors of unused layers
 and those known to be superfluous are listed as unexpected and do no harm. A
 checkpoint without its multi-token prediction layer is complete.
+
+Says the family, how its forward pass differs from DeepSeek-V3's, which tensors are
+skipped and why, and what has not been verified with published weights.
 
 Exit 4 also when the tokenizer or generation_config.json cannot be used. Members
 of config.json that nothing reads are named: one that changes the mathematics
@@ -128,6 +133,43 @@ const TensorTally& MtpTally(const ModelInspection& found) {
   return found.classes[static_cast<size_t>(cluster::WeightClass::kMtp)];
 }
 
+// Null: the weights are not quantised.
+Json QuantizationJson(const ModelSpec& spec) {
+  const QuantMethod method = spec.quantization.method;
+  if (method == QuantMethod::kNone) return nullptr;
+  Json json = {{"method", std::string(cluster::QuantMethodName(method))}};
+  if (method == QuantMethod::kFp8) json["format"] = "e4m3";
+  if (method == QuantMethod::kInt4) {
+    json["group_size"] = cluster::kInt4GroupSize;
+  }
+  if (spec.weight_block_rows > 0) {
+    json["weight_block_size"] = {spec.weight_block_rows,
+                                 spec.weight_block_columns};
+  }
+  return json;
+}
+
+std::string QuantizationText(const ModelSpec& spec) {
+  const std::string blocks =
+      spec.weight_block_rows > 0
+          ? absl::StrCat("blocks of ", spec.weight_block_rows, " x ",
+                         spec.weight_block_columns)
+          : "with a scale for each tensor";
+  switch (spec.quantization.method) {
+    case QuantMethod::kNone:
+      break;
+    case QuantMethod::kFp8:
+      return absl::StrCat("fp8 e4m3 ", blocks);
+    case QuantMethod::kInt4:
+      return absl::StrCat("int4 in groups of ", cluster::kInt4GroupSize);
+    case QuantMethod::kInt8Channel:
+      return "int8 with a scale for each output";
+    case QuantMethod::kInt8Blocks:
+      return absl::StrCat("int8 ", blocks);
+  }
+  return "not quantised";
+}
+
 Json InspectJson(const Inspected& inspected, const absl::Status& status) {
   const ModelSpec& spec = inspected.spec;
   const ModelInspection& found = inspected.found;
@@ -146,18 +188,21 @@ Json InspectJson(const Inspected& inspected, const absl::Status& status) {
     files.push_back(
         {{"name", name}, {"tensors", tally.tensors}, {"bytes", tally.bytes}});
   }
-  Json quantization;
-  if (spec.weight_block_rows > 0) {
-    quantization = {{"method", "fp8"},
-                    {"format", "e4m3"},
-                    {"weight_block_size",
-                     {spec.weight_block_rows, spec.weight_block_columns}}};
+  const cluster::Family& family = cluster::FamilyOf(spec);
+  Json skipped = Json::array();
+  for (const auto& [reason, tally] : found.skipped) {
+    Json entry = TallyJson(tally);
+    entry["reason"] = reason;
+    skipped.push_back(std::move(entry));
   }
   Json document = {
       {"model", inspected.model},
       {"ok", status.ok()},
       {"architecture", spec.architecture},
       {"model_type", spec.model_type},
+      {"family", std::string(family.name)},
+      {"differences", JsonArray(family.differences)},
+      {"unverified", std::string(family.unverified)},
       {"parameters", sum.parameters},
       {"parameters_with_mtp", sum.parameters + MtpTally(found).parameters},
       {"tensors", sum.tensors},
@@ -170,10 +215,11 @@ Json InspectJson(const Inspected& inspected, const absl::Status& status) {
       {"vocab_size", spec.vocab_size},
       {"max_position_embeddings", spec.max_position_embeddings},
       {"mtp", found.has_mtp},
-      {"quantization", quantization},
+      {"quantization", QuantizationJson(spec)},
       {"classes", classes},
       {"dtypes", dtypes},
       {"shards", files},
+      {"skipped", skipped},
       {"missing", JsonArray(found.missing)},
       {"wrong", JsonArray(found.wrong)},
       {"unexpected", JsonArray(found.unexpected)},
@@ -246,6 +292,30 @@ std::string GenerationText(const Json& generation) {
   return text;
 }
 
+// Says how the model differs from DeepSeek-V3, what of it is skipped, and what
+// nobody has verified.
+std::string FamilyText(const Inspected& inspected) {
+  const cluster::Family& family = cluster::FamilyOf(inspected.spec);
+  std::string out = absl::StrCat("family: ", family.name);
+  if (family.model_type != inspected.spec.model_type) {
+    absl::StrAppend(&out, " (model_type ", inspected.spec.model_type,
+                    " is unknown, absent members are those of ",
+                    family.model_type, ")");
+  }
+  absl::StrAppend(&out, "\n");
+  for (const std::string& difference : family.differences) {
+    absl::StrAppend(&out, "- differs from DeepSeek-V3: ", difference, "\n");
+  }
+  for (const auto& [reason, tally] : inspected.found.skipped) {
+    absl::StrAppend(&out, "- skipped: ", tally.tensors, " tensors, ",
+                    HumanBytes(tally.bytes), ": ", reason, "\n");
+  }
+  if (!family.unverified.empty()) {
+    absl::StrAppend(&out, "- unverified: ", family.unverified, "\n");
+  }
+  return out;
+}
+
 std::string InspectMarkdown(const Inspected& inspected) {
   const ModelSpec& spec = inspected.spec;
   const ModelInspection& found = inspected.found;
@@ -266,12 +336,10 @@ std::string InspectMarkdown(const Inspected& inspected) {
                                 1e-6)
           : "",
       sum.tensors, HumanBytes(sum.bytes), found.files.size(),
-      spec.weight_block_rows > 0
-          ? absl::StrCat("fp8 e4m3 blocks of ", spec.weight_block_rows, " x ",
-                         spec.weight_block_columns)
-          : "not quantised",
+      QuantizationText(spec),
       found.has_mtp ? "yes" : "no", TokenizerText(inspected.tokenizer),
       GenerationText(inspected.generation));
+  absl::StrAppend(&out, FamilyText(inspected));
   absl::StrAppend(&out,
                   "\n| class | tensors | million parameters | GB "
                   "|\n|---|---|---|---|\n");

@@ -20,7 +20,7 @@ struct PackingWork {
   std::string model;
   std::string folder;  // For packed shards, on every worker's host.
   cluster::MeshShape mesh;
-  v1::Dtype dtype = v1::DTYPE_INT8;
+  v1::Dtype dtype = v1::DTYPE_NATIVE;
   int workers = 1;
   uint32_t threads = 1;  // Threads of a worker. 0: as at its start.
   // The fleet whose workers pack. Unset: workers on this machine pack.

@@ -35,6 +35,9 @@ id has text. It is for measurements and tests; text of such a model means nothin
             under 2 MB
   r1-slice  R1's layer dimensions, 1 dense and 2 MoE layers of 32 routed
             experts, 32768 tokens; 4.33 billion parameters, 4.8 GB
+  glm-flash-slice, kimi-slice, glm5-slice
+            the like of GLM-4.7-Flash, Kimi K2 and GLM-5: 3 layers with their
+            dimensions, 32 routed experts, 32768 tokens
 
 No file is needed to run such a model: `--model synth:r1-slice` makes the same weights
 in memory, for every verb and for `model:` of a cluster file. synth:r1-slice,seed=7

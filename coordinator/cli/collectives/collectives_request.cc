@@ -244,7 +244,7 @@ absl::Status AddFused(const CollectivesOptions& options, Operation operation,
   const absl::StatusOr<v1::Dtype> dtype = cluster::ParseWeightDtype(
       options.dtype.empty() ? kDefaultDtype : options.dtype);
   if (!dtype.ok()) return Usage("--dtype", dtype.status());
-  if (*dtype == v1::DTYPE_INT4_EXPERTS) {
+  if (*dtype == v1::DTYPE_INT4_EXPERTS || *dtype == v1::DTYPE_NATIVE) {
     return Usage(absl::StrCat("--dtype ", options.dtype,
                               ": one product, want f32, bf16, int8 or int4"));
   }

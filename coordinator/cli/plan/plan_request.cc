@@ -62,7 +62,7 @@ absl::Status SetTypes(const PlanOptions& options,
   RF_ASSIGN_OR_RETURN(const v1::FleetSettings given, options.settings.Read());
   settings.MergeFrom(given);
   input->dtype = settings.dtype();
-  inputs.forms = cluster::FormsOf(settings.dtype());
+  inputs.forms = cluster::FormsOf(settings.dtype(), inputs.spec);
   inputs.cache_dtype =
       cluster::CacheDtypeOf(settings.cache_type(), inputs.forms);
   RF_ASSIGN_OR_RETURN(inputs.wire, cluster::WireFromProto(settings.wire()));

@@ -36,7 +36,7 @@ struct PlanOptions {
 struct PlanInput {
   PlanRequest request;
   std::string model;
-  v1::Dtype dtype = v1::DTYPE_INT8;
+  v1::Dtype dtype = v1::DTYPE_NATIVE;
   // Bytes of the checkpoint's files. Without files: bytes of the published
   // files.
   uint64_t checkpoint_bytes = 0;

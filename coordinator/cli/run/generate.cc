@@ -98,8 +98,9 @@ absl::StatusOr<Generated> Generate(const GenerateOptions& options,
                     [&options] { return !options.detach; });
 }
 
-absl::Status Run(const GenerateOptions& options, Invocation& invocation) {
+absl::Status Run(GenerateOptions options, Invocation& invocation) {
   RF_ASSIGN_OR_RETURN(const v1::Prompt prompt, ReadPrompt(options.prompt));
+  options.session.settings.set_without_mtp(true);
   RF_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
                       Session::Open(options.session));
   const absl::StatusOr<Generated> generated =

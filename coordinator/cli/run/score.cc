@@ -155,6 +155,7 @@ absl::Status Run(ScoreCommandOptions options, Invocation& invocation) {
   }
   RF_ASSIGN_OR_RETURN(const v1::Prompt prompt, ReadPrompt(options.prompt));
   options.session.settings.set_reference(!options.reference.empty());
+  options.session.settings.set_without_mtp(!options.mtp);
   RF_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
                       Session::Open(options.session));
   const absl::StatusOr<v1::ScoreEvent::Result> result =

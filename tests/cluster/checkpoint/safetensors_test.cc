@@ -97,6 +97,56 @@ TEST(CheckpointTest, ReadsTensorsOfIndexedFiles) {
   }
 }
 
+// A text model that is a part of a larger one.
+TEST(CheckpointTest, NamesLoseThePrefixOfALargerModel) {
+  const auto tensor = [](const std::string& name) {
+    return MakeTensor(name, Dtype::kF32, {1, 1}, {1});
+  };
+  for (const auto& [backbone, root] :
+       {std::pair("language_model.model.", "language_model."),
+        std::pair("model.language_model.", "")}) {
+    const testing::TempDir dir;
+    testing::WriteCheckpoint(
+        dir.path(), "{}",
+        {tensor(absl::StrCat(backbone, "embed_tokens.weight")),
+         tensor(absl::StrCat(backbone, "layers.0.up.weight")),
+         tensor(absl::StrCat(root, "lm_head.weight")),
+         tensor("vision_tower.up.weight")},
+        1);
+    const auto checkpoint = OpenCheckpoint(dir.path());
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    const std::vector<std::string> names = (*checkpoint)->Names();
+    EXPECT_THAT(
+        names,
+        ElementsAre("lm_head.weight", "model.embed_tokens.weight",
+                    "model.layers.0.up.weight", "vision_tower.up.weight"));
+    for (const std::string& name : names) {
+      EXPECT_TRUE((*checkpoint)->Find(name).ok()) << name;
+    }
+    EXPECT_EQ((*(*checkpoint)->Find("model.layers.0.up.weight"))->name,
+              absl::StrCat(backbone, "layers.0.up.weight"));
+    EXPECT_FALSE((*checkpoint)->Contains("model.norm.weight"));
+  }
+}
+
+// It decides about the softmax of some models.
+TEST(CheckpointTest, ParamsArePartOfTheFingerprint) {
+  const testing::TempDir dir;
+  testing::WriteCheckpoint(dir.path(), "{}", SomeTensors(), 1);
+  std::vector<std::string> fingerprints;
+  for (const char* params : {"", "{}", R"({"yarn": 1})"}) {
+    if (*params != '\0') WriteFile(dir.File("params.json"), params);
+    const auto checkpoint = OpenCheckpoint(dir.path());
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    EXPECT_EQ((*checkpoint)->params(), params);
+    const auto fingerprint = (*checkpoint)->Fingerprint();
+    ASSERT_TRUE(fingerprint.ok());
+    EXPECT_THAT(fingerprints,
+                ::testing::Not(::testing::Contains(*fingerprint)));
+    fingerprints.push_back(*fingerprint);
+  }
+}
+
 TEST(CheckpointTest, TakesASingleFileOfAnyName) {
   const testing::TempDir dir;
   WriteFile(dir.File("weights.safetensors"), SafetensorsBytes(SomeTensors()));
@@ -119,7 +169,7 @@ TEST(CheckpointTest, ReportsAFolderWithoutCheckpoint) {
 TEST(CheckpointTest, FindTellsMissingFromUnsupported) {
   const testing::TempDir dir;
   std::vector<TestTensor> tensors = SomeTensors();
-  tensors.push_back({"i", "I64", {2}, std::string(16, '\0')});
+  tensors.push_back({"i", "U64", {2}, std::string(16, '\0')});
   tensors.push_back({"n", "F4_NEW", {2}, std::string(5, '\0')});
   testing::WriteCheckpoint(dir.path(), "{}", tensors, 2);
   const auto checkpoint = OpenCheckpoint(dir.path());

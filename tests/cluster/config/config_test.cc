@@ -39,7 +39,7 @@ TEST(ConfigTest, DefaultsFillWhatTheFileLeavesOut) {
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->name, "cluster");
   EXPECT_EQ(config->settings.model(), "/base/tiny");
-  EXPECT_EQ(config->settings.dtype(), v1::DTYPE_INT8);
+  EXPECT_EQ(config->settings.dtype(), v1::DTYPE_NATIVE);
   EXPECT_EQ(config->settings.cache_type(), v1::CACHE_DTYPE_UNSPECIFIED);
   EXPECT_EQ(config->settings.wire(), v1::WIRE_DTYPE_BF16);
   EXPECT_EQ(config->settings.collectives(), "");
@@ -152,7 +152,7 @@ TEST(ConfigTest, WrongValueNamesLineValueAndExpectation) {
     const char* error;
   } kCases[] = {
       {"dtype: fp8",
-       "dtype: 'fp8', want f32, bf16, int8, int4-experts or int4"},
+       "dtype: 'fp8', want native, f32, bf16, int8, int4-experts or int4"},
       {"cache_type: int4", "cache_type: 'int4', want f32, bf16 or int8"},
       {"cache_type:", "cache_type has no value, want f32, bf16 or int8"},
       {"wire: int4", "wire: 'int4', want f32, bf16 or int8"},

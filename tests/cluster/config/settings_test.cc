@@ -53,7 +53,7 @@ TEST(SettingsTest, LimitsAreThoseOfTheCode) {
 TEST(SettingsTest, ValuesAreCheckedByType) {
   EXPECT_EQ(Set("dtype", "int4-experts"), "int4-experts");
   EXPECT_EQ(Set("dtype", "fp8"),
-            "'fp8', want f32, bf16, int8, int4-experts or int4");
+            "'fp8', want native, f32, bf16, int8, int4-experts or int4");
   EXPECT_EQ(Set("context", "16777216"), "16777216");
   EXPECT_EQ(Set("context", "16777217"),
             "'16777217', want a whole number from 1 to 16777216");
@@ -86,7 +86,7 @@ TEST(SettingsTest, DefaultsFillOnlyWhatIsUnset) {
   settings.set_parallel(9);
   FillDefaults(&settings);
   EXPECT_EQ(settings.parallel(), 9u);
-  EXPECT_EQ(settings.dtype(), v1::DTYPE_INT8);
+  EXPECT_EQ(settings.dtype(), v1::DTYPE_NATIVE);
   EXPECT_FALSE(settings.has_context());
 }
 

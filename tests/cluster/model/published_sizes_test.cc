@@ -10,6 +10,7 @@
 #include "cluster/checkpoint/open_model.h"
 #include "cluster/checkpoint/safetensors.h"
 #include "tests/testing/checkpoint_writer.h"
+#include "tests/testing/published_configs.h"
 #include "tests/testing/r1_spec.h"
 
 namespace ringfleet::cluster {
@@ -34,6 +35,22 @@ TEST(PublishedSizesTest, R1HasItsExactNumbers) {
   EXPECT_EQ(Parameters(sizes, WeightClass::kMtp), 13'463'426'304u);
   // 688.58 GB of files, their headers included.
   EXPECT_NEAR(static_cast<double>(sizes.all_bytes()) * 1e-9, 688.58, 0.02);
+}
+
+// The sums over the published dimensions, computed apart from this program.
+TEST(CountParametersTest, TheFamiliesHaveTheirPublishedNumbers) {
+  const auto count = [](const nlohmann::json& config) {
+    const auto spec = ParseModelSpec(config.dump());
+    EXPECT_TRUE(spec.ok()) << spec.status();
+    return spec.ok() ? CountParameters(*spec) : 0;
+  };
+  EXPECT_EQ(count(testing::KimiK25Config()), 1'026'408'232'448u);
+  EXPECT_EQ(count(testing::KimiTextConfig()), 1'026'408'232'448u);
+  EXPECT_EQ(count(testing::Glm47FlashConfig()), 29'943'393'920u);
+  EXPECT_EQ(count(testing::Glm53Config()), 743'180'209'920u);
+  EXPECT_EQ(count(testing::DeepSeekV32Config()), 671'026'419'200u);
+  EXPECT_EQ(count(testing::MistralSmall4Config()), 118'972'826'624u);
+  EXPECT_EQ(count(testing::MoonlightConfig()), 15'960'110'208u);
 }
 
 // The files are an independent count.

@@ -17,10 +17,13 @@ struct ParsedRope {
   std::vector<std::string> unread;
 };
 
-ParsedRope ParseRopeOf(const Json& config) {
+ParsedRope ParseRopeOf(const Json& config,
+                       absl::string_view model_type = "deepseek_v3",
+                       absl::string_view params = "") {
   ParsedRope parsed;
   ConfigFields fields(config, "config.json: ");
-  parsed.status = ParseRope(fields, &parsed.spec, &parsed.unread);
+  parsed.status = ParseRope(fields, *FindFamilyOfType(model_type), params,
+                            &parsed.spec, &parsed.unread);
   return parsed;
 }
 
@@ -160,10 +163,13 @@ TEST(RopeConfigTest, NamesWhatIsNotSupported) {
                 "\"default\""));
   EXPECT_THAT(problem({{"rope_type", "llama3"}}),
               HasSubstr("rope_parameters.rope_type: \"llama3\""));
-  EXPECT_THAT(problem({{"attention_factor", 2}}),
-              HasSubstr("rope_parameters.attention_factor: 2, want 1"));
-  EXPECT_THAT(problem({{"truncate", false}}),
-              HasSubstr("rope_parameters.truncate: false, want true"));
+  EXPECT_THAT(problem({{"attention_factor", -1}}),
+              HasSubstr("rope_parameters.attention_factor: -1, want a number"));
+  EXPECT_THAT(problem({{"truncate", 0}}),
+              HasSubstr("rope_parameters.truncate: 0, want true or false"));
+  EXPECT_THAT(problem({{"llama_4_scaling_beta", 0.1}}),
+              HasSubstr("rope_parameters.llama_4_scaling_beta: 0.1, want none "
+                        "in DeepseekV3ForCausalLM"));
   EXPECT_THAT(problem({{"partial_rotary_factor", 0.5}}),
               HasSubstr("rope_parameters.partial_rotary_factor: 0.5, want 1"));
   EXPECT_THAT(
@@ -181,17 +187,50 @@ TEST(RopeConfigTest, NamesWhatIsNotSupported) {
               HasSubstr("rope_parameters: \"yarn\", want an object"));
 }
 
-// The magnitude that transformers computes when the member is absent: 0.1
-// mscale ln(factor) + 1, over the same of mscale_all_dim.
-TEST(RopeConfigTest, AnAttentionFactorThatFollowsIsNoContradiction) {
-  Json yarn = MergedJson(RopeYarn(), {{"rope_type", "yarn"},
-                                      {"rope_theta", 1e4},
-                                      {"attention_factor", 1.0},
-                                      {"truncate", true}});
-  GoodRope({{"rope_parameters", yarn}});
-  yarn.erase("mscale_all_dim");
-  yarn["attention_factor"] = 1.3688879454113936;
-  GoodRope({{"rope_parameters", yarn}});
+TEST(RopeConfigTest, ReadsWhatChangesYarn) {
+  Json yarn =
+      MergedJson(RopeYarn(), {{"rope_type", "yarn"}, {"rope_theta", 1e4}});
+  const ModelSpec plain = GoodRope({{"rope_parameters", yarn}});
+  EXPECT_FALSE(plain.rope_scaling->attention_factor.has_value());
+  EXPECT_TRUE(plain.rope_scaling->truncate);
+  yarn["attention_factor"] = 1.25;
+  yarn["truncate"] = false;
+  yarn["beta_fast"] = 1.0;  // As Kimi K2: one step between fast and slow.
+  yarn["llama_4_scaling_beta"] = 0.0;  // Scales nothing.
+  const ModelSpec changed = GoodRope({{"rope_parameters", yarn}});
+  EXPECT_EQ(changed.rope_scaling->attention_factor, 1.25);
+  EXPECT_FALSE(changed.rope_scaling->truncate);
+  EXPECT_EQ(changed.rope_scaling->beta_fast, 1);
+  EXPECT_FALSE(changed.query_scale.has_value());
+}
+
+TEST(RopeConfigTest, MistralScalesQueriesAndSoftmaxByItsParams) {
+  const Json config = {
+      {"rope_parameters",
+       MergedJson(RopeYarn(), {{"rope_type", "yarn"},
+                               {"rope_theta", 1e4},
+                               {"llama_4_scaling_beta", 0.1}})}};
+  for (const auto& [params, scales] : std::vector<std::pair<std::string, bool>>{
+           {"", false},
+           {"{}", false},
+           {R"({"yarn": {"factor": 40}})", false},
+           {R"({"yarn": {"apply_scale": false}})", false},
+           {R"({"yarn": {"apply_scale": true}})", true}}) {
+    const ParsedRope parsed = ParseRopeOf(config, "mistral4", params);
+    ASSERT_TRUE(parsed.status.ok()) << parsed.status;
+    EXPECT_EQ(parsed.spec.rope_scaling->scales_softmax, scales) << params;
+    ASSERT_TRUE(parsed.spec.query_scale.has_value());
+    EXPECT_EQ(parsed.spec.query_scale->Of(4095), 1);
+    EXPECT_NEAR(parsed.spec.query_scale->Of(4096), 1.0693147181, 1e-10);
+  }
+  EXPECT_TRUE(ParseRopeOf({{"rope_theta", 1e4}}, "mistral4", "{}").status.ok());
+  for (const char* params :
+       {"[]", R"({"yarn": 3})", R"({"yarn": {"apply_scale": "no"}})"}) {
+    EXPECT_THAT(
+        std::string(ParseRopeOf(config, "mistral4", params).status.message()),
+        HasSubstr("params.json: "))
+        << params;
+  }
 }
 
 TEST(RopeConfigTest, NamesTheMembersThatNothingReads) {

@@ -125,7 +125,8 @@ TEST(ClusterConfigTest, AModelCanBeSynthetic) {
       ParseClusterConfig("workers: [{}]\nmodel: synth:tin\n", "f.yaml", "/etc");
   EXPECT_EQ(
       bad.status().message(),
-      "f.yaml:2: model: synth:tin: no such preset, want tiny or r1-slice");
+      "f.yaml:2: model: synth:tin: no such preset, want tiny or r1-slice "
+      "or glm-flash-slice or kimi-slice or glm5-slice");
 }
 
 }  // namespace

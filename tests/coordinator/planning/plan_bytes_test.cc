@@ -20,9 +20,9 @@ using kernels::WeightForm;
 using ringfleet::testing::RankWorld;
 
 TEST(PlanBytesTest, WeightsTakeWhatTheLoaderAllocates) {
-  const std::vector<v1::Dtype> dtypes = {v1::DTYPE_F32, v1::DTYPE_BF16,
-                                         v1::DTYPE_INT8, v1::DTYPE_INT4,
-                                         v1::DTYPE_INT4_EXPERTS};
+  const std::vector<v1::Dtype> dtypes = {
+      v1::DTYPE_F32,  v1::DTYPE_BF16,         v1::DTYPE_INT8,
+      v1::DTYPE_INT4, v1::DTYPE_INT4_EXPERTS, v1::DTYPE_NATIVE};
   std::vector<ModelSpec> specs = {
       ringfleet::testing::R1Spec(), ringfleet::testing::TinyV3Spec(),
       ringfleet::testing::TinyV2Spec(), ringfleet::testing::TinyV2LiteSpec()};
@@ -30,9 +30,17 @@ TEST(PlanBytesTest, WeightsTakeWhatTheLoaderAllocates) {
   specs.back().tie_word_embeddings = true;
   specs.push_back(specs[1]);
   specs.back().n_shared_experts = 0;
+  // Kimi: experts in int4, whose 28 columns become whole groups.
+  specs.push_back(specs[1]);
+  specs.back().quantization = {
+      .method = cluster::QuantMethod::kInt4,
+      .int4_roles = 1u << static_cast<int>(cluster::TensorRole::kExpertGate) |
+                    1u << static_cast<int>(cluster::TensorRole::kExpertUp) |
+                    1u << static_cast<int>(cluster::TensorRole::kExpertDown)};
+  specs.back().moe_intermediate_size = 96;
   for (const ModelSpec& spec : specs) {
     for (const v1::Dtype dtype : dtypes) {
-      const cluster::WeightForms forms = cluster::FormsOf(dtype);
+      const cluster::WeightForms forms = cluster::FormsOf(dtype, spec);
       for (const MeshShape& mesh :
            {MeshShape{}, MeshShape{1, 1, 5}, MeshShape{1, 3, 2}}) {
         for (int rank = 0; rank < mesh.world_size(); ++rank) {
@@ -41,7 +49,8 @@ TEST(PlanBytesTest, WeightsTakeWhatTheLoaderAllocates) {
           EXPECT_EQ(cluster::ShardSizesOf(spec, *plan, forms).total(),
                     ShardBytes(spec, *plan,
                                {.form = forms.products,
-                                .expert_form = forms.experts}));
+                                .expert_form = forms.experts,
+                                .native = forms.native}));
         }
       }
     }

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "tests/testing/checkpoint_writer.h"
+#include "tests/testing/published_configs.h"
 #include "tests/testing/r1_spec.h"
 
 namespace ringfleet::coordinator {
@@ -289,6 +290,33 @@ TEST(PlannerTest, HeadsThatDoNotDivideLeaveNobodyOut) {
   EXPECT_LT(most, least + least / 20);
 }
 
+// Hosts that people have for these models, with a context of 4096.
+TEST(PlannerTest, FamiliesFitTheirHosts) {
+  struct Fit {
+    nlohmann::json config;
+    int hosts;
+    uint64_t memory_gib;
+    v1::Dtype dtype;
+  };
+  for (const auto& [config, hosts, memory_gib, dtype] : std::vector<Fit>{
+           {testing::KimiK25Config(), 4, 192, v1::DTYPE_INT4_EXPERTS},
+           {testing::Glm53Config(), 4, 128, v1::DTYPE_INT4_EXPERTS},
+           {testing::Glm53Config(), 8, 96, v1::DTYPE_INT4_EXPERTS},
+           {testing::Glm47FlashConfig(), 1, 24, v1::DTYPE_INT4_EXPERTS},
+           {nlohmann::json::parse(testing::R1Config()), 4, 192,
+            v1::DTYPE_INT8}}) {
+    PlanRequest request = R1Request(hosts, memory_gib);
+    request.inputs.spec = cluster::ParseModelSpec(config.dump()).value();
+    request.inputs.forms = FormsOf(dtype, request.inputs.spec);
+    EXPECT_TRUE(MakeFleetPlan(request).fits)
+        << request.inputs.spec.architecture << " on " << hosts;
+    // Half of the memory is too little for weights.
+    for (HostSpec& host : request.inputs.hosts) host.memory_bytes /= 2;
+    EXPECT_FALSE(MakeFleetPlan(request).fits)
+        << request.inputs.spec.architecture << " on " << hosts;
+  }
+}
+
 TEST(PlannerTest, MoreThanSixteenWorkersCannotRun) {
   const FleetPlan plan = MakeFleetPlan(R1Request(32, 64));
   EXPECT_TRUE(plan.fits);
@@ -314,7 +342,7 @@ TEST(PlannerTest, TinyModelsAndTooManyRanksDoNotBreakIt) {
     request.context = 16;
     for (const auto form :
          {v1::DTYPE_F32, v1::DTYPE_BF16, v1::DTYPE_INT8, v1::DTYPE_INT4}) {
-      request.inputs.forms = FormsOf(form);
+      request.inputs.forms = FormsOf(form, spec);
       const FleetPlan plan = MakeFleetPlan(request);
       EXPECT_TRUE(plan.fits);
       EXPECT_TRUE(std::isfinite(plan.choice.decode_tps));

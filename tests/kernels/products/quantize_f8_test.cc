@@ -17,8 +17,8 @@
 namespace ringfleet::kernels {
 namespace {
 
-// The two steps that QuantizeInt8 of an F8Row does in one.
-bool WidenThenQuantize(const F8Row& row, int8_t* codes, float* scale) {
+// The two steps that QuantizeInt8 of a CodeRow of fp8 does in one.
+bool WidenThenQuantize(const CodeRow& row, int8_t* codes, float* scale) {
   std::vector<float> values(row.count);
   bool finite = true;
   for (size_t i = 0; i < row.count; ++i) {
@@ -40,7 +40,7 @@ std::vector<uint8_t> RandomCodes(size_t count, uint32_t seed) {
   return codes;
 }
 
-void ExpectTheTwoSteps(const F8Row& row) {
+void ExpectTheTwoSteps(const CodeRow& row) {
   std::vector<int8_t> want(row.count), got(row.count);
   float want_scale = -1, got_scale = -1;
   ASSERT_TRUE(WidenThenQuantize(row, want.data(), &want_scale));
@@ -84,7 +84,10 @@ TEST(QuantizeF8Test, EveryCodeRoundsAsItsValueDoes) {
         codes.push_back(static_cast<uint8_t>(code | 0x80));
       }
       for (const float scale : {1.0f, 0.3f, 1e-27f}) {
-        ExpectTheTwoSteps({codes.data(), codes.size(), &scale, 1000, 0});
+        ExpectTheTwoSteps({.codes = codes.data(),
+                           .count = codes.size(),
+                           .scales = &scale,
+                           .block = 1000});
       }
     }
   });
@@ -94,7 +97,10 @@ TEST(QuantizeF8Test, WhatIsTooSmallForAScaleIsZero) {
   const std::vector<uint8_t> codes = RandomCodes(200, 3);
   const std::vector<float> scales = {0.0f, 1e-34f};
   ForEachIsa([&] {
-    ExpectTheTwoSteps({codes.data(), 200, scales.data(), 100, 0});
+    ExpectTheTwoSteps({.codes = codes.data(),
+                       .count = 200,
+                       .scales = scales.data(),
+                       .block = 100});
   });
 }
 
@@ -105,7 +111,10 @@ TEST(QuantizeF8Test, TellsOfWhatIsNotFinite) {
     for (const size_t place : {0, 63, 64, 150, 299}) {
       std::vector<uint8_t> codes = RandomCodes(300, 4);
       const std::vector<float> scales(3, 1.0f);
-      F8Row row = {codes.data(), codes.size(), scales.data(), 128, 0};
+      CodeRow row = {.codes = codes.data(),
+                     .count = codes.size(),
+                     .scales = scales.data(),
+                     .block = 128};
       EXPECT_TRUE(QuantizeInt8(row, out.data(), &scale));
       for (const uint8_t nan : {0x7f, 0xff}) {
         codes[place] = nan;

@@ -63,11 +63,11 @@ TEST(RowPackerTest, RowsOfFp8AreStoredAsTheirValuesAre) {
   RowPacker packer;
   packer.Begin(&got);
   for (size_t row = 0; row < kRows; ++row) {
-    const F8Row stored = {.codes = codes.data() + row * kColumns,
-                          .count = kColumns,
-                          .scales = scales.data(),
-                          .block = 96,
-                          .offset = 32};
+    const CodeRow stored = {.codes = codes.data() + row * kColumns,
+                            .count = kColumns,
+                            .scales = scales.data(),
+                            .block = 96,
+                            .offset = 32};
     std::vector<float> values(kColumns);
     for (size_t i = 0; i < kColumns; ++i) {
       values[i] = F8E4M3ToFloat(stored.codes[i]) * scales[(32 + i) / 96];
@@ -76,7 +76,7 @@ TEST(RowPackerTest, RowsOfFp8AreStoredAsTheirValuesAre) {
     if (row % 16 == 5 || row == 16) {
       std::vector<uint8_t> bad(stored.codes, stored.codes + kColumns);
       bad[row] = 0xff;
-      F8Row not_finite = stored;
+      CodeRow not_finite = stored;
       not_finite.codes = bad.data();
       EXPECT_FALSE(packer.Set(row, not_finite));
       packer.Set(row, values.data());

@@ -29,13 +29,15 @@ struct LayoutCase {
   std::string model;
   cluster::MeshShape mesh;
   v1::PrefillStrategy strategy = v1::PREFILL_STRATEGY_REPLICATED;
+  std::string golden = "golden.json";
+  testing::GoldenTolerance tolerance;
 };
 
 class ExpertMovesTest : public ::testing::TestWithParam<LayoutCase> {
  protected:
   ExpertMovesTest()
       : folder_(BundledModel(GetParam().model)),
-        golden_(testing::ReadGolden(folder_)) {}
+        golden_(testing::ReadGolden(folder_, GetParam().golden)) {}
 
   RankWorldOptions Options() const {
     return {.mesh = GetParam().mesh, .prefill_strategy = GetParam().strategy};
@@ -70,7 +72,8 @@ TEST_P(ExpertMovesTest, GoldensHoldWhereverExpertsAre) {
     SCOPED_TRACE(::testing::Message() << ids.size() << " prompt tokens");
     testing::ExpectScore(
         expected,
-        ScorePrompt(world, ids, testing::ScoreOptionsOf(expected), 128));
+        ScorePrompt(world, ids, testing::ScoreOptionsOf(expected), 128),
+        GetParam().tolerance);
   }
 }
 
@@ -159,6 +162,27 @@ std::string LayoutCaseName(const ::testing::TestParamInfo<LayoutCase>& info) {
 
 INSTANTIATE_TEST_SUITE_P(Models, ExpertMovesTest,
                          ::testing::ValuesIn(LayoutCases()), LayoutCaseName);
+
+std::vector<LayoutCase> SoakFamilyLayouts() {
+  std::vector<LayoutCase> cases;
+  for (const auto& [model, golden] :
+       {std::pair("tiny-glm-flash", "golden.json"),
+        std::pair("tiny-glm-dsa", "golden_dense.json"),
+        std::pair("tiny-kimi", "golden.json"),
+        std::pair("tiny-int8-channel", "golden.json"),
+        std::pair("tiny-mistral4", "golden.json")}) {
+    cases.push_back({model,
+                     {.data = 2, .expert = 2, .tensor = 1},
+                     v1::PREFILL_STRATEGY_SEQUENCE_PARALLEL,
+                     golden,
+                     testing::kWideGoldenTolerance});
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(SoakFamilies, ExpertMovesTest,
+                         ::testing::ValuesIn(SoakFamilyLayouts()),
+                         LayoutCaseName);
 
 TEST(ExpertMigrationTest, OnlyWhatIsLackingIsLoaded) {
   ExpertLayout now(3, 4, 2);

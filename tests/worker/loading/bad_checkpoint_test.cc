@@ -170,7 +170,8 @@ TEST_F(BadCheckpointTest, ShapeMessageShowsBoth) {
 TEST_F(BadCheckpointTest, WrongDtypesAreNamed) {
   Tensor("model.layers.0.mlp.up_proj.weight").dtype = "I8";
   ExpectLoad(absl::StatusCode::kDataLoss,
-             "model.layers.0.mlp.up_proj.weight: dtype I8");
+             "model.layers.0.mlp.up_proj.weight: dtype int8, want f32, bf16, "
+             "f16 or f8_e4m3");
 }
 
 TEST_F(BadCheckpointTest, NormsRoutersAndHeadsAreNeverFp8) {
@@ -188,8 +189,7 @@ TEST_F(BadCheckpointTest, NormsRoutersAndHeadsAreNeverFp8) {
 }
 
 TEST_F(BadCheckpointTest, Fp8NeedsAQuantizationConfig) {
-  spec_.weight_block_rows = 0;
-  spec_.weight_block_columns = 0;
+  spec_.quantization.method = cluster::QuantMethod::kNone;
   ExpectLoad(absl::StatusCode::kDataLoss, "no quantization_config");
 }
 

@@ -35,7 +35,7 @@ LoadSettings Settings() {
 v1::LoadRequest Request(const std::string& model, int world, int rank) {
   v1::LoadRequest request;
   request.set_model_path(model);
-  request.set_dtype(v1::DTYPE_INT8);
+  request.set_dtype(v1::DTYPE_NATIVE);
   request.set_context(64);
   request.set_slots(1);
   request.mutable_layout()->set_rank(rank);
@@ -108,7 +108,8 @@ class FetchingLoadTest : public ::testing::Test {
 };
 
 TEST_F(FetchingLoadTest, FetchedWeightsAreTheFoldersBitForBit) {
-  for (const std::string model : {"tiny-v2", "tiny-v2-lite", "tiny-v3"}) {
+  for (const std::string model :
+       {"tiny-v2", "tiny-v2-lite", "tiny-v3", "tiny-kimi"}) {
     const OtherHost host(BundledModel(model));
     for (int world = 1; world <= 3; ++world) {
       for (int rank = 0; rank < world; ++rank) {

@@ -109,6 +109,7 @@ TEST_F(KeptShardTest, WhatDiffersIsLeftAsItIs) {
       [](auto* request) { request->set_dtype(v1::DTYPE_INT4); },
       [](auto* request) { request->set_cache_dtype(v1::CACHE_DTYPE_F32); },
       [](auto* request) { request->set_reference(true); },
+      [](auto* request) { request->set_without_mtp(true); },
       [](auto* request) { request->set_threads(2); },
       [](auto* request) {
         SetLayout({1, 1, 2}, 1, request);
@@ -138,6 +139,37 @@ TEST_F(KeptShardTest, WhatDiffersIsLeftAsItIs) {
   }
   const auto kept = Keep([](auto*) {});
   EXPECT_TRUE(kept.ok() && *kept) << kept.status();
+}
+
+TEST_F(KeptShardTest, PredictionLayersCanBeLeftOut) {
+  v1::LoadRequest request = request_;
+  request.set_without_mtp(true);
+  const auto loaded = LoadShardFor(
+      request, Settings(), [](const auto&) { return absl::OkStatus(); });
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(shard_->weights.mtp.size(), 1u);
+  EXPECT_TRUE((*loaded)->weights.mtp.empty());
+  EXPECT_LT((*loaded)->weights.bytes, shard_->weights.bytes);
+}
+
+// A model that was trained with sparse attention over 8 positions.
+TEST_F(KeptShardTest, ASparseModelHasThePositionsOfItsIndexOrAll) {
+  v1::LoadRequest request;
+  request.set_model_path(testing::BundledModel("tiny-v32"));
+  request.set_dtype(v1::DTYPE_INT8);
+  request.set_slots(1);
+  SetLayout({1, 1, 1}, 0, &request);
+  for (const bool dense : {false, true}) {
+    request.set_dense_attention(dense);
+    const auto planned = PlanLoad(request, Settings());
+    ASSERT_TRUE(planned.ok()) << planned.status();
+    EXPECT_EQ(planned->shard->context, dense ? 1024 : 8);
+  }
+  request.set_context(9);
+  EXPECT_TRUE(PlanLoad(request, Settings()).ok());
+  request.set_dense_attention(false);
+  EXPECT_THAT(std::string(PlanLoad(request, Settings()).status().message()),
+              HasSubstr("context: 9 positions, want at most 8 (index_topk"));
 }
 
 TEST_F(KeptShardTest, FilesThatChangedAreReadAgain) {

@@ -152,6 +152,30 @@ TEST_F(ShardCacheTest, TheSecondLoadMapsTheSameBytesAndReadsNoTensor) {
   EXPECT_THAT(Files(), SizeIs(15));
 }
 
+TEST_F(ShardCacheTest, PublishedInt4IsMappedAsItWasRead) {
+  request_.set_model_path(RINGFLEET_TEST_MODELS "/tiny-kimi");
+  request_.set_dtype(v1::DTYPE_NATIVE);
+  SetLayout(2, 1);
+  const auto first = Load();
+  const auto second = Load();
+  ASSERT_NE(first, nullptr);
+  ASSERT_NE(second, nullptr);
+  EXPECT_TRUE(second->from_cache);
+  EXPECT_EQ(second->tensor_bytes_read, 0u);
+  const MlpWeights& read = first->weights.layers[1].moe.experts[3];
+  const MlpWeights& mapped = second->weights.layers[1].moe.experts[3];
+  for (const auto& [a, b] :
+       {std::pair(&read.gate, &mapped.gate), std::pair(&read.up, &mapped.up),
+        std::pair(&read.down, &mapped.down)}) {
+    EXPECT_EQ(b->form(), kernels::WeightForm::kInt4);
+    ASSERT_EQ(a->bytes(), b->bytes());
+    EXPECT_EQ(std::string(a->data(), a->bytes()),
+              std::string(b->data(), b->bytes()));
+  }
+  EXPECT_EQ(second->weights.layers[0].dense.gate.form(),
+            kernels::WeightForm::kInt8);
+}
+
 TEST_F(ShardCacheTest, EveryPartComesBack) {
   request_.set_await_shard_cache(false);
   const auto first = Load();

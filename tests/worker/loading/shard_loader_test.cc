@@ -357,7 +357,7 @@ class ShardChecker {
       return;
     }
     CheckVectorOfMatrix(prefix + "mlp.gate.weight", layer);
-    if (spec_.topk_method == cluster::TopkMethod::kNoauxTc) {
+    if (spec_.has_router_bias()) {
       CheckVector(
           prefix + "mlp.gate.e_score_correction_bias", [&](auto& w) -> auto& {
             return layer(w).moe.router_bias;

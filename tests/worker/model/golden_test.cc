@@ -3,6 +3,8 @@
 #include "tests/testing/golden.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -10,6 +12,7 @@
 #include "cluster/model/prefill_strategy.h"
 #include "gtest/gtest.h"
 #include "tests/testing/bundled_model.h"
+#include "tests/testing/checkpoint_writer.h"
 #include "tests/testing/rank_world.h"
 #include "tests/testing/sanitized.h"
 
@@ -30,6 +33,8 @@ struct Case {
   cluster::MeshShape mesh;
   v1::PrefillStrategy strategy = v1::PREFILL_STRATEGY_REPLICATED;
   bool fused = false;  // Exchanges beside products, of any number of rows.
+  std::string golden = "golden.json";
+  ringfleet::testing::GoldenTolerance tolerance;
 
   size_t FuseRows() const { return fused ? 0 : ~size_t{0}; }
 };
@@ -38,8 +43,23 @@ class GoldenTest : public ::testing::TestWithParam<Case> {
  protected:
   GoldenTest()
       : folder_(testing::BundledModel(GetParam().model)),
-        golden_(testing::ReadGolden(folder_)) {}
-  const std::string folder_;
+        golden_(testing::ReadGolden(folder_, GetParam().golden)) {
+    if (GetParam().golden == "golden_mscale.json") ScaleSoftmax();
+  }
+
+  // Reads a copy of the model whose params.json says apply_scale.
+  void ScaleSoftmax() {
+    std::filesystem::copy(folder_, copy_.path());
+    std::ifstream file(folder_ + "/params.json");
+    json params = json::parse(file);
+    params["yarn"]["apply_scale"] = true;
+    std::filesystem::remove(copy_.File("params.json"));
+    testing::WriteFile(copy_.File("params.json"), params.dump());
+    folder_ = copy_.path();
+  }
+
+  const testing::TempDir copy_;
+  std::string folder_;
   const json golden_;
 };
 
@@ -51,7 +71,8 @@ TEST_P(GoldenTest, PromptProbabilitiesAndHiddenStates) {
     const std::vector<uint32_t> ids = PromptOf(expected);
     SCOPED_TRACE(::testing::Message() << ids.size() << " prompt tokens");
     ExpectScore(expected,
-                ScorePrompt(world, ids, ScoreOptionsOf(expected), 128));
+                ScorePrompt(world, ids, ScoreOptionsOf(expected), 128),
+                GetParam().tolerance);
   }
 }
 
@@ -108,6 +129,65 @@ std::vector<Case> AllCases() {
   return cases;
 }
 
+// The families beside DeepSeek's, whose weights are random.
+struct FamilyGolden {
+  const char* model;
+  const char* golden;
+};
+constexpr FamilyGolden kFamilies[] = {
+    {"tiny-glm-flash", "golden.json"}, {"tiny-glm-dsa", "golden_dense.json"},
+    {"tiny-v32", "golden_dense.json"}, {"tiny-kimi", "golden.json"},
+    {"tiny-kimi-k25", "golden.json"},  {"tiny-int8-channel", "golden.json"},
+    {"tiny-mistral4", "golden.json"},  {"tiny-mistral4", "golden_mscale.json"},
+};
+
+Case FamilyCase(const FamilyGolden& family, cluster::MeshShape mesh,
+                v1::PrefillStrategy strategy, bool fused = false) {
+  return {.model = family.model,
+          .mesh = mesh,
+          .strategy = strategy,
+          .fused = fused,
+          .golden = family.golden,
+          .tolerance = ringfleet::testing::kWideGoldenTolerance};
+}
+
+std::vector<Case> FamilyCases() {
+  std::vector<Case> cases;
+  for (const FamilyGolden& family : kFamilies) {
+    cases.push_back(FamilyCase(family, {.data = 1, .expert = 1, .tensor = 1},
+                               v1::PREFILL_STRATEGY_REPLICATED));
+    // What another division does differs in no memory access.
+    if (testing::kSanitized) continue;
+    cases.push_back(FamilyCase(family, {.data = 1, .expert = 1, .tensor = 3},
+                               v1::PREFILL_STRATEGY_SEQUENCE_PARALLEL));
+  }
+  return cases;
+}
+
+std::vector<Case> SoakFamilyCases() {
+  std::vector<Case> cases;
+  for (const FamilyGolden& family : kFamilies) {
+    for (const int world : {1, 2, 3, 4}) {
+      for (const auto strategy : {v1::PREFILL_STRATEGY_REPLICATED,
+                                  v1::PREFILL_STRATEGY_SEQUENCE_PARALLEL,
+                                  v1::PREFILL_STRATEGY_WEIGHT_GATHER}) {
+        cases.push_back(FamilyCase(
+            family, {.data = 1, .expert = 1, .tensor = world}, strategy));
+      }
+    }
+    cases.push_back(FamilyCase(family, {.data = 3, .expert = 1, .tensor = 1},
+                               v1::PREFILL_STRATEGY_REPLICATED));
+    cases.push_back(FamilyCase(family, {.data = 2, .expert = 2, .tensor = 2},
+                               v1::PREFILL_STRATEGY_SEQUENCE_PARALLEL,
+                               /*fused=*/true));
+    cases.push_back(FamilyCase(family, {.data = 1, .expert = 2, .tensor = 2},
+                               v1::PREFILL_STRATEGY_WEIGHT_GATHER));
+    cases.push_back(FamilyCase(family, {.data = 1, .expert = 5, .tensor = 1},
+                               v1::PREFILL_STRATEGY_SEQUENCE_PARALLEL));
+  }
+  return cases;
+}
+
 std::string CaseName(const ::testing::TestParamInfo<Case>& info) {
   std::string name = info.param.model;
   for (char& c : name) {
@@ -117,11 +197,16 @@ std::string CaseName(const ::testing::TestParamInfo<Case>& info) {
          std::to_string(info.param.mesh.expert) + "_tensor" +
          std::to_string(info.param.mesh.tensor) + "_" +
          std::string(cluster::PrefillStrategyName(info.param.strategy)) +
-         (info.param.fused ? "_fused" : "");
+         (info.param.fused ? "_fused" : "") +
+         (info.param.golden == "golden_mscale.json" ? "_mscale" : "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenTest, ::testing::ValuesIn(AllCases()),
                          CaseName);
+INSTANTIATE_TEST_SUITE_P(Families, GoldenTest,
+                         ::testing::ValuesIn(FamilyCases()), CaseName);
+INSTANTIATE_TEST_SUITE_P(SoakFamilies, GoldenTest,
+                         ::testing::ValuesIn(SoakFamilyCases()), CaseName);
 
 }  // namespace
 }  // namespace ringfleet::worker

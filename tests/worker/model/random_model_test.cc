@@ -287,6 +287,59 @@ std::vector<RandomCase> RandomCases() {
                              spec.topk_group = 1;
                              spec.num_experts_per_tok = 4;
                            })});
+  const auto mistral = [](ModelSpec& spec) {
+    spec.architecture = "Mistral3ForConditionalGeneration";
+    spec.model_type = "mistral4";
+    spec.scoring_func = cluster::ScoringFunc::kSoftmax;
+  };
+  cases.push_back({.name = "softmax_router_normalised_and_scaled",
+                   .spec = With(V3(40, 101), [&](ModelSpec& spec) {
+                     mistral(spec);
+                     spec.n_group = 1;
+                     spec.topk_group = 1;
+                     spec.num_experts_per_tok = 3;
+                   })});
+  cases.push_back({.name = "softmax_router_in_groups_without_bias",
+                   .spec = With(V3(40, 101), mistral),
+                   .seed = 2,
+                   .lengths = {12}});
+  cases.push_back({.name = "queries_scaled_by_position",
+                   .spec = With(V3(40, 101),
+                                [&](ModelSpec& spec) {
+                                  mistral(spec);
+                                  spec.num_hidden_layers = 2;
+                                  spec.num_nextn_predict_layers = 0;
+                                  spec.n_routed_experts = 0;
+                                  spec.n_shared_experts = 0;
+                                  spec.first_k_dense_replace = 0;
+                                  cluster::YarnSpec& yarn = *spec.rope_scaling;
+                                  yarn.truncate = false;
+                                  yarn.attention_factor = 0.9;
+                                  yarn.original_max_position_embeddings = 9;
+                                  spec.query_scale = {
+                                      .beta = 0.4,
+                                      .original_max_position_embeddings = 9};
+                                }),
+                   .lengths = {8, 9, 40}});
+  cases.push_back({.name = "heads_of_24_and_40_large_epsilon",
+                   .spec = With(V3(56, 131),
+                                [](ModelSpec& spec) {
+                                  spec.num_attention_heads = 5;
+                                  spec.qk_nope_head_dim = 24;
+                                  spec.v_head_dim = 40;
+                                  spec.rms_norm_eps = 1e-2;
+                                }),
+                   .lengths = {40}});
+  cases.push_back({.name = "heads_of_192_and_256",
+                   .spec = With(V3(56, 131),
+                                [](ModelSpec& spec) {
+                                  spec.num_hidden_layers = 2;
+                                  spec.num_attention_heads = 3;
+                                  spec.qk_nope_head_dim = 192;
+                                  spec.qk_rope_head_dim = 64;
+                                  spec.v_head_dim = 256;
+                                }),
+                   .lengths = {40}});
   cases.push_back({.name = "yarn_scales_cosines_over_block_borders",
                    .spec = With(V3(40, 101),
                                 [](ModelSpec& spec) {
