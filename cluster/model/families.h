@@ -36,7 +36,7 @@ struct Family {
   bool scales_queries = false;
   // Differences of the forward pass from DeepSeek-V3's, one sentence each.
   std::vector<std::string> differences;
-  // What has not been compared with published weights; "": nothing is open.
+  // Parts that have not been compared with published weights; "": none.
   absl::string_view unverified;
 };
 

@@ -172,7 +172,7 @@ absl::Status FindInt4Roles(const ModuleList& targets, const ModuleList& ignored,
         names.begin(), names.end(),
         [&](const std::string& name) { return list.Matches(name); });
   };
-  // Whether the role's first tensor is int4, and its name.
+  // True if the role's first tensor is int4; and its name.
   std::map<std::pair<bool, TensorRole>, std::pair<bool, std::string>> first;
   for (const TensorGroup& group : AllTensors(*spec)) {
     const bool mtp = group.layer >= spec->num_hidden_layers;

@@ -32,12 +32,12 @@ namespace ringfleet::cluster {
 struct StoredTensor {
   const TensorInfo* values = nullptr;          // Floats or codes.
   std::optional<kernels::CodeForm> code_form;  // Unset: floats.
-  const TensorInfo* scales = nullptr;          // Of codes, row-major.
-  int64_t scale_columns = 0;                   // Of the matrix of scales.
+  const TensorInfo* scales = nullptr;          // Scales of codes, row-major.
+  int64_t scale_columns = 0;                   // Columns of `scales`.
   // Rows and columns of codes that share a scale.
   int64_t block_rows = 1;
   int64_t block_columns = 1;
-  const TensorInfo* shape = nullptr;  // Of int4: the numbers o and i.
+  const TensorInfo* shape = nullptr;  // Numbers o and i of int4.
   // The tensors that are found, by the name that TensorSource::Find took:
   // `values` first.
   std::vector<std::pair<std::string, const TensorInfo*>> found;

@@ -37,7 +37,7 @@ struct Preset {
   int n_routed_experts, num_experts_per_tok, n_group, topk_group;
   int num_nextn_predict_layers;
   int max_position_embeddings;
-  int original_max_position_embeddings, factor;  // Of YaRN; 0: none.
+  int original_max_position_embeddings, factor;  // YaRN's; 0: none.
   int beta_fast = 32;
   int rope_theta = 10000;
   double routed_scaling_factor = 2.5;

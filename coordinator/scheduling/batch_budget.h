@@ -23,8 +23,8 @@ class BatchBudget {
   // Rows of a step beside which batches are limited, each the most of a data
   // group.
   struct Rows {
-    uint32_t decodes = 0;  // Of interactive sequences.
-    uint32_t prompts = 0;  // Of interactive prompts, and of their replays.
+    uint32_t decodes = 0;  // Rows of interactive sequences.
+    uint32_t prompts = 0;  // Rows of interactive prompts and their replays.
     uint32_t batch = 0;
   };
 
@@ -61,10 +61,10 @@ class BatchBudget {
   double without_s_ = 0;           // Step without batches. 0: not measured.
   uint32_t measured_decodes_ = 0;  // Interactive ones of `without_s_`.
   double row_s_ = 0;               // A row of a batch. 0: not measured.
-  uint32_t last_rows_ = 0;         // Of batches, in the last step with some.
-  uint32_t without_rows_ = 0;      // Planned steps since then.
-  uint32_t since_measured_ = 0;    // Planned steps since one without batches.
-  uint32_t planned_decodes_ = 0;   // Interactive ones of that step.
+  uint32_t last_rows_ = 0;        // Rows of batches in the last step with some.
+  uint32_t without_rows_ = 0;     // Planned steps since then.
+  uint32_t since_measured_ = 0;   // Planned steps since one without batches.
+  uint32_t planned_decodes_ = 0;  // Interactive ones of that step.
 };
 
 }  // namespace ringfleet::coordinator

@@ -78,7 +78,7 @@ absl::StatusOr<bool> BoolField(const json& object, const char* key,
   return found->get<bool>();
 }
 
-// What the calls of pcre2_match for one text share.
+// State that the calls of pcre2_match for one text share.
 struct MatchMemory {
   explicit MatchMemory(size_t text_size)
       : bytes(kMatchBytes + kMatchBytesPerByte * text_size),

@@ -179,7 +179,7 @@ class Translator {
                    : absl::StrCat("(?:", set, ")");
   }
 
-  // What stands between two && of a class.
+  // A part between two && of a class.
   struct Operand {
     std::string members;               // As between the brackets of a class.
     std::vector<std::string> classes;  // Expressions of the classes in it.

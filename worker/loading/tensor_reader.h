@@ -74,7 +74,7 @@ class TensorReader {
   // Where rows go: one or both are set.
   struct Target {
     kernels::WeightMatrix* matrix = nullptr;
-    int64_t first_row = 0;  // Of the matrix.
+    int64_t first_row = 0;  // In the matrix.
     const TakeRow* take = nullptr;
   };
   class Sink;

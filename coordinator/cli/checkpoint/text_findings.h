@@ -15,8 +15,8 @@ namespace ringfleet::coordinator::cli {
 struct TextFindings {
   // Ids that the model does not have.
   std::vector<std::string> contradictions;
-  // What a user may not expect: files that name different ids for one thing,
-  // ids without a token, an absent end token or chat template.
+  // Facts that a user may not expect: files that name different ids for one
+  // thing, ids without a token, an absent end token or chat template.
   std::vector<std::string> doubts;
 };
 

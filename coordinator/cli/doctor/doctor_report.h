@@ -66,7 +66,7 @@ struct DoctorFindings {
   std::vector<PairFindings> pairs;
   std::string pairs_skipped;  // Reason why no exchange was measured.
   bool quick = false;         // True: no rates and no pairs.
-  std::optional<ExchangeFindings> exchange;  // Of a quick examination.
+  std::optional<ExchangeFindings> exchange;  // Set by a quick examination.
 };
 
 // Returns sentences of advice, the most urgent one first. Returns an empty list
