@@ -24,6 +24,12 @@ std::optional<v1::StepPlan> EpochSteps::NextPlan() {
   return plan;
 }
 
+std::optional<cluster::Deadline::Clock::time_point> EpochSteps::held_until()
+    const {
+  if (bench_.owns_steps()) return std::nullopt;
+  return requests_.held_until();
+}
+
 absl::Status EpochSteps::OnResult(const v1::StepResult& merged) {
   stepped_ = true;
   figures_.OnResult(merged, cluster::Deadline::Clock::now());

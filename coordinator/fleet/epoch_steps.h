@@ -30,6 +30,8 @@ class EpochSteps : public StepSource {
         figures_(figures) {}
 
   std::optional<v1::StepPlan> NextPlan() override;
+  std::optional<cluster::Deadline::Clock::time_point> held_until()
+      const override;
   absl::Status OnResult(const v1::StepResult& merged) override;
 
   // Returns whether a step has been done.

@@ -329,10 +329,17 @@ absl::Status FleetEpoch::RunSteps(StepSource& source) {
       // A stream that has ended reports its reason itself.
       for (const auto& client : clients_) client->Send(*plan);
     }
+    const auto held = source.held_until();
     std::vector<v1::StepResult> results;
     {
       MutexLock lock(&mu_);
-      while (!Ended() && !woken_ && !ResultsComplete()) changed_.Wait(&mu_);
+      while (!Ended() && !woken_ && !ResultsComplete()) {
+        if (!held.has_value()) {
+          changed_.Wait(&mu_);
+        } else if (!changed_.WaitUntil(&mu_, *held)) {
+          break;
+        }
+      }
       woken_ = false;
       if (!Ended() && ResultsComplete()) {
         for (auto& queue : results_) {

@@ -31,9 +31,12 @@ namespace ringfleet::coordinator {
 class StepSource {
  public:
   virtual ~StepSource() = default;
-  // Returns the next plan, or nothing if there is none until a result or
-  // Wake().
+  // Returns the next plan, or nothing if there is none until a result,
+  // held_until() or Wake().
   virtual std::optional<v1::StepPlan> NextPlan() = 0;
+  // Returns the time to which NextPlan holds a plan back. Nothing: it does not.
+  virtual std::optional<cluster::Deadline::Clock::time_point> held_until()
+      const = 0;
   virtual absl::Status OnResult(const v1::StepResult& merged) = 0;
 };
 

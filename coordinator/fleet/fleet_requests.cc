@@ -137,6 +137,12 @@ std::optional<v1::StepPlan> FleetRequests::NextPlan() {
   return scheduler_.NextPlan();
 }
 
+std::optional<cluster::Deadline::Clock::time_point> FleetRequests::held_until()
+    const {
+  MutexLock lock(&mu_);
+  return scheduler_.held_until();
+}
+
 std::optional<v1::StepPlan> FleetRequests::EmptyPlan() {
   MutexLock lock(&mu_);
   return scheduler_.EmptyPlan();

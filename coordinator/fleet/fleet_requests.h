@@ -64,6 +64,7 @@ class FleetRequests {
 
   // For the thread that runs the epoch's steps; see Scheduler. Require Open.
   std::optional<v1::StepPlan> NextPlan();
+  std::optional<cluster::Deadline::Clock::time_point> held_until() const;
   std::optional<v1::StepPlan> EmptyPlan();
   absl::Status OnResult(const v1::StepResult& merged);
   void ContinueAfter(uint64_t last_step);

@@ -19,6 +19,11 @@ double Milliseconds(cluster::Deadline::Clock::duration duration) {
 // cached. In a reproducible epoch, the form of every position.
 constexpr SpanForm kCommonForm = {.first = 0, .count = kPrefillChunk};
 
+// A plan that is held back is sent by a tenth of the step before, and by this
+// time, earlier than the step should end. It has to be planned and sent.
+constexpr int kHeldPart = 10;
+constexpr std::chrono::milliseconds kHeldTime{5};
+
 bool HasNan(const v1::ScoreResult& score) {
   return std::any_of(score.logprobs().begin(), score.logprobs().end(),
                      [](float logprob) { return std::isnan(logprob); });
@@ -45,8 +50,22 @@ void RequestUpdate::Deliver() const {
   }
 }
 
+std::optional<cluster::Deadline::Clock::time_point> Scheduler::held_until()
+    const {
+  if (in_flight_.size() != 1) return std::nullopt;
+  const PlanInFlight& flight = in_flight_.front();
+  if (flight.prompt_rows == 0 || flight.replays) return std::nullopt;
+  const auto time = pace_.StepTime(flight.prompt_rows);
+  const auto until =
+      std::max(flight.sent, last_result_) + time - time / kHeldPart - kHeldTime;
+  if (until <= now_()) return std::nullopt;
+  return until;
+}
+
 std::optional<v1::StepPlan> Scheduler::NextPlan() {
-  if (in_flight_.size() >= kMaxPlansInFlight) return std::nullopt;
+  if (in_flight_.size() >= kMaxPlansInFlight || held_until().has_value()) {
+    return std::nullopt;
+  }
   v1::StepPlan plan;
   PlanInFlight flight;
   YieldToSuspects();

@@ -195,11 +195,16 @@ class Scheduler {
   // Ends all requests with `status`, and the epoch. No plan follows.
   void FailAll(const absl::Status& status);
 
-  // The next four functions require an epoch.
+  // The next five functions require an epoch.
 
-  // Returns the next step's plan. Nothing: there is nothing to do, or
-  // kMaxPlansInFlight plans are in flight.
+  // Returns the next step's plan. Nothing: there is nothing to do,
+  // kMaxPlansInFlight plans are in flight, or the plan is held back.
   std::optional<v1::StepPlan> NextPlan();
+
+  // Returns the time to which NextPlan holds the plan behind a step with rows
+  // of prompts back: shortly before the step's end by the measured pace. What
+  // arrives meanwhile takes part in that plan. Nothing: no plan is held back.
+  std::optional<cluster::Deadline::Clock::time_point> held_until() const;
 
   // Returns a plan without work. Nothing: kMaxPlansInFlight plans are in
   // flight.

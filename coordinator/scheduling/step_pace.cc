@@ -36,6 +36,12 @@ StepPace::Duration StepPace::TimeOf(uint32_t prompt_rows) const {
       std::chrono::duration<double>(row_s_ * prompt_rows));
 }
 
+StepPace::Duration StepPace::StepTime(uint32_t prompt_rows) const {
+  if (row_s_ <= 0) return {};
+  return std::chrono::duration_cast<Duration>(
+      std::chrono::duration<double>(decodes_s_ + row_s_ * prompt_rows));
+}
+
 uint32_t StepPace::RowsWithin(Duration time) const {
   if (row_s_ <= 0) return kUnmeasuredRows;
   const double rows = (Seconds(time) - decodes_s_) / row_s_;

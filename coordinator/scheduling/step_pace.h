@@ -21,6 +21,9 @@ class StepPace {
   // Returns the time of `prompt_rows`. 0: no step had any.
   Duration TimeOf(uint32_t prompt_rows) const;
 
+  // Returns the time of a step with decodes and `prompt_rows`. 0: not measured.
+  Duration StepTime(uint32_t prompt_rows) const;
+
   // Returns how many rows of prompts fit a step with decodes of `time`. At
   // least kLeastRows, so that every prompt ends. kUnmeasuredRows before any
   // step had rows of a prompt.

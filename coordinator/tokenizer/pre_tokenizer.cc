@@ -15,6 +15,15 @@
 #include "coordinator/tokenizer/utf8.h"
 
 namespace ringfleet::coordinator {
+// A deleter by one of PCRE2's functions.
+template <auto kFree>
+struct Pcre2Free {
+  template <typename T>
+  void operator()(T* p) const {
+    kFree(p);
+  }
+};
+
 namespace {
 
 using nlohmann::json;
@@ -31,21 +40,14 @@ constexpr size_t kMatchBytes = 64 << 20;
 constexpr size_t kMatchBytesPerByte = 256;
 constexpr size_t kFirstStackBytes = 1 << 20;
 
-// A deleter by one of PCRE2's functions.
-template <auto kFree>
-struct Free {
-  template <typename T>
-  void operator()(T* p) const {
-    kFree(p);
-  }
-};
-using CompileContext =
-    std::unique_ptr<pcre2_compile_context, Free<pcre2_compile_context_free>>;
+using CompileContext = std::unique_ptr<pcre2_compile_context,
+                                       Pcre2Free<pcre2_compile_context_free>>;
 using MatchContext =
-    std::unique_ptr<pcre2_match_context, Free<pcre2_match_context_free>>;
-using JitStack = std::unique_ptr<pcre2_jit_stack, Free<pcre2_jit_stack_free>>;
+    std::unique_ptr<pcre2_match_context, Pcre2Free<pcre2_match_context_free>>;
+using JitStack =
+    std::unique_ptr<pcre2_jit_stack, Pcre2Free<pcre2_jit_stack_free>>;
 using MatchData =
-    std::unique_ptr<pcre2_match_data, Free<pcre2_match_data_free>>;
+    std::unique_ptr<pcre2_match_data, Pcre2Free<pcre2_match_data_free>>;
 
 std::string Pcre2Message(int code) {
   PCRE2_UCHAR text[256];
@@ -194,7 +196,7 @@ class PreTokenizer::Rule {
                        memory.context.get());
   }
 
-  std::unique_ptr<pcre2_code, Free<pcre2_code_free>> code_;
+  std::unique_ptr<pcre2_code, Pcre2Free<pcre2_code_free>> code_;
   bool keep_matches_ = true;
   bool keep_gaps_ = true;
 };

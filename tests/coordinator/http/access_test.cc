@@ -43,7 +43,7 @@ struct FreeOpenssl {
 template <typename T>
 using Ptr = std::unique_ptr<T, FreeOpenssl>;
 
-struct Pair {
+struct KeyPair {
   std::string certificate, key;  // PEM.
 };
 
@@ -55,7 +55,8 @@ std::string TextOfBio(BIO* bio) {
 
 // Makes a certificate that signs itself, valid from `from` to `to` seconds from
 // the time of the call.
-Pair MakePair(const std::string& name, int64_t from = -60, int64_t to = 3600) {
+KeyPair MakeKeyPair(const std::string& name, int64_t from = -60,
+                    int64_t to = 3600) {
   const Ptr<EVP_PKEY> key(EVP_EC_gen("P-256"));
   const Ptr<X509> certificate(X509_new());
   X509_set_version(certificate.get(), 2);
@@ -69,7 +70,7 @@ Pair MakePair(const std::string& name, int64_t from = -60, int64_t to = 3600) {
       reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1, 0);
   X509_set_issuer_name(certificate.get(), subject);
   X509_sign(certificate.get(), key.get(), EVP_sha256());
-  Pair pair;
+  KeyPair pair;
   const Ptr<BIO> bio(BIO_new(BIO_s_mem()));
   PEM_write_bio_X509(bio.get(), certificate.get());
   pair.certificate = TextOfBio(bio.get());
@@ -83,7 +84,7 @@ Pair MakePair(const std::string& name, int64_t from = -60, int64_t to = 3600) {
 // A connection over TLS. Waits a minute at most for bytes.
 class TlsClient {
  public:
-  explicit TlsClient(int port, const Pair* own = nullptr,
+  explicit TlsClient(int port, const KeyPair* own = nullptr,
                      int version = TLS1_3_VERSION)
       : context_(SSL_CTX_new(TLS_client_method())),
         socket_(testing::ConnectTo(absl::StrCat("127.0.0.1:", port))) {
@@ -147,7 +148,7 @@ class TlsClient {
     if (got > 0) received_.append(bytes, static_cast<size_t>(got));
     return got > 0;
   }
-  void Show(const Pair& own) {
+  void Show(const KeyPair& own) {
     const Ptr<BIO> certificate(BIO_new_mem_buf(own.certificate.data(), -1));
     const Ptr<X509> x509(
         PEM_read_bio_X509(certificate.get(), nullptr, nullptr, nullptr));
@@ -166,7 +167,7 @@ class TlsClient {
 
 // Calls GET /health over TLS. Returns the name of the server's certificate, or
 // "" if the server did not answer.
-std::string NameOfServer(int port, const Pair* client = nullptr,
+std::string NameOfServer(int port, const KeyPair* client = nullptr,
                          int version = TLS1_3_VERSION) {
   TlsClient connection(port, client, version);
   return connection.Call("/health") == 200 ? connection.server() : "";
@@ -189,7 +190,7 @@ class AccessTest : public ::testing::Test {
     std::filesystem::rename(path + ".new", path);
     return path;
   }
-  void PutPair(const Pair& pair) {
+  void PutPair(const KeyPair& pair) {
     options_.tls_certificate_file = Put("cert.pem", pair.certificate);
     options_.tls_key_file = Put("key.pem", pair.key);
   }
@@ -266,8 +267,8 @@ TEST_F(AccessTest, AKeyFileIsCheckedAndNoErrorShowsAKey) {
 }
 
 TEST_F(AccessTest, ACertificateIsCheckedWithItsKey) {
-  const Pair good = MakePair("good"), other = MakePair("other");
-  const auto message = [](const Pair& pair, const std::string& ca = "") {
+  const KeyPair good = MakeKeyPair("good"), other = MakeKeyPair("other");
+  const auto message = [](const KeyPair& pair, const std::string& ca = "") {
     return std::string(
         MakeTlsContext(pair.certificate, pair.key, ca, absl::Now())
             .status()
@@ -280,8 +281,9 @@ TEST_F(AccessTest, ACertificateIsCheckedWithItsKey) {
   EXPECT_THAT(message({"", good.key}), HasSubstr("no certificate in PEM"));
   EXPECT_THAT(message({good.certificate, "x"}), HasSubstr("no private key"));
   EXPECT_THAT(message(good, "x"), HasSubstr("client_ca: no certificate"));
-  EXPECT_THAT(message(MakePair("old", -100, -10)), HasSubstr("has expired"));
-  EXPECT_THAT(message(MakePair("new", 100, 200)), HasSubstr("not valid yet"));
+  EXPECT_THAT(message(MakeKeyPair("old", -100, -10)), HasSubstr("has expired"));
+  EXPECT_THAT(message(MakeKeyPair("new", 100, 200)),
+              HasSubstr("not valid yet"));
   options_.tls_certificate_file = Put("cert.pem", good.certificate);
   EXPECT_THAT(std::string(Access::Open(options_).status().message()),
               HasSubstr("a certificate without a key"));
@@ -289,11 +291,11 @@ TEST_F(AccessTest, ACertificateIsCheckedWithItsKey) {
 
 TEST_F(AccessTest, APairThatDoesNotFitIsNotTaken) {
   const absl::Time began = absl::Now();
-  PutPair(MakePair("first"));
+  PutPair(MakeKeyPair("first"));
   const auto access = Access::Open(options_);
   ASSERT_TRUE(access.ok()) << access.status();
   const HttpServer::TlsContext first = (*access)->tls();
-  const Pair second = MakePair("second", -60, 7200);
+  const KeyPair second = MakeKeyPair("second", -60, 7200);
   Put("cert.pem", second.certificate);
   ::testing::internal::CaptureStderr();
   (*access)->Reload();
@@ -311,7 +313,7 @@ TEST_F(AccessTest, APairThatDoesNotFitIsNotTaken) {
 }
 
 TEST_F(AccessTest, ConnectionsAreTlsOfTheNewestVersion) {
-  PutPair(MakePair("server"));
+  PutPair(MakeKeyPair("server"));
   ASSERT_NO_FATAL_FAILURE(StartFace());
   EXPECT_THAT(face_->url(), HasSubstr("https://"));
   EXPECT_EQ(NameOfServer(face_->port()), "server");
@@ -322,7 +324,7 @@ TEST_F(AccessTest, ConnectionsAreTlsOfTheNewestVersion) {
 TEST_F(AccessTest, StreamsGoOnWhileCertificatesAndKeysChange) {
   constexpr size_t kStreams = 50;
   constexpr int kRotations = 3;
-  PutPair(MakePair("pair 0"));
+  PutPair(MakeKeyPair("pair 0"));
   options_.api_key_file = Put("keys", "alice: alice-key-0\n");
   ASSERT_NO_FATAL_FAILURE(StartFace());
   const int port = face_->port();
@@ -348,7 +350,7 @@ TEST_F(AccessTest, StreamsGoOnWhileCertificatesAndKeysChange) {
     const std::string name = absl::StrCat("pair ", i);
     const std::string old_key = absl::StrCat("alice-key-", i - 1);
     const std::string new_key = absl::StrCat("alice-key-", i);
-    PutPair(MakePair(name));
+    PutPair(MakeKeyPair(name));
     Put("keys", absl::StrCat("alice: ", new_key, "\n"));
     const auto deadline = testing::Soon();
     // Each request meanwhile has one of the two pairs, and an answer.
@@ -375,8 +377,9 @@ TEST_F(AccessTest, StreamsGoOnWhileCertificatesAndKeysChange) {
 }
 
 TEST_F(AccessTest, ClientsShowACertificateWhereAskedFor) {
-  PutPair(MakePair("server"));
-  const Pair client = MakePair("client"), stranger = MakePair("stranger");
+  PutPair(MakeKeyPair("server"));
+  const KeyPair client = MakeKeyPair("client"),
+                stranger = MakeKeyPair("stranger");
   options_.tls_client_ca_file = Put("ca.pem", client.certificate);
   ASSERT_NO_FATAL_FAILURE(StartFace());
   EXPECT_EQ(NameOfServer(face_->port(), &client), "server");

@@ -114,6 +114,35 @@ TEST_F(SchedulingComplaintsTest, ALongPromptHoldsNewcomersUpAtNoTime) {
   EXPECT_GT(newcomers, 40);
 }
 
+// Whoever comes while a step runs takes part in the next one.
+TEST_F(SchedulingComplaintsTest, ANewcomerDuringAStepWaitsForOneMore) {
+  plans_ahead_ = kMaxPlansInFlight;
+  MakeFor(32, 4096);
+  SubmitAll("stream", 8, 64, 5000);
+  for (int i = 0; i < 5; ++i) Step();
+  ASSERT_TRUE(scheduler_->Submit(RequestOf("long", 8192, 1)).ok());
+  for (int i = 0; i < 5; ++i) Step();
+  int newcomers = 0;
+  const auto step_ms = step_ms_;
+  std::string arriving;
+  step_ms_ = [&](const Rows& rows) {
+    if (!arriving.empty()) {
+      EXPECT_TRUE(
+          scheduler_->Submit(RequestOf(arriving, 20, 1, /*text=*/30)).ok());
+      arriving.clear();
+    }
+    return step_ms(rows);
+  };
+  while (told_["long"].ends == 0) {
+    const std::string id = absl::StrCat("new", newcomers++);
+    arriving = id;
+    Step();
+    Step();
+    EXPECT_EQ(told_[id].tokens.size(), 1u) << id;
+  }
+  EXPECT_GT(newcomers, 20);
+}
+
 TEST_F(SchedulingComplaintsTest, ACacheForPartOfTheNeedRecomputesLittle) {
   // Tokens in a second of `jobs` outputs of 1500, which take 13 blocks each.
   const auto throughput = [this](int jobs) {

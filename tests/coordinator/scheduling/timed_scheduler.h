@@ -81,16 +81,20 @@ class TimedSchedulerTest : public SchedulerTest {
  private:
   // Returns the plan that was executed, number 0 if there was none.
   v1::StepPlan StepIfAny() {
-    while (ahead_.size() < plans_ahead_) {
-      auto plan = scheduler_->NextPlan();
-      if (!plan.has_value()) break;
-      ahead_.push_back(*std::move(plan));
-    }
+    PlanAhead(plans_ahead_);
     if (ahead_.empty()) return {};
     const v1::StepPlan plan = std::move(ahead_.front());
     ahead_.pop_front();
     Execute(plan);
     return plan;
+  }
+
+  void PlanAhead(size_t plans) {
+    while (ahead_.size() < plans) {
+      auto plan = scheduler_->NextPlan();
+      if (!plan.has_value()) break;
+      ahead_.push_back(*std::move(plan));
+    }
   }
 
   void Execute(const v1::StepPlan& plan) {
@@ -132,8 +136,16 @@ class TimedSchedulerTest : public SchedulerTest {
       most.replays = std::max(most.replays, count.replays);
       most.decodes = std::max(most.decodes, count.decodes);
     }
-    now_ += std::chrono::duration_cast<cluster::Deadline::Clock::duration>(
-        std::chrono::duration<double, std::milli>(step_ms_(most)));
+    const auto end =
+        now_ + std::chrono::duration_cast<cluster::Deadline::Clock::duration>(
+                   std::chrono::duration<double, std::milli>(step_ms_(most)));
+    // The plan that is held back comes before the step's end.
+    const auto held = scheduler_->held_until();
+    if (plans_ahead_ > 1 && held.has_value() && *held < end) {
+      now_ = *held;
+      PlanAhead(plans_ahead_ - 1);
+    }
+    now_ = end;
     EXPECT_TRUE(scheduler_->OnResult(result).ok());
     Collect();
   }
