@@ -137,7 +137,8 @@ tsan_except+=':SyntheticModel*:*Safetensors*:ModelTensors*:*ExpertDispatch*'
 tsan_except+=':*DivergesAsAPlain*:ShardLoaderTest*:PanelAmxTest*:WidenTest*'
 tsan_except+=':SyntheticCheckpoint*:BalanceRouter*:*OwnRowsOnly*:PanelKernels*'
 tsan_except+=':*GoesTogether/f32:*GoesTogether/bf16:*GoesTogether/int4'
-tsan_except+=':*FindsEveryPosition*:HostServiceTest*'
+tsan_except+=':*FindsEveryPosition*:HostServiceTest*:Families/GoldenTest*'
+tsan_except+=':*NativeModelTest*:QuantizedShardTest*:*EncodingTest*:BadCodes*'
 
 # Tests that passed in processes that several share.
 count_sharded() {

@@ -100,11 +100,12 @@ WeightForms FormsOf(v1::Dtype dtype, const ModelSpec& spec) {
     case v1::DTYPE_INT4_EXPERTS:
       return {WeightForm::kInt8, WeightForm::kInt4};
     default: {
+      const Quantization& stored = spec.quantization;
       const bool int4_experts =
-          spec.quantization.IsInt4(TensorRole::kExpertDown, /*mtp=*/false);
+          stored.IsInt4(TensorRole::kExpertDown, /*mtp=*/false);
       return {.products = WeightForm::kInt8,
               .experts = int4_experts ? WeightForm::kInt4 : WeightForm::kInt8,
-              .native = true};
+              .native = (stored.int4_roles | stored.int4_mtp_roles) != 0};
     }
   }
 }

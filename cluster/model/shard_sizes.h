@@ -26,13 +26,15 @@ struct WeightForms {
   kernels::WeightForm products = kernels::WeightForm::kInt8;
   kernels::WeightForm experts = kernels::WeightForm::kInt8;  // Routed.
   kernels::WeightForm embedding = kernels::WeightForm::kBf16Rows;
-  // True: a tensor is int4 if the checkpoint has it in int4, and else int8.
+  // True: a tensor is int4 if the checkpoint has it in int4, and else int8. Set
+  // only for checkpoints with int4.
   // `products` and `experts` then say what most tensors are.
   bool native = false;
 };
 // Returns the form of one tensor. The tensor must not be kNotLoaded.
 kernels::WeightForm FormOf(const ModelTensor& tensor, const WeightForms& forms);
 // Returns the forms of a dtype for a model. An unknown dtype counts as native.
+// Native is int8 where nothing is published in int4: int8 keeps published int8.
 WeightForms FormsOf(v1::Dtype dtype, const ModelSpec& spec);
 // Returns the type of the cache. UNSPECIFIED means float32 if forms.products is
 // float32, and else bfloat16.

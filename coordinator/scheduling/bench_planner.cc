@@ -141,6 +141,12 @@ uint32_t BenchPlanner::IdAt(uint32_t sequence, uint32_t position) const {
                                options_.vocab_size);
 }
 
+uint32_t BenchPlanner::SyntheticN() const {
+  if (!options_.test.fill()) return 0;
+  // The end of the prompt draws the token that decodes begin with.
+  return options_.test.n_prompt() > 0 ? shape_.fill_n : shape_.fill_n - 1;
+}
+
 void BenchPlanner::Admit(uint32_t sequence, v1::StepPlan* plan) const {
   v1::Admission* admission = plan->add_admissions();
   admission->set_slot(SlotOf(sequence));
@@ -153,6 +159,7 @@ void BenchPlanner::Admit(uint32_t sequence, v1::StepPlan* plan) const {
   for (uint32_t i = 0; i < options_.test.n_gen(); ++i) {
     admission->add_forced_ids(IdAt(sequence, shape_.prompt_n + i));
   }
+  admission->set_synthetic_positions(SyntheticN());
   v1::BlockGrant* grant = plan->add_grants();
   grant->set_slot(SlotOf(sequence));
   const uint32_t each = BlocksEach(shape_.positions);
@@ -172,6 +179,7 @@ bool BenchPlanner::PlanPrompts(uint32_t limit, v1::StepPlan* plan) {
       if (plan->ByteSizeLong() > kMaxPlanBytes) return true;
       Admit(i, plan);
       sequence.admitted = any = true;
+      sequence.length = SyntheticN();
     }
     const uint32_t count =
         std::min(budget, limit - std::min(limit, sequence.length));

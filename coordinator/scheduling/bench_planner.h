@@ -137,6 +137,8 @@ class BenchPlanner {
   uint32_t IdAt(uint32_t sequence, uint32_t position) const;
   uint32_t SlotOf(size_t sequence) const;
   void Admit(uint32_t sequence, v1::StepPlan* plan) const;
+  // Returns the positions of a sequence that workers make up.
+  uint32_t SyntheticN() const;
   // Adds prompt tokens, up to `limit` positions of each sequence and one chunk
   // for each data group. Admits sequences as it reaches them. Returns whether
   // anything was added.

@@ -66,6 +66,26 @@ double BytesOfOneToken(double positions) {
 
 class BenchTest : public HandFleet {};
 
+// Made up or evaluated, the cache has as many bytes to read.
+TEST_F(BenchTest, AFilledCacheCostsAsMuchAsAnEvaluatedOne) {
+  const Arguments bench = {
+      "bench", "--model", Model(), "--local", "2",    "-p",
+      "16",    "-n",      "4",     "-d",      "300",  "-r",
+      "1",     "-t",      "1",     "-o",      "json", "--no-memory-test"};
+  Arguments fill = bench;
+  fill.push_back("--fill");
+  const Finished evaluated = Cli(bench), filled = Cli(fill);
+  ASSERT_EQ(evaluated.code, 0) << evaluated.errors;
+  ASSERT_EQ(filled.code, 0) << filled.errors;
+  // Generation: prompts' routes depend on what is cached.
+  const json before = evaluated.document()[1], now = filled.document()[1];
+  EXPECT_EQ(before["n_depth"], 300);
+  EXPECT_EQ(now["n_depth"], 300);
+  EXPECT_NEAR(now["bytes_per_token"].get<double>(),
+              before["bytes_per_token"].get<double>(),
+              1e-3 * before["bytes_per_token"].get<double>());
+}
+
 TEST_F(BenchTest, PrintsLlamaBenchsKeysAndCountsBytes) {
   const Finished finished = Cli({"bench", "--model",
                                  Model(), "--local",

@@ -73,6 +73,10 @@ absl::Status Executor::Step(const v1::StepPlan& plan, v1::StepResult* result) {
   for (const v1::BlockGrant& grant : plan.grants()) {
     RF_RETURN_IF_ERROR(Grant(grant));
   }
+  for (const v1::Admission& admission : plan.admissions()) {
+    if (admission.synthetic_positions() == 0) continue;
+    RF_RETURN_IF_ERROR(Synthesize(admission));
+  }
   if (!plan.masks().empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("step ", step_, ": ", plan.masks_size(),
@@ -239,12 +243,39 @@ absl::Status Executor::Admit(const v1::Admission& admission) {
   const absl::Status rules = LogitRules::Check(admission, vocab);
   if (!rules.ok()) return error(rules.message());
   if (admission.has_cached()) RF_RETURN_IF_ERROR(CheckCached(admission));
+  const uint32_t synthetic = admission.synthetic_positions();
+  if (synthetic > 0 &&
+      (synthetic >= static_cast<uint32_t>(admission.prompt_ids_size()) ||
+       admission.has_cached() || admission.has_score())) {
+    return error(synthetic, " synthetic positions, want less than the prompt, ",
+                 admission.prompt_ids_size(),
+                 ", without cached rows and score");
+  }
   Sequence& sequence = sequences_[admission.slot()];
   sequence.active = true;
   if (IsOwn(admission.slot())) sequence.rules = LogitRules(admission);
   sequence.admission = admission;
   sequence.generated = static_cast<uint32_t>(committed);
   ShareCached(admission.cached(), admission.slot(), &sequence);
+  return absl::OkStatus();
+}
+
+absl::Status Executor::Synthesize(const v1::Admission& admission) {
+  const uint32_t slot = admission.slot();
+  const uint32_t positions = admission.synthetic_positions();
+  sequences_[slot].length = static_cast<int>(positions);
+  if (!IsOwn(slot)) return absl::OkStatus();
+  const int own_slot = static_cast<int>(slot) % slots_;
+  for (KvCache* cache : {main_.cache, reference_.cache}) {
+    if (cache == nullptr) continue;
+    if (positions > cache->positions(own_slot)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "step ", step_, ": ", positions, " synthetic positions in slot ",
+          slot, ", want within the ", cache->positions(own_slot),
+          " positions granted"));
+    }
+    cache->Synthesize(own_slot, positions);
+  }
   return absl::OkStatus();
 }
 

@@ -92,6 +92,8 @@ class Executor {
   void ShareCached(const v1::CachedPrefix& cached, uint32_t slot,
                    Sequence* sequence);
   absl::Status Grant(const v1::BlockGrant& grant);
+  // Makes up the rows of an admission's synthetic positions.
+  absl::Status Synthesize(const v1::Admission& admission);
   absl::StatusOr<Sequence*> ActiveSequence(uint32_t slot);
   // Collects the step's tokens in batch_.
   absl::Status AssembleBatch(const v1::StepPlan& plan);

@@ -29,9 +29,9 @@ using cluster::FileError;
 constexpr absl::string_view kUnfinished = ".partial.";
 
 // Names the forms of the weights: "int8", or "int8+int4" where routed experts
-// differ, or "native int8+int4".
+// differ, or "native-int8+int4".
 std::string Forms(const LoadOptions& options) {
-  std::string forms = absl::StrCat(options.native ? "native " : "",
+  std::string forms = absl::StrCat(options.native ? "native-" : "",
                                    kernels::WeightFormName(options.form));
   if (options.expert_form.value_or(options.form) != options.form) {
     absl::StrAppend(&forms, "+", kernels::WeightFormName(*options.expert_form));

@@ -94,6 +94,25 @@ void KvCache::Release(int slot) {
   slots_[slot].clear();
 }
 
+void KvCache::Synthesize(int slot, int64_t positions) {
+  constexpr float kWidth = 3.4641016F;  // Uniform numbers of variance 1.
+  std::vector<float> row(format_.kv_lora_rank + format_.rope_dim);
+  uint64_t state = 0x9e3779b97f4a7c15u * (static_cast<uint64_t>(slot) + 1);
+  const auto layers = static_cast<int>(block_bytes_ / layer_bytes_);
+  for (int layer = 0; layer < layers; ++layer) {
+    for (int64_t position = 0; position < positions; ++position) {
+      for (float& value : row) {
+        // Marsaglia's xorshift64 (Journal of Statistical Software 8(14), 2003).
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        value = (static_cast<float>(state >> 40) * 0x1p-24F - 0.5F) * kWidth;
+      }
+      Write(slot, layer, position, row.data());
+    }
+  }
+}
+
 void KvCache::Write(int slot, int layer, int64_t position, const float* row) {
   kernels::StoreLatentRow(format_, row, Row(slot, layer, position));
 }

@@ -68,6 +68,10 @@ class KvCache {
   // it.
   void Write(int slot, int layer, int64_t position, const float* row);
 
+  // Fills the first `positions` rows of `slot`, in all layers, with random
+  // values of variance 1, equal in every cache. Requires their blocks.
+  void Synthesize(int slot, int64_t positions);
+
   // Copies a row that kernels::StoreLatentRow has made into the cache.
   void WriteStored(int slot, int layer, int64_t position, const char* row);
 

@@ -271,6 +271,9 @@ void RegisterBench(CLI::App& app, Invocation& invocation) {
   AddList(*verb, "--prompt-then-gen", what.pairs,
           "-pg PROMPT,GENERATED: one after the other");
   AddList(*verb, "-d,--n-depth", what.depths, "Tokens in the cache before [0]");
+  verb->add_flag("--fill", what.fill,
+                 "Make up what the cache holds before, instead of evaluating "
+                 "it: the same speed, without the wait");
   AddList(*verb, "--n-parallel", what.parallels,
           "-np: sequences at the same time [1]");
   verb->add_option("-r,--repetitions", what.repetitions,

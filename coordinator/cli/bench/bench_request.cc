@@ -116,6 +116,7 @@ absl::StatusOr<v1::BenchRequest> MakeBenchRequest(const BenchOptions& options) {
         test->set_n_prompt(prompt);
         test->set_n_gen(tokens);
         test->set_n_depth(depth);
+        test->set_fill(options.fill && depth > 0);
         test->set_n_parallel(parallel);
         if (static_cast<size_t>(request.tests_size()) > kMaxTests) {
           return absl::InvalidArgumentError(
@@ -150,6 +151,7 @@ std::string BenchTestName(const v1::BenchTest& test) {
   if (test.n_prompt() > 0 && test.n_gen() > 0) absl::StrAppend(&name, "+");
   if (test.n_gen() > 0) absl::StrAppend(&name, "tg", test.n_gen());
   if (test.n_depth() > 0) absl::StrAppend(&name, " @ d", test.n_depth());
+  if (test.fill()) absl::StrAppend(&name, " (filled)");
   return name;
 }
 

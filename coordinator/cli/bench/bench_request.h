@@ -25,6 +25,7 @@ struct BenchOptions {
   int repetitions = 5;
   double delay_s = 0;  // Between two tests.
   bool no_warmup = false;
+  bool fill = false;
   bool no_memory_test = false;
 };
 

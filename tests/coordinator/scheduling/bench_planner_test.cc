@@ -69,7 +69,13 @@ class BenchPlannerTest : public ::testing::Test {
       list("free", slot);
     }
     for (const v1::Admission& admission : plan.admissions()) {
-      EXPECT_TRUE(slots_.emplace(admission.slot(), Sequence{admission}).second);
+      EXPECT_TRUE(
+          slots_
+              .emplace(admission.slot(),
+                       Sequence{admission, admission.synthetic_positions()})
+              .second);
+      EXPECT_LT(admission.synthetic_positions(),
+                static_cast<uint32_t>(admission.prompt_ids_size()));
       list("admit", admission.slot());
     }
     for (const v1::BlockGrant& grant : plan.grants()) {
@@ -181,6 +187,23 @@ class BenchPlannerTest : public ::testing::Test {
   std::vector<uint64_t> sample_bytes_;
   std::vector<absl::Status> ends_;
 };
+
+TEST_F(BenchPlannerTest, AFilledDepthIsNotEvaluated) {
+  v1::BenchTest test = Sizes(8, 0, 2000, 1);
+  test.set_fill(true);
+  Make(test, 1, /*warmup=*/false);
+  Run();
+  EXPECT_THAT(steps_, ElementsAre("admit0", "back0:2000 | prompt0:8", "free0"));
+  steps_.clear();
+  told_rests_.clear();
+  test = Sizes(0, 2, 2000, 1);
+  test.set_fill(true);
+  Make(test, 1, /*warmup=*/false);
+  Run();
+  // The last token of the depth draws the first one.
+  EXPECT_THAT(steps_,
+              ElementsAre("admit0 | prompt0:1", "decode0", "decode0", "free0"));
+}
 
 TEST_F(BenchPlannerTest, GenerationDecodesEverySequenceInEveryStep) {
   Make(Sizes(0, 3, 0, 2), 2);

@@ -747,6 +747,22 @@ std::vector<InvalidPlan> InvalidPlans() {
          AddPrefill(p, 3, 2);
        },
        kInvalid, "slot 3: 2 rows behind 0, want within the 0 positions"},
+      {"all_of_a_prompt_made_up",
+       [](Plan& p) { AddAdmission(p, 3, 2).set_synthetic_positions(2); },
+       kInvalid, "2 synthetic positions, want less than the prompt, 2"},
+      {"made_up_without_blocks",
+       [](Plan& p) {
+         AddAdmission(p, 3, 2).set_synthetic_positions(1);
+         p.add_grants()->set_slot(3);
+       },
+       kInvalid, "1 synthetic positions in slot 3, want within the 0"},
+      {"made_up_beside_score",
+       [](Plan& p) {
+         v1::Admission& admission = AddAdmission(p, 3, 2);
+         admission.set_synthetic_positions(1);
+         admission.mutable_score();
+       },
+       kInvalid, "without cached rows and score"},
       {"masks", [](Plan& p) { p.add_masks()->set_slot(1); }, kInvalid,
        "1 masks, want none"},
       {"score_without_reference",

@@ -147,6 +147,34 @@ TEST_P(KvCacheTest, ReleasedBlocksServeOtherSlots) {
   }
 }
 
+TEST_P(KvCacheTest, SynthesizedRowsAreEqualInEveryCache) {
+  KvCache cache = Make(GetParam(), 2, kLatent, kRope, 2, 300);
+  KvCache other = Make(GetParam(), 2, kLatent, kRope, 2, 300);
+  std::set<std::vector<float>> rows;
+  for (KvCache* each : {&cache, &other}) {
+    Extend(*each, 1, 300);
+    each->Synthesize(1, 200);
+  }
+  double sum = 0;
+  double squares = 0;
+  for (int layer : {0, 1}) {
+    for (int position = 0; position < 200; ++position) {
+      const std::vector<float> row = RowAt(cache, 1, layer, position);
+      EXPECT_EQ(row, RowAt(other, 1, layer, position));
+      rows.insert(row);
+      for (const float value : row) {
+        sum += value;
+        squares += value * value;
+      }
+    }
+    EXPECT_EQ(RowAt(cache, 1, layer, 200), std::vector<float>(kRow, 0.0f));
+  }
+  EXPECT_EQ(rows.size(), 400u);
+  constexpr double kValues = 400.0 * kRow;
+  EXPECT_NEAR(sum / kValues, 0, 0.1);
+  EXPECT_NEAR(squares / kValues, 1, 0.1);
+}
+
 TEST_P(KvCacheTest, ABlockIsZeroForItsNextOwner) {
   KvCache cache = Make(GetParam(), 2, kLatent, kRope, 2, 128);
   cache.Grant(0, 1);
