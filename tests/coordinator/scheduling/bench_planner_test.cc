@@ -193,14 +193,14 @@ TEST_F(BenchPlannerTest, AFilledDepthIsNotEvaluated) {
   test.set_fill(true);
   Make(test, 1, /*warmup=*/false);
   Run();
-  EXPECT_THAT(steps_, ElementsAre("admit0", "back0:2000 | prompt0:8", "free0"));
-  steps_.clear();
-  told_rests_.clear();
-  test = Sizes(0, 2, 2000, 1);
+  EXPECT_THAT(steps_, ElementsAre("admit0", "prompt0:8", "free0"));
+}
+
+TEST_F(BenchPlannerTest, DecodesBeginWithTheLastTokenOfAFilledDepth) {
+  v1::BenchTest test = Sizes(0, 2, 2000, 1);
   test.set_fill(true);
   Make(test, 1, /*warmup=*/false);
   Run();
-  // The last token of the depth draws the first one.
   EXPECT_THAT(steps_,
               ElementsAre("admit0 | prompt0:1", "decode0", "decode0", "free0"));
 }
