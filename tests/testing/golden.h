@@ -29,7 +29,7 @@ struct GoldenTolerance {
   double logprob = kGoldenLogprobTolerance;
   double hidden = kGoldenHiddenTolerance;
 };
-// Of models whose logits reach 10, where two implementations differ by 2e-4.
+// For models whose logits reach 10: two implementations differ by 2e-4 there.
 inline constexpr GoldenTolerance kWideGoldenTolerance = {.logprob = 5e-4,
                                                          .hidden = 3e-5};
 

@@ -90,7 +90,7 @@ TEST(FamiliesTest, ReadsMistral) {
   EXPECT_NEAR(scaled->SoftmaxScale(), 0.1949695, 1e-6);
 }
 
-// What a configuration class fills in where config.json is silent.
+// Values that a configuration class fills in where config.json has none.
 TEST(FamiliesTest, AbsentMembersTakeTheDefaultsOfTheTextModelsType) {
   const std::vector<std::string> absent = {
       "n_group",      "topk_group",          "scoring_func",

@@ -155,7 +155,7 @@ void ExpectInt4Codes(const Checkpoint& checkpoint, const CodeMatrix& code,
   EXPECT_EQ(wrong, 0) << code.name;
 }
 
-// The same for int8.
+// Expects the codes and scales of an int8 matrix to equal the file's.
 void ExpectInt8Codes(const Checkpoint& checkpoint, const CodeMatrix& code,
                      const cluster::LocalSlice& slice) {
   ASSERT_EQ(code.matrix->form(), WeightForm::kInt8) << code.name;

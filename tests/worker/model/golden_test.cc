@@ -156,7 +156,7 @@ std::vector<Case> FamilyCases() {
   for (const FamilyGolden& family : kFamilies) {
     cases.push_back(FamilyCase(family, {.data = 1, .expert = 1, .tensor = 1},
                                v1::PREFILL_STRATEGY_REPLICATED));
-    // What another division does differs in no memory access.
+    // Other divisions make no other memory accesses.
     if (testing::kSanitized) continue;
     cases.push_back(FamilyCase(family, {.data = 1, .expert = 1, .tensor = 3},
                                v1::PREFILL_STRATEGY_SEQUENCE_PARALLEL));
