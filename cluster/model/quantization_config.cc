@@ -229,9 +229,10 @@ absl::Status ParsePacked(ConfigFields& fields, ModelSpec* spec,
   if (!ignored.ok()) fields.Fail("ignore", ignored.status().message());
   RF_RETURN_IF_ERROR(fields.status());
 
-  const auto& [group_name, group] = *groups->items().begin();
-  const std::string group_path =
-      absl::StrCat("quantization_config.config_groups.", group_name, ".");
+  const auto first_group = groups->cbegin();
+  const nlohmann::json& group = *first_group;
+  const std::string group_path = absl::StrCat(
+      "quantization_config.config_groups.", first_group.key(), ".");
   const auto append_unread = [unread](const ConfigFields& of,
                                       absl::string_view path) {
     for (const std::string& name : of.Unread()) {

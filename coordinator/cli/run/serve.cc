@@ -43,6 +43,7 @@ struct ServeOptions {
 };
 
 absl::Status RunServe(ServeOptions& options) {
+  options.session.settings.set_without_mtp(true);
   RF_ASSIGN_OR_RETURN(const absl::Duration drain, options.http.Drain());
   HttpOptions& http = options.session.http.emplace();
   RF_RETURN_IF_ERROR(options.http.Read(&http));
