@@ -9,7 +9,7 @@ packages=(
   libabsl-dev libgrpc++-dev libprotobuf-dev protobuf-compiler
   protobuf-compiler-grpc libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
   libboost-dev libhwy-dev libisal-dev libopenblas-serial-dev libpcre2-dev
-  libssl-dev libxxhash-dev
+  libsqlite3-dev libssl-dev libxxhash-dev
 )
 test_packages=(libgtest-dev libgmock-dev openssh-server openssh-client iproute2
   nftables)

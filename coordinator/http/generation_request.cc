@@ -425,6 +425,32 @@ void ReadLengths(const GenerationContext& context, RequestFields* fields,
   }
 }
 
+// Reads everything but the prompts and what depends on their lengths.
+void ReadFields(const GenerationContext& context, RequestFields* fields,
+                GenerationRequest* out) {
+  out->text_rules.tokenizer = context.model->tokenizer().value_or(nullptr);
+  if (const auto name = fields->Text("model");
+      name.has_value() && *name != context.served_name) {
+    ApiError error = BadField("model", absl::StrCat("'", name->substr(0, 200),
+                                                    "' is not served, want '",
+                                                    context.served_name, "'"));
+    error.status = 404;
+    error.code = "model_not_found";
+    return fields->Fail(std::move(error));
+  }
+  out->n =
+      static_cast<uint32_t>(fields->Integer("n", 1, kMaxSamples).value_or(1));
+  if (const auto best = fields->Integer("best_of", 1, kMaxSamples);
+      best.has_value() && *best != out->n) {
+    fields->FailField("best_of", "want the value of n");
+  }
+  ReadStream(fields, out);
+  ReadStops(fields, out);
+  ReadLogprobs(fields, out);
+  ReadSampling(*context.model, fields, out);
+  RefuseConstraints(fields);
+}
+
 }  // namespace
 
 std::optional<ApiError> ReadGenerationRequest(absl::string_view body, bool chat,
@@ -434,27 +460,7 @@ std::optional<ApiError> ReadGenerationRequest(absl::string_view body, bool chat,
   if (!json.ok()) return ErrorOf(json.status());
   RequestFields fields(*json);
   out->chat = chat;
-  out->text_rules.tokenizer = context.model->tokenizer().value_or(nullptr);
-  if (const auto name = fields.Text("model");
-      name.has_value() && *name != context.served_name) {
-    ApiError error = BadField("model", absl::StrCat("'", name->substr(0, 200),
-                                                    "' is not served, want '",
-                                                    context.served_name, "'"));
-    error.status = 404;
-    error.code = "model_not_found";
-    return error;
-  }
-  out->n =
-      static_cast<uint32_t>(fields.Integer("n", 1, kMaxSamples).value_or(1));
-  if (const auto best = fields.Integer("best_of", 1, kMaxSamples);
-      best.has_value() && *best != out->n) {
-    fields.FailField("best_of", "want the value of n");
-  }
-  ReadStream(&fields, out);
-  ReadStops(&fields, out);
-  ReadLogprobs(&fields, out);
-  ReadSampling(*context.model, &fields, out);
-  RefuseConstraints(&fields);
+  ReadFields(context, &fields, out);
   if (fields.error().has_value()) return fields.error();
   PromptReader prompts(context, &fields, out);
   if (chat) {
@@ -468,6 +474,32 @@ std::optional<ApiError> ReadGenerationRequest(absl::string_view body, bool chat,
                                        " choices, want at most ", kMaxChoices));
   }
   ReadLengths(context, &fields, out);
+  return fields.error();
+}
+
+std::optional<ApiError> CheckGenerationRequest(
+    const nlohmann::ordered_json& body, bool chat,
+    const GenerationContext& context) {
+  RequestFields fields(body);
+  GenerationRequest request;
+  request.chat = chat;
+  ReadFields(context, &fields, &request);
+  if (request.stream) fields.FailField("stream", "true, want false");
+  for (const char* const name : {"max_tokens", "max_completion_tokens"}) {
+    fields.Integer(name, request.echo ? 0 : 1,
+                   std::numeric_limits<int32_t>::max());
+  }
+  const char* const name = chat ? "messages" : "prompt";
+  const Json* const prompt = fields.Find(name);
+  if (prompt == nullptr) {
+    fields.FailField(name, "missing");
+  } else if (!(prompt->is_array() || (!chat && prompt->is_string()))) {
+    fields.FailField(
+        name, absl::StrCat(prompt->type_name(), ", want ",
+                           chat ? "a list of messages" : "a string or ids"));
+  } else if (prompt->empty()) {
+    fields.FailField(name, "empty, want at least one entry");
+  }
   return fields.error();
 }
 

@@ -5,6 +5,7 @@
 #define RINGFLEET_COORDINATOR_HTTP_GENERATION_REQUEST_H_
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -63,6 +64,13 @@ struct GenerationContext {
 std::optional<ApiError> ReadGenerationRequest(absl::string_view body, bool chat,
                                               const GenerationContext& context,
                                               GenerationRequest* out);
+
+// Checks the fields of a body that is to be answered later, without stream.
+// Neither tokenizes nor renders: a prompt may still be too long, or its
+// messages no conversation of the template's.
+std::optional<ApiError> CheckGenerationRequest(
+    const nlohmann::ordered_json& body, bool chat,
+    const GenerationContext& context);
 
 }  // namespace ringfleet::coordinator
 

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/batch/batches.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cluster/process/file_error.h"
+#include "cluster/process/log.h"
+#include "cluster/process/status_macros.h"
+#include "coordinator/batch/batch_lines.h"
+
+namespace ringfleet::coordinator {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::minutes kUpkeep{10};
+constexpr std::chrono::seconds kValidateAgain{1};
+
+absl::Status CheckNew(const NewBatch& batch) {
+  if (batch.priority < 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "priority: ", batch.priority, " of a batch, want at least 1"));
+  }
+  if (!batch.endpoint.empty() && batch.endpoint != kChatEndpoint &&
+      batch.endpoint != kCompletionEndpoint) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("endpoint: '", batch.endpoint.substr(0, 200), "', want ",
+                     kChatEndpoint, " or ", kCompletionEndpoint));
+  }
+  return absl::OkStatus();
+}
+
+// Inserts a batch, or finds the one that its key has made.
+absl::StatusOr<BatchRecord> InsertNew(const Store& store, Database& database,
+                                      const NewBatch& wanted,
+                                      const std::string& id) {
+  RF_ASSIGN_OR_RETURN(const FileRecord input,
+                      FindFile(database, wanted.input_file, wanted.owner));
+  if (!input.batch.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("input_file_id: ", input.id, " has the purpose ",
+                     input.purpose, ", want an upload for batches"));
+  }
+  if (wanted.client_key.has_value()) {
+    RF_ASSIGN_OR_RETURN(
+        std::optional<BatchRecord> known,
+        FindBatchByKey(database, wanted.owner, *wanted.client_key));
+    if (known.has_value() && known->input_hash == input.hash &&
+        known->endpoint == wanted.endpoint) {
+      return *std::move(known);
+    }
+    if (known.has_value()) {
+      return absl::AlreadyExistsError(absl::StrCat(
+          "key '", *wanted.client_key, "': batch ", known->id,
+          " has it with another input or endpoint, want another key"));
+    }
+  }
+  BatchRecord batch;
+  batch.id = id;
+  batch.name = wanted.name;
+  batch.owner = wanted.owner;
+  batch.client_key = wanted.client_key;
+  batch.endpoint = wanted.endpoint;
+  batch.input_file = input.id;
+  batch.input_hash = input.hash;
+  batch.priority = wanted.priority;
+  batch.created_ms = store.now_ms();
+  if (wanted.window_seconds > 0) {
+    batch.expires_ms = batch.created_ms + wanted.window_seconds * 1000;
+  }
+  batch.output_seconds = wanted.output_seconds;
+  batch.metadata = wanted.metadata;
+  // The batch has the bytes under a name of its own, so that the upload can be
+  // deleted.
+  const std::string path = store.FilePath(id);
+  if (link(store.FilePath(input.id).c_str(), path.c_str()) != 0 &&
+      errno != EEXIST) {
+    return cluster::FileError(path, errno);
+  }
+  RF_RETURN_IF_ERROR(InsertBatch(database, batch));
+  return batch;
+}
+
+}  // namespace
+
+std::unique_ptr<Batches> Batches::Start(BatchRunnerOptions options) {
+  std::unique_ptr<Batches> batches(new Batches(std::move(options)));
+  batches->thread_ =
+      std::thread([raw = batches.get()] { raw->ValidateLoop(); });
+  return batches;
+}
+
+Batches::Batches(BatchRunnerOptions options)
+    : options_(std::move(options)),
+      runner_(options_, [this] { NoteChange(); }) {}
+
+Batches::~Batches() {
+  {
+    MutexLock lock(&mu_);
+    stopping_ = true;
+    changed_.NotifyAll();
+  }
+  thread_.join();
+}
+
+void Batches::NoteChange() {
+  MutexLock lock(&mu_);
+  ++version_;
+  changed_.NotifyAll();
+}
+
+bool Batches::WaitForChange(uint64_t* version, absl::Duration at_most) {
+  const auto end = Clock::now() + absl::ToChronoNanoseconds(at_most);
+  MutexLock lock(&mu_);
+  while (!stopping_ && version_ == *version) {
+    if (!changed_.WaitUntil(&mu_, end)) break;
+  }
+  if (stopping_ || version_ == *version) return false;
+  *version = version_;
+  return true;
+}
+
+void Batches::Create(NewBatch wanted, Created done) {
+  const absl::Status valid = CheckNew(wanted);
+  if (!valid.ok()) return done(valid);
+  const auto created = std::make_shared<absl::StatusOr<BatchRecord>>();
+  store().WriteSoon(
+      [this, wanted = std::move(wanted), created,
+       id = NewId("batch_")](Database& database) {
+        *created = InsertNew(store(), database, wanted, id);
+        return created->status();
+      },
+      [this, created, done = std::move(done)](const absl::Status& status) {
+        if (!status.ok()) return done(status);
+        {
+          MutexLock lock(&mu_);
+          validates_ = true;
+          ++version_;
+          changed_.NotifyAll();
+        }
+        done(*std::move(*created));
+      });
+}
+
+void Batches::Cancel(const std::string& id, const std::string& owner,
+                     Created done) {
+  const auto cancelled = std::make_shared<absl::StatusOr<BatchRecord>>();
+  store().WriteSoon(
+      [this, id, owner, cancelled](Database& database) {
+        RF_ASSIGN_OR_RETURN(const BatchRecord before,
+                            FindBatch(database, id, owner));
+        if (before.has_ended()) {
+          return absl::FailedPreconditionError(
+              absl::StrCat("batch ", id, " is ", before.state,
+                           ", want one that has not ended"));
+        }
+        RF_RETURN_IF_ERROR(CancelBatch(database, id, store().now_ms()));
+        *cancelled = FindBatch(database, id, owner);
+        return cancelled->status();
+      },
+      [this, cancelled, done = std::move(done)](const absl::Status& status) {
+        if (!status.ok()) return done(status);
+        runner_.Wake();
+        NoteChange();
+        done(*std::move(*cancelled));
+      });
+}
+
+void Batches::DeleteFile(const std::string& id, const std::string& owner,
+                         std::function<void(const absl::Status&)> done) {
+  store().WriteSoon(
+      [id, owner](Database& database) {
+        RF_ASSIGN_OR_RETURN(const FileRecord file,
+                            FindFile(database, id, owner));
+        return coordinator::DeleteFile(database, file);
+      },
+      [this, id, done = std::move(done)](const absl::Status& status) {
+        if (status.ok()) unlink(store().FilePath(id).c_str());
+        done(status);
+      });
+}
+
+void Batches::ValidateLoop() {
+  auto upkeep = Clock::now();
+  while (true) {
+    {
+      MutexLock lock(&mu_);
+      while (!stopping_ && !validates_ && changed_.WaitUntil(&mu_, upkeep)) {
+      }
+      if (stopping_) return;
+      validates_ = false;
+    }
+    if (Clock::now() >= upkeep) {
+      KeepLimits();
+      upkeep = Clock::now() + kUpkeep;
+    }
+    std::vector<BatchRecord> open;
+    const absl::Status status = store().Read([&open](Database& database) {
+      auto found = ListOpenBatches(database);
+      if (found.ok()) open = *std::move(found);
+      return found.status();
+    });
+    if (!status.ok()) RF_LOG(kError, "batches: ", status.message());
+    for (const BatchRecord& batch : open) {
+      if (batch.state == kBatchValidating) Validate(batch);
+    }
+  }
+}
+
+void Batches::Validate(const BatchRecord& batch) {
+  const GenerationContext context = {options_.model, options_.jobs->context(),
+                                     options_.default_max_tokens,
+                                     options_.served_name};
+  absl::StatusOr<ScannedLines> scanned =
+      ScanLines(store().FilePath(batch.id), batch.endpoint, context);
+  if (!scanned.ok()) {
+    scanned = ScannedLines();
+    scanned->errors.push_back(
+        {.code = "input_lost",
+         .message = std::string(scanned.status().message()),
+         .param = "",
+         .number = 0});
+  }
+  const int64_t now_ms = store().now_ms();
+  const auto lines = std::make_shared<ScannedLines>(*std::move(scanned));
+  const absl::Status status = store().WriteNow([id = batch.id, lines,
+                                                now_ms](Database& database) {
+    return lines->errors.empty()
+               ? BeginBatch(database, id, lines->lines, now_ms)
+               : FailBatch(database, id, LineErrorsJson(lines->errors), now_ms);
+  });
+  if (status.ok()) {
+    RF_LOG(kInfo, "batch ", batch.id, ": ",
+           lines->errors.empty()
+               ? absl::StrCat(lines->lines.size(), " lines")
+               : absl::StrCat("failed, ", lines->errors.size(), " errors"));
+    if (!lines->errors.empty()) unlink(store().FilePath(batch.id).c_str());
+  } else if (!absl::IsFailedPrecondition(status)) {  // Else it was cancelled.
+    RF_LOG(kWarning, "batch ", batch.id,
+           " is not begun yet: ", status.message());
+    MutexLock lock(&mu_);
+    const auto again = Clock::now() + kValidateAgain;
+    while (!stopping_ && changed_.WaitUntil(&mu_, again)) {
+    }
+    validates_ = true;
+  }
+  runner_.Wake();
+  NoteChange();
+}
+
+void Batches::KeepLimits() {
+  std::vector<FileRecord> expired;
+  const absl::Status status = store().WriteNow([this,
+                                                &expired](Database& database) {
+    RF_ASSIGN_OR_RETURN(expired, ListExpiredFiles(database, store().now_ms()));
+    for (const FileRecord& file : expired) {
+      RF_RETURN_IF_ERROR(coordinator::DeleteFile(database, file));
+    }
+    return absl::OkStatus();
+  });
+  if (!status.ok()) return;
+  for (const FileRecord& file : expired) {
+    unlink(store().FilePath(file.id).c_str());
+  }
+}
+
+}  // namespace ringfleet::coordinator

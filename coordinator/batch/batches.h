@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// Batches of a coordinator: makes them of uploaded files, validates them, lets
+// them run and ends them. The faces (HTTP, gRPC) call it, and read the tables
+// of its store.
+//
+// A batch is validated as a whole, by a thread of its own, before a line runs.
+// Each line's request is what the endpoint's HTTP request would be, and its
+// outcome is that request's response.
+#ifndef RINGFLEET_COORDINATOR_BATCH_BATCHES_H_
+#define RINGFLEET_COORDINATOR_BATCH_BATCHES_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "coordinator/batch/batch_runner.h"
+#include "coordinator/store/batch_table.h"
+#include "coordinator/store/store.h"
+#include "kernels/mutex.h"
+
+namespace ringfleet::coordinator {
+
+// Priority of a batch's lines unless its client asks for another.
+inline constexpr int32_t kBatchPriority = 100;
+
+struct NewBatch {
+  std::string owner;       // Name of the API key; empty: none.
+  std::string name;        // For people; empty: none.
+  std::string input_file;  // Id of an upload of the owner.
+  // "/v1/chat/completions" or "/v1/completions". Empty: each line tells its
+  // own, or shows it by its fields.
+  std::string endpoint;
+  std::optional<std::string> client_key;  // Makes the call idempotent.
+  int32_t priority = kBatchPriority;      // At least 1.
+  int64_t window_seconds = 0;             // Until it expires; 0: never.
+  int64_t output_seconds = 0;  // The output files expire then; 0: never.
+  std::string metadata;        // A JSON object; empty: none.
+};
+
+// Thread-safe.
+class Batches {
+ public:
+  using Created = std::function<void(absl::StatusOr<BatchRecord>)>;
+
+  // Goes on with the batches that the store has. All in `options` must outlive
+  // this object.
+  static std::unique_ptr<Batches> Start(BatchRunnerOptions options);
+  ~Batches();  // Lines that run end, and run again at the next start.
+
+  // Makes a batch and begins to validate it. With a known `client_key`, calls
+  // `done` with the batch that was made before. `done` may run on the store's
+  // thread and must not block.
+  //
+  // Errors: NOT_FOUND: no such file. INVALID_ARGUMENT: the file is no upload
+  // for batches, a priority below 1, or an endpoint that no batch has.
+  // ALREADY_EXISTS: the key belongs to a batch of another input or endpoint.
+  // Those of Store::WriteNow.
+  void Create(NewBatch batch, Created done);
+
+  // Begins to end a batch. Does nothing to one that has ended or is ending.
+  // Errors: NOT_FOUND: the owner has no such batch. FAILED_PRECONDITION: it has
+  // ended. Those of Store::WriteNow.
+  void Cancel(const std::string& id, const std::string& owner, Created done);
+
+  // Deletes a file of the owner's. Batches that were made of it go on.
+  // Errors: NOT_FOUND. Those of Store::WriteNow.
+  void DeleteFile(const std::string& id, const std::string& owner,
+                  std::function<void(const absl::Status&)> done);
+
+  BatchPace PaceOf(const std::string& id) const { return runner_.PaceOf(id); }
+
+  // Waits until a batch of the store has changed since `*version`, and sets it.
+  // Returns false if the deadline passes first, or this object ends.
+  bool WaitForChange(uint64_t* version, absl::Duration at_most);
+
+  Store& store() { return *options_.store; }
+
+ private:
+  explicit Batches(BatchRunnerOptions options);
+
+  void ValidateLoop();
+  void Validate(const BatchRecord& batch);
+  void NoteChange();
+  void KeepLimits();
+
+  const BatchRunnerOptions options_;
+  BatchRunner runner_;
+
+  Mutex mu_;
+  CondVar changed_;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  uint64_t version_ ABSL_GUARDED_BY(mu_) = 1;
+  bool validates_ ABSL_GUARDED_BY(mu_) =
+      true;  // There may be some to validate.
+
+  std::thread thread_;
+};
+
+}  // namespace ringfleet::coordinator
+
+#endif  // RINGFLEET_COORDINATOR_BATCH_BATCHES_H_

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/store/store.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "coordinator/store/file_table.h"
+#include "coordinator/store/schema.h"
+#include "tests/testing/checkpoint_writer.h"
+#include "tests/testing/soon.h"
+
+namespace ringfleet::coordinator {
+namespace {
+
+using testing::TempDir;
+
+FileRecord Upload(const std::string& id) {
+  FileRecord file;
+  file.id = id;
+  file.purpose = "batch";
+  file.name = "in.jsonl";
+  return file;
+}
+
+class StoreTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<std::unique_ptr<Store>> Open(
+      absl::Duration patience = absl::Seconds(30)) {
+    StoreOptions options;
+    options.folder = dir_.path();
+    options.description = "fleet test";
+    options.patience = patience;
+    return Store::Open(std::move(options));
+  }
+  void Start() {
+    auto store = Open();
+    ASSERT_TRUE(store.ok()) << store.status();
+    store_ = *std::move(store);
+  }
+  absl::Status Insert(const std::string& id) {
+    return store_->WriteNow([file = Upload(id)](Database& database) {
+      return InsertFile(database, file);
+    });
+  }
+  absl::Status Find(const std::string& id) {
+    return store_->Read([&id](Database& database) {
+      return FindFile(database, id, "").status();
+    });
+  }
+  std::string path() const { return dir_.File("state.db"); }
+
+  TempDir dir_;
+  std::unique_ptr<Store> store_;
+};
+
+TEST_F(StoreTest, WhatWasCommittedIsThereAfterARestart) {
+  Start();
+  ASSERT_TRUE(Insert("file-1").ok());
+  store_.reset();
+  Start();
+  EXPECT_EQ(Find("file-1"), absl::OkStatus());
+  EXPECT_TRUE(absl::IsNotFound(Find("file-2")));
+}
+
+TEST_F(StoreTest, QueuedOperationsAreCommittedAtTheEnd) {
+  Start();
+  std::vector<absl::Status> results;
+  for (const char* const id : {"file-1", "file-2"}) {
+    store_->Write(
+        [file = Upload(id)](Database& database) {
+          return InsertFile(database, file);
+        },
+        [&results](const absl::Status& status) { results.push_back(status); });
+  }
+  store_.reset();
+  EXPECT_EQ(results, std::vector<absl::Status>(2, absl::OkStatus()));
+  Start();
+  EXPECT_EQ(Find("file-2"), absl::OkStatus());
+}
+
+TEST_F(StoreTest, AnOperationThatFailsUndoesItsOwnChangesOnly) {
+  Start();
+  absl::Status good;
+  store_->Write([file = Upload("file-1")](
+                    Database& database) { return InsertFile(database, file); },
+                [&good](const absl::Status& status) { good = status; });
+  const absl::Status bad = store_->WriteNow([](Database& database) {
+    const absl::Status inserted = InsertFile(database, Upload("file-2"));
+    return inserted.ok() ? InsertFile(database, Upload("file-2")) : inserted;
+  });
+  EXPECT_TRUE(absl::IsAlreadyExists(bad)) << bad;
+  EXPECT_EQ(good, absl::OkStatus());
+  EXPECT_EQ(Find("file-1"), absl::OkStatus());
+  EXPECT_TRUE(absl::IsNotFound(Find("file-2")));
+  EXPECT_EQ(store_->trouble(), absl::OkStatus());
+}
+
+TEST_F(StoreTest, AFullDiskPausesAndLosesNothing) {
+  std::atomic<bool> full{true};
+  std::atomic<bool> kept{false};
+  Start();
+  const auto insert = [&full](const std::string& id) {
+    FileRecord file = Upload(id);
+    file.name = std::string(100'000, 'x');  // The database has to grow.
+    return [file, &full](Database& database) {
+      const absl::Status limit = database.Run(
+          absl::StrCat("PRAGMA max_page_count = ", full ? "1" : "100000"));
+      return limit.ok() ? InsertFile(database, file) : limit;
+    };
+  };
+  store_->Write(insert("file-1"),
+                [&kept](const absl::Status& status) { kept = status.ok(); });
+  const absl::Status refused = store_->WriteNow(insert("file-2"));
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_TRUE(absl::IsResourceExhausted(store_->trouble()));
+  EXPECT_FALSE(store_->is_lost());
+  EXPECT_FALSE(kept);
+  full = false;
+  const auto deadline = testing::Soon();
+  while (!kept && !deadline.Expired()) absl::SleepFor(absl::Milliseconds(5));
+  EXPECT_EQ(store_->trouble(), absl::OkStatus());
+  EXPECT_EQ(Find("file-1"), absl::OkStatus());
+  EXPECT_TRUE(absl::IsNotFound(Find("file-2")));
+  store_.reset();
+}
+
+TEST_F(StoreTest, ADeletedDatabaseIsWrittenAnew) {
+  Start();
+  ASSERT_TRUE(Insert("file-1").ok());
+  std::filesystem::remove_all(dir_.path());
+  EXPECT_EQ(Insert("file-2"), absl::OkStatus());
+  EXPECT_EQ(Find("file-1"), absl::OkStatus());
+  store_.reset();
+  Start();
+  EXPECT_EQ(Find("file-1"), absl::OkStatus());
+  EXPECT_EQ(Find("file-2"), absl::OkStatus());
+}
+
+TEST_F(StoreTest, AnotherFileInItsPlaceIsLeftAlone) {
+  Start();
+  testing::WriteFile(dir_.File("other"), "someone's");
+  std::filesystem::rename(dir_.File("other"), path());
+  const absl::Status status = Insert("file-1");
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_TRUE(store_->is_lost());
+  EXPECT_EQ(testing::ReadFile(path()), "someone's");
+}
+
+TEST_F(StoreTest, DamagedAndForeignFilesAreNamed) {
+  testing::WriteFile(path(), std::string(5000, 'x'));
+  const absl::Status foreign = Open().status();
+  EXPECT_TRUE(absl::IsDataLoss(foreign)) << foreign;
+  EXPECT_TRUE(absl::StrContains(foreign.message(), path())) << foreign;
+  std::filesystem::remove(path());
+  Start();
+  for (int i = 0; i < 200; ++i) {
+    ASSERT_TRUE(Insert(absl::StrCat("file-", i)).ok());
+  }
+  store_.reset();
+  // Pages behind the schema's.
+  const auto size = std::filesystem::file_size(path());
+  ASSERT_GT(size, 40'000);
+  std::string bytes = testing::ReadFile(path());
+  for (size_t i = 4096; i < bytes.size(); i += 8) bytes[i] ^= 0x55;
+  testing::WriteFile(path(), bytes);
+  const absl::Status damaged = Open().status();
+  EXPECT_TRUE(absl::IsDataLoss(damaged)) << damaged;
+  EXPECT_TRUE(absl::StrContains(damaged.message(), ".recover")) << damaged;
+}
+
+TEST_F(StoreTest, ANewerSchemaIsRefused) {
+  Start();
+  const std::string newer =
+      absl::StrCat("PRAGMA user_version = ", kSchemaVersion + 1);
+  ASSERT_TRUE(store_
+                  ->WriteNow([&newer](Database& database) {
+                    return database.Run(newer);
+                  })
+                  .ok());
+  store_.reset();
+  const absl::Status status = Open().status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "newer ringfleet")) << status;
+}
+
+TEST_F(StoreTest, ARunningOwnerIsNamed) {
+  Start();
+  const absl::Status second = Open().status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(second)) << second;
+  EXPECT_TRUE(absl::StrContains(second.message(),
+                                absl::StrCat("fleet test, process ", getpid())))
+      << second;
+  EXPECT_EQ(Insert("file-1"), absl::OkStatus());
+}
+
+// A process that was stopped while another took over writes nothing more.
+TEST_F(StoreTest, AStoppedOwnerIsReplacedAndFenced) {
+  Start();
+  ASSERT_TRUE(Insert("file-1").ok());
+  std::unique_ptr<Store> stopped = std::move(store_);
+  // The lock of another process that does not run, in the place of the first
+  // owner's, which cannot be stopped without this test.
+  const std::string owner = dir_.File("owner");
+  std::filesystem::remove(owner);
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const int file = open(owner.c_str(), O_RDWR | O_CREAT, 0600);
+    if (file < 0 || flock(file, LOCK_EX | LOCK_NB) != 0 ||
+        write(ready[1], "x", 1) != 1) {
+      _exit(1);
+    }
+    pause();
+    _exit(0);
+  }
+  char byte = 0;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  close(ready[0]);
+  close(ready[1]);
+  auto second = Open(absl::Milliseconds(200));
+  kill(child, SIGKILL);
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  ASSERT_TRUE(second.ok()) << second.status();
+  store_ = *std::move(second);
+  EXPECT_EQ(Find("file-1"), absl::OkStatus());
+  const absl::Status fenced = stopped->WriteNow([](Database& database) {
+    return InsertFile(database, Upload("file-2"));
+  });
+  EXPECT_TRUE(absl::IsFailedPrecondition(fenced)) << fenced;
+  EXPECT_TRUE(stopped->is_lost());
+  EXPECT_TRUE(absl::IsNotFound(Find("file-2")));
+  EXPECT_EQ(Insert("file-3"), absl::OkStatus());
+}
+
+TEST(CheckLocalFolderTest, NamesTheFolder) {
+  TempDir dir;
+  EXPECT_EQ(CheckLocalFolder(dir.path()), absl::OkStatus());
+  const absl::Status missing = CheckLocalFolder(dir.File("none"));
+  EXPECT_TRUE(absl::StrContains(missing.message(), dir.File("none")))
+      << missing;
+}
+
+}  // namespace
+}  // namespace ringfleet::coordinator
