@@ -199,6 +199,11 @@ absl::Status BatchRunner::Refresh() {
   std::map<std::string, Batch> kept;
   for (BatchRecord& record : open) {
     if (record.state == kBatchValidating) continue;
+    // A batch of another model waits until that one is served again.
+    if (record.state == kBatchInProgress &&
+        record.model != options_.served_name) {
+      continue;
+    }
     auto node = batches_.extract(record.id);
     Batch batch = node.empty() ? Batch() : std::move(node.mapped());
     const std::string id = record.id;

@@ -57,7 +57,8 @@ class BatchRunner {
   // `on_change` is called after each commit, on any thread.
   BatchRunner(const BatchRunnerOptions& options,
               std::function<void()> on_change);
-  ~BatchRunner();  // Lines in flight end without an outcome.
+  // Lines in flight end without an outcome. The store has been stopped before.
+  ~BatchRunner();
 
   // Looks at the store's batches soon.
   void Wake();

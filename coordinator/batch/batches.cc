@@ -39,6 +39,7 @@ absl::Status CheckNew(const NewBatch& batch) {
 // Inserts a batch, or finds the one that its key has made.
 absl::StatusOr<BatchRecord> InsertNew(const Store& store, Database& database,
                                       const NewBatch& wanted,
+                                      const std::string& model,
                                       const std::string& id) {
   RF_ASSIGN_OR_RETURN(const FileRecord input,
                       FindFile(database, wanted.input_file, wanted.owner));
@@ -66,6 +67,7 @@ absl::StatusOr<BatchRecord> InsertNew(const Store& store, Database& database,
   batch.name = wanted.name;
   batch.owner = wanted.owner;
   batch.client_key = wanted.client_key;
+  batch.model = model;
   batch.endpoint = wanted.endpoint;
   batch.input_file = input.id;
   batch.input_hash = input.hash;
@@ -133,7 +135,7 @@ void Batches::Create(NewBatch wanted, Created done) {
   store().WriteSoon(
       [this, wanted = std::move(wanted), created,
        id = NewId("batch_")](Database& database) {
-        *created = InsertNew(store(), database, wanted, id);
+        *created = InsertNew(store(), database, wanted, options_.served_name, id);
         return created->status();
       },
       [this, created, done = std::move(done)](const absl::Status& status) {
@@ -208,7 +210,10 @@ void Batches::ValidateLoop() {
     });
     if (!status.ok()) RF_LOG(kError, "batches: ", status.message());
     for (const BatchRecord& batch : open) {
-      if (batch.state == kBatchValidating) Validate(batch);
+      if (batch.state == kBatchValidating &&
+          batch.model == options_.served_name) {
+        Validate(batch);
+      }
     }
   }
 }

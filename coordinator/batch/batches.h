@@ -52,7 +52,9 @@ class Batches {
   // Goes on with the batches that the store has. All in `options` must outlive
   // this object.
   static std::unique_ptr<Batches> Start(BatchRunnerOptions options);
-  ~Batches();  // Lines that run end, and run again at the next start.
+  // Lines that run end, and run again at the next start. The store has been
+  // stopped before.
+  ~Batches();
 
   // Makes a batch and begins to validate it. With a known `client_key`, calls
   // `done` with the batch that was made before. `done` may run on the store's

@@ -31,6 +31,7 @@
 #include "coordinator/cli/child_process.h"
 #include "coordinator/cli/interrupt.h"
 #include "coordinator/cli/targets.h"
+#include "coordinator/service/state_folder.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -323,17 +324,7 @@ std::vector<LaunchLine> ParseLaunchOutput(absl::string_view output) {
 }
 
 absl::StatusOr<std::string> StateDir(absl::string_view fleet) {
-  const char* state = std::getenv("XDG_STATE_HOME");
-  const char* home = std::getenv("HOME");
-  std::string dir;
-  if (state != nullptr && *state != '\0') {
-    dir = absl::StrCat(state, "/ringfleet/", fleet);
-  } else if (home != nullptr && *home != '\0') {
-    dir = absl::StrCat(home, "/.local/state/ringfleet/", fleet);
-  } else {
-    return absl::InvalidArgumentError(
-        "state folder: neither XDG_STATE_HOME nor HOME is set, want one");
-  }
+  RF_ASSIGN_OR_RETURN(const std::string dir, StateFolder(fleet));
   std::error_code error;
   std::filesystem::create_directories(dir, error);
   if (error) {

@@ -20,7 +20,7 @@ constexpr std::chrono::milliseconds kFormingPoll{10};
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LocalFleet>> LocalFleet::Start(
-    FleetOptions options, std::optional<HttpOptions> http) {
+    FleetOptions options, std::optional<HttpOptions> http, StateOptions state) {
   const int world = options.mesh.world_size();
   if (options.settings.threads() == 0) {
     options.settings.set_threads(LocalWorkers::ThreadsOfEach(world));
@@ -31,7 +31,8 @@ absl::StatusOr<std::unique_ptr<LocalFleet>> LocalFleet::Start(
   RF_ASSIGN_OR_RETURN(fleet->workers_, LocalWorkers::Create(world, threads));
   RF_ASSIGN_OR_RETURN(fleet->coordinator_,
                       CoordinatorServer::Start({.fleet = std::move(options),
-                                                .http = std::move(http)}));
+                                                .http = std::move(http),
+                                                .state = std::move(state)}));
   absl::Status status =
       fleet->workers_->Spawn({"--coordinator", fleet->address()});
   if (status.ok()) status = fleet->WaitReady();

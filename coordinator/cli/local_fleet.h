@@ -22,11 +22,13 @@ class LocalFleet {
   // Starts workers and coordinator, and returns when the fleet can generate.
   // Sets start_once. Gives each worker an equal part of the cores unless
   // `options` sets threads. `http`: the coordinator has an HTTP port, too.
+  // `state`: and batches, if it names a folder.
   //
   // Errors: those of CoordinatorServer and of the workers. CANCELLED: an
   // interrupt.
   static absl::StatusOr<std::unique_ptr<LocalFleet>> Start(
-      FleetOptions options, std::optional<HttpOptions> http = std::nullopt);
+      FleetOptions options, std::optional<HttpOptions> http = std::nullopt,
+      StateOptions state = {});
   ~LocalFleet();
 
   std::string address() const;  // HOST:PORT of the coordinator.

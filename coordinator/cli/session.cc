@@ -71,7 +71,9 @@ FleetFlags AddSessionOptions(CLI::App& app, SessionOptions& options,
       ->excludes(fleet.coordinator)
       ->capture_default_str();
   options.flags.AddAll(
-      app, {"model", "parallel", "reference", with_threads ? "" : "threads"},
+      app,
+      {"model", "parallel", "reference", "state_dir", "state_days", "state_gib",
+       with_threads ? "" : "threads"},
       {fleet.cluster, fleet.coordinator});
   AddTraceOption(app, options);
   return fleet;
@@ -199,7 +201,8 @@ absl::Status Session::StartLocally(const SessionOptions& options) {
   fleet.name = "local";
   // The workers end with the command.
   fleet.await_shard_cache = fleet.settings.has_cache_dir();
-  RF_ASSIGN_OR_RETURN(local_, LocalFleet::Start(std::move(fleet), options.http));
+  RF_ASSIGN_OR_RETURN(
+      local_, LocalFleet::Start(std::move(fleet), options.http, options.state));
   stub_ = v1::Coordinator::NewStub(ConnectChannel(local_->address()));
   return absl::OkStatus();
 }

@@ -31,6 +31,7 @@ struct SessionOptions {
   // is 1.
   v1::FleetSettings settings;
   std::optional<HttpOptions> http;  // A local fleet has this port, too.
+  StateOptions state;               // And batches, if this names a folder.
   bool runs_jobs = true;  // The verb's jobs wait until the fleet is ready.
   bool samples = false;   // The model's sampling defaults matter.
 };

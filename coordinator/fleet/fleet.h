@@ -132,9 +132,9 @@ class Fleet {
   // returns false when the caller has left. Moves done before an error stay.
   //
   // Errors: UNAVAILABLE: not ready. FAILED_PRECONDITION: experts are moving,
-  // ranks are missing, or the fleet is reproducible. INVALID_ARGUMENT: experts have one coordinate only.
-  // DEADLINE_EXCEEDED: a benchmark leaves no step for a move. Others are those
-  // of a worker, by name.
+  // ranks are missing, or the fleet is reproducible. INVALID_ARGUMENT: experts
+  // have one coordinate only. DEADLINE_EXCEEDED: a benchmark leaves no step for
+  // a move. Others are those of a worker, by name.
   absl::Status Rebalance(
       const v1::RebalanceRequest& request, double threshold,
       const std::function<bool(const v1::RebalanceProgress&)>& on_progress);
@@ -163,6 +163,8 @@ class Fleet {
   void End(const absl::Status& cause);
   // Ends with UNAVAILABLE: the coordinator is stopping.
   void Shutdown();
+  // Returns true after End or Shutdown.
+  bool has_ended() const { return stopping(); }
 
  private:
   void Main();      // Thread: forms epochs and runs them.

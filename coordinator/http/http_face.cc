@@ -18,15 +18,18 @@ constexpr size_t kMaxQueuedWork = 1024;
 constexpr std::chrono::milliseconds kDrainPoll{20};
 
 // Returns "tiny-v3" of "/models/tiny-v3/".
-std::string NameOfFolder(absl::string_view folder) {
-  while (absl::ConsumeSuffix(&folder, "/")) {
-  }
-  const size_t slash = folder.rfind('/');
-  return std::string(
-      slash == absl::string_view::npos ? folder : folder.substr(slash + 1));
-}
 
 }  // namespace
+
+std::string ServedName(const std::string& alias, absl::string_view model_dir) {
+  if (!alias.empty()) return alias;
+  while (absl::ConsumeSuffix(&model_dir, "/")) {
+  }
+  const size_t slash = model_dir.rfind('/');
+  return std::string(slash == absl::string_view::npos
+                         ? model_dir
+                         : model_dir.substr(slash + 1));
+}
 
 absl::StatusOr<std::unique_ptr<HttpFace>> HttpFace::Start(
     const HttpOptions& options, const ServedModel* model,
@@ -55,8 +58,7 @@ absl::StatusOr<std::unique_ptr<HttpFace>> HttpFace::Start(
   host.loop = face->server_->loop();
   host.pool = face->pool_.get();
   host.metrics = &face->metrics_;
-  host.served_name =
-      options.alias.empty() ? NameOfFolder(model_dir) : options.alias;
+  host.served_name = ServedName(options.alias, model_dir);
   host.default_max_tokens = options.default_max_tokens;
   host.most_jobs = options.most_jobs;
   host.key_limits = options.key_limits;

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "cluster/process/deadline.h"
 #include "cluster/rpc/host_address.h"
@@ -37,6 +38,10 @@ struct HttpOptions {
   absl::Duration request_timeout = absl::InfiniteDuration();
   HttpLimits limits;
 };
+
+// Returns the name under which a model is served: the alias, or else that of
+// the model's folder.
+std::string ServedName(const std::string& alias, absl::string_view model_dir);
 
 // Thread-safe, but for Stop.
 class HttpFace {

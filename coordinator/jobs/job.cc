@@ -8,18 +8,38 @@
 
 namespace ringfleet::coordinator {
 
-Job::Job(Request request, bool kept, TextRules rules)
+Job::Job(Request request, bool kept, TextRules rules, absl::Time created)
     : request_(std::move(request)),
       text_rules_(std::move(rules)),
       kept_(kept),
-      created_(absl::Now()) {
+      created_(created) {
   request_.events = this;
   if (!text_rules_.stops.empty()) stops_.emplace(text_rules_);
 }
 
 std::shared_ptr<Job> Job::Make(Request request, bool kept, TextRules rules) {
   return std::shared_ptr<Job>(
-      new Job(std::move(request), kept, std::move(rules)));
+      new Job(std::move(request), kept, std::move(rules), absl::Now()));
+}
+
+std::shared_ptr<Job> Job::Restore(Request request, TextRules rules,
+                                  absl::Time created, JobProgress progress,
+                                  std::vector<DrawnToken> tokens,
+                                  v1::ScoreResult score) {
+  std::shared_ptr<Job> job(
+      new Job(std::move(request), /*kept=*/true, std::move(rules), created));
+  MutexLock lock(&job->mu_);
+  job->progress_ = std::move(progress);
+  job->progress_.tokens = tokens.size();
+  job->tokens_ = std::move(tokens);
+  job->score_ = std::move(score);
+  if (job->stops_.has_value() && !job->progress_.has_ended()) {
+    for (const DrawnToken& token : job->tokens_) job->stops_->Add(token.id);
+    if (job->stops_->stop().has_value()) {
+      job->EndLocked(v1::FINISH_REASON_STOP, {});
+    }
+  }
+  return job;
 }
 
 std::shared_ptr<const Request> Job::RequestOf(const std::shared_ptr<Job>& job) {

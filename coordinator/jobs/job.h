@@ -53,6 +53,12 @@ class Job final : public RequestEvents {
   // text completes a stop string of `rules`.
   static std::shared_ptr<Job> Make(Request request, bool kept,
                                    TextRules rules = {});
+  // Makes a kept job of what an earlier coordinator knew of it. A job that has
+  // not ended gets the events behind `tokens`, whose ids `request` has.
+  static std::shared_ptr<Job> Restore(Request request, TextRules rules,
+                                      absl::Time created, JobProgress progress,
+                                      std::vector<DrawnToken> tokens,
+                                      v1::ScoreResult score);
 
   const std::string& id() const { return request_.id; }
   const Request& request() const { return request_; }
@@ -85,7 +91,7 @@ class Job final : public RequestEvents {
   bool has_enough() const override;
 
  private:
-  Job(Request request, bool kept, TextRules rules);
+  Job(Request request, bool kept, TextRules rules, absl::Time created);
 
   // Completes the job, or does nothing if it has ended.
   void EndLocked(v1::FinishReason reason, const RequestTimings& timings)

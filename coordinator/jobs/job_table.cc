@@ -22,7 +22,15 @@ JobTable::JobTable(Limits limits, absl::Time (*now)())
 
 std::string JobTable::NextId() {
   MutexLock lock(&mu_);
-  return absl::StrCat(prefix_, absl::Hex(++last_id_, absl::kZeroPad4));
+  while (true) {
+    std::string id =
+        absl::StrCat(prefix_, absl::Hex(++last_id_, absl::kZeroPad4));
+    // A restored job may have the prefix.
+    const bool taken = std::any_of(
+        jobs_.begin(), jobs_.end(),
+        [&id](const auto& entry) { return entry.second->id() == id; });
+    if (!taken) return id;
+  }
 }
 
 void JobTable::Add(std::shared_ptr<Job> job) {

@@ -85,6 +85,9 @@ struct Request {
   // Requests reuse the cached rows only of others with an equal salt.
   std::string cache_salt;
   std::vector<uint32_t> stop_ids;
+  // Tokens that an earlier coordinator has drawn. They are replayed, and the
+  // next one is drawn behind them. Fewer than max_tokens.
+  std::vector<uint32_t> drawn;
   uint32_t usable_vocab = 0;  // 0: all.
   uint32_t top_logprobs = 0;  // Likeliest ids to tell with each token.
   std::optional<v1::ScoreOptions> score;

@@ -91,6 +91,7 @@ absl::Status Scheduler::Submit(std::shared_ptr<const Request> request) {
   }
   auto run = std::make_shared<Run>();
   run->request = std::move(request);
+  run->committed = run->request->drawn;
   run->arrival = ++arrivals_;
   run->submitted = now_();
   const std::string& why = epoch_.has_value() ? held_for_ : waiting_for_;

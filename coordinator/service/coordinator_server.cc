@@ -14,6 +14,7 @@
 #include "cluster/model/shard_sizes.h"
 #include "cluster/process/build_info.h"
 #include "cluster/process/log.h"
+#include "cluster/process/status.h"
 #include "cluster/process/status_macros.h"
 #include "cluster/rpc/channel.h"
 #include "coordinator/scheduling/scheduler.h"
@@ -200,6 +201,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   }
   auto coordinator = std::unique_ptr<CoordinatorServer>(
       new CoordinatorServer(std::move(options), std::move(model)));
+  RF_RETURN_IF_ERROR(coordinator->OpenStore());
   RF_ASSIGN_OR_RETURN(
       coordinator->server_,
       cluster::DaemonServer::Start(
@@ -227,6 +229,41 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
 
 CoordinatorServer::~CoordinatorServer() { Shutdown(); }
 
+absl::Status CoordinatorServer::OpenStore() {
+  const StateOptions& state = options_.state;
+  if (state.folder.empty()) return absl::OkStatus();
+  StoreOptions options;
+  options.folder = state.folder;
+  options.description = absl::StrCat("fleet ", options_.fleet.name);
+  absl::StatusOr<std::unique_ptr<Store>> store =
+      Store::Open(std::move(options));
+  if (!store.ok()) {
+    if (state.required) return Annotate(store.status(), "state_dir");
+    RF_LOG(kWarning, "no batches: ", store.status().message());
+    return absl::OkStatus();
+  }
+  store_ = *std::move(store);
+  const v1::FleetSettings& settings = options_.fleet.settings;
+  BatchRunnerOptions runner;
+  runner.store = store_.get();
+  runner.model = model_.get();
+  runner.jobs = &coordinator_service_.jobs();
+  runner.served_name = ServedName(
+      options_.http.has_value() ? options_.http->alias : "", settings.model());
+  if (options_.http.has_value()) {
+    runner.default_max_tokens = options_.http->default_max_tokens;
+  }
+  // Slots stay busy while outcomes are committed.
+  runner.window = size_t{2} * options_.fleet.mesh.data * settings.parallel();
+  batches_ = Batches::Start(runner);
+  coordinator_service_.batches().Set(batches_.get());
+  detached_ = std::make_unique<DetachedJobs>(
+      store_.get(), [this] { return fleet_.has_ended(); });
+  coordinator_service_.KeepDetached(detached_.get());
+  RF_LOG(kInfo, "batches are kept in ", state.folder);
+  return absl::OkStatus();
+}
+
 void CoordinatorServer::DrainHttp(cluster::Deadline deadline) {
   if (http_ == nullptr || http_->Drain(deadline)) return;
   RF_LOG(kWarning, "http: answers still run, they end with an error");
@@ -242,6 +279,9 @@ void CoordinatorServer::Shutdown() {
   coordinator_service_.calls().WaitNone(deadline);
   membership_service_.calls().WaitNone(deadline);
   if (server_ != nullptr) server_->Shutdown(kFlushTime);
+  if (store_ == nullptr) return;
+  detached_->Stop();
+  store_->Stop();
 }
 
 }  // namespace ringfleet::coordinator

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -15,14 +16,24 @@
 #include "cluster/checkpoint/checkpoint_files_service.h"
 #include "cluster/process/deadline.h"
 #include "cluster/rpc/server.h"
+#include "coordinator/batch/batches.h"
 #include "coordinator/fleet/fleet.h"
 #include "coordinator/fleet/membership_service.h"
 #include "coordinator/fleet/served_model.h"
 #include "coordinator/http/http_face.h"
 #include "coordinator/service/coordinator_service.h"
+#include "coordinator/service/detached_jobs.h"
+#include "coordinator/store/store.h"
 #include "protos/cluster.pb.h"
 
 namespace ringfleet::coordinator {
+
+// Where batches and detached jobs outlive the coordinator.
+struct StateOptions {
+  std::string folder;  // Empty: nowhere; there are no batches.
+  // A folder that cannot be used is an error, else a warning.
+  bool required = false;
+};
 
 struct CoordinatorOptions {
   FleetOptions fleet;
@@ -31,6 +42,7 @@ struct CoordinatorOptions {
   // Time in which calls end by themselves, once Shutdown has failed their jobs.
   absl::Duration shutdown_grace = absl::Seconds(2);
   std::optional<HttpOptions> http;  // Absent: no HTTP port.
+  StateOptions state;
 };
 
 // Thread-safe.
@@ -40,7 +52,7 @@ class CoordinatorServer {
   // (cluster/process/build_info.h) may register from here on.
   //
   // Errors: those of ServedModel::Load, DaemonServer::Start and
-  // HttpFace::Start;
+  // HttpFace::Start; those of Store::Open where the state is required;
   // INVALID_ARGUMENT: an empty mesh axis, no slots, a context beyond the
   // model's, weights gathered in a mesh with several data groups, or expert
   // slots that do not fit the mesh.
@@ -73,11 +85,16 @@ class CoordinatorServer {
  private:
   CoordinatorServer(CoordinatorOptions options,
                     std::unique_ptr<ServedModel> model);
+  absl::Status OpenStore();
 
   const CoordinatorOptions options_;
   const std::unique_ptr<ServedModel> model_;
   Fleet fleet_;
   CoordinatorService coordinator_service_;
+  // These end before the service, whose jobs they use.
+  std::unique_ptr<Store> store_;  // Null: no batches.
+  std::unique_ptr<Batches> batches_;
+  std::unique_ptr<DetachedJobs> detached_;
   MembershipService membership_service_;
   cluster::CheckpointFilesService files_service_;
   std::unique_ptr<cluster::DaemonServer> server_;

@@ -6,10 +6,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "cluster/process/log.h"
 #include "cluster/process/status.h"
 #include "cluster/process/status_macros.h"
+#include "coordinator/chat/reasoning.h"
 #include "coordinator/fleet/bench_run.h"
 #include "coordinator/service/job_events.h"
 #include "coordinator/service/job_stream.h"
@@ -21,6 +25,7 @@ namespace {
 using cluster::Deadline;
 
 constexpr absl::Duration kLongestWait = absl::Minutes(10);
+constexpr uint32_t kMostListed = 1000;  // Jobs of a page, far below 4 MB.
 Deadline DeadlineOf(const grpc::ServerContext& context,
                     absl::Duration at_most) {
   const auto left = context.deadline() - std::chrono::system_clock::now();
@@ -99,14 +104,117 @@ absl::StatusOr<Request> CoordinatorService::ScoreRequestOf(
 
 absl::StatusOr<std::shared_ptr<Job>> CoordinatorService::Submit(
     const v1::GenerateRequest& wanted) {
-  TextRules rules = {.tokenizer = model_->tokenizer().value_or(nullptr),
-                     .stops = {wanted.stop().begin(), wanted.stop().end()},
-                     .keeps_stop = wanted.include_stop_str_in_output()};
+  TextRules rules = RulesOf(wanted);
   RF_RETURN_IF_ERROR(Annotate(CheckStops(rules.stops), "stop"));
   // Without a tokenizer a job has ids, and no text that could end.
   if (!rules.stops.empty()) RF_RETURN_IF_ERROR(model_->tokenizer().status());
   RF_ASSIGN_OR_RETURN(Request request, GenerateRequestOf(wanted, &rules));
-  return jobs_.Submit(std::move(request), wanted.detach(), std::move(rules));
+  v1::StoredJob stored;
+  if (rules.reasoning.has_value()) {
+    stored.set_reasoning(static_cast<int32_t>(rules.reasoning->state));
+  }
+  RF_ASSIGN_OR_RETURN(
+      const std::shared_ptr<Job> job,
+      jobs_.Submit(std::move(request), wanted.detach(), std::move(rules)));
+  if (!wanted.detach() || detached_ == nullptr) return job;
+  *stored.mutable_request() = wanted;
+  const std::vector<uint32_t>& ids = job->request().prompt_ids;
+  stored.mutable_request()->mutable_prompt()->mutable_ids()->mutable_ids()->Add(
+      ids.begin(), ids.end());
+  stored.mutable_request()->set_seed(job->request().sampling.seed());
+  stored.set_created_unix_ms(absl::ToUnixMillis(job->created()));
+  if (wanted.timeout_ms() > 0) {
+    stored.set_timeout_unix_ms(stored.created_unix_ms() + wanted.timeout_ms());
+  }
+  // The caller learns of no job that would not last.
+  const absl::Status kept = detached_->Keep(job, std::move(stored));
+  if (!kept.ok()) {
+    jobs_.Leave(*job);
+    return kept;
+  }
+  return job;
+}
+
+TextRules CoordinatorService::RulesOf(const v1::GenerateRequest& wanted) const {
+  return {.tokenizer = model_->tokenizer().value_or(nullptr),
+          .stops = {wanted.stop().begin(), wanted.stop().end()},
+          .keeps_stop = wanted.include_stop_str_in_output()};
+}
+
+void CoordinatorService::KeepDetached(DetachedJobs* detached) {
+  detached_ = detached;
+  absl::StatusOr<std::vector<DetachedJobs::Kept>> jobs = detached->Load();
+  absl::Status status = jobs.status();
+  if (status.ok()) {
+    for (DetachedJobs::Kept& kept : *jobs) {
+      status = Restore(std::move(kept));
+      if (!status.ok()) break;
+    }
+  }
+  if (!status.ok()) RF_LOG(kError, "detached jobs: ", status.message());
+}
+
+absl::Status CoordinatorService::Restore(DetachedJobs::Kept kept) {
+  const v1::StoredJob& stored = kept.job;
+  TextRules rules = RulesOf(stored.request());
+  RF_ASSIGN_OR_RETURN(Request request,
+                      GenerateRequestOf(stored.request(), &rules));
+  if (stored.has_reasoning() && rules.tokenizer != nullptr) {
+    const auto markers = MarkersOf(*rules.tokenizer);
+    if (markers.has_value()) {
+      rules.reasoning = {*markers,
+                         static_cast<ReasoningState>(stored.reasoning())};
+    }
+  }
+  request.id = kept.id;
+  const absl::Time created = absl::FromUnixMillis(stored.created_unix_ms());
+  JobProgress progress;
+  const v1::StoredJob::End& end = stored.end();
+  if (stored.has_end()) {
+    progress.error = absl::Status(
+        static_cast<absl::StatusCode>(end.error_code()), end.error());
+    progress.state = progress.error.ok() ? v1::JOB_STATE_COMPLETED
+                     : absl::IsCancelled(progress.error)
+                         ? v1::JOB_STATE_CANCELLED
+                         : v1::JOB_STATE_FAILED;
+    if (end.started_unix_ms() > 0) {
+      progress.started = absl::FromUnixMillis(end.started_unix_ms());
+    }
+    progress.ended = absl::FromUnixMillis(end.ended_unix_ms());
+    progress.reason = end.reason();
+    progress.timings = {.prompt_n = end.timings().prompt_n(),
+                        .prompt_ms = end.timings().prompt_ms(),
+                        .predicted_n = end.timings().predicted_n(),
+                        .predicted_ms = end.timings().predicted_ms(),
+                        .cached_n = end.timings().cached_n()};
+  } else {
+    for (const DrawnToken& token : kept.tokens) {
+      request.drawn.push_back(token.id);
+    }
+    // The end of a job with these tokens may not have been stored.
+    const std::vector<uint32_t>& ids = request.stop_ids;
+    const bool stopped =
+        !request.drawn.empty() &&
+        std::find(ids.begin(), ids.end(), request.drawn.back()) != ids.end();
+    if (stopped || (!request.drawn.empty() &&
+                    request.drawn.size() >= request.max_tokens)) {
+      progress.state = v1::JOB_STATE_COMPLETED;
+      progress.ended = absl::Now();
+      progress.reason =
+          stopped ? v1::FINISH_REASON_STOP : v1::FINISH_REASON_LENGTH;
+    }
+    if (stored.timeout_unix_ms() > 0) {
+      request.deadline = Deadline::After(
+          absl::FromUnixMillis(stored.timeout_unix_ms()) - absl::Now());
+    }
+  }
+  const size_t tokens = kept.tokens.size();
+  const std::shared_ptr<Job> job =
+      Job::Restore(std::move(request), std::move(rules), created,
+                   std::move(progress), std::move(kept.tokens), end.score());
+  if (!stored.has_end()) detached_->GoOn(job, stored, tokens);
+  jobs_.Restore(job);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::shared_ptr<Job>> CoordinatorService::Submit(
@@ -158,17 +266,73 @@ grpc::ServerWriteReactor<v1::GenerateEvent>* CoordinatorService::WatchJob(
 }
 
 grpc::Status CoordinatorService::ListJobs(grpc::ServerContext*,
-                                          const v1::ListJobsRequest*,
+                                          const v1::ListJobsRequest* request,
                                           v1::ListJobsResponse* response) {
-  for (const auto& job : jobs_.table().List()) {
-    *response->add_jobs() = InfoOf(*job, job->progress());
+  const uint32_t limit =
+      std::min(request->page_size() == 0 ? kMostListed : request->page_size(),
+               kMostListed);
+  std::string after = request->page_token();
+  if (!IsBatchId(after)) {
+    uint32_t first = 0;
+    if (!after.empty() && !absl::SimpleAtoi(after, &first)) {
+      return cluster::ToGrpc(absl::InvalidArgumentError(
+          absl::StrCat("page_token: '", after,
+                       "', want the next_page_token of a response")));
+    }
+    const auto jobs = jobs_.table().List();
+    for (size_t i = first; i < jobs.size(); ++i) {
+      if (response->jobs_size() == static_cast<int>(limit)) {
+        response->set_next_page_token(absl::StrCat(i));
+        return grpc::Status::OK;
+      }
+      *response->add_jobs() = InfoOf(*jobs[i], jobs[i]->progress());
+    }
+    after.clear();
   }
-  return grpc::Status::OK;
+  if (!batches_.has_batches()) return grpc::Status::OK;
+  const int64_t left = int64_t{limit} - response->jobs_size();
+  if (left == 0) {
+    response->set_next_page_token(absl::StrCat(jobs_.table().List().size()));
+    return grpc::Status::OK;
+  }
+  return cluster::ToGrpc(batches_.List(after, left, response,
+                                       response->mutable_next_page_token()));
+}
+
+grpc::Status CoordinatorService::SubmitBatch(
+    grpc::ServerContext* context,
+    grpc::ServerReader<v1::SubmitBatchRequest>* reader,
+    v1::GetJobResponse* response) {
+  const cluster::ActiveCalls::Scope scope(&calls_);
+  return cluster::ToGrpc(batches_.Submit(
+      [reader](v1::SubmitBatchRequest* message) {
+        return reader->Read(message);
+      },
+      [context] { return context->IsCancelled(); }, response));
+}
+
+grpc::Status CoordinatorService::StreamResults(
+    grpc::ServerContext* context, const v1::StreamResultsRequest* request,
+    grpc::ServerWriter<v1::StreamResultsResponse>* writer) {
+  const cluster::ActiveCalls::Scope scope(&calls_);
+  absl::Status status = batches_.StreamResults(
+      *request,
+      [this, context] { return context->IsCancelled() || fleet_->has_ended(); },
+      [writer](const v1::StreamResultsResponse& response) {
+        return writer->Write(response);
+      });
+  if (absl::IsCancelled(status) && fleet_->has_ended()) {
+    status = absl::UnavailableError("the coordinator is stopping");
+  }
+  return cluster::ToGrpc(status);
 }
 
 grpc::Status CoordinatorService::GetJob(grpc::ServerContext*,
                                         const v1::GetJobRequest* request,
                                         v1::GetJobResponse* response) {
+  if (IsBatchId(request->id())) {
+    return cluster::ToGrpc(batches_.Get(request->id(), response));
+  }
   const auto found = jobs_.table().Find(request->id());
   if (!found.ok()) return cluster::ToGrpc(found.status());
   const Job& job = **found;
@@ -200,11 +364,16 @@ grpc::Status CoordinatorService::GetJob(grpc::ServerContext*,
 grpc::Status CoordinatorService::CancelJob(grpc::ServerContext*,
                                            const v1::CancelJobRequest* request,
                                            v1::CancelJobResponse*) {
+  if (IsBatchId(request->id())) {
+    return cluster::ToGrpc(batches_.Cancel(request->id()));
+  }
   const auto job = jobs_.table().Find(request->id());
   if (!job.ok()) return cluster::ToGrpc(job.status());
   const bool had_ended = (*job)->progress().has_ended();
   jobs_.Cancel(request->id());
-  if (had_ended) jobs_.table().Remove(request->id());
+  if (!had_ended) return grpc::Status::OK;
+  jobs_.table().Remove(request->id());
+  if (detached_ != nullptr) detached_->Remove(request->id());
   return grpc::Status::OK;
 }
 

@@ -11,6 +11,8 @@
 #include "coordinator/fleet/served_model.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/scheduling/request.h"
+#include "coordinator/service/batch_calls.h"
+#include "coordinator/service/detached_jobs.h"
 #include "coordinator/service/fleet_jobs.h"
 #include "coordinator/service/job_stream.h"
 #include "protos/coordinator.grpc.pb.h"
@@ -50,6 +52,12 @@ class CoordinatorService final
   grpc::Status CancelJob(grpc::ServerContext* context,
                          const v1::CancelJobRequest* request,
                          v1::CancelJobResponse* response) override;
+  grpc::Status SubmitBatch(grpc::ServerContext* context,
+                           grpc::ServerReader<v1::SubmitBatchRequest>* reader,
+                           v1::GetJobResponse* response) override;
+  grpc::Status StreamResults(
+      grpc::ServerContext* context, const v1::StreamResultsRequest* request,
+      grpc::ServerWriter<v1::StreamResultsResponse>* writer) override;
   grpc::Status Tokenize(grpc::ServerContext* context,
                         const v1::TokenizeRequest* request,
                         v1::TokenizeResponse* response) override;
@@ -75,6 +83,11 @@ class CoordinatorService final
 
   // The jobs of this service and of others.
   FleetJobs& jobs() { return jobs_; }
+  // Calls about batches fail until they are set, before the first call.
+  BatchCalls& batches() { return batches_; }
+  // Keeps detached jobs from here on, and goes on with those that the store
+  // has, before the first call. `detached` must outlive the service.
+  void KeepDetached(DetachedJobs* detached);
   // The streams in service.
   cluster::ActiveCalls& calls() { return calls_; }
 
@@ -88,6 +101,9 @@ class CoordinatorService final
   absl::StatusOr<std::shared_ptr<Job>> Submit(
       const v1::GenerateRequest& wanted);
   absl::StatusOr<std::shared_ptr<Job>> Submit(const v1::ScoreRequest& wanted);
+  TextRules RulesOf(const v1::GenerateRequest& wanted) const;
+  // Adds a job that the store has.
+  absl::Status Restore(DetachedJobs::Kept kept);
   // Sends a job's events, or its error. `owner`: the job ends with its caller
   // unless it is kept.
   template <typename Event>
@@ -100,6 +116,8 @@ class CoordinatorService final
   const bool reference_;    // The workers hold a float32 copy.
   const bool without_mtp_;  // The workers leave out prediction layers.
   FleetJobs jobs_;
+  BatchCalls batches_;
+  DetachedJobs* detached_ = nullptr;  // Null: they end with the coordinator.
   cluster::ActiveCalls calls_;
 };
 

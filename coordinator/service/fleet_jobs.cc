@@ -22,6 +22,13 @@ absl::StatusOr<std::shared_ptr<Job>> FleetJobs::Submit(Request request,
   return job;
 }
 
+void FleetJobs::Restore(const std::shared_ptr<Job>& job) {
+  table_.Add(job);
+  if (job->progress().has_ended()) return;
+  const absl::Status status = fleet_->Submit(Job::RequestOf(job));
+  if (!status.ok()) job->OnFailed(status);
+}
+
 void FleetJobs::Cancel(absl::string_view id) {
   // NOT_FOUND: it has ended in the meantime.
   fleet_->Cancel(id).IgnoreError();

@@ -24,6 +24,9 @@ class FleetJobs final : public JobSource {
   // `kept`, `rules`: see Job::Make. Errors: those of Fleet::Submit.
   absl::StatusOr<std::shared_ptr<Job>> Submit(Request request, bool kept,
                                               TextRules rules);
+  // Adds a job that an earlier coordinator had. One that has not ended goes on;
+  // it fails with the errors of Fleet::Submit.
+  void Restore(const std::shared_ptr<Job>& job);
   // Ends a job. Does nothing to one that has ended.
   void Cancel(absl::string_view id);
 

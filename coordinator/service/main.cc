@@ -22,6 +22,7 @@
 #include "coordinator/service/coordinator_server.h"
 #include "coordinator/service/http_flags.h"
 #include "coordinator/service/setting_flags.h"
+#include "coordinator/service/state_folder.h"
 
 namespace ringfleet::coordinator {
 namespace {
@@ -109,6 +110,8 @@ absl::StatusOr<CoordinatorOptions> FromClusterFile(const Flags& flags) {
     options.fleet.memory_gib.push_back(worker.memory_gib);
     options.fleet.read_gbps.push_back(worker.read_gbps);
   }
+  // Without a home a fleet has no batches, unless state_dir names a folder.
+  options.state.folder = StateFolder(config.name).value_or("");
   options.listen = {config.coordinator.host, config.coordinator.port};
   options.allow_insecure = config.security == cluster::SecurityMode::kInsecure;
   if (config.http.has_value()) {
@@ -146,6 +149,10 @@ absl::Status Run(const Flags& flags) {
                                                       ? FromFlags(flags)
                                                       : FromClusterFile(flags));
   options.allow_insecure |= flags.insecure;
+  if (options.fleet.settings.has_state_dir()) {
+    options.state = {.folder = options.fleet.settings.state_dir(),
+                     .required = true};
+  }
   RF_ASSIGN_OR_RETURN(const absl::Duration drain, flags.http_flags.Drain());
   if (options.http.has_value()) {
     RF_RETURN_IF_ERROR(flags.http_flags.Read(&*options.http));

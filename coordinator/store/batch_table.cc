@@ -12,7 +12,8 @@ namespace ringfleet::coordinator {
 namespace {
 
 constexpr char kBatchColumns[] =
-    "id, name, owner, client_key, endpoint, input_file, input_hash, priority, "
+    "id, name, owner, client_key, model, endpoint, input_file, input_hash, "
+    "priority, "
     "state, created_ms, in_progress_ms, expires_ms, finalizing_ms, "
     "completed_ms, failed_ms, expired_ms, cancelling_ms, cancelled_ms, "
     "output_seconds, total, completed, failed, prompt_tokens, cached_tokens, "
@@ -28,6 +29,7 @@ BatchRecord BatchOfRow(const Statement& row) {
   batch.owner = text();
   if (!row.IsNull(column)) batch.client_key = std::string(row.Text(column));
   ++column;
+  batch.model = text();
   batch.endpoint = text();
   batch.input_file = text();
   batch.input_hash = text();
@@ -111,16 +113,18 @@ int64_t BatchRecord::ended_ms() const {
 
 absl::Status InsertBatch(Database& database, const BatchRecord& batch) {
   Statement insert = database.Prepare(
-      "INSERT INTO batches (id, name, owner, client_key, endpoint, input_file, "
-      "input_hash, priority, state, created_ms, expires_ms, output_seconds, "
-      "metadata) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)");
+      "INSERT INTO batches (id, name, owner, client_key, model, endpoint, "
+      "input_file, input_hash, priority, state, created_ms, expires_ms, "
+      "output_seconds, metadata) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, "
+      "?, ?)");
   insert.Bind(batch.id).Bind(batch.name).Bind(batch.owner);
   if (batch.client_key.has_value()) {
     insert.Bind(*batch.client_key);
   } else {
     insert.BindNull();
   }
-  return insert.Bind(batch.endpoint)
+  return insert.Bind(batch.model)
+      .Bind(batch.endpoint)
       .Bind(batch.input_file)
       .Bind(batch.input_hash)
       .Bind(batch.priority)

@@ -39,6 +39,7 @@ struct BatchRecord {
   std::string name;
   std::string owner;
   std::optional<std::string> client_key;
+  std::string model;       // The name under which it was served.
   std::string endpoint;    // Empty: each line has its own.
   std::string input_file;  // Id of the upload.
   std::string input_hash;

@@ -35,6 +35,7 @@ CREATE TABLE batches (
   name TEXT NOT NULL,
   owner TEXT NOT NULL,
   client_key TEXT,          -- Makes a submission idempotent.
+  model TEXT NOT NULL,      -- The name under which it was served.
   endpoint TEXT NOT NULL,   -- Empty: each line has its own.
   input_file TEXT NOT NULL,
   input_hash TEXT NOT NULL,

@@ -71,7 +71,9 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(StoreOptions options) {
 Store::Store(StoreOptions options, std::unique_ptr<StoreOwner> owner)
     : options_(std::move(options)), owner_(std::move(owner)) {}
 
-Store::~Store() {
+Store::~Store() { Stop(); }
+
+void Store::Stop() {
   {
     MutexLock lock(&mu_);
     stopping_ = true;
@@ -99,6 +101,10 @@ absl::Status Store::OpenDatabase() {
 }
 
 absl::Status Store::OpenConnections() {
+  // What users ask is theirs. SQLite gives its other files the same mode.
+  const int file = open(path().c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (file < 0) return cluster::FileError(path(), errno);
+  close(file);
   RF_ASSIGN_OR_RETURN(writer_,
                       Database::Open(path(), Database::Access::kReadWrite));
   RF_RETURN_IF_ERROR(
@@ -152,17 +158,25 @@ absl::Status Store::Restore() {
   return OpenConnections();
 }
 
+void Store::Queue(Queued queued) {
+  {
+    MutexLock lock(&mu_);
+    if (!stopping_) {
+      flush_ = flush_ || queued.once;
+      queue_.push_back(std::move(queued));
+      changed_.NotifyAll();
+      return;
+    }
+  }
+  queued.done(absl::CancelledError("the store ends"));
+}
+
 void Store::Write(Operation operation, Done done) {
-  MutexLock lock(&mu_);
-  queue_.push_back({std::move(operation), std::move(done)});
-  changed_.NotifyAll();
+  Queue({std::move(operation), std::move(done)});
 }
 
 void Store::WriteSoon(Operation operation, Done done) {
-  MutexLock lock(&mu_);
-  queue_.push_back({std::move(operation), std::move(done), /*once=*/true});
-  flush_ = true;
-  changed_.NotifyAll();
+  Queue({std::move(operation), std::move(done), /*once=*/true});
 }
 
 absl::Status Store::WriteNow(Operation operation) {

@@ -53,11 +53,15 @@ class Store {
   // Errors: those of CheckLocalFolder, StoreOwner::Take, Database and
   // MigrateSchema.
   static absl::StatusOr<std::unique_ptr<Store>> Open(StoreOptions options);
-  // Commits what is queued, unless the store is in trouble.
-  ~Store();
+  ~Store();  // Stop, unless done before.
+
+  // Commits what is queued, unless the store is in trouble, and ends the
+  // writer. Whoever passes functions that refer to it calls this before it
+  // ends. Later operations get CANCELLED, reads go on.
+  void Stop();
 
   // Queues an operation, which is repeated until it is committed or returns an
-  // error of its own. `done` gets CANCELLED if the store ends before, and
+  // error of its own. `done` gets CANCELLED if the store stops before, and
   // trouble() if it is lost.
   void Write(Operation operation, Done done);
   // Queues an operation for somebody who waits: it is written at once, and not
@@ -111,6 +115,8 @@ class Store {
   // Queues operations that are to run `again`, and waits until that may
   // succeed. Returns those that never will.
   std::vector<Queued> AwaitRetry(bool lost, std::vector<Queued> again);
+
+  void Queue(Queued queued);
 
   const StoreOptions options_;
   const std::unique_ptr<StoreOwner> owner_;

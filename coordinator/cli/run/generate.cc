@@ -10,6 +10,7 @@
 #include "coordinator/cli/interrupt.h"
 #include "coordinator/cli/json_output.h"
 #include "coordinator/cli/prompt_options.h"
+#include "coordinator/cli/run/batch_file.h"
 #include "coordinator/cli/run/generated.h"
 #include "coordinator/cli/run/job_options.h"
 #include "coordinator/cli/run/sampling_options.h"
@@ -24,6 +25,7 @@ struct GenerateOptions {
   SamplingOptions sampling;
   uint32_t top_logprobs = 0;
   JobSettings job;
+  BatchOptions batch;  // `submit` alone.
   bool json = false;
   bool detach = false;
   bool is_job = false;  // `submit`: shows the id.
@@ -46,12 +48,19 @@ Examples:
 )";
 
 constexpr char kSubmitFooter[] = R"(
-The text streams back. A job outlives the loss of a worker: it waits for the
+With a FILE of JSON Lines it is a batch: all lines are checked, then they run
+beside other jobs at a low priority, and each has one result, whatever fails
+meanwhile. The call prints {"id","state","total"}; `ringfleet show ID` has the
+state and the results, also after a restart of the coordinator.
+
+With a prompt the text streams back. A job outlives the loss of a worker: it waits for the
 worker's return and goes on where it stopped. --detach prints the job's id and
-leaves the job running; `ringfleet show ID` has its text until the coordinator
-ends or the job is a day old.
+leaves the job running; `ringfleet show ID` has its text until the job is a day
+old.
 
 Examples:
+  ringfleet submit --cluster cluster.yaml prompts.jsonl --name night
+  ringfleet submit --cluster cluster.yaml prompts.jsonl -o answers.jsonl
   ringfleet submit --cluster cluster.yaml -p "def main(" -n 40
   ringfleet submit --cluster cluster.yaml -f prompt.txt --timeout 10m
   ringfleet submit --cluster cluster.yaml -f prompt.txt --detach
@@ -135,8 +144,8 @@ void RegisterGenerate(CLI::App& app, Invocation& invocation) {
 }
 
 void RegisterSubmit(CLI::App& app, Invocation& invocation) {
-  CLI::App* verb =
-      app.add_subcommand("submit", "Submit a prompt to a running fleet");
+  CLI::App* verb = app.add_subcommand(
+      "submit", "Submit a prompt, or a file of prompts, to a running fleet");
   verb->group("Jobs");
   verb->footer(kSubmitFooter);
   auto options = std::make_shared<GenerateOptions>();
@@ -150,9 +159,15 @@ void RegisterSubmit(CLI::App& app, Invocation& invocation) {
   verb->add_flag("--detach", options->detach,
                  "Print {\"id\"} and leave the job running")
       ->excludes(trace);
+  AddBatchOptions(*verb, {"--cluster", "--coordinator", "--priority", "--json"},
+                  options->batch);
   verb->callback([options, &invocation] {
     invocation.json = options->json;
     invocation.run = [options, &invocation] {
+      if (!options->batch.file.empty()) {
+        return RunBatchFile(options->session, options->batch,
+                            options->job.priority, invocation);
+      }
       return Run(*options, invocation);
     };
   });

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -13,6 +14,7 @@
 #include "cluster/process/status_macros.h"
 #include "coordinator/cli/interrupt.h"
 #include "coordinator/cli/json_output.h"
+#include "coordinator/cli/run/batch_file.h"
 #include "coordinator/cli/run/generated.h"
 #include "coordinator/cli/session.h"
 #include "coordinator/cli/table.h"
@@ -25,12 +27,13 @@ struct JobOptions {
   std::string id;
   bool output = false;
   bool errors = false;
+  bool unordered = false;
   bool follow = false;
   bool json = false;
 };
 
 constexpr char kJobsFooter[] = R"(
-Jobs that wait or run are listed, and detached ones that have ended.
+Jobs that wait or run are listed, detached ones that have ended, and batches.
 
 Examples:
   ringfleet jobs --cluster cluster.yaml
@@ -42,15 +45,20 @@ Without options: the job's state and counts. --output prints its result, one
 line of JSON in the form of `submit --json`; --follow streams its text until it
 ends. The exit code of a job that failed is the job's.
 
+Of a batch, --output prints the lines that have a result so far, in the order of
+the input, and --errors those that failed; with --follow also those that come,
+until the batch has ended. A connection that breaks is made again.
+
 Examples:
   ringfleet show 5e2f0001 --cluster cluster.yaml
   ringfleet show 5e2f0001 --cluster cluster.yaml --output
   ringfleet show 5e2f0001 --cluster cluster.yaml --follow
+  ringfleet show batch_5e2f --cluster cluster.yaml --output >answers.jsonl
 )";
 
 constexpr char kCancelFooter[] = R"(
 A job that waits or runs ends at the next step. The result of one that has ended
-is dropped.
+is dropped. A batch that is cancelled keeps the results of its lines.
 
 Examples:
   ringfleet cancel 5e2f0001 --cluster cluster.yaml
@@ -72,12 +80,34 @@ std::string StateName(v1::JobState state) {
 }
 
 std::string KindName(v1::JobKind kind) {
-  return kind == v1::JOB_KIND_SCORE ? "score" : "generate";
+  switch (kind) {
+    case v1::JOB_KIND_SCORE:
+      return "score";
+    case v1::JOB_KIND_BATCH:
+      return "batch";
+    default:
+      return "generate";
+  }
+}
+
+// The state as users know it: a batch has more of them than other jobs.
+std::string StateName(const v1::JobInfo& job) {
+  return job.has_batch() ? job.batch().state() : StateName(job.state());
 }
 
 Json ToJson(const v1::JobInfo& job) {
   const bool failed = job.state() == v1::JOB_STATE_FAILED ||
                       job.state() == v1::JOB_STATE_CANCELLED;
+  if (job.has_batch()) {
+    return {{"id", job.id()},
+            {"name", job.batch().name()},
+            {"kind", KindName(job.kind())},
+            {"state", StateName(job)},
+            {"created", job.created_unix_ms() / 1000},
+            {"total", job.batch().total()},
+            {"completed", job.batch().completed()},
+            {"failed", job.batch().failed()}};
+  }
   return {{"id", job.id()},
           {"name", ""},
           {"kind", KindName(job.kind())},
@@ -99,6 +129,11 @@ std::string AgeOf(const v1::JobInfo& job) {
 }
 
 std::string RemarkOf(const v1::JobInfo& job) {
+  if (job.has_batch() && job.error().empty()) {
+    return absl::StrCat(job.batch().name(),
+                        job.batch().name().empty() ? "" : ": ",
+                        BatchSummary(job));
+  }
   return job.error().empty() ? job.waits_for() : job.error();
 }
 
@@ -110,17 +145,28 @@ absl::Status ErrorOf(const v1::JobInfo& job) {
                             job.error());
 }
 
+absl::StatusOr<v1::ListJobsResponse> ListJobs(Session& session) {
+  v1::ListJobsResponse all;
+  v1::ListJobsRequest request;
+  do {
+    InterruptibleCall call;
+    v1::ListJobsResponse page;
+    RF_RETURN_IF_ERROR(cluster::FromGrpc(
+        session.stub().ListJobs(call.context(), request, &page)));
+    all.mutable_jobs()->MergeFrom(page.jobs());
+    request.set_page_token(page.next_page_token());
+  } while (!request.page_token().empty());
+  return all;
+}
+
 absl::Status RunJobs(const JobOptions& options, Invocation& invocation) {
   RF_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
                       Session::Open(options.session));
-  InterruptibleCall call;
-  v1::ListJobsResponse response;
-  const absl::Status status = cluster::FromGrpc(session->stub().ListJobs(
-      call.context(), v1::ListJobsRequest(), &response));
-  return session->Finish(status, invocation, [&] {
+  const absl::StatusOr<v1::ListJobsResponse> response = ListJobs(*session);
+  return session->Finish(response.status(), invocation, [&] {
     if (options.json) {
       Json list = Json::array();
-      for (const v1::JobInfo& job : response.jobs()) {
+      for (const v1::JobInfo& job : response->jobs()) {
         list.push_back(ToJson(job));
       }
       return PrintJson(list);
@@ -132,9 +178,9 @@ absl::Status RunJobs(const JobOptions& options, Invocation& invocation) {
                  {.name = "prompt", .right = true},
                  {.name = "tokens", .right = true},
                  {.name = "remark"}});
-    for (const v1::JobInfo& job : response.jobs()) {
+    for (const v1::JobInfo& job : response->jobs()) {
       table.Add(
-          {job.id(), KindName(job.kind()), StateName(job.state()), AgeOf(job),
+          {job.id(), KindName(job.kind()), StateName(job), AgeOf(job),
            absl::StrCat(job.prompt_n()),
            absl::StrCat(job.kind() == v1::JOB_KIND_SCORE ? job.scored_n()
                                                          : job.predicted_n()),
@@ -180,6 +226,44 @@ absl::Status Follow(const JobOptions& options, Session& session) {
   return ReadEvents(call, *reader, prints ? PrintPiece : nullptr).status();
 }
 
+Json DetailsOf(const v1::BatchInfo& batch) {
+  Json errors = Json::array();
+  for (const v1::BatchInfo::LineError& error : batch.errors()) {
+    errors.push_back({{"line", error.line()},
+                      {"code", error.code()},
+                      {"param", error.param()},
+                      {"message", error.message()}});
+  }
+  return {{"priority", batch.priority()},
+          {"in_flight", batch.in_flight()},
+          {"lines_per_second", batch.lines_per_second()},
+          {"cached_n", batch.cached_tokens()},
+          {"input_file", batch.input_file()},
+          {"output_file", batch.output_file()},
+          {"error_file", batch.error_file()},
+          {"errors", errors}};
+}
+
+// Prints the results of a batch that were asked for.
+absl::Status PrintResults(const JobOptions& options, Session& session,
+                          const v1::JobInfo& job) {
+  if (options.errors) {
+    for (const Json& error : DetailsOf(job.batch())["errors"]) {
+      RF_RETURN_IF_ERROR(PrintJson(error));
+    }
+  }
+  ResultOptions results;
+  results.id = options.id;
+  results.unordered = options.unordered;
+  results.completed = !options.errors;
+  results.failed = !options.output || options.errors;
+  results.follow = options.follow;
+  const bool prints = options.output || options.errors;
+  return ReadResults(session, results, [prints](absl::string_view line) {
+    return prints ? PrintText(line) : absl::OkStatus();
+  });
+}
+
 absl::Status PrintState(const JobOptions& options,
                         const v1::GetJobResponse& response) {
   const v1::JobInfo& job = response.job();
@@ -196,26 +280,53 @@ absl::Status PrintState(const JobOptions& options,
     document["prompt_n"] = job.prompt_n();
     document["predicted_n"] = job.predicted_n();
     document["scored_n"] = job.scored_n();
+    if (job.has_batch()) document.update(DetailsOf(job.batch()));
     return PrintJson(document);
   }
-  if (options.follow) return absl::OkStatus();
+  if (options.follow && !job.has_batch()) return absl::OkStatus();
   const std::string remark = RemarkOf(job);
   return PrintText(absl::StrCat(
-      "job ", job.id(), ": ", KindName(job.kind()), ", ",
-      StateName(job.state()), job.ended_unix_ms() == 0 ? " for " : " after ",
-      AgeOf(job), ", prompt ", job.prompt_n(), " tokens, ", job.predicted_n(),
-      " generated", remark.empty() ? "" : absl::StrCat("\n", remark), "\n"));
+      "job ", job.id(), ": ", KindName(job.kind()), ", ", StateName(job),
+      job.ended_unix_ms() == 0 ? " for " : " after ", AgeOf(job), ", prompt ",
+      job.prompt_n(), " tokens, ", job.predicted_n(), " generated",
+      remark.empty() ? "" : absl::StrCat("\n", remark), "\n"));
+}
+
+// Shows a batch of which `response` is the state so far.
+absl::Status ShowBatch(const JobOptions& options, Session& session,
+                       v1::GetJobResponse response, Invocation& invocation) {
+  absl::Status status;
+  const bool prints = options.output || options.errors;
+  if (prints || options.follow) {
+    status = PrintResults(options, session, response.job());
+  }
+  if (status.ok() && options.follow) {
+    auto ended = GetJob(options, session);
+    status = ended.status();
+    if (ended.ok()) response = *std::move(ended);
+  }
+  return session.Finish(status, invocation, [&] {
+    if (!prints) RF_RETURN_IF_ERROR(PrintState(options, response));
+    invocation.json = false;
+    // A batch that did not run to its end is an error to who waits for it.
+    return options.follow ? ErrorOf(response.job()) : absl::OkStatus();
+  });
 }
 
 absl::Status RunShow(const JobOptions& options, Invocation& invocation) {
   RF_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
                       Session::Open(options.session));
-  absl::Status status;
-  if (options.follow) status = Follow(options, *session);
-  absl::StatusOr<v1::GetJobResponse> response;
-  if (status.ok()) {
-    response = GetJob(options, *session);
-    status = response.status();
+  absl::StatusOr<v1::GetJobResponse> response = GetJob(options, *session);
+  if (response.ok() && response->job().has_batch()) {
+    return ShowBatch(options, *session, *std::move(response), invocation);
+  }
+  absl::Status status = response.status();
+  if (status.ok() && options.follow) {
+    status = Follow(options, *session);
+    if (status.ok()) {
+      response = GetJob(options, *session);
+      status = response.status();
+    }
   }
   // The result of a job that failed is its error.
   if (status.ok() && options.output) status = ErrorOf(response->job());
@@ -272,10 +383,12 @@ void RegisterShow(CLI::App& app, Invocation& invocation) {
                               kShowFooter, options, RunShow, invocation);
   verb->add_option("ID", options->id, "Id of the job")->required();
   auto* output = verb->add_flag("--output", options->output,
-                                "Print the result as a line of JSON");
+                                "Print the results, each a line of JSON");
   verb->add_flag("--errors", options->errors,
-                 "Print the error as a line of JSON")
+                 "Print the errors, each a line of JSON")
       ->excludes(output);
+  verb->add_flag("--unordered", options->unordered,
+                 "Of a batch: as the results come, not in the input's order");
   verb->add_flag("--follow", options->follow, "Wait for the job's end");
 }
 

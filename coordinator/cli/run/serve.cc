@@ -1,19 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/cli/run/serve.h"
 
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "cluster/process/file_error.h"
 #include "cluster/process/process_limits.h"
 #include "cluster/process/status_macros.h"
 #include "coordinator/cli/interrupt.h"
 #include "coordinator/cli/output.h"
 #include "coordinator/cli/session.h"
 #include "coordinator/service/http_flags.h"
+#include "coordinator/service/state_folder.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -24,6 +30,10 @@ Examples:
       prints `listening on http://127.0.0.1:8080` when requests are answered
   curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' -d '{"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 20}'
   ringfleet serve --model DIR --local 2 --host 0.0.0.0 --api-key-file keys.txt --tls-cert-file cert.pem --tls-key-file key.pem
+
+Batches (/v1/batches) are kept in --state-dir, by default in
+ringfleet/serve-PORT of $XDG_STATE_HOME or ~/.local/state, and go on after a
+restart. With --port 0 they end with the server.
 
 SIGTERM or Ctrl-C ends it: answers may end within --drain, a second one ends at
 once. A fleet on hosts serves by `http:` in its cluster file.
@@ -42,7 +52,53 @@ struct ServeOptions {
   HttpFlags http{"30s"};
 };
 
+// A folder that is removed with its contents.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() = default;
+  ~TemporaryFolder() {
+    std::error_code error;
+    if (!path_.empty()) std::filesystem::remove_all(path_, error);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  absl::StatusOr<std::string> Make() {
+    std::error_code error;
+    const std::filesystem::path folder =
+        std::filesystem::temp_directory_path(error);
+    std::string path = absl::StrCat(folder.string(), "/ringfleet-XXXXXX");
+    if (mkdtemp(path.data()) == nullptr) return cluster::FileError(path, errno);
+    path_ = path;
+    return path;
+  }
+
+ private:
+  std::string path_;
+};
+
+// Returns where batches are kept. A server of a fixed port finds them again,
+// one of any free port forgets them at its end.
+absl::StatusOr<StateOptions> StateOf(const ServeOptions& options,
+                                     TemporaryFolder& temporary) {
+  RF_ASSIGN_OR_RETURN(const v1::FleetSettings given,
+                      options.session.flags.Read());
+  StateOptions state;
+  if (given.has_state_dir()) {
+    state.folder = std::filesystem::absolute(given.state_dir()).string();
+    state.required = true;
+  } else if (options.port == 0) {
+    RF_ASSIGN_OR_RETURN(state.folder, temporary.Make());
+  } else {
+    state.folder =
+        StateFolder(absl::StrCat("serve-", options.port)).value_or("");
+  }
+  return state;
+}
+
 absl::Status RunServe(ServeOptions& options) {
+  TemporaryFolder temporary;  // Outlives the fleet.
+  RF_ASSIGN_OR_RETURN(options.session.state, StateOf(options, temporary));
   options.session.settings.set_without_mtp(true);
   RF_ASSIGN_OR_RETURN(const absl::Duration drain, options.http.Drain());
   HttpOptions& http = options.session.http.emplace();

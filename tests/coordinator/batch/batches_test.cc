@@ -68,7 +68,9 @@ class BatchesTest : public ::testing::Test {
     runner.window = 4;
     batches_ = Batches::Start(runner);
   }
+  void TearDown() override { store_->Stop(); }
   void Restart() {
+    store_->Stop();
     batches_.reset();
     store_.reset();
     Start();

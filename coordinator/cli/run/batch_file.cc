@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cli/run/batch_file.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/time.h"
+#include "cluster/process/status.h"
+#include "cluster/process/status_macros.h"
+#include "coordinator/cli/interrupt.h"
+#include "coordinator/cli/json_output.h"
+#include "coordinator/cli/output_file.h"
+#include "coordinator/cli/progress.h"
+
+namespace ringfleet::coordinator::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kPartBytes = size_t{1} << 20;
+// A coordinator that comes back does so within this time.
+constexpr std::chrono::minutes kLongestAway{10};
+constexpr std::chrono::milliseconds kRetry{500};
+constexpr std::chrono::milliseconds kInterruptLook{50};
+constexpr std::chrono::seconds kProgressTime{1};
+constexpr std::chrono::seconds kStateTimeout{5};
+
+absl::StatusOr<v1::GetJobResponse> StateOf(Session& session,
+                                           const std::string& id) {
+  InterruptibleCall call;
+  call.context()->set_deadline(std::chrono::system_clock::now() +
+                               kStateTimeout);
+  v1::GetJobRequest request;
+  request.set_id(id);
+  v1::GetJobResponse response;
+  RF_RETURN_IF_ERROR(cluster::FromGrpc(
+      session.stub().GetJob(call.context(), request, &response)));
+  return response;
+}
+
+// Sends the file. Shows how much of it has gone.
+absl::StatusOr<v1::GetJobResponse> Send(Session& session,
+                                        const BatchOptions& options,
+                                        int32_t priority) {
+  std::FILE* const file = std::fopen(options.file.c_str(), "rbe");
+  if (file == nullptr) {
+    return absl::NotFoundError(
+        absl::StrCat("file ", options.file, ": ", std::strerror(errno)));
+  }
+  std::fseek(file, 0, SEEK_END);
+  const auto total = static_cast<uint64_t>(std::max(std::ftell(file), 0L));
+  std::rewind(file);
+  InterruptibleCall call;
+  v1::GetJobResponse response;
+  const auto writer = session.stub().SubmitBatch(call.context(), &response);
+  v1::SubmitBatchRequest message;
+  v1::SubmitBatchRequest::NewBatch& batch = *message.mutable_batch();
+  batch.set_name(options.name);
+  batch.set_endpoint(options.endpoint);
+  batch.set_key(options.key);
+  batch.set_priority(priority);
+  batch.set_file_name(options.file.substr(options.file.find_last_of('/') + 1));
+  Progress progress;
+  std::string part(kPartBytes, '\0');
+  uint64_t sent = 0;
+  // The server ends the call early if it refuses the file.
+  for (bool open = writer->Write(message); open;) {
+    const size_t size = std::fread(part.data(), 1, part.size(), file);
+    if (size == 0) break;
+    message.set_data(part.data(), size);
+    open = writer->Write(message);
+    progress.Bytes("sending", sent += size, std::max(total, sent));
+  }
+  const bool failed = std::ferror(file) != 0;
+  std::fclose(file);
+  if (failed) {
+    call.context()->TryCancel();
+    writer->Finish();
+    return absl::InvalidArgumentError(
+        absl::StrCat("file ", options.file, ": cannot be read"));
+  }
+  progress.Phase("checking the lines");
+  writer->WritesDone();
+  RF_RETURN_IF_ERROR(cluster::FromGrpc(writer->Finish()));
+  return response;
+}
+
+void PrintLineErrors(const std::string& file, const v1::BatchInfo& batch) {
+  for (const v1::BatchInfo::LineError& error : batch.errors()) {
+    const std::string place =
+        error.line() == 0 ? file : absl::StrCat(file, ":", error.line());
+    std::fprintf(stderr, "%s: %s%s%s\n", place.c_str(), error.param().c_str(),
+                 error.param().empty() ? "" : ": ", error.message().c_str());
+  }
+}
+
+// Waits for another try. CANCELLED: an interrupt.
+absl::Status Sleep(std::chrono::milliseconds time) {
+  const auto end = Clock::now() + time;
+  while (Clock::now() < end) {
+    RF_RETURN_IF_ERROR(Interrupt::Get().status());
+    std::this_thread::sleep_for(kInterruptLook);
+  }
+  return absl::OkStatus();
+}
+
+// Asks for a batch's state in a thread of its own, and shows it.
+class ShownProgress {
+ public:
+  ShownProgress(Session& session, std::string id)
+      : thread_([this, &session, id = std::move(id)] { Loop(session, id); }) {}
+  ~ShownProgress() {
+    ending_ = true;
+    thread_.join();
+  }
+
+ private:
+  void Loop(Session& session, const std::string& id) {
+    Progress progress;
+    while (!ending_) {
+      const auto state = StateOf(session, id);
+      progress.Phase(state.ok() ? BatchSummary(state->job())
+                                : "waiting for the coordinator");
+      const auto next = Clock::now() + kProgressTime;
+      while (!ending_ && Clock::now() < next) {
+        std::this_thread::sleep_for(kInterruptLook);
+      }
+    }
+  }
+
+  std::atomic<bool> ending_{false};
+  std::thread thread_;
+};
+
+}  // namespace
+
+std::string BatchSummary(const v1::JobInfo& job) {
+  const v1::BatchInfo& batch = job.batch();
+  std::string text = batch.state();
+  if (batch.total() > 0) {
+    absl::StrAppend(&text, ", ", batch.completed() + batch.failed(), " of ",
+                    batch.total(), " lines");
+  }
+  if (batch.failed() > 0)
+    absl::StrAppend(&text, ", ", batch.failed(), " failed");
+  const int64_t left = batch.total() - batch.completed() - batch.failed();
+  if (job.ended_unix_ms() == 0 && left > 0 && batch.lines_per_second() > 0) {
+    const auto seconds = static_cast<double>(left) / batch.lines_per_second();
+    absl::StrAppendFormat(&text, ", %.2g lines/s, %s left",
+                          batch.lines_per_second(),
+                          absl::FormatDuration(absl::Trunc(
+                              absl::Seconds(seconds), absl::Seconds(1))));
+  }
+  if (!job.waits_for().empty()) absl::StrAppend(&text, ", ", job.waits_for());
+  return text;
+}
+
+void AddBatchOptions(CLI::App& app, const std::vector<std::string>& shared,
+                     BatchOptions& options) {
+  for (const CLI::Option* const option : app.get_options()) {
+    const std::string name = option->get_name();
+    if (std::find(shared.begin(), shared.end(), name) == shared.end()) {
+      options.others.push_back(option);
+    }
+  }
+  app.add_option(
+      "FILE", options.file,
+      "A batch: one request a line, in the form of OpenAI's batches, or "
+      "{\"prompt\": ...} or {\"messages\": ...} with the fields of the API");
+  app.add_option("--name", options.name, "Name of the batch, for people");
+  app.add_option("--key", options.key,
+                 "The same key again returns the same batch, so that a "
+                 "submission can be repeated");
+  app.add_option("--endpoint", options.endpoint,
+                 "Endpoint of all lines: /v1/chat/completions or "
+                 "/v1/completions [each line's own]");
+  app.add_flag("--follow", options.follow,
+               "Wait, and print the results in the order of the input");
+  app.add_option("-o,--output", options.output,
+                 "Wait, and write the results to this file");
+}
+
+absl::Status ReadResults(
+    Session& session, const ResultOptions& options,
+    const std::function<absl::Status(absl::string_view line)>& take) {
+  std::unique_ptr<ShownProgress> shown;
+  if (options.follow) {
+    shown = std::make_unique<ShownProgress>(session, options.id);
+  }
+  v1::StreamResultsRequest request;
+  request.set_id(options.id);
+  request.set_order(options.unordered ? v1::StreamResultsRequest::ORDER_COMMITS
+                                      : v1::StreamResultsRequest::ORDER_INPUT);
+  request.set_completed(options.completed);
+  request.set_failed(options.failed);
+  request.set_follow(options.follow);
+  auto last_contact = Clock::now();
+  while (true) {
+    InterruptibleCall call;
+    const auto reader = session.stub().StreamResults(call.context(), request);
+    v1::StreamResultsResponse response;
+    absl::Status taken;
+    while (taken.ok() && reader->Read(&response)) {
+      last_contact = Clock::now();
+      for (const auto& result : response.results()) {
+        taken = take(result.text());
+        if (!taken.ok()) break;
+        request.set_after(options.unordered ? result.sequence()
+                                            : result.line());
+      }
+    }
+    if (!taken.ok()) call.context()->TryCancel();
+    const absl::Status status = cluster::FromGrpc(reader->Finish());
+    RF_RETURN_IF_ERROR(Interrupt::Get().status());
+    RF_RETURN_IF_ERROR(taken);
+    if (!absl::IsUnavailable(status)) return status;
+    if (Clock::now() > last_contact + kLongestAway) return status;
+    RF_RETURN_IF_ERROR(Sleep(kRetry));
+  }
+}
+
+absl::Status RunBatchFile(SessionOptions session_options,
+                          const BatchOptions& options, int32_t priority,
+                          Invocation& invocation) {
+  for (const CLI::Option* const other : options.others) {
+    if (other->count() == 0) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("usage: ", other->get_name(), " beside ", options.file,
+                     ", want it in the lines themselves"));
+  }
+  std::unique_ptr<OutputFile> file;
+  if (!options.output.empty()) {
+    RF_RETURN_IF_ERROR(OutputFile::Check(options.output));
+  }
+  session_options.runs_jobs = false;  // Lines are checked without workers.
+  RF_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
+                      Session::Open(session_options));
+  absl::StatusOr<v1::GetJobResponse> made = Send(*session, options, priority);
+  if (!made.ok()) return session->Finish(made.status());
+  const v1::JobInfo& job = made->job();
+  const auto print = [&] {
+    return PrintJson({{"id", job.id()},
+                      {"state", job.batch().state()},
+                      {"total", job.batch().total()}});
+  };
+  if (job.state() == v1::JOB_STATE_FAILED) {
+    PrintLineErrors(options.file, job.batch());
+    return session->Finish(absl::InvalidArgumentError(
+        absl::StrCat(options.file, ": ", job.batch().errors_size(),
+                     " lines have errors, nothing was run")));
+  }
+  const bool waits = options.follow || !options.output.empty();
+  if (!waits) return session->Finish(absl::OkStatus(), invocation, print);
+  std::fprintf(stderr, "batch %s: %lld lines\n", job.id().c_str(),
+               static_cast<long long>(job.batch().total()));
+  if (!options.output.empty()) {
+    auto opened = OutputFile::Open(options.output);
+    if (!opened.ok()) return session->Finish(opened.status());
+    file = *std::move(opened);
+  }
+  ResultOptions results;
+  results.id = job.id();
+  results.follow = true;
+  absl::Status status =
+      ReadResults(*session, results, [&file](absl::string_view line) {
+        if (file == nullptr) return PrintText(line);
+        file->Write(line);
+        return absl::OkStatus();
+      });
+  if (status.ok() && file != nullptr) status = file->Finish();
+  if (status.ok()) {
+    const auto ended = StateOf(*session, job.id());
+    if (ended.ok()) {
+      std::fprintf(stderr, "batch %s: %s\n", job.id().c_str(),
+                   BatchSummary(ended->job()).c_str());
+      if (ended->job().error_code() != 0) {
+        status = absl::Status(
+            static_cast<absl::StatusCode>(ended->job().error_code()),
+            ended->job().error());
+      }
+    }
+  }
+  return session->Finish(status);
+}
+
+}  // namespace ringfleet::coordinator::cli

@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: Apache-2.0
+// Batches and detached jobs over the deaths of coordinators and workers.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <sstream>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/integration/fleet_fixture.h"
+#include "tests/testing/http_client.h"
+
+namespace ringfleet::integration {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Lines of a text, each a document.
+std::vector<json> LinesOf(const std::string& text) {
+  std::vector<json> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) {
+    lines.push_back(json::parse(line, nullptr, false));
+  }
+  return lines;
+}
+
+// The part of a result that another run must repeat.
+json Repeatable(const json& line) {
+  const json& body = line["response"]["body"];
+  return {{"custom_id", line["custom_id"]},
+          {"status", line["response"]["status_code"]},
+          {"text", body["choices"][0]["text"]},
+          {"reason", body["choices"][0]["finish_reason"]},
+          {"error", line["error"]}};
+}
+
+class BatchFleetTest : public HandFleet {
+ protected:
+  // Starts a coordinator with the store in the folder `state`.
+  void StartOn(const std::string& state) {
+    ASSERT_NO_FATAL_FAILURE(StartCoordinator(
+        2,
+        {"--dtype", "f32", "--wire", "f32", "--parallel", "16", "--state-dir",
+         File(state), "--http", "127.0.0.1:" + std::to_string(http_port_)},
+        {}, port()));
+  }
+  void StopCoordinator() {
+    coordinator_->Signal(SIGTERM);
+    EXPECT_EQ(Finish(*coordinator_).code, 0);
+  }
+
+  // Writes lines that are greedy, that have a seed, or that get one.
+  std::string WriteLines(int count, int tokens) {
+    std::string text;
+    for (int i = 0; i < count; ++i) {
+      json body = {{"prompt", "line " + std::to_string(i % 7) + " of " +
+                                  std::to_string(i)},
+                   {"max_tokens", tokens},
+                   {"ignore_eos", true}};
+      if (i % 3 > 0) body["temperature"] = 0.8;
+      if (i % 3 == 1) body["seed"] = i;
+      text += json({{"custom_id", "id-" + std::to_string(i)},
+                    {"method", "POST"},
+                    {"url", "/v1/completions"},
+                    {"body", body}})
+                  .dump() +
+              "\n";
+    }
+    testing::WriteFile(File("lines.jsonl"), text);
+    return File("lines.jsonl");
+  }
+
+  std::string Submit(const std::string& file, Arguments more = {}) {
+    Arguments arguments = {"submit", "--cluster", cluster(), file};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Finished finished = Cli(arguments);
+    EXPECT_EQ(finished.code, 0) << finished.errors;
+    return finished.code == 0 ? finished.document()["id"].get<std::string>()
+                              : "";
+  }
+  std::vector<json> Outputs(const std::string& id) {
+    const Finished finished =
+        Cli({"show", id, "--cluster", cluster(), "--output", "--follow"},
+            {.seconds = 120});
+    EXPECT_EQ(finished.code, 0) << finished.errors;
+    return LinesOf(finished.output);
+  }
+
+  const int http_port_ = testing::FreePort();
+};
+
+// Clients that ask for short answers while everything else goes on.
+class Crowd {
+ public:
+  Crowd(int port, int clients) : port_(port) {
+    for (int i = 0; i < clients; ++i) {
+      threads_.emplace_back([this, i] { Run(i); });
+    }
+  }
+  ~Crowd() { End(); }
+  void End() {
+    stop_ = true;
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+  }
+
+  struct Failure {
+    Clock::time_point from, to;
+    std::string what;
+  };
+  std::vector<Failure> failures() {
+    std::lock_guard<std::mutex> lock(mu_);
+    return failures_;
+  }
+  int answered() const { return answered_; }
+
+  // Returns nothing if nobody listens.
+  static std::optional<testing::HttpReply> Call(int port, const char* method,
+                                                const std::string& path,
+                                                const std::string& body) {
+    testing::Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const timeval limit = {.tv_sec = 60, .tv_usec = 0};
+    setsockopt(socket.fd(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+    if (connect(socket.fd(), reinterpret_cast<const sockaddr*>(&address),
+                sizeof(address)) != 0) {
+      return std::nullopt;
+    }
+    return testing::HttpClient(std::move(socket)).Call(method, path, body);
+  }
+
+ private:
+  void Run(int client) {
+    const std::string body =
+        json({{"prompt", "client " + std::to_string(client)},
+              {"max_tokens", 6},
+              {"temperature", 0},
+              {"ignore_eos", true}})
+            .dump();
+    std::string first;
+    while (!stop_) {
+      const auto from = Clock::now();
+      const auto reply = Call(port_, "POST", "/v1/completions", body);
+      const std::string text =
+          reply.has_value() && reply->status == 200
+              ? json::parse(reply->body)["choices"][0]["text"]
+                    .get<std::string>()
+              : "";
+      const bool good = reply.has_value() && reply->status == 200;
+      if (good && first.empty()) first = text;
+      if (good && text == first) {
+        ++answered_;
+      } else {
+        std::lock_guard<std::mutex> lock(mu_);
+        failures_.push_back({from, Clock::now(),
+                             !reply.has_value()
+                                 ? "refused"
+                                 : std::to_string(reply->status) + " " +
+                                       reply->body + " not " + first});
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  }
+
+  const int port_;
+  std::atomic<bool> stop_{false};
+  std::atomic<int> answered_{0};
+  std::mutex mu_;
+  std::vector<Failure> failures_;
+  std::vector<std::thread> threads_;
+};
+
+struct Chaos {
+  int rounds;
+  int lines;
+  int tokens;
+  int coordinator_kills;
+  int worker_kills;
+  double full_disk_seconds;
+};
+
+class BatchChaosTest : public BatchFleetTest,
+                       public ::testing::WithParamInterface<Chaos> {
+ protected:
+  void SetLimit(rlim_t bytes) {
+    rlimit limit;
+    ASSERT_EQ(prlimit(coordinator_->pid(), RLIMIT_FSIZE, nullptr, &limit), 0);
+    limit.rlim_cur = std::min(bytes, limit.rlim_max);
+    ASSERT_EQ(prlimit(coordinator_->pid(), RLIMIT_FSIZE, &limit, nullptr), 0);
+  }
+  // Kills the coordinator and starts it again.
+  void RestartCoordinator() {
+    const auto from = Clock::now();
+    coordinator_->Signal(SIGKILL);
+    coordinator_->Wait(5);
+    ASSERT_NO_FATAL_FAILURE(StartOn("wild"));
+    ASSERT_TRUE(WaitUntil(60, [this] {
+      const auto reply = Crowd::Call(http_port_, "GET", "/ready", "");
+      return reply.has_value() && reply->status == 200;
+    })) << coordinator_->errors();
+    away_.emplace_back(from, Clock::now());
+  }
+  void RestartWorker(int rank) {
+    workers_[rank]->Signal(SIGKILL);
+    workers_[rank]->Wait(5);
+    StartWorker(rank);
+  }
+
+  // Times in which the coordinator's death cuts requests.
+  std::vector<std::pair<Clock::time_point, Clock::time_point>> away_;
+};
+
+// Each line has one result, equal to that of an undisturbed run with the same
+// seeds, and nobody else's request fails but through the coordinator's death.
+TEST_P(BatchChaosTest, EveryLineHasOneResult) {
+  const Chaos& chaos = GetParam();
+  const char* const given = std::getenv("RINGFLEET_SOAK_SEED");
+  const auto seed =
+      static_cast<uint32_t>(given != nullptr ? std::strtoul(given, nullptr, 10)
+                                             : std::random_device()());
+  std::fprintf(stderr, "RINGFLEET_SOAK_SEED=%u\n", seed);
+  std::mt19937 random(seed);
+  // Without workers the lines get their seeds and do not run.
+  ASSERT_NO_FATAL_FAILURE(StartOn("calm"));
+  const std::string id = Submit(WriteLines(chaos.lines, chaos.tokens));
+  ASSERT_NE(id, "");
+  StopCoordinator();
+  std::filesystem::copy(File("calm"), File("kept"),
+                        std::filesystem::copy_options::recursive);
+  ASSERT_NO_FATAL_FAILURE(StartOn("calm"));
+  for (const int rank : {0, 1}) StartWorker(rank);
+  std::vector<json> right;
+  for (const json& line : Outputs(id)) right.push_back(Repeatable(line));
+  ASSERT_EQ(right.size(), static_cast<size_t>(chaos.lines));
+  for (int i = 0; i < chaos.lines; ++i) {
+    ASSERT_EQ(right[i]["custom_id"], "id-" + std::to_string(i));
+    ASSERT_EQ(right[i]["status"], 200) << right[i];
+  }
+  StopCoordinator();
+  for (int round = 0; round < chaos.rounds && !HasFailure(); ++round) {
+    std::filesystem::remove_all(File("wild"));
+    std::filesystem::copy(File("kept"), File("wild"),
+                          std::filesystem::copy_options::recursive);
+    ASSERT_NO_FATAL_FAILURE(StartOn("wild"));
+    ASSERT_EQ(WaitForState("ready")["state"], "ready")
+        << coordinator_->errors();
+    away_.clear();
+    Crowd crowd(http_port_, 8);
+    const auto follower =
+        StartCli({"show", id, "--cluster", cluster(), "--output", "--follow"});
+    std::vector<int> events;  // -1: the coordinator, -2: the disk.
+    events.insert(events.end(), chaos.coordinator_kills, -1);
+    for (int i = 0; i < chaos.worker_kills; ++i) events.push_back(i % 2);
+    events.push_back(-2);
+    std::shuffle(events.begin(), events.end(), random);
+    for (const int event : events) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(
+          std::uniform_int_distribution<int>(50, 1000)(random)));
+      if (event == -1) {
+        ASSERT_NO_FATAL_FAILURE(RestartCoordinator());
+      } else if (event >= 0) {
+        RestartWorker(event);
+      } else {
+        ASSERT_NO_FATAL_FAILURE(SetLimit(1));
+        std::this_thread::sleep_for(
+            std::chrono::duration<double>(chaos.full_disk_seconds));
+        ASSERT_NO_FATAL_FAILURE(SetLimit(RLIM_INFINITY));
+      }
+    }
+    const Finished followed = Finish(*follower, 240);
+    crowd.End();
+    EXPECT_EQ(followed.code, 0) << followed.errors;
+    std::vector<json> results;
+    for (const json& line : LinesOf(followed.output)) {
+      results.push_back(Repeatable(line));
+    }
+    EXPECT_EQ(results, right) << coordinator_->errors();
+    EXPECT_GT(crowd.answered(), 0);
+    for (const Crowd::Failure& failure : crowd.failures()) {
+      bool cut = false;
+      for (const auto& [from, to] : away_) {
+        cut |= failure.from <= to && failure.to >= from;
+      }
+      EXPECT_TRUE(cut) << failure.what;
+    }
+    StopCoordinator();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Rounds, BatchChaosTest,
+                         ::testing::Values(Chaos{.rounds = 2,
+                                                 .lines = 60,
+                                                 .tokens = 40,
+                                                 .coordinator_kills = 2,
+                                                 .worker_kills = 3,
+                                                 .full_disk_seconds = 1}),
+                         [](const auto&) { return "Few"; });
+INSTANTIATE_TEST_SUITE_P(Soak, BatchChaosTest,
+                         ::testing::Values(Chaos{.rounds = 100,
+                                                 .lines = 400,
+                                                 .tokens = 40,
+                                                 .coordinator_kills = 5,
+                                                 .worker_kills = 10,
+                                                 .full_disk_seconds = 60}),
+                         [](const auto&) { return "Full"; });
+
+TEST_F(BatchFleetTest, LinesWithErrorsAreNamedAndNothingRuns) {
+  ASSERT_NO_FATAL_FAILURE(StartOn("store"));
+  testing::WriteFile(File("bad.jsonl"),
+                     "{\"prompt\": \"a\"}\n{\"prompt\": \"b\", \"top_p\": 2}\n"
+                     "nonsense\n");
+  const Finished refused =
+      Cli({"submit", "--cluster", cluster(), File("bad.jsonl")});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_EQ(refused.output, "");
+  EXPECT_THAT(refused.errors, HasSubstr("bad.jsonl:2: body.top_p: "));
+  EXPECT_THAT(refused.errors, HasSubstr("bad.jsonl:3: "));
+  EXPECT_THAT(refused.errors, HasSubstr("2 lines have errors"));
+  const Finished missing =
+      Cli({"submit", "--cluster", cluster(), File("none.jsonl")});
+  EXPECT_EQ(missing.code, 2);
+  EXPECT_THAT(missing.error_line(), HasSubstr("none.jsonl"));
+  const Finished both = Cli(
+      {"submit", "--cluster", cluster(), File("bad.jsonl"), "--temp", "0.5"});
+  EXPECT_EQ(both.code, 2);
+  EXPECT_THAT(both.errors, HasSubstr("--temp"));
+}
+
+TEST_F(BatchFleetTest, JobsAndShowKnowBatches) {
+  ASSERT_NO_FATAL_FAILURE(StartOn("store"));
+  const std::string file = WriteLines(5, 4);
+  const std::string id = Submit(file, {"--name", "night", "--key", "k1"});
+  EXPECT_EQ(Submit(file, {"--name", "night", "--key", "k1"}), id);
+  const Finished listed = Cli({"jobs", "--cluster", cluster(), "--json"});
+  ASSERT_EQ(listed.code, 0) << listed.errors;
+  ASSERT_EQ(listed.document().size(), 1);
+  const json job = listed.document()[0];
+  EXPECT_EQ(job["id"], id);
+  EXPECT_EQ(job["name"], "night");
+  EXPECT_EQ(job["kind"], "batch");
+  EXPECT_EQ(job["state"], "in_progress");
+  EXPECT_EQ(job["total"], 5);
+  const Finished cancelled = Cli({"cancel", id, "--cluster", cluster()});
+  EXPECT_EQ(cancelled.code, 0) << cancelled.errors;
+  const Finished followed =
+      Cli({"show", id, "--cluster", cluster(), "--follow", "--json"});
+  EXPECT_EQ(followed.document()["state"], "cancelled") << followed.errors;
+  const Finished errors = Cli({"show", id, "--cluster", cluster(), "--errors"});
+  EXPECT_EQ(LinesOf(errors.output).size(), 5);
+  EXPECT_EQ(Cli({"cancel", id, "--cluster", cluster()}).code, 0);
+  EXPECT_EQ(Cli({"show", id, "--cluster", cluster()}).code, 2);
+}
+
+// A detached job goes on with the tokens that it had.
+TEST_F(BatchFleetTest, ADetachedJobOutlivesTheCoordinator) {
+  ASSERT_NO_FATAL_FAILURE(StartOn("store"));
+  for (const int rank : {0, 1}) StartWorker(rank);
+  ASSERT_EQ(WaitForState("ready")["state"], "ready") << coordinator_->errors();
+  const Arguments prompt = {
+      "-p",  "once upon a time", "-n", "300",         "--temp",
+      "0.9", "--seed",           "7",  "--ignore-eos"};
+  Arguments submit = {"submit", "--cluster", cluster(), "--json"};
+  submit.insert(submit.end(), prompt.begin(), prompt.end());
+  const Finished right = Cli(submit);
+  ASSERT_EQ(right.code, 0) << right.errors;
+  submit.back() = "--ignore-eos";
+  submit.push_back("--detach");
+  const Finished detached = Cli(submit);
+  ASSERT_EQ(detached.code, 0) << detached.errors;
+  const std::string id = detached.document()["id"];
+  coordinator_->Signal(SIGKILL);
+  coordinator_->Wait(5);
+  ASSERT_NO_FATAL_FAILURE(StartOn("store"));
+  const Finished followed =
+      Cli({"show", id, "--cluster", cluster(), "--follow"}, {.seconds = 60});
+  EXPECT_EQ(followed.code, 0) << followed.errors;
+  const Finished shown = Cli({"show", id, "--cluster", cluster(), "--output"});
+  ASSERT_EQ(shown.code, 0) << shown.errors;
+  EXPECT_EQ(shown.document()["ids"], right.document()["ids"]);
+  EXPECT_EQ(shown.document()["text"], right.document()["text"]);
+  // An ended job is shown after another restart, too.
+  StopCoordinator();
+  ASSERT_NO_FATAL_FAILURE(StartOn("store"));
+  const Finished again = Cli({"show", id, "--cluster", cluster(), "--output"});
+  ASSERT_EQ(again.code, 0) << again.errors;
+  EXPECT_EQ(again.document()["ids"], right.document()["ids"]);
+}
+
+TEST_F(BatchFleetTest, ASecondCoordinatorOnTheStoreIsRefused) {
+  ASSERT_NO_FATAL_FAILURE(StartOn("store"));
+  const Finished second = Run(RINGFLEET_COORDINATOR_BINARY,
+                              {"--model", Model(), "--world", "1", "--listen",
+                               "127.0.0.1:0", "--state-dir", File("store")});
+  EXPECT_EQ(second.code, 1) << second.errors;
+  EXPECT_THAT(second.errors, HasSubstr("in use by fleet ringfleet, process"));
+}
+
+}  // namespace
+}  // namespace ringfleet::integration
