@@ -39,6 +39,8 @@ class LineExchange final : public HttpExchange {
   void Write(absl::string_view) override {}
   void WriteBulk(absl::string_view) override {}
   void EndStream() override {}
+  void BreakStream(absl::string_view) override {}
+  void ResumeBody() override {}
 
   void SetListener(std::weak_ptr<HttpExchangeListener> listener) override {
     listener_ = std::move(listener);

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/http/api.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -21,26 +23,15 @@ namespace {
 
 constexpr absl::string_view kModelPrefix = "/v1/models/";
 
-// Returns the text of a part of a path: "a/b" of "a%2Fb".
-std::string Unescaped(absl::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    uint32_t byte = 0;
-    if (text[i] == '%' && i + 2 < text.size() &&
-        absl::SimpleHexAtoi(text.substr(i + 1, 2), &byte)) {
-      out.push_back(static_cast<char>(byte));
-      i += 2;
-    } else {
-      out.push_back(text[i]);
-    }
-  }
-  return out;
+bool IsType(absl::string_view type, absl::string_view wanted) {
+  const absl::string_view name = type.substr(0, type.find(';'));
+  return absl::EqualsIgnoreCase(absl::StripAsciiWhitespace(name), wanted);
 }
 
-bool IsJsonType(absl::string_view type) {
-  const absl::string_view name = type.substr(0, type.find(';'));
-  return absl::EqualsIgnoreCase(absl::StripAsciiWhitespace(name),
-                                "application/json");
+// Returns true for paths of the batch API.
+bool IsOfStore(absl::string_view path) {
+  return absl::StartsWith(path, "/v1/files") ||
+         absl::StartsWith(path, "/v1/batches");
 }
 
 }  // namespace
@@ -62,64 +53,78 @@ enum class Api::Endpoint {
 };
 
 struct Api::Route {
-  absl::string_view path;
+  HttpRoute route;
   Endpoint endpoint;
-  bool posts;         // POST, else GET and HEAD.
-  bool open = false;  // Needs no key.
 };
 
-const Api::Route* Api::FindRoute(const std::string& path) {
-  static constexpr Route kRoutes[] = {
-      {"/health", Endpoint::kHealth, false, true},
-      {"/v1/health", Endpoint::kHealth, false, true},
-      {"/ping", Endpoint::kHealth, false, true},
-      {"/ready", Endpoint::kReady, false, true},
-      {"/version", Endpoint::kVersion, false},
-      {"/v1/models", Endpoint::kModels, false},
-      {"/metrics", Endpoint::kMetrics, false},
-      {"/tokenizer_info", Endpoint::kTokenizerInfo, false},
-      {"/v1/completions", Endpoint::kCompletions, true},
-      {"/v1/chat/completions", Endpoint::kChat, true},
-      {"/tokenize", Endpoint::kTokenize, true},
-      {"/detokenize", Endpoint::kDetokenize, true},
-      {"/apply-template", Endpoint::kApplyTemplate, true},
-      {"/", Endpoint::kPage, false, true},
-      {"/page/style.css", Endpoint::kPage, false, true},
-      {"/page/app.js", Endpoint::kPage, false, true},
-      {"/fleet", Endpoint::kFleet, false},
+const Api::Route* Api::FindOwn(const std::string& path) {
+  static constexpr auto get = [](absl::string_view name, Endpoint endpoint,
+                                 bool open = false) {
+    return Route{{.name = name, .gets = true, .open = open}, endpoint};
   };
-  static constexpr Route kModel = {kModelPrefix, Endpoint::kModels, false};
-  for (const Route& route : kRoutes) {
-    if (route.path == path) return &route;
+  static constexpr auto post = [](absl::string_view name, Endpoint endpoint) {
+    return Route{{.name = name, .posts = true}, endpoint};
+  };
+  static constexpr Route kRoutes[] = {
+      get("/health", Endpoint::kHealth, true),
+      get("/v1/health", Endpoint::kHealth, true),
+      get("/ping", Endpoint::kHealth, true),
+      get("/ready", Endpoint::kReady, true),
+      get("/version", Endpoint::kVersion),
+      get("/v1/models", Endpoint::kModels),
+      get("/metrics", Endpoint::kMetrics),
+      get("/tokenizer_info", Endpoint::kTokenizerInfo),
+      post("/v1/completions", Endpoint::kCompletions),
+      post("/v1/chat/completions", Endpoint::kChat),
+      post("/tokenize", Endpoint::kTokenize),
+      post("/detokenize", Endpoint::kDetokenize),
+      post("/apply-template", Endpoint::kApplyTemplate),
+      get("/", Endpoint::kPage, true),
+      get("/page/style.css", Endpoint::kPage, true),
+      get("/page/app.js", Endpoint::kPage, true),
+      get("/fleet", Endpoint::kFleet),
+  };
+  static constexpr Route kModel =
+      get("/v1/models/{model_id}", Endpoint::kModels);
+  for (const Route& own : kRoutes) {
+    if (own.route.name == path) return &own;
   }
   return absl::StartsWith(path, kModelPrefix) ? &kModel : nullptr;
 }
 
-Api::Api(AnswerHost* host, const Access* access, std::string model_dir)
+const HttpRoute* Api::Find(const std::string& path) const {
+  if (const Route* const own = FindOwn(path)) return &own->route;
+  return more_ != nullptr ? more_->Find(path) : nullptr;
+}
+
+Api::Api(AnswerHost* host, const Access* access, std::string model_dir,
+         HttpRoutes* more)
     : host_(host),
       access_(access),
       model_dir_(std::move(model_dir)),
+      more_(more),
       created_(absl::ToUnixSeconds(absl::Now())) {}
 
 std::optional<HttpResponse> Api::OnHead(const HttpRequest& head,
                                         HttpLogFields* log) {
-  const Route* const route = FindRoute(head.path);
-  ApiError error;
+  const HttpRoute* const route = Find(head.path);
   if (route == nullptr) {
-    error.status = 404;
-    error.message = "no such path";
-    return ErrorResponse(error);
+    return ErrorResponse({.status = 404,
+                          .message = IsOfStore(head.path)
+                                         ? "files and batches need a store, "
+                                           "want a coordinator with state_dir"
+                                         : "no such path"});
   }
-  const bool known =
-      head.method == "OPTIONS" ||
-      (route->posts ? head.method == "POST"
-                    : head.method == "GET" || head.method == "HEAD");
-  if (!known) {
-    error.status = 405;
-    error.message = absl::StrCat("want ", route->posts ? "POST" : "GET");
-    HttpResponse response = ErrorResponse(error);
-    response.headers.push_back(
-        {"Allow", route->posts ? "POST, OPTIONS" : "GET, HEAD, OPTIONS"});
+  std::vector<absl::string_view> methods;
+  if (route->gets) methods = {"GET", "HEAD"};
+  if (route->posts) methods.push_back("POST");
+  if (route->deletes) methods.push_back("DELETE");
+  methods.push_back("OPTIONS");
+  if (std::find(methods.begin(), methods.end(), head.method) == methods.end()) {
+    HttpResponse response = ErrorResponse(
+        {.status = 405,
+         .message = absl::StrCat("want ", absl::StrJoin(methods, ", "))});
+    response.headers.push_back({"Allow", absl::StrJoin(methods, ", ")});
     return response;
   }
   // A browser's preflight shows no key.
@@ -127,23 +132,39 @@ std::optional<HttpResponse> Api::OnHead(const HttpRequest& head,
   if (!route->open) {
     auto name = access_->KeyNameOf(head);
     if (!name.ok()) {
-      error.status = 401;
-      error.message = std::string(name.status().message());
-      error.code = "invalid_api_key";
-      return ErrorResponse(error);
+      return ErrorResponse({.status = 401,
+                            .message = std::string(name.status().message()),
+                            .code = "invalid_api_key"});
     }
     log->key_name = *std::move(name);
   }
-  if (!route->posts) return std::nullopt;
-  const absl::string_view type = head.Header("content-type");
+  if (head.method != "POST") return std::nullopt;
+  const bool form = route->body == HttpRoute::Body::kForm;
+  const absl::string_view type =
+      form ? "multipart/form-data" : "application/json";
   const absl::string_view encoding = head.Header("content-encoding");
-  if (!IsJsonType(type) ||
-      !(encoding.empty() || absl::EqualsIgnoreCase(encoding, "identity"))) {
-    error.status = 415;
-    error.message = "want Content-Type: application/json and no encoding";
-    return ErrorResponse(error);
+  if (route->body != HttpRoute::Body::kAny &&
+      (!IsType(head.Header("content-type"), type) ||
+       !(encoding.empty() || absl::EqualsIgnoreCase(encoding, "identity")))) {
+    return ErrorResponse({.status = 415,
+                          .message = absl::StrCat("want Content-Type: ", type,
+                                                  " and no encoding")});
+  }
+  // Uploads are long. Answers look themselves, once their body has come.
+  if (auto draining = Draining(); form && draining.has_value()) {
+    return ErrorResponse(*draining);
   }
   return std::nullopt;
+}
+
+std::shared_ptr<HttpBodySink> Api::OpenBody(
+    const std::shared_ptr<HttpExchange>& exchange) {
+  const HttpRequest& request = exchange->request();
+  if (request.method != "POST" || FindOwn(request.path) != nullptr ||
+      more_->Find(request.path)->body != HttpRoute::Body::kForm) {
+    return nullptr;
+  }
+  return more_->OpenForm(exchange);
 }
 
 void Api::AddHeaders(const HttpRequest& request, HttpResponse* response) {
@@ -151,21 +172,21 @@ void Api::AddHeaders(const HttpRequest& request, HttpResponse* response) {
 }
 
 void Api::OnEnd(const HttpRequest& request, int status, absl::Duration took) {
-  const Route* const route = FindRoute(request.path);
+  const HttpRoute* const route = Find(request.path);
   // Other paths are text from outside, without an end.
-  host_->metrics->OnRequestEnd(route == nullptr ? "none"
-                               : route->path == kModelPrefix
-                                   ? "/v1/models/{model_id}"
-                                   : route->path,
+  host_->metrics->OnRequestEnd(route == nullptr ? "none" : route->name,
                                request.method, status, took);
 }
 
+std::optional<ApiError> Api::Draining() const {
+  if (!host_->draining) return std::nullopt;
+  return ApiError{.status = 503,
+                  .message = "the server is ending, want another one",
+                  .retry_after_s = 5};
+}
+
 std::optional<ApiError> Api::NotReady() const {
-  if (host_->draining) {
-    return ApiError{.status = 503,
-                    .message = "the server is ending, want another one",
-                    .retry_after_s = 5};
-  }
+  if (auto draining = Draining(); draining.has_value()) return draining;
   const uint32_t positions = host_->jobs->context();
   if (positions > 0) host_->positions = positions;
   // A fleet that forms again keeps its jobs waiting.
@@ -209,7 +230,7 @@ HttpResponse Api::ModelList(const HttpRequest& request) const {
         absl::StrCat("{\"object\":\"list\",\"data\":[", model, "]}");
     return response;
   }
-  const std::string wanted = Unescaped(escaped);
+  const std::string wanted = UnescapedUrl(escaped);
   if (wanted != host_->served_name) {
     return ErrorResponse(
         {.status = 404,
@@ -245,9 +266,10 @@ void Api::OnRequest(std::shared_ptr<HttpExchange> exchange) {
     response.content_type.clear();
     return exchange->Respond(std::move(response));
   }
+  const Route* const own = FindOwn(request.path);
+  if (own == nullptr) return more_->OnRequest(std::move(exchange));
   const ServedModel& model = *host_->model;
-  const Endpoint endpoint = FindRoute(request.path)->endpoint;
-  switch (endpoint) {
+  switch (own->endpoint) {
     case Endpoint::kHealth:
       // A server that ends is healthy.
       if (host_->jobs->context() == 0) return exchange->Respond(Ready());
@@ -286,7 +308,7 @@ void Api::OnRequest(std::shared_ptr<HttpExchange> exchange) {
       if (auto error = NotReady(); error.has_value()) {
         return exchange->Respond(ErrorResponse(*error));
       }
-      return Answer::Start(host_, endpoint == Endpoint::kChat,
+      return Answer::Start(host_, own->endpoint == Endpoint::kChat,
                            std::move(exchange));
     case Endpoint::kTokenizerInfo:
       return OnPool(std::move(exchange), [this](const HttpRequest&) {

@@ -12,6 +12,7 @@
 #include "coordinator/http/access.h"
 #include "coordinator/http/answer.h"
 #include "coordinator/http/http_exchange.h"
+#include "coordinator/http/http_routes.h"
 
 namespace ringfleet::coordinator {
 
@@ -19,11 +20,14 @@ namespace ringfleet::coordinator {
 class Api final : public HttpHandler {
  public:
   // All arguments must outlive this object. `model_dir` may name a synthetic
-  // model.
-  Api(AnswerHost* host, const Access* access, std::string model_dir);
+  // model. `more`: further routes; null: none.
+  Api(AnswerHost* host, const Access* access, std::string model_dir,
+      HttpRoutes* more);
 
   std::optional<HttpResponse> OnHead(const HttpRequest& head,
                                      HttpLogFields* log) override;
+  std::shared_ptr<HttpBodySink> OpenBody(
+      const std::shared_ptr<HttpExchange>& exchange) override;
   void OnRequest(std::shared_ptr<HttpExchange> exchange) override;
   void AddHeaders(const HttpRequest& request, HttpResponse* response) override;
   void OnEnd(const HttpRequest& request, int status,
@@ -32,8 +36,11 @@ class Api final : public HttpHandler {
  private:
   enum class Endpoint;
   struct Route;
-  static const Route* FindRoute(const std::string& path);
+  static const Route* FindOwn(const std::string& path);
+  // Returns the route of a path, own or not. Null: none.
+  const HttpRoute* Find(const std::string& path) const;
 
+  std::optional<ApiError> Draining() const;
   // Says why no answer can begin.
   std::optional<ApiError> NotReady() const;
   HttpResponse Ready() const;
@@ -45,6 +52,7 @@ class Api final : public HttpHandler {
   AnswerHost* const host_;
   const Access* const access_;
   const std::string model_dir_;
+  HttpRoutes* const more_;
   const int64_t created_;
 };
 

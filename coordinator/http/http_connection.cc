@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
-#include <random>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -24,24 +24,10 @@ constexpr size_t kSmallRead = size_t{4} << 10;
 constexpr size_t kLargeRead = size_t{64} << 10;
 // Unparsed bytes: those of a next request wait while a response is made.
 constexpr size_t kMaxUnparsed = size_t{64} << 10;
-constexpr size_t kMaxRequestId = 128;
 constexpr size_t kMaxLoggedPath = 100;
 
 std::chrono::nanoseconds Nanos(absl::Duration duration) {
   return absl::ToChronoNanoseconds(duration);
-}
-
-bool IsRequestId(absl::string_view id) {
-  return !id.empty() && id.size() <= kMaxRequestId &&
-         std::all_of(id.begin(), id.end(), [](char c) {
-           return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
-                  absl::StrContains("-_.:", absl::string_view(&c, 1));
-         });
-}
-
-std::string MakeRequestId() {
-  thread_local std::mt19937_64 random{std::random_device()()};
-  return absl::StrCat("req-", absl::Hex(random(), absl::kZeroPad16));
 }
 
 // A path is text from outside: a log line has no room for all of it.
@@ -80,6 +66,12 @@ class HttpConnection::Exchange final : public HttpExchange {
   }
   void EndStream() override {
     if (connection_ != nullptr) connection_->EndStream();
+  }
+  void BreakStream(absl::string_view why) override {
+    if (connection_ != nullptr) connection_->Close(why);
+  }
+  void ResumeBody() override {
+    if (connection_ != nullptr) connection_->ResumeBody();
   }
   void SetListener(std::weak_ptr<HttpExchangeListener> listener) override {
     listener_ = std::move(listener);
@@ -194,10 +186,12 @@ bool HttpConnection::Parse() {
     if (unparsed_.empty() || writing_ || !queued_.empty()) return false;
     parser_.emplace();
     parser_->header_limit(static_cast<uint32_t>(owner_->limits.head_bytes));
-    parser_->body_limit(owner_->limits.body_bytes);
+    // The limit depends on the path, so OnHead and CountBody check it.
+    parser_->body_limit(std::numeric_limits<uint64_t>::max());
     WaitForClient(State::kHead, owner_->limits.head);
   }
   if (state_ != State::kHead && state_ != State::kBody) return false;
+  if (sink_full_) return false;
   boost::system::error_code error;
   const size_t used = parser_->put(asio::buffer(unparsed_), error);
   unparsed_.erase(0, used);
@@ -213,11 +207,6 @@ bool HttpConnection::Parse() {
                              owner_->limits.head_bytes, " bytes"));
     return false;
   }
-  if (error == http::error::body_limit) {
-    Refuse(413, absl::StrCat("the body is too long, want at most ",
-                             owner_->limits.body_bytes, " bytes"));
-    return false;
-  }
   if (error) {
     Refuse(400, absl::StrCat("not an HTTP/1.1 request: ", error.message()));
     return false;
@@ -227,7 +216,7 @@ bool HttpConnection::Parse() {
     parser_->eager(true);
   }
   if (state_ == State::kBody && !CountBody()) return false;
-  if (state_ == State::kBody && parser_->is_done()) {
+  if (state_ == State::kBody && parser_->is_done() && !sink_full_) {
     OnBody();
     return false;
   }
@@ -248,13 +237,15 @@ bool HttpConnection::TakeHead(HttpRequest* request) {
     request->path =
         slash == std::string::npos ? "/" : request->path.substr(slash);
   }
-  request->path = request->path.substr(0, request->path.find('?'));
+  if (const size_t mark = request->path.find('?'); mark != std::string::npos) {
+    request->query = request->path.substr(mark + 1);
+    request->path.resize(mark);
+  }
   for (const auto& field : head) {
     request->headers.push_back(
         {text(field.name_string()), text(field.value())});
   }
-  const absl::string_view id = request->Header("x-request-id");
-  request->id = IsRequestId(id) ? std::string(id) : MakeRequestId();
+  request->id = RequestIdOf(*request);
   return absl::StartsWith(request->path, "/") || request->path == "*";
 }
 
@@ -275,6 +266,13 @@ bool HttpConnection::OnHead() {
     Respond(*std::move(refusal));
     return false;
   }
+  sink_ = owner_->handler->OpenBody(exchange_);
+  if (exchange_ == nullptr) return false;  // It is answered.
+  sink_full_ = false;
+  passed_bytes_ = 0;
+  most_body_bytes_ =
+      sink_ != nullptr ? sink_->most_bytes() : owner_->limits.body_bytes;
+  if (!CheckLength(parser_->content_length().value_or(0))) return false;
   if (absl::EqualsIgnoreCase(request.Header("expect"), "100-continue") &&
       !parser_->is_done()) {
     queued_ += "HTTP/1.1 100 Continue\r\n\r\n";
@@ -284,8 +282,20 @@ bool HttpConnection::OnHead() {
   return true;
 }
 
+bool HttpConnection::CheckLength(uint64_t bytes) {
+  if (bytes <= most_body_bytes_) return true;
+  Refuse(413, absl::StrCat("the body is too long, want at most ",
+                           most_body_bytes_, " bytes"));
+  return false;
+}
+
 bool HttpConnection::CountBody() {
   const size_t come = parser_->get().body().size();
+  if (!CheckLength(passed_bytes_ + come)) return false;
+  if (sink_ != nullptr) {
+    PassBody();
+    return state_ == State::kBody;
+  }
   owner_->body_bytes += come - counted_body_;
   counted_body_ = come;
   if (owner_->body_bytes <= owner_->limits.all_body_bytes) return true;
@@ -293,14 +303,41 @@ bool HttpConnection::CountBody() {
   return false;
 }
 
+void HttpConnection::PassBody() {
+  std::string bytes = std::exchange(parser_->get().body(), {});
+  if (bytes.empty()) return;
+  const auto sink = sink_;  // Take may answer, which ends the body.
+  const uint64_t step = owner_->limits.body_bytes;
+  const uint64_t before = passed_bytes_;
+  passed_bytes_ += bytes.size();
+  if (passed_bytes_ / step > before / step) ExtendBody();
+  if (sink->Take(std::move(bytes)) || state_ != State::kBody) return;
+  sink_full_ = true;
+  ExtendBody();
+}
+
+void HttpConnection::ExtendBody() {
+  owner_->waiting.splice(owner_->waiting.end(), owner_->waiting, *waiting_);
+  SetDeadline(Clock::now() + Nanos(owner_->limits.body));
+}
+
+void HttpConnection::ResumeBody() {
+  if (state_ != State::kBody || !std::exchange(sink_full_, false)) return;
+  ExtendBody();
+  // A body that has come as a whole has no more bytes to parse.
+  if (parser_->is_done()) return OnBody();
+  Advance();
+  Read();
+}
+
 void HttpConnection::EndBody() {
   owner_->body_bytes -= std::exchange(counted_body_, 0);
   parser_.reset();
+  sink_.reset();
 }
 
 void HttpConnection::OnBody() {
-  std::string& body = exchange_->request_.body;
-  body = std::move(parser_->get().body());
+  exchange_->request_.body = std::move(parser_->get().body());
   parser_.reset();
   owner_->waiting.erase(*waiting_);
   waiting_.reset();
@@ -308,21 +345,25 @@ void HttpConnection::OnBody() {
   exchange_->begun_ = Clock::now();
   silent_at_ = exchange_->begun_ + Nanos(owner_->limits.silence);
   SetAnsweringDeadline();
-  owner_->handler->OnRequest(exchange_);
+  if (const auto sink = std::move(sink_)) {
+    sink->OnEnd();
+  } else {
+    owner_->handler->OnRequest(exchange_);
+  }
 }
 
 void HttpConnection::Refuse(int status, absl::string_view message) {
   if (exchange_ == nullptr) {
     exchange_ = std::make_shared<Exchange>(this);
-    exchange_->request_.id = MakeRequestId();
+    exchange_->request_.id = RequestIdOf({});
   }
-  state_ = State::kAnswering;
-  keep_alive_ = false;
+  const auto listener = exchange_->listener_.lock();
   ApiError error;
   error.status = status;
   error.message = std::string(message);
   if (status == 503) error.retry_after_s = 1;
   Respond(ErrorResponse(error));
+  if (listener != nullptr) listener->OnGone();
 }
 
 void HttpConnection::AppendHead(const HttpResponse& head,
@@ -348,10 +389,17 @@ void HttpConnection::AppendHead(const HttpResponse& head,
                   "\r\n\r\n");
 }
 
+bool HttpConnection::has_body() const {
+  return exchange_->request_.method != "HEAD";
+}
+
 void HttpConnection::Respond(HttpResponse response) {
+  // The rest of a body must not be taken for a next request.
+  if (state_ != State::kAnswering) keep_alive_ = false;
+  state_ = State::kAnswering;
   owner_->handler->AddHeaders(exchange_->request_, &response);
   AppendHead(response, response.body.size());
-  if (exchange_->request_.method != "HEAD") {
+  if (has_body()) {
     queued_ += response.body;
     body_bytes_ = response.body.size();
   }
@@ -367,6 +415,7 @@ void HttpConnection::BeginStream(HttpResponse head) {
 
 void HttpConnection::WriteStream(absl::string_view bytes) {
   if (bytes.empty()) return;
+  if (!has_body()) return Send();
   const size_t unsent = queued_.size() + sending_.size() - sent_;
   if (unsent + bytes.size() > owner_->limits.queued_bytes + bulk_bytes_) {
     // Later: the caller of this function may be about to write more.
@@ -386,7 +435,7 @@ void HttpConnection::WriteStream(absl::string_view bytes) {
 }
 
 void HttpConnection::EndStream() {
-  if (!http_1_0_) queued_ += "0\r\n\r\n";
+  if (!http_1_0_ && has_body()) queued_ += "0\r\n\r\n";
   Send();
   EndResponse();
 }
@@ -470,7 +519,11 @@ void HttpConnection::OnWritten(const boost::system::error_code& error,
 }
 
 void HttpConnection::OnAllSent() {
-  if (exchange_ != nullptr || state_ == State::kClosing) return;
+  if (state_ == State::kClosing) return;
+  if (exchange_ != nullptr) {
+    if (const auto listener = exchange_->listener_.lock()) listener->OnSent();
+    return;
+  }
   if (!keep_alive_) return Linger();
   Advance();  // A request that came meanwhile.
   Read();
@@ -516,8 +569,12 @@ void HttpConnection::OnDeadline() {
     case State::kIdle:
     case State::kClosing:
       return Close("idle");
-    case State::kHead:
     case State::kBody:
+      if (sink_full_) {
+        return Refuse(503, "the body is stored too slowly; try again later");
+      }
+      [[fallthrough]];
+    case State::kHead:
       return Refuse(408, "the request did not arrive in time");
     case State::kAnswering:
       break;

@@ -110,7 +110,13 @@ class HttpConnection final
   // Each returns false if the request was refused.
   bool OnHead();
   bool CountBody();
+  bool CheckLength(uint64_t most);
   bool TakeHead(HttpRequest* request);
+  // Passes what has come to the sink.
+  void PassBody();
+  // Gives the client of a streamed body time for its next part.
+  void ExtendBody();
+  void ResumeBody();
   void OnBody();
   void Refuse(int status, absl::string_view message);
   void EndBody();
@@ -120,6 +126,7 @@ class HttpConnection final
   void BeginStream(HttpResponse head);
   void WriteStream(absl::string_view bytes);
   void EndStream();
+  bool has_body() const;  // A response to HEAD has none.
   void EndResponse();
   void AppendHead(const HttpResponse& head, std::optional<size_t> body_bytes);
   void LogRequest(absl::string_view end);
@@ -149,8 +156,12 @@ class HttpConnection final
   std::string unparsed_;
   bool reading_ = false;
   std::optional<Parser> parser_;
-  size_t counted_body_ = 0;  // In owner_->body_bytes.
-  bool keep_alive_ = true;   // After this response.
+  size_t counted_body_ = 0;             // In owner_->body_bytes.
+  std::shared_ptr<HttpBodySink> sink_;  // Null: the body is collected.
+  bool sink_full_ = false;
+  uint64_t most_body_bytes_ = 0;
+  uint64_t passed_bytes_ = 0;  // To the sink.
+  bool keep_alive_ = true;     // After this response.
   bool http_1_0_ = false;
 
   std::shared_ptr<Exchange> exchange_;  // From the head to the response's end.

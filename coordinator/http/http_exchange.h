@@ -30,9 +30,26 @@ class HttpExchangeListener {
   virtual ~HttpExchangeListener() = default;
   // Nothing was sent for HttpLimits::silence.
   virtual void OnSilence() = 0;
-  // The client has left, or was cut off because it does not read. Comes once,
-  // and not after the response is complete.
+  // Nothing of what was written waits for the client. Comes at other times,
+  // too.
+  virtual void OnSent() {}
+  // The client has left, was cut off because it does not read, or sent a body
+  // that the server refused. Comes once, and not after the response is
+  // complete.
   virtual void OnGone() = 0;
+};
+
+// Takes a body as it comes. For the I/O thread.
+class HttpBodySink {
+ public:
+  virtual ~HttpBodySink() = default;
+  // Returns the most bytes of the body. A longer one is refused.
+  virtual uint64_t most_bytes() const = 0;
+  // Takes the next bytes. Returns false if it wants no more before
+  // HttpExchange::ResumeBody. Must not block.
+  virtual bool Take(std::string bytes) = 0;
+  // The body is whole. Answers the exchange, at once or later.
+  virtual void OnEnd() = 0;
 };
 
 // A response is either Respond, or BeginStream, any number of Writes and
@@ -46,6 +63,7 @@ class HttpExchange {
   // Returns the time since the request's last byte.
   virtual absl::Duration age() const = 0;
 
+  // A response to a body that has not come as a whole ends the connection.
   virtual void Respond(HttpResponse response) = 0;
 
   // `head` has no body.
@@ -56,7 +74,11 @@ class HttpExchange {
   // Queues bytes that may wait for the client however many they are.
   virtual void WriteBulk(absl::string_view bytes) = 0;
   virtual void EndStream() = 0;
+  // Ends the connection, so that the client sees that the stream is not whole.
+  virtual void BreakStream(absl::string_view why) = 0;
 
+  // Goes on with a body whose sink wanted no more.
+  virtual void ResumeBody() = 0;
   virtual void SetListener(std::weak_ptr<HttpExchangeListener> listener) = 0;
 };
 
@@ -76,6 +98,13 @@ class HttpHandler {
   // Looks at a request before its body is read. Returns a refusal, or nothing.
   virtual std::optional<HttpResponse> OnHead(const HttpRequest& head,
                                              HttpLogFields* log) = 0;
+  // Returns what takes the body of a request that was not refused. Null: the
+  // body is to be in HttpRequest::body, and OnRequest answers, unless this call
+  // did.
+  virtual std::shared_ptr<HttpBodySink> OpenBody(
+      const std::shared_ptr<HttpExchange>& exchange) {
+    return nullptr;
+  }
   // Answers a whole request, at once or later. Must not block.
   virtual void OnRequest(std::shared_ptr<HttpExchange> exchange) = 0;
   // Adds headers to a response, also to one that the server made itself.

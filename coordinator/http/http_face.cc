@@ -63,7 +63,11 @@ absl::StatusOr<std::unique_ptr<HttpFace>> HttpFace::Start(
   host.most_jobs = options.most_jobs;
   host.key_limits = options.key_limits;
   host.request_timeout = options.request_timeout;
-  face->api_ = std::make_unique<Api>(&host, access, model_dir);
+  face->routes_ = options.routes;
+  if (face->routes_ != nullptr) {
+    face->routes_->Attach(host.loop, host.served_name);
+  }
+  face->api_ = std::make_unique<Api>(&host, access, model_dir, face->routes_);
   face->server_->Run(face->api_.get());
   RF_LOG(kInfo, "http: listening on ", face->url(), " for model '",
          host.served_name, "'");
@@ -93,6 +97,7 @@ void HttpFace::Stop(absl::Duration grace) {
   host_.draining = true;
   server_->Stop(grace);
   pool_.reset();
+  if (routes_ != nullptr) routes_->Detach();
   server_.reset();
 }
 

@@ -18,6 +18,7 @@
 #include "coordinator/http/answer.h"
 #include "coordinator/http/api.h"
 #include "coordinator/http/http_metrics.h"
+#include "coordinator/http/http_routes.h"
 #include "coordinator/http/http_server.h"
 #include "coordinator/http/job_source.h"
 #include "coordinator/http/key_loads.h"
@@ -31,6 +32,7 @@ struct HttpOptions {
   bool allow_insecure = false;
   std::string alias;  // Name of the model; empty: that of its folder.
   AccessOptions access;
+  HttpRoutes* routes = nullptr;        // Further endpoints; null: none.
   uint32_t default_max_tokens = 4096;  // A chat may ask for another limit.
   size_t most_jobs = 1024;             // Choices that wait or run.
   KeyLimits key_limits;
@@ -49,7 +51,8 @@ class HttpFace {
   // Threads beside those of a coordinator: I/O, work, and a look at files.
   static constexpr int kThreads = 4;
 
-  // Listens and answers. `model` and `jobs` must outlive this object.
+  // Listens and answers. `model`, `jobs` and `options.routes` must outlive this
+  // object.
   //
   // Errors: those of Access::Open and HttpServer::Listen. INVALID_ARGUMENT: the
   // host is not loopback, and TLS or keys are missing, and !allow_insecure.
@@ -74,6 +77,7 @@ class HttpFace {
   std::unique_ptr<Access> access_;
   HttpMetrics metrics_;
   AnswerHost host_;
+  HttpRoutes* routes_ = nullptr;
   std::unique_ptr<Api> api_;
   std::unique_ptr<HttpServer> server_;
   std::unique_ptr<WorkPool> pool_;  // Ends before the server.

@@ -3,6 +3,7 @@
 #ifndef RINGFLEET_COORDINATOR_HTTP_HTTP_MESSAGE_H_
 #define RINGFLEET_COORDINATOR_HTTP_HTTP_MESSAGE_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct HttpHeader {
 struct HttpRequest {
   std::string method;  // "GET"
   std::string path;    // Begins with '/'. As sent, without the query.
+  std::string query;   // As sent, without '?'.
   std::vector<HttpHeader> headers;
   std::string body;
   // Taken over from x-request-id, or made.
@@ -29,6 +31,8 @@ struct HttpRequest {
 
   // Returns the first header of this name, in any case. Empty: absent.
   absl::string_view Header(absl::string_view name) const;
+  // Returns the first parameter of the query with this name, decoded.
+  std::optional<std::string> Parameter(absl::string_view name) const;
 };
 
 struct HttpResponse {
@@ -38,6 +42,12 @@ struct HttpResponse {
   std::vector<HttpHeader> headers;
   std::string body;
 };
+
+// Returns x-request-id of a request if it is one, else a new id.
+std::string RequestIdOf(const HttpRequest& request);
+
+// Returns the text of a part of a path: "a/b" of "a%2Fb".
+std::string UnescapedUrl(absl::string_view text);
 
 // Returns "Not Found" for 404.
 absl::string_view ReasonOf(int status);

@@ -33,7 +33,7 @@ constexpr int kClientLeft = 499;
 
 // Returns `method`, which is text from outside, or "other".
 std::string MethodLabel(absl::string_view method) {
-  for (const char* const known : {"GET", "POST", "HEAD", "OPTIONS"}) {
+  for (const char* const known : {"GET", "POST", "DELETE", "HEAD", "OPTIONS"}) {
     if (method == known) return known;
   }
   return "other";
