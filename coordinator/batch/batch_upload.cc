@@ -55,12 +55,13 @@ absl::Status BatchUpload::Append(absl::string_view bytes) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<FileRecord> BatchUpload::Finish() {
+absl::StatusOr<FileRecord> BatchUpload::Finish(int64_t seconds) {
   if (fsync(descriptor_) != 0) return cluster::FileError(path(), errno);
   const XXH128_hash_t hash = XXH3_128bits_digest(hash_.get());
   file_.hash = absl::StrCat(absl::Hex(hash.high64, absl::kZeroPad16),
                             absl::Hex(hash.low64, absl::kZeroPad16));
   file_.created_ms = store_->now_ms();
+  if (seconds > 0) file_.expires_ms = file_.created_ms + seconds * 1000;
   RF_RETURN_IF_ERROR(store_->WriteNow([file = file_](Database& database) {
     return InsertFile(database, file);
   }));

@@ -23,16 +23,17 @@ inline constexpr int64_t kMostFileBytes = int64_t{200} << 20;
 // the disk. Not thread-safe.
 class BatchUpload {
  public:
-  // `file` needs neither id nor bytes nor times, but for `expires_ms`. `store`
-  // must outlive this object. Errors: those of FileError.
+  // `file` needs neither id nor bytes nor times. `store` must outlive this
+  // object. Errors: those of FileError.
   static absl::StatusOr<std::unique_ptr<BatchUpload>> Start(Store* store,
                                                             FileRecord file);
   ~BatchUpload();  // Removes a file that is not finished.
 
   // INVALID_ARGUMENT: more than kMostFileBytes. Those of FileError.
   absl::Status Append(absl::string_view bytes);
-  // Syncs the file and records it. Errors: as Append, and Store::WriteNow.
-  absl::StatusOr<FileRecord> Finish();
+  // Syncs the file and records it, for so many seconds; 0: for good. Errors: as
+  // Append, and Store::WriteNow.
+  absl::StatusOr<FileRecord> Finish(int64_t seconds = 0);
 
   int64_t bytes() const { return file_.bytes; }
 
