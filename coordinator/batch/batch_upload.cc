@@ -62,10 +62,13 @@ absl::StatusOr<FileRecord> BatchUpload::Finish(int64_t seconds) {
                             absl::Hex(hash.low64, absl::kZeroPad16));
   file_.created_ms = store_->now_ms();
   if (seconds > 0) file_.expires_ms = file_.created_ms + seconds * 1000;
-  RF_RETURN_IF_ERROR(store_->WriteNow([file = file_](Database& database) {
-    return InsertFile(database, file);
-  }));
   close(std::exchange(descriptor_, -1));
+  // A record that comes late finds its file.
+  RF_RETURN_IF_ERROR(store_->WriteNow(
+      [file = file_](Database& database) { return InsertFile(database, file); },
+      [path = path()](const absl::Status& status) {
+        if (!status.ok()) unlink(path.c_str());
+      }));
   return file_;
 }
 

@@ -197,7 +197,10 @@ bool HttpConnection::Parse() {
   unparsed_.erase(0, used);
   if (error == http::error::need_more) {
     // The parser wants a head, or the line before a chunk, in one piece.
-    if (unparsed_.size() < kMaxUnparsed) return false;
+    if (unparsed_.size() < kMaxUnparsed) {
+      if (state_ == State::kBody) CountBody();
+      return false;
+    }
     Refuse(400, "a line of the request is too long");
     return false;
   }

@@ -179,7 +179,7 @@ void Store::WriteSoon(Operation operation, Done done) {
   Queue({std::move(operation), std::move(done), /*once=*/true});
 }
 
-absl::Status Store::WriteNow(Operation operation) {
+absl::Status Store::WriteNow(Operation operation, Done done) {
   struct Result {
     Mutex mu;
     CondVar changed;
@@ -187,12 +187,14 @@ absl::Status Store::WriteNow(Operation operation) {
     absl::Status status ABSL_GUARDED_BY(mu);
   };
   const auto result = std::make_shared<Result>();
-  WriteSoon(std::move(operation), [result](const absl::Status& status) {
-    MutexLock lock(&result->mu);
-    result->done = true;
-    result->status = status;
-    result->changed.NotifyAll();
-  });
+  WriteSoon(std::move(operation),
+            [result, done = std::move(done)](const absl::Status& status) {
+              if (done != nullptr) done(status);
+              MutexLock lock(&result->mu);
+              result->done = true;
+              result->status = status;
+              result->changed.NotifyAll();
+            });
   const auto end = Clock::now() + kLongestWait;
   MutexLock lock(&result->mu);
   while (!result->done) {

@@ -68,8 +68,9 @@ class Store {
   // repeated. `done` gets the operation's error, or that of Database.
   void WriteSoon(Operation operation, Done done);
   // As WriteSoon, and returns what `done` gets. UNAVAILABLE: the disk has not
-  // answered for 5 seconds; the operation may be done later.
-  absl::Status WriteNow(Operation operation);
+  // answered for 5 seconds; the operation may be done later, and `done` comes
+  // then.
+  absl::Status WriteNow(Operation operation, Done done = nullptr);
 
   // Runs an operation that only reads, in a transaction of its own. Other
   // readers wait, the writer does not.
