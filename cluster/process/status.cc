@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
@@ -15,6 +16,9 @@ constexpr size_t kLeftOutBytes = 64;
 // The end of a message often has the cause, the beginning the place.
 constexpr size_t kMessageTail = kMaxStatusBytes / 4;
 constexpr size_t kMessageHead = kMaxStatusBytes - kMessageTail - kLeftOutBytes;
+
+// Detail of a grpc::Status, and payload of an absl::Status.
+constexpr char kSuperseded[] = "superseded";
 
 // The bytes of a character on the wire, where gRPC writes "%0A" for some.
 size_t WireBytes(char c) { return c < ' ' || c > '~' || c == '%' ? 3 : 1; }
@@ -48,6 +52,9 @@ std::string Shortened(absl::string_view text) {
 
 absl::Status FromGrpc(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
+  if (status.error_details() == kSuperseded) {
+    return SupersededError(status.error_message());
+  }
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
                       status.error_message());
 }
@@ -55,7 +62,18 @@ absl::Status FromGrpc(const grpc::Status& status) {
 grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()),
-                      Shortened(status.message()));
+                      Shortened(status.message()),
+                      IsSuperseded(status) ? kSuperseded : "");
+}
+
+absl::Status SupersededError(absl::string_view message) {
+  absl::Status status = absl::FailedPreconditionError(message);
+  status.SetPayload(kSuperseded, absl::Cord());
+  return status;
+}
+
+bool IsSuperseded(const absl::Status& status) {
+  return status.GetPayload(kSuperseded).has_value();
 }
 
 }  // namespace ringfleet::cluster

@@ -9,6 +9,7 @@
 #include <cstddef>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 
 namespace ringfleet::cluster {
 
@@ -22,6 +23,11 @@ absl::Status FromGrpc(const grpc::Status& status);
 // Leaves out the middle of a message that takes more than kMaxStatusBytes, and
 // says how many bytes are missing: "...[94208 bytes left out]...".
 grpc::Status ToGrpc(const absl::Status& status);
+
+// Returns the FAILED_PRECONDITION of a worker that serves another coordinator.
+// IsSuperseded knows it by its detail, also after ToGrpc and FromGrpc.
+absl::Status SupersededError(absl::string_view message);
+bool IsSuperseded(const absl::Status& status);
 
 }  // namespace ringfleet::cluster
 

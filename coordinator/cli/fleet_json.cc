@@ -135,18 +135,22 @@ void AddFigures(const v1::FleetFigures& figures, Json* details) {
 Json FleetDetails(const v1::ClusterState& state) {
   Json workers = Json::array();
   for (const v1::WorkerState& worker : state.workers()) {
-    workers.push_back({{"rank", worker.rank()},
-                       {"address", worker.address()},
-                       {"state", MemberStateName(worker.state())},
-                       {"pid", worker.pid()},
-                       {"version", worker.build().version()},
-                       {"resident_bytes", worker.resident_bytes()},
-                       {"cache_bytes", worker.cache_bytes()},
-                       {"heartbeat_age_ms", worker.heartbeat_age_ms()},
-                       {"host", worker.host()},
-                       {"memory_bytes", worker.figures().memory_bytes()},
-                       {"collectives", WorkerCollectivesJson(worker.figures())},
-                       {"round_trips_s", WorkerRoundTripsJson(worker.figures())}});
+    workers.push_back(
+        {{"rank", worker.rank()},
+         {"address", worker.address()},
+         {"state", MemberStateName(worker.state())},
+         {"pid", worker.pid()},
+         {"version", worker.build().version()},
+         {"resident_bytes", worker.resident_bytes()},
+         {"cache_bytes", worker.cache_bytes()},
+         {"kept", worker.kept()},
+         {"tensor_bytes_read", worker.tensor_bytes_read()},
+         {"reload_cause", worker.reload_cause()},
+         {"heartbeat_age_ms", worker.heartbeat_age_ms()},
+         {"host", worker.host()},
+         {"memory_bytes", worker.figures().memory_bytes()},
+         {"collectives", WorkerCollectivesJson(worker.figures())},
+         {"round_trips_s", WorkerRoundTripsJson(worker.figures())}});
   }
   const DataGroups groups = DataGroupsOf(state);
   Json details = {

@@ -62,6 +62,11 @@ std::string SlowestRank(const v1::ClusterState& state) {
 
 void ShowLoadWarnings(const v1::ClusterState& state) {
   for (const v1::WorkerState& worker : state.workers()) {
+    if (!worker.reload_cause().empty()) {
+      std::fprintf(
+          stderr, "warning: worker %u (%s): the weights load again: %s\n",
+          worker.rank(), worker.host().c_str(), worker.reload_cause().c_str());
+    }
     if (worker.load_warning().empty()) continue;
     std::fprintf(stderr, "warning: worker %u (%s): %s\n", worker.rank(),
                  worker.host().c_str(), worker.load_warning().c_str());

@@ -21,8 +21,8 @@ std::string SlowestRank(const v1::ClusterState& state);
 // coordinator". Returns an empty text if all ranks have the model's files.
 std::string FetchingRanks(const v1::ClusterState& state);
 
-// Prints the warnings of workers about their load on stderr, one line for each
-// rank that has a warning.
+// Prints the warnings of workers about their load on stderr, and why weights
+// that they held load again.
 void ShowLoadWarnings(const v1::ClusterState& state);
 
 }  // namespace ringfleet::coordinator::cli

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "cluster/process/status.h"
+
 namespace ringfleet::coordinator {
 
 void EpochFailures::Add(const RankFailure& failure) {
@@ -11,17 +13,20 @@ void EpochFailures::Add(const RankFailure& failure) {
       [&](const RankFailure& other) { return other.rank == failure.rank; });
   if (known == failures_.end()) {
     failures_.push_back(failure);
-  } else if (failure.lost && !known->lost) {
+  } else if (!cluster::IsSuperseded(known->status) &&
+             (cluster::IsSuperseded(failure.status) ||
+              (failure.lost && !known->lost))) {
     *known = failure;
   }
 }
 
 bool EpochFailures::IsLoss(const RankFailure& failure) const {
-  return failure.lost ||
+  return failure.lost || cluster::IsSuperseded(failure.status) ||
          (absl::IsUnavailable(failure.status) && disconnected_(failure.rank));
 }
 
 int EpochFailures::Weight(const RankFailure& failure) const {
+  if (cluster::IsSuperseded(failure.status)) return 4;
   if (IsLoss(failure)) return 3;
   if (failure.stopping) return 2;
   switch (failure.status.code()) {

@@ -32,20 +32,21 @@ class EpochFailures {
       : disconnected_(std::move(disconnected)) {}
 
   // Keeps the first failure of each rank. A loss replaces a failure that is no
-  // loss.
+  // loss, and the news that the worker serves another coordinator replaces any.
   void Add(const RankFailure& failure);
 
   bool empty() const { return failures_.empty(); }
   // Ranks that have failed.
   size_t size() const { return failures_.size(); }
 
-  // Returns the failure that explains the end best so far, or null. A process
-  // that has gone comes first, then a worker's own error, then a possible echo
+  // Returns the failure that explains the end best so far, or null. A worker
+  // that serves another coordinator comes first, then a process that has gone,
+  // then a worker's own error, then a possible echo
   // of another rank's failure.
   const RankFailure* Best() const;
 
   // Returns true if the failure is the loss of a process that no other failure
-  // explains.
+  // explains. A worker that serves another coordinator is lost, too.
   bool IsLoss(const RankFailure& failure) const;
 
   // Marks the failures that are losses. Connections that go down later do not

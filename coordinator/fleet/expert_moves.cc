@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "cluster/process/log.h"
 #include "cluster/process/status_macros.h"
+#include "coordinator/fleet/first_layout.h"
 #include "coordinator/fleet/formation.h"
 
 namespace ringfleet::coordinator {
@@ -176,7 +177,13 @@ ExpertMoves::ExpertMoves(const FleetOptions& fleet)
 ExpertMoves::~ExpertMoves() { Stop(); }
 
 void ExpertMoves::Open(std::shared_ptr<FleetEpoch> epoch) {
+  const bool whole = !IsNarrowed(fleet_, *epoch);
   MutexLock lock(&mu_);
+  if (whole && layout_ != epoch->layout()) {
+    layout_ = epoch->layout();
+    coordinate_replicas_ =
+        ReplicasIn(layout_, fleet_.experts).value_or(coordinate_replicas_);
+  }
   epoch_ = std::move(epoch);
 }
 

@@ -32,7 +32,8 @@ class ExpertMoves {
   ExpertMoves(const ExpertMoves&) = delete;
   ExpertMoves& operator=(const ExpertMoves&) = delete;
 
-  // Lets experts move in `epoch` until Close.
+  // Lets experts move in `epoch` until Close. A whole epoch's layout becomes
+  // that of the fleet.
   void Open(std::shared_ptr<FleetEpoch> epoch);
   // Ends a move that waits for its step with `cause`.
   void Close(const absl::Status& cause);

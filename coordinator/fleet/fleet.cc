@@ -171,6 +171,7 @@ v1::ClusterState Fleet::State() const {
     worker->set_tensor_bytes_fetched(rank.tensor_bytes_fetched);
     worker->set_fetches_from(rank.fetches_from);
     worker->set_kept(rank.kept);
+    worker->set_reload_cause(rank.reload_cause);
     *worker->mutable_figures() = member.figures;
     worker->mutable_figures()->clear_round_trips();
     for (const v1::RoundTrip& trip : member.figures.round_trips()) {
@@ -510,6 +511,7 @@ void Fleet::ReportGone() {
 }
 
 void Fleet::Watchdog() {
+  Deadline::Clock::time_point looked = Deadline::Clock::now();
   while (true) {
     // The steps of the fleet also note changes: wait for the whole tick.
     const Deadline tick = Deadline::After(kTick);
@@ -518,6 +520,10 @@ void Fleet::Watchdog() {
       if (stopping()) return;
       changes_.Await(seen, tick);
     }
+    // A process that was stopped has heard nobody meanwhile.
+    const auto last = std::exchange(looked, Deadline::Clock::now());
+    const absl::Duration late = absl::FromChrono(looked - last) - kTick;
+    if (late > options_.lease / 4) formation_.ProlongLeases(late);
     const std::vector<Member> lost = formation_.Expire();
     for (const Member& member : lost) {
       RF_LOG(kWarning, member.Description(), " has lost its lease");

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cluster/process/log.h"
+#include "cluster/process/status.h"
 #include "cluster/process/status_macros.h"
 #include "coordinator/fleet/step_merge.h"
 
@@ -19,10 +20,6 @@ using cluster::Deadline;
 
 // Raised whenever frames or plans change their meaning.
 constexpr int kProtocolVersion = 3;
-
-// Part of a host's available memory for weights and cache. The rest is for
-// buffers, the runtime and other memory that grows.
-constexpr double kMemoryShare = 0.9;
 
 // How long Connect may take beyond the workers' own limit, so that their
 // status, which names a peer, arrives first.
@@ -63,7 +60,8 @@ FleetEpoch::FleetEpoch(FleetOptions options, uint64_t id,
       fingerprints_(members_.size()),
       results_(members_.size()) {
   for (const Member& member : members_) {
-    clients_.push_back(std::make_unique<WorkerClient>(member.address));
+    clients_.push_back(std::make_unique<WorkerClient>(member.address,
+                                                      options_.coordinator_id));
   }
 }
 
@@ -134,58 +132,13 @@ absl::Status FleetEpoch::Load(const std::function<bool(int)>& loads) {
   });
 }
 
-v1::ExpertLayout FleetEpoch::Experts() const {
-  const cluster::ExpertLayout& layout = options_.layout;
-  return layout.Difference(cluster::ExpertLayout(
-      layout.num_layers(), layout.num_experts(), layout.num_coordinates()));
-}
-
 v1::LoadRequest FleetEpoch::LoadRequestFor(int rank) const {
-  v1::LoadRequest request;
-  request.set_model_path(options_.settings.model());
-  request.set_dtype(options_.settings.dtype());
-  request.set_cache_dtype(options_.settings.cache_type());
-  v1::Mesh* mesh = request.mutable_layout()->mutable_mesh();
-  mesh->set_data(options_.mesh.data);
-  mesh->set_expert(options_.mesh.expert);
-  mesh->set_tensor(options_.mesh.tensor);
-  request.mutable_layout()->set_rank(rank);
-  *request.mutable_layout()->mutable_experts() = Experts();
-  request.set_context(options_.settings.context());
-  request.set_slots(options_.GroupSlots());
-  request.set_cache_positions(options_.settings.cache_positions());
-  request.set_without_mtp(options_.settings.without_mtp());
-  request.set_dense_attention(options_.settings.attention() ==
-                              v1::ATTENTION_FORM_DENSE);
-  request.set_memory_limit_bytes(MemoryLimit(rank));
-  request.set_reference(options_.settings.reference());
-  request.set_prefill_strategy(options_.settings.prefill_strategy());
-  request.set_threads(Threads(rank));
-  request.set_shard_cache(options_.settings.cache_dir());
-  request.set_await_shard_cache(options_.await_shard_cache);
+  v1::LoadRequest request = MakeLoadRequest(options_, members_, rank);
   MutexLock lock(&mu_);
   if (!found_[rank].missing().empty()) {
     request.mutable_sources()->Assign(sources_.begin(), sources_.end());
   }
   return request;
-}
-
-uint64_t FleetEpoch::MemoryLimit(int rank) const {
-  const size_t index = rank;
-  if (index < options_.memory_gib.size() && options_.memory_gib[index] > 0) {
-    return static_cast<uint64_t>(options_.memory_gib[index] * (1ull << 30));
-  }
-  return static_cast<uint64_t>(
-      static_cast<double>(ShareOf(members_, index, &Member::memory)) *
-      kMemoryShare);
-}
-
-uint32_t FleetEpoch::Threads(int rank) const {
-  if (options_.settings.threads() != 0) return options_.settings.threads();
-  const auto& cpus = members_[rank].cpus;
-  if (cpus.empty()) return 0;
-  return static_cast<uint32_t>(
-      std::clamp<uint64_t>(ShareOf(members_, rank, &Member::cpus), 1, 1024));
 }
 
 void FleetEpoch::CheckUnchanged(int rank, const std::string& fingerprint) {
@@ -222,6 +175,11 @@ void FleetEpoch::OnLoadProgress(int rank, const v1::LoadProgress& progress) {
     }
     mine.resident_bytes = progress.resident_bytes();
     mine.bytes_fetched = progress.bytes_fetched();
+    if (mine.reload_cause.empty() && !progress.reload_cause().empty()) {
+      RF_LOG(kWarning, members_[rank].Description(),
+             ": the weights load again: ", progress.reload_cause());
+    }
+    mine.reload_cause = progress.reload_cause();
     if (!progress.fingerprint().empty()) {
       fingerprints_[rank] = progress.fingerprint();
     }
@@ -372,13 +330,16 @@ bool FleetEpoch::ResultsComplete() const {
 
 void FleetEpoch::OnStepResult(int rank, v1::StepResult result) {
   if (result.has_error()) {
-    const uint32_t code = result.error().code();
+    const v1::StepError& error = result.error();
+    const uint32_t code = error.code();
     Report(rank,
-           absl::Status(code >= 1 && code <= 16
-                            ? static_cast<absl::StatusCode>(code)
-                            : absl::StatusCode::kAborted,
-                        result.error().message()),
-           /*lost=*/false, result.error().stopping());
+           error.superseded()
+               ? cluster::SupersededError(error.message())
+               : absl::Status(code >= 1 && code <= 16
+                                  ? static_cast<absl::StatusCode>(code)
+                                  : absl::StatusCode::kAborted,
+                              error.message()),
+           /*lost=*/false, error.stopping());
     return;
   }
   MutexLock lock(&mu_);
@@ -485,20 +446,24 @@ absl::Status FleetEpoch::Conclude() {
                                    : std::min(grace.when(), slice.when()));
     }
     if (verdict_.ok()) {
-      const bool lost = failures_.IsLoss(*best);
+      const bool superseded = cluster::IsSuperseded(best->status);
+      const bool lost = !superseded && failures_.IsLoss(*best);
       // A stopping worker cancelled, not the callers, who would take the code
       // for their own doing.
       const bool cancelled = absl::IsCancelled(best->status);
       const absl::string_view what =
-          lost        ? " was lost "
+          superseded  ? " serves another coordinator "
+          : lost      ? " was lost "
           : cancelled ? " was taken over by another call, or told to stop, "
                       : " failed ";
       verdict_ = absl::Status(
-          cancelled ? absl::StatusCode::kUnavailable : best->status.code(),
+          cancelled || superseded ? absl::StatusCode::kUnavailable
+                                  : best->status.code(),
           absl::StrCat(members_[best->rank].Description(), what,
                        Where(best->phase), ": ", best->status.message()));
-      permanent_ = !lost && best->phase == EpochPhase::kLoading &&
-                   IsIncurable(best->status);
+      permanent_ =
+          superseded || (!lost && best->phase == EpochPhase::kLoading &&
+                         IsIncurable(best->status));
       failures_.Settle();
     }
     cause = verdict_;

@@ -89,6 +89,7 @@ class FleetEpoch {
     uint64_t tensor_bytes_read = 0;
     bool from_shard_cache = false;
     bool kept = false;
+    std::string reload_cause;  // As in LoadProgress.
     std::string warning;
     bool loaded = false;
   };
@@ -104,10 +105,13 @@ class FleetEpoch {
   std::string fingerprint() const;
   const std::vector<Member>& members() const { return members_; }
   const cluster::MeshShape& mesh() const { return options_.mesh; }
+  // Returns where experts were when the epoch began.
+  const cluster::ExpertLayout& layout() const { return options_.layout; }
   WorkerClient& client(int rank) { return *clients_[rank]; }
 
-  // Return whether loading failed in a way that trying again cannot cure, and
-  // the members that have gone. Require the epoch's end.
+  // Return whether loading failed in a way that trying again cannot cure, or a
+  // worker serves another coordinator; and the members that have gone. Require
+  // the epoch's end.
   bool permanent() const;
   std::vector<uint64_t> LostMembers() const;
 
@@ -119,12 +123,7 @@ class FleetEpoch {
   absl::Status ConnectAll();
   // Calls `call` for all ranks at once. Returns the cause of the first failure.
   absl::Status OnEveryRank(const std::function<absl::Status(int)>& call);
-  // The layout of experts, for messages.
-  v1::ExpertLayout Experts() const;
   v1::LoadRequest LoadRequestFor(int rank) const;
-  uint64_t MemoryLimit(int rank) const;
-  // Returns the threads that a rank shall use; 0: its own choice.
-  uint32_t Threads(int rank) const;
   void OnLoadProgress(int rank, const v1::LoadProgress& progress);
   // Ends the epoch unless a rank reads the checkpoint that the fleet began
   // with.
@@ -181,6 +180,11 @@ class FleetEpoch {
   // Last member: the clients' threads report to the members above.
   std::vector<std::unique_ptr<WorkerClient>> clients_;
 };
+
+// Returns the load of members[rank] in an epoch of these members, without
+// sources of files.
+v1::LoadRequest MakeLoadRequest(const FleetOptions& options,
+                                const std::vector<Member>& members, int rank);
 
 // Hashes the settings that all ranks of an epoch must agree in.
 uint64_t ConfigHash(const FleetOptions& options, absl::string_view fingerprint,

@@ -15,6 +15,7 @@
 #include "cluster/config/settings.h"
 #include "cluster/model/expert_layout.h"
 #include "cluster/model/mesh.h"
+#include "cluster/rpc/coordinator_id.h"
 #include "coordinator/fleet/expert_balance.h"
 #include "protos/fleet_settings.pb.h"
 
@@ -23,6 +24,8 @@ namespace ringfleet::coordinator {
 // The settings of a fleet, the files they name, and its limits of time.
 struct FleetOptions {
   std::string name;
+  // Names this run of the coordinator to workers. Copies keep it.
+  std::string coordinator_id = cluster::NewCoordinatorId();
   // The fleet's cluster file as FormatClusterConfig writes it; empty: flags.
   std::string cluster_file;
   v1::FleetSettings settings = cluster::DefaultSettings();

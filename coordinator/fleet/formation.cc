@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "cluster/process/log.h"
 #include "cluster/process/status_macros.h"
+#include "coordinator/fleet/first_layout.h"
 #include "coordinator/fleet/survivors.h"
 
 namespace ringfleet::coordinator {
@@ -38,6 +39,7 @@ absl::StatusOr<v1::RegisterResponse> Formation::Register(
   response.set_member_id(member.member_id);
   response.set_rank(member.rank);
   response.set_world_size(fleet_.mesh.world_size());
+  response.set_coordinator_id(fleet_.coordinator_id);
   response.set_heartbeat_interval_ms(
       absl::ToInt64Milliseconds(membership_.HeartbeatInterval()));
   return response;
@@ -51,6 +53,11 @@ absl::Status Formation::Heartbeat(const v1::HeartbeatRequest& request) {
 std::vector<Member> Formation::Expire() {
   MutexLock lock(&mu_);
   return membership_.Expire();
+}
+
+void Formation::ProlongLeases(absl::Duration time) {
+  MutexLock lock(&mu_);
+  membership_.Prolong(time);
 }
 
 std::vector<Member> Formation::Members() const {
@@ -141,6 +148,16 @@ std::optional<Formation::NextEpoch> Formation::TakeNext(
   }
   std::optional<Choice> choice = Choose(layout);
   if (!choice.has_value()) return std::nullopt;
+  if (fingerprint_.empty()) {
+    FirstLayout first = ChooseFirstLayout(choice->options, choice->members);
+    if (first.layout != choice->options.layout) {
+      RF_LOG(kInfo, "experts stay where the workers hold them");
+    }
+    if (!first.why_not.empty()) {
+      RF_LOG(kWarning, "the weights load again: ", first.why_not);
+    }
+    choice->options.layout = std::move(first.layout);
+  }
   formed_registrations_ = membership_.registrations();
   return NextEpoch{std::move(choice->options), membership_.NewEpoch(),
                    std::move(choice->members), fingerprint_};

@@ -45,6 +45,8 @@ class Formation {
 
   // Marks members whose lease has run out as lost, and returns them.
   std::vector<Member> Expire();
+  // See Membership::Prolong.
+  void ProlongLeases(absl::Duration time);
 
   // Returns the members that have registered, lost ones included, by rank.
   std::vector<Member> Members() const;
@@ -75,7 +77,9 @@ class Formation {
   // Returns true if the living members can form an epoch, at once or after a
   // pause. `layout` has the experts of the whole fleet.
   bool CanForm(const cluster::ExpertLayout& layout) const;
-  // Returns the next epoch, or nothing if none may be formed yet.
+  // Returns the next epoch, or nothing if none may be formed yet. Until an
+  // epoch has been ready, it has FirstLayout of its members instead of
+  // `layout`.
   std::optional<NextEpoch> TakeNext(const cluster::ExpertLayout& layout);
   // Returns an epoch of all ranks with the id of a narrowed one. The narrowed
   // epoch serves while its missing ranks load for the returned epoch. Returns

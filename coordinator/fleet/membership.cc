@@ -91,6 +91,12 @@ absl::StatusOr<int> Membership::ChooseRank(
     if (seat.living() && seat.member->address == request.address()) return rank;
     if (!seat.living()) free_rank = rank;
   }
+  // Weights that the worker holds are of use for their rank alone.
+  const uint32_t held_rank = request.held().request().layout().rank();
+  if (request.has_held() && held_rank < static_cast<uint32_t>(world_size) &&
+      !seats_[held_rank].living()) {
+    return static_cast<int>(held_rank);
+  }
   if (free_rank < 0) {
     return absl::AlreadyExistsError(
         absl::StrCat("worker at ", request.address(), ": all ", world_size,
@@ -161,6 +167,10 @@ absl::StatusOr<Member> Membership::Register(
   member.build = request.build();
   member.memory.assign(request.memory().begin(), request.memory().end());
   member.cpus.assign(request.cpus().begin(), request.cpus().end());
+  member.last_epoch = request.last_epoch();
+  if (request.has_held()) {
+    member.held = std::make_shared<const v1::HeldShard>(request.held());
+  }
   member.heard = now_();
   seats_[rank].member = member;
   seats_[rank].lease_end = Deadline::After(options_.lease, member.heard).when();
@@ -196,6 +206,12 @@ std::vector<Member> Membership::Expire() {
     lost.push_back(*seat.member);
   }
   return lost;
+}
+
+void Membership::Prolong(absl::Duration time) {
+  for (Seat& seat : seats_) {
+    seat.lease_end = Deadline::After(time, seat.lease_end).when();
+  }
 }
 
 void Membership::Evict(uint64_t member_id) {

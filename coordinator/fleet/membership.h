@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,8 +34,11 @@ struct Member {
   v1::BuildInfo build;
   std::vector<v1::ResourcePool> memory;  // Bytes, as registered.
   std::vector<v1::ResourcePool> cpus;    // As registered.
-  bool lost = false;                     // The rank waits for a replacement.
-  v1::WorkerFigures figures;             // As the last heartbeat told.
+  // The weights that it held as it registered. Null: none.
+  std::shared_ptr<const v1::HeldShard> held;
+  uint64_t last_epoch = 0;    // As registered.
+  bool lost = false;          // The rank waits for a replacement.
+  v1::WorkerFigures figures;  // As the last heartbeat told.
   // Time of the registration or of the last heartbeat since.
   cluster::Deadline::Clock::time_point heard;
 
@@ -73,10 +77,10 @@ class Membership {
   // seen.
   Membership(Options options, absl::Time start, Now now);
 
-  // Gives the member its rank, or any free rank for -1. A registration from a
-  // registered address replaces the earlier registration, because only one
-  // process listens there. The registration is a retry, or a restart after a
-  // crash.
+  // Gives the member its rank, or any free rank for -1: the one whose weights
+  // it holds, else the lowest. A registration from a registered address
+  // replaces the earlier registration, because only one process listens there.
+  // The registration is a retry, or a restart after a crash.
   //
   // Errors: FAILED_PRECONDITION: another build. ALREADY_EXISTS: a living worker
   // holds the rank, or every rank, or the address on another machine.
@@ -90,6 +94,9 @@ class Membership {
 
   // Marks members whose lease has run out as lost, and returns them.
   std::vector<Member> Expire();
+
+  // Prolongs all leases, because this process could hear nobody for `time`.
+  void Prolong(absl::Duration time);
 
   // Marks a member whose process is gone as lost. Does nothing if it has been
   // lost or replaced in the meantime.

@@ -8,6 +8,7 @@
 #include "cluster/process/status.h"
 #include "cluster/process/status_macros.h"
 #include "cluster/rpc/channel.h"
+#include "cluster/rpc/coordinator_id.h"
 
 namespace ringfleet::coordinator {
 namespace {
@@ -23,8 +24,10 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
 
 }  // namespace
 
-WorkerClient::WorkerClient(const std::string& address)
-    : channel_(MakeChannel(address)),
+WorkerClient::WorkerClient(const std::string& address,
+                           std::string coordinator_id)
+    : coordinator_id_(std::move(coordinator_id)),
+      channel_(MakeChannel(address)),
       stub_(v1::Worker::NewStub(channel_)),
       host_(v1::Host::NewStub(channel_)) {}
 
@@ -35,6 +38,7 @@ WorkerClient::~WorkerClient() {
 
 void WorkerClient::Prepare(grpc::ClientContext& context,
                            cluster::Deadline deadline) {
+  cluster::SetCoordinatorId(coordinator_id_, &context);
   std::call_once(first_call_, [this] { cluster::AwaitConnection(*channel_); });
   if (deadline.infinite()) return;
   context.set_deadline(std::chrono::system_clock::now() +
@@ -140,6 +144,7 @@ absl::Status WorkerClient::Trace(
     const v1::TraceRequest& request, const std::function<bool()>& await_end,
     const std::function<absl::Status(v1::TraceChunk)>& on_chunk) {
   grpc::ClientContext context;
+  cluster::SetCoordinatorId(coordinator_id_, &context);
   const Call call(&calls_, &context);
   const auto stream = stub_->Trace(&context);
   stream->Write(request);  // A failure shows in Read and Finish.
@@ -216,6 +221,7 @@ void WorkerClient::StartRun(std::function<void(v1::StepResult)> on_result,
                             std::function<void(absl::Status)> on_end) {
   on_result_ = std::move(on_result);
   on_end_ = std::move(on_end);
+  cluster::SetCoordinatorId(coordinator_id_, &run_context_);
   run_ = stub_->Run(&run_context_);
   reader_ = std::thread([this] { ReadResults(); });
 }

@@ -29,7 +29,9 @@ inline constexpr absl::Duration kStatisticsTimeout = absl::Seconds(30);
 // except that one thread at a time sends plans.
 class WorkerClient {
  public:
-  explicit WorkerClient(const std::string& address);
+  // Calls carry `coordinator_id`, unless it is empty.
+  explicit WorkerClient(const std::string& address,
+                        std::string coordinator_id = "");
   ~WorkerClient();  // Cancels running calls and waits for them.
   WorkerClient(const WorkerClient&) = delete;
   WorkerClient& operator=(const WorkerClient&) = delete;
@@ -103,10 +105,11 @@ class WorkerClient {
   bool Disconnected() const;
 
  private:
-  // Begins every call that has a deadline.
+  // Begins every call but streams without a deadline.
   void Prepare(grpc::ClientContext& context, cluster::Deadline deadline);
   void ReadResults();
 
+  const std::string coordinator_id_;
   const std::shared_ptr<grpc::Channel> channel_;
   std::once_flag first_call_;
   const std::unique_ptr<v1::Worker::Stub> stub_;

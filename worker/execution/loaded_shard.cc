@@ -11,6 +11,7 @@
 #include "cluster/model/dtype_names.h"
 #include "cluster/model/mesh.h"
 #include "cluster/model/shard_sizes.h"
+#include "cluster/model/weights_difference.h"
 #include "cluster/placement/placement.h"
 #include "cluster/process/log.h"
 #include "cluster/process/status_macros.h"
@@ -231,26 +232,16 @@ absl::StatusOr<cluster::ShardPlan> PlanFor(const cluster::ModelSpec& spec,
                             static_cast<int>(layout.rank()));
 }
 
-// Returns whether two requests load slices of equal weights.
-bool SameWeights(v1::LoadRequest a, v1::LoadRequest b) {
-  for (v1::LoadRequest* request : {&a, &b}) {
-    request->clear_layout();
-    request->clear_context();
-    request->clear_slots();
-    request->clear_cache_positions();
-    request->clear_dense_attention();
-    request->clear_memory_limit_bytes();
-    request->clear_sources();
-    request->clear_shard_cache();
-    request->clear_await_shard_cache();
-  }
-  return a.SerializeAsString() == b.SerializeAsString();
-}
-
 bool SameSlices(const cluster::ShardPlan& a, const cluster::ShardPlan& b) {
   return a.heads == b.heads && a.expert_columns == b.expert_columns &&
          a.shared_columns == b.shared_columns &&
          a.dense_columns == b.dense_columns && a.vocab == b.vocab;
+}
+
+// "mesh 1x2x1 rank 0"
+std::string PlaceOf(const cluster::ShardPlan& plan) {
+  return absl::StrCat("mesh ", plan.mesh.data, "x", plan.mesh.expert, "x",
+                      plan.mesh.tensor, " rank ", plan.rank);
 }
 
 // Reports progress over several stages, at most every 100 ms.
@@ -467,25 +458,38 @@ absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
   return LoadPlanned(request, settings, std::move(planned), report);
 }
 
-absl::StatusOr<bool> KeepShard(const v1::LoadRequest& request,
-                               const LoadSettings& settings,
-                               const PlannedLoad& planned, LoadedShard* shard) {
-  if (!SameWeights(request, shard->request)) return false;
-  if (request.await_shard_cache() && shard->unsaved.has_value()) return false;
+absl::StatusOr<std::string> KeepShard(const v1::LoadRequest& request,
+                                      const LoadSettings& settings,
+                                      const PlannedLoad& planned,
+                                      LoadedShard* shard) {
+  std::string difference = cluster::WeightsDifference(request, shard->request);
+  if (!difference.empty()) return difference;
+  if (request.await_shard_cache() && shard->unsaved.has_value()) {
+    return "its packed shard has to be written";
+  }
   const cluster::ShardPlan& plan = planned.shard->plan;
-  if (!SameSlices(plan, shard->plan)) return false;
+  if (!SameSlices(plan, shard->plan)) {
+    return absl::StrCat(PlaceOf(plan), ", held ", PlaceOf(shard->plan));
+  }
   const cluster::ExpertLayout& layout = planned.shard->layout;
-  if (layout.num_layers() != shard->layout.num_layers()) return false;
+  if (layout.num_layers() != shard->layout.num_layers()) {
+    return absl::StrCat(layout.num_layers(), " layers, held ",
+                        shard->layout.num_layers());
+  }
   for (int layer = 0; layer < layout.num_layers(); ++layer) {
     if (!HasExperts(shard->weights, layer)) continue;
     if (layout.Held(layer, plan.expert_coordinate) !=
         shard->layout.Held(layer, shard->plan.expert_coordinate)) {
-      return false;
+      return absl::StrCat("other experts in layer ", layer);
     }
   }
-  if (planned.shard->fingerprint != shard->fingerprint ||
-      planned.shard->file_state != shard->file_state) {
-    return false;
+  if (planned.shard->fingerprint != shard->fingerprint) {
+    return absl::StrCat("the checkpoint's fingerprint ",
+                        planned.shard->fingerprint, ", held ",
+                        shard->fingerprint);
+  }
+  if (planned.shard->file_state != shard->file_state) {
+    return "the checkpoint's files were written since";
   }
   RF_RETURN_IF_ERROR(SetCacheSizes(request, settings, shard->resident_bytes,
                                    /*held_bytes=*/shard->resident_bytes,
@@ -499,7 +503,7 @@ absl::StatusOr<bool> KeepShard(const v1::LoadRequest& request,
   shard->from_cache = false;
   shard->kept = true;
   shard->warning.clear();
-  return true;
+  return "";
 }
 
 absl::Status PackShard(

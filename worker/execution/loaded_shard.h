@@ -115,15 +115,17 @@ absl::StatusOr<std::unique_ptr<LoadedShard>> LoadShardFor(
     const v1::LoadRequest& request, const LoadSettings& settings,
     absl::FunctionRef<absl::Status(const v1::LoadProgress&)> report);
 
-// Adapts a loaded shard to `request`, which is planned, and returns true if the
+// Adapts a loaded shard to `request`, which is planned, and returns "" if the
 // request wants equal slices of equal files. Rank, mesh, number of slots and
-// positions may differ. Otherwise returns false and leaves the shard unchanged.
-// Requires that nobody else uses the shard.
+// positions may differ. Otherwise returns the first difference, as in
+// LoadProgress.reload_cause, and leaves the shard unchanged. Requires that
+// nobody else uses the shard.
 //
 // Errors: RESOURCE_EXHAUSTED as of PlanLoad.
-absl::StatusOr<bool> KeepShard(const v1::LoadRequest& request,
-                               const LoadSettings& settings,
-                               const PlannedLoad& planned, LoadedShard* shard);
+absl::StatusOr<std::string> KeepShard(const v1::LoadRequest& request,
+                                      const LoadSettings& settings,
+                                      const PlannedLoad& planned,
+                                      LoadedShard* shard);
 
 // Serves Worker.Convert: writes the shard of `request` to the folder of packed
 // shards. Writes nothing if the folder has an undamaged file of the shard.

@@ -78,6 +78,11 @@ class WorkerEpoch {
   }
 
   uint64_t id() const { return id_; }
+  // Returns where experts are. Any thread may call it.
+  cluster::ExpertLayout layout() {
+    MutexLock lock(&mu_);
+    return layout_;
+  }
   // Bytes of the model's cache and of the reference's cache.
   uint64_t cache_bytes() const;
 

@@ -246,19 +246,31 @@ absl::Status Run(const Options& options) {
     if (options.coordinator != kNoCoordinator) {
       membership.emplace(
           options.coordinator, registration,
-          [&service] { return service.last_epoch(); },
-          [&service](uint32_t rank, v1::HeartbeatRequest* heartbeat) {
-            service.AddFigures(/*with_experts=*/rank == 0, heartbeat);
-          },
-          [&](const absl::Status& status) {
-            refused = status;
-            kill(getpid(), SIGTERM);
-          });
+          MembershipClient::Hooks{
+              .begin_registration =
+                  [&service](v1::RegisterRequest* request) {
+                    service.BeginRegistration(request);
+                  },
+              .end_registration =
+                  [&service](const std::string& coordinator_id) {
+                    service.EndRegistration(coordinator_id);
+                  },
+              .add_figures =
+                  [&service](uint32_t rank, v1::HeartbeatRequest* heartbeat) {
+                    service.AddFigures(/*with_experts=*/rank == 0, heartbeat);
+                  },
+              .on_refused =
+                  [&refused](const absl::Status& status) {
+                    refused = status;
+                    kill(getpid(), SIGTERM);
+                  }});
+      service.SetOnRunEnd([&membership] { membership->BeatNow(); });
     }
     const ParentWatch parent(options.parent_fd);
     const int signal = cluster::WaitForSignal();
     RF_LOG(kInfo, "stopping on ", strsignal(signal));
     forced_exit.After(cluster::kLongestEnd);
+    service.SetOnRunEnd(nullptr);
   }
   service.Abort(absl::UnavailableError("the worker was stopped"));
   endpoint.StopLinks();

@@ -20,6 +20,15 @@ namespace {
 constexpr std::chrono::seconds kCallTimeout{5};
 constexpr absl::Duration kFirstRetry = absl::Milliseconds(50);
 constexpr absl::Duration kLastRetry = absl::Seconds(2);
+// Longest pause between attempts to connect. A coordinator that is back should
+// find its workers before its users notice.
+constexpr int kReconnectMs = 100;
+
+std::shared_ptr<grpc::Channel> OpenCoordinator(const std::string& address) {
+  grpc::ChannelArguments arguments = cluster::DirectArguments();
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kReconnectMs);
+  return cluster::OpenChannel(address, arguments);
+}
 
 // A coordinator that gives no answer still knows its members: registering anew
 // would end their epoch.
@@ -50,16 +59,12 @@ absl::Status NoCoordinator(const std::string& address,
 
 }  // namespace
 
-MembershipClient::MembershipClient(
-    const std::string& coordinator, v1::RegisterRequest request,
-    std::function<uint64_t()> last_epoch, AddFigures add_figures,
-    std::function<void(const absl::Status&)> on_refused)
+MembershipClient::MembershipClient(const std::string& coordinator,
+                                   v1::RegisterRequest request, Hooks hooks)
     : coordinator_(coordinator),
       request_(std::move(request)),
-      last_epoch_(std::move(last_epoch)),
-      add_figures_(std::move(add_figures)),
-      on_refused_(std::move(on_refused)),
-      channel_(cluster::OpenChannel(coordinator)),
+      hooks_(std::move(hooks)),
+      channel_(OpenCoordinator(coordinator)),
       stub_(v1::Membership::NewStub(channel_)),
       thread_([this] { Loop(); }) {}
 
@@ -73,12 +78,19 @@ MembershipClient::~MembershipClient() {
   thread_.join();
 }
 
+void MembershipClient::BeatNow() {
+  MutexLock lock(&mu_);
+  beats_now_ = true;
+  changed_.NotifyAll();
+}
+
 bool MembershipClient::Sleep(absl::Duration duration) {
   const auto until =
       std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(duration);
   MutexLock lock(&mu_);
-  while (!stopping_ && changed_.WaitUntil(&mu_, until)) {
+  while (!stopping_ && !beats_now_ && changed_.WaitUntil(&mu_, until)) {
   }
+  beats_now_ = false;
   return !stopping_;
 }
 
@@ -99,7 +111,7 @@ void MembershipClient::Loop() {
     if (IsFinal(status)) {
       RF_LOG(kError, "this worker cannot join the fleet of ", coordinator_,
              ": ", status.message());
-      on_refused_(status);
+      if (hooks_.on_refused != nullptr) hooks_.on_refused(status);
       return;
     }
     if (status.message() != last_message) {
@@ -107,6 +119,7 @@ void MembershipClient::Loop() {
       last_message = std::string(status.message());
     }
     const bool was_member =
+        absl::IsNotFound(status) ||
         std::chrono::steady_clock::now() - begun > kCallTimeout;
     retry = was_member ? kFirstRetry : std::min(retry * 2, kLastRetry);
   } while (Sleep(retry));
@@ -142,13 +155,20 @@ absl::Status MembershipClient::Serve() {
     return cluster::FromGrpc(status);
   };
   v1::RegisterRequest registration = request_;
-  registration.set_last_epoch(last_epoch_());
+  if (hooks_.begin_registration != nullptr) {
+    hooks_.begin_registration(&registration);
+  }
   v1::RegisterResponse registered;
-  RF_RETURN_IF_ERROR(
-      call(&v1::Membership::Stub::Register, registration, &registered));
+  const absl::Status answer =
+      call(&v1::Membership::Stub::Register, registration, &registered);
+  if (hooks_.end_registration != nullptr) {
+    hooks_.end_registration(registered.coordinator_id());
+  }
+  RF_RETURN_IF_ERROR(answer);
   cluster::SetLogName(absl::StrCat("worker ", registered.rank()));
   RF_LOG(kInfo, "registered as rank ", registered.rank(), " of ",
-         registered.world_size());
+         registered.world_size(), " with coordinator ",
+         registered.coordinator_id().substr(0, 8));
   const absl::Duration interval = absl::Milliseconds(
       std::clamp<uint32_t>(registered.heartbeat_interval_ms(), 10, 60000));
   absl::Duration pause = interval;
@@ -156,9 +176,11 @@ absl::Status MembershipClient::Serve() {
   while (Sleep(pause)) {
     v1::HeartbeatRequest heartbeat;
     heartbeat.set_member_id(registered.member_id());
-    heartbeat.set_last_epoch(last_epoch_());
-    if (add_figures_ != nullptr) add_figures_(registered.rank(), &heartbeat);
+    if (hooks_.add_figures != nullptr) {
+      hooks_.add_figures(registered.rank(), &heartbeat);
+    }
     v1::HeartbeatResponse response;
+    const auto begun = std::chrono::steady_clock::now();
     const absl::Status status =
         call(&v1::Membership::Stub::Heartbeat, heartbeat, &response);
     if (status.ok()) {
@@ -167,7 +189,11 @@ absl::Status MembershipClient::Serve() {
       return status;
     } else {
       if (last.ok()) LogRetry(status);
-      pause = last.ok() ? kFirstRetry : std::min(pause * 2, kLastRetry);
+      // A call that ran into its deadline has waited for the connection.
+      const bool waited =
+          std::chrono::steady_clock::now() - begun >= kCallTimeout;
+      pause =
+          last.ok() || waited ? kFirstRetry : std::min(pause * 2, kLastRetry);
     }
     last = status;
   }

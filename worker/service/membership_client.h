@@ -20,19 +20,28 @@ namespace ringfleet::worker {
 // until destruction.
 class MembershipClient {
  public:
-  using AddFigures =
-      std::function<void(uint32_t rank, v1::HeartbeatRequest* heartbeat)>;
+  // Run on the client's thread. Null: not called.
+  struct Hooks {
+    // Adds to a registration what the worker knows at the moment.
+    std::function<void(v1::RegisterRequest*)> begin_registration;
+    // Follows each begin_registration, with RegisterResponse.coordinator_id;
+    // empty: the registration has failed.
+    std::function<void(const std::string& coordinator_id)> end_registration;
+    // Adds to a heartbeat of `rank` what the worker knows at the moment.
+    std::function<void(uint32_t rank, v1::HeartbeatRequest*)> add_figures;
+    // Called once, when the coordinator rejects this worker for good: it has
+    // another build, or a rank outside the fleet. Also called if the server at
+    // the address is no coordinator.
+    std::function<void(const absl::Status&)> on_refused;
+  };
 
-  // `last_epoch` returns the epoch that each registration and heartbeat
-  // reports. `add_figures` adds the figures of a heartbeat of `rank`; null:
-  // none are reported. `on_refused` is called once, when the coordinator
-  // rejects this worker for good: it has another build, or a rank outside the
-  // fleet. Also called if the server at the address is no coordinator. All run
-  // on the client's thread.
   MembershipClient(const std::string& coordinator, v1::RegisterRequest request,
-                   std::function<uint64_t()> last_epoch, AddFigures add_figures,
-                   std::function<void(const absl::Status&)> on_refused);
+                   Hooks hooks);
   ~MembershipClient();  // Stops.
+
+  // Sends the next heartbeat at once: the coordinator may have restarted. Any
+  // thread may call it.
+  void BeatNow();
 
  private:
   void Loop();
@@ -40,20 +49,19 @@ class MembershipClient {
   // worker. Returns the reason.
   absl::Status Serve();
   void LogRetry(const absl::Status& status) const;
-  // Returns false when the client stops.
+  // Returns false when the client stops, and early upon BeatNow.
   bool Sleep(absl::Duration duration);
 
   const std::string coordinator_;
-  const v1::RegisterRequest request_;  // Without the last epoch.
-  const std::function<uint64_t()> last_epoch_;
-  const AddFigures add_figures_;
-  const std::function<void(const absl::Status&)> on_refused_;
+  const v1::RegisterRequest request_;  // Without what begin_registration adds.
+  const Hooks hooks_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Membership::Stub> stub_;
 
   Mutex mu_;
   CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  bool beats_now_ ABSL_GUARDED_BY(mu_) = false;
   grpc::ClientContext* call_ ABSL_GUARDED_BY(mu_) = nullptr;
 
   std::thread thread_;

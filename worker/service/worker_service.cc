@@ -99,14 +99,16 @@ class WorkerService::Exclusive {
   const absl::Status& status() const { return refusal_; }
 
  private:
-  // A call whose caller has gone takes nothing over.
+  // A call whose caller has gone or is not the worker's coordinator takes
+  // nothing over.
   absl::Status TakeOver(const grpc::ServerContext& context,
                         const absl::Status& cause)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(service_->mu_) {
     const auto deadline = std::chrono::steady_clock::now() + kTakeoverTime;
     auto cancel_at = deadline;
     uint64_t told = 0;
-    const auto left = [&context] {
+    const auto left = [this, &context]() -> absl::Status {
+      RF_RETURN_IF_ERROR(service_->fence_.CheckNow(context));
       return context.IsCancelled()
                  ? absl::CancelledError("worker: the caller has left")
                  : absl::OkStatus();
@@ -186,6 +188,7 @@ grpc::Status WorkerService::Load(grpc::ServerContext* context,
 absl::Status WorkerService::CheckedLoad(
     grpc::ServerContext* context, const v1::LoadRequest& request,
     grpc::ServerWriter<v1::LoadProgress>* writer) {
+  RF_RETURN_IF_ERROR(fence_.Check(*context));
   LoadSettings settings = SettingsNow();
   {
     MutexLock lock(&mu_);
@@ -238,17 +241,29 @@ absl::Status WorkerService::LoadExclusive(
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   settings.available_memory_bytes = SettingsNow().available_memory_bytes;
-  if (held != nullptr && held.use_count() == 1) {
-    RF_ASSIGN_OR_RETURN(const bool kept,
-                        KeepShard(request, settings, planned, held.get()));
-    if (kept) loaded = held;
+  std::string reload_cause;
+  if (held != nullptr) {
+    reload_cause = "a call still uses them";
+    if (held.use_count() == 1) {
+      RF_ASSIGN_OR_RETURN(reload_cause,
+                          KeepShard(request, settings, planned, held.get()));
+    }
+    if (reload_cause.empty()) {
+      loaded = held;
+    } else {
+      RF_LOG(kInfo, "the weights load again: ", reload_cause);
+    }
   }
   // The old weights are freed before the new ones are loaded.
   held.reset();
+  const auto report_cause = [&](v1::LoadProgress progress) {
+    progress.set_reload_cause(reload_cause);
+    return report(progress);
+  };
   if (loaded == nullptr) {
     settings.available_memory_bytes = SettingsNow().available_memory_bytes;
-    RF_ASSIGN_OR_RETURN(
-        loaded, LoadPlanned(request, settings, std::move(planned), report));
+    RF_ASSIGN_OR_RETURN(loaded, LoadPlanned(request, settings,
+                                            std::move(planned), report_cause));
     save = loaded->unsaved.has_value();
   }
   LogLoad(*loaded, absl::Now() - begun);
@@ -259,14 +274,15 @@ absl::Status WorkerService::LoadExclusive(
     shard_ = std::move(loaded);
     if (!shard_->kept) statistics_ = std::make_shared<ExpertStatistics>();
   }
-  return report(done);
+  return report_cause(done);
 }
 
 grpc::Status WorkerService::Connect(grpc::ServerContext* context,
                                     const v1::ConnectRequest* request,
                                     v1::ConnectResponse* response) {
   const cluster::ActiveCalls::Scope scope(&calls_);
-  absl::Status status = CheckConnection(*request).status();
+  absl::Status status = fence_.Check(*context);
+  if (status.ok()) status = CheckConnection(*request).status();
   if (status.ok()) {
     const Exclusive exclusive(this, context, Exclusive::Mode::kTakeOver,
                               "Connect");
@@ -354,6 +370,9 @@ grpc::Status WorkerService::Run(
     grpc::ServerContext* context,
     grpc::ServerReaderWriter<v1::StepResult, v1::StepPlan>* stream) {
   const cluster::ActiveCalls::Scope scope(&calls_);
+  if (const absl::Status fenced = fence_.Check(*context); !fenced.ok()) {
+    return cluster::ToGrpc(fenced);
+  }
   const Exclusive exclusive(this, context, Exclusive::Mode::kIfFree, "Run");
   if (!exclusive.status().ok()) return cluster::ToGrpc(exclusive.status());
   std::shared_ptr<WorkerEpoch> epoch;
@@ -380,15 +399,20 @@ grpc::Status WorkerService::Run(
     MutexLock lock(&mu_);
     take_over_ = [&](const absl::Status& cause) {
       MutexLock taken_lock(&taken_mu);
-      taken_over = cause;
+      if (taken_over.ok()) taken_over = cause;
       plans.Close();
     };
   }
   const auto report = [&](absl::Status status, v1::StepResult result) {
     // The code is no CANCELLED, which a coordinator counts least of all.
     const absl::Status taken = why_taken();
-    if (!taken.ok()) status = absl::UnavailableError(taken.message());
+    if (!taken.ok()) {
+      status = cluster::IsSuperseded(taken)
+                   ? taken
+                   : absl::UnavailableError(taken.message());
+    }
     flight_->Report(status);
+    result.mutable_error()->set_superseded(cluster::IsSuperseded(status));
     result.mutable_error()->set_code(static_cast<uint32_t>(status.code()));
     result.mutable_error()->set_message(std::string(status.message()));
     {
@@ -439,6 +463,7 @@ grpc::Status WorkerService::Run(
   MutexLock lock(&mu_);
   take_over_ = nullptr;
   if (epoch_ == epoch) epoch_ = nullptr;
+  if (on_run_end_ != nullptr) on_run_end_();
   return grpc::Status::OK;
 }
 

@@ -20,14 +20,16 @@
 #include "worker/execution/loaded_shard.h"
 #include "worker/execution/shard_saver.h"
 #include "worker/execution/worker_epoch.h"
+#include "worker/service/coordinator_fence.h"
 
 namespace ringfleet::worker {
 
 // Serves Worker: holds one shard and at most one epoch. Load or Connect during
 // a run ends that run, because its coordinator has started over. The run's
 // caller is told whose call it was. A call that is refused ends nothing, since
-// calls are checked first. Thread-safe. Errors of the calls are described in
-// worker.proto.
+// calls are checked first. Calls of a coordinator that the worker is no longer
+// registered with are refused. Thread-safe. Errors of the calls are described
+// in worker.proto.
 class WorkerService final : public v1::Worker::Service {
  public:
   // `endpoint` carries the links, and `flight` has its recorder. Both must
@@ -91,7 +93,19 @@ class WorkerService final : public v1::Worker::Service {
   // 0: none so far. The worker enters later epochs only.
   uint64_t last_epoch() const { return last_epoch_; }
 
-  // Adds the worker's figures, and each expert's recent tokens.
+  // Begins a registration: adds the last epoch and the weights that the worker
+  // holds. EndRegistration must follow.
+  void BeginRegistration(v1::RegisterRequest* request) ABSL_LOCKS_EXCLUDED(mu_);
+  // Ends a registration with the coordinator of this id, whose calls are served
+  // from here on. An active call of an earlier coordinator ends. Empty: the
+  // registration has failed, and changes nothing.
+  void EndRegistration(const std::string& coordinator_id)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // `on_end` is called at the end of each Run, with a lock of this object held.
+  // Null: nothing is called.
+  void SetOnRunEnd(std::function<void()> on_end) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Adds the worker's last epoch and figures, and each expert's recent tokens.
   void AddFigures(bool with_experts, v1::HeartbeatRequest* heartbeat)
       ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -140,6 +154,7 @@ class WorkerService final : public v1::Worker::Service {
   const std::string coordinator_;
   cluster::CheckpointFilesService files_;
   cluster::ActiveCalls calls_;
+  CoordinatorFence fence_;
   std::atomic<uint64_t> last_epoch_{0};  // The exclusive call writes it.
   std::atomic<bool> measures_memory_{false};
   std::atomic<bool> prepares_experts_{false};
@@ -154,6 +169,7 @@ class WorkerService final : public v1::Worker::Service {
   grpc::ServerContext* holder_ ABSL_GUARDED_BY(mu_) = nullptr;
   std::function<void(const absl::Status&)> take_over_ ABSL_GUARDED_BY(mu_);
   uint64_t holders_ ABSL_GUARDED_BY(mu_) = 0;  // So far.
+  std::function<void()> on_run_end_ ABSL_GUARDED_BY(mu_);
   grpc::ServerContext* tracing_ ABSL_GUARDED_BY(mu_) = nullptr;
   std::shared_ptr<LoadedShard> shard_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<ExpertStatistics> statistics_ ABSL_GUARDED_BY(mu_);

@@ -24,6 +24,9 @@ grpc::Status WorkerService::DescribeCheckpoint(
     grpc::ServerContext* context, const v1::DescribeCheckpointRequest* request,
     grpc::ServerWriter<v1::CheckpointFacts>* writer) {
   const cluster::ActiveCalls::Scope scope(&calls_);
+  if (const absl::Status fenced = fence_.Check(*context); !fenced.ok()) {
+    return cluster::ToGrpc(fenced);
+  }
   return cluster::ToGrpc(worker::DescribeCheckpoint(
       *request, default_threads_,
       [&](const v1::CheckpointFacts& facts) -> absl::Status {
@@ -40,6 +43,9 @@ grpc::Status WorkerService::DescribeCheckpoint(
 grpc::Status WorkerService::FindCheckpoint(
     grpc::ServerContext* context, const v1::FindCheckpointRequest* request,
     v1::FindCheckpointResponse* response) {
+  if (const absl::Status fenced = fence_.Check(*context); !fenced.ok()) {
+    return cluster::ToGrpc(fenced);
+  }
   const std::string& model = request->model_path();
   if (cluster::IsSyntheticModel(model)) return grpc::Status::OK;
   const absl::Status found = cluster::ListCheckpointFiles(model).status();
@@ -70,6 +76,7 @@ grpc::Status WorkerService::PrepareExperts(
 absl::Status WorkerService::PrepareInEpoch(
     grpc::ServerContext* context, const v1::PrepareExpertsRequest& request,
     grpc::ServerWriter<v1::PrepareExpertsProgress>* writer) {
+  RF_RETURN_IF_ERROR(fence_.Check(*context));
   std::shared_ptr<WorkerEpoch> epoch;
   {
     MutexLock lock(&mu_);

@@ -3,7 +3,6 @@
 #include <memory>
 #include <utility>
 
-#include "cluster/process/process_limits.h"
 #include "cluster/process/status.h"
 #include "cluster/process/status_macros.h"
 #include "worker/execution/trace_chunks.h"
@@ -24,6 +23,9 @@ grpc::Status WorkerService::Trace(
     grpc::ServerContext* context,
     grpc::ServerReaderWriter<v1::TraceChunk, v1::TraceRequest>* stream) {
   const cluster::ActiveCalls::Scope scope(&calls_);
+  if (const absl::Status fenced = fence_.Check(*context); !fenced.ok()) {
+    return cluster::ToGrpc(fenced);
+  }
   v1::TraceRequest request;
   if (!stream->Read(&request)) {
     return cluster::ToGrpc(
@@ -67,6 +69,9 @@ absl::Status WorkerService::TraceAlone(
 grpc::Status WorkerService::Statistics(grpc::ServerContext* context,
                                        const v1::StatisticsRequest* request,
                                        v1::StatisticsResponse* response) {
+  if (const absl::Status fenced = fence_.Check(*context); !fenced.ok()) {
+    return cluster::ToGrpc(fenced);
+  }
   std::shared_ptr<LoadedShard> shard;
   std::shared_ptr<ExpertStatistics> statistics;
   {
@@ -84,31 +89,14 @@ grpc::Status WorkerService::Statistics(grpc::ServerContext* context,
   return grpc::Status::OK;
 }
 
-void WorkerService::AddFigures(bool with_experts,
-                               v1::HeartbeatRequest* heartbeat) {
-  v1::WorkerFigures* const figures = heartbeat->mutable_figures();
-  figures->set_memory_bytes(cluster::ResidentBytes());
-  flight_->AddTo(figures);
-  if (!with_experts) return;
-  std::shared_ptr<ExpertStatistics> statistics;
-  {
-    MutexLock lock(&mu_);
-    statistics = statistics_;
-  }
-  if (statistics == nullptr) return;
-  v1::StatisticsResponse response;
-  statistics->Read(/*reset=*/false, &response);
-  for (v1::ExpertCounts& layer : *response.mutable_layers()) {
-    layer.clear_tokens();
-    *heartbeat->add_experts() = std::move(layer);
-  }
-}
-
 grpc::Status WorkerService::MeasureMemory(
     grpc::ServerContext* context,
     grpc::ServerReaderWriter<v1::MeasureMemoryResponse,
                              v1::MeasureMemoryRequest>* stream) {
   const cluster::ActiveCalls::Scope scope(&calls_);
+  if (const absl::Status fenced = fence_.Check(*context); !fenced.ok()) {
+    return cluster::ToGrpc(fenced);
+  }
   v1::MeasureMemoryRequest request;
   if (!stream->Read(&request)) {
     return cluster::ToGrpc(

@@ -51,6 +51,10 @@ coordinator answers.
 "heard" (heartbeat_age_ms in -o json) is the time since a worker's last heartbeat.
 Workers send one every 2.5 s; one that was not heard for 10 s is lost.
 
+-o json tells how a worker loaded: "kept" if it held its weights already, as after
+a restart of the coordinator, "tensor_bytes_read", and "reload_cause", the setting
+for which weights that it held were loaded again.
+
 A fleet that serves without some of its data groups is "ready, degraded". Exit: 3 if
 the fleet has failed or stops, or no coordinator answers.
 

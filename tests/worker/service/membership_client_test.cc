@@ -10,6 +10,8 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -23,7 +25,8 @@ namespace {
 // A coordinator's end, which can forget its members as a restart does.
 class FakeMembership final : public v1::Membership::Service {
  public:
-  FakeMembership() {
+  explicit FakeMembership(uint32_t heartbeat_interval_ms = 10)
+      : heartbeat_interval_ms_(heartbeat_interval_ms) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
                              &port_);
@@ -53,7 +56,8 @@ class FakeMembership final : public v1::Membership::Service {
     changed_.NotifyAll();
     response->set_member_id(generation_);
     response->set_rank(static_cast<uint32_t>(request->rank()));
-    response->set_heartbeat_interval_ms(10);
+    response->set_heartbeat_interval_ms(heartbeat_interval_ms_);
+    response->set_coordinator_id(absl::StrCat("coordinator ", generation_));
     return grpc::Status::OK;
   }
   grpc::Status Heartbeat(grpc::ServerContext*,
@@ -103,6 +107,7 @@ class FakeMembership final : public v1::Membership::Service {
     }
   }
 
+  const uint32_t heartbeat_interval_ms_;
   int port_ = 0;
   Mutex mu_;
   CondVar changed_;
@@ -119,11 +124,19 @@ TEST(MembershipClientTest, ReportsTheEpochOfTheMoment) {
   v1::RegisterRequest request;
   request.set_rank(3);
   MembershipClient client(
-      coordinator.address(), request, [&epoch] { return epoch.load(); },
-      [](uint32_t rank, v1::HeartbeatRequest* heartbeat) {
-        heartbeat->mutable_figures()->set_memory_bytes(100 + rank);
-      },
-      [](const absl::Status& status) { ADD_FAILURE() << status; });
+      coordinator.address(), request,
+      {.begin_registration =
+           [&epoch](v1::RegisterRequest* registration) {
+             registration->set_last_epoch(epoch);
+           },
+       .end_registration = nullptr,
+       .add_figures =
+           [&epoch](uint32_t rank, v1::HeartbeatRequest* heartbeat) {
+             heartbeat->set_last_epoch(epoch);
+             heartbeat->mutable_figures()->set_memory_bytes(100 + rank);
+           },
+       .on_refused =
+           [](const absl::Status& status) { ADD_FAILURE() << status; }});
   EXPECT_EQ(coordinator.Registration(1).rank(), 3);
   EXPECT_EQ(coordinator.Registration(1).last_epoch(), 0u);
   epoch = 41;
@@ -133,6 +146,44 @@ TEST(MembershipClientTest, ReportsTheEpochOfTheMoment) {
   EXPECT_EQ(coordinator.last_beat().figures().memory_bytes(), 103u);
   coordinator.Forget();
   EXPECT_EQ(coordinator.Registration(2).last_epoch(), 42u);
+}
+
+TEST(MembershipClientTest, TellsOfEachRegistrationAndItsCoordinator) {
+  FakeMembership coordinator;
+  std::atomic<uint64_t> epoch{0};
+  std::vector<std::string> calls;  // Of the client's thread.
+  {
+    MembershipClient client(
+        coordinator.address(), v1::RegisterRequest(),
+        {.begin_registration =
+             [&](v1::RegisterRequest*) { calls.push_back("begin"); },
+         .end_registration =
+             [&](const std::string& id) { calls.push_back(id); },
+         .add_figures =
+             [&](uint32_t, v1::HeartbeatRequest* heartbeat) {
+               heartbeat->set_last_epoch(epoch);
+             },
+         .on_refused = nullptr});
+    coordinator.Registration(1);
+    coordinator.Forget();
+    coordinator.Registration(2);
+    epoch = 41;
+    EXPECT_TRUE(coordinator.HasBeat(41));
+  }
+  EXPECT_THAT(calls, ::testing::ElementsAre("begin", "coordinator 1", "begin",
+                                            "coordinator 2"));
+}
+
+// The next heartbeat would come in a minute.
+TEST(MembershipClientTest, ARunThatEndsAsksForTheCoordinator) {
+  FakeMembership coordinator(/*heartbeat_interval_ms=*/60'000);
+  MembershipClient client(coordinator.address(), v1::RegisterRequest(),
+                          MembershipClient::Hooks());
+  coordinator.Registration(1);
+  coordinator.Forget();
+  client.BeatNow();
+  coordinator.Registration(2);
+  EXPECT_EQ(coordinator.registrations(), 2u);
 }
 
 // A server of `service` alone, and what a worker says that takes it for a
@@ -147,9 +198,13 @@ absl::Status RefusalOf(grpc::Service* service) {
   std::promise<absl::Status> refused;
   std::future<absl::Status> refusal = refused.get_future();
   const MembershipClient client(
-      absl::StrCat("127.0.0.1:", port), v1::RegisterRequest(), [] { return 0; },
-      /*add_figures=*/nullptr,
-      [&refused](const absl::Status& status) { refused.set_value(status); });
+      absl::StrCat("127.0.0.1:", port), v1::RegisterRequest(),
+      {.begin_registration = nullptr,
+       .end_registration = nullptr,
+       .add_figures = nullptr,
+       .on_refused = [&refused](const absl::Status& status) {
+         refused.set_value(status);
+       }});
   if (refusal.wait_for(std::chrono::seconds(60)) != std::future_status::ready) {
     return absl::DeadlineExceededError("no refusal");
   }
@@ -176,8 +231,14 @@ TEST(MembershipClientTest, ARefusedHeartbeatIsTriedAgain) {
   std::atomic<uint64_t> epoch{0};
   MembershipClient client(
       coordinator.address(), v1::RegisterRequest(),
-      [&epoch] { return epoch.load(); }, /*add_figures=*/nullptr,
-      [](const absl::Status& status) { ADD_FAILURE() << status; });
+      {.begin_registration = nullptr,
+       .end_registration = nullptr,
+       .add_figures =
+           [&epoch](uint32_t, v1::HeartbeatRequest* heartbeat) {
+             heartbeat->set_last_epoch(epoch);
+           },
+       .on_refused =
+           [](const absl::Status& status) { ADD_FAILURE() << status; }});
   coordinator.Registration(1);
   coordinator.Refuse(3);
   epoch = 41;

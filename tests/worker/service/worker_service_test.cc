@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -18,6 +19,8 @@
 #include "absl/strings/str_cat.h"
 #include "cluster/checkpoint/open_model.h"
 #include "cluster/model/model_spec.h"
+#include "cluster/process/status.h"
+#include "cluster/rpc/coordinator_id.h"
 #include "cluster/rpc/server.h"
 #include "cluster/wire/frame.h"
 #include "kernels/attention/latent_cache.h"
@@ -84,13 +87,22 @@ class WorkerServiceTest : public ::testing::Test {
     return request;
   }
 
-  grpc::Status Load(const v1::LoadRequest& request) {
+  grpc::Status Load(const v1::LoadRequest& request,
+                    const std::string& coordinator_id = "") {
     grpc::ClientContext context;
+    cluster::SetCoordinatorId(coordinator_id, &context);
     const auto reader = stub_->Load(&context, request);
-    v1::LoadProgress progress;
-    while (reader->Read(&progress)) {
+    while (reader->Read(&last_load_)) {
     }
     return reader->Finish();
+  }
+
+  template <typename Method, typename Request, typename Response>
+  grpc::Status Call(const std::string& coordinator_id, Method method,
+                    const Request& request, Response response) {
+    grpc::ClientContext context;
+    cluster::SetCoordinatorId(coordinator_id, &context);
+    return (stub_.get()->*method)(&context, request, &response);
   }
 
   void Load(int world_size,
@@ -153,6 +165,7 @@ class WorkerServiceTest : public ::testing::Test {
   std::unique_ptr<cluster::DaemonServer> server_;
   std::string address_;
   std::unique_ptr<v1::Worker::Stub> stub_;
+  v1::LoadProgress last_load_;  // The last message of the last Load.
 };
 
 TEST_F(WorkerServiceTest, RemembersTheLatestEpochItWasAskedToEnter) {
@@ -254,7 +267,10 @@ TEST_F(WorkerServiceTest, ServesTheLatestFlightRecords) {
 // A run of the connected epoch 7 with a step after each Step().
 class ActiveRun {
  public:
-  explicit ActiveRun(v1::Worker::Stub& stub) : stream_(stub.Run(&context_)) {
+  explicit ActiveRun(v1::Worker::Stub& stub,
+                     const std::string& coordinator_id = "") {
+    cluster::SetCoordinatorId(coordinator_id, &context_);
+    stream_ = stub.Run(&context_);
     plan_.set_epoch(7);
     plan_.set_step(1);
     v1::Admission* admission = plan_.add_admissions();
@@ -281,10 +297,10 @@ class ActiveRun {
     return !result.has_error();
   }
 
-  // Waits for a result without a plan. Returns the message of its error.
-  std::string Error() {
+  // Waits for a result without a plan. Returns its error.
+  v1::StepError Error() {
     v1::StepResult result;
-    return stream_->Read(&result) ? result.error().message() : "";
+    return stream_->Read(&result) ? result.error() : v1::StepError();
   }
 
  private:
@@ -332,10 +348,131 @@ TEST_F(WorkerServiceTest, ARunIsToldWhoTakesItOver) {
   ActiveRun run(*stub_);
   EXPECT_TRUE(run.Step());
   std::thread other([&] { EXPECT_TRUE(Connect(Connection(8)).ok()); });
-  EXPECT_THAT(run.Error(),
+  EXPECT_THAT(run.Error().message(),
               ::testing::MatchesRegex(
                   "a Connect from 127.0.0.1:[0-9]+ took this worker over"));
   other.join();
+}
+
+TEST_F(WorkerServiceTest, HeldWeightsAreReportedAndKept) {
+  v1::RegisterRequest registration;
+  service_.BeginRegistration(&registration);
+  EXPECT_FALSE(registration.has_held());
+  v1::LoadRequest request = TinyV3(1);
+  request.mutable_layout()->mutable_mesh()->set_expert(2);
+  // Experts 0 and 31 have changed places.
+  v1::ExpertLayer* layer =
+      request.mutable_layout()->mutable_experts()->add_layers();
+  layer->set_layer(1);
+  const int experts =
+      cluster::LoadModelSpec(request.model_path())->n_routed_experts;
+  for (int at = 0; at < 2; ++at) {
+    v1::ExpertCoordinate* coordinate = layer->add_coordinates();
+    for (int expert = 0; expert < experts; ++expert) {
+      const bool changed = expert == 0 || expert == experts - 1;
+      if ((expert < experts / 2) == ((at == 0) != changed)) {
+        coordinate->add_experts(expert);
+      }
+    }
+  }
+  ASSERT_TRUE(Load(request).ok());
+  EXPECT_FALSE(last_load_.kept());
+  service_.BeginRegistration(&registration);
+  EXPECT_EQ(registration.held().fingerprint(), last_load_.fingerprint());
+  EXPECT_EQ(registration.held().request().SerializeAsString(),
+            request.SerializeAsString());
+  service_.EndRegistration("");
+
+  ASSERT_TRUE(Load(registration.held().request()).ok());
+  EXPECT_TRUE(last_load_.kept());
+  EXPECT_EQ(last_load_.tensor_bytes_read(), 0u);
+  EXPECT_EQ(last_load_.reload_cause(), "");
+  request.mutable_layout()->clear_experts();
+  ASSERT_TRUE(Load(request).ok());
+  EXPECT_FALSE(last_load_.kept());
+  EXPECT_EQ(last_load_.reload_cause(), "other experts in layer 1");
+  request.set_dtype(v1::DTYPE_INT8);
+  ASSERT_TRUE(Load(request).ok());
+  EXPECT_EQ(last_load_.reload_cause(), "dtype int8, held bf16");
+  request.mutable_layout()->set_rank(1);
+  ASSERT_TRUE(Load(request).ok());
+  EXPECT_EQ(last_load_.reload_cause(),
+            "mesh 1x2x1 rank 1, held mesh 1x2x1 rank 0");
+}
+
+TEST_F(WorkerServiceTest, CallsOfAnEarlierCoordinatorAreRefused) {
+  const std::string first = cluster::NewCoordinatorId();
+  const std::string second = cluster::NewCoordinatorId();
+  const auto register_with = [this](const std::string& id) {
+    v1::RegisterRequest registration;
+    service_.BeginRegistration(&registration);
+    service_.EndRegistration(id);
+  };
+  ASSERT_TRUE(Load(TinyV3(1), first).ok());  // Not registered so far.
+  register_with(first);
+  ASSERT_TRUE(Load(TinyV3(1), first).ok());
+  ASSERT_TRUE(Connect(Connection(7)).ok());
+  ActiveRun run(*stub_, first);
+  EXPECT_TRUE(run.Step());
+  register_with(first);  // A lost lease changes nothing.
+  EXPECT_TRUE(run.Step());
+
+  register_with(second);
+  const v1::StepError ended = run.Error();
+  EXPECT_TRUE(ended.superseded());
+  EXPECT_THAT(ended.message(),
+              ::testing::HasSubstr("has registered with coordinator " +
+                                   second.substr(0, 8)));
+  const auto expect_refused = [&](const grpc::Status& status) {
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+    EXPECT_EQ(status.error_message(),
+              "this worker has registered with coordinator " +
+                  second.substr(0, 8) + " and refuses calls of coordinator " +
+                  first.substr(0, 8));
+    EXPECT_TRUE(cluster::IsSuperseded(cluster::FromGrpc(status)));
+  };
+  expect_refused(Load(TinyV3(1), first));
+  expect_refused(Call(first, &v1::Worker::Stub::Connect, Connection(8),
+                      v1::ConnectResponse()));
+  expect_refused(Call(first, &v1::Worker::Stub::Statistics,
+                      v1::StatisticsRequest(), v1::StatisticsResponse()));
+  expect_refused(Call(first, &v1::Worker::Stub::FindCheckpoint,
+                      v1::FindCheckpointRequest(),
+                      v1::FindCheckpointResponse()));
+  EXPECT_EQ(service_.last_epoch(), 7u);
+  EXPECT_TRUE(Load(TinyV3(1), second).ok());
+  EXPECT_TRUE(last_load_.kept());
+}
+
+// The coordinator answers, and forms its epoch before the worker has read it.
+TEST_F(WorkerServiceTest, ACallWaitsForTheRegistrationThatItFollows) {
+  const std::string first = cluster::NewCoordinatorId();
+  const std::string second = cluster::NewCoordinatorId();
+  v1::RegisterRequest registration;
+  service_.BeginRegistration(&registration);
+  service_.EndRegistration(first);
+  service_.BeginRegistration(&registration);
+  std::thread other([&] { EXPECT_TRUE(Load(TinyV3(1), second).ok()); });
+  EXPECT_TRUE(Call(first, &v1::Worker::Stub::Statistics,
+                   v1::StatisticsRequest(), v1::StatisticsResponse())
+                  .ok());
+  service_.EndRegistration(second);
+  other.join();
+}
+
+TEST_F(WorkerServiceTest, TheEndOfARunIsTold) {
+  std::atomic<int> ended{0};
+  service_.SetOnRunEnd([&ended] { ++ended; });
+  ASSERT_NO_FATAL_FAILURE(Load(1));
+  ASSERT_TRUE(Connect(Connection(7)).ok());
+  {
+    ActiveRun run(*stub_);
+    EXPECT_TRUE(run.Step());
+    EXPECT_EQ(ended, 0);
+  }
+  ASSERT_TRUE(Connect(Connection(8)).ok());  // Takes over what still runs.
+  EXPECT_EQ(ended, 1);
+  service_.SetOnRunEnd(nullptr);
 }
 
 // One prompt of three tokens, in one step, with a trace around it.
