@@ -14,6 +14,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -24,6 +25,7 @@
 #include "cluster/process/build_info.h"
 #include "cluster/process/status.h"
 #include "cluster/recording/trace_recorder.h"
+#include "cluster/rpc/coordinator_id.h"
 #include "kernels/check.h"
 #include "kernels/mutex.h"
 #include "protos/cluster.pb.h"
@@ -123,6 +125,11 @@ class FakeWorker final : public v1::Worker::Service {
     MutexLock lock(&mu_);
     return admissions_;
   }
+  // Ids that coordinators' calls of Load, Connect and Run have carried.
+  std::set<std::string> callers() const {
+    MutexLock lock(&mu_);
+    return callers_;
+  }
   // Tokens of the worker's only expert since the last reset. Starts at 7 +
   // rank.
   uint64_t expert_tokens() const {
@@ -145,6 +152,7 @@ class FakeWorker final : public v1::Worker::Service {
     {
       MutexLock lock(&mu_);
       loads_.push_back(*request);
+      callers_.insert(cluster::CoordinatorIdOf(*context));
     }
     if (!behaviour.load_error.ok()) {
       return cluster::ToGrpc(behaviour.load_error);
@@ -166,9 +174,11 @@ class FakeWorker final : public v1::Worker::Service {
     return grpc::Status::OK;
   }
 
-  grpc::Status Connect(grpc::ServerContext*, const v1::ConnectRequest* request,
+  grpc::Status Connect(grpc::ServerContext* context,
+                       const v1::ConnectRequest* request,
                        v1::ConnectResponse* response) override {
     MutexLock lock(&mu_);
+    callers_.insert(cluster::CoordinatorIdOf(*context));
     connects_.push_back(*request);
     context_positions_ = request->context();
     response->set_cache_bytes(300);
@@ -178,6 +188,10 @@ class FakeWorker final : public v1::Worker::Service {
   grpc::Status Run(
       grpc::ServerContext* context,
       grpc::ServerReaderWriter<v1::StepResult, v1::StepPlan>* stream) override {
+    {
+      MutexLock lock(&mu_);
+      callers_.insert(cluster::CoordinatorIdOf(*context));
+    }
     std::map<uint32_t, Sequence> sequences;
     v1::StepPlan plan;
     while (stream->Read(&plan)) {
@@ -404,6 +418,7 @@ class FakeWorker final : public v1::Worker::Service {
   mutable Mutex mu_;
   Behaviour behaviour_ ABSL_GUARDED_BY(mu_);
   std::vector<v1::LoadRequest> loads_ ABSL_GUARDED_BY(mu_);
+  std::set<std::string> callers_ ABSL_GUARDED_BY(mu_);
   std::vector<v1::ConnectRequest> connects_ ABSL_GUARDED_BY(mu_);
   std::vector<v1::Admission> admissions_ ABSL_GUARDED_BY(mu_);
   uint64_t expert_tokens_ ABSL_GUARDED_BY(mu_);

@@ -6,6 +6,8 @@
 
 #include <set>
 
+#include "cluster/process/status.h"
+
 namespace ringfleet::coordinator {
 namespace {
 
@@ -46,6 +48,21 @@ TEST_F(EpochFailuresTest, ALostProcessExplainsMost) {
   down_.insert(1);
   EXPECT_EQ(failures_.Best()->rank, 1);
   EXPECT_TRUE(failures_.IsLoss(*failures_.Best()));
+}
+
+TEST_F(EpochFailuresTest, AnotherCoordinatorExplainsAllAndTakesTheWorkerAway) {
+  failures_.Add(
+      {.rank = 0, .status = absl::UnavailableError("gone"), .lost = true});
+  failures_.Add({.rank = 1, .status = cluster::SupersededError("replaced")});
+  EXPECT_EQ(failures_.Best()->rank, 1);
+  EXPECT_TRUE(failures_.IsLoss(*failures_.Best()));
+  failures_.Add(
+      {.rank = 1, .status = absl::UnavailableError("gone"), .lost = true});
+  failures_.Add({.rank = 0, .status = cluster::SupersededError("replaced")});
+  EXPECT_TRUE(cluster::IsSuperseded(failures_.Best()->status));
+  EXPECT_EQ(failures_.Best()->rank, 0);
+  failures_.Settle();
+  EXPECT_THAT(failures_.LostRanks(), ElementsAre(0, 1));
 }
 
 TEST_F(EpochFailuresTest, ARankKeepsItsFirstFailureUnlessItIsLost) {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cluster/process/build_info.h"
+#include "cluster/process/status.h"
 #include "coordinator/jobs/job.h"
 #include "tests/testing/fake_worker.h"
 #include "tests/testing/soon.h"
@@ -336,6 +337,57 @@ TEST_F(FleetTest, AnIncurableLoadErrorNamesTheWorkerAndStays) {
       MatchesRegex("worker 1 \\(127.0.0.1:[0-9]+, pid 1001\\) failed while "
                    "loading: shard of 9 GiB, want at most 4"));
   EXPECT_EQ(fleet_->State().state(), v1::FLEET_STATE_FAILED);
+}
+
+// A coordinator that was stopped while another took its workers.
+TEST_F(FleetTest, AReplacedCoordinatorEndsItsJobsAndSaysSo) {
+  behaviours_.resize(2);
+  std::atomic<bool> replaced{false};
+  behaviours_[1].on_step = [&](const v1::StepPlan&, v1::StepResult* result) {
+    if (!replaced) return absl::OkStatus();
+    result->mutable_error()->set_superseded(true);
+    return absl::FailedPreconditionError("registered with another");
+  };
+  Start(2);
+  ASSERT_TRUE(WaitReady().ok());
+  ExpectGenerates();
+  replaced = true;
+  const Outcome outcome = Await(*Submit("j", 100, 3, 5));
+  EXPECT_EQ(outcome.status.code(), absl::StatusCode::kUnavailable);
+  const char kWhy[] =
+      "worker 1 \\(127.0.0.1:[0-9]+, pid 1001\\) serves another coordinator "
+      "during step [0-9]+: registered with another";
+  EXPECT_THAT(std::string(outcome.status.message()), MatchesRegex(kWhy));
+  const v1::ClusterState state = fleet_->State();
+  EXPECT_EQ(state.state(), v1::FLEET_STATE_FAILED);
+  EXPECT_THAT(state.error(), MatchesRegex(kWhy));
+  EXPECT_EQ(state.workers(1).state(), v1::MEMBER_STATE_LOST);
+  // The worker has come back.
+  replaced = false;
+  ASSERT_TRUE(fleet_->Register(workers_[1]->Registration()).ok());
+  ASSERT_TRUE(WaitReady().ok());
+  ExpectGenerates();
+}
+
+TEST_F(FleetTest, ARefusedLoadOfAReplacedCoordinatorIsFinal) {
+  behaviours_.resize(2);
+  behaviours_[0].load_error = cluster::SupersededError("registered elsewhere");
+  Start(2);
+  EXPECT_THAT(std::string(WaitReady().message()),
+              HasSubstr("serves another coordinator while loading: registered "
+                        "elsewhere"));
+}
+
+TEST_F(FleetTest, CallsCarryTheIdThatWorkersGetAsTheyRegister) {
+  Start(1);
+  ASSERT_TRUE(WaitReady().ok());
+  ExpectGenerates();
+  const auto registered = fleet_->Register(workers_[0]->Registration());
+  ASSERT_TRUE(registered.ok()) << registered.status();
+  EXPECT_THAT(registered->coordinator_id(), MatchesRegex("[0-9a-f]{32}"));
+  EXPECT_THAT(workers_[0]->callers(),
+              ElementsAre(registered->coordinator_id()));
+  EXPECT_NE(FleetOptions().coordinator_id, registered->coordinator_id());
 }
 
 TEST_F(FleetTest, AFailedConnectionIsTriedAgain) {

@@ -73,6 +73,34 @@ TEST_F(MembershipTest, AnyRankIsTheLowestFreeOne) {
             "worker at d:1: all 3 ranks are held by living workers");
 }
 
+TEST_F(MembershipTest, AnyRankIsTheOneWhoseWeightsAreHeld) {
+  Membership membership = Make(3);
+  v1::RegisterRequest request = Worker(-1, "a:1");
+  request.set_last_epoch(7);
+  request.mutable_held()->mutable_request()->mutable_layout()->set_rank(2);
+  const auto member = membership.Register(request);
+  ASSERT_TRUE(member.ok()) << member.status();
+  EXPECT_EQ(member->rank, 2);
+  EXPECT_EQ(member->last_epoch, 7u);
+  ASSERT_NE(member->held, nullptr);
+  EXPECT_EQ(member->held->request().layout().rank(), 2u);
+  request.set_address("b:1");  // The rank is taken.
+  EXPECT_EQ(membership.Register(request)->rank, 0);
+  request.set_address("c:1");
+  request.mutable_held()->mutable_request()->mutable_layout()->set_rank(9);
+  EXPECT_EQ(membership.Register(request)->rank, 1);
+}
+
+TEST_F(MembershipTest, LeasesGetTheTimeThatTheCoordinatorDidNotHear) {
+  Membership membership = Make(1);
+  ASSERT_TRUE(membership.Register(Worker(0, "a:1")).ok());
+  Advance(3 * kLease);
+  membership.Prolong(3 * kLease);
+  EXPECT_THAT(membership.Expire(), IsEmpty());
+  Advance(kLease);
+  EXPECT_EQ(membership.Expire().size(), 1u);
+}
+
 TEST_F(MembershipTest, AnyRankTwiceFromOneAddressIsTheSameRank) {
   Membership membership = Make(2);
   EXPECT_EQ(membership.Register(Worker(-1, "a:1"))->rank, 0);
