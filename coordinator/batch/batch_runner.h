@@ -43,6 +43,10 @@ struct BatchRunnerOptions {
   std::string served_name;
   uint32_t default_max_tokens = 4096;
   size_t window = 16;  // Lines in flight.
+  // Batches that ended this long ago are forgotten, and the oldest of them
+  // while the store has more bytes than this.
+  absl::Duration keep_time = absl::Hours(24 * 30);
+  int64_t keep_bytes = int64_t{20} << 30;
 };
 
 // Figures of a batch that runs.

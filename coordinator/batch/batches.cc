@@ -5,6 +5,9 @@
 
 #include <cerrno>
 #include <chrono>
+#include <filesystem>
+#include <limits>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -20,6 +23,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::minutes kUpkeep{10};
+// An upload that is not recorded by then was cut off.
+constexpr std::chrono::hours kUploadTime{24};
 constexpr std::chrono::seconds kValidateAgain{1};
 
 absl::Status CheckNew(const NewBatch& batch) {
@@ -135,7 +140,8 @@ void Batches::Create(NewBatch wanted, Created done) {
   store().WriteSoon(
       [this, wanted = std::move(wanted), created,
        id = NewId("batch_")](Database& database) {
-        *created = InsertNew(store(), database, wanted, options_.served_name, id);
+        *created =
+            InsertNew(store(), database, wanted, options_.served_name, id);
         return created->status();
       },
       [this, created, done = std::move(done)](const absl::Status& status) {
@@ -260,18 +266,51 @@ void Batches::Validate(const BatchRecord& batch) {
 }
 
 void Batches::KeepLimits() {
-  std::vector<FileRecord> expired;
-  const absl::Status status = store().WriteNow([this,
-                                                &expired](Database& database) {
-    RF_ASSIGN_OR_RETURN(expired, ListExpiredFiles(database, store().now_ms()));
-    for (const FileRecord& file : expired) {
-      RF_RETURN_IF_ERROR(coordinator::DeleteFile(database, file));
-    }
-    return absl::OkStatus();
-  });
-  if (!status.ok()) return;
-  for (const FileRecord& file : expired) {
-    unlink(store().FilePath(file.id).c_str());
+  const int64_t now_ms = store().now_ms();
+  const int64_t oldest_ms =
+      now_ms - absl::ToInt64Milliseconds(options_.keep_time);
+  // The operation may outlive this call.
+  const auto known = std::make_shared<std::set<std::string>>();
+  const absl::Status status =
+      store().WriteNow([this, now_ms, oldest_ms, known](Database& database) {
+        RF_ASSIGN_OR_RETURN(const std::vector<FileRecord> expired,
+                            ListExpiredFiles(database, now_ms, oldest_ms));
+        for (const FileRecord& file : expired) {
+          RF_RETURN_IF_ERROR(coordinator::DeleteFile(database, file));
+        }
+        RF_ASSIGN_OR_RETURN(const std::vector<BatchRecord> ended,
+                            ListEndedBatches(database));
+        for (const BatchRecord& batch : ended) {
+          RF_ASSIGN_OR_RETURN(const int64_t bytes, UsedBytes(database));
+          if (batch.ended_ms() >= oldest_ms && bytes <= options_.keep_bytes)
+            break;
+          RF_RETURN_IF_ERROR(DeleteBatch(database, batch.id));
+          RF_LOG(kInfo, "batch ", batch.id, ": forgotten");
+        }
+        // Names that files may have.
+        known->clear();
+        PageOptions all;
+        all.limit = std::numeric_limits<int64_t>::max();
+        RF_ASSIGN_OR_RETURN(const std::vector<FileRecord> files,
+                            ListFiles(database, all, "batch"));
+        for (const FileRecord& file : files) known->insert(file.id);
+        RF_ASSIGN_OR_RETURN(const std::vector<BatchRecord> open,
+                            ListOpenBatches(database));
+        for (const BatchRecord& batch : open) known->insert(batch.id);
+        return absl::OkStatus();
+      });
+  if (status.ok()) RemoveStrangers(*known);
+}
+
+void Batches::RemoveStrangers(const std::set<std::string>& known) {
+  std::error_code error;
+  const auto young =
+      std::filesystem::file_time_type::clock::now() - kUploadTime;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(store().FilePath(""), error)) {
+    const std::string name = entry.path().filename().string();
+    if (known.count(name) > 0 || entry.last_write_time(error) > young) continue;
+    std::filesystem::remove(entry.path(), error);
   }
 }
 

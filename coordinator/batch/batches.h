@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -90,7 +91,10 @@ class Batches {
   void ValidateLoop();
   void Validate(const BatchRecord& batch);
   void NoteChange();
+  // Forgets what is too old or too much.
   void KeepLimits();
+  // Removes the bytes of files that no record names.
+  void RemoveStrangers(const std::set<std::string>& known);
 
   const BatchRunnerOptions options_;
   BatchRunner runner_;

@@ -218,9 +218,11 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
          cluster::FormatAddress(
              {coordinator->options_.listen.host, coordinator->port()}));
   if (coordinator->options_.http.has_value()) {
+    HttpOptions http = *coordinator->options_.http;
+    http.routes = coordinator->batch_endpoints_.get();
     RF_ASSIGN_OR_RETURN(
         coordinator->http_,
-        HttpFace::Start(*coordinator->options_.http, coordinator->model_.get(),
+        HttpFace::Start(http, coordinator->model_.get(),
                         coordinator->options_.fleet.settings.model(),
                         &coordinator->coordinator_service_.jobs()));
   }
@@ -253,10 +255,13 @@ absl::Status CoordinatorServer::OpenStore() {
   if (options_.http.has_value()) {
     runner.default_max_tokens = options_.http->default_max_tokens;
   }
+  runner.keep_time = absl::Hours(24) * settings.state_days();
+  runner.keep_bytes = int64_t{settings.state_gib()} << 30;
   // Slots stay busy while outcomes are committed.
   runner.window = size_t{2} * options_.fleet.mesh.data * settings.parallel();
   batches_ = Batches::Start(runner);
   coordinator_service_.batches().Set(batches_.get());
+  batch_endpoints_ = std::make_unique<BatchEndpoints>(batches_.get());
   detached_ = std::make_unique<DetachedJobs>(
       store_.get(), [this] { return fleet_.has_ended(); });
   coordinator_service_.KeepDetached(detached_.get());

@@ -16,6 +16,7 @@
 #include "cluster/checkpoint/checkpoint_files_service.h"
 #include "cluster/process/deadline.h"
 #include "cluster/rpc/server.h"
+#include "coordinator/batch/batch_endpoints.h"
 #include "coordinator/batch/batches.h"
 #include "coordinator/fleet/fleet.h"
 #include "coordinator/fleet/membership_service.h"
@@ -94,6 +95,7 @@ class CoordinatorServer {
   // These end before the service, whose jobs they use.
   std::unique_ptr<Store> store_;  // Null: no batches.
   std::unique_ptr<Batches> batches_;
+  std::unique_ptr<BatchEndpoints> batch_endpoints_;
   std::unique_ptr<DetachedJobs> detached_;
   MembershipService membership_service_;
   cluster::CheckpointFilesService files_service_;

@@ -187,6 +187,23 @@ absl::StatusOr<std::vector<BatchRecord>> ListOpenBatches(Database& database) {
   return BatchesOf(query);
 }
 
+absl::StatusOr<std::vector<BatchRecord>> ListEndedBatches(Database& database) {
+  Statement query = database.Prepare(absl::StrCat(
+      "SELECT ", kBatchColumns,
+      " FROM batches WHERE state IN ('failed', 'completed', 'expired', "
+      "'cancelled') ORDER BY created_ms, id"));
+  return BatchesOf(query);
+}
+
+absl::StatusOr<int64_t> UsedBytes(Database& database) {
+  Statement query = database.Prepare(
+      "SELECT (page_count - freelist_count) * page_size FROM "
+      "pragma_page_count(), pragma_freelist_count(), pragma_page_size()");
+  const int64_t bytes = query.Next() ? query.Integer(0) : 0;
+  RF_RETURN_IF_ERROR(query.status());
+  return bytes;
+}
+
 absl::Status BeginBatch(Database& database, absl::string_view id,
                         const std::vector<LineRecord>& lines, int64_t now_ms) {
   Statement update = database.Prepare(

@@ -114,6 +114,11 @@ absl::StatusOr<std::vector<BatchRecord>> ListBatches(Database& database,
 // Returns batches that have not ended, oldest first.
 absl::StatusOr<std::vector<BatchRecord>> ListOpenBatches(Database& database);
 
+// Returns batches that have ended, oldest first.
+absl::StatusOr<std::vector<BatchRecord>> ListEndedBatches(Database& database);
+// Returns the bytes that all tables need.
+absl::StatusOr<int64_t> UsedBytes(Database& database);
+
 // Ends the validation of a batch: with its lines it is in progress, with errors
 // it has failed. FAILED_PRECONDITION: it is not validated any more.
 absl::Status BeginBatch(Database& database, absl::string_view id,

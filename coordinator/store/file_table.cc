@@ -107,11 +107,13 @@ absl::Status DeleteFile(Database& database, const FileRecord& file) {
 }
 
 absl::StatusOr<std::vector<FileRecord>> ListExpiredFiles(Database& database,
-                                                         int64_t now_ms) {
-  Statement query = database.Prepare(
-      absl::StrCat("SELECT ", kFileColumns,
-                   " FROM files WHERE expires_ms > 0 AND expires_ms <= ?"));
-  query.Bind(now_ms);
+                                                         int64_t now_ms,
+                                                         int64_t oldest_ms) {
+  Statement query = database.Prepare(absl::StrCat(
+      "SELECT ", kFileColumns,
+      " FROM files WHERE (expires_ms > 0 AND expires_ms <= ?) OR (batch = '' "
+      "AND created_ms < ?)"));
+  query.Bind(now_ms).Bind(oldest_ms);
   std::vector<FileRecord> files;
   while (query.Next()) files.push_back(FileOfRow(query));
   RF_RETURN_IF_ERROR(query.status());

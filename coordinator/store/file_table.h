@@ -57,9 +57,10 @@ absl::StatusOr<std::vector<FileRecord>> ListFiles(Database& database,
 // upload are the caller's to remove.
 absl::Status DeleteFile(Database& database, const FileRecord& file);
 
-// Returns files that have expired.
+// Returns files that have expired, and uploads made before `oldest_ms`.
 absl::StatusOr<std::vector<FileRecord>> ListExpiredFiles(Database& database,
-                                                         int64_t now_ms);
+                                                         int64_t now_ms,
+                                                         int64_t oldest_ms);
 
 }  // namespace ringfleet::coordinator
 

@@ -419,6 +419,31 @@ TEST_F(BatchesTest, ADeletedUploadDoesNotStopItsBatch) {
   EXPECT_EQ(AwaitEnd(made->id).completed, 1);
 }
 
+TEST_F(BatchesTest, OldBatchesAndUploadsAreForgotten) {
+  const BatchRecord old = CreateOf(ChatLine("a"));
+  ASSERT_EQ(AwaitEnd(old.id).state, kBatchCompleted);
+  PassTime(absl::Hours(24 * 20));
+  const BatchRecord young = CreateOf(ChatLine("b"));
+  ASSERT_EQ(AwaitEnd(young.id).state, kBatchCompleted);
+  PassTime(absl::Hours(24 * 11));
+  Restart();  // Limits are kept at the start.
+  const auto deadline = testing::Soon();
+  const auto exists = [this](const std::string& id) {
+    return store_
+        ->Read([&id](Database& database) {
+          return FindBatch(database, id, "").status();
+        })
+        .ok();
+  };
+  while (exists(old.id) && !deadline.Expired()) {
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  EXPECT_FALSE(exists(old.id));
+  EXPECT_TRUE(exists(young.id));
+  EXPECT_TRUE(Outputs(old.id).empty());
+  EXPECT_EQ(Outputs(young.id).size(), 1);
+}
+
 TEST_F(BatchesTest, LinesWithAPrefixInCommonRunTogether) {
   std::string text;
   for (int i = 0; i < 3; ++i) {
