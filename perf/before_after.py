@@ -37,7 +37,7 @@ class Fleet:
     """A coordinator and one worker of a build, with their files in `folder`."""
 
     def __init__(self, bin_dir, folder, model, threads, parallel=8,
-                 coordinator_options=()):
+                 coordinator_options=(), workers=True):
         self.ringfleet = os.path.join(bin_dir, "ringfleet")
         self.processes = []
         port = free_port()
@@ -51,6 +51,8 @@ class Fleet:
                    "--model", model, "--world", "1",
                    "--parallel", str(parallel),
                    "--listen", f"127.0.0.1:{port}", *coordinator_options)
+        if not workers:
+            return
         self.start(folder, os.path.join(bin_dir, "ringfleet-worker"),
                    "--rank", "0", "--listen", "127.0.0.1:0",
                    "--coordinator", f"127.0.0.1:{port}",

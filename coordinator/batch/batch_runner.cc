@@ -178,10 +178,8 @@ void BatchRunner::Main() {
       woken_ = false;
       look = Clock::now() + kLook;
       const absl::Status status = Refresh();
-      if (!status.ok()) {
-        RF_LOG(kError, "batches: ", status.message());
-        continue;
-      }
+      NoteProblem(status);
+      if (!status.ok()) continue;
     }
     EndBatches();
     if (options_.store->trouble().ok()) StartLines();
@@ -230,6 +228,13 @@ void BatchRunner::Leave(Batch& batch) {
   }
 }
 
+void BatchRunner::NoteProblem(const absl::Status& status) {
+  if (!status.ok() && status != problem_) {
+    RF_LOG(kError, "batches: ", status.message());
+  }
+  problem_ = status;
+}
+
 void BatchRunner::EndBatches() {
   struct End {
     std::string id;
@@ -251,6 +256,9 @@ void BatchRunner::EndBatches() {
         Leave(batch);
         ends.push_back({id, kBatchExpired, "batch_expired",
                         "the batch expired before this line ended"});
+      } else if (batch.input_lost) {
+        ends.push_back({id, kBatchFailed, "input_lost",
+                        "the input was deleted before this line ran"});
       } else if (record.completed + record.failed >= record.total) {
         ends.push_back({id, kBatchCompleted, "", ""});
       }
@@ -289,7 +297,7 @@ BatchRunner::Batch* BatchRunner::NextBatch() {
     if (batch.next.empty() && !batch.fetched_all) {
       const absl::Status status = Fetch(batch);
       if (!status.ok()) {
-        RF_LOG(kError, "batch ", id, ": ", status.message());
+        NoteProblem(status);
         continue;
       }
     }
@@ -310,7 +318,11 @@ absl::Status BatchRunner::Fetch(Batch& batch) {
   if (batch.input < 0) {
     const std::string path = options_.store->FilePath(batch.record.id);
     batch.input = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (batch.input < 0) return cluster::FileError(path, errno);
+    if (batch.input < 0) {
+      batch.input_lost = errno == ENOENT;
+      if (batch.input_lost) woken_ = true;
+      return cluster::FileError(path, errno);
+    }
   }
   const absl::Status status =
       options_.store->Read([&batch](Database& database) {

@@ -20,6 +20,7 @@
 #include <string>
 #include <thread>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -84,6 +85,7 @@ class BatchRunner {
     std::map<int64_t, std::shared_ptr<LineExchange>> in_flight;
     bool left = false;  // Its lines in flight were told to end.
     int input = -1;
+    bool input_lost = false;
     // Commits of the last ones, for the pace.
     std::deque<Clock::time_point> commits;
   };
@@ -106,6 +108,9 @@ class BatchRunner {
                   const std::string& request_id, const HttpResponse& response);
   void Commit(const std::string& id, OutputRecord output,
               const BatchUsage& usage);
+  // Logs a failure to read the store or a batch, once.
+  void NoteProblem(const absl::Status& status)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Ends the lines of a batch in flight.
   void Leave(Batch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -123,6 +128,7 @@ class BatchRunner {
   std::map<std::string, Batch> batches_ ABSL_GUARDED_BY(mu_);
   size_t in_flight_ ABSL_GUARDED_BY(mu_) = 0;
   std::string last_started_ ABSL_GUARDED_BY(mu_);  // Batches take turns.
+  absl::Status problem_ ABSL_GUARDED_BY(mu_);      // Logged last.
 
   // These end before the answers' host, the loop last.
   std::unique_ptr<Loop> loop_;

@@ -419,6 +419,21 @@ TEST_F(BatchesTest, ADeletedUploadDoesNotStopItsBatch) {
   EXPECT_EQ(AwaitEnd(made->id).completed, 1);
 }
 
+TEST_F(BatchesTest, ABatchWithoutItsInputFails) {
+  jobs_.AnswerWith({}, v1::FINISH_REASON_UNSPECIFIED);
+  const BatchRecord made = CreateOf(ChatLine("a"));
+  ASSERT_NE(jobs_.Await(0), nullptr);
+  store_->Stop();
+  batches_.reset();
+  std::filesystem::remove(store_->FilePath(made.id));
+  store_.reset();
+  Start();
+  const BatchRecord ended = AwaitEnd(made.id);
+  EXPECT_EQ(ended.state, kBatchFailed);
+  EXPECT_EQ(ended.failed, 1);
+  EXPECT_EQ(Outputs(made.id, true)[0]["error"]["code"], "input_lost");
+}
+
 TEST_F(BatchesTest, OldBatchesAndUploadsAreForgotten) {
   const BatchRecord old = CreateOf(ChatLine("a"));
   ASSERT_EQ(AwaitEnd(old.id).state, kBatchCompleted);
