@@ -225,11 +225,13 @@ void FileUpload::Work() {
     }
     if (!done) {
       if (auto response = Read(bytes, end)) {
+        form_->Drop();  // An error is told once nothing is left.
         host_->door->Respond(exchange_, *std::move(response));
         done = true;
       }
+    } else {
+      form_->Drop();
     }
-    if (done) form_->Drop();
     {
       MutexLock lock(&mu_);
       done_ = done_ || done;

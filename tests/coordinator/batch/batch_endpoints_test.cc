@@ -229,7 +229,7 @@ TEST_F(BatchEndpointsTest, WrongFormsAreRefusedAndLeaveNothing) {
       "POST /v1/files HTTP/1.1\r\nHost: a\r\n", KeyOf("ada"),
       "Content-Type: multipart/form-data\r\nContent-Length: 5\r\n\r\nabcde"));
   EXPECT_THAT(client.Read().body, HasSubstr("boundary"));
-  AwaitStoredFiles(0);
+  EXPECT_EQ(StoredFiles(), 0u);
   EXPECT_EQ(CallJson("GET", "/v1/files")["data"].size(), 0u);
 }
 

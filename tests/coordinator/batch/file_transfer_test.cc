@@ -2,6 +2,7 @@
 // What uploads and downloads hold in memory, with an exchange that counts.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
@@ -16,6 +17,7 @@
 #include "kernels/mutex.h"
 #include "tests/coordinator/http/fake_jobs.h"
 #include "tests/testing/checkpoint_writer.h"
+#include "tests/testing/restrictions.h"
 #include "tests/testing/soon.h"
 
 namespace ringfleet::coordinator {
@@ -249,6 +251,27 @@ TEST_F(FileTransferTest, AnUploadHoldsAMebibyte) {
             std::string::npos);
   EXPECT_EQ(host_->uploads, 1);
   upload.reset();
+}
+
+TEST_F(FileTransferTest, AFullDiskRefusesAnUploadAndKeepsNothingOfIt) {
+  const std::string folder = store_->FilePath("");
+  const std::string why = testing::WithSmallDisk(folder, 1 << 20, [&] {
+    BatchHost host;  // Its threads see the disk.
+    host.batches = batches_.get();
+    host.door->Set(&loop_);
+    HttpRequest request;
+    request.headers = {{"Content-Type", "multipart/form-data; boundary=XyZ"}};
+    const auto exchange = std::make_shared<CountedExchange>(std::move(request));
+    const auto upload = FileUpload::Start(&host, exchange);
+    upload->Take("--XyZ\r\nContent-Disposition: form-data; name=file\r\n\r\n");
+    for (int i = 0; i < 20; ++i) upload->Take(std::string(100'000, 'x'));
+    while (exchange->status == 0) loop_.RunOne();
+    EXPECT_EQ(exchange->status, 507);
+    EXPECT_NE(exchange->body.find("No space left on device"),
+              std::string::npos);
+    EXPECT_TRUE(std::filesystem::is_empty(folder));
+  });
+  if (!why.empty()) GTEST_SKIP() << why;
 }
 
 }  // namespace
