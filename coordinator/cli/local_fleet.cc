@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "cluster/process/status_macros.h"
@@ -16,6 +18,12 @@ namespace ringfleet::coordinator::cli {
 namespace {
 
 constexpr std::chrono::milliseconds kFormingPoll{10};
+
+void ShowNotices(const std::vector<std::string>& notices) {
+  for (const std::string& notice : notices) {
+    std::fprintf(stderr, "note: %s\n", notice.c_str());
+  }
+}
 
 }  // namespace
 
@@ -33,6 +41,7 @@ absl::StatusOr<std::unique_ptr<LocalFleet>> LocalFleet::Start(
                       CoordinatorServer::Start({.fleet = std::move(options),
                                                 .http = std::move(http),
                                                 .state = std::move(state)}));
+  ShowNotices(fleet->coordinator_->notices());
   absl::Status status =
       fleet->workers_->Spawn({"--coordinator", fleet->address()});
   if (status.ok()) status = fleet->WaitReady();

@@ -23,6 +23,7 @@ class LocalFleet {
   // Sets start_once. Gives each worker an equal part of the cores unless
   // `options` sets threads. `http`: the coordinator has an HTTP port, too.
   // `state`: and batches, if it names a folder.
+  // Prints CoordinatorServer::notices and the workers' warnings on stderr.
   //
   // Errors: those of CoordinatorServer and of the workers. CANCELLED: an
   // interrupt.

@@ -7,9 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "cluster/config/config.h"
-#include "cluster/model/absorbed_cost.h"
 #include "cluster/model/shard_plan.h"
 #include "cluster/model/shard_sizes.h"
 #include "cluster/process/build_info.h"
@@ -17,7 +15,7 @@
 #include "cluster/process/status.h"
 #include "cluster/process/status_macros.h"
 #include "cluster/rpc/channel.h"
-#include "coordinator/scheduling/scheduler.h"
+#include "coordinator/service/load_notices.h"
 
 namespace ringfleet::coordinator {
 namespace {
@@ -48,18 +46,6 @@ absl::Status CheckReproducible(const v1::FleetSettings& settings) {
         "it adds in another order than decodes");
   }
   return absl::OkStatus();
-}
-
-// Says what --reproducible costs. Long prompts pay most.
-void LogPriceOfReproducible(const cluster::ModelSpec& spec) {
-  const auto percent = [&spec](int positions) {
-    return absl::StrFormat(
-        "%.0f %%",
-        100 * (cluster::AbsorbedCost(spec, positions, kPrefillChunk) - 1));
-  };
-  RF_LOG(kInfo, "reproducible: a prompt of 2048 tokens takes ", percent(2048),
-         " more multiplications, one of 8192 ", percent(8192),
-         "; experts do not move");
 }
 
 absl::Status Check(const FleetOptions& options,
@@ -100,23 +86,12 @@ absl::Status Check(const FleetOptions& options,
 }
 
 // Limits requests to the positions where dense attention equals the sparse one
-// of the model, and says so.
+// of the model.
 void LimitPositions(const cluster::ModelSpec& spec, FleetOptions* options) {
-  const bool dense = options->settings.attention() == v1::ATTENTION_FORM_DENSE;
-  if (spec.index_topk == 0 || spec.MostPositions(true) <= spec.index_topk) {
-    return;
-  }
-  if (dense) {
-    RF_LOG(kWarning, "attention is dense: beyond ", spec.index_topk,
-           " positions (index_topk) answers differ from those of the sparse "
-           "attention that the model was trained with");
-    return;
-  }
-  options->most_prompt_ids = spec.MostPositions(dense);
-  options->most_prompt_ids_cause = std::string(spec.MostPositionsCause(dense));
-  RF_LOG(kWarning, "attention is dense: sequences have at most ",
-         options->most_prompt_ids, " positions (",
-         options->most_prompt_ids_cause, ")");
+  if (options->settings.attention() == v1::ATTENTION_FORM_DENSE) return;
+  if (spec.MostPositions(false) == spec.MostPositions(true)) return;
+  options->most_prompt_ids = spec.MostPositions(false);
+  options->most_prompt_ids_cause = std::string(spec.MostPositionsCause(false));
 }
 
 // Sums up values of ranks for each coordinate. Ranks of a coordinate wait for
@@ -196,12 +171,12 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   RF_RETURN_IF_ERROR(Check(options.fleet, model->spec()));
   LimitPositions(model->spec(), &options.fleet);
   RF_RETURN_IF_ERROR(PlaceExperts(model->spec(), &options.fleet));
-  if (options.fleet.settings.reproducible()) {
-    LogPriceOfReproducible(model->spec());
-  }
   auto coordinator = std::unique_ptr<CoordinatorServer>(
       new CoordinatorServer(std::move(options), std::move(model)));
   RF_RETURN_IF_ERROR(coordinator->OpenStore());
+  for (const std::string& notice : coordinator->notices()) {
+    RF_LOG(kWarning, notice);
+  }
   RF_ASSIGN_OR_RETURN(
       coordinator->server_,
       cluster::DaemonServer::Start(

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -24,6 +25,7 @@
 #include "coordinator/http/http_face.h"
 #include "coordinator/service/coordinator_service.h"
 #include "coordinator/service/detached_jobs.h"
+#include "coordinator/service/load_notices.h"
 #include "coordinator/store/store.h"
 #include "protos/cluster.pb.h"
 
@@ -65,6 +67,10 @@ class CoordinatorServer {
   // Null: no HTTP port.
   const HttpFace* http() const { return http_.get(); }
   v1::ClusterState state() const { return fleet_.State(); }
+  // Returns LoadNotices of the model and the settings, which Start logs.
+  std::vector<std::string> notices() const {
+    return LoadNotices(model_->spec(), options_.fleet.settings);
+  }
 
   // Waits until the fleet can generate. Errors: those of Fleet::WaitReady.
   absl::Status WaitReady(cluster::Deadline deadline,

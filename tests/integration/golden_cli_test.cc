@@ -9,6 +9,8 @@
 namespace ringfleet::integration {
 namespace {
 
+using ::testing::MatchesRegex;
+
 // Two float32 implementations that sum in different orders agree to about
 // 1e-4 on these models; 2e-4 leaves room for both.
 constexpr double kLogprobTolerance = 2e-4;
@@ -151,20 +153,31 @@ TEST_F(SparseModelCliTest, RunsDenselyAsFarAsBothAreEqualOrAsTold) {
   ExpectNear(finished.document()["logprobs"],
              short_case["prompt_token_logprobs"],
              testing::kWideGoldenTolerance.logprob);
+  EXPECT_THAT(finished.errors,
+              MatchesRegex("note: attention is dense: sequences have at most "
+                           "8 positions [^\n]*\n"));
 
   const json long_case = with_length(9);
   finished = Score(long_case["prompt_ids"]);
   EXPECT_EQ(finished.code, 2);
+  // The note of this fleet stands before the error.
+  const size_t error = finished.errors.find("ringfleet: ");
+  ASSERT_NE(error, std::string::npos) << finished.errors;
+  finished.errors.erase(0, error);
   for (const char* part :
        {"9 tokens", "at most 8", "index_topk", "--attention dense"}) {
     EXPECT_NE(finished.error_line().find(part), std::string::npos) << part;
   }
 
-  finished = Score(long_case["prompt_ids"], {"--attention", "dense"});
+  finished = Score(long_case["prompt_ids"],
+                   {"--attention", "dense", "--reproducible"});
   ASSERT_EQ(finished.code, 0) << finished.errors;
   ExpectNear(finished.document()["logprobs"],
              long_case["prompt_token_logprobs"],
              testing::kWideGoldenTolerance.logprob);
+  EXPECT_THAT(finished.errors,
+              MatchesRegex("note: attention is dense: beyond 8 positions "
+                           "[^\n]*\nnote: reproducible: [^\n]*\n"));
 }
 
 std::vector<Case> AllCases() {
