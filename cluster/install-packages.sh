@@ -14,8 +14,8 @@ packages=(
 test_packages=(libgtest-dev libgmock-dev openssh-server openssh-client iproute2
   nftables)
 
-client_packages=(chromium chromium-driver curl fonts-dejavu-core jq prometheus
-  python3-venv)
+client_packages=(chromium chromium-driver curl fonts-dejavu-core haproxy jq nginx
+  prometheus python3-venv)
 perf_packages=(libbenchmark-dev)
 
 for option in "$@"; do
@@ -50,7 +50,20 @@ if ((EUID != 0)); then
   sudo=(sudo)
 fi
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+# Tests run daemons of their own: those of the packages start neither during
+# the installation (man invoke-rc.d, policy-rc.d) nor at the next boot.
+policy=/usr/sbin/policy-rc.d
+own_policy=
+cleanup() {
+  rm -f "$log"
+  if [[ -n $own_policy ]]; then "${sudo[@]}" rm -f "$policy"; fi
+}
+trap cleanup EXIT
+if [[ ! -e $policy ]]; then
+  own_policy=yes
+  printf '#!/bin/sh\nexit 101\n' | "${sudo[@]}" tee "$policy" >/dev/null
+  "${sudo[@]}" chmod 755 "$policy"
+fi
 export DEBIAN_FRONTEND=noninteractive
 if ! { "${sudo[@]}" apt-get update &&
   "${sudo[@]}" apt-get install -y --no-install-recommends "${missing[@]}"; } \
@@ -58,4 +71,13 @@ if ! { "${sudo[@]}" apt-get update &&
   tail -n 20 "$log" >&2
   echo "packages: installation failed" >&2
   exit 1
+fi
+if command -v systemctl >/dev/null; then
+  for package in "${missing[@]}"; do
+    case "$package" in
+      haproxy | nginx | prometheus)
+        "${sudo[@]}" systemctl disable "$package" >/dev/null 2>&1 || true
+        ;;
+    esac
+  done
 fi

@@ -112,12 +112,13 @@ std::optional<ApiError> Answer::StartJobs() {
     if (auto refusal = host_->key_loads.Add(owner_, load, host_->key_limits)) {
       return refusal;
     }
+    ++host_->running_jobs;  // Before anybody can see the job.
     auto job = host_->jobs->Start(std::move(request), request_.text_rules);
     if (!job.ok()) {
+      --host_->running_jobs;
       host_->key_loads.Remove(owner_, load);
       return ErrorOf(job.status());
     }
-    ++host_->running_jobs;
     choices_.emplace_back(*std::move(job), request_.chat);
   }
   return std::nullopt;

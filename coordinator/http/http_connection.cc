@@ -133,8 +133,13 @@ void HttpConnection::Close(absl::string_view why) {
   if (const auto listener = exchange->listener_.lock()) listener->OnGone();
 }
 
-void HttpConnection::CloseWhenSent() {
+void HttpConnection::CloseWhenSent(bool await_request) {
   keep_alive_ = false;
+  if (await_request &&
+      (state_ == State::kHandshake || state_ == State::kHead ||
+       state_ == State::kBody || (state_ == State::kIdle && !has_answered_))) {
+    return;
+  }
   if (queued_.empty() && !writing_) Close("the server ends");
 }
 
@@ -470,6 +475,7 @@ void HttpConnection::LogRequest(absl::string_view end) {
 
 void HttpConnection::EndResponse() {
   LogRequest("");
+  has_answered_ = true;
   exchange_->Leave();
   exchange_.reset();
   EndBody();

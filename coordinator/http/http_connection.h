@@ -88,8 +88,10 @@ class HttpConnection final
   // Ends the connection. The client of a response that is not complete is
   // told to have left. Later calls do nothing.
   void Close(absl::string_view why);
-  // Closes once everything queued is sent.
-  void CloseWhenSent();
+  // Closes once everything queued is sent. With `await_request` the connection
+  // stays while a request may be on its way: before the first one ends, or in
+  // the middle of one.
+  void CloseWhenSent(bool await_request);
 
  private:
   class Exchange;
@@ -163,6 +165,7 @@ class HttpConnection final
   uint64_t passed_bytes_ = 0;  // To the sink.
   bool keep_alive_ = true;     // After this response.
   bool http_1_0_ = false;
+  bool has_answered_ = false;
 
   std::shared_ptr<Exchange> exchange_;  // From the head to the response's end.
   int status_ = 0;

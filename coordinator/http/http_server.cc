@@ -118,14 +118,12 @@ class AsioHttpServer final : public HttpServer {
   void Stop(absl::Duration grace) override {
     if (!thread_.joinable()) return;
     asio::post(io_, [this, grace] {
-      for (const auto& acceptor : acceptors_) {
-        boost::system::error_code ignored;
-        acceptor->socket.close(ignored);
-        acceptor->pause.cancel();
-      }
-      const auto all = connections_.all;
-      for (const auto& connection : all) connection->CloseWhenSent();
-      AwaitEnd(cluster::Deadline::After(grace));
+      connections_.close_after_responses = true;
+      for (const auto& acceptor : acceptors_) StopAccepting(acceptor.get());
+      CloseAllWhenSent(/*await_requests=*/true);
+      AwaitEnd(cluster::Deadline::After(grace),
+               cluster::Deadline::After(
+                   std::min(grace, connections_.limits.last_request)));
     });
     thread_.join();
   }
@@ -153,15 +151,38 @@ class AsioHttpServer final : public HttpServer {
             });
         return;
       }
-      if (connections_.all.size() >= connections_.limits.connections &&
-          !MakeRoom()) {
-        socket.close();  // All connections make responses.
-      } else {
-        HttpConnection::Start(&connections_, std::move(socket),
-                              tls_ == nullptr ? nullptr : tls_());
-      }
+      Begin(std::move(socket));
       Accept(from);
     });
+  }
+
+  void Begin(tcp::socket socket) {
+    if (connections_.all.size() >= connections_.limits.connections &&
+        !MakeRoom()) {
+      socket.close();  // All connections make responses.
+      return;
+    }
+    HttpConnection::Start(&connections_, std::move(socket),
+                          tls_ == nullptr ? nullptr : tls_());
+  }
+
+  // Takes the connections that clients have made already, and closes `from`.
+  void StopAccepting(Acceptor* from) {
+    boost::system::error_code error;
+    from->socket.non_blocking(true, error);
+    while (!error) {
+      tcp::socket socket = from->socket.accept(io_, error);
+      if (!error) Begin(std::move(socket));
+    }
+    from->socket.close(error);
+    from->pause.cancel();
+  }
+
+  void CloseAllWhenSent(bool await_requests) {
+    const auto all = connections_.all;
+    for (const auto& connection : all) {
+      connection->CloseWhenSent(await_requests);
+    }
   }
 
   // Closes the connection that has waited longest for its client.
@@ -171,19 +192,21 @@ class AsioHttpServer final : public HttpServer {
     return true;
   }
 
-  // Stops the loop when nothing is left to send.
-  void AwaitEnd(cluster::Deadline deadline) {
+  // Stops the loop when nothing is left to send. `requests`: until then
+  // connections wait for requests that are on their way.
+  void AwaitEnd(cluster::Deadline deadline, cluster::Deadline requests) {
     if (connections_.all.empty() || deadline.Expired()) {
       const auto all = connections_.all;
       for (const auto& connection : all) connection->Close("the server ends");
       guard_.reset();  // Pending operations are cancelled.
       return;
     }
+    if (requests.Expired()) CloseAllWhenSent(/*await_requests=*/false);
     const auto timer = std::make_shared<asio::steady_timer>(io_);
     timer->expires_after(std::chrono::milliseconds(5));
     timer->async_wait(
-        [this, timer, deadline](const boost::system::error_code&) {
-          AwaitEnd(deadline);
+        [this, timer, deadline, requests](const boost::system::error_code&) {
+          AwaitEnd(deadline, requests);
         });
   }
 

@@ -28,6 +28,9 @@ struct HttpLimits {
   absl::Duration stall = absl::Seconds(60);
   // A refused client may send the rest of its request for this long.
   absl::Duration linger = absl::Seconds(2);
+  // When the server ends, a client that has connected may send its first
+  // request, or the rest of one, for this long.
+  absl::Duration last_request = absl::Milliseconds(500);
   size_t head_bytes = size_t{16} << 10;
   size_t body_bytes = size_t{32} << 20;
   // Bodies of all connections, until their responses end.
@@ -63,8 +66,9 @@ class HttpServer {
   virtual void Run(HttpHandler* handler) = 0;
   // Closes each connection after its response.
   virtual void CloseAfterResponses() = 0;
-  // Stops listening, sends what is queued for at most `grace`, closes all
-  // connections and ends the thread. Later calls do nothing.
+  // Stops listening, answers requests that are on their way, sends what is
+  // queued for at most `grace`, closes all connections and ends the thread.
+  // Later calls do nothing.
   virtual void Stop(absl::Duration grace) = 0;
 };
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -369,6 +370,35 @@ TEST_F(HttpServerTest, EndsInOrder) {
   ASSERT_TRUE(client.ReadUntil("data: last"));
   server_->Stop(absl::Seconds(30));
   EXPECT_THAT(client.ReadToEnd(), HasSubstr("0\r\n\r\n"));
+}
+
+// A proxy's request that finds the port open must not be lost.
+TEST_F(HttpServerTest, AnswersRequestsThatAreOnTheirWayAtTheEnd) {
+  HttpLimits limits;
+  limits.last_request = absl::Hours(1);
+  limits.linger = absl::Milliseconds(10);
+  auto server = HttpServer::Listen({"127.0.0.1", 0}, limits, nullptr);
+  ASSERT_TRUE(server.ok()) << server.status();
+  server_ = *std::move(server);
+  // Connections that nobody has accepted: with a request, with the half of
+  // one, and without.
+  std::vector<HttpClient> whole;
+  for (int i = 0; i < 5; ++i) {
+    whole.emplace_back(port());
+    ASSERT_TRUE(whole.back().SendRequest("GET", "/whole"));
+  }
+  HttpClient half(port()), silent(port());
+  ASSERT_TRUE(half.Send("POST /half HTTP/1.1\r\nContent-Length: 4\r\n"));
+  server_->Run(&handler_);
+  std::thread end([this] { server_->Stop(absl::Seconds(60)); });
+  for (HttpClient& client : whole) EXPECT_EQ(client.Read().body, "/whole");
+  EXPECT_TRUE(half.Send("Host: a\r\n\r\nhalf"));
+  EXPECT_EQ(half.Read().body, "half");
+  const HttpReply last = silent.Call("GET", "/silent");
+  EXPECT_EQ(last.body, "/silent");
+  EXPECT_EQ(last.headers.at("connection"), "close");
+  EXPECT_EQ(silent.ReadToEnd(), "");
+  end.join();
 }
 
 TEST_F(HttpServerTest, ListensOnIpv6) {
