@@ -72,6 +72,15 @@ expect_no_line() {
   ! grep -Eq -- "$1" <<<"$output" || failed "a line matches '$1'"
 }
 
+await_line() {  # PATTERN FILE
+  local i
+  for ((i = 0; i < 600; ++i)); do
+    grep -Eqx -- "$1" "$2" && return
+    sleep 0.1
+  done
+  failed "no line of $2 matches '$1'"
+}
+
 expect_lines() {
   local n
   n=$(wc -l <<<"$output")
@@ -113,7 +122,7 @@ stand_in ringfleet-coordinator
 # ---- The verbs, on whatever $tmp/fleet.yaml describes: 3 workers. ----
 
 check_verbs() {
-  local worker again
+  local worker again follower rank
 
   it "start starts every process"
   fleet start
@@ -195,6 +204,38 @@ $tmp/fleet.yaml"
   expect_code 0
   expect_lines 4
   expect_line "\[1 [^ ]+\] running pid $worker"
+
+  it "ringfleet logs prints the log of each process, tagged"
+  output=$(timeout 100 "$RINGFLEET_CLI" logs --cluster "$tmp/fleet.yaml" 2>&1)
+  code=$?
+  expect_code 0
+  expect_line '\[0 [^ ]+\] ringfleet-worker --rank 0 .*'
+  expect_line '\[1 [^ ]+\] ringfleet-worker --rank 1 .*'
+  expect_line '\[coordinator [^ ]+\] ringfleet-coordinator --cluster .*'
+  {
+    echo '2020-01-01T00:00:00.000Z I worker 1 a.cc:1] long ago'
+    date -u '+%Y-%m-%dT%H:%M:%S.000Z I worker 1 a.cc:1] just now'
+  } >>"$XDG_STATE_HOME/ringfleet/$name/rank-1.log"
+  output=$(timeout 100 "$RINGFLEET_CLI" logs --cluster "$tmp/fleet.yaml" \
+    --hosts 1 --since 10m 2>&1)
+  code=$?
+  expect_code 0
+  expect_lines 1
+  expect_line '\[1 [^ ]+\] .* just now'
+
+  it "ringfleet logs --follow goes on with new lines of all hosts"
+  timeout 100 "$RINGFLEET_CLI" logs --cluster "$tmp/fleet.yaml" --hosts 0-1 \
+    --follow >"$tmp/followed" 2>&1 &
+  follower=$!
+  for rank in 0 1; do
+    await_line "\[$rank [^ ]+\] cwd .*" "$tmp/followed"
+    echo "a new line of $rank" >>"$XDG_STATE_HOME/ringfleet/$name/rank-$rank.log"
+    await_line "\[$rank [^ ]+\] a new line of $rank" "$tmp/followed"
+  done
+  kill -INT "$follower"
+  wait "$follower"
+  code=$?
+  expect_code 130
 
   it "restart of a range replaces only its processes"
   again=$(pid_of rank-0)

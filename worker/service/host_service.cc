@@ -58,6 +58,23 @@ std::string FileToRead(const std::string& path) {
   return largest;
 }
 
+// Adds the space on the file system that has the folder, or where a first
+// write would create it.
+void AddFolder(const std::string& path, v1::HostReport* report) {
+  std::filesystem::path existing = path;
+  std::error_code error;
+  while (!std::filesystem::exists(existing, error) &&
+         existing.has_relative_path()) {
+    existing = existing.parent_path();
+  }
+  const std::filesystem::space_info space =
+      std::filesystem::space(existing, error);
+  if (error) return;
+  v1::FolderSpace* const folder = report->add_folders();
+  folder->set_path(path);
+  folder->set_free_bytes(space.available);
+}
+
 }  // namespace
 
 double MeasureDiskRate(const std::string& path, absl::Duration time) {
@@ -127,6 +144,10 @@ grpc::Status HostService::Measure(grpc::ServerContext* context,
   report->set_threads(static_cast<uint32_t>(threads_));
   report->set_cpus(static_cast<uint32_t>(cluster::AvailableCpus()));
   report->set_numa_nodes(CountNumaNodes());
+  for (const std::string& folder : request->folders()) {
+    AddFolder(folder, report);
+  }
+  if (!log_folder_.empty()) AddFolder(log_folder_, report);
   const uint64_t free_bytes = AvailableMemoryBytes();
   report->set_available_memory_bytes(
       memory_limit_bytes_ == 0 ? free_bytes

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "absl/time/time.h"
 #include "protos/host.grpc.pb.h"
@@ -20,9 +21,13 @@ double MeasureDiskRate(const std::string& path, absl::Duration time);
 class HostService final : public v1::Host::Service {
  public:
   // `threads` compute a step. `memory_limit_bytes` is the memory that the
-  // worker may use; 0: the available memory.
-  HostService(int threads, uint64_t memory_limit_bytes)
-      : threads_(threads), memory_limit_bytes_(memory_limit_bytes) {}
+  // worker may use; 0: the available memory. `log_folder` holds its log file;
+  // empty: it has none.
+  HostService(int threads, uint64_t memory_limit_bytes,
+              std::string log_folder = "")
+      : threads_(threads),
+        memory_limit_bytes_(memory_limit_bytes),
+        log_folder_(std::move(log_folder)) {}
 
   grpc::Status Measure(grpc::ServerContext* context,
                        const v1::MeasureHostRequest* request,
@@ -37,6 +42,7 @@ class HostService final : public v1::Host::Service {
  private:
   const int threads_;
   const uint64_t memory_limit_bytes_;
+  const std::string log_folder_;
   std::atomic<bool> active_{false};
 };
 

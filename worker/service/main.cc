@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -215,7 +216,11 @@ absl::Status Run(const Options& options) {
       {.recorder = &flight.recorder(), .round_trips = &flight.round_trips()});
   WorkerService service(&endpoint, &flight, threads, memory_bytes,
                         options.cache_dir, options.coordinator);
-  HostService host_service(threads, memory_bytes);
+  HostService host_service(
+      threads, memory_bytes,
+      options.log_file.empty()
+          ? ""
+          : std::filesystem::absolute(options.log_file).parent_path());
   RF_ASSIGN_OR_RETURN(
       const std::unique_ptr<cluster::DaemonServer> server,
       cluster::DaemonServer::Start(

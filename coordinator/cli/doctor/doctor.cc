@@ -12,6 +12,8 @@
 #include "cluster/checkpoint/open_model.h"
 #include "cluster/config/config.h"
 #include "cluster/config/settings.h"
+#include "cluster/model/shard_plan.h"
+#include "cluster/model/shard_sizes.h"
 #include "cluster/process/status_macros.h"
 #include "cluster/rpc/host_address.h"
 #include "cluster/synthetic/synthetic_model.h"
@@ -34,8 +36,8 @@ constexpr char kDoctorFooter[] = R"(
 Measures the rates that `ringfleet plan` otherwise assumes, and says what to change:
 products (int8 weights with 1 to 512 rows, other forms with 128), attention and
 memory reads with all workers at work, and exchanges between every two workers.
-Also checks the disk that holds --model, free memory, clocks, builds, instruction
-sets and NUMA nodes. `ringfleet plan --fleet FILE.json` reads the output of -o json.
+Also checks the disk that holds --model, the space in the folders of logs and packed
+weights, free memory, clocks, builds, instruction sets and NUMA nodes. `ringfleet plan --fleet FILE.json` reads the output of -o json.
 
 --local N starts N workers on this machine for this command. --cluster examines the
 running workers of a cluster file, --coordinator those of a running fleet. A worker
@@ -89,6 +91,31 @@ BenchWorkers WorkersOfFleet(const v1::ClusterState& state) {
   return workers;
 }
 
+// Returns the settings' folders on workers' hosts, but for the logs', which
+// workers know.
+std::vector<std::string> FoldersOf(const v1::FleetSettings& settings) {
+  std::vector<std::string> folders;
+  if (settings.has_cache_dir()) folders.push_back(settings.cache_dir());
+  return folders;
+}
+
+// Sets each rank's packed bytes, if this host has the model's config.json.
+void SetShardBytes(v1::FleetSettings settings, DoctorFindings* findings) {
+  cluster::FillDefaults(&settings);
+  const auto spec = cluster::LoadModelSpec(settings.model());
+  if (!spec.ok()) return;
+  for (WorkerFindings& worker : findings->workers) {
+    const auto plan =
+        cluster::PlanShard(*spec, cluster::MeshOf(settings), worker.rank);
+    if (!plan.ok()) return;
+    worker.shard_bytes =
+        cluster::ShardSizesOf(*spec, *plan,
+                              cluster::FormsOf(settings.dtype(), *spec),
+                              /*layout=*/nullptr, !settings.without_mtp())
+            .total();
+  }
+}
+
 absl::StatusOr<DoctorFindings> ExamineFleet(const DoctorVerb& options,
                                             const FleetPlace& place,
                                             std::string* model) {
@@ -111,13 +138,21 @@ absl::StatusOr<DoctorFindings> ExamineFleet(const DoctorVerb& options,
     if (model->empty()) *model = state->model();
   }
   what.disk_path = *model;
-  if (!what.quick || !place.config.has_value() || state.ok()) {
-    return ExamineWorkers(workers, what);
+  if (!place.config.has_value()) return ExamineWorkers(workers, what);
+  const v1::FleetSettings& settings = place.config->settings;
+  what.folders = FoldersOf(settings);
+  std::unique_ptr<HostWorkers> hosts;
+  if (what.quick && !state.ok()) {
+    RF_ASSIGN_OR_RETURN(
+        hosts, HostWorkers::Start(options.fleet.cluster, *place.config));
   }
-  RF_ASSIGN_OR_RETURN(const std::unique_ptr<HostWorkers> hosts,
-                      HostWorkers::Start(options.fleet.cluster, *place.config));
   absl::StatusOr<DoctorFindings> findings = ExamineWorkers(workers, what);
-  RF_RETURN_IF_ERROR(hosts->Stop());
+  if (hosts != nullptr) {
+    RF_RETURN_IF_ERROR(hosts->Stop());
+  }
+  if (!findings.ok()) return findings;
+  findings->cache_dir = settings.cache_dir();
+  SetShardBytes(settings, &*findings);
   return findings;
 }
 

@@ -22,6 +22,8 @@ constexpr double kUneven = 0.8;
 constexpr double kSkewMs = 500;
 constexpr double kSlowLinkGbit = 5;
 constexpr double kSlowLinkUs = 200;
+// Logs grow, and a full disk stops what writes them.
+constexpr uint64_t kLeastFreeBytes = uint64_t{5} << 30;
 
 double Median(std::vector<double> values) {
   if (values.empty()) return 0;
@@ -137,6 +139,35 @@ void AdviseOnHosts(const DoctorFindings& findings,
   }
 }
 
+double InGib(uint64_t bytes) {
+  return std::ldexp(static_cast<double>(bytes), -30);
+}
+
+// Workers of one machine write to the same folders.
+void AdviseOnFolders(const DoctorFindings& findings,
+                     std::vector<std::string>* advice) {
+  std::map<std::string, uint64_t> shard_bytes;  // By machine.
+  for (const WorkerFindings& worker : findings.workers) {
+    shard_bytes[worker.machine] += worker.shard_bytes;
+  }
+  std::set<std::pair<std::string, std::string>> seen;
+  for (const WorkerFindings& worker : findings.workers) {
+    for (const v1::FolderSpace& folder : worker.report.folders()) {
+      if (!seen.insert({worker.machine, folder.path()}).second) continue;
+      const uint64_t shards =
+          folder.path() == findings.cache_dir ? shard_bytes[worker.machine] : 0;
+      if (folder.free_bytes() >= std::max(kLeastFreeBytes, shards)) continue;
+      advice->push_back(absl::StrFormat(
+          "%s: %s has %.1f GiB free, want %.1f%s", RankText(worker),
+          folder.path(), InGib(folder.free_bytes()),
+          InGib(std::max(kLeastFreeBytes, shards)),
+          shards > kLeastFreeBytes
+              ? " for packed weights, unless they are there already"
+              : ""));
+    }
+  }
+}
+
 // The slowest pair in each respect; what a plan needs.
 struct Network {
   double latency_us = 0;
@@ -188,6 +219,15 @@ Json FormsJson(const v1::HostReport& report) {
   return forms;
 }
 
+Json FoldersJson(const v1::HostReport& report) {
+  Json folders = Json::array();
+  for (const v1::FolderSpace& folder : report.folders()) {
+    folders.push_back(
+        {{"path", folder.path()}, {"free_gib", InGib(folder.free_bytes())}});
+  }
+  return folders;
+}
+
 // Bytes for the worker while all workers of its machine run.
 uint64_t OwnMemoryBytes(const WorkerFindings& worker) {
   const uint64_t available = worker.report.available_memory_bytes();
@@ -227,6 +267,7 @@ std::vector<std::string> DoctorAdvice(const DoctorFindings& findings) {
     AdviseOnRate(findings, "int8 rate", rates, &advice);
   }
   AdviseOnHosts(findings, &advice);
+  AdviseOnFolders(findings, &advice);
   AdviseOnLinks(findings, &advice);
   return advice;
 }
@@ -247,8 +288,7 @@ Json DoctorJson(const DoctorFindings& findings) {
          {"threads", report.threads()},
          {"cpus", report.cpus()},
          {"numa_nodes", report.numa_nodes()},
-         {"memory_gib",
-          std::ldexp(static_cast<double>(OwnMemoryBytes(worker)), -30)},
+         {"memory_gib", InGib(OwnMemoryBytes(worker))},
          {"read_gbps", worker.read_bytes_per_second * 1e-9},
          {"int8_gops", worker.int8_ops_per_second() * 1e-9},
          {"products", ProductsJson(report)},
@@ -267,6 +307,7 @@ Json DoctorJson(const DoctorFindings& findings) {
          {"disk_gbps", report.disk_bytes_per_second() > 0
                            ? Json(report.disk_bytes_per_second() * 1e-9)
                            : Json()},
+         {"folders", FoldersJson(report)},
          {"clock_skew_ms", worker.clock_skew_ms},
          {"clock_uncertain_ms", worker.clock_uncertain_ms}});
     if (!findings.quick) continue;
@@ -326,8 +367,7 @@ std::string DoctorMarkdown(const DoctorFindings& findings) {
   };
   for (const WorkerFindings& worker : findings.workers) {
     const v1::HostReport& report = worker.report;
-    const double free_gib =
-        std::ldexp(static_cast<double>(report.available_memory_bytes()), -30);
+    const double free_gib = InGib(report.available_memory_bytes());
     const double disk = report.disk_bytes_per_second() * 1e-9;
     workers.Add({absl::StrCat(worker.rank), worker.address,
                  report.build().version(), report.isa(),

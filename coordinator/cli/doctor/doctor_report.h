@@ -27,6 +27,7 @@ struct WorkerFindings {
   double read_bytes_per_second = 0;
   double clock_skew_ms = 0;  // The worker's clock minus this process's clock.
   double clock_uncertain_ms = 0;  // Largest error of the skew.
+  uint64_t shard_bytes = 0;       // Packed weights of the rank. 0: unknown.
 
   // Returns operations per second of int8 products with 128 rows.
   double int8_ops_per_second() const;
@@ -61,6 +62,7 @@ std::string AbsentText(const AbsentWorker& worker);
 
 struct DoctorFindings {
   std::string model;                    // The cluster file's. May be empty.
+  std::string cache_dir;                // The cluster file's. May be empty.
   std::vector<WorkerFindings> workers;  // By rank.
   std::vector<AbsentWorker> absent;     // By rank.
   std::vector<PairFindings> pairs;

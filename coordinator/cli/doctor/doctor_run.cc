@@ -87,6 +87,9 @@ absl::Status MeasureHost(const BenchWorkers& workers, size_t rank,
   request.set_path(options.disk_path);
   request.set_ranks_on_host(RanksOnMachine(workers, rank));
   request.set_memory_bytes(findings->memory_share_bytes);
+  for (const std::string& folder : options.folders) {
+    request.add_folders(folder);
+  }
   InterruptibleCall call;
   call.context()->set_deadline(
       std::chrono::system_clock::now() +

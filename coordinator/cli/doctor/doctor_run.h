@@ -17,6 +17,8 @@ struct DoctorOptions {
   uint32_t time_ms = 500;  // For each measurement.
   bool quick = false;      // True: no rates, and one exchange over all workers.
   v1::TransportKind transport = v1::TRANSPORT_KIND_AUTO;  // Between ranks.
+  // Folders that the fleet writes to on each worker's host, beside its logs'.
+  std::vector<std::string> folders;
 };
 
 // Returns each worker's part of the memory that it shares with others of its

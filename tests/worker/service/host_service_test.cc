@@ -20,8 +20,13 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(HostServiceTest, ReportsWhatThisHostIs) {
-  HostService service(/*threads=*/2, /*memory_limit_bytes=*/1 << 20);
+  const testing::TempDir logs;
+  const testing::TempDir folder;
+  HostService service(/*threads=*/2, /*memory_limit_bytes=*/1 << 20,
+                      logs.path());
   v1::MeasureHostRequest request;
+  request.add_folders(folder.path());
+  request.add_folders(folder.File("not/yet"));  // Nobody has written there.
   request.set_time_ms(1);
   request.set_ranks_on_host(16);  // Little memory for each.
   v1::HostReport report;
@@ -34,6 +39,13 @@ TEST(HostServiceTest, ReportsWhatThisHostIs) {
   EXPECT_EQ(report.cpus(), static_cast<uint32_t>(cluster::AvailableCpus()));
   EXPECT_GE(report.numa_nodes(), 1u);
   EXPECT_EQ(report.available_memory_bytes(), 1u << 20);
+  std::vector<std::string> paths;
+  for (const v1::FolderSpace& space : report.folders()) {
+    paths.push_back(space.path());
+    EXPECT_GT(space.free_bytes(), 0u);
+  }
+  EXPECT_THAT(paths,
+              ElementsAre(folder.path(), folder.File("not/yet"), logs.path()));
   ASSERT_GT(report.products_size(), 1);
   EXPECT_EQ(report.products(0).rows(), 1u);
   std::vector<double> rates;

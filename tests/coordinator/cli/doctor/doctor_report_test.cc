@@ -178,6 +178,35 @@ TEST(DoctorReportTest, SaysWhatIsWrong) {
   EXPECT_EQ(document["network"]["gbit"], 0.9);
 }
 
+TEST(DoctorReportTest, FullDisksAreSaidOncePerMachine) {
+  DoctorFindings findings = TwoHealthyHosts();
+  findings.cache_dir = "/cache";
+  findings.workers[1].machine = findings.workers[0].machine;
+  for (WorkerFindings& worker : findings.workers) {
+    worker.shard_bytes = uint64_t{20} << 30;
+    worker.report.set_threads(16);
+    for (const auto& [path, gib] : {std::pair("/cache", 30), {"/logs", 6}}) {
+      v1::FolderSpace* folder = worker.report.add_folders();
+      folder->set_path(path);
+      folder->set_free_bytes(static_cast<uint64_t>(gib) << 30);
+    }
+  }
+  EXPECT_THAT(DoctorAdvice(findings),
+              ElementsAre("rank 0 (a:50052): /cache has 30.0 GiB free, want "
+                          "40.0 for packed weights, unless they are there "
+                          "already"));
+  EXPECT_EQ(DoctorJson(findings)["workers"][0]["folders"],
+            Json::parse(R"([{"path": "/cache", "free_gib": 30.0},
+                            {"path": "/logs", "free_gib": 6.0}])"));
+  // Each machine has disks of its own.
+  findings.workers[1].machine = "boot of b";
+  EXPECT_THAT(DoctorAdvice(findings), IsEmpty());
+  findings.workers[1].report.mutable_folders(1)->set_free_bytes(1 << 30);
+  EXPECT_THAT(DoctorAdvice(findings),
+              ElementsAre("rank 1 (b:50052): /logs has 1.0 GiB free, want "
+                          "5.0"));
+}
+
 TEST(DoctorReportTest, WorkersThatDoNotAnswerAreNamed) {
   DoctorFindings findings = TwoHealthyHosts();
   findings.workers[1].rank = 3;
