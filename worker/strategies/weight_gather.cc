@@ -138,15 +138,10 @@ const Batch& OwnRows(LayerContext& context, const Batch& batch,
     const size_t begin = std::max(split.begin(), span.first_row);
     const size_t end = std::min(split.end(), span.first_row + span.rows);
     if (begin >= end) continue;
-    own.spans.push_back(
-        {.slot = span.slot,
-         .first_row = begin - split.begin(),
-         .rows = end - begin,
-         .first_position =
-             span.first_position + static_cast<int64_t>(begin - span.first_row),
-         .as_decodes = span.as_decodes,
-         .form_first_position = span.form_first_position,
-         .form_rows = span.form_rows});
+    BatchSpan& part = own.spans.emplace_back(span);
+    part.first_row = begin - split.begin();
+    part.rows = end - begin;
+    part.first_position += static_cast<int64_t>(begin - span.first_row);
   }
   return own;
 }

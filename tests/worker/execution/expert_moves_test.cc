@@ -168,12 +168,19 @@ std::vector<LayoutCase> SoakFamilyLayouts() {
   for (const auto& [model, golden] :
        {std::pair("tiny-glm-flash", "golden.json"),
         std::pair("tiny-glm-dsa", "golden_dense.json"),
+        std::pair("tiny-v32", "golden_dense.json"),
         std::pair("tiny-kimi", "golden.json"),
+        std::pair("tiny-kimi-k25", "golden.json"),
         std::pair("tiny-int8-channel", "golden.json"),
         std::pair("tiny-mistral4", "golden.json")}) {
     cases.push_back({model,
                      {.data = 2, .expert = 2, .tensor = 1},
                      v1::PREFILL_STRATEGY_SEQUENCE_PARALLEL,
+                     golden,
+                     testing::kWideGoldenTolerance});
+    cases.push_back({model,
+                     {.expert = 2, .tensor = 2},
+                     v1::PREFILL_STRATEGY_WEIGHT_GATHER,
                      golden,
                      testing::kWideGoldenTolerance});
   }
