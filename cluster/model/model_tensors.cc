@@ -66,6 +66,9 @@ struct TensorConditions {
   static bool OwnHead(const ModelSpec& s) { return !s.tie_word_embeddings; }
   static bool TiedHead(const ModelSpec& s) { return s.tie_word_embeddings; }
   static bool Indexer(const ModelSpec& s) { return s.index_topk > 0; }
+  static bool Fp8(const ModelSpec& s) {
+    return s.quantization.method == QuantMethod::kFp8;
+  }
 };
 
 struct TableRow {
@@ -212,6 +215,9 @@ struct SkippedTensors {
 };
 
 constexpr absl::string_view kImages = "images are not supported";
+// A range of each row's own rounds no more than one range for all texts, which
+// also cuts off what lies beyond it.
+constexpr absl::string_view kDynamic = "activations are quantised as they come";
 
 constexpr SkippedTensors kSkippedTensors[] = {
     {"*.rotary_emb.inv_freq", "computed from config.json", nullptr},
@@ -226,7 +232,8 @@ constexpr SkippedTensors kSkippedTensors[] = {
     {"mm_projector.*", kImages, nullptr},
     {"model.vision_tower.*", kImages, nullptr},
     {"model.multi_modal_projector.*", kImages, nullptr},
-    {"*activation_scale", "activations are quantised as they come", nullptr},
+    {"*activation_scale", kDynamic, nullptr},
+    {"*.input_scale", kDynamic, TensorConditions::Fp8},
 };
 
 void AppendPart(const ModelSpec& spec, TablePart part,

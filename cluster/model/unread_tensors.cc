@@ -127,7 +127,7 @@ absl::string_view UnsupportedTechnique(absl::string_view name) {
     return ": only models with index_topk in config.json have an indexer";
   }
   if (absl::EndsWith(name, ".input_scale")) {
-    return ": static scales of activations are not supported";
+    return ": only fp8 weights have static scales of activations";
   }
   if (absl::EndsWith(name, ".bias")) return ": biases are not supported";
   return "";

@@ -16,7 +16,7 @@ namespace ringfleet::cluster {
 // model_tensors.h neither has nor ignores an unread tensor. Tensors of layers
 // from `used_layers` on are never unread, because these layers are not
 // computed. An unread tensor means that the model differs from its
-// configuration. Examples are biases and static scales of activations.
+// configuration. An example is a bias.
 std::vector<std::string> FindUnreadTensors(const ModelSpec& spec,
                                            const TensorSource& source,
                                            int used_layers);

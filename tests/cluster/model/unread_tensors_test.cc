@@ -88,13 +88,12 @@ TEST_F(UnreadTensorsTest, SoundCheckpointsHaveNone) {
   }
 }
 
-// Tensors that change the mathematics: biases, static scales of activations, an
-// indexer of sparse attention, another kind of layer.
+// Tensors that change the mathematics: biases, an indexer of sparse attention,
+// another kind of layer.
 TEST_F(UnreadTensorsTest, TensorsOfUsedLayersAreNamed) {
   for (const char* name :
        {"model.layers.0.self_attn.q_a_proj.bias",
         "model.layers.3.self_attn.q_a_proj.bias",
-        "model.layers.1.mlp.experts.3.up_proj.input_scale",
         "model.layers.2.self_attn.indexer.wk.weight",
         "model.layers.2.self_attn.q_proj.weight",
         "model.layers.0.mlp.gate.weight", "model.layers.0.enorm.weight",
@@ -120,6 +119,17 @@ TEST_F(UnreadTensorsTest, KnownTensorsThatNothingNeedsAreIgnored) {
   EXPECT_THAT(With("multi_modal_projector.linear.weight"), IsEmpty());
   spec_.tie_word_embeddings = true;
   EXPECT_THAT(With("lm_head.weight"), IsEmpty());
+}
+
+TEST_F(UnreadTensorsTest, StaticScalesOfActivationsBelongToFp8) {
+  const std::string name = "model.layers.1.mlp.experts.3.up_proj.input_scale";
+  EXPECT_THAT(With(name), IsEmpty());
+  spec_.quantization.method = QuantMethod::kNone;
+  NamedTensors tensors(spec_, Dtype::kBf16);
+  tensors.Add(name);
+  EXPECT_THAT(FindUnreadTensors(spec_, tensors, 4), ElementsAre(name));
+  EXPECT_THAT(std::string(CheckAllRead(spec_, tensors, 4).message()),
+              EndsWith("only fp8 weights have static scales of activations"));
 }
 
 // The scales say that the values mean something else.
@@ -151,8 +161,6 @@ TEST_F(UnreadTensorsTest, TheErrorNamesTheTechniqueThatIsNotSupported) {
   for (const auto& [name, technique] :
        {std::pair("model.layers.1.self_attn.indexer.wk.weight",
                   "only models with index_topk in config.json have an indexer"),
-        std::pair("model.layers.1.self_attn.o_proj.input_scale",
-                  "static scales of activations are not supported"),
         std::pair("model.layers.1.mlp.gate.bias", "biases are not supported"),
         std::pair("model.layers.1.extra", "as config.json has it")}) {
     NamedTensors tensors(spec_, Dtype::kF8E4M3);
