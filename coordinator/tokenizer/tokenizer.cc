@@ -123,6 +123,15 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(
                       files.Read("chat_template.jinja"));
   if (chat_template.has_value()) {
     tokenizer->chat_template_ = *std::move(chat_template);
+    return tokenizer;
+  }
+  if (!tokenizer->chat_template_.empty()) return tokenizer;
+  RF_ASSIGN_OR_RETURN(const absl::optional<std::string> processor,
+                      files.Read("chat_template.json"));
+  if (processor.has_value()) {
+    absl::StatusOr<std::string> source = ParseChatTemplateJson(*processor);
+    if (!source.ok()) return Annotate(source.status(), files.path());
+    tokenizer->chat_template_ = *std::move(source);
   }
   return tokenizer;
 }

@@ -28,10 +28,10 @@ struct TokenizerSpec;
 // A tokenizer, immutable after Load. Any thread may call the const methods.
 class Tokenizer {
  public:
-  // Reads tokenizer.json, else tiktoken.model. Reads tokenizer_config.json and
-  // chat_template.jinja if present. chat_template.jinja replaces the template
-  // of tokenizer_config.json. config.json, if present, tells how many ids a
-  // tiktoken.model has. `model` is a folder, or the name of a synthetic model.
+  // Reads tokenizer.json, else tiktoken.model, and tokenizer_config.json if
+  // present. The chat template is that of chat_template.jinja, else of
+  // tokenizer_config.json, else of chat_template.json. config.json tells how
+  // many ids a tiktoken.model has. `model` is a folder or a synthetic model.
   // Errors:
   //   NOT_FOUND: the folder has neither tokenizer.json nor tiktoken.model.
   //   INVALID_ARGUMENT: a field is malformed or unsupported. The message names

@@ -500,6 +500,17 @@ absl::StatusOr<TokenizerConfig> ParseTokenizerConfig(absl::string_view text) {
   return config;
 }
 
+absl::StatusOr<std::string> ParseChatTemplateJson(absl::string_view text) {
+  RF_ASSIGN_OR_RETURN(const json root, Parse(text));
+  const json* chat_template = Find(root, "chat_template");
+  if (chat_template == nullptr) {
+    return InvalidField("chat_template", "is missing");
+  }
+  std::string source;
+  RF_RETURN_IF_ERROR(ReadTemplate(*chat_template, &source));
+  return source;
+}
+
 absl::StatusOr<absl::optional<uint32_t>> ParseVocabSize(
     absl::string_view text) {
   RF_ASSIGN_OR_RETURN(const json root, Parse(text));

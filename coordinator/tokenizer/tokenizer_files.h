@@ -53,6 +53,9 @@ struct TokenizerConfig {
 // Errors: INVALID_ARGUMENT names the field and its value.
 absl::StatusOr<TokenizerSpec> ParseTokenizerJson(absl::string_view text);
 absl::StatusOr<TokenizerConfig> ParseTokenizerConfig(absl::string_view text);
+// Returns the template of a chat_template.json, which processors of
+// transformers 4 write.
+absl::StatusOr<std::string> ParseChatTemplateJson(absl::string_view text);
 // Returns vocab_size of a config.json, or of its text_config. Nothing: the file
 // has none.
 absl::StatusOr<absl::optional<uint32_t>> ParseVocabSize(absl::string_view text);

@@ -568,6 +568,21 @@ TEST_F(TokenizerFilesTest, NamedTemplatesWithoutADefaultAreNone) {
   EXPECT_THAT(Problem(), HasSubstr("chat_template"));
 }
 
+TEST_F(TokenizerFilesTest, AProcessorsTemplateCountsWhereThereIsNoOther) {
+  Write("chat_template.json",
+        R"({"chat_template": [{"name": "default", "template": "P"}]})");
+  EXPECT_EQ(LoadOk()->chat_template(), "P");
+  config_["chat_template"] = "C";
+  EXPECT_EQ(LoadOk()->chat_template(), "C");
+  config_.erase("chat_template");
+  for (const char* wrong : {R"({"chat_template": 7})", "{}", "[", "[]"}) {
+    Write("chat_template.json", wrong);
+    EXPECT_THAT(Problem(), HasSubstr("chat_template.json")) << wrong;
+  }
+  Write("chat_template.jinja", "J");
+  EXPECT_EQ(LoadOk()->chat_template(), "J");
+}
+
 TEST_F(TokenizerFilesTest, MalformedFieldsAreNamed) {
   EXPECT_THAT(ProblemWith("/model", nullptr), HasSubstr("model"));
   EXPECT_THAT(ProblemWith("/model/vocab", json::array()), HasSubstr("vocab"));
