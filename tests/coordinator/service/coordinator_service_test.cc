@@ -44,13 +44,14 @@ std::chrono::system_clock::time_point In(absl::Duration duration) {
 class CoordinatorServiceTest : public ::testing::Test {
  protected:
   // Starts the coordinator; workers follow with Join.
-  void Start(int world_size = 1) {
+  void Start(int world_size = 1, bool without_mtp = false) {
     CoordinatorOptions options;
     options.fleet.name = "test";
     options.fleet.settings.set_model(kModel);
     options.fleet.mesh.tensor = world_size;
     options.fleet.lease = absl::Hours(1);
     options.fleet.settings.set_parallel(2);
+    options.fleet.settings.set_without_mtp(without_mtp);
     auto server = CoordinatorServer::Start(options);
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
@@ -653,6 +654,19 @@ TEST_F(CoordinatorServiceTest, LongTextsAreScoredInWindows) {
   request.mutable_options()->set_reference(true);
   EXPECT_EQ(Score(request, &result).error_code(),
             grpc::StatusCode::FAILED_PRECONDITION);
+}
+
+TEST_F(CoordinatorServiceTest, MtpIsRefusedWhereNoWorkerHoldsItsLayers) {
+  Start(1, /*without_mtp=*/true);
+  v1::ScoreRequest request;
+  request.mutable_prompt()->mutable_ids()->add_ids(1);
+  request.mutable_options()->set_mtp(true);
+  v1::ScoreEvent::Result result;
+  const grpc::Status status = Score(request, &result);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(status.error_message(),
+              HasSubstr("mtp: the workers hold no multi-token prediction "
+                        "layers, want `without_mtp: false`"));
 }
 
 TEST_F(CoordinatorServiceTest, TokenizesAndDetokenizes) {
