@@ -389,6 +389,8 @@ def looks(page):
         assert not page.js(TOO_WIDE), page.js(TOO_WIDE)
         assert page.one("#messages").size["height"] > 100, page.one("#messages").size
         assert page.js("return document.getElementById('send').getBoundingClientRect().bottom") <= 740
+    legend = page.one("#fleet-figures").get_attribute("aria-describedby")
+    assert "1 is balanced" in page.text(f"#{legend}"), legend
     page.one("#show-fleet").click()
     assert not page.js(TOO_WIDE), page.js(TOO_WIDE)
     page.one("#show-settings").click()
