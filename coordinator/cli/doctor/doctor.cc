@@ -36,8 +36,9 @@ constexpr char kDoctorFooter[] = R"(
 Measures the rates that `ringfleet plan` otherwise assumes, and says what to change:
 products (int8 weights with 1 to 512 rows, other forms with 128), attention and
 memory reads with all workers at work, and exchanges between every two workers.
-Also checks the disk that holds --model, the space in the folders of logs and packed
-weights, free memory, clocks, builds, instruction sets and NUMA nodes. `ringfleet plan --fleet FILE.json` reads the output of -o json.
+Also checks the disk that holds --model, the space in the folders of logs, packed
+weights and state, free memory, clocks, builds, instruction sets and NUMA nodes.
+`ringfleet plan --fleet FILE.json` reads the output of -o json.
 
 --local N starts N workers on this machine for this command. --cluster examines the
 running workers of a cluster file, --coordinator those of a running fleet. A worker
@@ -91,12 +92,22 @@ BenchWorkers WorkersOfFleet(const v1::ClusterState& state) {
   return workers;
 }
 
-// Returns the settings' folders on workers' hosts, but for the logs', which
-// workers know.
-std::vector<std::string> FoldersOf(const v1::FleetSettings& settings) {
-  std::vector<std::string> folders;
-  if (settings.has_cache_dir()) folders.push_back(settings.cache_dir());
-  return folders;
+// Sets the folders that the file names, but for the logs', which workers know.
+void SetFolders(const cluster::ClusterConfig& config,
+                const BenchWorkers& workers, DoctorOptions* what) {
+  const v1::FleetSettings& settings = config.settings;
+  if (settings.has_cache_dir()) what->folders.push_back(settings.cache_dir());
+  if (!settings.has_state_dir()) return;  // Beside the logs.
+  for (size_t rank = 0; rank < config.workers.size(); ++rank) {
+    const cluster::WorkerConfig& worker = config.workers[rank];
+    if (worker.host != config.coordinator.host &&
+        worker.address != config.coordinator.host) {
+      continue;
+    }
+    what->state_dir = settings.state_dir();
+    what->state_address = workers.addresses[rank];
+    return;
+  }
 }
 
 // Sets each rank's packed bytes, if this host has the model's config.json.
@@ -140,7 +151,7 @@ absl::StatusOr<DoctorFindings> ExamineFleet(const DoctorVerb& options,
   what.disk_path = *model;
   if (!place.config.has_value()) return ExamineWorkers(workers, what);
   const v1::FleetSettings& settings = place.config->settings;
-  what.folders = FoldersOf(settings);
+  SetFolders(*place.config, workers, &what);
   std::unique_ptr<HostWorkers> hosts;
   if (what.quick && !state.ok()) {
     RF_ASSIGN_OR_RETURN(

@@ -90,6 +90,10 @@ absl::Status MeasureHost(const BenchWorkers& workers, size_t rank,
   for (const std::string& folder : options.folders) {
     request.add_folders(folder);
   }
+  if (!options.state_dir.empty() &&
+      workers.addresses[rank] == options.state_address) {
+    request.add_folders(options.state_dir);
+  }
   InterruptibleCall call;
   call.context()->set_deadline(
       std::chrono::system_clock::now() +

@@ -19,6 +19,9 @@ struct DoctorOptions {
   v1::TransportKind transport = v1::TRANSPORT_KIND_AUTO;  // Between ranks.
   // Folders that the fleet writes to on each worker's host, beside its logs'.
   std::vector<std::string> folders;
+  // The folder of the coordinator's state, on the host of the worker with this
+  // address. Empty: none, or no worker runs there.
+  std::string state_dir, state_address;
 };
 
 // Returns each worker's part of the memory that it shares with others of its
