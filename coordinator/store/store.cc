@@ -25,7 +25,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kGroup{50};
 constexpr std::chrono::seconds kRetry{1};
-constexpr std::chrono::seconds kLongestWait{5};
+constexpr std::chrono::seconds kLongestStall{5};
 // A larger database is checked page by page, as it is read.
 constexpr uintmax_t kCheckedBytes = uintmax_t{64} << 20;
 
@@ -195,7 +195,7 @@ absl::Status Store::WriteNow(Operation operation, Done done) {
               result->status = status;
               result->changed.NotifyAll();
             });
-  const auto end = Clock::now() + kLongestWait;
+  const auto end = Clock::now() + kLongestStall;
   MutexLock lock(&result->mu);
   while (!result->done) {
     if (!result->changed.WaitUntil(&result->mu, end) && !result->done) {

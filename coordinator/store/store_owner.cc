@@ -26,7 +26,7 @@ namespace ringfleet::coordinator {
 namespace {
 
 constexpr std::chrono::seconds kBeat{1};
-constexpr absl::Duration kPoll = absl::Milliseconds(50);
+constexpr absl::Duration kLockPoll = absl::Milliseconds(50);
 
 class OwnedFile {
  public:
@@ -81,7 +81,7 @@ absl::StatusOr<bool> AwaitLock(int file, const std::string& path,
           ", want another state_dir, or another name of the fleet"));
     }
     if (std::chrono::steady_clock::now() >= end) return false;
-    std::this_thread::sleep_for(absl::ToChronoNanoseconds(kPoll));
+    std::this_thread::sleep_for(absl::ToChronoNanoseconds(kLockPoll));
   }
   return true;
 }

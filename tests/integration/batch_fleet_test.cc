@@ -103,14 +103,14 @@ class BatchFleetTest : public HandFleet {
 };
 
 // Clients that ask for short answers while everything else goes on.
-class Crowd {
+class ShortAnswers {
  public:
-  Crowd(int port, int clients) : port_(port) {
+  ShortAnswers(int port, int clients) : port_(port) {
     for (int i = 0; i < clients; ++i) {
       threads_.emplace_back([this, i] { Run(i); });
     }
   }
-  ~Crowd() { End(); }
+  ~ShortAnswers() { End(); }
   void End() {
     stop_ = true;
     for (std::thread& thread : threads_) thread.join();
@@ -211,7 +211,7 @@ class BatchChaosTest : public BatchFleetTest,
     coordinator_->Wait(5);
     ASSERT_NO_FATAL_FAILURE(StartOn("wild"));
     ASSERT_TRUE(WaitUntil(60, [this] {
-      const auto reply = Crowd::Call(http_port_, "GET", "/ready", "");
+      const auto reply = ShortAnswers::Call(http_port_, "GET", "/ready", "");
       return reply.has_value() && reply->status == 200;
     })) << coordinator_->errors();
     away_.emplace_back(from, Clock::now());
@@ -261,7 +261,7 @@ TEST_P(BatchChaosTest, EveryLineHasOneResult) {
     ASSERT_EQ(WaitForState("ready")["state"], "ready")
         << coordinator_->errors();
     away_.clear();
-    Crowd crowd(http_port_, 8);
+    ShortAnswers crowd(http_port_, 8);
     const auto follower =
         StartCli({"show", id, "--cluster", cluster(), "--output", "--follow"});
     std::vector<int> events;  // -1: the coordinator, -2: the disk.
@@ -292,7 +292,7 @@ TEST_P(BatchChaosTest, EveryLineHasOneResult) {
     }
     EXPECT_EQ(results, right) << coordinator_->errors();
     EXPECT_GT(crowd.answered(), 0);
-    for (const Crowd::Failure& failure : crowd.failures()) {
+    for (const ShortAnswers::Failure& failure : crowd.failures()) {
       bool cut = false;
       for (const auto& [from, to] : away_) {
         cut |= failure.from <= to && failure.to >= from;

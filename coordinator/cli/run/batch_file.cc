@@ -31,7 +31,7 @@ constexpr size_t kPartBytes = size_t{1} << 20;
 // A coordinator that comes back does so within this time.
 constexpr std::chrono::minutes kLongestAway{10};
 constexpr std::chrono::milliseconds kRetry{500};
-constexpr std::chrono::milliseconds kInterruptLook{50};
+constexpr std::chrono::milliseconds kSleepLook{50};
 constexpr std::chrono::seconds kProgressTime{1};
 constexpr std::chrono::seconds kStateTimeout{5};
 
@@ -109,7 +109,7 @@ absl::Status Sleep(std::chrono::milliseconds time) {
   const auto end = Clock::now() + time;
   while (Clock::now() < end) {
     RF_RETURN_IF_ERROR(Interrupt::Get().status());
-    std::this_thread::sleep_for(kInterruptLook);
+    std::this_thread::sleep_for(kSleepLook);
   }
   return absl::OkStatus();
 }
@@ -133,7 +133,7 @@ class ShownProgress {
                                 : "waiting for the coordinator");
       const auto next = Clock::now() + kProgressTime;
       while (!ending_ && Clock::now() < next) {
-        std::this_thread::sleep_for(kInterruptLook);
+        std::this_thread::sleep_for(kSleepLook);
       }
     }
   }

@@ -22,7 +22,7 @@
 namespace ringfleet::coordinator {
 namespace {
 
-constexpr char kModel[] = RINGFLEET_TEST_MODELS "/tiny-v3";
+constexpr char kBatchModel[] = RINGFLEET_TEST_MODELS "/tiny-v3";
 
 // A line of OpenAI's form.
 std::string ChatLine(const std::string& id, const std::string& text = "hi") {
@@ -35,7 +35,7 @@ std::string ChatLine(const std::string& id, const std::string& text = "hi") {
 class BatchesTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    auto model = ServedModel::Load(kModel);
+    auto model = ServedModel::Load(kBatchModel);
     ASSERT_TRUE(model.ok()) << model.status();
     model_ = model->release();
   }

@@ -27,7 +27,7 @@ namespace {
 
 using testing::TempDir;
 
-FileRecord Upload(const std::string& id) {
+FileRecord UploadOf(const std::string& id) {
   FileRecord file;
   file.id = id;
   file.purpose = "batch";
@@ -51,7 +51,7 @@ class StoreTest : public ::testing::Test {
     store_ = *std::move(store);
   }
   absl::Status Insert(const std::string& id) {
-    return store_->WriteNow([file = Upload(id)](Database& database) {
+    return store_->WriteNow([file = UploadOf(id)](Database& database) {
       return InsertFile(database, file);
     });
   }
@@ -80,7 +80,7 @@ TEST_F(StoreTest, QueuedOperationsAreCommittedAtTheEnd) {
   std::vector<absl::Status> results;
   for (const char* const id : {"file-1", "file-2"}) {
     store_->Write(
-        [file = Upload(id)](Database& database) {
+        [file = UploadOf(id)](Database& database) {
           return InsertFile(database, file);
         },
         [&results](const absl::Status& status) { results.push_back(status); });
@@ -94,12 +94,12 @@ TEST_F(StoreTest, QueuedOperationsAreCommittedAtTheEnd) {
 TEST_F(StoreTest, AnOperationThatFailsUndoesItsOwnChangesOnly) {
   Start();
   absl::Status good;
-  store_->Write([file = Upload("file-1")](
+  store_->Write([file = UploadOf("file-1")](
                     Database& database) { return InsertFile(database, file); },
                 [&good](const absl::Status& status) { good = status; });
   const absl::Status bad = store_->WriteNow([](Database& database) {
-    const absl::Status inserted = InsertFile(database, Upload("file-2"));
-    return inserted.ok() ? InsertFile(database, Upload("file-2")) : inserted;
+    const absl::Status inserted = InsertFile(database, UploadOf("file-2"));
+    return inserted.ok() ? InsertFile(database, UploadOf("file-2")) : inserted;
   });
   EXPECT_TRUE(absl::IsAlreadyExists(bad)) << bad;
   EXPECT_EQ(good, absl::OkStatus());
@@ -113,7 +113,7 @@ TEST_F(StoreTest, AFullDiskPausesAndLosesNothing) {
   std::atomic<bool> kept{false};
   Start();
   const auto insert = [&full](const std::string& id) {
-    FileRecord file = Upload(id);
+    FileRecord file = UploadOf(id);
     file.name = std::string(100'000, 'x');  // The database has to grow.
     return [file, &full](Database& database) {
       const absl::Status limit = database.Run(
@@ -238,7 +238,7 @@ TEST_F(StoreTest, AStoppedOwnerIsReplacedAndFenced) {
   store_ = *std::move(second);
   EXPECT_EQ(Find("file-1"), absl::OkStatus());
   const absl::Status fenced = stopped->WriteNow([](Database& database) {
-    return InsertFile(database, Upload("file-2"));
+    return InsertFile(database, UploadOf("file-2"));
   });
   EXPECT_TRUE(absl::IsFailedPrecondition(fenced)) << fenced;
   EXPECT_TRUE(stopped->is_lost());
