@@ -64,8 +64,10 @@ class KeptShardTest : public ::testing::Test {
             .available_memory_bytes = std::numeric_limits<uint64_t>::max()};
   }
 
-  absl::StatusOr<bool> Keep(const std::function<void(v1::LoadRequest*)>& edit,
-                            const LoadSettings& settings = Settings()) {
+  // Returns why the shard is not kept; empty: it is.
+  absl::StatusOr<std::string> Keep(
+      const std::function<void(v1::LoadRequest*)>& edit,
+      const LoadSettings& settings = Settings()) {
     v1::LoadRequest request = request_;
     edit(&request);
     LoadSettings planning = settings;
@@ -91,7 +93,7 @@ TEST_F(KeptShardTest, BecomesAnotherRankOfAnotherMesh) {
     request->set_context(16);
   });
   ASSERT_TRUE(kept.ok()) << kept.status();
-  EXPECT_TRUE(*kept);
+  EXPECT_EQ(*kept, "");
   EXPECT_EQ(shard_->plan.rank, 0);
   EXPECT_EQ(shard_->plan.mesh.data, 1);
   EXPECT_EQ(shard_->layout.num_coordinates(), 1);
@@ -105,40 +107,49 @@ TEST_F(KeptShardTest, BecomesAnotherRankOfAnotherMesh) {
 }
 
 TEST_F(KeptShardTest, WhatDiffersIsLeftAsItIs) {
-  const std::function<void(v1::LoadRequest*)> others[] = {
-      [](auto* request) { request->set_dtype(v1::DTYPE_INT4); },
-      [](auto* request) { request->set_cache_dtype(v1::CACHE_DTYPE_F32); },
-      [](auto* request) { request->set_reference(true); },
-      [](auto* request) { request->set_without_mtp(true); },
-      [](auto* request) { request->set_threads(2); },
-      [](auto* request) {
-        SetLayout({1, 1, 2}, 1, request);
-        HoldAll(1, request);
-      },
-      // Without copies, and with one expert less in the last layer.
-      [](auto* request) {
-        request->mutable_layout()->mutable_experts()->Clear();
-      },
-      [](auto* request) {
-        request->mutable_layout()
-            ->mutable_experts()
-            ->mutable_layers(5)
-            ->mutable_coordinates(1)
-            ->mutable_experts()
-            ->RemoveLast();
-      },
+  struct Other {
+    std::function<void(v1::LoadRequest*)> edit;
+    const char* cause;
   };
-  for (const auto& other : others) {
-    const auto kept = Keep(other);
+  const Other others[] = {
+      {[](auto* request) { request->set_dtype(v1::DTYPE_INT4); }, "dtype int4"},
+      {[](auto* request) { request->set_cache_dtype(v1::CACHE_DTYPE_F32); },
+       "cache type f32"},
+      {[](auto* request) { request->set_reference(true); }, "float32 reference"},
+      {[](auto* request) { request->set_without_mtp(true); }, "prediction layers"},
+      {[](auto* request) { request->set_threads(2); }, "threads 2"},
+      {[](auto* request) {
+         SetLayout({1, 1, 2}, 1, request);
+         HoldAll(1, request);
+       },
+       "mesh 1x1x2"},
+      // Without copies, and with one expert less in the last layer.
+      {[](auto* request) {
+         request->mutable_layout()->mutable_experts()->Clear();
+       },
+       "experts"},
+      {[](auto* request) {
+         request->mutable_layout()
+             ->mutable_experts()
+             ->mutable_layers(5)
+             ->mutable_coordinates(1)
+             ->mutable_experts()
+             ->RemoveLast();
+       },
+       "other experts in layer 5"},
+  };
+  for (const Other& other : others) {
+    const auto kept = Keep(other.edit);
     ASSERT_TRUE(kept.ok()) << kept.status();
-    EXPECT_FALSE(*kept);
+    EXPECT_THAT(*kept, HasSubstr(other.cause));
     EXPECT_EQ(shard_->plan.rank, 1);
     EXPECT_EQ(shard_->request.SerializeAsString(),
               request_.SerializeAsString());
     EXPECT_FALSE(shard_->kept);
   }
   const auto kept = Keep([](auto*) {});
-  EXPECT_TRUE(kept.ok() && *kept) << kept.status();
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  EXPECT_EQ(*kept, "");
 }
 
 TEST_F(KeptShardTest, PredictionLayersCanBeLeftOut) {
@@ -178,7 +189,7 @@ TEST_F(KeptShardTest, FilesThatChangedAreReadAgain) {
   testing::WriteFile(file, text + " ");
   const auto kept = Keep([](auto*) {});
   ASSERT_TRUE(kept.ok()) << kept.status();
-  EXPECT_FALSE(*kept);
+  EXPECT_NE(*kept, "");
   std::filesystem::remove(file);
   EXPECT_FALSE(Keep([](auto*) {}).ok());
 }
@@ -186,7 +197,7 @@ TEST_F(KeptShardTest, FilesThatChangedAreReadAgain) {
 TEST_F(KeptShardTest, ItsOwnWeightsTakeNoMemoryAgain) {
   LoadSettings settings = Settings();
   settings.available_memory_bytes = 300ull << 20;  // For buffers and a cache.
-  EXPECT_TRUE(*Keep([](auto*) {}, settings));
+  EXPECT_EQ(*Keep([](auto*) {}, settings), "");
   settings.available_memory_bytes = 100ull << 20;
   const absl::Status status = Keep([](auto*) {}, settings).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
