@@ -7,7 +7,8 @@
 namespace ringfleet::integration {
 namespace {
 
-const Arguments kExact = {"--mesh", "1x2x1", "--dtype", "f32", "--wire", "f32"};
+const Arguments kSameBits = {"--mesh", "1x2x1",  "--dtype",
+                             "f32",    "--wire", "f32"};
 
 class RestartTest : public HandFleet {
  protected:
@@ -30,7 +31,7 @@ class RestartTest : public HandFleet {
 };
 
 TEST_F(RestartTest, WorkersKeepTheirWeightsAndMovedExperts) {
-  ASSERT_NO_FATAL_FAILURE(StartFleet(2, kExact));
+  ASSERT_NO_FATAL_FAILURE(StartFleet(2, kSameBits));
   const json ids = Greedy(cluster());
   // One token a thousand times, so that experts are unevenly busy.
   ASSERT_EQ(Cli({"score", "--cluster", cluster(), "--ids",
@@ -43,7 +44,7 @@ TEST_F(RestartTest, WorkersKeepTheirWeightsAndMovedExperts) {
   ASSERT_GT(moved.document()["bytes_to_load"], 0);
   const json before = Status({"--experts"});
 
-  ASSERT_NO_FATAL_FAILURE(Restart(kExact));
+  ASSERT_NO_FATAL_FAILURE(Restart(kSameBits));
   json after = Status({"--experts"});
   EXPECT_GT(after["epoch"], before["epoch"]);
   for (size_t rank = 0; rank < 2; ++rank) {
@@ -86,7 +87,7 @@ TEST_F(RestartTest, AStoppedCoordinatorThatWasReplacedCanDoNothing) {
     address = relay->output().substr(sizeof(kWord) - 1);
     address.pop_back();
   };
-  ASSERT_NO_FATAL_FAILURE(StartCoordinator(2, kExact));
+  ASSERT_NO_FATAL_FAILURE(StartCoordinator(2, kSameBits));
   ASSERT_NO_FATAL_FAILURE(lead_to(port()));
   for (int rank = 0; rank < 2; ++rank) {
     workers_[rank] =
@@ -104,7 +105,7 @@ TEST_F(RestartTest, AStoppedCoordinatorThatWasReplacedCanDoNothing) {
   const auto stopped = std::move(coordinator_);
   const int stopped_port = port();
 
-  ASSERT_NO_FATAL_FAILURE(StartCoordinator(2, kExact));
+  ASSERT_NO_FATAL_FAILURE(StartCoordinator(2, kSameBits));
   ASSERT_NO_FATAL_FAILURE(lead_to(port()));
   const json ready = WaitForState("ready", 40);
   ASSERT_EQ(ready["state"], "ready") << coordinator_->errors();
