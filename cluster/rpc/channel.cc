@@ -17,7 +17,7 @@ constexpr int kKeepaliveMs = 10'000;
 
 }  // namespace
 
-grpc::ChannelArguments DirectArguments() {
+grpc::ChannelArguments DirectArguments(absl::Duration longest_pause) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
@@ -27,7 +27,8 @@ grpc::ChannelArguments DirectArguments() {
   // Equal channels would share a connection, its queues and its backoff.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS,
+                   static_cast<int>(absl::ToInt64Milliseconds(longest_pause)));
   // gRPC's name for the time that one attempt is given.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 3000);
   for (const char* argument : kReadBufferArguments) {

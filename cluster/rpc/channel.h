@@ -27,8 +27,11 @@ inline constexpr const char* kReadBufferArguments[] = {
 // the host, tried again soon after it failed. Calls fail with UNAVAILABLE 20 s
 // after the server's host has vanished without closing its sockets. Requires
 // that a thread waits on a call, as else nobody reads the answers to pings: see
-// ReadAhead.
-grpc::ChannelArguments DirectArguments();
+// ReadAhead. Pauses between attempts to connect grow to `longest_pause`.
+// Setting GRPC_ARG_MAX_RECONNECT_BACKOFF_MS again has no effect: gRPC takes the
+// first.
+grpc::ChannelArguments DirectArguments(
+    absl::Duration longest_pause = absl::Seconds(1));
 
 // Opens a channel without connecting. `arguments` extend DirectArguments().
 std::shared_ptr<grpc::Channel> OpenChannel(

@@ -22,13 +22,7 @@ constexpr absl::Duration kFirstRetry = absl::Milliseconds(50);
 constexpr absl::Duration kLastRetry = absl::Seconds(2);
 // Longest pause between attempts to connect. A coordinator that is back should
 // find its workers before its users notice.
-constexpr int kReconnectMs = 100;
-
-std::shared_ptr<grpc::Channel> OpenCoordinator(const std::string& address) {
-  grpc::ChannelArguments arguments = cluster::DirectArguments();
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kReconnectMs);
-  return cluster::OpenChannel(address, arguments);
-}
+constexpr absl::Duration kLongestReconnect = absl::Milliseconds(100);
 
 // A coordinator that gives no answer still knows its members: registering anew
 // would end their epoch.
@@ -64,7 +58,8 @@ MembershipClient::MembershipClient(const std::string& coordinator,
     : coordinator_(coordinator),
       request_(std::move(request)),
       hooks_(std::move(hooks)),
-      channel_(OpenCoordinator(coordinator)),
+      channel_(cluster::OpenChannel(
+          coordinator, cluster::DirectArguments(kLongestReconnect))),
       stub_(v1::Membership::NewStub(channel_)),
       thread_([this] { Loop(); }) {}
 
