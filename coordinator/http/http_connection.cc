@@ -135,11 +135,7 @@ void HttpConnection::Close(absl::string_view why) {
 
 void HttpConnection::CloseWhenSent(bool await_request) {
   keep_alive_ = false;
-  if (await_request &&
-      (state_ == State::kHandshake || state_ == State::kHead ||
-       state_ == State::kBody || (state_ == State::kIdle && !has_answered_))) {
-    return;
-  }
+  if (await_request && ExpectsRequest()) return;
   if (queued_.empty() && !writing_) Close("the server ends");
 }
 

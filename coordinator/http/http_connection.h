@@ -101,6 +101,11 @@ class HttpConnection final
   HttpConnection(HttpConnections* owner, HttpTransport::Socket socket,
                  HttpServer::TlsContext tls);
 
+  // Returns true before the first request ends, and in the middle of one.
+  bool ExpectsRequest() const {
+    return state_ == State::kHandshake || state_ == State::kHead ||
+           state_ == State::kBody || (state_ == State::kIdle && !has_answered_);
+  }
   // Enters a state in which the client has `duration` to go on.
   void WaitForClient(State state, absl::Duration duration);
   void Read();
