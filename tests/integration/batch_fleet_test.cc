@@ -192,7 +192,8 @@ struct Chaos {
   int tokens;
   int coordinator_kills;
   int worker_kills;
-  double full_disk_seconds;
+  double full_disk_seconds;  // In the first round; a second in the others.
+  bool soak;                 // RINGFLEET_SOAK_MINUTES may end it earlier.
 };
 
 class BatchChaosTest : public BatchFleetTest,
@@ -253,7 +254,13 @@ TEST_P(BatchChaosTest, EveryLineHasOneResult) {
     ASSERT_EQ(right[i]["status"], 200) << right[i];
   }
   StopCoordinator();
-  for (int round = 0; round < chaos.rounds && !HasFailure(); ++round) {
+  const char* const minutes = std::getenv("RINGFLEET_SOAK_MINUTES");
+  const auto end =
+      Clock::now() + std::chrono::duration<double>(
+                         60 * std::atof(minutes == nullptr ? "1" : minutes));
+  int done = 0;
+  for (int round = 0; round < chaos.rounds && !HasFailure(); ++round, ++done) {
+    if (chaos.soak && round > 0 && Clock::now() > end) break;
     std::filesystem::remove_all(File("wild"));
     std::filesystem::copy(File("kept"), File("wild"),
                           std::filesystem::copy_options::recursive);
@@ -278,8 +285,8 @@ TEST_P(BatchChaosTest, EveryLineHasOneResult) {
         RestartWorker(event);
       } else {
         ASSERT_NO_FATAL_FAILURE(SetLimit(1));
-        std::this_thread::sleep_for(
-            std::chrono::duration<double>(chaos.full_disk_seconds));
+        std::this_thread::sleep_for(std::chrono::duration<double>(
+            round == 0 ? chaos.full_disk_seconds : 1.0));
         ASSERT_NO_FATAL_FAILURE(SetLimit(RLIM_INFINITY));
       }
     }
@@ -301,6 +308,7 @@ TEST_P(BatchChaosTest, EveryLineHasOneResult) {
     }
     StopCoordinator();
   }
+  RecordProperty("rounds", done);
 }
 
 INSTANTIATE_TEST_SUITE_P(Rounds, BatchChaosTest,
@@ -309,7 +317,8 @@ INSTANTIATE_TEST_SUITE_P(Rounds, BatchChaosTest,
                                                  .tokens = 40,
                                                  .coordinator_kills = 2,
                                                  .worker_kills = 3,
-                                                 .full_disk_seconds = 1}),
+                                                 .full_disk_seconds = 1,
+                                                 .soak = false}),
                          [](const auto&) { return "Few"; });
 INSTANTIATE_TEST_SUITE_P(Soak, BatchChaosTest,
                          ::testing::Values(Chaos{.rounds = 100,
@@ -317,7 +326,8 @@ INSTANTIATE_TEST_SUITE_P(Soak, BatchChaosTest,
                                                  .tokens = 40,
                                                  .coordinator_kills = 5,
                                                  .worker_kills = 10,
-                                                 .full_disk_seconds = 60}),
+                                                 .full_disk_seconds = 60,
+                                                 .soak = true}),
                          [](const auto&) { return "Full"; });
 
 TEST_F(BatchFleetTest, LinesWithErrorsAreNamedAndNothingRuns) {
