@@ -90,6 +90,10 @@ absl::StatusOr<BatchRecord> InsertNew(const Store& store, Database& database,
       errno != EEXIST) {
     return cluster::FileError(path, errno);
   }
+  // RemoveStrangers, which may not know this batch yet, spares young files.
+  std::error_code ignored;
+  std::filesystem::last_write_time(
+      path, std::filesystem::file_time_type::clock::now(), ignored);
   RF_RETURN_IF_ERROR(InsertBatch(database, batch));
   return batch;
 }

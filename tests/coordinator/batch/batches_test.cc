@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -391,6 +393,39 @@ TEST_F(BatchesTest, OwnersDoNotSeeEachOther) {
   EXPECT_TRUE(absl::IsNotFound(store_->Read([&](Database& database) {
     return FindBatch(database, made->id, "ann").status();
   })));
+}
+
+// A process that was killed leaves files that no record names.
+TEST_F(BatchesTest, OldFilesOfNobodyAreRemoved) {
+  const auto age = [this](const std::string& name) {
+    std::filesystem::last_write_time(
+        store_->FilePath(name),
+        std::filesystem::file_time_type::clock::now() - std::chrono::hours(48));
+  };
+  const std::string kept = UploadText(ChatLine("a"));
+  age(kept);
+  for (const char* const name : {"file-old", "file-young"}) {
+    testing::WriteFile(store_->FilePath(name), "x");
+  }
+  age("file-old");
+  Restart();
+  const auto deadline = testing::Soon();
+  while (std::filesystem::exists(store_->FilePath("file-old")) &&
+         !deadline.Expired()) {
+    std::this_thread::yield();
+  }
+  EXPECT_FALSE(std::filesystem::exists(store_->FilePath("file-old")));
+  EXPECT_TRUE(std::filesystem::exists(store_->FilePath("file-young")));
+  EXPECT_TRUE(std::filesystem::exists(store_->FilePath(kept)));
+  // A batch shares the bytes of its upload, and is young.
+  jobs_.RefuseWith(absl::UnavailableError("no worker"));
+  NewBatch batch;
+  batch.input_file = kept;
+  const auto made = Create(batch);
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_GT(
+      std::filesystem::last_write_time(store_->FilePath(made->id)),
+      std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
 }
 
 TEST_F(BatchesTest, ADeletedUploadDoesNotStopItsBatch) {
