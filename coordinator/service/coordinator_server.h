@@ -63,6 +63,9 @@ class CoordinatorServer {
       CoordinatorOptions options);
   ~CoordinatorServer();  // Shutdown, unless done before.
 
+  // Threads of a store: its own two, four of batches, one of detached jobs.
+  static constexpr int kStoreThreads = 7 + BatchEndpoints::kThreads;
+
   int port() const { return server_->port(); }
   // Null: no HTTP port.
   const HttpFace* http() const { return http_.get(); }

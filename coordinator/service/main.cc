@@ -160,7 +160,8 @@ absl::Status Run(const Flags& flags) {
   }
   RF_RETURN_IF_ERROR(cluster::CheckThreads(
       cluster::CoordinatorThreads(options.fleet.mesh.world_size()) +
-      (options.http.has_value() ? HttpFace::kThreads : 0)));
+      (options.http.has_value() ? HttpFace::kThreads : 0) +
+      (options.state.folder.empty() ? 0 : CoordinatorServer::kStoreThreads)));
   RF_ASSIGN_OR_RETURN(const auto server,
                       CoordinatorServer::Start(std::move(options)));
   if (!flags.port_file.empty()) {
