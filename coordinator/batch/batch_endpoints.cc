@@ -179,10 +179,7 @@ std::optional<ApiError> ReadNewBatch(const HttpRequest& request,
 
 BatchEndpoints::BatchEndpoints(Batches* batches) { host_.batches = batches; }
 
-void BatchEndpoints::Attach(HttpLoop* loop, const std::string& served_name) {
-  host_.served_name = served_name;
-  host_.door->Set(loop);
-}
+void BatchEndpoints::Attach(HttpLoop* loop) { host_.door->Set(loop); }
 
 void BatchEndpoints::Detach() { host_.door->Set(nullptr); }
 
@@ -252,12 +249,11 @@ void BatchEndpoints::Reply(std::shared_ptr<HttpExchange> exchange,
 Batches::Created BatchEndpoints::Responder(
     std::shared_ptr<HttpExchange> exchange) {
   // The store's thread may call after this object has gone.
-  return [door = host_.door, name = host_.served_name,
-          store = &host_.batches->store(),
+  return [door = host_.door, store = &host_.batches->store(),
           exchange = std::move(exchange)](absl::StatusOr<BatchRecord> batch) {
     HttpResponse response;
     if (batch.ok()) {
-      response.body = BatchJson(*batch, name);
+      response.body = BatchJson(*batch);
     } else {
       response = ErrorResponse(StoreErrorOf(batch.status(), store->is_lost()));
     }
@@ -340,11 +336,9 @@ void BatchEndpoints::ListBatchesOf(std::shared_ptr<HttpExchange> exchange) {
   }
   const auto limit = static_cast<size_t>(page->limit++);
   Reply(std::move(exchange),
-        [this, limit, page = *std::move(page)](Database& database) -> Text {
+        [limit, page = *std::move(page)](Database& database) -> Text {
           RF_ASSIGN_OR_RETURN(const auto batches, ListBatches(database, page));
-          return PageJson(limit, batches, [this](const BatchRecord& batch) {
-            return BatchJson(batch, host_.served_name);
-          });
+          return PageJson(limit, batches, BatchJson);
         });
 }
 
@@ -378,10 +372,10 @@ void BatchEndpoints::CreateBatch(std::shared_ptr<HttpExchange> exchange) {
 void BatchEndpoints::GetBatch(std::shared_ptr<HttpExchange> exchange,
                               const std::string& id) {
   const std::string owner = exchange->log().key_name;
-  Reply(std::move(exchange), [this, id, owner](Database& database) -> Text {
+  Reply(std::move(exchange), [id, owner](Database& database) -> Text {
     RF_ASSIGN_OR_RETURN(const BatchRecord batch,
                         FindBatch(database, id, owner));
-    return BatchJson(batch, host_.served_name);
+    return BatchJson(batch);
   });
 }
 

@@ -24,7 +24,7 @@ class BatchEndpoints final : public HttpRoutes {
   // `batches` must outlive this object.
   explicit BatchEndpoints(Batches* batches);
 
-  void Attach(HttpLoop* loop, const std::string& served_name) override;
+  void Attach(HttpLoop* loop) override;
   void Detach() override;
   const HttpRoute* Find(absl::string_view path) const override;
   std::shared_ptr<HttpBodySink> OpenForm(

@@ -43,7 +43,6 @@ class LoopDoor {
 // State that the endpoints of the batch API share.
 struct BatchHost {
   Batches* batches = nullptr;
-  std::string served_name;
   // The store's thread may call after the server has gone.
   const std::shared_ptr<LoopDoor> door = std::make_shared<LoopDoor>();
   std::atomic<int> uploads{0};  // Begun and not ended.

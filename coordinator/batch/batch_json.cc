@@ -58,12 +58,12 @@ std::string FileJson(const FileRecord& file) {
   return out;
 }
 
-std::string BatchJson(const BatchRecord& batch, absl::string_view served_name) {
+std::string BatchJson(const BatchRecord& batch) {
   std::string out = "{\"id\":";
   AppendJsonString(batch.id, &out);
   absl::StrAppend(&out, ",\"object\":\"batch\"");
   AppendText("endpoint", batch.endpoint, &out);
-  AppendText("model", served_name, &out);
+  AppendText("model", batch.model, &out);
   absl::StrAppend(&out, ",\"errors\":");
   if (batch.errors.empty()) {
     absl::StrAppend(&out, "null");

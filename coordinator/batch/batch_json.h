@@ -25,8 +25,7 @@ inline constexpr int64_t kMostFileSeconds = 30 * 24 * 3600;
 
 std::string FileJson(const FileRecord& file);
 
-// `served_name`: of the model.
-std::string BatchJson(const BatchRecord& batch, absl::string_view served_name);
+std::string BatchJson(const BatchRecord& batch);
 
 // A list's first entries that were asked for, and one more if there is one.
 struct ListPage {

@@ -64,9 +64,7 @@ absl::StatusOr<std::unique_ptr<HttpFace>> HttpFace::Start(
   host.key_limits = options.key_limits;
   host.request_timeout = options.request_timeout;
   face->routes_ = options.routes;
-  if (face->routes_ != nullptr) {
-    face->routes_->Attach(host.loop, host.served_name);
-  }
+  if (face->routes_ != nullptr) face->routes_->Attach(host.loop);
   face->api_ = std::make_unique<Api>(&host, access, model_dir, face->routes_);
   face->server_->Run(face->api_.get());
   RF_LOG(kInfo, "http: listening on ", face->url(), " for model '",

@@ -4,7 +4,6 @@
 #define RINGFLEET_COORDINATOR_HTTP_HTTP_ROUTES_H_
 
 #include <memory>
-#include <string>
 
 #include "absl/strings/string_view.h"
 #include "coordinator/http/http_exchange.h"
@@ -30,9 +29,8 @@ class HttpRoutes {
  public:
   virtual ~HttpRoutes() = default;
 
-  // Precedes all other calls. Responses go to `loop`. `served_name` is that of
-  // the model.
-  virtual void Attach(HttpLoop* loop, const std::string& served_name) = 0;
+  // Precedes all other calls. Responses go to `loop`.
+  virtual void Attach(HttpLoop* loop) = 0;
   // Follows all other calls. Then `loop` is not used any more.
   virtual void Detach() = 0;
 
