@@ -44,6 +44,7 @@ cleanup() {
 trap cleanup EXIT
 
 "$build/bin/ringfleet" serve --model "$model" --dtype f32 --port 0 --drain 2s \
+  --state-dir "$folder/state" \
   >"$folder/address" 2>"$folder/errors" &
 serve=$!
 for ((i = 0; i < 600; ++i)); do
