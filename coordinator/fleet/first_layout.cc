@@ -20,7 +20,7 @@ using cluster::ExpertLayout;
 // The weights of a member that are those of the fleet's settings.
 struct HeldExperts {
   int coordinate = 0;   // In the fleet's mesh.
-  ExpertLayout layout;  // Of the mesh in which the member last served.
+  ExpertLayout layout;  // For the mesh in which the member last served.
   int held_at = 0;      // Its coordinate there.
   bool fleet_mesh = false;
   uint64_t epoch = 0;

@@ -11,7 +11,7 @@
 #include "cluster/model/expert_layout.h"
 #include "coordinator/fleet/expert_balance.h"
 #include "coordinator/fleet/fleet_options.h"
-#include "coordinator/fleet/membership.h"
+#include "coordinator/membership/membership.h"
 
 namespace ringfleet::coordinator {
 

@@ -20,7 +20,7 @@
 #include "cluster/model/expert_layout.h"
 #include "cluster/process/deadline.h"
 #include "coordinator/fleet/fleet_epoch.h"
-#include "coordinator/fleet/membership.h"
+#include "coordinator/membership/membership.h"
 #include "kernels/mutex.h"
 #include "protos/cluster.pb.h"
 

@@ -45,7 +45,7 @@ struct PairFindings {
 // An all-reduce over all workers.
 struct ExchangeFindings {
   int ranks = 0;
-  uint64_t bytes = 0;  // Of each rank's vector.
+  uint64_t bytes = 0;  // Size of each rank's vector.
   double p50_us = 0;   // Median.
   uint64_t wrong = 0;  // Elements that differ from the right ones.
   std::string transport;

@@ -22,8 +22,8 @@
 #include "coordinator/cli/session.h"
 #include "coordinator/fleet/barrier.h"
 #include "coordinator/fleet/clock_offset.h"
-#include "coordinator/fleet/membership.h"
 #include "coordinator/fleet/worker_client.h"
+#include "coordinator/membership/membership.h"
 #include "protos/host.grpc.pb.h"
 
 namespace ringfleet::coordinator::cli {

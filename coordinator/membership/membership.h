@@ -3,8 +3,8 @@
 // heartbeats. A lease that runs out, or a connection that breaks, frees the
 // rank for a replacement. Pure logic: the clock is injected and the owner
 // serialises the calls.
-#ifndef RINGFLEET_COORDINATOR_FLEET_MEMBERSHIP_H_
-#define RINGFLEET_COORDINATOR_FLEET_MEMBERSHIP_H_
+#ifndef RINGFLEET_COORDINATOR_MEMBERSHIP_MEMBERSHIP_H_
+#define RINGFLEET_COORDINATOR_MEMBERSHIP_MEMBERSHIP_H_
 
 #include <cstdint>
 #include <functional>
@@ -142,4 +142,4 @@ class Membership {
 
 }  // namespace ringfleet::coordinator
 
-#endif  // RINGFLEET_COORDINATOR_FLEET_MEMBERSHIP_H_
+#endif  // RINGFLEET_COORDINATOR_MEMBERSHIP_MEMBERSHIP_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/fleet/membership.h"
+#include "coordinator/membership/membership.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
