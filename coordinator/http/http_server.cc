@@ -120,10 +120,13 @@ class AsioHttpServer final : public HttpServer {
     asio::post(io_, [this, grace] {
       connections_.close_after_responses = true;
       for (const auto& acceptor : acceptors_) StopAccepting(acceptor.get());
-      CloseAllWhenSent(/*await_requests=*/true);
-      AwaitEnd(cluster::Deadline::After(grace),
-               cluster::Deadline::After(
-                   std::min(grace, connections_.limits.last_request)));
+      // Connections that were accepted just now are told of before this runs.
+      asio::post(io_, [this, grace] {
+        CloseAllWhenSent(/*await_requests=*/true);
+        AwaitEnd(cluster::Deadline::After(grace),
+                 cluster::Deadline::After(
+                     std::min(grace, connections_.limits.last_request)));
+      });
     });
     thread_.join();
   }
@@ -136,24 +139,22 @@ class AsioHttpServer final : public HttpServer {
   };
 
   void Accept(Acceptor* from) {
-    from->socket.async_accept([this, from](
-                                  const boost::system::error_code& error,
-                                  tcp::socket socket) {
-      if (error == asio::error::operation_aborted || !from->socket.is_open()) {
-        return;
-      }
-      if (error) {
-        MakeRoom();
-        from->pause.expires_after(kAcceptPause);
-        from->pause.async_wait(
-            [this, from](const boost::system::error_code& stopped) {
-              if (!stopped) Accept(from);
-            });
-        return;
-      }
-      Begin(std::move(socket));
-      Accept(from);
-    });
+    from->socket.async_accept(
+        [this, from](const boost::system::error_code& error,
+                     tcp::socket socket) {
+          if (!error) Begin(std::move(socket));
+          if (!from->socket.is_open()) return;
+          if (error) {
+            MakeRoom();
+            from->pause.expires_after(kAcceptPause);
+            from->pause.async_wait(
+                [this, from](const boost::system::error_code& stopped) {
+                  if (!stopped) Accept(from);
+                });
+            return;
+          }
+          Accept(from);
+        });
   }
 
   void Begin(tcp::socket socket) {
