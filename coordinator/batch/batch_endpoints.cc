@@ -46,8 +46,10 @@ constexpr size_t kMostPairKey = 64;
 constexpr size_t kMostPairValue = 512;
 constexpr size_t kMostClientKey = 256;
 
-// Returns the parts of a path between its slashes.
+// Returns the parts of a path between its slashes. A request that could not be
+// read has an empty path.
 std::vector<std::string> PartsOf(absl::string_view path) {
+  if (path.empty()) return {};
   return absl::StrSplit(path.substr(1), '/');
 }
 

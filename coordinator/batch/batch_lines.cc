@@ -232,7 +232,8 @@ std::optional<LineError> ReadBatchLine(absl::string_view text, int64_t number,
   if (method == nullptr || *method != "POST") {
     return fail(
         "invalid_method",
-        absl::StrCat(method == nullptr ? "missing" : *method, ", want POST"),
+        absl::StrCat(method == nullptr ? "missing" : method->substr(0, 200),
+                     ", want POST"),
         "method");
   }
   const std::string* const url = TextField(*json, "url");
@@ -241,15 +242,15 @@ std::optional<LineError> ReadBatchLine(absl::string_view text, int64_t number,
                 "url");
   }
   if (!endpoint.empty() && *url != endpoint) {
-    return fail(
-        "mismatched_endpoint",
-        absl::StrCat(*url, ", want ", endpoint, ", the endpoint of the batch"),
-        "url");
+    return fail("mismatched_endpoint",
+                absl::StrCat(url->substr(0, 200), ", want ", endpoint,
+                             ", the endpoint of the batch"),
+                "url");
   }
   if (*url != kChatEndpoint && *url != kCompletionEndpoint) {
     return fail("invalid_url",
-                absl::StrCat(*url, ", want ", kChatEndpoint, " or ",
-                             kCompletionEndpoint),
+                absl::StrCat(url->substr(0, 200), ", want ", kChatEndpoint,
+                             " or ", kCompletionEndpoint),
                 "url");
   }
   out->chat = *url == kChatEndpoint;

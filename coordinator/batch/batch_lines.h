@@ -37,7 +37,7 @@ struct LineError {
   std::string code;
   std::string message;
   std::string param;   // Empty: none.
-  int64_t number = 0;  // Of the line, from 1; 0: none.
+  int64_t number = 0;  // The line's, from 1; 0: none.
 };
 
 // A list of {code, message, param, line}.

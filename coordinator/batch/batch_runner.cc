@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <future>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -26,10 +27,6 @@ constexpr std::chrono::seconds kPause{1};        // After a passing failure.
 constexpr std::chrono::milliseconds kEndPoll{2};
 constexpr int64_t kFetch = 256;
 constexpr size_t kPaceCommits = 200;
-
-// True for responses that another try may better: the fleet is not there, or
-// full.
-bool IsPassing(int status) { return status == 503 || status == 429; }
 
 // Returns the line of an output or error file. `response`: JSON, or "null".
 std::string OutputLine(const std::string& custom_id,
@@ -137,6 +134,10 @@ BatchRunner::~BatchRunner() {
     MutexLock lock(&mu_);
     for (auto& [id, batch] : batches_) Leave(batch);
   }
+  // Answers that were to start have started behind this.
+  std::promise<void> started;
+  loop_->Post([&started] { started.set_value(); });
+  started.get_future().wait();
   while (host_.answers > 0) std::this_thread::sleep_for(kEndPoll);
   pool_.reset();
   loop_.reset();
@@ -196,16 +197,18 @@ absl::Status BatchRunner::Refresh() {
   if (!status.ok()) return status;
   std::map<std::string, Batch> kept;
   for (BatchRecord& record : open) {
-    if (record.state == kBatchValidating) continue;
     // A batch of another model waits until that one is served again.
-    if (record.state == kBatchInProgress &&
-        record.model != options_.served_name) {
-      continue;
-    }
+    const bool waits = record.state == kBatchValidating ||
+                       (record.state == kBatchInProgress &&
+                        record.model != options_.served_name);
+    const bool expired =
+        record.expires_ms > 0 && record.expires_ms <= options_.store->now_ms();
+    if (waits && !expired) continue;
     auto node = batches_.extract(record.id);
     Batch batch = node.empty() ? Batch() : std::move(node.mapped());
     const std::string id = record.id;
     batch.record = std::move(record);
+    batch.expired |= expired;
     kept.emplace(id, std::move(batch));
   }
   // The others have ended. Their lines in flight, which have lost against the
@@ -224,6 +227,7 @@ absl::Status BatchRunner::Refresh() {
 void BatchRunner::Leave(Batch& batch) {
   if (std::exchange(batch.left, true)) return;
   for (const auto& [number, exchange] : batch.in_flight) {
+    if (exchange == nullptr) continue;  // Only its commit is missing.
     loop_->Post([exchange = exchange] { exchange->Leave(); });
   }
 }
@@ -245,14 +249,13 @@ void BatchRunner::EndBatches() {
   std::vector<End> ends;
   {
     MutexLock lock(&mu_);
-    const int64_t now_ms = options_.store->now_ms();
     for (auto& [id, batch] : batches_) {
       const BatchRecord& record = batch.record;
       if (record.state == kBatchCancelling) {
         Leave(batch);
         ends.push_back({id, kBatchCancelled, "batch_cancelled",
                         "the batch was cancelled before this line ended"});
-      } else if (record.expires_ms > 0 && record.expires_ms <= now_ms) {
+      } else if (batch.expired) {
         Leave(batch);
         ends.push_back({id, kBatchExpired, "batch_expired",
                         "the batch expired before this line ended"});
@@ -345,7 +348,7 @@ absl::Status BatchRunner::Fetch(Batch& batch) {
 void BatchRunner::StartLines() {
   const uint32_t positions = options_.jobs->context();
   if (positions > 0) host_.positions = positions;
-  if (host_.positions == 0) return;
+  if (host_.positions == 0 || !options_.jobs->ready().ok()) return;
   while (true) {
     LineRecord line;
     std::string id;
@@ -431,17 +434,9 @@ void BatchRunner::Start(const std::string& id, int input,
 void BatchRunner::OnResponse(const std::string& id, const LineRecord& line,
                              const std::string& request_id,
                              const HttpResponse& response) {
-  if (IsPassing(response.status)) {
-    MutexLock lock(&mu_);
-    const auto it = batches_.find(id);
-    if (it == batches_.end()) return;
-    if (it->second.in_flight.erase(line.number) > 0) --in_flight_;
-    it->second.next.push_front(line);
-    pause_until_ = Clock::now() + kPause;
-    return;
-  }
   const bool failed = response.status != 200;
   const Json body = Json::parse(response.body, nullptr, /*exceptions=*/false);
+  if (IsPassing(response.status, body)) return TryAgain(id, line);
   std::string code, message;
   if (failed) {
     code = TextAt(body, "error", "code");
@@ -458,6 +453,22 @@ void BatchRunner::OnResponse(const std::string& id, const LineRecord& line,
           .failed = failed,
           .text = OutputLine(line.custom_id, told, code, message)},
          UsageOf(body));
+}
+
+bool BatchRunner::IsPassing(int status, const Json& body) const {
+  if (status == 503 || status == 429) return true;
+  // A fleet that has failed fails whatever is asked of it.
+  return status >= 500 && TextAt(body, "error", "code") != kFailedAlone &&
+         !options_.jobs->ready().ok();
+}
+
+void BatchRunner::TryAgain(const std::string& id, const LineRecord& line) {
+  MutexLock lock(&mu_);
+  const auto it = batches_.find(id);
+  if (it == batches_.end()) return;
+  if (it->second.in_flight.erase(line.number) > 0) --in_flight_;
+  it->second.next.push_front(line);
+  pause_until_ = Clock::now() + kPause;
 }
 
 void BatchRunner::Commit(const std::string& id, OutputRecord output,

@@ -17,6 +17,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 
@@ -79,13 +80,14 @@ class BatchRunner {
   struct Batch {
     BatchRecord record;
     std::deque<LineRecord> next;
-    int64_t last_place = -1, last_number = -1;  // Of lines fetched so far.
+    int64_t last_place = -1, last_number = -1;  // Lines fetched so far.
     bool fetched_all = false;
     // By number, until the outcome is committed.
     std::map<int64_t, std::shared_ptr<LineExchange>> in_flight;
     bool left = false;  // Its lines in flight were told to end.
     int input = -1;
     bool input_lost = false;
+    bool expired = false;  // Once, whatever the clock says later.
     // Commits of the last ones, for the pace.
     std::deque<Clock::time_point> commits;
   };
@@ -106,6 +108,10 @@ class BatchRunner {
   // Takes the response of a line, on the thread of the answers.
   void OnResponse(const std::string& id, const LineRecord& line,
                   const std::string& request_id, const HttpResponse& response);
+  // Returns whether another try may get another response: the fleet is full,
+  // not there, or has failed.
+  bool IsPassing(int status, const nlohmann::ordered_json& body) const;
+  void TryAgain(const std::string& id, const LineRecord& line);
   void Commit(const std::string& id, OutputRecord output,
               const BatchUsage& usage);
   // Logs a failure to read the store or a batch, once.
@@ -117,7 +123,7 @@ class BatchRunner {
   const BatchRunnerOptions options_;
   const std::function<void()> on_change_;
 
-  HttpMetrics metrics_;  // Of lines; nobody reads them.
+  HttpMetrics metrics_;  // Nobody reads them.
   AnswerHost host_;
 
   mutable Mutex mu_;

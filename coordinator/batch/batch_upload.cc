@@ -57,6 +57,7 @@ absl::Status BatchUpload::Append(absl::string_view bytes) {
 
 absl::StatusOr<FileRecord> BatchUpload::Finish(int64_t seconds) {
   if (fsync(descriptor_) != 0) return cluster::FileError(path(), errno);
+  RF_RETURN_IF_ERROR(SyncFolder(store_->FilePath("")));
   const XXH128_hash_t hash = XXH3_128bits_digest(hash_.get());
   file_.hash = absl::StrCat(absl::Hex(hash.high64, absl::kZeroPad16),
                             absl::Hex(hash.low64, absl::kZeroPad16));

@@ -90,6 +90,7 @@ absl::StatusOr<BatchRecord> InsertNew(const Store& store, Database& database,
       errno != EEXIST) {
     return cluster::FileError(path, errno);
   }
+  RF_RETURN_IF_ERROR(SyncFolder(store.FilePath("")));
   // RemoveStrangers, which may not know this batch yet, spares young files.
   std::error_code ignored;
   std::filesystem::last_write_time(
@@ -218,7 +219,14 @@ void Batches::ValidateLoop() {
       if (found.ok()) open = *std::move(found);
       return found.status();
     });
-    if (!status.ok()) RF_LOG(kError, "batches: ", status.message());
+    if (!status.ok()) {
+      RF_LOG(kError, "batches: ", status.message());
+      MutexLock lock(&mu_);
+      const auto again = Clock::now() + kValidateAgain;
+      while (!stopping_ && changed_.WaitUntil(&mu_, again)) {
+      }
+      validates_ = true;
+    }
     for (const BatchRecord& batch : open) {
       if (batch.state == kBatchValidating &&
           batch.model == options_.served_name) {
@@ -229,27 +237,18 @@ void Batches::ValidateLoop() {
 }
 
 void Batches::Validate(const BatchRecord& batch) {
-  const GenerationContext context = {options_.model, options_.jobs->context(),
-                                     options_.default_max_tokens,
-                                     options_.served_name};
-  absl::StatusOr<ScannedLines> scanned =
-      ScanLines(store().FilePath(batch.id), batch.endpoint, context);
-  if (!scanned.ok()) {
-    scanned = ScannedLines();
-    scanned->errors.push_back(
-        {.code = "input_lost",
-         .message = std::string(scanned.status().message()),
-         .param = "",
-         .number = 0});
+  absl::Status status = store().trouble();
+  const auto lines = std::make_shared<ScannedLines>();
+  if (status.ok()) status = Scan(batch, lines.get());
+  if (status.ok()) {
+    status = store().WriteNow(
+        [id = batch.id, lines, now_ms = store().now_ms()](Database& database) {
+          return lines->errors.empty()
+                     ? BeginBatch(database, id, lines->lines, now_ms)
+                     : FailBatch(database, id, LineErrorsJson(lines->errors),
+                                 now_ms);
+        });
   }
-  const int64_t now_ms = store().now_ms();
-  const auto lines = std::make_shared<ScannedLines>(*std::move(scanned));
-  const absl::Status status = store().WriteNow([id = batch.id, lines,
-                                                now_ms](Database& database) {
-    return lines->errors.empty()
-               ? BeginBatch(database, id, lines->lines, now_ms)
-               : FailBatch(database, id, LineErrorsJson(lines->errors), now_ms);
-  });
   if (status.ok()) {
     RF_LOG(kInfo, "batch ", batch.id, ": ",
            lines->errors.empty()
@@ -267,6 +266,27 @@ void Batches::Validate(const BatchRecord& batch) {
   }
   runner_.Wake();
   NoteChange();
+}
+
+absl::Status Batches::Scan(const BatchRecord& batch, ScannedLines* out) {
+  const std::string path = store().FilePath(batch.id);
+  const GenerationContext context = {options_.model, options_.jobs->context(),
+                                     options_.default_max_tokens,
+                                     options_.served_name};
+  absl::StatusOr<ScannedLines> scanned =
+      ScanLines(path, batch.endpoint, context);
+  if (scanned.ok()) {
+    *out = *std::move(scanned);
+    return absl::OkStatus();
+  }
+  if (access(path.c_str(), F_OK) == 0 || errno != ENOENT) {
+    return scanned.status();
+  }
+  out->errors.push_back({.code = "input_lost",
+                         .message = std::string(scanned.status().message()),
+                         .param = "",
+                         .number = 0});
+  return absl::OkStatus();
 }
 
 void Batches::KeepLimits() {

@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "coordinator/batch/batch_lines.h"
 #include "coordinator/batch/batch_runner.h"
 #include "coordinator/store/batch_table.h"
 #include "coordinator/store/store.h"
@@ -84,12 +85,15 @@ class Batches {
   bool WaitForChange(uint64_t* version, absl::Duration at_most);
 
   Store& store() { return *options_.store; }
+  const std::string& served_name() const { return options_.served_name; }
 
  private:
   explicit Batches(BatchRunnerOptions options);
 
   void ValidateLoop();
   void Validate(const BatchRecord& batch);
+  // Reads the lines of a batch's input. An error may pass.
+  absl::Status Scan(const BatchRecord& batch, ScannedLines* out);
   void NoteChange();
   // Forgets what is too old or too much.
   void KeepLimits();
@@ -97,7 +101,6 @@ class Batches {
   void RemoveStrangers(const std::set<std::string>& known);
 
   const BatchRunnerOptions options_;
-  BatchRunner runner_;
 
   Mutex mu_;
   CondVar changed_;
@@ -106,6 +109,7 @@ class Batches {
   bool validates_ ABSL_GUARDED_BY(mu_) =
       true;  // There may be some to validate.
 
+  BatchRunner runner_;  // Its threads note changes.
   std::thread thread_;
 };
 

@@ -47,7 +47,7 @@ class FileDownload final : public HttpExchangeListener,
   BatchHost* const host_;
   const std::shared_ptr<HttpExchange> exchange_;
   const FileRecord file_;
-  const int descriptor_;  // Of an upload; -1: the store has the lines.
+  const int descriptor_;  // An upload's; -1: the store has the lines.
   int64_t position_ = 0;  // Bytes, or the number of the last line.
   bool gone_ = false;     // The client, for the I/O thread.
   std::shared_ptr<FileDownload> self_;  // While the client takes a piece.

@@ -69,7 +69,7 @@ class MultipartReader {
   State state_ = State::kPreamble;
   size_t parts_ = 0;
   std::string buffer_;
-  absl::string_view held_;  // Of buffer_: what is not read yet.
+  absl::string_view held_;  // The part of buffer_ that is not read yet.
 };
 
 }  // namespace ringfleet::coordinator

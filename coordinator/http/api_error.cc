@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/http/json_text.h"
+#include "coordinator/scheduling/request.h"
 
 namespace ringfleet::coordinator {
 namespace {
@@ -66,6 +67,12 @@ ApiError ErrorOf(const absl::Status& status) {
   error.message = std::string(status.message());
   if (error.status == 429 || error.status == 503) error.retry_after_s = 1;
   error.should_retry = !absl::IsDeadlineExceeded(status);
+  if (status.GetPayload(kFailedAlonePayload).has_value()) {
+    error.status = 500;
+    error.code = kFailedAlone;
+    error.retry_after_s = 0;
+    error.should_retry = false;
+  }
   return error;
 }
 

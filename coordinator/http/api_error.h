@@ -27,6 +27,9 @@ struct ApiError {
   bool should_retry = true;
 };
 
+// Code of a request that makes the fleet fail each time it runs alone.
+inline constexpr char kFailedAlone[] = "request_fails_fleet";
+
 // A 400 that names a field of the request.
 ApiError BadField(std::string param, std::string message);
 ApiError UnsupportedField(std::string param);

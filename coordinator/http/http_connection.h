@@ -178,7 +178,7 @@ class HttpConnection final
 
   std::string queued_, sending_;
   size_t sent_ = 0;        // A first part of sending_.
-  size_t bulk_bytes_ = 0;  // Of this stream, beyond queued_bytes.
+  size_t bulk_bytes_ = 0;  // This stream's, beyond queued_bytes.
   bool writing_ = false;
   bool send_posted_ = false;
   Clock::time_point stalls_at_, silent_at_;

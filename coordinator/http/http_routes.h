@@ -10,9 +10,9 @@
 
 namespace ringfleet::coordinator {
 
-// What a path takes. OPTIONS is answered for all of them.
+// The methods and bodies of a path. OPTIONS is answered for all paths.
 struct HttpRoute {
-  // Of a POST. kAny: its type is not looked at.
+  // The body of a POST. kAny: its type is not looked at.
   enum class Body { kJson, kForm, kAny };
 
   // "/v1/files/{file_id}". Lasts as long as the program.

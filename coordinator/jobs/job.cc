@@ -82,6 +82,24 @@ void Job::Notify() {
   }
 }
 
+void Job::HoldUntilStored() {
+  MutexLock lock(&mu_);
+  stored_.reset();
+}
+
+void Job::OnStored(const absl::Status& status) {
+  {
+    MutexLock lock(&mu_);
+    stored_ = status;
+  }
+  Notify();
+}
+
+std::optional<absl::Status> Job::stored() const {
+  MutexLock lock(&mu_);
+  return stored_;
+}
+
 void Job::OnRunning(uint32_t cached_n) {
   {
     MutexLock lock(&mu_);

@@ -79,6 +79,14 @@ class Job final : public RequestEvents {
   // Tells `observer` of every later change, as long as it lives.
   void Observe(std::weak_ptr<JobObserver> observer);
 
+  // A job that is to last is told of only once it is stored: callers are told
+  // nothing until OnStored, and then its error, if it has one. Call the first
+  // before anybody watches.
+  void HoldUntilStored();
+  void OnStored(const absl::Status& status);
+  // Nothing: it is not stored yet.
+  std::optional<absl::Status> stored() const;
+
   // Later events than the end are ignored.
   void OnRunning(uint32_t cached_n) override;
   void OnWaiting(const std::string& why) override;
@@ -114,6 +122,7 @@ class Job final : public RequestEvents {
   // A stop string has been found, and the request has not ended yet.
   bool has_enough_ ABSL_GUARDED_BY(mu_) = false;
   v1::ScoreResult score_ ABSL_GUARDED_BY(mu_);
+  std::optional<absl::Status> stored_ ABSL_GUARDED_BY(mu_) = absl::OkStatus();
   std::vector<std::weak_ptr<JobObserver>> observers_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -70,6 +70,10 @@ class RequestEvents {
 inline constexpr uint32_t kUnlimitedTokens =
     std::numeric_limits<uint32_t>::max();
 
+// A status with this payload ends a request that has ended each epoch in which
+// it ran alone. To try it again elsewhere would do harm.
+inline constexpr char kFailedAlonePayload[] = "ringfleet/failed-alone";
+
 // Immutable once submitted.
 struct Request {
   std::string id;  // Unique among requests that wait or run.

@@ -44,7 +44,9 @@ void Scheduler::CloseEpoch(const absl::Status& cause, bool failed) {
     } else if (failed) {
       if (alone && run.suspect()) {
         sequence.left = true;
-        Fail(cause, run);
+        absl::Status alone_cause = cause;
+        alone_cause.SetPayload(kFailedAlonePayload, absl::Cord());
+        Fail(alone_cause, run);
         continue;
       }
       ++run.failures;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cluster/process/deadline.h"
 #include "cluster/process/status.h"
 #include "cluster/process/status_macros.h"
 #include "coordinator/batch/batch_upload.h"
@@ -19,6 +20,7 @@ namespace {
 
 // How long a caller who has left goes unnoticed.
 constexpr absl::Duration kPoll = absl::Milliseconds(200);
+constexpr absl::Duration kLongestCancel = absl::Seconds(10);
 
 v1::JobState StateOf(const BatchRecord& batch) {
   if (batch.state == kBatchValidating) return v1::JOB_STATE_WAITING;
@@ -111,11 +113,14 @@ void BatchCalls::Describe(const BatchRecord& batch, v1::JobInfo* info) const {
   const absl::Status trouble = batches_->store().trouble();
   if (!batch.has_ended() && !trouble.ok()) {
     info->set_waits_for(std::string(trouble.message()));
+  } else if (!batch.has_ended() && batch.model != batches_->served_name()) {
+    info->set_waits_for(absl::StrCat("the model ", batch.model));
   }
   if (batch.state == kBatchFailed) {
     info->set_error_code(
         static_cast<uint32_t>(absl::StatusCode::kInvalidArgument));
-    info->set_error("lines of the file have errors");
+    info->set_error(batch.errors.empty() ? "the input was deleted"
+                                         : "lines of the file have errors");
   } else if (batch.state == kBatchExpired) {
     info->set_error_code(
         static_cast<uint32_t>(absl::StatusCode::kDeadlineExceeded));
@@ -181,7 +186,9 @@ absl::Status BatchCalls::Submit(
   uint64_t version = 0;
   while (true) {
     RF_ASSIGN_OR_RETURN(const BatchRecord now, Find(made->id));
-    if (now.state != kBatchValidating) break;
+    if (now.state != kBatchValidating || now.model != batches_->served_name()) {
+      break;
+    }
     if (cancelled()) return absl::CancelledError("the caller has left");
     batches_->WaitForChange(&version, kPoll);
   }
@@ -263,14 +270,15 @@ absl::Status BatchCalls::List(const std::string& after, int64_t limit,
 }
 
 absl::Status BatchCalls::Cancel(const std::string& id) {
-  RF_ASSIGN_OR_RETURN(const BatchRecord batch, Find(id));
-  if (batch.has_ended()) {
-    return batches_->store().WriteNow(
-        [id](Database& database) { return DeleteBatch(database, id); });
-  }
+  RF_RETURN_IF_ERROR(Check());
   AwaitedBatch awaited;
   batches_->Cancel(id, "", awaited.Done());
-  return awaited.Wait([] { return false; }).status();
+  const auto deadline = cluster::Deadline::After(kLongestCancel);
+  const absl::Status status =
+      awaited.Wait([deadline] { return deadline.Expired(); }).status();
+  return absl::IsCancelled(status)
+             ? absl::UnavailableError("the store's disk does not answer")
+             : status;
 }
 
 }  // namespace ringfleet::coordinator

@@ -46,6 +46,7 @@ CoordinatorService::CoordinatorService(const ServedModel* model, Fleet* fleet,
       fleet_(fleet),
       reference_(settings.reference()),
       without_mtp_(settings.without_mtp()),
+      served_model_(settings.model()),
       jobs_(fleet) {}
 
 absl::StatusOr<Request> CoordinatorService::GenerateRequestOf(
@@ -122,16 +123,22 @@ absl::StatusOr<std::shared_ptr<Job>> CoordinatorService::Submit(
   stored.mutable_request()->mutable_prompt()->mutable_ids()->mutable_ids()->Add(
       ids.begin(), ids.end());
   stored.mutable_request()->set_seed(job->request().sampling.seed());
+  stored.set_model(served_model_);
   stored.set_created_unix_ms(absl::ToUnixMillis(job->created()));
   if (wanted.timeout_ms() > 0) {
     stored.set_timeout_unix_ms(stored.created_unix_ms() + wanted.timeout_ms());
   }
-  // The caller learns of no job that would not last.
-  const absl::Status kept = detached_->Keep(job, std::move(stored));
-  if (!kept.ok()) {
-    jobs_.Leave(*job);
-    return kept;
-  }
+  // The caller learns of no job that would not last. This thread does not wait
+  // for the disk.
+  job->HoldUntilStored();
+  detached_->Keep(job, std::move(stored),
+                  [this, job](const absl::Status& kept) {
+                    if (!kept.ok()) {
+                      detached_->Remove(job->id());  // It may be stored late.
+                      jobs_.Leave(*job);
+                    }
+                    job->OnStored(kept);
+                  });
   return job;
 }
 
@@ -147,8 +154,15 @@ void CoordinatorService::KeepDetached(DetachedJobs* detached) {
   absl::Status status = jobs.status();
   if (status.ok()) {
     for (DetachedJobs::Kept& kept : *jobs) {
-      status = Restore(std::move(kept));
-      if (!status.ok()) break;
+      if (kept.job.model() != served_model_) {
+        RF_LOG(kWarning, "job ", kept.id, " waits for the model ",
+               kept.job.model());
+        continue;
+      }
+      const std::string id = kept.id;
+      const absl::Status restored = Restore(std::move(kept));
+      if (restored.ok()) continue;
+      RF_LOG(kError, "job ", id, " cannot go on: ", restored.message());
     }
   }
   if (!status.ok()) RF_LOG(kError, "detached jobs: ", status.message());
@@ -370,6 +384,11 @@ grpc::Status CoordinatorService::CancelJob(grpc::ServerContext*,
   const auto job = jobs_.table().Find(request->id());
   if (!job.ok()) return cluster::ToGrpc(job.status());
   const bool had_ended = (*job)->progress().has_ended();
+  if (!had_ended && (*job)->kept() && detached_ != nullptr) {
+    // A coordinator that dies next must not run it again.
+    const absl::Status noted = detached_->NoteCancelled(request->id());
+    if (!noted.ok()) return cluster::ToGrpc(noted);
+  }
   jobs_.Cancel(request->id());
   if (!had_ended) return grpc::Status::OK;
   jobs_.table().Remove(request->id());

@@ -115,6 +115,7 @@ class CoordinatorService final
   Fleet* const fleet_;
   const bool reference_;    // The workers hold a float32 copy.
   const bool without_mtp_;  // The workers leave out prediction layers.
+  const std::string served_model_;
   FleetJobs jobs_;
   BatchCalls batches_;
   DetachedJobs* detached_ = nullptr;  // Null: they end with the coordinator.

@@ -105,22 +105,45 @@ absl::StatusOr<std::vector<DetachedJobs::Kept>> DetachedJobs::Load() {
   return jobs;
 }
 
-absl::Status DetachedJobs::Keep(const std::shared_ptr<Job>& job,
-                                v1::StoredJob stored_job) {
+void DetachedJobs::Keep(const std::shared_ptr<Job>& job,
+                        v1::StoredJob stored_job, Store::Done done) {
   DetachedRecord record;
   record.id = job->id();
   record.created_ms = stored_job.created_unix_ms();
   record.job = stored_job.SerializeAsString();
-  RF_RETURN_IF_ERROR(store_->WriteNow(
-      [record](Database& database) { return PutDetached(database, record); }));
-  GoOn(job, std::move(stored_job), /*stored=*/0);
-  return absl::OkStatus();
+  store_->WriteSoon(
+      [record](Database& database) { return PutDetached(database, record); },
+      [this, job, stored_job = std::move(stored_job),
+       done = std::move(done)](const absl::Status& status) {
+        if (status.ok()) GoOn(job, stored_job, /*stored=*/0);
+        done(status);
+      });
 }
 
 void DetachedJobs::GoOn(const std::shared_ptr<Job>& job,
                         v1::StoredJob stored_job, size_t stored) {
   MutexLock lock(&mu_);
   followed_[job->id()] = {job, std::move(stored_job), stored};
+}
+
+absl::Status DetachedJobs::NoteCancelled(const std::string& id) {
+  DetachedRecord record;
+  {
+    MutexLock lock(&mu_);
+    const auto it = followed_.find(id);
+    if (it == followed_.end()) return absl::OkStatus();  // It has ended.
+    v1::StoredJob& job = it->second.stored_job;
+    job.mutable_end()->set_ended_unix_ms(store_->now_ms());
+    job.mutable_end()->set_error_code(
+        static_cast<uint32_t>(absl::StatusCode::kCancelled));
+    job.mutable_end()->set_error("the job was cancelled");
+    record.id = id;
+    record.created_ms = job.created_unix_ms();
+    record.ended_ms = job.end().ended_unix_ms();
+    record.job = job.SerializeAsString();
+  }
+  return store_->WriteNow(
+      [record](Database& database) { return PutDetached(database, record); });
 }
 
 void DetachedJobs::Remove(const std::string& id) {
@@ -139,7 +162,9 @@ void DetachedJobs::Save(Followed& followed) {
   // Read before the tokens: an end that is seen has all of them. Asked after
   // it: a job that fails because the coordinator stops has not ended.
   const JobProgress progress = job->progress();
-  const bool ended = progress.has_ended() && !stopping_jobs_();
+  const bool ended =
+      progress.has_ended() &&
+      (!stopping_jobs_() || !absl::IsUnavailable(progress.error));
   const std::vector<DrawnToken> tokens = job->TokensFrom(followed.stored);
   if (tokens.empty() && !ended) return;
   DetachedRecord record;

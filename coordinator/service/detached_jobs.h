@@ -30,7 +30,7 @@ class DetachedJobs {
   DetachedJobs(Store* store, std::function<bool()> stopping);
   ~DetachedJobs();  // Stop, unless done before. The store was stopped first.
 
-  // What the store has of a job.
+  // A job as the store has it.
   struct Kept {
     std::string id;
     v1::StoredJob job;
@@ -38,11 +38,16 @@ class DetachedJobs {
   };
   absl::StatusOr<std::vector<Kept>> Load();
 
-  // Stores a job, and then its tokens each second until it has ended. `stored`:
-  // tokens that the store has. Errors: those of Store::WriteNow.
-  absl::Status Keep(const std::shared_ptr<Job>& job, v1::StoredJob stored_job);
+  // Stores a job, and then its tokens each second until it has ended. `done`
+  // learns whether it is stored, as in Store::WriteSoon. `stored`: tokens that
+  // the store has.
+  void Keep(const std::shared_ptr<Job>& job, v1::StoredJob stored_job,
+            Store::Done done);
   void GoOn(const std::shared_ptr<Job>& job, v1::StoredJob stored_job,
             size_t stored);
+  // Stores that a job has ended, before it does. Does nothing to one that has.
+  // Errors: those of Store::WriteNow.
+  absl::Status NoteCancelled(const std::string& id);
   // Forgets a job.
   void Remove(const std::string& id);
   // Queues the last tokens for the store.

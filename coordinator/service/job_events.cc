@@ -25,6 +25,9 @@ std::variant<std::monostate, v1::GenerateEvent, absl::Status>
 GenerateEvents::Next(const Job& job) {
   v1::GenerateEvent event;
   if (!accepted_) {
+    const std::optional<absl::Status> stored = job.stored();
+    if (!stored.has_value()) return std::monostate();
+    if (!stored->ok()) return *stored;
     accepted_ = true;
     text_.emplace(job.text_rules());
     v1::GenerateEvent::Accepted* accepted = event.mutable_accepted();

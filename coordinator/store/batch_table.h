@@ -157,7 +157,7 @@ struct OutputOptions {
   // Sequence of the last outcome before, or number of the last line.
   int64_t after = 0;
   std::optional<bool> failed;             // Unset: both kinds.
-  int64_t most_bytes = int64_t{1} << 20;  // Of the texts, but for the first.
+  int64_t most_bytes = int64_t{1} << 20;  // Limit for the texts but the first.
   int64_t limit = 1000;
 };
 absl::StatusOr<std::vector<OutputRecord>> ListOutputs(

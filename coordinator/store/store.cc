@@ -26,14 +26,29 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kGroup{50};
 constexpr std::chrono::seconds kRetry{1};
 constexpr std::chrono::seconds kLongestStall{5};
+// Operations for which somebody waits. The others are as many as jobs run.
+constexpr size_t kMostQueued = 4096;
 // A larger database is checked page by page, as it is read.
 constexpr uintmax_t kCheckedBytes = uintmax_t{64} << 20;
 
+// Makes a folder that its user alone may read.
 absl::Status MakeFolder(const std::string& folder) {
   std::error_code error;
-  std::filesystem::create_directories(folder, error);
+  if (std::filesystem::create_directories(folder, error)) {
+    std::filesystem::permissions(folder, std::filesystem::perms::owner_all,
+                                 error);
+  }
   if (error) return cluster::FileError(folder, error.value());
   return absl::OkStatus();
+}
+
+absl::Status SyncPath(const std::string& path, int flags) {
+  const int file = open(path.c_str(), flags | O_CLOEXEC);
+  if (file < 0) return cluster::FileError(path, errno);
+  const int result = fsync(file);
+  const int error = errno;
+  close(file);
+  return result == 0 ? absl::OkStatus() : cluster::FileError(path, error);
 }
 
 absl::Status CheckPages(const std::string& path, Database& database) {
@@ -50,7 +65,12 @@ absl::Status CheckPages(const std::string& path, Database& database) {
 
 }  // namespace
 
+absl::Status SyncFolder(const std::string& folder) {
+  return SyncPath(folder, O_RDONLY | O_DIRECTORY);
+}
+
 absl::StatusOr<std::unique_ptr<Store>> Store::Open(StoreOptions options) {
+  RF_RETURN_IF_ERROR(MakeFolder(options.folder));
   RF_RETURN_IF_ERROR(MakeFolder(absl::StrCat(options.folder, "/files")));
   RF_RETURN_IF_ERROR(CheckLocalFolder(options.folder));
   RF_ASSIGN_OR_RETURN(
@@ -91,6 +111,11 @@ std::string Store::FilePath(const std::string& name) const {
 }
 
 absl::Status Store::OpenDatabase() {
+  // A process that ended while it wrote a deleted database anew leaves this.
+  const std::string copy = absl::StrCat(path(), ".restored");
+  if (access(path().c_str(), F_OK) != 0 && access(copy.c_str(), F_OK) == 0) {
+    rename(copy.c_str(), path().c_str());
+  }
   RF_RETURN_IF_ERROR(OpenConnections());
   RF_RETURN_IF_ERROR(MigrateSchema(path(), *writer_));
   RF_RETURN_IF_ERROR(CheckPages(path(), *writer_));
@@ -101,7 +126,7 @@ absl::Status Store::OpenDatabase() {
 }
 
 absl::Status Store::OpenConnections() {
-  // What users ask is theirs. SQLite gives its other files the same mode.
+  // The questions of users are theirs. SQLite gives its other files this mode.
   const int file = open(path().c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (file < 0) return cluster::FileError(path(), errno);
   close(file);
@@ -143,32 +168,56 @@ absl::Status Store::CheckFile() {
 
 absl::Status Store::Restore() {
   RF_LOG(kWarning, path(), ": deleted while it was in use, it is written anew");
+  RF_RETURN_IF_ERROR(MakeFolder(options_.folder));
   RF_RETURN_IF_ERROR(MakeFolder(absl::StrCat(options_.folder, "/files")));
   const std::string copy = absl::StrCat(path(), ".restored");
   unlink(copy.c_str());
+  const int file =
+      open(copy.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (file < 0) return cluster::FileError(copy, errno);
+  close(file);
   // The open connection has the deleted file, with all that was committed.
   Statement save = writer_->Prepare("VACUUM INTO ?");
   RF_RETURN_IF_ERROR(save.Bind(copy).Run());
+  RF_RETURN_IF_ERROR(SyncPath(copy, O_RDONLY));
   for (const char* const suffix : {"-wal", "-shm"}) {
     unlink(absl::StrCat(path(), suffix).c_str());
   }
   if (rename(copy.c_str(), path().c_str()) != 0) {
     return cluster::FileError(path(), errno);
   }
+  RF_RETURN_IF_ERROR(SyncFolder(options_.folder));
   return OpenConnections();
 }
 
 void Store::Queue(Queued queued) {
+  absl::Status refusal;
   {
     MutexLock lock(&mu_);
-    if (!stopping_) {
+    refusal = WhyRefused(queued.once);
+    if (refusal.ok()) {
       flush_ = flush_ || queued.once;
       queue_.push_back(std::move(queued));
       changed_.NotifyAll();
       return;
     }
   }
-  queued.done(absl::CancelledError("the store ends"));
+  queued.done(refusal);
+}
+
+absl::Status Store::WhyRefused(bool once) const {
+  if (stopping_) return absl::CancelledError("the store ends");
+  if (!once) return absl::OkStatus();
+  if (writing_ > 0 && Clock::now() > writing_since_ + kLongestStall) {
+    return absl::UnavailableError(
+        absl::StrCat(path(), ": the disk does not answer; try again later"));
+  }
+  if (queue_.size() >= kMostQueued) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        path(), ": ", queue_.size(), " operations wait for the disk, want ",
+        "fewer; try again later"));
+  }
+  return absl::OkStatus();
 }
 
 void Store::Write(Operation operation, Done done) {
@@ -259,26 +308,30 @@ absl::Status Store::Commit(const std::vector<Queued>& group,
 }
 
 void Store::WriteLoop() {
+  absl::Status end;  // Why nothing more is written. OK: it is.
   while (true) {
     std::vector<Queued> group;
     {
       MutexLock lock(&mu_);
       while (queue_.empty() && !stopping_) changed_.Wait(&mu_);
       if (queue_.empty()) return;
-      const auto end = Clock::now() + kGroup;
-      while (!flush_ && !stopping_ && changed_.WaitUntil(&mu_, end)) {
+      const auto until = Clock::now() + kGroup;
+      while (!flush_ && !stopping_ && changed_.WaitUntil(&mu_, until)) {
       }
       flush_ = false;
       group.assign(std::make_move_iterator(queue_.begin()),
                    std::make_move_iterator(queue_.end()));
       queue_.clear();
       writing_ = group.size();
+      writing_since_ = Clock::now();
     }
     std::vector<absl::Status> results;
-    const absl::Status status = Commit(group, &results);
+    // Whoever was told of a loss did not try again.
+    const absl::Status status = end.ok() ? Commit(group, &results) : end;
     if (writer_->in_transaction()) writer_->Run("ROLLBACK").IgnoreError();
     const bool lost =
         absl::IsDataLoss(status) || absl::IsFailedPrecondition(status);
+    if (lost) end = status;
     NoteResult(status, lost);
     std::vector<Queued> again;
     for (size_t i = 0; i < group.size(); ++i) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a coordinator keeps over its restarts: a SQLite database and a folder of
+// The state that outlives a coordinator: a SQLite database and a folder of
 // files, in one folder that one process owns.
 //
 // One thread writes. It groups the operations of 50 ms into one transaction, so
@@ -7,11 +7,12 @@
 // waits for a disk. An operation and what it changes are committed as one.
 //
 // A disk that is full or does not answer stops the writer, which tries again
-// each second. What is queued stays, and trouble() tells. A damaged file, and
+// each second. The queue stays, and trouble() tells. A damaged file, and
 // another process that has taken the store over, stop it for good.
 #ifndef RINGFLEET_COORDINATOR_STORE_STORE_H_
 #define RINGFLEET_COORDINATOR_STORE_STORE_H_
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -33,10 +34,14 @@ namespace ringfleet::coordinator {
 
 struct StoreOptions {
   std::string folder;       // Made if it does not exist.
-  std::string description;  // Of the owner: "fleet r1".
+  std::string description;  // The owner's: "fleet r1".
   std::function<absl::Time()> now = absl::Now;
   absl::Duration patience = StoreOwner::kPatience;
 };
+
+// Makes the names of new files in a folder outlive a power failure. Errors:
+// those of FileError.
+absl::Status SyncFolder(const std::string& folder);
 
 // Thread-safe.
 class Store {
@@ -66,6 +71,7 @@ class Store {
   void Write(Operation operation, Done done);
   // Queues an operation for somebody who waits: it is written at once, and not
   // repeated. `done` gets the operation's error, or that of Database.
+  // UNAVAILABLE: the disk does not answer. RESOURCE_EXHAUSTED: too many wait.
   void WriteSoon(Operation operation, Done done);
   // As WriteSoon, and returns what `done` gets. UNAVAILABLE: the disk has not
   // answered for 5 seconds; the operation may be done later, and `done` comes
@@ -85,7 +91,7 @@ class Store {
   size_t pending() const;
 
   const std::string& folder() const { return options_.folder; }
-  std::string path() const;  // Of the database.
+  std::string path() const;  // The database.
   // Returns the path of a file in the folder `files`.
   std::string FilePath(const std::string& name) const;
   absl::Time now() const { return options_.now(); }
@@ -118,6 +124,8 @@ class Store {
   std::vector<Queued> AwaitRetry(bool lost, std::vector<Queued> again);
 
   void Queue(Queued queued);
+  // Says why an operation is not queued.
+  absl::Status WhyRefused(bool once) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const StoreOptions options_;
   const std::unique_ptr<StoreOwner> owner_;
@@ -131,6 +139,7 @@ class Store {
   CondVar changed_;
   std::deque<Queued> queue_ ABSL_GUARDED_BY(mu_);
   size_t writing_ ABSL_GUARDED_BY(mu_) = 0;  // Taken from the queue.
+  std::chrono::steady_clock::time_point writing_since_ ABSL_GUARDED_BY(mu_);
   bool flush_ ABSL_GUARDED_BY(mu_) = false;  // Somebody waits.
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool lost_ ABSL_GUARDED_BY(mu_) = false;

@@ -129,6 +129,8 @@ absl::StatusOr<std::unique_ptr<StoreOwner>> StoreOwner::Take(
       // The file may have been replaced between open and flock.
       if (!IsSameFile(file.get(), path)) continue;
       if (ftruncate(file.get(), 0) != 0) return cluster::FileError(path, errno);
+    } else if (!IsSameFile(file.get(), path)) {
+      continue;  // Another process was faster.
     } else {
       RF_LOG(kWarning, path, ": its owner does not run, this process takes ",
              "the store over");

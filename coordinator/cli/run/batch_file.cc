@@ -30,6 +30,7 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kPartBytes = size_t{1} << 20;
 // A coordinator that comes back does so within this time.
 constexpr std::chrono::minutes kLongestAway{10};
+constexpr std::chrono::minutes kLongestTry{1};
 constexpr std::chrono::milliseconds kRetry{500};
 constexpr std::chrono::milliseconds kSleepLook{50};
 constexpr std::chrono::seconds kProgressTime{1};
@@ -204,14 +205,15 @@ absl::Status ReadResults(
   request.set_completed(options.completed);
   request.set_failed(options.failed);
   request.set_follow(options.follow);
-  auto last_contact = Clock::now();
+  auto away_since = Clock::time_point::max();  // That: it is there.
   while (true) {
+    const auto begun = Clock::now();
     InterruptibleCall call;
     const auto reader = session.stub().StreamResults(call.context(), request);
     v1::StreamResultsResponse response;
     absl::Status taken;
     while (taken.ok() && reader->Read(&response)) {
-      last_contact = Clock::now();
+      away_since = Clock::time_point::max();
       for (const auto& result : response.results()) {
         taken = take(result.text());
         if (!taken.ok()) break;
@@ -224,7 +226,10 @@ absl::Status ReadResults(
     RF_RETURN_IF_ERROR(Interrupt::Get().status());
     RF_RETURN_IF_ERROR(taken);
     if (!absl::IsUnavailable(status)) return status;
-    if (Clock::now() > last_contact + kLongestAway) return status;
+    // A call that lived for a while had a coordinator.
+    const auto now = Clock::now();
+    if (away_since > now || now > begun + kLongestTry) away_since = now;
+    if (now > away_since + kLongestAway) return status;
     RF_RETURN_IF_ERROR(Sleep(kRetry));
   }
 }

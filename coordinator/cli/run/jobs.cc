@@ -58,7 +58,8 @@ Examples:
 
 constexpr char kCancelFooter[] = R"(
 A job that waits or runs ends at the next step. The result of one that has ended
-is dropped. A batch that is cancelled keeps the results of its lines.
+is dropped. A batch that is cancelled keeps the results of its lines; one that
+has ended cannot be cancelled.
 
 Examples:
   ringfleet cancel 5e2f0001 --cluster cluster.yaml

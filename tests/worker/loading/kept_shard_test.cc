@@ -136,7 +136,7 @@ TEST_F(KeptShardTest, WhatDiffersIsLeftAsItIs) {
              ->mutable_experts()
              ->RemoveLast();
        },
-       "other experts in layer 5"},
+       "other experts in layer 6"},
   };
   for (const Other& other : others) {
     const auto kept = Keep(other.edit);
