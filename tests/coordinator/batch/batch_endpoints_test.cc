@@ -80,7 +80,10 @@ class BatchEndpointsTest : public ApiTest {
     http.routes = endpoints_.get();
     Start(http);
   }
-  void TearDown() override { face_.reset(); }
+  void TearDown() override {
+    face_.reset();
+    store_->Stop();
+  }
 
   static std::string KeyOf(absl::string_view name) {
     return absl::StrCat("Authorization: Bearer key-of-", name, "\r\n");
@@ -526,6 +529,17 @@ TEST_F(BatchEndpointsTest, MethodsAndTypesAreChecked) {
 }
 
 // The server may end while files come and go.
+TEST_F(BatchEndpointsTest, RequestsWithoutAPathHarmNothing) {
+  for (const char* const bytes :
+       {"nonsense\r\n\r\n", "GET ?x HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET  HTTP/1.1\r\n\r\n"}) {
+    HttpClient client(face_->port());
+    ASSERT_TRUE(client.Send(bytes));
+    EXPECT_GE(client.Read().status, 400) << bytes;
+  }
+  EXPECT_EQ(Get("/health").status, 200);
+}
+
 TEST_F(BatchEndpointsTest, EndsWithTransfersInProgress) {
   const std::string file = UploadId(std::string(10'000'000, 'x'));
   HttpClient down(face_->port());

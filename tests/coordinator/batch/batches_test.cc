@@ -66,7 +66,7 @@ class BatchesTest : public ::testing::Test {
     runner.store = store_.get();
     runner.model = model_;
     runner.jobs = &jobs_;
-    runner.served_name = "tiny";
+    runner.served_name = served_name_;
     runner.window = 4;
     batches_ = Batches::Start(runner);
   }
@@ -158,6 +158,7 @@ class BatchesTest : public ::testing::Test {
   testing::TempDir dir_;
   Mutex mu_;
   absl::Time now_ ABSL_GUARDED_BY(mu_) = absl::FromUnixSeconds(1'800'000'000);
+  std::string served_name_ = "tiny";
   FakeJobs jobs_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<Batches> batches_;  // Ends before the store.
@@ -320,6 +321,59 @@ TEST_F(BatchesTest, AFleetThatIsAwayCostsNoLine) {
   const BatchRecord ended = AwaitEnd(made.id);
   EXPECT_EQ(ended.completed, 1);
   EXPECT_EQ(ended.failed, 0);
+}
+
+// What a fleet that has failed says of a line says nothing about the line.
+TEST_F(BatchesTest, AFleetThatHasFailedSpendsNoLine) {
+  jobs_.AnswerWith({}, v1::FINISH_REASON_UNSPECIFIED);
+  const BatchRecord made =
+      CreateOf(absl::StrCat(ChatLine("a"), "\n", ChatLine("b")));
+  const std::shared_ptr<Job> first = jobs_.Await(0);
+  ASSERT_NE(jobs_.Await(1), nullptr);
+  jobs_.SetReady(false);
+  first->OnFailed(absl::DataLossError("another checkpoint"));
+  ASSERT_TRUE(jobs_.AwaitLeft(*first));
+  EXPECT_EQ(Find(made.id).failed, 0);
+  EXPECT_EQ(jobs_.started(), 2);
+  jobs_.AnswerWith(*(*model_->tokenizer())->Encode("ok"),
+                   v1::FINISH_REASON_LENGTH);
+  jobs_.SetReady(true);
+  const std::shared_ptr<Job> second = jobs_.Await(1);
+  second->OnToken({.id = 300, .logprob = 0, .top = {}});
+  second->OnFinished(v1::FINISH_REASON_LENGTH, {});
+  const BatchRecord ended = AwaitEnd(made.id);
+  EXPECT_EQ(ended.completed, 2);
+  EXPECT_EQ(ended.failed, 0);
+}
+
+TEST_F(BatchesTest, ALineThatKillsTheFleetFails) {
+  jobs_.AnswerWith({}, v1::FINISH_REASON_UNSPECIFIED);
+  const BatchRecord made = CreateOf(ChatLine("a"));
+  const std::shared_ptr<Job> job = jobs_.Await(0);
+  jobs_.SetReady(false);
+  absl::Status cause = absl::UnavailableError("worker 1 was lost");
+  cause.SetPayload(kFailedAlonePayload, absl::Cord());
+  job->OnFailed(cause);
+  EXPECT_EQ(AwaitEnd(made.id).failed, 1);
+  const auto errors = Outputs(made.id, true);
+  EXPECT_EQ(errors[0]["error"]["code"], "request_fails_fleet");
+  EXPECT_EQ(errors[0]["response"]["status_code"], 500);
+}
+
+TEST_F(BatchesTest, ABatchOfAnotherModelWaitsAndExpires) {
+  jobs_.AnswerWith({}, v1::FINISH_REASON_UNSPECIFIED);
+  NewBatch batch;
+  batch.input_file = UploadText(ChatLine("a"));
+  batch.window_seconds = 3600;
+  const auto made = Create(batch);
+  ASSERT_TRUE(made.ok()) << made.status();
+  ASSERT_NE(jobs_.Await(0), nullptr);
+  served_name_ = "other";
+  Restart();
+  EXPECT_EQ(Find(made->id).state, kBatchInProgress);
+  EXPECT_EQ(jobs_.started(), 1);
+  PassTime(absl::Hours(2));
+  EXPECT_EQ(AwaitEnd(made->id).state, kBatchExpired);
 }
 
 TEST_F(BatchesTest, CancellingKeepsWhatIsDone) {

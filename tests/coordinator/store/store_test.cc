@@ -143,6 +143,10 @@ TEST_F(StoreTest, ADeletedDatabaseIsWrittenAnew) {
   std::filesystem::remove_all(dir_.path());
   EXPECT_EQ(Insert("file-2"), absl::OkStatus());
   EXPECT_EQ(Find("file-1"), absl::OkStatus());
+  using std::filesystem::perms;
+  EXPECT_EQ(std::filesystem::status(path()).permissions() &
+                (perms::group_all | perms::others_all),
+            perms::none);
   store_.reset();
   Start();
   EXPECT_EQ(Find("file-1"), absl::OkStatus());
@@ -157,6 +161,10 @@ TEST_F(StoreTest, AnotherFileInItsPlaceIsLeftAlone) {
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
   EXPECT_TRUE(store_->is_lost());
   EXPECT_EQ(testing::ReadFile(path()), "someone's");
+  // Whoever was told of the loss did not try again.
+  std::filesystem::rename(path(), dir_.File("other"));
+  EXPECT_TRUE(absl::IsDataLoss(Insert("file-1")));
+  EXPECT_TRUE(store_->is_lost());
 }
 
 TEST_F(StoreTest, DamagedAndForeignFilesAreNamed) {
