@@ -177,8 +177,10 @@ absl::Status Store::Restore() {
   if (file < 0) return cluster::FileError(copy, errno);
   close(file);
   // The open connection has the deleted file, with all that was committed.
-  Statement save = writer_->Prepare("VACUUM INTO ?");
-  RF_RETURN_IF_ERROR(save.Bind(copy).Run());
+  {
+    Statement save = writer_->Prepare("VACUUM INTO ?");
+    RF_RETURN_IF_ERROR(save.Bind(copy).Run());
+  }
   RF_RETURN_IF_ERROR(SyncPath(copy, O_RDONLY));
   for (const char* const suffix : {"-wal", "-shm"}) {
     unlink(absl::StrCat(path(), suffix).c_str());
