@@ -378,6 +378,7 @@ TEST_F(BatchFleetTest, JobsAndShowKnowBatches) {
       Cli({"show", id, "--cluster", cluster(), "--follow", "--json"});
   EXPECT_EQ(followed.document()["state"], "cancelled") << followed.errors;
   const Finished errors = Cli({"show", id, "--cluster", cluster(), "--errors"});
+  EXPECT_EQ(errors.code, 0) << errors.errors;
   EXPECT_EQ(LinesOf(errors.output).size(), 5);
   // Its results stay.
   EXPECT_EQ(Cli({"cancel", id, "--cluster", cluster()}).code, 3);

@@ -249,7 +249,8 @@ Json DetailsOf(const v1::BatchInfo& batch) {
 absl::Status PrintResults(const JobOptions& options, Session& session,
                           const v1::JobInfo& job) {
   if (options.errors) {
-    for (const Json& error : DetailsOf(job.batch())["errors"]) {
+    const Json details = DetailsOf(job.batch());
+    for (const Json& error : details["errors"]) {
       RF_RETURN_IF_ERROR(PrintJson(error));
     }
   }
