@@ -190,6 +190,7 @@ struct Chaos {
   int rounds;
   int lines;
   int tokens;
+  int clients;
   int coordinator_kills;
   int worker_kills;
   double full_disk_seconds;  // In the first round; a second in the others.
@@ -268,7 +269,7 @@ TEST_P(BatchChaosTest, EveryLineHasOneResult) {
     ASSERT_EQ(WaitForState("ready")["state"], "ready")
         << coordinator_->errors();
     away_.clear();
-    ShortAnswers crowd(http_port_, 8);
+    ShortAnswers crowd(http_port_, chaos.clients);
     const auto follower =
         StartCli({"show", id, "--cluster", cluster(), "--output", "--follow"});
     std::vector<int> events;  // -1: the coordinator, -2: the disk.
@@ -318,18 +319,29 @@ TEST_P(BatchChaosTest, EveryLineHasOneResult) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Rounds, BatchChaosTest,
-                         ::testing::Values(Chaos{.rounds = kSanitized ? 1 : 2,
-                                                 .lines = 60,
-                                                 .tokens = 40,
-                                                 .coordinator_kills = 2,
-                                                 .worker_kills = 3,
-                                                 .full_disk_seconds = 1,
-                                                 .soak = false}),
+                         ::testing::Values(kSanitized
+                                               ? Chaos{.rounds = 1,
+                                                       .lines = 15,
+                                                       .tokens = 10,
+                                                       .clients = 3,
+                                                       .coordinator_kills = 1,
+                                                       .worker_kills = 1,
+                                                       .full_disk_seconds = 1,
+                                                       .soak = false}
+                                               : Chaos{.rounds = 2,
+                                                       .lines = 60,
+                                                       .tokens = 40,
+                                                       .clients = 8,
+                                                       .coordinator_kills = 2,
+                                                       .worker_kills = 3,
+                                                       .full_disk_seconds = 1,
+                                                       .soak = false}),
                          [](const auto&) { return "Few"; });
 INSTANTIATE_TEST_SUITE_P(Soak, BatchChaosTest,
                          ::testing::Values(Chaos{.rounds = 100,
                                                  .lines = 400,
                                                  .tokens = 40,
+                                                 .clients = 8,
                                                  .coordinator_kills = 5,
                                                  .worker_kills = 10,
                                                  .full_disk_seconds = 60,
