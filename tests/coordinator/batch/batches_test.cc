@@ -323,7 +323,7 @@ TEST_F(BatchesTest, AFleetThatIsAwayCostsNoLine) {
   EXPECT_EQ(ended.failed, 0);
 }
 
-// What a fleet that has failed says of a line says nothing about the line.
+// The error of a fleet that has failed says nothing about a line.
 TEST_F(BatchesTest, AFleetThatHasFailedSpendsNoLine) {
   jobs_.AnswerWith({}, v1::FINISH_REASON_UNSPECIFIED);
   const BatchRecord made =

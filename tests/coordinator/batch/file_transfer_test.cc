@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What uploads and downloads hold in memory, with an exchange that counts.
+// The memory of uploads and downloads, with an exchange that counts.
 #include <gtest/gtest.h>
 
 #include <filesystem>
