@@ -68,7 +68,7 @@ class Batches {
   // Those of Store::WriteNow.
   void Create(NewBatch batch, Created done);
 
-  // Begins to end a batch. Does nothing to one that has ended or is ending.
+  // Begins to end a batch. Does nothing to one that is ending.
   // Errors: NOT_FOUND: the owner has no such batch. FAILED_PRECONDITION: it has
   // ended. Those of Store::WriteNow.
   void Cancel(const std::string& id, const std::string& owner, Created done);
