@@ -106,14 +106,33 @@ class BatchRunner::Loop final : public HttpLoop {
   WorkPool pool_;
 };
 
+class BatchRunner::LineJobs final : public JobSource {
+ public:
+  explicit LineJobs(JobSource* jobs) : jobs_(jobs) {}
+
+  absl::StatusOr<std::shared_ptr<Job>> Start(Request request,
+                                             TextRules rules) override {
+    request.listed = false;
+    return jobs_->Start(std::move(request), std::move(rules));
+  }
+  void Leave(const Job& job) override { jobs_->Leave(job); }
+  absl::Status ready() const override { return jobs_->ready(); }
+  uint32_t context() const override { return jobs_->context(); }
+  v1::ClusterState state() const override { return jobs_->state(); }
+
+ private:
+  JobSource* const jobs_;
+};
+
 BatchRunner::BatchRunner(const BatchRunnerOptions& options,
                          std::function<void()> on_change)
     : options_(options),
       on_change_(std::move(on_change)),
+      line_jobs_(std::make_unique<LineJobs>(options.jobs)),
       loop_(std::make_unique<Loop>()),
       pool_(std::make_unique<WorkPool>(/*threads=*/1, options.window + 1)) {
   host_.model = options_.model;
-  host_.jobs = options_.jobs;
+  host_.jobs = line_jobs_.get();
   host_.loop = loop_.get();
   host_.pool = pool_.get();
   host_.metrics = &metrics_;

@@ -76,6 +76,8 @@ class BatchRunner {
 
   // Runs functions on the only thread of a pool.
   class Loop;
+  // Starts jobs which are not listed: their batch is.
+  class LineJobs;
 
   struct Batch {
     BatchRecord record;
@@ -124,6 +126,7 @@ class BatchRunner {
   const std::function<void()> on_change_;
 
   HttpMetrics metrics_;  // Nobody reads them.
+  const std::unique_ptr<LineJobs> line_jobs_;
   AnswerHost host_;
 
   mutable Mutex mu_;

@@ -58,12 +58,14 @@ absl::StatusOr<std::shared_ptr<Job>> JobTable::Find(
       "job ", id, ": no such job, or its result is no longer kept"));
 }
 
-std::vector<std::shared_ptr<Job>> JobTable::List() const {
+std::vector<JobTable::Numbered> JobTable::ListAfter(uint64_t after) const {
   MutexLock lock(&mu_);
   DropOld();
-  std::vector<std::shared_ptr<Job>> jobs;
-  for (const auto& [unused, job] : jobs_) jobs.push_back(job);
-  return jobs;
+  std::vector<Numbered> listed;
+  for (auto it = jobs_.upper_bound(after); it != jobs_.end(); ++it) {
+    if (it->second->request().listed) listed.push_back({it->first, it->second});
+  }
+  return listed;
 }
 
 void JobTable::DropOld() const {

@@ -44,8 +44,13 @@ class JobTable {
 
   // NOT_FOUND: no such job, or its result was dropped.
   absl::StatusOr<std::shared_ptr<Job>> Find(absl::string_view id) const;
-  // Returns all jobs in the order of their addition.
-  std::vector<std::shared_ptr<Job>> List() const;
+  struct Numbered {
+    uint64_t number = 0;  // From 1, in the order of addition; never reused.
+    std::shared_ptr<Job> job;
+  };
+  // Returns the jobs that are listed, in the order of their addition, behind
+  // the job of number `after`.
+  std::vector<Numbered> ListAfter(uint64_t after) const;
 
  private:
   void DropOld() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

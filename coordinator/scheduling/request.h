@@ -101,6 +101,8 @@ struct Request {
   // The request fails with DEADLINE_EXCEEDED when this has passed.
   cluster::Deadline deadline = cluster::Deadline::Infinite();
   RequestEvents* events = nullptr;  // Lives as long as the request.
+  // False: a line of a batch, which is listed as a whole.
+  bool listed = true;
 
   // False: somebody waits for the request, which is interactive.
   bool batch() const { return priority > 0; }

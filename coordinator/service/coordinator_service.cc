@@ -287,28 +287,29 @@ grpc::Status CoordinatorService::ListJobs(grpc::ServerContext*,
                kMostListed);
   std::string after = request->page_token();
   if (!IsBatchId(after)) {
-    uint32_t first = 0;
-    if (!after.empty() && !absl::SimpleAtoi(after, &first)) {
+    uint64_t told = 0;
+    if (!after.empty() && !absl::SimpleAtoi(after, &told)) {
       return cluster::ToGrpc(absl::InvalidArgumentError(
           absl::StrCat("page_token: '", after,
                        "', want the next_page_token of a response")));
     }
-    const auto jobs = jobs_.table().List();
-    for (size_t i = first; i < jobs.size(); ++i) {
+    for (const auto& [number, job] : jobs_.table().ListAfter(told)) {
       if (response->jobs_size() == static_cast<int>(limit)) {
-        response->set_next_page_token(absl::StrCat(i));
+        response->set_next_page_token(absl::StrCat(told));
         return grpc::Status::OK;
       }
-      *response->add_jobs() = InfoOf(*jobs[i], jobs[i]->progress());
+      *response->add_jobs() = InfoOf(*job, job->progress());
+      told = number;
     }
     after.clear();
+    if (batches_.has_batches() &&
+        response->jobs_size() == static_cast<int>(limit)) {
+      response->set_next_page_token(absl::StrCat(told));
+      return grpc::Status::OK;
+    }
   }
   if (!batches_.has_batches()) return grpc::Status::OK;
   const int64_t left = int64_t{limit} - response->jobs_size();
-  if (left == 0) {
-    response->set_next_page_token(absl::StrCat(jobs_.table().List().size()));
-    return grpc::Status::OK;
-  }
   return cluster::ToGrpc(batches_.List(after, left, response,
                                        response->mutable_next_page_token()));
 }

@@ -193,6 +193,7 @@ TEST_F(BatchesTest, EachLineHasOneOutputInTheOrderOfTheInput) {
   std::set<uint64_t> seeds;
   for (size_t i = 0; i < 20; ++i) {
     const Request& request = jobs_.Await(i)->request();
+    EXPECT_FALSE(request.listed) << "their batch is";
     EXPECT_EQ(request.priority, kBatchPriority);
     seeds.insert(request.sampling.seed());
   }

@@ -101,7 +101,9 @@ TEST(JobTest, TheRequestKeepsTheJobAlive) {
 
 std::vector<std::string> Ids(const JobTable& table) {
   std::vector<std::string> ids;
-  for (const auto& job : table.List()) ids.push_back(job->id());
+  for (const auto& listed : table.ListAfter(0)) {
+    ids.push_back(listed.job->id());
+  }
   return ids;
 }
 
@@ -127,6 +129,25 @@ TEST(JobTableTest, DropsTheOldestResultsBeyondItsLimits) {
   EXPECT_THAT(Ids(aged), ElementsAre("old", "running"));
   old->OnFailed(absl::UnavailableError("lost"));
   EXPECT_THAT(Ids(aged), ElementsAre("running"));
+}
+
+TEST(JobTableTest, AListGoesOnBehindJobsThatHaveLeft) {
+  JobTable table;
+  for (int i = 0; i < 4; ++i) table.Add(MakeKept(absl::StrCat("j", i)));
+  Request line;
+  line.id = "line";
+  line.listed = false;
+  table.Add(Job::Make(std::move(line), /*kept=*/false));
+  table.Add(MakeKept("j4"));
+  const auto all = table.ListAfter(0);
+  ASSERT_EQ(all.size(), 5u);
+  const uint64_t told = all[1].number;
+  for (const char* gone : {"j0", "j1", "j2"}) table.Remove(gone);
+  const auto rest = table.ListAfter(told);
+  ASSERT_EQ(rest.size(), 2u);
+  EXPECT_EQ(rest[0].job->id(), "j3");
+  EXPECT_EQ(rest[1].job->id(), "j4");
+  EXPECT_TRUE(table.Find("line").ok());
 }
 
 TEST(JobTableTest, IdsAreNew) {

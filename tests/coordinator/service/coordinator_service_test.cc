@@ -135,12 +135,10 @@ class CoordinatorServiceTest : public ::testing::Test {
     return reader->Finish();
   }
 
-  v1::ListJobsResponse ListJobs() {
+  v1::ListJobsResponse ListJobs(const v1::ListJobsRequest& request = {}) {
     grpc::ClientContext context;
     v1::ListJobsResponse response;
-    EXPECT_TRUE(
-        coordinator_->ListJobs(&context, v1::ListJobsRequest(), &response)
-            .ok());
+    EXPECT_TRUE(coordinator_->ListJobs(&context, request, &response).ok());
     return response;
   }
 
@@ -351,6 +349,32 @@ TEST_F(CoordinatorServiceTest, ACallerThatLeavesCancelsItsJobUnlessDetached) {
     server_->Shutdown();
     server_.reset();
   }
+}
+
+TEST_F(CoordinatorServiceTest, APageOfJobsGoesOnBehindTheOneBefore) {
+  StartReady({});
+  v1::GenerateRequest request = Request({50}, 1);
+  request.set_detach(true);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(Generate(request).status.ok());
+  std::vector<std::string> ids;
+  const v1::ListJobsResponse all = ListJobs();
+  for (const v1::JobInfo& job : all.jobs()) ids.push_back(job.id());
+  ASSERT_EQ(ids.size(), 3u);
+  v1::ListJobsRequest page;
+  page.set_page_size(1);
+  v1::ListJobsResponse response = ListJobs(page);
+  ASSERT_EQ(response.jobs_size(), 1);
+  EXPECT_EQ(response.jobs(0).id(), ids[0]);
+  EXPECT_TRUE(CancelJob(ids[0]).ok());  // Drops the result.
+  page.set_page_token(response.next_page_token());
+  response = ListJobs(page);
+  ASSERT_EQ(response.jobs_size(), 1);
+  EXPECT_EQ(response.jobs(0).id(), ids[1]);
+  page.set_page_token(response.next_page_token());
+  response = ListJobs(page);
+  ASSERT_EQ(response.jobs_size(), 1);
+  EXPECT_EQ(response.jobs(0).id(), ids[2]);
+  EXPECT_EQ(response.next_page_token(), "");
 }
 
 TEST_F(CoordinatorServiceTest, ADetachedJobsResultIsKeptAndCanBeWatched) {
