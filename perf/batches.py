@@ -69,7 +69,8 @@ def serve(port, args, seed):
     done = subprocess.run(
         [sys.executable, os.path.join(os.path.dirname(__file__), "serve_bench.py"),
          "--url", f"http://127.0.0.1:{port}", "--warmup", "0", "--json", "-",
-         "--max-concurrency", str(args.streams), "--num-prompts", str(args.streams),
+         "--max-concurrency", str(args.streams),
+         "--num-prompts", str(args.waves * args.streams),
          "--input-len", str(args.input_len), "--output-len", str(args.output_len),
          "--seed", str(seed)], capture_output=True, text=True)
     if done.returncode != 0:
@@ -191,7 +192,8 @@ def main():
     parser.add_argument("--lines", type=int, default=50000, help="[50000]")
     parser.add_argument("--mebibytes", type=int, default=199, help="[199]")
     parser.add_argument("--sequences", type=int, default=8, help="[8]")
-    parser.add_argument("--waves", type=int, default=3, help="lines for each sequence [3]")
+    parser.add_argument("--waves", type=int, default=3,
+                        help="lines for each sequence, requests for each stream [3]")
     parser.add_argument("--streams", type=int, default=4, help="[4]")
     parser.add_argument("--input-len", type=int, default=64, help="[64]")
     parser.add_argument("--output-len", type=int, default=96, help="[96]")
@@ -217,7 +219,7 @@ def main():
                       options)
         try:
             fleet.wait_ready(300)
-            serve(port, argparse.Namespace(**{**vars(args), "streams": slots}), 0)
+            serve(port, argparse.Namespace(**{**vars(args), "streams": slots, "waves": 1}), 0)
             if args.what == "rate":
                 rate(args, fleet, folder)
             else:

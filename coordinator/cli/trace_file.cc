@@ -77,7 +77,7 @@ void TraceFile::Write(const Json& event) {
 }
 
 absl::Status TraceFile::Add(const v1::TraceProgress& progress) {
-  if (progress.has_started()) unix_ms_ = progress.started().unix_ms();
+  if (progress.has_started()) started_ = progress.started();
   if (progress.has_rank()) {
     const v1::TraceProgress::Rank& rank = progress.rank();
     ranks_[rank.rank()].description = rank;
@@ -123,8 +123,9 @@ Json TraceFile::OtherData() const {
   }
   return {{"program", "ringfleet"},
           {"began", absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ",
-                                     absl::FromUnixMillis(unix_ms_),
+                                     absl::FromUnixMillis(started_.unix_ms()),
                                      absl::UTCTimeZone())},
+          {"began_monotonic_us", Microseconds(started_.steady_ns())},
           {"clock",
            "the coordinator's; a rank's own is ahead by offset_us, "
            "give or take error_us"},

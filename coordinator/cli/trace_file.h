@@ -60,7 +60,7 @@ class TraceFile {
   const std::string path_;
   const std::unique_ptr<OutputFile> file_;
   bool first_ = true;
-  int64_t unix_ms_ = 0;
+  v1::TraceProgress::Started started_;
   std::map<uint32_t, Rank> ranks_;
 };
 

@@ -125,6 +125,7 @@ absl::Status TraceEpoch(
   v1::TraceProgress progress;
   progress.mutable_started()->set_unix_ms(absl::ToUnixMillis(absl::Now()));
   const int64_t begun_ns = cluster::TraceNow();
+  progress.mutable_started()->set_steady_ns(begun_ns);
   const std::vector<Member>& members = epoch.members();
   TraceGate gate(members.size());
   Mutex write_mu;

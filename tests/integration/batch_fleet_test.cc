@@ -91,10 +91,10 @@ class BatchFleetTest : public HandFleet {
     return finished.code == 0 ? finished.document()["id"].get<std::string>()
                               : "";
   }
-  std::vector<json> Outputs(const std::string& id) {
+  std::vector<json> Outputs(const std::string& id, double seconds = 120) {
     const Finished finished =
         Cli({"show", id, "--cluster", cluster(), "--output", "--follow"},
-            {.seconds = 120});
+            {.seconds = seconds});
     EXPECT_EQ(finished.code, 0) << finished.errors;
     return LinesOf(finished.output);
   }
@@ -248,7 +248,8 @@ TEST_P(BatchChaosTest, EveryLineHasOneResult) {
   ASSERT_NO_FATAL_FAILURE(StartOn("calm"));
   for (const int rank : {0, 1}) StartWorker(rank);
   std::vector<json> right;
-  for (const json& line : Outputs(id)) right.push_back(Repeatable(line));
+  const double limit = chaos.soak ? 1200 : 240;  // Seconds of all lines.
+  for (const json& line : Outputs(id, limit)) right.push_back(Repeatable(line));
   ASSERT_EQ(right.size(), static_cast<size_t>(chaos.lines));
   for (int i = 0; i < chaos.lines; ++i) {
     ASSERT_EQ(right[i]["custom_id"], "id-" + std::to_string(i));
@@ -297,7 +298,7 @@ TEST_P(BatchChaosTest, EveryLineHasOneResult) {
       std::fprintf(stderr, "after the faults: %s of %d lines\n",
                    state.document()["completed"].dump().c_str(), chaos.lines);
     }
-    const Finished followed = Finish(*follower, 240);
+    const Finished followed = Finish(*follower, limit);
     crowd.End();
     EXPECT_EQ(followed.code, 0) << followed.errors;
     std::vector<json> results;

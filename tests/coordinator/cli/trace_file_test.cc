@@ -57,6 +57,7 @@ TEST(TraceFileTest, IsTheObjectFormatOfTraceEvents) {
     ASSERT_TRUE(file.ok()) << file.status();
     v1::TraceProgress started;
     started.mutable_started()->set_unix_ms(1'700'000'000'123);
+    started.mutable_started()->set_steady_ns(5'000'000'250);
     ASSERT_TRUE((*file)->Add(started).ok());
     for (const uint32_t rank : {0u, 1u}) {
       ASSERT_TRUE((*file)->Add(TestRank(rank)).ok());
@@ -92,6 +93,7 @@ TEST(TraceFileTest, IsTheObjectFormatOfTraceEvents) {
   EXPECT_EQ(send["args"], (Json{{"step", 9}, {"bytes", 4096}, {"peer", 0}}));
   const Json& other = trace["otherData"];
   EXPECT_EQ(other["began"], "2023-11-14T22:13:20.123Z");
+  EXPECT_EQ(other["began_monotonic_us"], 5000000.25);
   ASSERT_EQ(other["ranks"].size(), 2u);
   EXPECT_EQ(other["ranks"][1]["dropped"], 1);
   EXPECT_EQ(other["ranks"][1]["events"], 2);
