@@ -153,6 +153,13 @@ std::vector<Family> MakeFamilies() {
        .defaults = KimiK2(),
        .differences = {one_group, "the text model of a model of images"},
        .unverified = "beta_fast and beta_slow of the published configurations"},
+      // The names under which transformers saves the model.
+      {.name = "Kimi K2.5",
+       .architecture = "Kimi_K25ForConditionalGeneration",
+       .model_type = "deepseek_v3",
+       .outer_type = "kimi_k25",
+       .defaults = DeepSeekV3(),
+       .differences = {"the text model of a model of images"}},
       {.name = "GLM-4.7-Flash",
        .architecture = "Glm4MoeLiteForCausalLM",
        .model_type = "glm4_moe_lite",
@@ -172,6 +179,7 @@ std::vector<Family> MakeFamilies() {
        .defaults = Mistral4(),
        .softmax = SoftmaxRule::kByParams,
        .scales_queries = true,
+       .rotary_factor_of_head = true,
        .differences =
            {one_group, "the text model of a model of images",
             "softmax router without bias, weights normalised and "

@@ -34,6 +34,9 @@ struct Family {
   SoftmaxRule softmax = SoftmaxRule::kAlways;
   // True: llama_4_scaling_beta of rope_parameters scales queries by position.
   bool scales_queries = false;
+  // True: partial_rotary_factor is the share of qk_rope_head_dim in a head.
+  // False: it is a share of qk_rope_head_dim.
+  bool rotary_factor_of_head = false;
   // Differences of the forward pass from DeepSeek-V3's, one sentence each.
   std::vector<std::string> differences;
   // Parts that have not been compared with published weights; "": none.

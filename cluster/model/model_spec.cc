@@ -264,7 +264,7 @@ absl::StatusOr<ParsedConfig> ParseConfigJson(absl::string_view json,
       fields.Int("max_position_embeddings", 1, kMaxPositions,
                  defaults.max_position_embeddings);
   spec.tie_word_embeddings = fields.Bool("tie_word_embeddings", false);
-  RefuseOtherMathematics(fields);
+  RefuseOtherMathematics(fields, *text.family);
   RF_RETURN_IF_ERROR(fields.status());
 
   const uint32_t vocab_size = static_cast<uint32_t>(spec.vocab_size);

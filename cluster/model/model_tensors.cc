@@ -232,6 +232,7 @@ constexpr SkippedTensors kSkippedTensors[] = {
     {"mm_projector.*", kImages, nullptr},
     {"model.vision_tower.*", kImages, nullptr},
     {"model.multi_modal_projector.*", kImages, nullptr},
+    {"model.mm_projector.*", kImages, nullptr},
     {"*activation_scale", kDynamic, nullptr},
     {"*.input_scale", kDynamic, TensorConditions::Fp8},
 };

@@ -14,6 +14,7 @@ namespace {
 constexpr double kLowestTheta = 1 + 1e-6;
 constexpr double kHighestTheta = 1e12;
 constexpr int kMaxOriginalPositions = 1 << 30;
+constexpr double kFactorTolerance = 1e-6;
 
 // The content of rope_scaling or rope_parameters.
 struct RopeMember {
@@ -39,11 +40,20 @@ std::string ReadRopeType(ConfigFields& fields) {
   return rope_type;
 }
 
-void CheckWholeRotation(ConfigFields& fields) {
+// Fails unless all of qk_rope_head_dim is rotated.
+void CheckWholeRotation(ConfigFields& fields, const Family& family,
+                        const ModelSpec& spec) {
   const double part = fields.Number("partial_rotary_factor", 0, 1, 1);
-  if (part != 1) {
-    fields.Fail("partial_rotary_factor", absl::StrCat(part, ", want 1"));
+  if (part == 1) return;
+  std::string want = ", want 1";
+  if (family.rotary_factor_of_head) {
+    const double whole =
+        static_cast<double>(spec.qk_rope_head_dim) / spec.qk_head_dim();
+    if (std::abs(part - whole) < kFactorTolerance) return;
+    absl::StrAppend(&want, " or ", whole,
+                    ", the share of qk_rope_head_dim in a head");
   }
+  fields.Fail("partial_rotary_factor", absl::StrCat(part, want));
 }
 
 YarnSpec ReadYarn(ConfigFields& fields) {
@@ -88,6 +98,7 @@ std::optional<QueryScaleSpec> ReadQueryScale(ConfigFields& fields,
 absl::StatusOr<RopeMember> ParseRopeMember(absl::string_view name,
                                            const nlohmann::json& object,
                                            const Family& family,
+                                           const ModelSpec& spec,
                                            std::vector<std::string>* unread) {
   const std::string prefix = absl::StrCat("config.json: ", name);
   if (!object.is_object()) {
@@ -107,7 +118,7 @@ absl::StatusOr<RopeMember> ParseRopeMember(absl::string_view name,
     member.theta = fields.Number("rope_theta", kLowestTheta, kHighestTheta, 1);
   }
   const std::string type = ReadRopeType(fields);
-  CheckWholeRotation(fields);
+  CheckWholeRotation(fields, family, spec);
   if (type == "yarn") member.yarn = ReadYarn(fields);
   member.query_scale = ReadQueryScale(fields, family);
   fields.Ignore({"max_position_embeddings"});
@@ -153,14 +164,14 @@ absl::Status ParseRope(ConfigFields& config, const Family& family,
     thetas.emplace_back("rope_theta", config.Number("rope_theta", kLowestTheta,
                                                     kHighestTheta, 1));
   }
-  CheckWholeRotation(config);
+  CheckWholeRotation(config, family, *spec);
   RF_RETURN_IF_ERROR(config.status());
   bool has_member = false;
   for (const char* name : {"rope_parameters", "rope_scaling"}) {
     const nlohmann::json* object = config.Get(name);
     if (object == nullptr || (object->is_object() && object->empty())) continue;
     RF_ASSIGN_OR_RETURN(const RopeMember member,
-                        ParseRopeMember(name, *object, family, unread));
+                        ParseRopeMember(name, *object, family, *spec, unread));
     if (member.theta.has_value()) {
       thetas.emplace_back(absl::StrCat(name, ".rope_theta"), *member.theta);
     }

@@ -20,9 +20,9 @@
 
 namespace ringfleet::cluster {
 
-// Sets rope_theta, rope_scaling and query_scale of `spec`. `params` is the text
-// of params.json or "". Appends the members that nothing reads to `unread`, as
-// in "rope_parameters.NAME".
+// Sets rope_theta, rope_scaling and query_scale of `spec`, which has the sizes
+// of a head. `params` is the text of params.json or "". Appends the members
+// that nothing reads to `unread`, as in "rope_parameters.NAME".
 //
 // Errors: INVALID_ARGUMENT:
 //   - rope_theta is missing in both spellings, the type is missing beside other

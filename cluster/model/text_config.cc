@@ -123,6 +123,11 @@ bool IsMemberOfEach(absl::string_view name) {
                    name) != std::end(kMembersWithoutEffect);
 }
 
+// The names that transformers gives to layers with an indexer.
+bool IsSparseAttention(const nlohmann::json& type) {
+  return type == "indexed_attention" || type == "deepseek_sparse_attention";
+}
+
 // Gives members their usual names.
 absl::Status RenameMembers(const std::string& place, nlohmann::json* config) {
   for (const auto& [other, name] : kOtherNames) {
@@ -249,7 +254,7 @@ absl::StatusOr<TextConfig> ReadTextConfig(nlohmann::json config) {
   return text;
 }
 
-void RefuseOtherMathematics(ConfigFields& fields) {
+void RefuseOtherMathematics(ConfigFields& fields, const Family& family) {
   for (const auto& [name, none] : kOtherMathematics) {
     const nlohmann::json* value = fields.Get(name);
     if (value == nullptr) continue;
@@ -260,15 +265,19 @@ void RefuseOtherMathematics(ConfigFields& fields) {
   }
   if (const nlohmann::json* types = fields.Get("layer_types");
       types != nullptr) {
-    const bool full =
-        types->is_array() && std::all_of(types->begin(), types->end(),
-                                         [](const nlohmann::json& type) {
-                                           return type == "full_attention";
-                                         });
-    if (!full) {
-      fields.Fail("layer_types", absl::StrCat(ShowConfigValue(*types),
-                                              ", want \"full_attention\" for "
-                                              "each layer"));
+    const bool sparse = family.defaults.index_topk > 0;
+    const bool known = types->is_array() &&
+                       std::all_of(types->begin(), types->end(),
+                                   [&](const nlohmann::json& type) {
+                                     return type == "full_attention" ||
+                                            (sparse && IsSparseAttention(type));
+                                   });
+    if (!known) {
+      fields.Fail(
+          "layer_types",
+          absl::StrCat(ShowConfigValue(*types), ", want \"full_attention\"",
+                       sparse ? " or \"indexed_attention\"" : "",
+                       " for each layer"));
     }
   }
   if (const std::string act = fields.String("hidden_act", "silu");

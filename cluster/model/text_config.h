@@ -35,8 +35,9 @@ absl::StatusOr<TextConfig> ReadTextConfig(nlohmann::json config);
 
 // Refuses members that change the mathematics in a way that no family has,
 // unless their value means none: biases, other activations, sliding windows,
-// scales and caps of other architectures.
-void RefuseOtherMathematics(ConfigFields& fields);
+// scales and caps of other architectures. Layers of sparse attention are
+// accepted in families that have an indexer.
+void RefuseOtherMathematics(ConfigFields& fields, const Family& family);
 
 // Counts members as read that change no result: those of training, of other
 // programs, of images, and those that follow from others.

@@ -74,6 +74,8 @@ constexpr Refused kRefusedMutations[] = {
      R"(["dense", "sparse", "dense"])", "mlp_layer_types: [\"dense\","},
     {testing::Glm47FlashConfig, "/index_topk", "8", "index_topk: 8"},
     {testing::Glm53Config, "/index_topk", "0", "index_topk: 0, want"},
+    {testing::Glm53Config, "/layer_types", R"(["sliding_attention"])",
+     "want \"full_attention\" or \"indexed_attention\" for each layer"},
     {testing::Glm53Config, "/num_local_experts", "64",
      "num_local_experts: 64, but n_routed_experts is 256"},
     {testing::Glm53Config, "/quantization_config/quant_method", "\"awq\"",
@@ -103,6 +105,9 @@ constexpr Refused kRefusedMutations[] = {
     {testing::MistralSmall4Config,
      "/text_config/rope_parameters/llama_4_scaling_beta", "-1",
      "rope_parameters.llama_4_scaling_beta: -1, want"},
+    {testing::MistralSmall4Config,
+     "/text_config/rope_parameters/partial_rotary_factor", "0.25",
+     "rope_parameters.partial_rotary_factor: 0.25, want 1 or 0.5, the share"},
     {testing::MistralSmall4Config, "/architectures",
      "[\"PixtralForConditionalGeneration\"]",
      "architecture PixtralForConditionalGeneration: this program runs"},
@@ -167,6 +172,10 @@ TEST(ConfigMutationsTest, OtherSpellingsMeanTheSameModel) {
          config["indexer_types"] = Json::array({"full", "shared"});
        }},
       {testing::Glm53Config, "a misleading head_dim", set("/head_dim", 192)},
+      {testing::Glm53Config, "layers with an indexer",
+       set("/layer_types", Json::array({"indexed_attention"}))},
+      {testing::DeepSeekV32Config, "layers of sparse attention",
+       set("/layer_types", Json::array({"deepseek_sparse_attention"}))},
       {testing::DeepSeekV32Config, "rope_parameters",
        [](Json& config) {
          Json rope = config["rope_scaling"];
@@ -189,6 +198,8 @@ TEST(ConfigMutationsTest, OtherSpellingsMeanTheSameModel) {
        [](Json& config) {
          config["text_config"].erase("tie_word_embeddings");
        }},
+      {testing::MistralSmall4Config, "the rotated share of a head",
+       set("/text_config/rope_parameters/partial_rotary_factor", 0.5)},
       {testing::MistralSmall4Config, "softmax written",
        set("/text_config/scoring_func", "softmax")},
   };

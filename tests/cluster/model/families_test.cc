@@ -56,6 +56,18 @@ TEST(FamiliesTest, ReadsKimiInsideAndOutsideATextConfig) {
   EXPECT_EQ(FamilyOf(nested).name, "Kimi K2.5");
 }
 
+TEST(FamiliesTest, ReadsKimiUnderTheNamesOfTransformers) {
+  Json config = testing::KimiK25Config();
+  const ModelSpec published = SpecOf(config);
+  config["architectures"] = {"Kimi_K25ForConditionalGeneration"};
+  config["text_config"]["model_type"] = "deepseek_v3";
+  ModelSpec saved = SpecOf(config);
+  EXPECT_EQ(FamilyOf(saved).name, "Kimi K2.5");
+  saved.architecture = published.architecture;
+  saved.model_type = published.model_type;
+  EXPECT_EQ(saved, published);
+}
+
 TEST(FamiliesTest, ReadsGlm) {
   const ModelSpec flash = SpecOf(testing::Glm47FlashConfig());
   EXPECT_EQ(flash.scoring_func, ScoringFunc::kSigmoid);  // Absent.

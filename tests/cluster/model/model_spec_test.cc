@@ -258,7 +258,8 @@ TEST(ModelSpecTest, NamesTheArchitectureItCannotRun) {
             "architecture LlamaForCausalLM: this program runs "
             "DeepseekV3ForCausalLM, DeepseekV2ForCausalLM, "
             "DeepseekV32ForCausalLM, KimiK25ForConditionalGeneration, "
-            "Glm4MoeLiteForCausalLM, GlmMoeDsaForCausalLM and "
+            "Kimi_K25ForConditionalGeneration, Glm4MoeLiteForCausalLM, "
+            "GlmMoeDsaForCausalLM and "
             "Mistral3ForConditionalGeneration");
   // A distillate of R1, whose config.json lacks DeepSeek's members.
   EXPECT_THAT(Problem(Json{{"architectures", {"Qwen2ForCausalLM"}},

@@ -117,6 +117,7 @@ TEST_F(UnreadTensorsTest, KnownTensorsThatNothingNeedsAreIgnored) {
   EXPECT_THAT(With("model.layers.1.self_attn.rotary_emb.inv_freq"), IsEmpty());
   EXPECT_THAT(With("vision_tower.blocks.0.norm.weight"), IsEmpty());
   EXPECT_THAT(With("multi_modal_projector.linear.weight"), IsEmpty());
+  EXPECT_THAT(With("model.mm_projector.in_proj.weight"), IsEmpty());
   spec_.tie_word_embeddings = true;
   EXPECT_THAT(With("lm_head.weight"), IsEmpty());
 }
