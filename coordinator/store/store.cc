@@ -25,7 +25,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kGroup{50};
 constexpr std::chrono::seconds kRetry{1};
-constexpr std::chrono::seconds kLongestStall{5};
 // Operations for which somebody waits. The others are as many as jobs run.
 constexpr size_t kMostQueued = 4096;
 // A larger database is checked page by page, as it is read.
@@ -120,9 +119,12 @@ absl::Status Store::OpenDatabase() {
   RF_RETURN_IF_ERROR(MigrateSchema(path(), *writer_));
   RF_RETURN_IF_ERROR(CheckPages(path(), *writer_));
   RF_RETURN_IF_ERROR(writer_->Run("BEGIN IMMEDIATE; DELETE FROM owner"));
+  RF_RETURN_IF_ERROR(owner_->CheckNotReplaced());
   Statement insert = writer_->Prepare("INSERT INTO owner VALUES (?)");
   RF_RETURN_IF_ERROR(insert.Bind(owner_->id()).Run());
-  return writer_->Run("COMMIT");
+  RF_RETURN_IF_ERROR(writer_->Run("COMMIT"));
+  owner_->OnIdLeft();
+  return absl::OkStatus();
 }
 
 absl::Status Store::OpenConnections() {
@@ -210,7 +212,9 @@ void Store::Queue(Queued queued) {
 absl::Status Store::WhyRefused(bool once) const {
   if (stopping_) return absl::CancelledError("the store ends");
   if (!once) return absl::OkStatus();
-  if (writing_ > 0 && Clock::now() > writing_since_ + kLongestStall) {
+  if (writing_ > 0 &&
+      Clock::now() >
+          writing_since_ + absl::ToChronoNanoseconds(options_.longest_stall)) {
     return absl::UnavailableError(
         absl::StrCat(path(), ": the disk does not answer; try again later"));
   }
@@ -246,7 +250,8 @@ absl::Status Store::WriteNow(Operation operation, Done done) {
               result->status = status;
               result->changed.NotifyAll();
             });
-  const auto end = Clock::now() + kLongestStall;
+  const auto end =
+      Clock::now() + absl::ToChronoNanoseconds(options_.longest_stall);
   MutexLock lock(&result->mu);
   while (!result->done) {
     if (!result->changed.WaitUntil(&result->mu, end) && !result->done) {

@@ -37,6 +37,8 @@ struct StoreOptions {
   std::string description;  // The owner's: "fleet r1".
   std::function<absl::Time()> now = absl::Now;
   absl::Duration patience = StoreOwner::kPatience;
+  // Nobody waits longer for the disk.
+  absl::Duration longest_stall = absl::Seconds(5);
 };
 
 // Makes the names of new files in a folder outlive a power failure. Errors:
@@ -74,8 +76,8 @@ class Store {
   // UNAVAILABLE: the disk does not answer. RESOURCE_EXHAUSTED: too many wait.
   void WriteSoon(Operation operation, Done done);
   // As WriteSoon, and returns what `done` gets. UNAVAILABLE: the disk has not
-  // answered for 5 seconds; the operation may be done later, and `done` comes
-  // then.
+  // answered for `longest_stall`; the operation may be done later, and `done`
+  // comes then.
   absl::Status WriteNow(Operation operation, Done done = nullptr);
 
   // Runs an operation that only reads, in a transaction of its own. Other

@@ -27,6 +27,7 @@ namespace {
 
 constexpr std::chrono::seconds kBeat{1};
 constexpr absl::Duration kLockPoll = absl::Milliseconds(50);
+constexpr char kReplaced[] = ".replaced";
 
 class OwnedFile {
  public:
@@ -117,6 +118,7 @@ absl::StatusOr<std::unique_ptr<StoreOwner>> StoreOwner::Take(
     const std::string& folder, const std::string& description,
     absl::Duration patience) {
   const std::string path = absl::StrCat(folder, "/owner");
+  const std::string replaced = absl::StrCat(path, kReplaced);
   std::string id = RandomId();
   std::string text =
       absl::StrCat(id, "\n", description, ", process ", getpid(), "\n");
@@ -125,34 +127,49 @@ absl::StatusOr<std::unique_ptr<StoreOwner>> StoreOwner::Take(
     if (file.get() < 0) return cluster::FileError(path, errno);
     RF_ASSIGN_OR_RETURN(const bool locked,
                         AwaitLock(file.get(), path, patience));
+    // Another process may have been faster.
+    if (!IsSameFile(file.get(), path)) continue;
+    OwnedFile before(open(replaced.c_str(), O_RDWR | O_CLOEXEC));
+    if (before.get() >= 0) {
+      RF_RETURN_IF_ERROR(AwaitLock(before.get(), path, patience).status());
+    }
     if (locked) {
-      // The file may have been replaced between open and flock.
-      if (!IsSameFile(file.get(), path)) continue;
       if (ftruncate(file.get(), 0) != 0) return cluster::FileError(path, errno);
-    } else if (!IsSameFile(file.get(), path)) {
-      continue;  // Another process was faster.
-    } else {
-      RF_LOG(kWarning, path, ": its owner does not run, this process takes ",
-             "the store over");
-      const std::string next = absl::StrCat(path, ".", id);
-      OwnedFile fresh(
-          open(next.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-      if (fresh.get() < 0 || flock(fresh.get(), LOCK_EX | LOCK_NB) != 0 ||
-          rename(next.c_str(), path.c_str()) != 0) {
-        const int error = errno;
-        unlink(next.c_str());
-        return cluster::FileError(next, error);
-      }
       return std::unique_ptr<StoreOwner>(
-          new StoreOwner(std::move(id), std::move(text), fresh.Release()));
+          new StoreOwner(path, std::move(id), std::move(text), file.Release()));
+    }
+    RF_LOG(kWarning, path, ": its owner does not run, this process takes ",
+           "the store over");
+    // Where the file exists, the owner that does not run has left no id either.
+    if (link(path.c_str(), replaced.c_str()) != 0 && errno != EEXIST) {
+      return cluster::FileError(replaced, errno);
+    }
+    const std::string next = absl::StrCat(path, ".", id);
+    OwnedFile fresh(
+        open(next.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    if (fresh.get() < 0 || flock(fresh.get(), LOCK_EX | LOCK_NB) != 0 ||
+        rename(next.c_str(), path.c_str()) != 0) {
+      const int error = errno;
+      unlink(next.c_str());
+      return cluster::FileError(next, error);
     }
     return std::unique_ptr<StoreOwner>(
-        new StoreOwner(std::move(id), std::move(text), file.Release()));
+        new StoreOwner(path, std::move(id), std::move(text), fresh.Release()));
   }
 }
 
-StoreOwner::StoreOwner(std::string id, std::string text, int file)
-    : id_(std::move(id)),
+absl::Status StoreOwner::CheckNotReplaced() const {
+  if (IsSameFile(file_, path_)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      path_, ": another process has taken the store over, want one process"));
+}
+
+void StoreOwner::OnIdLeft() { unlink(absl::StrCat(path_, kReplaced).c_str()); }
+
+StoreOwner::StoreOwner(std::string path, std::string id, std::string text,
+                       int file)
+    : path_(std::move(path)),
+      id_(std::move(id)),
       text_(std::move(text)),
       file_(file),
       thread_([this] { Beat(); }) {}

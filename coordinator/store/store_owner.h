@@ -21,8 +21,11 @@ absl::Status CheckLocalFolder(const std::string& folder);
 // `owner` and counts up a number in it, once a second. A process that ends
 // loses the lock. A process that is stopped keeps the lock, but its number
 // stands still: then another process takes the folder over by a new file. So
-// whoever writes to the folder has to compare `id` with an id that the last
-// owner has left there.
+// each owner leaves its `id` in the folder, and whoever writes there has to
+// compare the two.
+//
+// The file of a process that was replaced is kept as `owner.replaced` until the
+// new owner has left its id: the new one may end before, and the other run on.
 class StoreOwner {
  public:
   // A process whose number stands still for this long does not run.
@@ -30,8 +33,8 @@ class StoreOwner {
 
   // `description` tells other processes who owns the folder: "fleet r1".
   //
-  // Errors: FAILED_PRECONDITION: a running process owns the folder (named).
-  // Those of FileError.
+  // Errors: FAILED_PRECONDITION: a running process owns the folder, or goes on
+  // with it because its successor has left no id (named). Those of FileError.
   static absl::StatusOr<std::unique_ptr<StoreOwner>> Take(
       const std::string& folder, const std::string& description,
       absl::Duration patience = kPatience);
@@ -39,10 +42,17 @@ class StoreOwner {
 
   const std::string& id() const { return id_; }  // 32 random hex digits.
 
+  // FAILED_PRECONDITION: another process has taken the folder over. Called
+  // within the transaction that leaves the id, for which that process waits.
+  absl::Status CheckNotReplaced() const;
+  // Called once the id is in the folder.
+  void OnIdLeft();
+
  private:
-  StoreOwner(std::string id, std::string text, int file);
+  StoreOwner(std::string path, std::string id, std::string text, int file);
   void Beat();
 
+  const std::string path_;
   const std::string id_;
   const std::string text_;  // The file without its number.
   const int file_;

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -35,6 +36,58 @@ FileRecord UploadOf(const std::string& id) {
   return file;
 }
 
+// An operation that waits, as for a disk that does not answer.
+class SlowOperation {
+ public:
+  absl::Status Run() {
+    MutexLock lock(&mu_);
+    running_ = true;
+    changed_.NotifyAll();
+    while (!over_) changed_.Wait(&mu_);
+    return absl::OkStatus();
+  }
+  void AwaitBegin() {
+    MutexLock lock(&mu_);
+    while (!running_) changed_.Wait(&mu_);
+  }
+  void End() {
+    MutexLock lock(&mu_);
+    over_ = true;
+    changed_.NotifyAll();
+  }
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  bool running_ ABSL_GUARDED_BY(mu_) = false;
+  bool over_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+// What functions of operations were told, in their order.
+class Results {
+ public:
+  Store::Done Next(const std::string& name) {
+    return [this, name](const absl::Status& status) {
+      MutexLock lock(&mu_);
+      results_.push_back(
+          absl::StrCat(name, " ", absl::StatusCodeToString(status.code())));
+      changed_.NotifyAll();
+    };
+  }
+  std::vector<std::string> Await(size_t count) {
+    MutexLock lock(&mu_);
+    while (results_.size() < count) {
+      if (!changed_.WaitUntil(&mu_, testing::Soon().when())) break;
+    }
+    return results_;
+  }
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  std::vector<std::string> results_ ABSL_GUARDED_BY(mu_);
+};
+
 class StoreTest : public ::testing::Test {
  protected:
   absl::StatusOr<std::unique_ptr<Store>> Open(
@@ -43,6 +96,7 @@ class StoreTest : public ::testing::Test {
     options.folder = dir_.path();
     options.description = "fleet test";
     options.patience = patience;
+    options.longest_stall = longest_stall_;
     return Store::Open(std::move(options));
   }
   void Start() {
@@ -55,14 +109,44 @@ class StoreTest : public ::testing::Test {
       return InsertFile(database, file);
     });
   }
+  // Inserts file-0 to file-99.
+  absl::Status InsertHundred() {
+    return store_->WriteNow([](Database& database) {
+      absl::Status status;
+      for (int i = 0; i < 100; ++i) {
+        status.Update(InsertFile(database, UploadOf(absl::StrCat("file-", i))));
+      }
+      return status;
+    });
+  }
   absl::Status Find(const std::string& id) {
     return store_->Read([&id](Database& database) {
       return FindFile(database, id, "").status();
     });
   }
   std::string path() const { return dir_.File("state.db"); }
+  // Inserts a file for which the database has to grow, which it cannot while
+  // the disk is `full_`.
+  Store::Operation InsertLong(const std::string& id) {
+    FileRecord file = UploadOf(id);
+    file.name = std::string(100'000, 'x');
+    return [this, file](Database& database) {
+      const absl::Status limit = database.Run(
+          absl::StrCat("PRAGMA max_page_count = ", full_ ? "1" : "100000"));
+      return limit.ok() ? InsertFile(database, file) : limit;
+    };
+  }
+  void AwaitTrouble() {
+    const auto deadline = testing::Soon();
+    while (store_->trouble().ok() && !deadline.Expired()) {
+      std::this_thread::yield();
+    }
+    EXPECT_TRUE(absl::IsResourceExhausted(store_->trouble()));
+  }
 
   TempDir dir_;
+  absl::Duration longest_stall_ = StoreOptions().longest_stall;
+  std::atomic<bool> full_{false};
   std::unique_ptr<Store> store_;
 };
 
@@ -109,31 +193,110 @@ TEST_F(StoreTest, AnOperationThatFailsUndoesItsOwnChangesOnly) {
 }
 
 TEST_F(StoreTest, AFullDiskPausesAndLosesNothing) {
-  std::atomic<bool> full{true};
+  full_ = true;
   std::atomic<bool> kept{false};
   Start();
-  const auto insert = [&full](const std::string& id) {
-    FileRecord file = UploadOf(id);
-    file.name = std::string(100'000, 'x');  // The database has to grow.
-    return [file, &full](Database& database) {
-      const absl::Status limit = database.Run(
-          absl::StrCat("PRAGMA max_page_count = ", full ? "1" : "100000"));
-      return limit.ok() ? InsertFile(database, file) : limit;
-    };
-  };
-  store_->Write(insert("file-1"),
+  store_->Write(InsertLong("file-1"),
                 [&kept](const absl::Status& status) { kept = status.ok(); });
-  const absl::Status refused = store_->WriteNow(insert("file-2"));
+  const absl::Status refused = store_->WriteNow(InsertLong("file-2"));
   EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
   EXPECT_TRUE(absl::IsResourceExhausted(store_->trouble()));
   EXPECT_FALSE(store_->is_lost());
   EXPECT_FALSE(kept);
-  full = false;
+  full_ = false;
   const auto deadline = testing::Soon();
   while (!kept && !deadline.Expired()) absl::SleepFor(absl::Milliseconds(5));
   EXPECT_EQ(store_->trouble(), absl::OkStatus());
   EXPECT_EQ(Find("file-1"), absl::OkStatus());
   EXPECT_TRUE(absl::IsNotFound(Find("file-2")));
+  store_.reset();
+}
+
+// What waits for the disk comes before what was queued later.
+TEST_F(StoreTest, OperationsKeepTheirOrderOverTrouble) {
+  Results results;
+  SlowOperation slow;
+  full_ = true;
+  Start();
+  store_->Write(
+      [&, insert = InsertLong("file-1")](Database& database) {
+        const absl::Status waited = slow.Run();
+        return waited.ok() ? insert(database) : waited;
+      },
+      results.Next("first"));
+  slow.AwaitBegin();
+  store_->Write([](Database&) { return absl::OkStatus(); },
+                results.Next("second"));
+  slow.End();
+  AwaitTrouble();
+  full_ = false;
+  EXPECT_EQ(results.Await(2),
+            (std::vector<std::string>{"first OK", "second OK"}));
+  store_.reset();
+}
+
+TEST_F(StoreTest, TheEndDropsWhatCannotBeWritten) {
+  Results results;
+  full_ = true;
+  Start();
+  ASSERT_EQ(Insert("file-0"), absl::OkStatus());
+  store_->Write(InsertLong("file-1"), results.Next("first"));
+  AwaitTrouble();
+  store_->Stop();
+  EXPECT_EQ(results.Await(1), std::vector<std::string>{"first CANCELLED"});
+  EXPECT_TRUE(absl::IsCancelled(Insert("file-2")));
+  EXPECT_EQ(Find("file-0"), absl::OkStatus());
+}
+
+TEST_F(StoreTest, AStalledDiskIsNamedAndStopsNoReader) {
+  Results results;
+  SlowOperation slow;
+  longest_stall_ = absl::Milliseconds(20);
+  Start();
+  store_->Write([&slow](Database&) { return slow.Run(); },
+                results.Next("slow"));
+  slow.AwaitBegin();
+  const absl::Status stalled = store_->WriteNow(
+      [](Database& database) {
+        return InsertFile(database, UploadOf("file-1"));
+      },
+      results.Next("late"));
+  EXPECT_TRUE(absl::IsUnavailable(stalled)) << stalled;
+  EXPECT_TRUE(absl::StrContains(stalled.message(), "does not answer"));
+  // Later ones are not queued.
+  store_->WriteSoon([](Database&) { return absl::OkStatus(); },
+                    results.Next("refused"));
+  EXPECT_EQ(results.Await(1), std::vector<std::string>{"refused UNAVAILABLE"});
+  EXPECT_TRUE(absl::IsNotFound(Find("file-1")));
+  EXPECT_EQ(store_->pending(), 2u);
+  slow.End();
+  EXPECT_EQ(results.Await(3), (std::vector<std::string>{"refused UNAVAILABLE",
+                                                        "slow OK", "late OK"}));
+  EXPECT_EQ(Find("file-1"), absl::OkStatus());
+  store_.reset();
+}
+
+TEST_F(StoreTest, ALongQueueRefusesWhoeverWaits) {
+  constexpr size_t kQueued = 4096;
+  Results results, refused;
+  SlowOperation slow;
+  longest_stall_ = absl::Hours(1);
+  Start();
+  store_->Write([&slow](Database&) { return slow.Run(); },
+                results.Next("slow"));
+  slow.AwaitBegin();
+  const auto nothing = [](Database&) { return absl::OkStatus(); };
+  for (size_t i = 0; i < kQueued; ++i) {
+    store_->WriteSoon(nothing, results.Next("queued"));
+  }
+  store_->WriteSoon(nothing, refused.Next("refused"));
+  EXPECT_EQ(refused.Await(1),
+            std::vector<std::string>{"refused RESOURCE_EXHAUSTED"});
+  store_->Write(nothing, results.Next("last"));
+  slow.End();
+  const std::vector<std::string> told = results.Await(kQueued + 2);
+  ASSERT_EQ(told.size(), kQueued + 2);
+  EXPECT_EQ(told.back(), "last OK");
   store_.reset();
 }
 
@@ -151,6 +314,68 @@ TEST_F(StoreTest, ADeletedDatabaseIsWrittenAnew) {
   Start();
   EXPECT_EQ(Find("file-1"), absl::OkStatus());
   EXPECT_EQ(Find("file-2"), absl::OkStatus());
+}
+
+// The log of the deleted file says nothing about the new one.
+TEST_F(StoreTest, ADeletedDatabaseLeavesNoLog) {
+  Start();
+  ASSERT_EQ(InsertHundred(), absl::OkStatus());
+  EXPECT_EQ(store_->WriteNow([](Database& database) {
+    return database.Run("DELETE FROM files WHERE id LIKE 'file-1%'");
+  }),
+            absl::OkStatus());
+  std::filesystem::remove(path());
+  ASSERT_EQ(Insert("file-last"), absl::OkStatus());
+  store_.reset();
+  Start();
+  EXPECT_EQ(Find("file-last"), absl::OkStatus());
+  EXPECT_EQ(Find("file-99"), absl::OkStatus());
+  EXPECT_TRUE(absl::IsNotFound(Find("file-19")));
+}
+
+// A process that ended while it wrote a deleted database anew left a copy.
+TEST_F(StoreTest, ACopyIsUsedIfThereIsNoDatabase) {
+  const std::string copy = path() + ".restored";
+  Start();
+  ASSERT_EQ(Insert("file-1"), absl::OkStatus());
+  store_.reset();
+  std::filesystem::rename(path(), copy);
+  Start();
+  EXPECT_EQ(Find("file-1"), absl::OkStatus());
+  store_.reset();
+  testing::WriteFile(copy, "half a copy");
+  Start();
+  EXPECT_EQ(Find("file-1"), absl::OkStatus());
+}
+
+TEST_F(StoreTest, AStoreIsForItsUserAlone) {
+  Start();
+  using std::filesystem::perms;
+  for (const std::string& made : {path(), store_->FilePath("")}) {
+    EXPECT_EQ(std::filesystem::status(made).permissions() &
+                  (perms::group_all | perms::others_all),
+              perms::none)
+        << made;
+  }
+}
+
+TEST_F(StoreTest, DamageThatIsFoundLaterLosesTheStore) {
+  Start();
+  ASSERT_EQ(InsertHundred(), absl::OkStatus());
+  store_.reset();
+  Start();
+  std::string bytes = testing::ReadFile(path());
+  for (size_t i = 4096; i < bytes.size(); i += 8) bytes[i] ^= 0x55;
+  testing::WriteFile(path(), bytes);  // The file stays the same.
+  const absl::Status damaged = store_->WriteNow([](Database& database) {
+    const absl::Status forgotten = database.Run("PRAGMA shrink_memory");
+    return forgotten.ok() ? InsertFile(database, UploadOf("file-x"))
+                          : forgotten;
+  });
+  EXPECT_TRUE(absl::IsDataLoss(damaged)) << damaged;
+  EXPECT_TRUE(absl::StrContains(damaged.message(), path())) << damaged;
+  EXPECT_TRUE(store_->is_lost());
+  EXPECT_TRUE(absl::IsDataLoss(store_->trouble()));
 }
 
 TEST_F(StoreTest, AnotherFileInItsPlaceIsLeftAlone) {
