@@ -95,7 +95,7 @@ absl::StatusOr<std::string> MakeFile(Database& database,
   file.bytes = sum.Integer(1);
   file.created_ms = now_ms;
   if (batch.output_seconds > 0) {
-    file.expires_ms = batch.created_ms + batch.output_seconds * 1000;
+    file.expires_ms = now_ms + batch.output_seconds * 1000;
   }
   file.batch = batch.id;
   file.errors = errors;
@@ -191,7 +191,8 @@ absl::StatusOr<std::vector<BatchRecord>> ListEndedBatches(Database& database) {
   Statement query = database.Prepare(absl::StrCat(
       "SELECT ", kBatchColumns,
       " FROM batches WHERE state IN ('failed', 'completed', 'expired', "
-      "'cancelled') ORDER BY created_ms, id"));
+      "'cancelled') ORDER BY MAX(completed_ms, failed_ms, expired_ms, "
+      "cancelled_ms), id"));
   return BatchesOf(query);
 }
 

@@ -114,7 +114,7 @@ absl::StatusOr<std::vector<BatchRecord>> ListBatches(Database& database,
 // Returns batches that have not ended, oldest first.
 absl::StatusOr<std::vector<BatchRecord>> ListOpenBatches(Database& database);
 
-// Returns batches that have ended, oldest first.
+// Returns batches that have ended, in the order of their ends.
 absl::StatusOr<std::vector<BatchRecord>> ListEndedBatches(Database& database);
 // Returns the bytes that all tables need.
 absl::StatusOr<int64_t> UsedBytes(Database& database);
